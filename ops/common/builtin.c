@@ -74,7 +74,7 @@ static const struct {
     { "leave", "x choice" },
     { "linear", "x weight bias" },
     { "linear_add", "residual x weight bias" },
-    { "linear_cross_entropy", "rows x weight target lse" },
+    { "linear_cross_entropy", "rows x weight target max_and_log_sum" },
     { "linear_gelu", "x weight bias" },
     { "linear_quantized", "x words bias" },
     { "log", "x" },

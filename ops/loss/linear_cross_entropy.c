@@ -18,9 +18,9 @@ struct linear_loss_attrs {
     int64_t biased, weighed; /* there is a bias; behind it there are class weights, and their sum */
 };
 
-/* losses of the rows, x, weight, target, the logarithms of the rows' sums[, bias][, class weights, their sum] -> the
-   losses of the rows */
-enum { ROWS, X, WEIGHT, TARGET, LSE, BIAS, MOST_INPUTS = BIAS + 3 };
+/* losses of the rows, x, weight, target, what the rows keep (loss.h)[, bias][, class weights, their sum] -> the losses
+   of the rows */
+enum { ROWS, X, WEIGHT, TARGET, KEPT, BIAS, MOST_INPUTS = BIAS + 3 };
 
 static rw_status check(rw_op_call *call)
 {
@@ -73,10 +73,10 @@ static rw_status grad(rw_grad_call *g)
     for (int64_t at = 0; at < rows || !n; at += a->chunk, n++) {
         const int64_t some = least(a->chunk, rows - at);
         rw_tensor *const xs = rows_of(t, x, at, some), *const target = rows_of(t, rw_grad_input(g, TARGET), at, some);
-        rw_tensor *const lse = rows_of(t, rw_grad_input(g, LSE), at, some);
+        rw_tensor *const kept = rows_of(t, rw_grad_input(g, KEPT), at, some);
         rw_tensor *const dy = rows_of(t, rw_grad_upstream(g, 0), at, some);
         rw_tensor *const logits = rw_linear(t, xs, weight, bias);
-        rw_tensor *const slope = logits ? rw_cross_entropy_rows_gradient(t, logits, target, lse, dy, &w, &a->row,
+        rw_tensor *const slope = logits ? rw_cross_entropy_rows_gradient(t, logits, target, kept, dy, &w, &a->row,
                                                                          rw_grad_again(g)) : NULL;
         if (wants_bias) add_columns(t, &columns, slope);
         if (wants_weight) add_product(t, &sum, slope, xs, n == 0);
@@ -108,7 +108,7 @@ static rw_tensor *record_rows(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *w
                               rw_tensor *target, const struct rw_class_weights *w, const struct linear_loss_attrs *a)
 {
     const int64_t rows = rw_tensor_shape(x).dim[0];
-    rw_tensor *loss[MOST_CHUNKS], *lse[MOST_CHUNKS];
+    rw_tensor *loss[MOST_CHUNKS], *kept[MOST_CHUNKS];
     int n = 0;
     for (int64_t from = 0; from < rows || !n; from += a->chunk, n++) {
         const int64_t some = least(a->chunk, rows - from);
@@ -116,12 +116,12 @@ static rw_tensor *record_rows(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *w
         rw_tensor *const factors[] = { xs, weight, bias }; /* the last layer is never one of 8-bit codes */
         rw_tensor *const logits = xs && targets ? rw_apply_at(at, t, &rw_op_linear, factors, a->biased ? 3 : 2, NULL, 0,
                                                               NULL) : NULL;
-        loss[n] = logits ? rw_cross_entropy_rows_at(at, t, logits, targets, w, &a->row, &lse[n]) : NULL;
+        loss[n] = logits ? rw_cross_entropy_rows_at(at, t, logits, targets, w, &a->row, &kept[n]) : NULL;
         if (!loss[n]) return NULL;
     }
     rw_tensor *in[MOST_INPUTS] = { n > 1 ? rw_concat_at(at, t, loss, n, 0) : loss[0], x, weight, target,
-                                   n > 1 ? rw_concat_at(at, t, lse, n, 0) : lse[0] };
-    if (!in[ROWS] || !in[LSE]) return NULL;
+                                   n > 1 ? rw_concat_at(at, t, kept, n, 0) : kept[0] };
+    if (!in[ROWS] || !in[KEPT]) return NULL;
     n = BIAS;
     if (a->biased) in[n++] = bias;
     if (a->weighed) in[n++] = w->weight, in[n++] = w->sum;

@@ -1,5 +1,5 @@
 /*
- * cross_entropy and mse_loss. Cross-entropy keeps one number per row beside the logits; its backward writes the
+ * cross_entropy and mse_loss. Cross-entropy keeps two numbers per row beside the logits; its backward writes the
  * gradient over the logits, so there never is a second copy of them, and where it follows at once both are one kernel.
  * mse_loss keeps nothing beside its inputs.
  */
@@ -12,6 +12,12 @@
 static rw_dtype loss_dtype(rw_dtype dtype)
 {
     return dtype == RW_F64 ? RW_F64 : RW_F32;
+}
+
+rw_shape rw_loss_kept_shape(rw_shape target)
+{
+    target.dim[target.rank++] = RW_KEPT_OF_A_ROW;
+    return target;
 }
 
 rw_status rw_loss_check_targets(rw_op_call *call)
@@ -30,7 +36,7 @@ static rw_status check_forward(rw_op_call *call)
 {
     RW_CHECK(rw_loss_check_targets(call));
     RW_CHECK(rw_op_output(call, 0, loss_dtype(call->in[0].dtype), RW_SCALAR));
-    return rw_op_output(call, 1, loss_dtype(call->in[0].dtype), rw_in_shape(call, 1));
+    return rw_op_output(call, 1, loss_dtype(call->in[0].dtype), rw_loss_kept_shape(rw_in_shape(call, 1)));
 }
 
 static rw_status check_backward(rw_op_call *call)
@@ -44,7 +50,7 @@ static rw_op_cost cost(const rw_op_call *call)
     return (rw_op_cost){ 12 * (double)call->in[0].layout->numel, rw_cost_bytes(call) };
 }
 
-/* logits, target, log-sum-exp per row, gradient of the loss -> gradient of the logits */
+/* logits, target, what each row keeps, gradient of the loss -> gradient of the logits */
 RW_DECLARE_KERNELS(rw_cross_entropy_backward)
 RW_DECLARE_CUDA_WORKSPACE(rw_cross_entropy_workspace_cuda)
 RW_DECLARE_CUDA_WORKSPACE(rw_cross_entropy_factor_workspace_cuda)

@@ -9,6 +9,16 @@ struct rw_cross_entropy_attrs {
     int64_t classes, dtype; /* of the weights */
 };
 
+/*
+ * What a row of logits keeps for backward: its largest logit (0 where that is -inf), and the logarithm of the sum of
+ * exponentials of the logits less that one. Their sum is the row's log-sum-exp; as one number it would be rounded at
+ * the size of what all logits have in common, and exp(logit - it) would be wrong by as much.
+ */
+#define RW_KEPT_OF_A_ROW 2
+
+/* The shape of that of all rows [..., 2], from the targets' shape [...]. */
+rw_shape rw_loss_kept_shape(rw_shape target);
+
 /* Squared differences are summed per block of this many elements, the blocks' sums in order. */
 #define RW_MSE_BLOCK 16384
 

@@ -16,16 +16,16 @@ struct call {
     rw_dtype dtype;
     int64_t rows, n;
     const void *x;
-    void *y, *lse;
+    void *y, *kept;
     const int32_t *target;
     int32_t ignore;
     int64_t counted; /* rows; -1: a target is out of range */
 };
 
-static struct call call_of(const rw_kernel *k, void *lse, void *y)
+static struct call call_of(const rw_kernel *k, void *kept, void *y)
 {
     const rw_layout *const l = k->in[0].layout;
-    struct call c = { .dtype = k->in[0].dtype, .n = l->dim[l->rank - 1], .x = k->in[0].data, .y = y, .lse = lse,
+    struct call c = { .dtype = k->in[0].dtype, .n = l->dim[l->rank - 1], .x = k->in[0].data, .y = y, .kept = kept,
                       .target = k->in[1].data,
                       .ignore = ((const struct rw_cross_entropy_attrs *)k->attrs)->ignore };
     c.rows = l->numel / c.n;
@@ -36,18 +36,20 @@ static struct call call_of(const rw_kernel *k, void *lse, void *y)
 static void sum_row(const struct call *c, int64_t row)
 {
     const int64_t at = row * c->n;
-    if (c->dtype == RW_F64) ((double *)c->lse)[row] = lse_row_d((const double *)c->x + at, c->n);
-    else if (c->dtype == RW_BF16) ((float *)c->lse)[row] = lse_row(c->x, RW_BF16, at, c->n);
-    else if (c->dtype == RW_F16) ((float *)c->lse)[row] = lse_row(c->x, RW_F16, at, c->n);
-    else ((float *)c->lse)[row] = lse_row(c->x, RW_F32, at, c->n);
+    struct kept *const kept = (struct kept *)c->kept + row; /* of float64: not this */
+    if (c->dtype == RW_F64) ((struct kept_d *)c->kept)[row] = keep_row_d((const double *)c->x + at, c->n);
+    else if (c->dtype == RW_BF16) *kept = keep_row(c->x, RW_BF16, at, c->n);
+    else if (c->dtype == RW_F16) *kept = keep_row(c->x, RW_F16, at, c->n);
+    else *kept = keep_row(c->x, RW_F32, at, c->n);
 }
 
 static double loss_of(const struct call *c, int64_t row)
 {
     if (c->target[row] == c->ignore) return 0;
     const int64_t at = row * c->n + c->target[row];
-    if (c->dtype == RW_F64) return ((const double *)c->lse)[row] - ((const double *)c->x)[at];
-    return (double)((const float *)c->lse)[row] - (double)f_get(c->x, c->dtype, at);
+    const struct kept_d kept = kept_of(c->kept, c->dtype, row);
+    const double x = c->dtype == RW_F64 ? ((const double *)c->x)[at] : (double)f_get(c->x, c->dtype, at);
+    return kept.most - x + kept.log;
 }
 
 static rw_status give_mean(const rw_kernel *k, const struct call *c, double sum)
@@ -72,26 +74,27 @@ rw_status RW_ISA_NAME(rw_cross_entropy_cpu)(const rw_kernel *k)
 
 VEC_INLINE void backward_row(const struct call *c, rw_dtype dtype, int64_t row, float factor)
 {
-    const float lse = ((const float *)c->lse)[row];
+    const struct kept kept = ((const struct kept *)c->kept)[row];
     const int64_t n = c->n, at = row * n;
     const int32_t target = c->target[row];
     const float hit = target >= 0 ? f_get(c->x, dtype, at + target) : 0; /* before it is written over */
     for (int64_t i = 0; i < n; i += VF_LANES) {
-        const vf y = vf_exp(row_load(c->x, dtype, at, i, n, 0) - lse) * factor;
+        const vf y = vf_exp(row_load(c->x, dtype, at, i, n, 0) - kept.most - kept.log) * factor;
         if (i + VF_LANES <= n) vf_put(c->y, dtype, at + i, y);
         else for (int64_t j = i; j < n; j++) f_put(c->y, dtype, at + j, y[j - i]);
     }
     if (target < 0) return;
-    const vf e = vf_exp(vf_all(hit - lse));
+    const vf e = vf_exp(vf_all(hit - kept.most - kept.log));
     f_put(c->y, dtype, at + target, (e[0] - 1) * factor);
 }
 
 static void backward_row_d(const struct call *c, int64_t row, double factor)
 {
-    const double lse = ((const double *)c->lse)[row];
+    const struct kept_d kept = ((const struct kept_d *)c->kept)[row];
     const double *const x = (const double *)c->x + row * c->n;
     double *const y = (double *)c->y + row * c->n;
-    for (int64_t i = 0; i < c->n; i++) y[i] = (exp(x[i] - lse) - (i == c->target[row])) * factor;
+    for (int64_t i = 0; i < c->n; i++)
+        y[i] = (exp(x[i] - kept.most - kept.log) - (i == c->target[row])) * factor;
 }
 
 static void turn_row(const struct call *c, int64_t row, double factor)

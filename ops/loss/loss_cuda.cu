@@ -1,5 +1,5 @@
 /*
- * Losses on CUDA. Cross-entropy: one block per row reads the logits once and keeps their log-sum-exp; its backward
+ * Losses on CUDA. Cross-entropy: one block per row reads the logits once and keeps what loss.h says; its backward
  * writes the gradient over the logits. Which elements a thread adds follows from the row's place in its buffer, not
  * from addresses. The losses of the rows, and the sums of squared differences, are added in double by one block.
  */
@@ -27,20 +27,25 @@ template <typename T> __device__ __forceinline__ void add_pack(exponentials<wide
 
 /* The gradient of a pack, in which `own` is the target's place or none. */
 template <typename T>
-__device__ __forceinline__ raw<pack<T>> slope_of(const pack<T> &v, int own, wide<T> base, wide<T> factor)
+__device__ __forceinline__ raw<pack<T>> slope_of(const pack<T> &v, int own, kept_row<wide<T>> kept, wide<T> factor)
 {
     wide<T> d[pack<T>::size];
 #pragma unroll
     for (int l = 0; l < pack<T>::size; l++) {
-        const wide<T> e = exp_of_logit<T>(widen(v.x[l]) - base);
+        const wide<T> e = exp_of_logit<T>(kept.less(widen(v.x[l])));
         d[l] = (l == own ? e - 1 : e) * factor;
     }
     return narrow_pack<T>(d);
 }
 
+template <typename W> __device__ __forceinline__ double loss_of(kept_row<W> kept, W own)
+{
+    return static_cast<double>(kept.most) - static_cast<double>(own) + static_cast<double>(kept.log);
+}
+
 template <typename T>
 __global__ void __launch_bounds__(ROW_THREADS, ROW_BLOCKS<T>)
-    lse_kernel(const T *x, const int32_t *target, wide<T> *lse, double *loss, int64_t classes,
+    lse_kernel(const T *x, const int32_t *target, kept_row<wide<T>> *kept, double *loss, int64_t classes,
                int64_t ignore, index_guard guard)
 {
     using W = wide<T>;
@@ -57,10 +62,10 @@ __global__ void __launch_bounds__(ROW_THREADS, ROW_BLOCKS<T>)
     r.each(first, logits, none, [&](int64_t, const pack<T> &v) { add_pack<T>(&e, v); });
     e = block_join(e, shared);
     if (threadIdx.x) return;
-    const W result = exponentials<W>::base(e.most) + log_of(e.sum);
+    const kept_row<W> result = kept_of(e);
     const bool counts = t != ignore && exists;
-    lse[row] = result;
-    loss[row] = counts ? static_cast<double>(result) - static_cast<double>(widen(own)) : 0;
+    kept[row] = result;
+    loss[row] = counts ? loss_of(result, widen(own)) : 0;
     if (t != ignore && !exists) guard.report();
 }
 
@@ -97,7 +102,7 @@ __global__ void __launch_bounds__(SUM_THREADS)
 /* y may be x: a thread reads what it writes, and reads it first. */
 template <typename T>
 __global__ void __launch_bounds__(ROW_THREADS, ROW_BLOCKS<T>)
-    backward_kernel(const T *x, T *y, const int32_t *target, const wide<T> *lse, const double *factor,
+    backward_kernel(const T *x, T *y, const int32_t *target, const kept_row<wide<T>> *kept, const double *factor,
                     int64_t classes, int64_t ignore, index_guard guard)
 {
     using W = wide<T>;
@@ -107,7 +112,8 @@ __global__ void __launch_bounds__(ROW_THREADS, ROW_BLOCKS<T>)
     const row_packs<T> r(logits, to, row * classes, classes);
     const auto first = r.begin(logits, narrow<T>(W(0)));
     const int32_t t = target[row];
-    const W f = static_cast<W>(*factor), base = lse[row];
+    const W f = static_cast<W>(*factor);
+    const kept_row<W> of_row = kept[row];
     const bool counts = t != ignore && t >= 0 && t < classes;
     if (threadIdx.x == 0 && !counts && t != ignore) guard.report();
     if (!counts) {
@@ -115,7 +121,7 @@ __global__ void __launch_bounds__(ROW_THREADS, ROW_BLOCKS<T>)
         return;
     }
     r.each(first, logits, narrow<T>(W(0)), [&](int64_t i, const pack<T> &v) {
-        r.store(to, i, slope_of<T>(v, r.place(i, t), base, f));
+        r.store(to, i, slope_of<T>(v, r.place(i, t), of_row, f));
     });
 }
 
@@ -125,13 +131,13 @@ __global__ void __launch_bounds__(ROW_THREADS, ROW_BLOCKS<T>)
  */
 template <typename T>
 __global__ void __launch_bounds__(ROW_THREADS, sizeof(T) == 8 ? 1 : 2)
-    joint_kernel(T *x, const int32_t *target, wide<T> *lse, double *loss, const double *factor, int64_t classes,
-                 int64_t ignore, index_guard guard)
+    joint_kernel(T *x, const int32_t *target, kept_row<wide<T>> *kept, double *loss, const double *factor,
+                 int64_t classes, int64_t ignore, index_guard guard)
 {
     using W = wide<T>;
     RW_SHARED_DYNAMIC(unsigned char, memory);
     __shared__ W shared[64];
-    __shared__ W of_row;
+    __shared__ kept_row<W> of_row;
     raw<pack<T>> *const held = reinterpret_cast<raw<pack<T>> *>(memory);
     const int64_t row = blockIdx.x;
     T *const logits = x + row * classes;
@@ -149,9 +155,8 @@ __global__ void __launch_bounds__(ROW_THREADS, sizeof(T) == 8 ? 1 : 2)
     });
     e = block_join(e, shared);
     if (threadIdx.x == 0) {
-        const W result = exponentials<W>::base(e.most) + log_of(e.sum);
-        of_row = lse[row] = result;
-        loss[row] = counts ? static_cast<double>(result) - static_cast<double>(widen(own)) : 0;
+        of_row = kept[row] = kept_of(e);
+        loss[row] = counts ? loss_of(of_row, widen(own)) : 0;
         if (t != ignore && !exists) guard.report();
     }
     __syncthreads();
@@ -266,7 +271,7 @@ extern "C" rw_status rw_cross_entropy_cuda(const rw_kernel *k)
         const T *const x = static_cast<const T *>(k->in[0].data);
         if (rows)
             RW_LAUNCH(lse_kernel<T>, static_cast<unsigned>(rows), ROW_THREADS, 0, k, x, target,
-                      static_cast<wide<T> *>(k->out[1].data), loss, classes, ignore, guard_of(k));
+                      static_cast<kept_row<wide<T>> *>(k->out[1].data), loss, classes, ignore, guard_of(k));
         RW_LAUNCH(mean_kernel<wide<T>>, 1, SUM_THREADS, 0, k, loss, target, rows, ignore,
                   static_cast<wide<T> *>(k->out[0].data));
         return rw_cuda_launched(k);
@@ -287,7 +292,7 @@ extern "C" rw_status rw_cross_entropy_backward_cuda(const rw_kernel *k)
                   static_cast<const wide<T> *>(k->in[3].data), factor);
         RW_LAUNCH(backward_kernel<T>, static_cast<unsigned>(rows), ROW_THREADS, 0, k,
                   static_cast<const T *>(k->in[0].data), static_cast<T *>(k->out[0].data), target,
-                  static_cast<const wide<T> *>(k->in[2].data), factor, classes, ignore, guard_of(k));
+                  static_cast<const kept_row<wide<T>> *>(k->in[2].data), factor, classes, ignore, guard_of(k));
         return rw_cuda_launched(k);
     });
 }
@@ -332,8 +337,8 @@ extern "C" rw_status rw_cross_entropy_joint_cuda(const rw_kernel *k)
         RW_LAUNCH(factor_kernel<wide<T>>, 1, SUM_THREADS, 0, k, target, rows, ignore,
                   static_cast<const wide<T> *>(k->in[2].data), factor);
         RW_LAUNCH(joint_kernel<T>, static_cast<unsigned>(rows), ROW_THREADS, shared, k,
-                  static_cast<T *>(k->out[2].data), target, static_cast<wide<T> *>(k->out[1].data), loss, factor,
-                  classes, ignore, guard_of(k));
+                  static_cast<T *>(k->out[2].data), target, static_cast<kept_row<wide<T>> *>(k->out[1].data), loss,
+                  factor, classes, ignore, guard_of(k));
         RW_LAUNCH(mean_kernel<wide<T>>, 1, SUM_THREADS, 0, k, loss, target, rows, ignore,
                   static_cast<wide<T> *>(k->out[0].data));
         return rw_cuda_launched(k);

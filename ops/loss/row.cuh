@@ -1,4 +1,4 @@
-/* A row of logits on CUDA: its packs, and its log-sum-exp. One block per row; for the kernels of this family. */
+/* A row of logits on CUDA: its packs, and what it keeps. One block per row; for the kernels of this family. */
 #ifndef RW_OPS_LOSS_ROW_CUH
 #define RW_OPS_LOSS_ROW_CUH
 
@@ -130,6 +130,18 @@ template <typename W> struct exponentials {
         most = m;
     }
 };
+
+/* As loss.h says of RW_KEPT_OF_A_ROW. */
+template <typename W> struct kept_row {
+    W most, log;
+
+    __device__ __forceinline__ W less(W x) const { return x - most - log; }
+};
+
+template <typename W> __device__ __forceinline__ kept_row<W> kept_of(exponentials<W> e)
+{
+    return { exponentials<W>::base(e.most), log_of(e.sum) };
+}
 
 /* Of the whole block, in thread 0: pairs, in a fixed tree. `shared` has 64 elements. */
 template <typename W> __device__ __forceinline__ exponentials<W> block_join(exponentials<W> e, W *shared)

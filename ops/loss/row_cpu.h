@@ -1,10 +1,20 @@
-/* A row of logits on the CPU: its log-sum-exp, and how many rows count. For the kernels of this family. */
+/* A row of logits on the CPU: what it keeps, and how many rows count. For the kernels of this family. */
 #ifndef RW_OPS_LOSS_ROW_CPU_H
 #define RW_OPS_LOSS_ROW_CPU_H
 
 #include "ops/common/vec_native.h"
+#include "ops/loss/loss.h"
 
 #include <math.h>
+
+/* As loss.h says of RW_KEPT_OF_A_ROW. */
+struct kept {
+    float most, log;
+};
+
+struct kept_d {
+    double most, log;
+};
 
 VEC_INLINE vf row_load(const void *p, rw_dtype dtype, int64_t at, int64_t i, int64_t n, float fill)
 {
@@ -12,23 +22,31 @@ VEC_INLINE vf row_load(const void *p, rw_dtype dtype, int64_t at, int64_t i, int
     return vf_load_some((const char *)p + (size_t)(at + i) * float_size(dtype), dtype, n - i, fill);
 }
 
-VEC_INLINE float lse_row(const void *x, rw_dtype dtype, int64_t at, int64_t n)
+VEC_INLINE struct kept keep_row(const void *x, rw_dtype dtype, int64_t at, int64_t n)
 {
     vf m = vf_all(-INFINITY), sum = { 0 };
     for (int64_t i = 0; i < n; i += VF_LANES) m = vf_max(m, row_load(x, dtype, at, i, n, -INFINITY));
     float most = vf_max_lane(m);
     if (most == -INFINITY) most = 0;
     for (int64_t i = 0; i < n; i += VF_LANES) sum += vf_exp(row_load(x, dtype, at, i, n, -INFINITY) - most);
-    return most + logf(vf_sum(sum));
+    return (struct kept){ most, logf(vf_sum(sum)) };
 }
 
-static inline double lse_row_d(const double *x, int64_t n)
+static inline struct kept_d keep_row_d(const double *x, int64_t n)
 {
     double most = -INFINITY, sum = 0;
     for (int64_t i = 0; i < n; i++) most = fmax(most, x[i]);
     if (most == -INFINITY) most = 0;
     for (int64_t i = 0; i < n; i++) sum += exp(x[i] - most);
-    return most + log(sum);
+    return (struct kept_d){ most, log(sum) };
+}
+
+/* Of a row of logits of that type, in double. */
+VEC_INLINE struct kept_d kept_of(const void *kept, rw_dtype dtype, int64_t row)
+{
+    if (dtype == RW_F64) return ((const struct kept_d *)kept)[row];
+    const struct kept k = ((const struct kept *)kept)[row];
+    return (struct kept_d){ k.most, k.log };
 }
 
 /* Rows that count; -1 when a target is out of range. */

@@ -1,6 +1,6 @@
 /*
- * Cross-entropy of single rows, with class weights, label smoothing and z-loss. A row keeps one number beside its
- * logits; backward writes the gradient over them. Functions reduce the rows by ordinary ops.
+ * Cross-entropy of single rows, with class weights, label smoothing and z-loss. A row keeps two numbers beside its
+ * logits (loss.h); backward writes the gradient over them. Functions reduce the rows by ordinary ops.
  */
 #include "ops/loss/row_loss.h"
 
@@ -35,7 +35,7 @@ static rw_status check_rows(rw_op_call *call)
     const rw_dtype dtype = rw_loss_dtype(call->in[0].dtype);
     RW_CHECK(check_weights(call, 2, x->dim[x->rank - 1], dtype));
     RW_CHECK(rw_op_output(call, 0, dtype, rw_in_shape(call, 1)));
-    return rw_op_output(call, 1, dtype, rw_in_shape(call, 1));
+    return rw_op_output(call, 1, dtype, rw_loss_kept_shape(rw_in_shape(call, 1)));
 }
 
 static rw_status check_backward(rw_op_call *call)
@@ -95,7 +95,7 @@ static rw_tensor *of_targets(rw_site at, rw_tape *t, const rw_op_def *op, rw_ten
 
 /* ---- rows ---- */
 
-/* logits, target, log-sum-exp and gradient of each row[, weights, their sum] -> gradient of the logits */
+/* logits, target, what each row keeps, its gradient[, weights, their sum] -> gradient of the logits */
 RW_DECLARE_KERNELS(rw_cross_entropy_rows_backward)
 static const rw_op_def rw_op_rows_backward = { .name = "cross_entropy_rows_backward", .n_inputs = RW_OP_VARIADIC,
                                                .n_outputs = 1, .inplace = RW_INPLACE({ 0, 0 }),
@@ -126,12 +126,12 @@ static rw_tensor *composed(rw_tape *t, rw_tensor *logits, rw_tensor *target, rw_
     return rw_cast(t, rw_mul(t, slope, rw_reshape(t, dy, one)), rw_tensor_dtype(logits));
 }
 
-rw_tensor *rw_cross_entropy_rows_gradient(rw_tape *t, rw_tensor *logits, rw_tensor *target, rw_tensor *lse,
+rw_tensor *rw_cross_entropy_rows_gradient(rw_tape *t, rw_tensor *logits, rw_tensor *target, rw_tensor *kept,
                                           rw_tensor *dy, const struct rw_class_weights *w,
                                           const struct rw_row_loss_attrs *a, bool again)
 {
     if (again) return composed(t, logits, target, dy, w, a);
-    rw_tensor *const in[] = { logits, target, lse, dy, w->weight, w->sum };
+    rw_tensor *const in[] = { logits, target, kept, dy, w->weight, w->sum };
     return rw_apply(t, &rw_op_rows_backward, in, is_given(w->weight) ? 6 : 4, a, sizeof *a, NULL);
 }
 
@@ -153,12 +153,12 @@ static const rw_op_def rw_op_rows = { .name = "cross_entropy_rows", .n_inputs = 
 
 rw_tensor *rw_cross_entropy_rows_at(rw_site at, rw_tape *t, rw_tensor *logits, rw_tensor *target,
                                     const struct rw_class_weights *w, const struct rw_row_loss_attrs *a,
-                                    rw_tensor **ret_lse)
+                                    rw_tensor **ret_kept)
 {
     rw_tensor *const in[] = { logits, target, w->weight, w->sum };
     rw_tensor *out[2] = { NULL, NULL };
     rw_apply_at(at, t, &rw_op_rows, in, is_given(w->weight) ? 4 : 2, a, sizeof *a, out);
-    if (ret_lse) *ret_lse = out[1];
+    if (ret_kept) *ret_kept = out[1];
     return out[0];
 }
 

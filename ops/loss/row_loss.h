@@ -27,16 +27,16 @@ struct rw_class_weights {
 };
 struct rw_class_weights rw_class_weights_at(rw_site at, rw_tape *t, rw_tensor *weight, rw_dtype dtype);
 
-/* logits [..., classes], target [...] -> the loss of each row [...]; *ret_lse: the logarithms of their sums. */
+/* logits [..., classes], target [...] -> the loss of each row [...]; *ret_kept [..., 2]: what it keeps (loss.h). */
 rw_tensor *rw_cross_entropy_rows_at(rw_site at, rw_tape *t, rw_tensor *logits, rw_tensor *target,
                                     const struct rw_class_weights *w, const struct rw_row_loss_attrs *a,
-                                    rw_tensor **ret_lse);
+                                    rw_tensor **ret_kept);
 
 /*
  * The logits' gradient for those of the rows, `dy`: written over the logits by one op, or composed of ops that have
- * gradients. What `lse` holds is taken again there.
+ * gradients. What `kept` holds is taken again there.
  */
-rw_tensor *rw_cross_entropy_rows_gradient(rw_tape *t, rw_tensor *logits, rw_tensor *target, rw_tensor *lse,
+rw_tensor *rw_cross_entropy_rows_gradient(rw_tape *t, rw_tensor *logits, rw_tensor *target, rw_tensor *kept,
                                           rw_tensor *dy, const struct rw_class_weights *w,
                                           const struct rw_row_loss_attrs *a, bool again);
 

@@ -46,36 +46,37 @@ static double weight_of(const struct rows *r, int64_t class)
     return r->weight ? number(r->weight, rw_loss_dtype(r->k->in[0].dtype), class) : 1;
 }
 
-/* Weighted sum of a row's logits. */
-VEC_INLINE double sum_row(const struct rows *r, rw_dtype dtype, int64_t at)
+/* Weighted sum of a row's logits less the largest: what they have in common rounds nothing. */
+VEC_INLINE double sum_row(const struct rows *r, rw_dtype dtype, int64_t at, float most)
 {
     vf sum = { 0 };
     for (int64_t i = 0; i < r->classes; i += VF_LANES) {
-        vf x = row_load(r->x, dtype, at, i, r->classes, 0);
+        vf x = row_load(r->x, dtype, at, i, r->classes, most) - most;
         if (r->weight) x = x * row_load(r->weight, RW_F32, 0, i, r->classes, 0);
         sum += x;
     }
     return (double)vf_sum(sum);
 }
 
-static double sum_row_d(const struct rows *r, int64_t at)
+static double sum_row_d(const struct rows *r, int64_t at, double most)
 {
     const double *const x = (const double *)r->x + at;
     double sum = 0;
-    for (int64_t i = 0; i < r->classes; i++) sum += weight_of(r, i) * x[i];
+    for (int64_t i = 0; i < r->classes; i++) sum += weight_of(r, i) * (x[i] - most);
     return sum;
 }
 
-/* The row's loss; its log-sum-exp has been stored. */
+/* The row's loss; what it keeps has been stored. */
 VEC_INLINE double loss_of(const struct rows *r, rw_dtype dtype, int64_t row)
 {
     const int64_t at = row * r->classes, hit = at + r->target[row];
-    const rw_dtype stored = rw_loss_dtype(dtype);
-    const double lse = number(r->k->out[1].data, stored, row);
+    const struct kept_d kept = kept_of(r->k->out[1].data, dtype, row);
+    const double lse = kept.most + kept.log;
     const double x = dtype == RW_F64 ? ((const double *)r->x)[hit] : (double)f_get(r->x, dtype, hit);
-    double loss = (1 - r->smoothing) * weight_of(r, r->target[row]) * (lse - x) + r->z * lse * lse;
+    double loss = (1 - r->smoothing) * weight_of(r, r->target[row]) * (kept.most - x + kept.log) + r->z * lse * lse;
     if (r->smoothing > 0)
-        loss += r->each * (r->total * lse - (dtype == RW_F64 ? sum_row_d(r, at) : sum_row(r, dtype, at)));
+        loss += r->each * (r->total * kept.log - (dtype == RW_F64 ? sum_row_d(r, at, kept.most)
+                                                                  : sum_row(r, dtype, at, (float)kept.most)));
     return loss;
 }
 
@@ -83,12 +84,13 @@ VEC_INLINE void forward_row(const struct rows *r, rw_dtype dtype, int64_t row)
 {
     const int64_t at = row * r->classes;
     const bool counts = r->target[row] != r->ignore;
-    void *const losses = r->k->out[0].data, *const lse = r->k->out[1].data;
+    void *const losses = r->k->out[0].data, *const kept = r->k->out[1].data;
     if (dtype == RW_F64) {
-        ((double *)lse)[row] = counts ? lse_row_d((const double *)r->x + at, r->classes) : 0;
+        ((struct kept_d *)kept)[row] = counts ? keep_row_d((const double *)r->x + at, r->classes)
+                                              : (struct kept_d){ 0 };
         ((double *)losses)[row] = counts ? loss_of(r, dtype, row) : 0;
     } else {
-        ((float *)lse)[row] = counts ? lse_row(r->x, dtype, at, r->classes) : 0;
+        ((struct kept *)kept)[row] = counts ? keep_row(r->x, dtype, at, r->classes) : (struct kept){ 0 };
         ((float *)losses)[row] = counts ? (float)loss_of(r, dtype, row) : 0;
     }
 }
@@ -97,32 +99,34 @@ VEC_INLINE void backward_row(const struct rows *r, rw_dtype dtype, int64_t row)
 {
     const int32_t target = r->target[row];
     const int64_t at = row * r->classes, n = r->classes;
-    const float lse = ((const float *)r->k->in[2].data)[row];
+    const struct kept kept = ((const struct kept *)r->k->in[2].data)[row];
+    const double lse = (double)kept.most + (double)kept.log;
     const double dy = (double)((const float *)r->k->in[3].data)[row];
     const float own = (float)(dy * (1 - r->smoothing) * weight_of(r, target)), each = (float)(dy * r->each);
-    const float rest = (float)(dy * (r->each * r->total + 2 * r->z * (double)lse)), all = own + rest;
+    const float rest = (float)(dy * (r->each * r->total + 2 * r->z * lse)), all = own + rest;
     const float hit = f_get(r->x, dtype, at + target); /* before it is written over */
     void *const to = r->k->out[0].data;
     for (int64_t i = 0; i < n; i += VF_LANES) {
-        vf y = vf_exp(row_load(r->x, dtype, at, i, n, 0) - lse) * all;
+        vf y = vf_exp(row_load(r->x, dtype, at, i, n, 0) - kept.most - kept.log) * all;
         if (r->smoothing > 0 && r->weight) y = y - row_load(r->weight, RW_F32, 0, i, n, 0) * each;
         else if (r->smoothing > 0) y = y - vf_all(each);
         if (i + VF_LANES <= n) vf_put(to, dtype, at + i, y);
         else for (int64_t j = i; j < n; j++) f_put(to, dtype, at + j, y[j - i]);
     }
-    const float e = vf_exp(vf_all(hit - lse))[0];
+    const float e = vf_exp(vf_all(hit - kept.most - kept.log))[0];
     f_put(to, dtype, at + target, (e - 1) * own + (e * rest - each * (float)weight_of(r, target)));
 }
 
 static void backward_row_d(const struct rows *r, int64_t row)
 {
-    const double lse = ((const double *)r->k->in[2].data)[row], dy = ((const double *)r->k->in[3].data)[row];
+    const struct kept_d kept = ((const struct kept_d *)r->k->in[2].data)[row];
+    const double lse = kept.most + kept.log, dy = ((const double *)r->k->in[3].data)[row];
     const double own = dy * (1 - r->smoothing) * weight_of(r, r->target[row]);
     const double rest = dy * (r->each * r->total + 2 * r->z * lse), each = dy * r->each;
     const double *const x = (const double *)r->x + row * r->classes;
     double *const y = (double *)r->k->out[0].data + row * r->classes;
     for (int64_t i = 0; i < r->classes; i++) {
-        const double e = exp(x[i] - lse);
+        const double e = exp(x[i] - kept.most - kept.log);
         y[i] = (e - (i == r->target[row])) * own + (e * rest - each * weight_of(r, i));
     }
 }

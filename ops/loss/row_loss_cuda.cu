@@ -27,10 +27,11 @@ template <typename T> struct row_job {
     __device__ __forceinline__ bool counts(int32_t t) const { return t != ignore && t >= 0 && t < classes; }
 };
 
-/* SMOOTH: there is label smoothing, which takes the sum of a row's weighted logits. */
+/* SMOOTH: there is label smoothing, which takes the sum of a row's weighted logits: less the target's, so that what
+   they have in common rounds nothing. */
 template <typename T, bool SMOOTH>
 __global__ void __launch_bounds__(ROW_THREADS, (SMOOTH ? 1 : ROW_BLOCKS<T>))
-    rows_kernel(row_job<T> j, wide<T> *loss, wide<T> *lse)
+    rows_kernel(row_job<T> j, wide<T> *loss, kept_row<wide<T>> *kept)
 {
     using W = wide<T>;
     __shared__ W shared[64];
@@ -45,11 +46,12 @@ __global__ void __launch_bounds__(ROW_THREADS, (SMOOTH ? 1 : ROW_BLOCKS<T>))
     W sum = 0;
     if (!j.counts(t)) {
         if (threadIdx.x == 0) {
-            loss[row] = lse[row] = 0;
+            loss[row] = 0, kept[row] = { 0, 0 };
             if (t != j.ignore) j.guard.report();
         }
         return;
     }
+    const W own = widen(logits[t]), near = exponentials<W>::base(own);
     r.each(first, logits, none, [&](int64_t i, const pack<T> &v) {
         W most = e.most;
 #pragma unroll
@@ -62,7 +64,7 @@ __global__ void __launch_bounds__(ROW_THREADS, (SMOOTH ? 1 : ROW_BLOCKS<T>))
 #pragma unroll
             for (int l = 0; l < pack<T>::size; l++) {
                 const int64_t c = r.first(i) + l;
-                if (c >= 0 && c < j.classes) sum += j.weight_of(c) * widen(v.x[l]);
+                if (c >= 0 && c < j.classes) sum += j.weight_of(c) * (widen(v.x[l]) - near);
             }
         }
     });
@@ -70,20 +72,22 @@ __global__ void __launch_bounds__(ROW_THREADS, (SMOOTH ? 1 : ROW_BLOCKS<T>))
     double all = 0;
     if constexpr (SMOOTH) all = block_sum(static_cast<double>(sum), sums);
     if (threadIdx.x) return;
-    const W result = exponentials<W>::base(e.most) + log_of(e.sum);
-    const double l = static_cast<double>(result), x = static_cast<double>(widen(logits[t]));
-    const double smoothing = static_cast<double>(j.smoothing);
-    double y = (1 - smoothing) * static_cast<double>(j.weight_of(t)) * (l - x) + static_cast<double>(j.z) * l * l;
-    if (SMOOTH)
-        y += smoothing / static_cast<double>(j.classes) * (static_cast<double>(j.all()) * l - all);
-    lse[row] = result;
+    const kept_row<W> result = kept_of(e);
+    const double most = static_cast<double>(result.most), log = static_cast<double>(result.log), l = most + log;
+    const double smoothing = static_cast<double>(j.smoothing), missed = most - static_cast<double>(own) + log;
+    double y = (1 - smoothing) * static_cast<double>(j.weight_of(t)) * missed + static_cast<double>(j.z) * l * l;
+    if (SMOOTH) {
+        const double far = most - static_cast<double>(near) + log;
+        y += smoothing / static_cast<double>(j.classes) * (static_cast<double>(j.all()) * far - all);
+    }
+    kept[row] = result;
     loss[row] = static_cast<W>(y);
 }
 
 /* y may be the logits: a thread reads what it writes, and reads it first. */
 template <typename T, bool SMOOTH>
 __global__ void __launch_bounds__(ROW_THREADS, (SMOOTH ? 1 : ROW_BLOCKS<T>))
-    rows_backward_kernel(row_job<T> j, T *y, const wide<T> *lse, const wide<T> *dy)
+    rows_backward_kernel(row_job<T> j, T *y, const kept_row<wide<T>> *kept, const wide<T> *dy)
 {
     using W = wide<T>;
     const int64_t row = blockIdx.x;
@@ -97,16 +101,17 @@ __global__ void __launch_bounds__(ROW_THREADS, (SMOOTH ? 1 : ROW_BLOCKS<T>))
         for (int64_t i = threadIdx.x; i < r.count(); i += ROW_THREADS) r.store(to, i, {});
         return;
     }
-    const W base = lse[row], up = dy[row], each = SMOOTH ? up * j.each() : W(0);
+    const kept_row<W> of_row = kept[row];
+    const W l = of_row.most + of_row.log, up = dy[row], each = SMOOTH ? up * j.each() : W(0);
     const W own = up * ((1 - j.smoothing) * j.weight_of(t));
-    const W rest = up * ((SMOOTH ? j.each() * j.all() : W(0)) + 2 * j.z * base);
+    const W rest = up * ((SMOOTH ? j.each() * j.all() : W(0)) + 2 * j.z * l);
     r.each(first, logits, narrow<T>(W(0)), [&](int64_t i, const pack<T> &v) {
         const int of_target = r.place(i, t);
         W d[pack<T>::size];
 #pragma unroll
         for (int l = 0; l < pack<T>::size; l++) {
             const int64_t c = r.first(i) + l;
-            const W e = exp_of_logit<T>(widen(v.x[l]) - base);
+            const W e = exp_of_logit<T>(of_row.less(widen(v.x[l])));
             d[l] = (l == of_target ? e - 1 : e) * own + e * rest;
             if constexpr (SMOOTH)
                 if (c >= 0 && c < j.classes) d[l] -= each * j.weight_of(c);
@@ -187,10 +192,10 @@ extern "C" rw_status rw_cross_entropy_rows_cuda(const rw_kernel *k)
     return with_float_type(k->in[0].dtype, [&](auto type) {
         using T = decltype(type);
         const row_job<T> j = job_of<T>(k, 2);
-        wide<T> *const loss = static_cast<wide<T> *>(k->out[0].data), *const lse =
-            static_cast<wide<T> *>(k->out[1].data);
-        if (is_smooth(k)) RW_LAUNCH((rows_kernel<T, true>), rows, ROW_THREADS, 0, k, j, loss, lse);
-        else RW_LAUNCH((rows_kernel<T, false>), rows, ROW_THREADS, 0, k, j, loss, lse);
+        wide<T> *const loss = static_cast<wide<T> *>(k->out[0].data);
+        kept_row<wide<T>> *const kept = static_cast<kept_row<wide<T>> *>(k->out[1].data);
+        if (is_smooth(k)) RW_LAUNCH((rows_kernel<T, true>), rows, ROW_THREADS, 0, k, j, loss, kept);
+        else RW_LAUNCH((rows_kernel<T, false>), rows, ROW_THREADS, 0, k, j, loss, kept);
         return rw_cuda_launched(k);
     });
 }
@@ -203,10 +208,10 @@ extern "C" rw_status rw_cross_entropy_rows_backward_cuda(const rw_kernel *k)
         using T = decltype(type);
         const row_job<T> j = job_of<T>(k, 4);
         T *const y = static_cast<T *>(k->out[0].data);
-        const wide<T> *const lse = static_cast<const wide<T> *>(k->in[2].data);
+        const kept_row<wide<T>> *const kept = static_cast<const kept_row<wide<T>> *>(k->in[2].data);
         const wide<T> *const dy = static_cast<const wide<T> *>(k->in[3].data);
-        if (is_smooth(k)) RW_LAUNCH((rows_backward_kernel<T, true>), rows, ROW_THREADS, 0, k, j, y, lse, dy);
-        else RW_LAUNCH((rows_backward_kernel<T, false>), rows, ROW_THREADS, 0, k, j, y, lse, dy);
+        if (is_smooth(k)) RW_LAUNCH((rows_backward_kernel<T, true>), rows, ROW_THREADS, 0, k, j, y, kept, dy);
+        else RW_LAUNCH((rows_backward_kernel<T, false>), rows, ROW_THREADS, 0, k, j, y, kept, dy);
         return rw_cuda_launched(k);
     });
 }

@@ -186,4 +186,18 @@ soft("cross_entropy_soft_all", normal(2, 3, 37, size=2), exact(F.softmax(normal(
 soft("cross_entropy_soft_rows", normal(5, 11, size=2), exact(torch.rand(5, 11)), 0.2, 0, True, NONE)
 elements("mse_loss_sum", lambda x, y: F.mse_loss(x, y, reduction=SUM), [normal(5, 37), normal(5, 37)],
          lambda x, y: ((x - y) ** 2, 2 * (x - y).abs(), 2 * (x - y).abs()), SUM)
+
+
+def far(name, offset, **options):
+    """Of logits that have `offset` in common: in 16ths, so that float32 holds the sums."""
+    target = torch.tensor([[3, -100, 36], [0, 7, -100]], dtype=torch.int32)
+    x = (torch.randn(2, 3, 37) * 32).round() / 16
+    settings = (target, -100, single(options.get("smoothing", 0.0)), 0.0,
+                class_weights(37) if options.get("weighted") else None, MEAN)
+    case(name, lambda x: loss_of(*settings)(x + offset), [x], index=target, loss=True,
+         sizes=lambda w, y, x: row_sizes(x, 0, *settings, w))
+
+
+far("cross_entropy_far", 1e4)
+far("cross_entropy_far_options", -3e5, smoothing=0.3, weighted=True)
 write(__file__)

@@ -117,10 +117,10 @@ static void check(struct fixture *b, const struct op_case *c, rw_dtype dtype, in
     for (int i = 0; i < c->n; i++) free((double *)data.x[i]);
 }
 
-/* The logits are products: of 2^16 times the table's the fused op's logarithms, of float32, are off by whole units. */
-static bool in_range(const struct op_case *c, int shift)
+/* The logits are products: 2^16 times the table's are too large for float16. */
+static bool in_range(const struct op_case *c, rw_dtype dtype, int shift)
 {
-    return c->build != op_build_linear_cross_entropy || shift < 8;
+    return c->build != op_build_linear_cross_entropy || dtype != RW_F16 || shift < 8;
 }
 
 static void check_group(enum op_group group, rw_dtype dtype)
@@ -134,7 +134,7 @@ static void check_group(enum op_group group, rw_dtype dtype)
         if (c->group != group || !c->n || c->large || c->tiled || c->typed || (only && !strstr(c->name, only)))
             continue;
         for (size_t k = 0; k < sizeof shifts / sizeof *shifts; k++)
-            if (in_range(c, shifts[k])) check(&b, c, dtype, shifts[k]);
+            if (in_range(c, dtype, shifts[k])) check(&b, c, dtype, shifts[k]);
     }
     fixture_close(&b);
 }

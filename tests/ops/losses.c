@@ -4,6 +4,7 @@
  * gradients are held to derived bounds by accuracy.c, golden.c and gradcheck.c.
  */
 #include "record/own_ops.h"
+#include "support/compare.h"
 #include "support/support.h"
 
 #include <criterion/criterion.h>
@@ -63,8 +64,8 @@ static rw_memory step(rw_dtype dtype, struct layer l, bool by_chunks, const char
 
 /*
  * The highest moment is when the last whole chunk's logits are there: beside x, the gradients of the chunks' rows of x
- * before it, the log-sum-exp of each row, the gradients of the chunk's rows, and a few scalars, SCALARS bytes of them
- * at most. Nothing of it grows with rows times classes.
+ * before it, the two numbers that each row keeps, the gradients of the chunk's rows, and a few scalars, SCALARS bytes
+ * of them at most. Nothing of it grows with rows times classes.
  */
 #define SCALARS (12 * 256)
 
@@ -72,7 +73,7 @@ static size_t formula(rw_dtype dtype, struct layer l)
 {
     const int64_t size = (int64_t)rw_dtype_size(dtype), before = l.rows / l.chunk - 1;
     return aligned(l.rows * l.width * size) + (size_t)before * aligned(l.chunk * l.width * size) +
-           aligned(l.chunk * l.classes * size) + aligned(l.rows * 4) + aligned(l.chunk * 4);
+           aligned(l.chunk * l.classes * size) + aligned(l.rows * 2 * 4) + aligned(l.chunk * 4);
 }
 
 Test(losses, one_chunk_of_logits_is_all_that_is_in_memory)
@@ -182,6 +183,77 @@ Test(losses, chunks_add_up_to_the_whole)
     cr_assert_float_eq(value[0], value[1], 400 * 0x1p-53 * 40);
     for (int i = 0; i < 37 * 12; i++) cr_assert_float_eq(grads[0][i], grads[1][i], 400 * 0x1p-53 * 40, "%d", i);
     free(grads[0]), free(grads[1]);
+}
+
+/* ---- logits far from 0 ---- */
+
+enum { FAR_ROWS = 7, FAR_CLASSES = 77, FAR_WIDTH = 5 };
+
+enum far { FAR_ALONE, FAR_JOINT, FAR_OPTIONS, FAR_CHUNKS, FAR_AGAIN, FAR_KINDS };
+
+/* Whole numbers or quarters, small ones: with what they have in common they are exact in float32, products too. */
+static rw_tensor *quarters(struct fixture *b, rw_dtype dtype, rw_shape s, int most, double by)
+{
+    const int64_t n = rw_shape_numel(s);
+    void *const x = malloc((size_t)n * 8);
+    for (int64_t i = 0; i < n; i++) cr_assert(number_put(x, dtype, i, by * (double)(i * 29 % (2 * most + 1) - most)));
+    rw_tensor *const y = rw_require_grad(b->t, rw_input(b->t, dtype, s, x));
+    free(x);
+    return y;
+}
+
+/* Logits that have `offset` in common, and what gradients are taken of. */
+static rw_tensor *far_loss(struct fixture *b, rw_dtype dtype, enum far kind, double offset, rw_tensor **ret_x)
+{
+    const struct layer l = { FAR_ROWS, FAR_WIDTH, FAR_CLASSES, 3 };
+    rw_tensor *const w = quarters(b, dtype, RW_SHAPE(l.classes, l.width), 40, 0.25);
+    rw_tensor *const bias = rw_full(b->t, dtype, RW_SHAPE(l.classes), offset);
+    const rw_cross_entropy_params options = { .label_smoothing = 0.1, .bias = bias, .chunk = l.chunk };
+    const rw_cross_entropy_params smooth = { .label_smoothing = 0.1 };
+    *ret_x = quarters(b, dtype, RW_SHAPE(l.rows, l.width), 2, 1);
+    if (kind == FAR_CHUNKS) return rw_linear_cross_entropy(b->t, *ret_x, w, targets(b->t, l), &options);
+    rw_tensor *const logits = rw_linear(b->t, *ret_x, w, bias);
+    return kind == FAR_OPTIONS ? rw_cross_entropy_with(b->t, logits, targets(b->t, l), RW_NONE, &smooth)
+                               : rw_cross_entropy(b->t, logits, targets(b->t, l));
+}
+
+/* Loss, gradient of x and, of FAR_AGAIN, the gradient of the square of that. Returns their bytes. */
+static size_t far_bytes(rw_dtype dtype, enum far kind, double offset, unsigned char *ret)
+{
+    struct fixture b = fixture_open(1, 2);
+    const size_t size = rw_dtype_size(dtype), bytes = FAR_ROWS * FAR_WIDTH * size;
+    rw_tensor *x, *g, *again;
+    rw_tensor *const loss = far_loss(&b, dtype, kind, offset, &x);
+    if (kind == FAR_ALONE) cr_assert_eq(rw_read(b.t, loss, ret, size), RW_OK, "%s", rw_error_message(b.ctx));
+    if (kind == FAR_AGAIN) {
+        cr_assert_eq(rw_grad(b.t, loss, &x, 1, &g), RW_OK, "%s", rw_error_message(b.ctx));
+        rw_tensor *const square = rw_sum(b.t, rw_mul(b.t, g, g), RW_ALL_AXES, false);
+        cr_assert_eq(rw_grad(b.t, square, &x, 1, &again), RW_OK, "%s", rw_error_message(b.ctx));
+        cr_assert_eq(rw_read(b.t, again, ret + size + bytes, bytes), RW_OK);
+    } else {
+        cr_assert_eq(rw_backward(b.t, loss), RW_OK, "%s", rw_error_message(b.ctx));
+        g = rw_gradient(x);
+    }
+    cr_assert_eq(rw_read(b.t, loss, ret, size), RW_OK);
+    cr_assert_eq(rw_read(b.t, g, ret + size, bytes), RW_OK);
+    fixture_close(&b);
+    return size + bytes * (1 + (kind == FAR_AGAIN));
+}
+
+Test(losses, what_all_logits_have_in_common_changes_no_byte)
+{
+    static unsigned char got[8 * (1 + 2 * FAR_ROWS * FAR_WIDTH)], want[sizeof got];
+    for (enum far kind = 0; kind < FAR_KINDS; kind++)
+        for (int d = 0; d < 2; d++) {
+            const rw_dtype dtype = d ? RW_F64 : RW_F32;
+            const double offset = d ? 0x1p40 : 0x1p20;
+            const size_t n = far_bytes(dtype, kind, 0, want);
+            for (int sign = -1; sign < 2; sign += 2) {
+                cr_assert_eq(far_bytes(dtype, kind, sign * offset, got), n);
+                cr_expect_eq(first_difference(got, want, n), -1, "%s, kind %d, sign %d", rw_dtype_name(dtype),
+                             (int)kind, sign);
+            }
+        }
 }
 
 /* ---- corners ---- */

@@ -33,8 +33,8 @@ static const struct {
 } made[] = {
     { "attention", { "result", "lse" } },
     { "batchnorm", { "result", "mean", "rstd" } },
-    { "cross_entropy", { "result", "lse" } },
-    { "cross_entropy_rows", { "result", "lse" } },
+    { "cross_entropy", { "result", "max_and_log_sum" } },
+    { "cross_entropy_rows", { "result", "max_and_log_sum" } },
     { "group_norm", { "result", "mean", "rstd" } },
     { "instance_norm", { "result", "mean", "rstd" } },
     { "linear_gelu", { "result", "what gelu is taken of" } },
@@ -394,9 +394,9 @@ static const char head[] =
     "tests record of the first operand, and of others where theirs are other ones; *floats* are f32, f64, bf16 and\n"
     "f16, *any* are those, i32 and bool. *Backward reads* is what the op's own rule reads, and so what recompute can\n"
     "save: under `none` it is kept from forward to backward. What is no operand there is made beside the result:\n"
-    "*lse*, a log-sum-exp, statistics, places. *May write over* is what an op's result may take the memory of.\n"
-    "*Recipe* is what an open one ([precision.md](precision.md)) casts inputs to. What is missing:\n"
-    "[adding_an_op.md](adding_an_op.md).\n\n"
+    "*lse*, a log-sum-exp, *max_and_log_sum*, its parts, statistics, places. *May write over* is what an op's result\n"
+    "may take the memory of. *Recipe* is what an open one ([precision.md](precision.md)) casts inputs to.\n"
+    "What is missing: [adding_an_op.md](adding_an_op.md).\n\n"
     "| op | PyTorch | types | backward reads | may write over | recipe |\n|---|---|---|---|---|---|\n";
 
 static const char head_of_functions[] =

@@ -222,10 +222,17 @@ static rw_tensor *embedded(rw_tape *t, rw_tensor *table, const struct op_case *c
 B(embedding, embedded(t, x[0], c))
 /* axis: the padding */
 B(embedding_padded, rw_embedding_padded(t, x[0], indexes(t, c, c->in[0].shape.dim[0]), c->axis))
+/* value: what all logits have in common, added where float32 at least holds the sum. The losses are those without. */
+static rw_tensor *logits_of(rw_tape *t, rw_tensor *x, const struct op_case *c)
+{
+    if (!c->value) return x;
+    return rw_add_scalar(t, rw_cast(t, x, rw_tensor_dtype(x) == RW_F64 ? RW_F64 : RW_F32), c->value);
+}
 B(cross_entropy,
   c->axis == -100
-      ? rw_cross_entropy(t, x[0], indexes(t, c, c->in[0].shape.dim[c->in[0].shape.rank - 1]))
-      : rw_cross_entropy_ignore(t, x[0], indexes(t, c, c->in[0].shape.dim[c->in[0].shape.rank - 1]), c->axis))
+      ? rw_cross_entropy(t, logits_of(t, x[0], c), indexes(t, c, c->in[0].shape.dim[c->in[0].shape.rank - 1]))
+      : rw_cross_entropy_ignore(t, logits_of(t, x[0], c),
+                                indexes(t, c, c->in[0].shape.dim[c->in[0].shape.rank - 1]), c->axis))
 double op_class_weight(int64_t class)
 {
     return (double)(class % 5 + 1) / 4;
@@ -253,7 +260,7 @@ rw_tensor *op_build_cross_entropy_with(rw_tape *t, rw_tensor **x, const struct o
     const rw_cross_entropy_params params = params_of(c);
     const int64_t n = c->in[0].shape.dim[c->in[0].shape.rank - 1];
     rw_tensor *const target = indexes(t, c, n);
-    return rw_cross_entropy_with(t, x[0], target, class_weights(t, c, n), &params);
+    return rw_cross_entropy_with(t, logits_of(t, x[0], c), target, class_weights(t, c, n), &params);
 }
 
 rw_tensor *op_build_linear_cross_entropy(rw_tape *t, rw_tensor **x, const struct op_case *c)
@@ -270,7 +277,7 @@ rw_tensor *op_build_soft_cross_entropy(rw_tape *t, rw_tensor **x, const struct o
 {
     const rw_cross_entropy_params params = params_of(c);
     const rw_shape s = c->in[0].shape;
-    return rw_cross_entropy_with(t, x[0], x[1], class_weights(t, c, s.dim[s.rank - 1]), &params);
+    return rw_cross_entropy_with(t, logits_of(t, x[0], c), x[1], class_weights(t, c, s.dim[s.rank - 1]), &params);
 }
 rw_tensor *op_build_nll_loss(rw_tape *t, rw_tensor **x, const struct op_case *c)
 {

@@ -39,6 +39,31 @@ static void add_rows(void)
         }
 }
 
+/* Logits of 1e4 and more in common, of which the losses keep nothing; z-loss, which does, is left out. */
+static void add_far(void)
+{
+    const struct op_operand shapes[] = { { S(2, 3, 37), 0, 0 }, { S(4, 257), OP_SLICED, 0 } };
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
+        for (size_t k = 0; k < sizeof options / sizeof *options; k++)
+            for (int soft = 0; soft < 2; soft++) {
+                if (options[k].z > 0) continue;
+                struct op_case *const c =
+                    op_case_next(OP_TABLES, soft ? op_build_soft_cross_entropy : op_build_cross_entropy_with,
+                                 soft ? op_sizes_soft_loss : op_sizes_row_loss, 1 + soft);
+                rw_shape rows = shapes[i].shape;
+                rows.rank--;
+                rows.dim[rows.rank] = 0;
+                c->in[0] = c->in[1] = shapes[i];
+                c->in[0].range = OP_SCORES;
+                c->in[1].range = OP_POSITIVE;
+                take(c, options[k], rows, !soft && k % 2);
+                c->value = i ? -3e5 : 1e4;
+                if (soft) op_count_soft_loss(c);
+                else op_count_row_loss(c);
+                op_case_describe(c, "cross_entropy_with%s far from 0, option %d", soft ? " probabilities" : "", (int)k);
+            }
+}
+
 static void add_soft(void)
 {
     const struct op_operand shapes[] = { { S(1, 1), 0, 0 },          { S(2, 3, 37), 0, 0 },  { S(5, 11), OP_TURNED, 0 },
@@ -159,6 +184,7 @@ static void add_elements(void)
 void op_cases_losses(void)
 {
     add_rows();
+    add_far();
     add_soft();
     add_linear();
     add_nll();
