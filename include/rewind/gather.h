@@ -72,7 +72,7 @@ RW_API rw_tensor *rw_embedding_padded_at(rw_site at, rw_tape *t, rw_tensor *tabl
 typedef enum rw_bag_mode {
     RW_BAG_SUM,
     RW_BAG_MEAN, ///< of an empty bag: 0
-    RW_BAG_MAX   ///< of rw_embedding_bag_with() alone; of equals the first takes the gradient
+    RW_BAG_MAX   ///< of rw_embedding_bag_with() alone; NaN before all; of equals the first takes the gradient
 } rw_bag_mode;
 
 /**
@@ -87,6 +87,7 @@ typedef struct rw_embedding_bag_params {
     rw_bag_mode mode;
     rw_tensor *weights; ///< of the index's shape and the table's type: what each row counts in a sum
     rw_tensor *offsets; ///< [b] of RW_I32, of an index [m]: where bag i begins, from 0 on, never falling
+    bool ends;          ///< offsets are [b + 1], and the last is m: PyTorch's include_last_offset
     bool pads;          ///< `padding` holds
     int64_t padding;    ///< rows of this index are in no bag and take no gradient; negative: from the end
 } rw_embedding_bag_params;
@@ -94,11 +95,13 @@ typedef struct rw_embedding_bag_params {
 /**
  * PyTorch's embedding_bag with its options: table [n, c], index [b, m], or [m] with offsets -> [b, c]. Composed of
  * ordinary ops on the rows, which are in memory; without options it is rw_embedding_bag(). Gradients flow into the
- * table and the weights. A bag without rows gives 0.
- * Errors: RW_ERR_ARGUMENT for weights with another mode than RW_BAG_SUM, RW_BAG_MAX with offsets or of no rows, an
- * index [m] without offsets, [b, m] with them, a padding outside of the table; when it runs, for offsets outside of the
- * index, that fall, or whose first is not 0: embedding_bag_offsets is named, the op that reads them. RW_ERR_SHAPE,
- * RW_ERR_DTYPE.
+ * table and the weights. A bag without rows gives 0. Of a maximum backward keeps where it was, [b, c] of RW_I32, and
+ * not the rows.
+ * Errors: RW_ERR_ARGUMENT for weights with another mode than RW_BAG_SUM, RW_BAG_MAX of an index [b, 0], an index [m]
+ * without offsets, [b, m] with them, `ends` without them, a padding outside of the table; when it runs, for offsets
+ * outside of the index, that fall, whose first is not 0, or whose end is not m: embedding_bag_offsets is named, or of a
+ * maximum embedding_bag_argmax, the op that reads them. RW_ERR_SHAPE, also for 2^31 elements and more of rows with
+ * offsets or of a maximum; RW_ERR_DTYPE.
  * @param params may be NULL
  */
 RW_API rw_tensor *rw_embedding_bag_with_at(rw_site at, rw_tape *t, rw_tensor *table, rw_tensor *index,

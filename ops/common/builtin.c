@@ -49,6 +49,7 @@ static const struct {
     { "elu", "x" },
     { "embedding", "table index" },
     { "embedding_bag", "table index" },
+    { "embedding_bag_argmax", "rows offsets kept" },
     { "embedding_bag_offsets", "offsets" },
     { "eq", "a b" },
     { "erf", "x" },

@@ -1,6 +1,7 @@
 /*
  * embedding_bag with its options, composed: rows of the table, what each of them counts, and their sum. Bags of any
- * length are rows that are added up by the number of their bag, which embedding_bag_offsets finds.
+ * length are rows that are added up by the number of their bag, which embedding_bag_offsets finds. Of a maximum
+ * embedding_bag_argmax finds the places, at which the rows are gathered: so backward keeps places, not rows.
  */
 #include "ops/common/kernels.h"
 #include "ops/common/util.h"
@@ -13,17 +14,22 @@
 #include <rewind/reductions.h>
 #include <rewind/select.h>
 
-#include <math.h>
-
 /* ---- offsets -> the number of each place's bag, [places] ---- */
+
+static rw_status check_bags(rw_op_call *call, int input)
+{
+    const struct rw_bags_attrs *const a = call->attrs;
+    RW_CHECK(rw_want_dtype(call, input, RW_I32));
+    if (call->in[input].layout->rank != 1) return rw_op_error(call, RW_ERR_SHAPE, "offsets [b] are needed");
+    const int64_t bags = call->in[input].layout->numel - a->ends;
+    if (bags < 0) return rw_op_error(call, RW_ERR_SHAPE, "offsets without an end");
+    return a->places && !bags ? rw_op_error(call, RW_ERR_SHAPE, "places without a bag") : RW_OK;
+}
 
 static rw_status check_offsets(rw_op_call *call)
 {
-    const struct rw_bags_attrs *const a = call->attrs;
-    RW_CHECK(rw_want_dtype(call, 0, RW_I32));
-    if (call->in[0].layout->rank != 1) return rw_op_error(call, RW_ERR_SHAPE, "offsets [b] are needed");
-    if (a->places && !call->in[0].layout->numel) return rw_op_error(call, RW_ERR_SHAPE, "places without a bag");
-    return rw_op_output(call, 0, RW_I32, RW_SHAPE(a->places));
+    RW_CHECK(check_bags(call, 0));
+    return rw_op_output(call, 0, RW_I32, RW_SHAPE(((const struct rw_bags_attrs *)call->attrs)->places));
 }
 
 static rw_op_cost cost(const rw_op_call *call)
@@ -36,6 +42,39 @@ static const rw_op_def rw_op_embedding_bag_offsets = { .name = "embedding_bag_of
                                                        .flags = RW_OP_NO_GRADIENT, .check = check_offsets,
                                                        .kernel = RW_KERNELS(rw_bags), .cost = cost };
 
+/* ---- (rows [places, c], offsets, and perhaps which places are kept) -> the place of the maximum of each column of a
+   bag, [b, c], 0 where there is none; whether there is none, [b, 1] ---- */
+
+static rw_status check_argmax(rw_op_call *call)
+{
+    const int64_t places = ((const struct rw_bags_attrs *)call->attrs)->places;
+    if (call->n_inputs < 2 || call->n_inputs > 3)
+        return rw_op_error(call, RW_ERR_ARGUMENT, "takes rows, offsets and at most what is kept");
+    RW_CHECK(rw_want_float(call, 0));
+    RW_CHECK(check_bags(call, 1));
+    const rw_shape x = rw_in_shape(call, 0);
+    const int64_t bags = call->in[1].layout->numel - ((const struct rw_bags_attrs *)call->attrs)->ends;
+    if (x.rank != 2 || x.dim[0] != places) return rw_op_error(call, RW_ERR_SHAPE, "rows [places, c] are needed");
+    if (call->n_inputs > 2) {
+        RW_CHECK(rw_want_dtype(call, 2, RW_BOOL));
+        if (!rw_shape_equal(rw_in_shape(call, 2), RW_SHAPE(places)))
+            return rw_op_error(call, RW_ERR_SHAPE, "what is kept has not the places' shape");
+    }
+    RW_CHECK(rw_op_output(call, 0, RW_I32, RW_SHAPE(bags, x.dim[1])));
+    return rw_op_output(call, 1, RW_BOOL, RW_SHAPE(bags, 1));
+}
+
+static rw_op_cost cost_argmax(const rw_op_call *call)
+{
+    return (rw_op_cost){ (double)call->in[0].layout->numel, rw_cost_pointwise(call, 0).bytes };
+}
+
+RW_DECLARE_KERNELS(rw_bags_argmax)
+static const rw_op_def rw_op_embedding_bag_argmax = { .name = "embedding_bag_argmax", .n_inputs = RW_OP_VARIADIC,
+                                                      .n_outputs = 2, .flags = RW_OP_NO_GRADIENT,
+                                                      .check = check_argmax, .kernel = RW_KERNELS(rw_bags_argmax),
+                                                      .cost = cost_argmax };
+
 /* ---- the function ---- */
 
 struct bags {
@@ -44,6 +83,7 @@ struct bags {
     rw_bag_mode mode;
     rw_tensor *table, *index, *weights, *offsets; /* NULL: none */
     int64_t bags, padding;                        /* padding -1: none */
+    bool ends;                                    /* the last offset begins no bag */
     rw_tensor *kept;                              /* the index's shape: true where a row is in its bag; NULL: all */
 };
 
@@ -58,10 +98,10 @@ static const char *fault_of(const struct bags *b, const rw_embedding_bag_params 
 {
     if (p->mode < RW_BAG_SUM || p->mode > RW_BAG_MAX) return "there is no such mode";
     if (b->weights && p->mode != RW_BAG_SUM) return "weights are of sums";
-    if (b->offsets && p->mode == RW_BAG_MAX) return "a maximum of bags with offsets is not taken";
+    if (b->ends && !b->offsets) return "an end without offsets";
     if (b->offsets && index.rank != 1) return "offsets need an index [n]";
     if (!b->offsets && index.rank != 2) return "an index [b, m], or offsets, are needed";
-    if (p->mode == RW_BAG_MAX && !index.dim[1]) return "a maximum of no rows";
+    if (p->mode == RW_BAG_MAX && !b->offsets && !index.dim[1]) return "a maximum of no rows";
     return NULL;
 }
 
@@ -73,6 +113,7 @@ static bool shapes_fit(const struct bags *b, rw_shape table, rw_shape index)
     else if (b->weights && !rw_shape_equal(rw_tensor_shape(b->weights), index))
         fault = "weights are not of the index's shape";
     else if (o && rw_tensor_shape(o).rank != 1) fault = "offsets [b] are needed";
+    else if (b->ends && !rw_tensor_shape(o).dim[0]) fault = "offsets without an end";
     if (fault) rw_refuse_at(b->at, b->t, RW_ERR_SHAPE, "embedding_bag_with: %s", fault);
     return !fault;
 }
@@ -101,10 +142,11 @@ static bool read_params(struct bags *b, const rw_embedding_bag_params *p)
     b->mode = p->mode;
     b->weights = is_given(p->weights) ? p->weights : NULL;
     b->offsets = is_given(p->offsets) ? p->offsets : NULL;
+    b->ends = p->ends;
     const char *const fault = fault_of(b, p, index);
     if (fault) rw_refuse_at(b->at, b->t, RW_ERR_ARGUMENT, "%s: %s", what, fault);
     if (fault || !shapes_fit(b, table, index) || !types_fit(b)) return false;
-    b->bags = b->offsets ? rw_tensor_shape(b->offsets).dim[0] : index.dim[0];
+    b->bags = b->offsets ? rw_tensor_shape(b->offsets).dim[0] - b->ends : index.dim[0];
     b->padding = p->pads ? p->padding + (p->padding < 0 ? table.dim[0] : 0) : -1;
     if (!p->pads || (b->padding >= 0 && b->padding < table.dim[0])) return true;
     rw_refuse_at(b->at, b->t, RW_ERR_ARGUMENT, "%s: row %lld of a table of %lld", what, (long long)p->padding,
@@ -114,14 +156,19 @@ static bool read_params(struct bags *b, const rw_embedding_bag_params *p)
 
 /* ---- recording ---- */
 
-/* The rows, [..., c]; what is in no bag is `instead`, and takes no gradient. */
-static rw_tensor *rows_of(const struct bags *b, double instead)
+static rw_tensor *all_rows(const struct bags *b)
 {
-    rw_tensor *const rows = rw_embedding_at(b->at, b->t, b->table, b->index);
+    return rw_embedding_at(b->at, b->t, b->table, b->index);
+}
+
+/* The rows, [..., c]; what is in no bag is 0, and takes no gradient. */
+static rw_tensor *rows_of(const struct bags *b)
+{
+    rw_tensor *const rows = all_rows(b);
     if (!rows || !b->kept) return rows;
     rw_tensor *const out = rw_logical_not_at(b->at, b->t, b->kept);
     rw_tensor *const mask = out ? rw_unsqueeze_at(b->at, b->t, out, -1) : NULL;
-    return mask ? rw_masked_fill_at(b->at, b->t, rows, mask, instead) : NULL;
+    return mask ? rw_masked_fill_at(b->at, b->t, rows, mask, 0) : NULL;
 }
 
 /* In the type that sums are taken in. */
@@ -133,7 +180,7 @@ static rw_tensor *widened(const struct bags *b, rw_tensor *x)
 /* The bag of each place of the index. */
 static rw_tensor *bag_numbers(const struct bags *b)
 {
-    const struct rw_bags_attrs a = { rw_tensor_shape(b->index).dim[0] };
+    const struct rw_bags_attrs a = { rw_tensor_shape(b->index).dim[0], b->ends };
     return rw_apply_at(b->at, b->t, &rw_op_embedding_bag_offsets, &b->offsets, 1, &a, sizeof a, NULL);
 }
 
@@ -160,7 +207,7 @@ static rw_tensor *lengths(const struct bags *b, rw_tensor *numbers)
 static rw_tensor *record_sums(const struct bags *b)
 {
     rw_tensor *const numbers = b->offsets ? bag_numbers(b) : NULL;
-    rw_tensor *rows = b->offsets && !numbers ? NULL : widened(b, rows_of(b, 0));
+    rw_tensor *rows = b->offsets && !numbers ? NULL : widened(b, rows_of(b));
     if (rows && b->weights) {
         rw_tensor *const each = widened(b, rw_unsqueeze_at(b->at, b->t, b->weights, -1));
         rows = each ? rw_mul_at(b->at, b->t, rows, each) : NULL;
@@ -173,16 +220,26 @@ static rw_tensor *record_sums(const struct bags *b)
     return sum ? rw_cast_at(b->at, b->t, sum, rw_tensor_dtype(b->table)) : NULL;
 }
 
-/* Of a bag of padding alone 0. */
+/* As if they were given: bags of one length, one behind the other. */
+static rw_tensor *offsets_of(const struct bags *b, int64_t length)
+{
+    return b->offsets ? b->offsets
+                      : rw_arange_at(b->at, b->t, RW_I32, 0, (double)(b->bags * length), (double)length);
+}
+
+/* The rows at the places of the maxima, and 0 where a bag has none. */
 static rw_tensor *record_maximum(const struct bags *b)
 {
-    rw_tensor *const rows = rows_of(b, -INFINITY), *const most = rows ? rw_max_at(b->at, b->t, rows, RW_AXES(1), false)
-                                                                      : NULL;
-    if (!most || !b->kept) return most;
-    rw_tensor *const ones = rw_cast_at(b->at, b->t, b->kept, RW_F32);
-    rw_tensor *const n = ones ? rw_sum_at(b->at, b->t, ones, RW_AXES(1), true) : NULL;
-    rw_tensor *const empty = n ? rw_eq_scalar_at(b->at, b->t, n, 0) : NULL;
-    return empty ? rw_masked_fill_at(b->at, b->t, most, empty, 0) : NULL;
+    const rw_shape index = rw_tensor_shape(b->index);
+    const int64_t n = rw_shape_numel(index), width = rw_tensor_shape(b->table).dim[1];
+    rw_tensor *const rows = all_rows(b), *const offsets = rows ? offsets_of(b, index.dim[index.rank - 1]) : NULL;
+    rw_tensor *in[3] = { offsets ? rw_reshape_at(b->at, b->t, rows, RW_SHAPE(n, width)) : NULL, offsets };
+    if (!in[0] || (b->kept && !(in[2] = rw_reshape_at(b->at, b->t, b->kept, RW_SHAPE(n))))) return NULL;
+    const struct rw_bags_attrs a = { n, b->ends };
+    rw_tensor *out[2]; /* places, empty */
+    if (!rw_apply_at(b->at, b->t, &rw_op_embedding_bag_argmax, in, b->kept ? 3 : 2, &a, sizeof a, out)) return NULL;
+    rw_tensor *const most = rw_gather_at(b->at, b->t, in[0], 0, out[0]);
+    return !most || (!b->kept && !b->offsets) ? most : rw_masked_fill_at(b->at, b->t, most, out[1], 0);
 }
 
 /* Where offsets begin no bag, no place of the index is in one. */
@@ -196,11 +253,12 @@ static bool leave_all(struct bags *b)
 
 static rw_tensor *record(struct bags *b)
 {
-    if (b->offsets && !b->bags && !leave_all(b)) return NULL;
+    if (b->offsets && !b->bags && !b->ends && !leave_all(b)) return NULL;
     if (b->padding < 0 && !b->weights && !b->offsets && b->mode != RW_BAG_MAX)
         return rw_embedding_bag_at(b->at, b->t, b->table, b->index, b->mode);
     if (b->padding >= 0 && !(b->kept = rw_ne_scalar_at(b->at, b->t, b->index, (double)b->padding))) return NULL;
-    return b->mode == RW_BAG_MAX ? record_maximum(b) : record_sums(b);
+    if (b->mode == RW_BAG_MAX && rw_shape_numel(rw_tensor_shape(b->index))) return record_maximum(b);
+    return record_sums(b); /* of no rows a maximum is what a sum is: 0 */
 }
 
 rw_tensor *rw_embedding_bag_with_at(rw_site at, rw_tape *t, rw_tensor *table, rw_tensor *index,

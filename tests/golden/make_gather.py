@@ -57,4 +57,22 @@ case("bag_offsets_weighted", lambda x, w: F.embedding_bag(flat, x, begin, mode="
      [normal(7, 19), normal(36)], index=flat)
 case("bag_offsets_padded", lambda x: F.embedding_bag(flat, x, begin, **none), [normal(7, 19)], index=flat)
 
+
+def most_of_each(x, **options):
+    return F.embedding_bag(flat, x, begin, mode="max", **options)
+
+
+def most_but_padding(x):
+    return most_of_each(x, padding_idx=3)
+
+
+# Of numbers that meet again: equal ones in a bag, of which the first row takes the gradient.
+same = torch.randint(-2, 3, (7, 19)).to(torch.float64)
+case("bag_offsets_max", most_of_each, [normal(7, 19)], index=flat, sizes=own(most_of_each))
+case("bag_offsets_max_ties", most_of_each, [same], index=flat, sizes=own(most_of_each))
+case("bag_offsets_max_padded", most_but_padding, [normal(7, 19)], index=flat, sizes=own(most_but_padding))
+ends = torch.tensor([0, 0, 3, 3, 36])
+case("bag_ends", lambda x: F.embedding_bag(flat, x, ends, mode="mean", include_last_offset=True), [normal(7, 19)],
+     index=flat)
+
 write(__file__)

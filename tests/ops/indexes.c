@@ -278,9 +278,66 @@ Test(indexes, bags_of_nothing_but_padding)
                   y[3]);
     }
     float y[4];
+    for (int ends = 0; ends < 2; ends++) { /* a bag of padding, one with a row, one of nothing */
+        static const int32_t start[] = { 0, 2, 4, 4 };
+        float most[6];
+        const rw_embedding_bag_params p = { .mode = RW_BAG_MAX, .pads = true, .padding = 1, .ends = ends,
+                                            .offsets = rw_input(b.t, RW_I32, RW_SHAPE(3 + ends), start) };
+        cr_assert_eq(rw_read(b.t, rw_embedding_bag_with(b.t, table, flat, &p), most, sizeof most), RW_OK);
+        for (int i = 0; i < 6; i++) cr_expect_eq(most[i], i == 2 ? 1 : i == 3 ? -2 : 0, "%d: %g", i, most[i]);
+    }
     const rw_embedding_bag_params p = { .mode = RW_BAG_MEAN, .offsets = rw_input(b.t, RW_I32, RW_SHAPE(2), begin) };
     cr_expect_eq(rw_read(b.t, rw_embedding_bag_with(b.t, table, flat, &p), y, sizeof y), RW_OK);
     cr_expect(y[0] == -2 && y[1] == 2.5f && y[2] == 0 && y[3] == 0, "%g %g %g %g", y[0], y[1], y[2], y[3]);
+    fixture_close(&b);
+}
+
+/*
+ * NaN wins, of equals the first takes the gradient; what is in no bag takes none and is not seen, be it NaN or all that
+ * is larger than minus infinity. The gradient's own gradient goes back to the same places.
+ */
+Test(indexes, the_row_of_a_maximum)
+{
+    struct fixture b = fixture_open(1, 1);
+    const double rows[] = { 1, NAN, 5, -INFINITY, 5, 7, NAN, NAN }, up[] = { 1, 10, 100, 1000, 1e4, 1e5 };
+    const int32_t places[] = { 0, 2, 1, 3, 3, 1, 0, 2, 3 }, begin[] = { 0, 3, 6 };
+    double y[6], first[8], second[6];
+    rw_tensor *const table = rw_require_grad(b.t, rw_input(b.t, RW_F64, RW_SHAPE(4, 2), rows));
+    rw_tensor *const u = rw_require_grad(b.t, rw_input(b.t, RW_F64, RW_SHAPE(3, 2), up));
+    for (int way = 0; way < 2; way++) { /* with offsets, and without */
+        rw_tensor *const index = rw_input(b.t, RW_I32, way ? RW_SHAPE(3, 3) : RW_SHAPE(9), places);
+        const rw_embedding_bag_params p = { .mode = RW_BAG_MAX, .pads = true, .padding = 3,
+                                            .offsets = way ? RW_NONE : rw_input(b.t, RW_I32, RW_SHAPE(3), begin) };
+        rw_tensor *const z = rw_embedding_bag_with(b.t, table, index, &p), *slope, *again;
+        rw_tensor *const loss = rw_sum(b.t, rw_mul(b.t, z, u), RW_ALL_AXES, false);
+        cr_assert_eq(rw_grad(b.t, loss, &table, 1, &slope), RW_OK, "%s", rw_error_message(b.ctx));
+        rw_tensor *const sum = rw_sum(b.t, rw_mul(b.t, slope, rw_arange(b.t, RW_F64, 0, 2, 1)), RW_ALL_AXES, false);
+        cr_assert_eq(rw_grad(b.t, sum, &u, 1, &again), RW_OK, "%s", rw_error_message(b.ctx));
+        cr_assert_eq(rw_read(b.t, z, y, sizeof y), RW_OK, "%s", rw_error_message(b.ctx));
+        cr_assert_eq(rw_read(b.t, slope, first, sizeof first), RW_OK);
+        cr_assert_eq(rw_read(b.t, again, second, sizeof second), RW_OK);
+        const double most[] = { 5, NAN, 5, -INFINITY, 5, NAN }, taken[] = { 0, 1e5 + 10, 100, 1000, 1e4 + 1, 0, 0, 0 };
+        for (int i = 0; i < 6; i++)
+            cr_expect(isnan(most[i]) ? isnan(y[i]) : y[i] == most[i], "%d, maximum %d: %g", way, i, y[i]);
+        for (int i = 0; i < 8; i++) cr_expect_eq(first[i], taken[i], "%d, gradient %d: %g", way, i, first[i]);
+        for (int i = 0; i < 6; i++) cr_expect_eq(second[i], i % 2, "%d, second %d: %g", way, i, second[i]);
+    }
+    fixture_close(&b);
+}
+
+/* Where the maxima are and which bags have none: not the rows. */
+Test(indexes, a_maximum_keeps_places)
+{
+    struct fixture b = fixture_open(1, 1);
+    ckpt_set_policy(b.t, "none");
+    rw_tensor *const table = rw_param(b.ctx, "table", RW_F32, RW_SHAPE(40, 128));
+    rw_tensor *const index = rw_zeros(b.t, RW_I32, RW_SHAPE(16, 30));
+    const rw_embedding_bag_params p = { .mode = RW_BAG_MAX };
+    rw_tensor *const y = rw_embedding_bag_with(b.t, table, index, &p);
+    rw_memory memory;
+    cr_assert_eq(rw_backward(b.t, rw_sum(b.t, y, RW_ALL_AXES, false)), RW_OK, "%s", rw_error_message(b.ctx));
+    cr_assert_eq(rw_memory_stats(b.ctx, &memory), RW_OK);
+    cr_expect_eq(memory.kept, rw_tensor_bytes(y) + 2048 /* index, in whole units */, "%zu bytes", memory.kept);
     fixture_close(&b);
 }
 
@@ -288,31 +345,40 @@ Test(indexes, bags_of_nothing_but_padding)
 Test(indexes, offsets_of_bags_are_looked_at_when_they_are_read)
 {
     static const struct {
-        int n, bags, offset[3];
-        bool fits;
+        int n, given, offset[3];
+        bool fits, ends;
     } all[] = {
         { 3, 2, { 0, 3 }, true },  { 3, 3, { 0, 1, 1 }, true },  { 0, 2, { 0, 0 }, true },  { 3, 1, { 0 }, true },
         { 3, 2, { 1, 2 }, false }, { 3, 2, { 2, 0 }, false },    { 3, 2, { -1, 2 }, false }, { 3, 2, { 0, -1 }, false },
         { 3, 2, { 0, 4 }, false }, { 3, 3, { 0, 2, 1 }, false }, { 0, 1, { 1 }, false },     { 3, 1, { 3 }, false },
         { 3, 3, { 0, 4, 2 }, false },
+        { 3, 2, { 0, 3 }, true, true }, { 3, 3, { 0, 2, 3 }, true, true }, { 0, 1, { 0 }, true, true },
+        { 3, 3, { 0, 1, 2 }, false, true }, { 3, 2, { 0, 4 }, false, true }, { 3, 3, { 0, 4, 3 }, false, true },
+        { 0, 1, { 1 }, false, true },
     };
     static const int32_t zero[3];
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+    for (size_t k = 0; k < 2 * (sizeof all / sizeof *all); k++) {
+        const size_t i = k / 2;
+        const bool most = k % 2 && all[i].n; /* of no rows a maximum is a sum */
+        const int bags = all[i].given - all[i].ends;
         struct fixture b = fixture_open(1, 1);
         float y[6];
         rw_tensor *const table = rw_ones(b.t, RW_F32, RW_SHAPE(2, 2));
         rw_tensor *const index = rw_input(b.t, RW_I32, RW_SHAPE(all[i].n), zero);
-        const rw_embedding_bag_params p = { .offsets = rw_input(b.t, RW_I32, RW_SHAPE(all[i].bags), all[i].offset) };
-        rw_tensor *const bags = rw_embedding_bag_with(b.t, table, index, &p);
-        cr_assert(bags, "%zu: %s", i, rw_error_message(b.ctx));
-        cr_expect_eq(rw_read(b.t, bags, y, rw_tensor_bytes(bags)), all[i].fits ? RW_OK : RW_ERR_ARGUMENT, "%zu: %s", i,
+        const rw_embedding_bag_params p = { .mode = k % 2 ? RW_BAG_MAX : RW_BAG_SUM, .ends = all[i].ends,
+                                            .offsets = rw_input(b.t, RW_I32, RW_SHAPE(all[i].given), all[i].offset) };
+        rw_tensor *const got = rw_embedding_bag_with(b.t, table, index, &p);
+        cr_assert(got, "%zu: %s", k, rw_error_message(b.ctx));
+        cr_expect_eq(rw_read(b.t, got, y, rw_tensor_bytes(got)), all[i].fits ? RW_OK : RW_ERR_ARGUMENT, "%zu: %s", k,
                      rw_error_message(b.ctx));
-        for (int k = 0; all[i].fits && k < all[i].bags; k++) {
-            const int end = k + 1 < all[i].bags ? all[i].offset[k + 1] : all[i].n, rows = end - all[i].offset[k];
-            cr_expect(y[2 * k] == (float)rows && y[2 * k + 1] == (float)rows, "%zu, bag %d: %g", i, k, y[2 * k]);
+        for (int j = 0; all[i].fits && j < bags; j++) {
+            const int end = j + 1 < all[i].given ? all[i].offset[j + 1] : all[i].n, rows = end - all[i].offset[j];
+            const float want = most ? rows > 0 : (float)rows;
+            cr_expect(y[2 * j] == want && y[2 * j + 1] == want, "%zu, bag %d: %g", k, j, y[2 * j]);
         }
-        cr_expect(all[i].fits || strstr(rw_error_message(b.ctx), "embedding_bag_offsets recorded at"), "%zu: %s", i,
-                  rw_error_message(b.ctx));
+        cr_expect(all[i].fits || strstr(rw_error_message(b.ctx), most ? "embedding_bag_argmax recorded at"
+                                                                      : "embedding_bag_offsets recorded at"),
+                  "%zu: %s", k, rw_error_message(b.ctx));
         fixture_close(&b);
     }
 }
@@ -352,7 +418,10 @@ Test(indexes, what_is_refused)
 #define BAG(table, index, ...) rw_embedding_bag_with(b.t, table, index, &(rw_embedding_bag_params){ __VA_ARGS__ })
     REFUSED(RW_ERR_ARGUMENT, BAG(x, at, .mode = (rw_bag_mode)3));
     REFUSED(RW_ERR_ARGUMENT, BAG(x, at, .mode = RW_BAG_MEAN, .weights = x));
-    REFUSED(RW_ERR_ARGUMENT, BAG(x, list, .mode = RW_BAG_MAX, .offsets = list));
+    REFUSED(RW_ERR_ARGUMENT, BAG(x, at, .ends = true));
+    REFUSED(RW_ERR_SHAPE, BAG(x, list, .offsets = rw_input(b.t, RW_I32, RW_SHAPE(0), NULL), .ends = true));
+    REFUSED(RW_ERR_SHAPE, BAG(x, list, .offsets = rw_input(b.t, RW_I32, RW_SHAPE(1), zero), .ends = true));
+    REFUSED(RW_ERR_ARGUMENT, BAG(x, rw_input(b.t, RW_I32, RW_SHAPE(2, 0), NULL), .mode = RW_BAG_MAX));
     REFUSED(RW_ERR_ARGUMENT, BAG(x, list, .mode = RW_BAG_SUM));
     REFUSED(RW_ERR_ARGUMENT, BAG(x, at, .offsets = list));
     REFUSED(RW_ERR_ARGUMENT, BAG(x, at, .pads = true, .padding = 100));

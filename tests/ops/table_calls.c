@@ -78,6 +78,11 @@ static rw_tensor *record_embedding_bag_offsets(rw_tape *t, rw_dtype dtype)
     return rw_embedding_bag_with(t, X, INDEX, PARAMS(rw_embedding_bag_params, .offsets = INDEX));
 }
 
+static rw_tensor *record_embedding_bag_argmax(rw_tape *t, rw_dtype dtype)
+{
+    return rw_embedding_bag_with(t, X, INDEX, PARAMS(rw_embedding_bag_params, .mode = RW_BAG_MAX, .offsets = INDEX));
+}
+
 static rw_tensor *record_batchnorm_average(rw_tape *t, rw_dtype dtype)
 {
     const rw_dtype wide = dtype == RW_F64 ? RW_F64 : RW_F32;
@@ -206,6 +211,7 @@ const struct table_call table_calls[] = {
     { "dequantize", NULL, record_dequantize },
     { "detach", NULL, record_detach },
     { "einsum", "torch.einsum", record_einsum },
+    { "embedding_bag_argmax", NULL, record_embedding_bag_argmax },
     { "embedding_bag_offsets", NULL, record_embedding_bag_offsets },
     { "embedding_bag_with", "F.embedding_bag with its options", record_embedding_bag_with },
     { "embedding_padded", "F.embedding(padding_idx=)", record_embedding_padded },

@@ -39,6 +39,7 @@
 { "elu", "F.elu" },
 { "embedding", "F.embedding" },
 { "embedding_bag", "F.embedding_bag" },
+{ "embedding_bag_argmax", "-" },
 { "embedding_bag_offsets", "-" },
 { "eq", "torch.eq" },
 { "erf", "torch.erf" },

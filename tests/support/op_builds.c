@@ -409,15 +409,16 @@ B(scatter_add, rw_scatter_add(t, c->keep ? x[0] : rw_scale(t, x[0], 1), c->axis,
 B(index_select, rw_index_select(t, x[0], c->axis, indexes(t, c, along(c))))
 B(embedding_bag, rw_embedding_bag(t, x[0], indexes(t, c, c->in[0].shape.dim[0]), c->keep ? RW_BAG_MEAN : RW_BAG_SUM))
 
-/* axis: the mode; value: the padding, -1 none; operand 1: weights; causal: bags of 0, 3, 0 ... places, by offsets */
+/* axis: the mode; value: the padding, -1 none; operand 1: weights; causal: bags of 0, 3, 0 ... places, by offsets;
+   keep: with the last one's end */
 rw_tensor *op_build_embedding_bag_with(rw_tape *t, rw_tensor **x, const struct op_case *c)
 {
     const int64_t n = rw_shape_numel(c->shape), bags = 4;
-    const int32_t offsets[] = { 0, 0, (int32_t)(n < 3 ? n : 3), (int32_t)(n < 3 ? n : 3) };
+    const int32_t offsets[] = { 0, 0, (int32_t)(n < 3 ? n : 3), (int32_t)(n < 3 ? n : 3), (int32_t)n };
     const rw_embedding_bag_params params = {
         .mode = (rw_bag_mode)c->axis, .weights = c->n > 1 ? x[1] : NULL, .pads = c->value >= 0,
         .padding = c->value >= 0 ? (int64_t)c->value : 0,
-        .offsets = c->causal ? rw_input(t, RW_I32, RW_SHAPE(bags), offsets) : NULL
+        .offsets = c->causal ? rw_input(t, RW_I32, RW_SHAPE(bags + c->keep), offsets) : NULL, .ends = c->keep
     };
     return rw_embedding_bag_with(t, x[0], indexes(t, c, c->in[0].shape.dim[0]), &params);
 }

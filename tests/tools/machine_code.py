@@ -169,6 +169,7 @@ OTHERS = [
     (r'gather_cuda:(take|bag)_kernel<.*>', 'elements that lie apart'),
     (r'gather_cuda:flat(_rows)?_kernel', 'four bytes per index'),
     (r'bags_cuda:number_kernel', 'a search through a few numbers'),
+    (r'bags_cuda:argmax_kernel<.*>', 'a search through rows: limited by comparisons'),
     (r'one_hot_cuda:one_hot_kernel<.*>', 'writes rows of zeros and one number'),
     (r'shape_cuda:arange_kernel<.*>', 'a sequence: short'),
     (r'top_cuda:(top|column)_kernel<.*>', 'a search through rows: limited by comparisons'),

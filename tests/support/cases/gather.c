@@ -106,11 +106,13 @@ static void bags_with(void)
                                 { S(11, 33), S(4, 6) }, { S(4, 8), S(0, 3) } };
     static const struct {
         rw_bag_mode mode;
-        bool weights, padding, offsets;
+        bool weights, padding, offsets, ends;
     } forms[] = { { RW_BAG_SUM, true, false, false },  { RW_BAG_SUM, false, true, false },
                   { RW_BAG_MEAN, false, true, false }, { RW_BAG_MAX, false, false, false },
                   { RW_BAG_MAX, false, true, false },  { RW_BAG_SUM, true, true, true },
-                  { RW_BAG_MEAN, false, true, true },  { RW_BAG_SUM, false, false, true } };
+                  { RW_BAG_MEAN, false, true, true },  { RW_BAG_SUM, false, false, true },
+                  { RW_BAG_MAX, false, false, true },  { RW_BAG_MAX, false, true, true, true },
+                  { RW_BAG_MEAN, false, false, true, true } };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         for (size_t k = 0; k < sizeof forms / sizeof *forms; k++) {
             const bool most = forms[k].mode == RW_BAG_MAX;
@@ -121,6 +123,7 @@ static void bags_with(void)
             c->in[1].shape = c->shape;
             c->axis = forms[k].mode;
             c->causal = forms[k].offsets;
+            c->keep = forms[k].ends;
             c->value = forms[k].padding ? 0 : -1;
             op_count_bag_with(c);
             op_case_describe(c, "embedding_bag_with form %d of %d", (int)k, (int)rw_shape_numel(c->shape));

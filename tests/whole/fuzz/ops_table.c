@@ -125,7 +125,7 @@ static bool resolve_offsets(const struct fz_program *p, struct fz_statement *s)
     if (!is_index_of(index, table) || index->shape.rank != 1 || offsets->shape.rank != 1) return false;
     if (strcmp(fz_op(p->s[s->in[2] / FZ_OUTS].op)->name, "offsets") != 0) return false;
     if (offsets->bound > (double)index->shape.dim[0] + 1) return false;
-    s->k[0] = weighted ? RW_BAG_SUM : s->word[0] % 2;
+    s->k[0] = weighted ? RW_BAG_SUM : s->word[0] % 3;
     if (!bags(s, table, offsets->shape.dim[0], index->shape.dim[0])) return false;
     return !weighted || (rw_shape_equal(fz_in(p, s, 3)->shape, index->shape) && weigh(s, table, fz_in(p, s, 3)));
 }
