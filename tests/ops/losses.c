@@ -463,6 +463,24 @@ Test(losses, what_probabilities_and_options_of_the_last_layer_have_to_be)
     fixture_close(&b);
 }
 
+/* Of probabilities what log_softmax makes, and what they are once smoothed; not the logits, nor their products. */
+Test(losses, what_is_kept_of_probabilities)
+{
+    for (int smoothed = 0; smoothed < 2; smoothed++) {
+        struct fixture b = fixture_open(1, 1);
+        ckpt_set_policy(b.t, "none");
+        rw_tensor *const x = rw_param(b.ctx, "x", RW_F32, RW_SHAPE(64, 128));
+        rw_tensor *const y = rw_input(b.t, RW_F32, RW_SHAPE(64, 128), NULL);
+        const rw_cross_entropy_params p = { .label_smoothing = smoothed ? 0.1 : 0 };
+        rw_tensor *const loss = rw_cross_entropy_with(b.t, rw_scale(b.t, x, 2), y, RW_NONE, &p);
+        rw_memory memory;
+        cr_assert_eq(rw_backward(b.t, loss), RW_OK, "%s", rw_error_message(b.ctx));
+        cr_assert_eq(rw_memory_stats(b.ctx, &memory), RW_OK);
+        cr_expect_eq(memory.kept, (size_t)(1 + smoothed) * 64 * 128 * 4, "%zu bytes", memory.kept);
+        fixture_close(&b);
+    }
+}
+
 /* Options of another loss are refused, not left out. */
 Test(losses, options_of_another_loss_are_refused_by_name)
 {
