@@ -46,8 +46,10 @@ typedef struct rw_cross_entropy_params {
  *
  * A target [..., classes] of a floating-point type is one of probabilities y, as in PyTorch: a row's loss is
  *     sum_c w[c] ((1 - e) y[c] + e / classes) (l - logits[c]) + z_loss l^2
- * the mean is over the rows, and the gradient flows into the probabilities too. Composed: it keeps what log_softmax
- * makes. `ignores` is RW_ERR_ARGUMENT there.
+ * the mean is over the rows, and the gradient flows into the probabilities too. Composed: backward keeps what
+ * log_softmax makes, float32 (float64) [..., classes], and where probabilities are smoothed, weighted or of another
+ * type as many bytes of what multiplies it: what PyTorch keeps, also under autocast, but for 16 bits without that.
+ * `ignores` is RW_ERR_ARGUMENT there.
  * @param params may be NULL
  */
 RW_API rw_tensor *rw_cross_entropy_with_at(rw_site at, rw_tape *t, rw_tensor *logits, rw_tensor *target,

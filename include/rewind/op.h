@@ -81,7 +81,11 @@ RW_API rw_shape rw_layout_shape(const rw_layout *layout);
  */
 RW_API rw_status rw_op_error(rw_op_call *call, rw_status status, const char *fmt, ...) RW_PRINTF(3, 4);
 
-/** The hidden state of a random node, taken when it was recorded. A replay carries the ticket of what it repeats. */
+/**
+ * The hidden state of a random node, taken when it was recorded. A replay carries the ticket of what it repeats. The
+ * four words of block b are Philox4x32-10 of the counter { b, b >> 32, 0, 0 } under the key { seed, seed >> 32 }, each
+ * of 32 bits.
+ */
 typedef struct rw_ticket {
     uint64_t seed;   ///< Philox key
     uint64_t offset; ///< first block; element i of the op draws word i % 4 of block offset + i / 4
