@@ -188,7 +188,7 @@ planted() {
 # each_suite FILE: the names in it, those first that take long: none of them is to run alone at the end
 each_suite() {
     local first='alloc_failure|every_policy|identity|gradcheck|fuzz|accuracy|conformance_memory|models|residual'
-    first="^(sim_)?($first|offsets|conv|budgets|mistakes|accumulate|pieces)\$"
+    first="^(sim_)?($first|offsets|conv|budgets|mistakes|accumulate|pieces|reduce)\$"
     grep -E "$first" "$1"
     grep -vE "$first" "$1"
 }
@@ -243,13 +243,25 @@ strict_graph() {
     later suite "sim_graph, strict" "${on_simulator[@]}" CUDASIM_STRICT=1 CUDASIM_SEED=2 "$1/tests/sim_graph"
 }
 
-# Once more by the simulated cuDNN: the suites whose tables have convolutions.
+# part_of_suite NAME FILTER COMMAND...: what the filter leaves out is not skipped, it runs elsewhere
+part_of_suite() {
+    local name=$1 filter=$2
+    shift 2
+    suite "$name" "$@" --filter "$filter"
+    skipped=$((skipped - $(grep -c '^ok .*# SKIP test was skipped' "$log")))
+}
+
+# Once more by the simulated cuDNN: the suites of convolutions, and of the suites with tables the convolutions in them.
 by_cudnn() {
     local t more="sim_gradcheck sim_offsets"
+    local by=("${on_simulator[@]}" REWIND_CONV=cudnn REWIND_TEST_OPS=conv REWIND_GOLDEN_FILE=conv.golden)
     [ -z "$quick" ] || more=
     for t in sim_conv sim_joined_conv sim_golden sim_accuracy $more; do
         grep -qx "$t" "$1/tests/sim_suites.txt" || continue
-        later suite "$t, convolutions by cuDNN" "${on_simulator[@]}" REWIND_CONV=cudnn "$1/tests/$t"
+        case $t in
+        *conv | sim_golden) later suite "$t, convolutions by cuDNN" "${by[@]}" "$1/tests/$t" ;;
+        *) later part_of_suite "$t, convolutions by cuDNN" '*/products*' "${by[@]}" "$1/tests/$t" ;;
+        esac
     done
 }
 
@@ -274,10 +286,8 @@ compiled() {
 # ex2.approx errs by as much as the ISA allows, and sums of tensor cores are cut off.
 ptx_accuracy() {
     rm -f "$log.ptx"
-    suite "ptx_accuracy" env REWIND_TEST_DEVICE=cuda CUDASIM_PTX=replace CUDASIM_PTX_ROUGH=1 CUDASIM_TENSOR=truncate \
-        CUDASIM_PTX_LOG="$log.ptx" "$1" --filter 'ops_device/attention*'
-    # What the filter leaves out is not skipped: the simulated suite runs it
-    skipped=$((skipped - $(grep -c '^ok .*# SKIP test was skipped' "$log")))
+    part_of_suite "ptx_accuracy" 'ops_device/attention*' env REWIND_TEST_DEVICE=cuda CUDASIM_PTX=replace \
+        CUDASIM_PTX_ROUGH=1 CUDASIM_TENSOR=truncate CUDASIM_PTX_LOG="$log.ptx" "$1"
     check "ptx_accuracy ran attention's PTX" test "$(grep -c '^ran .*_kernelI' "$log.ptx")" -ge 40
 }
 

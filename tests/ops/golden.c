@@ -5,7 +5,8 @@
  * Every element has its own bound: the roundings of the op (op_roundings.h) times the magnitude of the terms that meet
  * in it, which is in the file (compare.h says how they make a bound).
  *
- * REWIND_GOLDEN_SHOW=1 prints how much of its bound each case uses (without --tap, which swallows it).
+ * REWIND_GOLDEN_FILE=conv.golden compares what is in that file alone; REWIND_GOLDEN_SHOW=1 prints how much of its bound
+ * each case uses (without --tap, which swallows it).
  */
 #include "golden/rows.h"
 #include "support/support.h"
@@ -256,7 +257,14 @@ static void check_all(rw_dtype dtype)
         &golden_losses,    &golden_moe,       &golden_norm,       &golden_ops,    &golden_pointwise,
         &golden_quantized, &golden_recurrent, &golden_reductions, &golden_select,
     };
-    for (size_t i = 0; i < sizeof sets / sizeof *sets; i++) check_set(sets[i], dtype);
+    const char *const only = getenv("REWIND_GOLDEN_FILE");
+    bool checked = false;
+    for (size_t i = 0; i < sizeof sets / sizeof *sets; i++) {
+        if (only && strcmp(sets[i]->file, only) != 0) continue;
+        check_set(sets[i], dtype);
+        checked = true;
+    }
+    cr_assert(checked, "no file %s", only);
 }
 
 Test(golden, float64)

@@ -87,11 +87,11 @@ static void check_group(enum op_group group)
 {
     size_t n;
     const struct op_case *const all = op_cases(&n);
-    const char *const only = getenv("REWIND_TEST_OPS"), *const large = getenv("REWIND_TEST_LARGE");
+    const char *const large = getenv("REWIND_TEST_LARGE");
     struct fixture b = fixture_open(1, 1);
     for (size_t i = 0; i < n; i++) {
         const struct op_case *const c = &all[i];
-        if (c->group != group || (only && !strstr(c->name, only)) || (c->large && !(large && *large == '1'))) continue;
+        if (c->group != group || (c->large && !(large && *large == '1'))) continue;
         for (rw_dtype dtype = RW_F32; dtype <= RW_F16; dtype++) {
             if (dtype != RW_F32 && dtype != RW_F64 && dtype != RW_BF16 && dtype != RW_F16) continue;
             if (!c->typed || c->dtype == dtype) check(&b, c, dtype);

@@ -7,6 +7,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #define MOST_CASES 4096
 
@@ -38,6 +39,20 @@ struct op_case *op_case_next(enum op_group group, op_build build, op_sizes sizes
     return c;
 }
 
+/* A name that no case has must not pass for a success. */
+static void keep_wanted(void)
+{
+    const char *const text = getenv("REWIND_TEST_OPS");
+    const size_t all = n_table;
+    if (!text) return;
+    n_table = 0;
+    for (size_t i = 0; i < all; i++)
+        if (strstr(table[i].name, text)) table[n_table++] = table[i];
+    if (n_table) return;
+    fprintf(stderr, "REWIND_TEST_OPS=%s: no case of that name\n", text);
+    abort();
+}
+
 const struct op_case *op_cases(size_t *ret_n)
 {
     static void (*const families[])(void) = {
@@ -63,8 +78,10 @@ const struct op_case *op_cases(size_t *ret_n)
         op_cases_shapes,
         op_cases_tables,
     };
-    if (!n_table)
+    if (!n_table) {
         for (size_t i = 0; i < sizeof families / sizeof *families; i++) families[i]();
+        keep_wanted();
+    }
     *ret_n = n_table;
     return table;
 }

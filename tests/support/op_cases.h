@@ -98,7 +98,8 @@ struct op_case {
     bool typed;  /* random deviates: against the same type */
 };
 
-/* The table, made at the first call. */
+/* The table, made at the first call: with REWIND_TEST_OPS=text the cases whose name holds the text. Ends the program
+ * where none does. */
 const struct op_case *op_cases(size_t *ret_n);
 
 /* The shape of the input that an operand is made from, and the operand made from it. */
