@@ -47,7 +47,7 @@ static inline float widen_bits(uint16_t x, int mantissa, int exponent)
     const unsigned fraction = x & ((1u << mantissa) - 1);
     float y;
     if (e == (1 << exponent) - 1) y = fraction ? __uint_as_float(0x7fffffffu) : __uint_as_float(0x7f800000u);
-    else if (e) y = ldexpf(static_cast<float>(fraction | 1u << mantissa), e - bias - mantissa);
+    else if (e) y = __uint_as_float(static_cast<unsigned>(e - bias + 127) << 23 | fraction << (23 - mantissa));
     else y = ldexpf(static_cast<float>(fraction), 1 - bias - mantissa);
     return x & 0x8000 ? -y : y;
 }
