@@ -3,8 +3,8 @@
  * steps under several policies are timed, so that noise hits all alike; then the second takes the first one's costs
  * from a file, and what rw_tape_plan() says of each policy is held against the time measured: the median of what its
  * steps took over the measuring context's of the same round, times the mean of the middle half of those, which is what
- * costs are (docs/planner.md), so that a machine that changes its speed between rounds changes nothing. With a folder on
- * a disk policies that move values into files there are among them.
+ * costs are (docs/planner.md), so that a machine that changes its speed between rounds changes nothing. With a folder
+ * on a disk policies that move values into files there are among them.
  *
  *   prediction [ROUNDS] [THREADS] [PRESET] [LENGTH] [FOLDER or -] [MODEL]...
  *       gpt and llama, or the models that are named; networks for images see pictures of LENGTH x LENGTH
@@ -81,7 +81,8 @@ static void print_memory(const char *path)
     double near, picoseconds;
     while (f && fgets(line, sizeof line, f))
         if (sscanf(line, "memory %lf %lf", &near, &picoseconds) == 2)
-            printf("# caches hold %.0f MiB, each MiB more takes %.1f us a step\n", near / (1 << 20), 1e-6 * picoseconds);
+            printf("# caches hold %.0f MiB, a MiB that is far takes %.1f us, both ways\n", near / (1 << 20),
+                   1e-6 * picoseconds);
     if (f) fclose(f);
 }
 

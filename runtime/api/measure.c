@@ -308,8 +308,8 @@ struct rw_memory_cost rw_costs_ask_memory(const rw_context *ctx)
     const struct rw_device_fns *const device = ctx->device;
     struct rw_memory_cost m = { 0 };
     double seconds;
-    if (!device->time_memory || !device->time_memory(ctx->device_state, ctx->threads, &m.near_bytes, &seconds)) return m;
-    m.picoseconds = rw_cost_number(seconds * 1e12 * (1 << 20));
+    if (device->time_memory && device->time_memory(ctx->device_state, ctx->threads, &m.near_bytes, &seconds))
+        m.picoseconds = rw_cost_number(seconds * 1e12 * (1 << 20));
     return m;
 }
 

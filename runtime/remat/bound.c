@@ -230,8 +230,9 @@ static double bound_of(struct bounder *b, const int64_t *all, double bytes)
         uint32_t fullest = from;
         for (uint32_t i = from; i < to; i++)
             if (all[i] > all[fullest]) fullest = i;
-        if (to > from && (double)all[fullest] > free_bytes(b, fullest, bytes)) best = fmax(best, bound_at(b, fullest, bytes));
-        if (to > from) from = to;
+        if (to <= from) continue;
+        if ((double)all[fullest] > free_bytes(b, fullest, bytes)) best = fmax(best, bound_at(b, fullest, bytes));
+        from = to;
     }
     return best;
 }

@@ -171,8 +171,8 @@ static double us_of(const struct fixture *b, const char *op)
 }
 
 /* Megabytes that come from afar where 14 are near. The input and the first one's result begin with what the step before
-   left: 14 of 16. The second finds nothing that is free; whoever comes then lies where one has died that has 6 left. The
-   result has memory of its own. */
+   left: 14 of 16. The second finds nothing that is free; whoever comes then lies where one has died that has 6 left.
+   The result has memory of its own. */
 static const struct {
     const char *op;
     int far;
@@ -187,7 +187,7 @@ Test(memory_price, is_taken_off_whose_operands_are_far)
     cr_expect_eq(b.ctx->costs->memory.near_bytes, 14 * MIB);
     cr_expect_eq(b.ctx->costs->memory.picoseconds, 2000000);
     for (int i = 0; i < ROW; i++) {
-        const double us = us_of(&b, far_of_row[i].op), want = 1000 + 100 * i - far_of_row[i].far; /* a microsecond each */
+        const double us = us_of(&b, far_of_row[i].op), want = 1000 + 100 * i - far_of_row[i].far; /* 1 us each */
         cr_expect_float_eq(us, want, 1e-5, "%s: %.7g, not %.7g", far_of_row[i].op, us, want);
     }
     close_fake(&b);
@@ -200,7 +200,8 @@ Test(memory_price, takes_at_most_half_of_a_node)
         struct fixture b = open_fake(14 * MIB, seconds[i] / (double)MIB);
         measure_row(&b, 8);
         for (int k = 0; k < ROW; k++) {
-            const double us = us_of(&b, far_of_row[k].op), want = fmax(1000 - 5e5 * seconds[i] * far_of_row[k].far, 500);
+            const double us = us_of(&b, far_of_row[k].op), far = 5e5 * seconds[i] * far_of_row[k].far;
+            const double want = fmax(1000 - far, 500);
             cr_expect_float_eq(us, want, 1e-4, "%g, %s: %.7g, not %.7g", seconds[i], far_of_row[k].op, us, want);
         }
         close_fake(&b);
@@ -295,7 +296,7 @@ Test(memory_price, of_a_measured_step_the_prediction_is_the_step)
 /* Bytes that the nodes of a plan of `none` read and write, however often: what is far where no cache holds anything. */
 static uint64_t used_by_chain(void)
 {
-    const uint64_t forward = 12 * 2, sum = 1, backward = 12 * (2 + 3) - 1; /* 2 x, times what the sum hands on: a number */
+    const uint64_t forward = 12 * 2, sum = 1, backward = 12 * (2 + 3) - 1; /* 2 x, times what comes: first a number */
     return (forward + sum + backward) * CHAIN_BYTES;
 }
 
@@ -392,7 +393,7 @@ Test(memory_price, what_was_moved_comes_back_from_afar)
     cr_assert(moved.at_peak.host > 0 && moved.at_peak.host % CHAIN_BYTES == 0, "%zu", moved.at_peak.host);
     b.ctx->costs = calloc(1, sizeof *b.ctx->costs);
     const double near = predict(&b, "offload:r").ms;
-    b.ctx->costs->memory = (struct rw_memory_cost){ UINT64_MAX, 1000000000 }; /* a millisecond for each MiB, both ways */
+    b.ctx->costs->memory = (struct rw_memory_cost){ UINT64_MAX, 1000000000 }; /* 1 ms for each MiB, both ways */
     const double far = predict(&b, "offload:r").ms - near, want = (double)moved.at_peak.host / (double)MIB / 2;
     cr_expect_float_eq(far, want, 0.02 * want, "%g ms for %g", far, want); /* copies wait for who computes longer */
     free(b.ctx->costs);
