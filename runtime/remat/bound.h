@@ -17,8 +17,8 @@
  * Where memory has a price itself (autodiff/costs.h), c seconds for a byte that comes from afar twice, a step with m
  * bytes alive at the moment, m <= bytes, pays c * (m - near) besides, whatever its order is (remat/caches.h): those
  * that caches don't hold have been pushed out before and come again behind. What the node makes and works with is not
- * among them, parameters and inputs that both sides read are. Less l * m that is least at m = bytes where l >= c, and at
- * m = near, or bytes if that is less, for lower prices.
+ * among them, parameters and inputs that both sides read are. Less l * m that is least at m = bytes where l >= c, and
+ * at m = near, or bytes if that is less, for lower prices.
  *
  * Source: Fisher, "The Lagrangian relaxation method for solving integer programming problems", Management Science 27
  * (1981).

@@ -56,8 +56,8 @@ static void count_bytes(const struct rw_schedule *s, uint64_t alignment, struct 
 
 /* ---- time ---- */
 
-/* Bytes of an operand that come from afar. Memories are buffers, and behind them the sources. Of a table of parameters a
-   few rows may be all that an op reads: never more than its traffic. */
+/* Bytes of an operand that come from afar. Memories are buffers, and behind them the sources. Of a table of parameters
+   a few rows may be all that an op reads: never more than its traffic. */
 static uint64_t far_bytes(const struct rw_problem *p, const struct rw_schedule *s, const struct rw_action *a,
                           uint32_t word, struct rw_caches *x)
 {

@@ -214,7 +214,7 @@ static void check_gap(int least_nodes, int most_nodes, size_t n, uint64_t first,
     say(what, &gap);
     if (n > 1 && !memory.picoseconds) print_figures(what, &gap);
     cr_expect_leq(gap.sum, 1.01 * (double)gap.n);
-    /* candidates are made without regard to what is near: where all is far, one tape in a hundred loses a little more */
+    /* candidates are made without regard to what is near: where all is far, a tape in a hundred loses a little more */
     cr_expect_leq(gap.most, memory.picoseconds ? 1.15 : 1.10);
     cr_expect_leq(gap.missed * 50, gap.n);
 }
