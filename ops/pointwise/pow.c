@@ -4,6 +4,10 @@
 #include "ops/pointwise/pointwise.h"
 #include "ops/reduce/reduce.h"
 
+#include <rewind/compare.h>
+
+#include <float.h>
+
 static rw_status check_pow(rw_op_call *call)
 {
     rw_shape shape;
@@ -36,10 +40,23 @@ static rw_op_cost cost_pow(const rw_op_call *call)
 BACKWARD(pow_base_backward)
 BACKWARD(pow_exponent_backward)
 
-/* a, and 1 more where a is 0 and `which` is not: no power and no logarithm is infinite there. */
-static rw_tensor *off_zero(rw_tape *t, rw_tensor *a, rw_tensor *which)
+/*
+ * a, but 1 where b is 0 and 1 / a is no number of the type, or a is NaN: the slope is 0 there, not 0 times infinity.
+ * Chosen, as nothing can be added to a -0 that must stay one.
+ */
+static rw_tensor *base_of_slope(rw_tape *t, rw_tensor *a, rw_tensor *b)
 {
-    return rw_add(t, a, rw_leave_at(RW_HERE, t, which, a));
+    const double least = rw_tensor_dtype(a) == RW_F64 ? DBL_MIN : (double)FLT_MIN;
+    rw_tensor *const one = rw_fill_at(RW_HERE, t, rw_tensor_dtype(a), RW_SCALAR, 1);
+    rw_tensor *const none = rw_logical_not(t, rw_ge_scalar(t, rw_abs(t, a), least));
+    return rw_where(t, rw_logical_and(t, rw_eq_scalar(t, b, 0), none), one, a);
+}
+
+/* a, and 1 where a is 0 and b is not negative: its logarithm is finite there. */
+static rw_tensor *base_of_logarithm(rw_tape *t, rw_tensor *a, rw_tensor *b)
+{
+    rw_tensor *const zero = rw_fill_at(RW_HERE, t, rw_tensor_dtype(b), RW_SCALAR, 0);
+    return rw_add(t, a, rw_leave_at(RW_HERE, t, rw_at_least_at(RW_HERE, t, b, zero), a));
 }
 
 /* dy b a^(b - 1), and dy a^b log(a); 0 where a and b are 0, and where a is 0 and b is not negative. */
@@ -48,18 +65,14 @@ static rw_status set_composed(rw_grad_call *g)
     rw_tape *const t = rw_grad_tape(g);
     rw_tensor *const a = rw_grad_widened(g, rw_grad_input(g, 0)), *const b = rw_grad_widened(g, rw_grad_input(g, 1));
     rw_tensor *const dy = rw_grad_widened(g, rw_grad_upstream(g, 0));
-    rw_tensor *const zero = rw_fill_at(RW_HERE, t, rw_tensor_dtype(b), RW_SCALAR, 0);
     if (rw_grad_wanted(g, 0)) {
-        rw_tensor *const one = rw_fill_at(RW_HERE, t, rw_tensor_dtype(b), RW_SCALAR, 1);
-        rw_tensor *const safe = off_zero(t, a, rw_leave_at(RW_HERE, t, one, b));
-        rw_tensor *const slope = rw_mul(t, b, rw_pow(t, safe, rw_add_scalar(t, b, -1)));
+        rw_tensor *const slope = rw_mul(t, b, rw_pow(t, base_of_slope(t, a, b), rw_add_scalar(t, b, -1)));
         RW_CHECK(rw_grad_set_broadcast(g, 0, rw_grad_narrowed(g, 0, rw_mul(t, dy, slope))));
     }
     if (!rw_grad_wanted(g, 1)) return RW_OK;
-    rw_tensor *const safe = off_zero(t, a, rw_at_least_at(RW_HERE, t, b, zero));
     /* as stored in 16 bits the power may be infinite where dy times it is not */
     rw_tensor *const power = a == rw_grad_input(g, 0) ? rw_grad_output(g, 0) : rw_pow(t, a, b);
-    rw_tensor *const db = rw_mul(t, dy, rw_mul(t, power, rw_log(t, safe)));
+    rw_tensor *const db = rw_mul(t, dy, rw_mul(t, power, rw_log(t, base_of_logarithm(t, a, b))));
     return rw_grad_set_broadcast(g, 1, rw_grad_narrowed(g, 1, db));
 }
 

@@ -307,6 +307,74 @@ Test(extremes, attention_far_below_zero_gives_keys_their_gradient)
     fixture_close(&b);
 }
 
+/* ---- gradients where a factor is 0 or infinite ---- */
+
+enum { MOST_SEEN = 8 };
+
+/* The gradients of the sum of what `record` makes of two rows of n, by rw_backward() and by rw_grad(). */
+struct both {
+    double fused[2][MOST_SEEN], composed[2][MOST_SEEN];
+};
+
+static struct both both_gradients(struct fixture *b, rw_dtype dtype, int n, const double (*x)[MOST_SEEN],
+                                  rw_tensor *(*record)(rw_tape *t, rw_tensor *p, rw_tensor *q))
+{
+    struct both ret = { 0 };
+    for (int again = 0; again < 2; again++) {
+        rw_tensor *in[2], *d[2];
+        for (int i = 0; i < 2; i++) {
+            char bytes[MOST_SEEN * 8];
+            for (int k = 0; k < n; k++) number_put(bytes, dtype, k, x[i][k]);
+            in[i] = rw_require_grad(b->t, rw_input(b->t, dtype, RW_SHAPE(n), bytes));
+        }
+        rw_tensor *const loss = rw_sum(b->t, record(b->t, in[0], in[1]), RW_ALL_AXES, false);
+        const rw_status status = again ? rw_grad(b->t, loss, in, 2, d) : rw_backward(b->t, loss);
+        cr_assert_eq(status, RW_OK, "%s", rw_error_message(b->ctx));
+        for (int i = 0; i < 2; i++) {
+            void *const got = read_all(b, again ? d[i] : rw_gradient(in[i]));
+            for (int k = 0; k < n; k++) (again ? ret.composed : ret.fused)[i][k] = number_get(got, dtype, k);
+            free(got);
+        }
+        rw_tape_reset(b->t);
+    }
+    return ret;
+}
+
+/* NaN is NaN; a finite gradient is known to a few roundings. */
+static void expect_both(const struct both *got, rw_dtype dtype, int n, const double (*want)[MOST_SEEN])
+{
+    for (int i = 0; i < 2; i++)
+        for (int k = 0; k < n; k++)
+            for (int again = 0; again < 2; again++) {
+                const double is = (again ? got->composed : got->fused)[i][k], w = want[i][k];
+                const bool same = isfinite(w) ? fabs(is - w) <= 4 * unit_roundoff(dtype) * fabs(w)
+                                              : isnan(w) ? isnan(is) : is == w;
+                cr_expect(same, "%s, %s: gradient %d of element %d: %g, not %g", rw_dtype_name(dtype),
+                          again ? "rw_grad" : "rw_backward", i, k, is, w);
+            }
+}
+
+static rw_tensor *record_pow(rw_tape *t, rw_tensor *a, rw_tensor *b)
+{
+    return rw_pow(t, a, b);
+}
+
+Test(extremes, gradients_of_a_power_are_chosen_where_a_factor_is_0)
+{
+    static const double x[2][MOST_SEEN] = { { -0., NAN, 0, 0x1p-140, INFINITY, -0., 3, 0x1p-1030 },
+                                            { -2, 0, 0, -0., 0, 3, 0, 0 } };
+    const double logs[] = { log(3), -140 * log(2), -1030 * log(2) };
+    struct fixture b = fixture_open(1, 1);
+    for (int d = 0; d < 2; d++) {
+        const rw_dtype dtype = d ? RW_F64 : RW_F32;
+        const double want[2][MOST_SEEN] = { { INFINITY, 0, 0, 0, 0, 0, 0, 0 },
+                                            { -INFINITY, NAN, 0, logs[1], INFINITY, 0, logs[0], d ? logs[2] : 0 } };
+        const struct both got = both_gradients(&b, dtype, MOST_SEEN, x, record_pow);
+        expect_both(&got, dtype, MOST_SEEN, want);
+    }
+    fixture_close(&b);
+}
+
 /* ---- conversions ---- */
 
 struct conversion {
