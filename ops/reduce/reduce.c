@@ -6,7 +6,9 @@
 #include "ops/common/util.h"
 #include "record/own_ops.h"
 
-#include <float.h>
+#include <rewind/compare.h>
+
+#include <math.h>
 #include <string.h>
 
 static rw_shape reduced_shape(rw_shape in, uint32_t mask, bool keep)
@@ -103,24 +105,41 @@ static rw_status grad_max(rw_grad_call *g)
     return rw_grad_set(g, 0, rw_mul(rw_grad_tape(g), stretch(g, rw_grad_upstream(g, 0)), first));
 }
 
-/* exp(x - logsumexp(x)). The output of 16-bit tensors is too coarse for that: it is taken again in float32. */
+/* softmax over a set of axes: as rows, with these axes last, as one. */
+static rw_tensor *softmax_over(rw_tape *t, rw_tensor *x, uint32_t mask)
+{
+    const rw_shape in = rw_tensor_shape(x);
+    int order[RW_MAX_RANK], back[RW_MAX_RANK], n = 0;
+    int64_t rows = 1, row = 1;
+    for (int last = 0; last < 2; last++)
+        for (int i = 0; i < in.rank; i++) {
+            if ((int)(mask >> i & 1) != last) continue;
+            back[i] = n;
+            order[n++] = i;
+            *(last ? &row : &rows) *= in.dim[i];
+        }
+    rw_tensor *const turned = rw_permute(t, x, order);
+    if (!turned) return NULL;
+    rw_tensor *const y = rw_softmax(t, rw_reshape(t, turned, RW_SHAPE(rows, row)), 1);
+    return rw_permute(t, rw_reshape(t, y, rw_tensor_shape(turned)), back);
+}
+
+/*
+ * exp(x - logsumexp(x)) as a softmax: less its maximum first, a group may have any offset, and one of -inf has shares
+ * of 0. In a group with +inf the others have 0 too, where a softmax is NaN.
+ */
 static rw_tensor *shares(rw_grad_call *g, rw_tensor *x)
 {
     rw_tape *const t = rw_grad_tape(g);
-    const struct rw_reduce_attrs a = *(const struct rw_reduce_attrs *)rw_grad_attrs(g);
     const int rank = rw_tensor_shape(x).rank;
-    const uint32_t mask = rw_reduce_mask(a.axes, rank);
+    const uint32_t mask = rw_reduce_mask(((const struct rw_reduce_attrs *)rw_grad_attrs(g))->axes, rank);
+    rw_tensor *const total = rw_grad_output(g, 0);
+    rw_tensor *const limit = rw_masked_fill(t, total, rw_ne_scalar(t, total, INFINITY), -INFINITY);
+    if (!limit) return NULL;
+    rw_tensor *const below = rw_lt(t, x, stretch(g, limit));
     for (int axis = 0; axis < rank; axis++)
-        if (mask == 1u << axis) return rw_softmax(t, x, axis);
-    const rw_dtype dtype = rw_tensor_dtype(x);
-    const bool half = rw_dtype_size(dtype) == 2;
-    rw_tensor *const wide = half ? rw_cast(t, x, RW_F32) : x;
-    rw_tensor *const total = half ? rw_logsumexp(t, wide, a.axes, a.keep) : rw_grad_output(g, 0);
-    if (!total) return NULL;
-    rw_tensor *const lowest = rw_fill_at(RW_HERE, t, rw_tensor_dtype(total), RW_SCALAR,
-                                         -FLT_MAX / 2); /* a group of -inf: shares of 0 */
-    rw_tensor *const y = rw_exp(t, rw_sub(t, wide, stretch(g, rw_maximum(t, total, lowest))));
-    return half ? rw_cast(t, y, dtype) : y;
+        if (mask == 1u << axis) return rw_masked_fill(t, rw_softmax(t, x, axis), below, 0);
+    return rw_masked_fill(t, softmax_over(t, x, mask), below, 0);
 }
 
 static rw_status grad_logsumexp(rw_grad_call *g)

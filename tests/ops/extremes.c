@@ -375,6 +375,34 @@ Test(extremes, gradients_of_a_power_are_chosen_where_a_factor_is_0)
     fixture_close(&b);
 }
 
+/* Two groups of four, every other element: by two axes, then by one. */
+static rw_tensor *record_logsumexp(rw_tape *t, rw_tensor *two, rw_tensor *one)
+{
+    return rw_add(t, rw_logsumexp(t, rw_reshape(t, two, RW_SHAPE(2, 2, 2)), RW_AXES(0, 1), false),
+                  rw_logsumexp(t, rw_reshape(t, one, RW_SHAPE(4, 2)), RW_AXES(0), false));
+}
+
+Test(extremes, a_logarithm_of_a_sum_has_gradients_beside_an_offset_and_infinity)
+{
+    static const double x[2][MOST_SEEN] = { { 1e4, 1, 1e4, INFINITY, 1e4, 2, 1e4, -INFINITY },
+                                            { 1e4, 1, 1e4, INFINITY, 1e4, 2, 1e4, -INFINITY } };
+    static const double want[2][MOST_SEEN] = { { .25, 0, .25, NAN, .25, 0, .25, 0 },
+                                               { .25, 0, .25, NAN, .25, 0, .25, 0 } };
+    static const double far[2][MOST_SEEN] = { { 1e8, 0, 1e8, 0, 1e8, 0, 1e8, 0 }, { 1e8, 0, 1e8, 0, 1e8, 0, 1e8, 0 } };
+    static const double even[2][MOST_SEEN] = { { .25, .25, .25, .25, .25, .25, .25, .25 },
+                                               { .25, .25, .25, .25, .25, .25, .25, .25 } };
+    static const rw_dtype types[] = { RW_F32, RW_F64, RW_BF16, RW_F16 };
+    struct fixture b = fixture_open(1, 1);
+    for (int d = 0; d < 4; d++) {
+        const struct both infinite = both_gradients(&b, types[d], MOST_SEEN, x, record_logsumexp);
+        expect_both(&infinite, types[d], MOST_SEEN, want);
+        if (types[d] == RW_F16) continue; /* has no 1e8 */
+        const struct both distant = both_gradients(&b, types[d], MOST_SEEN, far, record_logsumexp);
+        expect_both(&distant, types[d], MOST_SEEN, even);
+    }
+    fixture_close(&b);
+}
+
 /* ---- conversions ---- */
 
 struct conversion {
