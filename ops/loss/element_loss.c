@@ -8,6 +8,8 @@
 #include "ops/pointwise/pointwise.h"
 #include "ops/reduce/reduce.h"
 
+#include <rewind/compare.h>
+
 #include <math.h>
 
 /* Floating-point operands of one type, which broadcast. */
@@ -69,7 +71,8 @@ static rw_status grad_bce(rw_grad_call *g)
     rw_tensor *const missed = rw_softplus(t, rw_neg(t, x)); /* what a positive costs */
     if (rw_grad_wanted(g, 1)) {
         rw_tensor *const more = rw_mul(t, rw_add_scalar(t, rw_grad_input(g, 2), -1), missed);
-        RW_CHECK(rw_grad_set_broadcast(g, 1, rw_mul(t, dy, rw_sub(t, more, x))));
+        rw_tensor *const finite = rw_masked_fill(t, more, rw_eq_scalar(t, x, -INFINITY), 0); /* -x is infinite there */
+        RW_CHECK(rw_grad_set_broadcast(g, 1, rw_mul(t, dy, rw_sub(t, finite, x))));
     }
     if (!rw_grad_wanted(g, 2)) return RW_OK;
     return rw_grad_set_broadcast(g, 2, rw_mul(t, dy, rw_mul(t, y, missed)));

@@ -403,6 +403,35 @@ Test(extremes, a_logarithm_of_a_sum_has_gradients_beside_an_offset_and_infinity)
     fixture_close(&b);
 }
 
+static rw_tensor *record_bce(rw_tape *t, rw_tensor *x, rw_tensor *target)
+{
+    return rw_bce_with_logits(t, x, target, RW_NONE, RW_NONE, RW_REDUCTION_NONE);
+}
+
+static rw_tensor *record_bce_of_half(rw_tape *t, rw_tensor *x, rw_tensor *target)
+{
+    rw_tensor *const half = rw_full(t, rw_tensor_dtype(x), RW_SCALAR, .5);
+    return rw_bce_with_logits(t, x, target, RW_NONE, half, RW_REDUCTION_NONE);
+}
+
+Test(extremes, an_infinite_logit_has_the_gradient_of_its_target)
+{
+    enum { N = 4 };
+    static const double x[2][MOST_SEEN] = { { -INFINITY, -INFINITY, INFINITY, -2 }, { 1, 0, 0, 1 } };
+    const double p = 1 / (1 + exp(2)), missed = log1p(exp(2));
+    const double want[2][MOST_SEEN] = { { -1, 0, 1, p - 1 }, { INFINITY, INFINITY, -INFINITY, 2 } };
+    const double half[2][MOST_SEEN] = { { -.5, 0, 1, (p - 1) / 2 },
+                                        { INFINITY, INFINITY, -INFINITY, 2 - missed / 2 } };
+    struct fixture b = fixture_open(1, 1);
+    for (int d = 0; d < 2; d++) {
+        const struct both plain = both_gradients(&b, d ? RW_F64 : RW_F32, N, x, record_bce);
+        expect_both(&plain, d ? RW_F64 : RW_F32, N, want);
+        const struct both weighed = both_gradients(&b, d ? RW_F64 : RW_F32, N, x, record_bce_of_half);
+        expect_both(&weighed, d ? RW_F64 : RW_F32, N, half);
+    }
+    fixture_close(&b);
+}
+
 /* ---- conversions ---- */
 
 struct conversion {
