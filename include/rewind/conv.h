@@ -78,7 +78,10 @@ RW_API rw_tensor *rw_max_pool2d_at(rw_site at, rw_tape *t, rw_tensor *x, const r
 RW_API rw_tensor *rw_avg_pool2d_at(rw_site at, rw_tape *t, rw_tensor *x, const rw_pool2d_params *params);
 #define rw_avg_pool2d(...) rw_avg_pool2d_at(RW_HERE, __VA_ARGS__)
 
-/** The mean of each channel, PyTorch's adaptive_avg_pool2d to 1: x [n, c, h, w] -> [n, c, 1, 1]. Keeps nothing. */
+/**
+ * The mean of each channel, PyTorch's adaptive_avg_pool2d to 1: x [n, c, h, w] -> [n, c, 1, 1]. Keeps nothing.
+ * Errors: RW_ERR_SHAPE, also for an image without elements; RW_ERR_DTYPE.
+ */
 RW_API rw_tensor *rw_global_avg_pool2d_at(rw_site at, rw_tape *t, rw_tensor *x);
 #define rw_global_avg_pool2d(...) rw_global_avg_pool2d_at(RW_HERE, __VA_ARGS__)
 

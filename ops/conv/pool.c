@@ -197,6 +197,17 @@ static bool is_image(rw_site at, rw_tape *t, rw_tensor *x, const char *name)
     return false;
 }
 
+/* One whose mean or maximum there is. */
+static bool is_image_of_some(rw_site at, rw_tape *t, rw_tensor *x, const char *name)
+{
+    if (!is_image(at, t, x, name)) return false;
+    const rw_shape s = rw_tensor_shape(x);
+    if (s.dim[2] && s.dim[3]) return true;
+    rw_refuse_at(at, t, RW_ERR_SHAPE, "%s: an image of %lld x %lld elements", name, (long long)s.dim[2],
+                 (long long)s.dim[3]);
+    return false;
+}
+
 /* What the other of the two has alone is refused, not left out. */
 static bool has_options(rw_site at, rw_tape *t, const rw_op_def *op, const rw_pool2d_params *p)
 {
@@ -251,7 +262,7 @@ static rw_tensor *mean_of_all(rw_site at, rw_tape *t, rw_tensor *x)
 
 rw_tensor *rw_global_avg_pool2d_at(rw_site at, rw_tape *t, rw_tensor *x)
 {
-    if (!is_image(at, t, x, "global_avg_pool2d")) return NULL;
+    if (!is_image_of_some(at, t, x, "global_avg_pool2d")) return NULL;
     const struct rw_composite c = rw_composite_begin(t, "global_avg_pool2d");
     return rw_composite_end(&c, mean_of_all(at, t, x));
 }
@@ -289,16 +300,12 @@ static rw_tensor *largest(rw_site at, rw_tape *t, rw_tensor *x, int64_t h, int64
 /* The extents asked for, 0 being those of x; false, with an error, where there are none, or no elements to pool. */
 static bool extents_of(rw_site at, rw_tape *t, rw_tensor *x, const char *what, int64_t *h, int64_t *w)
 {
-    if (!is_image(at, t, x, what)) return false;
+    if (!is_image_of_some(at, t, x, what)) return false;
     const rw_shape s = rw_tensor_shape(x);
     if (!*h) *h = s.dim[2];
     if (!*w) *w = s.dim[3];
-    if (*h < 0 || *w < 0)
-        rw_refuse_at(at, t, RW_ERR_ARGUMENT, "%s: a result of %lld x %lld", what, (long long)*h, (long long)*w);
-    else if (!s.dim[2] || !s.dim[3])
-        rw_refuse_at(at, t, RW_ERR_SHAPE, "%s: an image of %lld x %lld elements", what, (long long)s.dim[2],
-                     (long long)s.dim[3]);
-    else return true;
+    if (*h >= 0 && *w >= 0) return true;
+    rw_refuse_at(at, t, RW_ERR_ARGUMENT, "%s: a result of %lld x %lld", what, (long long)*h, (long long)*w);
     return false;
 }
 

@@ -578,6 +578,8 @@ Test(ops_conv, mistakes_of_pooling_are_named_and_leave_nothing)
     refuses(&b, rw_adaptive_avg_pool2d(t, x, -1, 2), RW_ERR_ARGUMENT, "adaptive_avg_pool2d: a result of -1 x 2", n);
     refuses(&b, rw_adaptive_max_pool2d(t, flat, 1, 1), RW_ERR_SHAPE, "adaptive_max_pool2d: x of rank 2", n);
     refuses(&b, rw_adaptive_max_pool2d(t, bare, 1, 1), RW_ERR_SHAPE, "an image of 0 x 6 elements", n);
+    refuses(&b, rw_adaptive_avg_pool2d(t, bare, 1, 1), RW_ERR_SHAPE, "adaptive_avg_pool2d: an image of 0 x 6", n);
+    refuses(&b, rw_global_avg_pool2d(t, bare), RW_ERR_SHAPE, "global_avg_pool2d: an image of 0 x 6 elements", n);
     refuses(&b, rw_adaptive_max_pool2d(t, wide, 1, 1), RW_ERR_ARGUMENT, "a window of 257 elements", n);
     refuses(&b, rw_adaptive_avg_pool2d(t, index, 2, 2), RW_ERR_DTYPE, "avg_pool2d", n);
     refuses(&b, rw_adaptive_avg_pool2d(t, x, INT64_MAX, 2), RW_ERR_SHAPE, "avg_pool2d", n);
