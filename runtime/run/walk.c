@@ -64,7 +64,8 @@ rw_status rw_walk_failed(const struct rw_run *r, size_t action, rw_status status
         return rw_fail(ctx, status, "what %s recorded at %s:%d has made could not be moved %s: %s", op, at.file,
                        at.line, a->kind == RW_ACTION_OUT ? "out" : "back", rw_status_name(status));
     return rw_fail(ctx, status, "%s recorded at %s:%d failed while it ran: %s", op, at.file, at.line,
-                   status == RW_ERR_ARGUMENT ? "an index in its inputs is out of range" : rw_status_name(status));
+                   status == RW_ERR_ARGUMENT ? "an index or another value in its inputs is out of range"
+                                             : rw_status_name(status));
 }
 
 /* The first action's workspace at or behind an action. */

@@ -62,6 +62,7 @@ Test(moe_routing, a_score_that_is_no_number_is_an_error)
                                      &(rw_moe_choice){ .k = 1 });
     cr_expect_eq(rw_eval(b.t, &x, 1), RW_ERR_ARGUMENT);
     cr_expect(strstr(rw_error_message(b.ctx), "moe_topk"), "%s", rw_error_message(b.ctx));
+    cr_expect(strstr(rw_error_message(b.ctx), "another value in its inputs"), "%s", rw_error_message(b.ctx));
     fixture_close(&b);
 }
 
