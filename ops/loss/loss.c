@@ -9,6 +9,10 @@
 #include "ops/shape/shape.h"
 #include "ops/common/util.h"
 
+#include <rewind/compare.h>
+
+#include <math.h>
+
 static rw_dtype loss_dtype(rw_dtype dtype)
 {
     return dtype == RW_F64 ? RW_F64 : RW_F32;
@@ -65,6 +69,12 @@ static const rw_op_def rw_op_cross_entropy_backward = { .name = "cross_entropy_b
                                                         .workspace = RW_WORKSPACES(
                                                             NULL, rw_cross_entropy_backward_workspace_cuda) };
 
+rw_tensor *rw_loss_factors(rw_tape *t, rw_tensor *x, rw_tensor *factor, rw_tensor *counts)
+{
+    rw_tensor *const empty = rw_eq_scalar(t, rw_max(t, x, RW_AXES(-1), true), -INFINITY);
+    return rw_masked_fill(t, factor, rw_logical_and(t, empty, rw_ne_scalar(t, counts, 0)), NAN);
+}
+
 /* The fused backward has no gradient of its own; (softmax - onehot) * dy / n has. In the loss's type: dy may be the
    scale of a loss, and 1 / n a number that 16 bits do not hold. */
 static rw_tensor *again(rw_grad_call *g, const struct rw_cross_entropy_attrs *a)
@@ -73,7 +83,8 @@ static rw_tensor *again(rw_grad_call *g, const struct rw_cross_entropy_attrs *a)
     rw_tensor *const x = rw_grad_widened(g, rw_grad_input(g, 0)), *const dy = rw_grad_upstream(g, 0);
     rw_tensor *const weights = rw_cross_entropy_weights_at(RW_HERE, t, rw_grad_input(g, 1), rw_tensor_shape(x),
                                                            rw_tensor_dtype(x), a);
-    rw_tensor *const rows = rw_neg(t, rw_sum(t, weights, RW_AXES(-1), true)); /* 1 / n, or 0 for an ignored row */
+    rw_tensor *const counts = rw_neg(t, rw_sum(t, weights, RW_AXES(-1), true)); /* 1 / n, or 0 for an ignored row */
+    rw_tensor *const rows = rw_loss_factors(t, x, counts, counts);
     return rw_mul(t, rw_add(t, rw_mul(t, rw_softmax(t, x, -1), rows), weights), dy);
 }
 

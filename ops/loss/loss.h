@@ -33,4 +33,10 @@ rw_status rw_loss_check_targets(rw_op_call *call);
 rw_tensor *rw_cross_entropy_weights_at(rw_site at, rw_tape *t, rw_tensor *target, rw_shape logits, rw_dtype dtype,
                                        const struct rw_cross_entropy_attrs *attrs);
 
+/*
+ * For rules composed of a softmax: what a row's is multiplied by [..., 1], and NaN where a row that counts (`counts` is
+ * not 0) has nothing but -inf. Its softmax is 0, but its loss is NaN, and so are the gradients of the fused ops.
+ */
+rw_tensor *rw_loss_factors(rw_tape *t, rw_tensor *x, rw_tensor *factor, rw_tensor *counts);
+
 #endif

@@ -117,11 +117,12 @@ static rw_tensor *composed(rw_tape *t, rw_tensor *logits, rw_tensor *target, rw_
     one.dim[one.rank - 1] = 1;
     rw_tensor *const x = rw_cast(t, logits, (rw_dtype)a.dtype);
     if (!of_targets(RW_HERE, t, &rw_op_shares, target, w, &a, out)) return NULL;
-    rw_tensor *factor = rw_sum(t, out[0], RW_AXES(-1), true);
+    rw_tensor *factor = rw_sum(t, out[0], RW_AXES(-1), true), *const counts = rw_reshape(t, out[1], one);
     if (a.z > 0) {
-        rw_tensor *const l = rw_mul(t, rw_logsumexp(t, x, RW_AXES(-1), true), rw_reshape(t, out[1], one));
+        rw_tensor *const l = rw_mul(t, rw_logsumexp(t, x, RW_AXES(-1), true), counts);
         factor = rw_add(t, factor, rw_scale(t, l, 2 * a.z));
     }
+    factor = rw_loss_factors(t, x, factor, counts);
     rw_tensor *const slope = rw_sub(t, rw_mul(t, rw_softmax(t, x, -1), factor), out[0]);
     return rw_cast(t, rw_mul(t, slope, rw_reshape(t, dy, one)), rw_tensor_dtype(logits));
 }

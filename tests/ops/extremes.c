@@ -432,6 +432,30 @@ Test(extremes, an_infinite_logit_has_the_gradient_of_its_target)
     fixture_close(&b);
 }
 
+/* Two rows of four, of which the second is ignored. */
+static rw_tensor *record_cross_entropies(rw_tape *t, rw_tensor *x, rw_tensor *y)
+{
+    static const int32_t list[] = { 1, -100 };
+    rw_tensor *const target = rw_input(t, RW_I32, RW_SHAPE(2), list);
+    rw_tensor *const rows = rw_reshape(t, y, RW_SHAPE(2, 4));
+    return rw_add(t, rw_cross_entropy(t, rw_reshape(t, x, RW_SHAPE(2, 4)), target),
+                  rw_cross_entropy_with(t, rows, target, RW_NONE, NULL));
+}
+
+Test(extremes, a_row_of_nothing_but_minus_infinity_has_no_gradient)
+{
+    double x[2][MOST_SEEN];
+    static const double want[2][MOST_SEEN] = { { NAN, NAN, NAN, NAN, 0, 0, 0, 0 }, { NAN, NAN, NAN, NAN, 0, 0, 0, 0 } };
+    static const rw_dtype types[] = { RW_F32, RW_F64, RW_BF16, RW_F16 };
+    struct fixture b = fixture_open(1, 1);
+    for (int i = 0; i < 2 * MOST_SEEN; i++) x[i / MOST_SEEN][i % MOST_SEEN] = -INFINITY;
+    for (int d = 0; d < 4; d++) {
+        const struct both got = both_gradients(&b, types[d], MOST_SEEN, x, record_cross_entropies);
+        expect_both(&got, types[d], MOST_SEEN, want);
+    }
+    fixture_close(&b);
+}
+
 /* ---- conversions ---- */
 
 struct conversion {
