@@ -62,7 +62,8 @@ RW_API rw_status rw_device_check(rw_device device, char *why, size_t size);
 
 /**
  * Frees the context, its parameters, its arena and its cached plans, and sets *ctx to NULL. Where tapes or optimizers
- * of the context are still there, that happens when the last of them is destroyed. NULL, or a pointer to NULL, is fine.
+ * of the context are still there, that happens when the last of them is destroyed; until then a second call does
+ * nothing. NULL, or a pointer to NULL, is fine.
  */
 RW_API void rw_context_destroy(rw_context **ctx);
 

@@ -203,6 +203,8 @@ void rw_context_destroy(rw_context **pctx)
     if (!pctx || !*pctx) return;
     rw_context *const ctx = *pctx;
     *pctx = NULL;
+    if (ctx->destroyed) return; /* what is left belongs to its tapes and optimizers */
+    ctx->destroyed = true;
     rw_clipping_destroy(ctx); /* its tape is a user */
     rw_context_release(ctx);
 }

@@ -101,6 +101,7 @@ struct rw_context {
     rw_cost work;     /* of all steps that were run, rehearsals apart */
 
     size_t n_users; /* itself, until rw_context_destroy(), its tapes and optimizers: the last one frees it */
+    bool destroyed; /* rw_context_destroy() was called: it has no user of its own to give up any more */
     void *kept[RW_KEPT]; /* of destroyed tapes, what callers may hold: freed when as many more have come */
     size_t n_kept;
 };
