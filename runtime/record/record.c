@@ -165,6 +165,7 @@ rw_status rw_refuse_at(rw_site at, rw_tape *t, rw_status status, const char *fmt
     va_start(args, fmt);
     vsnprintf(text, sizeof text, fmt, args);
     va_end(args);
+    if (t && t->origin.adjoint) at = t->ctx->sites[t->origin.site]; /* not a line of the rule: the caller's */
     return t ? rw_fail(t->ctx, status, "%s:%d: %s", at.file, at.line, text) : status;
 }
 

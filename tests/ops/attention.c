@@ -7,6 +7,7 @@
 
 #include <criterion/criterion.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -260,9 +261,13 @@ Test(attention, slopes_have_no_gradient)
     struct fixture b = fixture_open(1, 1);
     rw_tensor *const q = numbers(b.t, RW_F32, RW_SHAPE(1, 2, 3, 4), 1);
     rw_tensor *const slopes = numbers(b.t, RW_F32, RW_SHAPE(2), 2);
+    const int recorded_at = __LINE__ + 1;
     rw_tensor *const y = rw_attention_with(b.t, q, q, q, &(rw_attention_options){ .slopes = slopes });
     cr_expect_eq(rw_backward(b.t, rw_sum(b.t, y, RW_ALL_AXES, false)), RW_ERR_NO_GRADIENT);
     cr_expect(strstr(rw_error_message(b.ctx), "slopes"), "%s", rw_error_message(b.ctx));
+    char here[300];
+    snprintf(here, sizeof here, "%s:%d:", __FILE__, recorded_at);
+    cr_expect(strstr(rw_error_message(b.ctx), here), "%s, not %s", rw_error_message(b.ctx), here);
     fixture_close(&b);
 }
 
