@@ -44,7 +44,9 @@ static rw_status run_rule(struct rw_grad_call *g, const rw_op_def *op)
 {
     rw_tape *const t = g->tape;
     if (!copy_attrs(g)) return RW_ERR_MEMORY;
+    t->n_rules++;
     rw_status status = op->grad(g);
+    t->n_rules--;
     if (!status) status = t->ctx->status;
     if (!status && !g->has_set)
         status = rw_fail(t->ctx, RW_ERR_ARGUMENT, "gradient rule of %s at %s:%d: it sets no gradient", op->name,

@@ -120,9 +120,17 @@ rw_status rw_tape_note_roots(rw_tape *t, const uint32_t *roots, size_t n, bool s
     return RW_OK;
 }
 
+/* A gradient rule may not take away what differentiation walks on: refused, with an error that names the call. */
+static bool is_walked(const rw_tape *t, const char *what)
+{
+    if (rw_is_called_by_a_kernel(t->ctx, what)) return true;
+    if (t->n_rules) rw_fail(t->ctx, RW_ERR_ARGUMENT, "%s: called by a gradient rule of this tape", what);
+    return t->n_rules;
+}
+
 void rw_tape_reset(rw_tape *t)
 {
-    if (!t || rw_is_called_by_a_kernel(t->ctx, "rw_tape_reset")) return;
+    if (!t || is_walked(t, "rw_tape_reset")) return;
     const size_t used = (t->n_values + RW_VALUE_CHUNK - 1) / RW_VALUE_CHUNK;
     end_step(t);
     rest_values(t, used);
@@ -171,7 +179,7 @@ void rw_tape_release(rw_tape *t)
 
 void rw_tape_destroy(rw_tape **pt)
 {
-    if (!pt || !*pt || rw_is_called_by_a_kernel((*pt)->ctx, "rw_tape_destroy")) return;
+    if (!pt || !*pt || is_walked(*pt, "rw_tape_destroy")) return;
     rw_tape *const t = *pt;
     *pt = NULL;
     end_step(t);

@@ -122,6 +122,7 @@ struct rw_tape {
     size_t input_bytes; /* counted in the context's totals */
 
     struct rw_origin origin; /* of what is recorded now */
+    unsigned n_rules;        /* gradient rules that are at work, one inside of the other */
     const char *composite;   /* the function that records it as one of several nodes, NULL for none: messages name it */
 
     /* Of one node at a time, as large as the largest needs: its operands described, and its inputs where they are many.

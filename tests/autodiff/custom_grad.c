@@ -189,6 +189,37 @@ Test(custom_grad, what_a_function_gets_wrong_is_an_error_that_names_it)
     }
 }
 
+/* What a rule may not do to the tape that it is called for. */
+static rw_status ends_its_tape(rw_grad_call *g, const void *data)
+{
+    rw_tape *t = rw_grad_tape(g);
+    bool destroys;
+    memcpy(&destroys, data, sizeof destroys);
+    if (destroys) rw_tape_destroy(&t);
+    else rw_tape_reset(t);
+    return t ? RW_OK : RW_ERR_DEVICE;
+}
+
+Test(custom_grad, a_rule_neither_resets_nor_destroys_its_tape)
+{
+    static const char *const names[] = { "rw_tape_reset: called by a gradient rule",
+                                         "rw_tape_destroy: called by a gradient rule" };
+    for (int destroys = 0; destroys < 2; destroys++)
+        for (int as_ops = 0; as_ops < 2; as_ops++) {
+            struct fixture b = fixture_open(1, 1);
+            rw_tensor *const x = input(&b), *const from[] = { x }, *wanted = x, *dx = NULL;
+            const bool what = destroys;
+            rw_tensor *const y = rw_custom_grad(b.t, rw_exp(b.t, x), from, 1, ends_its_tape, &what, sizeof what);
+            rw_tensor *const loss = rw_sum(b.t, y, RW_ALL_AXES, false);
+            cr_expect_eq(as_ops ? rw_grad(b.t, loss, &wanted, 1, &dx) : rw_backward(b.t, loss), RW_ERR_ARGUMENT);
+            cr_expect(strstr(rw_error_message(b.ctx), names[destroys]), "%s", rw_error_message(b.ctx));
+            rw_error_clear(b.ctx);
+            cr_expect_eq(rw_backward(b.t, rw_sum(b.t, rw_exp(b.t, x), RW_ALL_AXES, false)), RW_OK);
+            rw_tape_reset(b.t);
+            fixture_close(&b);
+        }
+}
+
 Test(custom_grad, views_of_strided_tensors_and_parameters)
 {
     struct fixture b = fixture_open(1, 1);
