@@ -220,6 +220,51 @@ Test(custom_grad, a_rule_neither_resets_nor_destroys_its_tape)
         }
 }
 
+/* A rule that asks for gradients of what depends on its own upstream gradient, and so of itself. */
+static rw_status meets_itself(rw_grad_call *g, const void *data)
+{
+    rw_tape *const t = rw_grad_tape(g);
+    rw_tensor *x = rw_grad_input(g, 1), *dx = NULL;
+    rw_tensor *const y = rw_sum(t, rw_mul(t, rw_grad_upstream(g, 0), rw_grad_output(g, 0)), RW_ALL_AXES, false);
+    (void)data;
+    const rw_status status = rw_grad(t, y, &x, 1, &dx);
+    return status ? status : rw_grad_set(g, 1, dx);
+}
+
+/* Of the function that it wraps, as often as `levels` says: one more rule inside of each. */
+static rw_status differentiates_a_copy(rw_grad_call *g, const void *data)
+{
+    rw_tape *const t = rw_grad_tape(g);
+    int levels;
+    memcpy(&levels, data, sizeof levels);
+    rw_tensor *const x = rw_grad_input(g, 1), *copy = rw_require_grad(t, rw_scale(t, rw_detach(t, x), 1)), *dx = NULL;
+    rw_tensor *y = rw_mul(t, copy, rw_mul(t, copy, copy));
+    levels--;
+    if (levels) y = rw_custom_grad(t, y, &copy, 1, differentiates_a_copy, &levels, sizeof levels);
+    const rw_status status = rw_grad(t, rw_sum(t, y, RW_ALL_AXES, false), &copy, 1, &dx);
+    return status ? status : rw_grad_set(g, 1, rw_mul(t, rw_grad_upstream(g, 0), dx));
+}
+
+Test(custom_grad, rules_inside_of_rules_have_an_end)
+{
+    struct fixture b = fixture_open(1, 1);
+    rw_tensor *const x = input(&b), *const from[] = { x };
+    rw_tensor *const endless = rw_custom_grad(b.t, rw_exp(b.t, x), from, 1, meets_itself, NULL, 0);
+    cr_expect_eq(rw_backward(b.t, rw_sum(b.t, rw_mul(b.t, endless, endless), RW_ALL_AXES, false)), RW_ERR_ARGUMENT);
+    cr_expect(strstr(rw_error_message(b.ctx), "meets itself"), "%s", rw_error_message(b.ctx));
+    cr_expect(strstr(rw_error_message(b.ctx), "rw_grad at "), "%s", rw_error_message(b.ctx));
+    rw_error_clear(b.ctx);
+    for (int levels = 1; levels <= 8; levels++) {
+        double dx[N];
+        rw_tape_reset(b.t);
+        rw_tensor *const again = input(&b);
+        rw_tensor *const cube = rw_mul(b.t, again, rw_mul(b.t, again, again));
+        gradient(&b, rw_custom_grad(b.t, cube, &again, 1, differentiates_a_copy, &levels, sizeof levels), again, dx);
+        for (int i = 0; i < N; i++) cr_expect_float_eq(dx[i], 3 * numbers[i] * numbers[i], 1e-14, "%d", levels);
+    }
+    fixture_close(&b);
+}
+
 Test(custom_grad, views_of_strided_tensors_and_parameters)
 {
     struct fixture b = fixture_open(1, 1);
