@@ -222,13 +222,14 @@ rw_status rw_differentiate(rw_tape *t, const struct rw_root *roots, size_t n_roo
                            struct rw_grad_taker *taker)
 {
     struct walk w = { .t = t, .grads = grads, .again = again, .taker = taker };
+    const struct rw_origin around = t->origin; /* of a rule that calls rw_grad() */
     uint32_t n = 0;
     rw_spread_requirement(t);
     rw_status status = taker ? find_uses(&w, roots, n_roots) : RW_OK;
     if (!status) status = make_room(&w);
     if (!status) status = begin(&w, roots, n_roots, &n);
     while (!status && n-- > 0) status = visit(&w, n);
-    t->origin = (struct rw_origin){ 0 };
+    t->origin = around;
     rw_free(w.use);
     rw_free(w.room);
     return status;

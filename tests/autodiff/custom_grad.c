@@ -6,6 +6,7 @@
 
 #include <criterion/criterion.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -229,6 +230,28 @@ static rw_status meets_itself(rw_grad_call *g, const void *data)
     (void)data;
     const rw_status status = rw_grad(t, y, &x, 1, &dx);
     return status ? status : rw_grad_set(g, 1, dx);
+}
+
+/* The last op is none: of a scalar and what has no such axis. */
+static rw_status fails_behind_a_gradient(rw_grad_call *g, const void *data)
+{
+    rw_tape *const t = rw_grad_tape(g);
+    rw_tensor *const x = rw_require_grad(t, rw_detach(t, rw_grad_input(g, 1))), *wanted = x, *dx = NULL;
+    (void)data;
+    const rw_status status = rw_grad(t, rw_sum(t, rw_mul(t, x, x), RW_ALL_AXES, false), &wanted, 1, &dx);
+    return status ? status : rw_grad_set(g, 1, rw_sum(t, dx, RW_AXES(5), false));
+}
+
+Test(custom_grad, what_a_rule_records_behind_a_gradient_has_the_callers_line)
+{
+    struct fixture b = fixture_open(1, 1);
+    char here[300];
+    rw_tensor *const x = input(&b), *const from[] = { x };
+    snprintf(here, sizeof here, "%s:%d", __FILE__, __LINE__ + 1);
+    rw_tensor *const y = rw_custom_grad(b.t, rw_exp(b.t, x), from, 1, fails_behind_a_gradient, NULL, 0);
+    cr_expect_neq(rw_backward(b.t, rw_sum(b.t, y, RW_ALL_AXES, false)), RW_OK);
+    cr_expect(strstr(rw_error_message(b.ctx), here), "%s, not %s", rw_error_message(b.ctx), here);
+    fixture_close(&b);
 }
 
 /* Of the function that it wraps, as often as `levels` says: one more rule inside of each. */
