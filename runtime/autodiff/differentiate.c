@@ -218,8 +218,14 @@ static rw_status make_room(struct walk *w)
     return w->room ? RW_OK : rw_fail(t->ctx, RW_ERR_MEMORY, "backward: out of memory");
 }
 
-rw_status rw_differentiate(rw_tape *t, const struct rw_root *roots, size_t n_roots, bool again, rw_tensor **grads,
-                           struct rw_grad_taker *taker)
+/* May the node, or one in front of it, read value `first` or one behind it? Values are numbered as nodes are. */
+static bool reads_behind(const rw_tape *t, uint32_t n, uint32_t first)
+{
+    return !first || t->nodes[n].first_output > first;
+}
+
+rw_status rw_differentiate(rw_tape *t, const struct rw_root *roots, size_t n_roots, uint32_t first, bool again,
+                           rw_tensor **grads, struct rw_grad_taker *taker)
 {
     struct walk w = { .t = t, .grads = grads, .again = again, .taker = taker };
     const struct rw_origin around = t->origin; /* of a rule that calls rw_grad() */
@@ -228,7 +234,7 @@ rw_status rw_differentiate(rw_tape *t, const struct rw_root *roots, size_t n_roo
     rw_status status = taker ? find_uses(&w, roots, n_roots) : RW_OK;
     if (!status) status = make_room(&w);
     if (!status) status = begin(&w, roots, n_roots, &n);
-    while (!status && n-- > 0) status = visit(&w, n);
+    while (!status && n-- > 0 && reads_behind(t, n, first)) status = visit(&w, n);
     t->origin = around;
     rw_free(w.use);
     rw_free(w.room);

@@ -50,6 +50,42 @@ Test(late, values_marked_after_their_use)
     fixture_close(&b);
 }
 
+static rw_status counts_calls(rw_grad_call *g, const void *data)
+{
+    int *calls;
+    memcpy(&calls, data, sizeof calls);
+    ++*calls;
+    return rw_grad_set(g, 1, rw_grad_upstream(g, 0));
+}
+
+/* What is in front of all that rw_grad() is asked for has no part in it: no rule of it is called, no node recorded. */
+Test(late, gradients_of_values_in_the_middle_end_there)
+{
+    struct fixture b = fixture_open(1, 1);
+    int calls = 0, *const counter = &calls;
+    rw_tensor *const w = rw_param(b.ctx, "w", RW_F32, RW_SHAPE(4)), *g[2];
+    rw_init_constant(w, 1);
+    rw_tensor *const far = rw_custom_grad(b.t, rw_scale(b.t, w, 2), &w, 1, counts_calls, &counter, sizeof counter);
+    rw_tensor *const near = rw_mul(b.t, far, far), *y[2];
+    cr_assert_eq(rw_split(b.t, near, 0, (const int64_t[]){ 1, 3 }, 2, y), RW_OK);
+    rw_tensor *const loss = rw_add(b.t, sum(&b, rw_mul(b.t, y[1], y[1])), sum(&b, y[0]));
+    const size_t before = rw_tape_nodes(b.t);
+    cr_assert_eq(rw_grad(b.t, loss, &y[1], 1, g), RW_OK, "%s", rw_error_message(b.ctx));
+    const size_t alone = rw_tape_nodes(b.t) - before;
+    cr_expect_eq(rw_item(b.t, sum(&b, g[0])), 24);
+    cr_expect_eq(calls, 0);
+    rw_tensor *const asked[] = { near, y[1] };
+    const size_t again = rw_tape_nodes(b.t);
+    cr_assert_eq(rw_grad(b.t, loss, asked, 2, g), RW_OK, "%s", rw_error_message(b.ctx));
+    cr_expect_eq(calls, 0);
+    cr_expect_gt(rw_tape_nodes(b.t) - again, alone);
+    expect(&b, g[0], 1, 8, 8, 8, "what the pieces are of");
+    cr_assert_eq(rw_grad(b.t, loss, (rw_tensor *[]){ y[1], w }, 2, g), RW_OK, "%s", rw_error_message(b.ctx));
+    cr_expect_eq(calls, 1);
+    expect(&b, g[1], 4, 32, 32, 32, "the parameter");
+    fixture_close(&b);
+}
+
 static size_t backward_nodes(struct fixture *b, rw_tensor *loss)
 {
     rw_cost cost;
