@@ -33,7 +33,8 @@ RW_API rw_status rw_average_create(rw_average **ret_average, rw_context *ctx, do
 RW_API rw_status rw_average_step(rw_average *average);
 
 /** The average of a parameter: to read, or as an operand. NULL for what is none of its parameters. Owned by `average`:
-    reset the tapes that use it before that goes. */
+    reset the tapes that use it before that goes. Of a tape that was not, nothing is run any more until its reset:
+    RW_ERR_ARGUMENT. */
 RW_API rw_tensor *rw_average_of(const rw_average *average, const rw_tensor *param);
 
 /** Frees the averages and sets *average to NULL. NULL-safe. */

@@ -5,12 +5,12 @@
  * its tape and lives until rw_tape_reset(). The caller never frees a tensor.
  *
  * A tensor where it does not belong is RW_ERR_ARGUMENT, with a message that says which it is: of another tape, of
- * another context, of before rw_tape_reset(), of a tape that was destroyed, a gradient where a value is needed. One of
- * before a reset is noticed in the next four steps; of a step with more than 4,096 values in the next one until that
- * has recorded 8,192 values more than stood before the tensor; of a destroyed tape for the first 20,480 of its values,
- * until a dozen tapes more were destroyed. Behind that it may be taken for another tensor. Not noticed is one of a
- * context that was freed. Functions that only answer (shape, name, ...) take any of these and give what they give for
- * NULL.
+ * another context, of before rw_tape_reset(), of a tape or of averages that were destroyed, a gradient where a value
+ * is needed. One of before a reset is noticed in the next four steps; of a step with more than 4,096 values in the next
+ * one until that has recorded 8,192 values more than stood before the tensor; of a destroyed tape for the first 20,480
+ * of its values, until a dozen tapes more were destroyed; of averages as long. Behind that it may be taken for another
+ * tensor. Not noticed is one of a context that was freed. Functions that only answer (shape, name, ...) take any of
+ * these and give what they give for NULL.
  * Thread-safety: as for the context.
  */
 #ifndef REWIND_TENSOR_H

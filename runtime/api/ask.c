@@ -148,6 +148,7 @@ static const void *buffer_of(const rw_tape *t, const struct rw_tensor *x)
     const struct rw_leaf *const leaf = &t->leaves[base->leaf];
     if (leaf->kind == RW_LEAF_INPUT) return leaf->data;
     const struct rw_param *const p = t->ctx->by_id[leaf->param];
+    if (t->bereft) return NULL;
     return leaf->kind == RW_LEAF_PARAM ? p->data : p->grad;
 }
 
@@ -167,7 +168,9 @@ rw_status rw_read(rw_tape *t, rw_tensor *x, void *out, size_t bytes)
     if (!t) t = x->owner.tape;
     if (!(x->flags & RW_VALUE_GRADIENT)) status = rw_eval(t, &x, 1);
     if (status) return status;
-    status = copy_out(ctx, buffer_of(t, x), rw_layout_of(ctx, x), (rw_dtype)x->dtype, out);
+    const void *const buffer = buffer_of(t, x);
+    if (!buffer && t->bereft) return rw_tape_misses_nothing(t, "rw_read");
+    status = copy_out(ctx, buffer, rw_layout_of(ctx, x), (rw_dtype)x->dtype, out);
     return status ? rw_fail(ctx, status, "rw_read: the copy from the device failed") : RW_OK;
 }
 

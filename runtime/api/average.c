@@ -11,13 +11,15 @@
 #define GROUP 4096 /* parameters of a node */
 
 struct member {
-    struct rw_param *param, *average;
+    struct rw_param *param;
+    struct rw_param *average; /* one of `states` */
 };
 
 struct rw_average {
     struct rw_recorder recorder; /* first */
     rw_context *ctx;
     struct member *members;
+    struct rw_param *states;  /* the averages: callers hold their tensors */
     struct rw_param **rows; /* by group: they never change */
     size_t n, n_groups, bytes;
     struct rw_update update;
@@ -95,13 +97,14 @@ static rw_status add_members(rw_average *a)
 {
     rw_context *const ctx = a->ctx;
     a->members = rw_calloc(ctx->n_params, sizeof *a->members);
-    if (!a->members) return RW_ERR_MEMORY;
+    a->states = rw_calloc(ctx->n_params, sizeof *a->states);
+    if (!a->members || !a->states) return RW_ERR_MEMORY;
     for (size_t i = 0; i < ctx->n_params; i++) {
         struct rw_param *const p = ctx->params[i];
         const rw_dtype wide = p->tensor.dtype == RW_F64 ? RW_F64 : RW_F32;
+        struct rw_param *const s = &a->states[a->n];
         if (!rw_param_is_trained(p)) continue;
-        struct rw_param *const s = rw_state_create(ctx, wide, rw_layout_shape(rw_layout_of(ctx, &p->tensor)));
-        if (!s) return RW_ERR_MEMORY;
+        if (!rw_state_create_in(s, ctx, wide, rw_layout_shape(rw_layout_of(ctx, &p->tensor)))) return RW_ERR_MEMORY;
         a->members[a->n++] = (struct member){ p, s };
         a->bytes += s->bytes;
     }
@@ -112,7 +115,10 @@ static void free_all(rw_average *a)
 {
     rw_context *const ctx = a->ctx;
     rw_update_close(&a->update);
-    for (size_t i = 0; i < a->n; i++) rw_state_destroy(ctx, a->members[i].average);
+    rw_tapes_miss(ctx, a->states, a->n);
+    rw_states_end(ctx, a->states, a->n);
+    if (a->n) rw_context_keep(ctx, a->states);
+    else rw_free(a->states);
     for (size_t g = 0; g < a->n_groups; g++) rw_state_destroy(ctx, a->rows[g]);
     ctx->memory.optimizer -= a->bytes;
     rw_free(a->members);

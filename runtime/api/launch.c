@@ -379,6 +379,8 @@ rw_status rw_graph_launch(rw_graph *g)
     if (t->step != g->tape_step)
         return rw_fail(ctx, RW_ERR_CHANGED,
                        "rw_graph_launch: the tape was reset or destroyed after the graph had been created");
+    const rw_status missed = rw_tape_misses_nothing(t, "rw_graph_launch");
+    if (missed) return missed;
     if (g->optimizer && g->follows != rw_optimizer_follows(g->optimizer))
         return rw_fail(ctx, RW_ERR_CHANGED, "rw_graph_launch: the optimizer was stepped with a scaler for the first "
                                             "time after the graph had been created; create it again");

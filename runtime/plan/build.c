@@ -118,7 +118,8 @@ static rw_status decide(struct rw_planning *g, const struct rw_request *request)
 rw_status rw_planning_open(struct rw_planning *g, rw_tape *t, const struct rw_request *request)
 {
     *g = (struct rw_planning){ .total_bytes = request->policy->total ? request->policy->bytes : 0 };
-    rw_status status = check_op_names(t, request->policy);
+    rw_status status = rw_tape_misses_nothing(t, "planning a step");
+    if (!status) status = check_op_names(t, request->policy);
     if (!status) status = rw_part_budgets_check(t, request->policy);
     if (!status) status = rw_problem_open(&g->problem, t, request);
     if (!status) status = decide(g, request);

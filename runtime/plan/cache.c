@@ -77,6 +77,8 @@ struct rw_plan_key rw_request_key(const rw_tape *t, const struct rw_request *req
 rw_status rw_plan_get(rw_tape *t, const struct rw_request *request, rw_plan **ret_plan)
 {
     assert(!request->recorders);
+    const rw_status missed = rw_tape_misses_nothing(t, "planning a step");
+    if (missed) return missed;
     const struct rw_plan_key key = rw_request_key(t, request);
     rw_plan *plan = rw_plan_cache_find(t->ctx->plans, key);
     if (!plan) {

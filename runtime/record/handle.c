@@ -11,6 +11,7 @@ static const char *owner_fault(const rw_context *ctx, const rw_tensor *x)
     if (!x) return "is NULL";
     if (x == rw_none()) return "is RW_NONE, where a tensor is needed";
     if (rw_tensor_context(x) != ctx) return "belongs to another context";
+    if (x->flags == RW_VALUE_GONE && x->id == RW_NONE_ID) return "belongs to averages that were destroyed";
     return x->flags & RW_VALUE_GONE ? "belongs to a tape that was destroyed" : NULL;
 }
 

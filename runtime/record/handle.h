@@ -6,6 +6,7 @@
  *                                 at the number that the handle bears lies another one, or none
  *     of a node that was undone   its number is past the tape's last value
  *     of a destroyed tape         RW_VALUE_GONE; the context keeps the memory for a while
+ *     of a destroyed average      the same, and RW_NONE_ID for a number; a tape that has used it is marked (bereft)
  *
  * Memory is used again in the end: a handle that is older than the memory rested is taken for what lies there now.
  */

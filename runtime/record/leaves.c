@@ -129,7 +129,7 @@ rw_status rw_input_write(rw_tensor *x, const void *data, size_t bytes)
     if (!t || !rw_tape_has(t, x))
         return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_input_write: the tensor %s",
                        t ? rw_value_fault(t, x)
-                         : x->flags & RW_VALUE_GONE ? "belongs to a tape that was destroyed"
+                         : x->flags & RW_VALUE_GONE ? "belongs to a tape or to averages that were destroyed"
                                                     : "is of the context, not an input; rw_write() is for those");
     if (x->leaf == RW_NONE_ID || t->leaves[x->leaf].kind != RW_LEAF_INPUT)
         return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_input_write: the tensor is the result of an op, not an input");

@@ -33,7 +33,7 @@ enum rw_value_flag {
     RW_VALUE_RETAIN = 1 << 3,   /* rw_require_grad(): backward hands out its gradient */
     RW_VALUE_SAVE = 1 << 4,     /* ckpt_save() */
     RW_VALUE_RECOMPUTE = 1 << 5, /* ckpt_recompute() */
-    RW_VALUE_GONE = 1 << 6,     /* its tape was destroyed: the owner is the context */
+    RW_VALUE_GONE = 1 << 6,     /* its tape was destroyed, or the state with id RW_NONE_ID: the owner is the context */
     RW_VALUE_OFFLOAD = 1 << 7   /* ckpt_offload() */
 };
 

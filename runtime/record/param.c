@@ -137,12 +137,37 @@ struct rw_param *rw_state_at(rw_context *ctx, rw_dtype dtype, rw_shape shape, vo
     return create_state(ctx, dtype, shape, &(struct rw_param){ .data = data, .lent = true });
 }
 
+static void leave(rw_context *ctx, const struct rw_param *p)
+{
+    ctx->by_id[p->tensor.id] = NULL;
+    if (p->tensor.id < ctx->free_id) ctx->free_id = p->tensor.id;
+}
+
 void rw_state_destroy(rw_context *ctx, struct rw_param *p)
 {
     if (!p) return;
-    ctx->by_id[p->tensor.id] = NULL;
-    if (p->tensor.id < ctx->free_id) ctx->free_id = p->tensor.id;
+    leave(ctx, p);
     free_param(ctx, p);
+}
+
+bool rw_state_create_in(struct rw_param *place, rw_context *ctx, rw_dtype dtype, rw_shape shape)
+{
+    *place = (struct rw_param){ 0 };
+    if (!fill_state(ctx, place, dtype, shape)) return false;
+    enter(ctx, place);
+    return true;
+}
+
+void rw_states_end(rw_context *ctx, struct rw_param *states, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        struct rw_param *const p = &states[i];
+        leave(ctx, p);
+        ctx->device->free(ctx->device_state, p->data);
+        p->data = NULL;
+        p->tensor.id = RW_NONE_ID;
+        p->tensor.flags = RW_VALUE_GONE;
+    }
 }
 
 /* Nobody else's name was put behind its own. */

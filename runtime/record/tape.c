@@ -103,6 +103,7 @@ static void end_step(rw_tape *t)
     t->n_casts = t->n_amaxes = t->n_effects = t->n_retained = 0;
     t->open_region = t->open_part = t->open_recipe = RW_NONE_ID;
     t->n_roots = 0;
+    t->bereft = false;
     t->ticket_end = t->ticket_base = 0;
     t->hash = (struct rw_hash){ 0 };
     for (size_t i = 0; i < t->n_inputs; i++) t->inputs[i].used = 0;
@@ -134,6 +135,25 @@ void rw_tape_reset(rw_tape *t)
     const size_t used = (t->n_values + RW_VALUE_CHUNK - 1) / RW_VALUE_CHUNK;
     end_step(t);
     rest_values(t, used);
+}
+
+void rw_tapes_miss(const rw_context *ctx, const struct rw_param *states, size_t n)
+{
+    for (rw_tape *t = ctx->tapes; t; t = t->next)
+        for (size_t i = 0; i < t->n_leaves; i++) {
+            const struct rw_leaf *const leaf = &t->leaves[i];
+            const struct rw_param *const p = leaf->kind == RW_LEAF_PARAM ? ctx->by_id[leaf->param] : NULL;
+            if (p < states || p >= states + n) continue;
+            t->seen[leaf->param].step = 0;
+            t->bereft = true;
+        }
+}
+
+rw_status rw_tape_misses_nothing(const rw_tape *t, const char *what)
+{
+    if (!t->bereft) return RW_OK;
+    return rw_fail(t->ctx, RW_ERR_ARGUMENT, "%s: the tape uses averages of the weights that were destroyed after they "
+                   "had been used; rw_tape_reset() it before rw_average_destroy()", what);
 }
 
 /* The values that a caller may still hold say that they are gone, for as long as the context keeps them. Of a tape that

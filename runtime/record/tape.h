@@ -148,6 +148,7 @@ struct rw_tape {
     uint32_t *roots; /* where the last backward or verify began, for ckpt_explain() */
     size_t n_roots, cap_roots;
     bool seeded; /* with gradients that were given */
+    bool bereft; /* a state of the context that one of its leaves stands for has gone: until its reset nothing runs */
 };
 
 static inline struct rw_tensor *rw_tape_value(const rw_tape *t, uint32_t id)
@@ -173,6 +174,12 @@ static inline void rw_hash_mix(struct rw_hash *h, uint64_t x)
     h->b = (h->b + x) * 0xd6e8feb86659fd93u;
     h->b ^= h->b >> 29;
 }
+
+/* Marks the tapes that have leaves of these states, which are about to go. */
+void rw_tapes_miss(const rw_context *ctx, const struct rw_param *states, size_t n);
+
+/* RW_OK, or RW_ERR_ARGUMENT of a tape so marked, with an error that names the call. */
+rw_status rw_tape_misses_nothing(const rw_tape *t, const char *what);
 
 /* Notes where a backward begins; RW_ERR_MEMORY, with an error that names the call. */
 rw_status rw_tape_note_roots(rw_tape *t, const uint32_t *roots, size_t n, bool seeded, const char *what);

@@ -223,6 +223,8 @@ bool rw_run_make_room(struct rw_run *r, size_t bytes)
 rw_status rw_run_find(rw_tape *t, const struct rw_request *request, struct rw_run **ret_run)
 {
     if (rw_is_called_by_a_kernel(t->ctx, "running a step")) return RW_ERR_ARGUMENT;
+    const rw_status missed = rw_tape_misses_nothing(t, "running a step");
+    if (missed) return missed;
     struct rw_run *const stopped = rw_run_stopped(t, request);
     if (stopped && goes_on(stopped) && rw_run_make_room(stopped, 0)) {
         *ret_run = stopped;

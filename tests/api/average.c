@@ -174,6 +174,84 @@ Test(average, mistakes_are_refused)
     fixture_close(&b);
 }
 
+static void expect_refusal(struct fixture *b, const char *what, const char *words)
+{
+    cr_expect_eq(rw_error_status(b->ctx), RW_ERR_ARGUMENT, "%s: %s", what, rw_error_message(b->ctx));
+    cr_expect(strstr(rw_error_message(b->ctx), words), "%s: %s", what, rw_error_message(b->ctx));
+    rw_error_clear(b->ctx);
+}
+
+Test(average, its_tensor_is_refused_when_it_has_gone)
+{
+    static const char gone[] = "belongs to averages that were destroyed";
+    struct fixture b = fixture_open(1, 1);
+    rw_average *average = NULL, *other = NULL;
+    rw_tensor *const w = rw_param(b.ctx, "w", RW_F32, RW_SHAPE(2));
+    float x[2];
+    cr_assert_eq(rw_average_create(&average, b.ctx, 0.5), RW_OK);
+    rw_tensor *const mean = rw_average_of(average, w);
+    rw_average_destroy(&average);
+    cr_assert_eq(rw_average_create(&other, b.ctx, 0.5), RW_OK); /* has the numbers of the first */
+    cr_expect_null(rw_add(b.t, mean, w));
+    expect_refusal(&b, "rw_add", gone);
+    cr_expect_eq(rw_read(NULL, mean, x, sizeof x), RW_ERR_ARGUMENT);
+    expect_refusal(&b, "rw_read", gone);
+    cr_expect_eq(rw_write(mean, x, sizeof x), RW_ERR_ARGUMENT);
+    rw_error_clear(b.ctx);
+    cr_expect(isnan(rw_item(b.t, mean)));
+    expect_refusal(&b, "rw_item", gone);
+    cr_expect_eq(rw_eval(b.t, &mean, 1), RW_ERR_ARGUMENT);
+    expect_refusal(&b, "rw_eval", gone);
+    cr_expect_eq(rw_assign(b.t, mean, w), RW_ERR_ARGUMENT);
+    expect_refusal(&b, "rw_assign", "rw_assign");
+    cr_expect_eq(rw_tensor_shape(mean).rank, 0);
+    cr_expect_eq(rw_tensor_bytes(mean), 0);
+    cr_expect_str_eq(rw_tensor_name(mean), "");
+    cr_expect_null(rw_gradient(mean));
+    rw_average_destroy(&other);
+    fixture_close(&b);
+}
+
+/* Whether another one has its place by then or not. */
+Test(average, a_tape_that_used_it_runs_nothing_before_its_reset)
+{
+    static const char gone[] = "averages of the weights that were destroyed";
+    for (int with = 0; with < 2; with++) {
+        struct fixture b = fixture_open(1, 1);
+        rw_average *average = NULL, *other = NULL;
+        rw_graph *g = NULL;
+        rw_tape *graphs = NULL;
+        float x[2];
+        rw_tensor *const w = rw_param(b.ctx, "w", RW_F32, RW_SHAPE(2));
+        rw_init_constant(w, 3);
+        cr_assert_eq(rw_tape_create(&graphs, b.ctx), RW_OK);
+        cr_assert_eq(rw_average_create(&average, b.ctx, 0.5), RW_OK);
+        rw_tensor *const mean = rw_average_of(average, w), *const turned = rw_reshape(b.t, mean, RW_SHAPE(1, 2));
+        rw_tensor *const loss = rw_sum(b.t, rw_mul(b.t, mean, w), RW_ALL_AXES, false);
+        rw_tensor *const again = rw_sum(graphs, rw_mul(graphs, mean, w), RW_ALL_AXES, false);
+        cr_assert_eq(rw_item(b.t, loss), 18);
+        cr_assert_eq(rw_graph_create(&g, graphs, again, NULL), RW_OK, "%s", rw_error_message(b.ctx));
+        cr_assert_eq(rw_graph_launch(g), RW_OK, "%s", rw_error_message(b.ctx));
+        rw_average_destroy(&average);
+        if (with) cr_assert_eq(rw_average_create(&other, b.ctx, 0.5), RW_OK);
+        cr_expect_eq(rw_item(b.t, loss), 18); /* which is there */
+        cr_expect_eq(rw_backward(b.t, loss), RW_ERR_ARGUMENT);
+        expect_refusal(&b, "rw_backward", gone);
+        cr_expect(isnan(rw_item(b.t, rw_sum(b.t, turned, RW_ALL_AXES, false))));
+        expect_refusal(&b, "rw_item", gone);
+        cr_expect_eq(rw_read(b.t, turned, x, sizeof x), RW_ERR_ARGUMENT);
+        expect_refusal(&b, "rw_read", gone);
+        cr_expect_eq(rw_graph_launch(g), RW_ERR_ARGUMENT);
+        expect_refusal(&b, "rw_graph_launch", gone);
+        rw_tape_reset(b.t);
+        cr_expect_eq(rw_item(b.t, rw_sum(b.t, w, RW_ALL_AXES, false)), 6);
+        rw_graph_destroy(&g);
+        rw_tape_destroy(&graphs);
+        rw_average_destroy(&other);
+        fixture_close(&b);
+    }
+}
+
 /* ---- schedules ---- */
 
 static void expect_rates(const char *what, rw_schedule s, const double *want, int n)
