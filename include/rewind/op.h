@@ -281,7 +281,8 @@ RW_API rw_status rw_refuse_at(rw_site at, rw_tape *t, rw_status status, const ch
 /**
  * Inside a gradient rule. A rule records ordinary ops on rw_grad_tape(g), with rw_apply() or the functions that wrap
  * it. They carry the call site and region of the op they differentiate, and a random one its ticket: the same mask is
- * drawn again. What no recorded op reads is not kept for backward.
+ * drawn again. What no recorded op reads is not kept for backward. A rule may not reset or destroy that tape, which is
+ * RW_ERR_ARGUMENT, nor may rules whose rw_grad() calls further rules go more than nine deep.
  */
 RW_API rw_tape *rw_grad_tape(const rw_grad_call *g);
 RW_API const void *rw_grad_attrs(const rw_grad_call *g);
