@@ -238,9 +238,9 @@ static rw_status check_grad_call(rw_site at, rw_tape *t, rw_tensor *y, rw_tensor
     if (ctx->status) return ctx->status;
     const char *const fault = rw_value_fault(t, y);
     if (t->n_rules > RULES_DEEP)
-        return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_grad at %s:%d: called in gradient rules inside of gradient rules, more "
-                       "than %d of them; a rule that differentiates what depends on its own upstream gradient meets "
-                       "itself without end", at.file, at.line, RULES_DEEP);
+        return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_grad at %s:%d: called in gradient rules inside of gradient rules, "
+                       "more than %d of them; a rule that differentiates what depends on its own upstream gradient "
+                       "meets itself without end", at.file, at.line, RULES_DEEP);
     if (fault) return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_grad at %s:%d: y %s", at.file, at.line, fault);
     if (n && (!x || !ret_grads)) return rw_fail_null(ctx, "rw_grad", x ? "ret_grads" : "x");
     return RW_OK;

@@ -32,7 +32,8 @@ struct rw_param *rw_state_at(rw_context *ctx, rw_dtype dtype, rw_shape shape, vo
 void rw_state_destroy(rw_context *ctx, struct rw_param *p); /* NULL-safe. No plan that is kept may name it */
 
 /* States that callers hold the tensors of: in memory of the maker's, which leaves it to the context (rw_context_keep())
-   when they end. Their tensors say from then on that they are gone; before that, rw_tapes_miss(). False without memory, which is not recorded. */
+   when they end. Their tensors say from then on that they are gone; before that, rw_tapes_miss(). False without
+   memory, which is not recorded. */
 bool rw_state_create_in(struct rw_param *place, rw_context *ctx, rw_dtype dtype, rw_shape shape);
 void rw_states_end(rw_context *ctx, struct rw_param *states, size_t n);
 
