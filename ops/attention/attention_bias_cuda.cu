@@ -99,7 +99,7 @@ extern "C" rw_status rw_attention_bias_cuda(const rw_kernel *k)
     }
     return with_float_type(k->out[0].dtype, [&](auto type) {
         using T = decltype(type);
-        const bool same = mask < 0 || k->in[mask].dtype == k->out[0].dtype;
-        return same ? launch<T, T>(k, a) : launch<T, wide<T>>(k, a);
+        if (mask < 0 || a.truths) return launch<T, T>(k, a);
+        return with_float_type(k->in[mask].dtype, [&](auto of_mask) { return launch<T, decltype(of_mask)>(k, a); });
     });
 }

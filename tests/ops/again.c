@@ -65,7 +65,8 @@ static void close_on_average(const struct op_case *c, rw_dtype dtype, int shift,
               rw_dtype_name(dtype), shift, i - 1, sqrt(errors), most);
 }
 
-/* A gradient that the fused op cannot give either, as a power of a negative number, is not compared. */
+/* A gradient that the fused op cannot give either, as a power of a negative number, is not compared, nor one of terms that
+   no float64 holds. */
 static double close_to(const struct op_case *c, rw_dtype dtype, int shift, const struct outcome *got,
                        const struct outcome *want, const struct outcome *size)
 {
@@ -74,8 +75,9 @@ static double close_to(const struct op_case *c, rw_dtype dtype, int shift, const
         cr_assert(got->numel[i] == want->numel[i] && got->dtype[i] == want->dtype[i], "%s: shapes", c->name);
         for (int64_t k = 0; k < got->numel[i]; k++) {
             const double a = number_get(got->raw[i], got->dtype[i], k), b = number_get(want->raw[i], want->dtype[i], k);
-            if (a == b || !isfinite(b)) continue;
-            const double most = most_of(c, got->dtype[i], i, a, b, fabs(number_get(size->raw[i], RW_F64, k)));
+            const double magnitude = fabs(number_get(size->raw[i], RW_F64, k));
+            if (a == b || !isfinite(b) || !isfinite(magnitude)) continue;
+            const double most = most_of(c, got->dtype[i], i, a, b, magnitude);
             cr_expect(
                 fabs(a - b) <= most,
                 "%s, %s, times 2^%d, gradient of input %d, element %lld: %.9g by rw_grad(), %.9g by rw_backward(): "
@@ -117,9 +119,11 @@ static void check(struct fixture *b, const struct op_case *c, rw_dtype dtype, in
     for (int i = 0; i < c->n; i++) free((double *)data.x[i]);
 }
 
-/* The logits are products: 2^16 times the table's are too large for float16. */
+/* The logits are products: 2^16 times the table's are too large for float16. Kernels that a simulator runs see one size
+   of numbers. */
 static bool in_range(const struct op_case *c, rw_dtype dtype, int shift)
 {
+    if (test_device() == RW_DEVICE_CUDA && shift) return false;
     return c->build != op_build_linear_cross_entropy || dtype != RW_F16 || shift < 8;
 }
 
