@@ -65,8 +65,8 @@ static void close_on_average(const struct op_case *c, rw_dtype dtype, int shift,
               rw_dtype_name(dtype), shift, i - 1, sqrt(errors), most);
 }
 
-/* A gradient that the fused op cannot give either, as a power of a negative number, is not compared, nor one of terms that
-   no float64 holds. */
+/* A gradient that the fused op cannot give either, as a power of a negative number, is not compared, nor one of terms
+   that no float64 holds. */
 static double close_to(const struct op_case *c, rw_dtype dtype, int shift, const struct outcome *got,
                        const struct outcome *want, const struct outcome *size)
 {
