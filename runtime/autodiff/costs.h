@@ -39,6 +39,14 @@ static inline double rw_far_seconds(struct rw_memory_cost m)
     return rw_memory_price(m) / 2;
 }
 
+/* Of so many bytes beside the arena what an op of that traffic reads: of a table a few rows, perhaps. What a caller's
+   op says of its traffic may be no number at all. */
+static inline uint64_t rw_bytes_in_traffic(uint64_t bytes, double traffic)
+{
+    if (traffic >= (double)bytes) return bytes;
+    return traffic > 0 ? (uint64_t)traffic : 0;
+}
+
 /* In whole numbers, so that a file holds the same. */
 struct rw_cost_entry {
     uint64_t signature;

@@ -37,14 +37,14 @@ static void note_reads(const struct rw_problem *p, uint32_t *last)
 }
 
 /* What every reader of a base value reads of it, and where the first one stands. */
-static void note_leaves(const struct rw_problem *p, uint32_t *first, double *least)
+static void note_leaves(const struct rw_problem *p, uint32_t *first, uint64_t *least)
 {
     for (uint32_t i = p->n_order; i-- > 0;) {
         const struct rw_node *const node = &p->t->nodes[p->order[i]];
         for (uint32_t k = 0; k < node->n_inputs; k++) {
             const uint32_t v = rw_problem_input(p, node, k);
-            const double bytes = fmin((double)p->bytes[v], p->cost[p->order[i]].bytes);
-            least[v] = first[v] == RW_NONE_ID ? bytes : fmin(least[v], bytes);
+            const uint64_t bytes = rw_bytes_in_traffic(p->bytes[v], p->cost[p->order[i]].bytes);
+            if (first[v] == RW_NONE_ID || bytes < least[v]) least[v] = bytes;
             first[v] = i;
         }
     }
@@ -56,7 +56,7 @@ static rw_status count_leaves(struct bounder *b, const uint32_t *last)
     const struct rw_problem *const p = b->g->p;
     const rw_tape *const t = p->t;
     uint32_t *const first = rw_malloc(t->n_values * sizeof *first);
-    double *const least = rw_malloc(t->n_values * sizeof *least);
+    uint64_t *const least = rw_malloc(t->n_values * sizeof *least);
     const bool ok = first && least;
     for (size_t v = 0; ok && v < t->n_values; v++) first[v] = RW_NONE_ID;
     if (ok) note_leaves(p, first, least);

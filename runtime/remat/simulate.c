@@ -8,7 +8,6 @@
 #include "remat/overlap.h"
 
 #include <assert.h>
-#include <math.h>
 
 void rw_sweep_scratch_finish(struct rw_sweep_scratch *s)
 {
@@ -56,8 +55,7 @@ static void count_bytes(const struct rw_schedule *s, uint64_t alignment, struct 
 
 /* ---- time ---- */
 
-/* Bytes of an operand that come from afar. Memories are buffers, and behind them the sources. Of a table of parameters
-   a few rows may be all that an op reads: never more than its traffic. */
+/* Bytes of an operand that come from afar. Memories are buffers, and behind them the sources. */
 static uint64_t far_bytes(const struct rw_problem *p, const struct rw_schedule *s, const struct rw_action *a,
                           uint32_t word, struct rw_caches *x)
 {
@@ -67,8 +65,8 @@ static uint64_t far_bytes(const struct rw_problem *p, const struct rw_schedule *
     const enum rw_use use = word < p->t->nodes[a->node].n_inputs ? RW_USE_READ : RW_USE_WRITE;
     if (source == RW_NONE_ID) return rw_caches_use(x, root, b->bytes, use);
     if (!rw_source_is_used(s->sources[source].kind)) return 0;
-    const double traffic = p->cost[a->node].bytes, bytes = (double)p->bytes[b->value];
-    return rw_caches_use(x, (uint32_t)s->n_buffers + source, (uint64_t)fmin(bytes, traffic), RW_USE_BESIDE);
+    const uint64_t bytes = rw_bytes_in_traffic(p->bytes[b->value], p->cost[a->node].bytes);
+    return rw_caches_use(x, (uint32_t)s->n_buffers + source, bytes, RW_USE_BESIDE);
 }
 
 /* What the action takes beside its node's own time: half the price of a byte for each that comes from afar. */

@@ -1,10 +1,10 @@
 /* See far.h. */
 #include "run/far.h"
 
+#include "autodiff/costs.h"
 #include "base/alloc.h"
 #include "run/call.h"
 
-#include <math.h>
 #include <string.h>
 
 static uint64_t bytes_of(const rw_desc *d)
@@ -91,7 +91,7 @@ static uint64_t use(struct rw_far *x, const rw_plan *plan, uint32_t at, bool is_
     const uint64_t bytes = x->memory[m].bytes;
     if (m >= plan->n_sources) return rw_caches_use(&x->caches, m, bytes, is_input ? RW_USE_READ : RW_USE_WRITE);
     if (!rw_source_is_used(plan->sources[m].kind)) return 0;
-    return rw_caches_use(&x->caches, m, (uint64_t)fmin((double)bytes, traffic), RW_USE_BESIDE);
+    return rw_caches_use(&x->caches, m, rw_bytes_in_traffic(bytes, traffic), RW_USE_BESIDE);
 }
 
 static bool count_action(struct rw_far *x, const rw_tape *t, const rw_plan *plan, size_t action)
