@@ -5,6 +5,8 @@
 #include "record/own_ops.h"
 
 #include <rewind/ops.h>
+#include <float.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -231,9 +233,16 @@ struct rw_tensor *rw_tape_add_value(rw_tape *t)
     return v;
 }
 
+/* What a caller's op says may be anything: nothing where it is less, or no number. */
+static double amount(double x)
+{
+    return x > 0 ? fmin(x, DBL_MAX) : 0;
+}
+
 rw_op_cost rw_call_cost(const rw_op_call *call)
 {
-    return call->op->cost ? call->op->cost(call) : (rw_op_cost){ 0, rw_cost_bytes(call) };
+    const rw_op_cost c = call->op->cost ? call->op->cost(call) : (rw_op_cost){ 0, rw_cost_bytes(call) };
+    return (rw_op_cost){ amount(c.flops), amount(c.bytes) };
 }
 
 struct rw_effect *rw_tape_effect(const rw_tape *t, uint32_t node)

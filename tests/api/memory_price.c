@@ -384,6 +384,43 @@ Test(memory_price, of_a_table_a_few_rows_are_far)
     fixture_close(&b);
 }
 
+static double said; /* by the next op's cost */
+
+static rw_op_cost odd_cost(const rw_op_call *call)
+{
+    return (rw_op_cost){ 1, said };
+}
+
+/* What a caller's op says of its traffic may be no number, or none that there is: it reads no more than there is, and
+   no less than nothing. */
+Test(memory_price, of_an_op_whose_traffic_is_odd_is_a_number)
+{
+    enum { N = 1 << 18 };
+    static const double traffic[] = { 0, -1, -1e30, NAN, 1e30, INFINITY };
+    static const rw_op_def odd = { .name = "odd", .n_inputs = 1, .n_outputs = 1, .check = row_check, .cost = odd_cost,
+                                   .kernel = { [RW_DEVICE_CPU] = row_kernel } };
+    struct fixture b = fixture_open(3, 1);
+    rw_tensor *const w = rw_buffer(b.ctx, "w", RW_F32, RW_SHAPE(N));
+    b.ctx->costs = calloc(1, sizeof *b.ctx->costs);
+    double ms[sizeof traffic / sizeof *traffic];
+    for (size_t i = 0; i < sizeof traffic / sizeof *traffic; i++) {
+        rw_prediction p[2];
+        said = traffic[i];
+        for (int priced = 0; priced < 2; priced++) {
+            b.ctx->costs->memory.picoseconds = priced ? 1000000000 : 0; /* half a ms for each MiB: all are far */
+            rw_tensor *const x = rw_require_grad(b.t, rw_apply(b.t, &odd, (rw_tensor *[]){ w }, 1, NULL, 0, NULL));
+            cr_assert_eq(rw_tape_plan(b.t, rw_sum(b.t, x, RW_ALL_AXES, false), "none", &p[priced]), RW_OK, "%s",
+                         rw_error_message(b.ctx));
+            rw_tape_reset(b.t);
+        }
+        ms[i] = p[1].ms - p[0].ms;
+    }
+    for (size_t i = 1; i < 4; i++) cr_expect_float_eq(ms[i], ms[0], 1e-9, "%g: %g", traffic[i], ms[i]);
+    free(b.ctx->costs);
+    b.ctx->costs = NULL;
+    fixture_close(&b);
+}
+
 /* However much caches hold, what comes back is not there. */
 Test(memory_price, what_was_moved_comes_back_from_afar)
 {
