@@ -19,6 +19,26 @@ static void take(struct op_case *c, struct op_loss loss, rw_shape rows, bool ign
     c->no_sum = loss.reduction != RW_REDUCTION_NONE;
 }
 
+/* Of logits, and of probabilities of their shape where those are the targets. */
+static struct op_case *row_case(const struct op_operand *logits, struct op_loss loss, bool soft, bool ignoring)
+{
+    struct op_case *const c = op_case_next(OP_TABLES, soft ? op_build_soft_cross_entropy : op_build_cross_entropy_with,
+                                           soft ? op_sizes_soft_loss : op_sizes_row_loss, 1 + soft);
+    rw_shape rows = logits->shape;
+    rows.rank--;
+    rows.dim[rows.rank] = 0;
+    c->in[0] = *logits;
+    c->in[0].range = OP_SCORES;
+    if (soft) {
+        c->in[1] = *logits;
+        c->in[1].range = OP_POSITIVE;
+    }
+    take(c, loss, rows, ignoring);
+    if (soft) op_count_soft_loss(c);
+    else op_count_row_loss(c);
+    return c;
+}
+
 static void add_rows(void)
 {
     const struct op_operand shapes[] = { { S(1, 1), 0, 0 },           { S(2, 3, 37), 0, 0 },  { S(5, 11), 0, 0 },
@@ -26,14 +46,7 @@ static void add_rows(void)
                                          { S(9, 64), OP_TURNED, 0 },  { S(3, 257), 0, 0 },    { S(70, 5003), 0, 0 } };
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         for (size_t k = 0; k < sizeof options / sizeof *options; k++) {
-            struct op_case *const c = op_case_next(OP_TABLES, op_build_cross_entropy_with, op_sizes_row_loss, 1);
-            rw_shape rows = shapes[i].shape;
-            rows.rank--;
-            rows.dim[rows.rank] = 0;
-            c->in[0] = shapes[i];
-            c->in[0].range = OP_SCORES;
-            take(c, options[k], rows, k % 2);
-            op_count_row_loss(c);
+            struct op_case *const c = row_case(&shapes[i], options[k], false, k % 2);
             c->large = rw_shape_numel(shapes[i].shape) > 4096;
             op_case_describe(c, "cross_entropy_with option %d", (int)k);
         }
@@ -47,19 +60,8 @@ static void add_far(void)
         for (size_t k = 0; k < sizeof options / sizeof *options; k++)
             for (int soft = 0; soft < 2; soft++) {
                 if (options[k].z > 0) continue;
-                struct op_case *const c =
-                    op_case_next(OP_TABLES, soft ? op_build_soft_cross_entropy : op_build_cross_entropy_with,
-                                 soft ? op_sizes_soft_loss : op_sizes_row_loss, 1 + soft);
-                rw_shape rows = shapes[i].shape;
-                rows.rank--;
-                rows.dim[rows.rank] = 0;
-                c->in[0] = c->in[1] = shapes[i];
-                c->in[0].range = OP_SCORES;
-                c->in[1].range = OP_POSITIVE;
-                take(c, options[k], rows, !soft && k % 2);
+                struct op_case *const c = row_case(&shapes[i], options[k], soft, !soft && k % 2);
                 c->value = i ? -3e5 : 1e4;
-                if (soft) op_count_soft_loss(c);
-                else op_count_row_loss(c);
                 op_case_describe(c, "cross_entropy_with%s far from 0, option %d", soft ? " probabilities" : "", (int)k);
             }
 }
@@ -71,15 +73,7 @@ static void add_soft(void)
                                          { S(3, 257), 0, 0 } };
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         for (size_t k = 0; k < sizeof options / sizeof *options; k++) {
-            struct op_case *const c = op_case_next(OP_TABLES, op_build_soft_cross_entropy, op_sizes_soft_loss, 2);
-            rw_shape rows = shapes[i].shape;
-            rows.rank--;
-            rows.dim[rows.rank] = 0;
-            c->in[0] = c->in[1] = shapes[i];
-            c->in[0].range = OP_SCORES;
-            c->in[1].range = OP_POSITIVE;
-            take(c, options[k], rows, false);
-            op_count_soft_loss(c);
+            struct op_case *const c = row_case(&shapes[i], options[k], true, false);
             op_case_describe(c, "cross_entropy_with probabilities, option %d", (int)k);
         }
 }
