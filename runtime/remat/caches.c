@@ -73,6 +73,7 @@ uint64_t rw_caches_use(struct rw_caches *x, uint32_t memory, uint64_t bytes, enu
 {
     struct rw_cached *const c = &x->of[memory];
     const uint64_t missing = bytes > c->bytes ? bytes - c->bytes : 0;
+    if (!missing && x->newest == memory) return 0; /* as an op finds what the one before it made */
     const uint64_t far = c->used || use == RW_USE_READ ? missing : take_over(x, missing, use);
     uint64_t room = 0;
     if (c->bytes) take_out(x, memory);

@@ -76,8 +76,8 @@ static double far_seconds(const struct rw_problem *p, const struct rw_schedule *
     uint64_t bytes = 0;
     for (uint32_t w = 0; w < a->n_words; w++) bytes += far_bytes(p, s, a, w, x);
     for (uint32_t w = 0; w < a->n_words; w++) {
-        const uint32_t root = rw_buffer_root(s, s->refs[a->word + w]);
-        if (s->buffers[root].source == RW_NONE_ID && s->buffers[root].last == i) rw_caches_die(x, root);
+        const uint32_t buffer = s->refs[a->word + w], root = rw_buffer_root(s, buffer);
+        if (s->buffers[root].last == i && s->buffers[root].source == RW_NONE_ID) rw_caches_die(x, root);
     }
     return (double)bytes * rw_far_seconds(p->memory);
 }
