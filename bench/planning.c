@@ -3,12 +3,14 @@
  * away, and how long planning takes. Runs nothing but with --run, where steps under budgets are timed in turn and the
  * peak that was measured is held against the budget.
  *
- *   planning [--run] [KIND SIZE WIDTH]...
+ *   planning [--run] [--far MIB US] [KIND SIZE WIDTH]...
+ *       --far caches hold MIB, and a MiB that is far takes US microseconds, both ways: as where costs were measured
  *       KIND  gpt, llama: SIZE layers of that width; blocks: SIZE residual blocks of 30 nodes; graph: SIZE random
  *             nodes; a network for images (resnet50, densenet121, ...), as published: SIZE pictures of that side
  */
 #include "figure.h"
 
+#include "base/alloc.h"
 #include "models/made.h"
 #include "models/model.h"
 #include "plan/build.h"
@@ -23,6 +25,8 @@
 #define SEQ 256
 
 /* ---- a step ---- */
+
+static struct rw_memory_cost far;
 
 struct step {
     const char *kind;
@@ -75,6 +79,7 @@ static void open_step(struct step *s)
     const bool gpt = !strcmp(s->kind, "gpt");
     rw_context_create(&s->ctx, &(rw_context_params){ .device = RW_DEVICE_CPU, .threads = 2 });
     rw_tape_create(&s->t, s->ctx);
+    if (far.picoseconds && (s->ctx->costs = rw_calloc(1, sizeof *s->ctx->costs))) s->ctx->costs->memory = far;
     model_preset(&config, "tiny");
     config.kind = gpt ? MODEL_GPT : MODEL_LLAMA;
     config.layers = s->size;
@@ -232,8 +237,14 @@ int main(int argc, char **argv)
                                             { .kind = "blocks", .size = 100 },
                                             { .kind = "graph", .size = 10000 } };
     const bool run = argc > 1 && !strcmp(argv[1], "--run");
-    for (size_t i = 0; argc == 1 + run && i < sizeof programs / sizeof *programs; i++) print_all(programs[i], false);
-    for (int i = 1 + run; i + 3 <= argc; i += 3)
+    int first = 1 + run;
+    if (first + 3 <= argc && !strcmp(argv[first], "--far")) {
+        far.near_bytes = strtoull(argv[first + 1], NULL, 10) << 20;
+        far.picoseconds = (uint64_t)(1e6 * atof(argv[first + 2]));
+        first += 3;
+    }
+    for (size_t i = 0; argc == first && i < sizeof programs / sizeof *programs; i++) print_all(programs[i], false);
+    for (int i = first; i + 3 <= argc; i += 3)
         print_all((struct step){ .kind = argv[i], .size = atoi(argv[i + 1]), .width = atoi(argv[i + 2]) }, run);
     return 0;
 }
