@@ -35,8 +35,7 @@ import zlib
 HERE = pathlib.Path(__file__).parent
 ROOT = HERE.parents[1]
 COPIED = ['meson.build', 'meson_options.txt', 'include', 'runtime', 'ops', 'tests', 'bench/models',
-          'bench/zoo.c', 'bench/zoo.h', 'docs/ops.md',
-          'bench/figure.h']
+          'bench/zoo.c', 'bench/zoo.h', 'bench/figure.h', 'docs/ops.md', 'examples/custom_op_cuda.cu']
 HEADER = '''#ifdef __cplusplus
 extern "C" int rw_mutant;
 #else
