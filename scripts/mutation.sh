@@ -19,7 +19,7 @@ if ! [ -f "$mutation_build/build/build.ninja" ]; then
     aligned='-fsanitize=alignment -fsanitize-undefined-trap-on-error'
     meson setup "$mutation_build/build" "$mutation_build/tree" -Dbuildtype=debugoptimized -Db_ndebug=false \
         -Dc_args="-include $mutation_build/tree/mutant.h -g0 -w" \
-        -Dcpp_args="-include $mutation_build/tree/mutant.h -g0 -w $aligned" -Dcpu_isa=v3 -Dcuda=disabled \
+        -Dcpp_args="-include $mutation_build/tree/mutant.h -g0 -w $aligned" "${rewind_own_isa[@]}" -Dcuda=disabled \
         -Dptx=disabled -Dbench=false -Dexamples=false >"$mutation_build/log" 2>&1 ||
         { cat "$mutation_build/log"; exit 1; }
 fi
