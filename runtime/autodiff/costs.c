@@ -62,21 +62,56 @@ static int compare_class(const char *op, uint8_t dtype, const char *other_op, ui
     return by_name ? by_name : (int)dtype - (int)other_dtype;
 }
 
-static const struct rw_cost_class *class_of(const struct rw_costs *costs, const char *op, uint8_t dtype)
+/* The first class that does not come before that of an op in a type. */
+static size_t first_class(const struct rw_costs *costs, const char *op, uint8_t dtype)
 {
     size_t low = 0, high = costs->n_kinds;
     while (low < high) {
         const size_t middle = (low + high) / 2;
         const struct rw_cost_class *const c = &costs->kind[middle];
-        const int by = compare_class(c->op, c->dtype, op, dtype);
-        if (!by) return c;
-        if (by < 0) low = middle + 1;
+        if (compare_class(c->op, c->dtype, op, dtype) < 0) low = middle + 1;
         else high = middle;
     }
+    return low;
+}
+
+static const struct rw_cost_class *class_of(const struct rw_costs *costs, const char *op, uint8_t dtype)
+{
+    const size_t i = first_class(costs, op, dtype);
+    return i < costs->n_kinds && !compare_class(costs->kind[i].op, costs->kind[i].dtype, op, dtype) ? &costs->kind[i]
+                                                                                                  : NULL;
+}
+
+/* A name without its last word: false where there is but one. */
+static bool shorten(char *name)
+{
+    char *const last = strrchr(name, '_');
+    if (last) *last = '\0';
+    return last != NULL;
+}
+
+/* An op in that type whose name goes on behind this one's, gelu_tanh_backward for gelu_tanh; NULL: none has. */
+static const struct rw_cost_class *class_of_longer(const struct rw_costs *costs, const char *op, uint8_t dtype)
+{
+    const size_t length = strlen(op);
+    for (size_t i = first_class(costs, op, 0); i < costs->n_kinds && !strncmp(costs->kind[i].op, op, length); i++)
+        if (costs->kind[i].dtype == dtype && costs->kind[i].op[length] == '_') return &costs->kind[i];
     return NULL;
 }
 
-/* What says most of an op that was never measured. */
+/* One of the same family, by its name: what is made again alone ran as a part of another, and so did its gradient. */
+static const struct rw_cost_class *class_of_family(const struct rw_costs *costs, const char *op, uint8_t dtype)
+{
+    char name[RW_COST_OP];
+    snprintf(name, sizeof name, "%s", op);
+    for (;;) {
+        const struct rw_cost_class *c = class_of(costs, name, dtype);
+        if (!c) c = class_of_longer(costs, name, dtype);
+        if (c || !shorten(name)) return c;
+    }
+}
+
+/* Of an op without a family. */
 static const struct rw_cost_class *class_of_bound(const struct rw_costs *costs, enum rw_cost_bound bound, uint8_t dtype)
 {
     const struct rw_cost_class *const best[] = { &costs->typed[bound][dtype], &costs->all[bound] };
@@ -92,7 +127,7 @@ double rw_costs_seconds(const struct rw_costs *costs, const rw_op_call *call, si
     const struct rw_cost_entry *const e = find(costs, rw_call_signature(call, attrs_size));
     if (e) return (double)e->picoseconds * 1e-12;
     const uint8_t dtype = call->n_outputs ? (uint8_t)call->out[0].dtype : 0;
-    const struct rw_cost_class *c = class_of(costs, call->op->name, dtype);
+    const struct rw_cost_class *c = class_of_family(costs, call->op->name, dtype);
     if (!c) c = class_of_bound(costs, bound_of(cost), dtype);
     return nominal * c->measured / c->nominal;
 }

@@ -2,8 +2,9 @@
  * Costs: what one run of a node takes on this machine, by the node's signature - its op, types, layouts and attributes
  * - as it was measured in real steps, or in some of the library's own (api/ceilings.c). A node that was not measured is
  * taken at nominal rates, times what its op took over those rates where it was measured; of an op that never was, times
- * what all of its type took, or else of any, that are bound by the same, by arithmetic or by memory: a matrix unit says
- * nothing of gelu. Without costs nominal rates are all there is.
+ * what one of its family took, by their names: gelu_tanh, which is made again alone where linear_gelu ran, is like
+ * gelu_tanh_backward; for want of one, times what all of its type took, or else of any, that are bound by the same, by
+ * arithmetic or by memory: a matrix unit says nothing of gelu. Without costs nominal rates are all there is.
  *
  * A node's cost is that of one whose memory is in the processor's caches. What is not there has a price of its own, a
  * byte: struct rw_memory_cost.

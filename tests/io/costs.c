@@ -361,6 +361,40 @@ Test(costs, an_op_that_never_ran_is_like_those_bound_by_the_same)
     fixture_close(&b);
 }
 
+static double times_nominal(struct fixture *b, const struct rw_costs *costs, const rw_tensor *x)
+{
+    double nominal;
+    const double seconds = seconds_of(b, costs, x, &nominal);
+    return seconds / nominal;
+}
+
+/*
+ * What a linear layer with gelu leaves is made again as gelu alone, which never ran: its gradient did, and says more of it
+ * than copies do. A name that only begins alike is no relative, and one in another type none that counts.
+ */
+Test(costs, an_op_that_never_ran_is_like_its_family)
+{
+    struct fixture b = fixture_open(1, 1);
+    struct rw_costs *const costs = rw_calloc(1, sizeof *costs);
+    rw_tensor *const in = rw_input(b.t, RW_F32, RW_SHAPE(500, 500), NULL);
+    rw_tensor *const half = rw_input(b.t, RW_BF16, RW_SHAPE(500, 500), NULL);
+    const struct rw_cost_entry entry[] = { entry_of("a copy", 1, 0, 1e9, 2), entry_of("gelu_tanh_backward", 2, 0, 1e9, 5),
+                                           entry_of("add", 3, 0, 1e9, 7), entry_of("logarithm", 4, 0, 1e9, 9) };
+    double all = 0;
+    for (int i = 0; i < 4; i++) {
+        all += (double)entry[i].picoseconds / 4;
+        cr_assert_eq(rw_costs_add(costs, &entry[i]), RW_OK);
+    }
+    all *= 1e-12 / rw_nominal_seconds((rw_op_cost){ 0, 1e9 });
+    cr_assert(rw_costs_seal(costs));
+    cr_expect_float_eq(times_nominal(&b, costs, rw_gelu_tanh(b.t, in)), 5, 1e-6);
+    cr_expect_float_eq(times_nominal(&b, costs, rw_add_scalar(b.t, in, 1)), 7, 1e-6);
+    cr_expect_float_eq(times_nominal(&b, costs, rw_log(b.t, in)), all, 1e-6, "a logarithm is no relative of log");
+    cr_expect_float_eq(times_nominal(&b, costs, rw_gelu_tanh(b.t, half)), all, 1e-6, "not of this type");
+    rw_costs_free(costs);
+    fixture_close(&b);
+}
+
 Test(costs, are_in_the_key_of_every_plan)
 {
     struct fixture b = measured();
