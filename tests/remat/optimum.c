@@ -240,6 +240,39 @@ Test(optimum, counts_what_memory_costs_that_is_far, .timeout = 3600)
                       (struct rw_memory_cost){ units * MADE_UNIT, us * 1000000 * ((1 << 20) / MADE_UNIT) });
 }
 
+/* Products with a parameter each, as large as what they make, between ops that have none. */
+static rw_tensor *layers_of_parameters(struct fixture *b, int layers)
+{
+    rw_tensor *x = rw_param(b->ctx, "p", RW_F32, RW_SHAPE(MADE_UNIT / 4));
+    for (int i = 0; i < layers; i++) {
+        char name[16];
+        snprintf(name, sizeof name, "w%d", i);
+        x = rw_exp(b->t, rw_mul(b->t, x, rw_param(b->ctx, name, RW_F32, RW_SHAPE(MADE_UNIT / 4))));
+    }
+    return rw_sum(b->t, x, RW_ALL_AXES, false);
+}
+
+/* What parameters take of the caches is not there for values; the bound knows it, and no more than it. */
+Test(optimum, counts_parameters_among_what_is_near)
+{
+    static struct best best;
+    struct gap gap = { .most = 0 };
+    for (int layers = 1; layers <= 3; layers++)
+        for (uint64_t units = 0; units <= 12; units++) {
+            struct step s = { .b = fixture_open(1, 1) };
+            struct rw_frontier f;
+            open_problem(&s, layers_of_parameters(&s.b, layers));
+            s.problem.memory = (struct rw_memory_cost){ units * MADE_UNIT, (uint64_t)1000000 * ((1 << 20) / MADE_UNIT) };
+            cr_assert_eq(rw_frontier_init(&f, &s.problem), RW_OK);
+            try_all(&f.candidates.graph, &best);
+            compare(&f, &best, &gap, (uint64_t)layers * 100 + units);
+            rw_frontier_finish(&f);
+            close_step(&s);
+        }
+    say("layers with parameters, far memory", &gap);
+    cr_expect_leq(gap.most, 1.10);
+}
+
 /* ---- every choice of what is kept, replayed and moved ---- */
 
 /* Times the size of other tapes, so that a unit is what may be moved at all. */
