@@ -262,7 +262,7 @@ Test(optimum, counts_parameters_among_what_is_near)
             struct step s = { .b = fixture_open(1, 1) };
             struct rw_frontier f;
             open_problem(&s, layers_of_parameters(&s.b, layers));
-            s.problem.memory = (struct rw_memory_cost){ units * MADE_UNIT, (uint64_t)1000000 * ((1 << 20) / MADE_UNIT) };
+            s.problem.memory = (struct rw_memory_cost){ units * MADE_UNIT, 1000000u * ((1 << 20) / MADE_UNIT) };
             cr_assert_eq(rw_frontier_init(&f, &s.problem), RW_OK);
             try_all(&f.candidates.graph, &best);
             compare(&f, &best, &gap, (uint64_t)layers * 100 + units);
