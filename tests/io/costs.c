@@ -369,8 +369,8 @@ static double times_nominal(struct fixture *b, const struct rw_costs *costs, con
 }
 
 /*
- * What a linear layer with gelu leaves is made again as gelu alone, which never ran: its gradient did, and says more of it
- * than copies do. A name that only begins alike is no relative, and one in another type none that counts.
+ * What a linear layer with gelu leaves is made again as gelu alone, which never ran: its gradient did, and says more of
+ * it than copies do. A name that only begins alike is no relative, and one in another type none that counts.
  */
 Test(costs, an_op_that_never_ran_is_like_its_family)
 {
@@ -378,8 +378,9 @@ Test(costs, an_op_that_never_ran_is_like_its_family)
     struct rw_costs *const costs = rw_calloc(1, sizeof *costs);
     rw_tensor *const in = rw_input(b.t, RW_F32, RW_SHAPE(500, 500), NULL);
     rw_tensor *const half = rw_input(b.t, RW_BF16, RW_SHAPE(500, 500), NULL);
-    const struct rw_cost_entry entry[] = { entry_of("a copy", 1, 0, 1e9, 2), entry_of("gelu_tanh_backward", 2, 0, 1e9, 5),
-                                           entry_of("add", 3, 0, 1e9, 7), entry_of("logarithm", 4, 0, 1e9, 9) };
+    const struct rw_cost_entry entry[] = { entry_of("a copy", 1, 0, 1e9, 2), entry_of("add", 2, 0, 1e9, 7),
+                                           entry_of("gelu_tanh_backward", 3, 0, 1e9, 5),
+                                           entry_of("logarithm", 4, 0, 1e9, 9) };
     double all = 0;
     for (int i = 0; i < 4; i++) {
         all += (double)entry[i].picoseconds / 4;
