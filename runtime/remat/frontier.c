@@ -8,9 +8,10 @@
 
 #include <stdlib.h>
 
-/* How much is tried: so many actions are simulated in all, but at least so many candidates; half as many again, in
-   another order, where it is more than these. */
+/* How much is tried: so many actions are simulated in all, fewer where each is looked up in the caches' books, but at
+   least so many candidates; half as many again, in another order, where it is more than these. */
 #define ACTIONS_IN_ALL 120000
+#define ACTIONS_WITH_BOOKS 90000
 #define CANDIDATES_LEAST 96
 #define CANDIDATES_MOST 512
 
@@ -59,7 +60,8 @@ static rw_status propose_all(struct rw_candidates *c)
 {
     rw_status status = rw_propose_none(c);
     if (status) return status;
-    const size_t n = ACTIONS_IN_ALL / (c->sim.schedule.n_actions + 1);
+    const size_t all = c->graph.p->memory.picoseconds ? ACTIONS_WITH_BOOKS : ACTIONS_IN_ALL;
+    const size_t n = all / (c->sim.schedule.n_actions + 1);
     const size_t n_try = n < CANDIDATES_LEAST ? CANDIDATES_LEAST : n > CANDIDATES_MOST ? CANDIDATES_MOST : n;
     status = rw_propose_recipes(c, n_try, n > CANDIDATES_LEAST ? n_try / 2 : 0);
     if (!status) status = rw_propose_named(c);
