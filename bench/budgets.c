@@ -194,6 +194,16 @@ static void measure_costs(struct step *s)
     must(s, rw_costs_end(s->ctx));
 }
 
+/* With what memory costs, which the first step that was measured asks for: caches are simulated, too. */
+static void print_planning_with_costs(void)
+{
+    struct step s = { 0 };
+    open_model(&s, MODEL_GPT, "tiny", 12, 256);
+    measure_costs(&s);
+    figure("planning of a budget, 12 GPT blocks, measured costs", planning_s(&s, record(&s)), "s", 0.02);
+    close_step(&s);
+}
+
 struct row {
     const char *policy, *name;
     double bound, seconds[MOST];
@@ -292,6 +302,7 @@ int main(int argc, char **argv)
     }
     print_predicted();
     for (enum model_kind kind = 0; kind < MODEL_KINDS; kind++) print_measured_peaks(kind);
+    print_planning_with_costs();
     print_measured_times(rounds);
     return 0;
 }
