@@ -220,6 +220,16 @@ VEC_INLINE vf vf_fma(vf a, vf b, vf c)
 }
 
 /* Sum and maximum over lanes as a fixed tree: halves, quarters, ... */
+#if defined(RW_ISA_IS_V4) || defined(RW_ISA_IS_V3)
+VEC_INLINE float vf_sum(vf x)
+{
+    union { vf v; __m256 h[2]; } u = { x };
+    const __m256 eight = _mm256_add_ps(u.h[0], u.h[1]);
+    const __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+    const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+    return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
+}
+#else
 VEC_INLINE float vf_sum(vf x)
 {
     float l[VF_LANES];
@@ -228,6 +238,7 @@ VEC_INLINE float vf_sum(vf x)
         for (int i = 0; i < n; i++) l[i] += l[i + n];
     return l[0];
 }
+#endif
 
 VEC_INLINE double vd_sum(vd x)
 {

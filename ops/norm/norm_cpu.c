@@ -8,15 +8,16 @@
 #include "ops/common/util.h"
 #include "ops/common/vec.h"
 
-VEC_INLINE vf load(const void *p, rw_dtype dtype, int64_t at, int64_t i, int64_t n)
+/* whole: no lane is past the end of the row. */
+VEC_INLINE vf load(const void *p, rw_dtype dtype, int64_t at, int64_t i, int64_t n, bool whole)
 {
-    if (i + VF_LANES <= n) return vf_get(p, dtype, at + i);
+    if (whole) return vf_get(p, dtype, at + i);
     return vf_load_some((const char *)p + (size_t)(at + i) * float_size(dtype), dtype, n - i, 0);
 }
 
-VEC_INLINE void store(void *p, rw_dtype dtype, int64_t at, int64_t i, int64_t n, vf x)
+VEC_INLINE void store(void *p, rw_dtype dtype, int64_t at, int64_t i, int64_t n, bool whole, vf x)
 {
-    if (i + VF_LANES <= n) vf_put(p, dtype, at + i, x);
+    if (whole) vf_put(p, dtype, at + i, x);
     else vf_store_some((char *)p + (size_t)(at + i) * float_size(dtype), dtype, n - i, x);
 }
 
@@ -27,33 +28,103 @@ VEC_INLINE vf inside(vf x, int64_t i, int64_t n)
     return x;
 }
 
-VEC_INLINE void statistics(const void *x, rw_dtype dtype, int64_t at, int64_t n, const struct rw_norm_attrs *a,
-                           float *mean, float *r)
+/*
+ * Rows that are worked on side by side, each in its own order: a sum waits for the one before it, so that a row alone
+ * would leave the processor idle. As many as there are registers for.
+ */
+#if defined(RW_ISA_IS_V4)
+enum { ABREAST = 4 };
+#elif defined(RW_ISA_IS_V3)
+enum { ABREAST = 2 };
+#else
+enum { ABREAST = 1 };
+#endif
+
+/* `count` rows of n numbers, from element `at` on; after inlining count is ABREAST or one. */
+struct rows {
+    const void *x, *weight;
+    rw_dtype dtype;
+    int64_t at, n;
+    int count;
+    bool rms;
+    float mean[ABREAST], r[ABREAST];
+};
+
+VEC_INLINE struct rows rows_of(const rw_kernel *k, rw_dtype dtype, int64_t at, int64_t n, int count)
 {
-    vf sum = { 0 };
-    *mean = 0;
-    if (!a->rms) {
-        for (int64_t i = 0; i < n; i += VF_LANES) sum += load(x, dtype, at, i, n);
-        *mean = vf_sum(sum) / (float)n;
-    }
-    vf square = { 0 };
-    for (int64_t i = 0; i < n; i += VF_LANES) {
-        vf d = load(x, dtype, at, i, n) - *mean;
-        if (i + VF_LANES > n) d = inside(d, i, n);
-        square += d * d;
-    }
-    *r = 1 / sqrtf(vf_sum(square) / (float)n + (float)a->eps);
+    return (struct rows){ .x = k->in[0].data, .weight = k->in[1].data, .dtype = dtype, .at = at, .n = n,
+                          .count = count, .rms = ((const struct rw_norm_attrs *)k->attrs)->rms };
 }
 
-VEC_INLINE void forward_row(const rw_kernel *k, rw_dtype dtype, int64_t at, int64_t n)
+/* Of what lies like x, in row l. */
+VEC_INLINE vf load_of(const struct rows *s, const void *p, int l, int64_t i, bool whole)
+{
+    return load(p, s->dtype, s->at + l * s->n, i, s->n, whole);
+}
+
+VEC_INLINE void store_of(const struct rows *s, void *p, int l, int64_t i, bool whole, vf x)
+{
+    store(p, s->dtype, s->at + l * s->n, i, s->n, whole, x);
+}
+
+VEC_INLINE void add_numbers(const struct rows *s, int64_t i, bool whole, vf *sum)
+{
+    for (int l = 0; l < s->count; l++) sum[l] += load_of(s, s->x, l, i, whole);
+}
+
+VEC_INLINE void add_squares(const struct rows *s, int64_t i, bool whole, vf *sum)
+{
+    for (int l = 0; l < s->count; l++) {
+        const vf d = load_of(s, s->x, l, i, whole) - s->mean[l], d_inside = whole ? d : inside(d, i, s->n);
+        sum[l] += d_inside * d_inside;
+    }
+}
+
+/* The numbers of a row that fill vectors. */
+static int64_t whole_of(int64_t n)
+{
+    return n / VF_LANES * VF_LANES;
+}
+
+VEC_INLINE void take_means(struct rows *s)
+{
+    const int64_t n = s->n, whole = whole_of(n);
+    vf sum[ABREAST] = { 0 };
+    for (int64_t i = 0; i < whole; i += VF_LANES) add_numbers(s, i, true, sum);
+    if (whole < n) add_numbers(s, whole, false, sum);
+    for (int l = 0; l < s->count; l++) s->mean[l] = vf_sum(sum[l]) / (float)n;
+}
+
+VEC_INLINE void take_statistics(struct rows *s, double eps)
+{
+    const int64_t n = s->n, whole = whole_of(n);
+    vf square[ABREAST] = { 0 };
+    if (!s->rms) take_means(s);
+    for (int64_t i = 0; i < whole; i += VF_LANES) add_squares(s, i, true, square);
+    if (whole < n) add_squares(s, whole, false, square);
+    for (int l = 0; l < s->count; l++) s->r[l] = 1 / sqrtf(vf_sum(square[l]) / (float)n + (float)eps);
+}
+
+VEC_INLINE void put_normal(const struct rows *s, const void *bias, void *y, int l, int64_t i, bool whole)
+{
+    const vf weight = load(s->weight, s->dtype, 0, i, s->n, whole);
+    vf to = (load_of(s, s->x, l, i, whole) - s->mean[l]) * s->r[l] * weight;
+    if (bias) to += load(bias, s->dtype, 0, i, s->n, whole);
+    store_of(s, y, l, i, whole, to);
+}
+
+/* What is written is written straight through, one row behind the other: it may not be in the caches. */
+VEC_INLINE void forward_rows(const rw_kernel *k, rw_dtype dtype, int64_t at, int64_t n, int count)
 {
     const struct rw_norm_attrs *const a = k->attrs;
-    float mean, r;
-    statistics(k->in[0].data, dtype, at, n, a, &mean, &r);
-    for (int64_t i = 0; i < n; i += VF_LANES) {
-        vf y = (load(k->in[0].data, dtype, at, i, n) - mean) * r * load(k->in[1].data, dtype, 0, i, n);
-        if (a->vectors == 2) y += load(k->in[2].data, dtype, 0, i, n);
-        store(k->out[0].data, dtype, at, i, n, y);
+    const void *const bias = a->vectors == 2 ? k->in[2].data : NULL;
+    void *const y = k->out[0].data;
+    const int64_t whole = whole_of(n);
+    struct rows s = rows_of(k, dtype, at, n, count);
+    take_statistics(&s, a->eps);
+    for (int l = 0; l < count; l++) {
+        for (int64_t i = 0; i < whole; i += VF_LANES) put_normal(&s, bias, y, l, i, true);
+        if (whole < n) put_normal(&s, bias, y, l, whole, false);
     }
 }
 
@@ -70,17 +141,32 @@ static void forward_row_d(const rw_kernel *k, int64_t at, int64_t n)
         y[i] = (x[i] - mean) * r * w[i] + (a->vectors == 2 ? ((const double *)k->in[2].data)[i] : 0);
 }
 
+static void forward_some(const rw_kernel *k, int64_t at, int64_t n, int64_t rows)
+{
+    const rw_dtype dtype = k->in[0].dtype;
+    int64_t i = 0;
+    for (; dtype != RW_F64 && i + ABREAST <= rows; i += ABREAST) {
+        if (dtype == RW_BF16) forward_rows(k, RW_BF16, at + i * n, n, ABREAST);
+        else if (dtype == RW_F16) forward_rows(k, RW_F16, at + i * n, n, ABREAST);
+        else forward_rows(k, RW_F32, at + i * n, n, ABREAST);
+    }
+    for (; i < rows; i++) {
+        if (dtype == RW_F64) forward_row_d(k, at + i * n, n);
+        else if (dtype == RW_BF16) forward_rows(k, RW_BF16, at + i * n, n, 1);
+        else if (dtype == RW_F16) forward_rows(k, RW_F16, at + i * n, n, 1);
+        else forward_rows(k, RW_F32, at + i * n, n, 1);
+    }
+}
+
 rw_status RW_ISA_NAME(rw_norm_cpu)(const rw_kernel *k);
 rw_status RW_ISA_NAME(rw_norm_cpu)(const rw_kernel *k)
 {
     const rw_layout *const l = k->in[0].layout;
-    const int64_t n = l->dim[l->rank - 1], rows = l->numel / n;
+    const int64_t n = l->dim[l->rank - 1], rows = l->numel / n, parts = rw_norm_blocks(rows);
 #pragma omp parallel for num_threads(k->threads) schedule(static) if (l->numel >= RW_PARALLEL_FROM)
-    for (int64_t i = 0; i < rows; i++) {
-        if (k->in[0].dtype == RW_F64) forward_row_d(k, i * n, n);
-        else if (k->in[0].dtype == RW_BF16) forward_row(k, RW_BF16, i * n, n);
-        else if (k->in[0].dtype == RW_F16) forward_row(k, RW_F16, i * n, n);
-        else forward_row(k, RW_F32, i * n, n);
+    for (int64_t i = 0; i < parts; i++) {
+        const int64_t first = rows * i / parts;
+        forward_some(k, first * n, n, rows * (i + 1) / parts - first);
     }
     return RW_OK;
 }
@@ -90,34 +176,70 @@ struct block {
     void *dw, *db, *dx;
 };
 
+/* Of h = dy weight, and of h times x as it left. */
+VEC_INLINE void add_slopes(const struct rows *s, const void *dy, int64_t i, bool whole, vf *sum_h, vf *sum_hx)
+{
+    const vf weight = load(s->weight, s->dtype, 0, i, s->n, whole);
+    for (int l = 0; l < s->count; l++) {
+        const vf xh = (load_of(s, s->x, l, i, whole) - s->mean[l]) * s->r[l];
+        const vf h = load_of(s, dy, l, i, whole) * weight;
+        sum_h[l] += h;
+        sum_hx[l] += h * xh;
+    }
+}
+
+/* What backward reads and writes besides; sum: NULL where dx is not added to one. */
+struct slopes {
+    const void *dy, *sum;
+    void *dx;
+    float mean_h[ABREAST], mean_hx[ABREAST];
+};
+
+VEC_INLINE void take_slopes(const struct rows *s, struct slopes *d)
+{
+    const int64_t n = s->n, whole = whole_of(n);
+    vf sum_h[ABREAST] = { 0 }, sum_hx[ABREAST] = { 0 };
+    for (int64_t i = 0; i < whole; i += VF_LANES) add_slopes(s, d->dy, i, true, sum_h, sum_hx);
+    if (whole < n) add_slopes(s, d->dy, whole, false, sum_h, sum_hx);
+    for (int l = 0; l < s->count; l++) {
+        d->mean_h[l] = s->rms ? 0 : vf_sum(sum_h[l]) / (float)n;
+        d->mean_hx[l] = vf_sum(sum_hx[l]) / (float)n;
+    }
+}
+
+VEC_INLINE void put_slopes(const struct rows *s, const struct slopes *d, const struct block *b, int64_t i, bool whole)
+{
+    const vf weight = load(s->weight, s->dtype, 0, i, s->n, whole), none = vf_all(0);
+    vf dw = load(b->dw, RW_F32, 0, i, s->n, whole), db = b->db ? load(b->db, RW_F32, 0, i, s->n, whole) : none;
+    vf columns = b->dx ? load(b->dx, RW_F32, 0, i, s->n, whole) : none;
+    for (int l = 0; l < s->count; l++) {
+        const vf dy = load_of(s, d->dy, l, i, whole), h = dy * weight;
+        const vf xh = (load_of(s, s->x, l, i, whole) - s->mean[l]) * s->r[l];
+        dw += dy * xh;
+        db += dy;
+        vf dx = s->r[l] * (h - d->mean_h[l] - xh * d->mean_hx[l]);
+        if (d->sum) dx += load_of(s, d->sum, l, i, whole);
+        store_of(s, d->dx, l, i, whole, dx);
+        if (b->dx) columns += load_of(s, d->dx, l, i, whole); /* what the layer gets: it has been rounded */
+    }
+    store(b->dw, RW_F32, 0, i, s->n, whole, dw);
+    if (b->db) store(b->db, RW_F32, 0, i, s->n, whole, db);
+    if (b->dx) store(b->dx, RW_F32, 0, i, s->n, whole, columns);
+}
+
 /* in: x, weight, dy, perhaps sums; out: dx, dweight, dbias, sums of dx's columns, added to the sums. */
-VEC_INLINE void backward_row(const rw_kernel *k, rw_dtype dtype, int64_t at, int64_t n, const struct block *b)
+VEC_INLINE void backward_rows(const rw_kernel *k, rw_dtype dtype, int64_t at, int64_t n, int count, struct block b)
 {
     const struct rw_norm_attrs *const a = k->attrs;
     const int sum = rw_norm_addend(a, k->n_outputs);
-    const bool adds = rw_kernel_has(k, sum);
-    float mean, r;
-    statistics(k->in[0].data, dtype, at, n, a, &mean, &r);
-    vf sum_h = { 0 }, sum_hx = { 0 };
-    for (int64_t i = 0; i < n; i += VF_LANES) {
-        const vf xh = (load(k->in[0].data, dtype, at, i, n) - mean) * r;
-        const vf h = load(k->in[2].data, dtype, at, i, n) * load(k->in[1].data, dtype, 0, i, n);
-        sum_h += h;
-        sum_hx += h * xh;
-    }
-    const float mean_h = a->rms ? 0 : vf_sum(sum_h) / (float)n, mean_hx = vf_sum(sum_hx) / (float)n;
-    for (int64_t i = 0; i < n; i += VF_LANES) {
-        const vf dy = load(k->in[2].data, dtype, at, i, n), xh = (load(k->in[0].data, dtype, at, i, n) - mean) * r;
-        const vf h = dy * load(k->in[1].data, dtype, 0, i, n);
-        store(b->dw, RW_F32, 0, i, n, load(b->dw, RW_F32, 0, i, n) + dy * xh);
-        if (b->db) store(b->db, RW_F32, 0, i, n, load(b->db, RW_F32, 0, i, n) + dy);
-        vf dx = r * (h - mean_h - xh * mean_hx);
-        if (adds) dx += load(k->in[sum].data, dtype, at, i, n);
-        store(k->out[0].data, dtype, at, i, n, dx);
-        if (!b->dx) continue;
-        const vf stored = load(k->out[0].data, dtype, at, i, n); /* what the layer gets: it has been rounded */
-        store(b->dx, RW_F32, 0, i, n, load(b->dx, RW_F32, 0, i, n) + stored);
-    }
+    const int64_t whole = whole_of(n);
+    struct slopes d = { .dy = k->in[2].data, .sum = rw_kernel_has(k, sum) ? k->in[sum].data : NULL,
+                        .dx = k->out[0].data };
+    struct rows s = rows_of(k, dtype, at, n, count);
+    take_statistics(&s, a->eps);
+    take_slopes(&s, &d);
+    for (int64_t i = 0; i < whole; i += VF_LANES) put_slopes(&s, &d, &b, i, true);
+    if (whole < n) put_slopes(&s, &d, &b, whole, false);
 }
 
 static void backward_row_d(const rw_kernel *k, int64_t at, int64_t n, const struct block *b)
@@ -172,6 +294,23 @@ static void add_all_blocks(const rw_kernel *k, int64_t blocks, int64_t width)
     }
 }
 
+static void backward_some(const rw_kernel *k, int64_t at, int64_t n, int64_t rows, const struct block *b)
+{
+    const rw_dtype dtype = k->in[0].dtype;
+    int64_t i = 0;
+    for (; dtype != RW_F64 && i + ABREAST <= rows; i += ABREAST) {
+        if (dtype == RW_BF16) backward_rows(k, RW_BF16, at + i * n, n, ABREAST, *b);
+        else if (dtype == RW_F16) backward_rows(k, RW_F16, at + i * n, n, ABREAST, *b);
+        else backward_rows(k, RW_F32, at + i * n, n, ABREAST, *b);
+    }
+    for (; i < rows; i++) {
+        if (dtype == RW_F64) backward_row_d(k, at + i * n, n, b);
+        else if (dtype == RW_BF16) backward_rows(k, RW_BF16, at + i * n, n, 1, *b);
+        else if (dtype == RW_F16) backward_rows(k, RW_F16, at + i * n, n, 1, *b);
+        else backward_rows(k, RW_F32, at + i * n, n, 1, *b);
+    }
+}
+
 rw_status RW_ISA_NAME(rw_norm_backward_cpu)(const rw_kernel *k);
 rw_status RW_ISA_NAME(rw_norm_backward_cpu)(const rw_kernel *k)
 {
@@ -187,12 +326,8 @@ rw_status RW_ISA_NAME(rw_norm_backward_cpu)(const rw_kernel *k)
         const struct block b = { dw, a->rms ? NULL : dw + vector,
                                  columns ? dw + (size_t)(k->n_outputs - 2) * vector : NULL };
         memset(dw, 0, block);
-        for (int64_t row = rows * i / blocks; row < rows * (i + 1) / blocks; row++) {
-            if (k->in[0].dtype == RW_F64) backward_row_d(k, row * n, n, &b);
-            else if (k->in[0].dtype == RW_BF16) backward_row(k, RW_BF16, row * n, n, &b);
-            else if (k->in[0].dtype == RW_F16) backward_row(k, RW_F16, row * n, n, &b);
-            else backward_row(k, RW_F32, row * n, n, &b);
-        }
+        const int64_t first = rows * i / blocks;
+        backward_some(k, first * n, n, rows * (i + 1) / blocks - first, &b);
     }
     add_all_blocks(k, blocks, n);
     return RW_OK;
