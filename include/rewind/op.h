@@ -98,7 +98,8 @@ typedef struct rw_view {
     rw_dtype dtype;
 } rw_view;
 
-/** A running node. Everything a kernel may read. */
+/** A running node. Everything a kernel may read. Its threads round to nearest, with subnormal numbers, whatever the
+    caller's do. */
 typedef struct rw_kernel {
     const rw_op_def *op;
     const void *attrs;

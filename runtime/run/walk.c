@@ -2,6 +2,7 @@
 #include "run/walk.h"
 
 #include "base/clock.h"
+#include "base/float_mode.h"
 #include "base/round.h"
 #include "record/own_ops.h"
 #include "run/lanes.h"
@@ -331,7 +332,7 @@ static void name_range(struct walk *w, const struct rw_action *action)
     w->ctx->device->range(w->ctx->device_state, text);
 }
 
-rw_status rw_walk(struct rw_run *r, size_t from, size_t to, size_t *ret_reached)
+static rw_status walk_over(struct rw_run *r, size_t from, size_t to, size_t *ret_reached)
 {
     rw_context *const ctx = r->tape->ctx;
     struct walk w = { .run = r, .t = r->tape, .ctx = ctx, .plan = r->plan, .arena = rw_run_arena(r),
@@ -351,5 +352,14 @@ rw_status rw_walk(struct rw_run *r, size_t from, size_t to, size_t *ret_reached)
     if (!(r->flags & RW_RUN_UPDATE)) ctx->memory.measured_peak = r->highest;
     if (i == r->plan->n_actions) rw_company_judge(r->company);
     *ret_reached = i;
+    return status;
+}
+
+rw_status rw_walk(struct rw_run *r, size_t from, size_t to, size_t *ret_reached)
+{
+    struct rw_float_mode mode;
+    rw_float_mode_enter(&mode, r->threads);
+    const rw_status status = walk_over(r, from, to, ret_reached);
+    rw_float_mode_leave(&mode);
     return status;
 }

@@ -2,6 +2,7 @@
 #include "device/cpu/onednn_primitive.h"
 
 #include "base/alloc.h"
+#include "device/cpu/signals.h"
 
 #include <omp.h>
 #include <string.h>
@@ -352,5 +353,9 @@ dnnl_status_t rw_onednn_point(dnnl_memory_t m, const void *data)
 rw_status rw_onednn_execute(struct rw_onednn_primitive *p, dnnl_primitive_t primitive, int thread,
                             const dnnl_exec_arg_t *args, int n)
 {
-    return rw_onednn_status_of(dnnl_primitive_execute(primitive, p->owner->streams[thread], n, args));
+    sigset_t signals;
+    rw_signals_hold(&signals);
+    const dnnl_status_t status = dnnl_primitive_execute(primitive, p->owner->streams[thread], n, args);
+    rw_signals_let(&signals);
+    return rw_onednn_status_of(status);
 }

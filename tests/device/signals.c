@@ -1,0 +1,103 @@
+/*
+ * A handler that is called while the library computes finds the stack pointer in a stack: what the kernel writes below
+ * it for a handler without a stack of its own, it must not write into somebody's memory.
+ */
+#include "support/support.h"
+
+#include <criterion/criterion.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/time.h>
+#include <ucontext.h>
+
+#if defined(__x86_64__) && defined(__linux__)
+
+enum { N = 512, SIGNALS = 300, STEPS_MOST = 4000 };
+
+static volatile sig_atomic_t seen, outside;
+static _Thread_local char *low, *high; /* of the thread's stack */
+
+static void find_stack(void)
+{
+    pthread_attr_t attr;
+    void *at;
+    size_t size;
+    if (pthread_getattr_np(pthread_self(), &attr)) return;
+    pthread_attr_getstack(&attr, &at, &size);
+    pthread_attr_destroy(&attr);
+    low = at;
+    high = low + size;
+}
+
+/* On a stack of its own, so that it may look at what it finds. */
+static void look(int signal, siginfo_t *info, void *context)
+{
+    const ucontext_t *const c = context;
+    const char *const at = (const char *)(uintptr_t)c->uc_mcontext.gregs[REG_RSP];
+    (void)signal;
+    (void)info;
+    seen++;
+    outside += at < low || at >= high;
+}
+
+static void begin_timer(void)
+{
+    static char stack[1 << 16];
+    const stack_t own = { .ss_sp = stack, .ss_size = sizeof stack };
+    struct sigaction action = { .sa_sigaction = look, .sa_flags = SA_SIGINFO | SA_ONSTACK | SA_RESTART };
+    const struct itimerval often = { { 0, 1000 }, { 0, 1000 } };
+    cr_assert_eq(sigaltstack(&own, NULL), 0);
+    cr_assert_eq(sigaction(SIGALRM, &action, NULL), 0);
+    cr_assert_eq(setitimer(ITIMER_REAL, &often, NULL), 0);
+}
+
+/* Of one thread: a timer's signals go to any that does not hold them. */
+static void step(struct fixture *b, rw_tensor *w)
+{
+    rw_tape_reset(b->t);
+    rw_tensor *const x = rw_randn(b->t, RW_F32, RW_SHAPE(N, N));
+    cr_assert_eq(rw_backward(b->t, rw_mean(b->t, rw_matmul(b->t, x, w), RW_ALL_AXES, false)), RW_OK);
+}
+
+Test(signals, find_the_stack_pointer_in_a_stack)
+{
+    struct fixture b = fixture_open(1, 1);
+    rw_tensor *const w = rw_param(b.ctx, "w", RW_F32, RW_SHAPE(N, N));
+    rw_init_normal(w, 0, 0.1);
+    find_stack();
+    step(&b, w);
+    begin_timer();
+    for (int i = 0; i < STEPS_MOST && seen < SIGNALS; i++) step(&b, w);
+    setitimer(ITIMER_REAL, &(struct itimerval){ 0 }, NULL);
+    cr_expect_geq(seen, SIGNALS);
+    cr_expect_eq(outside, 0, "%d of %d signals found it elsewhere", (int)outside, (int)seen);
+    fixture_close(&b);
+}
+
+/* They are only held: one that was sent while a product ran has arrived when the call is over. */
+Test(signals, arrive)
+{
+    sigset_t before, after;
+    struct fixture b = fixture_open(1, 1);
+    rw_tensor *const w = rw_param(b.ctx, "w", RW_F32, RW_SHAPE(N, N));
+    rw_init_normal(w, 0, 0.1);
+    pthread_sigmask(SIG_SETMASK, NULL, &before);
+    find_stack();
+    step(&b, w);
+    begin_timer();
+    step(&b, w);
+    for (int i = 0; i < STEPS_MOST && !seen; i++) step(&b, w);
+    setitimer(ITIMER_REAL, &(struct itimerval){ 0 }, NULL);
+    cr_expect_gt(seen, 0);
+    pthread_sigmask(SIG_SETMASK, NULL, &after);
+    for (int s = 1; s < NSIG; s++) cr_expect_eq(sigismember(&before, s), sigismember(&after, s), "signal %d", s);
+    fixture_close(&b);
+}
+
+#else
+Test(signals, find_the_stack_pointer_in_a_stack)
+{
+    cr_skip_test("where the stack pointer was is known on x86-64 alone");
+}
+#endif
