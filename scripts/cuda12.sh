@@ -61,11 +61,12 @@ make_toolkit() {
     touch "$cuda12/made"
 }
 
-# compile_kernels: each for the oldest device, hardly optimized. A file a line that does not compile.
+# compile_kernels: each for the oldest device, hardly optimized, and without the host's compiler behind it: nvcc has
+# looked at the host's functions by then. A file a line that does not compile.
 compile_kernels() {
     (cd "$rewind_root" && find ops runtime -name '*.cu' | xargs -P "$(nproc)" -I{} sh -c '
-        out=$("$0" -c "{}" -o /dev/null -std=c++17 --fmad=false --expt-relaxed-constexpr -DNDEBUG -Iinclude -Iruntime \
-            -I. -Xcicc -O1 -Xptxas -O0 -Wno-deprecated-gpu-targets -gencode arch=compute_80,code=sm_80 2>&1) ||
+        out=$("$0" -cubin "{}" -o /dev/null -std=c++17 --fmad=false --expt-relaxed-constexpr -DNDEBUG -Iinclude \
+            -Iruntime -I. -Xcicc -O1 -Xptxas -O0 -Wno-deprecated-gpu-targets -arch=sm_80 2>&1) ||
             { echo "FAILED  {}"; echo "$out" | head -20; }' "$cuda12/toolkit/bin/nvcc")
 }
 
