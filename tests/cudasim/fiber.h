@@ -4,7 +4,8 @@
 
 #include <stddef.h>
 
-#if defined(__SANITIZE_ADDRESS__)
+#if defined(CUDASIM_ASAN) /* not sanitized itself: meson.build */
+#elif defined(__SANITIZE_ADDRESS__)
 #define CUDASIM_ASAN 1
 #elif defined(__has_feature)
 #if __has_feature(address_sanitizer)
