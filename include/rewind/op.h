@@ -296,7 +296,8 @@ RW_API rw_tensor *rw_grad_input(const rw_grad_call *g, int i);
 RW_API rw_tensor *rw_grad_output(const rw_grad_call *g, int i);
 /** The gradient of output i; NULL when nothing flows into it. At least one is not NULL. */
 RW_API rw_tensor *rw_grad_upstream(const rw_grad_call *g, int i);
-/** True when somebody wants the gradient of input i. Rules skip what nobody wants. */
+/** True when somebody wants the gradient of input i, in rw_grad() that of what it is asked for. Rules skip what nobody
+    wants. */
 RW_API bool rw_grad_wanted(const rw_grad_call *g, int i);
 /** The type in which the gradient of input i is summed: the input's, or float32 for a parameter of 16 bits. */
 RW_API rw_dtype rw_grad_dtype(const rw_grad_call *g, int i);

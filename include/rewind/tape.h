@@ -119,7 +119,8 @@ RW_API rw_status rw_backward_from(rw_tape *t, size_t n, rw_tensor *const *y, rw_
 
 /**
  * Records the gradient of a sum of y's elements with respect to x[0..n) as ops on the tape, so that they can be used
- * like any result and differentiated again. What was recorded before all of x has no part in it.
+ * like any result and differentiated again. Only what lies between is differentiated: what was recorded before all of
+ * x, or depends on none of them, has no part in it, and no rule of it is called.
  * @param ret_grads receives n tensors, owned by the tape; untouched on failure. NULL entries: y does not depend on x.
  */
 RW_API rw_status rw_grad_at(rw_site at, rw_tape *t, rw_tensor *y, rw_tensor *const *x, size_t n, rw_tensor **ret_grads);

@@ -274,7 +274,7 @@ static rw_status grad_of_pieces(rw_grad_call *g, int weight, rw_tensor *dy)
     const struct rw_conv_attrs *const a = rw_grad_attrs(g);
     rw_tape *const t = rw_grad_tape(g);
     rw_tensor *const whole = rw_grad_value(g, a->whole), *const w = rw_grad_input(g, weight);
-    if (rw_tensor_requires_grad(whole)) {
+    if (rw_grad_value_wanted(g, a->whole)) {
         rw_tensor *const dx = of_data(g, dy, w, whole);
         RW_CHECK(rw_grad_set_value(g, whole, dx ? rw_cast(t, dx, rw_tensor_dtype(whole)) : NULL));
     }

@@ -163,7 +163,7 @@ static rw_tensor *x_of(rw_grad_call *g)
 static bool wants_x(const rw_grad_call *g)
 {
     const struct rw_groups_attrs *const a = rw_grad_attrs(g);
-    return a->more ? rw_tensor_requires_grad(rw_grad_value(g, a->whole)) : rw_grad_wanted(g, 0);
+    return a->more ? rw_grad_value_wanted(g, a->whole) : rw_grad_wanted(g, 0);
 }
 
 static rw_status set_x(rw_grad_call *g, rw_tensor *dx)

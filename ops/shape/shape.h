@@ -2,6 +2,8 @@
 #ifndef RW_OPS_SHAPE_H
 #define RW_OPS_SHAPE_H
 
+#include "record/maker.h"
+
 #include <rewind/op.h>
 
 struct rw_arange_attrs {
@@ -12,7 +14,6 @@ struct rw_arange_attrs {
 struct rw_concat_attrs {
     int64_t axis;
 };
-extern const rw_op_def rw_op_concat;
 
 struct rw_pad_attrs {
     double value;

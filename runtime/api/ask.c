@@ -254,7 +254,6 @@ rw_status rw_grad_at(rw_site at, rw_tape *t, rw_tensor *y, rw_tensor *const *x, 
     const struct rw_tape_mark mark = rw_tape_mark(t);
     uint32_t *const of = rw_malloc(n * sizeof *of);
     if (!of) return rw_fail(t->ctx, RW_ERR_MEMORY, "rw_grad at %s:%d: out of memory", at.file, at.line);
-    uint32_t first = RW_NONE_ID;
     for (size_t i = 0; !status && i < n; i++) {
         char name[32];
         snprintf(name, sizeof name, "tensor %zu", i);
@@ -264,11 +263,10 @@ rw_status rw_grad_at(rw_site at, rw_tape *t, rw_tensor *y, rw_tensor *const *x, 
             status = rw_fail(t->ctx, RW_ERR_ARGUMENT, "rw_grad at %s:%d: tensor %zu requires no gradient; mark it with "
                              "rw_require_grad() before it is used", at.file, at.line, i);
         else of[i] = v->id;
-        if (!status && of[i] < first) first = of[i];
     }
     rw_tensor **const grads = rw_calloc(t->n_values, sizeof *grads);
     if (!status && !grads) status = rw_fail(t->ctx, RW_ERR_MEMORY, "rw_grad at %s:%d: out of memory", at.file, at.line);
-    if (!status) status = rw_differentiate(t, &(struct rw_root){ .value = y->id }, 1, first, true, grads, NULL);
+    if (!status) status = rw_differentiate(t, &(struct rw_root){ .value = y->id }, 1, of, n, grads, NULL);
     if (status) rw_tape_undo(t, &mark);
     for (size_t i = 0; !status && i < n; i++) ret_grads[i] = grads[of[i]];
     rw_free(grads);

@@ -3,6 +3,7 @@
 
 #include "autodiff/rule.h"
 #include "base/alloc.h"
+#include "record/maker.h"
 #include "record/own_ops.h"
 
 #include <string.h>
@@ -22,9 +23,41 @@ void rw_spread_requirement(rw_tape *t)
     }
 }
 
+/* x is asked for. Who reads the pieces of a concatenation in its place does not have it among its inputs. */
+static void ask_for(const rw_tape *t, bool *asked, uint32_t x)
+{
+    asked[x] = true;
+    const uint32_t maker = rw_tape_value(t, rw_tape_base(t, x))->producer;
+    if (maker == RW_NONE_ID || t->ctx->ops[t->nodes[maker].op] != &rw_op_concat) return;
+    for (uint32_t i = 0; i < t->nodes[maker].n_inputs; i++) {
+        const uint32_t piece = t->operands[t->nodes[maker].first_input + i];
+        if (!asked[piece] && rw_tape_value(t, piece)->flags & RW_VALUE_REQUIRES) ask_for(t, asked, piece);
+    }
+}
+
+/*
+ * By value: is it one of x, or does it depend on one? Backward goes through these and no others: what was recorded in
+ * front of all x, or behind them and beside, is not differentiated. All of them require gradients, as x does.
+ */
+static bool *find_asked(const rw_tape *t, const uint32_t *x, size_t n)
+{
+    bool *const asked = rw_calloc(t->n_values, sizeof *asked);
+    for (size_t i = 0; asked && i < n; i++) ask_for(t, asked, x[i]);
+    for (size_t k = 0; asked && k < t->n_nodes; k++) {
+        const struct rw_node *const node = &t->nodes[k];
+        bool depends = false;
+        for (uint32_t i = 0; !depends && i < node->n_inputs; i++) depends = asked[t->operands[node->first_input + i]];
+        if (!depends || (t->ctx->ops[node->op]->flags & RW_OP_NO_GRADIENT)) continue;
+        for (uint32_t v = node->first_output; v < node->first_output + node->n_outputs; v++)
+            asked[v] |= rw_dtype_is_float((rw_dtype)rw_tape_value(t, v)->dtype);
+    }
+    return asked;
+}
+
 struct walk {
     rw_tape *t;
     rw_tensor **grads;
+    bool *asked; /* by value; NULL: all */
     bool again;
     struct rw_grad_taker *taker;
     struct rw_use *use;  /* by value; NULL without a taker */
@@ -122,6 +155,7 @@ static rw_status visit(const struct walk *w, uint32_t n)
     g.node = *node;
     g.use = w->use;
     g.grads = w->grads;
+    g.asked = w->asked;
     g.again = w->again;
     g.has_set = false;
     g.upstream = w->room;
@@ -145,7 +179,7 @@ static rw_status begin_at(const struct walk *w, const struct rw_root *root)
 {
     rw_tape *const t = w->t;
     const struct rw_tensor *const y = rw_tape_value(t, root->value);
-    if (!(y->flags & RW_VALUE_REQUIRES)) return RW_OK;
+    if (!rw_value_is_wanted(t, w->asked, y->id)) return RW_OK;
     if (!t->n_nodes) return RW_ERR_MEMORY;
     t->origin = rw_origin_of(t, y->producer);
     rw_tensor *seed = root->seed;
@@ -218,24 +252,27 @@ static rw_status make_room(struct walk *w)
     return w->room ? RW_OK : rw_fail(t->ctx, RW_ERR_MEMORY, "backward: out of memory");
 }
 
-/* May the node, or one in front of it, read value `first` or one behind it? Values are numbered as nodes are. */
-static bool reads_behind(const rw_tape *t, uint32_t n, uint32_t first)
+/* Gradients of these values alone are wanted, NULL: of all. */
+static rw_status ask(struct walk *w, const uint32_t *x, size_t n)
 {
-    return !first || t->nodes[n].first_output > first;
+    w->asked = x ? find_asked(w->t, x, n) : NULL;
+    return !x || w->asked ? RW_OK : rw_fail(w->t->ctx, RW_ERR_MEMORY, "backward: out of memory");
 }
 
-rw_status rw_differentiate(rw_tape *t, const struct rw_root *roots, size_t n_roots, uint32_t first, bool again,
+rw_status rw_differentiate(rw_tape *t, const struct rw_root *roots, size_t n_roots, const uint32_t *x, size_t n_x,
                            rw_tensor **grads, struct rw_grad_taker *taker)
 {
-    struct walk w = { .t = t, .grads = grads, .again = again, .taker = taker };
+    struct walk w = { .t = t, .grads = grads, .again = x != NULL, .taker = taker };
     const struct rw_origin around = t->origin; /* of a rule that calls rw_grad() */
     uint32_t n = 0;
     rw_spread_requirement(t);
-    rw_status status = taker ? find_uses(&w, roots, n_roots) : RW_OK;
+    rw_status status = ask(&w, x, n_x);
+    if (!status && taker) status = find_uses(&w, roots, n_roots);
     if (!status) status = make_room(&w);
     if (!status) status = begin(&w, roots, n_roots, &n);
-    while (!status && n-- > 0 && reads_behind(t, n, first)) status = visit(&w, n);
+    while (!status && n-- > 0) status = visit(&w, n);
     t->origin = around;
+    rw_free(w.asked);
     rw_free(w.use);
     rw_free(w.room);
     return status;

@@ -23,11 +23,11 @@ struct rw_grad_taker {
  * The contributions to one value are added in the order in which reverse tape order meets them, whatever the policy.
  * Source: reverse-mode accumulation, e.g. Griewank and Walther, "Evaluating Derivatives", chapter 3.
  *
- * grads: per value on the tape now what its sum begins with, NULL for nothing; afterwards the sum. first: of the values
- * in front of this one nobody wants the gradient, so the nodes that made it and them are not differentiated; 0 for all.
- * again: the result will be differentiated itself. taker may be NULL.
+ * grads: per value on the tape now what its sum begins with, NULL for nothing; afterwards the sum. x: the values whose
+ * gradients alone are wanted, and whose result will be differentiated itself; NULL: all, and it will not. taker may be
+ * NULL.
  */
-rw_status rw_differentiate(rw_tape *t, const struct rw_root *roots, size_t n_roots, uint32_t first, bool again,
+rw_status rw_differentiate(rw_tape *t, const struct rw_root *roots, size_t n_roots, const uint32_t *x, size_t n_x,
                            rw_tensor **grads, struct rw_grad_taker *taker);
 
 /* Marks whoever depends on a value that was marked after its use. */

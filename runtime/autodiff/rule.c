@@ -53,14 +53,14 @@ rw_tensor *rw_grad_upstream(const rw_grad_call *g, int i)
     return has(g->node.n_outputs, i) ? g->upstream[i] : NULL;
 }
 
-bool rw_grad_wanted(const rw_grad_call *g, int i)
-{
-    return has(g->node.n_inputs, i) && rw_grad_input(g, i)->flags & RW_VALUE_REQUIRES;
-}
-
 static uint32_t value_of(const rw_grad_call *g, int i)
 {
     return g->tape->operands[g->node.first_input + (uint32_t)i];
+}
+
+bool rw_grad_wanted(const rw_grad_call *g, int i)
+{
+    return has(g->node.n_inputs, i) && rw_value_is_wanted(g->tape, g->asked, value_of(g, i));
 }
 
 /* The type of a value's gradient while it is summed. */
@@ -268,6 +268,11 @@ rw_status rw_grad_set_sum(rw_grad_call *g, int i, rw_tensor *sum)
 rw_tensor *rw_grad_value(const rw_grad_call *g, int64_t number)
 {
     return rw_tape_value(g->tape, (uint32_t)number);
+}
+
+bool rw_grad_value_wanted(const rw_grad_call *g, int64_t number)
+{
+    return rw_value_is_wanted(g->tape, g->asked, (uint32_t)number);
 }
 
 rw_status rw_grad_set_value(rw_grad_call *g, rw_tensor *x, rw_tensor *dx)

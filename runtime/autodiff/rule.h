@@ -20,6 +20,7 @@ struct rw_grad_call {
     uint32_t index;
     struct rw_node node; /* a copy: the array may move while the rule records */
     struct rw_use *use;  /* per value; NULL: not known */
+    const bool *asked;   /* as of rw_value_is_wanted() */
     rw_tensor **grads;   /* the sums so far, per value */
     rw_tensor **upstream; /* by output */
     /* By input: what the rule handed over and is not in its sum yet; the sum that the rule was given to add to; and
@@ -31,6 +32,12 @@ struct rw_grad_call {
     const void *attrs; /* a copy too, for the same reason */
     _Alignas(8) unsigned char small[RW_RULE_ATTRS];
 };
+
+/* Does anybody want the gradient of a value, or of what it is made of? asked: by value; NULL: all that require one. */
+static inline bool rw_value_is_wanted(const rw_tape *t, const bool *asked, uint32_t value)
+{
+    return asked ? asked[value] : (rw_tape_value(t, value)->flags & RW_VALUE_REQUIRES) != 0;
+}
 
 /* The call site of the node. */
 rw_site rw_rule_site(const struct rw_grad_call *g);

@@ -211,7 +211,7 @@ static rw_status begin_at_roots(struct rw_targets *s)
         roots[i].seed = rw_tape_add_seed(t, (uint32_t)i, rw_tape_value(t, q->values[i]));
         if (!roots[i].seed) status = no_memory(s);
     }
-    if (!status) status = rw_differentiate(t, roots, q->n_values, 0, false, s->grads, &s->taker);
+    if (!status) status = rw_differentiate(t, roots, q->n_values, NULL, 0, s->grads, &s->taker);
     rw_free(roots);
     return status;
 }

@@ -86,6 +86,36 @@ Test(late, gradients_of_values_in_the_middle_end_there)
     fixture_close(&b);
 }
 
+/* What was recorded behind it, and depends on it as little, has no part either: the nodes are those of constants. */
+Test(late, gradients_end_beside_what_is_asked_for)
+{
+    struct fixture b = fixture_open(1, 1);
+    int calls = 0, *const counter = &calls;
+    size_t nodes[2];
+    rw_tensor *const w = rw_param(b.ctx, "w", RW_F32, RW_SHAPE(4)), *g[2];
+    rw_init_constant(w, 3);
+    for (int depends = 0; depends < 2; depends++) {
+        rw_tensor *const x = rw_require_grad(b.t, input(&b)), *const h = rw_mul(b.t, x, x);
+        rw_tensor *const side = depends ? rw_custom_grad(b.t, rw_scale(b.t, w, 2), &w, 1, counts_calls, &counter,
+                                                         sizeof counter)
+                                        : rw_add(b.t, input(&b), input(&b));
+        rw_tensor *const whole = rw_cast(b.t, rw_cast(b.t, h, RW_I32), RW_F32); /* carries none */
+        rw_tensor *const y = rw_mul(b.t, rw_add(b.t, rw_mul(b.t, h, rw_tanh(b.t, side)), side), whole);
+        const size_t before = rw_tape_nodes(b.t);
+        cr_assert_eq(rw_grad(b.t, sum(&b, y), &x, 1, g), RW_OK, "%s", rw_error_message(b.ctx));
+        nodes[depends] = rw_tape_nodes(b.t) - before;
+        cr_expect_not_null(g[0]);
+        cr_assert_eq(rw_grad(b.t, sum(&b, side), &x, 1, g), RW_OK, "%s", rw_error_message(b.ctx));
+        cr_expect_null(g[0], "it does not depend on it");
+        cr_expect_eq(calls, 0);
+        if (depends) cr_assert_eq(rw_grad(b.t, sum(&b, y), (rw_tensor *[]){ x, w }, 2, g), RW_OK);
+        cr_expect_eq(calls, depends);
+        rw_tape_reset(b.t);
+    }
+    cr_expect_eq(nodes[1], nodes[0], "%zu nodes, %zu beside constants", nodes[1], nodes[0]);
+    fixture_close(&b);
+}
+
 static size_t backward_nodes(struct fixture *b, rw_tensor *loss)
 {
     rw_cost cost;

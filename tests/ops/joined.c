@@ -240,6 +240,24 @@ Test(ops_joined, second_gradients)
     }
 }
 
+/* Asked for by itself, what others read the pieces of has the gradient that it has where the pieces are asked for. */
+Test(ops_joined, gradients_of_a_concatenation_alone)
+{
+    const struct form f = { .n = 3, .side = 2, .widths = { 2, 4, 2 }, .relu = true };
+    for (int i = 1; i < PIECES; i++) {
+        struct layers l = layers_open(&f, RW_F64, 1, "none");
+        rw_tensor *const loss = loss_of(&l), *of[] = { l.x[i], l.leaf[0] }, *alone, *both[2];
+        double got[3 * 8 * 2 * 3], want[sizeof got / sizeof *got];
+        const size_t bytes = rw_tensor_bytes(l.x[i]);
+        cr_assert_eq(rw_grad(l.b.t, loss, of, 1, &alone), RW_OK, "%s", rw_error_message(l.b.ctx));
+        cr_assert_eq(rw_grad(l.b.t, loss, of, 2, both), RW_OK, "%s", rw_error_message(l.b.ctx));
+        cr_assert(alone && bytes <= sizeof got, "concatenation %d", i);
+        cr_assert_eq(rw_read(l.b.t, alone, got, bytes) | rw_read(l.b.t, both[0], want, bytes), RW_OK);
+        cr_expect_eq(memcmp(got, want, bytes), 0, "concatenation %d", i);
+        fixture_close(&l.b);
+    }
+}
+
 /*
  * A stage of dense layers: each takes all that was made before it, normalises it and makes more channels of it. Kept
  * are what went into the stage and what each layer but the last has made; and of each the normalised whole, which the
