@@ -5,8 +5,11 @@
  * x is [n, c, h, w], in the order of rewind/conv.h, or [n, c]; weight and bias are [c], all of one floating-point type,
  * or RW_NONE: ones and zeros, PyTorch's affine=False.
  * Statistics are computed and kept in float32, of float64 in float64: 2 numbers for each channel or group; beside them
- * backward reads x again. All functions record on tape t and return a tensor owned by the tape, as those of
- * rewind/ops.h; thread-safety is theirs.
+ * backward reads x again. Where the squares of a channel or group sum up to more than that type has numbers for, beyond
+ * some 1e19 for an element or 1e154, the variance is NaN, and so are results, gradients and running statistics made of
+ * it: never the zeros that a division by infinity would leave, which PyTorch gives of some norms.
+ * All functions record on tape t and return a tensor owned by the tape, as those of rewind/ops.h; thread-safety is
+ * theirs.
  */
 #ifndef REWIND_NORM_H
 #define REWIND_NORM_H

@@ -179,7 +179,9 @@ RW_API rw_tensor *rw_linear_add_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tens
 #define rw_linear_add(...) rw_linear_add_at(RW_HERE, __VA_ARGS__)
 
 /* ----------------------------------------------------------------------------------------------------------------
- * Normalisation over the last axis. No statistics are kept: the backward takes them again from x.
+ * Normalisation over the last axis. No statistics are kept: the backward takes them again from x. They are float32, of
+ * float64 float64: a row whose squares sum up to more than that type has numbers for, beyond some 1e19 for an element
+ * or 1e154, is NaN, and so are its gradients. PyTorch's layer_norm gives NaN, its rms_norm zeros.
  */
 
 /**

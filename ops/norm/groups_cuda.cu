@@ -98,7 +98,8 @@ template <typename W> __global__ void merge_kernel(const W *part, W *mean, W *va
             }
         }
     mean[i] = count > 0 ? static_cast<W>(sum / count) : W(0);
-    var[i] = count > 0 ? static_cast<W>(square / count) : W(0);
+    const W mean_square = count > 0 ? static_cast<W>(square / count) : W(0);
+    var[i] = mean_square < W(INFINITY) ? mean_square : W(NAN); /* by an infinite one results would be the bias */
 }
 
 template <typename W> __device__ W scale_of(W var, double eps)

@@ -82,7 +82,8 @@ VEC_INLINE void F(merge)(const struct rw_groups *g, const T *parts, int64_t s, i
             }
         }
     *mean = count ? (T)(sum / (double)count) : 0;
-    *var = count ? (T)(square / (double)count) : 0;
+    const T mean_square = count ? (T)(square / (double)count) : 0;
+    *var = mean_square < (T)INFINITY ? mean_square : (T)NAN; /* by an infinite one results would be the bias */
 }
 
 /* A segment's coefficients of each channel: its mean, and 1 / sqrt(var + eps). */

@@ -94,6 +94,12 @@ BACKWARD(rmsnorm_backward_add, 2, INPUTS_3_TO_4, { 0, 4 }, { 1, 3 })
 BACKWARD(rmsnorm_backward_columns, 3, RW_OP_INPUT(3), { 0, 3 })
 BACKWARD(rmsnorm_backward_columns_add, 3, INPUTS_3_TO_5, { 0, 5 }, { 1, 3 }, { 2, 4 })
 
+rw_tensor *rw_norm_scale(rw_tape *t, rw_tensor *var, double eps)
+{
+    rw_tensor *const finite = rw_add(t, var, rw_scale(t, var, 0));
+    return rw_pow_scalar(t, rw_add_scalar(t, finite, eps), -0.5);
+}
+
 /* Of primitives: xh = (x - mean) / sqrt(var + eps), dx = r (h - mean(h) - xh mean(h xh)) with h = dy weight. */
 static rw_status grad_again(rw_grad_call *g, const struct rw_norm_attrs *a)
 {
@@ -103,7 +109,7 @@ static rw_status grad_again(rw_grad_call *g, const struct rw_norm_attrs *a)
     const rw_shape vector = rw_tensor_shape(w);
     rw_tensor *const centred = a->rms ? x : rw_sub(t, x, rw_mean(t, x, RW_AXES(-1), true));
     rw_tensor *const var = rw_mean(t, rw_mul(t, centred, centred), RW_AXES(-1), true);
-    rw_tensor *const r = rw_pow_scalar(t, rw_add_scalar(t, var, a->eps), -0.5);
+    rw_tensor *const r = rw_norm_scale(t, var, a->eps);
     rw_tensor *const xh = rw_mul(t, centred, r), *const h = rw_mul(t, dy, w);
     rw_tensor *inner = rw_mul(t, xh, rw_mean(t, rw_mul(t, h, xh), RW_AXES(-1), true));
     if (!a->rms) inner = rw_add(t, inner, rw_mean(t, h, RW_AXES(-1), true));

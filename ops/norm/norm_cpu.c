@@ -8,6 +8,8 @@
 #include "ops/common/util.h"
 #include "ops/common/vec.h"
 
+#include <math.h>
+
 /* whole: no lane is past the end of the row. */
 VEC_INLINE vf load(const void *p, rw_dtype dtype, int64_t at, int64_t i, int64_t n, bool whole)
 {
@@ -26,6 +28,17 @@ VEC_INLINE vf inside(vf x, int64_t i, int64_t n)
 {
     for (int64_t l = n - i; l < VF_LANES; l++) x[l] = 0;
     return x;
+}
+
+/* By the mean of squares that has passed the type's range nothing is divided: the row would be 0, and look like one. */
+static float scale_of(float mean_square, float eps)
+{
+    return mean_square < INFINITY ? 1 / sqrtf(mean_square + eps) : NAN;
+}
+
+static double scale_of_d(double mean_square, double eps)
+{
+    return mean_square < INFINITY ? 1 / sqrt(mean_square + eps) : NAN;
 }
 
 /*
@@ -102,7 +115,7 @@ VEC_INLINE void take_statistics(struct rows *s, double eps)
     if (!s->rms) take_means(s);
     for (int64_t i = 0; i < whole; i += VF_LANES) add_squares(s, i, true, square);
     if (whole < n) add_squares(s, whole, false, square);
-    for (int l = 0; l < s->count; l++) s->r[l] = 1 / sqrtf(vf_sum(square[l]) / (float)n + (float)eps);
+    for (int l = 0; l < s->count; l++) s->r[l] = scale_of(vf_sum(square[l]) / (float)n, (float)eps);
 }
 
 VEC_INLINE void put_normal(const struct rows *s, const void *bias, void *y, int l, int64_t i, bool whole)
@@ -136,7 +149,7 @@ static void forward_row_d(const rw_kernel *k, int64_t at, int64_t n)
     double mean = 0, square = 0;
     for (int64_t i = 0; !a->rms && i < n; i++) mean += x[i] / (double)n;
     for (int64_t i = 0; i < n; i++) square += (x[i] - mean) * (x[i] - mean);
-    const double r = 1 / sqrt(square / (double)n + a->eps);
+    const double r = scale_of_d(square / (double)n, a->eps);
     for (int64_t i = 0; i < n; i++)
         y[i] = (x[i] - mean) * r * w[i] + (a->vectors == 2 ? ((const double *)k->in[2].data)[i] : 0);
 }
@@ -253,7 +266,7 @@ static void backward_row_d(const rw_kernel *k, int64_t at, int64_t n, const stru
     double mean = 0, square = 0, mean_h = 0, mean_hx = 0;
     for (int64_t i = 0; !a->rms && i < n; i++) mean += x[i] / (double)n;
     for (int64_t i = 0; i < n; i++) square += (x[i] - mean) * (x[i] - mean);
-    const double r = 1 / sqrt(square / (double)n + a->eps);
+    const double r = scale_of_d(square / (double)n, a->eps);
     for (int64_t i = 0; i < n; i++) {
         mean_h += a->rms ? 0 : dy[i] * w[i] / (double)n;
         mean_hx += dy[i] * w[i] * (x[i] - mean) * r / (double)n;

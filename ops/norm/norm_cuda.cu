@@ -35,6 +35,12 @@ norm_rows norm_of(const rw_kernel *k)
              columns ? k->n_outputs - 2 : 0 };
 }
 
+/* By the mean of squares that has passed the type's range nothing is divided: the row would be 0, and look like one. */
+template <typename W> __device__ __forceinline__ W scale_of(W mean_square, W eps)
+{
+    return mean_square < W(INFINITY) ? 1 / sqrt(mean_square + eps) : W(NAN);
+}
+
 /* ---- forward, the row in registers ---- */
 
 template <typename T, int PACKS, int G>
@@ -71,8 +77,8 @@ __global__ void __launch_bounds__(G == ROW_WARP ? THREADS : G)
             square = fmaf(d, d, square);
         }
     }
-    const float scale = 1 / sqrtf(group_sum<G>(square, shared, round) / static_cast<float>(n) +
-                                  static_cast<float>(a.eps));
+    const float scale = scale_of(group_sum<G>(square, shared, round) / static_cast<float>(n),
+                                 static_cast<float>(a.eps));
 #pragma unroll
     for (int p = 0; p < PACKS; p++) {
         const int at = row::place(p, t);
@@ -103,7 +109,7 @@ __device__ __forceinline__ void statistics(const T *x, const norm_rows &a, int t
         const W d = widen(x[c]) - mean;
         square += d * d;
     }
-    scale = 1 / sqrt(group_sum<G>(square, shared, round) / W(a.n) + W(a.eps));
+    scale = scale_of(group_sum<G>(square, shared, round) / W(a.n), W(a.eps));
 }
 
 template <typename T, int G>
@@ -219,7 +225,7 @@ __device__ __forceinline__ void backward_row(const held_row<T, PACKS, G> &x, con
 #pragma unroll
     for (int p = 0; p < AHEAD; p++) ask(p);
     group_sums<G>(sums, shared, round);
-    const float scale = 1 / sqrtf(sums[0] / count + eps);
+    const float scale = scale_of(sums[0] / count, eps);
     const float by_d = scale * (scale * (scale * (sums[1] / count))), by_one = RMS ? 0 : scale * (sums[2] / count);
 #pragma unroll
     for (int p = 0; p < PACKS; p++) {

@@ -557,6 +557,65 @@ Test(extremes, ties_of_a_row_go_to_even)
     fixture_close(&b);
 }
 
+/* ---- norms ---- */
+
+static rw_tensor *normed(struct fixture *b, int which, rw_tensor *x)
+{
+    rw_tape *const t = b->t;
+    if (which == 0) return rw_layernorm(t, x, RW_NONE, RW_NONE, 1e-5);
+    if (which == 1) return rw_rmsnorm(t, x, RW_NONE, 1e-5);
+    if (which == 2) return rw_group_norm(t, x, 2, RW_NONE, RW_NONE, 1e-5);
+    if (which == 3) return rw_instance_norm(t, x, RW_NONE, RW_NONE, 1e-5);
+    return rw_batchnorm(t, x, RW_NONE, RW_NONE, RW_NONE, RW_NONE, &(rw_batchnorm_params){ .relu = which == 5 });
+}
+
+/* Elements of x that are no numbers; those of the first n alone, and of n in all of them, or none. */
+static void expect_none(struct fixture *b, rw_tensor *x, int64_t n, const char *what, int which)
+{
+    void *const got = read_all(b, x);
+    const rw_dtype dtype = rw_tensor_dtype(x);
+    for (int64_t i = 0; i < rw_shape_numel(rw_tensor_shape(x)); i++) {
+        const double v = number_get(got, dtype, i);
+        cr_assert(i < n ? isnan(v) : isfinite(v), "norm %d, %s, %s, element %ld: %g", which, rw_dtype_name(dtype), what,
+                  (long)i, v);
+    }
+    free(got);
+}
+
+/* Squares that the type has no number for are NaN: results and gradients look like no zeros. Rows beside are right. */
+static void check_norm(rw_dtype dtype, double size, int which, int64_t width)
+{
+    enum { N = 2, C = 4, H = 2 };
+    struct fixture b = fixture_open(1, 2);
+    const bool rows = which < 2;
+    const int64_t all = N * C * H * width, row = rows ? width : which < 4 ? all / N : all;
+    void *const data = malloc((size_t)all * 8);
+    for (int64_t i = 0; i < all; i++)
+        cr_assert(number_put(data, dtype, i, (i < row ? size : 1) * ((double)(i * 7 % 11) / 8 - 0.5)));
+    rw_tensor *const x = rw_require_grad(b.t, rw_input(b.t, dtype, RW_SHAPE(N, C, H, width), data));
+    rw_tensor *const y = normed(&b, which, x), *dx;
+    rw_tensor *const loss = rw_sum(b.t, rw_mul(b.t, y, y), RW_ALL_AXES, false);
+    rw_tensor *const plain = rw_sum(b.t, y, RW_ALL_AXES, false);
+    cr_assert_eq(rw_grad(b.t, plain, &x, 1, &dx), RW_OK, "%s", rw_error_message(b.ctx));
+    expect_none(&b, y, row, "y", which);
+    expect_none(&b, dx, row, "rw_grad()", which);
+    cr_assert_eq(rw_backward(b.t, loss), RW_OK, "%s", rw_error_message(b.ctx));
+    expect_none(&b, rw_gradient(x), row, "dx", which);
+    free(data);
+    fixture_close(&b);
+}
+
+Test(extremes, squares_beyond_the_type_are_no_zeros)
+{
+    for (int which = 0; which < 6; which++)
+        for (int64_t width = 7; width <= 64; width += 57) {
+            check_norm(RW_F32, 0x1p83, which, width);
+            check_norm(RW_F32, 0x1p127, which, width);
+            check_norm(RW_BF16, 0x1p83, which, width);
+            check_norm(RW_F64, 0x1p530, which, width);
+        }
+}
+
 /* ---- indexes ---- */
 
 /* Seen by the forward pass alone: nothing else of the step looks at the index. */
