@@ -32,6 +32,7 @@
 #define BAND_LEAST 7 /* rows */
 #define FILTER_UNITS 4
 #define FILTERS_ALIGN 16
+#define PADDING_MOST 1024 /* the library makes code for it: 6 us for each element, 10 minutes for 10^8 */
 #define SUM_BLOCK 4096 /* elements of a weight that a thread adds up at a time */
 
 /* Of one image, or of several: rows of x or dx, and of y or dy. */
@@ -221,6 +222,7 @@ static bool is_for_library(const struct rw_conv *c)
     if (c->dtype != RW_F32 && c->dtype != RW_BF16) return false;
     if (!c->n || !c->c || !c->oc || !c->h || !c->w || !c->oh || !c->ow) return false;
     const int64_t most = INT32_MAX;
+    if (c->padding[0] > PADDING_MOST || c->padding[1] > PADDING_MOST) return false;
     return c->h * c->w * c->c < most / 8 && c->oh * c->ow * c->oc < most / 8 && weight_elements(c) < most / 8 &&
            c->n < most && c->padding[0] < c->kh * c->dilation[0] && c->padding[1] < c->kw * c->dilation[1];
 }

@@ -318,6 +318,41 @@ static void transpose_by_hand(const double *x, const double *w, const rw_conv2d_
 }
 
 /* Output padding of a stride or more, which a dilation allows: into what is cut off at the end, and behind it. */
+/* With padding as far as its taps are apart a window has one element of the image, or a few: it takes the time and
+   memory of these. Of 3 x 3 ones the middle one has the image; and of a stride as large the first of it. */
+static void far_apart(rw_dtype dtype, int padding, int stride)
+{
+    enum { SIDE = 8 };
+    struct fixture b = fixture_open(1, 2);
+    float ones[2 * SIDE * SIDE];
+    double got[3 * SIDE * SIDE];
+    const int made = stride > 1 ? 1 : SIDE;
+    for (int i = 0; i < 2 * SIDE * SIDE; i++) ones[i] = 1;
+    rw_tensor *const image = rw_input(b.t, RW_F32, RW_SHAPE(1, 2, SIDE, SIDE), ones);
+    rw_tensor *const x = rw_require_grad(b.t, rw_cast(b.t, image, dtype));
+    rw_tensor *const w = rw_param(b.ctx, "w", dtype, RW_SHAPE(3, 2, 3, 3));
+    cr_assert_eq(rw_init_constant(w, 2), RW_OK);
+    const rw_conv2d_params p = { .padding = { padding, padding }, .dilation = { padding, padding },
+                                 .stride = { stride, stride } };
+    rw_tensor *const y = rw_conv2d(b.t, x, w, RW_NONE, &p);
+    cr_assert_eq(rw_backward(b.t, rw_sum(b.t, y, RW_ALL_AXES, false)), RW_OK, "%s", rw_error_message(b.ctx));
+    cr_assert(rw_shape_equal(rw_tensor_shape(y), RW_SHAPE(1, 3, made, made)));
+    cr_assert_eq(rw_read(b.t, y, got, rw_tensor_bytes(y)), RW_OK, "%s", rw_error_message(b.ctx));
+    for (int i = 0; i < 3 * made * made; i++) cr_assert_eq(number_get(got, dtype, i), 4, "y, element %d", i);
+    cr_assert_eq(rw_read(b.t, rw_gradient(x), got, rw_tensor_bytes(x)), RW_OK, "%s", rw_error_message(b.ctx));
+    for (int i = 0; i < 2 * SIDE * SIDE; i++)
+        cr_assert_eq(number_get(got, dtype, i), i % (SIDE * SIDE) == 0 || stride == 1 ? 6 : 0, "dx, element %d", i);
+    fixture_close(&b);
+}
+
+Test(ops_conv, padding_as_far_as_taps_are_apart, .timeout = 60)
+{
+    for (size_t d = 0; d < sizeof types / sizeof *types; d++) {
+        far_apart(types[d], 100000000, 1);
+        far_apart(types[d], 100000000, 100000000);
+    }
+}
+
 Test(ops_conv, a_transposed_one_is_larger_by_up_to_its_dilation)
 {
     enum { H = 4, K = 3 };
