@@ -203,7 +203,8 @@ static void outside(struct scan *s, rw_tensor **dx, rw_tensor **db, rw_tensor **
     rw_tensor *const of_b = rw_matmul(s->t, times(s, s->added, s->rest), s->after);
     rw_tensor *const of_x = times(s, rw_matmul(s->t, s->b, turned(s, s->after)), s->rest);
     rw_tensor *const of_rest = dots(s, s->added, of_x);
-    rw_tensor *const of_whole = rw_sum(s->t, times(s, times(s, s->before, s->after), s->whole), RW_AXES(-1, -2), false);
+    rw_tensor *const kept = times(s, s->after, s->whole); /* first: before of what is forgotten may be large */
+    rw_tensor *const of_whole = rw_sum(s->t, times(s, s->before, kept), RW_AXES(-1, -2), false);
     *dx = rw_add(s->t, *dx, of_x);
     *db = rw_add(s->t, *db, over_heads(s, of_b));
     *dc = rw_add(s->t, *dc, over_heads(s, of_c));

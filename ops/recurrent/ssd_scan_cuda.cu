@@ -441,11 +441,12 @@ template <typename T> __global__ void __launch_bounds__(THREADS) whole_kernel(co
     __shared__ W shared[32];
     const place_of u = place(s.s, blockIdx.x, s.s.h);
     const int64_t each = s.s.n * s.s.p;
+    const W share = s.r.share[u.unit * s.s.q + u.places - 1];
     W sum = 0;
-    for (int64_t i = threadIdx.x; i < each; i += THREADS)
-        sum = fused(s.r.before[u.unit * each + i], s.r.after[u.unit * each + i], sum);
+    for (int64_t i = threadIdx.x; i < each; i += THREADS) /* of a state that is forgotten no product passes the range */
+        sum = fused(s.r.before[u.unit * each + i], share * s.r.after[u.unit * each + i], sum);
     sum = block_sum(sum, shared);
-    if (!threadIdx.x) s.r.whole[u.unit] = sum * s.r.share[u.unit * s.s.q + u.places - 1];
+    if (!threadIdx.x) s.r.whole[u.unit] = sum;
 }
 
 /* The sum of so many tiles of a place. */

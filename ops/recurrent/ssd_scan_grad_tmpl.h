@@ -145,8 +145,8 @@ static T F(outside)(const struct ssd *a, struct F(head) *d, const struct F(chunk
     if (!d->is_last) {
         F(scale_columns)(d->x_turned, a->q, x->rest, a->p, c->lanes);
         F(multiply)(t->db, a->q, d->dstate, a->p, 1, d->x_turned, a->q, a->s.n, c->lanes, a->s.p, true);
-        if (!d->is_first) all = x->whole * F(dot)(d->state, d->dstate, each);
-        F(scale)(d->dstate, x->whole, each);
+        F(scale)(d->dstate, x->whole, each); /* first: of a state that is forgotten a product may pass the range */
+        if (!d->is_first) all = F(dot)(d->state, d->dstate, each);
     }
     F(multiply)(d->dstate, a->p, c->c, 1, a->n, d->dy, a->p, a->s.n, a->p, c->places, !d->is_last);
     return all;

@@ -3,6 +3,7 @@
  * gradient is the composed one; the same bytes on any number of threads, for strided operands, and for a sample
  * whatever others are in the batch; gradients of either result alone; nothing at all along an axis; what is kept.
  */
+#include "support/compare.h"
 #include "support/steps.h"
 
 #include <criterion/criterion.h>
@@ -241,7 +242,7 @@ static void read_as_doubles(struct fixture *b, rw_tensor *x, double *to, int n)
 {
     double room[PLACES]; /* of any type */
     cr_assert_eq(rw_read(b->t, x, room, rw_tensor_bytes(x)), RW_OK, "%s", rw_error_message(b->ctx));
-    for (int i = 0; i < n; i++) to[i] = rw_tensor_dtype(x) == RW_F64 ? room[i] : (double)((const float *)room)[i];
+    for (int i = 0; i < n; i++) to[i] = number_get(room, rw_tensor_dtype(x), i);
 }
 
 /* Within 32 roundings of the largest; used: 3.5. Composed ones in float64 are made of plain sums, in which a large step
@@ -296,6 +297,43 @@ Test(ops_ssd_scan, nothing_is_lost_behind_a_large_step)
 /* ---- operands ---- */
 
 /* x, b and c as pieces of one tensor, as Mamba-2 has them, or copies of these. */
+/* The first state is as large as the type allows, c of the last place nearly so, and between them all is forgotten: no
+   gradient has the product of the two, which nothing holds. */
+static void forget(rw_dtype dtype, int exponent, bool composed)
+{
+    enum { L = 3 };
+    const double far = ldexp(1, exponent), rows[5][L] = { { far, 1, 1 }, { 1, 1000, 1 }, { -1 }, { far, 1, 1 },
+                                                          { 1, 1, far * sqrt(far) } };
+    static const char *const names[] = { "x", "dt", "a", "b", "c" };
+    const rw_shape shapes[] = { RW_SHAPE(1, L, 1, 1), RW_SHAPE(1, L, 1), RW_SHAPE(1), RW_SHAPE(1, L, 1, 1),
+                                RW_SHAPE(1, L, 1, 1) };
+    struct fixture b = fixture_open(1, 1);
+    rw_tensor *x[5], *g[5];
+    for (int i = 0; i < 5; i++) x[i] = rw_require_grad(b.t, numbers(&b, dtype, shapes[i], rows[i]));
+    const rw_ssd_operands o = { x[0], x[1], x[2], x[3], x[4], RW_NONE };
+    rw_tensor *const y = rw_ssd_scan(b.t, &o, 1, NULL), *const loss = rw_sum(b.t, y, RW_ALL_AXES, false);
+    cr_assert_eq(composed ? rw_grad(b.t, loss, x, 5, g) : rw_backward(b.t, loss), RW_OK, "%s", rw_error_message(b.ctx));
+    cr_assert(isfinite(rw_item(b.t, loss)), "%s: the result", rw_dtype_name(dtype));
+    for (int i = 0; i < 5; i++) {
+        double got[L];
+        const int n = i == 2 ? 1 : L;
+        read_as_doubles(&b, composed ? g[i] : rw_gradient(x[i]), got, n);
+        for (int k = 0; k < n; k++)
+            cr_expect(isfinite(got[k]), "%s, %s, gradient of %s, place %d: %g", rw_dtype_name(dtype),
+                      composed ? "rw_grad()" : "rw_backward()", names[i], k, got[k]);
+    }
+    fixture_close(&b);
+}
+
+Test(ops_ssd_scan, what_is_forgotten_is_multiplied_with_nothing_large)
+{
+    for (int composed = 0; composed < 2; composed++) {
+        forget(RW_F32, 40, composed);
+        forget(RW_BF16, 40, composed);
+        forget(RW_F64, 320, composed);
+    }
+}
+
 static unsigned char *run_joined(struct size s, rw_dtype dtype, bool dense, size_t *ret)
 {
     struct model m = open_model(s, dtype, 2);
