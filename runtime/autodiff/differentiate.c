@@ -57,7 +57,8 @@ static bool *find_asked(const rw_tape *t, const uint32_t *x, size_t n)
 struct walk {
     rw_tape *t;
     rw_tensor **grads;
-    bool *asked; /* by value; NULL: all */
+    bool *asked;    /* by value; NULL: all */
+    uint32_t least; /* the first value that is asked for, 0 for all: nodes in front of it have no part */
     bool again;
     struct rw_grad_taker *taker;
     struct rw_use *use;  /* by value; NULL without a taker */
@@ -252,9 +253,18 @@ static rw_status make_room(struct walk *w)
     return w->room ? RW_OK : rw_fail(t->ctx, RW_ERR_MEMORY, "backward: out of memory");
 }
 
+/* May the node read value `least` or one behind it? Values are numbered as nodes are. */
+static bool reads_behind(const struct walk *w, uint32_t n)
+{
+    return !w->least || w->t->nodes[n].first_output > w->least;
+}
+
 /* Gradients of these values alone are wanted, NULL: of all. */
 static rw_status ask(struct walk *w, const uint32_t *x, size_t n)
 {
+    w->least = x ? RW_NONE_ID : 0;
+    for (size_t i = 0; x && i < n; i++)
+        if (x[i] < w->least) w->least = x[i];
     w->asked = x ? find_asked(w->t, x, n) : NULL;
     return !x || w->asked ? RW_OK : rw_fail(w->t->ctx, RW_ERR_MEMORY, "backward: out of memory");
 }
@@ -270,7 +280,7 @@ rw_status rw_differentiate(rw_tape *t, const struct rw_root *roots, size_t n_roo
     if (!status && taker) status = find_uses(&w, roots, n_roots);
     if (!status) status = make_room(&w);
     if (!status) status = begin(&w, roots, n_roots, &n);
-    while (!status && n-- > 0) status = visit(&w, n);
+    while (!status && n-- > 0 && reads_behind(&w, n)) status = visit(&w, n);
     t->origin = around;
     rw_free(w.asked);
     rw_free(w.use);
