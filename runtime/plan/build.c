@@ -127,12 +127,29 @@ rw_status rw_planning_open(struct rw_planning *g, rw_tape *t, const struct rw_re
     return status;
 }
 
-/* A word has room for so many units of the arena. */
-static rw_status check_size(rw_context *ctx, uint64_t bytes)
+/* The first of the largest values that nodes make; there is one where an arena has bytes. */
+static const rw_tensor *largest_made(const rw_tape *t)
 {
+    const rw_tensor *most = NULL;
+    for (size_t v = 0; v < t->n_values; v++) {
+        const rw_tensor *const x = rw_tape_value(t, (uint32_t)v);
+        if (x->producer == RW_NONE_ID || x->base != x->id) continue;
+        if (!most || rw_tensor_bytes(x) > rw_tensor_bytes(most)) most = x;
+    }
+    return most;
+}
+
+/* A word has room for so many units of the arena. An arena of more is that of a mistake in a shape: whose is said. */
+static rw_status check_size(const rw_tape *t, uint64_t bytes)
+{
+    rw_context *const ctx = t->ctx;
     if (bytes / ctx->device->alignment < RW_WORD_SOURCE) return RW_OK;
-    return rw_fail(ctx, RW_ERR_MEMORY, "planning: the step needs an arena of %llu bytes, more than a plan can address",
-                   (unsigned long long)bytes);
+    const rw_tensor *const x = largest_made(t);
+    const struct rw_node *const node = &t->nodes[x->producer];
+    const rw_site at = ctx->sites[node->site];
+    return rw_fail(ctx, RW_ERR_MEMORY, "planning: the step needs an arena of %llu bytes, more than a plan can address; "
+                   "the result of %s at %s:%d has %zu", (unsigned long long)bytes, ctx->ops[node->op]->name, at.file,
+                   at.line, rw_tensor_bytes(x));
 }
 
 /* Who decided by a budget has done so. */
@@ -151,7 +168,7 @@ rw_status rw_planning_place(struct rw_planning *g, rw_plan **ret_plan)
     rw_plan *plan = NULL;
     rw_status status = place_buffers(g);
     if (!status) status = rw_place_slots(&g->schedule, &store);
-    if (!status) status = check_size(ctx, g->arena);
+    if (!status) status = check_size(g->problem.t, g->arena);
     if (!status) status = rw_plan_assemble(&g->problem, &g->schedule, g->offset, &plan);
     rw_free(g->offset); /* another schedule may follow */
     g->offset = NULL;

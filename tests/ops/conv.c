@@ -353,6 +353,22 @@ Test(ops_conv, padding_as_far_as_taps_are_apart, .timeout = 60)
     }
 }
 
+/* With padding on all sides there is no memory for the result, and the message says whose it is. */
+Test(ops_conv, a_result_beyond_all_memory_is_named)
+{
+    struct fixture b = fixture_open(1, 1);
+    rw_tensor *const x = rw_ones(b.t, RW_F32, RW_SHAPE(1, 1, 8, 8));
+    rw_tensor *const w = rw_ones(b.t, RW_F32, RW_SHAPE(1, 1, 3, 3));
+    const int line = __LINE__ + 1;
+    rw_tensor *const y = rw_conv2d(b.t, x, w, RW_NONE, &(rw_conv2d_params){ .padding = { 10000000, 10000000 } });
+    rw_tensor *const sum = rw_sum(b.t, y, RW_ALL_AXES, false);
+    char want[96];
+    snprintf(want, sizeof want, "conv2d at %s:%d has ", __FILE__, line);
+    cr_assert_eq(rw_eval(b.t, &sum, 1), RW_ERR_MEMORY, "%s", rw_error_message(b.ctx));
+    cr_assert(strstr(rw_error_message(b.ctx), want), "%s", rw_error_message(b.ctx));
+    fixture_close(&b);
+}
+
 Test(ops_conv, a_transposed_one_is_larger_by_up_to_its_dilation)
 {
     enum { H = 4, K = 3 };
