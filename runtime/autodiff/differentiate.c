@@ -23,15 +23,29 @@ void rw_spread_requirement(rw_tape *t)
     }
 }
 
-/* x is asked for. Who reads the pieces of a concatenation in its place does not have it among its inputs. */
+static bool is_concatenation(const rw_tape *t, uint32_t node)
+{
+    return node != RW_NONE_ID && t->ctx->ops[t->nodes[node].op] == &rw_op_concat;
+}
+
+/* x is asked for, and a concatenation that it is a view of. */
 static void ask_for(const rw_tape *t, bool *asked, uint32_t x)
 {
+    const uint32_t base = rw_tape_base(t, x);
     asked[x] = true;
-    const uint32_t maker = rw_tape_value(t, rw_tape_base(t, x))->producer;
-    if (maker == RW_NONE_ID || t->ctx->ops[t->nodes[maker].op] != &rw_op_concat) return;
-    for (uint32_t i = 0; i < t->nodes[maker].n_inputs; i++) {
-        const uint32_t piece = t->operands[t->nodes[maker].first_input + i];
-        if (!asked[piece] && rw_tape_value(t, piece)->flags & RW_VALUE_REQUIRES) ask_for(t, asked, piece);
+    if (is_concatenation(t, rw_tape_value(t, base)->producer)) asked[base] = true;
+}
+
+/* Who reads the pieces of a concatenation in its place does not have it among its inputs. */
+static void ask_for_pieces(const rw_tape *t, bool *asked)
+{
+    for (size_t k = t->n_nodes; k-- > 0;) {
+        const struct rw_node *const node = &t->nodes[k];
+        if (!is_concatenation(t, (uint32_t)k) || !asked[node->first_output]) continue;
+        for (uint32_t i = 0; i < node->n_inputs; i++) {
+            const uint32_t piece = t->operands[node->first_input + i];
+            if (rw_tape_value(t, piece)->flags & RW_VALUE_REQUIRES) ask_for(t, asked, piece);
+        }
     }
 }
 
@@ -43,6 +57,7 @@ static bool *find_asked(const rw_tape *t, const uint32_t *x, size_t n)
 {
     bool *const asked = rw_calloc(t->n_values, sizeof *asked);
     for (size_t i = 0; asked && i < n; i++) ask_for(t, asked, x[i]);
+    if (asked) ask_for_pieces(t, asked);
     for (size_t k = 0; asked && k < t->n_nodes; k++) {
         const struct rw_node *const node = &t->nodes[k];
         bool depends = false;
