@@ -306,7 +306,6 @@ Test(optimizer, clipping_without_gradients_gives_zero)
     fixture_close(&b);
 }
 
-/* Squares of 48 bits: their sum rounds, so another order is another norm, at least of some of the sets. */
 /* PyTorch's: what was finite becomes `finite`. */
 static void expect_one_that_is_not_finite(float bad, double max_norm, float finite)
 {
@@ -341,6 +340,7 @@ Test(optimizer, clipping_by_a_norm_that_is_no_number) { expect_one_that_is_not_f
 Test(optimizer, clipping_by_no_limit_a_norm_that_is_no_number) { expect_one_that_is_not_finite(NAN, INFINITY, NAN); }
 Test(optimizer, clipping_by_an_infinite_norm) { expect_one_that_is_not_finite(-INFINITY, 1, 0); }
 
+/* Squares of 48 bits: their sum rounds, so another order is another norm, at least of some of the sets. */
 Test(optimizer, clipping_gives_the_same_bits_with_any_number_of_threads)
 {
     const int sets = test_device() == RW_DEVICE_CPU ? 16 : 1;
