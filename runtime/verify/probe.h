@@ -7,9 +7,18 @@
 
 #include "record/context.h"
 
-/* Large and positive, NaN, large and negative in every floating-point type: one of them shows in a sum, in a product
-   and in either comparison. */
-enum rw_pattern { RW_PATTERN_HIGH, RW_PATTERN_NAN, RW_PATTERN_LOW, RW_PATTERNS };
+/*
+ * Of one byte each, and every floating-point type sees the same kind of number in it:
+ *
+ *     HIGH      large and positive: shows in a sum and in a maximum
+ *     NAN       NaN: shows even in what is multiplied by 0
+ *     LOW       large and negative: shows in a minimum
+ *     ORDINARY  between 4e-4 and 2: shows where large numbers and NaN are passed over, and what is added to it shows
+ *     ZERO      0, false: the ordinary number of integers and bools, to which NAN is -1 and true
+ */
+enum rw_pattern {
+    RW_PATTERN_HIGH, RW_PATTERN_NAN, RW_PATTERN_LOW, RW_PATTERN_ORDINARY, RW_PATTERN_ZERO, RW_PATTERNS
+};
 extern const unsigned char rw_pattern_byte[RW_PATTERNS];
 
 #define RW_MARGIN ((size_t)4096) /* bytes of pattern before and behind what is guarded */

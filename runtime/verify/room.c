@@ -13,12 +13,22 @@
 
 #define TURN ((uintptr_t)1 << 16) /* addresses differ in the bits below */
 
+/* What the two runs have beside an input is read by mistake, beside what they write added to by mistake. What is in an
+   output or workspace before it is written is an ordinary number, then a large one; NaN is what the plan's own place
+   holds (watch.h). */
+static const enum rw_pattern beside_read[RW_ROOMS] = { RW_PATTERN_HIGH, RW_PATTERN_NAN };
+static const enum rw_pattern beside_written[RW_ROOMS] = { RW_PATTERN_ORDINARY, RW_PATTERN_LOW };
+
+static enum rw_pattern within(int pass, rw_dtype dtype)
+{
+    return pass ? RW_PATTERN_HIGH : rw_dtype_is_float(dtype) ? RW_PATTERN_ORDINARY : RW_PATTERN_ZERO;
+}
+
 /* One of the two runs. */
 struct pass {
     struct rw_room *room;
     struct rw_at *at;
     int number;
-    enum rw_pattern around, within; /* margins and workspace; outputs: what is read there is not what is left out */
     char *next; /* where the next operand's slot begins: a multiple of TURN */
     rw_view *views;
     rw_kernel k;
@@ -125,11 +135,12 @@ static char *next_place(struct pass *p, const void *original, size_t bytes)
 static rw_status put(struct pass *p, char *at, const void *given, enum rw_pattern pattern, size_t bytes)
 {
     const rw_context *const ctx = p->room->probe->ctx;
-    rw_status status = rw_probe_fill(p->room->probe, at - RW_MARGIN, RW_MARGIN, p->around);
+    const enum rw_pattern around = given ? beside_read[p->number] : beside_written[p->number];
+    rw_status status = rw_probe_fill(p->room->probe, at - RW_MARGIN, RW_MARGIN, around);
     if (!status)
         status = given ? ctx->device->upload(ctx->device_state, at, given, bytes)
                        : rw_probe_fill(p->room->probe, at, bytes, pattern);
-    return status ? status : rw_probe_fill(p->room->probe, at + bytes, RW_MARGIN, p->around);
+    return status ? status : rw_probe_fill(p->room->probe, at + bytes, RW_MARGIN, around);
 }
 
 static rw_status furnish(struct pass *p)
@@ -144,12 +155,13 @@ static rw_status furnish(struct pass *p)
         p->views[i] = *from;
         if (!has_memory(from)) continue;
         p->views[i].data = next_place(p, from->data, rw_view_span(from));
-        status = put(p, p->views[i].data, i < at->n_in ? from->data : NULL, p->within, rw_view_span(from));
+        status = put(p, p->views[i].data, i < at->n_in ? from->data : NULL, within(p->number, from->dtype),
+                     rw_view_span(from));
     }
     p->k.workspace_bytes = workspace_of(p->room, at, p->k.threads);
     if (status || !p->k.workspace_bytes) return status;
     p->k.workspace = next_place(p, NULL, p->k.workspace_bytes);
-    return put(p, p->k.workspace, NULL, p->around, p->k.workspace_bytes);
+    return put(p, p->k.workspace, NULL, within(p->number, RW_F32), p->k.workspace_bytes);
 }
 
 /* ---- what is wrong ---- */
@@ -172,14 +184,15 @@ static void accuse(const struct rw_at *at, ckpt_cause cause, int output, ckpt_re
 }
 
 /* Of an operand or the workspace: its margins. */
-static rw_status check_margins(const struct pass *p, const char *what, int i, const char *data, size_t bytes,
-                               ckpt_report *report)
+static rw_status check_margins(const struct pass *p, const enum rw_pattern *beside, const char *what, int i,
+                               const char *data, size_t bytes, ckpt_report *report)
 {
     bool whole;
     size_t first, last;
     for (int behind = 0; behind < 2; behind++) {
         const char *const margin = behind ? data + bytes : data - RW_MARGIN;
-        const rw_status status = rw_probe_margin(p->room->probe, margin, p->around, &whole, &first, &last);
+        const rw_status status = rw_probe_margin(p->room->probe, margin, beside[p->number], &whole, &first,
+                                                 &last);
         if (status || whole) {
             if (status) return status;
             continue;
@@ -222,28 +235,26 @@ static rw_status check_pass(const struct pass *p, ckpt_report *report)
     rw_status status = RW_OK;
     for (int i = 0; !status && !report->mismatches && i < at->n_out; i++)
         if (has_memory(&p->k.out[i]))
-            status = check_margins(p, "output", i, p->k.out[i].data, rw_view_span(&p->k.out[i]), report);
+            status = check_margins(p, beside_written, "output", i, p->k.out[i].data, rw_view_span(&p->k.out[i]),
+                                   report);
     if (!status && !report->mismatches && p->k.workspace)
-        status = check_margins(p, "workspace", 0, p->k.workspace, p->k.workspace_bytes, report);
+        status = check_margins(p, beside_written, "workspace", 0, p->k.workspace, p->k.workspace_bytes, report);
     if (!status && !report->mismatches) status = check_inputs(p->room, at, p->k.in, false, report);
     for (int i = 0; !status && !report->mismatches && i < at->n_in; i++)
         if (has_memory(&p->k.in[i]))
-            status = check_margins(p, "input", i, p->k.in[i].data, rw_view_span(&p->k.in[i]), report);
+            status = check_margins(p, beside_read, "input", i, p->k.in[i].data, rw_view_span(&p->k.in[i]), report);
     return status;
 }
 
-static bool holds(const unsigned char *data, size_t bytes, int pattern)
+static bool holds(const unsigned char *data, size_t bytes, enum rw_pattern pattern)
 {
     for (size_t i = 0; i < bytes; i++)
         if (data[i] != rw_pattern_byte[pattern]) return false;
     return true;
 }
 
-static const enum rw_pattern around[RW_ROOMS] = { RW_PATTERN_HIGH, RW_PATTERN_NAN };
-static const enum rw_pattern within[RW_ROOMS] = { RW_PATTERN_LOW, RW_PATTERN_HIGH };
-
 /* Two runs have given other bytes: where, and why as far as that can be told. The second was in the second room, or in
-   its place, where an output that holds no input's bytes holds one of the two patterns before it is written. */
+   its place. */
 static rw_status describe(const struct rw_room *room, const struct rw_at *at, int output, const void *a, const void *b,
                           ckpt_report *report)
 {
@@ -256,7 +267,7 @@ static rw_status describe(const struct rw_room *room, const struct rw_at *at, in
         accuse(at, CKPT_CAUSE_NONDETERMINISTIC, output, report);
         rw_report_element(x, y, bytes, v->dtype, report);
         const size_t from = (size_t)report->element * size;
-        if (holds(x + from, size, within[0]) && holds(y + from, size, within[1])) {
+        if (holds(x + from, size, within(0, v->dtype)) && holds(y + from, size, within(1, v->dtype))) {
             report->cause = CKPT_CAUSE_UNWRITTEN;
             snprintf(report->detail, sizeof report->detail, "it left element %" PRId64 " of output %d unwritten",
                      report->element, output);
@@ -336,8 +347,8 @@ static rw_status try_twice(struct rw_room *room, struct rw_at *at, const struct 
     char *next = (char *)rw_round_up((uintptr_t)room->data, TURN);
     rw_status status = note_inputs(room, at, noted);
     for (int i = 0; !status && !report->mismatches && i < RW_ROOMS; i++) {
-        pass[i] = (struct pass){ .room = room, .at = at, .number = i, .around = around[i],
-                                 .within = within[i], .next = next, .views = room->views + i * (at->n_in + at->n_out) };
+        pass[i] = (struct pass){ .room = room, .at = at, .number = i, .next = next,
+                                 .views = room->views + i * (at->n_in + at->n_out) };
         status = run_pass(&pass[i]);
         if (!status) status = check_pass(&pass[i], report);
         next = pass[i].next;

@@ -3,10 +3,10 @@
  *
  *     | margin | input 0 | margin |   | margin | output 0 | margin |   | margin | workspace | margin |
  *
- * It runs twice, each time in a room of its own. Margins, outputs and workspace hold another pattern, every operand
- * lies at another address (each bit of the address from the alignment up to 64 KiB differs between one of the rooms and
- * the plan), the serial number is another, and one of the two has another number of threads. Then it runs in its place.
- * All three must give the same bytes; margins and inputs must be what they were.
+ * It runs twice, each time in a room of its own. Margins, outputs and workspace hold another pattern (room.c), every
+ * operand lies at another address (each bit of the address from the alignment up to 64 KiB differs between one of the
+ * rooms and the plan), the serial number is another, and one of the two has another number of threads. Then it runs in
+ * its place. All three must give the same bytes; margins and inputs must be what they were.
  *
  * So a node is found out that leaves a byte of its outputs unwritten, that writes over an input or less than RW_MARGIN
  * bytes off its outputs or its workspace, that depends on what it did not write itself, on what lies around its

@@ -91,7 +91,7 @@ static rw_status make_reference(const struct subject *x, struct reference *ref, 
     rw_status status = plan_for(x, &rw_policy_none, &ref->plan);
     if (status) return status;
     if (!rw_table_make(&ref->table, ref->plan)) return no_memory(x);
-    rw_watch_init(&w, RW_WATCH_NOTES, RW_PATTERN_LOW, x->probe);
+    rw_watch_init(&w, RW_WATCH_NOTES, RW_PATTERN_NAN, x->probe);
     w.table = &ref->table;
     w.room = x->room;
     status = rehearse(x, &w, ref->plan);
@@ -136,7 +136,7 @@ static bool have_one_tail(const rw_tape *t, const rw_plan *a, const rw_plan *b, 
 static void run_again(const struct subject *x, rw_plan *plan, uint32_t node, size_t at_action, int output,
                       struct rw_watch *ret)
 {
-    const enum rw_pattern pattern = at_action == SIZE_MAX ? RW_PATTERN_LOW : RW_PATTERN_HIGH;
+    const enum rw_pattern pattern = at_action == SIZE_MAX ? RW_PATTERN_NAN : RW_PATTERN_LOW;
     rw_watch_init(ret, RW_WATCH_CAPTURES, pattern, x->probe);
     ret->node = node;
     ret->at_action = at_action;
@@ -229,7 +229,7 @@ static rw_status compare_plans(const struct subject *x, struct reference *ref, c
     struct rw_watch second;
     rw_status status = plan_for(x, &x->t->policy, &plan);
     if (status) return status;
-    rw_watch_init(&second, RW_WATCH_COMPARES, RW_PATTERN_HIGH, x->probe);
+    rw_watch_init(&second, RW_WATCH_COMPARES, RW_PATTERN_LOW, x->probe);
     second.table = &ref->table;
     if (have_one_tail(x->t, ref->plan, plan, report)) {
         status = rehearse(x, &second, plan);
@@ -420,7 +420,8 @@ static rw_status watch_run(struct rw_attach *self, struct rw_run *r, struct rw_o
     if (r->flags & (RW_RUN_REHEARSAL | RW_RUN_OWNED)) return RW_OK;
     struct rw_watch *const w = rw_malloc(sizeof *w);
     if (!w) return RW_ERR_MEMORY;
-    rw_watch_init(w, step ? RW_WATCH_NOTES : RW_WATCH_TRIES, RW_PATTERN_HIGH, &v->probe);
+    /* a step is held against a rehearsal that begins with NaN, any other run is the only one */
+    rw_watch_init(w, step ? RW_WATCH_NOTES : RW_WATCH_TRIES, step ? RW_PATTERN_LOW : RW_PATTERN_NAN, &v->probe);
     w->observer.detach = detach;
     w->room = &v->room;
     w->says = true;

@@ -34,7 +34,7 @@ static rw_status failed(const struct rw_watch *w, rw_status status)
 uint64_t rw_watch_margin(const struct rw_watch *w)
 {
     const uint64_t unit = w->probe->ctx->device->alignment;
-    return rw_round_up(RW_MARGIN, unit) + (w->pattern == RW_PATTERN_LOW ? unit : 0);
+    return rw_round_up(RW_MARGIN, unit) + (w->pattern == RW_PATTERN_NAN ? unit : 0);
 }
 
 static rw_status fill_arena(const struct rw_watch *w, const struct rw_run *r)

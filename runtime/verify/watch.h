@@ -7,10 +7,11 @@
  *     CAPTURES  keeps the bytes of one output
  *
  * In every role the arena, with a margin before and behind it, begins as a pattern, and so does each output that takes
- * no input's memory: RW_PATTERN_LOW in a run without recompute, RW_PATTERN_HIGH in the one that is held against it. A
- * margin that was written to is found behind each action. In a rehearsal that NOTES a buffer becomes the pattern again
- * when nobody needs it any more: who reads it all the same makes other bytes than in the run that is compared, where it
- * lies as it was. That one finds the highest byte of its arena that is no pattern: rw_memory.measured_peak.
+ * no input's memory: RW_PATTERN_NAN in a run without recompute, RW_PATTERN_LOW in the one that is held against it; the
+ * other patterns a node has met in its room by then. A margin that was written to is found behind each action. In a
+ * rehearsal that NOTES a buffer becomes the pattern again when nobody needs it any more: who reads it all the same
+ * makes other bytes than in the run that is compared, where it lies as it was. That one finds the highest byte of its
+ * arena that is no pattern: rw_memory.measured_peak.
  */
 #ifndef RW_VERIFY_WATCH_H
 #define RW_VERIFY_WATCH_H

@@ -10,6 +10,7 @@
 #include <rewind/ops.h>
 
 #include <criterion/criterion.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -93,8 +94,17 @@ static float *result(const rw_kernel *k)
 static void writes_behind(const rw_kernel *k) { result(k)[N] = 1; }
 static void writes_far_behind(const rw_kernel *k) { result(k)[N + 900] = 1; }
 static void writes_before(const rw_kernel *k) { result(k)[-1] = 1; }
+static void adds_behind(const rw_kernel *k) { result(k)[N] += 0.25f; }
+static void adds_before(const rw_kernel *k) { result(k)[-1] += 0.25f; }
+static void adds_behind_its_workspace(const rw_kernel *k) { ((float *)k->workspace)[25] += 0.25f; }
+static void takes_the_larger_one_behind(const rw_kernel *k)
+{
+    if (result(k)[N] < result(k)[0]) result(k)[N] = result(k)[0];
+}
 static void writes_behind_its_workspace(const rw_kernel *k) { ((char *)k->workspace)[100] = 1; }
 static void reads_its_workspace(const rw_kernel *k) { result(k)[7] += ((const float *)k->workspace)[3]; }
+static void reads_zeros_in_its_workspace(const rw_kernel *k) { result(k)[7] += 0 * ((const float *)k->workspace)[3]; }
+static void asks_its_workspace(const rw_kernel *k) { result(k)[7] += ((const float *)k->workspace)[3] < 2; }
 static void reads_behind(const rw_kernel *k) { result(k)[7] += ((const float *)k->in[0].data)[N]; }
 static void reads_before(const rw_kernel *k) { result(k)[7] += ((const float *)k->in[0].data)[-1]; }
 static void writes_to_its_input(const rw_kernel *k) { ((float *)k->in[0].data)[2] = 1; }
@@ -112,8 +122,14 @@ static const struct {
     { writes_behind, CKPT_CAUSE_OUTSIDE, "behind its output 0, from byte 96", -1 },
     { writes_far_behind, CKPT_CAUSE_OUTSIDE, "behind its output 0, from byte 3696", -1 },
     { writes_before, CKPT_CAUSE_OUTSIDE, "before its output 0, from byte -4", -1 },
+    { adds_behind, CKPT_CAUSE_OUTSIDE, "behind its output 0, from byte 9", -1 },
+    { adds_before, CKPT_CAUSE_OUTSIDE, "before its output 0, from byte -", -1 },
+    { adds_behind_its_workspace, CKPT_CAUSE_OUTSIDE, "behind its workspace 0, from byte 10", -1 },
+    { takes_the_larger_one_behind, CKPT_CAUSE_OUTSIDE, "behind its output 0, from byte 9", -1 },
     { writes_behind_its_workspace, CKPT_CAUSE_OUTSIDE, "behind its workspace 0, from byte 100", -1 },
     { reads_its_workspace, CKPT_CAUSE_NONDETERMINISTIC, "output 0", 7 },
+    { reads_zeros_in_its_workspace, CKPT_CAUSE_NONDETERMINISTIC, "output 0", 7 },
+    { asks_its_workspace, CKPT_CAUSE_NONDETERMINISTIC, "output 0", 7 },
     { reads_behind, CKPT_CAUSE_NONDETERMINISTIC, "output 0", 7 },
     { reads_before, CKPT_CAUSE_NONDETERMINISTIC, "output 0", 7 },
     { writes_to_its_input, CKPT_CAUSE_INPUT_WRITTEN, "over its input 0", -1 },
@@ -173,6 +189,93 @@ Test(watched, an_element_that_is_left_out_is_named)
     cr_assert_eq(r.element, 11);
     cr_assert(strstr(r.detail, "element 11 of output 0"), "%s", r.detail);
     fixture_close(&x.b);
+}
+
+/* ---- what is read of an output before it is written ---- */
+
+/* y = x, and of a type of its own z[3], which becomes the answer to a question about what was there. */
+static struct {
+    rw_dtype dtype;
+    bool (*question)(double was);
+} asked;
+
+static double narrow(uint16_t bits, int fraction)
+{
+    const int exponents = (1 << (15 - fraction)) - 1, e = bits >> fraction & exponents;
+    const double f = ldexp(bits & ((1 << fraction) - 1), -fraction);
+    if (e == exponents) return f != 0 ? NAN : INFINITY;
+    return (bits >> 15 ? -1 : 1) * ldexp(1 + f, e - exponents / 2); /* no pattern is subnormal */
+}
+
+static double number(const void *x, rw_dtype dtype)
+{
+    union { double f64; float f32; uint16_t b16; int32_t i32; uint8_t b8; } u = { 0 };
+    memcpy(&u, x, rw_dtype_size(dtype));
+    switch (dtype) {
+    case RW_F64: return u.f64;
+    case RW_F32: return u.f32;
+    case RW_BF16: return narrow(u.b16, 7);
+    case RW_F16: return narrow(u.b16, 10);
+    case RW_I32: return u.i32;
+    default: return u.b8;
+    }
+}
+
+static rw_status asked_check(rw_op_call *call)
+{
+    const rw_status status = rw_op_output_like(call, 0, 0);
+    return status ? status : rw_op_output(call, 1, asked.dtype, RW_SHAPE(N));
+}
+
+static rw_status asked_kernel(const rw_kernel *k)
+{
+    const size_t size = rw_dtype_size(asked.dtype);
+    char *const z = k->out[1].data;
+    const bool answer = asked.question(number(z + 3 * size, asked.dtype));
+    memcpy(k->out[0].data, k->in[0].data, N * sizeof(float));
+    memset(z, 0, N * size);
+    z[3 * size] = answer;
+    return RW_OK;
+}
+
+HOST_KERNEL_OF(asked_kernel)
+static const rw_op_def asked_op = { .name = "asked", .n_inputs = 1, .n_outputs = 2, .check = asked_check,
+                                    .kernel = HOST_KERNEL(asked_kernel), .grad = own_grad };
+
+static bool is_nan(double was) { return isnan(was); }
+static bool is_nan_times_0(double was) { return isnan(0 * was); }
+static bool is_small(double was) { return fabs(was) < 10; }
+static bool is_large(double was) { return was > 1000; }
+static bool is_below(double was) { return was < -1000; }
+static bool is_true(double was) { return was != 0; }
+
+static void ask(rw_dtype dtype, bool (*question)(double was), const char *name)
+{
+    struct world x = open_world(NULL, NULL);
+    asked.dtype = dtype;
+    asked.question = question;
+    rw_tensor *const y = rw_apply(x.b.t, &asked_op, &x.p, 1, NULL, 0, NULL);
+    ckpt_report r = { 0 };
+    cr_expect_eq(ckpt_verify(x.b.t, rw_sum(x.b.t, rw_mul(x.b.t, y, y), RW_ALL_AXES, false), &r), RW_ERR_MISMATCH,
+                 "%s: %s", rw_dtype_name(dtype), name);
+    cr_expect_str_eq(r.op, "asked", "%s: %s", rw_dtype_name(dtype), name);
+    fixture_close(&x.b);
+}
+
+Test(watched, whatever_is_read_of_an_unwritten_output_is_found)
+{
+    ON_THE_CPU();
+    static const rw_dtype types[] = { RW_F64, RW_F32, RW_BF16, RW_F16, RW_I32 };
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
+        if (rw_dtype_is_float(types[i])) {
+            ask(types[i], is_nan, "is_nan");
+            ask(types[i], is_nan_times_0, "is_nan_times_0");
+        }
+        ask(types[i], is_small, "is_small");
+        ask(types[i], is_large, "is_large");
+        ask(types[i], is_below, "is_below");
+    }
+    ask(RW_BOOL, is_true, "is_true");
 }
 
 /* ---- the run that counts ---- */
