@@ -79,7 +79,8 @@ static rw_status set_product(rw_grad_call *g, int i, rw_tensor *const *in, const
     const int64_t n = x.dim[x.rank - 1];
     int64_t rows = 1; /* not the elements over the last extent, which may be 0 */
     for (int axis = 0; axis < x.rank - 1; axis++) rows *= x.dim[axis];
-    rw_tensor *const sum = rw_grad_wide_addend(g, i);
+    /* The product adds to sums of bfloat16 and float32; to one of float16 the library adds it. */
+    rw_tensor *const sum = rw_grad_dtype(g, i) == RW_F16 ? NULL : rw_grad_wide_addend(g, i);
     rw_tensor *with[] = { in[RW_CODES_A], in[RW_CODES_A_SCALE], in[RW_CODES_B], in[RW_CODES_B_SCALE], NULL };
     if (sum) with[RW_CODES_MORE] = x.rank == 2 ? sum : rw_reshape(t, sum, RW_SHAPE(rows, n));
     rw_tensor *const y =

@@ -79,3 +79,68 @@ Test(recipe_runs, recipes_differ)
             if (b != a + 1 || !is_kept(b))
                 cr_expect_geq(recipe_differ(&o[a], &o[b]), 0, "%s, %s", ways[a].name, ways[b].name);
 }
+
+/* ---- weights of float16 ---- */
+
+enum { SIDE = 8, ROWS = 3 };
+
+/* Small whole numbers: no type rounds them, nor what the products below make of them. */
+static rw_tensor *rows_of(rw_tape *t, int number, float *sums)
+{
+    float data[ROWS * SIDE];
+    for (int i = 0; i < ROWS * SIDE; i++) {
+        data[i] = (float)((i * 5 + number) % 7 - 3);
+        sums[i % SIDE] += data[i];
+    }
+    return rw_input(t, RW_F32, RW_SHAPE(ROWS, SIDE), data);
+}
+
+/* The sum of two layers of one weight, as it is or cast to a type: each column's gradient is that column's sum of x. */
+static void backward_of_two_uses(struct fixture *b, rw_tensor *w, rw_dtype dtype, float *sums)
+{
+    rw_tape *const t = b->t;
+    rw_recipe_begin(t, &(rw_recipe){ .kind = RW_RECIPE_F8 });
+    rw_tensor *const h = rw_cast(t, w, dtype);
+    ckpt_begin(t, "r");
+    rw_tensor *const y = rw_linear(t, rows_of(t, 1, sums), h, RW_NONE), *const z =
+        rw_linear(t, rows_of(t, 2, sums), h, RW_NONE);
+    ckpt_end(t);
+    rw_recipe_end(t);
+    rw_tensor *const wide = rw_add(t, rw_cast(t, y, RW_F32), rw_cast(t, z, RW_F32));
+    cr_expect_eq(rw_backward(t, rw_sum(t, wide, RW_ALL_AXES, false)), RW_OK, "%s: %s", rw_dtype_name(dtype),
+                 rw_error_message(b->ctx));
+    rw_error_clear(b->ctx);
+    rw_tape_reset(t);
+}
+
+static void expect_gradient(struct fixture *b, rw_tensor *w, const float *sums, const char *what)
+{
+    float got[SIDE * SIDE];
+    rw_tensor *const g = rw_cast(b->t, rw_gradient(w), RW_F32);
+    cr_assert_eq(rw_read(b->t, g, got, sizeof got), RW_OK, "%s", rw_error_message(b->ctx));
+    for (int i = 0; i < SIDE * SIDE; i++)
+        cr_expect_eq(got[i], sums[i % SIDE], "%s: element %d is %g, not %g", what, i, got[i], sums[i % SIDE]);
+    rw_tape_reset(b->t);
+}
+
+/* A weight that is cast to it, and a parameter of that type with its gradient in that type, over two micro-batches. */
+Test(recipe_runs, weights_of_any_type_sum_what_codes_give_them)
+{
+    static const rw_dtype types[] = { RW_F32, RW_BF16, RW_F16 };
+    for (int full = 0; full < 2; full++)
+        for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
+            struct fixture b = fixture_open(3, 1);
+            float sums[SIDE] = { 0 }, twice[SIDE] = { 0 };
+            ckpt_set_policy(b.t, full ? "full" : "none");
+            rw_tensor *const w = rw_param(b.ctx, "w", RW_F32, RW_SHAPE(SIDE, SIDE));
+            rw_tensor *const own = rw_param_with(b.ctx, "own", types[i], RW_SHAPE(SIDE, SIDE),
+                                                 &(rw_param_options){ types[i] });
+            cr_assert_eq(rw_init_constant(w, 0.5), RW_OK);
+            cr_assert_eq(rw_init_constant(own, 0.5), RW_OK);
+            backward_of_two_uses(&b, w, types[i], sums);
+            expect_gradient(&b, w, sums, rw_dtype_name(types[i]));
+            for (int batch = 0; batch < 2; batch++) backward_of_two_uses(&b, own, types[i], twice);
+            expect_gradient(&b, own, twice, rw_dtype_name(types[i]));
+            fixture_close(&b);
+        }
+}
