@@ -127,7 +127,9 @@ static inline bool rw_kernel_has(const rw_kernel *k, int i)
 
 /**
  * Computes all elements of all outputs. On CUDA it queues that on k->stream and neither allocates nor waits, so that
- * the step can be captured as a graph. A failure is RW_ERR_MEMORY or RW_ERR_DEVICE; the step then fails whole.
+ * the step can be captured as a graph. A failure is RW_ERR_MEMORY, RW_ERR_DEVICE, RW_ERR_UNSUPPORTED, or, for a value in
+ * its inputs that is out of range, RW_ERR_ARGUMENT; anything else becomes that too, with a message that says which
+ * number it returned. The step then fails whole.
  * It calls nothing of its own context: what records, runs, resets or destroys there is refused, and the step is
  * RW_ERR_ARGUMENT. Other contexts are as free as ever.
  */
@@ -284,6 +286,7 @@ RW_API rw_status rw_refuse_at(rw_site at, rw_tape *t, rw_status status, const ch
  * it. They carry the call site and region of the op they differentiate, and a random one its ticket: the same mask is
  * drawn again. What no recorded op reads is not kept for backward. A rule may not reset or destroy that tape, which is
  * RW_ERR_ARGUMENT, nor may rules whose rw_grad() calls further rules go more than nine deep.
+ * Regions, policies and recipes that it begins it ends: else backward is RW_ERR_REGION, which names the op.
  */
 RW_API rw_tape *rw_grad_tape(const rw_grad_call *g);
 RW_API const void *rw_grad_attrs(const rw_grad_call *g);

@@ -6,6 +6,7 @@
 #include "record/maker.h"
 #include "record/own_ops.h"
 
+#include <stdio.h>
 #include <string.h>
 
 void rw_spread_requirement(rw_tape *t)
@@ -89,14 +90,57 @@ static bool copy_attrs(struct rw_grad_call *g)
     return copy != NULL;
 }
 
+/* What is open on a tape, and how much there is that it is found in. */
+struct open {
+    uint32_t region, part, recipe;
+    size_t regions, parts, recipes;
+};
+
+static struct open open_of(const rw_tape *t)
+{
+    return (struct open){ t->open_region, t->open_part, t->open_recipe, t->n_regions, t->n_parts, t->n_recipes };
+}
+
+/* A rule ends with open what it began with: else backward would be refused, or recorded into a region, from then on. */
+static rw_status check_open(const struct rw_grad_call *g, const rw_op_def *op, const struct open *before)
+{
+    rw_tape *const t = g->tape;
+    char what[RW_MESSAGE_MAX / 2];
+    if (t->open_region == before->region && t->open_part == before->part && t->open_recipe == before->recipe)
+        return RW_OK;
+    const rw_site at = rw_rule_site(g);
+    snprintf(what, sizeof what, "gradient rule of %s at %s:%d", op->name, at.file, at.line);
+    const rw_status status = rw_open_check(t, what);
+    t->open_region = before->region;
+    t->open_part = before->part;
+    t->open_recipe = before->recipe;
+    t->n_regions = before->regions;
+    t->n_parts = before->parts;
+    t->n_recipes = before->recipes;
+    return status ? status : rw_fail(t->ctx, RW_ERR_REGION, "%s: it ended what it had not begun", what);
+}
+
+/* A rule's own word, where nothing that it recorded has failed. That bytes differ is not for a rule to say. */
+static rw_status check_returned(const struct rw_grad_call *g, const rw_op_def *op, rw_status status)
+{
+    if (status >= RW_OK && status <= RW_ERR_BUDGET && status != RW_ERR_MISMATCH) return status;
+    const rw_site at = rw_rule_site(g);
+    return rw_fail(g->tape->ctx, RW_ERR_ARGUMENT,
+                   "gradient rule of %s at %s:%d: it returned %d, which is no status of a rule", op->name, at.file,
+                   at.line, (int)status);
+}
+
 static rw_status run_rule(struct rw_grad_call *g, const rw_op_def *op)
 {
     rw_tape *const t = g->tape;
+    const struct open before = open_of(t);
     if (!copy_attrs(g)) return RW_ERR_MEMORY;
     t->n_rules++;
     rw_status status = op->grad(g);
     t->n_rules--;
-    if (!status) status = t->ctx->status;
+    const rw_status left = check_open(g, op, &before);
+    if (t->ctx->status) status = t->ctx->status;
+    else status = status ? check_returned(g, op, status) : left;
     if (!status && !g->has_set)
         status = rw_fail(t->ctx, RW_ERR_ARGUMENT, "gradient rule of %s at %s:%d: it sets no gradient", op->name,
                          rw_rule_site(g).file, rw_rule_site(g).line);

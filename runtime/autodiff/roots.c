@@ -7,26 +7,6 @@
 
 #include <stdio.h>
 
-static rw_status check_region(const rw_tape *t, const char *what)
-{
-    rw_context *const ctx = t->ctx;
-    if (t->open_region == RW_NONE_ID && t->open_part != RW_NONE_ID) {
-        const rw_site begun = ctx->sites[t->parts[t->open_part].site];
-        return rw_fail(ctx, RW_ERR_REGION, "%s: the policy begun at %s:%d is still open", what, begun.file,
-                       (int)begun.line);
-    }
-    if (t->open_region == RW_NONE_ID && t->open_recipe != RW_NONE_ID) {
-        const rw_site begun = ctx->sites[t->recipes[t->open_recipe].site];
-        return rw_fail(ctx, RW_ERR_REGION, "%s: the recipe begun at %s:%d is still open", what, begun.file,
-                       (int)begun.line);
-    }
-    if (t->open_region == RW_NONE_ID) return RW_OK;
-    const struct rw_region *const r = &t->regions[t->open_region];
-    const rw_site at = ctx->sites[r->site];
-    return rw_fail(ctx, RW_ERR_REGION, "%s: region \"%s\", begun at %s:%d, is still open", what,
-                   ctx->names.text[r->name], at.file, at.line);
-}
-
 /* Of a value of this tape; what it depends on may have been marked after its use. */
 static bool requires_grad(rw_tape *t, const rw_tensor *x)
 {
@@ -40,7 +20,7 @@ static rw_status check_root(rw_tape *t, const rw_tensor *y, const char *what, co
     rw_context *const ctx = t->ctx;
     const char *const fault = rw_value_fault(t, y);
     if (fault) return rw_fail(ctx, RW_ERR_ARGUMENT, "%s: %s %s", what, name, fault);
-    const rw_status status = check_region(t, what);
+    const rw_status status = rw_open_check(t, what);
     if (status) return status;
     if (!rw_dtype_is_float((rw_dtype)y->dtype))
         return rw_fail(ctx, RW_ERR_DTYPE, "%s: %s is of type %s", what, name, rw_dtype_name((rw_dtype)y->dtype));
@@ -61,7 +41,7 @@ uint32_t rw_loss_check(rw_tape *t, rw_tensor *loss, const char *what)
     if (t->ctx->status) return RW_NONE_ID;
     rw_status status = RW_OK;
     if (loss && rw_tape_has(t, loss)) {
-        status = check_region(t, what);
+        status = rw_open_check(t, what);
         if (!status) status = check_scalar(t, loss, what);
     }
     if (!status) status = check_root(t, loss, what, "the loss");

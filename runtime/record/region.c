@@ -35,6 +35,26 @@ static void mix_name(rw_tape *t, uint64_t what, const char *name)
     rw_hash_mix_bytes(&t->hash, name, length);
 }
 
+rw_status rw_open_check(const rw_tape *t, const char *what)
+{
+    rw_context *const ctx = t->ctx;
+    if (t->open_region == RW_NONE_ID && t->open_part != RW_NONE_ID) {
+        const rw_site begun = ctx->sites[t->parts[t->open_part].site];
+        return rw_fail(ctx, RW_ERR_REGION, "%s: the policy begun at %s:%d is still open", what, begun.file,
+                       (int)begun.line);
+    }
+    if (t->open_region == RW_NONE_ID && t->open_recipe != RW_NONE_ID) {
+        const rw_site begun = ctx->sites[t->recipes[t->open_recipe].site];
+        return rw_fail(ctx, RW_ERR_REGION, "%s: the recipe begun at %s:%d is still open", what, begun.file,
+                       (int)begun.line);
+    }
+    if (t->open_region == RW_NONE_ID) return RW_OK;
+    const struct rw_region *const r = &t->regions[t->open_region];
+    const rw_site at = ctx->sites[r->site];
+    return rw_fail(ctx, RW_ERR_REGION, "%s: region \"%s\", begun at %s:%d, is still open", what,
+                   ctx->names.text[r->name], at.file, at.line);
+}
+
 rw_status ckpt_begin_at(rw_site at, rw_tape *t, const char *name)
 {
     if (!t) return RW_ERR_ARGUMENT;

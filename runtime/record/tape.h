@@ -253,6 +253,9 @@ rw_op_cost rw_call_cost(const rw_op_call *call);
 /* "outer/inner" into text, "" for RW_NONE_ID. What there is no room for goes at the outer end: ".../inner". */
 void rw_region_path(const rw_tape *t, uint32_t region, char *text, size_t size);
 
+/* An error when a region, policy or recipe is open, which names it. */
+rw_status rw_open_check(const rw_tape *t, const char *what);
+
 bool rw_tape_is_valid(const rw_tape *t);
 
 /*

@@ -54,6 +54,13 @@ static inline uint64_t note_use(struct walk *w, uint32_t word, uint64_t bytes)
     return end;
 }
 
+/* Others are no status, or mean something that only a run itself can say. */
+static bool may_kernel_return(rw_status status)
+{
+    return status == RW_ERR_MEMORY || status == RW_ERR_DEVICE || status == RW_ERR_ARGUMENT ||
+           status == RW_ERR_UNSUPPORTED;
+}
+
 rw_status rw_walk_failed(const struct rw_run *r, size_t action, rw_status status)
 {
     rw_context *const ctx = r->tape->ctx;
@@ -64,6 +71,10 @@ rw_status rw_walk_failed(const struct rw_run *r, size_t action, rw_status status
     if (rw_action_is_move(a->kind))
         return rw_fail(ctx, status, "what %s recorded at %s:%d has made could not be moved %s: %s", op, at.file,
                        at.line, a->kind == RW_ACTION_OUT ? "out" : "back", rw_status_name(status));
+    if (!may_kernel_return(status))
+        return rw_fail(ctx, RW_ERR_ARGUMENT,
+                       "%s recorded at %s:%d failed while it ran: its kernel returned %d, which is no status of one",
+                       op, at.file, at.line, (int)status);
     return rw_fail(ctx, status, "%s recorded at %s:%d failed while it ran: %s", op, at.file, at.line,
                    status == RW_ERR_ARGUMENT ? "an index or another value in its inputs is out of range"
                                              : rw_status_name(status));

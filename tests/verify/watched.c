@@ -191,6 +191,26 @@ Test(watched, an_element_that_is_left_out_is_named)
     fixture_close(&x.b);
 }
 
+static rw_status mismatched_kernel(const rw_kernel *k)
+{
+    return RW_ERR_MISMATCH;
+}
+
+HOST_KERNEL_OF(mismatched_kernel)
+static const rw_op_def mismatched = { .name = "mismatched", .n_inputs = 1, .n_outputs = 1, .check = own_check,
+                                      .kernel = HOST_KERNEL(mismatched_kernel), .grad = own_grad };
+
+/* RW_ERR_MISMATCH is the verification's own word, which the report explains. */
+Test(watched, a_kernel_does_not_say_that_bytes_differ)
+{
+    struct world x = open_world(NULL, NULL);
+    rw_tensor *const y = rw_apply(x.b.t, &mismatched, &x.p, 1, NULL, 0, NULL);
+    cr_assert_eq(ckpt_verify(x.b.t, rw_sum(x.b.t, y, RW_ALL_AXES, false), NULL), RW_ERR_ARGUMENT);
+    const char *const m = rw_error_message(x.b.ctx);
+    cr_assert(strstr(m, "mismatched recorded at") && strstr(m, "its kernel returned 8,"), "%s", m);
+    fixture_close(&x.b);
+}
+
 /* ---- what is read of an output before it is written ---- */
 
 /* y = x, and of a type of its own z[3], which becomes the answer to a question about what was there. */

@@ -3,7 +3,9 @@
 
 #include <rewind/op.h>
 #include <rewind/ops.h>
+#include <rewind/precision.h>
 
+#include <stdio.h>
 #include <string.h>
 
 static rw_status fine(rw_op_call *call)
@@ -137,6 +139,43 @@ static rw_status sets_twice_input_minus_1(rw_grad_call *g)
 }
 
 #define KERNEL .kernel = { [RW_DEVICE_CPU] = nothing, [RW_DEVICE_CUDA] = nothing }
+/* A rule that does its work and leaves open what it has begun. */
+static rw_status begins_a_region(rw_grad_call *g)
+{
+    ckpt_begin(rw_grad_tape(g), "of a rule");
+    return rw_grad_set(g, 0, rw_scale(rw_grad_tape(g), rw_grad_upstream(g, 0), 2));
+}
+
+static rw_status begins_a_policy(rw_grad_call *g)
+{
+    ckpt_policy_begin(rw_grad_tape(g), "full");
+    return rw_grad_set(g, 0, rw_grad_upstream(g, 0));
+}
+
+static rw_status begins_a_recipe(rw_grad_call *g)
+{
+    rw_recipe_begin(rw_grad_tape(g), &(rw_recipe){ .kind = RW_RECIPE_BF16 });
+    return rw_grad_set(g, 0, rw_grad_upstream(g, 0));
+}
+
+/* What a kernel, rule or check of a caller may return by mistake. */
+static int returned;
+
+static rw_status returns_from_kernel(const rw_kernel *k)
+{
+    return (rw_status)returned;
+}
+
+static rw_status returns_from_rule(rw_grad_call *g)
+{
+    return (rw_status)returned;
+}
+
+static rw_status returns_from_check(rw_op_call *call)
+{
+    return (rw_status)returned;
+}
+
 #define OP(...) static const rw_op_def __VA_ARGS__
 OP(unnamed = { .n_inputs = 1, .n_outputs = 1, .check = fine, KERNEL });
 OP(blank = { .name = "", .n_inputs = 1, .n_outputs = 1, .check = fine, KERNEL });
@@ -188,6 +227,19 @@ OP(rule_shape = {
 OP(rule_9 = { .name = "rule_9", .n_inputs = 1, .n_outputs = 1, .check = fine, KERNEL, .grad = sets_input_9 });
 OP(rule_minus = {
        .name = "rule_minus", .n_inputs = 1, .n_outputs = 1, .check = fine, KERNEL, .grad = sets_twice_input_minus_1 });
+OP(rule_region = {
+       .name = "rule_region", .n_inputs = 1, .n_outputs = 1, .check = fine, KERNEL, .grad = begins_a_region });
+OP(rule_policy = {
+       .name = "rule_policy", .n_inputs = 1, .n_outputs = 1, .check = fine, KERNEL, .grad = begins_a_policy });
+OP(rule_recipe = {
+       .name = "rule_recipe", .n_inputs = 1, .n_outputs = 1, .check = fine, KERNEL, .grad = begins_a_recipe });
+OP(odd_kernel = { .name = "odd_kernel",
+                  .n_inputs = 1,
+                  .n_outputs = 1,
+                  .check = fine,
+                  .kernel = { [RW_DEVICE_CPU] = returns_from_kernel, [RW_DEVICE_CUDA] = returns_from_kernel } });
+OP(odd_rule = { .name = "odd_rule", .n_inputs = 1, .n_outputs = 1, .check = fine, KERNEL, .grad = returns_from_rule });
+OP(odd_check = { .name = "odd_check", .n_inputs = 1, .n_outputs = 1, .check = returns_from_check, KERNEL });
 
 /* Kernels that call what they may not: each does one thing to the tape of the trial, and says that all is well. */
 static struct world *disturbed;
@@ -317,6 +369,38 @@ static void disturbances(struct trial *m, struct world *w)
     ALLOWED("rw_apply", run_of(w, &stranger) == RW_OK);
 }
 
+static rw_status backward_of(struct world *w, const rw_op_def *op)
+{
+    rw_tensor *const y = rw_apply(w->t, op, &w->p, 1, NULL, 0, NULL);
+    return rw_backward(w->t, rw_sum(w->t, y, RW_ALL_AXES, false));
+}
+
+/* The error is there, and names the op and the number. */
+static bool says(const struct world *w, const char *op, int number)
+{
+    char text[32];
+    snprintf(text, sizeof text, "returned %d, which", number);
+    const char *const m = rw_error_message(w->ctx);
+    return rw_error_status(w->ctx) == RW_ERR_ARGUMENT && strstr(m, op) && strstr(m, text);
+}
+
+static void numbers(struct trial *m, struct world *w)
+{
+    static const int odd[] = { -1, 99, 1000, RW_ERR_MISMATCH };
+    for (size_t i = 0; i < sizeof odd / sizeof *odd; i++) {
+        returned = odd[i];
+        ALLOWED("odd_kernel", run_of(w, &odd_kernel) == RW_ERR_ARGUMENT && says(w, "odd_kernel", returned));
+        ALLOWED("odd_rule", backward_of(w, &odd_rule) == RW_ERR_ARGUMENT && says(w, "odd_rule", returned));
+        if (returned != RW_ERR_MISMATCH)
+            ALLOWED("odd_check",
+                    !rw_apply(w->t, &odd_check, &w->x, 1, NULL, 0, NULL) && says(w, "odd_check", returned));
+    }
+    returned = RW_ERR_MEMORY;
+    ALLOWED("odd_kernel", run_of(w, &odd_kernel) == RW_ERR_MEMORY);
+    returned = RW_ERR_SHAPE;
+    ALLOWED("odd_rule", backward_of(w, &odd_rule) == RW_ERR_SHAPE);
+}
+
 static void calls(struct trial *m, struct world *w)
 {
     rw_tape *const t = w->t;
@@ -339,6 +423,9 @@ static void calls(struct trial *m, struct world *w)
     BACKWARD("rule_shape", RW_ERR_SHAPE, rule_shape);
     BACKWARD("rule_9", RW_ERR_ARGUMENT, rule_9);
     BACKWARD("rule_minus", RW_ERR_ARGUMENT, rule_minus);
+    BACKWARD("rule_region", RW_ERR_REGION, rule_region);
+    BACKWARD("rule_policy", RW_ERR_REGION, rule_policy);
+    BACKWARD("rule_recipe", RW_ERR_REGION, rule_recipe);
     BACKWARD("sound", RW_ERR_NO_GRADIENT, sound);
     TENSOR("my_op", RW_ERR_ARGUMENT, rw_operand_at(RW_HERE, t, w->dead, "my_op"));
     TENSOR("my_op", RW_ERR_ARGUMENT, rw_operand_at(RW_HERE, t, NULL, "my_op"));
@@ -358,5 +445,6 @@ void mistakes_with_own_ops(struct trial *m, struct world *w)
 {
     definitions(m, w);
     disturbances(m, w);
+    numbers(m, w);
     calls(m, w);
 }
