@@ -5,7 +5,7 @@
 
 #define BLOCK ((size_t)1 << 16)
 
-const unsigned char rw_pattern_byte[RW_PATTERNS] = { 0x7b, 0xff, 0xfb, 0x3f, 0x00 };
+const unsigned char rw_pattern_byte[RW_PATTERNS] = { 0x7b, 0xff, 0xfb, 0x3f, 0x00, 0x41 };
 
 /* The host's own memory is filled and looked at where it lies. */
 static bool is_pattern(const void *data, size_t bytes, enum rw_pattern pattern)

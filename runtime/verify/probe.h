@@ -13,11 +13,14 @@
  *     HIGH      large and positive: shows in a sum and in a maximum
  *     NAN       NaN: shows even in what is multiplied by 0
  *     LOW       large and negative: shows in a minimum
- *     ORDINARY  between 4e-4 and 2: shows where large numbers and NaN are passed over, and what is added to it shows
- *     ZERO      0, false: the ordinary number of integers and bools, to which NAN is -1 and true
+ *     ORDINARY  between 4e-4 and 2: shows where large numbers and NaN are passed over
+ *     ZERO      0, false: whatever is added to it shows; the ordinary number of integers and bools, to which NAN is -1
+ *               and true
+ *     SOME      between 2 and 3e6: shows in the maximum of most of what a model computes, and what is added to it shows
  */
 enum rw_pattern {
-    RW_PATTERN_HIGH, RW_PATTERN_NAN, RW_PATTERN_LOW, RW_PATTERN_ORDINARY, RW_PATTERN_ZERO, RW_PATTERNS
+    RW_PATTERN_HIGH, RW_PATTERN_NAN, RW_PATTERN_LOW, RW_PATTERN_ORDINARY, RW_PATTERN_ZERO, RW_PATTERN_SOME,
+    RW_PATTERNS
 };
 extern const unsigned char rw_pattern_byte[RW_PATTERNS];
 

@@ -13,11 +13,11 @@
 
 #define TURN ((uintptr_t)1 << 16) /* addresses differ in the bits below */
 
-/* What the two runs have beside an input is read by mistake, beside what they write added to by mistake. What is in an
+/* What lies beside an input is read by mistake, what lies beside the rest written to, or added to. What is in an
    output or workspace before it is written is an ordinary number, then a large one; NaN is what the plan's own place
    holds (watch.h). */
-static const enum rw_pattern beside_read[RW_ROOMS] = { RW_PATTERN_HIGH, RW_PATTERN_NAN };
-static const enum rw_pattern beside_written[RW_ROOMS] = { RW_PATTERN_ORDINARY, RW_PATTERN_LOW };
+static const enum rw_pattern beside_read[RW_ROOMS] = { RW_PATTERN_SOME, RW_PATTERN_NAN };
+static const enum rw_pattern beside_written[RW_ROOMS] = { RW_PATTERN_LOW, RW_PATTERN_ZERO };
 
 static enum rw_pattern within(int pass, rw_dtype dtype)
 {

@@ -101,6 +101,13 @@ static void takes_the_larger_one_behind(const rw_kernel *k)
 {
     if (result(k)[N] < result(k)[0]) result(k)[N] = result(k)[0];
 }
+static void adds_behind_its_input(const rw_kernel *k) { ((float *)k->in[0].data)[N] += 0.25f; }
+static void adds_little_behind(const rw_kernel *k) { result(k)[N] += 1e-12f; }
+static void takes_the_largest_one(const rw_kernel *k)
+{
+    const float behind = ((const float *)k->in[0].data)[N];
+    if (result(k)[7] < behind) result(k)[7] = behind;
+}
 static void writes_behind_its_workspace(const rw_kernel *k) { ((char *)k->workspace)[100] = 1; }
 static void reads_its_workspace(const rw_kernel *k) { result(k)[7] += ((const float *)k->workspace)[3]; }
 static void reads_zeros_in_its_workspace(const rw_kernel *k) { result(k)[7] += 0 * ((const float *)k->workspace)[3]; }
@@ -123,6 +130,9 @@ static const struct {
     { writes_far_behind, CKPT_CAUSE_OUTSIDE, "behind its output 0, from byte 3696", -1 },
     { writes_before, CKPT_CAUSE_OUTSIDE, "before its output 0, from byte -4", -1 },
     { adds_behind, CKPT_CAUSE_OUTSIDE, "behind its output 0, from byte 9", -1 },
+    { adds_little_behind, CKPT_CAUSE_OUTSIDE, "behind its output 0, from byte 9", -1 },
+    { adds_behind_its_input, CKPT_CAUSE_OUTSIDE, "behind its input 0, from byte 9", -1 },
+    { takes_the_largest_one, CKPT_CAUSE_NONDETERMINISTIC, "output 0", 7 },
     { adds_before, CKPT_CAUSE_OUTSIDE, "before its output 0, from byte -", -1 },
     { adds_behind_its_workspace, CKPT_CAUSE_OUTSIDE, "behind its workspace 0, from byte 10", -1 },
     { takes_the_larger_one_behind, CKPT_CAUSE_OUTSIDE, "behind its output 0, from byte 9", -1 },
