@@ -148,7 +148,8 @@ RW_API rw_status rw_scaler_backward(rw_scaler *s, rw_tape *t, rw_tensor *loss);
  * Divides all gradients of the context by the scale, and finds out whether all of them are finite. Once between two
  * rw_scaler_update(); rw_scaler_step() does it where nobody else has. On CUDA it is only queued.
  * @return RW_ERR_ARGUMENT when it has been done, RW_ERR_CHANGED for a gradient that a failed backward has left
- *         half-way, RW_ERR_MEMORY, or an error that is stuck in the context; then nothing has changed.
+ *         half-way, RW_ERR_MEMORY, or an error that is stuck in the context; RW_ERR_ARGUMENT as well for more than
+ *         32,765 parameters. Then nothing has changed.
  */
 RW_API rw_status rw_scaler_unscale(rw_scaler *s);
 

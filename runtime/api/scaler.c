@@ -48,6 +48,16 @@ static rw_status no_memory(rw_context *ctx, const char *what)
     return rw_fail(ctx, RW_ERR_MEMORY, "%s: out of memory", what);
 }
 
+/* One node takes each gradient in and gives it out, and has three operands more; inside backward it takes in one number
+   for each, and has two more. */
+#define UNSCALED_MOST ((RW_OP_MAX_OPERANDS - 3) / 2)
+#define NOTED_MOST (RW_OP_MAX_OPERANDS - 2)
+
+static rw_status too_many(rw_context *ctx, int n, int most)
+{
+    return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_scaler_unscale: %d gradients, at most %d", n, most);
+}
+
 /* ---- recording ---- */
 
 rw_tensor *const *rw_scaler_found(const rw_scaler *s)
@@ -65,6 +75,7 @@ static rw_status record_unscale(rw_scaler *s, rw_tape *t, rw_tensor **gradient, 
         rw_tensor *const g = gradient[ctx->params[i]->tensor.id];
         if (g) in[n++] = g;
     }
+    if (n - 2 > UNSCALED_MOST) return too_many(ctx, n - 2, UNSCALED_MOST);
     const rw_status status = rw_update_record(t, "rw_scaler_unscale", &rw_op_unscale_grads, in, n, NULL, 0, out);
     for (size_t i = 0, k = 1; !status && i < ctx->n_params; i++) {
         rw_tensor **const g = &gradient[ctx->params[i]->tensor.id];
@@ -152,7 +163,9 @@ static rw_status noter(struct rw_recorder *r, rw_tape *t, rw_tensor **gradient)
         if (found) in[n++] = found;
     }
     in[n++] = &s->found->tensor;
-    const rw_status status = rw_update_record(t, "rw_scaler_unscale", &rw_op_any_found, in, n, NULL, 0, out);
+    const rw_status status =
+        n - 1 > NOTED_MOST ? too_many(ctx, n - 1, NOTED_MOST)
+                           : rw_update_record(t, "rw_scaler_unscale", &rw_op_any_found, in, n, NULL, 0, out);
     rw_free(in);
     if (!status) s->found_now = out[0];
     return status;

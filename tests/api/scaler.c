@@ -581,6 +581,24 @@ Test(scaler, refuses_numbers_that_make_no_sense)
     fixture_close(&b);
 }
 
+Test(scaler, says_how_many_gradients_it_takes)
+{
+    struct fixture b = fixture_open(1, 1);
+    char name[16];
+    rw_scaler *s = NULL;
+    for (int i = 0; i < 32766; i++) {
+        snprintf(name, sizeof name, "p%d", i);
+        if (!rw_param(b.ctx, name, RW_F32, RW_SHAPE(1))) cr_skip_test("too many pages that guard the device's memory");
+    }
+    cr_assert_eq(rw_scaler_create(&s, b.ctx, NULL), RW_OK, "%s", rw_error_message(b.ctx));
+    cr_assert_eq(rw_scaler_unscale(s), RW_ERR_ARGUMENT);
+    cr_assert(strstr(rw_error_message(b.ctx), "rw_scaler_unscale: 32766 gradients, at most 32765"), "%s",
+              rw_error_message(b.ctx));
+    rw_error_clear(b.ctx);
+    rw_scaler_destroy(&s);
+    fixture_close(&b);
+}
+
 Test(scaler, refuses_calls_in_another_order)
 {
     struct zoo z = zoo_open(true, NULL), other = zoo_open(true, NULL);
