@@ -127,8 +127,8 @@ static inline bool rw_kernel_has(const rw_kernel *k, int i)
 
 /**
  * Computes all elements of all outputs. On CUDA it queues that on k->stream and neither allocates nor waits, so that
- * the step can be captured as a graph. A failure is RW_ERR_MEMORY, RW_ERR_DEVICE, RW_ERR_UNSUPPORTED, or, for a value in
- * its inputs that is out of range, RW_ERR_ARGUMENT; anything else becomes that too, with a message that says which
+ * the step can be captured as a graph. A failure is RW_ERR_MEMORY, RW_ERR_DEVICE, RW_ERR_UNSUPPORTED, or, for a value
+ * in its inputs that is out of range, RW_ERR_ARGUMENT; anything else becomes that too, with a message that says which
  * number it returned. The step then fails whole.
  * It calls nothing of its own context: what records, runs, resets or destroys there is refused, and the step is
  * RW_ERR_ARGUMENT. Other contexts are as free as ever.
