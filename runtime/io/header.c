@@ -2,6 +2,7 @@
 #include "io/header.h"
 
 #include "base/alloc.h"
+#include "base/c_locale.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -174,7 +175,9 @@ rw_status rw_header_read(const char *text, size_t length, size_t at, size_t n_el
 {
     const struct reading r = { text, length, at, n_elements, why, size };
     const char *end = text;
+    const locale_t before = rw_c_locale_begin();
     cJSON *const header = cJSON_ParseWithLengthOpts(text, length, &end, false);
+    rw_c_locale_end(before);
     const size_t parsed = end ? (size_t)(end - text) : 0, rest = end_of_blanks(text, length, parsed);
     rw_status status = RW_ERR_IO;
     if (!header) snprintf(why, size, "no JSON header: it cannot be read at byte %zu", at + parsed);

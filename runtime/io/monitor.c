@@ -2,6 +2,7 @@
 #include <rewind/monitor.h>
 
 #include "base/alloc.h"
+#include "base/c_locale.h"
 #include "base/clock.h"
 #include "base/output.h"
 #include "io/monitor_files.h"
@@ -166,14 +167,13 @@ static void put(struct line *l, const char *fmt, ...)
     l->n += (size_t)n;
 }
 
-/* With a point, whatever the locale says. */
 static void put_number(struct line *l, const char *name, double x)
 {
     char text[40] = "null";
     l->nonfinite |= !isfinite(x);
+    const locale_t before = rw_c_locale_begin();
     if (isfinite(x)) snprintf(text, sizeof text, "%.9g", x);
-    for (char *c = text; *c; c++)
-        if (*c == ',') *c = '.';
+    rw_c_locale_end(before);
     put(l, ",\"%s\":%s", name, text);
 }
 

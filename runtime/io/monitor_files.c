@@ -6,6 +6,7 @@
 #include "io/monitor_files.h"
 
 #include "base/alloc.h"
+#include "base/c_locale.h"
 #include "io/part.h"
 
 #include <errno.h>
@@ -161,10 +162,10 @@ rw_status rw_event_file_put(struct rw_event_file *f, uint64_t step, const struct
 static void put_reading(FILE *f, const struct rw_reading *r, bool first)
 {
     char value[40];
+    const locale_t before = rw_c_locale_begin();
     snprintf(value, sizeof value, isnan(r->value) ? "NaN" : isinf(r->value) ? r->value > 0 ? "+Inf" : "-Inf" : "%.9g",
              r->value);
-    for (char *c = value; *c; c++)
-        if (*c == ',') *c = '.'; /* the locale's */
+    rw_c_locale_end(before);
     if (first)
         fprintf(f, "# HELP rewind_%s %s\n# TYPE rewind_%s %s\n", r->name, r->help, r->name,
                 r->counts ? "counter" : "gauge");

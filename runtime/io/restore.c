@@ -3,6 +3,7 @@
  * believed; then everything that is wanted is looked for; only then does anything change.
  */
 #include "base/alloc.h"
+#include "base/c_locale.h"
 #include "io/checkpoint.h"
 #include "io/read.h"
 #include "record/tape.h"
@@ -129,6 +130,16 @@ static rw_status find_kept(struct loading *l, size_t i)
     return RW_OK;
 }
 
+/* As it was written, to its end. */
+static bool read_rate(const char *text, double *ret)
+{
+    char *end;
+    const locale_t before = rw_c_locale_begin();
+    *ret = strtod(text, &end);
+    rw_c_locale_end(before);
+    return *text && !*end;
+}
+
 static rw_status find_optimizer(struct loading *l)
 {
     const char *const kind = text_of(l, RW_SNAPSHOT_OPTIMIZER), *const lr = text_of(l, RW_SNAPSHOT_LR);
@@ -138,8 +149,8 @@ static rw_status find_optimizer(struct loading *l)
         snprintf(l->why, sizeof l->why, "the optimizer is %.20s there, %s here", kind, wanted);
         return RW_ERR_ARGUMENT;
     }
+    if (!read_rate(lr, &l->lr)) return refuse(l, RW_ERR_IO, "its learning rate is \"%.40s\", no number", lr);
     const size_t n = rw_optimizer_members(l->c->optimizer);
-    l->lr = strtod(lr, NULL);
     l->states = rw_calloc(n * RW_KEPT_MOST, sizeof *l->states);
     l->counts = rw_calloc(n, sizeof *l->counts);
     if (!l->states || !l->counts) return refuse(l, RW_ERR_MEMORY, "out of memory%s", "");
@@ -162,16 +173,23 @@ static rw_status find_average(struct loading *l)
     return status;
 }
 
+static bool read_schedule(const char *text, rw_schedule *s)
+{
+    int kind = 0, end = 0;
+    const locale_t before = rw_c_locale_begin();
+    const int n = sscanf(text, "%d %la %la %" SCNu64 " %" SCNu64 " %" SCNu64 " %la%n", &kind, &s->lr, &s->min_lr,
+                         &s->warmup, &s->total, &s->every, &s->factor, &end);
+    rw_c_locale_end(before);
+    s->kind = (rw_schedule_kind)kind;
+    return n == 7 && !text[end];
+}
+
 static rw_status find_schedule(struct loading *l)
 {
     const char *const text = text_of(l, RW_SNAPSHOT_SCHEDULE);
-    rw_schedule *const s = &l->schedule;
-    int kind = 0;
-    if (!text || sscanf(text, "%d %la %la %" SCNu64 " %" SCNu64 " %" SCNu64 " %la", &kind, &s->lr, &s->min_lr,
-                        &s->warmup, &s->total, &s->every, &s->factor) != 7)
-        return refuse(l, RW_ERR_IO, "no schedule is in it%s", "");
-    s->kind = (rw_schedule_kind)kind;
-    return RW_OK;
+    if (!text) return refuse(l, RW_ERR_IO, "no schedule is in it%s", "");
+    return read_schedule(text, &l->schedule) ? RW_OK
+                                             : refuse(l, RW_ERR_IO, "its schedule is \"%.120s\", which is none", text);
 }
 
 /* The caller's bytes, in memory of the checkpoint's: the file goes. */
@@ -192,8 +210,9 @@ static rw_status find_all(struct loading *l, void **ret_extra)
 {
     const rw_context *const ctx = l->ctx;
     const char *const step = text_of(l, RW_SNAPSHOT_STEP), *const g = text_of(l, RW_SNAPSHOT_GENERATOR);
-    if (!step || sscanf(step, "%" SCNu64, &l->found.step) != 1 || !g ||
-        sscanf(g, "%" SCNu64 " %" SCNu64, &l->generator.seed, &l->generator.offset) != 2)
+    int step_end = 0, end = 0;
+    if (!step || sscanf(step, "%" SCNu64 "%n", &l->found.step, &step_end) != 1 || step[step_end] || !g ||
+        sscanf(g, "%" SCNu64 " %" SCNu64 "%n", &l->generator.seed, &l->generator.offset, &end) != 2 || g[end])
         return refuse(l, RW_ERR_IO, "no step or no generator is in it%s", "");
     l->params = rw_calloc(ctx->n_params, sizeof *l->params);
     rw_status status = l->params ? RW_OK : refuse(l, RW_ERR_MEMORY, "out of memory%s", "");

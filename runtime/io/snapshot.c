@@ -2,6 +2,7 @@
 #include "io/snapshot.h"
 
 #include "base/alloc.h"
+#include "base/c_locale.h"
 #include "run/advance.h"
 
 #include <inttypes.h>
@@ -124,7 +125,7 @@ static bool add_schedule(struct rw_snapshot *s, const rw_schedule *h)
     return cJSON_AddStringToObject(s->metadata, RW_SNAPSHOT_SCHEDULE, text);
 }
 
-static bool add_metadata(struct rw_snapshot *s, const struct rw_snapshot_of *what)
+static bool put_metadata(struct rw_snapshot *s, const struct rw_snapshot_of *what)
 {
     const rw_generator_state g = what->ctx->generator;
     char step[32], generator[64], lr[64];
@@ -140,6 +141,14 @@ static bool add_metadata(struct rw_snapshot *s, const struct rw_snapshot_of *wha
     snprintf(lr, sizeof lr, "%a", rw_optimizer_lr(what->optimizer));
     return cJSON_AddStringToObject(s->metadata, RW_SNAPSHOT_OPTIMIZER, rw_optimizer_kind_name(what->optimizer)) &&
            cJSON_AddStringToObject(s->metadata, RW_SNAPSHOT_LR, lr);
+}
+
+static bool add_metadata(struct rw_snapshot *s, const struct rw_snapshot_of *what)
+{
+    const locale_t before = rw_c_locale_begin();
+    const bool ok = put_metadata(s, what);
+    rw_c_locale_end(before);
+    return ok;
 }
 
 static bool reserve(struct rw_snapshot *s)

@@ -2,6 +2,7 @@
 #include "run/trace.h"
 
 #include "base/alloc.h"
+#include "base/c_locale.h"
 #include "base/clock.h"
 #include "base/output.h"
 #include "run/call.h"
@@ -41,7 +42,9 @@ struct trace {
 
 static void put(struct trace *trace, cJSON *event)
 {
+    const locale_t before = rw_c_locale_begin();
     char *const text = event ? cJSON_PrintUnformatted(event) : NULL;
+    rw_c_locale_end(before);
     const struct rw_quiet q = rw_quiet_begin();
     if (text) fprintf(trace->file, "%s\n%s", trace->first ? "" : ",", text);
     rw_quiet_end(&q);

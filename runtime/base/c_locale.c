@@ -1,0 +1,25 @@
+/* See c_locale.h. */
+#include "base/c_locale.h"
+
+#include <pthread.h>
+
+/* One for the process, kept until it ends. */
+static locale_t plain;
+
+static void make(void)
+{
+    plain = newlocale(LC_ALL_MASK, "C", (locale_t)0);
+}
+
+/* glibc and musl have this locale ready, so that making it cannot fail; without it the thread's own would stay. */
+locale_t rw_c_locale_begin(void)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, make);
+    return uselocale(plain);
+}
+
+void rw_c_locale_end(locale_t before)
+{
+    uselocale(before);
+}
