@@ -138,27 +138,36 @@ static void remove_parts(int fd)
     closedir(dir);
 }
 
-static rw_status lock(struct rw_rotation *r, int fd, char *why, size_t size)
+/* The lock keeps others from saving, not from copying a file there: what is newest is looked up each time. */
+static rw_status count_on(struct rw_rotation *r, char *why, size_t size)
 {
     struct rw_rotated *files;
     size_t n;
-    const bool locked = !flock(fd, LOCK_EX | LOCK_NB);
-    if (!locked && errno == EWOULDBLOCK) return refuse(why, size, RW_ERR_IO, "somebody else saves there");
     const rw_status status = rw_rotation_list(r, &files, &n, why, size);
     if (status) return status;
-    if (n && files[0].number > r->number) r->number = files[0].number;
+    const uint64_t newest = n ? files[0].number : 0;
     rw_free(files);
+    if (newest + 1 >= NUMBER_END) return refuse(why, size, RW_ERR_IO, "no number is above the newest file's");
+    if (newest > r->number) r->number = newest;
+    return RW_OK;
+}
+
+static rw_status lock(int fd, char *why, size_t size)
+{
+    const bool locked = !flock(fd, LOCK_EX | LOCK_NB);
+    if (!locked && errno == EWOULDBLOCK) return refuse(why, size, RW_ERR_IO, "somebody else saves there");
     if (locked) remove_parts(fd); /* a file system without locks: what is left over stays */
     return RW_OK;
 }
 
 rw_status rw_rotation_lock(struct rw_rotation *r, char *why, size_t size)
 {
-    if (r->fd >= 0) return RW_OK;
+    if (r->fd >= 0) return count_on(r, why, size);
     if (mkdir(r->folder, 0777) && errno != EEXIST) return refuse(why, size, RW_ERR_IO, strerror(errno));
     const int fd = open(r->folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd < 0) return refuse(why, size, RW_ERR_IO, strerror(errno));
-    const rw_status status = lock(r, fd, why, size);
+    rw_status status = lock(fd, why, size);
+    if (!status) status = count_on(r, why, size);
     if (status) close(fd);
     else r->fd = fd;
     return status;
@@ -182,6 +191,7 @@ static bool is_bad(const struct rw_rotation *r, uint64_t number)
     return bad;
 }
 
+/* The file just written is r->number: it stays though a newer one came while it was written. */
 static rw_status remove_old(const struct rw_rotation *r, int keep, const struct rw_rotated *files, size_t n, char *why,
                             size_t size)
 {
@@ -190,7 +200,7 @@ static rw_status remove_old(const struct rw_rotation *r, int keep, const struct 
     for (size_t i = 0; i < n; i++) {
         char name[NAME_MOST];
         name_of(&files[i], name, sizeof name);
-        if (whole < keep) whole += !is_bad(r, files[i].number);
+        if (whole < keep || files[i].number == r->number) whole += !is_bad(r, files[i].number);
         else if (unlinkat(r->fd, name, 0) && errno != ENOENT && !status) {
             snprintf(why, size, "%s cannot be removed: %s", name, strerror(errno));
             status = RW_ERR_IO;

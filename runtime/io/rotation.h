@@ -14,7 +14,7 @@ struct rw_rotated {
 struct rw_rotation {
     char *folder;
     int fd;           /* of the folder, which it locks; -1: not yet */
-    uint64_t number;  /* of the newest file, as of the lock and what was saved since */
+    uint64_t number;  /* of the newest file, as of the last rw_rotation_lock() and what was saved since */
     uint64_t *bad;    /* numbers of files that turned out not to be whole */
     size_t n_bad, cap_bad;
 };
@@ -23,8 +23,8 @@ struct rw_rotation {
 rw_status rw_rotation_init(struct rw_rotation *r, const char *folder);
 void rw_rotation_finish(struct rw_rotation *r);
 
-/* Makes the folder, locks it, removes what was left half-written. Does nothing when that was done. RW_ERR_IO and
-   RW_ERR_MEMORY with the reason in why. */
+/* Makes the folder, locks it, removes what was left half-written, unless that was done; then looks which number is the
+   newest. RW_ERR_IO and RW_ERR_MEMORY with the reason in why. */
 rw_status rw_rotation_lock(struct rw_rotation *r, char *why, size_t size);
 
 /* The files, newest first, for rw_free(); none of a folder that is not there. */

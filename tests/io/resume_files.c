@@ -3,6 +3,8 @@
  */
 #include "io/saved_run.h"
 
+#include "io/rotation.h"
+
 #include <criterion/criterion.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -127,6 +129,58 @@ Test(resume_files, the_newest_files_stay)
     cr_assert_str_eq(names_in(folder), SAVED("010003", "13") " " SAVED("010004", "2")
                                           " 020000-step5.safetensorz notes.txt");
     cr_assert_eq(world_load(&w).step, 2);
+    world_close(&w);
+}
+
+/* Somebody copies a file there while the run goes on: what is saved is newer all the same, and stays. */
+Test(resume_files, a_file_that_comes_from_elsewhere_is_counted_on_from)
+{
+    struct world w = world_open(RW_F32, &alone); /* keeps two */
+    w.step = 1;
+    world_save(&w);
+    cr_assert_eq(rw_checkpoint_wait(w.ck), RW_OK);
+    file_put(file_of(500, 9), "", 0);
+    file_put(file_of(501, 9), "", 0);
+    for (w.step = 2; w.step < 4; w.step++) {
+        world_save(&w);
+        cr_assert_eq(rw_checkpoint_wait(w.ck), RW_OK);
+        cr_assert_eq(world_load(&w).step, w.step);
+    }
+    cr_assert_str_eq(names_in(folder), SAVED("000502", "2") " " SAVED("000503", "3"));
+    world_close(&w);
+}
+
+/* What came while a file was written is newer: the file just written stays beside what is to be kept. */
+Test(resume_files, the_file_just_written_is_never_removed)
+{
+    struct rw_rotation r;
+    char why[200];
+    cr_assert_eq(rw_rotation_init(&r, folder), RW_OK);
+    cr_assert_eq(rw_rotation_lock(&r, why, sizeof why), RW_OK, "%s", why);
+    r.number = 3;
+    for (int i = 2; i < 7; i++) file_put(file_of(i, 0), "", 0);
+    cr_assert_eq(rw_rotation_settle(&r, 1, why, sizeof why), RW_OK, "%s", why);
+    cr_assert_str_eq(names_in(folder), SAVED("000003", "0") " " SAVED("000006", "0"));
+    cr_assert_eq(rw_rotation_lock(&r, why, sizeof why), RW_OK, "%s", why);
+    cr_assert_eq(r.number, 6);
+    rw_rotation_finish(&r);
+}
+
+/* Behind 2^63 - 1 a file's name would not be read again. */
+Test(resume_files, numbers_that_are_used_up_are_said)
+{
+    struct world w = small_open();
+    put_two(&w);
+    char path[160];
+    snprintf(path, sizeof path, "%s/9223372036854775807-step1.safetensors", folder);
+    file_put(path, "", 0);
+    cr_assert_eq(rw_checkpoint_save(w.ck, 3, NULL, 0), RW_ERR_IO);
+    cr_assert(strstr(rw_error_message(w.b.ctx), "no number is above"), "%s", rw_error_message(w.b.ctx));
+    rw_error_clear(w.b.ctx);
+    cr_assert_eq(world_load(&w).step, 2);
+    remove(path);
+    world_save(&w);
+    cr_assert_eq(rw_checkpoint_wait(w.ck), RW_OK);
     world_close(&w);
 }
 
