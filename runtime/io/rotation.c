@@ -36,8 +36,10 @@ rw_status rw_rotation_init(struct rw_rotation *r, const char *folder)
     return r->folder ? RW_OK : RW_ERR_MEMORY;
 }
 
+/* A child of fork() has the folder open, too, and would keep the lock: the process that has taken it gives it up. */
 void rw_rotation_finish(struct rw_rotation *r)
 {
+    if (r->fd >= 0 && r->process == getpid()) flock(r->fd, LOCK_UN);
     if (r->fd >= 0) close(r->fd);
     rw_free(r->folder);
     rw_free(r->bad);
@@ -160,8 +162,17 @@ static rw_status lock(int fd, char *why, size_t size)
     return RW_OK;
 }
 
+/* What a child of fork() came with is its parent's lock: it asks for one of its own. */
+static void leave_to_parent(struct rw_rotation *r)
+{
+    if (r->fd < 0 || r->process == getpid()) return;
+    close(r->fd);
+    r->fd = -1;
+}
+
 rw_status rw_rotation_lock(struct rw_rotation *r, char *why, size_t size)
 {
+    leave_to_parent(r);
     if (r->fd >= 0) return count_on(r, why, size);
     if (mkdir(r->folder, 0777) && errno != EEXIST) return refuse(why, size, RW_ERR_IO, strerror(errno));
     const int fd = open(r->folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -169,7 +180,7 @@ rw_status rw_rotation_lock(struct rw_rotation *r, char *why, size_t size)
     rw_status status = lock(fd, why, size);
     if (!status) status = count_on(r, why, size);
     if (status) close(fd);
-    else r->fd = fd;
+    else r->fd = fd, r->process = getpid();
     return status;
 }
 

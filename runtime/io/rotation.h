@@ -5,6 +5,7 @@
 #include <rewind/status.h>
 
 #include <stddef.h>
+#include <sys/types.h>
 
 /* NUMBER-stepSTEP.safetensors */
 struct rw_rotated {
@@ -14,6 +15,7 @@ struct rw_rotated {
 struct rw_rotation {
     char *folder;
     int fd;           /* of the folder, which it locks; -1: not yet */
+    pid_t process;    /* which has locked it: a child of fork() has not */
     uint64_t number;  /* of the newest file, as of the last rw_rotation_lock() and what was saved since */
     uint64_t *bad;    /* numbers of files that turned out not to be whole */
     size_t n_bad, cap_bad;

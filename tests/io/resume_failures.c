@@ -199,6 +199,64 @@ Test(resume_failures, a_child_of_fork_leaves_the_parents_file_alone)
     world_close(&w);
 }
 
+static void expect_child(pid_t pid)
+{
+    int how;
+    cr_assert_eq(waitpid(pid, &how, 0), pid);
+    cr_assert(WIFEXITED(how) && WEXITSTATUS(how) == 0, "%x", (unsigned)how);
+}
+
+/* It has the parent's folder open, and with it the lock. */
+Test(resume_failures, a_child_of_fork_that_saves_is_refused)
+{
+    if (test_device() != RW_DEVICE_CPU) cr_skip_test("a device's context does not go into a child");
+    struct world w = small_open();
+    put_two(&w);
+    const pid_t pid = fork();
+    if (!pid) {
+        const rw_status status = rw_checkpoint_save(w.ck, 3, NULL, 0);
+        const bool said = strstr(rw_error_message(w.b.ctx), "somebody else saves there");
+        rw_error_clear(w.b.ctx);
+        _exit(status == RW_ERR_IO && said && rw_checkpoint_save(w.ck, 3, NULL, 0) == RW_ERR_IO ? 0 : 1);
+    }
+    expect_child(pid);
+    cr_assert_str_eq(names_in(folder), SAVED("000001", "1") " " SAVED("000002", "2"));
+    w.step = 3;
+    world_save(&w);
+    cr_assert_eq(rw_checkpoint_wait(w.ck), RW_OK);
+    cr_assert_eq(world_load(&w).step, 3);
+    world_close(&w);
+}
+
+/* The parent's next run may have the folder although the child is there, and then the child may. */
+Test(resume_failures, a_child_of_fork_may_save_when_the_parent_has_ended)
+{
+    if (test_device() != RW_DEVICE_CPU) cr_skip_test("a device's context does not go into a child");
+    struct world w = small_open();
+    int ends[2];
+    put_two(&w);
+    cr_assert_eq(pipe(ends), 0);
+    const pid_t pid = fork();
+    if (!pid) {
+        char c;
+        close(ends[1]); /* it ends with the parent */
+        rw_status status = read(ends[0], &c, 1) == 1 ? rw_checkpoint_save(w.ck, 4, NULL, 0) : RW_ERR_IO;
+        if (!status) status = rw_checkpoint_wait(w.ck);
+        _exit((int)status);
+    }
+    world_close(&w);
+    w = small_open();
+    w.step = 3;
+    world_save(&w);
+    cr_assert_eq(rw_checkpoint_wait(w.ck), RW_OK);
+    rw_checkpoint_destroy(&w.ck);
+    cr_assert_eq(write(ends[1], "", 1), 1);
+    expect_child(pid);
+    cr_assert_str_eq(names_in(folder), SAVED("000002", "2") " " SAVED("000003", "3") " " SAVED("000004", "4"));
+    close(ends[0]), close(ends[1]);
+    world_close(&w);
+}
+
 static void *await_a_byte(void *snapshot)
 {
     rw_snapshot_await(snapshot, 1);
