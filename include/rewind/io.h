@@ -22,7 +22,7 @@ extern "C" {
  * a FIFO and a socket are refused. A limit on the size of files (RLIMIT_FSIZE) is RW_ERR_IO; SIGXFSZ, which would end
  * the process, does not come.
  * @return RW_OK, RW_ERR_IO, RW_ERR_MEMORY; RW_ERR_ARGUMENT for a parameter named "__metadata__", which the format
- *         reserves.
+ *         reserves, or with a name that is not UTF-8, which it cannot hold.
  */
 RW_API rw_status rw_save(const rw_context *ctx, const char *path);
 

@@ -84,7 +84,7 @@ RW_API rw_status rw_checkpoint_create(rw_checkpoint **ret_checkpoint, rw_context
  *         permission; RW_ERR_MEMORY): then this call has saved nothing, and after rw_error_clear() the next one tries
  *         again. An error that is stuck in the context or that the device has met; RW_ERR_IO: the folder cannot be
  *         made, or another process or checkpoint saves there; RW_ERR_ARGUMENT for a parameter named "__metadata__" or
- *         "rewind:...", which the file has for itself; RW_ERR_MEMORY.
+ *         "rewind:...", which the file has for itself, or with a name that is not UTF-8; RW_ERR_MEMORY.
  */
 RW_API rw_status rw_checkpoint_save(rw_checkpoint *checkpoint, uint64_t step, const void *extra, size_t extra_bytes);
 

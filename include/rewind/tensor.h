@@ -25,7 +25,7 @@ extern "C" {
 /**
  * A trainable parameter: zero-filled, with a gradient of the same shape that rw_backward() adds to. The gradient is
  * float32, also of a parameter of 16 bits, so that sums over uses and micro-batches are; float64 of a float64 one.
- * @param name unique in the context, copied; used in messages and in saved files.
+ * @param name unique in the context, copied; used in messages and in saved files, for which it must be UTF-8.
  * @return the parameter, owned by ctx; NULL on a bad name, type or shape, or without memory (see rw_error_message).
  */
 RW_API rw_tensor *rw_param_at(rw_site at, rw_context *ctx, const char *name, rw_dtype dtype, rw_shape shape);

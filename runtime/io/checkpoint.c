@@ -111,6 +111,9 @@ static rw_status check_names(rw_context *ctx)
                            "rw_checkpoint_save: the file keeps the name \"%s\" for itself: give the parameter another "
                            "one",
                            name);
+        if (!rw_format_holds(name))
+            return rw_fail(ctx, RW_ERR_ARGUMENT,
+                           "rw_checkpoint_save: the name \"%s\" is not UTF-8, as the file has it", name);
     }
     return RW_OK;
 }

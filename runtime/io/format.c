@@ -21,6 +21,36 @@ const char *rw_format_dtype(rw_dtype dtype)
     return dtype_names[dtype];
 }
 
+/* ---- a name ---- */
+
+/* How many bytes a letter of UTF-8 has that begins with this one; 0: none does. */
+static int letter_bytes(unsigned char first)
+{
+    if (first < 0x80) return 1;
+    if (first < 0xc2 || first > 0xf4) return 0;
+    return first < 0xe0 ? 2 : first < 0xf0 ? 3 : 4;
+}
+
+/* Neither longer than it must be, nor half of a pair (U+D800 to U+DFFF), nor above U+10FFFF: RFC 3629. */
+static bool is_letter(const unsigned char *s, int n)
+{
+    for (int i = 1; i < n; i++)
+        if ((s[i] & 0xc0) != 0x80) return false;
+    if (s[0] == 0xe0 || s[0] == 0xf0) return s[1] >= (s[0] == 0xe0 ? 0xa0 : 0x90);
+    if (s[0] == 0xed || s[0] == 0xf4) return s[1] < (s[0] == 0xed ? 0xa0 : 0x90);
+    return n > 0;
+}
+
+bool rw_format_holds(const char *name)
+{
+    const unsigned char *s = (const unsigned char *)name;
+    for (int n; *s; s += n) {
+        n = letter_bytes(*s);
+        if (!is_letter(s, n)) return false;
+    }
+    return true;
+}
+
 /* ---- a header ---- */
 
 bool rw_format_add(cJSON *header, const char *name, const char *dtype, rw_shape shape, size_t from, size_t to)

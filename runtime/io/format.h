@@ -15,6 +15,9 @@
 /* What the format calls a type. */
 const char *rw_format_dtype(rw_dtype dtype);
 
+/* A name that the format can hold: JSON is UTF-8. */
+bool rw_format_holds(const char *name);
+
 /* A tensor's entry, its elements from..to behind the header. False without memory. */
 bool rw_format_add(cJSON *header, const char *name, const char *dtype, rw_shape shape, size_t from, size_t to);
 

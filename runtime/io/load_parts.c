@@ -46,6 +46,10 @@ static rw_status locate(rw_context *ctx, const struct rw_format_file *f, const r
     struct rw_param *const p = what->param ? rw_param_of(rw_param_find(ctx, what->param)) : NULL;
     const cJSON *const entry = what->name ? rw_format_find(f, what->name) : NULL;
     rw_shape file;
+    if (p && !what->name) {
+        snprintf(why, size, "what \"%s\" is called there is NULL", what->param);
+        return RW_ERR_ARGUMENT;
+    }
     if (!p || !entry) {
         const char *const name = p ? what->name : what->param;
         snprintf(why, size, p ? "\"%s\" is not in it" : "there is no parameter \"%s\"", name ? name : "(null)");

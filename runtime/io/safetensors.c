@@ -46,18 +46,28 @@ static rw_status write_elements(const rw_context *ctx, FILE *f)
     return status;
 }
 
+static rw_status check_names(rw_context *ctx, const char *path)
+{
+    for (size_t i = 0; i < ctx->n_params; i++)
+        if (!rw_format_holds(ctx->params[i]->name))
+            return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_save: %s: the name \"%s\" is not UTF-8, as safetensors has it",
+                           path, ctx->params[i]->name);
+    if (!rw_param_find(ctx, RW_FORMAT_METADATA)) return RW_OK;
+    return rw_fail(ctx, RW_ERR_ARGUMENT,
+                   "rw_save: %s: safetensors keeps the name \"" RW_FORMAT_METADATA "\" for itself: give the "
+                   "parameter another one",
+                   path);
+}
+
 rw_status rw_save(const rw_context *const_ctx, const char *path)
 {
     rw_context *const ctx = (rw_context *)(uintptr_t)const_ctx; /* an error is noted there */
     if (!ctx || !path) return rw_fail_null(ctx, "rw_save", ctx ? "path" : "ctx");
-    if (rw_param_find(ctx, RW_FORMAT_METADATA))
-        return rw_fail(ctx, RW_ERR_ARGUMENT,
-                       "rw_save: %s: safetensors keeps the name \"" RW_FORMAT_METADATA "\" for itself: give the "
-                       "parameter another one",
-                       path);
     struct rw_part part;
     const char *why = NULL;
     size_t bytes;
+    const rw_status named = check_names(ctx, path);
+    if (named) return named;
     unsigned char *const header = make_header(ctx, &bytes);
     rw_status status = header ? rw_part_open(&part, path, &why) : RW_ERR_MEMORY;
     if (!status) {

@@ -107,6 +107,8 @@ Test(resume_failures, mistakes_are_refused)
     rw_checkpoint_destroy(&none);
     rw_buffer(ctx, "rewind:thing", RW_F32, RW_SHAPE(1));
     expect_refused(rw_checkpoint_save(w.ck, 0, NULL, 0), RW_ERR_ARGUMENT, &w, "\"rewind:thing\"");
+    rw_buffer(other.b.ctx, "gr\xf6\xdf" "e", RW_F32, RW_SHAPE(1));
+    expect_refused(rw_checkpoint_save(other.ck, 0, NULL, 0), RW_ERR_ARGUMENT, &other, "is not UTF-8");
     cr_assert_str_eq(names_in(folder), "");
     world_close(&w);
     world_close(&other);

@@ -185,7 +185,7 @@ Test(io, parts_that_do_not_fit_change_nothing)
     } wrong[] = {
         { { .param = "other", .name = "a" }, RW_ERR_ARGUMENT, "there is no parameter \"other\"" },
         { { .name = "a" }, RW_ERR_ARGUMENT, "(null)" },
-        { { .param = "qkv" }, RW_ERR_IO, "(null)" },
+        { { .param = "qkv" }, RW_ERR_ARGUMENT, "what \"qkv\" is called there is NULL" },
         { { .param = "qkv", .name = "v" }, RW_ERR_IO, "\"v\" is not in it" },
         { { .param = "mine", .name = "a" }, RW_ERR_SHAPE, "\"a\" does not fit into \"mine\"" },
         { { .param = "flat", .name = "a", .transposed = true }, RW_ERR_SHAPE, "another shape" },
@@ -454,6 +454,29 @@ Test(io, a_parameter_of_the_formats_reserved_name_is_refused_and_no_file_appears
     cr_assert(before == after && !memcmp(old, now, before), "the old file stays");
     free(old);
     free(now);
+}
+
+/* Readers of the format refuse the whole file: names are of the caller's language only where it is UTF-8. */
+Test(io, a_name_that_is_not_utf8_is_refused_and_no_file_appears)
+{
+    static const char *const good[] = { "\x01\x7f", "\xc2\x80", "gr\xc3\xb6\xc3\x9f" "e", "\xe0\xa0\x80",
+                                        "\xed\x9f\xbf", "\xee\x80\x80", "\xf0\x90\x80\x80", "\xf4\x8f\xbf\xbf" };
+    static const char *const bad[] = { "\xff\xfe", "gr\xf6\xdf" "e", "\x80", "\xc1\xbf", "a\xc3", "\xe0\x9f\xbf",
+                                       "\xe2\x82", "\xed\xa0\x80", "\xf0\x8f\xbf\xbf", "\xf4\x90\x80\x80", "\xf5\x80\x80\x80",
+                                       "\xc3(", "\xf0\x90\x80(" };
+    for (size_t i = 0; i < sizeof good / sizeof *good; i++) filled(rw_param(b.ctx, good[i], RW_F32, RW_SHAPE(2)), 5);
+    cr_assert_eq(rw_save(b.ctx, path), RW_OK, "%s", rw_error_message(b.ctx));
+    cr_assert_eq(rw_load(b.ctx, path), RW_OK, "%s", rw_error_message(b.ctx));
+    remove(path);
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        struct fixture one = fixture_open(3, 1);
+        filled(rw_param(one.ctx, bad[i], RW_F32, RW_SHAPE(2)), 6);
+        cr_assert_eq(rw_save(one.ctx, path), RW_ERR_ARGUMENT, "%d", (int)i);
+        cr_assert(strstr(rw_error_message(one.ctx), "is not UTF-8"), "%s", rw_error_message(one.ctx));
+        cr_assert_eq(access(path, F_OK), -1);
+        rw_error_clear(one.ctx);
+        fixture_close(&one);
+    }
 }
 
 Test(io, places_that_cannot_be_read_or_written)
