@@ -81,7 +81,7 @@ typedef struct rw_offload {
     /** An existing folder for files, of a disk, not of memory. NULL or "": host memory, which on a CPU saves nothing
         but the arena. */
     const char *path;
-    /** What to plan with; 0: measured once, in less than a second, before the first plan that moves something. */
+    /** What to plan with, from 1 on; 0: measured once, in less than a second, before the first plan that moves something. */
     double out_bytes_per_s, in_bytes_per_s;
 } rw_offload;
 
@@ -98,8 +98,9 @@ typedef struct rw_offload {
  * written is found before any gradient is touched; after a value that could not be read, gradients that were clear are
  * clear, others say that they are spoiled. The step can be run again.
  * @param offload may be NULL for the defaults; need live only until the call returns.
- * @return RW_OK; RW_ERR_ARGUMENT for a rate below 0; RW_ERR_IO (no such folder, not writable); RW_ERR_MEMORY, also when
- *         the thread that copies cannot be started or memory be pinned; RW_ERR_DEVICE. On failure all stays as it was.
+ * @return RW_OK; RW_ERR_ARGUMENT for a rate that is neither 0 nor a number from 1 on; RW_ERR_IO (no such folder, not
+ *         writable); RW_ERR_MEMORY, also when the thread that copies cannot be started or memory be pinned;
+ *         RW_ERR_DEVICE. On failure all stays as it was.
  */
 RW_API rw_status rw_context_set_offload(rw_context *ctx, const rw_offload *offload);
 

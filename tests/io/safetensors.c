@@ -461,9 +461,10 @@ Test(io, a_name_that_is_not_utf8_is_refused_and_no_file_appears)
 {
     static const char *const good[] = { "\x01\x7f", "\xc2\x80", "gr\xc3\xb6\xc3\x9f" "e", "\xe0\xa0\x80",
                                         "\xed\x9f\xbf", "\xee\x80\x80", "\xf0\x90\x80\x80", "\xf4\x8f\xbf\xbf" };
-    static const char *const bad[] = { "\xff\xfe", "gr\xf6\xdf" "e", "\x80", "\xc1\xbf", "a\xc3", "\xe0\x9f\xbf",
-                                       "\xe2\x82", "\xed\xa0\x80", "\xf0\x8f\xbf\xbf", "\xf4\x90\x80\x80", "\xf5\x80\x80\x80",
-                                       "\xc3(", "\xf0\x90\x80(" };
+    static const char *const bad[] = {
+        "\xff\xfe", "gr\xf6\xdf" "e", "\x80", "\xc1\xbf", "a\xc3", "\xe0\x9f\xbf", "\xe2\x82", "\xed\xa0\x80",
+        "\xf0\x8f\xbf\xbf", "\xf4\x90\x80\x80", "\xf5\x80\x80\x80", "\xc3(", "\xf0\x90\x80("
+    };
     for (size_t i = 0; i < sizeof good / sizeof *good; i++) filled(rw_param(b.ctx, good[i], RW_F32, RW_SHAPE(2)), 5);
     cr_assert_eq(rw_save(b.ctx, path), RW_OK, "%s", rw_error_message(b.ctx));
     cr_assert_eq(rw_load(b.ctx, path), RW_OK, "%s", rw_error_message(b.ctx));

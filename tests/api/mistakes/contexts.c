@@ -45,6 +45,12 @@ static void contexts(struct trial *m, struct world *w)
     SILENT("rw_context_set_offload", RW_ERR_ARGUMENT, rw_context_set_offload(NULL, NULL));
     STATUS("rw_context_set_offload", RW_ERR_ARGUMENT,
            rw_context_set_offload(ctx, &(rw_offload){ .in_bytes_per_s = -1 }));
+    STATUS("rw_context_set_offload", RW_ERR_ARGUMENT,
+           rw_context_set_offload(ctx, &(rw_offload){ .out_bytes_per_s = 1e-300 }));
+    STATUS("rw_context_set_offload", RW_ERR_ARGUMENT,
+           rw_context_set_offload(ctx, &(rw_offload){ .out_bytes_per_s = INFINITY }));
+    STATUS("rw_context_set_offload", RW_ERR_ARGUMENT,
+           rw_context_set_offload(ctx, &(rw_offload){ .in_bytes_per_s = NAN }));
     STATUS("rw_context_set_offload", RW_ERR_IO,
            rw_context_set_offload(ctx, &(rw_offload){ .path = "/no/such/folder" }));
     SILENT("rw_context_set_threads", RW_ERR_ARGUMENT, rw_context_set_threads(NULL, 1));
