@@ -81,7 +81,8 @@ typedef struct rw_offload {
     /** An existing folder for files, of a disk, not of memory. NULL or "": host memory, which on a CPU saves nothing
         but the arena. */
     const char *path;
-    /** What to plan with, from 1 on; 0: measured once, in less than a second, before the first plan that moves something. */
+    /** What to plan with, from 1 on; 0: measured once, in less than a second, before the first plan that moves
+        something. */
     double out_bytes_per_s, in_bytes_per_s;
 } rw_offload;
 
