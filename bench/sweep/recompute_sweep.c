@@ -16,7 +16,13 @@
 
 static bool read_text(const char *path, struct sweep_text *ret)
 {
-    FILE *const f = fopen(path, "rb");
+    struct stat about;
+    const bool known = !stat(path, &about);
+    if (known && !S_ISREG(about.st_mode)) { /* a device has no end, and a FIFO no beginning */
+        fprintf(stderr, "recompute_sweep: %s: not a file\n", path);
+        return false;
+    }
+    FILE *const f = known ? fopen(path, "rb") : NULL;
     if (!f) {
         fprintf(stderr, "recompute_sweep: %s: %s\n", path, strerror(errno));
         return false;

@@ -117,7 +117,7 @@ def check_advice_of_more(out):
 
 def check_mistakes(out):
     for options in (['--fit', '5x'], ['--fit', '0B'], ['--grow', 'up'], ['--budget', ''], ['--budget', 'x'],
-                    ['--budget', '1B'], ['--policy', 'none,budget:50%']):
+                    ['--budget', '1B'], ['--policy', 'none,budget:50%'], ['--data', '/dev/zero']):
         assert run(*options, '--out', out, status=2).startswith('recompute_sweep: '), options
 
 
