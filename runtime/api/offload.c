@@ -6,17 +6,25 @@
 #include "run/run.h"
 
 #include <errno.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 /* The least that a store can have. */
 #define PROBE_BYTES 4096
 
+/* Below a byte in a second, times of moves would be beyond all that a plan can add up. */
+static bool is_rate(double bytes_per_s)
+{
+    return bytes_per_s == 0 || (bytes_per_s >= 1 && isfinite(bytes_per_s));
+}
+
 static rw_status check_rates(rw_context *ctx, const rw_offload *o)
 {
-    if (o->out_bytes_per_s >= 0 && o->in_bytes_per_s >= 0) return RW_OK;
-    return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_context_set_offload: %g and %g bytes per second", o->out_bytes_per_s,
-                   o->in_bytes_per_s);
+    if (is_rate(o->out_bytes_per_s) && is_rate(o->in_bytes_per_s)) return RW_OK;
+    return rw_fail(ctx, RW_ERR_ARGUMENT,
+                   "rw_context_set_offload: %g and %g bytes per second; 0, or 1 and more, are possible",
+                   o->out_bytes_per_s, o->in_bytes_per_s);
 }
 
 /* A file is made and forgotten: whether that works is known now, not in the first run. */

@@ -3,6 +3,7 @@
 
 #include <rewind/rewind.h>
 
+#include <math.h>
 #include <string.h>
 
 /* By two pointers, as whoever asks a tape for its context has: what is left belongs to the tapes. */
