@@ -247,6 +247,9 @@ bool rw_costs_seal(struct rw_costs *costs)
     qsort(costs->entry, costs->n, sizeof *costs->entry, by_signature);
     for (size_t i = 1; i < costs->n; i++)
         if (costs->entry[i].signature == costs->entry[i - 1].signature) return false;
+    costs->n_kinds = 0;
+    memset(costs->typed, 0, sizeof costs->typed);
+    memset(costs->all, 0, sizeof costs->all);
     if (!count_classes(costs)) return false;
     count_bounds(costs);
     costs->hash = rw_costs_hash(costs);

@@ -94,8 +94,8 @@ double rw_nominal_seconds(rw_op_cost cost);
 /* costs may be NULL. */
 double rw_costs_seconds(const struct rw_costs *costs, const rw_op_call *call, size_t attrs_size, rw_op_cost cost);
 
-/* Adds an entry; in any order. RW_ERR_MEMORY. rw_costs_seal() makes the table ready: false where a signature is there
-   twice, or without memory. */
+/* Adds an entry; in any order. RW_ERR_MEMORY. rw_costs_seal() makes the table ready, again where entries have changed:
+   false where a signature is there twice, or without memory. */
 rw_status rw_costs_add(struct rw_costs *costs, const struct rw_cost_entry *entry);
 rw_status rw_costs_add_missing(struct rw_costs *costs, const struct rw_costs *from); /* signatures and disk it lacks */
 bool rw_costs_seal(struct rw_costs *costs);
