@@ -104,10 +104,6 @@ RW_API void rw_zero_grad(rw_context *ctx);
  * Scales all gradients of the context so that their joint 2-norm is at most max_norm. The sum of squares is taken in
  * double, in order of creation, in blocks fixed by the shapes: its bits do not depend on the number of threads.
  * A gradient that is clear is zero and stays clear. On CUDA it is only queued, unless the norm is asked for.
- * As with PyTorch's clip_grad_norm_, one gradient that is not finite reaches all of them: with a NaN among them the
- * norm and every element are NaN; with an infinity, and a finite max_norm, the norm is infinite, what was finite is 0
- * and what was not is NaN. That is no error: who would rather leave such a step out, as error_if_nonfinite does, looks
- * whether *ret_norm is finite, or uses a scaler (rewind/precision.h). In a graph it is the same.
  * @param ret_norm receives the norm before scaling; may be NULL; untouched on failure.
  * @return RW_ERR_ARGUMENT for a max_norm that is not above zero, an error that is stuck in the context, RW_ERR_CHANGED
  *         for a gradient that a failed backward has left half-way, RW_ERR_MEMORY; RW_ERR_ARGUMENT as well for more than

@@ -78,13 +78,6 @@ static void scale_block(void *to, const rw_view *grad, int64_t from, double fact
     else scale_f32(to, data, RW_F32, from, n, (float)factor);
 }
 
-/* What gradients are multiplied by: 1 leaves them as they are, to the last bit. Of a norm that is no number it is none
-   either, so that no gradient stays finite beside one that is not. */
-static double factor_of(double norm, double most)
-{
-    return norm <= most ? 1 : most / norm;
-}
-
 static void scale(void *to, const rw_view *grad, double factor, int threads)
 {
     const int64_t n = grad->layout->numel;
@@ -105,9 +98,9 @@ rw_status RW_ISA_NAME(rw_clip_grad_norm_cpu)(const rw_kernel *k)
         sums[i - 3] = rw_kernel_has(k, i) ? sum_squares(&k->in[i], k->threads) : 0;
         sum += sums[i - 3];
     }
-    const double norm = sqrt(sum), factor = factor_of(norm, most);
-    for (int i = 3; factor != 1 && i < k->n_inputs; i++)
-        if (rw_kernel_has(k, i)) scale(k->in[i].data, &k->in[i], factor, k->threads);
+    const double norm = sqrt(sum);
+    for (int i = 3; norm > most && i < k->n_inputs; i++)
+        if (rw_kernel_has(k, i)) scale(k->in[i].data, &k->in[i], most / norm, k->threads);
     *(double *)k->out[0].data = norm;
     return RW_OK;
 }
@@ -128,7 +121,7 @@ rw_status RW_ISA_NAME(rw_clip_factor_cpu)(const rw_kernel *k)
     double sum = 0;
     for (int i = 1; i < k->n_inputs; i++) sum += *(const double *)k->in[i].data;
     const double norm = sqrt(sum);
-    *(double *)k->out[0].data = factor_of(norm, most);
+    *(double *)k->out[0].data = norm > most ? most / norm : 1;
     *(double *)k->out[1].data = norm;
     return RW_OK;
 }

@@ -56,13 +56,7 @@ __global__ void __launch_bounds__(THREADS)
     if (noted) noted[b.input[blockIdx.x] - 3] = sum;
 }
 
-/* What gradients are multiplied by: 1 where they stay as they are; of a norm that is no number, none either. */
-__device__ __forceinline__ double factor_of(double norm, double most)
-{
-    return norm <= most ? 1 : most / norm;
-}
-
-/* Of all: the norm, and the factor. */
+/* Of all: the norm, and what the gradients are multiplied by, 1 when they stay as they are. */
 __global__ void __launch_bounds__(THREADS)
     norm_kernel(double *ret_norm, double *ret_factor, const double *sums, int n, const double *limit)
 {
@@ -72,7 +66,7 @@ __global__ void __launch_bounds__(THREADS)
     const double norm = sqrt(block_sum(sum, shared)), most = *limit;
     if (threadIdx.x) return;
     *ret_norm = norm;
-    *ret_factor = factor_of(norm, most);
+    *ret_factor = norm > most ? most / norm : 1;
 }
 
 struct sum_batch {
@@ -96,7 +90,7 @@ __global__ void __launch_bounds__(THREADS)
     const double norm = sqrt(block_sum(sum, shared)), most = *limit;
     if (threadIdx.x) return;
     *ret_norm = norm;
-    *ret_factor = factor_of(norm, most);
+    *ret_factor = norm > most ? most / norm : 1;
 }
 
 __global__ void __launch_bounds__(THREADS)
@@ -127,10 +121,11 @@ __device__ __forceinline__ void scale(void *to, const void *data, int64_t from, 
 }
 
 __global__ void __launch_bounds__(THREADS)
-    scale_kernel(const double *the_factor, const __grid_constant__ gradient_batch b)
+    scale_kernel(const double *norm, const double *the_factor, const double *limit,
+                 const __grid_constant__ gradient_batch b)
 {
     const double factor = *the_factor;
-    if (factor == 1) return;
+    if (!(*norm > *limit)) return;
     for_chunks(b, [&](void *data, int dtype, int64_t from, int n) {
         switch (dtype) {
         case RW_F64: scale<double>(data, data, from, n, factor); break;
@@ -193,7 +188,7 @@ extern "C" rw_status rw_clip_grad_norm_cuda(const rw_kernel *k)
     RW_LAUNCH(norm_kernel, 1, THREADS, 0, k, norm, factor, sums, n, limit);
     for (int next = 3; next < k->n_inputs;) {
         const gradient_batch b = next_batch(k, &next);
-        RW_LAUNCH(scale_kernel, BLOCKS, THREADS, 0, k, factor, b);
+        RW_LAUNCH(scale_kernel, BLOCKS, THREADS, 0, k, norm, factor, limit, b);
     }
     return rw_cuda_launched(k);
 }

@@ -8,7 +8,6 @@
 #include "models/model.h"
 
 #include <criterion/criterion.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -251,35 +250,6 @@ static float value_of(rw_tensor *x)
     float value = 0;
     cr_assert_eq(rw_read(NULL, x, &value, sizeof value), RW_OK);
     return value;
-}
-
-/* The gradient of one parameter is no number: in calls, behind backward and inside it that reaches the other one. */
-Test(graph, a_norm_that_is_no_number_reaches_all)
-{
-    static const rw_graph_params how[] = { { .max_norm = 1 }, { .max_norm = 1, .update_inside = true } };
-    for (int i = -1; i < 2; i++) {
-        struct fixture b = fixture_open(1, 1);
-        rw_optimizer *opt = NULL;
-        rw_graph *g = NULL;
-        rw_tensor *const w = rw_param(b.ctx, "w", RW_F32, RW_SHAPE(1));
-        rw_tensor *const v = rw_param(b.ctx, "v", RW_F32, RW_SHAPE(1));
-        cr_assert_eq(rw_init_constant(w, 2) | rw_init_constant(v, 2), RW_OK);
-        cr_assert_eq(rw_sgd_create(&opt, b.ctx, &(rw_sgd_params){ .lr = 0.125 }), RW_OK);
-        rw_tensor *const none = rw_input(b.t, RW_F32, RW_SCALAR, &(float){ NAN });
-        rw_tensor *const loss = rw_add(b.t, rw_mul(b.t, square(b.t, w), none), square(b.t, v));
-        if (i < 0) {
-            cr_assert_eq(rw_backward(b.t, loss) | rw_clip_grad_norm(b.ctx, 1, NULL), RW_OK);
-            cr_assert_eq(rw_optimizer_step(opt), RW_OK);
-        } else {
-            rw_graph_params p = how[i];
-            p.optimizer = opt;
-            cr_assert_eq(rw_graph_create(&g, b.t, loss, &p) | rw_graph_launch(g), RW_OK, "%s", rw_error_message(b.ctx));
-            rw_graph_destroy(&g);
-        }
-        cr_assert(isnan(value_of(v)), "way %d: %g", i, (double)value_of(v));
-        rw_optimizer_destroy(&opt);
-        fixture_close(&b);
-    }
 }
 
 /* What the program itself assigns is made of parameters as they were when the step began. */
