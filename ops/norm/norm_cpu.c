@@ -154,33 +154,32 @@ static void forward_row_d(const rw_kernel *k, int64_t at, int64_t n)
         y[i] = (x[i] - mean) * r * w[i] + (a->vectors == 2 ? ((const double *)k->in[2].data)[i] : 0);
 }
 
-static void forward_some(const rw_kernel *k, int64_t at, int64_t n, int64_t rows)
+/* count: ABREAST or one. */
+VEC_INLINE void forward_any(const rw_kernel *k, int64_t at, int64_t n, int count)
 {
-    const rw_dtype dtype = k->in[0].dtype;
-    int64_t i = 0;
-    for (; dtype != RW_F64 && i + ABREAST <= rows; i += ABREAST) {
-        if (dtype == RW_BF16) forward_rows(k, RW_BF16, at + i * n, n, ABREAST);
-        else if (dtype == RW_F16) forward_rows(k, RW_F16, at + i * n, n, ABREAST);
-        else forward_rows(k, RW_F32, at + i * n, n, ABREAST);
+    switch (k->in[0].dtype) {
+    case RW_BF16: forward_rows(k, RW_BF16, at, n, count); return;
+    case RW_F16: forward_rows(k, RW_F16, at, n, count); return;
+    case RW_F32: forward_rows(k, RW_F32, at, n, count); return;
+    default:
+        for (int l = 0; l < count; l++) forward_row_d(k, at + l * n, n);
     }
-    for (; i < rows; i++) {
-        if (dtype == RW_F64) forward_row_d(k, at + i * n, n);
-        else if (dtype == RW_BF16) forward_rows(k, RW_BF16, at + i * n, n, 1);
-        else if (dtype == RW_F16) forward_rows(k, RW_F16, at + i * n, n, 1);
-        else forward_rows(k, RW_F32, at + i * n, n, 1);
-    }
+}
+
+static void forward_some(const rw_kernel *k, int64_t row, int64_t n, int64_t rows)
+{
+    if (rows == ABREAST) forward_any(k, row * n, n, ABREAST);
+    else for (int64_t i = 0; i < rows; i++) forward_any(k, (row + i) * n, n, 1);
 }
 
 rw_status RW_ISA_NAME(rw_norm_cpu)(const rw_kernel *k);
 rw_status RW_ISA_NAME(rw_norm_cpu)(const rw_kernel *k)
 {
     const rw_layout *const l = k->in[0].layout;
-    const int64_t n = l->dim[l->rank - 1], rows = l->numel / n, parts = rw_norm_blocks(rows);
+    const int64_t n = l->dim[l->rank - 1], rows = l->numel / n;
 #pragma omp parallel for num_threads(k->threads) schedule(static) if (l->numel >= RW_PARALLEL_FROM)
-    for (int64_t i = 0; i < parts; i++) {
-        const int64_t first = rows * i / parts;
-        forward_some(k, first * n, n, rows * (i + 1) / parts - first);
-    }
+    for (int64_t row = 0; row < rows; row += ABREAST)
+        forward_some(k, row, n, rows - row < ABREAST ? rows - row : ABREAST);
     return RW_OK;
 }
 
@@ -307,21 +306,22 @@ static void add_all_blocks(const rw_kernel *k, int64_t blocks, int64_t width)
     }
 }
 
-static void backward_some(const rw_kernel *k, int64_t at, int64_t n, int64_t rows, const struct block *b)
+VEC_INLINE void backward_any(const rw_kernel *k, int64_t at, int64_t n, int count, const struct block *b)
 {
-    const rw_dtype dtype = k->in[0].dtype;
+    switch (k->in[0].dtype) {
+    case RW_BF16: backward_rows(k, RW_BF16, at, n, count, *b); return;
+    case RW_F16: backward_rows(k, RW_F16, at, n, count, *b); return;
+    case RW_F32: backward_rows(k, RW_F32, at, n, count, *b); return;
+    default:
+        for (int l = 0; l < count; l++) backward_row_d(k, at + l * n, n, b);
+    }
+}
+
+static void backward_some(const rw_kernel *k, int64_t row, int64_t n, int64_t rows, const struct block *b)
+{
     int64_t i = 0;
-    for (; dtype != RW_F64 && i + ABREAST <= rows; i += ABREAST) {
-        if (dtype == RW_BF16) backward_rows(k, RW_BF16, at + i * n, n, ABREAST, *b);
-        else if (dtype == RW_F16) backward_rows(k, RW_F16, at + i * n, n, ABREAST, *b);
-        else backward_rows(k, RW_F32, at + i * n, n, ABREAST, *b);
-    }
-    for (; i < rows; i++) {
-        if (dtype == RW_F64) backward_row_d(k, at + i * n, n, b);
-        else if (dtype == RW_BF16) backward_rows(k, RW_BF16, at + i * n, n, 1, *b);
-        else if (dtype == RW_F16) backward_rows(k, RW_F16, at + i * n, n, 1, *b);
-        else backward_rows(k, RW_F32, at + i * n, n, 1, *b);
-    }
+    for (; i + ABREAST <= rows; i += ABREAST) backward_any(k, (row + i) * n, n, ABREAST, b);
+    for (; i < rows; i++) backward_any(k, (row + i) * n, n, 1, b);
 }
 
 rw_status RW_ISA_NAME(rw_norm_backward_cpu)(const rw_kernel *k);
@@ -340,7 +340,7 @@ rw_status RW_ISA_NAME(rw_norm_backward_cpu)(const rw_kernel *k)
                                  columns ? dw + (size_t)(k->n_outputs - 2) * vector : NULL };
         memset(dw, 0, block);
         const int64_t first = rows * i / blocks;
-        backward_some(k, first * n, n, rows * (i + 1) / blocks - first, &b);
+        backward_some(k, first, n, rows * (i + 1) / blocks - first, &b);
     }
     add_all_blocks(k, blocks, n);
     return RW_OK;

@@ -17,7 +17,7 @@ struct rw_float_mode {
 };
 
 /* For the calling thread, and where its mode was another one, for so many of its OpenMP threads. leave: everybody has
-   the mode again that it had. Nests. */
+   the mode again that it had. Pairs nest: but for a kernel that changes the mode itself the inner ones do nothing. */
 void rw_float_mode_enter(struct rw_float_mode *m, int threads);
 void rw_float_mode_leave(const struct rw_float_mode *m);
 

@@ -1,14 +1,14 @@
 /*
- * How good the planner's answers are: against the best of all choices on small random tapes, against Revolve's closed
- * form on chains of equal steps and an exact solver's answer on others, and against the lower bound, which must never
- * be above the best.
+ * How good the planner's answers are: against the best of all choices on small random tapes, and against the lower
+ * bound, which must never be above the best. On chains: chains.c.
  *
  * Prints the mean and the largest gap.
  *
  *   REWIND_OPTIMUM  how many random tapes of up to five nodes, and of those whose values may move (1000; under
- *                   AddressSanitizer 100); of longer ones a twentieth
+ *                   AddressSanitizer 40); of longer ones a twentieth
  */
 #include "figure.h"
+#include "remat/planned.h"
 #include "remat/random_tape.h"
 #include "support/support.h"
 
@@ -23,33 +23,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct step {
-    struct fixture b;
-    uint32_t loss;
-    struct rw_request request;
-    struct rw_problem problem;
-};
-
-static void open_problem(struct step *s, rw_tensor *loss)
-{
-    cr_assert_not_null(loss, "%s", rw_error_message(s->b.ctx));
-    s->loss = loss->id;
-    s->request = (struct rw_request){
-        .kind = RW_PLAN_STEP, .values = &s->loss, .n_values = 1, .policy = &s->b.t->policy
-    };
-    cr_assert_eq(rw_problem_open(&s->problem, s->b.t, &s->request), RW_OK, "%s", rw_error_message(s->b.ctx));
-}
-
 static void open_random(struct step *s, int nodes, uint64_t seed)
 {
     s->b = fixture_open(1, 1);
     open_problem(s, random_tape(s->b.t, rw_param(s->b.ctx, "p", RW_F32, RW_SHAPE(MADE_UNIT / 4)), nodes, seed));
-}
-
-static void close_step(struct step *s)
-{
-    rw_problem_close(&s->problem);
-    fixture_close(&s->b);
 }
 
 /* ---- every choice ---- */
@@ -129,13 +106,6 @@ static void try_all(const struct rw_replayable *g, struct best *best)
     end(best);
 }
 
-static double planned_within(const struct rw_frontier *f, uint64_t bytes)
-{
-    for (size_t i = 0; i < f->n_points; i++)
-        if (f->point[i].peak <= bytes) return f->point[i].seconds;
-    return INFINITY;
-}
-
 struct gap {
     double sum, most;
     uint64_t seed; /* of the most */
@@ -180,17 +150,6 @@ static void print_figures(const char *what, const struct gap *gap)
     figure(text, gap->sum / (double)gap->n, "times", 1.01);
     snprintf(text, sizeof text, "planned over the best of all choices, most, tapes of %s", what);
     figure(text, gap->most, "times", 1.10);
-}
-
-static size_t tapes(void)
-{
-    const char *const text = getenv("REWIND_OPTIMUM");
-#ifdef __SANITIZE_ADDRESS__
-    const size_t all = 40;
-#else
-    const size_t all = 1000;
-#endif
-    return text && *text ? strtoull(text, NULL, 10) : all;
 }
 
 /* On tapes of so many nodes; memory: what it costs. */
@@ -358,158 +317,7 @@ Test(optimum, is_nearly_reached_where_each_value_may_move, .timeout = 3600)
     cr_expect_leq(gap.missed * 1000, gap.n);
 }
 
-/* ---- chains ---- */
-
-/* Least repeated steps to reverse l equal steps with room for s of their inputs, the first included: Griewank and
-   Walther's recurrence. */
-static size_t revolve(size_t l, size_t s)
-{
-    static size_t t[65][65];
-    for (size_t i = 1; i <= l; i++)
-        for (size_t k = 1; k <= s; k++) {
-            t[i][k] = i == 1 ? 0 : SIZE_MAX;
-            if (i > 1 && k == 1) t[i][k] = i * (i - 1) / 2;
-            for (size_t j = 1; i > 1 && k > 1 && j < i; j++) {
-                const size_t steps = j + t[i - j][k - 1] + t[j][k];
-                if (steps < t[i][k]) t[i][k] = steps;
-            }
-        }
-    return t[l][s];
-}
-
-/* Equal steps, of which backward reads the input. */
-static void open_chain(struct step *s, int steps)
-{
-    s->b = fixture_open(1, 1);
-    rw_tensor *x = rw_param(s->b.ctx, "p", RW_F32, RW_SHAPE(MADE_UNIT));
-    for (int i = 0; i < steps; i++) x = made_apply(s->b.t, &x, 1, (struct made){ .units = 4, .us = 50, .reads = 1 });
-    open_problem(s, rw_sum(s->b.t, x, RW_ALL_AXES, false));
-}
-
-/* Of what may be dropped there are the inputs of steps 2 to l: the parameter is there. What is alive besides the kept
-   inputs where the peak is reached: two gradients. */
-Test(optimum, on_chains_is_what_revolve_says)
-{
-    for (int steps = 2; steps <= 12; steps++) {
-        struct step s;
-        struct rw_frontier f;
-        open_chain(&s, steps);
-        cr_assert_eq(rw_frontier_init(&f, &s.problem), RW_OK);
-        for (size_t room = 1; room < (size_t)steps; room++) {
-            const uint64_t bytes = rw_frontier_none_peak(&f) - ((size_t)steps - 1 - room) * 4 * MADE_UNIT;
-            const double planned = planned_within(&f, bytes);
-            const double replays = (planned - rw_frontier_none_seconds(&f)) / 51e-6;
-            const size_t best = revolve((size_t)steps, room) - ((size_t)steps - 1);
-            cr_expect_float_eq(replays, (double)best, 1e-3, "%d steps, room for %zu: %.2f replays, Revolve %zu", steps,
-                               room, replays, best);
-        }
-        rw_frontier_finish(&f);
-        close_step(&s);
-    }
-}
-
-/* ---- chains of unequal steps ---- */
-
-/*
- * Step i of l makes x[i] of x[i - 1] and is differentiated with x[i - 1] and the gradient of x[i], of x[i]'s size;
- * x[0] and its gradient are not in the arena. With m units, least seconds of replay of
- *
- *     F(s, t, m)   backward of s + 1 .. t where x[s] and the gradient of x[t] are there, x[s] not counted:
- *                  none where t = s + 1; else over j the replay of s + 1 .. j, F(j, t, m - x[j]), F(s, j, m)
- *     G(s, m)      forward and backward of s + 1 .. l, x[s] there and not counted: forward to the end and F(s, l, m),
- *                  or over j forward to j, G(j, m - x[j]), F(s, j, m)
- *
- * Source: Beaumont et al., "Optimal checkpointing for heterogeneous chains", ACM TOMS 50 (2024), the persistent case.
- */
-enum { STEPS = 12, CHAIN_UNITS = STEPS * 8 + 17 };
-
-struct chain {
-    int l, units[STEPS + 1];
-    double seconds[STEPS + 1];
-    double inside[STEPS][STEPS + 1][CHAIN_UNITS], whole[STEPS + 1][CHAIN_UNITS]; /* F, G */
-};
-
-/* May steps s + 1 .. j run with so much beside what they read and make? */
-static bool passes(const struct chain *c, int s, int j, int beside, int m)
-{
-    for (int k = s + 1; k <= j; k++)
-        if (beside + (k - 1 > s ? c->units[k - 1] : 0) + c->units[k] > m) return false;
-    return true;
-}
-
-static double at_least(const double *row, int m)
-{
-    return m < 0 ? INFINITY : row[m];
-}
-
-static double solve_inside(const struct chain *c, int s, int t, int m)
-{
-    if (t == s + 1) return c->units[t] + c->units[s] <= m ? 0 : INFINITY;
-    double best = INFINITY, replay = 0;
-    for (int j = s + 1; j < t && passes(c, s, j, c->units[t], m); j++) {
-        replay += c->seconds[j];
-        best = fmin(best, replay + at_least(c->inside[j][t], m - c->units[j]) + c->inside[s][j][m]);
-    }
-    return best;
-}
-
-static double solve_whole(const struct chain *c, int s, int m)
-{
-    double best = passes(c, s, c->l, 0, m) ? c->inside[s][c->l][m] : INFINITY;
-    for (int j = s + 1; j < c->l && passes(c, s, j, 0, m); j++)
-        best = fmin(best, at_least(c->whole[j], m - c->units[j]) + c->inside[s][j][m]);
-    return best;
-}
-
-static void solve(struct chain *c)
-{
-    for (int length = 1; length <= c->l; length++)
-        for (int s = 0; s + length <= c->l; s++)
-            for (int m = 0; m < CHAIN_UNITS; m++) c->inside[s][s + length][m] = solve_inside(c, s, s + length, m);
-    for (int s = c->l; s-- > 0;)
-        for (int m = 0; m < CHAIN_UNITS; m++) c->whole[s][m] = solve_whole(c, s, m);
-}
-
-static void open_unequal(struct step *s, struct chain *c, uint64_t seed)
-{
-    struct dice d = { seed };
-    s->b = fixture_open(1, 1);
-    *c = (struct chain){ .l = 3 + (int)(seed % (STEPS - 2)) };
-    rw_tensor *x = rw_param(s->b.ctx, "p", RW_F32, RW_SHAPE(MADE_UNIT / 4));
-    for (int i = 1; i <= c->l; i++) {
-        const struct made a = { .units = 1 + below(&d, 8), .us = (double)(1 + below(&d, 50)), .reads = 1 };
-        c->units[i] = (int)a.units;
-        x = made_apply(s->b.t, &x, 1, a);
-    }
-    open_problem(s, rw_sum(s->b.t, x, RW_ALL_AXES, false));
-    for (uint32_t n = 0, i = 1; n < s->problem.mark.nodes && i <= (uint32_t)c->l; n++, i++)
-        c->seconds[i] = rw_problem_seconds(&s->problem, n);
-}
-
-/* To the replay: no plan is faster, and none slower, at any number of units that the solver has an answer for. */
-Test(optimum, on_unequal_chains_is_what_an_exact_solver_says, .timeout = 600)
-{
-    static struct chain c;
-    size_t budgets = 0;
-    for (uint64_t seed = 1; seed <= tapes() / 8; seed++) {
-        struct step s;
-        struct rw_frontier f;
-        open_unequal(&s, &c, seed);
-        solve(&c);
-        cr_assert_eq(rw_frontier_init(&f, &s.problem), RW_OK);
-        const double none = rw_frontier_none_seconds(&f);
-        for (int m = 1; (uint64_t)m * MADE_UNIT <= rw_frontier_none_peak(&f); m++) {
-            const double best = none + c.whole[0][m], planned = planned_within(&f, (uint64_t)m * MADE_UNIT);
-            cr_expect(planned == best || fabs(planned - best) <= 1e-9 * best,
-                      "chain %d of %d, %d units: %g seconds of replay planned, best %g", (int)seed, c.l, m,
-                      planned - none, best - none);
-            budgets += best < INFINITY;
-        }
-        rw_frontier_finish(&f);
-        close_step(&s);
-    }
-    fprintf(stderr, "unequal chains: %zu budgets, each the solver's\n", budgets);
-}
+/* ---- the lower bound of models ---- */
 
 /* From 75 per cent of none's peak down to so many: what is planned is at most so many times the bound. */
 static void check_gap_to_bound(struct step *s, rw_tensor *loss, unsigned least_percent, double most, const char *name)

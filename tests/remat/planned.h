@@ -1,0 +1,27 @@
+/* A step, and what the planner makes of it. */
+#ifndef RW_TESTS_REMAT_PLANNED_H
+#define RW_TESTS_REMAT_PLANNED_H
+
+#include "support/support.h"
+
+#include "plan/build.h"
+#include "remat/frontier.h"
+
+struct step {
+    struct fixture b;
+    uint32_t loss;
+    struct rw_request request;
+    struct rw_problem problem;
+};
+
+/* Its problem; the fixture is open. close_step() closes both. */
+void open_problem(struct step *s, rw_tensor *loss);
+void close_step(struct step *s);
+
+/* Seconds of the fastest plan with at most that peak; INFINITY: there is none. */
+double planned_within(const struct rw_frontier *f, uint64_t bytes);
+
+/* How many random tapes to look at: REWIND_OPTIMUM, or 1000; 40 under AddressSanitizer. */
+size_t tapes(void);
+
+#endif
