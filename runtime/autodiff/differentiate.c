@@ -123,7 +123,7 @@ static rw_status check_open(const struct rw_grad_call *g, const rw_op_def *op, c
 /* A rule's own word, where nothing that it recorded has failed. That bytes differ is not for a rule to say. */
 static rw_status check_returned(const struct rw_grad_call *g, const rw_op_def *op, rw_status status)
 {
-    if (status >= RW_OK && status <= RW_ERR_BUDGET && status != RW_ERR_MISMATCH) return status;
+    if (rw_is_status((int)status) && status != RW_ERR_MISMATCH) return status;
     const rw_site at = rw_rule_site(g);
     return rw_fail(g->tape->ctx, RW_ERR_ARGUMENT,
                    "gradient rule of %s at %s:%d: it returned %d, which is no status of a rule", op->name, at.file,

@@ -133,6 +133,9 @@ bool rw_shape_check(rw_context *ctx, const char *what, rw_site at, rw_dtype dtyp
 /* The error of a NULL argument; ctx may be NULL. */
 rw_status rw_fail_null(rw_context *ctx, const char *what, const char *argument);
 
+/* What an op's functions return may be any number: is it one of rw_status? */
+bool rw_is_status(int number);
+
 /* Index of an op that was entered, RW_NONE_ID of another. */
 uint32_t rw_op_find(const rw_context *ctx, const rw_op_def *op);
 

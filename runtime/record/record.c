@@ -292,7 +292,7 @@ static bool check(struct recording *r, const void *attrs)
                             .ctx = r->ctx, .n_outputs = r->op->n_outputs == RW_OP_VARIADIC ? 0 : r->op->n_outputs,
                             .state_ = &state };
     rw_status status = r->op->check(&r->call);
-    if (status < RW_OK || status > RW_ERR_BUDGET)
+    if (!rw_is_status((int)status))
         status = rw_op_error(&r->call, RW_ERR_ARGUMENT, "its check returned %d, which is no status", (int)status);
     const int n_out = r->call.n_outputs;
     if (!status && (n_out < 1 || n_out > RW_OP_MAX_OPERANDS - r->n))

@@ -1,4 +1,5 @@
 /* Names and sizes of the small value types, and the sentinel for an operand left out. */
+#include "record/context.h"
 #include "record/node.h"
 
 #include <rewind/ops.h>
@@ -79,6 +80,11 @@ const char *rw_status_name(rw_status status)
     case RW_ERR_BUDGET: return "budget too small";
     }
     return "unknown status";
+}
+
+bool rw_is_status(int number)
+{
+    return number >= RW_OK && number <= RW_ERR_BUDGET;
 }
 
 rw_tensor *rw_none(void)
