@@ -123,16 +123,6 @@ VEC_INLINE int64_t vf_lanes(int64_t queries)
     return (queries + VF_LANES - 1) / VF_LANES * VF_LANES;
 }
 
-/* a > b ? a : b, so that a NaN in b stays. */
-VEC_INLINE nf nf_larger(nf a, nf b)
-{
-#if defined(RW_ISA_IS_V4)
-    return (nf)_mm512_max_ps((__m512)a, (__m512)b);
-#else
-    return nf_select((ni)(a > b), a, b);
-#endif
-}
-
 /* Minus infinity becomes 0: the shift of a row in which nothing is seen. */
 VEC_INLINE nf nf_finite(nf x)
 {
@@ -151,23 +141,14 @@ VEC_INLINE vf vf_mul_add(vf a, vf b, vf c)
 }
 
 /*
- * e to the x for x up to 88, within 2 ulp: 2^n times a polynomial (Cephes, expf). Below 2^-126.5 the result is 0; where
- * SLEEF's is a call, this is part of the loop.
+ * e to the x for x up to 88. Below 2^-126.5 the result is 0: numbers below the least normal one, of which a long row may
+ * have many, would take a processor a hundred times as long.
  */
 VEC_INLINE nf nf_exp_fast(nf x)
 {
-    const nf magic = nf_all(12582912.0f); /* 1.5 * 2^23: adding it leaves the nearest integer in the lowest bits */
-    x = nf_larger(nf_all(-88.0f), x);
-    const nf t = nf_fma(x, nf_all(1.44269504088896341f), magic), n = t - magic;
-    const nf r = nf_fma(n, nf_all(2.12194440e-4f), nf_fma(n, nf_all(-0.693359375f), x));
-    nf y = nf_all(1.9875691500e-4f);
-    y = nf_fma(y, r, nf_all(1.3981999507e-3f));
-    y = nf_fma(y, r, nf_all(8.3334519073e-3f));
-    y = nf_fma(y, r, nf_all(4.1665795894e-2f));
-    y = nf_fma(y, r, nf_all(1.6666665459e-1f));
-    y = nf_fma(y, r, nf_all(5.0000001201e-1f));
-    y = nf_fma(y, r * r, r + 1.0f);
-    return y * (nf)(((nu)t << 23) + 0x3f800000u);
+    nf n;
+    const nf y = nf_exp_fraction(nf_larger(nf_all(-88.0f), x), &n);
+    return y * (nf)(((nu)n << 23) + 0x3f800000u);
 }
 
 VEC_INLINE float vf_log_one(float x)

@@ -3,8 +3,8 @@
  * AVX-512, two AVX2 or four SSE registers. Because the number of lanes is fixed, a sum over lanes has the same order
  * everywhere.
  *
- * Vector functions are SLEEF's (https://sleef.org), within 1 ulp, but for a float's erf (vec_native.h); elsewhere than
- * on x86-64, SLEEF's scalar ones.
+ * Vector functions are SLEEF's (https://sleef.org), within 1 ulp, but for a float's exp and erf (vec_native.h); elsewhere
+ * than on x86-64, SLEEF's scalar ones.
  */
 #ifndef RW_OPS_COMMON_VEC_H
 #define RW_OPS_COMMON_VEC_H
@@ -259,24 +259,26 @@ VEC_INLINE float vf_max_lane(vf x)
 }
 
 #if defined(RW_ISA_IS_V4)
-#define VEC_FUNCTION(name)                                       \
+#define VEC_FLOAT(name)                                          \
     VEC_INLINE vf vf_##name(vf x)                                \
     {                                                            \
         return (vf)Sleef_##name##f16_u10((__m512)x);             \
-    }                                                            \
+    }
+#define VEC_DOUBLE(name)                                         \
     VEC_INLINE vd vd_##name(vd x)                                \
     {                                                            \
         return (vd)Sleef_##name##d8_u10((__m512d)x);             \
     }
 #elif defined(RW_ISA_IS_V3)
-#define VEC_FUNCTION(name)                                       \
+#define VEC_FLOAT(name)                                          \
     VEC_INLINE vf vf_##name(vf x)                                \
     {                                                            \
         union { vf v; __m256 h[2]; } u = { x };                  \
         u.h[0] = Sleef_##name##f8_u10(u.h[0]);                   \
         u.h[1] = Sleef_##name##f8_u10(u.h[1]);                   \
         return u.v;                                              \
-    }                                                            \
+    }
+#define VEC_DOUBLE(name)                                         \
     VEC_INLINE vd vd_##name(vd x)                                \
     {                                                            \
         union { vd v; __m256d h[2]; } u = { x };                 \
@@ -285,13 +287,14 @@ VEC_INLINE float vf_max_lane(vf x)
         return u.v;                                              \
     }
 #elif defined(__x86_64__)
-#define VEC_FUNCTION(name)                                       \
+#define VEC_FLOAT(name)                                          \
     VEC_INLINE vf vf_##name(vf x)                                \
     {                                                            \
         union { vf v; __m128 q[4]; } u = { x };                  \
         for (int i = 0; i < 4; i++) u.q[i] = Sleef_##name##f4_u10(u.q[i]); \
         return u.v;                                              \
-    }                                                            \
+    }
+#define VEC_DOUBLE(name)                                         \
     VEC_INLINE vd vd_##name(vd x)                                \
     {                                                            \
         union { vd v; __m128d q[4]; } u = { x };                 \
@@ -299,12 +302,13 @@ VEC_INLINE float vf_max_lane(vf x)
         return u.v;                                              \
     }
 #else
-#define VEC_FUNCTION(name)                                       \
+#define VEC_FLOAT(name)                                          \
     VEC_INLINE vf vf_##name(vf x)                                \
     {                                                            \
         for (int i = 0; i < VF_LANES; i++) x[i] = Sleef_##name##f_u10(x[i]); \
         return x;                                                \
-    }                                                            \
+    }
+#define VEC_DOUBLE(name)                                         \
     VEC_INLINE vd vd_##name(vd x)                                \
     {                                                            \
         for (int i = 0; i < VD_LANES; i++) x[i] = Sleef_##name##_u10(x[i]); \
@@ -312,7 +316,9 @@ VEC_INLINE float vf_max_lane(vf x)
     }
 #endif
 
-VEC_FUNCTION(exp)
+#define VEC_FUNCTION(name) VEC_FLOAT(name) VEC_DOUBLE(name)
+
+VEC_DOUBLE(exp)
 VEC_FUNCTION(log)
 VEC_FUNCTION(tanh)
 

@@ -89,6 +89,29 @@ VEC_INLINE nd nd_fma(nd a, nd b, nd c)
 #endif
 }
 
+/* a > b ? a : b and a < b ? a : b, so that a NaN in b stays. */
+VEC_INLINE nf nf_larger(nf a, nf b)
+{
+#if defined(RW_ISA_IS_V4)
+    return (nf)_mm512_max_ps((__m512)a, (__m512)b);
+#elif defined(RW_ISA_IS_V3)
+    return (nf)_mm256_max_ps((__m256)a, (__m256)b);
+#else
+    return nf_select((ni)(a > b), a, b);
+#endif
+}
+
+VEC_INLINE nf nf_smaller(nf a, nf b)
+{
+#if defined(RW_ISA_IS_V4)
+    return (nf)_mm512_min_ps((__m512)a, (__m512)b);
+#elif defined(RW_ISA_IS_V3)
+    return (nf)_mm256_min_ps((__m256)a, (__m256)b);
+#else
+    return nf_select((ni)(a < b), a, b);
+#endif
+}
+
 VEC_INLINE nf nf_of_bf16(nh h)
 {
 #if defined(RW_ISA_IS_V4)
@@ -261,7 +284,7 @@ VEC_INLINE nd nd_pow(nd x, nd y)
 
 #define NATIVE_FUNCTION(name) NATIVE_FLOAT(name) NATIVE_DOUBLE(name)
 
-NATIVE_FUNCTION(exp)
+NATIVE_DOUBLE(exp)
 NATIVE_FUNCTION(log)
 NATIVE_FUNCTION(tanh)
 NATIVE_FUNCTION(log1p)
@@ -276,6 +299,48 @@ VEC_INLINE nf nf_polynomial(const float *p, int n, nf x)
     nf sum = nf_all(p[0]);
     for (int i = 1; i < n; i++) sum = nf_fma(sum, x, nf_all(p[i]));
     return sum;
+}
+
+/*
+ * What e to the x is 2^n times, for |x| up to 104: 1 + r + r^2 p(r), where x = n ln 2 + r; n is left in the lowest bits
+ * of *ret_n. p was fitted as those of erf below; ln 2 is taken in two parts, of which n times the first is exact (Cody
+ * and Waite). Within 1 ulp. SLEEF's is a call, this is part of the loop.
+ */
+VEC_INLINE nf nf_exp_fraction(nf x, nf *ret_n)
+{
+    static const float p[] = { 1.973337494e-4f, 1.393527142e-3f, 8.333587088e-3f, 4.166645929e-2f, 1.666666567e-1f,
+                               0.5f };
+    const nf magic = nf_all(0x1.8p23f); /* adding it leaves the nearest integer in the lowest bits */
+    *ret_n = nf_fma(x, nf_all(1.44269504088896341f), magic);
+    const nf n = *ret_n - magic;
+    const nf r = nf_fma(n, nf_all(2.12194440e-4f), nf_fma(n, nf_all(-0.693359375f), x));
+    return nf_fma(nf_polynomial(p, 6, r), r * r, r) + 1.0f;
+}
+
+/* y * 2^n, where n is in the lowest bits of an nf_exp_fraction(): in two steps, of which only the second may round. */
+VEC_INLINE nf nf_times_two_to(nf y, nf n)
+{
+#if defined(RW_ISA_IS_V4)
+    return (nf)_mm512_scalef_ps((__m512)y, (__m512)(n - nf_all(0x1.8p23f)));
+#else
+    const ni whole = (ni)n - (ni)nf_all(0x1.8p23f), half = whole >> 1;
+    return y * (nf)((nu)(half + 127) << 23) * (nf)((nu)(whole - half + 127) << 23);
+#endif
+}
+
+/* Within 1 ulp: 0 below -104, infinite above 89, a NaN where x is one. */
+VEC_INLINE nf nf_exp(nf x)
+{
+    nf n;
+    const nf y = nf_exp_fraction(nf_larger(nf_all(-104.0f), nf_smaller(nf_all(89.0f), x)), &n);
+    return nf_times_two_to(y, n);
+}
+
+VEC_INLINE vf vf_exp(vf x)
+{
+    union { vf v; nf part[VF_LANES / NF_LANES]; } u = { x };
+    for (int i = 0; i < VF_LANES / NF_LANES; i++) u.part[i] = nf_exp(u.part[i]);
+    return u.v;
 }
 
 /*

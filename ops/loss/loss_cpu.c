@@ -5,7 +5,7 @@
 #include "device/cpu/isa.h"
 #include "ops/common/map.h"
 #include "ops/common/util.h"
-#include "ops/common/vec.h"
+#include "ops/common/vec_native.h"
 #include "ops/loss/loss.h"
 #include "ops/loss/row_cpu.h"
 

@@ -54,7 +54,7 @@ VEC_INLINE V F(sigmoid)(V x)
 /* sigmoid(x) and 1 - sigmoid(x), the latter without cancellation where it is small, and their product: its slope. */
 VEC_INLINE V F(sigmoid_both)(V x, V *ret_rest, V *ret_slope)
 {
-    const V e = F(exp)(F(select)((VM)(x < 0), x, -x)), of_one = F(share)(ONE, ONE + e), of_e = F(share)(e, ONE + e);
+    const V e = F(exp)(F(select)((VM)(x < 0), x, -x)), of_one = F(share)(ONE, ONE + e), of_e = e * of_one;
     *ret_rest = F(select)((VM)(x < 0), of_one, of_e);
     *ret_slope = of_one * of_e;
     return F(select)((VM)(x < 0), of_e, of_one);

@@ -6,7 +6,7 @@
 #include "device/cpu/isa.h"
 #include "ops/reduce/reduce.h"
 #include "ops/common/util.h"
-#include "ops/common/vec.h"
+#include "ops/common/vec_native.h"
 
 #define COLUMNS RW_REDUCE_COLUMNS
 #define ROW_BLOCK 64  /* rows added in float */
