@@ -1,4 +1,5 @@
 /* Updates of parameters: one pass over a parameter, its gradient and its states, each element by itself. */
+#include "base/float_mode.h"
 #include "device/cpu/isa.h"
 #include "ops/common/util.h"
 #include "ops/common/vec_native.h"
@@ -216,7 +217,7 @@ VEC_INLINE void update_ruled(int rule, bool with_a, rw_dtype moments, const stru
 }
 
 /* From on, a multiple of 4, BLOCK elements at most. */
-static void update_block(struct rw_update_attrs attrs, const struct rw_update_tensor *t, const struct rw_update_row *s,
+static void update_elements(struct rw_update_attrs attrs, const struct rw_update_tensor *t, const struct rw_update_row *s,
                          int64_t from, double *sums)
 {
     const int64_t n = t->n - from < BLOCK ? t->n - from : BLOCK;
@@ -232,6 +233,18 @@ static void update_block(struct rw_update_attrs attrs, const struct rw_update_te
         break;
     default: update_typed(RW_UPDATE_AVERAGE, false, RW_F32, t, s, from, n, NULL);
     }
+}
+
+/*
+ * The moments of a weight that gets no gradient any more fade away, by a tenth in each step, and would stay at the least
+ * subnormal numbers for good, which rounding leaves as they are: an update of such weights would take ten times as long.
+ */
+static void update_block(struct rw_update_attrs attrs, const struct rw_update_tensor *t, const struct rw_update_row *s,
+                         int64_t from, double *sums)
+{
+    const unsigned before = rw_flush_enter();
+    update_elements(attrs, t, s, from, sums);
+    rw_flush_leave(before);
 }
 
 static void update(struct rw_update_attrs attrs, const struct rw_update_tensor *t, const struct rw_update_row *s,

@@ -30,6 +30,15 @@ VEC_INLINE T F(dot)(const T *a, const T *b, int64_t n)
     return F(sum)(sum);
 }
 
+/* Of factor a and b: a product of small numbers would be flushed before a large factor. */
+VEC_INLINE T F(dot_times)(T factor, const T *a, const T *b, int64_t n)
+{
+    V sum = { 0 };
+    for (int64_t i = 0; i < n; i += LANES)
+        sum = F(mul_add)(*(const V *)(a + i) * factor, *(const V *)(b + i), sum);
+    return F(sum)(sum);
+}
+
 /* The states before all chunks of a head, [chunk][n][p]. */
 static void F(states)(const struct ssd *a, T *state, struct F(chunk) *c, struct F(places) *x, const struct ssd_unit *u,
                       T *rows)
@@ -107,7 +116,7 @@ static T F(inputs)(const struct ssd *a, struct F(head) *d, const struct F(chunk)
     for (int64_t j = 0; j < c->places && !d->is_last; j++) {
         T *const row = d->dx + j * a->p;
         F(scale)(row, x->rest[j], a->p);
-        const T of_rest = x->dt[j] * F(dot)(d->x + j * a->p, row, a->p);
+        const T of_rest = F(dot_times)(x->dt[j], d->x + j * a->p, row, a->p);
         d->ds[j] -= of_rest;
         all += of_rest;
     }

@@ -7,6 +7,8 @@
 /* Of MXCSR: exceptions masked, to nearest, no flush to zero, and of what was raised nothing. */
 #define NORMAL 0x1f80u
 #define RAISED 0x3fu
+/* Results flush to zero. */
+#define FLUSH 0x8000u
 
 static bool is_normal(void)
 {
@@ -17,6 +19,18 @@ static void be_normal(void)
 {
     _mm_setcsr(NORMAL);
 }
+
+unsigned rw_flush_enter(void)
+{
+    const unsigned before = _mm_getcsr();
+    _mm_setcsr(before | FLUSH);
+    return before;
+}
+
+void rw_flush_leave(unsigned before)
+{
+    _mm_setcsr(before);
+}
 #else
 static bool is_normal(void)
 {
@@ -26,6 +40,15 @@ static bool is_normal(void)
 static void be_normal(void)
 {
     fesetenv(FE_DFL_ENV);
+}
+
+unsigned rw_flush_enter(void)
+{
+    return 0;
+}
+
+void rw_flush_leave(unsigned before)
+{
 }
 #endif
 

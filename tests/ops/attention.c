@@ -271,6 +271,36 @@ Test(attention, slopes_have_no_gradient)
     fixture_close(&b);
 }
 
+/* What the last query's slopes leave of far keys: numbers below the least normal one are 0, in forward and backward. */
+Test(attention, what_slopes_leave_of_far_keys_is_zero)
+{
+#if !defined(__x86_64__)
+    cr_skip_test("subnormal numbers cost nothing here, and stay");
+#endif
+    if (test_device() != RW_DEVICE_CPU) cr_skip_test("a GPU takes no longer for them");
+    enum { LONG = 500, D = 8 };
+    static const float steep = 0.25f;
+    struct fixture b = fixture_open(1, 3);
+    rw_tensor *const x[] = { numbers(b.t, RW_F32, RW_SHAPE(1, 1, LONG, D), 1),
+                             numbers(b.t, RW_F32, RW_SHAPE(1, 1, LONG, D), 2),
+                             numbers(b.t, RW_F32, RW_SHAPE(1, 1, LONG, D), 3) };
+    const rw_attention_options o = { .causal = true, .slopes = rw_input(b.t, RW_F32, RW_SHAPE(1), &steep) };
+    rw_tensor *const last = rw_slice(b.t, rw_attention_with(b.t, x[0], x[1], x[2], &o), 2, LONG - 1, LONG);
+    rw_tensor *const loss = rw_scale(b.t, rw_sum(b.t, rw_mul(b.t, last, last), RW_ALL_AXES, false), 0x1p-10);
+    cr_assert_eq(rw_backward(b.t, loss), RW_OK, "%s", rw_error_message(b.ctx));
+    for (int i = 0; i < 3; i++) {
+        int64_t zeros = 0;
+        double *const d = read_numbers(b.t, rw_gradient(x[i]));
+        for (int64_t k = 0; k < LONG * D; k++) {
+            zeros += d[k] == 0;
+            cr_assert(d[k] == 0 || fabs(d[k]) >= 0x1p-126, "input %d, element %lld: %a", i, (long long)k, d[k]);
+        }
+        cr_assert(zeros > LONG / 5 * D && zeros < LONG * D, "input %d: %lld are 0", i, (long long)zeros);
+        free(d);
+    }
+    fixture_close(&b);
+}
+
 /* ---- memory ---- */
 
 Test(attention, options_take_no_matrix_of_scores)

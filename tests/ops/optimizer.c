@@ -331,3 +331,40 @@ Test(optimizer, clipping_gives_the_same_bits_with_any_number_of_threads)
         free(first);
     }
 }
+
+/* ---- what fades away ---- */
+
+static double small_once(int64_t i, int salt)
+{
+    return salt ? 0 : 0x1p-100;
+}
+
+static double none(int64_t i, int salt)
+{
+    return 0;
+}
+
+/* Halved in each step; below the least normal number it is 0, and does not stay at the least one of all for good. */
+Test(optimizer, a_momentum_that_has_faded_is_zero)
+{
+#if !defined(__x86_64__)
+    cr_skip_test("subnormal numbers cost nothing here, and stay");
+#endif
+    if (test_device() != RW_DEVICE_CPU) cr_skip_test("a GPU takes no longer for them");
+    enum { N = 20011, LAST = 26 };
+    struct fixture b = fixture_open(1, 2);
+    rw_tensor *const w = rw_param(b.ctx, "w", RW_F32, RW_SHAPE(N));
+    rw_adamw *opt = NULL;
+    cr_assert_eq(rw_sgd_create(&opt, b.ctx, &(rw_sgd_params){ .lr = 0x1p126, .momentum = 0.5 }), RW_OK);
+    for (int step = 0; step <= LAST + 1; step++) {
+        fill(w, N, none, 0);
+        fill(rw_gradient(w), N, small_once, step);
+        cr_assert_eq(rw_adamw_step(opt), RW_OK, "%s", rw_error_message(b.ctx));
+        float *const got = contents(w);
+        const float want = step <= LAST ? -ldexpf(1, LAST - step) : 0;
+        for (int i = 0; i < N; i++) cr_assert_eq(got[i], want, "step %d, element %d: %a", step, i, (double)got[i]);
+        free(got);
+    }
+    rw_adamw_destroy(&opt);
+    fixture_close(&b);
+}

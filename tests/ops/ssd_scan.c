@@ -474,3 +474,42 @@ Test(ops_ssd_scan, is_one_op_and_keeps_its_operands_alone)
     cr_expect_eq(steps_of(&m.b, plan, "ssd_scan"), 0, "none replays nothing");
     fixture_close(&m.b);
 }
+
+/* ---- what fades away ---- */
+
+/*
+ * y[t] and dx[t] are exp of minus the places between: numbers that are below the least normal one are 0, in every
+ * thread, and the caller's thread has them again afterwards.
+ */
+Test(ops_ssd_scan, what_has_faded_is_zero)
+{
+#if !defined(__x86_64__)
+    cr_skip_test("subnormal numbers cost nothing here, and stay");
+#endif
+    if (test_device() != RW_DEVICE_CPU) cr_skip_test("a GPU takes no longer for them");
+    enum { L = 128, H = 8 };
+    static float x[L * H], ones[L * H], rates[H], y[L * H], dx[L * H];
+    for (int i = 0; i < L * H; i++) x[i] = i < H, ones[i] = 1;
+    for (int h = 0; h < H; h++) rates[h] = -1;
+    for (int threads = 1; threads < 4; threads++) {
+        struct fixture b = fixture_open(1, threads);
+        rw_tensor *const tx = rw_require_grad(b.t, rw_input(b.t, RW_F32, RW_SHAPE(1, L, H, 1), x));
+        const rw_ssd_operands o = { tx, rw_input(b.t, RW_F32, RW_SHAPE(1, L, H), ones),
+                                    rw_input(b.t, RW_F32, RW_SHAPE(H), rates),
+                                    rw_input(b.t, RW_F32, RW_SHAPE(1, L, H, 1), ones),
+                                    rw_input(b.t, RW_F32, RW_SHAPE(1, L, H, 1), ones), RW_NONE };
+        rw_tensor *const scan = rw_ssd_scan(b.t, &o, 32, NULL);
+        rw_tensor *const last = rw_slice(b.t, scan, 1, L - 1, L);
+        cr_assert_eq(rw_backward(b.t, rw_sum(b.t, last, RW_ALL_AXES, false)), RW_OK, "%s", rw_error_message(b.ctx));
+        cr_assert_eq(rw_read(b.t, scan, y, sizeof y), RW_OK);
+        cr_assert_eq(rw_read(b.t, rw_gradient(tx), dx, sizeof dx), RW_OK);
+        for (int i = 0; i < L * H; i++) {
+            cr_assert_neq(fpclassify(y[i]), FP_SUBNORMAL, "y of place %d: %g", i / H, (double)y[i]);
+            cr_assert_neq(fpclassify(dx[i]), FP_SUBNORMAL, "dx of place %d: %g", i / H, (double)dx[i]);
+        }
+        cr_assert(y[80 * H] > 0 && dx[(L - 81) * H] > 0);
+        volatile float least = 0x1p-126f;
+        cr_assert_eq(least / 4, 0x1p-128f, "the caller's thread flushes");
+        fixture_close(&b);
+    }
+}
