@@ -80,14 +80,27 @@ VEC_INLINE void store_of(const struct rows *s, void *p, int l, int64_t i, bool w
     store(p, s->dtype, s->at + l * s->n, i, s->n, whole, x);
 }
 
+/*
+ * What lies there in the rows behind these is fetched meanwhile: the processor alone fetches up to the end of a page,
+ * which a few rows fill. Beyond the end of a buffer this does nothing.
+ */
+VEC_INLINE void fetch_behind(const struct rows *s, const void *p, int l, int64_t i)
+{
+    __builtin_prefetch((const void *)((uintptr_t)p + (size_t)(s->at + (s->count + l) * s->n + i) * float_size(s->dtype)));
+}
+
 VEC_INLINE void add_numbers(const struct rows *s, int64_t i, bool whole, vf *sum)
 {
-    for (int l = 0; l < s->count; l++) sum[l] += load_of(s, s->x, l, i, whole);
+    for (int l = 0; l < s->count; l++) {
+        fetch_behind(s, s->x, l, i);
+        sum[l] += load_of(s, s->x, l, i, whole);
+    }
 }
 
 VEC_INLINE void add_squares(const struct rows *s, int64_t i, bool whole, vf *sum)
 {
     for (int l = 0; l < s->count; l++) {
+        if (s->rms) fetch_behind(s, s->x, l, i);
         const vf d = load_of(s, s->x, l, i, whole) - s->mean[l], d_inside = whole ? d : inside(d, i, s->n);
         sum[l] += d_inside * d_inside;
     }
@@ -193,6 +206,7 @@ VEC_INLINE void add_slopes(const struct rows *s, const void *dy, int64_t i, bool
 {
     const vf weight = load(s->weight, s->dtype, 0, i, s->n, whole);
     for (int l = 0; l < s->count; l++) {
+        fetch_behind(s, dy, l, i);
         const vf xh = (load_of(s, s->x, l, i, whole) - s->mean[l]) * s->r[l];
         const vf h = load_of(s, dy, l, i, whole) * weight;
         sum_h[l] += h;
@@ -230,7 +244,10 @@ VEC_INLINE void put_slopes(const struct rows *s, const struct slopes *d, const s
         dw += dy * xh;
         db += dy;
         vf dx = s->r[l] * (h - d->mean_h[l] - xh * d->mean_hx[l]);
-        if (d->sum) dx += load_of(s, d->sum, l, i, whole);
+        if (d->sum) {
+            fetch_behind(s, d->sum, l, i);
+            dx += load_of(s, d->sum, l, i, whole);
+        }
         store_of(s, d->dx, l, i, whole, dx);
         if (b->dx) columns += load_of(s, d->dx, l, i, whole); /* what the layer gets: it has been rounded */
     }
