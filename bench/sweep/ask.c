@@ -19,12 +19,23 @@ struct search {
     int most;     /* size that has been found to fit, 0 for none */
     rw_prediction at_most, above;
     int tried; /* the size that was tried last */
+    char refused[512]; /* why a larger one is no step at all; "" where it takes too much */
 };
 
 static void sizes_of(const struct sweep_options *o, int x, int *ret_batch, int *ret_seq)
 {
     *ret_batch = o->fit_seq ? o->batch : x;
     *ret_seq = o->fit_seq ? x : o->seqs[0];
+}
+
+/* Smaller ones are steps: this one has more numbers than a tensor may have, or a plan more than the host can hold. */
+static rw_status refuse(struct search *s, enum fit *ret)
+{
+    snprintf(s->refused, sizeof s->refused, "%s", rw_error_message(s->run.m.ctx));
+    rw_error_clear(s->run.m.ctx);
+    s->above = (rw_prediction){ 0 };
+    *ret = TOO_LARGE;
+    return RW_OK;
 }
 
 /* A budget that nothing fits into is one more that doesn't fit; a share of the size may do at another size. */
@@ -41,16 +52,19 @@ static rw_status try_size(struct search *s, int x, enum fit *ret)
         status = sweep_plan_open(&s->run, s->o, wanted);
         s->open_for = wanted;
     }
-    if (!status) status = sweep_predict(&s->run, batch, seq, s->policy, &p);
+    const bool opened = !status;
+    if (opened) status = sweep_predict(&s->run, batch, seq, s->policy, &p);
+    if (opened && status && status != RW_ERR_BUDGET && s->most) return refuse(s, ret);
     if (status == RW_ERR_BUDGET) {
         rw_error_clear(s->run.m.ctx);
         s->above = (rw_prediction){ .least_bytes = p.least_bytes };
+        s->refused[0] = '\0';
         *ret = strchr(s->policy, '%') && p.least_bytes <= s->o->fit ? BUDGET_TOO_SMALL : TOO_LARGE;
         return RW_OK;
     }
     *ret = !status && p.total_bytes <= s->o->fit ? FITS : TOO_LARGE;
     if (*ret == FITS) s->most = x, s->at_most = p;
-    else s->above = p;
+    else s->above = p, s->refused[0] = '\0';
     return status;
 }
 
@@ -64,6 +78,10 @@ static rw_status search(struct search *s)
         status = try_size(s, high, &fit);
         if (fit == FITS) low = high;
         if (fit != TOO_LARGE) high *= 2;
+    }
+    if (!status && fit == FITS) {
+        snprintf(s->refused, sizeof s->refused, "the search ends at %d tokens", 1 << 30);
+        return RW_OK;
     }
     while (!status && high - low > 1) {
         const int middle = low + (high - low) / 2;
@@ -118,7 +136,8 @@ static bool fit_policy(const struct sweep_options *o, const struct sweep_text *t
     }
     printf("%-32s %s %d takes %zu of %zu bytes (arena %zu), ", policy, what, s.most, s.at_most.total_bytes, o->fit,
            s.at_most.peak_bytes);
-    if (s.above.total_bytes) printf("%d takes %zu; ", s.most + 1, s.above.total_bytes);
+    if (s.refused[0]) printf("%d is refused: %s; ", s.most + 1, s.refused);
+    else if (s.above.total_bytes) printf("%d takes %zu; ", s.most + 1, s.above.total_bytes);
     else printf("%d is beyond the budget; ", s.most + 1);
     printf("%.1f ms predicted%s\n", s.at_most.ms, o->has_ceilings ? " by the machine's ceilings" : "");
     fflush(stdout);

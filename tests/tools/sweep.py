@@ -89,6 +89,8 @@ def check_fit():
     assert len(found) == 1 and said.count('as predicted') == 1, said
     length, takes, most, above, beyond = map(int, found[0])
     assert above == length + 1 and takes <= most < beyond, said
+    said = run('--policy', 'full', '--fit', '255TiB')
+    assert re.search(r'batch (\d+) takes .*, \d+ is refused: .* more than a plan can address', said), said
     machine = os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE')
     said = run('--model', 'llama', '--preset', 'tinyllama-1.1b', '--policy', 'full', '--fit', f'{3 * machine >> 20}MiB')
     assert f'not run: the process may hold {machine} bytes' in said, f'what is too large here is planned: {said}'
