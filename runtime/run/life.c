@@ -100,6 +100,21 @@ void rw_run_watch(struct rw_run *r, struct rw_observer *o)
     r->observer[r->n_observers++] = o;
 }
 
+/* What is to be read afterwards does not lie in the arena: it is kept as long as it can be asked for. */
+static rw_status refuse_results(rw_context *ctx, const rw_plan *plan)
+{
+    return rw_fail(ctx, RW_ERR_MEMORY, "run: out of memory (what is held to be read takes %llu bytes)",
+                   (unsigned long long)plan->results_bytes);
+}
+
+static bool make_room(struct rw_run *r)
+{
+    const rw_plan *const plan = r->plan;
+    return rw_grow(&r->sources, &r->cap_sources, 0, plan->n_sources, sizeof *r->sources) &&
+           rw_grow(&r->views, &r->cap_views, 0, plan->most_operands, sizeof *r->views) &&
+           make_events(r, 2 * plan->n_aside);
+}
+
 rw_status rw_run_make(rw_tape *t, rw_plan *plan, unsigned flags, struct rw_run **ret_run)
 {
     rw_context *const ctx = t->ctx;
@@ -114,11 +129,8 @@ rw_status rw_run_make(rw_tape *t, rw_plan *plan, unsigned flags, struct rw_run *
     r->n_effects = t->n_effects;
     r->n_retained = t->n_retained;
     r->results = rw_results_take(t, plan);
-    rw_status status = r->results && rw_grow(&r->sources, &r->cap_sources, 0, plan->n_sources, sizeof *r->sources) &&
-                               rw_grow(&r->views, &r->cap_views, 0, plan->most_operands, sizeof *r->views) &&
-                               make_events(r, 2 * plan->n_aside)
-                           ? RW_OK
-                           : RW_ERR_MEMORY;
+    rw_status status = r->results ? RW_OK : refuse_results(ctx, plan);
+    if (!status && !make_room(r)) status = RW_ERR_MEMORY;
     if (!status) status = attach_observers(r);
     if (status) {
         rw_run_end(r);

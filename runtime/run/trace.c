@@ -29,6 +29,8 @@ struct trace {
     struct rw_observer observer;
     rw_context *ctx;
     FILE *file;
+    int fault;  /* errno of the first write that failed, 0 for none: nothing is traced from there on */
+    bool told;  /* in the run behind it */
     bool first; /* no comma before the next event */
     double origin; /* microseconds of the clock at the first plan */
     /* Of the part that runs: its actions, their spans, the times of its marks. */
@@ -40,13 +42,18 @@ struct trace {
     size_t before; /* the compute action before, SIZE_MAX for none */
 };
 
+static void note_fault(struct trace *trace, int written)
+{
+    if (written < 0 && !trace->fault) trace->fault = errno;
+}
+
 static void put(struct trace *trace, cJSON *event)
 {
     const locale_t before = rw_c_locale_begin();
     char *const text = event ? cJSON_PrintUnformatted(event) : NULL;
     rw_c_locale_end(before);
     const struct rw_quiet q = rw_quiet_begin();
-    if (text) fprintf(trace->file, "%s\n%s", trace->first ? "" : ",", text);
+    if (text && !trace->fault) note_fault(trace, fprintf(trace->file, "%s\n%s", trace->first ? "" : ",", text));
     rw_quiet_end(&q);
     if (text) trace->first = false;
     cJSON_free(text);
@@ -238,15 +245,21 @@ static void end(struct rw_observer *o, struct rw_run *r, rw_status status, size_
         i = next;
     }
     const struct rw_quiet q = rw_quiet_begin();
-    fflush(trace->file);
+    note_fault(trace, fflush(trace->file));
     rw_quiet_end(&q);
     trace->n = 0;
 }
 
+/* What could not be written is an error of the next run, once: that one can be run again, and is not traced. */
 static rw_status attach(struct rw_attach *self, struct rw_run *r, struct rw_observer **ret_observer)
 {
-    if (!(r->flags & RW_RUN_REHEARSAL)) *ret_observer = &((struct trace *)self)->observer;
-    return RW_OK;
+    struct trace *const trace = (struct trace *)self;
+    if (r->flags & RW_RUN_REHEARSAL) return RW_OK;
+    if (!trace->fault) *ret_observer = &trace->observer;
+    if (!trace->fault || trace->told) return RW_OK;
+    trace->told = true;
+    return rw_fail(trace->ctx, RW_ERR_IO, "REWIND_TRACE: %s: the trace ends in the run before this one",
+                   strerror(trace->fault));
 }
 
 /* ---- opening and closing ---- */

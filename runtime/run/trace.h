@@ -13,7 +13,8 @@
 
 /*
  * Traces the context's runs from now on into that file; NULL or "" traces nothing. A file that cannot be written is an
- * error of the context. A second context writes to file.json.2, and so on.
+ * error of the context, and where it cannot be written any more, of the run after that. A second context writes to
+ * file.json.2, and so on.
  */
 void rw_trace_attach(rw_context *ctx, const char *name);
 

@@ -236,6 +236,24 @@ static void small_step(struct fixture *b, float *ret_gradient)
     rw_tape_reset(b->t);
 }
 
+/* It is no part of the arena: the message says what it is, and how much. */
+Test(results, what_is_to_be_read_and_can_never_fit_is_named)
+{
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+    cr_skip_test("a sanitizer needs all the addresses there are");
+#endif
+    enum { SIDE = 3 << 16 };
+    const struct rlimit most = { (rlim_t)32 << 30, (rlim_t)32 << 30 };
+    if (test_device() == RW_DEVICE_CPU) cr_assert_eq(setrlimit(RLIMIT_AS, &most), 0);
+    struct fixture b = fixture_open(1, 1);
+    rw_tensor *const x = rw_input(b.t, RW_F32, RW_SHAPE(SIDE, 1), NULL);
+    rw_tensor *const wide = rw_tanh(b.t, rw_broadcast_to(b.t, x, RW_SHAPE(SIDE, SIDE)));
+    cr_assert_eq(rw_eval(b.t, &wide, 1), RW_ERR_MEMORY);
+    cr_assert(strstr(rw_error_message(b.ctx), "held to be read takes 154618822656 bytes"), "%s",
+              rw_error_message(b.ctx));
+    fixture_close(&b);
+}
+
 Test(results, a_context_outlives_what_can_never_fit)
 {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)

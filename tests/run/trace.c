@@ -159,3 +159,26 @@ Test(trace, a_limit_on_the_size_of_files_ends_no_process)
     setrlimit(RLIMIT_FSIZE, &(struct rlimit){ RLIM_INFINITY, RLIM_INFINITY });
     remove(name);
 }
+
+static rw_status run_once(struct fixture *b, rw_tensor *w)
+{
+    rw_zero_grad(b->ctx);
+    const rw_status status = rw_backward(b->t, rw_sum(b->t, w, RW_ALL_AXES, false));
+    rw_tape_reset(b->t);
+    return status;
+}
+
+/* The step that was traced last is whole; the next one says what is lost, before it runs; then training goes on. */
+Test(trace, a_full_disk_is_said_once)
+{
+    setenv("REWIND_TRACE", "/dev/full", 1);
+    struct fixture b = fixture_open(7, 1);
+    unsetenv("REWIND_TRACE");
+    rw_tensor *const w = rw_param(b.ctx, "w", RW_F32, RW_SHAPE(2));
+    cr_assert_eq(run_once(&b, w), RW_OK, "%s", rw_error_message(b.ctx));
+    cr_assert_eq(run_once(&b, w), RW_ERR_IO);
+    cr_assert(strstr(rw_error_message(b.ctx), "REWIND_TRACE: No space left"), "%s", rw_error_message(b.ctx));
+    rw_error_clear(b.ctx);
+    for (int i = 0; i < 2; i++) cr_assert_eq(run_once(&b, w), RW_OK, "%s", rw_error_message(b.ctx));
+    fixture_close(&b);
+}
