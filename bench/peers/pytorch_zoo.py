@@ -31,6 +31,7 @@ from pytorch_nets import model
 POLICIES = ("none", "full")
 IMAGES = ("resnet50", "densenet121", "mobilenet", "vgg16", "unet", "vit")
 TEXTS = ("t5", "deepseek", "mamba2", "gpt", "llama")
+WITH_DROPOUT = ("t5", "gpt")  # PyTorch keeps a mask of each, and with it more: the bound is lower
 torch._dynamo.config.recompile_limit = 64  # the parts of a network for images differ by their shapes
 SIZES = {  # preset, batch, length or side
     "published": {"vgg16": ("published", 4, 224), "unet": ("published", 1, 224), "t5": ("t5-small", 4, 256),
@@ -106,9 +107,9 @@ class Ours:
         self.process.wait()
 
 
-def figure(what, name, a, b, unit):
-    print(f"{what}, {name} ({a:.5g} and {b:.5g} {unit}), {a / b:.3f} times, at most 1, {'met' if a <= b else 'missed'}",
-          flush=True)
+def figure(what, name, a, b, unit, bound=1):
+    met = "met" if a <= bound * b else "missed"
+    print(f"{what}, {name} ({a:.5g} and {b:.5g} {unit}), {a / b:.3f} times, at most {bound}, {met}", flush=True)
 
 
 def times_of(args, ours, theirs, ways):
@@ -148,7 +149,7 @@ def measure(args, name, dtype):
     if args.compile and "compiled" not in ways:
         print(f"step time over torch.compile's, {name} {preset}, {dtype}, not measured: it cannot compile this here")
     figure("kept bytes over PyTorch's", f"{name} {preset}, none, {dtype}", our_kept["none"], theirs.kept("none"),
-           "bytes")
+           "bytes", 0.6 if name in WITH_DROPOUT else 1)
 
 
 def main():
