@@ -6,8 +6,8 @@ set -eu
 . "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
 rewind_setup bench/host_cost bench/memory_figures bench/shapes bench/block_step bench/prediction bench/budgets \
     bench/linear_loss bench/discard_step bench/moe_layer bench/codes bench/quantized bench/save bench/states \
-    bench/update_inside bench/monitor bench/busy bench/offload_step bench/convolutions bench/model_step \
-    bench/rivals tests/optimum examples/train_gpt >&2
+    bench/update_inside bench/monitor bench/busy bench/faded bench/offload_step bench/convolutions \
+    bench/model_step bench/rivals tests/optimum examples/train_gpt >&2
 bench=$REWIND_BUILD/bench
 python=${REWIND_PYTHON:-python3}
 rounds=${REWIND_ROUNDS:-5}
@@ -30,6 +30,7 @@ rm -rf "$saved"
 "$bench/update_inside"
 "$bench/monitor"
 "$bench/busy"
+"$bench/faded"
 "$bench/linear_loss" "$rounds"
 "$bench/moe_layer" "$rounds"
 "$bench/quantized" "$rounds"

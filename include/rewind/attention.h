@@ -47,7 +47,8 @@ typedef struct rw_attention_options {
  * rw_attention() with options: q [batch, heads, seq, d], k [batch, kv_heads, kv_seq, d], v [batch, kv_heads, kv_seq,
  * dv] -> [batch, heads, seq, dv]. No score matrix, no mask of one is made; blocks of keys that no query of a block sees
  * are left out. A query that sees nothing gives 0. Gradients: q, k, v, mask, sinks, of any order; those of gradients
- * (rw_grad()) have the scores in memory. On CUDA the kernels on the ordinary cores take it.
+ * (rw_grad()) have the scores in memory. On CUDA the kernels on the ordinary cores take it; on a CPU results below the
+ * least normal number are 0.
  * @param options may be NULL; read during the call. A NULL among its tensors is left out: a failed op's error sticks.
  */
 RW_API rw_tensor *rw_attention_with_at(rw_site at, rw_tape *t, rw_tensor *q, rw_tensor *k, rw_tensor *v,

@@ -62,7 +62,7 @@ typedef struct rw_adamw_params {
  * Creates an optimizer over all parameters that the context has now: two moments each, of float32 or of
  * params->moments (float64 for float64 parameters), and a float32 master copy for 16-bit ones, but for those of bf16
  * under stochastic_rounding. A parameter that is written, loaded or initialized later counts as it is then; its moments
- * stay.
+ * stay. On a CPU moments that have faded below the least normal number are 0.
  * @param ret_opt receives the optimizer, owned by the caller; untouched on failure.
  * @return RW_ERR_ARGUMENT for numbers that are refused, RW_ERR_DTYPE for moments of another type, RW_ERR_MEMORY, or an
  *         error that is stuck in the context; for states that are to be elsewhere RW_ERR_ARGUMENT (a place that is
