@@ -108,8 +108,8 @@ typedef struct rw_ssd_operands {
  * Differentiable any number of times; a gradient that is to be differentiated again has a number for each pair of
  * places of a chunk and each head in memory. All of this is finite while y, the states, their gradients, and sums of
  * products of any two of them or of operands, are within the range of the type that is computed in. Beyond it gradients
- * are infinite or NaN, of rw_grad() perhaps others than of rw_backward(). On a CPU what has faded below the least normal
- * number of that type is 0.
+ * are infinite or NaN, of rw_grad() perhaps others than of rw_backward(). On a CPU what has faded below the least
+ * normal number of that type is 0.
  * @param chunk places of a chunk; 0: RW_SSD_CHUNK. At most 8189 chunks.
  * @param ret_state receives the state behind the last place, owned by the tape; NULL on an error. May be NULL.
  * @return y [batch, length, heads, p]. Errors: RW_ERR_SHAPE, RW_ERR_DTYPE; RW_ERR_ARGUMENT for a chunk below 0, too

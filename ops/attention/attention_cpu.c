@@ -142,8 +142,7 @@ VEC_INLINE vf vf_mul_add(vf a, vf b, vf c)
 }
 
 /*
- * e to the x for x up to 88. Below 2^-126.5 the result is 0: numbers below the least normal one, of which a long row may
- * have many, would take a processor a hundred times as long.
+ * e to the x for x up to 88; below 2^-126.5 it is 0, as everything here is that run() lets a unit make.
  */
 VEC_INLINE nf nf_exp_fast(nf x)
 {

@@ -3,8 +3,8 @@
  * AVX-512, two AVX2 or four SSE registers. Because the number of lanes is fixed, a sum over lanes has the same order
  * everywhere.
  *
- * Vector functions are SLEEF's (https://sleef.org), within 1 ulp, but for a float's exp and erf (vec_native.h); elsewhere
- * than on x86-64, SLEEF's scalar ones.
+ * Vector functions are SLEEF's (https://sleef.org), within 1 ulp, but for a float's exp and erf (vec_native.h);
+ * elsewhere than on x86-64, SLEEF's scalar ones.
  */
 #ifndef RW_OPS_COMMON_VEC_H
 #define RW_OPS_COMMON_VEC_H

@@ -86,7 +86,8 @@ VEC_INLINE void store_of(const struct rows *s, void *p, int l, int64_t i, bool w
  */
 VEC_INLINE void fetch_behind(const struct rows *s, const void *p, int l, int64_t i)
 {
-    __builtin_prefetch((const void *)((uintptr_t)p + (size_t)(s->at + (s->count + l) * s->n + i) * float_size(s->dtype)));
+    const int64_t at = s->at + (s->count + l) * s->n + i;
+    __builtin_prefetch((const void *)((uintptr_t)p + (size_t)at * float_size(s->dtype)));
 }
 
 VEC_INLINE void add_numbers(const struct rows *s, int64_t i, bool whole, vf *sum)

@@ -217,8 +217,8 @@ VEC_INLINE void update_ruled(int rule, bool with_a, rw_dtype moments, const stru
 }
 
 /* From on, a multiple of 4, BLOCK elements at most. */
-static void update_elements(struct rw_update_attrs attrs, const struct rw_update_tensor *t, const struct rw_update_row *s,
-                         int64_t from, double *sums)
+static void update_elements(struct rw_update_attrs attrs, const struct rw_update_tensor *t,
+                            const struct rw_update_row *s, int64_t from, double *sums)
 {
     const int64_t n = t->n - from < BLOCK ? t->n - from : BLOCK;
     switch (attrs.rule) {
@@ -236,8 +236,9 @@ static void update_elements(struct rw_update_attrs attrs, const struct rw_update
 }
 
 /*
- * The moments of a weight that gets no gradient any more fade away, by a tenth in each step, and would stay at the least
- * subnormal numbers for good, which rounding leaves as they are: an update of such weights would take ten times as long.
+ * The moments of a weight that gets no gradient any more fade away, by a tenth in each step, and would stay at the
+ * least subnormal numbers for good, which rounding leaves as they are: an update of such weights would take ten times
+ * as long.
  */
 static void update_block(struct rw_update_attrs attrs, const struct rw_update_tensor *t, const struct rw_update_row *s,
                          int64_t from, double *sums)

@@ -23,8 +23,8 @@ void rw_float_mode_leave(const struct rw_float_mode *m);
 
 /*
  * Between the two, in the calling thread, a result below the least normal number is 0; what is read stays what it is.
- * For kernels whose numbers fade away, on processors that take a hundred times as long for an operation with a subnormal
- * number. leave() takes what enter() returned. Elsewhere than on x86-64, where they cost nothing, they stay.
+ * For kernels whose numbers fade away, on processors that take a hundred times as long for an operation with a
+ * subnormal number. leave() takes what enter() returned. Elsewhere than on x86-64, where they cost nothing, they stay.
  */
 unsigned rw_flush_enter(void);
 void rw_flush_leave(unsigned before);

@@ -347,10 +347,7 @@ static double none(int64_t i, int salt)
 /* Halved in each step; below the least normal number it is 0, and does not stay at the least one of all for good. */
 Test(optimizer, a_momentum_that_has_faded_is_zero)
 {
-#if !defined(__x86_64__)
-    cr_skip_test("subnormal numbers cost nothing here, and stay");
-#endif
-    if (test_device() != RW_DEVICE_CPU) cr_skip_test("a GPU takes no longer for them");
+    if (!test_flushes()) cr_skip_test("subnormal numbers cost nothing here, and stay");
     enum { N = 20011, LAST = 26 };
     struct fixture b = fixture_open(1, 2);
     rw_tensor *const w = rw_param(b.ctx, "w", RW_F32, RW_SHAPE(N));

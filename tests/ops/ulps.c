@@ -92,9 +92,9 @@ Test(ops_ulps, exp_at_its_edges)
     enum { N = 1 << 18 };
     float *const x = malloc(N * sizeof *x);
     for (int i = 0; i < N; i++) x[i] = (float)(-106 + 196.0 * i / N);
-    static const float edges[] = { 0,        -0.0f,      INFINITY,       -INFINITY,      NAN,       88.72283f, 88.722839f,
-                                   88.7229f, -87.33655f, -103.27893f,    -103.9720764f,  -103.9721f, -104,     89,
-                                   0x1p-25f, -0x1p-25f,  0x1.62e43p-2f,  -0x1.62e43p-2f, 3e38f,      -3e38f };
+    static const float edges[] = { 0, -0.0f, INFINITY, -INFINITY, NAN, 88.72283f, 88.722839f, 88.7229f,
+                                   -87.33655f, -103.27893f, -103.9720764f, -103.9721f, -104, 89, 0x1p-25f, -0x1p-25f,
+                                   0x1.62e43p-2f, -0x1.62e43p-2f, 3e38f, -3e38f };
     memcpy(x, edges, sizeof edges);
     check(&exp_fn, x, N);
     free(x);

@@ -17,6 +17,16 @@ rw_device test_device(void);
 #define NEEDS_HOST_MEMORY() \
     if (test_device() != RW_DEVICE_CPU) cr_skip_test("the arena is not in host memory")
 
+/* Are results below the least normal number 0 where numbers fade away (rw_flush_enter())? */
+static inline bool test_flushes(void)
+{
+#if defined(__x86_64__)
+    return test_device() == RW_DEVICE_CPU;
+#else
+    return false;
+#endif
+}
+
 /*
  * A test's own op has one kernel, written for host memory. On another device it works on copies. Outside any function,
  * then in the definition: HOST_KERNEL_OF(square) static const rw_op_def square_op = { ..., .kernel =
