@@ -319,8 +319,6 @@ VEC_INLINE float vf_max_lane(vf x)
 #define VEC_FUNCTION(name) VEC_FLOAT(name) VEC_DOUBLE(name)
 
 VEC_DOUBLE(exp)
-VEC_FUNCTION(log)
-VEC_FUNCTION(tanh)
 
 VEC_INLINE vf vf_sqrt(vf x)
 {
