@@ -2,10 +2,7 @@
  * Loss scaling: its rule as a table of steps, what a step that is left out leaves as it was, in calls and in graphs,
  * and gradients that have the bytes they have without.
  */
-#include "support/compare.h"
-#include "support/support.h"
-
-#include "base/alloc.h"
+#include "api/scaled.h"
 
 #include <criterion/criterion.h>
 #include <dirent.h>
@@ -50,23 +47,6 @@ static const struct rule {
       { .init_scale = 0x1p127, .growth_interval = 1 },
       { { '.', 0x1p127, 0, 1, 0 }, { 'x', 0x1p126, 0, 0, 1 }, { '.', 0x1p127, 0, 1, 1 } } },
 };
-
-/* What is not finite is one element of one of them. */
-static void write_gradients(rw_context *ctx, char step, int number)
-{
-    static const double bad[] = { INFINITY, NAN, -INFINITY };
-    for (int k = 0; rw_param_get(ctx, (size_t)k); k++) {
-        rw_tensor *const g = rw_gradient(rw_param_get(ctx, (size_t)k));
-        if (!g) continue;
-        const int64_t n = rw_shape_numel(rw_tensor_shape(g));
-        char *const data = calloc((size_t)n, 8);
-        for (int64_t i = 0; i < n; i++) number_put(data, rw_tensor_dtype(g), i, (double)((i * 7 + number) % 5) - 2);
-        if (step == 'x' && number % 3 == k)
-            number_put(data, rw_tensor_dtype(g), (number * 13 + 5) % n, bad[number % 3]);
-        cr_assert_eq(rw_write(g, data, rw_tensor_bytes(g)), RW_OK);
-        free(data);
-    }
-}
 
 Test(scaler, follows_its_rule_step_by_step)
 {
@@ -127,71 +107,9 @@ Test(scaler, finds_what_is_not_finite_and_nothing_else)
 
 /* ---- a step that is left out ---- */
 
-enum { PARAMS = 5, STEPS = 8 };
+enum { STEPS = 8 };
 
-struct zoo {
-    struct fixture b;
-    rw_tensor *w[PARAMS];
-    rw_optimizer *opt;
-    rw_scaler *s;
-};
-
-static enum { ADAMW, SGD, LION, KINDS } kind;
-
-static rw_status make_optimizer(rw_optimizer **ret, rw_context *ctx)
-{
-    switch (kind) {
-    case SGD: return rw_sgd_create(ret, ctx, &(rw_sgd_params){ .lr = 0.03, .momentum = 0.9, .dampening = 0.5 });
-    case LION: return rw_lion_create(ret, ctx, &(rw_lion_params){ .lr = 0.03, .weight_decay = 0.1 });
-    default: return rw_adamw_create(ret, ctx, &(rw_adamw_params){ .lr = 0.03, .weight_decay = 0.1 });
-    }
-}
-
-static struct zoo zoo_open(bool scales, const rw_scaler_params *params)
-{
-    static const rw_dtype dtypes[PARAMS] = { RW_F32, RW_BF16, RW_F16, RW_F64, RW_F32 };
-    struct zoo z = { .b = fixture_open(3, 2) };
-    for (int k = 0; k < PARAMS; k++) {
-        char name[8];
-        snprintf(name, sizeof name, "w%d", k);
-        z.w[k] = rw_param(z.b.ctx, name, dtypes[k], k < 4 ? RW_SHAPE(7, 5 + k) : RW_SHAPE(9001));
-        cr_assert_eq(rw_init_normal(z.w[k], 0, 1), RW_OK);
-    }
-    cr_assert_eq(make_optimizer(&z.opt, z.b.ctx), RW_OK);
-    if (scales) cr_assert_eq(rw_scaler_create(&z.s, z.b.ctx, params), RW_OK, "%s", rw_error_message(z.b.ctx));
-    return z;
-}
-
-static void zoo_close(struct zoo *z)
-{
-    rw_scaler_destroy(&z->s);
-    rw_adamw_destroy(&z->opt);
-    fixture_close(&z->b);
-}
-
-/* factor: an input, which is infinite where the step is to be left out. */
-static rw_tensor *zoo_loss(struct zoo *z, rw_tape *t, rw_tensor *factor)
-{
-    rw_tensor *sum = NULL;
-    for (int k = 0; k < PARAMS; k++) {
-        rw_tensor *const x = rw_cast(t, z->w[k], RW_F32);
-        rw_tensor *const y = rw_sum(t, rw_mul(t, rw_mul(t, x, factor), rw_mul(t, x, x)), RW_ALL_AXES, false);
-        sum = sum ? rw_add(t, sum, y) : y;
-    }
-    return sum;
-}
-
-static unsigned char *parameters(struct zoo *z, size_t *bytes)
-{
-    unsigned char *const all = malloc(1 << 20);
-    *bytes = 0;
-    for (int k = 0; k < PARAMS; k++) {
-        cr_assert_eq(rw_read(NULL, z->w[k], all + *bytes, rw_tensor_bytes(z->w[k])), RW_OK, "%s",
-                     rw_error_message(z->b.ctx));
-        *bytes += rw_tensor_bytes(z->w[k]);
-    }
-    return all;
-}
+static enum optimizer_kind kind;
 
 static float factor_of(int step)
 {
@@ -232,12 +150,12 @@ static void scaled_step(struct zoo *z, int step, bool overflows)
 /* Steps that are not left out, in calls without a scaler. */
 static unsigned char *without(unsigned left_out, size_t *bytes)
 {
-    struct zoo z = zoo_open(false, NULL);
+    struct zoo z = zoo_open(kind, false, NULL);
     for (int step = 0; step < STEPS; step++) {
         before(&z, step);
         if (!(left_out >> step & 1)) plain_step(&z, step);
     }
-    unsigned char *const all = parameters(&z, bytes);
+    unsigned char *const all = zoo_parameters(&z, bytes);
     zoo_close(&z);
     return all;
 }
@@ -245,7 +163,7 @@ static unsigned char *without(unsigned left_out, size_t *bytes)
 /* launched: the steps that are launches of a graph. */
 static unsigned char *with(unsigned left_out, unsigned launched, rw_scaler_state *ret_state, size_t *bytes)
 {
-    struct zoo z = zoo_open(true, &(rw_scaler_params){ .init_scale = 1024, .growth_interval = 2 });
+    struct zoo z = zoo_open(kind, true, &(rw_scaler_params){ .init_scale = 1024, .growth_interval = 2 });
     rw_tape *t = NULL;
     rw_graph *g = NULL;
     cr_assert_eq(rw_tape_create(&t, z.b.ctx), RW_OK);
@@ -266,7 +184,7 @@ static unsigned char *with(unsigned left_out, unsigned launched, rw_scaler_state
         cr_assert_eq(rw_graph_launch(g), RW_OK, "%s", rw_error_message(z.b.ctx));
     }
     cr_assert_eq(rw_scaler_get(z.s, ret_state), RW_OK, "%s", rw_error_message(z.b.ctx));
-    unsigned char *const all = parameters(&z, bytes);
+    unsigned char *const all = zoo_parameters(&z, bytes);
     rw_graph_destroy(&g);
     rw_tape_destroy(&t);
     zoo_close(&z);
@@ -324,13 +242,13 @@ Test(scaler, an_optimizer_goes_on_without)
 {
     size_t bytes;
     unsigned char *const want = without(0x02, &bytes);
-    struct zoo z = zoo_open(true, NULL);
+    struct zoo z = zoo_open(kind, true, NULL);
     for (int step = 0; step < STEPS; step++) {
         before(&z, step);
         if (step < 3) scaled_step(&z, step, step == 1);
         else plain_step(&z, step);
     }
-    unsigned char *const got = parameters(&z, &bytes);
+    unsigned char *const got = zoo_parameters(&z, &bytes);
     cr_assert_eq(first_difference(got, want, bytes), -1, "byte %ld", first_difference(got, want, bytes));
     free(got);
     free(want);
@@ -423,13 +341,6 @@ Test(scaler, a_loss_that_is_read_before)
 
 /* ---- its state ---- */
 
-static rw_scaler_state state_of(rw_scaler *s)
-{
-    rw_scaler_state state;
-    cr_assert_eq(rw_scaler_get(s, &state), RW_OK);
-    return state;
-}
-
 Test(scaler, goes_on_where_another_has_stopped_and_is_saved)
 {
     char path[] = "/tmp/rewind_scaler_XXXXXX";
@@ -484,7 +395,7 @@ Test(scaler, a_run_that_ended_goes_on)
         unsigned char *const want = with(left_out[i], 0, &state, &bytes);
         cr_assert_not_null(mkdtemp(folder));
         for (int half = 0; half < 2; half++) {
-            struct zoo z = zoo_open(true, &(rw_scaler_params){ .init_scale = 1024, .growth_interval = 2 });
+            struct zoo z = zoo_open(kind, true, &(rw_scaler_params){ .init_scale = 1024, .growth_interval = 2 });
             rw_checkpoint *c = NULL;
             const rw_checkpoint_params params = { .folder = folder, .optimizer = z.opt };
             if (half) cr_assert_eq(rw_init_constant(z.w[0], 77), RW_OK);
@@ -497,7 +408,7 @@ Test(scaler, a_run_that_ended_goes_on)
             }
             if (!half) cr_assert_eq(rw_checkpoint_save(c, MIDDLE, NULL, 0), RW_OK, "%s", rw_error_message(z.b.ctx));
             cr_assert_eq(rw_scaler_get(z.s, &now), RW_OK);
-            unsigned char *const got = parameters(&z, &bytes);
+            unsigned char *const got = zoo_parameters(&z, &bytes);
             const long differs = half ? first_difference(got, want, bytes) : -1;
             cr_assert_eq(differs, -1, "byte %ld", differs);
             free(got);
@@ -514,7 +425,7 @@ Test(scaler, a_run_that_ended_goes_on)
 Test(scaler, changes_its_buffer_for_whoever_has_read_it)
 {
     for (int launched = 0; launched < 2; launched++) {
-        struct zoo z = zoo_open(true, NULL);
+        struct zoo z = zoo_open(kind, true, NULL);
         rw_graph *g = NULL;
         rw_tape *reader = NULL;
         cr_assert_eq(rw_tape_create(&reader, z.b.ctx), RW_OK);
@@ -537,166 +448,4 @@ Test(scaler, changes_its_buffer_for_whoever_has_read_it)
         rw_tape_destroy(&reader);
         zoo_close(&z);
     }
-}
-
-/* ---- what is refused ---- */
-
-static void refused(rw_context *ctx, rw_status status, rw_status want, const char *text)
-{
-    cr_assert_eq(status, want, "%s: %s", text, rw_error_message(ctx));
-    cr_assert(strstr(rw_error_message(ctx), text), "%s, not %s", rw_error_message(ctx), text);
-    rw_error_clear(ctx);
-}
-
-Test(scaler, refuses_numbers_that_make_no_sense)
-{
-    static const struct {
-        rw_scaler_params params;
-        const char *text;
-    } wrong[] = {
-        { { .init_scale = -1 }, "init_scale" },       { { .init_scale = NAN }, "init_scale" },
-        { { .init_scale = INFINITY }, "init_scale" }, { { .init_scale = 1e-39 }, "init_scale" },
-        { { .init_scale = 1e39 }, "init_scale" },     { { .growth_factor = 1 }, "growth_factor" },
-        { { .growth_factor = NAN }, "growth_factor" }, { { .backoff_factor = 1 }, "backoff_factor" },
-        { { .backoff_factor = -2 }, "backoff_factor" }, { { .growth_interval = -1 }, "growth_interval" },
-        { { .growth_interval = (1 << 24) + 1 }, "growth_interval" }, { { .hysteresis = -1 }, "hysteresis" },
-        { { .min_scale = -1 }, "min_scale" },         { { .min_scale = 8, .max_scale = 4 }, "max_scale" },
-        { { .name = "" }, "a name of 1 to 255" },
-    };
-    struct fixture b = fixture_open(1, 1);
-    rw_scaler *s = NULL;
-    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
-        refused(b.ctx, rw_scaler_create(&s, b.ctx, &wrong[i].params), RW_ERR_ARGUMENT, wrong[i].text);
-    cr_assert_null(rw_param_get(b.ctx, 0));
-    refused(b.ctx, rw_scaler_create(NULL, b.ctx, NULL), RW_ERR_ARGUMENT, "ret_scaler");
-    cr_assert_eq(rw_scaler_create(&s, NULL, NULL), RW_ERR_ARGUMENT);
-    rw_param(b.ctx, "scaler", RW_F32, RW_SHAPE(4));
-    refused(b.ctx, rw_scaler_create(&s, b.ctx, NULL), RW_ERR_ARGUMENT, "\"scaler\" is taken");
-    rw_buffer(b.ctx, "x", RW_I32, RW_SHAPE(4));
-    refused(b.ctx, rw_scaler_create(&s, b.ctx, &(rw_scaler_params){ .name = "x" }), RW_ERR_ARGUMENT,
-            "\"x\" is taken");
-    cr_assert_null(s);
-    rw_scaler_destroy(&s);
-    rw_scaler_destroy(NULL);
-    fixture_close(&b);
-}
-
-Test(scaler, says_how_many_gradients_it_takes)
-{
-    struct fixture b = fixture_open(1, 1);
-    char name[16];
-    rw_scaler *s = NULL;
-    for (int i = 0; i < 32766; i++) {
-        snprintf(name, sizeof name, "p%d", i);
-        if (!rw_param(b.ctx, name, RW_F32, RW_SHAPE(1))) cr_skip_test("too many pages that guard the device's memory");
-    }
-    cr_assert_eq(rw_scaler_create(&s, b.ctx, NULL), RW_OK, "%s", rw_error_message(b.ctx));
-    cr_assert_eq(rw_scaler_unscale(s), RW_ERR_ARGUMENT);
-    cr_assert(strstr(rw_error_message(b.ctx), "rw_scaler_unscale: 32766 gradients, at most 32765"), "%s",
-              rw_error_message(b.ctx));
-    rw_error_clear(b.ctx);
-    rw_scaler_destroy(&s);
-    fixture_close(&b);
-}
-
-Test(scaler, refuses_calls_in_another_order)
-{
-    struct zoo z = zoo_open(true, NULL), other = zoo_open(true, NULL);
-    rw_context *const ctx = z.b.ctx;
-    rw_scaler_state state;
-    refused(ctx, rw_scaler_update(z.s), RW_ERR_ARGUMENT, "nothing was unscaled");
-    write_gradients(ctx, '.', 0);
-    cr_assert_eq(rw_scaler_unscale(z.s), RW_OK);
-    refused(ctx, rw_scaler_unscale(z.s), RW_ERR_ARGUMENT, "were unscaled since");
-    cr_assert_eq(rw_scaler_step(z.s, z.opt), RW_OK);
-    refused(ctx, rw_scaler_unscale(z.s), RW_ERR_ARGUMENT, "were unscaled since");
-    refused(ctx, rw_scaler_step(z.s, other.opt), RW_ERR_ARGUMENT, "another context");
-    refused(ctx, rw_scaler_step(z.s, NULL), RW_ERR_ARGUMENT, "opt");
-    refused(ctx, rw_scaler_get(z.s, NULL), RW_ERR_ARGUMENT, "ret_state");
-    cr_assert_eq(rw_scaler_update(z.s), RW_OK);
-    refused(ctx, rw_scaler_update(z.s), RW_ERR_ARGUMENT, "nothing was unscaled");
-    cr_assert_eq(rw_scaler_get(z.s, &state), RW_OK);
-    cr_assert_eq(state.growth_tracker, 1);
-    cr_assert_eq(rw_scaler_unscale(NULL), RW_ERR_ARGUMENT);
-    cr_assert_eq(rw_scaler_step(NULL, z.opt), RW_ERR_ARGUMENT);
-    cr_assert_eq(rw_scaler_update(NULL), RW_ERR_ARGUMENT);
-    zoo_close(&z);
-    zoo_close(&other);
-}
-
-Test(scaler, refuses_losses_and_graphs_that_it_cannot_scale)
-{
-    struct zoo z = zoo_open(true, NULL), other = zoo_open(true, NULL);
-    rw_context *const ctx = z.b.ctx;
-    rw_tape *const t = z.b.t;
-    rw_graph *g = NULL;
-    rw_tensor *const half = rw_sum(t, z.w[2], RW_ALL_AXES, false), *const loss = rw_sum(t, z.w[0], RW_ALL_AXES, false);
-    refused(ctx, rw_scaler_backward(z.s, t, half), RW_ERR_DTYPE, "the loss is of type f16");
-    refused(ctx, rw_scaler_backward(z.s, t, z.w[0]), RW_ERR_ARGUMENT, "rw_scaler_backward");
-    refused(ctx, rw_scaler_backward(other.s, t, loss), RW_ERR_ARGUMENT, "another context");
-    refused(ctx, rw_scaler_backward(NULL, t, loss), RW_ERR_ARGUMENT, "rw_scaler_backward");
-    cr_assert_eq(rw_scaler_backward(z.s, NULL, loss), RW_ERR_ARGUMENT);
-    rw_error_clear(ctx);
-    refused(ctx, rw_graph_create(&g, t, loss, &(rw_graph_params){ .scaler = other.s }), RW_ERR_ARGUMENT,
-            "the scaler belongs");
-    refused(ctx, rw_graph_create(&g, t, half, &(rw_graph_params){ .scaler = z.s }), RW_ERR_DTYPE, "rw_graph_create");
-    /* a graph of an optimizer that then begins to count on the device */
-    cr_assert_eq(rw_graph_create(&g, t, loss, &(rw_graph_params){ .optimizer = z.opt }), RW_OK);
-    cr_assert_eq(rw_graph_launch(g), RW_OK);
-    cr_assert_eq(rw_scaler_step(z.s, z.opt), RW_OK);
-    refused(ctx, rw_graph_launch(g), RW_ERR_CHANGED, "create it again");
-    rw_graph_destroy(&g);
-    zoo_close(&z);
-    zoo_close(&other);
-}
-
-/* The graph has what it needs when the others are gone. */
-Test(scaler, lives_as_long_as_a_graph_that_uses_it)
-{
-    struct zoo z = zoo_open(true, NULL);
-    rw_graph *g = NULL;
-    const float one = 1;
-    rw_tensor *const loss = zoo_loss(&z, z.b.t, rw_input(z.b.t, RW_F32, RW_SCALAR, &one));
-    cr_assert_eq(rw_graph_create(&g, z.b.t, loss, &(rw_graph_params){ .optimizer = z.opt, .scaler = z.s }), RW_OK);
-    cr_assert_eq(rw_scaler_step(z.s, z.opt), RW_OK);
-    rw_adamw_destroy(&z.opt);
-    rw_scaler_destroy(&z.s);
-    for (int i = 0; i < 3; i++) cr_assert_eq(rw_graph_launch(g), RW_OK, "%s", rw_error_message(z.b.ctx));
-    float numbers[4];
-    cr_assert_eq(rw_read(NULL, rw_param_find(z.b.ctx, "scaler"), numbers, sizeof numbers), RW_OK);
-    cr_assert(numbers[0] == 65536 && numbers[1] == 3);
-    rw_graph_destroy(&g);
-    zoo_close(&z);
-}
-
-/* The n-th allocation fails, for every n: a scaler is made whole or not at all, a step is made or nothing changes. */
-Test(scaler, out_of_memory_changes_nothing)
-{
-    size_t bytes;
-    struct zoo z = zoo_open(false, NULL);
-    int failures = 0;
-    for (int call = 0; call < 4; call++)
-        for (uint64_t n = 1;; n++) {
-            unsigned char *const was = parameters(&z, &bytes);
-            write_gradients(z.b.ctx, '.', 0);
-            rw_alloc_fail_at(n);
-            const rw_status status = call == 0   ? rw_scaler_create(&z.s, z.b.ctx, NULL)
-                                     : call == 1 ? rw_scaler_unscale(z.s)
-                                     : call == 2 ? rw_scaler_step(z.s, z.opt)
-                                                 : rw_scaler_update(z.s);
-            rw_alloc_fail_at(0);
-            if (status) cr_assert_eq(rw_error_status(z.b.ctx), RW_ERR_MEMORY);
-            rw_error_clear(z.b.ctx);
-            unsigned char *const is = parameters(&z, &bytes);
-            if (status && !z.s) cr_assert_null(rw_param_find(z.b.ctx, "scaler"));
-            if (status) cr_assert_eq(first_difference(was, is, bytes), -1, "call %d, allocation %d", call, (int)n);
-            free(was);
-            free(is);
-            if (!status) break;
-            failures++;
-            cr_assert_eq(status, RW_ERR_MEMORY, "call %d, allocation %d", call, (int)n);
-        }
-    cr_assert_gt(failures, 20);
-    cr_assert_eq(state_of(z.s).growth_tracker, 1);
-    zoo_close(&z);
 }

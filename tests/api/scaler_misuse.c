@@ -1,0 +1,170 @@
+/* Loss scaling in wrong hands: numbers, calls and graphs that are refused, lifetimes, memory that runs out. */
+#include "api/scaled.h"
+
+#include "base/alloc.h"
+
+#include <criterion/criterion.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void refused(rw_context *ctx, rw_status status, rw_status want, const char *text)
+{
+    cr_assert_eq(status, want, "%s: %s", text, rw_error_message(ctx));
+    cr_assert(strstr(rw_error_message(ctx), text), "%s, not %s", rw_error_message(ctx), text);
+    rw_error_clear(ctx);
+}
+
+Test(scaler_misuse, refuses_numbers_that_make_no_sense)
+{
+    static const struct {
+        rw_scaler_params params;
+        const char *text;
+    } wrong[] = {
+        { { .init_scale = -1 }, "init_scale" },       { { .init_scale = NAN }, "init_scale" },
+        { { .init_scale = INFINITY }, "init_scale" }, { { .init_scale = 1e-39 }, "init_scale" },
+        { { .init_scale = 1e39 }, "init_scale" },     { { .growth_factor = 1 }, "growth_factor" },
+        { { .growth_factor = NAN }, "growth_factor" }, { { .backoff_factor = 1 }, "backoff_factor" },
+        { { .backoff_factor = -2 }, "backoff_factor" }, { { .growth_interval = -1 }, "growth_interval" },
+        { { .growth_interval = (1 << 24) + 1 }, "growth_interval" }, { { .hysteresis = -1 }, "hysteresis" },
+        { { .min_scale = -1 }, "min_scale" },         { { .min_scale = 8, .max_scale = 4 }, "max_scale" },
+        { { .name = "" }, "a name of 1 to 255" },
+    };
+    struct fixture b = fixture_open(1, 1);
+    rw_scaler *s = NULL;
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
+        refused(b.ctx, rw_scaler_create(&s, b.ctx, &wrong[i].params), RW_ERR_ARGUMENT, wrong[i].text);
+    cr_assert_null(rw_param_get(b.ctx, 0));
+    refused(b.ctx, rw_scaler_create(NULL, b.ctx, NULL), RW_ERR_ARGUMENT, "ret_scaler");
+    cr_assert_eq(rw_scaler_create(&s, NULL, NULL), RW_ERR_ARGUMENT);
+    rw_param(b.ctx, "scaler", RW_F32, RW_SHAPE(4));
+    refused(b.ctx, rw_scaler_create(&s, b.ctx, NULL), RW_ERR_ARGUMENT, "\"scaler\" is taken");
+    rw_buffer(b.ctx, "x", RW_I32, RW_SHAPE(4));
+    refused(b.ctx, rw_scaler_create(&s, b.ctx, &(rw_scaler_params){ .name = "x" }), RW_ERR_ARGUMENT,
+            "\"x\" is taken");
+    cr_assert_null(s);
+    rw_scaler_destroy(&s);
+    rw_scaler_destroy(NULL);
+    fixture_close(&b);
+}
+
+Test(scaler_misuse, says_how_many_gradients_it_takes)
+{
+    struct fixture b = fixture_open(1, 1);
+    char name[16];
+    rw_scaler *s = NULL;
+    for (int i = 0; i < 32766; i++) {
+        snprintf(name, sizeof name, "p%d", i);
+        if (!rw_param(b.ctx, name, RW_F32, RW_SHAPE(1))) cr_skip_test("too many pages that guard the device's memory");
+    }
+    cr_assert_eq(rw_scaler_create(&s, b.ctx, NULL), RW_OK, "%s", rw_error_message(b.ctx));
+    cr_assert_eq(rw_scaler_unscale(s), RW_ERR_ARGUMENT);
+    cr_assert(strstr(rw_error_message(b.ctx), "rw_scaler_unscale: 32766 gradients, at most 32765"), "%s",
+              rw_error_message(b.ctx));
+    rw_error_clear(b.ctx);
+    rw_scaler_destroy(&s);
+    fixture_close(&b);
+}
+
+Test(scaler_misuse, refuses_calls_in_another_order)
+{
+    struct zoo z = zoo_open(ADAMW, true, NULL), other = zoo_open(ADAMW, true, NULL);
+    rw_context *const ctx = z.b.ctx;
+    rw_scaler_state state;
+    refused(ctx, rw_scaler_update(z.s), RW_ERR_ARGUMENT, "nothing was unscaled");
+    write_gradients(ctx, '.', 0);
+    cr_assert_eq(rw_scaler_unscale(z.s), RW_OK);
+    refused(ctx, rw_scaler_unscale(z.s), RW_ERR_ARGUMENT, "were unscaled since");
+    cr_assert_eq(rw_scaler_step(z.s, z.opt), RW_OK);
+    refused(ctx, rw_scaler_unscale(z.s), RW_ERR_ARGUMENT, "were unscaled since");
+    refused(ctx, rw_scaler_step(z.s, other.opt), RW_ERR_ARGUMENT, "another context");
+    refused(ctx, rw_scaler_step(z.s, NULL), RW_ERR_ARGUMENT, "opt");
+    refused(ctx, rw_scaler_get(z.s, NULL), RW_ERR_ARGUMENT, "ret_state");
+    cr_assert_eq(rw_scaler_update(z.s), RW_OK);
+    refused(ctx, rw_scaler_update(z.s), RW_ERR_ARGUMENT, "nothing was unscaled");
+    cr_assert_eq(rw_scaler_get(z.s, &state), RW_OK);
+    cr_assert_eq(state.growth_tracker, 1);
+    cr_assert_eq(rw_scaler_unscale(NULL), RW_ERR_ARGUMENT);
+    cr_assert_eq(rw_scaler_step(NULL, z.opt), RW_ERR_ARGUMENT);
+    cr_assert_eq(rw_scaler_update(NULL), RW_ERR_ARGUMENT);
+    zoo_close(&z);
+    zoo_close(&other);
+}
+
+Test(scaler_misuse, refuses_losses_and_graphs_that_it_cannot_scale)
+{
+    struct zoo z = zoo_open(ADAMW, true, NULL), other = zoo_open(ADAMW, true, NULL);
+    rw_context *const ctx = z.b.ctx;
+    rw_tape *const t = z.b.t;
+    rw_graph *g = NULL;
+    rw_tensor *const half = rw_sum(t, z.w[2], RW_ALL_AXES, false), *const loss = rw_sum(t, z.w[0], RW_ALL_AXES, false);
+    refused(ctx, rw_scaler_backward(z.s, t, half), RW_ERR_DTYPE, "the loss is of type f16");
+    refused(ctx, rw_scaler_backward(z.s, t, z.w[0]), RW_ERR_ARGUMENT, "rw_scaler_backward");
+    refused(ctx, rw_scaler_backward(other.s, t, loss), RW_ERR_ARGUMENT, "another context");
+    refused(ctx, rw_scaler_backward(NULL, t, loss), RW_ERR_ARGUMENT, "rw_scaler_backward");
+    cr_assert_eq(rw_scaler_backward(z.s, NULL, loss), RW_ERR_ARGUMENT);
+    rw_error_clear(ctx);
+    refused(ctx, rw_graph_create(&g, t, loss, &(rw_graph_params){ .scaler = other.s }), RW_ERR_ARGUMENT,
+            "the scaler belongs");
+    refused(ctx, rw_graph_create(&g, t, half, &(rw_graph_params){ .scaler = z.s }), RW_ERR_DTYPE, "rw_graph_create");
+    /* a graph of an optimizer that then begins to count on the device */
+    cr_assert_eq(rw_graph_create(&g, t, loss, &(rw_graph_params){ .optimizer = z.opt }), RW_OK);
+    cr_assert_eq(rw_graph_launch(g), RW_OK);
+    cr_assert_eq(rw_scaler_step(z.s, z.opt), RW_OK);
+    refused(ctx, rw_graph_launch(g), RW_ERR_CHANGED, "create it again");
+    rw_graph_destroy(&g);
+    zoo_close(&z);
+    zoo_close(&other);
+}
+
+/* The graph has what it needs when the others are gone. */
+Test(scaler_misuse, lives_as_long_as_a_graph_that_uses_it)
+{
+    struct zoo z = zoo_open(ADAMW, true, NULL);
+    rw_graph *g = NULL;
+    const float one = 1;
+    rw_tensor *const loss = zoo_loss(&z, z.b.t, rw_input(z.b.t, RW_F32, RW_SCALAR, &one));
+    cr_assert_eq(rw_graph_create(&g, z.b.t, loss, &(rw_graph_params){ .optimizer = z.opt, .scaler = z.s }), RW_OK);
+    cr_assert_eq(rw_scaler_step(z.s, z.opt), RW_OK);
+    rw_adamw_destroy(&z.opt);
+    rw_scaler_destroy(&z.s);
+    for (int i = 0; i < 3; i++) cr_assert_eq(rw_graph_launch(g), RW_OK, "%s", rw_error_message(z.b.ctx));
+    float numbers[4];
+    cr_assert_eq(rw_read(NULL, rw_param_find(z.b.ctx, "scaler"), numbers, sizeof numbers), RW_OK);
+    cr_assert(numbers[0] == 65536 && numbers[1] == 3);
+    rw_graph_destroy(&g);
+    zoo_close(&z);
+}
+
+/* The n-th allocation fails, for every n: a scaler is made whole or not at all, a step is made or nothing changes. */
+Test(scaler_misuse, out_of_memory_changes_nothing)
+{
+    size_t bytes;
+    struct zoo z = zoo_open(ADAMW, false, NULL);
+    int failures = 0;
+    for (int call = 0; call < 4; call++)
+        for (uint64_t n = 1;; n++) {
+            unsigned char *const was = zoo_parameters(&z, &bytes);
+            write_gradients(z.b.ctx, '.', 0);
+            rw_alloc_fail_at(n);
+            const rw_status status = call == 0   ? rw_scaler_create(&z.s, z.b.ctx, NULL)
+                                     : call == 1 ? rw_scaler_unscale(z.s)
+                                     : call == 2 ? rw_scaler_step(z.s, z.opt)
+                                                 : rw_scaler_update(z.s);
+            rw_alloc_fail_at(0);
+            if (status) cr_assert_eq(rw_error_status(z.b.ctx), RW_ERR_MEMORY);
+            rw_error_clear(z.b.ctx);
+            unsigned char *const is = zoo_parameters(&z, &bytes);
+            if (status && !z.s) cr_assert_null(rw_param_find(z.b.ctx, "scaler"));
+            if (status) cr_assert_eq(first_difference(was, is, bytes), -1, "call %d, allocation %d", call, (int)n);
+            free(was);
+            free(is);
+            if (!status) break;
+            failures++;
+            cr_assert_eq(status, RW_ERR_MEMORY, "call %d, allocation %d", call, (int)n);
+        }
+    cr_assert_gt(failures, 20);
+    cr_assert_eq(state_of(z.s).growth_tracker, 1);
+    zoo_close(&z);
+}
