@@ -141,9 +141,7 @@ VEC_INLINE vf vf_mul_add(vf a, vf b, vf c)
     return vf_fma(a, b, c);
 }
 
-/*
- * e to the x for x up to 88; below 2^-126.5 it is 0, as everything here is that run() lets a unit make.
- */
+/* e to the x for x up to 88; 0 below 2^-126.5, as run() has it for every result of a unit. */
 VEC_INLINE nf nf_exp_fast(nf x)
 {
     nf n;

@@ -14,6 +14,8 @@ typedef __m512 native_ps;
 typedef __m512d native_pd;
 #define NATIVE_PS(name) Sleef_##name##f16_u10
 #define NATIVE_PD(name) Sleef_##name##d8_u10
+#define NATIVE_MAX_PS _mm512_max_ps
+#define NATIVE_MIN_PS _mm512_min_ps
 #define NATIVE_SQRT_PS _mm512_sqrt_ps
 #define NATIVE_SQRT_PD _mm512_sqrt_pd
 #elif defined(RW_ISA_IS_V3)
@@ -22,6 +24,8 @@ typedef __m256 native_ps;
 typedef __m256d native_pd;
 #define NATIVE_PS(name) Sleef_##name##f8_u10
 #define NATIVE_PD(name) Sleef_##name##d4_u10
+#define NATIVE_MAX_PS _mm256_max_ps
+#define NATIVE_MIN_PS _mm256_min_ps
 #define NATIVE_SQRT_PS _mm256_sqrt_ps
 #define NATIVE_SQRT_PD _mm256_sqrt_pd
 #else
@@ -31,6 +35,8 @@ typedef __m128 native_ps;
 typedef __m128d native_pd;
 #define NATIVE_PS(name) Sleef_##name##f4_u10
 #define NATIVE_PD(name) Sleef_##name##d2_u10
+#define NATIVE_MAX_PS _mm_max_ps
+#define NATIVE_MIN_PS _mm_min_ps
 #define NATIVE_SQRT_PS _mm_sqrt_ps
 #define NATIVE_SQRT_PD _mm_sqrt_pd
 #endif
@@ -86,29 +92,6 @@ VEC_INLINE nd nd_fma(nd a, nd b, nd c)
     return (nd)_mm256_fmadd_pd((__m256d)a, (__m256d)b, (__m256d)c);
 #else
     return a * b + c;
-#endif
-}
-
-/* a > b ? a : b and a < b ? a : b, so that a NaN in b stays. */
-VEC_INLINE nf nf_larger(nf a, nf b)
-{
-#if defined(RW_ISA_IS_V4)
-    return (nf)_mm512_max_ps((__m512)a, (__m512)b);
-#elif defined(RW_ISA_IS_V3)
-    return (nf)_mm256_max_ps((__m256)a, (__m256)b);
-#else
-    return nf_select((ni)(a > b), a, b);
-#endif
-}
-
-VEC_INLINE nf nf_smaller(nf a, nf b)
-{
-#if defined(RW_ISA_IS_V4)
-    return (nf)_mm512_min_ps((__m512)a, (__m512)b);
-#elif defined(RW_ISA_IS_V3)
-    return (nf)_mm256_min_ps((__m256)a, (__m256)b);
-#else
-    return nf_select((ni)(a < b), a, b);
 #endif
 }
 
@@ -224,6 +207,17 @@ VEC_INLINE void nf_put_some(void *p, rw_dtype dtype, int64_t i, int64_t n, nf x)
         return (nd)NATIVE_PD(name)((native_pd)x);                \
     }
 
+/* a > b ? a : b and a < b ? a : b, so that a NaN in b stays. */
+VEC_INLINE nf nf_larger(nf a, nf b)
+{
+    return (nf)NATIVE_MAX_PS((native_ps)a, (native_ps)b);
+}
+
+VEC_INLINE nf nf_smaller(nf a, nf b)
+{
+    return (nf)NATIVE_MIN_PS((native_ps)a, (native_ps)b);
+}
+
 VEC_INLINE nf nf_sqrt(nf x)
 {
     return (nf)NATIVE_SQRT_PS((native_ps)x);
@@ -256,6 +250,16 @@ VEC_INLINE nd nd_pow(nd x, nd y)
         for (int i = 0; i < ND_LANES; i++) x[i] = Sleef_##name##_u10(x[i]); \
         return x;                                                \
     }
+
+VEC_INLINE nf nf_larger(nf a, nf b)
+{
+    return nf_select((ni)(a > b), a, b);
+}
+
+VEC_INLINE nf nf_smaller(nf a, nf b)
+{
+    return nf_select((ni)(a < b), a, b);
+}
 
 VEC_INLINE nf nf_sqrt(nf x)
 {
