@@ -44,6 +44,10 @@ rw_status run_on_copies(const rw_kernel *k, rw_kernel_fn kernel);
 struct fixture fixture_open(uint64_t seed, int threads);
 void fixture_close(struct fixture *b);
 
+/* Of an op of one's own that gives its first input, of four bytes an element in host memory, as it is. */
+rw_status check_like(rw_op_call *call);
+rw_status copy_kernel(const rw_kernel *k);
+
 /* y = x * x, one run counted per id; its gradient needs x. */
 #define COUNTERS 64
 extern int counted_runs[COUNTERS];

@@ -34,17 +34,6 @@ static struct fixture open_with(const char *name, const char *value)
 static int calls;
 static bool other_op;
 
-static rw_status like(rw_op_call *call)
-{
-    return rw_op_output_like(call, 0, 0);
-}
-
-static rw_status copy(const rw_kernel *k)
-{
-    memcpy(k->out[0].data, k->in[0].data, (size_t)k->out[0].layout->numel * 4);
-    return RW_OK;
-}
-
 /* Another op, or the same one of other operands, each second time. */
 static rw_status fickle(rw_grad_call *g)
 {
@@ -55,8 +44,8 @@ static rw_status fickle(rw_grad_call *g)
     return rw_grad_set(g, 0, odd ? rw_sub(t, dy, x) : rw_sub(t, x, dy));
 }
 
-static const rw_op_def fickle_op = { .name = "fickle", .n_inputs = 1, .n_outputs = 1, .check = like,
-                                     .kernel = { [RW_DEVICE_CPU] = copy }, .grad = fickle };
+static const rw_op_def fickle_op = { .name = "fickle", .n_inputs = 1, .n_outputs = 1, .check = check_like,
+                                     .kernel = { [RW_DEVICE_CPU] = copy_kernel }, .grad = fickle };
 
 Test(own_rules, a_rule_that_records_something_else_the_second_time)
 {
@@ -174,8 +163,9 @@ static rw_status no_slope(rw_grad_call *g)
     return rw_grad_set(g, 0, rw_grad_upstream(g, 0));
 }
 
-static const rw_op_def counts_threads = { .name = "counts_threads", .n_inputs = 1, .n_outputs = 1, .check = like,
-                                          .kernel = { [RW_DEVICE_CPU] = count_threads }, .grad = no_slope };
+static const rw_op_def counts_threads = { .name = "counts_threads", .n_inputs = 1, .n_outputs = 1,
+                                          .check = check_like, .kernel = { [RW_DEVICE_CPU] = count_threads },
+                                          .grad = no_slope };
 
 /* With one thread as well. */
 Test(own_rules, an_op_that_depends_on_threads_is_seen)
@@ -198,12 +188,12 @@ static int calls_of_spoiler, spoiled_element;
 /* Writes where it should read, the first time alone: that is when it is tried. */
 static rw_status spoil_once(const rw_kernel *k)
 {
-    const rw_status status = copy(k);
+    const rw_status status = copy_kernel(k);
     if (!calls_of_spoiler++) ((float *)k->in[0].data)[spoiled_element] = 77;
     return status;
 }
 
-static const rw_op_def spoils = { .name = "spoils", .n_inputs = 1, .n_outputs = 1, .check = like,
+static const rw_op_def spoils = { .name = "spoils", .n_inputs = 1, .n_outputs = 1, .check = check_like,
                                   .kernel = { [RW_DEVICE_CPU] = spoil_once }, .grad = no_slope };
 
 Test(own_rules, an_op_that_writes_where_it_reads_is_seen)
@@ -226,10 +216,10 @@ static int countdown;
 static rw_status fail_once(const rw_kernel *k)
 {
     if (--countdown == 0) return RW_ERR_ARGUMENT;
-    return copy(k);
+    return copy_kernel(k);
 }
 
-static const rw_op_def fails_once = { .name = "fails_once", .n_inputs = 1, .n_outputs = 1, .check = like,
+static const rw_op_def fails_once = { .name = "fails_once", .n_inputs = 1, .n_outputs = 1, .check = check_like,
                                       .kernel = { [RW_DEVICE_CPU] = fail_once } };
 
 static rw_status fails_in_backward(rw_grad_call *g)
@@ -238,8 +228,8 @@ static rw_status fails_in_backward(rw_grad_call *g)
     return rw_grad_set(g, 0, rw_apply(rw_grad_tape(g), &fails_once, &dy, 1, NULL, 0, NULL));
 }
 
-static const rw_op_def late_failure = { .name = "late_failure", .n_inputs = 1, .n_outputs = 1, .check = like,
-                                        .kernel = { [RW_DEVICE_CPU] = copy }, .grad = fails_in_backward };
+static const rw_op_def late_failure = { .name = "late_failure", .n_inputs = 1, .n_outputs = 1, .check = check_like,
+                                        .kernel = { [RW_DEVICE_CPU] = copy_kernel }, .grad = fails_in_backward };
 
 /* Whichever of the verifier's runs of it fails, the one that counts among them: gradients are what they were. */
 Test(own_rules, a_verified_step_that_fails_late_spoils_nothing)
