@@ -69,12 +69,12 @@ void fixture_close(struct fixture *b)
     rw_context_destroy(&b->ctx);
 }
 
-rw_status check_like(rw_op_call *call)
+rw_status identity_check(rw_op_call *call)
 {
     return rw_op_output_like(call, 0, 0);
 }
 
-rw_status copy_kernel(const rw_kernel *k)
+rw_status identity_kernel(const rw_kernel *k)
 {
     memcpy(k->out[0].data, k->in[0].data, (size_t)k->out[0].layout->numel * 4);
     return RW_OK;

@@ -45,8 +45,8 @@ struct fixture fixture_open(uint64_t seed, int threads);
 void fixture_close(struct fixture *b);
 
 /* Of an op of one's own that gives its first input, of four bytes an element in host memory, as it is. */
-rw_status check_like(rw_op_call *call);
-rw_status copy_kernel(const rw_kernel *k);
+rw_status identity_check(rw_op_call *call);
+rw_status identity_kernel(const rw_kernel *k);
 
 /* y = x * x, one run counted per id; its gradient needs x. */
 #define COUNTERS 64

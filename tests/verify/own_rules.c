@@ -44,8 +44,8 @@ static rw_status fickle(rw_grad_call *g)
     return rw_grad_set(g, 0, odd ? rw_sub(t, dy, x) : rw_sub(t, x, dy));
 }
 
-static const rw_op_def fickle_op = { .name = "fickle", .n_inputs = 1, .n_outputs = 1, .check = check_like,
-                                     .kernel = { [RW_DEVICE_CPU] = copy_kernel }, .grad = fickle };
+static const rw_op_def fickle_op = { .name = "fickle", .n_inputs = 1, .n_outputs = 1, .check = identity_check,
+                                     .kernel = { [RW_DEVICE_CPU] = identity_kernel }, .grad = fickle };
 
 Test(own_rules, a_rule_that_records_something_else_the_second_time)
 {
@@ -164,7 +164,7 @@ static rw_status no_slope(rw_grad_call *g)
 }
 
 static const rw_op_def counts_threads = { .name = "counts_threads", .n_inputs = 1, .n_outputs = 1,
-                                          .check = check_like, .kernel = { [RW_DEVICE_CPU] = count_threads },
+                                          .check = identity_check, .kernel = { [RW_DEVICE_CPU] = count_threads },
                                           .grad = no_slope };
 
 /* With one thread as well. */
@@ -188,12 +188,12 @@ static int calls_of_spoiler, spoiled_element;
 /* Writes where it should read, the first time alone: that is when it is tried. */
 static rw_status spoil_once(const rw_kernel *k)
 {
-    const rw_status status = copy_kernel(k);
+    const rw_status status = identity_kernel(k);
     if (!calls_of_spoiler++) ((float *)k->in[0].data)[spoiled_element] = 77;
     return status;
 }
 
-static const rw_op_def spoils = { .name = "spoils", .n_inputs = 1, .n_outputs = 1, .check = check_like,
+static const rw_op_def spoils = { .name = "spoils", .n_inputs = 1, .n_outputs = 1, .check = identity_check,
                                   .kernel = { [RW_DEVICE_CPU] = spoil_once }, .grad = no_slope };
 
 Test(own_rules, an_op_that_writes_where_it_reads_is_seen)
@@ -216,10 +216,10 @@ static int countdown;
 static rw_status fail_once(const rw_kernel *k)
 {
     if (--countdown == 0) return RW_ERR_ARGUMENT;
-    return copy_kernel(k);
+    return identity_kernel(k);
 }
 
-static const rw_op_def fails_once = { .name = "fails_once", .n_inputs = 1, .n_outputs = 1, .check = check_like,
+static const rw_op_def fails_once = { .name = "fails_once", .n_inputs = 1, .n_outputs = 1, .check = identity_check,
                                       .kernel = { [RW_DEVICE_CPU] = fail_once } };
 
 static rw_status fails_in_backward(rw_grad_call *g)
@@ -228,8 +228,8 @@ static rw_status fails_in_backward(rw_grad_call *g)
     return rw_grad_set(g, 0, rw_apply(rw_grad_tape(g), &fails_once, &dy, 1, NULL, 0, NULL));
 }
 
-static const rw_op_def late_failure = { .name = "late_failure", .n_inputs = 1, .n_outputs = 1, .check = check_like,
-                                        .kernel = { [RW_DEVICE_CPU] = copy_kernel }, .grad = fails_in_backward };
+static const rw_op_def late_failure = { .name = "late_failure", .n_inputs = 1, .n_outputs = 1, .check = identity_check,
+                                        .kernel = { [RW_DEVICE_CPU] = identity_kernel }, .grad = fails_in_backward };
 
 /* Whichever of the verifier's runs of it fails, the one that counts among them: gradients are what they were. */
 Test(own_rules, a_verified_step_that_fails_late_spoils_nothing)
