@@ -1,5 +1,5 @@
 /* Matrix products out of layouts: extents, strides, and which operands a library takes as they lie. See gemm.h. */
-#include "ops/matmul/gemm.h"
+#include "ops/matmul/gemm_plan.h"
 
 static int64_t stride_of(const rw_layout *l, int axis)
 {

@@ -66,35 +66,12 @@ struct gemm {
     int64_t batch[RW_MAX_RANK], n_batch;
 };
 
-/* How an operand is made: n panels of `tiles` tiles but for the last; bytes of one. */
-struct gemm_panels {
-    int64_t tiles, wide, n; /* wide: rows of a, columns of b */
-    size_t bytes;
-};
-
-/* How a product is carried out: a function of shapes and strides alone. */
-struct gemm_plan {
-    bool own; /* the own loops, no workspace */
-    bool amx; /* the matrix unit, from panels of packed blocks (gemm_amx.h) */
-    int64_t tile_m, tile_n, tiles_m, tiles_n;
-    struct rw_onednn_primitive *primitive[2][2]; /* [last row of tiles][last column of tiles] */
-    size_t scratch;                              /* per thread */
-    size_t workspace;
-    int threads;
-    struct gemm_panels a, b; /* where there are any */
-    bool holds_a;            /* a panel of a, while threads make panels of b; else the other way round */
-};
-
 /* The product of a node: matmul or matmul_add (a, b) or linear... (x, weight[, bias]). data pointers are left NULL. */
 void rw_gemm_of_matmul(struct gemm *g, const rw_layout *a, const rw_layout *b, rw_dtype dtype);
 void rw_gemm_of_linear(struct gemm *g, const rw_layout *x, const rw_layout *weight, bool bias, rw_dtype dtype);
 
 /* The same of a [m, k] and b [k, n], dense in float32 or 16 bits, which are made panel by panel. */
 void rw_gemm_of_panels(struct gemm *g, int64_t m, int64_t n, int64_t k, rw_dtype dtype);
-
-/* Strides of the operands in their panels. */
-void rw_gemm_describe_panel(const struct gemm *g, const struct gemm_panels *a, const struct gemm_panels *b,
-                            struct gemm_operand *ret_a, struct gemm_operand *ret_b);
 
 /* The operand is a dense copy from now on: its strides. */
 void rw_gemm_describe_dense(const struct gemm *g, struct gemm_operand *x, int64_t rows, int64_t cols);

@@ -1,0 +1,223 @@
+/* Matrix products on the CPU: which way a product is carried out, and how it is cut into tiles. See gemm.h. */
+#include "ops/matmul/gemm_plan.h"
+
+#include "device/cpu/cpu.h"
+#include "device/cpu/isa.h"
+#include "ops/common/util.h"
+#include "ops/matmul/gemm_amx.h"
+
+/* Up to this many multiplications a call of the library costs more than the product. */
+#define OWN_UP_TO 16384
+/* From this many on, starting threads pays. */
+#define PARALLEL_FROM 524288.0
+/* A good tile holds this much of c; smaller ones are used only to have something for every thread to do. */
+#define TILE_M 512
+#define TILE_N 384
+#define TILE_LEAST 64
+#define TILES_WANTED 8
+
+/* ---- what the matrix unit takes: here, in code that runs on every processor ---- */
+
+/* With fewer rows, columns or numbers along the depth, blocks are filled with zeros for the most part. */
+#define LEAST_EXTENT 32
+/* Panels have all the depth, and are to fit a cache: deeper products are left to the library. */
+#define MOST_DEPTH 8192
+/* From this many multiplications on packing pays. */
+#define LEAST_PRODUCT ((double)(1 << 21))
+
+static bool lies_packable(const struct gemm_operand *x)
+{
+    return !x->pack_bytes && (x->row == 1 || x->col == 1);
+}
+
+bool rw_gemm_amx_takes(const struct gemm *g)
+{
+    if (g->dtype != RW_BF16 || g->n_batch != 1 || !rw_cpu_has_amx()) return false;
+    if (g->m < LEAST_EXTENT || g->n < LEAST_EXTENT || g->k < LEAST_EXTENT || g->k > MOST_DEPTH) return false;
+    if (!g->panels && (!lies_packable(&g->a) || !lies_packable(&g->b))) return false;
+    return (double)g->m * (double)g->n * (double)g->k >= LEAST_PRODUCT;
+}
+
+/* ---- the plan ---- */
+
+/* Equal tiles, as many as wanted, multiples of `align` but for the last. */
+static int64_t even_tile(int64_t extent, int64_t most, int64_t align)
+{
+    const int64_t tile = gemm_align(gemm_ceil_div(extent, gemm_ceil_div(extent, most)), align);
+    return tile < extent ? tile : extent;
+}
+
+/* Tiles of at most [most_m, most_n]. */
+static void cut(const struct gemm *g, struct gemm_plan *p, int64_t most_m, int64_t most_n)
+{
+    const int64_t align = p->amx ? AMX_BLOCK : 16;
+    for (;;) {
+        p->tile_m = even_tile(g->m, most_m, align);
+        p->tile_n = even_tile(g->n, most_n, align);
+        p->tiles_m = gemm_ceil_div(g->m, p->tile_m);
+        p->tiles_n = gemm_ceil_div(g->n, p->tile_n);
+        if (g->n_batch * p->tiles_m * p->tiles_n >= TILES_WANTED) return;
+        if (p->tile_m > TILE_LEAST && (p->tile_m >= p->tile_n || p->tile_n <= TILE_LEAST))
+            most_m = gemm_ceil_div(p->tile_m, 2);
+        else if (p->tile_n > TILE_LEAST) most_n = gemm_ceil_div(p->tile_n, 2);
+        else return;
+    }
+}
+
+/* ---- panels, of operands that are made ---- */
+
+/* What may be held of one operand for all threads, or a tile, if more; each makes parts of the other for itself. */
+#define HELD_BYTES ((int64_t)4 << 20)
+
+static struct gemm_panels panels_of(const struct gemm *g, bool amx, int64_t extent, int64_t tile, int64_t tiles,
+                                    int64_t most)
+{
+    struct gemm_panels p = { .tiles = most < 1 ? 1 : most < tiles ? most : tiles };
+    p.n = gemm_ceil_div(tiles, p.tiles);
+    p.tiles = gemm_ceil_div(tiles, p.n);
+    p.wide = p.tiles * tile < extent ? p.tiles * tile : extent;
+    const int64_t numbers = amx ? gemm_align(p.wide, AMX_BLOCK) * rw_gemm_amx_depth(g) : p.wide * g->k;
+    p.bytes = (size_t)gemm_align(numbers * (int64_t)rw_dtype_size(g->dtype), GEMM_SCRATCH_ALIGN);
+    return p;
+}
+
+/* Held is what makes the fewest numbers anew: as often as it has panels, all of the other operand is made. */
+static void set_panels(struct gemm *g, struct gemm_plan *p)
+{
+    if (g->a_lies && !p->amx) {
+        struct gemm_operand no_panel;
+        p->holds_a = true;
+        p->a = (struct gemm_panels){ .tiles = p->tiles_m, .wide = g->m, .n = 1 };
+        p->b = panels_of(g, false, g->n, p->tile_n, p->tiles_n, 1);
+        rw_gemm_describe_panel(g, &p->a, &p->b, &no_panel, &g->b);
+        return;
+    }
+    const int64_t size = (g->k ? g->k : 1) * (int64_t)rw_dtype_size(g->dtype);
+    p->a = panels_of(g, p->amx, g->m, p->tile_m, p->tiles_m, HELD_BYTES / (p->tile_m * size));
+    p->b = panels_of(g, p->amx, g->n, p->tile_n, p->tiles_n, HELD_BYTES / (p->tile_n * size));
+    const int64_t for_a = g->m + p->a.n * g->n, for_b = g->n + p->b.n * g->m;
+    p->holds_a = for_a == for_b ? p->a.bytes <= p->b.bytes : for_a < for_b;
+    if (p->holds_a) p->b = panels_of(g, p->amx, g->n, p->tile_n, p->tiles_n, 1);
+    else p->a = panels_of(g, p->amx, g->m, p->tile_m, p->tiles_m, 1);
+    if (!p->amx) rw_gemm_describe_panel(g, &p->a, &p->b, &g->a, &g->b);
+}
+
+size_t rw_gemm_panel_bytes(const struct gemm_plan *p)
+{
+    const struct gemm_panels *const held = p->holds_a ? &p->a : &p->b, *const passing = p->holds_a ? &p->b : &p->a;
+    return held->bytes + passing->bytes * (size_t)(passing->n < p->threads ? passing->n : p->threads);
+}
+
+static struct rw_matmul_signature signature_of(const struct gemm *g, const struct gemm_plan *p, bool last_m,
+                                               bool last_n)
+{
+    const bool pack_a = g->a.pack_bytes, pack_b = g->b.pack_bytes;
+    return (struct rw_matmul_signature){
+        .m = last_m ? g->m - (p->tiles_m - 1) * p->tile_m : p->tile_m,
+        .n = last_n ? g->n - (p->tiles_n - 1) * p->tile_n : p->tile_n,
+        .k = g->k,
+        .a_row = pack_a ? g->k : g->a.row,
+        .a_col = pack_a ? 1 : g->a.col,
+        .b_row = pack_b ? g->n : g->b.row,
+        .b_col = pack_b ? 1 : g->b.col,
+        .c_row = g->c_row,
+        .dtype = (int32_t)g->dtype,
+        .bias = g->has_bias,
+        .adds = g->adds,
+        .to = (int32_t)g->to,
+    };
+}
+
+/* Is there fast code for all tiles, and how much scratch memory does the greediest take? Planning has the primitives
+ * made, a run finds them: its plan holds them. */
+static rw_status ask_library(const struct gemm *g, struct rw_onednn *onednn, bool planning, struct gemm_plan *p)
+{
+    for (int i = 0; i < 4 && !p->own; i++) {
+        const struct rw_matmul_signature s = signature_of(g, p, i >> 1, i & 1);
+        bool fast;
+        size_t scratch;
+        if (planning) RW_CHECK(rw_onednn_matmul_prepare(onednn, &s, p->threads, &fast, &scratch));
+        else if (!(p->primitive[i >> 1][i & 1] = rw_onednn_matmul_find(onednn, &s, &fast, &scratch)))
+            return RW_ERR_DEVICE;
+        if (scratch > p->scratch) p->scratch = scratch;
+        p->own = !fast;
+    }
+    p->scratch = (size_t)gemm_align((int64_t)p->scratch, GEMM_SCRATCH_ALIGN);
+    return RW_OK;
+}
+
+/* The same for any number of threads: a product that fits one thread uses one. */
+static int threads_for(const struct gemm *g, int threads)
+{
+    return (double)g->n_batch * (double)g->m * (double)g->n * (double)g->k < PARALLEL_FROM ? 1 : threads;
+}
+
+static void plan_own(struct gemm *g, struct gemm_plan *p)
+{
+    const bool long_parts = rw_gemm_is_thin(g) || rw_gemm_is_shallow(g);
+    p->own = true;
+    p->workspace = p->scratch = 0;
+    p->tile_m = GEMM_OWN_M;
+    p->tile_n = long_parts ? GEMM_THIN_COLS : GEMM_OWN_N;
+    p->tiles_m = gemm_ceil_div(g->m, p->tile_m);
+    p->tiles_n = gemm_ceil_div(g->n, p->tile_n);
+    if (g->panels && p->tiles_m && p->tiles_n) set_panels(g, p);
+    p->workspace = rw_gemm_panel_bytes(p);
+}
+
+/* What passes by what is held is a tile, which is to stay in the second cache. */
+#define PASSING_BYTES ((int64_t)1 << 20)
+
+/* As many panels pass by each thread. */
+static void share_evenly(const struct gemm *g, struct gemm_plan *p)
+{
+    const int64_t extent = p->holds_a ? g->n : g->m, n = gemm_align(p->holds_a ? p->tiles_n : p->tiles_m, p->threads);
+    const int64_t tile = even_tile(extent, gemm_ceil_div(extent, n), AMX_BLOCK), tiles = gemm_ceil_div(extent, tile);
+    *(p->holds_a ? &p->tile_n : &p->tile_m) = tile;
+    *(p->holds_a ? &p->tiles_n : &p->tiles_m) = tiles;
+    *(p->holds_a ? &p->b : &p->a) = panels_of(g, true, extent, tile, tiles, 1);
+}
+
+static void plan_amx(struct gemm *g, struct gemm_plan *p)
+{
+    const int64_t fits = PASSING_BYTES / (g->k * (int64_t)rw_dtype_size(g->dtype)) / AMX_BLOCK * AMX_BLOCK;
+    const int64_t most = fits < TILE_LEAST ? TILE_LEAST : fits;
+    p->amx = true;
+    cut(g, p, most < TILE_M ? most : TILE_M, most < TILE_N ? most : TILE_N);
+    set_panels(g, p);
+    share_evenly(g, p);
+    p->scratch = (size_t)gemm_align((int64_t)rw_gemm_amx_scratch(g, p->tile_m, p->tile_n), GEMM_SCRATCH_ALIGN);
+    p->workspace = rw_gemm_panel_bytes(p) + (size_t)p->threads * p->scratch;
+}
+
+rw_status rw_gemm_make_plan(struct gemm *g, struct rw_onednn *onednn, int threads, bool planning,
+                            struct gemm_plan *ret)
+{
+    *ret = (struct gemm_plan){ .threads = threads_for(g, threads) };
+    const bool nothing = !g->n_batch || !g->m || !g->n;
+    const bool small = (double)g->m * (double)g->n * (double)g->k <= OWN_UP_TO;
+    if (nothing || small || g->dtype == RW_F64 || rw_gemm_is_thin(g) || rw_gemm_is_shallow(g)) {
+        plan_own(g, ret);
+        return RW_OK;
+    }
+    if (rw_gemm_amx_takes(g)) {
+        plan_amx(g, ret);
+        return RW_OK;
+    }
+    cut(g, ret, TILE_M, TILE_N);
+    if (g->panels) set_panels(g, ret);
+    RW_CHECK(ask_library(g, onednn, planning, ret));
+    if (ret->own) plan_own(g, ret);
+    else
+        ret->workspace = (size_t)(g->a.pack_bytes + g->b.pack_bytes) + rw_gemm_panel_bytes(ret) +
+                         (size_t)ret->threads * ret->scratch;
+    return RW_OK;
+}
+
+size_t rw_gemm_workspace_cpu(const rw_op_call *call, const struct gemm *g)
+{
+    const struct rw_cpu *const cpu = call->device;
+    struct gemm own = *g;
+    struct gemm_plan p;
+    return rw_gemm_make_plan(&own, cpu->onednn, call->threads, true, &p) ? SIZE_MAX : p.workspace;
+}

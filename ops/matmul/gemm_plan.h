@@ -1,0 +1,49 @@
+/* How a product is carried out on the CPU: what gemm_plan.c decides, and gemm_run.c and gemm_made.c do. See gemm.h. */
+#ifndef RW_OPS_MATMUL_GEMM_PLAN_H
+#define RW_OPS_MATMUL_GEMM_PLAN_H
+
+#include "ops/matmul/gemm.h"
+
+/* How an operand is made: n panels of `tiles` tiles but for the last; bytes of one. */
+struct gemm_panels {
+    int64_t tiles, wide, n; /* wide: rows of a, columns of b */
+    size_t bytes;
+};
+
+/* How a product is carried out: a function of shapes and strides alone. */
+struct gemm_plan {
+    bool own; /* the own loops, no workspace */
+    bool amx; /* the matrix unit, from panels of packed blocks (gemm_amx.h) */
+    int64_t tile_m, tile_n, tiles_m, tiles_n;
+    struct rw_onednn_primitive *primitive[2][2]; /* [last row of tiles][last column of tiles] */
+    size_t scratch;                              /* per thread */
+    size_t workspace;
+    int threads;
+    struct gemm_panels a, b; /* where there are any */
+    bool holds_a;            /* a panel of a, while threads make panels of b; else the other way round */
+};
+
+/* Planning, the library's primitives are made; a run finds them. g's operands are those of the plan from then on. */
+rw_status rw_gemm_make_plan(struct gemm *g, struct rw_onednn *onednn, int threads, bool planning,
+                            struct gemm_plan *ret);
+
+/* Of panels, one for each thread, or all of them where there are no more. */
+size_t rw_gemm_panel_bytes(const struct gemm_plan *p);
+
+/* Strides of the operands in their panels. */
+void rw_gemm_describe_panel(const struct gemm *g, const struct gemm_panels *a, const struct gemm_panels *b,
+                            struct gemm_operand *ret_a, struct gemm_operand *ret_b);
+
+struct gemm_tile {
+    int64_t item, row, rows, col, cols;
+    bool last_m, last_n;
+};
+
+/* One tile by oneDNN, in the calling thread. */
+rw_status rw_gemm_library_tile(const struct gemm *g, const struct gemm_plan *p, const struct gemm_tile *t, int thread,
+                               char *scratch);
+
+/* A product whose operands are made. */
+rw_status rw_gemm_run_made(const struct gemm *g, const struct gemm_plan *p, rw_gemm_tile_fn tile, char *workspace);
+
+#endif

@@ -1,0 +1,116 @@
+/* Matrix products on the CPU: the tiles of a plan, by oneDNN or by the own loops. See gemm.h. */
+#include "ops/matmul/gemm_plan.h"
+
+#include "device/cpu/cpu.h"
+#include "ops/common/util.h"
+
+#include <omp.h>
+#include <string.h>
+
+static void copy_dense(const struct gemm *g, const struct gemm_operand *x, char *to, int64_t row, int64_t rows,
+                       int64_t cols)
+{
+    const int64_t size = (int64_t)rw_dtype_size(g->dtype);
+    const char *const from = (const char *)x->data + (rw_gemm_start(g, x, row / rows) + row % rows * x->row) * size;
+    to += row * cols * size;
+    if (size == 4)
+        for (int64_t i = 0; i < cols; i++) memcpy(to + 4 * i, from + 4 * i * x->col, 4);
+    else
+        for (int64_t i = 0; i < cols; i++) memcpy(to + 2 * i, from + 2 * i * x->col, 2);
+}
+
+/* A dense copy of an operand whose strides the library does not take; the operand then describes the copy. */
+static void pack(const struct gemm *g, struct gemm_operand *x, int threads, char *to, int64_t rows, int64_t cols)
+{
+    const int64_t all = g->n_batch * rows;
+#pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
+    for (int64_t row = 0; row < all; row++) copy_dense(g, x, to, row, rows, cols);
+    x->data = to;
+    rw_gemm_describe_dense(g, x, rows, cols);
+}
+
+/* Tiles of one column follow one another: they share a part of b, which is the larger operand as a rule. */
+static struct gemm_tile tile_of(const struct gemm *g, const struct gemm_plan *p, int64_t i)
+{
+    struct gemm_tile t;
+    const int64_t per_item = p->tiles_m * p->tiles_n;
+    t.item = i / per_item;
+    const int64_t im = i % per_item % p->tiles_m, in = i % per_item / p->tiles_m;
+    t.last_m = im == p->tiles_m - 1;
+    t.last_n = in == p->tiles_n - 1;
+    t.row = im * p->tile_m;
+    t.col = in * p->tile_n;
+    t.rows = t.last_m ? g->m - t.row : p->tile_m;
+    t.cols = t.last_n ? g->n - t.col : p->tile_n;
+    return t;
+}
+
+/* The library adds to what c holds. Copied tile by tile: a tile is still in the cache when it is added to. */
+static void bring_sum(const struct gemm *g, const struct gemm_tile *t, int64_t at, int64_t size)
+{
+    for (int64_t i = 0; i < t->rows; i++, at += g->c_row)
+        memcpy((char *)g->c + at * size, (const char *)g->sum + at * size, (size_t)(t->cols * size));
+}
+
+rw_status rw_gemm_library_tile(const struct gemm *g, const struct gemm_plan *p, const struct gemm_tile *t, int thread,
+                               char *scratch)
+{
+    const int64_t size = (int64_t)rw_dtype_size(g->dtype), to = (int64_t)rw_dtype_size(g->to);
+    const char *const a = (const char *)g->a.data + (rw_gemm_start(g, &g->a, t->item) + t->row * g->a.row) * size;
+    const char *const b = (const char *)g->b.data + (rw_gemm_start(g, &g->b, t->item) + t->col * g->b.col) * size;
+    const char *const bias = g->has_bias ? (const char *)g->bias + t->col * size : NULL;
+    const int64_t at = (t->item * g->m + t->row) * g->c_row + t->col;
+    char *const c = (char *)g->c + at * to;
+    if (g->adds && g->sum != g->c) bring_sum(g, t, at, to);
+    return rw_onednn_matmul_run(p->primitive[t->last_m][t->last_n], thread, a, b, bias, c,
+                                scratch + (size_t)thread * p->scratch);
+}
+
+/* The library starts no threads of its own where one thread is allowed. */
+static rw_status run_library(const struct gemm *g, const struct gemm_plan *p, int64_t tiles, char *scratch)
+{
+    int failed = RW_OK;
+#pragma omp parallel num_threads(p->threads) if (p->threads > 1)
+    {
+        const int allowed = omp_get_max_threads();
+        omp_set_num_threads(1);
+#pragma omp for schedule(dynamic, 1)
+        for (int64_t i = 0; i < tiles; i++) {
+            const struct gemm_tile t = tile_of(g, p, i);
+            const rw_status status = rw_gemm_library_tile(g, p, &t, omp_get_thread_num(), scratch);
+            if (status) __atomic_store_n(&failed, (int)status, __ATOMIC_RELAXED);
+        }
+        omp_set_num_threads(allowed);
+    }
+    return (rw_status)failed;
+}
+
+static void run_own(const struct gemm *g, const struct gemm_plan *p, int64_t tiles, rw_gemm_tile_fn tile)
+{
+#pragma omp parallel for num_threads(p->threads) schedule(dynamic, 1) if (p->threads > 1)
+    for (int64_t i = 0; i < tiles; i++) {
+        const struct gemm_tile t = tile_of(g, p, i);
+        tile(g, t.item, t.row, t.rows, t.col, t.cols);
+    }
+}
+
+rw_status rw_gemm_run(const rw_kernel *k, struct gemm *g, rw_gemm_tile_fn tile)
+{
+    const struct rw_cpu *const cpu = k->device;
+    struct gemm_plan p;
+    RW_CHECK(rw_gemm_make_plan(g, cpu->onednn, k->threads, false, &p));
+    const int64_t tiles = g->n_batch * p.tiles_m * p.tiles_n;
+    if (!tiles) return RW_OK;
+    if (k->workspace_bytes < p.workspace) return RW_ERR_MEMORY;
+    if (g->panels || p.amx) return rw_gemm_run_made(g, &p, tile, k->workspace);
+    if (p.own) {
+        run_own(g, &p, tiles, tile);
+        return RW_OK;
+    }
+    char *scratch = k->workspace;
+    if (g->a.pack_bytes) pack(g, &g->a, p.threads, scratch, g->m, g->k);
+    scratch += g->a.pack_bytes;
+    if (g->b.pack_bytes) pack(g, &g->b, p.threads, scratch, g->k, g->n);
+    scratch += g->b.pack_bytes;
+    return run_library(g, &p, tiles, scratch);
+}
