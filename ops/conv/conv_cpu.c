@@ -79,9 +79,6 @@ static void run_own(const rw_kernel *k, enum rw_conv_kind kind, const struct rw_
 }
 
 /* ops/matmul: the same instruction set's. */
-void RW_ISA_NAME(rw_gemm_own_tile)(const struct gemm *g, int64_t item, int64_t row, int64_t rows, int64_t col,
-                                   int64_t cols);
-
 static struct conv_operands operands_of(const rw_kernel *k, enum rw_conv_kind kind)
 {
     const struct rw_conv_attrs *const a = k->attrs;
@@ -135,7 +132,7 @@ static rw_status run(const rw_kernel *kernel, enum rw_conv_kind kind)
     }
     if (rw_conv_is_product(&c, kind)) {
         RW_CHECK(make_whole(&k, &c, &o));
-        return rw_conv_run_product(&k, kind, &c, &o, RW_ISA_NAME(rw_gemm_own_tile));
+        return rw_conv_run_product(&k, kind, &c, &o, &RW_ISA_NAME(rw_gemm_loops));
     }
     bool done = false;
     RW_CHECK(rw_conv_run_library(&k, kind, &c, &o, &done));

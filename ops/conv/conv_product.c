@@ -139,7 +139,7 @@ size_t rw_conv_product_workspace(const rw_op_call *call, const struct rw_conv *c
 }
 
 rw_status rw_conv_run_product(const rw_kernel *k, enum rw_conv_kind kind, const struct rw_conv *c,
-                              const struct conv_operands *o, rw_gemm_tile_fn tile)
+                              const struct conv_operands *o, const struct gemm_loops *loops)
 {
     const size_t size = rw_dtype_size(c->dtype);
     const int64_t met = c->c * c->kh * c->kw;
@@ -152,5 +152,5 @@ rw_status rw_conv_run_product(const rw_kernel *k, enum rw_conv_kind kind, const 
     g.bias = o->bias;
     g.sum = o->sum;
     g.c = o->to;
-    return rw_gemm_run(k, &g, tile);
+    return rw_gemm_run(k, &g, loops);
 }

@@ -31,7 +31,7 @@ bool rw_conv_library_errs(const struct rw_conv *c, enum rw_conv_kind kind);
 bool rw_conv_is_product(const struct rw_conv *c, enum rw_conv_kind kind);
 size_t rw_conv_product_workspace(const rw_op_call *call, const struct rw_conv *c, enum rw_conv_kind kind, bool third);
 rw_status rw_conv_run_product(const rw_kernel *k, enum rw_conv_kind kind, const struct rw_conv *c,
-                              const struct conv_operands *o, rw_gemm_tile_fn tile);
+                              const struct conv_operands *o, const struct gemm_loops *loops);
 
 /* Is dx made as forward is, of dy by the weight turned half round? That convolution; and its weight. */
 bool rw_conv_rotates(const struct rw_conv *c, enum rw_conv_kind kind);

@@ -4,9 +4,6 @@
 #include "ops/matmul/codes_product.h"
 #include "ops/matmul/gemm.h"
 
-void RW_ISA_NAME(rw_gemm_own_tile)(const struct gemm *g, int64_t item, int64_t row, int64_t rows, int64_t col,
-                                   int64_t cols);
-
 static void make(const void *of, int64_t row, int64_t col, int64_t n, void *to)
 {
     f8_matrix_row(of, row, col, n, to);
@@ -30,7 +27,7 @@ static rw_status run(const rw_kernel *k, bool adds)
     g.has_bias = !adds && more;
     g.bias = g.has_bias ? more : NULL;
     g.c = k->out[0].data;
-    return rw_gemm_run(k, &g, RW_ISA_NAME(rw_gemm_own_tile));
+    return rw_gemm_run(k, &g, &RW_ISA_NAME(rw_gemm_loops));
 }
 
 rw_status RW_ISA_NAME(rw_linear_of_codes_cpu)(const rw_kernel *k);

@@ -1,5 +1,5 @@
 /* Matrix products out of layouts: extents, strides, and which operands a library takes as they lie. See gemm.h. */
-#include "ops/matmul/gemm_plan.h"
+#include "ops/matmul/gemm.h"
 
 static int64_t stride_of(const rw_layout *l, int axis)
 {
@@ -28,8 +28,7 @@ static void join_rows(struct gemm *g)
     for (int i = 0; i < g->batch_rank; i++) g->n_batch *= g->batch[i];
 }
 
-/* An axis of extent 1 may have any stride: give it one that a library takes. */
-static void tidy(struct gemm_operand *x, int64_t rows, int64_t cols)
+void rw_gemm_tidy(struct gemm_operand *x, int64_t rows, int64_t cols)
 {
     if (cols == 1 && rows == 1) x->row = x->col = 1;
     else if (cols == 1) x->col = 1;
@@ -50,8 +49,8 @@ static void finish(struct gemm *g, const rw_layout *a, const rw_layout *b)
 {
     join_rows(g);
     g->c_row = g->n;
-    tidy(&g->a, g->m, g->k);
-    tidy(&g->b, g->k, g->n);
+    rw_gemm_tidy(&g->a, g->m, g->k);
+    rw_gemm_tidy(&g->b, g->k, g->n);
     const int64_t size = (int64_t)rw_dtype_size(g->dtype);
     g->a.pack_bytes = library_takes(&g->a, g->m, g->k) ? 0 : dense_bytes(g->n_batch * g->m * g->k * size);
     g->b.pack_bytes = library_takes(&g->b, g->k, g->n) ? 0 : dense_bytes(g->n_batch * g->k * g->n * size);
@@ -101,17 +100,6 @@ void rw_gemm_of_linear(struct gemm *g, const rw_layout *x, const rw_layout *weig
 void rw_gemm_of_panels(struct gemm *g, int64_t m, int64_t n, int64_t k, rw_dtype dtype)
 {
     *g = (struct gemm){ .dtype = dtype, .to = dtype, .m = m, .n = n, .k = k, .c_row = n, .n_batch = 1, .panels = true };
-}
-
-void rw_gemm_describe_panel(const struct gemm *g, const struct gemm_panels *a, const struct gemm_panels *b,
-                            struct gemm_operand *ret_a, struct gemm_operand *ret_b)
-{
-    *ret_a = g->from_a.turned ? (struct gemm_operand){ .row = 1, .col = a->wide }
-                              : (struct gemm_operand){ .row = g->k, .col = 1 };
-    *ret_b = g->from_b.turned ? (struct gemm_operand){ .row = 1, .col = g->k }
-                              : (struct gemm_operand){ .row = b->wide, .col = 1 };
-    tidy(ret_a, a->wide, g->k);
-    tidy(ret_b, g->k, b->wide);
 }
 
 void rw_gemm_describe_dense(const struct gemm *g, struct gemm_operand *x, int64_t rows, int64_t cols)

@@ -1,11 +1,13 @@
 /*
  * Batches of matrix products, c[i] = a[i] b[i] + bias (+ c[i]): what the kernels of this family share.
  *
- * Three ways. The matrix unit of processors that have one, for large products of bfloat16 (gemm_amx.h). oneDNN for
- * others of bfloat16, and for float32. The library's own loops (gemm_own_tmpl.h) for float64, for very small matrices,
- * where a library call costs more than the product, for few rows of a beside a large b, and for processors that oneDNN
- * has no fast code for. Each way c is cut into tiles by its shape alone, each tile is computed by one thread and k is
- * never split: the bits do not depend on the number of threads.
+ * Four ways. The matrix unit of processors that have one, for large products of bfloat16 (gemm_amx.h). oneDNN for
+ * others of bfloat16, and for float32. oneDNN's float32 for large products of a 16-bit type that the processor does not
+ * multiply, or no faster than float32: parts of the operands are widened when a tile comes to them (gemm_wide.c). The
+ * library's own loops (gemm_own_tmpl.h) for float64, for very small matrices, where a library call costs more than the
+ * product, for few rows of a beside a large b, and for processors that oneDNN has no fast code for. Each way c is cut
+ * into tiles by its shape alone, each tile is computed by one thread, and its sums over k are cut by the shape if at
+ * all: the bits do not depend on the number of threads.
  */
 #ifndef RW_OPS_MATMUL_GEMM_H
 #define RW_OPS_MATMUL_GEMM_H
@@ -73,16 +75,29 @@ void rw_gemm_of_linear(struct gemm *g, const rw_layout *x, const rw_layout *weig
 /* The same of a [m, k] and b [k, n], dense in float32 or 16 bits, which are made panel by panel. */
 void rw_gemm_of_panels(struct gemm *g, int64_t m, int64_t n, int64_t k, rw_dtype dtype);
 
+/* An axis of extent 1 may have any stride: give it one that a library takes. */
+void rw_gemm_tidy(struct gemm_operand *x, int64_t rows, int64_t cols);
+
 /* The operand is a dense copy from now on: its strides. */
 void rw_gemm_describe_dense(const struct gemm *g, struct gemm_operand *x, int64_t rows, int64_t cols);
 
 /* Bytes of workspace that a call's product takes on the CPU. Makes the library's primitives; SIZE_MAX when it can't. */
 size_t rw_gemm_workspace_cpu(const rw_op_call *call, const struct gemm *g);
 
-/* Carries it out. tile: the own loops of this instruction set. */
-typedef void (*rw_gemm_tile_fn)(const struct gemm *g, int64_t item, int64_t row, int64_t rows, int64_t col,
-                                int64_t cols);
-rw_status rw_gemm_run(const rw_kernel *k, struct gemm *g, rw_gemm_tile_fn tile);
+/* What a product takes of the instruction set that runs. */
+struct gemm_loops {
+    /* The own loops: a tile of c. */
+    void (*tile)(const struct gemm *g, int64_t item, int64_t row, int64_t rows, int64_t col, int64_t cols);
+    /* n numbers of 16 bits, `step` apart, as float32. They may be the second half of what `to` has room for. */
+    void (*widen)(rw_dtype dtype, const void *from, int64_t step, int64_t n, float *to);
+    /* Sums of a tile, whose rows are `across` apart, become c from element `at` on: bias, addend, one rounding. */
+    void (*round)(const struct gemm *g, const float *sums, int64_t across, int64_t at, int64_t rows, int64_t col,
+                  int64_t cols);
+};
+extern const struct gemm_loops rw_gemm_loops_base, rw_gemm_loops_v3, rw_gemm_loops_v4;
+
+/* Carries it out. */
+rw_status rw_gemm_run(const rw_kernel *k, struct gemm *g, const struct gemm_loops *loops);
 
 /* Where batch element `item` of an operand starts, in elements. */
 static inline int64_t rw_gemm_start(const struct gemm *g, const struct gemm_operand *x, int64_t item)

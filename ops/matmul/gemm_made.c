@@ -33,7 +33,7 @@ static void make_panel(const struct gemm *g, const struct gemm_source *from, con
 struct making {
     const struct gemm *g;
     const struct gemm_plan *p;
-    rw_gemm_tile_fn tile;
+    const struct gemm_loops *loops;
     struct gemm_panels held, passing;
     int64_t held_tiles; /* of the whole */
     bool all_made;      /* every panel of the other has a place */
@@ -72,7 +72,7 @@ static rw_status run_made_tile(const struct making *m, int64_t h, int64_t i, con
         rw_gemm_amx_tile(&g, g.a.data, g.b.data, t.rows, t.cols, p->holds_a,
                          (float *)(void *)(m->scratch + (size_t)thread * p->scratch));
     else if (!p->own) return rw_gemm_library_tile(&g, p, &t, thread, m->scratch);
-    else m->tile(&g, 0, 0, t.rows, 0, t.cols);
+    else m->loops->tile(&g, 0, 0, t.rows, 0, t.cols);
     return RW_OK;
 }
 
@@ -112,9 +112,10 @@ static void make_all(const struct making *m)
     for (int64_t i = 0; i < m->passing.n; i++) make(m, false, i, 1, m->at_passing + (size_t)i * m->passing.bytes);
 }
 
-rw_status rw_gemm_run_made(const struct gemm *g, const struct gemm_plan *p, rw_gemm_tile_fn tile, char *workspace)
+rw_status rw_gemm_run_made(const struct gemm *g, const struct gemm_plan *p, const struct gemm_loops *loops,
+                           char *workspace)
 {
-    struct making m = { .g = g, .p = p, .tile = tile };
+    struct making m = { .g = g, .p = p, .loops = loops };
     m.held = p->holds_a ? p->a : p->b;
     m.passing = p->holds_a ? p->b : p->a;
     m.held_tiles = p->holds_a ? p->tiles_m : p->tiles_n;

@@ -1,8 +1,6 @@
 /* Matrix products on the CPU: which way a product is carried out, and how it is cut into tiles. See gemm.h. */
 #include "ops/matmul/gemm_plan.h"
 
-#include "device/cpu/cpu.h"
-#include "device/cpu/isa.h"
 #include "ops/common/util.h"
 #include "ops/matmul/gemm_amx.h"
 
@@ -15,30 +13,8 @@
 #define TILE_N 384
 #define TILE_LEAST 64
 #define TILES_WANTED 8
-
-/* ---- what the matrix unit takes: here, in code that runs on every processor ---- */
-
-/* With fewer rows, columns or numbers along the depth, blocks are filled with zeros for the most part. */
-#define LEAST_EXTENT 32
-/* Panels have all the depth, and are to fit a cache: deeper products are left to the library. */
-#define MOST_DEPTH 8192
-/* From this many multiplications on packing pays. */
-#define LEAST_PRODUCT ((double)(1 << 21))
-
-static bool lies_packable(const struct gemm_operand *x)
-{
-    return !x->pack_bytes && (x->row == 1 || x->col == 1);
-}
-
-bool rw_gemm_amx_takes(const struct gemm *g)
-{
-    if (g->dtype != RW_BF16 || g->n_batch != 1 || !rw_cpu_has_amx()) return false;
-    if (g->m < LEAST_EXTENT || g->n < LEAST_EXTENT || g->k < LEAST_EXTENT || g->k > MOST_DEPTH) return false;
-    if (!g->panels && (!lies_packable(&g->a) || !lies_packable(&g->b))) return false;
-    return (double)g->m * (double)g->n * (double)g->k >= LEAST_PRODUCT;
-}
-
-/* ---- the plan ---- */
+/* Where parts of the operands are widened, both and the sums are to stay in a cache. */
+#define WIDE_TILE 256
 
 /* Equal tiles, as many as wanted, multiples of `align` but for the last. */
 static int64_t even_tile(int64_t extent, int64_t most, int64_t align)
@@ -81,6 +57,18 @@ static struct gemm_panels panels_of(const struct gemm *g, bool amx, int64_t exte
     return p;
 }
 
+/* Strides of the operands in their panels. */
+static void describe_panel(const struct gemm *g, const struct gemm_panels *a, const struct gemm_panels *b,
+                           struct gemm_operand *ret_a, struct gemm_operand *ret_b)
+{
+    *ret_a = g->from_a.turned ? (struct gemm_operand){ .row = 1, .col = a->wide }
+                              : (struct gemm_operand){ .row = g->k, .col = 1 };
+    *ret_b = g->from_b.turned ? (struct gemm_operand){ .row = 1, .col = g->k }
+                              : (struct gemm_operand){ .row = b->wide, .col = 1 };
+    rw_gemm_tidy(ret_a, a->wide, g->k);
+    rw_gemm_tidy(ret_b, g->k, b->wide);
+}
+
 /* Held is what makes the fewest numbers anew: as often as it has panels, all of the other operand is made. */
 static void set_panels(struct gemm *g, struct gemm_plan *p)
 {
@@ -89,7 +77,7 @@ static void set_panels(struct gemm *g, struct gemm_plan *p)
         p->holds_a = true;
         p->a = (struct gemm_panels){ .tiles = p->tiles_m, .wide = g->m, .n = 1 };
         p->b = panels_of(g, false, g->n, p->tile_n, p->tiles_n, 1);
-        rw_gemm_describe_panel(g, &p->a, &p->b, &no_panel, &g->b);
+        describe_panel(g, &p->a, &p->b, &no_panel, &g->b);
         return;
     }
     const int64_t size = (g->k ? g->k : 1) * (int64_t)rw_dtype_size(g->dtype);
@@ -99,7 +87,7 @@ static void set_panels(struct gemm *g, struct gemm_plan *p)
     p->holds_a = for_a == for_b ? p->a.bytes <= p->b.bytes : for_a < for_b;
     if (p->holds_a) p->b = panels_of(g, p->amx, g->n, p->tile_n, p->tiles_n, 1);
     else p->a = panels_of(g, p->amx, g->m, p->tile_m, p->tiles_m, 1);
-    if (!p->amx) rw_gemm_describe_panel(g, &p->a, &p->b, &g->a, &g->b);
+    if (!p->amx) describe_panel(g, &p->a, &p->b, &g->a, &g->b);
 }
 
 size_t rw_gemm_panel_bytes(const struct gemm_plan *p)
@@ -112,9 +100,12 @@ static struct rw_matmul_signature signature_of(const struct gemm *g, const struc
                                                bool last_n)
 {
     const bool pack_a = g->a.pack_bytes, pack_b = g->b.pack_bytes;
+    const int64_t rows = last_m ? g->m - (p->tiles_m - 1) * p->tile_m : p->tile_m;
+    const int64_t cols = last_n ? g->n - (p->tiles_n - 1) * p->tile_n : p->tile_n;
+    if (p->wide) return rw_gemm_wide_signature(g, p, rows, cols);
     return (struct rw_matmul_signature){
-        .m = last_m ? g->m - (p->tiles_m - 1) * p->tile_m : p->tile_m,
-        .n = last_n ? g->n - (p->tiles_n - 1) * p->tile_n : p->tile_n,
+        .m = rows,
+        .n = cols,
         .k = g->k,
         .a_row = pack_a ? g->k : g->a.row,
         .a_col = pack_a ? 1 : g->a.col,
@@ -190,6 +181,20 @@ static void plan_amx(struct gemm *g, struct gemm_plan *p)
     p->workspace = rw_gemm_panel_bytes(p) + (size_t)p->threads * p->scratch;
 }
 
+/* Tiles as they suit parts of operands that stay in the second cache, for float32. */
+static rw_status plan_wide(const struct gemm *g, struct rw_onednn *onednn, bool planning, struct gemm_plan *p)
+{
+    p->wide = true;
+    p->depth = rw_gemm_wide_depth(g);
+    cut(g, p, WIDE_TILE, WIDE_TILE);
+    RW_CHECK(ask_library(g, onednn, planning, p));
+    const int64_t tiles = g->n_batch * p->tiles_m * p->tiles_n;
+    if (tiles < p->threads) p->threads = (int)tiles;
+    p->scratch += rw_gemm_wide_scratch(p);
+    p->workspace = (size_t)p->threads * p->scratch;
+    return RW_OK;
+}
+
 rw_status rw_gemm_make_plan(struct gemm *g, struct rw_onednn *onednn, int threads, bool planning,
                             struct gemm_plan *ret)
 {
@@ -204,6 +209,11 @@ rw_status rw_gemm_make_plan(struct gemm *g, struct rw_onednn *onednn, int thread
         plan_amx(g, ret);
         return RW_OK;
     }
+    if (rw_gemm_is_widened(g)) {
+        RW_CHECK(plan_wide(g, onednn, planning, ret));
+        if (!ret->own) return RW_OK;
+        *ret = (struct gemm_plan){ .threads = threads_for(g, threads) };
+    }
     cut(g, ret, TILE_M, TILE_N);
     if (g->panels) set_panels(g, ret);
     RW_CHECK(ask_library(g, onednn, planning, ret));
@@ -212,12 +222,4 @@ rw_status rw_gemm_make_plan(struct gemm *g, struct rw_onednn *onednn, int thread
         ret->workspace = (size_t)(g->a.pack_bytes + g->b.pack_bytes) + rw_gemm_panel_bytes(ret) +
                          (size_t)ret->threads * ret->scratch;
     return RW_OK;
-}
-
-size_t rw_gemm_workspace_cpu(const rw_op_call *call, const struct gemm *g)
-{
-    const struct rw_cpu *const cpu = call->device;
-    struct gemm own = *g;
-    struct gemm_plan p;
-    return rw_gemm_make_plan(&own, cpu->onednn, call->threads, true, &p) ? SIZE_MAX : p.workspace;
 }

@@ -1,4 +1,4 @@
-/* How a product is carried out on the CPU: what gemm_plan.c decides, and gemm_run.c and gemm_made.c do. See gemm.h. */
+/* How a product is carried out on the CPU: what gemm_plan.c decides, and others do. See gemm.h. */
 #ifndef RW_OPS_MATMUL_GEMM_PLAN_H
 #define RW_OPS_MATMUL_GEMM_PLAN_H
 
@@ -12,8 +12,9 @@ struct gemm_panels {
 
 /* How a product is carried out: a function of shapes and strides alone. */
 struct gemm_plan {
-    bool own; /* the own loops, no workspace */
-    bool amx; /* the matrix unit, from panels of packed blocks (gemm_amx.h) */
+    bool own;  /* the own loops, no workspace */
+    bool amx;  /* the matrix unit, from panels of packed blocks (gemm_amx.h) */
+    bool wide; /* oneDNN's float32, from parts of the operands that are widened (gemm_wide.c) */
     int64_t tile_m, tile_n, tiles_m, tiles_n;
     struct rw_onednn_primitive *primitive[2][2]; /* [last row of tiles][last column of tiles] */
     size_t scratch;                              /* per thread */
@@ -21,6 +22,7 @@ struct gemm_plan {
     int threads;
     struct gemm_panels a, b; /* where there are any */
     bool holds_a;            /* a panel of a, while threads make panels of b; else the other way round */
+    int64_t depth;           /* of the parts that are widened */
 };
 
 /* Planning, the library's primitives are made; a run finds them. g's operands are those of the plan from then on. */
@@ -29,10 +31,6 @@ rw_status rw_gemm_make_plan(struct gemm *g, struct rw_onednn *onednn, int thread
 
 /* Of panels, one for each thread, or all of them where there are no more. */
 size_t rw_gemm_panel_bytes(const struct gemm_plan *p);
-
-/* Strides of the operands in their panels. */
-void rw_gemm_describe_panel(const struct gemm *g, const struct gemm_panels *a, const struct gemm_panels *b,
-                            struct gemm_operand *ret_a, struct gemm_operand *ret_b);
 
 struct gemm_tile {
     int64_t item, row, rows, col, cols;
@@ -44,6 +42,24 @@ rw_status rw_gemm_library_tile(const struct gemm *g, const struct gemm_plan *p, 
                                char *scratch);
 
 /* A product whose operands are made. */
-rw_status rw_gemm_run_made(const struct gemm *g, const struct gemm_plan *p, rw_gemm_tile_fn tile, char *workspace);
+rw_status rw_gemm_run_made(const struct gemm *g, const struct gemm_plan *p, const struct gemm_loops *loops,
+                           char *workspace);
+
+/* ---- products of 16-bit types in float32: gemm_wide.c ---- */
+
+/* In gemm_onednn.c, which knows the processor. */
+bool rw_gemm_is_widened(const struct gemm *g);
+
+/* Of one product by the library: rows and columns of a tile, or of the last ones. */
+struct rw_matmul_signature rw_gemm_wide_signature(const struct gemm *g, const struct gemm_plan *p, int64_t rows,
+                                                  int64_t cols);
+
+/* How deep the parts are, and what a thread has of them and of their product beside p->scratch. */
+int64_t rw_gemm_wide_depth(const struct gemm *g);
+size_t rw_gemm_wide_scratch(const struct gemm_plan *p);
+
+/* One tile, in the calling thread. */
+rw_status rw_gemm_wide_tile(const struct gemm *g, const struct gemm_plan *p, const struct gemm_loops *loops,
+                            const struct gemm_tile *t, int thread, char *scratch);
 
 #endif

@@ -38,7 +38,7 @@ rw_status RW_ISA_NAME(rw_matmul_cpu)(const rw_kernel *k)
     g.a.data = k->in[0].data;
     g.b.data = k->in[1].data;
     g.c = k->out[0].data;
-    return rw_gemm_run(k, &g, RW_ISA_NAME(rw_gemm_own_tile));
+    return rw_gemm_run(k, &g, &RW_ISA_NAME(rw_gemm_loops));
 }
 
 rw_status RW_ISA_NAME(rw_matmul_add_cpu)(const rw_kernel *k);
@@ -52,7 +52,7 @@ rw_status RW_ISA_NAME(rw_matmul_add_cpu)(const rw_kernel *k)
     g.adds = rw_kernel_has(k, 0); /* else it is rw_matmul */
     g.sum = k->in[0].data;
     g.c = k->out[0].data;
-    return rw_gemm_run(k, &g, RW_ISA_NAME(rw_gemm_own_tile));
+    return rw_gemm_run(k, &g, &RW_ISA_NAME(rw_gemm_loops));
 }
 
 /* Of x, weight and perhaps a bias, inputs from `x` on, into output `to`. */
@@ -68,7 +68,7 @@ static rw_status linear_to(const rw_kernel *k, int x, int to)
     g.adds = x > 0;
     g.sum = g.adds ? k->in[0].data : NULL;
     g.c = k->out[to].data;
-    return rw_gemm_run(k, &g, RW_ISA_NAME(rw_gemm_own_tile));
+    return rw_gemm_run(k, &g, &RW_ISA_NAME(rw_gemm_loops));
 }
 
 rw_status RW_ISA_NAME(rw_linear_cpu)(const rw_kernel *k);

@@ -188,9 +188,6 @@ MAKE(bf16, RW_BF16)
 MAKE(f16, RW_F16)
 MAKE(f64, RW_F64)
 
-void RW_ISA_NAME(rw_gemm_own_tile)(const struct gemm *g, int64_t item, int64_t row, int64_t rows, int64_t col,
-                                   int64_t cols);
-
 rw_status RW_ISA_NAME(rw_linear_quantized_cpu)(const rw_kernel *k);
 rw_status RW_ISA_NAME(rw_linear_quantized_cpu)(const rw_kernel *k)
 {
@@ -206,5 +203,5 @@ rw_status RW_ISA_NAME(rw_linear_quantized_cpu)(const rw_kernel *k)
     g.from_b.of = &w;
     g.bias = g.has_bias ? k->in[2].data : NULL;
     g.c = k->out[0].data;
-    return rw_gemm_run(k, &g, RW_ISA_NAME(rw_gemm_own_tile));
+    return rw_gemm_run(k, &g, &RW_ISA_NAME(rw_gemm_loops));
 }

@@ -96,72 +96,129 @@ static void expect_exact(struct fixture *b, rw_tensor *y, const struct extents *
     free(are), free(a), free(columns);
 }
 
+static void as_operands_lie(rw_dtype dtype)
+{
+    for (int i = 0; i < N_EXTENTS; i++)
+        for (int lie = 0; lie < 4; lie++) {
+            const struct extents *const e = &extents[i];
+            struct fixture b = fixture_open(1, 1 + lie);
+            rw_tensor *const x = operand(&b, dtype, A, e->m, e->k, lie & 1);
+            rw_tensor *const y = operand(&b, dtype, B, e->k, e->n, lie & 2);
+            expect_exact(&b, rw_matmul(b.t, x, y), e, false, false, "a product");
+            fixture_close(&b);
+        }
+}
+
+static void with_a_bias(rw_dtype dtype)
+{
+    for (int i = 0; i < N_EXTENTS; i++)
+        for (int turned = 0; turned < 2; turned++) {
+            const struct extents *const e = &extents[i];
+            struct fixture b = fixture_open(1, 2);
+            rw_tensor *const x = operand(&b, dtype, A, e->m, e->k, false);
+            rw_tensor *const w = rw_transpose(b.t, operand(&b, dtype, B, e->k, e->n, turned), 0, 1);
+            rw_tensor *const row = operand(&b, dtype, BIAS, 1, e->n, false);
+            rw_tensor *const bias = rw_contiguous(b.t, rw_reshape(b.t, row, RW_SHAPE(e->n)));
+            expect_exact(&b, rw_linear(b.t, x, w, bias), e, true, false, "with a bias");
+            fixture_close(&b);
+        }
+}
+
+/* Of 16 bits the sum may be of float32, as a weight's gradient is. */
+static void beside_a_sum(rw_dtype dtype)
+{
+    for (int i = 0; i < N_EXTENTS; i++)
+        for (int wide = 0; wide < 2; wide++) {
+            const struct extents *const e = &extents[i];
+            struct fixture b = fixture_open(1, 2);
+            const rw_dtype to = wide && rw_dtype_size(dtype) == 2 ? RW_F32 : dtype;
+            rw_tensor *const x = operand(&b, dtype, A, e->m, e->k, true);
+            rw_tensor *const y = operand(&b, dtype, B, e->k, e->n, false);
+            rw_tensor *const sum = rw_contiguous(b.t, operand(&b, to, SUM, e->m, e->n, false));
+            expect_exact(&b, rw_matmul_add_at(RW_HERE, b.t, sum, x, y), e, false, true, "beside a sum");
+            fixture_close(&b);
+        }
+}
+
+/* A batch of two, whose second factors are the first ones with their signs turned; numbers of a row lie two apart. */
+static void of_a_batch(rw_dtype dtype)
+{
+    for (int i = 0; i < N_EXTENTS; i++) {
+        const struct extents *const e = &extents[i];
+        struct fixture b = fixture_open(1, 2);
+        rw_tensor *const x = operand(&b, dtype, A, e->m, e->k, false);
+        rw_tensor *const y = operand(&b, dtype, B, e->k, e->n, i % 2);
+        rw_tensor *const none = rw_full(b.t, dtype, RW_SHAPE(2, e->m, e->k), NAN);
+        rw_tensor *const both = rw_stack(b.t, (rw_tensor *[]){ x, x }, 2, 0);
+        rw_tensor *const apart = rw_select(b.t, rw_stack(b.t, (rw_tensor *[]){ both, none }, 2, 3), 3, 0);
+        rw_tensor *const signs = rw_stack(b.t, (rw_tensor *[]){ y, rw_neg(b.t, y) }, 2, 0);
+        rw_tensor *const z = rw_matmul(b.t, apart, signs);
+        expect_exact(&b, rw_select(b.t, z, 0, 0), e, false, false, "the first of a batch");
+        expect_exact(&b, rw_neg(b.t, rw_select(b.t, z, 0, 1)), e, false, false, "the second of a batch");
+        fixture_close(&b);
+    }
+}
+
+/* Rows of factors at random, by several numbers of threads. */
+static void by_threads(rw_dtype dtype)
+{
+    for (int i = 0; i < N_EXTENTS; i++) {
+        const struct extents *const e = &extents[i];
+        const size_t bytes = (size_t)(e->m * e->n) * rw_dtype_size(dtype);
+        unsigned char *const first = malloc(bytes), *const other = malloc(bytes);
+        for (int threads = 1; threads <= 5; threads += 2) {
+            struct fixture b = fixture_open(7, threads);
+            rw_tensor *const x = rw_randn(b.t, dtype, RW_SHAPE(e->m, e->k));
+            rw_tensor *const y = rw_randn(b.t, dtype, RW_SHAPE(e->k, e->n));
+            rw_tensor *const z = rw_matmul(b.t, x, y);
+            cr_assert_eq(rw_read(b.t, z, threads == 1 ? first : other, bytes), RW_OK);
+            if (threads > 1)
+                cr_assert_eq(first_difference(first, other, bytes), -1, "%s, extents %d, %d threads",
+                             rw_dtype_name(dtype), i, threads);
+            fixture_close(&b);
+        }
+        free(first), free(other);
+    }
+}
+
+static void for_each_type(void (*holds)(rw_dtype dtype))
+{
+    for (int d = 0; d < 4; d++) holds(types[d]);
+}
+
 Test(whole_products, as_operands_lie)
 {
-    for (int d = 0; d < 4; d++)
-        for (int i = 0; i < N_EXTENTS; i++)
-            for (int lie = 0; lie < 4; lie++) {
-                const struct extents *const e = &extents[i];
-                struct fixture b = fixture_open(1, 1 + lie);
-                rw_tensor *const x = operand(&b, types[d], A, e->m, e->k, lie & 1);
-                rw_tensor *const y = operand(&b, types[d], B, e->k, e->n, lie & 2);
-                expect_exact(&b, rw_matmul(b.t, x, y), e, false, false, "a product");
-                fixture_close(&b);
-            }
+    for_each_type(as_operands_lie);
 }
 
 Test(whole_products, with_a_bias)
 {
-    for (int d = 0; d < 4; d++)
-        for (int i = 0; i < N_EXTENTS; i++)
-            for (int turned = 0; turned < 2; turned++) {
-                const struct extents *const e = &extents[i];
-                struct fixture b = fixture_open(1, 2);
-                rw_tensor *const x = operand(&b, types[d], A, e->m, e->k, false);
-                rw_tensor *const w = rw_transpose(b.t, operand(&b, types[d], B, e->k, e->n, turned), 0, 1);
-                rw_tensor *const row = operand(&b, types[d], BIAS, 1, e->n, false);
-                rw_tensor *const bias = rw_contiguous(b.t, rw_reshape(b.t, row, RW_SHAPE(e->n)));
-                expect_exact(&b, rw_linear(b.t, x, w, bias), e, true, false, "with a bias");
-                fixture_close(&b);
-            }
+    for_each_type(with_a_bias);
 }
 
-/* Of 16 bits the sum may be of float32, as a weight's gradient is. */
 Test(whole_products, beside_a_sum)
 {
-    for (int d = 0; d < 4; d++)
-        for (int i = 0; i < N_EXTENTS; i++)
-            for (int wide = 0; wide < 2; wide++) {
-                const struct extents *const e = &extents[i];
-                struct fixture b = fixture_open(1, 2);
-                const rw_dtype to = wide && rw_dtype_size(types[d]) == 2 ? RW_F32 : types[d];
-                rw_tensor *const x = operand(&b, types[d], A, e->m, e->k, true);
-                rw_tensor *const y = operand(&b, types[d], B, e->k, e->n, false);
-                rw_tensor *const sum = rw_contiguous(b.t, operand(&b, to, SUM, e->m, e->n, false));
-                expect_exact(&b, rw_matmul_add_at(RW_HERE, b.t, sum, x, y), e, false, true, "beside a sum");
-                fixture_close(&b);
-            }
+    for_each_type(beside_a_sum);
 }
 
-/* Rows of factors at random, by several numbers of threads. */
+Test(whole_products, of_a_batch)
+{
+    for_each_type(of_a_batch);
+}
+
 Test(whole_products, any_number_of_threads_gives_the_same_bytes)
 {
-    for (int d = 0; d < 4; d++)
-        for (int i = 0; i < N_EXTENTS; i++) {
-            const struct extents *const e = &extents[i];
-            const size_t bytes = (size_t)(e->m * e->n) * rw_dtype_size(types[d]);
-            unsigned char *const first = malloc(bytes), *const other = malloc(bytes);
-            for (int threads = 1; threads <= 5; threads += 2) {
-                struct fixture b = fixture_open(7, threads);
-                rw_tensor *const x = rw_randn(b.t, types[d], RW_SHAPE(e->m, e->k));
-                rw_tensor *const y = rw_randn(b.t, types[d], RW_SHAPE(e->k, e->n));
-                rw_tensor *const z = rw_matmul(b.t, x, y);
-                cr_assert_eq(rw_read(b.t, z, threads == 1 ? first : other, bytes), RW_OK);
-                if (threads > 1)
-                    cr_assert_eq(first_difference(first, other, bytes), -1, "%s, extents %d, %d threads",
-                                 rw_dtype_name(types[d]), i, threads);
-                fixture_close(&b);
-            }
-            free(first), free(other);
-        }
+    for_each_type(by_threads);
+}
+
+/* Each test is a process of its own: the instruction set is not chosen yet. */
+Test(whole_products, where_the_processor_does_not_multiply_bfloat16)
+{
+    if (test_device() != RW_DEVICE_CPU) cr_skip_test("of the CPU");
+    setenv("REWIND_ISA", "v3", 1);
+    as_operands_lie(RW_BF16);
+    with_a_bias(RW_BF16);
+    beside_a_sum(RW_BF16);
+    of_a_batch(RW_BF16);
+    by_threads(RW_BF16);
 }

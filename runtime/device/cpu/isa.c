@@ -52,9 +52,39 @@ enum rw_isa rw_cpu_isa(void)
     return (enum rw_isa)once(&chosen, choose);
 }
 
-#if defined(RW_HAVE_AMX) && defined(RW_HAVE_ISA_V4) && defined(__linux__)
+#if defined(RW_HAVE_ISA_V4)
 
 #include <cpuid.h>
+
+static bool has_tiles_of_bf16(void)
+{
+    unsigned a, b, c, d;
+    return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & bit_AMX_TILE) && (d & bit_AMX_BF16);
+}
+
+static int multiplies_bf16(void)
+{
+    if (rw_cpu_isa() != RW_ISA_V4 || !__builtin_cpu_supports("avx512bf16")) return 0;
+    return has_tiles_of_bf16() || !__builtin_cpu_is("intel");
+}
+
+#else
+
+static int multiplies_bf16(void)
+{
+    return 0;
+}
+
+#endif
+
+bool rw_cpu_multiplies_bf16(void)
+{
+    static int chosen;
+    return once(&chosen, multiplies_bf16);
+}
+
+#if defined(RW_HAVE_AMX) && defined(RW_HAVE_ISA_V4) && defined(__linux__)
+
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -65,10 +95,8 @@ enum rw_isa rw_cpu_isa(void)
 static int amx(void)
 {
     const char *const asked = getenv("REWIND_ISA");
-    unsigned a, b, c, d;
     if (rw_cpu_isa() != RW_ISA_V4 || (asked && !strcmp(asked, "v4")) || !__builtin_cpu_supports("avx512bf16")) return 0;
-    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d)) return 0;
-    return (d & bit_AMX_TILE) && (d & bit_AMX_BF16) && !syscall(SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA);
+    return has_tiles_of_bf16() && !syscall(SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA);
 }
 
 #else

@@ -19,6 +19,10 @@ enum rw_isa rw_cpu_isa(void);
 /* And beside v4 the matrix unit for bfloat16 (Intel AMX), which the system has to allow? REWIND_ISA=v4 does without. */
 bool rw_cpu_has_amx(void);
 
+/* Does the processor multiply bfloat16 faster than float32? Intel's without the matrix unit have instructions for it
+   that take twice as long. REWIND_ISA below v4: no. */
+bool rw_cpu_multiplies_bf16(void);
+
 #define RW_ISA_JOIN_(name, isa) name##_##isa
 #define RW_ISA_JOIN(name, isa) RW_ISA_JOIN_(name, isa)
 #define RW_ISA_NAME(name) RW_ISA_JOIN(name, RW_ISA)

@@ -1,11 +1,47 @@
-/* Matrix products on the CPU: the tiles of a plan, by oneDNN or by the own loops. See gemm.h. */
+/* Matrix products on the CPU: what this processor takes, and the tiles of a plan, by oneDNN or by the own loops. */
 #include "ops/matmul/gemm_plan.h"
 
 #include "device/cpu/cpu.h"
+#include "device/cpu/isa.h"
 #include "ops/common/util.h"
+#include "ops/matmul/gemm_amx.h"
 
 #include <omp.h>
 #include <string.h>
+
+/* ---- what the processor takes: here, in code that runs on every one ---- */
+
+/* With fewer rows, columns or numbers along the depth, blocks of the matrix unit are filled with zeros for the most
+   part, and of what is widened too little is multiplied. */
+#define LEAST_EXTENT 32
+/* Panels have all the depth, and are to fit a cache: deeper products are left to the library. */
+#define MOST_DEPTH 8192
+/* From this many multiplications on packing pays, and so does widening. */
+#define LEAST_PRODUCT ((double)(1 << 21))
+
+static bool is_large(const struct gemm *g)
+{
+    if (g->m < LEAST_EXTENT || g->n < LEAST_EXTENT || g->k < LEAST_EXTENT) return false;
+    return (double)g->m * (double)g->n * (double)g->k >= LEAST_PRODUCT;
+}
+
+static bool lies_packable(const struct gemm_operand *x)
+{
+    return !x->pack_bytes && (x->row == 1 || x->col == 1);
+}
+
+bool rw_gemm_amx_takes(const struct gemm *g)
+{
+    if (g->dtype != RW_BF16 || g->n_batch != 1 || !rw_cpu_has_amx()) return false;
+    return is_large(g) && g->k <= MOST_DEPTH && (g->panels || (lies_packable(&g->a) && lies_packable(&g->b)));
+}
+
+bool rw_gemm_is_widened(const struct gemm *g)
+{
+    return (g->dtype == RW_F16 || (g->dtype == RW_BF16 && !rw_cpu_multiplies_bf16())) && is_large(g);
+}
+
+/* ---- the run ---- */
 
 static void copy_dense(const struct gemm *g, const struct gemm_operand *x, char *to, int64_t row, int64_t rows,
                        int64_t cols)
@@ -67,7 +103,8 @@ rw_status rw_gemm_library_tile(const struct gemm *g, const struct gemm_plan *p, 
 }
 
 /* The library starts no threads of its own where one thread is allowed. */
-static rw_status run_library(const struct gemm *g, const struct gemm_plan *p, int64_t tiles, char *scratch)
+static rw_status run_library(const struct gemm *g, const struct gemm_plan *p, const struct gemm_loops *loops,
+                             int64_t tiles, char *scratch)
 {
     int failed = RW_OK;
 #pragma omp parallel num_threads(p->threads) if (p->threads > 1)
@@ -77,7 +114,9 @@ static rw_status run_library(const struct gemm *g, const struct gemm_plan *p, in
 #pragma omp for schedule(dynamic, 1)
         for (int64_t i = 0; i < tiles; i++) {
             const struct gemm_tile t = tile_of(g, p, i);
-            const rw_status status = rw_gemm_library_tile(g, p, &t, omp_get_thread_num(), scratch);
+            const int thread = omp_get_thread_num();
+            const rw_status status = p->wide ? rw_gemm_wide_tile(g, p, loops, &t, thread, scratch)
+                                             : rw_gemm_library_tile(g, p, &t, thread, scratch);
             if (status) __atomic_store_n(&failed, (int)status, __ATOMIC_RELAXED);
         }
         omp_set_num_threads(allowed);
@@ -85,16 +124,24 @@ static rw_status run_library(const struct gemm *g, const struct gemm_plan *p, in
     return (rw_status)failed;
 }
 
-static void run_own(const struct gemm *g, const struct gemm_plan *p, int64_t tiles, rw_gemm_tile_fn tile)
+static void run_own(const struct gemm *g, const struct gemm_plan *p, int64_t tiles, const struct gemm_loops *loops)
 {
 #pragma omp parallel for num_threads(p->threads) schedule(dynamic, 1) if (p->threads > 1)
     for (int64_t i = 0; i < tiles; i++) {
         const struct gemm_tile t = tile_of(g, p, i);
-        tile(g, t.item, t.row, t.rows, t.col, t.cols);
+        loops->tile(g, t.item, t.row, t.rows, t.col, t.cols);
     }
 }
 
-rw_status rw_gemm_run(const rw_kernel *k, struct gemm *g, rw_gemm_tile_fn tile)
+size_t rw_gemm_workspace_cpu(const rw_op_call *call, const struct gemm *g)
+{
+    const struct rw_cpu *const cpu = call->device;
+    struct gemm own = *g;
+    struct gemm_plan p;
+    return rw_gemm_make_plan(&own, cpu->onednn, call->threads, true, &p) ? SIZE_MAX : p.workspace;
+}
+
+rw_status rw_gemm_run(const rw_kernel *k, struct gemm *g, const struct gemm_loops *loops)
 {
     const struct rw_cpu *const cpu = k->device;
     struct gemm_plan p;
@@ -102,9 +149,10 @@ rw_status rw_gemm_run(const rw_kernel *k, struct gemm *g, rw_gemm_tile_fn tile)
     const int64_t tiles = g->n_batch * p.tiles_m * p.tiles_n;
     if (!tiles) return RW_OK;
     if (k->workspace_bytes < p.workspace) return RW_ERR_MEMORY;
-    if (g->panels || p.amx) return rw_gemm_run_made(g, &p, tile, k->workspace);
+    if (p.wide) return run_library(g, &p, loops, tiles, k->workspace);
+    if (g->panels || p.amx) return rw_gemm_run_made(g, &p, loops, k->workspace);
     if (p.own) {
-        run_own(g, &p, tiles, tile);
+        run_own(g, &p, tiles, loops);
         return RW_OK;
     }
     char *scratch = k->workspace;
@@ -112,5 +160,5 @@ rw_status rw_gemm_run(const rw_kernel *k, struct gemm *g, rw_gemm_tile_fn tile)
     scratch += g->a.pack_bytes;
     if (g->b.pack_bytes) pack(g, &g->b, p.threads, scratch, g->k, g->n);
     scratch += g->b.pack_bytes;
-    return run_library(g, &p, tiles, scratch);
+    return run_library(g, &p, loops, tiles, scratch);
 }
