@@ -108,7 +108,7 @@ rw_status RW_ISA_NAME(rw_moe_linear_cpu)(const rw_kernel *k)
     const int64_t blocks = (m.width + MOE_COLS - 1) / MOE_COLS, elements = rw_moe_linear_elements(m.depth);
     bool ran;
     clear_rest(&m, k->in[0].dtype, w->dim[0]);
-    RW_CHECK(rw_moe_library_linear(k, &m, &ran));
+    RW_CHECK(rw_moe_library_linear(k, &m, &RW_ISA_NAME(rw_gemm_loops), &ran));
     if (ran) return RW_OK;
 #pragma omp parallel for num_threads(k->threads) schedule(dynamic, 1) if (y->numel * m.depth >= 65536)
     for (int64_t unit = 0; unit < w->dim[0] * blocks; unit++)
@@ -128,7 +128,7 @@ rw_status RW_ISA_NAME(rw_moe_outer_cpu)(const rw_kernel *k)
                                    .in = y->dim[2], .out = y->dim[1], .experts = a->experts,
                                    .to = k->out[0].dtype, .gathers = a->gathers, .gathers_dy = a->gathers_dy };
     bool ran;
-    RW_CHECK(rw_moe_library_outer(k, &m, put_sum, &ran));
+    RW_CHECK(rw_moe_library_outer(k, &m, &RW_ISA_NAME(rw_gemm_loops), put_sum, &ran));
     if (ran) return RW_OK;
     const int64_t strips = MOE_STRIP * MOE_OUTER_STRIPS, down = (m.out + strips - 1) / strips;
     const int64_t across = (m.in + MOE_COLS - 1) / MOE_COLS;

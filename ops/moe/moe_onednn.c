@@ -3,6 +3,7 @@
 
 #include "base/round.h"
 #include "device/cpu/cpu.h"
+#include "device/cpu/isa.h"
 #include "device/cpu/onednn.h"
 #include "ops/common/util.h"
 #include "ops/moe/moe_amx.h"
@@ -60,34 +61,50 @@ static int64_t width_of(const struct tiling *t, int64_t i)
 struct library {
     struct tiling down, across;                        /* of an outer sum; else `across` alone */
     struct rw_onednn_primitive *primitive[CUTS][2][2]; /* [last tile down][last tile across] */
-    int64_t waste;                                     /* of a cut */
-    size_t size;                                       /* of an element */
-    size_t scratch, a, b, c, each;                     /* bytes: of the library, of copies, of a thread */
+    rw_dtype dtype;
+    bool wide;                     /* operands are copied as float32, in which the library multiplies */
+    const struct gemm_loops *loops; /* by these; a run has them */
+    int64_t waste;                 /* of a cut */
+    int64_t a_row, b_row, c_row;   /* between rows of copies, and of what is multiplied */
+    size_t size, inside;           /* of an element, and of one that is multiplied */
+    size_t scratch, a, b, c, each; /* bytes: of the library, of copies, of a thread */
 };
 
-static struct rw_matmul_signature signature_of(const struct moe_product *m, const struct library *l, rw_dtype dtype,
-                                               bool outer, int cut, int64_t i, int64_t j)
+/* Rows times a matrix [depth, width], or a sum of outer products [depth, width]. */
+static int64_t depth_of(const struct moe_product *m, bool outer)
+{
+    return outer ? m->out : m->depth;
+}
+
+static int64_t width_in_all(const struct moe_product *m, bool outer)
+{
+    return outer ? m->in : m->width;
+}
+
+static struct rw_matmul_signature signature_of(const struct moe_product *m, const struct library *l, bool outer,
+                                               int cut, int64_t i, int64_t j)
 {
     const int64_t rows = cuts[cut], n = width_of(&l->across, j);
+    const int32_t dtype = l->wide ? RW_F32 : l->dtype;
     if (outer)
         return (struct rw_matmul_signature){ .m = width_of(&l->down, i), .n = n, .k = rows, .a_row = 1,
-                                             .a_col = m->out, .b_row = m->in, .b_col = 1, .c_row = l->across.tile,
-                                             .dtype = (int32_t)dtype, .adds = 1, .to = RW_F32 };
-    return (struct rw_matmul_signature){ .m = rows, .n = n, .k = m->depth, .a_row = m->depth, .a_col = 1,
-                                         .b_row = m->turned ? m->in : 1, .b_col = m->turned ? 1 : m->in,
-                                         .c_row = m->width, .dtype = (int32_t)dtype, .to = (int32_t)dtype };
+                                             .a_col = l->a_row, .b_row = l->b_row, .b_col = 1, .c_row = l->c_row,
+                                             .dtype = dtype, .adds = 1, .to = RW_F32 };
+    return (struct rw_matmul_signature){ .m = rows, .n = n, .k = m->depth, .a_row = l->a_row, .a_col = 1,
+                                         .b_row = m->turned ? l->b_row : 1, .b_col = m->turned ? 1 : l->b_row,
+                                         .c_row = l->c_row, .dtype = dtype, .to = dtype };
 }
 
 /* All primitives, made when planning and found in a run. *ret_fast: there is fast code for each. */
-static rw_status ask(const struct moe_product *m, struct library *l, struct rw_onednn *onednn, rw_dtype dtype,
-                     bool outer, int threads, bool planning, bool *ret_fast)
+static rw_status ask(const struct moe_product *m, struct library *l, struct rw_onednn *onednn, bool outer,
+                     int threads, bool planning, bool *ret_fast)
 {
     *ret_fast = true;
     const int n = next_cut(m->rows, MOST) + 1; /* no expert has more rows than there are */
     for (int i = 0; i < n * 4 && *ret_fast; i++) {
         const int cut = i / 4, down = i / 2 % 2, across = i % 2;
         if (down && !outer) continue;
-        const struct rw_matmul_signature s = signature_of(m, l, dtype, outer, cut, down ? l->down.n - 1 : 0,
+        const struct rw_matmul_signature s = signature_of(m, l, outer, cut, down ? l->down.n - 1 : 0,
                                                           across ? l->across.n - 1 : 0);
         struct rw_onednn_primitive **const p = &l->primitive[cut][down][across];
         size_t scratch = 0;
@@ -103,23 +120,41 @@ static size_t aligned(int64_t bytes)
     return (size_t)rw_round_up((uint64_t)bytes, ALIGN);
 }
 
+/* What is widened is copied tile by tile; else what is there is multiplied as it lies, or a copy that lies like it. */
+static void set_rows(const struct moe_product *m, struct library *l, bool outer)
+{
+    l->inside = l->wide ? sizeof(float) : l->size;
+    l->a_row = outer ? (l->wide ? l->down.tile : m->out) : m->depth;
+    l->b_row = outer ? (l->wide ? l->across.tile : m->in)
+                     : l->wide ? (m->turned ? l->across.tile : m->depth) : m->in;
+    l->c_row = outer || l->wide ? l->across.tile : m->width;
+}
+
+static void set_bytes(const struct moe_product *m, struct library *l, bool outer)
+{
+    const int64_t inside = (int64_t)l->inside, most = cuts[next_cut(m->rows, MOST)];
+    const int64_t weight = m->depth * l->across.tile;
+    l->a = aligned(most * l->a_row * inside);
+    l->b = outer ? aligned(most * l->b_row * inside) : l->wide ? aligned(weight * inside) : 0;
+    l->c = outer ? aligned(l->down.tile * l->c_row * (int64_t)sizeof(float)) : aligned(most * l->c_row * inside);
+    l->scratch = aligned((int64_t)l->scratch);
+    l->each = l->a + l->b + l->c + l->scratch;
+}
+
 static rw_status open_library(const struct moe_product *m, struct library *l, struct rw_onednn *onednn, rw_dtype dtype,
                               bool outer, int threads, bool planning, bool *ret_fast)
 {
-    const int64_t depth = outer ? m->out : m->depth, width = outer ? m->in : m->width;
-    *l = (struct library){ .waste = worth_of_call(dtype, outer), .size = rw_dtype_size(dtype) };
+    const bool wide = dtype == RW_F16 || (dtype == RW_BF16 && !rw_cpu_multiplies_bf16());
+    const int64_t depth = depth_of(m, outer), width = width_in_all(m, outer);
+    *l = (struct library){ .dtype = dtype, .wide = wide, .size = rw_dtype_size(dtype) };
     *ret_fast = false;
     if (dtype == RW_F64 || !m->rows || !m->experts || depth * width < LEAST) return RW_OK;
+    l->waste = worth_of_call(wide ? RW_F32 : dtype, outer);
     l->across = tiling_of(width, outer ? OUTER_MOST : TILE_MOST);
     l->down = tiling_of(outer ? m->out : 1, OUTER_MOST);
-    RW_CHECK(ask(m, l, onednn, dtype, outer, threads, planning, ret_fast));
-    const int64_t size = (int64_t)l->size;
-    const int64_t most = cuts[next_cut(m->rows, MOST)];
-    l->a = aligned(most * depth * size);
-    l->b = outer ? aligned(most * width * size) : 0;
-    l->c = outer ? aligned(l->down.tile * l->across.tile * (int64_t)sizeof(float)) : aligned(most * width * size);
-    l->scratch = aligned((int64_t)l->scratch);
-    l->each = l->a + l->b + l->c + l->scratch;
+    set_rows(m, l, outer);
+    RW_CHECK(ask(m, l, onednn, outer, threads, planning, ret_fast));
+    set_bytes(m, l, outer);
     return RW_OK;
 }
 
@@ -148,17 +183,58 @@ static struct room room_of(const rw_kernel *k, const struct library *l)
     return (struct room){ at, at + l->a, at + l->a + l->b, at + l->a + l->b + l->c, thread };
 }
 
-/* Columns [col, col + cols) of n rows from `row` on, and zeros for the rest of a cut; rows stay `width` apart. */
-static void copy_rows(const struct moe_product *m, const void *from, bool gathers, int64_t width, size_t size,
-                      int64_t row, int64_t n, int64_t cut, int64_t col, int64_t cols, char *to)
+/* n numbers of one line, as they are multiplied. */
+static void copy_line(const struct library *l, const void *from, int64_t at, int64_t n, char *to)
 {
-    const size_t bytes = (size_t)cols * size;
+    const char *const first = (const char *)from + (size_t)at * l->size;
+    if (l->wide) l->loops->widen(l->dtype, first, 1, n, (float *)(void *)to);
+    else memcpy(to, first, (size_t)n * l->size);
+}
+
+/* What of an operand's rows is multiplied: columns [col, col + cols), whose copies are `apart` apart. */
+struct part {
+    const void *of;
+    bool gathers;
+    int64_t width, col, cols, apart;
+};
+
+/* n rows from `row` on, and zeros for the rest of a cut. */
+static void copy_rows(const struct moe_product *m, const struct library *l, const struct part *p, int64_t row,
+                      int64_t n, int64_t cut, char *to)
+{
     for (int64_t i = 0; i < cut; i++) {
-        char *const at = to + (size_t)(i * width) * size;
-        const int64_t source = i < n ? rw_moe_source(m, gathers, row + i) : 0;
-        if (i < n) memcpy(at, (const char *)from + (size_t)(source * width + col) * size, bytes);
-        else memset(at, 0, bytes);
+        char *const at = to + (size_t)(i * p->apart) * l->inside;
+        const int64_t source = i < n ? rw_moe_source(m, p->gathers, row + i) : 0;
+        if (i < n) copy_line(l, p->of, source * p->width + p->col, p->cols, at);
+        else memset(at, 0, (size_t)p->cols * l->inside);
     }
+}
+
+/* An expert's matrix, columns of the product from `col` on: where it lies, or widened. */
+static const char *matrix_of(const struct moe_product *m, const struct library *l, const struct room *r, int64_t expert,
+                             int64_t col, int64_t cols)
+{
+    const int64_t at = expert * m->out * m->in + (m->turned ? col : col * m->in);
+    const int64_t lines = m->turned ? m->depth : cols, n = m->turned ? cols : m->depth;
+    if (!l->wide) return (const char *)m->weight + (size_t)at * l->size;
+    for (int64_t i = 0; i < lines; i++)
+        copy_line(l, m->weight, at + i * m->in, n, r->b + (size_t)(i * l->b_row) * l->inside);
+    return r->b;
+}
+
+/* n rows of c become those of y. */
+static void put_rows(const struct moe_product *m, const struct library *l, const char *c, int64_t row, int64_t n,
+                     int64_t col, int64_t cols)
+{
+    const int64_t at = row * m->width + col;
+    if (l->wide) {
+        const struct gemm g = { .dtype = l->dtype, .to = l->dtype, .c = m->y, .c_row = m->width };
+        l->loops->round(&g, (const float *)(const void *)c, l->c_row, at, n, col, cols);
+        return;
+    }
+    for (int64_t i = 0; i < n; i++)
+        memcpy((char *)m->y + (size_t)(at + i * m->width) * l->size, c + (size_t)(i * l->c_row) * l->size,
+               (size_t)cols * l->size);
 }
 
 /* A tile of columns of all rows of one expert. */
@@ -167,23 +243,22 @@ static rw_status linear_unit(const struct moe_product *m, const struct library *
 {
     const struct moe_range rows = rw_moe_rows_of(m->offsets, expert, m->rows);
     const int64_t col = tile * l->across.tile, cols = width_of(&l->across, tile);
-    const char *const w = (const char *)m->weight +
-                          (size_t)(expert * m->out * m->in + (m->turned ? col : col * m->in)) * l->size;
+    const struct part x = { m->x, m->gathers, m->depth, 0, m->depth, l->a_row };
+    const char *const w = rows.from < rows.to ? matrix_of(m, l, r, expert, col, cols) : NULL;
     for (int64_t row = rows.from, n; row < rows.to; row += n) {
         const int cut = next_cut(rows.to - row, l->waste);
         n = rows.to - row < cuts[cut] ? rows.to - row : cuts[cut];
-        const bool whole = n == cuts[cut];
+        const bool direct = n == cuts[cut] && !l->wide;
         const char *a = (const char *)m->x + (size_t)(row * m->depth) * l->size;
-        char *const y = (char *)m->y + (size_t)(row * m->width + col) * l->size;
-        if (m->gathers || row + cuts[cut] > m->rows) { /* else what follows is multiplied as well, and left */
-            copy_rows(m, m->x, m->gathers, m->depth, l->size, row, n, cuts[cut], 0, m->depth, r->a);
+        char *const c = direct ? (char *)m->y + (size_t)(row * m->width + col) * l->size : r->c;
+        /* Else what follows is multiplied as well, and left. */
+        if (l->wide || m->gathers || row + cuts[cut] > m->rows) {
+            copy_rows(m, l, &x, row, n, cuts[cut], r->a);
             a = r->a;
         }
-        RW_CHECK(rw_onednn_matmul_run(l->primitive[cut][0][tile == l->across.n - 1], r->thread, a, w, NULL,
-                                      whole ? y : r->c, r->scratch));
-        for (int64_t i = 0; !whole && i < n; i++)
-            memcpy(y + (size_t)(i * m->width) * l->size, r->c + (size_t)(i * m->width) * l->size,
-                   (size_t)cols * l->size);
+        RW_CHECK(rw_onednn_matmul_run(l->primitive[cut][0][tile == l->across.n - 1], r->thread, a, w, NULL, c,
+                                      r->scratch));
+        if (!direct) put_rows(m, l, c, row, n, col, cols);
     }
     return RW_OK;
 }
@@ -197,25 +272,27 @@ static rw_status outer_unit(const struct moe_product *m, const struct library *l
     const struct moe_range rows = rw_moe_rows_of(m->offsets, expert, m->rows);
     const int64_t first = i * l->down.tile, outs = width_of(&l->down, i);
     const int64_t col = j * l->across.tile, cols = width_of(&l->across, j);
-    memset(r->c, 0, (size_t)(outs * l->across.tile) * sizeof(float));
+    const struct part dy = { m->dy, m->gathers_dy, m->out, first, outs, l->a_row };
+    const struct part x = { m->x, m->gathers, m->in, col, cols, l->b_row };
+    memset(r->c, 0, (size_t)(outs * l->c_row) * sizeof(float));
     for (int64_t row = rows.from, n; row < rows.to; row += n) {
         const int cut = next_cut(rows.to - row, l->waste);
         n = rows.to - row < cuts[cut] ? rows.to - row : cuts[cut];
-        const bool whole = n == cuts[cut];
+        const bool copies = n < cuts[cut] || l->wide;
         const char *a = (const char *)m->dy + (size_t)(row * m->out + first) * l->size;
         const char *b = (const char *)m->x + (size_t)(row * m->in + col) * l->size;
-        if (!whole || m->gathers_dy) {
-            copy_rows(m, m->dy, m->gathers_dy, m->out, l->size, row, n, cuts[cut], first, outs, r->a);
+        if (copies || m->gathers_dy) {
+            copy_rows(m, l, &dy, row, n, cuts[cut], r->a);
             a = r->a;
         }
-        if (!whole || m->gathers) {
-            copy_rows(m, m->x, m->gathers, m->in, l->size, row, n, cuts[cut], col, cols, r->b);
+        if (copies || m->gathers) {
+            copy_rows(m, l, &x, row, n, cuts[cut], r->b);
             b = r->b;
         }
         RW_CHECK(rw_onednn_matmul_run(l->primitive[cut][i == l->down.n - 1][j == l->across.n - 1], r->thread, a, b,
                                       NULL, r->c, r->scratch));
     }
-    put(m, (const float *)(const void *)r->c, l->across.tile, (expert * m->out + first) * m->in + col, outs, cols);
+    put(m, (const float *)(const void *)r->c, l->c_row, (expert * m->out + first) * m->in + col, outs, cols);
     return RW_OK;
 }
 
@@ -245,7 +322,8 @@ static rw_status run(const rw_kernel *k, const struct moe_product *m, const stru
 }
 
 /* put: of an outer sum. */
-static rw_status find_and_run(const rw_kernel *k, const struct moe_product *m, rw_moe_put_fn put, bool *ret_ran)
+static rw_status find_and_run(const rw_kernel *k, const struct moe_product *m, const struct gemm_loops *loops,
+                              rw_moe_put_fn put, bool *ret_ran)
 {
     const struct rw_cpu *const cpu = k->device;
     const bool outer = put != NULL;
@@ -257,16 +335,19 @@ static rw_status find_and_run(const rw_kernel *k, const struct moe_product *m, r
         return RW_OK;
     }
     RW_CHECK(open_library(m, &l, cpu->onednn, k->in[0].dtype, outer, k->threads, false, ret_ran));
+    l.loops = loops;
     if (!*ret_ran) return RW_OK;
     return k->workspace_bytes < l.each * (size_t)k->threads ? RW_ERR_MEMORY : run(k, m, &l, put);
 }
 
-rw_status rw_moe_library_linear(const rw_kernel *k, const struct moe_product *m, bool *ret_ran)
+rw_status rw_moe_library_linear(const rw_kernel *k, const struct moe_product *m, const struct gemm_loops *loops,
+                                bool *ret_ran)
 {
-    return find_and_run(k, m, NULL, ret_ran);
+    return find_and_run(k, m, loops, NULL, ret_ran);
 }
 
-rw_status rw_moe_library_outer(const rw_kernel *k, const struct moe_product *m, rw_moe_put_fn put, bool *ret_ran)
+rw_status rw_moe_library_outer(const rw_kernel *k, const struct moe_product *m, const struct gemm_loops *loops,
+                               rw_moe_put_fn put, bool *ret_ran)
 {
-    return find_and_run(k, m, put, ret_ran);
+    return find_and_run(k, m, loops, put, ret_ran);
 }

@@ -142,8 +142,8 @@ static void result_free(struct result *r)
 
 Test(whole_experts, each_element_exactly)
 {
-    static const rw_dtype types[] = { RW_BF16, RW_F32 };
-    for (int i = 0; i < 4; i++) {
+    static const rw_dtype types[] = { RW_BF16, RW_F32, RW_F16 };
+    for (int i = 0; i < 6; i++) {
         spread_tokens(i % 2);
         struct result r = multiply(types[i / 2], i % 2, 2);
         expect_exact(&r, types[i / 2], i % 2 ? "gathered" : "as they lie");
@@ -155,9 +155,12 @@ Test(whole_experts, each_element_exactly)
 Test(whole_experts, the_same_bytes_with_any_threads)
 {
     spread_tokens(true);
-    struct result one = multiply(RW_BF16, true, 1), three = multiply(RW_BF16, true, 3);
-    cr_expect_eq(first_difference(one.y, three.y, (size_t)TOKENS * OUT * 2), -1);
-    cr_expect_eq(first_difference(one.dx, three.dx, (size_t)TOKENS * IN * 2), -1);
-    cr_expect_eq(first_difference(one.dw, three.dw, (size_t)EXPERTS * OUT * IN * rw_dtype_size(one.of_dw)), -1);
-    result_free(&one), result_free(&three);
+    for (int i = 0; i < 2; i++) {
+        const rw_dtype dtype = i ? RW_F16 : RW_BF16;
+        struct result one = multiply(dtype, true, 1), three = multiply(dtype, true, 3);
+        cr_expect_eq(first_difference(one.y, three.y, (size_t)TOKENS * OUT * 2), -1);
+        cr_expect_eq(first_difference(one.dx, three.dx, (size_t)TOKENS * IN * 2), -1);
+        cr_expect_eq(first_difference(one.dw, three.dw, (size_t)EXPERTS * OUT * IN * rw_dtype_size(one.of_dw)), -1);
+        result_free(&one), result_free(&three);
+    }
 }
