@@ -1,12 +1,17 @@
 /*
- * What products of 16-bit types take beside those of float32: forward and backward of a linear layer, in turn; medians.
- * A type that the processor does not multiply, or not faster, is to cost no more than what it takes to widen it.
+ * What layers of 16-bit types take beside those of float32: forward and backward of a linear one and of a convolution,
+ * in turn; medians. A type that the processor does not multiply, or not faster, is to cost no more than widening it.
  */
 #include "figure.h"
 
 #include <rewind/rewind.h>
 
-enum { WARM = 3, ROUNDS = 15, ROWS = 1024, IN = 768, OUT = 3072 };
+enum { WARM = 3, ROUNDS = 15, TYPES = 3 };
+
+static const struct {
+    rw_dtype dtype;
+    const char *name;
+} types[TYPES] = { { RW_F32, "float32" }, { RW_F16, "float16" }, { RW_BF16, "bfloat16" } };
 
 struct layer {
     rw_context *ctx;
@@ -21,58 +26,67 @@ static void must(const struct layer *l, rw_status status)
     exit(1);
 }
 
-static void layer_open(struct layer *l, rw_dtype dtype)
+static void layer_open(struct layer *l, rw_dtype dtype, rw_shape x, rw_shape weight)
 {
     *l = (struct layer){ NULL };
     must(l, rw_context_create(&l->ctx, &(rw_context_params){ .seed = 1 }));
     must(l, rw_tape_create(&l->t, l->ctx));
-    l->x = rw_param(l->ctx, "x", dtype, RW_SHAPE(ROWS, IN));
-    l->weight = rw_param(l->ctx, "weight", dtype, RW_SHAPE(OUT, IN));
+    l->x = rw_param(l->ctx, "x", dtype, x);
+    l->weight = rw_param(l->ctx, "weight", dtype, weight);
     must(l, l->x && l->weight ? RW_OK : rw_error_status(l->ctx));
     must(l, rw_init_normal(l->x, 0, 1));
     must(l, rw_init_normal(l->weight, 0, 0.03));
 }
 
-static double step_s(struct layer *l)
+static void layer_close(struct layer *l)
+{
+    rw_tape_destroy(&l->t);
+    rw_context_destroy(&l->ctx);
+}
+
+static rw_tensor *linear(const struct layer *l)
+{
+    return rw_linear(l->t, l->x, l->weight, RW_NONE);
+}
+
+static rw_tensor *convolution(const struct layer *l)
+{
+    return rw_conv2d(l->t, l->x, l->weight, RW_NONE, &(rw_conv2d_params){ .padding = { 1, 1 } });
+}
+
+static double step_ms(const struct layer *l, rw_tensor *(*forward)(const struct layer *l))
 {
     const double begin = now_s();
-    rw_tensor *const y = rw_linear(l->t, l->x, l->weight, RW_NONE);
-    must(l, rw_backward(l->t, rw_mean(l->t, y, RW_ALL_AXES, false)));
+    must(l, rw_backward(l->t, rw_mean(l->t, forward(l), RW_ALL_AXES, false)));
     const double seconds = now_s() - begin;
     rw_tape_reset(l->t);
     rw_zero_grad(l->ctx);
-    return seconds;
+    return 1e3 * seconds;
+}
+
+static void compare(const char *what, rw_shape x, rw_shape weight, rw_tensor *(*forward)(const struct layer *l))
+{
+    struct layer layers[TYPES];
+    double ms[TYPES][ROUNDS], ratio[TYPES][ROUNDS];
+    for (int i = 0; i < TYPES; i++) layer_open(&layers[i], types[i].dtype, x, weight);
+    for (int round = -WARM; round < ROUNDS; round++)
+        for (int i = 0, at = round < 0 ? 0 : round; i < TYPES; i++) {
+            ms[i][at] = step_ms(&layers[i], forward);
+            ratio[i][at] = ms[i][at] / ms[0][at];
+        }
+    const double wide = median_of(ms[0], ROUNDS);
+    for (int i = 1; i < TYPES; i++) {
+        char name[128];
+        snprintf(name, sizeof name, "time of %s in %s over float32's (%.1f and %.1f ms)", what, types[i].name,
+                 median_of(ms[i], ROUNDS), wide);
+        figure(name, median_of(ratio[i], ROUNDS), "times", 1.2);
+    }
+    for (int i = 0; i < TYPES; i++) layer_close(&layers[i]);
 }
 
 int main(void)
 {
-    static const struct {
-        rw_dtype dtype;
-        const char *name;
-    } of[] = { { RW_F16, "float16" }, { RW_BF16, "bfloat16" } };
-    struct layer wide, narrow[2];
-    double ratio[2][ROUNDS], ms[3][ROUNDS];
-    layer_open(&wide, RW_F32);
-    for (int i = 0; i < 2; i++) layer_open(&narrow[i], of[i].dtype);
-    for (int round = -WARM; round < ROUNDS; round++) {
-        const int at = round < 0 ? 0 : round;
-        const double beside = step_s(&wide);
-        ms[2][at] = 1e3 * beside;
-        for (int i = 0; i < 2; i++) {
-            ms[i][at] = 1e3 * step_s(&narrow[i]);
-            ratio[i][at] = 1e-3 * ms[i][at] / beside;
-        }
-    }
-    const double beside = median_of(ms[2], ROUNDS);
-    for (int i = 0; i < 2; i++) {
-        char name[128];
-        snprintf(name, sizeof name, "time of products of %s over float32's (%.1f and %.1f ms)", of[i].name,
-                 median_of(ms[i], ROUNDS), beside);
-        figure(name, median_of(ratio[i], ROUNDS), "times", 1.2);
-        rw_tape_destroy(&narrow[i].t);
-        rw_context_destroy(&narrow[i].ctx);
-    }
-    rw_tape_destroy(&wide.t);
-    rw_context_destroy(&wide.ctx);
+    compare("a linear layer", RW_SHAPE(1024, 768), RW_SHAPE(3072, 768), linear);
+    compare("a convolution", RW_SHAPE(8, 64, 56, 56), RW_SHAPE(64, 64, 3, 3), convolution);
     return 0;
 }

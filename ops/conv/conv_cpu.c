@@ -135,7 +135,7 @@ static rw_status run(const rw_kernel *kernel, enum rw_conv_kind kind)
         return rw_conv_run_product(&k, kind, &c, &o, &RW_ISA_NAME(rw_gemm_loops));
     }
     bool done = false;
-    RW_CHECK(rw_conv_run_library(&k, kind, &c, &o, &done));
+    RW_CHECK(rw_conv_run_library(&k, kind, &c, &o, &RW_ISA_NAME(rw_gemm_loops), &done));
     if (done) return RW_OK;
     RW_CHECK(make_whole(&k, &c, &o));
     run_own(&k, kind, &c, &o);

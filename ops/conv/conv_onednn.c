@@ -15,11 +15,13 @@
  * and bits would depend on that.
  *
  * Of an x in pieces a thread puts together the rows of its unit, which are near then when the library reads them; where
- * units are filters, of which each reads all of x, that is put together once.
+ * units are filters, of which each reads all of x, that is put together once. Types of 16 bits that the processor
+ * multiplies no faster than float32 are widened likewise, rows of a unit by its thread, which rounds what comes out.
  */
 #include "ops/conv/conv_run.h"
 
 #include "device/cpu/cpu.h"
+#include "device/cpu/isa.h"
 #include "device/cpu/onednn.h"
 #include "ops/common/util.h"
 #include "ops/common/vec.h"
@@ -42,6 +44,7 @@ struct rows {
 
 struct plan {
     bool own;     /* the own loops */
+    bool wide;    /* the library's float32 */
     bool filters; /* units are filters, not images */
     int threads;
     int64_t units, each, rest;                    /* images or filters of a unit, and of the last one */
@@ -49,7 +52,8 @@ struct plan {
     struct rw_onednn_primitive *primitive[UNITS]; /* of a band; else of a unit, and of the last one */
     int copy[UNITS], copies;                      /* which copy of the weight a primitive takes */
     size_t scratch, turned, dense, pack;          /* bytes: per thread, of a weight in any layout, of a unit's dy */
-    size_t rows, whole;                           /* of an x that comes in pieces: of a unit's, or of all of it */
+    size_t rows, whole;                           /* of an x that is put together: of a unit's, or of all of it */
+    size_t result, weight;                        /* of what is float32 instead: of a unit's y, and of the weight */
     int64_t places;                               /* for a unit's: as many as may be at work at a time */
     size_t workspace;
 };
@@ -177,8 +181,8 @@ static struct rw_conv_signature signature_of(const struct rw_conv *c, enum rw_co
                                    .kw = c->kw,
                                    .groups = c->groups,
                                    .kind = kinds[kind],
-                                   .dtype = (int32_t)c->dtype,
-                                   .bias = bias };
+                                   .dtype = p->wide ? RW_F32 : (int32_t)c->dtype,
+                                   .bias = bias && !p->wide };
     for (int axis = 0; axis < 2; axis++) {
         s.stride[axis] = c->stride[axis];
         s.padding[axis] = s.end[axis] = c->padding[axis];
@@ -219,7 +223,7 @@ static rw_status ask_library(const struct rw_conv *c, enum rw_conv_kind kind, st
 /* The library counts in 32 bits within an image, and has no convolution of nothing. */
 static bool is_for_library(const struct rw_conv *c)
 {
-    if (c->dtype != RW_F32 && c->dtype != RW_BF16) return false;
+    if (c->dtype == RW_F64) return false;
     if (!c->n || !c->c || !c->oc || !c->h || !c->w || !c->oh || !c->ow) return false;
     const int64_t most = INT32_MAX;
     if (c->padding[0] > PADDING_MOST || c->padding[1] > PADDING_MOST) return false;
@@ -233,21 +237,29 @@ static size_t own_bytes(const struct plan *p)
     return p->scratch + p->turned + p->pack;
 }
 
-/* Of a unit of an x in pieces, the largest. */
-static size_t bytes_of_rows(const struct rw_conv *c, enum rw_conv_kind kind, const struct plan *p)
+/* Elements of x and of y that a unit has, the most. */
+static void most_of_unit(const struct rw_conv *c, enum rw_conv_kind kind, const struct plan *p, int64_t *ret_x,
+                         int64_t *ret_y)
 {
-    int64_t most = 0;
+    const int64_t images = p->bands > 1 ? 1 : p->each;
+    *ret_x = *ret_y = 0;
     for (int64_t i = 0; i < p->bands; i++) {
         const struct rows r = rows_of(c, kind, p, i);
-        if (r.x_end - r.x > most) most = r.x_end - r.x;
+        const int64_t x = images * (r.x_end - r.x) * c->w * c->c, y = images * (r.y_end - r.y) * c->ow * c->oc;
+        if (x > *ret_x) *ret_x = x;
+        if (y > *ret_y) *ret_y = y;
     }
-    return rw_conv_packed_bytes(c, (p->bands > 1 ? 1 : p->each) * most * c->w);
 }
 
 /* In front of all else in the workspace. */
-static size_t bytes_of_x(const struct plan *p)
+static size_t bytes_in_front(const struct plan *p)
 {
-    return p->whole + (size_t)p->places * p->rows;
+    return p->whole + (size_t)p->places * (p->rows + p->result) + p->weight;
+}
+
+bool rw_conv_is_widened(const struct rw_conv *c)
+{
+    return c->dtype == RW_F16 || (c->dtype == RW_BF16 && !rw_cpu_multiplies_bf16());
 }
 
 /* Outputs along axis i that meet tap t: from the first whose place is not in front of x, to the last not behind it. */
@@ -266,7 +278,8 @@ static int64_t outputs_under(const struct rw_conv *c, int i, int64_t tap)
  */
 bool rw_conv_library_errs(const struct rw_conv *c, enum rw_conv_kind kind)
 {
-    if (kind == RW_CONV_DATA) return c->dtype == RW_BF16 && c->kh * c->kw == 1 && c->ocg % 2;
+    if (kind == RW_CONV_DATA)
+        return c->dtype == RW_BF16 && !rw_conv_is_widened(c) && c->kh * c->kw == 1 && c->ocg % 2;
     if (kind == RW_CONV_FORWARD) return false;
     for (int i = 0; i < 2; i++) {
         const int64_t taps = i ? c->kw : c->kh;
@@ -277,26 +290,38 @@ bool rw_conv_library_errs(const struct rw_conv *c, enum rw_conv_kind kind)
     return false;
 }
 
+/* What is copied on its way to the library, in front of all else. */
+static void set_copies(const struct rw_conv *c, enum rw_conv_kind kind, bool pieces, struct plan *p)
+{
+    const size_t size = p->wide ? sizeof(float) : rw_dtype_size(c->dtype);
+    int64_t x, y;
+    most_of_unit(c, kind, p, &x, &y);
+    p->places = p->units < p->threads ? p->units : p->threads;
+    if (p->filters) p->whole = pieces || p->wide ? aligned((size_t)(c->n * c->h * c->w * c->c) * size) : 0;
+    else if (pieces || p->wide) p->rows = aligned((size_t)x * size);
+    if (p->filters) p->pack = aligned((size_t)(c->n * c->oh * c->ow * p->each) * size);
+    if (p->wide && !p->filters) p->result = aligned((size_t)y * size);
+    if (p->wide && kind != RW_CONV_WEIGHT) p->weight = aligned((size_t)weight_elements(c) * size);
+}
+
 static rw_status make_plan(const struct rw_conv *c, enum rw_conv_kind kind, struct rw_onednn *onednn, int threads,
                            bool bias, bool pieces, bool planning, struct plan *ret)
 {
     *ret = (struct plan){ .threads = rw_conv_products(c) < RW_CONV_PARALLEL_FROM ? 1 : threads, .bands = 1 };
     ret->own = !is_for_library(c) || rw_conv_library_errs(c, kind);
+    ret->wide = rw_conv_is_widened(c);
     if (ret->own) return RW_OK;
     if (kind == RW_CONV_WEIGHT) cut_weight(c, ret);
     else cut_images(c, kind, UNITS, ret);
     RW_CHECK(ask_library(c, kind, onednn, bias, planning, ret));
     if (ret->own) return RW_OK;
     const size_t each_thread = (size_t)ret->threads;
-    ret->places = ret->units < ret->threads ? ret->units : ret->threads;
-    if (pieces && ret->filters) ret->whole = rw_conv_packed_bytes(c, c->n * c->h * c->w);
-    else if (pieces) ret->rows = bytes_of_rows(c, kind, ret);
+    set_copies(c, kind, pieces, ret);
     if (kind == RW_CONV_WEIGHT) {
         ret->dense = aligned((size_t)weight_elements(c) * sizeof(float));
-        if (ret->filters) ret->pack = aligned((size_t)(c->n * c->oh * c->ow * ret->each) * rw_dtype_size(c->dtype));
         ret->workspace = each_thread * own_bytes(ret) + ret->dense * (size_t)(ret->filters ? 1 : ret->units);
     } else ret->workspace = each_thread * ret->scratch + ret->turned * (size_t)ret->copies;
-    ret->workspace += bytes_of_x(ret);
+    ret->workspace += bytes_in_front(ret);
     return RW_OK;
 }
 
@@ -328,56 +353,104 @@ struct job {
     const struct rw_conv *c;
     const struct plan *p;
     const struct conv_operands *o;
-    char *rows; /* workspace: of an x in pieces what is put together, then the rest */
+    const struct gemm_loops *loops;
+    char *rows; /* workspace: what is copied on its way, then the rest */
     char *at;
 };
 
-/* Where a unit begins in x or dx, and in y or dy, in bytes. */
-static size_t begin_of_x(const struct job *j, const struct rows *r, int64_t unit)
-{
-    const int64_t image = unit / j->p->bands * j->p->each;
-    return (size_t)((image * j->c->h + r->x) * j->c->w * j->c->c) * rw_dtype_size(j->c->dtype);
-}
+/* A unit's pixels of x or dx, and of y or dy. */
+struct unit {
+    struct rows rows;
+    int64_t x, y;               /* the first ones */
+    int64_t x_pixels, y_pixels; /* how many */
+    int64_t place;
+};
 
-static size_t begin_of_y(const struct job *j, const struct rows *r, int64_t unit)
-{
-    const int64_t image = unit / j->p->bands * j->p->each;
-    return (size_t)((image * j->c->oh + r->y) * j->c->ow * j->c->oc) * rw_dtype_size(j->c->dtype);
-}
-
-/* A unit's x. Of one in pieces it is put together. */
-static const char *rows_at(const struct job *j, const struct rows *r, int64_t unit, int thread)
+static struct unit unit_of(const struct job *j, enum rw_conv_kind kind, int64_t i, int thread)
 {
     const struct rw_conv *const c = j->c;
-    if (!j->o->pieces) return (const char *)j->o->x + begin_of_x(j, r, unit);
-    const int64_t images = j->p->bands > 1 ? 1 : unit == j->p->units - 1 ? j->p->rest : j->p->each;
-    const int64_t first = (unit / j->p->bands * j->p->each * c->h + r->x) * c->w;
-    char *const to = j->rows + (size_t)(j->p->places < j->p->threads ? unit : thread) * j->p->rows;
-    rw_conv_pack(c, j->o, first, images * (r->x_end - r->x) * c->w, to);
+    const struct plan *const p = j->p;
+    const struct rows r = rows_of(c, kind, p, i % p->bands);
+    const int64_t image = i / p->bands * p->each, images = p->bands > 1 ? 1 : i == p->units - 1 ? p->rest : p->each;
+    return (struct unit){ .rows = r,
+                          .x = (image * c->h + r.x) * c->w,
+                          .y = (image * c->oh + r.y) * c->ow,
+                          .x_pixels = images * (r.x_end - r.x) * c->w,
+                          .y_pixels = images * (r.y_end - r.y) * c->ow,
+                          .place = p->places < p->threads ? i : thread };
+}
+
+static void *place_of_x(const struct job *j, const struct unit *u)
+{
+    return j->rows + (size_t)u->place * (j->p->rows + j->p->result);
+}
+
+static void *place_of_y(const struct job *j, const struct unit *u)
+{
+    return (char *)place_of_x(j, u) + j->p->rows;
+}
+
+/* A unit's x, as the library takes it. */
+static const void *x_of(const struct job *j, const struct unit *u)
+{
+    const struct rw_conv *const c = j->c;
+    void *const to = place_of_x(j, u);
+    if (j->p->wide) rw_conv_widen(c, j->o, j->loops, u->x, u->x_pixels, to);
+    else if (j->o->pieces) rw_conv_pack(c, j->o, u->x, u->x_pixels, to);
+    else return (const char *)j->o->x + (size_t)(u->x * c->c) * rw_dtype_size(c->dtype);
     return to;
 }
 
-/* y or dx of a group of images, or of a band. */
-static rw_status run_images(const struct job *j, enum rw_conv_kind kind, int64_t unit, int thread)
+/* A unit's dy. */
+static const void *dy_of(const struct job *j, const struct unit *u, const void *dy)
 {
+    const struct rw_conv *const c = j->c;
+    const char *const from = (const char *)dy + (size_t)(u->y * c->oc) * rw_dtype_size(c->dtype);
+    if (!j->p->wide) return from;
+    j->loops->widen(c->dtype, from, 1, u->y_pixels * c->oc, place_of_y(j, u));
+    return place_of_y(j, u);
+}
+
+/* What came out of a unit, `pixels` from `first` on of so many channels each. */
+static void round_unit(const struct job *j, const void *sums, int64_t first, int64_t pixels, int64_t channels)
+{
+    const rw_dtype dtype = j->c->dtype;
+    const struct gemm g = { .dtype = dtype, .to = dtype, .c = j->o->to, .c_row = channels, .bias = j->o->bias,
+                            .has_bias = j->o->bias != NULL };
+    j->loops->round(&g, sums, channels, first * channels, pixels, 0, channels);
+}
+
+/* y or dx of a group of images, or of a band. */
+static rw_status run_images(const struct job *j, enum rw_conv_kind kind, int64_t i, int thread)
+{
+    const struct rw_conv *const c = j->c;
     const struct plan *const p = j->p;
     const bool forward = kind == RW_CONV_FORWARD;
-    const struct rows r = rows_of(j->c, kind, p, unit % p->bands);
-    const size_t y = begin_of_y(j, &r, unit);
-    const int which = primitive_of(p, unit);
+    const struct unit u = unit_of(j, kind, i, thread);
+    const int which = primitive_of(p, i);
+    const size_t size = rw_dtype_size(c->dtype);
     const char *const weight = j->at + (size_t)p->copy[which] * p->turned;
     char *const scratch = j->at + (size_t)p->copies * p->turned + (size_t)thread * p->scratch;
-    const char *const image = forward ? rows_at(j, &r, unit, thread) : (char *)j->o->to + begin_of_x(j, &r, unit);
-    const char *const result = forward ? (char *)j->o->to + y : (const char *)j->o->x + y;
-    return rw_onednn_conv_run(p->primitive[which], thread, image, weight, j->o->bias, result, scratch);
+    char *const out = (char *)j->o->to + (size_t)(forward ? u.y * c->oc : u.x * c->c) * size;
+    void *const to = !p->wide ? out : forward ? place_of_y(j, &u) : place_of_x(j, &u);
+    const void *const image = forward ? x_of(j, &u) : to, *const result = forward ? to : dy_of(j, &u, j->o->x);
+    RW_CHECK(rw_onednn_conv_run(p->primitive[which], thread, image, weight, p->wide ? NULL : j->o->bias, result,
+                                scratch));
+    if (p->wide && forward) round_unit(j, to, u.y, u.y_pixels, c->oc);
+    else if (p->wide) round_unit(j, to, u.x, u.x_pixels, c->c);
+    return RW_OK;
 }
 
 /* Filters [first, first + n) of dy, side by side. */
-static void pack_filters(const struct rw_conv *c, const void *dy, int64_t first, int64_t n, char *to)
+static void pack_filters(const struct job *j, int64_t first, int64_t n, char *to)
 {
-    const size_t size = rw_dtype_size(c->dtype), row = (size_t)n * size;
-    const char *from = (const char *)dy + (size_t)first * size;
-    for (int64_t i = 0; i < c->n * c->oh * c->ow; i++, from += (size_t)c->oc * size, to += row) memcpy(to, from, row);
+    const struct rw_conv *const c = j->c;
+    const size_t size = rw_dtype_size(c->dtype), row = (size_t)n * (j->p->wide ? sizeof(float) : size);
+    const char *from = (const char *)j->o->y + (size_t)first * size;
+    for (int64_t i = 0; i < c->n * c->oh * c->ow; i++, from += (size_t)c->oc * size, to += row) {
+        if (j->p->wide) j->loops->widen(c->dtype, from, 1, n, (float *)(void *)to);
+        else memcpy(to, from, row);
+    }
 }
 
 /* A weight's gradient of some images, a band or some filters, dense, in float32. */
@@ -389,16 +462,15 @@ static rw_status run_weight(const struct job *j, int64_t unit, int thread)
     char *const scratch = j->at + (size_t)thread * own_bytes(p);
     char *const turned = scratch + p->scratch, *const packed = turned + p->turned;
     char *const sums = j->at + (size_t)p->threads * own_bytes(p);
-    const char *x = j->o->x, *dy = j->o->y;
+    const void *x = j->o->x, *dy = packed;
     char *to;
     if (p->filters) {
-        pack_filters(c, dy, unit * p->each, which ? p->rest : p->each, packed);
-        dy = packed;
+        pack_filters(j, unit * p->each, which ? p->rest : p->each, packed);
         to = sums + (size_t)(unit * p->each * c->cg * c->kh * c->kw) * sizeof(float);
     } else {
-        const struct rows r = rows_of(c, RW_CONV_WEIGHT, p, unit % p->bands);
-        x = rows_at(j, &r, unit, thread);
-        dy += begin_of_y(j, &r, unit);
+        const struct unit u = unit_of(j, RW_CONV_WEIGHT, unit, thread);
+        x = x_of(j, &u);
+        dy = dy_of(j, &u, j->o->y);
         to = sums + (size_t)unit * p->dense;
     }
     RW_CHECK(rw_onednn_conv_run(p->primitive[which], thread, x, turned, NULL, dy, scratch));
@@ -451,17 +523,30 @@ static rw_status turn_weights(const struct job *j)
 {
     const struct plan *const p = j->p;
     char *const scratch = j->at + (size_t)p->copies * p->turned;
+    float *const wide = (float *)(void *)(j->at - p->weight);
+    const void *const weight = p->wide ? wide : j->o->y;
+    if (p->wide) rw_conv_widen_all(j->loops, j->c->dtype, j->o->y, weight_elements(j->c), p->threads, wide);
     for (int i = 0, made = 0; i < primitives(p); i++) {
         if (p->copy[i] < made) continue;
         char *const to = j->at + (size_t)made++ * p->turned;
-        if (p->threads > 1) RW_CHECK(rw_onednn_conv_spread_weight(p->primitive[i], j->o->y, to, scratch));
-        else RW_CHECK(rw_onednn_conv_turn_weight(p->primitive[i], 0, j->o->y, to, scratch));
+        if (p->threads > 1) RW_CHECK(rw_onednn_conv_spread_weight(p->primitive[i], weight, to, scratch));
+        else RW_CHECK(rw_onednn_conv_turn_weight(p->primitive[i], 0, weight, to, scratch));
     }
     return RW_OK;
 }
 
+/* All of x, once: units are filters. */
+static void copy_whole(const struct rw_conv *c, const struct plan *p, const struct gemm_loops *loops,
+                       struct conv_operands *o, void *to)
+{
+    if (p->wide) rw_conv_widen_whole(c, o, loops, p->threads, to);
+    else rw_conv_pack_all(c, o, p->threads, to);
+    o->x = to;
+    o->pieces = 0;
+}
+
 rw_status rw_conv_run_library(const rw_kernel *k, enum rw_conv_kind kind, const struct rw_conv *c,
-                              const struct conv_operands *o, bool *ret_done)
+                              const struct conv_operands *o, const struct gemm_loops *loops, bool *ret_done)
 {
     const struct rw_cpu *const cpu = k->device;
     struct plan p;
@@ -470,12 +555,8 @@ rw_status rw_conv_run_library(const rw_kernel *k, enum rw_conv_kind kind, const 
     if (p.own) return RW_OK;
     if (k->workspace_bytes < p.workspace) return RW_ERR_MEMORY;
     struct conv_operands all = *o;
-    if (p.whole) {
-        rw_conv_pack_all(c, o, p.threads, k->workspace);
-        all.x = k->workspace;
-        all.pieces = 0;
-    }
-    const struct job j = { c, &p, &all, k->workspace, (char *)k->workspace + bytes_of_x(&p) };
+    if (p.whole) copy_whole(c, &p, loops, &all, k->workspace);
+    const struct job j = { c, &p, &all, loops, k->workspace, (char *)k->workspace + bytes_in_front(&p) };
     if (kind != RW_CONV_WEIGHT) RW_CHECK(turn_weights(&j));
     RW_CHECK(run_units(&j, kind));
     if (kind == RW_CONV_WEIGHT) add_up(&j);

@@ -36,7 +36,7 @@ static bool one_tap_is_product(const struct rw_conv *c, enum rw_conv_kind kind)
     const bool few = c->oh * c->ow < FEW_PIXELS;
     if (kind == RW_CONV_FORWARD) return few;
     if (kind == RW_CONV_DATA) return few && is_dense(c);
-    return few || (c->dtype == RW_BF16 && c->oc * c->c >= WEIGHT_LEAST);
+    return few || (c->dtype == RW_BF16 && !rw_conv_is_widened(c) && c->oc * c->c >= WEIGHT_LEAST);
 }
 
 /* Pieces that do not overlap, as a transformer for images cuts them. */
@@ -47,7 +47,7 @@ static bool are_patches(const struct rw_conv *c)
 
 bool rw_conv_is_product(const struct rw_conv *c, enum rw_conv_kind kind)
 {
-    if (c->dtype != RW_F32 && c->dtype != RW_BF16) return false;
+    if (c->dtype == RW_F64) return false;
     if (c->groups != 1 || !c->n || !c->c || !c->oc || !c->oh || !c->ow || !c->h || !c->w) return false;
     if (rw_conv_library_errs(c, kind)) return kind == RW_CONV_WEIGHT || is_dense(c);
     if (is_one_tap(c)) return one_tap_is_product(c, kind);

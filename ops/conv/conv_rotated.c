@@ -19,10 +19,10 @@
 #define CHANNELS_LEAST 256
 #define BLOCK 16 /* filters and channels that are exchanged at a time */
 
-/* Do the places that a row of dy may take in the first cache hold less than the row? */
+/* Do the places that a row of dy, in float32, may take in the first cache hold less than the row? */
 static bool row_is_too_long(const struct rw_conv *c)
 {
-    const int64_t pixel = c->oc * (int64_t)rw_dtype_size(c->dtype);
+    const int64_t pixel = c->oc * (int64_t)sizeof(float);
     int64_t step = pixel & -pixel;
     if (step > CACHE_WAY) step = CACHE_WAY;
     return c->ow * step > CACHE_WAY * CACHE_WAYS;
@@ -31,12 +31,12 @@ static bool row_is_too_long(const struct rw_conv *c)
 bool rw_conv_rotates(const struct rw_conv *c, enum rw_conv_kind kind)
 {
     if (kind != RW_CONV_DATA || c->groups != 1 || c->kh * c->kw == 1) return false;
-    if (c->dtype != RW_F32 && c->dtype != RW_BF16) return false;
+    if (c->dtype == RW_F64) return false;
     if (!c->n || !c->c || !c->oc || !c->oh || !c->ow || !c->h || !c->w) return false;
     if (c->stride[0] != 1 || c->stride[1] != 1) return false;
     if (c->padding[0] > (c->kh - 1) * c->dilation[0] || c->padding[1] > (c->kw - 1) * c->dilation[1]) return false;
     if (c->n * c->h < FEW_ROWS && c->c >= CHANNELS_LEAST) return true;
-    return c->dtype == RW_F32 && row_is_too_long(c);
+    return (c->dtype == RW_F32 || rw_conv_is_widened(c)) && row_is_too_long(c);
 }
 
 struct rw_conv rw_conv_rotated(const struct rw_conv *c)

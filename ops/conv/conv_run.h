@@ -1,8 +1,9 @@
 /*
- * How a convolution is carried out on the CPU: by oneDNN, for float32 and bfloat16 where it has fast code, as a matrix
- * product where that is faster (conv_product.c), as its convolution else (conv_onednn.c); all others by the library's
- * own loops (conv_own_tmpl.h). A dx may be made as forward is (conv_rotated.c). Always the work is cut into units by
- * its shape alone and one thread computes a unit, so the bits do not depend on the number of threads.
+ * How a convolution is carried out on the CPU: by oneDNN where it has fast code, as a matrix product where that is
+ * faster (conv_product.c), as its convolution else (conv_onednn.c), types of 16 bits in float32 where the processor
+ * multiplies them no faster; all others by the library's own loops (conv_own_tmpl.h). A dx may be made as forward is
+ * (conv_rotated.c). Always the work is cut into units by its shape alone and one thread computes a unit, so the bits do
+ * not depend on the number of threads.
  */
 #ifndef RW_OPS_CONV_RUN_H
 #define RW_OPS_CONV_RUN_H
@@ -22,7 +23,10 @@ struct conv_operands {
 
 /* Carries it out by the library. *ret_done is false, and nothing has happened, where the own loops are to do it. */
 rw_status rw_conv_run_library(const rw_kernel *k, enum rw_conv_kind kind, const struct rw_conv *c,
-                              const struct conv_operands *o, bool *ret_done);
+                              const struct conv_operands *o, const struct gemm_loops *loops, bool *ret_done);
+
+/* Does the library multiply it in float32, though it is of 16 bits? */
+bool rw_conv_is_widened(const struct rw_conv *c);
 
 /* Is it a gradient that the library (2.6.3) gets wrong, or reads beyond its operands for? */
 bool rw_conv_library_errs(const struct rw_conv *c, enum rw_conv_kind kind);
@@ -43,6 +47,14 @@ void rw_conv_rotate(const struct rw_conv *c, const void *weight, int threads, vo
 size_t rw_conv_packed_bytes(const struct rw_conv *c, int64_t pixels);
 void rw_conv_pack(const struct rw_conv *c, const struct conv_operands *o, int64_t first, int64_t pixels, void *to);
 void rw_conv_pack_all(const struct rw_conv *c, const struct conv_operands *o, int threads, void *to);
+
+/* The same, widened; and any n numbers. */
+void rw_conv_widen(const struct rw_conv *c, const struct conv_operands *o, const struct gemm_loops *loops,
+                   int64_t first, int64_t pixels, float *to);
+void rw_conv_widen_whole(const struct rw_conv *c, const struct conv_operands *o, const struct gemm_loops *loops,
+                         int threads, float *to);
+void rw_conv_widen_all(const struct gemm_loops *loops, rw_dtype dtype, const void *from, int64_t n, int threads,
+                       float *to);
 
 /* From this many multiplications on, starting threads pays. */
 #define RW_CONV_PARALLEL_FROM 524288.0

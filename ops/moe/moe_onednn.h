@@ -8,8 +8,8 @@
  * cuts, which follow from the number of rows alone.
  *
  * What the processor's matrix unit takes goes to it from here (moe_amx.h). Types of 16 bits that the processor
- * multiplies no faster than float32 are widened: an expert's matrix a tile of columns at a time, rows as they are copied
- * into a cut.
+ * multiplies no faster than float32 are widened: an expert's matrix a tile of columns at a time, rows when they are
+ * copied into a cut.
  */
 #ifndef RW_OPS_MOE_ONEDNN_H
 #define RW_OPS_MOE_ONEDNN_H

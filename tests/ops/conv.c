@@ -259,18 +259,18 @@ static double *exact(const struct layer *l, bool transposed, rw_dtype dtype, siz
     return numbers;
 }
 
-/* In bfloat16 what is no number of that type is rounded, once. */
+/* In 16 bits what is no number of that type is rounded, once. */
 static void expect_exact(const struct layer *l)
 {
-    static const rw_dtype narrower[] = { RW_F32, RW_BF16 };
+    static const rw_dtype narrower[] = { RW_F32, RW_BF16, RW_F16 };
     for (int transposed = 0; transposed < 2; transposed++) {
         size_t n, more;
         double *const all = exact(l, transposed, RW_F64, &n);
-        for (int d = 0; d < 2; d++) {
+        for (int d = 0; d < 3; d++) {
             double *const are = exact(l, transposed, narrower[d], &more);
             cr_assert_eq(n, more);
             for (size_t k = 0; k < n; k++) {
-                const double off = fabs(are[k] - all[k]), most = d ? fabs(all[k]) * unit_roundoff(RW_BF16) : 0;
+                const double off = fabs(are[k] - all[k]), most = d ? fabs(all[k]) * unit_roundoff(narrower[d]) : 0;
                 cr_assert(off <= most, "%s, c %lld, %lld x %lld, k %lld, %d, number %zu: %g, not %g",
                           rw_dtype_name(narrower[d]), (long long)l->c, (long long)l->h, (long long)l->w,
                           (long long)l->k, transposed, k, are[k], all[k]);
@@ -283,6 +283,14 @@ static void expect_exact(const struct layer *l)
 
 Test(ops_conv, of_whole_numbers_are_exact)
 {
+    for (size_t i = 0; i < n_layers(); i++) expect_exact(&layers[i]);
+}
+
+/* Each test is a process of its own: the instruction set is not chosen yet. */
+Test(ops_conv, where_the_processor_does_not_multiply_bfloat16)
+{
+    if (test_device() != RW_DEVICE_CPU) cr_skip_test("of the CPU");
+    setenv("REWIND_ISA", "v3", 1);
     for (size_t i = 0; i < n_layers(); i++) expect_exact(&layers[i]);
 }
 

@@ -341,7 +341,8 @@ Test(moe, the_library_s_products_are_those_of_float64)
         struct products one = multiply(dtype, wide_rows(), every, gathers, 1);
         struct products many = multiply(dtype, wide_rows(), every, gathers, 4);
         const size_t numel = want.of_dw / sizeof(double);
-        const double unit = dtype == RW_BF16 ? 0x1p-6 : dtype == RW_F16 ? 0x1p-9 : 0x1p-16; /* y is rounded, then 600 of it are summed */
+        /* y is rounded, then 600 of it are summed. */
+        const double unit = dtype == RW_BF16 ? 0x1p-6 : dtype == RW_F16 ? 0x1p-9 : 0x1p-16;
         double most = 0;
         for (size_t k = 0; k < numel; k++) most = fmax(most, fabs(((double *)(void *)want.dw)[k]));
         for (size_t k = 0; k < numel; k++) {
