@@ -35,7 +35,7 @@ WITH_DROPOUT = ("t5", "gpt")  # PyTorch keeps a mask of each, and with it more: 
 torch._dynamo.config.recompile_limit = 64  # the parts of a network for images differ by their shapes
 SIZES = {  # preset, batch, length or side
     "published": {"vgg16": ("published", 4, 224), "unet": ("published", 1, 224), "t5": ("t5-small", 4, 256),
-                  "deepseek": ("small", 4, 256), "mamba2": ("mamba2-130m", 2, 256), "gpt": ("gpt2-124m", 4, 256),
+                  "deepseek": ("small", 4, 256), "mamba2": ("mamba2-130m", 2, 256), "gpt": ("gpt2-124m", 1, 1024),
                   "llama": ("gpt2-124m", 4, 256)},
     "small": {name: ("small", 4, 64) for name in IMAGES} | {name: ("small", 4, 256) for name in TEXTS},
     "tiny": {name: ("tiny", 2, 64) for name in IMAGES + TEXTS},
