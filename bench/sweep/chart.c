@@ -141,14 +141,25 @@ static struct box place_label(double px, double py, size_t length, const struct 
     return (struct box){ left, left + w, py - LINE / 2, py + LINE / 2 };
 }
 
-static void label(FILE *f, const struct sweep_row *r, double px, double py, const struct box *b)
+/* Where a text begins, ends or has its middle, as it lies to its point. */
+static double anchor(double px, const struct box *b)
 {
-    const double end = b->left > px ? b->left : b->right < px ? b->right : (b->left + b->right) / 2;
+    return b->left > px ? b->left : b->right < px ? b->right : (b->left + b->right) / 2;
+}
+
+/* From a point to a text that is further off. */
+static void leader(FILE *f, double px, double py, const struct box *b)
+{
     const double middle = (b->top + b->bottom) / 2;
     if (fabs(middle - py) > LINE)
-        fprintf(f, "<line class=\"grid\" x1=\"%.1f\" x2=\"%.1f\" y1=\"%.1f\" y2=\"%.1f\" />", px, end, py, middle);
-    fprintf(f, "<text class=\"label\" x=\"%.1f\" y=\"%.1f\" text-anchor=\"%s\">", end, middle + 4,
-            b->left > px ? "start" : b->right < px ? "end" : "middle");
+        fprintf(f, "<line class=\"grid\" x1=\"%.1f\" x2=\"%.1f\" y1=\"%.1f\" y2=\"%.1f\" />\n", px, anchor(px, b), py,
+                middle);
+}
+
+static void label(FILE *f, const struct sweep_row *r, double px, const struct box *b)
+{
+    fprintf(f, "<text class=\"label\" x=\"%.1f\" y=\"%.1f\" text-anchor=\"%s\">", anchor(px, b),
+            (b->top + b->bottom) / 2 + 4, b->left > px ? "start" : b->right < px ? "end" : "middle");
     sweep_escape(f, r->policy);
     fprintf(f, "</text>\n");
 }
@@ -166,11 +177,15 @@ static void points(FILE *f, const struct sweep_row *rows, int n, const struct sw
         const double px = at(x, mib(rows[i].peak)), py = at(y, rows[i].ratio);
         places.taken[places.n++] = (struct box){ px - 6, px + 6, py - 6, py + 6 };
     }
+    const struct box *const place = &places.taken[places.n];
+    for (int i = 0; i < n; i++) { /* lines first: texts hide what they lie on */
+        const double px = at(x, mib(rows[i].peak)), py = at(y, rows[i].ratio);
+        places.taken[places.n] = place_label(px, py, strlen(rows[i].policy), &places);
+        leader(f, px, py, &places.taken[places.n++]);
+    }
     for (int i = 0; i < n; i++) {
         const struct sweep_row *const r = &rows[i];
         const double px = at(x, mib(r->peak)), py = at(y, r->ratio);
-        const struct box place = place_label(px, py, strlen(r->policy), &places);
-        places.taken[places.n++] = place;
         fprintf(f, "<g><title>");
         sweep_escape(f, r->policy);
         fprintf(f, ": %.1f ms, %.3f times none; peak %.1f MiB, kept %.1f MiB; %s</title>", r->step_ms, r->ratio,
@@ -180,7 +195,7 @@ static void points(FILE *f, const struct sweep_row *rows, int n, const struct sw
             fprintf(f, "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"5\" fill=\"var(%s)\" />", px, py, colour);
         else fprintf(f, "<rect x=\"%.1f\" y=\"%.1f\" width=\"9\" height=\"9\" fill=\"var(%s)\" />", px - 4.5, py - 4.5,
                      colour);
-        label(f, r, px, py, &place);
+        label(f, r, px, &place[i]);
         fprintf(f, "</g>\n");
     }
 }

@@ -130,14 +130,18 @@ VEC_INLINE void shallow_tile(const struct gemm *g, rw_dtype dtype, rw_dtype to, 
 void RW_ISA_NAME(rw_gemm_shallow_tile)(const struct gemm *g, int64_t row, int64_t rows, int64_t col, int64_t cols);
 void RW_ISA_NAME(rw_gemm_shallow_tile)(const struct gemm *g, int64_t row, int64_t rows, int64_t col, int64_t cols)
 {
-    if (g->dtype == RW_BF16 && g->to == RW_F32) shallow_tile(g, RW_BF16, RW_F32, row, rows, col, cols);
+    const bool wide = g->to == RW_F32;
+    if (g->dtype == RW_F32) shallow_tile(g, RW_F32, RW_F32, row, rows, col, cols);
+    else if (g->dtype == RW_BF16 && wide) shallow_tile(g, RW_BF16, RW_F32, row, rows, col, cols);
     else if (g->dtype == RW_BF16) shallow_tile(g, RW_BF16, RW_BF16, row, rows, col, cols);
-    else shallow_tile(g, RW_F32, RW_F32, row, rows, col, cols);
+    else if (wide) shallow_tile(g, RW_F16, RW_F32, row, rows, col, cols);
+    else shallow_tile(g, RW_F16, RW_F16, row, rows, col, cols);
 }
 
 void RW_ISA_NAME(rw_gemm_thin_tile)(const struct gemm *g, int64_t col, int64_t cols);
 void RW_ISA_NAME(rw_gemm_thin_tile)(const struct gemm *g, int64_t col, int64_t cols)
 {
-    if (g->dtype == RW_BF16) thin_tile(g, RW_BF16, col, cols);
+    if (g->dtype == RW_F16) thin_tile(g, RW_F16, col, cols);
+    else if (g->dtype == RW_BF16) thin_tile(g, RW_BF16, col, cols);
     else thin_tile(g, RW_F32, col, cols);
 }
