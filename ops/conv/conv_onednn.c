@@ -16,7 +16,8 @@
  *
  * Of an x in pieces a thread puts together the rows of its unit, which are near then when the library reads them; where
  * units are filters, of which each reads all of x, that is put together once. Types of 16 bits that the processor
- * multiplies no faster than float32 are widened likewise, rows of a unit by its thread, which rounds what comes out.
+ * multiplies no faster than float32 are widened likewise, an image or a band at a time, whatever images a unit has: its
+ * thread rounds what comes out, or adds it up.
  */
 #include "ops/conv/conv_run.h"
 
@@ -168,9 +169,9 @@ static struct rw_conv_signature signature_of(const struct rw_conv *c, enum rw_co
 {
     static const enum rw_onednn_conv kinds[] = { RW_ONEDNN_FORWARD, RW_ONEDNN_BACKWARD_DATA,
                                                  RW_ONEDNN_BACKWARD_WEIGHT };
-    const int64_t some = p->bands > 1 ? 1 : i ? p->rest : p->each;
+    const int64_t some = i ? p->rest : p->each, images = p->filters ? c->n : p->bands > 1 || p->wide ? 1 : some;
     const struct rows r = rows_of(c, kind, p, i);
-    struct rw_conv_signature s = { .n = p->filters ? c->n : some,
+    struct rw_conv_signature s = { .n = images,
                                    .h = r.x_end - r.x,
                                    .w = c->w,
                                    .c = c->c,
@@ -231,17 +232,17 @@ static bool is_for_library(const struct rw_conv *c)
            c->n < most && c->padding[0] < c->kh * c->dilation[0] && c->padding[1] < c->kw * c->dilation[1];
 }
 
-/* Of a weight's gradient: what a thread has for itself. */
+/* Of a weight's gradient: what a thread has for itself, two where it adds up. */
 static size_t own_bytes(const struct plan *p)
 {
-    return p->scratch + p->turned + p->pack;
+    return p->scratch + p->turned * (p->wide && !p->filters ? 2 : 1) + p->pack;
 }
 
-/* Elements of x and of y that a unit has, the most. */
+/* Elements of x and of y that a unit has at a time, the most. */
 static void most_of_unit(const struct rw_conv *c, enum rw_conv_kind kind, const struct plan *p, int64_t *ret_x,
                          int64_t *ret_y)
 {
-    const int64_t images = p->bands > 1 ? 1 : p->each;
+    const int64_t images = p->bands > 1 || p->wide ? 1 : p->each;
     *ret_x = *ret_y = 0;
     for (int64_t i = 0; i < p->bands; i++) {
         const struct rows r = rows_of(c, kind, p, i);
@@ -358,7 +359,7 @@ struct job {
     char *at;
 };
 
-/* A unit's pixels of x or dx, and of y or dy. */
+/* What the library does at a time, of a unit: pixels of x or dx, and of y or dy. */
 struct unit {
     struct rows rows;
     int64_t x, y;               /* the first ones */
@@ -366,12 +367,22 @@ struct unit {
     int64_t place;
 };
 
-static struct unit unit_of(const struct job *j, enum rw_conv_kind kind, int64_t i, int thread)
+static int64_t images_of(const struct plan *p, int64_t i)
+{
+    return p->bands > 1 ? 1 : i == p->units - 1 ? p->rest : p->each;
+}
+
+static int64_t calls_of(const struct plan *p, int64_t i)
+{
+    return p->wide ? images_of(p, i) : 1;
+}
+
+static struct unit unit_of(const struct job *j, enum rw_conv_kind kind, int64_t i, int64_t call, int thread)
 {
     const struct rw_conv *const c = j->c;
     const struct plan *const p = j->p;
     const struct rows r = rows_of(c, kind, p, i % p->bands);
-    const int64_t image = i / p->bands * p->each, images = p->bands > 1 ? 1 : i == p->units - 1 ? p->rest : p->each;
+    const int64_t image = i / p->bands * p->each + call, images = p->wide ? 1 : images_of(p, i);
     return (struct unit){ .rows = r,
                           .x = (image * c->h + r.x) * c->w,
                           .y = (image * c->oh + r.y) * c->ow,
@@ -421,12 +432,12 @@ static void round_unit(const struct job *j, const void *sums, int64_t first, int
 }
 
 /* y or dx of a group of images, or of a band. */
-static rw_status run_images(const struct job *j, enum rw_conv_kind kind, int64_t i, int thread)
+static rw_status call_images(const struct job *j, enum rw_conv_kind kind, int64_t i, int64_t call, int thread)
 {
     const struct rw_conv *const c = j->c;
     const struct plan *const p = j->p;
     const bool forward = kind == RW_CONV_FORWARD;
-    const struct unit u = unit_of(j, kind, i, thread);
+    const struct unit u = unit_of(j, kind, i, call, thread);
     const int which = primitive_of(p, i);
     const size_t size = rw_dtype_size(c->dtype);
     const char *const weight = j->at + (size_t)p->copy[which] * p->turned;
@@ -438,6 +449,12 @@ static rw_status run_images(const struct job *j, enum rw_conv_kind kind, int64_t
                                 scratch));
     if (p->wide && forward) round_unit(j, to, u.y, u.y_pixels, c->oc);
     else if (p->wide) round_unit(j, to, u.x, u.x_pixels, c->c);
+    return RW_OK;
+}
+
+static rw_status run_images(const struct job *j, enum rw_conv_kind kind, int64_t i, int thread)
+{
+    for (int64_t call = 0; call < calls_of(j->p, i); call++) RW_CHECK(call_images(j, kind, i, call, thread));
     return RW_OK;
 }
 
@@ -453,28 +470,41 @@ static void pack_filters(const struct job *j, int64_t first, int64_t n, char *to
     }
 }
 
-/* A weight's gradient of some images, a band or some filters, dense, in float32. */
-static rw_status run_weight(const struct job *j, int64_t unit, int thread)
+/* A weight's gradient of some images or a band, in the library's layout: the sum of its calls. */
+static rw_status sum_images(const struct job *j, int64_t i, int thread, char *turned, char *scratch)
+{
+    const struct plan *const p = j->p;
+    for (int64_t call = 0; call < calls_of(p, i); call++) {
+        const struct unit u = unit_of(j, RW_CONV_WEIGHT, i, call, thread);
+        char *const to = call ? turned + p->turned : turned;
+        RW_CHECK(rw_onednn_conv_run(p->primitive[primitive_of(p, i)], thread, x_of(j, &u), to, NULL,
+                                    dy_of(j, &u, j->o->y), scratch));
+        float *const sums = (float *)(void *)turned, *const more = (float *)(void *)to;
+        for (size_t n = 0; call && n < p->turned / sizeof *sums; n++) sums[n] += more[n];
+    }
+    return RW_OK;
+}
+
+/* The same of some filters, and all images. */
+static rw_status sum_filters(const struct job *j, int64_t i, int thread, char *turned, char *scratch)
+{
+    const struct plan *const p = j->p;
+    char *const packed = turned + p->turned;
+    pack_filters(j, i * p->each, i == p->units - 1 ? p->rest : p->each, packed);
+    return rw_onednn_conv_run(p->primitive[primitive_of(p, i)], thread, j->o->x, turned, NULL, packed, scratch);
+}
+
+/* And dense, in float32. */
+static rw_status run_weight(const struct job *j, int64_t i, int thread)
 {
     const struct rw_conv *const c = j->c;
     const struct plan *const p = j->p;
-    const int which = primitive_of(p, unit);
-    char *const scratch = j->at + (size_t)thread * own_bytes(p);
-    char *const turned = scratch + p->scratch, *const packed = turned + p->turned;
+    char *const scratch = j->at + (size_t)thread * own_bytes(p), *const turned = scratch + p->scratch;
     char *const sums = j->at + (size_t)p->threads * own_bytes(p);
-    const void *x = j->o->x, *dy = packed;
-    char *to;
-    if (p->filters) {
-        pack_filters(j, unit * p->each, which ? p->rest : p->each, packed);
-        to = sums + (size_t)(unit * p->each * c->cg * c->kh * c->kw) * sizeof(float);
-    } else {
-        const struct unit u = unit_of(j, RW_CONV_WEIGHT, unit, thread);
-        x = x_of(j, &u);
-        dy = dy_of(j, &u, j->o->y);
-        to = sums + (size_t)unit * p->dense;
-    }
-    RW_CHECK(rw_onednn_conv_run(p->primitive[which], thread, x, turned, NULL, dy, scratch));
-    return rw_onednn_conv_turn_weight(p->primitive[which], thread, turned, to, scratch);
+    const size_t filters = (size_t)(i * p->each * c->cg * c->kh * c->kw) * sizeof(float);
+    char *const to = sums + (p->filters ? filters : (size_t)i * p->dense);
+    RW_CHECK(p->filters ? sum_filters(j, i, thread, turned, scratch) : sum_images(j, i, thread, turned, scratch));
+    return rw_onednn_conv_turn_weight(p->primitive[primitive_of(p, i)], thread, turned, to, scratch);
 }
 
 /* The sums of all units in order, and what there was before; rounded once. */

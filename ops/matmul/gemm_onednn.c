@@ -12,17 +12,17 @@
 /* ---- what the processor takes: here, in code that runs on every one ---- */
 
 /* With fewer rows, columns or numbers along the depth, blocks of the matrix unit are filled with zeros for the most
-   part, and of what is widened too little is multiplied. */
+   part. */
 #define LEAST_EXTENT 32
 /* Panels have all the depth, and are to fit a cache: deeper products are left to the library. */
 #define MOST_DEPTH 8192
-/* From this many multiplications on packing pays, and so does widening. */
+/* From this many multiplications on packing pays; and widening, beside loops that widen one number at a time. */
 #define LEAST_PRODUCT ((double)(1 << 21))
+#define LEAST_WIDENED ((double)(1 << 17))
 
-static bool is_large(const struct gemm *g)
+static double multiplications(const struct gemm *g)
 {
-    if (g->m < LEAST_EXTENT || g->n < LEAST_EXTENT || g->k < LEAST_EXTENT) return false;
-    return (double)g->m * (double)g->n * (double)g->k >= LEAST_PRODUCT;
+    return (double)g->m * (double)g->n * (double)g->k;
 }
 
 static bool lies_packable(const struct gemm_operand *x)
@@ -33,12 +33,15 @@ static bool lies_packable(const struct gemm_operand *x)
 bool rw_gemm_amx_takes(const struct gemm *g)
 {
     if (g->dtype != RW_BF16 || g->n_batch != 1 || !rw_cpu_has_amx()) return false;
-    return is_large(g) && g->k <= MOST_DEPTH && (g->panels || (lies_packable(&g->a) && lies_packable(&g->b)));
+    if (g->m < LEAST_EXTENT || g->n < LEAST_EXTENT || g->k < LEAST_EXTENT || g->k > MOST_DEPTH) return false;
+    if (!g->panels && (!lies_packable(&g->a) || !lies_packable(&g->b))) return false;
+    return multiplications(g) >= LEAST_PRODUCT;
 }
 
 bool rw_gemm_is_widened(const struct gemm *g)
 {
-    return (g->dtype == RW_F16 || (g->dtype == RW_BF16 && !rw_cpu_multiplies_bf16())) && is_large(g);
+    if (g->dtype != RW_F16 && (g->dtype != RW_BF16 || rw_cpu_multiplies_bf16())) return false;
+    return multiplications(g) >= LEAST_WIDENED;
 }
 
 /* ---- the run ---- */

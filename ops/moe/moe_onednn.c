@@ -11,11 +11,20 @@
 #include <omp.h>
 #include <string.h>
 
-/* Rows that one product takes, or the depth of a sum of outer products. */
-enum { CUTS = 7, MOST = 512 };
-static const int64_t cuts[CUTS] = { 32, 64, 128, 192, 256, 384, MOST };
+/* Rows that one product takes, or the depth of a sum of outer products. The library's code for AVX2 takes six rows at a
+   time, and sums those that are left in another order: there are none. */
+enum { CUTS = 7, MOST = 528 };
+static const int64_t cuts_by_16[CUTS] = { 32, 64, 128, 192, 256, 384, 512 };
+static const int64_t cuts_by_48[CUTS] = { 48, 96, 144, 192, 288, 384, MOST };
+
+static const int64_t *cuts_of_library(void)
+{
+    return rw_onednn_takes_avx512() ? cuts_by_16 : cuts_by_48;
+}
 
 #define TILE_MOST 384  /* columns of one product */
+#define TILE_DEEP 96   /* where they are widened and longer than this: a thread's copy would be large */
+#define DEEP 2048
 #define OUTER_MOST 256 /* rows and columns of a sum, which lies in float32 beside the processor meanwhile */
 #define LEAST 16384    /* elements of an expert's matrix: of fewer a call and its workspace cost more than they save */
 #define ALIGN 256
@@ -28,7 +37,7 @@ static int64_t worth_of_call(rw_dtype dtype, bool outer)
 }
 
 /* The cut that comes next of `left` rows: all of them, unless more than `waste` are multiplied for nothing. */
-static int next_cut(int64_t left, int64_t waste)
+static int next_cut(const int64_t *cuts, int64_t left, int64_t waste)
 {
     int i = 0;
     while (i < CUTS - 1 && cuts[i] < left) i++;
@@ -64,6 +73,7 @@ struct library {
     rw_dtype dtype;
     bool wide;                     /* operands are copied as float32, in which the library multiplies */
     const struct gemm_loops *loops; /* by these; a run has them */
+    const int64_t *cuts;
     int64_t waste;                 /* of a cut */
     int64_t a_row, b_row, c_row;   /* between rows of copies, and of what is multiplied */
     size_t size, inside;           /* of an element, and of one that is multiplied */
@@ -84,7 +94,7 @@ static int64_t width_in_all(const struct moe_product *m, bool outer)
 static struct rw_matmul_signature signature_of(const struct moe_product *m, const struct library *l, bool outer,
                                                int cut, int64_t i, int64_t j)
 {
-    const int64_t rows = cuts[cut], n = width_of(&l->across, j);
+    const int64_t rows = l->cuts[cut], n = width_of(&l->across, j);
     const int32_t dtype = l->wide ? RW_F32 : l->dtype;
     if (outer)
         return (struct rw_matmul_signature){ .m = width_of(&l->down, i), .n = n, .k = rows, .a_row = 1,
@@ -100,7 +110,7 @@ static rw_status ask(const struct moe_product *m, struct library *l, struct rw_o
                      int threads, bool planning, bool *ret_fast)
 {
     *ret_fast = true;
-    const int n = next_cut(m->rows, MOST) + 1; /* no expert has more rows than there are */
+    const int n = next_cut(l->cuts, m->rows, MOST) + 1; /* no expert has more rows than there are */
     for (int i = 0; i < n * 4 && *ret_fast; i++) {
         const int cut = i / 4, down = i / 2 % 2, across = i % 2;
         if (down && !outer) continue;
@@ -132,7 +142,7 @@ static void set_rows(const struct moe_product *m, struct library *l, bool outer)
 
 static void set_bytes(const struct moe_product *m, struct library *l, bool outer)
 {
-    const int64_t inside = (int64_t)l->inside, most = cuts[next_cut(m->rows, MOST)];
+    const int64_t inside = (int64_t)l->inside, most = l->cuts[next_cut(l->cuts, m->rows, MOST)];
     const int64_t weight = m->depth * l->across.tile;
     l->a = aligned(most * l->a_row * inside);
     l->b = outer ? aligned(most * l->b_row * inside) : l->wide ? aligned(weight * inside) : 0;
@@ -141,16 +151,21 @@ static void set_bytes(const struct moe_product *m, struct library *l, bool outer
     l->each = l->a + l->b + l->c + l->scratch;
 }
 
+static int64_t columns_of_product(bool wide, int64_t depth)
+{
+    return wide && depth > DEEP ? TILE_DEEP : TILE_MOST;
+}
+
 static rw_status open_library(const struct moe_product *m, struct library *l, struct rw_onednn *onednn, rw_dtype dtype,
                               bool outer, int threads, bool planning, bool *ret_fast)
 {
     const bool wide = dtype == RW_F16 || (dtype == RW_BF16 && !rw_cpu_multiplies_bf16());
     const int64_t depth = depth_of(m, outer), width = width_in_all(m, outer);
-    *l = (struct library){ .dtype = dtype, .wide = wide, .size = rw_dtype_size(dtype) };
+    *l = (struct library){ .dtype = dtype, .wide = wide, .cuts = cuts_of_library(), .size = rw_dtype_size(dtype) };
     *ret_fast = false;
     if (dtype == RW_F64 || !m->rows || !m->experts || depth * width < LEAST) return RW_OK;
     l->waste = worth_of_call(wide ? RW_F32 : dtype, outer);
-    l->across = tiling_of(width, outer ? OUTER_MOST : TILE_MOST);
+    l->across = tiling_of(width, outer ? OUTER_MOST : columns_of_product(wide, depth));
     l->down = tiling_of(outer ? m->out : 1, OUTER_MOST);
     set_rows(m, l, outer);
     RW_CHECK(ask(m, l, onednn, outer, threads, planning, ret_fast));
@@ -246,14 +261,14 @@ static rw_status linear_unit(const struct moe_product *m, const struct library *
     const struct part x = { m->x, m->gathers, m->depth, 0, m->depth, l->a_row };
     const char *const w = rows.from < rows.to ? matrix_of(m, l, r, expert, col, cols) : NULL;
     for (int64_t row = rows.from, n; row < rows.to; row += n) {
-        const int cut = next_cut(rows.to - row, l->waste);
-        n = rows.to - row < cuts[cut] ? rows.to - row : cuts[cut];
-        const bool direct = n == cuts[cut] && !l->wide;
+        const int cut = next_cut(l->cuts, rows.to - row, l->waste);
+        n = rows.to - row < l->cuts[cut] ? rows.to - row : l->cuts[cut];
+        const bool direct = n == l->cuts[cut] && !l->wide;
         const char *a = (const char *)m->x + (size_t)(row * m->depth) * l->size;
         char *const c = direct ? (char *)m->y + (size_t)(row * m->width + col) * l->size : r->c;
         /* Else what follows is multiplied as well, and left. */
-        if (l->wide || m->gathers || row + cuts[cut] > m->rows) {
-            copy_rows(m, l, &x, row, n, cuts[cut], r->a);
+        if (l->wide || m->gathers || row + l->cuts[cut] > m->rows) {
+            copy_rows(m, l, &x, row, n, l->cuts[cut], r->a);
             a = r->a;
         }
         RW_CHECK(rw_onednn_matmul_run(l->primitive[cut][0][tile == l->across.n - 1], r->thread, a, w, NULL, c,
@@ -276,17 +291,17 @@ static rw_status outer_unit(const struct moe_product *m, const struct library *l
     const struct part x = { m->x, m->gathers, m->in, col, cols, l->b_row };
     memset(r->c, 0, (size_t)(outs * l->c_row) * sizeof(float));
     for (int64_t row = rows.from, n; row < rows.to; row += n) {
-        const int cut = next_cut(rows.to - row, l->waste);
-        n = rows.to - row < cuts[cut] ? rows.to - row : cuts[cut];
-        const bool copies = n < cuts[cut] || l->wide;
+        const int cut = next_cut(l->cuts, rows.to - row, l->waste);
+        n = rows.to - row < l->cuts[cut] ? rows.to - row : l->cuts[cut];
+        const bool copies = n < l->cuts[cut] || l->wide;
         const char *a = (const char *)m->dy + (size_t)(row * m->out + first) * l->size;
         const char *b = (const char *)m->x + (size_t)(row * m->in + col) * l->size;
         if (copies || m->gathers_dy) {
-            copy_rows(m, l, &dy, row, n, cuts[cut], r->a);
+            copy_rows(m, l, &dy, row, n, l->cuts[cut], r->a);
             a = r->a;
         }
         if (copies || m->gathers) {
-            copy_rows(m, l, &x, row, n, cuts[cut], r->b);
+            copy_rows(m, l, &x, row, n, l->cuts[cut], r->b);
             b = r->b;
         }
         RW_CHECK(rw_onednn_matmul_run(l->primitive[cut][i == l->down.n - 1][j == l->across.n - 1], r->thread, a, b,

@@ -47,6 +47,9 @@ struct rw_conv_signature {
     int32_t unused;
 };
 
+/* Does the library run its code for AVX-512? DNNL_MAX_CPU_ISA may hold it to less than the processor has. */
+bool rw_onednn_takes_avx512(void);
+
 rw_status rw_onednn_create(struct rw_onednn **ret);
 void rw_onednn_destroy(struct rw_onednn **o);
 

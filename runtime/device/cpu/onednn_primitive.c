@@ -52,6 +52,11 @@ static bool library_has_room(void)
     return true;
 }
 
+bool rw_onednn_takes_avx512(void)
+{
+    return (dnnl_get_effective_cpu_isa() & dnnl_cpu_isa_avx512_core) == dnnl_cpu_isa_avx512_core;
+}
+
 rw_status rw_onednn_create(struct rw_onednn **ret)
 {
     struct rw_onednn *const o = rw_calloc(1, sizeof *o);
