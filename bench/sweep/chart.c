@@ -23,9 +23,9 @@ struct box {
     double left, right, top, bottom;
 };
 
-/* Where no text goes: points, texts, and the stretches of the predicted lines. */
+/* Where no text goes: points, measured and predicted, texts, and the stretches of the predicted lines. */
 struct places {
-    struct box taken[2 * SWEEP_MOST + 5 * SWEEP_POINTS];
+    struct box taken[3 * SWEEP_MOST + 5 * SWEEP_POINTS];
     int n;
 };
 
@@ -106,6 +106,11 @@ static void take_stretch(struct places *p, double x0, double y0, double x1, doub
     p->taken[p->n++] = (struct box){ fmin(x0, x1) - 1, fmax(x0, x1) + 1, fmin(y0, y1) - 1, fmax(y0, y1) + 1 };
 }
 
+static void take_ring(struct places *p, double px, double py)
+{
+    p->taken[p->n++] = (struct box){ px - 3, px + 3, py - 3, py + 3 };
+}
+
 static void take_stairs(struct places *p, const rw_point *point, size_t n, double none_ms, const struct scale *x,
                         const struct scale *y)
 {
@@ -176,6 +181,8 @@ static void points(FILE *f, const struct sweep_row *rows, int n, const struct sw
     for (int i = 0; i < n; i++) {
         const double px = at(x, mib(rows[i].peak)), py = at(y, rows[i].ratio);
         places.taken[places.n++] = (struct box){ px - 6, px + 6, py - 6, py + 6 };
+        if (c->none_ms > 0 && rows[i].predicted_ms > 0)
+            take_ring(&places, at(x, mib(rows[i].predicted)), at(y, rows[i].predicted_ms / c->none_ms));
     }
     const struct box *const place = &places.taken[places.n];
     for (int i = 0; i < n; i++) { /* lines first: texts hide what they lie on */
@@ -276,6 +283,7 @@ void sweep_chart_memory(FILE *f, const struct sweep_row *rows, int n, const stru
     for (int i = 0; i < n; i++) {
         most = fmax(most, mib(rows[i].peak));
         slow = fmax(slow, rows[i].ratio);
+        if (c->none_ms > 0) slow = fmax(slow, rows[i].predicted_ms / c->none_ms);
         fast = fmin(fast, rows[i].ratio);
     }
     const struct scale x = { 0, most * 1.25 + 1e-3, LEFT, W - RIGHT },
