@@ -140,10 +140,11 @@ static void beside_a_sum(rw_dtype dtype)
         }
 }
 
-/* A batch of two, whose second factors are the first ones with their signs turned; numbers of a row lie two apart. */
+/* A batch of two, whose second factors are the first ones with their signs turned; numbers of a row lie two apart. Some
+   of the extents where kernels are simulated, which have no plan of their own for a batch. */
 static void of_a_batch(rw_dtype dtype)
 {
-    for (int i = 0; i < N_EXTENTS; i++) {
+    for (int i = 0; i < N_EXTENTS; i += test_device() == RW_DEVICE_CPU ? 1 : 5) {
         const struct extents *const e = &extents[i];
         struct fixture b = fixture_open(1, 2);
         rw_tensor *const x = operand(&b, dtype, A, e->m, e->k, false);
