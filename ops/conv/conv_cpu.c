@@ -78,7 +78,6 @@ static void run_own(const rw_kernel *k, enum rw_conv_kind kind, const struct rw_
     }
 }
 
-/* ops/matmul: the same instruction set's. */
 static struct conv_operands operands_of(const rw_kernel *k, enum rw_conv_kind kind)
 {
     const struct rw_conv_attrs *const a = k->attrs;

@@ -22,7 +22,6 @@
 #include "ops/conv/conv_run.h"
 
 #include "device/cpu/cpu.h"
-#include "device/cpu/isa.h"
 #include "device/cpu/onednn.h"
 #include "ops/common/util.h"
 #include "ops/common/vec.h"
@@ -164,14 +163,26 @@ static int primitive_of(const struct plan *p, int64_t unit)
     return p->bands > 1 ? (int)(unit % p->bands) : unit == p->units - 1;
 }
 
+/* Of a unit, or of the last one. */
+static int64_t images_of(const struct plan *p, bool last)
+{
+    return p->bands > 1 ? 1 : last ? p->rest : p->each;
+}
+
+/* In one call of the library. */
+static int64_t images_at_once(const struct plan *p, bool last)
+{
+    return p->wide ? 1 : images_of(p, last);
+}
+
 static struct rw_conv_signature signature_of(const struct rw_conv *c, enum rw_conv_kind kind, const struct plan *p,
                                              int i, bool bias)
 {
     static const enum rw_onednn_conv kinds[] = { RW_ONEDNN_FORWARD, RW_ONEDNN_BACKWARD_DATA,
                                                  RW_ONEDNN_BACKWARD_WEIGHT };
-    const int64_t some = i ? p->rest : p->each, images = p->filters ? c->n : p->bands > 1 || p->wide ? 1 : some;
+    const int64_t some = i ? p->rest : p->each;
     const struct rows r = rows_of(c, kind, p, i);
-    struct rw_conv_signature s = { .n = images,
+    struct rw_conv_signature s = { .n = p->filters ? c->n : images_at_once(p, i > 0),
                                    .h = r.x_end - r.x,
                                    .w = c->w,
                                    .c = c->c,
@@ -242,7 +253,7 @@ static size_t own_bytes(const struct plan *p)
 static void most_of_unit(const struct rw_conv *c, enum rw_conv_kind kind, const struct plan *p, int64_t *ret_x,
                          int64_t *ret_y)
 {
-    const int64_t images = p->bands > 1 || p->wide ? 1 : p->each;
+    const int64_t images = images_at_once(p, false);
     *ret_x = *ret_y = 0;
     for (int64_t i = 0; i < p->bands; i++) {
         const struct rows r = rows_of(c, kind, p, i);
@@ -256,11 +267,6 @@ static void most_of_unit(const struct rw_conv *c, enum rw_conv_kind kind, const 
 static size_t bytes_in_front(const struct plan *p)
 {
     return p->whole + (size_t)p->places * (p->rows + p->result) + p->weight;
-}
-
-bool rw_conv_is_widened(const struct rw_conv *c)
-{
-    return c->dtype == RW_F16 || (c->dtype == RW_BF16 && !rw_cpu_multiplies_bf16());
 }
 
 /* Outputs along axis i that meet tap t: from the first whose place is not in front of x, to the last not behind it. */
@@ -280,7 +286,7 @@ static int64_t outputs_under(const struct rw_conv *c, int i, int64_t tap)
 bool rw_conv_library_errs(const struct rw_conv *c, enum rw_conv_kind kind)
 {
     if (kind == RW_CONV_DATA)
-        return c->dtype == RW_BF16 && !rw_conv_is_widened(c) && c->kh * c->kw == 1 && c->ocg % 2;
+        return c->dtype == RW_BF16 && !rw_gemm_widens(c->dtype) && c->kh * c->kw == 1 && c->ocg % 2;
     if (kind == RW_CONV_FORWARD) return false;
     for (int i = 0; i < 2; i++) {
         const int64_t taps = i ? c->kw : c->kh;
@@ -310,7 +316,7 @@ static rw_status make_plan(const struct rw_conv *c, enum rw_conv_kind kind, stru
 {
     *ret = (struct plan){ .threads = rw_conv_products(c) < RW_CONV_PARALLEL_FROM ? 1 : threads, .bands = 1 };
     ret->own = !is_for_library(c) || rw_conv_library_errs(c, kind);
-    ret->wide = rw_conv_is_widened(c);
+    ret->wide = rw_gemm_widens(c->dtype);
     if (ret->own) return RW_OK;
     if (kind == RW_CONV_WEIGHT) cut_weight(c, ret);
     else cut_images(c, kind, UNITS, ret);
@@ -361,20 +367,15 @@ struct job {
 
 /* What the library does at a time, of a unit: pixels of x or dx, and of y or dy. */
 struct unit {
-    struct rows rows;
     int64_t x, y;               /* the first ones */
     int64_t x_pixels, y_pixels; /* how many */
     int64_t place;
 };
 
-static int64_t images_of(const struct plan *p, int64_t i)
-{
-    return p->bands > 1 ? 1 : i == p->units - 1 ? p->rest : p->each;
-}
-
 static int64_t calls_of(const struct plan *p, int64_t i)
 {
-    return p->wide ? images_of(p, i) : 1;
+    const bool last = i == p->units - 1;
+    return images_of(p, last) / images_at_once(p, last);
 }
 
 static struct unit unit_of(const struct job *j, enum rw_conv_kind kind, int64_t i, int64_t call, int thread)
@@ -382,9 +383,8 @@ static struct unit unit_of(const struct job *j, enum rw_conv_kind kind, int64_t 
     const struct rw_conv *const c = j->c;
     const struct plan *const p = j->p;
     const struct rows r = rows_of(c, kind, p, i % p->bands);
-    const int64_t image = i / p->bands * p->each + call, images = p->wide ? 1 : images_of(p, i);
-    return (struct unit){ .rows = r,
-                          .x = (image * c->h + r.x) * c->w,
+    const int64_t image = i / p->bands * p->each + call, images = images_at_once(p, i == p->units - 1);
+    return (struct unit){ .x = (image * c->h + r.x) * c->w,
                           .y = (image * c->oh + r.y) * c->ow,
                           .x_pixels = images * (r.x_end - r.x) * c->w,
                           .y_pixels = images * (r.y_end - r.y) * c->ow,

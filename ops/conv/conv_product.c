@@ -36,7 +36,7 @@ static bool one_tap_is_product(const struct rw_conv *c, enum rw_conv_kind kind)
     const bool few = c->oh * c->ow < FEW_PIXELS;
     if (kind == RW_CONV_FORWARD) return few;
     if (kind == RW_CONV_DATA) return few && is_dense(c);
-    return few || (c->dtype == RW_BF16 && !rw_conv_is_widened(c) && c->oc * c->c >= WEIGHT_LEAST);
+    return few || (c->dtype == RW_BF16 && !rw_gemm_widens(c->dtype) && c->oc * c->c >= WEIGHT_LEAST);
 }
 
 /* Pieces that do not overlap, as a transformer for images cuts them. */

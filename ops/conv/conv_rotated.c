@@ -36,7 +36,7 @@ bool rw_conv_rotates(const struct rw_conv *c, enum rw_conv_kind kind)
     if (c->stride[0] != 1 || c->stride[1] != 1) return false;
     if (c->padding[0] > (c->kh - 1) * c->dilation[0] || c->padding[1] > (c->kw - 1) * c->dilation[1]) return false;
     if (c->n * c->h < FEW_ROWS && c->c >= CHANNELS_LEAST) return true;
-    return (c->dtype == RW_F32 || rw_conv_is_widened(c)) && row_is_too_long(c);
+    return (c->dtype == RW_F32 || rw_gemm_widens(c->dtype)) && row_is_too_long(c);
 }
 
 struct rw_conv rw_conv_rotated(const struct rw_conv *c)

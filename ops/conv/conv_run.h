@@ -25,9 +25,6 @@ struct conv_operands {
 rw_status rw_conv_run_library(const rw_kernel *k, enum rw_conv_kind kind, const struct rw_conv *c,
                               const struct conv_operands *o, const struct gemm_loops *loops, bool *ret_done);
 
-/* Does the library multiply it in float32, though it is of 16 bits? */
-bool rw_conv_is_widened(const struct rw_conv *c);
-
 /* Is it a gradient that the library (2.6.3) gets wrong, or reads beyond its operands for? */
 bool rw_conv_library_errs(const struct rw_conv *c, enum rw_conv_kind kind);
 

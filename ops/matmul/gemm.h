@@ -84,6 +84,9 @@ void rw_gemm_describe_dense(const struct gemm *g, struct gemm_operand *x, int64_
 /* Bytes of workspace that a call's product takes on the CPU. Makes the library's primitives; SIZE_MAX when it can't. */
 size_t rw_gemm_workspace_cpu(const rw_op_call *call, const struct gemm *g);
 
+/* Are products of this type of 16 bits done in float32: the processor multiplies it no faster, or not at all? */
+bool rw_gemm_widens(rw_dtype dtype);
+
 /* What a product takes of the instruction set that runs. */
 struct gemm_loops {
     /* The own loops: a tile of c. */

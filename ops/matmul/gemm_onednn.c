@@ -38,10 +38,14 @@ bool rw_gemm_amx_takes(const struct gemm *g)
     return multiplications(g) >= LEAST_PRODUCT;
 }
 
+bool rw_gemm_widens(rw_dtype dtype)
+{
+    return dtype == RW_F16 || (dtype == RW_BF16 && !rw_cpu_multiplies_bf16());
+}
+
 bool rw_gemm_is_widened(const struct gemm *g)
 {
-    if (g->dtype != RW_F16 && (g->dtype != RW_BF16 || rw_cpu_multiplies_bf16())) return false;
-    return multiplications(g) >= LEAST_WIDENED;
+    return rw_gemm_widens(g->dtype) && multiplications(g) >= LEAST_WIDENED;
 }
 
 /* ---- the run ---- */

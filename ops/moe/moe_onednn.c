@@ -3,7 +3,6 @@
 
 #include "base/round.h"
 #include "device/cpu/cpu.h"
-#include "device/cpu/isa.h"
 #include "device/cpu/onednn.h"
 #include "ops/common/util.h"
 #include "ops/moe/moe_amx.h"
@@ -134,10 +133,12 @@ static size_t aligned(int64_t bytes)
 static void set_rows(const struct moe_product *m, struct library *l, bool outer)
 {
     l->inside = l->wide ? sizeof(float) : l->size;
-    l->a_row = outer ? (l->wide ? l->down.tile : m->out) : m->depth;
-    l->b_row = outer ? (l->wide ? l->across.tile : m->in)
-                     : l->wide ? (m->turned ? l->across.tile : m->depth) : m->in;
+    l->a_row = outer ? m->out : m->depth;
+    l->b_row = m->in;
     l->c_row = outer || l->wide ? l->across.tile : m->width;
+    if (!l->wide) return;
+    if (outer) l->a_row = l->down.tile;
+    l->b_row = outer || m->turned ? l->across.tile : m->depth;
 }
 
 static void set_bytes(const struct moe_product *m, struct library *l, bool outer)
@@ -159,7 +160,7 @@ static int64_t columns_of_product(bool wide, int64_t depth)
 static rw_status open_library(const struct moe_product *m, struct library *l, struct rw_onednn *onednn, rw_dtype dtype,
                               bool outer, int threads, bool planning, bool *ret_fast)
 {
-    const bool wide = dtype == RW_F16 || (dtype == RW_BF16 && !rw_cpu_multiplies_bf16());
+    const bool wide = rw_gemm_widens(dtype);
     const int64_t depth = depth_of(m, outer), width = width_in_all(m, outer);
     *l = (struct library){ .dtype = dtype, .wide = wide, .cuts = cuts_of_library(), .size = rw_dtype_size(dtype) };
     *ret_fast = false;

@@ -223,3 +223,23 @@ Test(whole_products, where_the_processor_does_not_multiply_bfloat16)
     of_a_batch(RW_BF16);
     by_threads(RW_BF16);
 }
+
+/* Parts of the operands are as deep as a cache is large, whatever the depth. */
+Test(whole_products, what_is_widened_takes_no_more_room_for_more_depth)
+{
+    size_t workspace[2];
+    if (test_device() != RW_DEVICE_CPU) cr_skip_test("of the CPU");
+    for (int more = 0; more < 2; more++) {
+        struct fixture b = fixture_open(1, 2);
+        const int64_t depth = more ? 16384 : 2048;
+        rw_memory m;
+        rw_tensor *const x = rw_randn(b.t, RW_F16, RW_SHAPE(64, depth));
+        rw_tensor *const y = rw_randn(b.t, RW_F16, RW_SHAPE(depth, 64));
+        cr_assert_eq(rw_eval(b.t, (rw_tensor *[]){ rw_matmul(b.t, x, y) }, 1), RW_OK, "%s", rw_error_message(b.ctx));
+        cr_assert_eq(rw_memory_stats(b.ctx, &m), RW_OK);
+        workspace[more] = m.workspace;
+        fixture_close(&b);
+    }
+    cr_expect(workspace[0] > 0);
+    cr_expect_eq(workspace[0], workspace[1], "%zu and %zu bytes", workspace[0], workspace[1]);
+}
