@@ -20,7 +20,7 @@ struct extents {
 static const struct extents extents[] = {
     { 3, 5, 7 },       { 32, 64, 1024 },  { 33, 64, 1100 },  { 64, 33, 1100 },  { 129, 161, 130 }, { 257, 300, 65 },
     { 600, 400, 33 },  { 47, 48, 2049 },  { 31, 700, 255 },  { 700, 31, 256 },  { 96, 800, 300 },  { 1100, 70, 257 },
-    { 4, 2100, 2003 }, { 8, 1055, 4096 }, { 2050, 1031, 4 }, { 1025, 2049, 1 },
+    { 4, 2100, 2003 }, { 8, 1055, 4096 }, { 2050, 1031, 4 }, { 1025, 2049, 1 }, { 80, 1456, 21 },
 };
 enum { N_EXTENTS = sizeof extents / sizeof *extents };
 
@@ -182,6 +182,33 @@ static void by_threads(rw_dtype dtype)
     }
 }
 
+/* Rows at random, from the last to the first: results lie so, too, byte for byte. */
+static void wherever_a_row_lies(rw_dtype dtype)
+{
+    for (int i = 0; i < N_EXTENTS; i += test_device() == RW_DEVICE_CPU ? 1 : 5)
+        for (int turned = 0; turned < 2; turned++) {
+            const struct extents *const e = &extents[i];
+            struct fixture b = fixture_open(7, 2);
+            rw_tensor *const x = rw_randn(b.t, dtype, RW_SHAPE(e->m, e->k));
+            rw_tensor *const w = rw_randn(b.t, dtype, turned ? RW_SHAPE(e->k, e->n) : RW_SHAPE(e->n, e->k));
+            rw_tensor *const bias = turned ? RW_NONE : rw_randn(b.t, dtype, RW_SHAPE(e->n));
+            rw_tensor *y[2];
+            for (int back = 0; back < 2; back++) {
+                rw_tensor *const from = back ? rw_contiguous(b.t, rw_flip(b.t, x, 0)) : x;
+                y[back] = turned ? rw_matmul(b.t, from, w) : rw_linear(b.t, from, w, bias);
+            }
+            y[1] = rw_contiguous(b.t, rw_flip(b.t, y[1], 0));
+            const size_t bytes = rw_tensor_bytes(y[0]);
+            unsigned char *const there = malloc(bytes), *const back = malloc(bytes);
+            cr_assert_eq(rw_read(b.t, y[0], there, bytes), RW_OK, "%s", rw_error_message(b.ctx));
+            cr_assert_eq(rw_read(b.t, y[1], back, bytes), RW_OK, "%s", rw_error_message(b.ctx));
+            cr_expect_eq(first_difference(there, back, bytes), -1, "%s, extents %d, %s", rw_dtype_name(dtype), i,
+                         turned ? "a product" : "with a bias");
+            free(there), free(back);
+            fixture_close(&b);
+        }
+}
+
 static void for_each_type(void (*holds)(rw_dtype dtype))
 {
     for (int d = 0; d < 4; d++) holds(types[d]);
@@ -212,7 +239,27 @@ Test(whole_products, any_number_of_threads_gives_the_same_bytes)
     for_each_type(by_threads);
 }
 
-/* Each test is a process of its own: the instruction set is not chosen yet. */
+Test(whole_products, a_row_has_the_same_bits_wherever_it_lies)
+{
+    for_each_type(wherever_a_row_lies);
+}
+
+/* The library's code for AVX2 takes rows by six: others are filled up. Each test is a process of its own, in which
+   nobody has asked the library yet. */
+Test(whole_products, by_code_for_older_processors)
+{
+    if (test_device() != RW_DEVICE_CPU) cr_skip_test("of the CPU");
+    setenv("REWIND_ISA", "v3", 1);
+    setenv("DNNL_MAX_CPU_ISA", "AVX2", 1);
+    for (int d = 0; d < 2; d++) {
+        with_a_bias(types[d]);
+        beside_a_sum(types[d]);
+        of_a_batch(types[d]);
+        wherever_a_row_lies(types[d]);
+    }
+}
+
+/* The instruction set is not chosen yet. */
 Test(whole_products, where_the_processor_does_not_multiply_bfloat16)
 {
     if (test_device() != RW_DEVICE_CPU) cr_skip_test("of the CPU");

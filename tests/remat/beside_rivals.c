@@ -244,14 +244,14 @@ static void open_program(struct step *s, int program)
 
 /*
  * At the rival's own peak: by name, sqrt(n) and Revolve are never faster. A knapsack fills its budget to the last slot,
- * where ours asks one value after the other (fill.h), so it may be, by a thousandth. The bound is below them all,
- * whoever made them.
+ * where ours asks one value after the other (fill.h), so it may be, by a thousandth or two: workspaces, and so slots,
+ * differ from processor to processor. The bound is below them all, whoever made them.
  */
 static void check_rival(struct step *s, struct rw_frontier *f, const char *name, struct rw_choice *c)
 {
     const struct rw_cost_of_schedule cost = cost_of(s, c);
     const struct rw_frontier_point *const ours = rival_ours(f, cost.peak);
-    const double most = strncmp(name, "knapsack", 8) ? 1 + 1e-9 : 1.001;
+    const double most = strncmp(name, "knapsack", 8) ? 1 + 1e-9 : 1.002;
     double bound = 0;
     cr_assert_not_null(ours, "%s: %llu bytes", name, (unsigned long long)cost.peak);
     cr_expect_leq(ours->seconds, cost.seconds * most, "%s: %.6f", name, ours->seconds / cost.seconds);
