@@ -61,13 +61,19 @@ make_toolkit() {
     touch "$cuda12/made"
 }
 
-# compile_kernels: each for the oldest device, hardly optimized, and without the host's compiler behind it: nvcc has
-# looked at the host's functions by then. A file a line that does not compile.
+# compile_kernels: each for the oldest device, not optimized, and without the host's compiler behind it: nvcc has looked
+# at the host's functions by then. Of tensor cores there are instructions written by hand: those are assembled, too.
+# A file a line that does not compile.
 compile_kernels() {
+    local at
+    at=$(mktemp -d)
     (cd "$rewind_root" && find ops runtime -name '*.cu' | xargs -P "$(nproc)" -I{} sh -c '
-        out=$("$0" -cubin "{}" -o /dev/null -std=c++17 --fmad=false --expt-relaxed-constexpr -DNDEBUG -Iinclude \
-            -Iruntime -I. -Xcicc -O1 -Xptxas -O0 -Wno-deprecated-gpu-targets -arch=sm_80 2>&1) ||
-            { echo "FAILED  {}"; echo "$out" | head -20; }' "$cuda12/toolkit/bin/nvcc")
+        ptx=$1/$(basename "{}").ptx
+        out=$("$0/nvcc" -ptx "{}" -o "$ptx" -std=c++17 --fmad=false --expt-relaxed-constexpr -DNDEBUG -Iinclude \
+            -Iruntime -I. -Xcicc -O0 -Wno-deprecated-gpu-targets -arch=sm_80 2>&1) &&
+            { ! grep -q "mma.sync" "$ptx" || out=$("$0/ptxas" -O0 -arch=sm_80 "$ptx" -o /dev/null 2>&1); } ||
+            { echo "FAILED  {}"; echo "$out" | head -20; }' "$cuda12/toolkit/bin" "$at")
+    rm -r "$at"
 }
 
 compile_host() {
