@@ -132,7 +132,7 @@ static void beside_a_sum(rw_dtype dtype)
             const struct extents *const e = &extents[i];
             struct fixture b = fixture_open(1, 2);
             const rw_dtype to = wide && rw_dtype_size(dtype) == 2 ? RW_F32 : dtype;
-            rw_tensor *const x = operand(&b, dtype, A, e->m, e->k, true);
+            rw_tensor *const x = operand(&b, dtype, A, e->m, e->k, i % 2);
             rw_tensor *const y = operand(&b, dtype, B, e->k, e->n, false);
             rw_tensor *const sum = rw_contiguous(b.t, operand(&b, to, SUM, e->m, e->n, false));
             expect_exact(&b, rw_matmul_add_at(RW_HERE, b.t, sum, x, y), e, false, true, "beside a sum");
