@@ -270,6 +270,17 @@ static void note_effect(const struct rw_run *r, const struct rw_action *a)
     }
 }
 
+/* Of a rehearsal no more than what may not run twice: the program asked for results of the run that counts, whose plan is
+   made as if nothing had been rehearsed. */
+static bool leaves(const struct rw_run *r, const struct rw_result *result)
+{
+    const rw_tape *const t = r->tape;
+    if (!(r->flags & RW_RUN_REHEARSAL)) return true;
+    if (result->of != RW_NONE_ID) return false;
+    const struct rw_node *const node = &t->nodes[rw_tape_value(t, result->value)->producer];
+    return t->ctx->ops[node->op]->flags & (RW_OP_STATEFUL | RW_OP_NONDETERMINISTIC);
+}
+
 static rw_status hold_results(struct rw_run *r)
 {
     const rw_plan *const p = r->plan;
@@ -278,6 +289,7 @@ static rw_status hold_results(struct rw_run *r)
         const struct rw_source *const s = &p->sources[i];
         if (s->kind != RW_SOURCE_RESULT || s->first < r->settled || s->first >= r->next_action) continue;
         const struct rw_result *const result = &p->results[s->index];
+        if (!leaves(r, result)) continue;
         status = result->of == RW_NONE_ID ? rw_results_hold(r->tape, r->results, result)
                                           : rw_results_hand_out(r->tape, r->results, result);
     }

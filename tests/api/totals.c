@@ -402,6 +402,30 @@ Test(totals, verified)
     fixture_close(&x.b);
 }
 
+/* A gradient that the program wants to read is a result: what was rehearsed has none, so it is counted once, and nobody
+   reads it before the step has run. */
+Test(totals, verified_with_a_gradient_to_read)
+{
+    setenv("REWIND_VERIFY", "1", 1);
+    struct world x = open_world();
+    unsetenv("REWIND_VERIFY");
+    rw_prediction p;
+    for (int pass = 0; pass < 2; pass++) {
+        rw_tensor *const y = rw_require_grad(x.b.t, rw_mul(x.b.t, x.w, x.w));
+        rw_tensor *const loss = rw_mean(x.b.t, rw_tanh(x.b.t, rw_mul(x.b.t, y, y)), RW_ALL_AXES, false);
+        set_total(&x, x.b.t, least_of(&x, x.b.t, loss));
+        ok(&x, ckpt_verify(x.b.t, loss, NULL));
+        cr_expect_null(rw_gradient(y), "a rehearsal's");
+        rw_error_clear(x.b.ctx);
+        ok(&x, rw_tape_plan(x.b.t, loss, NULL, &p));
+        ok(&x, rw_backward(x.b.t, loss));
+        cr_expect_eq(stats(&x).measured_peak, p.peak_bytes);
+        cr_expect_not_null(rw_gradient(y));
+        clear(&x, x.b.t);
+    }
+    fixture_close(&x.b);
+}
+
 /* The pool itself: the arena that one had, whether it is still there, and the one that may stay. */
 Test(totals, arenas_of_the_pool)
 {
