@@ -23,7 +23,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define DISTURBED 1.5 /* times the fastest step */
+#define DISTURBED 1.5   /* times the fastest step */
+#define FEW 8 /* steps */
+#define INTERRUPTED 3.0 /* times the median of the same nodes */
 #define WORTH_ASKING ((uint64_t)16 << 20)
 
 /* What the nodes of a signature took in a step, on the average, and that step over nominal rates as a whole. */
@@ -280,14 +282,31 @@ static int by_slowness(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-/* Microseconds in the middle half of the steps, of those in which others left the machine alone. */
+static int by_number(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+    return x < y ? -1 : x > y;
+}
+
+static double median_of(const struct mean *step, size_t n)
+{
+    double us[RW_COST_SAMPLES];
+    for (size_t i = 0; i < n; i++) us[i] = step[i].us;
+    qsort(us, n, sizeof *us, by_number);
+    return us[(n - 1) / 2];
+}
+
+/* Microseconds in the middle half of the steps, of those in which others left the machine alone. Of few steps one that
+   took many times what the others did says nothing of how often that happens: it counts no more than INTERRUPTED. */
 static double usual(struct mean *step, size_t n)
 {
+    const bool few = n < FEW;
     double sum = 0;
     qsort(step, n, sizeof *step, by_slowness);
     while (step[n - 1].slow > DISTURBED * step[0].slow) n--;
     const size_t from = (n + 1) / 4;
-    for (size_t i = from; i < n - from; i++) sum += step[i].us;
+    const double most = few ? INTERRUPTED * median_of(step, n) : INFINITY;
+    for (size_t i = from; i < n - from; i++) sum += fmin(step[i].us, most);
     return sum / (double)(n - 2 * from);
 }
 
