@@ -38,6 +38,12 @@ static rw_status propose_expensive_ops(struct rw_candidates *c)
         c, (struct rw_policy){ .kind = RW_POLICY_OPS, .names = names, .n_names = sizeof names / sizeof *names });
 }
 
+/* 1, 2, 3, 4, 6, 9, 13, ... */
+static int64_t next_count(int64_t k)
+{
+    return k + (k < 4 ? 1 : k / 2);
+}
+
 rw_status rw_propose_named(struct rw_candidates *c)
 {
     const rw_tape *const t = c->graph.p->t;
@@ -46,11 +52,10 @@ rw_status rw_propose_named(struct rw_candidates *c)
     if (!outermost) return RW_OK;
     rw_status status = rw_candidates_add_named(c, (struct rw_policy){ .kind = RW_POLICY_FULL });
     if (!status) status = propose_expensive_ops(c);
-    for (int64_t k = 2; !status && k < outermost; k *= 2)
+    for (int64_t k = 2; !status && k <= outermost; k = next_count(k))
         status = rw_candidates_add_named(c, (struct rw_policy){ .kind = RW_POLICY_UNIFORM, .n = k });
-    for (int64_t k = 1; !status && k < 4; k++)
-        if (outermost * k / 4)
-            status = rw_candidates_add_named(c, (struct rw_policy){ .kind = RW_POLICY_BLOCK, .n = outermost * k / 4 });
+    for (int64_t k = 1; !status && k < outermost; k = next_count(k))
+        status = rw_candidates_add_named(c, (struct rw_policy){ .kind = RW_POLICY_BLOCK, .n = k });
     return status;
 }
 
