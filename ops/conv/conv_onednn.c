@@ -143,13 +143,13 @@ static void cut_images(const struct rw_conv *c, enum rw_conv_kind kind, int64_t 
     else p->bands = 1;
 }
 
-/* Sums of parts cost a pass over the weight each, which is to be little beside one over dy. */
+/* Sums of parts cost a pass over the weight each, filters one over x each: whichever is less. */
 static void cut_weight(const struct rw_conv *c, struct plan *p)
 {
     const int64_t dy = c->n * c->oh * c->ow * c->oc, parts = dy / (4 * weight_elements(c));
-    p->filters = parts < 2 && c->groups == 1;
+    p->filters = parts < 1 && c->groups == 1;
     if (p->filters) cut(p, c->oc, FILTER_UNITS, FILTERS_ALIGN);
-    else cut_images(c, RW_CONV_WEIGHT, parts < 2 ? 2 : parts > UNITS ? UNITS : parts, p);
+    else cut_images(c, RW_CONV_WEIGHT, parts < 1 ? 2 : parts < 4 ? 4 : parts > UNITS ? UNITS : parts, p);
 }
 
 /* So many primitives there are, and this one is a unit's. */
