@@ -32,7 +32,9 @@ RW_API rw_tensor *rw_straight_through_at(rw_site at, rw_tape *t, rw_tensor *y, r
  * Records the gradient of a rw_custom_grad(): as `grad` of an rw_op_def, with the functions of rewind/op.h.
  * rw_grad_input(g, 0) is y; rw_grad_input(g, 1 + i) is x[i], whose gradient rw_grad_set(g, 1 + i, ...) hands over for
  * those that are rw_grad_wanted(), one at least; rw_grad_upstream(g, 0) is the gradient of y, never NULL. What the ops
- * recorded here read is what is kept for backward. Called while a plan is made, on the thread that makes it.
+ * recorded here read is what is kept for backward. Called while a plan is made, on the thread that makes it: not again
+ * for a step of the same structure, so nothing but `data` may decide what it records, and it draws no numbers, which is
+ * RW_ERR_ARGUMENT.
  * @param data a copy of what rw_custom_grad() was given, valid during the call
  */
 typedef rw_status (*rw_custom_grad_fn)(rw_grad_call *g, const void *data);

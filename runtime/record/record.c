@@ -462,6 +462,20 @@ static bool has_an_order(const struct recording *r)
     return false;
 }
 
+/* A plan keeps what rules have recorded: numbers that one drew for itself would be the same in every step. */
+static bool may_draw(const struct recording *r)
+{
+    const struct rw_origin *const o = &r->tape->origin;
+    if (!(r->op->flags & RW_OP_RANDOM) || !o->adjoint || o->of == RW_NONE_ID || o->ticket != RW_NONE_ID) return true;
+    if (r->op->draws && !r->op->draws(&r->call)) return true;
+    char text[192];
+    snprintf(text, sizeof text,
+             "a rule of %s draws numbers of its own, which would be the same in every step: draw them in forward, and let "
+             "it read them", r->ctx->ops[r->tape->nodes[o->of].op]->name);
+    refuse(r, RW_ERR_ARGUMENT, text);
+    return false;
+}
+
 /* Checks the call and appends the node; what it recorded for its inputs' sake stays behind the mark. */
 static bool record(struct recording *r, rw_tensor *const *in, const void *attrs, size_t attrs_size)
 {
@@ -469,6 +483,7 @@ static bool record(struct recording *r, rw_tensor *const *in, const void *attrs,
     if (!make_room(r)) return no_memory(r);
     if (!take_inputs(r, in) || !describe_inputs(r)) return false;
     if (!check(r, attrs) || ((r->op->flags & RW_OP_COMMIT) && !commits_soundly(r))) return false;
+    if (!may_draw(r)) return false;
     if (!reserve(r, attrs_size)) return no_memory(r);
     if (r->ctx->orders && !has_an_order(r)) return false;
     if (r->ctx->eager) mark(r);

@@ -167,6 +167,12 @@ static rw_status sets_another_shape(rw_grad_call *g, const void *data)
     return rw_grad_set(g, 1, rw_sum(rw_grad_tape(g), rw_grad_upstream(g, 0), RW_ALL_AXES, false));
 }
 
+static rw_status draws(rw_grad_call *g, const void *data)
+{
+    (void)data;
+    return rw_grad_set(g, 1, rw_dropout(rw_grad_tape(g), rw_grad_upstream(g, 0), 0.5f));
+}
+
 static rw_status refuses(rw_grad_call *g, const void *data)
 {
     (void)g, (void)data;
@@ -178,14 +184,16 @@ Test(custom_grad, what_a_function_gets_wrong_is_an_error_that_names_it)
     static const struct {
         rw_custom_grad_fn fn;
         rw_status status;
-    } wrong[] = { { sets_nothing, RW_ERR_ARGUMENT }, { sets_another_shape, RW_ERR_SHAPE },
+    } wrong[] = { { sets_nothing, RW_ERR_ARGUMENT }, { sets_another_shape, RW_ERR_SHAPE }, { draws, RW_ERR_ARGUMENT },
                   { refuses, RW_ERR_UNSUPPORTED } };
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         struct fixture b = fixture_open(1, 1);
         rw_tensor *const x = input(&b), *const from[] = { x };
         rw_tensor *const y = rw_custom_grad(b.t, rw_exp(b.t, x), from, 1, wrong[i].fn, NULL, 0);
+        const uint64_t drawn = rw_generator_get(b.ctx).offset;
         cr_expect_eq(rw_backward(b.t, rw_sum(b.t, y, RW_ALL_AXES, false)), wrong[i].status);
         cr_expect(strstr(rw_error_message(b.ctx), "custom_grad"), "%s", rw_error_message(b.ctx));
+        cr_expect_eq(rw_generator_get(b.ctx).offset, drawn);
         fixture_close(&b);
     }
 }
