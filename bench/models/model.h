@@ -38,6 +38,12 @@ static inline bool model_is_of_images(enum model_kind kind)
     return kind >= MODEL_VIT;
 }
 
+/* Of which a picture's side is a multiple: unet halves it four times and joins what it doubles with what it halved. */
+static inline int model_side_step(enum model_kind kind)
+{
+    return kind == MODEL_UNET ? 16 : 1;
+}
+
 struct model_config {
     enum model_kind kind;
     int layers, width, heads, kv_heads;

@@ -9,7 +9,8 @@
 
 /* ---- the largest that fits ---- */
 
-enum fit { FITS, BUDGET_TOO_SMALL, TOO_LARGE };
+/* TOO_SMALL: no step of this size, but a larger one may be: the model refuses it, or a share of it is no budget. */
+enum fit { FITS, TOO_SMALL, TOO_LARGE };
 
 struct search {
     const struct sweep_options *o;
@@ -18,8 +19,9 @@ struct search {
     int open_for; /* length that the run's model has positions for: they are parameters */
     int most;     /* size that has been found to fit, 0 for none */
     rw_prediction at_most, above;
-    int tried; /* the size that was tried last */
-    char refused[512]; /* why a larger one is no step at all; "" where it takes too much */
+    int step;     /* sizes are multiples of it */
+    int tried;    /* the size that `above` and `refused` speak of */
+    char refused[512]; /* why it is no step at all; "" where it takes too much */
 };
 
 static void sizes_of(const struct sweep_options *o, int x, int *ret_batch, int *ret_seq)
@@ -28,13 +30,17 @@ static void sizes_of(const struct sweep_options *o, int x, int *ret_batch, int *
     *ret_seq = o->fit_seq ? x : o->seqs[0];
 }
 
-/* Smaller ones are steps: this one has more numbers than a tensor may have, or a plan more than the host can hold. */
-static rw_status refuse(struct search *s, enum fit *ret)
+/* Where smaller ones are steps, this one has more numbers than a tensor may have, or a plan more than the host can hold.
+   Where none has been one yet, the model needs more: a side that it can halve so often, two elements in a channel. */
+static rw_status refuse(struct search *s, int x, enum fit *ret)
 {
-    snprintf(s->refused, sizeof s->refused, "%s", rw_error_message(s->run.m.ctx));
+    *ret = s->most ? TOO_LARGE : TOO_SMALL;
+    if (*ret == TOO_LARGE || (!s->above.total_bytes && !s->above.least_bytes)) {
+        snprintf(s->refused, sizeof s->refused, "%s", rw_error_message(s->run.m.ctx));
+        s->above = (rw_prediction){ 0 };
+        s->tried = x;
+    }
     rw_error_clear(s->run.m.ctx);
-    s->above = (rw_prediction){ 0 };
-    *ret = TOO_LARGE;
     return RW_OK;
 }
 
@@ -43,7 +49,6 @@ static rw_status try_size(struct search *s, int x, enum fit *ret)
 {
     int batch, seq;
     rw_prediction p = { 0 };
-    s->tried = x;
     sizes_of(s->o, x, &batch, &seq);
     rw_status status = RW_OK;
     const int wanted = seq > s->o->model.max_seq ? seq : s->o->model.max_seq;
@@ -54,28 +59,29 @@ static rw_status try_size(struct search *s, int x, enum fit *ret)
     }
     const bool opened = !status;
     if (opened) status = sweep_predict(&s->run, batch, seq, s->policy, &p);
-    if (opened && status && status != RW_ERR_BUDGET && s->most) return refuse(s, ret);
+    if (opened && status && status != RW_ERR_BUDGET && (s->most || status == RW_ERR_SHAPE)) return refuse(s, x, ret);
     if (status == RW_ERR_BUDGET) {
         rw_error_clear(s->run.m.ctx);
         s->above = (rw_prediction){ .least_bytes = p.least_bytes };
-        s->refused[0] = '\0';
-        *ret = strchr(s->policy, '%') && p.least_bytes <= s->o->fit ? BUDGET_TOO_SMALL : TOO_LARGE;
+        s->tried = x, s->refused[0] = '\0';
+        *ret = strchr(s->policy, '%') && p.least_bytes <= s->o->fit ? TOO_SMALL : TOO_LARGE;
         return RW_OK;
     }
     *ret = !status && p.total_bytes <= s->o->fit ? FITS : TOO_LARGE;
     if (*ret == FITS) s->most = x, s->at_most = p;
-    else s->above = p, s->refused[0] = '\0';
+    else s->above = p, s->tried = x, s->refused[0] = '\0';
     return status;
 }
 
+/* In steps of s->step. */
 static rw_status search(struct search *s)
 {
-    const int limit = s->o->fit_seq ? (int)(((int64_t)1 << 30) / s->o->batch) : (1 << 30) / s->o->seqs[0];
+    const int limit = (s->o->fit_seq ? (1 << 30) / s->o->batch : (1 << 30) / s->o->seqs[0]) / s->step;
     enum fit fit = FITS;
     int low = 0, high = 1;
     rw_status status = RW_OK;
-    while (!status && (fit == FITS || (fit == BUDGET_TOO_SMALL && !s->most)) && high <= limit) {
-        status = try_size(s, high, &fit);
+    while (!status && (fit == FITS || (fit == TOO_SMALL && !s->most)) && high <= limit) {
+        status = try_size(s, high * s->step, &fit);
         if (fit == FITS) low = high;
         if (fit != TOO_LARGE) high *= 2;
     }
@@ -85,8 +91,8 @@ static rw_status search(struct search *s)
     }
     while (!status && high - low > 1) {
         const int middle = low + (high - low) / 2;
-        status = try_size(s, middle, &fit);
-        if (fit == FITS || (fit == BUDGET_TOO_SMALL && !s->most)) low = middle;
+        status = try_size(s, middle * s->step, &fit);
+        if (fit == FITS || (fit == TOO_SMALL && !s->most)) low = middle;
         else high = middle;
     }
     return status;
@@ -121,13 +127,18 @@ static size_t total_of(const rw_memory *m)
 
 static bool fit_policy(const struct sweep_options *o, const struct sweep_text *text, const char *policy)
 {
-    const char *const what = o->fit_seq ? "length" : "batch";
-    struct search s = { .o = o, .policy = policy, .open_for = o->model.max_seq };
+    const char *const what = o->fit_seq ? sweep_seq_name(o) : "batch";
+    struct search s = { .o = o, .policy = policy, .open_for = o->model.max_seq,
+                        .step = o->fit_seq ? model_side_step(o->model.kind) : 1 };
     rw_memory m;
     size_t resident = 0;
     rw_status status = sweep_plan_open(&s.run, o, 0);
     if (!status) status = search(&s);
     if (sweep_run_close(&s.run, status)) return false;
+    if (!s.most && s.refused[0]) {
+        printf("%-32s nothing fits: %s %d is refused: %s\n", policy, what, s.tried, s.refused);
+        return true;
+    }
     if (!s.most) {
         const size_t takes = s.above.total_bytes ? s.above.total_bytes : s.above.least_bytes;
         printf("%-32s nothing fits: %s %d takes %s%zu of %zu bytes\n", policy, what, s.tried,
@@ -136,9 +147,9 @@ static bool fit_policy(const struct sweep_options *o, const struct sweep_text *t
     }
     printf("%-32s %s %d takes %zu of %zu bytes (arena %zu), ", policy, what, s.most, s.at_most.total_bytes, o->fit,
            s.at_most.peak_bytes);
-    if (s.refused[0]) printf("%d is refused: %s; ", s.most + 1, s.refused);
-    else if (s.above.total_bytes) printf("%d takes %zu; ", s.most + 1, s.above.total_bytes);
-    else printf("%d is beyond the budget; ", s.most + 1);
+    if (s.refused[0]) printf("%d is refused: %s; ", s.most + s.step, s.refused);
+    else if (s.above.total_bytes) printf("%d takes %zu; ", s.most + s.step, s.above.total_bytes);
+    else printf("%d is beyond the budget; ", s.most + s.step);
     printf("%.1f ms predicted%s\n", s.at_most.ms, o->has_ceilings ? " by the machine's ceilings" : "");
     fflush(stdout);
     if (!strcmp(o->device, "cpu") && s.at_most.total_bytes > sweep_machine_bytes()) {
@@ -225,7 +236,7 @@ static rw_status advise_growth(const struct sweep_options *o, struct sweep_run *
 {
     rw_grown grown[CKPT_GROWN_MOST] = { { x->tape[0], record(r, x->tape[0], 2 * o->batch, x->seq[0]), "batch", 2 } };
     for (int i = 1; i < x->n; i++)
-        grown[i] = (rw_grown){ x->tape[i], record(r, x->tape[i], o->batch, x->seq[i]), "length",
+        grown[i] = (rw_grown){ x->tape[i], record(r, x->tape[i], o->batch, x->seq[i]), sweep_seq_name(o),
                                (double)x->seq[i] / o->seqs[0] };
     const rw_status status = rw_error_status(r->m.ctx);
     return status ? status : ckpt_explain_growth(r->t, loss, grown, (size_t)x->n, stdout);
@@ -239,7 +250,7 @@ static rw_status advise(const struct sweep_options *o, struct sweep_run *r, cons
     for (int i = 0; !status && i < x->n; i++) status = ckpt_set_policy(x->tape[i], policy);
     if (!status) status = sweep_predict(r, batch, seq, NULL, &now);
     if (status) return status;
-    printf("batch %d, length %d\n", batch, seq);
+    printf("batch %d, %s %d\n", batch, sweep_seq_name(o), seq);
     rw_tensor *const loss = record(r, r->t, batch, seq);
     status = loss ? ckpt_explain(r->t, stdout) : rw_error_status(r->m.ctx);
     if (!status) status = advise_budgets(o, r, loss, &now);

@@ -166,19 +166,33 @@ static bool write_files(const struct sweep_options *o, const struct sweep_row *r
     return true;
 }
 
+/* For --fit: the smallest step that the model can be recorded at, be it by batch or by length. The caller's own may be
+   too large to plan. */
+static rw_status predict_smallest(const struct sweep_options *o, struct sweep_run *r, rw_prediction *ret)
+{
+    const int own = o->fit_seq ? o->seqs[0] : o->batch, most = own > 64 ? own : 64;
+    rw_status status = RW_ERR_SHAPE;
+    for (int x = 1; status == RW_ERR_SHAPE && x <= most; x *= 2) {
+        rw_error_clear(r->m.ctx);
+        status = sweep_predict(r, o->fit_seq ? o->batch : x, o->fit_seq ? x : o->seqs[0], NULL, ret);
+    }
+    return status;
+}
+
 /* A step of each length is planned, not run, under every policy of the list: a mistake in the last one, or a budget
-   that nothing fits into, must not come to light after the others have trained. Notes what the device turned out to
-   be. */
+   that nothing fits into, must not come to light after the others have trained. Of a question any step will do, and
+   budgets are its subject. Notes what the device turned out to be. */
 static rw_status try_policies(struct sweep_options *o)
 {
     struct sweep_run r;
     rw_prediction p;
     rw_status status = sweep_plan_open(&r, o, 0);
-    const bool question = o->fit || o->advise; /* sizes are what is asked for: the smallest step will do */
+    const bool question = o->fit || o->advise;
     for (int i = 0; !status && i < o->n_policies; i++)
-        for (int s = 0; !status && s < o->n_seqs; s++) {
+        for (int s = 0; !status && s < (question ? 1 : o->n_seqs); s++) {
             status = ckpt_set_policy(r.t, o->policies[i]);
-            if (!status) status = sweep_predict(&r, question ? 1 : o->batch, question ? 1 : o->seqs[s], NULL, &p);
+            if (!status && o->fit && !o->advise) status = predict_smallest(o, &r, &p);
+            else if (!status) status = sweep_predict(&r, o->batch, o->seqs[s], NULL, &p);
             if (question && status == RW_ERR_BUDGET) rw_error_clear(r.m.ctx), status = RW_OK;
         }
     if (!status) o->threads = rw_context_threads(r.m.ctx);

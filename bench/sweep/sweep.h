@@ -34,6 +34,12 @@ struct sweep_options {
     char command[1024];
 };
 
+/* What --seq is of this model, for those who read it. */
+static inline const char *sweep_seq_name(const struct sweep_options *o)
+{
+    return model_is_of_images(o->model.kind) ? "side" : "length";
+}
+
 /* Reads the command line. 0: go on; otherwise the exit status plus one (1 after --help). Messages go to stderr. */
 int sweep_options_read(struct sweep_options *o, int argc, char **argv);
 void sweep_options_finish(struct sweep_options *o);

@@ -15,6 +15,7 @@ import sys
 import tempfile
 
 PROGRAM = pathlib.Path(sys.argv[1]).resolve() / 'bench/recompute_sweep'
+IMAGES = 'resnet50', 'vgg16', 'mobilenet', 'densenet121', 'unet'
 MODEL = ['--preset', 'tiny', '--seq', '32', '--batch', '2', '--threads', '1', '--steps', '2']
 
 
@@ -73,6 +74,7 @@ def check_costs(out):
     assert costs.read_text() == before, 'a file that is there is read'
     costs.write_text(before.replace('threads 1', 'threads 9', 1))
     assert 'line 5' in run('--policy', 'none', '--costs', costs, '--out', out / 'again', status=2)
+    costs.write_text(before)
 
 
 def check_fit():
@@ -94,6 +96,28 @@ def check_fit():
     machine = os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE')
     said = run('--model', 'llama', '--preset', 'tinyllama-1.1b', '--policy', 'full', '--fit', f'{3 * machine >> 20}MiB')
     assert f'not run: the process may hold {machine} bytes' in said, f'what is too large here is planned: {said}'
+
+
+def check_fit_of_images(costs):
+    """Sides and batches that the model refuses are none, be they too small or, of unet, no multiple of 16."""
+    for model in IMAGES:
+        for grow, what in ('batch', 'batch'), ('seq', 'side'):
+            said = run('--model', model, '--seq', '48', '--policy', 'full', '--fit', '48MiB', '--grow', grow, *costs)
+            found = re.search(rf'^full +{what} (\d+) takes (\d+) of (\d+) bytes .*, (\d+) takes (\d+)', said, re.M)
+            assert found and ': as predicted' in said, (model, grow, said)
+            size, takes, most, above, beyond = map(int, found.groups())
+            assert takes <= most < beyond and above == size + (16 if (model, what) == ('unet', 'side') else 1), said
+    said = run('--model', 'resnet50', '--seq', '32', '--batch', '1', '--policy', 'none', '--fit', '24MiB', *costs)
+    assert re.search(r'^none +batch (\d+) takes', said, re.M) and 'no variance' not in said, said
+    said = run('--model', 'vgg16', '--seq', '16', '--policy', 'none', '--fit', '4MiB', *costs, status=2)
+    assert 'a window of 2, x has 1' in said, f'what no batch mends is said: {said}'
+
+
+def check_advice_of_images(costs):
+    for model in IMAGES:
+        said = run('--model', model, '--seq', '48,64', '--policy', 'full', '--advise', *costs)
+        assert 'batch 2, side 48\n' in said and re.search(r'^side x 1.33333: ', said, re.M), (model, said)
+        assert re.search(r'^  inputs +\d+ +\d+  yes', said, re.M), (model, said)
 
 
 def check_advice(out):
@@ -128,6 +152,9 @@ with tempfile.TemporaryDirectory() as folder:
     check_rows(target)
     check_costs(target)
     check_fit()
+    costs = '--costs', target / 'costs.txt' # gpt's, as good as any where sizes are asked for
+    check_fit_of_images(costs)
+    check_advice_of_images(costs)
     check_advice(target)
     check_advice_of_more(target)
     check_store(target)
