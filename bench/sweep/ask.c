@@ -30,8 +30,9 @@ static void sizes_of(const struct sweep_options *o, int x, int *ret_batch, int *
     *ret_seq = o->fit_seq ? x : o->seqs[0];
 }
 
-/* Where smaller ones are steps, this one has more numbers than a tensor may have, or a plan more than the host can hold.
-   Where none has been one yet, the model needs more: a side that it can halve so often, two elements in a channel. */
+/* Where smaller ones are steps, this one has more numbers than a tensor may have, or a plan more than the host can
+   hold. Where none has been one yet, the model needs more: a side that it can halve so often, two elements in a
+   channel. */
 static rw_status refuse(struct search *s, int x, enum fit *ret)
 {
     *ret = s->most ? TOO_LARGE : TOO_SMALL;
@@ -242,15 +243,29 @@ static rw_status advise_growth(const struct sweep_options *o, struct sweep_run *
     return status ? status : ckpt_explain_growth(r->t, loss, grown, (size_t)x->n, stdout);
 }
 
+/* The step does not fit into the budget that this policy is: the rest is said of the least that would do. */
+static rw_status fall_back(const struct sweep_options *o, struct sweep_run *r, const char *policy, rw_prediction *ret)
+{
+    char least[64];
+    snprintf(least, sizeof least, "%s:%zuB%s", strncmp(policy, "total:", 6) ? "budget" : "total", ret->least_bytes,
+             strstr(policy, "+offload") ? "+offload" : "");
+    printf("it does not fit under %s: what follows is of the least that would do, %s\n", policy, least);
+    rw_error_clear(r->m.ctx);
+    const rw_status status = ckpt_set_policy(r->t, least);
+    return status ? status : sweep_predict(r, o->batch, o->seqs[0], NULL, ret);
+}
+
 static rw_status advise(const struct sweep_options *o, struct sweep_run *r, const char *policy, const struct larger *x)
 {
     const int batch = o->batch, seq = o->seqs[0];
-    rw_prediction now;
+    rw_prediction now = { 0 };
     rw_status status = ckpt_set_policy(r->t, policy);
     for (int i = 0; !status && i < x->n; i++) status = ckpt_set_policy(x->tape[i], policy);
-    if (!status) status = sweep_predict(r, batch, seq, NULL, &now);
     if (status) return status;
     printf("batch %d, %s %d\n", batch, sweep_seq_name(o), seq);
+    status = sweep_predict(r, batch, seq, NULL, &now);
+    if (status == RW_ERR_BUDGET) status = fall_back(o, r, policy, &now);
+    if (status) return status;
     rw_tensor *const loss = record(r, r->t, batch, seq);
     status = loss ? ckpt_explain(r->t, stdout) : rw_error_status(r->m.ctx);
     if (!status) status = advise_budgets(o, r, loss, &now);

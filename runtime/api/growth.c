@@ -1,4 +1,5 @@
 /* ckpt_explain_growth(): what of a step grows with which size, and how a larger one could fit where this one does. */
+#include "autodiff/roots.h"
 #include "plan/build.h"
 #include "record/tape.h"
 
@@ -25,6 +26,39 @@ static rw_status check_grown(rw_context *ctx, const rw_tape *t, const rw_grown *
     return fault ? rw_fail(ctx, RW_ERR_ARGUMENT, "ckpt_explain_growth: grown[%zu]: %s", i, fault) : RW_OK;
 }
 
+/* i is -1 of the step that the others are compared with. */
+static void name_step(int i, char *text, size_t size)
+{
+    if (i < 0) snprintf(text, size, "ckpt_explain_growth");
+    else snprintf(text, size, "ckpt_explain_growth: grown[%d]", i);
+}
+
+static rw_status check_loss(rw_tape *t, rw_tensor *loss, int i)
+{
+    char who[64];
+    name_step(i, who, sizeof who);
+    return rw_loss_check(t, loss, who) == RW_NONE_ID ? t->ctx->status : RW_OK;
+}
+
+/* What planning says of a failure does not say of which step. */
+static rw_status name_failure(rw_context *ctx, rw_status status, int i)
+{
+    char who[64], why[RW_MESSAGE_MAX / 2];
+    name_step(i, who, sizeof who);
+    snprintf(why, sizeof why, "%s", rw_error_message(ctx));
+    rw_error_clear(ctx);
+    return rw_fail(ctx, status, "%s: %s", who, why);
+}
+
+/* ---- what each takes ---- */
+
+/* A step as it is planned: under its tape's policy, or where that is a budget that it does not fit into, under the
+   least that would do. */
+struct step {
+    rw_prediction p;
+    bool by_least;
+};
+
 /* Inputs of a step are its own tape's: the others are there for this question alone. */
 static rw_status predict(rw_tape *t, rw_tensor *loss, const char *policy, rw_prediction *ret)
 {
@@ -33,6 +67,28 @@ static rw_status predict(rw_tape *t, rw_tensor *loss, const char *policy, rw_pre
     ret->total_bytes -= ret->at_peak.inputs - t->input_bytes;
     ret->at_peak.inputs = t->input_bytes;
     return RW_OK;
+}
+
+static const char *behind_of(const struct rw_policy *policy)
+{
+    return policy->moves ? "+offload" : "";
+}
+
+static rw_status predict_own(rw_tape *t, rw_tensor *loss, int i, struct step *ret)
+{
+    const struct rw_policy *const own = &t->policy;
+    const size_t others = t->ctx->memory.inputs - t->input_bytes;
+    char policy[64];
+    snprintf(policy, sizeof policy, "total:%zuB%s", (size_t)own->bytes + others, behind_of(own));
+    rw_status status = predict(t, loss, own->total ? policy : NULL, &ret->p);
+    if (status == RW_ERR_BUDGET && own->kind == RW_POLICY_BUDGET) {
+        rw_error_clear(t->ctx);
+        snprintf(policy, sizeof policy, "%s:%zuB%s", own->total ? "total" : "budget", ret->p.least_bytes,
+                 behind_of(own));
+        ret->by_least = true;
+        status = predict(t, loss, policy, &ret->p);
+    }
+    return status ? name_failure(t->ctx, status, i) : RW_OK;
 }
 
 /* ---- how it grows ---- */
@@ -81,21 +137,39 @@ static size_t bytes_of(const rw_prediction *p, const struct row *row)
     return *(const size_t *)(const void *)((const char *)p + row->offset);
 }
 
-static void print_row(const rw_prediction *p, const rw_grown *grown, size_t n, const struct row *row, FILE *out)
+static void print_row(const struct step *step, const rw_grown *grown, size_t n, const struct row *row, FILE *out)
 {
     size_t most = 0;
     for (size_t i = 0; i <= n; i++)
-        if (bytes_of(&p[i], row) > most) most = bytes_of(&p[i], row);
+        if (bytes_of(&step[i].p, row) > most) most = bytes_of(&step[i].p, row);
     if (!most) return;
-    fprintf(out, "  %-24s %14zu", row->name, bytes_of(&p[0], row));
+    const size_t now = bytes_of(&step[0].p, row);
+    fprintf(out, "  %-24s %14zu", row->name, now);
     for (size_t i = 0; i < n; i++) {
-        const size_t then = bytes_of(&p[i + 1], row);
-        fprintf(out, " %14zu  %-10s", then, growth((double)bytes_of(&p[0], row), (double)then, grown[i].times));
+        const size_t then = bytes_of(&step[i + 1].p, row);
+        fprintf(out, " %14zu  %-10s", then, growth((double)now, (double)then, grown[i].times));
     }
     fprintf(out, "\n");
 }
 
-static void print_table(const rw_prediction *p, const rw_grown *grown, size_t n, FILE *out)
+static void print_miss(const rw_tape *t, const char *what, const struct step *step, FILE *out)
+{
+    if (step->by_least)
+        fprintf(out, "%s does not fit under %s: its column is of the least that would do, total:%zuB%s\n", what,
+                t->policy.spec, step->p.total_bytes, behind_of(&t->policy));
+}
+
+static void print_misses(const rw_tape *t, const struct step *step, const rw_grown *grown, size_t n, FILE *out)
+{
+    print_miss(t, "this step", &step[0], out);
+    for (size_t i = 0; i < n; i++) {
+        char what[64];
+        snprintf(what, sizeof what, "%.*s x %g", NAME, grown[i].what, grown[i].times);
+        print_miss(grown[i].tape, what, &step[i + 1], out);
+    }
+}
+
+static void print_table(const struct step *step, const rw_grown *grown, size_t n, FILE *out)
 {
     fprintf(out, "at the peak, in bytes, and what grows with what:\n  %-24s %14s", "", "this step");
     for (size_t i = 0; i < n; i++) {
@@ -104,10 +178,10 @@ static void print_table(const rw_prediction *p, const rw_grown *grown, size_t n,
         fprintf(out, " %26s", head);
     }
     fprintf(out, "\n");
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) print_row(p, grown, n, &rows[i], out);
-    fprintf(out, "  %-24s %14.3f", "milliseconds, predicted", p[0].ms);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) print_row(step, grown, n, &rows[i], out);
+    fprintf(out, "  %-24s %14.3f", "milliseconds, predicted", step[0].p.ms);
     for (size_t i = 0; i < n; i++)
-        fprintf(out, " %14.3f  %-10s", p[i + 1].ms, growth(p[0].ms, p[i + 1].ms, grown[i].times));
+        fprintf(out, " %14.3f  %-10s", step[i + 1].p.ms, growth(step[0].p.ms, step[i + 1].p.ms, grown[i].times));
     fprintf(out, "\n");
 }
 
@@ -148,7 +222,7 @@ static rw_status find_remedy(const rw_grown *g, const rw_prediction *now, const 
     rw_status status = try_budget(g, now, then, "", ret);
     if (status || ret->status == RW_ERR_UNSUPPORTED || !rw_store_is_of_use(ctx)) return status;
     status = rw_try_to_measure_store(ctx);
-    if (status) return status == RW_ERR_MEMORY ? rw_fail(ctx, status, "ckpt_explain_growth: out of memory") : RW_OK;
+    if (status) return status == RW_ERR_MEMORY ? rw_fail(ctx, status, "out of memory") : RW_OK;
     status = try_budget(g, now, then, "+offload", &moves);
     if (status) return status;
     if (ret->status != moves.status ? !moves.status : moves.status ? moves.total < ret->total : moves.ms < ret->ms)
@@ -156,25 +230,26 @@ static rw_status find_remedy(const rw_grown *g, const rw_prediction *now, const 
     return RW_OK;
 }
 
-static void print_remedy(const rw_grown *g, const rw_prediction *now, const rw_prediction *then,
+static void print_remedy(const rw_grown *g, const rw_prediction *now, const struct step *larger,
                          const struct remedy *r, FILE *out)
 {
+    const rw_prediction *const then = &larger->p;
     fprintf(out, "%.*s x %g: ", NAME, g->what, g->times);
-    if (then->total_bytes <= now->total_bytes) fprintf(out, "takes no more than this step\n");
+    if (!larger->by_least && then->total_bytes <= now->total_bytes) fprintf(out, "takes no more than this step\n");
     else if (r->status == RW_ERR_UNSUPPORTED) fprintf(out, "parts of it have budgets of their own\n");
     else if (r->status)
         fprintf(out, "no plan takes what this step does, %zu bytes in all; the least is total:%zuB%s\n",
                 now->total_bytes, r->total, r->behind);
     else
-        fprintf(out, "fits into what this step takes under total:%zuB%s, %+.1f %% time over its own policy\n", r->total,
-                r->behind, 100 * (r->ms / then->ms - 1));
+        fprintf(out, "fits into what this step takes under total:%zuB%s, %+.1f %% time over %s\n", r->total,
+                r->behind, 100 * (r->ms / then->ms - 1), larger->by_least ? "its least" : "its own policy");
 }
 
 rw_status ckpt_explain_growth(rw_tape *t, rw_tensor *loss, const rw_grown *grown, size_t n, FILE *out)
 {
     if (!t) return RW_ERR_ARGUMENT;
     rw_context *const ctx = t->ctx;
-    rw_prediction p[MOST + 1] = { { 0 } };
+    struct step step[MOST + 1] = { { .by_least = false } };
     struct remedy remedy[MOST] = { { 0 } };
     if (ctx->status) return ctx->status;
     if (!grown || !out) return rw_fail_null(ctx, "ckpt_explain_growth", grown ? "out" : "grown");
@@ -182,11 +257,18 @@ rw_status ckpt_explain_growth(rw_tape *t, rw_tensor *loss, const rw_grown *grown
         return rw_fail(ctx, RW_ERR_ARGUMENT, "ckpt_explain_growth: %zu steps to compare with, 1 to %d can be", n, MOST);
     rw_status status = RW_OK;
     for (size_t i = 0; !status && i < n; i++) status = check_grown(ctx, t, &grown[i], i);
-    if (!status) status = predict(t, loss, NULL, &p[0]);
-    for (size_t i = 0; !status && i < n; i++) status = predict(grown[i].tape, grown[i].loss, NULL, &p[i + 1]);
-    for (size_t i = 0; !status && i < n; i++) status = find_remedy(&grown[i], &p[0], &p[i + 1], &remedy[i]);
+    if (!status) status = check_loss(t, loss, -1);
+    for (size_t i = 0; !status && i < n; i++) status = check_loss(grown[i].tape, grown[i].loss, (int)i);
+    if (!status) status = predict_own(t, loss, -1, &step[0]);
+    for (size_t i = 0; !status && i < n; i++)
+        status = predict_own(grown[i].tape, grown[i].loss, (int)i, &step[i + 1]);
+    for (size_t i = 0; !status && i < n; i++) {
+        status = find_remedy(&grown[i], &step[0].p, &step[i + 1].p, &remedy[i]);
+        if (status) name_failure(ctx, status, (int)i);
+    }
     if (status) return status;
-    print_table(p, grown, n, out);
-    for (size_t i = 0; i < n; i++) print_remedy(&grown[i], &p[0], &p[i + 1], &remedy[i], out);
+    print_misses(t, step, grown, n, out);
+    print_table(step, grown, n, out);
+    for (size_t i = 0; i < n; i++) print_remedy(&grown[i], &step[0].p, &step[i + 1], &remedy[i], out);
     return RW_OK;
 }

@@ -131,6 +131,56 @@ Test(grown, names_the_least_where_nothing_fits_and_what_fits_anyhow)
     program_close(&p);
 }
 
+/* "It ran at 64 and runs out at 1024", under budgets already: what runs out is named, and told by the least that does.
+ */
+Test(grown, tells_what_does_not_fit_its_budget_by_the_least)
+{
+    static const char *const policies[] = { "total:1MiB", "budget:256KiB" };
+    for (int i = 0; i < 2; i++) {
+        struct program p = program_open(), q = program_open();
+        rw_prediction r = { 0 };
+        char policy[64], said[128];
+        cr_assert_eq(ckpt_set_policy(p.b.t, policies[i]), RW_OK);
+        for (int k = 0; k < 2; k++) cr_assert_eq(ckpt_set_policy(p.larger[k], policies[i]), RW_OK);
+        rw_tensor *const loss = record(&p, p.b.t, 2, 64, true);
+        const rw_grown grown[] = { { p.larger[0], record(&p, p.larger[0], 2, 1024, true), "sequence", 16 },
+                                   { p.larger[1], record(&p, p.larger[1], 2, 72, true), "a bit", 1.125 } };
+        const char *const text = explained(&p, loss, grown, 2);
+        snprintf(said, sizeof said, "sequence x 16 does not fit under %s: its column is of the least that would do, ",
+                 policies[i]);
+        cr_assert_eq(strncmp(text, said, strlen(said)), 0, "%s", text);
+        cr_assert_eq(sscanf(text + strlen(said), "%63s", policy), 1);
+        cr_expect(!strstr(text, "this step does not") && !strstr(text, "a bit x 1.125 does not"), "%s", text);
+        expect_growth(text, "parameters", "no", "no");
+        cr_assert_eq(rw_tape_plan(q.b.t, record(&q, q.b.t, 2, 1024, true), policy, &r), RW_OK, "%s: %s", policy,
+                     rw_error_message(q.b.ctx));
+        cr_expect_eq(r.total_bytes, strtoull(policy + strlen("total:"), NULL, 10), "%s", policy);
+        cr_expect_eq(r.total_bytes, r.least_bytes, "%s", text);
+        program_close(&q);
+        program_close(&p);
+    }
+}
+
+/* Inputs of the larger steps lie in the context only because somebody asks. */
+Test(grown, a_total_is_not_spent_on_inputs_of_other_tapes)
+{
+    struct program p = program_open();
+    rw_prediction r = { 0 };
+    char policy[64];
+    rw_tensor *const loss = record(&p, p.b.t, 2, 64, true);
+    cr_assert_eq(rw_tape_plan(p.b.t, loss, "budget:1%", &r), RW_ERR_BUDGET);
+    rw_error_clear(p.b.ctx);
+    snprintf(policy, sizeof policy, "budget:%zuB", r.least_bytes);
+    cr_assert_eq(rw_tape_plan(p.b.t, loss, policy, &r), RW_OK);
+    snprintf(policy, sizeof policy, "total:%zuB", r.total_bytes);
+    cr_assert_eq(ckpt_set_policy(p.b.t, policy), RW_OK);
+    const rw_grown grown = { p.larger[0], record(&p, p.larger[0], 8, 64, true), "batch", 4 };
+    cr_expect(!strstr(explained(&p, loss, &grown, 1), "does not fit"));
+    cr_assert_eq(ckpt_set_policy(p.b.t, "budget:1B"), RW_OK);
+    cr_expect_eq(strncmp(explained(&p, loss, &grown, 1), "this step does not fit under budget:1B: ", 40), 0);
+    program_close(&p);
+}
+
 /* With a fast store the larger step fits where it did not, and faster where it did; a slow one is not asked for. */
 Test(grown, weighs_what_could_wait_outside)
 {
@@ -187,7 +237,14 @@ Test(grown, mistakes_are_named_and_print_nothing)
     bad = (rw_grown){ p.larger[0], NULL, "length", 2 };
     REFUSED(ckpt_explain_growth(p.b.t, loss, &bad, 1, f), "loss is NULL");
     bad = (rw_grown){ p.larger[0], loss, "length", 2 };
-    REFUSED(ckpt_explain_growth(p.b.t, loss, &bad, 1, f), "rw_tape_plan");
+    REFUSED(ckpt_explain_growth(p.b.t, loss, &bad, 1, f), "ckpt_explain_growth: grown[0]: the loss");
+    REFUSED(ckpt_explain_growth(p.b.t, larger, &good, 1, f), "ckpt_explain_growth: the loss");
+    cr_assert_eq(ckpt_set_policy(p.larger[0], "ops:no_such_op"), RW_OK);
+    cr_expect_eq(ckpt_explain_growth(p.b.t, loss, &good, 1, f), RW_ERR_POLICY);
+    cr_expect(strstr(rw_error_message(p.b.ctx), "ckpt_explain_growth: grown[0]: policy \"ops:no_such_op\""), "%s",
+              rw_error_message(p.b.ctx));
+    rw_error_clear(p.b.ctx);
+    cr_assert_eq(ckpt_set_policy(p.larger[0], "none"), RW_OK);
     const char *const names[] = { NULL, "" };
     for (int i = 0; i < 2; i++) {
         bad = (rw_grown){ p.larger[0], larger, names[i], 2 };

@@ -141,6 +141,17 @@ def check_advice_of_more(out):
     assert re.search(r'^  budget:\d+B\+offload .* bytes less', said, re.M) and f'wait in {out} as well' in said, said
 
 
+def check_advice_beyond_a_budget(costs):
+    """What runs out is named with what would do, growth is told by that, and the other policies have their turn."""
+    said = run('--seq', '32,128', '--policy', 'total:4300KiB total:3700KiB full', '--advise', *costs)
+    assert said.count('all  ') == said.count('\nlength x 4: ') == 3, said
+    missed = re.findall(r'^(.*) does not fit under (total:\w+): .* the least that would do, (total:\d+B)$', said, re.M)
+    assert [m[:2] for m in missed] == [('length x 4', 'total:4300KiB'), ('it', 'total:3700KiB'),
+                                       ('batch x 2', 'total:3700KiB'), ('length x 4', 'total:3700KiB')], said
+    said = run('--seq', '128', '--policy', missed[0][2], '--fit', '1GiB', *costs)
+    assert re.search(r'^total:\d+B +batch 2 takes', said, re.M), said
+
+
 def check_mistakes(out):
     for options in (['--fit', '5x'], ['--fit', '0B'], ['--grow', 'up'], ['--budget', ''], ['--budget', 'x'],
                     ['--budget', '1B'], ['--policy', 'none,budget:50%'], ['--data', '/dev/zero']):
@@ -155,6 +166,7 @@ with tempfile.TemporaryDirectory() as folder:
     costs = '--costs', target / 'costs.txt' # gpt's, as good as any where sizes are asked for
     check_fit_of_images(costs)
     check_advice_of_images(costs)
+    check_advice_beyond_a_budget(costs)
     check_advice(target)
     check_advice_of_more(target)
     check_store(target)
