@@ -213,7 +213,7 @@ static rw_status advise_budgets(const struct sweep_options *o, struct sweep_run 
     if (status || !sweep_has_store(o)) return status;
     n = SWEEP_POINTS;
     status = sweep_moved_points(r, loss, points, &n);
-    if (!status) print_budgets(points, n, "+offload", now);
+    if (!status && n) print_budgets(points, n, "+offload", now);
     return status;
 }
 

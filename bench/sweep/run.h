@@ -30,7 +30,8 @@ rw_status sweep_print_error(rw_context *ctx, rw_status status);
 /* What would be taken of zeros; nothing runs. The tape is reset. */
 rw_status sweep_predict(struct sweep_run *r, int batch, int seq, const char *policy, rw_prediction *ret);
 
-/* What rw_tape_frontier() says of budgets with +offload. The tape's policy stays. */
+/* What rw_tape_frontier() says of budgets with +offload; none, with a note, where the store is of no use: no row that
+   moves nothing is to fail for it. The tape's policy stays. */
 rw_status sweep_moved_points(struct sweep_run *r, rw_tensor *loss, rw_point *points, size_t *n);
 
 /* Has somebody named a store, or has the device one that is not its own memory? */

@@ -162,9 +162,9 @@ enum { CKPT_GROWN_MOST = 8 };
  * follow the size: "no", "partly", "yes" (as the size), "more", "squared". Each step is taken under its own tape's
  * policy; one that does not fit into the budget that this is, is named first and taken under the least that would do:
  * that too is an answer and no error. Then, for each larger step, the policy with which it takes no more in all than
- * this one, and what that costs in per cent of its time; or, where none does, the least that it can take. Where there is
- * a store that is not the device's own memory, or its rates were given (rw_context_set_offload()), budgets with +offload
- * are weighed, too, and measured first as plans do. Inputs of the other tapes are left out.
+ * this one, and what that costs in per cent of its time; or, where none does, the least that it can take. Where there
+ * is a store that is not the device's own memory, or its rates were given (rw_context_set_offload()), budgets with
+ * +offload are weighed, too, and measured first as plans do. Inputs of the other tapes are left out.
  * ckpt_explain() of a larger tape says which ops and regions fill it.
  * @param grown n of them, 1 to CKPT_GROWN_MOST.
  * @return RW_OK; RW_ERR_ARGUMENT; what rw_tape_plan() returns for one of the tapes but for a budget of all of it, with

@@ -6,10 +6,13 @@
 Every row has its policy as it was given and the peak that was predicted; budgets hold; a cost file is written and taken
 again; what --fit answers fits, and one more does not; --advise names policies that the program takes, for the
 lengths that it is asked about; where there is a store, what could wait there is drawn and weighed."""
+import functools
 import json
 import os
 import pathlib
 import re
+import resource
+import signal
 import subprocess
 import sys
 import tempfile
@@ -19,9 +22,16 @@ IMAGES = 'resnet50', 'vgg16', 'mobilenet', 'densenet121', 'unet'
 MODEL = ['--preset', 'tiny', '--seq', '32', '--batch', '2', '--threads', '1', '--steps', '2']
 
 
-def run(*options, status=0, store=''):
+def limit_files(most):
+    """For a process: writing more than so many bytes to a file fails, as on a disk that is full."""
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+
+
+def run(*options, status=0, store='', limit=None):
     done = subprocess.run([PROGRAM, *MODEL, *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                          env={**os.environ, 'REWIND_OFFLOAD': str(store)})
+                          env={**os.environ, 'REWIND_OFFLOAD': str(store)},
+                          preexec_fn=limit and functools.partial(limit_files, limit))
     assert done.returncode == status, (options, done.returncode, done.stdout, done.stderr)
     return done.stdout + done.stderr
 
@@ -53,6 +63,18 @@ def check_store(out):
         moved, replayed = (points((out / name).read_text(), curve) for curve in ('moved', 'predicted'))
         assert len(moved) > 8 and min(x for x, _ in moved) <= min(x for x, _ in replayed) + 0.1, 'the least'
         assert all(fastest(replayed, x) <= max(y for at, y in moved if at <= x + 0.1) + 0.11 for x, _ in replayed), name
+
+
+def check_store_without_room(out, costs):
+    """What never leaves the device's memory needs no store, be there one that is full."""
+    full = {'store': out, 'limit': 4 << 20}
+    said = run('--policy', 'none full', '--out', out, *costs, **full)
+    assert 'budgets with +offload are left out: ' in said and said.count('  yes\n') == 2, said
+    assert 'class="moved"' not in (out / 'sweep.html').read_text(), 'nobody knows how fast that would be'
+    said = run('--policy', 'none full', '--advise', *costs, **full)
+    assert said.count('\nlength x 2: ') == 2 and 'where values may wait outside' not in said, said
+    assert 'as predicted' in run('--policy', 'full', '--fit', '8MiB', *costs, **full)
+    assert 'cannot be measured' in run('--policy', 'none budget:60%+offload', *costs, **full, status=2)
 
 
 def points(drawing, name):
@@ -167,6 +189,7 @@ with tempfile.TemporaryDirectory() as folder:
     check_fit_of_images(costs)
     check_advice_of_images(costs)
     check_advice_beyond_a_budget(costs)
+    check_store_without_room(target, costs)
     check_advice(target)
     check_advice_of_more(target)
     check_store(target)
