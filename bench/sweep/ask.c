@@ -126,7 +126,21 @@ static size_t total_of(const rw_memory *m)
     return m->parameters + m->gradients + m->optimizer + m->inputs + m->results + m->measured_peak;
 }
 
-static bool fit_policy(const struct sweep_options *o, const struct sweep_text *text, const char *policy)
+/* Of what has fitted so far; of equals the fastest. */
+struct largest {
+    const char *policy;
+    int size;
+    double ms;
+};
+
+static void note_largest(struct largest *x, const struct search *s)
+{
+    if (s->most > x->size || (s->most == x->size && s->at_most.ms < x->ms))
+        *x = (struct largest){ s->policy, s->most, s->at_most.ms };
+}
+
+static bool fit_policy(const struct sweep_options *o, const struct sweep_text *text, const char *policy,
+                       struct largest *largest)
 {
     const char *const what = o->fit_seq ? sweep_seq_name(o) : "batch";
     struct search s = { .o = o, .policy = policy, .open_for = o->model.max_seq,
@@ -146,6 +160,7 @@ static bool fit_policy(const struct sweep_options *o, const struct sweep_text *t
                s.above.total_bytes ? "" : "at least ", takes, o->fit);
         return true;
     }
+    note_largest(largest, &s);
     printf("%-32s %s %d takes %zu of %zu bytes (arena %zu), ", policy, what, s.most, s.at_most.total_bytes, o->fit,
            s.at_most.peak_bytes);
     if (s.refused[0]) printf("%d is refused: %s; ", s.most + s.step, s.refused);
@@ -171,8 +186,12 @@ static bool fit_policy(const struct sweep_options *o, const struct sweep_text *t
 bool sweep_fit(const struct sweep_options *o, const struct sweep_text *text)
 {
     bool good = true;
-    for (int i = 0; i < o->n_policies; i++) good &= fit_policy(o, text, o->policies[i]);
-    return good;
+    struct largest largest = { .size = 0 };
+    for (int i = 0; i < o->n_policies; i++) good &= fit_policy(o, text, o->policies[i], &largest);
+    if (largest.size)
+        printf("the largest %s that fits is %d, under %s\n", o->fit_seq ? sweep_seq_name(o) : "batch", largest.size,
+               largest.policy);
+    return good && largest.size;
 }
 
 /* ---- advice ---- */

@@ -21,7 +21,8 @@ static const char usage[] =
     "  --budget LIST           a row more for each budget, separated by commas: 75%,50%,256MiB\n"
     "  --fit SIZE              answers the largest batch (--grow seq: length or side) of which all that the device\n"
     "                          holds fits into SIZE (as 4GiB), under each policy, by planning alone; then runs it\n"
-    "                          once, if the machine has so much\n"
+    "                          once, if the machine has so much. Without --policy also under total:SIZE, and where\n"
+    "                          REWIND_OFFLOAD names a folder, total:SIZE+offload\n"
     "  --grow batch|seq        [batch]\n"
     "  --advise                says what fills memory, what would help and what it grows with, by planning alone: the\n"
     "                          batch twice, and from the first length or side of --seq to each longer one, or twice\n"
@@ -254,7 +255,7 @@ static int take(struct sweep_options *o, int option, const char *value)
     case WIDTH: ok = size(value, &m->width); break;
     case HEADS: ok = size(value, &m->heads); break;
     case KV_HEADS: ok = m->kind == MODEL_LLAMA && size(value, &m->kv_heads); break;
-    case POLICY: ok = read_policies(o, value); break;
+    case POLICY: ok = o->names_policies = read_policies(o, value); break;
     case SEQ: ok = read_seqs(o, value); break;
     case BATCH: ok = size(value, &o->batch); break;
     case STEPS: ok = size(value, &o->steps); break;

@@ -200,6 +200,51 @@ static rw_status try_policies(struct sweep_options *o)
     return sweep_run_close(&r, status);
 }
 
+static bool add_policy(struct sweep_options *o, const char *policy)
+{
+    return o->n_policies < SWEEP_MOST && (o->policies[o->n_policies] = strdup(policy)) && ++o->n_policies;
+}
+
+/* For --fit, where nobody names policies: the size itself as a budget fits more than what is written by hand. */
+static bool add_totals(struct sweep_options *o)
+{
+    char policy[64];
+    snprintf(policy, sizeof policy, "total:%zuB", o->fit);
+    if (!add_policy(o, policy)) return false;
+    snprintf(policy, sizeof policy, "total:%zuB+offload", o->fit);
+    return !sweep_has_store(o) || add_policy(o, policy);
+}
+
+/* A store that is of no use is no reason to fail, but for who names a policy that needs it. */
+static rw_status try_moves(struct sweep_options *o, struct sweep_run *r, int i, bool *ret_moves)
+{
+    rw_prediction p;
+    rw_status status = ckpt_set_policy(r->t, o->policies[i]);
+    if (!status) status = predict_smallest(o, r, &p);
+    *ret_moves |= status != RW_ERR_IO;
+    if (status == RW_ERR_IO && !o->names_policies && i == o->n_policies - 1) {
+        fprintf(stderr, "recompute_sweep: %s is left out: %s\n", o->policies[i], rw_error_message(r->m.ctx));
+        free(o->policies[--o->n_policies]);
+    } else if (status != RW_ERR_BUDGET) return status;
+    rw_error_clear(r->m.ctx);
+    return RW_OK;
+}
+
+/* How fast values move is measured once and kept beside the costs, in path: of a rate measured anew the step that
+   proves a plan would have another one. */
+static rw_status keep_rate(struct sweep_options *o, char *path)
+{
+    struct sweep_run r;
+    bool moves = false;
+    rw_status status = sweep_plan_open(&r, o, 0);
+    for (int i = 0; !status && i < o->n_policies; i++)
+        if (strstr(o->policies[i], "offload")) status = try_moves(o, &r, i, &moves);
+    const int f = !status && moves ? mkstemp(path) : -1;
+    if (!status && moves) status = f < 0 ? RW_ERR_IO : rw_costs_save(r.m.ctx, path);
+    if (f >= 0) close(f), o->costs = path;
+    return sweep_run_close(&r, status);
+}
+
 /* Costs of a file that is there are taken; else they will be measured and written there. */
 static void find_costs(struct sweep_options *o)
 {
@@ -231,7 +276,7 @@ static rw_status take_ceilings(struct sweep_options *o, char *path)
 /* --fit, --advise. Plans alone: costs are measured first where a file is named that is not there. */
 static int answer(struct sweep_options *o, const struct sweep_text *text)
 {
-    char ceilings[] = "/tmp/rewind-ceilings-XXXXXX";
+    char ceilings[] = "/tmp/rewind-ceilings-XXXXXX", moving[] = "/tmp/rewind-costs-XXXXXX";
     const bool named = o->costs != NULL;
     find_costs(o);
     rw_status status = try_policies(o);
@@ -239,8 +284,11 @@ static int answer(struct sweep_options *o, const struct sweep_text *text)
     else if (!status && o->measures_costs) status = sweep_measure_costs(o, text, o->seqs[0]);
     if (isatty(2)) fprintf(stderr, "\r\033[K");
     const bool advised = !status && (!o->advise || sweep_advise(o));
-    const bool good = advised && (!o->fit || sweep_fit(o, text));
+    if (advised && o->fit && !o->names_policies && !add_totals(o)) status = RW_ERR_MEMORY;
+    if (advised && o->fit && !status) status = keep_rate(o, moving);
+    const bool good = advised && !status && (!o->fit || sweep_fit(o, text));
     if (!named) remove(ceilings);
+    if (o->costs == moving) remove(moving);
     return status ? 2 : good ? 0 : 1;
 }
 

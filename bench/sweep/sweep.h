@@ -22,6 +22,7 @@ struct sweep_options {
     const char *device, *data, *out;
     char *policies[SWEEP_MOST];
     int n_policies;
+    bool names_policies; /* --policy was given */
     int seqs[SWEEP_MOST], n_seqs;
     int batch, steps, threads;
     size_t fit;    /* --fit: bytes; 0: not asked */

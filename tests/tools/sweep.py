@@ -135,6 +135,25 @@ def check_fit_of_images(costs):
     assert 'a window of 2, x has 1' in said, f'what no batch mends is said: {said}'
 
 
+def check_fit_of_totals(out, costs):
+    """Where nobody names policies, the size itself is one. What fits nowhere is a failure."""
+    fits = '--fit', '5MiB', '--seq', '64', *costs
+    sizes = {}
+    for store, policies in ('', ['total:5242880B']), (out, ['total:5242880B', 'total:5242880B+offload']):
+        said = run(*fits, store=store)
+        found = dict(re.findall(r'^(\S+) +batch (\d+) takes', said, re.M))
+        assert list(found)[-len(policies):] == policies, said
+        winner = re.search(r'^the largest batch that fits is (\d+), under (\S+)$', said, re.M)
+        assert winner and winner[1] == max(found.values(), key=int) == found[winner[2]], said
+        assert said.count(': as predicted') == len(found) and int(found['total:5242880B']) >= int(found['full']), said
+        sizes[store] = int(winner[1])
+    assert sizes[out] >= sizes[''] > 0, sizes
+    said = run(*fits, store=out, limit=4 << 20)
+    assert 'total:5242880B+offload is left out: ' in said and 'under total:5242880B\n' in said, said
+    said = run('--policy', 'none full', '--fit', '1MiB', *costs, status=1)
+    assert said.count(' nothing fits: batch 1 takes ') == 2 and 'the largest' not in said, said
+
+
 def check_advice_of_images(costs):
     for model in IMAGES:
         said = run('--model', model, '--seq', '48,64', '--policy', 'full', '--advise', *costs)
@@ -187,6 +206,7 @@ with tempfile.TemporaryDirectory() as folder:
     check_fit()
     costs = '--costs', target / 'costs.txt' # gpt's, as good as any where sizes are asked for
     check_fit_of_images(costs)
+    check_fit_of_totals(target, costs)
     check_advice_of_images(costs)
     check_advice_beyond_a_budget(costs)
     check_store_without_room(target, costs)
