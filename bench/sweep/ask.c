@@ -286,7 +286,7 @@ static rw_status advise(const struct sweep_options *o, struct sweep_run *r, cons
     if (status == RW_ERR_BUDGET) status = fall_back(o, r, policy, &now);
     if (status) return status;
     rw_tensor *const loss = record(r, r->t, batch, seq);
-    status = loss ? ckpt_explain(r->t, stdout) : rw_error_status(r->m.ctx);
+    status = loss ? ckpt_explain_with(r->t, stdout, o->all ? CKPT_EXPLAIN_ALL : 0) : rw_error_status(r->m.ctx);
     if (!status) status = advise_budgets(o, r, loss, &now);
     if (!status) status = advise_growth(o, r, loss, x);
     rw_tape_reset(r->t);

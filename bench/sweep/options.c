@@ -26,6 +26,7 @@ static const char usage[] =
     "  --grow batch|seq        [batch]\n"
     "  --advise                says what fills memory, what would help and what it grows with, by planning alone: the\n"
     "                          batch twice, and from the first length or side of --seq to each longer one, or twice\n"
+    "  --all                   with --advise: a line for every value, also where layers are alike\n"
     "  --costs FILE            times of nodes: read when it is there, else measured and written [OUT/costs.txt]\n"
     "  --seq LIST              sequence lengths separated by commas [256,512; of networks for images 64]\n"
     "  --batch N               [4]\n"
@@ -63,6 +64,7 @@ enum {
     GROW,
     COSTS,
     ADVISE,
+    ALL,
     HELP
 };
 
@@ -74,7 +76,8 @@ static const struct option names[] = {
     { "device", 1, 0, DEVICE },       { "seed", 1, 0, SEED },       { "data", 1, 0, DATA },
     { "out", 1, 0, OUT },             { "model", 1, 0, MODEL },     { "preset", 1, 0, PRESET },
     { "budget", 1, 0, BUDGET },       { "fit", 1, 0, FIT },         { "grow", 1, 0, GROW },
-    { "costs", 1, 0, COSTS },         { "advise", 0, 0, ADVISE },   { "help", 0, 0, HELP },
+    { "costs", 1, 0, COSTS },         { "advise", 0, 0, ADVISE },   { "all", 0, 0, ALL },
+    { "help", 0, 0, HELP },
     { 0 },
 };
 
@@ -161,6 +164,15 @@ static bool read_policies(struct sweep_options *o, const char *list)
     return ok && o->n_policies > 0 && !joined_by_commas(list);
 }
 
+/* The column, from 1, of a comma that nothing stands before, or of the end where nothing stands; 0: there is none. */
+static size_t find_gap(const char *list)
+{
+    bool filled = false;
+    size_t i = 0;
+    for (; list[i] && (filled || list[i] != ','); i++) filled = list[i] != ',' && (filled || !strchr(" \t\n", list[i]));
+    return filled ? 0 : i + 1;
+}
+
 /* Each becomes a policy behind those that are there. */
 static bool read_budgets(struct sweep_options *o, const char *list)
 {
@@ -174,7 +186,16 @@ static bool read_budgets(struct sweep_options *o, const char *list)
         o->policies[o->n_policies++] = policy;
     }
     free(copy);
-    return ok && *list;
+    return ok;
+}
+
+static int take_budgets(struct sweep_options *o, const char *list)
+{
+    const size_t gap = find_gap(list);
+    if (!gap) return read_budgets(o, list) ? 0 : refuse(BUDGET, list);
+    fprintf(stderr, "recompute_sweep: --budget \"%.80s\", column %zu: a budget is missing; it takes %s\n", list, gap,
+            wanted[BUDGET - LAYERS]);
+    return 3;
 }
 
 /* 4GiB, 1.5MiB; a part of a byte is none. */
@@ -271,6 +292,7 @@ static int take(struct sweep_options *o, int option, const char *value)
     case GROW: o->fit_seq = !strcmp(value, "seq"), ok = o->fit_seq || !strcmp(value, "batch"); break;
     case COSTS: o->costs = value, ok = *value; break;
     case ADVISE: o->advise = true; break;
+    case ALL: o->all = true; break;
     case MODEL: case PRESET: case BUDGET: break; /* read before the others, or behind them */
     case HELP: fputs(usage, stdout); return 1;
     default: return 3;
@@ -284,6 +306,10 @@ static int check(struct sweep_options *o)
 {
     struct model_config *const m = &o->model;
     if (m->kind != MODEL_LLAMA) m->kv_heads = m->heads;
+    if (o->all && !o->advise) {
+        fprintf(stderr, "recompute_sweep: --all says how much --advise explains: give both\n");
+        return 3;
+    }
     if (m->kind == MODEL_MAMBA2 && m->scores) return refuse(ATTENTION, "scores (there is no attention)");
     if (m->kind == MODEL_DEEPSEEK && m->scores) return refuse(ATTENTION, "scores (latent attention is fused)");
     if ((!m->head_width && m->width % m->heads) || m->heads % m->kv_heads ||
@@ -332,7 +358,7 @@ int sweep_options_read(struct sweep_options *o, int argc, char **argv)
     while (!status && (option = getopt_long(argc, argv, "", names, NULL)) != -1) status = take(o, option, optarg);
     optind = 0; /* budgets stand behind the policies, wherever they were given */
     while (!status && (option = getopt_long(argc, argv, "", names, NULL)) != -1)
-        if (option == BUDGET && !read_budgets(o, optarg)) status = refuse(option, optarg);
+        if (option == BUDGET) status = take_budgets(o, optarg);
     if (!status && optind < argc) {
         fprintf(stderr, "recompute_sweep: \"%s\" is no option (--help lists them; a list with blanks needs quotes)\n",
                 argv[optind]);

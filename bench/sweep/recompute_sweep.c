@@ -139,19 +139,36 @@ static rw_status sweep_seq(struct sweep_options *o, const struct sweep_text *tex
     return status;
 }
 
-/* Creates o->out and a file in it: a run of minutes must not end in a place that cannot be written. */
-static bool prepare_out(const struct sweep_options *o)
+/* A run of minutes must not end in a place that cannot be written: a file with that name's beginning is made, and
+   removed. errno says why not. */
+static bool can_write(const char *beginning)
 {
     char path[SWEEP_PATH];
-    snprintf(path, sizeof path, "%s/.sweep-XXXXXX", o->out);
-    const int f = mkdir(o->out, 0777) && errno != EEXIST ? -1 : mkstemp(path);
-    if (f < 0) {
-        fprintf(stderr, "recompute_sweep: --out %s: %s\n", o->out, strerror(errno));
-        return false;
-    }
+    const bool fits = snprintf(path, sizeof path, "%s.XXXXXX", beginning) < SWEEP_PATH;
+    const int f = fits ? mkstemp(path) : -1;
+    if (!fits) errno = ENAMETOOLONG;
+    if (f < 0) return false;
     close(f);
     unlink(path);
     return true;
+}
+
+/* Creates o->out. */
+static bool prepare_out(const struct sweep_options *o)
+{
+    char path[SWEEP_PATH];
+    snprintf(path, sizeof path, "%s/.sweep", o->out);
+    if ((!mkdir(o->out, 0777) || errno == EEXIST) && can_write(path)) return true;
+    fprintf(stderr, "recompute_sweep: --out %s: %s\n", o->out, strerror(errno));
+    return false;
+}
+
+/* Where costs are to be written, if a file is named that is not there. */
+static bool prepare_costs(const struct sweep_options *o)
+{
+    if (!o->costs || !access(o->costs, F_OK) || can_write(o->costs)) return true;
+    fprintf(stderr, "recompute_sweep: --costs %s: %s\n", o->costs, strerror(errno));
+    return false;
 }
 
 static bool write_files(const struct sweep_options *o, const struct sweep_row *rows, int n,
@@ -317,6 +334,7 @@ static int run(struct sweep_options *o, const struct sweep_text *text)
         fprintf(stderr, "recompute_sweep: device %s: %s\n", o->device, why);
         return 2;
     }
+    if (!prepare_costs(o)) return 2;
     if (o->fit || o->advise) return answer(o, text);
     return prepare_out(o) ? sweep(o, text) : 2;
 }

@@ -27,7 +27,7 @@ struct sweep_options {
     int batch, steps, threads;
     size_t fit;    /* --fit: bytes; 0: not asked */
     bool fit_seq;  /* --grow seq: the length is what grows; false: the batch */
-    bool advise;   /* --advise */
+    bool advise, all; /* --advise; --all: with a line for every value */
     const char *costs; /* the file of costs, read when it is there, else measured and written */
     bool has_costs, measures_costs, has_ceilings; /* ceilings: costs of the machine, not of the model */
     double ceiling; /* 1e12 operations per second of a plain product on the device, measured before the first row */

@@ -171,6 +171,10 @@ def check_advice(out):
     none, *rows = json.loads((out / 'sweep.json').read_text())
     for (policy, less), r in zip(offered, rows, strict=True):
         assert none['peak_bytes'] - r['peak_bytes'] == int(less), (policy, less, r)
+    every = run('--policy', 'full', '--advise', '--all', *costs)
+    said = run('--policy', 'full', '--advise', *costs)
+    assert '  4 x block' in said and '  4 x block' not in every and every.count('\n') > said.count('\n') + 20, every
+    assert 'no policy that was tried takes less, budgets aside' in said and re.search(r'^  budget:.* less', said, re.M)
     assert 'length x 2:' in said and 'names a folder on a disk' in said and 'offload:block' not in said, said
 
 
@@ -195,8 +199,14 @@ def check_advice_beyond_a_budget(costs):
 
 def check_mistakes(out):
     for options in (['--fit', '5x'], ['--fit', '0B'], ['--grow', 'up'], ['--budget', ''], ['--budget', 'x'],
-                    ['--budget', '1B'], ['--policy', 'none,budget:50%'], ['--data', '/dev/zero']):
+                    ['--budget', '1B'], ['--all'], ['--policy', 'none,budget:50%'], ['--data', '/dev/zero']):
         assert run(*options, '--out', out, status=2).startswith('recompute_sweep: '), options
+    for budgets, column in (',', 1), ('', 1), ('50%,', 5), (' ,50%', 2), ('50%,,60%', 5):
+        said = run('--budget', budgets, '--out', out, status=2)
+        assert f'--budget "{budgets}", column {column}: a budget is missing' in said, said
+    for question in [], ['--advise'], ['--fit', '8MiB']:
+        said = run('--costs', out / 'nowhere/costs.txt', '--out', out, *question, status=2)
+        assert said == f'recompute_sweep: --costs {out}/nowhere/costs.txt: No such file or directory\n', said
 
 
 with tempfile.TemporaryDirectory() as folder:
