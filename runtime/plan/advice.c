@@ -3,6 +3,7 @@
 
 #include "base/alloc.h"
 #include "place/arena.h"
+#include "plan/budget.h"
 #include "remat/choose.h"
 #include "remat/live.h"
 
@@ -110,6 +111,7 @@ static void note(struct trial *x, const char *policy, uint64_t bytes, const stru
     row->bytes = bytes;
     row->moved = cost->moved;
     row->seconds = cost->seconds;
+    row->turn = a->n_rows;
 }
 
 static rw_status simulate(struct trial *x, const struct rw_policy *policy)
@@ -166,7 +168,7 @@ static int by_seconds(const void *a, const void *b)
     const struct rw_advice_row *const x = a, *const y = b;
     if (x->seconds != y->seconds) return x->seconds < y->seconds ? -1 : 1;
     if (x->bytes != y->bytes) return x->bytes < y->bytes ? -1 : 1;
-    return strcmp(x->policy, y->policy);
+    return x->turn < y->turn ? -1 : x->turn > y->turn; /* names before budgets */
 }
 
 /* Leaves those that no other beats in both. */
@@ -202,23 +204,45 @@ static rw_status try_moves(struct trial *x, const uint32_t *name, size_t n)
     return status;
 }
 
-/* Two dozen plans of a tape this long take seconds. */
-#define NODES_MOST 20000
-
-static rw_status try_all(struct trial *x)
+static rw_status try_names(struct trial *x)
 {
     const rw_tape *const t = x->g->problem.t;
     uint32_t name[NAMES_MOST];
-    if (t->n_nodes > NODES_MOST) return RW_OK;
     const size_t n = list_names(t, name);
-    rw_status status = try_policy(x, "full", "");
-    if (!status) status = try_policy(x, "uniform:2", "");
+    rw_status status = RW_OK;
     for (size_t i = 0; !status && i < n; i++) {
         const char *const text = t->ctx->names.text[name[i]];
         status = try_policy(x, "selective:", text);
         if (!status) status = try_policy(x, "discard:", text);
     }
     return status ? status : try_moves(x, name, n);
+}
+
+/* The problem is the same one, asked under a budget. Beside budgets of parts there is none. */
+static rw_status try_budgets(struct trial *x)
+{
+    static char spec[] = "budget:";
+    const struct rw_policy budgets = { .kind = RW_POLICY_BUDGET, .spec = spec };
+    struct rw_problem p = x->g->problem;
+    struct rw_request request = *p.targets.request;
+    struct rw_budget_offer offer[RW_OFFERS_MOST];
+    size_t n;
+    if (rw_has_part_budgets(p.t, &budgets)) return RW_OK;
+    request.policy = &budgets;
+    p.targets.request = &request;
+    const rw_status status = rw_budget_offers(&p, x->advice->store == RW_STORE_IS_WEIGHED, offer, &n);
+    for (size_t i = 0; !status && i < n; i++) note(x, offer[i].policy, offer[i].bytes, &offer[i].cost);
+    return status;
+}
+
+static rw_status try_all(struct trial *x)
+{
+    rw_status status = try_policy(x, "full", "");
+    if (!status) status = try_policy(x, "uniform:2", "");
+    x->advice->is_long = x->g->problem.t->n_nodes > RW_ADVICE_NODES;
+    if (x->advice->is_long) return status;
+    if (!status) status = try_names(x);
+    return status ? status : try_budgets(x);
 }
 
 rw_status rw_advise(const struct rw_planning *g, uint64_t arena, struct rw_advice *ret)

@@ -5,6 +5,8 @@
 #include "place/arena.h"
 #include "remat/frontier.h"
 
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 struct search {
@@ -198,6 +200,51 @@ rw_status rw_budget_limits(const struct rw_problem *p, const struct rw_policy *p
     rw_status status = find_frontier(&s, policy);
     if (!status) status = find_bound(&s, policy, bytes, ret_bound);
     if (!status) status = find_least(&s, ret_least);
+    finish(&s);
+    return status;
+}
+
+static const char *const shares[] = { "75%", "50%", "25%" };
+
+/* Nothing is offered that doesn't fit. */
+static rw_status offer(struct search *s, const struct rw_policy *policy, uint64_t bytes, const char *size,
+                       struct rw_budget_offer *ret, size_t *ret_n)
+{
+    bool found;
+    const rw_status status = find(s, bytes, &found);
+    if (status || !found) return status;
+    struct rw_budget_offer *const x = &ret[(*ret_n)++];
+    *x = (struct rw_budget_offer){ .bytes = s->arena, .cost = s->cost };
+    snprintf(x->policy, sizeof x->policy, "budget:%s%s", size, policy->moves ? "+offload" : "");
+    return RW_OK;
+}
+
+static rw_status offer_all(struct search *s, bool moves, struct rw_budget_offer *ret, size_t *ret_n)
+{
+    char size[24];
+    uint64_t bytes = 0;
+    struct rw_policy policy = { .kind = RW_POLICY_BUDGET, .moves = moves };
+    rw_status status = RW_OK;
+    for (size_t i = 0; !status && i < sizeof shares / sizeof *shares; i++) {
+        policy.percent = strtod(shares[i], NULL);
+        status = resolve(s, &policy, &bytes);
+        if (!status) status = offer(s, &policy, bytes, shares[i], ret, ret_n);
+    }
+    if (!status) status = find_least(s, &bytes);
+    snprintf(size, sizeof size, "%lluB", (unsigned long long)bytes);
+    return status ? status : offer(s, &policy, bytes, size, ret, ret_n);
+}
+
+/* What moves comes to the same frontier, behind what doesn't. */
+rw_status rw_budget_offers(const struct rw_problem *p, bool moves, struct rw_budget_offer ret[RW_OFFERS_MOST],
+                           size_t *ret_n)
+{
+    struct search s = { .p = p };
+    *ret_n = 0;
+    rw_status status = rw_frontier_init(&s.frontier, p);
+    if (!status) status = offer_all(&s, false, ret, ret_n);
+    if (!status && moves) status = rw_frontier_add_moved(&s.frontier);
+    if (!status && moves) status = offer_all(&s, true, ret, ret_n);
     finish(&s);
     return status;
 }

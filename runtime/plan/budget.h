@@ -37,6 +37,22 @@ uint64_t rw_gradients_to_come(const struct rw_problem *p);
 rw_status rw_budget_points(const struct rw_problem *p, const struct rw_policy *policy, rw_point **ret_points,
                            size_t *ret_n);
 
+/* A budget that could be asked for, and what it gives: as if it were the policy. */
+struct rw_budget_offer {
+    char policy[40];
+    uint64_t bytes; /* its arena */
+    struct rw_cost_of_schedule cost;
+};
+
+#define RW_OFFERS_MOST 8
+
+/*
+ * A few budgets from a quarter less than `none` down to the least there is, and where moves are asked for, the same
+ * with values that wait outside. The problem's request has a budget as its policy. RW_ERR_MEMORY is not recorded.
+ */
+rw_status rw_budget_offers(const struct rw_problem *p, bool moves, struct rw_budget_offer ret[RW_OFFERS_MOST],
+                           size_t *ret_n);
+
 /* The least arena that a budget can ask for, whatever the policy's own is. RW_ERR_MEMORY is not recorded. */
 rw_status rw_budget_least(const struct rw_problem *p, const struct rw_policy *policy, uint64_t *ret_bytes);
 
