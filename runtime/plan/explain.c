@@ -10,7 +10,6 @@
 #include <string.h>
 
 static const char *const reasons[] = {
-    [RW_WHY_OUTSIDE] = "input of a replayed region, or outside any",
     [RW_WHY_CALLER_SAVES] = "ckpt_save()",
     [RW_WHY_OP] = "the policy keeps this op's outputs",
     [RW_WHY_NAME] = "the policy keeps this name",
@@ -33,7 +32,23 @@ struct explanation {
     rw_prediction prediction;
 };
 
-static void print_value(const struct rw_planning *g, const struct rw_line *line, const char *indent, FILE *out)
+/* Who is read outside of what is replayed may be made inside of it or not, or there is nothing that is. A node that is
+   run again for one output makes the others, too, whatever was decided about them. */
+static const char *reason_of(const struct rw_planning *g, const struct rw_lines *l, const struct rw_line *line)
+{
+    const uint32_t value = g->schedule.buffers[line->buffer].value;
+    const struct rw_fate fate = g->choice.fate[value];
+    const bool asked = (fate.level || fate.what == RW_REPLAY) && fate.why != RW_WHY_OUTSIDE && fate.why != RW_WHY_OP;
+    if (line->what == RW_LINE_REPLAYED && !asked) return "its op is replayed for something else that it makes";
+    if (fate.why != RW_WHY_OUTSIDE) return reasons[fate.why];
+    if (!l->replays) return "nothing is replayed under this policy";
+    return g->choice.segment_of[rw_tape_value(g->problem.t, value)->producer]
+               ? "made in a replayed region, read outside it"
+               : "made outside any replayed region";
+}
+
+static void print_value(const struct rw_planning *g, const struct rw_lines *l, const struct rw_line *line,
+                        const char *indent, FILE *out)
 {
     static const char *const what[] = { [RW_LINE_KEPT] = "kept", [RW_LINE_REPLAYED] = "replayed",
                                         [RW_LINE_MOVED] = "moved" };
@@ -46,7 +61,7 @@ static void print_value(const struct rw_planning *g, const struct rw_line *line,
     rw_region_path(t, rw_node_region(t, node), region, sizeof region);
     fprintf(out, "%s  %-8s %12" PRIu64 "  %-14s %-24s %s:%d%s%s  (%s)\n", indent, what[line->what],
             rw_buffer_room(&g->problem, b), t->ctx->ops[node->op]->name, region, at.file, (int)at.line,
-            v->tag ? "  " : "", v->tag ? t->ctx->names.text[v->tag - 1] : "", reasons[g->choice.fate[b->value].why]);
+            v->tag ? "  " : "", v->tag ? t->ctx->names.text[v->tag - 1] : "", reason_of(g, l, line));
 }
 
 static void print_block(const struct rw_planning *g, const struct rw_lines *l, uint32_t block, FILE *out)
@@ -55,7 +70,7 @@ static void print_block(const struct rw_planning *g, const struct rw_lines *l, u
     const rw_tape *const t = g->problem.t;
     fprintf(out, "  %" PRIu32 " x %s, %" PRIu64 " bytes kept in each:\n", x->count,
             t->ctx->names.text[t->regions[block].name], x->kept);
-    for (uint32_t i = x->first; i != RW_NONE_ID; i = l->line[i].next) print_value(g, &l->line[i], "  ", out);
+    for (uint32_t i = x->first; i != RW_NONE_ID; i = l->line[i].next) print_value(g, l, &l->line[i], "  ", out);
 }
 
 /* Regions that stand alone are shown as they come; of several equal ones the first. */
@@ -64,7 +79,7 @@ static void print_values(const struct rw_planning *g, const struct rw_lines *l, 
     for (uint32_t i = 0; i < l->n; i++) {
         const uint32_t block = l->line[i].block;
         const struct rw_block *const x = block == RW_NONE_ID || all ? NULL : &l->block[l->block[block].like];
-        if (!x || x->count == 1) print_value(g, &l->line[i], "", out);
+        if (!x || x->count == 1) print_value(g, l, &l->line[i], "", out);
         else if (x->first == i) print_block(g, l, block, out);
     }
 }

@@ -44,6 +44,7 @@ static void add(struct rw_lines *l, const struct rw_planning *g, uint32_t buffer
     const uint32_t region = rw_node_region(t, &t->nodes[rw_tape_value(t, b->value)->producer]);
     const uint32_t block = region == RW_NONE_ID ? RW_NONE_ID : outermost[region], at = (uint32_t)l->n++;
     l->line[at] = (struct rw_line){ buffer, (uint8_t)what, RW_NONE_ID, block };
+    l->replays |= what == RW_LINE_REPLAYED;
     if (block == RW_NONE_ID) return;
     struct rw_block *const x = &l->block[block];
     if (x->first == RW_NONE_ID) x->first = at;

@@ -28,6 +28,7 @@ struct rw_block {
 struct rw_lines {
     struct rw_line *line; /* in the order in which the values are made */
     size_t n, cap;
+    bool replays; /* some line is of a value that is replayed */
     struct rw_block *block; /* by region; only outermost ones are used */
 };
 

@@ -88,6 +88,42 @@ Test(explain, blocks_that_differ_are_told_apart)
     fixture_close(&b);
 }
 
+/* The reason is one that holds: of a value that is kept what is replayed around it, if anything is. */
+Test(explain, reasons_are_true)
+{
+    static char text[ROOM];
+    for (int i = 0; i < 3; i++) {
+        struct fixture b = fixture_open(1, 1);
+        cr_assert_eq(ckpt_set_policy(b.t, i == 0 ? "none" : i == 1 ? "full" : "ops:dropout_add"), RW_OK);
+        rw_tensor *x = rw_require_grad(b.t, rw_input(b.t, RW_F32, RW_SHAPE(N), NULL));
+        rw_tensor *const first = x = counted_square(b.t, x, 0);
+        ckpt_begin(b.t, "block");
+        x = counted_square(b.t, counted_square(b.t, x, 1), 2);
+        ckpt_end(b.t);
+        rw_sum(b.t, rw_mul(b.t, rw_mul(b.t, x, x), first), RW_ALL_AXES, false);
+        explained(&b, CKPT_EXPLAIN_ALL, text);
+        cr_expect_eq(count(text, "(nothing is replayed under this policy)") > 0, i == 0, "%s", text);
+        cr_expect_eq(count(text, "(made in a replayed region, read outside it)") > 0, i > 0, "%s", text);
+        cr_expect_eq(count(text, "(made outside any replayed region)") > 0, i > 0, "%s", text);
+        cr_expect_eq(count(text, "(inside a replayed region)") > 0, i > 0, "%s", text);
+        fixture_close(&b);
+    }
+}
+
+/* Attention keeps logarithms of sums beside its output: they go with that, though nobody has said so. */
+Test(explain, what_is_made_beside_a_replayed_value_says_so)
+{
+    static char text[ROOM];
+    struct fixture b = fixture_open(1, 1);
+    rw_tensor *const x = rw_require_grad(b.t, rw_input(b.t, RW_F32, RW_SHAPE(1, 2, 16, 32), NULL));
+    rw_tensor *const y = ckpt_recompute(b.t, rw_attention(b.t, x, x, x, NULL));
+    rw_sum(b.t, rw_mul(b.t, y, y), RW_ALL_AXES, false);
+    explained(&b, CKPT_EXPLAIN_ALL, text);
+    cr_expect(strstr(text, "(ckpt_recompute())") && strstr(text, "(its op is replayed for something else that it"), "%s",
+              text);
+    fixture_close(&b);
+}
+
 /* tanh writes over what it reads; its own result is what is kept, and that once. */
 Test(explain, memory_that_was_taken_over_in_place_is_counted_once)
 {
