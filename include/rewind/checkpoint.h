@@ -128,9 +128,10 @@ RW_API rw_tensor *ckpt_offload_at(rw_site at, rw_tape *t, rw_tensor *x);
 
 /**
  * Prints the plan that rw_backward(t, loss) would run: every kept, moved or replayed value with bytes, op, region, site
- * and the reason - of equal outermost regions the first, with how many there are - then the peak with the node where it
- * occurs, what the context holds then by category, what takes most of the arena, and which policies would take less: in
- * bytes, in per cent of the predicted time, as the string to use. A name that no region has is warned of. Runs nothing.
+ * and the reason - of equal regions side by side, and of equal values of one site, the first, with how many there are,
+ * its bytes those of each - then the peak with the node where it occurs, what the context holds then by category, what
+ * takes most of the arena, and which policies would take less, a few budgets among them: in bytes, in per cent of the
+ * predicted time, as the string to use. A name that no region has is warned of. Runs nothing.
  * Backward begins where the last rw_backward(), ckpt_verify(), rw_forward() or rw_backward_from() on this tape
  * began, or else at the last scalar recorded. Kept is what lives from in front of that backward into it; the gradients
  * that rw_grad() recorded are in front of it.
@@ -138,7 +139,7 @@ RW_API rw_tensor *ckpt_offload_at(rw_site at, rw_tape *t, rw_tensor *x);
  */
 RW_API rw_status ckpt_explain(rw_tape *t, FILE *out);
 
-enum { CKPT_EXPLAIN_ALL = 1 }; ///< a line for every value: equal regions are shown each for itself
+enum { CKPT_EXPLAIN_ALL = 1 }; ///< a line for every value: equal regions and values are shown each for itself
 
 /** The same with flags, 0 or CKPT_EXPLAIN_ALL; others are RW_ERR_ARGUMENT. */
 RW_API rw_status ckpt_explain_with(rw_tape *t, FILE *out, unsigned flags);

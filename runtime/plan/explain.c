@@ -47,8 +47,9 @@ static const char *reason_of(const struct rw_planning *g, const struct rw_lines 
                : "made outside any replayed region";
 }
 
+/* n: how many say the same. */
 static void print_value(const struct rw_planning *g, const struct rw_lines *l, const struct rw_line *line,
-                        const char *indent, FILE *out)
+                        const char *indent, uint32_t n, FILE *out)
 {
     static const char *const what[] = { [RW_LINE_KEPT] = "kept", [RW_LINE_REPLAYED] = "replayed",
                                         [RW_LINE_MOVED] = "moved" };
@@ -57,30 +58,38 @@ static void print_value(const struct rw_planning *g, const struct rw_lines *l, c
     const struct rw_tensor *const v = rw_tape_value(t, b->value);
     const struct rw_node *const node = &t->nodes[v->producer];
     const rw_site at = t->ctx->sites[node->site];
-    char region[128];
+    char region[128], op[80];
     rw_region_path(t, rw_node_region(t, node), region, sizeof region);
+    if (n > 1) snprintf(op, sizeof op, "%" PRIu32 " x %s", n, t->ctx->ops[node->op]->name);
+    else snprintf(op, sizeof op, "%s", t->ctx->ops[node->op]->name);
     fprintf(out, "%s  %-8s %12" PRIu64 "  %-14s %-24s %s:%d%s%s  (%s)\n", indent, what[line->what],
-            rw_buffer_room(&g->problem, b), t->ctx->ops[node->op]->name, region, at.file, (int)at.line,
+            rw_buffer_room(&g->problem, b), op, region, at.file, (int)at.line,
             v->tag ? "  " : "", v->tag ? t->ctx->names.text[v->tag - 1] : "", reason_of(g, l, line));
+}
+
+/* The first of those that say the same speaks for all. */
+static void print_once(const struct rw_planning *g, const struct rw_lines *l, uint32_t i, const char *indent, FILE *out)
+{
+    if (l->line[i].like == i) print_value(g, l, &l->line[i], indent, l->line[i].count, out);
 }
 
 static void print_block(const struct rw_planning *g, const struct rw_lines *l, uint32_t block, FILE *out)
 {
     const struct rw_block *const x = &l->block[block];
-    const rw_tape *const t = g->problem.t;
-    fprintf(out, "  %" PRIu32 " x %s, %" PRIu64 " bytes kept in each:\n", x->count,
-            t->ctx->names.text[t->regions[block].name], x->kept);
-    for (uint32_t i = x->first; i != RW_NONE_ID; i = l->line[i].next) print_value(g, l, &l->line[i], "  ", out);
+    char region[128];
+    rw_region_path(g->problem.t, block, region, sizeof region);
+    fprintf(out, "  %" PRIu32 " x %s, %" PRIu64 " bytes kept in each:\n", x->count, region, x->kept);
+    for (uint32_t i = x->first; i != RW_NONE_ID; i = l->line[i].next) print_once(g, l, i, "  ", out);
 }
 
-/* Regions that stand alone are shown as they come; of several equal ones the first. */
+/* Of several equal regions, and of several equal values, the first. */
 static void print_values(const struct rw_planning *g, const struct rw_lines *l, bool all, FILE *out)
 {
     for (uint32_t i = 0; i < l->n; i++) {
         const uint32_t block = l->line[i].block;
-        const struct rw_block *const x = block == RW_NONE_ID || all ? NULL : &l->block[l->block[block].like];
-        if (!x || x->count == 1) print_value(g, l, &l->line[i], "", out);
-        else if (x->first == i) print_block(g, l, block, out);
+        if (all) print_value(g, l, &l->line[i], "", 1, out);
+        else if (block == RW_NONE_ID) print_once(g, l, i, "", out);
+        else if (l->block[l->block[block].like].first == i) print_block(g, l, l->block[block].like, out);
     }
 }
 

@@ -22,103 +22,169 @@ static bool *list_moved(const struct rw_schedule *s)
     return moved;
 }
 
-/* What stands in a line but its region. */
-static void mix_line(struct rw_hash *h, const struct rw_planning *g, uint32_t buffer, enum rw_line_what what)
+static uint32_t region_of(const struct rw_planning *g, uint32_t buffer)
 {
     const rw_tape *const t = g->problem.t;
-    const struct rw_buffer *const b = &g->schedule.buffers[buffer];
-    const struct rw_tensor *const v = rw_tape_value(t, b->value);
-    const struct rw_node *const node = &t->nodes[v->producer];
-    const uint32_t region = rw_node_region(t, node);
-    rw_hash_mix(h, (uint64_t)node->op << 32 | node->site);
-    rw_hash_mix(h, b->bytes);
-    rw_hash_mix(h, (uint64_t)t->regions[region].name << 32 | (uint64_t)v->tag << 8 | what);
-    rw_hash_mix(h, g->choice.fate[b->value].why);
+    return rw_node_region(t, &t->nodes[rw_tape_value(t, g->schedule.buffers[buffer].value)->producer]);
 }
 
-static void add(struct rw_lines *l, const struct rw_planning *g, uint32_t buffer, enum rw_line_what what,
-                const uint32_t *outermost)
+/* What stands in a line but its region. */
+static uint64_t hash_of(const struct rw_planning *g, const struct rw_line *line)
 {
     const rw_tape *const t = g->problem.t;
-    const struct rw_buffer *const b = &g->schedule.buffers[buffer];
-    const uint32_t region = rw_node_region(t, &t->nodes[rw_tape_value(t, b->value)->producer]);
-    const uint32_t block = region == RW_NONE_ID ? RW_NONE_ID : outermost[region], at = (uint32_t)l->n++;
-    l->line[at] = (struct rw_line){ buffer, (uint8_t)what, RW_NONE_ID, block };
-    l->replays |= what == RW_LINE_REPLAYED;
-    if (block == RW_NONE_ID) return;
-    struct rw_block *const x = &l->block[block];
-    if (x->first == RW_NONE_ID) x->first = at;
-    else l->line[x->last].next = at;
-    x->last = at;
-    struct rw_hash h = { x->hash, x->hash };
-    mix_line(&h, g, buffer, what);
-    x->hash = h.a ^ h.b;
-    if (what == RW_LINE_KEPT) x->kept += rw_buffer_room(&g->problem, b);
+    const struct rw_buffer *const b = &g->schedule.buffers[line->buffer];
+    const struct rw_tensor *const v = rw_tape_value(t, b->value);
+    const struct rw_node *const node = &t->nodes[v->producer];
+    const struct rw_fate fate = g->choice.fate[b->value];
+    struct rw_hash h = { 0, 0 };
+    rw_hash_mix(&h, (uint64_t)node->op << 32 | node->site);
+    rw_hash_mix(&h, b->bytes);
+    rw_hash_mix(&h, (uint64_t)v->tag << 8 | line->what);
+    rw_hash_mix(&h, (uint64_t)(fate.level > 0) << 16 | (uint64_t)fate.what << 8 | fate.why);
+    rw_hash_mix(&h, fate.why == RW_WHY_OUTSIDE && g->choice.segment_of[v->producer]);
+    return h.a ^ h.b;
 }
+
+static uint64_t mixed(uint64_t into, uint64_t more)
+{
+    struct rw_hash h = { into, into };
+    rw_hash_mix(&h, more);
+    return h.a ^ h.b;
+}
+
+/* ---- equal things, by sorting ---- */
 
 struct order {
     uint64_t hash;
-    uint32_t name, region;
+    uint32_t parent, name, number; /* of a line: its region and nothing */
 };
+
+static int compare(const struct order *x, const struct order *y)
+{
+    if (x->parent != y->parent) return x->parent < y->parent ? -1 : 1;
+    if (x->name != y->name) return x->name < y->name ? -1 : 1;
+    return x->hash < y->hash ? -1 : x->hash > y->hash;
+}
 
 static int by_likeness(const void *a, const void *b)
 {
     const struct order *const x = a, *const y = b;
-    if (x->name != y->name) return x->name < y->name ? -1 : 1;
-    if (x->hash != y->hash) return x->hash < y->hash ? -1 : 1;
-    return x->region < y->region ? -1 : x->region > y->region;
+    const int other = compare(x, y);
+    return other ? other : x->number < y->number ? -1 : x->number > y->number;
 }
 
-static rw_status find_likes(struct rw_lines *l, const rw_tape *t)
+static void find_like_regions(struct rw_lines *l, const rw_tape *t, struct order *order)
 {
-    struct order *const order = rw_malloc(t->n_regions * sizeof *order);
     size_t n = 0;
-    if (!order) return RW_ERR_MEMORY;
     for (uint32_t r = 0; r < t->n_regions; r++)
-        if (l->block[r].first != RW_NONE_ID) order[n++] = (struct order){ l->block[r].hash, t->regions[r].name, r };
+        if (l->block[r].hash)
+            order[n++] = (struct order){ l->block[r].hash, t->regions[r].parent, t->regions[r].name, r };
     qsort(order, n, sizeof *order, by_likeness);
     for (size_t i = 0; i < n; i++) {
-        const bool same = i && order[i].name == order[i - 1].name && order[i].hash == order[i - 1].hash;
-        struct rw_block *const x = &l->block[order[i].region];
-        x->like = same ? l->block[order[i - 1].region].like : order[i].region;
+        const bool same = i && !compare(&order[i], &order[i - 1]);
+        struct rw_block *const x = &l->block[order[i].number];
+        x->like = same ? l->block[order[i - 1].number].like : order[i].number;
         l->block[x->like].count++;
     }
-    rw_free(order);
-    return RW_OK;
 }
 
-static rw_status fill(struct rw_lines *l, const struct rw_planning *g, const bool *moved, uint32_t *holder,
-                      uint32_t *outermost)
+static void find_like_lines(struct rw_lines *l, const struct rw_planning *g, struct order *order)
+{
+    for (uint32_t i = 0; i < l->n; i++)
+        order[i] = (struct order){ hash_of(g, &l->line[i]), region_of(g, l->line[i].buffer), 0, i };
+    qsort(order, l->n, sizeof *order, by_likeness);
+    for (size_t i = 0; i < l->n; i++) {
+        const bool same = i && !compare(&order[i], &order[i - 1]);
+        struct rw_line *const x = &l->line[order[i].number];
+        x->like = same ? l->line[order[i - 1].number].like : order[i].number;
+        l->line[x->like].count++;
+    }
+}
+
+/* ---- regions ---- */
+
+/* A region's hash is of its own lines and of the regions inside, which have higher numbers; 0 where there are none. */
+static void hash_regions(struct rw_lines *l, const struct rw_planning *g)
 {
     const rw_tape *const t = g->problem.t;
-    const struct rw_schedule *const s = &g->schedule;
-    for (uint32_t r = 0; r < t->n_regions; r++) {
-        const uint32_t parent = t->regions[r].parent;
-        outermost[r] = parent == RW_NONE_ID ? r : outermost[parent];
-        l->block[r] = (struct rw_block){ .first = RW_NONE_ID, .last = RW_NONE_ID, .like = r };
+    for (uint32_t i = 0; i < l->n; i++) {
+        const uint32_t region = region_of(g, l->line[i].buffer);
+        if (region != RW_NONE_ID) l->block[region].hash = mixed(l->block[region].hash, hash_of(g, &l->line[i]));
     }
+    for (uint32_t r = (uint32_t)t->n_regions; r-- > 0;) {
+        const uint32_t parent = t->regions[r].parent;
+        if (parent == RW_NONE_ID || !l->block[r].hash) continue;
+        l->block[parent].hash = mixed(l->block[parent].hash, mixed(l->block[r].hash, t->regions[r].name));
+    }
+}
+
+/* Regions of which there are several, and which do not lie in such a one. */
+static void find_blocks(struct rw_lines *l, const rw_tape *t)
+{
+    for (uint32_t r = 0; r < t->n_regions; r++) {
+        const uint32_t parent = t->regions[r].parent, around = parent == RW_NONE_ID ? parent : l->block[parent].block;
+        const bool several = l->block[l->block[r].like].count > 1;
+        l->block[r].block = around != RW_NONE_ID ? around : several ? r : RW_NONE_ID;
+    }
+}
+
+static void fill_blocks(struct rw_lines *l, const struct rw_planning *g)
+{
+    for (uint32_t i = 0; i < l->n; i++) {
+        struct rw_line *const line = &l->line[i];
+        const uint32_t region = region_of(g, line->buffer);
+        line->block = region == RW_NONE_ID ? RW_NONE_ID : l->block[region].block;
+        if (line->block == RW_NONE_ID) continue;
+        struct rw_block *const x = &l->block[line->block];
+        if (x->first == RW_NONE_ID) x->first = i;
+        else l->line[x->last].next = i;
+        x->last = i;
+        if (line->what == RW_LINE_KEPT) x->kept += rw_buffer_room(&g->problem, &g->schedule.buffers[line->buffer]);
+    }
+}
+
+/* ---- all of it ---- */
+
+static rw_status list_lines(struct rw_lines *l, const struct rw_planning *g, const bool *moved, uint32_t *holder)
+{
+    const struct rw_schedule *const s = &g->schedule;
     rw_find_holders(s, (uint32_t)s->n_before - 1, holder); /* no step begins with backward */
     for (uint32_t i = 0; i < s->n_buffers; i++) {
         const struct rw_buffer *const b = &s->buffers[i];
         if (b->source != RW_NONE_ID || b->value == RW_NONE_ID) continue;
         if (!moved[i] && !b->replay && !is_kept(s, holder, i)) continue;
         if (!rw_grow(&l->line, &l->cap, l->n, 1, sizeof *l->line)) return RW_ERR_MEMORY;
-        add(l, g, i, moved[i] ? RW_LINE_MOVED : b->replay ? RW_LINE_REPLAYED : RW_LINE_KEPT, outermost);
+        const enum rw_line_what what = moved[i] ? RW_LINE_MOVED : b->replay ? RW_LINE_REPLAYED : RW_LINE_KEPT;
+        l->line[l->n++] = (struct rw_line){ .buffer = i, .what = (uint8_t)what, .next = RW_NONE_ID };
+        l->replays |= what == RW_LINE_REPLAYED;
     }
-    return find_likes(l, t);
+    return RW_OK;
+}
+
+static rw_status find_likes(struct rw_lines *l, const struct rw_planning *g)
+{
+    const rw_tape *const t = g->problem.t;
+    struct order *const order = rw_malloc((t->n_regions + l->n) * sizeof *order);
+    if (!order) return RW_ERR_MEMORY;
+    for (uint32_t r = 0; r < t->n_regions; r++)
+        l->block[r] = (struct rw_block){ .first = RW_NONE_ID, .last = RW_NONE_ID, .like = r };
+    hash_regions(l, g);
+    find_like_regions(l, t, order);
+    find_like_lines(l, g, order);
+    find_blocks(l, t);
+    fill_blocks(l, g);
+    rw_free(order);
+    return RW_OK;
 }
 
 rw_status rw_lines_init(struct rw_lines *l, const struct rw_planning *g)
 {
-    const rw_tape *const t = g->problem.t;
     uint32_t *const holder = rw_malloc(g->schedule.n_buffers * sizeof *holder);
-    uint32_t *const outermost = rw_malloc(t->n_regions * sizeof *outermost);
     bool *const moved = list_moved(&g->schedule);
-    *l = (struct rw_lines){ .block = rw_malloc(t->n_regions * sizeof *l->block) };
-    const bool room = holder && outermost && moved && l->block;
-    const rw_status status = room ? fill(l, g, moved, holder, outermost) : RW_ERR_MEMORY;
+    *l = (struct rw_lines){ .block = rw_malloc(g->problem.t->n_regions * sizeof *l->block) };
+    rw_status status = holder && moved && l->block ? list_lines(l, g, moved, holder) : RW_ERR_MEMORY;
+    if (!status) status = find_likes(l, g);
     rw_free(holder);
-    rw_free(outermost);
     rw_free(moved);
     if (status) rw_lines_finish(l);
     return status;

@@ -29,6 +29,14 @@ static rw_tensor *blocks(struct fixture *b, int odd)
     return rw_sum(b->t, x, RW_ALL_AXES, false);
 }
 
+/* Squares outside any region, of which no policy that names regions says anything. */
+static rw_tensor *row(struct fixture *b, int n)
+{
+    rw_tensor *x = rw_require_grad(b->t, rw_input(b->t, RW_F32, RW_SHAPE(N), NULL));
+    for (int i = 0; i < n; i++) x = counted_square(b->t, x, i);
+    return rw_sum(b->t, x, RW_ALL_AXES, false);
+}
+
 static char *explained(struct fixture *b, unsigned flags, char *text)
 {
     FILE *const f = tmpfile();
@@ -47,16 +55,17 @@ static size_t count(const char *text, const char *what)
     return n;
 }
 
-/* Bytes of all lines that are kept, those of a block as often as it is there. */
+/* Bytes of all lines that are kept, those of a block and of equal values as often as they are there. */
 static size_t sum_of_kept(const char *text)
 {
     size_t sum = 0, times = 1, bytes, n;
     char line[512];
     for (const char *at = text; *at && strncmp(at, "kept ", 5); at = strchr(at, '\n') + 1) {
         snprintf(line, sizeof line, "%.*s", (int)strcspn(at, "\n"), at);
-        if (sscanf(line, "  %zu x block, %zu bytes kept", &n, &bytes) == 2) times = n;
-        else if (sscanf(line, "    kept %zu", &bytes) == 1 && !strncmp(line, "    ", 4)) sum += times * bytes;
-        else if (sscanf(line, "  kept %zu", &bytes) == 1) sum += bytes;
+        if (strncmp(line, "    ", 4)) times = 1;
+        if (sscanf(line, "  %zu x %*[^,], %zu bytes kept", &n, &bytes) == 2) times = n;
+        n = 1;
+        if (sscanf(line, " kept %zu %zu x", &bytes, &n) >= 1) sum += times * n * bytes;
     }
     return sum;
 }
@@ -85,6 +94,46 @@ Test(explain, blocks_that_differ_are_told_apart)
     explained(&b, 0, text);
     cr_expect(strstr(text, "  5 x block, ") && strstr(text, "  6 x block, "), "%s", text);
     cr_expect_eq(sum_of_kept(text), (2 * BLOCKS + 5 - 1) * VALUE, "%s", text);
+    fixture_close(&b);
+}
+
+/* Blocks inside of others that are not alike: the blocks are the ones that are shown once, under their path. */
+Test(explain, equal_blocks_inside_of_another_region_are_shown_once)
+{
+    static char text[ROOM];
+    struct fixture b = fixture_open(1, 1);
+    rw_tensor *x = rw_require_grad(b.t, rw_input(b.t, RW_F32, RW_SHAPE(N), NULL));
+    ckpt_begin(b.t, "model");
+    for (int l = 0; l < BLOCKS; l++) {
+        if (l == 0 || l == 5) ckpt_begin(b.t, "half");
+        ckpt_begin(b.t, "block");
+        x = rw_mul(b.t, counted_square(b.t, x, 0), x);
+        ckpt_end(b.t);
+        if (l == 4 || l == BLOCKS - 1) ckpt_end(b.t);
+    }
+    x = rw_exp(b.t, x);
+    ckpt_end(b.t);
+    rw_sum(b.t, x, RW_ALL_AXES, false);
+    explained(&b, 0, text);
+    cr_expect(strstr(text, "  5 x model/half/block, ") && strstr(text, "  6 x model/half/block, "), "%s", text);
+    const size_t sum = sum_of_kept(text);
+    explained(&b, CKPT_EXPLAIN_ALL, text);
+    cr_expect_eq(sum, sum_of_kept(text), "%zu: %s", sum, text);
+    cr_expect(!strstr(text, " x model") && sum >= 2 * (BLOCKS - 1) * VALUE, "%s", text);
+    fixture_close(&b);
+}
+
+/* Calls of one op at one place whose results are as large and have the same fate are one line. */
+Test(explain, equal_values_outside_of_regions_are_shown_once)
+{
+    static char text[ROOM];
+    struct fixture b = fixture_open(1, 1);
+    row(&b, 12);
+    explained(&b, 0, text);
+    cr_expect(strstr(text, "  kept             4096  11 x counted_square "), "%s", text);
+    cr_expect_eq(sum_of_kept(text), 11 * VALUE, "%zu: %s", sum_of_kept(text), text);
+    explained(&b, CKPT_EXPLAIN_ALL, text);
+    cr_expect_geq(count(text, "\n  kept             4096  counted_square "), 11, "%s", text);
     fixture_close(&b);
 }
 
@@ -300,14 +349,6 @@ Test(explain, advice_holds_when_it_is_followed)
             fixture_close(&b);
         }
     cr_expect(offered > 8 && budgets > 2, "%d, %d", offered, budgets);
-}
-
-/* Squares outside any region, of which no policy that names regions says anything. */
-static rw_tensor *row(struct fixture *b, int n)
-{
-    rw_tensor *x = rw_require_grad(b->t, rw_input(b->t, RW_F32, RW_SHAPE(N), NULL));
-    for (int i = 0; i < n; i++) x = counted_square(b->t, x, i);
-    return rw_sum(b->t, x, RW_ALL_AXES, false);
 }
 
 /* From what keeps all down to the least there is; of that nothing takes less. */
