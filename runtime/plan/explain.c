@@ -167,8 +167,8 @@ static void print_rows(const struct rw_planning *g, const rw_plan *plan, const s
         fprintf(out, "\n");
     }
     if (a->is_long)
-        fprintf(out, "  of more than %d nodes nothing but full and uniform:2 is tried; rw_tape_plan() tries any policy\n",
-                RW_ADVICE_NODES);
+        fprintf(out, "  of more than %d nodes nothing but full and uniform:2 is tried; rw_tape_plan() tries any "
+                     "policy\n", RW_ADVICE_NODES);
     fprintf(out, "  budget:SIZE asks for the fastest step whose arena takes at most SIZE");
     print_store(g->problem.t->ctx, a, out);
 }
