@@ -32,7 +32,7 @@ static const char usage[] =
     "  --batch N               [4]\n"
     "  --steps N               steps per row, one more to warm up [20]\n"
     "  --dtype f32|bf16|f16|f64  [f32]\n"
-    "  --dropout P             [0.1 for gpt and t5, else 0]\n"
+    "  --dropout P             [0.1 for gpt and t5, else 0; vgg16 has its own, 0.5]\n"
     "  --attention flash|scores  [flash]\n"
     "  --threads N             [all cores]\n"
     "  --device auto|cpu|cuda  [auto]\n"
