@@ -193,8 +193,8 @@ each_suite() {
     grep -vE "$first" "$1"
 }
 
-# suites LABEL DIR FUNCTION [WITHOUT]: queues every suite of a build but these, for that function to call; none at all is
-# a failure, not a success
+# suites LABEL DIR FUNCTION [WITHOUT]: queues every suite of a build but these, for that function to call; none at all
+# is a failure, not a success
 suites() {
     local label=$1 dir=$2 function=$3 without=" ${4:-} " t
     if ! [ -s "$dir/tests/suites.txt" ]; then
@@ -270,8 +270,8 @@ by_cudnn() {
 # The same kernels thousands of times.
 long_ones="sim_alloc_failure sim_conformance_memory sim_gradcheck sim_identity sim_models sim_residual"
 
-# Those that would take minutes under sanitizers, and repeat for long what the others run, or what the sanitized suite on
-# the CPU does.
+# Those that would take minutes under sanitizers, and repeat for long what the others run, or what the sanitized suite
+# on the CPU does.
 unsanitized="sim_identity sim_conformance_memory sim_gradcheck sim_reduce sim_models sim_budgets sim_offsets "
 unsanitized+="sim_accuracy sim_accumulate sim_pieces sim_whole_products sim_mistakes"
 
@@ -313,8 +313,8 @@ build_sanitized() {
     rewind_ninja "$1" tests/planted $(cat "$1"/tests/{,sim_}suites.txt | sed 's|^|tests/|')
 }
 
-# sanitized DIR: queues the suites of a build with ASan and UBSan. The shrinker, which is the tests' own, works on the CPU
-# alone.
+# sanitized DIR: queues the suites of a build with ASan and UBSan. The shrinker, which is the tests' own, works on the
+# CPU alone.
 sanitized() {
     later with_sanitizers planted "asan sees planted leaks" 'planted/leak*' \
         "leak_of_the_calling_thread leak_of_an_openmp_thread" "$1/tests/planted"

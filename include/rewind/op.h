@@ -285,8 +285,8 @@ RW_API rw_status rw_refuse_at(rw_site at, rw_tape *t, rw_status status, const ch
  * Inside a gradient rule. A rule records ordinary ops on rw_grad_tape(g), with rw_apply() or the functions that wrap
  * it. They carry the call site and region of the op they differentiate, and a random one its ticket: the same mask is
  * drawn again. Where that op draws nothing, neither may its rule, which is RW_ERR_ARGUMENT: what a rule has recorded is
- * kept with the plan, and its numbers would be the same in every step. For the same reason it may look at nothing but
- * what it is given. What no recorded op reads is not kept for backward. A rule may not reset or destroy that tape, which is
+ * kept with the plan, and its numbers would be the same in every step. For the same reason it may look only at what it
+ * is given. What no recorded op reads is not kept for backward. A rule may not reset or destroy that tape, which is
  * RW_ERR_ARGUMENT, nor may rules whose rw_grad() calls further rules go more than nine deep.
  * Regions, policies and recipes that it begins it ends: else backward is RW_ERR_REGION, which names the op.
  */

@@ -470,8 +470,8 @@ static bool may_draw(const struct recording *r)
     if (r->op->draws && !r->op->draws(&r->call)) return true;
     char text[192];
     snprintf(text, sizeof text,
-             "a rule of %s draws numbers of its own, which would be the same in every step: draw them in forward, and let "
-             "it read them", r->ctx->ops[r->tape->nodes[o->of].op]->name);
+             "a rule of %s draws numbers of its own, which would be the same in every step: draw them in forward, and "
+             "let it read them", r->ctx->ops[r->tape->nodes[o->of].op]->name);
     refuse(r, RW_ERR_ARGUMENT, text);
     return false;
 }

@@ -270,8 +270,8 @@ static void note_effect(const struct rw_run *r, const struct rw_action *a)
     }
 }
 
-/* Of a rehearsal no more than what may not run twice: the program asked for results of the run that counts, whose plan is
-   made as if nothing had been rehearsed. */
+/* Of a rehearsal no more than what may not run twice: the program asked for results of the run that counts, whose plan
+   is made as if nothing had been rehearsed. */
 static bool leaves(const struct rw_run *r, const struct rw_result *result)
 {
     const rw_tape *const t = r->tape;
