@@ -145,7 +145,8 @@ RW_API rw_tensor *rw_moe_z_loss_at(rw_site at, rw_tape *t, rw_tensor *logits, do
 #define rw_moe_z_loss(...) rw_moe_z_loss_at(RW_HERE, __VA_ARGS__)
 
 /**
- * Adds the routes' load to total, a buffer [E] of float32, when the step ends: once, whatever is replayed.
+ * Adds the routes' load to total, a buffer [E] of float32, when the step ends: once, whatever is replayed. Calls of one
+ * step add up, of layers that share a total as of micro-batches.
  */
 RW_API rw_status rw_moe_count_at(rw_site at, rw_tape *t, rw_tensor *total, const rw_moe_routes *routes);
 #define rw_moe_count(...) rw_moe_count_at(RW_HERE, __VA_ARGS__)

@@ -113,15 +113,27 @@ static const rw_op_def rw_op_moe_balance = { .name = "moe_balance", .n_inputs = 
                                              .flags = RW_OP_NO_GRADIENT, .check = check_balance,
                                              .kernel = RW_KERNELS(rw_moe_balance) };
 
+/* load [E], total [E] -> total. Committed by itself, not assigned a sum: several of a step add up. */
+static rw_status check_count(rw_op_call *call)
+{
+    for (int i = 0; i < 2; i++) RW_CHECK(rw_want_dtype(call, i, RW_F32));
+    if (!rw_shape_equal(rw_in_shape(call, 0), rw_in_shape(call, 1)))
+        return rw_op_error(call, RW_ERR_SHAPE, "total has another shape than the experts' load");
+    return rw_op_output_like(call, 0, 1);
+}
+
+RW_DECLARE_KERNELS(rw_accumulate)
+static const rw_op_def rw_op_moe_count = { .name = "moe_count", .n_inputs = 2, .n_outputs = 1,
+                                           .flags = RW_OP_STATEFUL | RW_OP_NO_GRADIENT | RW_OP_COMMIT,
+                                           .check = check_count, .kernel = RW_KERNELS(rw_accumulate) };
+
 rw_status rw_moe_count_at(rw_site at, rw_tape *t, rw_tensor *total, const rw_moe_routes *routes)
 {
     if (!rw_moe_is_there(at, t, "moe_count", "routes", routes)) return RW_ERR_ARGUMENT;
-    const struct rw_composite c = rw_composite_begin(t, "moe_count");
-    rw_tensor *const sum = rw_add_at(at, t, total, routes->load);
-    rw_status status = sum ? rw_assign_at(at, t, total, sum) : RW_ERR_ARGUMENT;
-    if (!sum && t && rw_error_status(rw_tape_context(t))) status = rw_error_status(rw_tape_context(t));
-    rw_composite_end(&c, status ? NULL : sum);
-    return status;
+    rw_tensor *const in[] = { routes->load, total };
+    if (rw_apply_at(at, t, &rw_op_moe_count, in, 2, NULL, 0, NULL)) return RW_OK;
+    const rw_status status = t ? rw_error_status(rw_tape_context(t)) : RW_OK;
+    return status ? status : RW_ERR_ARGUMENT;
 }
 
 rw_tensor *rw_moe_balance_at(rw_site at, rw_tape *t, rw_tensor *bias, rw_tensor *total, double rate)

@@ -202,6 +202,27 @@ Test(moe_routing, dropped_rows_lie_behind_all_others)
 /* ---- state ---- */
 
 /* Three micro-batches under each policy, then one step of balance. */
+/* Layers that share a total, in one step. */
+Test(moe_routing, counts_of_one_step_add_up)
+{
+    static const int32_t index[2][6] = { { 0, 1, 1, 2, 2, 3 }, { 3, 2, 1, 3, 1, 3 } };
+    const float want[4] = { 1, 4, 3, 4 };
+    struct fixture b = fixture_open(1, 1);
+    float total[4];
+    rw_tensor *const load = rw_buffer(b.ctx, "load", RW_F32, RW_SHAPE(4));
+    rw_tensor *const w = rw_param(b.ctx, "w", RW_F32, RW_SHAPE(4));
+    for (int i = 0; i < 2; i++) {
+        rw_moe_routes r;
+        cr_assert_eq(rw_moe_route(b.t, rw_input(b.t, RW_I32, RW_SHAPE(3, 2), index[i]), 4, &r), RW_OK);
+        cr_assert_eq(rw_moe_count(b.t, load, &r), RW_OK, "%s", rw_error_message(b.ctx));
+    }
+    cr_assert_eq(rw_backward(b.t, rw_sum(b.t, w, RW_ALL_AXES, false)), RW_OK, "%s", rw_error_message(b.ctx));
+    cr_assert_eq(rw_read(b.t, load, total, sizeof total), RW_OK);
+    cr_expect_eq(memcmp(total, want, sizeof want), 0, "%g %g %g %g", (double)total[0], (double)total[1],
+                 (double)total[2], (double)total[3]);
+    fixture_close(&b);
+}
+
 Test(moe_routing, loads_and_biases_are_written_once_under_every_policy)
 {
     static const char *const policies[] = { "none", "full", "selective:moe" };
