@@ -6,6 +6,8 @@
 #include "ops/common/util.h"
 #include "ops/pointwise/pointwise.h"
 
+#include <rewind/compare.h>
+
 static rw_tensor *apply(rw_site at, rw_tape *t, const rw_op_def *op, rw_tensor *const *in, int n, double constant)
 {
     const struct rw_pointwise_attrs attrs = { constant };
@@ -87,15 +89,15 @@ static rw_status grad_relu6_backward(rw_grad_call *g)
     return choose_only(g, &rw_op_relu6_backward);
 }
 
-/* Between -3 and 3, which is where relu6(x + 3) has a slope, the slope grows by a third of x. */
+/* Between -3 and 3 the slope grows by a third of x. (x + 3 would round to 6 just below 3.) */
 static rw_status grad_hardswish_backward(rw_grad_call *g)
 {
     rw_tape *const t = rw_grad_tape(g);
     RW_CHECK(pass_on(g, &rw_op_hardswish_backward));
     if (!rw_grad_wanted(g, 0)) return RW_OK;
     rw_tensor *const both = rw_mul(t, rw_grad_upstream(g, 0), rw_grad_input(g, 1));
-    rw_tensor *const in[] = { rw_add_scalar(t, rw_grad_input(g, 0), 3), rw_scale(t, both, 1.0 / 3) };
-    return rw_grad_set(g, 0, apply(RW_HERE, t, &rw_op_relu6_backward, in, 2, 0));
+    rw_tensor *const outside = rw_ge_scalar(t, rw_abs(t, rw_grad_input(g, 0)), 3);
+    return rw_grad_set(g, 0, rw_masked_fill(t, rw_scale(t, both, 1.0 / 3), outside, 0));
 }
 
 rw_tensor *rw_elu_at(rw_site at, rw_tape *t, rw_tensor *x, double alpha)

@@ -384,3 +384,25 @@ Test(random_fills, uniform_deviates_stay_below_the_open_end)
     for (int i = 0; i < 4096; i++) cr_assert_eq(x[i], 1);
     fixture_close(&b);
 }
+
+/* The number in front of 3, to which x + 3 rounds up to 6; and those where the slope is constant. */
+Test(ops_pointwise, the_second_slope_of_hardswish_ends_at_three)
+{
+    static const double at[] = { -4, -3, -2.984375, 0, 2.984375, 3, 4 };
+    enum { N = sizeof at / sizeof *at };
+    static const rw_dtype types[] = { RW_F64, RW_F32, RW_BF16, RW_F16 };
+    for (int d = 0; d < 4; d++) {
+        struct fixture b = fixture_open(1, 1);
+        double got[N];
+        rw_tensor *x = rw_cast(b.t, rw_require_grad(b.t, rw_input(b.t, RW_F64, RW_SHAPE(N), at)), types[d]), *g;
+        rw_tensor *const y = rw_sum(b.t, rw_hardswish(b.t, x), RW_ALL_AXES, false);
+        cr_assert_eq(rw_grad(b.t, y, &x, 1, &g), RW_OK, "%s", rw_error_message(b.ctx));
+        cr_assert_eq(rw_grad(b.t, rw_sum(b.t, g, RW_ALL_AXES, false), &x, 1, &g), RW_OK, "%s",
+                     rw_error_message(b.ctx));
+        cr_assert_eq(rw_read(b.t, rw_cast(b.t, g, RW_F64), got, sizeof got), RW_OK);
+        for (int i = 0; i < N; i++)
+            cr_expect_float_eq(got[i], fabs(at[i]) < 3 ? 1.0 / 3 : 0, 0x1p-9, "%s at %g: %g", rw_dtype_name(types[d]),
+                               at[i], got[i]);
+        fixture_close(&b);
+    }
+}
