@@ -3,6 +3,7 @@
 
 #include "base/alloc.h"
 #include "record/own_ops.h"
+#include "run/failure.h"
 #include "run/sources.h"
 #include "run/total.h"
 #include "run/walk.h"
@@ -119,7 +120,7 @@ static void give_up(struct rw_run *r, rw_status status, size_t action)
 {
     rw_context *const ctx = rw_run_context(r);
     tell_end(r, status, action);
-    if (status == RW_ERR_ARGUMENT) rw_walk_failed(r, action, status);
+    if (status == RW_ERR_ARGUMENT) rw_action_failed(r, action, NULL, 0, status);
     rw_fail(ctx, status, status == RW_ERR_MISMATCH ? "run: a comparison failed" : "run: the device failed");
     if (r->flags & RW_RUN_CLEARS) {
         rw_zero_grad(ctx);

@@ -5,6 +5,7 @@
 #include "base/float_mode.h"
 #include "base/round.h"
 #include "record/own_ops.h"
+#include "run/failure.h"
 #include "run/lanes.h"
 
 #include <stdio.h>
@@ -52,32 +53,6 @@ static inline uint64_t note_use(struct walk *w, uint32_t word, uint64_t bytes)
     const uint64_t end = rw_word_offset(w->plan, word) + rw_round_up(bytes, w->plan->unit);
     if (end > w->run->highest) w->run->highest = end;
     return end;
-}
-
-/* Others are no status, or mean something that only a run itself can say. */
-static bool may_kernel_return(rw_status status)
-{
-    return status == RW_ERR_MEMORY || status == RW_ERR_DEVICE || status == RW_ERR_ARGUMENT ||
-           status == RW_ERR_UNSUPPORTED;
-}
-
-rw_status rw_walk_failed(const struct rw_run *r, size_t action, rw_status status)
-{
-    rw_context *const ctx = r->tape->ctx;
-    const struct rw_action *const a = &r->plan->actions[action];
-    const struct rw_node *const node = rw_plan_node(r->tape, r->plan, a->node);
-    const rw_site at = ctx->sites[node->site];
-    const char *const op = ctx->ops[node->op]->name;
-    if (rw_action_is_move(a->kind))
-        return rw_fail(ctx, status, "what %s recorded at %s:%d has made could not be moved %s: %s", op, at.file,
-                       at.line, a->kind == RW_ACTION_OUT ? "out" : "back", rw_status_name(status));
-    if (!may_kernel_return(status))
-        return rw_fail(ctx, RW_ERR_ARGUMENT,
-                       "%s recorded at %s:%d failed while it ran: its kernel returned %d, which is no status of one",
-                       op, at.file, at.line, (int)status);
-    return rw_fail(ctx, status, "%s recorded at %s:%d failed while it ran: %s", op, at.file, at.line,
-                   status == RW_ERR_ARGUMENT ? "an index or another value in its inputs is out of range"
-                                             : rw_status_name(status));
 }
 
 /* The first action's workspace at or behind an action. */
@@ -146,12 +121,13 @@ static rw_status run_kernel(struct walk *w, const struct rw_action *action, cons
     rw_kernel k = kernel_of(w->run, action, at, &w->queue[action->lane]);
     if (action->n_words > at->n_in + at->n_out) give_workspace(w, action, at->n_in + at->n_out, &k);
     const rw_kernel_fn kernel = k.op->kernel[w->ctx->kind];
-    if (!kernel) return rw_walk_failed(w->run, at->action, RW_ERR_UNSUPPORTED);
+    if (!kernel) return rw_action_failed(w->run, at->action, NULL, 0, RW_ERR_UNSUPPORTED);
     const bool timed = action->little && w->run->threads > 1;
     const double begin = timed ? rw_now_s() : 0;
     const rw_status status = kernel(&k);
     if (timed) rw_company_note(w->run->company, action->little, rw_now_s() - begin);
-    return status ? rw_walk_failed(w->run, at->action, status) : RW_OK;
+    const rw_view *const in = w->ctx->device->on_host ? at->in : NULL;
+    return status ? rw_action_failed(w->run, at->action, in, at->n_in, status) : RW_OK;
 }
 
 static const struct rw_plan_slot *slot_of(const rw_plan *p, const struct rw_action *move)
@@ -180,7 +156,7 @@ static rw_status run_move(struct walk *w, const struct rw_action *move, const st
         note_use(w, near, slot->bytes);
         status = store->get(device, move->lane, memory_of(w, near), held, slot->offset, slot->bytes);
     }
-    return status ? rw_walk_failed(w->run, at->action, status) : RW_OK;
+    return status ? rw_action_failed(w->run, at->action, NULL, 0, status) : RW_OK;
 }
 
 static rw_status run_watched(struct walk *w, const struct rw_action *action, struct rw_at *at)
@@ -252,7 +228,7 @@ static rw_status run_among_lanes(struct walk *w, size_t index)
     const size_t waits = w->lanes.wait;
     size_t on = index;
     rw_status status = rw_lanes_before(&w->lanes, &on);
-    if (status) return on != index ? rw_walk_failed(w->run, on, status)
+    if (status) return on != index ? rw_action_failed(w->run, on, NULL, 0, status)
                                    : rw_fail(w->ctx, status, "run: the device failed");
     status = show_arrivals(w, waits, w->lanes.wait);
     if (!status) status = run_action(w, index);
@@ -315,7 +291,7 @@ static rw_status run_joint(struct walk *w, size_t index, size_t last)
     rw_kernel k = kernel_of(w->run, first, &at, &w->queue[first->lane]);
     if (second->n_words > 5) give_workspace(w, second, 5, &k);
     const rw_status status = rw_joint_cross_entropy.kernel[w->ctx->kind](&k);
-    return status ? rw_walk_failed(w->run, index, status) : RW_OK;
+    return status ? rw_action_failed(w->run, index, NULL, 0, status) : RW_OK;
 }
 
 /* The next action, or several at once: *index becomes the last of them. */

@@ -10,7 +10,4 @@ rw_status rw_walk(struct rw_run *r, size_t from, size_t to, size_t *ret_reached)
 /* What an observer calls to run the node of an action by itself, on memory of its own: all but a workspace. */
 rw_kernel rw_walk_kernel(const struct rw_at *at);
 
-/* Records why an action failed. Returns status. */
-rw_status rw_walk_failed(const struct rw_run *r, size_t action, rw_status status);
-
 #endif

@@ -4,6 +4,7 @@
 #include "base/alloc.h"
 #include "base/round.h"
 #include "device/cpu/threads.h"
+#include "run/failure.h"
 #include "run/walk.h"
 #include "verify/report.h"
 
@@ -300,7 +301,8 @@ static rw_status run_pass(struct pass *p)
     status = kernel ? kernel(&p->k) : RW_ERR_UNSUPPORTED;
     /* a kernel of the caller's own may have recorded: nodes have moved */
     at->node = rw_plan_node(at->run->tape, at->run->plan, at->run->plan->actions[at->action].node);
-    return status ? rw_walk_failed(at->run, at->action, status) : RW_OK;
+    const rw_view *const in = ctx->device->on_host ? p->k.in : NULL;
+    return status ? rw_action_failed(at->run, at->action, in, at->n_in, status) : RW_OK;
 }
 
 /* Of leaves the span was digested, of what a node has made its bytes. */

@@ -9,6 +9,7 @@
 
 #include <criterion/criterion.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -230,6 +231,10 @@ Test(indexes, one_out_of_range_is_named_when_it_runs)
         cr_expect_eq(rw_read(b.t, y, got, rw_tensor_bytes(y)), RW_ERR_ARGUMENT, "%d", k);
         const char *const m = rw_error_message(b.ctx);
         cr_expect(strstr(m, names[k / 2 < 3 ? k / 2 : 3]) && strstr(m, "out of range"), "%d: %s", k, m);
+        char holds[64];
+        const int least = bad[1] < bad[0], most = !least;
+        snprintf(holds, sizeof holds, "holds %d (element %d) to %d (element %d)", bad[least], least, bad[most], most);
+        cr_expect(strstr(m, holds) || test_device() != RW_DEVICE_CPU, "%d: %s, not %s", k, m, holds);
         rw_error_clear(b.ctx);
         rw_tape_reset(b.t);
     }

@@ -1,0 +1,80 @@
+/* See failure.h. */
+#include "run/failure.h"
+
+#include <stdio.h>
+
+/* Others are no status, or mean something that only a run itself can say. */
+static bool may_kernel_return(rw_status status)
+{
+    return status == RW_ERR_MEMORY || status == RW_ERR_DEVICE || status == RW_ERR_ARGUMENT ||
+           status == RW_ERR_UNSUPPORTED;
+}
+
+/* ---- what integers hold ---- */
+
+struct extreme {
+    int32_t value;
+    int64_t at; /* element, counted row by row */
+};
+
+static int64_t place_of(const rw_layout *l, int64_t element)
+{
+    int64_t place = 0;
+    for (int axis = l->rank - 1; axis >= 0; axis--) {
+        place += element % l->dim[axis] * l->stride[axis];
+        element /= l->dim[axis];
+    }
+    return place;
+}
+
+static void find_extremes(const rw_view *x, struct extreme *least, struct extreme *most)
+{
+    const int32_t *const data = x->data;
+    for (int64_t i = 0; i < x->layout->numel; i++) {
+        const int32_t value = data[place_of(x->layout, i)];
+        if (!i || value < least->value) *least = (struct extreme){ value, i };
+        if (!i || value > most->value) *most = (struct extreme){ value, i };
+    }
+}
+
+/* A kernel says that some value is out of range, not which: of integers the least and the most come first. */
+static void tell_integers(const rw_view *in, int n, char *text, size_t size)
+{
+    size_t end = 0;
+    for (int i = 0; i < n && end < size; i++) {
+        struct extreme least = { 0 }, most = { 0 };
+        if (in[i].dtype != RW_I32 || !in[i].data || !in[i].layout->numel) continue;
+        find_extremes(&in[i], &least, &most);
+        end += (size_t)snprintf(text + end, size - end, "; input %d holds %d (element %lld) to %d (element %lld)", i,
+                                (int)least.value, (long long)least.at, (int)most.value, (long long)most.at);
+    }
+}
+
+/* ---- the message ---- */
+
+static rw_status kernel_failed(rw_context *ctx, const char *what, const rw_view *in, int n_in, rw_status status)
+{
+    char integers[256] = "";
+    if (!may_kernel_return(status))
+        return rw_fail(ctx, RW_ERR_ARGUMENT,
+                       "%s failed while it ran: its kernel returned %d, which is no status of one", what, (int)status);
+    if (status != RW_ERR_ARGUMENT)
+        return rw_fail(ctx, status, "%s failed while it ran: %s", what, rw_status_name(status));
+    if (in) tell_integers(in, n_in, integers, sizeof integers);
+    return rw_fail(ctx, status, "%s failed while it ran: an index or another value in its inputs is out of range%s",
+                   what, integers);
+}
+
+rw_status rw_action_failed(const struct rw_run *r, size_t action, const rw_view *in, int n_in, rw_status status)
+{
+    rw_context *const ctx = r->tape->ctx;
+    const struct rw_action *const a = &r->plan->actions[action];
+    const struct rw_node *const node = rw_plan_node(r->tape, r->plan, a->node);
+    const rw_site at = ctx->sites[node->site];
+    const char *const op = ctx->ops[node->op]->name;
+    char what[512];
+    snprintf(what, sizeof what, "%s recorded at %s:%d", op, at.file, (int)at.line);
+    if (!rw_action_is_move(a->kind)) return kernel_failed(ctx, what, in, n_in, status);
+    return rw_fail(ctx, status, "what %s has made could not be moved %s: %s", what,
+                   a->kind == RW_ACTION_OUT ? "out" : "back", rw_status_name(status));
+}
