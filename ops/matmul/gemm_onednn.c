@@ -116,7 +116,7 @@ static rw_status run_copied(const struct gemm *g, const struct gemm_plan *p, con
                             const struct operands *o, int thread, char *own)
 {
     const int64_t size = (int64_t)rw_dtype_size(g->dtype), to = (int64_t)rw_dtype_size(g->to), row = t->cols * to;
-    const int64_t zeros = p->at_once - p->copied;
+    const int64_t zeros = rw_gemm_filled(p) - p->copied;
     char *const a = own + p->library_scratch, *const c = a + rw_gemm_copy_bytes(g, p);
     for (int64_t i = 0; i < p->copied; i++)
         copy_row(o->a + i * g->a.row * size, g->a.col, g->k, size, a + i * g->k * size);

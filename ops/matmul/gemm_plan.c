@@ -14,6 +14,7 @@
 #define TILE_LEAST 64
 #define TILES_WANTED 8
 #define TILE_ROWS_AVX2 48 /* a multiple of 16 and of GEMM_ROWS_AVX2 */
+#define FEW_ROWS 24       /* in a tile: another call for those that are left over would cost more than to copy all */
 /* Where parts of the operands are widened, both and the sums are to stay in a cache. */
 #define WIDE_TILE 256
 
@@ -110,7 +111,8 @@ static int64_t cols_of(const struct gemm *g, const struct gemm_plan *p, bool las
 /* Those that are left over, so that the library gets as many as it takes at a time. */
 static int64_t rows_to_copy(const struct gemm *g, const struct gemm_plan *p)
 {
-    return p->wide ? 0 : rows_of(g, p, true) % p->at_once;
+    const int64_t rows = rows_of(g, p, true), left = rows % p->at_once;
+    return p->wide || !left ? 0 : rows <= FEW_ROWS ? rows : left;
 }
 
 /* Of the rows of a tile that are taken where they lie: perhaps none. */
@@ -140,7 +142,7 @@ static struct rw_matmul_signature signature_of(const struct gemm *g, const struc
 static struct rw_matmul_signature filled_signature(const struct gemm *g, const struct gemm_plan *p, bool last_n)
 {
     struct rw_matmul_signature s = signature_of(g, p, true, last_n);
-    s.m = p->at_once;
+    s.m = rw_gemm_filled(p);
     s.a_row = g->k;
     s.a_col = 1;
     s.c_row = s.n;
@@ -162,9 +164,14 @@ static rw_status ask_for(const struct rw_matmul_signature *s, struct rw_onednn *
     return RW_OK;
 }
 
+int64_t rw_gemm_filled(const struct gemm_plan *p)
+{
+    return gemm_align(p->copied, p->at_once);
+}
+
 size_t rw_gemm_copy_bytes(const struct gemm *g, const struct gemm_plan *p)
 {
-    return (size_t)gemm_align(p->at_once * g->k * (int64_t)rw_dtype_size(g->dtype), GEMM_SCRATCH_ALIGN);
+    return (size_t)gemm_align(rw_gemm_filled(p) * g->k * (int64_t)rw_dtype_size(g->dtype), GEMM_SCRATCH_ALIGN);
 }
 
 /* All tiles, and what a thread has for them. */
@@ -182,7 +189,7 @@ static rw_status ask_library(const struct gemm *g, struct rw_onednn *onednn, boo
     p->library_scratch = (size_t)gemm_align((int64_t)p->scratch, GEMM_SCRATCH_ALIGN);
     p->scratch = p->library_scratch;
     if (!p->copied) return RW_OK;
-    const int64_t c = p->at_once * p->tile_n * (int64_t)rw_dtype_size(g->to);
+    const int64_t c = rw_gemm_filled(p) * p->tile_n * (int64_t)rw_dtype_size(g->to);
     p->scratch += rw_gemm_copy_bytes(g, p) + (size_t)gemm_align(c, GEMM_SCRATCH_ALIGN);
     return RW_OK;
 }
@@ -266,7 +273,7 @@ rw_status rw_gemm_make_plan(struct gemm *g, struct rw_onednn *onednn, int thread
         plan_amx(g, ret);
         return RW_OK;
     }
-    if (has_rows(g)) ret->at_once = rw_gemm_rows_at_once();
+    if (has_rows(g) && g->m > 1) ret->at_once = rw_gemm_rows_at_once();
     if (rw_gemm_is_widened(g)) {
         RW_CHECK(plan_wide(g, onednn, planning, ret));
         if (!ret->own) return RW_OK;

@@ -42,7 +42,8 @@ rw_status rw_gemm_make_plan(struct gemm *g, struct rw_onednn *onednn, int thread
 /* Of panels, one for each thread, or all of them where there are no more. */
 size_t rw_gemm_panel_bytes(const struct gemm_plan *p);
 
-/* Of rows of a that are copied, with the zeros behind them. */
+/* Rows that are copied, with the zeros behind them, and the bytes of these of a. */
+int64_t rw_gemm_filled(const struct gemm_plan *p);
 size_t rw_gemm_copy_bytes(const struct gemm *g, const struct gemm_plan *p);
 
 struct gemm_tile {
