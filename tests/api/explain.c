@@ -345,28 +345,32 @@ Test(explain, advice_holds_when_it_is_followed)
             const int n = follow(&b, loss, text, &now);
             cr_assert_geq(n, 0, "%s", text);
             offered += n;
-            budgets += strstr(text, "\n  budget:50% ") != NULL;
+            budgets += strstr(text, "\n  budget:") != NULL;
             fixture_close(&b);
         }
     cr_expect(offered > 8 && budgets > 2, "%d, %d", offered, budgets);
 }
 
-/* From what keeps all down to the least there is; of that nothing takes less. */
+/* From what keeps all down to the least there is; of that nothing takes less. Where there is a store, some with +offload
+   may be faster and smaller than these. */
 Test(explain, budgets_are_offered_without_regions)
 {
     static char text[ROOM];
     char least[64];
     struct fixture b = fixture_open(1, 1);
+    const bool moves = test_device() != RW_DEVICE_CPU;
     rw_tensor *const loss = row(&b, 24);
     rw_prediction now = explain_prediction(&b, loss, text), p;
-    cr_expect_eq(follow(&b, loss, text, &now), 4, "%s", text);
+    const int offered = follow(&b, loss, text, &now);
+    cr_expect(moves ? offered >= 1 : offered == 4, "%d of %s", offered, text);
     cr_assert_eq(rw_tape_plan(b.t, loss, "budget:75%", &p), RW_OK);
     snprintf(least, sizeof least, "budget:%zuB", p.least_bytes);
-    cr_expect(strstr(text, "\n  budget:75% ") && strstr(text, "\n  budget:50% ") && strstr(text, "\n  budget:25% ") &&
-              strstr(text, least), "%s", text);
+    cr_expect(moves || (strstr(text, "\n  budget:75% ") && strstr(text, "\n  budget:50% ") &&
+                        strstr(text, "\n  budget:25% ") && strstr(text, least)), "%s", text);
+    cr_expect(strstr(text, "\n  budget:"), "%s", text);
     cr_assert_eq(ckpt_set_policy(b.t, least), RW_OK);
     now = explain_prediction(&b, loss, text);
-    cr_expect_eq(follow(&b, loss, text, &now), 0, "%s", text);
+    if (!moves) cr_expect_eq(follow(&b, loss, text, &now), 0, "%s", text);
     fixture_close(&b);
 }
 
