@@ -351,8 +351,8 @@ Test(explain, advice_holds_when_it_is_followed)
     cr_expect(offered > 8 && budgets > 2, "%d, %d", offered, budgets);
 }
 
-/* From what keeps all down to the least there is; of that nothing takes less. Where there is a store, some with +offload
-   may be faster and smaller than these. */
+/* From what keeps all down to the least there is; of that nothing takes less. Where there is a store, some with
+   +offload may be faster and smaller than these. */
 Test(explain, budgets_are_offered_without_regions)
 {
     static char text[ROOM];
