@@ -157,7 +157,7 @@ static void print_store(const rw_context *ctx, const struct rw_advice *a, FILE *
 
 static void print_rows(const struct rw_planning *g, const rw_plan *plan, const struct rw_advice *a, FILE *out)
 {
-    fprintf(out, a->n_rows ? "what takes less:\n" : "no policy that was tried takes less, budgets aside\n");
+    fprintf(out, a->n_rows ? "what takes less:\n" : "no policy that was tried takes less\n");
     for (size_t i = 0; i < a->n_rows; i++) {
         const struct rw_advice_row *const r = &a->row[i];
         fprintf(out, "  %-32s %14" PRIu64 " bytes less (%4.1f %% of the arena), %+5.1f %% time", r->policy,
