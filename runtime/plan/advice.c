@@ -107,7 +107,7 @@ static void note(struct trial *x, const char *policy, uint64_t bytes, const stru
     struct rw_advice *const a = x->advice;
     if (bytes >= x->arena || a->n_rows == RW_ADVICE_MOST) return;
     struct rw_advice_row *const row = &a->row[a->n_rows++];
-    snprintf(row->policy, sizeof row->policy, "%s", policy);
+    snprintf(row->policy, sizeof row->policy, "%.*s", RW_ADVICE_POLICY - 1, policy);
     row->bytes = bytes;
     row->moved = cost->moved;
     row->seconds = cost->seconds;

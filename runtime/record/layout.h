@@ -39,6 +39,17 @@ static inline const rw_layout *rw_layout_get(const struct rw_layout_table *table
     return &table->chunks[id / RW_LAYOUT_CHUNK][id % RW_LAYOUT_CHUNK];
 }
 
+/* Where element number i, counted row by row, lies behind the first one. */
+static inline int64_t rw_layout_place(const rw_layout *l, int64_t i)
+{
+    int64_t at = 0;
+    for (int axis = l->rank - 1; axis >= 0; axis--) {
+        at += i % l->dim[axis] * l->stride[axis];
+        i /= l->dim[axis];
+    }
+    return at;
+}
+
 /* The bytes of a view whose elements lie one after the other, and those from its first element to its last. */
 static inline size_t rw_view_bytes(const rw_view *v)
 {

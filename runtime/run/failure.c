@@ -17,21 +17,11 @@ struct extreme {
     int64_t at; /* element, counted row by row */
 };
 
-static int64_t place_of(const rw_layout *l, int64_t element)
-{
-    int64_t place = 0;
-    for (int axis = l->rank - 1; axis >= 0; axis--) {
-        place += element % l->dim[axis] * l->stride[axis];
-        element /= l->dim[axis];
-    }
-    return place;
-}
-
 static void find_extremes(const rw_view *x, struct extreme *least, struct extreme *most)
 {
     const int32_t *const data = x->data;
     for (int64_t i = 0; i < x->layout->numel; i++) {
-        const int32_t value = data[place_of(x->layout, i)];
+        const int32_t value = data[rw_layout_place(x->layout, i)];
         if (!i || value < least->value) *least = (struct extreme){ value, i };
         if (!i || value > most->value) *most = (struct extreme){ value, i };
     }

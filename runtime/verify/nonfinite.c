@@ -33,23 +33,12 @@ struct seen {
 
 /* ---- one value ---- */
 
-/* Where element number i of a layout lies. */
-static int64_t place_of(const rw_layout *l, int64_t i)
-{
-    int64_t at = 0;
-    for (int axis = l->rank - 1; axis >= 0; axis--) {
-        at += i % l->dim[axis] * l->stride[axis];
-        i /= l->dim[axis];
-    }
-    return at;
-}
-
 static struct seen look_at(const struct search *s, const void *data, const rw_view *v)
 {
     struct seen seen = { .first = -1, .elements = v->layout->numel, .least = INFINITY, .greatest = -INFINITY };
     for (int64_t i = 0; i < seen.elements; i++) {
         uint64_t bits;
-        const double x = rw_report_number(data, (size_t)place_of(v->layout, i), v->dtype, &bits);
+        const double x = rw_report_number(data, (size_t)rw_layout_place(v->layout, i), v->dtype, &bits);
         if (x < seen.least) seen.least = x;
         if (x > seen.greatest) seen.greatest = x;
         if (isfinite(x) || (s->nan_alone && !isnan(x))) continue;

@@ -126,6 +126,23 @@ Test(costs, what_a_step_pays_for_memory_is_no_nodes)
 
 static int steps_gone, away_from;
 
+/* Of so many nodes of 4, 5, ... numbers: each is a signature of its own. */
+static void measure_steps(struct fixture *b, const rw_op_def *op, int nodes, int steps)
+{
+    cr_assert_eq(rw_costs_begin(b->ctx), RW_OK);
+    for (steps_gone = 0; steps_gone < steps; steps_gone++) {
+        rw_tensor *x[3];
+        for (int i = 0; i < nodes; i++) {
+            rw_tensor *const in = rw_input(b->t, RW_F32, RW_SHAPE(4 + i), (float[6]){ 0 });
+            x[i] = rw_apply(b->t, op, &in, 1, NULL, 0, NULL);
+        }
+        cr_assert_eq(rw_eval(b->t, x, (size_t)nodes), RW_OK, "%s", rw_error_message(b->ctx));
+        rw_tape_reset(b->t);
+    }
+    cr_assert_eq(rw_costs_end(b->ctx), RW_OK);
+    cr_assert_eq(rw_costs_count(b->ctx), (size_t)nodes);
+}
+
 /* Of three nodes another one in each step. */
 static rw_status interrupted(const rw_kernel *k)
 {
@@ -144,18 +161,8 @@ Test(costs, what_interrupts_now_one_node_and_now_another_counts)
 {
     if (test_device() != RW_DEVICE_CPU) return;
     struct fixture b = fixture_open(1, 1);
-    cr_assert_eq(rw_costs_begin(b.ctx), RW_OK);
-    for (away_from = 5; steps_gone < 9; steps_gone++) {
-        rw_tensor *x[3];
-        for (int i = 0; i < 3; i++) {
-            rw_tensor *const in = rw_input(b.t, RW_F32, RW_SHAPE(4 + i), (float[6]){ 0 });
-            x[i] = rw_apply(b.t, &interrupted_op, &in, 1, NULL, 0, NULL);
-        }
-        cr_assert_eq(rw_eval(b.t, x, 3), RW_OK, "%s", rw_error_message(b.ctx));
-        rw_tape_reset(b.t);
-    }
-    cr_assert_eq(rw_costs_end(b.ctx), RW_OK);
-    cr_assert_eq(rw_costs_count(b.ctx), 3);
+    away_from = 5;
+    measure_steps(&b, &interrupted_op, 3, 9);
     double ms = 0;
     for (size_t i = 0; i < 3; i++) ms += (double)b.ctx->costs->entry[i].picoseconds * 1e-9;
     cr_expect(ms > 24 && ms < 60, "%.2f ms", ms);
@@ -179,17 +186,7 @@ Test(costs, of_few_steps_one_long_node_is_no_measure)
 {
     if (test_device() != RW_DEVICE_CPU) return;
     struct fixture b = fixture_open(1, 1);
-    cr_assert_eq(rw_costs_begin(b.ctx), RW_OK);
-    for (steps_gone = 0; steps_gone < 4; steps_gone++) {
-        rw_tensor *x[2];
-        for (int i = 0; i < 2; i++) {
-            rw_tensor *const in = rw_input(b.t, RW_F32, RW_SHAPE(4 + i), (float[5]){ 0 });
-            x[i] = rw_apply(b.t, &once_interrupted_op, &in, 1, NULL, 0, NULL);
-        }
-        cr_assert_eq(rw_eval(b.t, x, 2), RW_OK, "%s", rw_error_message(b.ctx));
-        rw_tape_reset(b.t);
-    }
-    cr_assert_eq(rw_costs_end(b.ctx), RW_OK);
+    measure_steps(&b, &once_interrupted_op, 2, 4);
     double least = INFINITY;
     for (size_t i = 0; i < 2; i++) least = fmin(least, (double)b.ctx->costs->entry[i].picoseconds * 1e-9);
     cr_expect_lt(least, 4, "%.2f ms", least);

@@ -148,12 +148,9 @@ Test(moe, a_token_of_a_full_layer_has_the_same_bits_beside_any_others)
     expect_a_token_of_its_own();
 }
 
-/* Each test is a process of its own, in which nobody has asked the library yet. */
 Test(moe, a_token_of_a_full_layer_has_the_same_bits_by_code_for_older_processors)
 {
-    if (test_device() != RW_DEVICE_CPU) cr_skip_test("of the CPU");
-    setenv("REWIND_ISA", "v3", 1);
-    setenv("DNNL_MAX_CPU_ISA", "AVX2", 1);
+    BY_CODE_FOR_AVX2();
     expect_a_token_of_its_own();
 }
 
@@ -350,9 +347,7 @@ Test(moe, a_row_has_the_same_bits_in_any_number_of_rows)
 
 Test(moe, a_row_has_the_same_bits_by_code_for_older_processors)
 {
-    if (test_device() != RW_DEVICE_CPU) cr_skip_test("of the CPU");
-    setenv("REWIND_ISA", "v3", 1);
-    setenv("DNNL_MAX_CPU_ISA", "AVX2", 1);
+    BY_CODE_FOR_AVX2();
     expect_same_bits_in_any_number_of_rows();
 }
 

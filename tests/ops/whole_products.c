@@ -244,13 +244,10 @@ Test(whole_products, a_row_has_the_same_bits_wherever_it_lies)
     for_each_type(wherever_a_row_lies);
 }
 
-/* The library's code for AVX2 takes rows by six: others are filled up. Each test is a process of its own, in which
-   nobody has asked the library yet. */
+/* The library's code for AVX2 takes rows by six: others are filled up. */
 Test(whole_products, by_code_for_older_processors)
 {
-    if (test_device() != RW_DEVICE_CPU) cr_skip_test("of the CPU");
-    setenv("REWIND_ISA", "v3", 1);
-    setenv("DNNL_MAX_CPU_ISA", "AVX2", 1);
+    BY_CODE_FOR_AVX2();
     for (int d = 0; d < 2; d++) {
         with_a_bias(types[d]);
         beside_a_sum(types[d]);
@@ -259,7 +256,7 @@ Test(whole_products, by_code_for_older_processors)
     }
 }
 
-/* The instruction set is not chosen yet. */
+/* Each test is a process of its own: the instruction set is not chosen yet. */
 Test(whole_products, where_the_processor_does_not_multiply_bfloat16)
 {
     if (test_device() != RW_DEVICE_CPU) cr_skip_test("of the CPU");

@@ -277,6 +277,46 @@ Test(beside_rivals, ours_is_as_fast_at_a_rivals_own_peak, .timeout = 600)
     }
 }
 
+/* Regions of some ops at random: what is dear to make again lies beside what is not. */
+static void open_random(struct step *s, int regions, uint32_t seed)
+{
+    uint32_t r = seed * 2654435761u + 1;
+    *s = (struct step){ .b = fixture_open(1, 1) };
+    rw_tensor *x = rw_param(s->b.ctx, "p", RW_F32, RW_SHAPE(MADE_UNIT));
+    for (int i = 0; i < 4 * regions; i++) {
+        if (i % 4 == 0) ckpt_begin(s->b.t, "part");
+        r = r * 1664525u + 1013904223u;
+        x = made_apply(s->b.t, &x, 1, (struct made){ .units = 1 + (r >> 8) % 9, .us = 1 + (r >> 16) % 60 * ((r >> 24) % 3),
+                                                     .reads = 1 + (r >> 28) % 2 * 3 });
+        if (i % 4 == 3) ckpt_end(s->b.t);
+    }
+    open_problem(s, rw_sum(s->b.t, x, RW_ALL_AXES, false));
+}
+
+/* Whatever the costs are: planner.md names the counts that are tried. */
+Test(beside_rivals, ours_is_as_fast_as_any_count_of_segments_and_blocks_that_is_tried)
+{
+    static const enum rw_policy_kind kinds[] = { RW_POLICY_UNIFORM, RW_POLICY_BLOCK };
+    static const int64_t counts[] = { 1, 2, 3, 4, 6 };
+    for (uint32_t seed = 0; seed < 100; seed++) {
+        const int regions = 2 + (int)seed % 6;
+        struct step s;
+        struct rw_frontier f;
+        open_random(&s, regions, seed);
+        cr_assert_eq(rw_frontier_init(&f, &s.problem), RW_OK);
+        for (int i = 0; i < 10; i++) {
+            const struct rw_policy policy = { .kind = kinds[i % 2], .n = counts[i / 2] };
+            char name[RIVAL_NAME];
+            if (policy.n > regions) continue;
+            snprintf(name, sizeof name, "tape %u, %s:%d", seed, i % 2 ? "block" : "uniform", (int)policy.n);
+            struct rw_choice c = rival_named(&s.problem, policy);
+            check_rival(&s, &f, name, &c);
+        }
+        rw_frontier_finish(&f);
+        close_step(&s);
+    }
+}
+
 /* The most that a peak falls, as a share, while the budget, and with it what is kept, rises. */
 static double worst_fall(struct step *s)
 {

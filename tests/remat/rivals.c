@@ -405,7 +405,7 @@ struct rw_choice rival_knapsack(const struct rw_problem *p, double budget)
 
 /* ---- all of them ---- */
 
-static struct rw_choice named(const struct rw_problem *p, struct rw_policy policy)
+struct rw_choice rival_named(const struct rw_problem *p, struct rw_policy policy)
 {
     struct rw_choice c;
     policy.whole = true;
@@ -421,10 +421,10 @@ bool rival_next(const struct rw_problem *p, size_t i, char *name, struct rw_choi
                                                  { .kind = RW_POLICY_BLOCK, .n = 6 } };
     static const char *const names[] = { "full", "uniform:2", "uniform:4", "block:6" };
     static const size_t snapshots[] = { 1, 2, 3, 4, 6, 8 };
-    enum { NAMED = 4, SNAPSHOTS = 6, BUDGETS = 21 };
+    enum { NAMED = sizeof names / sizeof *names, SNAPSHOTS = 6, BUDGETS = 21 };
     if (i < NAMED) {
         snprintf(name, RIVAL_NAME, "%s", names[i]);
-        *ret_choice = named(p, policies[i]);
+        *ret_choice = rival_named(p, policies[i]);
         return true;
     }
     i -= NAMED;

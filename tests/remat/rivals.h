@@ -57,6 +57,9 @@ struct rw_choice rival_knapsack(const struct rw_problem *p, double budget);
 
 #define RIVAL_NAME 32
 
+/* What a policy by name keeps. */
+struct rw_choice rival_named(const struct rw_problem *p, struct rw_policy policy);
+
 /* Rival number i of a problem, counted from 0, its name into RIVAL_NAME characters; false behind the last one. By name
    (full, uniform, block), sqrt(n), Revolve, and the knapsack at rising budgets. */
 bool rival_next(const struct rw_problem *p, size_t i, char *name, struct rw_choice *ret_choice);

@@ -17,6 +17,13 @@ rw_device test_device(void);
 #define NEEDS_HOST_MEMORY() \
     if (test_device() != RW_DEVICE_CPU) cr_skip_test("the arena is not in host memory")
 
+/* First in a test that holds the CPU's kernels, and oneDNN, to the code for processors without AVX-512. Each test is a
+   process of its own, in which nobody has asked for code yet. */
+#define BY_CODE_FOR_AVX2()                                              \
+    if (test_device() != RW_DEVICE_CPU) cr_skip_test("of the CPU");     \
+    setenv("REWIND_ISA", "v3", 1);                                      \
+    setenv("DNNL_MAX_CPU_ISA", "AVX2", 1)
+
 /* Are results below the least normal number 0 where numbers fade away (rw_flush_enter())? */
 static inline bool test_flushes(void)
 {
