@@ -286,7 +286,8 @@ static void open_random(struct step *s, int regions, uint32_t seed)
     for (int i = 0; i < 4 * regions; i++) {
         if (i % 4 == 0) ckpt_begin(s->b.t, "part");
         r = r * 1664525u + 1013904223u;
-        x = made_apply(s->b.t, &x, 1, (struct made){ .units = 1 + (r >> 8) % 9, .us = 1 + (r >> 16) % 60 * ((r >> 24) % 3),
+        x = made_apply(s->b.t, &x, 1, (struct made){ .units = 1 + (r >> 8) % 9,
+                                                     .us = 1 + (r >> 16) % 60 * ((r >> 24) % 3),
                                                      .reads = 1 + (r >> 28) % 2 * 3 });
         if (i % 4 == 3) ckpt_end(s->b.t);
     }
