@@ -5,7 +5,7 @@
  *     rewind costs 3
  *     library 0.1.0
  *     device cpu
- *     machine AMD EPYC 9B45, v4
+ *     machine AMD EPYC 9B45 (family 26, model 2), v4
  *     threads 2
  *     memory 67108864 50331648                              bytes that caches hold, picoseconds of each MiB more
  *     store 1502000000 903000000 31457 /scratch             bytes per second out and in, picoseconds that compute loses

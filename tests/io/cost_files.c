@@ -100,6 +100,36 @@ Test(cost_files, files_from_elsewhere_are_refused_by_line)
     fixture_close(&b);
 }
 
+/* What the system says of the first processor under that key; empty where it says nothing. */
+static void ask_processor(const char *key, char *said, size_t size)
+{
+    char command[128];
+    snprintf(command, sizeof command, "sed -n 's/^%s[[:space:]]*: //p' /proc/cpuinfo | head -n 1 | tr -d '\\n'", key);
+    FILE *const f = popen(command, "r");
+    cr_assert(f);
+    if (!fgets(said, (int)size, f)) *said = '\0';
+    pclose(f);
+}
+
+/* A virtual machine may give all processors of one maker the same name. */
+Test(cost_files, name_the_processor_by_its_family_and_model)
+{
+    struct fixture b = measured();
+    char family[32], model[32], want[96];
+    size_t bytes;
+    ask_processor("cpu family", family, sizeof family);
+    ask_processor("model", model, sizeof model);
+    const bool told = *family && *model && rw_context_device(b.ctx) == RW_DEVICE_CPU;
+    if (!told) fixture_close(&b);
+    if (!told) cr_skip_test("no processor's family and model are told here");
+    cr_assert_eq(rw_costs_save(b.ctx, path), RW_OK);
+    char *const text = text_of(path, &bytes);
+    snprintf(want, sizeof want, "(family %s, model %s), ", family, model);
+    cr_expect(strstr(text, "\nmachine ") && strstr(strstr(text, "\nmachine "), want), "%s", want);
+    free(text);
+    fixture_close(&b);
+}
+
 /* They were written before costs knew of memory. */
 Test(cost_files, files_of_version_1_are_read)
 {

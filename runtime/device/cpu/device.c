@@ -40,21 +40,31 @@ static void cpu_close(void *state)
     rw_free(cpu);
 }
 
-/* "model name" of the first processor, and which kernels run on it. */
+/* Is it the line of that key, of /proc/cpuinfo? Copies what it says then. */
+static bool says(const char *line, const char *key, char *text, size_t size)
+{
+    const char *const colon = strchr(line, ':');
+    const size_t n = strlen(key);
+    if (!colon || strncmp(line, key, n) || line + n + strspn(line + n, " \t") != colon) return false;
+    snprintf(text, size, "%s", colon + 1 + strspn(colon + 1, " "));
+    text[strcspn(text, "\n")] = '\0';
+    return true;
+}
+
+/* The first processor's name and, since a virtual machine may call all of a maker's the same, its family and model;
+   which kernels run on it. */
 static void cpu_describe(void *state, char *text, size_t size)
 {
     static const char *const isa[] = { [RW_ISA_BASE] = "base", [RW_ISA_V3] = "v3", [RW_ISA_V4] = "v4" };
-    char line[256], name[200] = "unnamed";
+    char line[256], name[160] = "unnamed", family[16] = "", model[16] = "", which[64] = "";
     FILE *const info = fopen("/proc/cpuinfo", "re");
-    while (info && fgets(line, sizeof line, info)) {
-        const char *const colon = strchr(line, ':');
-        if (strncmp(line, "model name", 10) || !colon) continue;
-        snprintf(name, sizeof name, "%.190s", colon + 1 + strspn(colon + 1, " "));
-        name[strcspn(name, "\n")] = '\0';
-        break;
+    while (info && fgets(line, sizeof line, info) && *line != '\n') {
+        if (says(line, "model name", name, sizeof name) || says(line, "cpu family", family, sizeof family)) continue;
+        says(line, "model", model, sizeof model);
     }
     if (info) fclose(info);
-    snprintf(text, size, "%s, %s%s", name, isa[rw_cpu_isa()], rw_cpu_has_amx() ? ", AMX" : "");
+    if (*family && *model) snprintf(which, sizeof which, " (family %s, model %s)", family, model);
+    snprintf(text, size, "%s%s, %s%s", name, which, isa[rw_cpu_isa()], rw_cpu_has_amx() ? ", AMX" : "");
 }
 
 /* A step walks through all of its arena, and with pages of 4 KiB spends a share of that on finding them. Systems that
