@@ -1,7 +1,8 @@
 /*
  * Points at which part of what is kept waits outside the device's memory. Of every point the first 1, 2, ... sixteenths
  * could be moved, but these are more simulations than a plan is worth. So a coarse grid of them is tried first, and
- * then, in finer and finer steps, what lies beside those that nothing undercuts:
+ * then, in finer and finer steps, what lies beside those that nothing undercuts by more than a hair: a point of which
+ * the half is nearly as good as another may be the best of all by five eighths.
  *
  *     sixteenths  16  x . . . x . . . x        x  the coarse grid
  *                  8  . . o . . . . . .        o  beside a good one, half a step away
@@ -19,10 +20,11 @@
 
 /* How much is tried: so many actions are simulated in all, but at least so many candidates; of them the coarse grid
    may take a third. */
-#define ACTIONS_IN_ALL 240000
+#define ACTIONS_IN_ALL 360000
 #define TRIED_LEAST 128
 #define TRIED_MOST 768
 #define COARSE_PARTS 4
+#define HAIR (1.0 / 512)
 
 struct grid {
     struct rw_frontier *f;
@@ -31,6 +33,7 @@ struct grid {
     bool *tried;                     /* by point and part */
     struct rw_frontier_point *base;  /* of which parts are moved */
     struct rw_frontier_point *point; /* all there are, for sorting */
+    struct rw_frontier_point *good;  /* of these, what lies beside is tried */
     size_t n, left;                  /* bases; how many more may be tried */
 };
 
@@ -55,20 +58,21 @@ static rw_status try_coarsely(struct grid *g, size_t stride)
     return status;
 }
 
-/* Of what has been tried so far and the points that there were, the moved ones that nothing undercuts. */
+/* Of what has been tried so far and the points that there were, the moved ones that nothing smaller undercuts by more
+   than a hair. */
 static size_t list_good(struct grid *g)
 {
     const struct rw_candidates *const c = &g->f->candidates;
-    size_t n = 0, good = 0;
+    size_t n = 0, faster = 0, good = 0;
     for (size_t i = 0; i < g->f->n_points; i++) g->point[n++] = g->f->point[i];
     for (size_t i = g->first; i < c->n; i++) g->point[n++] = rw_frontier_point_of(c, (uint32_t)i);
     qsort(g->point, n, sizeof *g->point, rw_frontier_faster_first);
-    uint64_t least = UINT64_MAX;
+    uint64_t least = UINT64_MAX; /* of those that are faster by more than that */
     for (size_t i = 0; i < n; i++) {
         const struct rw_frontier_point x = g->point[i];
-        if (x.peak >= least) continue;
-        least = x.peak;
-        if (x.candidate >= g->first) g->point[good++] = x;
+        for (; faster < i && g->point[faster].seconds * (1 + HAIR) <= x.seconds; faster++)
+            if (g->point[faster].peak < least) least = g->point[faster].peak;
+        if (x.peak < least && x.candidate >= g->first) g->good[good++] = x;
     }
     return good;
 }
@@ -78,8 +82,8 @@ static rw_status try_beside(struct grid *g, size_t stride, int step)
     const size_t n = list_good(g);
     rw_status status = RW_OK;
     for (size_t i = 0; !status && i < n; i++) {
-        const size_t point = g->at[g->point[i].candidate - g->first];
-        const int part = g->f->candidates.candidate[g->point[i].candidate].part;
+        const size_t point = g->at[g->good[i].candidate - g->first];
+        const int part = g->f->candidates.candidate[g->good[i].candidate].part;
         status = try_one(g, point + stride, part);
         if (!status && point >= stride) status = try_one(g, point - stride, part);
         if (!status) status = try_one(g, point, part - step);
@@ -154,7 +158,8 @@ rw_status rw_frontier_add_moved(struct rw_frontier *f)
     g.tried = rw_calloc(f->n_points * RW_MOVED_PARTS, sizeof *g.tried);
     g.base = rw_malloc(f->n_points * sizeof *g.base);
     g.point = rw_malloc((f->n_points + most) * sizeof *g.point);
-    rw_status status = g.at && g.tried && g.base && g.point ? RW_OK : RW_ERR_MEMORY;
+    g.good = rw_malloc(most * sizeof *g.good);
+    rw_status status = g.at && g.tried && g.base && g.point && g.good ? RW_OK : RW_ERR_MEMORY;
     if (!status) list_bases(&g);
     if (!status) status = try_all(&g);
     if (!status) status = search(&f->candidates, n);
@@ -163,5 +168,6 @@ rw_status rw_frontier_add_moved(struct rw_frontier *f)
     rw_free(g.tried);
     rw_free(g.base);
     rw_free(g.point);
+    rw_free(g.good);
     return status;
 }
