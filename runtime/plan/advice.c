@@ -151,18 +151,6 @@ static rw_status try_policy(struct trial *x, const char *before, const char *nam
 
 #define NAMES_MOST 8
 
-/* The first few names of regions, each once. */
-static size_t list_names(const rw_tape *t, uint32_t *name)
-{
-    size_t n = 0;
-    for (size_t r = 0; r < t->n_regions && n < NAMES_MOST; r++) {
-        size_t i = 0;
-        while (i < n && name[i] != t->regions[r].name) i++;
-        if (i == n) name[n++] = t->regions[r].name;
-    }
-    return n;
-}
-
 static int by_seconds(const void *a, const void *b)
 {
     const struct rw_advice_row *const x = a, *const y = b;
@@ -208,7 +196,7 @@ static rw_status try_names(struct trial *x)
 {
     const rw_tape *const t = x->g->problem.t;
     uint32_t name[NAMES_MOST];
-    const size_t n = list_names(t, name);
+    const size_t n = rw_tape_region_names(t, name, NAMES_MOST);
     rw_status status = RW_OK;
     for (size_t i = 0; !status && i < n; i++) {
         const char *const text = t->ctx->names.text[name[i]];

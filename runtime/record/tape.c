@@ -288,6 +288,17 @@ void *rw_tape_held(const rw_tape *t, uint32_t base)
     return NULL;
 }
 
+size_t rw_tape_region_names(const rw_tape *t, uint32_t *names, size_t most)
+{
+    size_t n = 0;
+    for (size_t r = 0; r < t->n_regions && n < most; r++) {
+        size_t i = 0;
+        while (i < n && names[i] != t->regions[r].name) i++;
+        if (i == n) names[n++] = t->regions[r].name;
+    }
+    return n;
+}
+
 /* Filled from its end, the innermost name first: the way outwards is no longer than the text. */
 void rw_region_path(const rw_tape *t, uint32_t region, char *text, size_t size)
 {

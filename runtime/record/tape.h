@@ -250,6 +250,9 @@ rw_op_call rw_call_of(const rw_tape *t, const struct rw_node *node);
 /* What the op says that it costs; without a word of its own, every operand read or written once. */
 rw_op_cost rw_call_cost(const rw_op_call *call);
 
+/* The names of its first regions, each once, in that order: as many as there are, `most` at most. */
+size_t rw_tape_region_names(const rw_tape *t, uint32_t *names, size_t most);
+
 /* "outer/inner" into text, "" for RW_NONE_ID. What there is no room for goes at the outer end: ".../inner". */
 void rw_region_path(const rw_tape *t, uint32_t region, char *text, size_t size);
 

@@ -3,7 +3,8 @@
  *
  * Candidates are a fixed sequence, made from tape and costs alone and never from a budget:
  *
- *     by name     none, full, uniform:k, block:k, the outputs of expensive ops kept: what people write by hand
+ *     by name     none, full, uniform:k, block:k, the outputs of expensive ops kept, regions of one name alone: what
+ *                 people write by hand
  *     cuts        what is best for some price of a byte (closure.h): any tape, single values
  *     nests       segments inside of segments (nest.h): for budgets in which the inputs of all blocks don't fit
  *     filled      for a row of bounds between the least and the most: the fastest of these that fits, with what is left

@@ -139,13 +139,17 @@ static rw_status search(struct rw_candidates *c, size_t n)
     return rw_search_moved_neighbours(c, is_short ? RW_NEIGHBOURS_MOST : n);
 }
 
-/* What the grid leaves out of many that are alike would be missed. */
+/* What the grid leaves out of many that are alike would be missed; what is beaten, as a policy by name may be, would be
+   in the way of what is not. */
 static void list_bases(struct grid *g)
 {
     const struct rw_candidates *const c = &g->f->candidates;
+    uint64_t least = UINT64_MAX;
     for (size_t i = 0; i < g->f->n_points; i++) {
-        const size_t candidate = g->f->point[i].candidate;
-        if (candidate < c->more || candidate >= c->end_more) g->base[g->n++] = g->f->point[i];
+        const struct rw_frontier_point *const x = &g->f->point[i];
+        if (x->peak >= least) continue;
+        least = x->peak;
+        if (x->candidate < c->more || x->candidate >= c->end_more) g->base[g->n++] = *x;
     }
 }
 

@@ -38,6 +38,27 @@ static rw_status propose_expensive_ops(struct rw_candidates *c)
         c, (struct rw_policy){ .kind = RW_POLICY_OPS, .names = names, .n_names = sizeof names / sizeof *names });
 }
 
+/* Of a tape with a name for each of its layers the others are only tried as parts of what is cut and filled. */
+#define NAMES_MOST 4
+
+/* Each of a few regions alone, its output kept and dropped. */
+static rw_status propose_regions(struct rw_candidates *c)
+{
+    const rw_tape *const t = c->graph.p->t;
+    uint32_t name[NAMES_MOST];
+    const size_t n = rw_tape_region_names(t, name, NAMES_MOST);
+    rw_status status = RW_OK;
+    for (size_t i = 0; !status && i < n; i++) {
+        char **const text = &t->ctx->names.text[name[i]];
+        struct rw_policy policy = { .kind = RW_POLICY_SELECTIVE, .names = text, .n_names = 1 };
+        status = rw_candidates_add_named(c, policy);
+        policy.discards = text;
+        policy.n_discards = 1;
+        if (!status) status = rw_candidates_add_named(c, policy);
+    }
+    return status;
+}
+
 /* 1, 2, 3, 4, 6, 9, 13, ... */
 static int64_t next_count(int64_t k)
 {
@@ -52,11 +73,12 @@ rw_status rw_propose_named(struct rw_candidates *c)
     if (!outermost) return RW_OK;
     rw_status status = rw_candidates_add_named(c, (struct rw_policy){ .kind = RW_POLICY_FULL });
     if (!status) status = propose_expensive_ops(c);
-    for (int64_t k = 2; !status && k <= outermost; k = next_count(k))
+    /* uniform:1 is `full` where no region nests */
+    for (int64_t k = t->n_regions == (size_t)outermost ? 2 : 1; !status && k <= outermost; k = next_count(k))
         status = rw_candidates_add_named(c, (struct rw_policy){ .kind = RW_POLICY_UNIFORM, .n = k });
     for (int64_t k = 1; !status && k < outermost; k = next_count(k))
         status = rw_candidates_add_named(c, (struct rw_policy){ .kind = RW_POLICY_BLOCK, .n = k });
-    return status;
+    return status ? status : propose_regions(c);
 }
 
 /* ---- cuts and nests ---- */
