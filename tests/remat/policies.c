@@ -7,6 +7,7 @@
 #include "record/policy.h"
 
 #include <criterion/criterion.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -165,6 +166,61 @@ Test(policy, a_wrong_budget_is_refused_with_its_place)
         cr_expect_eq(rw_policy_parse(cases[i].spec, &p, message, sizeof message), cases[i].status, "%s", cases[i].spec);
         cr_expect(strstr(message, at), "%s:%s", message, at);
     }
+}
+
+/*
+ * Sizes put together from parts, right and wrong ones: each is read, or refused where it goes wrong. That is its first
+ * letter where that is no digit; what should be a digit behind the point; what should be a unit and the end; or the size
+ * itself where it is one, but too much.
+ */
+static void check_size(const char *word, const char *front, const char *whole, const char *part, const char *more,
+                       const char *unit)
+{
+    char spec[96], message[300], at[40], rest[32], size[64];
+    struct rw_policy p;
+    snprintf(spec, sizeof spec, "%s:%s%s%s%s%s", word, front, whole, part, more, unit);
+    snprintf(rest, sizeof rest, "%s%s", more, unit);
+    snprintf(size, sizeof size, "%s%s", whole, part);
+    snprintf(at, sizeof at, "|%s|", rest);
+    const bool is_unit = strstr("|B|KiB|MiB|GiB|TiB|%|", at);
+    const bool share = is_unit && *rest == '%', total = *word == 't';
+    const double bytes = is_unit && !share ? ldexp(strtod(size, NULL), 10 * (int)strcspn("BKMGT", (char[]){ *rest, 0 }))
+                                           : 0;
+    const bool point_alone = !strcmp(part, ".") || (!*part && *more == '.');
+    size_t column = strlen(word) + 2; /* of the size */
+    if (*front || !*whole) column += 0;
+    else if (point_alone) column += strlen(whole) + 1;
+    else if (!is_unit) column += strlen(whole) + strlen(part);
+    else if (share ? !total && strtod(size, NULL) <= 100 : bytes < 0x1p48) column = 0;
+    const rw_status status = rw_policy_parse(spec, &p, message, sizeof message);
+    if (!column) {
+        cr_expect_eq(status, RW_OK, "%s: %s", spec, message);
+        cr_expect_eq(share ? p.percent > 0 : p.bytes > 0, true, "%s", spec);
+        rw_policy_finish(&p);
+        return;
+    }
+    snprintf(at, sizeof at, "\", column %zu: ", column);
+    cr_expect_eq(status, RW_ERR_POLICY, "%s", spec);
+    cr_expect(strstr(message, at), "%s, not %zu", message, column);
+    if (!status) rw_policy_finish(&p);
+}
+
+Test(policy, every_size_is_read_or_refused_where_it_goes_wrong)
+{
+    static const char *const words[] = { "budget", "total" };
+    static const char *const fronts[] = { "", "-", "+", " ", "x" };
+    static const char *const wholes[] = { "", "7", "12", "007", "255", "256", "18446744073709551616" };
+    static const char *const parts[] = { "", ".", ".5", ".25", ".000" };
+    static const char *const mores[] = { "", ".", ".5", " ", "-", "e3", "x" };
+    static const char *const units[] = { "B",   "KiB", "MiB",  "GiB",  "TiB",  "%",  "",
+                                         "mib", "MB",  "MiBx", "GiB ", "%%",  "iB", "BB" };
+#define EACH(i, list) for (size_t i = 0; i < sizeof list / sizeof *list; i++)
+    EACH(a, words) EACH(b, fronts) EACH(c, wholes) EACH(d, parts) EACH(e, mores) EACH(f, units)
+    {
+        if (!*parts[d] && !strcmp(mores[e], ".5")) continue; /* that is a part */
+        check_size(words[a], fronts[b], wholes[c], parts[d], mores[e], units[f]);
+    }
+#undef EACH
 }
 
 /*
