@@ -73,20 +73,28 @@ static rw_status find_least(struct search *s, uint64_t *ret_bytes)
     return status;
 }
 
+static rw_status place_none(struct search *s, uint64_t *ret_bytes)
+{
+    size_t i = 0;
+    while (s->frontier.point[i].candidate) i++; /* number 0 is `none` */
+    return place(s, i, ret_bytes);
+}
+
 static rw_status refuse(struct search *s, const struct rw_policy *policy, uint64_t bytes)
 {
-    uint64_t least;
+    uint64_t least, none;
     const char *const word = policy->total ? "total" : "budget";
-    const rw_status status = find_least(s, &least);
+    rw_status status = find_least(s, &least);
+    if (!status) status = place_none(s, &none);
     if (status) return status;
     s->least = least + s->beside;
     char part[RW_POLICY_PART];
     return rw_fail(s->p->t->ctx, RW_ERR_BUDGET,
                    "policy \"%s\", column %zu: the step doesn't fit into %llu bytes; the least budget that would do is "
-                   "%s:%lluB%s",
+                   "%s:%lluB%s; under none it takes %llu",
                    rw_policy_part(policy->spec, policy->spec, part), strlen(word) + 2,
                    (unsigned long long)(policy->total ? policy->bytes : bytes), word, (unsigned long long)s->least,
-                   policy->moves ? "+offload" : "");
+                   policy->moves ? "+offload" : "", (unsigned long long)(none + s->beside));
 }
 
 uint64_t rw_gradients_to_come(const struct rw_problem *p)
@@ -105,11 +113,9 @@ uint64_t rw_gradients_to_come(const struct rw_problem *p)
 static rw_status resolve(struct search *s, const struct rw_policy *policy, uint64_t *ret_bytes)
 {
     uint64_t none = 0;
-    size_t i = 0;
     *ret_bytes = policy->bytes;
     if (policy->bytes && !policy->total) return RW_OK;
-    while (s->frontier.point[i].candidate) i++; /* number 0 is `none` */
-    const rw_status status = place(s, i, &none);
+    const rw_status status = place_none(s, &none);
     if (status) return status;
     if (!policy->total) {
         *ret_bytes = (uint64_t)((double)none * policy->percent / 100);

@@ -37,9 +37,9 @@ void rw_part_budgets_refuse(const rw_tape *t, const struct rw_part_uses *uses, u
     *ret_least = use->least;
     rw_fail(t->ctx, RW_ERR_BUDGET,
             "ckpt_policy_begin at %s:%d: policy \"%s\", column 8: the part doesn't fit into %llu bytes; the least "
-            "budget that would do is budget:%lluB", at.file, (int)at.line,
+            "budget that would do is budget:%lluB; under none it takes %llu", at.file, (int)at.line,
             rw_policy_part(part->policy.spec, part->policy.spec, text), (unsigned long long)use->budget,
-            (unsigned long long)use->least);
+            (unsigned long long)use->least, (unsigned long long)use->all);
 }
 
 void rw_part_uses_finish(struct rw_part_uses *uses)

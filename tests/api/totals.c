@@ -318,7 +318,7 @@ Test(totals, graphs)
     }
     ok(&x, rw_adamw_create(&opt, x.b.ctx, NULL));
     char said[64];
-    snprintf(said, sizeof said, "the least that would do is total:%zuB", bound + stats(&x).optimizer);
+    snprintf(said, sizeof said, "the least budget that would do is total:%zuB", bound + stats(&x).optimizer);
     cr_expect_eq(rw_graph_launch(g), RW_ERR_BUDGET);
     cr_expect(strstr(rw_error_message(x.b.ctx), said), "%s, not %s", rw_error_message(x.b.ctx), said);
     rw_error_clear(x.b.ctx);
