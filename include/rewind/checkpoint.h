@@ -131,11 +131,13 @@ RW_API rw_tensor *ckpt_offload_at(rw_site at, rw_tape *t, rw_tensor *x);
  * and the reason - of equal regions side by side, and of equal values of one site, the first, with how many there are,
  * its bytes those of each - then the peak with the node where it occurs, what the context holds then by category, what
  * takes most of the arena, and which policies would take less, a few budgets among them: in bytes, in per cent of the
- * predicted time, as the string to use. A name that no region has is warned of. Runs nothing.
+ * predicted time, as the string to use. A name of the policy's that no region has, or a tag that no value has, is warned
+ * of, with those that there are. Runs nothing.
  * Backward begins where the last rw_backward(), ckpt_verify(), rw_forward() or rw_backward_from() on this tape
  * began, or else at the last scalar recorded. Kept is what lives from in front of that backward into it; the gradients
  * that rw_grad() recorded are in front of it.
- * @return RW_OK or the error that planning met; nothing is printed then.
+ * @return RW_OK; the error that planning met, nothing is printed then; RW_ERR_IO with the reason where out cannot be
+ *         written to: part of it may be there. out is flushed.
  */
 RW_API rw_status ckpt_explain(rw_tape *t, FILE *out);
 
@@ -169,7 +171,8 @@ enum { CKPT_GROWN_MOST = 8 };
  * ckpt_explain() of a larger tape says which ops and regions fill it.
  * @param grown n of them, 1 to CKPT_GROWN_MOST.
  * @return RW_OK; RW_ERR_ARGUMENT; what rw_tape_plan() returns for one of the tapes but for a budget of all of it, with
- *         a message that says which. Nothing is printed on failure. Errors stick to the context.
+ *         a message that says which: nothing is printed then. RW_ERR_IO with the reason where out cannot be written
+ *         to. out is flushed. Errors stick to the context.
  */
 RW_API rw_status ckpt_explain_growth(rw_tape *t, rw_tensor *loss, const rw_grown *grown, size_t n, FILE *out);
 

@@ -1,5 +1,6 @@
 /* ckpt_explain_growth(): what of a step grows with which size, and how a larger one could fit where this one does. */
 #include "autodiff/roots.h"
+#include "base/output.h"
 #include "plan/build.h"
 #include "record/tape.h"
 
@@ -267,8 +268,10 @@ rw_status ckpt_explain_growth(rw_tape *t, rw_tensor *loss, const rw_grown *grown
         if (status) name_failure(ctx, status, (int)i);
     }
     if (status) return status;
+    struct rw_printing printing = rw_printing_begin(out);
     print_misses(t, step, grown, n, out);
     print_table(step, grown, n, out);
     for (size_t i = 0; i < n; i++) print_remedy(&grown[i], &step[0].p, &step[i + 1], &remedy[i], out);
-    return RW_OK;
+    const char *const why = rw_printing_end(&printing);
+    return why ? rw_fail(ctx, RW_ERR_IO, "ckpt_explain_growth: out cannot be written to: %s", why) : RW_OK;
 }

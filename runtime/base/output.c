@@ -40,6 +40,25 @@ void rw_quiet_end(const struct rw_quiet *quiet)
     errno = error;
 }
 
+struct rw_printing rw_printing_begin(FILE *out)
+{
+    const struct rw_printing p = {
+        .out = out, .quiet = rw_quiet_begin(), .error = errno, .failed_before = ferror(out) != 0
+    };
+    errno = 0;
+    return p;
+}
+
+/* A stream remembers that a write failed, and errno why: what is written behind it fails alike. */
+const char *rw_printing_end(struct rw_printing *p)
+{
+    const bool failed = fflush(p->out) || (ferror(p->out) && !p->failed_before);
+    const char *const why = !failed ? NULL : errno ? strerror(errno) : "its stream has failed";
+    errno = p->error;
+    rw_quiet_end(&p->quiet);
+    return why;
+}
+
 const char *rw_file_fault(unsigned mode)
 {
     if (S_ISREG(mode)) return NULL;

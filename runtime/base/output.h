@@ -7,6 +7,7 @@
 
 #include <signal.h>
 #include <stdbool.h>
+#include <stdio.h>
 
 struct rw_quiet {
     sigset_t before;
@@ -16,6 +17,18 @@ struct rw_quiet {
 /* Writes of this thread between the two meet EFBIG, and no SIGXFSZ. errno stays. */
 struct rw_quiet rw_quiet_begin(void);
 void rw_quiet_end(const struct rw_quiet *quiet);
+
+/* What is printed to a caller's stream between the two. What failed on it before is not our failure. */
+struct rw_printing {
+    FILE *out;
+    struct rw_quiet quiet;
+    int error; /* errno, as the caller left it */
+    bool failed_before;
+};
+struct rw_printing rw_printing_begin(FILE *out);
+
+/* NULL when all has been handed to the system, else the system's reason. errno stays. */
+const char *rw_printing_end(struct rw_printing *printing);
 
 /* NULL for a file; else what it is, as "a directory, not a file". */
 const char *rw_file_fault(unsigned mode);

@@ -1,4 +1,5 @@
 /* ckpt_explain(): a plan in words. Plans afresh, because a cached plan does not keep its reasons. */
+#include "base/output.h"
 #include "plan/advice.h"
 #include "plan/lines.h"
 #include "plan/predict.h"
@@ -210,19 +211,54 @@ static bool has_region(const rw_tape *t, const char *name)
     return false;
 }
 
-/* A name that is misspelt replays nothing, which looks like a policy that saves nothing. */
-static void print_unknown(const rw_tape *t, char *const *names, size_t n, const char *what, FILE *out)
+static bool has_tag(const rw_tape *t, const char *name)
 {
-    for (size_t i = 0; i < n; i++)
-        if (!has_region(t, names[i]))
-            fprintf(out, "  warning: no region is called \"%s\", nothing is %s for it\n", names[i], what);
+    for (uint32_t v = 0; v < t->n_values; v++) {
+        const uint16_t tag = rw_tape_value(t, v)->tag;
+        if (tag && !strcmp(t->ctx->names.text[tag - 1], name)) return true;
+    }
+    return false;
 }
 
-static void print_unknown_regions(const rw_tape *t, const struct rw_policy *policy, FILE *out)
+/* The first tags of its values, each once, as rw_tape_region_names(). */
+static size_t list_tags(const rw_tape *t, uint32_t *names, size_t most)
 {
-    if (policy->kind == RW_POLICY_SELECTIVE) print_unknown(t, policy->names, policy->n_names, "replayed", out);
-    print_unknown(t, policy->discards, policy->n_discards, "discarded", out);
-    print_unknown(t, policy->moved_regions, policy->n_moved_regions, "moved", out);
+    size_t n = 0;
+    for (uint32_t v = 0; v < t->n_values && n < most; v++) {
+        const uint16_t tag = rw_tape_value(t, v)->tag;
+        size_t i = 0;
+        while (tag && i < n && names[i] != tag - 1u) i++;
+        if (tag && i == n) names[n++] = tag - 1u;
+    }
+    return n;
+}
+
+#define NAMES_SHOWN 8
+
+/* Names of regions, or tags: both are the program's, and a tape may have none of them in one step and some in the
+   next, so none is an error. But a name that is misspelt does nothing, which looks like a policy that saves nothing. */
+static void print_unknown(const rw_tape *t, char *const *names, size_t n, bool tags, const char *what, FILE *out)
+{
+    uint32_t there[NAMES_SHOWN + 1];
+    for (size_t i = 0; i < n; i++) {
+        if (tags ? has_tag(t, names[i]) : has_region(t, names[i])) continue;
+        const size_t n_there = tags ? list_tags(t, there, NAMES_SHOWN + 1)
+                                    : rw_tape_region_names(t, there, NAMES_SHOWN + 1);
+        fprintf(out, "  warning: no %s is called \"%s\", nothing is %s for it; there %s", tags ? "value" : "region",
+                names[i], what, n_there ? "are" : "is none with a name");
+        for (size_t k = 0; k < n_there && k < NAMES_SHOWN; k++)
+            fprintf(out, "%s %s", k ? "," : "", t->ctx->names.text[there[k]]);
+        fprintf(out, "%s\n", n_there > NAMES_SHOWN ? ", ..." : "");
+    }
+}
+
+static void print_unknown_names(const rw_tape *t, const struct rw_policy *policy, FILE *out)
+{
+    if (policy->kind == RW_POLICY_SELECTIVE) print_unknown(t, policy->names, policy->n_names, false, "replayed", out);
+    if (policy->kind == RW_POLICY_NAMES) print_unknown(t, policy->names, policy->n_names, true, "kept", out);
+    print_unknown(t, policy->discards, policy->n_discards, false, "discarded", out);
+    print_unknown(t, policy->moved_tags, policy->n_moved_tags, true, "moved", out);
+    print_unknown(t, policy->moved_regions, policy->n_moved_regions, false, "moved", out);
 }
 
 static void print_plan(const struct rw_planning *g, const rw_plan *plan, const struct explanation *e, unsigned flags,
@@ -231,8 +267,8 @@ static void print_plan(const struct rw_planning *g, const rw_plan *plan, const s
     const rw_tape *const t = g->problem.t;
     fprintf(out, "policy %s: %zu nodes forward, %zu replayed, %zu backward\n", t->policy_spec,
             plan->cost.forward_nodes, plan->cost.replayed_nodes, plan->cost.backward_nodes);
-    print_unknown_regions(t, &t->policy, out);
-    for (size_t i = 0; !t->policy.whole && i < t->n_parts; i++) print_unknown_regions(t, &t->parts[i].policy, out);
+    print_unknown_names(t, &t->policy, out);
+    for (size_t i = 0; !t->policy.whole && i < t->n_parts; i++) print_unknown_names(t, &t->parts[i].policy, out);
     print_values(g, &e->lines, flags & CKPT_EXPLAIN_ALL, out);
     print_peak(g, plan, out);
     print_parts(g, out);
@@ -241,15 +277,25 @@ static void print_plan(const struct rw_planning *g, const rw_plan *plan, const s
     print_rows(g, plan, &e->advice, out);
 }
 
+static rw_status print_all(const struct rw_planning *g, const rw_plan *plan, const struct explanation *e,
+                           unsigned flags, FILE *out)
+{
+    struct rw_printing printing = rw_printing_begin(out);
+    print_plan(g, plan, e, flags, out);
+    const char *const why = rw_printing_end(&printing);
+    return why ? rw_fail(g->problem.t->ctx, RW_ERR_IO, "ckpt_explain: out cannot be written to: %s", why) : RW_OK;
+}
+
 static rw_status explain_plan(const struct rw_planning *g, const rw_plan *plan, unsigned flags, FILE *out)
 {
     struct explanation e = { 0 };
     rw_status status = rw_lines_init(&e.lines, g);
     if (!status) status = rw_predict(g, plan, &e.prediction);
     if (!status) status = rw_advise(g, plan->arena_bytes, &e.advice);
-    if (!status) print_plan(g, plan, &e, flags, out);
+    if (status) rw_fail(g->problem.t->ctx, status, "ckpt_explain: %s", rw_status_name(status));
+    else status = print_all(g, plan, &e, flags, out);
     rw_lines_finish(&e.lines);
-    return status ? rw_fail(g->problem.t->ctx, status, "ckpt_explain: %s", rw_status_name(status)) : RW_OK;
+    return status;
 }
 
 static uint32_t loss_of(const rw_tape *t)

@@ -2,6 +2,7 @@
 #include "support/support.h"
 
 #include <criterion/criterion.h>
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -130,6 +131,77 @@ Test(memory_stats, explain_warns_of_names_that_no_region_has)
     explained(&b, text, sizeof text);
     cr_assert(strstr(text, "warning: no region is called \"blokc\""), "%s", text);
     cr_assert(!strstr(text, "called \"block\""), "%s", text);
+    fixture_close(&b);
+}
+
+/* Every form that takes names of the program's says the same of one that nothing has, and of no other. */
+Test(memory_stats, explain_warns_of_every_name_that_nothing_has)
+{
+    static const struct {
+        const char *policy, *warning;
+    } cases[] = {
+        { "selective:r,typo", "no region is called \"typo\", nothing is replayed for it; there are r, inner" },
+        { "discard:inner,typo", "no region is called \"typo\", nothing is discarded for it; there are r, inner" },
+        { "full+discard:typo", "no region is called \"typo\", nothing is discarded for it; there are r, inner" },
+        { "full+offload:typo,r", "no region is called \"typo\", nothing is moved for it; there are r, inner" },
+        { "megatron:mlp", "no region is called \"mlp\", nothing is replayed for it; there are r, inner" },
+        { "names:save=h,typo", "no value is called \"typo\", nothing is kept for it; there are h" },
+        { "names:offload=typo", "no value is called \"typo\", nothing is moved for it; there are h" },
+        { "names:save=h;offload=typo", "no value is called \"typo\", nothing is moved for it; there are h" },
+        { "names:save=h", NULL }, { "names:save=h;offload=h", NULL }, { "selective:r,inner+discard:r", NULL },
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct fixture b = fixture_open(1, 1);
+        char text[8192], line[256];
+        cr_assert_eq(ckpt_set_policy(b.t, cases[i].policy), RW_OK);
+        rw_tensor *const x = rw_require_grad(b.t, rw_input(b.t, RW_F32, RW_SHAPE(N), NULL));
+        ckpt_begin(b.t, "r");
+        ckpt_begin(b.t, "inner");
+        rw_tensor *const y = counted_square(b.t, ckpt_name(b.t, counted_square(b.t, x, 0), "h"), 1);
+        ckpt_end(b.t);
+        ckpt_end(b.t);
+        rw_sum(b.t, y, RW_ALL_AXES, false);
+        explained(&b, text, sizeof text);
+        snprintf(line, sizeof line, "  warning: %s\n", cases[i].warning ? cases[i].warning : "");
+        const char *const said = strstr(text, "warning:");
+        cr_expect(cases[i].warning ? said && strstr(text, line) && !strstr(said + 1, "warning:") : !said, "%s: %s",
+                  cases[i].policy, text);
+        fixture_close(&b);
+    }
+}
+
+/* Nothing of the caller's is changed by that: errno, and what had failed on the stream before. */
+Test(memory_stats, explain_says_when_it_cannot_be_written)
+{
+    struct fixture b = fixture_open(1, 1);
+    rw_tensor *const x = rw_require_grad(b.t, rw_input(b.t, RW_F32, RW_SHAPE(N), NULL));
+    rw_tensor *const loss = rw_sum(b.t, counted_square(b.t, x, 0), RW_ALL_AXES, false);
+    rw_tape *t;
+    cr_assert_eq(rw_tape_create(&t, b.ctx), RW_OK);
+    rw_tensor *const larger = rw_require_grad(t, rw_input(t, RW_F32, RW_SHAPE(2 * N), NULL));
+    const rw_grown grown = { t, rw_sum(t, counted_square(t, larger, 0), RW_ALL_AXES, false), "batch", 2 };
+    for (int buffered = 0; buffered < 2; buffered++) {
+        FILE *const full = fopen("/dev/full", "w");
+        cr_assert_not_null(full);
+        if (!buffered) setvbuf(full, NULL, _IONBF, 0);
+        errno = EDOM;
+        cr_expect_eq(ckpt_explain(b.t, full), RW_ERR_IO);
+        cr_expect_eq(errno, EDOM);
+        cr_expect_str_eq(rw_error_message(b.ctx), "ckpt_explain: out cannot be written to: No space left on device");
+        rw_error_clear(b.ctx);
+        clearerr(full);
+        cr_expect_eq(ckpt_explain_growth(b.t, loss, &grown, 1, full), RW_ERR_IO);
+        cr_expect_str_eq(rw_error_message(b.ctx),
+                         "ckpt_explain_growth: out cannot be written to: No space left on device");
+        rw_error_clear(b.ctx);
+        fclose(full);
+    }
+    FILE *const fine = tmpfile();
+    cr_assert_not_null(fine);
+    cr_expect_eq(ckpt_explain(b.t, fine), RW_OK, "%s", rw_error_message(b.ctx));
+    cr_expect_gt(ftell(fine), 0);
+    fclose(fine);
+    rw_tape_destroy(&t);
     fixture_close(&b);
 }
 
