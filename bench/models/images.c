@@ -12,6 +12,7 @@ struct net {
     rw_dtype dtype;
     int64_t width;
     int classes, met;
+    bool valid; /* convolutions without padding */
 };
 
 static rw_tensor *param(struct net *n, const char *kind, const char *what, rw_shape shape)
@@ -47,7 +48,7 @@ static rw_tensor *conv(struct net *n, rw_tensor *x, struct layer l)
 {
     if (!x) return NULL;
     const int64_t in = rw_tensor_shape(x).dim[1], groups = l.groups ? l.groups : 1;
-    const int stride = l.stride ? (int)l.stride : 1, padding = (int)l.kernel / 2;
+    const int stride = l.stride ? (int)l.stride : 1, padding = n->valid ? 0 : (int)l.kernel / 2;
     n->met++;
     rw_tensor *const w = param(n, "conv", "weight", RW_SHAPE(l.out, in / groups, l.kernel, l.kernel));
     rw_tensor *const bias = l.bias ? param(n, "conv", "bias", RW_SHAPE(l.out)) : RW_NONE;
@@ -142,12 +143,12 @@ static rw_tensor *resnet50(struct net *n, rw_tensor *x)
     return classify(n, x);
 }
 
-/* The map as 7 x 7, whatever the images' size. */
+/* The map as 7 x 7, whatever the images' size, as torchvision makes it. */
 static rw_tensor *seven(struct net *n, rw_tensor *x)
 {
     const rw_shape s = x ? rw_tensor_shape(x) : RW_SHAPE(0);
     if (!x || (s.dim[2] == 7 && s.dim[3] == 7)) return x;
-    return rw_broadcast_to(n->t, rw_global_avg_pool2d(n->t, x), RW_SHAPE(s.dim[0], s.dim[1], 7, 7));
+    return rw_adaptive_avg_pool2d(n->t, x, 7, 7);
 }
 
 static rw_tensor *vgg16(struct net *n, rw_tensor *x)
@@ -230,6 +231,16 @@ static rw_tensor *up(struct net *n, rw_tensor *x, int64_t out)
                                &(rw_conv2d_params){ .stride = { 2, 2 } });
 }
 
+/* The middle of x, as high and wide as `like`. */
+static rw_tensor *middle(rw_tape *t, rw_tensor *x, rw_tensor *like)
+{
+    for (int axis = 2; x && like && axis < 4; axis++) {
+        const int64_t extent = rw_tensor_shape(like).dim[axis], from = (rw_tensor_shape(x).dim[axis] - extent) / 2;
+        x = rw_slice(t, x, axis, from, from + extent);
+    }
+    return like ? x : NULL;
+}
+
 static rw_tensor *unet(struct net *n, rw_tensor *x)
 {
     rw_tensor *skip[4];
@@ -242,7 +253,9 @@ static rw_tensor *unet(struct net *n, rw_tensor *x)
     x = end(n, twice(n, x, n->width << 4));
     for (int i = 3; i >= 0; i--) {
         ckpt_begin(n->t, "block");
-        x = end(n, twice(n, joined(n, skip[i], up(n, x, n->width << i)), n->width << i));
+        x = up(n, x, n->width << i);
+        if (n->valid) skip[i] = middle(n->t, skip[i], x);
+        x = end(n, twice(n, joined(n, skip[i], x), n->width << i));
     }
     return conv(n, x, (struct layer){ .out = n->classes, .kernel = 1, .bias = true });
 }
@@ -251,7 +264,8 @@ static rw_tensor *unet(struct net *n, rw_tensor *x)
 
 rw_tensor *images_forward(const struct model_config *c, rw_context *ctx, rw_tape *t, rw_tensor *x)
 {
-    struct net n = { ctx, t, c->dtype, c->width, c->kind == MODEL_UNET ? 1 : c->vocab, 0 };
+    const bool valid = c->kind == MODEL_UNET && c->valid;
+    struct net n = { ctx, t, c->dtype, c->width, c->kind != MODEL_UNET ? c->vocab : valid ? 2 : 1, 0, valid };
     switch (c->kind) {
     case MODEL_RESNET50: return resnet50(&n, x);
     case MODEL_VGG16: return vgg16(&n, x);
@@ -266,7 +280,9 @@ rw_tensor *images_loss(const struct model_config *c, rw_context *ctx, rw_tape *t
     rw_tensor *const y = images_forward(c, ctx, t, x);
     if (!y) return NULL;
     if (c->kind != MODEL_UNET) return rw_cross_entropy(t, y, labels);
-    return rw_mse_loss(t, rw_sigmoid(t, y), rw_sigmoid(t, rw_slice(t, x, 1, 0, 1)));
+    rw_tensor *target = rw_slice(t, x, 1, 0, 1);
+    if (c->valid) target = rw_broadcast_to(t, middle(t, target, y), rw_tensor_shape(y));
+    return rw_mse_loss(t, rw_sigmoid(t, y), rw_sigmoid(t, target));
 }
 
 rw_tensor *images_of_text(rw_tape *t, rw_tensor *tokens, rw_dtype dtype)
@@ -298,10 +314,11 @@ rw_status images_init(rw_context *ctx)
 
 rw_status images_create(const struct model_config *c, rw_context *ctx)
 {
+    const int64_t side = c->valid ? 188 : 32;
     rw_tape *t = NULL;
     rw_status status = rw_tape_create(&t, ctx);
     if (status) return status;
-    if (!images_forward(c, ctx, t, rw_input(t, c->dtype, RW_SHAPE(2, 3, 32, 32), NULL))) status = rw_error_status(ctx);
+    if (!images_forward(c, ctx, t, rw_input(t, c->dtype, RW_SHAPE(2, 3, side, side), NULL))) status = rw_error_status(ctx);
     rw_tape_destroy(&t);
     return status;
 }

@@ -5,7 +5,8 @@
  *   vgg16        Simonyan and Zisserman, arXiv 1409.1556, without batch norm
  *   mobilenet    Howard et al., arXiv 1704.04861
  *   densenet121  Huang et al., arXiv 1608.06993
- *   unet         Ronneberger et al., arXiv 1505.04597, with padding, for images of three channels
+ *   unet         Ronneberger et al., arXiv 1505.04597, with padding, for images of three channels; config->valid: as
+ *                there, where sides of 188 and 16 more each time become 4 and 16 more
  *
  * Each stage's part is a region "block"; inside it every convolution is a region "conv", every batch norm "bn", every
  * relu "relu", with the sum that it is of, if there is one, so that a policy can name them.
@@ -16,10 +17,11 @@
 #include "models/model.h"
 
 /* The last result of a network of config->kind: [n, classes], of unet [n, classes, h, w]. Makes the parameters and
-   buffers that ctx does not have yet; they are not initialised. x [n, 3, h, w]. */
+   buffers that ctx does not have yet; they are not initialised. x [n, channels, h, w]. */
 rw_tensor *images_forward(const struct model_config *config, rw_context *ctx, rw_tape *t, rw_tensor *x);
 
-/* Mean cross-entropy of labels [n]; of unet the mean square between the sigmoid of its result and that of x. */
+/* Mean cross-entropy of labels [n]; of unet the mean square between the sigmoid of its result and that of x's first
+   channel there. */
 rw_tensor *images_loss(const struct model_config *config, rw_context *ctx, rw_tape *t, rw_tensor *x, rw_tensor *labels);
 
 /* Images [n, 3, seq, seq] made of text [n, seq]: its rows, its columns and their product. */

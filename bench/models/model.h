@@ -65,6 +65,7 @@ struct model_config {
     bool gated;   /* of t5, which has a head_width too: as version 1.1 */
     int state, chunk; /* of mamba2, which has a head_width and groups, too: a state's width, 0: 16, and the scan's */
     int patch;    /* of vit: a patch's side, 0: 8 */
+    bool valid;   /* of unet: as in its paper, convolutions without padding, and two classes */
 };
 
 #define MODEL_MAX_LAYERS 128

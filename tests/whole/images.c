@@ -3,8 +3,8 @@
  * makes of one image, to the unit, and of a step each value that is kept, to the byte. What is expected is worked out
  * here from the published architectures: He et al., arXiv 1512.03385, table 1, with the stride in the 3x3 convolution;
  * Simonyan and Zisserman, arXiv 1409.1556, table 1, column D; Howard et al., arXiv 1704.04861, table 1; Huang et al.,
- * arXiv 1608.06993, table 1; Ronneberger et al., arXiv 1505.04597, figure 1, with padding and for images of three
- * channels.
+ * arXiv 1608.06993, table 1; Ronneberger et al., arXiv 1505.04597, figure 1, as there, and with padding for images of
+ * three channels.
  */
 #include "support/support.h"
 
@@ -14,6 +14,7 @@
 
 #include <criterion/criterion.h>
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -70,6 +71,7 @@ static void same(struct list *a, struct list *b, const char *what, const char *n
 struct table {
     int64_t channels, height, width;
     int64_t images, size;    /* of what is kept; bytes of an element */
+    bool valid;              /* convolutions have no padding */
     struct list parameters;  /* of each layer: weight and bias */
     struct list made;        /* by each op, elements of one image */
     struct list kept, again; /* bytes under none, and with bn and relu made again */
@@ -100,9 +102,10 @@ static void make(struct table *t, const char *op, enum keeps keeps)
 static void conv_of(struct table *t, int64_t out, int64_t kernel, int64_t stride, int64_t groups, enum keeps keeps)
 {
     put(&t->parameters, "conv", out * t->channels / groups * kernel * kernel);
+    const int64_t lost = t->valid ? kernel - 1 : 0;
     t->channels = out;
-    t->height = (t->height + stride - 1) / stride;
-    t->width = (t->width + stride - 1) / stride;
+    t->height = (t->height - lost + stride - 1) / stride;
+    t->width = (t->width - lost + stride - 1) / stride;
     make(t, "conv2d", keeps);
 }
 
@@ -250,7 +253,8 @@ static void vgg16(struct table *t)
     logits(t);
 }
 
-/* The path up reads the pieces of its concatenations; the loss reads both of its sides. */
+/* The path up reads the pieces of its concatenations, where none of them is the middle of something larger; the loss
+   reads both of its sides. */
 static void unet(struct table *t)
 {
     for (int i = 0; i < 4; i++) {
@@ -263,14 +267,16 @@ static void unet(struct table *t)
         put(&t->parameters, "up", t->channels * out * 4 + out);
         t->channels = out, t->height *= 2, t->width *= 2;
         make(t, "conv_transpose2d", NOTHING);
-        make(t, "add", UNDER_NONE); /* with its bias */
+        make(t, "add", t->valid ? NOTHING : UNDER_NONE); /* with its bias */
         t->channels = 2 * out;
-        make(t, "concat", NOTHING);
+        make(t, "concat", t->valid ? UNDER_NONE : NOTHING);
         for (int k = 0; k < 2; k++) conv_relu(t, out);
     }
-    conv_of(t, 1, 1, 1, 1, NOTHING);
-    t->parameters.entry[t->parameters.n - 1].n++;
+    conv_of(t, t->valid ? 2 : 1, 1, 1, 1, NOTHING);
+    t->parameters.entry[t->parameters.n - 1].n += t->channels;
     for (int k = 0; k < 2; k++) make(t, "sigmoid", UNDER_NONE);
+    if (t->valid) /* channels are last in one of the two */
+        keep(t, "contiguous", t->images * t->channels * t->height * t->width, t->size, UNDER_NONE);
 }
 
 /* What a network has by its definition, torchvision's for all but unet, and what its layers make, in millions of
@@ -281,12 +287,14 @@ static const struct network {
     int64_t parameters;
     int height, width;
     double conv, bn, relu, joined, pool;
+    bool valid;
 } networks[] = {
     { MODEL_RESNET50, resnet50, 25557032, 224, 224, 11.11, 11.11, 0, 0, 0.20 },
     { MODEL_VGG16, vgg16, 138357544, 224, 224, 13.55, 0, 13.56, 0, 1.53 },
     { MODEL_MOBILENET, mobilenet, 4231976, 224, 224, 5.04, 5.04, 0, 0, 0 },
     { MODEL_DENSENET121, densenet121, 7978856, 224, 224, 6.90, 15.67, 0, 10.17, 0.38 },
     { MODEL_UNET, unet, 31031745, 416, 608, 123.7, 0, 123.4, 60.7, 7.6 },
+    { MODEL_UNET, unet, 31030658, 572, 572, 115.0, 0, 114.7, 38.7, 9.4, true },
 };
 #define NETWORKS (sizeof networks / sizeof *networks)
 
@@ -294,7 +302,7 @@ static struct table *table_of(const struct network *n, int64_t images, int64_t h
 {
     struct table *const t = calloc(1, sizeof *t);
     cr_assert_not_null(t);
-    t->channels = 3, t->height = height, t->width = width;
+    t->channels = n->valid ? 1 : 3, t->height = height, t->width = width, t->valid = n->valid;
     t->images = images, t->size = size;
     n->layers(t);
     return t;
@@ -335,10 +343,10 @@ struct world {
 /* Recorded, not run. The images lie channels last: no copy is made of them. */
 static struct world record(const struct network *n, int64_t images, int64_t height, int64_t width, rw_dtype dtype)
 {
-    struct model_config c = { .kind = n->kind, .dtype = dtype };
+    struct model_config c = { .kind = n->kind, .dtype = dtype, .valid = n->valid };
     struct world w = { .b = fixture_open(1, 2) };
     cr_assert(model_preset(&c, "published"));
-    rw_tensor *const lie = rw_input(w.b.t, dtype, RW_SHAPE(images, height, width, 3), NULL);
+    rw_tensor *const lie = rw_input(w.b.t, dtype, RW_SHAPE(images, height, width, n->valid ? 1 : 3), NULL);
     rw_tensor *const x = rw_permute(w.b.t, lie, (const int[]){ 0, 3, 1, 2 });
     w.loss = images_loss(&c, w.b.ctx, w.b.t, x, rw_input(w.b.t, RW_I32, RW_SHAPE(images), NULL));
     cr_assert_not_null(w.loss, "%s", rw_error_message(w.b.ctx));
@@ -413,9 +421,10 @@ Test(images, each_layer_is_as_published)
 
 static void keeps(const struct network *n, rw_dtype dtype, const char *policy, bool again)
 {
-    enum { IMAGES = 8, SIDE = 224 };
-    struct table *const t = table_of(n, IMAGES, SIDE, SIDE, (int64_t)rw_dtype_size(dtype));
-    struct world w = record(n, IMAGES, SIDE, SIDE, dtype);
+    enum { IMAGES = 8 };
+    const int64_t side = n->valid ? 188 : 224;
+    struct table *const t = table_of(n, IMAGES, side, side, (int64_t)rw_dtype_size(dtype));
+    struct world w = record(n, IMAGES, side, side, dtype);
     struct list *const found = calloc(1, sizeof *found), *const expected = again ? &t->again : &t->kept;
     const int64_t all = list_kept(&w, policy, found);
     same(found, expected, policy, model_name(n->kind));
@@ -462,4 +471,47 @@ Test(images, keep_less_than_convolutions_results)
         free(unused);
         fixture_close(&w.b);
     }
+}
+
+/* ---- sides that are not published ---- */
+
+/* VGG's map becomes 7 x 7 as torchvision's AdaptiveAvgPool2d does it: window i from i side / 7 to (i + 1) side / 7,
+   rounded outwards. Means of at most nine numbers, none of them negative, are rounded nine times: 9 x 2^-24 at most. */
+static void map_is_as_torchvisions(int side)
+{
+    enum { WIDTH = 8, CHANNELS = 8 * WIDTH };
+    struct model_config c = { .kind = MODEL_VGG16, .dtype = RW_F32 };
+    struct fixture b = fixture_open(3, 2);
+    const rw_tensor *pooled = NULL, *flat = NULL;
+    cr_assert(model_preset(&c, "tiny"));
+    rw_tensor *const x = rw_rand(b.t, RW_F32, RW_SHAPE(1, 3, side, side));
+    cr_assert_eq(images_create(&c, b.ctx), RW_OK);
+    cr_assert_eq(images_init(b.ctx), RW_OK);
+    cr_assert_not_null(images_forward(&c, b.ctx, b.t, x), "%s", rw_error_message(b.ctx));
+    for (size_t i = 0; i < b.t->n_nodes; i++) {
+        const char *const op = b.t->ctx->ops[b.t->nodes[i].op]->name;
+        if (!strcmp(op, "max_pool2d")) pooled = rw_tape_value(b.t, b.t->nodes[i].first_output);
+        if (!flat && !strcmp(op, "linear")) flat = rw_tape_value(b.t, b.t->operands[b.t->nodes[i].first_input]);
+    }
+    const int n = side / 32;
+    cr_assert(rw_shape_equal(rw_tensor_shape(pooled), RW_SHAPE(1, n, n, CHANNELS)));
+    float map[CHANNELS * 10 * 10], got[CHANNELS * 49];
+    cr_assert_eq(rw_read(b.t, (rw_tensor *)(uintptr_t)pooled, map, rw_tensor_bytes(pooled)), RW_OK);
+    cr_assert_eq(rw_read(b.t, (rw_tensor *)(uintptr_t)flat, got, sizeof got), RW_OK);
+    for (int k = 0; k < CHANNELS * 49; k++) {
+        const int h0 = k / 7 % 7 * n / 7, h1 = ((k / 7 % 7 + 1) * n + 6) / 7, w0 = k % 7 * n / 7,
+                  w1 = ((k % 7 + 1) * n + 6) / 7;
+        double sum = 0;
+        for (int i = h0; i < h1; i++)
+            for (int j = w0; j < w1; j++) sum += (double)map[(i * n + j) * CHANNELS + k / 49]; /* channels inside */
+        const double want = sum / ((h1 - h0) * (w1 - w0));
+        cr_assert(fabs(got[k] - want) <= 0x1p-20 * fabs(want), "side %d, %d: %g, not %g", side, k, (double)got[k], want);
+    }
+    fixture_close(&b);
+}
+
+Test(images, vgg_of_any_side_is_torchvisions)
+{
+    map_is_as_torchvisions(64);  /* 2 x 2: each stands for several */
+    map_is_as_torchvisions(320); /* 10 x 10: windows overlap */
 }
