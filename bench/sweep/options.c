@@ -83,9 +83,9 @@ static const struct option names[] = {
 
 /* What each option takes, for the message that refuses a value. */
 static const char *const wanted[] = {
-    [LAYERS - LAYERS] = "1 to 128",
+    [LAYERS - LAYERS] = "1 to 128, and needs a model that has them (a network of convolutions has its own)",
     [WIDTH - LAYERS] = "1 to 16777216",
-    [HEADS - LAYERS] = "1 to 16777216",
+    [HEADS - LAYERS] = "1 to 16777216, and needs a model that has them",
     [KV_HEADS - LAYERS] = "1 to 16777216 and needs --model llama (gpt has as many as heads)",
     [POLICY - LAYERS] = "1 to 64 policies separated by blanks",
     [SEQ - LAYERS] = "1 to 64 lengths of 1 to 16777216 separated by commas",
@@ -216,7 +216,7 @@ static bool read_size(const char *text, size_t *ret)
 static bool read_seqs(struct sweep_options *o, const char *list)
 {
     o->n_seqs = 0;
-    char *const copy = strdup(list);
+    char *const copy = find_gap(list) ? NULL : strdup(list);
     bool ok = copy;
     for (char *p = ok ? strtok(copy, ", ") : NULL; p && ok; p = strtok(NULL, ", "))
         ok = o->n_seqs < SWEEP_MOST && size(p, &o->seqs[o->n_seqs++]);
@@ -270,11 +270,12 @@ static bool is_device(const char *value)
 static int take(struct sweep_options *o, int option, const char *value)
 {
     struct model_config *const m = &o->model;
+    const bool has_layers = m->kind < MODEL_RESNET50;
     bool ok = true;
     switch (option) {
-    case LAYERS: ok = number(value, 1, MODEL_MAX_LAYERS, &m->layers); break;
+    case LAYERS: ok = has_layers && number(value, 1, MODEL_MAX_LAYERS, &m->layers); break;
     case WIDTH: ok = size(value, &m->width); break;
-    case HEADS: ok = size(value, &m->heads); break;
+    case HEADS: ok = has_layers && size(value, &m->heads); break;
     case KV_HEADS: ok = m->kind == MODEL_LLAMA && size(value, &m->kv_heads); break;
     case POLICY: ok = o->names_policies = read_policies(o, value); break;
     case SEQ: ok = read_seqs(o, value); break;
@@ -321,6 +322,11 @@ static int check(struct sweep_options *o)
     }
     for (int i = 0; i < o->n_seqs; i++) {
         if (o->seqs[i] > m->max_seq) m->max_seq = o->seqs[i];
+        if (o->seqs[i] % model_side_step(m->kind)) {
+            fprintf(stderr, "recompute_sweep: --seq %d: the sides that %s takes are multiples of %d\n", o->seqs[i],
+                    model_name(m->kind), model_side_step(m->kind));
+            return 3;
+        }
         if ((int64_t)o->batch * o->seqs[i] <= INT32_MAX / 2) continue;
         fprintf(stderr, "recompute_sweep: batch %d of length %d: more than 2^30 tokens in a step\n", o->batch,
                 o->seqs[i]);

@@ -37,6 +37,10 @@ sweep=$build/bench/recompute_sweep
 says 2 'separated by blanks, in quotes' "$sweep" --policy none,full
 says 2 '--polcy' "$sweep" --polcy none
 says 2 '--batch takes' "$sweep" --batch -3
+says 2 '--seq takes' "$sweep" --seq 16,,32
+says 2 'the sides that unet takes are multiples of 16' "$sweep" --model unet --seq 32,24
+says 2 '--layers takes' "$sweep" --model resnet50 --layers 5
+says 2 '--preset takes tiny or small' "$sweep" --model gpt --preset v3
 says 1 'column 1: unknown policy "rubbish"' env REWIND_POLICY=rubbish "$build/examples/verify"
 says 2 '--nonsense' "$build/examples/train_text" --nonsense
 helps '--policy' "$sweep" --help
