@@ -318,7 +318,8 @@ rw_status images_create(const struct model_config *c, rw_context *ctx)
     rw_tape *t = NULL;
     rw_status status = rw_tape_create(&t, ctx);
     if (status) return status;
-    if (!images_forward(c, ctx, t, rw_input(t, c->dtype, RW_SHAPE(2, 3, side, side), NULL))) status = rw_error_status(ctx);
+    rw_tensor *const x = rw_input(t, c->dtype, RW_SHAPE(2, 3, side, side), NULL);
+    if (!images_forward(c, ctx, t, x)) status = rw_error_status(ctx);
     rw_tape_destroy(&t);
     return status;
 }

@@ -305,6 +305,7 @@ bool sweep_advise(const struct sweep_options *o)
     for (int i = 0; !status && i < o->n_policies; i++) status = advise(o, &r, o->policies[i], &x);
     for (int i = 0; i < x.n; i++) rw_tape_destroy(&x.tape[i]);
     if (!status && o->has_ceilings)
-        printf("times are by the machine's ceilings: --costs FILE measures the model's own and keeps them\n");
+        printf("nothing of the model has run; times are by the machine's ceilings: --costs FILE measures its own and "
+               "keeps them\n");
     return !sweep_run_close(&r, status);
 }

@@ -23,17 +23,17 @@ rw_status sweep_print_error(rw_context *ctx, rw_status status)
     return status;
 }
 
-static rw_status open_run(struct sweep_run *r, const struct sweep_options *o, int max_seq,
-                          rw_status (*make)(struct model *m, rw_context *ctx, const struct model_config *config))
+static rw_status open_run(struct sweep_run *r, const struct sweep_options *o, int max_seq, bool plan_only)
 {
-    const rw_context_params params = sweep_context_params(o);
+    rw_context_params params = sweep_context_params(o);
     struct model_config config = o->model;
     rw_context *ctx = NULL;
+    params.plan_only = plan_only;
     *r = (struct sweep_run){ 0 };
     rw_status status = rw_context_create(&ctx, &params);
     if (status) return sweep_print_error(NULL, status);
     if (max_seq > config.max_seq) config.max_seq = max_seq;
-    status = make(&r->m, ctx, &config);
+    status = plan_only ? model_declare(&r->m, ctx, &config) : model_create(&r->m, ctx, &config);
     r->m.ctx = ctx;
     if (!status) status = rw_tape_create(&r->t, ctx);
     if (!status) status = rw_adamw_create(&r->opt, ctx, &(rw_adamw_params){ .lr = 3e-4, .weight_decay = 0.1 });
@@ -43,12 +43,12 @@ static rw_status open_run(struct sweep_run *r, const struct sweep_options *o, in
 
 rw_status sweep_run_open(struct sweep_run *r, const struct sweep_options *o, int max_seq)
 {
-    return open_run(r, o, max_seq, model_create);
+    return open_run(r, o, max_seq, false);
 }
 
 rw_status sweep_plan_open(struct sweep_run *r, const struct sweep_options *o, int max_seq)
 {
-    return open_run(r, o, max_seq, model_declare);
+    return open_run(r, o, max_seq, true);
 }
 
 size_t sweep_machine_bytes(void)

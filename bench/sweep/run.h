@@ -16,7 +16,8 @@ rw_context_params sweep_context_params(const struct sweep_options *o);
 /* With the costs of o, if there are any. On a failure it is to be closed as well. */
 rw_status sweep_run_open(struct sweep_run *r, const struct sweep_options *o, int max_seq);
 
-/* The same for planning alone: parameters are there, and nobody writes to them, so that on a CPU they take nothing. */
+/* The same for planning alone, in a context that can do no more: its parameters have no memory, and may be of any
+   size. */
 rw_status sweep_plan_open(struct sweep_run *r, const struct sweep_options *o, int max_seq);
 
 /* What the process may have in memory at once, of the machine's; SIZE_MAX where nobody says. */

@@ -40,6 +40,13 @@ typedef struct rw_context_params {
     /** Most bytes that steps hold while they wait for their backward, but for the last one [half of the memory that the
         process may take]. Those that stopped first give theirs back, and are computed again, to the same bytes. */
     size_t waiting_bytes;
+    /** Nothing runs, and nothing has memory on the device: neither parameters nor gradients, optimizers' states or
+     *  inputs. A step of any size is planned on any machine, to the bytes that it would take where it runs: whatever
+     *  records, plans and explains does as ever, and rw_memory_stats() counts what would be held. What writes contents,
+     *  as rw_write(), rw_init_normal() and the data of rw_input(), checks its arguments and drops them. What would
+     *  compute, read, save or load them is RW_ERR_UNSUPPORTED and says so. CUDA is still needed to plan for CUDA.
+     *  REWIND_EAGER and REWIND_VERIFY are left aside. */
+    bool plan_only;
 } rw_context_params;
 
 /**

@@ -63,10 +63,8 @@ typedef struct rw_prediction {
 
 /**
  * What rw_backward(t, loss) would take under a policy, as ckpt_set_policy() takes it; NULL: the tape's own. Nothing
- * runs, nothing is allocated on the device, no plan stays in the cache, the tape's policy stays. On the CPU parameters
- * take memory only once something is written to them: one can plan for a model that this machine could not hold, as
- * long as the system promises so much for each of its parameters (by default Linux does not for one larger than memory
- * and swap).
+ * runs, nothing is allocated on the device, no plan stays in the cache, the tape's policy stays. For a model that this
+ * machine could not hold: rw_context_params.plan_only.
  * It says what a step takes that begins now. Behind an rw_item() or rw_read() of the loss rw_backward() goes on with
  * the step that this began, as it was planned then: rw_memory.predicted_peak.
  * @param ret untouched on failure, but that RW_ERR_BUDGET writes least_bytes: of the part, where one with a budget

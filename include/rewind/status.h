@@ -28,7 +28,7 @@ typedef enum rw_status {
     RW_ERR_NO_GRADIENT = 9,  ///< an op without a gradient rule lies between loss and parameter
     RW_ERR_DEVICE = 10,      ///< the device or a library of it failed
     RW_ERR_IO = 11,          ///< a file could not be read or written
-    RW_ERR_UNSUPPORTED = 12, ///< well-formed, but this build or device cannot do it
+    RW_ERR_UNSUPPORTED = 12, ///< well-formed, but this build, device or context cannot do it
     RW_ERR_BUDGET = 13       ///< a byte budget below the least possible peak
 } rw_status;
 

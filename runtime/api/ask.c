@@ -83,6 +83,8 @@ rw_status rw_eval(rw_tape *t, rw_tensor *const *x, size_t n)
     if (!t) return RW_ERR_ARGUMENT;
     if (t->ctx->status) return t->ctx->status;
     if (n && !x) return rw_fail_null(t->ctx, "rw_eval", "x");
+    const rw_status runs = rw_check_runs(t->ctx, "rw_eval");
+    if (runs) return runs;
     uint32_t *const values = rw_malloc(n * sizeof *values);
     if (!values) return rw_fail(t->ctx, RW_ERR_MEMORY, "rw_eval: out of memory");
     size_t missing = 0;
@@ -159,6 +161,7 @@ rw_status rw_read(rw_tape *t, rw_tensor *x, void *out, size_t bytes)
     if (!ctx || !out) return rw_fail_null(ctx, "rw_read", out ? "x" : "out");
     const char *const fault = rw_readable_fault(t, x);
     if (fault) return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_read: the tensor %s", fault);
+    if (rw_check_runs(ctx, "rw_read")) return RW_ERR_UNSUPPORTED;
     if (bytes != rw_tensor_bytes(x))
         return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_read: room for %zu bytes, the tensor has %zu", bytes,
                        rw_tensor_bytes(x));
@@ -187,6 +190,7 @@ double rw_item(rw_tape *t, rw_tensor *x)
                 (long long)rw_shape_numel(rw_tensor_shape(x)));
         return NAN;
     }
+    if (ctx && rw_check_runs(ctx, "rw_item")) return NAN;
     union {
         float f32;
         double f64;
@@ -220,8 +224,9 @@ rw_status rw_backward(rw_tape *t, rw_tensor *loss)
     const uint32_t id = rw_loss_check(t, loss, "rw_backward");
     if (id == RW_NONE_ID) return t->ctx->status;
     const struct rw_request request = rw_step_request(t, &id, 1);
-    const rw_status noted = rw_tape_note_roots(t, &id, 1, false, "rw_backward");
-    if (noted) return noted;
+    rw_status status = rw_check_runs(t->ctx, "rw_backward");
+    if (!status) status = rw_tape_note_roots(t, &id, 1, false, "rw_backward");
+    if (status) return status;
     if (t->ctx->verify == RW_VERIFY_FULL) return rw_verify_and_run(t, &request, NULL);
     return rw_run_request(t, &request, NULL, false);
 }

@@ -136,7 +136,7 @@ static rw_status begin(rw_average *a, double decay)
     if (!status) status = set_decay(a, 0);
     if (status) return no_memory(ctx);
     status = rw_update_open(&a->update, ctx, &a->recorder);
-    if (!status) status = rw_update_run(&a->update);
+    if (!status && !ctx->plan_only) status = rw_update_run(&a->update);
     if (!status) status = rw_runs_wait(ctx);
     return status ? status : set_decay(a, decay) ? no_memory(ctx) : RW_OK;
 }
@@ -183,6 +183,8 @@ rw_status rw_average_step(rw_average *a)
 {
     if (!a) return RW_ERR_ARGUMENT;
     if (a->ctx->status) return a->ctx->status;
+    const rw_status runs = rw_check_runs(a->ctx, "rw_average_step");
+    if (runs) return runs;
     if (rw_update_is_stale(&a->update)) {
         struct rw_update made;
         const rw_status status = rw_update_open(&made, a->ctx, &a->recorder);

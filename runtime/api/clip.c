@@ -280,7 +280,8 @@ rw_status rw_clip_grad_norm(rw_context *ctx, double max_norm, double *ret_norm)
     if (!ctx) return RW_ERR_ARGUMENT;
     if (ctx->status) return ctx->status;
     if (!(max_norm > 0)) return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_clip_grad_norm: a norm of %g", max_norm);
-    rw_status status = rw_gradients_check(ctx, "rw_clip_grad_norm");
+    rw_status status = rw_check_runs(ctx, "rw_clip_grad_norm");
+    if (!status) status = rw_gradients_check(ctx, "rw_clip_grad_norm");
     if (!status && !ctx->clipping) status = make(ctx);
     if (!status) status = plan(ctx);
     if (!status) status = run(ctx, max_norm);

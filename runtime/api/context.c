@@ -11,6 +11,7 @@
 #include "base/alloc.h"
 #include "device/cpu/memory_limits.h"
 #include "device/cpu/threads.h"
+#include "device/planning.h"
 #include "plan/cache.h"
 #include "record/counts.h"
 #include "record/kept_codes.h"
@@ -144,6 +145,11 @@ rw_status rw_context_create_bare(rw_context **ret_ctx, const rw_context_params *
         rw_free(ctx);
         return status;
     }
+    if (p.plan_only) {
+        ctx->plan_only = true;
+        ctx->planning = rw_device_for_planning(ctx->device);
+        ctx->device = &ctx->planning;
+    }
     status = open_bare(ctx, &p);
     if (status) rw_context_destroy(&ctx);
     else *ret_ctx = ctx;
@@ -155,10 +161,10 @@ rw_status rw_context_create(rw_context **ret_ctx, const rw_context_params *param
     rw_context *ctx;
     rw_status status = rw_context_create_bare(ret_ctx ? &ctx : NULL, params);
     if (status) return status;
-    ctx->eager = is_set("REWIND_EAGER");
+    ctx->eager = is_set("REWIND_EAGER") && !ctx->plan_only;
     ctx->orders = names("REWIND_DEBUG", "order");
-    ctx->verify = verify_mode_of(getenv("REWIND_VERIFY"));
-    status = attach_all(ctx);
+    if (!ctx->plan_only) ctx->verify = verify_mode_of(getenv("REWIND_VERIFY"));
+    status = ctx->plan_only ? RW_OK : attach_all(ctx);
     if (status) {
         rw_context_destroy(&ctx);
         return status;

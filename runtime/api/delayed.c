@@ -259,6 +259,8 @@ rw_status rw_delayed_update(rw_delayed *d, rw_scaler *s)
     if (ctx->status) return ctx->status;
     if (s && rw_scaler_context(s) != ctx)
         return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_delayed_update: the scaler belongs to another context");
+    const rw_status runs = rw_check_runs(ctx, "rw_delayed_update");
+    if (runs) return runs;
     const bool planned = d->update.run && !rw_update_is_stale(&d->update) && d->planned_for == s;
     rw_status status = planned ? RW_OK : plan(d, s);
     if (!status) status = rw_update_run(&d->update);

@@ -149,6 +149,8 @@ static rw_status check(rw_tape *t, rw_tensor *loss, const rw_graph_params *p, ui
         return rw_fail(t->ctx, RW_ERR_ARGUMENT, "rw_graph_create: the scaler belongs to another context");
     if (p->delayed && rw_delayed_context(p->delayed) != t->ctx)
         return rw_fail(t->ctx, RW_ERR_ARGUMENT, "rw_graph_create: delayed scaling belongs to another context");
+    const rw_status runs = rw_check_runs(t->ctx, "rw_graph_create");
+    if (runs) return runs;
     const char *const kept = rw_kept_codes_named(t);
     if (kept)
         return rw_fail(t->ctx, RW_ERR_UNSUPPORTED,

@@ -257,6 +257,8 @@ rw_status rw_costs_begin(rw_context *ctx)
 {
     if (!ctx) return RW_ERR_ARGUMENT;
     if (ctx->status) return ctx->status;
+    const rw_status runs = rw_check_runs(ctx, "rw_costs_begin");
+    if (runs) return runs;
     struct measure *m = find(ctx);
     if (m && m->on) return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_costs_begin: costs are being measured already");
     if (!m) {

@@ -535,6 +535,8 @@ rw_status rw_adamw_step(rw_adamw *opt)
     if (!opt) return RW_ERR_ARGUMENT;
     rw_context *const ctx = opt->ctx;
     if (ctx->status) return ctx->status;
+    const rw_status runs = rw_check_runs(ctx, "rw_adamw_step");
+    if (runs) return runs;
     rw_status status = rw_gradients_check(ctx, "rw_adamw_step");
     const bool stale = rw_update_is_stale(&opt->update) || opt->update_follows != rw_optimizer_follows(opt) ||
                        opt->update_sums != rw_optimizer_is_watched(opt);

@@ -224,6 +224,8 @@ rw_status rw_quantized_read(const rw_quantized *weight, float *data, size_t byte
     if (!data || bytes != takes)
         return rw_fail(ctx, RW_ERR_ARGUMENT, "%s: %zu bytes given, \"%s\" takes %zu", what, data ? bytes : 0,
                        rw_tensor_name(weight->words), takes);
+    const rw_status runs = rw_check_runs(ctx, "rw_quantized_read");
+    if (runs) return runs;
     uint8_t *const words = rw_malloc(holds + 1);
     if (!words) return rw_fail(ctx, RW_ERR_MEMORY, "%s: out of memory", what);
     status = rw_read(NULL, weight->words, words, holds);

@@ -337,6 +337,7 @@ rw_status rw_scaler_backward(rw_scaler *s, rw_tape *t, rw_tensor *loss)
     const uint32_t id = rw_loss_check(t, loss, "rw_scaler_backward");
     if (id == RW_NONE_ID) return t->ctx->status;
     rw_status status = rw_scaler_check_loss(t, loss, "rw_scaler_backward");
+    if (!status) status = rw_check_runs(t->ctx, "rw_scaler_backward");
     if (!status) status = rw_tape_note_roots(t, &id, 1, true, "rw_scaler_backward");
     if (status) return status;
     struct rw_request request = rw_step_request(t, &id, 1);
@@ -368,7 +369,9 @@ static bool is_planned(const struct rw_update *u)
 static rw_status begin(rw_scaler *s, const char *what)
 {
     if (!s) return RW_ERR_ARGUMENT;
-    return s->ctx->status ? s->ctx->status : rw_gradients_check(s->ctx, what);
+    if (s->ctx->status) return s->ctx->status;
+    const rw_status runs = rw_check_runs(s->ctx, what);
+    return runs ? runs : rw_gradients_check(s->ctx, what);
 }
 
 static rw_status unscale(rw_scaler *s)
@@ -448,6 +451,8 @@ rw_status rw_scaler_update(rw_scaler *s)
 {
     if (!s) return RW_ERR_ARGUMENT;
     if (s->ctx->status) return s->ctx->status;
+    const rw_status runs = rw_check_runs(s->ctx, "rw_scaler_update");
+    if (runs) return runs;
     if (!s->unscaled)
         return rw_fail(s->ctx, RW_ERR_ARGUMENT, "rw_scaler_update: nothing was unscaled since the last one");
     rw_status status = is_planned(&s->updating) ? RW_OK : plan(&s->updating, s, rw_scaler_updater(s));
@@ -463,7 +468,8 @@ rw_status rw_scaler_get(rw_scaler *s, rw_scaler_state *ret_state)
     if (ctx->status) return ctx->status;
     float now[RW_SCALER_NUMBERS];
     int32_t found;
-    rw_status status = rw_runs_wait(ctx);
+    rw_status status = rw_check_runs(ctx, "rw_scaler_get");
+    if (!status) status = rw_runs_wait(ctx);
     if (status) return status;
     status = ctx->device->download(ctx->device_state, now, s->numbers->data, sizeof now);
     if (!status) status = ctx->device->download(ctx->device_state, &found, s->found->data, sizeof found);

@@ -35,6 +35,7 @@ rw_status rw_forward(rw_tape *t, size_t n, rw_tensor *const *y)
     uint32_t *const roots = rw_malloc(n * sizeof *roots);
     if (!roots) return no_memory(t->ctx, "rw_forward");
     rw_status status = rw_roots_check(t, n, y, "rw_forward", roots);
+    if (!status) status = rw_check_runs(t->ctx, "rw_forward");
     if (!status) status = rw_tape_note_roots(t, roots, n, true, "rw_forward");
     if (!status) status = forward(t, roots, n);
     rw_free(roots);
@@ -67,6 +68,7 @@ static rw_status backward_from(rw_tape *t, size_t n, rw_tensor *const *y, rw_ten
                                const void **seeds)
 {
     rw_status status = rw_roots_check(t, n, y, "rw_backward_from", roots);
+    if (!status) status = rw_check_runs(t->ctx, "rw_backward_from");
     for (size_t i = 0; !status && i < n; i++) status = take_seed(t, y[i], dy ? dy[i] : NULL, i, &seeds[i]);
     if (!status) status = rw_tape_note_roots(t, roots, n, true, "rw_backward_from");
     if (status) return status;

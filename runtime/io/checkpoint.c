@@ -150,7 +150,8 @@ rw_status rw_checkpoint_save(rw_checkpoint *c, uint64_t step, const void *extra,
     rw_context *const ctx = c->ctx;
     if (ctx->status) return ctx->status;
     if (!extra && extra_bytes) return rw_fail_null(ctx, "rw_checkpoint_save", "extra");
-    rw_status status = rw_checkpoint_wait(c);
+    rw_status status = rw_check_runs(ctx, "rw_checkpoint_save");
+    if (!status) status = rw_checkpoint_wait(c);
     if (!status) status = check_names(ctx);
     if (status) return status;
     char *path = NULL;

@@ -113,6 +113,8 @@ rw_status rw_load_parts(rw_context *ctx, const char *path, const rw_load_part *p
     if (!ctx || !path || (!parts && n))
         return rw_fail_null(ctx, "rw_load_parts", !ctx ? "ctx" : !path ? "path" : "parts");
     if (ctx->status) return ctx->status;
+    const rw_status runs = rw_check_runs(ctx, "rw_load_parts");
+    if (runs) return runs;
     struct rw_format_file f = { 0 };
     struct part *const found = rw_calloc(n, sizeof *found);
     rw_status status = found ? rw_file_read(ctx, "rw_load_parts", path, SIZE_MAX - 1, &f.data, &f.bytes)

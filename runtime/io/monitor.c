@@ -515,7 +515,8 @@ rw_status rw_monitor_watch(rw_monitor *m, const rw_monitor_sources *sources)
     const rw_monitor_sources s = sources ? *sources : (rw_monitor_sources){ 0 };
     struct rw_watched made;
     struct rw_watched_sites sites = { 0 };
-    rw_status status = rw_watched_open(&made, m->ctx, &s);
+    rw_status status = rw_check_runs(m->ctx, "rw_monitor_watch");
+    if (!status) status = rw_watched_open(&made, m->ctx, &s);
     if (status) return status;
     if (s.sites) status = rw_sites_open(&sites, m->ctx, m);
     if (!status) status = make_room(m, sites.n);
@@ -559,6 +560,8 @@ rw_status rw_monitor_step(rw_monitor *m, const rw_monitor_values *v, unsigned *r
 {
     if (!m) return RW_ERR_ARGUMENT;
     if (!v) return rw_fail_null(m->ctx, "rw_monitor_step", "values");
+    const rw_status runs = rw_check_runs(m->ctx, "rw_monitor_step");
+    if (runs) return runs;
     struct shown s = { .v = v };
     unsigned sites = 0;
     rw_status looked = m->ctx->status ? RW_OK : rw_watched_read(&m->watched, &s.all, s.group);

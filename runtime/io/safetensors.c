@@ -66,10 +66,11 @@ rw_status rw_save(const rw_context *const_ctx, const char *path)
     struct rw_part part;
     const char *why = NULL;
     size_t bytes;
-    const rw_status named = check_names(ctx, path);
-    if (named) return named;
+    rw_status status = rw_check_runs(ctx, "rw_save");
+    if (!status) status = check_names(ctx, path);
+    if (status) return status;
     unsigned char *const header = make_header(ctx, &bytes);
-    rw_status status = header ? rw_part_open(&part, path, &why) : RW_ERR_MEMORY;
+    status = header ? rw_part_open(&part, path, &why) : RW_ERR_MEMORY;
     if (!status) {
         const bool written = fwrite(header, 1, bytes, part.file) == bytes;
         status = rw_part_close(&part, written ? write_elements(ctx, part.file) : RW_ERR_IO);
@@ -96,6 +97,8 @@ static rw_status locate(rw_context *ctx, const char *path, struct rw_format_file
 rw_status rw_load(rw_context *ctx, const char *path)
 {
     if (!ctx || !path) return rw_fail_null(ctx, "rw_load", ctx ? "path" : "ctx");
+    const rw_status runs = rw_check_runs(ctx, "rw_load");
+    if (runs) return runs;
     struct rw_format_file f = { 0 };
     const void **const from = rw_calloc(ctx->n_params, sizeof *from);
     rw_status status = from ? rw_file_read(ctx, "rw_load", path, SIZE_MAX - 1, &f.data, &f.bytes)

@@ -44,6 +44,7 @@ void *rw_tensor_data(rw_tensor *x)
                 "rw_tensor_data: only parameters, buffers and gradients of parameters stay in one place");
         return NULL;
     }
+    if (rw_check_runs(ctx, "rw_tensor_data")) return NULL;
     if (!(x->flags & RW_VALUE_GRADIENT)) return p->data;
     rw_status status = rw_gradient_check(ctx, p, "rw_tensor_data");
     if (!status) status = rw_gradient_room(ctx, p, "rw_tensor_data");
@@ -55,6 +56,12 @@ void *rw_tensor_data(rw_tensor *x)
     return status ? NULL : p->grad;
 }
 
+static void count_fill(struct rw_param *p, bool draws)
+{
+    if (draws) p->tensor.owner.ctx->generator.offset += (uint64_t)(p->numel + 3) / 4;
+    p->version++;
+}
+
 /* Fills on the host, then uploads, so that every device starts from the same bits. */
 static rw_status fill(rw_tensor *x, const char *what, bool normal, double a, double b)
 {
@@ -64,6 +71,10 @@ static rw_status fill(rw_tensor *x, const char *what, bool normal, double a, dou
         return rw_fail(ctx, RW_ERR_ARGUMENT, "%s: needs a floating-point parameter or buffer", what);
     if (!isfinite(a) || !isfinite(b) || b < (normal ? 0 : a))
         return rw_fail(ctx, RW_ERR_ARGUMENT, "%s: %g and %g", what, a, b);
+    if (ctx->plan_only) { /* of what it would fill the host may not have so much */
+        count_fill(p, normal || a != b);
+        return RW_OK;
+    }
     int threads;
     if (rw_team(ctx, what, ctx->threads, &threads)) return ctx->status;
     void *const host = rw_malloc_aligned(p->bytes, 256);
@@ -73,8 +84,7 @@ static rw_status fill(rw_tensor *x, const char *what, bool normal, double a, dou
         rw_random_fill_normal(host, (rw_dtype)x->dtype, p->numel, ticket, a, b, threads);
     else
         rw_random_fill_uniform(host, (rw_dtype)x->dtype, p->numel, ticket, a, b, threads);
-    if (normal || a != b) ctx->generator.offset += (uint64_t)(p->numel + 3) / 4;
-    p->version++;
+    count_fill(p, normal || a != b);
     const rw_status status = ctx->device->upload(ctx->device_state, p->data, host, p->bytes);
     rw_free_aligned(host);
     return status ? rw_fail(ctx, status, "%s: \"%s\": the copy to the device failed", what, p->name) : RW_OK;

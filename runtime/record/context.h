@@ -49,6 +49,8 @@ struct rw_context {
     rw_device kind;
     const struct rw_device_fns *device;
     void *device_state;
+    struct rw_device_fns planning; /* that is the device, where the context plans only */
+    bool plan_only;
     struct rw_store_place store;
     int threads;
     rw_generator_state generator;
@@ -126,6 +128,10 @@ rw_status rw_fail(rw_context *ctx, rw_status status, const char *fmt, ...) RW_PR
 
 /* True, with an error that names the call, while actions are walked. */
 bool rw_is_called_by_a_kernel(rw_context *ctx, const char *what);
+
+/* Before something runs, or contents are asked for: RW_ERR_UNSUPPORTED, with an error that names the call, in a context
+   that plans only. */
+rw_status rw_check_runs(rw_context *ctx, const char *what);
 
 /* False, with an error that names the call, for such a type or shape. */
 bool rw_shape_check(rw_context *ctx, const char *what, rw_site at, rw_dtype dtype, rw_shape shape);

@@ -43,6 +43,13 @@ bool rw_is_called_by_a_kernel(rw_context *ctx, const char *what)
     return true;
 }
 
+rw_status rw_check_runs(rw_context *ctx, const char *what)
+{
+    if (!ctx->plan_only) return RW_OK;
+    return rw_fail(ctx, RW_ERR_UNSUPPORTED, "%s: the context plans only (rw_context_params.plan_only): nothing runs in "
+                   "it, and nothing has contents", what);
+}
+
 const char *rw_error_message(const rw_context *ctx)
 {
     return ctx && ctx->status ? ctx->message : "";

@@ -78,7 +78,8 @@ rw_status rw_run_prepare(struct rw_run *r, size_t to)
     assert(rw_run_is_valid(r));
     r->threads = r->plan->threads;
     r->company = rw_company_of(&ctx->pool->companies, r->plan->serial);
-    rw_status status = ctx->device->on_host ? rw_team(ctx, "run", r->plan->threads, &r->threads) : RW_OK;
+    rw_status status = rw_check_runs(ctx, "run"); /* public calls have said so before, by their names */
+    if (!status && ctx->device->on_host) status = rw_team(ctx, "run", r->plan->threads, &r->threads);
     if (!status) status = rw_run_resolve(r, r->next_action, to);
     if (!status && !rw_results_reserve(r->tape, r->plan)) status = rw_fail(ctx, RW_ERR_MEMORY, "run: out of memory");
     if (!status) status = borrow(r);

@@ -216,7 +216,7 @@ rw_status rw_find_nonfinite(rw_tape *t, rw_tensor *loss, unsigned flags, rw_nonf
     if (flags & ~(unsigned)RW_NONFINITE_NAN)
         return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_find_nonfinite: there are no flags %#x", flags);
     const uint32_t id = rw_loss_check(t, loss, "rw_find_nonfinite");
-    if (id == RW_NONE_ID || check_effects(t)) return ctx->status;
+    if (id == RW_NONE_ID || rw_check_runs(ctx, "rw_find_nonfinite") || check_effects(t)) return ctx->status;
     struct search s = { .observer = { .before = before, .after = after },
                         .ctx = ctx,
                         .nan_alone = flags & RW_NONFINITE_NAN };

@@ -269,11 +269,12 @@ rw_status ckpt_verify(rw_tape *t, rw_tensor *loss, ckpt_report *ret_report)
     if (!t) return RW_ERR_ARGUMENT;
     const uint32_t id = rw_loss_check(t, loss, "ckpt_verify");
     if (id == RW_NONE_ID) return t->ctx->status;
-    const rw_status noted = rw_tape_note_roots(t, &id, 1, false, "ckpt_verify");
-    if (noted) return noted;
+    rw_status status = rw_check_runs(t->ctx, "ckpt_verify");
+    if (!status) status = rw_tape_note_roots(t, &id, 1, false, "ckpt_verify");
+    if (status) return status;
     const struct rw_request request = rw_step_request(t, &id, 1);
     ckpt_report report = { 0 };
-    const rw_status status = with_room(t, &request, NULL, verify, &report);
+    status = with_room(t, &request, NULL, verify, &report);
     if (status) return status;
     if (ret_report) *ret_report = report;
     return report.identical ? RW_OK : RW_ERR_MISMATCH;

@@ -116,7 +116,8 @@ def check_fit():
     said = run('--policy', 'full', '--fit', '255TiB')
     assert re.search(r'batch (\d+) takes .*, \d+ is refused: .* more than a plan can address', said), said
     machine = os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE')
-    said = run('--model', 'llama', '--preset', 'tinyllama-1.1b', '--policy', 'full', '--fit', f'{3 * machine >> 20}MiB')
+    large = '--model', 'deepseek', '--preset', 'v3', '--dtype', 'bf16', '--policy', 'full'
+    said = run(*large, '--fit', '11.5TiB')
     assert f'not run: the process may hold {machine} bytes' in said, f'what is too large here is planned: {said}'
 
 

@@ -505,7 +505,8 @@ static void map_is_as_torchvisions(int side)
         for (int i = h0; i < h1; i++)
             for (int j = w0; j < w1; j++) sum += (double)map[(i * n + j) * CHANNELS + k / 49]; /* channels inside */
         const double want = sum / ((h1 - h0) * (w1 - w0));
-        cr_assert(fabs(got[k] - want) <= 0x1p-20 * fabs(want), "side %d, %d: %g, not %g", side, k, (double)got[k], want);
+        cr_assert(fabs(got[k] - want) <= 0x1p-20 * fabs(want), "side %d, %d: %g, not %g", side, k, (double)got[k],
+                  want);
     }
     fixture_close(&b);
 }
