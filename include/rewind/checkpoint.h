@@ -131,8 +131,8 @@ RW_API rw_tensor *ckpt_offload_at(rw_site at, rw_tape *t, rw_tensor *x);
  * and the reason - of equal regions side by side, and of equal values of one site, the first, with how many there are,
  * its bytes those of each - then the peak with the node where it occurs, what the context holds then by category, what
  * takes most of the arena, and which policies would take less, a few budgets among them: in bytes, in per cent of the
- * predicted time, as the string to use. A name of the policy's that no region has, or a tag that no value has, is warned
- * of, with those that there are. Runs nothing.
+ * predicted time, as the string to use. A name of the policy's that no region has, or a tag that no value has, is
+ * warned of, with those that there are. Runs nothing.
  * Backward begins where the last rw_backward(), ckpt_verify(), rw_forward() or rw_backward_from() on this tape
  * began, or else at the last scalar recorded. Kept is what lives from in front of that backward into it; the gradients
  * that rw_grad() recorded are in front of it.

@@ -223,8 +223,8 @@ static rw_status read_budget(struct reader *r)
     const size_t whole = strspn(begin, "0123456789");
     const size_t part = begin[whole] == '.' ? 1 + strspn(begin + whole + 1, "0123456789") : 0;
     if (!whole || part == 1)
-        return refuse(r, whole ? begin + whole + part : begin, RW_ERR_POLICY, "a size as in 1536MiB or 40%% is expected, found \"%s\"",
-                      begin);
+        return refuse(r, whole ? begin + whole + part : begin, RW_ERR_POLICY,
+                      "a size as in 1536MiB or 40%% is expected, found \"%s\"", begin);
     r->at += whole + part;
     for (unsigned i = 0; i < sizeof units / sizeof *units; i++) {
         const size_t n = strlen(units[i]);

@@ -43,8 +43,8 @@ static struct refusal read_refusal(struct fixture *b, const char *word)
                  "none it takes %%llu", word);
         cr_assert_eq(sscanf(at, form, &r.asked, &r.least, &r.none), 3, "%s", message);
     }
-    snprintf(again, sizeof again, "doesn't fit into %llu bytes; the least budget that would do is %s:%lluB%s; under none "
-             "it takes %llu", r.asked, word, r.least, r.behind, r.none);
+    snprintf(again, sizeof again, "doesn't fit into %llu bytes; the least budget that would do is %s:%lluB%s; under "
+             "none it takes %llu", r.asked, word, r.least, r.behind, r.none);
     cr_assert_str_eq(at, again);
     return r;
 }

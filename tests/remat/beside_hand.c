@@ -1,7 +1,7 @@
 /*
- * Budgets beside what people write by hand: whatever a policy by name takes, a budget of so many bytes gives a step that
- * is no slower, and the least budget is no larger. Exactly so of the forms that the planner tries itself, on any tape;
- * of the others, which are too many to be tried, nearly so.
+ * Budgets beside what people write by hand: whatever a policy by name takes, a budget of so many bytes gives a step
+ * that is no slower, and the least budget is no larger. Exactly so of the forms that the planner tries itself, on any
+ * tape; of the others, which are too many to be tried, nearly so.
  *
  *   REWIND_HAND  how many random programs (120; under AddressSanitizer 12)
  */
@@ -234,8 +234,8 @@ Test(beside_hand, little_is_better_on_random_programs, .timeout = 3600)
         close_beside(x);
     }
     if (asked)
-        fprintf(stderr, "%llu programs, %zu policies: below the least on %zu, by %.4f at most; faster on %zu, by %.4f\n",
-                (unsigned long long)programs, tried, below, most_below, faster, most_faster);
+        fprintf(stderr, "%llu programs, %zu policies: below the least on %zu, by %.4f at most; faster on %zu, by "
+                "%.4f\n", (unsigned long long)programs, tried, below, most_below, faster, most_faster);
     cr_expect(tried > 40 * programs, "%zu", tried);
     cr_expect(below * 100 <= programs && most_below <= 0.02, "%zu, %g", below, most_below);
     cr_expect(faster * 20 <= programs && most_faster <= 0.1, "%zu, %g", faster, most_faster);

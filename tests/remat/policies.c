@@ -170,8 +170,8 @@ Test(policy, a_wrong_budget_is_refused_with_its_place)
 
 /*
  * Sizes put together from parts, right and wrong ones: each is read, or refused where it goes wrong. That is its first
- * letter where that is no digit; what should be a digit behind the point; what should be a unit and the end; or the size
- * itself where it is one, but too much.
+ * letter where that is no digit; what should be a digit behind the point; what should be a unit and the end; or the
+ * size itself where it is one, but too much.
  */
 static void check_size(const char *word, const char *front, const char *whole, const char *part, const char *more,
                        const char *unit)
