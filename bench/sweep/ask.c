@@ -63,9 +63,11 @@ static rw_status try_size(struct search *s, int x, enum fit *ret)
     if (opened && status && status != RW_ERR_BUDGET && (s->most || status == RW_ERR_SHAPE)) return refuse(s, x, ret);
     if (status == RW_ERR_BUDGET) {
         rw_error_clear(s->run.m.ctx);
+        *ret = strchr(s->policy, '%') && p.least_bytes <= s->o->fit ? TOO_SMALL : TOO_LARGE;
+        const bool known = s->above.total_bytes || s->above.least_bytes > s->o->fit;
+        if (*ret == TOO_SMALL && known) return RW_OK; /* what takes too much is the better answer */
         s->above = (rw_prediction){ .least_bytes = p.least_bytes };
         s->tried = x, s->refused[0] = '\0';
-        *ret = strchr(s->policy, '%') && p.least_bytes <= s->o->fit ? TOO_SMALL : TOO_LARGE;
         return RW_OK;
     }
     *ret = !status && p.total_bytes <= s->o->fit ? FITS : TOO_LARGE;

@@ -134,6 +134,10 @@ def check_fit_of_images(costs):
     assert re.search(r'^none +batch (\d+) takes', said, re.M) and 'no variance' not in said, said
     said = run('--model', 'vgg16', '--seq', '16', '--policy', 'none', '--fit', '4MiB', *costs, status=2)
     assert 'a window of 2, x has 1' in said, f'what no batch mends is said: {said}'
+    shares = '--policy', 'budget:60% budget:1%'
+    said = run('--model', 'vgg16', '--seq', '32', *shares, '--fit', '24MiB', *costs, status=1)
+    takes = re.findall(r' nothing fits: batch \d+ takes (?:at least )?(\d+) of 25165824 bytes', said)
+    assert len(takes) == 2 and all(int(x) > 25165824 for x in takes), f'a share too small for one is no reason: {said}'
 
 
 def check_fit_of_totals(out, costs):
