@@ -63,7 +63,8 @@ RW_API rw_status ckpt_end_at(rw_site at, rw_tape *t);
  * the first call that plans a step (rw_backward, ckpt_verify, ckpt_explain, ...), because an op of the caller's own
  * may be recorded after this call.
  * A budget holds, or the first call that plans a step fails with RW_ERR_BUDGET before anything runs; the message names
- * the least budget that would do, in bytes.
+ * the least budget that would do, in bytes. The budget stays, and what is called next fails alike, until there is
+ * another policy.
  * @return RW_OK; RW_ERR_POLICY with the position of the mistake, and the old policy stays; RW_ERR_UNSUPPORTED for
  *         budget: with +offload:NAME, which reads like the rest, but is not in this version.
  */
