@@ -1,9 +1,10 @@
 /**
- * rewind/norm.h - normalisation of images: by batch, by group of channels, by channel. That of rows (rw_layernorm(),
- * rw_rmsnorm()) is in rewind/ops.h.
+ * rewind/norm.h - normalisation of what has channels: by batch, by group of channels, by channel. That of rows
+ * (rw_layernorm(), rw_rmsnorm()) is in rewind/ops.h.
  *
- * x is [n, c, h, w], in the order of rewind/conv.h, or [n, c]; weight and bias are [c], all of one floating-point type,
- * or RW_NONE: ones and zeros, PyTorch's affine=False.
+ * x is [n, c] or [n, c, ...]: sequences [n, c, l], images [n, c, h, w] in the order of rewind/conv.h, volumes, up to
+ * RW_MAX_RANK axes, of any extents, 0 too; weight and bias are [c], all of one floating-point type, or RW_NONE: ones
+ * and zeros, PyTorch's affine=False. What has four axes or more and lies channels last comes out so, too.
  * Statistics are computed and kept in float32, of float64 in float64: 2 numbers for each channel or group; beside them
  * backward reads x again. Where the squares of a channel or group sum up to more than that type has numbers for, beyond
  * some 1e19 for an element or 1e154, the variance is NaN, and so are results, gradients and running statistics made of
@@ -48,7 +49,8 @@ typedef struct rw_batchnorm_params {
  * With `relu` and `add` these are the bytes, and the gradients' bytes, of rw_relu() of rw_add() of the two, in one pass
  * over memory in place of three, when it is made again for backward too. relu's own backward reads the result where
  * something was added; else it reads what there is already, and is a part of batchnorm's.
- * Errors: RW_ERR_SHAPE also for a batch with fewer than two elements of a channel; RW_ERR_ARGUMENT for running
+ * A batch of no elements leaves them as they are.
+ * Errors: RW_ERR_SHAPE also for a batch with one element of a channel; RW_ERR_ARGUMENT for running
  * statistics that are missing or no buffers, eps below 0, a momentum outside of 0 to 1 or beside `batches`, and what
  * that is if not what it says; RW_ERR_DTYPE.
  */
@@ -64,7 +66,10 @@ RW_API rw_tensor *rw_group_norm_at(rw_site at, rw_tape *t, rw_tensor *x, int gro
                                    double eps);
 #define rw_group_norm(...) rw_group_norm_at(RW_HERE, __VA_ARGS__)
 
-/** The same by the mean and variance of each image's channels, PyTorch's instance_norm. */
+/**
+ * The same by the mean and variance of each image's channels, PyTorch's instance_norm. x is [n, c, ...].
+ * Errors: RW_ERR_SHAPE also for one element of a channel; RW_ERR_DTYPE.
+ */
 RW_API rw_tensor *rw_instance_norm_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *weight, rw_tensor *bias,
                                       double eps);
 #define rw_instance_norm(...) rw_instance_norm_at(RW_HERE, __VA_ARGS__)

@@ -6,24 +6,32 @@
 bool rw_lies_channels_last(const rw_tensor *x)
 {
     const rw_layout *const l = rw_tensor_layout(x);
-    if (!l || l->rank != 4 || l->dense) return false;
-    const int64_t c = l->stride[1], w = l->stride[3], h = l->stride[2], n = l->stride[0];
-    return c == 1 && w >= l->dim[1] && h >= w && n >= h;
+    if (!l || l->rank < 4 || l->dense || l->stride[1] != 1) return false;
+    if (l->stride[l->rank - 1] < l->dim[1] || l->stride[0] < l->stride[2]) return false;
+    for (int i = 2; i < l->rank - 1; i++)
+        if (l->stride[i] < l->stride[i + 1]) return false;
+    return true;
 }
 
-static rw_tensor *turned(rw_site at, rw_tape *t, rw_tensor *x, const int *axes)
+int rw_axis_inside(int axis, int rank)
 {
-    return rw_permute_at(at, t, x, axes);
+    return axis == 0 ? 0 : axis == 1 ? rank - 1 : axis - 1;
 }
 
 rw_tensor *rw_channels_inside_at(rw_site at, rw_tape *t, rw_tensor *x)
 {
-    return turned(at, t, x, (const int[]){ 0, 2, 3, 1 });
+    const int rank = rw_tensor_shape(x).rank;
+    int from[RW_MAX_RANK] = { 0 };
+    for (int i = 0; i < rank; i++) from[rw_axis_inside(i, rank)] = i;
+    return rw_permute_at(at, t, x, from);
 }
 
 rw_tensor *rw_channels_outside_at(rw_site at, rw_tape *t, rw_tensor *x)
 {
-    return turned(at, t, x, (const int[]){ 0, 3, 1, 2 });
+    const int rank = rw_tensor_shape(x).rank;
+    int from[RW_MAX_RANK] = { 0 };
+    for (int i = 0; i < rank; i++) from[i] = rw_axis_inside(i, rank);
+    return rw_permute_at(at, t, x, from);
 }
 
 bool rw_any_lies_channels_last(rw_tensor *const *in, int n)
@@ -32,7 +40,7 @@ bool rw_any_lies_channels_last(rw_tensor *const *in, int n)
     if (!in || n > RW_OP_MAX_OPERANDS) return false; /* rw_apply() says so */
     for (int i = 0; i < n; i++) {
         const rw_layout *const l = rw_tensor_layout(in[i]);
-        if (!l || l->rank != 4) return false;
+        if (!l || l->rank < 4 || l->rank != rw_tensor_layout(in[0])->rank) return false;
         some |= rw_lies_channels_last(in[i]);
     }
     return some;

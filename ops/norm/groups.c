@@ -21,7 +21,7 @@ static rw_status check_image(rw_op_call *call, int at, struct rw_groups *ret)
     const struct rw_groups_attrs *const a = call->attrs;
     const rw_layout *const x = call->in[at].layout;
     RW_CHECK(rw_want_float(call, at));
-    if (x->rank != 4 && x->rank != 2) return rw_op_error(call, RW_ERR_SHAPE, "x needs four axes or two");
+    if (x->rank < 2) return rw_op_error(call, RW_ERR_SHAPE, "x needs two axes");
     if (!(a->eps >= 0 && isfinite(a->eps))) return rw_op_error(call, RW_ERR_ARGUMENT, "eps %g", a->eps);
     int64_t c = rw_groups_channels(x);
     for (int i = at + 1; i <= at + a->more; i++) {
@@ -66,8 +66,8 @@ static rw_status check_forward(rw_op_call *call)
     if (call->n_inputs > rw_groups_added(&g)) RW_CHECK(rw_want_same_dtype(call, 0, rw_groups_added(&g)));
     RW_CHECK(rw_op_output(call, 0, call->in[0].dtype, y));
     if (g.given) return want_statistics(call, weight + 2, &g);
-    if (!a->groups && g.rows < 2)
-        return rw_op_error(call, RW_ERR_SHAPE, "%lld elements of a channel have no variance", (long long)g.rows);
+    if (!a->groups && g.rows == 1)
+        return rw_op_error(call, RW_ERR_SHAPE, "1 element of a channel has no variance");
     for (int i = 1; i < 3; i++)
         RW_CHECK(rw_op_output(call, i, rw_groups_wide(call->in[0].dtype), RW_SHAPE(g.segments * g.groups)));
     return RW_OK;
@@ -278,12 +278,12 @@ FORWARD(instance_norm, 3, 3, remake)
 
 /* ---- public functions ---- */
 
-static bool is_image(rw_site at, rw_tape *t, rw_tensor *x, const char *name)
+static bool has_channels(rw_site at, rw_tape *t, rw_tensor *x, const char *name)
 {
     if (!rw_operand_check(at, t, x, name, "x")) return false;
     const int rank = rw_tensor_shape(x).rank;
-    if (rank == 4 || rank == 2) return true;
-    rw_refuse_at(at, t, RW_ERR_SHAPE, "%s: x of rank %d needs four axes or two", name, rank);
+    if (rank >= 2) return true;
+    rw_refuse_at(at, t, RW_ERR_SHAPE, "%s: x of rank %d, needs [n, c] or [n, c, ...]", name, rank);
     return false;
 }
 
@@ -294,10 +294,10 @@ static rw_tensor *vector_or(rw_site at, rw_tape *t, rw_tensor *vector, const rw_
     return rw_fill_at(at, t, rw_tensor_dtype(x), RW_SHAPE(rw_tensor_shape(x).dim[1]), value);
 }
 
-/* An image as the kernels take it; [n, c] as it is. */
+/* x as the kernels take it; [n, c] is so already. */
 static rw_tensor *inside(rw_site at, rw_tape *t, rw_tensor *x)
 {
-    return rw_tensor_shape(x).rank == 4 ? rw_channels_inside_at(at, t, x) : x;
+    return rw_tensor_shape(x).rank > 2 ? rw_channels_inside_at(at, t, x) : x;
 }
 
 /* What is recorded of in[0], which is inside, or the first of several pieces. */
@@ -305,7 +305,7 @@ static rw_tensor *apply(rw_site at, rw_tape *t, const rw_op_def *op, rw_tensor *
                         const struct rw_groups_attrs *a, rw_tensor **out)
 {
     rw_tensor *const y = rw_apply_at(at, t, op, in, n, a, sizeof *a, out);
-    return y && rw_tensor_shape(y).rank == 4 ? rw_channels_outside_at(at, t, y) : y;
+    return y && rw_tensor_shape(y).rank > 2 ? rw_channels_outside_at(at, t, y) : y;
 }
 
 /* What is wrong with the number of batches, if anything is. */
@@ -365,7 +365,7 @@ rw_tensor *rw_batchnorm_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *weig
 {
     static const rw_batchnorm_params defaults;
     const rw_batchnorm_params *const p = params ? params : &defaults;
-    if (!is_image(at, t, x, "batchnorm") || !statistics_are_sound(at, t, mean, var, p)) return NULL;
+    if (!has_channels(at, t, x, "batchnorm") || !statistics_are_sound(at, t, mean, var, p)) return NULL;
     if (!addend_is_sound(at, t, x, p->add)) return NULL;
     struct rw_groups_attrs a = { .eps = rw_constant(x, p->eps != 0 ? p->eps : 1e-5), .given = p->evaluate,
                                  .relu = p->relu };
@@ -378,7 +378,8 @@ rw_tensor *rw_batchnorm_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *weig
     if (p->add && p->add != rw_none()) in[n++] = inside(at, t, p->add);
     rw_tensor *y = apply(at, t, p->evaluate ? &rw_op_batchnorm_eval : &rw_op_batchnorm, in, n, &a, out);
     const int64_t rows = rw_shape_numel(s) / (s.dim[1] ? s.dim[1] : 1);
-    if (y && !p->evaluate && mean != rw_none() && !update(at, t, out, mean, var, p, rows)) y = NULL;
+    const bool moves = !p->evaluate && mean != rw_none() && rows; /* a batch of nothing says nothing of them */
+    if (y && moves && !update(at, t, out, mean, var, p, rows)) y = NULL;
     return rw_composite_end(&c, y);
 }
 
@@ -396,7 +397,7 @@ static rw_tensor *of_images(rw_site at, rw_tape *t, const rw_op_def *op, rw_tens
 rw_tensor *rw_group_norm_at(rw_site at, rw_tape *t, rw_tensor *x, int groups, rw_tensor *weight, rw_tensor *bias,
                             double eps)
 {
-    if (!is_image(at, t, x, "group_norm")) return NULL;
+    if (!has_channels(at, t, x, "group_norm")) return NULL;
     if (groups < 1) {
         rw_refuse_at(at, t, RW_ERR_ARGUMENT, "group_norm: %d groups", groups);
         return NULL;
@@ -406,7 +407,16 @@ rw_tensor *rw_group_norm_at(rw_site at, rw_tape *t, rw_tensor *x, int groups, rw
 
 rw_tensor *rw_instance_norm_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *weight, rw_tensor *bias, double eps)
 {
-    if (!is_image(at, t, x, "instance_norm")) return NULL;
-    const int64_t c = rw_tensor_shape(x).dim[1];
+    if (!rw_operand_check(at, t, x, "instance_norm", "x")) return NULL;
+    const rw_shape s = rw_tensor_shape(x);
+    int64_t pixels = s.rank > 2 ? 1 : 0;
+    for (int i = 2; i < s.rank; i++) pixels *= s.dim[i];
+    if (s.rank < 3 || pixels == 1) {
+        rw_refuse_at(at, t, RW_ERR_SHAPE, s.rank < 3 ? "instance_norm: x of rank %d, needs [n, c, ...]"
+                                                     : "instance_norm: x of rank %d has 1 element of each channel, "
+                                                       "which has no variance", s.rank);
+        return NULL;
+    }
+    const int64_t c = s.dim[1];
     return of_images(at, t, &rw_op_instance_norm, x, c ? c : 1, weight, bias, eps);
 }

@@ -1,10 +1,10 @@
 /*
  * What the checks and kernels of batchnorm, group_norm and instance_norm share. C11 and C++17.
  *
- * x lies channels last and dense: segments x rows x channels, and neighbouring channels form groups. Statistics are
- * those of a group within a segment: of batchnorm the whole batch is one segment and each channel a group; of the
- * others each image is a segment. Mean and variance are float32, of float64 float64: [segments * groups]. They are
- * kept, x is read again.
+ * x, of any rank from 2 on, lies channels last and dense: segments x rows x channels, and neighbouring channels form
+ * groups. Statistics are those of a group within a segment: of batchnorm the whole batch is one segment and each channel
+ * a group; of the others each image is a segment. Mean and variance are float32, of float64 float64:
+ * [segments * groups]. They are kept, x is read again.
  *
  * Rows of a segment are cut into blocks by the shape. A block has a mean and a sum of squares around it for each
  * channel, and these are merged in order.

@@ -248,9 +248,9 @@ const rw_op_def rw_op_concat = { .name = "concat",
 
 rw_tensor *rw_concat_at(rw_site at, rw_tape *t, rw_tensor *const *x, int n, int axis)
 {
-    static const int inside_axis[] = { 0, 3, 1, 2 };
     struct rw_concat_attrs a = { axis };
-    if (axis >= -4 && axis < 4 && rw_any_lies_channels_last(x, n)) a.axis = inside_axis[axis < 0 ? axis + 4 : axis];
+    const int rank = rw_any_lies_channels_last(x, n) ? rw_tensor_shape(x[0]).rank : 0;
+    if (axis >= -rank && axis < rank) a.axis = rw_axis_inside(axis < 0 ? axis + rank : axis, rank);
     return rw_apply_in_order_at(at, t, &rw_op_concat, x, n, &a, sizeof a);
 }
 

@@ -83,4 +83,16 @@ def of_rows(mean):
 case("layernorm_plain", lambda x: F.layer_norm(x, x.shape[-1:], eps=EPS), [normal(2, 3, 37)], sizes=of_rows(True))
 case("rmsnorm_plain", lambda x: F.rms_norm(x, x.shape[-1:], eps=EPS), [normal(2, 3, 37)], sizes=of_rows(False))
 
+
+GROUP = lambda x, w, b: F.group_norm(x, 2, w, b, EPS)
+INSTANCE = lambda x, w, b: F.instance_norm(x, weight=w, bias=b, eps=EPS)
+norm("batchnorm.sequence", (4, 6, 7), batch, 0)
+norm("batchnorm.volume", (2, 6, 2, 3, 4), batch, 0)
+case("batchnorm_eval.volume", given, [normal(2, 5, 3, 2, 3), normal(5), normal(5)], sizes=given_sizes)
+for variant, shape in [("flat", (5, 12)), ("sequence", (3, 6, 11)), ("volume", (2, 6, 3, 2, 4)),
+                       ("six_axes", (2, 4, 3, 2, 1, 4))]:
+    norm("group_norm." + variant, shape, GROUP, 2)
+norm("instance_norm.sequence", (3, 5, 8), INSTANCE, 5)
+norm("instance_norm.volume", (2, 3, 2, 4, 3), INSTANCE, 3)
+
 write(__file__)

@@ -397,6 +397,23 @@ static void refuses(struct model *m, rw_tensor *y, rw_status status, const char 
     rw_error_clear(m->b.ctx);
 }
 
+/* As PyTorch 2.15 has it: no batch, no word about what all batches are like. */
+Test(ops_batchnorm, an_empty_batch_moves_no_running_statistics)
+{
+    struct model m = open_model(RW_F32, 1, "full");
+    rw_init_constant(m.mean, 0.5), rw_init_constant(m.var, 2);
+    float mean[C], var[C];
+    rw_tensor *const x = rw_require_grad(m.b.t, rw_input(m.b.t, RW_F32, RW_SHAPE(0, C, 3), NULL));
+    rw_tensor *const y = rw_batchnorm(m.b.t, x, m.weight, m.bias, m.mean, m.var, NULL);
+    cr_assert_not_null(y, "%s", rw_error_message(m.b.ctx));
+    cr_assert_eq(rw_backward(m.b.t, rw_sum(m.b.t, y, RW_ALL_AXES, false)), RW_OK, "%s", rw_error_message(m.b.ctx));
+    rw_tape_reset(m.b.t);
+    cr_assert_eq(rw_read(m.b.t, m.mean, mean, sizeof mean), RW_OK);
+    cr_assert_eq(rw_read(m.b.t, m.var, var, sizeof var), RW_OK);
+    for (int c = 0; c < C; c++) cr_expect(mean[c] == 0.5F && var[c] == 2, "%d: %g, %g", c, mean[c], var[c]);
+    fixture_close(&m.b);
+}
+
 Test(ops_batchnorm, mistakes_are_named_and_leave_nothing)
 {
     struct model m = open_model(RW_F32, 1, "none");
@@ -404,6 +421,7 @@ Test(ops_batchnorm, mistakes_are_named_and_leave_nothing)
     rw_tensor *const x = rw_input(t, RW_F32, RW_SHAPE(2, C, 3, 3), NULL);
     rw_tensor *const one = rw_input(t, RW_F32, RW_SHAPE(1, C, 1, 1), NULL);
     rw_tensor *const rows = rw_input(t, RW_F32, RW_SHAPE(2, C, 3), NULL);
+    rw_tensor *const flat = rw_input(t, RW_F32, RW_SHAPE(2, C), NULL);
     rw_tensor *const v = rw_input(t, RW_F32, RW_SHAPE(5), NULL);
     rw_tensor *const narrow = rw_buffer(m.b.ctx, "narrow", RW_BF16, RW_SHAPE(C));
     rw_tensor *const other = rw_buffer(m.b.ctx, "other", RW_F32, RW_SHAPE(C + 1));
@@ -422,8 +440,8 @@ Test(ops_batchnorm, mistakes_are_named_and_leave_nothing)
     refuses(&m, BN(x, narrow, narrow, .eps = 1), RW_ERR_DTYPE, "batchnorm", n);
     refuses(&m, BN(x, m.mean, m.var, .momentum = 2), RW_ERR_ARGUMENT, "the momentum is not between 0 and 1", n);
     refuses(&m, BN(x, m.mean, m.var, .eps = -1), RW_ERR_ARGUMENT, "eps -1", n);
-    refuses(&m, BN(one, m.mean, m.var, .eps = 1), RW_ERR_SHAPE, "1 elements of a channel have no variance", n);
-    refuses(&m, BN(rows, m.mean, m.var, .eps = 1), RW_ERR_SHAPE, "batchnorm: x of rank 3", n);
+    refuses(&m, BN(one, m.mean, m.var, .eps = 1), RW_ERR_SHAPE, "1 element of a channel has no variance", n);
+    refuses(&m, BN(v, m.mean, m.var, .eps = 1), RW_ERR_SHAPE, "batchnorm: x of rank 1", n);
     refuses(&m, BN(x, m.mean, m.var, .add = rows), RW_ERR_SHAPE, "batchnorm: what is added has not x's shape", n);
     refuses(&m, BN(x, m.mean, m.var, .add = half), RW_ERR_DTYPE, "batchnorm", n);
     refuses(&m, BN(x, m.mean, m.var, .add = foreign), RW_ERR_ARGUMENT, "add is not a value of this tape", n);
@@ -432,7 +450,9 @@ Test(ops_batchnorm, mistakes_are_named_and_leave_nothing)
     refuses(&m, rw_batchnorm(t, NULL, m.weight, m.bias, m.mean, m.var, NULL), RW_ERR_ARGUMENT, "x is NULL", n);
     refuses(&m, rw_group_norm(t, x, 2, m.weight, m.bias, 1), RW_ERR_ARGUMENT, "2 groups of 19 channels", n);
     refuses(&m, rw_group_norm(t, x, 0, m.weight, m.bias, 1), RW_ERR_ARGUMENT, "group_norm: 0 groups", n);
-    refuses(&m, rw_instance_norm(t, rows, m.weight, m.bias, 1), RW_ERR_SHAPE, "instance_norm: x of rank 3", n);
+    refuses(&m, rw_group_norm(t, v, 1, RW_NONE, RW_NONE, 1), RW_ERR_SHAPE, "group_norm: x of rank 1", n);
+    refuses(&m, rw_instance_norm(t, flat, m.weight, m.bias, 1), RW_ERR_SHAPE, "instance_norm: x of rank 2", n);
+    refuses(&m, rw_instance_norm(t, one, m.weight, m.bias, 1), RW_ERR_SHAPE, "1 element of each channel", n);
     rw_tensor *const several = rw_buffer(m.b.ctx, "several", RW_F32, RW_SHAPE(2));
     rw_tensor *const wide = rw_buffer(m.b.ctx, "wide", RW_F64, RW_SCALAR);
     rw_tensor *const batches = rw_buffer(m.b.ctx, "batches", RW_F32, RW_SCALAR);

@@ -152,6 +152,22 @@ static rw_tensor *block(struct fixture *b, rw_tensor *x, rw_tensor *w)
     return rw_relu(b->t, rw_add(b->t, x, rw_conv2d(b->t, h, w, RW_NONE, &same)));
 }
 
+/* relu(x + relu(batchnorm(x))) of volumes: as images, in the order of their memory. */
+Test(ops_conv, a_chain_of_volumes_is_never_turned)
+{
+    struct fixture b = fixture_open(1, 2);
+    rw_tensor *x = rw_permute(b.t, param(b.ctx, "x", RW_F32, RW_SHAPE(2, 5, 7, 3, 6)), (const int[]){ 0, 4, 1, 2, 3 });
+    for (int i = 0; i < 2; i++) {
+        rw_tensor *const h = rw_relu(b.t, rw_batchnorm(b.t, x, RW_NONE, RW_NONE, RW_NONE, RW_NONE, NULL));
+        x = rw_concat(b.t, (rw_tensor *[]){ rw_relu(b.t, rw_add(b.t, x, h)), h }, 2, -4);
+        cr_assert_eq(rw_tensor_layout(x)->stride[1], 1);
+    }
+    cr_assert(rw_shape_equal(rw_tensor_shape(x), RW_SHAPE(2, 24, 5, 7, 3)));
+    cr_assert_not(was_recorded(&b, "contiguous"));
+    cr_assert_eq(rw_backward(b.t, loss_of(b.t, x)), RW_OK, "%s", rw_error_message(b.ctx));
+    fixture_close(&b);
+}
+
 Test(ops_conv, a_residual_chain_is_never_turned)
 {
     struct fixture b = fixture_open(1, 2);

@@ -25,6 +25,7 @@ static const rw_dtype types[] = { RW_F64, RW_F32, RW_BF16, RW_F16 };
 
 struct form {
     int64_t n, side, widths[PIECES]; /* side 0: [n, c] */
+    bool volumes;                    /* with one axis more */
     bool relu, adds, evaluates;
     bool raised; /* in a recipe: pieces of 16 bits are cast to float32 */
     bool whole;  /* the concatenations have names */
@@ -51,11 +52,14 @@ static rw_tensor *piece(struct layers *l, const struct form *f, rw_dtype dtype, 
 {
     char name[32];
     snprintf(name, sizeof name, "%s.%d", kind, i);
-    const rw_shape shape = f->side ? RW_SHAPE(f->n, f->side, f->side + 1, c) : RW_SHAPE(f->n, c);
+    const rw_shape shape = !f->side     ? RW_SHAPE(f->n, c)
+                           : f->volumes ? RW_SHAPE(f->n, f->side, 2, f->side + 1, c)
+                                        : RW_SHAPE(f->n, f->side, f->side + 1, c);
     rw_tensor *const leaf = rw_param(l->b.ctx, name, dtype, shape);
     rw_init_normal(leaf, 0.5, 1 + i);
     if (*kind == 'x') l->leaf[i] = leaf;
-    return rw_scale(l->b.t, f->side ? rw_permute(l->b.t, leaf, (const int[]){ 0, 3, 1, 2 }) : leaf, 0.5);
+    const int last = shape.rank - 1, turn[] = { 0, last, 1, 2, 3 };
+    return rw_scale(l->b.t, f->side ? rw_permute(l->b.t, leaf, turn) : leaf, 0.5);
 }
 
 static rw_tensor *norm(struct layers *l, const struct form *f, int i, int64_t c)
@@ -160,6 +164,8 @@ static const struct form forms[] = {
     { .n = 2, .side = 18, .widths = { 32, 64, 16 }, .groups = 16 },
     { .n = 2, .side = 6, .widths = { 8, 0, 16 }, .groups = 1, .raised = true },
     { .n = 3, .side = 5, .widths = { 5, 17, 1 }, .groups = -1 },
+    { .n = 2, .side = 5, .widths = { 19, 8, 6 }, .relu = true, .adds = true, .volumes = true },
+    { .n = 2, .side = 4, .widths = { 4, 20, 8 }, .groups = 4, .volumes = true },
 };
 
 Test(ops_joined, a_norm_of_pieces_has_the_bytes_of_that_of_the_whole)

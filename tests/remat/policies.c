@@ -327,7 +327,7 @@ static void record_every_op(rw_tape *t, rw_tensor *x, rw_tensor *state)
     rw_logical_not(t, truth), rw_logical_and(t, truth, truth), rw_logical_or(t, truth, truth);
     rw_where(t, truth, x, x), rw_masked_fill(t, x, truth, 1), rw_clamp(t, x, 0, 1), rw_eq_scalar(t, x, 1);
     rw_batchnorm(t, x, v, v, RW_NONE, RW_NONE, NULL), rw_group_norm(t, x, 1, v, v, 1);
-    rw_instance_norm(t, x, v, v, 1);
+    rw_instance_norm(t, q, RW_NONE, RW_NONE, 1);
     rw_conv2d(t, q, q, RW_NONE, NULL), rw_conv_transpose2d(t, q, q, RW_NONE, NULL);
     rw_zeros(t, RW_F32, RW_SHAPE(2)), rw_arange(t, RW_F32, 0, 2, 1), rw_one_hot(t, index, 3, RW_F32);
     rw_select(t, x, 0, 0), rw_unsqueeze(t, x, 0), rw_unfold(t, x, 0, 1, 1), rw_roll(t, x, 1, 0), rw_flip(t, x, 0);

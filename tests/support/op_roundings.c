@@ -137,7 +137,9 @@ void op_count_conv(struct op_case *c)
 void op_count_groups(struct op_case *c)
 {
     const rw_shape x = c->in[0].shape;
-    const int pixels = x.rank == 4 ? (int)(x.dim[2] * x.dim[3]) : 1, rows = pixels * (int)x.dim[0];
+    int pixels = 1;
+    for (int i = 2; i < x.rank; i++) pixels *= (int)x.dim[i];
+    const int rows = pixels * (int)x.dim[0];
     const int n = c->build == op_build_group_norm      ? pixels * quotient(x.dim[1], c->axis)
                   : c->build == op_build_instance_norm ? pixels
                                                        : rows;

@@ -150,14 +150,20 @@ void op_sizes_groups(rw_tape *t, const struct op_case *c, rw_tensor **x, rw_tens
 {
     (void)y;
     const rw_shape s = rw_tensor_shape(x[0]), vector = RW_SHAPE(s.dim[1]);
-    const bool image = s.rank == 4, batch = c->build == op_build_batchnorm || c->build == op_build_batchnorm_eval;
-    const int64_t pixels = image ? s.dim[2] * s.dim[3] : 1, groups = c->build == op_build_group_norm ? c->axis
-                                                                                                    : s.dim[1];
+    const bool batch = c->build == op_build_batchnorm || c->build == op_build_batchnorm_eval;
+    const int64_t groups = c->build == op_build_group_norm ? c->axis : s.dim[1];
+    int64_t pixels = 1;
+    rw_shape last = s; /* channels last */
+    int in[RW_MAX_RANK] = { 0 }, out[RW_MAX_RANK] = { 0 };
+    for (int i = 0; i < s.rank; i++) {
+        const int at = i > 1 ? i - 1 : i ? s.rank - 1 : 0;
+        in[at] = i, out[i] = at, last.dim[at] = s.dim[i];
+        if (i > 1) pixels *= s.dim[i];
+    }
     const rw_shape row = RW_SHAPE(groups, groups ? s.dim[1] / groups : 1);
     const rw_shape cut = RW_SHAPE(batch ? 1 : s.dim[0], batch ? s.dim[0] * pixels : pixels, groups, row.dim[1]);
-    const int in[] = { 0, 2, 3, 1 }, out[] = { 0, 3, 1, 2 };
-    rw_tensor *const inside = rw_reshape(t, image ? rw_permute(t, x[0], in) : x[0], cut);
-    rw_tensor *const up = absolute(t, rw_reshape(t, image ? rw_permute(t, w, in) : w, cut));
+    rw_tensor *const inside = rw_reshape(t, rw_permute(t, x[0], in), cut);
+    rw_tensor *const up = absolute(t, rw_reshape(t, rw_permute(t, w, in), cut));
     rw_tensor *const one = rw_full(t, RW_F64, row, 1), *const size = absolute(t, inside);
     rw_tensor *const gain = c->n > 1 ? absolute(t, rw_reshape(t, x[1], row)) : one;
     rw_tensor *mean = rw_mean(t, inside, RW_AXES(1, 3), true), *of_size = rw_mean(t, size, RW_AXES(1, 3), true);
@@ -177,9 +183,7 @@ void op_sizes_groups(rw_tape *t, const struct op_case *c, rw_tensor **x, rw_tens
     m[1] = rw_mul(t, r, given ? h : rw_add(t, h, means));
     if (c->n > 1) m[2] = rw_reshape(t, rw_sum_to(t, rw_mul(t, up, xh), row), vector);
     if (c->n > 2) m[3] = rw_reshape(t, rw_sum_to(t, up, row), vector);
-    for (int i = 0; i < 2; i++)
-        m[i] = image ? rw_permute(t, rw_reshape(t, m[i], RW_SHAPE(s.dim[0], s.dim[2], s.dim[3], s.dim[1])), out)
-                     : rw_reshape(t, m[i], s);
+    for (int i = 0; i < 2; i++) m[i] = rw_permute(t, rw_reshape(t, m[i], last), out);
 }
 
 void op_sizes_softmax(rw_tape *t, const struct op_case *c, rw_tensor **x, rw_tensor *w, rw_tensor *y, rw_tensor **m)

@@ -1,4 +1,4 @@
-/* Normalisation of images and of [n, c]: by batch, with given statistics, by group, by channel. */
+/* Normalisation of what has channels in axis 1: by batch, with given statistics, by group, by channel. */
 #include "support/cases/cases.h"
 #include "support/op_builds.h"
 #include "support/op_roundings.h"
@@ -14,7 +14,11 @@ void op_cases_groups(void)
         { { S(2, 8, 5, 3), OP_SLICED, 0 }, 4 },  { { S(4, 66, 2, 2), OP_CUT, 0 }, 3 },
         { { S(3, 6, 3, 4), OP_EXPANDED, 0 }, 2 }, { { S(9, 12), 0, 0 }, 3 },
         { { S(6, 5), OP_TURNED, 0 }, 1 },        { { S(4, 40, 30, 30), 0, 0 }, 8 },
-        { { S(70, 3, 50, 2), 0, 0 }, 1 },
+        { { S(70, 3, 50, 2), 0, 0 }, 1 },        { { S(3, 8, 21), 0, 0 }, 2 },
+        { { S(4, 5, 7), OP_TURNED, 0 }, 5 },     { { S(3, 6, 2, 3, 4), 0, 0 }, 3 },
+        { { S(2, 3, 4, 2, 5), OP_MIDDLE, 0 }, 1 }, { { S(2, 4, 1, 3, 2, 2), OP_SLICED, 0 }, 2 },
+        { { S(2, 20, 2, 1, 2, 1, 2, 3), 0, 0 }, 4 }, { { S(3, 4, 0), 0, 0 }, 2 },
+        { { S(0, 4, 3, 2, 3), 0, 0 }, 4 },
         { { S(0, 4, 3, 3), 0, 0 }, 2 },          { { S(3, 0, 4, 5), 0, 0 }, 1 },
         { { S(3, 4, 0, 5), 0, 0 }, 2 },          { { S(0, 6), 0, 0 }, 3 },
     };
@@ -26,7 +30,6 @@ void op_cases_groups(void)
             const rw_shape s = all[i].x.shape;
             const int form = kind % 4;
             if (form == 3 && s.rank == 2) continue; /* one element has no variance */
-            if (form == 0 && rw_shape_numel(s) == 0 && s.dim[1]) continue; /* nor has none of a batch */
             struct op_case *const c = op_case_next(OP_NORMS, builds[form], op_sizes_groups, kind > 3 ? 1 : 3);
             c->in[0] = all[i].x;
             c->in[1].shape = c->in[2].shape = S(s.dim[1]);
