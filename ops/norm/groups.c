@@ -121,15 +121,15 @@ static struct rw_groups groups_of(const rw_op_call *call)
 static size_t workspace(const rw_op_call *call)
 {
     const struct rw_groups g = groups_of(call);
-    const int64_t numbers = rw_groups_workspace(&g, RW_GROUPS_LINES, !g.given);
-    return (size_t)numbers * rw_dtype_size(rw_groups_wide(call->in[0].dtype));
+    const int64_t size = (int64_t)rw_dtype_size(rw_groups_wide(call->in[0].dtype));
+    return (size_t)rw_groups_workspace(&g, RW_GROUPS_LINES, !g.given, size);
 }
 
 static size_t workspace_backward(const rw_op_call *call)
 {
     const struct rw_groups g = groups_of(call);
-    const int64_t numbers = rw_groups_workspace(&g, g.relu ? RW_GROUPS_LINES_OF_RELU : RW_GROUPS_LINES, true);
-    return (size_t)numbers * rw_dtype_size(rw_groups_wide(call->in[0].dtype));
+    const int64_t size = (int64_t)rw_dtype_size(rw_groups_wide(call->in[0].dtype));
+    return (size_t)rw_groups_workspace(&g, g.relu ? RW_GROUPS_LINES_OF_RELU : RW_GROUPS_LINES, true, size);
 }
 
 RW_DECLARE_KERNELS(rw_groups)

@@ -2,12 +2,13 @@
  * What the checks and kernels of batchnorm, group_norm and instance_norm share. C11 and C++17.
  *
  * x, of any rank from 2 on, lies channels last and dense: segments x rows x channels, and neighbouring channels form
- * groups. Statistics are those of a group within a segment: of batchnorm the whole batch is one segment and each channel
- * a group; of the others each image is a segment. Mean and variance are float32, of float64 float64:
+ * groups. Statistics are those of a group within a segment: of batchnorm the whole batch is one segment and each
+ * channel a group; of the others each image is a segment. Mean and variance are float32, of float64 float64:
  * [segments * groups]. They are kept, x is read again.
  *
  * Rows of a segment are cut into blocks by the shape. A block has a mean and a sum of squares around it for each
- * channel, and these are merged in order.
+ * channel, in double, and these are merged in order: what a sum of so many numbers loses is less than what its last
+ * rounding takes, and a variance far from 0 keeps its digits.
  *
  * x may come in pieces, each of some of the channels and dense: those of a concatenation, which then nobody has to make
  * or to keep (ops/shape/joined.h). A group may reach over several. No byte depends on where x is cut.
@@ -42,6 +43,7 @@ struct rw_groups {
 
 #define RW_GROUPS_BLOCK 32768 /* elements of a block, about */
 #define RW_GROUPS_ROWS_LEAST 8
+#define RW_GROUPS_RUN 8 /* rows whose sum is taken in the type of arithmetic */
 #define RW_GROUPS_ROWS_MOST 2048
 
 /* Of x, or of a piece of it, and of c channels in all. */
@@ -119,13 +121,15 @@ static inline int rw_groups_backward_x(bool relu)
     return relu ? 5 : 4;
 }
 
-/* Numbers in the workspace for each segment and channel, beside two per block where anything is summed up. */
+/* Numbers in the workspace for each segment and channel, beside three per block, two of them in double, where anything
+   is summed up. */
 #define RW_GROUPS_LINES 4
-#define RW_GROUPS_LINES_OF_RELU 6 /* in backward */
+#define RW_GROUPS_LINES_OF_RELU 6 /* in backward; even, so that what follows them is aligned */
 
-static inline int64_t rw_groups_workspace(const struct rw_groups *g, int64_t lines, bool sums)
+/* Bytes, of numbers of `size` bytes. */
+static inline int64_t rw_groups_workspace(const struct rw_groups *g, int64_t lines, bool sums, int64_t size)
 {
-    return (lines + (sums ? g->blocks * 2 : 0)) * g->segments * g->c;
+    return (lines * size + (sums ? g->blocks * (2 * (int64_t)sizeof(double) + size) : 0)) * g->segments * g->c;
 }
 
 /* What rounds to 0 in a type whose results are rounded from float32: the largest such number. */

@@ -1,7 +1,7 @@
 /*
  * batchnorm, group_norm and instance_norm on CUDA. A block of threads takes 32 channels of a block of rows; warps take
- * rows in turn and are added in order; blocks are merged by a second kernel, in double. Of an x in pieces blockIdx.y is
- * the piece, and the grid is as wide as the widest one needs. See groups.h.
+ * rows in turn, sum up runs of them, add these in double and are added in order; blocks are merged by a second kernel.
+ * Of an x in pieces blockIdx.y is the piece, and the grid is as wide as the widest one needs. See groups.h.
  */
 #include "device/cuda/kernel.cuh"
 
@@ -12,14 +12,14 @@ extern "C" {
 
 namespace {
 
-constexpr int WARPS = 8, THREADS = 256;
+constexpr int WARPS = 8, THREADS = 256, RUN = RW_GROUPS_RUN;
 
 /* Sum over the warps of a block, in every thread of a column. */
-template <typename W> __device__ W column_sum(W x, W (&shared)[WARPS][32])
+__device__ double column_sum(double x, double (&shared)[WARPS][32])
 {
     shared[threadIdx.y][threadIdx.x] = x;
     __syncthreads();
-    W sum = 0;
+    double sum = 0;
     for (int w = 0; w < WARPS; w++) sum += shared[w][threadIdx.x];
     __syncthreads();
     return sum;
@@ -57,29 +57,44 @@ template <typename T> __device__ rows_of rows_of_block(const rw_groups &g, int64
     return { s * g.rows + from, s * g.rows + to, own, p.first + own, own < p.c };
 }
 
+/* A first mean is a centre that lies near enough: distances from it say where the mean really is. */
 template <typename T, int N>
 __global__ void __launch_bounds__(32 * WARPS)
-    statistics_kernel(pieces<T, N> x, wide<T> *part, rw_groups g, int64_t across)
+    statistics_kernel(pieces<T, N> x, double *part, rw_groups g, int64_t across)
 {
     using W = wide<T>;
-    __shared__ W shared[WARPS][32];
+    __shared__ double shared[WARPS][32];
     const piece<T> p = piece_of_block(x);
     const rows_of b = rows_of_block(g, across, p);
-    W sum = 0, square = 0;
-    for (int64_t r = b.from + threadIdx.y; r < b.to && b.there; r += WARPS) sum += widen(p.x[r * p.c + b.own]);
-    const W mean = column_sum(sum, shared) / static_cast<W>(b.to - b.from);
-    for (int64_t r = b.from + threadIdx.y; r < b.to && b.there; r += WARPS) {
-        const W d = widen(p.x[r * p.c + b.own]) - mean;
-        square += d * d;
+    double sum = 0, rest = 0, square = 0;
+    for (int64_t r = b.from + threadIdx.y; r < b.to && b.there; r += RUN * WARPS) {
+        W run = 0;
+#pragma unroll
+        for (int i = 0; i < RUN; i++) run += r + i * WARPS < b.to ? widen(p.x[(r + i * WARPS) * p.c + b.own]) : W(0);
+        sum += static_cast<double>(run);
     }
-    square = column_sum(square, shared);
-    W *const to = part + blockIdx.x / across * 2 * g.c;
+    const double n = static_cast<double>(b.to - b.from);
+    const W centre = static_cast<W>(column_sum(sum, shared) / n);
+    for (int64_t r = b.from + threadIdx.y; r < b.to && b.there; r += RUN * WARPS) {
+        W run = 0, squares = 0;
+#pragma unroll
+        for (int i = 0; i < RUN; i++) {
+            const W d = r + i * WARPS < b.to ? widen(p.x[(r + i * WARPS) * p.c + b.own]) - centre : W(0);
+            run += d;
+            squares += d * d;
+        }
+        rest += static_cast<double>(run);
+        square += static_cast<double>(squares);
+    }
+    rest = column_sum(rest, shared) / n;
+    square = column_sum(square, shared) - n * rest * rest;
+    double *const to = part + blockIdx.x / across * 2 * g.c;
     if (threadIdx.y || !b.there) return;
-    to[b.channel] = mean;
-    to[g.c + b.channel] = square;
+    to[b.channel] = static_cast<double>(centre) + rest;
+    to[g.c + b.channel] = square < 0 ? 0 : square; /* of equal numbers it would be what roundings leave */
 }
 
-template <typename W> __global__ void merge_kernel(const W *part, W *mean, W *var, rw_groups g)
+template <typename W> __global__ void merge_kernel(const double *part, W *mean, W *var, rw_groups g)
 {
     const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
     if (i >= g.segments * g.groups) return;
@@ -90,11 +105,11 @@ template <typename W> __global__ void merge_kernel(const W *part, W *mean, W *va
         for (int64_t b = 0; b < g.blocks; b++) {
             const int64_t rest = g.rows - b * g.block;
             const double n = static_cast<double>(rest < g.block ? rest : g.block);
-            const W *const of = part + (s * g.blocks + b) * 2 * g.c;
+            const double *const of = part + (s * g.blocks + b) * 2 * g.c;
             for (int64_t c = first; c < first + g.width; c++) {
-                const double d = static_cast<double>(of[c]) - sum / count;
-                if (!pass) sum += n * static_cast<double>(of[c]);
-                else square += static_cast<double>(of[g.c + c]) + n * d * d;
+                const double d = of[c] - sum / count;
+                if (!pass) sum += n * of[c];
+                else square += of[g.c + c] + n * d * d;
             }
         }
     mean[i] = count > 0 ? static_cast<W>(sum / count) : W(0);
@@ -158,27 +173,35 @@ __global__ void __launch_bounds__(THREADS)
 template <typename T, int N>
 __global__ void __launch_bounds__(32 * WARPS)
     sums_kernel(pieces<T, N> x, const T *weight, const T *bias, const T *dy, const wide<T> *mean, const wide<T> *var,
-                wide<T> *part, rw_groups g, int64_t across)
+                double *part, rw_groups g, int64_t across)
 {
     using W = wide<T>;
-    __shared__ W shared[WARPS][32];
+    __shared__ double shared[WARPS][32];
     const piece<T> own = piece_of_block(x);
     const rows_of b = rows_of_block(g, across, own);
-    W sum = 0, product = 0;
+    double sum = 0, product = 0;
     if (b.there) {
         const place p = place_of(g, b.from, b.channel);
         const W centre = mean[p.statistic], scale = scale_of(var[p.statistic], g.eps);
-        for (int64_t r = b.from + threadIdx.y; r < b.to; r += WARPS) {
-            const T of = own.x[r * own.c + b.own];
-            const W d = upstream_of<T>(dy[r * g.c + b.channel], of, weight[b.channel], bias + b.channel, centre,
-                                       var[p.statistic], g);
-            sum += d;
-            product += d * ((widen(of) - centre) * scale);
+        for (int64_t from = b.from + threadIdx.y; from < b.to; from += RUN * WARPS) {
+            W run = 0, run_product = 0;
+#pragma unroll
+            for (int i = 0; i < RUN; i++) {
+                const int64_t r = from + i * WARPS;
+                if (r >= b.to) break;
+                const T of = own.x[r * own.c + b.own];
+                const W d = upstream_of<T>(dy[r * g.c + b.channel], of, weight[b.channel], bias + b.channel, centre,
+                                           var[p.statistic], g);
+                run += d;
+                run_product += d * ((widen(of) - centre) * scale);
+            }
+            sum += static_cast<double>(run);
+            product += static_cast<double>(run_product);
         }
     }
     sum = column_sum(sum, shared);
     product = column_sum(product, shared);
-    W *const to = part + blockIdx.x / across * 2 * g.c;
+    double *const to = part + blockIdx.x / across * 2 * g.c;
     if (threadIdx.y || !b.there) return;
     to[b.channel] = sum;
     to[g.c + b.channel] = product;
@@ -186,7 +209,7 @@ __global__ void __launch_bounds__(32 * WARPS)
 
 /* Blocks in order: of each segment and of all. */
 template <typename T>
-__global__ void merge_sums_kernel(const wide<T> *part, wide<T> *of_segment, T *dweight, T *dbias, rw_groups g)
+__global__ void merge_sums_kernel(const double *part, wide<T> *of_segment, T *dweight, T *dbias, rw_groups g)
 {
     using W = wide<T>;
     const int64_t c = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
@@ -195,9 +218,9 @@ __global__ void merge_sums_kernel(const wide<T> *part, wide<T> *of_segment, T *d
     for (int64_t s = 0; s < g.segments; s++) {
         double sum = 0, product = 0;
         for (int64_t b = 0; b < g.blocks; b++) {
-            const W *const of = part + (s * g.blocks + b) * 2 * g.c;
-            sum += static_cast<double>(of[c]);
-            product += static_cast<double>(of[g.c + c]);
+            const double *const of = part + (s * g.blocks + b) * 2 * g.c;
+            sum += of[c];
+            product += of[g.c + c];
         }
         of_segment[s * 2 * g.c + c] = static_cast<W>(sum);
         of_segment[(s * 2 + 1) * g.c + c] = static_cast<W>(product);
@@ -302,7 +325,7 @@ template <typename T, int N> void forward(const rw_kernel *k, const rw_groups &g
     int64_t widest;
     const pieces<T, N> x = pieces_at<T, N>(g, k->in, &widest);
     const int64_t across = (widest + 31) / 32;
-    W *const part = static_cast<W *>(k->workspace);
+    double *const part = static_cast<double *>(k->workspace);
     const W *const mean = g.given ? of<W>(k->in[weight + 2]) : to<W>(k, 1);
     const W *const var = g.given ? of<W>(k->in[weight + 3]) : to<W>(k, 2);
     if (!g.given && n)
@@ -325,7 +348,8 @@ template <typename T, int N> void backward(const rw_kernel *k, const rw_groups &
     int64_t widest;
     const pieces<T, N> x = pieces_at<T, N>(g, k->in + rw_groups_backward_x(g.relu), &widest);
     const int64_t across = (widest + 31) / 32;
-    W *const part = static_cast<W *>(k->workspace), *const of_segment = part + units * 2 * g.c;
+    double *const part = static_cast<double *>(k->workspace);
+    W *const of_segment = reinterpret_cast<W *>(part + units * 2 * g.c);
     W *const means = of_segment + g.segments * 2 * g.c;
     const T *const dy = of<T>(k->in[0]), *const weight = of<T>(k->in[1]);
     const T *const bias = g.relu ? of<T>(k->in[4]) : weight;

@@ -26,47 +26,95 @@ VEC_INLINE void F(store)(void *p, rw_dtype dtype, int64_t i, T x)
     else f_put(p, dtype, i, (float)x);
 }
 
-/* Rows [from, to) of a block; where its numbers and its segment's coefficients lie in the workspace. */
+/* Rows [from, to) of a block; where its sums, in double, their centres and its segment's coefficients lie in the
+   workspace. */
 struct F(block) {
     int64_t from, to;
-    T *part, *of_segment;
+    double *part;
+    T *centre, *of_segment;
 };
+
+/* Behind the coefficients of all segments. */
+VEC_INLINE double *F(parts_of)(const struct rw_groups *g, int64_t lines, void *workspace)
+{
+    return (double *)(void *)((T *)workspace + g->segments * lines * g->c);
+}
 
 VEC_INLINE struct F(block) F(block_of)(const struct rw_groups *g, int64_t lines, void *workspace, int64_t unit)
 {
     const int64_t s = unit / g->blocks, b = unit % g->blocks, from = b * g->block, to = from + g->block;
     T *const coefficients = workspace;
+    double *const parts = F(parts_of)(g, lines, workspace);
+    T *const centres = (T *)(void *)(parts + g->segments * g->blocks * 2 * g->c);
     return (struct F(block)){ s * g->rows + from, s * g->rows + (to < g->rows ? to : g->rows),
-                              coefficients + (g->segments * lines + unit * 2) * g->c, coefficients + s * lines * g->c };
+                              parts + unit * 2 * g->c, centres + unit * g->c, coefficients + s * lines * g->c };
 }
 
-VEC_INLINE void F(add)(T *sum, const void *x, rw_dtype dtype, int64_t at, int64_t c, int64_t n)
+/*
+ * Rows are summed up in runs: a run in T, and the runs in double. One sum in float32 of a block's thousands of rows
+ * would lose four bits; all of it in double would take the processor longer than the rows take to arrive.
+ */
+VEC_INLINE void F(add_wide)(double *sum, V x, int64_t c, int64_t n)
 {
-    F(save)(sum, OWN, c, n, F(load)(sum, OWN, c, n) + F(load)(x, dtype, at + c, n));
+    T lane[LANES];
+    F(save)(lane, OWN, 0, LANES, x);
+    for (int64_t i = 0; i < n; i++) sum[c + i] += (double)lane[i];
 }
 
-VEC_INLINE void F(add_square)(T *sum, const T *mean, const void *x, rw_dtype dtype, int64_t at, int64_t c, int64_t n)
+/* Calls step(..., rows, c, n) for each run of a block's rows, of which i is the first, and over `all` channels. */
+#define OVER_RUNS(b, all, step, i, ...)                                                                \
+    for (int64_t i = (b)->from; i < (b)->to; i += RW_GROUPS_RUN)                                       \
+        OVER_CHANNELS(all, step, __VA_ARGS__, (b)->to - i < RW_GROUPS_RUN ? (b)->to - i : RW_GROUPS_RUN)
+
+/* Of a piece of x, whose rows have `width` channels. */
+VEC_INLINE void F(add)(double *sum, const void *x, rw_dtype dtype, int64_t at, int64_t width, int64_t rows, int64_t c,
+                       int64_t n)
 {
-    const V d = F(load)(x, dtype, at + c, n) - F(load)(mean, OWN, c, n);
-    F(save)(sum, OWN, c, n, F(load)(sum, OWN, c, n) + d * d);
+    V run = { 0 };
+    for (int64_t i = 0; i < rows; i++) run += F(load)(x, dtype, at + i * width + c, n);
+    F(add_wide)(sum, run, c, n);
 }
 
-/* Mean, and sum of squares around it, of each channel. */
+/* Of the distances from a centre, and of their squares. */
+VEC_INLINE void F(add_square)(double *sum, double *square, const T *centre, const void *x, rw_dtype dtype, int64_t at,
+                              int64_t width, int64_t rows, int64_t c, int64_t n)
+{
+    const V from = F(load)(centre, OWN, c, n);
+    V run = { 0 }, squares = { 0 };
+    for (int64_t i = 0; i < rows; i++) {
+        const V d = F(load)(x, dtype, at + i * width + c, n) - from;
+        run += d;
+        squares += d * d;
+    }
+    F(add_wide)(sum, run, c, n);
+    F(add_wide)(square, squares, c, n);
+}
+
+/*
+ * Mean, and sum of squares around it, of each channel. A first mean is a centre that lies near enough: squares are
+ * taken around it, and what distances from it add up to says where the mean really is.
+ */
 VEC_INLINE void F(statistics)(const struct rw_groups *g, const rw_view *x, rw_dtype dtype, const struct F(block) *b)
 {
-    const T n = (T)(b->to - b->from);
+    const double n = (double)(b->to - b->from);
     for (struct rw_groups_piece p = rw_groups_begin(g, x); p.left; rw_groups_next(&p)) {
-        T *const mean = b->part + p.first, *const square = mean + g->c;
+        double *const mean = b->part + p.first, *const square = mean + g->c;
+        T *const centre = b->centre + p.first;
         const void *const of = p.x->data;
         for (int64_t c = 0; c < p.c; c++) mean[c] = square[c] = 0;
-        for (int64_t r = b->from; r < b->to; r++) OVER_CHANNELS(p.c, F(add), mean, of, dtype, r * p.c);
-        for (int64_t c = 0; c < p.c; c++) mean[c] /= n;
-        for (int64_t r = b->from; r < b->to; r++) OVER_CHANNELS(p.c, F(add_square), square, mean, of, dtype, r * p.c);
+        OVER_RUNS(b, p.c, F(add), i, mean, of, dtype, i * p.c, p.c);
+        for (int64_t c = 0; c < p.c; c++) centre[c] = (T)(mean[c] / n), mean[c] = 0;
+        OVER_RUNS(b, p.c, F(add_square), i, mean, square, centre, of, dtype, i * p.c, p.c);
+        for (int64_t c = 0; c < p.c; c++) {
+            const double rest = mean[c] / n, around = square[c] - mean[c] * rest;
+            mean[c] = (double)centre[c] + rest;
+            square[c] = around < 0 ? 0 : around; /* of equal numbers it would be what roundings leave */
+        }
     }
 }
 
 /* Of a group of a segment: blocks are merged in order, in double. */
-VEC_INLINE void F(merge)(const struct rw_groups *g, const T *parts, int64_t s, int64_t group, T *mean, T *var)
+VEC_INLINE void F(merge)(const struct rw_groups *g, const double *parts, int64_t s, int64_t group, T *mean, T *var)
 {
     const int64_t first = group * g->width, count = g->rows * g->width;
     double sum = 0, square = 0;
@@ -74,11 +122,11 @@ VEC_INLINE void F(merge)(const struct rw_groups *g, const T *parts, int64_t s, i
         for (int64_t b = 0; b < g->blocks; b++) {
             const int64_t rest = g->rows - b * g->block;
             const double n = (double)(rest < g->block ? rest : g->block);
-            const T *const part = parts + (s * g->blocks + b) * 2 * g->c;
+            const double *const part = parts + (s * g->blocks + b) * 2 * g->c;
             for (int64_t c = first; c < first + g->width; c++) {
-                const double d = (double)part[c] - sum / (double)count;
-                if (!pass) sum += n * (double)part[c];
-                else square += (double)part[g->c + c] + n * d * d;
+                const double d = part[c] - sum / (double)count;
+                if (!pass) sum += n * part[c];
+                else square += part[g->c + c] + n * d * d;
             }
         }
     *mean = count ? (T)(sum / (double)count) : 0;
@@ -107,21 +155,22 @@ VEC_INLINE void F(lines)(const struct rw_groups *g, const void *weight, const vo
 }
 
 /* Where a row's operands lie: x, dy or what is added, and the result; what each channel has: mean, 1 / sqrt(var + eps),
-   and two more; and the two lines of a result that is made again. Of a piece of x the numbers are those of its first
-   channel; a step is told where the row begins in x, and in the others. */
+   and two more; the two lines of a result that is made again; and the two of a block's sums. Of a piece of x the
+   numbers are those of its first channel; a step is told where the row begins in x, and in the others. */
 struct F(row) {
     const void *x, *dy;
     void *to;
     const T *mean, *r;
     T *a, *b;
     const T *scale, *bias;
+    double *sum, *product;
 };
 
 VEC_INLINE struct F(row) F(row_of)(struct F(row) row, const struct rw_groups_piece *p)
 {
     const int64_t c = p->first;
     return (struct F(row)){ p->x->data, row.dy, row.to, row.mean + c, row.r + c, row.a + c, row.b + c, row.scale + c,
-                            row.bias + c };
+                            row.bias + c, row.sum + c, row.product + c };
 }
 
 /* dy, and behind relu 0 where the result, rounded to its type, is not above 0. */
@@ -165,7 +214,8 @@ VEC_INLINE void F(normalise)(const struct rw_groups *g, const rw_kernel *k, rw_d
     const int added = rw_groups_added(g);
     const bool adds = rw_kernel_has(k, added);
     const struct F(row) all = { .dy = adds ? k->in[added].data : NULL, .to = k->out[0].data, .mean = b->of_segment,
-                                .r = b->of_segment + g->c, .a = weight, .b = bias, .scale = weight, .bias = bias };
+                                .r = b->of_segment + g->c, .a = weight, .b = bias, .scale = weight, .bias = bias,
+                                .sum = b->part, .product = b->part };
     for (struct rw_groups_piece p = rw_groups_begin(g, k->in); p.left; rw_groups_next(&p)) {
         const struct F(row) row = F(row_of)(all, &p);
         if (adds && g->relu) F(normalise_rows)(g, &row, true, true, dtype, b, &p);
@@ -175,28 +225,34 @@ VEC_INLINE void F(normalise)(const struct rw_groups *g, const rw_kernel *k, rw_d
     }
 }
 
-VEC_INLINE void F(add_row)(const struct F(row) *k, bool relu, rw_dtype dtype, int64_t in_x, int64_t at, int64_t c,
-                           int64_t n)
+/* Rows are `width` channels long in x, `all` in dy. */
+VEC_INLINE void F(add_rows)(const struct F(row) *k, bool relu, rw_dtype dtype, int64_t in_x, int64_t width, int64_t at,
+                            int64_t all, int64_t rows, int64_t c, int64_t n)
 {
-    const V dy = F(upstream)(k, relu, dtype, in_x, at, c, n);
-    const V d = F(load)(k->x, dtype, in_x + c, n) - F(load)(k->mean, OWN, c, n);
-    F(save)(k->a, OWN, c, n, F(load)(k->a, OWN, c, n) + dy);
-    F(save)(k->b, OWN, c, n, F(load)(k->b, OWN, c, n) + dy * (d * F(load)(k->r, OWN, c, n)));
+    const V mean = F(load)(k->mean, OWN, c, n), r = F(load)(k->r, OWN, c, n);
+    V run = { 0 }, product = { 0 };
+    for (int64_t i = 0; i < rows; i++) {
+        const V dy = F(upstream)(k, relu, dtype, in_x + i * width, at + i * all, c, n);
+        run += dy;
+        product += dy * ((F(load)(k->x, dtype, in_x + i * width + c, n) - mean) * r);
+    }
+    F(add_wide)(k->sum, run, c, n);
+    F(add_wide)(k->product, product, c, n);
 }
 
 VEC_INLINE struct F(row) F(backward_row)(const struct rw_groups *g, const rw_kernel *k, const struct F(block) *b)
 {
     const T *const mean = b->of_segment, *const scale = mean + RW_GROUPS_LINES * g->c;
-    return (struct F(row)){ .dy = k->in[0].data, .to = k->out[0].data, .mean = mean, .r = mean + g->c, .a = b->part,
-                            .b = b->part + g->c, .scale = scale, .bias = scale + g->c };
+    return (struct F(row)){ .dy = k->in[0].data, .to = k->out[0].data, .mean = mean, .r = mean + g->c,
+                            .a = (T *)(void *)b->part, .b = (T *)(void *)b->part, .scale = scale,
+                            .bias = scale + g->c, .sum = b->part, .product = b->part + g->c };
 }
 
 VEC_INLINE void F(sum_rows)(const struct rw_groups *g, const struct F(row) *row, bool relu, rw_dtype dtype,
                             const struct F(block) *b, const struct rw_groups_piece *p)
 {
-    for (int64_t c = 0; c < p->c; c++) row->a[c] = row->b[c] = 0;
-    for (int64_t i = b->from; i < b->to; i++)
-        OVER_CHANNELS(p->c, F(add_row), row, relu, dtype, i * p->c, i * g->c + p->first);
+    for (int64_t c = 0; c < p->c; c++) row->sum[c] = row->product[c] = 0;
+    OVER_RUNS(b, p->c, F(add_rows), i, row, relu, dtype, i * p->c, p->c, i * g->c + p->first, g->c);
 }
 
 /* Of each channel the sums of dy, and of dy times x normalised. */
@@ -212,7 +268,7 @@ VEC_INLINE void F(sums)(const struct rw_groups *g, const rw_kernel *k, rw_dtype 
 }
 
 /* The blocks' sums in order: of a segment beside its coefficients, of all to dbias and dweight. */
-VEC_INLINE void F(merge_sums)(const struct rw_groups *g, const rw_kernel *k, rw_dtype dtype, const T *parts,
+VEC_INLINE void F(merge_sums)(const struct rw_groups *g, const rw_kernel *k, rw_dtype dtype, const double *parts,
                               int64_t lines, T *coefficients)
 {
     for (int64_t c = 0; c < g->c; c++) {
@@ -220,9 +276,9 @@ VEC_INLINE void F(merge_sums)(const struct rw_groups *g, const rw_kernel *k, rw_
         for (int64_t s = 0; s < g->segments; s++) {
             double sum = 0, product = 0;
             for (int64_t b = 0; b < g->blocks; b++) {
-                const T *const part = parts + (s * g->blocks + b) * 2 * g->c;
-                sum += (double)part[c];
-                product += (double)part[g->c + c];
+                const double *const part = parts + (s * g->blocks + b) * 2 * g->c;
+                sum += part[c];
+                product += part[g->c + c];
             }
             T *const to = coefficients + (s * lines + 2) * g->c;
             to[c] = (T)sum;
@@ -253,7 +309,7 @@ VEC_INLINE void F(mean_sums)(const struct rw_groups *g, const rw_kernel *k, rw_d
     }
 }
 
-/* a: the weight; h and hx: the means of mean_sums(). */
+/* a: the weight, where the block's sums lay; h and hx: the means of mean_sums(). */
 VEC_INLINE void F(slope_row)(const struct F(row) *k, const T *h, const T *hx, bool relu, rw_dtype dtype, int64_t in_x,
                              int64_t at, int64_t c, int64_t n)
 {
@@ -286,7 +342,8 @@ VEC_INLINE void F(slope)(const struct rw_groups *g, const rw_kernel *k, rw_dtype
 static void F(forward)(const rw_kernel *k, rw_dtype type, const struct rw_groups *g, bool parallel)
 {
     const int64_t lines = RW_GROUPS_LINES;
-    T *const coefficients = k->workspace, *const parts = coefficients + g->segments * lines * g->c;
+    T *const coefficients = k->workspace;
+    double *const parts = F(parts_of)(g, lines, k->workspace);
     const int64_t units = g->segments * g->blocks;
     const int weight = rw_groups_weight(g);
     const T *const mean = g->given ? k->in[weight + 2].data : k->out[1].data;
@@ -315,7 +372,8 @@ static void F(forward)(const rw_kernel *k, rw_dtype type, const struct rw_groups
 static void F(backward)(const rw_kernel *k, rw_dtype type, const struct rw_groups *g, bool parallel)
 {
     const int64_t lines = g->relu ? RW_GROUPS_LINES_OF_RELU : RW_GROUPS_LINES;
-    T *const coefficients = k->workspace, *const parts = coefficients + g->segments * lines * g->c;
+    T *const coefficients = k->workspace;
+    double *const parts = F(parts_of)(g, lines, k->workspace);
     const int64_t units = g->segments * g->blocks;
     for (int64_t s = 0; s < g->segments; s++) {
         T *const of = coefficients + s * lines * g->c;
@@ -352,6 +410,7 @@ VEC_INLINE void F(update)(const rw_kernel *k)
 }
 
 #undef LANES
+#undef OVER_RUNS
 #undef OWN
 #undef OVER_CHANNELS
 #undef OF_TYPE
