@@ -43,7 +43,7 @@ struct rw_groups {
 
 #define RW_GROUPS_BLOCK 32768 /* elements of a block, about */
 #define RW_GROUPS_ROWS_LEAST 8
-#define RW_GROUPS_RUN 8 /* rows whose sum is taken in the type of arithmetic */
+#define RW_GROUPS_RUN 16 /* rows whose sum is taken in the type of arithmetic */
 #define RW_GROUPS_ROWS_MOST 2048
 
 /* Of x, or of a piece of it, and of c channels in all. */
@@ -121,7 +121,7 @@ static inline int rw_groups_backward_x(bool relu)
     return relu ? 5 : 4;
 }
 
-/* Numbers in the workspace for each segment and channel, beside three per block, two of them in double, where anything
+/* Numbers in the workspace for each segment and channel, beside five per block, two of them in double, where anything
    is summed up. */
 #define RW_GROUPS_LINES 4
 #define RW_GROUPS_LINES_OF_RELU 6 /* in backward; even, so that what follows them is aligned */
@@ -129,7 +129,7 @@ static inline int rw_groups_backward_x(bool relu)
 /* Bytes, of numbers of `size` bytes. */
 static inline int64_t rw_groups_workspace(const struct rw_groups *g, int64_t lines, bool sums, int64_t size)
 {
-    return (lines * size + (sums ? g->blocks * (2 * (int64_t)sizeof(double) + size) : 0)) * g->segments * g->c;
+    return (lines * size + (sums ? g->blocks * (2 * (int64_t)sizeof(double) + 3 * size) : 0)) * g->segments * g->c;
 }
 
 /* What rounds to 0 in a type whose results are rounded from float32: the largest such number. */

@@ -26,12 +26,12 @@ VEC_INLINE void F(store)(void *p, rw_dtype dtype, int64_t i, T x)
     else f_put(p, dtype, i, (float)x);
 }
 
-/* Rows [from, to) of a block; where its sums, in double, their centres and its segment's coefficients lie in the
-   workspace. */
+/* Rows [from, to) of a block; where its two sums, in double, two lines for what is being added to them, the centre of
+   one and its segment's coefficients lie in the workspace. */
 struct F(block) {
     int64_t from, to;
     double *part;
-    T *centre, *of_segment;
+    T *run, *centre, *of_segment;
 };
 
 /* Behind the coefficients of all segments. */
@@ -45,49 +45,46 @@ VEC_INLINE struct F(block) F(block_of)(const struct rw_groups *g, int64_t lines,
     const int64_t s = unit / g->blocks, b = unit % g->blocks, from = b * g->block, to = from + g->block;
     T *const coefficients = workspace;
     double *const parts = F(parts_of)(g, lines, workspace);
-    T *const centres = (T *)(void *)(parts + g->segments * g->blocks * 2 * g->c);
+    T *const run = (T *)(void *)(parts + g->segments * g->blocks * 2 * g->c) + unit * 3 * g->c;
     return (struct F(block)){ s * g->rows + from, s * g->rows + (to < g->rows ? to : g->rows),
-                              parts + unit * 2 * g->c, centres + unit * g->c, coefficients + s * lines * g->c };
+                              parts + unit * 2 * g->c, run, run + 2 * g->c, coefficients + s * lines * g->c };
 }
 
 /*
  * Rows are summed up in runs: a run in T, and the runs in double. One sum in float32 of a block's thousands of rows
  * would lose four bits; all of it in double would take the processor longer than the rows take to arrive.
  */
-VEC_INLINE void F(add_wide)(double *sum, V x, int64_t c, int64_t n)
+VEC_INLINE bool F(ends_run)(const struct F(block) *b, int64_t row)
 {
-    T lane[LANES];
-    F(save)(lane, OWN, 0, LANES, x);
-    for (int64_t i = 0; i < n; i++) sum[c + i] += (double)lane[i];
+    return (row + 1 - b->from) % RW_GROUPS_RUN == 0 || row + 1 == b->to;
 }
 
-/* Calls step(..., rows, c, n) for each run of a block's rows, of which i is the first, and over `all` channels. */
-#define OVER_RUNS(b, all, step, i, ...)                                                                \
-    for (int64_t i = (b)->from; i < (b)->to; i += RW_GROUPS_RUN)                                       \
-        OVER_CHANNELS(all, step, __VA_ARGS__, (b)->to - i < RW_GROUPS_RUN ? (b)->to - i : RW_GROUPS_RUN)
-
-/* Of a piece of x, whose rows have `width` channels. */
-VEC_INLINE void F(add)(double *sum, const void *x, rw_dtype dtype, int64_t at, int64_t width, int64_t rows, int64_t c,
-                       int64_t n)
+/* A run is added to its sum; the next one begins. */
+VEC_INLINE void F(end_run)(double *sum, T *run, int64_t channels)
 {
-    V run = { 0 };
-    for (int64_t i = 0; i < rows; i++) run += F(load)(x, dtype, at + i * width + c, n);
-    F(add_wide)(sum, run, c, n);
-}
-
-/* Of the distances from a centre, and of their squares. */
-VEC_INLINE void F(add_square)(double *sum, double *square, const T *centre, const void *x, rw_dtype dtype, int64_t at,
-                              int64_t width, int64_t rows, int64_t c, int64_t n)
-{
-    const V from = F(load)(centre, OWN, c, n);
-    V run = { 0 }, squares = { 0 };
-    for (int64_t i = 0; i < rows; i++) {
-        const V d = F(load)(x, dtype, at + i * width + c, n) - from;
-        run += d;
-        squares += d * d;
+    for (int64_t c = 0; c < channels; c++) {
+        sum[c] += (double)run[c];
+        run[c] = 0;
     }
-    F(add_wide)(sum, run, c, n);
-    F(add_wide)(square, squares, c, n);
+}
+
+VEC_INLINE void F(begin_sum)(double *sum, T *run, int64_t channels)
+{
+    for (int64_t c = 0; c < channels; c++) sum[c] = run[c] = 0;
+}
+
+VEC_INLINE void F(add)(T *run, const void *x, rw_dtype dtype, int64_t at, int64_t c, int64_t n)
+{
+    F(save)(run, OWN, c, n, F(load)(run, OWN, c, n) + F(load)(x, dtype, at + c, n));
+}
+
+/* The distance from a centre, and its square. */
+VEC_INLINE void F(add_square)(T *run, T *squares, const T *centre, const void *x, rw_dtype dtype, int64_t at,
+                              int64_t c, int64_t n)
+{
+    const V d = F(load)(x, dtype, at + c, n) - F(load)(centre, OWN, c, n);
+    F(save)(run, OWN, c, n, F(load)(run, OWN, c, n) + d);
+    F(save)(squares, OWN, c, n, F(load)(squares, OWN, c, n) + d * d);
 }
 
 /*
@@ -99,12 +96,21 @@ VEC_INLINE void F(statistics)(const struct rw_groups *g, const rw_view *x, rw_dt
     const double n = (double)(b->to - b->from);
     for (struct rw_groups_piece p = rw_groups_begin(g, x); p.left; rw_groups_next(&p)) {
         double *const mean = b->part + p.first, *const square = mean + g->c;
-        T *const centre = b->centre + p.first;
+        T *const run = b->run + p.first, *const squares = run + g->c, *const centre = b->centre + p.first;
         const void *const of = p.x->data;
-        for (int64_t c = 0; c < p.c; c++) mean[c] = square[c] = 0;
-        OVER_RUNS(b, p.c, F(add), i, mean, of, dtype, i * p.c, p.c);
+        F(begin_sum)(mean, run, p.c);
+        F(begin_sum)(square, squares, p.c);
+        for (int64_t i = b->from; i < b->to; i++) {
+            OVER_CHANNELS(p.c, F(add), run, of, dtype, i * p.c);
+            if (F(ends_run)(b, i)) F(end_run)(mean, run, p.c);
+        }
         for (int64_t c = 0; c < p.c; c++) centre[c] = (T)(mean[c] / n), mean[c] = 0;
-        OVER_RUNS(b, p.c, F(add_square), i, mean, square, centre, of, dtype, i * p.c, p.c);
+        for (int64_t i = b->from; i < b->to; i++) {
+            OVER_CHANNELS(p.c, F(add_square), run, squares, centre, of, dtype, i * p.c);
+            if (!F(ends_run)(b, i)) continue;
+            F(end_run)(mean, run, p.c);
+            F(end_run)(square, squares, p.c);
+        }
         for (int64_t c = 0; c < p.c; c++) {
             const double rest = mean[c] / n, around = square[c] - mean[c] * rest;
             mean[c] = (double)centre[c] + rest;
@@ -225,34 +231,34 @@ VEC_INLINE void F(normalise)(const struct rw_groups *g, const rw_kernel *k, rw_d
     }
 }
 
-/* Rows are `width` channels long in x, `all` in dy. */
-VEC_INLINE void F(add_rows)(const struct F(row) *k, bool relu, rw_dtype dtype, int64_t in_x, int64_t width, int64_t at,
-                            int64_t all, int64_t rows, int64_t c, int64_t n)
+VEC_INLINE void F(add_row)(const struct F(row) *k, bool relu, rw_dtype dtype, int64_t in_x, int64_t at, int64_t c,
+                           int64_t n)
 {
-    const V mean = F(load)(k->mean, OWN, c, n), r = F(load)(k->r, OWN, c, n);
-    V run = { 0 }, product = { 0 };
-    for (int64_t i = 0; i < rows; i++) {
-        const V dy = F(upstream)(k, relu, dtype, in_x + i * width, at + i * all, c, n);
-        run += dy;
-        product += dy * ((F(load)(k->x, dtype, in_x + i * width + c, n) - mean) * r);
-    }
-    F(add_wide)(k->sum, run, c, n);
-    F(add_wide)(k->product, product, c, n);
+    const V dy = F(upstream)(k, relu, dtype, in_x, at, c, n);
+    const V d = F(load)(k->x, dtype, in_x + c, n) - F(load)(k->mean, OWN, c, n);
+    F(save)(k->a, OWN, c, n, F(load)(k->a, OWN, c, n) + dy);
+    F(save)(k->b, OWN, c, n, F(load)(k->b, OWN, c, n) + dy * (d * F(load)(k->r, OWN, c, n)));
 }
 
 VEC_INLINE struct F(row) F(backward_row)(const struct rw_groups *g, const rw_kernel *k, const struct F(block) *b)
 {
     const T *const mean = b->of_segment, *const scale = mean + RW_GROUPS_LINES * g->c;
     return (struct F(row)){ .dy = k->in[0].data, .to = k->out[0].data, .mean = mean, .r = mean + g->c,
-                            .a = (T *)(void *)b->part, .b = (T *)(void *)b->part, .scale = scale,
-                            .bias = scale + g->c, .sum = b->part, .product = b->part + g->c };
+                            .a = b->run, .b = b->run + g->c, .scale = scale, .bias = scale + g->c,
+                            .sum = b->part, .product = b->part + g->c };
 }
 
 VEC_INLINE void F(sum_rows)(const struct rw_groups *g, const struct F(row) *row, bool relu, rw_dtype dtype,
                             const struct F(block) *b, const struct rw_groups_piece *p)
 {
-    for (int64_t c = 0; c < p->c; c++) row->sum[c] = row->product[c] = 0;
-    OVER_RUNS(b, p->c, F(add_rows), i, row, relu, dtype, i * p->c, p->c, i * g->c + p->first, g->c);
+    F(begin_sum)(row->sum, row->a, p->c);
+    F(begin_sum)(row->product, row->b, p->c);
+    for (int64_t i = b->from; i < b->to; i++) {
+        OVER_CHANNELS(p->c, F(add_row), row, relu, dtype, i * p->c, i * g->c + p->first);
+        if (!F(ends_run)(b, i)) continue;
+        F(end_run)(row->sum, row->a, p->c);
+        F(end_run)(row->product, row->b, p->c);
+    }
 }
 
 /* Of each channel the sums of dy, and of dy times x normalised. */
@@ -309,7 +315,7 @@ VEC_INLINE void F(mean_sums)(const struct rw_groups *g, const rw_kernel *k, rw_d
     }
 }
 
-/* a: the weight, where the block's sums lay; h and hx: the means of mean_sums(). */
+/* a: the weight, where a block's runs lay; h and hx: the means of mean_sums(). */
 VEC_INLINE void F(slope_row)(const struct F(row) *k, const T *h, const T *hx, bool relu, rw_dtype dtype, int64_t in_x,
                              int64_t at, int64_t c, int64_t n)
 {
@@ -410,7 +416,6 @@ VEC_INLINE void F(update)(const rw_kernel *k)
 }
 
 #undef LANES
-#undef OVER_RUNS
 #undef OWN
 #undef OVER_CHANNELS
 #undef OF_TYPE

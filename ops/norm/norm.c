@@ -13,8 +13,7 @@ static rw_status check_rows(rw_op_call *call)
 {
     const rw_layout *const x = call->in[0].layout;
     RW_CHECK(rw_want_float(call, 0));
-    if (x->rank < 1 || x->dim[x->rank - 1] < 1)
-        return rw_op_error(call, RW_ERR_SHAPE, "a last axis with elements is needed");
+    if (x->rank < 1) return rw_op_error(call, RW_ERR_SHAPE, "a last axis is needed");
     const struct rw_norm_attrs *const a = call->attrs;
     const int vectors = a->vectors;
     if (!(a->eps >= 0 && isfinite(a->eps))) return rw_op_error(call, RW_ERR_ARGUMENT, "eps %g", a->eps);
@@ -61,7 +60,7 @@ static rw_op_cost cost(const rw_op_call *call)
 static size_t workspace_backward_cpu(const rw_op_call *call)
 {
     const rw_layout *const x = call->in[0].layout;
-    const int64_t width = x->dim[x->rank - 1], blocks = rw_norm_blocks(x->numel / width);
+    const int64_t width = x->dim[x->rank - 1], blocks = rw_norm_blocks(rw_norm_rows(x));
     const size_t size = call->in[0].dtype == RW_F64 ? sizeof(double) : sizeof(float);
     return (size_t)(blocks * rw_norm_vectors(call->n_outputs) * width) * size;
 }

@@ -36,6 +36,13 @@ static inline int rw_norm_addend(const struct rw_norm_attrs *a, int n_outputs)
 /* (var + eps)^-0.5 as ops; of an infinite var, a sum that has passed its type's range, NaN, as in the kernels. */
 rw_tensor *rw_norm_scale(rw_tape *t, rw_tensor *var, double eps);
 
+/* Rows of x: none where they have no elements. */
+static inline int64_t rw_norm_rows(const rw_layout *x)
+{
+    const int64_t width = x->dim[x->rank - 1];
+    return width ? x->numel / width : 0;
+}
+
 /* Rows are summed to dweight and dbias in this many blocks: a function of their number alone. */
 static inline int64_t rw_norm_blocks(int64_t rows)
 {

@@ -190,7 +190,7 @@ rw_status RW_ISA_NAME(rw_norm_cpu)(const rw_kernel *k);
 rw_status RW_ISA_NAME(rw_norm_cpu)(const rw_kernel *k)
 {
     const rw_layout *const l = k->in[0].layout;
-    const int64_t n = l->dim[l->rank - 1], rows = l->numel / n;
+    const int64_t n = l->dim[l->rank - 1], rows = rw_norm_rows(l);
 #pragma omp parallel for num_threads(k->threads) schedule(static) if (l->numel >= RW_PARALLEL_FROM)
     for (int64_t row = 0; row < rows; row += ABREAST)
         forward_some(k, row, n, rows - row < ABREAST ? rows - row : ABREAST);
@@ -347,7 +347,7 @@ rw_status RW_ISA_NAME(rw_norm_backward_cpu)(const rw_kernel *k)
 {
     const struct rw_norm_attrs *const a = k->attrs;
     const rw_layout *const l = k->in[0].layout;
-    const int64_t n = l->dim[l->rank - 1], rows = l->numel / n, blocks = rw_norm_blocks(rows);
+    const int64_t n = l->dim[l->rank - 1], rows = rw_norm_rows(l), blocks = rw_norm_blocks(rows);
     const size_t size = k->in[0].dtype == RW_F64 ? sizeof(double) : sizeof(float), vector = (size_t)n * size;
     const size_t block = (size_t)rw_norm_vectors(k->n_outputs) * vector;
     const bool columns = rw_norm_has_columns(a, k->n_outputs);

@@ -31,7 +31,7 @@ norm_rows norm_of(const rw_kernel *k)
     const rw_layout *const l = k->in[0].layout;
     const int64_t n = l->dim[l->rank - 1];
     const bool columns = rw_norm_has_columns(a, k->n_outputs);
-    return { l->numel / n, n, a->eps, a->rms != 0, a->vectors == 2, static_cast<int>(rw_norm_vectors(k->n_outputs)),
+    return { rw_norm_rows(l), n, a->eps, a->rms != 0, a->vectors == 2, static_cast<int>(rw_norm_vectors(k->n_outputs)),
              columns ? k->n_outputs - 2 : 0 };
 }
 
@@ -479,7 +479,7 @@ extern "C" rw_status rw_norm_cuda(const rw_kernel *k)
 extern "C" size_t rw_norm_backward_workspace_cuda(const rw_op_call *call)
 {
     const rw_layout *const x = call->in[0].layout;
-    const int64_t width = x->dim[x->rank - 1], blocks = rw_norm_cuda_blocks(x->numel / width, width);
+    const int64_t width = x->dim[x->rank - 1], blocks = rw_norm_cuda_blocks(rw_norm_rows(x), width);
     return static_cast<size_t>(blocks * rw_norm_vectors(call->n_outputs) * width) *
            (call->in[0].dtype == RW_F64 ? sizeof(double) : sizeof(float));
 }
@@ -488,6 +488,7 @@ extern "C" rw_status rw_norm_backward_cuda(const rw_kernel *k)
 {
     const norm_rows a = norm_of(k);
     const int64_t blocks = rw_norm_cuda_blocks(a.rows, a.n);
+    if (!a.n) return RW_OK;
     return with_float_type(k->in[0].dtype, [&](auto type) {
         using T = decltype(type);
         using W = wide<T>;
