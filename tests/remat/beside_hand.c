@@ -5,10 +5,10 @@
  *
  *   REWIND_HAND  how many random programs (120; under AddressSanitizer 12)
  */
+#include "remat/declared.h"
 #include "remat/random_tape.h"
 #include "support/support.h"
 
-#include "models/model.h"
 #include "record/tape.h"
 #include "whole/fuzz/generate.h"
 
@@ -165,19 +165,9 @@ Test(beside_hand, nothing_is_better_on_tapes_of_nodes_of_any_size_and_cost, .tim
 
 Test(beside_hand, nothing_is_better_on_a_transformer, .timeout = 600)
 {
-    static struct model m;
-    static const int32_t tokens[2 * 128];
     struct beside *const x = new_beside(1);
-    struct model_config config = { 0 };
-    cr_assert(model_preset(&config, "tiny"));
-    config.kind = MODEL_GPT;
-    config.layers = 6;
-    config.width = 256;
-    config.hidden = 0;
-    config.max_seq = 128;
-    config.dropout = 0.1f;
-    cr_assert_eq(model_declare(&m, x->b.ctx, &config), RW_OK);
-    open_beside(x, model_loss(&m, x->b.t, 2, 128, tokens, tokens));
+    const struct model_config gpt = { .kind = MODEL_GPT, .layers = 6, .width = 256, .dropout = 0.1f };
+    open_beside(x, declared_loss(x->b.t, x->b.ctx, gpt, 128));
     cr_assert_eq(x->n_names, 4); /* block, layernorm, core_attn, mlp */
     hold_names(x);
     hold_counts(x);

@@ -5,11 +5,11 @@
  *
  *   REWIND_RIVALS  prints each rival's peak and time, and ours, when set
  */
+#include "remat/declared.h"
 #include "remat/rivals.h"
 #include "support/support.h"
 
 #include "models/made.h"
-#include "models/model.h"
 
 #include <criterion/criterion.h>
 #include <math.h>
@@ -79,19 +79,9 @@ static void open_chain(struct step *s, int steps, bool equal)
 
 static void open_model(struct step *s, enum model_kind kind, float dropout)
 {
-    static struct model m;
-    static const int32_t tokens[2 * SEQ];
+    const struct model_config config = { .kind = kind, .layers = 12, .width = 256, .dropout = dropout };
     *s = (struct step){ .b = fixture_open(1, 1) };
-    struct model_config config = { 0 };
-    cr_assert(model_preset(&config, "tiny"));
-    config.kind = kind;
-    config.layers = 12;
-    config.width = 256;
-    config.hidden = 0;
-    config.max_seq = SEQ;
-    config.dropout = dropout;
-    cr_assert_eq(model_declare(&m, s->b.ctx, &config), RW_OK);
-    open_problem(s, model_loss(&m, s->b.t, 2, SEQ, tokens, tokens));
+    open_problem(s, declared_loss(s->b.t, s->b.ctx, config, SEQ));
 }
 
 /* ---- rivals are what they are called ---- */

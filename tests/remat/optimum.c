@@ -8,6 +8,7 @@
  *                   AddressSanitizer 40); of longer ones a twentieth
  */
 #include "figure.h"
+#include "remat/declared.h"
 #include "remat/planned.h"
 #include "remat/random_tape.h"
 #include "support/support.h"
@@ -338,18 +339,9 @@ static void check_gap_to_bound(struct step *s, rw_tensor *loss, unsigned least_p
 
 static rw_tensor *record_model(struct step *s, enum model_kind kind, int layers)
 {
-    static struct model m;
-    static const int32_t tokens[2 * 64];
-    struct model_config config = { 0 };
-    cr_assert(model_preset(&config, "tiny"));
-    config.kind = kind;
-    config.layers = layers;
-    config.width = 128;
-    config.hidden = 0;
-    config.max_seq = 64;
-    config.dropout = kind == MODEL_GPT ? 0.1f : 0;
-    cr_assert_eq(model_create(&m, s->b.ctx, &config), RW_OK);
-    return model_loss(&m, s->b.t, 2, 64, tokens, tokens);
+    const struct model_config config = { .kind = kind, .layers = layers, .width = 128,
+                                         .dropout = kind == MODEL_GPT ? 0.1f : 0 };
+    return declared_loss(s->b.t, s->b.ctx, config, 64);
 }
 
 /* The figure that is promised of real models, printed by bench/planning for larger ones. */
