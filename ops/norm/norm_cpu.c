@@ -351,6 +351,7 @@ rw_status RW_ISA_NAME(rw_norm_backward_cpu)(const rw_kernel *k)
     const size_t size = k->in[0].dtype == RW_F64 ? sizeof(double) : sizeof(float), vector = (size_t)n * size;
     const size_t block = (size_t)rw_norm_vectors(k->n_outputs) * vector;
     const bool columns = rw_norm_has_columns(a, k->n_outputs);
+    if (!n) return RW_OK; /* nothing to write, and no workspace */
 #pragma omp parallel for num_threads(k->threads) schedule(static) if (l->numel >= RW_PARALLEL_FROM)
     for (int64_t i = 0; i < blocks; i++) {
         char *const dw = (char *)k->workspace + (size_t)i * block;

@@ -102,7 +102,7 @@ Test(machine, address_space_that_ends_while_products_are_prepared, .timeout = 12
         refused += end == REFUSED;
     }
     cr_expect_gt(did, 3);
-    cr_expect_gt(refused, 10);
+    cr_expect_gt(refused, 5); /* how many depends on what the process had mapped: ten under AddressSanitizer */
 }
 
 static size_t resident(void)
