@@ -130,7 +130,7 @@ RW_API rw_tensor *rw_softplus_at(rw_site at, rw_tape *t, rw_tensor *x);
 RW_API rw_tensor *rw_sigmoid_at(rw_site at, rw_tape *t, rw_tensor *x);
 #define rw_sigmoid(...) rw_sigmoid_at(RW_HERE, __VA_ARGS__)
 
-/** max(x, 0); gradient 0 at 0. */
+/** max(x, 0); gradient 0 at 0 and, as in PyTorch, 1 at NaN. */
 RW_API rw_tensor *rw_relu_at(rw_site at, rw_tape *t, rw_tensor *x);
 #define rw_relu(...) rw_relu_at(RW_HERE, __VA_ARGS__)
 

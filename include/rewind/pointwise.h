@@ -36,7 +36,7 @@ RW_API rw_tensor *rw_elu_at(rw_site at, rw_tape *t, rw_tensor *x, double alpha);
 RW_API rw_tensor *rw_leaky_relu_at(rw_site at, rw_tape *t, rw_tensor *x, double slope);
 #define rw_leaky_relu(...) rw_leaky_relu_at(RW_HERE, __VA_ARGS__)
 
-/** min(max(x, 0), 6); gradient 0 at 0 and at 6. */
+/** min(max(x, 0), 6); gradient 0 at 0 and at 6, 1 at NaN. */
 RW_API rw_tensor *rw_relu6_at(rw_site at, rw_tape *t, rw_tensor *x);
 #define rw_relu6(...) rw_relu6_at(RW_HERE, __VA_ARGS__)
 

@@ -22,10 +22,10 @@ VEC_INLINE vf f_relu(vf x)
     return vf_select((vi)((x > 0) | (x != x)), x, vf_all(0));
 }
 
-/* x where y is above `least`, else 0. */
-VEC_INLINE vf f_where_above(vf y, float least, vf x)
+/* 0 where y is at most `most`, else x: of NaN, too, as rw_relu()'s gradient is. */
+VEC_INLINE vf f_unless_up_to(vf y, float most, vf x)
 {
-    return vf_select((vi)(y > least), x, vf_all(0));
+    return vf_select((vi)(y <= most), vf_all(0), x);
 }
 
 VEC_INLINE vd d_load(const void *p, rw_dtype dtype, int64_t at, int64_t n)
@@ -50,9 +50,9 @@ VEC_INLINE vd d_relu(vd x)
     return vd_select((vl)((x > 0) | (x != x)), x, vd_all(0));
 }
 
-VEC_INLINE vd d_where_above(vd y, double least, vd x)
+VEC_INLINE vd d_unless_up_to(vd y, double most, vd x)
 {
-    return vd_select((vl)(y > least), x, vd_all(0));
+    return vd_select((vl)(y <= most), vd_all(0), x);
 }
 
 #define WITH(TYPE, call)            \

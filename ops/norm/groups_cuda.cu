@@ -147,11 +147,11 @@ __device__ wide<T> result_of(T x, T weight, T bias, wide<T> mean, wide<T> var, c
     return widen(narrow<T>((widen(x) - mean) * (widen(weight) * scale_of(var, g.eps)) + widen(bias)));
 }
 
-/* dy, and behind relu 0 where the result is not above 0. */
+/* dy, and behind relu 0 where the result is at most 0. */
 template <typename T>
 __device__ wide<T> upstream_of(T dy, T x, T weight, const T *bias, wide<T> mean, wide<T> var, const rw_groups &g)
 {
-    return !g.relu || result_of<T>(x, weight, *bias, mean, var, g) > 0 ? widen(dy) : wide<T>(0);
+    return g.relu && result_of<T>(x, weight, *bias, mean, var, g) <= 0 ? wide<T>(0) : widen(dy);
 }
 
 /* The result is rounded before it is added to, as by an op of its own, and may lie where either operand does. */

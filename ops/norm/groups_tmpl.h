@@ -179,7 +179,7 @@ VEC_INLINE struct F(row) F(row_of)(struct F(row) row, const struct rw_groups_pie
                             row.bias + c, row.sum + c, row.product + c };
 }
 
-/* dy, and behind relu 0 where the result, rounded to its type, is not above 0. */
+/* dy, and behind relu 0 where the result, rounded to its type, is at most 0. */
 VEC_INLINE V F(upstream)(const struct F(row) *k, bool relu, rw_dtype dtype, int64_t in_x, int64_t at, int64_t c,
                          int64_t n)
 {
@@ -187,7 +187,7 @@ VEC_INLINE V F(upstream)(const struct F(row) *k, bool relu, rw_dtype dtype, int6
     if (!relu) return dy;
     const V d = F(load)(k->x, dtype, in_x + c, n) - F(load)(k->mean, OWN, c, n);
     const V y = d * F(load)(k->scale, OWN, c, n) + F(load)(k->bias, OWN, c, n);
-    return F(where_above)(y, (T)rw_groups_rounds_to_zero(dtype), dy);
+    return F(unless_up_to)(y, (T)rw_groups_rounds_to_zero(dtype), dy);
 }
 
 /* Rounded before it is added to, as by an op of its own. The result may lie where either operand does. */

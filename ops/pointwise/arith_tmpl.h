@@ -152,16 +152,17 @@ VEC_INLINE void F(op_huber_backward)(const V *in, V *out, double attr)
     out[0] = in[2] * F(clipped)(in[0] - in[1], (VS)attr);
 }
 
-/* Derivatives times the upstream gradient z. The first input is what the rule kept. */
+/* Derivatives times the upstream gradient z. The first input is what the rule kept. Of NaN relu and its kin pass z on,
+   as in PyTorch: nothing says that it lies on the flat side. */
 ARITH2(tanh_backward, z *(ONE - x * x))
 ARITH2(sigmoid_backward, z *(x * (ONE - x)))
-ARITH2(relu_backward, F(select)((VM)(x > 0), z, ZERO))
+ARITH2(relu_backward, F(select)((VM)(x <= 0), ZERO, z))
 ARITH2(sqrt_backward, z *(VS)0.5 / x)
-ARITH2_WITH(elu_backward, F(select)((VM)(x > 0), z, z *(a *F(exp)(x))))
+ARITH2_WITH(elu_backward, F(select)((VM)(x <= 0), z *(a *F(exp)(x)), z))
 ARITH2_WITH(leaky_relu_backward, F(select)((VM)(x > 0), z, a *z))
-ARITH2(relu6_backward, F(select)((VM)((x > 0) & (x < 6)), z, ZERO))
+ARITH2(relu6_backward, F(select)((VM)((x <= 0) | (x >= 6)), ZERO, z))
 ARITH2(hardswish_backward,
-       F(select)((VM)(x >= 3), z, F(select)((VM)(x <= -3), ZERO, z *((x + x + (VS)3) / (VS)6))))
+       F(select)((VM)(x <= -3), ZERO, F(select)((VM)(x < 3), z *((x + x + (VS)3) / (VS)6), z)))
 
 /* Of a to the power of b, with the upstream gradient: chosen, not multiplied, where a factor of 0 meets infinity. */
 VEC_INLINE void F(op_pow_base_backward)(const V *in, V *out, double attr)

@@ -156,7 +156,7 @@ rw_tensor *rw_relu_slope(rw_grad_call *g, rw_tensor *y, rw_tensor *dy)
 {
     rw_tape *const t = rw_grad_tape(g);
     if (!rw_grad_again(g)) return rw_pointwise_at(RW_HERE, t, &rw_op_relu_backward, y, dy);
-    return rw_take_at(RW_HERE, t, dy, rw_sign_at(RW_HERE, t, y));
+    return rw_take_at(RW_HERE, t, dy, y);
 }
 
 rw_tensor *rw_gelu_tanh_slope(rw_grad_call *g, rw_tensor *x, rw_tensor *dy)

@@ -62,6 +62,11 @@ static double signs(int64_t i)
     return x[i % 6];
 }
 
+static double zero(int64_t i)
+{
+    return 0;
+}
+
 Test(corners, the_gradient_of_equals_goes_to_the_first)
 {
     struct fixture b = fixture_open(1, 1);
@@ -72,18 +77,95 @@ Test(corners, the_gradient_of_equals_goes_to_the_first)
     fixture_close(&b);
 }
 
-Test(corners, slopes_at_zero_and_of_nan)
+Test(corners, the_gradient_of_abs_at_zero_and_of_nan)
 {
     struct fixture b = fixture_open(1, 1);
     for (int d = 0; d < 2; d++) {
-        rw_tensor *const x = made(&b, wide[d], RW_SHAPE(6), signs), *const z = made(&b, wide[d], RW_SHAPE(6), signs);
-        double *const relu = gradient(&b, rw_relu(b.t, x), x), *const size = gradient(&b, rw_abs(b.t, z), z);
-        const double slope[] = { 0, 0, 1, 0, 0, 1 }, sign[] = { -1, 0, 1, 0, 0, 1 };
-        for (int i = 0; i < 6; i++) {
-            if (i != 3) cr_assert_eq(relu[i], slope[i], "relu, element %d: %g", i, relu[i]);
-            cr_assert_eq(size[i], sign[i], "abs, element %d: %g", i, size[i]);
-        }
-        free(relu), free(size);
+        rw_tensor *const z = made(&b, wide[d], RW_SHAPE(6), signs);
+        double *const size = gradient(&b, rw_abs(b.t, z), z);
+        const double sign[] = { -1, 0, 1, 0, 0, 1 };
+        for (int i = 0; i < 6; i++) cr_assert_eq(size[i], sign[i], "abs, element %d: %g", i, size[i]);
+        free(size);
+        rw_tape_reset(b.t);
+    }
+    fixture_close(&b);
+}
+
+static rw_tensor *elu(rw_tape *t, rw_tensor *x)
+{
+    return rw_elu(t, x, 1);
+}
+
+static rw_tensor *leaky(rw_tape *t, rw_tensor *x)
+{
+    return rw_leaky_relu(t, x, .25);
+}
+
+static rw_tensor *relu(rw_tape *t, rw_tensor *x)
+{
+    return rw_relu(t, x);
+}
+
+static rw_tensor *relu6(rw_tape *t, rw_tensor *x)
+{
+    return rw_relu6(t, x);
+}
+
+static rw_tensor *hardswish(rw_tape *t, rw_tensor *x)
+{
+    return rw_hardswish(t, x);
+}
+
+/* As PyTorch has them: of NaN its backward of relu, relu6, elu and hardswish is what flows in. */
+static const struct {
+    const char *name;
+    rw_tensor *(*of)(rw_tape *, rw_tensor *);
+    double slope[6];
+} kinked[] = {
+    { "relu", relu, { 0, 0, 1, 1, 0, 1 } },
+    { "relu6", relu6, { 0, 0, 1, 1, 0, 1 } },
+    { "elu", elu, { 0.36787944117144233, 1, 1, 1, 1, 1 } },
+    { "leaky_relu", leaky, { .25, .25, 1, .25, .25, 1 } },
+    { "hardswish", hardswish, { 1. / 6, .5, 5. / 6, 1, .5, 7. / 6 } },
+};
+
+static void check_slopes(struct fixture *b, int k, rw_dtype dtype, bool again)
+{
+    rw_tensor *const x = made(b, dtype, RW_SHAPE(6), signs);
+    rw_tensor *const loss = rw_sum(b->t, kinked[k].of(b->t, x), RW_ALL_AXES, false);
+    rw_tensor *dx = NULL;
+    const rw_status status = again ? rw_grad(b->t, loss, &x, 1, &dx) : rw_backward(b->t, loss);
+    cr_assert_eq(status, RW_OK, "%s", rw_error_message(b->ctx));
+    if (!again) dx = rw_gradient(x);
+    double *const slope = numbers(b, dx);
+    for (int i = 0; i < 6; i++)
+        cr_assert_float_eq(slope[i], kinked[k].slope[i], 2e-7, "%s, element %d: %.9g", kinked[k].name, i, slope[i]);
+    free(slope);
+    rw_tape_reset(b->t);
+}
+
+Test(corners, slopes_at_kinks_and_of_nan)
+{
+    struct fixture b = fixture_open(1, 1);
+    for (int k = 0; k < (int)(sizeof kinked / sizeof *kinked); k++)
+        for (int d = 0; d < 2; d++)
+            for (int again = 0; again < 2; again++) check_slopes(&b, k, wide[d], again);
+    fixture_close(&b);
+}
+
+/* What flows to the bias through the norm's own relu: 1 for each of 1, NaN and 2. */
+Test(corners, a_nan_behind_a_norm_with_relu_passes_its_gradient_on)
+{
+    struct fixture b = fixture_open(1, 1);
+    for (int d = 0; d < 2; d++) {
+        rw_tensor *const x = made(&b, wide[d], RW_SHAPE(6, 1), signs);
+        rw_tensor *const bias = made(&b, wide[d], RW_SHAPE(1), zero);
+        rw_tensor *const mean = rw_zeros(b.t, wide[d], RW_SHAPE(1)), *const var = rw_ones(b.t, wide[d], RW_SHAPE(1));
+        const rw_batchnorm_params params = { .evaluate = true, .relu = true };
+        rw_tensor *const y = rw_batchnorm(b.t, x, RW_NONE, bias, mean, var, &params);
+        double *const flows = gradient(&b, y, bias);
+        cr_assert_eq(*flows, 3, "%g", *flows);
+        free(flows);
         rw_tape_reset(b.t);
     }
     fixture_close(&b);
@@ -264,11 +346,6 @@ Test(corners, an_index_beside_the_table)
 static double tenth(int64_t i)
 {
     return (double)0.1f;
-}
-
-static double zero(int64_t i)
-{
-    return 0;
 }
 
 /* A million equal squares: their mean is one of them, up to the roundings of a sum in blocks. */
