@@ -392,6 +392,7 @@ main() {
     optional "no line over 120 columns" columns
     check "what hangs is ended" hangs_are_ended
     check "folders point one way" "$rewind_root/tests/tools/include_graph.py" "$REWIND_BUILD"
+    check "what the pages name is there" "$rewind_root/tests/tools/doc_names.py"
     check "each mutation has its place" "$rewind_root/tests/mutation/campaign.py" check
     check "two contexts in two threads" "$REWIND_BUILD/tests/two_contexts"
     if [ -z "$quick" ]; then
