@@ -227,6 +227,7 @@ Test(beside_hand, little_is_better_on_random_programs, .timeout = 3600)
         fprintf(stderr, "%llu programs, %zu policies: below the least on %zu, by %.4f at most; faster on %zu, by "
                 "%.4f\n", (unsigned long long)programs, tried, below, most_below, faster, most_faster);
     cr_expect(tried > 40 * programs, "%zu", tried);
-    cr_expect(below * 100 <= programs && most_below <= 0.02, "%zu, %g", below, most_below);
-    cr_expect(faster * 20 <= programs && most_faster <= 0.1, "%zu, %g", faster, most_faster);
+    /* of a dozen a few may be among those */
+    cr_expect(below <= 1 + programs / 100 && most_below <= 0.02, "%zu, %g", below, most_below);
+    cr_expect(faster <= 3 + programs / 20 && most_faster <= 0.1, "%zu, %g", faster, most_faster);
 }
