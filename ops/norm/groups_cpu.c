@@ -1,58 +1,59 @@
-/* CPU kernels of batchnorm, group_norm and instance_norm: blocks of rows are shared out and merged in order. */
+/* CPU kernels of batchnorm, group_norm and instance_norm: blocks of rows are shared out and merged in order. A lane is a
+   channel, and none meets another: vectors are as wide as the machine's own. */
 #include "device/cpu/isa.h"
 #include "ops/common/util.h"
-#include "ops/common/vec.h"
+#include "ops/common/vec_native.h"
 #include "ops/norm/groups.h"
 
 /* n elements from `at` on, n at most a vector's; the others are 0. */
-VEC_INLINE vf f_load(const void *p, rw_dtype dtype, int64_t at, int64_t n)
+VEC_INLINE nf f_load(const void *p, rw_dtype dtype, int64_t at, int64_t n)
 {
-    if (n == VF_LANES) return vf_get(p, dtype, at);
-    return vf_load_some((const char *)p + (size_t)at * float_size(dtype), dtype, n, 0);
+    if (n == NF_LANES) return nf_get(p, dtype, at);
+    return nf_get_some(p, dtype, at, n);
 }
 
-VEC_INLINE void f_save(void *p, rw_dtype dtype, int64_t at, int64_t n, vf x)
+VEC_INLINE void f_save(void *p, rw_dtype dtype, int64_t at, int64_t n, nf x)
 {
-    if (n == VF_LANES) vf_put(p, dtype, at, x);
-    else vf_store_some((char *)p + (size_t)at * float_size(dtype), dtype, n, x);
+    if (n == NF_LANES) nf_put(p, dtype, at, x);
+    else nf_put_some(p, dtype, at, n, x);
 }
 
-VEC_INLINE vf f_relu(vf x)
+VEC_INLINE nf f_relu(nf x)
 {
-    return vf_select((vi)((x > 0) | (x != x)), x, vf_all(0));
+    return nf_select((ni)((x > 0) | (x != x)), x, nf_all(0));
 }
 
 /* 0 where y is at most `most`, else x: of NaN, too, as rw_relu()'s gradient is. */
-VEC_INLINE vf f_unless_up_to(vf y, float most, vf x)
+VEC_INLINE nf f_unless_up_to(nf y, float most, nf x)
 {
-    return vf_select((vi)(y <= most), vf_all(0), x);
+    return nf_select((ni)(y <= most), nf_all(0), x);
 }
 
-VEC_INLINE vd d_load(const void *p, rw_dtype dtype, int64_t at, int64_t n)
+VEC_INLINE nd d_load(const void *p, rw_dtype dtype, int64_t at, int64_t n)
 {
     const double *const from = (const double *)p + at;
-    if (n == VD_LANES) return vd_load(from);
-    vd x = { 0 };
+    if (n == ND_LANES) return *(const nd *)from;
+    nd x = { 0 };
     for (int64_t i = 0; i < n; i++) x[i] = from[i];
     return x;
 }
 
-VEC_INLINE void d_save(void *p, rw_dtype dtype, int64_t at, int64_t n, vd x)
+VEC_INLINE void d_save(void *p, rw_dtype dtype, int64_t at, int64_t n, nd x)
 {
     double *const to = (double *)p + at;
-    if (n == VD_LANES) vd_store(to, x);
+    if (n == ND_LANES) *(nd *)to = x;
     else
         for (int64_t i = 0; i < n; i++) to[i] = x[i];
 }
 
-VEC_INLINE vd d_relu(vd x)
+VEC_INLINE nd d_relu(nd x)
 {
-    return vd_select((vl)((x > 0) | (x != x)), x, vd_all(0));
+    return nd_select((nl)((x > 0) | (x != x)), x, nd_all(0));
 }
 
-VEC_INLINE vd d_unless_up_to(vd y, double most, vd x)
+VEC_INLINE nd d_unless_up_to(nd y, double most, nd x)
 {
-    return vd_select((vl)(y <= most), vd_all(0), x);
+    return nd_select((nl)(y <= most), nd_all(0), x);
 }
 
 #define WITH(TYPE, call)            \
@@ -62,7 +63,7 @@ VEC_INLINE vd d_unless_up_to(vd y, double most, vd x)
     }
 
 #define T float
-#define V vf
+#define V nf
 #define OF_TYPE(call)                           \
     switch (type) {                             \
     case RW_F32: WITH(RW_F32, call) break;      \
@@ -75,7 +76,7 @@ VEC_INLINE vd d_unless_up_to(vd y, double most, vd x)
 #undef V
 #undef F
 #define T double
-#define V vd
+#define V nd
 #define OF_TYPE(call) \
     (void)type;       \
     WITH(RW_F64, call)

@@ -1,6 +1,6 @@
 /*
- * The loops of groups.h for one type of arithmetic T. Included by groups_cpu.c once with T = float, V = vf and once
- * with T = double, V = vd; F names these functions. Channels lie side by side and the inner loops run over them, a
+ * The loops of groups.h for one type of arithmetic T. Included by groups_cpu.c once with T = float, V = nf and once
+ * with T = double, V = nd; F names these functions. Channels lie side by side and the inner loops run over them, a
  * vector at a time: no channel meets another there. OF_TYPE(call) makes `type`, that of the elements, the constant
  * `dtype` in a call: what runs in parallel is a function of its own, which would look at it for every vector.
  */
