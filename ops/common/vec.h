@@ -139,6 +139,27 @@ VEC_INLINE vf vf_load_bf16(const uint16_t *p)
     return (vf)(vu_of_halves(*(const vh *)p) << 16);
 }
 
+/* GCC compares vectors that are wider than the machine's number by number: where something is compared here, it is so
+   in the machine's own parts. */
+#if defined(RW_ISA_IS_V3)
+typedef uint32_t vec_u8 __attribute__((vector_size(32)));
+
+VEC_INLINE void vec_store_bf16(uint16_t *p, __m256 x)
+{
+    const vec_u8 bits = (vec_u8)x, nan = (vec_u8)_mm256_cmp_ps(x, x, _CMP_UNORD_Q);
+    const vec_u8 rounded = (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16;
+    const __m256i half = (__m256i)((rounded & ~nan) | ((bits >> 16 | 0x40u) & nan));
+    const __m256i packed = _mm256_permute4x64_epi64(_mm256_packus_epi32(half, half), 0x08);
+    _mm_storeu_si128((__m128i *)p, _mm256_castsi256_si128(packed));
+}
+
+VEC_INLINE void vf_store_bf16(uint16_t *p, vf x)
+{
+    union { vf v; __m256 h[2]; } u = { x };
+    vec_store_bf16(p, u.h[0]);
+    vec_store_bf16(p + 8, u.h[1]);
+}
+#else
 VEC_INLINE void vf_store_bf16(uint16_t *p, vf x)
 {
     const vu bits = (vu)x;
@@ -147,6 +168,7 @@ VEC_INLINE void vf_store_bf16(uint16_t *p, vf x)
     const vu quiet = bits >> 16 | 0x40u;
     *(vh *)p = vu_to_halves((rounded & ~nan) | (quiet & nan));
 }
+#endif
 
 VEC_INLINE vf vf_load_f16(const uint16_t *p)
 {
@@ -199,10 +221,46 @@ VEC_INLINE vd vd_select(vl mask, vd a, vd b)
     return (vd)(((vl)a & mask) | ((vl)b & ~mask));
 }
 
+/* a where it is larger, else b. _most: x where it is larger than m, or NaN, else m. */
+#if defined(RW_ISA_IS_V3)
+VEC_INLINE vf vf_max(vf a, vf b)
+{
+    union { vf v; __m256 h[2]; } x = { a }, y = { b };
+    for (int i = 0; i < 2; i++) x.h[i] = _mm256_max_ps(x.h[i], y.h[i]);
+    return x.v;
+}
+
+VEC_INLINE vf vf_most(vf m, vf x)
+{
+    union { vf v; __m256 h[2]; } a = { x }, b = { m };
+    for (int i = 0; i < 2; i++)
+        b.h[i] = _mm256_blendv_ps(_mm256_max_ps(a.h[i], b.h[i]), a.h[i], _mm256_cmp_ps(a.h[i], a.h[i], _CMP_UNORD_Q));
+    return b.v;
+}
+
+VEC_INLINE vd vd_most(vd m, vd x)
+{
+    union { vd v; __m256d h[2]; } a = { x }, b = { m };
+    for (int i = 0; i < 2; i++)
+        b.h[i] = _mm256_blendv_pd(_mm256_max_pd(a.h[i], b.h[i]), a.h[i], _mm256_cmp_pd(a.h[i], a.h[i], _CMP_UNORD_Q));
+    return b.v;
+}
+#else
 VEC_INLINE vf vf_max(vf a, vf b)
 {
     return vf_select((vi)(a > b), a, b);
 }
+
+VEC_INLINE vf vf_most(vf m, vf x)
+{
+    return vf_select((vi)(x > m) | (vi)(x != x), x, m);
+}
+
+VEC_INLINE vd vd_most(vd m, vd x)
+{
+    return vd_select((vl)(x > m) | (vl)(x != x), x, m);
+}
+#endif
 
 /* a * b + c with one rounding where the machine has it. */
 VEC_INLINE vf vf_fma(vf a, vf b, vf c)

@@ -1,13 +1,14 @@
 /*
  * Batches of matrix products, c[i] = a[i] b[i] + bias (+ c[i]): what the kernels of this family share.
  *
- * Four ways. The matrix unit of processors that have one, for large products of bfloat16 (gemm_amx.h). oneDNN for
- * others of bfloat16, and for float32. oneDNN's float32 for large products of a 16-bit type that the processor does not
- * multiply, or no faster than float32: parts of the operands are widened when a tile comes to them (gemm_wide.c). The
- * library's own loops (gemm_own_tmpl.h) for float64, for very small matrices, where a library call costs more than the
- * product, for few rows of a beside a large b, and for processors that oneDNN has no fast code for. Each way c is cut
- * into tiles by its shape alone, each tile is computed by one thread, and its sums over k are cut by the shape if at
- * all: the bits do not depend on the number of threads.
+ * Five ways. The matrix unit of processors that have one, for large products of bfloat16 (gemm_amx.h). oneDNN, where it
+ * has code for AVX-512, for others of bfloat16, and for float32; and its float32 for large products of a 16-bit type
+ * that the processor does not multiply, or no faster than float32: parts of the operands are widened when a tile comes
+ * to them (gemm_wide.c). On other processors packed loops of our own for both (gemm_packed_cpu.c): with oneDNN's code
+ * for AVX2 a row's bits depend on its place, and it takes a quarter longer. Small own loops (gemm_own_tmpl.h) for
+ * float64, for very small matrices, where anything else costs more than the product, and for few rows of a beside a
+ * large b. Each way c is cut into tiles by its shape alone, each tile is computed by one thread, and its sums over k
+ * are cut by the shape if at all: the bits do not depend on the number of threads.
  */
 #ifndef RW_OPS_MATMUL_GEMM_H
 #define RW_OPS_MATMUL_GEMM_H
@@ -91,9 +92,13 @@ bool rw_gemm_widens(rw_dtype dtype);
 struct gemm_loops {
     /* The own loops: a tile of c. */
     void (*tile)(const struct gemm *g, int64_t item, int64_t row, int64_t rows, int64_t col, int64_t cols);
+    /* The same of packed operands, in float32: what a thread has of GEMM_PACKED_... floats, aligned. */
+    void (*packed)(const struct gemm *g, int64_t item, int64_t row, int64_t rows, int64_t col, int64_t cols,
+                   float *room);
     /* n numbers of 16 bits, `step` apart, as float32. They may be the second half of what `to` has room for. */
     void (*widen)(rw_dtype dtype, const void *from, int64_t step, int64_t n, float *to);
-    /* Sums of a tile, whose rows are `across` apart, become c from element `at` on: bias, addend, one rounding. */
+    /* Sums of a tile, whose rows are `across` apart, become c from element `at` on: bias, addend, one rounding. Not of
+       float64. */
     void (*round)(const struct gemm *g, const float *sums, int64_t across, int64_t at, int64_t rows, int64_t col,
                   int64_t cols);
 };
@@ -124,6 +129,17 @@ bool rw_gemm_is_thin(const struct gemm *g);
 /* Few numbers along the depth, and a c that is too large for a cache. */
 #define GEMM_THIN_DEPTH 8
 bool rw_gemm_is_shallow(const struct gemm *g);
+
+/* A part of a that is packed, and a strip of b: multiples of what the packed loops hold in registers. */
+#define GEMM_PACKED_ROWS 96
+#define GEMM_PACKED_DEPTH 256
+#define GEMM_PACKED_LANES 16
+
+/* Do the sums lie beside them until they become c? Of float32 they grow where c lies, unless something is added. */
+static inline bool rw_gemm_packs_sums(const struct gemm *g)
+{
+    return g->dtype != RW_F32 || g->adds;
+}
 
 /* Extents of the own loops' tiles. */
 #define GEMM_OWN_M 48

@@ -71,6 +71,9 @@ static rw_status run_made_tile(const struct making *m, int64_t h, int64_t i, con
     if (p->amx)
         rw_gemm_amx_tile(&g, g.a.data, g.b.data, t.rows, t.cols, p->holds_a,
                          (float *)(void *)(m->scratch + (size_t)thread * p->scratch));
+    else if (p->packed)
+        m->loops->packed(&g, 0, 0, t.rows, 0, t.cols,
+                         (float *)(void *)(m->scratch + (size_t)thread * p->scratch));
     else if (!p->own) return rw_gemm_library_tile(&g, p, &t, thread, m->scratch);
     else m->loops->tile(&g, 0, 0, t.rows, 0, t.cols);
     return RW_OK;

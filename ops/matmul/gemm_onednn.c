@@ -48,9 +48,9 @@ bool rw_gemm_is_widened(const struct gemm *g)
     return rw_gemm_widens(g->dtype) && multiplications(g) >= LEAST_WIDENED;
 }
 
-int64_t rw_gemm_rows_at_once(void)
+bool rw_gemm_is_packed(void)
 {
-    return rw_onednn_takes_avx512() ? 1 : GEMM_ROWS_AVX2;
+    return !rw_onednn_takes_avx512();
 }
 
 /* ---- the run ---- */
@@ -105,47 +105,27 @@ static void bring_sum(const struct gemm *g, const struct gemm_tile *t, int64_t a
         memcpy((char *)g->c + at * size, (const char *)g->sum + at * size, (size_t)(t->cols * size));
 }
 
-/* Where those of a tile lie. */
-struct operands {
-    const char *a, *b, *bias;
-    char *c;
-};
-
-/* Rows that are copied, with zeros behind them. */
-static rw_status run_copied(const struct gemm *g, const struct gemm_plan *p, const struct gemm_tile *t,
-                            const struct operands *o, int thread, char *own)
-{
-    const int64_t size = (int64_t)rw_dtype_size(g->dtype), to = (int64_t)rw_dtype_size(g->to), row = t->cols * to;
-    const int64_t zeros = rw_gemm_filled(p) - p->copied;
-    char *const a = own + p->library_scratch, *const c = a + rw_gemm_copy_bytes(g, p);
-    for (int64_t i = 0; i < p->copied; i++)
-        copy_row(o->a + i * g->a.row * size, g->a.col, g->k, size, a + i * g->k * size);
-    for (int64_t i = 0; g->adds && i < p->copied; i++) memcpy(c + i * row, o->c + i * g->c_row * to, (size_t)row);
-    memset(a + p->copied * g->k * size, 0, (size_t)(zeros * g->k * size));
-    memset(c + p->copied * row, 0, (size_t)(zeros * row));
-    RW_CHECK(rw_onednn_matmul_run(p->filled[t->last_n], thread, a, o->b, o->bias, c, own));
-    for (int64_t i = 0; i < p->copied; i++) memcpy(o->c + i * g->c_row * to, c + i * row, (size_t)row);
-    return RW_OK;
-}
-
 rw_status rw_gemm_library_tile(const struct gemm *g, const struct gemm_plan *p, const struct gemm_tile *t, int thread,
                                char *scratch)
 {
     const int64_t size = (int64_t)rw_dtype_size(g->dtype), to = (int64_t)rw_dtype_size(g->to);
-    const int64_t at = (t->item * g->m + t->row) * g->c_row + t->col, lie = t->rows - (t->last_m ? p->copied : 0);
-    struct operands o = {
-        .a = (const char *)g->a.data + (rw_gemm_start(g, &g->a, t->item) + t->row * g->a.row) * size,
-        .b = (const char *)g->b.data + (rw_gemm_start(g, &g->b, t->item) + t->col * g->b.col) * size,
-        .bias = g->has_bias ? (const char *)g->bias + t->col * size : NULL,
-        .c = (char *)g->c + at * to,
-    };
-    char *const own = scratch + (size_t)thread * p->scratch;
+    const int64_t at = (t->item * g->m + t->row) * g->c_row + t->col;
+    const char *const a = (const char *)g->a.data + (rw_gemm_start(g, &g->a, t->item) + t->row * g->a.row) * size;
+    const char *const b = (const char *)g->b.data + (rw_gemm_start(g, &g->b, t->item) + t->col * g->b.col) * size;
+    const char *const bias = g->has_bias ? (const char *)g->bias + t->col * size : NULL;
     if (g->adds && g->sum != g->c) bring_sum(g, t, at, to);
-    if (lie)
-        RW_CHECK(rw_onednn_matmul_run(p->primitive[t->last_m][t->last_n], thread, o.a, o.b, o.bias, o.c, own));
-    o.a += lie * g->a.row * size;
-    o.c += lie * g->c_row * to;
-    return lie < t->rows ? run_copied(g, p, t, &o, thread, own) : RW_OK;
+    return rw_onednn_matmul_run(p->primitive[t->last_m][t->last_n], thread, a, b, bias, (char *)g->c + at * to,
+                                scratch + (size_t)thread * p->scratch);
+}
+
+static rw_status run_tile(const struct gemm *g, const struct gemm_plan *p, const struct gemm_loops *loops,
+                          const struct gemm_tile *t, int thread, char *scratch)
+{
+    if (p->wide) return rw_gemm_wide_tile(g, p, loops, t, thread, scratch);
+    if (!p->packed) return rw_gemm_library_tile(g, p, t, thread, scratch);
+    char *const room = scratch + (size_t)thread * p->scratch;
+    loops->packed(g, t->item, t->row, t->rows, t->col, t->cols, (float *)(void *)room);
+    return RW_OK;
 }
 
 /* The library starts no threads of its own where one thread is allowed. */
@@ -161,8 +141,7 @@ static rw_status run_library(const struct gemm *g, const struct gemm_plan *p, co
         for (int64_t i = 0; i < tiles; i++) {
             const struct gemm_tile t = tile_of(g, p, i);
             const int thread = omp_get_thread_num();
-            const rw_status status = p->wide ? rw_gemm_wide_tile(g, p, loops, &t, thread, scratch)
-                                             : rw_gemm_library_tile(g, p, &t, thread, scratch);
+            const rw_status status = run_tile(g, p, loops, &t, thread, scratch);
             if (status) __atomic_store_n(&failed, (int)status, __ATOMIC_RELAXED);
         }
         omp_set_num_threads(allowed);
@@ -195,7 +174,7 @@ rw_status rw_gemm_run(const rw_kernel *k, struct gemm *g, const struct gemm_loop
     const int64_t tiles = g->n_batch * p.tiles_m * p.tiles_n;
     if (!tiles) return RW_OK;
     if (k->workspace_bytes < p.workspace) return RW_ERR_MEMORY;
-    if (p.wide) return run_library(g, &p, loops, tiles, k->workspace);
+    if (p.wide || (p.packed && !g->panels)) return run_library(g, &p, loops, tiles, k->workspace);
     if (g->panels || p.amx) return rw_gemm_run_made(g, &p, loops, k->workspace);
     if (p.own) {
         run_own(g, &p, tiles, loops);

@@ -55,7 +55,8 @@ static void round_tile(const struct gemm *g, const float *sums, int64_t across, 
                        int64_t cols)
 {
     const bool wide = g->to == RW_F32;
-    if (g->dtype == RW_F16 && wide) round_rows(g, RW_F16, RW_F32, sums, across, at, rows, col, cols);
+    if (g->dtype == RW_F32) round_rows(g, RW_F32, RW_F32, sums, across, at, rows, col, cols);
+    else if (g->dtype == RW_F16 && wide) round_rows(g, RW_F16, RW_F32, sums, across, at, rows, col, cols);
     else if (g->dtype == RW_F16) round_rows(g, RW_F16, RW_F16, sums, across, at, rows, col, cols);
     else if (wide) round_rows(g, RW_BF16, RW_F32, sums, across, at, rows, col, cols);
     else round_rows(g, RW_BF16, RW_BF16, sums, across, at, rows, col, cols);
@@ -64,4 +65,8 @@ static void round_tile(const struct gemm *g, const float *sums, int64_t across, 
 void RW_ISA_NAME(rw_gemm_own_tile)(const struct gemm *g, int64_t item, int64_t row, int64_t rows, int64_t col,
                                    int64_t cols);
 
-const struct gemm_loops RW_ISA_NAME(rw_gemm_loops) = { RW_ISA_NAME(rw_gemm_own_tile), widen, round_tile };
+void RW_ISA_NAME(rw_gemm_packed_tile)(const struct gemm *g, int64_t item, int64_t row, int64_t rows, int64_t col,
+                                      int64_t cols, float *room);
+
+const struct gemm_loops RW_ISA_NAME(rw_gemm_loops) = { RW_ISA_NAME(rw_gemm_own_tile),
+                                                       RW_ISA_NAME(rw_gemm_packed_tile), widen, round_tile };

@@ -1,5 +1,7 @@
-/* CPU kernels of batchnorm, group_norm and instance_norm: blocks of rows are shared out and merged in order. A lane is a
-   channel, and none meets another: vectors are as wide as the machine's own. */
+/*
+ * CPU kernels of batchnorm, group_norm and instance_norm: blocks of rows are shared out and merged in order. A lane is
+ * a channel, and none meets another: vectors are as wide as the machine's own.
+ */
 #include "device/cpu/isa.h"
 #include "ops/common/util.h"
 #include "ops/common/vec_native.h"

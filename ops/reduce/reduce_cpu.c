@@ -74,16 +74,6 @@ VEC_INLINE double d_most(double m, double x)
     return x > m || x != x ? x : m;
 }
 
-VEC_INLINE vf vf_most(vf m, vf x)
-{
-    return vf_select((vi)(x > m) | (vi)(x != x), x, m);
-}
-
-VEC_INLINE vd vd_most(vd m, vd x)
-{
-    return vd_select((vl)(x > m) | (vl)(x != x), x, m);
-}
-
 VEC_INLINE double merge(enum pass pass, double a, double b)
 {
     return pass == PASS_MAX ? d_most(a, b) : a + b;

@@ -1,0 +1,158 @@
+/*
+ * Products in float32 where the library has no code for AVX-512, and of 16-bit types there: a tile of c by packed
+ * parts of the operands, widened as they are packed. See gemm.h.
+ *
+ *                      b, DEPTH x cols, in strips of LANES columns
+ *                      |--|--|--|--|
+ *     a, ROWS x DEPTH  |  |  |  |  |
+ *     in strips of     '--'--'--'--'
+ *     STRIP rows
+ *     ------           ....######....   STRIP x LANES of c stay in registers, while what they are the sums of passes by
+ *     ------           ..............
+ *
+ * A strip of b stays in the first cache while all rows of a part of a meet it, and that part in the second one. Every
+ * element of c is one chain of sums over k, whichever rows and columns stand beside it. Source of the loops: Goto and
+ * van de Geijn, "Anatomy of high-performance matrix multiplication", ACM TOMS 34 (2008).
+ */
+#include "device/cpu/isa.h"
+#include "ops/common/vec_native.h"
+#include "ops/matmul/gemm.h"
+
+#include <string.h>
+
+#define STRIP 6
+#define LANES GEMM_PACKED_LANES
+#define VECTORS (LANES / NF_LANES)
+
+/* ---- packing: strips of a are [k][STRIP], of b [k][LANES], with zeros behind the last row or column ---- */
+
+VEC_INLINE void pack_strip(const void *from, rw_dtype dtype, int64_t at, int64_t along, int64_t across, int64_t n,
+                           int64_t wide, int64_t depth, float *to)
+{
+    for (int64_t p = 0; p < depth; p++, at += along)
+        for (int64_t i = 0; i < wide; i++) *to++ = i < n ? f_get(from, dtype, at + i * across) : 0;
+}
+
+VEC_INLINE void pack_a(const struct gemm *g, rw_dtype dtype, int64_t at, int64_t rows, int64_t depth, float *to)
+{
+    const struct gemm_operand *const a = &g->a;
+    for (int64_t i = 0; i < rows; i += STRIP, to += STRIP * depth) {
+        const int64_t first = at + i * a->row;
+        if (rows - i >= STRIP) pack_strip(a->data, dtype, first, a->col, a->row, STRIP, STRIP, depth, to);
+        else pack_strip(a->data, dtype, first, a->col, a->row, rows - i, STRIP, depth, to);
+    }
+}
+
+/* Columns that follow one another in memory. */
+VEC_INLINE void pack_dense(const struct gemm *g, rw_dtype dtype, int64_t at, int64_t depth, float *to)
+{
+    for (int64_t p = 0; p < depth; p++, at += g->b.row, to += LANES)
+        for (int v = 0; v < VECTORS; v++) nf_put(to, RW_F32, v * NF_LANES, nf_get(g->b.data, dtype, at + v * NF_LANES));
+}
+
+VEC_INLINE void pack_b(const struct gemm *g, rw_dtype dtype, int64_t at, int64_t cols, int64_t depth, float *to)
+{
+    const struct gemm_operand *const b = &g->b;
+    for (int64_t j = 0; j < cols; j += LANES, to += LANES * depth) {
+        const int64_t first = at + j * b->col;
+        if (cols - j < LANES) pack_strip(b->data, dtype, first, b->row, b->col, cols - j, LANES, depth, to);
+        else if (b->col == 1) pack_dense(g, dtype, first, depth, to);
+        else pack_strip(b->data, dtype, first, b->row, b->col, LANES, LANES, depth, to);
+    }
+}
+
+/* ---- sums ---- */
+
+/* STRIP x LANES of c, whose rows are `across` apart: added to what is there, but for the first part of the depth. */
+VEC_INLINE void add_block(const float *a, const float *b, int64_t depth, bool first, float *c, int64_t across)
+{
+    nf sum[STRIP][VECTORS];
+    for (int r = 0; r < STRIP; r++)
+        for (int v = 0; v < VECTORS; v++) sum[r][v] = first ? nf_all(0) : *(const nf *)(c + r * across + v * NF_LANES);
+    for (int64_t p = 0; p < depth; p++, a += STRIP, b += LANES) {
+        nf y[VECTORS];
+        for (int v = 0; v < VECTORS; v++) y[v] = *(const nf *)(b + v * NF_LANES);
+        for (int r = 0; r < STRIP; r++) {
+            const nf x = nf_all(a[r]);
+            for (int v = 0; v < VECTORS; v++) sum[r][v] = nf_fma(x, y[v], sum[r][v]);
+        }
+    }
+    for (int r = 0; r < STRIP; r++)
+        for (int v = 0; v < VECTORS; v++) *(nf *)(c + r * across + v * NF_LANES) = sum[r][v];
+}
+
+/* Fewer rows or columns of c. */
+static void add_edge(const float *a, const float *b, int64_t depth, bool first, float *c, int64_t across, int64_t rows,
+                     int64_t cols)
+{
+    float all[STRIP * LANES] = { 0 };
+    for (int64_t r = 0; !first && r < rows; r++) memcpy(all + r * LANES, c + r * across, (size_t)cols * sizeof *c);
+    add_block(a, b, depth, false, all, LANES);
+    for (int64_t r = 0; r < rows; r++) memcpy(c + r * across, all + r * LANES, (size_t)cols * sizeof *c);
+}
+
+static void add_part(const float *a, const float *b, int64_t depth, bool first, float *c, int64_t across, int64_t rows,
+                     int64_t cols)
+{
+    for (int64_t j = 0; j < cols; j += LANES)
+        for (int64_t i = 0; i < rows; i += STRIP) {
+            const float *const x = a + i * depth, *const y = b + j * depth;
+            float *const to = c + i * across + j;
+            if (rows - i < STRIP || cols - j < LANES) {
+                const int64_t some = rows - i < STRIP ? rows - i : STRIP;
+                add_edge(x, y, depth, first, to, across, some, cols - j < LANES ? cols - j : LANES);
+            } else if (first) add_block(x, y, depth, true, to, across);
+            else add_block(x, y, depth, false, to, across);
+        }
+}
+
+/* ---- a tile ---- */
+
+/* Where a tile's operands begin, and its sums. */
+struct place {
+    int64_t a, b;
+    float *c;
+    int64_t across;
+};
+
+VEC_INLINE void add_up(const struct gemm *g, rw_dtype dtype, const struct place *at, int64_t rows, int64_t cols,
+                       float *room)
+{
+    float *const a = room, *const b = room + GEMM_PACKED_ROWS * GEMM_PACKED_DEPTH;
+    for (int64_t p = 0; p < g->k; p += GEMM_PACKED_DEPTH) {
+        const int64_t depth = g->k - p < GEMM_PACKED_DEPTH ? g->k - p : GEMM_PACKED_DEPTH;
+        pack_b(g, dtype, at->b + p * g->b.row, cols, depth, b);
+        for (int64_t i = 0; i < rows; i += GEMM_PACKED_ROWS) {
+            const int64_t some = rows - i < GEMM_PACKED_ROWS ? rows - i : GEMM_PACKED_ROWS;
+            pack_a(g, dtype, at->a + i * g->a.row + p * g->a.col, some, depth, a);
+            add_part(a, b, depth, !p, at->c + i * at->across, at->across, some, cols);
+        }
+    }
+}
+
+static void add_bias(const float *bias, float *c, int64_t across, int64_t rows, int64_t cols)
+{
+    for (int64_t i = 0; i < rows; i++)
+        for (int64_t j = 0; j < cols; j++) c[i * across + j] += bias[j];
+}
+
+void RW_ISA_NAME(rw_gemm_packed_tile)(const struct gemm *g, int64_t item, int64_t row, int64_t rows, int64_t col,
+                                      int64_t cols, float *room);
+void RW_ISA_NAME(rw_gemm_packed_tile)(const struct gemm *g, int64_t item, int64_t row, int64_t rows, int64_t col,
+                                      int64_t cols, float *room)
+{
+    const int64_t c = (item * g->m + row) * g->c_row + col;
+    const bool sums = rw_gemm_packs_sums(g);
+    float *const own = room + (GEMM_PACKED_ROWS + gemm_align(cols, LANES)) * GEMM_PACKED_DEPTH;
+    const struct place at = { .a = rw_gemm_start(g, &g->a, item) + row * g->a.row,
+                              .b = rw_gemm_start(g, &g->b, item) + col * g->b.col,
+                              .c = sums ? own : (float *)g->c + c,
+                              .across = sums ? cols : g->c_row };
+    switch (g->dtype) {
+    case RW_F32: add_up(g, RW_F32, &at, rows, cols, room); break;
+    case RW_BF16: add_up(g, RW_BF16, &at, rows, cols, room); break;
+    default: add_up(g, RW_F16, &at, rows, cols, room); break;
+    }
+    if (sums) RW_ISA_NAME(rw_gemm_loops).round(g, own, cols, c, rows, col, cols);
+    else if (g->has_bias) add_bias((const float *)g->bias + col, at.c, at.across, rows, cols);
+}
