@@ -134,6 +134,8 @@ bool rw_gemm_is_shallow(const struct gemm *g);
 #define GEMM_PACKED_ROWS 96
 #define GEMM_PACKED_DEPTH 256
 #define GEMM_PACKED_LANES 16
+/* Floats of a part of a, behind which a vector may be written. */
+#define GEMM_PACKED_A (GEMM_PACKED_ROWS * GEMM_PACKED_DEPTH + GEMM_PACKED_LANES)
 
 /* Do the sums lie beside them until they become c? Of float32 they grow where c lies, unless something is added. */
 static inline bool rw_gemm_packs_sums(const struct gemm *g)

@@ -26,37 +26,100 @@
 
 /* ---- packing: strips of a are [k][STRIP], of b [k][LANES], with zeros behind the last row or column ---- */
 
-VEC_INLINE void pack_strip(const void *from, rw_dtype dtype, int64_t at, int64_t along, int64_t across, int64_t n,
-                           int64_t wide, int64_t depth, float *to)
+VEC_INLINE void pack_numbers(const void *from, rw_dtype dtype, int64_t at, int64_t along, int64_t across, int64_t n,
+                             int64_t wide, int64_t depth, float *to)
 {
     for (int64_t p = 0; p < depth; p++, at += along)
         for (int64_t i = 0; i < wide; i++) *to++ = i < n ? f_get(from, dtype, at + i * across) : 0;
+}
+
+#if defined(RW_ISA_IS_V3)
+#define TURNED 8
+
+/* Eight vectors as a matrix. */
+VEC_INLINE void turn(__m256 r[TURNED])
+{
+    __m256 x[TURNED];
+    for (int i = 0; i < TURNED; i += 2) {
+        x[i] = _mm256_unpacklo_ps(r[i], r[i + 1]);
+        x[i + 1] = _mm256_unpackhi_ps(r[i], r[i + 1]);
+    }
+    for (int i = 0; i < TURNED; i += 4) {
+        r[i] = _mm256_shuffle_ps(x[i], x[i + 2], 0x44);
+        r[i + 1] = _mm256_shuffle_ps(x[i], x[i + 2], 0xee);
+        r[i + 2] = _mm256_shuffle_ps(x[i + 1], x[i + 3], 0x44);
+        r[i + 3] = _mm256_shuffle_ps(x[i + 1], x[i + 3], 0xee);
+    }
+    for (int i = 0; i < TURNED / 2; i++) {
+        x[i] = _mm256_permute2f128_ps(r[i], r[i + 4], 0x20);
+        x[i + 4] = _mm256_permute2f128_ps(r[i], r[i + 4], 0x31);
+    }
+    memcpy(r, x, sizeof x);
+}
+
+/* Lines along the depth, eight numbers of up to eight of them at a time: in each, what stands behind the last line is
+   written over by the next. */
+VEC_INLINE int64_t pack_lines(const void *from, rw_dtype dtype, int64_t at, int64_t across, int n, int64_t wide,
+                              int64_t depth, float *to)
+{
+    int64_t p = 0;
+    for (; p + TURNED <= depth; p += TURNED) {
+        __m256 r[TURNED];
+        for (int i = 0; i < TURNED; i++)
+            r[i] = i < n ? (__m256)nf_get(from, dtype, at + i * across + p) : _mm256_setzero_ps();
+        turn(r);
+        for (int i = 0; i < TURNED; i++) *(nf *)(to + (p + i) * wide) = (nf)r[i];
+    }
+    return p;
+}
+
+/* n lines of a strip that is `wide`; whole: n is wide. */
+VEC_INLINE void pack_strip(const void *from, rw_dtype dtype, int64_t at, int64_t along, int64_t across, int64_t n,
+                           int64_t wide, int64_t depth, float *to)
+{
+    int64_t p = 0;
+    if (along == 1 && n == wide) {
+        const int some = wide < TURNED ? (int)wide : TURNED;
+        p = pack_lines(from, dtype, at, across, some, wide, depth, to);
+        if (wide > TURNED) pack_lines(from, dtype, at + TURNED * across, across, TURNED, wide, depth, to + TURNED);
+    }
+    pack_numbers(from, dtype, at + p * along, along, across, n, wide, depth - p, to + p * wide);
+}
+#else
+VEC_INLINE void pack_strip(const void *from, rw_dtype dtype, int64_t at, int64_t along, int64_t across, int64_t n,
+                           int64_t wide, int64_t depth, float *to)
+{
+    pack_numbers(from, dtype, at, along, across, n, wide, depth, to);
+}
+#endif
+
+/* Rows or columns that follow one another in memory: what is read behind them has to be there, and what is written
+   behind them is written over. */
+VEC_INLINE void pack_dense(const void *from, rw_dtype dtype, int64_t at, int64_t along, int64_t wide, int64_t depth,
+                           float *to)
+{
+    for (int64_t p = 0; p < depth; p++, at += along, to += wide)
+        for (int64_t i = 0; i < wide; i += NF_LANES) nf_put(to, RW_F32, i, nf_get(from, dtype, at + i));
 }
 
 VEC_INLINE void pack_a(const struct gemm *g, rw_dtype dtype, int64_t at, int64_t rows, int64_t depth, float *to)
 {
     const struct gemm_operand *const a = &g->a;
     for (int64_t i = 0; i < rows; i += STRIP, to += STRIP * depth) {
-        const int64_t first = at + i * a->row;
-        if (rows - i >= STRIP) pack_strip(a->data, dtype, first, a->col, a->row, STRIP, STRIP, depth, to);
-        else pack_strip(a->data, dtype, first, a->col, a->row, rows - i, STRIP, depth, to);
+        const int64_t first = at + i * a->row, n = rows - i;
+        if (a->row == 1 && n >= STRIP + NF_LANES) pack_dense(a->data, dtype, first, a->col, STRIP, depth, to);
+        else if (n >= STRIP) pack_strip(a->data, dtype, first, a->col, a->row, STRIP, STRIP, depth, to);
+        else pack_strip(a->data, dtype, first, a->col, a->row, n, STRIP, depth, to);
     }
-}
-
-/* Columns that follow one another in memory. */
-VEC_INLINE void pack_dense(const struct gemm *g, rw_dtype dtype, int64_t at, int64_t depth, float *to)
-{
-    for (int64_t p = 0; p < depth; p++, at += g->b.row, to += LANES)
-        for (int v = 0; v < VECTORS; v++) nf_put(to, RW_F32, v * NF_LANES, nf_get(g->b.data, dtype, at + v * NF_LANES));
 }
 
 VEC_INLINE void pack_b(const struct gemm *g, rw_dtype dtype, int64_t at, int64_t cols, int64_t depth, float *to)
 {
     const struct gemm_operand *const b = &g->b;
     for (int64_t j = 0; j < cols; j += LANES, to += LANES * depth) {
-        const int64_t first = at + j * b->col;
-        if (cols - j < LANES) pack_strip(b->data, dtype, first, b->row, b->col, cols - j, LANES, depth, to);
-        else if (b->col == 1) pack_dense(g, dtype, first, depth, to);
+        const int64_t first = at + j * b->col, n = cols - j;
+        if (n < LANES) pack_strip(b->data, dtype, first, b->row, b->col, n, LANES, depth, to);
+        else if (b->col == 1) pack_dense(b->data, dtype, first, b->row, LANES, depth, to);
         else pack_strip(b->data, dtype, first, b->row, b->col, LANES, LANES, depth, to);
     }
 }
@@ -118,7 +181,7 @@ struct place {
 VEC_INLINE void add_up(const struct gemm *g, rw_dtype dtype, const struct place *at, int64_t rows, int64_t cols,
                        float *room)
 {
-    float *const a = room, *const b = room + GEMM_PACKED_ROWS * GEMM_PACKED_DEPTH;
+    float *const a = room, *const b = room + GEMM_PACKED_A;
     for (int64_t p = 0; p < g->k; p += GEMM_PACKED_DEPTH) {
         const int64_t depth = g->k - p < GEMM_PACKED_DEPTH ? g->k - p : GEMM_PACKED_DEPTH;
         pack_b(g, dtype, at->b + p * g->b.row, cols, depth, b);
@@ -143,7 +206,7 @@ void RW_ISA_NAME(rw_gemm_packed_tile)(const struct gemm *g, int64_t item, int64_
 {
     const int64_t c = (item * g->m + row) * g->c_row + col;
     const bool sums = rw_gemm_packs_sums(g);
-    float *const own = room + (GEMM_PACKED_ROWS + gemm_align(cols, LANES)) * GEMM_PACKED_DEPTH;
+    float *const own = room + GEMM_PACKED_A + gemm_align(cols, LANES) * GEMM_PACKED_DEPTH;
     const struct place at = { .a = rw_gemm_start(g, &g->a, item) + row * g->a.row,
                               .b = rw_gemm_start(g, &g->b, item) + col * g->b.col,
                               .c = sums ? own : (float *)g->c + c,

@@ -224,7 +224,7 @@ static void plan_packed(struct gemm *g, struct gemm_plan *p)
     cut(g, p, sums ? PACKED_SUMS_M : TILE_M, sums ? TILE_N : PACKED_TILE_N);
     if (g->panels) set_panels(g, p);
     const int64_t tiles = g->n_batch * p->tiles_m * p->tiles_n, cols = gemm_align(p->tile_n, GEMM_PACKED_LANES);
-    const int64_t floats = (GEMM_PACKED_ROWS + cols) * GEMM_PACKED_DEPTH + (sums ? p->tile_m * p->tile_n : 0);
+    const int64_t floats = GEMM_PACKED_A + cols * GEMM_PACKED_DEPTH + (sums ? p->tile_m * p->tile_n : 0);
     if (tiles < p->threads) p->threads = (int)tiles;
     p->scratch = (size_t)gemm_align(floats * (int64_t)sizeof(float), GEMM_SCRATCH_ALIGN);
     p->workspace = rw_gemm_panel_bytes(p) + (size_t)p->threads * p->scratch;

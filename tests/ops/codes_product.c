@@ -199,7 +199,7 @@ Test(codes_product, a_workspace_of_panels)
     const size_t library = 2 * IN * (368 + THREADS * 432), own = 2 * IN * (9 * 64 + THREADS * 48);
     const size_t packed = 2 * 3008 * (640 + THREADS * 160) + THREADS * 160 / 32 * 32 * 32 * sizeof(float);
     const size_t parts = THREADS * sizeof(float) * (240 * 256 + 224 * 256 + 240 * 224), copies = THREADS << 17;
-    const size_t loops = THREADS * sizeof(float) * ((96 + 368) * 256 + 240 * 368);
+    const size_t loops = THREADS * sizeof(float) * ((96 + 368) * 256 + 64 + 240 * 368);
     const size_t made = 2 * IN * (368 + THREADS * 240);
     if (test_device() != RW_DEVICE_CPU) cr_skip_test("CUDA decodes whole, or multiplies codes");
     rw_memory panels, whole;
