@@ -1,14 +1,15 @@
 /*
  * Batches of matrix products, c[i] = a[i] b[i] + bias (+ c[i]): what the kernels of this family share.
  *
- * Five ways. The matrix unit of processors that have one, for large products of bfloat16 (gemm_amx.h). oneDNN, where it
- * has code for AVX-512, for others of bfloat16, and for float32; and its float32 for large products of a 16-bit type
- * that the processor does not multiply, or no faster than float32: parts of the operands are widened when a tile comes
- * to them (gemm_wide.c). On other processors packed loops of our own for both (gemm_packed_cpu.c): with oneDNN's code
- * for AVX2 a row's bits depend on its place, and it takes a quarter longer. Small own loops (gemm_own_tmpl.h) for
- * float64, for very small matrices, where anything else costs more than the product, and for few rows of a beside a
- * large b. Each way c is cut into tiles by its shape alone, each tile is computed by one thread, and its sums over k
- * are cut by the shape if at all: the bits do not depend on the number of threads.
+ * Five ways. The matrix unit of processors that have one, for large products of bfloat16 (gemm_amx.h). oneDNN for
+ * others of bfloat16, and for float32. oneDNN's float32 for large products of a 16-bit type that the processor does not
+ * multiply, or no faster than float32: parts of the operands are widened when a tile comes to them (gemm_wide.c). Where the
+ * library has no code for AVX-512, packed loops of our own for the largest of float32 and of 16-bit types, in a quarter
+ * less time than its code for AVX2 takes (gemm_packed_cpu.c): smaller ones would feel the memory of the parts. The
+ * library's own loops (gemm_own_tmpl.h) for float64, for very small matrices, where a library call costs more than the
+ * product, for few rows of a beside a large b, and for processors that oneDNN has no fast code for. Each way c is cut
+ * into tiles by its shape alone, each tile is computed by one thread, and its sums over k are cut by the shape if at
+ * all: the bits do not depend on the number of threads.
  */
 #ifndef RW_OPS_MATMUL_GEMM_H
 #define RW_OPS_MATMUL_GEMM_H
@@ -92,7 +93,7 @@ bool rw_gemm_widens(rw_dtype dtype);
 struct gemm_loops {
     /* The own loops: a tile of c. */
     void (*tile)(const struct gemm *g, int64_t item, int64_t row, int64_t rows, int64_t col, int64_t cols);
-    /* The same of packed operands, in float32: what a thread has of GEMM_PACKED_... floats, aligned. */
+    /* The same of packed operands, in float32: with room for parts of either and perhaps the sums. */
     void (*packed)(const struct gemm *g, int64_t item, int64_t row, int64_t rows, int64_t col, int64_t cols,
                    float *room);
     /* n numbers of 16 bits, `step` apart, as float32. They may be the second half of what `to` has room for. */
@@ -130,12 +131,28 @@ bool rw_gemm_is_thin(const struct gemm *g);
 #define GEMM_THIN_DEPTH 8
 bool rw_gemm_is_shallow(const struct gemm *g);
 
-/* A part of a that is packed, and a strip of b: multiples of what the packed loops hold in registers. */
-#define GEMM_PACKED_ROWS 96
-#define GEMM_PACKED_DEPTH 256
+/* What the packed loops hold in registers, and the most of a part of a that is packed at a time. */
+#define GEMM_PACKED_STRIP 6
 #define GEMM_PACKED_LANES 16
-/* Floats of a part of a, behind which a vector may be written. */
-#define GEMM_PACKED_A (GEMM_PACKED_ROWS * GEMM_PACKED_DEPTH + GEMM_PACKED_LANES)
+#define GEMM_PACKED_ROWS 48
+#define GEMM_PACKED_DEPTH 256
+
+static inline int64_t rw_gemm_packed_depth(const struct gemm *g)
+{
+    return g->k < GEMM_PACKED_DEPTH ? g->k : GEMM_PACKED_DEPTH;
+}
+
+/* Floats of a part of a in a tile of so many rows, behind which a vector may be written; of a part of b. */
+static inline int64_t rw_gemm_packed_a(const struct gemm *g, int64_t rows)
+{
+    const int64_t some = rows < GEMM_PACKED_ROWS ? gemm_align(rows, GEMM_PACKED_STRIP) : GEMM_PACKED_ROWS;
+    return some * rw_gemm_packed_depth(g) + GEMM_PACKED_LANES;
+}
+
+static inline int64_t rw_gemm_packed_b(const struct gemm *g, int64_t cols)
+{
+    return gemm_align(cols, GEMM_PACKED_LANES) * rw_gemm_packed_depth(g);
+}
 
 /* Do the sums lie beside them until they become c? Of float32 they grow where c lies, unless something is added. */
 static inline bool rw_gemm_packs_sums(const struct gemm *g)

@@ -48,9 +48,17 @@ bool rw_gemm_is_widened(const struct gemm *g)
     return rw_gemm_widens(g->dtype) && multiplications(g) >= LEAST_WIDENED;
 }
 
-bool rw_gemm_is_packed(void)
+int64_t rw_gemm_rows_at_once(void)
 {
-    return !rw_onednn_takes_avx512();
+    return rw_onednn_takes_avx512() ? 1 : GEMM_ROWS_AVX2;
+}
+
+/* From this many multiplications on: parts of the operands are little beside the operands then. */
+#define LEAST_PACKED ((double)(1 << 28))
+
+bool rw_gemm_is_packed(const struct gemm *g)
+{
+    return !rw_onednn_takes_avx512() && multiplications(g) >= LEAST_PACKED;
 }
 
 /* ---- the run ---- */
@@ -105,17 +113,47 @@ static void bring_sum(const struct gemm *g, const struct gemm_tile *t, int64_t a
         memcpy((char *)g->c + at * size, (const char *)g->sum + at * size, (size_t)(t->cols * size));
 }
 
+/* Where those of a tile lie. */
+struct operands {
+    const char *a, *b, *bias;
+    char *c;
+};
+
+/* Rows that are copied, with zeros behind them. */
+static rw_status run_copied(const struct gemm *g, const struct gemm_plan *p, const struct gemm_tile *t,
+                            const struct operands *o, int thread, char *own)
+{
+    const int64_t size = (int64_t)rw_dtype_size(g->dtype), to = (int64_t)rw_dtype_size(g->to), row = t->cols * to;
+    const int64_t zeros = rw_gemm_filled(p) - p->copied;
+    char *const a = own + p->library_scratch, *const c = a + rw_gemm_copy_bytes(g, p);
+    for (int64_t i = 0; i < p->copied; i++)
+        copy_row(o->a + i * g->a.row * size, g->a.col, g->k, size, a + i * g->k * size);
+    for (int64_t i = 0; g->adds && i < p->copied; i++) memcpy(c + i * row, o->c + i * g->c_row * to, (size_t)row);
+    memset(a + p->copied * g->k * size, 0, (size_t)(zeros * g->k * size));
+    memset(c + p->copied * row, 0, (size_t)(zeros * row));
+    RW_CHECK(rw_onednn_matmul_run(p->filled[t->last_n], thread, a, o->b, o->bias, c, own));
+    for (int64_t i = 0; i < p->copied; i++) memcpy(o->c + i * g->c_row * to, c + i * row, (size_t)row);
+    return RW_OK;
+}
+
 rw_status rw_gemm_library_tile(const struct gemm *g, const struct gemm_plan *p, const struct gemm_tile *t, int thread,
                                char *scratch)
 {
     const int64_t size = (int64_t)rw_dtype_size(g->dtype), to = (int64_t)rw_dtype_size(g->to);
-    const int64_t at = (t->item * g->m + t->row) * g->c_row + t->col;
-    const char *const a = (const char *)g->a.data + (rw_gemm_start(g, &g->a, t->item) + t->row * g->a.row) * size;
-    const char *const b = (const char *)g->b.data + (rw_gemm_start(g, &g->b, t->item) + t->col * g->b.col) * size;
-    const char *const bias = g->has_bias ? (const char *)g->bias + t->col * size : NULL;
+    const int64_t at = (t->item * g->m + t->row) * g->c_row + t->col, lie = t->rows - (t->last_m ? p->copied : 0);
+    struct operands o = {
+        .a = (const char *)g->a.data + (rw_gemm_start(g, &g->a, t->item) + t->row * g->a.row) * size,
+        .b = (const char *)g->b.data + (rw_gemm_start(g, &g->b, t->item) + t->col * g->b.col) * size,
+        .bias = g->has_bias ? (const char *)g->bias + t->col * size : NULL,
+        .c = (char *)g->c + at * to,
+    };
+    char *const own = scratch + (size_t)thread * p->scratch;
     if (g->adds && g->sum != g->c) bring_sum(g, t, at, to);
-    return rw_onednn_matmul_run(p->primitive[t->last_m][t->last_n], thread, a, b, bias, (char *)g->c + at * to,
-                                scratch + (size_t)thread * p->scratch);
+    if (lie)
+        RW_CHECK(rw_onednn_matmul_run(p->primitive[t->last_m][t->last_n], thread, o.a, o.b, o.bias, o.c, own));
+    o.a += lie * g->a.row * size;
+    o.c += lie * g->c_row * to;
+    return lie < t->rows ? run_copied(g, p, t, &o, thread, own) : RW_OK;
 }
 
 static rw_status run_tile(const struct gemm *g, const struct gemm_plan *p, const struct gemm_loops *loops,

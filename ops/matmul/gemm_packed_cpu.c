@@ -20,7 +20,7 @@
 
 #include <string.h>
 
-#define STRIP 6
+#define STRIP GEMM_PACKED_STRIP
 #define LANES GEMM_PACKED_LANES
 #define VECTORS (LANES / NF_LANES)
 
@@ -181,7 +181,7 @@ struct place {
 VEC_INLINE void add_up(const struct gemm *g, rw_dtype dtype, const struct place *at, int64_t rows, int64_t cols,
                        float *room)
 {
-    float *const a = room, *const b = room + GEMM_PACKED_A;
+    float *const a = room, *const b = room + rw_gemm_packed_a(g, rows);
     for (int64_t p = 0; p < g->k; p += GEMM_PACKED_DEPTH) {
         const int64_t depth = g->k - p < GEMM_PACKED_DEPTH ? g->k - p : GEMM_PACKED_DEPTH;
         pack_b(g, dtype, at->b + p * g->b.row, cols, depth, b);
@@ -206,7 +206,7 @@ void RW_ISA_NAME(rw_gemm_packed_tile)(const struct gemm *g, int64_t item, int64_
 {
     const int64_t c = (item * g->m + row) * g->c_row + col;
     const bool sums = rw_gemm_packs_sums(g);
-    float *const own = room + GEMM_PACKED_A + gemm_align(cols, LANES) * GEMM_PACKED_DEPTH;
+    float *const own = room + rw_gemm_packed_a(g, rows) + rw_gemm_packed_b(g, cols);
     const struct place at = { .a = rw_gemm_start(g, &g->a, item) + row * g->a.row,
                               .b = rw_gemm_start(g, &g->b, item) + col * g->b.col,
                               .c = sums ? own : (float *)g->c + c,

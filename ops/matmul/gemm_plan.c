@@ -13,10 +13,9 @@
 #define TILE_N 384
 #define TILE_LEAST 64
 #define TILES_WANTED 8
-/* A tile of the packed loops packs its operands for itself: the larger, the less often. Sums may lie beside
-   them. */
-#define PACKED_TILE_N 768
-#define PACKED_SUMS_M 256
+#define TILE_ROWS_AVX2 48 /* a multiple of 16 and of GEMM_ROWS_AVX2 */
+#define PACKED_SUMS_M 256 /* rows of a tile of the packed loops whose sums lie beside it; it has TILE_N columns */
+#define FEW_ROWS 24       /* in a tile: another call for those that are left over would cost more than to copy all */
 /* Where parts of the operands are widened, both and the sums are to stay in a cache. */
 #define WIDE_TILE 256
 
@@ -30,7 +29,7 @@ static int64_t even_tile(int64_t extent, int64_t most, int64_t align)
 /* Tiles of at most [most_m, most_n]. */
 static void cut(const struct gemm *g, struct gemm_plan *p, int64_t most_m, int64_t most_n)
 {
-    const int64_t align = p->amx ? AMX_BLOCK : 16, align_m = p->packed ? 3 * align : align; /* strips of six rows */
+    const int64_t align = p->amx ? AMX_BLOCK : 16, align_m = p->packed || p->at_once > 1 ? TILE_ROWS_AVX2 : align;
     for (;;) {
         p->tile_m = even_tile(g->m, most_m, align_m);
         p->tile_n = even_tile(g->n, most_n, align);
@@ -110,14 +109,22 @@ static int64_t cols_of(const struct gemm *g, const struct gemm_plan *p, bool las
     return last ? g->n - (p->tiles_n - 1) * p->tile_n : p->tile_n;
 }
 
+/* Those that are left over, so that the library gets as many as it takes at a time. */
+static int64_t rows_to_copy(const struct gemm *g, const struct gemm_plan *p)
+{
+    const int64_t rows = rows_of(g, p, true), left = rows % p->at_once;
+    return p->wide || !left ? 0 : rows <= FEW_ROWS ? rows : left;
+}
+
+/* Of the rows of a tile that are taken where they lie: perhaps none. */
 static struct rw_matmul_signature signature_of(const struct gemm *g, const struct gemm_plan *p, bool last_m,
                                                bool last_n)
 {
     const bool pack_a = g->a.pack_bytes, pack_b = g->b.pack_bytes;
     const int64_t rows = rows_of(g, p, last_m), cols = cols_of(g, p, last_n);
-    if (p->wide) return rw_gemm_wide_signature(g, p, rows, cols);
+    if (p->wide) return rw_gemm_wide_signature(g, p, gemm_align(rows, p->at_once), cols);
     return (struct rw_matmul_signature){
-        .m = rows,
+        .m = last_m || p->tiles_m == 1 ? rows - p->copied : rows,
         .n = cols,
         .k = g->k,
         .a_row = pack_a ? g->k : g->a.row,
@@ -132,6 +139,17 @@ static struct rw_matmul_signature signature_of(const struct gemm *g, const struc
     };
 }
 
+/* Of those that are copied. */
+static struct rw_matmul_signature filled_signature(const struct gemm *g, const struct gemm_plan *p, bool last_n)
+{
+    struct rw_matmul_signature s = signature_of(g, p, true, last_n);
+    s.m = rw_gemm_filled(p);
+    s.a_row = g->k;
+    s.a_col = 1;
+    s.c_row = s.n;
+    return s;
+}
+
 /* Is there fast code for it, and how much scratch memory does it take? Planning has the primitive made, a run finds it:
  * its plan holds it. */
 static rw_status ask_for(const struct rw_matmul_signature *s, struct rw_onednn *onednn, bool planning,
@@ -139,7 +157,7 @@ static rw_status ask_for(const struct rw_matmul_signature *s, struct rw_onednn *
 {
     bool fast = true;
     size_t scratch = 0;
-    if (p->own) return RW_OK;
+    if (p->own || !s->m) return RW_OK;
     if (planning) RW_CHECK(rw_onednn_matmul_prepare(onednn, s, p->threads, &fast, &scratch));
     else if (!(*ret = rw_onednn_matmul_find(onednn, s, &fast, &scratch))) return RW_ERR_DEVICE;
     if (scratch > p->scratch) p->scratch = scratch;
@@ -147,14 +165,33 @@ static rw_status ask_for(const struct rw_matmul_signature *s, struct rw_onednn *
     return RW_OK;
 }
 
+int64_t rw_gemm_filled(const struct gemm_plan *p)
+{
+    return gemm_align(p->copied, p->at_once);
+}
+
+size_t rw_gemm_copy_bytes(const struct gemm *g, const struct gemm_plan *p)
+{
+    return (size_t)gemm_align(rw_gemm_filled(p) * g->k * (int64_t)rw_dtype_size(g->dtype), GEMM_SCRATCH_ALIGN);
+}
+
 /* All tiles, and what a thread has for them. */
 static rw_status ask_library(const struct gemm *g, struct rw_onednn *onednn, bool planning, struct gemm_plan *p)
 {
+    p->copied = rows_to_copy(g, p);
     for (int i = 0; i < 4; i++) {
         const struct rw_matmul_signature s = signature_of(g, p, i >> 1, i & 1);
         RW_CHECK(ask_for(&s, onednn, planning, p, &p->primitive[i >> 1][i & 1]));
     }
-    p->scratch = (size_t)gemm_align((int64_t)p->scratch, GEMM_SCRATCH_ALIGN);
+    for (int i = 0; i < 2 && p->copied; i++) {
+        const struct rw_matmul_signature s = filled_signature(g, p, i);
+        RW_CHECK(ask_for(&s, onednn, planning, p, &p->filled[i]));
+    }
+    p->library_scratch = (size_t)gemm_align((int64_t)p->scratch, GEMM_SCRATCH_ALIGN);
+    p->scratch = p->library_scratch;
+    if (!p->copied) return RW_OK;
+    const int64_t c = rw_gemm_filled(p) * p->tile_n * (int64_t)rw_dtype_size(g->to);
+    p->scratch += rw_gemm_copy_bytes(g, p) + (size_t)gemm_align(c, GEMM_SCRATCH_ALIGN);
     return RW_OK;
 }
 
@@ -221,19 +258,27 @@ static void plan_packed(struct gemm *g, struct gemm_plan *p)
 {
     const bool sums = rw_gemm_packs_sums(g);
     p->packed = true;
-    cut(g, p, sums ? PACKED_SUMS_M : TILE_M, sums ? TILE_N : PACKED_TILE_N);
+    cut(g, p, sums ? PACKED_SUMS_M : TILE_M, TILE_N);
     if (g->panels) set_panels(g, p);
-    const int64_t tiles = g->n_batch * p->tiles_m * p->tiles_n, cols = gemm_align(p->tile_n, GEMM_PACKED_LANES);
-    const int64_t floats = GEMM_PACKED_A + cols * GEMM_PACKED_DEPTH + (sums ? p->tile_m * p->tile_n : 0);
+    const int64_t tiles = g->n_batch * p->tiles_m * p->tiles_n;
+    const int64_t parts = rw_gemm_packed_a(g, p->tile_m) + rw_gemm_packed_b(g, p->tile_n);
+    const int64_t floats = parts + (sums ? p->tile_m * p->tile_n : 0);
     if (tiles < p->threads) p->threads = (int)tiles;
     p->scratch = (size_t)gemm_align(floats * (int64_t)sizeof(float), GEMM_SCRATCH_ALIGN);
     p->workspace = rw_gemm_panel_bytes(p) + (size_t)p->threads * p->scratch;
 }
 
+/* Does a lie row by row, as what a layer reads does? Rows of a weight's gradient are columns of what is multiplied, and
+   stay where they are. */
+static bool has_rows(const struct gemm *g)
+{
+    return g->panels ? g->a_lies || !g->from_a.turned : g->a.col == 1 || g->a.row > g->a.col;
+}
+
 rw_status rw_gemm_make_plan(struct gemm *g, struct rw_onednn *onednn, int threads, bool planning,
                             struct gemm_plan *ret)
 {
-    *ret = (struct gemm_plan){ .threads = threads_for(g, threads) };
+    *ret = (struct gemm_plan){ .threads = threads_for(g, threads), .at_once = 1 };
     const bool nothing = !g->n_batch || !g->m || !g->n;
     const bool small = (double)g->m * (double)g->n * (double)g->k <= OWN_UP_TO;
     if (nothing || small || g->dtype == RW_F64 || rw_gemm_is_thin(g) || rw_gemm_is_shallow(g)) {
@@ -244,14 +289,15 @@ rw_status rw_gemm_make_plan(struct gemm *g, struct rw_onednn *onednn, int thread
         plan_amx(g, ret);
         return RW_OK;
     }
-    if (rw_gemm_is_packed()) {
+    if (rw_gemm_is_packed(g)) {
         plan_packed(g, ret);
         return RW_OK;
     }
+    if (has_rows(g) && g->m > 1) ret->at_once = rw_gemm_rows_at_once();
     if (rw_gemm_is_widened(g)) {
         RW_CHECK(plan_wide(g, onednn, planning, ret));
         if (!ret->own) return RW_OK;
-        *ret = (struct gemm_plan){ .threads = threads_for(g, threads) };
+        *ret = (struct gemm_plan){ .threads = threads_for(g, threads), .at_once = ret->at_once };
     }
     cut(g, ret, TILE_M, TILE_N);
     if (g->panels) set_panels(g, ret);

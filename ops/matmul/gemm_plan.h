@@ -10,15 +10,25 @@ struct gemm_panels {
     size_t bytes;
 };
 
+/*
+ * The library's code for AVX2 takes six rows at a time, of blocks of 48 or 96 whose last two it makes equal. Rows left
+ * over it sums in another order, and a row's bits would depend on where it lies. So it gets multiples of twelve, with
+ * zeros behind the last one where there are not as many. (So it is in 2.6.3; tiles larger than ours take another way.)
+ */
+#define GEMM_ROWS_AVX2 12
+
 /* How a product is carried out: a function of shapes and strides alone. */
 struct gemm_plan {
     bool own;  /* the own loops, no workspace */
     bool amx;  /* the matrix unit, from panels of packed blocks (gemm_amx.h) */
     bool wide; /* oneDNN's float32, from parts of the operands that are widened (gemm_wide.c) */
     bool packed; /* the packed loops (gemm_packed_cpu.c) */
+    int64_t at_once; /* rows that the library is given are a multiple of this */
+    int64_t copied;  /* rows of the last tile that are copied for that; 0 for none */
     int64_t tile_m, tile_n, tiles_m, tiles_n;
     struct rw_onednn_primitive *primitive[2][2]; /* [last row of tiles][last column of tiles] */
-    size_t scratch; /* per thread */
+    struct rw_onednn_primitive *filled[2];       /* of those that are copied; [last column of tiles] */
+    size_t scratch, library_scratch;             /* per thread; what the library has of it, in front */
     size_t workspace;
     int threads;
     struct gemm_panels a, b; /* where there are any */
@@ -32,6 +42,10 @@ rw_status rw_gemm_make_plan(struct gemm *g, struct rw_onednn *onednn, int thread
 
 /* Of panels, one for each thread, or all of them where there are no more. */
 size_t rw_gemm_panel_bytes(const struct gemm_plan *p);
+
+/* Rows that are copied, with the zeros behind them, and the bytes of these of a. */
+int64_t rw_gemm_filled(const struct gemm_plan *p);
+size_t rw_gemm_copy_bytes(const struct gemm *g, const struct gemm_plan *p);
 
 struct gemm_tile {
     int64_t item, row, rows, col, cols;
@@ -50,7 +64,8 @@ rw_status rw_gemm_run_made(const struct gemm *g, const struct gemm_plan *p, cons
 
 /* In gemm_onednn.c, which knows the processor. */
 bool rw_gemm_is_widened(const struct gemm *g);
-bool rw_gemm_is_packed(void);
+int64_t rw_gemm_rows_at_once(void);
+bool rw_gemm_is_packed(const struct gemm *g);
 
 /* Of one product by the library: rows and columns of a tile, or of the last ones. */
 struct rw_matmul_signature rw_gemm_wide_signature(const struct gemm *g, const struct gemm_plan *p, int64_t rows,

@@ -96,6 +96,12 @@ static void widen_part(const struct wide_operand *x, const struct gemm *g, const
 
 /* ---- a tile ---- */
 
+/* Of a part of a, or of the sums: with what a tile is filled up by. */
+static int64_t rows_in_part(const struct gemm_plan *p)
+{
+    return gemm_align(p->tile_m, p->at_once);
+}
+
 int64_t rw_gemm_wide_depth(const struct gemm *g)
 {
     return gemm_align(gemm_ceil_div(g->k, gemm_ceil_div(g->k, MOST_DEPTH)), DEPTH_ALIGN);
@@ -110,7 +116,7 @@ struct rw_matmul_signature rw_gemm_wide_signature(const struct gemm *g, const st
         .n = cols,
         .k = p->depth,
         .a_row = a_along ? p->depth : 1,
-        .a_col = a_along ? 1 : p->tile_m,
+        .a_col = a_along ? 1 : rows_in_part(p),
         .b_row = b_along ? 1 : p->tile_n,
         .b_col = b_along ? p->depth : 1,
         .c_row = p->tile_n,
@@ -128,8 +134,8 @@ struct parts {
 static struct parts parts_of(const struct gemm_plan *p)
 {
     const int64_t align = GEMM_SCRATCH_ALIGN / (int64_t)sizeof(float);
-    return (struct parts){ gemm_align(p->tile_m * p->depth, align), gemm_align(p->tile_n * p->depth, align),
-                           gemm_align(p->tile_m * p->tile_n, align) };
+    return (struct parts){ gemm_align(rows_in_part(p) * p->depth, align), gemm_align(p->tile_n * p->depth, align),
+                           gemm_align(rows_in_part(p) * p->tile_n, align) };
 }
 
 size_t rw_gemm_wide_scratch(const struct gemm_plan *p)
@@ -145,9 +151,10 @@ rw_status rw_gemm_wide_tile(const struct gemm *g, const struct gemm_plan *p, con
     const struct wide_operand of_a = operand_a(g, t->item), of_b = operand_b(g, t->item);
     char *const own = scratch + (size_t)thread * p->scratch;
     float *const a = (float *)(void *)own, *const b = a + n.a, *const sums = b + n.b;
-    memset(sums, 0, (size_t)(t->rows * p->tile_n) * sizeof *sums);
+    memset(sums, 0, (size_t)(gemm_align(t->rows, p->at_once) * p->tile_n) * sizeof *sums);
+    if (t->rows % p->at_once) memset(a, 0, (size_t)n.a * sizeof *a);
     for (int64_t at = 0; at < g->k; at += p->depth) {
-        widen_part(&of_a, g, loops, t->row, t->rows, p->tile_m, at, p->depth, a);
+        widen_part(&of_a, g, loops, t->row, t->rows, rows_in_part(p), at, p->depth, a);
         widen_part(&of_b, g, loops, t->col, t->cols, p->tile_n, at, p->depth, b);
         RW_CHECK(rw_onednn_matmul_run(p->primitive[t->last_m][t->last_n], thread, a, b, NULL, sums, sums + n.sums));
     }

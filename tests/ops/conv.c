@@ -443,8 +443,10 @@ Test(ops_conv, a_transposed_one_is_larger_by_up_to_its_dilation)
             }
 }
 
+/* The library's products begin with what is added to by its code for AVX2, and end with it by its other code. */
 Test(ops_conv, a_second_step_adds_to_the_weights_gradient)
 {
+    const double apart = rw_onednn_takes_avx512() || test_device() != RW_DEVICE_CPU ? 0 : 0x1p-21;
     for (size_t d = 0; d < 2; d++)
         for (size_t i = 0; i < n_layers(); i++) {
             const struct layer *const l = &layers[i];
@@ -459,10 +461,12 @@ Test(ops_conv, a_second_step_adds_to_the_weights_gradient)
                 rw_tape_reset(b.t);
                 cr_assert_eq(rw_read(b.t, rw_gradient(w), step ? twice : once, bytes), RW_OK);
             }
+            double most = 0;
+            for (size_t k = 0; k < n && types[d] == RW_F32; k++) most = fmax(most, fabs((double)((float *)once)[k]));
             for (size_t k = 0; k < n; k++) {
                 const double a = types[d] == RW_F64 ? ((double *)once)[k] : ((float *)once)[k];
                 const double c = types[d] == RW_F64 ? ((double *)twice)[k] : ((float *)twice)[k];
-                cr_assert_eq(c, 2 * a, "layer %zu, element %zu: %g, not twice %g", i, k, c, a);
+                cr_assert_leq(fabs(c - 2 * a), apart * most, "layer %zu, element %zu: %g, not twice %g", i, k, c, a);
             }
             free(once), free(twice);
             fixture_close(&b);
