@@ -3,13 +3,13 @@
  *
  * Five ways. The matrix unit of processors that have one, for large products of bfloat16 (gemm_amx.h). oneDNN for
  * others of bfloat16, and for float32. oneDNN's float32 for large products of a 16-bit type that the processor does not
- * multiply, or no faster than float32: parts of the operands are widened when a tile comes to them (gemm_wide.c). Where the
- * library has no code for AVX-512, packed loops of our own for the largest of float32 and of 16-bit types, in a quarter
- * less time than its code for AVX2 takes (gemm_packed_cpu.c): smaller ones would feel the memory of the parts. The
- * library's own loops (gemm_own_tmpl.h) for float64, for very small matrices, where a library call costs more than the
- * product, for few rows of a beside a large b, and for processors that oneDNN has no fast code for. Each way c is cut
- * into tiles by its shape alone, each tile is computed by one thread, and its sums over k are cut by the shape if at
- * all: the bits do not depend on the number of threads.
+ * multiply, or no faster than float32: parts of the operands are widened when a tile comes to them (gemm_wide.c). Where
+ * the library has no code for AVX-512, packed loops of our own for the largest of float32 and of 16-bit types, in a
+ * quarter less time than its code for AVX2 takes (gemm_packed_cpu.c): smaller ones would feel the memory of the parts.
+ * The library's own loops (gemm_own_tmpl.h) for float64, for very small matrices, where a library call costs more than
+ * the product, for few rows of a beside a large b, and for processors that oneDNN has no fast code for. Each way c is
+ * cut into tiles by its shape alone, each tile is computed by one thread, and its sums over k are cut by the shape if
+ * at all: the bits do not depend on the number of threads.
  */
 #ifndef RW_OPS_MATMUL_GEMM_H
 #define RW_OPS_MATMUL_GEMM_H
