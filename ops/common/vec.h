@@ -144,20 +144,20 @@ VEC_INLINE vf vf_load_bf16(const uint16_t *p)
 #if defined(RW_ISA_IS_V3)
 typedef uint32_t vec_u8 __attribute__((vector_size(32)));
 
-VEC_INLINE void vec_store_bf16(uint16_t *p, __m256 x)
+/* Rounded to nearest even; a NaN stays a NaN. */
+VEC_INLINE __m128i vec_to_bf16(__m256 x)
 {
     const vec_u8 bits = (vec_u8)x, nan = (vec_u8)_mm256_cmp_ps(x, x, _CMP_UNORD_Q);
     const vec_u8 rounded = (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16;
     const __m256i half = (__m256i)((rounded & ~nan) | ((bits >> 16 | 0x40u) & nan));
-    const __m256i packed = _mm256_permute4x64_epi64(_mm256_packus_epi32(half, half), 0x08);
-    _mm_storeu_si128((__m128i *)p, _mm256_castsi256_si128(packed));
+    return _mm256_castsi256_si128(_mm256_permute4x64_epi64(_mm256_packus_epi32(half, half), 0x08));
 }
 
 VEC_INLINE void vf_store_bf16(uint16_t *p, vf x)
 {
     union { vf v; __m256 h[2]; } u = { x };
-    vec_store_bf16(p, u.h[0]);
-    vec_store_bf16(p + 8, u.h[1]);
+    _mm_storeu_si128((__m128i *)p, vec_to_bf16(u.h[0]));
+    _mm_storeu_si128((__m128i *)(p + 8), vec_to_bf16(u.h[1]));
 }
 #else
 VEC_INLINE void vf_store_bf16(uint16_t *p, vf x)

@@ -107,17 +107,18 @@ VEC_INLINE nf nf_of_bf16(nh h)
 /* Rounded to nearest even; a NaN stays a NaN. */
 VEC_INLINE nh nf_to_bf16(nf x)
 {
+#if defined(RW_ISA_IS_V3)
+    return (nh)vec_to_bf16((__m256)x);
+#else
     const nu bits = (nu)x;
     const nu nan = (nu)(x != x);
     const nu rounded = (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16;
     const nu half = (rounded & ~nan) | ((bits >> 16 | 0x40u) & nan);
 #if defined(RW_ISA_IS_V4)
     return vu_to_halves(half);
-#elif defined(RW_ISA_IS_V3)
-    const __m256i packed = _mm256_packus_epi32((__m256i)half, (__m256i)half);
-    return (nh)_mm256_castsi256_si128(_mm256_permute4x64_epi64(packed, 0x08));
 #else
     return __builtin_convertvector(half, nh);
+#endif
 #endif
 }
 

@@ -167,7 +167,7 @@ static rw_status run_tile(const struct gemm *g, const struct gemm_plan *p, const
 }
 
 /* The library starts no threads of its own where one thread is allowed. */
-static rw_status run_library(const struct gemm *g, const struct gemm_plan *p, const struct gemm_loops *loops,
+static rw_status run_tiles(const struct gemm *g, const struct gemm_plan *p, const struct gemm_loops *loops,
                              int64_t tiles, char *scratch)
 {
     int failed = RW_OK;
@@ -212,7 +212,7 @@ rw_status rw_gemm_run(const rw_kernel *k, struct gemm *g, const struct gemm_loop
     const int64_t tiles = g->n_batch * p.tiles_m * p.tiles_n;
     if (!tiles) return RW_OK;
     if (k->workspace_bytes < p.workspace) return RW_ERR_MEMORY;
-    if (p.wide || (p.packed && !g->panels)) return run_library(g, &p, loops, tiles, k->workspace);
+    if (p.wide || (p.packed && !g->panels)) return run_tiles(g, &p, loops, tiles, k->workspace);
     if (g->panels || p.amx) return rw_gemm_run_made(g, &p, loops, k->workspace);
     if (p.own) {
         run_own(g, &p, tiles, loops);
@@ -223,5 +223,5 @@ rw_status rw_gemm_run(const rw_kernel *k, struct gemm *g, const struct gemm_loop
     scratch += g->a.pack_bytes;
     if (g->b.pack_bytes) pack(g, &g->b, p.threads, scratch, g->k, g->n);
     scratch += g->b.pack_bytes;
-    return run_library(g, &p, loops, tiles, scratch);
+    return run_tiles(g, &p, loops, tiles, scratch);
 }

@@ -28,8 +28,8 @@ def is_there(path):
 
 
 def is_placeholder(name):
-    """rw_NAME, bench/results/MACHINE/figures.txt"""
-    return re.search(r'(?<![A-Za-z])[A-Z]{4,}', name.removeprefix('RW_').removeprefix('REWIND_')) is not None
+    """rw_NAME, bench/results/MACHINE/figures.txt; not RW_NONE."""
+    return not name.startswith(('RW_', 'REWIND_')) and re.search(r'(?<![A-Za-z])[A-Z]{4,}', name) is not None
 
 
 def missing_of(page, known):
