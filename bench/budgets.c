@@ -1,9 +1,11 @@
 /*
  * What byte budgets cost and how well they are met, through the public calls alone. Costs are measured first, in steps
- * of the same model, so that plans are made for this machine; policies are timed in turn.
+ * of the same model, so that plans are made for this machine; policies are timed in turn, and a figure is that of the
+ * steps before and behind which the cores were near each other (distance.h).
  *
  *   budgets [ROUNDS]
  */
+#include "distance.h"
 #include "figure.h"
 #include "models/made.h"
 #include "models/model.h"
@@ -206,7 +208,7 @@ static void print_planning_with_costs(void)
 
 struct row {
     const char *policy, *name;
-    double bound, seconds[MOST];
+    double bound, seconds[MOST], distance[MOST];
 };
 
 /*
@@ -219,31 +221,78 @@ static void time_rows(struct step *s, struct row *row, int n, int rounds)
     for (int round = -1; round < rounds; round++)
         for (int k = 0; k < n; k++) {
             const int i = round & 1 ? n - 1 - k : k;
+            const int at = round < 0 ? 0 : round;
             run(s, row[i].policy, &peak);
-            row[i].seconds[round < 0 ? 0 : round] = run(s, row[i].policy, &peak);
+            const double before = cores_distance();
+            row[i].seconds[at] = run(s, row[i].policy, &peak);
+            row[i].distance[at] = fmax(before, cores_distance());
         }
 }
 
-/* The median of what a step takes over another of the same round: a machine that slows down for a while slows both. */
-static double over(const struct row *a, const struct row *b, int rounds)
+/* Up to three times the least: another cache is six times as far as the same. */
+static double near_distance(const struct row *row, int n, int rounds)
+{
+    double least = INFINITY;
+    for (int i = 0; i < n; i++)
+        for (int round = 0; round < rounds; round++) least = fmin(least, row[i].distance[round]);
+    return 3 * least;
+}
+
+struct ratio {
+    double value;
+    int n; /* of so many rounds, 0: none was so */
+};
+
+/*
+ * The median of what a step takes over another of the same round, where the cores were near, or not, for both: a machine
+ * that slows down for a while slows both.
+ */
+static struct ratio over(const struct row *a, const struct row *b, int rounds, double near, bool far)
 {
     double ratio[MOST];
-    for (int i = 0; i < rounds; i++) ratio[i] = a->seconds[i] / b->seconds[i];
-    return median_of(ratio, rounds);
+    struct ratio r = { NAN, 0 };
+    for (int i = 0; i < rounds; i++)
+        if ((a->distance[i] > near) == far && (b->distance[i] > near) == far)
+            ratio[r.n++] = a->seconds[i] / b->seconds[i];
+    if (r.n) r.value = median_of(ratio, r.n);
+    return r;
+}
+
+/* What follows is noise where both plans are the same. */
+static void print_at_full(const struct row *at_full, const struct row *full, const rw_prediction *p, int rounds,
+                          double near)
+{
+    if (p[0].ms == p[1].ms && p[0].peak_bytes == p[1].peak_bytes)
+        printf("# at full's memory the plan is as fast and as large as full's: what follows is noise\n");
+    figure("step time over full's at full's memory, GPT of 32 layers, width 256",
+           over(at_full, full, rounds, near, false).value, "times", 1);
+}
+
+static void print_row(const struct row *row, const struct row *none, double predicted, int rounds, double near)
+{
+    const struct ratio r = over(row, none, rounds, near, false), far = over(row, none, rounds, near, true);
+    char name[128];
+    printf("# GPT of 32 layers, width 256, %s: predicted %.3f, measured %.3f (cores near in %d rounds)", row->policy,
+           predicted, r.value, r.n);
+    if (far.n) printf(", %.3f (far in %d)", far.value, far.n);
+    puts(" of none's");
+    if (!row->name) return;
+    snprintf(name, sizeof name, "step time over none's at %s %% of its peak, GPT of 32 layers, width 256", row->name);
+    figure(name, r.value, "times", row->bound);
 }
 
 static void print_measured_times(int rounds)
 {
-    struct row row[] = { { "none", NULL, 0, { 0 } },
-                         { "budget:75%", "75", 1.01, { 0 } },
-                         { "budget:50%", "50", 1.07, { 0 } },
-                         { "budget:25%", "25", 1.17, { 0 } },
-                         { "budget:10%", "10", 1.24, { 0 } },
-                         { "full", NULL, 0, { 0 } },
-                         { NULL, NULL, 0, { 0 } } };
+    struct row row[] = { { .policy = "none" },
+                         { .policy = "budget:75%", .name = "75", .bound = 1.01 },
+                         { .policy = "budget:50%", .name = "50", .bound = 1.07 },
+                         { .policy = "budget:25%", .name = "25", .bound = 1.17 },
+                         { .policy = "budget:10%", .name = "10", .bound = 1.24 },
+                         { .policy = "full" },
+                         { .policy = NULL } };
     enum { N = sizeof row / sizeof *row };
     struct step s = { 0 };
-    char at_full[64], name[128];
+    char at_full[64];
     open_model(&s, MODEL_GPT, "tiny", 32, 256);
     measure_costs(&s);
     snprintf(at_full, sizeof at_full, "budget:%zuB", predict(&s, "full").peak_bytes);
@@ -251,19 +300,13 @@ static void print_measured_times(int rounds)
     rw_prediction predicted[N];
     for (int i = 0; i < N; i++) predicted[i] = predict(&s, row[i].policy);
     time_rows(&s, row, N, rounds);
-    for (int i = 1; i < N; i++) {
-        const double ratio = over(&row[i], &row[0], rounds);
-        printf("# GPT of 32 layers, width 256, %s: predicted %.3f, measured %.3f of none's %.1f ms\n", row[i].policy,
-               predicted[i].ms / predicted[0].ms, ratio, 1e3 * median_of(row[0].seconds, rounds));
-        if (!row[i].name) continue;
-        snprintf(name, sizeof name, "step time over none's at %s %% of its peak, GPT of 32 layers, width 256",
-                 row[i].name);
-        figure(name, ratio, "times", row[i].bound);
-    }
-    if (predicted[N - 1].ms == predicted[N - 2].ms && predicted[N - 1].peak_bytes == predicted[N - 2].peak_bytes)
-        printf("# at full's memory the plan is as fast and as large as full's: what follows is noise\n");
-    figure("step time over full's at full's memory, GPT of 32 layers, width 256",
-           over(&row[N - 1], &row[N - 2], rounds), "times", 1);
+    const double near = near_distance(row, N, rounds);
+    double none[MOST];
+    memcpy(none, row[0].seconds, sizeof none);
+    printf("# none's step takes %.1f ms, the median of all; cores are near up to %.0f us (bench/distance.h)\n",
+           1e3 * median_of(none, rounds), near);
+    for (int i = 1; i < N; i++) print_row(&row[i], &row[0], predicted[i].ms / predicted[0].ms, rounds, near);
+    print_at_full(&row[N - 1], &row[N - 2], &predicted[N - 2], rounds, near);
     close_step(&s);
 }
 

@@ -1,0 +1,61 @@
+/* See distance.h. */
+#include "distance.h"
+
+#include "figure.h"
+
+#include <omp.h>
+#include <string.h>
+
+enum { BYTES = 2 << 20, LINE = 64, TRIALS = 7 };
+
+static char memory[BYTES] __attribute__((aligned(4096)));
+
+/* Thread t's share, as each of n has one. */
+static char *share_of(int t, int n, size_t *ret_bytes)
+{
+    const size_t bytes = BYTES / (size_t)n / LINE * LINE;
+    *ret_bytes = bytes;
+    return memory + (size_t)t * bytes;
+}
+
+static void read_share(int t, int n)
+{
+    size_t bytes;
+    const volatile char *const from = share_of(t, n, &bytes);
+    for (size_t i = 0; i < bytes; i += LINE) (void)from[i];
+}
+
+static void write_share(int t, int n, char value)
+{
+    size_t bytes;
+    volatile char *const to = share_of(t, n, &bytes);
+    for (size_t i = 0; i < bytes; i += LINE) to[i] = value;
+}
+
+static double trial(char value)
+{
+    double begin = 0, end = 0;
+#pragma omp parallel
+    {
+        const int t = omp_get_thread_num(), n = omp_get_num_threads();
+        write_share(t, n, value);
+#pragma omp barrier
+        read_share((t + 1) % n, n);
+#pragma omp barrier
+#pragma omp master
+        begin = now_s();
+        write_share(t, n, value);
+#pragma omp barrier
+#pragma omp master
+        end = now_s();
+    }
+    return end - begin;
+}
+
+double cores_distance(void)
+{
+    double seconds[TRIALS];
+    if (omp_get_max_threads() < 2) return 0;
+    for (int i = 0; i < TRIALS; i++) seconds[i] = trial((char)i);
+    return 1e6 * median_of(seconds, TRIALS);
+}

@@ -1,0 +1,16 @@
+/*
+ * How far apart the cores are that a step runs on. A virtual machine's come and go between the caches of its host: the
+ * same step is slower for a while, and slower still is one that writes again and again to memory that another core has
+ * read, as recompute does. What is timed side by side should have had the cores equally far apart.
+ */
+#ifndef REWIND_BENCH_DISTANCE_H
+#define REWIND_BENCH_DISTANCE_H
+
+/*
+ * Microseconds that all threads take together to write 2 MB, each what another one has just read: the median of several.
+ * On an EPYC of family 25 about 75 where both cores have one last cache, 450 where they have not; 12 where nobody else
+ * has touched it. 0 of a single thread.
+ */
+double cores_distance(void);
+
+#endif
