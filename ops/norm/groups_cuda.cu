@@ -246,8 +246,8 @@ __global__ void means_kernel(const wide<T> *of_segment, const T *weight, wide<T>
         h += w * static_cast<double>(of_segment[s * 2 * g.c + c]);
         hx += w * static_cast<double>(of_segment[(s * 2 + 1) * g.c + c]);
     }
-    means[2 * i] = g.given ? W(0) : static_cast<W>(h / count);
-    means[2 * i + 1] = g.given ? W(0) : static_cast<W>(hx / count);
+    means[2 * i] = static_cast<W>(h / count);
+    means[2 * i + 1] = static_cast<W>(hx / count);
 }
 
 template <typename T, int N>
@@ -265,7 +265,8 @@ __global__ void __launch_bounds__(THREADS)
     const T *const at = bias + p.channel;
     const W d = upstream_of<T>(dy[p.at], of, weight[p.channel], at, mean[p.statistic], var[p.statistic], g);
     const W h = d * widen(weight[p.channel]);
-    dx[p.at] = narrow<T>(r * (h - means[2 * p.statistic] - xh * means[2 * p.statistic + 1]));
+    const W through = g.given ? W(0) : means[2 * p.statistic] + xh * means[2 * p.statistic + 1];
+    dx[p.at] = narrow<T>(r * (h - through));
 }
 
 template <typename W>

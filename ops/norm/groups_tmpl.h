@@ -309,20 +309,24 @@ VEC_INLINE void F(mean_sums)(const struct rw_groups *g, const rw_kernel *k, rw_d
             hx += w * (double)to[g->c + c];
         }
         for (int64_t c = first; c < first + g->width; c++) {
-            to[c] = g->given ? 0 : (T)(h / count);
-            to[g->c + c] = g->given ? 0 : (T)(hx / count);
+            to[c] = (T)(h / count);
+            to[g->c + c] = (T)(hx / count);
         }
     }
 }
 
-/* a: the weight, where a block's runs lay; h and hx: the means of mean_sums(). */
-VEC_INLINE void F(slope_row)(const struct F(row) *k, const T *h, const T *hx, bool relu, rw_dtype dtype, int64_t in_x,
-                             int64_t at, int64_t c, int64_t n)
+/* a: the weight, where a block's runs lay; h and hx: the means of mean_sums(), which constants have none of: an infinite
+   x times none would be no number. */
+VEC_INLINE void F(slope_row)(const struct F(row) *k, const T *h, const T *hx, bool given, bool relu, rw_dtype dtype,
+                             int64_t in_x, int64_t at, int64_t c, int64_t n)
 {
     const V r = F(load)(k->r, OWN, c, n);
-    const V xh = (F(load)(k->x, dtype, in_x + c, n) - F(load)(k->mean, OWN, c, n)) * r;
-    const V dy = F(upstream)(k, relu, dtype, in_x, at, c, n) * F(load)(k->a, OWN, c, n);
-    F(save)(k->to, dtype, at + c, n, r * (dy - F(load)(h, OWN, c, n) - xh * F(load)(hx, OWN, c, n)));
+    V dy = F(upstream)(k, relu, dtype, in_x, at, c, n) * F(load)(k->a, OWN, c, n);
+    if (!given) {
+        const V xh = (F(load)(k->x, dtype, in_x + c, n) - F(load)(k->mean, OWN, c, n)) * r;
+        dy = dy - F(load)(h, OWN, c, n) - xh * F(load)(hx, OWN, c, n);
+    }
+    F(save)(k->to, dtype, at + c, n, r * dy);
 }
 
 VEC_INLINE void F(slope_rows)(const struct rw_groups *g, const struct F(row) *row, bool relu, rw_dtype dtype,
@@ -330,7 +334,7 @@ VEC_INLINE void F(slope_rows)(const struct rw_groups *g, const struct F(row) *ro
 {
     const T *const h = row->r + g->c, *const hx = h + g->c;
     for (int64_t i = b->from; i < b->to; i++)
-        OVER_CHANNELS(p->c, F(slope_row), row, h, hx, relu, dtype, i * p->c, i * g->c + p->first);
+        OVER_CHANNELS(p->c, F(slope_row), row, h, hx, g->given, relu, dtype, i * p->c, i * g->c + p->first);
 }
 
 VEC_INLINE void F(slope)(const struct rw_groups *g, const rw_kernel *k, rw_dtype dtype, const struct F(block) *b)

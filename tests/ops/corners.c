@@ -171,6 +171,27 @@ Test(corners, a_nan_behind_a_norm_with_relu_passes_its_gradient_on)
     fixture_close(&b);
 }
 
+static double one_or_infinite(int64_t i)
+{
+    return i % 3 == 1 ? INFINITY : i % 3 == 2 ? -INFINITY : 1;
+}
+
+/* Given statistics are constants, and what flows through is theirs alone: as much for every x. */
+Test(corners, of_an_infinite_x_an_evaluated_norm_has_a_finite_gradient)
+{
+    struct fixture b = fixture_open(1, 1);
+    for (int d = 0; d < 2; d++) {
+        rw_tensor *const x = made(&b, wide[d], RW_SHAPE(50, 20), one_or_infinite);
+        rw_tensor *const mean = rw_zeros(b.t, wide[d], RW_SHAPE(20)), *const var = rw_ones(b.t, wide[d], RW_SHAPE(20));
+        const rw_batchnorm_params params = { .evaluate = true, .eps = 3 };
+        double *const dx = gradient(&b, rw_batchnorm(b.t, x, RW_NONE, RW_NONE, mean, var, &params), x);
+        for (int i = 0; i < 50 * 20; i++) cr_assert_eq(dx[i], 0.5, "element %d: %g", i, dx[i]);
+        free(dx);
+        rw_tape_reset(b.t);
+    }
+    fixture_close(&b);
+}
+
 /* A row longer than the blocks that threads take, in place: each element once. */
 static double small(int64_t i)
 {
