@@ -8,6 +8,7 @@
 #include "ops/attention/attention.h"
 #include "ops/common/vec_transpose.h"
 #include "ops/random/philox_vec.h"
+#include "ops/common/shares.h"
 #include "ops/common/util.h"
 
 #include <omp.h>
@@ -354,8 +355,10 @@ static void run(const struct att *a, int64_t units, void (*unit)(const struct at
     const double work = (double)a->e.batch * (double)a->e.heads * (double)a->e.seq * (double)a->e.kv_seq *
                         (double)a->e.d;
     const int threads = work < 65536 ? 1 : a->k->threads;
-#pragma omp parallel for num_threads(threads) schedule(dynamic, 1) if (threads > 1)
-    for (int64_t i = 0; i < units; i++) {
+    struct rw_shares shares;
+    rw_shares_deal(&shares, units, threads);
+#pragma omp parallel num_threads(threads) if (threads > 1)
+    RW_EACH_SHARED(i, &shares, omp_get_thread_num()) {
         const unsigned before = rw_flush_enter();
         unit(a, i);
         rw_flush_leave(before);

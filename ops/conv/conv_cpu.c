@@ -1,9 +1,12 @@
 /* CPU kernels of convolutions: the own loops of this instruction set, and the way to oneDNN (conv_onednn.c). */
 #include "device/cpu/isa.h"
 #include "ops/conv/conv_run.h"
+#include "ops/common/shares.h"
 #include "ops/common/util.h"
 #include "ops/common/vec_native.h"
 #include "ops/matmul/gemm.h"
+
+#include <omp.h>
 
 #define OWN_LOOPS "ops/conv/conv_own_tmpl.h"
 #include "ops/matmul/own_loops_tmpl.h"
@@ -71,8 +74,10 @@ static void run_own(const rw_kernel *k, enum rw_conv_kind kind, const struct rw_
     const int64_t units = depthwise ? gemm_ceil_div(c->c, lanes) * (kind == RW_CONV_WEIGHT ? 1 : c->n)
                                     : gemm_ceil_div(rows, GEMM_OWN_M) * gemm_ceil_div(cols, GEMM_OWN_N) * c->groups;
     const bool parallel = k->threads > 1 && rw_conv_products(c) >= RW_CONV_PARALLEL_FROM;
-#pragma omp parallel for num_threads(k->threads) schedule(dynamic, 1) if (parallel)
-    for (int64_t i = 0; i < units; i++) {
+    struct rw_shares shares;
+    rw_shares_deal(&shares, units, parallel ? k->threads : 1);
+#pragma omp parallel num_threads(k->threads) if (parallel)
+    RW_EACH_SHARED(i, &shares, omp_get_thread_num()) {
         if (depthwise) depthwise_unit(c, kind, o, i);
         else block_unit(c, kind, o, i);
     }

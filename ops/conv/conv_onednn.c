@@ -23,6 +23,7 @@
 
 #include "device/cpu/cpu.h"
 #include "device/cpu/onednn.h"
+#include "ops/common/shares.h"
 #include "ops/common/util.h"
 #include "ops/common/vec.h"
 #include "ops/matmul/gemm.h"
@@ -533,13 +534,14 @@ static void add_up(const struct job *j)
 static rw_status run_units(const struct job *j, enum rw_conv_kind kind)
 {
     const struct plan *const p = j->p;
+    struct rw_shares shares;
     int failed = RW_OK;
+    rw_shares_deal(&shares, p->units, p->threads);
 #pragma omp parallel num_threads(p->threads) if (p->threads > 1)
     {
         const int allowed = omp_get_max_threads(), thread = omp_get_thread_num();
         omp_set_num_threads(1);
-#pragma omp for schedule(dynamic, 1)
-        for (int64_t i = 0; i < p->units; i++) {
+        RW_EACH_SHARED(i, &shares, thread) {
             const rw_status status = kind == RW_CONV_WEIGHT ? run_weight(j, i, thread) : run_images(j, kind, i, thread);
             if (status) __atomic_store_n(&failed, (int)status, __ATOMIC_RELAXED);
         }

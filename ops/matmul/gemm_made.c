@@ -1,6 +1,7 @@
 /* Matrix products on the CPU whose operands are made panel by panel, packed for the matrix unit or not. See gemm.h. */
 #include "ops/matmul/gemm_plan.h"
 
+#include "ops/common/shares.h"
 #include "ops/common/util.h"
 #include "ops/matmul/gemm_amx.h"
 
@@ -87,22 +88,25 @@ static rw_status run_held(const struct making *m, int64_t i)
 {
     const int64_t first = i * m->held.tiles, left = m->held_tiles - first;
     const int64_t tiles = left < m->held.tiles ? left : m->held.tiles;
-    const int threads = m->p->threads, chunk = m->passing.n >= 2 * threads ? (int)tiles : 1;
+    const int threads = m->p->threads;
+    const int64_t all = m->passing.n * tiles, at_once = m->passing.n >= 2 * threads ? tiles : 1;
+    struct rw_shares shares;
     int failed = RW_OK;
+    rw_shares_deal(&shares, gemm_ceil_div(all, at_once), threads);
 #pragma omp parallel num_threads(threads) if (threads > 1)
     {
         const int allowed = omp_get_max_threads(), thread = omp_get_thread_num();
         int64_t made = -1;
         omp_set_num_threads(1);
-#pragma omp for schedule(dynamic, chunk)
-        for (int64_t n = 0; n < m->passing.n * tiles; n++) {
-            const int64_t own = n / tiles;
-            char *const to = m->at_passing + (size_t)(m->all_made ? own : thread) * m->passing.bytes;
-            if (!m->all_made && own != made) make(m, false, own, 1, to);
-            made = own;
-            const rw_status status = run_made_tile(m, first + n % tiles, own, to, thread);
-            if (status) __atomic_store_n(&failed, (int)status, __ATOMIC_RELAXED);
-        }
+        RW_EACH_SHARED(piece, &shares, thread)
+            for (int64_t n = piece * at_once; n < (piece + 1) * at_once && n < all; n++) {
+                const int64_t own = n / tiles;
+                char *const to = m->at_passing + (size_t)(m->all_made ? own : thread) * m->passing.bytes;
+                if (!m->all_made && own != made) make(m, false, own, 1, to);
+                made = own;
+                const rw_status status = run_made_tile(m, first + n % tiles, own, to, thread);
+                if (status) __atomic_store_n(&failed, (int)status, __ATOMIC_RELAXED);
+            }
         omp_set_num_threads(allowed);
     }
     return (rw_status)failed;

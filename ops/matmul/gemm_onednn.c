@@ -3,6 +3,7 @@
 
 #include "device/cpu/cpu.h"
 #include "device/cpu/isa.h"
+#include "ops/common/shares.h"
 #include "ops/common/util.h"
 #include "ops/matmul/gemm_amx.h"
 
@@ -90,13 +91,24 @@ static void pack(const struct gemm *g, struct gemm_operand *x, int threads, char
     rw_gemm_describe_dense(g, x, rows, cols);
 }
 
-/* Tiles of one column follow one another: they share a part of b, which is the larger operand as a rule. */
+/*
+ * Tiles of one column follow one another, as they share a part of b; or tiles of one row, so that a thread has rows of
+ * its own (ops/common/shares.h): where a's are rows of an activation, and of a weight's gradient where those are more
+ * than b's columns.
+ */
+static bool goes_by_rows(const struct gemm *g, const struct gemm_plan *p)
+{
+    return p->tiles_m >= p->threads && (p->own || g->a.row > g->a.col || g->m >= g->n);
+}
+
 static struct gemm_tile tile_of(const struct gemm *g, const struct gemm_plan *p, int64_t i)
 {
     struct gemm_tile t;
     const int64_t per_item = p->tiles_m * p->tiles_n;
     t.item = i / per_item;
-    const int64_t im = i % per_item % p->tiles_m, in = i % per_item / p->tiles_m;
+    const bool by_rows = goes_by_rows(g, p);
+    const int64_t im = by_rows ? i % per_item / p->tiles_n : i % per_item % p->tiles_m;
+    const int64_t in = by_rows ? i % per_item % p->tiles_n : i % per_item / p->tiles_m;
     t.last_m = im == p->tiles_m - 1;
     t.last_n = in == p->tiles_n - 1;
     t.row = im * p->tile_m;
@@ -170,15 +182,15 @@ static rw_status run_tile(const struct gemm *g, const struct gemm_plan *p, const
 static rw_status run_tiles(const struct gemm *g, const struct gemm_plan *p, const struct gemm_loops *loops,
                              int64_t tiles, char *scratch)
 {
+    struct rw_shares shares;
     int failed = RW_OK;
+    rw_shares_deal(&shares, tiles, p->threads);
 #pragma omp parallel num_threads(p->threads) if (p->threads > 1)
     {
-        const int allowed = omp_get_max_threads();
+        const int allowed = omp_get_max_threads(), thread = omp_get_thread_num();
         omp_set_num_threads(1);
-#pragma omp for schedule(dynamic, 1)
-        for (int64_t i = 0; i < tiles; i++) {
+        RW_EACH_SHARED(i, &shares, thread) {
             const struct gemm_tile t = tile_of(g, p, i);
-            const int thread = omp_get_thread_num();
             const rw_status status = run_tile(g, p, loops, &t, thread, scratch);
             if (status) __atomic_store_n(&failed, (int)status, __ATOMIC_RELAXED);
         }
@@ -189,8 +201,10 @@ static rw_status run_tiles(const struct gemm *g, const struct gemm_plan *p, cons
 
 static void run_own(const struct gemm *g, const struct gemm_plan *p, int64_t tiles, const struct gemm_loops *loops)
 {
-#pragma omp parallel for num_threads(p->threads) schedule(dynamic, 1) if (p->threads > 1)
-    for (int64_t i = 0; i < tiles; i++) {
+    struct rw_shares shares;
+    rw_shares_deal(&shares, tiles, p->threads);
+#pragma omp parallel num_threads(p->threads) if (p->threads > 1)
+    RW_EACH_SHARED(i, &shares, omp_get_thread_num()) {
         const struct gemm_tile t = tile_of(g, p, i);
         loops->tile(g, t.item, t.row, t.rows, t.col, t.cols);
     }

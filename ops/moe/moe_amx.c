@@ -1,6 +1,7 @@
 /* See moe_amx.h. */
 #include "ops/moe/moe_amx.h"
 
+#include "ops/common/shares.h"
 #include "ops/matmul/gemm_amx.h"
 
 #include <omp.h>
@@ -156,8 +157,10 @@ void rw_moe_amx_linear(const rw_kernel *k, const struct moe_product *m)
 {
     const struct room r = room_for(m, false);
     const int64_t cols = cols_of(m), across = gemm_ceil_div(m->width, cols);
-#pragma omp parallel for num_threads(k->threads) schedule(dynamic, 1) if (k->threads > 1)
-    for (int64_t unit = 0; unit < m->experts * across; unit++) {
+    struct rw_shares shares;
+    rw_shares_deal(&shares, m->experts * across, k->threads);
+#pragma omp parallel num_threads(k->threads) if (k->threads > 1)
+    RW_EACH_SHARED(unit, &shares, omp_get_thread_num()) {
         const struct at p = place_of(k, &r);
         const int64_t col = unit % across * cols;
         linear_unit(m, &p, unit / across, col, least_of(m->width - col, cols));
@@ -237,8 +240,10 @@ void rw_moe_amx_outer(const rw_kernel *k, const struct moe_product *m, rw_moe_pu
 {
     const struct room r = room_for(m, true);
     const int64_t down = gemm_ceil_div(m->out, OUTER_DOWN);
-#pragma omp parallel for num_threads(k->threads) schedule(dynamic, 1) if (k->threads > 1)
-    for (int64_t unit = 0; unit < m->experts * down; unit++) {
+    struct rw_shares shares;
+    rw_shares_deal(&shares, m->experts * down, k->threads);
+#pragma omp parallel num_threads(k->threads) if (k->threads > 1)
+    RW_EACH_SHARED(unit, &shares, omp_get_thread_num()) {
         const struct at p = place_of(k, &r);
         outer_unit(m, &p, put, unit / down, unit % down * OUTER_DOWN);
     }

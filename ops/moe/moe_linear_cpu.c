@@ -4,6 +4,7 @@
  * shapes and offsets, so no bit depends on the number of threads.
  */
 #include "device/cpu/isa.h"
+#include "ops/common/shares.h"
 #include "ops/common/util.h"
 #include "ops/common/vec_native.h"
 #include "ops/moe/moe_onednn.h"
@@ -110,8 +111,10 @@ rw_status RW_ISA_NAME(rw_moe_linear_cpu)(const rw_kernel *k)
     clear_rest(&m, k->in[0].dtype, w->dim[0]);
     RW_CHECK(rw_moe_library_linear(k, &m, &RW_ISA_NAME(rw_gemm_loops), &ran));
     if (ran) return RW_OK;
-#pragma omp parallel for num_threads(k->threads) schedule(dynamic, 1) if (y->numel * m.depth >= 65536)
-    for (int64_t unit = 0; unit < w->dim[0] * blocks; unit++)
+    struct rw_shares shares;
+    rw_shares_deal(&shares, w->dim[0] * blocks, k->threads);
+#pragma omp parallel num_threads(k->threads) if (y->numel * m.depth >= 65536)
+    RW_EACH_SHARED(unit, &shares, omp_get_thread_num())
         linear(&m, k->in[0].dtype, room_of_thread(k, elements), unit / blocks, unit % blocks * MOE_COLS);
     return RW_OK;
 }
@@ -132,8 +135,10 @@ rw_status RW_ISA_NAME(rw_moe_outer_cpu)(const rw_kernel *k)
     if (ran) return RW_OK;
     const int64_t strips = MOE_STRIP * MOE_OUTER_STRIPS, down = (m.out + strips - 1) / strips;
     const int64_t across = (m.in + MOE_COLS - 1) / MOE_COLS;
-#pragma omp parallel for num_threads(k->threads) schedule(dynamic, 1) if (y->numel >= 1024)
-    for (int64_t unit = 0; unit < a->experts * down * across; unit++)
+    struct rw_shares shares;
+    rw_shares_deal(&shares, a->experts * down * across, k->threads);
+#pragma omp parallel num_threads(k->threads) if (y->numel >= 1024)
+    RW_EACH_SHARED(unit, &shares, omp_get_thread_num())
         outer(&m, k->in[0].dtype, room_of_thread(k, MOE_OUTER_ELEMENTS), unit / across / down,
               unit / across % down * strips, unit % across * MOE_COLS);
     return RW_OK;

@@ -4,6 +4,7 @@
 #include "base/round.h"
 #include "device/cpu/cpu.h"
 #include "device/cpu/onednn.h"
+#include "ops/common/shares.h"
 #include "ops/common/util.h"
 #include "ops/moe/moe_amx.h"
 
@@ -319,14 +320,15 @@ static rw_status run(const rw_kernel *k, const struct moe_product *m, const stru
 {
     const bool outer = put != NULL;
     const int64_t down = outer ? l->down.n : 1, across = l->across.n, units = m->experts * down * across;
+    struct rw_shares shares;
     int failed = RW_OK;
+    rw_shares_deal(&shares, units, k->threads);
 #pragma omp parallel num_threads(k->threads) if (k->threads > 1)
     {
         const int allowed = omp_get_max_threads();
         omp_set_num_threads(1);
         const struct room r = room_of(k, l);
-#pragma omp for schedule(dynamic, 1)
-        for (int64_t u = 0; u < units; u++) {
+        RW_EACH_SHARED(u, &shares, r.thread) {
             const int64_t expert = u / across / down;
             const rw_status status = outer ? outer_unit(m, l, &r, put, expert, u / across % down, u % across)
                                            : linear_unit(m, l, &r, expert, u % across);

@@ -6,6 +6,7 @@
 
 #include "base/float_mode.h"
 #include "device/cpu/isa.h"
+#include "ops/common/shares.h"
 #include "ops/common/vec_native.h"
 #include "ops/common/vec_transpose.h"
 
@@ -170,9 +171,11 @@ rw_status RW_ISA_NAME(rw_ssd_scan_cpu)(const rw_kernel *k)
 {
     struct ssd a = open_scan(k);
     const int64_t units = a.s.b * a.s.g * rw_ssd_parts(&a.s);
+    struct rw_shares shares;
     a.per_thread = rw_ssd_forward_elements(&a.s);
-#pragma omp parallel for num_threads(a.threads) schedule(dynamic)
-    for (int64_t i = 0; i < units; i++) unit(&a, i, false);
+    rw_shares_deal(&shares, units, a.threads);
+#pragma omp parallel num_threads(a.threads)
+    RW_EACH_SHARED(i, &shares, omp_get_thread_num()) unit(&a, i, false);
     return RW_OK;
 }
 
@@ -181,13 +184,15 @@ rw_status RW_ISA_NAME(rw_ssd_scan_grad_cpu)(const rw_kernel *k)
 {
     struct ssd a = open_scan(k);
     const int64_t units = a.s.b * a.s.g * rw_ssd_parts(&a.s), rows = a.s.b * a.s.l * a.s.g;
+    struct rw_shares shares;
     a.per_thread = rw_ssd_backward_elements(&a.s);
     a.shared = (char *)k->workspace + (size_t)(a.per_thread * a.threads) * (is_double(&a) ? sizeof(double)
                                                                                           : sizeof(float));
+    rw_shares_deal(&shares, units, a.threads);
 #pragma omp parallel num_threads(a.threads)
     {
-#pragma omp for schedule(dynamic)
-        for (int64_t i = 0; i < units; i++) unit(&a, i, true);
+        RW_EACH_SHARED(i, &shares, omp_get_thread_num()) unit(&a, i, true);
+#pragma omp barrier
 #pragma omp for schedule(static)
         for (int64_t i = 0; i < rows; i++) {
             if (is_double(&a)) vd_add_parts(&a, room_of_thread(&a), i);
