@@ -244,8 +244,8 @@ struct ratio {
 };
 
 /*
- * The median of what a step takes over another of the same round, where the cores were near, or not, for both: a machine
- * that slows down for a while slows both.
+ * The median of what a step takes over another of the same round, where the cores were near, or not, for both: a
+ * machine that slows down for a while slows both.
  */
 static struct ratio over(const struct row *a, const struct row *b, int rounds, double near, bool far)
 {

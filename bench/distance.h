@@ -7,9 +7,9 @@
 #define REWIND_BENCH_DISTANCE_H
 
 /*
- * Microseconds that all threads take together to write 2 MB, each what another one has just read: the median of several.
- * On an EPYC of family 25 about 75 where both cores have one last cache, 450 where they have not; 12 where nobody else
- * has touched it. 0 of a single thread.
+ * Microseconds that all threads take together to write 2 MB, each what another one has just read: the median of
+ * several. On an EPYC of family 25 with two cores 50 where both have one last cache, 300 where they have not. 0 of a
+ * single thread.
  */
 double cores_distance(void);
 
