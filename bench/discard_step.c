@@ -69,9 +69,15 @@ static bool run(struct runner *r, const char *policy, struct step *ret)
     return good;
 }
 
-static void print(const char *model, const char *dtype, const char *policy, double kept, double times)
+/* Whose first policy makes all norms and relus again: that is held to the bounds. */
+static void print(const char *model, const char *dtype, const char *policy, bool held, double kept, double times)
 {
     char what[160];
+    if (!held) {
+        printf("# for comparison, %s, %s, %s: kept bytes %.4f of none's, step time %.3f\n", model, policy, dtype, kept,
+               times);
+        return;
+    }
     snprintf(what, sizeof what, "kept bytes over none's, %s, %s, %s", model, policy, dtype);
     figure(what, kept, "times", 0.5);
     snprintf(what, sizeof what, "step time over none's, %s, %s, %s", model, policy, dtype);
@@ -94,7 +100,7 @@ static bool measure(size_t subject, rw_dtype dtype, int rounds, int threads)
         }
     }
     for (int p = 0; good && p < MOST_POLICIES && policies[p]; p++)
-        print(model_name(subjects[subject].kind), rw_dtype_name(dtype), policies[p], kept[p],
+        print(model_name(subjects[subject].kind), rw_dtype_name(dtype), policies[p], !p, kept[p],
               median_of(times[p], rounds));
     close_runner(&r);
     return good;
