@@ -315,8 +315,8 @@ VEC_INLINE void F(mean_sums)(const struct rw_groups *g, const rw_kernel *k, rw_d
     }
 }
 
-/* a: the weight, where a block's runs lay; h and hx: the means of mean_sums(). Nothing flows through statistics that are
-   given, not even zeros: those times an infinite x would be no numbers. */
+/* a: the weight, where a block's runs lay; h and hx: the means of mean_sums(). Nothing flows through given statistics,
+   not even zeros: those times an infinite x would be no numbers. */
 VEC_INLINE void F(slope_row)(const struct F(row) *k, const T *h, const T *hx, bool given, bool relu, rw_dtype dtype,
                              int64_t in_x, int64_t at, int64_t c, int64_t n)
 {
