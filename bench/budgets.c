@@ -3,7 +3,7 @@
  * of the same model, so that plans are made for this machine; policies are timed in turn, and a figure is that of the
  * steps before and behind which the cores were near each other (distance.h).
  *
- *   budgets [ROUNDS]
+ *   budgets [ROUNDS of near cores]
  */
 #include "distance.h"
 #include "figure.h"
@@ -211,24 +211,6 @@ struct row {
     double bound, seconds[MOST], distance[MOST];
 };
 
-/*
- * In turn, every other round backwards; the first round is for plans and pages. Timed is a step behind one of the same
- * policy, as in training: what another one left in the caches is not its own.
- */
-static void time_rows(struct step *s, struct row *row, int n, int rounds)
-{
-    size_t peak;
-    for (int round = -1; round < rounds; round++)
-        for (int k = 0; k < n; k++) {
-            const int i = round & 1 ? n - 1 - k : k;
-            const int at = round < 0 ? 0 : round;
-            run(s, row[i].policy, &peak);
-            const double before = cores_distance();
-            row[i].seconds[at] = run(s, row[i].policy, &peak);
-            row[i].distance[at] = fmax(before, cores_distance());
-        }
-}
-
 /* Up to three times the least: another cache is six times as far as the same. */
 static double near_distance(const struct row *row, int n, int rounds)
 {
@@ -258,6 +240,38 @@ static struct ratio over(const struct row *a, const struct row *b, int rounds, d
     return r;
 }
 
+/* In turn, every other round backwards. Timed is a step behind one of the same policy, as in training: what another one
+ * left in the caches is not its own. */
+static void time_round(struct step *s, struct row *row, int n, int round, int at)
+{
+    size_t peak;
+    for (int k = 0; k < n; k++) {
+        struct row *const r = &row[round & 1 ? n - 1 - k : k];
+        run(s, r->policy, &peak);
+        const double before = cores_distance();
+        r->seconds[at] = run(s, r->policy, &peak);
+        r->distance[at] = fmax(before, cores_distance());
+    }
+}
+
+/* Until each row has as many rounds of near cores as are wanted, or there is no more room. The first round is for plans
+ * and pages. */
+static int time_rows(struct step *s, struct row *row, int n, int wanted)
+{
+    int rounds = 0, least = 0;
+    time_round(s, row, n, -1, 0);
+    while (rounds < MOST && least < wanted) {
+        time_round(s, row, n, rounds, rounds);
+        const double near = near_distance(row, n, ++rounds);
+        least = rounds;
+        for (int i = 1; i < n; i++) {
+            const int of_near = over(&row[i], &row[0], rounds, near, false).n;
+            if (of_near < least) least = of_near;
+        }
+    }
+    return rounds;
+}
+
 /* Of a plan that is full's own what was measured is noise. */
 static void print_at_full(const struct row *at_full, const struct row *full, const rw_prediction *p, int rounds,
                           double near)
@@ -282,7 +296,7 @@ static void print_row(const struct row *row, const struct row *none, double pred
     figure(name, r.value, "times", row->bound);
 }
 
-static void print_measured_times(int rounds)
+static void print_measured_times(int wanted)
 {
     struct row row[] = { { .policy = "none" },
                          { .policy = "budget:75%", .name = "75", .bound = 1.01 },
@@ -300,7 +314,7 @@ static void print_measured_times(int rounds)
     row[N - 1].policy = at_full;
     rw_prediction predicted[N];
     for (int i = 0; i < N; i++) predicted[i] = predict(&s, row[i].policy);
-    time_rows(&s, row, N, rounds);
+    const int rounds = time_rows(&s, row, N, wanted);
     const double near = near_distance(row, N, rounds);
     double none[MOST];
     memcpy(none, row[0].seconds, sizeof none);
