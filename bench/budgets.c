@@ -211,13 +211,12 @@ struct row {
     double bound, seconds[MOST], distance[MOST];
 };
 
-/* Up to three times the least: another cache is six times as far as the same. */
 static double near_distance(const struct row *row, int n, int rounds)
 {
     double least = INFINITY;
     for (int i = 0; i < n; i++)
         for (int round = 0; round < rounds; round++) least = fmin(least, row[i].distance[round]);
-    return 3 * least;
+    return CORES_NEAR * least;
 }
 
 struct ratio {

@@ -3,6 +3,7 @@
 
 #include "figure.h"
 
+#include <math.h>
 #include <omp.h>
 #include <string.h>
 
@@ -58,4 +59,21 @@ double cores_distance(void)
     if (omp_get_max_threads() < 2) return 0;
     for (int i = 0; i < TRIALS; i++) seconds[i] = trial((char)i);
     return 1e6 * median_of(seconds, TRIALS);
+}
+
+bool cores_are_near(void)
+{
+    static double least = INFINITY;
+    const double distance = cores_distance();
+    least = fmin(least, distance);
+    return distance <= CORES_NEAR * least;
+}
+
+bool cores_await(double seconds)
+{
+    const double begin = now_s();
+    bool near = false;
+    while (!(near = cores_are_near()) && now_s() - begin < seconds) {
+    }
+    return near;
 }

@@ -6,11 +6,22 @@
 #ifndef REWIND_BENCH_DISTANCE_H
 #define REWIND_BENCH_DISTANCE_H
 
+#include <stdbool.h>
+
 /*
  * Microseconds that all threads take together to write 2 MB, each what another one has just read: the median of
  * several. On an EPYC of family 25 with two cores 50 where both have one last cache, 300 where they have not. 0 of a
  * single thread.
  */
 double cores_distance(void);
+
+/* Up to so many times the least distance they are near: another cache is six times as far as the same. */
+#define CORES_NEAR 3
+
+/* Whether they are near now, by the least that this process has seen. */
+bool cores_are_near(void);
+
+/* Waits for that, so many seconds at most: whether they are. */
+bool cores_await(double seconds);
 
 #endif

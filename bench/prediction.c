@@ -3,12 +3,14 @@
  * steps under several policies are timed, so that noise hits all alike; then the second takes the first one's costs
  * from a file, and what rw_tape_plan() says of each policy is held against the time measured: the median of what its
  * steps took over the measuring context's of the same round, times the mean of the middle half of those, which is what
- * costs are (docs/planner.md), so that a machine that changes its speed between rounds changes nothing. With a folder
- * on a disk policies that move values into files there are among them.
+ * costs are (docs/planner.md), so that a machine that changes its speed between rounds changes nothing. Counted are
+ * steps while the cores are near each other, as they are, if they can be, while costs are measured (distance.h). With a
+ * folder on a disk policies that move values into files there are among them.
  *
  *   prediction [ROUNDS] [THREADS] [PRESET] [LENGTH] [FOLDER or -] [MODEL]...
  *       gpt and llama, or the models that are named; networks for images see pictures of LENGTH x LENGTH
  */
+#include "distance.h"
 #include "figure.h"
 #include "models/model.h"
 
@@ -124,10 +126,48 @@ static double usual_of(double *x, int n)
     return sum / (n - 2 * from);
 }
 
+struct times {
+    double over[N][MOST]; /* what a step under a policy takes over the one beside it, which measures costs */
+    int near[N];          /* how many there are of near cores: those alone are noted */
+    double beside[MOST];
+    int rounds;
+};
+
+static void time_round(struct runner *measures, struct runner *runs, const char *const *policies, int n,
+                       struct times *t)
+{
+    const bool before = cores_await(10);
+    const double none = step(measures, "none");
+    bool near = cores_are_near();
+    const bool none_near = before && near;
+    for (int p = 0; p < n; p++) {
+        const bool was_near = near;
+        const double ms = step(runs, policies[p]);
+        near = cores_are_near();
+        if (none_near && was_near && near) t->over[p][t->near[p]++] = ms / none;
+    }
+    t->beside[t->rounds++] = none;
+}
+
+/* Until each policy has as many as are wanted, or there is no more room; the first round is for pages and plans. */
+static void time_all(struct runner *measures, struct runner *runs, const char *const *policies, int n, struct times *t)
+{
+    int least = 0;
+    time_round(measures, runs, policies, n, t);
+    memset(t, 0, sizeof *t);
+    while (least < rounds && t->rounds < MOST) {
+        time_round(measures, runs, policies, n, t);
+        least = t->rounds;
+        for (int p = 0; p < n; p++)
+            if (t->near[p] < least) least = t->near[p];
+    }
+}
+
 static double worst_of(enum model_kind kind, double *ret_by_ceilings)
 {
     static struct runner measures, runs;
-    double over[N][MOST], beside[MOST], medians[N], worst = 0;
+    static struct times t;
+    double medians[N], worst = 0;
     const char *const *const policies = kind > MODEL_VIT ? of_pictures : of_text;
     const int n = folder ? N : STAYING;
     if (!open_runner(&measures, kind) || !open_runner(&runs, kind)) {
@@ -137,20 +177,18 @@ static double worst_of(enum model_kind kind, double *ret_by_ceilings)
     }
     step(&measures, "none"); /* pages, plans */
     rw_costs_begin(measures.ctx);
-    for (int i = -1; i < rounds; i++) {
-        const double none = step(&measures, "none");
-        for (int p = 0; p < n; p++) over[p][i < 0 ? 0 : i] = step(&runs, policies[p]) / none;
-        beside[i < 0 ? 0 : i] = none;
-    }
+    time_all(&measures, &runs, policies, n, &t);
     rw_costs_end(measures.ctx);
-    const double usual = usual_of(beside, rounds);
+    const double usual = usual_of(t.beside, t.rounds);
     take_costs(&measures, &runs);
     for (int p = 0; p < n; p++) {
         const rw_prediction says = predict(&runs, policies[p]);
-        const double measured = usual * median_of(over[p], rounds), times = says.ms / measured, off = fabs(times - 1);
+        const double measured = t.near[p] ? usual * median_of(t.over[p], t.near[p]) : NAN;
+        const double times = says.ms / measured, off = fabs(times - 1);
         medians[p] = measured;
-        printf("# %s %s: %.1f MiB, predicted %.2f ms, measured %.2f ms, %.3f times\n", model_name(kind), policies[p],
-               (double)says.peak_bytes / (1 << 20), says.ms, measured, times);
+        printf("# %s %s: %.1f MiB, predicted %.2f ms, measured %.2f ms, %.3f times (%d of %d rounds)\n",
+               model_name(kind), policies[p], (double)says.peak_bytes / (1 << 20), says.ms, measured, times, t.near[p],
+               t.rounds);
         if (!(off <= worst)) worst = off;
     }
     close_runner(&measures);
