@@ -208,16 +208,9 @@ static void print_planning_with_costs(void)
 
 struct row {
     const char *policy, *name;
-    double bound, seconds[MOST], distance[MOST];
+    double bound, seconds[MOST];
+    bool near[MOST]; /* whether the cores were, before the step and behind it */
 };
-
-static double near_distance(const struct row *row, int n, int rounds)
-{
-    double least = INFINITY;
-    for (int i = 0; i < n; i++)
-        for (int round = 0; round < rounds; round++) least = fmin(least, row[i].distance[round]);
-    return CORES_NEAR * least;
-}
 
 struct ratio {
     double value;
@@ -228,12 +221,12 @@ struct ratio {
  * The median of what a step takes over another of the same round, where the cores were near, or not, for both: a
  * machine that slows down for a while slows both.
  */
-static struct ratio over(const struct row *a, const struct row *b, int rounds, double near, bool far)
+static struct ratio over(const struct row *a, const struct row *b, int rounds, bool near)
 {
     double ratio[MOST];
     struct ratio r = { NAN, 0 };
     for (int i = 0; i < rounds; i++)
-        if ((a->distance[i] > near) == far && (b->distance[i] > near) == far)
+        if (a->near[i] == near && b->near[i] == near)
             ratio[r.n++] = a->seconds[i] / b->seconds[i];
     if (r.n) r.value = median_of(ratio, r.n);
     return r;
@@ -247,9 +240,9 @@ static void time_round(struct step *s, struct row *row, int n, int round, int at
     for (int k = 0; k < n; k++) {
         struct row *const r = &row[round & 1 ? n - 1 - k : k];
         run(s, r->policy, &peak);
-        const double before = cores_distance();
+        const bool before = cores_are_near();
         r->seconds[at] = run(s, r->policy, &peak);
-        r->distance[at] = fmax(before, cores_distance());
+        r->near[at] = cores_are_near() && before;
     }
 }
 
@@ -259,12 +252,12 @@ static int time_rows(struct step *s, struct row *row, int n, int wanted)
 {
     int rounds = 0, least = 0;
     time_round(s, row, n, -1, 0);
+    cores_await(0);
     while (rounds < MOST && least < wanted) {
         time_round(s, row, n, rounds, rounds);
-        const double near = near_distance(row, n, ++rounds);
-        least = rounds;
+        least = ++rounds;
         for (int i = 1; i < n; i++) {
-            const int of_near = over(&row[i], &row[0], rounds, near, false).n;
+            const int of_near = over(&row[i], &row[0], rounds, true).n;
             if (of_near < least) least = of_near;
         }
     }
@@ -272,19 +265,18 @@ static int time_rows(struct step *s, struct row *row, int n, int wanted)
 }
 
 /* Of a plan that is full's own what was measured is noise. */
-static void print_at_full(const struct row *at_full, const struct row *full, const rw_prediction *p, int rounds,
-                          double near)
+static void print_at_full(const struct row *at_full, const struct row *full, const rw_prediction *p, int rounds)
 {
-    const double measured = over(at_full, full, rounds, near, false).value;
+    const double measured = over(at_full, full, rounds, true).value;
     const bool same = p[0].ms == p[1].ms && p[0].peak_bytes == p[1].peak_bytes &&
                       p[0].cost.replayed_nodes == p[1].cost.replayed_nodes;
     if (same) printf("# at full's memory the plan is full's own, measured %.4f of it\n", measured);
     figure("step time over full's at full's memory, GPT of 32 layers, width 256", same ? 1 : measured, "times", 1);
 }
 
-static void print_row(const struct row *row, const struct row *none, double predicted, int rounds, double near)
+static void print_row(const struct row *row, const struct row *none, double predicted, int rounds)
 {
-    const struct ratio r = over(row, none, rounds, near, false), far = over(row, none, rounds, near, true);
+    const struct ratio r = over(row, none, rounds, true), far = over(row, none, rounds, false);
     char name[128];
     printf("# GPT of 32 layers, width 256, %s: predicted %.3f, measured %.3f (cores near in %d rounds)", row->policy,
            predicted, r.value, r.n);
@@ -314,13 +306,11 @@ static void print_measured_times(int wanted)
     rw_prediction predicted[N];
     for (int i = 0; i < N; i++) predicted[i] = predict(&s, row[i].policy);
     const int rounds = time_rows(&s, row, N, wanted);
-    const double near = near_distance(row, N, rounds);
     double none[MOST];
     memcpy(none, row[0].seconds, sizeof none);
-    printf("# none's step takes %.1f ms, the median of all; cores are near up to %.0f us (bench/distance.h)\n",
-           1e3 * median_of(none, rounds), near);
-    for (int i = 1; i < N; i++) print_row(&row[i], &row[0], predicted[i].ms / predicted[0].ms, rounds, near);
-    print_at_full(&row[N - 1], &row[N - 2], &predicted[N - 2], rounds, near);
+    printf("# none's step takes %.1f ms, the median of all\n", 1e3 * median_of(none, rounds));
+    for (int i = 1; i < N; i++) print_row(&row[i], &row[0], predicted[i].ms / predicted[0].ms, rounds);
+    print_at_full(&row[N - 1], &row[N - 2], &predicted[N - 2], rounds);
     close_step(&s);
 }
 

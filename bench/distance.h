@@ -15,13 +15,10 @@
  */
 double cores_distance(void);
 
-/* Up to so many times the least distance they are near: another cache is six times as far as the same. */
-#define CORES_NEAR 3
-
-/* Whether they are near now, by the least that this process has seen. */
+/* Whether they are near now: up to three times the least that this process has seen. */
 bool cores_are_near(void);
 
-/* Waits for that, so many seconds at most: whether they are. */
+/* Waits for that, so many seconds at most: whether they are. The first call, up to a minute, until they have been. */
 bool cores_await(double seconds);
 
 #endif
