@@ -9,8 +9,8 @@
 
 enum { BYTES = 2 << 20, LINE = 64, TRIALS = 7, PATIENCE = 60 };
 
-/* Another cache is six times as far as the same; a core alone takes a fourth to a sixth of what it takes where they share
- * one, and a twentieth or less where they do not. */
+/* Another cache is six times as far as the same; a core alone takes a fourth to a sixth of what it takes where they
+ * share one, and a twentieth or less where they do not. */
 enum { NEAR = 3, ALONE = 10 };
 
 static char memory[BYTES] __attribute__((aligned(4096)));
