@@ -265,8 +265,7 @@ __global__ void __launch_bounds__(THREADS)
     const T *const at = bias + p.channel;
     const W d = upstream_of<T>(dy[p.at], of, weight[p.channel], at, mean[p.statistic], var[p.statistic], g);
     const W h = d * widen(weight[p.channel]);
-    const W through = g.given ? W(0) : means[2 * p.statistic] + xh * means[2 * p.statistic + 1];
-    dx[p.at] = narrow<T>(r * (h - through));
+    dx[p.at] = narrow<T>(r * (g.given ? h : h - means[2 * p.statistic] - xh * means[2 * p.statistic + 1]));
 }
 
 template <typename W>
