@@ -117,17 +117,8 @@ static void reset_tree(struct rw_fill *f)
     memcpy(f->most, f->live, 2 * f->n_leaves * sizeof *f->most);
 }
 
-/* Node i covers [first, first + span). */
-static int64_t most_in(const struct rw_fill *f, size_t i, size_t first, size_t span, const struct rw_gap *gap)
-{
-    if (gap->to < first || gap->from >= first + span) return INT64_MIN;
-    if (gap->from <= first && gap->to >= first + span - 1) return f->most[i];
-    const int64_t a = most_in(f, 2 * i, first, span / 2, gap);
-    const int64_t b = most_in(f, 2 * i + 1, first + span / 2, span / 2, gap);
-    return larger(a, b) + f->added[i];
-}
-
-/* Does more than `most` live at some action of the gap? Asks no further where nothing below does. */
+/* Node i covers [first, first + span). Does more than `most` live at some action of the gap? Asks no further where
+   nothing below does. */
 static bool exceeds(const struct rw_fill *f, size_t i, size_t first, size_t span, const struct rw_gap *gap,
                     int64_t most)
 {
@@ -172,18 +163,27 @@ static bool may_be_kept(const struct rw_fill *f, const struct rw_recipe *base, u
     return base->drop[v] && f->gap_at[v] < f->gap_at[v + 1];
 }
 
-/* The most that lives in its gaps. */
+/* The most that lives in the gap, of the recipe itself: from its leaves upwards. */
+static int64_t most_in(const struct rw_fill *f, const struct rw_gap *gap)
+{
+    int64_t most = 0;
+    size_t first = f->n_leaves + gap->from, end = f->n_leaves + gap->to + 1;
+    for (; first < end; first /= 2, end /= 2) {
+        if (first % 2) most = larger(most, f->live[first++]);
+        if (end % 2) most = larger(most, f->live[--end]);
+    }
+    return most;
+}
+
 static int64_t most_in_gaps(const struct rw_fill *f, uint32_t v)
 {
     int64_t most = 0;
-    for (uint32_t k = f->gap_at[v]; k < f->gap_at[v + 1]; k++)
-        most = larger(most, most_in(f, 1, 0, f->n_leaves, &f->gap[k]));
+    for (uint32_t k = f->gap_at[v]; k < f->gap_at[v + 1]; k++) most = larger(most, most_in(f, &f->gap[k]));
     return most;
 }
 
 static void sort_turns(struct rw_fill *f)
 {
-    reset_tree(f);
     for (size_t i = 0; i < f->n_turns; i++) {
         const uint32_t v = f->turn[i].value;
         f->turn[i].least = most_in_gaps(f, v) + (int64_t)f->g->bytes[v];

@@ -26,20 +26,28 @@ static bool drops(const struct emitter *e, uint32_t base)
 
 /* ---- buffers, sources, results ---- */
 
-static uint32_t add_buffer(struct rw_schedule *s, struct rw_buffer b)
+/* Written where it is to lie, number by number: what is put together elsewhere and copied makes the processor wait. */
+static uint32_t add_buffer(struct rw_schedule *s, uint32_t value, uint32_t source, uint64_t bytes, bool replay)
 {
     if (!rw_grow(&s->buffers, &s->cap_buffers, s->n_buffers, 1, sizeof *s->buffers)) return RW_NONE_ID;
-    b.merged = (uint32_t)s->n_buffers;
-    s->buffers[s->n_buffers] = b;
-    return (uint32_t)s->n_buffers++;
+    const uint32_t id = (uint32_t)s->n_buffers++;
+    struct rw_buffer *const b = &s->buffers[id];
+    b->value = value;
+    b->first = UINT32_MAX;
+    b->last = 0;
+    b->source = source;
+    b->bytes = bytes;
+    b->replay = replay;
+    b->merged = id;
+    return id;
 }
 
-static uint32_t source_buffer(struct rw_schedule *s, uint32_t base, uint64_t bytes, struct rw_source source)
+static uint32_t source_buffer(struct rw_schedule *s, uint32_t base, uint64_t bytes, enum rw_source_kind kind,
+                              uint32_t index, uint32_t leaf)
 {
     if (!rw_grow(&s->sources, &s->cap_sources, s->n_sources, 1, sizeof *s->sources)) return RW_NONE_ID;
-    s->sources[s->n_sources] = source;
-    return add_buffer(s, (struct rw_buffer){
-                             .value = base, .first = UINT32_MAX, .source = (uint32_t)s->n_sources++, .bytes = bytes });
+    s->sources[s->n_sources] = (struct rw_source){ .kind = (uint8_t)kind, .index = index, .leaf = leaf };
+    return add_buffer(s, base, (uint32_t)s->n_sources++, bytes, false);
 }
 
 static uint32_t note_read_gradient(struct rw_schedule *s, uint32_t gradient, uint32_t buffer)
@@ -94,20 +102,16 @@ static uint32_t given_buffer(struct emitter *e, uint32_t base)
 {
     const struct rw_tensor *const v = rw_tape_value(e->t, base);
     if (v->producer != RW_NONE_ID)
-        return source_buffer(e->out, base, 0,
-                             (struct rw_source){ .kind = RW_SOURCE_HELD, .index = base, .leaf = RW_NONE_ID });
+        return source_buffer(e->out, base, 0, RW_SOURCE_HELD, base, RW_NONE_ID);
     const struct rw_leaf *const leaf = &e->t->leaves[v->leaf];
     if (leaf->kind == RW_LEAF_SEED)
-        return source_buffer(e->out, base, 0,
-                             (struct rw_source){ .kind = RW_SOURCE_SEED, .index = leaf->param, .leaf = RW_NONE_ID });
+        return source_buffer(e->out, base, 0, RW_SOURCE_SEED, leaf->param, RW_NONE_ID);
     const bool gradient = leaf->kind == RW_LEAF_GRADIENT, input = leaf->kind == RW_LEAF_INPUT;
-    const struct rw_source source = { .kind = input                ? RW_SOURCE_INPUT
-                                              : !gradient          ? RW_SOURCE_PARAM
-                                              : e->p->asked[base] ? RW_SOURCE_OLD
-                                                                  : RW_SOURCE_ADDEND,
-                                      .index = input ? v->leaf : leaf->param,
-                                      .leaf = v->leaf };
-    const uint32_t buffer = source_buffer(e->out, base, 0, source);
+    const enum rw_source_kind kind = input                ? RW_SOURCE_INPUT
+                                     : !gradient          ? RW_SOURCE_PARAM
+                                     : e->p->asked[base] ? RW_SOURCE_OLD
+                                                         : RW_SOURCE_ADDEND;
+    const uint32_t buffer = source_buffer(e->out, base, 0, kind, input ? v->leaf : leaf->param, v->leaf);
     return gradient && buffer != RW_NONE_ID ? note_read_gradient(e->out, leaf->param, buffer) : buffer;
 }
 
@@ -116,8 +120,7 @@ static uint32_t target_buffer(struct emitter *e, const struct rw_target *target,
     struct rw_schedule *const s = e->out;
     const struct rw_tensor *const v = rw_tape_value(e->t, base);
     if (target->into_gradient)
-        return source_buffer(s, base, 0,
-                             (struct rw_source){ .kind = RW_SOURCE_GRADIENT, .index = target->of, .leaf = RW_NONE_ID });
+        return source_buffer(s, base, 0, RW_SOURCE_GRADIENT, target->of, RW_NONE_ID);
     if (!rw_grow(&s->results, &s->cap_results, s->n_results, 1, sizeof *s->results)) return RW_NONE_ID;
     s->results[s->n_results] = (struct rw_result){ .value = base,
                                                    .of = target->of,
@@ -126,9 +129,7 @@ static uint32_t target_buffer(struct emitter *e, const struct rw_target *target,
                                                    .offset = s->results_bytes,
                                                    .bytes = bytes };
     s->results_bytes += rw_round_up(bytes, RW_RESULT_ALIGNMENT);
-    return source_buffer(
-        s, base, bytes,
-        (struct rw_source){ .kind = RW_SOURCE_RESULT, .index = (uint32_t)s->n_results++, .leaf = RW_NONE_ID });
+    return source_buffer(s, base, bytes, RW_SOURCE_RESULT, (uint32_t)s->n_results++, RW_NONE_ID);
 }
 
 /* A commit's output lies where the operand lies that it stands for. That a gradient may be clear is the reader's
@@ -139,9 +140,8 @@ static uint32_t committed_buffer(struct emitter *e, const struct rw_node *node, 
     const uint32_t source = e->out->buffers[e->s->buffer[rw_problem_input(e->p, node, written)]].source;
     const struct rw_source *const s = &e->out->sources[source];
     if (s->kind != RW_SOURCE_ADDEND && s->kind != RW_SOURCE_OLD)
-        return add_buffer(e->out, (struct rw_buffer){ .value = base, .first = UINT32_MAX, .source = source });
-    return source_buffer(e->out, base, 0,
-                         (struct rw_source){ .kind = RW_SOURCE_GRADIENT, .leaf = RW_NONE_ID, .index = s->index });
+        return add_buffer(e->out, base, source, 0, false);
+    return source_buffer(e->out, base, 0, RW_SOURCE_GRADIENT, s->index, RW_NONE_ID);
 }
 
 /* The buffer that a node's output is written to in this action. */
@@ -151,11 +151,8 @@ static uint32_t output_buffer(struct emitter *e, const struct rw_node *node, uin
     if (kind == RW_ACTION_COMMIT) return committed_buffer(e, node, base);
     const uint32_t target = kind == RW_ACTION_REPLAY ? RW_NONE_ID : e->p->target_of[base];
     if (target != RW_NONE_ID) return target_buffer(e, &e->p->targets.target[target], base, bytes);
-    if (!bytes)
-        return source_buffer(e->out, base, 0, (struct rw_source){ .kind = RW_SOURCE_NOWHERE, .leaf = RW_NONE_ID });
-    return add_buffer(
-        e->out,
-        (struct rw_buffer){ .value = base, .source = RW_NONE_ID, .bytes = bytes, .replay = kind == RW_ACTION_REPLAY });
+    if (!bytes) return source_buffer(e->out, base, 0, RW_SOURCE_NOWHERE, 0, RW_NONE_ID);
+    return add_buffer(e->out, base, RW_NONE_ID, bytes, kind == RW_ACTION_REPLAY);
 }
 
 /* ---- what is there ---- */
@@ -187,12 +184,12 @@ static void read_early(struct emitter *e, uint32_t base)
 
 /* ---- actions ---- */
 
-static bool touch(struct rw_schedule *s, uint32_t buffer, bool starts)
+static bool touch(struct rw_schedule *s, uint32_t buffer)
 {
     if (buffer == RW_NONE_ID || !rw_grow(&s->refs, &s->cap_refs, s->n_refs, 1, sizeof *s->refs)) return false;
     s->refs[s->n_refs++] = buffer;
     struct rw_buffer *const b = &s->buffers[buffer];
-    if (starts || b->first == UINT32_MAX) b->first = (uint32_t)s->n_actions;
+    if (b->first == UINT32_MAX) b->first = (uint32_t)s->n_actions;
     b->last = (uint32_t)s->n_actions;
     return true;
 }
@@ -204,7 +201,7 @@ static rw_status add_inputs(struct emitter *e, const struct rw_node *node, uint8
         const uint32_t b = commits ? rw_problem_read_by_commit(e->p, node, i) : rw_problem_input(e->p, node, i);
         uint32_t buffer = find(e, b);
         if (buffer == RW_NONE_ID && e->p->given[b]) buffer = e->s->buffer[b] = given_buffer(e, b);
-        if (!touch(e->out, buffer, false)) return RW_ERR_MEMORY;
+        if (!touch(e->out, buffer)) return RW_ERR_MEMORY;
     }
     return RW_OK;
 }
@@ -224,7 +221,7 @@ static rw_status add_outputs(struct emitter *e, const struct rw_node *node, uint
     for (uint32_t i = 0; i < node->n_outputs; i++) {
         const uint32_t b = node->first_output + i;
         const uint32_t buffer = output_buffer(e, node, b, kind);
-        if (!touch(e->out, buffer, true)) return RW_ERR_MEMORY;
+        if (!touch(e->out, buffer)) return RW_ERR_MEMORY;
         if (kind == RW_ACTION_REPLAY) {
             const rw_status status = drops(e, b) ? note_replay(e, b, buffer) : RW_OK;
             if (status) return status;
@@ -239,8 +236,7 @@ static rw_status add_workspace(struct emitter *e, uint32_t n)
 {
     const uint64_t bytes = e->p->workspace[n];
     if (!bytes) return RW_OK;
-    const struct rw_buffer b = { .value = RW_NONE_ID, .source = RW_NONE_ID, .bytes = bytes };
-    return touch(e->out, add_buffer(e->out, b), true) ? RW_OK : RW_ERR_MEMORY;
+    return touch(e->out, add_buffer(e->out, RW_NONE_ID, RW_NONE_ID, bytes, false)) ? RW_OK : RW_ERR_MEMORY;
 }
 
 /* One run of a node, for the visit that backward is in. */
@@ -249,14 +245,15 @@ static rw_status emit(struct emitter *e, uint32_t n, uint8_t kind)
     struct rw_schedule *const s = e->out;
     const struct rw_node *const node = &e->t->nodes[n];
     if (!rw_grow(&s->actions, &s->cap_actions, s->n_actions, 1, sizeof *s->actions)) return RW_ERR_MEMORY;
-    struct rw_action action = { .node = n, .word = (uint32_t)s->n_refs, .kind = kind };
+    struct rw_action *const action = &s->actions[s->n_actions];
+    *action = (struct rw_action){ .node = n, .word = (uint32_t)s->n_refs, .kind = kind };
     rw_status status = add_inputs(e, node, kind);
     if (!status) status = add_outputs(e, node, kind);
     if (!status) status = add_workspace(e, n);
     for (uint32_t i = 0; kind == RW_ACTION_FORWARD && i < node->n_inputs; i++)
         read_early(e, rw_problem_input(e->p, node, i));
-    action.n_words = (uint16_t)(s->n_refs - action.word);
-    s->actions[s->n_actions++] = action;
+    action->n_words = (uint16_t)(s->n_refs - action->word);
+    s->n_actions++;
     return status;
 }
 
@@ -413,23 +410,27 @@ static bool copy_schedule(struct rw_schedule *to, const struct rw_schedule *from
            copy(&to->results, &to->cap_results, &to->n_results, from->results, from->n_results, sizeof *to->results);
 }
 
-/* What is dropped and not read by forward any more is gone behind the front. */
+/* What is dropped and not read by forward any more is gone behind the front. What differentiation records is kept. */
 static rw_status begin(struct emitter *e)
 {
     const struct rw_front *const front = &e->s->front;
-    const size_t n = e->t->n_values;
+    const size_t n = e->t->n_values, recorded = e->p->mark.values;
     if (front->of != e->p->serial) {
         const rw_status status = make_front(e);
         if (status) return status;
     }
     bool moves = false;
-    for (size_t v = 0; v < n; v++) {
+    for (size_t v = 0; v < recorded; v++) {
         const bool dropped = !e->p->given[v] && rw_fate_drops(&e->choice->fate[v]);
         moves |= e->choice->fate[v].what == RW_MOVE;
         e->s->dropped[v] = dropped;
         e->s->buffer[v] = dropped && !front->early[v] ? RW_NONE_ID : front->buffer[v];
     }
-    if (n) memcpy(e->s->early, front->early, n * sizeof *e->s->early);
+    if (n) {
+        memset(e->s->dropped + recorded, 0, (n - recorded) * sizeof *e->s->dropped);
+        memcpy(e->s->buffer + recorded, front->buffer + recorded, (n - recorded) * sizeof *e->s->buffer);
+        memcpy(e->s->early, front->early, n * sizeof *e->s->early);
+    }
     e->out->moves = moves;
     return copy_schedule(e->out, &front->schedule) ? RW_OK : RW_ERR_MEMORY;
 }
@@ -475,7 +476,7 @@ rw_status rw_order(const struct rw_problem *p, const struct rw_choice *c, struct
     struct emitter e = { .p = p, .t = p->t, .choice = c, .out = s, .s = scratch };
     rw_status status = reserve(scratch, p->t->n_values);
     if (!status) status = begin(&e);
-    if (!status) status = rw_visits_init(&scratch->visits, c);
+    if (!status) status = rw_visits_init(&scratch->visits, c, p->mark.values);
     if (!status) status = emit_all(&e);
     if (!status) status = sort_read_gradients(&scratch->reads, s);
     assert(status || rw_schedule_is_valid(p, c, s));

@@ -55,28 +55,34 @@ static void count_bytes(const struct rw_schedule *s, uint64_t alignment, struct 
 
 /* ---- time ---- */
 
-/* Bytes of an operand that come from afar. Memories are buffers, and behind them the sources. */
-static uint64_t far_bytes(const struct rw_problem *p, const struct rw_schedule *s, const struct rw_action *a,
-                          uint32_t word, struct rw_caches *x)
+/* Bytes of a source that come from afar; in the books sources are behind the buffers. */
+static uint64_t far_bytes_beside(const struct rw_problem *p, const struct rw_schedule *s, const struct rw_action *a,
+                                 const struct rw_buffer *b, uint32_t source, struct rw_caches *x)
 {
-    const uint32_t buffer = s->refs[a->word + word], root = rw_buffer_root(s, buffer);
-    const struct rw_buffer *const b = &s->buffers[buffer];
-    const uint32_t source = s->buffers[root].source;
-    const enum rw_use use = word < p->t->nodes[a->node].n_inputs ? RW_USE_READ : RW_USE_WRITE;
-    if (source == RW_NONE_ID) return rw_caches_use(x, root, b->bytes, use);
     if (!rw_source_is_used(s->sources[source].kind)) return 0;
     const uint64_t bytes = rw_bytes_in_traffic(p->bytes[b->value], p->cost[a->node].bytes);
     return rw_caches_use(x, (uint32_t)s->n_buffers + source, bytes, RW_USE_BESIDE);
 }
 
 /* What the action takes beside its node's own time: half the price of a byte for each that comes from afar. */
-static double far_seconds(const struct rw_problem *p, const struct rw_schedule *s, size_t i, struct rw_caches *x)
+static double far_seconds(const struct rw_problem *p, const struct rw_schedule *s, uint32_t i, struct rw_caches *x)
 {
     const struct rw_action *const a = &s->actions[i];
+    const uint32_t *const word = s->refs + a->word, n_inputs = p->t->nodes[a->node].n_inputs;
     uint64_t bytes = 0;
-    for (uint32_t w = 0; w < a->n_words; w++) bytes += far_bytes(p, s, a, w, x);
+    bool ends = false;
     for (uint32_t w = 0; w < a->n_words; w++) {
-        const uint32_t buffer = s->refs[a->word + w], root = rw_buffer_root(s, buffer);
+        const uint32_t root = rw_buffer_root(s, word[w]);
+        const struct rw_buffer *const b = &s->buffers[word[w]], *const r = &s->buffers[root];
+        if (r->source != RW_NONE_ID) {
+            bytes += far_bytes_beside(p, s, a, b, r->source, x);
+            continue;
+        }
+        bytes += rw_caches_use(x, root, b->bytes, w < n_inputs ? RW_USE_READ : RW_USE_WRITE);
+        ends |= r->last == i;
+    }
+    for (uint32_t w = 0; ends && w < a->n_words; w++) {
+        const uint32_t root = rw_buffer_root(s, word[w]);
         if (s->buffers[root].last == i && s->buffers[root].source == RW_NONE_ID) rw_caches_die(x, root);
     }
     return (double)bytes * rw_far_seconds(p->memory);
@@ -85,7 +91,7 @@ static double far_seconds(const struct rw_problem *p, const struct rw_schedule *
 /* caches: NULL where all that the step uses is near. */
 static double seconds_of(const struct rw_problem *p, const struct rw_schedule *s, size_t i, struct rw_caches *caches)
 {
-    return rw_problem_seconds(p, s->actions[i].node) + (caches ? far_seconds(p, s, i, caches) : 0);
+    return rw_problem_seconds(p, s->actions[i].node) + (caches ? far_seconds(p, s, (uint32_t)i, caches) : 0);
 }
 
 /* One action behind the other. */

@@ -5,14 +5,15 @@
 
 #include <string.h>
 
-rw_status rw_visits_init(struct rw_visits *v, const struct rw_choice *c)
+rw_status rw_visits_init(struct rw_visits *v, const struct rw_choice *c, size_t n_values)
 {
     v->choice = c;
     v->depth = 0;
     v->last_id = 1;
-    if (v->n_made) memset(v->made, 0, v->cap_made * sizeof *v->made);
     v->n_made = 0;
     if (!rw_grow(&v->path, &v->cap_path, 0, 1, sizeof *v->path)) return RW_ERR_MEMORY;
+    if (!rw_grow(&v->top, &v->cap_top, 0, n_values, sizeof *v->top)) return RW_ERR_MEMORY;
+    if (n_values) memset(v->top, 0xff, n_values * sizeof *v->top); /* RW_NONE_ID */
     v->path[0] = (struct rw_visit){ .segment = 0, .id = 1 };
     return RW_OK;
 }
@@ -21,6 +22,7 @@ void rw_visits_finish(struct rw_visits *v)
 {
     rw_free(v->path);
     rw_free(v->made);
+    rw_free(v->top);
     *v = (struct rw_visits){ 0 };
 }
 
@@ -41,45 +43,26 @@ rw_status rw_visits_enter(struct rw_visits *v, uint32_t segment)
     return RW_OK;
 }
 
-static uint64_t key_of(const struct rw_visits *v, uint32_t value, size_t depth)
+/* What was made of the value last, by a visit that backward is in. */
+static uint32_t last_made(const struct rw_visits *v, uint32_t value)
 {
-    return (uint64_t)v->path[depth].id << 32 | value;
-}
-
-/* The place of a key, or the empty one where it belongs. */
-static size_t place_of(const struct rw_visits *v, uint64_t key)
-{
-    size_t i = (size_t)((key * 0x9e3779b97f4a7c15u) >> 32) & (v->cap_made - 1);
-    while (v->made[i].key && v->made[i].key != key) i = (i + 1) & (v->cap_made - 1);
+    uint32_t i = v->top[value];
+    while (i != RW_NONE_ID && (v->made[i].depth > v->depth || v->path[v->made[i].depth].id != v->made[i].id))
+        i = v->made[i].below;
     return i;
 }
 
 uint32_t rw_visits_find(const struct rw_visits *v, uint32_t value, size_t depth)
 {
-    if (!v->n_made) return RW_NONE_ID;
-    const struct rw_made *const m = &v->made[place_of(v, key_of(v, value, depth))];
-    return m->key ? m->buffer : RW_NONE_ID;
-}
-
-static bool widen(struct rw_visits *v)
-{
-    const size_t old = v->cap_made;
-    struct rw_made *const from = v->made, *const to = rw_calloc(old ? old * 2 : 256, sizeof *to);
-    if (!to) return false;
-    v->made = to;
-    v->cap_made = old ? old * 2 : 256;
-    for (size_t i = 0; i < old; i++)
-        if (from[i].key) v->made[place_of(v, from[i].key)] = from[i];
-    rw_free(from);
-    return true;
+    const uint32_t i = last_made(v, value);
+    return i != RW_NONE_ID && v->made[i].depth == depth ? v->made[i].buffer : RW_NONE_ID;
 }
 
 rw_status rw_visits_note(struct rw_visits *v, uint32_t value, size_t depth, uint32_t buffer)
 {
-    if (v->n_made * 2 >= v->cap_made && !widen(v)) return RW_ERR_MEMORY;
-    const uint64_t key = key_of(v, value, depth);
-    struct rw_made *const m = &v->made[place_of(v, key)];
-    v->n_made += !m->key;
-    *m = (struct rw_made){ .key = key, .buffer = buffer };
+    if (!rw_grow(&v->made, &v->cap_made, v->n_made, 1, sizeof *v->made)) return RW_ERR_MEMORY;
+    const uint32_t below = last_made(v, value);
+    v->made[v->n_made] = (struct rw_made){ (uint32_t)depth, v->path[depth].id, buffer, below };
+    v->top[value] = (uint32_t)v->n_made++;
     return RW_OK;
 }
