@@ -8,7 +8,10 @@
 rw_status rw_candidates_init(struct rw_candidates *c, const struct rw_problem *p)
 {
     *c = (struct rw_candidates){ .n = 0 };
-    return rw_replayable_init(&c->graph, p);
+    rw_status status = rw_replayable_init(&c->graph, p);
+    if (!status) status = rw_simulations_init(&c->sims, p->t->ctx->threads);
+    if (status) rw_candidates_finish(c);
+    return status;
 }
 
 void rw_candidates_finish(struct rw_candidates *c)
@@ -16,7 +19,7 @@ void rw_candidates_finish(struct rw_candidates *c)
     for (size_t i = 0; i < c->n; i++)
         if (!c->candidate[i].named) rw_recipe_finish(&c->candidate[i].recipe);
     rw_free(c->candidate);
-    rw_simulation_finish(&c->sim);
+    rw_simulations_finish(&c->sims);
     rw_replayable_finish(&c->graph);
     *c = (struct rw_candidates){ 0 };
 }
@@ -38,20 +41,34 @@ rw_status rw_candidate_choose(const struct rw_candidates *c, uint32_t candidate,
     return status;
 }
 
-rw_status rw_candidate_simulate(struct rw_candidates *c, uint32_t candidate)
+rw_status rw_candidate_simulate(struct rw_candidates *c, uint32_t candidate, struct rw_simulation *room)
 {
     struct rw_choice choice;
     struct rw_cost_of_schedule cost;
     rw_status status = rw_candidate_choose(c, candidate, &choice);
     if (status) return status;
-    status = rw_simulate_briefly(c->graph.p, &choice, &c->sim, &cost);
+    status = rw_simulate_briefly(c->graph.p, &choice, room, &cost);
     rw_choice_finish(&choice);
     if (status) return status;
     c->candidate[candidate].peak = cost.peak;
     c->candidate[candidate].moved = cost.moved;
     c->candidate[candidate].seconds = cost.seconds;
-    c->n_simulations++;
     return RW_OK;
+}
+
+static rw_status simulate_next(void *of, size_t i, struct rw_simulation *room)
+{
+    struct rw_candidates *const c = of;
+    return rw_candidate_simulate(c, (uint32_t)(c->n_simulated + i), room);
+}
+
+rw_status rw_candidates_simulate(struct rw_candidates *c)
+{
+    const size_t n = c->n - c->n_simulated;
+    const rw_status status = rw_simulations_share(&c->sims, n, c->n_actions, simulate_next, c);
+    c->n_simulations += n;
+    c->n_simulated = c->n;
+    return status;
 }
 
 static rw_status add(struct rw_candidates *c, struct rw_candidate x)
@@ -60,8 +77,8 @@ static rw_status add(struct rw_candidates *c, struct rw_candidate x)
         rw_recipe_finish(&x.recipe);
         return RW_ERR_MEMORY;
     }
-    c->candidate[c->n] = x;
-    return rw_candidate_simulate(c, (uint32_t)c->n++);
+    c->candidate[c->n++] = x;
+    return RW_OK;
 }
 
 rw_status rw_candidates_add(struct rw_candidates *c, struct rw_recipe recipe)

@@ -61,7 +61,7 @@ static rw_status propose_all(struct rw_candidates *c)
     rw_status status = rw_propose_none(c);
     if (status) return status;
     const size_t all = c->graph.p->memory.picoseconds ? ACTIONS_WITH_BOOKS : ACTIONS_IN_ALL;
-    const size_t n = all / (c->sim.schedule.n_actions + 1);
+    const size_t n = all / (c->n_actions + 1);
     const size_t n_try = n < CANDIDATES_LEAST ? CANDIDATES_LEAST : n > CANDIDATES_MOST ? CANDIDATES_MOST : n;
     status = rw_propose_recipes(c, n_try, n > CANDIDATES_LEAST ? n_try / 2 : 0);
     if (!status) status = rw_propose_named(c);
@@ -94,17 +94,18 @@ static double seconds_without_replays(const struct rw_problem *p, const struct r
 rw_status rw_frontier_seconds_without_replays(struct rw_frontier *f, double *ret_seconds)
 {
     struct rw_candidates *const c = &f->candidates;
-    const rw_status status = rw_candidate_simulate(c, 0);
-    if (!status) *ret_seconds = seconds_without_replays(c->graph.p, &c->sim.schedule);
+    const rw_status status = rw_candidate_simulate(c, 0, c->sims.room);
+    if (!status) *ret_seconds = seconds_without_replays(c->graph.p, &c->sims.room->schedule);
     return status;
 }
 
 rw_status rw_frontier_bound(struct rw_frontier *f, uint64_t bytes, double *ret_seconds)
 {
     struct rw_candidates *const c = &f->candidates;
-    rw_status status = rw_candidate_simulate(c, 0);
-    if (!status) status = rw_bound_replay(&c->graph, &c->sim.schedule, bytes, ret_seconds);
-    if (!status) *ret_seconds += seconds_without_replays(c->graph.p, &c->sim.schedule);
+    const struct rw_schedule *const none = &c->sims.room->schedule;
+    rw_status status = rw_candidate_simulate(c, 0, c->sims.room);
+    if (!status) status = rw_bound_replay(&c->graph, none, bytes, ret_seconds);
+    if (!status) *ret_seconds += seconds_without_replays(c->graph.p, none);
     return status;
 }
 

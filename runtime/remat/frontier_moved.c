@@ -55,7 +55,7 @@ static rw_status try_coarsely(struct grid *g, size_t stride)
     for (size_t point = 0; !status && point < g->n; point += stride)
         for (int part = COARSE_PARTS; !status && part <= RW_MOVED_PARTS; part += COARSE_PARTS)
             status = try_one(g, point, part);
-    return status;
+    return status ? status : rw_candidates_simulate(&g->f->candidates);
 }
 
 /* Of what has been tried so far and the points that there were, the moved ones that nothing smaller undercuts by more
@@ -89,7 +89,7 @@ static rw_status try_beside(struct grid *g, size_t stride, int step)
         if (!status) status = try_one(g, point, part - step);
         if (!status) status = try_one(g, point, part + step);
     }
-    return status;
+    return status ? status : rw_candidates_simulate(&g->f->candidates);
 }
 
 /* Points that are there stay; of the others those that nothing undercuts. */
@@ -155,7 +155,7 @@ static void list_bases(struct grid *g)
 
 rw_status rw_frontier_add_moved(struct rw_frontier *f)
 {
-    const size_t n = ACTIONS_IN_ALL / (f->candidates.sim.schedule.n_actions + 1);
+    const size_t n = ACTIONS_IN_ALL / (f->candidates.n_actions + 1);
     const size_t most = n < TRIED_LEAST ? TRIED_LEAST : n > TRIED_MOST ? TRIED_MOST : n;
     struct grid g = { .f = f, .first = f->candidates.n, .left = most };
     g.at = rw_malloc(most * sizeof *g.at);

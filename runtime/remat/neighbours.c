@@ -19,12 +19,19 @@ static bool is_beaten(const struct rw_candidates *c, size_t candidate)
     return false;
 }
 
+static rw_status add_simulated(struct rw_candidates *c, struct rw_recipe r)
+{
+    const rw_status status = rw_candidates_add(c, r);
+    return status ? status : rw_candidates_simulate(c);
+}
+
 /* Adds the recipe and lets go of it at once when it is beaten. */
 static rw_status add(struct rw_candidates *c, struct rw_recipe r)
 {
-    const rw_status status = rw_candidates_add(c, r);
+    const rw_status status = add_simulated(c, r);
     if (status || !is_beaten(c, c->n - 1)) return status;
     rw_recipe_finish(&c->candidate[--c->n].recipe);
+    c->n_simulated--;
     return RW_OK;
 }
 
@@ -282,7 +289,7 @@ static rw_status write_down(struct rw_candidates *c, uint32_t candidate)
     rw_status status = recipe_of_moved(c, candidate, &x->recipe);
     if (status) return status;
     x->part = 0;
-    status = rw_candidate_simulate(c, candidate);
+    status = rw_candidate_simulate(c, candidate, c->sims.room);
     if (!status && x->peak <= before.peak && x->seconds <= before.seconds) return RW_OK;
     rw_recipe_finish(&x->recipe);
     *x = before;
@@ -294,7 +301,7 @@ static rw_status take_turn_of_kept(struct rw_candidates *c)
 {
     struct rw_recipe r;
     rw_status status = rw_recipe_init(&r, &c->graph);
-    if (!status) status = rw_candidates_add(c, r);
+    if (!status) status = add_simulated(c, r);
     const size_t kept = c->n - 1;
     if (!status) status = try_moves(c, kept);
     return status || c->graph.n_nodes > RW_SHORT_TAPE ? status : try_pairs_of_moves(c, kept);

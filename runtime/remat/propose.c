@@ -26,7 +26,10 @@ static rw_status add(struct proposer *m, rw_status status, struct rw_recipe r)
 
 rw_status rw_propose_none(struct rw_candidates *c)
 {
-    return rw_candidates_add_named(c, (struct rw_policy){ .kind = RW_POLICY_NONE });
+    rw_status status = rw_candidates_add_named(c, (struct rw_policy){ .kind = RW_POLICY_NONE });
+    if (!status) status = rw_candidates_simulate(c);
+    c->n_actions = c->sims.room[0].schedule.n_actions;
+    return status;
 }
 
 static rw_status propose_expensive_ops(struct rw_candidates *c)
@@ -78,7 +81,8 @@ rw_status rw_propose_named(struct rw_candidates *c)
         status = rw_candidates_add_named(c, (struct rw_policy){ .kind = RW_POLICY_UNIFORM, .n = k });
     for (int64_t k = 1; !status && k < outermost; k = next_count(k))
         status = rw_candidates_add_named(c, (struct rw_policy){ .kind = RW_POLICY_BLOCK, .n = k });
-    return status ? status : propose_regions(c);
+    if (!status) status = propose_regions(c);
+    return status ? status : rw_candidates_simulate(c);
 }
 
 /* ---- cuts and nests ---- */
@@ -106,9 +110,17 @@ static rw_status find_cuts(struct proposer *m)
     return status;
 }
 
+/* What is found of the whole, cuts and nests: neither asks for the other. */
+static rw_status find_one(void *of, size_t i, struct rw_simulation *room)
+{
+    struct proposer *const m = of;
+    if (i) return m->c->graph.n_nodes ? find_cuts(m) : RW_OK;
+    return rw_nest_init(&m->nest, &m->c->graph, &m->c->sims.room[0].schedule);
+}
+
 static rw_status propose_cuts(struct proposer *m)
 {
-    rw_status status = m->c->graph.n_nodes ? find_cuts(m) : RW_OK;
+    rw_status status = RW_OK;
     m->first_cut = m->c->n;
     for (size_t i = 0; !status && i < m->hull.n; i++) {
         struct rw_recipe r = { 0 };
@@ -166,32 +178,48 @@ static void rank(const struct proposer *m, const struct filling *x, size_t base,
     else rw_fill_rank(fill, recipe, is_cut ? m->hull.cut[base - m->first_cut - 1].replayed : NULL);
 }
 
-/* What is filled like the one before is no candidate. *last: the values that one drops. */
-static rw_status fill_to(struct proposer *m, size_t base, struct rw_fill *fill, uint64_t bound, const uint8_t **last)
+/* Bounds that begin from the same candidate: it is simulated once for them. */
+struct base {
+    size_t candidate;
+    size_t first, n; /* bounds, and what comes of them */
+};
+
+/* What is filled by all bases, each by a thread. */
+struct filled {
+    struct proposer *m;
+    const struct filling *x;
+    const uint64_t *bound;   /* by bound */
+    struct rw_recipe *recipe; /* by bound; empty where it would be the one before again */
+    struct base *base;
+    size_t n_bases;
+};
+
+static rw_status fill_to(const struct filled *f, const struct base *b, struct rw_fill *fill, size_t i)
 {
-    const struct rw_replayable *const g = &m->c->graph;
-    struct rw_recipe r = { 0 };
-    const rw_status status = rw_recipe_copy(&r, &m->c->candidate[base].recipe, g);
+    const struct rw_candidates *const c = f->m->c;
+    struct rw_recipe r;
+    const rw_status status = rw_recipe_copy(&r, &c->candidate[b->candidate].recipe, &c->graph);
     if (status) return status;
-    rw_fill_to(fill, bound, &r);
-    if (*last && !memcmp(*last, r.drop, g->n_values * sizeof *r.drop)) {
+    rw_fill_to(fill, f->bound[i], &r);
+    size_t before = i;
+    while (before > b->first && !f->recipe[before - 1].drop) before--;
+    if (before > b->first && !memcmp(f->recipe[before - 1].drop, r.drop, c->graph.n_values * sizeof *r.drop))
         rw_recipe_finish(&r);
-        return RW_OK;
-    }
-    *last = r.drop;
-    return rw_candidates_add(m->c, r);
+    else f->recipe[i] = r;
+    return RW_OK;
 }
 
-static rw_status fill_base(struct proposer *m, const struct filling *x, size_t base, const uint64_t *bounds, size_t n)
+static rw_status fill_base(void *of, size_t i, struct rw_simulation *room)
 {
-    struct rw_candidates *const c = m->c;
+    const struct filled *const f = of;
+    const struct base *const b = &f->base[i];
+    struct rw_candidates *const c = f->m->c;
     struct rw_fill fill;
-    const uint8_t *last = NULL;
-    rw_status status = rw_candidate_simulate(c, (uint32_t)base);
-    if (!status) status = rw_fill_init(&fill, &c->graph, &c->sim.schedule);
+    rw_status status = rw_candidate_simulate(c, (uint32_t)b->candidate, room);
+    if (!status) status = rw_fill_init(&fill, &c->graph, &room->schedule);
     if (status) return status;
-    rank(m, x, base, &fill);
-    for (size_t i = 0; !status && i < n; i++) status = fill_to(m, base, &fill, bounds[i], &last);
+    rank(f->m, f->x, b->candidate, &fill);
+    for (size_t k = b->first; !status && k < b->first + b->n; k++) status = fill_to(f, b, &fill, k);
     rw_fill_finish(&fill);
     return status;
 }
@@ -201,17 +229,42 @@ static size_t base_of(const struct proposer *m, const struct filling *x, uint64_
     return fastest_below(m, x->end, (uint64_t)((double)bound * x->from));
 }
 
-/* Bounds that begin from the same candidate come one after the other: it is simulated once for them. */
-static rw_status fill_each(struct proposer *m, const struct filling *x, const uint64_t *bounds)
+static void list_bases(struct filled *f)
+{
+    for (size_t i = 0, k; i < f->x->n; i = k) {
+        const size_t candidate = base_of(f->m, f->x, f->bound[i]);
+        for (k = i + 1; k < f->x->n && base_of(f->m, f->x, f->bound[k]) == candidate;) k++;
+        if (candidate < f->x->end) f->base[f->n_bases++] = (struct base){ candidate, i, k - i };
+    }
+}
+
+/* In the order of bounds. Candidates own what they take. */
+static rw_status add_filled(struct filled *f)
 {
     rw_status status = RW_OK;
-    for (size_t i = 0; !status && i < x->n;) {
-        const size_t base = base_of(m, x, bounds[i]);
-        size_t k = i + 1;
-        while (k < x->n && base_of(m, x, bounds[k]) == base) k++;
-        if (base < x->end) status = fill_base(m, x, base, bounds + i, k - i);
-        i = k;
+    for (size_t i = 0; !status && i < f->x->n; i++) {
+        if (!f->recipe[i].drop) continue;
+        status = rw_candidates_add(f->m->c, f->recipe[i]);
+        f->recipe[i] = (struct rw_recipe){ 0 };
     }
+    return status ? status : rw_candidates_simulate(f->m->c);
+}
+
+static rw_status fill_each(struct proposer *m, const struct filling *x, const uint64_t *bounds)
+{
+    struct filled f = { .m = m, .x = x, .bound = bounds };
+    f.recipe = rw_calloc(x->n, sizeof *f.recipe);
+    f.base = rw_malloc(x->n * sizeof *f.base);
+    rw_status status = f.recipe && f.base ? RW_OK : RW_ERR_MEMORY;
+    if (!status) {
+        list_bases(&f);
+        status = rw_simulations_share(&m->c->sims, f.n_bases, m->c->n_actions, fill_base, &f);
+        m->c->n_simulations += f.n_bases;
+    }
+    if (!status) status = add_filled(&f);
+    for (size_t i = 0; f.recipe && i < x->n; i++) rw_recipe_finish(&f.recipe[i]);
+    rw_free(f.recipe);
+    rw_free(f.base);
     return status;
 }
 
@@ -232,9 +285,10 @@ static rw_status propose_filled(struct proposer *m, const struct filling *x)
 rw_status rw_propose_recipes(struct rw_candidates *c, size_t n_try, size_t n_more)
 {
     struct proposer m = { .c = c, .n_try = n_try };
-    rw_status status = rw_nest_init(&m.nest, &c->graph, &c->sim.schedule);
+    rw_status status = rw_simulations_share(&c->sims, 2, c->n_actions, find_one, &m);
     if (!status) status = propose_cuts(&m);
     if (!status) status = propose_nests(&m);
+    if (!status) status = rw_candidates_simulate(c);
     const struct filling by_cuts = { .from = 1, .end = c->n, .n = n_try / 2 };
     const struct filling by_seconds = { .dearest_first = true, .from = 0.75, .end = c->n, .n = n_more };
     if (!status) status = propose_filled(&m, &by_cuts);

@@ -10,7 +10,8 @@ rw_status rw_propose_named(struct rw_candidates *c);
 
 /*
  * Cuts, nests, and both filled (closure.h, nest.h, fill.h): n_try candidates at most, and n_more that are filled in
- * another order. c->sim holds the schedule of `none`. RW_ERR_MEMORY.
+ * another order. The caller's room holds the
+ * schedule of `none`. RW_ERR_MEMORY.
  */
 rw_status rw_propose_recipes(struct rw_candidates *c, size_t n_try, size_t n_more);
 

@@ -365,6 +365,7 @@ static size_t try_all_parts(struct rw_frontier *f)
     for (size_t i = 0; i < f->n_points; i++)
         for (uint8_t part = 1; part <= RW_MOVED_PARTS; part++)
             cr_assert_eq(rw_candidates_add_moved(&f->candidates, f->point[i].candidate, part), RW_OK);
+    cr_assert_eq(rw_candidates_simulate(&f->candidates), RW_OK);
     return f->candidates.n_simulations - before;
 }
 
