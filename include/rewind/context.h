@@ -5,10 +5,10 @@
  * independent of each other.
  *
  * Where the machine ends. Nothing below ends the process; the call says RW_ERR_MEMORY before it computes anything.
- *   threads        a step, an optimizer's step and an initialization start the threads that they need, when the calling
- *                  thread has none yet. What cannot be caught: OpenMP ends the process when it starts threads itself,
- *                  as it does after a parallel region of the caller's own with fewer threads, in the same thread, or
- *                  where OMP_STACKSIZE asks for more than a thread's usual stack.
+ *   threads        a step, planning, an optimizer's step and an initialization start the threads that they need, when
+ *                  the calling thread has none yet; planning does without. What cannot be caught: OpenMP ends the
+ *                  process when it starts threads itself, as it does after a parallel region of the caller's own with
+ *                  fewer threads, in the same thread, or where OMP_STACKSIZE asks for more than a thread's usual stack.
  *   stack          128 KiB are enough for a thread that calls the library: as much as musl gives one.
  *   address space  oneDNN makes its code when a step is planned, and only while 16 MiB of address space are free, as it
  *                  crashes without. Another thread that takes them in that moment is not seen.
