@@ -71,8 +71,9 @@ static rw_status try_pair(struct rw_candidates *c, size_t from, uint32_t v, uint
     return add(c, r);
 }
 
-/* The stretches of another recipe, with a cut in front of that place where there was none, or without the one there. */
-static rw_status copy_cut(struct rw_recipe *r, const struct rw_recipe *from, uint32_t place)
+/* The stretches of another recipe, with a cut in front of that place where there was none, or without the one there.
+   Behind its last stretch begins what lies in none, the rest. */
+static rw_status copy_cut(struct rw_recipe *r, const struct rw_recipe *from, uint32_t place, uint32_t n_nodes)
 {
     for (size_t i = 0; i < from->n_stretches; i++) {
         struct rw_stretch x = from->stretch[i];
@@ -87,8 +88,10 @@ static rw_status copy_cut(struct rw_recipe *r, const struct rw_recipe *from, uin
         if (splits) x.first = place;
         if (rw_recipe_add_stretch(r, x) == RW_NONE_ID) return RW_ERR_MEMORY;
     }
-    const struct rw_stretch all = { 0, place, RW_NONE_ID };
-    return from->n_stretches || rw_recipe_add_stretch(r, all) != RW_NONE_ID ? RW_OK : RW_ERR_MEMORY;
+    const uint32_t rest = from->n_stretches ? from->stretch[from->n_stretches - 1].end : 0;
+    if (rest && place == rest) r->stretch[r->n_stretches - 1].end = n_nodes;
+    const struct rw_stretch all = { rest, place, RW_NONE_ID };
+    return place <= rest || rw_recipe_add_stretch(r, all) != RW_NONE_ID ? RW_OK : RW_ERR_MEMORY;
 }
 
 /* What is dropped stays, but is made again for each segment where forward was whole before. */
@@ -99,7 +102,7 @@ static rw_status try_cut(struct rw_candidates *c, size_t from, uint32_t place)
     if (status) return status;
     const struct rw_recipe *const base = &c->candidate[from].recipe;
     for (size_t v = 0; v < c->graph.n_values; v++) r.drop[v] = base->drop[v];
-    status = copy_cut(&r, base, place);
+    status = copy_cut(&r, base, place, (uint32_t)c->graph.n_nodes);
     if (!base->n_stretches) {
         for (size_t v = 0; v < c->graph.n_values; v++)
             if (r.drop[v]) r.drop[v] = RW_DROP_AT;
@@ -180,14 +183,29 @@ static rw_status take_turn(struct rw_candidates *c, size_t candidate)
     return status;
 }
 
-/* Turns of what nothing beats, from that candidate on, until so many simulations have been made. */
-static rw_status take_turns(struct rw_candidates *c, size_t first, size_t most_simulations,
-                            rw_status (*turn)(struct rw_candidates *c, size_t candidate))
+typedef rw_status turn_fn(struct rw_candidates *c, size_t candidate);
+
+/* Turns of what nothing beats, or of the others, from that candidate on, until so many simulations have been made. */
+static rw_status take_turns_of(struct rw_candidates *c, bool beaten, size_t first, size_t most_simulations,
+                               turn_fn *turn)
 {
     rw_status status = RW_OK;
     for (size_t i = first; !status && i < c->n && c->n_simulations < most_simulations; i++)
-        if (!c->candidate[i].named && !c->candidate[i].part && !is_beaten(c, i)) status = turn(c, i);
+        if (!c->candidate[i].named && !c->candidate[i].part && is_beaten(c, i) == beaten) status = turn(c, i);
     return status;
+}
+
+static rw_status take_turns(struct rw_candidates *c, size_t first, size_t most_simulations, turn_fn *turn)
+{
+    return take_turns_of(c, false, first, most_simulations, turn);
+}
+
+/* What such turns find has turns of its own. */
+static rw_status search_beside(struct rw_candidates *c, bool beaten, size_t most_simulations, turn_fn *turn)
+{
+    const size_t found = c->n, most = c->n_simulations + most_simulations;
+    const rw_status status = take_turns_of(c, beaten, 0, most, turn);
+    return status ? status : take_turns(c, found, most + most_simulations, take_turn);
 }
 
 rw_status rw_search_neighbours(struct rw_candidates *c, size_t most_simulations)
@@ -198,9 +216,8 @@ rw_status rw_search_neighbours(struct rw_candidates *c, size_t most_simulations)
         if (!c->candidate[i].named) status = try_each(c, i);
     if (!status) status = take_turns(c, 0, most, take_turn);
     if (status || c->graph.n_nodes > VERY_SHORT) return status;
-    const size_t found = c->n;
-    status = take_turns(c, 0, most + most_simulations, try_pairs_of_each);
-    return status ? status : take_turns(c, found, most + 2 * most_simulations, take_turn);
+    status = search_beside(c, false, most_simulations, try_pairs_of_each);
+    return status ? status : search_beside(c, true, most_simulations, take_turn);
 }
 
 /* ---- where values may move ---- */

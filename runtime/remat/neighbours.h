@@ -6,7 +6,8 @@
  * the frontier itself gets its own turn later. It ends when every turn has been taken, or after so many simulations. Of
  * very short tapes a second round looks at those where every node is a segment and two values are dropped otherwise -
  * some are then made again once, beside others that are made again for each that reads them - and a third at the
- * neighbours of what that has found, each with as many simulations.
+ * neighbours of what that has found; so do two more of the first candidates that something beats, as a better one may
+ * lie behind a worse. Each has as many simulations.
  *
  * Where values may move, turns are of values that are kept, replayed or moved otherwise: one at a time, then two.
  *
