@@ -101,7 +101,8 @@ static dnnl_status_t make_conv(struct rw_onednn_primitive *p, dnnl_primitive_att
         const bool out = s->kind == RW_ONEDNN_BACKWARD_WEIGHT;
         p->operand[SECOND] = *dnnl_primitive_desc_query_md(pd, out ? dnnl_query_diff_weights_md : dnnl_query_weights_md,
                                                            0);
-        status = make_turn(p, attr);
+        p->of_pairs = !out && rw_onednn_is_of_pairs(&p->operand[SECOND]);
+        if (!p->of_pairs) status = make_turn(p, attr);
     }
     if (pd) dnnl_primitive_desc_destroy(pd);
     if (hint) dnnl_primitive_desc_destroy(hint);
@@ -130,7 +131,7 @@ static rw_status spread_by(struct rw_onednn_primitive *p, int threads)
 {
     if (p->signature.of.conv.kind == RW_ONEDNN_BACKWARD_WEIGHT) return RW_OK;
     if (threads == 1 || p->spread_by == threads) return RW_OK;
-    RW_ONEDNN_TRY(rw_onednn_make_for_threads(p, threads, make_spread));
+    if (!p->of_pairs) RW_ONEDNN_TRY(rw_onednn_make_for_threads(p, threads, make_spread));
     p->spread_by = threads;
     return RW_OK;
 }
@@ -215,11 +216,17 @@ static rw_status turn_by(struct rw_onednn_primitive *p, dnnl_primitive_t turn, i
 rw_status rw_onednn_conv_turn_weight(struct rw_onednn_primitive *p, int thread, const void *from, void *to,
                                      void *scratch)
 {
-    return turn_by(p, p->turn, thread, from, to, scratch);
+    if (!p->of_pairs) return turn_by(p, p->turn, thread, from, to, scratch);
+    rw_onednn_copy_pairs(&p->operand[SECOND], from, 1, to);
+    return RW_OK;
 }
 
 rw_status rw_onednn_conv_spread_weight(struct rw_onednn_primitive *p, const void *from, void *to, void *scratch)
 {
+    if (p->of_pairs) {
+        rw_onednn_copy_pairs(&p->operand[SECOND], from, p->spread_by, to);
+        return RW_OK;
+    }
     const int allowed = omp_get_max_threads();
     omp_set_num_threads(p->spread ? p->spread_by : 1);
     const rw_status status = turn_by(p, p->spread ? p->spread : p->turn, 0, from, to, scratch);

@@ -49,7 +49,8 @@ struct rw_onednn_primitive {
     uint64_t held_in; /* the last holding that it was put in, by its number */
     bool fast;        /* else there is no primitive */
     dnnl_primitive_t primitive;
-    dnnl_primitive_t turn;   /* of a convolution: its weight from or to a dense one */
+    bool of_pairs;           /* of a convolution: rw_onednn_copy_pairs() turns its weight; else */
+    dnnl_primitive_t turn;   /* its weight from or to a dense one */
     dnnl_primitive_t spread; /* the same by several threads, or NULL */
     int spread_by;
     /* Operands: a, b, bias, c of a product; image, weight in the primitive's layout, bias, result of a convolution;
@@ -90,6 +91,10 @@ rw_status rw_onednn_status_of(dnnl_status_t s);
 
 /* Says where an operand's data are. */
 dnnl_status_t rw_onednn_point(dnnl_memory_t m, const void *data);
+
+/* Is this a layout that rw_onednn_copy_pairs() copies a dense weight to, faster than the library? onednn_pairs.c. */
+bool rw_onednn_is_of_pairs(const dnnl_memory_desc_t *d);
+void rw_onednn_copy_pairs(const dnnl_memory_desc_t *d, const void *from, int threads, void *to);
 
 /* Runs a primitive of p, or one of its copies. */
 rw_status rw_onednn_execute(struct rw_onednn_primitive *p, dnnl_primitive_t primitive, int thread,
