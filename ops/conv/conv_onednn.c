@@ -11,8 +11,8 @@
  *
  * The weight is brought into the library's layout once. A weight's gradient is a sum over all pixels: either images or
  * bands have sums of their own, which are added in order (many pixels, a small weight), or each unit has some of the
- * filters and sees all images (few pixels, a large weight). The library itself would cut it by the number of threads,
- * and bits would depend on that.
+ * filters and sees all images (few pixels, a large weight), and is done once it has them: the gradient in float32 is
+ * never whole then. The library itself would cut it by the number of threads, and bits would depend on that.
  *
  * Of an x in pieces a thread puts together the rows of its unit, which are near then when the library reads them; where
  * units are filters, of which each reads all of x, that is put together once. Types of 16 bits that the processor
@@ -52,6 +52,7 @@ struct plan {
     int64_t bands, band;                          /* of an image, 1 as a rule, and rows of one, but for the last */
     struct rw_onednn_primitive *primitive[UNITS]; /* of a band; else of a unit, and of the last one */
     int copy[UNITS], copies;                      /* which copy of the weight a primitive takes */
+    int64_t at_once[UNITS];                       /* filters that a primitive brings out of its layout at a time */
     size_t scratch, turned, dense, pack;          /* bytes: per thread, of a weight in any layout, of a unit's dy */
     size_t rows, whole;                           /* of an x that is put together: of a unit's, or of all of it */
     size_t result, weight;                        /* of what is float32 instead: of a unit's y, and of the weight */
@@ -227,6 +228,7 @@ static rw_status ask_library(const struct rw_conv *c, enum rw_conv_kind kind, st
         if (!p->primitive[i]) return RW_ERR_DEVICE;
         share_weight(p, i);
         p->own = !needs.fast;
+        p->at_once[i] = needs.filters;
         if (aligned(needs.weight) > p->turned) p->turned = aligned(needs.weight);
         if (aligned(needs.scratch) > p->scratch) p->scratch = aligned(needs.scratch);
     }
@@ -247,7 +249,14 @@ static bool is_for_library(const struct rw_conv *c)
 /* Of a weight's gradient: what a thread has for itself, two where it adds up. */
 static size_t own_bytes(const struct plan *p)
 {
-    return p->scratch + p->turned * (p->wide && !p->filters ? 2 : 1) + p->pack;
+    return p->scratch + p->turned * (p->wide && !p->filters ? 2 : 1) + p->pack + (p->filters ? p->dense : 0);
+}
+
+/* Of a gradient in float32: of all of it, or, where units are filters, of those that are brought out at a time. */
+static size_t dense_bytes(const struct rw_conv *c, const struct plan *p)
+{
+    const int64_t some = p->at_once[0] > p->at_once[1] ? p->at_once[0] : p->at_once[1];
+    return aligned((size_t)(weight_elements(c) / c->oc * (p->filters ? some : c->oc)) * sizeof(float));
 }
 
 /* Elements of x and of y that a unit has at a time, the most. */
@@ -326,8 +335,8 @@ static rw_status make_plan(const struct rw_conv *c, enum rw_conv_kind kind, stru
     const size_t each_thread = (size_t)ret->threads;
     set_copies(c, kind, pieces, ret);
     if (kind == RW_CONV_WEIGHT) {
-        ret->dense = aligned((size_t)weight_elements(c) * sizeof(float));
-        ret->workspace = each_thread * own_bytes(ret) + ret->dense * (size_t)(ret->filters ? 1 : ret->units);
+        ret->dense = dense_bytes(c, ret);
+        ret->workspace = each_thread * own_bytes(ret) + ret->dense * (size_t)(ret->filters ? 0 : ret->units);
     } else ret->workspace = each_thread * ret->scratch + ret->turned * (size_t)ret->copies;
     ret->workspace += bytes_in_front(ret);
     return RW_OK;
@@ -486,47 +495,59 @@ static rw_status sum_images(const struct job *j, int64_t i, int thread, char *tu
     return RW_OK;
 }
 
-/* The same of some filters, and all images. */
-static rw_status sum_filters(const struct job *j, int64_t i, int thread, char *turned, char *scratch)
+/* What there was before is added to sums [from, from + n); rounded once. */
+static void finish(const struct job *j, float *sum, int64_t from, int64_t n)
 {
-    const struct plan *const p = j->p;
-    char *const packed = turned + p->turned;
-    pack_filters(j, i * p->each, i == p->units - 1 ? p->rest : p->each, packed);
-    return rw_onednn_conv_run(p->primitive[primitive_of(p, i)], thread, j->o->x, turned, NULL, packed, scratch);
+    const rw_dtype dtype = j->c->dtype;
+    if (j->o->sum)
+        for (int64_t i = 0; i < n; i++) sum[i] += f_get(j->o->sum, dtype, from + i);
+    for (int64_t i = 0; i < n; i++) f_put(j->o->to, dtype, from + i, sum[i]);
 }
 
-/* And dense, in float32. */
+/* The gradient of some filters, of all images, a few at a time. */
+static rw_status run_filters(const struct job *j, int64_t i, int thread, char *turned, char *scratch)
+{
+    const struct plan *const p = j->p;
+    const int which = primitive_of(p, i);
+    const int64_t filters = i == p->units - 1 ? p->rest : p->each, some = p->at_once[which];
+    const int64_t of_one = weight_elements(j->c) / j->c->oc;
+    char *const packed = turned + p->turned, *const dense = packed + p->pack;
+    pack_filters(j, i * p->each, filters, packed);
+    RW_CHECK(rw_onednn_conv_run(p->primitive[which], thread, j->o->x, turned, NULL, packed, scratch));
+    for (int64_t first = 0; first < filters; first += some) {
+        RW_CHECK(rw_onednn_conv_turn_filters(p->primitive[which], thread, first / some, turned, dense, scratch));
+        finish(j, (float *)(void *)dense, (i * p->each + first) * of_one, some * of_one);
+    }
+    return RW_OK;
+}
+
+/* Of some images or a band, dense and in float32. */
 static rw_status run_weight(const struct job *j, int64_t i, int thread)
 {
-    const struct rw_conv *const c = j->c;
     const struct plan *const p = j->p;
     char *const scratch = j->at + (size_t)thread * own_bytes(p), *const turned = scratch + p->scratch;
-    char *const sums = j->at + (size_t)p->threads * own_bytes(p);
-    const size_t filters = (size_t)(i * p->each * c->cg * c->kh * c->kw) * sizeof(float);
-    char *const to = sums + (p->filters ? filters : (size_t)i * p->dense);
-    RW_CHECK(p->filters ? sum_filters(j, i, thread, turned, scratch) : sum_images(j, i, thread, turned, scratch));
+    char *const to = j->at + (size_t)p->threads * own_bytes(p) + (size_t)i * p->dense;
+    if (p->filters) return run_filters(j, i, thread, turned, scratch);
+    RW_CHECK(sum_images(j, i, thread, turned, scratch));
     return rw_onednn_conv_turn_weight(p->primitive[primitive_of(p, i)], thread, turned, to, scratch);
 }
 
-/* The sums of all units in order, and what there was before; rounded once. */
+/* The sums of all units in order. */
 static void add_up(const struct job *j)
 {
     const struct plan *const p = j->p;
     const char *const sums = j->at + (size_t)p->threads * own_bytes(p);
-    const int64_t n = weight_elements(j->c), parts = p->filters ? 1 : p->units;
-    const rw_dtype dtype = j->c->dtype;
+    const int64_t n = weight_elements(j->c);
 #pragma omp parallel for num_threads(p->threads) schedule(static) if (p->threads > 1)
     for (int64_t from = 0; from < n; from += SUM_BLOCK) {
         float sum[SUM_BLOCK];
         const int64_t some = n - from < SUM_BLOCK ? n - from : SUM_BLOCK;
         memcpy(sum, (const float *)sums + from, (size_t)some * sizeof *sum);
-        for (int64_t part = 1; part < parts; part++) {
+        for (int64_t part = 1; part < p->units; part++) {
             const float *const more = (const float *)(sums + (size_t)part * p->dense) + from;
             for (int64_t i = 0; i < some; i++) sum[i] += more[i];
         }
-        if (j->o->sum)
-            for (int64_t i = 0; i < some; i++) sum[i] += f_get(j->o->sum, dtype, from + i);
-        for (int64_t i = 0; i < some; i++) f_put(j->o->to, dtype, from + i, sum[i]);
+        finish(j, sum, from, some);
     }
 }
 
@@ -591,6 +612,6 @@ rw_status rw_conv_run_library(const rw_kernel *k, enum rw_conv_kind kind, const 
     const struct job j = { c, &p, &all, loops, k->workspace, (char *)k->workspace + bytes_in_front(&p) };
     if (kind != RW_CONV_WEIGHT) RW_CHECK(turn_weights(&j));
     RW_CHECK(run_units(&j, kind));
-    if (kind == RW_CONV_WEIGHT) add_up(&j);
+    if (kind == RW_CONV_WEIGHT && !p.filters) add_up(&j);
     return RW_OK;
 }

@@ -68,10 +68,12 @@ rw_status rw_onednn_matmul_prepare(struct rw_onednn *o, const struct rw_matmul_s
 struct rw_onednn_primitive *rw_onednn_matmul_find(const struct rw_onednn *o, const struct rw_matmul_signature *s,
                                                bool *ret_fast, size_t *ret_scratch);
 
-/* The same of a convolution; besides, how many bytes the weight takes in the primitive's own layout. */
+/* The same of a convolution; besides, how many bytes the weight takes in the primitive's own layout, and how many
+   filters of its gradient are brought out of that at a time. */
 struct rw_conv_needs {
     bool fast;
     size_t scratch, weight;
+    int64_t filters;
 };
 rw_status rw_onednn_conv_prepare(struct rw_onednn *o, const struct rw_conv_signature *s, int threads,
                                  struct rw_conv_needs *ret);
@@ -94,7 +96,11 @@ rw_status rw_onednn_conv_run(struct rw_onednn_primitive *p, int thread, const vo
 rw_status rw_onednn_conv_turn_weight(struct rw_onednn_primitive *p, int thread, const void *from, void *to,
                                      void *scratch);
 
-/* The first of these, by all threads that the primitive was last prepared for. Nobody else may be at work with it. */
+/* The second of these, of needs.filters alone: the i-th so many. */
+rw_status rw_onednn_conv_turn_filters(struct rw_onednn_primitive *p, int thread, int64_t i, const void *from, void *to,
+                                      void *scratch);
+
+/* The first of them, by all threads that the primitive was last prepared for. Nobody else may be at work with it. */
 rw_status rw_onednn_conv_spread_weight(struct rw_onednn_primitive *p, const void *from, void *to, void *scratch);
 
 /* How many signatures the table knows, and about how many bytes they take: oneDNN does not say what a primitive's code

@@ -4,6 +4,8 @@
 #include <omp.h>
 #include <string.h>
 
+#define FEW_FILTERS 16
+
 /* ---- making one ---- */
 
 static dnnl_status_t describe_images(struct rw_onednn_primitive *p)
@@ -60,13 +62,32 @@ static dnnl_status_t hint_of(struct rw_onednn_primitive *p, dnnl_primitive_desc_
     return status == dnnl_unimplemented ? dnnl_success : status;
 }
 
+/* What is turned at a time: of a gradient a few filters, which lie together in its layout as a rule; as they come out
+   they stay in a thread's cache until they are rounded. */
+static dnnl_status_t describe_turned(struct rw_onednn_primitive *p)
+{
+    const struct rw_conv_signature *const s = &p->signature.of.conv;
+    const dnnl_dims_t few = { FEW_FILTERS, s->c, s->kh, s->kw }, first = { 0 }, next = { FEW_FILTERS };
+    dnnl_memory_desc_t turned, second;
+    p->operand[TURNED] = p->operand[SECOND];
+    p->filters = s->oc;
+    if (s->kind != RW_ONEDNN_BACKWARD_WEIGHT || s->groups > 1 || s->oc <= FEW_FILTERS || s->oc % FEW_FILTERS)
+        return dnnl_success;
+    if (dnnl_memory_desc_init_submemory(&turned, &p->operand[SECOND], few, first)) return dnnl_success;
+    if (dnnl_memory_desc_init_submemory(&second, &p->operand[SECOND], few, next)) return dnnl_success;
+    p->operand[TURNED] = turned;
+    p->filters = FEW_FILTERS;
+    p->step = second.offset0;
+    return dnnl_memory_desc_init_by_tag(&p->operand[PLAIN], 4, few, dnnl_f32, dnnl_oihw);
+}
+
 /* The copy between the dense weight and the primitive's own. */
 static dnnl_status_t describe_turn(const struct rw_onednn_primitive *p, dnnl_primitive_attr_t attr,
                                    dnnl_primitive_desc_t *ret)
 {
     const bool out = p->signature.of.conv.kind == RW_ONEDNN_BACKWARD_WEIGHT;
-    const dnnl_memory_desc_t *const from = &p->operand[out ? SECOND : PLAIN], *const to = &p->operand[out ? PLAIN
-                                                                                                         : SECOND];
+    const dnnl_memory_desc_t *const from = &p->operand[out ? TURNED : PLAIN], *const to = &p->operand[out ? PLAIN
+                                                                                                         : TURNED];
     return dnnl_reorder_primitive_desc_create(ret, from, p->engine, to, p->engine, attr);
 }
 
@@ -101,8 +122,9 @@ static dnnl_status_t make_conv(struct rw_onednn_primitive *p, dnnl_primitive_att
         const bool out = s->kind == RW_ONEDNN_BACKWARD_WEIGHT;
         p->operand[SECOND] = *dnnl_primitive_desc_query_md(pd, out ? dnnl_query_diff_weights_md : dnnl_query_weights_md,
                                                            0);
+        status = describe_turned(p);
         p->of_pairs = !out && rw_onednn_is_of_pairs(&p->operand[SECOND]);
-        if (!p->of_pairs) status = make_turn(p, attr);
+        if (!status && !p->of_pairs) status = make_turn(p, attr);
     }
     if (pd) dnnl_primitive_desc_destroy(pd);
     if (hint) dnnl_primitive_desc_destroy(hint);
@@ -149,7 +171,7 @@ static struct rw_onednn_signature key_of(const struct rw_conv_signature *s)
 
 static struct rw_conv_needs needs_of(const struct rw_onednn_primitive *p)
 {
-    return (struct rw_conv_needs){ p->fast, rw_onednn_size_of(p, SCRATCH), rw_onednn_size_of(p, SECOND) };
+    return (struct rw_conv_needs){ p->fast, rw_onednn_size_of(p, SCRATCH), rw_onednn_size_of(p, SECOND), p->filters };
 }
 
 rw_status rw_onednn_conv_prepare(struct rw_onednn *o, const struct rw_conv_signature *s, int threads,
@@ -203,7 +225,7 @@ static rw_status turn_by(struct rw_onednn_primitive *p, dnnl_primitive_t turn, i
 {
     dnnl_memory_t *const of = p->slots[thread].of;
     const bool out = p->signature.of.conv.kind == RW_ONEDNN_BACKWARD_WEIGHT;
-    dnnl_memory_t const source = of[out ? SECOND : PLAIN], target = of[out ? PLAIN : SECOND];
+    dnnl_memory_t const source = of[out ? TURNED : PLAIN], target = of[out ? PLAIN : TURNED];
     dnnl_status_t status = rw_onednn_point(source, from);
     if (!status) status = rw_onednn_point(target, to);
     if (!status) status = rw_onednn_point(of[SCRATCH], scratch);
@@ -213,11 +235,24 @@ static rw_status turn_by(struct rw_onednn_primitive *p, dnnl_primitive_t turn, i
     return rw_onednn_execute(p, turn, thread, args, 3);
 }
 
+rw_status rw_onednn_conv_turn_filters(struct rw_onednn_primitive *p, int thread, int64_t i, const void *from, void *to,
+                                      void *scratch)
+{
+    return turn_by(p, p->turn, thread, (const float *)from + i * p->step, to, scratch);
+}
+
 rw_status rw_onednn_conv_turn_weight(struct rw_onednn_primitive *p, int thread, const void *from, void *to,
                                      void *scratch)
 {
-    if (!p->of_pairs) return turn_by(p, p->turn, thread, from, to, scratch);
-    rw_onednn_copy_pairs(&p->operand[SECOND], from, 1, to);
+    const struct rw_conv_signature *const s = &p->signature.of.conv;
+    const int64_t turned = p->filters * s->c / s->groups * s->kh * s->kw;
+    if (p->of_pairs) {
+        rw_onednn_copy_pairs(&p->operand[SECOND], from, 1, to);
+        return RW_OK;
+    }
+    if (s->kind != RW_ONEDNN_BACKWARD_WEIGHT) return turn_by(p, p->turn, thread, from, to, scratch);
+    for (int64_t i = 0; i < s->oc / p->filters; i++)
+        RW_ONEDNN_TRY(rw_onednn_conv_turn_filters(p, thread, i, from, (float *)to + i * turned, scratch));
     return RW_OK;
 }
 

@@ -16,7 +16,7 @@
     } while (0)
 
 /* Memory objects carry the address of their data, so every thread has its own. */
-enum { FIRST, SECOND, BIAS, RESULT, SCRATCH, PLAIN, OPERANDS };
+enum { FIRST, SECOND, BIAS, RESULT, SCRATCH, PLAIN, TURNED, OPERANDS };
 
 struct rw_onednn_slot {
     dnnl_memory_t of[OPERANDS];
@@ -53,8 +53,10 @@ struct rw_onednn_primitive {
     dnnl_primitive_t turn;   /* its weight from or to a dense one */
     dnnl_primitive_t spread; /* the same by several threads, or NULL */
     int spread_by;
+    int64_t filters; /* of a weight's gradient that are turned at a time, all or a few, */
+    int64_t step;    /* and elements from the first ones to the next */
     /* Operands: a, b, bias, c of a product; image, weight in the primitive's layout, bias, result of a convolution;
-       scratch memory; the dense weight. */
+       scratch memory; the dense weight and the other, or what is turned of them at a time. */
     dnnl_memory_desc_t operand[OPERANDS];
     struct rw_onednn_slot *slots;
     size_t n_slots, cap_slots;
