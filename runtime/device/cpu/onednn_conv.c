@@ -5,6 +5,7 @@
 #include <string.h>
 
 #define FEW_FILTERS 16
+#define FEW_ELEMENTS 65536 /* 256 KiB of float32 */
 
 /* ---- making one ---- */
 
@@ -62,23 +63,31 @@ static dnnl_status_t hint_of(struct rw_onednn_primitive *p, dnnl_primitive_desc_
     return status == dnnl_unimplemented ? dnnl_success : status;
 }
 
-/* What is turned at a time: of a gradient a few filters, which lie together in its layout as a rule; as they come out
-   they stay in a thread's cache until they are rounded. */
+/* Filters that lie together in a gradient's layout as a rule: as they come out of it, they stay in a thread's cache
+   until they are rounded. */
+static int64_t few_filters(const struct rw_conv_signature *s)
+{
+    int64_t few = FEW_FILTERS;
+    while (s->oc % (2 * few) == 0 && 2 * few * s->c * s->kh * s->kw <= FEW_ELEMENTS) few *= 2;
+    return few;
+}
+
+/* What is turned at a time: all of a weight, of a gradient a few filters. */
 static dnnl_status_t describe_turned(struct rw_onednn_primitive *p)
 {
     const struct rw_conv_signature *const s = &p->signature.of.conv;
-    const dnnl_dims_t few = { FEW_FILTERS, s->c, s->kh, s->kw }, first = { 0 }, next = { FEW_FILTERS };
+    const int64_t few = few_filters(s);
+    const dnnl_dims_t extent = { few, s->c, s->kh, s->kw }, first = { 0 }, next = { few };
     dnnl_memory_desc_t turned, second;
     p->operand[TURNED] = p->operand[SECOND];
     p->filters = s->oc;
-    if (s->kind != RW_ONEDNN_BACKWARD_WEIGHT || s->groups > 1 || s->oc <= FEW_FILTERS || s->oc % FEW_FILTERS)
-        return dnnl_success;
-    if (dnnl_memory_desc_init_submemory(&turned, &p->operand[SECOND], few, first)) return dnnl_success;
-    if (dnnl_memory_desc_init_submemory(&second, &p->operand[SECOND], few, next)) return dnnl_success;
+    if (s->kind != RW_ONEDNN_BACKWARD_WEIGHT || s->groups > 1 || s->oc <= few || s->oc % few) return dnnl_success;
+    if (dnnl_memory_desc_init_submemory(&turned, &p->operand[SECOND], extent, first)) return dnnl_success;
+    if (dnnl_memory_desc_init_submemory(&second, &p->operand[SECOND], extent, next)) return dnnl_success;
     p->operand[TURNED] = turned;
-    p->filters = FEW_FILTERS;
+    p->filters = few;
     p->step = second.offset0;
-    return dnnl_memory_desc_init_by_tag(&p->operand[PLAIN], 4, few, dnnl_f32, dnnl_oihw);
+    return dnnl_memory_desc_init_by_tag(&p->operand[PLAIN], 4, extent, dnnl_f32, dnnl_oihw);
 }
 
 /* The copy between the dense weight and the primitive's own. */
