@@ -6,6 +6,7 @@
  * multiply, or no faster than float32: parts of the operands are widened when a tile comes to them (gemm_wide.c). Where
  * the library has no code for AVX-512, packed loops of our own for the largest of float32 and of 16-bit types, in a
  * quarter less time than its code for AVX2 takes (gemm_packed_cpu.c): smaller ones would feel the memory of the parts.
+ * Of float32 threads share these, where nothing is added (gemm_shared.c).
  * The library's own loops (gemm_own_tmpl.h) for float64, for very small matrices, where a library call costs more than
  * the product, for few rows of a beside a large b, and for processors that oneDNN has no fast code for. Each way c is
  * cut into tiles by its shape alone, each tile is computed by one thread, and its sums over k are cut by the shape if
@@ -96,6 +97,11 @@ struct gemm_loops {
     /* The same of packed operands, in float32: with room for parts of either and perhaps the sums. */
     void (*packed)(const struct gemm *g, int64_t item, int64_t row, int64_t rows, int64_t col, int64_t cols,
                    float *room);
+    /* Of float32 in parts of b from a number along the depth on: some columns are packed; and c, some rows by these
+       columns, grows by a part of theirs. With room for a part of a. */
+    void (*pack)(const struct gemm *g, int64_t item, int64_t from, int64_t col, int64_t cols, float *to);
+    void (*multiply)(const struct gemm *g, int64_t item, int64_t from, int64_t row, int64_t rows, int64_t col,
+                     int64_t cols, const float *b, float *room);
     /* n numbers of 16 bits, `step` apart, as float32. They may be the second half of what `to` has room for. */
     void (*widen)(rw_dtype dtype, const void *from, int64_t step, int64_t n, float *to);
     /* Sums of a tile, whose rows are `across` apart, become c from element `at` on: bias, addend, one rounding. Not of
@@ -135,7 +141,7 @@ bool rw_gemm_is_shallow(const struct gemm *g);
 #define GEMM_PACKED_STRIP 6
 #define GEMM_PACKED_LANES 16
 #define GEMM_PACKED_ROWS 48
-#define GEMM_PACKED_DEPTH 256
+#define GEMM_PACKED_DEPTH 384
 
 static inline int64_t rw_gemm_packed_depth(const struct gemm *g)
 {

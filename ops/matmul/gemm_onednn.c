@@ -226,6 +226,10 @@ rw_status rw_gemm_run(const rw_kernel *k, struct gemm *g, const struct gemm_loop
     const int64_t tiles = g->n_batch * p.tiles_m * p.tiles_n;
     if (!tiles) return RW_OK;
     if (k->workspace_bytes < p.workspace) return RW_ERR_MEMORY;
+    if (p.shared) {
+        rw_gemm_run_shared(g, &p, loops, k->workspace);
+        return RW_OK;
+    }
     if (p.wide || (p.packed && !g->panels)) return run_tiles(g, &p, loops, tiles, k->workspace);
     if (g->panels || p.amx) return rw_gemm_run_made(g, &p, loops, k->workspace);
     if (p.own) {

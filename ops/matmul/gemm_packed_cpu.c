@@ -154,6 +154,15 @@ static void add_edge(const float *a, const float *b, int64_t depth, bool first, 
     for (int64_t r = 0; r < rows; r++) memcpy(c + r * across, all + r * LANES, (size_t)cols * sizeof *c);
 }
 
+/* A block of c is on its way while the one above it grows. */
+VEC_INLINE void fetch(const float *c, int64_t across)
+{
+    for (int r = 0; r < STRIP; r++, c += across) {
+        __builtin_prefetch(c, 1);
+        __builtin_prefetch(c + LANES - 1, 1);
+    }
+}
+
 static void add_part(const float *a, const float *b, int64_t depth, bool first, float *c, int64_t across, int64_t rows,
                      int64_t cols)
 {
@@ -161,6 +170,7 @@ static void add_part(const float *a, const float *b, int64_t depth, bool first, 
         for (int64_t i = 0; i < rows; i += STRIP) {
             const float *const x = a + i * depth, *const y = b + j * depth;
             float *const to = c + i * across + j;
+            if (rows - i >= 2 * STRIP) fetch(to + STRIP * across, across);
             if (rows - i < STRIP || cols - j < LANES) {
                 const int64_t some = rows - i < STRIP ? rows - i : STRIP;
                 add_edge(x, y, depth, first, to, across, some, cols - j < LANES ? cols - j : LANES);
@@ -168,8 +178,6 @@ static void add_part(const float *a, const float *b, int64_t depth, bool first, 
             else add_block(x, y, depth, false, to, across);
         }
 }
-
-/* ---- a tile ---- */
 
 /* Where a tile's operands begin, and its sums. */
 struct place {
@@ -198,6 +206,31 @@ static void add_bias(const float *bias, float *c, int64_t across, int64_t rows, 
     for (int64_t i = 0; i < rows; i++)
         for (int64_t j = 0; j < cols; j++) c[i * across + j] += bias[j];
 }
+
+/* ---- parts of b that threads share ---- */
+
+void RW_ISA_NAME(rw_gemm_pack_part)(const struct gemm *g, int64_t item, int64_t from, int64_t col, int64_t cols,
+                                    float *to);
+void RW_ISA_NAME(rw_gemm_pack_part)(const struct gemm *g, int64_t item, int64_t from, int64_t col, int64_t cols,
+                                    float *to)
+{
+    const int64_t depth = g->k - from < GEMM_PACKED_DEPTH ? g->k - from : GEMM_PACKED_DEPTH;
+    pack_b(g, RW_F32, rw_gemm_start(g, &g->b, item) + from * g->b.row + col * g->b.col, cols, depth, to);
+}
+
+void RW_ISA_NAME(rw_gemm_multiply_part)(const struct gemm *g, int64_t item, int64_t from, int64_t row, int64_t rows,
+                                        int64_t col, int64_t cols, const float *b, float *room);
+void RW_ISA_NAME(rw_gemm_multiply_part)(const struct gemm *g, int64_t item, int64_t from, int64_t row, int64_t rows,
+                                        int64_t col, int64_t cols, const float *b, float *room)
+{
+    const int64_t depth = g->k - from < GEMM_PACKED_DEPTH ? g->k - from : GEMM_PACKED_DEPTH;
+    float *const c = (float *)g->c + (item * g->m + row) * g->c_row + col;
+    pack_a(g, RW_F32, rw_gemm_start(g, &g->a, item) + row * g->a.row + from * g->a.col, rows, depth, room);
+    add_part(room, b, depth, !from, c, g->c_row, rows, cols);
+    if (g->has_bias && from + depth == g->k) add_bias((const float *)g->bias + col, c, g->c_row, rows, cols);
+}
+
+/* ---- a tile ---- */
 
 void RW_ISA_NAME(rw_gemm_packed_tile)(const struct gemm *g, int64_t item, int64_t row, int64_t rows, int64_t col,
                                       int64_t cols, float *room);

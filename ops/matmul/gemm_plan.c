@@ -14,7 +14,7 @@
 #define TILE_LEAST 64
 #define TILES_WANTED 8
 #define TILE_ROWS_AVX2 48 /* a multiple of 16 and of GEMM_ROWS_AVX2 */
-#define PACKED_SUMS_M 256 /* rows of a tile of the packed loops whose sums lie beside it; it has TILE_N columns */
+#define PACKED_SUMS 512 /* rows and columns of a tile of the packed loops whose sums lie beside it */
 #define FEW_ROWS 24       /* in a tile: another call for those that are left over would cost more than to copy all */
 /* Where parts of the operands are widened, both and the sums are to stay in a cache. */
 #define WIDE_TILE 256
@@ -258,7 +258,7 @@ static void plan_packed(struct gemm *g, struct gemm_plan *p)
 {
     const bool sums = rw_gemm_packs_sums(g);
     p->packed = true;
-    cut(g, p, sums ? PACKED_SUMS_M : TILE_M, TILE_N);
+    cut(g, p, sums ? PACKED_SUMS : TILE_M, sums ? PACKED_SUMS : TILE_N);
     if (g->panels) set_panels(g, p);
     const int64_t tiles = g->n_batch * p->tiles_m * p->tiles_n;
     const int64_t parts = rw_gemm_packed_a(g, p->tile_m) + rw_gemm_packed_b(g, p->tile_n);
@@ -290,7 +290,8 @@ rw_status rw_gemm_make_plan(struct gemm *g, struct rw_onednn *onednn, int thread
         return RW_OK;
     }
     if (rw_gemm_is_packed(g)) {
-        plan_packed(g, ret);
+        if (rw_gemm_shares_parts(g)) rw_gemm_plan_shared(g, ret);
+        else plan_packed(g, ret);
         return RW_OK;
     }
     if (has_rows(g) && g->m > 1) ret->at_once = rw_gemm_rows_at_once();

@@ -23,12 +23,14 @@ struct gemm_plan {
     bool amx;  /* the matrix unit, from panels of packed blocks (gemm_amx.h) */
     bool wide; /* oneDNN's float32, from parts of the operands that are widened (gemm_wide.c) */
     bool packed; /* the packed loops (gemm_packed_cpu.c) */
+    bool shared; /* of these: threads share parts of b (gemm_shared.c) */
     int64_t at_once; /* rows that the library is given are a multiple of this */
     int64_t copied;  /* rows of the last tile that are copied for that; 0 for none */
     int64_t tile_m, tile_n, tiles_m, tiles_n;
     struct rw_onednn_primitive *primitive[2][2]; /* [last row of tiles][last column of tiles] */
     struct rw_onednn_primitive *filled[2];       /* of those that are copied; [last column of tiles] */
     size_t scratch, library_scratch;             /* per thread; what the library has of it, in front */
+    size_t part;                                 /* bytes of one that is shared; there are two in front */
     size_t workspace;
     int threads;
     struct gemm_panels a, b; /* where there are any */
@@ -59,6 +61,13 @@ rw_status rw_gemm_library_tile(const struct gemm *g, const struct gemm_plan *p, 
 /* A product whose operands are made. */
 rw_status rw_gemm_run_made(const struct gemm *g, const struct gemm_plan *p, const struct gemm_loops *loops,
                            char *workspace);
+
+/* ---- parts of b that threads share: gemm_shared.c ---- */
+
+bool rw_gemm_shares_parts(const struct gemm *g);
+void rw_gemm_plan_shared(const struct gemm *g, struct gemm_plan *p);
+void rw_gemm_run_shared(const struct gemm *g, const struct gemm_plan *p, const struct gemm_loops *loops,
+                        char *workspace);
 
 /* ---- products of 16-bit types in float32: gemm_wide.c ---- */
 

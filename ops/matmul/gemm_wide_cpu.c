@@ -68,5 +68,15 @@ void RW_ISA_NAME(rw_gemm_own_tile)(const struct gemm *g, int64_t item, int64_t r
 void RW_ISA_NAME(rw_gemm_packed_tile)(const struct gemm *g, int64_t item, int64_t row, int64_t rows, int64_t col,
                                       int64_t cols, float *room);
 
-const struct gemm_loops RW_ISA_NAME(rw_gemm_loops) = { RW_ISA_NAME(rw_gemm_own_tile),
-                                                       RW_ISA_NAME(rw_gemm_packed_tile), widen, round_tile };
+void RW_ISA_NAME(rw_gemm_pack_part)(const struct gemm *g, int64_t item, int64_t from, int64_t col, int64_t cols,
+                                    float *to);
+
+void RW_ISA_NAME(rw_gemm_multiply_part)(const struct gemm *g, int64_t item, int64_t from, int64_t row, int64_t rows,
+                                        int64_t col, int64_t cols, const float *b, float *room);
+
+const struct gemm_loops RW_ISA_NAME(rw_gemm_loops) = { .tile = RW_ISA_NAME(rw_gemm_own_tile),
+                                                       .packed = RW_ISA_NAME(rw_gemm_packed_tile),
+                                                       .pack = RW_ISA_NAME(rw_gemm_pack_part),
+                                                       .multiply = RW_ISA_NAME(rw_gemm_multiply_part),
+                                                       .widen = widen,
+                                                       .round = round_tile };

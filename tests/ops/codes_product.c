@@ -190,8 +190,8 @@ Test(codes_product, panels_give_the_bytes_of_what_is_decoded_whole)
  * the second factor nine are held, half of what there is. A matrix unit's are 160 by 160; it packs the factors of
  * either product, with a depth of whole steps of 32, holds four tiles of the second one, and keeps a tile's sums by
  * blocks. Where bfloat16 is widened for float32's products, tiles are 240 by 224 and parts 256 deep, whatever lies
- * there; the library may take a copy of a part besides. Those of the packed loops are 240 by 368, with the sums and 48
- * rows and all columns 256 deep; of panels one of the second factor is held, too.
+ * there; the library may take a copy of a part besides. Those of the packed loops are 432 by 368, with the sums and 48
+ * rows and all columns 384 deep; of panels one of the second factor is held, too.
  */
 Test(codes_product, a_workspace_of_panels)
 {
@@ -199,8 +199,8 @@ Test(codes_product, a_workspace_of_panels)
     const size_t library = 2 * IN * (368 + THREADS * 432), own = 2 * IN * (9 * 64 + THREADS * 48);
     const size_t packed = 2 * 3008 * (640 + THREADS * 160) + THREADS * 160 / 32 * 32 * 32 * sizeof(float);
     const size_t parts = THREADS * sizeof(float) * (240 * 256 + 224 * 256 + 240 * 224), copies = THREADS << 17;
-    const size_t loops = THREADS * sizeof(float) * ((48 + 368) * 256 + 64 + 240 * 368);
-    const size_t made = 2 * IN * (368 + THREADS * 240);
+    const size_t loops = THREADS * sizeof(float) * ((48 + 368) * 384 + 64 + 432 * 368);
+    const size_t made = 2 * IN * (368 + THREADS * 432);
     if (test_device() != RW_DEVICE_CPU) cr_skip_test("CUDA decodes whole, or multiplies codes");
     rw_memory panels, whole;
     struct fixture b = fixture_open(3, THREADS);

@@ -22,8 +22,8 @@ static const struct extents all_extents[] = {
     { 600, 400, 33 },  { 47, 48, 2049 },  { 31, 700, 255 },  { 700, 31, 256 },  { 96, 800, 300 },  { 1100, 70, 257 },
     { 4, 2100, 2003 }, { 8, 1055, 4096 }, { 2050, 1031, 4 }, { 1025, 2049, 1 }, { 80, 1456, 21 },
 };
-/* One of so many multiplications that processors without AVX-512 pack both operands. */
-static const struct extents largest[] = { { 677, 1033, 391 } };
+/* Of so many multiplications that processors without AVX-512 pack both operands; one with columns of two panels. */
+static const struct extents largest[] = { { 677, 1033, 391 }, { 301, 1601, 601 } };
 
 static const struct extents *extents = all_extents;
 static int n_extents = sizeof all_extents / sizeof *all_extents;
@@ -249,12 +249,11 @@ Test(whole_products, a_row_has_the_same_bits_wherever_it_lies)
     for_each_type(wherever_a_row_lies);
 }
 
-Test(whole_products, the_largest)
+static void check_largest(int n_types)
 {
-    if (test_device() != RW_DEVICE_CPU) cr_skip_test("of the CPU");
     extents = largest;
     n_extents = sizeof largest / sizeof *largest;
-    for (int d = 0; d < 3; d++) {
+    for (int d = 0; d < n_types; d++) {
         as_operands_lie(types[d]);
         with_a_bias(types[d]);
         beside_a_sum(types[d]);
@@ -262,6 +261,19 @@ Test(whole_products, the_largest)
         by_threads(types[d]);
         wherever_a_row_lies(types[d]);
     }
+}
+
+Test(whole_products, the_largest)
+{
+    if (test_device() != RW_DEVICE_CPU) cr_skip_test("of the CPU");
+    check_largest(3);
+}
+
+/* Where they are packed, on every machine that has AVX2. */
+Test(whole_products, the_largest_by_code_for_older_processors)
+{
+    BY_CODE_FOR_AVX2();
+    check_largest(2);
 }
 
 /* The library's code for AVX2 takes rows by six: others are filled up. */

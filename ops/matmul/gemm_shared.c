@@ -1,0 +1,119 @@
+/*
+ * Products of float32 by the packed loops whose part of b all threads pack together and share. See gemm.h.
+ *
+ *                    b, some columns
+ *                 .--------------------.
+ *                 | part 0, DEPTH deep |   all threads pack it, each some columns; when all is there,
+ *     a           |--------------------|
+ *     .------.    | part 1             |   each takes rows of a, packs them as deep, and what they make
+ *     | rows |    '--------------------'   with all columns of the part is added to c
+ *     '------'
+ *
+ * Parts have two places in turn. Who has no rows left packs the next part while others still multiply by this one, so
+ * that threads wait for each other once a part, and hardly. Tiles, each of which packs for itself, would pack three to
+ * five times as many numbers, which is 8 % of a step of a ViT.
+ *
+ * An element of c is the same chain of sums as in a tile.
+ */
+#include "ops/common/shares.h"
+#include "ops/matmul/gemm_plan.h"
+
+#include <omp.h>
+
+#define COLS 1536       /* of a part, at most */
+#define COLS_AT_ONCE 64 /* that a thread packs */
+
+bool rw_gemm_shares_parts(const struct gemm *g)
+{
+    return g->dtype == RW_F32 && !g->adds && !g->panels;
+}
+
+/* Tiles are what a thread multiplies at a time. */
+void rw_gemm_plan_shared(const struct gemm *g, struct gemm_plan *p)
+{
+    const int64_t panels = gemm_ceil_div(g->n, COLS), floats = (int64_t)sizeof(float);
+    p->packed = p->shared = true;
+    p->tile_m = g->m < GEMM_PACKED_ROWS ? g->m : GEMM_PACKED_ROWS;
+    p->tile_n = gemm_align(gemm_ceil_div(g->n, panels), GEMM_PACKED_LANES);
+    p->tiles_m = gemm_ceil_div(g->m, p->tile_m);
+    p->tiles_n = gemm_ceil_div(g->n, p->tile_n);
+    if (p->tiles_m < p->threads) p->threads = (int)p->tiles_m;
+    p->part = (size_t)gemm_align(rw_gemm_packed_b(g, p->tile_n) * floats, GEMM_SCRATCH_ALIGN);
+    p->scratch = (size_t)gemm_align(rw_gemm_packed_a(g, p->tile_m) * floats, GEMM_SCRATCH_ALIGN);
+    p->workspace = 2 * p->part + (size_t)p->threads * p->scratch;
+}
+
+/* ---- the run ---- */
+
+struct run {
+    const struct gemm *g;
+    const struct gemm_plan *p;
+    const struct gemm_loops *loops;
+    char *parts, *scratch;
+    int64_t n_parts;
+    struct rw_shares columns[2], rows[2]; /* of a part, by its place */
+};
+
+/* Where a part lies in b: its columns are one panel's, all depth of a panel follows. */
+struct part {
+    int64_t item, col, cols, from;
+};
+
+static struct part part_of(const struct run *r, int64_t i)
+{
+    const int64_t depths = gemm_ceil_div(r->g->k, GEMM_PACKED_DEPTH), panel = i / depths % r->p->tiles_n;
+    struct part x = { .item = i / depths / r->p->tiles_n, .col = panel * r->p->tile_n };
+    x.cols = x.col + r->p->tile_n < r->g->n ? r->p->tile_n : r->g->n - x.col;
+    x.from = i % depths * GEMM_PACKED_DEPTH;
+    return x;
+}
+
+static float *place_of(const struct run *r, int64_t i)
+{
+    return (float *)(void *)(r->parts + (size_t)(i % 2) * r->p->part);
+}
+
+static void pack_columns(const struct run *r, int64_t i, int64_t piece)
+{
+    const struct part x = part_of(r, i);
+    const int64_t first = piece * COLS_AT_ONCE, left = x.cols - first, depth = r->g->k - x.from;
+    r->loops->pack(r->g, x.item, x.from, x.col + first, left < COLS_AT_ONCE ? left : COLS_AT_ONCE,
+                   place_of(r, i) + first * (depth < GEMM_PACKED_DEPTH ? depth : GEMM_PACKED_DEPTH));
+}
+
+static void multiply_rows(const struct run *r, int64_t i, int64_t piece, int thread)
+{
+    const struct part x = part_of(r, i);
+    const int64_t row = piece * r->p->tile_m, left = r->g->m - row;
+    char *const room = r->scratch + (size_t)thread * r->p->scratch;
+    r->loops->multiply(r->g, x.item, x.from, row, left < r->p->tile_m ? left : r->p->tile_m, x.col, x.cols,
+                       place_of(r, i), (float *)(void *)room);
+}
+
+static void deal_columns(struct run *r, int64_t i)
+{
+    if (i < r->n_parts)
+        rw_shares_deal(&r->columns[i % 2], gemm_ceil_div(part_of(r, i).cols, COLS_AT_ONCE), r->p->threads);
+}
+
+/* Before all have come to the barrier nobody takes of what the first thread deals here. */
+static void run_part(struct run *r, int64_t i, int thread)
+{
+    if (!thread) {
+        rw_shares_deal(&r->rows[i % 2], r->p->tiles_m, r->p->threads);
+        deal_columns(r, i + 1);
+    }
+    RW_EACH_SHARED(piece, &r->columns[i % 2], thread) pack_columns(r, i, piece);
+#pragma omp barrier
+    RW_EACH_SHARED(piece, &r->rows[i % 2], thread) multiply_rows(r, i, piece, thread);
+}
+
+void rw_gemm_run_shared(const struct gemm *g, const struct gemm_plan *p, const struct gemm_loops *loops,
+                        char *workspace)
+{
+    struct run r = { .g = g, .p = p, .loops = loops, .parts = workspace, .scratch = workspace + 2 * p->part };
+    r.n_parts = g->n_batch * p->tiles_n * gemm_ceil_div(g->k, GEMM_PACKED_DEPTH);
+    deal_columns(&r, 0);
+#pragma omp parallel num_threads(p->threads) if (p->threads > 1)
+    for (int64_t i = 0; i < r.n_parts; i++) run_part(&r, i, omp_get_thread_num());
+}
