@@ -1,6 +1,6 @@
 /*
- * What a planner tries by several threads is what one thread tries: candidate by candidate, whoever simulates which. And
- * what one of them lacks memory for fails as a whole.
+ * What a planner tries by several threads is what one thread tries: candidate by candidate, whoever simulates which.
+ * And what one of them lacks memory for fails as a whole.
  */
 #include "support/support.h"
 
