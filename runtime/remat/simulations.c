@@ -25,11 +25,12 @@ void rw_simulations_finish(struct rw_simulations *s)
     *s = (struct rw_simulations){ 0 };
 }
 
+/* All or one: OpenMP ends the threads of a team that a smaller region leaves out, and ops would start them anew. */
 static int threads_for(const struct rw_simulations *s, size_t n, size_t actions)
 {
-    const size_t worth = n * actions / ACTIONS_WORTH_A_THREAD, most = worth < n ? worth : n;
-    int threads = most < (size_t)s->threads ? (int)most : s->threads;
-    return threads > 1 && !rw_threads_ready(threads, &threads) ? threads : 1;
+    int threads = s->threads;
+    if (threads < 2 || n < 2 || n * actions < 2 * ACTIONS_WORTH_A_THREAD) return 1;
+    return rw_threads_ready(threads, &threads) ? 1 : threads;
 }
 
 rw_status rw_simulations_share(struct rw_simulations *s, size_t n, size_t actions, rw_simulations_work *work, void *of)
