@@ -6,11 +6,12 @@
  * multiply, or no faster than float32: parts of the operands are widened when a tile comes to them (gemm_wide.c). Where
  * the library has no code for AVX-512, packed loops of our own for the largest of float32 and of 16-bit types, in a
  * quarter less time than its code for AVX2 takes (gemm_packed_cpu.c): smaller ones would feel the memory of the parts.
- * Of float32 threads share these, where nothing is added (gemm_shared.c).
+ * Of float32 threads share these, where nothing is added and there are rows for all (gemm_shared.c).
  * The library's own loops (gemm_own_tmpl.h) for float64, for very small matrices, where a library call costs more than
  * the product, for few rows of a beside a large b, and for processors that oneDNN has no fast code for. Each way c is
  * cut into tiles by its shape alone, each tile is computed by one thread, and its sums over k are cut by the shape if
- * at all: the bits do not depend on the number of threads.
+ * at all; of the packed loops an element is one chain of sums, whatever tile it is in: the bits do not depend on the
+ * number of threads.
  */
 #ifndef RW_OPS_MATMUL_GEMM_H
 #define RW_OPS_MATMUL_GEMM_H

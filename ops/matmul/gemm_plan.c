@@ -290,7 +290,7 @@ rw_status rw_gemm_make_plan(struct gemm *g, struct rw_onednn *onednn, int thread
         return RW_OK;
     }
     if (rw_gemm_is_packed(g)) {
-        if (rw_gemm_shares_parts(g)) rw_gemm_plan_shared(g, ret);
+        if (rw_gemm_shares_parts(g, ret->threads)) rw_gemm_plan_shared(g, ret);
         else plan_packed(g, ret);
         return RW_OK;
     }

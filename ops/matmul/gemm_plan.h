@@ -64,7 +64,8 @@ rw_status rw_gemm_run_made(const struct gemm *g, const struct gemm_plan *p, cons
 
 /* ---- parts of b that threads share: gemm_shared.c ---- */
 
-bool rw_gemm_shares_parts(const struct gemm *g);
+/* Are there rows enough for so many threads? */
+bool rw_gemm_shares_parts(const struct gemm *g, int threads);
 void rw_gemm_plan_shared(const struct gemm *g, struct gemm_plan *p);
 void rw_gemm_run_shared(const struct gemm *g, const struct gemm_plan *p, const struct gemm_loops *loops,
                         char *workspace);

@@ -23,9 +23,14 @@
 #define COLS 1536       /* of a part, at most */
 #define COLS_AT_ONCE 64 /* that a thread packs */
 
-bool rw_gemm_shares_parts(const struct gemm *g)
+/* Rows enough that threads have some when others have all of theirs: else each has tiles. That may depend on how many
+   threads there are, as bits do not. */
+#define PIECES_LEAST 4
+
+bool rw_gemm_shares_parts(const struct gemm *g, int threads)
 {
-    return g->dtype == RW_F32 && !g->adds && !g->panels;
+    const int64_t pieces = g->m / GEMM_PACKED_ROWS;
+    return g->dtype == RW_F32 && !g->adds && !g->panels && pieces >= PIECES_LEAST * threads;
 }
 
 /* Tiles are what a thread multiplies at a time. */
@@ -33,11 +38,10 @@ void rw_gemm_plan_shared(const struct gemm *g, struct gemm_plan *p)
 {
     const int64_t panels = gemm_ceil_div(g->n, COLS), floats = (int64_t)sizeof(float);
     p->packed = p->shared = true;
-    p->tile_m = g->m < GEMM_PACKED_ROWS ? g->m : GEMM_PACKED_ROWS;
+    p->tile_m = GEMM_PACKED_ROWS;
     p->tile_n = gemm_align(gemm_ceil_div(g->n, panels), GEMM_PACKED_LANES);
     p->tiles_m = gemm_ceil_div(g->m, p->tile_m);
     p->tiles_n = gemm_ceil_div(g->n, p->tile_n);
-    if (p->tiles_m < p->threads) p->threads = (int)p->tiles_m;
     p->part = (size_t)gemm_align(rw_gemm_packed_b(g, p->tile_n) * floats, GEMM_SCRATCH_ALIGN);
     p->scratch = (size_t)gemm_align(rw_gemm_packed_a(g, p->tile_m) * floats, GEMM_SCRATCH_ALIGN);
     p->workspace = 2 * p->part + (size_t)p->threads * p->scratch;

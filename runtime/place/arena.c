@@ -4,8 +4,7 @@
 #include "base/alloc.h"
 #include "place/place.h"
 
-rw_status rw_place_schedule(const struct rw_schedule *s, uint64_t alignment, uint64_t most, uint64_t *offset,
-                            uint64_t *ret_bytes)
+rw_status rw_place_schedule(const struct rw_schedule *s, uint64_t alignment, uint64_t *offset, uint64_t *ret_bytes)
 {
     struct rw_life *const life = rw_malloc(s->n_buffers * sizeof *life);
     uint32_t *const of = rw_malloc(s->n_buffers * sizeof *of);
@@ -17,7 +16,7 @@ rw_status rw_place_schedule(const struct rw_schedule *s, uint64_t alignment, uin
         of[n] = i;
         life[n++] = (struct rw_life){ .first = b->first, .last = b->last, .bytes = b->bytes };
     }
-    if (!status) status = rw_place(life, n, alignment, most, ret_bytes);
+    if (!status) status = rw_place(life, n, alignment, ret_bytes);
     for (size_t i = 0; !status && i < n; i++) offset[of[i]] = life[i].offset;
     rw_free(life);
     rw_free(of);
@@ -30,5 +29,5 @@ rw_status rw_place_schedule(const struct rw_schedule *s, uint64_t alignment, uin
 rw_status rw_place_slots(struct rw_schedule *s, uint64_t *ret_bytes)
 {
     *ret_bytes = 0;
-    return s->n_slots ? rw_place(s->slots, s->n_slots, SLOT_ALIGNMENT, UINT64_MAX, ret_bytes) : RW_OK;
+    return s->n_slots ? rw_place(s->slots, s->n_slots, SLOT_ALIGNMENT, ret_bytes) : RW_OK;
 }

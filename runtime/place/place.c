@@ -85,7 +85,7 @@ enum outcome { FITS, DOES_NOT_FIT, NO_MEMORY };
 struct tries {
     struct rw_life *life;
     const struct events *events;
-    uint64_t alignment, most;
+    uint64_t alignment;
     struct rw_gaps gaps;
     uint64_t takes_left;
 };
@@ -149,7 +149,7 @@ static enum outcome from_the_bottom(struct tries *t, size_t n, uint64_t *ret_top
 
 /*
  * Capacities close to the bound first. When none of them does, all from the bottom says what is worth trying: only
- * capacities below that, and what there is.
+ * capacities below that.
  */
 static enum outcome best_two_ended(struct tries *t, size_t n, uint64_t least, uint64_t *ret_top)
 {
@@ -165,14 +165,14 @@ static enum outcome best_two_ended(struct tries *t, size_t n, uint64_t least, ui
         }
         const uint64_t more = least / 1000 * permille[c] + (c ? t->alignment : 0);
         const uint64_t capacity = rw_round_up(least + more, t->alignment);
-        if (capacity >= below || capacity > t->most) break;
+        if (capacity >= below) break;
         outcome = fit_in(t, n, capacity, ret_top);
         if (outcome != DOES_NOT_FIT) return outcome;
     }
     return from_the_bottom(t, n, ret_top);
 }
 
-rw_status rw_place(struct rw_life *life, size_t n, uint64_t alignment, uint64_t most, uint64_t *ret_size)
+rw_status rw_place(struct rw_life *life, size_t n, uint64_t alignment, uint64_t *ret_size)
 {
     *ret_size = 0;
     if (!n) return RW_OK;
@@ -181,7 +181,7 @@ rw_status rw_place(struct rw_life *life, size_t n, uint64_t alignment, uint64_t 
     bool empty = true;
     for (size_t i = 0; i < n && empty; i++) empty = life[i].bytes == 0;
     if (!least && !empty) return RW_ERR_MEMORY;
-    struct tries tries = { life, &events, alignment, most, { 0 }, TAKES_PER_BUFFER * n + TAKES_LEAST };
+    struct tries tries = { life, &events, alignment, { 0 }, TAKES_PER_BUFFER * n + TAKES_LEAST };
     enum outcome outcome = NO_MEMORY;
     uint64_t size = 0;
     if (events_init(&events, life, n)) outcome = best_two_ended(&tries, n, least, &size);

@@ -28,10 +28,9 @@
 /*
  * Places n buffers at multiples of alignment. Deterministic. *ret_size is the arena's size.
  * Several cheap heuristics are tried until one needs no more than the largest sum of live bytes; the best is kept.
- * For who has `most` bytes, UINT64_MAX for any number, larger arenas are not compared: one of them is given then.
  * RW_ERR_MEMORY leaves the offsets undefined.
  */
-rw_status rw_place(struct rw_life *life, size_t n, uint64_t alignment, uint64_t most, uint64_t *ret_size);
+rw_status rw_place(struct rw_life *life, size_t n, uint64_t alignment, uint64_t *ret_size);
 
 /* The largest sum of live bytes at any step, each buffer rounded up: no placement can be smaller. 0 without memory. */
 uint64_t rw_largest_live(const struct rw_life *life, size_t n, uint64_t alignment);

@@ -129,7 +129,7 @@ static rw_status simulate(struct trial *x, const struct rw_policy *policy)
     if (status) return status == RW_ERR_BUDGET ? RW_OK : status; /* a part that doesn't fit then: no advice */
     uint64_t bytes = 0;
     uint64_t *const offset = rw_malloc(x->sim.schedule.n_buffers * sizeof *offset);
-    status = offset ? rw_place_schedule(&x->sim.schedule, p->t->ctx->device->alignment, UINT64_MAX, offset, &bytes)
+    status = offset ? rw_place_schedule(&x->sim.schedule, p->t->ctx->device->alignment, offset, &bytes)
                     : RW_ERR_MEMORY;
     rw_free(offset);
     if (!status) note(x, policy->spec, bytes, &cost);

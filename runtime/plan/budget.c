@@ -36,15 +36,14 @@ static rw_status find_frontier(struct search *s, const struct rw_policy *policy)
     return !status && policy->moves ? rw_frontier_add_moved(&s->frontier) : status;
 }
 
-/* For who has `most` bytes (place/place.h). */
-static rw_status place(struct search *s, size_t point, uint64_t most, uint64_t *ret_bytes)
+static rw_status place(struct search *s, size_t point, uint64_t *ret_bytes)
 {
     rw_choice_finish(&s->choice);
     rw_status status = rw_frontier_choose(&s->frontier, point, &s->choice);
     if (!status) status = rw_simulate(s->p, &s->choice, &s->sim, &s->cost);
     if (status) return status;
     if (!rw_grow(&s->offset, &s->cap_offset, 0, s->sim.schedule.n_buffers, sizeof *s->offset)) return RW_ERR_MEMORY;
-    return rw_place_schedule(&s->sim.schedule, s->p->t->ctx->device->alignment, most, s->offset, ret_bytes);
+    return rw_place_schedule(&s->sim.schedule, s->p->t->ctx->device->alignment, s->offset, ret_bytes);
 }
 
 /* The fastest that fits is the one placed last. */
@@ -53,7 +52,7 @@ static rw_status find(struct search *s, uint64_t bytes, bool *ret_found)
     *ret_found = false;
     for (size_t i = 0; i < s->frontier.n_points; i++) {
         if (s->frontier.point[i].peak > bytes) continue;
-        const rw_status status = place(s, i, bytes, &s->arena);
+        const rw_status status = place(s, i, &s->arena);
         *ret_found = !status && s->arena <= bytes;
         if (status || *ret_found) return status;
     }
@@ -68,7 +67,7 @@ static rw_status find_least(struct search *s, uint64_t *ret_bytes)
     for (size_t i = s->frontier.n_points; !status && i-- > 0;) {
         uint64_t size = 0;
         if (s->frontier.point[i].peak >= *ret_bytes) continue;
-        status = place(s, i, *ret_bytes, &size);
+        status = place(s, i, &size);
         if (!status && size < *ret_bytes) *ret_bytes = size;
     }
     return status;
@@ -78,7 +77,7 @@ static rw_status place_none(struct search *s, uint64_t *ret_bytes)
 {
     size_t i = 0;
     while (s->frontier.point[i].candidate) i++; /* number 0 is `none` */
-    return place(s, i, UINT64_MAX, ret_bytes);
+    return place(s, i, ret_bytes);
 }
 
 static rw_status refuse(struct search *s, const struct rw_policy *policy, uint64_t bytes)
@@ -170,12 +169,11 @@ static rw_status list_points(struct search *s, const struct rw_policy *policy, r
     rw_status status = RW_OK;
     for (size_t i = 0; !status && i < s->frontier.n_points; i++) {
         const struct rw_frontier_point *const point = &s->frontier.point[i];
-        const uint64_t below = *ret_n ? points[*ret_n - 1].peak_bytes : UINT64_MAX;
         uint64_t size = 0;
-        if (point->peak >= below) continue;
+        if (*ret_n && point->peak >= points[*ret_n - 1].peak_bytes) continue;
         double bound = 0;
-        status = place(s, i, below, &size);
-        if (status || size >= below) continue;
+        status = place(s, i, &size);
+        if (status || (*ret_n && size >= points[*ret_n - 1].peak_bytes)) continue;
         status = find_bound(s, policy, size, &bound);
         *ret_n -= *ret_n && points[*ret_n - 1].ms == s->cost.seconds * 1e3;
         points[(*ret_n)++] = (rw_point){ .peak_bytes = size, .ms = s->cost.seconds * 1e3, .bound_ms = bound * 1e3 };

@@ -158,7 +158,7 @@ static rw_status place_buffers(struct rw_planning *g)
     if (g->offset) return RW_OK;
     g->offset = rw_malloc(g->schedule.n_buffers * sizeof *g->offset);
     if (!g->offset) return RW_ERR_MEMORY;
-    return rw_place_schedule(&g->schedule, g->problem.t->ctx->device->alignment, UINT64_MAX, g->offset, &g->arena);
+    return rw_place_schedule(&g->schedule, g->problem.t->ctx->device->alignment, g->offset, &g->arena);
 }
 
 rw_status rw_planning_place(struct rw_planning *g, rw_plan **ret_plan)

@@ -26,19 +26,12 @@ static bool drops(const struct emitter *e, uint32_t base)
 
 /* ---- buffers, sources, results ---- */
 
-/* Written where it is to lie, number by number: what is put together elsewhere and copied makes the processor wait. */
 static uint32_t add_buffer(struct rw_schedule *s, uint32_t value, uint32_t source, uint64_t bytes, bool replay)
 {
     if (!rw_grow(&s->buffers, &s->cap_buffers, s->n_buffers, 1, sizeof *s->buffers)) return RW_NONE_ID;
     const uint32_t id = (uint32_t)s->n_buffers++;
-    struct rw_buffer *const b = &s->buffers[id];
-    b->value = value;
-    b->first = UINT32_MAX;
-    b->last = 0;
-    b->source = source;
-    b->bytes = bytes;
-    b->replay = replay;
-    b->merged = id;
+    s->buffers[id] = (struct rw_buffer){
+        .value = value, .first = UINT32_MAX, .source = source, .bytes = bytes, .replay = replay, .merged = id };
     return id;
 }
 

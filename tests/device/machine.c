@@ -223,8 +223,22 @@ static enum verdict too_many_threads_to_fill(size_t argument)
     return strstr(rw_error_message(b.ctx), "200 threads") ? REFUSED : WRONG;
 }
 
+/* One is enough to plan with. */
+static enum verdict too_many_threads_to_plan(size_t argument)
+{
+    limit_address_space(address_space() + 60 * MIB);
+    struct fixture b = fixture_open(1, 200);
+    rw_prediction said;
+    rw_tensor *x = rw_param(b.ctx, "p", RW_F32, RW_SHAPE(1000));
+    for (int i = 0; i < 60; i++) x = rw_tanh(b.t, rw_mul(b.t, x, x));
+    if (rw_tape_plan(b.t, rw_mean(b.t, x, RW_ALL_AXES, false), "budget:70%", &said)) return WRONG;
+    fixture_close(&b);
+    return DID;
+}
+
 Test(machine, threads_that_cannot_be_started)
 {
+    cr_expect_eq(in_a_child(too_many_threads_to_plan, 0), DID);
     cr_expect_eq(in_a_child(too_many_threads, 0), REFUSED);
     cr_expect_eq(in_a_child(too_many_threads_in_a_step, 0), REFUSED);
     cr_expect_eq(in_a_child(too_many_threads_to_fill, 0), REFUSED);
@@ -275,7 +289,7 @@ static enum verdict step_after_fork(size_t argument)
         void *failed = &thread;
         alarm(30); /* a hang ends by a signal */
         if (the_same_bytes(&f) != DID) _exit(WRONG);
-        ckpt_set_policy(f.b.t, "none"); /* planned in the child */
+        ckpt_set_policy(f.b.t, "budget:80%"); /* planned in the child */
         if (rw_context_set_threads(f.b.ctx, 4) || the_same_bytes(&f) != DID) _exit(WRONG);
         if (pthread_create(&thread, NULL, in_a_thread, &f) || pthread_join(thread, &failed)) _exit(WRONG);
         if (rw_init_normal(rw_param(f.b.ctx, "filled", RW_F32, RW_SHAPE(500, 500)), 0, 1)) _exit(WRONG);

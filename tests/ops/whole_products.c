@@ -23,7 +23,7 @@ static const struct extents all_extents[] = {
     { 4, 2100, 2003 }, { 8, 1055, 4096 }, { 2050, 1031, 4 }, { 1025, 2049, 1 }, { 80, 1456, 21 },
 };
 /* Of so many multiplications that processors without AVX-512 pack both operands; one with columns of two panels. */
-static const struct extents largest[] = { { 677, 1033, 391 }, { 301, 1601, 601 } };
+static const struct extents largest[] = { { 677, 1033, 391 }, { 401, 1601, 421 } };
 
 static const struct extents *extents = all_extents;
 static int n_extents = sizeof all_extents / sizeof *all_extents;
@@ -274,6 +274,26 @@ Test(whole_products, the_largest_by_code_for_older_processors)
 {
     BY_CODE_FOR_AVX2();
     check_largest(2);
+}
+
+/* Fewer than are worth sharing what is packed: each thread has room to pack for itself. */
+Test(whole_products, few_rows_of_a_large_product_are_for_all_threads)
+{
+    BY_CODE_FOR_AVX2();
+    size_t workspace[2];
+    for (int many = 0; many < 2; many++) {
+        struct fixture b = fixture_open(1, many ? 4 : 1);
+        rw_tensor *const x = rw_randn(b.t, RW_F32, RW_SHAPE(32, 2048));
+        rw_tensor *const w = rw_randn(b.t, RW_F32, RW_SHAPE(4096, 2048));
+        rw_tensor *const y = rw_linear(b.t, x, w, RW_NONE);
+        rw_memory m;
+        cr_assert_eq(rw_eval(b.t, (rw_tensor *[]){ y }, 1), RW_OK, "%s", rw_error_message(b.ctx));
+        cr_assert_eq(rw_memory_stats(b.ctx, &m), RW_OK);
+        workspace[many] = m.workspace;
+        fixture_close(&b);
+    }
+    cr_expect_gt(workspace[0], 0);
+    cr_expect_gt(workspace[1], 3 * workspace[0], "%zu and %zu bytes", workspace[0], workspace[1]);
 }
 
 /* The library's code for AVX2 takes rows by six: others are filled up. */

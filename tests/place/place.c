@@ -24,11 +24,11 @@ static uint64_t draw(uint64_t n)
 static double check(struct rw_life *life, size_t n)
 {
     uint64_t size, again;
-    cr_assert_eq(rw_place(life, n, 256, UINT64_MAX, &size), RW_OK);
+    cr_assert_eq(rw_place(life, n, 256, &size), RW_OK);
     cr_assert(rw_place_is_valid(life, n, 256, size));
     uint64_t *const offsets = malloc((n + 1) * sizeof *offsets);
     for (size_t i = 0; i < n; i++) offsets[i] = life[i].offset;
-    cr_assert_eq(rw_place(life, n, 256, UINT64_MAX, &again), RW_OK);
+    cr_assert_eq(rw_place(life, n, 256, &again), RW_OK);
     cr_assert_eq(size, again);
     for (size_t i = 0; i < n; i++) cr_assert_eq(offsets[i], life[i].offset, "not the same twice");
     free(offsets);
@@ -233,11 +233,11 @@ Test(place, every_allocation_that_fails_is_reported)
     }
     uint64_t size;
     const uint64_t before = rw_alloc_count();
-    cr_assert_eq(rw_place(life, 200, 256, UINT64_MAX, &size), RW_OK);
+    cr_assert_eq(rw_place(life, 200, 256, &size), RW_OK);
     const uint64_t n = rw_alloc_count() - before;
     for (uint64_t i = 1; i <= n; i++) {
         rw_alloc_fail_at(i);
-        cr_assert_eq(rw_place(life, 200, 256, UINT64_MAX, &size), RW_ERR_MEMORY, "allocation %d of %d", (int)i, (int)n);
+        cr_assert_eq(rw_place(life, 200, 256, &size), RW_ERR_MEMORY, "allocation %d of %d", (int)i, (int)n);
         rw_alloc_fail_at(0);
     }
 }
@@ -252,7 +252,7 @@ static uint64_t work_for(size_t n, bool scattered)
     }
     uint64_t size;
     const uint64_t before = work_done();
-    cr_assert_eq(rw_place(life, n, 256, UINT64_MAX, &size), RW_OK);
+    cr_assert_eq(rw_place(life, n, 256, &size), RW_OK);
     const uint64_t work = work_done() - before;
     cr_assert(rw_place_is_valid(life, n, 256, size));
     free(life);

@@ -230,7 +230,7 @@ Test(overlap, slots_are_shared_by_values_that_do_not_meet)
     cr_assert_eq(rw_order(&s.problem, &s.choice, &sim.order, &sim.schedule), RW_OK);
     cr_assert_eq(rw_overlap(&s.problem, &s.choice, &sim.overlap, &sim.schedule), RW_OK);
     uint64_t bytes;
-    cr_assert_eq(rw_place(sim.schedule.slots, sim.schedule.n_slots, 4096, UINT64_MAX, &bytes), RW_OK);
+    cr_assert_eq(rw_place(sim.schedule.slots, sim.schedule.n_slots, 4096, &bytes), RW_OK);
     cr_assert(rw_place_is_valid(sim.schedule.slots, sim.schedule.n_slots, 4096, bytes));
     rw_simulation_finish(&sim);
     scene_close(&s);
