@@ -75,16 +75,16 @@ static rw_prediction predict(struct runner *r, const char *policy)
     return p;
 }
 
-/* What the file says of memory: what caches hold, and the price of the rest. */
+/* What the file says of memory: what caches hold, the price of the rest, and of what several threads hold. */
 static void print_memory(const char *path)
 {
     char line[256];
     FILE *const f = fopen(path, "r");
-    double near, picoseconds;
+    double near, far, shared;
     while (f && fgets(line, sizeof line, f))
-        if (sscanf(line, "memory %lf %lf", &near, &picoseconds) == 2)
-            printf("# caches hold %.0f MiB, a MiB that is far takes %.1f us, both ways\n", near / (1 << 20),
-                   1e-6 * picoseconds);
+        if (sscanf(line, "memory %lf %lf %lf", &near, &far, &shared) == 3)
+            printf("# caches hold %.0f MiB, a MiB that is far takes %.1f us, both ways; to write one that another "
+                   "thread has read, %.1f us more\n", near / (1 << 20), 1e-6 * far, 1e-6 * shared);
     if (f) fclose(f);
 }
 

@@ -98,8 +98,8 @@ RW_API rw_status rw_tape_frontier(rw_tape *t, rw_tensor *loss, rw_point *points,
 /* ---- costs ---- */
 
 /*
- * What one run of a node takes, by its signature: op, types, layouts, attributes; and what each byte of a step's peak
- * takes that the caches have no room for. Predictions are sums of these. Without any, nodes are taken at nominal rates:
+ * What one run of a node takes, by its signature: op, types, layouts, attributes; and what a byte takes that caches have
+ * no room for, or that several hold. Predictions are sums of these. Without any, nodes are taken at nominal rates:
  * good for comparing plans, not for milliseconds. A node that was not measured (another batch, another length) is taken
  * at nominal rates times what its op took over them where it was; where its op never was, times what all ops of its
  * type took that are bound by the same, arithmetic or memory, or of any type. So costs of one model are the machine's
@@ -119,8 +119,8 @@ RW_API rw_status rw_costs_begin(rw_context *ctx);
 /**
  * Ends that: the means become the context's costs, beside older ones that were not measured again with as many
  * threads. Plans are made anew. On a CPU, where steps had 16 MiB alive and the context knows nothing yet of what memory
- * costs beyond the caches, that is measured first: a quarter of a second, with 256 MiB for as long; without that memory
- * it costs nothing. RW_ERR_ARGUMENT without rw_costs_begin(); RW_ERR_MEMORY changes nothing.
+ * costs beyond the caches and in several, that is measured first: a quarter of a second, with 256 MiB for as long;
+ * without them it costs nothing. RW_ERR_ARGUMENT without rw_costs_begin(); RW_ERR_MEMORY changes nothing.
  */
 RW_API rw_status rw_costs_end(rw_context *ctx);
 

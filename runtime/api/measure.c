@@ -7,7 +7,8 @@
  *
  * A node's time lasts until the next one begins, so what a step takes is the sum, the walker's own part included.
  *
- * What a node takes longer because its operands are far (remat/caches.h) is its place's in that step: it is taken off.
+ * What a node takes longer because of where its operands are (remat/caches.h) is its place's in that step: it is taken
+ * off.
  */
 #include "api/measure.h"
 
@@ -39,7 +40,7 @@ struct sample {
     struct mean step[RW_COST_SAMPLES];
     size_t n;
     double sum;
-    double far;       /* bytes of a node that came from beyond the caches; until the step ends, of all its nodes */
+    double fetched;   /* seconds that a node took for where its operands were; until the step ends, all its nodes */
     size_t n_nodes;   /* in the step under way */
     uint32_t touched; /* the next one that it has; RW_NONE_ID: the last */
 };
@@ -81,7 +82,7 @@ static void close_step(struct measure *m)
     while (m->touched != RW_NONE_ID) {
         struct sample *const s = &m->sample[m->touched];
         s->step[s->n++ % RW_COST_SAMPLES] = (struct mean){ s->sum / (double)s->n_nodes, m->us / m->nominal_us };
-        s->far /= (double)s->n_nodes;
+        s->fetched /= (double)s->n_nodes;
         s->sum = 0;
         s->n_nodes = 0;
         m->touched = s->touched;
@@ -191,10 +192,10 @@ static void add_time(struct measure *m, const struct rw_run *r, size_t action, d
     if (!s->n_nodes++) {
         s->touched = m->touched;
         m->touched = (uint32_t)(s - m->sample);
-        s->far = 0;
+        s->fetched = 0;
     }
     s->sum += us;
-    if (m->far.of == r->plan->serial) s->far += (double)m->far.bytes[action];
+    if (m->far.of == r->plan->serial) s->fetched += rw_fetched_seconds(m->far.fetched[action], m->memory);
     m->us += us;
     m->nominal_us += 1e6 * rw_nominal_seconds((rw_op_cost){ (double)s->entry.operations, (double)s->entry.bytes });
 }
@@ -312,10 +313,10 @@ static double usual(struct mean *step, size_t n)
     return sum / (double)(n - 2 * from);
 }
 
-/* Without what it paid for what is far: at least half, whatever the price is worth. */
-static double near_us(const struct sample *s, struct rw_memory_cost memory, double us)
+/* Without what it paid for where its operands were: at least half, whatever prices are worth. */
+static double near_us(const struct sample *s, double us)
 {
-    return fmax(us - 1e6 * s->far * rw_far_seconds(memory), us / 2);
+    return fmax(us - 1e6 * s->fetched, us / 2);
 }
 
 struct rw_memory_cost rw_costs_known_memory(const rw_context *ctx)
@@ -327,11 +328,11 @@ struct rw_memory_cost rw_costs_known_memory(const rw_context *ctx)
 struct rw_memory_cost rw_costs_ask_memory(const rw_context *ctx)
 {
     const struct rw_device_fns *const device = ctx->device;
-    struct rw_memory_cost m = { 0 };
-    double seconds;
-    if (device->time_memory && device->time_memory(ctx->device_state, ctx->threads, &m.near_bytes, &seconds))
-        m.picoseconds = rw_cost_number(seconds * 1e12 * (1 << 20));
-    return m;
+    struct rw_memory_times m = { 0 };
+    if (!device->time_memory || !device->time_memory(ctx->device_state, ctx->threads, &m))
+        return (struct rw_memory_cost){ 0 };
+    return (struct rw_memory_cost){ m.near_bytes, rw_cost_number(m.far * 1e12 * (1 << 20)),
+                                    rw_cost_number(m.shared * 1e12 * (1 << 20)) };
 }
 
 static rw_status add_usual(struct measure *m, struct rw_costs *costs)
@@ -340,7 +341,7 @@ static rw_status add_usual(struct measure *m, struct rw_costs *costs)
     for (size_t i = 0; !status && i < m->n; i++) {
         struct sample *const s = &m->sample[i];
         const double us = usual(s->step, s->n < RW_COST_SAMPLES ? s->n : RW_COST_SAMPLES);
-        s->entry.picoseconds = rw_cost_number(near_us(s, costs->memory, us) * 1e6);
+        s->entry.picoseconds = rw_cost_number(near_us(s, us) * 1e6);
         if (!s->entry.picoseconds) s->entry.picoseconds = 1;
         status = rw_costs_add(costs, &s->entry);
     }

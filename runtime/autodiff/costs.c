@@ -234,6 +234,7 @@ uint64_t rw_costs_hash(const struct rw_costs *costs)
     struct rw_hash h = hash_entries(costs);
     rw_hash_mix(&h, costs->memory.near_bytes);
     rw_hash_mix(&h, costs->memory.picoseconds);
+    if (costs->memory.shared_picoseconds) rw_hash_mix(&h, costs->memory.shared_picoseconds); /* older files have none */
     if (!costs->folder) return h.a ^ h.b;
     rw_hash_mix(&h, costs->store.out);
     rw_hash_mix(&h, costs->store.in);

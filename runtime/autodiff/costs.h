@@ -26,6 +26,7 @@
 struct rw_memory_cost {
     uint64_t near_bytes;  /* that the caches hold */
     uint64_t picoseconds; /* that a MiB takes longer which is far, written and read; 0: nothing is known of caches */
+    uint64_t shared_picoseconds; /* that a MiB takes longer to write which is in another thread's caches as well */
 };
 
 /* Seconds of a byte that is far, twice: it comes and pushes another one out, which comes again. */
@@ -38,6 +39,12 @@ static inline double rw_memory_price(struct rw_memory_cost m)
 static inline double rw_far_seconds(struct rw_memory_cost m)
 {
     return rw_memory_price(m) / 2;
+}
+
+/* Of a byte that is written, and had to be taken out of another thread's caches. */
+static inline double rw_shared_seconds(struct rw_memory_cost m)
+{
+    return (double)m.shared_picoseconds * (1e-12 / (1 << 20));
 }
 
 /* Of so many bytes beside the arena what an op of that traffic reads: of a table a few rows, perhaps. What a caller's

@@ -1,6 +1,7 @@
 /* See problem.h. */
 #include "autodiff/problem.h"
 
+#include "autodiff/across.h"
 #include "autodiff/remake.h"
 #include "base/alloc.h"
 #include "record/overwrite.h"
@@ -111,6 +112,7 @@ static rw_status ask_costs(struct rw_problem *p, uint32_t n)
     const struct rw_node *const node = &t->nodes[n];
     const rw_op_call call = rw_call_of(t, node);
     p->cost[n] = rw_call_cost(&call);
+    p->across[n] = rw_call_across(&call);
     p->seconds[n] = rw_costs_seconds(t->ctx->costs, &call, node->attrs_size, p->cost[n]);
     const size_t bytes = call.op->workspace[t->ctx->kind] ? call.op->workspace[t->ctx->kind](&call) : 0;
     p->workspace[n] = bytes;
@@ -174,9 +176,10 @@ static rw_status fill(struct rw_problem *p)
     p->overwrites = rw_calloc(nodes, sizeof *p->overwrites);
     p->workspace = rw_calloc(nodes, sizeof *p->workspace);
     p->cost = rw_calloc(nodes, sizeof *p->cost);
+    p->across = rw_calloc(nodes, sizeof *p->across);
     p->seconds = rw_calloc(nodes, sizeof *p->seconds);
     if (!p->needed || !p->wanted || !p->target_of || !p->asked || !p->given || !p->remake || !p->base ||
-        !p->bytes || !p->order || !p->overwrites || !p->workspace || !p->cost || !p->seconds)
+        !p->bytes || !p->order || !p->overwrites || !p->workspace || !p->cost || !p->across || !p->seconds)
         return RW_ERR_MEMORY;
     list_bases(p);
     list_remakes(p);
@@ -208,7 +211,7 @@ rw_status rw_problem_open(struct rw_problem *p, rw_tape *t, const struct rw_requ
 void rw_problem_close(struct rw_problem *p)
 {
     void *const arrays[] = { p->needed, p->wanted, p->target_of, p->asked, p->given, p->remake, p->base,
-                             p->bytes, p->order, p->overwrites, p->workspace, p->cost, p->seconds };
+                             p->bytes, p->order, p->overwrites, p->workspace, p->cost, p->across, p->seconds };
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) rw_free(arrays[i]);
     rw_targets_finish(&p->targets);
     rw_holding_release(p->holding);

@@ -30,6 +30,7 @@ struct rw_problem {
     uint64_t *overwrites; /* needed node -> what it may write over what: rw_overwrites(); of commits nothing */
     uint64_t *workspace; /* needed node -> bytes of workspace */
     rw_op_cost *cost;    /* needed node -> arithmetic and traffic */
+    uint64_t *across;    /* needed node -> inputs that threads read which others wrote: rw_call_across() */
     double *seconds;     /* needed node -> predicted time of one run, by the context's costs (costs.h) */
     uint64_t beside_bytes; /* that needed nodes read or write beside the arena: leaves, parameters' gradients */
     struct rw_memory_cost memory; /* by the same costs */

@@ -31,6 +31,13 @@ struct rw_device_memory {
    blocks that are smaller nobody asks whether they could be held. */
 #define RW_ALWAYS_HELD ((uint64_t)16 << 20)
 
+/* Seconds that a byte takes longer. */
+struct rw_memory_times {
+    uint64_t near_bytes; /* that caches hold */
+    double far;          /* which is in none, written and read */
+    double shared;       /* to write, which another thread has read; 0 where it does not matter who has */
+};
+
 struct rw_device_fns {
     const char *name;
     size_t alignment; /* of every buffer in the arena */
@@ -107,9 +114,9 @@ struct rw_device_fns {
     rw_status (*elapsed)(void *state, size_t from, size_t to, double *ret_us);
     /* Bytes of the device's memory in use by everybody, as its driver counts. NULL: nobody counts. */
     rw_status (*used)(void *state, size_t *ret_bytes);
-    /* Bytes that its caches hold, and the seconds that each byte more of a step's memory takes, with so many of the
-       host's threads: measured in 256 MiB. False: all are near, or there is no memory. NULL: nobody asks. */
-    bool (*time_memory)(void *state, int threads, uint64_t *ret_near, double *ret_seconds);
+    /* With so many of the host's threads, measured in 256 MiB. False: all are near, or there is no memory. NULL: nobody
+       asks. */
+    bool (*time_memory)(void *state, int threads, struct rw_memory_times *ret);
     /* What measured times are of: the processor by its name. NULL: unnamed. */
     void (*describe)(void *state, char *text, size_t size);
     /* Names what is queued next, for profilers; NULL text ends the last name. NULL: there is no profiler. */

@@ -2,20 +2,21 @@
  * rw_costs_save() and rw_costs_load(): costs as a text file. Whole numbers alone, so that no locale and no rounding
  * comes in between:
  *
- *     rewind costs 3
+ *     rewind costs 4
  *     library 0.1.0
  *     device cpu
  *     machine AMD EPYC 9B45 (family 26, model 2), v4
  *     threads 2
- *     memory 67108864 50331648                              bytes that caches hold, picoseconds of each MiB more
+ *     memory 67108864 50331648 1048576                      bytes that caches hold, picoseconds of each MiB more, and
+ *                                                           of each that is written where another thread has read
  *     store 1502000000 903000000 31457 /scratch             bytes per second out and in, picoseconds that compute loses
  *                                                           by each MiB, the folder; or "store none"
  *     nodes 57
  *     SIGNATURE PICOSECONDS OPERATIONS BYTES TYPE OP        57 lines, signatures rising, in 16 hexadecimal digits
  *     end HASH
  *
- * Files of version 2 have no line "store", those of version 1 no line "memory" either: their costs know no disk, and no
- * caches.
+ * Files of version 3 have two numbers of memory: threads that read do not slow down who writes. Those of version 2 have
+ * no line "store", those of version 1 no line "memory" either: their costs know no disk, and no caches.
  */
 #include "autodiff/costs.h"
 #include "base/alloc.h"
@@ -78,9 +79,10 @@ static void write_store(const struct rw_costs *costs, FILE *f)
 static bool write_text(const rw_context *ctx, const struct rw_costs *costs, FILE *f)
 {
     const struct place p = place_of(ctx, costs->threads);
-    fprintf(f, "rewind costs 3\nlibrary %s\ndevice %s\nmachine %s\nthreads %s\n", p.library, p.device, p.machine,
+    fprintf(f, "rewind costs 4\nlibrary %s\ndevice %s\nmachine %s\nthreads %s\n", p.library, p.device, p.machine,
             p.threads);
-    fprintf(f, "memory %" PRIu64 " %" PRIu64 "\n", costs->memory.near_bytes, costs->memory.picoseconds);
+    const struct rw_memory_cost m = costs->memory;
+    fprintf(f, "memory %" PRIu64 " %" PRIu64 " %" PRIu64 "\n", m.near_bytes, m.picoseconds, m.shared_picoseconds);
     write_store(costs, f);
     fprintf(f, "nodes %zu\n", costs->n);
     for (size_t i = 0; i < costs->n; i++) {
@@ -238,16 +240,22 @@ static rw_status read_end(struct reader *r, uint64_t expected)
     return r->at == r->end ? RW_OK : refuse(r, RW_ERR_IO, "%td bytes behind the end", r->end - r->at);
 }
 
-/* "memory NEAR PICOSECONDS" */
-static rw_status read_memory(struct reader *r, struct rw_memory_cost *ret)
+/* "memory NEAR PICOSECONDS SHARED", up to version 3 "memory NEAR PICOSECONDS" */
+static rw_status read_memory(struct reader *r, int version, struct rw_memory_cost *ret)
 {
+    uint64_t *const number[] = { &ret->near_bytes, &ret->picoseconds, &ret->shared_picoseconds };
+    const int n = version > 3 ? 3 : 2;
     char *text;
     const rw_status status = read_word(r, "memory", &text);
     if (status) return status;
-    char *const end = read_number(text, 10, NUMBER_MOST, &ret->near_bytes);
-    char *const last = end && *end ? read_number(end + 1, 10, NUMBER_MOST, &ret->picoseconds) : NULL;
-    if (last && !*last) return RW_OK;
-    return refuse(r, RW_ERR_IO, "bytes and picoseconds, up to 10^18 each, are expected, found \"%.40s\"", text);
+    char *at = text;
+    for (int i = 0; i < n && at; i++) {
+        char *const end = read_number(at, 10, NUMBER_MOST, number[i]);
+        at = !end || *end != (i + 1 < n ? ' ' : '\0') ? NULL : end + 1;
+    }
+    if (at) return RW_OK;
+    return refuse(r, RW_ERR_IO, "bytes and picoseconds%s, up to 10^18 each, are expected, found \"%.40s\"",
+                  n > 2 ? " twice" : "", text);
 }
 
 /* "store OUT IN PICOSECONDS FOLDER", or "store none" */
@@ -275,14 +283,14 @@ static rw_status read_store(struct reader *r, struct rw_costs *costs)
     return costs->folder ? RW_OK : rw_fail(r->ctx, RW_ERR_MEMORY, "rw_costs_load: out of memory");
 }
 
-/* 1 to 3. */
+/* 1 to 4. */
 static rw_status read_version(struct reader *r, int *ret)
 {
     char *text;
     const rw_status status = read_word(r, "rewind", &text);
     if (status) return status;
-    if (strncmp(text, "costs ", 6) || text[6] < '1' || text[6] > '3' || text[7])
-        return refuse(r, RW_ERR_UNSUPPORTED, "\"rewind costs 3\" is expected, found \"rewind %.40s\"", text);
+    if (strncmp(text, "costs ", 6) || text[6] < '1' || text[6] > '4' || text[7])
+        return refuse(r, RW_ERR_UNSUPPORTED, "\"rewind costs 4\" is expected, found \"rewind %.40s\"", text);
     *ret = text[6] - '0';
     return RW_OK;
 }
@@ -298,7 +306,7 @@ static rw_status read_costs(struct reader *r, struct rw_costs *costs)
     if (!status) status = read_place(r, "device", here.device);
     if (!status) status = read_place(r, "machine", here.machine);
     if (!status) status = read_place(r, "threads", here.threads);
-    if (!status && version > 1) status = read_memory(r, &costs->memory);
+    if (!status && version > 1) status = read_memory(r, version, &costs->memory);
     if (!status && version > 2) status = read_store(r, costs);
     if (!status) status = read_word(r, "nodes", &text);
     if (status) return status;

@@ -58,30 +58,42 @@ void rw_caches_finish(struct rw_caches *x)
     *x = (struct rw_caches){ 0 };
 }
 
-/* What is used for the first time, from what nobody uses any more. Returns how much of it that was not. */
-static uint64_t take_over(struct rw_caches *x, uint64_t bytes, enum rw_use use)
+/* So many bytes that are written for the first time, from what nobody uses any more: far is what that does not have. */
+static struct rw_fetched take_over(struct rw_caches *x, uint64_t bytes)
 {
-    if (use == RW_USE_BESIDE) return bytes - give_up(x, (uint32_t)x->n, bytes);
-    while (bytes && x->dead != RW_NONE_ID) {
-        bytes -= give_up(x, x->dead, bytes);
-        if (bytes) x->dead = x->of[x->dead].below;
+    struct rw_fetched ret = { .far = bytes };
+    while (ret.far && x->dead != RW_NONE_ID) {
+        const uint64_t there = give_up(x, x->dead, ret.far);
+        ret.far -= there;
+        if (x->of[x->dead].shared) ret.shared += there;
+        if (ret.far) x->dead = x->of[x->dead].below;
     }
-    return bytes;
+    return ret;
 }
 
-uint64_t rw_caches_use(struct rw_caches *x, uint32_t memory, uint64_t bytes, enum rw_use use)
+/* Of what the caches have all but those that are missing. */
+static struct rw_fetched fetch(struct rw_caches *x, const struct rw_cached *c, uint64_t missing, enum rw_use use)
+{
+    if (!c->used && use == RW_USE_WRITE) return take_over(x, missing);
+    if (!c->used && use == RW_USE_BESIDE) missing -= give_up(x, (uint32_t)x->n, missing);
+    return (struct rw_fetched){ missing, c->shared && use == RW_USE_WRITE ? c->bytes : 0 };
+}
+
+struct rw_fetched rw_caches_use(struct rw_caches *x, uint32_t memory, uint64_t bytes, enum rw_use use)
 {
     struct rw_cached *const c = &x->of[memory];
     const uint64_t missing = bytes > c->bytes ? bytes - c->bytes : 0;
-    if (!missing && x->newest == memory) return 0; /* as an op finds what the one before it made */
-    const uint64_t far = c->used || use == RW_USE_READ ? missing : take_over(x, missing, use);
+    const struct rw_fetched ret = fetch(x, c, missing, use);
+    const uint64_t far = ret.far;
     uint64_t room = 0;
+    c->shared = use == RW_USE_ACROSS || (c->shared && use != RW_USE_WRITE);
+    if (!missing && x->newest == memory) return ret; /* as an op finds what the one before it made */
     if (c->bytes) take_out(x, memory);
     while (room < far && x->oldest != RW_NONE_ID) room += give_up(x, x->oldest, far - room);
     c->used = true;
     c->bytes += missing - (far - room);
     if (c->bytes) put_in_front(x, memory);
-    return far;
+    return ret;
 }
 
 void rw_caches_die(struct rw_caches *x, uint32_t memory)

@@ -1,6 +1,7 @@
 /* See simulate.h. */
 #include "remat/simulate.h"
 
+#include "autodiff/across.h"
 #include "base/alloc.h"
 #include "base/round.h"
 #include "remat/early.h"
@@ -55,43 +56,48 @@ static void count_bytes(const struct rw_schedule *s, uint64_t alignment, struct 
 
 /* ---- time ---- */
 
-/* Bytes of a source that come from afar; in the books sources are behind the buffers. */
-static uint64_t far_bytes_beside(const struct rw_problem *p, const struct rw_schedule *s, const struct rw_action *a,
-                                 const struct rw_buffer *b, uint32_t source, struct rw_caches *x)
+/* A source; in the books sources are behind the buffers. */
+static struct rw_fetched fetch_beside(const struct rw_problem *p, const struct rw_schedule *s,
+                                      const struct rw_action *a, const struct rw_buffer *b, uint32_t source,
+                                      struct rw_caches *x)
 {
-    if (!rw_source_is_used(s->sources[source].kind)) return 0;
+    if (!rw_source_is_used(s->sources[source].kind)) return (struct rw_fetched){ 0 };
     const uint64_t bytes = rw_bytes_in_traffic(p->bytes[b->value], p->cost[a->node].bytes);
     return rw_caches_use(x, (uint32_t)s->n_buffers + source, bytes, RW_USE_BESIDE);
 }
 
-/* What the action takes beside its node's own time: half the price of a byte for each that comes from afar. */
-static double far_seconds(const struct rw_problem *p, const struct rw_schedule *s, uint32_t i, struct rw_caches *x)
+/* An operand of the action, by its word. */
+static struct rw_fetched fetch(const struct rw_problem *p, const struct rw_schedule *s, const struct rw_action *a,
+                               uint32_t w, struct rw_caches *x)
 {
-    const struct rw_action *const a = &s->actions[i];
-    const uint32_t *const word = s->refs + a->word, n_inputs = p->t->nodes[a->node].n_inputs;
-    uint64_t bytes = 0;
-    bool ends = false;
-    for (uint32_t w = 0; w < a->n_words; w++) {
-        const uint32_t root = rw_buffer_root(s, word[w]);
-        const struct rw_buffer *const b = &s->buffers[word[w]], *const r = &s->buffers[root];
-        if (r->source != RW_NONE_ID) {
-            bytes += far_bytes_beside(p, s, a, b, r->source, x);
-            continue;
-        }
-        bytes += rw_caches_use(x, root, b->bytes, w < n_inputs ? RW_USE_READ : RW_USE_WRITE);
-        ends |= r->last == i;
-    }
-    for (uint32_t w = 0; ends && w < a->n_words; w++) {
-        const uint32_t root = rw_buffer_root(s, word[w]);
-        if (s->buffers[root].last == i && s->buffers[root].source == RW_NONE_ID) rw_caches_die(x, root);
-    }
-    return (double)bytes * rw_far_seconds(p->memory);
+    const uint32_t word = s->refs[a->word + w], root = rw_buffer_root(s, word);
+    const struct rw_buffer *const b = &s->buffers[word];
+    if (s->buffers[root].source != RW_NONE_ID) return fetch_beside(p, s, a, b, s->buffers[root].source, x);
+    if (w >= p->t->nodes[a->node].n_inputs) return rw_caches_use(x, root, b->bytes, RW_USE_WRITE);
+    return rw_caches_use(x, root, b->bytes, rw_is_across(p->across[a->node], w) ? RW_USE_ACROSS : RW_USE_READ);
 }
 
-/* caches: NULL where all that the step uses is near. */
+/* What the action takes beside its node's own time. */
+static double fetch_seconds(const struct rw_problem *p, const struct rw_schedule *s, uint32_t i, struct rw_caches *x)
+{
+    const struct rw_action *const a = &s->actions[i];
+    struct rw_fetched sum = { 0 };
+    bool ends = false;
+    for (uint32_t w = 0; w < a->n_words; w++) {
+        rw_fetched_add(&sum, fetch(p, s, a, w, x));
+        ends |= s->buffers[rw_buffer_root(s, s->refs[a->word + w])].last == i;
+    }
+    for (uint32_t w = 0; ends && w < a->n_words; w++) {
+        const uint32_t root = rw_buffer_root(s, s->refs[a->word + w]);
+        if (s->buffers[root].last == i && s->buffers[root].source == RW_NONE_ID) rw_caches_die(x, root);
+    }
+    return rw_fetched_seconds(sum, p->memory);
+}
+
+/* caches: NULL where nothing that the step uses takes longer. */
 static double seconds_of(const struct rw_problem *p, const struct rw_schedule *s, size_t i, struct rw_caches *caches)
 {
-    return rw_problem_seconds(p, s->actions[i].node) + (caches ? far_seconds(p, s, (uint32_t)i, caches) : 0);
+    return rw_problem_seconds(p, s->actions[i].node) + (caches ? fetch_seconds(p, s, (uint32_t)i, caches) : 0);
 }
 
 /* One action behind the other. */
@@ -130,7 +136,8 @@ static rw_status count_seconds(const struct rw_problem *p, const struct rw_sched
                                struct rw_sweep_scratch *scratch, struct rw_cost_of_schedule *ret)
 {
     /* what was moved comes back from where no cache is */
-    const bool all_near = !s->n_slots && ret->peak + p->beside_bytes <= p->memory.near_bytes;
+    const bool all_near = !s->n_slots && !p->memory.shared_picoseconds &&
+                          ret->peak + p->beside_bytes <= p->memory.near_bytes;
     struct rw_caches *const caches = all_near || !p->memory.picoseconds ? NULL : &scratch->caches;
     if (caches && rw_caches_begin(caches, s->n_buffers + s->n_sources, p->memory.near_bytes)) return RW_ERR_MEMORY;
     ret->seconds = s->n_slots ? predict(p, s, caches, scratch->end) : sum_up(p, s, caches);

@@ -1,7 +1,7 @@
 /* See far.h. */
 #include "run/far.h"
 
-#include "autodiff/costs.h"
+#include "autodiff/across.h"
 #include "base/alloc.h"
 #include "run/call.h"
 
@@ -23,7 +23,7 @@ static bool call_of(struct rw_far *x, const rw_tape *t, const rw_plan *plan, siz
 static bool reserve(struct rw_far *x, const rw_plan *plan)
 {
     const size_t units = (size_t)(plan->arena_bytes / plan->unit) + 1;
-    return rw_grow(&x->bytes, &x->cap, 0, plan->n_actions, sizeof *x->bytes) &&
+    return rw_grow(&x->fetched, &x->cap, 0, plan->n_actions, sizeof *x->fetched) &&
            rw_grow(&x->lies, &x->cap_lies, 0, units, sizeof *x->lies) &&
            rw_grow(&x->word, &x->cap_word, 0, plan->n_words, sizeof *x->word) &&
            rw_grow(&x->memory, &x->cap_memory, 0, plan->n_words + plan->n_sources, sizeof *x->memory);
@@ -83,14 +83,14 @@ static bool name_all(struct rw_far *x, const rw_tape *t, const rw_plan *plan)
     return true;
 }
 
-/* ---- what is far ---- */
+/* ---- what takes longer ---- */
 
-static uint64_t use(struct rw_far *x, const rw_plan *plan, uint32_t at, bool is_input, double traffic)
+static struct rw_fetched use(struct rw_far *x, const rw_plan *plan, uint32_t at, enum rw_use how, double traffic)
 {
     const uint32_t m = x->word[at];
     const uint64_t bytes = x->memory[m].bytes;
-    if (m >= plan->n_sources) return rw_caches_use(&x->caches, m, bytes, is_input ? RW_USE_READ : RW_USE_WRITE);
-    if (!rw_source_is_used(plan->sources[m].kind)) return 0;
+    if (m >= plan->n_sources) return rw_caches_use(&x->caches, m, bytes, how);
+    if (!rw_source_is_used(plan->sources[m].kind)) return (struct rw_fetched){ 0 };
     return rw_caches_use(&x->caches, m, rw_bytes_in_traffic(bytes, traffic), RW_USE_BESIDE);
 }
 
@@ -100,9 +100,14 @@ static bool count_action(struct rw_far *x, const rw_tape *t, const rw_plan *plan
     rw_op_call call;
     if (!call_of(x, t, plan, action, &call)) return false;
     const double traffic = rw_call_cost(&call).bytes;
-    x->bytes[action] = 0;
-    for (uint32_t w = 0; w < a->n_words; w++)
-        x->bytes[action] += use(x, plan, a->word + w, w < (uint32_t)call.n_inputs, traffic);
+    const uint64_t across = rw_call_across(&call);
+    x->fetched[action] = (struct rw_fetched){ 0 };
+    for (uint32_t w = 0; w < a->n_words; w++) {
+        const enum rw_use how = w >= (uint32_t)call.n_inputs ? RW_USE_WRITE
+                                : rw_is_across(across, w)    ? RW_USE_ACROSS
+                                                             : RW_USE_READ;
+        rw_fetched_add(&x->fetched[action], use(x, plan, a->word + w, how, traffic));
+    }
     for (uint32_t w = 0; w < a->n_words; w++) {
         const uint32_t m = x->word[a->word + w];
         if (m >= plan->n_sources && x->memory[m].last == action) rw_caches_die(&x->caches, m);
@@ -125,7 +130,7 @@ rw_status rw_far_count(struct rw_far *x, const rw_tape *t, const rw_plan *plan, 
 
 void rw_far_finish(struct rw_far *x)
 {
-    rw_free(x->bytes);
+    rw_free(x->fetched);
     rw_free(x->memory);
     rw_free(x->lies);
     rw_free(x->word);

@@ -1,5 +1,5 @@
 /*
- * Which bytes that an action of a plan uses come from beyond the caches, as the simulator says it of a schedule
+ * Which bytes that an action of a plan uses take longer by where they are, as the simulator says it of a schedule
  * (remat/caches.h): what a node was measured to take is that of one whose operands are near, and these. Of plans that
  * move nothing.
  */
@@ -14,7 +14,7 @@
 struct rw_far {
     uint64_t of;         /* the plan's serial; 0: of none */
     uint64_t near_bytes; /* with which it was counted */
-    uint64_t *bytes;     /* by action */
+    struct rw_fetched *fetched; /* by action */
     size_t cap;
     struct rw_caches caches;
     struct rw_far_memory {

@@ -60,14 +60,17 @@ Test(memory_price, is_where_blocks_begin_to_take_longer_and_by_how_much)
 Test(memory_price, measured_is_a_size_and_a_time)
 {
     void *const block = rw_device_cpu.alloc(NULL, RW_MEMORY_TIMED);
-    uint64_t near = 0;
-    double price = -1;
     cr_assert_not_null(block);
-    if (rw_cpu_memory_time(block, 1, &near, &price)) {
-        cr_expect(near >= 8 * MIB && near <= 128 * MIB && !(near & (near - 1)), "%llu", (unsigned long long)near);
-        cr_expect(price > 0 && price < 1e-6, "%g seconds a byte", price);
-    } else {
-        cr_expect(!near && price == -1, "nothing is said");
+    for (int threads = 1; threads <= 3; threads++) {
+        struct rw_memory_times m = { 0, -1, -1 };
+        if (rw_cpu_memory_time(block, threads, &m)) {
+            const uint64_t near = m.near_bytes;
+            cr_expect(near >= 8 * MIB && near <= 128 * MIB && !(near & (near - 1)), "%llu", (unsigned long long)near);
+            cr_expect(m.far > 0 && m.far < 1e-6, "%g seconds a byte", m.far);
+            cr_expect(threads == 1 ? m.shared == 0 : m.shared >= 0 && m.shared < 1e-6, "%g seconds a byte", m.shared);
+        } else {
+            cr_expect(!m.near_bytes && m.far == -1, "nothing is said");
+        }
     }
     rw_device_cpu.free(NULL, block);
 }
@@ -81,8 +84,7 @@ static struct clock {
     int asked;       /* how often, for what memory costs */
     int threads;     /* of the host, when it was asked last */
     bool knows;      /* what it says then: */
-    uint64_t near;
-    double seconds;
+    struct rw_memory_times says;
 } fake;
 
 static rw_status made_up(void *state, size_t from, size_t to, double *ret_us)
@@ -93,20 +95,19 @@ static rw_status made_up(void *state, size_t from, size_t to, double *ret_us)
     return to == from + 1 ? RW_OK : RW_ERR_DEVICE;
 }
 
-static bool made_up_memory(void *state, int threads, uint64_t *ret_near, double *ret_seconds)
+static bool made_up_memory(void *state, int threads, struct rw_memory_times *ret)
 {
     fake.asked++;
     fake.threads = threads;
     if (!fake.knows) return false;
-    *ret_near = fake.near;
-    *ret_seconds = fake.seconds;
+    *ret = fake.says;
     return true;
 }
 
 static struct fixture open_fake(uint64_t near, double seconds)
 {
     struct fixture b = fixture_open(3, 1);
-    fake = (struct clock){ .fns = *b.ctx->device, .us = 1000, .knows = true, .near = near, .seconds = seconds };
+    fake = (struct clock){ .fns = *b.ctx->device, .us = 1000, .knows = true, .says = { near, seconds, 0 } };
     fake.fns.elapsed = made_up;
     fake.fns.time_memory = made_up_memory;
     b.ctx->device = &fake.fns;
@@ -139,6 +140,7 @@ static rw_status row_kernel(const rw_kernel *k)
 static const rw_op_def row_ops[] = { ROW_OP("first"), ROW_OP("second"), ROW_OP("third"), ROW_OP("fourth"),
                                      ROW_OP("result") };
 enum { ROW = sizeof row_ops / sizeof *row_ops };
+static const rw_op_def *row_op[ROW] = { &row_ops[0], &row_ops[1], &row_ops[2], &row_ops[3], &row_ops[4] };
 
 /* Two of them are alive at a time, so the third has the first one's memory, and the fourth the second one's. */
 static void run_row(struct fixture *b, uint64_t mib)
@@ -147,7 +149,7 @@ static void run_row(struct fixture *b, uint64_t mib)
     float *const zeros = calloc((size_t)n, sizeof *zeros);
     cr_assert_not_null(zeros);
     rw_tensor *x = rw_input(b->t, RW_F32, RW_SHAPE(n), zeros);
-    for (int i = 0; i < ROW; i++) x = rw_apply(b->t, &row_ops[i], &x, 1, NULL, 0, NULL);
+    for (int i = 0; i < ROW; i++) x = rw_apply(b->t, row_op[i], &x, 1, NULL, 0, NULL);
     cr_assert_eq(rw_eval(b->t, &x, 1), RW_OK, "%s", rw_error_message(b->ctx));
     rw_tape_reset(b->t);
     free(zeros);
@@ -208,6 +210,29 @@ Test(memory_price, takes_at_most_half_of_a_node)
     }
 }
 
+/* The same elements in a row, not in a column: a kernel's threads share them otherwise, as far as anybody can tell. */
+static rw_status turn_check(rw_op_call *call)
+{
+    return rw_op_output(call, 0, call->in[0].dtype, RW_SHAPE(1, call->in[0].layout->numel));
+}
+
+/* The second op reads across what the first one has made, and the third one lies there. */
+Test(memory_price, is_taken_off_who_writes_what_others_have_read)
+{
+    static const rw_op_def turn = { .name = "second", .n_inputs = 1, .n_outputs = 1, .check = turn_check,
+                                    .kernel = { [RW_DEVICE_CPU] = row_kernel } };
+    struct fixture b = open_fake(64 * MIB, 1e-6 / (double)MIB);
+    fake.says.shared = 3e-6 / (double)MIB;
+    row_op[1] = &turn;
+    measure_row(&b, 8);
+    row_op[1] = &row_ops[1];
+    cr_expect_eq(b.ctx->costs->memory.shared_picoseconds, 3000000);
+    for (int i = 0; i < ROW; i++)
+        cr_expect_float_eq(us_of(&b, row_ops[i].name), i == 2 ? 1000 - 24 : 1000, 1e-5, "%s: %.7g", row_ops[i].name,
+                           us_of(&b, row_ops[i].name));
+    close_fake(&b);
+}
+
 /* Nobody is asked about steps that fit into the caches of a core; once, as long as threads are as many. */
 Test(memory_price, is_asked_for_once_and_for_large_steps_alone)
 {
@@ -225,7 +250,7 @@ Test(memory_price, is_asked_for_once_and_for_large_steps_alone)
     cr_expect_eq(fake.asked, 2);
     const struct rw_memory_cost known = b.ctx->costs->memory;
     cr_expect(known.near_bytes == 6 * MIB && known.picoseconds > 0);
-    fake.near = 7 * MIB;
+    fake.says.near_bytes = 7 * MIB;
     measure_row(&b, 9);
     measure_row(&b, 1);
     cr_expect_eq(fake.asked, 2, "it is known");
@@ -291,6 +316,65 @@ Test(memory_price, of_a_measured_step_the_prediction_is_the_step)
         close_fake(&b);
     }
     cr_expect_lt(full[1], full[0] - 0.1, "%g %g: one that uses little memory pays little", full[1], full[0]);
+}
+
+/* Layers with weights, whose gradients read both sides across. */
+static rw_tensor *layers(struct fixture *b)
+{
+    enum { ROWS = 4096, WIDTH = 256, LAYERS = 8 };
+    static float ones[ROWS * WIDTH];
+    rw_tensor *x = rw_input(b->t, RW_F32, RW_SHAPE(ROWS, WIDTH), ones);
+    for (int i = 0; i < LAYERS; i++) {
+        char name[8];
+        snprintf(name, sizeof name, "w%d", i);
+        rw_tensor *w = rw_param_find(b->ctx, name);
+        if (!w) w = rw_param(b->ctx, name, RW_F32, RW_SHAPE(WIDTH, WIDTH));
+        ckpt_begin(b->t, "layer");
+        x = rw_gelu(b->t, rw_linear(b->t, x, w, RW_NONE));
+        ckpt_end(b->t);
+    }
+    return rw_sum(b->t, x, RW_ALL_AXES, false);
+}
+
+static double layers_ms(struct fixture *b, const char *policy)
+{
+    rw_prediction p;
+    cr_assert_eq(rw_tape_plan(b->t, layers(b), policy, &p), RW_OK, "%s: %s", policy, rw_error_message(b->ctx));
+    rw_tape_reset(b->t);
+    return p.ms;
+}
+
+/* And so it is where threads read what others wrote. What is made again is written where backward has just read. */
+Test(memory_price, of_a_measured_step_with_shared_memory_the_prediction_is_the_step)
+{
+    static const char *const policies[] = { "none", "full" };
+    for (int measured = 0; measured < 2; measured++) {
+        struct fixture b = open_fake(32 * MIB, 1e-6 / (double)MIB);
+        fake.says.shared = 2e-5 / (double)MIB;
+        fake.more = 3;
+        cr_assert_eq(ckpt_set_policy(b.t, policies[measured]), RW_OK);
+        cr_assert_eq(rw_costs_begin(b.ctx), RW_OK);
+        for (int step = 0; step < 3; step++) {
+            cr_assert_eq(rw_backward(b.t, layers(&b)), RW_OK, "%s", rw_error_message(b.ctx));
+            rw_tape_reset(b.t);
+            rw_zero_grad(b.ctx);
+        }
+        cr_assert_eq(rw_costs_end(b.ctx), RW_OK);
+        const double n = (double)fake.i + 1, step_us = n * fake.us + n * (n - 1) / 2 * fake.more;
+        const double ms = layers_ms(&b, policies[measured]), none = layers_ms(&b, "none"), full = layers_ms(&b, "full");
+        cr_expect_float_eq(ms * 1e3, step_us, 1e-3, "%s: %.9g us for %.9g", policies[measured], ms * 1e3, step_us);
+        b.ctx->costs->memory.shared_picoseconds *= 2;
+        cr_assert(rw_costs_seal(b.ctx->costs));
+        const double none_more = layers_ms(&b, "none") - none, full_more = layers_ms(&b, "full") - full;
+        cr_expect(none_more > 0 && full_more > none_more + 0.1, "%g and %g ms", none_more, full_more);
+        b.ctx->costs->memory.near_bytes = (uint64_t)1 << 40; /* then that is all there is */
+        cr_assert(rw_costs_seal(b.ctx->costs));
+        const double near = layers_ms(&b, "full");
+        b.ctx->costs->memory.shared_picoseconds = 0;
+        cr_assert(rw_costs_seal(b.ctx->costs));
+        cr_expect_gt(near, layers_ms(&b, "full") + 0.1);
+        close_fake(&b);
+    }
 }
 
 /* Bytes that the nodes of a plan of `none` read and write, however often: what is far where no cache holds anything. */

@@ -48,23 +48,25 @@ Test(cost_files, files_from_elsewhere_are_refused_by_line)
     size_t bytes;
     cr_assert_eq(rw_costs_save(b.ctx, path), RW_OK);
     char *const text = text_of(path, &bytes);
-    with_line(&b, text, 1, "rewind costs 4", RW_ERR_UNSUPPORTED);
+    with_line(&b, text, 1, "rewind costs 5", RW_ERR_UNSUPPORTED);
     with_line(&b, text, 1, "rewind costs 10", RW_ERR_UNSUPPORTED);
     with_line(&b, text, 1, "safetensors", RW_ERR_IO);
     with_line(&b, text, 2, "library 0.0.9", RW_ERR_UNSUPPORTED);
     with_line(&b, text, 3, "device tpu", RW_ERR_UNSUPPORTED);
     with_line(&b, text, 4, "machine another", RW_ERR_UNSUPPORTED);
     with_line(&b, text, 5, "threads 77", RW_ERR_UNSUPPORTED);
-    static const char *const no_memory[] = { "memory", "memory ", "memory 5", "memory 5 ", "memory 5 x", "memory -1 5",
-                                             "memory 5 5 ", "memory 5 5 5", "memory 5.5 5", "nodes 5",
-                                             "memory 5 9999999999999999999", "memory 99999999999999999999 5" };
+    static const char *const no_memory[] = {
+        "memory", "memory ", "memory 5", "memory 5 ", "memory 5 5", "memory 5 5 ", "memory 5 5 x", "memory 5 x 5",
+        "memory -1 5 5", "memory 5 5 -1", "memory 5 5 5 ", "memory 5 5 5 5", "memory 5.5 5 5", "nodes 5",
+        "memory 5 9999999999999999999 5", "memory 99999999999999999999 5 5", "memory 5 5 9999999999999999999"
+    };
     for (size_t i = 0; i < sizeof no_memory / sizeof *no_memory; i++) with_line(&b, text, 6, no_memory[i], RW_ERR_IO);
-    with_line(&b, text, 6, "memory 1000000000000000000 1000000000000000001", RW_ERR_IO);
-    const char *const negative = other_line(text, 6, "memory 5 -1");
+    with_line(&b, text, 6, "memory 1000000000000000000 1000000000000000000 1000000000000000001", RW_ERR_IO);
+    const char *const negative = other_line(text, 6, "memory 5 -1 5");
     write_file(other, negative, strlen(negative));
     cr_assert_eq(rw_costs_load(b.ctx, other), RW_ERR_IO);
-    cr_expect(strstr(rw_error_message(b.ctx), "line 6: bytes and picoseconds, up to 10^18 each, are expected, found "
-                                              "\"5 -1\""), "%s", rw_error_message(b.ctx));
+    cr_expect(strstr(rw_error_message(b.ctx), "line 6: bytes and picoseconds twice, up to 10^18 each, are expected, "
+                                              "found \"5 -1 5\""), "%s", rw_error_message(b.ctx));
     rw_error_clear(b.ctx);
     static const char *const no_store[] = {
         "store", "store ", "store nobody", "store none ", "store 5", "store 5 5 5", "store 5 5 5 ", "store 5 5 5 tmp",
@@ -169,12 +171,42 @@ Test(cost_files, files_of_version_2_are_read)
     char *const text = text_of(path, &bytes);
     const char *const store = strstr(text, "store none\n");
     cr_assert_not_null(store);
-    snprintf(old, sizeof old, "rewind costs 2\n%.*s%s", (int)(store - text) - 15, text + 15, strchr(store, '\n') + 1);
+    const char *const shared = store - sizeof " 0"; /* of the line before */
+    cr_assert(!strncmp(shared, " 0\n", 3));
+    snprintf(old, sizeof old, "rewind costs 2\n%.*s\n%s", (int)(shared - text) - 15, text + 15, strchr(store, '\n') + 1);
     write_file(other, old, strlen(old));
     rw_costs_clear(b.ctx);
     cr_assert_eq(rw_costs_load(b.ctx, other), RW_OK, "%s", rw_error_message(b.ctx));
     cr_expect_eq(b.ctx->costs->memory.picoseconds, 1000000000);
     cr_expect_null(b.ctx->costs->folder);
+    free(text);
+    fixture_close(&b);
+}
+
+/* They were written before costs knew of threads that read what others wrote: two numbers of memory, the same hash. */
+Test(cost_files, files_of_version_3_are_read)
+{
+    struct fixture b = measured();
+    char old[1 << 16];
+    size_t bytes;
+    b.ctx->costs->memory = (struct rw_memory_cost){ 1 << 10, 1000000000, 0 };
+    cr_assert(rw_costs_seal(b.ctx->costs));
+    cr_assert_eq(rw_costs_save(b.ctx, path), RW_OK);
+    char *const text = text_of(path, &bytes);
+    const char *const shared = strstr(text, " 0\nstore");
+    cr_assert_not_null(shared);
+    snprintf(old, sizeof old, "rewind costs 3\n%.*s%s", (int)(shared - text) - 15, text + 15, shared + 2);
+    write_file(other, old, strlen(old));
+    rw_costs_clear(b.ctx);
+    cr_assert_eq(rw_costs_load(b.ctx, other), RW_OK, "%s", rw_error_message(b.ctx));
+    cr_expect_eq(b.ctx->costs->memory.picoseconds, 1000000000);
+    cr_expect_eq(b.ctx->costs->memory.shared_picoseconds, 0);
+    struct rw_hash two = { 0 };
+    rw_hash_mix(&two, 1 << 10);
+    rw_hash_mix(&two, 1000000000);
+    cr_expect_eq(rw_costs_hash(&(struct rw_costs){ .memory = b.ctx->costs->memory }), two.a ^ two.b);
+    const char *const third = other_line(text, 1, "rewind costs 3");
+    expect_refused(&b, third, strlen(third), RW_ERR_IO, 6, "a number that version 3 does not have");
     free(text);
     fixture_close(&b);
 }
@@ -188,8 +220,10 @@ Test(cost_files, a_version_has_the_lines_that_it_has)
     char *const text = text_of(path, &bytes), *const memory = strstr(text, "memory ");
     const char *const first = other_line(text, 1, "rewind costs 1");
     expect_refused(&b, first, strlen(first), RW_ERR_IO, 6, "a line that version 1 does not have");
-    const char *const second = other_line(text, 1, "rewind costs 2");
+    char *const pair = strdup(other_line(text, 6, "memory 5 5"));
+    const char *const second = other_line(pair, 1, "rewind costs 2");
     expect_refused(&b, second, strlen(second), RW_ERR_IO, 7, "a line that version 2 does not have");
+    free(pair);
     memmove(memory, strchr(memory, '\n') + 1, strlen(strchr(memory, '\n') + 1) + 1);
     expect_refused(&b, text, strlen(text), RW_ERR_IO, 6, "a line that version 2 must have");
     free(text);
@@ -204,12 +238,13 @@ Test(cost_files, memory_may_cost_the_most_that_a_file_can_say)
     double ms[2];
     for (int i = 0; i < 2; i++) {
         rw_prediction p;
-        b.ctx->costs->memory = (struct rw_memory_cost){ i ? most : 0, most };
+        b.ctx->costs->memory = (struct rw_memory_cost){ i ? most : 0, most, most };
         cr_assert(rw_costs_seal(b.ctx->costs));
         cr_assert_eq(rw_costs_save(b.ctx, path), RW_OK);
         rw_costs_clear(b.ctx);
         cr_assert_eq(rw_costs_load(b.ctx, path), RW_OK, "%s", rw_error_message(b.ctx));
-        cr_assert(b.ctx->costs->memory.near_bytes == (i ? most : 0) && b.ctx->costs->memory.picoseconds == most);
+        cr_assert(b.ctx->costs->memory.near_bytes == (i ? most : 0) && b.ctx->costs->memory.picoseconds == most &&
+                  b.ctx->costs->memory.shared_picoseconds == most);
         ms[i] = predicted_ms(&b, "none", 24);
         cr_assert_eq(rw_tape_plan(b.t, net_loss(&net, b.t, 24, 0), "budget:70%", &p), RW_OK, "%s",
                      rw_error_message(b.ctx));

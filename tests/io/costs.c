@@ -49,7 +49,7 @@ Test(costs, what_comes_from_afar_is_paid_by_the_step)
     cr_assert_eq(rw_tape_plan(b.t, loss, "none", &p), RW_OK);
     rw_tape_reset(b.t);
     const uint64_t beside = p.at_peak.parameters + p.at_peak.gradients + p.at_peak.inputs;
-    const struct rw_memory_cost price = { p.largest_live / 2, 1000000000000 }; /* a second for each MiB */
+    const struct rw_memory_cost price = { p.largest_live / 2, 1000000000000, 7000000 }; /* 1 s each MiB */
     b.ctx->costs->memory = price;
     cr_assert(rw_costs_seal(b.ctx->costs));
     const double ms = predicted_ms(&b, "none", 24);
@@ -59,8 +59,10 @@ Test(costs, what_comes_from_afar_is_paid_by_the_step)
     cr_assert_eq(rw_costs_load(b.ctx, path), RW_OK, "%s", rw_error_message(b.ctx));
     cr_expect_eq(b.ctx->costs->memory.near_bytes, price.near_bytes);
     cr_expect_eq(b.ctx->costs->memory.picoseconds, price.picoseconds);
+    cr_expect_eq(b.ctx->costs->memory.shared_picoseconds, price.shared_picoseconds);
     cr_expect_eq(predicted_ms(&b, "none", 24), ms);
     b.ctx->costs->memory.near_bytes = beside + p.largest_live;
+    b.ctx->costs->memory.shared_picoseconds = 0;
     cr_expect_eq(predicted_ms(&b, "none", 24), p.ms);
     fixture_close(&b);
 }

@@ -73,8 +73,8 @@ static void expect_far(int n, const rw_op_def *op, uint64_t near_pages, const ui
     for (int i = 0; i < 3; i++) {
         cr_assert_eq(rw_far_count(&far, b.t, plan, i == 1 ? UINT64_MAX : near_pages * PAGE), RW_OK);
         for (int k = 0; k < n; k++)
-            cr_expect_eq(far.bytes[k], i == 1 ? 0 : want_pages[k] * PAGE, "%s, %d: %llu bytes", op->name, k,
-                         (unsigned long long)far.bytes[k]);
+            cr_expect_eq(far.fetched[k].far, i == 1 ? 0 : want_pages[k] * PAGE, "%s, %d: %llu bytes", op->name, k,
+                         (unsigned long long)far.fetched[k].far);
     }
     rw_far_finish(&far);
     fixture_close(&b);

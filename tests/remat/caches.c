@@ -1,6 +1,6 @@
 /*
- * What caches hold: against what LRU is by its definition, by hand where something dies and its place is taken, and
- * that nobody gets around what the lower bound counts on.
+ * What caches hold: against what LRU is by its definition, by hand where something dies and its place is taken, which of
+ * it several threads hold, and that nobody gets around what the lower bound counts on.
  */
 #include "remat/caches.h"
 
@@ -17,6 +17,13 @@ static uint32_t random_below(uint32_t n)
     state ^= state >> 7;
     state ^= state << 17;
     return (uint32_t)(state >> 33) % n;
+}
+
+static uint64_t far_of(struct rw_caches *x, uint32_t memory, uint64_t bytes, enum rw_use use)
+{
+    const struct rw_fetched f = rw_caches_use(x, memory, bytes, use);
+    cr_assert_eq(f.shared, 0, "nobody reads across here");
+    return f.far;
 }
 
 static struct rw_caches begin(size_t n, uint64_t near)
@@ -46,7 +53,7 @@ Test(caches, least_recently_used_goes_first)
         for (int i = 0; i < LONG; i++) {
             used[i] = random_below(random_below(2) ? MOST : MOST / 3);
             const bool is_far = distance(used, i, used[i]) >= near;
-            cr_assert_eq(rw_caches_use(&x, used[i], 7, RW_USE_BESIDE), is_far ? 7 : 0, "%d near, use %d", near, i);
+            cr_assert_eq(far_of(&x, used[i], 7, RW_USE_BESIDE), is_far ? 7 : 0, "%d near, use %d", near, i);
         }
         rw_caches_finish(&x);
     }
@@ -56,13 +63,13 @@ Test(caches, least_recently_used_goes_first)
 Test(caches, each_step_begins_anew)
 {
     struct rw_caches x = begin(3, 10);
-    cr_expect_eq(rw_caches_use(&x, 0, 12, RW_USE_WRITE), 2);
-    cr_expect_eq(rw_caches_use(&x, 0, 12, RW_USE_READ), 2, "as many as caches hold");
+    cr_expect_eq(far_of(&x, 0, 12, RW_USE_WRITE), 2);
+    cr_expect_eq(far_of(&x, 0, 12, RW_USE_READ), 2, "as many as caches hold");
     rw_caches_die(&x, 0);
     cr_assert_eq(rw_caches_begin(&x, 2, 10), RW_OK);
-    cr_expect_eq(rw_caches_use(&x, 0, 10, RW_USE_WRITE), 0);
-    cr_expect_eq(rw_caches_use(&x, 1, 1, RW_USE_WRITE), 1);
-    cr_expect_eq(rw_caches_use(&x, 0, 10, RW_USE_READ), 1, "which pushed a byte out");
+    cr_expect_eq(far_of(&x, 0, 10, RW_USE_WRITE), 0);
+    cr_expect_eq(far_of(&x, 1, 1, RW_USE_WRITE), 1);
+    cr_expect_eq(far_of(&x, 0, 10, RW_USE_READ), 1, "which pushed a byte out");
     rw_caches_finish(&x);
 }
 
@@ -70,16 +77,49 @@ Test(caches, what_is_written_lies_where_something_died)
 {
     enum { A, B, C, D, W, N };
     struct rw_caches x = begin(N, 100);
-    cr_expect_eq(rw_caches_use(&x, A, 40, RW_USE_WRITE), 0);
-    cr_expect_eq(rw_caches_use(&x, B, 60, RW_USE_WRITE), 0);
+    cr_expect_eq(far_of(&x, A, 40, RW_USE_WRITE), 0);
+    cr_expect_eq(far_of(&x, B, 60, RW_USE_WRITE), 0);
     rw_caches_die(&x, A);
     rw_caches_die(&x, A); /* an operand that is there twice */
     rw_caches_die(&x, B);
-    cr_expect_eq(rw_caches_use(&x, W, 10, RW_USE_BESIDE), 10, "a parameter lies where nothing else did");
-    cr_expect_eq(rw_caches_use(&x, C, 70, RW_USE_WRITE), 0, "all of b, which died last, and some of a");
-    cr_expect_eq(rw_caches_use(&x, D, 30, RW_USE_WRITE), 10, "what the parameter has left of a");
-    cr_expect_eq(rw_caches_use(&x, C, 70, RW_USE_READ), 0, "which pushed the parameter out, not c");
-    cr_expect_eq(rw_caches_use(&x, W, 10, RW_USE_BESIDE), 10);
+    cr_expect_eq(far_of(&x, W, 10, RW_USE_BESIDE), 10, "a parameter lies where nothing else did");
+    cr_expect_eq(far_of(&x, C, 70, RW_USE_WRITE), 0, "all of b, which died last, and some of a");
+    cr_expect_eq(far_of(&x, D, 30, RW_USE_WRITE), 10, "what the parameter has left of a");
+    cr_expect_eq(far_of(&x, C, 70, RW_USE_READ), 0, "which pushed the parameter out, not c");
+    cr_expect_eq(far_of(&x, W, 10, RW_USE_BESIDE), 10);
+    rw_caches_finish(&x);
+}
+
+static void expect_fetched(struct rw_caches *x, uint32_t memory, uint64_t bytes, enum rw_use use, uint64_t far,
+                           uint64_t shared)
+{
+    const struct rw_fetched f = rw_caches_use(x, memory, bytes, use);
+    cr_expect(f.far == far && f.shared == shared, "%u: %llu far, %llu shared", memory, (unsigned long long)f.far,
+              (unsigned long long)f.shared);
+}
+
+/* Who writes where several have read has it taken out of the others' caches, once. */
+Test(caches, what_was_read_across_is_shared_until_it_is_written)
+{
+    enum { A, B, C, D, E, W, N };
+    struct rw_caches x = begin(N, 100);
+    expect_fetched(&x, A, 40, RW_USE_WRITE, 0, 0);
+    expect_fetched(&x, A, 40, RW_USE_ACROSS, 0, 0);
+    expect_fetched(&x, A, 40, RW_USE_READ, 0, 0);
+    expect_fetched(&x, A, 40, RW_USE_WRITE, 0, 40); /* over itself */
+    expect_fetched(&x, A, 40, RW_USE_WRITE, 0, 0);
+    expect_fetched(&x, B, 30, RW_USE_WRITE, 0, 0);
+    expect_fetched(&x, A, 40, RW_USE_ACROSS, 0, 0);
+    expect_fetched(&x, B, 30, RW_USE_READ, 0, 0);
+    rw_caches_die(&x, A);
+    rw_caches_die(&x, B);
+    expect_fetched(&x, C, 50, RW_USE_WRITE, 0, 20); /* all of b, which nobody shares, and some of a */
+    expect_fetched(&x, W, 30, RW_USE_BESIDE, 0, 0);
+    expect_fetched(&x, W, 30, RW_USE_BESIDE, 0, 0);
+    expect_fetched(&x, D, 30, RW_USE_WRITE, 10, 20); /* what is left of a */
+    expect_fetched(&x, D, 30, RW_USE_ACROSS, 0, 0);
+    expect_fetched(&x, E, 80, RW_USE_READ, 80, 0);
+    expect_fetched(&x, D, 30, RW_USE_WRITE, 10, 20); /* a part of it has left all caches meanwhile */
     rw_caches_finish(&x);
 }
 
@@ -87,9 +127,9 @@ Test(caches, what_is_written_lies_where_something_died)
 Test(caches, what_is_read_first_comes_from_afar)
 {
     struct rw_caches x = begin(2, 1000);
-    cr_expect_eq(rw_caches_use(&x, 0, 10, RW_USE_READ), 10);
-    cr_expect_eq(rw_caches_use(&x, 0, 10, RW_USE_READ), 0);
-    cr_expect_eq(rw_caches_use(&x, 1, 990, RW_USE_WRITE), 0);
+    cr_expect_eq(far_of(&x, 0, 10, RW_USE_READ), 10);
+    cr_expect_eq(far_of(&x, 0, 10, RW_USE_READ), 0);
+    cr_expect_eq(far_of(&x, 1, 990, RW_USE_WRITE), 0);
     rw_caches_finish(&x);
 }
 
@@ -107,7 +147,7 @@ Test(caches, nobody_gets_around_what_they_do_not_hold)
             const uint32_t k = begins ? n_alive : random_below(n_alive);
             if (begins) alive[n_alive++] = n++;
             use[i] = (struct use){ .m = alive[k], .dies = !begins && random_below(4) == 0 };
-            use[i].far = rw_caches_use(&x, alive[k], size, begins ? RW_USE_WRITE : RW_USE_READ);
+            use[i].far = far_of(&x, alive[k], size, begins ? RW_USE_WRITE : RW_USE_READ);
             if (!use[i].dies) continue;
             rw_caches_die(&x, alive[k]);
             alive[k] = alive[--n_alive];

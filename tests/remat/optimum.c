@@ -190,13 +190,15 @@ Test(optimum, is_nearly_reached_on_tapes_of_up_to_ten_nodes, .timeout = 3600)
 }
 
 /* A unit that is far, both ways, takes so many microseconds, where nodes take up to 50: as much as what they do with
-   it. */
+   it; and so does one that is written where another thread has read, or nothing. */
 Test(optimum, counts_what_memory_costs_that_is_far, .timeout = 3600)
 {
     for (uint64_t us = 1; us <= 16; us *= 4)
-        for (uint64_t units = 0; units <= 20; units += 10)
-            check_gap(3, 5, tapes() / 50, 1 + 100 * us,
-                      (struct rw_memory_cost){ units * MADE_UNIT, us * 1000000 * ((1 << 20) / MADE_UNIT) });
+        for (uint64_t units = 0; units <= 20; units += 10) {
+            const uint64_t price = us * 1000000 * ((1 << 20) / MADE_UNIT);
+            check_gap(3, 5, tapes() / 50, 1 + 100 * us, (struct rw_memory_cost){ units * MADE_UNIT, price, 0 });
+            check_gap(3, 5, tapes() / 50, 1 + 100 * us, (struct rw_memory_cost){ units * MADE_UNIT, price, price });
+        }
 }
 
 /* Products with a parameter each, as large as what they make, between ops that have none. */

@@ -136,11 +136,11 @@ static rw_status cpu_compare(void *state, const struct rw_digest *a, const struc
     return rw_digest_equal(*a, *b) ? RW_OK : RW_ERR_MISMATCH;
 }
 
-static bool cpu_time_memory(void *state, int threads, uint64_t *ret_near, double *ret_seconds)
+static bool cpu_time_memory(void *state, int threads, struct rw_memory_times *ret)
 {
     if (rw_threads_ready(threads, &threads)) return false;
     void *const block = cpu_alloc(state, RW_MEMORY_TIMED);
-    const bool known = block && rw_cpu_memory_time(block, threads, ret_near, ret_seconds);
+    const bool known = block && rw_cpu_memory_time(block, threads, ret);
     cpu_free(state, block);
     return known;
 }

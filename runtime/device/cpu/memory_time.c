@@ -4,6 +4,7 @@
 #include "base/clock.h"
 
 #include <math.h>
+#include <omp.h>
 #include <string.h>
 
 #define LEAST (RW_MEMORY_TIMED >> (SIZES - 1)) /* below are caches that each core has for itself */
@@ -11,6 +12,7 @@
 #define PASSES 4 /* the fastest counts: who else is on the machine makes it slower */
 #define CLEARLY 1.3
 #define WRITTEN 1024
+#define LINE 64
 #define ROWS 64 /* more than prefetchers follow */
 #define ROW 4096
 #define COLUMNS 256
@@ -71,6 +73,59 @@ static double longer(void *block, int threads, enum way way)
     return time_of(block, RW_MEMORY_TIMED, threads, way) - time_of(block, LEAST, threads, way);
 }
 
+/* ---- what another thread has read ---- */
+
+/* Share i of as many as there are threads. */
+static char *share(char *block, int threads, int i, size_t *ret_bytes)
+{
+    *ret_bytes = LEAST / (size_t)threads / WRITTEN * WRITTEN;
+    return block + (size_t)i * *ret_bytes;
+}
+
+static void write_share(char *block, int threads, int i)
+{
+    size_t bytes;
+    char *const to = share(block, threads, i, &bytes);
+    for (size_t k = 0; k < bytes; k += WRITTEN) write_lines(to + k, 1, WRITTEN);
+}
+
+static void read_share(char *block, int threads, int i)
+{
+    size_t bytes;
+    const volatile char *const from = share(block, threads, i, &bytes);
+    for (size_t k = 0; k < bytes; k += LINE) (void)from[k];
+}
+
+/* Seconds in which each thread writes its share, which before the thread so many places ahead of its own has read. */
+static double write_what_was_read(char *block, int threads, int ahead)
+{
+    double begin = 0, end = 0;
+#pragma omp parallel num_threads(threads)
+    {
+        const int i = omp_get_thread_num();
+        write_share(block, threads, i);
+#pragma omp barrier
+        read_share(block, threads, (i + ahead) % threads);
+#pragma omp barrier
+#pragma omp master
+        begin = rw_now_s();
+        write_share(block, threads, i);
+#pragma omp barrier
+#pragma omp master
+        end = rw_now_s();
+    }
+    return end - begin;
+}
+
+static double time_of_shared(char *block, int threads, int ahead)
+{
+    double least = INFINITY;
+    for (int i = 0; i < PASSES; i++) least = fmin(least, write_what_was_read(block, threads, ahead));
+    return least / LEAST;
+}
+
+/* ---- */
+
 bool rw_cpu_memory_price(const double *written, double read, uint64_t *ret_near, double *ret_seconds)
 {
     const double near = written[0], far = written[SIZES - 1];
@@ -82,11 +137,12 @@ bool rw_cpu_memory_price(const double *written, double read, uint64_t *ret_near,
     return true;
 }
 
-bool rw_cpu_memory_time(void *block, int threads, uint64_t *ret_near, double *ret_seconds)
+bool rw_cpu_memory_time(void *block, int threads, struct rw_memory_times *ret)
 {
     double written[SIZES];
     for (int i = SIZES; i-- > 0;) written[i] = time_of(block, LEAST << i, threads, WRITES);
-    if (!rw_cpu_memory_price(written, 0, ret_near, ret_seconds)) return false;
+    if (!rw_cpu_memory_price(written, 0, &ret->near_bytes, &ret->far)) return false;
     const double straight = longer(block, threads, READS), columns = longer(block, threads, READS_COLUMNS);
-    return rw_cpu_memory_price(written, (straight + columns) / 2, ret_near, ret_seconds);
+    ret->shared = threads < 2 ? 0 : fmax(0, time_of_shared(block, threads, 1) - time_of_shared(block, threads, 0));
+    return rw_cpu_memory_price(written, (straight + columns) / 2, &ret->near_bytes, &ret->far);
 }

@@ -2,12 +2,14 @@
  * What memory costs that is not in the caches: how large a block may be until going through it takes clearly longer a
  * byte, and how much longer it takes to write and to read a byte of a block that is far larger. Written straight
  * through, as most kernels do; read half straight through, and half by a few columns of many rows, as products read
- * the operand that they pack: prefetchers help them less.
+ * the operand that they pack: prefetchers help them less. And how much longer a byte takes to write that another thread
+ * has read: it has to leave that one's caches, which takes long where the two do not share the last one.
  */
 #ifndef RW_DEVICE_CPU_MEMORY_TIME_H
 #define RW_DEVICE_CPU_MEMORY_TIME_H
 
 #include "device/cpu/cpu.h"
+#include "device/device.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -25,6 +27,6 @@
 bool rw_cpu_memory_price(const double *written, double read, uint64_t *ret_near, double *ret_seconds);
 
 /* In a block of RW_MEMORY_TIMED bytes, in so many threads: a fifth of a second. False where all of it is near. */
-bool rw_cpu_memory_time(void *block, int threads, uint64_t *ret_near, double *ret_seconds);
+bool rw_cpu_memory_time(void *block, int threads, struct rw_memory_times *ret);
 
 #endif
