@@ -215,14 +215,14 @@ size_t rw_gemm_workspace_cpu(const rw_op_call *call, const struct gemm *g)
     const struct rw_cpu *const cpu = call->device;
     struct gemm own = *g;
     struct gemm_plan p;
-    return rw_gemm_make_plan(&own, cpu->onednn, call->threads, true, &p) ? SIZE_MAX : p.workspace;
+    return rw_gemm_make_plan(&own, cpu->onednn, call->threads, true, SIZE_MAX, &p) ? SIZE_MAX : p.workspace;
 }
 
 rw_status rw_gemm_run(const rw_kernel *k, struct gemm *g, const struct gemm_loops *loops)
 {
     const struct rw_cpu *const cpu = k->device;
     struct gemm_plan p;
-    RW_CHECK(rw_gemm_make_plan(g, cpu->onednn, k->threads, false, &p));
+    RW_CHECK(rw_gemm_make_plan(g, cpu->onednn, k->threads, false, k->workspace_bytes, &p));
     const int64_t tiles = g->n_batch * p.tiles_m * p.tiles_n;
     if (!tiles) return RW_OK;
     if (k->workspace_bytes < p.workspace) return RW_ERR_MEMORY;

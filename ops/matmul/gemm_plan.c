@@ -253,9 +253,16 @@ static rw_status plan_wide(const struct gemm *g, struct rw_onednn *onednn, bool 
     return RW_OK;
 }
 
-/* A packed part of either operand, and perhaps the sums. */
-static void plan_packed(struct gemm *g, struct gemm_plan *p)
+/* A packed part of either operand, and perhaps the sums. One thread, for which there are rows enough, may run what was
+   planned for more of them (rw_kernel.threads), as tiles: in the room of these. */
+static void plan_packed(struct gemm *g, size_t room, struct gemm_plan *p)
 {
+    struct gemm_plan shared = *p;
+    if (rw_gemm_shares_parts(g, p->threads)) rw_gemm_plan_shared(g, &shared);
+    if (shared.shared && shared.workspace <= room) {
+        *p = shared;
+        return;
+    }
     const bool sums = rw_gemm_packs_sums(g);
     p->packed = true;
     cut(g, p, sums ? PACKED_SUMS : TILE_M, sums ? PACKED_SUMS : TILE_N);
@@ -276,7 +283,7 @@ static bool has_rows(const struct gemm *g)
 }
 
 rw_status rw_gemm_make_plan(struct gemm *g, struct rw_onednn *onednn, int threads, bool planning,
-                            struct gemm_plan *ret)
+                            size_t room, struct gemm_plan *ret)
 {
     *ret = (struct gemm_plan){ .threads = threads_for(g, threads), .at_once = 1 };
     const bool nothing = !g->n_batch || !g->m || !g->n;
@@ -290,8 +297,7 @@ rw_status rw_gemm_make_plan(struct gemm *g, struct rw_onednn *onednn, int thread
         return RW_OK;
     }
     if (rw_gemm_is_packed(g)) {
-        if (rw_gemm_shares_parts(g, ret->threads)) rw_gemm_plan_shared(g, ret);
-        else plan_packed(g, ret);
+        plan_packed(g, room, ret);
         return RW_OK;
     }
     if (has_rows(g) && g->m > 1) ret->at_once = rw_gemm_rows_at_once();

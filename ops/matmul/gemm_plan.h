@@ -38,8 +38,9 @@ struct gemm_plan {
     int64_t depth;           /* of the parts that are widened */
 };
 
-/* Planning, the library's primitives are made; a run finds them. g's operands are those of the plan from then on. */
-rw_status rw_gemm_make_plan(struct gemm *g, struct rw_onednn *onednn, int threads, bool planning,
+/* Planning, the library's primitives are made; a run finds them. g's operands are those of the plan from then on. room:
+   the bytes of workspace that there are. */
+rw_status rw_gemm_make_plan(struct gemm *g, struct rw_onednn *onednn, int threads, bool planning, size_t room,
                             struct gemm_plan *ret);
 
 /* Of panels, one for each thread, or all of them where there are no more. */

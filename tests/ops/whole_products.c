@@ -296,6 +296,24 @@ Test(whole_products, few_rows_of_a_large_product_are_for_all_threads)
     cr_expect_gt(workspace[1], 3 * workspace[0], "%zu and %zu bytes", workspace[0], workspace[1]);
 }
 
+/* What threads would share has no room where it was planned as tiles of many of them. */
+Test(whole_products, one_thread_has_the_room_of_many)
+{
+    BY_CODE_FOR_AVX2();
+    enum { M = 256, N = 1024, K = 1030 };
+    static float y[2][M * N];
+    for (int alone = 0; alone < 2; alone++) {
+        struct fixture b = fixture_open(1, 4);
+        if (alone) begin_alone(b.ctx);
+        rw_tensor *const x = rw_randn(b.t, RW_F32, RW_SHAPE(M, K));
+        rw_tensor *const w = rw_randn(b.t, RW_F32, RW_SHAPE(N, K));
+        cr_assert_eq(rw_read(b.t, rw_linear(b.t, x, w, RW_NONE), y[alone], sizeof y[alone]), RW_OK, "%s",
+                     rw_error_message(b.ctx));
+        fixture_close(&b);
+    }
+    cr_expect_eq(first_difference(y[0], y[1], sizeof *y), -1);
+}
+
 /* The library's code for AVX2 takes rows by six: others are filled up. */
 Test(whole_products, by_code_for_older_processors)
 {

@@ -2,6 +2,8 @@
 #include "support/support.h"
 
 #include "device/device.h"
+#include "record/context.h"
+#include "run/run.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -208,4 +210,10 @@ long first_difference(const void *a, const void *b, size_t bytes)
     for (size_t i = 0; i < bytes; i++)
         if (((const unsigned char *)a)[i] != ((const unsigned char *)b)[i]) return (long)i;
     return -1;
+}
+
+void begin_alone(rw_context *ctx)
+{
+    struct rw_companies *const all = &ctx->pool->companies;
+    *all = (struct rw_companies){ .of = { { .asked = 1, .alone = true } }, .asked = 1 };
 }

@@ -24,6 +24,9 @@ rw_device test_device(void);
     setenv("REWIND_ISA", "v3", 1);                                      \
     setenv("DNNL_MAX_CPU_ISA", "AVX2", 1)
 
+/* Runs begin as on cores that are busy: nodes of little work in one thread, with the room that was planned for all. */
+void begin_alone(rw_context *ctx);
+
 /* Are results below the least normal number 0 where numbers fade away (rw_flush_enter())? */
 static inline bool test_flushes(void)
 {
