@@ -135,7 +135,7 @@ static rw_status run(const rw_kernel *kernel, enum rw_conv_kind kind)
         kind = RW_CONV_FORWARD;
     }
     if (rw_conv_is_product(&c, kind)) {
-        RW_CHECK(make_whole(&k, &c, &o));
+        if (!rw_conv_is_in_strips(&c, kind)) RW_CHECK(make_whole(&k, &c, &o));
         return rw_conv_run_product(&k, kind, &c, &o, &RW_ISA_NAME(rw_gemm_loops));
     }
     bool done = false;

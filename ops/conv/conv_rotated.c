@@ -19,13 +19,12 @@
 #define CHANNELS_LEAST 256
 #define BLOCK 16 /* filters and channels that are exchanged at a time */
 
-/* Do the places that a row of dy, in float32, may take in the first cache hold less than the row? */
-static bool row_is_too_long(const struct rw_conv *c)
+bool rw_conv_row_is_too_long(int64_t pixels, int64_t channels)
 {
-    const int64_t pixel = c->oc * (int64_t)sizeof(float);
+    const int64_t pixel = channels * (int64_t)sizeof(float);
     int64_t step = pixel & -pixel;
     if (step > CACHE_WAY) step = CACHE_WAY;
-    return c->ow * step > CACHE_WAY * CACHE_WAYS;
+    return pixels * step > CACHE_WAY * CACHE_WAYS;
 }
 
 bool rw_conv_rotates(const struct rw_conv *c, enum rw_conv_kind kind)
@@ -36,7 +35,7 @@ bool rw_conv_rotates(const struct rw_conv *c, enum rw_conv_kind kind)
     if (c->stride[0] != 1 || c->stride[1] != 1) return false;
     if (c->padding[0] > (c->kh - 1) * c->dilation[0] || c->padding[1] > (c->kw - 1) * c->dilation[1]) return false;
     if (c->n * c->h < FEW_ROWS && c->c >= CHANNELS_LEAST) return true;
-    return (c->dtype == RW_F32 || rw_gemm_widens(c->dtype)) && row_is_too_long(c);
+    return (c->dtype == RW_F32 || rw_gemm_widens(c->dtype)) && rw_conv_row_is_too_long(c->ow, c->oc);
 }
 
 struct rw_conv rw_conv_rotated(const struct rw_conv *c)

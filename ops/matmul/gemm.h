@@ -6,7 +6,8 @@
  * multiply, or no faster than float32: parts of the operands are widened when a tile comes to them (gemm_wide.c). Where
  * the library has no code for AVX-512, packed loops of our own for the largest of float32 and of 16-bit types, in a
  * quarter less time than its code for AVX2 takes (gemm_packed_cpu.c): smaller ones would feel the memory of the parts.
- * Of float32 threads share these, where nothing is added and there are rows for all (gemm_shared.c).
+ * Of float32 threads share these, where nothing is added and there are rows for all (gemm_shared.c). A b may be made in
+ * strips as these loops have them: out of an image, for the gradient of a convolution's weight (conv_product.c).
  * The library's own loops (gemm_own_tmpl.h) for float64, for very small matrices, where a library call costs more than
  * the product, for few rows of a beside a large b, and for processors that oneDNN has no fast code for. Each way c is
  * cut into tiles by its shape alone, each tile is computed by one thread, and its sums over k are cut by the shape if
@@ -49,6 +50,12 @@ struct gemm_source {
     bool turned; /* what lies there is the operand's transpose */
     void (*make)(const void *of, int64_t row, int64_t col, int64_t n, void *to);
     const void *of;
+    /* Instead, of b in float32, which goes by the packed loops then: numbers [from, from + depth) along the depth of
+       some columns, in strips as these loops have them. */
+    void (*strips)(const void *of, int64_t from, int64_t depth, int64_t col, int64_t cols, float *to);
+    /* Some of these stand where there is no number, and are 0. Makes what meets them in rows of a, which are packed, 0
+       as well: for column col, and as many from it on as are returned. */
+    int64_t (*clear)(const void *of, int64_t from, int64_t depth, int64_t col, int64_t rows, float *a);
 };
 
 struct gemm {
@@ -90,6 +97,9 @@ size_t rw_gemm_workspace_cpu(const rw_op_call *call, const struct gemm *g);
 
 /* Are products of this type of 16 bits done in float32: the processor multiplies it no faster, or not at all? */
 bool rw_gemm_widens(rw_dtype dtype);
+
+/* Do products of so many multiplications go by the packed loops here? */
+bool rw_gemm_is_packed(const struct gemm *g);
 
 /* What a product takes of the instruction set that runs. */
 struct gemm_loops {

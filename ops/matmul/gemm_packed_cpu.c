@@ -179,12 +179,50 @@ static void add_part(const float *a, const float *b, int64_t depth, bool first, 
         }
 }
 
-/* Where a tile's operands begin, and its sums. */
+/* Four sums, each of which need not wait for the one before it: 0, or no number. */
+static bool are_finite(const float *x, int64_t n)
+{
+    nf sum[4] = { nf_all(0), nf_all(0), nf_all(0), nf_all(0) };
+    float all = 0;
+    int64_t i = 0;
+    for (; i + 4 * NF_LANES <= n; i += 4 * NF_LANES)
+        for (int v = 0; v < 4; v++) sum[v] = nf_fma(*(const nf *)(x + i + v * NF_LANES), nf_all(0), sum[v]);
+    for (; i < n; i++) all += x[i] * 0;
+    sum[0] += sum[1] + sum[2] + sum[3];
+    for (int l = 0; l < NF_LANES; l++) all += sum[0][l];
+    return all == 0;
+}
+
+/* Where operands begin, and sums; col: of the first column. */
 struct place {
-    int64_t a, b;
+    int64_t a, b, col;
     float *c;
     int64_t across;
 };
+
+/* Of up to ROWS rows of a, from a place along the depth on, and columns that are packed. What is infinite, or no
+   number, would make a NaN of a 0 that stands where b has none: then those columns that have none in the same places go
+   together. */
+VEC_INLINE void add_rows(const struct gemm *g, rw_dtype dtype, const struct place *at, int64_t from, int64_t depth,
+                         int64_t rows, int64_t cols, float *a, const float *b)
+{
+    for (int64_t j = 0, some; j < cols; j += some) {
+        pack_a(g, dtype, at->a + from * g->a.col, rows, depth, a);
+        some = cols - j;
+        if (g->from_b.clear && !are_finite(a, gemm_align(rows, STRIP) * depth)) {
+            const int64_t alike = g->from_b.clear(g->from_b.of, from, depth, at->col + j, rows, a);
+            if (alike < some) some = alike;
+        }
+        add_part(a, b + j * depth, depth, !from, at->c + j, at->across, rows, some);
+    }
+}
+
+VEC_INLINE void pack_columns(const struct gemm *g, rw_dtype dtype, const struct place *at, int64_t from, int64_t depth,
+                             int64_t cols, float *to)
+{
+    if (g->from_b.strips) g->from_b.strips(g->from_b.of, from, depth, at->col, cols, to);
+    else pack_b(g, dtype, at->b + from * g->b.row, cols, depth, to);
+}
 
 VEC_INLINE void add_up(const struct gemm *g, rw_dtype dtype, const struct place *at, int64_t rows, int64_t cols,
                        float *room)
@@ -192,11 +230,12 @@ VEC_INLINE void add_up(const struct gemm *g, rw_dtype dtype, const struct place 
     float *const a = room, *const b = room + rw_gemm_packed_a(g, rows);
     for (int64_t p = 0; p < g->k; p += GEMM_PACKED_DEPTH) {
         const int64_t depth = g->k - p < GEMM_PACKED_DEPTH ? g->k - p : GEMM_PACKED_DEPTH;
-        pack_b(g, dtype, at->b + p * g->b.row, cols, depth, b);
+        pack_columns(g, dtype, at, p, depth, cols, b);
         for (int64_t i = 0; i < rows; i += GEMM_PACKED_ROWS) {
-            const int64_t some = rows - i < GEMM_PACKED_ROWS ? rows - i : GEMM_PACKED_ROWS;
-            pack_a(g, dtype, at->a + i * g->a.row + p * g->a.col, some, depth, a);
-            add_part(a, b, depth, !p, at->c + i * at->across, at->across, some, cols);
+            struct place some = *at;
+            some.a += i * g->a.row;
+            some.c += i * at->across;
+            add_rows(g, dtype, &some, p, depth, rows - i < GEMM_PACKED_ROWS ? rows - i : GEMM_PACKED_ROWS, cols, a, b);
         }
     }
 }
@@ -215,7 +254,8 @@ void RW_ISA_NAME(rw_gemm_pack_part)(const struct gemm *g, int64_t item, int64_t 
                                     float *to)
 {
     const int64_t depth = g->k - from < GEMM_PACKED_DEPTH ? g->k - from : GEMM_PACKED_DEPTH;
-    pack_b(g, RW_F32, rw_gemm_start(g, &g->b, item) + from * g->b.row + col * g->b.col, cols, depth, to);
+    const struct place at = { .b = rw_gemm_start(g, &g->b, item) + col * g->b.col, .col = col };
+    pack_columns(g, RW_F32, &at, from, depth, cols, to);
 }
 
 void RW_ISA_NAME(rw_gemm_multiply_part)(const struct gemm *g, int64_t item, int64_t from, int64_t row, int64_t rows,
@@ -224,10 +264,12 @@ void RW_ISA_NAME(rw_gemm_multiply_part)(const struct gemm *g, int64_t item, int6
                                         int64_t col, int64_t cols, const float *b, float *room)
 {
     const int64_t depth = g->k - from < GEMM_PACKED_DEPTH ? g->k - from : GEMM_PACKED_DEPTH;
-    float *const c = (float *)g->c + (item * g->m + row) * g->c_row + col;
-    pack_a(g, RW_F32, rw_gemm_start(g, &g->a, item) + row * g->a.row + from * g->a.col, rows, depth, room);
-    add_part(room, b, depth, !from, c, g->c_row, rows, cols);
-    if (g->has_bias && from + depth == g->k) add_bias((const float *)g->bias + col, c, g->c_row, rows, cols);
+    const struct place at = { .a = rw_gemm_start(g, &g->a, item) + row * g->a.row,
+                              .col = col,
+                              .c = (float *)g->c + (item * g->m + row) * g->c_row + col,
+                              .across = g->c_row };
+    add_rows(g, RW_F32, &at, from, depth, rows, cols, room, b);
+    if (g->has_bias && from + depth == g->k) add_bias((const float *)g->bias + col, at.c, g->c_row, rows, cols);
 }
 
 /* ---- a tile ---- */
@@ -242,6 +284,7 @@ void RW_ISA_NAME(rw_gemm_packed_tile)(const struct gemm *g, int64_t item, int64_
     float *const own = room + rw_gemm_packed_a(g, rows) + rw_gemm_packed_b(g, cols);
     const struct place at = { .a = rw_gemm_start(g, &g->a, item) + row * g->a.row,
                               .b = rw_gemm_start(g, &g->b, item) + col * g->b.col,
+                              .col = col,
                               .c = sums ? own : (float *)g->c + c,
                               .across = sums ? cols : g->c_row };
     switch (g->dtype) {

@@ -15,6 +15,7 @@
 #define TILES_WANTED 8
 #define TILE_ROWS_AVX2 48 /* a multiple of 16 and of GEMM_ROWS_AVX2 */
 #define PACKED_SUMS 512 /* rows and columns of a tile of the packed loops whose sums lie beside it */
+#define STRIP_TILES 2     /* for each thread, where b is made in strips */
 #define FEW_ROWS 24       /* in a tile: another call for those that are left over would cost more than to copy all */
 /* Where parts of the operands are widened, both and the sums are to stay in a cache. */
 #define WIDE_TILE 256
@@ -253,6 +254,17 @@ static rw_status plan_wide(const struct gemm *g, struct rw_onednn *onednn, bool 
     return RW_OK;
 }
 
+/* Where strips of b are made, all rows of a meet them at once, if they can; and columns are as many as leave each
+   thread some tiles, for each of which a is packed again. Bits do not depend on tiles. */
+static void cut_strips(const struct gemm *g, struct gemm_plan *p)
+{
+    p->tile_m = even_tile(g->m, TILE_M, TILE_ROWS_AVX2);
+    p->tiles_m = gemm_ceil_div(g->m, p->tile_m);
+    const int64_t most = gemm_ceil_div(g->n, gemm_ceil_div((int64_t)STRIP_TILES * p->threads, p->tiles_m));
+    p->tile_n = even_tile(g->n, most < TILE_N ? most : TILE_N, GEMM_PACKED_LANES);
+    p->tiles_n = gemm_ceil_div(g->n, p->tile_n);
+}
+
 /* A packed part of either operand, and perhaps the sums. One thread, for which there are rows enough, may run what was
    planned for more of them (rw_kernel.threads), as tiles: in the room of these. */
 static void plan_packed(struct gemm *g, size_t room, struct gemm_plan *p)
@@ -265,7 +277,8 @@ static void plan_packed(struct gemm *g, size_t room, struct gemm_plan *p)
     }
     const bool sums = rw_gemm_packs_sums(g);
     p->packed = true;
-    cut(g, p, sums ? PACKED_SUMS : TILE_M, sums ? PACKED_SUMS : TILE_N);
+    if (g->from_b.strips) cut_strips(g, p);
+    else cut(g, p, sums ? PACKED_SUMS : TILE_M, sums ? PACKED_SUMS : TILE_N);
     if (g->panels) set_panels(g, p);
     const int64_t tiles = g->n_batch * p->tiles_m * p->tiles_n;
     const int64_t parts = rw_gemm_packed_a(g, p->tile_m) + rw_gemm_packed_b(g, p->tile_n);
@@ -286,6 +299,11 @@ rw_status rw_gemm_make_plan(struct gemm *g, struct rw_onednn *onednn, int thread
                             size_t room, struct gemm_plan *ret)
 {
     *ret = (struct gemm_plan){ .threads = threads_for(g, threads), .at_once = 1 };
+    if (g->from_b.strips) { /* of any depth: the last part of a sum may be a short one */
+        ret->threads = threads;
+        plan_packed(g, room, ret);
+        return RW_OK;
+    }
     const bool nothing = !g->n_batch || !g->m || !g->n;
     const bool small = (double)g->m * (double)g->n * (double)g->k <= OWN_UP_TO;
     if (nothing || small || g->dtype == RW_F64 || rw_gemm_is_thin(g) || rw_gemm_is_shallow(g)) {

@@ -76,7 +76,6 @@ void rw_gemm_run_shared(const struct gemm *g, const struct gemm_plan *p, const s
 /* In gemm_onednn.c, which knows the processor. */
 bool rw_gemm_is_widened(const struct gemm *g);
 int64_t rw_gemm_rows_at_once(void);
-bool rw_gemm_is_packed(const struct gemm *g);
 
 /* Of one product by the library: rows and columns of a tile, or of the last ones. */
 struct rw_matmul_signature rw_gemm_wide_signature(const struct gemm *g, const struct gemm_plan *p, int64_t rows,

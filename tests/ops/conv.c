@@ -72,10 +72,13 @@ static rw_conv2d_params params_of(const struct layer *l)
                                .groups = l->groups };
 }
 
+static bool alone; /* see begin_alone() */
+
 /* All gradients of a step of one layer and of its transpose. */
 static unsigned char *gradients(const struct layer *l, rw_dtype dtype, int threads, const char *policy, size_t *ret)
 {
     struct fixture b = fixture_open(3, threads);
+    if (alone) begin_alone(b.ctx);
     const rw_conv2d_params params = params_of(l);
     rw_tensor *const w = param(b.ctx, "w", dtype, RW_SHAPE(l->oc, l->c / l->groups, l->k, l->k));
     rw_tensor *const x = param(b.ctx, "x", dtype, RW_SHAPE(l->n, l->c, l->h, l->w));
@@ -277,13 +280,13 @@ static double *exact(const struct layer *l, bool transposed, rw_dtype dtype, siz
 }
 
 /* In 16 bits what is no number of that type is rounded, once. */
-static void expect_exact(const struct layer *l)
+static void expect_exact(const struct layer *l, int n_types)
 {
     static const rw_dtype narrower[] = { RW_F32, RW_BF16, RW_F16 };
     for (int transposed = 0; transposed < 2; transposed++) {
         size_t n, more;
         double *const all = exact(l, transposed, RW_F64, &n);
-        for (int d = 0; d < 3; d++) {
+        for (int d = 0; d < n_types; d++) {
             double *const are = exact(l, transposed, narrower[d], &more);
             cr_assert_eq(n, more);
             for (size_t k = 0; k < n; k++) {
@@ -300,7 +303,7 @@ static void expect_exact(const struct layer *l)
 
 Test(ops_conv, of_whole_numbers_are_exact)
 {
-    for (size_t i = 0; i < n_layers(); i++) expect_exact(&layers[i]);
+    for (size_t i = 0; i < n_layers(); i++) expect_exact(&layers[i], 3);
 }
 
 /* Each test is a process of its own: the instruction set is not chosen yet. */
@@ -308,7 +311,7 @@ Test(ops_conv, where_the_processor_does_not_multiply_bfloat16)
 {
     if (test_device() != RW_DEVICE_CPU) cr_skip_test("of the CPU");
     setenv("REWIND_ISA", "v3", 1);
-    for (size_t i = 0; i < n_layers(); i++) expect_exact(&layers[i]);
+    for (size_t i = 0; i < n_layers(); i++) expect_exact(&layers[i], 3);
 }
 
 /* A thread widens an image at a time, however many its unit has: y, and dx. */
@@ -346,7 +349,7 @@ Test(ops_conv, of_shapes_that_the_library_gets_wrong_are_exact)
         { 2, 59, 24, 40, 59, 1, 2, 1 },
     };
     if (test_device() != RW_DEVICE_CPU) return;
-    for (size_t i = 0; i < sizeof odd / sizeof *odd; i++) expect_exact(&odd[i]);
+    for (size_t i = 0; i < sizeof odd / sizeof *odd; i++) expect_exact(&odd[i], 3);
 }
 
 /* Of one channel, as its definition says: each element of x goes to where the kernel's taps lie. */
@@ -443,13 +446,11 @@ Test(ops_conv, a_transposed_one_is_larger_by_up_to_its_dilation)
             }
 }
 
-/* The library's products begin with what is added to by its code for AVX2, and end with it by its other code. */
-Test(ops_conv, a_second_step_adds_to_the_weights_gradient)
+static void adds_up(const struct layer *some, size_t n_some, double apart)
 {
-    const double apart = rw_onednn_takes_avx512() || test_device() != RW_DEVICE_CPU ? 0 : 0x1p-21;
     for (size_t d = 0; d < 2; d++)
-        for (size_t i = 0; i < n_layers(); i++) {
-            const struct layer *const l = &layers[i];
+        for (size_t i = 0; i < n_some; i++) {
+            const struct layer *const l = &some[i];
             struct fixture b = fixture_open(5, 3);
             const rw_conv2d_params params = params_of(l);
             rw_tensor *const w = param(b.ctx, "w", types[d], RW_SHAPE(l->oc, l->c / l->groups, l->k, l->k));
@@ -470,6 +471,91 @@ Test(ops_conv, a_second_step_adds_to_the_weights_gradient)
             }
             free(once), free(twice);
             fixture_close(&b);
+        }
+}
+
+/* The library's products begin with what is added to by its code for AVX2, and end with it by its other code. */
+Test(ops_conv, a_second_step_adds_to_the_weights_gradient)
+{
+    adds_up(layers, n_layers(), rw_onednn_takes_avx512() || test_device() != RW_DEVICE_CPU ? 0 : 0x1p-21);
+}
+
+/* Whose dw goes by the packed loops: two blocks of channels, of which the second has fewer, and parts for all threads;
+   few filters; strides, taps far apart; pixels that are summed in two goes, and more padding. */
+static const struct layer large[] = {
+    { 2, 176, 20, 17, 512, 3, 1, 1 },
+    { 2, 256, 50, 33, 37, 3, 1, 1 },
+    { 2, 512, 43, 35, 40, 5, 2, 1, 0, 2 },
+    { 1, 64, 97, 129, 38, 3, 1, 1, 1 },
+};
+#define LARGE (sizeof large / sizeof *large)
+
+Test(ops_conv, large_ones_by_code_for_older_processors_are_exact, .timeout = 120)
+{
+    BY_CODE_FOR_AVX2();
+    for (size_t i = 0; i < LARGE; i++) expect_exact(&large[i], 1);
+}
+
+Test(ops_conv, large_ones_by_code_for_older_processors, .timeout = 120)
+{
+    static const int threads[] = { 2, 3, 5, 8 };
+    BY_CODE_FOR_AVX2();
+    for (size_t i = 0; i < LARGE; i++) {
+        size_t n, more;
+        unsigned char *const one = gradients(&large[i], RW_F32, 1, "none", &n);
+        for (int t = 0; t < 5; t++) {
+            alone = t == 4;
+            unsigned char *const many = gradients(&large[i], RW_F32, threads[t % 4], "none", &more);
+            cr_assert_eq(n, more);
+            cr_expect_eq(first_difference(one, many, n), -1, "layer %zu, %d threads", i, threads[t % 4]);
+            free(many);
+        }
+        free(one);
+    }
+    adds_up(large, LARGE, 0x1p-21);
+}
+
+/* dweight of a layer of one image, of ones. dy is one but for the first filter's first pixel, and the last one of a
+   filter that is the last of a packed part. */
+static float *beside_padding(const struct layer *l, float corner, int threads, size_t *n)
+{
+    struct fixture b = fixture_open(3, threads);
+    const rw_conv2d_params params = params_of(l);
+    rw_tensor *const w = param(b.ctx, "w", RW_F32, RW_SHAPE(l->oc, l->c, l->k, l->k));
+    rw_tensor *const x = rw_ones(b.t, RW_F32, RW_SHAPE(l->n, l->c, l->h, l->w));
+    rw_tensor *const y = rw_conv2d(b.t, x, w, RW_NONE, &params);
+    const rw_shape shape = rw_tensor_shape(y);
+    const int64_t pixels = shape.dim[2] * shape.dim[3];
+    float *const dy = malloc(rw_tensor_bytes(y)), *const dw = malloc(rw_tensor_bytes(w));
+    *n = (size_t)rw_shape_numel(rw_tensor_shape(w));
+    for (int64_t i = 0; i < l->oc * pixels; i++) dy[i] = 1;
+    dy[0] = dy[(l->oc / 2 + 1) * pixels - 1] = corner;
+    rw_tensor *const loss = rw_sum(b.t, rw_mul(b.t, y, rw_input(b.t, RW_F32, shape, dy)), RW_ALL_AXES, false);
+    cr_assert_eq(rw_backward(b.t, loss), RW_OK, "%s", rw_error_message(b.ctx));
+    cr_assert_eq(rw_read(b.t, rw_gradient(w), dw, rw_tensor_bytes(w)), RW_OK);
+    fixture_close(&b);
+    free(dy);
+    return dw;
+}
+
+/* What has no pixel of x beside it is added to no sum, be it infinite: neither in the library's code, nor by strips. */
+Test(ops_conv, an_infinite_gradient_meets_no_padding)
+{
+    static const struct layer some[] = { { 1, 16, 9, 7, 24, 3, 1, 1 }, { 1, 64, 41, 129, 94, 3, 1, 1 } };
+    BY_CODE_FOR_AVX2();
+    for (int i = 0; i < 2; i++)
+        for (int threads = 1; threads <= 3; threads++) {
+            size_t n;
+            float *const dw = beside_padding(&some[i], INFINITY, threads, &n);
+            float *const finite = beside_padding(&some[i], 1, threads, &n);
+            for (size_t k = 0; k < n; k++) {
+                const size_t filter = k / ((size_t)some[i].c * 9), down = k / 3 % 3, right = k % 3;
+                const bool last = filter == (size_t)some[i].oc / 2;
+                const bool meets = (filter == 0 && down && right) || (last && down < 2 && right < 2);
+                cr_assert_eq(dw[k], meets ? INFINITY : finite[k], "layer %d, filter %zu, tap %zu, %zu: %g", i, filter,
+                             down, right, (double)dw[k]);
+            }
+            free(dw), free(finite);
         }
 }
 

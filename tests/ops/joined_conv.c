@@ -185,6 +185,15 @@ Test(ops_joined_conv, a_convolution_of_pieces_has_the_bytes_of_that_of_the_whole
         }
 }
 
+/* Whose dw is taken in strips of 16 channels, of two pieces at times. */
+Test(ops_joined_conv, a_large_one_by_code_for_older_processors, .timeout = 120)
+{
+    static const char *const policies[] = { "none", "full", "none" };
+    static const struct form large = { 2, 20, 17, { 80, 60, 36 }, 512, 3, 1, 1, .bias = true };
+    BY_CODE_FOR_AVX2();
+    has_the_same_bytes(&large, FORMS, RW_F32, policies, 3);
+}
+
 /* Of the gradient of a step before there is something to add to. */
 Test(ops_joined_conv, a_second_step_adds_to_the_weights_gradient)
 {
