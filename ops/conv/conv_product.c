@@ -52,8 +52,8 @@ static bool are_patches(const struct rw_conv *c)
 /*
  * dw of a large convolution of float32 where the library has no code for AVX-512. Its code for AVX2 goes along rows of
  * x and of dy, some channels at a time; of a row that the first cache has no places for (conv_rotated.c) nothing is
- * left there when the next ones are due, and it comes to 35 to 70 % of the processor's rate. The packed loops come to 80
- * to 90: they take x' in strips of 16 channels under one tap, which lie side by side in x. Columns of sums are then
+ * there when the next ones are due, and it comes to 35 to 70 % of the processor's rate. The packed loops come to 80 to
+ * 90: they take x' in strips of 16 channels under one tap, which lie side by side in x. Columns of sums are then
  *
  *     channels [first, first + some) under tap 0, the same under tap 1 ...
  *
