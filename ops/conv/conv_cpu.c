@@ -134,8 +134,9 @@ static rw_status run(const rw_kernel *kernel, enum rw_conv_kind kind)
         RW_CHECK(rotate(&k, &c, &o));
         kind = RW_CONV_FORWARD;
     }
+    if (rw_conv_is_in_strips(&c, kind)) return rw_conv_run_strips(&k, &c, &o, &RW_ISA_NAME(rw_gemm_loops));
     if (rw_conv_is_product(&c, kind)) {
-        if (!rw_conv_is_in_strips(&c, kind)) RW_CHECK(make_whole(&k, &c, &o));
+        RW_CHECK(make_whole(&k, &c, &o));
         return rw_conv_run_product(&k, kind, &c, &o, &RW_ISA_NAME(rw_gemm_loops));
     }
     bool done = false;

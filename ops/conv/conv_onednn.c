@@ -347,8 +347,8 @@ static size_t workspace_of(const rw_op_call *call, const struct rw_conv *c, enum
     const struct rw_conv_attrs *const a = call->attrs;
     const bool third = rw_conv_inputs_of(a).third < call->n_inputs, pieces = a->more > 0;
     const size_t whole = pieces ? rw_conv_packed_bytes(c, c->n * c->h * c->w) : 0;
-    if (rw_conv_is_product(c, kind))
-        return (rw_conv_is_in_strips(c, kind) ? 0 : whole) + rw_conv_product_workspace(call, c, kind, third);
+    if (rw_conv_is_in_strips(c, kind)) return rw_conv_strips_workspace(call, c);
+    if (rw_conv_is_product(c, kind)) return whole + rw_conv_product_workspace(call, c, kind, third);
     const struct rw_cpu *const cpu = call->device;
     const bool bias = kind == RW_CONV_FORWARD && third;
     struct plan p;

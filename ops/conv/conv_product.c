@@ -10,13 +10,9 @@
  *
  * The library's convolution goes through the weight once for each image, and a weight's gradient through x once for
  * each part of the filters; with few pixels, or in bfloat16, where both operands have to be turned first, that takes up
- * to six times as long as the product does. Gradients of weights that the library gets wrong are products, too; and
- * large ones by its code for AVX2, which take x' in strips.
+ * to six times as long as the product does. Gradients of weights that the library gets wrong are products, too.
  */
 #include "ops/conv/conv_run.h"
-
-#include "ops/common/util.h"
-#include "ops/common/vec.h"
 
 #include <string.h>
 
@@ -49,49 +45,12 @@ static bool are_patches(const struct rw_conv *c)
     return c->kh > 1 && c->kw > 1 && c->stride[0] == c->kh && c->stride[1] == c->kw && !c->padding[0] && !c->padding[1];
 }
 
-/*
- * dw of a large convolution of float32 where the library has no code for AVX-512. Its code for AVX2 goes along rows of
- * x and of dy, some channels at a time; of a row that the first cache has no places for (conv_rotated.c) nothing is
- * there when the next ones are due, and it comes to 35 to 70 % of the processor's rate. The packed loops come to 80 to
- * 90: they take x' in strips of 16 channels under one tap, which lie side by side in x. Columns of sums are then
- *
- *     channels [first, first + some) under tap 0, the same under tap 1 ...
- *
- * so many at a time, as the sums of all would be a second gradient in memory; and of so many pixels at a time, as the
- * error of a sum grows with its length.
- */
-#define COLUMNS_AT_ONCE 1536
-#define PIXELS_AT_ONCE (24 * (int64_t)GEMM_PACKED_DEPTH)
-
-static int64_t channels_at_once(const struct rw_conv *c)
-{
-    const int64_t strips = COLUMNS_AT_ONCE / GEMM_PACKED_LANES / (c->kh * c->kw); /* under each tap */
-    const int64_t most = strips > 1 ? strips * GEMM_PACKED_LANES : GEMM_PACKED_LANES;
-    return gemm_align(gemm_ceil_div(c->c, gemm_ceil_div(c->c, most)), GEMM_PACKED_LANES);
-}
-
-static int64_t last_channels(const struct rw_conv *c)
-{
-    return (c->c - 1) / channels_at_once(c) * channels_at_once(c);
-}
-
-bool rw_conv_is_in_strips(const struct rw_conv *c, enum rw_conv_kind kind)
-{
-    if (kind != RW_CONV_WEIGHT || c->dtype != RW_F32 || c->groups != 1) return false;
-    if (is_one_tap(c) || c->c % GEMM_PACKED_LANES) return false;
-    if (c->n * c->oh * c->ow < FEW_IN_ALL) return false;
-    if (!rw_conv_row_is_too_long(c->w, c->c) && !rw_conv_row_is_too_long(c->ow, c->oc)) return false;
-    const struct gemm g = { .m = c->oc, .n = c->c * c->kh * c->kw, .k = c->n * c->oh * c->ow };
-    return rw_gemm_is_packed(&g);
-}
-
 bool rw_conv_is_product(const struct rw_conv *c, enum rw_conv_kind kind)
 {
     if (c->dtype == RW_F64) return false;
     if (c->groups != 1 || !c->n || !c->c || !c->oc || !c->oh || !c->ow || !c->h || !c->w) return false;
     if (rw_conv_library_errs(c, kind)) return kind == RW_CONV_WEIGHT || is_dense(c);
     if (is_one_tap(c)) return one_tap_is_product(c, kind);
-    if (rw_conv_is_in_strips(c, kind)) return true;
     if (kind == RW_CONV_DATA || c->oc < FILTERS_LEAST) return false;
     return c->n * c->oh * c->ow < FEW_IN_ALL || (kind == RW_CONV_WEIGHT && are_patches(c));
 }
@@ -133,158 +92,6 @@ static void take(const void *of, int64_t row, int64_t col, int64_t n, void *to)
     }
 }
 
-/* ---- in strips ---- */
-
-struct strips {
-    const struct rw_conv *c;
-    const struct conv_operands *o;
-    int64_t first, some;   /* channels */
-    int64_t pixel, pixels; /* of y */
-};
-
-/* n channels of x from ch on, or as many as the piece has that ch is in: where the first pixel's lie, and how far apart
-   pixels are. */
-static const float *channels_from(const struct strips *s, int64_t ch, int64_t *n, int64_t *apart)
-{
-    const struct conv_operands *const o = s->o;
-    *apart = s->c->c;
-    if (!o->pieces) return (const float *)o->x + ch;
-    int64_t i = 0;
-    for (; ch >= o->piece[i].layout->dim[3]; i++) ch -= o->piece[i].layout->dim[3];
-    *apart = o->piece[i].layout->dim[3];
-    if (*n > *apart - ch) *n = *apart - ch;
-    return (const float *)o->piece[i].data + ch;
-}
-
-/* Pixels of y that follow one another in a row, under a tap: where that is in x, for the first one. Pixels [first, end)
-   lie in x, what is left of them and right of them in padding. */
-struct run {
-    int64_t n, at, first, end;
-};
-
-static int64_t clamped(int64_t x, int64_t least, int64_t most)
-{
-    return x < least ? least : x > most ? most : x;
-}
-
-static struct run run_from(const struct rw_conv *c, int64_t pixel, int64_t most, int64_t tap)
-{
-    const int64_t ox = pixel % c->ow, oy = pixel / c->ow % c->oh, image = pixel / c->ow / c->oh, step = c->stride[1];
-    const int64_t y = rw_conv_under(c, 0, oy, tap / c->kw), x = rw_conv_under(c, 1, ox, tap % c->kw);
-    struct run r = { .n = c->ow - ox < most ? c->ow - ox : most, .at = (image * c->h + y) * c->w + x };
-    if (y < 0 || y >= c->h) return r;
-    r.first = clamped(x < 0 ? gemm_ceil_div(-x, step) : 0, 0, r.n);
-    r.end = clamped(x < c->w ? gemm_ceil_div(c->w - x, step) : 0, r.first, r.n);
-    return r;
-}
-
-/* n channels under one tap, of pixels of y that follow one another. */
-VEC_INLINE void take_pixels(const struct rw_conv *c, const float *x, int64_t apart, int64_t n, int64_t pixel,
-                            int64_t pixels, int64_t tap, float *to)
-{
-    struct run r;
-    for (int64_t end = pixel + pixels; pixel < end; pixel += r.n) {
-        r = run_from(c, pixel, end - pixel, tap);
-        int64_t i = 0;
-        for (; i < r.first; i++, to += GEMM_PACKED_LANES) memset(to, 0, (size_t)n * sizeof *to);
-        for (; i < r.end; i++, to += GEMM_PACKED_LANES)
-            memcpy(to, x + (r.at + i * c->stride[1]) * apart, (size_t)n * sizeof *to);
-        for (; i < r.n; i++, to += GEMM_PACKED_LANES) memset(to, 0, (size_t)n * sizeof *to);
-    }
-}
-
-static void take_strips(const void *of, int64_t from, int64_t depth, int64_t col, int64_t cols, float *to)
-{
-    const struct strips *const s = of;
-    const int64_t pixel = s->pixel + from;
-    for (int64_t j = col; j < col + cols; j += GEMM_PACKED_LANES, to += GEMM_PACKED_LANES * depth)
-        for (int64_t got = 0, n, apart; got < GEMM_PACKED_LANES; got += n) {
-            n = GEMM_PACKED_LANES - got;
-            const int64_t tap = j / s->some;
-            const float *const x = channels_from(s, s->first + j % s->some + got, &n, &apart);
-            if (n == GEMM_PACKED_LANES) take_pixels(s->c, x, apart, GEMM_PACKED_LANES, pixel, depth, tap, to);
-            else take_pixels(s->c, x, apart, n, pixel, depth, tap, to + got);
-        }
-}
-
-/* A dy that is infinite, or no number, meets no padding: 0 times it would be NaN. */
-static int64_t clear_padding(const void *of, int64_t from, int64_t depth, int64_t col, int64_t rows, float *a)
-{
-    const struct strips *const s = of;
-    struct run r;
-    for (int64_t p = 0; p < depth; p += r.n) {
-        r = run_from(s->c, s->pixel + from + p, depth - p, col / s->some);
-        for (int64_t i = 0; i < r.n; i++)
-            for (int64_t row = 0; row < rows && (i < r.first || i >= r.end); row += GEMM_PACKED_STRIP)
-                memset(a + row * depth + (p + i) * GEMM_PACKED_STRIP, 0, GEMM_PACKED_STRIP * sizeof *a);
-    }
-    return s->some - col % s->some;
-}
-
-static struct gemm in_strips(const struct rw_conv *c, const struct strips *s)
-{
-    return (struct gemm){ .dtype = RW_F32,
-                          .to = RW_F32,
-                          .m = c->oc,
-                          .n = c->kh * c->kw * s->some,
-                          .k = s->pixels,
-                          .a = { .row = 1, .col = c->oc },
-                          .from_b = { .strips = take_strips, .clear = clear_padding, .of = s },
-                          .c_row = c->kh * c->kw * s->some,
-                          .n_batch = 1 };
-}
-
-static size_t sums_bytes(const struct rw_conv *c)
-{
-    const int64_t sums = c->oc * c->kh * c->kw * channels_at_once(c);
-    return (size_t)gemm_align(sums * (int64_t)sizeof(float), GEMM_SCRATCH_ALIGN);
-}
-
-/* Those of some channels become what they are in the gradient, or are added to what is there. */
-static void finish_strips(const struct strips *s, const float *sums, const float *add, int threads, float *to)
-{
-    const struct rw_conv *const c = s->c;
-    const int64_t taps = c->kh * c->kw;
-#pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
-    for (int64_t f = 0; f < c->oc; f++) {
-        const int64_t at = (f * c->c + s->first) * taps;
-        for (int64_t ch = 0; ch < s->some; ch++)
-            for (int64_t tap = 0; tap < taps; tap++) {
-                const float sum = sums[(f * taps + tap) * s->some + ch];
-                to[at + ch * taps + tap] = add ? sum + add[at + ch * taps + tap] : sum;
-            }
-    }
-}
-
-/* The last strips may be fewer, the last pixels too. */
-static struct strips strips_of(const struct rw_conv *c, const struct conv_operands *o, int64_t first, int64_t pixel)
-{
-    const int64_t some = channels_at_once(c), left = c->c - first, behind = c->n * c->oh * c->ow - pixel;
-    return (struct strips){ c, o, first, left < some ? left : some, pixel,
-                            behind < PIXELS_AT_ONCE ? behind : PIXELS_AT_ONCE };
-}
-
-static rw_status run_strips(const rw_kernel *k, const struct rw_conv *c, const struct conv_operands *o,
-                            const struct gemm_loops *loops)
-{
-    rw_kernel behind = *k;
-    if (k->workspace_bytes < sums_bytes(c)) return RW_ERR_MEMORY;
-    behind.workspace = (char *)k->workspace + sums_bytes(c);
-    behind.workspace_bytes -= sums_bytes(c);
-    for (int64_t first = 0; first < c->c; first += channels_at_once(c))
-        for (int64_t pixel = 0; pixel < c->n * c->oh * c->ow; pixel += PIXELS_AT_ONCE) {
-            const struct strips s = strips_of(c, o, first, pixel);
-            struct gemm g = in_strips(c, &s);
-            g.a.data = (const float *)o->y + pixel * c->oc;
-            g.c = k->workspace;
-            RW_CHECK(rw_gemm_run(&behind, &g, loops));
-            finish_strips(&s, g.c, pixel ? o->to : o->sum, k->threads, o->to);
-        }
-    return RW_OK;
-}
-
-/* ---- as operands that lie in memory, or in panels ---- */
-
 static struct gemm gathered(const struct rw_conv *c, enum rw_conv_kind kind)
 {
     struct gemm g;
@@ -323,12 +130,6 @@ static struct gemm product_of(const struct rw_conv *c, enum rw_conv_kind kind, b
 
 size_t rw_conv_product_workspace(const rw_op_call *call, const struct rw_conv *c, enum rw_conv_kind kind, bool third)
 {
-    if (rw_conv_is_in_strips(c, kind)) {
-        const struct strips first = strips_of(c, NULL, 0, 0), last = strips_of(c, NULL, last_channels(c), 0);
-        const struct gemm g = in_strips(c, &first), h = in_strips(c, &last);
-        const size_t bytes = rw_gemm_workspace_cpu(call, &g), more = rw_gemm_workspace_cpu(call, &h);
-        return sums_bytes(c) + (more > bytes ? more : bytes); /* of fewer columns, tiles may have more */
-    }
     struct gemm g = product_of(c, kind, third);
     const size_t bytes = rw_gemm_workspace_cpu(call, &g);
     if (!g.adds) return bytes;
@@ -340,7 +141,6 @@ size_t rw_conv_product_workspace(const rw_op_call *call, const struct rw_conv *c
 rw_status rw_conv_run_product(const rw_kernel *k, enum rw_conv_kind kind, const struct rw_conv *c,
                               const struct conv_operands *o, const struct gemm_loops *loops)
 {
-    if (rw_conv_is_in_strips(c, kind)) return run_strips(k, c, o, loops);
     const size_t size = rw_dtype_size(c->dtype);
     const int64_t met = c->c * c->kh * c->kw;
     const struct origin x = { c, o->x, 0, size }, y = { NULL, o->y, kind == RW_CONV_FORWARD ? met : c->oc, size };

@@ -28,13 +28,17 @@ rw_status rw_conv_run_library(const rw_kernel *k, enum rw_conv_kind kind, const 
 /* Is it a gradient that the library (2.6.3) gets wrong, or reads beyond its operands for? */
 bool rw_conv_library_errs(const struct rw_conv *c, enum rw_conv_kind kind);
 
-/* Is it carried out as a matrix product? As one that takes an x in pieces as they lie? And that; tile: the own loops of
-   this instruction set. */
+/* Is it carried out as a matrix product? And that; loops: of this instruction set. */
 bool rw_conv_is_product(const struct rw_conv *c, enum rw_conv_kind kind);
-bool rw_conv_is_in_strips(const struct rw_conv *c, enum rw_conv_kind kind);
 size_t rw_conv_product_workspace(const rw_op_call *call, const struct rw_conv *c, enum rw_conv_kind kind, bool third);
 rw_status rw_conv_run_product(const rw_kernel *k, enum rw_conv_kind kind, const struct rw_conv *c,
                               const struct conv_operands *o, const struct gemm_loops *loops);
+
+/* Is it one whose x is taken in strips? Before it is asked whether it is another. An x in pieces is taken as they lie. */
+bool rw_conv_is_in_strips(const struct rw_conv *c, enum rw_conv_kind kind);
+size_t rw_conv_strips_workspace(const rw_op_call *call, const struct rw_conv *c);
+rw_status rw_conv_run_strips(const rw_kernel *k, const struct rw_conv *c, const struct conv_operands *o,
+                             const struct gemm_loops *loops);
 
 /* Do the places that a row of so many pixels, in float32, may take in the first cache hold less than the row? */
 bool rw_conv_row_is_too_long(int64_t pixels, int64_t channels);
