@@ -6,7 +6,7 @@
  * multiply, or no faster than float32: parts of the operands are widened when a tile comes to them (gemm_wide.c). Where
  * the library has no code for AVX-512, packed loops of our own for the largest of float32 and of 16-bit types, in a
  * quarter less time than its code for AVX2 takes (gemm_packed_cpu.c): smaller ones would feel the memory of the parts.
- * Of float32 threads share these, where nothing is added and there are rows for all (gemm_shared.c). A b may be made in
+ * Of float32 threads share these, where there are rows for all (gemm_shared.c). A b may be made in
  * strips as these loops have them: out of an image, for the gradient of a convolution's weight (conv_product.c).
  * The library's own loops (gemm_own_tmpl.h) for float64, for very small matrices, where a library call costs more than
  * the product, for few rows of a beside a large b, and for processors that oneDNN has no fast code for. Each way c is
@@ -108,11 +108,12 @@ struct gemm_loops {
     /* The same of packed operands, in float32: with room for parts of either and perhaps the sums. */
     void (*packed)(const struct gemm *g, int64_t item, int64_t row, int64_t rows, int64_t col, int64_t cols,
                    float *room);
-    /* Of float32 in parts of b from a number along the depth on: some columns are packed; and c, some rows by these
-       columns, grows by a part of theirs. With room for a part of a. */
+    /* Of float32 in parts of b from a number along the depth on: some columns are packed; and sums, some rows by these
+       columns, `across` apart, grow by a part of theirs: those of c, or beside it, which become c with the last part.
+       With room for a part of a. */
     void (*pack)(const struct gemm *g, int64_t item, int64_t from, int64_t col, int64_t cols, float *to);
     void (*multiply)(const struct gemm *g, int64_t item, int64_t from, int64_t row, int64_t rows, int64_t col,
-                     int64_t cols, const float *b, float *room);
+                     int64_t cols, const float *b, float *sums, int64_t across, float *room);
     /* n numbers of 16 bits, `step` apart, as float32. They may be the second half of what `to` has room for. */
     void (*widen)(rw_dtype dtype, const void *from, int64_t step, int64_t n, float *to);
     /* Sums of a tile, whose rows are `across` apart, become c from element `at` on: bias, addend, one rounding. Not of

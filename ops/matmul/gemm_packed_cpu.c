@@ -259,17 +259,22 @@ void RW_ISA_NAME(rw_gemm_pack_part)(const struct gemm *g, int64_t item, int64_t 
 }
 
 void RW_ISA_NAME(rw_gemm_multiply_part)(const struct gemm *g, int64_t item, int64_t from, int64_t row, int64_t rows,
-                                        int64_t col, int64_t cols, const float *b, float *room);
+                                        int64_t col, int64_t cols, const float *b, float *sums, int64_t across,
+                                        float *room);
 void RW_ISA_NAME(rw_gemm_multiply_part)(const struct gemm *g, int64_t item, int64_t from, int64_t row, int64_t rows,
-                                        int64_t col, int64_t cols, const float *b, float *room)
+                                        int64_t col, int64_t cols, const float *b, float *sums, int64_t across,
+                                        float *room)
 {
     const int64_t depth = g->k - from < GEMM_PACKED_DEPTH ? g->k - from : GEMM_PACKED_DEPTH;
     const struct place at = { .a = rw_gemm_start(g, &g->a, item) + row * g->a.row,
                               .col = col,
-                              .c = (float *)g->c + (item * g->m + row) * g->c_row + col,
-                              .across = g->c_row };
+                              .c = sums,
+                              .across = across };
     add_rows(g, RW_F32, &at, from, depth, rows, cols, room, b);
-    if (g->has_bias && from + depth == g->k) add_bias((const float *)g->bias + col, at.c, g->c_row, rows, cols);
+    if (from + depth < g->k) return;
+    const int64_t c = (item * g->m + row) * g->c_row + col;
+    if (rw_gemm_packs_sums(g)) RW_ISA_NAME(rw_gemm_loops).round(g, sums, across, c, rows, col, cols);
+    else if (g->has_bias) add_bias((const float *)g->bias + col, sums, across, rows, cols);
 }
 
 /* ---- a tile ---- */

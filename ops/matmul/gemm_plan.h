@@ -31,6 +31,8 @@ struct gemm_plan {
     struct rw_onednn_primitive *filled[2];       /* of those that are copied; [last column of tiles] */
     size_t scratch, library_scratch;             /* per thread; what the library has of it, in front */
     size_t part;                                 /* bytes of one that is shared; there are two in front */
+    int64_t band;                                /* pieces of rows whose sums lie behind these, at a time; or 0 */
+    size_t sums;                                 /* bytes of these */
     size_t workspace;
     int threads;
     struct gemm_panels a, b; /* where there are any */

@@ -9,6 +9,9 @@
  *     | rows |    '--------------------'   with all columns of the part is added to c
  *     '------'
  *
+ * Where c is added to something, sums lie beside it until they are whole: those of a band of rows, which meets all parts
+ * of its columns before the next one does.
+ *
  * Parts have two places in turn. Who has no rows left packs the next part while others still multiply by this one, so
  * that threads wait for each other once a part, and hardly. Tiles, each of which packs for itself, would pack three to
  * five times as many numbers, which is 8 % of a step of a ViT.
@@ -21,6 +24,8 @@
 #include <omp.h>
 
 #define COLS 1536       /* of a part, at most */
+#define COLS_BESIDE 768 /* where sums lie beside c: these, and so many bytes of sums for each thread, as bands are high */
+#define SUMS_BYTES ((int64_t)2 << 20)
 #define COLS_AT_ONCE 64 /* that a thread packs */
 
 /* Rows enough that threads have some when others have all of theirs: else each has tiles. That may depend on how many
@@ -30,13 +35,22 @@
 bool rw_gemm_shares_parts(const struct gemm *g, int threads)
 {
     const int64_t pieces = g->m / GEMM_PACKED_ROWS;
-    return g->dtype == RW_F32 && !g->adds && !g->panels && pieces >= PIECES_LEAST * threads;
+    return g->dtype == RW_F32 && !g->panels && pieces >= PIECES_LEAST * threads;
+}
+
+/* Bands alike, as high as there is room for their sums. */
+static void plan_sums(struct gemm_plan *p)
+{
+    const int64_t piece = p->tile_m * p->tile_n * (int64_t)sizeof(float), most = p->threads * SUMS_BYTES / piece;
+    p->band = gemm_ceil_div(p->tiles_m, gemm_ceil_div(p->tiles_m, most));
+    p->sums = (size_t)gemm_align(p->band * piece, GEMM_SCRATCH_ALIGN);
 }
 
 /* Tiles are what a thread multiplies at a time. */
 void rw_gemm_plan_shared(const struct gemm *g, struct gemm_plan *p)
 {
-    const int64_t panels = gemm_ceil_div(g->n, COLS), floats = (int64_t)sizeof(float);
+    const bool beside = rw_gemm_packs_sums(g);
+    const int64_t panels = gemm_ceil_div(g->n, beside ? COLS_BESIDE : COLS), floats = (int64_t)sizeof(float);
     p->packed = p->shared = true;
     p->tile_m = GEMM_PACKED_ROWS;
     p->tile_n = gemm_align(gemm_ceil_div(g->n, panels), GEMM_PACKED_LANES);
@@ -44,7 +58,8 @@ void rw_gemm_plan_shared(const struct gemm *g, struct gemm_plan *p)
     p->tiles_n = gemm_ceil_div(g->n, p->tile_n);
     p->part = (size_t)gemm_align(rw_gemm_packed_b(g, p->tile_n) * floats, GEMM_SCRATCH_ALIGN);
     p->scratch = (size_t)gemm_align(rw_gemm_packed_a(g, p->tile_m) * floats, GEMM_SCRATCH_ALIGN);
-    p->workspace = 2 * p->part + (size_t)p->threads * p->scratch;
+    if (beside) plan_sums(p);
+    p->workspace = 2 * p->part + p->sums + (size_t)p->threads * p->scratch;
 }
 
 /* ---- the run ---- */
@@ -54,21 +69,26 @@ struct run {
     const struct gemm_plan *p;
     const struct gemm_loops *loops;
     char *parts, *scratch;
-    int64_t n_parts;
+    float *sums;
+    int64_t n_parts, depths, bands;
     struct rw_shares columns[2], rows[2]; /* of a part, by its place */
 };
 
-/* Where a part lies in b: its columns are one panel's, all depth of a panel follows. */
+/* Where a part lies in b: its columns are one panel's, all depth of a panel follows. And the pieces of rows that it
+   meets: a band's, all columns of a band follow. */
 struct part {
-    int64_t item, col, cols, from;
+    int64_t item, col, cols, from, piece, pieces;
 };
 
 static struct part part_of(const struct run *r, int64_t i)
 {
-    const int64_t depths = gemm_ceil_div(r->g->k, GEMM_PACKED_DEPTH), panel = i / depths % r->p->tiles_n;
-    struct part x = { .item = i / depths / r->p->tiles_n, .col = panel * r->p->tile_n };
-    x.cols = x.col + r->p->tile_n < r->g->n ? r->p->tile_n : r->g->n - x.col;
-    x.from = i % depths * GEMM_PACKED_DEPTH;
+    const struct gemm_plan *const p = r->p;
+    const int64_t panel = i / r->depths % p->tiles_n, band = i / r->depths / p->tiles_n % r->bands;
+    struct part x = { .item = i / r->depths / p->tiles_n / r->bands, .col = panel * p->tile_n };
+    x.cols = x.col + p->tile_n < r->g->n ? p->tile_n : r->g->n - x.col;
+    x.from = i % r->depths * GEMM_PACKED_DEPTH;
+    x.piece = band * p->band;
+    x.pieces = p->band && x.piece + p->band < p->tiles_m ? p->band : p->tiles_m - x.piece;
     return x;
 }
 
@@ -88,10 +108,12 @@ static void pack_columns(const struct run *r, int64_t i, int64_t piece)
 static void multiply_rows(const struct run *r, int64_t i, int64_t piece, int thread)
 {
     const struct part x = part_of(r, i);
-    const int64_t row = piece * r->p->tile_m, left = r->g->m - row;
+    const int64_t row = (x.piece + piece) * r->p->tile_m, left = r->g->m - row, across = r->sums ? x.cols : r->g->c_row;
+    float *const sums = r->sums ? r->sums + piece * r->p->tile_m * x.cols
+                                : (float *)r->g->c + (x.item * r->g->m + row) * across + x.col;
     char *const room = r->scratch + (size_t)thread * r->p->scratch;
     r->loops->multiply(r->g, x.item, x.from, row, left < r->p->tile_m ? left : r->p->tile_m, x.col, x.cols,
-                       place_of(r, i), (float *)(void *)room);
+                       place_of(r, i), sums, across, (float *)(void *)room);
 }
 
 static void deal_columns(struct run *r, int64_t i)
@@ -104,7 +126,7 @@ static void deal_columns(struct run *r, int64_t i)
 static void run_part(struct run *r, int64_t i, int thread)
 {
     if (!thread) {
-        rw_shares_deal(&r->rows[i % 2], r->p->tiles_m, r->p->threads);
+        rw_shares_deal(&r->rows[i % 2], part_of(r, i).pieces, r->p->threads);
         deal_columns(r, i + 1);
     }
     RW_EACH_SHARED(piece, &r->columns[i % 2], thread) pack_columns(r, i, piece);
@@ -115,8 +137,12 @@ static void run_part(struct run *r, int64_t i, int thread)
 void rw_gemm_run_shared(const struct gemm *g, const struct gemm_plan *p, const struct gemm_loops *loops,
                         char *workspace)
 {
-    struct run r = { .g = g, .p = p, .loops = loops, .parts = workspace, .scratch = workspace + 2 * p->part };
-    r.n_parts = g->n_batch * p->tiles_n * gemm_ceil_div(g->k, GEMM_PACKED_DEPTH);
+    struct run r = { .g = g, .p = p, .loops = loops, .parts = workspace };
+    r.sums = p->band ? (float *)(void *)(workspace + 2 * p->part) : NULL;
+    r.scratch = workspace + 2 * p->part + p->sums;
+    r.depths = gemm_ceil_div(g->k, GEMM_PACKED_DEPTH);
+    r.bands = p->band ? gemm_ceil_div(p->tiles_m, p->band) : 1;
+    r.n_parts = g->n_batch * r.bands * p->tiles_n * r.depths;
     deal_columns(&r, 0);
 #pragma omp parallel num_threads(p->threads) if (p->threads > 1)
     for (int64_t i = 0; i < r.n_parts; i++) run_part(&r, i, omp_get_thread_num());

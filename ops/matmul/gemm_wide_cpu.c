@@ -72,7 +72,8 @@ void RW_ISA_NAME(rw_gemm_pack_part)(const struct gemm *g, int64_t item, int64_t 
                                     float *to);
 
 void RW_ISA_NAME(rw_gemm_multiply_part)(const struct gemm *g, int64_t item, int64_t from, int64_t row, int64_t rows,
-                                        int64_t col, int64_t cols, const float *b, float *room);
+                                        int64_t col, int64_t cols, const float *b, float *sums, int64_t across,
+                                        float *room);
 
 const struct gemm_loops RW_ISA_NAME(rw_gemm_loops) = { .tile = RW_ISA_NAME(rw_gemm_own_tile),
                                                        .packed = RW_ISA_NAME(rw_gemm_packed_tile),
