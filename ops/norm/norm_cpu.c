@@ -6,27 +6,28 @@
 #include "device/cpu/isa.h"
 #include "ops/norm/norm.h"
 #include "ops/common/util.h"
-#include "ops/common/vec.h"
+#include "ops/common/vec_parts.h"
 
 #include <math.h>
 
 /* whole: no lane is past the end of the row. */
-VEC_INLINE vf load(const void *p, rw_dtype dtype, int64_t at, int64_t i, int64_t n, bool whole)
+/* Columns [i, n) of a row, as many as there are lanes; whole: there are so many. Lanes past the end are 0. */
+VEC_INLINE nf load(const void *p, rw_dtype dtype, int64_t at, int64_t i, int64_t n, bool whole)
 {
-    if (whole) return vf_get(p, dtype, at + i);
-    return vf_load_some((const char *)p + (size_t)(at + i) * float_size(dtype), dtype, n - i, 0);
+    if (whole || n - i >= NF_LANES) return nf_get(p, dtype, at + i);
+    return nf_get_some(p, dtype, at + i, n > i ? n - i : 0);
 }
 
-VEC_INLINE void store(void *p, rw_dtype dtype, int64_t at, int64_t i, int64_t n, bool whole, vf x)
+VEC_INLINE void store(void *p, rw_dtype dtype, int64_t at, int64_t i, int64_t n, bool whole, nf x)
 {
-    if (whole) vf_put(p, dtype, at + i, x);
-    else vf_store_some((char *)p + (size_t)(at + i) * float_size(dtype), dtype, n - i, x);
+    if (whole || n - i >= NF_LANES) nf_put(p, dtype, at + i, x);
+    else nf_put_some(p, dtype, at + i, n > i ? n - i : 0, x);
 }
 
 /* Lanes past the end count as x - mean = 0. */
-VEC_INLINE vf inside(vf x, int64_t i, int64_t n)
+VEC_INLINE nf inside(nf x, int64_t i, int64_t n)
 {
-    for (int64_t l = n - i; l < VF_LANES; l++) x[l] = 0;
+    for (int64_t l = n > i ? n - i : 0; l < NF_LANES; l++) x[l] = 0;
     return x;
 }
 
@@ -70,12 +71,12 @@ VEC_INLINE struct rows rows_of(const rw_kernel *k, rw_dtype dtype, int64_t at, i
 }
 
 /* Of what lies like x, in row l. */
-VEC_INLINE vf load_of(const struct rows *s, const void *p, int l, int64_t i, bool whole)
+VEC_INLINE nf load_of(const struct rows *s, const void *p, int l, int64_t i, bool whole)
 {
     return load(p, s->dtype, s->at + l * s->n, i, s->n, whole);
 }
 
-VEC_INLINE void store_of(const struct rows *s, void *p, int l, int64_t i, bool whole, vf x)
+VEC_INLINE void store_of(const struct rows *s, void *p, int l, int64_t i, bool whole, nf x)
 {
     store(p, s->dtype, s->at + l * s->n, i, s->n, whole, x);
 }
@@ -90,20 +91,25 @@ VEC_INLINE void fetch_behind(const struct rows *s, const void *p, int l, int64_t
     __builtin_prefetch((const void *)((uintptr_t)p + (size_t)at * float_size(s->dtype)));
 }
 
-VEC_INLINE void add_numbers(const struct rows *s, int64_t i, bool whole, vf *sum)
+VEC_INLINE void add_numbers(const struct rows *s, int64_t i, bool whole, struct nf_parts *sum)
 {
     for (int l = 0; l < s->count; l++) {
         fetch_behind(s, s->x, l, i);
-        sum[l] += load_of(s, s->x, l, i, whole);
+        for (int p = 0; p < NF_PARTS; p++) sum[l].part[p] += load_of(s, s->x, l, i + p * NF_LANES, whole);
     }
 }
 
-VEC_INLINE void add_squares(const struct rows *s, int64_t i, bool whole, vf *sum)
+VEC_INLINE nf square_of(const struct rows *s, int l, int64_t i, bool whole)
+{
+    const nf d = load_of(s, s->x, l, i, whole) - s->mean[l], d_inside = whole ? d : inside(d, i, s->n);
+    return d_inside * d_inside;
+}
+
+VEC_INLINE void add_squares(const struct rows *s, int64_t i, bool whole, struct nf_parts *sum)
 {
     for (int l = 0; l < s->count; l++) {
         if (s->rms) fetch_behind(s, s->x, l, i);
-        const vf d = load_of(s, s->x, l, i, whole) - s->mean[l], d_inside = whole ? d : inside(d, i, s->n);
-        sum[l] += d_inside * d_inside;
+        for (int p = 0; p < NF_PARTS; p++) sum[l].part[p] += square_of(s, l, i + p * NF_LANES, whole);
     }
 }
 
@@ -116,26 +122,26 @@ static int64_t whole_of(int64_t n)
 VEC_INLINE void take_means(struct rows *s)
 {
     const int64_t n = s->n, whole = whole_of(n);
-    vf sum[ABREAST] = { 0 };
+    struct nf_parts sum[ABREAST] = { 0 };
     for (int64_t i = 0; i < whole; i += VF_LANES) add_numbers(s, i, true, sum);
     if (whole < n) add_numbers(s, whole, false, sum);
-    for (int l = 0; l < s->count; l++) s->mean[l] = vf_sum(sum[l]) / (float)n;
+    for (int l = 0; l < s->count; l++) s->mean[l] = nf_parts_sum(sum[l]) / (float)n;
 }
 
 VEC_INLINE void take_statistics(struct rows *s, double eps)
 {
     const int64_t n = s->n, whole = whole_of(n);
-    vf square[ABREAST] = { 0 };
+    struct nf_parts square[ABREAST] = { 0 };
     if (!s->rms) take_means(s);
     for (int64_t i = 0; i < whole; i += VF_LANES) add_squares(s, i, true, square);
     if (whole < n) add_squares(s, whole, false, square);
-    for (int l = 0; l < s->count; l++) s->r[l] = scale_of(vf_sum(square[l]) / (float)n, (float)eps);
+    for (int l = 0; l < s->count; l++) s->r[l] = scale_of(nf_parts_sum(square[l]) / (float)n, (float)eps);
 }
 
 VEC_INLINE void put_normal(const struct rows *s, const void *bias, void *y, int l, int64_t i, bool whole)
 {
-    const vf weight = load(s->weight, s->dtype, 0, i, s->n, whole);
-    vf to = (load_of(s, s->x, l, i, whole) - s->mean[l]) * s->r[l] * weight;
+    const nf weight = load(s->weight, s->dtype, 0, i, s->n, whole);
+    nf to = (load_of(s, s->x, l, i, whole) - s->mean[l]) * s->r[l] * weight;
     if (bias) to += load(bias, s->dtype, 0, i, s->n, whole);
     store_of(s, y, l, i, whole, to);
 }
@@ -150,8 +156,8 @@ VEC_INLINE void forward_rows(const rw_kernel *k, rw_dtype dtype, int64_t at, int
     struct rows s = rows_of(k, dtype, at, n, count);
     take_statistics(&s, a->eps);
     for (int l = 0; l < count; l++) {
-        for (int64_t i = 0; i < whole; i += VF_LANES) put_normal(&s, bias, y, l, i, true);
-        if (whole < n) put_normal(&s, bias, y, l, whole, false);
+        for (int64_t i = 0; i < whole; i += NF_LANES) put_normal(&s, bias, y, l, i, true);
+        for (int64_t i = whole; i < n; i += NF_LANES) put_normal(&s, bias, y, l, i, false);
     }
 }
 
@@ -203,16 +209,23 @@ struct block {
 };
 
 /* Of h = dy weight, and of h times x as it left. */
-VEC_INLINE void add_slopes(const struct rows *s, const void *dy, int64_t i, bool whole, vf *sum_h, vf *sum_hx)
+VEC_INLINE void add_part(const struct rows *s, const void *dy, int64_t i, int p, bool whole, struct nf_parts *sum_h,
+                         struct nf_parts *sum_hx)
 {
-    const vf weight = load(s->weight, s->dtype, 0, i, s->n, whole);
+    const nf weight = load(s->weight, s->dtype, 0, i, s->n, whole);
     for (int l = 0; l < s->count; l++) {
-        fetch_behind(s, dy, l, i);
-        const vf xh = (load_of(s, s->x, l, i, whole) - s->mean[l]) * s->r[l];
-        const vf h = load_of(s, dy, l, i, whole) * weight;
-        sum_h[l] += h;
-        sum_hx[l] += h * xh;
+        const nf xh = (load_of(s, s->x, l, i, whole) - s->mean[l]) * s->r[l];
+        const nf h = load_of(s, dy, l, i, whole) * weight;
+        sum_h[l].part[p] += h;
+        sum_hx[l].part[p] += h * xh;
     }
+}
+
+VEC_INLINE void add_slopes(const struct rows *s, const void *dy, int64_t i, bool whole, struct nf_parts *sum_h,
+                           struct nf_parts *sum_hx)
+{
+    for (int l = 0; l < s->count; l++) fetch_behind(s, dy, l, i);
+    for (int p = 0; p < NF_PARTS; p++) add_part(s, dy, i + p * NF_LANES, p, whole, sum_h, sum_hx);
 }
 
 /* What backward reads and writes besides; sum: NULL where dx is not added to one. */
@@ -225,26 +238,26 @@ struct slopes {
 VEC_INLINE void take_slopes(const struct rows *s, struct slopes *d)
 {
     const int64_t n = s->n, whole = whole_of(n);
-    vf sum_h[ABREAST] = { 0 }, sum_hx[ABREAST] = { 0 };
+    struct nf_parts sum_h[ABREAST] = { 0 }, sum_hx[ABREAST] = { 0 };
     for (int64_t i = 0; i < whole; i += VF_LANES) add_slopes(s, d->dy, i, true, sum_h, sum_hx);
     if (whole < n) add_slopes(s, d->dy, whole, false, sum_h, sum_hx);
     for (int l = 0; l < s->count; l++) {
-        d->mean_h[l] = s->rms ? 0 : vf_sum(sum_h[l]) / (float)n;
-        d->mean_hx[l] = vf_sum(sum_hx[l]) / (float)n;
+        d->mean_h[l] = s->rms ? 0 : nf_parts_sum(sum_h[l]) / (float)n;
+        d->mean_hx[l] = nf_parts_sum(sum_hx[l]) / (float)n;
     }
 }
 
 VEC_INLINE void put_slopes(const struct rows *s, const struct slopes *d, const struct block *b, int64_t i, bool whole)
 {
-    const vf weight = load(s->weight, s->dtype, 0, i, s->n, whole), none = vf_all(0);
-    vf dw = load(b->dw, RW_F32, 0, i, s->n, whole), db = b->db ? load(b->db, RW_F32, 0, i, s->n, whole) : none;
-    vf columns = b->dx ? load(b->dx, RW_F32, 0, i, s->n, whole) : none;
+    const nf weight = load(s->weight, s->dtype, 0, i, s->n, whole), none = nf_all(0);
+    nf dw = load(b->dw, RW_F32, 0, i, s->n, whole), db = b->db ? load(b->db, RW_F32, 0, i, s->n, whole) : none;
+    nf columns = b->dx ? load(b->dx, RW_F32, 0, i, s->n, whole) : none;
     for (int l = 0; l < s->count; l++) {
-        const vf dy = load_of(s, d->dy, l, i, whole), h = dy * weight;
-        const vf xh = (load_of(s, s->x, l, i, whole) - s->mean[l]) * s->r[l];
+        const nf dy = load_of(s, d->dy, l, i, whole), h = dy * weight;
+        const nf xh = (load_of(s, s->x, l, i, whole) - s->mean[l]) * s->r[l];
         dw += dy * xh;
         db += dy;
-        vf dx = s->r[l] * (h - d->mean_h[l] - xh * d->mean_hx[l]);
+        nf dx = s->r[l] * (h - d->mean_h[l] - xh * d->mean_hx[l]);
         if (d->sum) {
             fetch_behind(s, d->sum, l, i);
             dx += load_of(s, d->sum, l, i, whole);
@@ -268,8 +281,8 @@ VEC_INLINE void backward_rows(const rw_kernel *k, rw_dtype dtype, int64_t at, in
     struct rows s = rows_of(k, dtype, at, n, count);
     take_statistics(&s, a->eps);
     take_slopes(&s, &d);
-    for (int64_t i = 0; i < whole; i += VF_LANES) put_slopes(&s, &d, &b, i, true);
-    if (whole < n) put_slopes(&s, &d, &b, whole, false);
+    for (int64_t i = 0; i < whole; i += NF_LANES) put_slopes(&s, &d, &b, i, true);
+    for (int64_t i = whole; i < n; i += NF_LANES) put_slopes(&s, &d, &b, i, false);
 }
 
 static void backward_row_d(const rw_kernel *k, int64_t at, int64_t n, const struct block *b)

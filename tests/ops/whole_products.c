@@ -88,7 +88,8 @@ static void expect_exact(struct fixture *b, rw_tensor *y, const struct extents *
     signed char *const a = numbers(A, e->m, e->k), *const columns = numbers(B, e->k, e->n);
     rw_tensor *const wide = rw_cast(b->t, y, RW_F32);
     cr_assert_eq(rw_read(b->t, wide, are, rw_tensor_bytes(wide)), RW_OK, "%s", rw_error_message(b->ctx));
-    const int64_t rows = extents == largest ? 13 : 1; /* every so many, and all that a strip may have left over */
+    const bool large = e->m * e->n * e->k >= 1 << 28;
+    const int64_t rows = large ? 13 : 1; /* every so many, and all that a strip may have left over */
     for (int64_t i = 0; i < e->m; i += i + rows < e->m - 8 ? rows : 1)
         for (int64_t j = 0; j < e->n; j++) {
             int want = (bias ? number_at(BIAS, 0, j) : 0) + (adds ? number_at(SUM, i, j) : 0);
@@ -166,7 +167,7 @@ static void of_a_batch(rw_dtype dtype)
 }
 
 /* Rows of factors at random, by several numbers of threads. */
-static void by_threads(rw_dtype dtype)
+static void by_threads_of(rw_dtype dtype, bool adds)
 {
     for (int i = 0; i < n_extents; i++) {
         const struct extents *const e = &extents[i];
@@ -176,7 +177,8 @@ static void by_threads(rw_dtype dtype)
             struct fixture b = fixture_open(7, threads);
             rw_tensor *const x = rw_randn(b.t, dtype, RW_SHAPE(e->m, e->k));
             rw_tensor *const y = rw_randn(b.t, dtype, RW_SHAPE(e->k, e->n));
-            rw_tensor *const z = rw_matmul(b.t, x, y);
+            rw_tensor *const sum = rw_randn(b.t, dtype, RW_SHAPE(e->m, e->n));
+            rw_tensor *const z = adds ? rw_matmul_add_at(RW_HERE, b.t, sum, x, y) : rw_matmul(b.t, x, y);
             cr_assert_eq(rw_read(b.t, z, threads == 1 ? first : other, bytes), RW_OK);
             if (threads > 1)
                 cr_assert_eq(first_difference(first, other, bytes), -1, "%s, extents %d, %d threads",
@@ -185,6 +187,11 @@ static void by_threads(rw_dtype dtype)
         }
         free(first), free(other);
     }
+}
+
+static void by_threads(rw_dtype dtype)
+{
+    by_threads_of(dtype, false);
 }
 
 /* Rows at random, from the last to the first: results lie so, too, byte for byte. */
@@ -274,6 +281,17 @@ Test(whole_products, the_largest_by_code_for_older_processors)
 {
     BY_CODE_FOR_AVX2();
     check_largest(2);
+}
+
+/* More rows than sums lie beside the product at a time. */
+Test(whole_products, sums_of_bands_of_rows)
+{
+    BY_CODE_FOR_AVX2();
+    static const struct extents high = { 2900, 801, 421 };
+    extents = &high;
+    n_extents = 1;
+    beside_a_sum(RW_F32);
+    by_threads_of(RW_F32, true);
 }
 
 /* Fewer than are worth sharing what is packed: each thread has room to pack for itself. */
