@@ -98,8 +98,8 @@ RW_API rw_status rw_tape_frontier(rw_tape *t, rw_tensor *loss, rw_point *points,
 /* ---- costs ---- */
 
 /*
- * What one run of a node takes, by its signature: op, types, layouts, attributes; and what a byte takes that caches have
- * no room for, or that several hold. Predictions are sums of these. Without any, nodes are taken at nominal rates:
+ * What one run of a node takes, by its signature: op, types, layouts, attributes; and what a byte takes that caches
+ * have no room for, or that several hold. Predictions are sums of these. Without any, nodes are taken at nominal rates:
  * good for comparing plans, not for milliseconds. A node that was not measured (another batch, another length) is taken
  * at nominal rates times what its op took over them where it was; where its op never was, times what all ops of its
  * type took that are bound by the same, arithmetic or memory, or of any type. So costs of one model are the machine's

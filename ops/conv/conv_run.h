@@ -34,7 +34,7 @@ size_t rw_conv_product_workspace(const rw_op_call *call, const struct rw_conv *c
 rw_status rw_conv_run_product(const rw_kernel *k, enum rw_conv_kind kind, const struct rw_conv *c,
                               const struct conv_operands *o, const struct gemm_loops *loops);
 
-/* Is it one whose x is taken in strips? Before it is asked whether it is another. An x in pieces is taken as they lie. */
+/* Is it one whose x is taken in strips? That is asked first. An x in pieces is taken as they lie. */
 bool rw_conv_is_in_strips(const struct rw_conv *c, enum rw_conv_kind kind);
 size_t rw_conv_strips_workspace(const rw_op_call *call, const struct rw_conv *c);
 rw_status rw_conv_run_strips(const rw_kernel *k, const struct rw_conv *c, const struct conv_operands *o,

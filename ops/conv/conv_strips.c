@@ -2,8 +2,8 @@
  * dw of a large convolution of float32 where the library has no code for AVX-512: dy^T x' of conv_product.c, x' in
  * strips as the packed loops have them (matmul/gemm_packed_cpu.c).
  *
- * The library's code for AVX2 goes along rows of x and of dy, some channels at a time; of a row that the first cache has
- * no places for (conv_rotated.c) nothing is there when the next ones are due, and it comes to 35 to 70 % of the
+ * The library's code for AVX2 goes along rows of x and of dy, some channels at a time; of a row that the first cache
+ * has no places for (conv_rotated.c) nothing is there when the next ones are due, and it comes to 35 to 70 % of the
  * processor's rate. The packed loops come to 80 to 90. Their strips are 16 channels under one tap, which lie side by
  * side in x. Columns of sums are then
  *

@@ -9,8 +9,8 @@
  *     | rows |    '--------------------'   with all columns of the part is added to c
  *     '------'
  *
- * Where c is added to something, sums lie beside it until they are whole: those of a band of rows, which meets all parts
- * of its columns before the next one does.
+ * Where c is added to something, sums lie beside it until they are whole: those of a band of rows, which meets all
+ * parts of its columns before the next one does.
  *
  * Parts have two places in turn. Who has no rows left packs the next part while others still multiply by this one, so
  * that threads wait for each other once a part, and hardly. Tiles, each of which packs for itself, would pack three to
@@ -24,7 +24,8 @@
 #include <omp.h>
 
 #define COLS 1536       /* of a part, at most */
-#define COLS_BESIDE 768 /* where sums lie beside c: these, and so many bytes of sums for each thread, as bands are high */
+/* Where sums lie beside c: these; and so many bytes of sums for each thread, as bands are high. */
+#define COLS_BESIDE 768
 #define SUMS_BYTES ((int64_t)2 << 20)
 #define COLS_AT_ONCE 64 /* that a thread packs */
 

@@ -173,7 +173,8 @@ Test(cost_files, files_of_version_2_are_read)
     cr_assert_not_null(store);
     const char *const shared = store - sizeof " 0"; /* of the line before */
     cr_assert(!strncmp(shared, " 0\n", 3));
-    snprintf(old, sizeof old, "rewind costs 2\n%.*s\n%s", (int)(shared - text) - 15, text + 15, strchr(store, '\n') + 1);
+    snprintf(old, sizeof old, "rewind costs 2\n%.*s\n%s", (int)(shared - text) - 15, text + 15,
+             strchr(store, '\n') + 1);
     write_file(other, old, strlen(old));
     rw_costs_clear(b.ctx);
     cr_assert_eq(rw_costs_load(b.ctx, other), RW_OK, "%s", rw_error_message(b.ctx));

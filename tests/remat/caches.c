@@ -1,6 +1,6 @@
 /*
- * What caches hold: against what LRU is by its definition, by hand where something dies and its place is taken, which of
- * it several threads hold, and that nobody gets around what the lower bound counts on.
+ * What caches hold: against what LRU is by its definition, by hand where something dies and its place is taken, which
+ * of it several threads hold, and that nobody gets around what the lower bound counts on.
  */
 #include "remat/caches.h"
 
