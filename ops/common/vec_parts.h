@@ -25,6 +25,13 @@ VEC_INLINE struct nf_parts nf_parts_all(float x)
     return all;
 }
 
+VEC_INLINE struct nf_parts nf_parts_of(vf x)
+{
+    struct nf_parts parts;
+    memcpy(&parts, &x, sizeof parts);
+    return parts;
+}
+
 VEC_INLINE vf nf_parts_whole(struct nf_parts x)
 {
     vf whole;
@@ -35,6 +42,26 @@ VEC_INLINE vf nf_parts_whole(struct nf_parts x)
 VEC_INLINE float nf_parts_sum(struct nf_parts x)
 {
     return vf_sum(nf_parts_whole(x));
+}
+
+VEC_INLINE struct nf_parts nf_parts_get(const void *p, rw_dtype dtype, int64_t i)
+{
+    struct nf_parts x;
+    for (int l = 0; l < NF_PARTS; l++) x.part[l] = nf_get(p, dtype, i + l * NF_LANES);
+    return x;
+}
+
+/* The first n of them; the lanes after them are `fill`. */
+VEC_INLINE struct nf_parts nf_parts_get_some(const void *p, rw_dtype dtype, int64_t i, int64_t n, float fill)
+{
+    if (n >= VF_LANES) return nf_parts_get(p, dtype, i);
+    return nf_parts_of(vf_load_some((const char *)p + (size_t)i * float_size(dtype), dtype, n, fill));
+}
+
+VEC_INLINE void nf_parts_put_some(void *p, rw_dtype dtype, int64_t i, int64_t n, struct nf_parts x)
+{
+    if (n >= VF_LANES) for (int l = 0; l < NF_PARTS; l++) nf_put(p, dtype, i + l * NF_LANES, x.part[l]);
+    else vf_store_some((char *)p + (size_t)i * float_size(dtype), dtype, n, nf_parts_whole(x));
 }
 
 #endif

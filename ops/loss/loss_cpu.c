@@ -5,7 +5,6 @@
 #include "device/cpu/isa.h"
 #include "ops/common/map.h"
 #include "ops/common/util.h"
-#include "ops/common/vec_native.h"
 #include "ops/loss/loss.h"
 #include "ops/loss/row_cpu.h"
 
@@ -79,9 +78,9 @@ VEC_INLINE void backward_row(const struct call *c, rw_dtype dtype, int64_t row, 
     const int32_t target = c->target[row];
     const float hit = target >= 0 ? f_get(c->x, dtype, at + target) : 0; /* before it is written over */
     for (int64_t i = 0; i < n; i += VF_LANES) {
-        const vf y = vf_exp(row_load(c->x, dtype, at, i, n, 0) - kept.most - kept.log) * factor;
-        if (i + VF_LANES <= n) vf_put(c->y, dtype, at + i, y);
-        else for (int64_t j = i; j < n; j++) f_put(c->y, dtype, at + j, y[j - i]);
+        struct nf_parts y = row_load(c->x, dtype, at, i, n, 0);
+        for (int p = 0; p < NF_PARTS; p++) y.part[p] = nf_exp(y.part[p] - kept.most - kept.log) * factor;
+        nf_parts_put_some(c->y, dtype, at + i, n - i, y);
     }
     if (target < 0) return;
     const vf e = vf_exp(vf_all(hit - kept.most - kept.log));
@@ -179,12 +178,14 @@ VEC_INLINE double square_f(const rw_kernel *k, rw_dtype dtype, int64_t at, int64
     int64_t i = 0;
     while (i + VF_LANES <= n) {
         const int64_t stop = n - i < SQUARE_RUN ? n : i + SQUARE_RUN;
-        vf sum = { 0 };
-        for (; i + VF_LANES <= stop; i += VF_LANES) {
-            const vf d = vf_get(x, dtype, at + i) - vf_get(y, dtype, at + i);
-            sum += d * d;
-        }
-        total += (double)vf_sum(sum);
+        struct nf_parts sum = nf_parts_all(0);
+        for (; i + VF_LANES <= stop; i += VF_LANES)
+            for (int p = 0; p < NF_PARTS; p++) {
+                const int64_t l = at + i + p * NF_LANES;
+                const nf d = nf_get(x, dtype, l) - nf_get(y, dtype, l);
+                sum.part[p] += d * d;
+            }
+        total += (double)nf_parts_sum(sum);
     }
     for (; i < n; i++) {
         const float d = f_get(x, dtype, at + i) - f_get(y, dtype, at + i);

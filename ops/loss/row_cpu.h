@@ -2,7 +2,7 @@
 #ifndef RW_OPS_LOSS_ROW_CPU_H
 #define RW_OPS_LOSS_ROW_CPU_H
 
-#include "ops/common/vec_native.h"
+#include "ops/common/vec_parts.h"
 #include "ops/loss/loss.h"
 
 #include <math.h>
@@ -16,20 +16,25 @@ struct kept_d {
     double most, log;
 };
 
-VEC_INLINE vf row_load(const void *p, rw_dtype dtype, int64_t at, int64_t i, int64_t n, float fill)
+VEC_INLINE struct nf_parts row_load(const void *p, rw_dtype dtype, int64_t at, int64_t i, int64_t n, float fill)
 {
-    if (i + VF_LANES <= n) return vf_get(p, dtype, at + i);
-    return vf_load_some((const char *)p + (size_t)(at + i) * float_size(dtype), dtype, n - i, fill);
+    return nf_parts_get_some(p, dtype, at + i, n - i, fill);
 }
 
 VEC_INLINE struct kept keep_row(const void *x, rw_dtype dtype, int64_t at, int64_t n)
 {
-    vf m = vf_all(-INFINITY), sum = { 0 };
-    for (int64_t i = 0; i < n; i += VF_LANES) m = vf_max(m, row_load(x, dtype, at, i, n, -INFINITY));
-    float most = vf_max_lane(m);
+    struct nf_parts m = nf_parts_all(-INFINITY), sum = nf_parts_all(0);
+    for (int64_t i = 0; i < n; i += VF_LANES) {
+        const struct nf_parts v = row_load(x, dtype, at, i, n, -INFINITY);
+        for (int p = 0; p < NF_PARTS; p++) m.part[p] = nf_larger(m.part[p], v.part[p]);
+    }
+    float most = vf_max_lane(nf_parts_whole(m));
     if (most == -INFINITY) most = 0;
-    for (int64_t i = 0; i < n; i += VF_LANES) sum += vf_exp(row_load(x, dtype, at, i, n, -INFINITY) - most);
-    return (struct kept){ most, logf(vf_sum(sum)) };
+    for (int64_t i = 0; i < n; i += VF_LANES) {
+        const struct nf_parts v = row_load(x, dtype, at, i, n, -INFINITY);
+        for (int p = 0; p < NF_PARTS; p++) sum.part[p] += nf_exp(v.part[p] - most);
+    }
+    return (struct kept){ most, logf(nf_parts_sum(sum)) };
 }
 
 static inline struct kept_d keep_row_d(const double *x, int64_t n)

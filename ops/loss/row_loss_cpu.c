@@ -1,7 +1,6 @@
 /* CPU kernels of row_loss.c: rows in parallel, each by one thread. */
 #include "device/cpu/isa.h"
 #include "ops/common/util.h"
-#include "ops/common/vec_native.h"
 #include "ops/loss/row_cpu.h"
 #include "ops/loss/row_loss.h"
 
@@ -49,13 +48,14 @@ static double weight_of(const struct rows *r, int64_t class)
 /* Weighted sum of a row's logits less the largest: what they have in common rounds nothing. */
 VEC_INLINE double sum_row(const struct rows *r, rw_dtype dtype, int64_t at, float most)
 {
-    vf sum = { 0 };
+    const bool weighted = r->weight != NULL;
+    struct nf_parts sum = nf_parts_all(0), w = nf_parts_all(1);
     for (int64_t i = 0; i < r->classes; i += VF_LANES) {
-        vf x = row_load(r->x, dtype, at, i, r->classes, most) - most;
-        if (r->weight) x = x * row_load(r->weight, RW_F32, 0, i, r->classes, 0);
-        sum += x;
+        const struct nf_parts x = row_load(r->x, dtype, at, i, r->classes, most);
+        if (weighted) w = row_load(r->weight, RW_F32, 0, i, r->classes, 0);
+        for (int p = 0; p < NF_PARTS; p++) sum.part[p] += (x.part[p] - most) * w.part[p];
     }
-    return (double)vf_sum(sum);
+    return (double)nf_parts_sum(sum);
 }
 
 static double sum_row_d(const struct rows *r, int64_t at, double most)
@@ -106,12 +106,16 @@ VEC_INLINE void backward_row(const struct rows *r, rw_dtype dtype, int64_t row)
     const float rest = (float)(dy * (r->each * r->total + 2 * r->z * lse)), all = own + rest;
     const float hit = f_get(r->x, dtype, at + target); /* before it is written over */
     void *const to = r->k->out[0].data;
+    const bool smooth = r->smoothing > 0, weighted = smooth && r->weight;
+    struct nf_parts less = nf_parts_all(1);
     for (int64_t i = 0; i < n; i += VF_LANES) {
-        vf y = vf_exp(row_load(r->x, dtype, at, i, n, 0) - kept.most - kept.log) * all;
-        if (r->smoothing > 0 && r->weight) y = y - row_load(r->weight, RW_F32, 0, i, n, 0) * each;
-        else if (r->smoothing > 0) y = y - vf_all(each);
-        if (i + VF_LANES <= n) vf_put(to, dtype, at + i, y);
-        else for (int64_t j = i; j < n; j++) f_put(to, dtype, at + j, y[j - i]);
+        struct nf_parts y = row_load(r->x, dtype, at, i, n, 0);
+        if (weighted) less = row_load(r->weight, RW_F32, 0, i, n, 0);
+        for (int p = 0; p < NF_PARTS; p++) {
+            y.part[p] = nf_exp(y.part[p] - kept.most - kept.log) * all;
+            if (smooth) y.part[p] = y.part[p] - less.part[p] * each;
+        }
+        nf_parts_put_some(to, dtype, at + i, n - i, y);
     }
     const float e = vf_exp(vf_all(hit - kept.most - kept.log))[0];
     f_put(to, dtype, at + target, (e - 1) * own + (e * rest - each * (float)weight_of(r, target)));

@@ -6,7 +6,7 @@
 #include "device/cpu/isa.h"
 #include "ops/reduce/reduce.h"
 #include "ops/common/util.h"
-#include "ops/common/vec_native.h"
+#include "ops/common/vec_parts.h"
 
 #define COLUMNS RW_REDUCE_COLUMNS
 #define ROW_BLOCK 64  /* rows added in float */
@@ -79,6 +79,11 @@ VEC_INLINE double merge(enum pass pass, double a, double b)
     return pass == PASS_MAX ? d_most(a, b) : a + b;
 }
 
+VEC_INLINE nf nf_most(nf m, nf x)
+{
+    return nf_select((ni)(x != x), x, nf_larger(x, m));
+}
+
 /* A contiguous run to one number. */
 VEC_INLINE double run_f(const void *x, rw_dtype dtype, enum pass pass, float shift, int64_t at, int64_t n)
 {
@@ -86,15 +91,17 @@ VEC_INLINE double run_f(const void *x, rw_dtype dtype, enum pass pass, float shi
     int64_t i = 0;
     while (i + VF_LANES <= n) {
         const int64_t stop = n - i < RUN_BLOCK ? n : i + RUN_BLOCK;
-        vf acc = vf_all(pass == PASS_MAX ? -INFINITY : 0);
-        for (; i + VF_LANES <= stop; i += VF_LANES) {
-            vf v = vf_get(x, dtype, at + i);
-            if (pass == PASS_EXP) v = vf_exp(v - shift);
-            if (pass == PASS_MAX) acc = vf_most(acc, v);
-            else acc += v;
-        }
-        if (pass == PASS_MAX) for (int l = 0; l < VF_LANES; l++) total = d_most(total, (double)acc[l]);
-        else total += (double)vf_sum(acc);
+        struct nf_parts acc = nf_parts_all(pass == PASS_MAX ? -INFINITY : 0);
+        for (; i + VF_LANES <= stop; i += VF_LANES)
+            for (int p = 0; p < NF_PARTS; p++) {
+                nf v = nf_get(x, dtype, at + i + p * NF_LANES);
+                if (pass == PASS_EXP) v = nf_exp(v - shift);
+                if (pass == PASS_MAX) acc.part[p] = nf_most(acc.part[p], v);
+                else acc.part[p] += v;
+            }
+        const vf whole = nf_parts_whole(acc);
+        if (pass == PASS_MAX) for (int l = 0; l < VF_LANES; l++) total = d_most(total, (double)whole[l]);
+        else total += (double)vf_sum(whole);
     }
     if (i == n) return total;
     if (pass != PASS_EXP) {

@@ -5,7 +5,7 @@
 #include "device/cpu/isa.h"
 #include "ops/reduce/softmax.h"
 #include "ops/common/util.h"
-#include "ops/common/vec_native.h"
+#include "ops/common/vec_parts.h"
 
 /* A row of any stride. */
 struct row {
@@ -28,25 +28,28 @@ VEC_INLINE void put(void *p, rw_dtype dtype, int64_t i, double x)
     else f_put(p, dtype, i, (float)x);
 }
 
-/* Lanes beyond `n` of the vector at i. */
-VEC_INLINE vf tail(const void *p, rw_dtype dtype, int64_t at, int64_t i, int64_t n, float fill)
+/* The vector at i; lanes from element `n` of the row on are 0. */
+VEC_INLINE struct nf_parts load(const void *p, rw_dtype dtype, int64_t at, int64_t i, int64_t n)
 {
-    if (i + VF_LANES <= n) return vf_get(p, dtype, at + i);
-    return vf_load_some((const char *)p + (size_t)(at + i) * float_size(dtype), dtype, n - i, fill);
+    return nf_parts_get_some(p, dtype, at + i, n - i, 0);
 }
 
-VEC_INLINE void store(void *p, rw_dtype dtype, int64_t at, int64_t i, int64_t n, vf x)
+VEC_INLINE void store(void *p, rw_dtype dtype, int64_t at, int64_t i, int64_t n, struct nf_parts x)
 {
-    if (i + VF_LANES <= n) vf_put(p, dtype, at + i, x);
-    else vf_store_some((char *)p + (size_t)(at + i) * float_size(dtype), dtype, n - i, x);
+    nf_parts_put_some(p, dtype, at + i, n - i, x);
 }
 
 /* Scaled scores; missing lanes are -inf. */
-VEC_INLINE vf scores(const struct row *r, rw_dtype dtype, int64_t i, float scale)
+VEC_INLINE struct nf_parts scores(const struct row *r, rw_dtype dtype, int64_t i, float scale)
 {
-    vf x = tail(r->x, dtype, r->at, i, r->seen, 0) * scale;
+    if (i + VF_LANES <= r->seen) {
+        struct nf_parts x = nf_parts_get(r->x, dtype, r->at + i);
+        for (int p = 0; p < NF_PARTS; p++) x.part[p] = x.part[p] * scale;
+        return x;
+    }
+    vf x = nf_parts_whole(load(r->x, dtype, r->at, i, r->seen)) * scale;
     for (int64_t l = r->seen - i; l < VF_LANES; l++) x[l] = -INFINITY;
-    return x;
+    return nf_parts_of(x);
 }
 
 /* Exponentials wait in the output where that holds them exactly; elsewhere they are taken again. Of a logarithm the
@@ -55,21 +58,31 @@ VEC_INLINE void softmax_row_f(const struct row *r, rw_dtype dtype, bool logarith
 {
     const float scale = (float)r->scale;
     const bool keep = dtype == RW_F32 && !logarithm;
-    vf m = vf_all(-INFINITY), sum = { 0 };
-    for (int64_t i = 0; i < r->seen; i += VF_LANES) m = vf_max(m, scores(r, dtype, i, scale));
-    float most = vf_max_lane(m);
+    struct nf_parts m = nf_parts_all(-INFINITY), sum = nf_parts_all(0);
+    for (int64_t i = 0; i < r->seen; i += VF_LANES) {
+        const struct nf_parts x = scores(r, dtype, i, scale);
+        for (int p = 0; p < NF_PARTS; p++) m.part[p] = nf_larger(m.part[p], x.part[p]);
+    }
+    float most = vf_max_lane(nf_parts_whole(m));
     if (most == -INFINITY) most = 0;
     for (int64_t i = 0; i < r->seen; i += VF_LANES) {
-        const vf e = vf_exp(scores(r, dtype, i, scale) - most);
-        sum += e;
+        struct nf_parts e = scores(r, dtype, i, scale);
+        for (int p = 0; p < NF_PARTS; p++) {
+            e.part[p] = nf_exp(e.part[p] - most);
+            sum.part[p] += e.part[p];
+        }
         if (keep) store(r->y, dtype, r->at, i, r->seen, e);
     }
-    const float total = vf_sum(sum);
+    const float total = nf_parts_sum(sum);
     const float inverse = total > 0 || total != total ? 1 / total : 0, log_total = logf(total);
     for (int64_t i = 0; i < r->seen; i += VF_LANES) {
-        if (keep) store(r->y, dtype, r->at, i, r->seen, tail(r->y, dtype, r->at, i, r->seen, 0) * inverse);
-        else if (logarithm) store(r->y, dtype, r->at, i, r->seen, scores(r, dtype, i, scale) - most - log_total);
-        else store(r->y, dtype, r->at, i, r->seen, vf_exp(scores(r, dtype, i, scale) - most) * inverse);
+        struct nf_parts y = keep ? load(r->y, dtype, r->at, i, r->seen) : scores(r, dtype, i, scale);
+        for (int p = 0; p < NF_PARTS; p++) {
+            if (keep) y.part[p] = y.part[p] * inverse;
+            else if (logarithm) y.part[p] = y.part[p] - most - log_total;
+            else y.part[p] = nf_exp(y.part[p] - most) * inverse;
+        }
+        store(r->y, dtype, r->at, i, r->seen, y);
     }
     if (r->seen < r->n) memset((char *)r->y + (size_t)(r->at + r->seen) * float_size(dtype), 0,
                                (size_t)(r->n - r->seen) * float_size(dtype));
@@ -92,17 +105,23 @@ VEC_INLINE void softmax_row_d(const struct row *r, rw_dtype dtype, bool logarith
 /* x: y of the forward pass, z: dy */
 VEC_INLINE void backward_row_f(const struct row *r, rw_dtype dtype, bool logarithm)
 {
-    vf dot = { 0 };
+    struct nf_parts dot = nf_parts_all(0);
     for (int64_t i = 0; i < r->n; i += VF_LANES) {
-        const vf dy = tail(r->z, dtype, r->at, i, r->n, 0);
-        if (logarithm) dot += dy;
-        else dot += tail(r->x, dtype, r->at, i, r->n, 0) * dy;
+        const struct nf_parts y = load(r->x, dtype, r->at, i, r->n), dy = load(r->z, dtype, r->at, i, r->n);
+        for (int p = 0; p < NF_PARTS; p++) {
+            if (logarithm) dot.part[p] += dy.part[p];
+            else dot.part[p] += y.part[p] * dy.part[p];
+        }
     }
-    const float sum = vf_sum(dot);
+    const float sum = nf_parts_sum(dot), scale = (float)r->scale;
     for (int64_t i = 0; i < r->n; i += VF_LANES) {
-        const vf y = tail(r->x, dtype, r->at, i, r->n, 0), dy = tail(r->z, dtype, r->at, i, r->n, 0);
-        if (logarithm) store(r->y, dtype, r->at, i, r->n, dy - vf_exp(y) * sum);
-        else store(r->y, dtype, r->at, i, r->n, y * (dy - sum) * (float)r->scale);
+        const struct nf_parts y = load(r->x, dtype, r->at, i, r->n), dy = load(r->z, dtype, r->at, i, r->n);
+        struct nf_parts dx;
+        for (int p = 0; p < NF_PARTS; p++) {
+            if (logarithm) dx.part[p] = dy.part[p] - nf_exp(y.part[p]) * sum;
+            else dx.part[p] = y.part[p] * (dy.part[p] - sum) * scale;
+        }
+        store(r->y, dtype, r->at, i, r->n, dx);
     }
 }
 
