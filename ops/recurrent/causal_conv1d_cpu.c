@@ -1,7 +1,7 @@
 /* CPU kernels of causal_conv1d: rows of a result are shared out, of a weight's gradient its channels. */
 #include "device/cpu/isa.h"
 #include "ops/common/util.h"
-#include "ops/common/vec.h"
+#include "ops/common/vec_native.h"
 #include "ops/recurrent/causal_conv1d.h"
 
 struct conv_operands {
@@ -9,14 +9,40 @@ struct conv_operands {
     void *turned, *to;
 };
 
+VEC_INLINE nf f_get_lanes(const void *p, rw_dtype dtype, int64_t i)
+{
+    return nf_get(p, dtype, i);
+}
+
+VEC_INLINE void f_put_lanes(void *p, rw_dtype dtype, int64_t i, nf x)
+{
+    nf_put(p, dtype, i, x);
+}
+
+VEC_INLINE nd d_get_lanes(const void *p, rw_dtype dtype, int64_t i)
+{
+    return *(const nd *)((const double *)p + i);
+}
+
+VEC_INLINE void d_put_lanes(void *p, rw_dtype dtype, int64_t i, nd x)
+{
+    *(nd *)((double *)p + i) = x;
+}
+
 #define LANES 32
 #define ROWS 128
 #define T float
+#define N nf
+#define N_LANES NF_LANES
 #define F(name) f_##name
 #include "ops/recurrent/causal_conv1d_tmpl.h"
 #undef T
+#undef N
+#undef N_LANES
 #undef F
 #define T double
+#define N nd
+#define N_LANES ND_LANES
 #define F(name) d_##name
 #include "ops/recurrent/causal_conv1d_tmpl.h"
 

@@ -1,6 +1,7 @@
 /*
  * The loops of causal_conv1d for one type of arithmetic T. Included by causal_conv1d_cpu.c once with T = float and once
- * with T = double; F names these functions. Channels lie side by side and never meet: LANES of them at a time.
+ * with T = double; F names these functions. Channels lie side by side and never meet: LANES of them at a time, in the
+ * machine's own vectors N.
  */
 /* n <= LANES elements that are `stride` apart; dtype is a constant after inlining. */
 VEC_INLINE void F(take)(T *to, const void *p, rw_dtype dtype, int64_t at, int64_t stride, int64_t n)
@@ -35,6 +36,23 @@ VEC_INLINE int64_t F(place)(const struct rw_causal_conv1d *j, int64_t t, int64_t
     return t + j->step * (j->taps - 1 - tap);
 }
 
+/* LANES channels of a row of y that lie side by side in x, too: the sums stay in registers. */
+VEC_INLINE void F(whole_block)(const struct rw_causal_conv1d *j, const struct conv_operands *o, rw_dtype dtype,
+                               int64_t row, int64_t c)
+{
+    const int64_t batch = row / j->l, t = row % j->l;
+    const T *const weight = (const T *)o->turned + c;
+    N sum[LANES / N_LANES] = { 0 };
+    for (int v = 0; v < LANES / N_LANES && o->bias; v++) sum[v] = F(get_lanes)(o->bias, dtype, c + v * N_LANES);
+    for (int64_t tap = 0; tap < j->taps; tap++) {
+        const int64_t at = F(place)(j, t, tap), x = batch * j->x[0] + at * j->x[1] + c;
+        if (at < 0 || at >= j->l) continue;
+        for (int v = 0; v < LANES / N_LANES; v++)
+            sum[v] += *(const N *)(weight + tap * j->c + v * N_LANES) * F(get_lanes)(o->x, dtype, x + v * N_LANES);
+    }
+    for (int v = 0; v < LANES / N_LANES; v++) F(put_lanes)(o->to, dtype, row * j->c + c + v * N_LANES, sum[v]);
+}
+
 /* n channels of a row of y: whole blocks have a constant n. */
 VEC_INLINE void F(block)(const struct rw_causal_conv1d *j, const struct conv_operands *o, rw_dtype dtype, int64_t row,
                          int64_t c, int64_t n)
@@ -55,8 +73,26 @@ VEC_INLINE void F(block)(const struct rw_causal_conv1d *j, const struct conv_ope
 VEC_INLINE void F(row)(const struct rw_causal_conv1d *j, const struct conv_operands *o, rw_dtype dtype, int64_t row)
 {
     int64_t c = 0;
+    for (; c + LANES <= j->c && j->x[2] == 1; c += LANES) F(whole_block)(j, o, dtype, row, c);
     for (; c + LANES <= j->c; c += LANES) F(block)(j, o, dtype, row, c, LANES);
     if (c < j->c) F(block)(j, o, dtype, row, c, j->c - c);
+}
+
+/* The rows of a part for one tap of LANES channels that lie side by side in x, too: a part's rows stay in the cache
+   from tap to tap, the sums in registers. */
+VEC_INLINE void F(add_part)(const struct rw_causal_conv1d *j, const struct conv_operands *o, rw_dtype dtype, int64_t c,
+                            int64_t first, int64_t end, int64_t tap, T *total)
+{
+    N sum[LANES / N_LANES] = { 0 };
+    int64_t batch = first / j->l, t = first % j->l;
+    for (int64_t row = first; row < end; row++) {
+        const int64_t at = F(place)(j, t, tap), x = batch * j->x[0] + at * j->x[1] + c, dy = row * j->c + c;
+        if (++t == j->l) t = 0, batch++;
+        if (at < 0 || at >= j->l) continue;
+        for (int v = 0; v < LANES / N_LANES; v++)
+            sum[v] += F(get_lanes)(o->x, dtype, x + v * N_LANES) * F(get_lanes)(o->dy, dtype, dy + v * N_LANES);
+    }
+    for (int v = 0; v < LANES / N_LANES; v++) *(N *)(total + v * N_LANES) += sum[v];
 }
 
 /* n channels of a weight's gradient: rows in order, in parts of ROWS, whose sums are added in order. */
@@ -66,6 +102,10 @@ VEC_INLINE void F(columns)(const struct rw_causal_conv1d *j, const struct conv_o
     T total[RW_CAUSAL_CONV1D_MOST][LANES] = { 0 };
     for (int64_t first = 0; first < j->b * j->l; first += ROWS) {
         const int64_t end = first + ROWS < j->b * j->l ? first + ROWS : j->b * j->l;
+        if (n == LANES && j->x[2] == 1) {
+            for (int64_t tap = 0; tap < j->taps; tap++) F(add_part)(j, o, dtype, c, first, end, tap, total[tap]);
+            continue;
+        }
         T part[RW_CAUSAL_CONV1D_MOST][LANES] = { 0 }, x[LANES], dy[LANES];
         for (int64_t row = first; row < end; row++) {
             F(take)(dy, o->dy, dtype, row * j->c + c, 1, n);
