@@ -76,9 +76,10 @@ VEC_INLINE nf nf_mul_add(nf a, nf b, nf c)
     return nf_fma(a, b, c);
 }
 
-VEC_INLINE vf vf_mul_add(vf a, vf b, vf c)
+/* Of a part of a V. */
+VEC_INLINE nf vf_mul_add(nf a, nf b, nf c)
 {
-    return vf_fma(a, b, c);
+    return nf_fma(a, b, c);
 }
 
 #define T float
@@ -117,7 +118,7 @@ VEC_INLINE nd nd_mul_add(nd a, nd b, nd c)
     return nd_fma(a, b, c);
 }
 
-VEC_INLINE vd vd_mul_add(vd a, vd b, vd c)
+VEC_INLINE nd vd_mul_add(nd a, nd b, nd c)
 {
     return a * b + c;
 }

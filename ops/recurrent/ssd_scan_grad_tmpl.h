@@ -23,20 +23,33 @@ struct F(head) {
     bool is_first;           /* chunk, before which the state is 0 */
 };
 
+/* A V that is summed up in a loop, in parts that stay in registers (see vec_parts.h). */
+#define PARTS (LANES / N_LANES)
+
+VEC_INLINE T F(sum_parts)(const N *part)
+{
+    V whole;
+    memcpy(&whole, part, sizeof whole);
+    return F(sum)(whole);
+}
+
 VEC_INLINE T F(dot)(const T *a, const T *b, int64_t n)
 {
-    V sum = { 0 };
-    for (int64_t i = 0; i < n; i += LANES) sum = F(mul_add)(*(const V *)(a + i), *(const V *)(b + i), sum);
-    return F(sum)(sum);
+    N sum[PARTS] = { 0 };
+    for (int64_t i = 0; i < n; i += LANES)
+        for (int l = 0; l < LANES; l += N_LANES)
+            sum[l / N_LANES] = F(mul_add)(*(const N *)(a + i + l), *(const N *)(b + i + l), sum[l / N_LANES]);
+    return F(sum_parts)(sum);
 }
 
 /* Of factor a and b: a product of small numbers would be flushed before a large factor. */
 VEC_INLINE T F(dot_times)(T factor, const T *a, const T *b, int64_t n)
 {
-    V sum = { 0 };
+    N sum[PARTS] = { 0 };
     for (int64_t i = 0; i < n; i += LANES)
-        sum = F(mul_add)(*(const V *)(a + i) * factor, *(const V *)(b + i), sum);
-    return F(sum)(sum);
+        for (int l = 0; l < LANES; l += N_LANES)
+            sum[l / N_LANES] = F(mul_add)(*(const N *)(a + i + l) * factor, *(const N *)(b + i + l), sum[l / N_LANES]);
+    return F(sum_parts)(sum);
 }
 
 /* The states before all chunks of a head, [chunk][n][p]. */
@@ -74,24 +87,27 @@ static void F(pair_row)(const struct ssd *a, struct F(head) *d, const struct F(c
                         T *dscores, int64_t j)
 {
     const int64_t from = j / RW_SSD_SIDE * RW_SSD_SIDE;
-    T *const m = d->m + j * a->q, share[RW_SSD_SIDE];
+    T *const m = d->m + j * a->q, share[RW_SSD_SIDE], ds[LANES];
     const T *const scores = c->scores + j * a->q;
     const struct F(place) down = F(place)(x, j);
-    V left = { 0 };
+    N left[PARTS] = { 0 };
     for (int64_t i = from; i < c->lanes; i += LANES) {
         for (int64_t l = 0; l < LANES; l += N_LANES)
             *(N *)(share + l) = G(exp)(-F(between)(x->sum + i + l, x->low + i + l, &down));
         for (int64_t l = i; l < j && l < i + LANES; l++) share[l - i] = 0;
-        const V dm = *(const V *)(m + i), dscore = dm * *(const V *)share, pair = *(const V *)(scores + i) *
-                                                                                 *(const V *)share;
-        V ds = dscore * *(const V *)(scores + i);
+        for (int64_t l = 0; l < LANES; l += N_LANES) {
+            const N score = *(const N *)(scores + i + l), dscore = *(const N *)(m + i + l) * *(const N *)(share + l);
+            *(N *)(m + i + l) = score * *(const N *)(share + l);
+            *(N *)(dscores + j * a->q + i + l) += dscore;
+            *(N *)(ds + l) = dscore * score;
+        }
         if (j >= i && j < i + LANES) ds[j - i] = 0;
-        *(V *)(m + i) = pair;
-        *(V *)(dscores + j * a->q + i) += dscore;
-        *(V *)(d->ds + i) += ds;
-        left += ds;
+        for (int64_t l = 0; l < LANES; l += N_LANES) {
+            *(N *)(d->ds + i + l) += *(const N *)(ds + l);
+            left[l / N_LANES] += *(const N *)(ds + l);
+        }
     }
-    d->ds[j] -= F(sum)(left);
+    d->ds[j] -= F(sum_parts)(left);
 }
 
 /* dm, m and all that follows inside of the chunk but dx. */
@@ -290,3 +306,5 @@ static void F(add_batches)(const struct ssd *a)
         F(give)(out->data, out->dtype, h, &da, 1, 1);
     }
 }
+
+#undef PARTS
