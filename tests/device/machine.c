@@ -226,7 +226,7 @@ static enum verdict too_many_threads_to_fill(size_t argument)
 /* One is enough to plan with. */
 static enum verdict too_many_threads_to_plan(size_t argument)
 {
-    limit_address_space(address_space() + 60 * MIB);
+    limit_address_space(address_space() + 200 * MIB);
     struct fixture b = fixture_open(1, 200);
     rw_prediction said;
     rw_tensor *x = rw_param(b.ctx, "p", RW_F32, RW_SHAPE(1000));
