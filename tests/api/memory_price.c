@@ -284,12 +284,32 @@ static rw_tensor *chain(struct fixture *b)
     return rw_sum(b->t, x, RW_ALL_AXES, false);
 }
 
-static rw_prediction predict(struct fixture *b, const char *policy)
+static rw_prediction predict_of(struct fixture *b, rw_tensor *loss, const char *policy)
 {
     rw_prediction p;
-    cr_assert_eq(rw_tape_plan(b->t, chain(b), policy, &p), RW_OK, "%s: %s", policy, rw_error_message(b->ctx));
+    cr_assert_eq(rw_tape_plan(b->t, loss, policy, &p), RW_OK, "%s: %s", policy, rw_error_message(b->ctx));
     rw_tape_reset(b->t);
     return p;
+}
+
+static rw_prediction predict(struct fixture *b, const char *policy)
+{
+    return predict_of(b, chain(b), policy);
+}
+
+/* Costs from some steps, whose nodes take longer from one to the next. Microseconds of a step. */
+static double measure_steps(struct fixture *b, rw_tensor *(*loss_of)(struct fixture *b))
+{
+    fake.more = 3;
+    cr_assert_eq(rw_costs_begin(b->ctx), RW_OK);
+    for (int step = 0; step < 4; step++) {
+        cr_assert_eq(rw_backward(b->t, loss_of(b)), RW_OK, "%s", rw_error_message(b->ctx));
+        rw_tape_reset(b->t);
+        rw_zero_grad(b->ctx);
+    }
+    cr_assert_eq(rw_costs_end(b->ctx), RW_OK);
+    const double n = (double)fake.i + 1;
+    return n * fake.us + n * (n - 1) / 2 * fake.more;
 }
 
 /* What is taken off nodes is what the step pays: the prediction of a step that was measured is that step. */
@@ -299,16 +319,8 @@ Test(memory_price, of_a_measured_step_the_prediction_is_the_step)
     double full[2] = { 0 };
     for (size_t i = 0; i < sizeof seconds / sizeof *seconds; i++) {
         struct fixture b = open_fake(5 * MIB, seconds[i] / (double)MIB);
-        fake.more = 3;
-        cr_assert_eq(rw_costs_begin(b.ctx), RW_OK);
-        for (int step = 0; step < 4; step++) {
-            cr_assert_eq(rw_backward(b.t, chain(&b)), RW_OK, "%s", rw_error_message(b.ctx));
-            rw_tape_reset(b.t);
-            rw_zero_grad(b.ctx);
-        }
-        cr_assert_eq(rw_costs_end(b.ctx), RW_OK);
+        const double step_us = measure_steps(&b, chain);
         cr_assert_eq(fake.asked, 1);
-        const double n = (double)fake.i + 1, step_us = n * fake.us + n * (n - 1) / 2 * fake.more;
         const rw_prediction none = predict(&b, "none");
         cr_assert_gt(none.largest_live, 20 * MIB);
         cr_expect_float_eq(none.ms * 1e3, step_us, 1e-3, "%g: %.9g us for %.9g", seconds[i], none.ms * 1e3, step_us);
@@ -338,10 +350,7 @@ static rw_tensor *layers(struct fixture *b)
 
 static double layers_ms(struct fixture *b, const char *policy)
 {
-    rw_prediction p;
-    cr_assert_eq(rw_tape_plan(b->t, layers(b), policy, &p), RW_OK, "%s: %s", policy, rw_error_message(b->ctx));
-    rw_tape_reset(b->t);
-    return p.ms;
+    return predict_of(b, layers(b), policy).ms;
 }
 
 /* And so it is where threads read what others wrote. What is made again is written where backward has just read. */
@@ -351,16 +360,8 @@ Test(memory_price, of_a_measured_step_with_shared_memory_the_prediction_is_the_s
     for (int measured = 0; measured < 2; measured++) {
         struct fixture b = open_fake(32 * MIB, 1e-6 / (double)MIB);
         fake.says.shared = 2e-5 / (double)MIB;
-        fake.more = 3;
         cr_assert_eq(ckpt_set_policy(b.t, policies[measured]), RW_OK);
-        cr_assert_eq(rw_costs_begin(b.ctx), RW_OK);
-        for (int step = 0; step < 3; step++) {
-            cr_assert_eq(rw_backward(b.t, layers(&b)), RW_OK, "%s", rw_error_message(b.ctx));
-            rw_tape_reset(b.t);
-            rw_zero_grad(b.ctx);
-        }
-        cr_assert_eq(rw_costs_end(b.ctx), RW_OK);
-        const double n = (double)fake.i + 1, step_us = n * fake.us + n * (n - 1) / 2 * fake.more;
+        const double step_us = measure_steps(&b, layers);
         const double ms = layers_ms(&b, policies[measured]), none = layers_ms(&b, "none"), full = layers_ms(&b, "full");
         cr_expect_float_eq(ms * 1e3, step_us, 1e-3, "%s: %.9g us for %.9g", policies[measured], ms * 1e3, step_us);
         b.ctx->costs->memory.shared_picoseconds *= 2;
