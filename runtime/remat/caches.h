@@ -25,6 +25,7 @@
 #ifndef RW_REMAT_CACHES_H
 #define RW_REMAT_CACHES_H
 
+#include "autodiff/across.h"
 #include "autodiff/costs.h"
 
 #include <stdbool.h>
@@ -56,6 +57,13 @@ enum rw_use {
     RW_USE_WRITE,  /* of the arena */
     RW_USE_BESIDE  /* of what has memory of its own, step after step */
 };
+
+/* Of the arena by a call, by operand: inputs come first. across: rw_call_across() of it. */
+static inline enum rw_use rw_use_of(uint32_t operand, uint32_t n_inputs, uint64_t across)
+{
+    if (operand >= n_inputs) return RW_USE_WRITE;
+    return rw_is_across(across, operand) ? RW_USE_ACROSS : RW_USE_READ;
+}
 
 /* Bytes of a use that take longer. */
 struct rw_fetched {

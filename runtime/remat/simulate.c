@@ -1,7 +1,6 @@
 /* See simulate.h. */
 #include "remat/simulate.h"
 
-#include "autodiff/across.h"
 #include "base/alloc.h"
 #include "base/round.h"
 #include "remat/early.h"
@@ -73,8 +72,7 @@ static struct rw_fetched fetch(const struct rw_problem *p, const struct rw_sched
     const uint32_t word = s->refs[a->word + w], root = rw_buffer_root(s, word);
     const struct rw_buffer *const b = &s->buffers[word];
     if (s->buffers[root].source != RW_NONE_ID) return fetch_beside(p, s, a, b, s->buffers[root].source, x);
-    if (w >= p->t->nodes[a->node].n_inputs) return rw_caches_use(x, root, b->bytes, RW_USE_WRITE);
-    return rw_caches_use(x, root, b->bytes, rw_is_across(p->across[a->node], w) ? RW_USE_ACROSS : RW_USE_READ);
+    return rw_caches_use(x, root, b->bytes, rw_use_of(w, p->t->nodes[a->node].n_inputs, p->across[a->node]));
 }
 
 /* What the action takes beside its node's own time. */

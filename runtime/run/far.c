@@ -103,9 +103,7 @@ static bool count_action(struct rw_far *x, const rw_tape *t, const rw_plan *plan
     const uint64_t across = rw_call_across(&call);
     x->fetched[action] = (struct rw_fetched){ 0 };
     for (uint32_t w = 0; w < a->n_words; w++) {
-        const enum rw_use how = w >= (uint32_t)call.n_inputs ? RW_USE_WRITE
-                                : rw_is_across(across, w)    ? RW_USE_ACROSS
-                                                             : RW_USE_READ;
+        const enum rw_use how = rw_use_of(w, (uint32_t)call.n_inputs, across);
         rw_fetched_add(&x->fetched[action], use(x, plan, a->word + w, how, traffic));
     }
     for (uint32_t w = 0; w < a->n_words; w++) {
