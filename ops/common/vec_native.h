@@ -107,18 +107,15 @@ VEC_INLINE nf nf_of_bf16(nh h)
 /* Rounded to nearest even; a NaN stays a NaN. */
 VEC_INLINE nh nf_to_bf16(nf x)
 {
-#if defined(RW_ISA_IS_V3)
+#if defined(RW_ISA_IS_V4)
+    return vf_to_bf16(x);
+#elif defined(RW_ISA_IS_V3)
     return (nh)vec_to_bf16((__m256)x);
 #else
     const nu bits = (nu)x;
     const nu nan = (nu)(x != x);
     const nu rounded = (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16;
-    const nu half = (rounded & ~nan) | ((bits >> 16 | 0x40u) & nan);
-#if defined(RW_ISA_IS_V4)
-    return vu_to_halves(half);
-#else
-    return __builtin_convertvector(half, nh);
-#endif
+    return __builtin_convertvector((rounded & ~nan) | ((bits >> 16 | 0x40u) & nan), nh);
 #endif
 }
 
@@ -193,6 +190,35 @@ VEC_INLINE void nf_put_some(void *p, rw_dtype dtype, int64_t i, int64_t n, nf x)
     else _mm512_mask_storeu_ps((float *)p + i, mask, (__m512)x);
 #else
     for (int64_t l = 0; l < n; l++) f_put(p, dtype, i + l, x[l]);
+#endif
+}
+
+/* Does nf_put_past() take element i? */
+VEC_INLINE bool nf_is_aligned(const void *p, rw_dtype dtype, int64_t i)
+{
+    return !(((uintptr_t)p + (size_t)i * float_size(dtype)) % (float_size(dtype) * NF_LANES));
+}
+
+/* As nf_put(), past the caches: lines that are written whole are not read before. Others see them behind a fence. */
+VEC_INLINE void nf_put_past(void *p, rw_dtype dtype, int64_t i, nf x)
+{
+    void *const to = (char *)p + (size_t)i * float_size(dtype);
+#if defined(RW_ISA_IS_V4)
+    if (is_half(dtype)) _mm256_stream_si256(to, (__m256i)nf_to_half(x, dtype));
+    else _mm512_stream_ps(to, (__m512)x);
+#elif defined(RW_ISA_IS_V3)
+    if (is_half(dtype)) _mm_stream_si128(to, (__m128i)nf_to_half(x, dtype));
+    else _mm256_stream_ps(to, (__m256)x);
+#else
+    nf_put(to, dtype, 0, x);
+#endif
+}
+
+/* Behind the last nf_put_past(). */
+VEC_INLINE void nf_fence(void)
+{
+#if defined(__x86_64__)
+    _mm_sfence();
 #endif
 }
 
@@ -339,6 +365,19 @@ VEC_INLINE nf nf_exp(nf x)
     nf n;
     const nf y = nf_exp_fraction(nf_larger(nf_all(-104.0f), nf_smaller(nf_all(89.0f), x)), &n);
     return nf_times_two_to(y, n);
+}
+
+/* e to the -|x|, which never overflows. */
+VEC_INLINE nf nf_exp_minus(nf x)
+{
+    nf n;
+    const nf y = nf_exp_fraction(nf_larger(nf_all(-104.0f), (nf)((ni)x | INT32_MIN)), &n);
+    return nf_times_two_to(y, n);
+}
+
+VEC_INLINE nd nd_exp_minus(nd x)
+{
+    return nd_exp((nd)((nl)x | INT64_MIN));
 }
 
 VEC_INLINE vf vf_exp(vf x)

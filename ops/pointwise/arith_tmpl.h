@@ -1,8 +1,8 @@
 /*
  * The arithmetic of the element-wise ops, written once. Included once per value type V: a vector of floats, a vector of
  * doubles, and on CUDA float and double. F(name) is the name of a function for that type: F(exp), F(tanh), F(select)...
- * are given, and F(share)(n, d), which is n / d where 0 <= n <= 1 <= d <= 2; what is defined here are the ops, each as
- * F(op_NAME)(inputs, outputs, attribute).
+ * are given, F(exp_minus)(x), which is e to the -|x|, and F(share)(n, d), n / d where 0 <= n <= 1 <= d <= 2; what is
+ * defined here are the ops, each as F(op_NAME)(inputs, outputs, attribute).
  *
  * No include guard: the includer sets V, VS (its element), VM (its mask) and F.
  */
@@ -46,24 +46,23 @@
 
 VEC_INLINE V F(sigmoid)(V x)
 {
-    /* exp of a negative number only: never overflows */
-    const V e = F(exp)(F(select)((VM)(x < 0), x, -x));
+    const V e = F(exp_minus)(x);
     return F(share)(F(select)((VM)(x < 0), e, ONE), ONE + e);
 }
 
 /* sigmoid(x) and 1 - sigmoid(x), the latter without cancellation where it is small, and their product: its slope. */
 VEC_INLINE V F(sigmoid_both)(V x, V *ret_rest, V *ret_slope)
 {
-    const V e = F(exp)(F(select)((VM)(x < 0), x, -x)), of_one = F(share)(ONE, ONE + e), of_e = e * of_one;
+    const V e = F(exp_minus)(x), of_one = F(share)(ONE, ONE + e), of_e = e * of_one;
     *ret_rest = F(select)((VM)(x < 0), of_one, of_e);
     *ret_slope = of_one * of_e;
     return F(select)((VM)(x < 0), of_e, of_one);
 }
 
-/* log(1 + e^x): exp of a negative number only, and two terms of one sign. */
+/* log(1 + e^x), of two terms of one sign. */
 VEC_INLINE V F(softplus)(V x)
 {
-    const V rest = F(log1p)(F(exp)(F(select)((VM)(x < 0), x, -x)));
+    const V rest = F(log1p)(F(exp_minus)(x));
     return F(select)((VM)(x < 0), rest, x + rest);
 }
 

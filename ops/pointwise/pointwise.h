@@ -24,7 +24,8 @@ rw_tensor *rw_leave_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *choice);
 /* dy where relu's result y is above 0, for rules: one op, or several that can be differentiated again. */
 rw_tensor *rw_relu_slope(rw_grad_call *g, rw_tensor *y, rw_tensor *dy);
 
-/* dy times the slope of gelu's tanh form at x, likewise. */
+/* dy times the slope of silu at x, or of gelu's tanh form, likewise. */
+rw_tensor *rw_silu_slope(rw_grad_call *g, rw_tensor *x, rw_tensor *dy);
 rw_tensor *rw_gelu_tanh_slope(rw_grad_call *g, rw_tensor *x, rw_tensor *dy);
 
 /*
@@ -32,6 +33,9 @@ rw_tensor *rw_gelu_tanh_slope(rw_grad_call *g, rw_tensor *x, rw_tensor *dy);
  * rw_grad_set_sum(g, bias, *ret_sum) takes. *ret_sum is NULL where they are no part of it.
  */
 rw_tensor *rw_gelu_tanh_slope_sum(rw_grad_call *g, int bias, rw_tensor *z, rw_tensor *dy, rw_tensor **ret_sum);
+
+/* dy times the slopes of silu(gate) * up by gate and by up, likewise. */
+void rw_swiglu_slopes(rw_grad_call *g, rw_tensor *gate, rw_tensor *up, rw_tensor *dy, rw_tensor *ret[2]);
 
 /* What the definitions of ops on one tensor, and of their backward ops f(kept, dy), share. */
 rw_status rw_pointwise_check(rw_op_call *call);

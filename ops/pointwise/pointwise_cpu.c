@@ -1,26 +1,9 @@
 /* CPU kernels of the element-wise ops: the arithmetic of arith.h in the loop of map.h, once per type. */
 #include "device/cpu/isa.h"
 #include "ops/common/map.h"
+#include "ops/pointwise/arith.h"
 #include "ops/pointwise/pointwise.h"
 #include "ops/reduce/reduce.h"
-
-VEC_INLINE nf nf_share(nf n, nf d) { return n / d; }
-VEC_INLINE nd nd_share(nd n, nd d) { return n / d; }
-
-#define V nf
-#define VS float
-#define VM ni
-#define F(name) nf_##name
-#include "ops/pointwise/arith_tmpl.h"
-#undef V
-#undef VS
-#undef VM
-#undef F
-#define V nd
-#define VS double
-#define VM nl
-#define F(name) nd_##name
-#include "ops/pointwise/arith_tmpl.h"
 
 static double constant_of(const rw_kernel *k, bool given)
 {

@@ -1,65 +1,13 @@
-/* CUDA kernels of the element-wise ops: the arithmetic of arith.h in the loop of map.cuh, once per type. */
+/* CUDA kernels of the element-wise ops: the arithmetic of arith.cuh in the loop of map.cuh, once per type. */
 #include "ops/common/map.cuh"
-#include "ops/reduce/columns.cuh"
+#include "ops/pointwise/arith.cuh"
 #include "ops/pointwise/pointwise.h"
+#include "ops/reduce/columns.cuh"
 
 #include <cstring>
 #include <type_traits>
 
-#define VEC_INLINE static __device__ __forceinline__
-
 namespace {
-
-#define SCALAR_FUNCTIONS(prefix, type, suffix)                                            \
-    VEC_INLINE type prefix##_all(type x) { return x; }                                    \
-    VEC_INLINE type prefix##_select(bool first, type a, type b) { return first ? a : b; } \
-    VEC_INLINE type prefix##_exp(type x) { return exp##suffix(x); }                       \
-    VEC_INLINE type prefix##_expm1(type x) { return expm1##suffix(x); }                   \
-    VEC_INLINE type prefix##_log(type x) { return log##suffix(x); }                       \
-    VEC_INLINE type prefix##_log1p(type x) { return log1p##suffix(x); }                   \
-    VEC_INLINE type prefix##_sqrt(type x) { return sqrt##suffix(x); }                     \
-    VEC_INLINE type prefix##_tanh(type x) { return tanh##suffix(x); }                     \
-    VEC_INLINE type prefix##_erf(type x) { return erf##suffix(x); }                       \
-    VEC_INLINE type prefix##_sin(type x) { return sin##suffix(x); }                       \
-    VEC_INLINE type prefix##_cos(type x) { return cos##suffix(x); }                       \
-    VEC_INLINE type prefix##_pow(type x, type y) { return pow##suffix(x, y); }
-
-SCALAR_FUNCTIONS(f, float, f)
-SCALAR_FUNCTIONS(d, double, )
-
-/*
- * n / d, correctly rounded. Between 0, 1 and 2 a division needs no way out for exponents: it is the compiler's own
- * Newton step and correction (Markstein, IBM J. Res. Dev. 34(1), 1990) without the branch behind which nothing can be
- * moved. What two quotients of one d share is taken once. All floats d, with n = 1 and with the n that d is of,
- * have been tried with a reciprocal up to an ulp off: one quotient is wrong, where the compiler's would be as well.
- */
-VEC_INLINE float f_share(float n, float d)
-{
-#ifdef RW_CUDASIM
-    return n / d;
-#else
-    float r;
-    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(d));
-    r = fmaf(fmaf(-d, r, 1.0f), r, r);
-    const float q = n * r;
-    return fmaf(fmaf(-d, q, n), r, q);
-#endif
-}
-
-VEC_INLINE double d_share(double n, double d) { return n / d; }
-
-#define VM bool
-#define V float
-#define VS float
-#define F(name) f_##name
-#include "ops/pointwise/arith_tmpl.h"
-#undef V
-#undef VS
-#undef F
-#define V double
-#define VS double
-#define F(name) d_##name
-#include "ops/pointwise/arith_tmpl.h"
 
 double constant_of(const rw_kernel *k, bool given)
 {

@@ -1,6 +1,7 @@
 /* swiglu: silu(gate) * up in one pass, and both gradients in one pass. */
 #include "ops/common/kernels.h"
 #include "ops/common/util.h"
+#include "ops/pointwise/pointwise.h"
 
 static rw_status check(rw_op_call *call)
 {
@@ -30,26 +31,31 @@ static const rw_op_def rw_op_swiglu_backward = { .name = "swiglu_backward",
                                                  .cost = cost };
 
 /* silu(gate) * up of primitives, so that it can be differentiated again. */
-static rw_status grad_again(rw_grad_call *g)
+static void slopes_again(rw_grad_call *g, rw_tensor *gate, rw_tensor *up, rw_tensor *dy, rw_tensor *ret[2])
 {
     rw_tape *const t = rw_grad_tape(g);
-    rw_tensor *const gate = rw_grad_widened(g, rw_grad_input(g, 0));
-    rw_tensor *const up = rw_grad_widened(g, rw_grad_input(g, 1));
-    rw_tensor *const dy = rw_grad_widened(g, rw_grad_upstream(g, 0));
+    const rw_dtype dtype = rw_tensor_dtype(gate);
+    gate = rw_grad_widened(g, gate), up = rw_grad_widened(g, up), dy = rw_grad_widened(g, dy);
     rw_tensor *const s = rw_sigmoid(t, gate);
     rw_tensor *const slope = rw_mul(t, s, rw_add_scalar(t, rw_mul(t, gate, rw_add_scalar(t, rw_neg(t, s), 1)), 1));
-    RW_CHECK(rw_grad_set_narrowed(g, 0, rw_mul(t, rw_mul(t, dy, up), slope)));
-    return rw_grad_set_narrowed(g, 1, rw_mul(t, dy, rw_mul(t, gate, s)));
+    ret[0] = rw_cast(t, rw_mul(t, rw_mul(t, dy, up), slope), dtype);
+    ret[1] = rw_cast(t, rw_mul(t, dy, rw_mul(t, gate, s)), dtype);
+}
+
+void rw_swiglu_slopes(rw_grad_call *g, rw_tensor *gate, rw_tensor *up, rw_tensor *dy, rw_tensor *ret[2])
+{
+    rw_tensor *const in[] = { gate, up, dy };
+    ret[0] = ret[1] = NULL;
+    if (rw_grad_again(g)) slopes_again(g, gate, up, dy, ret);
+    else rw_apply(rw_grad_tape(g), &rw_op_swiglu_backward, in, 3, NULL, 0, ret);
 }
 
 static rw_status grad(rw_grad_call *g)
 {
-    if (rw_grad_again(g)) return grad_again(g);
-    rw_tensor *const in[] = { rw_grad_input(g, 0), rw_grad_input(g, 1), rw_grad_upstream(g, 0) };
-    rw_tensor *out[2] = { NULL, NULL };
-    rw_apply(rw_grad_tape(g), &rw_op_swiglu_backward, in, 3, NULL, 0, out);
-    RW_CHECK(rw_grad_set(g, 0, out[0]));
-    return rw_grad_set(g, 1, out[1]);
+    rw_tensor *dx[2];
+    rw_swiglu_slopes(g, rw_grad_input(g, 0), rw_grad_input(g, 1), rw_grad_upstream(g, 0), dx);
+    RW_CHECK(rw_grad_set(g, 0, dx[0]));
+    return rw_grad_set(g, 1, dx[1]);
 }
 
 RW_DECLARE_KERNELS(rw_swiglu)

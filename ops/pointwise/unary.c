@@ -149,7 +149,7 @@ RULE(cos, rw_neg(t, rw_mul(t, dy, rw_sin(t, x))))
 RULE(softplus, rw_mul(t, dy, rw_sigmoid(t, x)))
 FUSED_RULE(sigmoid, rw_grad_output(g, 0), rw_mul(t, dy, rw_mul(t, k, one_minus(t, k))))
 RULE(relu, rw_relu_slope(g, y, dy))
-FUSED_RULE(silu, rw_grad_input(g, 0), rw_mul(t, dy, silu_slope(t, k)))
+RULE(silu, rw_silu_slope(g, x, dy))
 FUSED_RULE(gelu, rw_grad_input(g, 0), rw_mul(t, dy, gelu_slope(t, k)))
 
 rw_tensor *rw_relu_slope(rw_grad_call *g, rw_tensor *y, rw_tensor *dy)
@@ -159,14 +159,24 @@ rw_tensor *rw_relu_slope(rw_grad_call *g, rw_tensor *y, rw_tensor *dy)
     return rw_take_at(RW_HERE, t, dy, y);
 }
 
-rw_tensor *rw_gelu_tanh_slope(rw_grad_call *g, rw_tensor *x, rw_tensor *dy)
+/* The fused op, or dy times what slope() records, in the type that the fused op computes in. */
+static rw_tensor *times_slope(rw_grad_call *g, const rw_op_def *fused, rw_tensor *(*slope)(rw_tape *t, rw_tensor *x),
+                              rw_tensor *x, rw_tensor *dy)
 {
     rw_tape *const t = rw_grad_tape(g);
-    if (!rw_grad_again(g)) return rw_pointwise_at(RW_HERE, t, &rw_op_gelu_tanh_backward, x, dy);
-    const rw_dtype dtype = rw_tensor_dtype(x);
-    rw_tensor *const slope = gelu_tanh_slope(t, rw_grad_widened(g, x));
-    rw_tensor *const dx = rw_mul(t, rw_grad_widened(g, dy), slope);
-    return dx ? rw_cast(t, dx, dtype) : NULL;
+    if (!rw_grad_again(g)) return rw_pointwise_at(RW_HERE, t, fused, x, dy);
+    rw_tensor *const times = slope(t, rw_grad_widened(g, x)), *const dx = rw_mul(t, rw_grad_widened(g, dy), times);
+    return dx ? rw_cast(t, dx, rw_tensor_dtype(x)) : NULL;
+}
+
+rw_tensor *rw_silu_slope(rw_grad_call *g, rw_tensor *x, rw_tensor *dy)
+{
+    return times_slope(g, &rw_op_silu_backward, silu_slope, x, dy);
+}
+
+rw_tensor *rw_gelu_tanh_slope(rw_grad_call *g, rw_tensor *x, rw_tensor *dy)
+{
+    return times_slope(g, &rw_op_gelu_tanh_backward, gelu_tanh_slope, x, dy);
 }
 
 RULE(gelu_tanh, rw_gelu_tanh_slope(g, x, dy))
