@@ -54,8 +54,8 @@ static rw_tensor *experts(struct layer *l, const struct sizes *s)
     rw_tensor *const logits = rw_cast(t, rw_linear(t, l->x, l->router, RW_NONE), RW_F32);
     rw_tensor *const weights = rw_moe_router(t, logits, &params, &index, NULL);
     if (rw_moe_route(t, index, s->experts, &routes)) return NULL;
-    rw_tensor *const h = rw_silu(t, rw_moe_linear_of_tokens(t, l->x, l->up, &routes));
-    return rw_moe_combine(t, rw_moe_linear(t, rw_moe_weigh(t, h, weights, &routes), l->down, &routes), &routes);
+    rw_tensor *const h = rw_moe_silu_weigh(t, rw_moe_linear_of_tokens(t, l->x, l->up, &routes), weights, &routes);
+    return rw_moe_combine(t, rw_moe_linear(t, h, l->down, &routes), &routes);
 }
 
 /* Milliseconds of a step. */

@@ -222,8 +222,8 @@ static rw_tensor *experts(const struct model *m, rw_tape *t, rw_tensor *residual
     rw_tensor *const weights = route(m, t, p, rows, &routes, aux);
     rw_tensor *const both = rw_moe_linear_of_tokens(t, rows, p->experts_up, &routes);
     ckpt_begin(t, "moe_act");
-    rw_tensor *h = rw_swiglu(t, rw_slice(t, both, -1, 0, f), rw_slice(t, both, -1, f, 2 * f));
-    h = rw_moe_weigh(t, h, weights, &routes);
+    rw_tensor *const gate = rw_slice(t, both, -1, 0, f), *const up = rw_slice(t, both, -1, f, 2 * f);
+    rw_tensor *const h = rw_moe_swiglu_weigh(t, gate, up, weights, &routes);
     ckpt_end(t);
     rw_tensor *const y = rw_moe_combine(t, rw_moe_linear(t, h, p->experts_down, &routes), &routes);
     residual = rw_add(t, residual, rw_reshape(t, y, s));

@@ -102,6 +102,18 @@ RW_API rw_tensor *rw_moe_weigh_at(rw_site at, rw_tape *t, rw_tensor *rows, rw_te
                                   const rw_moe_routes *routes);
 #define rw_moe_weigh(...) rw_moe_weigh_at(RW_HERE, __VA_ARGS__)
 
+/**
+ * rw_moe_weigh() of rw_silu(x), and of rw_swiglu(gate, up), in one pass over rows [T k, n]: the activation between an
+ * expert's two products is neither written nor kept, backward makes it again from x, or from gate and up. The bytes are
+ * those of two steps, but that types of 16 bits are rounded once.
+ */
+RW_API rw_tensor *rw_moe_silu_weigh_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *weights,
+                                       const rw_moe_routes *routes);
+#define rw_moe_silu_weigh(...) rw_moe_silu_weigh_at(RW_HERE, __VA_ARGS__)
+RW_API rw_tensor *rw_moe_swiglu_weigh_at(rw_site at, rw_tape *t, rw_tensor *gate, rw_tensor *up, rw_tensor *weights,
+                                         const rw_moe_routes *routes);
+#define rw_moe_swiglu_weigh(...) rw_moe_swiglu_weigh_at(RW_HERE, __VA_ARGS__)
+
 /** rows [T k, n] -> [T, n], the sum of each token's rows in the order of its slots, rounded once. */
 RW_API rw_tensor *rw_moe_combine_at(rw_site at, rw_tape *t, rw_tensor *rows, const rw_moe_routes *routes);
 #define rw_moe_combine(...) rw_moe_combine_at(RW_HERE, __VA_ARGS__)

@@ -99,6 +99,8 @@ static const struct {
     { "moe_linear", "x weight offsets order inverse" },
     { "moe_route", "index" },
     { "moe_select", "scores index" },
+    { "moe_silu_weigh", "x weights order inverse" },
+    { "moe_swiglu_weigh", "gate up weights order inverse" },
     { "moe_topk", "scores bias" },
     { "moe_weigh", "rows weights order inverse" },
     { "mse_loss", "x y" },

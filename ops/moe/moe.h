@@ -41,6 +41,15 @@ struct rw_moe_gather_attrs {
 
 extern const rw_op_def rw_op_moe_gather, rw_op_moe_combine;
 
+/* Of ops on rows that are weighed: inputs `at` to at + 2 are their weights, order and inverse. */
+rw_status rw_moe_want_weights(rw_op_call *call, int at);
+
+/* Bytes of the rows' dot products, by row. */
+size_t rw_moe_dots_workspace(const rw_op_call *call);
+
+/* For rules: the dot products of rows of a and b, by slot [T, k]; it can be differentiated. */
+rw_tensor *rw_moe_dot(rw_tape *t, rw_tensor *a, rw_tensor *b, const rw_moe_routes *routes);
+
 /* Is there what an argument of `name` points at? Else it is refused, before anything is recorded. */
 static inline bool rw_moe_is_there(rw_site at, rw_tape *t, const char *name, const char *argument, const void *pointer)
 {

@@ -48,18 +48,23 @@ static rw_status check_combine(rw_op_call *call)
     return rw_op_output(call, 0, call->in[0].dtype, RW_SHAPE(inverse.dim[0], s.dim[1]));
 }
 
-/* rows [T k, n], weights [T, k], order [T k], inverse [T, k] for the gradient */
-static rw_status check_weigh(rw_op_call *call)
+/* weights [T, k], order [T k], inverse [T, k] for the gradient: inputs `at` to at + 2, of rows [T k, n] */
+rw_status rw_moe_want_weights(rw_op_call *call, int at)
 {
     const rw_shape s = rw_in_shape(call, 0);
     RW_CHECK(want_rows(call, 0));
-    RW_CHECK(rw_want_dtype(call, 1, sum_type(call->in[0].dtype)));
-    RW_CHECK(check_routes(call, 2, s.dim[0]));
-    RW_CHECK(rw_want_dtype(call, 3, RW_I32));
-    if (rw_in_shape(call, 1).rank != 2 || rw_shape_numel(rw_in_shape(call, 1)) != s.dim[0] ||
-        !rw_shape_equal(rw_in_shape(call, 1), rw_in_shape(call, 3)))
-        return rw_op_error(call, RW_ERR_SHAPE, "weights [T, k] and routes of %lld rows are needed",
-                           (long long)s.dim[0]);
+    RW_CHECK(rw_want_dtype(call, at, sum_type(call->in[0].dtype)));
+    RW_CHECK(check_routes(call, at + 1, s.dim[0]));
+    RW_CHECK(rw_want_dtype(call, at + 2, RW_I32));
+    if (rw_in_shape(call, at).rank == 2 && rw_shape_numel(rw_in_shape(call, at)) == s.dim[0] &&
+        rw_shape_equal(rw_in_shape(call, at), rw_in_shape(call, at + 2)))
+        return RW_OK;
+    return rw_op_error(call, RW_ERR_SHAPE, "weights [T, k] and routes of %lld rows are needed", (long long)s.dim[0]);
+}
+
+static rw_status check_weigh(rw_op_call *call)
+{
+    RW_CHECK(rw_moe_want_weights(call, 1));
     return rw_op_output_like(call, 0, 0);
 }
 
@@ -80,8 +85,7 @@ static rw_status check_weigh_backward(rw_op_call *call)
     return rw_op_output_like(call, 1, 2);
 }
 
-/* The dot products by row. */
-static size_t workspace(const rw_op_call *call)
+size_t rw_moe_dots_workspace(const rw_op_call *call)
 {
     return (size_t)call->in[0].layout->dim[0] * rw_dtype_size(sum_type(call->in[0].dtype));
 }
@@ -115,7 +119,8 @@ static const rw_op_def rw_op_moe_weigh_backward = { .name = "moe_weigh_backward"
                                                     .flags = RW_OP_NO_GRADIENT, .check = check_weigh_backward,
                                                     .inplace = RW_INPLACE({ 0, 1 }),
                                                     .kernel = RW_KERNELS(rw_moe_weigh_backward), .cost = cost,
-                                                    .workspace = RW_WORKSPACES(workspace, workspace) };
+                                                    .workspace = RW_WORKSPACES(rw_moe_dots_workspace,
+                                                                               rw_moe_dots_workspace) };
 
 static rw_status grad_gather(rw_grad_call *g)
 {
@@ -130,21 +135,25 @@ static rw_status grad_combine(rw_grad_call *g)
     return rw_grad_set(g, 0, rw_apply(rw_grad_tape(g), &rw_op_moe_gather, in, 3, &a, sizeof a, NULL));
 }
 
+rw_tensor *rw_moe_dot(rw_tape *t, rw_tensor *a, rw_tensor *b, const rw_moe_routes *routes)
+{
+    rw_tensor *const in[] = { a, b, routes->inverse, routes->order };
+    return rw_apply(t, &rw_op_moe_dot, in, 4, NULL, 0, NULL);
+}
+
 static rw_status grad_weigh(rw_grad_call *g)
 {
     rw_tape *const t = rw_grad_tape(g);
-    rw_tensor *const dy = rw_grad_upstream(g, 0), *const order = rw_grad_input(g, 2), *const inverse = rw_grad_input(g,
-                                                                                                                  3);
-    rw_tensor *const down[] = { dy, rw_grad_input(g, 1), order, inverse };
-    rw_tensor *const dot[] = { rw_grad_input(g, 0), dy, inverse, order };
+    const rw_moe_routes routes = { .order = rw_grad_input(g, 2), .inverse = rw_grad_input(g, 3) };
+    rw_tensor *const x = rw_grad_input(g, 0), *const weights = rw_grad_input(g, 1), *const dy = rw_grad_upstream(g, 0);
     if (rw_grad_wanted(g, 0) && rw_grad_wanted(g, 1) && !rw_grad_again(g)) {
-        rw_tensor *const in[] = { rw_grad_input(g, 0), dy, rw_grad_input(g, 1), order, inverse };
+        rw_tensor *const in[] = { x, dy, weights, routes.order, routes.inverse };
         rw_tensor *out[2] = { NULL, NULL };
         if (rw_apply(t, &rw_op_moe_weigh_backward, in, 5, NULL, 0, out)) RW_CHECK(rw_grad_set(g, 0, out[0]));
         return rw_grad_set(g, 1, out[1]);
     }
-    if (rw_grad_wanted(g, 0)) RW_CHECK(rw_grad_set(g, 0, rw_apply(t, &rw_op_moe_weigh, down, 4, NULL, 0, NULL)));
-    if (rw_grad_wanted(g, 1)) RW_CHECK(rw_grad_set(g, 1, rw_apply(t, &rw_op_moe_dot, dot, 4, NULL, 0, NULL)));
+    if (rw_grad_wanted(g, 0)) RW_CHECK(rw_grad_set(g, 0, rw_moe_weigh(t, dy, weights, &routes)));
+    if (rw_grad_wanted(g, 1)) RW_CHECK(rw_grad_set(g, 1, rw_moe_dot(t, x, dy, &routes)));
     return RW_OK;
 }
 

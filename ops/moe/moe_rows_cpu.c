@@ -2,7 +2,7 @@
 #include "device/cpu/isa.h"
 #include "ops/common/util.h"
 #include "ops/common/vec_native.h"
-#include "ops/moe/moe.h"
+#include "ops/moe/moe_dots.h"
 
 /* By the type of the rows: float64 as it is, the others in vectors of float. */
 #define BY_TYPE(name)                                                                                                  \
@@ -27,9 +27,9 @@ static void weigh_doubles(const rw_kernel *k, int64_t row)
 
 static double dot_of_doubles(const double *a, const double *b, int64_t n)
 {
-    double sum[16] = { 0 }, total = 0;
-    for (int64_t i = 0; i < n; i++) sum[i % 16] += a[i] * b[i];
-    for (int l = 0; l < 16; l++) total += sum[l];
+    double sum[MOE_CHAINS] = { 0 }, total = 0;
+    for (int64_t i = 0; i < n; i++) sum[i % MOE_CHAINS] += a[i] * b[i];
+    for (int l = 0; l < MOE_CHAINS; l++) total += sum[l];
     return total;
 }
 
@@ -120,19 +120,17 @@ VEC_INLINE void weigh_vectors(const rw_kernel *k, rw_dtype dtype, int64_t row)
 
 BY_TYPE(weigh)
 
-/* Sixteen chains, element i in chain i mod 16, added up in order. */
-#define CHAINS 16
-#define CHAIN_VECS (CHAINS / NF_LANES)
+#define CHAIN_VECS (MOE_CHAINS / NF_LANES)
 
 /* The product of a's row and b's, from element `at` on; w times b's is written to `to`, unless that is NULL. */
 VEC_INLINE float dot_of_row(rw_dtype dtype, const void *a, const void *b, int64_t at, int64_t n, nf w, void *to)
 {
     const int64_t end = at + n;
     nf chains[CHAIN_VECS];
-    float sum[CHAINS], total = 0;
+    float sum[MOE_CHAINS], total = 0;
     int64_t i = at;
     for (int v = 0; v < CHAIN_VECS; v++) chains[v] = nf_all(0);
-    for (; end - i >= CHAINS; i += CHAINS)
+    for (; end - i >= MOE_CHAINS; i += MOE_CHAINS)
         for (int v = 0; v < CHAIN_VECS; v++) {
             const nf y = nf_get(b, dtype, i + v * NF_LANES);
             chains[v] += nf_get(a, dtype, i + v * NF_LANES) * y;
@@ -145,7 +143,7 @@ VEC_INLINE float dot_of_row(rw_dtype dtype, const void *a, const void *b, int64_
         if (some == NF_LANES) nf_put(to, dtype, i, w * nf_get(b, dtype, i));
         else nf_put_some(to, dtype, i, some, w * nf_get_some(b, dtype, i, some));
     }
-    for (int l = 0; l < CHAINS; l++) total += sum[l];
+    for (int l = 0; l < MOE_CHAINS; l++) total += sum[l];
     return total;
 }
 
@@ -230,12 +228,8 @@ rw_status RW_ISA_NAME(rw_moe_dot_cpu)(const rw_kernel *k)
 rw_status RW_ISA_NAME(rw_moe_weigh_backward_cpu)(const rw_kernel *k);
 rw_status RW_ISA_NAME(rw_moe_weigh_backward_cpu)(const rw_kernel *k)
 {
-    const int32_t *const inverse = k->in[4].data;
-    const int64_t rows = k->in[0].layout->dim[0], slots = k->out[1].layout->numel;
-    const size_t size = rw_dtype_size(k->out[1].dtype);
+    const int64_t rows = k->in[0].layout->dim[0];
     RW_CHECK(run(k, rows, weigh_backward));
-    for (int64_t i = 0; i < slots; i++)
-        memcpy((char *)k->out[1].data + (size_t)i * size,
-               (const char *)k->workspace + (size_t)rw_moe_within(inverse[i], rows) * size, size);
+    rw_moe_dots_by_slot(k, 1, 4, rows);
     return RW_OK;
 }

@@ -1,9 +1,5 @@
 /* Rows of tokens on CUDA: a thread for each element, a warp for each slot's dot product. */
-#include "device/cuda/kernel.cuh"
-
-extern "C" {
-#include "ops/moe/moe.h"
-}
+#include "ops/moe/moe_dots.cuh"
 
 namespace {
 
@@ -71,12 +67,6 @@ __global__ void __launch_bounds__(THREADS)
     if (threadIdx.x % 32 == 0) dots[row] = all;
 }
 
-template <typename W> __global__ void __launch_bounds__(THREADS) by_slot_kernel(const W *dots, W *to, const row_args a)
-{
-    const int64_t slot = static_cast<int64_t>(blockIdx.x) * THREADS + threadIdx.x;
-    if (slot < a.n) to[slot] = dots[rw_moe_within(a.routes[slot], a.rows)];
-}
-
 row_args args_of(const rw_kernel *k, int routes, int64_t each, int64_t rows)
 {
     row_args a = {};
@@ -141,17 +131,15 @@ extern "C" rw_status rw_moe_dot_cuda(const rw_kernel *k)
 
 extern "C" rw_status rw_moe_weigh_backward_cuda(const rw_kernel *k)
 {
-    row_args a = args_of(k, 3, 1, k->in[2].layout->numel), slots = args_of(k, 4, 1, k->in[0].layout->dim[0]);
-    a.n = k->in[0].layout->dim[0], slots.n = k->out[1].layout->numel;
+    row_args a = args_of(k, 3, 1, k->in[2].layout->numel);
+    a.n = k->in[0].layout->dim[0];
     if (!a.n) return RW_OK;
     return with_float_type(k->in[0].dtype, [&](auto type) {
         using T = decltype(type);
-        wide<T> *const dots = static_cast<wide<T> *>(k->workspace);
         RW_LAUNCH(weigh_backward_kernel<T>, blocks_for(a.n, WARPS), THREADS, 0, k,
                   static_cast<const T *>(k->in[0].data), static_cast<const T *>(k->in[1].data),
-                  static_cast<const wide<T> *>(k->in[2].data), static_cast<T *>(k->out[0].data), dots, a);
-        RW_LAUNCH(by_slot_kernel<wide<T>>, blocks_for(slots.n, THREADS), THREADS, 0, k, dots,
-                  static_cast<wide<T> *>(k->out[1].data), slots);
-        return rw_cuda_launched(k);
+                  static_cast<const wide<T> *>(k->in[2].data), static_cast<T *>(k->out[0].data),
+                  static_cast<wide<T> *>(k->workspace), a);
+        return dots_by_slot<wide<T>>(k, 1, 4);
     });
 }

@@ -495,3 +495,111 @@ Test(moe, rows_are_weighed_and_multiplied_in_one_pass)
         for (int k = 0; k < 2; k++) free(dx[k]), free(dw[k]);
     }
 }
+
+/* ---- what lies between two products, in one pass ---- */
+
+enum { ACT_TOKENS = 45, ACT_EACH = 2, ACT_ROWS = ACT_TOKENS * ACT_EACH };
+
+/* Bytes of the result, the gradients of gate, of up where there is one, and of the weights; in one pass or in two. */
+struct activated {
+    unsigned char *part[4];
+};
+
+static struct activated activated(rw_dtype dtype, int64_t n, bool gated, bool at_once, int threads)
+{
+    const rw_dtype wide = dtype == RW_F64 ? RW_F64 : RW_F32;
+    struct fixture b = fixture_open(threads, 3);
+    int32_t index[ACT_ROWS];
+    rw_moe_routes r;
+    for (int i = 0; i < ACT_ROWS; i++) index[i] = i % 11 == 5 ? RW_MOE_DROPPED : (i * 7 + i / 5) % 4;
+    cr_assert_eq(rw_moe_route(b.t, rw_input(b.t, RW_I32, RW_SHAPE(ACT_TOKENS, ACT_EACH), index), 4, &r), RW_OK);
+    rw_tensor *const x = numbers(b.t, dtype, RW_SHAPE(ACT_ROWS, 2 * n + 1), 3, 0);
+    rw_tensor *const w = numbers(b.t, wide, RW_SHAPE(ACT_TOKENS, ACT_EACH), 4, 0);
+    rw_tensor *const gate = rw_slice(b.t, x, -1, 0, n), *const up = rw_slice(b.t, x, -1, n + 1, 2 * n + 1);
+    rw_tensor *const y = at_once ? gated ? rw_moe_swiglu_weigh(b.t, gate, up, w, &r)
+                                         : rw_moe_silu_weigh(b.t, gate, w, &r)
+                                 : rw_moe_weigh(b.t, gated ? rw_swiglu(b.t, gate, up) : rw_silu(b.t, gate), w, &r);
+    cr_assert_eq(rw_backward(b.t, rw_sum(b.t, rw_mul(b.t, y, y), RW_ALL_AXES, false)), RW_OK, "%s",
+                 rw_error_message(b.ctx));
+    const struct activated a = { { bytes_of(b.t, y), bytes_of(b.t, rw_gradient(x)), bytes_of(b.t, rw_gradient(w)) } };
+    fixture_close(&b);
+    return a;
+}
+
+Test(moe, activation_and_weight_in_one_pass_have_the_bytes_of_two)
+{
+    static const rw_dtype types[] = { RW_F64, RW_F32 };
+    static const int64_t widths[] = { 1, 15, 16, 64, 77, 300 };
+    for (int i = 0; i < 2 * 6 * 2; i++) {
+        const rw_dtype dtype = types[i % 2];
+        const int64_t n = widths[i / 4];
+        const bool gated = i / 2 % 2;
+        const size_t size = rw_dtype_size(dtype), bytes[] = { ACT_ROWS * (size_t)n * size,
+                                                              ACT_ROWS * (size_t)(2 * n + 1) * size, ACT_ROWS * size };
+        struct activated one = activated(dtype, n, gated, true, 1 + i % 3);
+        struct activated two = activated(dtype, n, gated, false, 1);
+        for (int k = 0; k < 3; k++) {
+            cr_expect_eq(first_difference(one.part[k], two.part[k], bytes[k]), -1, "%s, %d columns, part %d of %s",
+                         rw_dtype_name(dtype), (int)n, k, gated ? "swiglu" : "silu");
+            free(one.part[k]), free(two.part[k]);
+        }
+    }
+}
+
+/* Kept: what is activated, the weights and the routes; the activation itself where it is a value of the tape. */
+Test(moe, an_activation_in_one_pass_is_not_kept)
+{
+    size_t kept[2];
+    for (int at_once = 0; at_once < 2; at_once++) {
+        struct fixture b = fixture_open(1, 3);
+        int32_t index[ACT_ROWS];
+        rw_moe_routes r;
+        for (int i = 0; i < ACT_ROWS; i++) index[i] = i % 4;
+        cr_assert_eq(rw_moe_route(b.t, rw_input(b.t, RW_I32, RW_SHAPE(ACT_TOKENS, ACT_EACH), index), 4, &r), RW_OK);
+        rw_tensor *const x = rw_scale(b.t, numbers(b.t, RW_F32, RW_SHAPE(ACT_ROWS, 1024), 3, 0), 2);
+        rw_tensor *const w = numbers(b.t, RW_F32, RW_SHAPE(ACT_TOKENS, ACT_EACH), 4, 0);
+        rw_tensor *const y = at_once ? rw_moe_silu_weigh(b.t, x, w, &r) : rw_moe_weigh(b.t, rw_silu(b.t, x), w, &r);
+        cr_assert_eq(rw_backward(b.t, rw_sum(b.t, y, RW_ALL_AXES, false)), RW_OK, "%s", rw_error_message(b.ctx));
+        rw_memory m;
+        cr_assert_eq(rw_memory_stats(b.ctx, &m), RW_OK);
+        kept[at_once] = m.kept;
+        fixture_close(&b);
+    }
+    cr_expect_eq(kept[0] - kept[1], ACT_ROWS * 1024 * sizeof(float), "%zu and %zu bytes", kept[0], kept[1]);
+}
+
+/* ---- a gradient that leaves the caches before anybody reads it ---- */
+
+/* Bytes of the gradient of so many experts' matrices, of whom the first four have rows. */
+static unsigned char *far_gradient(rw_dtype dtype, int64_t experts)
+{
+    enum { TOKENS = 21, SIDE = 512 };
+    struct fixture b = fixture_open(2, 3);
+    int32_t index[TOKENS];
+    rw_moe_routes r;
+    for (int i = 0; i < TOKENS; i++) index[i] = i * 5 % 4;
+    cr_assert_eq(rw_moe_route(b.t, rw_input(b.t, RW_I32, RW_SHAPE(TOKENS, 1), index), experts, &r), RW_OK);
+    rw_tensor *const x = numbers(b.t, dtype, RW_SHAPE(TOKENS, SIDE), 1, 0);
+    rw_tensor *const w = numbers(b.t, dtype, RW_SHAPE(experts, SIDE, SIDE), 2, 0);
+    rw_tensor *const y = rw_moe_linear(b.t, x, w, &r);
+    cr_assert_eq(rw_backward(b.t, rw_sum(b.t, rw_mul(b.t, y, y), RW_ALL_AXES, false)), RW_OK, "%s",
+                 rw_error_message(b.ctx));
+    unsigned char *const bytes = bytes_of(b.t, rw_gradient(w));
+    fixture_close(&b);
+    return bytes;
+}
+
+Test(moe, a_gradient_larger_than_the_caches_has_the_bytes_of_a_small_one)
+{
+    static const rw_dtype types[] = { RW_F32, RW_BF16 };
+    if (test_device() != RW_DEVICE_CPU && !getenv("REWIND_TEST_LARGE")) return; /* the simulator is slow */
+    for (int i = 0; i < 2; i++) {
+        const size_t expert = 512 * 512 * rw_dtype_size(types[i]), experts = (16u << 20) / expert;
+        unsigned char *const few = far_gradient(types[i], 4), *const many = far_gradient(types[i], (int64_t)experts);
+        cr_expect_eq(first_difference(few, many, 4 * expert), -1, "%s", rw_dtype_name(types[i]));
+        size_t zeros = 0;
+        for (size_t k = 4 * expert; k < experts * expert; k++) zeros += !many[k];
+        cr_expect_eq(zeros, (experts - 4) * expert, "%s: experts without rows", rw_dtype_name(types[i]));
+        free(few), free(many);
+    }
+}

@@ -313,6 +313,8 @@ static void record_every_op(rw_tape *t, rw_tensor *x, rw_tensor *state)
     rw_moe_drop(t, chosen, RW_NONE, &routes, 1);
     rw_moe_linear(t, x, rw_reshape(t, rw_concat(t, (rw_tensor *[]){ x, x }, 2, 0), RW_SHAPE(2, 2, 2)), &routes);
     rw_moe_weigh(t, x, rw_moe_select(t, x, chosen), &routes);
+    rw_moe_silu_weigh(t, x, rw_moe_select(t, x, chosen), &routes);
+    rw_moe_swiglu_weigh(t, x, x, rw_moe_select(t, x, chosen), &routes);
     rw_moe_balance(t, rw_buffer(rw_tape_context(t), "bias", RW_F32, RW_SHAPE(2)),
                    rw_buffer(rw_tape_context(t), "load", RW_F32, RW_SHAPE(2)), 0.1);
     rw_attention(t, q, q, q, NULL), rw_attention_with(t, q, q, q, NULL), rw_attention_merge(t, x, v, x, v, NULL);

@@ -156,7 +156,7 @@ OTHERS = [
     (r'moe_drop_cuda:drop_kernel<.*>', 'a few numbers a token'),
     (r'moe_linear_cuda:\w+_kernel<.*>', 'limited by arithmetic'),
     (r'moe_routing_cuda:\w+_kernel(<.*>)?', 'a few numbers a token'),
-    (r'moe_rows_cuda:\w+_kernel<.*>', 'rows of any width'),
+    (r'moe_(act|rows)_cuda:\w+_kernel<.*>', 'rows of any width'),
     (r'matmul_cuda:tile_kernel<.*>', 'limited by arithmetic; for what cuBLASLt has no algorithm for'),
     (r'matmul_cuda:pack_kernel<.*>', 'operands that begin off an aligned address'),
     (r'matmul_cuda:close_kernel<.*>', 'rows that are no multiple of 16 bytes'),

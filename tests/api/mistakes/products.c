@@ -61,6 +61,9 @@ static void experts(struct trial *m, struct world *w)
     TENSOR("rw_moe_linear", RW_ERR_SHAPE, rw_moe_linear(t, w->x, w->x, &r));
     TENSOR("rw_moe_linear_of_tokens", RW_ERR_SHAPE, rw_moe_linear_of_tokens(t, w->vector, w->cube, &r));
     TENSOR("rw_moe_weigh", RW_ERR_DTYPE, rw_moe_weigh(t, w->x, w->index, &r));
+    TENSOR("rw_moe_silu_weigh", RW_ERR_DTYPE, rw_moe_silu_weigh(t, w->x, w->index, &r));
+    TENSOR("rw_moe_swiglu_weigh", RW_ERR_SHAPE, rw_moe_swiglu_weigh(t, w->x, w->vector, w->x, &r));
+    TENSOR("rw_moe_swiglu_weigh", RW_ERR_DTYPE, rw_moe_swiglu_weigh(t, w->x, w->half, w->x, &r));
     TENSOR("rw_moe_combine", RW_ERR_SHAPE, rw_moe_combine(t, w->vector, &r));
     TENSOR("rw_moe_balance", RW_ERR_DTYPE, rw_moe_balance(t, w->index, w->vector, 0.1));
     TENSOR("rw_moe_router", RW_ERR_ARGUMENT, rw_moe_router(t, w->x, &(rw_moe_router_params){ .choice = { .k = 9 } },
@@ -88,6 +91,8 @@ static void structs_of_experts(struct trial *m, struct world *w)
     TENSOR("moe_linear: routes is NULL", RW_ERR_ARGUMENT, rw_moe_linear(t, x, w->cube, NULL));
     TENSOR("moe_linear_of_tokens: routes is NULL", RW_ERR_ARGUMENT, rw_moe_linear_of_tokens(t, x, w->cube, NULL));
     TENSOR("moe_weigh: routes is NULL", RW_ERR_ARGUMENT, rw_moe_weigh(t, x, x, NULL));
+    TENSOR("moe_silu_weigh: routes is NULL", RW_ERR_ARGUMENT, rw_moe_silu_weigh(t, x, x, NULL));
+    TENSOR("moe_swiglu_weigh: routes is NULL", RW_ERR_ARGUMENT, rw_moe_swiglu_weigh(t, x, x, x, NULL));
     TENSOR("moe_combine: routes is NULL", RW_ERR_ARGUMENT, rw_moe_combine(t, x, NULL));
     TENSOR("moe_drop: routes is NULL", RW_ERR_ARGUMENT, rw_moe_drop(t, w->index, RW_NONE, NULL, 1));
     STATUS("moe_count: routes is NULL", RW_ERR_ARGUMENT, rw_moe_count(t, w->vector, NULL));
@@ -95,6 +100,8 @@ static void structs_of_experts(struct trial *m, struct world *w)
     TENSOR("rw_moe_linear", RW_ERR_ARGUMENT, rw_moe_linear(t, x, w->cube, &none));
     TENSOR("rw_moe_linear_of_tokens", RW_ERR_ARGUMENT, rw_moe_linear_of_tokens(t, x, w->cube, &none));
     TENSOR("rw_moe_weigh", RW_ERR_ARGUMENT, rw_moe_weigh(t, x, x, &none));
+    TENSOR("rw_moe_silu_weigh", RW_ERR_ARGUMENT, rw_moe_silu_weigh(t, x, x, &none));
+    TENSOR("rw_moe_swiglu_weigh", RW_ERR_ARGUMENT, rw_moe_swiglu_weigh(t, x, x, x, &none));
     TENSOR("rw_moe_combine", RW_ERR_ARGUMENT, rw_moe_combine(t, x, &none));
     TENSOR("rw_moe_drop", RW_ERR_ARGUMENT, rw_moe_drop(t, w->index, RW_NONE, &none, 1));
     STATUS("rw_moe_count", RW_ERR_ARGUMENT, rw_moe_count(t, w->vector, &hole));

@@ -47,6 +47,35 @@ static rw_tensor *build_weigh(rw_tape *t, rw_tensor **x, const struct op_case *c
     return rw_moe_weigh(t, x[0], rw_cast(t, x[1], sum_type(x[0])), &r);
 }
 
+static rw_tensor *build_silu_weigh(rw_tape *t, rw_tensor **x, const struct op_case *c)
+{
+    const rw_moe_routes r = routes_of(t, c, NULL);
+    return rw_moe_silu_weigh(t, x[0], rw_cast(t, x[1], sum_type(x[0])), &r);
+}
+
+static rw_tensor *build_swiglu_weigh(rw_tape *t, rw_tensor **x, const struct op_case *c)
+{
+    const rw_moe_routes r = routes_of(t, c, NULL);
+    return rw_moe_swiglu_weigh(t, x[0], x[1], rw_cast(t, x[2], sum_type(x[0])), &r);
+}
+
+/* Those of silu or swiglu, times the weights; a weight's gradient is a row's sum of terms that may cancel. */
+static void act_sizes(rw_tape *t, const struct op_case *c, rw_tensor **x, rw_tensor *w, rw_tensor *y, rw_tensor **m)
+{
+    const rw_moe_routes r = routes_of(t, c, NULL);
+    const int64_t rows = c->in[0].shape.dim[0];
+    rw_tensor *const weights = rw_abs(t, rw_reshape(t, x[c->n - 1], RW_SHAPE(rows)));
+    rw_tensor *const of_row = rw_reshape(t, rw_index_select(t, weights, 0, r.order), RW_SHAPE(rows, 1));
+    rw_tensor *const up = c->n > 2 ? rw_abs(t, x[1]) : rw_full(t, RW_F64, RW_SCALAR, 1);
+    rw_tensor *const act = rw_mul(t, rw_abs(t, rw_silu(t, x[0])), up), *const dh = rw_mul(t, rw_abs(t, w), of_row);
+    rw_tensor *const steep = rw_mul(t, rw_sigmoid(t, x[0]), rw_add_scalar(t, rw_abs(t, x[0]), 1));
+    rw_tensor *const dots = rw_sum(t, rw_mul(t, rw_abs(t, w), act), RW_AXES(-1), false);
+    m[0] = y;
+    m[1] = rw_mul(t, rw_mul(t, dh, up), steep);
+    if (c->n > 2) m[2] = rw_mul(t, dh, rw_abs(t, rw_silu(t, x[0])));
+    m[c->n] = rw_reshape(t, rw_index_select(t, dots, 0, rw_reshape(t, r.inverse, RW_SHAPE(rows))), c->shape);
+}
+
 static rw_tensor *build_combine(rw_tape *t, rw_tensor **x, const struct op_case *c)
 {
     const rw_moe_routes r = routes_of(t, c, NULL);
@@ -145,6 +174,30 @@ static void add_rows(void)
     }
 }
 
+static void add_acts(void)
+{
+    const struct {
+        int64_t tokens, k, experts, n;
+        enum op_layout layout[2];
+    } all[] = { { 1, 1, 1, 1, { OP_DENSE, OP_DENSE } },      { 5, 2, 4, 33, { OP_DENSE, OP_DENSE } },
+                { 7, 3, 5, 257, { OP_SLICED, OP_SLICED } },  { 0, 2, 3, 4, { OP_DENSE, OP_DENSE } },
+                { 300, 4, 9, 5, { OP_TURNED, OP_CUT } },     { 6, 2, 3, 0, { OP_DENSE, OP_DENSE } },
+                { 4, 2, 3, 16, { OP_EXPANDED, OP_SLICED } }, { 70, 2, 4, 96, { OP_DENSE, OP_TURNED } } };
+    for (size_t i = 0; i < 2 * (sizeof all / sizeof *all); i++) {
+        const int64_t rows = all[i / 2].tokens * all[i / 2].k, n = all[i / 2].n;
+        const int acts = 1 + (int)(i % 2);
+        struct op_case *const c = add(acts > 1 ? build_swiglu_weigh : build_silu_weigh, act_sizes,
+                                      S(all[i / 2].tokens, all[i / 2].k), (int)all[i / 2].experts, acts + 1);
+        for (int j = 0; j < acts; j++)
+            c->in[j] = (struct op_operand){ S(rows, n), all[i / 2].layout[j], j ? OP_SIGNED : OP_WIDE };
+        c->in[acts].shape = c->shape;
+        c->r[0].n = c->r[2].n = N_SWIGLU + 2;
+        c->r[1].n = N_SWIGLU_G + 2;
+        c->r[1 + acts].n = N_SWIGLU + (int)n;
+        op_case_describe(c, "moe_%s_weigh in %lld", acts > 1 ? "swiglu" : "silu", (long long)all[i / 2].experts);
+    }
+}
+
 static void add_routers(void)
 {
     for (int mode = 0; mode < 6; mode++)
@@ -181,8 +234,10 @@ rw_tensor *op_build_moe_layer(rw_tape *t, rw_tensor **x, const struct op_case *c
         if (rw_moe_route(t, index, LAYER_EXPERTS, &r)) return NULL;
     }
     rw_tensor *const rows = rw_moe_linear_of_tokens(t, x[0], x[2], &r);
-    rw_tensor *const both = rw_swiglu(t, rw_slice(t, rows, -1, 0, f), rw_slice(t, rows, -1, f, 2 * f));
-    return rw_moe_combine(t, rw_moe_linear(t, rw_moe_weigh(t, both, weights, &r), x[3], &r), &r);
+    rw_tensor *const gate = rw_slice(t, rows, -1, 0, f), *const up = rw_slice(t, rows, -1, f, 2 * f);
+    rw_tensor *const h = c->keep ? rw_moe_weigh(t, rw_swiglu(t, gate, up), weights, &r)
+                                 : rw_moe_swiglu_weigh(t, gate, up, weights, &r);
+    return rw_moe_combine(t, rw_moe_linear(t, h, x[3], &r), &r);
 }
 
 /* Every product, the router's and the activation's roundings in each, and what is stored between them. */
@@ -197,5 +252,6 @@ void op_cases_moe(void)
 {
     add_linears();
     add_rows();
+    add_acts();
     add_routers();
 }

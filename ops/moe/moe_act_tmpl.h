@@ -1,0 +1,54 @@
+/*
+ * A row's activation and weight on vectors N of T. No include guard: the includer sets T, N, N_LANES, F(name), which
+ * names the type's functions, GET(dtype, j, i, n), n elements from i on of the row in operand j, and PUT().
+ */
+
+typedef void (*F(act_fn))(const N *x, N *y, double a);
+
+VEC_INLINE void F(act_weigh)(const struct act_row *r, rw_dtype dtype, int n, F(act_fn) act)
+{
+    const N w = F(all)((T)r->weight);
+    for (int64_t i = 0; i < r->width; i += N_LANES) {
+        const int64_t some = r->width - i < N_LANES ? r->width - i : N_LANES;
+        N x[MOST_OPERANDS], h;
+        fetch_ahead(r, dtype, n, 1, i);
+        MAP_UNROLL
+        for (int j = 0; j < n; j++) x[j] = GET(dtype, j, i, some);
+        act(x, &h, 0);
+        PUT(dtype, 0, i, some, w * h);
+    }
+}
+
+/* Operand n is dy. The activation's dot product with it goes into the workspace, as a row's slot may have another. */
+VEC_INLINE void F(act_weigh_backward)(const struct act_row *r, rw_dtype dtype, int n, F(act_fn) act, F(act_fn) slopes)
+{
+    const N w = F(all)((T)r->weight);
+    N chain[MOE_CHAINS / N_LANES];
+    T sum[MOE_CHAINS], total = 0;
+    for (int v = 0; v < MOE_CHAINS / N_LANES; v++) chain[v] = F(all)(0);
+    for (int64_t i = 0; i < r->width; i += MOE_CHAINS) {
+        for (int v = 0; v < MOE_CHAINS / N_LANES && i + v * N_LANES < r->width; v++) {
+            const int64_t at = i + v * N_LANES, some = r->width - at < N_LANES ? r->width - at : N_LANES;
+            N x[MOST_OPERANDS], y[MOST_OPERANDS], h;
+            fetch_ahead(r, dtype, n + 1, n, at);
+            MAP_UNROLL
+            for (int j = 0; j <= n; j++) x[j] = GET(dtype, j, at, some);
+            act(x, &h, 0);
+            chain[v] += h * x[n];
+            x[n] *= w;
+            slopes(x, y, 0);
+            MAP_UNROLL
+            for (int j = 0; j < n; j++) PUT(dtype, j, at, some, y[j]);
+        }
+    }
+    memcpy(sum, chain, sizeof sum);
+    for (int l = 0; l < MOE_CHAINS; l++) total += sum[l];
+    ((T *)r->k->workspace)[r->row] = total;
+}
+
+#undef T
+#undef N
+#undef N_LANES
+#undef F
+#undef GET
+#undef PUT
