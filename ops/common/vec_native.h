@@ -193,14 +193,14 @@ VEC_INLINE void nf_put_some(void *p, rw_dtype dtype, int64_t i, int64_t n, nf x)
 #endif
 }
 
-/* Does nf_put_past() take element i? */
+/* Does nf_stream() take element i? */
 VEC_INLINE bool nf_is_aligned(const void *p, rw_dtype dtype, int64_t i)
 {
     return !(((uintptr_t)p + (size_t)i * float_size(dtype)) % (float_size(dtype) * NF_LANES));
 }
 
 /* As nf_put(), past the caches: lines that are written whole are not read before. Others see them behind a fence. */
-VEC_INLINE void nf_put_past(void *p, rw_dtype dtype, int64_t i, nf x)
+VEC_INLINE void nf_stream(void *p, rw_dtype dtype, int64_t i, nf x)
 {
     void *const to = (char *)p + (size_t)i * float_size(dtype);
 #if defined(RW_ISA_IS_V4)
@@ -214,7 +214,7 @@ VEC_INLINE void nf_put_past(void *p, rw_dtype dtype, int64_t i, nf x)
 #endif
 }
 
-/* Behind the last nf_put_past(). */
+/* Behind the last nf_stream(). */
 VEC_INLINE void nf_fence(void)
 {
 #if defined(__x86_64__)

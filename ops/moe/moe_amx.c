@@ -17,8 +17,6 @@
 #define OUTER_ROWS 1024
 #define OUTER_DOWN 256
 #define OUTER_ACROSS 512
-/* A gradient of so many bytes is not in a cache when it is read again. */
-#define STREAM_FROM ((int64_t)8 << 20)
 
 static int64_t least_of(int64_t a, int64_t b)
 {
@@ -204,7 +202,7 @@ static void outer_at_once(const struct moe_product *m, const struct at *p, struc
         g.c = (char *)m->y + at * size;
         g.adds = m->sum != NULL;
         g.sum = g.adds ? (const char *)m->sum + at * size : NULL;
-        g.streams = m->to == RW_F32 && !g.adds && m->experts * m->out * m->in * size >= STREAM_FROM;
+        g.streams = m->streams && m->to == RW_F32;
         outer_part(m, p, &g, rows.from, in);
     }
 }

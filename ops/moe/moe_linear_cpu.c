@@ -65,20 +65,15 @@ static void outer(const struct moe_product *m, rw_dtype dtype, void *room, int64
     }
 }
 
-/* Bytes of gradients that are written past the caches where they are not added to anything. */
-#define FAR_BYTES (16 << 20)
-
-static int64_t far_from(rw_dtype dtype)
-{
-    return FAR_BYTES / (int64_t)rw_dtype_size(dtype);
-}
+/* A gradient of so many bytes is not in a cache when it is read again. */
+#define STREAM_FROM ((int64_t)8 << 20)
 
 /* Rounded once. */
-VEC_INLINE void put_past(const struct moe_product *m, rw_dtype dtype, const float *c, int64_t c_row, int64_t at,
+VEC_INLINE void put_streamed(const struct moe_product *m, rw_dtype dtype, const float *c, int64_t c_row, int64_t at,
                          int64_t rows, int64_t cols)
 {
     for (int64_t i = 0; i < rows; i++, c += c_row, at += m->in)
-        for (int64_t j = 0; j < cols; j += NF_LANES) nf_put_past(m->y, dtype, at + j, nf_get(c, RW_F32, j));
+        for (int64_t j = 0; j < cols; j += NF_LANES) nf_stream(m->y, dtype, at + j, nf_get(c, RW_F32, j));
     nf_fence();
 }
 
@@ -86,8 +81,8 @@ VEC_INLINE void put_past(const struct moe_product *m, rw_dtype dtype, const floa
 VEC_INLINE void put_as(const struct moe_product *m, rw_dtype dtype, const float *c, int64_t c_row, int64_t at,
                        int64_t rows, int64_t cols)
 {
-    if (m->far && cols % NF_LANES == 0 && m->in % NF_LANES == 0 && nf_is_aligned(m->y, dtype, at)) {
-        put_past(m, dtype, c, c_row, at, rows, cols);
+    if (m->streams && cols % NF_LANES == 0 && m->in % NF_LANES == 0 && nf_is_aligned(m->y, dtype, at)) {
+        put_streamed(m, dtype, c, c_row, at, rows, cols);
         return;
     }
     for (int64_t i = 0; i < rows; i++, c += c_row, at += m->in)
@@ -145,13 +140,14 @@ rw_status RW_ISA_NAME(rw_moe_outer_cpu)(const rw_kernel *k)
 {
     const struct rw_moe_outer_attrs *const a = k->attrs;
     const rw_layout *const y = k->out[0].layout;
+    const int64_t size = (int64_t)rw_dtype_size(k->out[0].dtype);
     const struct moe_product m = { .x = k->in[1].data, .dy = k->in[0].data, .y = k->out[0].data,
                                    .sum = rw_kernel_has(k, 5) ? k->in[5].data : NULL, .offsets = k->in[2].data,
                                    .order = k->in[3].data, .rows = k->in[3].layout->dim[0],
                                    .tokens = k->in[a->gathers_dy ? 0 : 1].layout->dim[0], .k = a->k,
                                    .in = y->dim[2], .out = y->dim[1], .experts = a->experts,
                                    .to = k->out[0].dtype, .gathers = a->gathers, .gathers_dy = a->gathers_dy,
-                                   .far = !rw_kernel_has(k, 5) && y->numel >= far_from(k->out[0].dtype) };
+                                   .streams = !rw_kernel_has(k, 5) && y->numel * size >= STREAM_FROM };
     bool ran;
     RW_CHECK(rw_moe_library_outer(k, &m, &RW_ISA_NAME(rw_gemm_loops), put_sum, &ran));
     if (ran) return RW_OK;

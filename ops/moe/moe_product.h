@@ -13,7 +13,7 @@ struct moe_product {
     int64_t k, in, out, depth, width, experts;
     rw_dtype to; /* of an outer product and its sum */
     bool gathers, gathers_dy, turned; /* x, and dy */
-    bool far; /* an outer product that leaves the caches before anybody reads it */
+    bool streams; /* an outer product goes past the caches, as it leaves them before anybody reads it */
 };
 
 /* The row of an operand that belongs to row r. */

@@ -568,10 +568,10 @@ Test(moe, an_activation_in_one_pass_is_not_kept)
     cr_expect_eq(kept[0] - kept[1], ACT_ROWS * 1024 * sizeof(float), "%zu and %zu bytes", kept[0], kept[1]);
 }
 
-/* ---- a gradient that leaves the caches before anybody reads it ---- */
+/* ---- a gradient that goes past the caches ---- */
 
 /* Bytes of the gradient of so many experts' matrices, of whom the first four have rows. */
-static unsigned char *far_gradient(rw_dtype dtype, int64_t experts)
+static unsigned char *streamed_gradient(rw_dtype dtype, int64_t experts)
 {
     enum { TOKENS = 21, SIDE = 512 };
     struct fixture b = fixture_open(2, 3);
@@ -589,13 +589,13 @@ static unsigned char *far_gradient(rw_dtype dtype, int64_t experts)
     return bytes;
 }
 
-Test(moe, a_gradient_larger_than_the_caches_has_the_bytes_of_a_small_one)
+Test(moe, a_gradient_past_the_caches_has_the_bytes_of_a_small_one)
 {
     static const rw_dtype types[] = { RW_F32, RW_BF16 };
     if (test_device() != RW_DEVICE_CPU && !getenv("REWIND_TEST_LARGE")) return; /* the simulator is slow */
     for (int i = 0; i < 2; i++) {
-        const size_t expert = 512 * 512 * rw_dtype_size(types[i]), experts = (16u << 20) / expert;
-        unsigned char *const few = far_gradient(types[i], 4), *const many = far_gradient(types[i], (int64_t)experts);
+        const size_t expert = 512 * 512 * rw_dtype_size(types[i]), experts = (8u << 20) / expert;
+        unsigned char *const few = streamed_gradient(types[i], 4), *const many = streamed_gradient(types[i], (int64_t)experts);
         cr_expect_eq(first_difference(few, many, 4 * expert), -1, "%s", rw_dtype_name(types[i]));
         size_t zeros = 0;
         for (size_t k = 4 * expert; k < experts * expert; k++) zeros += !many[k];
