@@ -2,7 +2,7 @@
 #ifndef RW_OPS_COMMON_VEC_TRANSPOSE_H
 #define RW_OPS_COMMON_VEC_TRANSPOSE_H
 
-#include "ops/common/vec.h"
+#include "ops/common/squares.h"
 
 #if defined(RW_ISA_IS_V4)
 /* Exchanges the squares of s by s elements that lie across the diagonal of each square of twice the size. */
@@ -29,21 +29,37 @@ VEC_INLINE void vf_transpose(vf r[VF_LANES])
                 (vi){ 8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30, 31 });
 }
 #else
+/* By four squares of eight. */
 VEC_INLINE void vf_transpose(vf r[VF_LANES])
 {
-    float m[VF_LANES][VF_LANES];
-    memcpy(m, r, sizeof m);
-    for (int i = 0; i < VF_LANES; i++)
-        for (int l = 0; l < VF_LANES; l++) r[i][l] = m[l][i];
+    union { vf v; square_4 half[2]; } u[VF_LANES];
+    square_4 part[2][2][8]; /* where its columns lie, where its rows do */
+    for (int i = 0; i < VF_LANES; i++) {
+        u[i].v = r[i];
+        for (int k = 0; k < 2; k++) part[k][i / 8][i % 8] = u[i].half[k];
+    }
+    for (int i = 0; i < 4; i++) turn_square_4(part[i / 2][i % 2]);
+    for (int i = 0; i < VF_LANES; i++) {
+        for (int k = 0; k < 2; k++) u[i].half[k] = part[i / 8][k][i % 8];
+        r[i] = u[i].v;
+    }
 }
 #endif
 
+/* By four squares of four. */
 VEC_INLINE void vd_transpose(vd r[VD_LANES])
 {
-    double m[VD_LANES][VD_LANES];
-    memcpy(m, r, sizeof m);
-    for (int i = 0; i < VD_LANES; i++)
-        for (int l = 0; l < VD_LANES; l++) r[i][l] = m[l][i];
+    union { vd v; square_8 half[2]; } u[VD_LANES];
+    square_8 part[2][2][4];
+    for (int i = 0; i < VD_LANES; i++) {
+        u[i].v = r[i];
+        for (int k = 0; k < 2; k++) part[k][i / 4][i % 4] = u[i].half[k];
+    }
+    for (int i = 0; i < 4; i++) turn_square_8(part[i / 2][i % 2]);
+    for (int i = 0; i < VD_LANES; i++) {
+        for (int k = 0; k < 2; k++) u[i].half[k] = part[i / 4][k][i % 4];
+        r[i] = u[i].v;
+    }
 }
 
 #endif

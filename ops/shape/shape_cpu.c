@@ -2,6 +2,7 @@
 #include "device/cpu/isa.h"
 #include "ops/common/map.h"
 #include "ops/shape/shape.h"
+#include "ops/shape/turn.h"
 
 typedef void (*copy_row)(void *to, int64_t at, const void *from, int64_t from_at, int64_t stride, int64_t n);
 
@@ -99,82 +100,6 @@ static void copy_range(const rw_kernel *k, const struct rw_axes *m, copy_row row
     }
     for (int64_t i = 0; i < n; i++)
         put(k->out[0].data, k->out[0].dtype, to + i, get(k->in[0].data, k->in[0].dtype, at + i * stride));
-}
-
-/*
- * A transpose: the innermost axis of the result is strided in the input, and another axis is dense there. Copied tile
- * by tile, so that every cache line that is read is used up before it is dropped.
- */
-#define TILE 32
-
-struct turn {
-    const struct rw_axes *m;
-    int axis;           /* the one that is dense in the input */
-    int64_t to_stride;  /* its stride in the result */
-    int64_t tiles;      /* along it */
-};
-
-static bool turns(const rw_kernel *k, const struct rw_axes *m, struct turn *ret)
-{
-    const int last = m->rank - 1;
-    if (k->in[0].dtype != k->out[0].dtype || m->stride[0][last] < 2 || m->dim[last] < 8) return false;
-    int64_t step = m->dim[last];
-    for (int axis = last - 1; axis >= 0; axis--) {
-        if (m->stride[0][axis] == 1 && m->dim[axis] >= 8) {
-            *ret = (struct turn){ .m = m, .axis = axis, .to_stride = step, .tiles = (m->dim[axis] + TILE - 1) / TILE };
-            return true;
-        }
-        step *= m->dim[axis];
-    }
-    return false;
-}
-
-#define TURN(name, type)                                                                                       \
-    static void name(const struct turn *t, const type *x, type *y, int64_t n)                                  \
-    {                                                                                                          \
-        const int64_t inner = t->m->dim[t->m->rank - 1], stride = t->m->stride[0][t->m->rank - 1];             \
-        for (int64_t i = 0; i < inner; i += TILE) {                                                            \
-            const int64_t some = inner - i < TILE ? inner - i : TILE;                                          \
-            for (int64_t j = 0; j < n; j++)                                                                    \
-                for (int64_t l = i; l < i + some; l++) y[j * t->to_stride + l] = x[j + l * stride];            \
-        }                                                                                                      \
-    }
-
-TURN(turn_1, uint8_t)
-TURN(turn_2, uint16_t)
-TURN(turn_4, uint32_t)
-TURN(turn_8, uint64_t)
-
-/* Strip number `strip`: a tile's width of the dense axis, the whole innermost axis, one place along the other axes. */
-static void turn_strip(const rw_kernel *k, const struct turn *t, int64_t strip)
-{
-    const struct rw_axes *const m = t->m;
-    const int64_t j = strip % t->tiles * TILE, n = m->dim[t->axis] - j < TILE ? m->dim[t->axis] - j : TILE;
-    int64_t rest = strip / t->tiles, from = j, to = j * t->to_stride, step = m->dim[m->rank - 1];
-    for (int axis = m->rank - 2; axis >= 0; axis--) {
-        if (axis != t->axis) {
-            from += rest % m->dim[axis] * m->stride[0][axis];
-            to += rest % m->dim[axis] * step;
-            rest /= m->dim[axis];
-        }
-        step *= m->dim[axis];
-    }
-    const void *const x = k->in[0].data;
-    void *const y = k->out[0].data;
-    switch (rw_dtype_size(k->out[0].dtype)) {
-    case 1: turn_1(t, (const uint8_t *)x + from, (uint8_t *)y + to, n); break;
-    case 2: turn_2(t, (const uint16_t *)x + from, (uint16_t *)y + to, n); break;
-    case 4: turn_4(t, (const uint32_t *)x + from, (uint32_t *)y + to, n); break;
-    default: turn_8(t, (const uint64_t *)x + from, (uint64_t *)y + to, n); break;
-    }
-}
-
-static void turn_all(const rw_kernel *k, const struct turn *t)
-{
-    const int64_t numel = k->out[0].layout->numel;
-    const int64_t strips = numel / (t->m->dim[t->axis] * t->m->dim[t->m->rank - 1]) * t->tiles;
-#pragma omp parallel for num_threads(k->threads) schedule(static) if (numel >= RW_PARALLEL_FROM)
-    for (int64_t i = 0; i < strips; i++) turn_strip(k, t, i);
 }
 
 rw_status RW_ISA_NAME(rw_copy_cpu)(const rw_kernel *k);
