@@ -96,34 +96,48 @@ rw_status RW_ISA_NAME(rw_moe_topk_cpu)(const rw_kernel *k)
     return wrong ? RW_ERR_ARGUMENT : RW_OK;
 }
 
+/* What a token's slots take of its row of `experts` elements, or what they put there, among zeros. False when an index
+   leads out of the row: of that slot nothing is moved. size is a constant after inlining. */
+VEC_INLINE bool move(const rw_kernel *k, int64_t token, int64_t experts, size_t size, bool scatters)
+{
+    const int64_t each = k->in[1].layout->dim[1];
+    const int32_t *const index = (const int32_t *)k->in[1].data + token * each;
+    const char *from = (const char *)k->in[0].data + (size_t)(token * (scatters ? each : experts)) * size;
+    char *to = (char *)k->out[0].data + (size_t)(token * (scatters ? experts : each)) * size;
+    bool sound = true;
+    if (scatters) memset(to, 0, (size_t)experts * size);
+    for (int64_t i = 0; i < each; i++) {
+        if (index[i] < 0 || index[i] >= experts) sound = false;
+        else if (scatters) memcpy(to + (size_t)index[i] * size, from + (size_t)i * size, size);
+        else memcpy(to + (size_t)i * size, from + (size_t)index[i] * size, size);
+    }
+    return sound;
+}
+
+VEC_INLINE rw_status move_all(const rw_kernel *k, int64_t experts, bool scatters)
+{
+    const int64_t tokens = k->in[1].layout->dim[0], n = k->in[1].layout->numel;
+    const size_t size = rw_dtype_size(k->in[0].dtype);
+    int wrong = 0;
+#pragma omp parallel for num_threads(k->threads) schedule(static) reduction(| : wrong) if (n >= RW_PARALLEL_FROM / 4)
+    for (int64_t t = 0; t < tokens; t++) {
+        if (size == 8) wrong |= !move(k, t, experts, 8, scatters);
+        else if (size == 4) wrong |= !move(k, t, experts, 4, scatters);
+        else wrong |= !move(k, t, experts, 2, scatters);
+    }
+    return wrong ? RW_ERR_ARGUMENT : RW_OK;
+}
+
 rw_status RW_ISA_NAME(rw_moe_select_cpu)(const rw_kernel *k);
 rw_status RW_ISA_NAME(rw_moe_select_cpu)(const rw_kernel *k)
 {
-    const int32_t *const index = k->in[1].data;
-    const int64_t experts = k->in[0].layout->dim[1], each = k->in[1].layout->dim[1], n = k->in[1].layout->numel;
-    const size_t size = rw_dtype_size(k->in[0].dtype);
-    for (int64_t i = 0; i < n; i++) {
-        if (index[i] < 0 || index[i] >= experts) return RW_ERR_ARGUMENT;
-        memcpy((char *)k->out[0].data + (size_t)i * size,
-               (const char *)k->in[0].data + (size_t)(i / each * experts + index[i]) * size, size);
-    }
-    return RW_OK;
+    return move_all(k, k->in[0].layout->dim[1], false);
 }
 
 rw_status RW_ISA_NAME(rw_moe_scatter_cpu)(const rw_kernel *k);
 rw_status RW_ISA_NAME(rw_moe_scatter_cpu)(const rw_kernel *k)
 {
-    const struct rw_moe_scatter_attrs *const a = k->attrs;
-    const int32_t *const index = k->in[1].data;
-    const int64_t each = k->in[1].layout->dim[1], n = k->in[1].layout->numel;
-    const size_t size = rw_dtype_size(k->in[0].dtype);
-    if (k->out[0].layout->numel) memset(k->out[0].data, 0, (size_t)k->out[0].layout->numel * size);
-    for (int64_t i = 0; i < n; i++) {
-        if (index[i] < 0 || index[i] >= a->experts) return RW_ERR_ARGUMENT;
-        memcpy((char *)k->out[0].data + (size_t)(i / each * a->experts + index[i]) * size,
-               (const char *)k->in[0].data + (size_t)i * size, size);
-    }
-    return RW_OK;
+    return move_all(k, ((const struct rw_moe_scatter_attrs *)k->attrs)->experts, true);
 }
 
 /* Counted, then placed in the order of the slots: a few nanoseconds a row, beside products of thousands. */

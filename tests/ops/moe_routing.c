@@ -82,6 +82,63 @@ Test(moe_routing, what_cannot_be_chosen_is_refused)
     }
 }
 
+/* ---- by the choice ---- */
+
+/* More slots than are moved in one thread: each takes its number, and its gradient goes there, among zeros, whatever the
+   memory held before. */
+static void expect_moved(const struct fixture *b, rw_dtype dtype, int turn)
+{
+    enum { TOKENS = 3000, EXPERTS = 5, K = 3 };
+    static int32_t index[TOKENS * K];
+    for (int i = 0; i < TOKENS * K; i++) index[i] = (i / K * 2 + i % K * (1 + i / K % 2) + turn) % EXPERTS;
+    rw_tensor *x = numbers(b->t, dtype, RW_SHAPE(TOKENS, EXPERTS), 1, 0), *dx;
+    rw_tensor *const w = numbers(b->t, dtype, RW_SHAPE(TOKENS, K), 2, 0);
+    rw_tensor *const y = rw_moe_select(b->t, x, rw_input(b->t, RW_I32, RW_SHAPE(TOKENS, K), index));
+    cr_assert_eq(rw_grad(b->t, rw_mul(b->t, y, w), &x, 1, &dx), RW_OK, "%s", rw_error_message(b->ctx));
+    void *const got = bytes_of(b->t, y), *const back = bytes_of(b->t, dx);
+    int wrong = 0;
+    for (int i = 0; i < TOKENS * EXPERTS; i++) {
+        double want = 0;
+        for (int s = i / EXPERTS * K; s < (i / EXPERTS + 1) * K; s++) {
+            if (index[s] != i % EXPERTS) continue;
+            want = number(s, 2);
+            wrong += number_get(got, dtype, s) != number(i, 1);
+        }
+        wrong += number_get(back, dtype, i) != want;
+    }
+    cr_expect_eq(wrong, 0, "%s, turn %d: %d numbers", rw_dtype_name(dtype), turn, wrong);
+    free(got), free(back);
+}
+
+Test(moe_routing, what_is_selected_has_its_gradient_in_its_place)
+{
+    static const rw_dtype types[] = { RW_F32, RW_BF16, RW_F16, RW_F64 };
+    for (int k = 0; k < 4; k++) {
+        struct fixture b = fixture_open(1, 2);
+        for (int turn = 0; turn < 2; turn++) expect_moved(&b, types[k], turn), rw_tape_reset(b.t);
+        fixture_close(&b);
+    }
+}
+
+Test(moe_routing, a_choice_of_none_is_refused_on_both_ways)
+{
+    enum { TOKENS = 3000, EXPERTS = 4, K = 3, N = TOKENS * K };
+    static const int32_t bad[][2] = { { 0, -1 }, { N / 2, EXPERTS }, { N - 1, -1 }, { N - 1, EXPERTS } };
+    static int32_t index[N];
+    for (int i = 0; i < 8; i++) {
+        struct fixture b = fixture_open(1, 2);
+        for (int s = 0; s < N; s++) index[s] = s % K;
+        index[bad[i / 2][0]] = bad[i / 2][1];
+        rw_tensor *x = numbers(b.t, RW_F32, RW_SHAPE(TOKENS, EXPERTS), 1, 0), *dx;
+        rw_tensor *y = rw_moe_select(b.t, x, rw_input(b.t, RW_I32, RW_SHAPE(TOKENS, K), index));
+        cr_assert_eq(rw_grad(b.t, y, &x, 1, &dx), RW_OK, "%s", rw_error_message(b.ctx));
+        cr_expect_eq(rw_eval(b.t, i % 2 ? &dx : &y, 1), RW_ERR_ARGUMENT, "%d", i);
+        cr_expect(strstr(rw_error_message(b.ctx), i % 2 ? "moe_scatter" : "moe_select"), "%d: %s", i,
+                  rw_error_message(b.ctx));
+        fixture_close(&b);
+    }
+}
+
 /* ---- routes ---- */
 
 Test(moe_routing, rows_lie_by_expert_then_by_slot)
