@@ -1,7 +1,7 @@
 /* The choice of experts and the places of rows on the CPU. Tokens share nothing; rows are placed in one pass. */
 #include "device/cpu/isa.h"
 #include "ops/common/util.h"
-#include "ops/common/vec.h"
+#include "ops/common/vec_native.h"
 #include "ops/moe/moe.h"
 
 #include <math.h>
@@ -11,26 +11,77 @@ static double number_at(const rw_view *x, int64_t i)
     return x->dtype == RW_F64 ? ((const double *)x->data)[i] : (double)f_get(x->data, x->dtype, i);
 }
 
-/* Scores in their order, as numbers that are compared in vectors: the larger one, or the lower index among equals. */
-static int64_t key_of(double score, int64_t index)
+/* What is compared instead of a score, an integer in the same order. The sum has one zero; what is no number is above
+   all. */
+VEC_INLINE ni in_order(nf score)
 {
-    const float x = (float)score + 0.0f; /* one zero */
-    int32_t bits;
-    memcpy(&bits, &x, sizeof bits);
-    return (int64_t)((uint64_t)(int64_t)(bits ^ (bits >> 31 & INT32_MAX)) << 32) + INT32_MAX - index;
+    const ni bits = (ni)(score + nf_all(0)), order = bits ^ (bits >> 31 & INT32_MAX);
+    return (order | (ni)(score != score)) & ((ni)(score == score) | INT32_MAX);
 }
 
-/* The k best of all, of scores that are floats. */
-static void choose_best(const double *score, int64_t experts, int64_t k, int32_t *to)
+VEC_INLINE nf some_scores(const rw_view *x, rw_dtype dtype, int64_t i, int64_t n)
 {
-    int64_t key[RW_MOE_MOST_EXPERTS];
-    for (int64_t e = 0; e < experts; e++) key[e] = key_of(score[e], e);
-    for (int64_t i = 0; i < k; i++) {
-        int64_t most = INT64_MIN;
-        for (int64_t e = 0; e < experts; e++) most = key[e] > most ? key[e] : most;
-        to[i] = INT32_MAX - (int32_t)(most & UINT32_MAX);
-        key[to[i]] = INT64_MIN;
+    return n >= NF_LANES ? nf_get(x->data, dtype, i) : nf_get_some(x->data, dtype, i, n);
+}
+
+/* A token's scores, plus a bias, as keys: below each its index, the lower one larger. Other leaves are below all. */
+VEC_INLINE void keys_of(const rw_kernel *k, rw_dtype dtype, int64_t token, int64_t experts, int64_t leaves,
+                        int64_t *key)
+{
+    int32_t order[RW_MOE_MOST_EXPERTS + NF_LANES];
+    for (int64_t e = 0; e < experts; e += NF_LANES) {
+        nf x = some_scores(&k->in[0], dtype, token * experts + e, experts - e);
+        if (k->n_inputs == 2) x += some_scores(&k->in[1], dtype, e, experts - e);
+        *(ni *)(order + e) = in_order(x);
     }
+    for (int64_t e = 0; e < experts; e++) key[e] = order[e] * ((int64_t)1 << 32) + (INT32_MAX - e);
+    for (int64_t e = experts; e < leaves; e++) key[e] = INT64_MIN;
+}
+
+VEC_INLINE int64_t larger(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
+/* Tokens that are worked on side by side: each step of a choice waits for the one before it. */
+enum { ABREAST = 4 };
+
+/*
+ * The k best of all, of scores that are floats, for ABREAST tokens, the last one again where there are fewer. For each
+ * power of two h, tree[h + i] is the larger one of tree[2h + i] and tree[3h + i], down to the keys and up to tree[1],
+ * the best of all. Where that one lay, its way up is played again.
+ */
+VEC_INLINE bool choose_best(const rw_kernel *k, rw_dtype dtype, int64_t token)
+{
+    const int64_t experts = k->in[0].layout->dim[1], last = k->in[0].layout->dim[0] - 1, n = k->out[0].layout->dim[1];
+    int64_t tree[ABREAST][2 * RW_MOE_MOST_EXPERTS], most[ABREAST], leaves = 1;
+    int32_t *to[ABREAST];
+    bool sound = true;
+    while (leaves < experts) leaves *= 2;
+    for (int u = 0; u < ABREAST; u++) {
+        const int64_t own = token + u < last ? token + u : last;
+        to[u] = (int32_t *)k->out[0].data + own * n;
+        keys_of(k, dtype, own, experts, leaves, tree[u] + leaves);
+        for (int64_t h = leaves / 2; h; h /= 2)
+            for (int64_t i = 0; i < h; i++) tree[u][h + i] = larger(tree[u][2 * h + i], tree[u][3 * h + i]);
+        most[u] = tree[u][1];
+        sound &= most[u] >> 32 != INT32_MAX;
+    }
+    for (int64_t s = 0; s < n; s++) {
+        int64_t at[ABREAST];
+        for (int u = 0; u < ABREAST; u++) {
+            at[u] = INT32_MAX - (most[u] & UINT32_MAX);
+            to[u][s] = (int32_t)at[u];
+            tree[u][leaves + at[u]] = most[u] = INT64_MIN;
+        }
+        for (int64_t h = leaves / 2; h; h /= 2)
+            for (int u = 0; u < ABREAST; u++) {
+                most[u] = larger(most[u], tree[u][2 * h + (at[u] ^ h)]);
+                at[u] &= h - 1;
+                tree[u][h + at[u]] = most[u];
+            }
+    }
+    return sound;
 }
 
 /* The best that is left among [from, to), the lower index among equals; -1: none is left. */
@@ -55,7 +106,7 @@ static double worth(const double *score, bool *gone, int64_t from, int64_t to, i
     return sum;
 }
 
-/* False when a score is no number. */
+/* The k best of the best groups, or of doubles. False when a score is no number. */
 static bool choose(const rw_kernel *k, int64_t token)
 {
     const struct rw_moe_topk_attrs *const a = k->attrs;
@@ -67,10 +118,6 @@ static bool choose(const rw_kernel *k, int64_t token)
         const double x = number_at(&k->in[0], token * experts + e), b = k->n_inputs == 2 ? number_at(&k->in[1], e) : 0;
         score[e] = k->n_inputs < 2 ? x : wide ? x + b : (double)((float)x + (float)b);
         if (isnan(score[e])) sound = false, score[e] = -INFINITY;
-    }
-    if (!wide && a->best_groups == a->groups) {
-        choose_best(score, experts, a->k, (int32_t *)k->out[0].data + token * a->k);
-        return sound;
     }
     for (int64_t g = 0; g < a->groups && a->best_groups < a->groups; g++)
         group[g] = worth(score, gone, g * each, (g + 1) * each, a->group_sum, wide);
@@ -86,13 +133,28 @@ static bool choose(const rw_kernel *k, int64_t token)
     return sound;
 }
 
+static bool choose_abreast(const rw_kernel *k, int64_t token)
+{
+    const struct rw_moe_topk_attrs *const a = k->attrs;
+    const int64_t tokens = k->in[0].layout->dim[0];
+    bool sound = true;
+    if (a->best_groups == a->groups && k->in[0].dtype != RW_F64)
+        switch (k->in[0].dtype) {
+        case RW_BF16: return choose_best(k, RW_BF16, token);
+        case RW_F16: return choose_best(k, RW_F16, token);
+        default: return choose_best(k, RW_F32, token);
+        }
+    for (int64_t t = token; t < token + ABREAST && t < tokens; t++) sound &= choose(k, t);
+    return sound;
+}
+
 rw_status RW_ISA_NAME(rw_moe_topk_cpu)(const rw_kernel *k);
 rw_status RW_ISA_NAME(rw_moe_topk_cpu)(const rw_kernel *k)
 {
     const int64_t tokens = k->in[0].layout->dim[0];
     int wrong = 0;
 #pragma omp parallel for num_threads(k->threads) schedule(static) reduction(| : wrong) if (tokens >= 64)
-    for (int64_t t = 0; t < tokens; t++) wrong |= !choose(k, t);
+    for (int64_t t = 0; t < tokens; t += ABREAST) wrong |= !choose_abreast(k, t);
     return wrong ? RW_ERR_ARGUMENT : RW_OK;
 }
 

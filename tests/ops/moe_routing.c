@@ -56,14 +56,53 @@ Test(moe_routing, groups_are_chosen_by_the_sum_of_their_best)
 
 Test(moe_routing, a_score_that_is_no_number_is_an_error)
 {
-    struct fixture b = fixture_open(1, 1);
-    const float scores[8] = { 1, 2, 3, 4, 5, NAN, 7, 8 };
-    rw_tensor *const x = rw_moe_topk(b.t, rw_input(b.t, RW_F32, RW_SHAPE(2, 4), scores), RW_NONE,
-                                     &(rw_moe_choice){ .k = 1 });
-    cr_expect_eq(rw_eval(b.t, &x, 1), RW_ERR_ARGUMENT);
-    cr_expect(strstr(rw_error_message(b.ctx), "moe_topk"), "%s", rw_error_message(b.ctx));
-    cr_expect(strstr(rw_error_message(b.ctx), "another value in its inputs"), "%s", rw_error_message(b.ctx));
+    for (int i = 0; i < 8; i++) {
+        struct fixture b = fixture_open(1, 1);
+        float scores[8] = { 1, 2, 3, 4, 5, 6, 7, 8 };
+        scores[i] = i % 2 ? NAN : -NAN;
+        rw_tensor *const x = rw_moe_topk(b.t, rw_input(b.t, RW_F32, RW_SHAPE(2, 4), scores), RW_NONE,
+                                         &(rw_moe_choice){ .k = 1 });
+        cr_expect_eq(rw_eval(b.t, &x, 1), RW_ERR_ARGUMENT, "%d", i);
+        cr_expect(strstr(rw_error_message(b.ctx), "moe_topk"), "%s", rw_error_message(b.ctx));
+        cr_expect(strstr(rw_error_message(b.ctx), "another value in its inputs"), "%s", rw_error_message(b.ctx));
+        fixture_close(&b);
+    }
+}
+
+/* Numbers that come again and again; tokens that are no multiple of those worked on side by side; and a bias. */
+static void expect_choice_by_search(rw_dtype dtype, int64_t tokens, int64_t experts, int64_t k, bool biased)
+{
+    struct fixture b = fixture_open(1, 2);
+    rw_tensor *const x = numbers(b.t, dtype, RW_SHAPE(tokens, experts), 3, 0);
+    rw_tensor *const own = biased ? numbers(b.t, dtype, RW_SHAPE(experts), 4, 0) : RW_NONE;
+    int32_t *const got = bytes_of(b.t, rw_moe_topk(b.t, x, own, &(rw_moe_choice){ .k = k }));
+    bool *const gone = calloc((size_t)(tokens * experts), sizeof *gone);
+    for (int64_t s = 0; s < tokens * k; s++) {
+        const int64_t base = s / k * experts;
+        int64_t want = -1;
+        double most = 0;
+        for (int64_t e = 0; e < experts; e++) {
+            const double score = number(base + e, 3) + (biased ? number(e, 4) : 0);
+            if (!gone[base + e] && (want < 0 || score > most)) want = e, most = score;
+        }
+        gone[base + want] = true;
+        cr_assert_eq(got[s], want, "%s, %lld experts, slot %lld: %d, not %lld", rw_dtype_name(dtype),
+                     (long long)experts, (long long)s, got[s], (long long)want);
+    }
+    free(got), free(gone);
     fixture_close(&b);
+}
+
+Test(moe_routing, the_best_are_those_of_a_search)
+{
+    static const rw_dtype types[] = { RW_F32, RW_BF16, RW_F16, RW_F64 };
+    static const int64_t experts[] = { 1, 2, 3, 15, 16, 17, 64, 127, 1024 };
+    for (int i = 0; i < 4; i++)
+        for (int e = 0; e < 9; e++)
+            for (int biased = 0; biased < 2; biased++) {
+                const int64_t k = experts[e] < 24 ? experts[e] : 24;
+                expect_choice_by_search(types[i], experts[e] < 1024 ? 67 : 3, experts[e], k, biased);
+            }
 }
 
 Test(moe_routing, what_cannot_be_chosen_is_refused)
@@ -84,8 +123,8 @@ Test(moe_routing, what_cannot_be_chosen_is_refused)
 
 /* ---- by the choice ---- */
 
-/* More slots than are moved in one thread: each takes its number, and its gradient goes there, among zeros, whatever the
-   memory held before. */
+/* More slots than are moved in one thread: each takes its number, and its gradient goes there, among zeros, whatever
+   the memory held before. */
 static void expect_moved(const struct fixture *b, rw_dtype dtype, int turn)
 {
     enum { TOKENS = 3000, EXPERTS = 5, K = 3 };
