@@ -321,14 +321,25 @@ VEC_INLINE double vd_sum(vd x)
     return l[0];
 }
 
+#if defined(RW_ISA_IS_V4) || defined(RW_ISA_IS_V3)
+VEC_INLINE float vf_max_lane(vf x)
+{
+    union { vf v; __m256 h[2]; } u = { x };
+    const __m256 eight = _mm256_max_ps(u.h[0], u.h[1]);
+    const __m128 four = _mm_max_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+    const __m128 two = _mm_max_ps(four, _mm_movehl_ps(four, four));
+    return _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)));
+}
+#else
 VEC_INLINE float vf_max_lane(vf x)
 {
     float l[VF_LANES];
     memcpy(l, &x, sizeof l);
-    float m = l[0];
-    for (int i = 1; i < VF_LANES; i++) m = l[i] > m ? l[i] : m;
-    return m;
+    for (int n = VF_LANES / 2; n; n /= 2)
+        for (int i = 0; i < n; i++) l[i] = l[i] > l[i + n] ? l[i] : l[i + n];
+    return l[0];
 }
+#endif
 
 #if defined(RW_ISA_IS_V4)
 #define VEC_FLOAT(name)                                          \
@@ -402,23 +413,6 @@ VEC_INLINE vd vd_sqrt(vd x)
 {
     for (int i = 0; i < VD_LANES; i++) x[i] = __builtin_sqrt(x[i]);
     return x;
-}
-
-/* Elements [0, n) of a float-like array, n <= 16; missing lanes are `fill`. */
-VEC_INLINE vf vf_load_some(const void *p, rw_dtype dtype, int64_t n, float fill)
-{
-    float l[VF_LANES];
-    for (int i = 0; i < VF_LANES; i++)
-        l[i] = i >= n ? fill : is_half(dtype) ? half_to_f32(((const uint16_t *)p)[i], dtype) : ((const float *)p)[i];
-    return vf_load(l);
-}
-
-VEC_INLINE void vf_store_some(void *p, rw_dtype dtype, int64_t n, vf x)
-{
-    for (int i = 0; i < n; i++) {
-        if (is_half(dtype)) ((uint16_t *)p)[i] = f32_to_half(x[i], dtype);
-        else ((float *)p)[i] = x[i];
-    }
 }
 
 /* Element i.. of an array of RW_F32 or a type of 16 bits. */

@@ -168,6 +168,70 @@ VEC_INLINE void nf_put(void *p, rw_dtype dtype, int64_t i, nf x)
     else *(nf *)((float *)p + i) = x;
 }
 
+/* 16 bytes of memory in two words, the lowest first, and no byte of it behind the first `bytes`, an even number: a few
+   moves by the bits of that number, which rows of one length have the processor foresee. */
+typedef uint64_t vec_words __attribute__((vector_size(16)));
+
+VEC_INLINE uint64_t vec_word(const char *p, int64_t bytes)
+{
+    uint64_t eight = 0;
+    uint32_t four = 0;
+    uint16_t two = 0;
+    if (bytes >= 8) memcpy(&eight, p, sizeof eight);
+    else if (bytes > 0) {
+        if (bytes & 4) memcpy(&four, p, sizeof four);
+        if (bytes & 2) memcpy(&two, p + (bytes & 4), sizeof two);
+        eight = four | (uint64_t)two << 8 * (bytes & 4);
+    }
+    return eight;
+}
+
+VEC_INLINE void vec_put_word(char *p, int64_t bytes, uint64_t eight)
+{
+    const uint32_t four = (uint32_t)eight;
+    const uint16_t two = (uint16_t)(eight >> 8 * (bytes & 4));
+    if (bytes >= 8) memcpy(p, &eight, sizeof eight);
+    else if (bytes > 0) {
+        if (bytes & 4) memcpy(p, &four, sizeof four);
+        if (bytes & 2) memcpy(p + (bytes & 4), &two, sizeof two);
+    }
+}
+
+VEC_INLINE vec_words vec_get_words(const void *p, int64_t bytes)
+{
+    return (vec_words){ vec_word(p, bytes), vec_word((const char *)p + 8, bytes - 8) };
+}
+
+VEC_INLINE void vec_put_words(void *p, int64_t bytes, vec_words x)
+{
+    vec_put_word(p, bytes, x[0]);
+    vec_put_word((char *)p + 8, bytes - 8, x[1]);
+}
+
+#if !defined(RW_ISA_IS_V4)
+/* The lanes before n. */
+VEC_INLINE ni nf_before(int64_t n)
+{
+#if defined(RW_ISA_IS_V3)
+    const ni lane = { 0, 1, 2, 3, 4, 5, 6, 7 };
+#else
+    const ni lane = { 0, 1, 2, 3 };
+#endif
+    return (ni)(lane < (int32_t)n);
+}
+#endif
+
+/* x in the first n lanes, `fill` in those after them. */
+VEC_INLINE nf nf_first(nf x, int64_t n, float fill)
+{
+    if (n >= NF_LANES) return x;
+#if defined(RW_ISA_IS_V4)
+    return (nf)_mm512_mask_blend_ps((__mmask16)((1u << n) - 1), _mm512_set1_ps(fill), (__m512)x);
+#else
+    return nf_select(nf_before(n), x, nf_all(fill));
+#endif
+}
+
 /* The first n < NF_LANES of them; the lanes after them are 0. */
 VEC_INLINE nf nf_get_some(const void *p, rw_dtype dtype, int64_t i, int64_t n)
 {
@@ -176,21 +240,29 @@ VEC_INLINE nf nf_get_some(const void *p, rw_dtype dtype, int64_t i, int64_t n)
     if (is_half(dtype)) return nf_of_half((nh)_mm256_maskz_loadu_epi16(mask, (const uint16_t *)p + i), dtype);
     return (nf)_mm512_maskz_loadu_ps(mask, (const float *)p + i);
 #else
-    nf x = { 0 };
-    for (int64_t l = 0; l < n; l++) x[l] = f_get(p, dtype, i + l);
-    return x;
+    if (is_half(dtype)) {
+        const vec_words x = vec_get_words((const uint16_t *)p + i, 2 * n);
+        return nf_of_half(*(const nh *)&x, dtype);
+    }
+#if defined(RW_ISA_IS_V3)
+    return (nf)_mm256_maskload_ps((const float *)p + i, (__m256i)nf_before(n));
+#else
+    return (nf)vec_get_words((const float *)p + i, 4 * n);
+#endif
 #endif
 }
 
 VEC_INLINE void nf_put_some(void *p, rw_dtype dtype, int64_t i, int64_t n, nf x)
 {
-#if defined(RW_ISA_IS_V4)
-    const __mmask16 mask = (__mmask16)((1u << n) - 1);
-    if (is_half(dtype)) _mm256_mask_storeu_epi16((uint16_t *)p + i, mask, (__m256i)nf_to_half(x, dtype));
-    else _mm512_mask_storeu_ps((float *)p + i, mask, (__m512)x);
-#else
-    for (int64_t l = 0; l < n; l++) f_put(p, dtype, i + l, x[l]);
-#endif
+    union { vec_words words[NATIVE_BYTES / 16]; nh half; nf whole; } u = { .whole = x };
+    if (is_half(dtype)) {
+        u.half = nf_to_half(x, dtype);
+        for (int w = 0; w < NATIVE_BYTES / 32 || !w; w++)
+            vec_put_words((uint16_t *)p + i + 8 * w, 2 * n - 16 * w, u.words[w]);
+    } else {
+        for (int w = 0; w < NATIVE_BYTES / 16; w++)
+            vec_put_words((float *)p + i + 4 * w, 4 * n - 16 * w, u.words[w]);
+    }
 }
 
 /* Does nf_stream() take element i? */

@@ -25,13 +25,6 @@ VEC_INLINE struct nf_parts nf_parts_all(float x)
     return all;
 }
 
-VEC_INLINE struct nf_parts nf_parts_of(vf x)
-{
-    struct nf_parts parts;
-    memcpy(&parts, &x, sizeof parts);
-    return parts;
-}
-
 VEC_INLINE vf nf_parts_whole(struct nf_parts x)
 {
     vf whole;
@@ -51,17 +44,36 @@ VEC_INLINE struct nf_parts nf_parts_get(const void *p, rw_dtype dtype, int64_t i
     return x;
 }
 
+/* x in the first n lanes, `fill` in those after them. */
+VEC_INLINE struct nf_parts nf_parts_first(struct nf_parts x, int64_t n, float fill)
+{
+    for (int l = 0; l < NF_PARTS; l++) {
+        const int64_t own = n - l * NF_LANES;
+        x.part[l] = nf_first(x.part[l], own > 0 ? own : 0, fill);
+    }
+    return x;
+}
+
 /* The first n of them; the lanes after them are `fill`. */
 VEC_INLINE struct nf_parts nf_parts_get_some(const void *p, rw_dtype dtype, int64_t i, int64_t n, float fill)
 {
     if (n >= VF_LANES) return nf_parts_get(p, dtype, i);
-    return nf_parts_of(vf_load_some((const char *)p + (size_t)i * float_size(dtype), dtype, n, fill));
+    struct nf_parts x = nf_parts_all(0);
+    for (int l = 0; l < NF_PARTS; l++) {
+        const int64_t own = n - l * NF_LANES, at = i + l * NF_LANES;
+        if (own >= NF_LANES) x.part[l] = nf_get(p, dtype, at);
+        else if (own > 0) x.part[l] = nf_get_some(p, dtype, at, own);
+    }
+    return fill == 0 ? x : nf_parts_first(x, n, fill);
 }
 
 VEC_INLINE void nf_parts_put_some(void *p, rw_dtype dtype, int64_t i, int64_t n, struct nf_parts x)
 {
-    if (n >= VF_LANES) for (int l = 0; l < NF_PARTS; l++) nf_put(p, dtype, i + l * NF_LANES, x.part[l]);
-    else vf_store_some((char *)p + (size_t)i * float_size(dtype), dtype, n, nf_parts_whole(x));
+    for (int l = 0; l < NF_PARTS; l++) {
+        const int64_t own = n - l * NF_LANES, at = i + l * NF_LANES;
+        if (own >= NF_LANES) nf_put(p, dtype, at, x.part[l]);
+        else if (own > 0) nf_put_some(p, dtype, at, own, x.part[l]);
+    }
 }
 
 #endif

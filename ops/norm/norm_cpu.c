@@ -27,8 +27,7 @@ VEC_INLINE void store(void *p, rw_dtype dtype, int64_t at, int64_t i, int64_t n,
 /* Lanes past the end count as x - mean = 0. */
 VEC_INLINE nf inside(nf x, int64_t i, int64_t n)
 {
-    for (int64_t l = n > i ? n - i : 0; l < NF_LANES; l++) x[l] = 0;
-    return x;
+    return nf_first(x, n > i ? n - i : 0, 0);
 }
 
 /* By the mean of squares that has passed the type's range nothing is divided: the row would be 0, and look like one. */

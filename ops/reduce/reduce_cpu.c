@@ -108,8 +108,8 @@ VEC_INLINE double run_f(const void *x, rw_dtype dtype, enum pass pass, float shi
         for (; i < n; i++) total = merge(pass, total, (double)f_get(x, dtype, at + i));
         return total;
     }
-    const char *const rest = (const char *)x + (size_t)(at + i) * float_size(dtype);
-    return total + (double)vf_sum(vf_exp(vf_load_some(rest, dtype, n - i, -INFINITY) - shift));
+    const vf rest = nf_parts_whole(nf_parts_get_some(x, dtype, at + i, n - i, -INFINITY));
+    return total + (double)vf_sum(vf_exp(rest - shift));
 }
 
 VEC_INLINE double run_d(const double *x, enum pass pass, double shift, int64_t n)
@@ -181,10 +181,9 @@ VEC_INLINE void add_rows_f(const void *x, rw_dtype dtype, enum pass pass, const 
             }
         return;
     }
-    const size_t size = float_size(dtype);
     vf y = vf_load(block + i);
     for (int r = 0; r < rows; r++) {
-        const vf v = vf_load_some((const char *)x + (size_t)(at[r] + i) * size, dtype, n - i, 0);
+        const vf v = nf_parts_whole(nf_parts_get_some(x, dtype, at[r] + i, n - i, 0));
         y += vf_exp(v - vf_load(shift + i));
     }
     vf_store(block + i, y);

@@ -42,14 +42,22 @@ VEC_INLINE void store(void *p, rw_dtype dtype, int64_t at, int64_t i, int64_t n,
 /* Scaled scores; missing lanes are -inf. */
 VEC_INLINE struct nf_parts scores(const struct row *r, rw_dtype dtype, int64_t i, float scale)
 {
-    if (i + VF_LANES <= r->seen) {
-        struct nf_parts x = nf_parts_get(r->x, dtype, r->at + i);
-        for (int p = 0; p < NF_PARTS; p++) x.part[p] = x.part[p] * scale;
-        return x;
-    }
-    vf x = nf_parts_whole(load(r->x, dtype, r->at, i, r->seen)) * scale;
-    for (int64_t l = r->seen - i; l < VF_LANES; l++) x[l] = -INFINITY;
-    return nf_parts_of(x);
+    struct nf_parts x = load(r->x, dtype, r->at, i, r->seen);
+    for (int p = 0; p < NF_PARTS; p++) x.part[p] = x.part[p] * scale;
+    return i + VF_LANES <= r->seen ? x : nf_parts_first(x, r->seen - i, -INFINITY);
+}
+
+/* Of a row's sum: 0 where the mask leaves nothing. */
+VEC_INLINE float inverse_of(float total)
+{
+    return total > 0 || total != total ? 1 / total : 0;
+}
+
+/* Zeros behind the mask. */
+VEC_INLINE void rest_of_row(const struct row *r, rw_dtype dtype)
+{
+    if (r->seen < r->n) memset((char *)r->y + (size_t)(r->at + r->seen) * float_size(dtype), 0,
+                               (size_t)(r->n - r->seen) * float_size(dtype));
 }
 
 /* Exponentials wait in the output where that holds them exactly; elsewhere they are taken again. Of a logarithm the
@@ -74,7 +82,7 @@ VEC_INLINE void softmax_row_f(const struct row *r, rw_dtype dtype, bool logarith
         if (keep) store(r->y, dtype, r->at, i, r->seen, e);
     }
     const float total = nf_parts_sum(sum);
-    const float inverse = total > 0 || total != total ? 1 / total : 0, log_total = logf(total);
+    const float inverse = inverse_of(total), log_total = logarithm ? logf(total) : 0;
     for (int64_t i = 0; i < r->seen; i += VF_LANES) {
         struct nf_parts y = keep ? load(r->y, dtype, r->at, i, r->seen) : scores(r, dtype, i, scale);
         for (int p = 0; p < NF_PARTS; p++) {
@@ -84,8 +92,21 @@ VEC_INLINE void softmax_row_f(const struct row *r, rw_dtype dtype, bool logarith
         }
         store(r->y, dtype, r->at, i, r->seen, y);
     }
-    if (r->seen < r->n) memset((char *)r->y + (size_t)(r->at + r->seen) * float_size(dtype), 0,
-                               (size_t)(r->n - r->seen) * float_size(dtype));
+    rest_of_row(r, dtype);
+}
+
+/* The same of a row that is no longer than a vector, which is read once. */
+VEC_INLINE void softmax_short_f(const struct row *r, rw_dtype dtype, bool logarithm)
+{
+    struct nf_parts y = scores(r, dtype, 0, (float)r->scale), e;
+    float most = vf_max_lane(nf_parts_whole(y));
+    if (most == -INFINITY) most = 0;
+    for (int p = 0; p < NF_PARTS; p++) e.part[p] = nf_exp(y.part[p] - most);
+    const float total = nf_parts_sum(e);
+    const float inverse = inverse_of(total), log_total = logarithm ? logf(total) : 0;
+    for (int p = 0; p < NF_PARTS; p++) y.part[p] = logarithm ? y.part[p] - most - log_total : e.part[p] * inverse;
+    store(r->y, dtype, r->at, 0, r->seen, y);
+    rest_of_row(r, dtype);
 }
 
 VEC_INLINE void softmax_row_d(const struct row *r, rw_dtype dtype, bool logarithm)
@@ -197,6 +218,7 @@ VEC_INLINE void one(const struct row *r, rw_dtype dtype, int64_t lanes, bool log
         else softmax_columns(r, dtype, lanes, logarithm);
     } else {
         if (backward) backward_row_f(r, dtype, logarithm);
+        else if (r->n <= VF_LANES) softmax_short_f(r, dtype, logarithm);
         else softmax_row_f(r, dtype, logarithm);
     }
 }
