@@ -40,7 +40,7 @@ VEC_INLINE void meet(struct sums *s, const struct gemm *g, rw_dtype dtype, const
 VEC_INLINE void meet_rows(struct sums *s, const struct gemm *g, rw_dtype dtype, int64_t p, int depth, int64_t first,
                           int64_t cols)
 {
-    float x[AT_ONCE][GEMM_THIN_ROWS];
+    float x[AT_ONCE][GEMM_THIN_ROWS] = { { 0 } };
     const int64_t at = p * g->b.row + first, whole = cols / NF_LANES * NF_LANES;
     for (int i = 0; i < depth; i++)
         for (int64_t r = 0; r < g->m; r++) x[i][r] = f_get(g->a.data, dtype, r * g->a.row + (p + i) * g->a.col);
@@ -77,17 +77,6 @@ struct rows_of_b {
     float of[GEMM_THIN_DEPTH][GEMM_THIN_COLS];
 };
 
-VEC_INLINE void put_past_caches(float *to, nf x)
-{
-#if defined(RW_ISA_IS_V4)
-    if ((uintptr_t)to % sizeof(__m512) == 0) {
-        _mm512_stream_ps(to, (__m512)x);
-        return;
-    }
-#endif
-    *(nf *)to = x;
-}
-
 /* n <= NF_LANES sums become numbers of c, from `at` on. */
 VEC_INLINE void finish(const struct gemm *g, rw_dtype dtype, rw_dtype to, nf sum, int64_t at, int64_t col, int64_t n)
 {
@@ -95,7 +84,7 @@ VEC_INLINE void finish(const struct gemm *g, rw_dtype dtype, rw_dtype to, nf sum
     if (g->has_bias) sum += whole ? nf_get(g->bias, dtype, col) : nf_get_some(g->bias, dtype, col, n);
     if (g->adds) sum += whole ? nf_get(g->sum, to, at) : nf_get_some(g->sum, to, at, n);
     if (!whole) nf_put_some(g->c, to, at, n, sum);
-    else if (to == RW_F32 && !g->adds) put_past_caches((float *)g->c + at, sum);
+    else if (to == RW_F32 && !g->adds && nf_is_aligned(g->c, RW_F32, at)) nf_stream(g->c, RW_F32, at, sum);
     else nf_put(g->c, to, at, sum);
 }
 
@@ -122,9 +111,7 @@ VEC_INLINE void shallow_tile(const struct gemm *g, rw_dtype dtype, rw_dtype to, 
     for (int64_t p = 0; p < g->k; p++)
         for (int64_t j = 0; j < cols; j++) y.of[p][j] = f_get(g->b.data, dtype, p * g->b.row + (first + j) * g->b.col);
     for (int64_t i = 0; i < rows; i++) shallow_row(&y, g, dtype, to, row + i, first, cols);
-#if defined(RW_ISA_IS_V4)
-    _mm_sfence();
-#endif
+    nf_fence();
 }
 
 void RW_ISA_NAME(rw_gemm_shallow_tile)(const struct gemm *g, int64_t row, int64_t rows, int64_t col, int64_t cols);

@@ -24,8 +24,8 @@ static unsigned char *any_bytes(rw_dtype dtype, int64_t n)
 }
 
 /* Element [a, b, c] of the result is that of x, whose extents are dim, with its axes in the order `axes`. */
-static void expect_moved(const unsigned char *x, const unsigned char *y, const int64_t *dim, const int *axes, size_t size,
-                         const char *what)
+static void expect_moved(const unsigned char *x, const unsigned char *y, const int64_t *dim, const int *axes,
+                         size_t size, const char *what)
 {
     const int64_t stride[] = { dim[1] * dim[2], dim[2], 1 };
     int64_t at = 0;
