@@ -9,7 +9,7 @@
 #define PRODUCT_ROWS 8
 #define PRODUCT_VECS 2
 #elif defined(RW_ISA_IS_V3)
-#define PRODUCT_ROWS 4
+#define PRODUCT_ROWS 6
 #define PRODUCT_VECS 1
 #else
 #define PRODUCT_ROWS 2
@@ -47,6 +47,14 @@ VEC_INLINE void F(strip)(int vecs, T *c, int64_t c_row, const T *a, int64_t a_ro
     int64_t r = 0;
     for (; r + PRODUCT_ROWS <= rows; r += PRODUCT_ROWS)
         F(inner)(PRODUCT_ROWS, vecs, c + r * c_row, c_row, a + r * a_row, a_row, a_col, b, b_row, depth, add);
+    if (PRODUCT_ROWS > 4 && rows - r >= 4) {
+        F(inner)(4, vecs, c + r * c_row, c_row, a + r * a_row, a_row, a_col, b, b_row, depth, add);
+        r += 4;
+    }
+    if (PRODUCT_ROWS > 2 && rows - r >= 2) {
+        F(inner)(2, vecs, c + r * c_row, c_row, a + r * a_row, a_row, a_col, b, b_row, depth, add);
+        r += 2;
+    }
     for (; r < rows; r++) F(inner)(1, vecs, c + r * c_row, c_row, a + r * a_row, a_row, a_col, b, b_row, depth, add);
 }
 
