@@ -31,17 +31,28 @@ static inline void rw_shares_deal(struct rw_shares *s, int64_t n, int threads)
     for (int i = 0; i < threads; i++) s->next[i] = rw_shares_first(s, i);
 }
 
-/* A piece that nobody has taken, the thread's own ones first; -1: there is none. */
-static inline int64_t rw_shares_take(struct rw_shares *s, int thread)
+/* Pieces that nobody has taken and that follow one another, the thread's own ones first: the first of up to `most`, but
+   of no more than half of what is left there, so that threads end together. -1: there is none. */
+static inline int64_t rw_shares_take_some(struct rw_shares *s, int thread, int64_t most, int64_t *ret_n)
 {
     for (int i = 0; i < s->threads; i++) {
         const int of = thread + i < s->threads ? thread + i : thread + i - s->threads;
         const int64_t end = rw_shares_first(s, of + 1);
-        if (__atomic_load_n(&s->next[of], __ATOMIC_RELAXED) >= end) continue;
-        const int64_t piece = __atomic_fetch_add(&s->next[of], 1, __ATOMIC_RELAXED);
+        const int64_t left = end - __atomic_load_n(&s->next[of], __ATOMIC_RELAXED);
+        if (left <= 0) continue;
+        const int64_t n = left / 2 < 1 ? 1 : left / 2 < most ? left / 2 : most;
+        const int64_t piece = __atomic_fetch_add(&s->next[of], n, __ATOMIC_RELAXED);
+        *ret_n = end - piece < n ? end - piece : n;
         if (piece < end) return piece;
     }
     return -1;
+}
+
+/* One of them. */
+static inline int64_t rw_shares_take(struct rw_shares *s, int thread)
+{
+    int64_t n;
+    return rw_shares_take_some(s, thread, 1, &n);
 }
 
 /* for (each piece that this thread takes) */

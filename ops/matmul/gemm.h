@@ -153,11 +153,21 @@ bool rw_gemm_is_shallow(const struct gemm *g);
 #define GEMM_PACKED_STRIP 6
 #define GEMM_PACKED_LANES 16
 #define GEMM_PACKED_ROWS 48
-#define GEMM_PACKED_DEPTH 384
+#define GEMM_PACKED_DEPTH 800
+#define GEMM_PACKED_EVEN 8 /* numbers along the depth are packed so many at a time */
 
+/* Of a part: parts are alike, as every one of them takes all sums into registers and back. */
 static inline int64_t rw_gemm_packed_depth(const struct gemm *g)
 {
-    return g->k < GEMM_PACKED_DEPTH ? g->k : GEMM_PACKED_DEPTH;
+    const int64_t parts = gemm_ceil_div(g->k, GEMM_PACKED_DEPTH);
+    return parts > 1 ? gemm_align(gemm_ceil_div(g->k, parts), GEMM_PACKED_EVEN) : g->k;
+}
+
+/* Of the part from a number along the depth on. */
+static inline int64_t rw_gemm_packed_part(const struct gemm *g, int64_t from)
+{
+    const int64_t depth = rw_gemm_packed_depth(g);
+    return g->k - from < depth ? g->k - from : depth;
 }
 
 /* Floats of a part of a in a tile of so many rows, behind which a vector may be written; of a part of b. */

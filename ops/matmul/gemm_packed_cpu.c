@@ -10,7 +10,8 @@
  *     ------           ....######....   STRIP x LANES of c stay in registers, while what they are the sums of passes by
  *     ------           ..............
  *
- * A strip of b stays in the first cache while all rows of a part of a meet it, and that part in the second one. Every
+ * A strip of b stays in the second cache while all rows of a part of a, which is there as well, meet it. Parts are as
+ * deep as that allows: with each of them all sums come into registers and go back, out of memory where c is large. An
  * element of c is one chain of sums over k, whichever rows and columns stand beside it. Source of the loops: Goto and
  * van de Geijn, "Anatomy of high-performance matrix multiplication", ACM TOMS 34 (2008).
  */
@@ -93,22 +94,38 @@ VEC_INLINE void pack_strip(const void *from, rw_dtype dtype, int64_t at, int64_t
 }
 #endif
 
-/* Rows or columns that follow one another in memory: what is read behind them has to be there, and what is written
-   behind them is written over. */
-VEC_INLINE void pack_dense(const void *from, rw_dtype dtype, int64_t at, int64_t along, int64_t wide, int64_t depth,
-                           float *to)
+/* Strips of rows or columns that follow one another in memory: behind the last, a vector's rest has to be there. What
+   is written behind a strip's line is written over, but for the last one. */
+VEC_INLINE void pack_dense(const void *from, rw_dtype dtype, int64_t at, int64_t along, int64_t strips, int64_t wide,
+                           int64_t depth, float *to)
 {
-    for (int64_t p = 0; p < depth; p++, at += along, to += wide)
-        for (int64_t i = 0; i < wide; i += NF_LANES) nf_put(to, RW_F32, i, nf_get(from, dtype, at + i));
+    for (int64_t p = 0; p < depth; p++, at += along)
+        for (int64_t s = 0; s < strips; s++)
+            for (int64_t i = 0; i < wide; i += NF_LANES) {
+                const nf x = nf_get(from, dtype, at + s * wide + i);
+                float *const here = to + (s * depth + p) * wide + i;
+                if (wide - i >= NF_LANES || p + 1 < depth) *(nf *)here = x;
+                else memcpy(here, &x, (size_t)(wide - i) * sizeof *to);
+            }
+}
+
+/* Of rows that follow one another in memory all strips take what lies side by side at once: lines of a large matrix
+   come to few places of a cache, and are gone when the next strip comes to them. Returns the rows that are packed. */
+VEC_INLINE int64_t pack_side_by_side(const struct gemm *g, rw_dtype dtype, int64_t at, int64_t rows, int64_t depth,
+                                     float *to)
+{
+    const int64_t strips = rows < NF_LANES ? 0 : (rows - NF_LANES) / STRIP;
+    pack_dense(g->a.data, dtype, at, g->a.col, strips, STRIP, depth, to);
+    return strips * STRIP;
 }
 
 VEC_INLINE void pack_a(const struct gemm *g, rw_dtype dtype, int64_t at, int64_t rows, int64_t depth, float *to)
 {
     const struct gemm_operand *const a = &g->a;
-    for (int64_t i = 0; i < rows; i += STRIP, to += STRIP * depth) {
+    int64_t i = a->row == 1 ? pack_side_by_side(g, dtype, at, rows, depth, to) : 0;
+    for (to += i * depth; i < rows; i += STRIP, to += STRIP * depth) {
         const int64_t first = at + i * a->row, n = rows - i;
-        if (a->row == 1 && n >= STRIP + NF_LANES) pack_dense(a->data, dtype, first, a->col, STRIP, depth, to);
-        else if (n >= STRIP) pack_strip(a->data, dtype, first, a->col, a->row, STRIP, STRIP, depth, to);
+        if (n >= STRIP) pack_strip(a->data, dtype, first, a->col, a->row, STRIP, STRIP, depth, to);
         else pack_strip(a->data, dtype, first, a->col, a->row, n, STRIP, depth, to);
     }
 }
@@ -119,15 +136,39 @@ VEC_INLINE void pack_b(const struct gemm *g, rw_dtype dtype, int64_t at, int64_t
     for (int64_t j = 0; j < cols; j += LANES, to += LANES * depth) {
         const int64_t first = at + j * b->col, n = cols - j;
         if (n < LANES) pack_strip(b->data, dtype, first, b->row, b->col, n, LANES, depth, to);
-        else if (b->col == 1) pack_dense(b->data, dtype, first, b->row, LANES, depth, to);
+        else if (b->col == 1) pack_dense(b->data, dtype, first, b->row, 1, LANES, depth, to);
         else pack_strip(b->data, dtype, first, b->row, b->col, LANES, LANES, depth, to);
     }
 }
 
 /* ---- sums ---- */
 
-/* STRIP x LANES of c, whose rows are `across` apart: added to what is there, but for the first part of the depth. */
-VEC_INLINE void add_block(const float *a, const float *b, int64_t depth, bool first, float *c, int64_t across)
+/* What sums become with the last part of the depth: c, of the bias and of what they are added to, if there are any. */
+struct ending {
+    float *c;
+    int64_t across;
+    const float *bias, *addend; /* NULL: none */
+};
+
+static struct ending ending_at(const struct ending *e, int64_t row, int64_t col)
+{
+    const int64_t at = row * e->across + col;
+    return (struct ending){ e->c + at, e->across, e->bias ? e->bias + col : NULL, e->addend ? e->addend + at : NULL };
+}
+
+VEC_INLINE void end_row(const struct ending *e, int64_t row, nf sum[VECTORS])
+{
+    for (int v = 0; v < VECTORS; v++) {
+        if (e->bias) sum[v] += *(const nf *)(e->bias + v * NF_LANES);
+        if (e->addend) sum[v] += *(const nf *)(e->addend + row * e->across + v * NF_LANES);
+        *(nf *)(e->c + row * e->across + v * NF_LANES) = sum[v];
+    }
+}
+
+/* STRIP x LANES sums, whose rows are `across` apart: added to what is there, but for the first part of the depth. They
+   stay there, but for the last one. */
+VEC_INLINE void add_block(const float *a, const float *b, int64_t depth, bool first, float *c, int64_t across,
+                          const struct ending *last)
 {
     nf sum[STRIP][VECTORS];
     for (int r = 0; r < STRIP; r++)
@@ -140,42 +181,55 @@ VEC_INLINE void add_block(const float *a, const float *b, int64_t depth, bool fi
             for (int v = 0; v < VECTORS; v++) sum[r][v] = nf_fma(x, y[v], sum[r][v]);
         }
     }
-    for (int r = 0; r < STRIP; r++)
-        for (int v = 0; v < VECTORS; v++) *(nf *)(c + r * across + v * NF_LANES) = sum[r][v];
+    for (int r = 0; r < STRIP; r++) {
+        if (last) end_row(last, r, sum[r]);
+        else
+            for (int v = 0; v < VECTORS; v++) *(nf *)(c + r * across + v * NF_LANES) = sum[r][v];
+    }
 }
 
 /* Fewer rows or columns of c. */
 static void add_edge(const float *a, const float *b, int64_t depth, bool first, float *c, int64_t across, int64_t rows,
-                     int64_t cols)
+                     int64_t cols, const struct ending *last)
 {
     float all[STRIP * LANES] = { 0 };
     for (int64_t r = 0; !first && r < rows; r++) memcpy(all + r * LANES, c + r * across, (size_t)cols * sizeof *c);
-    add_block(a, b, depth, false, all, LANES);
-    for (int64_t r = 0; r < rows; r++) memcpy(c + r * across, all + r * LANES, (size_t)cols * sizeof *c);
-}
-
-/* A block of c is on its way while the one above it grows. */
-VEC_INLINE void fetch(const float *c, int64_t across)
-{
-    for (int r = 0; r < STRIP; r++, c += across) {
-        __builtin_prefetch(c, 1);
-        __builtin_prefetch(c + LANES - 1, 1);
+    add_block(a, b, depth, false, all, LANES, NULL);
+    for (int64_t r = 0; r < rows; r++) {
+        float *const to = last ? last->c + r * last->across : c + r * across;
+        for (int64_t j = 0; j < cols; j++) {
+            float y = all[r * LANES + j];
+            if (last && last->bias) y += last->bias[j];
+            if (last && last->addend) y += last->addend[r * last->across + j];
+            to[j] = y;
+        }
     }
 }
 
+/* A block is on its way while the one before it grows. */
+VEC_INLINE void fetch(const float *c, int64_t across)
+{
+    for (int r = 0; r < STRIP; r++) __builtin_prefetch(c + r * across, 1);
+}
+
+/* last: NULL where sums grow on. */
 static void add_part(const float *a, const float *b, int64_t depth, bool first, float *c, int64_t across, int64_t rows,
-                     int64_t cols)
+                     int64_t cols, const struct ending *last)
 {
     for (int64_t j = 0; j < cols; j += LANES)
         for (int64_t i = 0; i < rows; i += STRIP) {
             const float *const x = a + i * depth, *const y = b + j * depth;
             float *const to = c + i * across + j;
+            const struct ending end = last ? ending_at(last, i, j) : (struct ending){ 0 };
             if (rows - i >= 2 * STRIP) fetch(to + STRIP * across, across);
+            if (end.addend && rows - i >= 2 * STRIP) fetch(end.addend + STRIP * end.across, end.across);
             if (rows - i < STRIP || cols - j < LANES) {
                 const int64_t some = rows - i < STRIP ? rows - i : STRIP;
-                add_edge(x, y, depth, first, to, across, some, cols - j < LANES ? cols - j : LANES);
-            } else if (first) add_block(x, y, depth, true, to, across);
-            else add_block(x, y, depth, false, to, across);
+                add_edge(x, y, depth, first, to, across, some, cols - j < LANES ? cols - j : LANES, last ? &end : NULL);
+            } else if (last && first) add_block(x, y, depth, true, to, across, &end);
+            else if (last) add_block(x, y, depth, false, to, across, &end);
+            else if (first) add_block(x, y, depth, true, to, across, NULL);
+            else add_block(x, y, depth, false, to, across, NULL);
         }
 }
 
@@ -193,12 +247,20 @@ static bool are_finite(const float *x, int64_t n)
     return all == 0;
 }
 
-/* Where operands begin, and sums; col: of the first column. */
+/* Where operands begin, and sums; col: of the first column. c: of float32, what they become. */
 struct place {
     int64_t a, b, col;
-    float *c;
+    float *sums;
     int64_t across;
+    struct ending end;
 };
+
+static struct ending ending_of(const struct gemm *g, int64_t at, int64_t col)
+{
+    if (g->dtype != RW_F32) return (struct ending){ 0 };
+    return (struct ending){ (float *)g->c + at, g->c_row, g->has_bias ? (const float *)g->bias + col : NULL,
+                            g->adds ? (const float *)g->sum + at : NULL };
+}
 
 /* Of up to ROWS rows of a, from a place along the depth on, and columns that are packed. What is infinite, or no
    number, would make a NaN of a 0 that stands where b has none: then those columns that have none in the same places go
@@ -206,14 +268,16 @@ struct place {
 VEC_INLINE void add_rows(const struct gemm *g, rw_dtype dtype, const struct place *at, int64_t from, int64_t depth,
                          int64_t rows, int64_t cols, float *a, const float *b)
 {
+    const bool ends = at->end.c && from + depth == g->k;
     for (int64_t j = 0, some; j < cols; j += some) {
+        const struct ending end = ending_at(&at->end, 0, j);
         pack_a(g, dtype, at->a + from * g->a.col, rows, depth, a);
         some = cols - j;
         if (g->from_b.clear && !are_finite(a, gemm_align(rows, STRIP) * depth)) {
             const int64_t alike = g->from_b.clear(g->from_b.of, from, depth, at->col + j, rows, a);
             if (alike < some) some = alike;
         }
-        add_part(a, b + j * depth, depth, !from, at->c + j, at->across, rows, some);
+        add_part(a, b + j * depth, depth, !from, at->sums + j, at->across, rows, some, ends ? &end : NULL);
     }
 }
 
@@ -228,22 +292,17 @@ VEC_INLINE void add_up(const struct gemm *g, rw_dtype dtype, const struct place 
                        float *room)
 {
     float *const a = room, *const b = room + rw_gemm_packed_a(g, rows);
-    for (int64_t p = 0; p < g->k; p += GEMM_PACKED_DEPTH) {
-        const int64_t depth = g->k - p < GEMM_PACKED_DEPTH ? g->k - p : GEMM_PACKED_DEPTH;
+    for (int64_t p = 0; p < g->k; p += rw_gemm_packed_depth(g)) {
+        const int64_t depth = rw_gemm_packed_part(g, p);
         pack_columns(g, dtype, at, p, depth, cols, b);
         for (int64_t i = 0; i < rows; i += GEMM_PACKED_ROWS) {
             struct place some = *at;
             some.a += i * g->a.row;
-            some.c += i * at->across;
+            some.sums += i * at->across;
+            some.end = ending_at(&at->end, i, 0);
             add_rows(g, dtype, &some, p, depth, rows - i < GEMM_PACKED_ROWS ? rows - i : GEMM_PACKED_ROWS, cols, a, b);
         }
     }
-}
-
-static void add_bias(const float *bias, float *c, int64_t across, int64_t rows, int64_t cols)
-{
-    for (int64_t i = 0; i < rows; i++)
-        for (int64_t j = 0; j < cols; j++) c[i * across + j] += bias[j];
 }
 
 /* ---- parts of b that threads share ---- */
@@ -253,7 +312,7 @@ void RW_ISA_NAME(rw_gemm_pack_part)(const struct gemm *g, int64_t item, int64_t 
 void RW_ISA_NAME(rw_gemm_pack_part)(const struct gemm *g, int64_t item, int64_t from, int64_t col, int64_t cols,
                                     float *to)
 {
-    const int64_t depth = g->k - from < GEMM_PACKED_DEPTH ? g->k - from : GEMM_PACKED_DEPTH;
+    const int64_t depth = rw_gemm_packed_part(g, from);
     const struct place at = { .b = rw_gemm_start(g, &g->b, item) + col * g->b.col, .col = col };
     pack_columns(g, RW_F32, &at, from, depth, cols, to);
 }
@@ -265,16 +324,13 @@ void RW_ISA_NAME(rw_gemm_multiply_part)(const struct gemm *g, int64_t item, int6
                                         int64_t col, int64_t cols, const float *b, float *sums, int64_t across,
                                         float *room)
 {
-    const int64_t depth = g->k - from < GEMM_PACKED_DEPTH ? g->k - from : GEMM_PACKED_DEPTH;
+    const int64_t depth = rw_gemm_packed_part(g, from);
     const struct place at = { .a = rw_gemm_start(g, &g->a, item) + row * g->a.row,
                               .col = col,
-                              .c = sums,
-                              .across = across };
+                              .sums = sums,
+                              .across = across,
+                              .end = ending_of(g, (item * g->m + row) * g->c_row + col, col) };
     add_rows(g, RW_F32, &at, from, depth, rows, cols, room, b);
-    if (from + depth < g->k) return;
-    const int64_t c = (item * g->m + row) * g->c_row + col;
-    if (rw_gemm_packs_sums(g)) RW_ISA_NAME(rw_gemm_loops).round(g, sums, across, c, rows, col, cols);
-    else if (g->has_bias) add_bias((const float *)g->bias + col, sums, across, rows, cols);
 }
 
 /* ---- a tile ---- */
@@ -290,13 +346,13 @@ void RW_ISA_NAME(rw_gemm_packed_tile)(const struct gemm *g, int64_t item, int64_
     const struct place at = { .a = rw_gemm_start(g, &g->a, item) + row * g->a.row,
                               .b = rw_gemm_start(g, &g->b, item) + col * g->b.col,
                               .col = col,
-                              .c = sums ? own : (float *)g->c + c,
-                              .across = sums ? cols : g->c_row };
+                              .sums = sums ? own : (float *)g->c + c,
+                              .across = sums ? cols : g->c_row,
+                              .end = ending_of(g, c, col) };
     switch (g->dtype) {
     case RW_F32: add_up(g, RW_F32, &at, rows, cols, room); break;
     case RW_BF16: add_up(g, RW_BF16, &at, rows, cols, room); break;
     default: add_up(g, RW_F16, &at, rows, cols, room); break;
     }
-    if (sums) RW_ISA_NAME(rw_gemm_loops).round(g, own, cols, c, rows, col, cols);
-    else if (g->has_bias) add_bias((const float *)g->bias + col, at.c, at.across, rows, cols);
+    if (!at.end.c) RW_ISA_NAME(rw_gemm_loops).round(g, own, cols, c, rows, col, cols);
 }

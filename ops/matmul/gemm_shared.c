@@ -12,9 +12,9 @@
  * Where c is added to something, sums lie beside it until they are whole: those of a band of rows, which meets all
  * parts of its columns before the next one does.
  *
- * Parts have two places in turn. Who has no rows left packs the next part while others still multiply by this one, so
- * that threads wait for each other once a part, and hardly. Tiles, each of which packs for itself, would pack three to
- * five times as many numbers, which is 8 % of a step of a ViT.
+ * Parts have two places in turn. Who has no rows left packs the next part while others still multiply by this one, and
+ * the last rows are taken a few at a time, so that threads wait for each other once a part, and hardly. Tiles, each of
+ * which packs for itself, would pack three to five times as many numbers, which is 8 % of a step of a ViT.
  *
  * An element of c is the same chain of sums as in a tile.
  */
@@ -23,11 +23,13 @@
 
 #include <omp.h>
 
-#define COLS 1536       /* of a part, at most */
-/* Where sums lie beside c: these; and so many bytes of sums for each thread, as bands are high. */
-#define COLS_BESIDE 768
+#define COLS 768        /* of a part, at most */
+/* Where sums lie beside c: so many bytes of them for each thread, as bands are high. */
 #define SUMS_BYTES ((int64_t)2 << 20)
 #define COLS_AT_ONCE 64 /* that a thread packs */
+/* A thread takes a piece of rows in so many, and fewer of these when few are left. */
+#define GRAINS 4
+#define GRAIN (GEMM_PACKED_ROWS / GRAINS)
 
 /* Rows enough that threads have some when others have all of theirs: else each has tiles. That may depend on how many
    threads there are, as bits do not. */
@@ -51,7 +53,7 @@ static void plan_sums(struct gemm_plan *p)
 void rw_gemm_plan_shared(const struct gemm *g, struct gemm_plan *p)
 {
     const bool beside = rw_gemm_packs_sums(g);
-    const int64_t panels = gemm_ceil_div(g->n, beside ? COLS_BESIDE : COLS), floats = (int64_t)sizeof(float);
+    const int64_t panels = gemm_ceil_div(g->n, COLS), floats = (int64_t)sizeof(float);
     p->packed = p->shared = true;
     p->tile_m = GEMM_PACKED_ROWS;
     p->tile_n = gemm_align(gemm_ceil_div(g->n, panels), GEMM_PACKED_LANES);
@@ -87,7 +89,7 @@ static struct part part_of(const struct run *r, int64_t i)
     const int64_t panel = i / r->depths % p->tiles_n, band = i / r->depths / p->tiles_n % r->bands;
     struct part x = { .item = i / r->depths / p->tiles_n / r->bands, .col = panel * p->tile_n };
     x.cols = x.col + p->tile_n < r->g->n ? p->tile_n : r->g->n - x.col;
-    x.from = i % r->depths * GEMM_PACKED_DEPTH;
+    x.from = i % r->depths * rw_gemm_packed_depth(r->g);
     x.piece = band * p->band;
     x.pieces = p->band && x.piece + p->band < p->tiles_m ? p->band : p->tiles_m - x.piece;
     return x;
@@ -101,20 +103,34 @@ static float *place_of(const struct run *r, int64_t i)
 static void pack_columns(const struct run *r, int64_t i, int64_t piece)
 {
     const struct part x = part_of(r, i);
-    const int64_t first = piece * COLS_AT_ONCE, left = x.cols - first, depth = r->g->k - x.from;
+    const int64_t first = piece * COLS_AT_ONCE, left = x.cols - first;
     r->loops->pack(r->g, x.item, x.from, x.col + first, left < COLS_AT_ONCE ? left : COLS_AT_ONCE,
-                   place_of(r, i) + first * (depth < GEMM_PACKED_DEPTH ? depth : GEMM_PACKED_DEPTH));
+                   place_of(r, i) + first * rw_gemm_packed_part(r->g, x.from));
 }
 
-static void multiply_rows(const struct run *r, int64_t i, int64_t piece, int thread)
+/* Of a part. */
+static int64_t rows_of(const struct run *r, const struct part *x)
+{
+    const int64_t rows = x->pieces * r->p->tile_m, left = r->g->m - x->piece * r->p->tile_m;
+    return rows < left ? rows : left;
+}
+
+static void multiply_rows(const struct run *r, int64_t i, int64_t grain, int64_t n, int thread)
 {
     const struct part x = part_of(r, i);
-    const int64_t row = (x.piece + piece) * r->p->tile_m, left = r->g->m - row, across = r->sums ? x.cols : r->g->c_row;
-    float *const sums = r->sums ? r->sums + piece * r->p->tile_m * x.cols
+    const int64_t first = grain * GRAIN, left = rows_of(r, &x) - first, row = x.piece * r->p->tile_m + first;
+    const int64_t across = r->sums ? x.cols : r->g->c_row;
+    float *const sums = r->sums ? r->sums + first * x.cols
                                 : (float *)r->g->c + (x.item * r->g->m + row) * across + x.col;
     char *const room = r->scratch + (size_t)thread * r->p->scratch;
-    r->loops->multiply(r->g, x.item, x.from, row, left < r->p->tile_m ? left : r->p->tile_m, x.col, x.cols,
-                       place_of(r, i), sums, across, (float *)(void *)room);
+    r->loops->multiply(r->g, x.item, x.from, row, left < n * GRAIN ? left : n * GRAIN, x.col, x.cols, place_of(r, i),
+                       sums, across, (float *)(void *)room);
+}
+
+static void deal_rows(struct run *r, int64_t i)
+{
+    const struct part x = part_of(r, i);
+    rw_shares_deal(&r->rows[i % 2], gemm_ceil_div(rows_of(r, &x), GRAIN), r->p->threads);
 }
 
 static void deal_columns(struct run *r, int64_t i)
@@ -127,12 +143,14 @@ static void deal_columns(struct run *r, int64_t i)
 static void run_part(struct run *r, int64_t i, int thread)
 {
     if (!thread) {
-        rw_shares_deal(&r->rows[i % 2], part_of(r, i).pieces, r->p->threads);
+        deal_rows(r, i);
         deal_columns(r, i + 1);
     }
     RW_EACH_SHARED(piece, &r->columns[i % 2], thread) pack_columns(r, i, piece);
 #pragma omp barrier
-    RW_EACH_SHARED(piece, &r->rows[i % 2], thread) multiply_rows(r, i, piece, thread);
+    int64_t n;
+    for (int64_t grain; (grain = rw_shares_take_some(&r->rows[i % 2], thread, GRAINS, &n)) >= 0;)
+        multiply_rows(r, i, grain, n, thread);
 }
 
 void rw_gemm_run_shared(const struct gemm *g, const struct gemm_plan *p, const struct gemm_loops *loops,
@@ -141,7 +159,7 @@ void rw_gemm_run_shared(const struct gemm *g, const struct gemm_plan *p, const s
     struct run r = { .g = g, .p = p, .loops = loops, .parts = workspace };
     r.sums = p->band ? (float *)(void *)(workspace + 2 * p->part) : NULL;
     r.scratch = workspace + 2 * p->part + p->sums;
-    r.depths = gemm_ceil_div(g->k, GEMM_PACKED_DEPTH);
+    r.depths = gemm_ceil_div(g->k, rw_gemm_packed_depth(g));
     r.bands = p->band ? gemm_ceil_div(p->tiles_m, p->band) : 1;
     r.n_parts = g->n_batch * r.bands * p->tiles_n * r.depths;
     deal_columns(&r, 0);

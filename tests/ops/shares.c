@@ -41,6 +41,30 @@ Test(shares, each_is_taken_once)
         }
 }
 
+/* Some at a time: those that follow one another, each once, and fewer when few are left. */
+Test(shares, some_are_taken_at_a_time)
+{
+    for (int threads = 1; threads <= 7; threads++)
+        for (int64_t n = 1; n <= MOST; n++) {
+            struct rw_shares s;
+            bool taken[MOST] = { false };
+            int64_t all = 0, some = 0, first;
+            rw_shares_deal(&s, n, threads);
+            for (int i = 0; (first = rw_shares_take_some(&s, i % threads, 4, &some)) >= 0; i++, all += some) {
+                cr_assert(some >= 1 && some <= 4 && first + some <= n);
+                for (int64_t p = first; p < first + some; p++) {
+                    cr_assert(!taken[p], "%lld of %lld", (long long)p, (long long)n);
+                    taken[p] = true;
+                }
+            }
+            cr_assert_eq(all, n);
+            rw_shares_deal(&s, n, threads);
+            const int64_t own = rw_shares_first(&s, 1);
+            if (own) cr_assert_eq(rw_shares_take_some(&s, 0, 4, &some), 0);
+            if (own) cr_assert_eq(some, own < 4 ? 1 : own < 8 ? own / 2 : 4);
+        }
+}
+
 /* Of as many pieces that no product overflows. */
 Test(shares, there_may_be_many)
 {
