@@ -21,7 +21,7 @@
 
 #define PIXELS_LEAST 512 /* of all images: below that the whole product is gathered (conv_product.c) */
 #define COLUMNS_AT_ONCE 1536
-#define PIXELS_AT_ONCE ((int64_t)9216)
+#define PIXELS_AT_ONCE (24 * (int64_t)GEMM_PACKED_DEPTH)
 
 static int64_t channels_at_once(const struct rw_conv *c)
 {

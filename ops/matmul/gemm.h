@@ -153,20 +153,28 @@ bool rw_gemm_is_shallow(const struct gemm *g);
 #define GEMM_PACKED_STRIP 6
 #define GEMM_PACKED_LANES 16
 #define GEMM_PACKED_ROWS 48
-#define GEMM_PACKED_DEPTH 800
-#define GEMM_PACKED_EVEN 8 /* numbers along the depth are packed so many at a time */
+#define GEMM_PACKED_DEPTH 384
 
-/* Of a part: parts are alike, as every one of them takes all sums into registers and back. */
 static inline int64_t rw_gemm_packed_depth(const struct gemm *g)
 {
-    const int64_t parts = gemm_ceil_div(g->k, GEMM_PACKED_DEPTH);
-    return parts > 1 ? gemm_align(gemm_ceil_div(g->k, parts), GEMM_PACKED_EVEN) : g->k;
+    return g->k < GEMM_PACKED_DEPTH ? g->k : GEMM_PACKED_DEPTH;
+}
+
+/* The same where threads share parts of b, which then lie in the last cache anyway: the most. Parts are alike, as with
+   every one of them all sums come into registers and go back. */
+#define GEMM_SHARED_DEPTH 800
+#define GEMM_SHARED_EVEN 8 /* numbers along the depth are packed so many at a time */
+
+static inline int64_t rw_gemm_shared_depth(const struct gemm *g)
+{
+    const int64_t parts = gemm_ceil_div(g->k, GEMM_SHARED_DEPTH);
+    return parts > 1 ? gemm_align(gemm_ceil_div(g->k, parts), GEMM_SHARED_EVEN) : g->k;
 }
 
 /* Of the part from a number along the depth on. */
-static inline int64_t rw_gemm_packed_part(const struct gemm *g, int64_t from)
+static inline int64_t rw_gemm_shared_part(const struct gemm *g, int64_t from)
 {
-    const int64_t depth = rw_gemm_packed_depth(g);
+    const int64_t depth = rw_gemm_shared_depth(g);
     return g->k - from < depth ? g->k - from : depth;
 }
 

@@ -10,8 +10,7 @@
  *     ------           ....######....   STRIP x LANES of c stay in registers, while what they are the sums of passes by
  *     ------           ..............
  *
- * A strip of b stays in the second cache while all rows of a part of a, which is there as well, meet it. Parts are as
- * deep as that allows: with each of them all sums come into registers and go back, out of memory where c is large. An
+ * A strip of b stays in the first cache while all rows of a part of a meet it, and that part in the second one. Every
  * element of c is one chain of sums over k, whichever rows and columns stand beside it. Source of the loops: Goto and
  * van de Geijn, "Anatomy of high-performance matrix multiplication", ACM TOMS 34 (2008).
  */
@@ -292,8 +291,8 @@ VEC_INLINE void add_up(const struct gemm *g, rw_dtype dtype, const struct place 
                        float *room)
 {
     float *const a = room, *const b = room + rw_gemm_packed_a(g, rows);
-    for (int64_t p = 0; p < g->k; p += rw_gemm_packed_depth(g)) {
-        const int64_t depth = rw_gemm_packed_part(g, p);
+    for (int64_t p = 0; p < g->k; p += GEMM_PACKED_DEPTH) {
+        const int64_t depth = g->k - p < GEMM_PACKED_DEPTH ? g->k - p : GEMM_PACKED_DEPTH;
         pack_columns(g, dtype, at, p, depth, cols, b);
         for (int64_t i = 0; i < rows; i += GEMM_PACKED_ROWS) {
             struct place some = *at;
@@ -312,7 +311,7 @@ void RW_ISA_NAME(rw_gemm_pack_part)(const struct gemm *g, int64_t item, int64_t 
 void RW_ISA_NAME(rw_gemm_pack_part)(const struct gemm *g, int64_t item, int64_t from, int64_t col, int64_t cols,
                                     float *to)
 {
-    const int64_t depth = rw_gemm_packed_part(g, from);
+    const int64_t depth = rw_gemm_shared_part(g, from);
     const struct place at = { .b = rw_gemm_start(g, &g->b, item) + col * g->b.col, .col = col };
     pack_columns(g, RW_F32, &at, from, depth, cols, to);
 }
@@ -324,7 +323,7 @@ void RW_ISA_NAME(rw_gemm_multiply_part)(const struct gemm *g, int64_t item, int6
                                         int64_t col, int64_t cols, const float *b, float *sums, int64_t across,
                                         float *room)
 {
-    const int64_t depth = rw_gemm_packed_part(g, from);
+    const int64_t depth = rw_gemm_shared_part(g, from);
     const struct place at = { .a = rw_gemm_start(g, &g->a, item) + row * g->a.row,
                               .col = col,
                               .sums = sums,

@@ -59,8 +59,10 @@ void rw_gemm_plan_shared(const struct gemm *g, struct gemm_plan *p)
     p->tile_n = gemm_align(gemm_ceil_div(g->n, panels), GEMM_PACKED_LANES);
     p->tiles_m = gemm_ceil_div(g->m, p->tile_m);
     p->tiles_n = gemm_ceil_div(g->n, p->tile_n);
-    p->part = (size_t)gemm_align(rw_gemm_packed_b(g, p->tile_n) * floats, GEMM_SCRATCH_ALIGN);
-    p->scratch = (size_t)gemm_align(rw_gemm_packed_a(g, p->tile_m) * floats, GEMM_SCRATCH_ALIGN);
+    /* Of less depth there is room in what more of it takes: a convolution asks once, for the most of its pixels. */
+    const int64_t depth = g->k < GEMM_SHARED_DEPTH ? g->k : GEMM_SHARED_DEPTH;
+    p->part = (size_t)gemm_align(p->tile_n * depth * floats, GEMM_SCRATCH_ALIGN);
+    p->scratch = (size_t)gemm_align((p->tile_m * depth + GEMM_PACKED_LANES) * floats, GEMM_SCRATCH_ALIGN);
     if (beside) plan_sums(p);
     p->workspace = 2 * p->part + p->sums + (size_t)p->threads * p->scratch;
 }
@@ -89,7 +91,7 @@ static struct part part_of(const struct run *r, int64_t i)
     const int64_t panel = i / r->depths % p->tiles_n, band = i / r->depths / p->tiles_n % r->bands;
     struct part x = { .item = i / r->depths / p->tiles_n / r->bands, .col = panel * p->tile_n };
     x.cols = x.col + p->tile_n < r->g->n ? p->tile_n : r->g->n - x.col;
-    x.from = i % r->depths * rw_gemm_packed_depth(r->g);
+    x.from = i % r->depths * rw_gemm_shared_depth(r->g);
     x.piece = band * p->band;
     x.pieces = p->band && x.piece + p->band < p->tiles_m ? p->band : p->tiles_m - x.piece;
     return x;
@@ -105,7 +107,7 @@ static void pack_columns(const struct run *r, int64_t i, int64_t piece)
     const struct part x = part_of(r, i);
     const int64_t first = piece * COLS_AT_ONCE, left = x.cols - first;
     r->loops->pack(r->g, x.item, x.from, x.col + first, left < COLS_AT_ONCE ? left : COLS_AT_ONCE,
-                   place_of(r, i) + first * rw_gemm_packed_part(r->g, x.from));
+                   place_of(r, i) + first * rw_gemm_shared_part(r->g, x.from));
 }
 
 /* Of a part. */
@@ -159,7 +161,7 @@ void rw_gemm_run_shared(const struct gemm *g, const struct gemm_plan *p, const s
     struct run r = { .g = g, .p = p, .loops = loops, .parts = workspace };
     r.sums = p->band ? (float *)(void *)(workspace + 2 * p->part) : NULL;
     r.scratch = workspace + 2 * p->part + p->sums;
-    r.depths = gemm_ceil_div(g->k, rw_gemm_packed_depth(g));
+    r.depths = gemm_ceil_div(g->k, rw_gemm_shared_depth(g));
     r.bands = p->band ? gemm_ceil_div(p->tiles_m, p->band) : 1;
     r.n_parts = g->n_batch * r.bands * p->tiles_n * r.depths;
     deal_columns(&r, 0);
