@@ -148,7 +148,7 @@ def faults_of(mutations):
     suites = set()
     for suite, where in re.findall(r"'\w+/(\w+)': '([^']*)'", (ROOT / 'tests/meson.build').read_text()):
         suites |= {suite} if 'cpu' in where.split() else set()
-        suites |= {f'sim_{suite}'} if 'sim' in where.split() else set()
+        suites |= {f'{kind}_{suite}' for kind in ('sim', 'amx') if kind in where.split()}
     faults += [f'{m.name}: {why}' for m, span, original in places if span for why in misfits(m, original, texts)]
     return faults + [f'{m.name}: no suite is called {s}' for m in mutations for s in m.suites
                      if s.split(':')[0] not in suites]
@@ -274,7 +274,8 @@ def targets(mutations):
     table = re.findall(r"'\w+/(\w+)': '([^']*)'", (ROOT / 'tests/meson.build').read_text())
     named = {s.split(':')[0] for m in mutations for s in m.suites}
     cpu = {s for s, where in table if 'cpu' in where.split() and 'cuda' not in where.split()}
-    return sorted(f'tests/{s}' for s in cpu | named)
+    amx = {f'amx_{s}' for s, where in table if 'amx' in where.split()}
+    return sorted(f'tests/{s}' for s in cpu | amx | named)
 
 
 def main():

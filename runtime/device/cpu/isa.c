@@ -4,6 +4,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#ifdef RW_FAULTS
+bool rw_cpu_emulates_amx;
+#else
+enum { rw_cpu_emulates_amx = false };
+#endif
+
 static enum rw_isa best(void)
 {
 #if defined(__x86_64__)
@@ -59,6 +65,7 @@ enum rw_isa rw_cpu_isa(void)
 static bool has_tiles_of_bf16(void)
 {
     unsigned a, b, c, d;
+    if (rw_cpu_emulates_amx) return true;
     return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & bit_AMX_TILE) && (d & bit_AMX_BF16);
 }
 
@@ -97,6 +104,7 @@ static int amx(void)
 {
     const char *const asked = getenv("REWIND_ISA");
     if (rw_cpu_isa() != RW_ISA_V4 || (asked && !strcmp(asked, "v4")) || !__builtin_cpu_supports("avx512bf16")) return 0;
+    if (rw_cpu_emulates_amx) return true; /* no register to ask for */
     return has_tiles_of_bf16() && !syscall(SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA);
 }
 

@@ -19,6 +19,11 @@ enum rw_isa rw_cpu_isa(void);
 /* And beside v4 the matrix unit for bfloat16 (Intel AMX), which the system has to allow? REWIND_ISA=v4 does without. */
 bool rw_cpu_has_amx(void);
 
+#ifdef RW_FAULTS
+/* A handler of the tests (tests/support/amx.h) carries out the unit's instructions. Set before anybody asks. */
+extern bool rw_cpu_emulates_amx;
+#endif
+
 /* Does the processor multiply bfloat16 faster than float32? Intel's without the matrix unit have instructions for it
    that take twice as long. REWIND_ISA below v4: no. */
 bool rw_cpu_multiplies_bf16(void);
