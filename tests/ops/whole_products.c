@@ -229,6 +229,32 @@ static void for_each_type(void (*holds)(rw_dtype dtype))
     for (int d = 0; d < (rw_cpu_emulates_amx ? 1 : 4); d++) holds(types[d]);
 }
 
+/* Both across the depth, so that each row's last numbers are fewer than a vector's: those of the last row end where
+   memory does (base/guarded.c). */
+static void at_the_end_of_memory(rw_dtype dtype)
+{
+    static const struct extents e = { 33, 33, 2048 };
+    struct fixture b = fixture_open(1, 2);
+    rw_tensor *x[2];
+    for (int i = 0; i < 2; i++) {
+        void *const data = malloc((size_t)(e.k * e.n) * rw_dtype_size(dtype));
+        for (int64_t at = 0; at < e.k * e.n; at++) {
+            const int64_t row = at / e.n, col = at % e.n;
+            put(data, dtype, at, i ? number_at(B, row, col) : number_at(A, col, row));
+        }
+        x[i] = rw_buffer(b.ctx, i ? "b" : "a", dtype, RW_SHAPE(e.k, e.n));
+        cr_assert_eq(rw_write(x[i], data, rw_tensor_bytes(x[i])), RW_OK, "%s", rw_error_message(b.ctx));
+        free(data);
+    }
+    expect_exact(&b, rw_matmul(b.t, rw_transpose(b.t, x[0], 0, 1), x[1]), &e, false, false, "at the end of memory");
+    fixture_close(&b);
+}
+
+Test(whole_products, nothing_is_read_behind_an_operand)
+{
+    for_each_type(at_the_end_of_memory);
+}
+
 Test(whole_products, as_operands_lie)
 {
     for_each_type(as_operands_lie);
