@@ -128,7 +128,7 @@ static void store(const struct tile *t, char *to, intptr_t stride)
 }
 
 /* Two chains of fused multiplications and additions, of the even and of the odd numbers, begin at zero for each row;
-   what they add up to is added to the sum. To nearest even, and small numbers are zeros, whatever the thread has set. */
+   what they add up to is added to the sum. To nearest even, small numbers are zeros, whatever the thread has set. */
 __attribute__((target("avx512f"), noinline)) static void add_products(struct tile *c, const struct tile *a,
                                                                       const struct tile *b)
 {

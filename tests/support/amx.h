@@ -1,7 +1,7 @@
 /*
  * Intel's matrix unit for machines without: a handler of SIGILL carries out the instructions that the library has
- * (ops/matmul/gemm_amx_cpu.c), on registers of the thread's own. What is compiled for the unit then runs, instruction by
- * instruction, wherever there are AVX-512 and its instructions for bfloat16, on Linux.
+ * (ops/matmul/gemm_amx_cpu.c), on registers of the thread's own. What is compiled for the unit then runs, as it is,
+ * wherever there are AVX-512 and its instructions for bfloat16, on Linux.
  *
  * The programs amx_NAME are suite NAME with this beside it (amx_suites.c). Where there is a unit they run on that.
  */

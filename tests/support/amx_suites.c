@@ -1,7 +1,7 @@
 /*
  * What a program amx_NAME has beside suite NAME: the unit, before anybody asks for it. Where neither the processor nor
- * amx.h has one, all tests are skipped; where amx.h has it and no test has reached it, the program fails: it would prove
- * nothing. REWIND_TEST_SHOW=1 prints what was carried out.
+ * amx.h has one, all tests are skipped; where amx.h has it and no test has reached it, the program fails: it would
+ * prove nothing. REWIND_TEST_SHOW=1 prints what was carried out.
  *
  * Each test is a process of its own, which begins anew. They count in memory that the program makes and names by its
  * environment.
