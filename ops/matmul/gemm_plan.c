@@ -27,12 +27,39 @@ static int64_t even_tile(int64_t extent, int64_t most, int64_t align)
     return tile < extent ? tile : extent;
 }
 
+/* Does a lie row by row, as what a layer reads does? Rows of a weight's gradient are columns of what is multiplied, and
+   stay where they are. */
+static bool has_rows(const struct gemm *g)
+{
+    return g->panels ? g->a_lies || !g->from_a.turned : g->a.col == 1 || g->a.row > g->a.col;
+}
+
+/* The library's code for AVX-512 sums rows in an order that depends on how many there are (device/cpu/onednn.h), and a
+   row's bits are not to depend on where it lies: the rows of a product's tiles are all of a kind. */
+static int kind_of(const struct gemm *g, int64_t rows)
+{
+    if (rows < RW_ONEDNN_MANY_ROWS) return rows > 1;
+    return rows < RW_ONEDNN_MOST_ROWS || g->k <= RW_ONEDNN_DEPTH ? 2 : 3;
+}
+
+static int64_t last_of(int64_t extent, int64_t tile)
+{
+    return extent - (gemm_ceil_div(extent, tile) - 1) * tile;
+}
+
+static int64_t tile_of_a_kind(const struct gemm *g, int64_t tile)
+{
+    while (kind_of(g, tile) != kind_of(g, last_of(g->m, tile))) tile--;
+    return tile;
+}
+
 /* Tiles of at most [most_m, most_n]. */
 static void cut(const struct gemm *g, struct gemm_plan *p, int64_t most_m, int64_t most_n)
 {
     const int64_t align = p->amx ? AMX_BLOCK : 16, align_m = p->packed || p->at_once > 1 ? TILE_ROWS_AVX2 : align;
     for (;;) {
         p->tile_m = even_tile(g->m, most_m, align_m);
+        if (align_m < TILE_ROWS_AVX2 && !p->amx && has_rows(g)) p->tile_m = tile_of_a_kind(g, p->tile_m);
         p->tile_n = even_tile(g->n, most_n, align);
         p->tiles_m = gemm_ceil_div(g->m, p->tile_m);
         p->tiles_n = gemm_ceil_div(g->n, p->tile_n);
@@ -286,13 +313,6 @@ static void plan_packed(struct gemm *g, size_t room, struct gemm_plan *p)
     if (tiles < p->threads) p->threads = (int)tiles;
     p->scratch = (size_t)gemm_align(floats * (int64_t)sizeof(float), GEMM_SCRATCH_ALIGN);
     p->workspace = rw_gemm_panel_bytes(p) + (size_t)p->threads * p->scratch;
-}
-
-/* Does a lie row by row, as what a layer reads does? Rows of a weight's gradient are columns of what is multiplied, and
-   stay where they are. */
-static bool has_rows(const struct gemm *g)
-{
-    return g->panels ? g->a_lies || !g->from_a.turned : g->a.col == 1 || g->a.row > g->a.col;
 }
 
 rw_status rw_gemm_make_plan(struct gemm *g, struct rw_onednn *onednn, int threads, bool planning,

@@ -36,13 +36,6 @@ static int64_t worth_of_call(rw_dtype dtype, bool outer)
     return dtype == RW_F32 ? 16 : outer ? MOST : 64;
 }
 
-/* The cut that comes next of `left` rows: all of them, unless more than `waste` are multiplied for nothing. */
-static int next_cut(const int64_t *cuts, int64_t left, int64_t waste)
-{
-    int i = 0;
-    while (i < CUTS - 1 && cuts[i] < left) i++;
-    return i && cuts[i] - left > waste ? i - 1 : i;
-}
 
 /* An extent in equal tiles, multiples of 16 but for the last. */
 struct tiling {
@@ -74,11 +67,30 @@ struct library {
     bool wide;                     /* operands are copied as float32, in which the library multiplies */
     const struct gemm_loops *loops; /* by these; a run has them */
     const int64_t *cuts;
+    int n_cuts;
     int64_t waste;                 /* of a cut */
     int64_t a_row, b_row, c_row;   /* between rows of copies, and of what is multiplied */
     size_t size, inside;           /* of an element, and of one that is multiplied */
     size_t scratch, a, b, c, each; /* bytes: of the library, of copies, of a thread */
 };
+
+/* The cut that comes next of `left` rows: all of them, unless more than `waste` are multiplied for nothing. */
+static int next_cut(const struct library *l, int64_t left, int64_t waste)
+{
+    int i = 0;
+    while (i < l->n_cuts - 1 && l->cuts[i] < left) i++;
+    return i && l->cuts[i] - left > waste ? i - 1 : i;
+}
+
+/* In whatever cut a row lies, its sums are to be the same: cuts of another kind (device/cpu/onednn.h) are left out. A sum
+   of outer products is one of its cuts. */
+static int number_of_cuts(const struct library *l, int64_t depth, bool outer)
+{
+    const bool all = outer || depth <= RW_ONEDNN_DEPTH || (l->dtype != RW_F32 && !l->wide);
+    int n = CUTS;
+    while (!all && rw_onednn_takes_avx512() && l->cuts[n - 1] >= RW_ONEDNN_MOST_ROWS) n--;
+    return n;
+}
 
 /* Rows times a matrix [depth, width], or a sum of outer products [depth, width]. */
 static int64_t depth_of(const struct moe_product *m, bool outer)
@@ -110,7 +122,7 @@ static rw_status ask(const struct moe_product *m, struct library *l, struct rw_o
                      int threads, bool planning, bool *ret_fast)
 {
     *ret_fast = true;
-    const int n = next_cut(l->cuts, m->rows, MOST) + 1; /* no expert has more rows than there are */
+    const int n = next_cut(l, m->rows, MOST) + 1; /* no expert has more rows than there are */
     for (int i = 0; i < n * 4 && *ret_fast; i++) {
         const int cut = i / 4, down = i / 2 % 2, across = i % 2;
         if (down && !outer) continue;
@@ -144,7 +156,7 @@ static void set_rows(const struct moe_product *m, struct library *l, bool outer)
 
 static void set_bytes(const struct moe_product *m, struct library *l, bool outer)
 {
-    const int64_t inside = (int64_t)l->inside, most = l->cuts[next_cut(l->cuts, m->rows, MOST)];
+    const int64_t inside = (int64_t)l->inside, most = l->cuts[next_cut(l, m->rows, MOST)];
     const int64_t weight = m->depth * l->across.tile;
     l->a = aligned(most * l->a_row * inside);
     l->b = outer ? aligned(most * l->b_row * inside) : l->wide ? aligned(weight * inside) : 0;
@@ -166,6 +178,7 @@ static rw_status open_library(const struct moe_product *m, struct library *l, st
     *l = (struct library){ .dtype = dtype, .wide = wide, .cuts = cuts_of_library(), .size = rw_dtype_size(dtype) };
     *ret_fast = false;
     if (dtype == RW_F64 || !m->rows || !m->experts || depth * width < LEAST) return RW_OK;
+    l->n_cuts = number_of_cuts(l, depth, outer);
     l->waste = worth_of_call(wide ? RW_F32 : dtype, outer);
     l->across = tiling_of(width, outer ? OUTER_MOST : columns_of_product(wide, depth));
     l->down = tiling_of(outer ? m->out : 1, OUTER_MOST);
@@ -263,7 +276,7 @@ static rw_status linear_unit(const struct moe_product *m, const struct library *
     const struct part x = { m->x, m->gathers, m->depth, 0, m->depth, l->a_row };
     const char *const w = rows.from < rows.to ? matrix_of(m, l, r, expert, col, cols) : NULL;
     for (int64_t row = rows.from, n; row < rows.to; row += n) {
-        const int cut = next_cut(l->cuts, rows.to - row, l->waste);
+        const int cut = next_cut(l, rows.to - row, l->waste);
         n = rows.to - row < l->cuts[cut] ? rows.to - row : l->cuts[cut];
         const bool direct = n == l->cuts[cut] && !l->wide;
         const char *a = (const char *)m->x + (size_t)(row * m->depth) * l->size;
@@ -293,7 +306,7 @@ static rw_status outer_unit(const struct moe_product *m, const struct library *l
     const struct part x = { m->x, m->gathers, m->in, col, cols, l->b_row };
     memset(r->c, 0, (size_t)(outs * l->c_row) * sizeof(float));
     for (int64_t row = rows.from, n; row < rows.to; row += n) {
-        const int cut = next_cut(l->cuts, rows.to - row, l->waste);
+        const int cut = next_cut(l, rows.to - row, l->waste);
         n = rows.to - row < l->cuts[cut] ? rows.to - row : l->cuts[cut];
         const bool copies = n < l->cuts[cut] || l->wide;
         const char *a = (const char *)m->dy + (size_t)(row * m->out + first) * l->size;

@@ -50,6 +50,15 @@ struct rw_conv_signature {
 /* Does the library run its code for AVX-512? DNNL_MAX_CPU_ISA may hold it to less than the processor has. */
 bool rw_onednn_takes_avx512(void);
 
+/*
+ * The order in which that code sums a row of a float32 product, whose second factor is turned or not, depends on how
+ * many rows there are: one, fewer than MANY, more, and MOST or more where the depth is beyond DEPTH. These are the
+ * bounds of version 2.6, found by trying all numbers of rows up to 512; tests/ops/companions.c holds them.
+ */
+#define RW_ONEDNN_MANY_ROWS 16
+#define RW_ONEDNN_MOST_ROWS 200
+#define RW_ONEDNN_DEPTH 768
+
 rw_status rw_onednn_create(struct rw_onednn **ret);
 void rw_onednn_destroy(struct rw_onednn **o);
 
