@@ -481,14 +481,12 @@ Test(ops_conv, a_second_step_adds_to_the_weights_gradient)
 }
 
 /* Whose dw goes by the packed loops: two blocks of channels, of which the second has fewer, and parts for all threads;
-   few filters; strides, taps far apart; pixels that are summed in two goes, and more padding; two goes of parts that
-   threads share, deeper ones in the second. */
+   few filters; strides, taps far apart; pixels that are summed in two goes, and more padding. */
 static const struct layer large[] = {
     { 2, 176, 20, 17, 512, 3, 1, 1 },
     { 2, 256, 50, 33, 37, 3, 1, 1 },
     { 2, 512, 43, 35, 40, 5, 2, 1, 0, 2 },
     { 1, 64, 97, 129, 38, 3, 1, 1, 1 },
-    { 1, 16, 100, 100, 384, 3, 1, 1 },
 };
 #define LARGE (sizeof large / sizeof *large)
 
