@@ -82,8 +82,8 @@ static int next_cut(const struct library *l, int64_t left, int64_t waste)
     return i && l->cuts[i] - left > waste ? i - 1 : i;
 }
 
-/* In whatever cut a row lies, its sums are to be the same: cuts of another kind (device/cpu/onednn.h) are left out. A sum
-   of outer products is one of its cuts. */
+/* In whatever cut a row lies, its sums are to be the same: cuts of another kind (device/cpu/onednn.h) are left out. A
+   sum of outer products is one of its cuts. */
 static int number_of_cuts(const struct library *l, int64_t depth, bool outer)
 {
     const bool all = outer || depth <= RW_ONEDNN_DEPTH || (l->dtype != RW_F32 && !l->wide);

@@ -32,7 +32,8 @@ static unsigned char *rows_of(struct fixture *b, const struct extents *e, rw_dty
 
 Test(companions, rows_that_are_turned_round)
 {
-    const size_t n = test_device() == RW_DEVICE_CPU ? sizeof products / sizeof *products : 2; /* the simulator is slow */
+    const bool all = test_device() == RW_DEVICE_CPU; /* the simulator is slow */
+    const size_t n = all ? sizeof products / sizeof *products : 2;
     for (size_t i = 0; i < n; i++)
         for (int k = 0; k < 6; k++) {
             const struct extents *const e = &products[i];
