@@ -15,21 +15,10 @@
 /* Inputs of the ops here: what is activated, one tensor or two, [backward: dy,] weights, order, inverse. */
 #define ROUTES 3
 
-static rw_status want_alike(rw_op_call *call, int n)
-{
-    RW_CHECK(rw_want_float(call, 0));
-    for (int i = 1; i < n; i++) {
-        RW_CHECK(rw_want_same_dtype(call, 0, i));
-        if (!rw_shape_equal(rw_in_shape(call, 0), rw_in_shape(call, i)))
-            return rw_op_error(call, RW_ERR_SHAPE, "gate and up have different shapes");
-    }
-    return RW_OK;
-}
-
 static rw_status check(rw_op_call *call)
 {
     const int n = call->n_inputs - ROUTES;
-    RW_CHECK(want_alike(call, n));
+    RW_CHECK(rw_swiglu_want(call, n));
     RW_CHECK(rw_moe_want_weights(call, n));
     return rw_op_output_like(call, 0, 0);
 }
@@ -37,7 +26,7 @@ static rw_status check(rw_op_call *call)
 static rw_status check_backward(rw_op_call *call)
 {
     const int n = call->n_inputs - ROUTES - 1;
-    RW_CHECK(want_alike(call, n + 1));
+    RW_CHECK(rw_swiglu_want(call, n + 1));
     RW_CHECK(rw_moe_want_weights(call, n + 1));
     for (int i = 0; i < n; i++) RW_CHECK(rw_op_output_like(call, i, i));
     return rw_op_output_like(call, n, n + 1);

@@ -34,6 +34,9 @@ rw_tensor *rw_gelu_tanh_slope(rw_grad_call *g, rw_tensor *x, rw_tensor *dy);
  */
 rw_tensor *rw_gelu_tanh_slope_sum(rw_grad_call *g, int bias, rw_tensor *z, rw_tensor *dy, rw_tensor **ret_sum);
 
+/* Inputs 0 to n - 1, gate and up and what has their shape, are floats of one type and shape. */
+rw_status rw_swiglu_want(rw_op_call *call, int n);
+
 /* dy times the slopes of silu(gate) * up by gate and by up, likewise. */
 void rw_swiglu_slopes(rw_grad_call *g, rw_tensor *gate, rw_tensor *up, rw_tensor *dy, rw_tensor *ret[2]);
 

@@ -3,14 +3,20 @@
 #include "ops/common/util.h"
 #include "ops/pointwise/pointwise.h"
 
-static rw_status check(rw_op_call *call)
+rw_status rw_swiglu_want(rw_op_call *call, int n)
 {
     RW_CHECK(rw_want_float(call, 0));
-    for (int i = 1; i < call->n_inputs; i++) {
+    for (int i = 1; i < n; i++) {
         RW_CHECK(rw_want_same_dtype(call, 0, i));
         if (!rw_shape_equal(rw_in_shape(call, 0), rw_in_shape(call, i)))
             return rw_op_error(call, RW_ERR_SHAPE, "gate and up have different shapes");
     }
+    return RW_OK;
+}
+
+static rw_status check(rw_op_call *call)
+{
+    RW_CHECK(rw_swiglu_want(call, call->n_inputs));
     for (int i = 0; i < call->n_outputs; i++) RW_CHECK(rw_op_output_like(call, i, 0));
     return RW_OK;
 }
