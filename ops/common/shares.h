@@ -38,12 +38,13 @@ static inline int64_t rw_shares_take_some(struct rw_shares *s, int thread, int64
     for (int i = 0; i < s->threads; i++) {
         const int of = thread + i < s->threads ? thread + i : thread + i - s->threads;
         const int64_t end = rw_shares_first(s, of + 1);
-        const int64_t left = end - __atomic_load_n(&s->next[of], __ATOMIC_RELAXED);
-        if (left <= 0) continue;
-        const int64_t n = left / 2 < 1 ? 1 : left / 2 < most ? left / 2 : most;
-        const int64_t piece = __atomic_fetch_add(&s->next[of], n, __ATOMIC_RELAXED);
-        *ret_n = end - piece < n ? end - piece : n;
-        if (piece < end) return piece;
+        int64_t piece = __atomic_load_n(&s->next[of], __ATOMIC_RELAXED);
+        while (piece < end) { /* again, of what is left then, where another thread took some first */
+            const int64_t half = (end - piece) / 2, n = half < 1 ? 1 : half < most ? half : most;
+            *ret_n = n;
+            if (__atomic_compare_exchange_n(&s->next[of], &piece, piece + n, true, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+                return piece;
+        }
     }
     return -1;
 }
