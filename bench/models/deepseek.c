@@ -23,11 +23,12 @@ bool deepseek_preset(struct model_config *c, const char *name)
         int layers, width, heads, hidden, experts, chosen, groups, best_groups, expert_hidden, shared, dense_layers;
         int head_width, rope_width, q_rank, kv_rank, vocab, ahead;
         bool softmax;
+        double routed_scale;
     } presets[] = {
-        { "tiny", 4, 64, 4, 192, 8, 2, 4, 2, 32, 1, 1, 16, 8, 32, 24, 256, 1, false },
-        { "small", 6, 256, 8, 704, 16, 4, 4, 2, 96, 1, 1, 32, 16, 96, 64, 256, 1, false },
-        { "v2-lite", 27, 2048, 16, 10944, 64, 6, 1, 1, 1408, 2, 1, 128, 64, 0, 512, 102400, 0, true },
-        { "v3", 61, 7168, 128, 18432, 256, 8, 8, 4, 2048, 1, 3, 128, 64, 1536, 512, 129280, 1, false },
+        { "tiny", 4, 64, 4, 192, 8, 2, 4, 2, 32, 1, 1, 16, 8, 32, 24, 256, 1, false, 2.5 },
+        { "small", 6, 256, 8, 704, 16, 4, 4, 2, 96, 1, 1, 32, 16, 96, 64, 256, 1, false, 2.5 },
+        { "v2-lite", 27, 2048, 16, 10944, 64, 6, 1, 1, 1408, 2, 1, 128, 64, 0, 512, 102400, 0, true, 1 },
+        { "v3", 61, 7168, 128, 18432, 256, 8, 8, 4, 2048, 1, 3, 128, 64, 1536, 512, 129280, 1, false, 2.5 },
     };
     for (size_t i = 0; i < sizeof presets / sizeof *presets; i++) {
         if (strcmp(presets[i].name, name)) continue;
@@ -38,7 +39,7 @@ bool deepseek_preset(struct model_config *c, const char *name)
         c->shared = presets[i].shared, c->dense_layers = presets[i].dense_layers;
         c->head_width = presets[i].head_width, c->rope_width = presets[i].rope_width;
         c->q_rank = presets[i].q_rank, c->kv_rank = presets[i].kv_rank, c->vocab = presets[i].vocab;
-        c->ahead = presets[i].ahead, c->softmax = presets[i].softmax;
+        c->ahead = presets[i].ahead, c->softmax = presets[i].softmax, c->routed_scale = presets[i].routed_scale;
         return true;
     }
     return false;
@@ -196,6 +197,7 @@ static rw_tensor *route(const struct model *m, rw_tape *t, const struct model_la
         .score = c->softmax ? RW_MOE_SOFTMAX : RW_MOE_SIGMOID,
         .bias = c->softmax ? RW_NONE : rw_cast(t, p->balance, wide),
         .normalize = !c->softmax,
+        .scale = c->routed_scale,
     };
     rw_tensor *index, *scores;
     rw_tensor *const logits = rw_linear(t, rw_cast(t, x, wide), rw_cast(t, p->router, wide), RW_NONE);
@@ -227,8 +229,9 @@ static rw_tensor *experts(const struct model *m, rw_tape *t, rw_tensor *residual
     ckpt_end(t);
     rw_tensor *const y = rw_moe_combine(t, rw_moe_linear(t, h, p->experts_down, &routes), &routes);
     residual = rw_add(t, residual, rw_reshape(t, y, s));
+    if (m->config.shared) residual = dense(m, t, "shared_experts", residual, x, p);
     ckpt_end(t);
-    return m->config.shared ? dense(m, t, "shared_experts", residual, x, p) : residual;
+    return residual;
 }
 
 static rw_tensor *norm(rw_tape *t, rw_tensor *x, rw_tensor *weight)

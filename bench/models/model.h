@@ -60,6 +60,7 @@ struct model_config {
     int head_width, rope_width, q_rank, kv_rank;
     bool softmax;    /* of deepseek: its router is version 2's, by softmax, without a bias that balances */
     int ahead;       /* of deepseek: tokens predicted behind the next one, each by a layer more */
+    double routed_scale; /* of deepseek's routed experts' weights; 0: 1 */
     double capacity; /* of deepseek's experts, over what they need on the average; 0: all that comes */
     bool by_weight;  /* what is beyond it is dropped by weight, not by position */
     bool gated;   /* of t5, which has a head_width too: as version 1.1 */
