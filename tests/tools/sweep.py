@@ -19,6 +19,7 @@ import tempfile
 
 PROGRAM = pathlib.Path(sys.argv[1]).resolve() / 'bench/recompute_sweep'
 IMAGES = 'resnet50', 'vgg16', 'mobilenet', 'densenet121', 'unet'
+TEXTS = 'gpt', 'llama', 'deepseek', 'mamba2', 't5'
 MODEL = ['--preset', 'tiny', '--seq', '32', '--batch', '2', '--threads', '1', '--steps', '2']
 
 
@@ -53,6 +54,14 @@ def check_rows(out):
         curve, bound = (points(drawing, name) for name in ('predicted', 'bound'))
         assert len(curve) > 8 and len(bound) > 4, 'the frontier and the lower bound'
         assert all(y >= fastest(curve, x) - 0.11 for x, y in bound), 'no plan is below the bound' # y grows downwards
+
+
+def check_models(out, costs):
+    """Each of them, with every region made again."""
+    for model in *TEXTS, 'vit', *IMAGES:
+        run('--model', model, '--policy', 'none full', '--out', out, *costs)
+        none, full = json.loads((out / 'sweep.json').read_text())
+        assert none['identical'] and full['identical'] and full['replayed_nodes'] > 0, (model, full)
 
 
 def check_store(out):
@@ -220,6 +229,7 @@ with tempfile.TemporaryDirectory() as folder:
     check_costs(target)
     check_fit()
     costs = '--costs', target / 'costs.txt' # gpt's, as good as any where sizes are asked for
+    check_models(target, costs)
     check_fit_of_images(costs)
     check_fit_of_totals(target, costs)
     check_advice_of_images(costs)
