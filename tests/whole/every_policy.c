@@ -58,16 +58,18 @@ static rw_tensor *loss_of(const struct world *w, int step)
 /* What a model's policies name. */
 struct names {
     const char *region, *op, *dropped, *tag; /* tag: NULL for a model that names no values */
+    const char *megatron;                    /* NULL: regions of other names */
 };
 
 static struct names names_of(enum model_kind kind)
 {
-    if (kind == MODEL_MAMBA2) return (struct names){ "ssd", "linear", "ssd", NULL };
+    if (kind == MODEL_MAMBA2) return (struct names){ "ssd", "linear", "ssd" };
     if (kind == MODEL_DEEPSEEK)
-        return (struct names){ "core_attn,moe", "linear,attention", "mla_up_proj,moe_act", "qkv" };
-    if (kind == MODEL_VGG16 || kind == MODEL_UNET) return (struct names){ "block", "conv2d", "relu,pool", NULL };
-    if (kind >= MODEL_RESNET50) return (struct names){ "block", "conv2d", "bn,relu", NULL };
-    return (struct names){ "core_attn,mlp", "linear", "layernorm", "qkv" };
+        return (struct names){ "core_attn,moe", "linear,attention", "mla_up_proj,moe_act", "qkv",
+                               "mla_up_proj,moe_act,shared_experts,layernorm" };
+    if (kind == MODEL_VGG16 || kind == MODEL_UNET) return (struct names){ "block", "conv2d", "relu,pool" };
+    if (kind >= MODEL_RESNET50) return (struct names){ "block", "conv2d", "bn,relu" };
+    return (struct names){ "core_attn,mlp", "linear", "layernorm", "qkv", "core_attn,mlp,layernorm" };
 }
 
 typedef char policy[96];
@@ -108,6 +110,7 @@ static int policies_of(const struct model_config *c, policy *ret)
     snprintf(ret[n++], sizeof *ret, "offload:block");
     snprintf(ret[n++], sizeof *ret, "full+offload:block");
     if (a.tag) snprintf(ret[n++], sizeof *ret, "names:save=%s", a.tag);
+    if (a.megatron) snprintf(ret[n++], sizeof *ret, "megatron:%s", a.megatron);
     return n;
 }
 

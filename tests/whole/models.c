@@ -269,13 +269,17 @@ static size_t kept_under(const struct model_config *c, const char *policy, int b
  */
 Test(models, latents_are_kept_in_place_of_q_k_and_v)
 {
-    struct model_config c = { .kind = MODEL_DEEPSEEK, .max_seq = 32, .dtype = RW_F32 };
-    cr_assert(model_preset(&c, "tiny"));
-    c.ahead = 0;
-    const int each = c.heads * (2 * (c.head_width + c.rope_width) + c.head_width) - c.rope_width;
-    const size_t want = (size_t)(each * 2 * 32 * c.layers) * sizeof(float);
-    const size_t less = kept_under(&c, "none", 2, 32) - kept_under(&c, "discard:mla_up_proj", 2, 32);
-    cr_expect_eq(less, want, "%zu bytes less, not %zu", less, want);
+    for (int i = 0; i < 4; i++) {
+        struct model_config c = { .kind = MODEL_DEEPSEEK, .max_seq = 32, .dtype = i & 1 ? RW_BF16 : RW_F32 };
+        cr_assert(model_preset(&c, "tiny"));
+        c.ahead = 0;
+        if (i & 2) c.q_rank = 0; /* q is made of what the norm gave, which stays as well */
+        const int each = c.heads * (2 * (c.head_width + c.rope_width) + c.head_width) - c.rope_width;
+        const size_t want = (size_t)(each * 2 * 32 * c.layers) * rw_dtype_size(c.dtype);
+        const size_t less = kept_under(&c, "none", 2, 32) - kept_under(&c, "discard:mla_up_proj", 2, 32);
+        cr_expect_eq(less, want, "%s, latent of q %d: %zu bytes less, not %zu", rw_dtype_name(c.dtype), c.q_rank, less,
+                     want);
+    }
 }
 
 /* The fused attention against the explicit one, without dropout: two algorithms for one function, in float64. */
