@@ -95,6 +95,7 @@ static const struct {
     { "minimum", "a b" },
     { "moe_balance", "bias total" },
     { "moe_combine", "rows inverse order" },
+    { "moe_count", "load total" },
     { "moe_drop", "index order inverse offsets weights" },
     { "moe_linear", "x weight offsets order inverse" },
     { "moe_route", "index" },

@@ -85,6 +85,7 @@
 { "minimum", "torch.minimum, but that the first of equals takes the gradient" },
 { "moe_balance", "-" },
 { "moe_combine", "-" },
+{ "moe_count", "-" },
 { "moe_drop", "-" },
 { "moe_linear", "torch._grouped_mm" },
 { "moe_route", "-" },
