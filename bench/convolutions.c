@@ -2,7 +2,8 @@
  * Convolutions beside oneDNN's own: a weight's gradient, whose sums the library cuts by the number of threads, and here
  * by shape alone, so that its bits are the same on any number; y and dx beside it. Ours are timed as
  * rw_costs_begin() times nodes, with all that a node does; the library's are its primitive alone, for all threads, in
- * the layout that it likes best. In turn, medians and means of ROUNDS.
+ * the layout that it likes best. In turn, medians and means of ROUNDS. Behind them, bytes of weights' gradients that
+ * other numbers of threads change.
  *
  *   convolutions [ROUNDS] [THREADS]
  */
@@ -14,7 +15,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { MOST_ROUNDS = 64, KINDS = 3 };
+enum { MOST_ROUNDS = 64, MOST_THREADS = 8, KINDS = 3 };
 static const char *const ops[KINDS] = { "conv2d", "conv2d_data", "conv2d_weight" };
 static const char *const names[KINDS] = { "y", "dx", "dweight" };
 
@@ -47,16 +48,47 @@ static bool ours_open(struct ours *r, const struct layer *l, rw_dtype dtype, int
     return r->x && r->w && !rw_init_normal(r->x, 0, 1) && !rw_init_normal(r->w, 0, 0.1);
 }
 
-static rw_status ours_step(struct ours *r, const struct layer *l)
+static rw_status ours_backward(struct ours *r, const struct layer *l)
 {
     const int stride = (int)l->stride, padding = (int)l->k / 2;
     rw_tensor *const x = rw_permute(r->t, r->x, (const int[]){ 0, 3, 1, 2 });
     const rw_conv2d_params params = { .stride = { stride, stride }, .padding = { padding, padding } };
     rw_tensor *const y = rw_conv2d(r->t, x, r->w, RW_NONE, &params);
-    const rw_status status = rw_backward(r->t, rw_sum(r->t, rw_mul(r->t, y, y), RW_ALL_AXES, false));
+    return rw_backward(r->t, rw_sum(r->t, rw_mul(r->t, y, y), RW_ALL_AXES, false));
+}
+
+static rw_status ours_step(struct ours *r, const struct layer *l)
+{
+    const rw_status status = ours_backward(r, l);
     rw_tape_reset(r->t);
     rw_zero_grad(r->ctx);
     return status;
+}
+
+static void ours_close(struct ours *r)
+{
+    if (r->ctx && rw_error_status(r->ctx)) fprintf(stderr, "convolutions: %s\n", rw_error_message(r->ctx));
+    rw_tape_destroy(&r->t);
+    rw_context_destroy(&r->ctx);
+}
+
+/* Bytes in which the gradient of a step's weights with more threads is another than with one; -1: something failed. */
+static double bytes_apart(const struct layer *l, rw_dtype dtype)
+{
+    const size_t bytes = (size_t)(l->oc * l->c * l->k * l->k) * sizeof(float); /* of any type: sums are float32 */
+    char *const one = malloc(bytes), *const other = malloc(bytes);
+    bool good = one && other;
+    double apart = 0;
+    for (int threads = 1; good && threads <= MOST_THREADS; threads++) {
+        struct ours r;
+        char *const to = threads == 1 ? one : other;
+        good = ours_open(&r, l, dtype, threads) && !ours_backward(&r, l) &&
+               !rw_read(r.t, rw_gradient(r.w), to, bytes);
+        for (size_t i = 0; good && threads > 1 && i < bytes; i++) apart += one[i] != other[i];
+        ours_close(&r);
+    }
+    free(one), free(other);
+    return good ? apart : -1;
 }
 
 /* Milliseconds of each kind, from the file of costs; NAN for one that is not there. */
@@ -185,11 +217,20 @@ static bool compare(const struct layer *l, rw_dtype dtype, int threads, int roun
         sum->ours[k] += our_ms[k], sum->theirs[k] += native;
         if (!(ratio <= sum->worst[k])) sum->worst[k] = ratio;
     }
-    if (ours.ctx && rw_error_status(ours.ctx)) fprintf(stderr, "convolutions: %s\n", rw_error_message(ours.ctx));
     theirs_close(&theirs);
-    rw_tape_destroy(&ours.t);
-    rw_context_destroy(&ours.ctx);
+    ours_close(&ours);
     return good;
+}
+
+static bool threads_change_nothing(rw_dtype dtype)
+{
+    double apart = 0, of = 0;
+    char what[128];
+    for (int i = 0; i < LAYERS && of >= 0; i++, apart += of) of = bytes_apart(&layers[i], dtype);
+    snprintf(what, sizeof what, "bytes of dweight that 2 to %d threads change, %s, %d layers", MOST_THREADS,
+             rw_dtype_name(dtype), LAYERS);
+    if (of >= 0) figure(what, apart, "bytes", 0);
+    return of >= 0;
 }
 
 int main(int argc, char **argv)
@@ -208,6 +249,7 @@ int main(int argc, char **argv)
                      names[k], rw_dtype_name(types[d]), LAYERS, sum.worst[k]);
             figure(what, sum.ours[k] / sum.theirs[k], "times", 1.2);
         }
+        good = good && threads_change_nothing(types[d]);
     }
     return good ? 0 : 1;
 }
