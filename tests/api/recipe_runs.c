@@ -35,10 +35,9 @@ static bool is_kept(int way)
     return ways[way].recipe.keep_weights;
 }
 
-/* On the simulated device fewer steps: after the second each launches the same kernels. */
 static int steps_of_a_run(void)
 {
-    return test_device() == RW_DEVICE_CPU ? RECIPE_MOST_STEPS : 3;
+    return test_steps(RECIPE_MOST_STEPS, 3);
 }
 
 Test(recipe_runs, policies_and_threads_change_no_byte_in_fifty_steps)

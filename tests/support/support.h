@@ -13,6 +13,18 @@ struct fixture {
  * another value. */
 rw_device test_device(void);
 
+/* Steps of a long run: `few` where each takes long, on the simulated device and under AddressSanitizer. The first makes
+   the plan, the second uses it: later ones run the same code on other numbers. */
+static inline int test_steps(int all, int few)
+{
+#ifdef __SANITIZE_ADDRESS__
+    (void)all;
+    return few;
+#else
+    return test_device() == RW_DEVICE_CPU ? all : few;
+#endif
+}
+
 /* First in a test that looks into the arena itself. Criterion must be included. */
 #define NEEDS_HOST_MEMORY() \
     if (test_device() != RW_DEVICE_CPU) cr_skip_test("the arena is not in host memory")

@@ -2,8 +2,8 @@
  * Every model of bench/models under every kind of policy, with 1 to 5 threads: losses and gradients of each step,
  * parameters and buffers after twenty, and the generator, against `none` with one thread, byte for byte.
  *
- * On the simulated device two steps stand for the twenty, of two policies: the first makes the plan, the second uses
- * it. There are no threads.
+ * On the simulated device two steps stand for the twenty, of two policies, and there are no threads; under
+ * AddressSanitizer two steps of all policies.
  */
 #include "support/support.h"
 
@@ -124,7 +124,7 @@ struct outcome {
 
 static int steps_of_a_run(void)
 {
-    return test_device() == RW_DEVICE_CPU ? STEPS : STEPS_AWAY;
+    return test_steps(STEPS, STEPS_AWAY);
 }
 
 static void train_step(struct outcome *o, const struct world *w, int step, const char *spec)
