@@ -234,14 +234,22 @@ static rw_status failure(const rw_tape *t)
     return t->ctx->status ? t->ctx->status : RW_ERR_MEMORY;
 }
 
+/* Of a tape on which nothing was recorded: its inputs are all that there is. */
+static bool originate_anywhere(rw_tape *t)
+{
+    static const rw_site anywhere = { "(an input)", 0 };
+    t->origin.site = rw_site_index(t->ctx, anywhere);
+    return t->origin.site != RW_NONE_ID;
+}
+
 /* What a root begins with belongs to its producer. */
 static rw_status begin_at(const struct walk *w, const struct rw_root *root)
 {
     rw_tape *const t = w->t;
     const struct rw_tensor *const y = rw_tape_value(t, root->value);
     if (!rw_value_is_wanted(t, w->asked, y->id)) return RW_OK;
-    if (!t->n_nodes) return RW_ERR_MEMORY;
     t->origin = rw_origin_of(t, y->producer);
+    if (!t->n_nodes && !originate_anywhere(t)) return failure(t);
     rw_tensor *seed = root->seed;
     if (!seed)
         seed = rw_fill_at(RW_HERE, t, (rw_dtype)y->dtype, rw_layout_shape(rw_layout_of(t->ctx, y)), 1.0);

@@ -570,3 +570,32 @@ Test(late, a_decision_about_a_view_is_one_about_its_buffer)
         cr_assert_eq(kept(view, 4), saved, "named, %d", view);
     }
 }
+
+/* Nobody has recorded anything in this context: an input is its own result. */
+static void backward_of_an_input_alone(int way)
+{
+    struct fixture b = fixture_open(1, 1);
+    const float ones[4] = { 1, 1, 1, 1 };
+    rw_tensor *const x = rw_require_grad(b.t, rw_input(b.t, RW_F32, way < 2 ? RW_SCALAR : RW_SHAPE(4), numbers));
+    rw_tensor *grad = NULL;
+    float got = 0;
+    if (way == 0) cr_assert_eq(rw_grad(b.t, x, &x, 1, &grad), RW_OK, "%s", rw_error_message(b.ctx));
+    if (way == 1) cr_assert_eq(rw_backward(b.t, x), RW_OK, "%s", rw_error_message(b.ctx));
+    if (way == 2) cr_assert_eq(rw_backward_from(b.t, 1, &x, NULL), RW_OK, "%s", rw_error_message(b.ctx));
+    if (way == 3) {
+        rw_tensor *const both[] = { x, x }, *const dy[] = { input(&b), rw_input(b.t, RW_F32, RW_SHAPE(4), ones) };
+        cr_assert_eq(rw_backward_from(b.t, 2, both, dy), RW_OK, "%s", rw_error_message(b.ctx));
+        expect(&b, rw_gradient(x), 2, 3, 4, 5, "of two roots");
+    }
+    if (way == 2) expect(&b, rw_gradient(x), 1, 1, 1, 1, "of ones");
+    if (way < 2) cr_assert_eq(rw_read(b.t, grad ? grad : rw_gradient(x), &got, sizeof got), RW_OK);
+    if (way < 2) cr_assert_eq(got, 1, "%g", (double)got);
+    if (way == 1) cr_assert_eq(ckpt_verify(b.t, x, NULL), RW_OK, "%s", rw_error_message(b.ctx));
+    cr_assert_eq(rw_error_status(b.ctx), RW_OK, "%s", rw_error_message(b.ctx));
+    fixture_close(&b);
+}
+
+Test(late, an_input_alone_has_a_gradient)
+{
+    for (int way = 0; way < 4; way++) backward_of_an_input_alone(way);
+}
