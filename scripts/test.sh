@@ -301,7 +301,11 @@ with_sanitizers() {
         ASAN_OPTIONS=detect_leaks=1:handle_sigill=1:log_path=$log.report "$@"
 }
 
-sanitized_suite() { REWIND_FUZZ_PROGRAMS=${REWIND_FUZZ_PROGRAMS:-60} with_sanitizers suite "$@"; }
+# Fewer programs at random: each of them runs whatever there is.
+sanitized_suite() {
+    REWIND_FUZZ_PROGRAMS=${REWIND_FUZZ_PROGRAMS:-60} REWIND_CAMPAIGN_PROGRAMS=${REWIND_CAMPAIGN_PROGRAMS:-8} \
+        REWIND_CHOICES=${REWIND_CHOICES:-100} with_sanitizers suite "$@"
+}
 
 # build_sanitized DIR: what sanitized() runs of a build with ASan and UBSan. Few optimisations, and no way on behind a
 # report: half of the time to compile.

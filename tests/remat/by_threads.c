@@ -89,7 +89,7 @@ static void check(int program)
     int rooms = 0;
     cr_assert_eq(plan(&one, loss, 1), RW_OK);
     cr_assert_eq(rooms_used(&one.f.candidates.sims), 1);
-    for (int round = 0; round < 12; round++) {
+    for (int round = 0; round < test_steps(12, 3); round++) {
         const int threads = counts[round % 3];
         struct planned many = { .b = fixture_open(3, 1) };
         cr_assert_eq(record(&many.b, program)->id, loss);

@@ -279,7 +279,7 @@ Test(nesting, a_region_has_what_was_dissolved_into_it)
 Test(nesting, gradients_of_a_deep_nest_are_those_without_recompute, .timeout = 300)
 {
     static const int depths[] = { 1, 2, 300, 5000, 70000 };
-    for (int i = 0; i < 10; i++) {
+    for (int i = 0; i < test_steps(10, 8); i++) {
         unsigned char *bytes[2];
         size_t n = 0, replayed = 0;
         for (int policy = 0; policy < 2; policy++) {

@@ -13,8 +13,8 @@ struct fixture {
  * another value. */
 rw_device test_device(void);
 
-/* Steps of a long run: `few` where each takes long, on the simulated device and under AddressSanitizer. The first makes
-   the plan, the second uses it: later ones run the same code on other numbers. */
+/* Steps of a long run, or what else is repeated: `few` where each takes long, on the simulated device and under
+   AddressSanitizer. A first step makes the plan, a second uses it: later ones run the same code on other numbers. */
 static inline int test_steps(int all, int few)
 {
 #ifdef __SANITIZE_ADDRESS__
