@@ -79,7 +79,8 @@ RW_API rw_status rw_eval(rw_tape *t, rw_tensor *const *x, size_t n);
 
 /**
  * Adds d loss / d p to the gradient of every parameter p that loss depends on. A value marked by rw_require_grad() gets
- * the gradient of this loss alone: rw_gradient() gives that of the last backward.
+ * the gradient of this loss alone: rw_gradient() gives that of the last backward whose loss depends on it. What an
+ * earlier one has given to a value that this loss does not depend on stays.
  * Runs the forward ops that did not run yet, replays what the policy discarded. May be called more than once.
  * @param loss a floating-point tensor with one element.
  * @return RW_OK or the first error. On failure no gradient has changed, with one exception: sums are taken in place,
