@@ -6,11 +6,11 @@
 rw_tensor *model_norm(const struct model *m, rw_tape *t, rw_tensor *x, rw_tensor *weight, rw_tensor *bias)
 {
     switch (m->config.kind) {
-    case MODEL_GPT: return rw_layernorm(t, x, weight, bias, 1e-5f);
+    case MODEL_GPT: return rw_layernorm(t, x, weight, bias, 1e-5);
     case MODEL_VIT: return rw_layernorm(t, x, weight, bias, 1e-6);
     case MODEL_T5:
     case MODEL_DEEPSEEK: return rw_rmsnorm(t, x, weight, 1e-6);
-    default: return rw_rmsnorm(t, x, weight, 1e-5f);
+    default: return rw_rmsnorm(t, x, weight, 1e-5);
     }
 }
 

@@ -101,12 +101,12 @@ rw_tensor *mamba2_block(const struct model *m, rw_tape *t, rw_tensor *x, int lay
     const struct model_layer *const p = &m->layer[layer];
     const rw_shape s = rw_tensor_shape(x);
     const int64_t inner = c->heads * c->head_width, widths[] = { inner, convolved(c), c->heads };
-    rw_tensor *piece[3], *const h = rw_linear(t, rw_rmsnorm(t, x, p->norm1, 1e-5f), p->up, RW_NONE);
+    rw_tensor *piece[3], *const h = rw_linear(t, rw_rmsnorm(t, x, p->norm1, 1e-5), p->up, RW_NONE);
     ckpt_begin(t, "ssd");
     if (rw_split(t, h, -1, widths, 3, piece)) return NULL; /* the gate z; x, B and C; dt */
     rw_tensor *const xbc = rw_silu(t, rw_causal_conv1d(t, piece[1], p->conv, p->conv_bias));
     rw_tensor *y = rw_reshape(t, scan(m, t, p, xbc, piece[2]), RW_SHAPE(s.dim[0], s.dim[1], inner));
-    y = rw_rmsnorm(t, rw_swiglu(t, piece[0], y), p->gate_norm, 1e-5f);
+    y = rw_rmsnorm(t, rw_swiglu(t, piece[0], y), p->gate_norm, 1e-5);
     ckpt_end(t);
     return rw_add(t, x, rw_dropout(t, rw_linear(t, y, p->proj, RW_NONE), c->dropout));
 }
