@@ -285,6 +285,7 @@ class Experts(nn.Module):
         super().__init__()
         self.e, self.k, self.groups, self.best = e, k, groups, best
         self.router = nn.Linear(width, e, bias=False)
+        self.register_buffer("balance", torch.zeros(e))
         self.up, self.down = (nn.Parameter(torch.randn(e, *s) / 50) for s in ((2 * f, width), (width, f)))
         self.shared = SwiGLU(width, f)
         self.loss = 0
@@ -293,12 +294,12 @@ class Experts(nn.Module):
         rows = x.flatten(0, 1)
         scores = F.linear(rows.float(), self.router.weight.float()).sigmoid()
         with torch.no_grad():
-            by_group = scores.unflatten(-1, (self.groups, -1))
+            by_group = (scores + self.balance.float()).unflatten(-1, (self.groups, -1))
             best = by_group.topk(max(1, self.k // self.best), -1).values.sum(-1).topk(self.best, -1).indices
             open_ = torch.zeros(len(rows), self.groups).scatter_(1, best, 1).bool()
             index = by_group.masked_fill(~open_[..., None], -math.inf).flatten(1).topk(self.k, -1).indices
         w = scores.gather(1, index)
-        w = w / (w.sum(-1, keepdim=True) + 1e-20)
+        w = 2.5 * w / (w.sum(-1, keepdim=True) + 1e-20)
         load = torch.bincount(index.flatten(), minlength=self.e)
         shares = scores / scores.sum(-1, keepdim=True)
         self.loss = 1e-3 * self.e / (self.k * len(rows) ** 2) * (shares.sum(0) * load).sum()
