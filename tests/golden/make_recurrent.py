@@ -39,33 +39,41 @@ def gru(x, h, weights):
     return y[0] if sequence else y
 
 
-# Of absolute values: no sigmoid and no slope of one is above 1 + 2 g, no tanh and no slope of one above 2 g. It grows
-# with the cube from step to step: numbers are small.
-def most(x, h, c, weights, gates):
-    w = named(weights, h.shape[1], "")
-    steps, made = x if x.dim() == 3 else x[None], []
-    for step in steps:
-        of_x = step @ w["weight_ih"].T + w["bias_ih"]
-        of_h = h @ w["weight_hh"].T + w["bias_hh"]
-        if gates == 4:
-            i, f, g, o = (of_x + of_h).chunk(4, -1)
-            c = (1 + 2 * f) * c + (1 + 2 * i) * 2 * g
-            h = (1 + 2 * o) * 2 * c
-        else:
-            (xr, xz, xn), (hr, hz, hn) = of_x.chunk(3, -1), of_h.chunk(3, -1)
-            n = 2 * (xn + (1 + 2 * (xr + hr)) * hn)
-            h = n + (1 + 2 * (xz + hz)) * (h + n)
+# Once more, as the cells compute it: what each op makes is off.
+def linear(r, x, w, bias):
+    return r.off(r.product(x, w) + r.of_rows(bias, (x.shape[0], w.shape[0])))
+
+
+def lstm_steps(r, x, h, c, weights):
+    w, made = named(weights, h.shape[1], ""), []
+    for step in x if x.dim() == 3 else x[None]:
+        z = r.off(linear(r, step, w["weight_ih"], w["bias_ih"]) + linear(r, h, w["weight_hh"], w["bias_hh"]))
+        i, f, a, o = z.chunk(4, -1)
+        i, f, a, o = (r.function(gate, kind) for gate, kind in ((i, "sigmoid"), (f, "sigmoid"), (a, "tanh"),
+                                                                (o, "sigmoid")))
+        c = r.off(r.off(f * c) + r.off(i * a))
+        h = r.off(o * r.function(c, "tanh"))
         made.append(h)
-    if gates == 3:
-        return torch.stack(made) if x.dim() == 3 else h
     return torch.stack([*made, h, c]) if x.dim() == 3 else torch.cat([h, c], -1)
+
+
+def gru_steps(r, x, h, weights):
+    w, made = named(weights, h.shape[1], ""), []
+    for step in x if x.dim() == 3 else x[None]:
+        of_x, of_h = linear(r, step, w["weight_ih"], w["bias_ih"]), linear(r, h, w["weight_hh"], w["bias_hh"])
+        (xr, xz, xn), (hr, hz, hn) = of_x.chunk(3, -1), of_h.chunk(3, -1)
+        reset, z = r.function(r.off(xr + hr), "sigmoid"), r.function(r.off(xz + hz), "sigmoid")
+        n = r.function(r.off(xn + r.off(reset * hn)), "tanh")
+        h = r.off(n + r.off(z * r.off(h - n)))
+        made.append(h)
+    return torch.stack(made) if x.dim() == 3 else h
 
 
 def layer(name, shape, width):
     x, h, c = normal(*shape, size=0.5), normal(shape[-2], width, size=0.25), normal(shape[-2], width, size=0.25)
     w = [normal(gates * width, shape[-1] + width + 2, size=0.125) for gates in (3, 4)]
-    case("gru" + name, gru, [x, h, w[0]], absolute=lambda x, h, w: most(x, h, None, w, 3))
-    case("lstm" + name, lstm, [x, h, c, w[1]], absolute=lambda x, h, c, w: most(x, h, c, w, 4))
+    case("gru" + name, gru, [x, h, w[0]], steps=gru_steps)
+    case("lstm" + name, lstm, [x, h, c, w[1]], steps=lstm_steps)
 
 
 layer("", (3, 7), 5)

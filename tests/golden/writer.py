@@ -63,16 +63,98 @@ def gradients(f, xs, w):
     return y.detach(), torch.autograd.grad((y * w).sum(), xs)
 
 
-def case(name, f, xs, sizes=None, absolute=None, index=None, loss=False):
+# ---- M of what is composed of many ops: the slope along each of its roundings ----
+
+class Off(torch.autograd.Function):
+    """x, off by the share `there` of itself, whose gradient is off by the share `back`."""
+    @staticmethod
+    def forward(ctx, x, there, back):
+        ctx.save_for_backward(x, back)
+        return x * (1 + there)
+
+    @staticmethod
+    def backward(ctx, g):
+        x, back = ctx.saved_tensors
+        return g * (1 + back), g * x, None
+
+
+class OffFunction(torch.autograd.Function):
+    """sigmoid or tanh of x, as Off; its slope is made of the value, which is computed again and off by `again`."""
+    @staticmethod
+    def forward(ctx, x, there, back, again, kind):
+        ctx.save_for_backward(x, back, again)
+        ctx.kind = kind
+        return getattr(torch, kind)(x) * (1 + there)
+
+    @staticmethod
+    def backward(ctx, g):
+        x, back, again = ctx.saved_tensors
+        y = getattr(torch, ctx.kind)(x)
+        a = y * (1 + again)
+        slope = a * (1 - a) if ctx.kind == "sigmoid" else 1 - a * a
+        return g * slope * (1 + back), g * y, None, None, None
+
+
+class Roundings:
+    """Functions for what case() is given as `steps`. Each result is off, and so is each gradient on its way back."""
+    def __init__(self):
+        self.shares = []
+
+    def share(self, x):
+        self.shares.append(torch.zeros(x.shape, requires_grad=True))
+        return self.shares[-1]
+
+    def off(self, x):
+        return Off.apply(x, self.share(x), self.share(x))
+
+    def function(self, x, kind):
+        return OffFunction.apply(x, self.share(x), self.share(x), self.share(x), kind)
+
+    def sum(self, x, axis=-1):
+        """Each term is off, as a sum's bound has it, and so is each that is summed up on the way back."""
+        return self.off(x).sum(axis)
+
+    def product(self, x, w):
+        """x w^T, where w is of all rows, or one for each."""
+        return self.sum(x[..., None, :] * w)
+
+    def of_rows(self, x, shape):
+        return self.off(x.expand(shape))
+
+
+def slopes(steps, w, xs, want):
+    """
+    Of y and of each gradient, for each element: the sum over all roundings of |its slope along that one|, each relative
+    to what is rounded. To first order an element is off by no more than this times the most roundings of any of them:
+    running error analysis, without the growth that comes of absolute values from step to step.
+    """
+    r, xs = Roundings(), [x.detach().clone().requires_grad_() for x in xs]
+    y = steps(r, *xs)
+    got = [y, *torch.autograd.grad((y * w).sum(), xs, create_graph=True)]
+    sizes = []
+    for a, b in zip(got, want):
+        size = torch.zeros(a.numel())
+        for i, element in enumerate(a.flatten()):
+            along = torch.autograd.grad(element, r.shares, retain_graph=True, allow_unused=True)
+            size[i] = sum(s.abs().sum() for s in along if s is not None)
+        sizes.append(size.reshape(a.shape))
+        assert ((a - b).abs() <= 1e-13 * sizes[-1]).all(), "the steps are not the function"
+    return sizes
+
+
+def case(name, f, xs, sizes=None, absolute=None, index=None, loss=False, steps=None):
     """
     sizes(w, y, *xs) gives the magnitudes of y and of each gradient. Without it the op has no cancelling terms but those
-    of its sums: then they are its own values at |x| and |w|, by `absolute`, or by f.
+    of its sums: then they are its own values at |x| and |w|, by `absolute`, or by f. With `steps`, f once more by
+    Roundings, they are slopes().
     """
     with torch.no_grad():
         shape = f(*xs).shape
     w = torch.ones(shape) if loss else normal(*shape)
     y, g = gradients(f, xs, w)
-    if sizes:
+    if steps:
+        m_y, *m_g = slopes(steps, w, xs, [y, *g])
+    elif sizes:
         m_y, *m_g = sizes(w, y, *xs)
     else:
         m_y, m_g = gradients(absolute or f, [x.abs() for x in xs], w.abs())

@@ -214,6 +214,13 @@ static void add_routers(void)
 
 /* ---- a whole layer ---- */
 
+static rw_tensor *layer_bias(rw_tape *t, const struct op_case *c, rw_dtype dtype)
+{
+    double data[LAYER_EXPERTS];
+    for (int e = 0; e < LAYER_EXPERTS; e++) number_put(data, dtype, e, c->value * op_number(OP_SIGNED, e, 7));
+    return rw_input(t, dtype, RW_SHAPE(LAYER_EXPERTS), data);
+}
+
 rw_tensor *op_build_moe_layer(rw_tape *t, rw_tensor **x, const struct op_case *c)
 {
     const rw_dtype wide = sum_type(x[0]);
@@ -222,6 +229,7 @@ rw_tensor *op_build_moe_layer(rw_tape *t, rw_tensor **x, const struct op_case *c
     const rw_moe_router_params p = {
         .choice = { .k = LAYER_CHOSEN, .groups = c->keep ? 3 : 0, .best_groups = c->keep ? 2 : 0 },
         .score = (rw_moe_score)c->axis,
+        .bias = c->value != 0 ? layer_bias(t, c, wide) : NULL,
         .normalize = c->keep,
         .scale = c->keep ? 2.5 : 0,
     };
@@ -240,12 +248,15 @@ rw_tensor *op_build_moe_layer(rw_tape *t, rw_tensor **x, const struct op_case *c
     return rw_moe_combine(t, rw_moe_linear(t, h, x[3], &r), &r);
 }
 
-/* Every product, the router's and the activation's roundings in each, and what is stored between them. */
+/* The most that any step takes, M being slopes along all of them: a sum of either product or of an expert's rows, or
+   what comes of an activation; and what each is rounded to where it is stored. */
 void op_count_moe_layer(struct op_case *c)
 {
-    const int h = (int)c->in[0].shape.dim[1], f = (int)c->in[3].shape.dim[2], rows = (int)c->in[0].shape.dim[0];
-    const int n = 3 * h + f + 2 * LAYER_EXPERTS + 8 * N_F + 40;
-    for (int i = 0; i < 5; i++) c->r[i] = (struct roundings){ 3 * n + LAYER_CHOSEN * rows, 8 };
+    const int h = (int)c->in[0].shape.dim[1], f = (int)c->in[3].shape.dim[2], slots = (int)c->in[0].shape.dim[0];
+    int n = N_SILU_G;
+    const int sums[] = { h, 2 * f, LAYER_CHOSEN * slots, LAYER_EXPERTS };
+    for (int i = 0; i < 4; i++) n = sums[i] + 1 > n ? sums[i] + 1 : n;
+    for (int i = 0; i < 5; i++) c->r[i] = (struct roundings){ n, 1 };
 }
 
 void op_cases_moe(void)

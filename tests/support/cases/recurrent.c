@@ -213,13 +213,16 @@ rw_tensor *op_build_gru_layer(rw_tape *t, rw_tensor **x, const struct op_case *c
     return rw_tensor_shape(x[0]).rank == 2 ? rw_gru_cell(t, x[0], x[1], &w) : rw_gru(t, x[0], x[1], &w, NULL);
 }
 
-/* Of each step: two products, the functions, and what is stored between them. A weight's gradient adds up all rows. */
+/* The most that any op of a step takes, M being slopes along all of them: a product and its bias, a function, or what
+   the rows of all steps add up to; and what each is rounded to where it is stored. */
 void op_count_recurrent_layer(struct op_case *c)
 {
     const rw_shape x = c->in[0].shape, w = c->in[c->n - 1].shape;
-    const int steps = x.rank == 3 ? (int)x.dim[0] : 1, rows = (int)x.dim[x.rank - 2];
-    const int n = steps * ((int)(w.dim[0] + w.dim[1]) + rows + 5 * N_SIGMOID + 4 * N_F + 20);
-    for (int i = 0; i <= c->n; i++) c->r[i] = (struct roundings){ 2 * n, 6 * steps };
+    const int rows = (int)(rw_shape_numel(x) / x.dim[x.rank - 1]);
+    const int sums[] = { (int)w.dim[0], (int)w.dim[1], rows };
+    int n = 2 * N_SIGMOID + 2;
+    for (int i = 0; i < 3; i++) n = sums[i] + 1 > n ? sums[i] + 1 : n;
+    for (int i = 0; i <= c->n; i++) c->r[i] = (struct roundings){ n, 1 };
 }
 
 /* ---- the scan ---- */
