@@ -31,6 +31,15 @@ struct golden_set {
     }
 #define SHAPE(...) .shape = RW_SHAPE(__VA_ARGS__)
 
+/*
+ * A bound takes hundreds of roundings as if all of them went one way, and terms that cancel as if they did not: of the
+ * largest ones a hundredth is used and less. The errors of n roundings that go either way sum to the root of n times
+ * one (Higham and Mary, SIAM J. Sci. Comput. 41(5), 2019, theorem 2.4), and M of a gradient through a softmax or a gate
+ * is that of terms as large as it. So a case is held to this share of its bound, which is measured (shares.c): at most
+ * ten times what it uses.
+ */
+double golden_share(const char *name, rw_dtype dtype);
+
 /* One in each file NAME_rows.c. */
 extern const struct golden_set golden_attention;
 extern const struct golden_set golden_compare;
