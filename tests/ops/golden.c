@@ -210,8 +210,8 @@ static bool is_beyond(const char *name, rw_dtype dtype)
 static void expect_used(const char *name, rw_dtype dtype, double used)
 {
     if (!is_measured()) return;
-    cr_expect(used == 0 || used > 0.001, "%s in %s: %.2g of its bound is used: a smaller M, or a share (shares.c)", name,
-              rw_dtype_name(dtype), used);
+    cr_expect(used == 0 || used > 0.001, "%s in %s: %.2g of its bound is used: a smaller M, or a share (shares.c)",
+              name, rw_dtype_name(dtype), used);
 }
 
 /* Every case of the file that the type holds, and every row at least once. */
