@@ -16,6 +16,7 @@
  *
  * REWIND_GRADCHECK_SHOW=1 prints how much of its bound each case uses (without --tap, which swallows it).
  */
+#include "support/cases/moe.h"
 #include "support/op_builds.h"
 #include "support/op_run.h"
 #include "support/support.h"
@@ -88,7 +89,8 @@ static double place(const struct op_case *c, int input, int64_t i, int64_t n)
     if (is_cast(c)) return op_number(OP_TIES, i, input);
     const bool largest = isinf(c->value) && (c->build == op_build_norm || c->build == op_build_normalize);
     if (c->build == op_build_max || c->build == op_build_max_pool2d ||
-        c->build == op_build_adaptive_max_pool2d || c->build == op_build_topk || largest ||
+        c->build == op_build_adaptive_max_pool2d || c->build == op_build_topk || c->build == op_build_argmax ||
+        c->build == op_build_argmin || c->build == op_build_moe_topk || largest ||
         (c->build == op_build_embedding_bag_with && c->axis == RW_BAG_MAX)) {
         cr_assert(n % 13, "%s: 13 steps through the numbers must meet each", c->name);
         return (double)(i * 13 % n) / 64;

@@ -115,6 +115,19 @@ B(cos, rw_cos(t, x[0]))
 B(softplus, rw_softplus(t, x[0]))
 B(sigmoid, rw_sigmoid(t, x[0]))
 B(relu, rw_relu(t, x[0]))
+B(sign, rw_mul(t, x[0], rw_sign(t, x[0])))
+/* Gradients of one's own that are the slope. What would flow through the detached sign is another's. */
+B(detach, rw_mul(t, x[0], rw_detach(t, rw_straight_through(t, rw_sign(t, x[0]), x[0]))))
+B(straight_through, rw_straight_through(t, rw_add(t, x[0], rw_sign(t, x[0])), x[0]))
+
+static rw_status twice_x(rw_grad_call *g, const void *data)
+{
+    rw_tape *const t = rw_grad_tape(g);
+    (void)data;
+    return rw_grad_set(g, 1, rw_mul(t, rw_grad_upstream(g, 0), rw_scale(t, rw_grad_input(g, 1), 2)));
+}
+
+B(custom_grad, rw_custom_grad(t, rw_mul(t, x[0], x[0]), x, 1, twice_x, NULL, 0))
 B(silu, rw_silu(t, x[0]))
 B(gelu, rw_gelu(t, x[0]))
 B(gelu_tanh, rw_gelu_tanh(t, x[0]))
@@ -396,6 +409,10 @@ rw_tensor *op_build_topk(rw_tape *t, rw_tensor **x, const struct op_case *c)
     if (rw_topk(t, x[0], (int64_t)c->value, c->axis, &values, &places)) return NULL;
     return values;
 }
+
+/* The elements in the places that they find. */
+B(argmax, rw_gather(t, x[0], c->axis, rw_argmax(t, x[0], c->axis, true)))
+B(argmin, rw_gather(t, x[0], c->axis, rw_argmin(t, x[0], c->axis, true)))
 
 static int64_t along(const struct op_case *c)
 {

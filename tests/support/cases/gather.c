@@ -40,12 +40,13 @@ static void gathers(void)
         c->r[1].n = (int)extent(all[i].index, all[i].axis);
         op_case_describe(c, "gather along %d", c->axis);
         for (int keep = 0; keep < 2; keep++) {
-            if (all[i].x.layout) continue;
             c = op_case_next(OP_TABLES, op_build_scatter_add, OP_TERMS, 2);
             c->in[0] = all[i].x;
             c->in[1].shape = c->shape = all[i].index;
+            if (all[i].x.layout) c->in[1].layout = keep ? OP_TURNED : OP_SLICED;
             c->axis = all[i].axis;
             c->keep = keep;
+            c->large = rw_shape_numel(all[i].x.shape) > 4096;
             c->r[0].n = (int)extent(all[i].index, all[i].axis) + 1;
             op_case_describe(c, "scatter_add along %d", c->axis);
         }
@@ -102,8 +103,14 @@ static void bags(void)
 /* Each mode with what it takes: weights, a padding, offsets, and all of it. */
 static void bags_with(void)
 {
-    const rw_shape all[][2] = { { S(1, 1), S(1, 1) },   { S(7, 19), S(5, 3) }, { S(5, 64), S(2, 10) },
-                                { S(11, 33), S(4, 6) }, { S(4, 8), S(0, 3) } };
+    const struct {
+        struct op_operand table;
+        rw_shape index;
+        enum op_layout weights[2]; /* of bags side by side, and by offsets */
+    } all[] = { { { S(1, 1), 0, 0 }, S(1, 1), { 0 } },   { { S(7, 19), 0, 0 }, S(5, 3), { 0 } },
+                { { S(5, 64), 0, 0 }, S(2, 10), { 0 } }, { { S(11, 33), 0, 0 }, S(4, 6), { 0 } },
+                { { S(4, 8), 0, 0 }, S(0, 3), { 0 } },   { { S(7, 9), OP_TURNED, 0 }, S(3, 4), { OP_TURNED, OP_CUT } },
+                { { S(5, 6), OP_SLICED, 0 }, S(4, 2), { OP_SLICED, OP_SLICED } } };
     static const struct {
         rw_bag_mode mode;
         bool weights, padding, offsets, ends;
@@ -118,9 +125,10 @@ static void bags_with(void)
             const bool most = forms[k].mode == RW_BAG_MAX;
             struct op_case *const c = op_case_next(OP_TABLES, op_build_embedding_bag_with, most ? op_values : OP_TERMS,
                                                    forms[k].weights ? 2 : 1);
-            c->in[0].shape = all[i][0];
-            c->shape = forms[k].offsets ? S(rw_shape_numel(all[i][1])) : all[i][1];
+            c->in[0] = all[i].table;
+            c->shape = forms[k].offsets ? S(rw_shape_numel(all[i].index)) : all[i].index;
             c->in[1].shape = c->shape;
+            c->in[1].layout = all[i].weights[forms[k].offsets];
             c->axis = forms[k].mode;
             c->causal = forms[k].offsets;
             c->keep = forms[k].ends;
@@ -149,6 +157,29 @@ static void largest(void)
     }
 }
 
+static void places(void)
+{
+    const struct {
+        struct op_operand x;
+        int axis;
+    } all[] = { { { S(1), 0, 0 }, 0 },
+                { { S(3, 8), 0, 0 }, -1 },
+                { { S(5, 64), OP_SLICED, 0 }, 1 },
+                { { S(9, 5), OP_TURNED, 0 }, 0 },
+                { { S(2, 6, 7), OP_MIDDLE, 0 }, 1 },
+                { { S(4, 33), OP_CUT, 0 }, -1 },
+                { { S(3, 7), OP_EXPANDED, 0 }, 1 },
+                { { S(0, 4), 0, 0 }, 1 },
+                { { S(3, 0, 4), 0, 0 }, 2 },
+                { { S(90, 64), OP_TURNED, 0 }, 0 } };
+    for (size_t i = 0; i < 2 * (sizeof all / sizeof *all); i++) {
+        struct op_case *const c = one(i % 2 ? op_build_argmin : op_build_argmax, all[i / 2].x, all[i / 2].axis,
+                                      RW_SCALAR);
+        c->in[0].range = OP_TIES;
+        op_case_describe(c, "arg%s along %d", i % 2 ? "min" : "max", c->axis);
+    }
+}
+
 void op_cases_gather(void)
 {
     gathers();
@@ -156,4 +187,5 @@ void op_cases_gather(void)
     bags();
     bags_with();
     largest();
+    places();
 }

@@ -117,6 +117,13 @@ static void router_sizes(rw_tape *t, const struct op_case *c, rw_tensor **x, rw_
                            c->in[0].shape);
 }
 
+/* The best of each row; c->keep: of two groups of three. */
+rw_tensor *op_build_moe_topk(rw_tape *t, rw_tensor **x, const struct op_case *c)
+{
+    const rw_moe_choice choice = { .k = c->shape.dim[1], .groups = c->keep ? 3 : 0, .best_groups = c->keep ? 2 : 0 };
+    return rw_moe_select(t, x[0], rw_moe_topk(t, x[0], RW_NONE, &choice));
+}
+
 static struct op_case *add(op_build build, op_sizes sizes, rw_shape index, int experts, int n)
 {
     struct op_case *const c = op_case_next(OP_TABLES, build, sizes, n);
@@ -155,21 +162,33 @@ static void add_rows(void)
 {
     const struct {
         int64_t tokens, k, experts, n;
-    } all[] = { { 1, 1, 1, 1 }, { 5, 2, 4, 33 }, { 7, 3, 5, 257 }, { 0, 2, 3, 4 }, { 300, 4, 9, 5 } };
+        enum op_layout layout[2]; /* of rows and scores, of weights */
+    } all[] = { { 1, 1, 1, 1, { 0 } },
+                { 5, 2, 4, 33, { 0 } },
+                { 7, 3, 5, 257, { 0 } },
+                { 0, 2, 3, 4, { 0 } },
+                { 300, 4, 9, 5, { 0 } },
+                { 5, 2, 4, 0, { 0 } },
+                { 6, 2, 4, 17, { OP_TURNED, OP_SLICED } },
+                { 4, 3, 5, 8, { OP_SLICED, OP_TURNED } },
+                { 3, 2, 6, 9, { OP_CUT, OP_EXPANDED } },
+                { 5, 1, 3, 6, { OP_EXPANDED, OP_CUT } } };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
-        const rw_shape index = S(all[i].tokens, all[i].k), rows = S(all[i].tokens * all[i].k, all[i].n);
+        const rw_shape index = S(all[i].tokens, all[i].k);
+        const struct op_operand rows = { S(all[i].tokens * all[i].k, all[i].n), all[i].layout[0], OP_SIGNED };
         const int experts = (int)all[i].experts;
         struct op_case *c = add(build_weigh, OP_TERMS, index, experts, 2);
-        c->in[0].shape = rows, c->in[1].shape = index;
+        c->in[0] = rows;
+        c->in[1] = (struct op_operand){ index, all[i].layout[1], OP_SIGNED };
         c->r[0].n = c->r[1].n = 1;
         c->r[2].n = (int)all[i].n;
         op_case_describe(c, "moe_weigh in %d", experts);
         c = add(build_combine, OP_TERMS, index, experts, 1);
-        c->in[0].shape = rows;
+        c->in[0] = rows;
         c->r[0].n = (int)all[i].k;
         op_case_describe(c, "moe_combine in %d", experts);
         c = add(build_select, OP_TERMS, index, experts, 1);
-        c->in[0].shape = S(all[i].tokens, experts);
+        c->in[0] = (struct op_operand){ S(all[i].tokens, experts), all[i].layout[0], OP_SIGNED };
         op_case_describe(c, "moe_select of %lld", (long long)all[i].k);
     }
 }
@@ -200,16 +219,34 @@ static void add_acts(void)
 
 static void add_routers(void)
 {
+    const struct op_operand all[] = { { S(3, 7), 0, 0 },         { S(33, 7), 0, 0 },        { S(0, 7), 0, 0 },
+                                      { S(4, 7), OP_TURNED, 0 }, { S(5, 7), OP_SLICED, 0 }, { S(2, 7), OP_CUT, 0 },
+                                      { S(3, 7), OP_EXPANDED, 0 } };
     for (int mode = 0; mode < 6; mode++)
-        for (int64_t tokens = 3; tokens < 40; tokens += 30) {
-            struct op_case *const c = add(build_router, router_sizes, S(tokens, 3), 7, 1);
+        for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+            struct op_case *const c = add(build_router, router_sizes, S(all[i].shape.dim[0], 3), 7, 1);
             c->axis = mode % 3;
             c->keep = mode / 3;
-            c->in[0].shape = S(tokens, 7);
+            c->in[0] = all[i];
             c->r[0].n = 7 + 4 * N_F + 20;
             c->r[1].n = 3 * (7 + 4 * N_F + 20);
             op_case_describe(c, "moe_router %d%s", c->axis, c->keep ? " normalized" : "");
         }
+}
+
+/* Nothing is rounded; of equals each device has to choose the same. */
+static void add_choices(void)
+{
+    const struct op_operand all[] = { { S(1, 6), 0, 0 },         { S(33, 6), 0, 0 },         { S(0, 6), 0, 0 },
+                                      { S(5, 6), OP_TURNED, 0 }, { S(4, 6), OP_SLICED, 0 },  { S(3, 6), OP_CUT, 0 },
+                                      { S(3, 6), OP_EXPANDED, 0 } };
+    for (size_t i = 0; i < 2 * (sizeof all / sizeof *all); i++) {
+        struct op_case *const c = add(op_build_moe_topk, op_values, S(all[i / 2].shape.dim[0], 3), 6, 1);
+        c->in[0] = all[i / 2];
+        c->in[0].range = OP_TIES;
+        c->keep = i % 2;
+        op_case_describe(c, "moe_topk%s", c->keep ? " of groups" : "");
+    }
 }
 
 /* ---- a whole layer ---- */
@@ -265,4 +302,5 @@ void op_cases_moe(void)
     add_rows();
     add_acts();
     add_routers();
+    add_choices();
 }

@@ -10,8 +10,12 @@
 
 /* A router, experts with SwiGLU and their weights on the activation. Operands: x [T, h], the router's matrix [E, h],
    [E, 2 f, h] and [E, h, f]. c->axis: a rw_moe_score; c->keep: normalized weights of groups, times 2.5; c->value: of a
-   bias that takes part in the choice, 0: none; c->causal: experts have half the room that they need on the average, c->ignoring: for the largest weights. */
+   bias that takes part in the choice, 0: none; c->causal: experts have half the room that they need on the average,
+   c->ignoring: for the largest weights. */
 rw_tensor *op_build_moe_layer(rw_tape *t, rw_tensor **x, const struct op_case *c);
 void op_count_moe_layer(struct op_case *c);
+
+/* Scores in the places of the best. Operand: scores [T, E]. */
+rw_tensor *op_build_moe_topk(rw_tape *t, rw_tensor **x, const struct op_case *c);
 
 #endif

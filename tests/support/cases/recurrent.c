@@ -119,65 +119,141 @@ static rw_tensor *part(rw_tape *t, rw_tensor *x, int i, int64_t h)
     return rw_slice(t, x, -1, i * h, (i + 1) * h);
 }
 
+struct lstm_sized {
+    struct sized i, f, a, o, r; /* r: tanh of the next c */
+    rw_tensor *before, *next, *large; /* the size of c, and the next one with its size */
+};
+
+/* Of gates side by side, and of c, with their sizes. */
+static struct lstm_sized lstm_step(rw_tape *t, rw_tensor *gates, rw_tensor *size, rw_tensor *c, rw_tensor *before)
+{
+    const int64_t h = rw_tensor_shape(c).dim[1];
+    struct lstm_sized s = { .i = sigmoid_of(t, part(t, gates, 0, h), part(t, size, 0, h)),
+                            .f = sigmoid_of(t, part(t, gates, 1, h), part(t, size, 1, h)),
+                            .a = tanh_of(t, part(t, gates, 2, h), part(t, size, 2, h)),
+                            .o = sigmoid_of(t, part(t, gates, 3, h), part(t, size, 3, h)),
+                            .before = before };
+    s.next = rw_add(t, rw_mul(t, s.f.value, c), rw_mul(t, s.i.value, s.a.value));
+    s.large = rw_add(t, rw_mul(t, s.f.size, before), rw_mul(t, s.i.size, s.a.size));
+    s.r = tanh_of(t, s.next, s.large);
+    return s;
+}
+
+/* Of the gates' gradients side by side, for those of h and of the next c; of the latter's own what it takes to the c
+   before. */
+static rw_tensor *lstm_back(rw_tape *t, const struct lstm_sized *s, rw_tensor *dh, rw_tensor **dc)
+{
+    *dc = rw_add(t, *dc, times(t, dh, s->o.size, s->r.rest));
+    rw_tensor *const d[] = { rw_mul(t, times(t, *dc, s->a.size, s->i.size), s->i.rest),
+                             rw_mul(t, times(t, *dc, s->before, s->f.size), s->f.rest),
+                             times(t, *dc, s->i.size, s->a.rest),
+                             rw_mul(t, times(t, dh, s->r.size, s->o.size), s->o.rest) };
+    *dc = rw_mul(t, *dc, s->f.size);
+    return rw_concat(t, d, LSTM, -1);
+}
+
+/* x is beside h as often as there are gates. */
+static rw_tensor *beside(rw_tape *t, rw_tensor *x, rw_tensor *h, int gates)
+{
+    rw_tensor *all[LSTM];
+    for (int i = 0; i < gates; i++) all[i] = h;
+    return rw_add(t, x, rw_concat(t, all, gates, -1));
+}
+
+static rw_tensor *sum_of_parts(rw_tape *t, rw_tensor *d, int gates, int64_t h)
+{
+    rw_tensor *sum = part(t, d, 0, h);
+    for (int i = 1; i < gates; i++) sum = rw_add(t, sum, part(t, d, i, h));
+    return sum;
+}
+
 static void lstm_sizes(rw_tape *t, const struct op_case *c, rw_tensor **x, rw_tensor *w, rw_tensor *y, rw_tensor **m)
 {
     const int64_t h = c->in[1].shape.dim[1];
-    rw_tensor *gate[LSTM], *size[LSTM], *const zeros = rw_scale(t, x[1], 0);
-    for (int i = 0; i < LSTM; i++) {
-        gate[i] = rw_add(t, part(t, x[0], i, h), x[1]);
-        size[i] = rw_add(t, rw_abs(t, part(t, x[0], i, h)), rw_abs(t, x[1]));
-    }
-    const struct sized i = sigmoid_of(t, gate[0], size[0]), f = sigmoid_of(t, gate[1], size[1]);
-    const struct sized a = tanh_of(t, gate[2], size[2]), o = sigmoid_of(t, gate[3], size[3]);
-    rw_tensor *const before = rw_abs(t, x[2]);
-    rw_tensor *const next = rw_add(t, rw_mul(t, f.value, x[2]), rw_mul(t, i.value, a.value));
-    rw_tensor *const large = rw_add(t, rw_mul(t, f.size, before), rw_mul(t, i.size, a.size));
-    const struct sized r = tanh_of(t, next, large);
+    rw_tensor *const zeros = rw_scale(t, x[1], 0), *const up = rw_abs(t, w);
+    rw_tensor *const size = beside(t, rw_abs(t, x[0]), rw_abs(t, x[1]), LSTM);
+    const struct lstm_sized s = lstm_step(t, beside(t, x[0], x[1], LSTM), size, x[2], rw_abs(t, x[2]));
     (void)y;
-    m[0] = chosen(t, c, rw_mul(t, o.size, r.size), large);
-    rw_tensor *const up = rw_abs(t, w), *const dh = c->axis == 2 ? zeros : part(t, up, 0, h);
-    rw_tensor *const of_h = times(t, dh, o.size, r.rest);
-    rw_tensor *const dc = c->axis == 1 ? of_h : rw_add(t, part(t, up, c->axis ? 0 : 1, h), of_h);
-    rw_tensor *const d[] = { rw_mul(t, times(t, dc, a.size, i.size), i.rest),
-                             rw_mul(t, times(t, dc, before, f.size), f.rest), times(t, dc, i.size, a.rest),
-                             rw_mul(t, times(t, dh, r.size, o.size), o.rest) };
-    m[1] = rw_concat(t, d, LSTM, -1);
-    m[2] = rw_add(t, rw_add(t, d[0], d[1]), rw_add(t, d[2], d[3]));
-    m[3] = rw_mul(t, dc, f.size);
+    m[0] = chosen(t, c, rw_mul(t, s.o.size, s.r.size), s.large);
+    rw_tensor *const dh = c->axis == 2 ? zeros : part(t, up, 0, h);
+    m[3] = c->axis == 1 ? zeros : part(t, up, c->axis ? 0 : 1, h);
+    m[1] = lstm_back(t, &s, dh, &m[3]);
+    m[2] = sum_of_parts(t, m[1], LSTM, h);
+}
+
+struct gru_sized {
+    struct sized r, z, a;
+    rw_tensor *before, *of_h, *apart, *next, *large;
+};
+
+/* Of the gates of x and of h side by side, and of h, with their sizes. */
+static struct gru_sized gru_step(rw_tape *t, rw_tensor *const gates[2], rw_tensor *const size[2], rw_tensor *h,
+                                 rw_tensor *before)
+{
+    const int64_t n = rw_tensor_shape(h).dim[1];
+    rw_tensor *const both = rw_add(t, gates[0], gates[1]), *const large = rw_add(t, size[0], size[1]);
+    struct gru_sized s = { .r = sigmoid_of(t, part(t, both, 0, n), part(t, large, 0, n)),
+                           .z = sigmoid_of(t, part(t, both, 1, n), part(t, large, 1, n)),
+                           .before = before,
+                           .of_h = part(t, size[1], 2, n) };
+    s.a = tanh_of(t, rw_add(t, part(t, gates[0], 2, n), rw_mul(t, s.r.value, part(t, gates[1], 2, n))),
+                  rw_add(t, part(t, size[0], 2, n), rw_mul(t, s.r.size, s.of_h)));
+    s.apart = rw_add(t, before, s.a.size);
+    s.next = rw_add(t, s.a.value, rw_mul(t, s.z.value, rw_sub(t, h, s.a.value)));
+    s.large = rw_add(t, s.a.size, rw_mul(t, s.z.size, s.apart));
+    return s;
+}
+
+/* d: of the gates of x and of h. Returns that of h beside its gates. */
+static rw_tensor *gru_back(rw_tape *t, const struct gru_sized *s, rw_tensor *dh, rw_tensor *d[2])
+{
+    rw_tensor *const da = times(t, dh, s->z.rest, s->a.rest);
+    rw_tensor *of[] = { rw_mul(t, times(t, da, s->of_h, s->r.size), s->r.rest),
+                        rw_mul(t, times(t, dh, s->apart, s->z.size), s->z.rest), da };
+    d[0] = rw_concat(t, of, GRU, -1);
+    of[2] = rw_mul(t, da, s->r.size);
+    d[1] = rw_concat(t, of, GRU, -1);
+    return rw_mul(t, dh, s->z.size);
 }
 
 static void gru_sizes(rw_tape *t, const struct op_case *c, rw_tensor **x, rw_tensor *w, rw_tensor *y, rw_tensor **m)
 {
     const int64_t h = c->in[1].shape.dim[1];
-    rw_tensor *gate[GRU], *size[GRU], *const before = rw_abs(t, x[1]), *const up = rw_abs(t, w);
-    for (int i = 0; i < GRU; i++) gate[i] = part(t, x[0], i, h), size[i] = rw_add(t, rw_abs(t, gate[i]), before);
-    const struct sized r = sigmoid_of(t, rw_add(t, gate[0], x[1]), size[0]);
-    const struct sized z = sigmoid_of(t, rw_add(t, gate[1], x[1]), size[1]);
-    const struct sized a = tanh_of(t, rw_add(t, gate[2], rw_mul(t, r.value, x[1])),
-                                   rw_add(t, rw_abs(t, gate[2]), rw_mul(t, r.size, before)));
-    rw_tensor *const apart = rw_add(t, before, a.size), *const da = rw_mul(t, rw_mul(t, up, z.rest), a.rest);
+    rw_tensor *const before = rw_abs(t, x[1]), *d[2], *const zeros = rw_scale(t, x[0], 0);
+    rw_tensor *const gates[] = { x[0], beside(t, zeros, x[1], GRU) };
+    rw_tensor *const size[] = { rw_abs(t, x[0]), beside(t, zeros, before, GRU) };
+    const struct gru_sized s = gru_step(t, gates, size, x[1], before);
     (void)y;
-    m[0] = rw_add(t, a.size, rw_mul(t, z.size, apart));
-    rw_tensor *const d[] = { rw_mul(t, times(t, da, before, r.size), r.rest),
-                             rw_mul(t, times(t, up, apart, z.size), z.rest), da };
-    m[1] = rw_concat(t, d, GRU, -1);
-    m[2] = rw_add(t, rw_add(t, d[0], d[1]), rw_add(t, rw_mul(t, da, r.size), rw_mul(t, up, z.size)));
+    m[0] = s.large;
+    m[2] = gru_back(t, &s, rw_abs(t, w), d);
+    m[1] = d[0];
+    m[2] = rw_add(t, m[2], sum_of_parts(t, d[1], GRU, h));
 }
 
 /* Every function as often as it is a factor, those of c' among them, and their products. Gates are stored, what flows
    into them, and what is added up for h. */
 static void add_cells(void)
 {
-    const int64_t sizes[][2] = { { 1, 1 }, { 3, 5 }, { 2, 17 }, { 0, 3 }, { 130, 40 } };
+    const struct {
+        int64_t n, h;
+        enum op_layout layout[3];
+    } all[] = { { 1, 1, { 0 } },
+                { 3, 5, { 0 } },
+                { 2, 17, { 0 } },
+                { 0, 3, { 0 } },
+                { 130, 40, { 0 } },
+                { 2, 3, { OP_TURNED, OP_SLICED, OP_TURNED } },
+                { 3, 2, { OP_SLICED, OP_EXPANDED, OP_CUT } } };
     const int functions = 5 * N_SIGMOID + 4 * N_F;
-    for (size_t i = 0; i < 4 * (sizeof sizes / sizeof *sizes); i++) {
-        const int64_t n = sizes[i / 4][0], h = sizes[i / 4][1];
+    for (size_t i = 0; i < 4 * (sizeof all / sizeof *all); i++) {
+        const int64_t n = all[i / 4].n, h = all[i / 4].h;
         const bool gru = i % 4 == 3;
         struct op_case *const c = op_case_next(OP_POINTWISE, gru ? build_gru_cell : build_lstm_cell,
                                                gru ? gru_sizes : lstm_sizes, gru ? 2 : 3);
         c->axis = (int)(i % 4);
         c->in[0].shape = S(n, (gru ? GRU : LSTM) * h);
         c->in[1].shape = c->in[2].shape = S(n, h);
+        for (int k = 0; k < c->n; k++) c->in[k].layout = all[i / 4].layout[k];
         for (int k = 0; k <= c->n; k++) c->r[k] = (struct roundings){ functions + 20, 3 };
         c->large = n * h > 4096;
         op_case_describe(c, gru ? "gru_cell" : "lstm_cell %d", c->axis);
@@ -185,6 +261,11 @@ static void add_cells(void)
 }
 
 /* ---- with weights: operand x[last] is [G h, in + h + 2], all of them side by side ---- */
+
+static rw_tensor *scaled(rw_tape *t, rw_tensor *w, const struct op_case *c)
+{
+    return c->value != 0 ? rw_scale(t, w, c->value) : w;
+}
 
 static rw_recurrent_weights cut_weights(rw_tape *t, rw_tensor *w, int64_t h)
 {
@@ -197,19 +278,17 @@ static rw_recurrent_weights cut_weights(rw_tape *t, rw_tensor *w, int64_t h)
 rw_tensor *op_build_lstm_layer(rw_tape *t, rw_tensor **x, const struct op_case *c)
 {
     const rw_shape s = rw_tensor_shape(x[1]);
-    const rw_recurrent_weights w = cut_weights(t, x[3], s.dim[1]);
+    const rw_recurrent_weights w = cut_weights(t, scaled(t, x[3], c), s.dim[1]);
     rw_tensor *h, *next, *y;
     if (rw_tensor_shape(x[0]).rank == 2) h = y = rw_lstm_cell(t, x[0], x[1], x[2], &w, &next);
     else y = rw_lstm(t, x[0], x[1], x[2], &w, &h, &next);
-    (void)c;
     if (h == y) return rw_concat(t, (rw_tensor *[]){ h, next }, 2, -1);
     return rw_concat(t, (rw_tensor *[]){ y, rw_unsqueeze(t, h, 0), rw_unsqueeze(t, next, 0) }, 3, 0);
 }
 
 rw_tensor *op_build_gru_layer(rw_tape *t, rw_tensor **x, const struct op_case *c)
 {
-    const rw_recurrent_weights w = cut_weights(t, x[2], rw_tensor_shape(x[1]).dim[1]);
-    (void)c;
+    const rw_recurrent_weights w = cut_weights(t, scaled(t, x[2], c), rw_tensor_shape(x[1]).dim[1]);
     return rw_tensor_shape(x[0]).rank == 2 ? rw_gru_cell(t, x[0], x[1], &w) : rw_gru(t, x[0], x[1], &w, NULL);
 }
 
@@ -223,6 +302,122 @@ void op_count_recurrent_layer(struct op_case *c)
     int n = 2 * N_SIGMOID + 2;
     for (int i = 0; i < 3; i++) n = sums[i] + 1 > n ? sums[i] + 1 : n;
     for (int i = 0; i <= c->n; i++) c->r[i] = (struct roundings){ n, 1 };
+}
+
+/* ---- sequences: the sizes of a step, those of its state being what came before ---- */
+
+#define MOST_STEPS 4
+
+struct sequence {
+    rw_recurrent_weights w, size; /* and their absolute values */
+    rw_tensor *x[MOST_STEPS], *h[MOST_STEPS]; /* absolute values of what goes into each step, with their sizes */
+    rw_tensor *dx[MOST_STEPS], *dw;
+    int64_t steps;
+};
+
+static struct sequence sequence_of(rw_tape *t, const struct op_case *c, rw_tensor **x)
+{
+    rw_tensor *const w = scaled(t, x[c->n - 1], c);
+    const int64_t h = c->in[1].shape.dim[1];
+    struct sequence s = { cut_weights(t, w, h), cut_weights(t, rw_abs(t, w), h), .steps = c->in[0].shape.dim[0] };
+    s.dw = rw_scale(t, w, 0);
+    for (int64_t i = 0; i < s.steps; i++) s.x[i] = rw_abs(t, rw_select(t, x[0], 0, i));
+    return s;
+}
+
+/* What the gates' gradients d, of x and of h, come to before step i. Returns that of h. */
+static rw_tensor *products_back(rw_tape *t, struct sequence *s, int64_t i, rw_tensor *d_x, rw_tensor *d_h)
+{
+    rw_tensor *const x = rw_transpose(t, d_x, 0, 1), *const h = rw_transpose(t, d_h, 0, 1);
+    rw_tensor *const of[] = { rw_matmul(t, x, s->x[i]), rw_matmul(t, h, s->h[i]), rw_sum(t, x, RW_AXES(1), true),
+                              rw_sum(t, h, RW_AXES(1), true) };
+    s->dw = rw_add(t, s->dw, rw_concat(t, of, 4, -1));
+    s->dx[i] = rw_matmul(t, d_x, s->size.ih);
+    return rw_matmul(t, d_h, s->size.hh);
+}
+
+static rw_tensor *gates_of(rw_tape *t, rw_tensor *x, rw_tensor *h, const rw_recurrent_weights *w)
+{
+    return rw_add(t, rw_linear(t, x, w->ih, w->bias_ih), rw_linear(t, h, w->hh, w->bias_hh));
+}
+
+static void lstm_sequence_sizes(rw_tape *t, const struct op_case *c, rw_tensor **x, rw_tensor *w, rw_tensor *y,
+                                rw_tensor **m)
+{
+    struct sequence s = sequence_of(t, c, x);
+    struct lstm_sized step[MOST_STEPS];
+    rw_tensor *all[MOST_STEPS + 2], *h = x[1], *cell = x[2], *large = rw_abs(t, x[1]), *before = rw_abs(t, x[2]);
+    (void)y;
+    for (int64_t i = 0; i < s.steps; i++) {
+        s.h[i] = large;
+        step[i] = lstm_step(t, gates_of(t, rw_select(t, x[0], 0, i), h, &s.w), gates_of(t, s.x[i], large, &s.size),
+                            cell, before);
+        h = rw_mul(t, step[i].o.value, step[i].r.value), cell = step[i].next, before = step[i].large;
+        all[i] = large = rw_mul(t, step[i].o.size, step[i].r.size);
+    }
+    all[s.steps] = large, all[s.steps + 1] = before;
+    m[0] = rw_stack(t, all, (int)s.steps + 2, 0);
+    rw_tensor *const up = rw_abs(t, w), *dh = rw_select(t, up, 0, s.steps), *dc = rw_select(t, up, 0, s.steps + 1);
+    for (int64_t i = s.steps - 1; i >= 0; i--) {
+        rw_tensor *const d = lstm_back(t, &step[i], rw_add(t, dh, rw_select(t, up, 0, i)), &dc);
+        dh = products_back(t, &s, i, d, d);
+    }
+    m[1] = rw_stack(t, s.dx, (int)s.steps, 0);
+    m[2] = dh, m[3] = dc, m[4] = rw_scale(t, s.dw, c->value);
+}
+
+static void gru_sequence_sizes(rw_tape *t, const struct op_case *c, rw_tensor **x, rw_tensor *w, rw_tensor *y,
+                               rw_tensor **m)
+{
+    struct sequence s = sequence_of(t, c, x);
+    struct gru_sized step[MOST_STEPS];
+    rw_tensor *all[MOST_STEPS], *d[2], *h = x[1], *large = rw_abs(t, x[1]), *const up = rw_abs(t, w);
+    (void)y;
+    for (int64_t i = 0; i < s.steps; i++) {
+        rw_tensor *const gates[] = { rw_linear(t, rw_select(t, x[0], 0, i), s.w.ih, s.w.bias_ih),
+                                     rw_linear(t, h, s.w.hh, s.w.bias_hh) };
+        rw_tensor *const size[] = { rw_linear(t, s.x[i], s.size.ih, s.size.bias_ih),
+                                    rw_linear(t, large, s.size.hh, s.size.bias_hh) };
+        s.h[i] = large;
+        step[i] = gru_step(t, gates, size, h, large);
+        h = step[i].next, all[i] = large = step[i].large;
+    }
+    m[0] = rw_stack(t, all, (int)s.steps, 0);
+    rw_tensor *dh = rw_scale(t, x[1], 0);
+    for (int64_t i = s.steps - 1; i >= 0; i--) {
+        rw_tensor *const beside_gates = gru_back(t, &step[i], rw_add(t, dh, rw_select(t, up, 0, i)), d);
+        dh = rw_add(t, beside_gates, products_back(t, &s, i, d[0], d[1]));
+    }
+    m[1] = rw_stack(t, s.dx, (int)s.steps, 0);
+    m[2] = dh, m[3] = rw_scale(t, s.dw, c->value);
+}
+
+/* Of each step what a cell takes, and a product's terms; a weight's gradient adds up the rows of all. */
+static void add_sequences(void)
+{
+    const struct {
+        int64_t steps, n, in, h;
+        enum op_layout layout[4];
+    } all[] = { { 1, 1, 1, 1, { 0 } },
+                { 3, 2, 3, 2, { 0 } },
+                { 2, 0, 3, 2, { 0 } },
+                { 2, 2, 2, 3, { OP_TURNED, OP_TURNED, OP_SLICED, OP_CUT } },
+                { 2, 3, 1, 2, { OP_SLICED, OP_EXPANDED, OP_CUT, OP_TURNED } } };
+    const int functions = 5 * N_SIGMOID + 4 * N_F;
+    for (size_t i = 0; i < 2 * (sizeof all / sizeof *all); i++) {
+        const int64_t steps = all[i / 2].steps, n = all[i / 2].n, in = all[i / 2].in, h = all[i / 2].h;
+        const int gates = i % 2 ? GRU : LSTM;
+        struct op_case *const c = op_case_next(OP_PRODUCTS, i % 2 ? op_build_gru_layer : op_build_lstm_layer,
+                                               i % 2 ? gru_sequence_sizes : lstm_sequence_sizes, gates);
+        c->value = 0.125; /* of the weights: gates keep slopes */
+        c->in[0].shape = S(steps, n, in);
+        c->in[1].shape = c->in[2].shape = S(n, h);
+        c->in[c->n - 1].shape = S(gates * h, in + h + 2);
+        for (int k = 0; k < c->n; k++) c->in[k].layout = all[i / 2].layout[k == c->n - 1 ? 3 : k];
+        for (int k = 0; k <= c->n; k++)
+            c->r[k] = (struct roundings){ (int)steps * (functions + 20 + (int)(in + 5 * h + n)), 4 * (int)steps + 1 };
+        op_case_describe(c, gates == GRU ? "gru" : "lstm");
+    }
 }
 
 /* ---- the scan ---- */
@@ -282,5 +477,6 @@ void op_cases_recurrent(void)
 {
     convolutions();
     add_cells();
+    add_sequences();
     scans();
 }

@@ -10,7 +10,7 @@ void op_count_causal_conv1d(struct op_case *c);
 
 /* A step of an LSTM or a GRU where x is [n, in], a sequence where it is [length, n, in]. Operands: x, h, of an LSTM c,
    and the weights [G h, in + h + 2]: those of x, those of h and both biases. The results of a step lie side by side, of
-   an LSTM's sequence with the last states behind it. */
+   an LSTM's sequence with the last states behind it. c->value: a factor of the weights, 0: none. */
 rw_tensor *op_build_lstm_layer(rw_tape *t, rw_tensor **x, const struct op_case *c);
 rw_tensor *op_build_gru_layer(rw_tape *t, rw_tensor **x, const struct op_case *c);
 void op_count_recurrent_layer(struct op_case *c);
