@@ -118,7 +118,7 @@ B(relu, rw_relu(t, x[0]))
 B(sign, rw_mul(t, x[0], rw_sign(t, x[0])))
 /* Gradients of one's own that are the slope. What would flow through the detached sign is another's. */
 B(detach, rw_mul(t, x[0], rw_detach(t, rw_straight_through(t, rw_sign(t, x[0]), x[0]))))
-B(straight_through, rw_straight_through(t, rw_add(t, x[0], rw_sign(t, x[0])), x[0]))
+B(straight_through, rw_straight_through(t, rw_add(t, rw_detach(t, x[0]), rw_sign(t, x[0])), x[0]))
 
 static rw_status twice_x(rw_grad_call *g, const void *data)
 {
@@ -410,9 +410,13 @@ rw_tensor *op_build_topk(rw_tape *t, rw_tensor **x, const struct op_case *c)
     return values;
 }
 
-/* The elements in the places that they find. */
-B(argmax, rw_gather(t, x[0], c->axis, rw_argmax(t, x[0], c->axis, true)))
-B(argmin, rw_gather(t, x[0], c->axis, rw_argmin(t, x[0], c->axis, true)))
+/* The largest, whose gradient goes where they find it; and the smallest. */
+B(argmax,
+  rw_straight_through(t, rw_max(t, x[0], RW_AXES(c->axis), true),
+                      rw_gather(t, x[0], c->axis, rw_argmax(t, x[0], c->axis, true))))
+B(argmin,
+  rw_straight_through(t, rw_neg(t, rw_max(t, rw_neg(t, x[0]), RW_AXES(c->axis), true)),
+                      rw_gather(t, x[0], c->axis, rw_argmin(t, x[0], c->axis, true))))
 
 static int64_t along(const struct op_case *c)
 {

@@ -86,12 +86,17 @@ static void lists(void)
 /* The mean is one rounding more; its gradient a factor that was rounded and a product, stored. */
 static void bags(void)
 {
-    const rw_shape all[][2] = { { S(1, 1), S(1, 1) },    { S(7, 19), S(5, 3) },  { S(5, 64), S(2, 40) },
-                                { S(11, 257), S(4, 6) }, { S(4, 8), S(0, 3) },   { S(4, 8), S(3, 0) },
-                                { S(250, 96), S(90, 21) } };
+    const struct {
+        struct op_operand table;
+        rw_shape index;
+    } all[] = { { { S(1, 1), 0, 0 }, S(1, 1) },         { { S(7, 19), 0, 0 }, S(5, 3) },
+                { { S(5, 64), 0, 0 }, S(2, 40) },       { { S(11, 257), 0, 0 }, S(4, 6) },
+                { { S(4, 8), 0, 0 }, S(0, 3) },         { { S(4, 8), 0, 0 }, S(3, 0) },
+                { { S(6, 5), OP_TURNED, 0 }, S(3, 4) }, { { S(5, 9), OP_SLICED, 0 }, S(2, 3) },
+                { { S(250, 96), 0, 0 }, S(90, 21) } };
     for (size_t i = 0; i < 2 * (sizeof all / sizeof *all); i++) {
-        const rw_shape index = all[i / 2][1];
-        struct op_case *const c = one(op_build_embedding_bag, (struct op_operand){ .shape = all[i / 2][0] }, 0, index);
+        const rw_shape index = all[i / 2].index;
+        struct op_case *const c = one(op_build_embedding_bag, all[i / 2].table, 0, index);
         c->sizes = OP_TERMS;
         c->keep = i % 2;
         c->r[0].n = (int)index.dim[1] + 1;

@@ -117,11 +117,14 @@ static void router_sizes(rw_tape *t, const struct op_case *c, rw_tensor **x, rw_
                            c->in[0].shape);
 }
 
-/* The best of each row; c->keep: of two groups of three. */
+/* The best of each row, whose gradient goes where they are found; c->keep: of two groups of three, as they are found. */
 rw_tensor *op_build_moe_topk(rw_tape *t, rw_tensor **x, const struct op_case *c)
 {
-    const rw_moe_choice choice = { .k = c->shape.dim[1], .groups = c->keep ? 3 : 0, .best_groups = c->keep ? 2 : 0 };
-    return rw_moe_select(t, x[0], rw_moe_topk(t, x[0], RW_NONE, &choice));
+    const int64_t k = c->shape.dim[1];
+    const rw_moe_choice choice = { .k = k, .groups = c->keep ? 3 : 0, .best_groups = c->keep ? 2 : 0 };
+    rw_tensor *const found = rw_moe_select(t, x[0], rw_moe_topk(t, x[0], RW_NONE, &choice)), *best, *places;
+    if (c->keep || rw_topk(t, x[0], k, -1, &best, &places)) return found;
+    return rw_straight_through(t, best, found);
 }
 
 static struct op_case *add(op_build build, op_sizes sizes, rw_shape index, int experts, int n)

@@ -15,7 +15,7 @@
 rw_tensor *op_build_moe_layer(rw_tape *t, rw_tensor **x, const struct op_case *c);
 void op_count_moe_layer(struct op_case *c);
 
-/* Scores in the places of the best. Operand: scores [T, E]. */
+/* The best scores of each token. Operand: scores [T, E]. */
 rw_tensor *op_build_moe_topk(rw_tape *t, rw_tensor **x, const struct op_case *c);
 
 #endif
