@@ -297,7 +297,6 @@ Test(moe_routing, dropped_rows_lie_behind_all_others)
 
 /* ---- state ---- */
 
-/* Three micro-batches under each policy, then one step of balance. */
 /* Layers that share a total, in one step. */
 Test(moe_routing, counts_of_one_step_add_up)
 {
@@ -319,6 +318,7 @@ Test(moe_routing, counts_of_one_step_add_up)
     fixture_close(&b);
 }
 
+/* Three micro-batches under each policy, then one step of balance. */
 Test(moe_routing, loads_and_biases_are_written_once_under_every_policy)
 {
     static const char *const policies[] = { "none", "full", "selective:moe" };
@@ -362,6 +362,130 @@ Test(moe_routing, loads_and_biases_are_written_once_under_every_policy)
         for (int e = 0; e < LAYER_EXPERTS; e++) cr_expect_eq(total[e], 0, "%g", (double)total[e]);
         fixture_close(&b);
     }
+}
+
+/* ---- with a scaler: an update that is left out is none of the routes', which have been taken ---- */
+
+enum way { BY_CALLS, BY_GRAPH, BY_GRAPH_INSIDE, WAYS }; /* the last one runs backward twice */
+enum { SCALED_STEPS = 4, SCALED_TOKENS = 10, SCALED_CHOSEN = 2 };
+
+struct scaled {
+    struct fixture b;
+    rw_tensor *load, *bias, *w, *factor;
+    rw_optimizer *opt;
+    rw_scaler *s;
+};
+
+static struct scaled open_scaled(const char *policy)
+{
+    struct scaled x = { .b = fixture_open(1, 2) };
+    x.load = rw_buffer(x.b.ctx, "load", RW_F32, RW_SHAPE(LAYER_EXPERTS));
+    x.bias = rw_buffer(x.b.ctx, "bias", RW_F32, RW_SHAPE(LAYER_EXPERTS));
+    x.w = rw_param(x.b.ctx, "w", RW_F32, RW_SHAPE(LAYER_EXPERTS, 8));
+    cr_assert_eq(rw_init_normal(x.w, 0, 1), RW_OK);
+    cr_assert_eq(ckpt_set_policy(x.b.t, policy), RW_OK);
+    cr_assert_eq(rw_sgd_create(&x.opt, x.b.ctx, &(rw_sgd_params){ .lr = 0.125 }), RW_OK);
+    cr_assert_eq(rw_scaler_create(&x.s, x.b.ctx, NULL), RW_OK);
+    return x;
+}
+
+static void close_scaled(struct scaled *x)
+{
+    rw_scaler_destroy(&x->s);
+    rw_optimizer_destroy(&x->opt);
+    fixture_close(&x->b);
+}
+
+/* A layer's router in a region, its loads counted; the loss times a factor that may be infinite. */
+static rw_tensor *scaled_loss(struct scaled *x, float factor)
+{
+    rw_tape *const t = x->b.t;
+    const rw_moe_router_params p = { .choice = { .k = SCALED_CHOSEN }, .score = RW_MOE_SIGMOID, .bias = x->bias };
+    rw_tensor *index;
+    rw_moe_routes r;
+    ckpt_begin(t, "moe");
+    rw_tensor *const in = numbers(t, RW_F32, RW_SHAPE(SCALED_TOKENS, 8), 1, 0);
+    rw_tensor *const weights = rw_moe_router(t, rw_linear(t, in, x->w, RW_NONE), &p, &index, NULL);
+    cr_assert_eq(rw_moe_route(t, index, LAYER_EXPERTS, &r), RW_OK);
+    cr_assert_eq(rw_moe_count(t, x->load, &r), RW_OK, "%s", rw_error_message(x->b.ctx));
+    rw_tensor *const y = rw_mul(t, weights, weights);
+    ckpt_end(t);
+    x->factor = rw_input(t, RW_F32, RW_SCALAR, &factor);
+    return rw_mul(t, rw_sum(t, y, RW_ALL_AXES, false), x->factor);
+}
+
+static void step_by_calls(struct scaled *x, float factor)
+{
+    cr_assert_eq(rw_scaler_backward(x->s, x->b.t, scaled_loss(x, factor)), RW_OK, "%s", rw_error_message(x->b.ctx));
+    rw_tape_reset(x->b.t);
+    cr_assert_eq(rw_scaler_step(x->s, x->opt), RW_OK, "%s", rw_error_message(x->b.ctx));
+    cr_assert_eq(rw_scaler_update(x->s), RW_OK);
+    rw_zero_grad(x->b.ctx);
+}
+
+static rw_graph *scaled_graph(struct scaled *x, enum way way)
+{
+    rw_graph *g = NULL;
+    const rw_graph_params p = { .optimizer = x->opt, .scaler = x->s, .update_inside = way == BY_GRAPH_INSIDE };
+    if (way == BY_CALLS) return NULL;
+    cr_assert_eq(rw_graph_create(&g, x->b.t, scaled_loss(x, 1), &p), RW_OK, "%s", rw_error_message(x->b.ctx));
+    return g;
+}
+
+struct counted {
+    float load[LAYER_EXPERTS], w[LAYER_EXPERTS * 8];
+};
+
+static void read_counted(const struct scaled *x, struct counted *c)
+{
+    cr_assert_eq(rw_read(NULL, x->load, c->load, sizeof c->load), RW_OK);
+    cr_assert_eq(rw_read(NULL, x->w, c->w, sizeof c->w), RW_OK);
+}
+
+/* Steps 1 and 2 are left out. ret: what each has come to. */
+static void run_scaled(const char *policy, enum way way, struct counted ret[SCALED_STEPS])
+{
+    struct scaled x = open_scaled(policy);
+    rw_graph *g = scaled_graph(&x, way);
+    struct counted before;
+    float bias[LAYER_EXPERTS];
+    read_counted(&x, &before);
+    for (int step = 0; step < SCALED_STEPS; step++) {
+        const bool left_out = step == 1 || step == 2;
+        const float factor = left_out ? INFINITY : 1;
+        if (!g) step_by_calls(&x, factor);
+        else {
+            cr_assert_eq(rw_input_write(x.factor, &factor, sizeof factor), RW_OK);
+            cr_assert_eq(rw_graph_launch(g), RW_OK, "%s", rw_error_message(x.b.ctx));
+        }
+        read_counted(&x, &ret[step]);
+        float rows = 0;
+        for (int e = 0; e < LAYER_EXPERTS; e++) rows += ret[step].load[e] - before.load[e];
+        cr_expect_eq(rows, SCALED_TOKENS * SCALED_CHOSEN, "%s, way %d, step %d: %g rows", policy, way, step,
+                     (double)rows);
+        cr_expect_eq(!memcmp(ret[step].w, before.w, sizeof before.w), left_out, "%s, way %d, step %d", policy, way,
+                     step);
+        before = ret[step];
+    }
+    rw_scaler_state state;
+    cr_assert_eq(rw_scaler_get(x.s, &state), RW_OK);
+    cr_expect_eq(state.skipped, 2);
+    cr_assert_eq(rw_read(NULL, x.bias, bias, sizeof bias), RW_OK);
+    for (int e = 0; e < LAYER_EXPERTS; e++) cr_expect_eq(bias[e], 0, "a bias moves in a step of balance alone");
+    rw_graph_destroy(&g);
+    close_scaled(&x);
+}
+
+Test(moe_routing, loads_are_counted_once_in_a_step_whose_update_is_left_out)
+{
+    static const char *const policies[] = { "none", "full", "selective:moe" };
+    struct counted first[SCALED_STEPS], got[SCALED_STEPS];
+    for (int p = 0; p < 3; p++)
+        for (enum way way = BY_CALLS; way < WAYS; way++) {
+            run_scaled(policies[p], way, got);
+            if (!p && way == BY_CALLS) memcpy(first, got, sizeof got);
+            cr_expect(!memcmp(first, got, sizeof got), "%s, way %d: other loads, or other weights", policies[p], way);
+        }
 }
 
 /* ---- losses ---- */
