@@ -5,7 +5,8 @@ case is added (PyTorch 2 or newer); nothing needs it to build or to test.
 
 Inputs and upstream weights are numbers that bfloat16 and float16 hold exactly, so that one reference serves all four
 types. A result y is followed by y.m, the size of the terms that its rounding errors are relative to; likewise g0
-and g0.m of the gradient of input 0. The number of roundings stands in op_roundings.h and .c, what M is in op_sizes.c.
+and g0.m of the gradient of input 0. The number of roundings stands in op_roundings.h and .c, what M is in op_sizes.c
+and, of what is composed of many ops, at slopes().
 
 The file: "RWGOLD01", then tensors up to the end, all little-endian: u32 length of the name, the name, u32 type (0
 float32, 1 float64, 2 int32), u32 rank, u64 per extent, the elements in row-major order. Names are CASE/x0, x1, ...
