@@ -117,7 +117,7 @@ static void router_sizes(rw_tape *t, const struct op_case *c, rw_tensor **x, rw_
                            c->in[0].shape);
 }
 
-/* The best of each row, whose gradient goes where they are found; c->keep: of two groups of three, as they are found. */
+/* The best of each row, whose gradient goes where they are found; c->keep: of two groups of three, what is found. */
 rw_tensor *op_build_moe_topk(rw_tape *t, rw_tensor **x, const struct op_case *c)
 {
     const int64_t k = c->shape.dim[1];
