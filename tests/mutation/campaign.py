@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Mutations of runtime/, ops/ and bench/models/, and which suite notices each: a test that nothing can fail proves nothing.
+"""Mutations of runtime/, ops/ and bench/models/, and which suite notices each: what nothing can fail proves nothing.
 
     tests/mutation/campaign.py check            every anchor stands in its file, once
     tests/mutation/campaign.py make FOLDER      the tree with all mutations in it, each behind a switch
