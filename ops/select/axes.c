@@ -100,14 +100,17 @@ static rw_status failed(rw_tape *t)
 
 rw_status rw_unbind_at(rw_site at, rw_tape *t, rw_tensor *x, int axis, int n, rw_tensor **ret_parts)
 {
-    if (!t || n < 1 || n > UNBIND_MOST || !ret_parts) return rw_split_at(at, t, x, axis, &(int64_t){ 0 }, n, ret_parts);
+    const struct rw_composite c = rw_composite_begin(t, "unbind");
+    if (!t || n < 1 || n > UNBIND_MOST || !ret_parts) {
+        const rw_status status = rw_split_at(at, t, x, axis, &(int64_t){ 0 }, n, ret_parts);
+        rw_composite_end(&c, NULL);
+        return status;
+    }
     int64_t *const sizes = rw_scratch_at(at, t, "unbind", (size_t)n, sizeof *sizes);
     for (int i = 0; i < n; i++) ret_parts[i] = NULL;
-    if (!sizes) return failed(t);
-    for (int i = 0; i < n; i++) sizes[i] = 1;
-    const struct rw_composite c = rw_composite_begin(t, "unbind");
+    for (int i = 0; sizes && i < n; i++) sizes[i] = 1;
     rw_tensor *last = NULL;
-    if (!rw_split_at(at, t, x, axis, sizes, n, ret_parts)) {
+    if (sizes && !rw_split_at(at, t, x, axis, sizes, n, ret_parts)) {
         last = ret_parts[0];
         for (int i = 0; i < n && last; i++) last = ret_parts[i] = rw_select_at(at, t, ret_parts[i], axis, 0);
     }
@@ -121,11 +124,11 @@ rw_status rw_unbind_at(rw_site at, rw_tape *t, rw_tensor *x, int axis, int n, rw
 
 rw_tensor *rw_stack_at(rw_site at, rw_tape *t, rw_tensor *const *x, int n, int axis)
 {
-    if (n < 1 || n >= RW_OP_MAX_OPERANDS || !x) return rw_concat_at(at, t, x, n, axis);
+    const struct rw_composite c = rw_composite_begin(t, "stack");
+    if (n < 1 || n >= RW_OP_MAX_OPERANDS || !x) return rw_composite_end(&c, rw_concat_at(at, t, x, n, axis));
     rw_tensor **const part = t ? rw_scratch_at(at, t, "stack", (size_t)n, sizeof *part) : NULL, *result = NULL;
     int made = 0;
-    if (!part) return NULL;
-    const struct rw_composite c = rw_composite_begin(t, "stack");
+    if (!part) return rw_composite_end(&c, NULL);
     while (made < n && (part[made] = rw_unsqueeze_at(at, t, x[made], axis))) made++;
     if (made == n) result = rw_concat_at(at, t, part, n, axis);
     rw_free(part);
@@ -147,7 +150,7 @@ static rw_status check_unfold(rw_op_call *call)
     int axis;
     RW_CHECK(rw_axis(call, (int)a->axis, in->rank, &axis));
     if (in->rank >= RW_MAX_RANK) return rw_op_error(call, RW_ERR_SHAPE, "no room for one more axis");
-    if (a->step < 1 || a->size < 1 || a->size > in->dim[axis])
+    if (a->step < 1 || a->size < 0 || a->size > in->dim[axis])
         return rw_op_error(call, RW_ERR_SHAPE, "windows of %lld, %lld apart, of an axis of extent %lld",
                            (long long)a->size, (long long)a->step, (long long)in->dim[axis]);
     for (int i = 0; i < in->rank; i++) stride[i] = in->stride[i];

@@ -173,8 +173,9 @@ static rw_status data_fault(const rw_quantized *w, rw_dtype dtype, const void *d
     if (!rw_dtype_is_float(dtype))
         return rw_fail(ctx, RW_ERR_DTYPE, "%s: numbers of type %s; a floating-point type is needed", what,
                        rw_dtype_name(dtype));
-    if (!data || bytes != takes)
-        return rw_fail(ctx, RW_ERR_ARGUMENT, "%s: %zu bytes given, \"%s\" takes %zu", what, data ? bytes : 0,
+    if (!data) return rw_fail_null(ctx, what, "data");
+    if (bytes != takes)
+        return rw_fail(ctx, RW_ERR_ARGUMENT, "%s: %zu bytes given, \"%s\" takes %zu", what, bytes,
                        rw_tensor_name(w->words), takes);
     for (int64_t i = 0; i < n; i++)
         if (!isfinite(number_of(data, dtype, i)))
@@ -221,8 +222,9 @@ rw_status rw_quantized_read(const rw_quantized *weight, float *data, size_t byte
     if (status) return status;
     rw_context *const ctx = rw_tensor_context(weight->words);
     const size_t takes = (size_t)(weight->out * weight->in) * sizeof *data, holds = rw_tensor_bytes(weight->words);
-    if (!data || bytes != takes)
-        return rw_fail(ctx, RW_ERR_ARGUMENT, "%s: %zu bytes given, \"%s\" takes %zu", what, data ? bytes : 0,
+    if (!data) return rw_fail_null(ctx, what, "data");
+    if (bytes != takes)
+        return rw_fail(ctx, RW_ERR_ARGUMENT, "%s: %zu bytes given, \"%s\" takes %zu", what, bytes,
                        rw_tensor_name(weight->words), takes);
     const rw_status runs = rw_check_runs(ctx, "rw_quantized_read");
     if (runs) return runs;

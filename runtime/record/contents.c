@@ -26,12 +26,14 @@ rw_status rw_write(rw_tensor *x, const void *data, size_t bytes)
                        "for inputs");
     const bool gradient = x->flags & RW_VALUE_GRADIENT;
     const size_t has = gradient ? p->grad_bytes : p->bytes;
-    if (!data || bytes != has)
-        return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_write: %zu bytes given, %s\"%s\" has %zu", data ? bytes : 0,
+    if (!data && bytes) return rw_fail_null(ctx, "rw_write", "data");
+    if (bytes != has)
+        return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_write: %zu bytes given, %s\"%s\" has %zu", bytes,
                        gradient ? "the gradient of " : "", p->name, has);
     if (!gradient) p->version++;
-    const rw_status status = gradient ? write_gradient(ctx, p, data)
-                                      : ctx->device->upload(ctx->device_state, p->data, data, bytes);
+    const rw_status status = !bytes     ? RW_OK
+                             : gradient ? write_gradient(ctx, p, data)
+                                        : ctx->device->upload(ctx->device_state, p->data, data, bytes);
     return status ? rw_fail(ctx, status, "rw_write: \"%s\": the copy to the device failed", p->name) : RW_OK;
 }
 

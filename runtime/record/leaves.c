@@ -134,11 +134,12 @@ rw_status rw_input_write(rw_tensor *x, const void *data, size_t bytes)
     if (x->leaf == RW_NONE_ID || t->leaves[x->leaf].kind != RW_LEAF_INPUT)
         return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_input_write: the tensor is the result of an op, not an input");
     struct rw_leaf *const leaf = &t->leaves[x->leaf];
-    if (!data || bytes != leaf->bytes)
-        return rw_fail(t->ctx, RW_ERR_ARGUMENT, "rw_input_write: %zu bytes given, the input has %zu", data ? bytes : 0,
+    if (!data && bytes) return rw_fail_null(t->ctx, "rw_input_write", "data");
+    if (bytes != leaf->bytes)
+        return rw_fail(t->ctx, RW_ERR_ARGUMENT, "rw_input_write: %zu bytes given, the input has %zu", bytes,
                        leaf->bytes);
     leaf->written++;
-    const rw_status status = t->ctx->device->upload(t->ctx->device_state, leaf->data, data, bytes);
+    const rw_status status = !bytes ? RW_OK : t->ctx->device->upload(t->ctx->device_state, leaf->data, data, bytes);
     return status ? rw_fail(t->ctx, status, "rw_input_write: the copy to the device failed") : RW_OK;
 }
 

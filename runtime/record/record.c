@@ -165,8 +165,12 @@ rw_status rw_refuse_at(rw_site at, rw_tape *t, rw_status status, const char *fmt
     va_start(args, fmt);
     vsnprintf(text, sizeof text, fmt, args);
     va_end(args);
-    if (t && t->origin.adjoint) at = t->ctx->sites[t->origin.site]; /* not a line of the rule: the caller's */
-    return t ? rw_fail(t->ctx, status, "%s:%d: %s", at.file, at.line, text) : status;
+    if (!t) return status;
+    if (t->origin.adjoint) at = t->ctx->sites[t->origin.site]; /* not a line of the rule: the caller's */
+    const size_t n = strcspn(text, ":"); /* who refuses */
+    const char *whole = within(t, "");
+    if (whole && strlen(whole) == n && !strncmp(whole, text, n)) whole = NULL;
+    return rw_fail(t->ctx, status, "%s:%d: %s%s%s", at.file, at.line, whole ? whole : "", whole ? ": " : "", text);
 }
 
 static rw_tensor *no_memory(const struct recording *r)

@@ -60,6 +60,19 @@ Test(leaves, a_gradient_that_is_written_is_the_gradient)
     expect_gradient(p, zeros, "asked for its address");
 }
 
+/* No bytes are where nothing has to be. */
+Test(leaves, nothing_can_be_written_to_what_is_empty)
+{
+    rw_tensor *const p = rw_param(b.ctx, "empty", RW_F32, RW_SHAPE(0, 3)), *const one = param("one", 1);
+    rw_tensor *const x = rw_input(b.t, RW_F32, RW_SHAPE(2, 0), NULL);
+    cr_assert(p && x, "%s", rw_error_message(b.ctx));
+    cr_expect_eq(rw_write(p, NULL, 0), RW_OK, "%s", rw_error_message(b.ctx));
+    cr_expect_eq(rw_input_write(x, NULL, 0), RW_OK, "%s", rw_error_message(b.ctx));
+    cr_expect_eq(rw_write(one, NULL, rw_tensor_bytes(one)), RW_ERR_ARGUMENT);
+    cr_expect_str_eq(rw_error_message(b.ctx), "rw_write: data is NULL");
+    rw_error_clear(b.ctx);
+}
+
 Test(leaves, addresses)
 {
     rw_tensor *const p = param("p", 1), *const x = rw_add(b.t, p, p);

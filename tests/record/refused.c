@@ -128,6 +128,32 @@ static rw_tensor *take_steps(struct fixture *b, rw_tensor *x)
     return rw_gru(b->t, x, RW_NONE, &(rw_recurrent_weights){ w, w, RW_NONE, RW_NONE }, NULL);
 }
 
+static void names(struct fixture *b, const char *call)
+{
+    const char *const text = rw_error_message(b->ctx);
+    cr_expect(strstr(text, call) && strstr(text, "refused.c:"), "%s: \"%s\"", call, text);
+    rw_error_clear(b->ctx);
+}
+
+/* What a call is made of may be what refuses. */
+Test(refused, the_call_is_named_that_was_made)
+{
+    struct fixture b = fixture_open(1, 1);
+    rw_tensor *x = rw_input(b.t, RW_F32, RW_SHAPE(2, 3), NULL), *values = NULL, *places = NULL;
+    cr_expect_eq(rw_topk(b.t, x, 1, 9, &values, &places), RW_ERR_SHAPE);
+    names(&b, "topk: ");
+    cr_expect_null(rw_stack(b.t, NULL, 2, 0));
+    names(&b, "stack: ");
+    cr_expect_null(rw_stack(b.t, &x, 0, 0));
+    names(&b, "stack: ");
+    cr_expect_eq(rw_unbind(b.t, x, 0, 2, NULL), RW_ERR_ARGUMENT);
+    names(&b, "unbind: ");
+    cr_expect_eq(rw_unbind(b.t, x, 0, -2, &values), RW_ERR_ARGUMENT);
+    names(&b, "unbind: ");
+    cr_expect_eq(rw_tape_nodes(b.t), 0);
+    fixture_close(&b);
+}
+
 Test(refused, memory_for_the_parts_of_a_call)
 {
     struct fixture b = fixture_open(1, 1);

@@ -41,6 +41,7 @@ static void views(void)
         }
     windows(boxes[N_BOXES - 1], 1, 5, 3);
     windows((struct op_operand){ .shape = S(20) }, 0, 7, 2);
+    windows((struct op_operand){ .shape = S(4, 5) }, 0, 0, 3);
     one(op_build_select, (struct op_operand){ .shape = S(3, 1, 5) }, 1, "select")->keep = true;
     one(op_build_select, (struct op_operand){ .shape = S(0, 3) }, 1, "select");
 }
