@@ -40,7 +40,10 @@ RW_API rw_tensor *rw_leaky_relu_at(rw_site at, rw_tape *t, rw_tensor *x, double 
 RW_API rw_tensor *rw_relu6_at(rw_site at, rw_tape *t, rw_tensor *x);
 #define rw_relu6(...) rw_relu6_at(RW_HERE, __VA_ARGS__)
 
-/** x relu6(x + 3) / 6; gradient 0 at -3 and 1 at 3. Source: Howard et al., "Searching for MobileNetV3", 1905.02244. */
+/**
+ * x relu6(x + 3) / 6, 0 at -infinity; gradient 0 at -3 and 1 at 3. Source: Howard et al., "Searching for MobileNetV3",
+ * 1905.02244.
+ */
 RW_API rw_tensor *rw_hardswish_at(rw_site at, rw_tape *t, rw_tensor *x);
 #define rw_hardswish(...) rw_hardswish_at(RW_HERE, __VA_ARGS__)
 
