@@ -198,8 +198,9 @@ rw_status RW_ISA_NAME(rw_moe_gather_cpu)(const rw_kernel *k)
 {
     const struct rw_moe_gather_attrs *const a = k->attrs;
     const int32_t *const order = k->in[1].data;
-    const int64_t rows = k->out[0].layout->dim[0], tokens = k->in[0].layout->dim[0];
     const size_t row = (size_t)k->in[0].layout->dim[1] * rw_dtype_size(k->in[0].dtype);
+    const int64_t rows = row ? k->out[0].layout->dim[0] : 0; /* nothing is copied from nowhere */
+    const int64_t tokens = k->in[0].layout->dim[0];
 #pragma omp parallel for num_threads(k->threads) schedule(static) if (k->out[0].layout->numel >= RW_PARALLEL_FROM)
     for (int64_t r = 0; r < rows; r++)
         memcpy((char *)k->out[0].data + (size_t)r * row,
