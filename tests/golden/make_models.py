@@ -18,6 +18,8 @@ import sys
 import torch
 from torch.nn import functional as F
 
+from generator import drawn
+
 torch.set_default_dtype(torch.float64)
 torch.set_num_threads(1)
 
@@ -109,20 +111,9 @@ class Step:
 
     def dropout(self, x, p):
         """As by the generator of seed 5 at block 11, four elements a block."""
-        n = x.numel()
-        words = [w for block in range(-(-n // 4)) for w in philox(self.drawn + block, 5)]
-        self.drawn += -(-n // 4)
-        return x * (torch.tensor(words[:n]) >= p * 2.0**32).reshape(x.shape) / (1 - p)
-
-
-def philox(block, seed):
-    """Salmon et al., SC'11."""
-    c, k = [block & 0xFFFFFFFF, block >> 32, 0, 0], [seed & 0xFFFFFFFF, seed >> 32]
-    for _ in range(10):
-        a, b = 0xD2511F53 * c[0], 0xCD9E8D57 * c[2]
-        c = [b >> 32 ^ c[1] ^ k[0], b & 0xFFFFFFFF, a >> 32 ^ c[3] ^ k[1], a & 0xFFFFFFFF]
-        k = [k[0] + 0x9E3779B9 & 0xFFFFFFFF, k[1] + 0xBB67AE85 & 0xFFFFFFFF]
-    return c
+        words = drawn(self.drawn, 5, x.numel())
+        self.drawn += -(-x.numel() // 4)
+        return x * (torch.tensor(words) >= p * 2.0**32).reshape(x.shape) / (1 - p)
 
 
 # ---- parts of transformers ----

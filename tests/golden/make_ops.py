@@ -4,6 +4,7 @@ import math
 import torch
 import torch.nn.functional as F
 
+from generator import drawn
 from writer import case, exact, gradients, normal, number, positive, single, write
 
 # ---- element-wise
@@ -209,21 +210,10 @@ attention("attention_full.odd", normal(2, 1, 4, 5), normal(2, 1, 19, 5), normal(
 attention("attention_scores", normal(2, 2, 6, 8), normal(2, 2, 9, 8), normal(2, 2, 9, 8), causal(6, 9), single(0.35))
 
 
-# ---- random: the words of the generator of seed 5, from block 11 on (Salmon et al., SC'11)
-
-def philox(block, seed):
-    c, k = [block & 0xFFFFFFFF, block >> 32, 0, 0], [seed & 0xFFFFFFFF, seed >> 32]
-    for _ in range(10):
-        a, b = 0xD2511F53 * c[0], 0xCD9E8D57 * c[2]
-        c = [b >> 32 ^ c[1] ^ k[0], b & 0xFFFFFFFF, a >> 32 ^ c[3] ^ k[1], a & 0xFFFFFFFF]
-        k = [k[0] + 0x9E3779B9 & 0xFFFFFFFF, k[1] + 0xBB67AE85 & 0xFFFFFFFF]
-    return c
-
+# ---- random: the words of the generator of seed 5, from block 11 on
 
 def words(*shape):
-    n = math.prod(shape)
-    drawn = [w for block in range(-(-n // 4)) for w in philox(11 + block, 5)]
-    return torch.tensor(drawn[:n], dtype=torch.float64).reshape(shape)
+    return torch.tensor(drawn(11, 5, math.prod(shape)), dtype=torch.float64).reshape(shape)
 
 
 def kept(p, *shape):
