@@ -2,9 +2,9 @@
  * A decoder shaped like DeepSeek-V2 and -V3 (arXiv 2405.04434, 2412.19437): latent attention, whose q, k and v are made
  * of narrow latents, and from layer dense_layers on a mixture of experts beside shared ones, which a bias of each
  * balances. Behind the last layer, one layer for each token further ahead predicts that one. Regions have Megatron's
- * names, so that megatron:mla_up_proj,moe_act,layernorm and its kin do here what they do there. The balancing loss is of
- * the whole batch, where version 3 takes it of each sequence, and a loss further ahead is the mean of the places that it
- * has.
+ * names, so that megatron:mla_up_proj,moe_act,layernorm and its kin do here what they do there. The balancing loss is
+ * of the whole batch, where version 3 takes it of each sequence, and a loss further ahead is the mean of the places that
+ * it has.
  */
 #include "models/deepseek.h"
 

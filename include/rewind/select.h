@@ -35,8 +35,8 @@ RW_API rw_status rw_unbind_at(rw_site at, rw_tape *t, rw_tensor *x, int axis, in
 
 /**
  * Windows of `size` elements along an axis, `step` apart: [..., n, ...] -> [..., (n - size) / step + 1, ..., size], as
- * Tensor.unfold, with a size of 0, too. A view, also where windows overlap; what an op that wants its operand dense makes
- * of it is a copy of all windows. The gradient adds up each element's windows from the first on, rounded once.
+ * Tensor.unfold, with a size of 0, too. A view, also where windows overlap; what an op that wants its operand dense
+ * makes of it is a copy of all windows. The gradient adds up each element's windows from the first on, rounded once.
  */
 RW_API rw_tensor *rw_unfold_at(rw_site at, rw_tape *t, rw_tensor *x, int axis, int64_t size, int64_t step);
 #define rw_unfold(...) rw_unfold_at(RW_HERE, __VA_ARGS__)
