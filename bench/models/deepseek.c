@@ -3,8 +3,8 @@
  * of narrow latents, and from layer dense_layers on a mixture of experts beside shared ones, which a bias of each
  * balances. Behind the last layer, one layer for each token further ahead predicts that one. Regions have Megatron's
  * names, so that megatron:mla_up_proj,moe_act,layernorm and its kin do here what they do there. The balancing loss is
- * of the whole batch, where version 3 takes it of each sequence, and a loss further ahead is the mean of the places that
- * it has.
+ * of the whole batch, where version 3 takes it of each sequence, and a loss further ahead is the mean of the places
+ * that it has.
  */
 #include "models/deepseek.h"
 
