@@ -201,7 +201,7 @@ Test(axes, what_is_refused)
     REFUSED(RW_ERR_SHAPE, rw_unfold(b.t, wide, 0, 1, 1));
     REFUSED(RW_ERR_SHAPE, rw_unfold(b.t, x, 0, 4, 1));
     REFUSED(RW_ERR_SHAPE, rw_unfold(b.t, x, 0, 1, 0));
-    REFUSED(RW_ERR_SHAPE, rw_unfold(b.t, x, 0, 0, 1));
+    REFUSED(RW_ERR_SHAPE, rw_unfold(b.t, x, 0, -1, 1));
     REFUSED(RW_ERR_SHAPE, rw_stack(b.t, pair, 2, 0));
     REFUSED(RW_ERR_SHAPE, rw_stack(b.t, pair, 1, 4));
     REFUSED(RW_ERR_ARGUMENT, rw_stack(b.t, pair, 0, 0));
