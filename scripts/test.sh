@@ -241,8 +241,10 @@ simulated() {
 
 # Once more where the host faults when it touches device memory.
 strict_graph() {
-    grep -qx sim_graph "$1/tests/sim_suites.txt" || return
-    later suite "sim_graph, strict" "${on_simulator[@]}" CUDASIM_STRICT=1 CUDASIM_SEED=2 "$1/tests/sim_graph"
+    local t
+    for t in $(grep -xE 'sim_graph(_updates)?' "$1/tests/sim_suites.txt"); do
+        later suite "$t, strict" "${on_simulator[@]}" CUDASIM_STRICT=1 CUDASIM_SEED=2 "$1/tests/$t"
+    done
 }
 
 # part_of_suite NAME FILTER COMMAND...: what the filter leaves out is not skipped, it runs elsewhere
