@@ -288,7 +288,8 @@ Test(prediction, the_frontier_follows_the_tapes_policy_in_what_may_move)
     cr_assert_eq(ckpt_set_policy(b.t, "budget:1B+offload"), RW_OK);
     cr_assert_eq(rw_tape_frontier(b.t, loss, moves, &n_moves), RW_OK, "%s", rw_error_message(b.ctx));
     cr_assert(n_moves > 3 && n_moves < 256);
-    const size_t apart = (size_t)test_steps(1, 5); /* each point is two plans */
+    const size_t points = (size_t)test_steps((int)n_moves, 12); /* each is two plans */
+    const size_t apart = (n_moves + points - 1) / points;
     for (size_t i = 0; i < n_moves; i += apart) {
         cr_expect(!i || (moves[i].peak_bytes > moves[i - 1].peak_bytes && moves[i].ms < moves[i - 1].ms), "%zu", i);
         snprintf(policy, sizeof policy, "budget:%zuB+offload", moves[i].peak_bytes);
