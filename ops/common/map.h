@@ -39,13 +39,20 @@ struct map_job {
 
 typedef void (*map_block)(const struct map_job *job, int64_t block);
 
-VEC_INLINE nf map_load_f(const void *p, rw_dtype dtype, int64_t at, int64_t stride, int64_t n)
+/* A call costs less than this is to compile in every op. */
+static __attribute__((noinline, unused)) nf map_gather_f(const void *p, rw_dtype dtype, int64_t at, int64_t stride,
+                                                         int64_t n)
 {
-    if (stride == 1) return n == NF_LANES ? nf_get(p, dtype, at) : nf_get_some(p, dtype, at, n);
-    if (stride == 0) return nf_all(f_get(p, dtype, at));
     nf x = { 0 };
     for (int64_t i = 0; i < n; i++) x[i] = f_get(p, dtype, at + i * stride);
     return x;
+}
+
+VEC_INLINE nf map_load_f(const void *p, rw_dtype dtype, int64_t at, int64_t stride, int64_t n)
+{
+    if (stride == 1) return n == NF_LANES ? nf_get(p, dtype, at) : nf_get_rest(p, dtype, at, n);
+    if (stride == 0) return nf_all(f_get(p, dtype, at));
+    return map_gather_f(p, dtype, at, stride, n);
 }
 
 VEC_INLINE nd map_load_d(const double *p, int64_t at, int64_t stride, int64_t n)
@@ -57,18 +64,29 @@ VEC_INLINE nd map_load_d(const double *p, int64_t at, int64_t stride, int64_t n)
     return x;
 }
 
-/* n <= NF_LANES elements: element i.. of the row whose inputs begin at at[] and whose outputs begin at `to`. */
+/* Of rows that lie densely or stand still: a whole vector. */
+VEC_INLINE nf map_load_near_f(const void *p, rw_dtype dtype, int64_t at, int64_t stride)
+{
+    return stride ? nf_get(p, dtype, at) : nf_all(f_get(p, dtype, at));
+}
+
+/* n <= NF_LANES elements: element i.. of the row whose inputs begin at at[] and whose outputs begin at `to`. near: all
+   of them, of strides 0 and 1. */
 VEC_INLINE void map_step_f(const rw_kernel *k, rw_dtype dtype, int n_in, int n_out, const int64_t *at,
-                           const int64_t *stride, int64_t to, int64_t i, int64_t n, map_nf f, double a)
+                           const int64_t *stride, int64_t to, int64_t i, int64_t n, bool near, map_nf f, double a)
 {
     nf x[MAP_INPUTS], y[MAP_OUTPUTS];
     MAP_UNROLL
-    for (int j = 0; j < n_in; j++) x[j] = map_load_f(k->in[j].data, dtype, at[j] + i * stride[j], stride[j], n);
+    for (int j = 0; j < n_in; j++) {
+        const int64_t from = at[j] + i * stride[j];
+        x[j] = near ? map_load_near_f(k->in[j].data, dtype, from, stride[j])
+                    : map_load_f(k->in[j].data, dtype, from, stride[j], n);
+    }
     f(x, y, a);
     MAP_UNROLL
     for (int j = 0; j < n_out; j++) {
-        if (n == NF_LANES) nf_put(k->out[j].data, dtype, to + i, y[j]);
-        else nf_put_some(k->out[j].data, dtype, to + i, n, y[j]);
+        if (near || n == NF_LANES) nf_put(k->out[j].data, dtype, to + i, y[j]);
+        else nf_put_rest(k->out[j].data, dtype, to + i, n, y[j]);
     }
 }
 
@@ -86,15 +104,16 @@ VEC_INLINE void map_fetch_ahead(const rw_kernel *k, rw_dtype dtype, int n_in, in
         __builtin_prefetch((const void *)((uintptr_t)k->out[j].data + (size_t)(to + i) * size + MAP_AHEAD), 1);
 }
 
-VEC_INLINE void map_row_f(const rw_kernel *k, rw_dtype dtype, int n_in, int n_out, const int64_t *at,
-                          const int64_t *stride, int64_t to, int64_t n, map_nf f, double a)
+/* Whole vectors of inputs that lie densely or stand still. How many elements they are. */
+VEC_INLINE int64_t map_near_f(const rw_kernel *k, rw_dtype dtype, int n_in, int n_out, const int64_t *at,
+                              const int64_t *stride, int64_t to, int64_t n, map_nf f, double a)
 {
     int64_t i = 0;
     for (; i + NF_LANES <= n; i += NF_LANES) {
         map_fetch_ahead(k, dtype, n_in, n_out, at, stride, to, i);
-        map_step_f(k, dtype, n_in, n_out, at, stride, to, i, NF_LANES, f, a);
+        map_step_f(k, dtype, n_in, n_out, at, stride, to, i, NF_LANES, true, f, a);
     }
-    if (i < n) map_step_f(k, dtype, n_in, n_out, at, stride, to, i, n - i, f, a);
+    return i;
 }
 
 VEC_INLINE void map_row_d(const rw_kernel *k, int n_in, int n_out, const int64_t *at, const int64_t *stride, int64_t to,
@@ -115,16 +134,24 @@ VEC_INLINE void map_row_d(const rw_kernel *k, int n_in, int n_out, const int64_t
     }
 }
 
-/* A row whose inputs lie densely or stand still, as nearly all do, gets a loop without strides. */
+/* A row whose inputs lie densely, as nearly all do, gets a loop without strides, and one where some stand still a loop
+   of whole vectors. All share what is left, or lies apart: a function is inlined wherever it is called, and some take
+   long to compile. */
 VEC_INLINE void map_row(const rw_kernel *k, rw_dtype dtype, int n_in, int n_out, const int64_t *at,
                         const int64_t *stride, int64_t to, int64_t n, map_nf f, map_nd d, double a)
 {
     static const int64_t dense[MAP_INPUTS] = { 1, 1, 1 };
-    bool all = true;
-    for (int j = 0; j < n_in; j++) all &= stride[j] == 1;
-    if (dtype == RW_F64) map_row_d(k, n_in, n_out, at, stride, to, n, d, a);
-    else if (all) map_row_f(k, dtype, n_in, n_out, at, dense, to, n, f, a);
-    else map_row_f(k, dtype, n_in, n_out, at, stride, to, n, f, a);
+    bool all = true, near = true;
+    for (int j = 0; j < n_in; j++) all &= stride[j] == 1, near &= stride[j] == 0 || stride[j] == 1;
+    if (dtype == RW_F64) {
+        map_row_d(k, n_in, n_out, at, stride, to, n, d, a);
+        return;
+    }
+    int64_t i = 0;
+    if (all) i = map_near_f(k, dtype, n_in, n_out, at, dense, to, n, f, a);
+    else if (near) i = map_near_f(k, dtype, n_in, n_out, at, stride, to, n, f, a);
+    for (; i < n; i += NF_LANES)
+        map_step_f(k, dtype, n_in, n_out, at, stride, to, i, n - i < NF_LANES ? n - i : NF_LANES, false, f, a);
 }
 
 /* at[j]: where row `row` of input j begins; index: its place along the outer axes. */

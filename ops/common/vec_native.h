@@ -254,6 +254,11 @@ VEC_INLINE nf nf_get_some(const void *p, rw_dtype dtype, int64_t i, int64_t n)
 
 VEC_INLINE void nf_put_some(void *p, rw_dtype dtype, int64_t i, int64_t n, nf x)
 {
+#if defined(RW_ISA_IS_V4)
+    const __mmask16 mask = (__mmask16)((1u << n) - 1);
+    if (is_half(dtype)) _mm256_mask_storeu_epi16((uint16_t *)p + i, mask, (__m256i)nf_to_half(x, dtype));
+    else _mm512_mask_storeu_ps((float *)p + i, mask, (__m512)x);
+#else
     union { vec_words words[NATIVE_BYTES / 16]; nh half; nf whole; } u = { .whole = x };
     if (is_half(dtype)) {
         u.half = nf_to_half(x, dtype);
@@ -263,7 +268,29 @@ VEC_INLINE void nf_put_some(void *p, rw_dtype dtype, int64_t i, int64_t n, nf x)
         for (int w = 0; w < NATIVE_BYTES / 16; w++)
             vec_put_words((float *)p + i + 4 * w, 4 * n - 16 * w, u.words[w]);
     }
+#endif
 }
+
+/* The same in the end of a loop that is compiled a hundred times: what takes more than an instruction is called. */
+#if defined(RW_ISA_IS_V4)
+#define nf_get_rest nf_get_some
+#define nf_put_rest nf_put_some
+#else
+static __attribute__((noinline, unused)) nf nf_get_rest_of_half(const void *p, rw_dtype dtype, int64_t i, int64_t n)
+{
+    return nf_get_some(p, dtype, i, n);
+}
+
+VEC_INLINE nf nf_get_rest(const void *p, rw_dtype dtype, int64_t i, int64_t n)
+{
+    return is_half(dtype) ? nf_get_rest_of_half(p, dtype, i, n) : nf_get_some(p, dtype, i, n);
+}
+
+static __attribute__((noinline, unused)) void nf_put_rest(void *p, rw_dtype dtype, int64_t i, int64_t n, nf x)
+{
+    nf_put_some(p, dtype, i, n, x);
+}
+#endif
 
 /* Does nf_stream() take element i? */
 VEC_INLINE bool nf_is_aligned(const void *p, rw_dtype dtype, int64_t i)

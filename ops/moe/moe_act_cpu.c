@@ -37,7 +37,7 @@ static bool rows_are_dense(const rw_kernel *k, int n)
     return all;
 }
 
-/* As map_row_f() does it. */
+/* As map_near_f() does it. */
 VEC_INLINE void fetch_ahead(const struct act_row *r, rw_dtype dtype, int n_in, int n_out, int64_t i)
 {
     if (dtype != RW_F64)

@@ -133,17 +133,18 @@ VEC_INLINE nf rounded_by_chance(nf x, nu noise)
 }
 
 /* n <= NF_LANES elements of a float32 or 16-bit parameter; the arithmetic is float32's. noise: one word each, where it
-   is noisy. seen: NULL, or what sees them. */
+   is noisy. seen: NULL, or what sees them. Called in one place, for whole vectors and the last elements: it is compiled
+   a hundred times. */
 VEC_INLINE void update_lanes(struct how h, const struct rw_update_tensor *t, const struct rw_update_row *s,
-                             const uint32_t *noise, int64_t i, int64_t n, bool whole, struct seen *seen)
+                             const uint32_t *noise, int64_t i, int64_t n, struct seen *seen)
 {
-    const bool narrow = h.dtype != RW_F32 && !h.by_chance, with_b = h.rule == RW_UPDATE_ADAM;
+    const bool whole = n == NF_LANES, narrow = h.dtype != RW_F32 && !h.by_chance, with_b = h.rule == RW_UPDATE_ADAM;
     void *const to = narrow ? t->master : t->param;
     const rw_dtype of_to = narrow ? RW_F32 : h.dtype;
     nu words = { 0 };
     if (is_noisy(h)) words = *(const nu *)noise;
-#define GET(p, type) (whole ? nf_get(p, type, i) : nf_get_some(p, type, i, n))
-#define PUT(p, type, x) (whole ? nf_put(p, type, i, x) : nf_put_some(p, type, i, n, x))
+#define GET(p, type) (whole ? nf_get(p, type, i) : nf_get_rest(p, type, i, n))
+#define PUT(p, type, x) (whole ? nf_put(p, type, i, x) : nf_put_rest(p, type, i, n, x))
     const nf g = GET(t->grad, h.grad);
     nf a = { 0 }, b = { 0 };
     if (h.with_a) a = GET(t->state[0], h.moments);
@@ -180,11 +181,11 @@ VEC_INLINE void update_f32(struct how h, const struct rw_update_tensor *t, const
     uint32_t noise[NOISE];
     for (int64_t i = 0; i < n; i += at_once) {
         const int64_t some = n - i < at_once ? n - i : at_once;
-        int64_t l = 0;
         if (is_noisy(h)) make_noise(&s, from + i, some, noise);
-        for (; l + NF_LANES <= some; l += NF_LANES)
-            update_lanes(h, t, &s, noise + l, from + i + l, NF_LANES, true, sums ? &seen : NULL);
-        if (l < some) update_lanes(h, t, &s, noise + l, from + i + l, some - l, false, sums ? &seen : NULL);
+        for (int64_t l = 0; l < some; l += NF_LANES) {
+            const int64_t lanes = some - l < NF_LANES ? some - l : NF_LANES;
+            update_lanes(h, t, &s, noise + l, from + i + l, lanes, sums ? &seen : NULL);
+        }
     }
     if (sums) add_seen(&seen, sums);
 }

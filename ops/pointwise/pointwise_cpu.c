@@ -68,12 +68,15 @@ static void make_slopes(const rw_kernel *k, int64_t at, int64_t n)
 {
     static const int64_t dense[MAP_INPUTS] = { 1, 1, 1 };
     const int64_t from[MAP_INPUTS] = { at, at, at };
+#define SLOPES(dtype)                                                                             \
+    map_row(k, dtype, 2, 1, from, dense, at, n, nf_op_gelu_tanh_backward, nd_op_gelu_tanh_backward, 0)
     switch (k->out[0].dtype) {
-    case RW_F64: map_row_d(k, 2, 1, from, dense, at, n, nd_op_gelu_tanh_backward, 0); return;
-    case RW_BF16: map_row_f(k, RW_BF16, 2, 1, from, dense, at, n, nf_op_gelu_tanh_backward, 0); return;
-    case RW_F16: map_row_f(k, RW_F16, 2, 1, from, dense, at, n, nf_op_gelu_tanh_backward, 0); return;
-    default: map_row_f(k, RW_F32, 2, 1, from, dense, at, n, nf_op_gelu_tanh_backward, 0); return;
+    case RW_F64: SLOPES(RW_F64); return;
+    case RW_BF16: SLOPES(RW_BF16); return;
+    case RW_F16: SLOPES(RW_F16); return;
+    default: SLOPES(RW_F32); return;
     }
+#undef SLOPES
 }
 
 rw_status RW_ISA_NAME(rw_sum_rows_cpu)(const rw_kernel *k, rw_reduce_make make, int addend);
