@@ -493,7 +493,7 @@ static const struct layer large[] = {
 Test(ops_conv, large_ones_by_code_for_older_processors_are_exact, .timeout = 120)
 {
     BY_CODE_FOR_AVX2();
-    for (size_t i = 0; i < LARGE; i++) expect_exact(&large[i], 1);
+    for (int i = 0; i < test_steps(LARGE, 1); i++) expect_exact(&large[i], 1);
 }
 
 Test(ops_conv, large_ones_by_code_for_older_processors, .timeout = 120)
@@ -503,7 +503,7 @@ Test(ops_conv, large_ones_by_code_for_older_processors, .timeout = 120)
     for (size_t i = 0; i < LARGE; i++) {
         size_t n, more;
         unsigned char *const one = gradients(&large[i], RW_F32, 1, "none", &n);
-        for (int t = 0; t < 5; t++) {
+        for (int t = test_steps(0, 3); t < 5; t++) {
             alone = t == 4;
             unsigned char *const many = gradients(&large[i], RW_F32, threads[t], "none", &more);
             cr_assert_eq(n, more);
@@ -512,7 +512,7 @@ Test(ops_conv, large_ones_by_code_for_older_processors, .timeout = 120)
         }
         free(one);
     }
-    adds_up(large, LARGE, 0x1p-21);
+    adds_up(large, (size_t)test_steps(LARGE, 1), 0x1p-21);
 }
 
 /* dweight of a layer of one image, of ones. dy is one but for the first filter's first pixel, and the last one of a

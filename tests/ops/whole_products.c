@@ -36,14 +36,14 @@ static const rw_dtype types[] = { RW_BF16, RW_F32, RW_F16, RW_F64 };
 enum { ROWS_BEFORE = 1, COLS_BEFORE = 2, ROWS_MORE = 3, COLS_MORE = 5 };
 
 /* -1, 0 or 1: sums of 2,100 products of two stay far below 256, up to which bfloat16 holds every whole number. */
-static int number_at(uint32_t seed, int64_t row, int64_t col)
+TEST_RECKONS static int number_at(uint32_t seed, int64_t row, int64_t col)
 {
     uint32_t x = seed * 0x9e3779b9u + (uint32_t)row * 0x85ebca6bu + (uint32_t)col * 0xc2b2ae35u;
     x ^= x >> 15, x *= 0x2c1b3c6du, x ^= x >> 12, x *= 0x297a2d39u, x ^= x >> 15;
     return (int)(x % 3) - 1;
 }
 
-static void put(void *to, rw_dtype dtype, int64_t i, double x)
+TEST_RECKONS static void put(void *to, rw_dtype dtype, int64_t i, double x)
 {
     const float single = (float)x;
     uint32_t bits;
@@ -77,7 +77,7 @@ static rw_tensor *operand(struct fixture *b, rw_dtype dtype, uint32_t seed, int6
     return turned ? rw_transpose(b->t, x, 0, 1) : x;
 }
 
-static signed char *numbers(uint32_t seed, int64_t rows, int64_t cols)
+TEST_RECKONS static signed char *numbers(uint32_t seed, int64_t rows, int64_t cols)
 {
     signed char *const x = malloc((size_t)(rows * cols));
     for (int64_t i = 0; i < rows * cols; i++) x[i] = (signed char)number_at(seed, i / cols, i % cols);
@@ -85,7 +85,8 @@ static signed char *numbers(uint32_t seed, int64_t rows, int64_t cols)
 }
 
 /* A row of c, column by column side by side: down the columns of b each number would come from memory anew. */
-static void row_of_product(const signed char *row, const signed char *columns, const struct extents *e, int *sums)
+TEST_RECKONS static void row_of_product(const signed char *row, const signed char *columns, const struct extents *e,
+                                        int *sums)
 {
     for (int64_t k = 0; k < e->k; k++)
         for (int64_t j = 0; row[k] && j < e->n; j++) sums[j] += row[k] * columns[k * e->n + j];

@@ -11,6 +11,7 @@
 namespace {
 
 constexpr int THREADS = 256; /* at most: few words have few threads */
+constexpr int EACH = 16;     /* words of a thread, where they are few: its sums take longer than it reads */
 constexpr int64_t BLOCK_WORDS = 16384;
 
 __device__ uint64_t mix_a(uint64_t x)
@@ -61,11 +62,11 @@ __global__ void compare_kernel(const rw_digest *a, const rw_digest *b, uint32_t 
         words->bad_comparison = serial + 1;
 }
 
-/* Whole warps, no more than have a word. */
+/* Whole warps, no more than have words. */
 unsigned threads_for(size_t bytes)
 {
-    const size_t words = (bytes + 7) / 8;
-    return words < THREADS ? static_cast<unsigned>((words + 31) / 32 * 32) : THREADS;
+    const size_t words = (bytes + 7) / 8, threads = (words + EACH - 1) / EACH;
+    return threads < THREADS ? static_cast<unsigned>((threads + 31) / 32 * 32) : THREADS;
 }
 
 rw_kernel kernel_on(struct rw_cuda *cuda)
