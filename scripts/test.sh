@@ -275,8 +275,8 @@ long_ones="sim_alloc_failure sim_conformance_memory sim_gradcheck sim_identity s
 # Those that take long under sanitizers, and repeat for long what the others run, or what the sanitized suite on the CPU
 # does.
 unsanitized="sim_identity sim_conformance_memory sim_gradcheck sim_reduce sim_models sim_budgets sim_offsets "
-unsanitized+="sim_accuracy sim_accumulate sim_pieces sim_whole_products sim_mistakes sim_again sim_addend "
-unsanitized+="sim_every_policy sim_residual sim_recipe_runs sim_behind_attention sim_explain"
+unsanitized+="sim_accuracy sim_accumulate sim_pieces sim_whole_products sim_mistakes sim_again sim_every_policy "
+unsanitized+="sim_residual sim_behind_attention sim_explain"
 
 # compiled DIR: queues the PTX of attention's kernels, run by the simulator
 compiled() {

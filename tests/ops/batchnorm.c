@@ -70,7 +70,7 @@ Test(ops_batchnorm, bytes_depend_neither_on_threads_nor_on_the_policy)
         size_t n, more;
         unsigned char *const one = run(types[d], 1, "none", &n);
         for (size_t p = 0; p < sizeof policies / sizeof *policies; p++)
-            for (int threads = 1; threads <= (p ? 2 : test_device() == RW_DEVICE_CPU ? 8 : 2); threads++) {
+            for (int threads = 1; threads <= (test_device() != RW_DEVICE_CPU ? 1 : p ? 2 : 8); threads++) {
                 unsigned char *const again = run(types[d], threads, policies[p], &more);
                 cr_assert_eq(n, more);
                 cr_expect_eq(first_difference(one, again, n), -1, "%s, %s, %d threads", rw_dtype_name(types[d]),

@@ -186,7 +186,7 @@ static void by_threads_of(rw_dtype dtype, bool adds)
         const struct extents *const e = &extents[i];
         const size_t bytes = (size_t)(e->m * e->n) * rw_dtype_size(dtype);
         unsigned char *const first = malloc(bytes), *const other = malloc(bytes);
-        for (int threads = 1; threads <= 5; threads += 2) {
+        for (int threads = 1; threads <= test_steps(5, 3); threads += 2) {
             struct fixture b = fixture_open(7, threads);
             rw_tensor *const x = rw_randn(b.t, dtype, RW_SHAPE(e->m, e->k));
             rw_tensor *const y = rw_randn(b.t, dtype, RW_SHAPE(e->k, e->n));
