@@ -490,13 +490,13 @@ static const struct layer large[] = {
 };
 #define LARGE (sizeof large / sizeof *large)
 
-Test(ops_conv, large_ones_by_code_for_older_processors_are_exact, .timeout = 120)
+Test(ops_conv, large_ones_by_code_for_older_processors_are_exact)
 {
     BY_CODE_FOR_AVX2();
     for (int i = 0; i < test_steps(LARGE, 1); i++) expect_exact(&large[i], 1);
 }
 
-Test(ops_conv, large_ones_by_code_for_older_processors, .timeout = 120)
+Test(ops_conv, large_ones_by_code_for_older_processors)
 {
     static const int threads[] = { 2, 3, 5, 8, 8 };
     BY_CODE_FOR_AVX2();
