@@ -301,7 +301,7 @@ static enum verdict step_after_fork(size_t argument)
     return WEXITSTATUS(how) == DID ? the_same_bytes(&f) : WRONG;
 }
 
-Test(machine, a_child_of_fork_computes_the_same_bytes, .timeout = 60)
+Test(machine, a_child_of_fork_computes_the_same_bytes, .timeout = 120)
 {
     cr_expect_eq(in_a_child(step_after_fork, 0), DID);
 }
