@@ -94,8 +94,8 @@ RW_API rw_tensor *rw_masked_fill_at(rw_site at, rw_tape *t, rw_tensor *x, rw_ten
 
 /**
  * x within bounds: low below low, high above high, NaN where x is NaN. The gradient passes where low < x < high; at a
- * bound it is 0, as in PyTorch from 2.15 on. -INFINITY and INFINITY leave a side open: PyTorch's clamp_max, clamp_min.
- * low above high gives high everywhere; a bound that is NaN is an error.
+ * bound, and where x is NaN, it is 0, as in PyTorch from 2.15 on. -INFINITY and INFINITY leave a side open: PyTorch's
+ * clamp_max, clamp_min. low above high gives high everywhere; a bound that is NaN is an error.
  */
 RW_API rw_tensor *rw_clamp_at(rw_site at, rw_tape *t, rw_tensor *x, double low, double high);
 #define rw_clamp(...) rw_clamp_at(RW_HERE, __VA_ARGS__)

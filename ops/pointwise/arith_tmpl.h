@@ -98,7 +98,8 @@ ARITH2(leave, F(select)((VM)(z != 0), ZERO, x))
 
 ARITH3(clamp, F(select)((VM)(x < z), F(select)((VM)(z > w), w, z), F(select)((VM)(x > w), w, x)))
 ARITH3(within,
-       F(select)((VM)((x > z) | (z == -(VS)INFINITY)), F(select)((VM)((x < w) | (w == (VS)INFINITY)), ONE, ZERO), ZERO))
+       F(select)((VM)((x > z) | ((x >= z) & (z == -(VS)INFINITY))),
+                 F(select)((VM)((x < w) | (w == (VS)INFINITY)), ONE, ZERO), ZERO)) /* x >= z: x is not NaN */
 
 ARITH1(scale, x *a)
 ARITH1(add_scalar, x + a)

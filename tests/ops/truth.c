@@ -241,9 +241,10 @@ Test(truth, clamp_with_open_sides_and_bounds_that_cross)
         double low, high, want[6], slope[6];
     } all[] = { { -INFINITY, 1, { -INFINITY, -3, 0.25, 1, 1, NAN }, { 1, 1, 1, 0, 0, 0 } },
                 { -1, INFINITY, { -1, -1, 0.25, 3, INFINITY, NAN }, { 0, 0, 1, 1, 1, 0 } },
+                { -INFINITY, INFINITY, { -INFINITY, -3, 0.25, 3, INFINITY, NAN }, { 1, 1, 1, 1, 1, 0 } },
                 { 2, -2, { -2, -2, -2, -2, -2, NAN }, { 0 } } };
     for (size_t d = 0; d < 4; d++)
-        for (size_t i = 0; i < 3; i++) {
+        for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
             unsigned char got[64], dx[64];
             rw_tensor *const p = rw_require_grad(b.t, numbers(&b, floats[d], RW_SHAPE(6), x));
             rw_tensor *const y = rw_clamp(b.t, p, all[i].low, all[i].high);
