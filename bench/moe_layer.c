@@ -1,9 +1,10 @@
 /*
  * A layer of 64 experts, each token with 8 of them, over a dense one of the same arithmetic: forward and backward of
- * 4,096 tokens of width 512, experts 256 wide inside, the dense layer 8 times as wide. The experts' layer has a router
- * besides, and eight times the weights: with fewer tokens these are more of the time.
+ * 4,096 tokens. Of width 512 with experts 256 wide inside, the dense layer 8 times as wide; and of the width of OLMoE
+ * (Muennighoff et al., arXiv 2409.02060), 2,048 and 1,024. The experts' layer has a router besides, eight times the
+ * weights, and moves each token's row eight times: with fewer tokens, or narrower experts, these are more of the time.
  *
- *   moe_layer [ROUNDS] [TOKENS] [WIDTH] [INNER] [EXPERTS] [CHOSEN]
+ *   moe_layer [ROUNDS] [TOKENS] [WIDTH] [INNER] [EXPERTS] [CHOSEN]     one layer alone, if its sizes are given
  */
 #include "figure.h"
 
@@ -81,11 +82,18 @@ static void compare(const struct sizes *s, rw_dtype dtype, int rounds)
         for (int k = 0; k < 2; k++) ms[k][i ? i - 1 : 0] = step(&l, s, k);
     const double plain = median_of(ms[0], rounds), mixed = median_of(ms[1], rounds);
     snprintf(name, sizeof name,
-             "step time of %lld experts, %lld of them a token's, over a dense layer of the same arithmetic, %s "
-             "(%.4g and %.4g ms)", (long long)s->experts, (long long)s->chosen, rw_dtype_name(dtype), mixed, plain);
+             "step time of %lld experts, %lld of them a token's, %lld to %lld, over a dense layer of the same "
+             "arithmetic, %s (%.4g and %.4g ms)", (long long)s->experts, (long long)s->chosen, (long long)s->width,
+             (long long)s->inner, rw_dtype_name(dtype), mixed, plain);
     figure(name, mixed / plain, "times", 1.25);
     rw_tape_destroy(&l.t);
     rw_context_destroy(&l.ctx);
+}
+
+static void compare_both_types(const struct sizes *s, int rounds)
+{
+    compare(s, RW_F32, rounds);
+    compare(s, RW_BF16, rounds);
 }
 
 int main(int argc, char **argv)
@@ -94,9 +102,10 @@ int main(int argc, char **argv)
     int64_t given[] = { 4096, 512, 256, 64, 8 };
     for (int i = 0; i < 5 && i + 2 < argc; i++) given[i] = atoi(argv[i + 2]);
     const struct sizes s = { given[0], given[1], given[2], given[3], given[4] };
+    const struct sizes olmoe = { .tokens = 4096, .width = 2048, .inner = 1024, .experts = 64, .chosen = 8 };
     if (rounds < 1 || rounds > 64 || s.tokens < 1 || s.width < 1 || s.inner < 1 || s.chosen < 1 || s.experts < s.chosen)
         return EXIT_FAILURE;
-    compare(&s, RW_F32, rounds);
-    compare(&s, RW_BF16, rounds);
+    compare_both_types(&s, rounds);
+    if (argc < 3) compare_both_types(&olmoe, rounds);
     return EXIT_SUCCESS;
 }
