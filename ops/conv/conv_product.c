@@ -63,32 +63,95 @@ struct origin {
     size_t size;
 };
 
-/* Those of numbers [col, col + n) of a row of x' that lie under tap `tap`: the channels at `at`, or, where that is
-   NULL, zeros. */
-static void take_tap(const struct origin *x, const char *at, int64_t tap, int64_t col, int64_t n, void *to)
+#define TAPS_AT_ONCE 32
+#define PIXELS_AHEAD 8 /* few channels of each are taken at a time, which the processor does not foresee */
+
+/* Some taps, one after the other, and what lies under them: a pixel's channels, or, in padding, one zero for all. */
+struct taps {
+    int64_t first, n;
+    bool inside; /* none is in padding */
+    const char *last; /* the channels under the last one that is not */
+    const char *at[TAPS_AT_ONCE];
+    int64_t apart[TAPS_AT_ONCE]; /* bytes from a channel to the next, 0 in padding */
+};
+
+static void set_tap(const struct origin *x, int64_t i, int64_t pixel, struct taps *ret)
 {
-    const int64_t taps = x->c->kh * x->c->kw, first = col > tap ? (col - tap + taps - 1) / taps : 0;
-    for (int64_t ch = first, i = ch * taps + tap - col; i < n; ch++, i += taps) {
-        if (x->size == 2) ((uint16_t *)to)[i] = at ? ((const uint16_t *)(const void *)at)[ch] : 0;
-        else ((uint32_t *)to)[i] = at ? ((const uint32_t *)(const void *)at)[ch] : 0;
+    static const uint32_t zero;
+    const bool inside = pixel >= 0;
+    if (inside) ret->last = x->data + (size_t)(pixel * x->c->c) * x->size;
+    ret->at[i] = inside ? ret->last : (const char *)&zero;
+    ret->apart[i] = inside ? (int64_t)x->size : 0;
+    ret->inside &= inside;
+}
+
+/* From tap `first` on. Divides as seldom as can be: a row is taken for few numbers at a time. */
+static inline void set_taps(const struct origin *x, int64_t row, int64_t first, struct taps *ret)
+{
+    const struct rw_conv *const c = x->c;
+    const int64_t line = row / c->ow, image = line / c->oh, oy = line - image * c->oh, ox = row - line * c->ow;
+    const int64_t left = c->kh * c->kw - first;
+    int64_t ky = first ? first / c->kw : 0, kx = first - ky * c->kw;
+    ret->first = first;
+    ret->n = left < TAPS_AT_ONCE ? left : TAPS_AT_ONCE;
+    ret->inside = true;
+    ret->last = x->data;
+    for (int64_t i = 0; i < ret->n; i++) {
+        const int64_t iy = rw_conv_under(c, 0, oy, ky), ix = rw_conv_under(c, 1, ox, kx);
+        const bool inside = iy >= 0 && iy < c->h && ix >= 0 && ix < c->w;
+        set_tap(x, i, inside ? (image * c->h + iy) * c->w + ix : -1, ret);
+        if (++kx == c->kw) kx = 0, ky++;
     }
+}
+
+/* A row of x' from column `col` on: `all` taps of a channel side by side. */
+struct row {
+    char *to;
+    int64_t all, col;
+};
+
+/* Channels [from, to) under the taps [i, end) of these. What is known of them is a constant after inlining. */
+static inline void take_channels(const struct taps *t, size_t size, bool inside, const struct row *r, int64_t all,
+                                 int64_t i, int64_t end, int64_t from, int64_t to)
+{
+    for (int64_t ch = from; ch < to; ch++)
+        for (int64_t tap = i; tap < end; tap++) {
+            const char *const at = t->at[tap] + ch * (inside ? (int64_t)size : t->apart[tap]);
+            memcpy(r->to + (size_t)(ch * all + t->first + tap - r->col) * size, at, size);
+        }
+}
+
+/* One channel, of the kernel's taps [from, to) those that are among these. */
+static inline void take_part(const struct taps *t, size_t size, const struct row *r, int64_t ch, int64_t from,
+                             int64_t to)
+{
+    const int64_t i = from - t->first, end = to - t->first;
+    take_channels(t, size, false, r, r->all, i > 0 ? i : 0, end < t->n ? end : t->n, ch, ch + 1);
+}
+
+/* n numbers of the row, those of them that lie under these taps: of the first channel and the last one maybe a part. */
+static inline void take_taps(const struct taps *t, size_t size, const struct row *r, int64_t n)
+{
+    const int64_t end = r->col + n, begun = r->col % r->all, whole = gemm_ceil_div(r->col, r->all), last = end / r->all;
+    if (begun) take_part(t, size, r, whole - 1, begun, begun + n < r->all ? begun + n : r->all);
+    if (end % r->all && whole <= last) take_part(t, size, r, last, 0, end % r->all);
+    if (!t->inside) take_channels(t, size, false, r, r->all, 0, t->n, whole, last);
+    else if (r->all == 9) take_channels(t, size, true, r, 9, 0, 9, whole, last);
+    else take_channels(t, size, true, r, r->all, 0, t->n, whole, last);
 }
 
 static void take(const void *of, int64_t row, int64_t col, int64_t n, void *to)
 {
     const struct origin *const x = of;
-    const struct rw_conv *const c = x->c;
-    if (!c) {
-        memcpy(to, x->data + (size_t)(row * x->row + col) * x->size, (size_t)n * x->size);
-        return;
-    }
-    const int64_t ox = row % c->ow, oy = row / c->ow % c->oh, image = row / c->ow / c->oh;
-    for (int64_t tap = 0; tap < c->kh * c->kw; tap++) {
-        const int64_t iy = rw_conv_under(c, 0, oy, tap / c->kw), ix = rw_conv_under(c, 1, ox, tap % c->kw);
-        const bool there = iy >= 0 && iy < c->h && ix >= 0 && ix < c->w;
-        const size_t at = there ? (size_t)(((image * c->h + iy) * c->w + ix) * c->c) * x->size : 0;
-        if (there && c->kh * c->kw == 1) memcpy(to, x->data + at + (size_t)col * x->size, (size_t)n * x->size);
-        else take_tap(x, there ? x->data + at : NULL, tap, col, n, to);
+    const struct row r = { to, x->c ? x->c->kh * x->c->kw : 0, col };
+    if (!r.all) memcpy(to, x->data + (size_t)(row * x->row + col) * x->size, (size_t)n * x->size);
+    for (int64_t first = 0; first < r.all; first += TAPS_AT_ONCE) {
+        struct taps t;
+        set_taps(x, row, first, &t);
+        __builtin_prefetch(t.last + (size_t)(PIXELS_AHEAD * x->c->c + col / r.all) * x->size);
+        if (r.all == 1 && t.inside) memcpy(to, t.at[0] + (size_t)col * x->size, (size_t)n * x->size);
+        else if (x->size == 2) take_taps(&t, 2, &r, n);
+        else take_taps(&t, 4, &r, n);
     }
 }
 
