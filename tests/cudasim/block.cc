@@ -51,8 +51,8 @@ static struct block_state {
     const kernel_launch *kernel;
     std::vector<thread> threads;
     std::vector<warp_lanes> warps;
-    std::vector<uint32_t> ready; /* a queue: from ready_head on */
-    size_t ready_head;
+    std::vector<uint32_t> ready; /* a queue in a ring that has room for all: from ready_head on, to ready_end */
+    uint32_t ready_head, ready_end, ready_mask;
     scatter order;
     uint32_t count, fresh, live, at_barrier;
     bool fresh_first;
@@ -165,7 +165,7 @@ static std::string who_waits()
 static void push_ready(uint32_t i)
 {
     block.threads[i].state = state::ready;
-    block.ready.push_back(i);
+    block.ready.data()[block.ready_end++ & block.ready_mask] = i;
 }
 
 static void worker();
@@ -184,13 +184,9 @@ static fiber *idle_fiber()
 /* The fiber `from` cannot go on. */
 static void leave(fiber *from)
 {
-    const bool some_ready = block.ready_head < block.ready.size();
+    const bool some_ready = block.ready_head != block.ready_end;
     if (some_ready && !(block.fresh_first && block.fresh)) {
-        thread *t = &block.threads[block.ready[block.ready_head++]];
-        if (block.ready_head == block.ready.size()) {
-            block.ready.clear();
-            block.ready_head = 0;
-        }
+        thread *t = &block.threads[block.ready.data()[block.ready_head++ & block.ready_mask]];
         make_current(t);
         if (t->on != from) fiber_switch(from, t->on);
     } else if (block.fresh) {
@@ -379,9 +375,15 @@ static void complete_warp(thread *lanes, unsigned mask, warp_op op)
     }
 }
 
-static void check_mask(const thread *t, const warp_lanes *w, unsigned bit)
+static bool mask_is_right(const thread *t, const warp_lanes *w, unsigned bit)
 {
-    char text[200] = "";
+    const unsigned width = static_cast<unsigned>(t->width);
+    return t->mask & bit && !(t->mask & (~w->existing | w->exited)) && width - 1 < 32 && !(width & (width - 1));
+}
+
+[[noreturn]] static void mask_error(const thread *t, const warp_lanes *w, unsigned bit)
+{
+    char text[200];
     const char *const name = op_name(t->op);
     const unsigned missing = t->mask & ~w->existing, gone = t->mask & w->exited;
     if (!(t->mask & bit)) snprintf(text, sizeof text, "%s: mask %08x does not name the caller's lane", name, t->mask);
@@ -389,9 +391,8 @@ static void check_mask(const thread *t, const warp_lanes *w, unsigned bit)
         snprintf(text, sizeof text, "%s: mask %08x names lanes %08x that the block does not have", name, t->mask,
                  missing);
     else if (gone) snprintf(text, sizeof text, "%s: mask %08x names lanes %08x that have exited", name, t->mask, gone);
-    else if (t->width < 1 || t->width > 32 || (t->width & (t->width - 1)))
-        snprintf(text, sizeof text, "%s: width %d is not a power of two up to 32", name, t->width);
-    if (text[0]) thread_error(false, "%s (%s:%d)", text, t->file, t->line);
+    else snprintf(text, sizeof text, "%s: width %d is not a power of two up to 32", name, t->width);
+    thread_error(false, "%s (%s:%d)", text, t->file, t->line);
 }
 
 /* Whether o waits for what t came to; an error when it waits for t in something else. */
@@ -417,7 +418,7 @@ warp_result warp(warp_op op, unsigned mask, uint64_t value, unsigned operand, in
     t->width = width;
     t->file = file;
     t->line = line;
-    check_mask(t, w, bit);
+    if (!mask_is_right(t, w, bit)) mask_error(t, w, bit);
     t->state = state::at_warp;
     w->waiting |= bit;
     /* Until the last has come one other lane is looked at: enough to find most errors where they are made. */
@@ -432,10 +433,9 @@ warp_result warp(warp_op op, unsigned mask, uint64_t value, unsigned operand, in
     complete_warp(lanes, mask, op);
     w->waiting &= ~mask;
     const unsigned turn = static_cast<unsigned>(block_serial * 7 + static_cast<unsigned>(line)) & 31;
-    for (unsigned n = 0; n < 32; n++) {
-        const unsigned lane = (n + turn) & 31;
-        if ((mask & ~bit) >> lane & 1) push_ready((i & ~31u) + lane);
-    }
+    const uint64_t twice = (mask & ~bit) * 0x100000001u >> turn; /* the others, from the lane whose turn it is on */
+    for (unsigned m = static_cast<unsigned>(twice); m; m &= m - 1)
+        push_ready((i & ~31u) + ((static_cast<unsigned>(__builtin_ctz(m)) + turn) & 31));
     t->state = state::running; /* the last to come goes on */
     return t->result;
 }
@@ -458,8 +458,7 @@ static void begin_block(uint64_t number)
         const uint32_t lanes = block.count - w * 32;
         block.warps[w] = { lanes >= 32 ? 0xffffffffu : (1u << lanes) - 1, 0, 0 };
     }
-    block.ready.clear();
-    block.ready_head = 0;
+    block.ready_head = block.ready_end = 0;
     block.order.start(block.count);
     block.fresh = block.live = block.count;
     block.at_barrier = 0;
@@ -508,6 +507,9 @@ cudaError_t run_kernel(const kernel_launch &k)
     block.count = k.block.x * k.block.y * k.block.z;
     block.threads.resize(block.count);
     block.warps.resize((block.count + 31) / 32);
+    block.ready_mask = 31;
+    while (block.ready_mask < block.count) block.ready_mask = block.ready_mask * 2 + 1;
+    block.ready.resize(block.ready_mask + 1);
     block_dimensions = k.block;
     grid_dimensions = k.grid;
     block.host_thread = pthread_self();

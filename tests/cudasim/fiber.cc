@@ -87,7 +87,9 @@ static const size_t stack_size = 256 << 10;
 static const size_t stack_size = 512 << 10; /* a translated kernel (../ptx) has all its registers there */
 #endif
 
+#ifdef CUDASIM_ASAN
 static fiber *arriving_from; /* who is leaving during a switch */
+#endif
 
 fiber *fiber_create(void (*entry)())
 {
@@ -135,8 +137,8 @@ void fiber_entered()
 
 void fiber_switch(fiber *from, fiber *to)
 {
-    arriving_from = from;
 #ifdef CUDASIM_ASAN
+    arriving_from = from;
     __sanitizer_start_switch_fiber(&from->fake, to->bottom, to->size);
 #endif
     cudasim_switch(&from->sp, to->sp);
