@@ -56,6 +56,18 @@ device_access::~device_access()
     if (--accesses == 0 && config.strict) protect(PROT_NONE);
 }
 
+host_turn::host_turn() : held(accesses)
+{
+    accesses = 0;
+    if (held && config.strict) protect(PROT_NONE);
+}
+
+host_turn::~host_turn()
+{
+    accesses = held;
+    if (held && config.strict) protect(PROT_READ | PROT_WRITE);
+}
+
 static struct sigaction previous;
 
 /* Says what happened and where, then lets the fault happen again, to whoever handled it before. */

@@ -61,6 +61,16 @@ public:
     ~device_access();
 };
 
+/* The host runs in between: it may not, whatever else lives. */
+class host_turn {
+public:
+    host_turn();
+    ~host_turn();
+
+private:
+    const int held;
+};
+
 struct allocation {
     size_t size;
     uint64_t serial;

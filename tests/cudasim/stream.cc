@@ -71,8 +71,11 @@ static work_ptr next_step(work_ptr w)
     }
 }
 
+/* Opens device memory once for all of it: that takes longer than most kernels. */
 void finish(const work_ptr &w)
 {
+    if (w->done) return;
+    device_access access;
     std::vector<work_ptr> path = { w };
     while (!path.empty()) {
         const work_ptr top = path.back();
@@ -97,6 +100,8 @@ static void forget_done()
 
 void finish_all()
 {
+    if (pending.empty()) return;
+    device_access access;
     while (!pending.empty()) {
         const size_t i = random_below(pending.size());
         const work_ptr w = pending[i];
@@ -308,6 +313,7 @@ cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t fn, void *data)
     CUDASIM_ENTER;
     if (!fn) return here.give(cudaErrorInvalidValue);
     return here.give(enqueue(stream, cudaGraphNodeTypeHost, [fn, data] {
+        host_turn turn;
         fn(data);
         return cudaSuccess;
     }));

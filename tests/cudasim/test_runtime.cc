@@ -211,6 +211,22 @@ Test(cudasim_runtime, the_host_may_not_touch_device_memory, .signal = SIGSEGV)
     cr_assert_eq(from_device(x, 64)[63], 6);
     *(volatile int *)x = 1;
 }
+
+static void touch(void *x)
+{
+    *(volatile int *)x = 1;
+}
+
+Test(cudasim_runtime, a_host_function_may_not_touch_device_memory, .signal = SIGSEGV)
+{
+    cudasim_set_strict(true);
+    cudasim_set_lazy(true);
+    int *x = device_array(std::vector<int>(64, 5));
+    LAUNCH(add_kernel, 1, 64, 0, 0, x, 64, 1);
+    OK(cudaLaunchHostFunc(0, touch, x));
+    LAUNCH(add_kernel, 1, 64, 0, 0, x, 64, 1);
+    OK(cudaDeviceSynchronize());
+}
 #endif
 
 Test(cudasim_runtime, copies_check_their_kind_and_range)
