@@ -1,0 +1,201 @@
+/* CPU kernels of joins: tensors side by side along an axis, and one between two runs of a number. */
+#include "device/cpu/isa.h"
+#include "ops/common/util.h"
+#include "ops/shape/numbers.h"
+#include "ops/shape/rows.h"
+#include "ops/shape/shape.h"
+
+#define BLOCK 16384 /* elements that are handed out in one go */
+
+/*
+ * An input of any strides as rows: the axis and what lies behind it. The result's rows have one of each input. `run` of
+ * them lie `step` apart before another axis goes on.
+ */
+struct piece {
+    const char *data;
+    const rw_layout *layout;
+    size_t size; /* of an element */
+    int axis;
+    bool dense;        /* within a row */
+    int64_t part;      /* elements of a row */
+    int64_t run, step; /* in elements */
+};
+
+static struct piece piece_of(const rw_view *x, int axis)
+{
+    const rw_layout *const l = x->layout;
+    struct piece p = { x->data, l, rw_dtype_size(x->dtype), axis, true, 1, 1, 0 };
+    for (int i = l->rank - 1; i >= axis; i--) {
+        p.dense &= l->dim[i] == 1 || l->stride[i] == p.part;
+        p.part *= l->dim[i];
+    }
+    for (int i = axis - 1; i >= 0; i--) {
+        if (l->dim[i] == 1) continue;
+        if (p.run == 1) p.step = l->stride[i];
+        else if (l->stride[i] != p.step * p.run) break;
+        p.run *= l->dim[i];
+    }
+    return p;
+}
+
+static const char *row_of(const struct piece *p, int64_t row)
+{
+    int64_t at = 0;
+    for (int i = p->axis - 1; i >= 0; i--) {
+        at += row % p->layout->dim[i] * p->layout->stride[i];
+        row /= p->layout->dim[i];
+    }
+    return p->data + at * (int64_t)p->size;
+}
+
+/* Elements [begin, begin + n) of a row that begins at `from`. */
+static void put_part(const struct piece *p, const char *from, int64_t begin, int64_t n, char *to)
+{
+    const rw_layout *const l = p->layout;
+    const int last = l->rank - 1;
+    if (p->dense) {
+        memcpy(to, from + begin * (int64_t)p->size, (size_t)n * p->size);
+        return;
+    }
+    while (n > 0) {
+        const int64_t left = l->dim[last] - begin % l->dim[last], some = n < left ? n : left;
+        int64_t rest = begin, at = 0;
+        for (int i = last; i >= p->axis; i--) {
+            at += rest % l->dim[i] * l->stride[i];
+            rest /= l->dim[i];
+        }
+        copy_strided(to, from + at * (int64_t)p->size, l->stride[last], some, p->size);
+        begin += some, n -= some, to += some * (int64_t)p->size;
+    }
+}
+
+/* Rows [row, row + n), to where they begin `whole` bytes apart. */
+static void put_rows(const struct piece *p, int64_t row, int64_t n, char *to, int64_t whole)
+{
+    const int64_t size = (int64_t)p->size;
+    while (n > 0 && p->part) {
+        const int64_t left = p->run - row % p->run, some = n < left ? n : left;
+        const char *const from = row_of(p, row);
+        if (p->dense) copy_rows(to, whole, from, p->step * size, (size_t)(p->part * size), some);
+        else for (int64_t i = 0; i < some; i++) put_part(p, from + i * p->step * size, 0, p->part, to + i * whole);
+        row += some, n -= some, to += some * whole;
+    }
+}
+
+/* How the result [rows, whole] is shared out: several rows at a time, or pieces of a long one. */
+struct shares {
+    int64_t rows, whole, group;
+    int64_t cuts, cut; /* pieces of a row, or 1; elements of one */
+};
+
+/* A piece is looked for among all inputs: each thread takes a few. */
+static struct shares share_out(const rw_layout *out, int axis, int threads)
+{
+    struct shares s = { 1, 1, 1, 1, 0 };
+    for (int i = 0; i < axis; i++) s.rows *= out->dim[i];
+    for (int i = axis; i < out->rank; i++) s.whole *= out->dim[i];
+    s.cut = (s.whole + 4 * threads - 1) / (4 * threads);
+    if (s.cut < BLOCK) s.cut = BLOCK;
+    if (s.whole > BLOCK) s.cuts = (s.whole + s.cut - 1) / s.cut;
+    else s.group = BLOCK / s.whole;
+    return s;
+}
+
+static int64_t count(const struct shares *s)
+{
+    return (s->rows + s->group - 1) / s->group * s->cuts;
+}
+
+/* Number i of them: rows [row, row + n), of each elements [begin, end). */
+struct share {
+    int64_t row, n, begin, end;
+};
+
+static struct share share_of(const struct shares *s, int64_t i)
+{
+    const int64_t row = i / s->cuts * s->group, begin = i % s->cuts * s->cut, left = s->rows - row;
+    return (struct share){ row, left < s->group ? left : s->group, begin,
+                           s->cuts > 1 && begin + s->cut < s->whole ? begin + s->cut : s->whole };
+}
+
+/* What of a piece, whose rows begin at `at` in those of the result, lies in a share. */
+static void put_piece(const struct piece *p, const struct share *s, int64_t at, char *y, int64_t whole)
+{
+    const int64_t size = (int64_t)p->size, from = s->begin > at ? s->begin - at : 0;
+    const int64_t to = s->end - at < p->part ? s->end - at : p->part;
+    if (from >= to) return;
+    y += (s->row * whole + at + from) * size;
+    if (from || to < p->part) put_part(p, row_of(p, s->row), from, to - from, y);
+    else put_rows(p, s->row, s->n, y, whole * size);
+}
+
+static int axis_of(const rw_layout *l, int64_t axis)
+{
+    return (int)(axis < 0 ? axis + l->rank : axis);
+}
+
+static void concat_share(const rw_kernel *k, int axis, const struct shares *shares, const struct share *s)
+{
+    int64_t at = 0;
+    for (int j = 0; j < k->n_inputs && at < s->end; j++) {
+        const struct piece p = piece_of(&k->in[j], axis);
+        put_piece(&p, s, at, k->out[0].data, shares->whole);
+        at += p.part;
+    }
+}
+
+rw_status RW_ISA_NAME(rw_concat_cpu)(const rw_kernel *k);
+rw_status RW_ISA_NAME(rw_concat_cpu)(const rw_kernel *k)
+{
+    const rw_layout *const out = k->out[0].layout;
+    if (!out->numel) return RW_OK;
+    const int axis = axis_of(out, *(const int64_t *)k->attrs);
+    const struct shares shares = share_out(out, axis, k->threads);
+#pragma omp parallel for num_threads(k->threads) schedule(static) if (out->numel >= RW_PARALLEL_FROM)
+    for (int64_t i = 0; i < count(&shares); i++) {
+        const struct share s = share_of(&shares, i);
+        concat_share(k, axis, &shares, &s);
+    }
+    return RW_OK;
+}
+
+/* Numbers in front of the piece and behind it: what lies behind one row and in front of the next is one run. */
+struct edges {
+    int64_t before, part; /* elements */
+    double value;
+};
+
+static void put_number(const rw_view *y, int64_t from, int64_t to, double value)
+{
+    if (from < to) put_many((char *)y->data + (size_t)from * rw_dtype_size(y->dtype), to - from, y->dtype, value);
+}
+
+static void pad_share(const rw_kernel *k, const struct edges *e, const struct shares *shares, const struct share *s)
+{
+    const int64_t behind = e->before + e->part, begin = s->row * shares->whole;
+    const int64_t last = begin + (s->n - 1) * shares->whole;
+    const int64_t front = s->end < e->before ? s->end : e->before, back = s->begin > behind ? s->begin : behind;
+    put_number(&k->out[0], begin + s->begin, begin + front, e->value);
+    for (int64_t at = begin; at < last; at += shares->whole)
+        put_number(&k->out[0], at + behind, at + shares->whole + e->before, e->value);
+    put_number(&k->out[0], last + back, last + s->end, e->value);
+}
+
+rw_status RW_ISA_NAME(rw_pad_cpu)(const rw_kernel *k);
+rw_status RW_ISA_NAME(rw_pad_cpu)(const rw_kernel *k)
+{
+    const struct rw_pad_attrs *const a = k->attrs;
+    const rw_layout *const out = k->out[0].layout;
+    if (!out->numel) return RW_OK;
+    const int axis = axis_of(out, a->axis);
+    const struct shares shares = share_out(out, axis, k->threads);
+    const struct piece p = piece_of(&k->in[0], axis);
+    const struct edges e = { shares.whole / out->dim[axis] * a->start, p.part, a->value };
+#pragma omp parallel for num_threads(k->threads) schedule(static) if (out->numel >= RW_PARALLEL_FROM)
+    for (int64_t i = 0; i < count(&shares); i++) {
+        const struct share s = share_of(&shares, i);
+        put_piece(&p, &s, e.before, k->out[0].data, shares.whole);
+        pad_share(k, &e, &shares, &s);
+    }
+    return RW_OK;
+}
