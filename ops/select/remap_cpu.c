@@ -2,76 +2,103 @@
 #include "ops/select/remap.h"
 #include "device/cpu/isa.h"
 #include "ops/common/util.h"
-#include "ops/common/vec.h"
+#include "ops/common/vec_native.h"
+#include "ops/shape/rows.h"
 
 #define BLOCK 16384 /* elements that are handed out in one go */
 
+/* A rule is a few runs, one behind the other: places [to, to + n), of which number i comes from `from` + i slope. */
+struct run {
+    int64_t to, n, from, slope;
+};
+
+#define RUNS 3
+
+static int runs_of(const struct rw_remap_attrs *a, struct run run[RUNS])
+{
+    const int64_t n = a->from, before = a->before, behind = a->to - before - n;
+    switch (a->mode) {
+    case RW_REMAP_FLIP: run[0] = (struct run){ 0, n, n - 1, -1 }; return 1;
+    case RW_REMAP_ROLL:
+        run[0] = (struct run){ 0, before, n - before, 1 };
+        run[1] = (struct run){ before, n - before, 0, 1 };
+        return 2;
+    case RW_REMAP_REFLECT:
+        run[0] = (struct run){ 0, before, before, -1 };
+        run[2] = (struct run){ before + n, behind, n - 2, -1 };
+        break;
+    case RW_REMAP_REPLICATE:
+        run[0] = (struct run){ 0, before, 0, 0 };
+        run[2] = (struct run){ before + n, behind, n - 1, 0 };
+        break;
+    default:
+        run[0] = (struct run){ 0, before, n - before, 1 };
+        run[2] = (struct run){ before + n, behind, 0, 1 };
+    }
+    run[1] = (struct run){ before, n, 0, 1 };
+    return RUNS;
+}
+
 /* [outer, from, inner] to [outer, to, inner] */
 struct remap_job {
-    const struct rw_remap_attrs *a;
-    const int32_t *index; /* of places; NULL: by the rule */
+    struct run run[RUNS];
+    int n_runs;
+    const int32_t *index; /* of places; NULL: by the runs */
     int64_t from, to, inner;
 };
 
-static int64_t source(const struct remap_job *job, int64_t j)
+/* Places [j, end) of one outer: those of a run. */
+static void move_run(const struct remap_job *job, const struct run *r, const char *x, char *y, size_t size, int64_t j,
+                     int64_t end)
 {
-    return job->index ? job->index[j] : rw_remap_source(job->a, j);
+    const int64_t bytes = job->inner * (int64_t)size;
+    if (j < r->to) j = r->to;
+    if (end > r->to + r->n) end = r->to + r->n;
+    if (j >= end) return;
+    x += (r->from + (j - r->to) * r->slope) * bytes;
+    y += j * bytes;
+    if (job->inner == 1) copy_strided(y, x, r->slope, end - j, size);
+    else copy_rows(y, bytes, x, r->slope * bytes, (size_t)bytes, end - j);
 }
 
-/* How many places from j on have sources that follow one another. */
-static int64_t run_from(const struct remap_job *job, int64_t j)
-{
-    const struct rw_remap_attrs *const a = job->a;
-    if (job->index || a->mode == RW_REMAP_FLIP) return 1;
-    if (j >= a->before && j < a->before + a->from) return a->before + a->from - j;
-    if (a->mode != RW_REMAP_ROLL && a->mode != RW_REMAP_CIRCULAR) return 1;
-    return j < a->before ? a->before - j : a->to - j;
-}
+/* Rows of one number by a list: without a call for each. */
+#define PICK(size, type)                                                                                   \
+    static void pick_##size(const int32_t *index, const void *x, void *y, int64_t n)                       \
+    {                                                                                                      \
+        for (int64_t i = 0; i < n; i++) ((type *)y)[i] = ((const type *)x)[index[i]];                      \
+    }
 
-static void move_rows(const struct remap_job *job, const char *x, char *y, size_t size, int64_t row, int64_t end)
+PICK(1, uint8_t)
+PICK(2, uint16_t)
+PICK(4, uint32_t)
+PICK(8, uint64_t)
+
+static void pick(const struct remap_job *job, const char *x, char *y, size_t size, int64_t j, int64_t end)
 {
     const size_t bytes = (size_t)job->inner * size;
-    while (row < end) {
-        const int64_t outer = row / job->to, j = row % job->to, from = outer * job->from + source(job, j);
-        int64_t n = run_from(job, j);
-        if (n > job->to - j) n = job->to - j;
-        if (n > end - row) n = end - row;
-        memcpy(y + (size_t)row * bytes, x + (size_t)from * bytes, (size_t)n * bytes);
-        row += n;
-    }
+    const int32_t *const index = job->index + j;
+    y += (size_t)j * bytes;
+    if (job->inner > 1)
+        for (int64_t i = 0; i < end - j; i++) memcpy(y + (size_t)i * bytes, x + (size_t)index[i] * bytes, bytes);
+    else if (size == 1) pick_1(index, x, y, end - j);
+    else if (size == 2) pick_2(index, x, y, end - j);
+    else if (size == 4) pick_4(index, x, y, end - j);
+    else pick_8(index, x, y, end - j);
 }
 
-/* Rows of one element that do not follow one another: without a call for each. */
-#define MOVE(size, type)                                                                                    \
-    static void move_##size(const struct remap_job *job, const void *x, void *y, int64_t row, int64_t end)  \
-    {                                                                                                       \
-        int64_t j = row % job->to, base = row / job->to * job->from;                                        \
-        while (row < end) {                                                                                 \
-            const int64_t n = job->to - j < end - row ? job->to - j : end - row;                            \
-            const type *const from = (const type *)x + base;                                                \
-            type *const to = (type *)y + row;                                                               \
-            if (job->index) for (int64_t i = 0; i < n; i++) to[i] = from[job->index[j + i]];                \
-            else for (int64_t i = 0; i < n; i++) to[i] = from[job->from - 1 - (j + i)];                     \
-            row += n, j = 0, base += job->from;                                                             \
-        }                                                                                                   \
-    }
-
-MOVE(1, uint8_t)
-MOVE(2, uint16_t)
-MOVE(4, uint32_t)
-MOVE(8, uint64_t)
-
+/* Rows [row, end) of [outer, to]. */
 static void move_some(const struct remap_job *job, const rw_kernel *k, int64_t row, int64_t end)
 {
-    const void *const x = k->in[0].data;
-    void *const y = k->out[0].data;
     const size_t size = rw_dtype_size(k->out[0].dtype);
-    const bool scattered = job->index || job->a->mode == RW_REMAP_FLIP;
-    if (job->inner > 1 || !scattered) move_rows(job, x, y, size, row, end);
-    else if (size == 1) move_1(job, x, y, row, end);
-    else if (size == 2) move_2(job, x, y, row, end);
-    else if (size == 4) move_4(job, x, y, row, end);
-    else move_8(job, x, y, row, end);
+    int64_t outer = row / job->to, j = row % job->to;
+    for (; row < end; outer++, j = 0) {
+        const int64_t n = job->to - j < end - row ? job->to - j : end - row;
+        const char *const x = (const char *)k->in[0].data + (size_t)(outer * job->from * job->inner) * size;
+        char *const y = (char *)k->out[0].data + (size_t)(outer * job->to * job->inner) * size;
+        if (job->index) pick(job, x, y, size, j, j + n);
+        for (int i = 0; i < job->n_runs; i++) move_run(job, &job->run[i], x, y, size, j, j + n);
+        row += n;
+    }
 }
 
 static void move_all(const rw_kernel *k, const struct remap_job *job)
@@ -99,60 +126,77 @@ rw_status RW_ISA_NAME(rw_remap_cpu)(const rw_kernel *k);
 rw_status RW_ISA_NAME(rw_remap_cpu)(const rw_kernel *k)
 {
     const struct rw_remap_attrs *const a = k->attrs;
-    const struct remap_job job = { a, NULL, a->from, a->to, inner_of(k->in[0].layout, axis_of(k, a)) };
+    struct remap_job job = { .from = a->from, .to = a->to, .inner = inner_of(k->in[0].layout, axis_of(k, a)) };
+    job.n_runs = runs_of(a, job.run);
     if (k->out[0].layout->numel) move_all(k, &job);
     return RW_OK;
 }
 
 /* ---- the sums of what an element was copied to ---- */
 
-#define COLUMNS 256
+#define SUMS 2048
 
-/* Columns [c, c + n) of row (outer, i), of a type of 16 bits in float. */
-VEC_INLINE void sum_columns(const rw_kernel *k, rw_dtype dtype, const struct rw_remap_attrs *a, int64_t inner,
-                            int64_t outer, int64_t i, int64_t c, int64_t n)
+/* A share: elements [from, end) of one outer, and columns [column, column + columns) of the inner ones. All columns
+   where it is more than one element. */
+struct sums {
+    const struct rw_remap_attrs *a;
+    struct run run[RUNS];
+    int n_runs;
+    const void *dy;
+    int64_t inner, from, end, column, columns;
+};
+
+VEC_INLINE float f_one(const void *x, rw_dtype dtype, int64_t at)
 {
-    const bool windows = a->mode == RW_REMAP_WINDOWS;
-    const int64_t width = windows ? a->size : 1, to = (outer * a->from + i) * inner + c;
-    float sum[COLUMNS];
-    for (int64_t l = 0; l < n; l++) sum[l] = 0;
-    for (int64_t j = rw_remap_next(a, i, -1); j >= 0; j = rw_remap_next(a, i, j)) {
-        const int64_t at = ((outer * a->to + j) * inner + c) * width + (windows ? i - j * a->step : 0);
-        for (int64_t l = 0; l < n; l++) sum[l] += f_get(k->in[0].data, dtype, at + l * width);
-    }
-    for (int64_t l = 0; l < n; l++) f_put(k->out[0].data, dtype, to + l, sum[l]);
+    return f_get(x, dtype, at);
 }
 
-/*
- * Added where they belong, place by place: in that order too, without looking for an element's places. Where sums are
- * as wide as what is stored.
- */
-#define PUSH(name, type)                                                                                             \
-    static void push_##name(const rw_kernel *k, const struct rw_remap_attrs *a, int64_t inner, int64_t outer)        \
-    {                                                                                                                \
-        const bool windows = a->mode == RW_REMAP_WINDOWS;                                                            \
-        const int64_t width = windows ? a->size : 1;                                                                 \
-        type *const dx = (type *)k->out[0].data + outer * a->from * inner;                                           \
-        const type *dy = (const type *)k->in[0].data + outer * a->to * inner * width;                                \
-        memset(dx, 0, (size_t)(a->from * inner) * sizeof *dx);                                                       \
-        for (int64_t j = 0; j < a->to; j++, dy += inner * width) {                                                   \
-            type *const to = dx + (windows ? j * a->step : rw_remap_source(a, j)) * inner;                           \
-            if (inner == 1) for (int64_t e = 0; e < width; e++) to[e] += dy[e];                                      \
-            else for (int64_t e = 0; e < width; e++)                                                                 \
-                for (int64_t l = 0; l < inner; l++) to[e * inner + l] += dy[l * width + e];                          \
-        }                                                                                                            \
-    }
-
-PUSH(f32, float)
-PUSH(f64, double)
-
-static void sum_row(const rw_kernel *k, const struct rw_remap_attrs *a, int64_t inner, int64_t row)
+/* There is room behind sum: adding 0 there changes no sum, which is never -0. */
+VEC_INLINE void f_add(float *sum, const void *x, rw_dtype dtype, int64_t at, int64_t n)
 {
-    const int64_t outer = row / a->from, i = row % a->from;
-    for (int64_t c = 0; c < inner; c += COLUMNS) {
-        const int64_t n = inner - c < COLUMNS ? inner - c : COLUMNS;
-        if (k->out[0].dtype == RW_F16) sum_columns(k, RW_F16, a, inner, outer, i, c, n);
-        else sum_columns(k, RW_BF16, a, inner, outer, i, c, n);
+    int64_t l = 0;
+    for (; l + NF_LANES <= n; l += NF_LANES) *(nf *)(sum + l) += nf_get(x, dtype, at + l);
+    if (l < n) *(nf *)(sum + l) += nf_get_some(x, dtype, at + l, n - l);
+}
+
+VEC_INLINE void f_store(void *y, rw_dtype dtype, int64_t at, const float *sum, int64_t n)
+{
+    int64_t l = 0;
+    for (; l + NF_LANES <= n; l += NF_LANES) nf_put(y, dtype, at + l, *(const nf *)(sum + l));
+    if (l < n) nf_put_some(y, dtype, at + l, n - l, *(const nf *)(sum + l));
+}
+
+VEC_INLINE double d_one(const void *x, rw_dtype dtype, int64_t at)
+{
+    return ((const double *)x)[at];
+}
+
+VEC_INLINE void d_add(double *sum, const void *x, rw_dtype dtype, int64_t at, int64_t n)
+{
+    for (int64_t l = 0; l < n; l++) sum[l] += ((const double *)x)[at + l];
+}
+
+VEC_INLINE void d_store(void *y, rw_dtype dtype, int64_t at, const double *sum, int64_t n)
+{
+    memcpy((double *)y + at, sum, (size_t)n * sizeof *sum);
+}
+
+#define T float
+#define F(name) f_##name
+#include "ops/select/remap_sums_tmpl.h"
+#undef T
+#undef F
+#define T double
+#define F(name) d_##name
+#include "ops/select/remap_sums_tmpl.h"
+
+static void sum_share(const struct sums *s, rw_dtype dtype, int64_t outer, void *dx)
+{
+    switch (dtype) {
+    case RW_F32: f_sum_share(s, RW_F32, outer, dx); return;
+    case RW_BF16: f_sum_share(s, RW_BF16, outer, dx); return;
+    case RW_F16: f_sum_share(s, RW_F16, outer, dx); return;
+    default: d_sum_share(s, RW_F64, outer, dx); return;
     }
 }
 
@@ -161,16 +205,19 @@ rw_status RW_ISA_NAME(rw_remap_back_cpu)(const rw_kernel *k)
 {
     const struct rw_remap_attrs *const a = k->attrs;
     const int64_t inner = inner_of(k->out[0].layout, a->axis), numel = k->out[0].layout->numel;
-    const rw_dtype dtype = k->out[0].dtype;
     if (!numel) return RW_OK;
-    if (dtype == RW_F32 || dtype == RW_F64) {
+    struct sums all = { .a = a, .dy = k->in[0].data, .inner = inner };
+    if (a->mode != RW_REMAP_WINDOWS) all.n_runs = runs_of(a, all.run);
+    const int64_t some = inner < SUMS ? SUMS / inner : 1, columns = inner < SUMS ? inner : SUMS;
+    const int64_t shares = (a->from + some - 1) / some, cuts = (inner + columns - 1) / columns;
 #pragma omp parallel for num_threads(k->threads) schedule(static) if (numel >= RW_PARALLEL_FROM)
-        for (int64_t outer = 0; outer < numel / (a->from * inner); outer++)
-            (dtype == RW_F32 ? push_f32 : push_f64)(k, a, inner, outer);
-        return RW_OK;
+    for (int64_t i = 0; i < numel / (a->from * inner) * shares * cuts; i++) {
+        struct sums s = all;
+        s.from = i / cuts % shares * some, s.column = i % cuts * columns;
+        s.end = s.from + some < a->from ? s.from + some : a->from;
+        s.columns = inner - s.column < columns ? inner - s.column : columns;
+        sum_share(&s, k->out[0].dtype, i / cuts / shares, k->out[0].data);
     }
-#pragma omp parallel for num_threads(k->threads) schedule(static) if (numel >= RW_PARALLEL_FROM)
-    for (int64_t row = 0; row < numel / inner; row++) sum_row(k, a, inner, row);
     return RW_OK;
 }
 
@@ -183,7 +230,7 @@ rw_status RW_ISA_NAME(rw_index_select_cpu)(const rw_kernel *k)
     const rw_layout *const x = k->in[0].layout;
     const int at = (int)(axis < 0 ? axis + x->rank : axis);
     const int32_t *const index = k->in[1].data;
-    const struct remap_job job = { NULL, index, x->dim[at], n, inner_of(x, at) };
+    const struct remap_job job = { .index = index, .from = x->dim[at], .to = n, .inner = inner_of(x, at) };
     for (int64_t i = 0; i < n; i++)
         if (index[i] < 0 || index[i] >= x->dim[at]) return RW_ERR_ARGUMENT;
     if (k->out[0].layout->numel) move_all(k, &job);

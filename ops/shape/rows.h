@@ -29,7 +29,7 @@ static inline void copy_rows(char *to, int64_t to_step, const char *from, int64_
     }
 }
 
-/* A row of numbers that lie `stride` apart. Two apart lie the halves of what was interleaved. */
+/* A row of numbers that lie `stride` apart: two, the halves of what was interleaved; -1, backwards. */
 #define STRIDED(size, type)                                                                    \
     VEC_INLINE void strided_##size(void *to, const void *from, int64_t stride, int64_t n)      \
     {                                                                                          \
@@ -37,6 +37,7 @@ static inline void copy_rows(char *to, int64_t to_step, const char *from, int64_
         const type *const x = (const type *)from;                                              \
         if (stride == 1) memcpy(y, x, (size_t)n * sizeof *y);                                  \
         else if (stride == 2) for (int64_t i = 0; i < n; i++) y[i] = x[2 * i];                 \
+        else if (stride == -1) for (int64_t i = 0; i < n; i++) y[i] = x[-i];                   \
         else for (int64_t i = 0; i < n; i++) y[i] = x[i * stride];                             \
     }
 

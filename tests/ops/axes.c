@@ -145,6 +145,108 @@ Test(axes, moves_of_every_width)
     fixture_close(&b);
 }
 
+enum { LONG = 20011, WIDE = 3, BEFORE = 5, BEHIND = 9, LONG_MOST = (LONG + BEFORE + BEHIND) * WIDE };
+
+/* Where place j of a padded axis of LONG elements comes from. */
+static int64_t source_of(rw_pad_mode mode, int64_t j)
+{
+    const int64_t i = j - BEFORE, last = LONG - 1;
+    if (mode == RW_PAD_REFLECT) return i < 0 ? -i : i > last ? 2 * last - i : i;
+    if (mode == RW_PAD_REPLICATE) return i < 0 ? 0 : i > last ? last : i;
+    return (i + LONG) % LONG;
+}
+
+/* Small whole numbers, of which a type of 16 bits has the sums too. */
+static rw_tensor *small_numbers(struct fixture *b, rw_dtype dtype, rw_shape shape, int by, double *ret)
+{
+    static unsigned char data[8 * 2 * LONG_MOST];
+    const int64_t n = rw_shape_numel(shape);
+    for (int64_t i = 0; i < n; i++) number_put(data, dtype, (size_t)i, ret[i] = (double)(i * by % 7) - 2);
+    return rw_input(b->t, dtype, shape, data);
+}
+
+static void has(struct fixture *b, rw_tensor *x, const double *want, const char *what)
+{
+    static unsigned char got[8 * 2 * LONG_MOST];
+    const rw_dtype dtype = rw_tensor_dtype(x);
+    const size_t bytes = rw_tensor_bytes(x);
+    cr_assert_eq(rw_read(b->t, x, got, bytes), RW_OK, "%s", rw_error_message(b->ctx));
+    for (size_t i = 0; i < bytes / rw_dtype_size(dtype); i++)
+        cr_assert_eq(number_get(got, dtype, i), want[i], "%s, %s, element %zu", rw_dtype_name(dtype), what, i);
+}
+
+/* Axes so long that a row of the result, or of the gradient, is nobody's alone. */
+Test(axes, long_axes_are_shared_out)
+{
+    static const rw_dtype floats[] = { RW_F32, RW_F64, RW_BF16, RW_F16 };
+    static const int64_t pad[] = { 0, 0, BEFORE, BEHIND };
+    static double x[LONG_MOST], dy[LONG_MOST], y[LONG_MOST], dx[LONG_MOST];
+    struct fixture b = fixture_open(1, 3);
+    for (int d = 0; d < 4; d++)
+        for (int mode = RW_PAD_CONSTANT; mode < RW_PAD_MODE_COUNT; mode++)
+            for (int64_t wide = 1; wide <= WIDE; wide += WIDE - 1) {
+                rw_tensor *const in = small_numbers(&b, floats[d], RW_SHAPE(LONG, wide), 3, x);
+                rw_require_grad(b.t, in);
+                rw_tensor *out = rw_pad(b.t, in, pad, 4, (rw_pad_mode)mode, 4), *g;
+                g = small_numbers(&b, floats[d], RW_SHAPE(LONG + BEFORE + BEHIND, wide), 5, dy);
+                memset(dx, 0, sizeof dx);
+                for (int64_t i = 0; i < (LONG + BEFORE + BEHIND) * wide; i++) {
+                    const int64_t j = i / wide, own = j - BEFORE;
+                    const int64_t from = mode == RW_PAD_CONSTANT ? own : source_of((rw_pad_mode)mode, j);
+                    y[i] = from < 0 || from >= LONG ? 4 : x[from * wide + i % wide];
+                    if (from >= 0 && from < LONG) dx[from * wide + i % wide] += dy[i];
+                }
+                cr_assert_eq(rw_backward_from(b.t, 1, &out, &g), RW_OK, "%s", rw_error_message(b.ctx));
+                has(&b, out, y, "a pad");
+                has(&b, rw_gradient(in), dx, "its gradient");
+                rw_tape_reset(b.t);
+            }
+    fixture_close(&b);
+}
+
+/* Windows of five, three apart; rows wider than a share of sums; and tensors joined along an axis of which they are
+   long pieces, or short ones. */
+Test(axes, long_windows_and_joins)
+{
+    static double x[LONG_MOST], z[LONG_MOST], dy[2 * LONG_MOST], want[2 * LONG_MOST];
+    struct fixture b = fixture_open(1, 3);
+    enum { SIZE = 5, STEP = 3, WINDOWS = (LONG - SIZE) / STEP + 1 };
+    for (int d = 0; d < 2; d++) {
+        const rw_dtype dtype = d ? RW_BF16 : RW_F32;
+        for (int64_t wide = 1; wide <= WIDE; wide += WIDE - 1) {
+            rw_tensor *const in = small_numbers(&b, dtype, RW_SHAPE(LONG, wide), 3, x);
+            rw_tensor *out = rw_unfold(b.t, rw_require_grad(b.t, in), 0, SIZE, STEP), *g;
+            g = small_numbers(&b, dtype, RW_SHAPE(WINDOWS, wide, SIZE), 5, dy);
+            memset(want, 0, sizeof want);
+            for (int64_t i = 0; i < WINDOWS * wide * SIZE; i++)
+                want[(i / SIZE / wide * STEP + i % SIZE) * wide + i / SIZE % wide] += dy[i];
+            cr_assert_eq(rw_backward_from(b.t, 1, &out, &g), RW_OK, "%s", rw_error_message(b.ctx));
+            has(&b, rw_gradient(in), want, "windows");
+            rw_tape_reset(b.t);
+        }
+        enum { COLUMNS = 2500 };
+        rw_tensor *const rows = small_numbers(&b, dtype, RW_SHAPE(4, COLUMNS), 3, x);
+        rw_tensor *more = rw_pad(b.t, rw_require_grad(b.t, rows), (int64_t[]){ 0, 0, 2, 1 }, 4, RW_PAD_REPLICATE, 0);
+        rw_tensor *dmore = small_numbers(&b, dtype, RW_SHAPE(7, COLUMNS), 5, dy);
+        static const int source[] = { 0, 0, 0, 1, 2, 3, 3 };
+        memset(want, 0, sizeof want);
+        for (int64_t i = 0; i < 7 * COLUMNS; i++) want[source[i / COLUMNS] * COLUMNS + i % COLUMNS] += dy[i];
+        cr_assert_eq(rw_backward_from(b.t, 1, &more, &dmore), RW_OK, "%s", rw_error_message(b.ctx));
+        has(&b, rw_gradient(rows), want, "wide rows");
+        rw_tape_reset(b.t);
+        rw_tensor *pair[] = { small_numbers(&b, dtype, RW_SHAPE(LONG, WIDE), 3, x),
+                              small_numbers(&b, dtype, RW_SHAPE(LONG, WIDE), 5, z) };
+        for (int64_t i = 0; i < LONG * WIDE; i++) want[i] = x[i], want[LONG * WIDE + i] = z[i];
+        has(&b, rw_concat(b.t, pair, 2, 0), want, "one behind the other");
+        for (int64_t i = 0; i < LONG * WIDE; i++) want[2 * i] = x[i], want[2 * i + 1] = z[i];
+        has(&b, rw_stack(b.t, pair, 2, 2), want, "one beside the other");
+        for (int64_t i = 0; i < LONG * WIDE; i++) want[i] = x[i % WIDE * LONG + i / WIDE];
+        pair[0] = rw_transpose(b.t, rw_reshape(b.t, pair[0], RW_SHAPE(WIDE, LONG)), 0, 1);
+        has(&b, rw_concat(b.t, pair, 1, 0), want, "one that lies across");
+    }
+    fixture_close(&b);
+}
+
 /* Nodes with a kernel: a view has none. */
 Test(axes, views_are_views)
 {

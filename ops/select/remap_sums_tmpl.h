@@ -1,0 +1,56 @@
+/*
+ * The sums that are the way back of a remap, for one type of arithmetic T: of what elements were copied to, in the
+ * order of the places. Included by remap_cpu.c once with T = float and once with T = double; F names these functions.
+ * A share of the sums stands beside the processor until it is whole: then it is rounded, once.
+ */
+
+/* What lies at `at` for element i of a share, in each of its columns. */
+VEC_INLINE void F(add_row)(const struct sums *s, T *sum, rw_dtype dtype, int64_t i, int64_t at)
+{
+    T *const to = sum + (i - s->from) * s->columns;
+    if (s->columns == 1) *to += F(one)(s->dy, dtype, at);
+    else F(add)(to, s->dy, dtype, at, s->columns);
+}
+
+/* What the places of a run have for a share. */
+VEC_INLINE void F(add_run)(const struct sums *s, T *sum, rw_dtype dtype, const struct run *r, int64_t outer)
+{
+    const int64_t inner = s->inner, places = (outer * s->a->to + r->to) * inner + s->column;
+    const int64_t least = r->slope < 0 ? r->from - r->n + 1 : r->from, most = r->slope ? least + r->n : least + 1;
+    const int64_t from = least > s->from ? least : s->from, end = most < s->end ? most : s->end;
+    if (from >= end) return;
+    if (r->slope > 0) /* more than one element: all columns */
+        F(add)(sum + (from - s->from) * s->columns, s->dy, dtype, places + (from - r->from) * inner,
+               (end - from) * s->columns);
+    else if (r->slope < 0)
+        for (int64_t i = from; i < end; i++) F(add_row)(s, sum, dtype, i, places + (r->from - i) * inner);
+    else
+        for (int64_t j = 0; j < r->n; j++) F(add_row)(s, sum, dtype, from, places + j * inner);
+}
+
+/* Windows: element e of number j stands for element j step + e, and the columns lie a window's size apart. */
+VEC_INLINE void F(add_windows)(const struct sums *s, T *sum, rw_dtype dtype, int64_t outer)
+{
+    const int64_t size = s->a->size, step = s->a->step, behind = (s->end - 1) / step + 1;
+    const int64_t last = behind < s->a->to ? behind : s->a->to;
+    for (int64_t j = s->from < size ? 0 : (s->from - size) / step + 1; j < last; j++) {
+        const int64_t begin = j * step, most = begin + size, end = most < s->end ? most : s->end;
+        const int64_t from = begin > s->from ? begin : s->from;
+        const int64_t at = ((outer * s->a->to + j) * s->inner + s->column) * size - begin;
+        if (s->inner == 1) F(add)(sum + from - s->from, s->dy, dtype, at + from, end - from);
+        else
+            for (int64_t i = from; i < end; i++)
+                for (int64_t l = 0; l < s->columns; l++)
+                    sum[(i - s->from) * s->columns + l] += F(one)(s->dy, dtype, at + i + l * size);
+    }
+}
+
+VEC_INLINE void F(sum_share)(const struct sums *s, rw_dtype dtype, int64_t outer, void *dx)
+{
+    T sum[SUMS + NF_LANES];
+    const int64_t n = (s->end - s->from) * s->columns;
+    memset(sum, 0, (size_t)(n + NF_LANES) * sizeof *sum);
+    if (s->a->mode == RW_REMAP_WINDOWS) F(add_windows)(s, sum, dtype, outer);
+    else for (int i = 0; i < s->n_runs; i++) F(add_run)(s, sum, dtype, &s->run[i], outer);
+    F(store)(dx, dtype, (outer * s->a->from + s->from) * s->inner + s->column, sum, n);
+}
