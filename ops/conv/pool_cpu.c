@@ -12,17 +12,75 @@ struct pool_operands {
     void *to;
 };
 
-#define T float
-#define LANES 64
-#define F(name) f_##name
-#include "ops/conv/pool_tmpl.h"
-#undef T
-#undef F
-#define T double
-#define F(name) d_##name
-#include "ops/conv/pool_tmpl.h"
+#define LANES 64  /* channels at a time */
+#define MANY 4    /* vectors of an average in registers at a time */
+#define SUMS 2048 /* numbers of a row's gradient that are summed at a time: whole vectors of LANES channels */
 
 typedef uint8_t nb __attribute__((vector_size(NF_LANES), aligned(1), may_alias));
+
+/* n channels of a vector, all of them or the first. */
+VEC_INLINE nf f_load(const void *p, rw_dtype dtype, int64_t at, int64_t n)
+{
+    return n == NF_LANES ? nf_get(p, dtype, at) : nf_get_some(p, dtype, at, n);
+}
+
+VEC_INLINE void f_keep(void *p, rw_dtype dtype, int64_t at, int64_t n, nf x)
+{
+    if (n == NF_LANES) nf_put(p, dtype, at, x);
+    else nf_put_some(p, dtype, at, n, x);
+}
+
+VEC_INLINE ni f_places(const unsigned char *p, int64_t n)
+{
+    if (n == NF_LANES) return __builtin_convertvector(*(const nb *)p, ni);
+    ni x = { 0 };
+    for (int64_t l = 0; l < n; l++) x[l] = p[l];
+    return x;
+}
+
+VEC_INLINE nd d_load(const void *p, rw_dtype dtype, int64_t at, int64_t n)
+{
+    nd x = { 0 };
+    if (n == ND_LANES) return *(const nd *)((const double *)p + at);
+    for (int64_t l = 0; l < n; l++) x[l] = ((const double *)p)[at + l];
+    return x;
+}
+
+VEC_INLINE void d_keep(void *p, rw_dtype dtype, int64_t at, int64_t n, nd x)
+{
+    if (n == ND_LANES) *(nd *)((double *)p + at) = x;
+    else for (int64_t l = 0; l < n; l++) ((double *)p)[at + l] = x[l];
+}
+
+VEC_INLINE nl d_places(const unsigned char *p, int64_t n)
+{
+    nl x = { 0 };
+    for (int64_t l = 0; l < n; l++) x[l] = p[l];
+    return x;
+}
+
+#define T float
+#define V nf
+#define M ni
+#define I int32_t
+#define WIDTH NF_LANES
+#define F(name) f_##name
+#include "ops/conv/pool_tmpl.h"
+#include "ops/conv/pool_back_tmpl.h"
+#undef T
+#undef V
+#undef M
+#undef I
+#undef WIDTH
+#undef F
+#define T double
+#define V nd
+#define M nl
+#define I int64_t
+#define WIDTH ND_LANES
+#define F(name) d_##name
+#include "ops/conv/pool_tmpl.h"
+#include "ops/conv/pool_back_tmpl.h"
 
 /* A vector's channels of a window: the first of the largest and its place stay in registers. As max_window(). */
 VEC_INLINE void max_of_vector(const struct rw_pool *p, const struct pool_operands *o, rw_dtype dtype, int64_t image,
@@ -51,25 +109,42 @@ VEC_INLINE void max_row(const struct rw_pool *p, const struct pool_operands *o, 
     for (int64_t ox = 0; ox < p->ow; ox++) {
         const struct rw_pool_range xs = rw_pool_inside(p, 1, ox);
         for (int64_t c = 0; c < whole; c += NF_LANES) max_of_vector(p, o, dtype, image, ys, xs, oy, ox, c);
-        for (int64_t c = whole; c < p->c; c += LANES)
-            f_max_window(p, o, dtype, image, oy, ox, c, p->c - c < LANES ? p->c - c : LANES);
+        f_max_rest(p, o, dtype, image, oy, ox, whole);
     }
 }
 
-static void row_of(const struct rw_pool *p, const struct pool_operands *o, rw_dtype dtype, enum rw_pool_kind kind,
-                   int64_t row, int64_t height, int64_t width)
+static void max_row_of_double(const struct rw_pool *p, const struct pool_operands *o, int64_t row)
 {
-    if (kind == RW_POOL_MAX && dtype != RW_F64) {
-        if (dtype == RW_F32) max_row(p, o, RW_F32, row);
-        else if (dtype == RW_BF16) max_row(p, o, RW_BF16, row);
-        else max_row(p, o, RW_F16, row);
-        return;
+    for (int64_t ox = 0; ox < p->ow; ox++) d_max_rest(p, o, RW_F64, row / p->oh, row % p->oh, ox, 0);
+}
+
+/* One row of each kind, for one type. */
+#define ROW(name, dtype, F, most)                                                                              \
+    static void row_of_##name(const struct rw_pool *p, const struct pool_operands *o, enum rw_pool_kind kind,  \
+                              int64_t row)                                                                     \
+    {                                                                                                          \
+        switch (kind) {                                                                                        \
+        case RW_POOL_MAX: most; return;                                                                        \
+        case RW_POOL_AVG: F##_avg_row(p, o, dtype, row); return;                                               \
+        case RW_POOL_PICK: F##_pick_row(p, o, dtype, row); return;                                             \
+        case RW_POOL_MAX_BACKWARD: F##_back_row(p, o, dtype, true, row); return;                               \
+        case RW_POOL_AVG_BACKWARD: F##_back_row(p, o, dtype, false, row); return;                              \
+        }                                                                                                      \
     }
+
+ROW(f32, RW_F32, f, max_row(p, o, RW_F32, row))
+ROW(bf16, RW_BF16, f, max_row(p, o, RW_BF16, row))
+ROW(f16, RW_F16, f, max_row(p, o, RW_F16, row))
+ROW(f64, RW_F64, d, max_row_of_double(p, o, row))
+
+static void row_of(const struct rw_pool *p, const struct pool_operands *o, rw_dtype dtype, enum rw_pool_kind kind,
+                   int64_t row)
+{
     switch (dtype) {
-    case RW_F32: f_row(p, o, RW_F32, kind, row, height, width); return;
-    case RW_BF16: f_row(p, o, RW_BF16, kind, row, height, width); return;
-    case RW_F16: f_row(p, o, RW_F16, kind, row, height, width); return;
-    default: d_row(p, o, RW_F64, kind, row, height, width); return;
+    case RW_F32: row_of_f32(p, o, kind, row); return;
+    case RW_BF16: row_of_bf16(p, o, kind, row); return;
+    case RW_F16: row_of_f16(p, o, kind, row); return;
+    default: row_of_f64(p, o, kind, row); return;
     }
 }
 
@@ -80,7 +155,7 @@ static rw_status run(const rw_kernel *k, enum rw_pool_kind kind, const void *x, 
     const rw_layout *const out = k->out[0].layout;
     const int64_t rows = out->numel ? out->dim[0] * out->dim[1] : 0;
 #pragma omp parallel for num_threads(k->threads) schedule(static) if (out->numel >= RW_PARALLEL_FROM)
-    for (int64_t i = 0; i < rows; i++) row_of(&p, &o, k->out[0].dtype, kind, i, out->dim[1], out->dim[2]);
+    for (int64_t i = 0; i < rows; i++) row_of(&p, &o, k->out[0].dtype, kind, i);
     return RW_OK;
 }
 

@@ -47,19 +47,34 @@ VEC_INLINE void F(max_window)(const struct rw_pool *p, const struct pool_operand
     for (int64_t l = 0; l < n; l++) o->places[at + l] = (unsigned char)place[l];
 }
 
+/* The mean of `many` vectors of channels; n lanes of each. */
 VEC_INLINE void F(avg_window)(const struct rw_pool *p, const struct pool_operands *o, rw_dtype dtype, int64_t image,
-                              int64_t oy, int64_t ox, int64_t c, int64_t n)
+                              struct rw_pool_range ys, struct rw_pool_range xs, T count, int64_t to, int64_t c,
+                              int many, int64_t n)
 {
-    const struct rw_pool_range ys = rw_pool_inside(p, 0, oy), xs = rw_pool_inside(p, 1, ox);
-    const T count = (T)rw_pool_count(p, oy, ox);
-    T sum[LANES] = { 0 }, x[LANES] = { 0 };
+    V sum[MANY] = { { 0 } };
     for (int64_t y = ys.from; y < ys.to; y++)
         for (int64_t z = xs.from; z < xs.to; z++) {
-            F(take)(x, o->x, dtype, ((image * p->h + y) * p->w + z) * p->c + c, n);
-            for (int64_t l = 0; l < n; l++) sum[l] += x[l];
+            const int64_t at = ((image * p->h + y) * p->w + z) * p->c + c;
+            for (int i = 0; i < many; i++) sum[i] += F(load)(o->x, dtype, at + i * WIDTH, n);
         }
-    for (int64_t l = 0; l < n; l++) sum[l] /= count;
-    F(give)(o->to, dtype, ((image * p->oh + oy) * p->ow + ox) * p->c + c, n, sum);
+    for (int i = 0; i < many; i++) F(keep)(o->to, dtype, to + c + i * WIDTH, n, sum[i] / count);
+}
+
+VEC_INLINE void F(avg_row)(const struct rw_pool *p, const struct pool_operands *o, rw_dtype dtype, int64_t row)
+{
+    const int64_t image = row / p->oh, oy = row % p->oh;
+    const struct rw_pool_range ys = rw_pool_inside(p, 0, oy);
+    for (int64_t ox = 0; ox < p->ow; ox++) {
+        const struct rw_pool_range xs = rw_pool_inside(p, 1, ox);
+        const T count = (T)rw_pool_count(p, oy, ox);
+        const int64_t to = (row * p->ow + ox) * p->c;
+        int64_t c = 0;
+        for (; c + MANY * WIDTH <= p->c; c += MANY * WIDTH)
+            F(avg_window)(p, o, dtype, image, ys, xs, count, to, c, MANY, WIDTH);
+        for (; c + WIDTH <= p->c; c += WIDTH) F(avg_window)(p, o, dtype, image, ys, xs, count, to, c, 1, WIDTH);
+        if (c < p->c) F(avg_window)(p, o, dtype, image, ys, xs, count, to, c, 1, p->c - c);
+    }
 }
 
 VEC_INLINE void F(pick)(const struct rw_pool *p, const struct pool_operands *o, rw_dtype dtype, int64_t image,
@@ -76,36 +91,16 @@ VEC_INLINE void F(pick)(const struct rw_pool *p, const struct pool_operands *o, 
     }
 }
 
-/* An input element: of the windows over it, in order, what they have for it; their share of an average. */
-VEC_INLINE void F(backward)(const struct rw_pool *p, const struct pool_operands *o, rw_dtype dtype, bool max,
-                            int64_t image, int64_t y, int64_t z, int64_t c, int64_t n)
+VEC_INLINE void F(pick_row)(const struct rw_pool *p, const struct pool_operands *o, rw_dtype dtype, int64_t row)
 {
-    const struct rw_pool_range ys = rw_pool_over(p, 0, y), xs = rw_pool_over(p, 1, z);
-    T sum[LANES] = { 0 }, dy[LANES] = { 0 };
-    for (int64_t oy = ys.from; oy < ys.to; oy++)
-        for (int64_t ox = xs.from; ox < xs.to; ox++) {
-            const int64_t at = ((image * p->oh + oy) * p->ow + ox) * p->c + c;
-            const int64_t py = rw_pool_place(p, 0, oy, y), px = rw_pool_place(p, 1, ox, z);
-            const int64_t here = py * p->a.kernel[1] + px;
-            if (py < 0 || px < 0) continue;
-            F(take)(dy, o->x, dtype, at, n);
-            if (max)
-                for (int64_t l = 0; l < n; l++) sum[l] += o->places[at + l] == here ? dy[l] : 0;
-            else
-                for (int64_t l = 0; l < n; l++) sum[l] += dy[l] / (T)rw_pool_count(p, oy, ox);
-        }
-    F(give)(o->to, dtype, ((image * p->h + y) * p->w + z) * p->c + c, n, sum);
+    for (int64_t x = 0; x < p->ow; x++)
+        for (int64_t c = 0; c < p->c; c += LANES)
+            F(pick)(p, o, dtype, row / p->oh, row % p->oh, x, c, p->c - c < LANES ? p->c - c : LANES);
 }
 
-VEC_INLINE void F(row)(const struct rw_pool *p, const struct pool_operands *o, rw_dtype dtype, enum rw_pool_kind kind,
-                       int64_t row, int64_t height, int64_t width)
+VEC_INLINE void F(max_rest)(const struct rw_pool *p, const struct pool_operands *o, rw_dtype dtype, int64_t image,
+                            int64_t oy, int64_t ox, int64_t c)
 {
-    for (int64_t x = 0; x < width; x++)
-        for (int64_t c = 0; c < p->c; c += LANES) {
-            const int64_t n = p->c - c < LANES ? p->c - c : LANES, image = row / height, y = row % height;
-            if (kind == RW_POOL_MAX) F(max_window)(p, o, dtype, image, y, x, c, n);
-            else if (kind == RW_POOL_AVG) F(avg_window)(p, o, dtype, image, y, x, c, n);
-            else if (kind == RW_POOL_PICK) F(pick)(p, o, dtype, image, y, x, c, n);
-            else F(backward)(p, o, dtype, kind == RW_POOL_MAX_BACKWARD, image, y, x, c, n);
-        }
+    for (; c < p->c; c += LANES)
+        F(max_window)(p, o, dtype, image, oy, ox, c, p->c - c < LANES ? p->c - c : LANES);
 }

@@ -38,6 +38,47 @@ Test(ops_pool, pooling_finds_the_first_of_the_largest_and_nan)
     }
 }
 
+/* Of a row of a gradient so many elements are summed at a time; these windows lie over the cuts, some with gaps. */
+Test(ops_pool, long_rows_are_summed_in_pieces)
+{
+    enum { C = 70, H = 5, W = 75, N = C * H * W, KH = 2, KW = 4, STEP = 3 };
+    static const rw_dtype types[] = { RW_F32, RW_BF16, RW_F16, RW_F64 };
+    static double x[N], dx[N], y[N], dy[N], got[N];
+    for (int i = 0; i < 8; i++) {
+        const bool most = i >= 4;
+        const int apart = most ? 2 : 1, high = (KH - 1) * apart + 1, wide = (KW - 1) * apart + 1;
+        const int oh = H + 2 - high + 1, ow = (W + 4 - wide) / STEP + 1;
+        struct fixture b = fixture_open(1, 2);
+        for (int k = 0; k < N; k++) x[k] = 8 * (k * 7 % 11 - 4), dy[k] = 8 * (k * 3 % 5 - 2), dx[k] = 0;
+        for (int k = 0; k < C * oh * ow; k++) {
+            const int c = k / (oh * ow), top = k / ow % oh - 1, left = k % ow * STEP - 2;
+            int best = -1;
+            y[k] = 0;
+            for (int w = 0; w < KH * KW; w++) {
+                const int h = top + w / KW * apart, z = left + w % KW * apart, at = (c * H + h) * W + z;
+                if (h < 0 || h >= H || z < 0 || z >= W) continue;
+                if (best < 0 || x[at] > x[best]) best = at;
+                if (!most) y[k] += x[at] / 8, dx[at] += dy[k] / 8;
+            }
+            if (most) y[k] = x[best], dx[best] += dy[k];
+        }
+        rw_tensor *const in = rw_require_grad(b.t, rw_input(b.t, RW_F64, RW_SHAPE(1, C, H, W), x));
+        rw_tensor *const cast = rw_cast(b.t, in, types[i % 4]), *g = rw_input(b.t, RW_F64, RW_SHAPE(1, C, oh, ow), dy);
+        rw_tensor *const pooled = most ? rw_max_pool2d(b.t, cast, POOL(.kernel = { KH, KW }, .stride = { 1, STEP },
+                                                                      .padding = { 1, 2 }, .dilation = { 2, 2 }))
+                                       : rw_avg_pool2d(b.t, cast, POOL(.kernel = { KH, KW }, .stride = { 1, STEP },
+                                                                      .padding = { 1, 2 }));
+        rw_tensor *out = rw_cast(b.t, pooled, RW_F64);
+        cr_assert_eq(rw_backward_from(b.t, 1, &out, &g), RW_OK, "%s", rw_error_message(b.ctx));
+        cr_assert_eq(rw_read(b.t, out, got, sizeof(double) * (size_t)(C * oh * ow)), RW_OK, "%s",
+                     rw_error_message(b.ctx));
+        for (int k = 0; k < C * oh * ow; k++) cr_assert_eq(got[k], y[k], "case %d, result %d: %g", i, k, got[k]);
+        cr_assert_eq(rw_read(b.t, rw_gradient(in), got, sizeof got), RW_OK);
+        for (int k = 0; k < N; k++) cr_assert_eq(got[k], dx[k], "case %d, gradient %d: %g", i, k, got[k]);
+        fixture_close(&b);
+    }
+}
+
 Test(ops_pool, a_maximum_keeps_a_byte_for_each_element)
 {
     struct fixture b = fixture_open(1, 1);
