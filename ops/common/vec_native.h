@@ -72,6 +72,20 @@ VEC_INLINE nd nd_select(nl mask, nd a, nd b)
     return (nd)(((nl)a & mask) | ((nl)b & ~mask));
 }
 
+/* Is any lane of a mask set? */
+VEC_INLINE bool nf_any(ni mask)
+{
+#if defined(RW_ISA_IS_V4)
+    return _mm512_movepi32_mask((__m512i)mask) != 0;
+#elif defined(RW_ISA_IS_V3)
+    return _mm256_movemask_ps((__m256)mask) != 0;
+#else
+    int32_t any = 0;
+    for (int i = 0; i < NF_LANES; i++) any |= mask[i];
+    return any != 0;
+#endif
+}
+
 /* a * b + c with one rounding where the machine has it. */
 VEC_INLINE nf nf_fma(nf a, nf b, nf c)
 {

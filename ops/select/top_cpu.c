@@ -2,7 +2,7 @@
 #include "ops/select/top.h"
 #include "device/cpu/isa.h"
 #include "ops/common/util.h"
-#include "ops/common/vec.h"
+#include "ops/common/vec_native.h"
 
 VEC_INLINE double number(const void *p, rw_dtype dtype, int64_t i)
 {
@@ -115,40 +115,36 @@ rw_status RW_ISA_NAME(rw_argmin_cpu)(const rw_kernel *k)
     return place_kernel(k, -1);
 }
 
-/* ---- topk: a heap of the best places so far, its root the last of them; then sorted in its place ---- */
+/* ---- topk ---- */
 
-VEC_INLINE bool before(const void *x, rw_dtype dtype, int32_t i, int32_t j)
+/* The first place from i on that may come before the root: vectors of which no element does are passed over. */
+VEC_INLINE int64_t pass_over(const void *x, rw_dtype dtype, int64_t i, int64_t n, int32_t root)
 {
-    return rw_comes_before(number(x, dtype, i), i, number(x, dtype, j), j);
+    if (dtype == RW_F64) return i;
+    const float last = f_get(x, dtype, root);
+    if (last != last) return n;
+    for (; i + NF_LANES <= n; i += NF_LANES)
+        if (nf_any((ni)(nf_get(x, dtype, i) <= last) == 0)) break;
+    return i;
 }
 
-VEC_INLINE void sink(const void *x, rw_dtype dtype, int32_t *heap, int64_t n, int64_t at)
-{
-    const int32_t moved = heap[at];
-    for (int64_t child; (child = 2 * at + 1) < n; at = child) {
-        if (child + 1 < n && before(x, dtype, heap[child], heap[child + 1])) child++;
-        if (!before(x, dtype, moved, heap[child])) break;
-        heap[at] = heap[child];
-    }
-    heap[at] = moved;
-}
-
-VEC_INLINE void top_typed(const void *x, int64_t n, int32_t *heap, int64_t k, rw_dtype dtype)
-{
-    for (int64_t i = 0; i < k; i++) heap[i] = (int32_t)i;
-    for (int64_t i = k / 2 - 1; i >= 0; i--) sink(x, dtype, heap, k, i);
-    for (int64_t i = k; i < n; i++) {
-        if (!before(x, dtype, (int32_t)i, heap[0])) continue;
-        heap[0] = (int32_t)i;
-        sink(x, dtype, heap, k, 0);
-    }
-    for (int64_t left = k - 1; left > 0; left--) {
-        const int32_t last = heap[0];
-        heap[0] = heap[left];
-        heap[left] = last;
-        sink(x, dtype, heap, left, 0);
-    }
-}
+#define E uint64_t
+#define R unsigned __int128
+#define F(name) name##_8
+#define OF_TYPE(f, ...) f(__VA_ARGS__, RW_F64, 0x7ff0000000000000);
+#include "ops/select/top_tmpl.h"
+#define E uint32_t
+#define R uint64_t
+#define F(name) name##_4
+#define OF_TYPE(f, ...) f(__VA_ARGS__, RW_F32, 0x7f800000);
+#include "ops/select/top_tmpl.h"
+#define E uint16_t
+#define R uint64_t
+#define F(name) name##_2
+#define OF_TYPE(f, ...)                                             \
+    if (k->in[0].dtype == RW_BF16) f(__VA_ARGS__, RW_BF16, 0x7f80); \
+    else f(__VA_ARGS__, RW_F16, 0x7c00);
+#include "ops/select/top_tmpl.h"
 
 rw_status RW_ISA_NAME(rw_topk_cpu)(const rw_kernel *k);
 rw_status RW_ISA_NAME(rw_topk_cpu)(const rw_kernel *k)
@@ -159,11 +155,9 @@ rw_status RW_ISA_NAME(rw_topk_cpu)(const rw_kernel *k)
     if (!k->out[0].layout->numel) return RW_OK;
 #pragma omp parallel for num_threads(k->threads) schedule(static) if (l->numel >= RW_PARALLEL_FROM)
     for (int64_t row = 0; row < l->numel / n; row++) {
-        const char *const x = (const char *)k->in[0].data + (size_t)(row * n) * size;
-        char *const y = (char *)k->out[0].data + (size_t)(row * most) * size;
-        int32_t *const place = (int32_t *)k->out[1].data + row * most;
-        BY_TYPE(k->in[0].dtype, top_typed, x, n, place, most)
-        for (int64_t i = 0; i < most; i++) memcpy(y + (size_t)i * size, x + (size_t)place[i] * size, size);
+        if (size == 8) top_row_8(k, row, n, most);
+        else if (size == 4) top_row_4(k, row, n, most);
+        else top_row_2(k, row, n, most);
     }
     return RW_OK;
 }
