@@ -75,7 +75,7 @@ RW_API rw_tensor *rw_scale_at(rw_site at, rw_tape *t, rw_tensor *x, double facto
 RW_API rw_tensor *rw_add_scalar_at(rw_site at, rw_tape *t, rw_tensor *x, double term);
 #define rw_add_scalar(...) rw_add_scalar_at(RW_HERE, __VA_ARGS__)
 
-/** x to a constant power. */
+/** x to a constant power, as C's pow(). By 1, 2, -1 and 0.5 it is rounded once: x, a product, a quotient, a root. */
 RW_API rw_tensor *rw_pow_scalar_at(rw_site at, rw_tape *t, rw_tensor *x, double exponent);
 #define rw_pow_scalar(...) rw_pow_scalar_at(RW_HERE, __VA_ARGS__)
 

@@ -86,6 +86,17 @@ VEC_INLINE V F(gelu_inner)(V x)
     return (VS)1.59576912160573071176 * (x + (VS)0.044715 * (x * x * x));
 }
 
+/* As C's pow(): by these exponents with one rounding, which no power of others promises. A root of -0 would be -0, and
+   one of -infinity no number. */
+VEC_INLINE V F(power)(V x, VS a)
+{
+    if (a == 1) return x;
+    if (a == 2) return x * x;
+    if (a == -1) return ONE / x;
+    if (a == (VS)0.5) return F(select)((VM)(x == -(VS)INFINITY), F(all)((VS)INFINITY), F(sqrt)(x + (VS)0));
+    return F(pow)(x, F(all)(a));
+}
+
 ARITH2(add, x + z)
 ARITH2(sub, x - z)
 ARITH2(mul, x *z)
@@ -103,7 +114,7 @@ ARITH3(within,
 
 ARITH1(scale, x *a)
 ARITH1(add_scalar, x + a)
-ARITH1(pow_scalar, F(pow)(x, F(all)(a)))
+ARITH1(pow_scalar, F(power)(x, a))
 ARITH1(neg, -x)
 ARITH1(abs, F(select)((VM)(x < 0), -x, x + (VS)0))
 ARITH1(sign, F(select)((VM)(x > 0), ONE, F(select)((VM)(x < 0), -ONE, ZERO)))
@@ -158,6 +169,13 @@ ARITH2(tanh_backward, z *(ONE - x * x))
 ARITH2(sigmoid_backward, z *(x * (ONE - x)))
 ARITH2(relu_backward, F(select)((VM)(x <= 0), ZERO, z))
 ARITH2(sqrt_backward, z *(VS)0.5 / x)
+/* A constant has slope 0 at 0 too, where 0 times a negative power would be NaN. 1 is taken off before it is rounded. */
+VEC_INLINE void F(op_pow_scalar_backward)(const V *in, V *out, double attr)
+{
+    if (attr == 0) out[0] = in[1] * ZERO;
+    else out[0] = in[1] * (F(power)(in[0], (VS)(attr - 1)) * (VS)attr);
+}
+
 ARITH2_WITH(elu_backward, F(select)((VM)(x <= 0), z *(a *F(exp)(x)), z))
 ARITH2_WITH(leaky_relu_backward, F(select)((VM)(x > 0), z, a *z))
 ARITH2(relu6_backward, F(select)((VM)((x <= 0) | (x >= 6)), ZERO, z))
