@@ -1,6 +1,6 @@
 /*
- * CPU kernel of cumsum: a sum runs in double, by one thread; columns side by side run together. Each element is read
- * before it is written, so that the sums may lie over them.
+ * CPU kernel of cumsum: a sum runs in double, by one thread; columns side by side run together, and so do a few rows
+ * whose elements lie side by side. Each element is read before it is written, so that the sums may lie over them.
  */
 #include "device/cpu/isa.h"
 #include "ops/common/util.h"
@@ -8,6 +8,8 @@
 #include "ops/reduce/cumsum.h"
 
 #define COLUMNS 64 /* that run together */
+#define ROWS 4     /* likewise: an addition waits for the last one of its row */
+#define PIECE 64   /* elements of a row that are turned to double, and back, in one go */
 
 VEC_INLINE double get(const void *p, rw_dtype dtype, int64_t i)
 {
@@ -34,14 +36,41 @@ VEC_INLINE void run_columns(const rw_kernel *k, rw_dtype dtype, int64_t start, i
     }
 }
 
+/* Rows of n elements side by side. */
+VEC_INLINE void run_rows(const rw_kernel *k, rw_dtype dtype, int64_t start, int rows, int64_t n, bool backwards)
+{
+    double sum[ROWS] = { 0 }, piece[ROWS][PIECE];
+    for (int64_t done = 0; done < n; done += PIECE) {
+        const int64_t some = n - done < PIECE ? n - done : PIECE, at = start + (backwards ? n - done - some : done);
+        for (int r = 0; r < rows; r++)
+            for (int64_t i = 0; i < some; i++) piece[r][i] = get(k->in[0].data, dtype, at + r * n + i);
+        for (int64_t i = 0; i < some; i++)
+            for (int r = 0; r < rows; r++) {
+                double *const x = &piece[r][backwards ? some - 1 - i : i];
+                *x = sum[r] += *x;
+            }
+        for (int r = 0; r < rows; r++)
+            for (int64_t i = 0; i < some; i++) put(k->out[0].data, dtype, at + r * n + i, piece[r][i]);
+    }
+}
+
+/* A task is some columns of a block, or where a block is one row, some rows. */
+VEC_INLINE void run_typed(const rw_kernel *k, rw_dtype dtype, int64_t start, int64_t from, int64_t some,
+                          const struct rw_cumsum_cut *c, bool backwards)
+{
+    if (c->inner > 1) run_columns(k, dtype, start, from, some, c, backwards);
+    else if (some == ROWS) run_rows(k, dtype, start, ROWS, c->n, backwards);
+    else for (int64_t r = 0; r < some; r++) run_rows(k, dtype, start + r * c->n, 1, c->n, backwards);
+}
+
 static void run_task(const rw_kernel *k, int64_t start, int64_t from, int64_t some, const struct rw_cumsum_cut *c,
                      bool backwards)
 {
     switch (k->in[0].dtype) {
-    case RW_F64: run_columns(k, RW_F64, start, from, some, c, backwards); return;
-    case RW_BF16: run_columns(k, RW_BF16, start, from, some, c, backwards); return;
-    case RW_F16: run_columns(k, RW_F16, start, from, some, c, backwards); return;
-    default: run_columns(k, RW_F32, start, from, some, c, backwards); return;
+    case RW_F64: run_typed(k, RW_F64, start, from, some, c, backwards); return;
+    case RW_BF16: run_typed(k, RW_BF16, start, from, some, c, backwards); return;
+    case RW_F16: run_typed(k, RW_F16, start, from, some, c, backwards); return;
+    default: run_typed(k, RW_F32, start, from, some, c, backwards); return;
     }
 }
 
@@ -52,11 +81,14 @@ rw_status RW_ISA_NAME(rw_cumsum_cpu)(const rw_kernel *k)
     const rw_layout *const l = k->in[0].layout;
     if (!l->numel) return RW_OK;
     const struct rw_cumsum_cut c = rw_cumsum_cut(l, a->axis);
+    const bool row = c.inner == 1;
     const int64_t chunks = (c.inner + COLUMNS - 1) / COLUMNS;
+    const int64_t tasks = row ? (c.outer + ROWS - 1) / ROWS : c.outer * chunks;
 #pragma omp parallel for num_threads(k->threads) schedule(static) if (l->numel >= RW_PARALLEL_FROM)
-    for (int64_t task = 0; task < c.outer * chunks; task++) {
-        const int64_t from = task % chunks * COLUMNS, rest = c.inner - from;
-        run_task(k, task / chunks * c.n * c.inner, from, rest < COLUMNS ? rest : COLUMNS, &c, a->backwards);
+    for (int64_t task = 0; task < tasks; task++) {
+        const int64_t from = row ? task * ROWS : task % chunks * COLUMNS, rest = (row ? c.outer : c.inner) - from;
+        const int64_t most = row ? ROWS : COLUMNS, start = row ? from : task / chunks * c.inner;
+        run_task(k, start * c.n, from, rest < most ? rest : most, &c, a->backwards);
     }
     return RW_OK;
 }
