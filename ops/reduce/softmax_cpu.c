@@ -60,12 +60,16 @@ VEC_INLINE void rest_of_row(const struct row *r, rw_dtype dtype)
                                (size_t)(r->n - r->seen) * float_size(dtype));
 }
 
-/* Exponentials wait in the output where that holds them exactly; elsewhere they are taken again. Of a logarithm the
-   maximum is subtracted first: what is near it loses no digit to that. */
+#define WAITING 4096 /* exponentials of a row that fit into the nearest cache beside it */
+
+/* Exponentials wait in the output where that holds them exactly, else in a place of their own; those of a row too long
+   for it are taken again. Of a logarithm the maximum is subtracted first: what is near it loses no digit to that. */
 VEC_INLINE void softmax_row_f(const struct row *r, rw_dtype dtype, bool logarithm)
 {
     const float scale = (float)r->scale;
-    const bool keep = dtype == RW_F32 && !logarithm;
+    const bool keep = !logarithm && (dtype == RW_F32 || r->seen <= WAITING);
+    float own[WAITING];
+    float *const wait = dtype == RW_F32 ? (float *)r->y + r->at : own;
     struct nf_parts m = nf_parts_all(-INFINITY), sum = nf_parts_all(0);
     for (int64_t i = 0; i < r->seen; i += VF_LANES) {
         const struct nf_parts x = scores(r, dtype, i, scale);
@@ -79,12 +83,12 @@ VEC_INLINE void softmax_row_f(const struct row *r, rw_dtype dtype, bool logarith
             e.part[p] = nf_exp(e.part[p] - most);
             sum.part[p] += e.part[p];
         }
-        if (keep) store(r->y, dtype, r->at, i, r->seen, e);
+        if (keep) store(wait, RW_F32, 0, i, r->seen, e);
     }
     const float total = nf_parts_sum(sum);
     const float inverse = inverse_of(total), log_total = logarithm ? logf(total) : 0;
     for (int64_t i = 0; i < r->seen; i += VF_LANES) {
-        struct nf_parts y = keep ? load(r->y, dtype, r->at, i, r->seen) : scores(r, dtype, i, scale);
+        struct nf_parts y = keep ? load(wait, RW_F32, 0, i, r->seen) : scores(r, dtype, i, scale);
         for (int p = 0; p < NF_PARTS; p++) {
             if (keep) y.part[p] = y.part[p] * inverse;
             else if (logarithm) y.part[p] = y.part[p] - most - log_total;
