@@ -40,8 +40,10 @@ static void d_put(const rw_view *v, int64_t i, double x)
 
 static void put_result(const struct pass_job *j, int64_t o, double x)
 {
+    const rw_view *const to = &j->k->out[0];
     if (j->to) j->to[o] = x;
-    else put_added(j->k->out[0].data, j->k->out[0].dtype, o, x / j->divisor, j->sum);
+    else if (to->dtype == RW_F32 && !j->sum) ((float *)to->data)[o] = (float)(x / j->divisor); /* short rows: no call */
+    else put_added(to->data, to->dtype, o, x / j->divisor, j->sum);
 }
 
 /* Where element i of the axes lies, and its place along each. */
@@ -147,9 +149,10 @@ VEC_INLINE void reduce_runs(const struct pass_job *j, rw_dtype dtype, enum pass 
     }
     int64_t at = seek(&plan->groups, g, index);
     double total = pass == PASS_MAX ? (double)-INFINITY : 0;
-    for (int axis = 0; axis < RW_MAX_RANK; axis++) index[axis] = 0;
-    for (int64_t r = 0; r < plan->rows.numel; r++) {
+    if (plan->rows.numel > 1) for (int axis = 0; axis < RW_MAX_RANK; axis++) index[axis] = 0;
+    for (int64_t r = 0;;) {
         total = merge(pass, total, run_of(&j->k->in[0], dtype, pass, shift, at, plan->run));
+        if (++r == plan->rows.numel) break;
         at = next(&plan->rows, at, index);
     }
     put_result(j, g, total);
@@ -259,10 +262,11 @@ VEC_INLINE void task(const struct pass_job *j, rw_dtype dtype, enum pass pass, i
     reduce_columns(j, dtype, pass, g, chunk, p);
 }
 
-#define TASKS(dtype, pass)                                                       \
-    static void task_##dtype##_##pass(const struct pass_job *j, int64_t i)       \
-    {                                                                            \
-        task(j, RW_##dtype, PASS_##pass, i);                                     \
+/* Many in a call: there may be one for every few elements. */
+#define TASKS(dtype, pass)                                                                    \
+    static void tasks_##dtype##_##pass(const struct pass_job *j, int64_t from, int64_t to)    \
+    {                                                                                         \
+        for (int64_t i = from; i < to; i++) task(j, RW_##dtype, PASS_##pass, i);              \
     }
 TASKS(F32, SUM)
 TASKS(F32, MAX)
@@ -279,21 +283,22 @@ TASKS(F64, EXP)
 
 static void run_pass(const struct pass_job *j, enum pass pass)
 {
-    static void (*const tasks[RW_DTYPE_COUNT][3])(const struct pass_job *, int64_t) = {
-        [RW_F32] = { task_F32_SUM, task_F32_MAX, task_F32_EXP },
-        [RW_BF16] = { task_BF16_SUM, task_BF16_MAX, task_BF16_EXP },
-        [RW_F16] = { task_F16_SUM, task_F16_MAX, task_F16_EXP },
-        [RW_F64] = { task_F64_SUM, task_F64_MAX, task_F64_EXP },
+    static void (*const tasks[RW_DTYPE_COUNT][3])(const struct pass_job *, int64_t, int64_t) = {
+        [RW_F32] = { tasks_F32_SUM, tasks_F32_MAX, tasks_F32_EXP },
+        [RW_BF16] = { tasks_BF16_SUM, tasks_BF16_MAX, tasks_BF16_EXP },
+        [RW_F16] = { tasks_F16_SUM, tasks_F16_MAX, tasks_F16_EXP },
+        [RW_F64] = { tasks_F64_SUM, tasks_F64_MAX, tasks_F64_EXP },
     };
     const struct rw_reduce_plan *const plan = j->plan;
     const int64_t n = plan->groups.numel * plan->chunks * plan->parts,
                   out = plan->groups.numel * (plan->run_reduced ? 1 : plan->run);
-    void (*const run)(const struct pass_job *, int64_t) = tasks[j->k->in[0].dtype][pass];
-    if (j->k->threads < 2 || j->k->in[0].layout->numel < RW_PARALLEL_FROM) {
-        for (int64_t i = 0; i < n; i++) run(j, i);
+    void (*const run)(const struct pass_job *, int64_t, int64_t) = tasks[j->k->in[0].dtype][pass];
+    const int64_t threads = j->k->threads;
+    if (threads < 2 || j->k->in[0].layout->numel < RW_PARALLEL_FROM) {
+        run(j, 0, n);
     } else {
-#pragma omp parallel for num_threads(j->k->threads) schedule(static)
-        for (int64_t i = 0; i < n; i++) run(j, i);
+#pragma omp parallel for num_threads(threads) schedule(static)
+        for (int64_t i = 0; i < threads; i++) run(j, n * i / threads, n * (i + 1) / threads);
     }
     if (plan->parts < 2) return;
     for (int64_t o = 0; o < out; o++) {
