@@ -134,9 +134,27 @@ static int axis_of(const rw_layout *l, int64_t axis)
     return (int)(axis < 0 ? axis + l->rank : axis);
 }
 
+/* Are a piece's rows single numbers side by side? */
+static bool is_one_row(const struct piece *p, const struct shares *shares)
+{
+    return p->part == 1 && p->step == 1 && p->run == shares->rows;
+}
+
+/* Two of those: in vectors. */
+static bool zip_share(const rw_kernel *k, int axis, const struct shares *shares, const struct share *s)
+{
+    if (k->n_inputs != 2 || shares->whole != 2) return false;
+    const struct piece a = piece_of(&k->in[0], axis), b = piece_of(&k->in[1], axis);
+    if (!is_one_row(&a, shares) || !is_one_row(&b, shares)) return false;
+    const int64_t at = s->row * (int64_t)a.size;
+    zip_rows((char *)k->out[0].data + 2 * at, a.data + at, b.data + at, s->n, a.size);
+    return true;
+}
+
 static void concat_share(const rw_kernel *k, int axis, const struct shares *shares, const struct share *s)
 {
     int64_t at = 0;
+    if (zip_share(k, axis, shares, s)) return;
     for (int j = 0; j < k->n_inputs && at < s->end; j++) {
         const struct piece p = piece_of(&k->in[j], axis);
         put_piece(&p, s, at, k->out[0].data, shares->whole);

@@ -29,14 +29,15 @@ static inline void copy_rows(char *to, int64_t to_step, const char *from, int64_
     }
 }
 
-/* A row of numbers that lie `stride` apart: two, the halves of what was interleaved; -1, backwards. */
+/* A row of numbers that lie `stride` apart: two, the halves of what was interleaved; -1, backwards; 0, one number. */
 #define STRIDED(size, type)                                                                    \
     VEC_INLINE void strided_##size(void *to, const void *from, int64_t stride, int64_t n)      \
     {                                                                                          \
         type *const y = (type *)to;                                                            \
-        const type *const x = (const type *)from;                                              \
+        const type *const x = (const type *)from, first = *x;                                  \
         if (stride == 1) memcpy(y, x, (size_t)n * sizeof *y);                                  \
         else if (stride == 2) for (int64_t i = 0; i < n; i++) y[i] = x[2 * i];                 \
+        else if (stride == 0) for (int64_t i = 0; i < n; i++) y[i] = first;                    \
         else if (stride == -1) for (int64_t i = 0; i < n; i++) y[i] = x[-i];                   \
         else for (int64_t i = 0; i < n; i++) y[i] = x[i * stride];                             \
     }
@@ -56,6 +57,33 @@ static inline void copy_strided(void *to, const void *from, int64_t stride, int6
     }
 }
 
+/* Two rows of numbers in turn. */
+#define ZIPPED(size, type)                                                                     \
+    VEC_INLINE void zipped_##size(void *to, const void *a, const void *b, int64_t n)           \
+    {                                                                                          \
+        type *const y = (type *)to;                                                            \
+        for (int64_t i = 0; i < n; i++) {                                                      \
+            y[2 * i] = ((const type *)a)[i];                                                   \
+            y[2 * i + 1] = ((const type *)b)[i];                                               \
+        }                                                                                      \
+    }
+
+ZIPPED(1, uint8_t)
+ZIPPED(2, uint16_t)
+ZIPPED(4, uint32_t)
+ZIPPED(8, uint64_t)
+
+static inline void zip_rows(void *to, const void *a, const void *b, int64_t n, size_t size)
+{
+    switch (size) {
+    case 1: zipped_1(to, a, b, n); return;
+    case 2: zipped_2(to, a, b, n); return;
+    case 4: zipped_4(to, a, b, n); return;
+    default: zipped_8(to, a, b, n); return;
+    }
+}
+
 #undef STRIDED
+#undef ZIPPED
 
 #endif
