@@ -283,6 +283,51 @@ Test(ops_pointwise, rounding_to_bfloat16_is_to_nearest_even_and_keeps_nan)
     fixture_close(&b);
 }
 
+/* x by a constant power, its slope, or the slope's: as C's pow() says, sign of 0 and all; of what is rounded once the
+   very number in float32. */
+static void expect_power(rw_dtype dtype, double x, double exponent, int order, double got)
+{
+    const bool once = exponent == 1 || exponent == 2 || exponent == -1 || exponent == 0.5;
+    double want = pow(x, exponent - order);
+    for (int i = 0; i < order; i++) want = exponent - i == 0 ? 0 : want * (exponent - i);
+    const bool same = isnan(want) ? isnan(got)
+                      : dtype == RW_F32 && once && !order ? got == (double)(float)want
+                      : want == 0 || isinf(want) ? got == want
+                      : fabs(got - want) <= 24 * unit_roundoff(dtype) * fabs(want);
+    cr_expect(same && (isnan(want) || signbit(got) == signbit(want)), "%s, %g to the %g, order %d: %.9g, not %.9g",
+              rw_dtype_name(dtype), x, exponent, order, got, want);
+}
+
+Test(ops_pointwise, powers_by_constants_are_those_of_c)
+{
+    enum { N = 12 };
+    static const double xs[N] = { NAN, INFINITY, -INFINITY, 0.0, -0.0, 1, -1, -3, 2.5, 0.3125, 1.4375, 3.0625 };
+    static const double exponents[] = { 2, 1, -1, 0.5, 0, 3, -2, 1.5 };
+    static const rw_dtype floats[] = { RW_F32, RW_BF16, RW_F16, RW_F64 };
+    struct fixture b = fixture_open(1, 1);
+    for (int d = 0; d < 4; d++)
+        for (size_t e = 0; e < sizeof exponents / sizeof *exponents; e++) {
+            const double exponent = exponents[e];
+            double in[N], out[3][N];
+            for (int i = 0; i < N; i++) number_put(in, floats[d], i, xs[i]);
+            rw_tensor *const x = rw_require_grad(b.t, rw_input(b.t, floats[d], RW_SHAPE(N), in));
+            rw_tensor *const y = rw_pow_scalar(b.t, x, exponent);
+            rw_tensor *first = NULL, *second = NULL;
+            const int orders = exponent == 0 || exponent == 1 ? 2 : 3;
+            rw_grad(b.t, y, &x, 1, &first);
+            if (orders > 2) rw_grad(b.t, first, &x, 1, &second);
+            rw_read(b.t, y, out[0], rw_tensor_bytes(y));
+            if (second) rw_read(b.t, second, out[2], rw_tensor_bytes(second));
+            cr_assert_eq(rw_backward_from(b.t, 1, &y, NULL), RW_OK, "%s", rw_error_message(b.ctx));
+            rw_read(b.t, rw_gradient(x), out[1], rw_tensor_bytes(x));
+            for (int i = 0; i < N; i++)
+                for (int order = 0; order < orders; order++)
+                    expect_power(floats[d], xs[i], exponent, order, number_get(out[order], floats[d], i));
+            rw_tape_reset(b.t);
+        }
+    fixture_close(&b);
+}
+
 Test(ops_pointwise, an_infinite_gradient_leaves_zero_where_nothing_flows)
 {
     struct fixture b = fixture_open(1, 1);
