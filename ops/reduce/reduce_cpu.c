@@ -38,12 +38,17 @@ static void d_put(const rw_view *v, int64_t i, double x)
     else f_put(v->data, v->dtype, i, (float)x);
 }
 
-static void put_result(const struct pass_job *j, int64_t o, double x)
+static __attribute__((noinline)) void put_sum(const struct pass_job *j, int64_t o, double x)
 {
-    const rw_view *const to = &j->k->out[0];
+    put_added(j->k->out[0].data, j->k->out[0].dtype, o, x / j->divisor, j->sum);
+}
+
+/* What is as wide as the elements, dtype, is put without a call: there may be one for every few of them. */
+VEC_INLINE void put_result(const struct pass_job *j, rw_dtype dtype, int64_t o, double x)
+{
     if (j->to) j->to[o] = x;
-    else if (to->dtype == RW_F32 && !j->sum) ((float *)to->data)[o] = (float)(x / j->divisor); /* short rows: no call */
-    else put_added(to->data, to->dtype, o, x / j->divisor, j->sum);
+    else if (j->sum || j->k->out[0].dtype != dtype) put_sum(j, o, x);
+    else put_added(j->k->out[0].data, dtype, o, x / j->divisor, NULL);
 }
 
 /* Where element i of the axes lies, and its place along each. */
@@ -155,7 +160,7 @@ VEC_INLINE void reduce_runs(const struct pass_job *j, rw_dtype dtype, enum pass 
         if (++r == plan->rows.numel) break;
         at = next(&plan->rows, at, index);
     }
-    put_result(j, g, total);
+    put_result(j, dtype, g, total);
 }
 
 /* block[0..n) of up to four rows at once: one read and write of the block for them all. */
@@ -247,7 +252,7 @@ VEC_INLINE void reduce_columns(const struct pass_job *j, rw_dtype dtype, enum pa
     if (dtype == RW_F64) columns_d(j, pass, base, from, to, n, shift, total);
     else columns_f(j, dtype, pass, base, from, to, n, shift, total);
     if (plan->parts > 1) memcpy(j->part + p * plan->groups.numel * plan->run + o, total, (size_t)n * sizeof *total);
-    else for (int64_t i = 0; i < n; i++) put_result(j, o + i, total[i]);
+    else for (int64_t i = 0; i < n; i++) put_result(j, dtype, o + i, total[i]);
 }
 
 VEC_INLINE void task(const struct pass_job *j, rw_dtype dtype, enum pass pass, int64_t i)
@@ -304,7 +309,8 @@ static void run_pass(const struct pass_job *j, enum pass pass)
     for (int64_t o = 0; o < out; o++) {
         double total = j->part[o];
         for (int64_t p = 1; p < plan->parts; p++) total = merge(pass, total, j->part[p * out + o]);
-        put_result(j, o, total);
+        if (j->to) j->to[o] = total;
+        else put_sum(j, o, total);
     }
 }
 
