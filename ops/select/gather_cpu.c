@@ -231,19 +231,34 @@ rw_status RW_ISA_NAME(rw_index_select_back_cpu)(const rw_kernel *k)
 
 /* ---- embedding_bag ---- */
 
+#define BAG_COLUMNS 256
+#define BAG_AHEAD 8 /* rows: they lie anywhere, and nothing but the index says where */
+
+/* The columns that bag_f() is going to read of the row that is BAG_AHEAD places on, of this bag or of the next one. */
+VEC_INLINE void fetch_row(const rw_kernel *k, rw_dtype dtype, const int32_t *index, int64_t width, int64_t c, int64_t n)
+{
+    const int32_t *const ahead = index + BAG_AHEAD;
+    if (ahead >= (const int32_t *)k->in[1].data + k->in[1].layout->numel) return;
+    const char *const row = (const char *)k->in[0].data + (size_t)(*ahead * width + c) * float_size(dtype);
+    for (size_t at = 0; at < (size_t)n * float_size(dtype); at += 64) __builtin_prefetch(row + at);
+}
+
 VEC_INLINE void bag_f(const rw_kernel *k, rw_dtype dtype, const int32_t *index, int64_t m, int64_t c, int64_t n,
                       int64_t width, int64_t to, float divisor)
 {
-    float sum[COLUMNS] = { 0 };
-    for (int64_t j = 0; j < m; j++)
+    float sum[BAG_COLUMNS];
+    for (int64_t l = 0; l < n; l++) sum[l] = 0;
+    for (int64_t j = 0; j < m; j++) {
+        fetch_row(k, dtype, index + j, width, c, n);
         for (int64_t l = 0; l < n; l++) sum[l] += f_get(k->in[0].data, dtype, index[j] * width + c + l);
+    }
     for (int64_t l = 0; l < n; l++) f_put(k->out[0].data, dtype, to + c + l, sum[l] / divisor);
 }
 
 static void bag_d(const rw_kernel *k, const int32_t *index, int64_t m, int64_t c, int64_t n, int64_t width, int64_t to,
                   double divisor)
 {
-    double sum[COLUMNS] = { 0 };
+    double sum[BAG_COLUMNS] = { 0 };
     for (int64_t j = 0; j < m; j++)
         for (int64_t l = 0; l < n; l++) sum[l] += ((const double *)k->in[0].data)[index[j] * width + c + l];
     for (int64_t l = 0; l < n; l++) ((double *)k->out[0].data)[to + c + l] = sum[l] / divisor;
@@ -259,8 +274,8 @@ rw_status RW_ISA_NAME(rw_embedding_bag_cpu)(const rw_kernel *k)
         if (index[i] < 0 || index[i] >= k->in[0].layout->dim[0]) return RW_ERR_ARGUMENT;
 #pragma omp parallel for num_threads(k->threads) schedule(static) if (bags * m * width >= RW_PARALLEL_FROM)
     for (int64_t b = 0; b < bags; b++)
-        for (int64_t c = 0; c < width; c += COLUMNS) {
-            const int64_t n = width - c < COLUMNS ? width - c : COLUMNS;
+        for (int64_t c = 0; c < width; c += BAG_COLUMNS) {
+            const int64_t n = width - c < BAG_COLUMNS ? width - c : BAG_COLUMNS;
             const int32_t *const rows = index + b * m;
             switch (k->out[0].dtype) {
             case RW_F64: bag_d(k, rows, m, c, n, width, b * width, (double)divisor); break;
