@@ -5,7 +5,7 @@
 #include "ops/select/gather.h"
 #include "device/cpu/isa.h"
 #include "ops/common/util.h"
-#include "ops/common/vec.h"
+#include "ops/common/vec_native.h"
 #include "ops/select/row_sums.h"
 
 #define COLUMNS 64
@@ -147,18 +147,38 @@ ADD(bf16, float, RW_BF16, f_get)
 ADD(f16, float, RW_F16, f_get)
 ADD(f64, double, RW_F64, GET_D)
 
-/* The sums, and what they are added to, rounded once. */
+#define FINISH_BLOCK 16384
+
+/* Elements [from, to) of the sums, and of what they are added to, rounded once. */
+VEC_INLINE void finish_some(const rw_kernel *k, rw_dtype dtype, int64_t from, int64_t to)
+{
+    const void *const addend = rw_kernel_has(k, 2) ? k->in[2].data : NULL;
+    const float *const sum = k->workspace;
+    void *const out = k->out[0].data;
+    int64_t i = from;
+    for (; i + NF_LANES <= to; i += NF_LANES)
+        nf_put(out, dtype, i, nf_get(sum, RW_F32, i) + (addend ? nf_get(addend, dtype, i) : nf_all(0)));
+    for (; i < to; i++) f_put(out, dtype, i, sum[i] + (addend ? f_get(addend, dtype, i) : 0));
+}
+
+static void finish_some_d(const rw_kernel *k, int64_t from, int64_t to)
+{
+    const double *const addend = rw_kernel_has(k, 2) ? k->in[2].data : NULL, *const sum = k->workspace;
+    for (int64_t i = from; i < to; i++) ((double *)k->out[0].data)[i] = sum[i] + (addend ? addend[i] : 0);
+}
+
 static void finish(const rw_kernel *k)
 {
     const int64_t numel = k->out[0].layout->numel;
-    const rw_dtype dtype = k->out[0].dtype;
-    const bool adds = rw_kernel_has(k, 2);
-    const float *const f = k->workspace;
-    const double *const d = k->workspace;
 #pragma omp parallel for num_threads(k->threads) schedule(static) if (numel >= RW_PARALLEL_FROM)
-    for (int64_t i = 0; i < numel; i++) {
-        if (dtype == RW_F64) ((double *)k->out[0].data)[i] = d[i] + (adds ? ((const double *)k->in[2].data)[i] : 0);
-        else f_put(k->out[0].data, dtype, i, f[i] + (adds ? f_get(k->in[2].data, dtype, i) : 0));
+    for (int64_t from = 0; from < numel; from += FINISH_BLOCK) {
+        const int64_t to = from + FINISH_BLOCK < numel ? from + FINISH_BLOCK : numel;
+        switch (k->out[0].dtype) {
+        case RW_F64: finish_some_d(k, from, to); break;
+        case RW_BF16: finish_some(k, RW_BF16, from, to); break;
+        case RW_F16: finish_some(k, RW_F16, from, to); break;
+        default: finish_some(k, RW_F32, from, to);
+        }
     }
 }
 
