@@ -25,48 +25,77 @@ struct rw_remap_attrs {
     int64_t size, step; /* of windows */
 };
 
-/* Where place j of the result comes from. */
-RW_HOST_DEVICE int64_t rw_remap_source(const struct rw_remap_attrs *a, int64_t j)
+/*
+ * A rule is a few runs of places, in order: places [to, to + n) of the result, of which number k comes from element
+ * `from` + k slope. A flip is one, a roll two, a pad three:
+ *
+ *     reflect, 2 before     c b | a b c d | c        places
+ *                           -1  |    1    | -1       slopes; 0: the first or the last one, again and again
+ *
+ * So an element was copied to one place of a run at most, or, where that stands still, to all.
+ */
+struct rw_remap_run {
+    int64_t to, n, from, slope;
+};
+
+#define RW_REMAP_RUNS 3 /* some of no places */
+
+struct rw_remap_runs {
+    struct rw_remap_run run[RW_REMAP_RUNS];
+};
+
+static inline struct rw_remap_run rw_remap_run_of(int64_t to, int64_t n, int64_t from, int64_t slope)
 {
-    const int64_t n = a->from, i = j - a->before;
-    switch (a->mode) {
-    case RW_REMAP_FLIP: return n - 1 - j;
-    case RW_REMAP_REFLECT: return i < 0 ? -i : i >= n ? 2 * (n - 1) - i : i;
-    case RW_REMAP_REPLICATE: return i < 0 ? 0 : i >= n ? n - 1 : i;
-    default: return i < 0 ? i + n : i >= n ? i - n : i;
-    }
+    struct rw_remap_run r;
+    r.to = to;
+    r.n = n;
+    r.from = from;
+    r.slope = slope;
+    return r;
 }
 
-/* The smaller of two places behind `last`; -1 stands for none. */
-RW_HOST_DEVICE int64_t rw_remap_nearer(int64_t place, int64_t last, int64_t end, int64_t best)
+/* Those of windows are none. */
+static inline struct rw_remap_runs rw_remap_runs_of(const struct rw_remap_attrs *a)
 {
-    return place > last && place < end && (best < 0 || place < best) ? place : best;
-}
-
-/* The next place behind `last` that element i was copied to; -1 when there is none. Begins with last = -1. */
-RW_HOST_DEVICE int64_t rw_remap_next(const struct rw_remap_attrs *a, int64_t i, int64_t last)
-{
-    const int64_t n = a->from, own = i + a->before;
-    int64_t first, end, best = -1;
+    const int64_t n = a->from, before = a->before, behind = a->to - before - n;
+    const struct rw_remap_run none = rw_remap_run_of(a->to, 0, 0, 1);
+    const struct rw_remap_run own = rw_remap_run_of(before, n, 0, 1);
+    struct rw_remap_runs r = { { none, own, none } };
     switch (a->mode) {
-    case RW_REMAP_REFLECT:
-        best = rw_remap_nearer(own, last, a->to, best);
-        if (i > 0) best = rw_remap_nearer(a->before - i, last, a->before, best);
-        if (i < n - 1) best = rw_remap_nearer(a->before + 2 * (n - 1) - i, last, a->to, best);
-        return best;
-    case RW_REMAP_CIRCULAR:
-        for (int turn = -1; turn < 2; turn++) best = rw_remap_nearer(own + turn * n, last, a->to, best);
-        return best;
-    case RW_REMAP_REPLICATE:
-        first = i == 0 ? 0 : own;
-        end = i == n - 1 ? a->to : own + 1;
+    case RW_REMAP_FLIP: r.run[1] = rw_remap_run_of(0, n, n - 1, -1); break;
+    case RW_REMAP_ROLL:
+        r.run[0] = rw_remap_run_of(0, before, n - before, 1);
+        r.run[1] = rw_remap_run_of(before, n - before, 0, 1);
         break;
-    default: /* windows: of number w, whose first element is w step */
-        first = i < a->size ? 0 : (i - a->size) / a->step + 1;
-        end = i / a->step + 1 < a->to ? i / a->step + 1 : a->to;
+    case RW_REMAP_REFLECT:
+        r.run[0] = rw_remap_run_of(0, before, before, -1);
+        r.run[2] = rw_remap_run_of(before + n, behind, n - 2, -1);
+        break;
+    case RW_REMAP_REPLICATE:
+        r.run[0] = rw_remap_run_of(0, before, 0, 0);
+        r.run[2] = rw_remap_run_of(before + n, behind, n - 1, 0);
+        break;
+    case RW_REMAP_CIRCULAR:
+        r.run[0] = rw_remap_run_of(0, before, n - before, 1);
+        r.run[2] = rw_remap_run_of(before + n, behind, 0, 1);
+        break;
+    default: r.run[1] = none;
     }
-    if (last >= first) first = last + 1;
-    return first < end ? first : -1;
+    return r;
+}
+
+/* Windows, number j of which is over elements [j step, j step + size): those over element i. */
+struct rw_remap_windows {
+    int64_t from, to;
+};
+
+RW_HOST_DEVICE struct rw_remap_windows rw_remap_over(const struct rw_remap_attrs *a, int64_t i)
+{
+    struct rw_remap_windows w;
+    const int64_t end = i / a->step + 1;
+    w.from = i < a->size ? 0 : (i - a->size) / a->step + 1;
+    w.to = end < a->to ? end : a->to;
+    return w;
 }
 
 #ifdef __cplusplus

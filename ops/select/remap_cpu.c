@@ -7,49 +7,16 @@
 
 #define BLOCK 16384 /* elements that are handed out in one go */
 
-/* A rule is a few runs, one behind the other: places [to, to + n), of which number i comes from `from` + i slope. */
-struct run {
-    int64_t to, n, from, slope;
-};
-
-#define RUNS 3
-
-static int runs_of(const struct rw_remap_attrs *a, struct run run[RUNS])
-{
-    const int64_t n = a->from, before = a->before, behind = a->to - before - n;
-    switch (a->mode) {
-    case RW_REMAP_FLIP: run[0] = (struct run){ 0, n, n - 1, -1 }; return 1;
-    case RW_REMAP_ROLL:
-        run[0] = (struct run){ 0, before, n - before, 1 };
-        run[1] = (struct run){ before, n - before, 0, 1 };
-        return 2;
-    case RW_REMAP_REFLECT:
-        run[0] = (struct run){ 0, before, before, -1 };
-        run[2] = (struct run){ before + n, behind, n - 2, -1 };
-        break;
-    case RW_REMAP_REPLICATE:
-        run[0] = (struct run){ 0, before, 0, 0 };
-        run[2] = (struct run){ before + n, behind, n - 1, 0 };
-        break;
-    default:
-        run[0] = (struct run){ 0, before, n - before, 1 };
-        run[2] = (struct run){ before + n, behind, 0, 1 };
-    }
-    run[1] = (struct run){ before, n, 0, 1 };
-    return RUNS;
-}
-
 /* [outer, from, inner] to [outer, to, inner] */
 struct remap_job {
-    struct run run[RUNS];
-    int n_runs;
-    const int32_t *index; /* of places; NULL: by the runs */
+    const struct rw_remap_runs *by; /* NULL: a list of places */
+    const int32_t *index;
     int64_t from, to, inner;
 };
 
 /* Places [j, end) of one outer: those of a run. */
-static void move_run(const struct remap_job *job, const struct run *r, const char *x, char *y, size_t size, int64_t j,
-                     int64_t end)
+static void move_run(const struct remap_job *job, const struct rw_remap_run *r, const char *x, char *y, size_t size,
+                     int64_t j, int64_t end)
 {
     const int64_t bytes = job->inner * (int64_t)size;
     if (j < r->to) j = r->to;
@@ -95,8 +62,8 @@ static void move_some(const struct remap_job *job, const rw_kernel *k, int64_t r
         const int64_t n = job->to - j < end - row ? job->to - j : end - row;
         const char *const x = (const char *)k->in[0].data + (size_t)(outer * job->from * job->inner) * size;
         char *const y = (char *)k->out[0].data + (size_t)(outer * job->to * job->inner) * size;
-        if (job->index) pick(job, x, y, size, j, j + n);
-        for (int i = 0; i < job->n_runs; i++) move_run(job, &job->run[i], x, y, size, j, j + n);
+        if (!job->by) pick(job, x, y, size, j, j + n);
+        else for (int i = 0; i < RW_REMAP_RUNS; i++) move_run(job, &job->by->run[i], x, y, size, j, j + n);
         row += n;
     }
 }
@@ -126,8 +93,8 @@ rw_status RW_ISA_NAME(rw_remap_cpu)(const rw_kernel *k);
 rw_status RW_ISA_NAME(rw_remap_cpu)(const rw_kernel *k)
 {
     const struct rw_remap_attrs *const a = k->attrs;
-    struct remap_job job = { .from = a->from, .to = a->to, .inner = inner_of(k->in[0].layout, axis_of(k, a)) };
-    job.n_runs = runs_of(a, job.run);
+    const struct rw_remap_runs by = rw_remap_runs_of(a);
+    const struct remap_job job = { &by, NULL, a->from, a->to, inner_of(k->in[0].layout, axis_of(k, a)) };
     if (k->out[0].layout->numel) move_all(k, &job);
     return RW_OK;
 }
@@ -140,8 +107,7 @@ rw_status RW_ISA_NAME(rw_remap_cpu)(const rw_kernel *k)
    where it is more than one element. */
 struct sums {
     const struct rw_remap_attrs *a;
-    struct run run[RUNS];
-    int n_runs;
+    struct rw_remap_runs by;
     const void *dy;
     int64_t inner, from, end, column, columns;
 };
@@ -206,8 +172,7 @@ rw_status RW_ISA_NAME(rw_remap_back_cpu)(const rw_kernel *k)
     const struct rw_remap_attrs *const a = k->attrs;
     const int64_t inner = inner_of(k->out[0].layout, a->axis), numel = k->out[0].layout->numel;
     if (!numel) return RW_OK;
-    struct sums all = { .a = a, .dy = k->in[0].data, .inner = inner };
-    if (a->mode != RW_REMAP_WINDOWS) all.n_runs = runs_of(a, all.run);
+    const struct sums all = { .a = a, .by = rw_remap_runs_of(a), .dy = k->in[0].data, .inner = inner };
     const int64_t some = inner < SUMS ? SUMS / inner : 1, columns = inner < SUMS ? inner : SUMS;
     const int64_t shares = (a->from + some - 1) / some, cuts = (inner + columns - 1) / columns;
 #pragma omp parallel for num_threads(k->threads) schedule(static) if (numel >= RW_PARALLEL_FROM)
@@ -230,7 +195,7 @@ rw_status RW_ISA_NAME(rw_index_select_cpu)(const rw_kernel *k)
     const rw_layout *const x = k->in[0].layout;
     const int at = (int)(axis < 0 ? axis + x->rank : axis);
     const int32_t *const index = k->in[1].data;
-    const struct remap_job job = { .index = index, .from = x->dim[at], .to = n, .inner = inner_of(x, at) };
+    const struct remap_job job = { NULL, index, x->dim[at], n, inner_of(x, at) };
     for (int64_t i = 0; i < n; i++)
         if (index[i] < 0 || index[i] >= x->dim[at]) return RW_ERR_ARGUMENT;
     if (k->out[0].layout->numel) move_all(k, &job);

@@ -14,9 +14,21 @@ constexpr int UNROLL = 2;
 struct move_args {
     int64_t n;              /* units of the result */
     map_divider inner, to;  /* units of a row, rows of the result along the axis */
-    rw_remap_attrs a;
-    const int32_t *index;   /* of places; NULL: by the rule */
+    int64_t from;           /* rows of x */
+    rw_remap_runs by;
+    const int32_t *index;   /* of places; NULL: by the runs */
 };
+
+__device__ __forceinline__ int64_t source(const rw_remap_runs &by, int64_t j)
+{
+    int64_t from = -1;
+#pragma unroll
+    for (int i = 0; i < RW_REMAP_RUNS; i++) {
+        const int64_t k = j - by.run[i].to;
+        if (k >= 0 && k < by.run[i].n) from = by.run[i].from + k * by.run[i].slope;
+    }
+    return from;
+}
 
 template <typename T>
 __global__ void __launch_bounds__(THREADS)
@@ -33,8 +45,8 @@ __global__ void __launch_bounds__(THREADS)
         const int64_t row = static_cast<int64_t>(a.inner.quotient(static_cast<uint64_t>(i)));
         const int64_t outer = static_cast<int64_t>(a.to.quotient(static_cast<uint64_t>(row)));
         const int64_t j = row - outer * static_cast<int64_t>(a.to.d);
-        const int64_t from = a.index ? a.index[j] : rw_remap_source(&a.a, j);
-        if (from >= 0 && from < a.a.from) v[u] = x[(outer * a.a.from + from) * inner + (i - row * inner)];
+        const int64_t from = a.index ? a.index[j] : source(a.by, j);
+        if (from >= 0 && from < a.from) v[u] = x[(outer * a.from + from) * inner + (i - row * inner)];
         else guard.report();
     }
 #pragma unroll
@@ -47,16 +59,17 @@ template <typename T> rw_status launch_move(const rw_kernel *k, move_args *a, in
     a->n = k->out[0].layout->numel * static_cast<int64_t>(rw_dtype_size(k->out[0].dtype)) /
            static_cast<int64_t>(sizeof(T));
     a->inner.set(inner);
-    a->to.set(a->a.to);
     RW_LAUNCH(move_kernel<T>, blocks_for(a->n, THREADS * UNROLL), THREADS, 0, k, static_cast<const T *>(k->in[0].data),
               static_cast<T *>(k->out[0].data), *a, guard_of(k));
     return rw_cuda_launched(k);
 }
 
-rw_status move(const rw_kernel *k, move_args *a, int64_t inner)
+/* [outer, a->from, inner] to [outer, to, inner] */
+rw_status move(const rw_kernel *k, move_args *a, int64_t to, int64_t inner)
 {
     const int64_t row = inner * static_cast<int64_t>(rw_dtype_size(k->out[0].dtype));
     if (!k->out[0].layout->numel) return RW_OK;
+    a->to.set(to);
     const int64_t unit = widest_unit(row, k->in[0].data);
     return with_unit(static_cast<size_t>(unit),
                      [&](auto type) { return launch_move<decltype(type)>(k, a, row / unit); });
@@ -80,7 +93,32 @@ struct back_args {
     int64_t n;
     map_divider inner, from;
     rw_remap_attrs a;
+    rw_remap_runs by;
 };
+
+/* Of element i, whose first place would be at dy: what lies at its places, `inner` apart, in their order. */
+template <typename T>
+__device__ wide<T> sum_of_places(const T *dy, const rw_remap_runs &by, int64_t i, int64_t inner)
+{
+    wide<T> sum = 0;
+#pragma unroll
+    for (int r = 0; r < RW_REMAP_RUNS; r++) {
+        const rw_remap_run &run = by.run[r];
+        const int64_t k = (i - run.from) * run.slope, n = run.slope ? 1 : i == run.from ? run.n : 0;
+        for (int64_t l = k; l < k + n && k >= 0 && l < run.n; l++) sum += widen(dy[(run.to + l) * inner]);
+    }
+    return sum;
+}
+
+/* Likewise of the windows over it. */
+template <typename T>
+__device__ wide<T> sum_of_windows(const T *dy, const rw_remap_attrs &a, int64_t i, int64_t inner)
+{
+    const rw_remap_windows w = rw_remap_over(&a, i);
+    wide<T> sum = 0;
+    for (int64_t j = w.from; j < w.to; j++) sum += widen(dy[j * inner * a.size + (i - j * a.step)]);
+    return sum;
+}
 
 template <typename T>
 __global__ void __launch_bounds__(THREADS) back_kernel(const T *dy, T *dx, const __grid_constant__ back_args b)
@@ -91,28 +129,27 @@ __global__ void __launch_bounds__(THREADS) back_kernel(const T *dy, T *dx, const
     const int64_t row = static_cast<int64_t>(b.inner.quotient(static_cast<uint64_t>(e))), c = e - row * inner;
     const int64_t outer = static_cast<int64_t>(b.from.quotient(static_cast<uint64_t>(row)));
     const int64_t i = row - outer * static_cast<int64_t>(b.from.d);
-    const bool windows = b.a.mode == RW_REMAP_WINDOWS;
-    wide<T> sum = 0;
-    for (int64_t j = rw_remap_next(&b.a, i, -1); j >= 0; j = rw_remap_next(&b.a, i, j)) {
-        const int64_t at = (outer * b.a.to + j) * inner + c;
-        sum += widen(dy[windows ? at * b.a.size + (i - j * b.a.step) : at]);
-    }
-    dx[e] = narrow<T>(sum);
+    const int64_t at = outer * b.a.to * inner + c;
+    dx[e] = narrow<T>(b.a.mode == RW_REMAP_WINDOWS ? sum_of_windows(dy + at * b.a.size, b.a, i, inner)
+                                                   : sum_of_places(dy + at, b.by, i, inner));
 }
 
 } // namespace
 
 extern "C" rw_status rw_remap_cuda(const rw_kernel *k)
 {
+    const rw_remap_attrs *const of = static_cast<const rw_remap_attrs *>(k->attrs);
     move_args a = {};
-    a.a = *static_cast<const rw_remap_attrs *>(k->attrs);
-    return move(k, &a, inner_of(k->in[0].layout, axis_of(k, a.a.axis)));
+    a.from = of->from;
+    a.by = rw_remap_runs_of(of);
+    return move(k, &a, of->to, inner_of(k->in[0].layout, axis_of(k, of->axis)));
 }
 
 extern "C" rw_status rw_remap_back_cuda(const rw_kernel *k)
 {
     back_args b = {};
     b.a = *static_cast<const rw_remap_attrs *>(k->attrs);
+    b.by = rw_remap_runs_of(&b.a);
     b.n = k->out[0].layout->numel;
     if (!b.n) return RW_OK;
     b.inner.set(inner_of(k->out[0].layout, b.a.axis));
@@ -130,7 +167,6 @@ extern "C" rw_status rw_index_select_cuda(const rw_kernel *k)
     const int64_t axis = axis_of(k, *static_cast<const int64_t *>(k->attrs));
     move_args a = {};
     a.index = static_cast<const int32_t *>(k->in[1].data);
-    a.a.from = k->in[0].layout->dim[axis];
-    a.a.to = k->in[1].layout->numel;
-    return move(k, &a, inner_of(k->in[0].layout, axis));
+    a.from = k->in[0].layout->dim[axis];
+    return move(k, &a, k->in[1].layout->numel, inner_of(k->in[0].layout, axis));
 }

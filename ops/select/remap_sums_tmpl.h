@@ -13,7 +13,8 @@ VEC_INLINE void F(add_row)(const struct sums *s, T *sum, rw_dtype dtype, int64_t
 }
 
 /* What the places of a run have for a share. */
-VEC_INLINE void F(add_run)(const struct sums *s, T *sum, rw_dtype dtype, const struct run *r, int64_t outer)
+VEC_INLINE void F(add_run)(const struct sums *s, T *sum, rw_dtype dtype, const struct rw_remap_run *r,
+                           int64_t outer)
 {
     const int64_t inner = s->inner, places = (outer * s->a->to + r->to) * inner + s->column;
     const int64_t least = r->slope < 0 ? r->from - r->n + 1 : r->from, most = r->slope ? least + r->n : least + 1;
@@ -31,9 +32,8 @@ VEC_INLINE void F(add_run)(const struct sums *s, T *sum, rw_dtype dtype, const s
 /* Windows: element e of number j stands for element j step + e, and the columns lie a window's size apart. */
 VEC_INLINE void F(add_windows)(const struct sums *s, T *sum, rw_dtype dtype, int64_t outer)
 {
-    const int64_t size = s->a->size, step = s->a->step, behind = (s->end - 1) / step + 1;
-    const int64_t last = behind < s->a->to ? behind : s->a->to;
-    for (int64_t j = s->from < size ? 0 : (s->from - size) / step + 1; j < last; j++) {
+    const int64_t size = s->a->size, step = s->a->step, last = rw_remap_over(s->a, s->end - 1).to;
+    for (int64_t j = rw_remap_over(s->a, s->from).from; j < last; j++) {
         const int64_t begin = j * step, most = begin + size, end = most < s->end ? most : s->end;
         const int64_t from = begin > s->from ? begin : s->from;
         const int64_t at = ((outer * s->a->to + j) * s->inner + s->column) * size - begin;
@@ -51,6 +51,6 @@ VEC_INLINE void F(sum_share)(const struct sums *s, rw_dtype dtype, int64_t outer
     const int64_t n = (s->end - s->from) * s->columns;
     memset(sum, 0, (size_t)(n + NF_LANES) * sizeof *sum);
     if (s->a->mode == RW_REMAP_WINDOWS) F(add_windows)(s, sum, dtype, outer);
-    else for (int i = 0; i < s->n_runs; i++) F(add_run)(s, sum, dtype, &s->run[i], outer);
+    else for (int i = 0; i < RW_REMAP_RUNS; i++) F(add_run)(s, sum, dtype, &s->by.run[i], outer);
     F(store)(dx, dtype, (outer * s->a->from + s->from) * s->inner + s->column, sum, n);
 }
