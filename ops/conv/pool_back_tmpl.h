@@ -52,7 +52,7 @@ VEC_INLINE void F(back_share)(const struct rw_pool *p, const struct pool_operand
     }
     for (int64_t z = s->from; z < s->end; z++)
         for (int64_t i = 0; i < s->n; i += WIDTH)
-            F(keep)(o->to, dtype, (row * p->w + z) * p->c + s->c + i, s->n - i < WIDTH ? s->n - i : WIDTH,
+            F(save)(o->to, dtype, (row * p->w + z) * p->c + s->c + i, s->n - i < WIDTH ? s->n - i : WIDTH,
                     *(const V *)(s->sum + (z - s->from) * s->pitch + i));
 }
 

@@ -1,7 +1,7 @@
 /* CPU kernels of pooling: rows of the result are shared out. */
 #include "device/cpu/isa.h"
+#include "ops/common/lanes.h"
 #include "ops/common/util.h"
-#include "ops/common/vec_native.h"
 #include "ops/conv/pool.h"
 
 #include <math.h>
@@ -18,38 +18,12 @@ struct pool_operands {
 
 typedef uint8_t nb __attribute__((vector_size(NF_LANES), aligned(1), may_alias));
 
-/* n channels of a vector, all of them or the first. */
-VEC_INLINE nf f_load(const void *p, rw_dtype dtype, int64_t at, int64_t n)
-{
-    return n == NF_LANES ? nf_get(p, dtype, at) : nf_get_some(p, dtype, at, n);
-}
-
-VEC_INLINE void f_keep(void *p, rw_dtype dtype, int64_t at, int64_t n, nf x)
-{
-    if (n == NF_LANES) nf_put(p, dtype, at, x);
-    else nf_put_some(p, dtype, at, n, x);
-}
-
 VEC_INLINE ni f_places(const unsigned char *p, int64_t n)
 {
     if (n == NF_LANES) return __builtin_convertvector(*(const nb *)p, ni);
     ni x = { 0 };
     for (int64_t l = 0; l < n; l++) x[l] = p[l];
     return x;
-}
-
-VEC_INLINE nd d_load(const void *p, rw_dtype dtype, int64_t at, int64_t n)
-{
-    nd x = { 0 };
-    if (n == ND_LANES) return *(const nd *)((const double *)p + at);
-    for (int64_t l = 0; l < n; l++) x[l] = ((const double *)p)[at + l];
-    return x;
-}
-
-VEC_INLINE void d_keep(void *p, rw_dtype dtype, int64_t at, int64_t n, nd x)
-{
-    if (n == ND_LANES) *(nd *)((double *)p + at) = x;
-    else for (int64_t l = 0; l < n; l++) ((double *)p)[at + l] = x[l];
 }
 
 VEC_INLINE nl d_places(const unsigned char *p, int64_t n)

@@ -58,7 +58,7 @@ VEC_INLINE void F(avg_window)(const struct rw_pool *p, const struct pool_operand
             const int64_t at = ((image * p->h + y) * p->w + z) * p->c + c;
             for (int i = 0; i < many; i++) sum[i] += F(load)(o->x, dtype, at + i * WIDTH, n);
         }
-    for (int i = 0; i < many; i++) F(keep)(o->to, dtype, to + c + i * WIDTH, n, sum[i] / count);
+    for (int i = 0; i < many; i++) F(save)(o->to, dtype, to + c + i * WIDTH, n, sum[i] / count);
 }
 
 VEC_INLINE void F(avg_row)(const struct rw_pool *p, const struct pool_operands *o, rw_dtype dtype, int64_t row)

@@ -1,5 +1,6 @@
 /* Activation and weight of a row in one pass on the CPU, a vector at a time; see moe_act.c. */
 #include "device/cpu/isa.h"
+#include "ops/common/lanes.h"
 #include "ops/common/map.h"
 #include "ops/moe/moe_dots.h"
 #include "ops/pointwise/arith.h"
@@ -44,33 +45,19 @@ VEC_INLINE void fetch_ahead(const struct act_row *r, rw_dtype dtype, int n_in, i
         map_fetch_ahead(r->k, dtype, n_in, n_out, r->at, r->stride, r->row * r->width, i);
 }
 
-VEC_INLINE void put_floats(const struct act_row *r, rw_dtype dtype, int j, int64_t i, int64_t n, nf y)
-{
-    const int64_t to = r->row * r->width + i;
-    if (n == NF_LANES) nf_put(r->k->out[j].data, dtype, to, y);
-    else nf_put_some(r->k->out[j].data, dtype, to, n, y);
-}
-
-VEC_INLINE void put_doubles(const struct act_row *r, int j, int64_t i, int64_t n, nd y)
-{
-    double *const to = (double *)r->k->out[j].data + r->row * r->width + i;
-    if (n == ND_LANES) *(nd *)to = y;
-    else for (int64_t l = 0; l < n; l++) to[l] = y[l];
-}
-
 #define T float
 #define N nf
 #define N_LANES NF_LANES
 #define F(name) nf_##name
 #define GET(dtype, j, i, n) map_load_f(r->k->in[j].data, dtype, r->at[j] + (i) * r->stride[j], r->stride[j], n)
-#define PUT(dtype, j, i, n, y) put_floats(r, dtype, j, i, n, y)
+#define PUT(dtype, j, i, n, y) f_save(r->k->out[j].data, dtype, r->row * r->width + (i), n, y)
 #include "ops/moe/moe_act_tmpl.h"
 #define T double
 #define N nd
 #define N_LANES ND_LANES
 #define F(name) nd_##name
 #define GET(dtype, j, i, n) map_load_d(r->k->in[j].data, r->at[j] + (i) * r->stride[j], r->stride[j], n)
-#define PUT(dtype, j, i, n, y) put_doubles(r, j, i, n, y)
+#define PUT(dtype, j, i, n, y) d_save(r->k->out[j].data, dtype, r->row * r->width + (i), n, y)
 #include "ops/moe/moe_act_tmpl.h"
 
 typedef void (*act_fn)(const rw_kernel *k, int64_t row, bool dense);

@@ -3,22 +3,9 @@
  * a channel, and none meets another: vectors are as wide as the machine's own.
  */
 #include "device/cpu/isa.h"
+#include "ops/common/lanes.h"
 #include "ops/common/util.h"
-#include "ops/common/vec_native.h"
 #include "ops/norm/groups.h"
-
-/* n elements from `at` on, n at most a vector's; the others are 0. */
-VEC_INLINE nf f_load(const void *p, rw_dtype dtype, int64_t at, int64_t n)
-{
-    if (n == NF_LANES) return nf_get(p, dtype, at);
-    return nf_get_some(p, dtype, at, n);
-}
-
-VEC_INLINE void f_save(void *p, rw_dtype dtype, int64_t at, int64_t n, nf x)
-{
-    if (n == NF_LANES) nf_put(p, dtype, at, x);
-    else nf_put_some(p, dtype, at, n, x);
-}
 
 VEC_INLINE nf f_relu(nf x)
 {
@@ -29,23 +16,6 @@ VEC_INLINE nf f_relu(nf x)
 VEC_INLINE nf f_unless_up_to(nf y, float most, nf x)
 {
     return nf_select((ni)(y <= most), nf_all(0), x);
-}
-
-VEC_INLINE nd d_load(const void *p, rw_dtype dtype, int64_t at, int64_t n)
-{
-    const double *const from = (const double *)p + at;
-    if (n == ND_LANES) return *(const nd *)from;
-    nd x = { 0 };
-    for (int64_t i = 0; i < n; i++) x[i] = from[i];
-    return x;
-}
-
-VEC_INLINE void d_save(void *p, rw_dtype dtype, int64_t at, int64_t n, nd x)
-{
-    double *const to = (double *)p + at;
-    if (n == ND_LANES) *(nd *)to = x;
-    else
-        for (int64_t i = 0; i < n; i++) to[i] = x[i];
 }
 
 VEC_INLINE nd d_relu(nd x)

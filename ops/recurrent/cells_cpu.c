@@ -2,7 +2,7 @@
 #include "ops/recurrent/cells.h"
 
 #include "device/cpu/isa.h"
-#include "ops/common/vec_native.h"
+#include "ops/common/lanes.h"
 
 /* Below this many elements of a state, each of which takes five functions, threads cost more than they save. */
 #define PARALLEL_FROM 4096
@@ -14,33 +14,6 @@ struct cell {
     void *out[3];
     int64_t width;
 };
-
-VEC_INLINE nf f_load(const void *p, rw_dtype dtype, int64_t i, int64_t n)
-{
-    return n == NF_LANES ? nf_get(p, dtype, i) : nf_get_some(p, dtype, i, n);
-}
-
-VEC_INLINE void f_store(void *p, rw_dtype dtype, int64_t i, int64_t n, nf x)
-{
-    if (n == NF_LANES) nf_put(p, dtype, i, x);
-    else nf_put_some(p, dtype, i, n, x);
-}
-
-VEC_INLINE nd d_load(const void *p, rw_dtype dtype, int64_t i, int64_t n)
-{
-    const double *const from = (const double *)p + i;
-    nd x = { 0 };
-    if (n == ND_LANES) return *(const nd *)from;
-    for (int64_t l = 0; l < n; l++) x[l] = from[l];
-    return x;
-}
-
-VEC_INLINE void d_store(void *p, rw_dtype dtype, int64_t i, int64_t n, nd x)
-{
-    double *const to = (double *)p + i;
-    if (n == ND_LANES) *(nd *)to = x;
-    else for (int64_t l = 0; l < n; l++) to[l] = x[l];
-}
 
 #define f_exp nf_exp
 #define f_tanh nf_tanh

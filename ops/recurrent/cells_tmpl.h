@@ -15,8 +15,8 @@ VEC_INLINE void F(lstm)(const struct cell *c, rw_dtype dtype, int64_t row, int64
     const V a = F(tanh)(F(load)(c->in[0], dtype, from + 2 * h, n));
     const V o = F(sigmoid)(F(load)(c->in[0], dtype, from + 3 * h, n));
     const V next = f * F(load)(c->in[1], dtype, at, n) + i * a;
-    F(store)(c->out[0], dtype, at, n, o * F(tanh)(next));
-    F(store)(c->out[1], dtype, at, n, next);
+    F(save)(c->out[0], dtype, at, n, o * F(tanh)(next));
+    F(save)(c->out[1], dtype, at, n, next);
 }
 
 VEC_INLINE void F(lstm_backward)(const struct cell *c, rw_dtype dtype, int64_t row, int64_t col, int64_t n)
@@ -30,11 +30,11 @@ VEC_INLINE void F(lstm_backward)(const struct cell *c, rw_dtype dtype, int64_t r
     if (c->dh) dh = F(load)(c->dh, dtype, at, n);
     if (c->dc) dc = F(load)(c->dc, dtype, at, n);
     dc += dh * o * (1 - y * y);
-    F(store)(c->out[0], dtype, from, n, dc * a * i * (1 - i));
-    F(store)(c->out[0], dtype, from + h, n, dc * before * f * (1 - f));
-    F(store)(c->out[0], dtype, from + 2 * h, n, dc * i * (1 - a * a));
-    F(store)(c->out[0], dtype, from + 3 * h, n, dh * y * o * (1 - o));
-    F(store)(c->out[1], dtype, at, n, dc * f);
+    F(save)(c->out[0], dtype, from, n, dc * a * i * (1 - i));
+    F(save)(c->out[0], dtype, from + h, n, dc * before * f * (1 - f));
+    F(save)(c->out[0], dtype, from + 2 * h, n, dc * i * (1 - a * a));
+    F(save)(c->out[0], dtype, from + 3 * h, n, dh * y * o * (1 - o));
+    F(save)(c->out[1], dtype, at, n, dc * f);
 }
 
 VEC_INLINE void F(gru)(const struct cell *c, rw_dtype dtype, int64_t row, int64_t col, int64_t n)
@@ -44,7 +44,7 @@ VEC_INLINE void F(gru)(const struct cell *c, rw_dtype dtype, int64_t row, int64_
     const V r = F(sigmoid)(F(load)(x, dtype, from, n) + F(load)(y, dtype, from, n));
     const V z = F(sigmoid)(F(load)(x, dtype, from + h, n) + F(load)(y, dtype, from + h, n));
     const V a = F(tanh)(F(load)(x, dtype, from + 2 * h, n) + r * F(load)(y, dtype, from + 2 * h, n));
-    F(store)(c->out[0], dtype, at, n, a + z * (F(load)(c->in[2], dtype, at, n) - a));
+    F(save)(c->out[0], dtype, at, n, a + z * (F(load)(c->in[2], dtype, at, n) - a));
 }
 
 VEC_INLINE void F(gru_backward)(const struct cell *c, rw_dtype dtype, int64_t row, int64_t col, int64_t n)
@@ -56,10 +56,10 @@ VEC_INLINE void F(gru_backward)(const struct cell *c, rw_dtype dtype, int64_t ro
     const V of_h = F(load)(y, dtype, from + 2 * h, n), a = F(tanh)(F(load)(x, dtype, from + 2 * h, n) + r * of_h);
     const V dh = F(load)(c->dh, dtype, at, n), da = dh * (1 - z) * (1 - a * a), dr = da * of_h * r * (1 - r);
     const V dz = dh * (F(load)(c->in[2], dtype, at, n) - a) * z * (1 - z);
-    for (int i = 0; i < 2; i++) F(store)(c->out[i], dtype, from, n, dr), F(store)(c->out[i], dtype, from + h, n, dz);
-    F(store)(c->out[0], dtype, from + 2 * h, n, da);
-    F(store)(c->out[1], dtype, from + 2 * h, n, da * r);
-    F(store)(c->out[2], dtype, at, n, dh * z);
+    for (int i = 0; i < 2; i++) F(save)(c->out[i], dtype, from, n, dr), F(save)(c->out[i], dtype, from + h, n, dz);
+    F(save)(c->out[0], dtype, from + 2 * h, n, da);
+    F(save)(c->out[1], dtype, from + 2 * h, n, da * r);
+    F(save)(c->out[2], dtype, at, n, dh * z);
 }
 
 /* One step of `kind`, which is a constant after inlining. */

@@ -4,6 +4,7 @@
  */
 #include "device/cpu/isa.h"
 #include "ops/reduce/softmax.h"
+#include "ops/common/lanes.h"
 #include "ops/common/util.h"
 #include "ops/common/vec_parts.h"
 
@@ -164,32 +165,21 @@ VEC_INLINE void backward_row_d(const struct row *r, rw_dtype dtype, bool logarit
     }
 }
 
-VEC_INLINE nf columns(const void *p, rw_dtype dtype, int64_t at, int64_t lanes)
-{
-    return lanes == NF_LANES ? nf_get(p, dtype, at) : nf_get_some(p, dtype, at, lanes);
-}
-
-VEC_INLINE void put_columns(void *p, rw_dtype dtype, int64_t at, int64_t lanes, nf x)
-{
-    if (lanes == NF_LANES) nf_put(p, dtype, at, x);
-    else nf_put_some(p, dtype, at, lanes, x);
-}
-
 /* Up to NF_LANES rows side by side: the axis is not the last one. Lanes do not meet, so their number is free. */
 VEC_INLINE void softmax_columns(const struct row *r, rw_dtype dtype, int64_t lanes, bool logarithm)
 {
     nf m = nf_all(-INFINITY), sum = { 0 };
     for (int64_t i = 0; i < r->n; i++) {
-        const nf x = columns(r->x, dtype, r->at + i * r->stride, lanes);
+        const nf x = f_load(r->x, dtype, r->at + i * r->stride, lanes);
         m = nf_select((ni)(x > m), x, m);
     }
     m = nf_select((ni)(m == -INFINITY), (nf){ 0 }, m);
-    for (int64_t i = 0; i < r->n; i++) sum += nf_exp(columns(r->x, dtype, r->at + i * r->stride, lanes) - m);
+    for (int64_t i = 0; i < r->n; i++) sum += nf_exp(f_load(r->x, dtype, r->at + i * r->stride, lanes) - m);
     const nf inverse = nf_select((ni)(sum == 0), (nf){ 0 }, 1 / sum), log_sum = nf_log(sum);
     for (int64_t i = 0; i < r->n; i++) {
         const int64_t at = r->at + i * r->stride;
-        const nf x = columns(r->x, dtype, at, lanes);
-        put_columns(r->y, dtype, at, lanes, logarithm ? x - m - log_sum : nf_exp(x - m) * inverse);
+        const nf x = f_load(r->x, dtype, at, lanes);
+        f_save(r->y, dtype, at, lanes, logarithm ? x - m - log_sum : nf_exp(x - m) * inverse);
     }
 }
 
@@ -198,15 +188,15 @@ VEC_INLINE void backward_columns(const struct row *r, rw_dtype dtype, int64_t la
 {
     nf sum = { 0 };
     for (int64_t i = 0; i < r->n; i++) {
-        const nf dy = columns(r->z, dtype, r->at + i * r->stride, lanes);
+        const nf dy = f_load(r->z, dtype, r->at + i * r->stride, lanes);
         if (logarithm) sum += dy;
-        else sum += columns(r->x, dtype, r->at + i * r->stride, lanes) * dy;
+        else sum += f_load(r->x, dtype, r->at + i * r->stride, lanes) * dy;
     }
     for (int64_t i = 0; i < r->n; i++) {
         const int64_t at = r->at + i * r->stride;
-        const nf y = columns(r->x, dtype, at, lanes), dy = columns(r->z, dtype, at, lanes);
-        if (logarithm) put_columns(r->y, dtype, at, lanes, dy - nf_exp(y) * sum);
-        else put_columns(r->y, dtype, at, lanes, y * (dy - sum) * (float)r->scale);
+        const nf y = f_load(r->x, dtype, at, lanes), dy = f_load(r->z, dtype, at, lanes);
+        if (logarithm) f_save(r->y, dtype, at, lanes, dy - nf_exp(y) * sum);
+        else f_save(r->y, dtype, at, lanes, y * (dy - sum) * (float)r->scale);
     }
 }
 
