@@ -71,13 +71,20 @@ BACKWARD(gelu_tanh)
         return rw_grad_set(g, 0, EXPR);                                                                                \
     }
 
+/* A backward op, with the constant of its op. */
+static rw_tensor *fused(rw_grad_call *g, const rw_op_def *op, rw_tensor *k, rw_tensor *dy)
+{
+    rw_tensor *const in[] = { k, dy };
+    return rw_apply(rw_grad_tape(g), op, in, 2, rw_grad_attrs(g), sizeof(struct rw_pointwise_attrs), NULL);
+}
+
 /* The fused op, or dy times an expression in k, which is kept, in the type that the fused op computes in. */
 #define FUSED_RULE(NAME, KEPT, EXPR)                                                                                   \
     static rw_status grad_##NAME(rw_grad_call *g)                                                                      \
     {                                                                                                                  \
         rw_tape *const t = rw_grad_tape(g);                                                                            \
         rw_tensor *dy = rw_grad_upstream(g, 0), *k = KEPT;                                                             \
-        if (!rw_grad_again(g)) return rw_grad_set(g, 0, rw_pointwise_at(RW_HERE, t, &rw_op_##NAME##_backward, k, dy)); \
+        if (!rw_grad_again(g)) return rw_grad_set(g, 0, fused(g, &rw_op_##NAME##_backward, k, dy));                    \
         dy = rw_grad_widened(g, dy), k = rw_grad_widened(g, k);                                                        \
         return rw_grad_set_narrowed(g, 0, EXPR);                                                                       \
     }
@@ -134,21 +141,10 @@ static double constant_of(const rw_grad_call *g)
     return ((const struct rw_pointwise_attrs *)rw_grad_attrs(g))->constant;
 }
 
-/* The fused op, or the same of primitives, in the type that it computes in. */
-static rw_status grad_pow_scalar(rw_grad_call *g)
-{
-    rw_tape *const t = rw_grad_tape(g);
-    rw_tensor *const in[] = { rw_grad_input(g, 0), rw_grad_upstream(g, 0) };
-    if (!rw_grad_again(g))
-        return rw_grad_set(g, 0, rw_apply(t, &rw_op_pow_scalar_backward, in, 2, rw_grad_attrs(g),
-                                          sizeof(struct rw_pointwise_attrs), NULL));
-    rw_tensor *const slope = pow_slope(t, rw_grad_widened(g, in[0]), constant_of(g));
-    return rw_grad_set_narrowed(g, 0, rw_mul(t, rw_grad_widened(g, in[1]), slope));
-}
-
 RULE(scale, rw_scale(t, dy, constant_of(g)))
 RULE(add_scalar, dy)
 RULE(neg, rw_neg(t, dy))
+FUSED_RULE(pow_scalar, rw_grad_input(g, 0), rw_mul(t, dy, pow_slope(t, k, constant_of(g))))
 RULE(abs, rw_mul(t, dy, rw_sign_at(RW_HERE, t, x)))
 RULE(exp, rw_mul(t, dy, y))
 RULE(log, rw_div(t, dy, x))
