@@ -12,6 +12,7 @@ import statistics
 import subprocess
 import time
 
+import pytorch_best  # before torch
 import torch
 import torch.nn.functional as F
 
@@ -119,7 +120,7 @@ def theirs(name, dtype, rounds):
 
 def ours(program, name, dtype, rounds, threads):
     done = subprocess.run([program, name, dtype, str(rounds)], capture_output=True, text=True, check=True,
-                          env=os.environ | {"OMP_NUM_THREADS": str(threads)})
+                          env=pytorch_best.environment_of_others() | {"OMP_NUM_THREADS": str(threads)})
     return float(done.stdout)
 
 

@@ -16,12 +16,7 @@ import subprocess
 import sys
 import time
 
-# PyTorch at its best: memory that is freed stays with the process, instead of being mapped and cleared anew in each
-# step.
-KEEP = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": "10000000000", "MALLOC_TOP_PAD_": "1000000000"}
-if "MALLOC_TOP_PAD_" not in os.environ:
-    os.execve(sys.executable, [sys.executable, *sys.argv], os.environ | KEEP)
-
+import pytorch_best  # before torch
 import torch
 from torch.utils.checkpoint import checkpoint
 
@@ -95,7 +90,7 @@ class Theirs:
 
 class Ours:
     def __init__(self, program, *given):
-        own = {name: value for name, value in os.environ.items() if name not in KEEP}
+        own = pytorch_best.environment_of_others()
         self.process = subprocess.Popen([program, *map(str, given)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                         text=True, env=own)
 
