@@ -83,15 +83,15 @@ static void put_rows(const struct piece *p, int64_t row, int64_t n, char *to, in
 }
 
 /* How the result [rows, whole] is shared out: several rows at a time, or pieces of a long one. */
-struct shares {
+struct blocks {
     int64_t rows, whole, group;
     int64_t cuts, cut; /* pieces of a row, or 1; elements of one */
 };
 
 /* A piece is looked for among all inputs: each thread takes a few. */
-static struct shares share_out(const rw_layout *out, int axis, int threads)
+static struct blocks cut_up(const rw_layout *out, int axis, int threads)
 {
-    struct shares s = { 1, 1, 1, 1, 0 };
+    struct blocks s = { 1, 1, 1, 1, 0 };
     for (int i = 0; i < axis; i++) s.rows *= out->dim[i];
     for (int i = axis; i < out->rank; i++) s.whole *= out->dim[i];
     s.cut = (s.whole + 4 * threads - 1) / (4 * threads);
@@ -101,25 +101,25 @@ static struct shares share_out(const rw_layout *out, int axis, int threads)
     return s;
 }
 
-static int64_t count(const struct shares *s)
+static int64_t count(const struct blocks *s)
 {
     return (s->rows + s->group - 1) / s->group * s->cuts;
 }
 
 /* Number i of them: rows [row, row + n), of each elements [begin, end). */
-struct share {
+struct block {
     int64_t row, n, begin, end;
 };
 
-static struct share share_of(const struct shares *s, int64_t i)
+static struct block block_of(const struct blocks *s, int64_t i)
 {
     const int64_t row = i / s->cuts * s->group, begin = i % s->cuts * s->cut, left = s->rows - row;
-    return (struct share){ row, left < s->group ? left : s->group, begin,
+    return (struct block){ row, left < s->group ? left : s->group, begin,
                            s->cuts > 1 && begin + s->cut < s->whole ? begin + s->cut : s->whole };
 }
 
-/* What of a piece, whose rows begin at `at` in those of the result, lies in a share. */
-static void put_piece(const struct piece *p, const struct share *s, int64_t at, char *y, int64_t whole)
+/* What of a piece, whose rows begin at `at` in those of the result, lies in a block. */
+static void put_piece(const struct piece *p, const struct block *s, int64_t at, char *y, int64_t whole)
 {
     const int64_t size = (int64_t)p->size, from = s->begin > at ? s->begin - at : 0;
     const int64_t to = s->end - at < p->part ? s->end - at : p->part;
@@ -135,29 +135,29 @@ static int axis_of(const rw_layout *l, int64_t axis)
 }
 
 /* Are a piece's rows single numbers side by side? */
-static bool is_one_row(const struct piece *p, const struct shares *shares)
+static bool is_one_row(const struct piece *p, const struct blocks *blocks)
 {
-    return p->part == 1 && p->step == 1 && p->run == shares->rows;
+    return p->part == 1 && p->step == 1 && p->run == blocks->rows;
 }
 
 /* Two of those: in vectors. */
-static bool zip_share(const rw_kernel *k, int axis, const struct shares *shares, const struct share *s)
+static bool zip_block(const rw_kernel *k, int axis, const struct blocks *blocks, const struct block *s)
 {
-    if (k->n_inputs != 2 || shares->whole != 2) return false;
+    if (k->n_inputs != 2 || blocks->whole != 2) return false;
     const struct piece a = piece_of(&k->in[0], axis), b = piece_of(&k->in[1], axis);
-    if (!is_one_row(&a, shares) || !is_one_row(&b, shares)) return false;
+    if (!is_one_row(&a, blocks) || !is_one_row(&b, blocks)) return false;
     const int64_t at = s->row * (int64_t)a.size;
     zip_rows((char *)k->out[0].data + 2 * at, a.data + at, b.data + at, s->n, a.size);
     return true;
 }
 
-static void concat_share(const rw_kernel *k, int axis, const struct shares *shares, const struct share *s)
+static void concat_block(const rw_kernel *k, int axis, const struct blocks *blocks, const struct block *s)
 {
     int64_t at = 0;
-    if (zip_share(k, axis, shares, s)) return;
+    if (zip_block(k, axis, blocks, s)) return;
     for (int j = 0; j < k->n_inputs && at < s->end; j++) {
         const struct piece p = piece_of(&k->in[j], axis);
-        put_piece(&p, s, at, k->out[0].data, shares->whole);
+        put_piece(&p, s, at, k->out[0].data, blocks->whole);
         at += p.part;
     }
 }
@@ -168,11 +168,11 @@ rw_status RW_ISA_NAME(rw_concat_cpu)(const rw_kernel *k)
     const rw_layout *const out = k->out[0].layout;
     if (!out->numel) return RW_OK;
     const int axis = axis_of(out, *(const int64_t *)k->attrs);
-    const struct shares shares = share_out(out, axis, k->threads);
+    const struct blocks blocks = cut_up(out, axis, k->threads);
 #pragma omp parallel for num_threads(k->threads) schedule(static) if (out->numel >= RW_PARALLEL_FROM)
-    for (int64_t i = 0; i < count(&shares); i++) {
-        const struct share s = share_of(&shares, i);
-        concat_share(k, axis, &shares, &s);
+    for (int64_t i = 0; i < count(&blocks); i++) {
+        const struct block s = block_of(&blocks, i);
+        concat_block(k, axis, &blocks, &s);
     }
     return RW_OK;
 }
@@ -188,14 +188,14 @@ static void put_number(const rw_view *y, int64_t from, int64_t to, double value)
     if (from < to) put_many((char *)y->data + (size_t)from * rw_dtype_size(y->dtype), to - from, y->dtype, value);
 }
 
-static void pad_share(const rw_kernel *k, const struct edges *e, const struct shares *shares, const struct share *s)
+static void pad_block(const rw_kernel *k, const struct edges *e, const struct blocks *blocks, const struct block *s)
 {
-    const int64_t behind = e->before + e->part, begin = s->row * shares->whole;
-    const int64_t last = begin + (s->n - 1) * shares->whole;
+    const int64_t behind = e->before + e->part, begin = s->row * blocks->whole;
+    const int64_t last = begin + (s->n - 1) * blocks->whole;
     const int64_t front = s->end < e->before ? s->end : e->before, back = s->begin > behind ? s->begin : behind;
     put_number(&k->out[0], begin + s->begin, begin + front, e->value);
-    for (int64_t at = begin; at < last; at += shares->whole)
-        put_number(&k->out[0], at + behind, at + shares->whole + e->before, e->value);
+    for (int64_t at = begin; at < last; at += blocks->whole)
+        put_number(&k->out[0], at + behind, at + blocks->whole + e->before, e->value);
     put_number(&k->out[0], last + back, last + s->end, e->value);
 }
 
@@ -206,14 +206,14 @@ rw_status RW_ISA_NAME(rw_pad_cpu)(const rw_kernel *k)
     const rw_layout *const out = k->out[0].layout;
     if (!out->numel) return RW_OK;
     const int axis = axis_of(out, a->axis);
-    const struct shares shares = share_out(out, axis, k->threads);
+    const struct blocks blocks = cut_up(out, axis, k->threads);
     const struct piece p = piece_of(&k->in[0], axis);
-    const struct edges e = { shares.whole / out->dim[axis] * a->start, p.part, a->value };
+    const struct edges e = { blocks.whole / out->dim[axis] * a->start, p.part, a->value };
 #pragma omp parallel for num_threads(k->threads) schedule(static) if (out->numel >= RW_PARALLEL_FROM)
-    for (int64_t i = 0; i < count(&shares); i++) {
-        const struct share s = share_of(&shares, i);
-        put_piece(&p, &s, e.before, k->out[0].data, shares.whole);
-        pad_share(k, &e, &shares, &s);
+    for (int64_t i = 0; i < count(&blocks); i++) {
+        const struct block s = block_of(&blocks, i);
+        put_piece(&p, &s, e.before, k->out[0].data, blocks.whole);
+        pad_block(k, &e, &blocks, &s);
     }
     return RW_OK;
 }
