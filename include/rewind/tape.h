@@ -72,10 +72,35 @@ RW_API rw_status rw_read(rw_tape *t, rw_tensor *x, void *out, size_t bytes);
 RW_API double rw_item(rw_tape *t, rw_tensor *x);
 
 /**
- * Runs what the n tensors need; a later rw_read() of them costs a copy. rw_assign() and other effects of the step
- * happen with rw_backward(); on a tape with nothing to train they happen here.
+ * Runs what the n tensors need; a later rw_read() of them costs a copy. n may be 0.
+ *
+ * Effects - rw_assign(), running statistics, an op with RW_OP_STATEFUL - happen once per recorded step. On a tape where
+ * some recorded value requires a gradient they happen with rw_backward(). On any other tape they happen here, and in
+ * rw_read() and rw_item(), also where every requested value has been computed before. rw_eval_effects() runs them at
+ * once.
  */
 RW_API rw_status rw_eval(rw_tape *t, rw_tensor *const *x, size_t n);
+
+/**
+ * Runs the effects that have not happened, on any tape: for a forward pass without backward, such as one that only
+ * updates running statistics, and for parameters that rw_assign() updates from rw_grad(). A backward afterwards that
+ * replays from what they wrote is RW_ERR_CHANGED.
+ * @return RW_OK, also where there is none, or the first error: then no buffer has changed.
+ */
+RW_API rw_status rw_eval_effects(rw_tape *t);
+
+/**
+ * The number of effects recorded on the tape that have not happened. rw_tape_reset() and rw_tape_destroy() drop them.
+ * @param ret_first receives where the first of them was recorded, untouched when there is none; may be NULL.
+ */
+RW_API size_t rw_tape_pending_effects(const rw_tape *t, rw_site *ret_first);
+
+/**
+ * The number of effects that resets of the context's tapes have dropped so far. With REWIND_DEBUG=effects in the
+ * environment such a reset is an error, RW_ERR_CHANGED, that names the first of them.
+ * @param ret_first receives where the first of them was recorded, untouched when there is none; may be NULL.
+ */
+RW_API size_t rw_context_dropped_effects(const rw_context *ctx, rw_site *ret_first);
 
 /**
  * Adds d loss / d p to the gradient of every parameter p that loss depends on. A value marked by rw_require_grad() gets

@@ -70,12 +70,13 @@ rw_status rw_run_eagerly(rw_tape *t, uint32_t node)
     return RW_OK;
 }
 
-/* Under REWIND_EAGER all values are there already, but an effect still waits for somebody to ask. */
-static bool effects_wait(const rw_tape *t)
+/*
+ * Effects that an evaluation has to run, also where every requested value has been computed already: those of a tape on
+ * which nothing requires a gradient. On any other tape they belong to the step and run with its backward.
+ */
+static bool has_due_effects(const rw_tape *t)
 {
-    for (size_t i = 0; t->ctx->eager && i < t->n_effects; i++)
-        if (!t->effects[i].done) return true;
-    return false;
+    return rw_tape_pending_effects(t, NULL) && !rw_has_gradient(t);
 }
 
 rw_status rw_eval(rw_tape *t, rw_tensor *const *x, size_t n)
@@ -96,9 +97,19 @@ rw_status rw_eval(rw_tape *t, rw_tensor *const *x, size_t n)
         else if (!rw_tape_held(t, x[i]->base) && rw_tape_value(t, x[i]->base)->producer != RW_NONE_ID)
             values[missing++] = x[i]->id;
     }
-    if (!status && (missing || effects_wait(t))) status = eval(t, values, missing, true);
+    const bool effects = !status && has_due_effects(t);
+    if (!status && (missing || effects)) status = eval(t, values, missing, effects);
     rw_free(values);
     return status;
+}
+
+rw_status rw_eval_effects(rw_tape *t)
+{
+    if (!t) return RW_ERR_ARGUMENT;
+    if (t->ctx->status) return t->ctx->status;
+    const rw_status runs = rw_check_runs(t->ctx, "rw_eval_effects");
+    if (runs || !rw_tape_pending_effects(t, NULL)) return runs;
+    return eval(t, NULL, 0, true);
 }
 
 /* Reading */

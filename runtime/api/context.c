@@ -53,6 +53,7 @@ static void free_context(rw_context *ctx);
 
 static void reset(rw_tape *t)
 {
+    rw_tape_drop_effects(t);
     rw_runs_reset(t);
     rw_sweep_layouts(t->ctx, t);
 }
@@ -163,6 +164,7 @@ rw_status rw_context_create(rw_context **ret_ctx, const rw_context_params *param
     if (status) return status;
     ctx->eager = is_set("REWIND_EAGER") && !ctx->plan_only;
     ctx->orders = names("REWIND_DEBUG", "order");
+    ctx->tells_dropped_effects = names("REWIND_DEBUG", "effects");
     if (!ctx->plan_only) ctx->verify = verify_mode_of(getenv("REWIND_VERIFY"));
     status = ctx->plan_only ? RW_OK : attach_all(ctx);
     if (status) {

@@ -64,14 +64,14 @@ static inline bool rw_problem_remakes(const struct rw_problem *p, uint32_t node)
 rw_status rw_problem_open(struct rw_problem *p, rw_tape *t, const struct rw_request *request);
 void rw_problem_close(struct rw_problem *p);
 
-/* The base of what input i of a commit reads: an earlier commit may have written what the operand itself names. */
+/* The base of what input i of a commit reads: a copy, where the step writes what the operand names (targets.c). */
 static inline uint32_t rw_problem_read_by_commit(const struct rw_problem *p, const struct rw_node *commit, uint32_t i)
 {
     const uint32_t base = rw_tape_base(p->t, p->t->operands[commit->first_input + i]);
     const uint32_t leaf = rw_tape_value(p->t, base)->leaf;
     const bool writes = i >= (uint32_t)commit->n_inputs - commit->n_outputs;
-    if (writes || !p->targets.instead || leaf == RW_NONE_ID || p->targets.instead[leaf] == RW_NONE_ID) return base;
-    return p->targets.instead[leaf];
+    if (writes || leaf == RW_NONE_ID || leaf >= p->targets.n_instead) return base;
+    return p->targets.instead[leaf] == RW_NONE_ID ? base : p->targets.instead[leaf];
 }
 
 /* Does a node of this problem make the base value? */

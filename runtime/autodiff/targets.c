@@ -35,10 +35,21 @@ static rw_tensor *copy_of(const struct rw_targets *s, rw_tensor *g)
     return rw_apply_at(RW_HERE, s->t, &rw_op_contiguous, &g, 1, NULL, 0, NULL); /* the site is the origin's */
 }
 
-/* The gradient of a marked value can be written where it stays when a node makes it whole and it goes nowhere else. */
+/*
+ * Does a node that differentiation recorded make the value? A rule may return a value of the recorded part (a loss that
+ * computes its gradient in forward). Such a value may have been computed already, or be computed without backward: a
+ * copy of it becomes the gradient.
+ */
+static bool is_of_backward(const struct rw_targets *s, const rw_tensor *base)
+{
+    return base->producer != RW_NONE_ID && base->producer >= s->n_recorded;
+}
+
+/* The gradient of a marked value is written in place when a backward node makes all of it and no other target has it.
+ */
 static rw_status take_retained(struct rw_targets *s, uint32_t value, rw_tensor *g)
 {
-    const bool bindable = g->base == g->id && g->producer != RW_NONE_ID && !is_taken(s, g->id) &&
+    const bool bindable = g->base == g->id && is_of_backward(s, g) && !is_taken(s, g->id) &&
                           rw_layout_is_whole(rw_layout_of(s->ctx, g));
     rw_tensor *const y = bindable ? g : copy_of(s, g);
     if (!y) return s->ctx->status ? s->ctx->status : no_memory(s);
@@ -64,7 +75,7 @@ static bool is_bindable(const struct rw_targets *s, const rw_tensor *g, const rw
     const rw_tape *const t = s->t;
     const struct rw_tensor *const whole = rw_tape_value(t, g->base);
     const rw_layout *const l = rw_layout_of(s->ctx, g);
-    if (whole->producer == RW_NONE_ID || is_taken(s, whole->id)) return false;
+    if (!is_of_backward(s, whole) || is_taken(s, whole->id)) return false;
     if (!rw_layout_is_whole(l) || rw_tensor_bytes(whole) != rw_tensor_bytes(g)) return false;
     const struct rw_node *const maker = &t->nodes[whole->producer];
     if (!works_in_place(s, maker, whole->id - maker->first_output, seed->id)) return false;
@@ -165,26 +176,28 @@ static rw_status keep_for_readers(struct rw_targets *s)
     return status;
 }
 
-static bool has_trainable_leaf(const rw_tape *t)
+bool rw_has_gradient(const rw_tape *t)
 {
-    for (size_t i = 0; i < t->n_leaves; i++)
-        if (rw_tape_value(t, t->leaves[i].value)->flags & RW_VALUE_REQUIRES) return true;
+    for (uint32_t v = 0; v < t->n_values; v++) {
+        const struct rw_tensor *const x = rw_tape_value(t, v);
+        if (x->producer != RW_NONE_ID && (x->flags & RW_VALUE_REQUIRES)) return true;
+    }
     return false;
 }
 
-/* Effects belong to the step: they run with backward, or with an eval when there is nothing to train. */
+/* Effects belong to the step: they run with its backward, or with an eval that asks for them. */
 static bool effects_happen(const struct rw_targets *s)
 {
-    return s->request->kind == RW_PLAN_STEP || (s->request->effects && !has_trainable_leaf(s->t));
+    return s->request->kind == RW_PLAN_STEP || s->request->effects;
 }
 
 /* What a stateful or non-deterministic node gives is held from its first run on, so that nothing ever runs it twice. */
-static rw_status target_effects(struct rw_targets *s, size_t n_recorded)
+static rw_status target_effects(struct rw_targets *s)
 {
     const rw_tape *const t = s->t;
     const bool all = effects_happen(s);
     rw_status status = RW_OK;
-    for (size_t n = 0; !status && n < n_recorded; n++) {
+    for (size_t n = 0; !status && n < s->n_recorded; n++) {
         const struct rw_node *const node = &t->nodes[n];
         const rw_op_def *const op = s->ctx->ops[node->op];
         if (!(op->flags & (RW_OP_STATEFUL | RW_OP_NONDETERMINISTIC))) continue;
@@ -216,15 +229,29 @@ static rw_status begin_at_roots(struct rw_targets *s)
     return status;
 }
 
-/* A leaf that a commit reads and an earlier commit writes: the copy of what it held. */
-static rw_status keep_leaf(struct rw_targets *s, uint32_t leaf)
+/*
+ * ---- what commits read ----
+ *
+ * Invariant: a commit reads nothing that a commit or a gradient of the same step writes before it, nor what it writes
+ * itself, by whichever leaf or view. Where the program recorded such a read, the commit reads a copy of the leaf, which
+ * is recorded here and so runs before the first commit, and before the first gradient is written. `instead` maps the
+ * leaf to its copy; the operand it writes stays the leaf itself.
+ */
+
+static bool reserve_copies(struct rw_targets *s)
+{
+    const size_t had = s->n_instead, n = s->t->n_leaves;
+    if (!rw_grow(&s->instead, &s->cap_instead, had, n - had, sizeof *s->instead)) return false;
+    for (size_t i = had; i < n; i++) s->instead[i] = RW_NONE_ID;
+    s->n_instead = n;
+    return true;
+}
+
+/* Records the copy of what a leaf held before the step, once. */
+static rw_status copy_leaf(struct rw_targets *s, uint32_t leaf)
 {
     rw_tape *const t = s->t;
-    if (!s->instead) {
-        s->instead = rw_malloc(t->n_leaves * sizeof *s->instead);
-        if (!s->instead) return no_memory(s);
-        for (size_t i = 0; i < t->n_leaves; i++) s->instead[i] = RW_NONE_ID;
-    }
+    if (s->n_instead < t->n_leaves && !reserve_copies(s)) return no_memory(s);
     if (s->instead[leaf] != RW_NONE_ID) return RW_OK;
     t->origin = rw_origin_of(t, RW_NONE_ID);
     const rw_tensor *const copy = copy_of(s, rw_tape_value(t, t->leaves[leaf].value));
@@ -233,32 +260,68 @@ static rw_status keep_leaf(struct rw_targets *s, uint32_t leaf)
     return copy ? RW_OK : s->ctx->status ? s->ctx->status : no_memory(s);
 }
 
-/* Every commit reads what was there before the step, whichever comes first: `written` says what earlier ones write. */
-static rw_status keep_for_commit(struct rw_targets *s, const struct rw_node *node, bool *written)
+/* Memory that the step writes, by parameter: a set of these. */
+enum { WRITES_DATA = 1, WRITES_GRADIENT = 2 };
+
+/* The memory that the operand names; 0 for a value that a node makes. *ret_param and *ret_leaf are set otherwise. */
+static unsigned memory_of(const rw_tape *t, uint32_t operand, uint32_t *ret_param, uint32_t *ret_leaf)
+{
+    *ret_leaf = rw_tape_value(t, rw_tape_base(t, t->operands[operand]))->leaf;
+    if (*ret_leaf == RW_NONE_ID) return 0;
+    const struct rw_leaf *const leaf = &t->leaves[*ret_leaf];
+    *ret_param = leaf->param;
+    return leaf->kind == RW_LEAF_PARAM ? WRITES_DATA : leaf->kind == RW_LEAF_GRADIENT ? WRITES_GRADIENT : 0;
+}
+
+static rw_status copy_for_commit(struct rw_targets *s, const struct rw_node *node, uint8_t *written)
 {
     const rw_tape *const t = s->t;
-    const uint32_t first = node->first_input, n_read = (uint32_t)node->n_inputs - node->n_outputs;
-    const uint32_t n = node->n_inputs; /* recording moves nodes */
+    const uint32_t first = node->first_input, n = node->n_inputs; /* recording moves nodes */
+    const uint32_t n_read = n - node->n_outputs;
     rw_status status = RW_OK;
-    for (uint32_t i = 0; !status && i < n; i++) {
-        const uint32_t leaf = rw_tape_value(t, rw_tape_base(t, t->operands[first + i]))->leaf;
-        if (leaf == RW_NONE_ID || t->leaves[leaf].kind != RW_LEAF_PARAM) continue;
-        if (i >= n_read) written[t->leaves[leaf].param] = true;
-        else if (written[t->leaves[leaf].param]) status = keep_leaf(s, leaf);
+    uint32_t param, leaf;
+    for (uint32_t i = n_read; i < n; i++) {
+        const unsigned memory = memory_of(t, first + i, &param, &leaf);
+        if (memory) written[param] |= (uint8_t)memory;
+    }
+    for (uint32_t i = 0; !status && i < n_read; i++) {
+        const unsigned memory = memory_of(t, first + i, &param, &leaf);
+        if (memory && (written[param] & memory)) status = copy_leaf(s, leaf);
+    }
+    return status;
+}
+
+/* For every commit that has not run, in order; `written` is what is written before the first of them. */
+static rw_status copy_for_commits(struct rw_targets *s, uint8_t *written)
+{
+    const rw_tape *const t = s->t;
+    rw_status status = RW_OK;
+    for (size_t i = 0; !status && i < t->n_effects; i++) {
+        const struct rw_node *const node = &t->nodes[t->effects[i].node];
+        if (!t->effects[i].done && (s->ctx->ops[node->op]->flags & RW_OP_COMMIT))
+            status = copy_for_commit(s, node, written);
     }
     return status;
 }
 
 static rw_status keep_for_commits(struct rw_targets *s)
 {
-    const rw_tape *const t = s->t;
-    bool *const written = t->n_effects > 1 ? rw_calloc(s->ctx->n_ids, sizeof *written) : NULL;
-    rw_status status = t->n_effects > 1 && !written ? no_memory(s) : RW_OK;
-    for (size_t i = 0; written && !status && i < t->n_effects; i++) {
-        const struct rw_node *const node = &t->nodes[t->effects[i].node];
-        if (!t->effects[i].done && (s->ctx->ops[node->op]->flags & RW_OP_COMMIT))
-            status = keep_for_commit(s, node, written);
-    }
+    if (!s->t->n_effects) return RW_OK;
+    uint8_t *const written = rw_calloc(s->ctx->n_ids, sizeof *written);
+    if (!written) return no_memory(s);
+    const rw_status status = copy_for_commits(s, written);
+    rw_free(written);
+    return status;
+}
+
+/* The same for gradients that backward writes; called before keep_for_readers() records what writes them. */
+static rw_status keep_gradients_for_commits(struct rw_targets *s)
+{
+    if (!s->t->n_effects) return RW_OK;
+    uint8_t *const written = rw_calloc(s->ctx->n_ids, sizeof *written);
+    if (!written) return no_memory(s);
+    for (size_t i = 0; i < s->n_params; i++) written[s->params[i]] = WRITES_GRADIENT;
+    const rw_status status = copy_for_commits(s, written);
     rw_free(written);
     return status;
 }
@@ -310,6 +373,7 @@ static rw_status differentiate(struct rw_targets *s)
     rw_status status = plant_seeds(s);
     if (!status && s->request->first) status = pass_first(s, n_values);
     if (!status) status = begin_at_roots(s);
+    if (!status) status = keep_gradients_for_commits(s);
     return status ? status : keep_for_readers(s);
 }
 
@@ -386,8 +450,8 @@ static rw_status record_updates(struct rw_targets *s)
 rw_status rw_targets_init(struct rw_targets *s, rw_tape *t, const struct rw_request *request)
 {
     *s = (struct rw_targets){ .taker.take = take, .t = t, .ctx = t->ctx, .request = request,
-                              .first_update = RW_NONE_ID, .end_update = RW_NONE_ID };
-    const size_t n_recorded = t->n_nodes;
+                              .n_recorded = (uint32_t)t->n_nodes, .first_update = RW_NONE_ID,
+                              .end_update = RW_NONE_ID };
     rw_status status = RW_OK;
     for (size_t i = 0; !status && i < s->request->n_values; i++) {
         const uint32_t base = rw_tape_base(t, s->request->values[i]);
@@ -395,7 +459,7 @@ rw_status rw_targets_init(struct rw_targets *s, rw_tape *t, const struct rw_requ
         if (s->request->kind == RW_PLAN_STEP && is_taken(s, base)) continue;
         status = add_target(s, (struct rw_target){ .value = base, .of = RW_NONE_ID });
     }
-    if (!status) status = target_effects(s, n_recorded);
+    if (!status) status = target_effects(s);
     if (!status && s->request->kind == RW_PLAN_STEP) status = differentiate(s);
     if (!status && s->request->kind == RW_PLAN_STEP) status = note_amaxes(s);
     if (!status && s->request->recorders) status = record_updates(s);

@@ -54,7 +54,7 @@ struct rw_request {
     const uint32_t *values; /* of an eval: what to hold; of a step: where backward begins */
     size_t n_values;
     const struct rw_policy *policy; /* what rematerialization goes by */
-    bool effects;                   /* of an eval: those of the step happen too, when there is nothing to train */
+    bool effects;                   /* of an eval: the effects that have not happened run too */
     bool seeded;                    /* of a step: what backward begins with is given when it runs; false: ones */
     struct rw_recorder *recorders;  /* a list */
     /* Of a step, by parameter: its gradient is used up by recorders, inside the step: it is written nowhere, and what
@@ -96,8 +96,13 @@ struct rw_targets {
     rw_tensor **grads, **seeds; /* per recorded value, of a step: its gradient so far; what that begins with */
     bool in_first_pass;
     size_t first_seed, n_seeds; /* the leaves of the seeds */
-    uint32_t *instead; /* leaf -> the copy that commits read in its place, or RW_NONE_ID; NULL: there is none */
+    uint32_t n_recorded; /* nodes before planning: those from here on are differentiation's and planning's */
+    uint32_t *instead;   /* leaf, of the first n_instead -> the copy that commits read in its place, or RW_NONE_ID */
+    size_t n_instead, cap_instead;
 };
+
+/* Does a recorded value depend on what requires a gradient? Then effects wait for the step's backward. */
+bool rw_has_gradient(const rw_tape *t);
 
 /* Records on the tape what it takes. On a failure, which is recorded, rw_targets_finish() is still to be called. */
 rw_status rw_targets_init(struct rw_targets *s, rw_tape *t, const struct rw_request *request);

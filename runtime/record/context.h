@@ -56,6 +56,9 @@ struct rw_context {
     rw_generator_state generator;
     bool eager; /* REWIND_EAGER=1 */
     bool orders; /* REWIND_DEBUG=order: record/order.h looks at every node */
+    bool tells_dropped_effects; /* REWIND_DEBUG=effects: a reset that drops effects is an error */
+    size_t n_dropped_effects;   /* of resets: effects.c */
+    rw_site first_dropped_effect;
     bool timer_runs;        /* rw_timer_begin() */
     double timer_begin;     /* microseconds of the host's clock */
     enum rw_verify_mode verify; /* REWIND_VERIFY */

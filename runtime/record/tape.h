@@ -204,8 +204,11 @@ static inline const struct rw_policy *rw_region_policy(const rw_tape *t, uint32_
     return part == RW_NONE_ID ? whole : &t->parts[part].policy;
 }
 
-/* What the tape knows of a stateful node; NULL for another. */
+/* The effect of a stateful node; NULL for another node. */
 struct rw_effect *rw_tape_effect(const rw_tape *t, uint32_t node);
+
+/* Counts the effects that have not happened before a reset; under REWIND_DEBUG=effects they are an error. */
+void rw_tape_drop_effects(rw_tape *t);
 
 /* The origin of what differentiation of node n records; of RW_NONE_ID: of what belongs to the whole step. */
 struct rw_origin rw_origin_of(const rw_tape *t, uint32_t node);

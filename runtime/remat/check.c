@@ -380,6 +380,57 @@ static bool replays_are_valid(struct checker *k)
     return true;
 }
 
+/* ---- memory outside of the arena ---- */
+
+/* The data or the gradient of a parameter, whichever kind of source names it; SIZE_MAX for any other memory. */
+static size_t memory_of(const struct checker *k, const struct rw_buffer *b)
+{
+    if (b->source == RW_NONE_ID) return SIZE_MAX;
+    const struct rw_source *const s = &k->s->sources[b->source];
+    switch ((enum rw_source_kind)s->kind) {
+    case RW_SOURCE_PARAM: return 2 * (size_t)s->index;
+    case RW_SOURCE_GRADIENT:
+    case RW_SOURCE_OLD:
+    case RW_SOURCE_ADDEND: return 2 * (size_t)s->index + 1;
+    default: return SIZE_MAX;
+    }
+}
+
+/* Does an action read what its operand means? A leaf is what was there before the step, but where a commit names the
+   memory that it writes: commits of one buffer follow each other. Any other value is what its own node wrote. */
+static bool reads_what_is_meant(const struct checker *k, const struct rw_action *a, const uint32_t *writer)
+{
+    const struct rw_node *const node = node_of(k, a);
+    const uint32_t n_read = node->n_inputs - (a->kind == RW_ACTION_COMMIT ? node->n_outputs : 0u);
+    for (uint32_t i = 0; i < n_read; i++) {
+        const struct rw_buffer *const b = buffer_of(k, a, i);
+        const size_t memory = memory_of(k, b);
+        if (memory != SIZE_MAX && writer[memory] != rw_tape_value(k->t, b->value)->producer) return false;
+    }
+    return true;
+}
+
+/* Of a parameter's or a gradient's memory: the last write before a read is the one that the read means. */
+static bool memory_is_valid(const struct checker *k)
+{
+    const size_t n = 2 * k->t->ctx->n_ids;
+    uint32_t *const writer = malloc((n + 1) * sizeof *writer);
+    bool valid = true;
+    for (size_t i = 0; writer && i < n; i++) writer[i] = RW_NONE_ID;
+    for (size_t i = 0; writer && valid && i < k->s->n_actions; i++) {
+        const struct rw_action *const a = &k->s->actions[i];
+        if (rw_action_is_move(a->kind)) continue;
+        const struct rw_node *const node = node_of(k, a);
+        valid = reads_what_is_meant(k, a, writer);
+        for (uint32_t w = node->n_inputs; w < (uint32_t)node->n_inputs + node->n_outputs; w++) {
+            const size_t memory = memory_of(k, buffer_of(k, a, w));
+            if (memory != SIZE_MAX) writer[memory] = a->node;
+        }
+    }
+    free(writer);
+    return valid;
+}
+
 /* ---- the whole ---- */
 
 static bool check(struct checker *k)
@@ -387,7 +438,7 @@ static bool check(struct checker *k)
     for (size_t i = 0; i < k->s->n_actions; i++)
         if (!words_are_valid(k, &k->s->actions[i])) return false;
     return waits_are_valid(k) && order_is_valid(k) && updates_are_valid(k) && lives_are_valid(k) &&
-           reads_are_valid(k) && replays_are_valid(k);
+           reads_are_valid(k) && replays_are_valid(k) && memory_is_valid(k);
 }
 
 bool rw_schedule_is_valid(const struct rw_problem *p, const struct rw_choice *c, const struct rw_schedule *s)

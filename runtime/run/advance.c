@@ -6,6 +6,7 @@
 #include "run/failure.h"
 #include "run/sources.h"
 #include "run/total.h"
+#include "run/undo.h"
 #include "run/walk.h"
 
 #include <assert.h>
@@ -110,16 +111,75 @@ static void spoil(const struct rw_run *r, size_t from, size_t to)
     }
 }
 
+/* ---- what a run leaves behind ---- */
+
+/*
+ * A stateful node has run and will not run again on this tape. A commit has written its buffers: whoever computes
+ * from them from now on sees other values than this step did. What planning recorded is counted by who had it recorded;
+ * but for amaxes, which nobody asks for.
+ */
+static void note_effect(const struct rw_run *r, const struct rw_action *a)
+{
+    const rw_plan *const p = r->plan;
+    rw_tape *const t = r->tape;
+    if (rw_action_is_move(a->kind)) return;
+    const struct rw_node *const node = rw_plan_node(t, p, a->node);
+    const rw_op_def *const op = t->ctx->ops[node->op];
+    if (a->node >= p->mark_nodes && op != &rw_op_note_amax) return;
+    if (a->node < p->mark_nodes && (op->flags & RW_OP_STATEFUL)) rw_tape_effect(t, a->node)->done = true;
+    if (a->kind != RW_ACTION_COMMIT) return;
+    for (uint32_t i = 0; i < node->n_outputs; i++) {
+        const uint32_t to = rw_word_source(p->words[a->word + node->n_inputs + i]);
+        t->ctx->by_id[p->sources[to].index]->version++;
+    }
+}
+
+/* Does a node make it that may not run twice? */
+static bool runs_once(const rw_tape *t, const struct rw_result *result)
+{
+    if (result->of != RW_NONE_ID || result->value >= t->n_values) return false;
+    const struct rw_node *const node = &t->nodes[rw_tape_value(t, result->value)->producer];
+    return t->ctx->ops[node->op]->flags & (RW_OP_STATEFUL | RW_OP_NONDETERMINISTIC);
+}
+
+/* Of the actions before `to`; once_only: what may not run twice, and nothing else. */
+static rw_status hold_results(struct rw_run *r, size_t to, bool once_only)
+{
+    const rw_plan *const p = r->plan;
+    rw_status status = RW_OK;
+    for (size_t i = 0; !status && i < p->n_sources; i++) {
+        const struct rw_source *const s = &p->sources[i];
+        if (s->kind != RW_SOURCE_RESULT || s->first < r->settled || s->first >= to) continue;
+        const struct rw_result *const result = &p->results[s->index];
+        if (once_only && !runs_once(r->tape, result)) continue;
+        status = result->of == RW_NONE_ID ? rw_results_hold(r->tape, r->results, result)
+                                          : rw_results_hand_out(r->tape, r->results, result);
+    }
+    return status;
+}
+
+/* A run that failed: stateful nodes that ran before the failure have had their effect, and the next try reads their
+   outputs. Commits were restored, and a graph's next launch begins anew. */
+static void keep_what_runs_once(struct rw_run *r, size_t ran)
+{
+    if (r->flags & RW_RUN_CLEARS) return;
+    if (hold_results(r, ran, true)) return; /* no memory, though prepare() has reserved it */
+    for (size_t i = r->settled; r->plan->n_effects && i < ran; i++)
+        if (r->plan->actions[i].kind != RW_ACTION_COMMIT) note_effect(r, &r->plan->actions[i]);
+}
+
 static void tell_end(struct rw_run *r, rw_status status, size_t action)
 {
     for (int i = 0; i < r->n_observers; i++)
         if (r->observer[i]->end) r->observer[i]->end(r->observer[i], r, status, action);
 }
 
-/* Nothing of the run is under way any more: what it has added to gradients is marked. */
-static void give_up(struct rw_run *r, rw_status status, size_t action)
+/* Nothing of the run is under way any more: actions before `ran` have run. What it has added to gradients is marked. */
+static void give_up(struct rw_run *r, rw_status status, size_t action, size_t ran)
 {
     rw_context *const ctx = rw_run_context(r);
+    rw_undo_restore(r);
+    keep_what_runs_once(r, ran);
     tell_end(r, status, action);
     if (status == RW_ERR_ARGUMENT) rw_action_failed(r, action, NULL, 0, status);
     rw_fail(ctx, status, status == RW_ERR_MISMATCH ? "run: a comparison failed" : "run: the device failed");
@@ -127,7 +187,7 @@ static void give_up(struct rw_run *r, rw_status status, size_t action)
         rw_zero_grad(ctx);
         for (struct rw_run *behind = r->next_queued; behind; behind = behind->next_queued) behind->flags |= RW_RUN_LOST;
     } else {
-        spoil(r, r->from, r->reached);
+        spoil(r, 0, r->reached);
     }
     if (r->store) rw_store_close(ctx, r->store); /* it may be what failed: the next run opens another */
     rw_run_give_arena_back(r);
@@ -148,11 +208,11 @@ rw_status rw_run_fail(struct rw_run *r, rw_status status)
 {
     rw_context *const ctx = rw_run_context(r);
     size_t action = 0;
-    ctx->device->finish(ctx->device_state); /* what was queued reads memory that may go */
+    const rw_status finished = ctx->device->finish(ctx->device_state); /* what was queued reads memory that may go */
     rw_run_leave_queue(r);
     read_words(r, &action);
     if (!ctx->status) rw_fail(ctx, status, "run: %s", rw_status_name(status));
-    give_up(r, status, 0);
+    give_up(r, status, 0, finished || r->reached == r->from ? r->from : r->reached - 1);
     return status;
 }
 
@@ -167,14 +227,20 @@ static rw_status await_copies(const struct rw_run *r, size_t to)
     return status ? rw_fail(ctx, status, "run: what was moved out did not arrive") : RW_OK;
 }
 
-static rw_status walk(struct rw_run *r, size_t to)
+static rw_status walk(struct rw_run *r, size_t from, size_t to)
 {
     rw_context *const ctx = rw_run_context(r);
     ctx->running = true;
-    const rw_status status = rw_walk(r, r->from, to, &r->reached);
+    const rw_status status = rw_walk(r, from, to, &r->reached);
     const bool disturbed = ctx->disturbed;
     ctx->running = ctx->disturbed = false;
     return !status && disturbed ? RW_ERR_ARGUMENT : status;
+}
+
+/* What writes buffers when the step ends is the last of a plan. */
+static size_t first_commit(const rw_plan *p)
+{
+    return p->n_actions - p->n_commits;
 }
 
 rw_status rw_run_walk(struct rw_run *r, size_t to)
@@ -183,7 +249,14 @@ rw_status rw_run_walk(struct rw_run *r, size_t to)
     r->from = r->reached = r->next_action;
     for (int i = r->n_observers; !status && i-- > 0;)
         if (r->observer[i]->begin) status = r->observer[i]->begin(r->observer[i], r, r->from, to);
-    if (!status) status = walk(r, to);
+    const size_t commits = first_commit(r->plan);
+    size_t from = r->from;
+    if (!status && from < commits && commits < to) {
+        status = walk(r, from, commits);
+        from = commits;
+    }
+    if (!status && commits < to) status = rw_undo_save(r, from, to);
+    if (!status) status = walk(r, from, to);
     return status ? status : await_copies(r, to);
 }
 
@@ -240,7 +313,7 @@ rw_status rw_runs_wait(rw_context *ctx)
         rw_status status = read_words(r, &action);
         if (finished) status = finished;
         if (!first) first = status;
-        if (status) give_up(r, status, action);
+        if (status) give_up(r, status, action, finished ? r->from : r->reached);
         else tell_end(r, RW_OK, 0);
         pool->queued = r->next_queued;
         if (r->state == RW_RUN_QUEUED) rw_run_set_state(r, RW_RUN_DONE);
@@ -249,65 +322,18 @@ rw_status rw_runs_wait(rw_context *ctx)
     return first;
 }
 
-/* ---- what a run leaves behind ---- */
-
-/*
- * A stateful node has run and will not run again on this tape. A commit has written its buffers: whoever computes
- * from them from now on sees other values than this step did. What planning recorded is counted by who had it recorded;
- * but for amaxes, which nobody asks for.
- */
-static void note_effect(const struct rw_run *r, const struct rw_action *a)
-{
-    const rw_plan *const p = r->plan;
-    rw_tape *const t = r->tape;
-    if (rw_action_is_move(a->kind)) return;
-    const struct rw_node *const node = rw_plan_node(t, p, a->node);
-    const rw_op_def *const op = t->ctx->ops[node->op];
-    if (a->node >= p->mark_nodes && op != &rw_op_note_amax) return;
-    if (a->node < p->mark_nodes && (op->flags & RW_OP_STATEFUL)) rw_tape_effect(t, a->node)->done = true;
-    if (a->kind != RW_ACTION_COMMIT) return;
-    for (uint32_t i = 0; i < node->n_outputs; i++) {
-        const uint32_t to = rw_word_source(p->words[a->word + node->n_inputs + i]);
-        t->ctx->by_id[p->sources[to].index]->version++;
-    }
-}
-
-/* Of a rehearsal no more than what may not run twice: the program asked for results of the run that counts, whose plan
-   is made as if nothing had been rehearsed. */
-static bool leaves(const struct rw_run *r, const struct rw_result *result)
-{
-    const rw_tape *const t = r->tape;
-    if (!(r->flags & RW_RUN_REHEARSAL)) return true;
-    if (result->of != RW_NONE_ID) return false;
-    const struct rw_node *const node = &t->nodes[rw_tape_value(t, result->value)->producer];
-    return t->ctx->ops[node->op]->flags & (RW_OP_STATEFUL | RW_OP_NONDETERMINISTIC);
-}
-
-static rw_status hold_results(struct rw_run *r)
-{
-    const rw_plan *const p = r->plan;
-    rw_status status = RW_OK;
-    for (size_t i = 0; !status && i < p->n_sources; i++) {
-        const struct rw_source *const s = &p->sources[i];
-        if (s->kind != RW_SOURCE_RESULT || s->first < r->settled || s->first >= r->next_action) continue;
-        const struct rw_result *const result = &p->results[s->index];
-        if (!leaves(r, result)) continue;
-        status = result->of == RW_NONE_ID ? rw_results_hold(r->tape, r->results, result)
-                                          : rw_results_hand_out(r->tape, r->results, result);
-    }
-    return status;
-}
-
 rw_status rw_run_settle(struct rw_run *r)
 {
     rw_context *const ctx = rw_run_context(r);
     const rw_plan *const p = r->plan;
-    const rw_status status = hold_results(r);
+    /* A rehearsal leaves only what may not run twice: the run that counts is planned as if there had been none. */
+    const rw_status status = hold_results(r, r->next_action, r->flags & RW_RUN_REHEARSAL);
     if (status) {
         rw_fail(ctx, status, "run: out of memory");
-        give_up(r, status, 0);
+        give_up(r, status, 0, r->settled);
         return status;
     }
+    rw_undo_forget(r);
     for (size_t i = r->settled; p->n_effects && i < r->next_action; i++) note_effect(r, &p->actions[i]);
     r->settled = r->next_action;
     r->n_held = r->tape->n_held;
@@ -316,14 +342,25 @@ rw_status rw_run_settle(struct rw_run *r)
     return RW_OK;
 }
 
-rw_status rw_run_through(struct rw_run *r, size_t to)
+/* Advances, waits and settles. */
+static rw_status run_part(struct rw_run *r, size_t to)
 {
     rw_status status = rw_run_advance(r, to);
-    if (!status) {
-        status = rw_runs_wait(rw_run_context(r));
-        const rw_status settled = r->state == RW_RUN_FAILED ? RW_OK : rw_run_settle(r);
-        if (!status) status = settled;
-    }
+    if (status) return status;
+    status = rw_runs_wait(rw_run_context(r));
+    const rw_status settled = r->state == RW_RUN_FAILED ? RW_OK : rw_run_settle(r);
+    return status ? status : settled;
+}
+
+rw_status rw_run_through(struct rw_run *r, size_t to)
+{
+    const size_t commits = first_commit(r->plan);
+    rw_status status = RW_OK;
+    /* An asynchronous kernel's failure shows at the wait: commits are not queued before it. */
+    const bool in_two = !rw_run_context(r)->device->on_host && r->next_action < commits && commits < to;
+    if (in_two) status = run_part(r, commits);
+    if (!status) status = run_part(r, to);
+    if (in_two && status && r->state == RW_RUN_STOPPED) rw_run_fail(r, status);
     assert(rw_run_is_valid(r));
     if (r->state != RW_RUN_STOPPED) rw_run_end(r);
     return status;
@@ -374,6 +411,7 @@ void rw_runs_finish(rw_context *ctx)
         ctx->device->free(ctx->device_state, r->ones);
         rw_free(r->sources);
         rw_free(r->views);
+        rw_free(r->undo);
         rw_free(r);
     }
     rw_arenas_finish(ctx, &ctx->pool->arenas);

@@ -6,6 +6,7 @@
 #include "plan/fits.h"
 #include "record/own_ops.h"
 #include "run/total.h"
+#include "run/undo.h"
 
 #include <assert.h>
 #include <string.h>
@@ -66,7 +67,7 @@ static void make_spare(rw_context *ctx, struct rw_run *r)
     *r = (struct rw_run){ .next = ctx->pool->spare, .sources = r->sources, .cap_sources = r->cap_sources,
                           .views = r->views, .cap_views = r->cap_views, .words = r->words,
                           .events = r->events, .n_events = r->n_events, .ones = r->ones, .ones_of = r->ones_of,
-                          .n_ones = r->n_ones };
+                          .n_ones = r->n_ones, .undo = r->undo, .cap_undo = r->cap_undo };
     ctx->pool->spare = r;
 }
 
@@ -157,6 +158,7 @@ void rw_run_end(struct rw_run *r)
         if (r->observer[i]->detach) r->observer[i]->detach(r->observer[i], r);
     rw_run_leave_queue(r);
     rw_run_give_arena_back(r);
+    rw_undo_forget(r);
     ctx->device->free(ctx->device_state, r->own_gradients);
     rw_run_set_state(r, RW_RUN_DONE);
     rw_results_release(ctx, r->results);

@@ -105,6 +105,8 @@ struct rw_run {
     size_t cap_views;
     void *own_gradients; /* of a rehearsal or a private run: where it writes what would be parameters' gradients */
     struct rw_run_words *words; /* what kernels that have long returned could not say; NULL: they say it at once */
+    struct rw_undo *undo;       /* undo.h: what the commits that are queued have overwritten */
+    size_t n_undo, cap_undo;
     int threads;                /* of the host, for the part that is queued next */
     struct rw_company *company; /* the pool's for its plan, for the same part */
     uint64_t stopped_at;        /* by the pool's clock */
