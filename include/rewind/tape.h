@@ -53,8 +53,19 @@ RW_API rw_status rw_input_write(rw_tensor *x, const void *data, size_t bytes);
 RW_API rw_tensor *rw_require_grad(rw_tape *t, rw_tensor *x);
 
 /**
+ * What is recorded between the two requires no gradient: backward does not go into it, it keeps nothing for a backward,
+ * and on a tape on which nothing else requires one, effects happen when a value is read. For evaluation and logging, as
+ * PyTorch's no_grad. Calls nest. rw_tape_reset() ends an open one.
+ * @return RW_OK; RW_ERR_REGION for an end without a begin; RW_ERR_MEMORY.
+ */
+RW_API rw_status rw_no_grad_begin(rw_tape *t);
+RW_API rw_status rw_no_grad_end(rw_tape *t);
+
+/**
  * Runs what is needed for x, if it did not run, and copies its elements out: dense, row-major, in x's type.
  * A value that a region discarded is replayed. A parameter may be read with t = NULL.
+ * Memory: that of inference. Each value is freed after its last use, and nothing is kept for a backward: one that
+ * follows runs forward again, unless rw_item() or rw_forward() has begun it.
  * @param out   host memory, on CUDA also device memory.
  * @param bytes must be rw_tensor_bytes(x).
  * @return RW_OK or the first error; out is untouched on failure.
@@ -62,9 +73,12 @@ RW_API rw_tensor *rw_require_grad(rw_tape *t, rw_tensor *x);
 RW_API rw_status rw_read(rw_tape *t, rw_tensor *x, void *out, size_t bytes);
 
 /**
- * The value of a tensor with one element, as a double; NaN on an error (see rw_error_message). Read before its
- * backward, a loss runs the forward part of its step, and rw_backward() goes on from there. Not so one that is computed
- * from gradients of rw_grad(): they belong to no step's forward part, so the loss is evaluated by itself, and
+ * The value of a tensor with one element, as a double; NaN on an error (see rw_error_message). A scalar that requires a
+ * gradient is assumed to be the loss: reading it runs the forward part of its step and keeps what backward needs, and
+ * rw_backward() goes on from there. A wrong assumption costs time: the step that was begun is given up when another one
+ * begins on the tape. Where the step cannot be planned - its budget is too small, an op has no gradient rule - the
+ * value is computed as rw_read() does. rw_read() and rw_eval() assume nothing. Not so one that is computed from
+ * gradients of rw_grad(): they belong to no step's forward part, so the loss is evaluated by itself, and
  * rw_backward() begins anew, planned for a step whose loss is there. Under a budget its least may be higher than that
  * of the step as it was recorded; rw_tape_plan() says which when it is asked after the loss was read. To read such a
  * loss behind rw_backward() costs nothing.
@@ -72,7 +86,7 @@ RW_API rw_status rw_read(rw_tape *t, rw_tensor *x, void *out, size_t bytes);
 RW_API double rw_item(rw_tape *t, rw_tensor *x);
 
 /**
- * Runs what the n tensors need; a later rw_read() of them costs a copy. n may be 0.
+ * Runs what the n tensors need; a later rw_read() of them costs a copy. n may be 0. Memory: as for rw_read().
  *
  * Effects - rw_assign(), running statistics, an op with RW_OP_STATEFUL - happen once per recorded step. On a tape where
  * some recorded value requires a gradient they happen with rw_backward(). On any other tape they happen here, and in

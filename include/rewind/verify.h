@@ -101,7 +101,8 @@ typedef struct ckpt_report {
 /**
  * Runs backward from loss without recompute and with the tape's policy, each of the former's nodes by itself as well,
  * and compares every gradient and every replayed value by bytes. Parameters' gradients are not touched.
- * @param ret_report may be NULL; filled when the result is RW_OK or RW_ERR_MISMATCH, untouched otherwise.
+ * @param ret_report filled when the result is RW_OK or RW_ERR_MISMATCH, untouched otherwise. NULL: a mismatch is an
+ *                   error of the context, whose message (rw_error_message()) is the report.
  * @return RW_OK: all equal; RW_ERR_MISMATCH; or an error of the run itself.
  */
 RW_API rw_status ckpt_verify(rw_tape *t, rw_tensor *loss, ckpt_report *ret_report);

@@ -27,35 +27,55 @@ bool rw_is_in_forward(const rw_tape *t, const struct rw_tensor *v)
     return v->producer == RW_NONE_ID || !follows_a_gradient(t, v->producer);
 }
 
-/* A loss that is read before backward: the forward part of the step's plan runs now, backward goes on from there. */
-static bool is_loss(const rw_tape *t, const struct rw_tensor *v)
+/* May the scalar be a loss that is read before its backward? */
+static bool may_be_loss(const rw_tape *t, const struct rw_tensor *v)
 {
     return t->open_region == RW_NONE_ID && t->open_part == RW_NONE_ID && (v->flags & RW_VALUE_REQUIRES) &&
            v->producer != RW_NONE_ID && rw_layout_get(&t->ctx->layouts, v->layout)->numel == 1 &&
            rw_is_in_forward(t, v);
 }
 
-rw_status rw_run_request(rw_tape *t, const struct rw_request *request, const void *const *seeds, bool forward_only)
+static rw_status run_forward(struct rw_run *r)
 {
-    struct rw_run *r;
-    rw_status status = rw_run_find(t, request, &r);
-    if (status) return status;
-    const size_t to = forward_only ? r->plan->n_forward : r->plan->n_actions;
-    r->seeds = seeds;
-    if (to > r->next_action || !forward_only) return rw_run_through(r, to);
+    if (r->plan->n_forward > r->next_action) return rw_run_through(r, r->plan->n_forward);
     if (r->state == RW_RUN_NEW) rw_run_end(r); /* all of forward is held already */
     return RW_OK;
 }
 
+rw_status rw_run_request(rw_tape *t, const struct rw_request *request, const void *const *seeds, bool forward_only)
+{
+    struct rw_run *r;
+    const rw_status status = rw_run_find(t, request, &r);
+    if (status) return status;
+    r->seeds = seeds;
+    r->flags &= (uint8_t)~RW_RUN_ASSUMED;
+    return forward_only ? run_forward(r) : rw_run_through(r, r->plan->n_actions);
+}
+
+/* Computes the values and keeps nothing else. */
 static rw_status eval(rw_tape *t, const uint32_t *values, size_t n, bool effects)
 {
-    if (n == 1 && is_loss(t, rw_tape_value(t, values[0])) && !t->ctx->eager) {
-        const struct rw_request step = rw_step_request(t, values, 1);
-        return rw_run_request(t, &step, NULL, true);
-    }
     const struct rw_request request = { .kind = RW_PLAN_EVAL, .values = values, .n_values = n,
                                         .policy = &rw_policy_none, .effects = effects };
     return rw_run_request(t, &request, NULL, false);
+}
+
+/*
+ * Begins the step whose loss the value may be: runs its forward part. That it is the loss is an assumption, so a step
+ * that cannot be planned is no error, and nothing has run then.
+ */
+static rw_status begin_step(rw_tape *t, uint32_t loss)
+{
+    rw_context *const ctx = t->ctx;
+    const struct rw_request step = rw_step_request(t, &loss, 1);
+    struct rw_run *r;
+    if (!rw_run_find(t, &step, &r)) {
+        r->flags |= RW_RUN_ASSUMED;
+        return run_forward(r);
+    }
+    ctx->status = RW_OK;
+    ctx->message[0] = '\0';
+    return RW_OK;
 }
 
 rw_status rw_run_eagerly(rw_tape *t, uint32_t node)
@@ -74,8 +94,9 @@ rw_status rw_run_eagerly(rw_tape *t, uint32_t node)
  * Effects that an evaluation has to run, also where every requested value has been computed already: those of a tape on
  * which nothing requires a gradient. On any other tape they belong to the step and run with its backward.
  */
-static bool has_due_effects(const rw_tape *t)
+static bool has_due_effects(rw_tape *t)
 {
+    if (t->n_retained) rw_spread_requirement(t); /* a value may have been marked after its use */
     return rw_tape_pending_effects(t, NULL) && !rw_has_gradient(t);
 }
 
@@ -141,6 +162,13 @@ static rw_status copy_out(rw_context *ctx, const void *buffer, const rw_layout *
     return status;
 }
 
+/* A scalar that may be a loss and has not been computed begins its step. */
+static rw_status begin_step_of(rw_tape *t, const rw_tensor *x)
+{
+    if ((x->flags & RW_VALUE_GRADIENT) || t->ctx->eager || !may_be_loss(t, x) || rw_tape_held(t, x->base)) return RW_OK;
+    return begin_step(t, x->id);
+}
+
 static rw_status read_param(struct rw_tensor *x, void *out)
 {
     struct rw_param *const p = rw_param_of(x);
@@ -165,27 +193,34 @@ static const void *buffer_of(const rw_tape *t, const struct rw_tensor *x)
     return leaf->kind == RW_LEAF_PARAM ? p->data : p->grad;
 }
 
-rw_status rw_read(rw_tape *t, rw_tensor *x, void *out, size_t bytes)
+/* name: the public call. begins: a scalar that may be a loss begins its step. */
+static rw_status read_value(const char *name, rw_tape *t, rw_tensor *x, void *out, size_t bytes, bool begins)
 {
     rw_context *const ctx = t ? t->ctx : rw_tensor_context(x);
     if (ctx && ctx->status) return ctx->status;
-    if (!ctx || !out) return rw_fail_null(ctx, "rw_read", out ? "x" : "out");
+    if (!ctx || !out) return rw_fail_null(ctx, name, out ? "x" : "out");
     const char *const fault = rw_readable_fault(t, x);
-    if (fault) return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_read: the tensor %s", fault);
-    if (rw_check_runs(ctx, "rw_read")) return RW_ERR_UNSUPPORTED;
+    if (fault) return rw_fail(ctx, RW_ERR_ARGUMENT, "%s: the tensor %s", name, fault);
+    if (rw_check_runs(ctx, name)) return RW_ERR_UNSUPPORTED;
     if (bytes != rw_tensor_bytes(x))
-        return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_read: room for %zu bytes, the tensor has %zu", bytes,
+        return rw_fail(ctx, RW_ERR_ARGUMENT, "%s: room for %zu bytes, the tensor has %zu", name, bytes,
                        rw_tensor_bytes(x));
     rw_status status = rw_runs_wait(ctx);
     if (status) return status;
     if (x->flags & RW_VALUE_CONTEXT) return read_param(x, out);
     if (!t) t = x->owner.tape;
-    if (!(x->flags & RW_VALUE_GRADIENT)) status = rw_eval(t, &x, 1);
+    if (begins) status = begin_step_of(t, x);
+    if (!status && !(x->flags & RW_VALUE_GRADIENT)) status = rw_eval(t, &x, 1);
     if (status) return status;
     const void *const buffer = buffer_of(t, x);
-    if (!buffer && t->bereft) return rw_tape_misses_nothing(t, "rw_read");
+    if (!buffer && t->bereft) return rw_tape_misses_nothing(t, name);
     status = copy_out(ctx, buffer, rw_layout_of(ctx, x), (rw_dtype)x->dtype, out);
-    return status ? rw_fail(ctx, status, "rw_read: the copy from the device failed") : RW_OK;
+    return status ? rw_fail(ctx, status, "%s: the copy from the device failed", name) : RW_OK;
+}
+
+rw_status rw_read(rw_tape *t, rw_tensor *x, void *out, size_t bytes)
+{
+    return read_value("rw_read", t, x, out, bytes, false);
 }
 
 double rw_item(rw_tape *t, rw_tensor *x)
@@ -210,7 +245,7 @@ double rw_item(rw_tape *t, rw_tensor *x)
         _Float16 f16;
         uint8_t truth;
     } u;
-    if (rw_read(t, x, &u, ctx ? rw_dtype_size((rw_dtype)x->dtype) : 0)) return NAN;
+    if (read_value("rw_item", t, x, &u, ctx ? rw_dtype_size((rw_dtype)x->dtype) : 0, true)) return NAN;
     switch ((rw_dtype)x->dtype) {
     case RW_F32: return u.f32;
     case RW_F64: return u.f64;

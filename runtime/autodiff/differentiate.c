@@ -15,8 +15,9 @@ void rw_spread_requirement(rw_tape *t)
         const struct rw_node *const node = &t->nodes[n];
         bool requires = false;
         for (int i = 0; i < node->n_inputs; i++)
-        requires |= rw_tape_value(t, t->operands[node->first_input + (uint32_t)i])->flags & RW_VALUE_REQUIRES;
+            requires |= rw_tape_value(t, t->operands[node->first_input + (uint32_t)i])->flags & RW_VALUE_REQUIRES;
         if (!requires || (t->ctx->ops[node->op]->flags & RW_OP_NO_GRADIENT)) continue;
+        if (t->n_no_grads && rw_node_is_no_grad(t, (uint32_t)n)) continue;
         for (int i = 0; i < node->n_outputs; i++) {
             struct rw_tensor *const v = rw_tape_value(t, node->first_output + (uint32_t)i);
             if (rw_dtype_is_float((rw_dtype)v->dtype)) v->flags |= RW_VALUE_REQUIRES;

@@ -363,7 +363,7 @@ static void add_outputs(struct recording *r, struct rw_node *node, bool requires
         v->producer = (uint32_t)t->n_nodes;
         if (view) v->base = r->in[0]->base;
         if (requires && rw_dtype_is_float((rw_dtype)v->dtype)) v->flags |= RW_VALUE_REQUIRES;
-        rw_hash_mix(&t->hash, (uint64_t)v->layout << 8 | v->dtype);
+        rw_hash_mix(&t->hash, (uint64_t)v->layout << 16 | (uint64_t)(v->flags & RW_VALUE_REQUIRES) << 8 | v->dtype);
     }
 }
 
@@ -392,7 +392,7 @@ static void append(struct recording *r, const void *attrs, size_t attrs_size)
                               .region = t->origin.adjoint ? t->origin.of : t->open_region };
     bool requires = false;
     for (int i = 0; i < r->n; i++) requires |= r->in[i]->flags & RW_VALUE_REQUIRES;
-    if (r->op->flags & RW_OP_NO_GRADIENT) requires = false;
+    if ((r->op->flags & RW_OP_NO_GRADIENT) || t->open_no_grads) requires = false;
     add_outputs(r, node, requires);
     node->ticket = draw_ticket(r);
     for (int i = 0; i < r->n; i++) {

@@ -102,6 +102,11 @@ struct rw_tape {
     struct rw_tape_part *parts;
     size_t n_parts, n_made_parts, cap_parts; /* those behind n_parts are of earlier steps */
     uint32_t open_part; /* the same of parts */
+    struct rw_no_grad {
+        uint32_t first, end; /* nodes [first, end); end is RW_NONE_ID while it is open */
+    } *no_grads;             /* no_grad.c: what was recorded there requires no gradient */
+    size_t n_no_grads, cap_no_grads;
+    unsigned open_no_grads; /* calls of rw_no_grad_begin() without their end */
     struct rw_tape_recipe *recipes;
     size_t n_recipes, cap_recipes;
     uint32_t open_recipe; /* the same of recipes */
@@ -206,6 +211,9 @@ static inline const struct rw_policy *rw_region_policy(const rw_tape *t, uint32_
 
 /* The effect of a stateful node; NULL for another node. */
 struct rw_effect *rw_tape_effect(const rw_tape *t, uint32_t node);
+
+/* Was the node recorded between rw_no_grad_begin() and rw_no_grad_end()? */
+bool rw_node_is_no_grad(const rw_tape *t, uint32_t node);
 
 /* Counts the effects that have not happened before a reset; under REWIND_DEBUG=effects they are an error. */
 void rw_tape_drop_effects(rw_tape *t);

@@ -211,8 +211,17 @@ static bool is_of(const rw_plan *p, const struct rw_request *q)
 struct rw_run *rw_run_stopped(const rw_tape *t, const struct rw_request *q)
 {
     for (struct rw_run *r = t->runs; r && q->kind == RW_PLAN_STEP; r = r->next)
-        if (r->state == RW_RUN_STOPPED && !r->flags && is_of(r->plan, q)) return r;
+        if (r->state == RW_RUN_STOPPED && !(r->flags & ~RW_RUN_ASSUMED) && is_of(r->plan, q)) return r;
     return NULL;
+}
+
+/* The tape's step turned out to be another one. */
+static void end_assumed(const rw_tape *t)
+{
+    for (struct rw_run *r = t->runs, *next; r; r = next) {
+        next = r->next;
+        if (r->state == RW_RUN_STOPPED && (r->flags & RW_RUN_ASSUMED)) rw_run_end(r);
+    }
 }
 
 struct rw_run *rw_runs_stopped_first(const rw_context *ctx, const struct rw_run *but)
@@ -244,7 +253,8 @@ rw_status rw_run_find(rw_tape *t, const struct rw_request *request, struct rw_ru
         *ret_run = stopped;
         return RW_OK;
     }
-    rw_run_end(stopped); /* nobody will go on with it, or not with so much */
+    rw_run_end(stopped); /* it cannot go on, or not with so much memory */
+    if (request->kind == RW_PLAN_STEP) end_assumed(t);
     rw_plan *plan;
     rw_status status = rw_plan_get(t, request, &plan);
     if (!status) status = rw_plan_check_size(t, request, plan);

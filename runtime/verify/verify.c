@@ -264,6 +264,14 @@ static rw_status with_room(rw_tape *t, const struct rw_request *request, const v
     return status;
 }
 
+static rw_status verdict(const rw_tape *t, rw_status status, const ckpt_report *report)
+{
+    char text[RW_MESSAGE_MAX];
+    if (status || report->identical) return status;
+    rw_report_text(report, text, sizeof text);
+    return rw_fail(t->ctx, RW_ERR_MISMATCH, "%s", text);
+}
+
 rw_status ckpt_verify(rw_tape *t, rw_tensor *loss, ckpt_report *ret_report)
 {
     if (!t) return RW_ERR_ARGUMENT;
@@ -276,16 +284,9 @@ rw_status ckpt_verify(rw_tape *t, rw_tensor *loss, ckpt_report *ret_report)
     ckpt_report report = { 0 };
     status = with_room(t, &request, NULL, verify, &report);
     if (status) return status;
-    if (ret_report) *ret_report = report;
+    if (!ret_report) return verdict(t, status, &report);
+    *ret_report = report;
     return report.identical ? RW_OK : RW_ERR_MISMATCH;
-}
-
-static rw_status verdict(const rw_tape *t, rw_status status, const ckpt_report *report)
-{
-    char text[RW_MESSAGE_MAX];
-    if (status || report->identical) return status;
-    rw_report_text(report, text, sizeof text);
-    return rw_fail(t->ctx, RW_ERR_MISMATCH, "%s", text);
 }
 
 rw_status rw_verify_or_fail(rw_tape *t, const struct rw_request *request, const void *const *seeds)

@@ -1,0 +1,248 @@
+/*
+ * Reading values costs what the answer costs: rw_read() and rw_eval() take inference's memory and begin no step, what
+ * rw_item() assumes is never an error, and nothing in rw_no_grad_begin() .. rw_no_grad_end() requires a gradient.
+ */
+#include "support/support.h"
+
+#include <criterion/criterion.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define OK(ctx, call) cr_assert_eq((call), RW_OK, "%s: %s", #call, rw_error_message(ctx))
+
+enum { WIDTH = 64, LAYERS = 12, BATCH = 32 };
+
+struct model {
+    struct fixture b;
+    rw_tensor *w, *loss, *hidden;
+};
+
+static rw_tensor *forward(struct model *m)
+{
+    rw_tensor *x = rw_input(m->b.t, RW_F32, RW_SHAPE(BATCH, WIDTH), NULL);
+    x = rw_add_scalar(m->b.t, x, 0.5);
+    for (int i = 0; i < LAYERS; i++) {
+        ckpt_begin(m->b.t, "layer");
+        x = rw_gelu(m->b.t, rw_linear(m->b.t, x, m->w, RW_NONE));
+        ckpt_end(m->b.t);
+    }
+    m->hidden = x;
+    return m->loss = rw_mean(m->b.t, rw_mul(m->b.t, x, x), RW_ALL_AXES, false);
+}
+
+static struct model open_model(const char *policy)
+{
+    struct model m = { .b = fixture_open(3, 1) };
+    m.w = rw_param(m.b.ctx, "w", RW_F32, RW_SHAPE(WIDTH, WIDTH));
+    OK(m.b.ctx, rw_init_normal(m.w, 0, 0.2));
+    OK(m.b.ctx, ckpt_set_policy(m.b.t, policy));
+    return m;
+}
+
+static size_t arena(const struct model *m)
+{
+    rw_memory memory;
+    OK(m->b.ctx, rw_memory_stats(m->b.ctx, &memory));
+    return memory.arenas;
+}
+
+enum way { DETACHED, READ, EVAL, NO_GRAD, ITEM, WAYS };
+
+static size_t arena_of(const char *policy, enum way way, double *ret_loss)
+{
+    struct model m = open_model(policy);
+    float value = 0;
+    if (way == NO_GRAD) OK(m.b.ctx, rw_no_grad_begin(m.b.t));
+    forward(&m);
+    if (way == NO_GRAD) OK(m.b.ctx, rw_no_grad_end(m.b.t));
+    if (way == DETACHED) *ret_loss = rw_item(m.b.t, rw_detach(m.b.t, m.loss));
+    if (way == EVAL) OK(m.b.ctx, rw_eval(m.b.t, &m.loss, 1));
+    if (way == READ || way == EVAL) OK(m.b.ctx, rw_read(m.b.t, m.loss, &value, sizeof value));
+    if (way == READ || way == EVAL) *ret_loss = value;
+    if (way == NO_GRAD || way == ITEM) *ret_loss = rw_item(m.b.t, m.loss);
+    cr_assert_eq(rw_error_status(m.b.ctx), RW_OK, "%s", rw_error_message(m.b.ctx));
+    const size_t bytes = arena(&m);
+    fixture_close(&m.b);
+    return bytes;
+}
+
+Test(reading, takes_the_memory_of_inference)
+{
+    static const char *const policies[] = { "none", "full", "uniform:4", "budget:50%" };
+    for (int i = 0; i < 4; i++) {
+        double expected, got;
+        const size_t least = arena_of(policies[i], DETACHED, &expected);
+        cr_assert_leq(least, (size_t)8 * BATCH * WIDTH * sizeof(float), "a layer's values and a product's workspace");
+        for (enum way way = READ; way <= NO_GRAD; way++) {
+            cr_expect_eq(arena_of(policies[i], way, &got), least, "%s, way %d", policies[i], (int)way);
+            cr_expect_eq(got, expected);
+        }
+    }
+    double loss;
+    cr_expect_gt(arena_of("none", ITEM, &loss), (size_t)2 * LAYERS * BATCH * WIDTH * sizeof(float));
+}
+
+/* A budget that no step has is refused by rw_backward(), not by reading a number. */
+Test(reading, a_scalar_is_read_where_its_step_has_no_plan)
+{
+    struct model m = open_model("budget:1KiB");
+    forward(&m);
+    const double loss = rw_item(m.b.t, m.loss);
+    cr_expect_eq(rw_error_status(m.b.ctx), RW_OK, "%s", rw_error_message(m.b.ctx));
+    cr_expect_gt(loss, 0);
+    cr_expect_eq(rw_backward(m.b.t, m.loss), RW_ERR_BUDGET);
+    rw_error_clear(m.b.ctx);
+    OK(m.b.ctx, ckpt_set_policy(m.b.t, "full"));
+    OK(m.b.ctx, rw_backward(m.b.t, m.loss));
+    cr_expect_eq(rw_item(m.b.t, m.loss), loss);
+    fixture_close(&m.b);
+}
+
+/* In the middle of recording the budget is one of the step to come: a scalar of its beginning is read all the same. */
+Test(reading, a_scalar_in_the_middle_under_a_budget_of_the_whole)
+{
+    struct model m = open_model("budget:60%");
+    forward(&m);
+    cr_expect_gt(rw_item(m.b.t, rw_mean(m.b.t, m.hidden, RW_ALL_AXES, false)), -1e9);
+    forward(&m);
+    cr_expect_gt(rw_item(m.b.t, rw_mean(m.b.t, m.hidden, RW_ALL_AXES, false)), -1e9);
+    OK(m.b.ctx, rw_backward(m.b.t, m.loss));
+    fixture_close(&m.b);
+}
+
+/* However many scalars are read before backward, one begun step waits at a time; the gradients are the same bytes. */
+Test(reading, several_scalars_hold_one_step)
+{
+    unsigned char *bytes[3];
+    size_t n = 0, held[3];
+    for (int logged = 0; logged < 3; logged++) {
+        struct model m = open_model("none");
+        forward(&m);
+        rw_memory memory;
+        rw_tensor *const more[] = { rw_sum(m.b.t, m.hidden, RW_ALL_AXES, false),
+                                    rw_mean(m.b.t, m.hidden, RW_ALL_AXES, false) };
+        for (int i = 0; i < logged; i++) rw_item(m.b.t, more[i]);
+        rw_item(m.b.t, m.loss);
+        OK(m.b.ctx, rw_memory_stats(m.b.ctx, &memory));
+        cr_expect_eq(memory.runs, 1, "%d scalars: %zu steps wait", logged, memory.runs);
+        held[logged] = memory.waiting;
+        OK(m.b.ctx, rw_backward(m.b.t, m.loss));
+        bytes[logged] = all_gradients(m.b.ctx, &n);
+        cr_expect_eq(first_difference(bytes[0], bytes[logged], n), -1);
+        fixture_close(&m.b);
+    }
+    cr_expect_leq(held[2], held[0] + held[0] / 8);
+    for (int i = 0; i < 3; i++) free(bytes[i]);
+}
+
+static rw_status same_check(rw_op_call *call)
+{
+    return rw_op_output_like(call, 0, 0);
+}
+
+static rw_status triple(const rw_kernel *k)
+{
+    const float *const x = k->in[0].data;
+    for (int64_t i = 0; i < k->in[0].layout->numel; i++) ((float *)k->out[0].data)[i] = 3 * x[i];
+    return RW_OK;
+}
+
+HOST_KERNEL_OF(triple)
+static const rw_op_def no_rule = { .name = "triple_without_rule", .n_inputs = 1, .n_outputs = 1, .check = same_check,
+                                   .kernel = HOST_KERNEL(triple) };
+
+Test(reading, a_loss_after_an_op_without_a_rule)
+{
+    struct fixture b = fixture_open(1, 1);
+    rw_tensor *const p = rw_param(b.ctx, "p", RW_F32, RW_SHAPE(4));
+    OK(b.ctx, rw_init_constant(p, 1));
+    rw_tensor *const in[] = { rw_scale(b.t, p, 2) };
+    rw_tensor *const loss = rw_sum(b.t, rw_apply(b.t, &no_rule, in, 1, NULL, 0, NULL), RW_ALL_AXES, false);
+    cr_expect_eq(rw_item(b.t, loss), 24);
+    cr_expect_eq(rw_error_status(b.ctx), RW_OK, "%s", rw_error_message(b.ctx));
+    cr_expect_eq(rw_backward(b.t, loss), RW_ERR_NO_GRADIENT);
+    fixture_close(&b);
+}
+
+/* ---- rw_no_grad_begin() ---- */
+
+static void no_grad(void)
+{
+    struct fixture b = fixture_open(1, 1);
+    static const float ramp[4] = { 1, 2, 3, 4 };
+    float got[4];
+    rw_tensor *const p = rw_param(b.ctx, "p", RW_F32, RW_SHAPE(4));
+    OK(b.ctx, rw_write(p, ramp, sizeof ramp));
+    cr_expect_eq(rw_no_grad_end(b.t), RW_ERR_REGION);
+    rw_error_clear(b.ctx);
+    rw_tensor *const x = rw_input(b.t, RW_F32, RW_SHAPE(4), ramp);
+    OK(b.ctx, rw_no_grad_begin(b.t));
+    OK(b.ctx, rw_no_grad_begin(b.t));
+    rw_tensor *const square = rw_mul(b.t, p, p), *const y = rw_scale(b.t, x, 2);
+    OK(b.ctx, rw_no_grad_end(b.t));
+    rw_tensor *const cube = rw_mul(b.t, square, p);
+    OK(b.ctx, rw_no_grad_end(b.t));
+    cr_expect_not(rw_tensor_requires_grad(square));
+    cr_expect_not(rw_tensor_requires_grad(cube));
+    rw_require_grad(b.t, x); /* marked afterwards: it does not spread into what was recorded without gradients */
+    rw_tensor *const loss = rw_sum(b.t, rw_add(b.t, rw_mul(b.t, cube, p), rw_mul(b.t, x, y)), RW_ALL_AXES, false);
+    OK(b.ctx, rw_backward(b.t, loss));
+    OK(b.ctx, rw_read(b.t, rw_gradient(p), got, sizeof got));
+    for (int i = 0; i < 4; i++) cr_expect_eq(got[i], ramp[i] * ramp[i] * ramp[i], "as if the cube were a constant");
+    OK(b.ctx, rw_read(b.t, rw_gradient(x), got, sizeof got));
+    for (int i = 0; i < 4; i++) cr_expect_eq(got[i], 2 * ramp[i]);
+    rw_tape_reset(b.t);
+    rw_tensor *const again = rw_mul(b.t, p, p);
+    cr_expect(rw_tensor_requires_grad(again), "a reset ends the scope");
+    fixture_close(&b);
+}
+
+Test(reading, without_gradients_in_a_scope)
+{
+    no_grad();
+    setenv("REWIND_EAGER", "1", 1);
+    no_grad();
+    unsetenv("REWIND_EAGER");
+}
+
+/* The same ops with and without the scope are two programs: no plan of one serves the other. */
+Test(reading, the_scope_is_part_of_the_plans_key)
+{
+    struct fixture b = fixture_open(1, 1);
+    static const float ramp[4] = { 1, 2, 3, 4 };
+    float got[4];
+    rw_tensor *const p = rw_param(b.ctx, "p", RW_F32, RW_SHAPE(4));
+    OK(b.ctx, rw_write(p, ramp, sizeof ramp));
+    for (int step = 0; step < 6; step++) {
+        const int scope = step % 3;
+        if (scope == 1) OK(b.ctx, rw_no_grad_begin(b.t));
+        rw_tensor *const square = rw_mul(b.t, p, p);
+        if (scope == 1) OK(b.ctx, rw_no_grad_end(b.t));
+        rw_tensor *const cube = rw_mul(b.t, square, p);
+        OK(b.ctx, rw_backward(b.t, rw_sum(b.t, cube, RW_ALL_AXES, false)));
+        OK(b.ctx, rw_read(b.t, rw_gradient(p), got, sizeof got));
+        for (int i = 0; i < 4; i++)
+            cr_expect_eq(got[i], (scope == 1 ? 1 : 3) * ramp[i] * ramp[i], "step %d: %g", step, (double)got[i]);
+        rw_zero_grad(b.ctx);
+        rw_tape_reset(b.t);
+    }
+    fixture_close(&b);
+}
+
+/* Running statistics of forward passes alone happen when a value is read. */
+Test(reading, effects_happen_in_the_scope)
+{
+    struct fixture b = fixture_open(1, 1);
+    float got[4];
+    rw_tensor *const p = rw_param(b.ctx, "p", RW_F32, RW_SHAPE(4)),
+                     *const mean = rw_buffer(b.ctx, "m", RW_F32, RW_SHAPE(4));
+    OK(b.ctx, rw_init_constant(p, 3));
+    OK(b.ctx, rw_no_grad_begin(b.t));
+    rw_tensor *const y = rw_mul(b.t, p, p);
+    OK(b.ctx, rw_assign(b.t, mean, y));
+    OK(b.ctx, rw_no_grad_end(b.t));
+    rw_item(b.t, rw_mean(b.t, y, RW_ALL_AXES, false));
+    OK(b.ctx, rw_read(NULL, mean, got, sizeof got));
+    cr_expect_eq(got[0], 9);
+    fixture_close(&b);
+}
