@@ -27,17 +27,18 @@ typedef struct rw_nonfinite {
     bool found;       ///< false: every value is finite. If one was not before, the machine has made a mistake
     bool differs;     ///< the value had been read before, and came out as other bytes now: the machine has made a
                       ///< mistake, or the op breaks its law, which ckpt_verify() names
-    char op[48];      ///< the op that made it, or the first that read it
+    char op[48];      ///< the op of the program that computed it, whose gradient it is, or that read it first
     char region[96];  ///< its region, "outer/inner"; "" outside any
     char site[160];   ///< file:line of the call
     char value[96];   ///< the value's name when it has one
     bool leaf;        ///< it is a parameter, a buffer or an input, which held it from the beginning
-    bool backward;    ///< a gradient, by a node that belongs to `op`'s gradient rule; false: forward or a replay
+    bool backward;    ///< it was found in `op`'s gradient rule; false: in forward or a replay
     int64_t element;  ///< the first one, in row-major order
     int64_t count;    ///< how many elements are not finite
     int64_t elements; ///< of how many
     double got;       ///< NaN or an infinity
     double least, greatest; ///< of what the op read, all inputs together
+    char rule_op[48]; ///< the op of the gradient rule that computed it, "sqrt_backward" say; "" outside of a rule
 } rw_nonfinite;
 
 /**

@@ -91,6 +91,13 @@ static rw_status compare(struct search *s, const struct rw_at *at, uint32_t valu
 
 /* ---- what a node reads and makes ---- */
 
+/* The recorded op whose gradient the node computes, through rules of rules; the node's own op outside of any rule. */
+static const char *op_of_program(const rw_tape *t, const struct rw_node *node)
+{
+    while (node->adjoint && node->of != RW_NONE_ID) node = &t->nodes[node->of];
+    return t->ctx->ops[node->op]->name;
+}
+
 static void note(struct search *s, const struct rw_at *at, const struct seen *seen, uint32_t value, bool leaf)
 {
     const rw_tape *const t = at->run->tape;
@@ -105,7 +112,8 @@ static void note(struct search *s, const struct rw_at *at, const struct seen *se
                                .got = seen->got,
                                .least = s->least,
                                .greatest = s->greatest };
-    memcpy(s->found.op, place.op, sizeof s->found.op);
+    snprintf(s->found.op, sizeof s->found.op, "%s", op_of_program(t, at->node));
+    if (at->node->adjoint) memcpy(s->found.rule_op, place.op, sizeof s->found.rule_op);
     memcpy(s->found.region, place.region, sizeof s->found.region);
     memcpy(s->found.site, place.site, sizeof s->found.site);
     if (value >= at->run->plan->mark_values) return;
@@ -238,11 +246,16 @@ void rw_nonfinite_print(const rw_nonfinite *w, FILE *out)
         if (!w->differs) fprintf(out, "every value of the step is finite\n");
         return;
     }
-    fprintf(out, "%s%s%s%s: %g, the first of %lld of %lld elements, at %lld; %s %s%s%s at %s, which reads %g to %g\n",
+    fprintf(out,
+            "%s%s%s%s: %g, the first of %lld of %lld elements, at %lld; %s %s%s%s at %s, %s%s%swhich reads %g to %g\n",
             w->leaf       ? "held from the beginning"
             : w->backward ? "a gradient"
                           : "made in forward",
             *w->value ? " by \"" : "", w->value, *w->value ? "\"" : "", w->got, (long long)w->count,
-            (long long)w->elements, (long long)w->element, w->leaf ? "first read by" : "by", w->op,
-            *w->region ? " in " : "", w->region, w->site, w->least, w->greatest);
+            (long long)w->elements, (long long)w->element,
+            w->leaf       ? "first read by"
+            : w->backward ? "of"
+                          : "by",
+            w->op, *w->region ? " in " : "", w->region, w->site, *w->rule_op ? "computed by " : "",
+            w->rule_op, *w->rule_op ? ", " : "", w->least, w->greatest);
 }

@@ -126,9 +126,28 @@ Test(nonfinite, a_gradient_that_is_infinite_is_named)
     cr_assert_eq(rw_item(b.t, loss), 5);
     const rw_nonfinite w = find(loss, 0);
     cr_expect(w.found && w.backward && !w.leaf && w.element == 1);
-    char site[32];
-    snprintf(site, sizeof site, "nonfinite.c:%d", line);
-    cr_expect(strstr(w.site, site), "%s", w.site);
+    expect_place(&w, "sqrt", "", line);
+    cr_expect_str_eq(w.rule_op, "sqrt_backward");
+}
+
+/* Gradient rules record ops that the program never called: the op whose gradient it is is named, of second derivatives
+   too. */
+Test(nonfinite, the_op_of_the_program_is_named)
+{
+    rw_tensor *const x = param("x", (float[]){ 1, 1, 0 }, 3);
+    rw_tensor *const tiny = rw_add_scalar(b.t, rw_scale(b.t, x, 1e-42), 1e-42);
+    rw_tensor *const logarithm = rw_log(b.t, tiny);
+    const int line = __LINE__ - 1;
+    const rw_nonfinite w = find(sum(rw_scale(b.t, logarithm, 0.01)), 0);
+    expect_place(&w, "log", "", line);
+    cr_expect(w.backward && *w.rule_op);
+    rw_tape_reset(b.t);
+    rw_tensor *const power = rw_pow_scalar(b.t, x, 1.5), *dx;
+    const int power_line = __LINE__ - 1;
+    cr_assert_eq(rw_grad(b.t, sum(power), (rw_tensor *[]){ x }, 1, &dx), RW_OK, "%s", rw_error_message(b.ctx));
+    const rw_nonfinite v = find(sum(rw_mul(b.t, dx, dx)), 0);
+    expect_place(&v, "pow_scalar", "", power_line);
+    cr_expect(v.backward);
 }
 
 Test(nonfinite, infinities_may_be_meant)
@@ -267,9 +286,14 @@ Test(nonfinite, mistakes_are_refused)
     where = (rw_nonfinite){ .found = true, .op = "div", .region = "mlp", .site = "a.c:7", .value = "h", .got = NAN,
                             .element = 2, .count = 3, .elements = 4, .least = -1, .greatest = 5 };
     rw_nonfinite_print(&where, f);
+    where.backward = true;
+    snprintf(where.rule_op, sizeof where.rule_op, "mul");
+    rw_nonfinite_print(&where, f);
     fclose(f);
     cr_expect_str_eq(text, "every value of the step is finite\nmade in forward by \"h\": nan, the first of 3 of 4 "
-                           "elements, at 2; by div in mlp at a.c:7, which reads -1 to 5\n");
+                           "elements, at 2; by div in mlp at a.c:7, which reads -1 to 5\na gradient by \"h\": nan, the "
+                           "first of 3 of 4 elements, at 2; of div in mlp at a.c:7, computed by mul, which reads -1 to "
+                           "5\n");
 }
 
 Test(nonfinite, without_memory_nothing_changes)
