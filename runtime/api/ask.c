@@ -35,6 +35,13 @@ static bool may_be_loss(const rw_tape *t, const struct rw_tensor *v)
            rw_is_in_forward(t, v);
 }
 
+struct rw_request rw_program_step(const rw_tape *t, const uint32_t *roots, size_t n)
+{
+    struct rw_request request = rw_step_request(t, roots, n);
+    if (t->ctx->eager) request.policy = &rw_policy_none;
+    return request;
+}
+
 static rw_status run_forward(struct rw_run *r)
 {
     if (r->plan->n_forward > r->next_action) return rw_run_through(r, r->plan->n_forward);
@@ -67,7 +74,7 @@ static rw_status eval(rw_tape *t, const uint32_t *values, size_t n, bool effects
 static rw_status begin_step(rw_tape *t, uint32_t loss)
 {
     rw_context *const ctx = t->ctx;
-    const struct rw_request step = rw_step_request(t, &loss, 1);
+    const struct rw_request step = rw_program_step(t, &loss, 1);
     struct rw_run *r;
     if (!rw_run_find(t, &step, &r)) {
         r->flags |= RW_RUN_ASSUMED;
@@ -269,7 +276,7 @@ rw_status rw_backward(rw_tape *t, rw_tensor *loss)
     if (!t) return RW_ERR_ARGUMENT;
     const uint32_t id = rw_loss_check(t, loss, "rw_backward");
     if (id == RW_NONE_ID) return t->ctx->status;
-    const struct rw_request request = rw_step_request(t, &id, 1);
+    const struct rw_request request = rw_program_step(t, &id, 1);
     rw_status status = rw_check_runs(t->ctx, "rw_backward");
     if (!status) status = rw_tape_note_roots(t, &id, 1, false, "rw_backward");
     if (status) return status;

@@ -340,7 +340,7 @@ rw_status rw_scaler_backward(rw_scaler *s, rw_tape *t, rw_tensor *loss)
     if (!status) status = rw_check_runs(t->ctx, "rw_scaler_backward");
     if (!status) status = rw_tape_note_roots(t, &id, 1, true, "rw_scaler_backward");
     if (status) return status;
-    struct rw_request request = rw_step_request(t, &id, 1);
+    struct rw_request request = rw_program_step(t, &id, 1);
     const void *const seeds[] = { rw_scaler_seed(s) };
     request.seeded = true;
     if (t->ctx->verify == RW_VERIFY_FULL) return rw_verify_and_run(t, &request, seeds);

@@ -17,7 +17,7 @@ static rw_status no_memory(rw_context *ctx, const char *what)
 
 static rw_status forward(rw_tape *t, const uint32_t *roots, size_t n)
 {
-    struct rw_request request = rw_step_request(t, roots, n);
+    struct rw_request request = rw_program_step(t, roots, n);
     bool in_forward = true;
     for (size_t i = 0; i < n; i++) in_forward &= rw_is_in_forward(t, rw_tape_value(t, roots[i]));
     request.seeded = true;
@@ -72,7 +72,7 @@ static rw_status backward_from(rw_tape *t, size_t n, rw_tensor *const *y, rw_ten
     for (size_t i = 0; !status && i < n; i++) status = take_seed(t, y[i], dy ? dy[i] : NULL, i, &seeds[i]);
     if (!status) status = rw_tape_note_roots(t, roots, n, true, "rw_backward_from");
     if (status) return status;
-    struct rw_request request = rw_step_request(t, roots, n);
+    struct rw_request request = rw_program_step(t, roots, n);
     request.seeded = true;
     if (t->ctx->verify == RW_VERIFY_FULL) return rw_verify_and_run(t, &request, seeds);
     return rw_run_request(t, &request, seeds, false);

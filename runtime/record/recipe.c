@@ -160,6 +160,23 @@ static bool is_of_context(const rw_tape *t, const struct rw_tensor *x)
     return x->leaf != RW_NONE_ID && t->leaves[x->leaf].kind == RW_LEAF_PARAM;
 }
 
+/*
+ * A cast holds what its source held when it was recorded. Where that is a parameter or an input that was written since,
+ * the cast may have been computed already and would be stale: RW_ERR_CHANGED, recorded.
+ */
+static rw_status check_source(const rw_tape *t, const struct rw_tensor *x, rw_site at)
+{
+    const uint32_t id = rw_tape_value(t, x->base)->leaf;
+    const struct rw_leaf *const leaf = id == RW_NONE_ID ? NULL : &t->leaves[id];
+    const bool param = leaf && leaf->kind == RW_LEAF_PARAM, input = leaf && leaf->kind == RW_LEAF_INPUT;
+    const bool changed = (param && t->ctx->by_id[leaf->param]->version != leaf->version) ||
+                         (input && leaf->ran && leaf->written != leaf->version);
+    if (!changed) return RW_OK;
+    return rw_fail(t->ctx, RW_ERR_CHANGED, "cast at %s:%d: %s \"%s\" was written after a recipe recorded its cast; reset "
+                   "the tape and record the step again", at.file, at.line, param ? "parameter" : "input",
+                   param ? t->ctx->by_id[leaf->param]->name : rw_tensor_name(rw_tape_value(t, leaf->value)));
+}
+
 static struct rw_tensor *cast_before(const rw_tape *t, const struct rw_tensor *x, rw_dtype dtype, uint32_t scaling)
 {
     for (uint32_t i = last_cast_of(t, x->id); i != RW_NONE_ID; i = t->casts[i].before) {
@@ -190,7 +207,7 @@ static void note(rw_tape *t, const struct rw_tensor *x, const struct rw_tensor *
 struct rw_tensor *rw_recipe_cast(rw_tape *t, struct rw_tensor *x, rw_dtype dtype, rw_site at)
 {
     struct rw_tensor *y = cast_before(t, x, dtype, 0);
-    if (y) return y;
+    if (y) return check_source(t, x, at) ? NULL : y;
     if (!reserve(t, x->id)) {
         rw_fail(t->ctx, RW_ERR_MEMORY, "cast at %s:%d: out of memory", at.file, at.line);
         return NULL;
@@ -252,6 +269,7 @@ rw_tensor *rw_recipe_codes_at(rw_site at, rw_tape *t, rw_tensor *x, const rw_qua
     if (keeps && rw_kept_codes_find(at, t, &key, &kept, ret_scale)) return *ret_scale ? kept : NULL;
     struct rw_tensor *const made = cast_before(t, x, RW_F8_E4M3, origin);
     if (made) {
+        if (check_source(t, x, at)) return NULL;
         *ret_scale = rw_tape_value(t, made->id + 1);
         return made;
     }
