@@ -1,10 +1,19 @@
 /*
  * rw_graph: the plan of a recorded step, launched many times. See rewind/graph.h.
  *
- * A launch begins the step anew: gradients are clear, no value of the tape is held, its leaves have not been read, and
- * the tickets stand at the generator's offset - by one number that is added to all of them. What is queued then is the
- * same work at the same addresses every time, so a device that captures does it once. Should a buffer have moved
- * meanwhile (a larger plan has run in the arena), or the generator have got another seed, it is captured again.
+ * A launch begins the step again: gradients are clear, no value of the tape is held, and its leaves have not been read.
+ * What is queued then is the same work at the same addresses every time, so a device that captures does it once. If a
+ * buffer has moved since (a larger plan has run in the arena), or the generator has another seed, it is captured again.
+ *
+ * Random numbers. A launch draws what recording the step again would draw: the tickets that the tape had when the graph
+ * was created, moved to the generator's seed and offset (struct rw_draws). The tape's tickets stay as they were
+ * recorded. The first launch draws them where they are, as the recorded step would, unless another graph of the tape has
+ * done so or a checkpoint was loaded since.
+ *   - The draws belong to the launch: its run has them, and the tape has a copy for what is computed from its values
+ *     afterwards, by any run. A launch that fails puts the copy back.
+ *   - The generator moves once, when the launch is queued. A launch that fails has drawn nothing; the next one has the
+ *     same words.
+ *   - A ticket that was recorded after the graph was created is not part of a launch and never moves.
  */
 #include "autodiff/roots.h"
 #include "plan/cache.h"
@@ -36,6 +45,9 @@ struct rw_graph {
     bool inside;         /* the optimizer updates inside backward */
     enum rw_optimizer_sums sums; /* that its update makes */
     uint64_t launches;
+    size_t n_tickets;     /* of the tape when the graph was created: those that a launch moves */
+    uint64_t first_block; /* of the first of them */
+    uint64_t n_blocks;    /* from there to the end of the last: how far a launch moves the generator */
     void *captured; /* the device's, NULL before the first capture */
     void *captured_arena, *captured_store, **captured_sources; /* where everything lay then */
     uint64_t captured_seed;                                    /* of the tickets: kernels were given it */
@@ -213,6 +225,11 @@ rw_status rw_graph_create(rw_graph **ret_graph, rw_tape *t, rw_tensor *loss, con
     *g = (rw_graph){ .t = t, .tape_step = t->step, .loss = id, .optimizer = p.optimizer,
                      .inside = p.update_inside, .scaler = p.scaler, .delayed = p.delayed,
                      .seeds = { p.scaler ? rw_scaler_seed(p.scaler) : NULL } };
+    if (t->n_tickets) {
+        g->n_tickets = t->n_tickets;
+        g->first_block = t->tickets[0].offset;
+        g->n_blocks = t->ticket_end - g->first_block;
+    }
     t->n_users++;
     if (p.scaler) rw_scaler_share(p.scaler);
     if (p.delayed) rw_delayed_share(p.delayed);
@@ -257,10 +274,21 @@ static void begin_step(rw_graph *g)
         leaf->ran = false;
         if (leaf->kind == RW_LEAF_PARAM) leaf->version = ctx->by_id[leaf->param]->version;
     }
-    if (!g->launches || !t->n_tickets) return;
-    for (size_t i = 0; i < t->n_tickets; i++) t->tickets[i].seed = ctx->generator.seed;
-    t->ticket_base = ctx->generator.offset - t->tickets[0].offset;
-    ctx->generator.offset += t->ticket_end - t->tickets[0].offset;
+}
+
+/* Where the next launch draws. */
+static struct rw_draws draws_of(const rw_graph *g)
+{
+    const rw_generator_state *const at = &g->t->ctx->generator;
+    if (!g->t->launch_draws || !g->n_tickets) return (struct rw_draws){ 0 };
+    return (struct rw_draws){ at->seed, at->offset - g->first_block, g->n_tickets };
+}
+
+/* The launch is queued: nobody else may draw its words. */
+static void count_draws(const rw_graph *g)
+{
+    if (g->run->draws.n) g->t->ctx->generator.offset += g->n_blocks;
+    g->t->launch_draws = true;
 }
 
 static void *data_of(const struct rw_arena *a)
@@ -268,16 +296,17 @@ static void *data_of(const struct rw_arena *a)
     return a ? a->data : NULL;
 }
 
-static uint64_t seed_of(const rw_tape *t)
+/* Of the launch's tickets, which have one. */
+static uint64_t seed_of(const rw_graph *g)
 {
-    return t->n_tickets ? t->tickets[0].seed : 0;
+    return g->n_tickets ? rw_tape_ticket(g->t, 0, &g->run->draws).seed : 0;
 }
 
 /* Would a capture hold something else now? */
 static bool is_outdated(const rw_graph *g)
 {
     const struct rw_run *const r = g->run;
-    return !g->captured || g->captured_seed != seed_of(g->t) || g->captured_arena != data_of(r->arena) ||
+    return !g->captured || g->captured_seed != seed_of(g) || g->captured_arena != data_of(r->arena) ||
            g->captured_store != data_of(r->store) ||
            (g->optimizer && g->captured_states != rw_optimizer_store(g->optimizer)) ||
            memcmp(g->captured_sources, r->sources, r->plan->n_sources * sizeof *r->sources) != 0;
@@ -301,7 +330,7 @@ static rw_status capture(rw_graph *g)
     g->captured = captured;
     g->captured_arena = data_of(g->run->arena);
     g->captured_store = data_of(g->run->store);
-    g->captured_seed = seed_of(g->t);
+    g->captured_seed = seed_of(g);
     g->captured_states = g->optimizer ? rw_optimizer_store(g->optimizer) : NULL;
     memcpy(g->captured_sources, g->run->sources, g->run->plan->n_sources * sizeof *g->run->sources);
     return RW_OK;
@@ -343,11 +372,11 @@ static rw_status give_gradients_up(rw_graph *g)
     return status;
 }
 
-static rw_status launch(rw_graph *g)
+/* Prepares the run and queues it. */
+static rw_status queue_run(rw_graph *g)
 {
     struct rw_run *const r = g->run;
     const size_t end = r->plan->n_actions;
-    if (rw_is_called_by_a_kernel(g->t->ctx, "rw_graph_launch")) return RW_ERR_ARGUMENT;
     rw_run_restart(r);
     r->seeds = g->scaler ? g->seeds : NULL;
     rw_status status = g->optimizer ? rw_optimizer_before_launch(g->optimizer) : RW_OK;
@@ -362,14 +391,48 @@ static rw_status launch(rw_graph *g)
         return failed;
     }
     rw_run_is_queued(r, end);
+    return RW_OK;
+}
+
+/* What the step has counted, now that it is queued. */
+static void count_launch(rw_graph *g)
+{
     if (g->optimizer) rw_optimizer_launched(g->optimizer, true);
     if (g->optimizer) rw_optimizer_count(g->optimizer);
     if (g->clip.ctx) rw_clip_count(&g->clip);
     if (g->scaler) rw_scaler_count(g->scaler);
     if (g->delayed) rw_delayed_count(g->delayed);
     g->launches++;
-    status = rw_run_settle(r);
-    return !status && rw_run_is_watched_each_time(r) ? rw_runs_wait(g->t->ctx) : status;
+    count_draws(g);
+}
+
+/* Under REWIND_VERIFY=1, before the first launch: of parameters and random numbers as the launch will have them. */
+static rw_status verify_first(rw_graph *g)
+{
+    if (g->t->ctx->verify != RW_VERIFY_FULL || g->launches) return RW_OK;
+    begin_step(g);
+    const struct rw_request request = request_of(g);
+    return rw_verify_or_fail(g->t, &request, g->scaler ? g->seeds : NULL);
+}
+
+static rw_status launch(rw_graph *g)
+{
+    rw_tape *const t = g->t;
+    const struct rw_draws before = t->draws;
+    t->draws = draws_of(g);
+    rw_status status = verify_first(g);
+    if (!status) {
+        begin_step(g);
+        status = give_gradients_up(g);
+    }
+    if (!status) status = queue_run(g);
+    if (status) {
+        t->draws = before;
+        return status;
+    }
+    count_launch(g);
+    status = rw_run_settle(g->run);
+    return !status && rw_run_is_watched_each_time(g->run) ? rw_runs_wait(t->ctx) : status;
 }
 
 rw_status rw_graph_launch(rw_graph *g)
@@ -388,13 +451,5 @@ rw_status rw_graph_launch(rw_graph *g)
                                             "time after the graph had been created; create it again");
     const rw_status stored = check_store(ctx, g->run->plan, "rw_graph_launch");
     if (stored) return stored;
-    if (ctx->verify == RW_VERIFY_FULL && !g->launches) {
-        begin_step(g); /* of parameters as they are now */
-        const struct rw_request request = request_of(g);
-        const rw_status verified = rw_verify_or_fail(t, &request, g->scaler ? g->seeds : NULL);
-        if (verified) return verified;
-    }
-    begin_step(g);
-    const rw_status given_up = give_gradients_up(g);
-    return given_up ? given_up : launch(g);
+    return rw_is_called_by_a_kernel(ctx, "rw_graph_launch") ? RW_ERR_ARGUMENT : launch(g);
 }

@@ -250,6 +250,13 @@ static rw_status take_optimizer(struct loading *l)
     return status;
 }
 
+/* Graphs of recorded steps go on from the generator that was loaded, as the run that was saved does. */
+static void let_launches_draw(rw_context *ctx)
+{
+    for (rw_tape *t = ctx->tapes; t; t = t->next)
+        if (t->n_nodes) t->launch_draws = true;
+}
+
 static rw_status take(struct loading *l)
 {
     rw_context *const ctx = l->ctx;
@@ -267,6 +274,7 @@ static rw_status take(struct loading *l)
     if (status) return rw_fail(ctx, status, "rw_checkpoint_load: %s: the copy to the device failed", l->path);
     if (l->c->schedule) *l->c->schedule = l->schedule;
     rw_generator_set(ctx, l->generator);
+    let_launches_draw(ctx);
     rw_zero_grad(ctx);
     return RW_OK;
 }

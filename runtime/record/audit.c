@@ -27,7 +27,7 @@ static size_t collect(const rw_tape *t, struct taken *taken, bool *seen)
         seen[node->ticket] = true;
         const rw_op_call call = rw_call_of(t, node);
         const int64_t words = call.op->draws ? call.op->draws(&call) : call.out[0].layout->numel;
-        const rw_ticket ticket = t->tickets[node->ticket];
+        const rw_ticket ticket = rw_tape_ticket(t, node->ticket, &t->draws);
         taken[n++] = (struct taken){ ticket.seed, ticket.offset, ticket.offset + (uint64_t)(words + 3) / 4 };
     }
     return n;

@@ -367,13 +367,15 @@ static void add_outputs(struct recording *r, struct rw_node *node, bool requires
     }
 }
 
-/* Law 2: numbers are drawn now, in tape order. A rule that draws the same mask again repeats its node's ticket. */
+/* Law 2: numbers are drawn now, in tape order. A rule that draws the same mask again repeats its node's ticket; what
+   draws no words has none. */
 static uint32_t draw_ticket(struct recording *r)
 {
     rw_tape *const t = r->tape;
     if (!(r->op->flags & RW_OP_RANDOM)) return RW_NONE_ID;
     if (t->origin.adjoint && t->origin.ticket != RW_NONE_ID) return t->origin.ticket;
     const int64_t n = r->op->draws ? r->op->draws(&r->call) : r->call.out[0].layout->numel;
+    if (!n) return RW_NONE_ID;
     t->tickets[t->n_tickets] = (rw_ticket){ r->ctx->generator.seed, r->ctx->generator.offset };
     r->ctx->generator.offset += (uint64_t)(n + 3) / 4;
     t->ticket_end = r->ctx->generator.offset;

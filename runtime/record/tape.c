@@ -107,7 +107,9 @@ static void end_step(rw_tape *t)
     t->open_region = t->open_part = t->open_recipe = RW_NONE_ID;
     t->n_roots = 0;
     t->bereft = false;
-    t->ticket_end = t->ticket_base = 0;
+    t->ticket_end = 0;
+    t->draws = (struct rw_draws){ 0 };
+    t->launch_draws = false;
     t->hash = (struct rw_hash){ 0 };
     for (size_t i = 0; i < t->n_inputs; i++) t->inputs[i].used = 0;
     t->ctx->memory.inputs -= t->input_bytes;

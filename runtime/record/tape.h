@@ -65,6 +65,16 @@ struct rw_tape_amax {
     bool counts;
 };
 
+/*
+ * Which words the random nodes of a run draw. A launch of a graph moves the first n tickets of its tape, those that were
+ * recorded before the graph was created, to another seed and by `base` blocks (modulo 2^64). All other tickets draw
+ * where they were recorded; all zero: every one does.
+ */
+struct rw_draws {
+    uint64_t seed, base;
+    size_t n;
+};
+
 struct rw_tape {
     rw_context *ctx;
     rw_tape *next, **link; /* in the context's list */
@@ -88,10 +98,12 @@ struct rw_tape {
         uint32_t value;
     } *seen;
     size_t cap_seen;
-    rw_ticket *tickets;
+    rw_ticket *tickets; /* as recorded: no run and no launch writes them */
     size_t n_tickets, cap_tickets;
-    uint64_t ticket_end;  /* the block behind the last one drawn */
-    uint64_t ticket_base; /* added to every ticket: 0, but for a graph's launches from the second on */
+    uint64_t ticket_end; /* the block after the last one drawn */
+    struct rw_draws draws; /* those of the tape's values: the last launch's. A run copies them when it is made */
+    bool launch_draws; /* the next launch draws from the generator: one has used the recorded tickets, or a checkpoint
+                          was loaded */
     struct rw_region *regions;
     size_t n_regions, cap_regions;
     struct rw_effect *effects; /* stateful nodes */
@@ -155,6 +167,13 @@ struct rw_tape {
     bool seeded; /* with gradients that were given */
     bool bereft; /* a state of the context that one of its leaves stands for has gone: until its reset nothing runs */
 };
+
+/* Ticket i of the tape under these draws. */
+static inline rw_ticket rw_tape_ticket(const rw_tape *t, uint32_t i, const struct rw_draws *draws)
+{
+    const rw_ticket recorded = t->tickets[i];
+    return i < draws->n ? (rw_ticket){ draws->seed, recorded.offset + draws->base } : recorded;
+}
 
 static inline struct rw_tensor *rw_tape_value(const rw_tape *t, uint32_t id)
 {
@@ -273,8 +292,8 @@ rw_status rw_open_check(const rw_tape *t, const char *what);
 bool rw_tape_is_valid(const rw_tape *t);
 
 /*
- * The audit of law 3: true when no two tickets of the tape share a random word. Not an invariant: a caller may set the
- * generator back on purpose. RW_ERR_MEMORY leaves *ret untouched.
+ * The audit of law 3: true when no two tickets of the tape share a random word, under the draws of its last launch. Not
+ * an invariant: a caller may set the generator back on purpose. RW_ERR_MEMORY leaves *ret untouched.
  */
 rw_status rw_tape_audit_tickets(const rw_tape *t, bool *ret_disjoint);
 

@@ -85,7 +85,7 @@ rw_status rw_run_prepare(struct rw_run *r, size_t to)
     if (!status && !rw_results_reserve(r->tape, r->plan)) status = rw_fail(ctx, RW_ERR_MEMORY, "run: out of memory");
     if (!status) status = borrow(r);
     if (!status && ctx->device->set_ticket_base) {
-        status = ctx->device->set_ticket_base(ctx->device_state, r->tape->ticket_base);
+        status = ctx->device->set_ticket_base(ctx->device_state, rw_run_device_base(r));
         if (status) rw_fail(ctx, status, "run: the device failed");
     }
     if (status && r->state == RW_RUN_NEW) rw_run_give_arena_back(r);

@@ -124,6 +124,7 @@ rw_status rw_run_make(rw_tape *t, rw_plan *plan, unsigned flags, struct rw_run *
     r->tape = t;
     r->plan = plan;
     r->flags = (uint8_t)flags;
+    r->draws = t->draws;
     r->next = t->runs;
     t->runs = r;
     plan->references++;
@@ -174,6 +175,7 @@ void rw_run_restart(struct rw_run *r)
     rw_run_give_arena_back(r);
     rw_run_set_state(r, RW_RUN_NEW);
     r->next_action = r->settled = r->from = r->reached = 0;
+    r->draws = r->tape->draws;
 }
 
 /* ---- finding ---- */

@@ -17,7 +17,7 @@ struct rw_run *rw_runs_stopped_first(const rw_context *ctx, const struct rw_run 
 rw_status rw_run_make(rw_tape *t, rw_plan *plan, unsigned flags, struct rw_run **ret_run);
 void rw_run_watch(struct rw_run *r, struct rw_observer *o);
 
-/* An owned run begins anew, at the addresses it had, if they are free. */
+/* An owned run begins again, under the draws of its tape, at the addresses it had if they are free. */
 void rw_run_restart(struct rw_run *r);
 
 /* Gives back what it has. NULL-safe. */

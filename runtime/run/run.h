@@ -83,6 +83,7 @@ struct rw_run {
     struct rw_run *next; /* of the tape; in the pool: the next spare one */
     rw_tape *tape;
     rw_plan *plan; /* counted; no run writes it */
+    struct rw_draws draws; /* the tape's when the run was made or restarted */
     uint8_t state; /* enum rw_run_state */
     uint8_t flags; /* enum rw_run_flag */
     size_t next_action;
@@ -157,11 +158,22 @@ static inline uint32_t rw_plan_operand(const rw_tape *t, const rw_plan *p, uint3
     return i < p->mark_operands ? t->operands[i] : p->operands[i - p->mark_operands];
 }
 
-/* The ticket of a random node as its kernel sees it. */
-static inline rw_ticket rw_plan_ticket(const rw_tape *t, const struct rw_node *node)
+/*
+ * The part of a run's base that the device adds when a kernel runs. Kernels of a captured graph keep the tickets that
+ * they were captured with, so each launch leaves its base on the device. An owned run is a graph's, whose tickets are all
+ * below draws.n, or draws nothing: one base is right for all of its kernels. Any other run adds its base on the host,
+ * ticket by ticket, as those recorded after a launch have none.
+ */
+static inline uint64_t rw_run_device_base(const struct rw_run *r)
 {
-    rw_ticket ticket = t->tickets[node->ticket];
-    if (!t->ctx->device->set_ticket_base) ticket.offset += t->ticket_base;
+    return (r->flags & RW_RUN_OWNED) && rw_run_context(r)->device->set_ticket_base ? r->draws.base : 0;
+}
+
+/* The ticket of a random node as its kernel gets it: without what the device adds. */
+static inline rw_ticket rw_run_ticket(const struct rw_run *r, const struct rw_node *node)
+{
+    rw_ticket ticket = rw_tape_ticket(r->tape, node->ticket, &r->draws);
+    ticket.offset -= rw_run_device_base(r);
     return ticket;
 }
 

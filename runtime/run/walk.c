@@ -182,7 +182,7 @@ static struct rw_at at_node(struct walk *w, size_t index)
     find_operands(w, action, node, views);
     struct rw_at at = { .run = w->run, .action = index, .node = node, .kind = action->kind, .n_in = node->n_inputs,
                         .n_out = node->n_outputs, .in = views, .out = views + node->n_inputs, .value = RW_NONE_ID };
-    if (node->ticket != RW_NONE_ID) at.ticket = rw_plan_ticket(w->t, node);
+    if (node->ticket != RW_NONE_ID) at.ticket = rw_run_ticket(w->run, node);
     return at;
 }
 

@@ -104,7 +104,7 @@ static rw_status compare_outputs(struct replays *r, const struct rw_at *at)
 static bool draws_others(const struct rw_at *at)
 {
     if (at->node->ticket == RW_NONE_ID) return false;
-    const rw_ticket before = rw_plan_ticket(at->run->tape, at->node);
+    const rw_ticket before = rw_run_ticket(at->run, at->node);
     return before.seed != at->ticket.seed || before.offset != at->ticket.offset;
 }
 

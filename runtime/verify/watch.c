@@ -137,7 +137,7 @@ static rw_status copy_bytes(struct rw_watch *w, const rw_view *v)
 static bool same_ticket(const struct rw_at *at)
 {
     if (at->node->ticket == RW_NONE_ID) return true;
-    const rw_ticket t = rw_plan_ticket(at->run->tape, at->node);
+    const rw_ticket t = rw_run_ticket(at->run, at->node);
     return t.seed == at->ticket.seed && t.offset == at->ticket.offset;
 }
 
