@@ -231,20 +231,10 @@ static void let_go(struct faults *f)
     f->reordered = NULL;
 }
 
-/* Law 3, at each launch of a graph that the host walks: no two tickets of its tape share a word under its draws. */
-static rw_status audit_launch(const struct rw_run *r)
-{
-    bool disjoint = true;
-    if (!(r->flags & RW_RUN_OWNED) || r->tape->n_tickets < 2) return RW_OK;
-    const rw_status status = rw_tape_audit_tickets(r->tape, &disjoint);
-    if (status) return rw_fail(rw_run_context(r), status, "audit of random numbers: out of memory");
-    return disjoint ? RW_OK : rw_fail(rw_run_context(r), RW_ERR_MISMATCH, "two random ops of a launch share words");
-}
-
 static rw_status begin(struct rw_observer *o, struct rw_run *r, size_t from, size_t to)
 {
     let_go(faults_of(o));
-    return audit_launch(r);
+    return RW_OK;
 }
 
 static rw_status before(struct rw_observer *o, struct rw_at *at)

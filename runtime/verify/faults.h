@@ -1,6 +1,6 @@
 /*
  * Planted faults, in the private build of the tests only: what the verifier must find. Each strikes once per run of a
- * plan with replays, at the step that the test names. The same build audits the random numbers of each launch.
+ * plan with replays, at the step that the test names.
  */
 #ifndef RW_VERIFY_FAULTS_H
 #define RW_VERIFY_FAULTS_H

@@ -174,7 +174,7 @@ static char *under(const char *policy, bool graph, int threads, int64_t d, size_
     make_bias(&b, &c);
     rw_tensor *const loss = loss_of(&b, &c);
     if (graph) cr_assert_eq(rw_graph_create(&g, b.t, loss, NULL), RW_OK, "%s", rw_error_message(b.ctx));
-    cr_assert_eq(graph ? rw_graph_launch(g) : rw_backward(b.t, loss), RW_OK, "%s", rw_error_message(b.ctx));
+    cr_assert_eq(graph ? audited_launch(g, b.t) : rw_backward(b.t, loss), RW_OK, "%s", rw_error_message(b.ctx));
     char *const bytes = read_gradient(&b, c.bias, ret_bytes);
     rw_graph_destroy(&g);
     fixture_close(&b);

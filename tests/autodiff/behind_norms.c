@@ -209,7 +209,7 @@ static char *under(const char *policy, bool graph, size_t *ret_bytes)
     rw_tensor *const loss = loss_of(&b, &s);
     rw_graph *g = NULL;
     if (graph) cr_assert_eq(rw_graph_create(&g, b.t, loss, NULL), RW_OK, "%s", rw_error_message(b.ctx));
-    cr_assert_eq(graph ? rw_graph_launch(g) : rw_backward(b.t, loss), RW_OK, "%s", rw_error_message(b.ctx));
+    cr_assert_eq(graph ? audited_launch(g, b.t) : rw_backward(b.t, loss), RW_OK, "%s", rw_error_message(b.ctx));
     char *const bytes = gradients(&b, &s, true, ret_bytes);
     rw_graph_destroy(&g);
     fixture_close(&b);

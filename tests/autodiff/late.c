@@ -355,7 +355,7 @@ Test(late, effects_happen_once_a_step)
     for (int i = 0; i < 2; i++) cr_assert_eq(rw_backward(b.t, loss), RW_OK, "%s", rw_error_message(b.ctx));
     cr_assert_eq(read_one(n), 1, "two backwards of one step");
     for (int i = 2; i < 5; i++) {
-        cr_assert_eq(rw_graph_launch(g), RW_OK, "%s", rw_error_message(b.ctx));
+        cr_assert_eq(audited_launch(g, b.t), RW_OK, "%s", rw_error_message(b.ctx));
         cr_assert_eq(read_one(n), i, "launch %d", i - 1);
     }
     rw_graph_destroy(&g);

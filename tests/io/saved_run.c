@@ -174,7 +174,7 @@ void world_train(struct world *w, const struct way *how, uint64_t to)
                 rw_graph_create(&g, w->b.t, world_record(w), &(rw_graph_params){ .optimizer = w->opt, .max_norm = 1 }),
                 RW_OK);
         if (g) {
-            cr_assert_eq(rw_graph_launch(g), RW_OK, "%s", rw_error_message(w->b.ctx));
+            cr_assert_eq(audited_launch(g, w->b.t), RW_OK, "%s", rw_error_message(w->b.ctx));
             cr_assert_eq(rw_average_step(w->average), RW_OK);
             continue;
         }

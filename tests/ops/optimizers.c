@@ -158,7 +158,7 @@ static unsigned char *train(const char *name, int threads, bool graph, size_t *b
         if (graph && !g)
             cr_assert_eq(rw_graph_create(&g, z.b.t, zoo_loss(&z), &(rw_graph_params){ .optimizer = z.opt }), RW_OK);
         if (g) {
-            cr_assert_eq(rw_graph_launch(g), RW_OK, "%s", rw_error_message(z.b.ctx));
+            cr_assert_eq(audited_launch(g, z.b.t), RW_OK, "%s", rw_error_message(z.b.ctx));
             continue;
         }
         rw_zero_grad(z.b.ctx);

@@ -82,7 +82,7 @@ Test(undone, numbers_that_were_drawn)
         rw_tensor *const loss = rw_sum(b.t, y, RW_ALL_AXES, false);
         if (fail) fails_and_leaves_nothing(&b, &draws_and_fails, y);
         cr_assert_eq(rw_graph_create(&g, b.t, loss, NULL), RW_OK, "%s", rw_error_message(b.ctx));
-        for (int i = 0; i < 3; i++) cr_assert_eq(rw_graph_launch(g), RW_OK);
+        for (int i = 0; i < 3; i++) cr_assert_eq(audited_launch(g, b.t), RW_OK);
         drawn[fail] = rw_generator_get(b.ctx).offset;
         rw_graph_destroy(&g);
         fixture_close(&b);

@@ -104,7 +104,7 @@ Test(graph, each_launch_draws_a_fresh_mask)
     cr_assert_eq(rw_graph_create(&g, b.t, loss, NULL), RW_OK, "%s", rw_error_message(b.ctx));
     static float gradient[LAUNCHES][N];
     for (int i = 0; i < LAUNCHES; i++) {
-        cr_assert_eq(rw_graph_launch(g), RW_OK, "%s", rw_error_message(b.ctx));
+        cr_assert_eq(audited_launch(g, b.t), RW_OK, "%s", rw_error_message(b.ctx));
         cr_assert_eq(rw_read(NULL, rw_gradient(w), gradient[i], sizeof gradient[i]), RW_OK);
         /* the gradient is 0 where forward dropped: a replay that drew another mask would give 0 x something else */
         for (int j = 0; j < i; j++)
@@ -143,7 +143,7 @@ static void draw_under_seeds(bool graph, bool attention, float *ret, int launche
         }
         if (graph && !i) cr_assert_eq(rw_graph_create(&g, b.t, loss, NULL), RW_OK, "%s", rw_error_message(b.ctx));
         rw_zero_grad(b.ctx);
-        cr_assert_eq(graph ? rw_graph_launch(g) : rw_backward(b.t, loss), RW_OK, "%s", rw_error_message(b.ctx));
+        cr_assert_eq(graph ? audited_launch(g, b.t) : rw_backward(b.t, loss), RW_OK, "%s", rw_error_message(b.ctx));
         cr_assert_eq(rw_read(NULL, rw_gradient(w), ret + i * N, N * sizeof *ret), RW_OK);
     }
     if (g) rw_graph_destroy(&g);
@@ -181,7 +181,7 @@ Test(graph, survives_a_larger_plan_in_between)
     cr_assert_eq(rw_graph_create(&g, b.t, loss, NULL), RW_OK);
     double value[4];
     for (int i = 0; i < 4; i++) {
-        cr_assert_eq(rw_graph_launch(g), RW_OK, "%s", rw_error_message(b.ctx));
+        cr_assert_eq(audited_launch(g, b.t), RW_OK, "%s", rw_error_message(b.ctx));
         value[i] = rw_item(b.t, loss);
         if (i != 1) continue;
         cr_assert_eq(rw_item(other, rw_sum(other, rw_exp(other, rw_mul(other, v, v)), RW_AXES(0), false)), 65536);
@@ -203,7 +203,7 @@ Test(graph, effects_happen_at_every_launch)
     rw_assign(b.t, n, rw_add_scalar(b.t, n, 1));
     rw_tensor *const loss = rw_sum(b.t, rw_mul(b.t, w, n), RW_AXES(0), false);
     cr_assert_eq(rw_graph_create(&g, b.t, loss, NULL), RW_OK, "%s", rw_error_message(b.ctx));
-    for (int i = 0; i < 3; i++) cr_assert_eq(rw_graph_launch(g), RW_OK, "%s", rw_error_message(b.ctx));
+    for (int i = 0; i < 3; i++) cr_assert_eq(audited_launch(g, b.t), RW_OK, "%s", rw_error_message(b.ctx));
     cr_assert_eq(rw_item(b.t, loss), 4); /* reads the buffer as it was before the third launch */
     cr_assert_eq(rw_read(NULL, n, &count, sizeof count), RW_OK);
     cr_assert_eq(count, 3);
@@ -238,7 +238,7 @@ Test(graph, refuses_what_it_cannot_repeat)
     rw_tape_reset(b.t);
     loss = rw_sum(b.t, rw_mul(b.t, w, w), RW_AXES(0), false);
     cr_assert_eq(rw_graph_create(&g, b.t, loss, NULL), RW_OK);
-    cr_assert_eq(rw_graph_launch(g), RW_OK);
+    cr_assert_eq(audited_launch(g, b.t), RW_OK);
     rw_tape_reset(b.t);
     cr_assert_eq(rw_graph_launch(g), RW_ERR_CHANGED);
     rw_error_clear(b.ctx);
@@ -259,7 +259,7 @@ Test(graph, reads_parameters_as_they_are)
     for (int i = 1; i < 4; i++) {
         const float values[3] = { (float)i, 0, 0 };
         cr_assert_eq(rw_write(w, values, sizeof values), RW_OK);
-        cr_assert_eq(rw_graph_launch(g), RW_OK, "%s", rw_error_message(b.ctx));
+        cr_assert_eq(audited_launch(g, b.t), RW_OK, "%s", rw_error_message(b.ctx));
         cr_assert_eq(rw_item(b.t, loss), i * i);
     }
     rw_graph_destroy(&g);
@@ -320,7 +320,7 @@ Test(graph, keeps_the_threads_it_was_made_for)
     rw_item(other, second);
     for (int threads = 7; threads > 0; threads -= 3) {
         cr_assert_eq(rw_context_set_threads(b.ctx, threads), RW_OK);
-        cr_assert_eq(rw_graph_launch(g), RW_OK, "%s", rw_error_message(b.ctx));
+        cr_assert_eq(audited_launch(g, b.t), RW_OK, "%s", rw_error_message(b.ctx));
         rw_item(b.t, loss);
         cr_assert_eq(rw_error_status(b.ctx), RW_OK, "%s", rw_error_message(b.ctx));
     }
@@ -354,7 +354,7 @@ Test(graph, is_in_flight_beside_other_tapes)
         cr_assert_eq(rw_graph_create(&g, b.t, x, NULL), RW_OK, "%s", rw_error_message(b.ctx));
         if (mixed) other_loss[1] = rw_item(other, y); /* stops, and keeps its arena */
         for (int i = 0; i < LAUNCHES; i++) {
-            cr_assert_eq(rw_graph_launch(g), RW_OK, "%s", rw_error_message(b.ctx));
+            cr_assert_eq(audited_launch(g, b.t), RW_OK, "%s", rw_error_message(b.ctx));
             if (!mixed) loss[0][i] = rw_item(b.t, x);
         }
         cr_assert_eq(rw_backward(other, y), RW_OK, "%s", rw_error_message(b.ctx));

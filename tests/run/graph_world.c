@@ -98,7 +98,7 @@ struct graph_outcome graph_launch(const struct model_config *c, const char *poli
         cr_assert_eq(rw_input_write(x, tokens, sizeof tokens), RW_OK);
         cr_assert_eq(rw_input_write(y, targets, sizeof targets), RW_OK);
         rw_adamw_set_lr(opt, 1e-2 / (s + 1));
-        cr_assert_eq(rw_graph_launch(g), RW_OK, "%s: %s", policy, rw_error_message(b.ctx));
+        cr_assert_eq(audited_launch(g, b.t), RW_OK, "%s: %s", policy, rw_error_message(b.ctx));
         if (read_losses || s == GRAPH_STEPS - 1) o.loss[s] = rw_item(b.t, loss);
         rw_memory_stats(b.ctx, &o.memory);
         cr_assert_eq(o.memory.predicted_peak, o.memory.measured_peak);

@@ -107,7 +107,7 @@ static struct outcome by_graph(const char *policy, struct with with, bool inside
     for (int s = 0; s < STEPS; s++) {
         const float now = factor_of(&x, s);
         cr_assert_eq(rw_input_write(factor, &now, sizeof now), RW_OK);
-        cr_assert_eq(rw_graph_launch(g), RW_OK, "%s: %s", policy, rw_error_message(x.b.ctx));
+        cr_assert_eq(audited_launch(g, x.b.t), RW_OK, "%s: %s", policy, rw_error_message(x.b.ctx));
         o.loss[s] = (float)rw_item(x.b.t, loss);
     }
     cr_assert_eq(rw_memory_stats(x.b.ctx, &o.memory), RW_OK);
@@ -177,7 +177,7 @@ Test(inside, the_next_scale_comes_behind_everything)
         const rw_graph_params p = { .optimizer = opt, .scaler = s, .update_inside = inside };
         cr_assert_eq(rw_graph_create(&g, b.t, loss, &p), RW_OK, "%s", rw_error_message(b.ctx));
         for (int step = 0; step < 3; step++) {
-            cr_assert_eq(rw_graph_launch(g), RW_OK, "%s", rw_error_message(b.ctx));
+            cr_assert_eq(audited_launch(g, b.t), RW_OK, "%s", rw_error_message(b.ctx));
             gx = rw_gradient(x);
             float all[4];
             cr_assert_eq(rw_read(b.t, gx, all, sizeof all), RW_OK, "%s", rw_error_message(b.ctx));
@@ -217,7 +217,7 @@ Test(inside, one_gradient_that_is_not_finite_is_enough)
         cr_assert_eq(rw_scaler_create(&s, b.ctx, NULL), RW_OK);
         const rw_graph_params p = { .optimizer = opt, .scaler = s, .update_inside = true };
         cr_assert_eq(rw_graph_create(&g, b.t, loss, &p), RW_OK, "%s", rw_error_message(b.ctx));
-        cr_assert_eq(rw_graph_launch(g), RW_OK, "%s", rw_error_message(b.ctx));
+        cr_assert_eq(audited_launch(g, b.t), RW_OK, "%s", rw_error_message(b.ctx));
         for (int i = 0; i < 3; i++) {
             float value = 0;
             cr_assert_eq(rw_read(NULL, w[i], &value, sizeof value), RW_OK);
@@ -250,7 +250,7 @@ Test(inside, an_optimizer_that_has_left_steps_out_goes_on)
         }
         const rw_graph_params p = { .optimizer = x.opt, .update_inside = inside };
         cr_assert_eq(rw_graph_create(&g, x.b.t, delayed_loss(&x, 0, 1), &p), RW_OK, "%s", rw_error_message(x.b.ctx));
-        for (int s = 0; s < 3; s++) cr_assert_eq(rw_graph_launch(g), RW_OK, "%s", rw_error_message(x.b.ctx));
+        for (int s = 0; s < 3; s++) cr_assert_eq(audited_launch(g, x.b.t), RW_OK, "%s", rw_error_message(x.b.ctx));
         rw_graph_destroy(&g);
         finish(&x, &o[inside]);
     }
@@ -339,7 +339,7 @@ Test(inside, what_is_counted_of_codes_is_what_is_counted_behind)
         cr_assert_eq(rw_monitor_watch(m, &(rw_monitor_sources){ .sites = true }), RW_OK);
         const rw_graph_params p = { .optimizer = x.opt, .scaler = x.s, .max_norm = 0.01, .update_inside = inside };
         cr_assert_eq(rw_graph_create(&g, x.b.t, delayed_loss(&x, 0, 1), &p), RW_OK, "%s", rw_error_message(x.b.ctx));
-        for (int s = 0; s < 2; s++) cr_assert_eq(rw_graph_launch(g), RW_OK);
+        for (int s = 0; s < 2; s++) cr_assert_eq(audited_launch(g, x.b.t), RW_OK);
         cr_assert_eq(rw_monitor_step(m, &(rw_monitor_values){ .loss = 1, .seconds = 1 }, NULL), RW_OK);
         while (n[inside] < 16 && rw_monitor_get_site(m, n[inside], &site[inside][n[inside]])) n[inside]++;
         rw_graph_destroy(&g);
