@@ -18,6 +18,17 @@
  *     }
  *     rw_graph_destroy(&g);
  *
+ * Random numbers. The first launch draws what the step drew when it was recorded. If another graph of the tape was
+ * launched before, or a checkpoint was loaded after recording (rw_checkpoint_load()), it draws from the generator, as
+ * all later launches do. Each of these moves the generator by the numbers of the recorded step. A launch that fails
+ * draws nothing: the next one draws the same numbers. An op that is recorded after rw_graph_create() is not part of the
+ * graph's launches: it keeps the numbers that it drew when it was recorded.
+ *
+ * Values of the tape that are read or computed after a launch are of that launch: its inputs, parameters and random
+ * numbers. This includes gradients of rw_grad() and rw_backward(), which redraw its masks, and ckpt_verify(). A value
+ * that depends on ops of the graph and on random ops recorded later has the launch's numbers for the former and the
+ * recorded ones for the latter.
+ *
  * Thread-safety: as for the context.
  */
 #ifndef REWIND_GRAPH_H
@@ -62,13 +73,14 @@ typedef struct rw_graph_params {
 
 /**
  * Makes a graph of one step of a tape, under the tape's policy. Nothing runs yet. Nothing of the tape may have run
- * either: the first launch is the recorded step.
+ * either. A tape may have several graphs.
  * @param ret_graph receives the graph, owned by the caller; untouched on failure. The tape, its context and the
  *                  optimizer may be destroyed before it: their memory goes with the graph.
  * @param loss      as for rw_backward().
  * @param params    may be NULL for the defaults; need live only until the call returns.
  * @return what rw_backward() returns; RW_ERR_ARGUMENT when values of the tape were computed before, when the
- *         generator was set while the tape was recorded, or for update_inside without an optimizer;
+ *         generator was set while the tape was recorded (rw_generator_set(), rw_checkpoint_load()), or for
+ *         update_inside without an optimizer;
  *         RW_ERR_UNSUPPORTED for an optimizer whose states wait in a file (rw_states), or anywhere else for
  *         update_inside, and for update_inside with a max_norm or a scaler where backward cannot run twice.
  */

@@ -18,7 +18,8 @@
  *
  * A run that was saved, ended at any moment and loaded again makes the same bytes as one that never ended, whatever
  * policies, graphs, verification and numbers of threads there are before and after. Gradients are not saved: save
- * between steps.
+ * between steps. A recorded step has drawn its random numbers: if it has not run when the run is saved, the loaded run
+ * goes on with the numbers after it.
  *
  * A file appears whole or not at all: it is written beside, brought to the disk and renamed. Whatever ends the process
  * or fills the disk meanwhile, the files before it are there.
@@ -94,7 +95,8 @@ RW_API rw_status rw_checkpoint_wait(rw_checkpoint *checkpoint);
 /**
  * Goes back to the newest file that is whole: all its digests are right. Newer ones that are not - cut off, damaged -
  * are passed over, which ret_found tells; they stay where they are, and don't count as kept. Gradients are clear
- * afterwards. Load before a step is recorded: what is recorded keeps the random numbers that it drew.
+ * afterwards. Load before a step is recorded: what is recorded keeps the random numbers that it drew. A tape that has a
+ * graph may hold a recorded step: each launch after loading draws from the loaded generator (rewind/graph.h).
  *
  * Every parameter and buffer of the context must be in the file with its type and shape, and so must the states of the
  * optimizer, the averages and the schedule, where there are any. What else is in the file is ignored.

@@ -63,14 +63,12 @@ static rw_status check_nothing_ran(const rw_tape *t)
                    "rw_graph_create: values of the tape were computed already; create the graph right after recording");
 }
 
-/* One number must carry all tickets on: they follow one another, from one seed. */
 static rw_status check_tickets(const rw_tape *t)
 {
-    bool sound = true;
-    for (size_t i = 1; i < t->n_tickets; i++)
-        sound &= t->tickets[i].seed == t->tickets[0].seed && t->tickets[i].offset >= t->tickets[i - 1].offset;
-    if (sound) return RW_OK;
-    return rw_fail(t->ctx, RW_ERR_ARGUMENT, "rw_graph_create: the generator was set while the tape was recorded");
+    if (rw_tape_tickets_follow(t)) return RW_OK;
+    return rw_fail(t->ctx, RW_ERR_ARGUMENT,
+                   "rw_graph_create: the generator was set (rw_generator_set(), rw_checkpoint_load()) while the tape "
+                   "was recorded; reset the tape and record the step again");
 }
 
 /* What the step does with its gradients, in order: unscaling, clipping, the update; then the scales of the next. Inside

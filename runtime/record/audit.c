@@ -4,6 +4,13 @@
 
 #include <stdlib.h>
 
+static uint64_t blocks_of(const rw_tape *t, const struct rw_node *node)
+{
+    const rw_op_call call = rw_call_of(t, node);
+    const int64_t words = call.op->draws ? call.op->draws(&call) : call.out[0].layout->numel;
+    return (uint64_t)(words + 3) / 4;
+}
+
 struct taken {
     uint64_t seed, first, end; /* blocks [first, end) */
 };
@@ -25,10 +32,8 @@ static size_t collect(const rw_tape *t, struct taken *taken, bool *seen)
         const struct rw_node *const node = &t->nodes[i];
         if (node->ticket == RW_NONE_ID || seen[node->ticket]) continue;
         seen[node->ticket] = true;
-        const rw_op_call call = rw_call_of(t, node);
-        const int64_t words = call.op->draws ? call.op->draws(&call) : call.out[0].layout->numel;
         const rw_ticket ticket = rw_tape_ticket(t, node->ticket, &t->draws);
-        taken[n++] = (struct taken){ ticket.seed, ticket.offset, ticket.offset + (uint64_t)(words + 3) / 4 };
+        taken[n++] = (struct taken){ ticket.seed, ticket.offset, ticket.offset + blocks_of(t, node) };
     }
     return n;
 }
@@ -49,4 +54,19 @@ rw_status rw_tape_audit_tickets(const rw_tape *t, bool *ret_disjoint)
     rw_free(taken);
     rw_free(seen);
     return ok ? RW_OK : RW_ERR_MEMORY;
+}
+
+bool rw_tape_tickets_follow(const rw_tape *t)
+{
+    uint64_t end = t->n_tickets ? t->tickets[0].offset : 0;
+    size_t next = 0;
+    for (size_t i = 0; i < t->n_nodes; i++) {
+        const struct rw_node *const node = &t->nodes[i];
+        if (node->ticket != next) continue; /* none, or one that repeats an earlier one's */
+        const rw_ticket ticket = t->tickets[next++];
+        const uint64_t gap = ticket.offset - end; /* modulo 2^64: of a step back it is past half of that */
+        if (ticket.seed != t->tickets[0].seed || gap > INT64_MAX) return false;
+        end = ticket.offset + blocks_of(t, node);
+    }
+    return true;
 }

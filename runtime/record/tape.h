@@ -297,6 +297,10 @@ bool rw_tape_is_valid(const rw_tape *t);
  */
 rw_status rw_tape_audit_tickets(const rw_tape *t, bool *ret_disjoint);
 
+/* True when the recorded tickets have one seed and each begins where an earlier one ended, or later: one base can move
+   all of them. Otherwise the generator was set while the tape was recorded. */
+bool rw_tape_tickets_follow(const rw_tape *t);
+
 /* It is noted where backward depends on it. RW_ERR_MEMORY, recorded. */
 rw_status rw_tape_note(rw_tape *t, struct rw_tape_amax what);
 

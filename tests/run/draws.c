@@ -94,7 +94,7 @@ struct draw {
 struct taped {
     rw_tape *t;
     uint64_t steps;
-    rw_tensor *loss, *x[OPS];
+    rw_tensor *loss, *x[OPS], *p[OPS];
     int n; /* ops */
     int recorded[OPS], launched[OPS], n_launched; /* draws; of the last launch's ops */
     bool used; /* the recorded draws were launched, or a checkpoint was loaded */
@@ -195,7 +195,7 @@ static void record(struct program *w, int tape)
     struct taped *const k = &w->tape[tape];
     if (k->n == OPS) return;
     const int op = k->n++;
-    rw_tensor *x = w->p[chance(w, PARAMS)];
+    rw_tensor *x = k->p[op] = w->p[chance(w, PARAMS)];
     const struct call_of c = { tape, op, rw_tensor_shape(x).dim[0] };
     const bool region = chance(w, 2);
     k->recorded[op] = new_draw(w);
@@ -224,7 +224,7 @@ static void step(struct program *w, int tape)
 {
     struct taped *const k = &w->tape[tape];
     if (!k->n) return;
-    rw_tensor *grad = NULL, *p = w->p[0];
+    rw_tensor *grad = NULL, *p = k->p[chance(w, (uint64_t)k->n)];
     ckpt_report report;
     rw_nonfinite found;
     switch (chance(w, 6)) {

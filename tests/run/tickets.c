@@ -200,6 +200,41 @@ Test(tickets, two_graphs_of_a_tape)
     two_close(&w);
 }
 
+/* Two ops of one step that draw the same words, on purpose: no launch can move both. */
+Test(tickets, a_generator_that_was_set_back)
+{
+    for (uint64_t back = 1; back <= 6; back++) {
+        struct two w = two_open();
+        numbers(w.other);
+        rw_tensor *const a = rw_rand(w.b.t, RW_F32, RW_SHAPE(2, N)); /* four blocks */
+        rw_generator_state at = rw_generator_get(w.b.ctx);
+        at.offset -= back;
+        rw_generator_set(w.b.ctx, at);
+        rw_tensor *const b = numbers(w.b.t);
+        rw_tensor *const loss = rw_add(w.b.t, total(w.b.t, a), total(w.b.t, rw_mul(w.b.t, w.p, b)));
+        rw_graph *g = NULL;
+        cr_assert_eq(rw_graph_create(&g, w.b.t, loss, NULL), RW_ERR_ARGUMENT, "by %d", (int)back);
+        cr_assert_not_null(strstr(rw_error_message(w.b.ctx), "the generator was set"));
+        cr_assert_null(g);
+        two_close(&w);
+    }
+}
+
+/* Offsets are numbers of 64 bits, of which a step may take the last. */
+Test(tickets, offsets_pass_the_last)
+{
+    struct two w = two_open();
+    float draw[5][N];
+    rw_generator_set(w.b.ctx, (rw_generator_state){ .seed = 1, .offset = UINT64_MAX - 2 });
+    rw_tensor *const a = numbers(w.b.t), *const b = numbers(w.b.t);
+    rw_graph *g = graph_of(&w, total(w.b.t, rw_mul(w.b.t, rw_mul(w.b.t, w.p, a), b)));
+    for (int i = 0; i < 5; i++) launch(&w, g, draw[i]);
+    all_differ(draw, 5);
+    cr_assert_eq(rw_generator_get(w.b.ctx).offset, 5 * 2 * N / 4 - 3);
+    rw_graph_destroy(&g);
+    two_close(&w);
+}
+
 /* The other graph's first launch is the recorded step where no other launch was. */
 Test(tickets, a_graph_whose_first_launch_comes_late)
 {
