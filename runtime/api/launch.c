@@ -7,8 +7,8 @@
  *
  * Random numbers. A launch draws what recording the step again would draw: the tickets that the tape had when the graph
  * was created, moved to the generator's seed and offset (struct rw_draws). The tape's tickets stay as they were
- * recorded. The first launch draws them where they are, as the recorded step would, unless another graph of the tape has
- * done so or a checkpoint was loaded since.
+ * recorded. The first launch draws them where they are, as the recorded step would, unless another graph of the tape
+ * has done so or a checkpoint was loaded since.
  *   - The draws belong to the launch: its run has them, and the tape has a copy for what is computed from its values
  *     afterwards, by any run. A launch that fails puts the copy back.
  *   - The generator moves once, when the launch is queued. A launch that fails has drawn nothing; the next one has the

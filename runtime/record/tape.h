@@ -66,9 +66,9 @@ struct rw_tape_amax {
 };
 
 /*
- * Which words the random nodes of a run draw. A launch of a graph moves the first n tickets of its tape, those that were
- * recorded before the graph was created, to another seed and by `base` blocks (modulo 2^64). All other tickets draw
- * where they were recorded; all zero: every one does.
+ * Which words the random nodes of a run draw. A launch of a graph moves the first n tickets of its tape, those that
+ * were recorded before the graph was created, to another seed and by `base` blocks (modulo 2^64). All other tickets
+ * draw where they were recorded; all zero: every one does.
  */
 struct rw_draws {
     uint64_t seed, base;

@@ -160,9 +160,9 @@ static inline uint32_t rw_plan_operand(const rw_tape *t, const rw_plan *p, uint3
 
 /*
  * The part of a run's base that the device adds when a kernel runs. Kernels of a captured graph keep the tickets that
- * they were captured with, so each launch leaves its base on the device. An owned run is a graph's, whose tickets are all
- * below draws.n, or draws nothing: one base is right for all of its kernels. Any other run adds its base on the host,
- * ticket by ticket, as those recorded after a launch have none.
+ * they were captured with, so each launch leaves its base on the device. An owned run is a graph's, whose tickets are
+ * all below draws.n, or draws nothing: one base is right for all of its kernels. Any other run adds its base on the
+ * host, ticket by ticket, as those recorded after a launch have none.
  */
 static inline uint64_t rw_run_device_base(const struct rw_run *r)
 {

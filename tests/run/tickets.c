@@ -406,8 +406,8 @@ static rw_status passes(rw_grad_call *g)
     return rw_grad_set(g, 0, rw_grad_upstream(g, 0));
 }
 
-static const rw_op_def may_fail = { .name = "may_fail", .n_inputs = 1, .n_outputs = 1, .check = like_input, .grad = passes,
-                                    .kernel = { [RW_DEVICE_CPU] = fails_now } };
+static const rw_op_def may_fail = { .name = "may_fail", .n_inputs = 1, .n_outputs = 1, .check = like_input,
+                                    .grad = passes, .kernel = { [RW_DEVICE_CPU] = fails_now } };
 
 /* A launch that fails has drawn nothing: the next one draws what it would have drawn. */
 Test(tickets, a_failed_launch_and_its_repetition)
