@@ -64,8 +64,8 @@ typedef struct rw_graph_params {
      * the second. An update that is left out changes nothing and counts as left out. Refused with two passes: a
      * gradient rule that records what is RW_OP_STATEFUL or RW_OP_NONDETERMINISTIC.
      *
-     * Gradients of micro-batches before a launch are no part of it, as of no launch: it begins with clear ones. When
-     * the device fails inside backward, some parameters have been updated and others have not: go back to a checkpoint.
+     * When the device fails inside backward, some parameters have been updated and others have not: go back to a
+     * checkpoint.
      */
     bool update_inside;
     rw_delayed *delayed; ///< the histories move on behind the update (rw_delayed_update())
@@ -89,6 +89,12 @@ RW_API rw_status rw_graph_create(rw_graph **ret_graph, rw_tape *t, rw_tensor *lo
 /**
  * Runs the step once. On CUDA it only queues it: a failure of the device is reported by the next call that reads.
  * Afterwards the loss and the gradients are those of this launch; after a failure the gradients are clear.
+ *
+ * It begins with clear gradients, as after rw_zero_grad(). So it drops those of the last launch, those that the caller
+ * wrote (rw_write(), rw_tensor_data()), and those that an optimizer's step has used. RW_ERR_ARGUMENT when it would drop
+ * any other: rw_backward() or rw_backward_from() of any tape of the context has added to it. The message names the
+ * first; nothing has changed.
+ *
  * RW_ERR_CHANGED when the tape was reset or destroyed. RW_ERR_BUDGET when it was created under `total:SIZE` and the
  * context has come to hold so much that its plan does not fit any more: nothing has run. With REWIND_VERIFY=1 the first
  * launch is verified before it runs. With REWIND_VERIFY=digest each launch checks its replays, on CUDA within the

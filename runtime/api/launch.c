@@ -413,6 +413,17 @@ static rw_status verify_first(rw_graph *g)
     return rw_verify_or_fail(g->t, &request, g->scaler ? g->seeds : NULL);
 }
 
+/* A launch begins with clear gradients. */
+static rw_status check_gradients(rw_context *ctx)
+{
+    const struct rw_param *const p = rw_gradient_unused(ctx);
+    if (!p) return RW_OK;
+    return rw_fail(ctx, RW_ERR_ARGUMENT,
+                   "rw_graph_launch: the gradient of \"%s\": rw_backward() has added to it since the last launch, "
+                   "rw_optimizer_step() or rw_zero_grad(), and the launch, which begins with clear gradients, would drop "
+                   "that; make the update, or call rw_zero_grad() to drop it", p->name);
+}
+
 static rw_status launch(rw_graph *g)
 {
     rw_tape *const t = g->t;
@@ -449,5 +460,7 @@ rw_status rw_graph_launch(rw_graph *g)
                                             "time after the graph had been created; create it again");
     const rw_status stored = check_store(ctx, g->run->plan, "rw_graph_launch");
     if (stored) return stored;
+    const rw_status unused = check_gradients(ctx);
+    if (unused) return unused;
     return rw_is_called_by_a_kernel(ctx, "rw_graph_launch") ? RW_ERR_ARGUMENT : launch(g);
 }

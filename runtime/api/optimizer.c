@@ -477,6 +477,7 @@ void rw_optimizer_count(rw_adamw *opt)
     for (size_t i = 0; i < opt->n; i++) {
         struct rw_member *const x = &opt->members[i];
         if (!x->due) continue;
+        rw_gradient_used(x->param);
         x->step++;
         x->version = ++x->param->version;
     }

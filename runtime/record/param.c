@@ -219,6 +219,7 @@ void rw_zero_grad(rw_context *ctx)
     for (size_t i = 0; ctx && i < ctx->n_params; i++) {
         ctx->params[i]->grad_clear = true;
         ctx->params[i]->grad_spoiled = false;
+        ctx->params[i]->grad_unused = false;
     }
 }
 
@@ -230,6 +231,23 @@ void rw_gradient_give_up(rw_context *ctx, struct rw_param *p)
     ctx->device->free(ctx->device_state, p->grad);
     p->grad = NULL;
     ctx->memory.gradients -= p->grad_bytes;
+}
+
+void rw_gradient_added(struct rw_param *p)
+{
+    p->grad_unused = true;
+}
+
+void rw_gradient_used(struct rw_param *p)
+{
+    p->grad_unused = false;
+}
+
+const struct rw_param *rw_gradient_unused(const rw_context *ctx)
+{
+    for (size_t i = 0; i < ctx->n_params; i++)
+        if (ctx->params[i]->grad_unused) return ctx->params[i];
+    return NULL;
 }
 
 rw_status rw_gradient_room(rw_context *ctx, struct rw_param *p, const char *what)

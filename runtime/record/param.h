@@ -17,6 +17,7 @@ struct rw_param {
     bool keeps_codes; /* a state of kept_codes.h; its name is the weight's */
     bool grad_clear;  /* the gradient is zero without having been written */
     bool grad_spoiled; /* a backward that was adding to it failed half-way: not to be used until it is cleared */
+    bool grad_unused; /* rw_backward() has added to it; no update has used it and nothing has cleared it since */
     size_t bytes, grad_bytes;
     int64_t numel;
     uint32_t version; /* counts changes of data */
@@ -52,6 +53,12 @@ static inline bool rw_param_is_trained(const struct rw_param *p)
  */
 void rw_gradient_give_up(rw_context *ctx, struct rw_param *p);
 rw_status rw_gradient_room(rw_context *ctx, struct rw_param *p, const char *what);
+
+/* rw_backward() has added to the gradient; an update has used it. The first parameter whose gradient waits for an update
+   in that sense, NULL: none does. Gradients that a launch or the caller wrote do not. */
+void rw_gradient_added(struct rw_param *p);
+void rw_gradient_used(struct rw_param *p);
+const struct rw_param *rw_gradient_unused(const rw_context *ctx);
 
 /* An error when the gradient is spoiled; in the second form when any of the context is. what names the call. */
 rw_status rw_gradient_check(rw_context *ctx, const struct rw_param *p, const char *what);

@@ -367,6 +367,12 @@ static void add_outputs(struct recording *r, struct rw_node *node, bool requires
     }
 }
 
+/* How many words the op of this call draws. */
+static int64_t words_of(const struct recording *r)
+{
+    return r->op->draws ? r->op->draws(&r->call) : r->call.out[0].layout->numel;
+}
+
 /* Law 2: numbers are drawn now, in tape order. A rule that draws the same mask again repeats its node's ticket; what
    draws no words has none. */
 static uint32_t draw_ticket(struct recording *r)
@@ -374,7 +380,7 @@ static uint32_t draw_ticket(struct recording *r)
     rw_tape *const t = r->tape;
     if (!(r->op->flags & RW_OP_RANDOM)) return RW_NONE_ID;
     if (t->origin.adjoint && t->origin.ticket != RW_NONE_ID) return t->origin.ticket;
-    const int64_t n = r->op->draws ? r->op->draws(&r->call) : r->call.out[0].layout->numel;
+    const int64_t n = words_of(r);
     if (!n) return RW_NONE_ID;
     t->tickets[t->n_tickets] = (rw_ticket){ r->ctx->generator.seed, r->ctx->generator.offset };
     r->ctx->generator.offset += (uint64_t)(n + 3) / 4;
@@ -473,7 +479,7 @@ static bool may_draw(const struct recording *r)
 {
     const struct rw_origin *const o = &r->tape->origin;
     if (!(r->op->flags & RW_OP_RANDOM) || !o->adjoint || o->of == RW_NONE_ID || o->ticket != RW_NONE_ID) return true;
-    if (r->op->draws && !r->op->draws(&r->call)) return true;
+    if (!words_of(r)) return true;
     char text[192];
     snprintf(text, sizeof text,
              "a rule of %s draws numbers of its own, which would be the same in every step: draw them in forward, and "

@@ -339,6 +339,8 @@ rw_status rw_run_settle(struct rw_run *r)
     r->n_held = r->tape->n_held;
     if (r->next_action != p->n_actions || (r->flags & (RW_RUN_LOST | RW_RUN_REHEARSAL))) return RW_OK;
     for (size_t i = 0; i < p->n_gradients; i++) ctx->by_id[p->gradients[i]]->grad_clear = false;
+    const bool adds = p->kind == RW_PLAN_STEP && !(r->flags & (RW_RUN_CLEARS | RW_RUN_UPDATE));
+    for (size_t i = 0; adds && i < p->n_gradients; i++) rw_gradient_added(ctx->by_id[p->gradients[i]]);
     return RW_OK;
 }
 

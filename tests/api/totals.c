@@ -315,6 +315,7 @@ Test(totals, graphs)
         ok(&x, rw_backward(u, chain(&x, u, 2 * LINKS)));
         cr_assert_gt(held(&x), bound, "or this shows nothing");
         rw_tape_reset(u);
+        rw_zero_grad(x.b.ctx);
     }
     ok(&x, rw_adamw_create(&opt, x.b.ctx, NULL));
     char said[64];
@@ -357,6 +358,7 @@ static void give_gradients_up(const struct world *x, rw_adamw *opt)
     rw_graph *g = NULL;
     rw_tape *u = add_tape(x, "none");
     const size_t before = stats(x).gradients;
+    rw_zero_grad(x->b.ctx);
     ok(x, rw_graph_create(&g, u, chain(x, u, 2), &(rw_graph_params){ .optimizer = opt, .update_inside = true }));
     ok(x, rw_graph_launch(g));
     rw_graph_destroy(&g);

@@ -279,6 +279,7 @@ Test(files, are_not_captured)
     rw_error_clear(w.b.ctx);
     cr_assert_eq(rw_context_set_offload(w.b.ctx, NULL), RW_OK);
     cr_assert_eq(rw_graph_create(&g, w.b.t, loss, NULL), RW_OK, "%s", rw_error_message(w.b.ctx));
+    rw_zero_grad(w.b.ctx);
     for (int i = 0; i < 3; i++) cr_assert_eq(rw_graph_launch(g), RW_OK, "%s", rw_error_message(w.b.ctx));
     cr_assert_eq(rw_context_set_offload(w.b.ctx, &(rw_offload){ .path = folder }), RW_OK);
     cr_assert_eq(rw_graph_launch(g), RW_ERR_UNSUPPORTED);

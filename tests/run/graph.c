@@ -5,6 +5,7 @@
 #include "run/graph_world.h"
 
 #include <criterion/criterion.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -266,19 +267,6 @@ Test(graph, reads_parameters_as_they_are)
     fixture_close(&b);
 }
 
-/* REWIND_EAGER=1 has computed all values before the graph is made: it computes them again, as on a new tape. */
-Test(graph, begins_anew_after_eager_recording)
-{
-    const struct model_config c = graph_config(MODEL_GPT, RW_F32);
-    struct graph_outcome recorded = graph_record(&c, "full", 0);
-    setenv("REWIND_EAGER", "1", 1);
-    struct graph_outcome launched = graph_launch(&c, "full", &(rw_graph_params){ 0 }, true);
-    unsetenv("REWIND_EAGER");
-    graph_same(&recorded, &launched, "eager");
-    graph_release(&recorded);
-    graph_release(&launched);
-}
-
 /* Some bytes of workspace for each thread, and as many threads as there are bytes for. */
 static size_t per_thread(const rw_op_call *call)
 {
@@ -290,8 +278,11 @@ static rw_status check_like(rw_op_call *call)
     return rw_op_output_like(call, 0, 0);
 }
 
+static bool fails;
+
 static rw_status threaded(const rw_kernel *k)
 {
+    if (fails) return RW_ERR_DEVICE;
     memset(k->out[0].data, 0, (size_t)k->out[0].layout->numel * rw_dtype_size(k->out[0].dtype));
     return k->workspace_bytes == 64 * (size_t)k->threads ? RW_OK : RW_ERR_DEVICE;
 }
@@ -304,6 +295,147 @@ static rw_status threaded_grad(rw_grad_call *g)
 static const rw_op_def threaded_op = { .name = "threaded", .n_inputs = 1, .n_outputs = 1, .check = check_like,
                                        .kernel = { [RW_DEVICE_CPU] = threaded }, .grad = threaded_grad,
                                        .workspace = { [RW_DEVICE_CPU] = per_thread } };
+
+/* ---- gradients that a launch would drop ---- */
+
+/* A graph of the sum of p, whose gradient is 1, and a recorded step of two parameters on another tape. */
+struct dropping {
+    struct fixture b;
+    rw_tape *other;
+    rw_tensor *p, *q;
+    rw_graph *g;
+};
+
+static struct dropping dropping_open(void)
+{
+    struct dropping w = { .b = fixture_open(1, 1) };
+    cr_assert_eq(rw_tape_create(&w.other, w.b.ctx), RW_OK);
+    w.p = rw_param(w.b.ctx, "p", RW_F32, RW_SHAPE(2));
+    w.q = rw_param(w.b.ctx, "q", RW_F32, RW_SHAPE(2));
+    cr_assert_eq(rw_graph_create(&w.g, w.b.t, rw_sum(w.b.t, w.p, RW_ALL_AXES, false), NULL), RW_OK);
+    return w;
+}
+
+static void dropping_close(struct dropping *w)
+{
+    rw_graph_destroy(&w->g);
+    rw_tape_destroy(&w->other);
+    fixture_close(&w->b);
+}
+
+static void adds(const struct dropping *w, rw_tensor *x)
+{
+    cr_assert_eq(rw_backward(w->other, rw_sum(w->other, rw_scale(w->other, x, 5), RW_ALL_AXES, false)), RW_OK, "%s",
+                 rw_error_message(w->b.ctx));
+    rw_tape_reset(w->other);
+}
+
+static float gradient_of(rw_tensor *x)
+{
+    float all[2];
+    cr_assert_eq(rw_read(NULL, rw_gradient(x), all, sizeof all), RW_OK);
+    return all[0];
+}
+
+static void launches(const struct dropping *w)
+{
+    cr_assert_eq(rw_graph_launch(w->g), RW_OK, "%s", rw_error_message(w->b.ctx));
+    cr_assert_eq(gradient_of(w->p), 1);
+    cr_assert_eq(gradient_of(w->q), 0);
+}
+
+/* The message names the parameter, and the gradients are what they were. */
+static void is_refused(const struct dropping *w, const char *name, float p, float q)
+{
+    char text[64];
+    snprintf(text, sizeof text, "the gradient of \"%s\"", name);
+    cr_assert_eq(rw_graph_launch(w->g), RW_ERR_ARGUMENT);
+    cr_assert_not_null(strstr(rw_error_message(w->b.ctx), text), "%s", rw_error_message(w->b.ctx));
+    cr_assert_not_null(strstr(rw_error_message(w->b.ctx), "rw_zero_grad()"));
+    rw_error_clear(w->b.ctx);
+    cr_assert_eq(gradient_of(w->p), p);
+    cr_assert_eq(gradient_of(w->q), q);
+}
+
+Test(graph, refuses_to_drop_what_backward_added)
+{
+    struct dropping w = dropping_open();
+    adds(&w, w.q);
+    is_refused(&w, "q", 0, 5);
+    adds(&w, w.p);
+    is_refused(&w, "p", 5, 5);
+    rw_zero_grad(w.b.ctx);
+    launches(&w);
+    launches(&w); /* its own gradients are no loss */
+    adds(&w, w.p);
+    is_refused(&w, "p", 6, 0);
+    rw_zero_grad(w.b.ctx);
+    launches(&w);
+    dropping_close(&w);
+}
+
+/* Half of a pipeline's step counts as a whole one does. */
+Test(graph, refuses_to_drop_what_a_half_added)
+{
+    struct dropping w = dropping_open();
+    rw_tensor *y = rw_scale(w.other, w.q, 3);
+    cr_assert_eq(rw_forward(w.other, 1, &y), RW_OK);
+    launches(&w); /* nothing was added yet */
+    cr_assert_eq(rw_backward_from(w.other, 1, &y, NULL), RW_OK, "%s", rw_error_message(w.b.ctx));
+    is_refused(&w, "q", 1, 3);
+    dropping_close(&w);
+}
+
+/* What the caller writes, an all-reduce of a launch's gradients for one, and what an update has used. */
+Test(graph, drops_gradients_that_are_no_loss)
+{
+    struct dropping w = dropping_open();
+    rw_optimizer *opt = NULL;
+    const float sum[2] = { 7, 7 };
+    cr_assert_eq(rw_sgd_create(&opt, w.b.ctx, &(rw_sgd_params){ .lr = 1 }), RW_OK, "%s", rw_error_message(w.b.ctx));
+    for (int i = 0; i < 3; i++) {
+        launches(&w);
+        cr_assert_eq(rw_write(rw_gradient(w.p), sum, sizeof sum), RW_OK);
+        cr_assert_eq(rw_optimizer_step(opt), RW_OK);
+    }
+    rw_zero_grad(w.b.ctx);
+    adds(&w, w.q);
+    cr_assert_eq(rw_optimizer_step(opt), RW_OK);
+    launches(&w);
+    cr_assert_eq(rw_clip_grad_norm(w.b.ctx, 0.5, NULL), RW_OK);
+    cr_assert_eq(rw_graph_launch(w.g), RW_OK);
+    rw_optimizer_destroy(&opt);
+    dropping_close(&w);
+}
+
+/* A backward that failed has added nothing that could be used. */
+Test(graph, drops_what_failed)
+{
+    if (test_device() != RW_DEVICE_CPU) cr_skip_test("the op is the CPU's");
+    struct dropping w = dropping_open();
+    rw_tensor *x = w.q;
+    x = rw_apply(w.other, &threaded_op, &x, 1, NULL, 0, NULL);
+    fails = true;
+    cr_assert_eq(rw_backward(w.other, rw_sum(w.other, x, RW_ALL_AXES, false)), RW_ERR_DEVICE);
+    fails = false;
+    rw_error_clear(w.b.ctx);
+    rw_tape_reset(w.other);
+    launches(&w);
+    dropping_close(&w);
+}
+
+/* REWIND_EAGER=1 has computed all values before the graph is made: it computes them again, as on a new tape. */
+Test(graph, begins_anew_after_eager_recording)
+{
+    const struct model_config c = graph_config(MODEL_GPT, RW_F32);
+    struct graph_outcome recorded = graph_record(&c, "full", 0);
+    setenv("REWIND_EAGER", "1", 1);
+    struct graph_outcome launched = graph_launch(&c, "full", &(rw_graph_params){ 0 }, true);
+    unsetenv("REWIND_EAGER");
+    graph_same(&recorded, &launched, "eager");
+    graph_release(&recorded);
+    graph_release(&launched);
+}
 
 /* What was planned for a number of threads runs with that number: a graph, and a backward that goes on. */
 Test(graph, keeps_the_threads_it_was_made_for)

@@ -212,6 +212,7 @@ Test(offload, stops_and_graphs)
     free(got);
     rw_tape_reset(b.t);
     rw_tape_reset(other);
+    rw_zero_grad(b.ctx);
     cr_assert_eq(rw_graph_create(&g, b.t, net_loss(&n, b.t, TOKENS, 0), NULL), RW_OK, "%s", rw_error_message(b.ctx));
     for (int i = 0; i < 3; i++) {
         cr_assert_eq(rw_graph_launch(g), RW_OK, "%s", rw_error_message(b.ctx));
