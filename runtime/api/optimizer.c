@@ -476,8 +476,8 @@ void rw_optimizer_count(rw_adamw *opt)
     opt->n_updates++;
     for (size_t i = 0; i < opt->n; i++) {
         struct rw_member *const x = &opt->members[i];
-        if (!x->due) continue;
         rw_gradient_used(x->param);
+        if (!x->due) continue;
         x->step++;
         x->version = ++x->param->version;
     }
