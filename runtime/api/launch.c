@@ -420,8 +420,8 @@ static rw_status check_gradients(rw_context *ctx)
     if (!p) return RW_OK;
     return rw_fail(ctx, RW_ERR_ARGUMENT,
                    "rw_graph_launch: the gradient of \"%s\": rw_backward() has added to it since the last launch, "
-                   "rw_optimizer_step() or rw_zero_grad(), and the launch, which begins with clear gradients, would drop "
-                   "that; make the update, or call rw_zero_grad() to drop it", p->name);
+                   "rw_optimizer_step() or rw_zero_grad(), and the launch, which begins with clear gradients, would "
+                   "drop that; make the update, or call rw_zero_grad() to drop it", p->name);
 }
 
 static rw_status launch(rw_graph *g)

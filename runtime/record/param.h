@@ -54,8 +54,9 @@ static inline bool rw_param_is_trained(const struct rw_param *p)
 void rw_gradient_give_up(rw_context *ctx, struct rw_param *p);
 rw_status rw_gradient_room(rw_context *ctx, struct rw_param *p, const char *what);
 
-/* rw_backward() has added to the gradient; a step of an optimizer that has the parameter has used it. The first parameter
-   whose gradient waits for such a step, NULL: none does. Gradients that a launch or the caller wrote do not wait. */
+/* rw_backward() has added to the gradient; a step of an optimizer that has the parameter has used it. The first
+   parameter whose gradient waits for such a step, NULL: none does. Gradients that a launch or the caller wrote do not
+   wait. */
 void rw_gradient_added(struct rw_param *p);
 void rw_gradient_used(struct rw_param *p);
 const struct rw_param *rw_gradient_unused(const rw_context *ctx);
