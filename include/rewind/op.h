@@ -232,6 +232,11 @@ struct rw_op_def {
         strided), but those of float64; an input that is in none is taken as it is. lowered: cast to the recipe's type,
         the factors of products. raised: cast to float32, what is summed. alike: cast to the widest type among them. */
     uint32_t lowered, raised, alike;
+
+    /** Private, for the library's own ops: how many of the first inputs are the parts of a value that the op reads in
+        that value's place, 0 for none. The rule sends the gradient to that value, *ret_whole by its number, not to the
+        parts. NULL: 0. */
+    int (*parts)(const void *attrs, int64_t *ret_whole);
 };
 
 /** May an op write an output over an input? */

@@ -170,6 +170,13 @@ OF_KIND(weight, RW_CONV_WEIGHT)
 
 /* ---- rules ---- */
 
+static int parts(const void *attrs, int64_t *ret_whole)
+{
+    const struct rw_conv_attrs *const a = attrs;
+    *ret_whole = a->whole;
+    return a->more ? (int)a->more + 1 : 0;
+}
+
 static rw_status grad_forward(rw_grad_call *g);
 static rw_status grad_data(rw_grad_call *g);
 static rw_status grad_weight(rw_grad_call *g);
@@ -178,7 +185,7 @@ RW_DECLARE_KERNELS(rw_conv2d)
 RW_DECLARE_CUDA_WORKSPACE(rw_conv2d_workspace_cuda)
 static const rw_op_def rw_op_conv2d = { .name = "conv2d", .n_inputs = RW_OP_VARIADIC, .n_outputs = 1,
                                         .check = check_forward, .kernel = RW_KERNELS(rw_conv2d), .grad = grad_forward,
-                                        .cost = cost_forward,
+                                        .cost = cost_forward, .parts = parts,
                                         .workspace = RW_WORKSPACES(workspace_forward, rw_conv2d_workspace_cuda),
                                         .lowered = RW_OP_ALL_INPUTS };
 

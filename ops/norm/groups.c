@@ -153,6 +153,13 @@ UPDATE(batchnorm_average, 5, 3)
 
 /* ---- rules ---- */
 
+static int parts(const void *attrs, int64_t *ret_whole)
+{
+    const struct rw_groups_attrs *const a = attrs;
+    *ret_whole = a->whole;
+    return a->more ? (int)a->more + 1 : 0;
+}
+
 /* x, or what its pieces make up; in the type in which the op takes it, which a recipe may have raised. */
 static rw_tensor *x_of(rw_grad_call *g)
 {
@@ -253,7 +260,7 @@ static rw_status grad(rw_grad_call *g)
                                             .inplace = RW_INPLACE({ 0, 0 }, { 0, ADDED }), .check = check_forward, \
                                             .kernel = RW_KERNELS(rw_groups), .grad = grad, .cost = cost,           \
                                             .workspace = RW_WORKSPACES(workspace, workspace), .remake = REMAKE,    \
-                                            .raised = RW_OP_ALL_INPUTS };
+                                            .raised = RW_OP_ALL_INPUTS, .parts = parts };
 FORWARD(batchnorm_eval, 5, 1, NULL)
 FORWARD(group_norm_given, 5, 1, NULL)
 

@@ -24,6 +24,9 @@ struct rw_pad_attrs {
 /* A shape full of one number, with x at [start, start + extent of x) along an axis. */
 rw_tensor *rw_pad_axis_at(rw_site at, rw_tape *t, rw_tensor *x, rw_shape shape, int axis, int64_t start, double value);
 
+/* Copies its inputs beside each other; joined.h reads them where they are. */
+extern const rw_op_def rw_op_concat;
+
 /*
  * True when n values of a tape, of one rank, lie side by side along an axis, in their order, and fill their buffer:
  * *ret then has the extents and strides of the whole.

@@ -1,52 +1,33 @@
 /* Pass 2: walks the tape backwards and lets each op's rule record its adjoint. See differentiate.h. */
 #include "autodiff/differentiate.h"
 
+#include "autodiff/edges.h"
 #include "autodiff/rule.h"
 #include "base/alloc.h"
-#include "record/maker.h"
 #include "record/own_ops.h"
 
 #include <stdio.h>
 #include <string.h>
 
+/* A constant, whatever it was computed from: by its op, or as it was recorded between rw_no_grad_begin() and _end(). */
+static bool stops_gradients(const rw_tape *t, size_t n)
+{
+    return (t->ctx->ops[t->nodes[n].op]->flags & RW_OP_NO_GRADIENT) ||
+           (t->n_no_grads && rw_node_is_no_grad(t, (uint32_t)n));
+}
+
 void rw_spread_requirement(rw_tape *t)
 {
     for (size_t n = 0; n < t->n_nodes; n++) {
         const struct rw_node *const node = &t->nodes[n];
+        const struct rw_edges e = rw_edges_of(t, node);
         bool requires = false;
-        for (int i = 0; i < node->n_inputs; i++)
-            requires |= rw_tape_value(t, t->operands[node->first_input + (uint32_t)i])->flags & RW_VALUE_REQUIRES;
-        if (!requires || (t->ctx->ops[node->op]->flags & RW_OP_NO_GRADIENT)) continue;
-        if (t->n_no_grads && rw_node_is_no_grad(t, (uint32_t)n)) continue;
+        for (uint32_t i = 0; i < rw_edges_count(&e); i++)
+            requires |= rw_tape_value(t, rw_edge(t, &e, i))->flags & RW_VALUE_REQUIRES;
+        if (!requires || stops_gradients(t, n)) continue;
         for (int i = 0; i < node->n_outputs; i++) {
             struct rw_tensor *const v = rw_tape_value(t, node->first_output + (uint32_t)i);
             if (rw_dtype_is_float((rw_dtype)v->dtype)) v->flags |= RW_VALUE_REQUIRES;
-        }
-    }
-}
-
-static bool is_concatenation(const rw_tape *t, uint32_t node)
-{
-    return node != RW_NONE_ID && t->ctx->ops[t->nodes[node].op] == &rw_op_concat;
-}
-
-/* x is asked for, and a concatenation that it is a view of. */
-static void ask_for(const rw_tape *t, bool *asked, uint32_t x)
-{
-    const uint32_t base = rw_tape_base(t, x);
-    asked[x] = true;
-    if (is_concatenation(t, rw_tape_value(t, base)->producer)) asked[base] = true;
-}
-
-/* Who reads the pieces of a concatenation in its place does not have it among its inputs. */
-static void ask_for_pieces(const rw_tape *t, bool *asked)
-{
-    for (size_t k = t->n_nodes; k-- > 0;) {
-        const struct rw_node *const node = &t->nodes[k];
-        if (!is_concatenation(t, (uint32_t)k) || !asked[node->first_output]) continue;
-        for (uint32_t i = 0; i < node->n_inputs; i++) {
-            const uint32_t piece = t->operands[node->first_input + i];
-            if (rw_tape_value(t, piece)->flags & RW_VALUE_REQUIRES) ask_for(t, asked, piece);
         }
     }
 }
@@ -58,13 +39,13 @@ static void ask_for_pieces(const rw_tape *t, bool *asked)
 static bool *find_asked(const rw_tape *t, const uint32_t *x, size_t n)
 {
     bool *const asked = rw_calloc(t->n_values, sizeof *asked);
-    for (size_t i = 0; asked && i < n; i++) ask_for(t, asked, x[i]);
-    if (asked) ask_for_pieces(t, asked);
+    for (size_t i = 0; asked && i < n; i++) asked[x[i]] = true;
     for (size_t k = 0; asked && k < t->n_nodes; k++) {
         const struct rw_node *const node = &t->nodes[k];
+        const struct rw_edges e = rw_edges_of(t, node);
         bool depends = false;
-        for (uint32_t i = 0; !depends && i < node->n_inputs; i++) depends = asked[t->operands[node->first_input + i]];
-        if (!depends || (t->ctx->ops[node->op]->flags & RW_OP_NO_GRADIENT)) continue;
+        for (uint32_t i = 0; !depends && i < rw_edges_count(&e); i++) depends = asked[rw_edge(t, &e, i)];
+        if (!depends || stops_gradients(t, k)) continue;
         for (uint32_t v = node->first_output; v < node->first_output + node->n_outputs; v++)
             asked[v] |= rw_dtype_is_float((rw_dtype)rw_tape_value(t, v)->dtype);
     }
@@ -159,7 +140,9 @@ static rw_status apply_rule(struct rw_grad_call *g)
         g->upstream[i] = g->grads[g->node.first_output + (uint32_t)i];
         flows |= g->upstream[i] != NULL;
     }
-    for (int i = 0; i < g->node.n_inputs; i++) wanted |= rw_grad_wanted(g, i);
+    const struct rw_edges e = rw_edges_of(g->tape, &g->node);
+    for (uint32_t i = 0; i < rw_edges_count(&e); i++)
+        wanted |= rw_value_is_wanted(g->tape, g->asked, rw_edge(g->tape, &e, i));
     if (!flows || !wanted || (op->flags & RW_OP_NO_GRADIENT)) return RW_OK;
     const rw_site at = rw_rule_site(g);
     if (!op->grad)
@@ -188,8 +171,9 @@ static rw_status hand_out(const struct walk *w, uint32_t value)
 static rw_status complete(const struct walk *w, const struct rw_node *node, uint32_t n)
 {
     rw_status status = RW_OK;
-    for (int i = 0; w->taker && !status && i < node->n_inputs; i++) {
-        const uint32_t in = w->t->operands[node->first_input + (uint32_t)i];
+    const struct rw_edges e = rw_edges_of(w->t, node);
+    for (uint32_t i = 0; w->taker && !status && i < rw_edges_count(&e); i++) {
+        const uint32_t in = rw_edge(w->t, &e, i);
         if (w->use[in].first != n || rw_tape_value(w->t, in)->leaf == RW_NONE_ID) continue;
         w->use[in].first = RW_NONE_ID; /* it may be several of the inputs */
         status = hand_out(w, in);
@@ -299,12 +283,14 @@ static rw_status find_uses(struct walk *w, const struct rw_root *roots, size_t n
     w->use = rw_calloc(t->n_values, sizeof *w->use);
     if (!w->use) return rw_fail(t->ctx, RW_ERR_MEMORY, "backward: out of memory");
     for (size_t v = 0; v < t->n_values; v++) w->use[v].first = RW_NONE_ID;
-    for (uint32_t n = (uint32_t)t->n_nodes; n-- > 0;)
-        for (uint32_t i = 0; i < t->nodes[n].n_inputs; i++) {
-            struct rw_use *const use = &w->use[t->operands[t->nodes[n].first_input + i]];
+    for (uint32_t n = (uint32_t)t->n_nodes; n-- > 0;) {
+        const struct rw_edges e = rw_edges_of(t, &t->nodes[n]);
+        for (uint32_t i = 0; i < rw_edges_count(&e); i++) {
+            struct rw_use *const use = &w->use[rw_edge(t, &e, i)];
             use->first = n;
             use->n += n < end;
         }
+    }
     return RW_OK;
 }
 

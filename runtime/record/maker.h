@@ -20,13 +20,10 @@ rw_tensor *rw_maker_input(const rw_tensor *x, int i);
 /* Has x, no view, a name, or has ckpt_save() or the like decided about it? */
 bool rw_is_decided_about(const rw_tensor *x);
 
-/* Whose inputs are such pieces; ops/ fills it in. */
-extern const rw_op_def rw_op_concat;
-
 /*
- * For an op that reads the pieces of a value instead of the value, and has its number among its attributes. In its
- * rule: that value, whether its gradient is wanted, and that, of its type and shape, which is added to what others
- * contribute. The value stands before the op's node, so its own rule comes later.
+ * For an op that reads the pieces of a value instead of the value, and has its number among its attributes: its
+ * rw_op_def.parts says so. In its rule: that value, whether its gradient is wanted, and that, of its type and shape,
+ * which is added to what others contribute. The value is recorded before the op's node, so its own rule comes later.
  */
 int64_t rw_value_number(const rw_tensor *x);
 rw_tensor *rw_grad_value(const rw_grad_call *g, int64_t number);

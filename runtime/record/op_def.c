@@ -12,6 +12,7 @@ static const char *name_fault(const rw_op_def *op)
         return "an op's name is of the characters a to z, 0 to 9 and _";
     if (rw_op_is_builtin(op->name) && op->kernel[RW_DEVICE_AUTO] != rw_op_is_own)
         return "the op has the name of a built-in one";
+    if (op->parts && op->kernel[RW_DEVICE_AUTO] != rw_op_is_own) return "parts is the library's own; expected NULL";
     return op->check ? NULL : "the op has no check";
 }
 

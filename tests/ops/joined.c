@@ -12,6 +12,8 @@
 #include "record/context.h"
 #include "record/tape.h"
 
+#include <rewind/conv.h>
+#include <rewind/custom_grad.h>
 #include <rewind/norm.h>
 
 #include <criterion/criterion.h>
@@ -262,6 +264,146 @@ Test(ops_joined, gradients_of_a_concatenation_alone)
         cr_expect_eq(memcmp(got, want, bytes), 0, "concatenation %d", i);
         fixture_close(&l.b);
     }
+}
+
+/* ---- a value on the way that sends its gradient elsewhere ---- */
+
+/* What is read by its pieces, and which view of concat(a, b) is one of its inputs. */
+enum reader { BATCHNORM, EVALUATED, GROUP_NORM, INSTANCE_NORM, CONVOLUTION, READERS };
+enum view { STRAIGHT_THROUGH, CUSTOM_GRADIENT, DETACHED, PLAIN, VIEWS };
+enum { A, B, C, Z, LEAVES };
+
+struct elsewhere {
+    struct fixture b;
+    rw_tensor *leaf[LEAVES], *inner, *both, *loss;
+};
+
+static rw_status twice_to_z(rw_grad_call *g, const void *data)
+{
+    return rw_grad_set(g, 1, rw_scale(rw_grad_tape(g), rw_grad_upstream(g, 0), 2));
+}
+
+static rw_tensor *view_of(rw_tape *t, enum view view, rw_tensor *x, rw_tensor *z)
+{
+    switch (view) {
+    case STRAIGHT_THROUGH: return rw_straight_through(t, x, z);
+    case CUSTOM_GRADIENT: return rw_custom_grad(t, x, &z, 1, twice_to_z, NULL, 0);
+    case DETACHED: return rw_detach(t, x);
+    default: return x;
+    }
+}
+
+static rw_tensor *read_by(struct fixture *b, enum reader reader, rw_tensor *x)
+{
+    enum { CHANNELS = 8 };
+    rw_tensor *const mean = rw_buffer(b->ctx, "mean", RW_F64, RW_SHAPE(CHANNELS));
+    rw_tensor *const var = rw_buffer(b->ctx, "var", RW_F64, RW_SHAPE(CHANNELS));
+    rw_init_constant(var, 2);
+    rw_tensor *const w = rw_param(b->ctx, "w", RW_F64, RW_SHAPE(4, CHANNELS, 1, 1));
+    rw_init_normal(w, 0, 1);
+    switch (reader) {
+    case EVALUATED:
+        return rw_batchnorm(b->t, x, RW_NONE, RW_NONE, mean, var, &(rw_batchnorm_params){ .evaluate = true });
+    case GROUP_NORM: return rw_group_norm(b->t, x, 2, RW_NONE, RW_NONE, 0);
+    case INSTANCE_NORM: return rw_instance_norm(b->t, x, RW_NONE, RW_NONE, 0);
+    case CONVOLUTION: return rw_conv2d(b->t, x, w, RW_NONE, NULL);
+    default: return rw_batchnorm(b->t, x, RW_NONE, RW_NONE, RW_NONE, RW_NONE, NULL);
+    }
+}
+
+/* both = concat(view of concat(a, b), c), read by its pieces or, under a name, as it is. */
+static struct elsewhere elsewhere_open(enum reader reader, enum view view, bool whole)
+{
+    struct elsewhere e = { .b = fixture_open(5, 1) };
+    static const int channels[] = { 2, 2, 4, 4 }, turn[] = { 0, 3, 1, 2 };
+    rw_tape *const t = e.b.t;
+    rw_tensor *x[LEAVES];
+    for (int i = 0; i < LEAVES; i++) {
+        const char name[] = { (char)('a' + i), 0 };
+        e.leaf[i] = rw_param(e.b.ctx, name, RW_F64, RW_SHAPE(3, 2, 3, channels[i]));
+        rw_init_normal(e.leaf[i], 0, 1);
+        x[i] = rw_permute(t, e.leaf[i], turn);
+    }
+    e.inner = view_of(t, view, rw_concat(t, x, 2, 1), x[Z]);
+    e.both = rw_concat(t, (rw_tensor *const[]){ e.inner, x[C] }, 2, 1);
+    if (whole) ckpt_name(t, e.both, "whole");
+    rw_tensor *const y = read_by(&e.b, reader, e.both);
+    cr_assert_not_null(y, "%s", rw_error_message(e.b.ctx));
+    e.loss = rw_sum(t, rw_mul(t, rw_mul(t, y, y), y), RW_ALL_AXES, false);
+    return e;
+}
+
+/* Gradients of that set of leaves, recorded: those of all leaves, NULL where the loss does not depend on one. */
+static void gradients_alone(enum reader reader, enum view view, bool whole, unsigned set, double **ret)
+{
+    struct elsewhere e = elsewhere_open(reader, view, whole);
+    rw_tensor *of[LEAVES], *dx[LEAVES];
+    size_t n = 0, k = 0;
+    for (int i = 0; i < LEAVES; i++)
+        if (set & 1u << i) of[n++] = e.leaf[i];
+    cr_assert_eq(rw_grad(e.b.t, e.loss, of, n, dx), RW_OK, "reader %d, view %d, %x: %s", reader, view, set,
+                 rw_error_message(e.b.ctx));
+    for (int i = 0; i < LEAVES; i++) {
+        ret[i] = NULL;
+        if (!(set & 1u << i) || !dx[k++]) continue;
+        const size_t bytes = rw_tensor_bytes(e.leaf[i]);
+        ret[i] = malloc(bytes);
+        cr_assert_eq(rw_read(e.b.t, dx[k - 1], ret[i], bytes), RW_OK, "%s", rw_error_message(e.b.ctx));
+    }
+    fixture_close(&e.b);
+}
+
+static bool depends_on(enum view view, int leaf)
+{
+    if (leaf == C) return true;
+    return leaf == Z ? view <= CUSTOM_GRADIENT : view == PLAIN;
+}
+
+/* Whichever gradients are asked for, each is there and the same, as it is where the whole is read. */
+static void same_for_each_set(enum reader reader, enum view view)
+{
+    double *all[LEAVES];
+    gradients_alone(reader, view, true, (1u << LEAVES) - 1, all);
+    for (unsigned set = 1; set < 1u << LEAVES; set++) {
+        double *got[LEAVES];
+        gradients_alone(reader, view, false, set, got);
+        for (int i = 0; i < LEAVES; i++) {
+            const size_t bytes = sizeof(double) * 3 * 2 * 3 * (i < C ? 2 : 4);
+            const bool has = (set & 1u << i) && depends_on(view, i);
+            cr_expect_eq(got[i] != NULL, has, "reader %d, view %d, set %x: leaf %d", reader, view, set, i);
+            if (has && got[i])
+                cr_expect(all[i] && !memcmp(all[i], got[i], bytes), "reader %d, view %d, set %x: leaf %d", reader, view,
+                          set, i);
+            free(got[i]);
+        }
+    }
+    for (int i = 0; i < LEAVES; i++) free(all[i]);
+}
+
+Test(ops_joined, each_gradient_alone_behind_a_view_with_a_gradient_of_its_own)
+{
+    for (int reader = 0; reader < READERS; reader++)
+        for (int view = 0; view < VIEWS; view++) same_for_each_set(reader, view);
+}
+
+/* So it is in a step: what nothing flows into stays clear. */
+Test(ops_joined, a_step_behind_a_view_with_a_gradient_of_its_own)
+{
+    for (int reader = 0; reader < READERS; reader++)
+        for (int view = 0; view < VIEWS; view++) {
+            unsigned char *of[2];
+            size_t bytes;
+            for (int whole = 0; whole < 2; whole++) {
+                struct elsewhere e = elsewhere_open(reader, view, whole);
+                cr_assert_eq(ckpt_set_policy(e.b.t, "full"), RW_OK);
+                cr_expect_eq(ckpt_verify(e.b.t, e.loss, NULL), RW_OK, "%s", rw_error_message(e.b.ctx));
+                cr_assert_eq(rw_backward(e.b.t, e.loss), RW_OK, "%s", rw_error_message(e.b.ctx));
+                of[whole] = all_gradients(e.b.ctx, &bytes);
+                fixture_close(&e.b);
+            }
+            cr_expect_eq(first_difference(of[0], of[1], bytes), -1, "reader %d, view %d", reader, view);
+            free(of[0]), free(of[1]);
+        }
 }
 
 /*
