@@ -339,6 +339,27 @@ static float read_one(rw_tensor *x)
     return y;
 }
 
+/* What is recorded between rw_no_grad_begin() and rw_no_grad_end() is a constant to rw_grad(), too: of x (x x) it gives
+   x x, and of the constant alone nothing. */
+Test(late, a_constant_between_no_grad_marks)
+{
+    struct fixture b = fixture_open(1, 1);
+    const float values[4] = { 1, 2, 3, 4 };
+    float got[4];
+    rw_tensor *const w = rw_param(b.ctx, "w", RW_F32, RW_SHAPE(4)), *of[] = { w }, *dw = NULL;
+    cr_assert_eq(rw_write(w, values, sizeof values), RW_OK);
+    cr_assert_eq(rw_no_grad_begin(b.t), RW_OK);
+    rw_tensor *const square = rw_mul(b.t, w, w);
+    cr_assert_eq(rw_no_grad_end(b.t), RW_OK);
+    cr_assert_eq(rw_grad(b.t, sum(&b, rw_mul(b.t, w, square)), of, 1, &dw), RW_OK, "%s", rw_error_message(b.ctx));
+    cr_assert_not_null(dw);
+    cr_assert_eq(rw_read(b.t, dw, got, sizeof got), RW_OK, "%s", rw_error_message(b.ctx));
+    for (int i = 0; i < 4; i++) cr_assert_eq(got[i], values[i] * values[i], "%d: %g", i, (double)got[i]);
+    cr_assert_eq(rw_grad(b.t, sum(&b, rw_scale(b.t, square, 2)), of, 1, &dw), RW_OK, "%s", rw_error_message(b.ctx));
+    cr_assert_null(dw);
+    fixture_close(&b);
+}
+
 /* They belong to the step: not to a value that is read, and to the first backward alone; each launch is a step. */
 Test(late, effects_happen_once_a_step)
 {
