@@ -380,14 +380,14 @@ static void same_for_each_set(enum reader reader, enum view view)
     for (int i = 0; i < LEAVES; i++) free(all[i]);
 }
 
-Test(ops_joined, each_gradient_alone_behind_a_view_with_a_gradient_of_its_own)
+Test(ops_joined, each_gradient_alone_after_a_view_with_a_gradient_of_its_own)
 {
     for (int reader = 0; reader < READERS; reader++)
         for (int view = 0; view < VIEWS; view++) same_for_each_set(reader, view);
 }
 
 /* So it is in a step: what nothing flows into stays clear. */
-Test(ops_joined, a_step_behind_a_view_with_a_gradient_of_its_own)
+Test(ops_joined, a_step_after_a_view_with_a_gradient_of_its_own)
 {
     for (int reader = 0; reader < READERS; reader++)
         for (int view = 0; view < VIEWS; view++) {

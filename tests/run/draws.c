@@ -4,8 +4,8 @@
  *
  * Programs of random calls on three tapes: ops are recorded, values read, steps run backward, verified and searched for
  * NaN, graphs created, launched and destroyed, tapes reset, the generator set, parameters initialized, checkpoints
- * saved and loaded, kernels fail. The oracle is independent of the library's accounting: the kernel of the test's own op
- * records the seed and the first block that it receives, and the test says by itself which draw that has to be.
+ * saved and loaded, kernels fail. The oracle is independent of the library's accounting: the kernel of the test's own
+ * op records the seed and the first block that it receives, and the test says by itself which draw that has to be.
  *
  *     a draw    an op, as recorded or of one launch of a graph
  *     recorded  what the op draws until a graph of its tape is launched, and in the first launch of a tape
@@ -428,8 +428,8 @@ Test(draws, no_word_is_drawn_twice, .timeout = 3600)
     cr_assert_eq(system(command), 0);
     if (getenv("REWIND_TEST_SHOW"))
         fprintf(stderr, "# %d programs: %d draws, %d repeated; %d launches, %d of them later ones, %d failed; "
-                "%d reads, %d loads\n", total.programs, total.draws, total.repeated, total.launches, total.later_launches,
-                total.failures, total.reads, total.loads);
+                "%d reads, %d loads\n", total.programs, total.draws, total.repeated, total.launches,
+                total.later_launches, total.failures, total.reads, total.loads);
     cr_assert_gt(total.later_launches, total.programs / 2, "launches that draw: %d", total.later_launches);
     cr_assert_gt(total.failures, total.programs / 20);
     cr_assert_gt(total.loads, total.programs / 200);

@@ -99,7 +99,7 @@ rw_tensor *net_loss(const struct net *n, rw_tape *t, int tokens, int step);
 unsigned char *all_gradients(rw_context *ctx, size_t *ret_bytes);
 unsigned char *all_parameters(rw_context *ctx, size_t *ret_bytes);
 
-/* rw_graph_launch() of a graph of tape t; RW_ERR_MISMATCH where two random ops of the tape share a word then (law 3). */
+/* rw_graph_launch() of a graph of tape t; RW_ERR_MISMATCH where two random ops of the tape share a word then: law 3. */
 rw_status audited_launch(rw_graph *g, const rw_tape *t);
 
 /* -1 when equal, else the first byte that differs. */
