@@ -152,7 +152,8 @@ rw_status leave_out(struct run *r)
     return o.graph ? RW_OK : move_on(r);
 }
 
-/* On a tape of its own: the one of a graph is not to be reset. Without dropout nothing is drawn from the generator. */
+/* On a tape of its own: the one of a graph is not to be reset. Without dropout nothing is drawn from the generator, and
+   without gradients no activation is kept. */
 static rw_status evaluate(struct run *r, double *loss)
 {
     struct run own = *r;
@@ -160,6 +161,7 @@ static rw_status evaluate(struct run *r, double *loss)
     *loss = 0;
     for (int k = 0; !status && k < o.eval_batches; k++) {
         fill_batch(&r->val, o.seed + 1, (uint64_t)k, r->in, r->out);
+        rw_no_grad_begin(own.t);
         *loss += rw_item(own.t, record_loss(&own, 0)) / o.eval_batches;
         status = rw_error_status(r->ctx);
         rw_tape_reset(own.t);
