@@ -56,7 +56,7 @@ RW_API rw_tensor *rw_require_grad(rw_tape *t, rw_tensor *x);
  * What is recorded between the two requires no gradient: backward does not go into it, it keeps nothing for a backward,
  * and on a tape on which nothing else requires one, effects happen when a value is read. For evaluation and logging, as
  * PyTorch's no_grad. Calls nest. rw_tape_reset() ends an open one.
- * @return RW_OK; RW_ERR_REGION for an end without a begin; RW_ERR_MEMORY.
+ * @return RW_OK; RW_ERR_REGION for an end without a begin; RW_ERR_ARGUMENT for NULL and in a kernel.
  */
 RW_API rw_status rw_no_grad_begin(rw_tape *t);
 RW_API rw_status rw_no_grad_end(rw_tape *t);
@@ -90,15 +90,15 @@ RW_API double rw_item(rw_tape *t, rw_tensor *x);
  *
  * Effects - rw_assign(), running statistics, an op with RW_OP_STATEFUL - happen once per recorded step. On a tape where
  * some recorded value requires a gradient they happen with rw_backward(). On any other tape they happen here, and in
- * rw_read() and rw_item(), also where every requested value has been computed before. rw_eval_effects() runs them at
- * once.
+ * rw_read() and rw_item(), also where every requested value has been computed before or is a buffer. A value that was
+ * not computed by then and depends on what they write is RW_ERR_CHANGED afterwards: request all values in one call.
+ * rw_eval_effects() runs them at once.
  */
 RW_API rw_status rw_eval(rw_tape *t, rw_tensor *const *x, size_t n);
 
 /**
  * Runs the effects that have not happened, on any tape: for a forward pass without backward, such as one that only
- * updates running statistics, and for parameters that rw_assign() updates from rw_grad(). A backward afterwards that
- * replays from what they wrote is RW_ERR_CHANGED.
+ * updates running statistics. A backward afterwards that replays from what they wrote is RW_ERR_CHANGED.
  * @return RW_OK, also where there is none, or the first error: then no buffer has changed.
  */
 RW_API rw_status rw_eval_effects(rw_tape *t);

@@ -103,8 +103,9 @@ rw_status rw_run_eagerly(rw_tape *t, uint32_t node)
  */
 static bool has_due_effects(rw_tape *t)
 {
+    if (!rw_tape_pending_effects(t, NULL)) return false;
     if (t->n_retained) rw_spread_requirement(t); /* a value may have been marked after its use */
-    return rw_tape_pending_effects(t, NULL) && !rw_has_gradient(t);
+    return !rw_has_gradient(t);
 }
 
 rw_status rw_eval(rw_tape *t, rw_tensor *const *x, size_t n)
@@ -214,6 +215,7 @@ static rw_status read_value(const char *name, rw_tape *t, rw_tensor *x, void *ou
                        rw_tensor_bytes(x));
     rw_status status = rw_runs_wait(ctx);
     if (status) return status;
+    if (t && has_due_effects(t) && (status = eval(t, NULL, 0, true))) return status;
     if (x->flags & RW_VALUE_CONTEXT) return read_param(x, out);
     if (!t) t = x->owner.tape;
     if (begins) status = begin_step_of(t, x);

@@ -14,8 +14,8 @@ rw_status rw_run_eagerly(rw_tape *t, uint32_t node);
 rw_status rw_run_request(rw_tape *t, const struct rw_request *request, const void *const *seeds, bool forward_only);
 
 /*
- * The step of rw_backward() and of what begins or continues it. With REWIND_EAGER=1 every value has been computed and is
- * held: there is nothing to decide, and a budget of the tape's policy has no meaning.
+ * The step of rw_backward() and of what begins or continues it. With REWIND_EAGER=1 every value has been computed and
+ * is held: there is nothing to decide, and a budget of the tape's policy has no meaning.
  */
 struct rw_request rw_program_step(const rw_tape *t, const uint32_t *roots, size_t n);
 

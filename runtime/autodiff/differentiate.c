@@ -13,7 +13,7 @@
 static bool stops_gradients(const rw_tape *t, size_t n)
 {
     return (t->ctx->ops[t->nodes[n].op]->flags & RW_OP_NO_GRADIENT) ||
-           (t->n_no_grads && rw_node_is_no_grad(t, (uint32_t)n));
+           t->nodes[n].no_grad;
 }
 
 void rw_spread_requirement(rw_tape *t)
@@ -76,11 +76,13 @@ static bool copy_attrs(struct rw_grad_call *g)
 struct open {
     uint32_t region, part, recipe;
     size_t regions, parts, recipes;
+    unsigned no_grads;
 };
 
 static struct open open_of(const rw_tape *t)
 {
-    return (struct open){ t->open_region, t->open_part, t->open_recipe, t->n_regions, t->n_parts, t->n_recipes };
+    return (struct open){ t->open_region, t->open_part, t->open_recipe, t->n_regions, t->n_parts, t->n_recipes,
+                          t->open_no_grads };
 }
 
 /* A rule ends with open what it began with: else backward would be refused, or recorded into a region, from then on. */
@@ -88,7 +90,9 @@ static rw_status check_open(const struct rw_grad_call *g, const rw_op_def *op, c
 {
     rw_tape *const t = g->tape;
     char what[RW_MESSAGE_MAX / 2];
-    if (t->open_region == before->region && t->open_part == before->part && t->open_recipe == before->recipe)
+    const unsigned left = t->open_no_grads;
+    t->open_no_grads = before->no_grads;
+    if (t->open_region == before->region && t->open_part == before->part && t->open_recipe == before->recipe && !left)
         return RW_OK;
     const rw_site at = rw_rule_site(g);
     snprintf(what, sizeof what, "gradient rule of %s at %s:%d", op->name, at.file, at.line);
@@ -99,7 +103,9 @@ static rw_status check_open(const struct rw_grad_call *g, const rw_op_def *op, c
     t->n_regions = before->regions;
     t->n_parts = before->parts;
     t->n_recipes = before->recipes;
-    return status ? status : rw_fail(t->ctx, RW_ERR_REGION, "%s: it ended what it had not begun", what);
+    if (status) return status;
+    return rw_fail(t->ctx, RW_ERR_REGION, left ? "%s: it left an rw_no_grad_begin() open"
+                                               : "%s: it ended what it had not begun", what);
 }
 
 /* A rule's own word, where nothing that it recorded has failed. That bytes differ is not for a rule to say. */
@@ -118,6 +124,7 @@ static rw_status run_rule(struct rw_grad_call *g, const rw_op_def *op)
     const struct open before = open_of(t);
     if (!copy_attrs(g)) return RW_ERR_MEMORY;
     t->n_rules++;
+    t->open_no_grads = 0; /* rw_backward() may be called in a scope; the rule's own ops carry gradients */
     rw_status status = op->grad(g);
     t->n_rules--;
     const rw_status left = check_open(g, op, &before);
@@ -143,7 +150,7 @@ static rw_status apply_rule(struct rw_grad_call *g)
     const struct rw_edges e = rw_edges_of(g->tape, &g->node);
     for (uint32_t i = 0; i < rw_edges_count(&e); i++)
         wanted |= rw_value_is_wanted(g->tape, g->asked, rw_edge(g->tape, &e, i));
-    if (!flows || !wanted || (op->flags & RW_OP_NO_GRADIENT)) return RW_OK;
+    if (!flows || !wanted || stops_gradients(g->tape, g->index)) return RW_OK;
     const rw_site at = rw_rule_site(g);
     if (!op->grad)
         return rw_fail(ctx, RW_ERR_NO_GRADIENT,

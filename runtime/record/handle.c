@@ -22,7 +22,9 @@ static const char *value_fault(const rw_tape *t, const rw_tensor *x)
         return x->id == RW_NONE_ID ? "is a gradient of before rw_tape_reset()"
                                    : "is the gradient of a tape value, which can be read, not used in an op; rw_grad() "
                                      "records gradients as ops";
-    return rw_tape_has(t, x) ? NULL : "is of before rw_tape_reset()";
+    if (!rw_tape_has(t, x)) return "is of before rw_tape_reset()";
+    if (!rw_value_is_committed(t, x)) return NULL;
+    return "is the output of an op that writes buffers (RW_OP_COMMIT), which runs when the step ends; read the buffer";
 }
 
 const char *rw_operand_fault(const rw_tape *t, const rw_tensor *x)

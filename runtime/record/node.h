@@ -53,8 +53,9 @@ struct rw_tensor {
 };
 
 struct rw_node {
-    uint16_t op : 15; /* in the context's op table */
+    uint16_t op : 14; /* in the context's op table */
     uint16_t adjoint : 1;
+    uint16_t no_grad : 1; /* recorded between rw_no_grad_begin() and rw_no_grad_end(): outputs carry no gradient */
     uint16_t n_inputs;
     uint16_t n_outputs;
     uint16_t attrs_size;
@@ -70,7 +71,7 @@ struct rw_node {
 };
 _Static_assert(sizeof(struct rw_node) == 32, "the comment above says so");
 
-#define RW_NODE_MAX_OPS (1 << 15) /* ops of a context: node.op counts no further */
+#define RW_NODE_MAX_OPS (1 << 14) /* ops of a context: node.op counts no further */
 
 /* Where the next nodes come from: recording stamps it on each. */
 struct rw_origin {

@@ -172,8 +172,8 @@ static rw_status check_source(const rw_tape *t, const struct rw_tensor *x, rw_si
     const bool changed = (param && t->ctx->by_id[leaf->param]->version != leaf->version) ||
                          (input && leaf->ran && leaf->written != leaf->version);
     if (!changed) return RW_OK;
-    return rw_fail(t->ctx, RW_ERR_CHANGED, "cast at %s:%d: %s \"%s\" was written after a recipe recorded its cast; reset "
-                   "the tape and record the step again", at.file, at.line, param ? "parameter" : "input",
+    return rw_fail(t->ctx, RW_ERR_CHANGED, "cast at %s:%d: %s \"%s\" was written after a recipe recorded its cast; "
+                   "reset the tape and record the step again", at.file, at.line, param ? "parameter" : "input",
                    param ? t->ctx->by_id[leaf->param]->name : rw_tensor_name(rw_tape_value(t, leaf->value)));
 }
 
@@ -182,6 +182,7 @@ static struct rw_tensor *cast_before(const rw_tape *t, const struct rw_tensor *x
     for (uint32_t i = last_cast_of(t, x->id); i != RW_NONE_ID; i = t->casts[i].before) {
         struct rw_tensor *const y = rw_tape_value(t, t->casts[i].result);
         if (t->casts[i].scaling != scaling || (rw_dtype)y->dtype != dtype) continue;
+        if (t->casts[i].no_grad && !t->open_no_grads) continue; /* no gradient would flow through it */
         if (is_of_context(t, x) || t->casts[i].region == t->open_region) return y;
     }
     return NULL;
@@ -200,7 +201,8 @@ static bool reserve(rw_tape *t, uint32_t value)
 /* There is room. */
 static void note(rw_tape *t, const struct rw_tensor *x, const struct rw_tensor *y, uint32_t scaling)
 {
-    t->casts[t->n_casts] = (struct rw_recipe_cast){ x->id, y->id, t->open_region, scaling, last_cast_of(t, x->id) };
+    t->casts[t->n_casts] = (struct rw_recipe_cast){ x->id, y->id, t->open_region, scaling, last_cast_of(t, x->id),
+                                                    t->open_no_grads > 0 };
     t->cast_of[x->id] = (uint32_t)t->n_casts++;
 }
 

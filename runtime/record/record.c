@@ -234,7 +234,7 @@ static bool take_inputs(struct recording *r, rw_tensor *const *in)
     char name[32];
     for (int i = 0; i < r->n; i++) {
         r->in[i] = in[i];
-        if (!in[i] || !rw_tape_has(r->tape, in[i])) {
+        if (!in[i] || !rw_tape_has(r->tape, in[i]) || rw_value_is_committed(r->tape, in[i])) {
             mark(r);
             r->in[i] = rw_tape_resolve(r->tape, in[i], r->op->name,
                                        rw_op_input_name(r->op, i, name, sizeof name), r->site);
@@ -396,11 +396,11 @@ static void append(struct recording *r, const void *attrs, size_t attrs_size)
     *node = (struct rw_node){ .op = (uint16_t)r->op_index, .n_inputs = (uint16_t)r->n,
                               .n_outputs = (uint16_t)r->call.n_outputs, .attrs_size = (uint16_t)attrs_size,
                               .first_input = (uint32_t)t->n_operands, .attrs = (uint32_t)t->n_attrs,
-                              .site = r->site_index, .adjoint = t->origin.adjoint,
+                              .site = r->site_index, .adjoint = t->origin.adjoint, .no_grad = t->open_no_grads > 0,
                               .region = t->origin.adjoint ? t->origin.of : t->open_region };
     bool requires = false;
     for (int i = 0; i < r->n; i++) requires |= r->in[i]->flags & RW_VALUE_REQUIRES;
-    if ((r->op->flags & RW_OP_NO_GRADIENT) || t->open_no_grads) requires = false;
+    if ((r->op->flags & RW_OP_NO_GRADIENT) || node->no_grad) requires = false;
     add_outputs(r, node, requires);
     node->ticket = draw_ticket(r);
     for (int i = 0; i < r->n; i++) {
@@ -412,8 +412,8 @@ static void append(struct recording *r, const void *attrs, size_t attrs_size)
         rw_hash_mix_bytes(&t->hash, attrs, attrs_size);
         t->n_attrs += (attrs_size + 7) & ~(size_t)7;
     }
-    rw_hash_mix(&t->hash, (uint64_t)node->op << 49 ^ (uint64_t)node->adjoint << 48 ^ (uint64_t)node->n_inputs << 32 ^
-                              node->region);
+    rw_hash_mix(&t->hash, (uint64_t)node->op << 50 ^ (uint64_t)node->no_grad << 49 ^ (uint64_t)node->adjoint << 48 ^
+                              (uint64_t)node->n_inputs << 32 ^ node->region);
     if (r->op->flags & RW_OP_STATEFUL) t->effects[t->n_effects++] = (struct rw_effect){ .node = (uint32_t)t->n_nodes };
     if (r->ctx->orders) rw_order_note(t, node);
     t->n_nodes++;

@@ -101,7 +101,7 @@ static void end_step(rw_tape *t)
     t->step++;
     if (t->n_values > t->most_values) t->most_values = t->n_values;
     t->n_nodes = t->n_operands = t->n_attrs = t->n_values = t->n_leaves = t->n_tickets = 0;
-    t->n_regions = t->n_parts = t->n_recipes = t->n_no_grads = 0;
+    t->n_regions = t->n_parts = t->n_recipes = 0;
     t->open_no_grads = 0;
     t->n_casts = t->n_amaxes = t->n_effects = t->n_retained = 0;
     t->open_region = t->open_part = t->open_recipe = RW_NONE_ID;
@@ -193,7 +193,6 @@ void rw_tape_release(rw_tape *t)
     rw_policy_finish(&t->policy);
     for (size_t i = 0; i < t->n_made_parts; i++) rw_policy_finish(&t->parts[i].policy);
     rw_free(t->parts);
-    rw_free(t->no_grads);
     void *const arrays[] = { t->nodes,   t->operands, t->attrs,    t->chunks, t->leaves, t->seen,      t->tickets,
                              t->regions, t->effects,  t->retained, t->inputs, t->held,   t->gradients, t->in_desc,
                              t->out_desc, t->wide,    t->drawn_by, t->policy_spec, t->roots,

@@ -56,6 +56,7 @@ struct rw_recipe_cast {
     uint32_t region;         /* RW_NONE_ID outside any */
     uint32_t scaling;        /* of codes: which scales; else 0 */
     uint32_t before;         /* the cast of the same source before it, RW_NONE_ID for none */
+    bool no_grad;            /* recorded between rw_no_grad_begin() and rw_no_grad_end() */
 };
 
 /* What a step notes when backward ends: an amax of delayed scaling (delayed.h), or what was counted (counts.h). */
@@ -114,10 +115,6 @@ struct rw_tape {
     struct rw_tape_part *parts;
     size_t n_parts, n_made_parts, cap_parts; /* those behind n_parts are of earlier steps */
     uint32_t open_part; /* the same of parts */
-    struct rw_no_grad {
-        uint32_t first, end; /* nodes [first, end); end is RW_NONE_ID while it is open */
-    } *no_grads;             /* no_grad.c: what was recorded there requires no gradient */
-    size_t n_no_grads, cap_no_grads;
     unsigned open_no_grads; /* calls of rw_no_grad_begin() without their end */
     struct rw_tape_recipe *recipes;
     size_t n_recipes, cap_recipes;
@@ -231,8 +228,12 @@ static inline const struct rw_policy *rw_region_policy(const rw_tape *t, uint32_
 /* The effect of a stateful node; NULL for another node. */
 struct rw_effect *rw_tape_effect(const rw_tape *t, uint32_t node);
 
-/* Was the node recorded between rw_no_grad_begin() and rw_no_grad_end()? */
-bool rw_node_is_no_grad(const rw_tape *t, uint32_t node);
+/* Is x the output of a commit, which has no bytes before the step ends? Planning alone reads those. */
+static inline bool rw_value_is_committed(const rw_tape *t, const struct rw_tensor *x)
+{
+    const uint32_t maker = t->n_effects ? rw_tape_value(t, x->base)->producer : RW_NONE_ID;
+    return maker != RW_NONE_ID && !t->origin.adjoint && (t->ctx->ops[t->nodes[maker].op]->flags & RW_OP_COMMIT);
+}
 
 /* Counts the effects that have not happened before a reset; under REWIND_DEBUG=effects they are an error. */
 void rw_tape_drop_effects(rw_tape *t);

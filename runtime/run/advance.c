@@ -135,9 +135,10 @@ static void note_effect(const struct rw_run *r, const struct rw_action *a)
 }
 
 /* Does a node make it that may not run twice? */
-static bool runs_once(const rw_tape *t, const struct rw_result *result)
+static bool runs_once(const struct rw_run *r, const struct rw_result *result)
 {
-    if (result->of != RW_NONE_ID || result->value >= t->n_values) return false;
+    const rw_tape *const t = r->tape;
+    if (result->of != RW_NONE_ID || result->value >= r->plan->mark_values) return false;
     const struct rw_node *const node = &t->nodes[rw_tape_value(t, result->value)->producer];
     return t->ctx->ops[node->op]->flags & (RW_OP_STATEFUL | RW_OP_NONDETERMINISTIC);
 }
@@ -151,7 +152,7 @@ static rw_status hold_results(struct rw_run *r, size_t to, bool once_only)
         const struct rw_source *const s = &p->sources[i];
         if (s->kind != RW_SOURCE_RESULT || s->first < r->settled || s->first >= to) continue;
         const struct rw_result *const result = &p->results[s->index];
-        if (once_only && !runs_once(r->tape, result)) continue;
+        if (once_only && !runs_once(r, result)) continue;
         status = result->of == RW_NONE_ID ? rw_results_hold(r->tape, r->results, result)
                                           : rw_results_hand_out(r->tape, r->results, result);
     }
@@ -212,7 +213,7 @@ rw_status rw_run_fail(struct rw_run *r, rw_status status)
     rw_run_leave_queue(r);
     read_words(r, &action);
     if (!ctx->status) rw_fail(ctx, status, "run: %s", rw_status_name(status));
-    give_up(r, status, 0, finished || r->reached == r->from ? r->from : r->reached - 1);
+    give_up(r, status, 0, finished ? r->from : r->ran);
     return status;
 }
 
@@ -231,22 +232,24 @@ static rw_status walk(struct rw_run *r, size_t from, size_t to)
 {
     rw_context *const ctx = rw_run_context(r);
     ctx->running = true;
-    const rw_status status = rw_walk(r, from, to, &r->reached);
-    const bool disturbed = ctx->disturbed;
+    const rw_status status = rw_walk(r, from, to);
     ctx->running = ctx->disturbed = false;
-    return !status && disturbed ? RW_ERR_ARGUMENT : status;
+    return status;
 }
 
-/* What writes buffers when the step ends is the last of a plan. */
+/* The commits that run when the step ends: the actions from here to the plan's last one. Updates inside backward are
+   before it, among other actions. */
 static size_t first_commit(const rw_plan *p)
 {
-    return p->n_actions - p->n_commits;
+    size_t first = p->n_actions;
+    while (first && p->actions[first - 1].kind == RW_ACTION_COMMIT) first--;
+    return first;
 }
 
 rw_status rw_run_walk(struct rw_run *r, size_t to)
 {
     rw_status status = RW_OK;
-    r->from = r->reached = r->next_action;
+    r->from = r->reached = r->ran = r->next_action;
     for (int i = r->n_observers; !status && i-- > 0;)
         if (r->observer[i]->begin) status = r->observer[i]->begin(r->observer[i], r, r->from, to);
     const size_t commits = first_commit(r->plan);
@@ -273,7 +276,7 @@ void rw_run_is_queued(struct rw_run *r, size_t to)
 {
     struct rw_pool *const pool = rw_run_context(r)->pool;
     r->from = r->next_action;
-    r->reached = r->next_action = to;
+    r->reached = r->ran = r->next_action = to;
     join_queue(r);
     if (to == r->plan->n_actions) {
         rw_run_give_arena_back(r);
@@ -313,7 +316,7 @@ rw_status rw_runs_wait(rw_context *ctx)
         rw_status status = read_words(r, &action);
         if (finished) status = finished;
         if (!first) first = status;
-        if (status) give_up(r, status, action, finished ? r->from : r->reached);
+        if (status) give_up(r, status, action, finished ? r->from : r->ran);
         else tell_end(r, RW_OK, 0);
         pool->queued = r->next_queued;
         if (r->state == RW_RUN_QUEUED) rw_run_set_state(r, RW_RUN_DONE);

@@ -88,6 +88,7 @@ struct rw_run {
     uint8_t flags; /* enum rw_run_flag */
     size_t next_action;
     size_t from, reached; /* the part that was queued last, also when that failed on its way */
+    size_t ran;           /* of that part: actions before it have run, or were queued */
     size_t settled; /* results of the actions before it are held */
     size_t n_effects, n_retained, n_held; /* of the tape when it was made, and when it stopped */
     struct rw_arena *arena, *had;         /* that it holds; that it held last */
@@ -108,7 +109,7 @@ struct rw_run {
     void *own_gradients; /* of a rehearsal or a private run: where it writes what would be parameters' gradients */
     struct rw_run_words *words; /* what kernels that have long returned could not say; NULL: they say it at once */
     struct rw_undo *undo;       /* undo.h: what the commits that are queued have overwritten */
-    size_t n_undo, cap_undo;
+    size_t n_undo, cap_undo, undo_bytes;
     int threads;                /* of the host, for the part that is queued next */
     struct rw_company *company; /* the pool's for its plan, for the same part */
     uint64_t stopped_at;        /* by the pool's clock */

@@ -29,6 +29,15 @@ bool rw_total_fits(const struct rw_run *r, size_t bytes)
     return is_within(r, bytes);
 }
 
+bool rw_total_fits_beside(const struct rw_run *r, size_t bytes)
+{
+    rw_context *const ctx = r->tape->ctx;
+    if (!is_bounded(r) || would_hold(r, 0) + bytes <= r->plan->total_bytes) return true;
+    rw_arenas_free_others(ctx, &ctx->pool->arenas, r->had, 0);
+    rw_results_free_unused(ctx);
+    return would_hold(r, 0) + bytes <= r->plan->total_bytes;
+}
+
 rw_status rw_total_refuse(const struct rw_run *r)
 {
     return rw_fail(r->tape->ctx, RW_ERR_BUDGET,

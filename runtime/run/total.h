@@ -17,6 +17,9 @@
  */
 bool rw_total_fits(const struct rw_run *r, size_t bytes);
 
+/* While it runs: is there room for so many bytes more, beside its arena? */
+bool rw_total_fits_beside(const struct rw_run *r, size_t bytes);
+
 /* Records RW_ERR_BUDGET and what the plan would fit into. */
 rw_status rw_total_refuse(const struct rw_run *r);
 

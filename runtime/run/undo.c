@@ -3,6 +3,7 @@
 
 #include "base/alloc.h"
 #include "record/own_ops.h"
+#include "run/total.h"
 
 struct rw_undo {
     struct rw_param *param;
@@ -35,10 +36,12 @@ static rw_status save(struct rw_run *r, struct rw_param *p)
 {
     rw_context *const ctx = rw_run_context(r);
     if (is_saved(r, p) || !p->bytes) return RW_OK;
+    if (!rw_total_fits_beside(r, r->undo_bytes + p->bytes)) return RW_ERR_BUDGET;
     if (!rw_grow(&r->undo, &r->cap_undo, r->n_undo, 1, sizeof *r->undo)) return RW_ERR_MEMORY;
     void *const copy = ctx->device->alloc(ctx->device_state, p->bytes);
     if (!copy) return RW_ERR_MEMORY;
     r->undo[r->n_undo++] = (struct rw_undo){ p, copy };
+    r->undo_bytes += p->bytes;
     return ctx->device->upload(ctx->device_state, copy, p->data, p->bytes);
 }
 
@@ -62,7 +65,8 @@ rw_status rw_undo_save(struct rw_run *r, size_t from, size_t to)
     for (size_t i = from; !status && i < end; i++) status = save_outputs(r, &r->plan->actions[i]);
     if (!status) return RW_OK;
     rw_undo_forget(r);
-    return rw_fail(rw_run_context(r), status, "run: no memory for copies of the buffers that the step's commits write");
+    return rw_fail(rw_run_context(r), status, "run: no %s for copies of the buffers that the step's commits write",
+                   status == RW_ERR_BUDGET ? "room under the policy's total" : "memory");
 }
 
 void rw_undo_restore(struct rw_run *r)
@@ -79,4 +83,5 @@ void rw_undo_forget(struct rw_run *r)
 {
     rw_context *const ctx = rw_run_context(r);
     while (r->n_undo) ctx->device->free(ctx->device_state, r->undo[--r->n_undo].copy);
+    r->undo_bytes = 0;
 }

@@ -127,7 +127,8 @@ static rw_status run_kernel(struct walk *w, const struct rw_action *action, cons
     const rw_status status = kernel(&k);
     if (timed) rw_company_note(w->run->company, action->little, rw_now_s() - begin);
     const rw_view *const in = w->ctx->device->on_host ? at->in : NULL;
-    return status ? rw_action_failed(w->run, at->action, in, at->n_in, status) : RW_OK;
+    if (status) return rw_action_failed(w->run, at->action, in, at->n_in, status);
+    return w->ctx->disturbed ? RW_ERR_ARGUMENT : RW_OK; /* it called its own context: the error is recorded */
 }
 
 static const struct rw_plan_slot *slot_of(const rw_plan *p, const struct rw_action *move)
@@ -319,7 +320,7 @@ static void name_range(struct walk *w, const struct rw_action *action)
     w->ctx->device->range(w->ctx->device_state, text);
 }
 
-static rw_status walk_over(struct rw_run *r, size_t from, size_t to, size_t *ret_reached)
+static rw_status walk_over(struct rw_run *r, size_t from, size_t to)
 {
     rw_context *const ctx = r->tape->ctx;
     struct walk w = { .run = r, .t = r->tape, .ctx = ctx, .plan = r->plan, .arena = rw_run_arena(r),
@@ -338,15 +339,16 @@ static rw_status walk_over(struct rw_run *r, size_t from, size_t to, size_t *ret
     if (ctx->device->range && w.region != RW_NONE_ID) ctx->device->range(ctx->device_state, NULL);
     if (!(r->flags & RW_RUN_UPDATE)) ctx->memory.measured_peak = r->highest;
     if (i == r->plan->n_actions) rw_company_judge(r->company);
-    *ret_reached = i;
+    r->reached = i;
+    r->ran = status ? i - 1 : i;
     return status;
 }
 
-rw_status rw_walk(struct rw_run *r, size_t from, size_t to, size_t *ret_reached)
+rw_status rw_walk(struct rw_run *r, size_t from, size_t to)
 {
     struct rw_float_mode mode;
     rw_float_mode_enter(&mode, r->threads);
-    const rw_status status = walk_over(r, from, to, ret_reached);
+    const rw_status status = walk_over(r, from, to);
     rw_float_mode_leave(&mode);
     return status;
 }

@@ -185,22 +185,28 @@ static rw_status rehearse(struct search *s, rw_tape *t, rw_plan *plan)
     return RW_OK;
 }
 
-/* As if nothing had been computed: what was read before is made again. */
+/* As if nothing had been computed: what was read before is computed again, in a list of held values of its own. */
 static rw_status search(struct search *s, rw_tape *t, uint32_t loss)
 {
     const struct rw_request request = rw_step_request(t, &loss, 1);
-    const size_t n_held = t->n_held;
+    struct rw_held *const held = t->held;
+    const size_t n_held = t->n_held, cap_held = t->cap_held;
     rw_plan *plan;
-    s->held = t->held;
+    s->held = held;
     s->n_held = n_held;
-    t->n_held = 0;
+    t->held = NULL;
+    t->n_held = t->cap_held = 0;
     rw_status status = rw_plan_get(t, &request, &plan);
     if (!status) {
         plan->references++;
         status = rehearse(s, t, plan);
         rw_plan_release(plan);
     }
+    rw_results_let_go(t);
+    rw_free(t->held);
+    t->held = held;
     t->n_held = n_held;
+    t->cap_held = cap_held;
     return status;
 }
 

@@ -1,5 +1,5 @@
 /*
- * REWIND_EAGER=1 computes each op as it is recorded. A step ends with the same bytes as without, under every policy, and
+ * REWIND_EAGER=1 computes each op as it is recorded. A step ends with the same bytes as without, under every policy;
  * what the plain mode refuses as changed is not computed from old values.
  */
 #include "support/support.h"
@@ -52,8 +52,8 @@ Test(eager, ends_with_the_same_bytes_under_every_policy)
     }
 }
 
-/* A weight, a view of one, or an input is written between two forwards of one tape: the cast that the first one recorded
-   is not used again, in either mode. */
+/* A weight, a view of one, or an input is written between two forwards of one tape: the cast that the first one
+   recorded is not used again, in either mode. */
 Test(eager, a_cast_of_what_was_written_since_is_refused)
 {
     static const float one[4] = { 1, 0, 0, 1 }, two[4] = { 2, 2, 2, 2 };

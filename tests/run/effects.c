@@ -4,6 +4,7 @@
  */
 #include "support/support.h"
 
+#include "base/alloc.h"
 #include "record/tape.h"
 
 #include <criterion/criterion.h>
@@ -463,4 +464,161 @@ static void bad_index(void)
 Test(effects, do_not_happen_in_a_step_with_a_bad_index)
 {
     bad_index();
+}
+
+/* ---- what a reader of this code found ---- */
+
+static rw_tape *disturbs;
+
+static rw_status disturb_kernel(const rw_kernel *k)
+{
+    if (fails-- > 0) rw_eval_effects(disturbs);
+    memcpy(k->out[0].data, k->in[0].data, 4 * sizeof(float));
+    return RW_OK;
+}
+
+static const rw_op_def disturbing = { .name = "disturbing_commit", .n_inputs = 2, .n_outputs = 1,
+                                      .check = reverse_check,
+                                      .flags = RW_OP_STATEFUL | RW_OP_NO_GRADIENT | RW_OP_COMMIT,
+                                      .kernel = { [RW_DEVICE_CPU] = disturb_kernel } };
+
+/* A kernel that calls its own context fails its step at that action, also where it is a commit. */
+Test(effects, a_kernel_that_calls_back_fails_where_it_does)
+{
+    NEEDS_HOST_MEMORY();
+    struct fixture b = fixture_open(1, 1);
+    rw_tensor *const p = rw_param(b.ctx, "p", RW_F32, RW_SHAPE(4)),
+                     *const q = rw_buffer(b.ctx, "q", RW_F32, RW_SHAPE(4)),
+                     *const count = rw_buffer(b.ctx, "count", RW_F32, RW_SHAPE(4));
+    OK(b.ctx, rw_write(p, ramp, sizeof ramp));
+    rw_tensor *const in[] = { rw_scale(b.t, p, 2), q };
+    cr_assert_not_null(rw_apply(b.t, &disturbing, in, 2, NULL, 0, NULL));
+    OK(b.ctx, rw_assign(b.t, count, rw_add_scalar(b.t, count, 1)));
+    rw_tensor *const loss = total(b.t, rw_mul(b.t, p, p));
+    disturbs = b.t;
+    fails = 1;
+    cr_expect_eq(rw_backward(b.t, loss), RW_ERR_ARGUMENT);
+    rw_error_clear(b.ctx);
+    expect4(b.ctx, NULL, q, zeros, "the caller's buffer");
+    expect4(b.ctx, NULL, count, zeros, "the assigned buffer");
+    OK(b.ctx, rw_backward(b.t, loss));
+    expect4(b.ctx, NULL, count, ones, "after the next try");
+    fixture_close(&b);
+}
+
+/* The same where a stateful op is the last action of the run, and where the copies for the commits find no memory. */
+Test(effects, a_stateful_op_at_the_end_of_what_ran_runs_once)
+{
+    NEEDS_HOST_MEMORY();
+    struct fixture b = fixture_open(1, 1);
+    rw_tensor *const q = rw_buffer(b.ctx, "q", RW_F32, RW_SHAPE(4));
+    rw_tensor *const x[] = { rw_input(b.t, RW_F32, RW_SHAPE(4), ramp) };
+    rw_tensor *const in[] = { rw_apply(b.t, &tick, x, 1, NULL, 0, NULL), q };
+    cr_assert_not_null(rw_apply(b.t, &store, in, 2, NULL, 0, NULL));
+    int failures = 0;
+    runs = 0;
+    fails = 0;
+    for (uint64_t n = 1;; n++) {
+        rw_alloc_fail_at(n);
+        const rw_status status = rw_eval(b.t, NULL, 0);
+        rw_alloc_fail_at(0);
+        if (!status) break;
+        failures++;
+        cr_assert_eq(status, RW_ERR_MEMORY, "%s", rw_error_message(b.ctx));
+        rw_error_clear(b.ctx);
+        expect4(b.ctx, NULL, q, zeros, "while it fails");
+    }
+    cr_expect_gt(failures, 3);
+    cr_expect_eq(runs, 1);
+    expect4(b.ctx, NULL, q, ramp, "at the end");
+    fixture_close(&b);
+}
+
+/* What a commit makes is memory that it writes when the step ends: no value to read, to evaluate or to compute from. */
+Test(effects, a_commits_output_is_no_value)
+{
+    NEEDS_HOST_MEMORY();
+    static const float reversed[4] = { 4, 3, 2, 1 };
+    struct fixture b = fixture_open(1, 1);
+    float got[4];
+    rw_tensor *const p = rw_param(b.ctx, "p", RW_F32, RW_SHAPE(4)),
+                     *const q = rw_buffer(b.ctx, "q", RW_F32, RW_SHAPE(4));
+    rw_tensor *const in[] = { q, q };
+    OK(b.ctx, rw_write(q, ramp, sizeof ramp));
+    rw_tensor *out = rw_apply(b.t, &reverse, in, 2, NULL, 0, NULL);
+    cr_assert_not_null(out);
+    cr_expect_eq(rw_read(b.t, out, got, sizeof got), RW_ERR_ARGUMENT);
+    cr_expect(strstr(rw_error_message(b.ctx), "RW_OP_COMMIT"), "%s", rw_error_message(b.ctx));
+    rw_error_clear(b.ctx);
+    cr_expect_eq(rw_eval(b.t, &out, 1), RW_ERR_ARGUMENT);
+    rw_error_clear(b.ctx);
+    cr_expect_null(rw_scale(b.t, out, 2));
+    rw_error_clear(b.ctx);
+    OK(b.ctx, rw_backward(b.t, total(b.t, p)));
+    expect4(b.ctx, NULL, q, reversed, "the buffer");
+    fixture_close(&b);
+}
+
+Test(effects, happen_where_a_buffer_is_read)
+{
+    static const float doubled[4] = { 2, 4, 6, 8 };
+    struct fixture b = fixture_open(1, 1);
+    rw_tensor *const q = rw_buffer(b.ctx, "q", RW_F32, RW_SHAPE(4)),
+                     *const x = rw_input(b.t, RW_F32, RW_SHAPE(4), ramp);
+    OK(b.ctx, rw_assign(b.t, q, rw_scale(b.t, x, 2)));
+    expect4(b.ctx, b.t, q, doubled, "read by its tape");
+    fixture_close(&b);
+}
+
+/* Updates inside backward are commits among other actions: only those at the plan's end are copied. */
+Test(effects, of_a_graph_that_updates_inside_backward)
+{
+    NEEDS_HOST_MEMORY();
+    for (int failing = 0; failing < 2; failing++) {
+        struct fixture b = fixture_open(1, 1);
+        rw_optimizer *opt = NULL;
+        rw_graph *g = NULL;
+        rw_tensor *const p = rw_param(b.ctx, "p", RW_F32, RW_SHAPE(4, 4)),
+                         *const w = rw_param(b.ctx, "w", RW_F32, RW_SHAPE(4, 4)),
+                         *const first = rw_buffer(b.ctx, "first", RW_F32, RW_SHAPE(4)),
+                         *const second = rw_buffer(b.ctx, "second", RW_F32, RW_SHAPE(4));
+        OK(b.ctx, rw_init_normal(p, 0, 1));
+        OK(b.ctx, rw_init_normal(w, 0, 1));
+        OK(b.ctx, rw_lion_create(&opt, b.ctx, NULL));
+        rw_tensor *const y = rw_linear(b.t, rw_tanh(b.t, rw_linear(b.t, p, w, RW_NONE)), w, RW_NONE);
+        rw_tensor *const row = rw_reshape(b.t, rw_slice(b.t, y, 0, 0, 1), RW_SHAPE(4));
+        OK(b.ctx, rw_assign(b.t, first, rw_add_scalar(b.t, first, 1)));
+        rw_tensor *const in[] = { row, second };
+        cr_assert_not_null(rw_apply(b.t, &store, in, 2, NULL, 0, NULL));
+        const rw_graph_params params = { .optimizer = opt, .update_inside = true };
+        OK(b.ctx, rw_graph_create(&g, b.t, total(b.t, y), &params));
+        fails = failing;
+        cr_expect_eq(rw_graph_launch(g), failing ? RW_ERR_DEVICE : RW_OK, "%s", rw_error_message(b.ctx));
+        rw_error_clear(b.ctx);
+        expect4(b.ctx, NULL, first, failing ? zeros : ones, "after the launch");
+        if (failing) expect4(b.ctx, NULL, second, zeros, "the caller's buffer");
+        rw_graph_destroy(&g);
+        rw_optimizer_destroy(&opt);
+        fixture_close(&b);
+    }
+}
+
+/* The copies count: what a `total:` has no room for is refused before anything is written. */
+Test(effects, copies_for_commits_are_within_the_total)
+{
+    NEEDS_HOST_MEMORY();
+    enum { N = 1 << 18 };
+    struct fixture b = fixture_open(1, 1);
+    rw_tensor *const p = rw_param(b.ctx, "p", RW_F32, RW_SHAPE(4)),
+                     *const big = rw_buffer(b.ctx, "big", RW_F32, RW_SHAPE(N));
+    rw_tensor *const in[] = { rw_input(b.t, RW_F32, RW_SHAPE(N), NULL), big };
+    OK(b.ctx, ckpt_set_policy(b.t, "total:2200KiB"));
+    cr_assert_not_null(rw_apply(b.t, &store, in, 2, NULL, 0, NULL));
+    rw_tensor *const loss = total(b.t, rw_mul(b.t, p, p));
+    fails = 0;
+    cr_expect_eq(rw_backward(b.t, loss), RW_ERR_BUDGET, "a buffer, an input and a copy of a MiB each");
+    rw_error_clear(b.ctx);
+    OK(b.ctx, ckpt_set_policy(b.t, "total:4MiB"));
+    OK(b.ctx, rw_backward(b.t, loss));
+    fixture_close(&b);
 }

@@ -246,3 +246,113 @@ Test(reading, effects_happen_in_the_scope)
     cr_expect_eq(got[0], 9);
     fixture_close(&b);
 }
+
+/* ---- what a reader of this code found ---- */
+
+/* A value that is marked after its use spreads no further than the scope: two programs that differ in it alone. */
+Test(reading, a_late_mark_finds_the_plan_of_its_own_scope)
+{
+    struct fixture b = fixture_open(1, 1);
+    static const float ramp[4] = { 1, 2, 3, 4 };
+    float got[4];
+    for (int step = 0; step < 4; step++) {
+        const bool scope = step % 2 == 0;
+        rw_tensor *const x = rw_input(b.t, RW_F32, RW_SHAPE(4), ramp);
+        if (scope) OK(b.ctx, rw_no_grad_begin(b.t));
+        rw_tensor *const square = rw_mul(b.t, x, x);
+        if (scope) OK(b.ctx, rw_no_grad_end(b.t));
+        rw_tensor *const loss = rw_sum(b.t, rw_mul(b.t, square, x), RW_ALL_AXES, false);
+        rw_require_grad(b.t, x);
+        rw_tensor *dx = NULL, *in[] = { x };
+        OK(b.ctx, rw_grad(b.t, loss, in, 1, &dx));
+        OK(b.ctx, rw_backward(b.t, loss));
+        OK(b.ctx, rw_read(b.t, rw_gradient(x), got, sizeof got));
+        for (int i = 0; i < 4; i++) cr_expect_eq(got[i], (scope ? 1 : 3) * ramp[i] * ramp[i], "step %d", step);
+        OK(b.ctx, rw_read(b.t, dx, got, sizeof got));
+        for (int i = 0; i < 4; i++) cr_expect_eq(got[i], (scope ? 1 : 3) * ramp[i] * ramp[i], "rw_grad, step %d", step);
+        rw_tape_reset(b.t);
+    }
+    fixture_close(&b);
+}
+
+/* Backward goes into nothing that was recorded in the scope, also from a result that was marked there. */
+Test(reading, a_marked_result_of_the_scope_is_where_backward_ends)
+{
+    struct fixture b = fixture_open(1, 1);
+    static const float ramp[4] = { 1, 2, 3, 4 };
+    float got[4];
+    rw_tensor *const p = rw_param(b.ctx, "p", RW_F32, RW_SHAPE(4));
+    OK(b.ctx, rw_write(p, ramp, sizeof ramp));
+    OK(b.ctx, rw_no_grad_begin(b.t));
+    rw_tensor *const y = rw_scale(b.t, p, 2);
+    OK(b.ctx, rw_no_grad_end(b.t));
+    rw_require_grad(b.t, y);
+    OK(b.ctx, rw_backward(b.t, rw_sum(b.t, rw_mul(b.t, y, y), RW_ALL_AXES, false)));
+    OK(b.ctx, rw_read(b.t, rw_gradient(y), got, sizeof got));
+    for (int i = 0; i < 4; i++) cr_expect_eq(got[i], 4 * ramp[i]);
+    OK(b.ctx, rw_read(NULL, rw_gradient(p), got, sizeof got));
+    for (int i = 0; i < 4; i++) cr_expect_eq(got[i], 0);
+    fixture_close(&b);
+}
+
+/* Nor does a cast that a recipe recorded there serve what is recorded outside. */
+Test(reading, a_cast_of_the_scope_is_not_used_outside)
+{
+    static const float x0[4] = { 1, 2, 2, 1 };
+    float got[2][4];
+    for (int before = 0; before < 2; before++) {
+        struct fixture b = fixture_open(1, 1);
+        rw_tensor *const w = rw_param(b.ctx, "w", RW_F32, RW_SHAPE(2, 2));
+        OK(b.ctx, rw_init_constant(w, 1));
+        const rw_recipe recipe = { .kind = RW_RECIPE_BF16 };
+        OK(b.ctx, rw_recipe_begin(b.t, &recipe));
+        rw_tensor *const x = rw_input(b.t, RW_F32, RW_SHAPE(2, 2), x0);
+        if (before) OK(b.ctx, rw_no_grad_begin(b.t));
+        if (before) rw_linear(b.t, x, w, RW_NONE);
+        if (before) OK(b.ctx, rw_no_grad_end(b.t));
+        rw_tensor *const y = rw_cast(b.t, rw_linear(b.t, x, w, RW_NONE), RW_F32);
+        OK(b.ctx, rw_recipe_end(b.t));
+        OK(b.ctx, rw_backward(b.t, rw_sum(b.t, y, RW_ALL_AXES, false)));
+        OK(b.ctx, rw_read(NULL, rw_gradient(w), got[before], sizeof got[before]));
+        fixture_close(&b);
+    }
+    cr_expect(!memcmp(got[0], got[1], sizeof got[0]), "%g, %g", (double)got[0][0], (double)got[1][0]);
+    cr_expect_eq(got[1][0], 3);
+}
+
+/* A gradient rule leaves no scope open, and what it records in one is gone with the plan. */
+static bool leaves_open;
+
+static rw_status scoped_rule(rw_grad_call *g)
+{
+    rw_tape *const t = rw_grad_tape(g);
+    rw_no_grad_begin(t);
+    rw_tensor *const dx = rw_scale(t, rw_grad_upstream(g, 0), 1);
+    if (!leaves_open) rw_no_grad_end(t);
+    return rw_grad_set(g, 0, dx);
+}
+
+static const rw_op_def scoped = { .name = "scoped", .n_inputs = 1, .n_outputs = 1, .check = same_check,
+                                  .grad = scoped_rule, .kernel = HOST_KERNEL(triple) };
+
+Test(reading, a_rule_ends_the_scopes_that_it_begins)
+{
+    static const float ramp[4] = { 1, 2, 3, 4 };
+    for (int open = 0; open < 2; open++) {
+        struct fixture b = fixture_open(1, 1);
+        float got[4];
+        leaves_open = open;
+        rw_tensor *const p = rw_param(b.ctx, "p", RW_F32, RW_SHAPE(4)), *const in[] = { p };
+        OK(b.ctx, rw_write(p, ramp, sizeof ramp));
+        rw_tensor *const loss = rw_sum(b.t, rw_apply(b.t, &scoped, in, 1, NULL, 0, NULL), RW_ALL_AXES, false);
+        cr_expect_eq(rw_backward(b.t, loss), open ? RW_ERR_REGION : RW_OK, "%s", rw_error_message(b.ctx));
+        rw_error_clear(b.ctx);
+        rw_zero_grad(b.ctx);
+        rw_tensor *const more = rw_mul(b.t, rw_scale(b.t, rw_scale(b.t, p, 1), 1), p);
+        cr_expect(rw_tensor_requires_grad(more));
+        OK(b.ctx, rw_backward(b.t, rw_sum(b.t, more, RW_ALL_AXES, false)));
+        OK(b.ctx, rw_read(NULL, rw_gradient(p), got, sizeof got));
+        for (int i = 0; i < 4; i++) cr_expect_eq(got[i], 2 * ramp[i]);
+        fixture_close(&b);
+    }
+}
