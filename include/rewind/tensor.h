@@ -104,12 +104,25 @@ RW_API void rw_zero_grad(rw_context *ctx);
  * Scales all gradients of the context so that their joint 2-norm is at most max_norm. The sum of squares is taken in
  * double, in order of creation, in blocks fixed by the shapes: its bits do not depend on the number of threads.
  * A gradient that is clear is zero and stays clear. On CUDA it is only queued, unless the norm is asked for.
+ * Where the norm is NaN or infinite, all elements of all gradients that are not clear become NaN, so that no step from
+ * them looks like a good one; rw_clip_grad_norm_with() refuses instead. A squared norm above the range of double is
+ * infinite. An infinite max_norm changes no gradient: the call returns the norm alone.
  * @param ret_norm receives the norm before scaling; may be NULL; untouched on failure.
  * @return RW_ERR_ARGUMENT for a max_norm that is not above zero, an error that is stuck in the context, RW_ERR_CHANGED
  *         for a gradient that a failed backward has left half-way, RW_ERR_MEMORY; RW_ERR_ARGUMENT as well for more than
  *         32,764 parameters. Then nothing has changed.
  */
 RW_API rw_status rw_clip_grad_norm(rw_context *ctx, double max_norm, double *ret_norm);
+
+/** What rw_clip_grad_norm() decides; zeroed options are its choice. */
+typedef struct rw_clip_options {
+    /** A norm that is NaN or infinite is RW_ERR_ARGUMENT, and no gradient changes. The call waits for the device. */
+    bool error_if_nonfinite;
+} rw_clip_options;
+
+/** Like rw_clip_grad_norm(), with options; NULL is none. */
+RW_API rw_status rw_clip_grad_norm_with(rw_context *ctx, double max_norm, const rw_clip_options *options,
+                                        double *ret_norm);
 
 #ifdef __cplusplus
 }

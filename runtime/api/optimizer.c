@@ -27,7 +27,7 @@ static rw_status no_memory(rw_context *ctx, const char *what)
 static rw_tensor *gradient_of(const struct rw_member *x, rw_tensor *const *gradient)
 {
     rw_tensor *const g = gradient[x->param->tensor.id];
-    return g ? g : &x->param->gradient;
+    return g ? g : &x->param->gradient.tensor;
 }
 
 /* The rows that the update goes by: as they were uploaded, or what is left of them where some are left out. */
@@ -446,7 +446,7 @@ static void fill_rows(rw_optimizer *opt)
 {
     struct known known[2] = { 0 };
     for (size_t i = 0; i < opt->n; i++) {
-        opt->members[i].due = !opt->members[i].param->grad_clear;
+        opt->members[i].due = !rw_gradient_is_clear(&opt->members[i].param->gradient);
         opt->rows[opt->members[i].piece].step = 0;
         if (opt->members[i].due) fill_row(opt, i, known);
     }

@@ -6,6 +6,7 @@
 #define RW_RECORD_CONTEXT_H
 
 #include "device/device.h"
+#include "record/gradient.h"
 #include "record/layout.h"
 #include "record/names.h"
 #include "record/node.h"
@@ -84,6 +85,7 @@ struct rw_context {
     size_t param_hash_size;
     struct rw_param **by_id; /* these and states, by tensor.id; NULL where a state has gone */
     size_t n_ids, cap_ids, free_id; /* free_id: none below it is NULL */
+    struct rw_gradient_scale scale; /* of their gradients */
 
     rw_tape *tapes; /* all of the context, a list */
     struct rw_plan_cache *plans; /* plan/cache.h */

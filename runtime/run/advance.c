@@ -105,8 +105,7 @@ static void spoil(const struct rw_run *r, size_t from, size_t to)
         for (uint32_t k = 0; !rw_action_is_move(a->kind) && k < node->n_outputs; k++) {
             const uint32_t word = p->words[a->word + node->n_inputs + k];
             if (!rw_word_is(p, word, RW_SOURCE_GRADIENT)) continue;
-            struct rw_param *const param = rw_run_context(r)->by_id[p->sources[rw_word_source(word)].index];
-            param->grad_spoiled = !param->grad_clear;
+            rw_gradient_spoil(&rw_run_context(r)->by_id[p->sources[rw_word_source(word)].index]->gradient);
         }
     }
 }
@@ -338,7 +337,7 @@ rw_status rw_run_settle(struct rw_run *r)
     r->settled = r->next_action;
     r->n_held = r->tape->n_held;
     if (r->next_action != p->n_actions || (r->flags & (RW_RUN_LOST | RW_RUN_REHEARSAL))) return RW_OK;
-    for (size_t i = 0; i < p->n_gradients; i++) ctx->by_id[p->gradients[i]]->grad_clear = false;
+    for (size_t i = 0; i < p->n_gradients; i++) rw_gradient_written(&ctx->by_id[p->gradients[i]]->gradient);
     return RW_OK;
 }
 
