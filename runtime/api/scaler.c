@@ -469,9 +469,11 @@ static rw_status check_once(const rw_scaler *s, const struct stepped *step)
                    "rw_scaler_update(); call that first");
 }
 
+/* A step from gradients of an earlier period goes by what that has counted already. */
 static void count_step(rw_scaler *s, struct stepped *step)
 {
     rw_optimizer_count(step->opt);
+    if (!has_unscaled(s)) return;
     s->stepped = step->made = true;
     s->stepped_in = step->made_in = s->numbers->version;
 }

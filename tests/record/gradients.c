@@ -128,8 +128,9 @@ static rw_status step(const char *policy, enum reader reader, enum change change
     return status;
 }
 
-/* The bytes of a step in which nothing changes, or RW_ERR_CHANGED: under no policy any other bytes. */
-static void read_and_changed(void)
+/* The bytes of a step in which nothing changes, or RW_ERR_CHANGED: under no policy any other bytes. An eager forward has
+   all its values: nothing is replayed, and only the rule that reads the gradient itself finds another. */
+static void read_and_changed(bool eager)
 {
     static const char *const policies[] = { "none", "full", "uniform:1", "ops:exp" };
     for (enum reader reader = 0; reader < READERS; reader++) {
@@ -139,7 +140,7 @@ static void read_and_changed(void)
             for (enum change change = 0; change < CHANGES; change++) {
                 const rw_status status = step(policies[i], reader, change, got);
                 if (change == NOTHING) cr_assert_eq(status, RW_OK);
-                else if (i == 1 || reader == RULE) cr_assert_eq(status, RW_ERR_CHANGED, "%d %d", reader, change);
+                else if ((i == 1 && !eager) || reader == RULE) cr_assert_eq(status, RW_ERR_CHANGED, "%d %d", reader, change);
                 /* backward adds to the gradient of w: what a launch or an unscaling did to that is its own matter */
                 if (!status) cr_assert_eq(memcmp(want, got, sizeof got), 0, "%s %d %d", policies[i], reader, change);
             }
@@ -148,19 +149,19 @@ static void read_and_changed(void)
 
 Test(gradients, changed_after_forward_has_read_it)
 {
-    read_and_changed();
+    read_and_changed(false);
 }
 
 Test(gradients, changed_after_forward_has_read_it_eagerly)
 {
     setenv("REWIND_EAGER", "1", 1);
-    read_and_changed();
+    read_and_changed(true);
 }
 
 Test(gradients, changed_after_forward_has_read_it_under_the_verifier)
 {
     setenv("REWIND_VERIFY", "1", 1);
-    read_and_changed();
+    read_and_changed(false);
 }
 
 /* The step itself adds to what its tape has read: what runs on that tape later would read the sum. */
