@@ -6,6 +6,7 @@
 #include "run/advance.h"
 #include "base/alloc.h"
 #include "autodiff/roots.h"
+#include "record/gradient.h"
 #include "record/handle.h"
 #include "verify/verify.h"
 

@@ -3,6 +3,7 @@
 
 #include "api/update.h"
 #include "base/alloc.h"
+#include "record/gradient.h"
 #include "record/own_ops.h"
 
 #include <math.h>

@@ -9,6 +9,7 @@
 #include "autodiff/roots.h"
 #include "plan/cache.h"
 #include "plan/fits.h"
+#include "record/gradient.h"
 #include "record/kept_codes.h"
 #include "run/advance.h"
 #include "base/alloc.h"

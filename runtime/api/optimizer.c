@@ -9,6 +9,7 @@
 
 #include "api/optimizer_members.h"
 #include "base/alloc.h"
+#include "record/gradient.h"
 
 #include <rewind/ops.h>
 

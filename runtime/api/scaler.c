@@ -11,6 +11,7 @@
 #include "api/update.h"
 #include "autodiff/roots.h"
 #include "base/alloc.h"
+#include "record/gradient.h"
 #include "record/own_ops.h"
 #include "verify/verify.h"
 
@@ -43,7 +44,7 @@ struct rw_scaler {
     size_t n_steps, cap_steps;
     /* A period ends where the numbers change: with rw_scaler_update(), or as they are loaded. It is named by their
        version. */
-    uint64_t unscaled; /* the number of the last unscaling that it made (record/gradient.h); found is of that. 0: none */
+    uint64_t unscaled; /* the number of its last unscaling (record/gradient.h), which found is of; 0: none */
     uint32_t unscaled_in, stepped_in; /* periods; the second is one in which some optimizer was stepped */
     bool stepped;
     size_t n_users; /* itself, until rw_scaler_destroy(), and the graphs that use it: the last one frees it */

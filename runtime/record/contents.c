@@ -1,6 +1,7 @@
 /* What parameters and buffers hold: written, reached by address, set to initial values. */
 #include "base/alloc.h"
 #include "record/context.h"
+#include "record/gradient.h"
 #include "record/own_ops.h"
 #include "record/param.h"
 

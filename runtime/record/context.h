@@ -6,7 +6,6 @@
 #define RW_RECORD_CONTEXT_H
 
 #include "device/device.h"
-#include "record/gradient.h"
 #include "record/layout.h"
 #include "record/names.h"
 #include "record/node.h"
@@ -35,6 +34,14 @@ struct rw_upward {
 };
 
 struct rw_param; /* record/param.h */
+
+/* By what the gradients of a context are multiplied: record/gradient.h. */
+struct rw_gradient_scale {
+    uint64_t n_unscalings; /* so far: their numbers */
+    uint64_t unscaling;    /* of what a caller writes now; 0: it is scaled as what backward adds is */
+    const struct rw_param *buffer; /* the scaler's, by whose number backward multiplied; NULL: no scaler's */
+    uint32_t version;              /* of that buffer at that time */
+};
 
 /* Where moved values wait: rw_context_set_offload(). */
 struct rw_store_place {

@@ -2,7 +2,6 @@
 #include "record/gradient.h"
 
 #include "record/context.h"
-#include "record/param.h"
 
 /* ---- reading ---- */
 
@@ -132,8 +131,8 @@ rw_status rw_gradient_check_sum(rw_context *ctx, const struct rw_param *p, const
     const struct rw_gradient *const g = &p->gradient;
     if (!g->unscaled || rw_gradient_is_clear(g)) return RW_OK;
     return rw_fail(ctx, RW_ERR_CHANGED,
-                   "%s: the gradient of \"%s\" was unscaled by a scaler; what backward adds to it now would have another "
-                   "scale; call rw_zero_grad() first", what, p->name);
+                   "%s: the gradient of \"%s\" was unscaled by a scaler; what backward adds to it now would have "
+                   "another scale; call rw_zero_grad() first", what, p->name);
 }
 
 rw_status rw_gradients_check_scale(rw_context *ctx, const struct rw_param *buffer, const char *what)

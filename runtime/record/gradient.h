@@ -1,49 +1,28 @@
 /*
  * The gradient of a parameter: one state, and a count of its changes. Every reader and writer goes through this file.
  *
- *                     written by backward, rw_write(), rw_tensor_data()
- *             CLEAR ------------------------------------------------> SUM ---- a backward fails while it adds ----+
- *               ^                                                      |                                          v
- *               +------------------- rw_zero_grad() -------------------+------------------------------------ SPOILED
+ *             backward, rw_write() or rw_tensor_data() writes         a backward fails while it adds
+ *      CLEAR ------------------------------------------------> SUM ----------------------------------> SPOILED
+ *        ^                                                      |                                         |
+ *        +------------------------------------------------------+-----------------------------------------+
+ *                                          rw_zero_grad()
  *
- *   clear    all zero, and nothing is stored: the first backward writes where later ones add. Its memory may be missing.
+ *   clear    all zero, and nothing is stored: the first backward writes where later ones add. It may have no memory.
  *   sum      the bytes are the gradient.
  *   spoiled  a part of a backward that failed while it added: an error for every reader, until rw_zero_grad().
  *
  * Beside the state:
- *   shared   a caller has the address and may write there at any time. Such a gradient is never clear: rw_zero_grad()
- *            stores zeros, and its memory stays where it is.
- *   unscaled the number of the unscaling that the bytes went through, 0 for none since they were clear. So "unscaled"
- *            ends where the gradients end, whoever asks. What a caller writes has the scale that the gradients of the
- *            context have at that time (rw_gradient_scale).
- *   version  goes up with every change of the value. A tape that has read the gradient compares it (run/sources.c).
+ *   shared    a caller has the address and may write there at any time. Such a gradient is never clear: rw_zero_grad()
+ *             stores zeros, and its memory stays where it is.
+ *   unscaled  the number of the unscaling that the bytes went through, 0 for none since they were clear. So "unscaled"
+ *             ends where the gradients end. What a caller writes has the scale that the gradients of the context have
+ *             at that time (struct rw_gradient_scale).
+ *   version   goes up with every change of the value. A tape that has read the gradient compares it (run/sources.c).
  */
 #ifndef RW_RECORD_GRADIENT_H
 #define RW_RECORD_GRADIENT_H
 
-#include "record/node.h"
-
-struct rw_param;
-
-enum rw_gradient_state { RW_GRADIENT_CLEAR, RW_GRADIENT_SUM, RW_GRADIENT_SPOILED };
-
-struct rw_gradient {
-    struct rw_tensor tensor; /* what rw_gradient() returns: of a type of its own */
-    void *data;              /* NULL for a buffer, and while no step needs its memory */
-    size_t bytes;
-    uint64_t unscaled;
-    uint32_t version;
-    uint8_t state; /* enum rw_gradient_state */
-    bool shared;
-};
-
-/* By what the gradients of a context are multiplied. */
-struct rw_gradient_scale {
-    uint64_t n_unscalings; /* so far: their numbers */
-    uint64_t unscaling;    /* of what a caller writes now; 0: it is scaled as what backward adds is */
-    const struct rw_param *buffer; /* the scaler's, by whose number backward multiplied; NULL: no scaler's */
-    uint32_t version;              /* of that buffer at that time */
-};
+#include "record/param.h"
 
 static inline bool rw_gradient_is_clear(const struct rw_gradient *g)
 {
@@ -59,7 +38,7 @@ rw_status rw_gradients_check(rw_context *ctx, const char *what);
 /* The bytes of a gradient for reading: *ret is NULL where it is clear, and so zero. Errors as rw_gradient_check(). */
 rw_status rw_gradient_read(rw_context *ctx, const struct rw_param *p, const char *what, const void **ret);
 
-/* For a reader that needs bytes: where the gradient is clear, zeros are stored. It stays clear. RW_ERR_MEMORY, recorded. */
+/* For a reader that needs bytes: stores zeros where the gradient is clear, and so it stays. RW_ERR_MEMORY, recorded. */
 rw_status rw_gradient_store(rw_context *ctx, struct rw_param *p, const char *what);
 
 /* ---- writing ---- */
@@ -110,8 +89,8 @@ void rw_gradients_scaled(rw_context *ctx, const struct rw_param *buffer);
    RW_ERR_CHANGED, recorded, where some went through another than the rest. */
 rw_status rw_gradients_unscaling(rw_context *ctx, const char *what, uint64_t *ret);
 
-/* They have been divided; returns the number of this unscaling, never 0. What callers write from now on is unscaled, until
-   the end of that: a scaler's update, or rw_zero_grad(). */
+/* They have been divided; returns the number of this unscaling, never 0. What callers write from now on is unscaled,
+   until a scaler's update ends that, or rw_zero_grad(). */
 uint64_t rw_gradients_unscaled(rw_context *ctx);
 void rw_gradients_unscaled_end(rw_context *ctx, uint64_t unscaling);
 

@@ -5,8 +5,21 @@
 #ifndef RW_RECORD_PARAM_H
 #define RW_RECORD_PARAM_H
 
-#include "record/gradient.h"
 #include "record/node.h"
+
+/* See gradient.h. */
+enum rw_gradient_state { RW_GRADIENT_CLEAR, RW_GRADIENT_SUM, RW_GRADIENT_SPOILED };
+
+/* Read and written by the functions of gradient.h alone. */
+struct rw_gradient {
+    struct rw_tensor tensor; /* what rw_gradient() returns: of a type of its own */
+    void *data;              /* NULL for a buffer, and while no step needs its memory */
+    size_t bytes;
+    uint64_t unscaled; /* number of the unscaling that the bytes went through; 0: none */
+    uint32_t version;  /* counts changes of the value */
+    uint8_t state;     /* enum rw_gradient_state */
+    bool shared;       /* a caller has the address */
+};
 
 struct rw_param {
     struct rw_tensor tensor;   /* flags: RW_VALUE_CONTEXT, RW_VALUE_REQUIRES for a parameter */

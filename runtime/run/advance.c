@@ -2,6 +2,7 @@
 #include "run/advance.h"
 
 #include "base/alloc.h"
+#include "record/gradient.h"
 #include "record/own_ops.h"
 #include "run/failure.h"
 #include "run/sources.h"
@@ -128,8 +129,10 @@ static void note_effect(const struct rw_run *r, const struct rw_action *a)
     if (a->node < p->mark_nodes && (op->flags & RW_OP_STATEFUL)) rw_tape_effect(t, a->node)->done = true;
     if (a->kind != RW_ACTION_COMMIT) return;
     for (uint32_t i = 0; i < node->n_outputs; i++) {
-        const uint32_t to = rw_word_source(p->words[a->word + node->n_inputs + i]);
-        t->ctx->by_id[p->sources[to].index]->version++;
+        const struct rw_source *const to = &p->sources[rw_word_source(p->words[a->word + node->n_inputs + i])];
+        struct rw_param *const written = t->ctx->by_id[to->index];
+        if (to->kind == RW_SOURCE_GRADIENT) rw_gradient_written(&written->gradient);
+        else written->version++;
     }
 }
 

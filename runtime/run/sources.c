@@ -5,6 +5,7 @@
 #include "run/sources.h"
 
 #include "base/round.h"
+#include "record/gradient.h"
 #include "run/seeds.h"
 
 static bool is_named(const struct rw_source *s, size_t from, size_t to)
@@ -37,8 +38,8 @@ static bool is_gradient(const struct rw_source *s)
     return s->kind == RW_SOURCE_GRADIENT || s->kind == RW_SOURCE_OLD || s->kind == RW_SOURCE_ADDEND;
 }
 
-/* A leaf that the program recorded relies on what its first reader read. Sums of backward begin with a leaf of the
-   plan, which has none on the tape: they go on from what the gradient holds. */
+/* A leaf that the program recorded relies on what its first reader read. The sums of a step begin with leaves that are
+   not on the tape: they go on from what the gradient holds. */
 static rw_status check_gradient(const rw_tape *t, const struct rw_source *s)
 {
     const struct rw_param *const p = t->ctx->by_id[s->index];
@@ -94,8 +95,7 @@ static void note_read(rw_tape *t, const struct rw_source *s)
     leaf->ran = true;
 }
 
-/* A gradient that is written, or read without being there, needs memory; a private run has its own for what it writes.
- */
+/* A gradient that a run writes, or reads by its bytes, needs memory. A private run writes to memory of its own. */
 static rw_status make_room(const struct rw_run *r, const struct rw_source *s)
 {
     const bool private = r->flags & (RW_RUN_REHEARSAL | RW_RUN_PRIVATE);
@@ -115,7 +115,8 @@ static rw_status redirect_gradients(struct rw_run *r)
     rw_context *const ctx = r->tape->ctx;
     const rw_plan *const p = r->plan;
     uint64_t bytes = 0;
-    for (size_t i = 0; i < p->n_gradients; i++) bytes += rw_round_up(ctx->by_id[p->gradients[i]]->gradient.bytes, p->unit);
+    for (size_t i = 0; i < p->n_gradients; i++)
+        bytes += rw_round_up(ctx->by_id[p->gradients[i]]->gradient.bytes, p->unit);
     if (!r->own_gradients && !(r->own_gradients = ctx->device->alloc(ctx->device_state, bytes)))
         return rw_fail(ctx, RW_ERR_MEMORY, "run: out of memory (the gradients take %llu bytes)",
                        (unsigned long long)bytes);

@@ -1,6 +1,6 @@
 /*
- * By what gradients are multiplied: which calls a scaler's unscaling holds for. It ends with the gradients, however they
- * end; nothing of another scale is added to them; and no optimizer is stepped twice by one scale.
+ * By what gradients are multiplied: which calls a scaler's unscaling holds for. It ends with the gradients, however
+ * they end; nothing of another scale is added to them; and no optimizer is stepped twice by one scale.
  */
 #include "base/alloc.h"
 #include "io/saved_run.h"

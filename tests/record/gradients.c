@@ -128,8 +128,8 @@ static rw_status step(const char *policy, enum reader reader, enum change change
     return status;
 }
 
-/* The bytes of a step in which nothing changes, or RW_ERR_CHANGED: under no policy any other bytes. An eager forward has
-   all its values: nothing is replayed, and only the rule that reads the gradient itself finds another. */
+/* The bytes of a step in which nothing changes, or RW_ERR_CHANGED: under no policy any other bytes. An eager forward
+   has all its values: nothing is replayed, and only the rule that reads the gradient itself finds another. */
 static void read_and_changed(bool eager)
 {
     static const char *const policies[] = { "none", "full", "uniform:1", "ops:exp" };
@@ -140,7 +140,8 @@ static void read_and_changed(bool eager)
             for (enum change change = 0; change < CHANGES; change++) {
                 const rw_status status = step(policies[i], reader, change, got);
                 if (change == NOTHING) cr_assert_eq(status, RW_OK);
-                else if ((i == 1 && !eager) || reader == RULE) cr_assert_eq(status, RW_ERR_CHANGED, "%d %d", reader, change);
+                else if ((i == 1 && !eager) || reader == RULE)
+                    cr_assert_eq(status, RW_ERR_CHANGED, "%d %d", reader, change);
                 /* backward adds to the gradient of w: what a launch or an unscaling did to that is its own matter */
                 if (!status) cr_assert_eq(memcmp(want, got, sizeof got), 0, "%s %d %d", policies[i], reader, change);
             }
