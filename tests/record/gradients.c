@@ -341,6 +341,8 @@ Test(gradients, views_of_a_spoiled_one_are_refused)
 /* As another library on the device's stream would: reads and writes there, and calls nothing that knows gradients. */
 static void peek(struct fixture *b, const void *at, float *v)
 {
+    rw_tensor *const p = rw_param_get(b->ctx, 0);
+    cr_assert_eq(rw_read(NULL, p, v, 4 * sizeof *v), RW_OK, "waits for the stream: rw_input() reads what is complete");
     cr_assert_eq(rw_read(b->t, rw_input(b->t, RW_F32, RW_SHAPE(4), at), v, 4 * sizeof *v), RW_OK);
 }
 
