@@ -399,9 +399,10 @@ static rw_status unscale(rw_scaler *s, const char *what)
     if (status) return status;
     if (!is_planned(&s->unscaling) || s->n_params != s->ctx->n_params) {
         status = plan(&s->unscaling, s, rw_scaler_unscaler(s));
+        if (status) return status;
         s->n_params = s->ctx->n_params;
     }
-    if (!status) status = rw_update_run(&s->unscaling);
+    status = rw_update_run(&s->unscaling);
     if (status) return status;
     s->unscaled = rw_gradients_unscaled(s->ctx);
     s->unscaled_in = s->numbers->version;

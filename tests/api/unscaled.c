@@ -122,10 +122,10 @@ Test(unscaled, ends_with_a_checkpoint_that_is_loaded, .init = folder_open, .fini
     }
 }
 
-/* Wherever a step has failed, it can be made again: with its gradients, or with new ones. */
+/* Wherever a step has failed, the program can repeat it: with its gradients, or with new ones. */
 Test(unscaled, ends_with_a_step_that_has_failed)
 {
-    for (int anew = 0; anew < 2; anew++)
+    for (int renewed = 0; renewed < 2; renewed++)
         for (uint64_t n = 1, failed = 1; failed; n++) {
             struct scaled x = scaled_open(RW_F32);
             begin(&x);
@@ -133,7 +133,7 @@ Test(unscaled, ends_with_a_step_that_has_failed)
             failed = rw_scaler_step(x.s, x.opt);
             rw_alloc_fail_at(0);
             rw_error_clear(x.b.ctx);
-            if (anew) begin(&x);
+            if (renewed) begin(&x);
             if (failed) ok(&x, rw_scaler_step(x.s, x.opt));
             cr_assert_eq(first_of(&x, x.p), 0.75, "allocation %d: %g", (int)n, first_of(&x, x.p));
             if (!failed) cr_assert_gt(n, 10);
@@ -171,7 +171,7 @@ Test(unscaled, in_a_graph)
 }
 
 /* After a launch that has used its gradients up there is nothing that another scale could be added to. */
-Test(unscaled, behind_an_update_inside_backward)
+Test(unscaled, after_an_update_inside_backward)
 {
     struct scaled x = scaled_open(RW_F32);
     rw_graph *g = NULL;
@@ -362,4 +362,25 @@ Test(unscaled, also_after_the_update)
     cr_assert_eq(first_of(&x, x.p), 0.5);
     refused(&x, rw_scaler_update(x.s), RW_ERR_ARGUMENT, "nothing was unscaled");
     scaled_close(&x);
+}
+
+/* A parameter that came after the unscaling was planned, where the new plan finds no memory at first. */
+Test(unscaled, with_a_parameter_that_comes_later)
+{
+    for (uint64_t n = 1, failed = 1; failed; n++) {
+        struct scaled x = scaled_open(RW_F32);
+        begin(&x);
+        ok(&x, rw_scaler_unscale(x.s));
+        rw_tensor *const late = rw_param(x.b.ctx, "late", RW_F32, RW_SHAPE(3));
+        rw_init_constant(late, 1);
+        rw_zero_grad(x.b.ctx);
+        backward(&x, late);
+        rw_alloc_fail_at(n);
+        failed = rw_scaler_unscale(x.s);
+        rw_alloc_fail_at(0);
+        rw_error_clear(x.b.ctx);
+        if (failed) ok(&x, rw_scaler_unscale(x.s));
+        cr_assert_eq(first_of(&x, rw_gradient(late)), 2, "allocation %d", (int)n);
+        scaled_close(&x);
+    }
 }

@@ -391,7 +391,7 @@ Test(gradients, at_a_kept_address_are_summed_over_replicas)
 }
 
 /* What a launch leaves there is the step's; it begins with zeros, in a captured graph too. */
-Test(gradients, at_a_kept_address_behind_a_graph)
+Test(gradients, at_a_kept_address_after_a_launch)
 {
     struct fixture b = fixture_open(1, 1);
     rw_graph *g = NULL;
@@ -439,7 +439,7 @@ Test(gradients, at_a_kept_address_outlive_updates_inside_backward)
     }
     expect(b.ctx, NULL, p, 0.669921875f, 1.33984375f, 2.009765625f, 2.6796875f, "7/8 three times");
     cr_assert_eq(rw_backward(b.t, total(b.t, p)), RW_OK);
-    expect(b.ctx, NULL, rw_gradient(p), 1, 1, 1, 1, "a step behind it");
+    expect(b.ctx, NULL, rw_gradient(p), 1, 1, 1, 1, "a step after it");
     rw_graph_destroy(&g);
     rw_optimizer_destroy(&opt);
     rw_tape_destroy(&t);
