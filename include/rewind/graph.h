@@ -47,15 +47,17 @@ typedef struct rw_graph rw_graph;
     graph's plan, behind what the step itself writes: parameters are what the single calls give, to the last bit. */
 typedef struct rw_graph_params {
     rw_adamw *optimizer; ///< makes one update at the end of each launch; its states are not in a file (rw_states)
-    double max_norm;     ///< gradients are clipped to this joint norm before the update (rw_clip_grad_norm()); 0: not
+    double max_norm;     ///< gradients are clipped to this joint norm before the update, as by rw_clip_grad_norm(): a
+                         ///< norm that is NaN or infinite makes all of them NaN; 0: not clipped
     rw_scaler *scaler;   ///< backward begins with its scale, gradients are unscaled before they are clipped, the update
                          ///< is left out where one is not finite, and the scale is updated (rewind/precision.h)
     /**
      * Each parameter of the optimizer is updated as soon as its gradient is complete and backward has read the
      * parameter for the last time, so that a gradient lives only from its first contribution to its update. Parameters
      * and losses are the same bytes as with the update at the end, under every policy. From the first launch on the
-     * gradients of these parameters are clear and take no memory (rw_memory.gradients and .used_up), until somebody
-     * asks for it again, rw_backward() say; an address that rw_tensor_data() gave for one holds no longer.
+     * gradients of these parameters are clear and take no memory (rw_memory.gradients and .used_up), until a call
+     * needs it again, rw_backward() say. A gradient whose address rw_tensor_data() has given keeps its memory: a launch
+     * stores zeros there.
      *
      * With `max_norm` or a `scaler`, which look at all gradients before the first update, backward runs twice: first
      * for the norm, and for whether all are finite, each gradient dropped as soon as it has been looked at, then for

@@ -30,6 +30,13 @@
  * replay can read another; a step that is left out leaves parameters, moments, master copies and their counts as they
  * were. With a scale that is a power of two, gradients and updates of a float32 model have the bytes that they have
  * without, but where a number leaves the range of float32 on the way.
+ *
+ * By what gradients are multiplied is a property of the gradients, not of the scaler. It ends with rw_zero_grad(),
+ * rw_graph_launch() and rw_checkpoint_load(), so a step may be left out by the program at any place. Until then no
+ * backward adds to gradients that were unscaled, and none are divided twice, or by another number than backward
+ * multiplied by: RW_ERR_CHANGED. Gradients that rw_backward() adds before are divided too; multiply such a loss by the
+ * scale, the first number of the scaler's buffer. What rw_write() writes into a gradient, or a caller at its address,
+ * counts as scaled before rw_scaler_unscale() and as unscaled after it.
  * Thread-safety: as for the context.
  */
 #ifndef REWIND_PRECISION_H
@@ -140,23 +147,30 @@ RW_API void rw_scaler_destroy(rw_scaler **s);
  * rw_backward() that begins with the scale instead of one. A loss that is to be read before is computed by
  * rw_forward(t, 1, &loss); after it, reading costs nothing.
  * @param loss as for rw_backward(), of float32: in 16 bits there may be no such number.
- * @return what rw_backward() returns; RW_ERR_DTYPE for a loss of another type.
+ * @return what rw_backward() returns; RW_ERR_DTYPE for a loss of another type; RW_ERR_CHANGED where the gradients were
+ *         multiplied by another scaler, or by another scale of this one, since they were clear.
  */
 RW_API rw_status rw_scaler_backward(rw_scaler *s, rw_tape *t, rw_tensor *loss);
 
 /**
- * Divides all gradients of the context by the scale, and finds out whether all of them are finite. Once between two
- * rw_scaler_update(); rw_scaler_step() does it where nobody else has. On CUDA it is only queued.
- * @return RW_ERR_ARGUMENT when it has been done, RW_ERR_CHANGED for a gradient that a failed backward has left
- *         half-way, RW_ERR_MEMORY, or an error that is stuck in the context; RW_ERR_ARGUMENT as well for more than
- *         32,765 parameters. Then nothing has changed.
+ * Divides all gradients of the context by the scale, and finds out whether all of them are finite. Once for the
+ * gradients of a step; rw_scaler_step() does it where no call has. On CUDA it is only queued.
+ * @return RW_ERR_ARGUMENT when these gradients were unscaled, by this scaler or another, or when an optimizer was
+ *         stepped with other gradients since rw_scaler_update(); RW_ERR_CHANGED where some of the gradients were
+ *         unscaled and others were not, where backward multiplied them by another scale, and for a gradient that a
+ *         failed backward has left half-way; RW_ERR_MEMORY, or an error that is stuck in the context; RW_ERR_ARGUMENT
+ *         as well for more than 32,765 parameters. Then nothing has changed.
  */
 RW_API rw_status rw_scaler_unscale(rw_scaler *s);
 
 /**
  * rw_optimizer_step() of unscaled gradients, or nothing where one of them is not finite: parameters, moments and their
- * counts of steps stay. Several optimizers may be stepped. From the first time on an optimizer counts on the device.
- * @return what rw_optimizer_step() and rw_scaler_unscale() return; RW_ERR_ARGUMENT for an optimizer of another context.
+ * counts of steps stay. Several optimizers may be stepped, each once before rw_scaler_update(), all with the same
+ * gradients: losses whose gradients are cleared in between take a scaler each, or an update of the scale each. From the
+ * first time on an optimizer counts on the device.
+ * @return what rw_optimizer_step() returns, and what rw_scaler_unscale() returns but for gradients that this scaler has
+ *         unscaled; RW_ERR_ARGUMENT for an optimizer of another context, and for one that was stepped since
+ *         rw_scaler_update().
  */
 RW_API rw_status rw_scaler_step(rw_scaler *s, rw_optimizer *opt);
 

@@ -124,7 +124,10 @@ RW_API size_t rw_context_dropped_effects(const rw_context *ctx, rw_site *ret_fir
  * @param loss a floating-point tensor with one element.
  * @return RW_OK or the first error. On failure no gradient has changed, with one exception: sums are taken in place,
  *         so a gradient that was not zero and to which this call had begun to add is lost. To read it, to add to it or
- *         to step with it is RW_ERR_CHANGED, until rw_zero_grad().
+ *         to step with it is RW_ERR_CHANGED, until rw_zero_grad(). RW_ERR_CHANGED as well when it would add to a
+ *         gradient that a scaler has unscaled (rewind/precision.h), and when it would replay from a parameter, an input
+ *         or a gradient that has changed after the tape had read it. That includes a gradient that this tape has read
+ *         in an op and an earlier rw_backward() has added to.
  */
 RW_API rw_status rw_backward(rw_tape *t, rw_tensor *loss);
 

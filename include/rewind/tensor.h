@@ -68,16 +68,24 @@ RW_API bool rw_tensor_requires_grad(const rw_tensor *x);
  * Fills a parameter, a buffer or a parameter's gradient: dense, row-major, in the tensor's own type. data is host
  * memory, on CUDA also device memory whose contents are complete; copied, so it may change after the call.
  * @param bytes must be rw_tensor_bytes(x).
- * A tape that has used a parameter and would have to replay from it reports RW_ERR_CHANGED afterwards.
+ * A tape that has used a parameter, or has read a gradient in an op, and would have to replay from it reports
+ * RW_ERR_CHANGED afterwards. A gradient that is written after rw_scaler_unscale() and before rw_scaler_update() counts
+ * as unscaled.
  */
 RW_API rw_status rw_write(rw_tensor *x, const void *data, size_t bytes);
 
 /**
- * Where the elements of a parameter, a buffer or a parameter's gradient lie, dense and row-major: on CUDA in device
- * memory. The address is the same for the life of the context. A gradient may be written through it, to sum it over
- * processes, say, before an optimizer's step: on CUDA, queue that on rw_context_stream(). Parameters and buffers are
- * written by rw_write() alone.
- * @return NULL on an error, which sticks; owned by the context.
+ * The address of the elements of a parameter, a buffer or a parameter's gradient, dense and row-major: on CUDA in
+ * device memory. It is the same for the life of the context. Parameters and buffers are written by rw_write() alone.
+ *
+ * A gradient may be written through its address, to sum it over processes, say, before an optimizer's step: on CUDA,
+ * queue that on rw_context_stream(). The call is needed once: from then on the gradient counts as written in every
+ * step, also where no backward has reached the parameter, rw_zero_grad() stores zeros there, and a graph with
+ * `update_inside` leaves its memory in place. Optimizers therefore update such a parameter in every step. What is
+ * written there between forward and backward of a tape that has read the gradient in an op is not noticed; the call
+ * itself counts as a change.
+ * @return NULL on an error, which sticks: RW_ERR_CHANGED for a gradient that a failed backward has left half-way,
+ *         RW_ERR_MEMORY; owned by the context.
  */
 RW_API void *rw_tensor_data(rw_tensor *x);
 
@@ -97,19 +105,34 @@ RW_API rw_status rw_init_constant(rw_tensor *x, double value);
  */
 RW_API rw_tensor *rw_gradient(rw_tensor *x);
 
-/** Sets every parameter's gradient to zero. Costs nothing: the next backward writes instead of adding. */
+/** Sets every parameter's gradient to zero. Costs nothing, as the next backward writes instead of adding, but for
+    gradients whose address rw_tensor_data() has given: there zeros are stored, on CUDA by the stream. A device that
+    fails at that is an error that sticks. */
 RW_API void rw_zero_grad(rw_context *ctx);
 
 /**
  * Scales all gradients of the context so that their joint 2-norm is at most max_norm. The sum of squares is taken in
  * double, in order of creation, in blocks fixed by the shapes: its bits do not depend on the number of threads.
  * A gradient that is clear is zero and stays clear. On CUDA it is only queued, unless the norm is asked for.
+ * Where the norm is NaN or infinite, all elements of all gradients that are not clear become NaN, so that no step from
+ * them looks like a good one; rw_clip_grad_norm_with() refuses instead. A squared norm above the range of double is
+ * infinite. An infinite max_norm changes no gradient: the call returns the norm alone.
  * @param ret_norm receives the norm before scaling; may be NULL; untouched on failure.
  * @return RW_ERR_ARGUMENT for a max_norm that is not above zero, an error that is stuck in the context, RW_ERR_CHANGED
  *         for a gradient that a failed backward has left half-way, RW_ERR_MEMORY; RW_ERR_ARGUMENT as well for more than
  *         32,764 parameters. Then nothing has changed.
  */
 RW_API rw_status rw_clip_grad_norm(rw_context *ctx, double max_norm, double *ret_norm);
+
+/** What rw_clip_grad_norm() decides; zeroed options are its choice. */
+typedef struct rw_clip_options {
+    /** A norm that is NaN or infinite is RW_ERR_ARGUMENT, and no gradient changes. The call waits for the device. */
+    bool error_if_nonfinite;
+} rw_clip_options;
+
+/** Like rw_clip_grad_norm(), with options; NULL is none. */
+RW_API rw_status rw_clip_grad_norm_with(rw_context *ctx, double max_norm, const rw_clip_options *options,
+                                        double *ret_norm);
 
 #ifdef __cplusplus
 }

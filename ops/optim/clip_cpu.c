@@ -1,5 +1,6 @@
 /* Clipping on the CPU: squares are added up in double, in blocks of fixed size, in order. */
 #include "device/cpu/isa.h"
+#include "ops/optim/clip.h"
 #include "ops/common/util.h"
 #include "ops/common/vec.h"
 #include "ops/common/vec_native.h"
@@ -98,9 +99,10 @@ rw_status RW_ISA_NAME(rw_clip_grad_norm_cpu)(const rw_kernel *k)
         sums[i - 3] = rw_kernel_has(k, i) ? sum_squares(&k->in[i], k->threads) : 0;
         sum += sums[i - 3];
     }
-    const double norm = sqrt(sum);
-    for (int i = 3; norm > most && i < k->n_inputs; i++)
-        if (rw_kernel_has(k, i)) scale(k->in[i].data, &k->in[i], most / norm, k->threads);
+    const struct rw_clip_attrs *const a = k->attrs;
+    const double norm = sqrt(sum), factor = rw_clip_factor(norm, most, a->keeps_nonfinite);
+    for (int i = 3; factor != 1 && i < k->n_inputs; i++)
+        if (rw_kernel_has(k, i)) scale(k->in[i].data, &k->in[i], factor, k->threads);
     *(double *)k->out[0].data = norm;
     return RW_OK;
 }
@@ -121,7 +123,7 @@ rw_status RW_ISA_NAME(rw_clip_factor_cpu)(const rw_kernel *k)
     double sum = 0;
     for (int i = 1; i < k->n_inputs; i++) sum += *(const double *)k->in[i].data;
     const double norm = sqrt(sum);
-    *(double *)k->out[0].data = norm > most ? most / norm : 1;
+    *(double *)k->out[0].data = rw_clip_factor(norm, most, false);
     *(double *)k->out[1].data = norm;
     return RW_OK;
 }

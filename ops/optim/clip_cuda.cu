@@ -2,6 +2,7 @@
  * Clipping on CUDA. Squares are added in double: of each chunk of a gradient, then of each gradient, then of all. So
  * the norm is the same whether gradients come together or one after the other. Norm and factor stay on the device.
  */
+#include "ops/optim/clip.h"
 #include "ops/optim/gradients.cuh"
 
 namespace {
@@ -58,15 +59,16 @@ __global__ void __launch_bounds__(THREADS)
 
 /* Of all: the norm, and what the gradients are multiplied by, 1 when they stay as they are. */
 __global__ void __launch_bounds__(THREADS)
-    norm_kernel(double *ret_norm, double *ret_factor, const double *sums, int n, const double *limit)
+    norm_kernel(double *ret_norm, double *ret_factor, const double *sums, int n, const double *limit,
+                bool keeps_nonfinite)
 {
     __shared__ double shared[32];
     double sum = 0;
     for (int i = threadIdx.x; i < n; i += THREADS) sum += sums[i];
-    const double norm = sqrt(block_sum(sum, shared)), most = *limit;
+    const double norm = sqrt(block_sum(sum, shared));
     if (threadIdx.x) return;
     *ret_norm = norm;
-    *ret_factor = norm > most ? most / norm : 1;
+    *ret_factor = rw_clip_factor(norm, *limit, keeps_nonfinite);
 }
 
 struct sum_batch {
@@ -87,10 +89,10 @@ __global__ void __launch_bounds__(THREADS)
         room[threadIdx.x] = sum;
         return;
     }
-    const double norm = sqrt(block_sum(sum, shared)), most = *limit;
+    const double norm = sqrt(block_sum(sum, shared));
     if (threadIdx.x) return;
     *ret_norm = norm;
-    *ret_factor = norm > most ? most / norm : 1;
+    *ret_factor = rw_clip_factor(norm, *limit, false);
 }
 
 __global__ void __launch_bounds__(THREADS)
@@ -121,11 +123,10 @@ __device__ __forceinline__ void scale(void *to, const void *data, int64_t from, 
 }
 
 __global__ void __launch_bounds__(THREADS)
-    scale_kernel(const double *norm, const double *the_factor, const double *limit,
-                 const __grid_constant__ gradient_batch b)
+    scale_kernel(const double *the_factor, const __grid_constant__ gradient_batch b)
 {
     const double factor = *the_factor;
-    if (!(*norm > *limit)) return;
+    if (factor == 1) return;
     for_chunks(b, [&](void *data, int dtype, int64_t from, int n) {
         switch (dtype) {
         case RW_F64: scale<double>(data, data, from, n, factor); break;
@@ -185,10 +186,11 @@ extern "C" rw_status rw_clip_grad_norm_cuda(const rw_kernel *k)
         add_squares(k, sums + n, noted, parts, b);
         n += b.n;
     }
-    RW_LAUNCH(norm_kernel, 1, THREADS, 0, k, norm, factor, sums, n, limit);
+    const rw_clip_attrs *const a = static_cast<const rw_clip_attrs *>(k->attrs);
+    RW_LAUNCH(norm_kernel, 1, THREADS, 0, k, norm, factor, sums, n, limit, a->keeps_nonfinite != 0);
     for (int next = 3; next < k->n_inputs;) {
         const gradient_batch b = next_batch(k, &next);
-        RW_LAUNCH(scale_kernel, BLOCKS, THREADS, 0, k, norm, factor, limit, b);
+        RW_LAUNCH(scale_kernel, BLOCKS, THREADS, 0, k, factor, b);
     }
     return rw_cuda_launched(k);
 }

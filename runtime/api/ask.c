@@ -6,6 +6,7 @@
 #include "run/advance.h"
 #include "base/alloc.h"
 #include "autodiff/roots.h"
+#include "record/gradient.h"
 #include "record/handle.h"
 #include "verify/verify.h"
 
@@ -177,28 +178,51 @@ static rw_status begin_step_of(rw_tape *t, const rw_tensor *x)
     return begin_step(t, x->id);
 }
 
-static rw_status read_param(struct rw_tensor *x, void *out)
+/* out may be the device's memory. */
+static rw_status copy_zeros(rw_context *ctx, void *out, size_t bytes)
 {
-    struct rw_param *const p = rw_param_of(x);
-    rw_context *const ctx = x->owner.ctx;
-    if (!(x->flags & RW_VALUE_GRADIENT)) return ctx->device->download(ctx->device_state, out, p->data, p->bytes);
-    const rw_status status = rw_gradient_check(ctx, p, "rw_read");
-    if (status) return status;
-    if (p->grad_clear) memset(out, 0, p->grad_bytes);
-    else return ctx->device->download(ctx->device_state, out, p->grad, p->grad_bytes);
-    return RW_OK;
+    void *const zeros = rw_calloc(bytes, 1);
+    if (!zeros) return rw_fail(ctx, RW_ERR_MEMORY, "rw_read: out of memory");
+    const rw_status status = ctx->device->download(ctx->device_state, out, zeros, bytes);
+    rw_free(zeros);
+    return status;
+}
+
+/* Is x a view of memory of the context, which may have gone with its state? */
+static bool is_of_context(const rw_tape *t, const struct rw_tensor *x)
+{
+    const uint32_t leaf = x->flags & RW_VALUE_GRADIENT ? RW_NONE_ID : rw_tape_value(t, x->base)->leaf;
+    return leaf != RW_NONE_ID && t->leaves[leaf].kind != RW_LEAF_INPUT;
+}
+
+/* The parameter whose gradient x is, or is a view of; NULL for anything else. */
+static struct rw_param *param_of_gradient(const rw_tape *t, const struct rw_tensor *x)
+{
+    if (x->flags & RW_VALUE_CONTEXT) return x->flags & RW_VALUE_GRADIENT ? rw_param_of(x) : NULL;
+    if (!is_of_context(t, x)) return NULL;
+    const struct rw_leaf *const leaf = &t->leaves[rw_tape_value(t, x->base)->leaf];
+    return leaf->kind == RW_LEAF_GRADIENT ? t->ctx->by_id[leaf->param] : NULL;
 }
 
 static const void *buffer_of(const rw_tape *t, const struct rw_tensor *x)
 {
+    if (x->flags & RW_VALUE_CONTEXT) return rw_param_of(x)->data;
     if (x->flags & RW_VALUE_GRADIENT) return ((const struct rw_gradient_handle *)x)->data;
     const struct rw_tensor *const base = rw_tape_value(t, x->base);
     if (base->producer != RW_NONE_ID) return rw_tape_held(t, base->id);
     const struct rw_leaf *const leaf = &t->leaves[base->leaf];
-    if (leaf->kind == RW_LEAF_INPUT) return leaf->data;
-    const struct rw_param *const p = t->ctx->by_id[leaf->param];
-    if (t->bereft) return NULL;
-    return leaf->kind == RW_LEAF_PARAM ? p->data : p->grad;
+    return leaf->kind == RW_LEAF_INPUT ? leaf->data : t->ctx->by_id[leaf->param]->data;
+}
+
+/* What is there now, of memory that neither moves nor has to be computed any more. */
+static rw_status copy_there(rw_context *ctx, const rw_tape *t, const struct rw_tensor *x, const char *name, void *out)
+{
+    const struct rw_param *const p = param_of_gradient(t, x);
+    const void *bytes = NULL;
+    const rw_status status = p ? rw_gradient_read(ctx, p, name, &bytes) : RW_OK;
+    if (status) return status;
+    if (p && !bytes) return copy_zeros(ctx, out, rw_tensor_bytes(x));
+    return copy_out(ctx, p ? bytes : buffer_of(t, x), rw_layout_of(ctx, x), (rw_dtype)x->dtype, out);
 }
 
 /* name: the public call. begins: a scalar that may be a loss begins its step. */
@@ -216,14 +240,14 @@ static rw_status read_value(const char *name, rw_tape *t, rw_tensor *x, void *ou
     rw_status status = rw_runs_wait(ctx);
     if (status) return status;
     if (t && has_due_effects(t) && (status = eval(t, NULL, 0, true))) return status;
-    if (x->flags & RW_VALUE_CONTEXT) return read_param(x, out);
-    if (!t) t = x->owner.tape;
-    if (begins) status = begin_step_of(t, x);
-    if (!status && !(x->flags & RW_VALUE_GRADIENT)) status = rw_eval(t, &x, 1);
-    if (status) return status;
-    const void *const buffer = buffer_of(t, x);
-    if (!buffer && t->bereft) return rw_tape_misses_nothing(t, name);
-    status = copy_out(ctx, buffer, rw_layout_of(ctx, x), (rw_dtype)x->dtype, out);
+    if (!(x->flags & RW_VALUE_CONTEXT)) {
+        if (!t) t = x->owner.tape;
+        if (begins) status = begin_step_of(t, x);
+        if (!status && !(x->flags & RW_VALUE_GRADIENT)) status = rw_eval(t, &x, 1);
+        if (!status && is_of_context(t, x)) status = rw_tape_misses_nothing(t, name);
+        if (status) return status;
+    }
+    status = copy_there(ctx, t, x, name, out);
     return status ? rw_fail(ctx, status, "%s: the copy from the device failed", name) : RW_OK;
 }
 

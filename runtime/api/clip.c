@@ -3,7 +3,10 @@
 
 #include "api/update.h"
 #include "base/alloc.h"
+#include "record/gradient.h"
 #include "record/own_ops.h"
+
+#include <math.h>
 
 /* Of a context. */
 struct rw_clipping {
@@ -36,11 +39,13 @@ static rw_status record_all(struct rw_clip *c, rw_tape *t, rw_tensor **gradient,
     in[0] = &c->limit->tensor;
     in[1] = &c->norm->tensor;
     in[2] = &c->sums.state->tensor;
+    const struct rw_clip_attrs attrs = { .keeps_nonfinite = c->keeps_nonfinite };
     const int n = 3 + list(c, gradient, in + 3);
     if (c->sums.n > CLIPPED_MOST)
         return rw_fail(t->ctx, RW_ERR_ARGUMENT, "rw_clip_grad_norm: %zu parameters, at most %d", c->sums.n,
                        CLIPPED_MOST);
-    const rw_status status = rw_update_record(t, "rw_clip_grad_norm", &rw_op_clip_grad_norm, in, n, NULL, 0, out);
+    const rw_status status = rw_update_record(t, "rw_clip_grad_norm", &rw_op_clip_grad_norm, in, n, &attrs,
+                                              sizeof attrs, out);
     for (size_t i = 0, k = 2; !status && i < ctx->n_params; i++) {
         rw_tensor **const g = &gradient[ctx->params[i]->tensor.id];
         if (*g) *g = out[k++];
@@ -233,18 +238,22 @@ static rw_status make(rw_context *ctx)
 }
 
 /* The plan is one of all parameters: a new one needs another. */
-static rw_status plan(rw_context *ctx)
+static rw_status plan(rw_context *ctx, bool keeps_nonfinite)
 {
     struct rw_clipping *const c = ctx->clipping;
-    if (c->update.run && c->n_params == ctx->n_params && !rw_update_is_stale(&c->update)) return RW_OK;
+    const bool fits = c->n_params == ctx->n_params && c->clip.keeps_nonfinite == keeps_nonfinite;
+    if (c->update.run && fits && !rw_update_is_stale(&c->update)) return RW_OK;
     struct rw_update made;
     struct rw_clip_sums sums = c->clip.sums;
     if (!open_sums(ctx, &c->clip.sums)) {
         c->clip.sums = sums;
         return rw_fail(ctx, RW_ERR_MEMORY, "rw_clip_grad_norm: out of memory");
     }
+    const bool kept = c->clip.keeps_nonfinite;
+    c->clip.keeps_nonfinite = keeps_nonfinite;
     const rw_status status = rw_update_open(&made, ctx, rw_clip_recorder(&c->clip));
     if (status) {
+        c->clip.keeps_nonfinite = kept;
         close_sums(ctx, &c->clip.sums);
         c->clip.sums = sums;
         return status;
@@ -258,32 +267,65 @@ static rw_status plan(rw_context *ctx)
 
 static rw_status run(rw_context *ctx, double max_norm)
 {
-    rw_status status = rw_clip_set(&ctx->clipping->clip, max_norm);
-    if (!status) status = rw_update_run(&ctx->clipping->update);
-    if (!status) rw_clip_count(&ctx->clipping->clip);
-    return status;
+    const rw_status status = rw_clip_set(&ctx->clipping->clip, max_norm);
+    return status ? status : rw_update_run(&ctx->clipping->update);
+}
+
+static void count(rw_context *ctx)
+{
+    rw_clip_count(&ctx->clipping->clip);
+    rw_gradients_changed(ctx);
 }
 
 static rw_status read_norm(rw_context *ctx, double *ret_norm)
 {
-    double norm;
     rw_status status = rw_runs_wait(ctx);
     if (status) return status;
-    status = ctx->device->download(ctx->device_state, &norm, ctx->clipping->clip.norm->data, sizeof norm);
-    if (status) return rw_fail(ctx, status, "rw_clip_grad_norm: the device failed");
-    *ret_norm = norm;
+    status = ctx->device->download(ctx->device_state, ret_norm, ctx->clipping->clip.norm->data, sizeof *ret_norm);
+    return status ? rw_fail(ctx, status, "rw_clip_grad_norm: the device failed") : RW_OK;
+}
+
+/* It waits for the norm. Where that is not finite, the gradients have stayed as they were. */
+static rw_status clip_finite(rw_context *ctx, double max_norm, double *ret_norm)
+{
+    double norm = 0;
+    rw_status status = run(ctx, max_norm);
+    if (!status) status = read_norm(ctx, &norm);
+    if (!status && !isfinite(norm))
+        status = rw_fail(ctx, RW_ERR_ARGUMENT, "rw_clip_grad_norm: the norm of the gradients is %g; expected a finite "
+                         "one; skip the step: rw_error_clear(), rw_zero_grad()", norm);
+    if (status) return status;
+    count(ctx);
+    if (ret_norm) *ret_norm = norm;
     return RW_OK;
 }
 
-rw_status rw_clip_grad_norm(rw_context *ctx, double max_norm, double *ret_norm)
+static rw_status clip(rw_context *ctx, double max_norm, double *ret_norm)
+{
+    double norm;
+    rw_status status = run(ctx, max_norm);
+    if (!status) count(ctx);
+    if (status || !ret_norm) return status;
+    status = read_norm(ctx, &norm);
+    if (!status) *ret_norm = norm;
+    return status;
+}
+
+rw_status rw_clip_grad_norm_with(rw_context *ctx, double max_norm, const rw_clip_options *options, double *ret_norm)
 {
     if (!ctx) return RW_ERR_ARGUMENT;
     if (ctx->status) return ctx->status;
     if (!(max_norm > 0)) return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_clip_grad_norm: a norm of %g", max_norm);
+    const bool refuses = options && options->error_if_nonfinite;
     rw_status status = rw_check_runs(ctx, "rw_clip_grad_norm");
     if (!status) status = rw_gradients_check(ctx, "rw_clip_grad_norm");
     if (!status && !ctx->clipping) status = make(ctx);
-    if (!status) status = plan(ctx);
-    if (!status) status = run(ctx, max_norm);
-    return status || !ret_norm ? status : read_norm(ctx, ret_norm);
+    if (!status) status = plan(ctx, refuses);
+    if (status) return status;
+    return refuses ? clip_finite(ctx, max_norm, ret_norm) : clip(ctx, max_norm, ret_norm);
+}
+
+rw_status rw_clip_grad_norm(rw_context *ctx, double max_norm, double *ret_norm)
+{
+    return rw_clip_grad_norm_with(ctx, max_norm, NULL, ret_norm);
 }

@@ -11,6 +11,7 @@ struct rw_clip {
     rw_context *ctx;
     struct rw_param *limit, *norm; /* states: what the norm may be; what it was before */
     double set;                    /* what limit holds */
+    bool keeps_nonfinite;          /* gradients whose norm is not finite stay as they are */
     /* Of each gradient before, a state, and a copy of it on the host; whose they are, of the last plan. */
     struct rw_clip_sums {
         struct rw_param *state;

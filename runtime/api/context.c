@@ -182,7 +182,7 @@ static void free_params(rw_context *ctx)
         struct rw_param *const p = ctx->by_id[i];
         if (!p) continue;
         ctx->device->free(ctx->device_state, p->data);
-        ctx->device->free(ctx->device_state, p->grad);
+        ctx->device->free(ctx->device_state, p->gradient.data);
         rw_free(p->name);
         rw_free(p);
     }

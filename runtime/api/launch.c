@@ -18,6 +18,7 @@
 #include "autodiff/roots.h"
 #include "plan/cache.h"
 #include "plan/fits.h"
+#include "record/gradient.h"
 #include "record/kept_codes.h"
 #include "run/advance.h"
 #include "base/alloc.h"
@@ -352,9 +353,9 @@ static rw_status prepare_update(rw_graph *g)
 {
     rw_context *const ctx = g->t->ctx;
     const rw_plan *const p = g->run->plan;
-    for (size_t i = 0; i < p->n_used_up; i++) ctx->by_id[p->used_up[i]]->grad_clear = false;
+    for (size_t i = 0; i < p->n_used_up; i++) rw_gradient_written(&ctx->by_id[p->used_up[i]]->gradient);
     const rw_status status = rw_optimizer_prepare(g->optimizer, g->sums);
-    for (size_t i = 0; i < p->n_used_up; i++) ctx->by_id[p->used_up[i]]->grad_clear = true;
+    for (size_t i = 0; i < p->n_used_up; i++) rw_gradient_used_up(&ctx->by_id[p->used_up[i]]->gradient);
     return status;
 }
 
@@ -364,7 +365,7 @@ static rw_status give_gradients_up(rw_graph *g)
     rw_context *const ctx = g->t->ctx;
     const rw_plan *const p = g->run->plan;
     bool any = false;
-    for (size_t i = 0; i < p->n_used_up; i++) any |= ctx->by_id[p->used_up[i]]->grad != NULL;
+    for (size_t i = 0; i < p->n_used_up; i++) any |= rw_gradient_can_give_up(&ctx->by_id[p->used_up[i]]->gradient);
     const rw_status status = any ? rw_runs_wait(ctx) : RW_OK;
     for (size_t i = 0; !status && any && i < p->n_used_up; i++) rw_gradient_give_up(ctx, ctx->by_id[p->used_up[i]]);
     return status;
@@ -380,7 +381,7 @@ static rw_status queue_run(rw_graph *g)
     rw_status status = g->optimizer ? rw_optimizer_before_launch(g->optimizer) : RW_OK;
     if (!status) status = rw_run_prepare(r, end);
     for (size_t i = 0; !status && i < r->plan->n_gradients; i++) /* the update finds them written */
-        g->t->ctx->by_id[r->plan->gradients[i]]->grad_clear = false;
+        rw_gradient_written(&g->t->ctx->by_id[r->plan->gradients[i]]->gradient);
     if (!status && g->optimizer) status = prepare_update(g);
     if (!status) status = queue_launch(g);
     if (status) {
@@ -398,7 +399,7 @@ static void count_launch(rw_graph *g)
     if (g->optimizer) rw_optimizer_launched(g->optimizer, true);
     if (g->optimizer) rw_optimizer_count(g->optimizer);
     if (g->clip.ctx) rw_clip_count(&g->clip);
-    if (g->scaler) rw_scaler_count(g->scaler);
+    if (g->scaler) rw_scaler_launched(g->scaler);
     if (g->delayed) rw_delayed_count(g->delayed);
     g->launches++;
     count_draws(g);

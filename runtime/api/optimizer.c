@@ -9,6 +9,7 @@
 
 #include "api/optimizer_members.h"
 #include "base/alloc.h"
+#include "record/gradient.h"
 
 #include <rewind/ops.h>
 
@@ -27,7 +28,7 @@ static rw_status no_memory(rw_context *ctx, const char *what)
 static rw_tensor *gradient_of(const struct rw_member *x, rw_tensor *const *gradient)
 {
     rw_tensor *const g = gradient[x->param->tensor.id];
-    return g ? g : &x->param->gradient;
+    return g ? g : &x->param->gradient.tensor;
 }
 
 /* The rows that the update goes by: as they were uploaded, or what is left of them where some are left out. */
@@ -446,7 +447,7 @@ static void fill_rows(rw_optimizer *opt)
 {
     struct known known[2] = { 0 };
     for (size_t i = 0; i < opt->n; i++) {
-        opt->members[i].due = !opt->members[i].param->grad_clear;
+        opt->members[i].due = !rw_gradient_is_clear(&opt->members[i].param->gradient);
         opt->rows[opt->members[i].piece].step = 0;
         if (opt->members[i].due) fill_row(opt, i, known);
     }
@@ -476,7 +477,7 @@ void rw_optimizer_count(rw_adamw *opt)
     opt->n_updates++;
     for (size_t i = 0; i < opt->n; i++) {
         struct rw_member *const x = &opt->members[i];
-        rw_gradient_used(x->param);
+        rw_gradient_used(&x->param->gradient);
         if (!x->due) continue;
         x->step++;
         x->version = ++x->param->version;

@@ -11,6 +11,7 @@
 #include "api/update.h"
 #include "autodiff/roots.h"
 #include "base/alloc.h"
+#include "record/gradient.h"
 #include "record/own_ops.h"
 #include "verify/verify.h"
 
@@ -24,6 +25,8 @@ struct stepped {
     rw_optimizer *opt;
     struct rw_update update;
     bool sums; /* it was planned while somebody watched */
+    bool made; /* once, in the period made_in */
+    uint32_t made_in;
 };
 
 struct rw_scaler {
@@ -39,7 +42,11 @@ struct rw_scaler {
     size_t n_params; /* unscaling was planned for so many */
     struct stepped *steps;
     size_t n_steps, cap_steps;
-    bool unscaled;
+    /* A period ends where the numbers change: with rw_scaler_update(), or as they are loaded. It is named by their
+       version. */
+    uint64_t unscaled; /* the number of its last unscaling (record/gradient.h), which found is of; 0: none */
+    uint32_t unscaled_in, stepped_in; /* periods; the second is one in which some optimizer was stepped */
+    bool stepped;
     size_t n_users; /* itself, until rw_scaler_destroy(), and the graphs that use it: the last one frees it */
 };
 
@@ -338,13 +345,16 @@ rw_status rw_scaler_backward(rw_scaler *s, rw_tape *t, rw_tensor *loss)
     if (id == RW_NONE_ID) return t->ctx->status;
     rw_status status = rw_scaler_check_loss(t, loss, "rw_scaler_backward");
     if (!status) status = rw_check_runs(t->ctx, "rw_scaler_backward");
+    if (!status) status = rw_gradients_check_scale(t->ctx, s->numbers, "rw_scaler_backward");
     if (!status) status = rw_tape_note_roots(t, &id, 1, true, "rw_scaler_backward");
     if (status) return status;
     struct rw_request request = rw_program_step(t, &id, 1);
     const void *const seeds[] = { rw_scaler_seed(s) };
     request.seeded = true;
-    if (t->ctx->verify == RW_VERIFY_FULL) return rw_verify_and_run(t, &request, seeds);
-    return rw_run_request(t, &request, seeds, false);
+    status = t->ctx->verify == RW_VERIFY_FULL ? rw_verify_and_run(t, &request, seeds)
+                                              : rw_run_request(t, &request, seeds, false);
+    if (!status) rw_gradients_scaled(t->ctx, s->numbers);
+    return status;
 }
 
 /* ---- a step ---- */
@@ -374,29 +384,62 @@ static rw_status begin(rw_scaler *s, const char *what)
     return runs ? runs : rw_gradients_check(s->ctx, what);
 }
 
-static rw_status unscale(rw_scaler *s)
+/* A step of this period goes by what was found in other gradients, which rw_scaler_update() has not counted yet. */
+static rw_status check_period(const rw_scaler *s, const char *what)
 {
-    rw_status status = RW_OK;
+    if (!s->stepped || s->stepped_in != s->numbers->version) return RW_OK;
+    return rw_fail(s->ctx, RW_ERR_ARGUMENT, "%s: an optimizer was stepped with other gradients since the last "
+                   "rw_scaler_update(); call that first", what);
+}
+
+static rw_status unscale(rw_scaler *s, const char *what)
+{
+    rw_status status = check_period(s, what);
+    if (!status) status = rw_gradients_check_scale(s->ctx, s->numbers, what);
+    if (status) return status;
     if (!is_planned(&s->unscaling) || s->n_params != s->ctx->n_params) {
         status = plan(&s->unscaling, s, rw_scaler_unscaler(s));
+        if (status) return status;
         s->n_params = s->ctx->n_params;
     }
-    if (!status) status = rw_update_run(&s->unscaling);
-    if (!status) s->unscaled = true;
-    return status;
+    status = rw_update_run(&s->unscaling);
+    if (status) return status;
+    s->unscaled = rw_gradients_unscaled(s->ctx);
+    s->unscaled_in = s->numbers->version;
+    return RW_OK;
+}
+
+static bool has_unscaled(const rw_scaler *s)
+{
+    return s->unscaled && s->unscaled_in == s->numbers->version;
+}
+
+/* Has it unscaled the gradients that there are? An error where another scaler has. */
+static rw_status find_unscaling(const rw_scaler *s, const char *what, bool *ret)
+{
+    uint64_t found = has_unscaled(s) ? s->unscaled : 0;
+    const rw_status status = rw_gradients_unscaling(s->ctx, what, &found);
+    if (status) return status;
+    *ret = found;
+    if (!found || found == s->unscaled) return RW_OK;
+    return rw_fail(s->ctx, RW_ERR_ARGUMENT, "%s: the gradients were unscaled by another scaler", what);
 }
 
 rw_status rw_scaler_unscale(rw_scaler *s)
 {
-    const rw_status status = begin(s, "rw_scaler_unscale");
+    bool unscaled = false;
+    rw_status status = begin(s, "rw_scaler_unscale");
+    if (!status) status = find_unscaling(s, "rw_scaler_unscale", &unscaled);
     if (status) return status;
-    if (s->unscaled)
-        return rw_fail(s->ctx, RW_ERR_ARGUMENT, "rw_scaler_unscale: gradients were unscaled since rw_scaler_update()");
-    return unscale(s);
+    if (unscaled)
+        return rw_fail(s->ctx, RW_ERR_ARGUMENT,
+                       "rw_scaler_unscale: the gradients are unscaled already; call it once after the last backward of "
+                       "a step, and rw_zero_grad() before the next step");
+    return unscale(s, "rw_scaler_unscale");
 }
 
 /* The optimizer's own, planned. */
-static rw_status find_step(rw_scaler *s, rw_optimizer *opt, struct rw_update **ret)
+static rw_status find_step(rw_scaler *s, rw_optimizer *opt, struct stepped **ret)
 {
     size_t i = 0;
     while (i < s->n_steps && s->steps[i].opt != opt) i++;
@@ -417,8 +460,24 @@ static rw_status find_step(rw_scaler *s, rw_optimizer *opt, struct rw_update **r
         s->n_steps++;
         rw_optimizer_share(opt);
     }
-    *ret = &step->update;
+    *ret = step;
     return RW_OK;
+}
+
+static rw_status check_once(const rw_scaler *s, const struct stepped *step)
+{
+    if (!step->made || step->made_in != s->numbers->version) return RW_OK;
+    return rw_fail(s->ctx, RW_ERR_ARGUMENT, "rw_scaler_step: the optimizer was stepped since the last "
+                   "rw_scaler_update(); call that first");
+}
+
+/* A step from gradients of an earlier period goes by what that has counted already. */
+static void count_step(rw_scaler *s, struct stepped *step)
+{
+    rw_optimizer_count(step->opt);
+    if (!has_unscaled(s)) return;
+    s->stepped = step->made = true;
+    s->stepped_in = step->made_in = s->numbers->version;
 }
 
 rw_status rw_scaler_step(rw_scaler *s, rw_optimizer *opt)
@@ -428,23 +487,32 @@ rw_status rw_scaler_step(rw_scaler *s, rw_optimizer *opt)
     if (!opt) return rw_fail_null(s->ctx, "rw_scaler_step", "opt");
     if (rw_optimizer_context(opt) != s->ctx)
         return rw_fail(s->ctx, RW_ERR_ARGUMENT, "rw_scaler_step: the optimizer belongs to another context");
-    struct rw_update *update = NULL;
+    struct stepped *step = NULL;
+    bool unscaled = false;
     status = rw_optimizer_follow(opt);
-    if (!status) status = find_step(s, opt, &update);
-    if (!status && !s->unscaled) status = unscale(s);
+    if (!status) status = find_step(s, opt, &step);
+    if (!status) status = check_once(s, step);
+    if (!status) status = find_unscaling(s, "rw_scaler_step", &unscaled);
+    if (!status && !unscaled) status = unscale(s, "rw_scaler_step");
     if (!status)
         status = rw_optimizer_prepare(opt, rw_optimizer_is_watched(opt) ? RW_SUMS_TOGETHER : RW_NO_SUMS);
     if (status) return status;
-    status = rw_update_run(update);
+    status = rw_update_run(&step->update);
     if (status) rw_optimizer_failed(opt);
-    else rw_optimizer_count(opt);
+    else count_step(s, step);
     return status;
 }
 
-void rw_scaler_count(rw_scaler *s)
+static void count_update(rw_scaler *s)
 {
     s->numbers->version++;
-    s->unscaled = false;
+    rw_gradients_unscaled_end(s->ctx, s->unscaled);
+}
+
+void rw_scaler_launched(rw_scaler *s)
+{
+    s->unscaled = rw_gradients_unscaled(s->ctx);
+    count_update(s);
 }
 
 rw_status rw_scaler_update(rw_scaler *s)
@@ -453,11 +521,11 @@ rw_status rw_scaler_update(rw_scaler *s)
     if (s->ctx->status) return s->ctx->status;
     const rw_status runs = rw_check_runs(s->ctx, "rw_scaler_update");
     if (runs) return runs;
-    if (!s->unscaled)
+    if (!has_unscaled(s))
         return rw_fail(s->ctx, RW_ERR_ARGUMENT, "rw_scaler_update: nothing was unscaled since the last one");
     rw_status status = is_planned(&s->updating) ? RW_OK : plan(&s->updating, s, rw_scaler_updater(s));
     if (!status) status = rw_update_run(&s->updating);
-    if (!status) rw_scaler_count(s);
+    if (!status) count_update(s);
     return status;
 }
 

@@ -35,7 +35,7 @@ struct rw_recorder *rw_scaler_noter(rw_scaler *s);
    where it was noted. */
 rw_tensor *const *rw_scaler_found(const rw_scaler *s);
 
-/* A launch with both was queued: the scale has changed. */
-void rw_scaler_count(rw_scaler *s);
+/* A launch was queued that unscales its gradients and updates the scale. */
+void rw_scaler_launched(rw_scaler *s);
 
 #endif

@@ -77,7 +77,7 @@ static uint64_t count_beside(const struct rw_problem *p)
         const struct rw_tensor *const x = rw_tape_value(t, v);
         if (p->asked[v] && x->producer == RW_NONE_ID && rw_tape_base(t, v) == v) bytes += rw_tensor_bytes(x);
     }
-    for (size_t i = 0; i < p->targets.n_params; i++) bytes += t->ctx->by_id[p->targets.params[i]]->grad_bytes;
+    for (size_t i = 0; i < p->targets.n_params; i++) bytes += t->ctx->by_id[p->targets.params[i]]->gradient.bytes;
     return bytes;
 }
 

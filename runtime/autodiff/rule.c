@@ -68,7 +68,7 @@ static rw_dtype sum_dtype(const rw_tape *t, const struct rw_tensor *v)
 {
     const struct rw_leaf *const leaf = v->leaf == RW_NONE_ID ? NULL : &t->leaves[v->leaf];
     if (!leaf || leaf->kind != RW_LEAF_PARAM || !(v->flags & RW_VALUE_REQUIRES)) return (rw_dtype)v->dtype;
-    return (rw_dtype)t->ctx->by_id[leaf->param]->gradient.dtype;
+    return (rw_dtype)t->ctx->by_id[leaf->param]->gradient.tensor.dtype;
 }
 
 rw_dtype rw_grad_dtype(const rw_grad_call *g, int i)

@@ -138,7 +138,7 @@ static rw_status plant_seeds(struct rw_targets *s)
         struct rw_param *const p = leaf.kind == RW_LEAF_PARAM ? s->ctx->by_id[leaf.param] : NULL;
         if (!p || !rw_param_is_trained(p)) continue;
         s->grads[leaf.value] = s->seeds[leaf.value] =
-            rw_tape_resolve(t, &p->gradient, "planning", "a gradient", RW_HERE);
+            rw_tape_resolve(t, &p->gradient.tensor, "planning", "a gradient", RW_HERE);
         if (!s->seeds[leaf.value]) return s->ctx->status;
         s->n_seeds++;
     }
@@ -423,7 +423,7 @@ static rw_status find_gradients(const struct rw_targets *s, rw_tensor **gradient
     for (size_t i = 0; s->request->kind != RW_PLAN_STEP && i < ctx->n_params; i++) {
         struct rw_param *const p = ctx->params[i];
         if (!rw_param_is_trained(p)) continue;
-        rw_tensor *const g = rw_tape_resolve(s->t, &p->gradient, "planning", "a gradient", RW_HERE);
+        rw_tensor *const g = rw_tape_resolve(s->t, &p->gradient.tensor, "planning", "a gradient", RW_HERE);
         if (!g) return ctx->status;
         gradient[p->tensor.id] = g;
     }

@@ -102,7 +102,7 @@ uint64_t rw_gradients_to_come(const struct rw_problem *p)
     uint64_t bytes = 0;
     for (size_t i = 0; i < p->targets.n_params; i++) {
         const struct rw_param *const param = p->t->ctx->by_id[p->targets.params[i]];
-        if (!param->grad) bytes += param->grad_bytes;
+        if (!param->gradient.data) bytes += param->gradient.bytes;
     }
     return bytes;
 }

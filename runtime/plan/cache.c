@@ -52,7 +52,7 @@ static void mix_total(struct rw_hash *h, const rw_context *ctx)
 {
     rw_hash_mix(h, rw_context_holds(ctx));
     for (size_t i = 0; i < ctx->n_params; i++)
-        if (!ctx->params[i]->grad) rw_hash_mix(h, ctx->params[i]->tensor.id);
+        if (!ctx->params[i]->gradient.data) rw_hash_mix(h, ctx->params[i]->tensor.id);
 }
 
 struct rw_plan_key rw_request_key(const rw_tape *t, const struct rw_request *request)

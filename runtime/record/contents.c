@@ -1,6 +1,7 @@
 /* What parameters and buffers hold: written, reached by address, set to initial values. */
 #include "base/alloc.h"
 #include "record/context.h"
+#include "record/gradient.h"
 #include "record/own_ops.h"
 #include "record/param.h"
 
@@ -8,11 +9,12 @@
 
 static rw_status write_gradient(rw_context *ctx, struct rw_param *p, const void *data)
 {
+    struct rw_gradient *const g = &p->gradient;
     const rw_status room = rw_gradient_room(ctx, p, "rw_write");
     if (room) return room;
-    const rw_status status = ctx->device->upload(ctx->device_state, p->grad, data, p->grad_bytes);
-    p->grad_spoiled = status && !p->grad_clear;
-    if (!status) p->grad_clear = false;
+    const rw_status status = ctx->device->upload(ctx->device_state, g->data, data, g->bytes);
+    if (status) rw_gradient_spoil(g);
+    else rw_gradient_given(ctx, g);
     return status;
 }
 
@@ -25,7 +27,7 @@ rw_status rw_write(rw_tensor *x, const void *data, size_t bytes)
                        "rw_write: needs a parameter, a buffer or a parameter's gradient; rw_input_write() is "
                        "for inputs");
     const bool gradient = x->flags & RW_VALUE_GRADIENT;
-    const size_t has = gradient ? p->grad_bytes : p->bytes;
+    const size_t has = gradient ? p->gradient.bytes : p->bytes;
     if (!data && bytes) return rw_fail_null(ctx, "rw_write", "data");
     if (bytes != has)
         return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_write: %zu bytes given, %s\"%s\" has %zu", bytes,
@@ -47,15 +49,7 @@ void *rw_tensor_data(rw_tensor *x)
         return NULL;
     }
     if (rw_check_runs(ctx, "rw_tensor_data")) return NULL;
-    if (!(x->flags & RW_VALUE_GRADIENT)) return p->data;
-    rw_status status = rw_gradient_check(ctx, p, "rw_tensor_data");
-    if (!status) status = rw_gradient_room(ctx, p, "rw_tensor_data");
-    if (!status && p->grad_clear) {
-        status = ctx->device->clear(ctx->device_state, p->grad, p->grad_bytes);
-        if (status) rw_fail(ctx, status, "rw_tensor_data: \"%s\": the device failed", p->name);
-        else p->grad_clear = false;
-    }
-    return status ? NULL : p->grad;
+    return x->flags & RW_VALUE_GRADIENT ? rw_gradient_share(ctx, p, "rw_tensor_data") : p->data;
 }
 
 static void count_fill(struct rw_param *p, bool draws)

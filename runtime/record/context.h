@@ -35,6 +35,14 @@ struct rw_upward {
 
 struct rw_param; /* record/param.h */
 
+/* By what the gradients of a context are multiplied: record/gradient.h. */
+struct rw_gradient_scale {
+    uint64_t n_unscalings; /* so far: their numbers */
+    uint64_t unscaling;    /* of what a caller writes now; 0: it is scaled as what backward adds is */
+    const struct rw_param *buffer; /* the scaler's, by whose number backward multiplied; NULL: no scaler's */
+    uint32_t version;              /* of that buffer at that time */
+};
+
 /* Where moved values wait: rw_context_set_offload(). */
 struct rw_store_place {
     const struct rw_store_fns *fns;
@@ -84,6 +92,7 @@ struct rw_context {
     size_t param_hash_size;
     struct rw_param **by_id; /* these and states, by tensor.id; NULL where a state has gone */
     size_t n_ids, cap_ids, free_id; /* free_id: none below it is NULL */
+    struct rw_gradient_scale scale; /* of their gradients */
 
     rw_tape *tapes; /* all of the context, a list */
     struct rw_plan_cache *plans; /* plan/cache.h */

@@ -50,8 +50,8 @@ static struct rw_tensor *param_leaf(rw_tape *t, struct rw_param *p)
 /* A gradient is not cached in its parameter: it is rare, and two leaves of the same bytes do no harm. */
 static struct rw_tensor *gradient_leaf(rw_tape *t, struct rw_param *p)
 {
-    return add_leaf(t, (struct rw_leaf){ .kind = RW_LEAF_GRADIENT, .param = p->tensor.id, .bytes = p->grad_bytes },
-                    p->tensor.layout, (rw_dtype)p->gradient.dtype, 0);
+    return add_leaf(t, (struct rw_leaf){ .kind = RW_LEAF_GRADIENT, .param = p->tensor.id, .bytes = p->gradient.bytes },
+                    p->tensor.layout, (rw_dtype)p->gradient.tensor.dtype, 0);
 }
 
 struct rw_tensor *rw_tape_add_seed(rw_tape *t, uint32_t root, const struct rw_tensor *y)

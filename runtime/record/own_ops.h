@@ -193,6 +193,9 @@ rw_status rw_counts_note(rw_tape *t, uint32_t buffer, uint32_t row, const rw_ten
  * element; sums, of as many as there is room for, become those of the squares of each gradient as it came. A gradient
  * that is absent is zero, and not written.
  */
+struct rw_clip_attrs {
+    int32_t keeps_nonfinite; /* not 0: gradients whose norm is not finite stay as they are */
+};
 extern const rw_op_def rw_op_clip_grad_norm;
 
 /*

@@ -1,4 +1,4 @@
-/* Parameters and buffers: how they are made and found, and which gradients can be used. */
+/* Parameters and buffers: how they are made and found. */
 #include "record/param.h"
 
 #include "base/alloc.h"
@@ -16,7 +16,7 @@ struct rw_param *rw_param_of(const rw_tensor *x)
 static void free_param(rw_context *ctx, struct rw_param *p)
 {
     if (!p->lent) ctx->device->free(ctx->device_state, p->data);
-    ctx->device->free(ctx->device_state, p->grad);
+    ctx->device->free(ctx->device_state, p->gradient.data);
     rw_free(p->name);
     rw_free(p);
 }
@@ -32,7 +32,6 @@ static bool fill_state(rw_context *ctx, struct rw_param *p, rw_dtype dtype, rw_s
                                     .base = RW_NONE_ID, .flags = RW_VALUE_CONTEXT };
     p->numel = layout->numel;
     p->bytes = (size_t)layout->numel * rw_dtype_size(dtype);
-    p->grad_clear = true;
     if (p->lent) return true;
     return (p->data = ctx->device->alloc_zero(ctx->device_state, p->bytes));
 }
@@ -74,13 +73,14 @@ static bool fill_param(rw_context *ctx, struct rw_param *p, const char *name, rw
     if (!grow_hash(ctx)) return false;
     if (!fill_state(ctx, p, dtype, shape)) return false;
     if (grad) p->tensor.flags |= RW_VALUE_REQUIRES;
-    p->gradient = p->tensor;
-    p->gradient.flags = RW_VALUE_CONTEXT | RW_VALUE_GRADIENT;
+    struct rw_gradient *const g = &p->gradient;
+    g->tensor = p->tensor;
+    g->tensor.flags = RW_VALUE_CONTEXT | RW_VALUE_GRADIENT;
     p->name = rw_strdup(name);
     if (!grad) return p->name;
-    p->gradient.dtype = (uint8_t)*grad;
-    p->grad_bytes = (size_t)p->numel * rw_dtype_size(*grad);
-    return p->name && (p->grad = ctx->device->alloc(ctx->device_state, p->grad_bytes));
+    g->tensor.dtype = (uint8_t)*grad;
+    g->bytes = (size_t)p->numel * rw_dtype_size(*grad);
+    return p->name && (g->data = ctx->device->alloc(ctx->device_state, g->bytes));
 }
 
 static rw_tensor *create(rw_site at, rw_context *ctx, const char *what, const char *name, rw_dtype dtype,
@@ -111,7 +111,7 @@ static rw_tensor *create(rw_site at, rw_context *ctx, const char *what, const ch
     ctx->params[ctx->n_params++] = p;
     enter(ctx, p);
     ctx->memory.parameters += p->bytes;
-    ctx->memory.gradients += p->grad_bytes;
+    ctx->memory.gradients += p->gradient.bytes;
     return &p->tensor;
 }
 
@@ -212,65 +212,4 @@ rw_tensor *rw_param_find(const rw_context *ctx, const char *name)
     if (!ctx || !name || !ctx->param_hash_size) return NULL;
     const uint32_t known = *place_of(ctx, name);
     return known ? &ctx->params[known - 1]->tensor : NULL;
-}
-
-void rw_zero_grad(rw_context *ctx)
-{
-    for (size_t i = 0; ctx && i < ctx->n_params; i++) {
-        ctx->params[i]->grad_clear = true;
-        ctx->params[i]->grad_spoiled = false;
-        ctx->params[i]->grad_unused = false;
-    }
-}
-
-void rw_gradient_give_up(rw_context *ctx, struct rw_param *p)
-{
-    p->grad_clear = true;
-    p->grad_spoiled = false;
-    if (!p->grad) return;
-    ctx->device->free(ctx->device_state, p->grad);
-    p->grad = NULL;
-    ctx->memory.gradients -= p->grad_bytes;
-}
-
-void rw_gradient_added(struct rw_param *p)
-{
-    p->grad_unused = true;
-}
-
-void rw_gradient_used(struct rw_param *p)
-{
-    p->grad_unused = false;
-}
-
-const struct rw_param *rw_gradient_unused(const rw_context *ctx)
-{
-    for (size_t i = 0; i < ctx->n_params; i++)
-        if (ctx->params[i]->grad_unused) return ctx->params[i];
-    return NULL;
-}
-
-rw_status rw_gradient_room(rw_context *ctx, struct rw_param *p, const char *what)
-{
-    if (p->grad) return RW_OK;
-    p->grad = ctx->device->alloc(ctx->device_state, p->grad_bytes);
-    if (!p->grad) return rw_fail(ctx, RW_ERR_MEMORY, "%s: out of memory for the gradient of \"%s\"", what, p->name);
-    ctx->memory.gradients += p->grad_bytes;
-    return RW_OK;
-}
-
-rw_status rw_gradient_check(rw_context *ctx, const struct rw_param *p, const char *what)
-{
-    if (!p->grad_spoiled) return RW_OK;
-    return rw_fail(ctx, RW_ERR_CHANGED,
-                   "%s: the gradient of \"%s\" holds a part of a backward that failed while it was "
-                   "added to it; rw_zero_grad() makes it usable again",
-                   what, p->name);
-}
-
-rw_status rw_gradients_check(rw_context *ctx, const char *what)
-{
-    rw_status status = RW_OK;
-    for (size_t i = 0; !status && i < ctx->n_params; i++) status = rw_gradient_check(ctx, ctx->params[i], what);
-    return status;
 }

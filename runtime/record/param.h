@@ -7,18 +7,29 @@
 
 #include "record/node.h"
 
+/* See gradient.h. */
+enum rw_gradient_state { RW_GRADIENT_CLEAR, RW_GRADIENT_SUM, RW_GRADIENT_SPOILED };
+
+/* Read and written by the functions of gradient.h alone. */
+struct rw_gradient {
+    struct rw_tensor tensor; /* what rw_gradient() returns: of a type of its own */
+    void *data;              /* NULL for a buffer, and while no step needs its memory */
+    size_t bytes;
+    uint64_t unscaled; /* number of the unscaling that the bytes went through; 0: none */
+    uint32_t version;  /* counts changes of the value */
+    uint8_t state;     /* enum rw_gradient_state */
+    bool shared;       /* a caller has the address */
+    bool unused;       /* rw_backward() has added to it, and since then no update has used it and nothing cleared it */
+};
+
 struct rw_param {
     struct rw_tensor tensor;   /* flags: RW_VALUE_CONTEXT, RW_VALUE_REQUIRES for a parameter */
-    struct rw_tensor gradient; /* what rw_gradient() hands out: of a type of its own */
+    struct rw_gradient gradient;
     char *name; /* NULL for a state, as a rule */
     void *data;
-    void *grad;       /* NULL for a buffer, and where it has no memory now; its bytes mean nothing while grad_clear */
     bool lent;        /* data is part of somebody else's memory */
     bool keeps_codes; /* a state of kept_codes.h; its name is the weight's */
-    bool grad_clear;  /* the gradient is zero without having been written */
-    bool grad_spoiled; /* a backward that was adding to it failed half-way: not to be used until it is cleared */
-    bool grad_unused; /* rw_backward() has added to it; no update has used it and nothing has cleared it since */
-    size_t bytes, grad_bytes;
+    size_t bytes;
     int64_t numel;
     uint32_t version; /* counts changes of data */
 };
@@ -45,24 +56,5 @@ static inline bool rw_param_is_trained(const struct rw_param *p)
 {
     return p->tensor.flags & RW_VALUE_REQUIRES;
 }
-
-/*
- * A step that uses up a gradient inside itself needs no memory for it: that is given up, and the gradient is clear.
- * Whoever writes to it after all makes room before: RW_ERR_MEMORY, recorded, has changed nothing. The room that a
- * gradient begins with is there when its parameter is.
- */
-void rw_gradient_give_up(rw_context *ctx, struct rw_param *p);
-rw_status rw_gradient_room(rw_context *ctx, struct rw_param *p, const char *what);
-
-/* rw_backward() has added to the gradient; a step of an optimizer that has the parameter has used it. The first
-   parameter whose gradient waits for such a step, NULL: none does. Gradients that a launch or the caller wrote do not
-   wait. */
-void rw_gradient_added(struct rw_param *p);
-void rw_gradient_used(struct rw_param *p);
-const struct rw_param *rw_gradient_unused(const rw_context *ctx);
-
-/* An error when the gradient is spoiled; in the second form when any of the context is. what names the call. */
-rw_status rw_gradient_check(rw_context *ctx, const struct rw_param *p, const char *what);
-rw_status rw_gradients_check(rw_context *ctx, const char *what);
 
 #endif

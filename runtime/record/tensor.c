@@ -79,5 +79,5 @@ rw_tensor *rw_gradient(rw_tensor *x)
     struct rw_param *const p = rw_param_of(x);
     if (!p) return tape_gradient(x);
     if (!rw_param_is_trained(p)) return NULL;
-    return &p->gradient;
+    return &p->gradient.tensor;
 }

@@ -2,6 +2,7 @@
 #include "run/advance.h"
 
 #include "base/alloc.h"
+#include "record/gradient.h"
 #include "record/own_ops.h"
 #include "run/failure.h"
 #include "run/sources.h"
@@ -105,8 +106,7 @@ static void spoil(const struct rw_run *r, size_t from, size_t to)
         for (uint32_t k = 0; !rw_action_is_move(a->kind) && k < node->n_outputs; k++) {
             const uint32_t word = p->words[a->word + node->n_inputs + k];
             if (!rw_word_is(p, word, RW_SOURCE_GRADIENT)) continue;
-            struct rw_param *const param = rw_run_context(r)->by_id[p->sources[rw_word_source(word)].index];
-            param->grad_spoiled = !param->grad_clear;
+            rw_gradient_spoil(&rw_run_context(r)->by_id[p->sources[rw_word_source(word)].index]->gradient);
         }
     }
 }
@@ -129,8 +129,10 @@ static void note_effect(const struct rw_run *r, const struct rw_action *a)
     if (a->node < p->mark_nodes && (op->flags & RW_OP_STATEFUL)) rw_tape_effect(t, a->node)->done = true;
     if (a->kind != RW_ACTION_COMMIT) return;
     for (uint32_t i = 0; i < node->n_outputs; i++) {
-        const uint32_t to = rw_word_source(p->words[a->word + node->n_inputs + i]);
-        t->ctx->by_id[p->sources[to].index]->version++;
+        const struct rw_source *const to = &p->sources[rw_word_source(p->words[a->word + node->n_inputs + i])];
+        struct rw_param *const written = t->ctx->by_id[to->index];
+        if (to->kind == RW_SOURCE_GRADIENT) rw_gradient_written(&written->gradient);
+        else written->version++;
     }
 }
 
@@ -341,9 +343,9 @@ rw_status rw_run_settle(struct rw_run *r)
     r->settled = r->next_action;
     r->n_held = r->tape->n_held;
     if (r->next_action != p->n_actions || (r->flags & (RW_RUN_LOST | RW_RUN_REHEARSAL))) return RW_OK;
-    for (size_t i = 0; i < p->n_gradients; i++) ctx->by_id[p->gradients[i]]->grad_clear = false;
+    for (size_t i = 0; i < p->n_gradients; i++) rw_gradient_written(&ctx->by_id[p->gradients[i]]->gradient);
     const bool adds = p->kind == RW_PLAN_STEP && !(r->flags & (RW_RUN_CLEARS | RW_RUN_UPDATE));
-    for (size_t i = 0; adds && i < p->n_gradients; i++) rw_gradient_added(ctx->by_id[p->gradients[i]]);
+    for (size_t i = 0; adds && i < p->n_gradients; i++) rw_gradient_added(&ctx->by_id[p->gradients[i]]->gradient);
     return RW_OK;
 }
 

@@ -5,6 +5,7 @@
 #include "run/sources.h"
 
 #include "base/round.h"
+#include "record/gradient.h"
 #include "run/seeds.h"
 
 static bool is_named(const struct rw_source *s, size_t from, size_t to)
@@ -37,11 +38,29 @@ static bool is_gradient(const struct rw_source *s)
     return s->kind == RW_SOURCE_GRADIENT || s->kind == RW_SOURCE_OLD || s->kind == RW_SOURCE_ADDEND;
 }
 
-/* Law 8: what a replay reads must be what the forward pass read. A gradient may change; its leaf may be one that
-   planning made on another tape and cut off again. */
-static rw_status check(const rw_tape *t, const struct rw_source *s)
+/* A leaf that the program recorded relies on what its first reader read. The sums of a step begin with leaves that are
+   not on the tape: they go on from what the gradient holds. */
+static rw_status check_gradient(const rw_tape *t, const struct rw_source *s)
 {
-    if (is_gradient(s)) return rw_gradient_check(t->ctx, t->ctx->by_id[s->index], "run");
+    const struct rw_param *const p = t->ctx->by_id[s->index];
+    const rw_status status = rw_gradient_check(t->ctx, p, "run");
+    if (status || s->leaf == RW_NONE_ID) return status;
+    const struct rw_leaf *const leaf = &t->leaves[s->leaf];
+    if (!leaf->ran || leaf->version == p->gradient.version) return RW_OK;
+    return rw_fail(t->ctx, RW_ERR_CHANGED,
+                   "the gradient of \"%s\" changed after the tape had read it; what is computed from it now would not "
+                   "match; reset the tape and record the step again",
+                   p->name);
+}
+
+/* Law 8: what a replay reads must be what the forward pass read. And what a step adds has the scale of the sum. */
+static rw_status check(const struct rw_run *r, const struct rw_source *s)
+{
+    const rw_tape *const t = r->tape;
+    const bool adds = s->kind == RW_SOURCE_GRADIENT && !(r->flags & (RW_RUN_UPDATE | RW_RUN_REHEARSAL));
+    const rw_status status = adds ? rw_gradient_check_sum(t->ctx, t->ctx->by_id[s->index], "backward") : RW_OK;
+    if (status) return status;
+    if (is_gradient(s)) return check_gradient(t, s);
     if (s->leaf == RW_NONE_ID) return RW_OK;
     const struct rw_leaf *const leaf = &t->leaves[s->leaf];
     if (leaf->kind == RW_LEAF_INPUT) return check_input(t, leaf);
@@ -56,8 +75,8 @@ static void *address(const struct rw_run *r, const struct rw_source *s)
     switch ((enum rw_source_kind)s->kind) {
     case RW_SOURCE_PARAM: return t->ctx->by_id[s->index]->data;
     case RW_SOURCE_GRADIENT:
-    case RW_SOURCE_OLD: return p->grad;
-    case RW_SOURCE_ADDEND: return p->grad_clear ? NULL : p->grad;
+    case RW_SOURCE_OLD: return p->gradient.data;
+    case RW_SOURCE_ADDEND: return rw_gradient_is_clear(&p->gradient) ? NULL : p->gradient.data;
     case RW_SOURCE_SEED: return rw_seed_of(r, s->index);
     case RW_SOURCE_INPUT: return t->leaves[s->index].data;
     case RW_SOURCE_HELD: return rw_tape_held(t, s->index);
@@ -70,13 +89,13 @@ static void *address(const struct rw_run *r, const struct rw_source *s)
 
 static void note_read(rw_tape *t, const struct rw_source *s)
 {
-    if (s->kind != RW_SOURCE_INPUT || s->leaf == RW_NONE_ID) return;
+    if (s->leaf == RW_NONE_ID || (s->kind != RW_SOURCE_INPUT && !is_gradient(s))) return;
     struct rw_leaf *const leaf = &t->leaves[s->leaf];
-    leaf->version = leaf->written;
+    leaf->version = is_gradient(s) ? t->ctx->by_id[s->index]->gradient.version : leaf->written;
     leaf->ran = true;
 }
 
-/* What is written, and what is filled with zeros, needs memory; a private run has its own for what it writes. */
+/* A gradient that a run writes, or reads by its bytes, needs memory. A private run writes to memory of its own. */
 static rw_status make_room(const struct rw_run *r, const struct rw_source *s)
 {
     const bool private = r->flags & (RW_RUN_REHEARSAL | RW_RUN_PRIVATE);
@@ -85,13 +104,9 @@ static rw_status make_room(const struct rw_run *r, const struct rw_source *s)
     return wanted ? rw_gradient_room(ctx, ctx->by_id[s->index], "run") : RW_OK;
 }
 
-/* Who reads a clear gradient and cannot do without it finds zeros. It stays clear. */
-static rw_status fill_with_zeros(rw_context *ctx, const struct rw_source *s)
+static rw_status store_zeros(rw_context *ctx, const struct rw_source *s)
 {
-    const struct rw_param *const p = s->kind == RW_SOURCE_OLD ? ctx->by_id[s->index] : NULL;
-    if (!p || !p->grad_clear) return RW_OK;
-    const rw_status status = ctx->device->clear(ctx->device_state, p->grad, p->grad_bytes);
-    return status ? rw_fail(ctx, status, "run: the gradient of \"%s\" could not be cleared", p->name) : RW_OK;
+    return s->kind == RW_SOURCE_OLD ? rw_gradient_store(ctx, ctx->by_id[s->index], "run") : RW_OK;
 }
 
 /* A rehearsal, and a private run, computes from the gradients that are there, and writes its own somewhere else. */
@@ -100,7 +115,8 @@ static rw_status redirect_gradients(struct rw_run *r)
     rw_context *const ctx = r->tape->ctx;
     const rw_plan *const p = r->plan;
     uint64_t bytes = 0;
-    for (size_t i = 0; i < p->n_gradients; i++) bytes += rw_round_up(ctx->by_id[p->gradients[i]]->grad_bytes, p->unit);
+    for (size_t i = 0; i < p->n_gradients; i++)
+        bytes += rw_round_up(ctx->by_id[p->gradients[i]]->gradient.bytes, p->unit);
     if (!r->own_gradients && !(r->own_gradients = ctx->device->alloc(ctx->device_state, bytes)))
         return rw_fail(ctx, RW_ERR_MEMORY, "run: out of memory (the gradients take %llu bytes)",
                        (unsigned long long)bytes);
@@ -108,21 +124,34 @@ static rw_status redirect_gradients(struct rw_run *r)
     for (size_t i = 0; i < p->n_sources; i++) {
         if (p->sources[i].kind != RW_SOURCE_GRADIENT) continue;
         r->sources[i] = at;
-        at += rw_round_up(ctx->by_id[p->sources[i].index]->grad_bytes, p->unit);
+        at += rw_round_up(ctx->by_id[p->sources[i].index]->gradient.bytes, p->unit);
     }
     return RW_OK;
+}
+
+/* Where one of them cannot be copied, all are spoiled: some hold sums of this step, others do not. */
+static rw_status copy_gradients(const struct rw_run *r)
+{
+    rw_context *const ctx = r->tape->ctx;
+    const rw_plan *const p = r->plan;
+    rw_status status = RW_OK;
+    for (size_t i = 0; !status && i < p->n_sources; i++) {
+        if (p->sources[i].kind != RW_SOURCE_GRADIENT) continue;
+        const struct rw_gradient *const g = &ctx->by_id[p->sources[i].index]->gradient;
+        status = ctx->device->upload(ctx->device_state, g->data, r->sources[i], g->bytes);
+    }
+    for (size_t i = 0; status && i < p->n_gradients; i++) rw_gradient_spoil(&ctx->by_id[p->gradients[i]]->gradient);
+    return status;
 }
 
 rw_status rw_run_publish(struct rw_run *r)
 {
     rw_context *const ctx = r->tape->ctx;
+    const rw_plan *const p = r->plan;
     rw_status status = RW_OK;
-    for (size_t i = 0; !status && i < r->plan->n_sources; i++) {
-        const struct rw_source *const s = &r->plan->sources[i];
-        struct rw_param *const p = s->kind == RW_SOURCE_GRADIENT ? ctx->by_id[s->index] : NULL;
-        if (p) status = rw_gradient_room(ctx, p, "run");
-        if (p && !status) status = ctx->device->upload(ctx->device_state, p->grad, r->sources[i], p->grad_bytes);
-    }
+    for (size_t i = 0; !status && i < p->n_gradients; i++)
+        status = rw_gradient_room(ctx, ctx->by_id[p->gradients[i]], "run");
+    if (!status) status = copy_gradients(r);
     r->flags &= (uint8_t)~RW_RUN_PRIVATE;
     return status ? rw_fail(ctx, status, "run: the gradients could not be copied") : RW_OK;
 }
@@ -132,11 +161,11 @@ rw_status rw_run_resolve(struct rw_run *r, size_t from, size_t to)
     const rw_plan *const p = r->plan;
     rw_status status = RW_OK;
     for (size_t i = 0; !status && i < p->n_sources; i++)
-        if (is_named(&p->sources[i], from, to)) status = check(r->tape, &p->sources[i]);
+        if (is_named(&p->sources[i], from, to)) status = check(r, &p->sources[i]);
     for (size_t i = 0; !status && i < p->n_sources; i++)
         if (is_named(&p->sources[i], from, to)) status = make_room(r, &p->sources[i]);
     for (size_t i = 0; !status && i < p->n_sources; i++)
-        if (is_named(&p->sources[i], from, to)) status = fill_with_zeros(r->tape->ctx, &p->sources[i]);
+        if (is_named(&p->sources[i], from, to)) status = store_zeros(r->tape->ctx, &p->sources[i]);
     if (!status && to > p->n_forward) status = rw_seeds_prepare(r);
     for (size_t i = 0; !status && i < p->n_sources; i++) {
         if (!is_named(&p->sources[i], from, to)) continue;

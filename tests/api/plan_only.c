@@ -219,6 +219,7 @@ Test(plan_only, refuses_what_runs)
     REFUSED("rw_adamw_step", rw_optimizer_step(o.opt));
     REFUSED("rw_average_step", rw_average_step(o.average));
     REFUSED("rw_clip_grad_norm", rw_clip_grad_norm(o.b.ctx, 1, NULL));
+    REFUSED("rw_clip_grad_norm", rw_clip_grad_norm_with(o.b.ctx, 1, NULL, NULL));
     REFUSED("rw_graph_create", rw_graph_create(&graph, t, o.loss, NULL));
     REFUSED("rw_costs_begin", rw_costs_begin(o.b.ctx));
     REFUSED("ckpt_verify", ckpt_verify(t, o.loss, NULL));

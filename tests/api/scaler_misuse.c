@@ -75,9 +75,9 @@ Test(scaler_misuse, refuses_calls_in_another_order)
     refused(ctx, rw_scaler_update(z.s), RW_ERR_ARGUMENT, "nothing was unscaled");
     write_gradients(ctx, '.', 0);
     cr_assert_eq(rw_scaler_unscale(z.s), RW_OK);
-    refused(ctx, rw_scaler_unscale(z.s), RW_ERR_ARGUMENT, "were unscaled since");
+    refused(ctx, rw_scaler_unscale(z.s), RW_ERR_ARGUMENT, "are unscaled already");
     cr_assert_eq(rw_scaler_step(z.s, z.opt), RW_OK);
-    refused(ctx, rw_scaler_unscale(z.s), RW_ERR_ARGUMENT, "were unscaled since");
+    refused(ctx, rw_scaler_unscale(z.s), RW_ERR_ARGUMENT, "are unscaled already");
     refused(ctx, rw_scaler_step(z.s, other.opt), RW_ERR_ARGUMENT, "another context");
     refused(ctx, rw_scaler_step(z.s, NULL), RW_ERR_ARGUMENT, "opt");
     refused(ctx, rw_scaler_get(z.s, NULL), RW_ERR_ARGUMENT, "ret_state");

@@ -72,6 +72,8 @@ static void contents(struct trial *m, struct world *w)
     STATUS("rw_clip_grad_norm", RW_ERR_ARGUMENT, rw_clip_grad_norm(w->ctx, 0, norm));
     STATUS("rw_clip_grad_norm", RW_ERR_ARGUMENT, rw_clip_grad_norm(w->ctx, -1, norm));
     STATUS("rw_clip_grad_norm", RW_ERR_ARGUMENT, rw_clip_grad_norm(w->ctx, NAN, norm));
+    SILENT("rw_clip_grad_norm_with", RW_ERR_ARGUMENT, rw_clip_grad_norm_with(NULL, 1, NULL, norm));
+    STATUS("rw_clip_grad_norm", RW_ERR_ARGUMENT, rw_clip_grad_norm_with(w->ctx, NAN, NULL, norm));
 }
 
 static void files(struct trial *m, struct world *w)
