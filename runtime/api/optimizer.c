@@ -420,6 +420,11 @@ struct known {
     struct rw_update_row row;
 };
 
+static double rate_of(const rw_optimizer *opt, const struct rw_member *x)
+{
+    return opt->numbers.lr * x->lr_factor;
+}
+
 static void fill_row(const rw_optimizer *opt, size_t i, struct known *known)
 {
     const struct rw_member *const x = &opt->members[i];
@@ -427,7 +432,7 @@ static void fill_row(const rw_optimizer *opt, size_t i, struct known *known)
     struct rw_optimizer_numbers n = opt->numbers;
     const bool decays = n.decay_all || rw_layout_of(opt->ctx, &x->param->tensor)->rank > 1;
     struct known *const k = &known[decays];
-    n.lr *= x->lr_factor;
+    n.lr = rate_of(opt, x);
     n.weight_decay = x->weight_decay >= 0 ? x->weight_decay : decays ? n.weight_decay : 0;
     if (k->step != x->step + 1 || k->lr != n.lr || k->weight_decay != n.weight_decay) {
         *k = (struct known){ .step = x->step + 1, .lr = n.lr, .weight_decay = n.weight_decay };
@@ -441,14 +446,19 @@ static void fill_row(const rw_optimizer *opt, size_t i, struct known *known)
     row->seed = opt->ctx->generator.seed;
 }
 
-/* The rows of a parameter's pieces are one, but for where they begin. */
+/*
+ * Fills in the rows: one per parameter, copied to each of its pieces with the piece's own first element. A rate of 0
+ * freezes a parameter: its row is skipped. The update's formula would not keep its bytes, because x - 0 * u is NaN where
+ * the gradient is not finite, and 0 where x is -0.
+ */
 static void fill_rows(rw_optimizer *opt)
 {
     struct known known[2] = { 0 };
     for (size_t i = 0; i < opt->n; i++) {
-        opt->members[i].due = !opt->members[i].param->grad_clear;
-        opt->rows[opt->members[i].piece].step = 0;
-        if (opt->members[i].due) fill_row(opt, i, known);
+        struct rw_member *const x = &opt->members[i];
+        x->due = !x->param->grad_clear && rate_of(opt, x) > 0;
+        if (x->due) fill_row(opt, i, known);
+        else opt->rows[x->piece] = (struct rw_update_row){ .skips = 1 };
     }
     for (size_t k = 0; k < opt->pieces.n; k++) {
         const struct rw_piece *const p = &opt->pieces.piece[k];
