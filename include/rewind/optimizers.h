@@ -86,6 +86,16 @@ typedef struct rw_optimizer_settings {
  */
 RW_API rw_status rw_optimizer_set(rw_optimizer *opt, rw_tensor *param, const rw_optimizer_settings *settings);
 
+/**
+ * Excludes a parameter from training: optimizers that are created later leave it out, with neither states nor updates,
+ * and a step does not require that an optimizer holds it. Its gradient is still computed, for the program to read or
+ * to apply itself, and still counts in rw_clip_grad_norm(). An optimizer that holds the parameter already keeps it:
+ * rw_optimizer_set() with an lr_factor of RW_ZERO freezes it there. A checkpoint does not save this.
+ * @param excluded false includes it again.
+ * @return RW_ERR_ARGUMENT, which sticks, for what is not a parameter.
+ */
+RW_API rw_status rw_optimizer_exclude(rw_tensor *param, bool excluded);
+
 #ifdef __cplusplus
 }
 #endif

@@ -7,6 +7,7 @@
  */
 #include "api/optimizer.h"
 
+#include "api/held.h"
 #include "api/optimizer_members.h"
 #include "base/alloc.h"
 
@@ -148,6 +149,7 @@ static rw_status add_member(rw_optimizer *opt, struct rw_param *p)
     if (x->has_master) piece.dtype[piece.n_states++] = RW_F32;
     all->piece[all->n++] = piece;
     opt->n++;
+    rw_param_hold(p);
     return RW_OK;
 }
 
@@ -301,7 +303,7 @@ static rw_status add_members(rw_adamw *opt, const rw_states *where)
     opt->members = rw_calloc(ctx->n_params, sizeof *opt->members);
     status = opt->members ? RW_OK : RW_ERR_MEMORY;
     for (size_t i = 0; !status && i < ctx->n_params; i++)
-        if (rw_param_is_trained(ctx->params[i])) status = add_member(opt, ctx->params[i]);
+        if (rw_param_is_for_optimizers(ctx->params[i])) status = add_member(opt, ctx->params[i]);
     if (status) return no_memory(ctx, opt->kind->create);
     status = away && has_states(opt) ? add_pieces_away(opt, where) : add_pieces(opt);
     if (!status) status = add_rows(opt);
@@ -331,7 +333,10 @@ static void free_all(rw_adamw *opt)
     rw_update_close(&opt->update);
     for (size_t i = 0; i < opt->pieces.n; i++)
         for (int j = 0; j < RW_PIECE_STATES; j++) rw_state_destroy(ctx, opt->pieces.piece[i].state[j]);
-    for (size_t i = 0; i < opt->n; i++) rw_state_destroy(ctx, opt->members[i].sums);
+    for (size_t i = 0; i < opt->n; i++) {
+        rw_state_destroy(ctx, opt->members[i].sums);
+        rw_param_release(opt->members[i].param);
+    }
     rw_away_close(opt->away);
     free_states(ctx, opt->uploaded, opt->pieces.n_groups);
     free_states(ctx, opt->pending, opt->pieces.n_groups);
@@ -548,6 +553,7 @@ rw_status rw_adamw_step(rw_adamw *opt)
     const rw_status runs = rw_check_runs(ctx, "rw_adamw_step");
     if (runs) return runs;
     rw_status status = rw_gradients_check(ctx, "rw_adamw_step");
+    if (!status) status = rw_held_check(ctx, "rw_optimizer_step");
     const bool stale = rw_update_is_stale(&opt->update) || opt->update_follows != rw_optimizer_follows(opt) ||
                        opt->update_sums != rw_optimizer_is_watched(opt);
     if (!status && stale) status = plan_again(opt);

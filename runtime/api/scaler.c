@@ -7,6 +7,7 @@
 #include "api/scaler.h"
 
 #include "api/ask.h"
+#include "api/held.h"
 #include "api/optimizer.h"
 #include "api/update.h"
 #include "autodiff/roots.h"
@@ -429,7 +430,8 @@ rw_status rw_scaler_step(rw_scaler *s, rw_optimizer *opt)
     if (rw_optimizer_context(opt) != s->ctx)
         return rw_fail(s->ctx, RW_ERR_ARGUMENT, "rw_scaler_step: the optimizer belongs to another context");
     struct rw_update *update = NULL;
-    status = rw_optimizer_follow(opt);
+    status = rw_held_check(s->ctx, "rw_scaler_step");
+    if (!status) status = rw_optimizer_follow(opt);
     if (!status) status = find_step(s, opt, &update);
     if (!status && !s->unscaled) status = unscale(s);
     if (!status)
