@@ -59,6 +59,8 @@ typedef struct rw_checkpoint_found {
     size_t skipped;     ///< newer files that are not whole
     char path[256];     ///< the file that was loaded, cut to fit at its beginning
     char why[256];      ///< what is wrong with the newest of those that were skipped; "" when there is none
+    char missing[256];  ///< what a file of an older version does not have, and the program's own values of which stay;
+                        ///< "" when it has everything. The run may then go on otherwise than the one that was saved
 } rw_checkpoint_found;
 
 /**

@@ -37,6 +37,7 @@ struct rw_graph {
     bool inside;         /* the optimizer updates inside backward */
     enum rw_optimizer_sums sums; /* that its update makes */
     uint64_t launches;
+    uint64_t n_restored; /* of the context, when the tickets of the first launch were drawn */
     void *captured; /* the device's, NULL before the first capture */
     void *captured_arena, *captured_store, **captured_sources; /* where everything lay then */
     uint64_t captured_seed;                                    /* of the tickets: kernels were given it */
@@ -212,7 +213,8 @@ rw_status rw_graph_create(rw_graph **ret_graph, rw_tape *t, rw_tensor *loss, con
     rw_graph *g = rw_calloc(1, sizeof *g);
     if (!g) return rw_fail(t->ctx, RW_ERR_MEMORY, "rw_graph_create: out of memory");
     *g = (rw_graph){ .t = t, .tape_step = t->step, .loss = id, .optimizer = p.optimizer,
-                     .inside = p.update_inside, .scaler = p.scaler, .delayed = p.delayed,
+                     .n_restored = t->ctx->n_restored, .inside = p.update_inside, .scaler = p.scaler,
+                     .delayed = p.delayed,
                      .seeds = { p.scaler ? rw_scaler_seed(p.scaler) : NULL } };
     t->n_users++;
     if (p.scaler) rw_scaler_share(p.scaler);
@@ -258,7 +260,9 @@ static void begin_step(rw_graph *g)
         leaf->ran = false;
         if (leaf->kind == RW_LEAF_PARAM) leaf->version = ctx->by_id[leaf->param]->version;
     }
-    if (!g->launches || !t->n_tickets) return;
+    const bool drawn = !g->launches && g->n_restored == ctx->n_restored; /* when the step was recorded */
+    g->n_restored = ctx->n_restored;
+    if (drawn || !t->n_tickets) return;
     for (size_t i = 0; i < t->n_tickets; i++) t->tickets[i].seed = ctx->generator.seed;
     t->ticket_base = ctx->generator.offset - t->tickets[0].offset;
     ctx->generator.offset += t->ticket_end - t->tickets[0].offset;

@@ -10,6 +10,7 @@
 #include "api/held.h"
 #include "api/optimizer_members.h"
 #include "base/alloc.h"
+#include "base/zero.h"
 
 #include <rewind/ops.h>
 
@@ -406,8 +407,8 @@ rw_status rw_optimizer_set(rw_optimizer *opt, rw_tensor *param, const rw_optimiz
     if (!isfinite(s.lr_factor) || !isfinite(s.weight_decay))
         return rw_fail(opt->ctx, RW_ERR_ARGUMENT, "rw_optimizer_set: \"%s\": a factor of %g, a decay of %g",
                        x->param->name, s.lr_factor, s.weight_decay);
-    x->lr_factor = s.lr_factor == 0 ? 1 : s.lr_factor < 0 ? 0 : s.lr_factor;
-    x->weight_decay = s.weight_decay == 0 ? -1 : s.weight_decay < 0 ? 0 : s.weight_decay;
+    x->lr_factor = rw_or_default_positive(s.lr_factor, 1);
+    x->weight_decay = rw_or_default_positive(s.weight_decay, -1);
     return RW_OK;
 }
 

@@ -12,6 +12,7 @@
 #include "api/update.h"
 #include "autodiff/roots.h"
 #include "base/alloc.h"
+#include "base/zero.h"
 #include "record/own_ops.h"
 #include "verify/verify.h"
 
@@ -197,11 +198,6 @@ void rw_scaler_pass_end(rw_scaler *s)
 
 /* ---- making and ending ---- */
 
-static double or_default(double x, double fallback)
-{
-    return x == 0 ? fallback : x;
-}
-
 static bool is_scale(double x)
 {
     return x >= (double)FLT_MIN && x <= (double)FLT_MAX;
@@ -225,13 +221,13 @@ static rw_status check_params(rw_context *ctx, const rw_scaler_params *p)
 static rw_scaler_params with_defaults(const rw_scaler_params *given)
 {
     rw_scaler_params p = given ? *given : (rw_scaler_params){ 0 };
-    p.init_scale = or_default(p.init_scale, 65536);
-    p.growth_factor = or_default(p.growth_factor, 2);
-    p.backoff_factor = or_default(p.backoff_factor, 0.5);
+    p.init_scale = rw_or_default(p.init_scale, 65536);
+    p.growth_factor = rw_or_default(p.growth_factor, 2);
+    p.backoff_factor = rw_or_default(p.backoff_factor, 0.5);
     if (!p.growth_interval) p.growth_interval = 2000;
     if (!p.hysteresis) p.hysteresis = 1;
-    p.min_scale = or_default(p.min_scale, (double)FLT_MIN);
-    p.max_scale = or_default(p.max_scale, (double)FLT_MAX);
+    p.min_scale = rw_or_default(p.min_scale, (double)FLT_MIN);
+    p.max_scale = rw_or_default(p.max_scale, (double)FLT_MAX);
     if (!p.name) p.name = "scaler";
     return p;
 }

@@ -54,6 +54,7 @@ struct rw_context {
     struct rw_store_place store;
     int threads;
     rw_generator_state generator;
+    uint64_t n_restored; /* checkpoints that have set it */
     bool eager; /* REWIND_EAGER=1 */
     bool orders; /* REWIND_DEBUG=order: record/order.h looks at every node */
     bool tells_dropped_effects; /* REWIND_DEBUG=effects: a reset that drops effects is an error */
