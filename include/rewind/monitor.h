@@ -18,12 +18,12 @@
  *
  * mfu and hfu are shares of a stated peak. The rest comes from the optimizer's own pass: the norm of the gradients as
  * it took them (behind clipping and unscaling), of the weights behind the update, the norm of what was added to the
- * weights over that of the weights (0 where they are all zero), and the share of gradients that are zero. They leave out
- * parameters that the update leaves out: without a gradient, or frozen (rewind/optimizers.h). Of 16-bit
- * parameters the weights are the float32 master copies. Where gradients are clipped, by rw_clip_grad_norm() or in a
- * graph, "grad_norm" of the step and "unclipped_norm" of a group are what they were before, taken from the clipping's
- * own sums; of an update that was left out these are all that is known, and its groups have 0 elements. No byte of the
- * training depends on it.
+ * weights over that of the weights (0 where they are all zero), and the share of gradients that are zero. Parameters
+ * that the update leaves out, without a gradient or frozen (rewind/optimizers.h), do not count. Of 16-bit parameters
+ * the weights are the float32 master copies. Where gradients are clipped, by rw_clip_grad_norm() or in a graph,
+ * "grad_norm" of the step and "unclipped_norm" of a group are what they were before, taken from the clipping's own sums;
+ * of an update that was left out these are all that is known, and its groups have 0 elements. No byte of the training
+ * depends on it.
  *
  * | alert | when |
  * |---|---|

@@ -454,8 +454,8 @@ static void fill_row(const rw_optimizer *opt, size_t i, struct known *known)
 
 /*
  * Fills in the rows: one per parameter, copied to each of its pieces with the piece's own first element. A rate of 0
- * freezes a parameter: its row is skipped. The update's formula would not keep its bytes, because x - 0 * u is NaN where
- * the gradient is not finite, and 0 where x is -0.
+ * freezes a parameter: its row is skipped. The update's formula would not keep its bytes, because x - 0 * u is NaN
+ * where the gradient is not finite, and 0 where x is -0.
  */
 static void fill_rows(rw_optimizer *opt)
 {

@@ -126,7 +126,8 @@ static void train_dropout(uint64_t from, uint64_t to, bool created_first, const 
     rw_tensor *const w = rw_param(b.ctx, "w", RW_F32, RW_SHAPE(16));
     cr_assert_eq(rw_init_constant(w, 1), RW_OK);
     cr_assert_eq(rw_sgd_create(&opt, b.ctx, &(rw_sgd_params){ .lr = 0.1 }), RW_OK);
-    cr_assert_eq(rw_checkpoint_create(&ck, b.ctx, &(rw_checkpoint_params){ .folder = folder, .optimizer = opt }), RW_OK);
+    const rw_checkpoint_params params = { .folder = folder, .optimizer = opt };
+    cr_assert_eq(rw_checkpoint_create(&ck, b.ctx, &params), RW_OK);
     if (from && !created_first) cr_assert_eq(rw_checkpoint_load(ck, NULL), RW_OK);
     rw_tensor *const loss = rw_sum(b.t, rw_dropout(b.t, rw_mul(b.t, w, w), 0.5), RW_ALL_AXES, false);
     cr_assert_eq(rw_graph_create(&g, b.t, loss, &(rw_graph_params){ .optimizer = opt }), RW_OK);

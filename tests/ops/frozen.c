@@ -136,8 +136,9 @@ static void step(struct run *r, const double *first)
 
 static void freeze(struct run *r, enum freeze how, bool on)
 {
+    const rw_optimizer_settings frozen = { .lr_factor = RW_ZERO };
     if (how == BY_RATE) rw_optimizer_set_lr(r->opt, on ? 0 : 0.1);
-    else cr_assert_eq(rw_optimizer_set(r->opt, r->w[0], on ? &(rw_optimizer_settings){ .lr_factor = -1 } : NULL), RW_OK);
+    else cr_assert_eq(rw_optimizer_set(r->opt, r->w[0], on ? &frozen : NULL), RW_OK);
 }
 
 static void bytes_of(const struct run *r, int k, unsigned char *to)
