@@ -4,8 +4,6 @@
  * again.
  */
 #include "ops/attention/attention.h"
-
-#include "base/zero.h"
 #include "ops/common/kernels.h"
 #include "ops/shape/shape.h"
 #include "ops/common/util.h"

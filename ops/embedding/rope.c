@@ -1,7 +1,6 @@
 /* rope: rotary position embedding. Its gradient is the rotation by the negative angle: the same op. */
 #include "ops/embedding/rope.h"
 
-#include "base/zero.h"
 #include "ops/common/kernels.h"
 #include "ops/common/util.h"
 

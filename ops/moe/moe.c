@@ -4,7 +4,6 @@
  */
 #include "ops/moe/moe.h"
 
-#include "base/zero.h"
 #include "ops/common/kernels.h"
 #include "ops/common/util.h"
 

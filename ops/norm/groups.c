@@ -1,7 +1,6 @@
 /* batchnorm, group_norm and instance_norm, and the running statistics of the first. See groups.h. */
 #include "ops/norm/groups.h"
 
-#include "base/zero.h"
 #include "ops/common/channels.h"
 #include "ops/common/kernels.h"
 #include "ops/norm/norm.h"
