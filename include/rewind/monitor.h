@@ -21,9 +21,9 @@
  * weights over that of the weights (0 where they are all zero), and the share of gradients that are zero. Parameters
  * that the update leaves out, without a gradient or frozen (rewind/optimizers.h), do not count. Of 16-bit parameters
  * the weights are the float32 master copies. Where gradients are clipped, by rw_clip_grad_norm() or in a graph,
- * "grad_norm" of the step and "unclipped_norm" of a group are what they were before, taken from the clipping's own sums;
- * of an update that was left out these are all that is known, and its groups have 0 elements. No byte of the training
- * depends on it.
+ * "grad_norm" of the step and "unclipped_norm" of a group are what they were before, taken from the clipping's own
+ * sums; of an update that was left out these are all that is known, and its groups have 0 elements. No byte of the
+ * training depends on it.
  *
  * | alert | when |
  * |---|---|
