@@ -398,12 +398,21 @@ static struct rw_member *member_of(const rw_optimizer *opt, const rw_tensor *par
     return NULL;
 }
 
+static rw_status refuse_param(const rw_optimizer *opt, const rw_tensor *param)
+{
+    const char *const name = rw_tensor_name(param);
+    return rw_fail(opt->ctx, RW_ERR_ARGUMENT,
+                   "rw_optimizer_set: \"%s\" is not a parameter that the optimizer has; create the optimizer after all "
+                   "parameters",
+                   name ? name : "");
+}
+
 rw_status rw_optimizer_set(rw_optimizer *opt, rw_tensor *param, const rw_optimizer_settings *settings)
 {
     if (!opt) return RW_ERR_ARGUMENT;
     const rw_optimizer_settings s = settings ? *settings : (rw_optimizer_settings){ 0 };
     struct rw_member *const x = member_of(opt, param);
-    if (!x) return rw_fail(opt->ctx, RW_ERR_ARGUMENT, "rw_optimizer_set: not a parameter that the optimizer has");
+    if (!x) return refuse_param(opt, param);
     if (!isfinite(s.lr_factor) || !isfinite(s.weight_decay))
         return rw_fail(opt->ctx, RW_ERR_ARGUMENT, "rw_optimizer_set: \"%s\": a factor of %g, a decay of %g",
                        x->param->name, s.lr_factor, s.weight_decay);

@@ -119,6 +119,7 @@ Test(held, an_excluded_parameter_is_the_programs_own)
     rw_memory_stats(x.b.ctx, &after);
     cr_assert_eq(after.optimizer - before.optimizer, 4 * sizeof(float), "a moment of w alone");
     cr_assert_eq(rw_optimizer_set(other, x.late, NULL), RW_ERR_ARGUMENT);
+    cr_assert(strstr(rw_error_message(x.b.ctx), "\"late\" is not a parameter"), "%s", rw_error_message(x.b.ctx));
     rw_error_clear(x.b.ctx);
     rw_optimizer_destroy(&other);
     cr_assert_eq(rw_optimizer_exclude(x.late, false), RW_OK);
