@@ -64,6 +64,7 @@ static rw_status resume(struct run *r, int *first)
     if (!status) status = rw_checkpoint_load(from, &found);
     if (found.skipped) printf("passed over %zu that are not whole: %s\n", found.skipped, found.why);
     if (found.found) printf("going on from step %d of %s\n", (int)found.step, found.path);
+    if (*found.missing) printf("that file does not have %s\n", found.missing);
     else if (!status) printf("no checkpoint in %s: from the beginning\n", o.resume);
     if (found.found && (found.extra_bytes != sizeof id || memcmp(found.extra, &id, sizeof id)))
         printf("that run had other data, another seed, batch, accumulation, number of layers or heads, dropout, "

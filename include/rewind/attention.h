@@ -20,7 +20,7 @@ extern "C" {
  */
 typedef struct rw_attention_options {
     bool causal;    ///< a query sees no keys behind its place
-    double scale;   ///< [1 / sqrt(d)]
+    double scale;   ///< [1 / sqrt(d)]; RW_ZERO, and what the type rounds to zero, is RW_ERR_ARGUMENT
     double dropout; ///< probability of dropping a probability, by element of the score matrix
     /** Keys at most window - 1 places from a query are seen, its own place included: window keys with causal, else
         2 window - 1 (Longformer, arXiv 2004.05150; Mistral, arXiv 2310.06825). */
@@ -82,9 +82,9 @@ RW_API rw_tensor *rw_attention_merge_at(rw_site at, rw_tape *t, rw_tensor *a, rw
 RW_API rw_tensor *rw_rope_interleaved_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *positions, double base);
 #define rw_rope_interleaved(...) rw_rope_interleaved_at(RW_HERE, __VA_ARGS__)
 
-/** Zero means the default in brackets. */
+/** Zero means the default in brackets; RW_ZERO means zero. */
 typedef struct rw_rope_params {
-    double base;            ///< [10000]
+    double base;            ///< above zero [10000]
     bool interleaved;       ///< pairs (2i, 2i + 1), [(i, i + d/2)]
     rw_tensor *frequencies; ///< [d/2], of a floating-point type: by what pair i turns from one position to the next
     double scale;           ///< of cos and sin, [1]

@@ -44,7 +44,8 @@ typedef struct rw_context_params {
      *  inputs. A step of any size is planned on any machine, to the bytes that it would take where it runs: whatever
      *  records, plans and explains does as ever, and rw_memory_stats() counts what would be held. What writes contents,
      *  as rw_write(), rw_init_normal() and the data of rw_input(), checks its arguments and drops them. What would
-     *  compute, read, save or load them is RW_ERR_UNSUPPORTED and says so. CUDA is still needed to plan for CUDA.
+     *  compute, read, save or load them is RW_ERR_UNSUPPORTED and says so, but for rw_costs_ceilings(), which measures
+     *  in contexts of its own. CUDA is still needed to plan for CUDA.
      *  REWIND_EAGER and REWIND_VERIFY are left aside. */
     bool plan_only;
 } rw_context_params;

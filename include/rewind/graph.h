@@ -97,7 +97,9 @@ RW_API rw_status rw_graph_create(rw_graph **ret_graph, rw_tape *t, rw_tensor *lo
  * any other: rw_backward() or rw_backward_from() of any tape of the context has added to it. The message names the
  * first; nothing has changed.
  *
- * RW_ERR_CHANGED when the tape was reset or destroyed. RW_ERR_BUDGET when it was created under `total:SIZE` and the
+ * RW_ERR_CHANGED when the tape was reset or destroyed. RW_ERR_ARGUMENT, before anything has run, for a graph with an
+ * optimizer whose step makes the gradient of a parameter that no optimizer of the context holds, as for
+ * rw_optimizer_step(). RW_ERR_BUDGET when it was created under `total:SIZE` and the
  * context has come to hold so much that its plan does not fit any more: nothing has run. With REWIND_VERIFY=1 the first
  * launch is verified before it runs. With REWIND_VERIFY=digest each launch checks its replays, on CUDA within the
  * captured graph: RW_ERR_MISMATCH comes from the next call that reads, when the optimizer of the graph has made its

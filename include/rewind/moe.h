@@ -125,7 +125,7 @@ typedef enum rw_moe_score {
     RW_MOE_SIGMOID            ///< sigmoid of each (DeepSeek-V3)
 } rw_moe_score;
 
-/** A router. Zero means the default in brackets. */
+/** A router. Zero means the default in brackets; a scale of RW_ZERO is zero. */
 typedef struct rw_moe_router_params {
     rw_moe_choice choice;
     rw_moe_score score;

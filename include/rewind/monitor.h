@@ -18,10 +18,11 @@
  *
  * mfu and hfu are shares of a stated peak. The rest comes from the optimizer's own pass: the norm of the gradients as
  * it took them (behind clipping and unscaling), of the weights behind the update, the norm of what was added to the
- * weights over that of the weights (0 where they are all zero), and the share of gradients that are zero. Of 16-bit
- * parameters the weights are the float32 master copies. Where gradients are clipped, by rw_clip_grad_norm() or in a
- * graph, "grad_norm" of the step and "unclipped_norm" of a group are what they were before, taken from the clipping's
- * own sums; of an update that was left out these are all that is known, and its groups have 0 elements. No byte of the
+ * weights over that of the weights (0 where they are all zero), and the share of gradients that are zero. Parameters
+ * that the update leaves out, without a gradient or frozen (rewind/optimizers.h), do not count. Of 16-bit parameters
+ * the weights are the float32 master copies. Where gradients are clipped, by rw_clip_grad_norm() or in a graph,
+ * "grad_norm" of the step and "unclipped_norm" of a group are what they were before, taken from the clipping's own
+ * sums; of an update that was left out these are all that is known, and its groups have 0 elements. No byte of the
  * training depends on it.
  *
  * | alert | when |
@@ -106,7 +107,8 @@ typedef enum rw_monitor_format {
     RW_MONITOR_TENSORBOARD, ///< a folder, made when it is not there: each monitor adds a file of events, as TensorBoard
                             ///< reads them while they grow
     RW_MONITOR_PROMETHEUS   ///< a file in Prometheus' text format 0.0.4, written aside and renamed: the last step, once
-                            ///< in a second; one with an alert at once, the very last when the monitor is destroyed
+                            ///< in a second; one with an alert at once; one that waits when rw_monitor_watch() is
+                            ///< called, and the very last when the monitor is destroyed
 } rw_monitor_format;
 
 /** Parameters that are shown together. */
@@ -153,8 +155,9 @@ RW_API rw_status rw_monitor_create(rw_monitor **ret_monitor, rw_context *ctx, co
  * @param sources need live only until the call returns; the optimizer may be destroyed before the monitor. NULL:
  *                nothing more.
  * @return RW_OK; RW_ERR_ARGUMENT for NULL, more than 16 groups, groups without an optimizer, a name that is refused, an
- *         optimizer of another context, or a peak that is negative or not finite; RW_ERR_MEMORY; an error that is stuck
- *         in the context. An error leaves what was looked at before.
+ *         optimizer of another context, a peak that is negative or not finite, or `sites` while another monitor of the
+ *         context counts them; RW_ERR_IO: the step that waits for RW_MONITOR_PROMETHEUS could not be written;
+ *         RW_ERR_MEMORY; an error that is stuck in the context. An error leaves what was looked at before.
  */
 RW_API rw_status rw_monitor_watch(rw_monitor *monitor, const rw_monitor_sources *sources);
 

@@ -21,7 +21,7 @@
 extern "C" {
 #endif
 
-/** Zero means the default in brackets. */
+/** Zero means the default in brackets; RW_ZERO means zero. */
 typedef struct rw_batchnorm_params {
     double eps;      ///< added to the variance, [1e-5]
     double momentum; ///< weight of this batch in the running statistics, up to 1, [0.1]

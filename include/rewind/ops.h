@@ -34,7 +34,7 @@ RW_API uint32_t rw_axes_(int n, ...);
 /** Zero means the default in brackets. */
 typedef struct rw_attention_params {
     bool causal;    ///< query i sees keys up to i + (kv_seq - seq)
-    double scale;   ///< [1 / sqrt(d)]
+    double scale;   ///< [1 / sqrt(d)]; RW_ZERO, and what the type rounds to zero, is RW_ERR_ARGUMENT
     double dropout; ///< probability of dropping a probability, [0]
 } rw_attention_params;
 

@@ -40,10 +40,11 @@ typedef struct rw_states {
     size_t window;    ///< at most so many bytes of the device's memory [64 MiB], and a page; at least 64 KiB
 } rw_states;
 
-/** Zero means the default in brackets; a negative weight_decay or beta means zero. A learning rate or an epsilon below
-    zero, a beta of one or more, and what is no number or infinite are refused. */
+/** Zero means the default in brackets, PyTorch's; RW_ZERO means zero. `.weight_decay = 0` is a decay of 0.01, and
+    `.weight_decay = RW_ZERO` is none. A negative weight_decay or beta means zero, too. A learning rate or an epsilon
+    below zero, a beta of one or more, and a number that is not finite are refused. */
 typedef struct rw_adamw_params {
-    double lr;           ///< learning rate [1e-3]
+    double lr;           ///< learning rate [1e-3]; RW_ZERO: parameters are frozen until rw_adamw_set_lr()
     double beta1, beta2; ///< decay of the moments [0.9, 0.999]
     double eps;          ///< [1e-8]
     double weight_decay; ///< [0.01]; not applied to parameters of rank 0 and 1 unless decay_all
@@ -75,15 +76,22 @@ RW_API rw_status rw_adamw_create(rw_adamw **ret_opt, rw_context *ctx, const rw_a
 RW_API void rw_adamw_destroy(rw_adamw **opt);
 
 /**
- * One update of every parameter that has a gradient; each counts its own steps. On CUDA it is only queued. It counts as
- * a change of these parameters, as rw_write() does.
+ * One update of every parameter that has a gradient and a rate above zero; each counts its own steps. On CUDA it is
+ * only queued. It counts as a change of these parameters, as rw_write() does.
+ *
+ * A rate of zero, the optimizer's or by rw_optimizer_set(), freezes a parameter: neither it nor its moments, master
+ * copy and count of steps change, whatever its gradient, NaN and infinity included, and whatever its weight decay.
+ * PyTorch leaves the parameter as it is, too (p *= 1 - 0 * decay), but takes the gradient into the moments and counts a
+ * step. So a schedule whose first rate is zero begins here with its second step; rw_schedule_lr() gives no zero during
+ * a warm-up.
  * @return an error that is stuck in the context, RW_ERR_CHANGED for a gradient that a failed backward has left
- *         half-way, RW_ERR_MEMORY; then nothing has changed.
+ *         half-way, RW_ERR_MEMORY; RW_ERR_ARGUMENT for a parameter that has a gradient, no optimizer of the context
+ *         that holds it, because it was made later, and no rw_optimizer_exclude(); then nothing has changed.
  */
 RW_API rw_status rw_adamw_step(rw_adamw *opt);
 
-/** Changes the learning rate of the following steps and launches; zero is one. What is negative or no number changes
-    nothing and is an error that sticks: the next step returns RW_ERR_ARGUMENT. */
+/** Changes the learning rate of the following steps and launches; zero freezes the parameters. A rate that is negative
+    or not finite changes nothing and is an error that sticks: the next step returns RW_ERR_ARGUMENT. */
 RW_API void rw_adamw_set_lr(rw_adamw *opt, double lr);
 
 #ifdef __cplusplus

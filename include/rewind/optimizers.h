@@ -3,8 +3,8 @@
  *
  * All are one type: what takes an rw_adamw - graphs, checkpoints - takes any of them. Each keeps float32 states
  * (float64 for float64 parameters; moments of Adam may be bfloat16) and a float32 master copy of 16-bit parameters, and
- * works on all parameters that the context has when it is made. A weight that is not to be trained is made by
- * rw_buffer(): it takes neither a gradient nor states.
+ * works on all parameters that the context has when it is made, but for those of rw_optimizer_exclude(). A weight that
+ * is not to be trained is made by rw_buffer(): it takes neither a gradient nor states.
  * Thread-safety: as for the context.
  */
 #ifndef REWIND_OPTIMIZERS_H
@@ -20,9 +20,9 @@ extern "C" {
 typedef rw_adamw rw_optimizer;
 
 /**
- * Zero means the default in brackets; a negative weight_decay, momentum or beta means zero. A learning rate or an
- * epsilon below zero, a beta, momentum or dampening of one or more (of 1e300 or more for a dampening below zero), and
- * what is no number or infinite are refused. Weight decay is not applied to parameters of rank 0 and 1 unless
+ * Zero means the default in brackets; RW_ZERO means zero, and so does a negative weight_decay, momentum or beta. A
+ * learning rate or an epsilon below zero, a beta, momentum or dampening of one or more, a dampening of -1e300 or less,
+ * and a number that is not finite are refused. Weight decay is not applied to parameters of rank 0 and 1 unless
  * decay_all.
  */
 typedef struct rw_sgd_params {
@@ -73,18 +73,29 @@ RW_API void rw_optimizer_destroy(rw_optimizer **opt);
 RW_API rw_status rw_optimizer_step(rw_optimizer *opt);
 RW_API void rw_optimizer_set_lr(rw_optimizer *opt, double lr);
 
-/** Of one parameter; what parameter groups are elsewhere. */
+/** Of one parameter; what parameter groups are elsewhere. Zero means the default in brackets; RW_ZERO and negative
+    numbers mean zero. */
 typedef struct rw_optimizer_settings {
-    double lr_factor;    ///< of the optimizer's learning rate [1]; negative: 0, which leaves the parameter as it is
-    double weight_decay; ///< [the optimizer's, by the parameter's rank]; negative: none; else this, whatever the rank
+    double lr_factor;    ///< of the optimizer's learning rate [1]; zero freezes the parameter (rw_adamw_step())
+    double weight_decay; ///< [the optimizer's, by the parameter's rank]; any other is applied whatever the rank
 } rw_optimizer_settings;
 
 /**
- * Sets how one parameter is updated from the next step or launch on.
+ * Sets how one parameter is updated from the next step or launch on. Checkpoints save it (rewind/resume.h).
  * @param settings NULL for the defaults.
- * @return RW_ERR_ARGUMENT, which sticks: not a parameter that the optimizer has, or no finite numbers.
+ * @return RW_ERR_ARGUMENT, which sticks: not a parameter that the optimizer has, or a number that is not finite.
  */
 RW_API rw_status rw_optimizer_set(rw_optimizer *opt, rw_tensor *param, const rw_optimizer_settings *settings);
+
+/**
+ * Excludes a parameter from training: optimizers that are created later leave it out, with neither states nor updates,
+ * and a step does not require that an optimizer holds it. Its gradient is still computed, for the program to read or
+ * to apply itself, and still counts in rw_clip_grad_norm(). An optimizer that holds the parameter already keeps it:
+ * rw_optimizer_set() with an lr_factor of RW_ZERO freezes it there. A checkpoint does not save this.
+ * @param excluded false includes it again.
+ * @return RW_ERR_ARGUMENT, which sticks, for what is not a parameter.
+ */
+RW_API rw_status rw_optimizer_exclude(rw_tensor *param, bool excluded);
 
 #ifdef __cplusplus
 }

@@ -131,7 +131,7 @@ RW_API rw_status rw_costs_end(rw_context *ctx);
  * is taken at what the machine reaches in its type. They stand beside what was measured before with as many threads,
  * which is not measured again; of what is measured later, what nodes took counts. Takes one to three seconds, 100 MB,
  * and with them 256 MiB for a quarter of a second. Not for while costs are measured or a thread of the caller's
- * computes: these times would be in them.
+ * computes: these times would be in them. Works in a context that plans only, too.
  * @return RW_OK; RW_ERR_MEMORY, RW_ERR_DEVICE, RW_ERR_POLICY where REWIND_POLICY is none: nothing changes. Errors stick
  *         to the context.
  */

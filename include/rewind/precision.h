@@ -98,7 +98,7 @@ RW_API rw_status rw_recipe_end_at(rw_site at, rw_tape *t);
 typedef struct rw_scaler rw_scaler;
 
 /**
- * Zero means the default in brackets, which together are PyTorch's. At each rw_scaler_update():
+ * Zero means the default in brackets, which together are PyTorch's; no member may be zero. At each rw_scaler_update():
  *
  *     a gradient was not finite   hysteresis goes down by one; once it is none, scale = max(scale * backoff_factor,
  *                                 min_scale), at each further one too; the clean steps count from zero

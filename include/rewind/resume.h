@@ -1,8 +1,9 @@
 /**
  * rewind/resume.h - a run that ended goes on, to the last bit.
  *
- * A checkpoint file holds parameters, buffers, the optimizer's states with its learning rate and its counts of steps,
- * averages of the weights, the schedule, the random generator, the number of the step, and bytes of the caller's own.
+ * A checkpoint file holds parameters, buffers, the optimizer's states with its learning rate, its counts of steps and
+ * the settings of single parameters, averages of the weights, the schedule, the random generator, the number of the
+ * step, and bytes of the caller's own.
  * It is a safetensors file: rw_load() and every other reader of the format take the weights out of it. Each tensor has
  * a digest in the file's metadata, and so has the header.
  *
@@ -20,6 +21,22 @@
  * policies, graphs, verification and numbers of threads there are before and after. Gradients are not saved: save
  * between steps. A recorded step has drawn its random numbers: if it has not run when the run is saved, the loaded run
  * goes on with the numbers after it.
+ *
+ * The program states these itself, by the calls that create the objects, and they must be as before:
+ *
+ *     optimizers     all numbers but the learning rate and rw_optimizer_set(): betas, eps, momentum, dampening, decay,
+ *                    decay_all, nesterov, the types of states, stochastic_rounding; rw_optimizer_exclude()
+ *     parameters     the order of their creation: stochastic rounding draws by a parameter's place in its optimizer
+ *     averages       the decay
+ *     rw_scaler      growth and backoff factors, interval, hysteresis, limits; its scale and counts are a buffer, saved
+ *     rw_delayed     rule, length of the history, margin; scales, histories and amaxes are buffers, saved
+ *     clipping       the norm, of each call or graph
+ *     recipes        a recipe's kind, scalings and keep_weights, whose quantized weights are made from the weights
+ *     a schedule that rw_checkpoint_params does not name; a second optimizer, and averages beside the one that is named
+ *
+ * Medians, counts and policies of a rw_monitor are not saved: it begins as a new one, so its alerts of the first
+ * hundred steps may differ, and with them what the program does about alerts. Measured costs are a file of their own
+ * (rw_costs_save()); they decide plans, not bytes.
  *
  * A file appears whole or not at all: it is written beside, brought to the disk and renamed. Whatever ends the process
  * or fills the disk meanwhile, the files before it are there.
@@ -60,6 +77,8 @@ typedef struct rw_checkpoint_found {
     size_t skipped;     ///< newer files that are not whole
     char path[256];     ///< the file that was loaded, cut to fit at its beginning
     char why[256];      ///< what is wrong with the newest of those that were skipped; "" when there is none
+    char missing[256];  ///< what a file of an older version does not have, and the program's own values of which stay;
+                        ///< "" when it has everything. The run may then go on otherwise than the one that was saved
 } rw_checkpoint_found;
 
 /**
@@ -84,7 +103,8 @@ RW_API rw_status rw_checkpoint_create(rw_checkpoint **ret_checkpoint, rw_context
  * @return RW_OK: the copy was taken. What the save before met when it was written (RW_ERR_IO: a full disk, no
  *         permission; RW_ERR_MEMORY): then this call has saved nothing, and after rw_error_clear() the next one tries
  *         again. An error that is stuck in the context or that the device has met; RW_ERR_IO: the folder cannot be
- *         made, or another process or checkpoint saves there; RW_ERR_ARGUMENT for a parameter named "__metadata__" or
+ *         made, or another process or checkpoint saves there; RW_ERR_ARGUMENT for a schedule that gives no learning
+ *         rate (rw_schedule_lr()), which could not be loaded, for a parameter named "__metadata__" or
  *         "rewind:...", which the file has for itself, or with a name that is not UTF-8; RW_ERR_MEMORY.
  */
 RW_API rw_status rw_checkpoint_save(rw_checkpoint *checkpoint, uint64_t step, const void *extra, size_t extra_bytes);
@@ -99,13 +119,16 @@ RW_API rw_status rw_checkpoint_wait(rw_checkpoint *checkpoint);
  * graph may hold a recorded step: each launch after loading draws from the loaded generator (rewind/graph.h).
  *
  * Every parameter and buffer of the context must be in the file with its type and shape, and so must the states of the
- * optimizer, the averages and the schedule, where there are any. What else is in the file is ignored.
+ * optimizer, the averages and the schedule, where there are any. What else is in the file is ignored. A file of an
+ * older build does not have what rw_optimizer_set() has set: the program's own settings stay, and ret_found->missing
+ * says so. A graph that was created before goes on from the random generator that is loaded, its first launch included.
  * @param ret_found may be NULL; untouched on failure.
  * @return RW_OK, also when there is no file. RW_ERR_IO: there are files, but none is whole, or something is not in the
- *         newest whole one. RW_ERR_SHAPE, RW_ERR_DTYPE, RW_ERR_ARGUMENT: what is in it does not fit the context or the
- *         optimizer; RW_ERR_ARGUMENT as well while a tape without a graph holds a recorded step: reset it before.
- *         RW_ERR_UNSUPPORTED: written by a newer version. RW_ERR_MEMORY; an error that is stuck in the context. Nothing
- *         has changed then.
+ *         newest whole one, or has a value that no run saves, as a learning rate that is negative or not finite: the
+ *         message names the file and the field. RW_ERR_SHAPE, RW_ERR_DTYPE, RW_ERR_ARGUMENT: what is in it does not fit
+ *         the context or the optimizer; RW_ERR_ARGUMENT as well while a tape without a graph holds a recorded step:
+ *         reset it before. RW_ERR_UNSUPPORTED: written by a newer version. RW_ERR_MEMORY; an error that is stuck in the
+ *         context. Nothing has changed then.
  */
 RW_API rw_status rw_checkpoint_load(rw_checkpoint *checkpoint, rw_checkpoint_found *ret_found);
 

@@ -89,13 +89,18 @@ RW_API rw_status rw_write(rw_tensor *x, const void *data, size_t bytes);
  */
 RW_API void *rw_tensor_data(rw_tensor *x);
 
-/** Fills a parameter with normal deviates (Box-Muller over the context's generator), in element order. */
+/** Fills a parameter with normal deviates (Box-Muller over the context's generator), in element order. RW_ERR_ARGUMENT,
+    which sticks, for numbers that are not finite and a std below 0. */
 RW_API rw_status rw_init_normal(rw_tensor *x, double mean, double std);
 
-/** Fills a parameter with uniform deviates in [lo, hi). */
+/**
+ * Fills a parameter with uniform deviates in [lo, hi); lo equal to hi is a constant.
+ * @return RW_ERR_ARGUMENT, which sticks, for bounds that are not finite, in the parameter's type as well, or fall, and
+ *         for a width hi - lo that is no finite double; the parameter is unchanged.
+ */
 RW_API rw_status rw_init_uniform(rw_tensor *x, double lo, double hi);
 
-/** Fills a parameter with one value. */
+/** Fills a parameter with one value, which is finite: else RW_ERR_ARGUMENT, which sticks. */
 RW_API rw_status rw_init_constant(rw_tensor *x, double value);
 
 /**

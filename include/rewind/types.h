@@ -69,7 +69,8 @@ typedef struct rw_shape {
     int64_t dim[RW_MAX_RANK];
 } rw_shape;
 
-/** Number of elements: the product of the extents, 1 for a scalar; INT64_MAX where it has no room in 64 bits. */
+/** Number of elements: the product of the extents, 1 for a scalar, 0 where one of them is 0; INT64_MAX where the
+    product does not fit in 64 bits. */
 RW_API int64_t rw_shape_numel(rw_shape shape);
 
 /** True when rank and all extents are equal. */
@@ -90,6 +91,13 @@ typedef struct rw_site {
 
 /** The place of this very line. The macros below (rw_add, ckpt_begin, ...) pass it for you. */
 #define RW_HERE (RW_LITERAL(rw_site){ __FILE__, __LINE__ })
+
+/**
+ * The number zero, for members of parameter structs in which 0 means a default: `.weight_decay = 0` is the default,
+ * like a member that is left out; `.weight_decay = RW_ZERO` is no weight decay. Each such struct says "Zero means the
+ * default in brackets". The value is the smallest normal double.
+ */
+#define RW_ZERO 2.2250738585072014e-308
 
 /** Devices. RW_DEVICE_AUTO takes the fastest one that answers. */
 typedef enum rw_device {

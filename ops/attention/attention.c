@@ -97,7 +97,7 @@ static rw_status check(rw_op_call *call)
     RW_CHECK(check_operands(call));
     if (!(a->dropout >= 0 && a->dropout < 1))
         return rw_op_error(call, RW_ERR_ARGUMENT, "dropout %g is outside [0, 1)", a->dropout);
-    if (!isfinite(a->scale)) return rw_op_error(call, RW_ERR_ARGUMENT, "scale %g", a->scale);
+    if (!isfinite(a->scale) || a->scale == 0) return rw_op_error(call, RW_ERR_ARGUMENT, "scale %g", a->scale);
     RW_CHECK(check_extras(call, a, 3));
     const rw_shape q = rw_in_shape(call, 0), k = rw_in_shape(call, 1), v = rw_in_shape(call, 2);
     const rw_shape scores = RW_SHAPE(q.dim[0], q.dim[1], q.dim[2], k.dim[2]);
@@ -369,8 +369,8 @@ static rw_tensor *record(rw_site at, const char *name, rw_tape *t, rw_tensor *q,
 {
     const rw_shape s = rw_tensor_shape(q);
     const int64_t d = s.rank ? s.dim[s.rank - 1] : 1;
-    const double scale = rw_constant(q, o->scale);
-    struct rw_attention_attrs a = { .scale = scale != 0 ? scale : 1 / sqrt((double)(d > 0 ? d : 1)),
+    const double usual = 1 / sqrt((double)(d > 0 ? d : 1)); /* a double, whatever the type */
+    struct rw_attention_attrs a = { .scale = o->scale == 0 ? usual : rw_constant(q, rw_or_default(o->scale, 0)),
                                     .dropout = rw_constant(q, o->dropout), .soft_cap = rw_constant(q, o->soft_cap),
                                     .causal = o->causal, .window = o->window };
     rw_tensor *const extra[] = { [ATT_MASK] = o->mask, [ATT_SLOPES] = o->slopes, [ATT_SINKS] = o->sinks,

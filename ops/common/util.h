@@ -3,6 +3,7 @@
 #define RW_OPS_COMMON_UTIL_H
 
 #include "base/alloc.h"
+#include "base/zero.h"
 #include "record/own_ops.h"
 
 #include <rewind/ops.h>

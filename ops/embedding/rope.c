@@ -77,7 +77,7 @@ static rw_status grad(rw_grad_call *g)
 
 static rw_tensor *record(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *positions, double base, bool interleaved)
 {
-    const struct rw_rope_attrs a = { .base = rw_constant(x, base), .interleaved = interleaved };
+    const struct rw_rope_attrs a = { .base = rw_constant(x, base), .interleaved = interleaved, .scale = 1 };
     rw_tensor *const in[] = { x, positions };
     return rw_apply_at(at, t, &rw_op_rope, in, positions == rw_none() ? 1 : 2, &a, sizeof a, NULL);
 }
@@ -115,8 +115,9 @@ rw_tensor *rw_rope_with_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *posi
                      rw_dtype_name(rw_tensor_dtype(p->frequencies)));
         return NULL;
     }
-    const struct rw_rope_attrs a = { .base = given ? 0 : rw_constant(x, p->base != 0 ? p->base : 10000),
-                                     .interleaved = p->interleaved, .given = given, .scale = rw_constant(x, p->scale) };
+    const struct rw_rope_attrs a = { .base = given ? 0 : rw_constant(x, rw_or_default(p->base, 10000)),
+                                     .interleaved = p->interleaved, .given = given,
+                                     .scale = rw_constant(x, rw_or_default(p->scale, 1)) };
     const struct rw_composite c = rw_composite_begin(t, what);
     const rw_shape s = rw_tensor_shape(x);
     if (given && positions == rw_none())

@@ -2,8 +2,6 @@
 #ifndef RW_OPS_ROPE_H
 #define RW_OPS_ROPE_H
 
-#include "base/host_device.h"
-
 #include <rewind/op.h>
 
 struct rw_rope_attrs {
@@ -11,14 +9,8 @@ struct rw_rope_attrs {
     int64_t inverse;
     int64_t interleaved;
     int64_t given; /* input 2 holds the angles by which the pairs turn at position 1; base has no meaning */
-    double scale;  /* of cos and sin; 0: 1 */
+    double scale;  /* of cos and sin */
 };
-
-/* cos and sin are multiplied by it. */
-RW_HOST_DEVICE double rw_rope_scale(const struct rw_rope_attrs *a)
-{
-    return a->scale != 0 ? a->scale : 1;
-}
 
 /* float64 of float64, else float32. */
 static inline rw_dtype rw_rope_wide(rw_dtype dtype)

@@ -15,7 +15,7 @@ VEC_INLINE void fill_position(const rw_kernel *k, rw_dtype dtype, const double *
                               int64_t half)
 {
     const struct rw_rope_attrs *const a = k->attrs;
-    const double scale = rw_rope_scale(a), sign = a->inverse ? -scale : scale;
+    const double scale = a->scale, sign = a->inverse ? -scale : scale;
     for (int64_t i = 0; i < half; i += VD_LANES) {
         const vd angle = position * vd_load(frequency + i);
         const vd c = scale * vd_cos(angle), z = sign * vd_sin(angle);

@@ -18,7 +18,7 @@ __global__ void __launch_bounds__(THREADS)
     const double position = positions ? static_cast<double>(positions[s]) : static_cast<double>(s);
     const double frequency = frequencies ? static_cast<double>(frequencies[i])
                                          : pow(a.base, -static_cast<double>(i) / static_cast<double>(half));
-    const double angle = position * frequency, scale = rw_rope_scale(&a);
+    const double angle = position * frequency, scale = a.scale;
     table[s * 2 * half + i] = static_cast<W>(scale * cos(angle));
     table[s * 2 * half + half + i] = static_cast<W>((a.inverse ? -scale : scale) * sin(angle));
 }

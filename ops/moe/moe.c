@@ -27,7 +27,7 @@ static rw_tensor *scores_of(const struct router *r, rw_tensor *logits)
 
 static rw_tensor *weights_of(const struct router *r, rw_tensor *scores)
 {
-    const double scale = r->p->scale != 0 ? r->p->scale : 1;
+    const double scale = rw_or_default(r->p->scale, 1);
     rw_tensor *w = rw_moe_select_at(r->at, r->t, scores, r->index);
     if (r->p->score == RW_MOE_SOFTMAX_OF_CHOSEN) w = rw_softmax_at(r->at, r->t, w, -1);
     if (r->p->normalize) {

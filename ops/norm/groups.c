@@ -361,7 +361,7 @@ static bool update(rw_site at, rw_tape *t, rw_tensor *const *of, rw_tensor *mean
                    const rw_batchnorm_params *p, int64_t n)
 {
     const bool counts = p->batches && p->batches != rw_none();
-    const struct rw_running_attrs a = { counts ? 0 : p->momentum > 0 ? p->momentum : 0.1, (double)n / (double)(n - 1) };
+    const struct rw_running_attrs a = { counts ? 0 : rw_or_default(p->momentum, 0.1), (double)n / (double)(n - 1) };
     rw_tensor *const in[] = { of[1], of[2], mean, var, p->batches };
     const rw_op_def *const op = counts ? &rw_op_batchnorm_average : &rw_op_batchnorm_update;
     return rw_apply_at(at, t, op, in, op->n_inputs, &a, sizeof a, NULL) != NULL;
@@ -374,7 +374,7 @@ rw_tensor *rw_batchnorm_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *weig
     const rw_batchnorm_params *const p = params ? params : &defaults;
     if (!has_channels(at, t, x, "batchnorm") || !statistics_are_sound(at, t, mean, var, p)) return NULL;
     if (!addend_is_sound(at, t, x, p->add)) return NULL;
-    struct rw_groups_attrs a = { .eps = rw_constant(x, p->eps != 0 ? p->eps : 1e-5), .given = p->evaluate,
+    struct rw_groups_attrs a = { .eps = rw_constant(x, rw_or_default(p->eps, 1e-5)), .given = p->evaluate,
                                  .relu = p->relu };
     const struct rw_composite c = rw_composite_begin(t, "batchnorm");
     rw_tensor *in[RW_PIECES_MOST + 5], *out[3];

@@ -22,6 +22,7 @@
 #include "record/kept_codes.h"
 #include "run/advance.h"
 #include "base/alloc.h"
+#include "api/held.h"
 #include "api/optimizer.h"
 #include "api/clip.h"
 #include "api/delayed.h"
@@ -459,7 +460,11 @@ rw_status rw_graph_launch(rw_graph *g)
     if (g->optimizer && g->follows != rw_optimizer_follows(g->optimizer))
         return rw_fail(ctx, RW_ERR_CHANGED, "rw_graph_launch: the optimizer was stepped with a scaler for the first "
                                             "time after the graph had been created; create it again");
-    const rw_status stored = check_store(ctx, g->run->plan, "rw_graph_launch");
+    const rw_plan *const p = g->run->plan;
+    const rw_status held =
+        g->optimizer ? rw_held_check_ids(ctx, p->gradients, p->n_gradients, "rw_graph_launch") : RW_OK;
+    if (held) return held;
+    const rw_status stored = check_store(ctx, p, "rw_graph_launch");
     if (stored) return stored;
     const rw_status unused = check_gradients(ctx);
     if (unused) return unused;

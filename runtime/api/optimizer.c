@@ -7,8 +7,10 @@
  */
 #include "api/optimizer.h"
 
+#include "api/held.h"
 #include "api/optimizer_members.h"
 #include "base/alloc.h"
+#include "base/zero.h"
 #include "record/gradient.h"
 
 #include <rewind/ops.h>
@@ -149,6 +151,7 @@ static rw_status add_member(rw_optimizer *opt, struct rw_param *p)
     if (x->has_master) piece.dtype[piece.n_states++] = RW_F32;
     all->piece[all->n++] = piece;
     opt->n++;
+    rw_param_hold(p);
     return RW_OK;
 }
 
@@ -302,7 +305,7 @@ static rw_status add_members(rw_adamw *opt, const rw_states *where)
     opt->members = rw_calloc(ctx->n_params, sizeof *opt->members);
     status = opt->members ? RW_OK : RW_ERR_MEMORY;
     for (size_t i = 0; !status && i < ctx->n_params; i++)
-        if (rw_param_is_trained(ctx->params[i])) status = add_member(opt, ctx->params[i]);
+        if (rw_param_is_for_optimizers(ctx->params[i])) status = add_member(opt, ctx->params[i]);
     if (status) return no_memory(ctx, opt->kind->create);
     status = away && has_states(opt) ? add_pieces_away(opt, where) : add_pieces(opt);
     if (!status) status = add_rows(opt);
@@ -332,7 +335,10 @@ static void free_all(rw_adamw *opt)
     rw_update_close(&opt->update);
     for (size_t i = 0; i < opt->pieces.n; i++)
         for (int j = 0; j < RW_PIECE_STATES; j++) rw_state_destroy(ctx, opt->pieces.piece[i].state[j]);
-    for (size_t i = 0; i < opt->n; i++) rw_state_destroy(ctx, opt->members[i].sums);
+    for (size_t i = 0; i < opt->n; i++) {
+        rw_state_destroy(ctx, opt->members[i].sums);
+        rw_param_release(opt->members[i].param);
+    }
     rw_away_close(opt->away);
     free_states(ctx, opt->uploaded, opt->pieces.n_groups);
     free_states(ctx, opt->pending, opt->pieces.n_groups);
@@ -393,17 +399,26 @@ static struct rw_member *member_of(const rw_optimizer *opt, const rw_tensor *par
     return NULL;
 }
 
+static rw_status refuse_param(const rw_optimizer *opt, const rw_tensor *param)
+{
+    const char *const name = rw_tensor_name(param);
+    return rw_fail(opt->ctx, RW_ERR_ARGUMENT,
+                   "rw_optimizer_set: \"%s\" is not a parameter that the optimizer has; create the optimizer after all "
+                   "parameters",
+                   name ? name : "");
+}
+
 rw_status rw_optimizer_set(rw_optimizer *opt, rw_tensor *param, const rw_optimizer_settings *settings)
 {
     if (!opt) return RW_ERR_ARGUMENT;
     const rw_optimizer_settings s = settings ? *settings : (rw_optimizer_settings){ 0 };
     struct rw_member *const x = member_of(opt, param);
-    if (!x) return rw_fail(opt->ctx, RW_ERR_ARGUMENT, "rw_optimizer_set: not a parameter that the optimizer has");
+    if (!x) return refuse_param(opt, param);
     if (!isfinite(s.lr_factor) || !isfinite(s.weight_decay))
         return rw_fail(opt->ctx, RW_ERR_ARGUMENT, "rw_optimizer_set: \"%s\": a factor of %g, a decay of %g",
                        x->param->name, s.lr_factor, s.weight_decay);
-    x->lr_factor = s.lr_factor == 0 ? 1 : s.lr_factor < 0 ? 0 : s.lr_factor;
-    x->weight_decay = s.weight_decay == 0 ? -1 : s.weight_decay < 0 ? 0 : s.weight_decay;
+    x->lr_factor = rw_or_default_positive(s.lr_factor, 1);
+    x->weight_decay = rw_or_default_positive(s.weight_decay, -1);
     return RW_OK;
 }
 
@@ -421,6 +436,11 @@ struct known {
     struct rw_update_row row;
 };
 
+static double rate_of(const rw_optimizer *opt, const struct rw_member *x)
+{
+    return opt->numbers.lr * x->lr_factor;
+}
+
 static void fill_row(const rw_optimizer *opt, size_t i, struct known *known)
 {
     const struct rw_member *const x = &opt->members[i];
@@ -428,7 +448,7 @@ static void fill_row(const rw_optimizer *opt, size_t i, struct known *known)
     struct rw_optimizer_numbers n = opt->numbers;
     const bool decays = n.decay_all || rw_layout_of(opt->ctx, &x->param->tensor)->rank > 1;
     struct known *const k = &known[decays];
-    n.lr *= x->lr_factor;
+    n.lr = rate_of(opt, x);
     n.weight_decay = x->weight_decay >= 0 ? x->weight_decay : decays ? n.weight_decay : 0;
     if (k->step != x->step + 1 || k->lr != n.lr || k->weight_decay != n.weight_decay) {
         *k = (struct known){ .step = x->step + 1, .lr = n.lr, .weight_decay = n.weight_decay };
@@ -442,14 +462,19 @@ static void fill_row(const rw_optimizer *opt, size_t i, struct known *known)
     row->seed = opt->ctx->generator.seed;
 }
 
-/* The rows of a parameter's pieces are one, but for where they begin. */
+/*
+ * Fills in the rows: one per parameter, copied to each of its pieces with the piece's own first element. A rate of 0
+ * freezes a parameter: its row is skipped. The update's formula would not keep its bytes, because x - 0 * u is NaN
+ * where the gradient is not finite, and 0 where x is -0.
+ */
 static void fill_rows(rw_optimizer *opt)
 {
     struct known known[2] = { 0 };
     for (size_t i = 0; i < opt->n; i++) {
-        opt->members[i].due = !rw_gradient_is_clear(&opt->members[i].param->gradient);
-        opt->rows[opt->members[i].piece].step = 0;
-        if (opt->members[i].due) fill_row(opt, i, known);
+        struct rw_member *const x = &opt->members[i];
+        x->due = !rw_gradient_is_clear(&x->param->gradient) && rate_of(opt, x) > 0;
+        if (x->due) fill_row(opt, i, known);
+        else opt->rows[x->piece] = (struct rw_update_row){ .skips = 1 };
     }
     for (size_t k = 0; k < opt->pieces.n; k++) {
         const struct rw_piece *const p = &opt->pieces.piece[k];
@@ -540,6 +565,7 @@ rw_status rw_adamw_step(rw_adamw *opt)
     const rw_status runs = rw_check_runs(ctx, "rw_adamw_step");
     if (runs) return runs;
     rw_status status = rw_gradients_check(ctx, "rw_adamw_step");
+    if (!status) status = rw_held_check(ctx, "rw_optimizer_step");
     const bool stale = rw_update_is_stale(&opt->update) || opt->update_follows != rw_optimizer_follows(opt) ||
                        opt->update_sums != rw_optimizer_is_watched(opt);
     if (!status && stale) status = plan_again(opt);

@@ -100,7 +100,8 @@ struct rw_kept rw_optimizer_kept(const rw_optimizer *opt, size_t i)
 {
     const struct rw_member *const x = &opt->members[i];
     const struct rw_piece *const p = &opt->pieces.piece[x->piece];
-    struct rw_kept k = { .param = x->param, .step = x->step, .n = p->n_states };
+    struct rw_kept k = { .param = x->param, .step = x->step, .n = p->n_states, .lr_factor = x->lr_factor,
+                         .weight_decay = x->weight_decay };
     for (int j = 0; j < k.n; j++) {
         k.dtype[j] = p->dtype[j];
         k.bytes[j] = (size_t)x->param->numel * rw_dtype_size(k.dtype[j]);
@@ -160,4 +161,10 @@ void rw_optimizer_resume(rw_adamw *opt, size_t i, uint64_t step, bool current)
     struct rw_member *const x = &opt->members[i];
     x->step = step;
     x->version = x->param->version - !current;
+}
+
+void rw_optimizer_resume_settings(rw_optimizer *opt, size_t i, double lr_factor, double weight_decay)
+{
+    opt->members[i].lr_factor = lr_factor;
+    opt->members[i].weight_decay = weight_decay;
 }

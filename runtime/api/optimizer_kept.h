@@ -29,6 +29,7 @@ struct rw_kept {
     int n;
     uint64_t step; /* updates made */
     bool current;  /* the master is a copy of the parameter as it is */
+    double lr_factor, weight_decay; /* rw_optimizer_set(); a decay below 0: the optimizer's, by the parameter's rank */
 };
 
 const char *rw_optimizer_kind_name(const rw_optimizer *opt);
@@ -51,5 +52,7 @@ rw_status rw_optimizer_write(rw_optimizer *opt, size_t i, int j, const void *fro
 void rw_optimizer_rewrite_end(rw_optimizer *opt);
 /* The parameter and its states were written: so many updates led there. */
 void rw_optimizer_resume(rw_optimizer *opt, size_t i, uint64_t step, bool current);
+/* The settings of rw_optimizer_kept(), which are finite, with an lr_factor of 0 or more. */
+void rw_optimizer_resume_settings(rw_optimizer *opt, size_t i, double lr_factor, double weight_decay);
 
 #endif

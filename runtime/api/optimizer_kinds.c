@@ -4,15 +4,11 @@
  */
 #include "api/optimizer.h"
 #include "api/optimizer_members.h"
+#include "base/zero.h"
 
 #include <math.h>
 
 /* ---- numbers ---- */
-
-static double or_default(double x, double fallback)
-{
-    return x == 0 ? fallback : x < 0 ? 0 : x;
-}
 
 static const struct rw_optimizer_numbers *checked(rw_context *ctx, const char *call,
                                                   const struct rw_optimizer_numbers *n)
@@ -20,19 +16,21 @@ static const struct rw_optimizer_numbers *checked(rw_context *ctx, const char *c
     const struct {
         const char *name;
         double value;
-        bool refused;
+        bool allowed; /* where it is finite */
+        const char *expected;
     } fields[] = {
-        { "lr", n->lr, !(n->lr >= 0 && isfinite(n->lr)) },
-        { "beta1", n->beta1, !(n->beta1 < 1) },
-        { "beta2", n->beta2, !(n->beta2 < 1) },
-        { "eps", n->eps, !(n->eps >= 0 && isfinite(n->eps)) },
-        { "weight_decay", n->weight_decay, !isfinite(n->weight_decay) },
-        { "momentum", n->momentum, !(n->momentum < 1) },
-        { "dampening", n->dampening, !(n->dampening < 1 && n->dampening > -1e300) },
+        { "lr", n->lr, n->lr >= 0, "0 or more" },
+        { "beta1", n->beta1, n->beta1 < 1, "below 1" },
+        { "beta2", n->beta2, n->beta2 < 1, "below 1" },
+        { "eps", n->eps, n->eps >= 0, "0 or more" },
+        { "weight_decay", n->weight_decay, true, "a finite number" },
+        { "momentum", n->momentum, n->momentum < 1, "below 1" },
+        { "dampening", n->dampening, n->dampening < 1 && n->dampening > -1e300, "below 1 and above -1e300" },
     };
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
-        if (!fields[i].refused) continue;
-        rw_fail(ctx, RW_ERR_ARGUMENT, "%s: %s is %g", call, fields[i].name, fields[i].value);
+        if (fields[i].allowed && isfinite(fields[i].value)) continue;
+        rw_fail(ctx, RW_ERR_ARGUMENT, "%s: %s is %g; expected %s", call, fields[i].name, fields[i].value,
+                fields[i].expected);
         return NULL;
     }
     return n;
@@ -109,10 +107,13 @@ static rw_status make(rw_optimizer **ret, rw_context *ctx, const struct rw_optim
         return rw_fail(ctx, RW_ERR_DTYPE, "%s: moments of %s; they are float32 or bfloat16", kind->create,
                        rw_dtype_name(given->moments));
     const struct rw_optimizer_numbers n = {
-        .lr = or_default(given->lr, defaults->lr), .beta1 = or_default(given->beta1, defaults->beta1),
-        .beta2 = or_default(given->beta2, defaults->beta2), .eps = or_default(given->eps, defaults->eps),
-        .weight_decay = or_default(given->weight_decay, defaults->weight_decay),
-        .momentum = or_default(given->momentum, 0), .dampening = given->dampening, .nesterov = given->nesterov,
+        .lr = rw_or_default_positive(given->lr, defaults->lr),
+        .beta1 = rw_or_default_positive(given->beta1, defaults->beta1),
+        .beta2 = rw_or_default_positive(given->beta2, defaults->beta2),
+        .eps = rw_or_default_positive(given->eps, defaults->eps),
+        .weight_decay = rw_or_default_positive(given->weight_decay, defaults->weight_decay),
+        .momentum = rw_or_default_positive(given->momentum, 0), .dampening = rw_or_default(given->dampening, 0),
+        .nesterov = given->nesterov,
         .decay_all = given->decay_all, .stochastic_rounding = given->stochastic_rounding,
         .moments = given->moments,
     };
@@ -154,10 +155,11 @@ rw_status rw_sgd_create(rw_optimizer **ret_opt, rw_context *ctx, const rw_sgd_pa
                                                 .nesterov = p.nesterov, .weight_decay = p.weight_decay,
                                                 .decay_all = p.decay_all,
                                                 .stochastic_rounding = p.stochastic_rounding };
-    if (p.nesterov && (!(p.momentum > 0) || p.dampening != 0))
+    const bool has_momentum = rw_or_default_positive(p.momentum, 0) > 0;
+    if (p.nesterov && (!has_momentum || rw_or_default(p.dampening, 0) != 0))
         return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_sgd_create: nesterov needs a momentum and no dampening, not %g and %g",
                        p.momentum, p.dampening);
-    return make(ret_opt, ctx, p.momentum > 0 ? &sgd : &plain_sgd, &given, &(struct rw_optimizer_numbers){ .lr = 1e-3 },
+    return make(ret_opt, ctx, has_momentum ? &sgd : &plain_sgd, &given, &(struct rw_optimizer_numbers){ .lr = 1e-3 },
                 &p.states);
 }
 

@@ -7,10 +7,12 @@
 #include "api/scaler.h"
 
 #include "api/ask.h"
+#include "api/held.h"
 #include "api/optimizer.h"
 #include "api/update.h"
 #include "autodiff/roots.h"
 #include "base/alloc.h"
+#include "base/zero.h"
 #include "record/gradient.h"
 #include "record/own_ops.h"
 #include "verify/verify.h"
@@ -203,11 +205,6 @@ void rw_scaler_pass_end(rw_scaler *s)
 
 /* ---- making and ending ---- */
 
-static double or_default(double x, double fallback)
-{
-    return x == 0 ? fallback : x;
-}
-
 static bool is_scale(double x)
 {
     return x >= (double)FLT_MIN && x <= (double)FLT_MAX;
@@ -231,13 +228,13 @@ static rw_status check_params(rw_context *ctx, const rw_scaler_params *p)
 static rw_scaler_params with_defaults(const rw_scaler_params *given)
 {
     rw_scaler_params p = given ? *given : (rw_scaler_params){ 0 };
-    p.init_scale = or_default(p.init_scale, 65536);
-    p.growth_factor = or_default(p.growth_factor, 2);
-    p.backoff_factor = or_default(p.backoff_factor, 0.5);
+    p.init_scale = rw_or_default(p.init_scale, 65536);
+    p.growth_factor = rw_or_default(p.growth_factor, 2);
+    p.backoff_factor = rw_or_default(p.backoff_factor, 0.5);
     if (!p.growth_interval) p.growth_interval = 2000;
     if (!p.hysteresis) p.hysteresis = 1;
-    p.min_scale = or_default(p.min_scale, (double)FLT_MIN);
-    p.max_scale = or_default(p.max_scale, (double)FLT_MAX);
+    p.min_scale = rw_or_default(p.min_scale, (double)FLT_MIN);
+    p.max_scale = rw_or_default(p.max_scale, (double)FLT_MAX);
     if (!p.name) p.name = "scaler";
     return p;
 }
@@ -489,7 +486,8 @@ rw_status rw_scaler_step(rw_scaler *s, rw_optimizer *opt)
         return rw_fail(s->ctx, RW_ERR_ARGUMENT, "rw_scaler_step: the optimizer belongs to another context");
     struct stepped *step = NULL;
     bool unscaled = false;
-    status = rw_optimizer_follow(opt);
+    status = rw_held_check(s->ctx, "rw_scaler_step");
+    if (!status) status = rw_optimizer_follow(opt);
     if (!status) status = find_step(s, opt, &step);
     if (!status) status = check_once(s, step);
     if (!status) status = find_unscaling(s, "rw_scaler_step", &unscaled);

@@ -3,6 +3,7 @@
 
 #include "base/alloc.h"
 
+#include <math.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -118,6 +119,16 @@ static rw_status check_names(rw_context *ctx)
     return RW_OK;
 }
 
+/* rw_checkpoint_load() would refuse it. */
+static rw_status check_schedule(rw_context *ctx, const rw_schedule *s)
+{
+    if (!s || isfinite(rw_schedule_lr(s, 0))) return RW_OK;
+    return rw_fail(ctx, RW_ERR_ARGUMENT,
+                   "rw_checkpoint_save: the schedule gives no learning rate: kind %d, lr %g, min_lr %g; expected what "
+                   "rw_schedule_lr() takes",
+                   (int)s->kind, s->lr, s->min_lr);
+}
+
 /* The path of the next file, whose number counts only when its copy is taken. */
 static rw_status next_path(rw_checkpoint *c, uint64_t step, char **ret)
 {
@@ -153,6 +164,7 @@ rw_status rw_checkpoint_save(rw_checkpoint *c, uint64_t step, const void *extra,
     rw_status status = rw_check_runs(ctx, "rw_checkpoint_save");
     if (!status) status = rw_checkpoint_wait(c);
     if (!status) status = check_names(ctx);
+    if (!status) status = check_schedule(ctx, c->schedule);
     if (status) return status;
     char *path = NULL;
     const struct rw_snapshot_of what = { .ctx = ctx, .optimizer = c->optimizer, .average = c->average,

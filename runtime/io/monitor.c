@@ -424,10 +424,18 @@ static rw_status replace_text(rw_monitor *m, const struct shown *s, const char *
     return rw_prometheus_put(m->prometheus, m->readings, n, ret_why);
 }
 
-/* Now, or when a second has passed: by the step that comes then, or at the end. */
-static rw_status write_text(rw_monitor *m, const struct shown *s, bool at_once)
+static rw_status replace_text_for(rw_monitor *m, const struct shown *s, const char *call)
 {
     const char *why = NULL;
+    const rw_status status = replace_text(m, s, &why);
+    if (!status) return RW_OK;
+    return rw_fail(m->ctx, status, "%s: %s: %s", call, m->prometheus, why ? why : strerror(errno));
+}
+
+/* Now, or when a second has passed: by the step that comes then, by rw_monitor_watch(), which replaces the names that
+   its numbers belong to, or at the end. */
+static rw_status write_text(rw_monitor *m, const struct shown *s, bool at_once)
+{
     if (!m->prometheus) return RW_OK;
     if (!at_once && m->replaced > 0 && m->last - m->replaced < BETWEEN_TEXTS) {
         m->held_values = *s->v;
@@ -435,9 +443,7 @@ static rw_status write_text(rw_monitor *m, const struct shown *s, bool at_once)
         m->held.v = &m->held_values;
         return RW_OK;
     }
-    const rw_status status = replace_text(m, s, &why);
-    if (!status) return RW_OK;
-    return rw_fail(m->ctx, status, "rw_monitor_step: %s: %s", m->prometheus, why ? why : strerror(errno));
+    return replace_text_for(m, s, "rw_monitor_step");
 }
 
 static rw_status add_file(rw_monitor *m, rw_monitor_format format, const char *path)
@@ -519,6 +525,7 @@ rw_status rw_monitor_watch(rw_monitor *m, const rw_monitor_sources *sources)
     if (!status) status = rw_watched_open(&made, m->ctx, &s);
     if (status) return status;
     if (s.sites) status = rw_sites_open(&sites, m->ctx, m);
+    if (!status && m->held.v) status = replace_text_for(m, &m->held, "rw_monitor_watch");
     if (!status) status = make_room(m, sites.n);
     if (status) {
         rw_sites_free(&sites);

@@ -10,6 +10,7 @@
 #include "run/advance.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,7 +27,7 @@ struct loading {
     char why[WHY];
     rw_checkpoint_found found;
     /* What there is to do, in the end. */
-    const void **params, **states, **counts, **averages;
+    const void **params, **states, **counts, **settings, **averages; /* settings: NULL where the file has none */
     rw_schedule schedule;
     rw_generator_state generator;
     double lr;
@@ -112,6 +113,53 @@ static rw_status find(struct loading *l, const char *name, const struct rw_param
     return find_like(l, name, p, (rw_dtype)p->tensor.dtype, ret);
 }
 
+/* Of the field's name: the file is whole and a number in it is not one that was saved. */
+static rw_status refuse_number(struct loading *l, const char *field, double x, const char *expected)
+{
+    snprintf(l->why, sizeof l->why, "\"%.300s\" is %g; expected %s", field, x, expected);
+    return RW_ERR_IO;
+}
+
+static bool is_rate(double x)
+{
+    return x >= 0 && isfinite(x);
+}
+
+/* An update's number has 32 bits. */
+static rw_status check_count(struct loading *l, const char *name, const void *from)
+{
+    int64_t count[2];
+    memcpy(count, from, sizeof count);
+    if (count[0] < 0 || count[0] >= UINT32_MAX)
+        return refuse_number(l, name, (double)count[0], "a number of updates from 0 to 2^32 - 2");
+    return count[1] == 0 || count[1] == 1 ? RW_OK : refuse_number(l, name, (double)count[1], "0 or 1");
+}
+
+static void describe_missing(struct loading *l, const char *param)
+{
+    snprintf(l->found.missing, sizeof l->found.missing,
+             "settings of rw_optimizer_set(): those that the program has set stay; first of \"%.120s\"", param);
+}
+
+/* Older files have none. */
+static rw_status find_settings(struct loading *l, size_t i, const struct rw_kept *k)
+{
+    char name[RW_SNAPSHOT_NAME_MOST];
+    double settings[2];
+    rw_snapshot_name(name, "settings", k->param->name);
+    const cJSON *const entry = rw_format_find(&l->file, name);
+    if (!entry) {
+        if (!*l->found.missing) describe_missing(l, k->param->name);
+        return RW_OK;
+    }
+    if (rw_format_bytes(entry) != sizeof settings) return refuse(l, RW_ERR_IO, "\"%.300s\" is not two numbers", name);
+    memcpy(settings, l->file.elements + rw_format_from(entry), sizeof settings);
+    if (!is_rate(settings[0])) return refuse_number(l, name, settings[0], "an lr_factor that is finite and 0 or more");
+    if (!isfinite(settings[1])) return refuse_number(l, name, settings[1], "a finite weight_decay");
+    l->settings[i] = l->file.elements + rw_format_from(entry);
+    return RW_OK;
+}
+
 static rw_status find_kept(struct loading *l, size_t i)
 {
     const struct rw_kept k = rw_optimizer_kept(l->c->optimizer, i);
@@ -127,7 +175,8 @@ static rw_status find_kept(struct loading *l, size_t i)
     if (!entry || rw_format_bytes(entry) != 2 * sizeof(int64_t))
         return refuse(l, RW_ERR_IO, "\"%.300s\" is not in it", name);
     l->counts[i] = l->file.elements + rw_format_from(entry);
-    return RW_OK;
+    status = check_count(l, name, l->counts[i]);
+    return status ? status : find_settings(l, i, &k);
 }
 
 /* As it was written, to its end. */
@@ -150,10 +199,12 @@ static rw_status find_optimizer(struct loading *l)
         return RW_ERR_ARGUMENT;
     }
     if (!read_rate(lr, &l->lr)) return refuse(l, RW_ERR_IO, "its learning rate is \"%.40s\", no number", lr);
+    if (!is_rate(l->lr)) return refuse_number(l, RW_SNAPSHOT_LR, l->lr, "a learning rate that is finite and 0 or more");
     const size_t n = rw_optimizer_members(l->c->optimizer);
     l->states = rw_calloc(n * RW_KEPT_MOST, sizeof *l->states);
     l->counts = rw_calloc(n, sizeof *l->counts);
-    if (!l->states || !l->counts) return refuse(l, RW_ERR_MEMORY, "out of memory%s", "");
+    l->settings = rw_calloc(n, sizeof *l->settings);
+    if (!l->states || !l->counts || !l->settings) return refuse(l, RW_ERR_MEMORY, "out of memory%s", "");
     rw_status status = RW_OK;
     for (size_t i = 0; !status && i < n; i++) status = find_kept(l, i);
     return status;
@@ -188,8 +239,10 @@ static rw_status find_schedule(struct loading *l)
 {
     const char *const text = text_of(l, RW_SNAPSHOT_SCHEDULE);
     if (!text) return refuse(l, RW_ERR_IO, "no schedule is in it%s", "");
-    return read_schedule(text, &l->schedule) ? RW_OK
-                                             : refuse(l, RW_ERR_IO, "its schedule is \"%.120s\", which is none", text);
+    if (!read_schedule(text, &l->schedule))
+        return refuse(l, RW_ERR_IO, "its schedule is \"%.120s\", which is none", text);
+    if (isfinite(rw_schedule_lr(&l->schedule, 0))) return RW_OK;
+    return refuse(l, RW_ERR_IO, RW_SNAPSHOT_SCHEDULE " \"%.120s\" gives no learning rate", text);
 }
 
 /* The caller's bytes, in memory of the checkpoint's: the file goes. */
@@ -231,6 +284,14 @@ static rw_status upload(rw_context *ctx, const struct rw_param *p, const void *f
     return ctx->device->upload(ctx->device_state, p->data, from, p->bytes);
 }
 
+static void take_settings(struct loading *l, size_t i)
+{
+    double settings[2];
+    if (!l->settings[i]) return;
+    memcpy(settings, l->settings[i], sizeof settings);
+    rw_optimizer_resume_settings(l->c->optimizer, i, settings[0], settings[1]);
+}
+
 static rw_status take_optimizer(struct loading *l)
 {
     rw_optimizer *const opt = l->c->optimizer;
@@ -243,6 +304,7 @@ static rw_status take_optimizer(struct loading *l)
         for (int j = 0; !status && j < k.n; j++)
             status = rw_optimizer_write(opt, i, j, l->states[i * RW_KEPT_MOST + (size_t)j]);
         if (!status) rw_optimizer_resume(opt, i, (uint64_t)count[0], count[1] != 0);
+        if (!status) take_settings(l, i);
     }
     if (status) return status;
     rw_optimizer_rewrite_end(opt);
@@ -288,10 +350,11 @@ static void forget_file(struct loading *l)
     rw_free(l->params);
     rw_free(l->states);
     rw_free(l->counts);
+    rw_free(l->settings);
     rw_free(l->averages);
     l->path = NULL;
     l->metadata = NULL;
-    l->params = l->states = l->counts = l->averages = NULL;
+    l->params = l->states = l->counts = l->settings = l->averages = NULL;
 }
 
 static rw_status open_file(struct loading *l, const struct rw_rotated *file)

@@ -90,6 +90,8 @@ static bool add_optimizer(struct rw_snapshot *s, const struct rw_snapshot_of *wh
         }
         rw_snapshot_name(name, "step", k.param->name);
         ok = ok && add(s, name, "I64", RW_SHAPE(2), 2 * sizeof(int64_t));
+        rw_snapshot_name(name, "settings", k.param->name);
+        ok = ok && add(s, name, "F64", RW_SHAPE(2), 2 * sizeof(double));
     }
     return ok;
 }
@@ -220,8 +222,10 @@ static rw_status copy_all(struct rw_snapshot *s, const struct rw_snapshot_of *wh
     for (size_t i = 0; !status && what->optimizer && i < rw_optimizer_members(what->optimizer); i++) {
         const struct rw_kept k = rw_optimizer_kept(what->optimizer, i);
         const int64_t count[2] = { (int64_t)k.step, k.current };
+        const double settings[2] = { k.lr_factor, k.weight_decay };
         for (int j = 0; !status && j < k.n; j++) status = copy_state(s, what->optimizer, i, j, k.bytes[j]);
         if (!status) copy_bytes(s, count, sizeof count);
+        if (!status) copy_bytes(s, settings, sizeof settings);
     }
     for (size_t i = 0; !status && what->average && i < rw_average_members(what->average); i++)
         status = copy(s, ctx, rw_average_state(what->average, i));

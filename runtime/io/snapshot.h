@@ -14,6 +14,8 @@
  * Tensors beside parameters and buffers:
  *     rewind:STATE:NAME      an optimizer's state of the parameter, by PyTorch's name: exp_avg, exp_avg_sq ...; master
  *     rewind:step:NAME       I64: the parameter's count of updates; 1 where the master is a copy of it as it is
+ *     rewind:settings:NAME   F64: what rw_optimizer_set() has set: lr_factor; weight_decay, below 0 for the
+ *                            optimizer's. Older files do not have it
  *     rewind:average:NAME    the parameter's moving average
  *     rewind:extra           U8: the caller's own bytes
  *     rewind:header          U8: the digest of what stands in front of the elements

@@ -5,6 +5,7 @@
 #include "record/own_ops.h"
 #include "record/param.h"
 
+#include <float.h>
 #include <math.h>
 
 static rw_status write_gradient(rw_context *ctx, struct rw_param *p, const void *data)
@@ -58,6 +59,29 @@ static void count_fill(struct rw_param *p, bool draws)
     p->version++;
 }
 
+/* The largest finite number of a floating-point type. */
+static double largest_of(rw_dtype dtype)
+{
+    return dtype == RW_F64 ? DBL_MAX : dtype == RW_F32 ? (double)FLT_MAX : dtype == RW_BF16 ? 0x1.fep127 : 65504;
+}
+
+/* A mean and a deviation, or the bounds of an interval: a width that is not finite would make every number infinite. */
+static rw_status check_numbers(rw_context *ctx, const struct rw_param *p, const char *what, bool normal, double a,
+                               double b)
+{
+    const rw_dtype dtype = (rw_dtype)p->tensor.dtype;
+    const double most = largest_of(dtype);
+    const char *expected = NULL;
+    if (!isfinite(a) || !isfinite(b)) expected = "finite numbers";
+    else if (normal && b < 0) expected = "a std of 0 or more";
+    else if (!normal && b < a) expected = "lo at most hi";
+    else if (!normal && !isfinite(b - a)) expected = "bounds whose difference is finite";
+    else if (!normal && b > a && (a < -most || b > most)) expected = "bounds that the parameter's type can hold";
+    if (!expected) return RW_OK;
+    return rw_fail(ctx, RW_ERR_ARGUMENT, "%s: \"%s\" of type %s: %g and %g; expected %s", what, p->name,
+                   rw_dtype_name(dtype), a, b, expected);
+}
+
 /* Fills on the host, then uploads, so that every device starts from the same bits. */
 static rw_status fill(rw_tensor *x, const char *what, bool normal, double a, double b)
 {
@@ -65,8 +89,8 @@ static rw_status fill(rw_tensor *x, const char *what, bool normal, double a, dou
     rw_context *const ctx = rw_tensor_context(x);
     if (!p || (x->flags & RW_VALUE_GRADIENT) || !rw_dtype_is_float((rw_dtype)x->dtype))
         return rw_fail(ctx, RW_ERR_ARGUMENT, "%s: needs a floating-point parameter or buffer", what);
-    if (!isfinite(a) || !isfinite(b) || b < (normal ? 0 : a))
-        return rw_fail(ctx, RW_ERR_ARGUMENT, "%s: %g and %g", what, a, b);
+    const rw_status status = check_numbers(ctx, p, what, normal, a, b);
+    if (status) return status;
     if (ctx->plan_only) { /* of what it would fill the host may not have so much */
         count_fill(p, normal || a != b);
         return RW_OK;
@@ -81,9 +105,9 @@ static rw_status fill(rw_tensor *x, const char *what, bool normal, double a, dou
     else
         rw_random_fill_uniform(host, (rw_dtype)x->dtype, p->numel, ticket, a, b, threads);
     count_fill(p, normal || a != b);
-    const rw_status status = ctx->device->upload(ctx->device_state, p->data, host, p->bytes);
+    const rw_status moved = ctx->device->upload(ctx->device_state, p->data, host, p->bytes);
     rw_free_aligned(host);
-    return status ? rw_fail(ctx, status, "%s: \"%s\": the copy to the device failed", what, p->name) : RW_OK;
+    return moved ? rw_fail(ctx, moved, "%s: \"%s\": the copy to the device failed", what, p->name) : RW_OK;
 }
 
 rw_status rw_init_normal(rw_tensor *x, double mean, double std)

@@ -32,6 +32,8 @@ struct rw_param {
     size_t bytes;
     int64_t numel;
     uint32_t version; /* counts changes of data */
+    uint32_t n_optimizers; /* that hold it: see api/held.h */
+    bool is_excluded;      /* rw_optimizer_exclude(): optimizers leave its gradient to the program */
 };
 
 /* The parameter or buffer behind a context tensor (or behind its gradient), NULL for a tape value. */

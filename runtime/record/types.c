@@ -42,9 +42,12 @@ bool rw_dtype_is_code(rw_dtype dtype)
 int64_t rw_shape_numel(rw_shape shape)
 {
     int64_t n = 1;
-    for (int i = 0; i < shape.rank && i < RW_MAX_RANK; i++) 
-        if (__builtin_mul_overflow(n, shape.dim[i], &n)) return INT64_MAX;
-    return n;
+    bool has_no_room = false, is_empty = false;
+    for (int i = 0; i < shape.rank && i < RW_MAX_RANK; i++) {
+        is_empty |= shape.dim[i] == 0;
+        has_no_room |= __builtin_mul_overflow(n, shape.dim[i], &n);
+    }
+    return is_empty ? 0 : has_no_room ? INT64_MAX : n;
 }
 
 bool rw_shape_equal(rw_shape a, rw_shape b)

@@ -222,6 +222,8 @@ Test(plan_only, refuses_what_runs)
     REFUSED("rw_clip_grad_norm", rw_clip_grad_norm_with(o.b.ctx, 1, NULL, NULL));
     REFUSED("rw_graph_create", rw_graph_create(&graph, t, o.loss, NULL));
     REFUSED("rw_costs_begin", rw_costs_begin(o.b.ctx));
+    if (test_device() == RW_DEVICE_CPU) /* of contexts of its own; seconds */
+        cr_expect_eq(rw_costs_ceilings(o.b.ctx), RW_OK, "%s", rw_error_message(o.b.ctx));
     REFUSED("ckpt_verify", ckpt_verify(t, o.loss, NULL));
     REFUSED("rw_find_nonfinite", rw_find_nonfinite(t, o.loss, 0, &found));
     cr_expect_null(graph);

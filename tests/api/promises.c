@@ -420,6 +420,53 @@ Test(promises, a_policy_for_regions_that_nobody_has)
     fixture_close(&b);
 }
 
+/* ---- numbers ---- */
+
+Test(promises, a_shape_with_an_extent_of_zero_has_no_elements)
+{
+    cr_expect_eq(rw_shape_numel(RW_SHAPE(INT64_MAX, INT64_MAX, 0)), 0);
+    cr_expect_eq(rw_shape_numel(RW_SHAPE(0, INT64_MAX, INT64_MAX)), 0);
+    cr_expect_eq(rw_shape_numel(RW_SHAPE(INT64_MAX, 0, 2)), 0);
+    cr_expect_eq(rw_shape_numel(RW_SHAPE(INT64_MAX, 2)), INT64_MAX);
+    cr_expect_eq(rw_shape_numel(RW_SHAPE(INT64_MAX, 1)), INT64_MAX);
+    cr_expect_eq(rw_shape_numel(RW_SHAPE(3, 4)), 12);
+    cr_expect_eq(rw_shape_numel(RW_SCALAR), 1);
+    struct fixture b = fixture_open(1, 1);
+    rw_tensor *const none = rw_input(b.t, RW_F32, RW_SHAPE(0), NULL);
+    cr_expect_null(rw_reshape(b.t, none, RW_SHAPE(0, INT64_MAX, INT64_MAX)), "no layout has such strides");
+    fixture_close(&b);
+}
+
+Test(promises, bounds_that_no_number_is_between_are_refused)
+{
+    static const struct {
+        rw_dtype dtype;
+        double lo, hi;
+        bool allowed;
+    } rows[] = { { RW_F64, -1e308, 1e308, false },   { RW_F64, -8e307, 8e307, true }, { RW_F64, -INFINITY, 0, false },
+                 { RW_F64, 0, NAN, false },          { RW_F64, 1, 0, false },         { RW_F32, -1e39, 0, false },
+                 { RW_F32, 0, 1e39, false },         { RW_F32, -3e38, 3e38, true },   { RW_F16, -7e4, 0, false },
+                 { RW_F16, -60000, 60000, true },    { RW_BF16, 0, 3.4e38, false },   { RW_BF16, -3e38, 3e38, true } };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct fixture b = fixture_open(1, 1);
+        rw_tensor *const w = rw_param(b.ctx, "w", rows[i].dtype, RW_SHAPE(64));
+        const rw_generator_state before = rw_generator_get(b.ctx);
+        const rw_status s = rw_init_uniform(w, rows[i].lo, rows[i].hi);
+        cr_expect_eq(s, rows[i].allowed ? RW_OK : RW_ERR_ARGUMENT, "row %zu: %s", i, rw_error_message(b.ctx));
+        if (s) {
+            cr_expect(strstr(rw_error_message(b.ctx), "rw_init_uniform: \"w\""), "%s", rw_error_message(b.ctx));
+            cr_expect_eq(rw_generator_get(b.ctx).offset, before.offset, "nothing was drawn");
+            rw_error_clear(b.ctx);
+        }
+        double x[64];
+        rw_tensor *const wide = rw_cast(b.t, w, RW_F64);
+        cr_assert_eq(rw_read(b.t, wide, x, sizeof x), RW_OK, "%s", rw_error_message(b.ctx));
+        for (int k = 0; k < 64; k++)
+            cr_expect(rows[i].allowed ? x[k] >= rows[i].lo && x[k] < rows[i].hi : x[k] == 0, "row %zu: %g", i, x[k]);
+        fixture_close(&b);
+    }
+}
+
 /* Slices of the trace lie one behind the other, and each region has its own. */
 Test(promises, slices_of_a_trace_do_not_overlap)
 {

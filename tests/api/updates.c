@@ -395,7 +395,9 @@ Test(updates, keep_their_states_to_themselves)
     cr_assert_eq(rw_write(rw_gradient(late), ones, sizeof ones), RW_OK);
     cr_assert_eq(rw_clip_grad_norm(z.b.ctx, 1e9, &all), RW_OK);
     cr_assert(fabs(all * all - few * few - 2) < 1e-9 * all * all, "one more parameter: another plan");
+    cr_assert_eq(rw_optimizer_exclude(late, true), RW_OK);
     cr_assert_eq(rw_adamw_step(z.opt), RW_OK);
+    cr_assert_eq(rw_optimizer_exclude(late, false), RW_OK);
     const size_t ids = z.b.ctx->n_ids;
     for (int i = 0; i < 3; i++) {
         rw_adamw_destroy(&z.opt);

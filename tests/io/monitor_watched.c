@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 enum { N = 5, LONG = 9001 };
@@ -447,6 +448,81 @@ Test(monitor_watched, warns_of_a_spike_of_one_group)
         cJSON_Delete(line);
     }
     rw_monitor_destroy(&m);
+    zoo_close(&z);
+}
+
+/* ---- groups that change between two texts for Prometheus ---- */
+
+static char prometheus[160];
+
+static void expect_reading(const char *line)
+{
+    static char text[1 << 15];
+    FILE *const f = fopen(prometheus, "r");
+    cr_assert_not_null(f);
+    text[fread(text, 1, sizeof text - 1, f)] = '\0';
+    fclose(f);
+    cr_expect(strstr(text, line), "no %s in\n%s", line, text);
+}
+
+/* The second and third step wait for their second to pass: weights of small are 1 and those of large 100. */
+static rw_monitor *with_a_step_that_waits(struct zoo *z, const rw_monitor_group *groups)
+{
+    *z = empty_zoo(1);
+    snprintf(prometheus, sizeof prometheus, "%s.prom", path);
+    rw_tensor *const a = rw_param(z->b.ctx, "a", RW_F32, RW_SHAPE(4)), *const b = rw_param(z->b.ctx, "b", RW_F32,
+                                                                                          RW_SHAPE(4));
+    cr_assert_eq(rw_init_constant(a, 1), RW_OK);
+    cr_assert_eq(rw_init_constant(b, 100), RW_OK);
+    cr_assert_eq(rw_sgd_create(&z->opt, z->b.ctx, &(rw_sgd_params){ .lr = 0x1p-100 }), RW_OK);
+    rw_monitor *const m = watching(z, groups, 2);
+    cr_assert_eq(rw_monitor_add(m, RW_MONITOR_PROMETHEUS, prometheus), RW_OK);
+    for (int i = 0; i < 3; i++) {
+        rw_zero_grad(z->b.ctx);
+        cr_assert_eq(rw_backward(z->b.t, rw_sum(z->b.t, rw_add(z->b.t, a, b), RW_ALL_AXES, false)), RW_OK);
+        rw_tape_reset(z->b.t);
+        cr_assert_eq(rw_optimizer_step(z->opt), RW_OK);
+        step(m, 1);
+    }
+    return m;
+}
+
+Test(monitor_watched, a_step_that_waits_keeps_the_names_of_its_groups)
+{
+    static const rw_monitor_group groups[] = { { "small", "a" }, { "large", "b" } };
+    static const rw_monitor_group other[] = { { "large", "b" }, { "small", "a" } };
+    for (size_t n = 0; n < 3; n++) {
+        struct zoo z;
+        rw_monitor *m = with_a_step_that_waits(&z, groups);
+        const rw_monitor_sources s = { .optimizer = z.opt, .groups = other, .n_groups = n, .sites = n == 1 };
+        cr_assert_eq(rw_monitor_watch(m, &s), RW_OK, "%s", rw_error_message(z.b.ctx));
+        for (int ended = 0; ended < 2; ended++) {
+            expect_reading("rewind_group_param_norm{group=\"small\"} 2\n");
+            expect_reading("rewind_group_param_norm{group=\"large\"} 200\n");
+            rw_monitor_destroy(&m);
+        }
+        remove(prometheus);
+        zoo_close(&z);
+    }
+}
+
+/* The groups stay when what waits cannot be written. */
+Test(monitor_watched, a_step_that_waits_and_cannot_be_written_is_said)
+{
+    static const rw_monitor_group groups[] = { { "small", "a" }, { "large", "b" } };
+    struct zoo z;
+    rw_monitor *m = with_a_step_that_waits(&z, groups);
+    remove(prometheus);
+    cr_assert_eq(mkdir(prometheus, 0777), 0);
+    cr_expect_eq(rw_monitor_watch(m, NULL), RW_ERR_IO);
+    cr_expect(strstr(rw_error_message(z.b.ctx), "rw_monitor_watch: "), "%s", rw_error_message(z.b.ctx));
+    rw_error_clear(z.b.ctx);
+    rmdir(prometheus);
+    cr_assert_eq(rw_optimizer_step(z.opt), RW_OK);
+    step(m, NAN);
+    expect_reading("rewind_group_param_norm{group=\"small\"} 2\n");
+    rw_monitor_destroy(&m);
+    remove(prometheus);
     zoo_close(&z);
 }
 

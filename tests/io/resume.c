@@ -114,6 +114,46 @@ Test(resume, goes_on_training_while_a_file_is_written)
     free(got);
 }
 
+/* Dropout's masks of every launch, of a graph that is created before or after the run is loaded. */
+static void train_dropout(uint64_t from, uint64_t to, bool created_first, const char *verify, float *ret)
+{
+    if (verify) setenv("REWIND_VERIFY", verify, 1);
+    struct fixture b = fixture_open(from ? 99 : 5, 1);
+    unsetenv("REWIND_VERIFY");
+    rw_optimizer *opt = NULL;
+    rw_checkpoint *ck = NULL;
+    rw_graph *g = NULL;
+    rw_tensor *const w = rw_param(b.ctx, "w", RW_F32, RW_SHAPE(16));
+    cr_assert_eq(rw_init_constant(w, 1), RW_OK);
+    cr_assert_eq(rw_sgd_create(&opt, b.ctx, &(rw_sgd_params){ .lr = 0.1 }), RW_OK);
+    const rw_checkpoint_params params = { .folder = folder, .optimizer = opt };
+    cr_assert_eq(rw_checkpoint_create(&ck, b.ctx, &params), RW_OK);
+    if (from && !created_first) cr_assert_eq(rw_checkpoint_load(ck, NULL), RW_OK);
+    rw_tensor *const loss = rw_sum(b.t, rw_dropout(b.t, rw_mul(b.t, w, w), 0.5), RW_ALL_AXES, false);
+    cr_assert_eq(rw_graph_create(&g, b.t, loss, &(rw_graph_params){ .optimizer = opt }), RW_OK);
+    if (from && created_first) cr_assert_eq(rw_checkpoint_load(ck, NULL), RW_OK);
+    for (uint64_t step = from; step < to; step++)
+        cr_assert_eq(rw_graph_launch(g), RW_OK, "%s", rw_error_message(b.ctx));
+    if (!from) cr_assert_eq(rw_checkpoint_save(ck, to, NULL, 0), RW_OK);
+    cr_assert_eq(rw_read(NULL, w, ret, 16 * sizeof *ret), RW_OK);
+    rw_graph_destroy(&g);
+    rw_checkpoint_destroy(&ck);
+    rw_optimizer_destroy(&opt);
+    fixture_close(&b);
+}
+
+Test(resume, a_graph_created_before_the_load_goes_on)
+{
+    float want[16], got[16];
+    train_dropout(0, 6, false, NULL, want);
+    empty_folder(folder);
+    train_dropout(0, 3, false, NULL, got);
+    for (int i = 0; i < 4; i++) {
+        train_dropout(3, 6, i % 2, i / 2 ? "1" : NULL, got);
+        cr_expect_eq(memcmp(want, got, sizeof want), 0, "way %d", i);
+    }
+}
+
 /* ---- kills ---- */
 
 /* Trains and saves until it is killed; says each step that is safe. */

@@ -339,6 +339,17 @@ Test(optimizers, refuse_numbers_that_make_no_sense)
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
         refused(&b, rw_sgd_create(&opt, b.ctx, &bad[i].params), opt, bad[i].text);
+    static const double no[] = { NAN, INFINITY, -INFINITY };
+    for (int i = 0; i < 3; i++) { /* every number that an optimizer takes */
+        refused(&b, rw_sgd_create(&opt, b.ctx, &(rw_sgd_params){ .lr = no[i] }), opt, "lr is ");
+        refused(&b, rw_sgd_create(&opt, b.ctx, &(rw_sgd_params){ .momentum = no[i] }), opt, "momentum is ");
+        refused(&b, rw_sgd_create(&opt, b.ctx, &(rw_sgd_params){ .dampening = no[i] }), opt, "dampening is ");
+        refused(&b, rw_sgd_create(&opt, b.ctx, &(rw_sgd_params){ .weight_decay = no[i] }), opt, "weight_decay is ");
+        refused(&b, rw_adam_create(&opt, b.ctx, &(rw_adam_params){ .beta1 = no[i] }), opt, "beta1 is ");
+        refused(&b, rw_adam_create(&opt, b.ctx, &(rw_adam_params){ .eps = no[i] }), opt, "eps is ");
+        refused(&b, rw_adamw_create(&opt, b.ctx, &(rw_adamw_params){ .beta2 = no[i] }), opt, "beta2 is ");
+        refused(&b, rw_lion_create(&opt, b.ctx, &(rw_lion_params){ .beta1 = no[i] }), opt, "beta1 is ");
+    }
     refused(&b, rw_adam_create(&opt, b.ctx, &(rw_adam_params){ .eps = -1 }), opt, "rw_adam_create: eps is -1");
     refused(&b, rw_lion_create(&opt, b.ctx, &(rw_lion_params){ .beta2 = 1 }), opt, "rw_lion_create: beta2 is 1");
     refused(&b, rw_lion_create(NULL, b.ctx, NULL), opt, "ret_opt");
@@ -347,6 +358,12 @@ Test(optimizers, refuse_numbers_that_make_no_sense)
     refused(&b, rw_optimizer_set(opt, free_one, NULL), NULL, "not a parameter that the optimizer has");
     refused(&b, rw_optimizer_set(opt, NULL, NULL), NULL, "not a parameter");
     refused(&b, rw_optimizer_set(opt, w, &(rw_optimizer_settings){ .lr_factor = NAN }), NULL, "\"w\": a factor of nan");
+    for (int i = 0; i < 3; i++) {
+        refused(&b, rw_optimizer_set(opt, w, &(rw_optimizer_settings){ .lr_factor = no[i] }), NULL, "a factor of");
+        refused(&b, rw_optimizer_set(opt, w, &(rw_optimizer_settings){ .weight_decay = no[i] }), NULL, "a decay of");
+        rw_optimizer_set_lr(opt, no[i]);
+        refused(&b, rw_optimizer_step(opt), NULL, "a learning rate of");
+    }
     cr_expect_eq(rw_optimizer_set(NULL, w, NULL), RW_ERR_ARGUMENT);
     cr_expect_eq(rw_optimizer_step(NULL), RW_ERR_ARGUMENT);
     rw_optimizer_set_lr(NULL, 1);
