@@ -102,7 +102,7 @@ VEC_INLINE void add_distances(const struct rows *s, int64_t i, bool whole, struc
         for (int p = 0; p < NF_PARTS; p++) {
             const nf d = distance_of(s, l, i + p * NF_LANES, whole);
             if (!s->rms) rest[l].part[p] += d;
-            square[l].part[p] += d * d;
+            square[l].part[p] = nf_fma(d, d, square[l].part[p]);
         }
     }
 }
@@ -130,7 +130,7 @@ VEC_INLINE void take_statistics(struct rows *s, double eps)
     for (int64_t i = 0; i < whole; i += VF_LANES) add_distances(s, i, true, rest, square);
     if (whole < n) add_distances(s, whole, false, rest, square);
     for (int l = 0; l < s->count; l++)
-        s->of[l] = rw_norm_float_of(s->of[l].mean, nf_parts_sum(rest[l]) / (float)n,
+        s->of[l] = rw_norm_float_of(s->of[l].mean, s->rms ? 0 : nf_parts_sum(rest[l]) / (float)n,
                                     nf_parts_sum(square[l]) / (float)n, (float)eps);
 }
 
@@ -144,8 +144,9 @@ VEC_INLINE nf normal_of(const struct rows *s, int l, int64_t i, bool whole)
 VEC_INLINE void put_normal(const struct rows *s, const void *bias, void *y, int l, int64_t i, bool whole)
 {
     const nf weight = load(s->weight, s->dtype, 0, i, s->n, whole);
-    nf to = normal_of(s, l, i, whole) * weight;
-    if (bias) to += load(bias, s->dtype, 0, i, s->n, whole);
+    nf to = normal_of(s, l, i, whole);
+    if (bias) to = nf_fma(to, weight, load(bias, s->dtype, 0, i, s->n, whole));
+    else to *= weight;
     store_of(s, y, l, i, whole, to);
 }
 
@@ -235,7 +236,7 @@ VEC_INLINE void add_part(const struct rows *s, const void *dy, int64_t i, int p,
         const nf xh = normal_of(s, l, i, whole);
         const nf h = load_of(s, dy, l, i, whole) * weight;
         sum_h[l].part[p] += h;
-        sum_hx[l].part[p] += h * xh;
+        sum_hx[l].part[p] = nf_fma(h, xh, sum_hx[l].part[p]);
     }
 }
 
@@ -273,9 +274,9 @@ VEC_INLINE void put_slopes(const struct rows *s, const struct slopes *d, const s
     for (int l = 0; l < s->count; l++) {
         const nf dy = load_of(s, d->dy, l, i, whole), h = dy * weight;
         const nf xh = normal_of(s, l, i, whole);
-        dw += dy * xh;
+        dw = nf_fma(dy, xh, dw);
         db += dy;
-        nf dx = s->of[l].scale * (h - d->mean_h[l] - xh * d->mean_hx[l]);
+        nf dx = s->of[l].scale * nf_fma(xh, nf_all(-d->mean_hx[l]), h - d->mean_h[l]);
         if (d->sum) {
             fetch_behind(s, d->sum, l, i);
             dx += load_of(s, d->sum, l, i, whole);
