@@ -50,8 +50,8 @@ typedef struct rw_attention_options {
  * takes out has no effect, whatever it holds: infinity or NaN in a key's k or v changes no bit of the results and
  * gradients of queries that do not see it, nor one in a query's q or gradient those of keys that it does not see. That
  * does not hold for rw_grad(), and not for cuDNN's kernels (REWIND_SDPA=cudnn). Gradients: q, k, v, mask, sinks, of any
- * order; those of gradients (rw_grad()) have the scores in memory. On CUDA the kernels on the ordinary cores take it; on a CPU results below the
- * least normal number are 0.
+ * order; those of gradients (rw_grad()) have the scores in memory. On CUDA the kernels on the ordinary cores take it;
+ * on a CPU results below the least normal number are 0.
  * @param options may be NULL; read during the call. A NULL among its tensors is left out: a failed op's error sticks.
  */
 RW_API rw_tensor *rw_attention_with_at(rw_site at, rw_tape *t, rw_tensor *q, rw_tensor *k, rw_tensor *v,
