@@ -46,9 +46,12 @@ typedef struct rw_attention_options {
 /**
  * rw_attention() with options: q [batch, heads, seq, d], k [batch, kv_heads, kv_seq, d], v [batch, kv_heads, kv_seq,
  * dv] -> [batch, heads, seq, dv]. No score matrix, no mask of one is made; blocks of keys that no query of a block sees
- * are left out. A query that sees nothing gives 0. Gradients: q, k, v, mask, sinks, of any order; those of gradients
- * (rw_grad()) have the scores in memory. On CUDA the kernels on the ordinary cores take it; on a CPU results below the
- * least normal number are 0.
+ * are left out. A query that sees nothing gives 0. What causal, window, documents or a mask (false, or minus infinity)
+ * takes out has no effect, whatever it holds: infinity or NaN in a key's k or v changes no bit of the results and
+ * gradients of queries that do not see it, nor one in a query's q or gradient those of keys that it does not see. That
+ * does not hold for rw_grad(), and not for cuDNN's kernels (REWIND_SDPA=cudnn). Gradients: q, k, v, mask, sinks, of any
+ * order; those of gradients (rw_grad()) have the scores in memory. On CUDA the kernels on the ordinary cores take it;
+ * on a CPU results below the least normal number are 0.
  * @param options may be NULL; read during the call. A NULL among its tensors is left out: a failed op's error sticks.
  */
 RW_API rw_tensor *rw_attention_with_at(rw_site at, rw_tape *t, rw_tensor *q, rw_tensor *k, rw_tensor *v,

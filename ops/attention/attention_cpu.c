@@ -18,6 +18,7 @@ struct att {
     struct att_extents e;
     double scale, keep_factor; /* keep_factor: 1 / (1 - dropout) */
     bool causal;
+    bool careful; /* see attention_tile_tmpl.h */
     uint32_t threshold; /* of dropout's words; 0: no dropout */
     int64_t per_thread; /* elements of workspace */
     struct att_result gradient[3]; /* of backward */
@@ -131,6 +132,12 @@ VEC_INLINE nf nf_finite(nf x)
     return nf_select((ni)(x == nf_all(-INFINITY)), nf_all(0), x);
 }
 
+/* x, and 0 where `test` is `at`. */
+VEC_INLINE nf nf_unless(nf test, nf at, nf x)
+{
+    return nf_select((ni)(test == at), nf_all(0), x);
+}
+
 /* a * b + c as the tiles take it, in all rows and all sums. */
 VEC_INLINE nf nf_mul_add(nf a, nf b, nf c)
 {
@@ -192,6 +199,11 @@ VEC_INLINE nd nd_finite(nd x)
     return nd_select((nl)(x == nd_all(-(double)INFINITY)), nd_all(0), x);
 }
 
+VEC_INLINE nd nd_unless(nd test, nd at, nd x)
+{
+    return nd_select((nl)(test == at), nd_all(0), x);
+}
+
 VEC_INLINE nd nd_exp_fast(nd x)
 {
     return nd_exp(x);
@@ -243,58 +255,56 @@ static void *room_of_thread(const struct att *a)
     return (char *)a->k->workspace + (size_t)omp_get_thread_num() * (size_t)a->per_thread * size;
 }
 
-static void forward(const struct att *a, int64_t unit)
+static bool forward(const struct att *a, int64_t unit)
 {
     const int64_t pairs = a->e.batch * a->e.heads, pair = unit % pairs, b = pair / a->e.heads, h = pair % a->e.heads;
     /* The last blocks see most: they come first, so that no thread ends late. */
     const int64_t i = a->e.q_blocks - 1 - unit / pairs;
     void *const room = room_of_thread(a);
     switch (a->k->out[0].dtype) {
-    case RW_F32: vf_forward(a, RW_F32, room, b, h, i); return;
-    case RW_BF16: vf_forward(a, RW_BF16, room, b, h, i); return;
-    case RW_F16: vf_forward(a, RW_F16, room, b, h, i); return;
-    default: vd_forward(a, RW_F64, room, b, h, i); return;
+    case RW_F32: return vf_forward(a, RW_F32, room, b, h, i);
+    case RW_BF16: return vf_forward(a, RW_BF16, room, b, h, i);
+    case RW_F16: return vf_forward(a, RW_F16, room, b, h, i);
+    default: return vd_forward(a, RW_F64, room, b, h, i);
     }
 }
 
-static void backward_keys(const struct att *a, int64_t b, int64_t kv_head, int64_t from, int64_t to, bool dq)
+static bool backward_keys(const struct att *a, int64_t b, int64_t kv_head, int64_t from, int64_t to, bool dq)
 {
     void *const room = room_of_thread(a);
     switch (a->k->out[0].dtype) {
-    case RW_F32: vf_backward_keys(a, RW_F32, room, b, kv_head, from, to, dq); return;
-    case RW_BF16: vf_backward_keys(a, RW_BF16, room, b, kv_head, from, to, dq); return;
-    case RW_F16: vf_backward_keys(a, RW_F16, room, b, kv_head, from, to, dq); return;
-    default: vd_backward_keys(a, RW_F64, room, b, kv_head, from, to, dq); return;
+    case RW_F32: return vf_backward_keys(a, RW_F32, room, b, kv_head, from, to, dq);
+    case RW_BF16: return vf_backward_keys(a, RW_BF16, room, b, kv_head, from, to, dq);
+    case RW_F16: return vf_backward_keys(a, RW_F16, room, b, kv_head, from, to, dq);
+    default: return vd_backward_keys(a, RW_F64, room, b, kv_head, from, to, dq);
     }
 }
 
-static void backward_queries(const struct att *a, int64_t b, int64_t h, int64_t i)
+static bool backward_queries(const struct att *a, int64_t b, int64_t h, int64_t i)
 {
     void *const room = room_of_thread(a);
     const int64_t to = a->e.kv_blocks;
     switch (a->k->out[0].dtype) {
-    case RW_F32: vf_backward_queries(a, RW_F32, room, b, h, i, 0, to, NULL, true); return;
-    case RW_BF16: vf_backward_queries(a, RW_BF16, room, b, h, i, 0, to, NULL, true); return;
-    case RW_F16: vf_backward_queries(a, RW_F16, room, b, h, i, 0, to, NULL, true); return;
-    default: vd_backward_queries(a, RW_F64, room, b, h, i, 0, to, NULL, true); return;
+    case RW_F32: return vf_backward_queries(a, RW_F32, room, b, h, i, 0, to, NULL, true);
+    case RW_BF16: return vf_backward_queries(a, RW_BF16, room, b, h, i, 0, to, NULL, true);
+    case RW_F16: return vf_backward_queries(a, RW_F16, room, b, h, i, 0, to, NULL, true);
+    default: return vd_backward_queries(a, RW_F64, room, b, h, i, 0, to, NULL, true);
     }
 }
 
 /* One pass: unit = (batch, kv head). Two: units of (batch, kv head, key block), then of (batch, head, query block). */
-static void backward(const struct att *a, int64_t unit)
+static bool backward(const struct att *a, int64_t unit)
 {
     const int64_t pairs = a->e.batch * a->e.kv_heads;
     if (!a->e.two_pass) {
-        backward_keys(a, unit / a->e.kv_heads, unit % a->e.kv_heads, 0, a->e.kv_blocks, true);
-        return;
+        return backward_keys(a, unit / a->e.kv_heads, unit % a->e.kv_heads, 0, a->e.kv_blocks, true);
     }
     if (unit < pairs * a->e.kv_blocks) {
         const int64_t pair = unit % pairs, j = unit / pairs;
-        backward_keys(a, pair / a->e.kv_heads, pair % a->e.kv_heads, j, j + 1, false);
-        return;
+        return backward_keys(a, pair / a->e.kv_heads, pair % a->e.kv_heads, j, j + 1, false);
     }
     const int64_t heads = a->e.batch * a->e.heads, rest = unit - pairs * a->e.kv_blocks, pair = rest % heads;
-    backward_queries(a, pair / a->e.heads, pair % a->e.heads, a->e.q_blocks - 1 - rest / heads);
+    return backward_queries(a, pair / a->e.heads, pair % a->e.heads, a->e.q_blocks - 1 - rest / heads);
 }
 
 /* The table of spans, behind what the threads have. RW_ERR_ARGUMENT for documents that are none. */
@@ -350,8 +360,11 @@ static struct att begin(const rw_kernel *k)
  * Shares of far keys fade away, and what backward makes of them passes through numbers below the least normal one:
  * where those stay, slopes make it three to seven times as slow.
  */
-static void run(const struct att *a, int64_t units, void (*unit)(const struct att *a, int64_t unit))
+static void run(const struct att *a, int64_t units, bool (*unit)(const struct att *a, int64_t unit))
 {
+    const bool excludes = a->causal || !a->plain; /* keys from queries */
+    struct att careful = *a;
+    careful.careful = true;
     const double work = (double)a->e.batch * (double)a->e.heads * (double)a->e.seq * (double)a->e.kv_seq *
                         (double)a->e.d;
     const int threads = work < 65536 ? 1 : a->k->threads;
@@ -360,7 +373,7 @@ static void run(const struct att *a, int64_t units, void (*unit)(const struct at
 #pragma omp parallel num_threads(threads) if (threads > 1)
     RW_EACH_SHARED(i, &shares, omp_get_thread_num()) {
         const unsigned before = rw_flush_enter();
-        unit(a, i);
+        if (!unit(a, i) && excludes) unit(&careful, i);
         rw_flush_leave(before);
     }
 }
@@ -418,16 +431,16 @@ rw_status RW_ISA_NAME(rw_attention_backward_cpu)(const rw_kernel *k)
 }
 
 /* Unit: a tile of the mask's gradient, with all heads and batches that it serves. */
-static void mask_backward(const struct att *a, int64_t unit)
+static bool mask_backward(const struct att *a, int64_t unit)
 {
     void *const room = room_of_thread(a);
     const int64_t j = unit % a->e.kv_blocks, rest = unit / a->e.kv_blocks, i = rest % a->e.q_blocks;
     const int64_t pair = rest / a->e.q_blocks;
     switch (a->k->in[0].dtype) {
-    case RW_F32: vf_mask_backward(a, RW_F32, room, pair, i, j); return;
-    case RW_BF16: vf_mask_backward(a, RW_BF16, room, pair, i, j); return;
-    case RW_F16: vf_mask_backward(a, RW_F16, room, pair, i, j); return;
-    default: vd_mask_backward(a, RW_F64, room, pair, i, j); return;
+    case RW_F32: return vf_mask_backward(a, RW_F32, room, pair, i, j);
+    case RW_BF16: return vf_mask_backward(a, RW_BF16, room, pair, i, j);
+    case RW_F16: return vf_mask_backward(a, RW_F16, room, pair, i, j);
+    default: return vd_mask_backward(a, RW_F64, room, pair, i, j);
     }
 }
 

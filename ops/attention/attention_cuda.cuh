@@ -81,6 +81,24 @@ rw_status rw_attention_portable_mask(const rw_kernel *k, const att_call &c);
  */
 rw_status rw_attention_prepare_rows(const rw_kernel *k, const att_call &c, double factor, double lift);
 
+/*
+ * Whether any thread of a block says so, the same in all of them; room: a word of shared memory for each warp. For
+ * results that are not finite: 0 times infinity is NaN, so that infinity or NaN in a row that a query does not see
+ * would reach it by the products of a tile. Where that happens a block computes its results once more, carefully: a
+ * factor of 0 then adds nothing. See attention_tile_tmpl.h.
+ */
+__device__ __forceinline__ bool att_any_of_block(bool mine, uint32_t *room)
+{
+    int any = mine;
+    for (int d = 16; d > 0; d >>= 1) any |= __shfl_xor_sync(0xffffffffu, any, d);
+    __syncthreads();
+    if (threadIdx.x % 32 == 0) room[threadIdx.x / 32] = any;
+    __syncthreads();
+    for (unsigned w = 0; w < blockDim.x / 32; w++) any |= room[w];
+    __syncthreads();
+    return any;
+}
+
 /* Which of four keys of a row dropout keeps, as bits. element: of the first one among [batch, heads, seq, kv_seq]. */
 __device__ __forceinline__ uint32_t att_keep(uint64_t seed, uint64_t first_block, uint32_t threshold, uint64_t element)
 {

@@ -10,6 +10,9 @@
 #include "ops/attention/attention_cuda.cuh"
 #include "ops/common/mma.cuh"
 
+#include <cstring>
+#include <type_traits>
+
 namespace {
 
 constexpr unsigned ALL_LANES = 0xffffffffu;
@@ -32,6 +35,7 @@ struct args {
     const float *stat, *delta; /* of backward; stat is the log-sum-exp in base 2 */
     float *part; /* of a packed backward: sums of the columns of each batch and tile; NULL: not asked for */
     int heads, kv_heads, group, seq, kv_seq, reach, stat_rows, q_tiles, kv_tiles;
+    bool excludes; /* keys from queries: some are after them */
     float scale, scale_2, keep_factor; /* scale_2: scale * log2(e) */
     uint32_t threshold;
     uint32_t keys[2 * RW_PHILOX_ROUNDS]; /* of dropout's rounds */
@@ -210,8 +214,77 @@ __device__ __forceinline__ void fit(float (&ds)[M][N][4], float (&sum)[M][D / 8]
     for (int i = 0; i < M * N * 4; i++) ds[i / (N * 4)][i / 4 % N][i % 4] *= unit;
 }
 
-/* c [16 M, D] += p y: p [16 M, 8 N] rounded, y the 8 N rows of a tile from y_row on. */
-template <typename T, int D, int M, int N>
+/* ---- infinity and NaN in rows that others do not see: att_any_of_block() ---- */
+
+/* The halves of a pair that are infinite or NaN, as bits. */
+template <typename T> __device__ __forceinline__ uint32_t infinite_halves(uint32_t x)
+{
+    constexpr uint32_t EXPONENT = std::is_same<T, f16>::value ? 0x7c00 : 0x7f80;
+    return static_cast<uint32_t>((x & EXPONENT) == EXPONENT) |
+           static_cast<uint32_t>((x >> 16 & EXPONENT) == EXPONENT) << 1;
+}
+
+__device__ __forceinline__ uint32_t without_halves(uint32_t x, uint32_t halves)
+{
+    return x & ~((halves & 1 ? 0xffffu : 0) | (halves & 2 ? 0xffff0000u : 0));
+}
+
+/* Half `i` of a pair as a number. */
+template <typename T> __device__ __forceinline__ float half_of_pair(uint32_t x, int i)
+{
+    const uint16_t bits = static_cast<uint16_t>(i ? x >> 16 : x);
+    T half;
+    memcpy(static_cast<void *>(&half), &bits, sizeof half);
+    return widen(half);
+}
+
+/*
+ * c [16, 8] += a b as multiply() does it: first with b's finite numbers, then with the others where a is not 0. Number
+ * (k, g) of b is in lane 4 g + k % 8 / 2, (row, k) of a in lane 4 (row % 8) + k % 8 / 2.
+ */
+template <typename T>
+__device__ __forceinline__ void multiply_careful(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2])
+{
+    const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+    const uint32_t halves[2] = { infinite_halves<T>(b[0]), infinite_halves<T>(b[1]) };
+    multiply<T>(c, a, without_halves(b[0], halves[0]), without_halves(b[1], halves[1]));
+#pragma unroll 1
+    for (int k = 0; k < 16; k++) {
+        const int from = k % 8 / 2, upper = k / 8;
+        const uint32_t low = __shfl_sync(ALL_LANES, upper ? a[2] : a[0], 4 * g + from);
+        const uint32_t high = __shfl_sync(ALL_LANES, upper ? a[3] : a[1], 4 * g + from);
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            const uint32_t y = __shfl_sync(ALL_LANES, b[upper], 4 * (2 * t + i) + from);
+            if (!(infinite_halves<T>(y) >> k % 2 & 1)) continue;
+            const float x0 = half_of_pair<T>(low, k % 2), x1 = half_of_pair<T>(high, k % 2);
+            if (x0 != 0) c[i] += x0 * half_of_pair<T>(y, k % 2);
+            if (x1 != 0) c[2 + i] += x1 * half_of_pair<T>(y, k % 2);
+        }
+    }
+}
+
+/* Has one of a warp's first n rows a number that is not finite? */
+template <int D, int M> __device__ __forceinline__ bool has_infinite(const float (&c)[M][D / 8][4], int n)
+{
+    const int g = threadIdx.x % 32 / 4;
+    float none = 0;
+#pragma unroll
+    for (int i = 0; i < M; i++)
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            float sum = 0; /* NaN, or 0 */
+#pragma unroll
+            for (int j = 0; j < D / 8; j++) sum += c[i][j][2 * half] * 0 + c[i][j][2 * half + 1] * 0;
+            if (i * 16 + half * 8 + g < n) none += sum;
+        }
+    return none != 0;
+}
+
+/*
+ * c [16 M, D] += p y: p [16 M, 8 N] rounded, y the 8 N rows of a tile from y_row on. CAREFUL: a p of 0 adds nothing.
+ */
+template <typename T, int D, bool CAREFUL, int M, int N>
 __device__ __forceinline__ void add_product(float (&c)[M][D / 8][4], const float (&p)[M][N][4], shared_address y,
                                             int y_row, lanes l)
 {
@@ -229,8 +302,13 @@ __device__ __forceinline__ void add_product(float (&c)[M][D / 8][4], const float
             load_matrices_turned(b, at<D>(y, y_row + k * 8, l.left, j / 2));
 #pragma unroll
             for (int i = 0; i < M; i++) {
-                multiply<T>(c[i][j], a[i], b[0], b[1]);
-                multiply<T>(c[i][j + 1], a[i], b[2], b[3]);
+                if constexpr (CAREFUL) {
+                    multiply_careful<T>(c[i][j], a[i], { b[0], b[1] });
+                    multiply_careful<T>(c[i][j + 1], a[i], { b[2], b[3] });
+                } else {
+                    multiply<T>(c[i][j], a[i], b[0], b[1]);
+                    multiply<T>(c[i][j + 1], a[i], b[2], b[3]);
+                }
             }
         }
     }

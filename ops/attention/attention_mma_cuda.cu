@@ -56,6 +56,20 @@ template <int M, int N> __device__ __forceinline__ void mask(float (&s)[M][N][4]
         }
 }
 
+template <int M, int N> __device__ __forceinline__ void clear(float (&sum)[M][N][4])
+{
+#pragma unroll
+    for (int i = 0; i < M; i++)
+#pragma unroll
+        for (int j = 0; j < N; j++) sum[i][j][0] = sum[i][j][1] = sum[i][j][2] = sum[i][j][3] = 0;
+}
+
+/* Words in shared memory, between two uses of it. */
+__device__ __forceinline__ uint32_t *room_of(unsigned char *memory)
+{
+    return reinterpret_cast<uint32_t *>(memory);
+}
+
 template <int M> struct running {
     float high[M][2], total[M][2]; /* of the scores before the scale; the sum over this lane's keys alone */
 };
@@ -127,39 +141,47 @@ __global__ void __launch_bounds__(forward_tiles<D>::THREADS, 2) forward_kernel(c
     const lanes l = lanes_of_warp<D>();
     const uint64_t first_block = DROP ? a.ticket.first_block() : 0;
     const int tiles = tiles_seen<S::KEYS>(a, min(first + S::ROWS, a.seq) - 1);
-    float o[M][D / 8][4] = {};
-    running<M> run = {};
-    for (int i = 0; i < M; i++) run.high[i][0] = run.high[i][1] = -INFINITY;
+    float o[M][D / 8][4];
+    running<M> run;
     fetch<D, S::ROWS, S::THREADS>(shared + S::Q, q, first);
-    fetch<D, S::KEYS, S::THREADS>(shared + S::KV, k, 0);
-    fetch<D, S::KEYS, S::THREADS>(shared + S::KV + S::TILE, v, 0);
-    copy_commit();
-    for (int tile = 0; tile < tiles; tile++) {
-        const shared_address here = shared + S::KV + tile % 2 * 2 * S::TILE,
-                             next = shared + S::KV + (tile + 1) % 2 * 2 * S::TILE;
-        const int key = tile * S::KEYS;
-        if (tile + 1 < tiles) {
-            fetch<D, S::KEYS, S::THREADS>(next, k, key + S::KEYS);
-            fetch<D, S::KEYS, S::THREADS>(next + S::TILE, v, key + S::KEYS);
-        }
+    const auto attend = [&](auto careful) {
+        clear(o);
+        for (int i = 0; i < M; i++)
+            for (int half = 0; half < 2; half++) run.high[i][half] = -INFINITY, run.total[i][half] = 0;
+        fetch<D, S::KEYS, S::THREADS>(shared + S::KV, k, 0);
+        fetch<D, S::KEYS, S::THREADS>(shared + S::KV + S::TILE, v, 0);
         copy_commit();
-        copy_wait<1>();
-        __syncthreads();
-        if (row < a.seq && key < row + M * 16 - 1 + a.reach) {
-            float s[M][N][4];
-            uint32_t keep[M][N / 4];
+        for (int tile = 0; tile < tiles; tile++) {
+            const shared_address here = shared + S::KV + tile % 2 * 2 * S::TILE,
+                                 next = shared + S::KV + (tile + 1) % 2 * 2 * S::TILE;
+            const int key = tile * S::KEYS;
+            if (tile + 1 < tiles) {
+                fetch<D, S::KEYS, S::THREADS>(next, k, key + S::KEYS);
+                fetch<D, S::KEYS, S::THREADS>(next + S::TILE, v, key + S::KEYS);
+            }
+            copy_commit();
+            copy_wait<1>();
+            __syncthreads();
+            if (row < a.seq && key < row + M * 16 - 1 + a.reach) {
+                float s[M][N][4];
+                uint32_t keep[M][N / 4];
 #pragma unroll
-            for (int i = 0; DROP && i < M; i++) draw<N>(keep[i], a, first_block, rows_before(a) + row + i * 16, key);
-            product<T, D, D / 16>(s, shared + S::Q, own, here, 0, l);
-            mask(s, a, row, key);
-            softmax<T, D>(s, o, run, a.scale_2);
-            if (DROP) drop(s, keep);
-            add_product<T, D>(o, s, here + S::TILE, 0, l);
+                for (int i = 0; DROP && i < M; i++)
+                    draw<N>(keep[i], a, first_block, rows_before(a) + row + i * 16, key);
+                product<T, D, D / 16>(s, shared + S::Q, own, here, 0, l);
+                mask(s, a, row, key);
+                softmax<T, D>(s, o, run, a.scale_2);
+                if (DROP) drop(s, keep);
+                add_product<T, D, careful.value>(o, s, here + S::TILE, 0, l);
+            }
+            __syncthreads();
         }
+        copy_wait<0>();
         __syncthreads();
-    }
-    copy_wait<0>();
-    __syncthreads();
+    };
+    attend(std::false_type());
+    if (a.excludes && att_any_of_block(has_infinite<D>(o, a.seq - row), room_of(memory + S::KV)))
+        attend(std::true_type());
     const int lane = threadIdx.x % 32;
     float factor[M][2];
     for (int i = 0; i < M; i++)
@@ -218,8 +240,14 @@ template <int D> struct query_tiles {
                          SHARED = STAT + ROWS * 8;
 };
 
+/* Of a score and the log-sum-exp of its row, which may be NaN beside a key that is not seen. */
+template <bool CAREFUL> __device__ __forceinline__ float probability(float score, float scale_2, float stat)
+{
+    return CAREFUL && score == -INFINITY ? 0 : power_of_two(fmaf(score, scale_2, -stat));
+}
+
 /* Scores, and the gradient of what dropout left of their probabilities, to the scores' gradient but for the scale. */
-template <bool DROP, int ROWS, int M, int N>
+template <bool DROP, int ROWS, bool CAREFUL, int M, int N>
 __device__ __forceinline__ void gradient(float (&ds)[M][N][4], const float (&s)[M][N][4],
                                          const uint32_t (&keep)[M][N / 4], const args &a, const float *stats)
 {
@@ -232,11 +260,11 @@ __device__ __forceinline__ void gradient(float (&ds)[M][N][4], const float (&s)[
             for (int j = 0; j < N; j++)
 #pragma unroll
                 for (int c = 2 * half; c < 2 * half + 2; c++) {
-                    const float p = power_of_two(fmaf(s[i][j][c], a.scale_2, -stat));
+                    const float p = probability<CAREFUL>(s[i][j][c], a.scale_2, stat);
                     const float dp = !DROP                    ? ds[i][j][c]
                                      : is_kept(keep[i], j, c) ? ds[i][j][c] * a.keep_factor
                                                               : 0;
-                    ds[i][j][c] = p * (dp - delta);
+                    ds[i][j][c] = CAREFUL && p == 0 ? 0 : p * (dp - delta);
                 }
         }
 }
@@ -257,42 +285,50 @@ __global__ void __launch_bounds__(query_tiles<D>::THREADS, 2) queries_kernel(con
     const uint64_t first_block = DROP ? a.ticket.first_block() : 0;
     const int tiles = tiles_seen<S::KEYS>(a, min(first + S::ROWS, a.seq) - 1);
     const float *const stats = reinterpret_cast<const float *>(memory + S::STAT) + own + threadIdx.x % 32 / 4;
-    float dq[M][D / 8][4] = {}, unit = UNIT_FIRST;
+    float dq[M][D / 8][4], unit;
     fetch<D, S::ROWS, S::THREADS>(shared + S::Q, q, first);
     fetch<D, S::ROWS, S::THREADS>(shared + S::DY, dy, first);
     fetch_stats<S::ROWS>(shared + S::STAT, a, u.pair, first);
-    fetch<D, S::KEYS, S::THREADS>(shared + S::KV, k, 0);
-    fetch<D, S::KEYS, S::THREADS>(shared + S::KV + S::TILE, v, 0);
-    copy_commit();
-    for (int tile = 0; tile < tiles; tile++) {
-        const shared_address here = shared + S::KV + tile % 2 * 2 * S::TILE,
-                             next = shared + S::KV + (tile + 1) % 2 * 2 * S::TILE;
-        if (tile + 1 < tiles) {
-            fetch<D, S::KEYS, S::THREADS>(next, k, (tile + 1) * S::KEYS);
-            fetch<D, S::KEYS, S::THREADS>(next + S::TILE, v, (tile + 1) * S::KEYS);
-        }
+    const auto add_all = [&](auto careful) {
+        clear(dq);
+        unit = UNIT_FIRST;
+        fetch<D, S::KEYS, S::THREADS>(shared + S::KV, k, 0);
+        fetch<D, S::KEYS, S::THREADS>(shared + S::KV + S::TILE, v, 0);
         copy_commit();
-        copy_wait<1>();
-        __syncthreads();
+        for (int tile = 0; tile < tiles; tile++) {
+            const shared_address here = shared + S::KV + tile % 2 * 2 * S::TILE,
+                                 next = shared + S::KV + (tile + 1) % 2 * 2 * S::TILE;
+            if (tile + 1 < tiles) {
+                fetch<D, S::KEYS, S::THREADS>(next, k, (tile + 1) * S::KEYS);
+                fetch<D, S::KEYS, S::THREADS>(next + S::TILE, v, (tile + 1) * S::KEYS);
+            }
+            copy_commit();
+            copy_wait<1>();
+            __syncthreads();
 #pragma unroll 1
-        for (int part = 0; part < S::KEYS; part += 8 * N) {
-            const int key = tile * S::KEYS + part;
-            if (row >= a.seq || key >= min(a.kv_seq, row + M * 16 - 1 + a.reach)) break;
-            float s[M][N][4], ds[M][N][4];
-            uint32_t keep[M][N / 4];
+            for (int part = 0; part < S::KEYS; part += 8 * N) {
+                const int key = tile * S::KEYS + part;
+                if (row >= a.seq || key >= min(a.kv_seq, row + M * 16 - 1 + a.reach)) break;
+                float s[M][N][4], ds[M][N][4];
+                uint32_t keep[M][N / 4];
 #pragma unroll
-            for (int i = 0; DROP && i < M; i++) draw<N>(keep[i], a, first_block, rows_before(a) + row + i * 16, key);
-            product<T, D, S::template UNROLL<DROP>>(s, shared + S::Q, own, here, part, l);
-            product<T, D, S::template UNROLL<DROP>>(ds, shared + S::DY, own, here + S::TILE, part, l);
-            mask(s, a, row, key);
-            gradient<DROP, S::ROWS>(ds, s, keep, a, stats);
-            if (LIFT<T> > 0) fit<D>(ds, dq, unit);
-            add_product<T, D>(dq, ds, here, part, l);
+                for (int i = 0; DROP && i < M; i++)
+                    draw<N>(keep[i], a, first_block, rows_before(a) + row + i * 16, key);
+                product<T, D, S::template UNROLL<DROP>>(s, shared + S::Q, own, here, part, l);
+                product<T, D, S::template UNROLL<DROP>>(ds, shared + S::DY, own, here + S::TILE, part, l);
+                mask(s, a, row, key);
+                gradient<DROP, S::ROWS, careful.value>(ds, s, keep, a, stats);
+                if (LIFT<T> > 0) fit<D>(ds, dq, unit);
+                add_product<T, D, careful.value>(dq, ds, here, part, l);
+            }
+            __syncthreads();
         }
+        copy_wait<0>();
         __syncthreads();
-    }
-    copy_wait<0>();
-    __syncthreads();
+    };
+    add_all(std::false_type());
+    if (a.excludes && att_any_of_block(has_infinite<D>(dq, a.seq - row), room_of(memory + S::KV)))
+        add_all(std::true_type());
     float factor[M][2];
     for (int i = 0; i < M; i++) factor[i][0] = factor[i][1] = LIFT<T> > 0 ? a.scale / (LIFTED<T> * unit) : a.scale;
     write_gradient<T, D, M>(result_of_pair(a.out[0], a.q_tiles, a.heads), row, a.seq, dq, factor,
@@ -348,7 +384,7 @@ template <int D> __device__ __forceinline__ void fetch_queries(shared_address to
 }
 
 /* The same for keys by queries; the scores become what dropout leaves of the probabilities. */
-template <bool DROP, int QUERIES, int M, int N>
+template <bool DROP, int QUERIES, bool CAREFUL, int M, int N>
 __device__ __forceinline__ void gradient_turned(float (&ds)[M][N][4], float (&s)[M][N][4], const uint32_t (&keep)[M][2],
                                                 const args &a, const float *stats)
 {
@@ -359,10 +395,10 @@ __device__ __forceinline__ void gradient_turned(float (&ds)[M][N][4], float (&s)
         for (int i = 0; i < M; i++)
 #pragma unroll
             for (int c = 0; c < 4; c++) {
-                const float p = power_of_two(fmaf(s[i][j][c], a.scale_2, -stat[c % 2]));
+                const float p = probability<CAREFUL>(s[i][j][c], a.scale_2, stat[c % 2]);
                 const bool kept = !DROP || keep[i][c / 2] >> (c % 2 * 16 + 4 * j) & 1;
                 const float dp = !DROP ? ds[i][j][c] : kept ? ds[i][j][c] * a.keep_factor : 0;
-                ds[i][j][c] = p * (dp - delta[c % 2]);
+                ds[i][j][c] = CAREFUL && p == 0 ? 0 : p * (dp - delta[c % 2]);
                 s[i][j][c] = kept ? p : 0;
             }
     }
@@ -382,51 +418,58 @@ __global__ void __launch_bounds__(key_tiles<D>::THREADS) keys_kernel(const args 
     const uint64_t first_block = DROP ? a.ticket.first_block() : 0;
     const int start = max(0, first - a.reach + 1) / S::QUERIES; /* the first queries that see one of these keys */
     const int end = (a.seq + S::QUERIES - 1) / S::QUERIES, steps = max(0, end - start) * a.group, t = threadIdx.x % 4;
-    int next_h = kv_head * a.group, next_tile = start;
-    float dk[M][D / 8][4] = {}, dv[M][D / 8][4] = {}, unit = UNIT_FIRST;
+    float dk[M][D / 8][4], dv[M][D / 8][4], unit;
     fetch<D, S::ROWS, S::THREADS>(shared + S::K, rows_of(a.k, b, kv_head, a.kv_seq), first);
     fetch<D, S::ROWS, S::THREADS>(shared + S::V, rows_of(a.v, b, kv_head, a.kv_seq), first);
     copy_commit();
-    if (steps) fetch_queries<D>(shared + S::QDY, a, b, next_h, start * S::QUERIES);
-    copy_commit();
     uint32_t held[D / 16][M][4]; /* of d = 128 alone */
-    if (S::HOLDS) {
-        copy_wait<1>();
-        __syncthreads();
-        hold<D, M>(held, shared + S::K, own, l);
-    }
-    for (int step = 0; step < steps; step++) {
-        const int here = S::QDY + step % 2 * S::STEP, h = next_h, tile = next_tile;
-        if (++next_tile == end) next_tile = start, next_h++;
-        if (step + 1 < steps)
-            fetch_queries<D>(shared + S::QDY + (step + 1) % 2 * S::STEP, a, b, next_h, next_tile * S::QUERIES);
+    const auto add_all = [&](auto careful) {
+        int next_h = kv_head * a.group, next_tile = start;
+        clear(dk), clear(dv);
+        unit = UNIT_FIRST;
+        if (steps) fetch_queries<D>(shared + S::QDY, a, b, next_h, start * S::QUERIES);
         copy_commit();
-        copy_wait<1>();
-        __syncthreads();
-        const float *const stats = reinterpret_cast<const float *>(memory + here + S::STAT);
-#pragma unroll 1
-        for (int part = 0; part < S::QUERIES; part += 8 * N) {
-            const int row = tile * S::QUERIES + part;
-            if (row >= a.seq || key >= a.kv_seq) break;
-            if (row + 8 * N - 1 + a.reach <= key) continue;
-            float s[M][N][4], ds[M][N][4];
-            uint32_t keep[M][2];
-#pragma unroll
-            for (int i = 0; DROP && i < M; i++)
-                draw_turned(keep[i], a, first_block, static_cast<int64_t>(b * a.heads + h) * a.seq + row, key + i * 16);
-            if (S::HOLDS) product_of_held<T, D>(s, held, shared + here, part, l);
-            else product<T, D, S::template UNROLL<DROP>>(s, shared + S::K, own, shared + here, part, l);
-            product<T, D, S::template UNROLL<DROP>>(ds, shared + S::V, own, shared + here + S::TILE, part, l);
-            mask_turned(s, a, key, row);
-            gradient_turned<DROP, S::QUERIES>(ds, s, keep, a, stats + part + 2 * t);
-            add_product<T, D>(dv, s, shared + here + S::TILE, part, l);
-            if (LIFT<T> > 0) fit<D>(ds, dk, unit);
-            add_product<T, D>(dk, ds, shared + here, part, l);
+        if (S::HOLDS && !careful.value) {
+            copy_wait<1>();
+            __syncthreads();
+            hold<D, M>(held, shared + S::K, own, l);
         }
+        for (int step = 0; step < steps; step++) {
+            const int here = S::QDY + step % 2 * S::STEP, h = next_h, tile = next_tile;
+            if (++next_tile == end) next_tile = start, next_h++;
+            if (step + 1 < steps)
+                fetch_queries<D>(shared + S::QDY + (step + 1) % 2 * S::STEP, a, b, next_h, next_tile * S::QUERIES);
+            copy_commit();
+            copy_wait<1>();
+            __syncthreads();
+            const float *const stats = reinterpret_cast<const float *>(memory + here + S::STAT);
+#pragma unroll 1
+            for (int part = 0; part < S::QUERIES; part += 8 * N) {
+                const int row = tile * S::QUERIES + part;
+                if (row >= a.seq || key >= a.kv_seq) break;
+                if (row + 8 * N - 1 + a.reach <= key) continue;
+                float s[M][N][4], ds[M][N][4];
+                uint32_t keep[M][2];
+                const int64_t query = static_cast<int64_t>(b * a.heads + h) * a.seq + row;
+#pragma unroll
+                for (int i = 0; DROP && i < M; i++) draw_turned(keep[i], a, first_block, query, key + i * 16);
+                if (S::HOLDS) product_of_held<T, D>(s, held, shared + here, part, l);
+                else product<T, D, S::template UNROLL<DROP>>(s, shared + S::K, own, shared + here, part, l);
+                product<T, D, S::template UNROLL<DROP>>(ds, shared + S::V, own, shared + here + S::TILE, part, l);
+                mask_turned(s, a, key, row);
+                gradient_turned<DROP, S::QUERIES, careful.value>(ds, s, keep, a, stats + part + 2 * t);
+                add_product<T, D, careful.value>(dv, s, shared + here + S::TILE, part, l);
+                if (LIFT<T> > 0) fit<D>(ds, dk, unit);
+                add_product<T, D, careful.value>(dk, ds, shared + here, part, l);
+            }
+            __syncthreads();
+        }
+        copy_wait<0>();
         __syncthreads();
-    }
-    copy_wait<0>();
-    __syncthreads();
+    };
+    add_all(std::false_type());
+    const bool infinite = has_infinite<D>(dk, a.kv_seq - key) || has_infinite<D>(dv, a.kv_seq - key);
+    if (a.excludes && att_any_of_block(infinite, room_of(memory + S::QDY))) add_all(std::true_type());
     float of_dk[M][2], of_dv[M][2];
     for (int i = 0; i < M; i++) {
         of_dk[i][0] = of_dk[i][1] = LIFT<T> > 0 ? a.scale / (LIFTED<T> * unit) : a.scale;
@@ -459,6 +502,7 @@ args args_of(const att_call &c, int q_rows, int kv_rows)
     a.part = c.part;
     a.heads = c.heads, a.kv_heads = c.kv_heads, a.group = c.group;
     a.seq = c.seq, a.kv_seq = c.kv_seq, a.reach = c.reach;
+    a.excludes = c.reach < c.kv_seq;
     a.stat_rows = c.stat_rows;
     a.q_tiles = (c.seq + q_rows - 1) / q_rows, a.kv_tiles = (c.kv_seq + kv_rows - 1) / kv_rows;
     a.scale = static_cast<float>(c.scale);

@@ -8,6 +8,8 @@
  */
 #include "ops/attention/attention_quads.cuh"
 
+#include <cstring>
+
 namespace {
 
 constexpr int TILE = ATT_BLOCK, THREADS = 256;
@@ -56,7 +58,8 @@ template <typename T> struct options {
         if (mask) {
             const int64_t at = b * mask_stride[0] + h * mask_stride[1] + row * mask_stride[2] + key * mask_stride[3];
             if (mask_is_truth) return static_cast<const uint8_t *>(mask)[at] ? x : -static_cast<W>(INFINITY);
-            x += mask_is_wide ? static_cast<const W *>(mask)[at] : widen(static_cast<const T *>(mask)[at]);
+            const W m = mask_is_wide ? static_cast<const W *>(mask)[at] : widen(static_cast<const T *>(mask)[at]);
+            x = m == -static_cast<W>(INFINITY) ? m : x + m; /* whatever the score is */
         }
         return x;
     }
@@ -69,6 +72,7 @@ template <typename T> struct args {
     result<T> out[3];
     wide<T> *lse, *stat, *delta;
     int heads, kv_heads, group, seq, kv_seq, d, dv, reach, stat_rows, slices, q_tiles, kv_tiles;
+    bool excludes; /* keys from queries */
     int64_t rows;
     wide<T> scale, keep_factor;
     uint32_t threshold;
@@ -138,12 +142,18 @@ __device__ __forceinline__ void scores(wide<T> (&s)[4][4], wide<T> *staged, cons
     }
 }
 
+/* Is it neither infinite nor NaN? */
+template <typename W> __device__ __forceinline__ bool is_finite(W x)
+{
+    return x - x == 0;
+}
+
 /*
  * sum += p m for the TILE rows of m from `row` on; p is [TILE][TILE_ROW] in shared memory, turned: p^T m. A thread has
  * rows ty * 4 + i and columns tx * 4 + j % 4 + j / 4 * 64 of the slice. A barrier comes before the first access, and
- * one last.
+ * one last. CAREFUL: a p of 0 adds nothing.
  */
-template <int SLICE, bool TURNED, typename T>
+template <int SLICE, bool TURNED, bool CAREFUL, typename T>
 __device__ __forceinline__ void add_product(wide<T> (&sum)[4][SLICE / 16], const wide<T> *p, wide<T> *staged,
                                             const matrix<T> &m, int row, int col)
 {
@@ -161,7 +171,10 @@ __device__ __forceinline__ void add_product(wide<T> (&sum)[4][SLICE / 16], const
             for (int n = 0; n < SLICE / 64; n++) {
                 const quad<W> y = *reinterpret_cast<const quad<W> *>(staged + r * SLICE + n * 64 + tx * 4);
                 for (int i = 0; i < 4; i++)
-                    for (int j = 0; j < 4; j++) sum[i][n * 4 + j] = fused(x[i], y.x[j], sum[i][n * 4 + j]);
+                    for (int j = 0; j < 4; j++) {
+                        const W z = CAREFUL && x[i] == 0 && !is_finite(y.x[j]) ? W(0) : y.x[j];
+                        sum[i][n * 4 + j] = fused(x[i], z, sum[i][n * 4 + j]);
+                    }
             }
         }
         __syncthreads();
@@ -183,6 +196,35 @@ __device__ __forceinline__ void write_row(T *row, const wide<T> (&sum)[SLICE / 1
         const int c = col + j / 4 * 64 + threadIdx.x % 16 * 4 + j % 4;
         if (c < d) row[c] = narrow<T>(sum[j] * factor);
     }
+}
+
+/* Has one of the first n rows of a thread's results a number that is not finite? */
+template <int COLS, typename W> __device__ __forceinline__ bool has_infinite(const W (&sum)[4][COLS], int n)
+{
+    W none = 0;
+    for (int i = 0; i < 4; i++)
+        for (int j = 0; j < COLS; j++) none += i < n ? sum[i][j] * 0 : W(0);
+    return none != 0;
+}
+
+/*
+ * A block whose results are not finite leaves a mark in their first element, which is thread 0's: the careful kernel
+ * that follows computes that block once more, and others end at once. (In the same kernel it would take the registers
+ * of a second block.) A result that happens to be the mark is computed again to no effect.
+ */
+constexpr uint64_t MARK = 0x7fa57fa57fa57fa5;
+
+template <typename T> __device__ __forceinline__ void mark(T *first)
+{
+    const uint64_t bits = MARK;
+    if (threadIdx.x == 0) memcpy(static_cast<void *>(first), &bits, sizeof *first);
+}
+
+template <typename T> __device__ __forceinline__ bool is_marked(const T *first)
+{
+    uint64_t bits = MARK;
+    memcpy(&bits, static_cast<const void *>(first), sizeof *first);
+    return bits == MARK;
 }
 
 /* ---- scores ---- */
@@ -252,6 +294,12 @@ template <typename T> __device__ __forceinline__ int kv_tiles_seen(const args<T>
     return keys > 0 ? (keys + TILE - 1) / TILE : 0;
 }
 
+/* Does any thread of the block have such a result, of a call that excludes keys? */
+template <typename T> __device__ __forceinline__ bool is_for_careful(const args<T> &a, bool infinite, wide<T> *staged)
+{
+    return a.excludes && att_any_of_block(infinite, reinterpret_cast<uint32_t *>(staged));
+}
+
 struct unit {
     int slice, tile;
     int64_t pair;
@@ -309,7 +357,7 @@ template <bool OPTIONS, typename T> __device__ __forceinline__ queries<T> querie
 
 /* ---- forward ---- */
 
-template <typename T, int SLICE, bool OPTIONS> __global__ void __launch_bounds__(THREADS)
+template <typename T, int SLICE, bool OPTIONS, bool CAREFUL> __global__ void __launch_bounds__(THREADS)
     forward_kernel(const args<T> a)
 {
     using W = wide<T>;
@@ -317,7 +365,9 @@ template <typename T, int SLICE, bool OPTIONS> __global__ void __launch_bounds__
     W *const p = staged + STAGED<W>;
     const queries<T> x = queries_of<OPTIONS>(a);
     const int row = x.first + threadIdx.x / 16 * 4, tx = threadIdx.x % 16;
+    T *const first = a.out[0].of(x.b, x.h, x.first) + x.u.slice * SLICE;
     W o[4][SLICE / 16] = {}, high[4], total[4] = {};
+    if (CAREFUL && !is_marked(first)) return;
     for (int i = 0; i < 4; i++) high[i] = -static_cast<W>(INFINITY);
     if constexpr (OPTIONS)
         for (int i = 0; a.more.sinks && i < 4; i++) {
@@ -341,8 +391,9 @@ template <typename T, int SLICE, bool OPTIONS> __global__ void __launch_bounds__
             for (int j = 0; j < 4; j++) s[i][j] = keep >> (4 * i + j) & 1 ? s[i][j] : 0;
         }
         write_tile(p, s);
-        add_product<SLICE, false>(o, p, staged, x.v, tile * TILE, x.u.slice * SLICE);
+        add_product<SLICE, false, CAREFUL>(o, p, staged, x.v, tile * TILE, x.u.slice * SLICE);
     }
+    const bool again = !CAREFUL && is_for_careful(a, has_infinite(o, a.seq - row), staged);
     for (int i = 0; i < 4 && row + i < a.seq; i++) {
         const W factor = total[i] == 0 ? 0 : a.keep_factor / total[i];
         write_row<SLICE>(a.out[0].of(x.b, x.h, row + i), o[i], x.u.slice * SLICE, a.dv, factor);
@@ -350,6 +401,7 @@ template <typename T, int SLICE, bool OPTIONS> __global__ void __launch_bounds__
             a.lse[x.u.pair * a.seq + row + i] =
                 total[i] == 0 ? -static_cast<W>(INFINITY) : high[i] + logarithm(total[i]);
     }
+    if (again) mark(first);
 }
 
 /* ---- backward ---- */
@@ -358,7 +410,7 @@ template <typename T, int SLICE, bool OPTIONS> __global__ void __launch_bounds__
  * s: scores to the probabilities that dv takes. ds: gradient of the probabilities to that of the scores, but for the
  * scale. OF_MASK: to that of what the softmax takes.
  */
-template <bool OPTIONS, bool OF_MASK = false, typename T>
+template <bool OPTIONS, bool CAREFUL, bool OF_MASK = false, typename T>
 __device__ __forceinline__ void gradient_tile(wide<T> (&s)[4][4], wide<T> (&ds)[4][4], const args<T> &a, uint32_t keep,
                                               const place &x)
 {
@@ -371,16 +423,18 @@ __device__ __forceinline__ void gradient_tile(wide<T> (&s)[4][4], wide<T> (&ds)[
     for (int i = 0; i < 4; i++) {
         const W lse = a.stat[pair * a.stat_rows + row + i], delta = a.delta[pair * a.stat_rows + row + i];
         for (int j = 0; j < 4; j++) {
-            const W p = exponential(s[i][j] - lse), factor = keep >> (4 * i + j) & 1 ? a.keep_factor : 0;
+            const bool hidden = CAREFUL && s[i][j] == -static_cast<W>(INFINITY); /* lse may be NaN */
+            const W p = hidden ? 0 : exponential(s[i][j] - lse), factor = keep >> (4 * i + j) & 1 ? a.keep_factor : 0;
             s[i][j] = p * factor;
             ds[i][j] = p * (ds[i][j] * factor - delta);
             if constexpr (OPTIONS && !OF_MASK) ds[i][j] *= slope[i][j];
+            if (CAREFUL && p == 0) ds[i][j] = 0;
         }
     }
 }
 
 /* dk and dv of one block of keys, over the query heads of its group and their blocks in order. */
-template <typename T, int SLICE, bool OPTIONS> __global__ void __launch_bounds__(THREADS)
+template <typename T, int SLICE, bool OPTIONS, bool CAREFUL> __global__ void __launch_bounds__(THREADS)
     keys_kernel(const args<T> a)
 {
     using W = wide<T>;
@@ -395,6 +449,8 @@ template <typename T, int SLICE, bool OPTIONS> __global__ void __launch_bounds__
     /* the first queries that see one of these keys */
     const int start = OPTIONS ? 0 : max(0, first - a.reach + 1) / TILE;
     W dk[4][SLICE / 16] = {}, dv[4][SLICE / 16] = {};
+    T *const of_first = a.out[u.slice * SLICE < a.d ? 1 : 2].of(b, kv_head, first) + u.slice * SLICE;
+    if (CAREFUL && !is_marked(of_first)) return;
     for (int h = kv_head * a.group; h < (kv_head + 1) * a.group; h++) {
         const matrix<T> q = a.q.of(b, h, a.seq, a.d), dy = a.dy.of(b, h, a.seq, a.dv);
         for (int tile = start; tile < a.q_tiles; tile++) {
@@ -407,22 +463,25 @@ template <typename T, int SLICE, bool OPTIONS> __global__ void __launch_bounds__
             W s[4][4], ds[4][4];
             scores(s, staged, q, tile * TILE, k, first);
             scores(ds, staged, dy, tile * TILE, v, first);
-            gradient_tile<OPTIONS>(s, ds, a, keep, { b, h, tile * TILE + ty * 4, first + tx * 4 });
+            gradient_tile<OPTIONS, CAREFUL>(s, ds, a, keep, { b, h, tile * TILE + ty * 4, first + tx * 4 });
             write_tile(p, s);
-            add_product<SLICE, true>(dv, p, staged, dy, tile * TILE, u.slice * SLICE);
+            add_product<SLICE, true, CAREFUL>(dv, p, staged, dy, tile * TILE, u.slice * SLICE);
             write_tile(p, ds);
-            add_product<SLICE, true>(dk, p, staged, q, tile * TILE, u.slice * SLICE);
+            add_product<SLICE, true, CAREFUL>(dk, p, staged, q, tile * TILE, u.slice * SLICE);
         }
     }
+    const int left = a.kv_seq - first - ty * 4;
+    const bool again = !CAREFUL && is_for_careful(a, has_infinite(dk, left) || has_infinite(dv, left), staged);
     for (int i = 0; i < 4 && first + ty * 4 + i < a.kv_seq; i++) {
         const int row = first + ty * 4 + i;
         write_row<SLICE>(a.out[1].of(b, kv_head, row), dk[i], u.slice * SLICE, a.d, a.scale);
         write_row<SLICE>(a.out[2].of(b, kv_head, row), dv[i], u.slice * SLICE, a.dv, W(1));
     }
+    if (again) mark(of_first);
 }
 
 /* dq of one block of queries, over the blocks of keys in order. */
-template <typename T, int SLICE, bool OPTIONS> __global__ void __launch_bounds__(THREADS)
+template <typename T, int SLICE, bool OPTIONS, bool CAREFUL> __global__ void __launch_bounds__(THREADS)
     queries_kernel(const args<T> a)
 {
     using W = wide<T>;
@@ -432,17 +491,21 @@ template <typename T, int SLICE, bool OPTIONS> __global__ void __launch_bounds__
     const matrix<T> dy = a.dy.of(x.b, x.h, a.seq, a.dv);
     const int row = x.first + threadIdx.x / 16 * 4, tx = threadIdx.x % 16;
     W dq[4][SLICE / 16] = {};
+    T *const of_first = a.out[0].of(x.b, x.h, x.first) + x.u.slice * SLICE;
+    if (CAREFUL && !is_marked(of_first)) return;
     for (int tile = x.from; tile < x.tiles; tile++) {
         const uint32_t keep = keep_bits(a, x.first_block, x.u.pair, row, tile * TILE + tx * 4);
         W s[4][4], ds[4][4];
         scores(s, staged, x.q, x.first, x.k, tile * TILE);
         scores(ds, staged, dy, x.first, x.v, tile * TILE);
-        gradient_tile<OPTIONS>(s, ds, a, keep, { x.b, x.h, row, tile * TILE + tx * 4 });
+        gradient_tile<OPTIONS, CAREFUL>(s, ds, a, keep, { x.b, x.h, row, tile * TILE + tx * 4 });
         write_tile(p, ds);
-        add_product<SLICE, false>(dq, p, staged, x.k, tile * TILE, x.u.slice * SLICE);
+        add_product<SLICE, false, CAREFUL>(dq, p, staged, x.k, tile * TILE, x.u.slice * SLICE);
     }
+    const bool again = !CAREFUL && is_for_careful(a, has_infinite(dq, a.seq - row), staged);
     for (int i = 0; i < 4 && row + i < a.seq; i++)
         write_row<SLICE>(a.out[0].of(x.b, x.h, row + i), dq[i], x.u.slice * SLICE, a.d, a.scale);
+    if (again) mark(of_first);
 }
 
 /* ---- the gradient of a mask ---- */
@@ -479,7 +542,7 @@ __global__ void __launch_bounds__(THREADS) mask_kernel(const args<T> a, const ma
                    kv_tile * TILE);
             scores(ds, staged, a.dy.of(b, head, a.seq, a.dv), tile * TILE, a.v.of(b, head / a.group, a.kv_seq, a.dv),
                    kv_tile * TILE);
-            gradient_tile<true, true>(s, ds, a, keep, { b, head, first, key });
+            gradient_tile<true, true, true>(s, ds, a, keep, { b, head, first, key });
             for (int i = 0; i < 4; i++)
                 for (int j = 0; j < 4; j++) sum[i][j] += ds[i][j];
         }
@@ -511,6 +574,7 @@ template <typename T> args<T> args_of(const att_call &c, int slice, int columns)
     a.heads = c.heads, a.kv_heads = c.kv_heads, a.group = c.group, a.seq = c.seq, a.kv_seq = c.kv_seq;
     a.d = c.d, a.dv = c.dv;
     a.reach = c.reach;
+    a.excludes = (!c.plain || c.reach < c.kv_seq) && c.d && c.dv;
     a.stat_rows = c.stat_rows;
     a.slices = slices_of(columns, slice);
     a.q_tiles = (c.seq + TILE - 1) / TILE;
@@ -547,15 +611,21 @@ rw_status launch(const rw_kernel *k, void (*kernel)(args<T>), const args<T> &a, 
 template <typename T, int SLICE, bool OPTIONS> rw_status forward_as(const rw_kernel *k, const att_call &c)
 {
     const args<T> a = args_of<T>(c, SLICE, c.dv);
-    return launch<T>(k, forward_kernel<T, SLICE, OPTIONS>, a, c.pairs, a.q_tiles);
+    const rw_status status = launch<T>(k, forward_kernel<T, SLICE, OPTIONS, false>, a, c.pairs, a.q_tiles);
+    if (status || !a.excludes) return status;
+    return launch<T>(k, forward_kernel<T, SLICE, OPTIONS, true>, a, c.pairs, a.q_tiles);
 }
 
 template <typename T, int SLICE, bool OPTIONS> rw_status backward_as(const rw_kernel *k, const att_call &c)
 {
-    args<T> a = args_of<T>(c, SLICE, c.d > c.dv ? c.d : c.dv);
-    const rw_status status = launch<T>(k, keys_kernel<T, SLICE, OPTIONS>, a, c.kv_pairs, a.kv_tiles);
-    a.slices = slices_of(c.d, SLICE);
-    return status ? status : launch<T>(k, queries_kernel<T, SLICE, OPTIONS>, a, c.pairs, a.q_tiles);
+    const args<T> a = args_of<T>(c, SLICE, c.d > c.dv ? c.d : c.dv);
+    args<T> of_d = a;
+    of_d.slices = slices_of(c.d, SLICE);
+    rw_status status = launch<T>(k, keys_kernel<T, SLICE, OPTIONS, false>, a, c.kv_pairs, a.kv_tiles);
+    if (!status) status = launch<T>(k, queries_kernel<T, SLICE, OPTIONS, false>, of_d, c.pairs, a.q_tiles);
+    if (status || !a.excludes) return status;
+    status = launch<T>(k, keys_kernel<T, SLICE, OPTIONS, true>, a, c.kv_pairs, a.kv_tiles);
+    return status ? status : launch<T>(k, queries_kernel<T, SLICE, OPTIONS, true>, of_d, c.pairs, a.q_tiles);
 }
 
 template <typename T, int SLICE> rw_status forward(const rw_kernel *k, const att_call &c)

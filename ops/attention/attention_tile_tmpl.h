@@ -69,6 +69,63 @@ VEC_INLINE void F(write_row)(void *p, rw_dtype dtype, int64_t at, const T *from,
     }
 }
 
+/*
+ * ---- infinity and NaN in what a query does not see ----
+ *
+ * A pair of a query and a key that it does not see has probability 0, but 0 times infinity is NaN, and so a number of
+ * one row of k, v, q or dy would reach the results of all others in its tile. That is rare, so it costs nothing until
+ * it happens: a unit of work is computed by plain products, and one whose result is not finite is computed once more,
+ * carefully (att.careful): there a factor of 0 adds nothing. Finite terms are added by the same products in the same
+ * order, so that no bit of any other result depends on what an excluded row holds.
+ */
+
+static bool F(is_finite)(const T *p, int64_t row, int64_t rows, int64_t width)
+{
+    bool finite = true;
+    for (int64_t r = 0; r < rows; r++) {
+        N none = G(all)(0);
+        for (int64_t i = 0; i < width; i += N_LANES) none += *(const N *)(p + r * row + i) * G(all)(0);
+        for (int l = 0; l < N_LANES; l++) finite &= none[l] == 0;
+    }
+    return finite;
+}
+
+#define CAREFUL_COLUMNS 64
+
+/* c [rows, width] += a b as by multiply(): of b's numbers first the finite ones, then the others where a is not 0. */
+static void F(add_careful)(T *c, int64_t c_row, const T *a, int64_t a_row, int64_t a_col, const T *b, int64_t b_row,
+                           int64_t rows, int64_t width, int64_t depth)
+{
+    T finite[ATT_BLOCK * CAREFUL_COLUMNS] __attribute__((aligned(64)));
+    for (int64_t from = 0; from < width; from += CAREFUL_COLUMNS) {
+        const int64_t columns = width - from < CAREFUL_COLUMNS ? width - from : CAREFUL_COLUMNS;
+        for (int64_t p = 0; p < depth; p++)
+            for (int64_t i = 0; i < columns; i++) {
+                const T x = b[p * b_row + from + i];
+                finite[p * CAREFUL_COLUMNS + i] = x - x == 0 ? x : 0;
+            }
+        F(multiply)(c + from, c_row, a, a_row, a_col, finite, CAREFUL_COLUMNS, rows, columns, depth, true);
+        for (int64_t p = 0; p < depth; p++)
+            for (int64_t i = from; i < from + columns; i++) {
+                const T x = b[p * b_row + i];
+                for (int64_t r = 0; x - x != 0 && r < rows; r++)
+                    if (a[r * a_row + p * a_col] != 0) c[r * c_row + i] += a[r * a_row + p * a_col] * x;
+            }
+    }
+}
+
+#undef CAREFUL_COLUMNS
+
+/* c [rows, width] += a b, b as rows. */
+static void F(add)(const struct att *att, T *c, int64_t c_row, const T *a, int64_t a_row, int64_t a_col,
+                   struct F(matrix) b, int64_t rows, int64_t width, int64_t depth)
+{
+    if (att->careful) F(add_careful)(c, c_row, a, a_row, a_col, b.p, b.row, rows, width, depth);
+    else F(multiply)(c, c_row, a, a_row, a_col, b.p, b.row, rows, width, depth, true);
+}
+
+/* ---- scores ---- */
+
 /* Keys after what the first queries see count as scores of minus infinity. */
 static void F(mask)(T *s, const struct att *a, int64_t i, int64_t j, int64_t keys, int64_t lanes)
 {
@@ -120,8 +177,11 @@ VEC_INLINE void F(add_mask_of)(const struct F(tile) *x, const rw_view *mask, rw_
     const int64_t at = (l->dim[0] == 1 ? 0 : x->b * l->stride[0]) + (l->dim[1] == 1 ? 0 : x->h * l->stride[1]) +
                        x->i * ATT_BLOCK * row + x->j * ATT_BLOCK * col;
     for (int64_t q = 0; q < x->queries; q++)
-        for (int64_t key = 0; key < x->keys; key++)
-            x->s[key * ATT_BLOCK + q] += F(element)(mask->data, dtype, at + q * row + key * col);
+        for (int64_t key = 0; key < x->keys; key++) {
+            const T m = F(element)(mask->data, dtype, at + q * row + key * col);
+            T *const s = x->s + key * ATT_BLOCK + q;
+            *s = m == -(T)INFINITY ? m : *s + m; /* whatever the score is */
+        }
 }
 
 /* Truth values: minus infinity where a key is not seen. */
@@ -226,8 +286,8 @@ static void F(begin_rows)(const struct att *a, int64_t h, const struct F(running
     for (int q = 0; q < ATT_BLOCK; q++) run->max[q] = sink, run->sum[q] = sink == -(T)INFINITY ? 0 : 1;
 }
 
-/* One block of queries of one head against all keys that they see. */
-VEC_INLINE void F(forward)(const struct att *a, rw_dtype dtype, T *room, int64_t b, int64_t h, int64_t i)
+/* One block of queries of one head against all keys that they see. Returns whether the results are finite. */
+VEC_INLINE bool F(forward)(const struct att *a, rw_dtype dtype, T *room, int64_t b, int64_t h, int64_t i)
 {
     const int64_t width = a->e.v_width, queries = att_extent(a->e.seq, i), lanes = F(lanes)(queries);
     T *const turned = room, *const o = turned + ATT_BLOCK * a->e.width, *const k_room = o + ATT_BLOCK * width;
@@ -254,9 +314,10 @@ VEC_INLINE void F(forward)(const struct att *a, rw_dtype dtype, T *room, int64_t
         for (int64_t q = 0; q < queries && j; q++)
             for (int64_t c = 0; c < width; c += LANES)
                 F(store)(o + q * width + c, F(load)(o + q * width + c) * run.shrink[q]);
-        F(multiply)(o, width, s, 1, ATT_BLOCK, v.p, v.row, queries, width, keys, true);
+        F(add)(a, o, width, s, 1, ATT_BLOCK, v, queries, width, keys);
     }
     F(write_output)(a, dtype, b * a->e.heads + h, i, queries, o, &run);
+    return F(is_finite)(o, width, queries, width);
 }
 
 /* ---- backward ---- */
@@ -330,7 +391,8 @@ static void F(gradient_tile)(const struct att *a, const struct F(block) *x, int6
         const N lse = *(const N *)(x->lse + q), dot = *(const N *)(x->dot + q);
         for (int64_t key = 0; key < keys; key++) {
             N *const s = (N *)(x->s + key * ATT_BLOCK + q), *const ds = (N *)(x->ds + key * ATT_BLOCK + q);
-            const N p = G(exp_fast)(*s - lse);
+            N p = G(exp_fast)(*s - lse);
+            if (a->careful) p = G(unless)(*s, G(all)(-(T)INFINITY), p); /* lse may be NaN */
             N kept = p, dp = *ds;
             if (a->threshold) {
                 const N keep = G(keep)(x->words + key * ATT_BLOCK + q, a->threshold, factor);
@@ -340,6 +402,7 @@ static void F(gradient_tile)(const struct att *a, const struct F(block) *x, int6
             *s = kept;
             *ds = p * (dp - dot) * scale;
             if (x->slope && through) *ds *= *(const N *)(x->slope + key * ATT_BLOCK + q);
+            if (a->careful) *ds = G(unless)(p, G(all)(0), *ds);
         }
     }
 }
@@ -376,10 +439,10 @@ VEC_INLINE void F(backward_tile)(const struct att *a, rw_dtype dtype, const stru
     const int64_t width = a->e.width;
     const struct F(pair) p = F(probabilities)(a, dtype, x, j, true);
     if (to) {
-        F(multiply)(to->dv, to->v_row, x->s, ATT_BLOCK, 1, x->dy.p, x->dy.row, p.keys, a->e.v_width, x->queries, true);
-        F(multiply)(to->dk, to->k_row, x->ds, ATT_BLOCK, 1, x->q.p, x->q.row, p.keys, width, x->queries, true);
+        F(add)(a, to->dv, to->v_row, x->s, ATT_BLOCK, 1, x->dy, p.keys, a->e.v_width, x->queries);
+        F(add)(a, to->dk, to->k_row, x->ds, ATT_BLOCK, 1, x->q, p.keys, width, x->queries);
     }
-    if (dq) F(multiply)(x->dq, width, x->ds, 1, ATT_BLOCK, p.k.p, p.k.row, x->queries, width, p.keys, true);
+    if (dq) F(add)(a, x->dq, width, x->ds, 1, ATT_BLOCK, p.k, x->queries, width, p.keys);
 }
 
 /* To a result's rows, the first of which begins at element `at`. */
@@ -448,12 +511,13 @@ static void F(sink_rows)(const struct att *a, const struct F(block) *x)
     memcpy(to, row, (size_t)x->queries * sizeof *to);
 }
 
-/* dq of one block of queries, and on the way the sums of dk and dv for key blocks [from, to) if they are asked for. */
-VEC_INLINE void F(backward_queries)(const struct att *a, rw_dtype dtype, T *room, int64_t b, int64_t h, int64_t i,
+/* dq of one block of queries, and on the way the sums of dk and dv for key blocks [from, to) if they are asked for.
+   Returns whether dq is finite. */
+VEC_INLINE bool F(backward_queries)(const struct att *a, rw_dtype dtype, T *room, int64_t b, int64_t h, int64_t i,
                                     int64_t from, int64_t to, const struct F(sums) *sums, bool dq)
 {
     const struct att_keys seen = att_seen(a, b, i, att_extent(a->e.seq, i));
-    if (!dq && (from * ATT_BLOCK >= seen.to || to * ATT_BLOCK <= seen.from)) return;
+    if (!dq && (from * ATT_BLOCK >= seen.to || to * ATT_BLOCK <= seen.from)) return true;
     const struct F(block) x = F(block)(a, dtype, room, b, h, i);
     if (dq) memset(x.dq, 0, (size_t)(x.queries * a->e.width) * sizeof *x.dq);
     const int64_t first = seen.from / ATT_BLOCK;
@@ -469,14 +533,16 @@ VEC_INLINE void F(backward_queries)(const struct att *a, rw_dtype dtype, T *room
     }
     const struct att_result *const result = &a->gradient[0];
     if (dq && a->extra[ATT_SINKS]) F(sink_rows)(a, &x);
-    if (!dq) return;
+    if (!dq) return true;
     const int64_t at = att_begin(result, b, h, i * ATT_BLOCK);
     F(write_rows)(dtype, result, at, x.queries, x.dq, a->e.width, a->e.d);
     F(sum_columns)(a, dtype, 0, b, h, i, at);
+    return F(is_finite)(x.dq, a->e.width, x.queries, a->e.width);
 }
 
-/* dk and dv of key blocks [from, to) of one kv head, summed over its query heads and their blocks in order. */
-VEC_INLINE void F(backward_keys)(const struct att *a, rw_dtype dtype, T *room, int64_t b, int64_t kv_head, int64_t from,
+/* dk and dv of key blocks [from, to) of one kv head, summed over its query heads and their blocks in order. Returns
+   whether they and dq are finite. */
+VEC_INLINE bool F(backward_keys)(const struct att *a, rw_dtype dtype, T *room, int64_t b, int64_t kv_head, int64_t from,
                                  int64_t to, bool dq)
 {
     const struct att_result *const dk = &a->gradient[1], *const dv = &a->gradient[2];
@@ -484,6 +550,7 @@ VEC_INLINE void F(backward_keys)(const struct att *a, rw_dtype dtype, T *room, i
     const int64_t v_at = att_begin(dv, b, kv_head, from * ATT_BLOCK), v_width = a->e.v_width;
     const int64_t rows = (to * ATT_BLOCK < a->e.kv_seq ? to * ATT_BLOCK : a->e.kv_seq) - from * ATT_BLOCK;
     const bool in_output = rw_att_sums_in_output(&a->e, dtype);
+    bool finite = true;
     T *const own = room + rw_att_block_elements(&a->e, a->k->attrs);
     struct F(sums) sums = { own, own + (to - from) * ATT_BLOCK * width, width, v_width };
     if (in_output) sums = (struct F(sums)){ (T *)dk->p + k_at, (T *)dv->p + v_at, dk->row, dv->row };
@@ -492,7 +559,9 @@ VEC_INLINE void F(backward_keys)(const struct att *a, rw_dtype dtype, T *room, i
         memset(sums.dv + r * sums.v_row, 0, (size_t)v_width * sizeof(T));
     }
     for (int64_t h = kv_head * a->e.group; h < (kv_head + 1) * a->e.group; h++)
-        for (int64_t i = 0; i < a->e.q_blocks; i++) F(backward_queries)(a, dtype, room, b, h, i, from, to, &sums, dq);
+        for (int64_t i = 0; i < a->e.q_blocks; i++)
+            finite &= F(backward_queries)(a, dtype, room, b, h, i, from, to, &sums, dq);
+    finite &= F(is_finite)(sums.dk, sums.k_row, rows, width) && F(is_finite)(sums.dv, sums.v_row, rows, v_width);
     if (!in_output) F(write_rows)(dtype, dk, k_at, rows, sums.dk, width, a->e.d);
     if (!in_output) F(write_rows)(dtype, dv, v_at, rows, sums.dv, v_width, a->e.dv);
     for (int64_t j = from; j < to; j++) {
@@ -500,10 +569,12 @@ VEC_INLINE void F(backward_keys)(const struct att *a, rw_dtype dtype, T *room, i
         F(sum_columns)(a, dtype, 1, b, kv_head, j, k_at + below * dk->row);
         F(sum_columns)(a, dtype, 2, b, kv_head, j, v_at + below * dv->row);
     }
+    return finite;
 }
 
-/* One tile of the mask's gradient, summed over the batches and heads that it serves, in order. */
-VEC_INLINE void F(mask_backward)(const struct att *a, rw_dtype dtype, T *room, int64_t pair, int64_t i, int64_t j)
+/* One tile of the mask's gradient, summed over the batches and heads that it serves, in order. Returns whether it is
+   finite. */
+VEC_INLINE bool F(mask_backward)(const struct att *a, rw_dtype dtype, T *room, int64_t pair, int64_t i, int64_t j)
 {
     const rw_view *const out = &a->k->out[0];
     const rw_layout *const l = out->layout;
@@ -527,6 +598,7 @@ VEC_INLINE void F(mask_backward)(const struct att *a, rw_dtype dtype, T *room, i
         const int64_t at = (pair * a->e.seq + i * ATT_BLOCK + q) * a->e.kv_seq + j * ATT_BLOCK;
         F(write_row)(out->data, out->dtype, at, row, keys, 1);
     }
+    return F(is_finite)(sum, ATT_BLOCK, keys, ATT_BLOCK);
 }
 
 #undef AT_ONCE

@@ -126,6 +126,15 @@ rw_status rw_grad_set_narrowed(rw_grad_call *g, int i, rw_tensor *dx)
     return rw_grad_set(g, i, rw_grad_narrowed(g, i, dx));
 }
 
+rw_tensor *rw_centred_at(rw_site at, rw_tape *t, rw_tensor *x, uint32_t axes)
+{
+    for (int pass = 0; pass < 2 && x; pass++) {
+        rw_tensor *const mean = rw_mean_at(at, t, x, axes, true);
+        x = mean ? rw_sub_at(at, t, x, mean) : NULL;
+    }
+    return x;
+}
+
 double rw_constant(const rw_tensor *x, double value)
 {
     if (rw_tensor_dtype(x) == RW_F64) return value;

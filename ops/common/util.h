@@ -53,6 +53,12 @@ static inline rw_shape rw_in_shape(const rw_op_call *call, int i)
     return rw_layout_shape(call->in[i].layout);
 }
 
+/*
+ * Records x - mean(x) over the axes. Twice: the mean of numbers far from 0 is off by some units in the last place,
+ * which may be more than their spread; what it is off by is the mean of the distances from it.
+ */
+rw_tensor *rw_centred_at(rw_site at, rw_tape *t, rw_tensor *x, uint32_t axes);
+
 /* A constant as an op on x takes it: as it is for float64, else rounded to float32, in which the kernels compute. */
 double rw_constant(const rw_tensor *x, double value);
 

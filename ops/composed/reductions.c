@@ -140,8 +140,7 @@ rw_tensor *rw_prod_at(rw_site at, rw_tape *t, rw_tensor *x, uint32_t axes, bool 
 
 static rw_tensor *record_var(const struct asked *q, rw_tensor *x, uint32_t axes, int64_t over, bool keep)
 {
-    rw_tensor *const wide = widened(q, x), *const mean = wide ? rw_mean_at(q->at, q->t, wide, axes, true) : NULL;
-    rw_tensor *const d = mean ? rw_sub_at(q->at, q->t, wide, mean) : NULL;
+    rw_tensor *const wide = widened(q, x), *const d = wide ? rw_centred_at(q->at, q->t, wide, axes) : NULL;
     rw_tensor *const squares = d ? rw_mul_at(q->at, q->t, d, d) : NULL;
     rw_tensor *const sum = squares ? rw_sum_at(q->at, q->t, squares, axes, keep) : NULL;
     return narrowed(q, sum ? rw_scale_at(q->at, q->t, sum, 1 / (double)over) : NULL);

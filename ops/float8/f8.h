@@ -81,12 +81,13 @@ RW_HOST_DEVICE float rw_e8m0_inverse(uint8_t code)
     return code == 0xff ? rw_e8m0_decode(code) : rw_e8m0_decode((uint8_t)(254 - code));
 }
 
+/* The smallest power of two that is no less than amax / largest: from 2^-127 on, which is half a normal float. */
 RW_HOST_DEVICE uint8_t rw_e8m0_of_amax(uint32_t magnitude, bool e5m2)
 {
     if (magnitude > RW_F8_INFINITY) return 0xff;
     if (magnitude == RW_F8_INFINITY) return 0xfe;
     const uint32_t bits = rw_f8_bits(rw_f8_float(magnitude) * (1.0f / rw_f8_largest(e5m2)));
-    return (uint8_t)((bits >> 23) + ((bits & 0x7fffffu) != 0));
+    return bits <= 0x00400000u ? 0 : (uint8_t)((bits >> 23) + ((bits & 0x7fffffu) != 0));
 }
 
 /* What elements are multiplied by, from their amax. */

@@ -195,15 +195,14 @@ static rw_status grad_again(rw_grad_call *g, const struct rw_groups *of, rw_tens
     const rw_shape cut = RW_SHAPE(of->segments, of->rows, of->groups, of->width), row = RW_SHAPE(of->groups, of->width);
     rw_tensor *const x = rw_reshape(t, x0, cut), *const w = rw_reshape(t, w0, row);
     rw_tensor *const dy = rw_reshape(t, rw_grad_widened(g, dz), cut);
-    rw_tensor *mean, *centred, *r;
+    rw_tensor *centred, *r;
     if (of->given) {
-        mean = rw_reshape(t, rw_cast(t, rw_grad_input(g, weight + 2), rw_tensor_dtype(x0)), row);
+        rw_tensor *const mean = rw_reshape(t, rw_cast(t, rw_grad_input(g, weight + 2), rw_tensor_dtype(x0)), row);
         rw_tensor *const var = rw_reshape(t, rw_cast(t, rw_grad_input(g, weight + 3), rw_tensor_dtype(x0)), row);
         r = rw_pow_scalar(t, rw_add_scalar(t, var, of->eps), -0.5);
         centred = rw_sub(t, x, mean);
     } else {
-        mean = rw_mean(t, x, RW_AXES(1, 3), true);
-        centred = rw_sub(t, x, mean);
+        centred = rw_centred_at(RW_HERE, t, x, RW_AXES(1, 3));
         r = rw_norm_scale(t, rw_mean(t, rw_mul(t, centred, centred), RW_AXES(1, 3), true), of->eps);
     }
     rw_tensor *const xh = rw_mul(t, centred, r), *h = rw_mul(t, dy, w);

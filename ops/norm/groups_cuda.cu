@@ -94,26 +94,31 @@ __global__ void __launch_bounds__(32 * WARPS)
     to[g.c + b.channel] = square < 0 ? 0 : square; /* of equal numbers it would be what roundings leave */
 }
 
+/* The mean in two passes, as in statistics_kernel(). */
 template <typename W> __global__ void merge_kernel(const double *part, W *mean, W *var, rw_groups g)
 {
     const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
     if (i >= g.segments * g.groups) return;
     const int64_t s = i / g.groups, first = i % g.groups * g.width;
     const double count = static_cast<double>(g.rows * g.width);
-    double sum = 0, square = 0;
-    for (int pass = 0; pass < 2; pass++)
+    double centre = 0, rest = 0, square = 0;
+    for (int pass = 0; pass < 2; pass++) {
         for (int64_t b = 0; b < g.blocks; b++) {
-            const int64_t rest = g.rows - b * g.block;
-            const double n = static_cast<double>(rest < g.block ? rest : g.block);
+            const int64_t left = g.rows - b * g.block;
+            const double n = static_cast<double>(left < g.block ? left : g.block);
             const double *const of = part + (s * g.blocks + b) * 2 * g.c;
             for (int64_t c = first; c < first + g.width; c++) {
-                const double d = of[c] - sum / count;
-                if (!pass) sum += n * of[c];
-                else square += of[g.c + c] + n * d * d;
+                const double d = of[c] - centre;
+                rest += n * d;
+                if (pass) square += of[g.c + c] + n * d * d;
             }
         }
-    mean[i] = count > 0 ? static_cast<W>(sum / count) : W(0);
-    const W mean_square = count > 0 ? static_cast<W>(square / count) : W(0);
+        if (!pass) centre = rest / count, rest = 0;
+    }
+    rest /= count;
+    const double around = square / count - rest * rest;
+    mean[i] = count > 0 ? static_cast<W>(centre + rest) : W(0);
+    const W mean_square = count > 0 ? static_cast<W>(around < 0 ? 0 : around) : W(0);
     var[i] = mean_square < W(INFINITY) ? mean_square : W(NAN); /* by an infinite one results would be the bias */
 }
 

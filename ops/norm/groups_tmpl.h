@@ -119,24 +119,28 @@ VEC_INLINE void F(statistics)(const struct rw_groups *g, const rw_view *x, rw_dt
     }
 }
 
-/* Of a group of a segment: blocks are merged in order, in double. */
+/* Of a group of a segment: blocks are merged in order, in double; the mean in two passes, as in statistics(). */
 VEC_INLINE void F(merge)(const struct rw_groups *g, const double *parts, int64_t s, int64_t group, T *mean, T *var)
 {
     const int64_t first = group * g->width, count = g->rows * g->width;
-    double sum = 0, square = 0;
-    for (int pass = 0; pass < 2; pass++)
+    double centre = 0, rest = 0, square = 0;
+    for (int pass = 0; pass < 2; pass++) {
         for (int64_t b = 0; b < g->blocks; b++) {
-            const int64_t rest = g->rows - b * g->block;
-            const double n = (double)(rest < g->block ? rest : g->block);
+            const int64_t left = g->rows - b * g->block;
+            const double n = (double)(left < g->block ? left : g->block);
             const double *const part = parts + (s * g->blocks + b) * 2 * g->c;
             for (int64_t c = first; c < first + g->width; c++) {
-                const double d = part[c] - sum / (double)count;
-                if (!pass) sum += n * part[c];
-                else square += part[g->c + c] + n * d * d;
+                const double d = part[c] - centre;
+                rest += n * d;
+                if (pass) square += part[g->c + c] + n * d * d;
             }
         }
-    *mean = count ? (T)(sum / (double)count) : 0;
-    const T mean_square = count ? (T)(square / (double)count) : 0;
+        if (!pass) centre = rest / (double)count, rest = 0;
+    }
+    rest /= (double)count;
+    const double around = square / (double)count - rest * rest;
+    *mean = count ? (T)(centre + rest) : 0;
+    const T mean_square = count ? (T)(around < 0 ? 0 : around) : 0;
     *var = mean_square < (T)INFINITY ? mean_square : (T)NAN; /* by an infinite one results would be the bias */
 }
 

@@ -106,7 +106,7 @@ static rw_status grad_again(rw_grad_call *g, const struct rw_norm_attrs *a)
     rw_tensor *const x = rw_grad_widened(g, rw_grad_input(g, 0)), *const w = rw_grad_widened(g, rw_grad_input(g, 1));
     rw_tensor *const dy = rw_grad_widened(g, rw_grad_upstream(g, 0));
     const rw_shape vector = rw_tensor_shape(w);
-    rw_tensor *const centred = a->rms ? x : rw_sub(t, x, rw_mean(t, x, RW_AXES(-1), true));
+    rw_tensor *const centred = a->rms ? x : rw_centred_at(RW_HERE, t, x, RW_AXES(-1));
     rw_tensor *const var = rw_mean(t, rw_mul(t, centred, centred), RW_AXES(-1), true);
     rw_tensor *const r = rw_norm_scale(t, var, a->eps);
     rw_tensor *const xh = rw_mul(t, centred, r), *const h = rw_mul(t, dy, w);

@@ -1,7 +1,8 @@
 /*
  * Rows of layernorm and rmsnorm. The backward sums dweight, dbias and the columns of dx, where they are asked for, per
- * block of rows into the workspace, then adds the blocks in order. Means are taken in lanes of float (double for
- * float64), twice over the row: first the mean, then the variance around it.
+ * block of rows into the workspace, then adds the blocks in order. Statistics are taken in lanes of float (double for
+ * float64), twice over the row: first a mean, then the sums of the distances from it, by which it is corrected, and of
+ * their squares. See RW_NORM_STATISTICS.
  */
 #include "device/cpu/isa.h"
 #include "ops/norm/norm.h"
@@ -30,17 +31,6 @@ VEC_INLINE nf inside(nf x, int64_t i, int64_t n)
     return nf_first(x, n > i ? n - i : 0, 0);
 }
 
-/* By the mean of squares that has passed the type's range nothing is divided: the row would be 0, and look like one. */
-static float scale_of(float mean_square, float eps)
-{
-    return mean_square < INFINITY ? 1 / sqrtf(mean_square + eps) : NAN;
-}
-
-static double scale_of_d(double mean_square, double eps)
-{
-    return mean_square < INFINITY ? 1 / sqrt(mean_square + eps) : NAN;
-}
-
 /*
  * Rows that are worked on side by side, each in its own order: a sum waits for the one before it, so that a row alone
  * would leave the processor idle. As many as there are registers for.
@@ -60,7 +50,7 @@ struct rows {
     int64_t at, n;
     int count;
     bool rms;
-    float mean[ABREAST], r[ABREAST];
+    struct rw_norm_float of[ABREAST];
 };
 
 VEC_INLINE struct rows rows_of(const rw_kernel *k, rw_dtype dtype, int64_t at, int64_t n, int count)
@@ -98,17 +88,22 @@ VEC_INLINE void add_numbers(const struct rows *s, int64_t i, bool whole, struct 
     }
 }
 
-VEC_INLINE nf square_of(const struct rows *s, int l, int64_t i, bool whole)
+VEC_INLINE nf distance_of(const struct rows *s, int l, int64_t i, bool whole)
 {
-    const nf d = load_of(s, s->x, l, i, whole) - s->mean[l], d_inside = whole ? d : inside(d, i, s->n);
-    return d_inside * d_inside;
+    const nf d = load_of(s, s->x, l, i, whole) - s->of[l].mean;
+    return whole ? d : inside(d, i, s->n);
 }
 
-VEC_INLINE void add_squares(const struct rows *s, int64_t i, bool whole, struct nf_parts *sum)
+VEC_INLINE void add_distances(const struct rows *s, int64_t i, bool whole, struct nf_parts *rest,
+                              struct nf_parts *square)
 {
     for (int l = 0; l < s->count; l++) {
         if (s->rms) fetch_behind(s, s->x, l, i);
-        for (int p = 0; p < NF_PARTS; p++) sum[l].part[p] += square_of(s, l, i + p * NF_LANES, whole);
+        for (int p = 0; p < NF_PARTS; p++) {
+            const nf d = distance_of(s, l, i + p * NF_LANES, whole);
+            if (!s->rms) rest[l].part[p] += d;
+            square[l].part[p] = nf_fma(d, d, square[l].part[p]);
+        }
     }
 }
 
@@ -124,24 +119,34 @@ VEC_INLINE void take_means(struct rows *s)
     struct nf_parts sum[ABREAST] = { 0 };
     for (int64_t i = 0; i < whole; i += VF_LANES) add_numbers(s, i, true, sum);
     if (whole < n) add_numbers(s, whole, false, sum);
-    for (int l = 0; l < s->count; l++) s->mean[l] = nf_parts_sum(sum[l]) / (float)n;
+    for (int l = 0; l < s->count; l++) s->of[l].mean = nf_parts_sum(sum[l]) / (float)n;
 }
 
 VEC_INLINE void take_statistics(struct rows *s, double eps)
 {
     const int64_t n = s->n, whole = whole_of(n);
-    struct nf_parts square[ABREAST] = { 0 };
+    struct nf_parts rest[ABREAST] = { 0 }, square[ABREAST] = { 0 };
     if (!s->rms) take_means(s);
-    for (int64_t i = 0; i < whole; i += VF_LANES) add_squares(s, i, true, square);
-    if (whole < n) add_squares(s, whole, false, square);
-    for (int l = 0; l < s->count; l++) s->r[l] = scale_of(nf_parts_sum(square[l]) / (float)n, (float)eps);
+    for (int64_t i = 0; i < whole; i += VF_LANES) add_distances(s, i, true, rest, square);
+    if (whole < n) add_distances(s, whole, false, rest, square);
+    for (int l = 0; l < s->count; l++)
+        s->of[l] = rw_norm_float_of(s->of[l].mean, s->rms ? 0 : nf_parts_sum(rest[l]) / (float)n,
+                                    nf_parts_sum(square[l]) / (float)n, (float)eps);
+}
+
+/* Columns of row l, normalised. */
+VEC_INLINE nf normal_of(const struct rows *s, int l, int64_t i, bool whole)
+{
+    const struct rw_norm_float *const of = &s->of[l];
+    return nf_fma(load_of(s, s->x, l, i, whole) - of->mean, nf_all(of->scale), nf_all(of->shift));
 }
 
 VEC_INLINE void put_normal(const struct rows *s, const void *bias, void *y, int l, int64_t i, bool whole)
 {
     const nf weight = load(s->weight, s->dtype, 0, i, s->n, whole);
-    nf to = (load_of(s, s->x, l, i, whole) - s->mean[l]) * s->r[l] * weight;
-    if (bias) to += load(bias, s->dtype, 0, i, s->n, whole);
+    nf to = normal_of(s, l, i, whole);
+    if (bias) to = nf_fma(to, weight, load(bias, s->dtype, 0, i, s->n, whole));
+    else to *= weight;
     store_of(s, y, l, i, whole, to);
 }
 
@@ -160,17 +165,32 @@ VEC_INLINE void forward_rows(const rw_kernel *k, rw_dtype dtype, int64_t at, int
     }
 }
 
+static struct rw_norm_double statistics_d(const double *x, int64_t n, const struct rw_norm_attrs *a)
+{
+    double mean = 0, rest = 0, square = 0;
+    for (int64_t i = 0; !a->rms && i < n; i++) mean += x[i];
+    mean /= (double)n;
+    for (int64_t i = 0; i < n; i++) {
+        const double d = x[i] - mean;
+        if (!a->rms) rest += d;
+        square += d * d;
+    }
+    return rw_norm_double_of(mean, rest / (double)n, square / (double)n, a->eps);
+}
+
+static double normal_d(const struct rw_norm_double *of, double x)
+{
+    return (x - of->mean) * of->scale + of->shift;
+}
+
 static void forward_row_d(const rw_kernel *k, int64_t at, int64_t n)
 {
     const struct rw_norm_attrs *const a = k->attrs;
     const double *const x = (const double *)k->in[0].data + at, *const w = k->in[1].data;
     double *const y = (double *)k->out[0].data + at;
-    double mean = 0, square = 0;
-    for (int64_t i = 0; !a->rms && i < n; i++) mean += x[i] / (double)n;
-    for (int64_t i = 0; i < n; i++) square += (x[i] - mean) * (x[i] - mean);
-    const double r = scale_of_d(square / (double)n, a->eps);
+    const struct rw_norm_double of = statistics_d(x, n, a);
     for (int64_t i = 0; i < n; i++)
-        y[i] = (x[i] - mean) * r * w[i] + (a->vectors == 2 ? ((const double *)k->in[2].data)[i] : 0);
+        y[i] = normal_d(&of, x[i]) * w[i] + (a->vectors == 2 ? ((const double *)k->in[2].data)[i] : 0);
 }
 
 /* count: ABREAST or one. */
@@ -213,10 +233,10 @@ VEC_INLINE void add_part(const struct rows *s, const void *dy, int64_t i, int p,
 {
     const nf weight = load(s->weight, s->dtype, 0, i, s->n, whole);
     for (int l = 0; l < s->count; l++) {
-        const nf xh = (load_of(s, s->x, l, i, whole) - s->mean[l]) * s->r[l];
+        const nf xh = normal_of(s, l, i, whole);
         const nf h = load_of(s, dy, l, i, whole) * weight;
         sum_h[l].part[p] += h;
-        sum_hx[l].part[p] += h * xh;
+        sum_hx[l].part[p] = nf_fma(h, xh, sum_hx[l].part[p]);
     }
 }
 
@@ -253,10 +273,10 @@ VEC_INLINE void put_slopes(const struct rows *s, const struct slopes *d, const s
     nf columns = b->dx ? load(b->dx, RW_F32, 0, i, s->n, whole) : none;
     for (int l = 0; l < s->count; l++) {
         const nf dy = load_of(s, d->dy, l, i, whole), h = dy * weight;
-        const nf xh = (load_of(s, s->x, l, i, whole) - s->mean[l]) * s->r[l];
-        dw += dy * xh;
+        const nf xh = normal_of(s, l, i, whole);
+        dw = nf_fma(dy, xh, dw);
         db += dy;
-        nf dx = s->r[l] * (h - d->mean_h[l] - xh * d->mean_hx[l]);
+        nf dx = s->of[l].scale * nf_fma(xh, nf_all(-d->mean_hx[l]), h - d->mean_h[l]);
         if (d->sum) {
             fetch_behind(s, d->sum, l, i);
             dx += load_of(s, d->sum, l, i, whole);
@@ -292,19 +312,17 @@ static void backward_row_d(const rw_kernel *k, int64_t at, int64_t n, const stru
                         *const dy = (const double *)k->in[2].data + at,
                         *const sum = rw_kernel_has(k, addend) ? (const double *)k->in[addend].data + at : NULL;
     double *const dx = (double *)k->out[0].data + at, *const dw = b->dw, *const db = b->db, *const columns = b->dx;
-    double mean = 0, square = 0, mean_h = 0, mean_hx = 0;
-    for (int64_t i = 0; !a->rms && i < n; i++) mean += x[i] / (double)n;
-    for (int64_t i = 0; i < n; i++) square += (x[i] - mean) * (x[i] - mean);
-    const double r = scale_of_d(square / (double)n, a->eps);
+    const struct rw_norm_double of = statistics_d(x, n, a);
+    double mean_h = 0, mean_hx = 0;
     for (int64_t i = 0; i < n; i++) {
         mean_h += a->rms ? 0 : dy[i] * w[i] / (double)n;
-        mean_hx += dy[i] * w[i] * (x[i] - mean) * r / (double)n;
+        mean_hx += dy[i] * w[i] * normal_d(&of, x[i]) / (double)n;
     }
     for (int64_t i = 0; i < n; i++) {
-        const double xh = (x[i] - mean) * r, g = dy[i];
+        const double xh = normal_d(&of, x[i]), g = dy[i];
         dw[i] += g * xh;
         if (db) db[i] += g;
-        const double d = r * (g * w[i] - mean_h - xh * mean_hx);
+        const double d = of.scale * (g * w[i] - mean_h - xh * mean_hx);
         dx[i] = sum ? sum[i] + d : d;
         if (columns) columns[i] += dx[i];
     }

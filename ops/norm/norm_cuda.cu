@@ -35,11 +35,18 @@ norm_rows norm_of(const rw_kernel *k)
              columns ? k->n_outputs - 2 : 0 };
 }
 
-/* By the mean of squares that has passed the type's range nothing is divided: the row would be 0, and look like one. */
-template <typename W> __device__ __forceinline__ W scale_of(W mean_square, W eps)
+/* See RW_NORM_STATISTICS in norm.h. */
+__device__ __forceinline__ rw_norm_float statistics_of(float mean, float rest, float mean_square, double eps)
 {
-    return mean_square < W(INFINITY) ? 1 / sqrt(mean_square + eps) : W(NAN);
+    return rw_norm_float_of(mean, rest, mean_square, static_cast<float>(eps));
 }
+
+__device__ __forceinline__ rw_norm_double statistics_of(double mean, double rest, double mean_square, double eps)
+{
+    return rw_norm_double_of(mean, rest, mean_square, eps);
+}
+
+template <typename W> using norm_statistics = decltype(statistics_of(W(), W(), W(), 0.0));
 
 /* ---- forward, the row in registers ---- */
 
@@ -66,19 +73,20 @@ __global__ void __launch_bounds__(G == ROW_WARP ? THREADS : G)
     if (i >= a.rows) return; /* a whole group */
     row r;
     r.load(x + i * n, t, n);
-    const float mean = a.rms ? 0 : mean_of(r, static_cast<float>(n), shared, round);
-    float square = 0;
+    const float count = static_cast<float>(n), mean = a.rms ? 0 : mean_of(r, count, shared, round);
+    float sums[2] = { 0, 0 }; /* of distances from that mean, and of their squares */
 #pragma unroll
     for (int p = 0; p < PACKS; p++) {
         if (row::place(p, t) >= n) continue;
 #pragma unroll
         for (int e = 0; e < row::size; e++) {
             const float d = widen(r.v[p].x[e]) - mean;
-            square = fmaf(d, d, square);
+            sums[0] += d;
+            sums[1] = fmaf(d, d, sums[1]);
         }
     }
-    const float scale = scale_of(group_sum<G>(square, shared, round) / static_cast<float>(n),
-                                 static_cast<float>(a.eps));
+    group_sums<G>(sums, shared, round);
+    const rw_norm_float of = statistics_of(mean, a.rms ? 0 : sums[0] / count, sums[1] / count, a.eps);
 #pragma unroll
     for (int p = 0; p < PACKS; p++) {
         const int at = row::place(p, t);
@@ -87,7 +95,8 @@ __global__ void __launch_bounds__(G == ROW_WARP ? THREADS : G)
         pack<T> out;
 #pragma unroll
         for (int e = 0; e < row::size; e++)
-            out.x[e] = narrow<T>(fmaf((widen(r.v[p].x[e]) - mean) * scale, widen(w.x[e]), widen(b.x[e])));
+            out.x[e] = narrow<T>(fmaf(fmaf(widen(r.v[p].x[e]) - of.mean, of.scale, of.shift), widen(w.x[e]),
+                                      widen(b.x[e])));
         store_pack(y + i * n + at, out);
     }
 }
@@ -95,21 +104,22 @@ __global__ void __launch_bounds__(G == ROW_WARP ? THREADS : G)
 /* ---- forward, any row ---- */
 
 template <typename T, int G>
-__device__ __forceinline__ void statistics(const T *x, const norm_rows &a, int t, wide<T> *shared, int &round,
-                                           wide<T> &mean, wide<T> &scale)
+__device__ __forceinline__ norm_statistics<wide<T>> statistics(const T *x, const norm_rows &a, int t, wide<T> *shared,
+                                                               int &round)
 {
     using W = wide<T>;
-    W sum = 0, square = 0;
-    mean = 0;
+    W sum = 0, mean = 0, sums[2] = { 0, 0 };
     if (!a.rms) {
         for (int64_t c = t; c < a.n; c += G) sum += widen(x[c]);
         mean = group_sum<G>(sum, shared, round) / W(a.n);
     }
     for (int64_t c = t; c < a.n; c += G) {
         const W d = widen(x[c]) - mean;
-        square += d * d;
+        sums[0] += d;
+        sums[1] += d * d;
     }
-    scale = scale_of(group_sum<G>(square, shared, round) / W(a.n), W(a.eps));
+    group_sums<G>(sums, shared, round);
+    return statistics_of(mean, a.rms ? W(0) : sums[0] / W(a.n), sums[1] / W(a.n), a.eps);
 }
 
 template <typename T, int G>
@@ -121,11 +131,10 @@ __global__ void __launch_bounds__(G == ROW_WARP ? THREADS : G)
     const int t = threadIdx.x % G;
     const int64_t i = static_cast<int64_t>(blockIdx.x) * (blockDim.x / G) + threadIdx.x / G;
     int round = 0;
-    W mean, scale;
     if (i >= a.rows) return;
-    statistics<T, G>(x + i * a.n, a, t, shared, round, mean, scale);
+    const norm_statistics<W> of = statistics<T, G>(x + i * a.n, a, t, shared, round);
     for (int64_t c = t; c < a.n; c += G) {
-        const W v = (widen(x[i * a.n + c]) - mean) * scale * widen(weight[c]);
+        const W v = ((widen(x[i * a.n + c]) - of.mean) * of.scale + of.shift) * widen(weight[c]);
         y[i * a.n + c] = narrow<T>(a.bias ? v + widen(bias[c]) : v);
     }
 }
@@ -190,13 +199,14 @@ template <typename T, int PACKS, int G, bool RMS> constexpr int ahead_of_sum()
 }
 
 /*
- * With d = x - mean, h = dy weight, s = 1 / sqrt(var + eps): dx = s h - s mean(h) - d s^3 mean(h d). The sums of d d, h
- * and h d are taken in one round. sum, where it is not NULL, is what dx is added to: it is asked for before that round.
+ * With d = x - mean, h = dy weight, s = 1 / sqrt(var + eps): dx = s h - s mean(h) - d s^3 mean(h d). The sums of d,
+ * d d, h and h d are taken in one round, about a first mean; what that is off by is then taken out of them. sum, where
+ * it is not NULL, is what dx is added to: it is asked for before that round.
  * shared_sums: where OF_DX asks for those of dx's columns.
  */
 template <typename T, int PACKS, int G, bool RMS, bool OF_DX, bool ONE>
 __device__ __forceinline__ void backward_row(const held_row<T, PACKS, G> &x, const held_row<T, PACKS, G> &dy,
-                                             const T *weight, const T *sum, T *dx, float eps, int t, int n,
+                                             const T *weight, const T *sum, T *dx, double eps, int t, int n,
                                              float *shared, int &round, columns<PACKS * pack<T>::size, ONE> &to,
                                              pack<float> *shared_sums)
 {
@@ -204,7 +214,7 @@ __device__ __forceinline__ void backward_row(const held_row<T, PACKS, G> &x, con
     constexpr bool db_shared = shares_db<T, PACKS, G, RMS, OF_DX>();
     constexpr int quads = PACKS * row::size / 4;
     const float count = static_cast<float>(n), mean = RMS ? 0 : mean_of(x, count, shared, round);
-    float sums[3] = { 0, 0, 0 };
+    float sums[RMS ? 2 : 4] = {};
 #pragma unroll
     for (int p = 0; p < PACKS; p++) {
         if (row::place(p, t) >= n) continue;
@@ -214,7 +224,7 @@ __device__ __forceinline__ void backward_row(const held_row<T, PACKS, G> &x, con
             const float d = widen(x.v[p].x[e]) - mean, h = widen(dy.v[p].x[e]) * widen(w.x[e]);
             sums[0] = fmaf(d, d, sums[0]);
             sums[1] = fmaf(h, d, sums[1]);
-            if (!RMS) sums[2] += h;
+            if constexpr (!RMS) sums[2] += h, sums[3] += d;
         }
     }
     constexpr int AHEAD = ahead_of_sum<T, PACKS, G, RMS>();
@@ -225,8 +235,10 @@ __device__ __forceinline__ void backward_row(const held_row<T, PACKS, G> &x, con
 #pragma unroll
     for (int p = 0; p < AHEAD; p++) ask(p);
     group_sums<G>(sums, shared, round);
-    const float scale = scale_of(sums[0] / count, eps);
-    const float by_d = scale * (scale * (scale * (sums[1] / count))), by_one = RMS ? 0 : scale * (sums[2] / count);
+    float mean_h = 0, rest = 0;
+    if constexpr (!RMS) mean_h = sums[2] / count, rest = sums[3] / count;
+    const rw_norm_float of = statistics_of(mean, rest, sums[0] / count, eps);
+    const float by_x = of.scale * (of.scale * (sums[1] / count - rest * mean_h)), by_one = of.scale * mean_h;
 #pragma unroll
     for (int p = 0; p < PACKS; p++) {
         const int at = row::place(p, t);
@@ -237,11 +249,11 @@ __device__ __forceinline__ void backward_row(const held_row<T, PACKS, G> &x, con
         float made[row::size];
 #pragma unroll
         for (int e = 0; e < row::size; e++) {
-            const float d = widen(x.v[p].x[e]) - mean, g = widen(dy.v[p].x[e]);
+            const float xh = fmaf(widen(x.v[p].x[e]) - of.mean, of.scale, of.shift), g = widen(dy.v[p].x[e]);
             const int c = p * row::size + e;
-            to.dw[c] = fmaf(g, d * scale, to.dw[c]);
+            to.dw[c] = fmaf(g, xh, to.dw[c]);
             if (!ONE) to.db[c] += g;
-            const float d_x = fmaf(g * widen(w.x[e]), scale, fmaf(-d, by_d, -by_one));
+            const float d_x = fmaf(g * widen(w.x[e]), of.scale, fmaf(-xh, by_x, -by_one));
             made[e] = sum ? widen(b.x[e]) + d_x : d_x;
         }
         const raw<pack<T>> words = narrow_pack<T>(made);
@@ -335,7 +347,7 @@ __global__ void __launch_bounds__(G == ROW_WARP ? THREADS : G, (BLOCKS<T, PACKS,
         if (early && i + groups < to)
             next_x.load(x + (i + groups) * n, t, n), next_dy.load(dy + (i + groups) * n, t, n);
         backward_row<T, PACKS, G, RMS, OF_DX>(rx, rdy, weight, addend ? addend + i * n : nullptr, dx + i * n,
-                                              static_cast<float>(a.eps), t, n, shared, round, sum, shared_sums);
+                                              a.eps, t, n, shared, round, sum, shared_sums);
         if (early) rx = next_x, rdy = next_dy;
         else if (i + groups < to) rx.load(x + (i + groups) * n, t, n), rdy.load(dy + (i + groups) * n, t, n);
     }
@@ -377,20 +389,20 @@ __global__ void __launch_bounds__(ROW_BLOCK, 2)
         for (int v = 0; v < a.vectors; v++) dw[v * a.n + c] = 0;
     for (int64_t i = from; i < to; i++) {
         const T *const xi = x + i * a.n, *const dyi = dy + i * a.n;
-        W mean, scale, sums[2] = { 0, 0 };
-        statistics<T, G>(xi, a, threadIdx.x, shared, round, mean, scale);
+        const norm_statistics<W> of = statistics<T, G>(xi, a, threadIdx.x, shared, round);
+        W sums[2] = { 0, 0 };
         for (int64_t c = threadIdx.x; c < a.n; c += G) {
             const W h = widen(dyi[c]) * widen(weight[c]);
             sums[0] += h;
-            sums[1] += h * ((widen(xi[c]) - mean) * scale);
+            sums[1] += h * ((widen(xi[c]) - of.mean) * of.scale + of.shift);
         }
         group_sums<G>(sums, shared, round);
         const W mean_h = a.rms ? 0 : sums[0] / count, mean_hx = sums[1] / count;
         for (int64_t c = threadIdx.x; c < a.n; c += G) {
-            const W g = widen(dyi[c]), xh = (widen(xi[c]) - mean) * scale;
+            const W g = widen(dyi[c]), xh = (widen(xi[c]) - of.mean) * of.scale + of.shift;
             dw[c] += g * xh;
             if (!a.rms) db[c] += g;
-            W d = scale * (g * widen(weight[c]) - mean_h - xh * mean_hx);
+            W d = of.scale * (g * widen(weight[c]) - mean_h - xh * mean_hx);
             if (addend) d += widen(addend[i * a.n + c]);
             dx[i * a.n + c] = narrow<T>(d);
             if (of_dx) of_dx[c] += widen(narrow<T>(d));

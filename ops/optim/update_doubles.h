@@ -10,10 +10,16 @@
 #define DOUBLES_INLINE static inline
 #endif
 
+DOUBLES_INLINE double rw_update_towards_doubles(double x, double g, double b, double c)
+{
+    if (b == 0) return g;
+    return c < 0.5 ? x + c * (g - x) : g - b * (g - x);
+}
+
 DOUBLES_INLINE double rw_update_doubles(int rule, const struct rw_update_row *s, double x, double g, double *a,
                                         double *b)
 {
-    if (rule == RW_UPDATE_AVERAGE) return s->b1 * x + s->c1 * g;
+    if (rule == RW_UPDATE_AVERAGE) return rw_update_towards_doubles(x, g, s->b1, s->c1);
     if (rule == RW_UPDATE_LION) {
         const double u = s->b1 * *a + s->c1 * g;
         *a = s->b2 * *a + s->c2 * g;
@@ -21,7 +27,7 @@ DOUBLES_INLINE double rw_update_doubles(int rule, const struct rw_update_row *s,
     }
     if (s->l2 != 0) g = g + s->l2 * x;
     if (rule == RW_UPDATE_ADAM) {
-        *a = s->b1 * *a + s->c1 * g;
+        *a = rw_update_towards_doubles(*a, g, s->b1, s->c1);
         *b = s->b2 * *b + s->c2 * g * g;
         return x * s->decay - s->lr * (*a / s->correction1) / (sqrt(*b / s->correction2) + s->eps);
     }

@@ -4,10 +4,20 @@
  * corrections are part of other factors.
  */
 
+/*
+ * x moved towards g, by c of the way; b is 1 - c. Each of the two is rounded, so that b x + c g would not stay where x
+ * and g are equal, and a long average would drift. From the nearer end, as PyTorch's lerp(): the whole way ends at g.
+ */
+INLINE V rw_update_towards(V x, V g, float b, float c)
+{
+    if (b == 0) return g;
+    return c < 0.5f ? x + c * (g - x) : g - b * (g - x);
+}
+
 /* The element x of a parameter, or of its master copy, by its gradient; a and b are its states. */
 INLINE V rw_update_floats(int rule, const struct rw_update_row *s, V x, V g, V *a, V *b, bool with_a)
 {
-    if (rule == RW_UPDATE_AVERAGE) return s->f.b1 * x + s->f.c1 * g;
+    if (rule == RW_UPDATE_AVERAGE) return rw_update_towards(x, g, s->f.b1, s->f.c1);
     if (rule == RW_UPDATE_LION) {
         const V u = s->f.b1 * *a + s->f.c1 * g;
         *a = s->f.b2 * *a + s->f.c2 * g;
@@ -15,7 +25,7 @@ INLINE V rw_update_floats(int rule, const struct rw_update_row *s, V x, V g, V *
     }
     if (s->l2 != 0) g = g + s->f.l2 * x;
     if (rule == RW_UPDATE_ADAM) {
-        *a = s->f.b1 * *a + s->f.c1 * g;
+        *a = rw_update_towards(*a, g, s->f.b1, s->f.c1);
         *b = s->f.b2 * *b + s->f.c2 * g * g;
         return x * s->f.decay - s->f.rate * *a / (SQRT(*b) * s->f.root + s->f.eps);
     }

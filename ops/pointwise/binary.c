@@ -54,13 +54,20 @@ static rw_status grad_mul(rw_grad_call *g)
     return RW_OK;
 }
 
-static rw_status grad_div(rw_grad_call *g)
+/* -dy a / b^2, dy last: dy / b may be infinite where the product has a number. So may a / b^2 in 16 bits. */
+static rw_tensor *gradient_of_divisor(rw_grad_call *g)
 {
     rw_tape *const t = rw_grad_tape(g);
-    rw_tensor *const b = rw_grad_input(g, 1);
-    rw_tensor *const da = rw_div(t, rw_grad_upstream(g, 0), b);
-    if (rw_grad_wanted(g, 0)) RW_CHECK(set(g, 0, da));
-    if (rw_grad_wanted(g, 1)) RW_CHECK(set(g, 1, rw_neg(t, rw_mul(t, da, rw_div(t, rw_grad_input(g, 0), b)))));
+    rw_tensor *const a = rw_grad_widened(g, rw_grad_input(g, 0)), *const b = rw_grad_widened(g, rw_grad_input(g, 1));
+    rw_tensor *const dy = rw_grad_widened(g, rw_grad_upstream(g, 0));
+    return rw_grad_narrowed(g, 1, rw_neg(t, rw_mul(t, dy, rw_div(t, rw_div(t, a, b), b))));
+}
+
+static rw_status grad_div(rw_grad_call *g)
+{
+    rw_tensor *const dy = rw_grad_upstream(g, 0);
+    if (rw_grad_wanted(g, 0)) RW_CHECK(set(g, 0, rw_div(rw_grad_tape(g), dy, rw_grad_input(g, 1))));
+    if (rw_grad_wanted(g, 1)) RW_CHECK(set(g, 1, gradient_of_divisor(g)));
     return RW_OK;
 }
 

@@ -66,6 +66,66 @@ Test(average, is_that_of_pytorch)
     }
 }
 
+/*
+ * A parameter that does not change is its own mean. decay and 1 - decay, each rounded, do not add up to 1, and what
+ * their sum lacks counts against 1 - decay in the long run.
+ */
+Test(average, of_a_constant_parameter_is_the_parameter)
+{
+    enum { N = 61 };
+    static const double decays[] = { 0, 0.1, 0.5, 0.75, 0.9, 0.99, 0.999, 0.9999, 0.99999 };
+    static const rw_dtype dtypes[] = { RW_F64, RW_F32, RW_BF16, RW_F16 };
+    for (int d = 0; d < 4; d++)
+        for (size_t k = 0; k < sizeof decays / sizeof *decays; k++) {
+            struct fixture b = fixture_open(1, 1);
+            rw_average *average = NULL;
+            rw_tensor *const w = rw_param(b.ctx, "w", dtypes[d], RW_SHAPE(N));
+            rw_init_normal(w, 1.3, 0.3);
+            cr_assert_eq(rw_average_create(&average, b.ctx, decays[k]), RW_OK);
+            char raw[N * 8], got[N * 8];
+            cr_assert_eq(rw_read(NULL, w, raw, rw_tensor_bytes(w)), RW_OK);
+            for (int step = 0; step < 100; step++) cr_assert_eq(rw_average_step(average), RW_OK);
+            rw_tensor *const x = rw_average_of(average, w);
+            cr_assert_eq(rw_read(NULL, x, got, rw_tensor_bytes(x)), RW_OK);
+            for (int i = 0; i < N; i++)
+                cr_expect_eq(number_get(got, rw_tensor_dtype(x), i), number_get(raw, dtypes[d], i),
+                             "%s, decay %g, element %d: %.9g, expected %.9g", rw_dtype_name(dtypes[d]), decays[k], i,
+                             number_get(got, rw_tensor_dtype(x), i), number_get(raw, dtypes[d], i));
+            rw_average_destroy(&average);
+            fixture_close(&b);
+        }
+}
+
+/*
+ * The mean over 2,000 weights of what an average of 600 steps is off, beside the same recursion in double. A step
+ * rounds by half a unit in the last place at most, of either sign; the mean of so many is far less.
+ */
+Test(average, of_noise_does_not_drift)
+{
+    enum { N = 2000, STEPS = 600 };
+    static float w[N];
+    static double want[N];
+    struct fixture b = fixture_open(1, 1);
+    rw_average *average = NULL;
+    uint64_t state = 88172645463325252u;
+    rw_tensor *const p = rw_param(b.ctx, "w", RW_F32, RW_SHAPE(N));
+    for (int step = 0; step <= STEPS; step++) {
+        for (int i = 0; i < N; i++) {
+            state ^= state << 13, state ^= state >> 7, state ^= state << 17;
+            w[i] = 1.3f + (float)(((double)(state >> 11) * 0x1p-53 - 0.5) * 0.6);
+            want[i] = step ? want[i] + (1 - 0.99) * ((double)w[i] - want[i]) : (double)w[i];
+        }
+        cr_assert_eq(rw_write(p, w, sizeof w), RW_OK);
+        cr_assert_eq(step ? rw_average_step(average) : rw_average_create(&average, b.ctx, 0.99), RW_OK);
+    }
+    double off = 0;
+    cr_assert_eq(rw_read(NULL, rw_average_of(average, p), w, sizeof w), RW_OK);
+    for (int i = 0; i < N; i++) off += ((double)w[i] / want[i] - 1) / N;
+    cr_expect_leq(fabs(off), 0x1p-23, "the mean is off by %.3g", off);
+    rw_average_destroy(&average);
+    fixture_close(&b);
+}
+
 Test(average, is_the_same_bytes_for_every_number_of_threads)
 {
     enum { LONG = 40003 };

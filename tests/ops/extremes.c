@@ -403,6 +403,41 @@ Test(extremes, a_logarithm_of_a_sum_has_gradients_beside_an_offset_and_infinity)
     fixture_close(&b);
 }
 
+/* dy / b alone would leave the type, and the product with a / b be infinite, or no number where a is 0. */
+Test(extremes, a_divisor_has_its_gradient_where_the_dividend_s_is_infinite)
+{
+    static const struct {
+        rw_dtype dtype;
+        double a, b, dy, want;
+    } rows[] = {
+        { RW_F16, 0, 0.01, 1024, 0 },        { RW_F16, 0.001, 0.01, 1024, -10240 }, { RW_F16, 0, 0x1p-14, 8, 0 },
+        { RW_BF16, 1e-32, 1e-30, 1e10, -1e38 }, { RW_F32, 1e-32, 1e-30, 1e10, -1e38 }, { RW_F32, 0, 1e-40, 1, 0 },
+        { RW_F16, 3, 2, 4, -3 },             { RW_F32, 3, 2, 4, -3 },
+    };
+    struct fixture b = fixture_open(1, 1);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        for (int k = 0; k < 4; k++) { /* the divisor alone, or both; by rw_backward() or rw_grad() */
+            const rw_dtype dtype = rows[i].dtype;
+            const double numbers[] = { rows[i].a, rows[i].b, rows[i].dy };
+            rw_tensor *in[3], *g = NULL;
+            for (int n = 0; n < 3; n++) in[n] = rw_cast(b.t, rw_full(b.t, RW_F64, RW_SHAPE(1), numbers[n]), dtype);
+            for (int n = k & 1; n < 2; n++) rw_require_grad(b.t, in[n]);
+            rw_tensor *const y = rw_div(b.t, in[0], in[1]);
+            rw_tensor *const wide = rw_mul(b.t, rw_cast(b.t, y, RW_F64), rw_cast(b.t, in[2], RW_F64));
+            rw_tensor *const loss = rw_sum(b.t, wide, RW_ALL_AXES, false);
+            const rw_status status = k & 2 ? rw_grad(b.t, loss, &in[1], 1, &g) : rw_backward(b.t, loss);
+            cr_assert_eq(status, RW_OK, "%s", rw_error_message(b.ctx));
+            void *const raw = read_all(&b, k & 2 ? g : rw_gradient(in[1]));
+            const double got = number_get(raw, dtype, 0), want = rows[i].want;
+            cr_expect(fabs(got - want) <= 8 * unit_roundoff(dtype) * fabs(want),
+                      "%s, %g / %g, upstream %g, %s: %g, expected %g", rw_dtype_name(dtype), rows[i].a, rows[i].b,
+                      rows[i].dy, k & 2 ? "rw_grad" : "rw_backward", got, want);
+            free(raw);
+            rw_tape_reset(b.t);
+        }
+    fixture_close(&b);
+}
+
 static rw_tensor *record_bce(rw_tape *t, rw_tensor *x, rw_tensor *target)
 {
     return rw_bce_with_logits(t, x, target, RW_NONE, RW_NONE, RW_REDUCTION_NONE);

@@ -228,7 +228,7 @@ static int exponent_of(int f, float amax)
     int e;
     const float r = amax * (1.0f / (float)meaning[f][largest[f]]), m = frexpf(r, &e); /* r = m 2^e, m in [1/2, 1) */
     const int up = m == 0.5f ? e - 1 : e; /* the power of two that is no less than r */
-    return r == 0 ? 0 : up < -126 ? 1 : up + 127;
+    return r == 0 || up <= -127 ? 0 : up + 127;
 }
 
 static void expect_blocks(int f, size_t k, bool power, const float *x, int64_t rows, int64_t columns)
@@ -288,6 +288,38 @@ Test(quantize, scales_of_tensors_and_blocks)
         for (int i = 0; i < 128; i++) x[i] = 0, x[COLUMNS + i] = FLT_TRUE_MIN; /* blocks of nothing, or next to it */
         x[2 * COLUMNS + 5] = INFINITY, x[3 * COLUMNS + 7] = NAN, x[130 * COLUMNS + 160] = -FLT_MAX;
     }
+}
+
+/*
+ * Scales of MX at their lower end: 2^-127 is one of them (OCP MX 1.0, E8M0), so that the quotient amax / largest is
+ * rounded up to it, and only a larger one to 2^-126. As Transformer Engine's float_to_e8m0().
+ */
+Test(quantize, mx_scales_reach_down_to_2_to_the_minus_127)
+{
+    static const struct {
+        float quotient;
+        int exponent;
+    } rows[] = { { 0x1p-149f, 0 }, { 0x1.8p-130f, 0 }, { 0x1p-128f, 0 }, { 0x1.fffffcp-128f, 0 }, { 0x1p-127f, 0 },
+                 { 0x1.000004p-127f, 1 }, { 0x1p-126f, 1 }, { 0x1.000002p-126f, 2 }, { 0x1p-125f, 2 } };
+    for (int f = 0; f < 2; f++)
+        for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+            const float by = 1.0f / (float)meaning[f][largest[f]], target = rows[i].quotient;
+            float x[32] = { 0 };
+            x[3] = target * (float)meaning[f][largest[f]]; /* the kernel multiplies by a rounded 1 / largest */
+            while (x[3] * by < target) x[3] = nextafterf(x[3], INFINITY);
+            while (x[3] * by > target) x[3] = nextafterf(x[3], 0);
+            cr_assert_eq(x[3] * by, target);
+            x[4] = -x[3] / 3;
+            const rw_quantize_params p = { .dtype = formats[f], .scaling = RW_SCALING_MX };
+            rw_tensor *scale, *const in = rw_input(b.t, RW_F32, RW_SHAPE(1, 32), x);
+            rw_tensor *const y = rw_quantize(b.t, in, RW_NONE, &p, &scale, NULL);
+            cr_assert_not_null(y, "%s", rw_error_message(b.ctx));
+            uint8_t *const raw = read_all(scale);
+            cr_expect_eq(raw[0], rows[i].exponent, "%s, amax / largest %a: scale 2^%d, expected 2^%d",
+                         rw_dtype_name(formats[f]), (double)target, raw[0] - 127, rows[i].exponent - 127);
+            free(raw);
+            expect_blocks(f, 3, false, x, 1, 32);
+        }
 }
 
 /* Ten million patterns of float32, every other one near the codes' own range; elsewhere than on the CPU one batch, but

@@ -77,7 +77,7 @@ static const double lr = 0.01, b1 = 0.9, b2 = 0.999, eps = 1e-8, decay = 0.01;
 static float adamw(float x, float g, uint32_t step, float *m, float *v)
 {
     const double c1 = 1 - pow(b1, step), c2 = 1 - pow(b2, step);
-    *m = (float)b1 * *m + (float)(1 - b1) * g;
+    *m = *m + (float)(1 - b1) * (g - *m);
     *v = (float)b2 * *v + (float)(1 - b2) * g * g;
     return x * (float)(1 - lr * decay) - (float)(lr / c1) * *m / (sqrtf(*v) * (float)(1 / sqrt(c2)) + (float)eps);
 }

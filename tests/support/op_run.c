@@ -21,6 +21,12 @@ static rw_tensor *numbers(rw_tape *t, rw_dtype dtype, rw_shape shape, const doub
     return x;
 }
 
+rw_tensor *op_input(rw_tape *t, const struct op_case *c, rw_dtype dtype, const struct op_data *data, int i,
+                    enum op_mode mode)
+{
+    return numbers(t, dtype, op_base_shape(&c->in[i]), data->x[i], c->in[i].range, i, mode == OP_ABSOLUTE);
+}
+
 rw_tensor *op_record(struct recording *r, rw_tape *t, const struct op_case *c, rw_dtype dtype,
                      const struct op_data *data, enum op_mode mode)
 {
@@ -28,7 +34,7 @@ rw_tensor *op_record(struct recording *r, rw_tape *t, const struct op_case *c, r
     rw_generator_set(rw_tape_context(t), (rw_generator_state){ 5, 11 }); /* the same words each time, on every device */
     memset(r, 0, sizeof *r);
     for (int i = 0; i < c->n; i++) {
-        r->base[i] = numbers(t, dtype, op_base_shape(&c->in[i]), data->x[i], c->in[i].range, i, mode == OP_ABSOLUTE);
+        r->base[i] = op_input(t, c, dtype, data, i, mode);
         rw_require_grad(t, r->base[i]);
         x[i] = r->x[i] = op_operand_of(t, &c->in[i], r->base[i]);
         if (!x[i]) return NULL;

@@ -31,6 +31,10 @@ struct recording {
     rw_tensor *base[OP_INPUTS], *x[OP_INPUTS], *w, *y;
 };
 
+/* The input that operand i is made from. NULL where the type does not hold its numbers. */
+rw_tensor *op_input(rw_tape *t, const struct op_case *c, rw_dtype dtype, const struct op_data *data, int i,
+                    enum op_mode mode);
+
 /* Records the case on inputs that want gradients. Returns y, or NULL on a mistake. The generator starts anew. */
 rw_tensor *op_record(struct recording *r, rw_tape *t, const struct op_case *c, rw_dtype dtype,
                      const struct op_data *data, enum op_mode mode);
