@@ -150,7 +150,7 @@ __global__ void __launch_bounds__(ROW_THREADS, sizeof(T) == 8 ? 1 : 2)
     const T own = exists ? logits[t] : none;
     const W f = static_cast<W>(*factor);
     r.each(first, logits, none, [&](int64_t i, const pack<T> &v) {
-        store_raw(held + i, v);
+        held[i] = raw_of(v);
         add_pack<T>(&e, v);
     });
     e = block_join(e, shared);
