@@ -77,7 +77,8 @@ RW_API rw_status rw_timer_end(rw_context *ctx, double *ret_ms);
  * decoded to bfloat16 first: slower than bfloat16 alone, with the same quantized values.
  *
  * FP8 units need compute capability 8.9, RW_SCALING_TENSOR, extents that are multiples of 16, and not two factors of
- * RW_F8_E5M2. Launches of a graph add nothing: its products count when it is created.
+ * RW_F8_E5M2. A launch of a captured graph adds nothing: its products count when the first launch runs and the next one
+ * captures them.
  */
 typedef struct rw_float8_products {
     uint64_t fp8;     ///< on FP8 units
