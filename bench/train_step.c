@@ -4,8 +4,11 @@
  * plain matrix product reaches on the same device in the same run. Prints JSON lines.
  *
  *     train_step [--device cuda] [--model gpt] [--preset gpt2-124m] [--layers N --width N --heads N] [--vocab N]
- *                [--dtype bf16] [--batch 32] [--seq 1024] [--dropout P] [--steps 20] [--compare N] [--ceiling]
+ *                [--dtype bf16] [--fp8] [--batch 32] [--seq 1024] [--dropout P] [--steps 20] [--compare N] [--ceiling]
  *                POLICY...
+ *
+ * --fp8 records the model under a recipe of 8-bit factors with one scale for each tensor; the rows say how many of its
+ * products ran on FP8 units and how many fell back to bfloat16.
  *
  * The bytes are compared too, of every policy and both ways, with the first row's: the losses of all steps, the
  * gradients of every N-th one (1 without --compare; they are read back outside the times), the parameters and the
@@ -25,7 +28,7 @@ struct options {
     struct model_config model;
     rw_device device;
     int batch, seq, steps, compare;
-    bool ceiling;
+    bool ceiling, fp8;
     const char *preset;
 };
 
@@ -34,6 +37,7 @@ struct row {
     struct outcome outcome;
     rw_memory memory;
     rw_cost cost;
+    rw_float8_products products; /* of the context so far */
 };
 
 /* What the device reaches at most; zero when not asked for. */
@@ -85,15 +89,27 @@ static void note(struct training *r, struct row *row, rw_tensor *loss, int step)
     if (step == 0) must(ctx, rw_tape_cost(r->t, loss, &row->cost), "rw_tape_cost");
 }
 
+static rw_tensor *record(const struct training *r, rw_tensor *x, rw_tensor *y)
+{
+    const rw_recipe fp8 = { .kind = RW_RECIPE_F8 };
+    rw_context *const ctx = r->m->ctx;
+    if (r->o->fp8) must(ctx, rw_recipe_begin(r->t, &fp8), "rw_recipe_begin");
+    rw_tensor *const loss = model_loss_of(r->m, r->t, x, y);
+    if (r->o->fp8) must(ctx, rw_recipe_end(r->t), "rw_recipe_end");
+    return loss;
+}
+
 /* One step to warm up and o->steps that count. */
 static void run_recorded(struct training *r, struct row *row)
 {
     rw_context *const ctx = r->m->ctx;
+    const rw_shape shape = RW_SHAPE(r->o->batch, r->o->seq);
     for (int s = 0; s <= r->o->steps; s++) {
         fill(r->o, r->tokens, r->targets, s);
         must(ctx, rw_timer_begin(ctx), "rw_timer_begin");
         rw_zero_grad(ctx);
-        rw_tensor *const loss = model_loss(r->m, r->t, r->o->batch, r->o->seq, r->tokens, r->targets);
+        rw_tensor *const x = rw_input(r->t, RW_I32, shape, r->tokens);
+        rw_tensor *const loss = record(r, x, rw_input(r->t, RW_I32, shape, r->targets));
         must(ctx, rw_backward(r->t, loss), "rw_backward");
         must(ctx, rw_adamw_step(r->opt), "rw_adamw_step");
         must(ctx, rw_timer_end(ctx, &r->ms[s]), "rw_timer_end");
@@ -111,7 +127,7 @@ static void run_graph(struct training *r, struct row *row)
     rw_graph *g = NULL;
     fill(r->o, r->tokens, r->targets, 0);
     rw_tensor *const x = rw_input(r->t, RW_I32, shape, r->tokens), *const y = rw_input(r->t, RW_I32, shape, r->targets);
-    rw_tensor *const loss = model_loss_of(r->m, r->t, x, y);
+    rw_tensor *const loss = record(r, x, y);
     must(ctx, rw_graph_create(&g, r->t, loss, &(rw_graph_params){ .optimizer = r->opt }), "rw_graph_create");
     for (int s = 0; s <= r->o->steps; s++) {
         fill(r->o, r->tokens, r->targets, s);
@@ -163,6 +179,7 @@ static struct row train(const struct options *o, struct model *m, const char *po
     if (graph) run_graph(&r, &row);
     else run_recorded(&r, &row);
     rw_memory_stats(ctx, &row.memory);
+    rw_float8_product_stats(ctx, &row.products);
     must(ctx, outcome_end(&row.outcome, ctx), "the parameters cannot be read");
     if (o->ceiling) row.optimizer_gbs = optimizer_rate(&r, &row.memory);
     const int skip = o->steps > 2 ? 2 : 1;
@@ -213,6 +230,9 @@ static void print_row(const struct options *o, const char *policy, const char *m
            top->tflops, r->optimizer_gbs, top->gbs);
     if (isfinite(r->outcome.losses[o->steps])) printf("\"loss\": %.9g, ", r->outcome.losses[o->steps]);
     else printf("\"loss\": null, ");
+    if (o->fp8)
+        printf("\"fp8_products\": %llu, \"decoded_products\": %llu, ", (unsigned long long)r->products.fp8,
+               (unsigned long long)r->products.decoded);
     printf("\"steps\": %d, \"compared_every\": %d, \"identical\": %s}\n", o->steps, o->compare,
            identical ? "true" : "false");
     fflush(stdout);
@@ -263,7 +283,8 @@ static int read_options(struct options *o, int argc, char **argv)
                                            { "layers", 1, 0, 0 },  { "width", 1, 0, 0 },   { "heads", 1, 0, 0 },
                                            { "vocab", 1, 0, 0 },   { "dtype", 1, 0, 0 },   { "batch", 1, 0, 0 },
                                            { "seq", 1, 0, 0 },     { "dropout", 1, 0, 0 }, { "steps", 1, 0, 0 },
-                                           { "ceiling", 0, 0, 0 }, { "compare", 1, 0, 0 }, { 0 } };
+                                           { "ceiling", 0, 0, 0 }, { "compare", 1, 0, 0 }, { "fp8", 0, 0, 0 },
+                                           { 0 } };
     int c, i = 0;
     while ((c = getopt_long(argc, argv, "", names, &i)) != -1) {
         if (c) exit(2);
@@ -281,6 +302,7 @@ static int read_options(struct options *o, int argc, char **argv)
         else if (!strcmp(name, "dropout")) o->model.dropout = strtof(optarg, NULL);
         else if (!strcmp(name, "steps")) o->steps = integer(optarg, name);
         else if (!strcmp(name, "compare")) o->compare = integer(optarg, name);
+        else if (!strcmp(name, "fp8")) o->fp8 = true;
         else o->ceiling = true;
     }
     if (o->model.kind == MODEL_GPT) o->model.kv_heads = o->model.heads;

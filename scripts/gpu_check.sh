@@ -1,48 +1,60 @@
 #!/usr/bin/env bash
-# Where a GPU is at hand: builds, runs every test on it, compute-sanitizer over the kernels, the figures and the peers,
-# and writes what it finds, with the machine's description, to bench/results/DEVICE/. No network: nothing is installed.
+# Where there is a GPU: builds, tests and measures on it, in two commands that fit into one lease of fifteen minutes.
+# Writes the results, with the machine's description, to bench/results/DEVICE/. No network: nothing is installed.
 #
-#   scripts/gpu_check.sh [PART...]    all without an argument, in this order, however they are given:
-#                                     machine build tests convolutions sanitizer identity figures sweep kernels
-#                                     peers
+#   scripts/gpu_check.sh check      at most 480 s: machine build smoke tests convolutions kernels identity
+#   scripts/gpu_check.sh measure    at most 200 s, with the build of the first: figures fp8 races peers
+#   scripts/gpu_check.sh PART...    any of these parts, and: sweep large
 #
-# Parts can be run singly: figures.txt is made anew from what lies in the folder. A part that fails, is cut off or
-# writes nothing shows as figures that were missed. What differs or fails makes the exit status 1, a slow step does not.
+# A part is ended after its seconds; a failed build or smoke test ends the run, as nothing after it could pass. A part
+# that fails, is ended or writes nothing shows as figures that were missed. Differences and failures make the exit
+# status 1, a slow step does not.
 #
 # REWIND_PYTHON names a Python that has PyTorch, for the peers. REWIND_OUT is a folder to write to instead,
-# REWIND_GPU_BUILD one to build in. The other REWIND_GPU_... below are sizes, for a rehearsal where there is no GPU.
+# REWIND_GPU_BUILD one to build in, REWIND_GPU_OPTIONS more options of meson, such as -Dtoolkit_include=DIR. The other
+# REWIND_GPU_... below are sizes, for a rehearsal where there is no GPU.
 set -u
 . "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
 
-# A quarter of an hour, on one H100 and 16 cores: at the end of its seconds a part is cut off, at the end of all of them
-# the run. In brackets, what was measured. A build that is there already takes a second.
-all_seconds=${REWIND_GPU_SECONDS:-1200}
+# The seconds of each part, for an H100 and 16 cores. In brackets: measured there, for parts that have run.
 declare -A seconds=(
-    [machine]=5     # [1]
-    [build]=$all_seconds # waited for: without it there is nothing to run
-    [tests]=400     # [300] a process per test: each waits for its device's context, six suites side by side
-    [convolutions]=120 # not run yet: those suites once more, and ResNet-50 twice, by cuDNN
-    [sanitizer]=45  # [33]  the six runs side by side
-    [identity]=140  # [100] the eight models and types side by side: 128,000 steps of 150 small kernels
-    [figures]=90    # [45]  124M: six rows of eleven steps, twice four with another attention and with digests; 1.5B:
-                    #       two rows of four steps
-    [sweep]=25      # [18]  eight rows of four steps
-    [kernels]=15    # [4]
-    [peers]=150     # [116] three eager rows and three compiled ones; compiling takes nearly all of it
+    [machine]=5
+    [build]=130       # tests and benchmarks for this device alone; one that is there already takes a second
+    [smoke]=30        # compute-sanitizer over two steps of each model, side by side
+    [tests]=200       # a process per test, six suites side by side; those that changed first [300 for all]
+    [convolutions]=50 # suites of convolutions by cuDNN, ResNet-50 by our tiles and by cuDNN
+    [kernels]=25      # a traced step of each model
+    [identity]=40     # [20 for 200 steps of eight policies]
+    [figures]=70      # [35] 124M: six rows of eleven steps, another attention, digests
+    [fp8]=45          # a Llama of width 4096 by 8-bit factors, and by bfloat16
+    [races]=45        # racecheck and synccheck, the programs of smoke
+    [peers]=40        # PyTorch, eager
+    [sweep]=25        # [18] eight rows of four steps
+    [large]=50        # 1.5 billion parameters
 )
-parts=(machine build tests convolutions sanitizer identity figures sweep kernels peers)
+check=(machine build smoke tests convolutions kernels identity)
+measure=(figures fp8 races peers)
+parts=("${check[@]}" "${measure[@]}" sweep large)
 
-chosen=${*:-${parts[*]}}
+case ${1:-} in
+check) chosen=${check[*]} ;;
+measure) chosen=${measure[*]} ;;
+*) chosen=$* ;;
+esac
+all_seconds=0
 for part in $chosen; do
-    [[ " ${parts[*]} " == *" $part "* ]] || {
-        echo "usage: scripts/gpu_check.sh [PART...], of: ${parts[*]}" >&2
-        exit 2
-    }
+    [ -n "${seconds[$part]:-}" ] || { chosen=; break; }
+    all_seconds=$((all_seconds + seconds[$part]))
 done
+[ -n "$chosen" ] && [ $# -eq 1 -o "$chosen" = "$*" ] || {
+    echo "usage: scripts/gpu_check.sh check | measure | PART...; parts: ${parts[*]}" >&2
+    exit 2
+}
+all_seconds=${REWIND_GPU_SECONDS:-$all_seconds}
 python=${REWIND_PYTHON:-python3}
 build=${REWIND_GPU_BUILD:-$REWIND_BUILD-gpu}
 bench=$build/bench
-steps=${REWIND_GPU_STEPS:-1000}
+steps=${REWIND_GPU_STEPS:-200}
 batch=${REWIND_GPU_BATCH:-32}
 preset=${REWIND_GPU_PRESET:-gpt2-124m}
 seq=${REWIND_GPU_SEQ:-1024}
@@ -50,17 +62,24 @@ images=${REWIND_GPU_IMAGES:-published}
 side=${REWIND_GPU_SIDE:-224}
 # GPT-2 XL: 1.5 billion parameters
 large=${REWIND_GPU_LARGE:-"--preset gpt2-124m --layers 48 --width 1600 --heads 25 --batch 16"}
-tools=${REWIND_GPU_TOOLS:-memcheck racecheck}
+fp8_sizes=${REWIND_GPU_FP8:-"--layers 4 --width 4096 --heads 32 --batch 4"}
 passed=0 failed=0 skipped=0 cut_off=0
 
 name=$(nvidia-smi --query-gpu=name --format=csv,noheader 2>/dev/null | head -1)
 [ -n "$name" ] || { echo "no GPU: nvidia-smi is missing, does not answer, or lists none" >&2; exit 2; }
 out=${REWIND_OUT:-$rewind_root/bench/results/$(tr 'A-Z ' 'a-z-' <<<"$name")}
 mkdir -p "$out" || exit 2
-# A whole run shows nothing of an earlier one, also when it ends early
-[ $# -gt 0 ] || rm -f "$out"/{machine,tests,convolutions,sanitizer,identity,sweep,kernels,figures}.txt \
-    "$out"/{sweep,resnet50-own/sweep,resnet50-cudnn/sweep}.{csv,json,html,svg} \
-    "$out"/{identity,steps,steps-1.5b,steps-cudnn,steps-digest,kernels,pytorch}.json
+# A command shows nothing of an earlier one, also when it ends early
+declare -A files=(
+    [machine]=machine.txt [smoke]=smoke.txt [tests]=tests.txt
+    [convolutions]="convolutions.txt resnet50-own/sweep.json resnet50-cudnn/sweep.json"
+    [kernels]="kernels.txt kernels.json" [identity]="identity.txt identity.json"
+    [figures]="steps.json steps-cudnn.json steps-digest.json" [fp8]="fp8.json fp8-cublaslt.txt" [races]=races.txt
+    [peers]="pytorch.json pytorch-layers.json" [sweep]="sweep.txt sweep.json" [large]=steps-1.5b.json
+)
+for part in $chosen; do
+    for file in ${files[$part]:-}; do rm -f "$out/$file"; done
+done
 
 PATH=$PATH:/usr/local/cuda/bin # nvcc and compute-sanitizer, where the toolkit is not in the path
 
@@ -82,7 +101,7 @@ figure() {
     if [ "$2" -eq 0 ]; then echo "$1, 0 $3, at most 0, met"; else echo "$1, exit status $2, at most 0, missed"; fi
 }
 
-# The toolkit's major version must be one that the driver knows: found out before the build, not behind it.
+# The toolkit's major version must be one that the driver knows: found out before the build.
 driver_is_too_old() {
     local knows needs
     knows=$(nvidia-smi | sed -n 's/.*CUDA Version: *\([0-9]*\).*/\1/p' | head -1)
@@ -102,7 +121,9 @@ machine() {
     } >"$out/machine.txt" 2>&1
     cat "$out/machine.txt"
     driver_is_too_old && exit 1
-    return 0
+    echo '__global__ void nothing() {}' | nvcc -x cu -c -o "$out/nothing.o" - && rm -f "$out/nothing.o" && return 0
+    echo "nvcc compiles no kernel" >&2
+    exit 1
 }
 
 # For this device alone; without the simulator, as this is the real thing. -Dcuda=enabled: what is missing is an error.
@@ -110,9 +131,12 @@ build() {
     local arch
     arch=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | head -1 | tr -d .)
     [[ $arch =~ ^[0-9]+$ ]] || arch=80
-    rewind_build "$build" -Dcuda=enabled -Dcudasim=disabled -Dexamples=false "-Dgpu_arch=$arch" && return
-    echo "The build failed. Needed are the CUDA Toolkit with cuDNN (docs/cuda.md), and as Debian calls them:" \
-        "${rewind_packages[*]}" >&2
+    # shellcheck disable=SC2086 # words
+    rewind_configure "$build" -Dcuda=enabled -Dcudasim=disabled -Dptx=disabled -Dexamples=false "-Dgpu_arch=$arch" \
+        ${REWIND_GPU_OPTIONS:-} && limited "${seconds[build]}" ninja -C "$build" >"$build.log" 2>&1 && return
+    tail -40 "$build.log"
+    echo "The build failed or took longer than ${seconds[build]} s. Needed are the CUDA Toolkit with cuDNN" \
+        "(docs/cuda.md; REWIND_GPU_OPTIONS names its folders), and as Debian calls them: ${rewind_packages[*]}" >&2
     exit 1
 }
 
@@ -138,73 +162,116 @@ verdict() {
     rm -f "$out/$1.log" "$out/$1.status"
 }
 
-# Several at a time: a process per test waits for its device's context, not for the device. The one that compares how
-# much of the device everybody uses runs by itself.
-tests() {
+# Suites of kernels that changed since a GPU last ran them, in the order of what would be lost with them.
+changed="losses behind_norms behind_dropout behind_attention attention codes_product float8 delayed recipe_runs conv
+joined_conv batchnorm moe moe_routing ssd_scan moves offload files graph graph_updates inside away accuracy offsets
+large"
+
+# The suites, those in `changed` first.
+suites_in_order() {
     local t
+    for t in $changed; do grep -x "$t" "$build/tests/gpu_suites.txt"; done
+    grep -vxF -e conformance_memory "${changed_lines[@]/#/-e}" "$build/tests/gpu_suites.txt"
+}
+
+# Several at a time: a process per test waits for its device's context, not for the device. The one that compares how
+# much of the device everybody uses runs by itself, at the end. Suites for which no time is left are not run, and named.
+tests() {
+    local t left_out=()
     : >"$out/tests.txt"
     passed=0 failed=0 skipped=0 cut_off=0
-    suite 60 conformance_memory 1
+    mapfile -t changed_lines < <(xargs -n1 <<<"$changed")
     while read -r t; do
         while [ "$(jobs -rp | wc -l)" -ge "${REWIND_GPU_JOBS:-6}" ]; do wait -n; done
-        suite 350 "$t" &
-    done < <(grep -x -e mistakes -e fuzz "$build/tests/gpu_suites.txt" # the longest first
-             grep -v -x -e mistakes -e fuzz -e conformance_memory "$build/tests/gpu_suites.txt")
+        if [ $((part_end - SECONDS)) -lt 15 ]; then left_out+=("$t"); else suite 150 "$t" & fi
+    done < <(suites_in_order)
     wait
-    while read -r t; do verdict "$t" tests.txt; done <"$build/tests/gpu_suites.txt"
+    if [ $((part_end - SECONDS)) -lt 15 ]; then left_out+=(conformance_memory); else suite 60 conformance_memory 1; fi
+    while read -r t; do
+        [ ! -f "$out/$t.status" ] || verdict "$t" tests.txt
+    done < <(suites_in_order; echo conformance_memory)
     [ $((passed + failed)) -gt 0 ] || failed=1 # no suites: Criterion is missing
-    echo "tests on the GPU: $passed passed, $failed failed, $skipped skipped, $cut_off suites cut off" |
-        tee -a "$out/tests.txt"
+    [ ${#left_out[@]} -eq 0 ] || echo "no time was left for: ${left_out[*]}" | tee -a "$out/tests.txt"
+    echo "tests on the GPU: $passed passed, $failed failed, $skipped skipped, $cut_off suites cut off," \
+        "${#left_out[@]} not run" | tee -a "$out/tests.txt"
 }
 
 # By cuDNN, which the other parts do not ask for: the suites that have convolutions, and the steps of a network beside
-# those by our own tiles. recompute_sweep holds every row to the bytes of the first.
+# those by our own tiles. recompute_sweep compares every row with the bytes of the first.
 convolutions() {
     local t by status
+    local suites="accuracy conv joined_conv golden gradcheck offsets"
     : >"$out/convolutions.txt"
-    for t in accuracy conv conv_engines joined_conv golden gradcheck offsets; do REWIND_CONV=cudnn suite 100 $t & done
+    for t in $suites; do REWIND_TEST_OPS=conv REWIND_GOLDEN_FILE=conv.golden REWIND_CONV=cudnn suite 30 $t & done
     wait
-    for t in accuracy conv conv_engines joined_conv golden gradcheck offsets; do verdict $t convolutions.txt; done
+    for t in $suites; do verdict $t convolutions.txt; done
     for by in own cudnn; do
         mkdir -p "$out/resnet50-$by"
-        REWIND_CONV=$by limited 40 "$bench/recompute_sweep" --device cuda --model resnet50 --preset "$images" \
-            --dtype bf16 --batch 32 --seq "$side" --steps 3 --policy "none full" --out "$out/resnet50-$by" |
+        REWIND_CONV=$by limited 15 "$bench/recompute_sweep" --device cuda --model resnet50 --preset "$images" \
+            --dtype bf16 --batch 32 --seq "$side" --steps "$([ $by = own ] && echo 1 || echo 5)" \
+            --policy "none full" --out "$out/resnet50-$by" |
             sed "s/^/convolutions by $by: /" | tee -a "$out/convolutions.txt"
         status=${PIPESTATUS[0]}
         [ "$status" -eq 0 ] || { failed=$((failed + 1)); echo "ResNet-50, $by: exit status $status"; }
     done
 }
 
-# Heads of 64 in bfloat16 take the tensor cores' attention, float32 and odd sizes the portable one, llama the other ops.
+# Programs that reach the kernels of a step at small sizes: the sanitizer does not follow Criterion's processes. Heads
+# of 64 in bfloat16 take the tensor cores' attention, float32 and odd sizes the portable one. A line of words each: a
+# name, settings, the program; OUT is a folder.
+step="$bench/train_step --device cuda --layers 1 --batch 1 --seq 65 --steps 2 --dropout 0.1"
+sweep_step="$bench/recompute_sweep --device cuda --preset tiny --dtype bf16 --batch 1 --seq 64 --steps 2 --policy full"
+small_programs=(
+    "gpt_bf16 $step --dtype bf16 --width 128 --heads 2 full"
+    "gpt_f32 $step --dtype f32 --width 48 --heads 3 full"
+    "llama_f16 $step --model llama --dtype f16 --width 64 --heads 2 full"
+    "llama_fp8 $step --model llama --dtype bf16 --fp8 --seq 64 --width 128 --heads 2 full"
+    "deepseek $sweep_step --model deepseek --out OUT-deepseek"
+    "mamba2 $sweep_step --model mamba2 --out OUT-mamba2"
+    "resnet50_own REWIND_CONV=own $sweep_step --model resnet50 --out OUT-own"
+    "resnet50_cudnn REWIND_CONV=cudnn $sweep_step --model resnet50 --out OUT-cudnn"
+)
+
+# sanitized FILE SECONDS TOOL...: each tool over each of the programs, side by side. Fails where one of them does; one
+# for which the time was too short is counted, and no reason to end the run.
 sanitized() {
-    limited 40 compute-sanitizer --tool "$1" --error-exitcode 9 "$bench/train_step" --device cuda --layers 1 \
-        --batch 1 --seq 65 --steps 2 --dropout 0.1 "${@:2}" full
+    local file=$1 most=$2 tool line words log status bad=0
+    declare -A pids
+    : >"$out/$file"
+    for tool in "${@:3}"; do
+        for line in "${small_programs[@]}"; do
+            read -ra words <<<"${line//OUT/$out/small-$tool}"
+            log=$out/$tool-${words[0]}.log
+            limited "$most" compute-sanitizer --tool "$tool" --error-exitcode 9 \
+                env "${words[@]:1}" >"$log" 2>&1 &
+            pids[$tool-${words[0]}]=$!
+        done
+    done
+    for tool in "${@:3}"; do
+        for line in "${small_programs[@]}"; do
+            read -ra words <<<"$line"
+            wait "${pids[$tool-${words[0]}]}"
+            status=$?
+            figure "compute-sanitizer $tool, ${words[0]}" $status errors | tee -a "$out/$file"
+            log=$out/$tool-${words[0]}.log
+            [ $status -eq 0 ] || { failed=$((failed + 1)); grep -v '^{' "$log" | tail -20 | tee -a "$out/$file"; }
+            [ $status -eq 0 ] || [ $status -eq 124 ] || bad=1
+            rm -f "$log"
+        done
+    done
+    rm -rf "$out"/small-*
+    return $bad
 }
 
-# The kernels of a step at small sizes, through a plain program: the sanitizer does not follow Criterion's processes.
-sanitizer() {
-    local tool i status
-    local runs=("--dtype bf16 --width 128 --heads 2" "--dtype f32 --width 48 --heads 3"
-                "--model llama --dtype f16 --width 64 --heads 2")
-    declare -A pids
-    : >"$out/sanitizer.txt"
-    for tool in $tools; do
-        for i in "${!runs[@]}"; do
-            # shellcheck disable=SC2086 # the words of a run are its arguments
-            sanitized "$tool" ${runs[i]} >"$out/$tool$i.log" 2>&1 &
-            pids[$tool$i]=$!
-        done
-    done
-    for tool in $tools; do
-        for i in "${!runs[@]}"; do
-            wait "${pids[$tool$i]}"
-            status=$?
-            [ $status -eq 0 ] || failed=$((failed + 1))
-            figure "compute-sanitizer $tool, ${runs[i]}" $status errors | tee -a "$out/sanitizer.txt"
-            [ $status -eq 0 ] || grep -v '^{' "$out/$tool$i.log" | tail -20 | tee -a "$out/sanitizer.txt"
-            rm -f "$out/$tool$i.log"
-        done
-    done
+# Before anything else runs: a kernel that breaks the context would fail every part after it without saying why.
+smoke() {
+    sanitized smoke.txt "${seconds[smoke]}" memcheck && return
+    echo "A kernel is wrong: nothing else is run"
+    exit 1
+}
+
+races() {
+    sanitized races.txt "${seconds[races]}" racecheck synccheck
 }
 
 # Recompute on and off, recorded and as a graph: losses and gradients of every step, parameters and generator at the
@@ -216,9 +283,10 @@ identity() {
     : >"$out/identity.txt"
     for model in gpt llama; do
         for dtype in f32 bf16 f16 f64; do
-            limited 140 "$bench/train_step" --device cuda --model $model --preset tiny --layers 2 --dtype $dtype \
+            limited 40 "$bench/train_step" --device cuda --model $model --preset tiny --layers 2 --dtype $dtype \
                 --batch 2 --seq 32 --dropout 0.1 --steps "$steps" none full selective:core_attn selective:mlp \
-                uniform:2 block:1 ops:linear,attention names:save=qkv,attn_out >"$out/identity-$model-$dtype.log" 2>&1 &
+                uniform:2 block:1 ops:linear,attention names:save=qkv,attn_out budget:50%+offload \
+                full+offload:block >"$out/identity-$model-$dtype.log" 2>&1 &
             pids[$model-$dtype]=$!
         done
     done
@@ -242,13 +310,34 @@ full_size() {
 }
 
 figures() {
-    full_size 45 steps.json --ceiling none full selective:core_attn
+    full_size 40 steps.json --ceiling none full selective:core_attn
     REWIND_SDPA=cudnn full_size 15 steps-cudnn.json none full
     REWIND_VERIFY=digest full_size 15 steps-digest.json full
+}
+
+large() {
     # shellcheck disable=SC2086 # words
     limited 50 "$bench/train_step" --device cuda $large --dtype bf16 --seq "$seq" --steps 3 --compare 3 --ceiling \
         selective:core_attn >"$out/steps-1.5b.json" ||
-        echo "figures, 1.5B: exit status $?"
+        echo "large: exit status $?"
+}
+
+# The same model by 8-bit factors and by bfloat16. cuBLASLt's own log names the kernels that it ran; the rows say how
+# many products fell back to bfloat16, and one that did is a failure.
+fp8() {
+    local options
+    : >"$out/fp8.json"
+    for options in "" --fp8; do
+        # shellcheck disable=SC2086 # words
+        CUBLASLT_LOG_LEVEL=2 CUBLASLT_LOG_FILE=$out/fp8-cublaslt.txt limited 22 "$bench/train_step" --device cuda \
+            --model llama $fp8_sizes --dtype bf16 --seq "$seq" --steps 5 --compare 5 $options none >>"$out/fp8.json" ||
+            echo "fp8: exit status $?"
+    done
+    cat "$out/fp8.json"
+    if [ -f "$out/fp8-cublaslt.txt" ]; then truncate -s "<2000000" "$out/fp8-cublaslt.txt"; fi
+    grep -q '"fp8_products": [1-9]' "$out/fp8.json" && ! grep -q '"decoded_products": [1-9]' "$out/fp8.json" && return
+    failed=$((failed + 1))
+    echo "fp8: products fell back to bfloat16, or none ran"
 }
 
 sweep() {
@@ -258,27 +347,56 @@ sweep() {
     [ "$status" -eq 0 ] || { failed=$((failed + 1)); echo "sweep: exit status $status"; }
 }
 
-# Every op of a step by the device's clock, beside what it must read and write and what a copy reaches in the same run.
-kernels() {
-    rm -f "$out/trace.json"
-    REWIND_TRACE=$out/trace.json limited 20 "$bench/train_step" --device cuda --preset "$preset" --dtype bf16 \
-        --batch "$batch" --seq "$seq" --steps 4 --compare 4 --dropout 0.1 --ceiling full >"$out/kernels.json" ||
-        echo "kernels: exit status $?"
-    "$python" "$rewind_root/scripts/trace_table.py" "$out/trace.json" --limits "$out/kernels.json" >"$out/kernels.txt"
-    cat "$out/kernels.txt"
-    rm -f "$out/trace.json"
+# traced NAME SECONDS COMMAND...: adds a table of every op of the command's last context to kernels.txt, by the device's
+# clock. What the command prints is in kernels.json.
+traced() {
+    local name=$1 most=$2 trace
+    shift 2
+    rm -f "$out"/trace.json*
+    REWIND_TRACE=$out/trace.json limited "$most" "$@" >"$out/kernels.part" || echo "kernels, $name: exit status $?"
+    grep '^{' "$out/kernels.part" >>"$out/kernels.json"
+    trace=$(find "$out" -maxdepth 1 -name 'trace.json*' | sort -V | tail -1)
+    echo "== $name" >>"$out/kernels.txt"
+    if grep -q '"ceiling_tflops"' "$out/kernels.part"; then set -- --limits "$out/kernels.part"; else set --; fi
+    "$python" "$rewind_root/scripts/trace_table.py" "${trace:-none}" "$@" >>"$out/kernels.txt"
+    rm -f "$out"/trace.json* "$out/kernels.part"
 }
 
-peers() {
+# Beside what each op must read and write and what a copy reaches in the same run.
+kernels() {
+    local gpt="$bench/train_step --device cuda --preset $preset --dtype bf16 --batch $batch --seq $seq --steps 4
+               --compare 4 --ceiling" model
+    rm -f "$out/kernels.txt" "$out/kernels.json"
     # shellcheck disable=SC2086 # words
-    limited 150 "$python" "$rewind_root/bench/peers/pytorch_gpu.py" --preset "$preset" --batch "$batch" --seq "$seq" \
-        --steps 10 ${REWIND_GPU_PEERS:-} none full selective:core_attn budget:0.5 >"$out/pytorch.json" ||
-        echo "peers: exit status $?"
+    traced "gpt" 8 $gpt full
+    # shellcheck disable=SC2086 # words
+    traced "gpt, dropout 0.1" 8 $gpt --dropout 0.1 full
+    for model in deepseek mamba2; do
+        traced "$model" 5 "$bench/recompute_sweep" --device cuda --model $model --dtype bf16 --batch 8 --seq 512 \
+            --steps 2 --policy none --out "$out/traced"
+    done
+    REWIND_CONV=cudnn traced resnet50 5 "$bench/recompute_sweep" --device cuda --model resnet50 --preset "$images" \
+        --dtype bf16 --batch 32 --seq "$side" --steps 2 --policy none --out "$out/traced"
+    rm -rf "$out/traced"
+    cat "$out/kernels.txt"
+}
+
+# Without compiling, which alone would take longer than this command has.
+peers() {
+    if ! "$python" -c 'import torch' 2>/dev/null; then
+        echo "peers: $python has no PyTorch"
+        return
+    fi
+    # shellcheck disable=SC2086 # words
+    limited 25 "$python" "$rewind_root/bench/peers/pytorch_gpu.py" --preset "$preset" --batch "$batch" --seq "$seq" \
+        --steps 10 --mode eager ${REWIND_GPU_PEERS:-} none full >"$out/pytorch.json" || echo "peers: exit status $?"
+    limited 15 "$python" "$rewind_root/bench/peers/pytorch_layers.py" --side "$side" >"$out/pytorch-layers.json" ||
+        echo "peers, layers: exit status $?"
+    cat "$out/pytorch-layers.json"
 }
 
 SECONDS=0
-for part in "${parts[@]}"; do
-    [[ " $chosen " == *" $part "* ]] || continue
+for part in $chosen; do
     began=$SECONDS
     part_end=$((SECONDS + seconds[$part]))
     echo "== $part"

@@ -278,23 +278,41 @@ unsanitized="sim_identity sim_conformance_memory sim_gradcheck sim_reduce sim_mo
 unsanitized+="sim_accuracy sim_accumulate sim_pieces sim_whole_products sim_mistakes sim_again sim_every_policy "
 unsanitized+="sim_residual sim_behind_attention sim_explain"
 
-# compiled DIR: queues the PTX of attention's kernels, run by the simulator
+# compiled DIR: queues the suites that run kernels as compiled PTX: those that the simulator compiles from another text
 compiled() {
+    local accuracy=$1/tests/ptx/ptx_accuracy
     if ! [ -s "$1/tests/ptx/ptx_suites.txt" ]; then
-        skip "PTX of attention's kernels" "$(cat "$1/tests/ptx/ptx_missing.txt")"
+        skip "PTX of the kernels" "$(cat "$1/tests/ptx/ptx_missing.txt")"
         return
     fi
     later suite "ptx_isa" env REWIND_TEST_DEVICE=cuda "$1/tests/ptx/ptx_isa"
     later suite "ptx_attention" env REWIND_TEST_DEVICE=cuda "$1/tests/ptx/ptx_attention"
-    later ptx_accuracy "$1/tests/ptx/ptx_accuracy"
+    # ex2.approx errs by as much as the ISA allows, and sums of tensor cores are cut off
+    later by_ptx "ptx_accuracy, attention" 'ops_device/attention*' '_kernelI' 40 \
+        env CUDASIM_PTX_ROUGH=1 CUDASIM_TENSOR=truncate "$accuracy"
+    later by_ptx "ptx_accuracy, pointwise ops and losses" 'ops_device/@(pointwise|tables)*' \
+        'map_packsI.*\(gelu\|silu\|sigmoid\)' 8 "$accuracy"
+    later by_ptx "ptx_losses" '*' 'joint_kernelI' 4 "$1/tests/ptx/ptx_losses"
+    later check "PTX names the space of each address" spaces_of_ptx "$1"
 }
 
-# ex2.approx errs by as much as the ISA allows, and sums of tensor cores are cut off.
-ptx_accuracy() {
+# by_ptx NAME FILTER PATTERN MIN COMMAND...: part of a suite with the PTX in place of the simulator's text; it runs the
+# PTX of at least MIN kernels whose symbols match
+by_ptx() {
+    local name=$1 filter=$2 pattern=$3 min=$4
+    shift 4
     rm -f "$log.ptx"
-    part_of_suite "ptx_accuracy" 'ops_device/attention*' env REWIND_TEST_DEVICE=cuda CUDASIM_PTX=replace \
-        CUDASIM_PTX_ROUGH=1 CUDASIM_TENSOR=truncate CUDASIM_PTX_LOG="$log.ptx" "$1"
-    check "ptx_accuracy ran attention's PTX" test "$(grep -c '^ran .*_kernelI' "$log.ptx")" -ge 40
+    part_of_suite "$name" "$filter" env REWIND_TEST_DEVICE=cuda CUDASIM_PTX=replace CUDASIM_PTX_LOG="$log.ptx" "$@"
+    check "$name ran the kernels' PTX" test "$(grep "^ran .*$pattern" "$log.ptx" | sort -u | wc -l)" -ge "$min"
+}
+
+# spaces_of_ptx DIR: no instruction for global memory has an address of shared memory, in the PTX of any kernel; those
+# planted are found
+spaces_of_ptx() {
+    local tool=$rewind_root/tests/ptx/address_spaces.py
+    ninja -C "$1" ptx_texts && python3 "$tool" "$1"/tests/ptx/*.ptx || return
+    python3 "$tool" "$rewind_root/tests/ptx/planted.ptx" | tee /dev/stderr |
+        grep -q '^6 functions in 1 files, 5 accesses'
 }
 
 # with_sanitizers FUNCTION ARGUMENT...: reports go beside the log. No suppressions: one for Criterion or libgomp hides
@@ -369,6 +387,13 @@ columns() (
     [ -z "$long" ]
 )
 
+# Every use of RW_CUDASIM in the library is in the table of tests/ptx/README.md, which says what executes that text.
+simulator_texts() (
+    cd "$rewind_root" || exit
+    diff <(grep -rc RW_CUDASIM ops runtime | grep -v ':0$' | sort) \
+        <(sed -n 's/^| `\(\(ops\|runtime\)[^`]*\)` | \([0-9]*\) |.*/\1:\3/p' tests/ptx/README.md | sort)
+)
+
 # Queues what is more than suites: programs outside the tree, what the tools write, examples.
 programs() {
     local example
@@ -400,6 +425,7 @@ main() {
     check "what hangs is ended" hangs_are_ended
     check "folders point one way" "$rewind_root/tests/tools/include_graph.py" "$REWIND_BUILD"
     check "what the pages name is there" "$rewind_root/tests/tools/doc_names.py"
+    check "each text of the simulator is executed as PTX, or is host code" simulator_texts
     check "each mutation has its place" "$rewind_root/tests/mutation/campaign.py" check
     check "two contexts in two threads" "$REWIND_BUILD/tests/two_contexts"
     if [ -z "$quick" ]; then

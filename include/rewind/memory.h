@@ -1,5 +1,5 @@
 /**
- * rewind/memory.h - where the bytes are, what a step costs, and how long it takes.
+ * rewind/memory.h - where the bytes are, what a step costs, how long it takes, and which units multiply.
  *
  * Placement is static, so the peak is known before the step runs; predicted and measured are the same number.
  * What measured_peak is: in an ordinary run the end of the highest memory that an op was handed, which follows from the
@@ -70,6 +70,27 @@ RW_API rw_status rw_tape_cost(rw_tape *t, rw_tensor *loss, rw_cost *ret_cost);
  */
 RW_API rw_status rw_timer_begin(rw_context *ctx);
 RW_API rw_status rw_timer_end(rw_context *ctx, double *ret_ms);
+
+/**
+ * Products of two 8-bit factors that a CUDA context has executed since it was created, replays included. Under a
+ * precision recipe a product runs on FP8 units only where cuBLASLt has a kernel for it; otherwise both factors are
+ * decoded to bfloat16 first: slower than bfloat16 alone, with the same quantized values.
+ *
+ * FP8 units need compute capability 8.9, RW_SCALING_TENSOR, extents that are multiples of 16, and not two factors of
+ * RW_F8_E5M2. A launch of a captured graph adds nothing: its products count when the first launch runs and the next one
+ * captures them.
+ */
+typedef struct rw_float8_products {
+    uint64_t fp8;     ///< on FP8 units
+    uint64_t decoded; ///< fell back to bfloat16
+} rw_float8_products;
+
+/**
+ * Fills *ret_products: 0 and 0 on the CPU, which has no FP8 units. A trace (REWIND_TRACE) says the same of each: its
+ * "product" is "fp8" or "decoded to bfloat16".
+ * @return RW_OK; RW_ERR_ARGUMENT on NULL
+ */
+RW_API rw_status rw_float8_product_stats(const rw_context *ctx, rw_float8_products *ret_products);
 
 #ifdef __cplusplus
 }

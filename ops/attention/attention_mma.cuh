@@ -342,7 +342,7 @@ __device__ __forceinline__ void write_rows(const result_rows &y, int row, int ro
         const int r = i / (D / 8), chunk = i % (D / 8);
         const pack<uint32_t> x = load_shared_16(room + place<D>(r, chunk));
         if (row + r >= rows) continue;
-        store_raw(to + r * y.row + chunk * 8, x);
+        store_global(to + r * y.row + chunk * 8, x);
         stored(x);
     }
 }

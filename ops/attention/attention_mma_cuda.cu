@@ -522,8 +522,8 @@ rw_status launch(const rw_kernel *k, void (*kernel)(args), const args &a, int64_
     rw_cuda *const cuda = static_cast<rw_cuda *>(k->device);
     if (!blocks) return RW_OK;
     if (blocks > INT32_MAX) return rw_cuda_fail(cuda, RW_ERR_UNSUPPORTED, "%s: too many blocks", k->op->name);
-    const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
-    if (error) return rw_cuda_status(cuda, error, "cudaFuncSetAttribute");
+    const rw_status allowed = rw_cuda_allow_shared(cuda, reinterpret_cast<const void *>(kernel));
+    if (allowed) return allowed;
     RW_LAUNCH(kernel, static_cast<unsigned>(blocks), threads, shared, k, a);
     return rw_cuda_launched(k);
 }

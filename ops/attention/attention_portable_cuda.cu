@@ -601,9 +601,8 @@ rw_status launch(const rw_kernel *k, void (*kernel)(args<T>), const args<T> &a, 
     rw_cuda *const cuda = static_cast<rw_cuda *>(k->device);
     if (!blocks) return RW_OK;
     if (blocks > INT32_MAX) return rw_cuda_fail(cuda, RW_ERR_UNSUPPORTED, "%s: too many blocks", k->op->name);
-    const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                                   shared_bytes<T>());
-    if (error) return rw_cuda_status(cuda, error, "cudaFuncSetAttribute");
+    const rw_status allowed = rw_cuda_allow_shared(cuda, reinterpret_cast<const void *>(kernel));
+    if (allowed) return allowed;
     RW_LAUNCH(kernel, static_cast<unsigned>(blocks), THREADS, shared_bytes<T>(), k, a);
     return rw_cuda_launched(k);
 }
@@ -648,9 +647,8 @@ template <typename T, typename M> rw_status mask_gradient(const rw_kernel *k, co
     rw_cuda *const cuda = static_cast<rw_cuda *>(k->device);
     if (!blocks) return RW_OK;
     if (blocks > INT32_MAX) return rw_cuda_fail(cuda, RW_ERR_UNSUPPORTED, "%s: too many blocks", k->op->name);
-    const cudaError_t error = cudaFuncSetAttribute(mask_kernel<T, M>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                                   shared_bytes<T>());
-    if (error) return rw_cuda_status(cuda, error, "cudaFuncSetAttribute");
+    const rw_status allowed = rw_cuda_allow_shared(cuda, reinterpret_cast<const void *>(mask_kernel<T, M>));
+    if (allowed) return allowed;
     RW_LAUNCH((mask_kernel<T, M>), static_cast<unsigned>(blocks), THREADS, shared_bytes<T>(), k, a, to);
     return rw_cuda_launched(k);
 }

@@ -13,6 +13,7 @@
 #include "device/cuda/kernel.cuh"
 #include "ops/common/axes.h"
 
+/* A word of nvcc: parameters are read in place. Executed as PTX by ptx_accuracy. */
 #if defined(RW_CUDASIM) && !defined(__grid_constant__)
 #define __grid_constant__
 #endif

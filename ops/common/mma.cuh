@@ -13,6 +13,7 @@
 
 #include "device/cuda/kernel.cuh"
 
+/* Executed as PTX by ptx_attention. */
 #ifdef RW_CUDASIM
 
 #include <vector>

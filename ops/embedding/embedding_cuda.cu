@@ -240,7 +240,7 @@ __device__ __forceinline__ void put_row(const sum_args<T> &a, int64_t row, int64
             if (a.adds) w = *reinterpret_cast<const columns<wide<T>, N> *>(to);
 #pragma unroll
             for (int l = 0; l < N; l++) w.x[l] = a.adds ? sum[h + l] + w.x[l] : sum[h + l];
-            store_raw(to, w);
+            store_global(to, w);
         }
         return;
     }
@@ -248,7 +248,7 @@ __device__ __forceinline__ void put_row(const sum_args<T> &a, int64_t row, int64
     if (a.adds) v = *reinterpret_cast<const columns<T, P> *>(a.table + row * a.width + col);
 #pragma unroll
     for (int l = 0; l < P; l++) v.x[l] = narrow<T>(a.adds ? sum[l] + widen(v.x[l]) : sum[l]);
-    store_raw(a.table + row * a.width + col, v);
+    store_global(a.table + row * a.width + col, v);
 }
 
 /* P columns per thread of RW_SUM_RUN sorted tokens. Rows that go on before or after them are left to stitch_kernel. */

@@ -74,8 +74,8 @@ __global__ void __launch_bounds__(THREADS)
         first.x[l] = narrow<T>(u * c[l] - v * z[l]);
         second.x[l] = narrow<T>(v * c[l] + u * z[l]);
     }
-    store_raw(to, first);
-    store_raw(to + a.pairs.apart, second);
+    store_global(to, first);
+    store_global(to + a.pairs.apart, second);
 }
 
 template <typename T, int P> rw_status rotate(const rw_kernel *k)

@@ -150,7 +150,7 @@ __global__ void __launch_bounds__(ROW_THREADS, sizeof(T) == 8 ? 1 : 2)
     const T own = exists ? logits[t] : none;
     const W f = static_cast<W>(*factor);
     r.each(first, logits, none, [&](int64_t i, const pack<T> &v) {
-        store_raw(held + i, v);
+        held[i] = raw_of(v);
         add_pack<T>(&e, v);
     });
     e = block_join(e, shared);
@@ -300,10 +300,7 @@ extern "C" rw_status rw_cross_entropy_backward_cuda(const rw_kernel *k)
 /* Whether two blocks of joint_kernel stay on a multiprocessor: one would wait for each of its loads. */
 static bool fits_twice(const rw_cuda *cuda, size_t shared)
 {
-    int room = 0;
-    const cudaError_t error =
-        cudaDeviceGetAttribute(&room, cudaDevAttrMaxSharedMemoryPerMultiprocessor, cuda->ordinal);
-    return !error && 2 * (shared + 2048) <= static_cast<size_t>(room);
+    return 2 * (shared + 2048) <= static_cast<size_t>(cuda->shared_per_multiprocessor);
 }
 
 /* The two kernels by themselves. */
@@ -331,9 +328,8 @@ extern "C" rw_status rw_cross_entropy_joint_cuda(const rw_kernel *k)
     if (k->workspace_bytes < static_cast<size_t>(rows + 1) * sizeof *loss) return RW_ERR_MEMORY;
     return with_float_type(k->in[0].dtype, [&](auto type) {
         using T = decltype(type);
-        const cudaError_t error = cudaFuncSetAttribute(joint_kernel<T>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                                       static_cast<int>(shared));
-        if (error) return rw_cuda_status(cuda, error, "cudaFuncSetAttribute");
+        const rw_status allowed = rw_cuda_allow_shared(cuda, reinterpret_cast<const void *>(joint_kernel<T>));
+        if (allowed) return allowed;
         RW_LAUNCH(factor_kernel<wide<T>>, 1, SUM_THREADS, 0, k, target, rows, ignore,
                   static_cast<const wide<T> *>(k->in[2].data), factor);
         RW_LAUNCH(joint_kernel<T>, static_cast<unsigned>(rows), ROW_THREADS, shared, k,

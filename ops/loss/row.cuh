@@ -85,7 +85,7 @@ template <typename T> struct row_packs {
     {
         const int64_t at = first(i);
         if (is_full(i)) {
-            store_raw(y + at, words);
+            store_global(y + at, words);
             return;
         }
         const pack<T> v = words.elements();

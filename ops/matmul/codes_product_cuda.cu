@@ -93,6 +93,22 @@ rw_status plan_codes(const rw_cuda *cuda, const rw_codes_product_attrs *p, const
     return rw_blaslt_query(cuda->blaslt, q, &c->has, &c->library_bytes);
 }
 
+/*
+ * By codes only where the library has an algorithm with the sum and one without: the sum of a weight's gradient is
+ * absent in the first micro-batch, which must not be multiplied by other units than the next ones.
+ */
+rw_status plan_with_and_without(const rw_cuda *cuda, const rw_codes_product_attrs *p, const rw_desc *in, bool adds,
+                                rw_dtype to, by_codes *c)
+{
+    by_codes other;
+    rw_status status = plan_codes(cuda, p, in, nullptr, adds, to, c);
+    if (!status && c->has) {
+        status = plan_codes(cuda, p, in, nullptr, !adds, to, &other);
+        c->has = other.has;
+    }
+    return status;
+}
+
 struct alignas(16) chunk {
     uint32_t word[4];
 };
@@ -201,19 +217,20 @@ size_t workspace_of_decoded(const rw_op_call *call, bool linear)
 size_t workspace_of(const rw_op_call *call, bool linear)
 {
     const rw_codes_product_attrs *const p = static_cast<const rw_codes_product_attrs *>(call->attrs);
+    const rw_cuda *const cuda = static_cast<const rw_cuda *>(call->device);
+    const rw_dtype to = call->out[0].dtype;
     const bool more = call->n_inputs > RW_CODES_MORE;
-    size_t most = 0;
-    bool decodes = false;
-    for (int adds = 0; adds < (more && !linear ? 2 : 1); adds++) {
-        by_codes c;
-        const rw_desc *const bias = more && linear ? &call->in[RW_CODES_MORE] : nullptr;
-        const rw_cuda *const cuda = static_cast<const rw_cuda *>(call->device);
-        if (plan_codes(cuda, p, call->in, bias, adds != 0, call->out[0].dtype, &c)) return SIZE_MAX;
-        decodes = decodes || !c.has;
-        if (c.has && c.workspace() > most) most = c.workspace();
+    by_codes c, sum = {};
+    rw_status status;
+    if (linear || !more) {
+        status = plan_codes(cuda, p, call->in, more ? &call->in[RW_CODES_MORE] : nullptr, false, to, &c);
+    } else {
+        status = plan_with_and_without(cuda, p, call->in, false, to, &c);
+        if (!status && c.has) status = plan_codes(cuda, p, call->in, nullptr, true, to, &sum);
     }
-    const size_t bytes = decodes ? workspace_of_decoded(call, linear) : 0;
-    return bytes > most ? bytes : most;
+    if (status) return SIZE_MAX;
+    if (!c.has) return workspace_of_decoded(call, linear);
+    return sum.workspace() > c.workspace() ? sum.workspace() : c.workspace();
 }
 
 rw_status decode(const rw_kernel *k, int of, int64_t scaling, void *to)
@@ -251,16 +268,21 @@ rw_status run_decoded(const rw_kernel *k, bool linear)
 
 rw_status run(const rw_kernel *k, bool linear)
 {
-    const bool more = rw_kernel_has(k, RW_CODES_MORE);
+    const rw_codes_product_attrs *const p = static_cast<const rw_codes_product_attrs *>(k->attrs);
+    rw_cuda *const cuda = static_cast<rw_cuda *>(k->device);
+    const bool has_more = rw_kernel_has(k, RW_CODES_MORE);
     rw_desc in[RW_CODES_MORE + 1] = {};
     by_codes c;
     for (int i = 0; i < k->n_inputs; i++) in[i] = { k->in[i].dtype, k->in[i].layout };
-    const rw_status status = plan_codes(static_cast<const rw_cuda *>(k->device),
-                                        static_cast<const rw_codes_product_attrs *>(k->attrs), in,
-                                        more && linear ? &in[RW_CODES_MORE] : nullptr, more && !linear,
-                                        k->out[0].dtype, &c);
+    const rw_dtype to = k->out[0].dtype;
+    const rw_status status =
+        !linear && k->n_inputs > RW_CODES_MORE
+            ? plan_with_and_without(cuda, p, in, has_more, to, &c)
+            : plan_codes(cuda, p, in, has_more ? &in[RW_CODES_MORE] : nullptr, false, to, &c);
     if (status) return status;
-    return c.has ? run_codes(k, c) : run_decoded(k, linear);
+    const rw_status ran = c.has ? run_codes(k, c) : run_decoded(k, linear);
+    if (!ran) (c.has ? cuda->fp8_products : cuda->decoded_products)++;
+    return ran;
 }
 
 } // namespace

@@ -21,13 +21,14 @@ namespace {
 constexpr int64_t WORKSPACE_ALIGN = 256;
 constexpr int TILE = 32, TILE_ROWS = 8;     /* a block of 32 x 8 threads computes 32 x 32 elements */
 constexpr int64_t MOST_BLOCKS = 0x7fffffff; /* of a grid's first axis */
+constexpr int64_t MAX_BATCH = 65535;        /* of one call: some of cuBLASLt's algorithms refuse more */
 
 int64_t aligned(int64_t bytes)
 {
     return (bytes + WORKSPACE_ALIGN - 1) / WORKSPACE_ALIGN * WORKSPACE_ALIGN;
 }
 
-/* ---- the library's product: one call covers the innermost batch axis ---- */
+/* ---- the library's product: one call covers up to MAX_BATCH of the innermost batch axis ---- */
 
 struct batch {
     int rank;
@@ -72,7 +73,8 @@ struct plan {
     reading a, b, bias, sum;
     gemm g; /* as the library reads it */
     batch outer;
-    rw_blaslt_product product;
+    rw_blaslt_product product; /* of all calls but the last along that axis, */
+    int64_t rest;              /* which has so many of the batch, if not 0 */
     /* A sum that is not aligned is copied to c itself. */
     size_t a_bytes, b_bytes, bias_bytes, apart_bytes, library_bytes;
 
@@ -121,6 +123,25 @@ bool has_wide_rows(const rw_blaslt_product &q)
     return a % elements == 0 && b % elements == 0 && q.c_row % elements == 0;
 }
 
+rw_blaslt_product product_of_rest(const plan &p)
+{
+    rw_blaslt_product rest = p.product;
+    rest.batch = p.rest;
+    return rest;
+}
+
+/* Whether the library has algorithms for all calls, and the workspace of the largest. */
+rw_status query(const rw_cuda *cuda, plan *p, bool *ret_has)
+{
+    rw_status status = rw_blaslt_query(cuda->blaslt, &p->product, ret_has, &p->library_bytes);
+    if (status || !*ret_has || !p->rest) return status;
+    const rw_blaslt_product rest = product_of_rest(*p);
+    size_t bytes = 0;
+    status = rw_blaslt_query(cuda->blaslt, &rest, ret_has, &bytes);
+    if (bytes > p->library_bytes) p->library_bytes = bytes;
+    return status;
+}
+
 /* Layouts; NULL for what the product does not have. The buffers' addresses are multiples of 256. */
 struct layouts {
     const rw_layout *a, *b, *bias, *sum;
@@ -144,7 +165,9 @@ rw_status make_plan(const rw_cuda *cuda, const gemm &g, const layouts &of, plan 
     q->m = g.m, q->n = g.n, q->k = g.k;
     q->a_row = p->g.a.row, q->a_col = p->g.a.col, q->b_row = p->g.b.row, q->b_col = p->g.b.col;
     q->c_row = g.c_row;
-    q->batch = inner < 0 ? 1 : p->outer.dim[inner];
+    const int64_t batch = inner < 0 ? 1 : p->outer.dim[inner];
+    q->batch = batch < MAX_BATCH ? batch : MAX_BATCH;
+    p->rest = batch % q->batch;
     q->a_batch = inner < 0 ? 0 : p->outer.a[inner];
     q->b_batch = inner < 0 ? 0 : p->outer.b[inner];
     q->a_align = alignment_of(g.dtype, p->g.a.batch, g.batch_rank);
@@ -166,10 +189,10 @@ rw_status make_plan(const rw_cuda *cuda, const gemm &g, const layouts &of, plan 
         q->c_row = g.n;
         q->c_align = alignment_of(RW_F32, &each, 1);
     }
-    rw_status status = rw_blaslt_query(cuda->blaslt, q, &has, &p->library_bytes);
+    rw_status status = query(cuda, p, &has);
     if (!status && !has && q->gelu) {
         q->gelu = 0;
-        status = rw_blaslt_query(cuda->blaslt, q, &has, &p->library_bytes);
+        status = query(cuda, p, &has);
     }
     if (status) return status;
     p->own = !has;
@@ -313,6 +336,29 @@ struct inputs {
     int a, b, bias, sum;
 };
 
+/* Of a call: elements from the first of a, b and c. */
+struct place {
+    int64_t a, b, c;
+};
+
+int64_t batch_of_calls(const plan &p)
+{
+    return p.outer.rank ? p.outer.dim[p.outer.rank - 1] : 1;
+}
+
+/* The call that begins at element `from` of the innermost batch axis, at element `outer` of the others. */
+place place_of(const plan &p, int64_t outer, int64_t from)
+{
+    place at = { from * p.product.a_batch, from * p.product.b_batch, 0 };
+    at.c = (outer * batch_of_calls(p) + from) * p.product.m * p.product.c_row;
+    for (int i = p.outer.rank - 2; i >= 0; i--) {
+        at.a += outer % p.outer.dim[i] * p.outer.a[i];
+        at.b += outer % p.outer.dim[i] * p.outer.b[i];
+        outer /= p.outer.dim[i];
+    }
+    return at;
+}
+
 template <typename T, typename S> rw_status run_library(const rw_kernel *k, const inputs &of, const gemm &g, plan *p)
 {
     rw_blaslt *const lt = static_cast<const rw_cuda *>(k->device)->blaslt;
@@ -329,26 +375,22 @@ template <typename T, typename S> rw_status run_library(const rw_kernel *k, cons
     const S *const sum = static_cast<const S *>(p->sum == IN_PLACE ? g.sum : copied_as_it_lies(k, of.sum, g.c));
     rw_blaslt_operands x = {};
     const void *const bias = p->bias == IN_PLACE ? g.bias : copied_as_it_lies(k, of.bias, for_bias);
-    int64_t calls = 1;
-    for (int i = 0; i < p->outer.rank - 1; i++) calls *= p->outer.dim[i];
-    for (int64_t call = 0; call < calls; call++) {
-        int64_t at_a = 0, at_b = 0, rest = call;
-        for (int i = p->outer.rank - 2; i >= 0; i--) {
-            at_a += rest % p->outer.dim[i] * p->outer.a[i];
-            at_b += rest % p->outer.dim[i] * p->outer.b[i];
-            rest /= p->outer.dim[i];
+    x.bias = p->apart ? nullptr : bias;
+    const rw_blaslt_product rest = product_of_rest(*p);
+    const int64_t along = batch_of_calls(*p), each = p->product.batch, calls = g.n_batch / along;
+    for (int64_t call = 0; call < calls; call++)
+        for (int64_t from = 0; from < along; from += each) {
+            const place at = place_of(*p, call, from);
+            x.a = a + at.a;
+            x.b = b + at.b;
+            x.sum = sum && !p->apart ? sum + at.c : nullptr;
+            if (p->apart) x.c = reinterpret_cast<float *>(for_c) + at.c;
+            else x.c = static_cast<S *>(p->gelu ? g.activation : g.c) + at.c;
+            x.aux = p->gelu ? static_cast<T *>(g.c) + at.c : nullptr;
+            const rw_blaslt_product *const q = along - from < each ? &rest : &p->product;
+            const rw_status status = rw_blaslt_run(lt, q, &x, scratch, p->library_bytes);
+            if (status) return status;
         }
-        const int64_t at_c = call * p->product.batch * g.m * g.c_row;
-        x.a = a + at_a;
-        x.b = b + at_b;
-        x.bias = p->apart ? nullptr : bias;
-        x.sum = sum && !p->apart ? sum + at_c : nullptr;
-        if (p->apart) x.c = reinterpret_cast<float *>(for_c) + at_c;
-        else x.c = static_cast<S *>(p->gelu ? g.activation : g.c) + at_c;
-        x.aux = p->gelu ? static_cast<T *>(g.c) + at_c : nullptr;
-        const rw_status status = rw_blaslt_run(lt, &p->product, &x, scratch, p->library_bytes);
-        if (status) return status;
-    }
     if constexpr (sizeof(S) == 2)
         if (p->apart) close_product<S>(k, g, reinterpret_cast<const float *>(for_c), bias, sum);
     return rw_cuda_launched(k);

@@ -257,7 +257,7 @@ __device__ __forceinline__ void backward_row(const held_row<T, PACKS, G> &x, con
             made[e] = sum ? widen(b.x[e]) + d_x : d_x;
         }
         const raw<pack<T>> words = narrow_pack<T>(made);
-        store_raw(dx + at, words);
+        store_global(dx + at, words);
         const pack<T> out = words.elements();
 #pragma unroll
         for (int q = 0; OF_DX && q < row::size; q += 4) {
@@ -284,7 +284,7 @@ __device__ void store_shared(pack<float> *shared_sums, int which, float *out, in
         for (int w = 1; w < groups; w++)
 #pragma unroll
             for (int e = 0; e < 4; e++) v.x[e] += first[w * quads * G].x[e];
-        store_raw(out + at, v);
+        store_global(out + at, v);
     }
 }
 
@@ -366,8 +366,8 @@ __global__ void __launch_bounds__(G == ROW_WARP ? THREADS : G, (BLOCKS<T, PACKS,
             if (!one) out[n + at] = sum.db[c];
             continue;
         }
-        store_raw(out + at, pack<float>{ sum.dw[c], sum.dw[c + 1], sum.dw[c + 2], sum.dw[c + 3] });
-        if (!one) store_raw(out + n + at, pack<float>{ sum.db[c], sum.db[c + 1], sum.db[c + 2], sum.db[c + 3] });
+        store_global(out + at, pack<float>{ sum.dw[c], sum.dw[c + 1], sum.dw[c + 2], sum.dw[c + 3] });
+        if (!one) store_global(out + n + at, pack<float>{ sum.db[c], sum.db[c + 1], sum.db[c + 2], sum.db[c + 3] });
     }
 }
 

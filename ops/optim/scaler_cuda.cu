@@ -24,7 +24,7 @@ __device__ __forceinline__ bool unscale(void *to, const void *data, int64_t from
 #pragma unroll
         for (int l = 0; l < P; l++) w[l] = widen(v.x[l]) * by;
         const raw<pack<T>> r = narrow_pack<T>(w);
-        store_raw(y + i, r);
+        store_global(y + i, r);
         const pack<T> made = r.elements();
 #pragma unroll
         for (int l = 0; l < P; l++) found |= !(widen(made.x[l]) - widen(made.x[l]) == 0);

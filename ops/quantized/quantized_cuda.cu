@@ -42,7 +42,7 @@ template <typename T> __global__ void __launch_bounds__(THREADS) nf4_kernel(cons
             const uint32_t code = codes >> (n / 2 * 8 + (n % 2 ? 0 : 4)) & 15;
             x.x[j] = narrow<T>(static_cast<wide<T>>(numbers[code] * scale));
         }
-        store_raw(to + i + first, x);
+        store_global(to + i + first, x);
     }
 }
 

@@ -9,6 +9,7 @@
 #include "device/words.h"
 
 #include <rewind/context.h>
+#include <rewind/memory.h>
 
 /* Marks 0 and 1 are the caller's timer, those behind a trace's. */
 #define RW_TRACE_MARKS 2
@@ -114,6 +115,8 @@ struct rw_device_fns {
     rw_status (*elapsed)(void *state, size_t from, size_t to, double *ret_us);
     /* Bytes of the device's memory in use by everybody, as its driver counts. NULL: nobody counts. */
     rw_status (*used)(void *state, size_t *ret_bytes);
+    /* Products of 8-bit factors that were queued so far, by how. NULL: there are no FP8 units. */
+    void (*float8_products)(void *state, rw_float8_products *ret);
     /* With so many of the host's threads, measured in 256 MiB. False: all are near, or there is no memory. NULL: nobody
        asks. */
     bool (*time_memory)(void *state, int threads, struct rw_memory_times *ret);

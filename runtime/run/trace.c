@@ -22,6 +22,7 @@ enum { TRACK_STEPS = 1, TRACK_REGIONS, TRACK_OUT, TRACK_IN };
 /* When an action ran: two of the part's marks. A compute action ends where the next one begins. */
 struct span {
     size_t from, to;
+    const char *product; /* how it multiplied 8-bit factors; NULL: it did not */
 };
 
 struct trace {
@@ -40,6 +41,7 @@ struct trace {
     double *times;
     size_t n, cap;
     size_t before; /* the compute action before, SIZE_MAX for none */
+    rw_float8_products products; /* before the action that runs */
 };
 
 static void note_fault(struct trace *trace, int written)
@@ -105,6 +107,7 @@ static double moved_bytes(const rw_plan *plan, const struct rw_action *move)
 
 static void write_step(struct trace *trace, const rw_tape *t, const rw_plan *plan, size_t i, double from, double to)
 {
+    const char *const product = trace->spans[i - trace->from].product;
     const struct rw_action *const s = &plan->actions[i];
     const struct rw_node *const node = rw_plan_node(t, plan, s->node);
     const rw_site at = t->ctx->sites[node->site];
@@ -118,6 +121,7 @@ static void write_step(struct trace *trace, const rw_tape *t, const rw_plan *pla
     const rw_op_cost cost = track == TRACK_STEPS ? cost_of(t, plan, node) : (rw_op_cost){ 0, moved_bytes(plan, s) };
     cJSON_AddNumberToObject(args, "flops", cost.flops);
     cJSON_AddNumberToObject(args, "bytes", cost.bytes);
+    if (product) cJSON_AddStringToObject(args, "product", product);
     put(trace, event);
 }
 
@@ -199,11 +203,19 @@ static size_t take_time(struct trace *trace, int lane)
     return trace->n++;
 }
 
+static rw_float8_products products_of(const rw_context *ctx)
+{
+    rw_float8_products n = { 0, 0 };
+    if (ctx->device->float8_products) ctx->device->float8_products(ctx->device_state, &n);
+    return n;
+}
+
 static rw_status before(struct rw_observer *o, struct rw_at *at)
 {
     struct trace *const trace = trace_of(o);
     const int lane = at->run->plan->actions[at->action].lane;
     const size_t mark = take_time(trace, lane);
+    trace->products = products_of(trace->ctx);
     trace->spans[at->action - trace->from].from = mark;
     if (is_move(at->run, at->action)) return RW_OK;
     if (trace->before != SIZE_MAX) trace->spans[trace->before - trace->from].to = mark;
@@ -215,6 +227,10 @@ static rw_status after(struct rw_observer *o, const struct rw_at *at)
 {
     struct trace *const trace = trace_of(o);
     const int lane = at->run->plan->actions[at->action].lane;
+    const rw_float8_products n = products_of(trace->ctx);
+    trace->spans[at->action - trace->from].product = n.decoded > trace->products.decoded ? "decoded to bfloat16"
+                                                     : n.fp8 > trace->products.fp8       ? "fp8"
+                                                                                         : NULL;
     if (at->action == trace->last || is_move(at->run, at->action))
         trace->spans[at->action - trace->from].to = take_time(trace, lane);
     return RW_OK;

@@ -278,6 +278,7 @@ static uint64_t signature(const problem &p, const preference &pref, const unsign
 static bool fits(const algorithm &algo, const problem &p, const preference &pref, const unsigned alignment[4])
 {
     if (algo.scheme && !(algo.scheme & pref.reductions)) return false;
+    if (p.d->batch > 65535) return false; /* some of the library's algorithms refuse it, all of these do */
     if (workspace_of(algo, p) > pref.workspace) return false;
     for (int i = 0; i < 4; i++)
         if (alignment[i] < algo.alignment) return false;

@@ -68,6 +68,10 @@ void cudasim_fail_kernel(long n, cudaError_t code);
 void cudasim_break(cudaError_t code);
 void cudasim_clear_faults(void);
 
+/* How often a kernel's limit of dynamic shared memory was set to another number than before. It is the device's, so a
+ * context that lowers it fails another one's launch. */
+long cudasim_limit_changes(void);
+
 /* Calls of `function` since the start, "launch" included. */
 long cudasim_calls(const char *function);
 

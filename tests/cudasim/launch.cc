@@ -12,6 +12,7 @@ namespace cudasim {
 cudaError_t (*kernel_runner)(const kernel_launch &k) = run_kernel;
 
 static std::map<const void *, int> dynamic_limits; /* kernels that may have more than 48 KiB */
+static long limit_changes;
 
 static cudaError_t check_launch(const void *function, dim3 g, dim3 b, size_t shared)
 {
@@ -184,6 +185,8 @@ cudaError_t cudaFuncSetAttribute(const void *function, enum cudaFuncAttribute at
         return here.give(value > 100 || value < -1 ? cudaErrorInvalidValue : cudaSuccess);
     if (attr != cudaFuncAttributeMaxDynamicSharedMemorySize || value < 0 || value > 227 << 10)
         return here.give(cudaErrorInvalidValue);
+    const auto known = dynamic_limits.find(function);
+    limit_changes += known != dynamic_limits.end() && known->second != value;
     dynamic_limits[function] = value;
     return cudaSuccess;
 }
@@ -216,6 +219,11 @@ cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, const voi
     if (by_shared < n) n = by_shared;
     *blocks = shared > 227 << 10 ? 0 : static_cast<int>(n);
     return cudaSuccess;
+}
+
+long cudasim_limit_changes(void)
+{
+    return limit_changes;
 }
 
 } // extern "C"

@@ -6,7 +6,10 @@
 
 #include <criterion/criterion.h>
 #include <cudasim.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
 
 enum { ROWS = 64, IN = 96, OUT = 80, DECODED = 2 * (ROWS + OUT) * IN, GRADIENTS = 4 * (ROWS * IN + OUT * IN) };
 
@@ -48,6 +51,28 @@ static void close_device(struct fixture *b)
     cr_assert_eq(cudasim_live_allocations(), 0);
 }
 
+/* Products since the context was created: forward, and both gradients, of each step. */
+static void expect_products(const struct fixture *b, uint64_t fp8, uint64_t decoded)
+{
+    rw_float8_products n = { 99, 99 };
+    cr_expect_eq(rw_float8_product_stats(b->ctx, &n), RW_OK);
+    cr_expect(n.fp8 == fp8 && n.decoded == decoded, "%d by FP8, %d decoded; expected %d and %d", (int)n.fp8,
+              (int)n.decoded, (int)fp8, (int)decoded);
+}
+
+Test(cuda_codes, are_counted_nowhere_on_the_cpu)
+{
+    struct fixture b = { 0 };
+    size_t workspace;
+    cr_assert_eq(rw_context_create(&b.ctx, &(rw_context_params){ .device = RW_DEVICE_CPU, .seed = 3 }), RW_OK);
+    cr_assert_eq(rw_tape_create(&b.t, b.ctx), RW_OK);
+    rw_init_normal(rw_param(b.ctx, "x", RW_F32, RW_SHAPE(ROWS, IN)), 0, 3);
+    rw_init_normal(rw_param(b.ctx, "w", RW_F32, RW_SHAPE(OUT, IN)), 0, 0.02);
+    free(run(&b, &(rw_recipe){ .kind = RW_RECIPE_F8 }, &workspace));
+    expect_products(&b, 0, 0);
+    fixture_close(&b);
+}
+
 Test(cuda_codes, are_multiplied_from_8_9_on)
 {
     static const int versions[][2] = { { 8, 6 }, { 8, 9 }, { 9, 0 }, { 10, 0 }, { 12, 0 } };
@@ -56,9 +81,43 @@ Test(cuda_codes, are_multiplied_from_8_9_on)
         struct fixture b = opened(versions[i][0], versions[i][1]);
         free(run(&b, &(rw_recipe){ .kind = RW_RECIPE_F8 }, &workspace));
         cr_expect_eq(workspace < DECODED, i > 0, "%d.%d: %zu bytes", versions[i][0], versions[i][1], workspace);
+        expect_products(&b, i ? 3 : 0, i ? 0 : 3);
         close_device(&b);
     }
 }
+
+static int occurrences(const char *text, const char *part)
+{
+    int n = 0;
+    for (; (text = strstr(text, part)); text++) n++;
+    return n;
+}
+
+/* A trace says of each product of 8-bit factors how it was executed, and of no other op. */
+static void expect_traced(int major, const char *how)
+{
+    static char text[1 << 18];
+    char path[] = "/tmp/rewind-codes-XXXXXX", product[64];
+    size_t workspace;
+    close(mkstemp(path));
+    setenv("REWIND_TRACE", path, 1);
+    struct fixture b = opened(major, 0);
+    unsetenv("REWIND_TRACE");
+    free(run(&b, &(rw_recipe){ .kind = RW_RECIPE_F8 }, &workspace));
+    close_device(&b);
+    FILE *const file = fopen(path, "r");
+    cr_assert_not_null(file);
+    text[fread(text, 1, sizeof text - 1, file)] = '\0';
+    fclose(file);
+    remove(path);
+    snprintf(product, sizeof product, "\"product\":\"%s\"", how);
+    cr_expect_eq(occurrences(text, product), 3);
+    cr_expect_eq(occurrences(text, "\"product\":"), 3);
+}
+
+/* Each in a process of its own: of a second trace the name is another one. */
+Test(cuda_codes, a_trace_says_that_they_were_multiplied) { expect_traced(9, "fp8"); }
+Test(cuda_codes, a_trace_says_that_they_were_decoded) { expect_traced(8, "decoded to bfloat16"); }
 
 /* Their scales lie otherwise there; two factors of E5M2 it does not take. */
 Test(cuda_codes, of_blocks_and_of_other_types_are_decoded)
@@ -71,6 +130,7 @@ Test(cuda_codes, of_blocks_and_of_other_types_are_decoded)
         unsigned char *const now = run(&b, &all[i], &workspace), *const then = run(&old, &all[i], &workspace);
         cr_expect_geq(workspace, DECODED);
         cr_expect_eq(first_difference(now, then, GRADIENTS), -1);
+        expect_products(&b, 0, 3);
         free(now), free(then);
         fixture_close(&b);
         close_device(&old);
@@ -108,10 +168,39 @@ Test(cuda_codes, that_the_library_refuses_are_decoded)
         refused[i] = run(&b, &(rw_recipe){ .kind = RW_RECIPE_F8 }, &workspace);
         cudasim_clear_faults();
         cr_expect_geq(workspace, DECODED);
+        expect_products(&b, 2 * ((uint64_t)i + 1), (uint64_t)i + 1);
     }
     cr_expect_eq(first_difference(refused[0], refused[1], GRADIENTS), -1);
     free(refused[0]), free(refused[1]);
     close_device(&b);
+}
+
+/* Whichever question for an algorithm is refused: the weight's gradient is computed on the same units without a sum, as
+   in the first micro-batch, and with one. */
+Test(cuda_codes, with_a_sum_and_without_are_multiplied_by_the_same_units)
+{
+    uint64_t decoded_once = 0;
+    for (long n = 1; n <= 6; n++) {
+        struct fixture b = opened(9, 0);
+        rw_float8_products first, second;
+        rw_tensor *const w = rw_param_find(b.ctx, "w");
+        cudasim_fail_call("cublasLtMatmulAlgoGetHeuristic", n, 15 /* CUBLAS_STATUS_NOT_SUPPORTED */);
+        for (int step = 0; step < 2; step++) {
+            cr_assert_eq(rw_recipe_begin(b.t, &(rw_recipe){ .kind = RW_RECIPE_F8 }), RW_OK);
+            rw_tensor *const y = rw_linear(b.t, rw_param_find(b.ctx, "x"), w, RW_NONE);
+            cr_assert_eq(rw_recipe_end(b.t), RW_OK);
+            cr_assert_eq(rw_backward(b.t, rw_sum(b.t, rw_mul(b.t, y, y), RW_ALL_AXES, false)), RW_OK, "%s",
+                         rw_error_message(b.ctx));
+            rw_tape_reset(b.t);
+            rw_float8_product_stats(b.ctx, step ? &second : &first);
+        }
+        cr_expect_eq(second.decoded, 2 * first.decoded, "question %ld", n);
+        cr_expect_eq(second.fp8, 2 * first.fp8, "question %ld", n);
+        decoded_once += first.decoded > 0;
+        cudasim_clear_faults();
+        close_device(&b);
+    }
+    cr_expect_geq(decoded_once, 3, "no refusal mattered: the test proves nothing");
 }
 
 /* 63 times 448 * 256, and 1: float32 holds that, and fast accumulation does not. */

@@ -242,6 +242,80 @@ Test(cuda_errors, a_product_that_finds_the_device_lost)
     }
 }
 
+/*
+ * While a step is captured the device is not asked for an earlier error: the question would end the capture, and its
+ * own failure would take the place of the library's.
+ */
+Test(cuda_errors, a_product_that_fails_in_a_capture)
+{
+    size_t failures = 0;
+    for (long n = 0; n < 12; n++) {
+        struct training r;
+        rw_graph *g = NULL;
+        cr_assert_eq(open_training(&r, RW_DEVICE_CUDA), RW_OK);
+        cr_assert_eq(rw_graph_create(&g, r.b.t, net_loss(&r.n, r.b.t, 9, 0), NULL), RW_OK);
+        cr_assert_eq(rw_graph_launch(g), RW_OK); /* runs plainly */
+        cudasim_fail_call("cublasLtMatmul", n + 1, 13);
+        const rw_status status = rw_graph_launch(g);
+        const char *const message = rw_error_message(r.b.ctx);
+        if (status) {
+            failures++;
+            cr_expect_eq(status, RW_ERR_DEVICE, "%s", message);
+            cr_expect(strstr(message, "cuBLASLt: Matmul") && strstr(message, "(13)"), "%s", message);
+        }
+        rw_graph_destroy(&g);
+        cudasim_clear_faults();
+        cr_expect_eq(step(&r, NULL, NULL), RW_OK, "%s", rw_error_message(r.b.ctx));
+        close_training(&r);
+        cr_assert_eq(cudasim_live_allocations(), 0);
+    }
+    cr_assert_gt(failures, 0, "no product was captured");
+}
+
+/* a b of whole numbers, with a batch of its own or the same b for all; and the gradient of a, which is 1 b^T. */
+static void expect_batch(struct fixture *b, int64_t outer, int64_t inner, bool shared)
+{
+    enum { M = 2, K = 3, N = 2 };
+    const int64_t batch = outer * inner;
+    float *const all = malloc((size_t)batch * (2 * M * K + K * N + M * N) * sizeof *all);
+    float *const x = all, *const w = x + batch * M * K, *const y = w + batch * K * N, *const dx = y + batch * M * N;
+    for (int64_t i = 0; i < batch * M * K; i++) x[i] = (float)(i % 11 - 5);
+    for (int64_t i = 0; i < batch * K * N; i++) w[i] = (float)(i % 7 - 3);
+    rw_tensor *const a = rw_param(b->ctx, shared ? "shared" : "own", RW_F32, RW_SHAPE(outer, inner, M, K));
+    cr_assert_eq(rw_write(a, x, rw_tensor_bytes(a)), RW_OK);
+    rw_tensor *const by = rw_input(b->t, RW_F32, shared ? RW_SHAPE(K, N) : RW_SHAPE(outer, inner, K, N), w);
+    rw_tensor *const product = rw_matmul(b->t, a, by);
+    cr_assert_eq(rw_backward(b->t, rw_sum(b->t, product, RW_ALL_AXES, false)), RW_OK, "%s", rw_error_message(b->ctx));
+    cr_assert_eq(rw_read(b->t, product, y, rw_tensor_bytes(product)), RW_OK);
+    cr_assert_eq(rw_read(NULL, rw_gradient(a), dx, rw_tensor_bytes(a)), RW_OK);
+    for (int64_t i = 0; i < batch * M * N; i++) {
+        const float *const row = x + i / N * K, *const column = w + (shared ? 0 : i / (M * N) * K * N) + i % N;
+        const float want = row[0] * column[0] + row[1] * column[N] + row[2] * column[2 * N];
+        cr_assert_eq(y[i], want, "element %lld", (long long)i);
+    }
+    for (int64_t i = 0; i < batch * M * K; i++) {
+        const float *const column = w + (shared ? 0 : i / (M * K) * K * N) + i % K * N;
+        cr_assert_eq(dx[i], column[0] + column[1], "gradient %lld", (long long)i);
+    }
+    rw_tape_reset(b->t);
+    free(all);
+}
+
+/* Some algorithms of cuBLASLt take 65,535 of a batch at most. */
+Test(cuda_errors, a_batch_that_is_too_long_for_one_call)
+{
+    struct fixture b = { 0 };
+    cr_assert_eq(create(&b.ctx, RW_DEVICE_CUDA), RW_OK);
+    cr_assert_eq(rw_tape_create(&b.t, b.ctx), RW_OK);
+    for (int shared = 0; shared < 2; shared++) {
+        const long before = cudasim_calls("cublasLtMatmul");
+        expect_batch(&b, 2, 32770, shared);
+        cr_expect_geq(cudasim_calls("cublasLtMatmul") - before, 2 + 2 * !shared, "%d", shared);
+    }
+    fixture_close(&b);
+    cr_assert_eq(cudasim_live_allocations(), 0);
+}
+
 Test(cuda_errors, an_index_out_of_range_is_named_where_it_was_recorded)
 {
     struct fixture b = { 0 };

@@ -264,6 +264,52 @@ Test(cuda_use, contexts_of_two_devices_and_another_thread)
     free(a), free(b), free(e.bytes);
 }
 
+/* ---- two contexts whose kernels want different amounts of shared memory ---- */
+
+enum { FEW = 13000, MANY = 25000, TOKENS = 2, WIDTH = 4, VOCABULARY_STEPS = 4 };
+
+struct vocabulary {
+    int64_t classes;
+    float loss;
+};
+
+/* Cross-entropy whose rows, of 52 or 100 kB, are in shared memory between forward and backward. */
+static void *train_vocabulary(void *arg)
+{
+    struct vocabulary *const v = arg;
+    static const int32_t targets[TOKENS] = { 3, 12999 };
+    static const float x[TOKENS * WIDTH] = { 1, -1, 2, 0.5f, -2, 1, 0.25f, 3 };
+    struct fixture b = open_cuda();
+    rw_tensor *const w = rw_param(b.ctx, "w", RW_F32, RW_SHAPE(v->classes, WIDTH));
+    rw_init_normal(w, 0, 0.5);
+    for (int step = 0; step < VOCABULARY_STEPS; step++) {
+        rw_zero_grad(b.ctx);
+        rw_tensor *const logits = rw_linear(b.t, rw_input(b.t, RW_F32, RW_SHAPE(TOKENS, WIDTH), x), w, RW_NONE);
+        rw_tensor *const loss =
+            rw_cross_entropy(b.t, logits, rw_input(b.t, RW_I32, RW_SHAPE(TOKENS), targets));
+        cr_expect_eq(rw_backward(b.t, loss), RW_OK, "%lld classes: %s", (long long)v->classes,
+                     rw_error_message(b.ctx));
+        cr_expect_eq(rw_read(b.t, loss, &v->loss, sizeof v->loss), RW_OK);
+        rw_tape_reset(b.t);
+    }
+    fixture_close(&b);
+    return NULL;
+}
+
+/* The limit of shared memory is the kernel's on the device, and both contexts'. */
+Test(cuda_use, vocabularies_of_two_contexts)
+{
+    struct vocabulary alone[] = { { FEW, 0 }, { MANY, 0 } }, beside[] = { { FEW, 0 }, { MANY, 0 } };
+    pthread_t thread[2];
+    for (int i = 1; i >= 0; i--) train_vocabulary(&alone[i]);
+    for (int i = 0; i < 2; i++) cr_assert_eq(pthread_create(&thread[i], NULL, train_vocabulary, &beside[i]), 0);
+    for (int i = 0; i < 2; i++) pthread_join(thread[i], NULL);
+    for (int i = 0; i < 2; i++) cr_expect_eq(beside[i].loss, alone[i].loss);
+#ifdef RW_CUDASIM
+    cr_expect_eq(cudasim_limit_changes(), 0);
+#endif
+}
+
 #ifdef RW_CUDASIM
 static void *train_beside(void *arg)
 {

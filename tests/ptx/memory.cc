@@ -1,4 +1,4 @@
-/* Memory of a translated kernel: every access is checked for its alignment, and for lying where memory is. */
+/* Memory of a translated kernel: each access must be aligned, and to memory of its space. */
 #include "run.h"
 #include "runtime.h"
 
@@ -10,8 +10,16 @@ static const kernel *running;
 static size_t shared_bytes, static_bytes;
 static std::vector<number> numbers;
 
-/* Device memory that the last access was found in: most accesses lie in the same allocation as the one before. */
+/* Device memory that the last access was found in: most accesses are to the same allocation as the one before. */
 static uintptr_t found, found_end;
+
+static module_variable *variables;
+
+module_variable::module_variable(const void *at_, size_t size_)
+    : at(reinterpret_cast<uintptr_t>(at_)), size(size_), next(variables)
+{
+    variables = this;
+}
 
 void fail(const char *fmt, ...)
 {
@@ -50,20 +58,33 @@ static void check_alignment(uint64_t address, size_t n, const char *space)
     if (address % n) fail("%s address %#llx is not aligned to %zu bytes", space, (unsigned long long)address, n);
 }
 
+static bool is_in_module(uint64_t address, size_t n)
+{
+    for (const module_variable *v = variables; v; v = v->next)
+        if (address >= v->at && address + n <= v->at + v->size) return true;
+    return false;
+}
+
+/* Whether the bytes are global memory: an allocation, pinned memory of the host, or a variable of a module. */
+static bool is_global(uint64_t address, size_t n)
+{
+    if (address >= found && address + n <= found_end) return true;
+    char *const at = reinterpret_cast<char *>(address);
+    size_t size = 0;
+    char *const first = static_cast<char *>(cudasim::allocation_of(at, n, &size));
+    if (!first) return cudasim::is_pinned(at, n) || is_in_module(address, n);
+    found = reinterpret_cast<uintptr_t>(first);
+    found_end = found + size;
+    return true;
+}
+
+/* An instruction that names .global: on a GPU any other address faults, the window of shared memory included. */
 char *global_at(uint64_t address, size_t n)
 {
     check_alignment(address, n, "global");
-    if (address < found || address + n > found_end) {
-        char *at = reinterpret_cast<char *>(address);
-        size_t size = 0;
-        char *const first = static_cast<char *>(cudasim::allocation_of(at, n, &size));
-        if (first) {
-            found = reinterpret_cast<uintptr_t>(first);
-            found_end = found + size;
-        } else if (cudasim::is_in_device_region(at)) {
-            fail("%zu bytes at %#llx are in no allocation", n, (unsigned long long)address);
-        }
-    }
+    if (!is_global(address, n))
+        fail("%zu bytes at %#llx are in no allocation%s", n, (unsigned long long)address,
+             shared_of_generic(address) < shared_bytes ? ", but in shared memory" : "");
     return reinterpret_cast<char *>(address);
 }
 
@@ -83,7 +104,11 @@ char *shared_at(uint64_t address, size_t n)
 char *generic_at(uint64_t address, size_t n)
 {
     const uint64_t at = shared_of_generic(address);
-    return at < 228 << 10 ? shared_at(at, n) : global_at(address, n);
+    if (at < 228 << 10) return shared_at(at, n);
+    char *const to = reinterpret_cast<char *>(address);
+    if (cudasim::is_in_device_region(to)) return global_at(address, n);
+    check_alignment(address, n, "generic");
+    return to; /* local memory and parameters have the host's addresses */
 }
 
 char *local_at(uint64_t address, size_t n, const char *depot, size_t size)

@@ -32,6 +32,14 @@ struct module {
     module *next;
 };
 
+/* A variable of a .cu file, in global or constant memory; made before main() likewise. */
+struct module_variable {
+    module_variable(const void *at_, size_t size_);
+    uintptr_t at;
+    size_t size;
+    module_variable *next;
+};
+
 /* Of the kernel whose host function is there; null: it has no translation. */
 const kernel *find(const void *function);
 
@@ -57,7 +65,8 @@ void set_eager(bool eager);
 /* Before a kernel runs: its static and dynamic shared memory. */
 void begin_kernel(const kernel *k, size_t dynamic);
 
-/* Where n bytes lie that a thread reads or writes; reports those that are out of bounds or not aligned to n. */
+/* The host's address of n bytes that a thread reads or writes; reports those that are out of bounds, not aligned to n,
+ * or in another space than the instruction names. */
 char *global_at(uint64_t address, size_t n);
 char *shared_at(uint64_t address, size_t n);
 char *generic_at(uint64_t address, size_t n);

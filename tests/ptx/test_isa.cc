@@ -216,6 +216,26 @@ Test(ptx_isa, accesses_are_checked)
     OK(cudaFree(device));
 }
 
+/* What an intrinsic such as __stwb() makes of the address of a shared array, and of one of the host. */
+Test(ptx_isa, global_instructions_reach_global_memory_alone)
+{
+    static char host[16];
+    static const unsigned char table[16] = { 7 };
+    static const module_variable variable(table, sizeof table);
+    static void *pinned;
+    OK(cudaMallocHost(&pinned, 16));
+    cr_expect(refuses(64, [] { global_at(generic_of_shared(16), 16); }, "but in shared memory"));
+    cr_expect(refuses(0, [] { global_at(reinterpret_cast<uint64_t>(host), 4); }, "no allocation"));
+    cr_expect(refuses(0, [] { global_at(reinterpret_cast<uint64_t>(table) + 16, 4); }, "no allocation"));
+    OK(run_threads(1, 64, [] {
+        cr_expect_eq(*global_at(reinterpret_cast<uint64_t>(table), 1), 7);
+        global_at(reinterpret_cast<uint64_t>(pinned), 16);
+        generic_at(generic_of_shared(16), 16);
+        generic_at(reinterpret_cast<uint64_t>(host), 4); /* local memory has such addresses */
+    }));
+    OK(cudaFreeHost(pinned));
+}
+
 Test(ptx_isa, copies_that_nobody_waits_for_are_reported)
 {
     OK(cudaMalloc(&device, 64));

@@ -435,6 +435,7 @@ def module_variables(text):
     for m in re.finditer(r"^\.(?:visible\s+\.)?(?:global|const)\s+([^=;]*)=\s*\{([^}]*)\};", text, re.M):
         v = variable(m[1])
         lines.append(f"alignas({v.align}) static const unsigned char {identifier(v.name)}[{v.size}] = {{ {m[2]} }};")
+        lines.append(f"static const ptx::module_variable at_{identifier(v.name)}({identifier(v.name)}, {v.size});")
         places[v.name] = f"reinterpret_cast<uint64_t>({identifier(v.name)})"
     for m in re.finditer(r"^\.extern\s+\.shared\s+([^;]*);", text, re.M):
         places[variable(m[1]).name] = "ptx::dynamic_offset()"
@@ -497,4 +498,5 @@ def main():
         sys.exit(f"{name}: these faults stand nowhere: {', '.join(nowhere)}")
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -1,5 +1,6 @@
 /* Pinned matrix products. See blaslt.h. */
 #include "device/cuda/blaslt.h"
+#include "device/cuda/hash.h"
 #include "device/cuda/library.h"
 #include "device/cuda/take.h"
 #include "base/alloc.h"
@@ -62,9 +63,8 @@ static rw_status failed(struct rw_blaslt *lt, cublasStatus_t status, const char 
 {
     if (status == CUBLAS_STATUS_SUCCESS) return RW_OK;
     if (status == CUBLAS_STATUS_EXECUTION_FAILED) {
-        /* What a kernel before it did may be the cause: then the device's own error says so, and what it means. */
-        const cudaError_t error = cudaStreamQuery(lt->cuda->stream);
-        if (error && error != cudaErrorNotReady) return rw_cuda_status(lt->cuda, error, call);
+        const rw_status earlier = rw_cuda_earlier_error(lt->cuda, call);
+        if (earlier) return earlier;
     }
     return rw_cuda_fail(lt->cuda, status == CUBLAS_STATUS_ALLOC_FAILED ? RW_ERR_MEMORY : RW_ERR_DEVICE,
                         "cuBLASLt: %s: %s (%d)", call, lt->api.GetStatusString(status), (int)status);
@@ -320,14 +320,6 @@ static rw_status choose(struct rw_blaslt *lt, struct entry *e)
 
 /* ---- the table ---- */
 
-static uint64_t hash_of(const struct rw_blaslt_product *p)
-{
-    uint64_t words[sizeof *p / 8], h = 0;
-    memcpy(words, p, sizeof words);
-    for (size_t i = 0; i < sizeof words / sizeof *words; i++) h = (h ^ words[i]) * 0x9e3779b97f4a7c15u, h ^= h >> 29;
-    return h;
-}
-
 static struct entry **slot_of(struct entry **entries, size_t size, const struct rw_blaslt_product *p, uint64_t hash)
 {
     size_t i = hash & (size - 1);
@@ -353,7 +345,7 @@ static bool make_room(struct rw_blaslt *lt)
 static rw_status find(struct rw_blaslt *lt, const struct rw_blaslt_product *p, struct entry **ret)
 {
     if (!make_room(lt)) return RW_ERR_MEMORY;
-    const uint64_t hash = hash_of(p);
+    const uint64_t hash = rw_cuda_hash(p, sizeof *p);
     struct entry **const slot = slot_of(lt->entries, lt->size, p, hash);
     if (!*slot) {
         struct entry *const e = rw_calloc(1, sizeof *e);

@@ -32,6 +32,9 @@ struct rw_cuda {
     void *context;  /* the driver's; NULL: not known */
     int capability; /* 90 for compute capability 9.0 */
     bool tf32;      /* rw_context_params */
+    int shared_per_block, shared_per_multiprocessor; /* bytes of shared memory, the former by opt-in */
+    const void **large; /* kernels that were allowed more than 48 KiB of dynamic shared memory */
+    size_t n_large, cap_large;
     cudaStream_t lane[RW_LANES]; /* by enum rw_lane */
     cudaStream_t stream;         /* the compute lane's */
     /* What is added to the first block of every ticket: 0, but for a graph that is launched again. In device memory. */
@@ -44,6 +47,8 @@ struct rw_cuda {
     struct rw_cuda_files *files; /* NULL before the first store in a file */
     cudaEvent_t *marks; /* for a trace's times */
     size_t n_marks, cap_marks;
+    /* Products of two 8-bit factors that were queued: by FP8 units, and of factors decoded to bfloat16. */
+    uint64_t fp8_products, decoded_products;
     bool dead;                     /* an error that the CUDA runtime does not recover from */
     char message[RW_CUDA_MESSAGE]; /* what failed, until somebody takes it; "" when nothing did */
 };
@@ -53,6 +58,20 @@ rw_status rw_cuda_status(struct rw_cuda *cuda, cudaError_t error, const char *ca
 
 /* Notes a failure that is not a cudaError_t. */
 rw_status rw_cuda_fail(struct rw_cuda *cuda, rw_status status, const char *fmt, ...) RW_PRINTF(3, 4);
+
+/*
+ * After a library's call failed to execute: the error that the device had before it, whose cause may be an earlier
+ * kernel, noted with the call's name; RW_OK when it had none. While the stream is captured nothing is asked: the
+ * question would invalidate the capture.
+ */
+rw_status rw_cuda_earlier_error(struct rw_cuda *cuda, const char *call);
+
+/*
+ * Allows a kernel all the dynamic shared memory that the device gives a block. The limit belongs to the function on the
+ * device, and contexts share it: it is the same constant in each of them, so that none lowers it between another one's
+ * call and launch. Asked for once per context and kernel.
+ */
+rw_status rw_cuda_allow_shared(struct rw_cuda *cuda, const void *kernel);
 
 /* After the launches of one node: RW_OK, or why the last of them was refused. */
 static inline rw_status rw_cuda_launched(const rw_kernel *k)

@@ -54,6 +54,9 @@ static rw_status check_capability(struct rw_cuda *cuda)
     TRY(cudaGetDevice(&cuda->ordinal));
     TRY(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, cuda->ordinal));
     TRY(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, cuda->ordinal));
+    TRY(cudaDeviceGetAttribute(&cuda->shared_per_block, cudaDevAttrMaxSharedMemoryPerBlockOptin, cuda->ordinal));
+    TRY(cudaDeviceGetAttribute(&cuda->shared_per_multiprocessor, cudaDevAttrMaxSharedMemoryPerMultiprocessor,
+                               cuda->ordinal));
     cuda->capability = major * 10 + minor;
     if (cuda->capability < LEAST_CAPABILITY)
         return rw_cuda_fail(cuda, RW_ERR_UNSUPPORTED, "the device is of compute capability %d.%d, 8.0 is needed", major,
@@ -90,6 +93,7 @@ static void cuda_close(void *state)
     rw_staging_destroy(&cuda->staging);
     for (size_t i = 0; i < cuda->n_marks; i++) cudaEventDestroy(cuda->marks[i]);
     rw_free(cuda->marks);
+    rw_free(cuda->large);
     cudaFree(cuda->ticket_base);
     rw_cuda_close_lanes(cuda);
     cudaGetLastError();
@@ -319,6 +323,12 @@ static rw_status cuda_elapsed(void *state, size_t from, size_t to, double *ret_u
     return RW_OK;
 }
 
+static void cuda_float8_products(void *state, rw_float8_products *ret)
+{
+    const struct rw_cuda *const cuda = state;
+    *ret = (rw_float8_products){ .fp8 = cuda->fp8_products, .decoded = cuda->decoded_products };
+}
+
 static rw_status cuda_used(void *state, size_t *ret_bytes)
 {
     struct rw_cuda *const cuda = state;
@@ -389,6 +399,7 @@ const struct rw_device_fns rw_device_cuda = {
     .mark = cuda_mark,
     .elapsed = cuda_elapsed,
     .used = cuda_used,
+    .float8_products = cuda_float8_products,
     .range = cuda_range,
     .take_message = cuda_take_message,
 };

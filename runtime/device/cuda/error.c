@@ -35,6 +35,15 @@ static bool is_sticky(cudaError_t error)
     }
 }
 
+rw_status rw_cuda_earlier_error(struct rw_cuda *cuda, const char *call)
+{
+    enum cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
+    if (cudaStreamIsCapturing(cuda->stream, &capture) == cudaSuccess && capture != cudaStreamCaptureStatusNone)
+        return RW_OK;
+    const cudaError_t error = cudaStreamQuery(cuda->stream);
+    return error == cudaErrorNotReady ? RW_OK : rw_cuda_status(cuda, error, call);
+}
+
 rw_status rw_cuda_status(struct rw_cuda *cuda, cudaError_t error, const char *call)
 {
     if (!error) return RW_OK;

@@ -54,7 +54,7 @@ template <typename T> __device__ __forceinline__ uint32_t narrow_pair(float low,
     return r;
 }
 
-/* Within 2 units in the last place; subnormal numbers are 0. */
+/* Within 2 units in the last place; subnormal numbers are 0. Executed as PTX by ptx_attention and ptx_losses. */
 __device__ __forceinline__ float power_of_two(float x)
 {
 #ifdef RW_CUDASIM
@@ -93,15 +93,25 @@ template <typename V> __device__ __forceinline__ raw<V> load_raw(const void *p)
     return *static_cast<const raw<V> *>(p);
 }
 
-/* One store, whatever the compiler thinks: of two structures in a row it has made one of 16 bytes, and one for each
- * element. */
-template <typename V> __device__ __forceinline__ void store_raw(void *p, const V &v)
+/* The words of a value of at least four bytes. */
+template <typename V> __device__ __forceinline__ raw<V> raw_of(const V &v)
+{
+    raw<V> r;
+    memcpy(r.word, &v, sizeof v);
+    return r;
+}
+
+/*
+ * One store to global memory. The compiler would join two structures in a row and split the rest by elements. p is
+ * never in shared memory: __stwb() is st.global, which faults there (tests/ptx/address_spaces.py). Executed as PTX by
+ * ptx_losses.
+ */
+template <typename V> __device__ __forceinline__ void store_global(void *p, const V &v)
 {
     if constexpr (sizeof(V) < 4) {
         *static_cast<V *>(p) = v;
     } else {
-        raw<V> r;
-        memcpy(r.word, &v, sizeof v);
+        const raw<V> r = raw_of(v);
 #ifndef RW_CUDASIM
         if constexpr (sizeof(V) == 16)
             return __stwb(static_cast<uint4 *>(p), make_uint4(r.word[0], r.word[1], r.word[2], r.word[3]));

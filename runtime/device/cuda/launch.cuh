@@ -20,6 +20,8 @@ static inline cudaStream_t rw_stream(const rw_kernel *k)
     return (cudaStream_t)k->stream;
 }
 
+/* Only nvcc compiles <<<>>> and extern __shared__. The launch is host code; kernels with RW_SHARED_DYNAMIC() are
+ * executed as PTX by ptx_losses and ptx_attention. */
 #ifdef RW_CUDASIM
 
 template <typename... P, typename... A>

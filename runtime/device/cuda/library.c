@@ -2,7 +2,7 @@
 #include "device/cuda/library.h"
 
 #ifdef RW_CUDASIM
-#include <cudasim.h>
+#include <cudasim.h> /* a test chooses which libraries the simulator has */
 #endif
 #include <dlfcn.h>
 #include <stdio.h>
@@ -17,7 +17,7 @@ static const char *const files[] = {
     [RW_LIBRARY_CUDNN] = "libcudnn.so." TEXT(RW_CUDNN_MAJOR),
 };
 
-#ifndef RW_CUDASIM
+#ifndef RW_CUDASIM /* its libraries are in no folder */
 /* RW_CUDA_LIBRARY_DIRS: folders of the build machine, each ended by a colon. */
 static void *open_in_folders(const char *file)
 {

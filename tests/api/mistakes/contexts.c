@@ -76,10 +76,13 @@ static void contexts(struct trial *m, struct world *w)
 static void memory(struct trial *m, struct world *w)
 {
     rw_memory *const stats = (rw_memory *)(void *)w->out;
+    rw_float8_products *const products = (rw_float8_products *)(void *)w->out;
     rw_cost *const cost = (rw_cost *)(void *)w->out;
     double *const ms = (double *)(void *)w->out;
     SILENT("rw_memory_stats", RW_ERR_ARGUMENT, rw_memory_stats(NULL, stats));
     STATUS("rw_memory_stats", RW_ERR_ARGUMENT, rw_memory_stats(w->ctx, NULL));
+    SILENT("rw_float8_product_stats", RW_ERR_ARGUMENT, rw_float8_product_stats(NULL, products));
+    STATUS("rw_float8_product_stats", RW_ERR_ARGUMENT, rw_float8_product_stats(w->ctx, NULL));
     SILENT("rw_tape_cost", RW_ERR_ARGUMENT, rw_tape_cost(NULL, w->loss, cost));
     STATUS("rw_tape_cost", RW_ERR_ARGUMENT, rw_tape_cost(w->t, w->loss, NULL));
     STATUS("rw_tape_cost", RW_ERR_ARGUMENT, rw_tape_cost(w->t, NULL, cost));

@@ -9,9 +9,8 @@ rw_status rw_cudnn_status(const struct rw_cudnn *dnn, struct rw_cuda *cuda, cudn
 {
     if (status == CUDNN_STATUS_SUCCESS) return RW_OK;
     if (CUDNN_STATUS_CATEGORY(status) == CUDNN_STATUS_EXECUTION_FAILED) {
-        /* What a kernel before it did may be the cause: then the device's own error says so, and what it means. */
-        const cudaError_t error = cudaStreamQuery(cuda->stream);
-        if (error && error != cudaErrorNotReady) return rw_cuda_status(cuda, error, call);
+        const rw_status earlier = rw_cuda_earlier_error(cuda, call);
+        if (earlier) return earlier;
     }
     const bool memory = status == CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED ||
                         status == CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED;

@@ -2,6 +2,7 @@
 #include "device/cuda/cudnn/pins.h"
 
 #include "device/cuda/current.h"
+#include "device/cuda/hash.h"
 
 #include "base/alloc.h"
 
@@ -24,11 +25,12 @@ static void free_pin(struct rw_dnn_pins *p, struct rw_dnn_pin *pin)
 
 void rw_dnn_pins_finish(struct rw_dnn_pins *p)
 {
-    while (p->first) {
-        struct rw_dnn_pin *const pin = p->first;
-        p->first = pin->next;
-        free_pin(p, pin);
-    }
+    for (size_t i = 0; i < sizeof p->bucket / sizeof *p->bucket; i++)
+        while (p->bucket[i]) {
+            struct rw_dnn_pin *const pin = p->bucket[i];
+            p->bucket[i] = pin->next;
+            free_pin(p, pin);
+        }
     rw_cudnn_close(&p->dnn);
 }
 
@@ -45,9 +47,14 @@ static rw_status open_once(struct rw_dnn_pins *p)
     return RW_OK;
 }
 
+static size_t bucket_of(const struct rw_dnn_pins *p, const void *signature)
+{
+    return rw_cuda_hash(signature, p->size) % (sizeof p->bucket / sizeof *p->bucket);
+}
+
 static const struct rw_dnn_pin *find(const struct rw_dnn_pins *p, const void *signature)
 {
-    const struct rw_dnn_pin *pin = p->first;
+    const struct rw_dnn_pin *pin = p->bucket[bucket_of(p, signature)];
     while (pin && memcmp(pin->signature, signature, p->size)) pin = pin->next;
     return pin;
 }
@@ -70,8 +77,9 @@ static rw_status add(struct rw_dnn_pins *p, const void *signature, const char *p
         return rw_cudnn_status(&p->dnn, p->cuda, built, plan);
     }
     if (!pin->plan.plan) rw_dnn_free_plan(&p->dnn, &pin->plan);
-    pin->next = p->first;
-    p->first = pin;
+    struct rw_dnn_pin **const bucket = &p->bucket[bucket_of(p, signature)];
+    pin->next = *bucket;
+    *bucket = pin;
     p->n++;
     return RW_OK;
 }

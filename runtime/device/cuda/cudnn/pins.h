@@ -12,7 +12,7 @@
 #define RW_DNN_PINS_MOST 1024
 
 struct rw_dnn_pin {
-    struct rw_dnn_pin *next;
+    struct rw_dnn_pin *next; /* in its bucket */
     struct rw_dnn_plan plan; /* .plan is NULL: the op's own kernels */
     int64_t pieces;          /* equal ones of the batch, each a run of the plan */
     unsigned char signature[];
@@ -31,7 +31,7 @@ struct rw_dnn_pins {
     bool wanted; /* else nothing is opened */
     bool opened; /* looked for, and found or not */
     bool has;
-    struct rw_dnn_pin *first;
+    struct rw_dnn_pin *bucket[RW_DNN_PINS_MOST / 2]; /* by the signature's hash */
     int n;
 };
 
