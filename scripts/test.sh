@@ -6,6 +6,9 @@
 #                              each for half a minute (REWIND_FUZZ_SECONDS)
 #   scripts/test.sh --quick    the suites, and what is read in the sources: columns, includes; on the simulated device
 #                              without those that take it longest, within five minutes on two idle cores once built
+#   scripts/test.sh --full     all of that, metamorphic sessions for ten minutes instead of one
+#                              (REWIND_METAMORPHIC_SECONDS), and suites once more over everything that they otherwise
+#                              take a sample of: an hour more
 #   scripts/test.sh --tsan     all suites, and two contexts in two threads, under ThreadSanitizer as well
 #   scripts/test.sh --valgrind all suites and that program under Valgrind as well
 #
@@ -13,13 +16,14 @@
 set -u
 . "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
 
-quick= tsan= valgrind=
+quick= full= tsan= valgrind=
 for arg in "$@"; do
     case $arg in
     --quick) quick=1 ;;
+    --full) full=1 ;;
     --tsan) tsan=1 ;;
     --valgrind) valgrind=1 ;;
-    *) echo "usage: scripts/test.sh [--quick] [--tsan] [--valgrind]" >&2; exit 2 ;;
+    *) echo "usage: scripts/test.sh [--quick] [--full] [--tsan] [--valgrind]" >&2; exit 2 ;;
     esac
 done
 
@@ -85,6 +89,7 @@ skip() {
 
 # Seconds for a suite or program; the longest takes three minutes on two cores
 limit=$((${REWIND_TEST_LIMIT:-900} + ${REWIND_FUZZ_SECONDS:-30}))
+[ -z "$full" ] || limit=$((limit + 2700))
 
 # limited COMMAND...: ends the command, and what it started, after that time, with status 124. What its processes were
 # at then stands in its errors.
@@ -377,6 +382,25 @@ fuzzers() {
     esac
 }
 
+# Queues random programs of several steps and tapes, with calls that must not change a byte (docs/tests.md).
+metamorphic() {
+    local seconds=60
+    [ -z "$quick" ] || seconds=10
+    [ -z "$full" ] || seconds=600
+    later check "metamorphic sessions" env REWIND_METAMORPHIC_SECONDS="${REWIND_METAMORPHIC_SECONDS:-$seconds}" \
+        "$REWIND_BUILD/tests/metamorphic"
+}
+
+# Queues suites over all of what they take a sample of, or over many more random programs.
+full_products() {
+    local dir=$REWIND_BUILD/tests
+    later suite "every_policy, every number of threads" env REWIND_EVERY_THREADS=1 "$dir/every_policy"
+    later suite "optimum, 10000 tapes" env REWIND_OPTIMUM=10000 "$dir/optimum"
+    later suite "campaign, 1500 programs of each kind" env REWIND_CAMPAIGN_PROGRAMS=1500 "$dir/campaign"
+    later suite "random_choices, 3000 programs" env REWIND_CHOICES=3000 "$dir/random_choices"
+    later part_of_suite "fuzz, 10000 programs" 'fuzz/random*' env REWIND_FUZZ_PROGRAMS=10000 "$dir/fuzz"
+}
+
 # A line of code has 120 columns. Ends with status 77 where there is no Git to name the files.
 columns() (
     cd "$rewind_root" || exit
@@ -428,6 +452,8 @@ main() {
     check "each text of the simulator is executed as PTX, or is host code" simulator_texts
     check "each mutation has its place" "$rewind_root/tests/mutation/campaign.py" check
     check "two contexts in two threads" "$REWIND_BUILD/tests/two_contexts"
+    metamorphic
+    [ -z "$full" ] || full_products
     if [ -z "$quick" ]; then
         build_sanitized "$REWIND_BUILD-asan" && sanitized "$REWIND_BUILD-asan" || fail "sanitizers" "the build failed"
         fuzzers

@@ -50,6 +50,7 @@ int fz_new_leaf(struct fz_generator *g, const char *op, rw_dtype dtype, rw_shape
 {
     struct fz_program *const p = g->p;
     if (p->n >= FZ_STATEMENTS - 40) return -1;
+    if (g->evaluates && !strcmp(op, "param")) op = "buffer";
     struct fz_statement *const s = &p->s[p->n];
     *s = (struct fz_statement){ .op = (uint8_t)fz_op_named(op), .n_out = 1 };
     s->out[0] = (struct fz_type){ .dtype = dtype, .shape = shape, .bound = bound, .slope = !strcmp(op, "param") };
@@ -67,7 +68,9 @@ static int pick(struct fz_generator *g, bool (*fits)(const struct fz_type *, con
     const bool unread = newer && fz_chance(g, 40); /* so that the program hangs together */
     for (int i = 0; i < g->p->n; i++)
         for (int k = 0; k < g->p->s[i].n_out; k++)
-            if (fits(&g->p->s[i].out[k], what) && !(unread && g->read[i * FZ_OUTS + k])) found[n++] = i * FZ_OUTS + k;
+            if (fits(&g->p->s[i].out[k], what) && !(unread && g->read[i * FZ_OUTS + k]) &&
+                !(g->evaluates && g->p->s[i].out[k].trains) && !g->hidden[i])
+                found[n++] = i * FZ_OUTS + k;
     if (!n) return -1;
     const int last = n < 6 ? n : 6;
     return newer && fz_chance(g, 65) ? found[n - 1 - fz_below(g, last)] : found[fz_below(g, n)];
@@ -173,7 +176,7 @@ static int term(struct fz_generator *g, int value)
     return fz_resolve_statement(p, p->n) ? p->n++ * FZ_OUTS : -1;
 }
 
-static void make_losses(struct fz_generator *g)
+void fz_make_losses(struct fz_generator *g)
 {
     struct fz_program *const p = g->p;
     int sinks[FZ_STATEMENTS * FZ_OUTS], n = 0, loss[FZ_LOSSES] = { -1, -1, -1 };
@@ -237,7 +240,7 @@ static void make_actions(struct fz_generator *g, bool assigns)
 
 /* How it is run */
 
-static void make_policy(struct fz_generator *g, char *out)
+void fz_make_policy(struct fz_generator *g, char *out)
 {
     static const char *const ops[] = { "linear",    "matmul", "tanh", "dropout",   "softmax", "linear_gelu",
                                        "attention", "add",    "gelu", "layernorm", "exp",     "linear_add",
@@ -267,8 +270,8 @@ static void make_settings(struct fz_generator *g, bool assigns)
 {
     struct fz_program *const p = g->p;
     p->steps = FZ_STEPS;
-    make_policy(g, p->policy[0]);
-    if (fz_chance(g, 25)) make_policy(g, p->policy[1]);
+    fz_make_policy(g, p->policy[0]);
+    if (fz_chance(g, 25)) fz_make_policy(g, p->policy[1]);
     else strcpy(p->policy[1], p->policy[0]);
     p->threads[0] = 1 + (int)fz_below(g, 4);
     p->threads[1] = fz_chance(g, 25) ? 1 + (int)fz_below(g, 4) : p->threads[0];
@@ -279,7 +282,7 @@ static void make_settings(struct fz_generator *g, bool assigns)
     p->clips = fz_chance(g, 20);
 }
 
-static void make_shapes(struct fz_generator *g)
+void fz_make_shapes(struct fz_generator *g)
 {
     static const int64_t extents[] = { 1, 2, 3, 3, 4, 5, 5, 6, 7, 8, 9, 11, 13, 16, 17 };
     static const rw_dtype types[] = { RW_F32, RW_F32, RW_F32, RW_BF16, RW_BF16, RW_F64 };
@@ -294,7 +297,7 @@ static void make_shapes(struct fz_generator *g)
     g->rank = fz_chance(g, 50) ? 2 : fz_chance(g, 50) ? 3 : fz_chance(g, 70) ? 4 : 1;
 }
 
-static int choose_op(struct fz_generator *g)
+int fz_choose_op(struct fz_generator *g)
 {
     int sum = 0;
     for (int i = 0; i < fz_ops(); i++) sum += fz_op(i)->weight;
@@ -308,7 +311,7 @@ void fz_generate(struct fz_program *p, uint64_t seed, int64_t most, bool host)
 {
     struct fz_generator g = { .p = p, .state = seed * 0xd1342543de82ef95u + 1, .most = most, .host = host };
     *p = (struct fz_program){ .seed = seed, .numbers = seed + 7 };
-    make_shapes(&g);
+    fz_make_shapes(&g);
     const bool assigns = fz_chance(&g, 15);
     const int regions = 6 + (int)fz_below(&g, 14), length = 6 + (int)fz_below(&g, fz_chance(&g, 30) ? 110 : 45);
     fz_op(0)->choose(&g, 0);
@@ -316,13 +319,13 @@ void fz_generate(struct fz_program *p, uint64_t seed, int64_t most, bool host)
     for (int made = 0, tries = 0; made < length && tries < 4 * length; tries++) {
         if (fz_chance(&g, regions)) begin(&g);
         if (g.depth && p->n > g.begun[g.depth - 1] + 2 && fz_chance(&g, regions / 2 + 2)) end(&g);
-        const int op = assigns && fz_chance(&g, 10) ? fz_op_named("rw_assign") : choose_op(&g);
+        const int op = assigns && fz_chance(&g, 10) ? fz_op_named("rw_assign") : fz_choose_op(&g);
         if ((fz_op(op)->flags & FZ_HOST) && !host) continue;
         if (fz_op(op)->choose(&g, op) >= 0) made++;
     }
     const bool inside = fz_chance(&g, 20);
     while (!inside && g.depth) end(&g);
-    make_losses(&g);
+    fz_make_losses(&g);
     while (g.depth) end(&g);
     make_actions(&g, assigns);
     make_settings(&g, assigns);

@@ -15,6 +15,8 @@ struct fz_generator {
     rw_dtype dtype;
     bool host;         /* ops with kernels for the CPU alone are fine */
     int depth, begun[4]; /* open regions and where they begin */
+    bool evaluates;  /* nothing is trained: no operand is one that a gradient flows to */
+    bool hidden[FZ_STATEMENTS]; /* statements whose results are no operands any more */
     bool read[FZ_STATEMENTS * FZ_OUTS]; /* values that some op has read */
 };
 
@@ -43,6 +45,12 @@ int fz_index(struct fz_generator *g, rw_shape shape, int64_t bound);
 /* A truth value of any shape, and one of that shape: one that exists, or a new leaf. */
 int fz_any_mask(struct fz_generator *g);
 int fz_mask(struct fz_generator *g, rw_shape shape);
+
+/* The parts of fz_generate(): the shapes that a program is made of, an op by its weight, the losses, a policy. */
+void fz_make_shapes(struct fz_generator *g);
+int fz_choose_op(struct fz_generator *g);
+void fz_make_losses(struct fz_generator *g);
+void fz_make_policy(struct fz_generator *g, char *out);
 
 /* Appends a statement with n operands. Output 0, or -1 when it doesn't resolve (it is then gone again). */
 int fz_emit(struct fz_generator *g, int op, int n, ...);

@@ -73,10 +73,17 @@ static void seed_of_its_own(const struct fz_call *c)
     rw_generator_set(c->ctx, (rw_generator_state){ .seed = c->s->word[0] });
 }
 
+static void name_leaf(const struct fz_call *c, char *name, size_t size)
+{
+    const int number = (int)(c->s - c->p->s);
+    if (c->p->part) snprintf(name, size, "v%d.%d", number, c->p->part);
+    else snprintf(name, size, "v%d", number);
+}
+
 static void record_param(struct fz_call *c)
 {
-    char name[16];
-    snprintf(name, sizeof name, "v%d", (int)(c->s - c->p->s));
+    char name[32];
+    name_leaf(c, name, sizeof name);
     c->out[0] = rw_param_at(c->at, c->ctx, name, c->s->out[0].dtype, c->s->out[0].shape);
     seed_of_its_own(c);
     rw_init_normal(c->out[0], 0, 0.5);
@@ -84,8 +91,8 @@ static void record_param(struct fz_call *c)
 
 static void record_buffer(struct fz_call *c)
 {
-    char name[16];
-    snprintf(name, sizeof name, "v%d", (int)(c->s - c->p->s));
+    char name[32];
+    name_leaf(c, name, sizeof name);
     c->out[0] = rw_buffer_at(c->at, c->ctx, name, c->s->out[0].dtype, c->s->out[0].shape);
     seed_of_its_own(c);
     rw_init_uniform(c->out[0], -1, 1);

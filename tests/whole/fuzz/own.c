@@ -258,3 +258,72 @@ const rw_op_def fuzz_tally = { .name = "fuzz_tally",
                                .check = check_like,
                                .kernel = HOST_KERNEL(tally_cpu),
                                .grad = pass_on };
+
+/* breaks and store */
+
+int fuzz_fail_in;
+
+static bool fails_now(void)
+{
+    return fuzz_fail_in > 0 && --fuzz_fail_in == 0;
+}
+
+static rw_status breaks_cpu(const rw_kernel *k)
+{
+    if (fails_now()) return RW_ERR_DEVICE;
+    for (int64_t i = 0; i < k->in[0].layout->numel; i++) store(&k->out[0], i, load(&k->in[0], i));
+    return RW_OK;
+}
+
+HOST_KERNEL_OF(breaks_cpu)
+const rw_op_def fuzz_breaks = { .name = "fuzz_breaks", .n_inputs = 1, .n_outputs = 1, .check = check_like,
+                                .kernel = HOST_KERNEL(breaks_cpu), .grad = pass_on };
+const rw_op_def fuzz_store = { .name = "fuzz_store",
+                               .n_inputs = 2,
+                               .n_outputs = 1,
+                               .flags = RW_OP_STATEFUL | RW_OP_NO_GRADIENT | RW_OP_COMMIT,
+                               .check = check_like,
+                               .kernel = HOST_KERNEL(breaks_cpu) };
+
+/* draw */
+
+struct fuzz_ledger fuzz_ledger;
+
+static void enter(rw_ticket ticket, uint64_t blocks, int64_t id)
+{
+    struct fuzz_ledger *const l = &fuzz_ledger;
+    const int epoch = l->epoch[id / 1000 % 4];
+    bool known = false;
+    for (int i = 0; i < l->n; i++) {
+        const rw_ticket other = l->entry[i].ticket;
+        const bool overlaps = other.seed == ticket.seed && other.offset < ticket.offset + blocks &&
+                              ticket.offset < other.offset + l->entry[i].blocks;
+        const bool same = l->entry[i].id == id && l->entry[i].epoch == epoch;
+        if (overlaps && !same) l->clashes++;
+        known |= same;
+    }
+    if (known || l->n == (int)(sizeof l->entry / sizeof *l->entry)) return;
+    l->entry[l->n].ticket = ticket;
+    l->entry[l->n].blocks = blocks;
+    l->entry[l->n].id = id;
+    l->entry[l->n++].epoch = epoch;
+}
+
+static rw_status draw_cpu(const rw_kernel *k)
+{
+    int64_t id;
+    memcpy(&id, k->attrs, sizeof id);
+    const uint64_t blocks = ((uint64_t)k->in[0].layout->numel + 3) / 4;
+    if (!fuzz_ledger.closed && blocks) enter(k->ticket, blocks, id);
+    return jitter_cpu(k);
+}
+
+static rw_status draw_grad(rw_grad_call *g)
+{
+    rw_tensor *const dy = rw_grad_upstream(g, 0);
+    return rw_grad_set(g, 0, rw_apply(rw_grad_tape(g), &fuzz_draw, &dy, 1, rw_grad_attrs(g), sizeof(int64_t), NULL));
+}
+
+HOST_KERNEL_OF(draw_cpu)
+const rw_op_def fuzz_draw = { .name = "fuzz_draw", .n_inputs = 1, .n_outputs = 1, .flags = RW_OP_RANDOM,
+                              .check = check_like, .kernel = HOST_KERNEL(draw_cpu), .grad = draw_grad };

@@ -15,6 +15,31 @@ extern const rw_op_def fuzz_noise;
 /* Has an effect: counts its runs. y = x. */
 extern const rw_op_def fuzz_tally;
 
+/* y = x; its kernel fails in the run that fuzz_fail_in counts down to. */
+extern const rw_op_def fuzz_breaks;
+/* Writes its first input into its second, a buffer, when the step ends; fails as fuzz_breaks does. */
+extern const rw_op_def fuzz_store;
+/* Draws numbers as fuzz_jitter does, and records which blocks. Its attribute, an int64_t, says which op it is. */
+extern const rw_op_def fuzz_draw;
+
+/* Runs of fuzz_breaks and fuzz_store until one fails with RW_ERR_DEVICE; 0: none does. */
+extern int fuzz_fail_in;
+
+/* What fuzz_draw drew: every op of every step its own blocks. */
+struct fuzz_ledger {
+    bool closed; /* what is drawn is not recorded: a step that is rolled back */
+    int epoch[4]; /* by the program's number, the step: an op draws the same blocks in all its runs of one */
+    int n;       /* of entry */
+    int clashes; /* blocks that two ops, or two steps of one, have drawn */
+    struct {
+        rw_ticket ticket;
+        uint64_t blocks;
+        int64_t id;
+        int epoch;
+    } entry[256];
+};
+extern struct fuzz_ledger fuzz_ledger;
+
 #define FUZZ_COUNTERS 256
 /* Runs of noise, tally and pair since the last clearing. */
 extern int fuzz_noise_runs[FUZZ_COUNTERS], fuzz_tally_runs[FUZZ_COUNTERS], fuzz_pair_runs[FUZZ_COUNTERS];

@@ -107,7 +107,7 @@ static bool print_special(const struct printer *p, const struct fz_statement *s)
         fprintf(o, ", %lld, %lld, v%d, v%d + 1);\n", (long long)s->k[1], (long long)s->k[0], i, i);
     } else if (!strcmp(name, "ssd_scan")) {
         fprintf(o, "rw_tensor *v%d[2];\n            v%d[0] = ", i, i), print_call(p, s), fprintf(o, "v%d + 1);\n", i);
-    } else if (!strncmp(name, "fuzz_", 5)) {
+    } else if (!strncmp(name, "fuzz_", 5) && !fz_op(s->op)->text) {
         if (s->n_out > 1) fprintf(o, "rw_tensor *v%d[%d];\n            rw_apply(t, &%s, &", i, s->n_out, name);
         else fprintf(o, "rw_tensor *const v%d = rw_apply(t, &%s, &", i, name);
         print_name(p, s->in[0]);
@@ -188,6 +188,11 @@ static void print_statement(const struct printer *p, const struct fz_statement *
         fprintf(p->out, "%srw_init_normal(v%d, 0, 0.5);\n", indent, (int)(s - p->p->s));
     if (!strcmp(fz_op(s->op)->name, "buffer"))
         fprintf(p->out, "%srw_init_uniform(v%d, -1, 1);\n", indent, (int)(s - p->p->s));
+}
+
+void fz_print_statement(FILE *out, const struct fz_program *p, int statement)
+{
+    print_statement(&(struct printer){ out, p }, &p->s[statement]);
 }
 
 static void print_action(const struct printer *p, const struct fz_action *a)

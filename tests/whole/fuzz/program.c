@@ -10,7 +10,7 @@
 static const struct fz_op *const families[] = { fz_leaf_ops, fz_mark_ops,  fz_pointwise_ops, fz_reduce_ops,
                                                 fz_shape_ops, fz_model_ops, fz_own_ops, fz_select_ops,
                                                 fz_loss_ops, fz_table_ops, fz_image_ops, fz_einsum_ops,
-                                                fz_scan_ops };
+                                                fz_scan_ops, fz_session_ops };
 
 const struct fz_op *fz_op(int op)
 {
@@ -88,7 +88,7 @@ bool fz_resolve_statement(struct fz_program *p, int at)
 
 bool fz_is_leaf(const struct fz_program *p, int value)
 {
-    static const char *const may_return_their_operand[] = { "contiguous", "cast", "dropout", "pad" };
+    static const char *const may_return_their_operand[] = { "contiguous", "cast", "dropout", "pad", "gradient" };
     const struct fz_op *const op = fz_op(p->s[value / FZ_OUTS].op);
     for (size_t i = 0; i < sizeof may_return_their_operand / sizeof *may_return_their_operand; i++)
         if (!strcmp(op->name, may_return_their_operand[i])) return fz_is_leaf(p, p->s[value / FZ_OUTS].in[0]);
@@ -130,7 +130,7 @@ bool fz_resolve(struct fz_program *p, const char **ret_why)
         const bool reads = a->kind == FZ_READ || a->kind == FZ_EVAL;
         if (reads ? !value_is_there(p, a->value) : a->loss >= p->n_losses) return *why = "an action", false;
     }
-    return p->n_losses > 0;
+    return p->n_losses > 0 || p->evaluates;
 }
 
 bool fz_depends(const struct fz_program *p, int y, int x)

@@ -52,6 +52,8 @@ enum fz_mode { FZ_PLAIN, FZ_VERIFIED, FZ_DIGESTED, FZ_EAGER, FZ_ASKED /* ckpt_ve
 struct fz_program {
     uint64_t seed;
     uint64_t numbers; /* seed of the context's generator */
+    int part;         /* of several programs that share a context: names of parameters differ */
+    bool evaluates;   /* nothing is trained: there is no loss */
     int n, n_actions, n_losses;
     int16_t loss[FZ_LOSSES]; /* values */
     struct fz_action action[FZ_ACTIONS];
@@ -69,7 +71,8 @@ enum fz_flag {
     FZ_LEAF = 1,   /* has no operands and a shape of its own */
     FZ_MARK = 2,   /* has no result: a region's edge, a decision, an effect */
     FZ_HOST = 4,   /* its kernel runs on the CPU alone */
-    FZ_CONTEXT = 8 /* belongs to the context, not to a tape */
+    FZ_CONTEXT = 8, /* belongs to the context, not to a tape */
+    FZ_SESSION = 16 /* only in metamorphic programs */
 };
 
 /* One statement being recorded. */
@@ -109,7 +112,7 @@ int fz_op_named(const char *name);
 /* The family tables that fz_op() joins, each ended by a row without a name. */
 extern const struct fz_op fz_leaf_ops[], fz_mark_ops[], fz_pointwise_ops[], fz_reduce_ops[], fz_shape_ops[],
     fz_model_ops[], fz_own_ops[], fz_select_ops[], fz_loss_ops[], fz_table_ops[], fz_image_ops[], fz_einsum_ops[],
-    fz_scan_ops[];
+    fz_scan_ops[], fz_session_ops[];
 
 /* The value's type. */
 const struct fz_type *fz_type_of(const struct fz_program *p, int value);

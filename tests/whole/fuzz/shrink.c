@@ -68,12 +68,15 @@ static bool is_named(const struct fz_program *p, int i, const char *name)
     return !strcmp(fz_op(p->s[i].op)->name, name);
 }
 
+/* The end of a region, or of a part with a policy. */
 static int end_of(const struct fz_program *p, int begin)
 {
+    const bool region = is_named(p, begin, "ckpt_begin");
+    const char *const opens = region ? "ckpt_begin" : "part_begin", *const closes = region ? "ckpt_end" : "part_end";
     int depth = 0;
     for (int i = begin; i < p->n; i++) {
         if (p->s[i].dropped) continue;
-        depth += is_named(p, i, "ckpt_begin") - is_named(p, i, "ckpt_end");
+        depth += is_named(p, i, opens) - is_named(p, i, closes);
         if (!depth) return i;
     }
     return begin;
@@ -180,9 +183,9 @@ static bool drops(struct fz_program *p, int k)
     const int i = p->n - k;
     if (k == 0) drop_unused(p);
     if (i < 0) return false;
-    if (k == 0 || p->s[i].dropped || is_named(p, i, "ckpt_end")) return true;
+    if (k == 0 || p->s[i].dropped || is_named(p, i, "ckpt_end") || is_named(p, i, "part_end")) return true;
     if (!(fz_op(p->s[i].op)->flags & FZ_MARK) && fz_is_used(p, i)) return true;
-    if (is_named(p, i, "ckpt_begin")) p->s[end_of(p, i)].dropped = true;
+    if (is_named(p, i, "ckpt_begin") || is_named(p, i, "part_begin")) p->s[end_of(p, i)].dropped = true;
     p->s[i].dropped = true;
     return true;
 }
@@ -393,6 +396,17 @@ static bool mend(struct fz_program *p)
     }
     drop_unused(p);
     return fz_resolve(p, NULL);
+}
+
+/* Statements alone */
+
+enum fz_candidate fz_reduce(const struct fz_program *from, struct fz_program *to, int pass, int k)
+{
+    static const pass_fn passes[FZ_REDUCTIONS] = { cuts,   sizes,   losses, bypasses, drops, joins,  operands,
+                                                   simpler, merges, extents, ranks,   types, choices };
+    *to = *from;
+    if (!passes[pass](to, k)) return FZ_NO_MORE;
+    return mend(to) && is_smaller(to, from) ? FZ_CANDIDATE : FZ_SKIP;
 }
 
 /* The driver */

@@ -4,13 +4,22 @@
 
 #include "whole/fuzz/judge.h"
 
+#include <stdio.h>
+
 /* Returns the verdict on what is left in *p. */
 struct fz_verdict fz_shrink(struct fz_program *p, const struct fz_sabotage *sabotage);
+
+/* Candidate k of a pass over the statements of a program, for a shrinker of what programs are parts of. */
+#define FZ_REDUCTIONS 13
+enum fz_candidate fz_reduce(const struct fz_program *from, struct fz_program *to, int pass, int k);
 
 /* Statements that are left, regions' edges and marks included. */
 int fz_size(const struct fz_program *p);
 
 /* The program as C for a test, with the failure as its comment. The caller frees. */
 char *fz_print(const struct fz_program *p, const struct fz_verdict *v);
+
+/* One statement, as C. */
+void fz_print_statement(FILE *out, const struct fz_program *p, int statement);
 
 #endif
