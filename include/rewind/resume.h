@@ -42,8 +42,10 @@ typedef struct rw_checkpoint rw_checkpoint;
 /** Zero means the default in brackets. */
 typedef struct rw_checkpoint_params {
     const char *folder;  ///< of this run's own; made when it is not there, but not what leads to it
-    rw_adamw *optimizer; ///< saved and loaded with the rest; NULL: none. It may be destroyed before the checkpoint
-    rw_average *average; ///< likewise
+    /** Saved and loaded with the rest; NULL: none. The checkpoint does not keep it alive: once rw_optimizer_destroy()
+        has freed it, rw_checkpoint_save() and rw_checkpoint_load() return RW_ERR_ARGUMENT. */
+    rw_adamw *optimizer;
+    rw_average *average; ///< likewise, with rw_average_destroy()
     /** What it points to is saved, and written over by rw_checkpoint_load(): the run goes on by the schedule that it
         began with. NULL: none. It must outlive the checkpoint. */
     rw_schedule *schedule;
@@ -84,7 +86,8 @@ RW_API rw_status rw_checkpoint_create(rw_checkpoint **ret_checkpoint, rw_context
  *         permission; RW_ERR_MEMORY): then this call has saved nothing, and after rw_error_clear() the next one tries
  *         again. An error that is stuck in the context or that the device has met; RW_ERR_IO: the folder cannot be
  *         made, or another process or checkpoint saves there; RW_ERR_ARGUMENT for a parameter named "__metadata__" or
- *         "rewind:...", which the file has for itself, or with a name that is not UTF-8; RW_ERR_MEMORY.
+ *         "rewind:...", which the file has for itself, or with a name that is not UTF-8, or when the optimizer or the
+ *         averages were destroyed; RW_ERR_MEMORY.
  */
 RW_API rw_status rw_checkpoint_save(rw_checkpoint *checkpoint, uint64_t step, const void *extra, size_t extra_bytes);
 
@@ -101,7 +104,8 @@ RW_API rw_status rw_checkpoint_wait(rw_checkpoint *checkpoint);
  * @param ret_found may be NULL; untouched on failure.
  * @return RW_OK, also when there is no file. RW_ERR_IO: there are files, but none is whole, or something is not in the
  *         newest whole one. RW_ERR_SHAPE, RW_ERR_DTYPE, RW_ERR_ARGUMENT: what is in it does not fit the context or the
- *         optimizer; RW_ERR_ARGUMENT as well while a tape without a graph holds a recorded step: reset it before.
+ *         optimizer; RW_ERR_ARGUMENT as well while a tape without a graph holds a recorded step (reset it before), and
+ *         when the optimizer or the averages were destroyed.
  *         RW_ERR_UNSUPPORTED: written by a newer version. RW_ERR_MEMORY; an error that is stuck in the context. Nothing
  *         has changed then.
  */

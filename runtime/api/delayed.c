@@ -22,7 +22,8 @@ struct rw_delayed {
     struct rw_delayed_attrs attrs;
     rw_tensor *const *found; /* while it is recorded */
     struct rw_update update;
-    rw_scaler *planned_for; /* by which the update goes, held; NULL: by none */
+    rw_scaler *planned_for; /* by which the update goes; NULL: by none */
+    struct rw_dependent on_scaler;
     size_t n_users;         /* itself, until rw_delayed_destroy(), and the graphs that use it: the last one frees it */
 };
 
@@ -190,12 +191,17 @@ void rw_delayed_share(rw_delayed *d)
     d->n_users++;
 }
 
-/* The plan before the scaler whose state it names. */
 static void close_update(rw_delayed *d)
 {
     rw_update_close(&d->update);
-    if (d->planned_for) rw_scaler_release(d->planned_for);
+    rw_depend_end(&d->on_scaler);
     d->planned_for = NULL;
+}
+
+/* The plan names a state of the scaler. */
+static void scaler_gone(struct rw_dependent *on)
+{
+    close_update((rw_delayed *)(void *)((char *)on - offsetof(rw_delayed, on_scaler)));
 }
 
 void rw_delayed_release(rw_delayed *d)
@@ -238,10 +244,10 @@ static rw_status plan(rw_delayed *d, rw_scaler *s)
     const rw_status status =
         rw_update_open(&made, d->rows.ctx, rw_delayed_recorder(d, s ? rw_scaler_found(s) : NULL));
     if (status) return status;
-    if (s) rw_scaler_share(s);
     close_update(d);
     d->update = made;
     d->planned_for = s;
+    if (s) rw_scaler_depend(s, &d->on_scaler, scaler_gone);
     return RW_OK;
 }
 

@@ -72,17 +72,24 @@ rw_status rw_watched_open(struct rw_watched *ret, rw_context *ctx, const rw_moni
     }
     for (size_t g = 0; g < s->n_groups; g++) memcpy(w.name[g], s->groups[g].name, strlen(s->groups[g].name) + 1);
     w.opt = s->optimizer;
-    if (w.opt) rw_optimizer_share(w.opt);
     *ret = w;
     return RW_OK;
 }
 
+static void optimizer_gone(struct rw_dependent *d)
+{
+    ((struct rw_watched *)(void *)((char *)d - offsetof(struct rw_watched, on_optimizer)))->opt = NULL;
+}
+
+void rw_watched_begin(struct rw_watched *w)
+{
+    if (w->opt) rw_optimizer_depend(w->opt, &w->on_optimizer, optimizer_gone);
+}
+
 void rw_watched_close(struct rw_watched *w)
 {
-    if (w->opt) {
-        rw_optimizer_unwatch(w->opt);
-        rw_optimizer_release(w->opt);
-    }
+    rw_depend_end(&w->on_optimizer);
+    if (w->opt) rw_optimizer_unwatch(w->opt);
     rw_free(w->group_of);
     rw_free(w->sums);
     rw_free(w->group_of_id);
