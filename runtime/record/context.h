@@ -84,6 +84,7 @@ struct rw_context {
     size_t param_hash_size;
     struct rw_param **by_id; /* these and states, by tensor.id; NULL where a state has gone */
     size_t n_ids, cap_ids, free_id; /* free_id: none below it is NULL */
+    uint64_t n_serials;             /* of tensors of the context, given so far: a cache names them by these */
 
     rw_tape *tapes; /* all of the context, a list */
     struct rw_plan_cache *plans; /* plan/cache.h */

@@ -30,6 +30,7 @@ static bool fill_state(rw_context *ctx, struct rw_param *p, rw_dtype dtype, rw_s
     p->tensor = (struct rw_tensor){ .owner.ctx = ctx, .id = (uint32_t)ctx->free_id, .layout = layout->id,
                                     .dtype = (uint8_t)dtype, .producer = RW_NONE_ID, .leaf = RW_NONE_ID,
                                     .base = RW_NONE_ID, .flags = RW_VALUE_CONTEXT };
+    p->serial = ++ctx->n_serials;
     p->numel = layout->numel;
     p->bytes = (size_t)layout->numel * rw_dtype_size(dtype);
     p->grad_clear = true;

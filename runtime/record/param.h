@@ -9,6 +9,7 @@
 
 struct rw_param {
     struct rw_tensor tensor;   /* flags: RW_VALUE_CONTEXT, RW_VALUE_REQUIRES for a parameter */
+    uint64_t serial; /* of this tensor alone, for good: its id is given to another when it goes */
     struct rw_tensor gradient; /* what rw_gradient() hands out: of a type of its own */
     char *name; /* NULL for a state, as a rule */
     void *data;

@@ -1,15 +1,16 @@
 /*
  * A tape: the growing arrays that record appends to, and the state of what ran.
  *
- * The tape remembers a running hash of its structure: ops, operands, layouts, attributes, regions, per-value decisions.
- * Two steps that record the same program have the same hash, and share a plan. What differs from step to step without
- * being structure - tickets, the contents of inputs - is read from the tape when the plan runs.
+ * The tape keeps the words of its structure as it is recorded: ops, operands, layouts, attributes, regions, per-value
+ * decisions (key.h). Two steps that record the same program have the same words, and share a plan. What differs from
+ * step to step without being structure - tickets, the contents of inputs - is read from the tape when the plan runs.
  */
 #ifndef RW_RECORD_TAPE_H
 #define RW_RECORD_TAPE_H
 
 #include "base/alloc.h"
 #include "record/context.h"
+#include "record/key.h"
 #include "record/mark.h"
 #include "record/param.h"
 #include "record/policy.h"
@@ -65,6 +66,14 @@ struct rw_tape_amax {
     bool counts;
 };
 
+#define RW_KEY_AMAX_WORDS 3
+static inline void rw_key_add_amax(struct rw_key *k, const struct rw_tape_amax *a, uint64_t buffer_serial)
+{
+    rw_key_add(k, RW_KEY_AMAX | (uint64_t)a->counts << 16);
+    rw_key_add(k, buffer_serial);
+    rw_key_add(k, (uint64_t)a->value << 32 | a->row);
+}
+
 struct rw_tape {
     rw_context *ctx;
     rw_tape *next, **link; /* in the context's list */
@@ -84,7 +93,8 @@ struct rw_tape {
     size_t n_leaves, cap_leaves;
     /* By parameter: its leaf, of which there is one per step, whatever other tapes record in between. */
     struct rw_seen {
-        uint64_t step; /* 0: none */
+        uint64_t step;   /* 0: none */
+        uint64_t serial; /* of the parameter, buffer or state: another one may have had its id */
         uint32_t value;
     } *seen;
     size_t cap_seen;
@@ -116,7 +126,7 @@ struct rw_tape {
     size_t cap_cast_of;
     struct rw_tape_amax *amaxes;
     size_t n_amaxes, cap_amaxes;
-    struct rw_hash hash;
+    struct rw_key key;
 
     /* Input copies come from blocks that a reset keeps. */
     struct rw_input_block {
@@ -172,14 +182,6 @@ static inline uint32_t rw_tape_base(const rw_tape *t, uint32_t id)
     return rw_tape_value(t, id)->base;
 }
 
-static inline void rw_hash_mix(struct rw_hash *h, uint64_t x)
-{
-    h->a = (h->a ^ x) * 0x9e3779b97f4a7c15u;
-    h->a ^= h->a >> 32;
-    h->b = (h->b + x) * 0xd6e8feb86659fd93u;
-    h->b ^= h->b >> 29;
-}
-
 /* Marks the tapes that have leaves of these states, which are about to go. */
 void rw_tapes_miss(const rw_context *ctx, const struct rw_param *states, size_t n);
 
@@ -188,8 +190,6 @@ rw_status rw_tape_misses_nothing(const rw_tape *t, const char *what);
 
 /* Notes where a backward begins; RW_ERR_MEMORY, with an error that names the call. */
 rw_status rw_tape_note_roots(rw_tape *t, const uint32_t *roots, size_t n, bool seeded, const char *what);
-
-void rw_hash_mix_bytes(struct rw_hash *h, const void *data, size_t bytes);
 
 /* The region that a node stands in, RW_NONE_ID outside any: an adjoint node's is that of the node it differentiates.
    The node may be of a plan's tail: what that differentiates is on the tape. */
