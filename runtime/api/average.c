@@ -6,7 +6,10 @@
 
 #include "api/update.h"
 #include "base/alloc.h"
+#include "record/kept_codes.h"
 #include "record/own_ops.h"
+
+#include <stdio.h>
 
 #define GROUP 4096 /* parameters of a node */
 
@@ -104,7 +107,10 @@ static rw_status add_members(rw_average *a)
         const rw_dtype wide = p->tensor.dtype == RW_F64 ? RW_F64 : RW_F32;
         struct rw_param *const s = &a->states[a->n];
         if (!rw_param_is_trained(p)) continue;
-        if (!rw_state_create_in(s, ctx, wide, rw_layout_shape(rw_layout_of(ctx, &p->tensor)))) return RW_ERR_MEMORY;
+        char name[sizeof "average of " + RW_NAME_MAX];
+        snprintf(name, sizeof name, "average of %s", p->name);
+        if (!rw_state_create_in(s, ctx, name, wide, rw_layout_shape(rw_layout_of(ctx, &p->tensor))))
+            return RW_ERR_MEMORY;
         a->members[a->n++] = (struct member){ p, s };
         a->bytes += s->bytes;
     }
@@ -117,6 +123,7 @@ static void free_all(rw_average *a)
     rw_dependents_tell(&a->dependents);
     rw_update_close(&a->update);
     rw_tapes_miss(ctx, a->states, a->n);
+    for (size_t i = 0; i < a->n; i++) rw_kept_codes_drop(ctx, &a->states[i]);
     rw_states_end(ctx, a->states, a->n);
     if (a->n) rw_context_keep(ctx, a->states);
     else rw_free(a->states);

@@ -89,17 +89,14 @@ static bool is_own(const struct rw_param *p, const char *name)
 static rw_status number_rows(struct rw_delayed_rows *d, const char *name, int64_t *ret_n)
 {
     const rw_context *const ctx = d->ctx;
-    uint32_t n = 0;
-    d->n_ids = ctx->n_ids;
-    d->row_of = rw_malloc(d->n_ids * sizeof *d->row_of);
-    if (!d->row_of) return rw_fail(d->ctx, RW_ERR_MEMORY, "rw_delayed_create: out of memory");
-    for (size_t i = 0; i < d->n_ids; i++) d->row_of[i] = RW_NONE_ID;
+    d->weights = rw_malloc((ctx->n_params + 1) * sizeof *d->weights);
+    if (!d->weights) return rw_fail(d->ctx, RW_ERR_MEMORY, "rw_delayed_create: out of memory");
     for (size_t i = 0; i < ctx->n_params; i++) {
         const struct rw_param *const p = ctx->params[i];
-        if (may_be_weight(ctx, p) && !is_own(p, name)) d->row_of[p->tensor.id] = n++;
+        if (may_be_weight(ctx, p) && !is_own(p, name)) d->weights[d->n++] = p->serial;
     }
-    *ret_n = n;
-    return n ? RW_OK : rw_fail(d->ctx, RW_ERR_ARGUMENT, "rw_delayed_create: the context has no weights of rank 2");
+    *ret_n = (int64_t)d->n;
+    return d->n ? RW_OK : rw_fail(d->ctx, RW_ERR_ARGUMENT, "rw_delayed_create: the context has no weights of rank 2");
 }
 
 /* The three buffers: those that are there fit, before one is made. */
@@ -209,7 +206,7 @@ void rw_delayed_release(rw_delayed *d)
     rw_context *const ctx = d->rows.ctx;
     if (--d->n_users) return;
     close_update(d);
-    rw_free(d->rows.row_of);
+    rw_free(d->rows.weights);
     rw_free(d);
     rw_context_release(ctx);
 }
@@ -232,7 +229,7 @@ int64_t rw_delayed_row(const rw_delayed *d, const rw_tensor *weight)
 {
     const struct rw_param *const p = d ? rw_param_of(weight) : NULL;
     if (!p || weight->owner.ctx != d->rows.ctx || (weight->flags & RW_VALUE_GRADIENT)) return -1;
-    const uint32_t row = rw_delayed_row_of(&d->rows, p->tensor.id);
+    const uint32_t row = rw_delayed_row_of(&d->rows, p->serial);
     return row == RW_NONE_ID ? -1 : (int64_t)row;
 }
 

@@ -18,8 +18,8 @@ struct rw_watched {
     double (*sums)[RW_UPDATE_SUMS];  /* likewise */
     uint64_t seen;                   /* the update whose sums were read */
     rw_context *ctx;
-    uint8_t *group_of_id; /* by parameter's id, of the optimizer's; as group_of */
-    size_t n_ids;
+    uint64_t *serials; /* of the optimizer's parameters, which rise */
+    size_t n;
     uint64_t seen_clip; /* the clipping whose sums were read */
 };
 

@@ -93,8 +93,6 @@ struct rw_context {
     struct rw_attach *attach;    /* run/run.h: who watches runs, a list */
     struct rw_costs *costs;      /* autodiff/costs.h: what nodes were measured to take; NULL: nominal rates */
     struct rw_counts *counts;     /* record/counts.h: made when a monitor first asks */
-    struct rw_kept_codes **kept_codes; /* record/kept_codes.h: by weight, lists */
-    size_t cap_kept_codes;
     struct rw_clipping *clipping; /* api/clip.h: made by the first rw_clip_grad_norm() */
     struct rw_clip *clipped;      /* the one that was queued last; NULL: none, or it has gone */
     uint64_t n_clipped;

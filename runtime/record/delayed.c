@@ -8,7 +8,7 @@
 static uint32_t row_of(const rw_tape *t, const struct rw_delayed_rows *d, const struct rw_tensor *weight)
 {
     if (weight->leaf == RW_NONE_ID || t->leaves[weight->leaf].kind != RW_LEAF_PARAM) return RW_NONE_ID;
-    return rw_delayed_row_of(d, t->leaves[weight->leaf].param);
+    return rw_delayed_row_of(d, t->leaves[weight->leaf].serial);
 }
 
 bool rw_delayed_slot_at(rw_site at, rw_tape *t, const rw_delayed *delayed, rw_tensor *weight,

@@ -111,6 +111,7 @@ struct rw_leaf {
     uint32_t version; /* of the contents that the tape relies on */
     uint32_t written; /* an input's own count of changes */
     uint64_t serial;  /* of a parameter or its gradient; else 0 */
+    uint32_t weight;  /* of kept codes that are read: 1 + the weight's leaf, whose version counts as well; else 0 */
     void *data;       /* an input's elements, owned by the tape */
     size_t bytes;
 };

@@ -55,7 +55,7 @@ struct rw_tape_recipe {
 struct rw_recipe_cast {
     uint32_t source, result; /* values */
     uint32_t region;         /* RW_NONE_ID outside any */
-    uint32_t scaling;        /* of codes: which scales; else 0 */
+    uint64_t scaling;        /* of codes: which scales; else 0 */
     uint32_t before;         /* the cast of the same source before it, RW_NONE_ID for none */
 };
 
@@ -190,6 +190,14 @@ rw_status rw_tape_misses_nothing(const rw_tape *t, const char *what);
 
 /* Notes where a backward begins; RW_ERR_MEMORY, with an error that names the call. */
 rw_status rw_tape_note_roots(rw_tape *t, const uint32_t *roots, size_t n, bool seeded, const char *what);
+
+/* The leaf that stands for a parameter, buffer or state in this step; NULL where the step has not used it. */
+static inline const struct rw_leaf *rw_tape_leaf_of(const rw_tape *t, const struct rw_param *p)
+{
+    const struct rw_seen *const seen = p->tensor.id < t->cap_seen ? &t->seen[p->tensor.id] : NULL;
+    if (!seen || seen->step != t->step || seen->serial != p->serial) return NULL;
+    return &t->leaves[rw_tape_value(t, seen->value)->leaf];
+}
 
 /* The region that a node stands in, RW_NONE_ID outside any: an adjoint node's is that of the node it differentiates.
    The node may be of a plan's tail: what that differentiates is on the tape. */

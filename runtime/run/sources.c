@@ -25,11 +25,11 @@ static rw_status check_input(const rw_tape *t, const struct rw_leaf *leaf)
 static rw_status check_param(const rw_tape *t, const struct rw_leaf *leaf)
 {
     const struct rw_param *const p = t->ctx->by_id[leaf->param];
-    if (p->version == leaf->version) return RW_OK;
+    if (p->version == leaf->version) return leaf->weight ? check_param(t, &t->leaves[leaf->weight - 1]) : RW_OK;
     return rw_fail(t->ctx, RW_ERR_CHANGED,
                    "parameter \"%s\" changed after it was recorded; what is computed from it now would not match; "
                    "reset the tape and record the step again",
-                   p->name);
+                   rw_param_name(p));
 }
 
 static bool is_gradient(const struct rw_source *s)
@@ -91,7 +91,7 @@ static rw_status fill_with_zeros(rw_context *ctx, const struct rw_source *s)
     const struct rw_param *const p = s->kind == RW_SOURCE_OLD ? ctx->by_id[s->index] : NULL;
     if (!p || !p->grad_clear) return RW_OK;
     const rw_status status = ctx->device->clear(ctx->device_state, p->grad, p->grad_bytes);
-    return status ? rw_fail(ctx, status, "run: the gradient of \"%s\" could not be cleared", p->name) : RW_OK;
+    return status ? rw_fail(ctx, status, "run: the gradient of \"%s\" could not be cleared", rw_param_name(p)) : RW_OK;
 }
 
 /* A rehearsal, and a private run, computes from the gradients that are there, and writes its own somewhere else. */

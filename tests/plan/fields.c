@@ -1,7 +1,7 @@
 /*
- * A plan's key against the definitions of the structs that a plan depends on: each field is changed in turn, and the key
- * must change with it, or the field is in the list of those that no plan depends on, with the reason. The fields come
- * from the headers (tests/tools/struct_fields.py), so a new one fails here until somebody has decided about it.
+ * A plan's key against the definitions of the structs that a plan depends on: each field is changed in turn, and the
+ * key must change with it, or the field is in the list of those that no plan depends on, with the reason. The fields
+ * come from the headers (tests/tools/struct_fields.py), so a new one fails here until somebody has decided about it.
  */
 #include "plan/cache.h"
 #include "record/own_ops.h"
@@ -29,7 +29,7 @@ static const struct {
     { "rw_tensor", "owner id producer leaf", "follow from where the value's word is" },
     { "rw_tensor", "tag", "ckpt_name() adds the text" },
     { "rw_leaf", "value param", "the one follows from where the words are, the other from the serial" },
-    { "rw_leaf", "ran version written data", "read from the tape when a plan runs" },
+    { "rw_leaf", "ran version written data weight", "read from the tape when a plan runs" },
     { "rw_leaf", "bytes", "follows from type and layout" },
     { "rw_layout", "numel span dense id", "follow from extents, strides and the beginning" },
     { "rw_effect", "node", "follows from the nodes' words" },
@@ -39,7 +39,7 @@ static const struct {
     { "rw_param", "name", "for messages" },
     { "rw_param", "data version grad_clear grad_spoiled", "read when a plan runs" },
     { "rw_param", "grad", "counts under total: alone, see below" },
-    { "rw_param", "lent keeps_codes", "no plan differs" },
+    { "rw_param", "lent codes_of kept_codes", "no plan differs" },
     { "rw_param", "bytes grad_bytes numel", "follow from types and layout" },
     { "rw_store_place", "fns path given measured rate", "change with the serial" },
     { "rw_context", "kind device device_state planning plan_only up", "the same for the life of the context" },
@@ -48,11 +48,11 @@ static const struct {
     { "rw_context", "eager orders verify timer_runs timer_begin attach", "how a plan runs, not which" },
     { "rw_context", "status message running disturbed", "nothing is planned then" },
     { "rw_context", "ops n_ops cap_ops op_hash op_hash_size", "an op keeps its index, which nodes have" },
-    { "rw_context", "names sites n_sites cap_sites site_hash site_hash_size", "for messages; names count by their text" },
+    { "rw_context", "names sites n_sites cap_sites site_hash site_hash_size", "for messages; names are in as texts" },
     { "rw_context", "n_params cap_params param_hash param_hash_size", "what a step reads is among its leaves" },
     { "rw_context", "by_id n_ids cap_ids free_id n_serials", "tensors are named by their serials" },
     { "rw_context", "tapes plans n_plans pool work kept n_kept n_users destroyed", "no plan depends on them" },
-    { "rw_context", "counts kept_codes cap_kept_codes clipping clipped n_clipped", "used while a step is recorded" },
+    { "rw_context", "counts clipping clipped n_clipped", "used while a step is recorded" },
 };
 
 static bool is_among(const char *names, const char *name)

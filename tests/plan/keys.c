@@ -3,6 +3,7 @@
  * the second would be given the first one's plan if that thing were not part of the key; and each alone, in a context
  * of its own. What they give is the same: gradients, their shapes, what is kept, how often ops run.
  */
+#include "record/node.h"
 #include "support/support.h"
 
 #include <criterion/criterion.h>
@@ -246,4 +247,32 @@ Test(keys, what_is_asked_for)
         rw_tape_reset(b.t);
     }
     fixture_close(&b);
+}
+
+/* A parameter that gets the id of a destroyed average has a gradient; the plan of the step before has none of it. */
+Test(keys, an_id_that_is_given_again)
+{
+    const float ones[N] = { 1, 1, 1, 1, 1, 1 }, numbers[N] = { 1, 2, 3, 4, 5, 6 };
+    for (int buffer = 0; buffer < 2; buffer++) {
+        struct fixture b = fixture_open(1, 1);
+        rw_average *average = NULL;
+        float got[N];
+        rw_tensor *const w = rw_param(b.ctx, "w", RW_F32, RW_SHAPE(N));
+        cr_assert_eq(rw_write(w, numbers, sizeof numbers), RW_OK);
+        cr_assert_eq(rw_average_create(&average, b.ctx, 0.5), RW_OK);
+        rw_tensor *const a = rw_average_of(average, w);
+        const uint32_t id = a->id;
+        cr_assert_eq(rw_backward(b.t, rw_sum(b.t, rw_mul(b.t, w, a), RW_ALL_AXES, false)), RW_OK);
+        rw_zero_grad(b.ctx);
+        rw_tape_reset(b.t);
+        rw_average_destroy(&average);
+        if (buffer) cr_assert_eq(rw_buffer(b.ctx, "b", RW_F32, RW_SHAPE(N))->id, id);
+        rw_tensor *const p = rw_param(b.ctx, "p", RW_F32, RW_SHAPE(N));
+        cr_assert_eq(p->id == id, !buffer);
+        cr_assert_eq(rw_write(p, ones, sizeof ones), RW_OK);
+        cr_assert_eq(rw_backward(b.t, rw_sum(b.t, rw_mul(b.t, w, p), RW_ALL_AXES, false)), RW_OK);
+        cr_assert_eq(rw_read(NULL, rw_gradient(p), got, sizeof got), RW_OK);
+        cr_expect(!memcmp(got, numbers, sizeof got), "%g %g", (double)got[0], (double)got[1]);
+        fixture_close(&b);
+    }
 }
