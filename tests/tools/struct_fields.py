@@ -1,16 +1,17 @@
 #!/usr/bin/env python3
 """Writes a C header with one row for each field of the named structs, taken from their definitions.
 
-    struct_fields.py OUTPUT NAME=HEADER...        NAME: a tag ("rw_node"), or with "typedef:" a type ("typedef:rw_layout")
+    struct_fields.py OUTPUT NAME=HEADER...    NAME: a tag ("rw_node"), or with "typedef:" a type ("typedef:rw_layout")
 
-A row has the struct, the field, and a function that changes the field of an object: a number by one bit, a boolean to its
-opposite, a text to another one, an array in its first element. It is NULL for what has no change of its own: another
-struct, a pointer to anything else.
+A row has the struct, the field, and a function that changes the field of an object: a number by one bit, a boolean to
+its opposite, a text to another one, an array in its first element. It is NULL for what has no change of its own:
+another struct, a pointer to anything else.
 """
 import re
 import sys
 
-NUMBERS = re.compile(r'^(const )?(u?int\d+_t|size_t|int|unsigned|unsigned char|char|double|bool|enum \w+|rw_dtype|rw_device)$')
+NUMBERS = re.compile(r'^(const )?(u?int\d+_t|size_t|int|unsigned|unsigned char|char|double|bool|enum \w+|rw_dtype|'
+                     r'rw_device)$')
 
 
 def without_comments(text):
