@@ -39,6 +39,8 @@ enum rw_key_record {
     RW_KEY_REGION_END,
     RW_KEY_PART,
     RW_KEY_PART_END,
+    RW_KEY_NO_GRAD,
+    RW_KEY_NO_GRAD_END,
     RW_KEY_MARK,
     RW_KEY_NAME,
     RW_KEY_AMAX,

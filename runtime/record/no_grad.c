@@ -22,9 +22,11 @@ rw_status rw_no_grad_begin(rw_tape *t)
     if (!t) return RW_ERR_ARGUMENT;
     if (rw_is_called_by_a_kernel(t->ctx, "rw_no_grad_begin")) return RW_ERR_ARGUMENT;
     if (!t->open_no_grads) {
-        if (!rw_grow(&t->no_grads, &t->cap_no_grads, t->n_no_grads, 1, sizeof *t->no_grads))
+        if (!rw_grow(&t->no_grads, &t->cap_no_grads, t->n_no_grads, 1, sizeof *t->no_grads) ||
+            !rw_key_reserve(&t->key, 1))
             return rw_fail(t->ctx, RW_ERR_MEMORY, "rw_no_grad_begin: out of memory");
         t->no_grads[t->n_no_grads++] = (struct rw_no_grad){ (uint32_t)t->n_nodes, RW_NONE_ID };
+        rw_key_add(&t->key, RW_KEY_NO_GRAD);
     }
     t->open_no_grads++;
     return RW_OK;
@@ -36,6 +38,9 @@ rw_status rw_no_grad_end(rw_tape *t)
     if (rw_is_called_by_a_kernel(t->ctx, "rw_no_grad_end")) return RW_ERR_ARGUMENT;
     if (!t->open_no_grads)
         return rw_fail(t->ctx, RW_ERR_REGION, "rw_no_grad_end: there is no open rw_no_grad_begin() on the tape");
-    if (!--t->open_no_grads) t->no_grads[t->n_no_grads - 1].end = (uint32_t)t->n_nodes;
+    if (!rw_key_reserve(&t->key, 1)) return rw_fail(t->ctx, RW_ERR_MEMORY, "rw_no_grad_end: out of memory");
+    if (--t->open_no_grads) return RW_OK;
+    t->no_grads[t->n_no_grads - 1].end = (uint32_t)t->n_nodes;
+    rw_key_add(&t->key, RW_KEY_NO_GRAD_END);
     return RW_OK;
 }

@@ -172,8 +172,9 @@ static rw_status check_source(const rw_tape *t, const struct rw_tensor *x, rw_si
     const bool changed = (param && t->ctx->by_id[leaf->param]->version != leaf->version) ||
                          (input && leaf->ran && leaf->written != leaf->version);
     if (!changed) return RW_OK;
-    return rw_fail(t->ctx, RW_ERR_CHANGED, "cast at %s:%d: %s \"%s\" was written after a recipe recorded its cast; reset "
-                   "the tape and record the step again", at.file, at.line, param ? "parameter" : "input",
+    return rw_fail(t->ctx, RW_ERR_CHANGED,
+                   "cast at %s:%d: %s \"%s\" was written after a recipe recorded its cast; reset the tape and record "
+                   "the step again", at.file, at.line, param ? "parameter" : "input",
                    param ? rw_param_name(t->ctx->by_id[leaf->param]) : rw_tensor_name(rw_tape_value(t, leaf->value)));
 }
 

@@ -53,6 +53,7 @@ static const struct {
     { "rw_context", "by_id n_ids cap_ids free_id n_serials", "tensors are named by their serials" },
     { "rw_context", "tapes plans n_plans pool work kept n_kept n_users destroyed", "no plan depends on them" },
     { "rw_context", "counts clipping clipped n_clipped", "used while a step is recorded" },
+    { "rw_context", "tells_dropped_effects n_dropped_effects first_dropped_effect", "of resets, for messages" },
 };
 
 static bool is_among(const char *names, const char *name)

@@ -67,6 +67,15 @@ static rw_tensor *mark(struct step *s, int which)
     return rw_mul(s->b.t, y, y);
 }
 
+/* The input is marked after an op has read it: a scope without gradients keeps that op out of backward. */
+static rw_tensor *scope(struct step *s, int which)
+{
+    if (which) rw_no_grad_begin(s->b.t);
+    rw_tensor *const y = rw_exp(s->b.t, s->x);
+    if (which) rw_no_grad_end(s->b.t);
+    return rw_mul(s->b.t, y, rw_require_grad(s->b.t, s->x));
+}
+
 /* Three ops in a row, the first in a region. */
 static rw_tensor *region(struct step *s, int which)
 {
@@ -143,6 +152,7 @@ static const struct pair {
               { "a parameter", parameter },
               { "the shape of an input", shape_of_an_input },
               { "a mark", mark },
+              { "a scope without gradients", scope },
               { "a region's name", region },
               { "where a region ends", end_of_a_region },
               { "one region or two", one_region_or_two },
@@ -185,7 +195,8 @@ static struct seen run(struct step *s, const struct pair *p, int which)
     cr_assert_eq(rw_backward(s->b.t, rw_sum(s->b.t, y, RW_ALL_AXES, false)), RW_OK, "%s: %s", p->name,
                  rw_error_message(s->b.ctx));
     look(s, s->w[0], 0, &seen);
-    look(s, p->build == shape_of_an_input ? s->x : p->build == mark ? s->marked : s->w[1], 1, &seen);
+    const bool of_input = p->build == shape_of_an_input || p->build == scope;
+    look(s, of_input ? s->x : p->build == mark ? s->marked : s->w[1], 1, &seen);
     cr_assert_eq(rw_memory_stats(s->b.ctx, &memory), RW_OK);
     seen.kept = memory.kept;
     memcpy(seen.runs, counted_runs, sizeof seen.runs);
