@@ -20,7 +20,7 @@ static inline void rw_hash_mix(struct rw_hash *h, uint64_t x)
 
 static inline void rw_hash_mix_bytes(struct rw_hash *h, const void *data, size_t bytes)
 {
-    const unsigned char *p = data;
+    const unsigned char *p = (const unsigned char *)data;
     uint64_t x;
     for (; bytes >= 8; p += 8, bytes -= 8) {
         memcpy(&x, p, 8);

@@ -63,7 +63,7 @@ static inline void rw_key_add(struct rw_key *k, uint64_t word)
 
 static inline void rw_key_add_bytes(struct rw_key *k, const void *data, size_t bytes)
 {
-    const unsigned char *p = data;
+    const unsigned char *p = (const unsigned char *)data;
     for (size_t n; bytes; p += n, bytes -= n) {
         uint64_t word = 0;
         n = bytes < 8 ? bytes : 8;

@@ -66,6 +66,13 @@ struct rw_tape_amax {
     bool counts;
 };
 
+/* A parameter, buffer or state that a step has used. */
+struct rw_seen {
+    uint64_t step;   /* 0: none */
+    uint64_t serial; /* another one may have had its id */
+    uint32_t value;
+};
+
 #define RW_KEY_AMAX_WORDS 3
 static inline void rw_key_add_amax(struct rw_key *k, const struct rw_tape_amax *a, uint64_t buffer_serial)
 {
@@ -92,11 +99,7 @@ struct rw_tape {
     struct rw_leaf *leaves;
     size_t n_leaves, cap_leaves;
     /* By parameter: its leaf, of which there is one per step, whatever other tapes record in between. */
-    struct rw_seen {
-        uint64_t step;   /* 0: none */
-        uint64_t serial; /* of the parameter, buffer or state: another one may have had its id */
-        uint32_t value;
-    } *seen;
+    struct rw_seen *seen;
     size_t cap_seen;
     rw_ticket *tickets;
     size_t n_tickets, cap_tickets;
