@@ -40,7 +40,7 @@ RW_API rw_status rw_average_step(rw_average *average);
     RW_ERR_ARGUMENT. */
 RW_API rw_tensor *rw_average_of(const rw_average *average, const rw_tensor *param);
 
-/** Frees the averages and sets *average to NULL. NULL-safe. */
+/** Frees the averages and sets *average to NULL. A checkpoint that saves them refuses to from then on. NULL-safe. */
 RW_API void rw_average_destroy(rw_average **average);
 
 #ifdef __cplusplus

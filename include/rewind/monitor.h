@@ -152,8 +152,8 @@ RW_API rw_status rw_monitor_create(rw_monitor **ret_monitor, rw_context *ctx, co
  * What is looked at from now on; replaces what was said before. A graph that is to be watched is created after this
  * call: one that was there goes on as it is, and its updates tell nothing. Where the monitor is called before a step's
  * update, it tells of the update before.
- * @param sources need live only until the call returns; the optimizer may be destroyed before the monitor. NULL:
- *                nothing more.
+ * @param sources need live only until the call returns; NULL: nothing more. The monitor does not keep the optimizer
+ *                alive: when that is freed, its numbers are unknown from then on.
  * @return RW_OK; RW_ERR_ARGUMENT for NULL, more than 16 groups, groups without an optimizer, a name that is refused, an
  *         optimizer of another context, a peak that is negative or not finite, or `sites` while another monitor of the
  *         context counts them; RW_ERR_IO: the step that waits for RW_MONITOR_PROMETHEUS could not be written;

@@ -266,16 +266,17 @@ RW_API rw_tensor *rw_apply_at(rw_site at, rw_tape *t, const rw_op_def *op, rw_te
 /** How a tensor lies in the buffer that it looks into; NULL for rw_none(). */
 RW_API const rw_layout *rw_tensor_layout(const rw_tensor *x);
 
-/** The tensor that owns the buffer: x itself unless x is a view, and for a parameter, buffer or gradient always x. */
+/** The tensor that owns the buffer: x itself unless x is a view, and for a parameter, buffer or gradient always x. NULL
+    for NULL, and for a tensor that no longer is. */
 RW_API rw_tensor *rw_tensor_base(rw_tensor *x);
 
 /** Whose memory a tensor is. */
 typedef enum rw_tensor_kind {
     RW_TENSOR_VALUE,    ///< of a tape: an input or the result of an op
     RW_TENSOR_PARAM,    ///< rw_param()
-    RW_TENSOR_BUFFER,   ///< rw_buffer()
+    RW_TENSOR_BUFFER,   ///< rw_buffer(), rw_average_of()
     RW_TENSOR_GRADIENT, ///< rw_gradient()
-    RW_TENSOR_NONE      ///< rw_none(), or NULL
+    RW_TENSOR_NONE      ///< rw_none(), NULL, or a tensor that no longer is
 } rw_tensor_kind;
 RW_API rw_tensor_kind rw_tensor_kind_of(const rw_tensor *x);
 

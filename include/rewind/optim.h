@@ -72,7 +72,12 @@ typedef struct rw_adamw_params {
  */
 RW_API rw_status rw_adamw_create(rw_adamw **ret_opt, rw_context *ctx, const rw_adamw_params *params);
 
-/** Frees the optimizer and sets *opt to NULL; with the graphs that step with it, where there are any. NULL-safe. */
+/**
+ * Frees the optimizer with its states, their memory, file and room on the disk, and sets *opt to NULL. Graphs that step
+ * with it keep it: then it is freed when the last of them is destroyed. Scalers, monitors and checkpoints do not keep
+ * it: a monitor that watches it has no numbers of updates from then on, and a checkpoint refuses to save and load.
+ * NULL-safe.
+ */
 RW_API void rw_adamw_destroy(rw_adamw **opt);
 
 /**

@@ -60,8 +60,10 @@ typedef struct rw_checkpoint rw_checkpoint;
 /** Zero means the default in brackets. */
 typedef struct rw_checkpoint_params {
     const char *folder;  ///< of this run's own; made when it is not there, but not what leads to it
-    rw_adamw *optimizer; ///< saved and loaded with the rest; NULL: none. It may be destroyed before the checkpoint
-    rw_average *average; ///< likewise
+    /** Saved and loaded with the rest; NULL: none. The checkpoint does not keep it alive: once rw_optimizer_destroy()
+        has freed it, rw_checkpoint_save() and rw_checkpoint_load() return RW_ERR_ARGUMENT. */
+    rw_adamw *optimizer;
+    rw_average *average; ///< likewise, with rw_average_destroy()
     /** What it points to is saved, and written over by rw_checkpoint_load(): the run goes on by the schedule that it
         began with. NULL: none. It must outlive the checkpoint. */
     rw_schedule *schedule;
@@ -105,7 +107,8 @@ RW_API rw_status rw_checkpoint_create(rw_checkpoint **ret_checkpoint, rw_context
  *         again. An error that is stuck in the context or that the device has met; RW_ERR_IO: the folder cannot be
  *         made, or another process or checkpoint saves there; RW_ERR_ARGUMENT for a schedule that gives no learning
  *         rate (rw_schedule_lr()), which could not be loaded, for a parameter named "__metadata__" or
- *         "rewind:...", which the file has for itself, or with a name that is not UTF-8; RW_ERR_MEMORY.
+ *         "rewind:...", which the file has for itself, or with a name that is not UTF-8, or when the optimizer or the
+ *         averages were destroyed; RW_ERR_MEMORY.
  */
 RW_API rw_status rw_checkpoint_save(rw_checkpoint *checkpoint, uint64_t step, const void *extra, size_t extra_bytes);
 
@@ -126,9 +129,9 @@ RW_API rw_status rw_checkpoint_wait(rw_checkpoint *checkpoint);
  * @return RW_OK, also when there is no file. RW_ERR_IO: there are files, but none is whole, or something is not in the
  *         newest whole one, or has a value that no run saves, as a learning rate that is negative or not finite: the
  *         message names the file and the field. RW_ERR_SHAPE, RW_ERR_DTYPE, RW_ERR_ARGUMENT: what is in it does not fit
- *         the context or the optimizer; RW_ERR_ARGUMENT as well while a tape without a graph holds a recorded step:
- *         reset it before. RW_ERR_UNSUPPORTED: written by a newer version. RW_ERR_MEMORY; an error that is stuck in the
- *         context. Nothing has changed then.
+ *         the context or the optimizer; RW_ERR_ARGUMENT as well while a tape without a graph holds a recorded step
+ *         (reset it before), and when the optimizer or the averages were destroyed. RW_ERR_UNSUPPORTED: written by a
+ *         newer version. RW_ERR_MEMORY; an error that is stuck in the context. Nothing has changed then.
  */
 RW_API rw_status rw_checkpoint_load(rw_checkpoint *checkpoint, rw_checkpoint_found *ret_found);
 

@@ -53,7 +53,8 @@ RW_API rw_tensor *rw_param_get(const rw_context *ctx, size_t index);
 /** The parameter or buffer of that name, or NULL. */
 RW_API rw_tensor *rw_param_find(const rw_context *ctx, const char *name);
 
-/** The name given to rw_param() or rw_buffer(), or by ckpt_name(); "" when there is none. */
+/** The name given to rw_param() or rw_buffer(), or by ckpt_name(); of an average "average of P", of a parameter's
+    gradient the parameter's. "" when there is none, for NULL, and for one that no longer is. Never NULL. */
 RW_API const char *rw_tensor_name(const rw_tensor *x);
 
 /** Shape, type and size. NULL x, or one that no longer is, gives a scalar, RW_F32 or the type it had, and 0. */
@@ -61,7 +62,7 @@ RW_API rw_shape rw_tensor_shape(const rw_tensor *x);
 RW_API rw_dtype rw_tensor_dtype(const rw_tensor *x);
 RW_API size_t rw_tensor_bytes(const rw_tensor *x);
 
-/** True for a parameter, and for any value that depends on one. */
+/** True for a parameter, and for any value that depends on one; false for NULL, and for one that no longer is. */
 RW_API bool rw_tensor_requires_grad(const rw_tensor *x);
 
 /**

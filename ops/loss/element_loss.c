@@ -38,7 +38,7 @@ static rw_op_cost cost(const rw_op_call *call)
 
 static bool is_given(const rw_tensor *x)
 {
-    return rw_tensor_kind_of(x) != RW_TENSOR_NONE;
+    return x && x != rw_none();
 }
 
 static rw_tensor *scalar(rw_tape *t, rw_tensor *like, double value)

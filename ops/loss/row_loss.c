@@ -83,7 +83,7 @@ static const rw_op_def rw_op_shares = { .name = "cross_entropy_shares", .n_input
 
 static bool is_given(const rw_tensor *x)
 {
-    return rw_tensor_kind_of(x) != RW_TENSOR_NONE;
+    return x && x != rw_none();
 }
 
 static rw_tensor *of_targets(rw_site at, rw_tape *t, const rw_op_def *op, rw_tensor *target,

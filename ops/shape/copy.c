@@ -279,6 +279,7 @@ rw_status rw_assign_at(rw_site at, rw_tape *t, rw_tensor *buffer, rw_tensor *x)
         rw_operand_check(at, t, t ? buffer : buffer ? buffer : x, "assign", "buffer");
         return RW_ERR_ARGUMENT;
     }
+    if (!rw_operand_check(at, t, buffer, "rw_assign", "buffer")) return RW_ERR_ARGUMENT;
     if (rw_tensor_kind_of(buffer) != RW_TENSOR_BUFFER)
         return rw_refuse_at(at, t, RW_ERR_ARGUMENT, "rw_assign: the target must be a buffer made by rw_buffer()");
     rw_tensor *const in[] = { x, buffer };

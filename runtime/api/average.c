@@ -6,7 +6,10 @@
 
 #include "api/update.h"
 #include "base/alloc.h"
+#include "record/kept_codes.h"
 #include "record/own_ops.h"
+
+#include <stdio.h>
 
 #define GROUP 4096 /* parameters of a node */
 
@@ -23,7 +26,7 @@ struct rw_average {
     struct rw_param **rows; /* by group: they never change */
     size_t n, n_groups, bytes;
     struct rw_update update;
-    size_t n_users; /* itself, until rw_average_destroy(), and checkpoints: the last one frees it */
+    struct rw_dependent *dependents; /* checkpoints */
 };
 
 static rw_status no_memory(rw_context *ctx)
@@ -104,7 +107,10 @@ static rw_status add_members(rw_average *a)
         const rw_dtype wide = p->tensor.dtype == RW_F64 ? RW_F64 : RW_F32;
         struct rw_param *const s = &a->states[a->n];
         if (!rw_param_is_trained(p)) continue;
-        if (!rw_state_create_in(s, ctx, wide, rw_layout_shape(rw_layout_of(ctx, &p->tensor)))) return RW_ERR_MEMORY;
+        char name[sizeof "average of " + RW_NAME_MAX];
+        snprintf(name, sizeof name, "average of %s", p->name);
+        if (!rw_state_create_in(s, ctx, name, wide, rw_layout_shape(rw_layout_of(ctx, &p->tensor))))
+            return RW_ERR_MEMORY;
         a->members[a->n++] = (struct member){ p, s };
         a->bytes += s->bytes;
     }
@@ -114,8 +120,10 @@ static rw_status add_members(rw_average *a)
 static void free_all(rw_average *a)
 {
     rw_context *const ctx = a->ctx;
+    rw_dependents_tell(&a->dependents);
     rw_update_close(&a->update);
     rw_tapes_miss(ctx, a->states, a->n);
+    for (size_t i = 0; i < a->n; i++) rw_kept_codes_drop(ctx, &a->states[i]);
     rw_states_end(ctx, a->states, a->n);
     if (a->n) rw_context_keep(ctx, a->states);
     else rw_free(a->states);
@@ -150,7 +158,6 @@ rw_status rw_average_create(rw_average **ret, rw_context *ctx, double decay)
     if (!a) return no_memory(ctx);
     a->recorder.record = record;
     a->ctx = ctx;
-    a->n_users = 1;
     ctx->n_users++;
     const rw_status status = begin(a, decay);
     ctx->memory.optimizer += a->bytes;
@@ -159,14 +166,9 @@ rw_status rw_average_create(rw_average **ret, rw_context *ctx, double decay)
     return status;
 }
 
-void rw_average_share(rw_average *a)
+void rw_average_depend(rw_average *a, struct rw_dependent *d, void (*gone)(struct rw_dependent *d))
 {
-    a->n_users++;
-}
-
-void rw_average_release(rw_average *a)
-{
-    if (!--a->n_users) free_all(a);
+    rw_depend(&a->dependents, d, gone);
 }
 
 void rw_average_destroy(rw_average **pa)
@@ -174,7 +176,7 @@ void rw_average_destroy(rw_average **pa)
     if (!pa || !*pa) return;
     rw_average *const a = *pa;
     *pa = NULL;
-    rw_average_release(a);
+    free_all(a);
 }
 
 /* ---- use ---- */

@@ -26,7 +26,7 @@ static int list(struct rw_clip *c, rw_tensor *const *of_param, rw_tensor **in)
     for (size_t i = 0; i < ctx->n_params; i++) {
         const uint32_t id = ctx->params[i]->tensor.id;
         if (!of_param[id]) continue;
-        c->sums.of[n] = id;
+        c->sums.of[n] = ctx->params[i]->serial;
         in[n++] = of_param[id];
     }
     c->sums.n = (size_t)n;

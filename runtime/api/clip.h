@@ -16,7 +16,7 @@ struct rw_clip {
     struct rw_clip_sums {
         struct rw_param *state;
         double *read;
-        uint32_t *of; /* a parameter's id */
+        uint64_t *of; /* a parameter's serial */
         size_t n;
     } sums;
     rw_tensor **squares; /* of a plan in the making, by parameter's id: the sum of its gradient's; NULL: none */

@@ -198,7 +198,7 @@ static void free_context(rw_context *ctx)
     rw_free(ctx->plans);
     rw_costs_free(ctx->costs);
     rw_counts_free(ctx);
-    rw_kept_codes_free(ctx);
+    for (size_t i = 0; i < ctx->n_params; i++) rw_kept_codes_drop(ctx, ctx->params[i]);
     free_params(ctx);
     rw_tables_finish(ctx);
     rw_free(ctx->store.path);

@@ -22,7 +22,8 @@ struct rw_delayed {
     struct rw_delayed_attrs attrs;
     rw_tensor *const *found; /* while it is recorded */
     struct rw_update update;
-    rw_scaler *planned_for; /* by which the update goes, held; NULL: by none */
+    rw_scaler *planned_for; /* by which the update goes; NULL: by none */
+    struct rw_dependent on_scaler;
     size_t n_users;         /* itself, until rw_delayed_destroy(), and the graphs that use it: the last one frees it */
 };
 
@@ -88,17 +89,14 @@ static bool is_own(const struct rw_param *p, const char *name)
 static rw_status number_rows(struct rw_delayed_rows *d, const char *name, int64_t *ret_n)
 {
     const rw_context *const ctx = d->ctx;
-    uint32_t n = 0;
-    d->n_ids = ctx->n_ids;
-    d->row_of = rw_malloc(d->n_ids * sizeof *d->row_of);
-    if (!d->row_of) return rw_fail(d->ctx, RW_ERR_MEMORY, "rw_delayed_create: out of memory");
-    for (size_t i = 0; i < d->n_ids; i++) d->row_of[i] = RW_NONE_ID;
+    d->weights = rw_malloc((ctx->n_params + 1) * sizeof *d->weights);
+    if (!d->weights) return rw_fail(d->ctx, RW_ERR_MEMORY, "rw_delayed_create: out of memory");
     for (size_t i = 0; i < ctx->n_params; i++) {
         const struct rw_param *const p = ctx->params[i];
-        if (may_be_weight(ctx, p) && !is_own(p, name)) d->row_of[p->tensor.id] = n++;
+        if (may_be_weight(ctx, p) && !is_own(p, name)) d->weights[d->n++] = p->serial;
     }
-    *ret_n = n;
-    return n ? RW_OK : rw_fail(d->ctx, RW_ERR_ARGUMENT, "rw_delayed_create: the context has no weights of rank 2");
+    *ret_n = (int64_t)d->n;
+    return d->n ? RW_OK : rw_fail(d->ctx, RW_ERR_ARGUMENT, "rw_delayed_create: the context has no weights of rank 2");
 }
 
 /* The three buffers: those that are there fit, before one is made. */
@@ -190,12 +188,17 @@ void rw_delayed_share(rw_delayed *d)
     d->n_users++;
 }
 
-/* The plan before the scaler whose state it names. */
 static void close_update(rw_delayed *d)
 {
     rw_update_close(&d->update);
-    if (d->planned_for) rw_scaler_release(d->planned_for);
+    rw_depend_end(&d->on_scaler);
     d->planned_for = NULL;
+}
+
+/* The plan names a state of the scaler. */
+static void scaler_gone(struct rw_dependent *on)
+{
+    close_update((rw_delayed *)(void *)((char *)on - offsetof(rw_delayed, on_scaler)));
 }
 
 void rw_delayed_release(rw_delayed *d)
@@ -203,7 +206,7 @@ void rw_delayed_release(rw_delayed *d)
     rw_context *const ctx = d->rows.ctx;
     if (--d->n_users) return;
     close_update(d);
-    rw_free(d->rows.row_of);
+    rw_free(d->rows.weights);
     rw_free(d);
     rw_context_release(ctx);
 }
@@ -226,7 +229,7 @@ int64_t rw_delayed_row(const rw_delayed *d, const rw_tensor *weight)
 {
     const struct rw_param *const p = d ? rw_param_of(weight) : NULL;
     if (!p || weight->owner.ctx != d->rows.ctx || (weight->flags & RW_VALUE_GRADIENT)) return -1;
-    const uint32_t row = rw_delayed_row_of(&d->rows, p->tensor.id);
+    const uint32_t row = rw_delayed_row_of(&d->rows, p->serial);
     return row == RW_NONE_ID ? -1 : (int64_t)row;
 }
 
@@ -238,10 +241,10 @@ static rw_status plan(rw_delayed *d, rw_scaler *s)
     const rw_status status =
         rw_update_open(&made, d->rows.ctx, rw_delayed_recorder(d, s ? rw_scaler_found(s) : NULL));
     if (status) return status;
-    if (s) rw_scaler_share(s);
     close_update(d);
     d->update = made;
     d->planned_for = s;
+    if (s) rw_scaler_depend(s, &d->on_scaler, scaler_gone);
     return RW_OK;
 }
 

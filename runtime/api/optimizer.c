@@ -332,6 +332,7 @@ rw_status rw_optimizer_make(rw_optimizer **ret, rw_context *ctx, const struct rw
 static void free_all(rw_adamw *opt)
 {
     rw_context *const ctx = opt->ctx;
+    rw_dependents_tell(&opt->dependents);
     rw_update_close(&opt->update);
     for (size_t i = 0; i < opt->pieces.n; i++)
         for (int j = 0; j < RW_PIECE_STATES; j++) rw_state_destroy(ctx, opt->pieces.piece[i].state[j]);
@@ -355,6 +356,11 @@ static void free_all(rw_adamw *opt)
 void rw_optimizer_share(rw_adamw *opt)
 {
     opt->n_users++;
+}
+
+void rw_optimizer_depend(rw_optimizer *opt, struct rw_dependent *d, void (*gone)(struct rw_dependent *d))
+{
+    rw_depend(&opt->dependents, d, gone);
 }
 
 void rw_optimizer_release(rw_adamw *opt)

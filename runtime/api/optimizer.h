@@ -5,6 +5,7 @@
 #include "api/optimizer_kept.h"
 #include "api/update.h"
 #include "autodiff/targets.h"
+#include "base/dependent.h"
 #include "record/context.h"
 #include "record/own_ops.h"
 #include "record/param.h"
@@ -21,6 +22,10 @@ rw_status rw_optimizer_make(rw_optimizer **ret, rw_context *ctx, const struct rw
 /* A graph that steps with an optimizer holds it; released, it goes with the last who has it. */
 void rw_optimizer_share(rw_optimizer *opt);
 void rw_optimizer_release(rw_optimizer *opt);
+
+/* A cache that names the optimizer is told when its last user frees it, while its states are still there. It does not
+   keep the optimizer alive. */
+void rw_optimizer_depend(rw_optimizer *opt, struct rw_dependent *d, void (*gone)(struct rw_dependent *d));
 
 rw_context *rw_optimizer_context(const rw_optimizer *opt);
 

@@ -5,6 +5,7 @@
 #include "api/away.h"
 #include "api/update.h"
 #include "autodiff/targets.h"
+#include "base/dependent.h"
 
 #include <rewind/optimizers.h>
 
@@ -61,6 +62,7 @@ struct rw_adamw {
     struct rw_update update;
     bool update_follows; /* it was planned by an optimizer that did */
     bool update_sums;    /* it was planned while somebody watched */
+    struct rw_dependent *dependents; /* scalers, monitors, checkpoints: they do not keep it alive */
     size_t n_users; /* itself, until rw_adamw_destroy(), and the graphs that step with it: the last one frees it */
 };
 

@@ -22,11 +22,13 @@
 
 #define MOST_COUNT (1 << 24) /* float32 counts as far */
 
-/* The update of an optimizer that goes by what was found. */
+/* The planned update of an optimizer that goes by what was found. It is freed with the optimizer. */
 struct stepped {
+    struct rw_dependent on_optimizer; /* first */
+    struct stepped *next, **link;     /* in the scaler's list */
     rw_optimizer *opt;
     struct rw_update update;
-    bool sums; /* it was planned while somebody watched */
+    bool sums; /* it was planned while a monitor watched the optimizer */
     bool made; /* once, in the period made_in */
     uint32_t made_in;
 };
@@ -43,7 +45,7 @@ struct rw_scaler {
     struct rw_update unscaling, updating;
     size_t n_params; /* unscaling was planned for so many */
     struct stepped *steps;
-    size_t n_steps, cap_steps;
+    struct rw_dependent *dependents;
     /* A period ends where the numbers change: with rw_scaler_update(), or as they are loaded. It is named by their
        version. */
     uint64_t unscaled; /* the number of its last unscaling (record/gradient.h), which found is of; 0: none */
@@ -290,18 +292,29 @@ void rw_scaler_share(rw_scaler *s)
     s->n_users++;
 }
 
+void rw_scaler_depend(rw_scaler *s, struct rw_dependent *d, void (*gone)(struct rw_dependent *d))
+{
+    rw_depend(&s->dependents, d, gone);
+}
+
+static void drop_step(struct stepped *step)
+{
+    *step->link = step->next;
+    if (step->next) step->next->link = step->link;
+    rw_depend_end(&step->on_optimizer);
+    rw_update_close(&step->update);
+    rw_free(step);
+}
+
 void rw_scaler_release(rw_scaler *s)
 {
     rw_context *const ctx = s->ctx;
     if (--s->n_users) return;
+    rw_dependents_tell(&s->dependents);
     rw_update_close(&s->unscaling);
     rw_update_close(&s->updating);
-    for (size_t i = 0; i < s->n_steps; i++) {
-        rw_update_close(&s->steps[i].update);
-        rw_optimizer_release(s->steps[i].opt);
-    }
+    while (s->steps) drop_step(s->steps);
     rw_state_destroy(ctx, s->found);
-    rw_free(s->steps);
     rw_free(s);
     rw_context_release(ctx);
 }
@@ -435,28 +448,39 @@ rw_status rw_scaler_unscale(rw_scaler *s)
     return unscale(s, "rw_scaler_unscale");
 }
 
-/* The optimizer's own, planned. */
+static void optimizer_gone(struct rw_dependent *d)
+{
+    drop_step((struct stepped *)d);
+}
+
+/* The optimizer's own, or a new one that is not planned yet; NULL without memory. */
+static struct stepped *step_of(rw_scaler *s, rw_optimizer *opt)
+{
+    struct stepped *step = s->steps;
+    while (step && step->opt != opt) step = step->next;
+    if (step) return step;
+    step = rw_calloc(1, sizeof *step);
+    if (!step) return NULL;
+    step->opt = opt;
+    step->next = s->steps;
+    step->link = &s->steps;
+    if (step->next) step->next->link = &step->next;
+    s->steps = step;
+    rw_optimizer_depend(opt, &step->on_optimizer, optimizer_gone);
+    return step;
+}
+
 static rw_status find_step(rw_scaler *s, rw_optimizer *opt, struct stepped **ret)
 {
-    size_t i = 0;
-    while (i < s->n_steps && s->steps[i].opt != opt) i++;
-    if (i == s->n_steps) {
-        if (!rw_grow(&s->steps, &s->cap_steps, s->n_steps, 1, sizeof *s->steps))
-            return no_memory(s->ctx, "rw_scaler_step");
-        s->steps[i] = (struct stepped){ .opt = opt };
-    }
     const bool watched = rw_optimizer_is_watched(opt);
-    struct stepped *const step = &s->steps[i];
+    struct stepped *const step = step_of(s, opt);
+    if (!step) return no_memory(s->ctx, "rw_scaler_step");
     if (!is_planned(&step->update) || step->sums != watched) {
         const rw_status status = plan(&step->update, s, rw_optimizer_recorder(opt, rw_scaler_found(s)));
         if (status) return status;
         rw_optimizer_attend(opt, step->update.run);
     }
     step->sums = watched;
-    if (i == s->n_steps) {
-        s->n_steps++;
-        rw_optimizer_share(opt);
-    }
     *ret = step;
     return RW_OK;
 }

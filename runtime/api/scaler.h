@@ -3,6 +3,7 @@
 #define RW_API_SCALER_H
 
 #include "autodiff/targets.h"
+#include "base/dependent.h"
 #include "record/context.h"
 #include "record/param.h"
 
@@ -11,6 +12,10 @@
 /* A graph that uses a scaler holds it; released, it goes with the last who has it. */
 void rw_scaler_share(rw_scaler *s);
 void rw_scaler_release(rw_scaler *s);
+
+/* A cache that names the scaler is told when its last user frees it, while its states are still there. It does not keep
+   the scaler alive. */
+void rw_scaler_depend(rw_scaler *s, struct rw_dependent *d, void (*gone)(struct rw_dependent *d));
 
 rw_context *rw_scaler_context(const rw_scaler *s);
 

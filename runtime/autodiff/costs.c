@@ -2,7 +2,7 @@
 #include "autodiff/costs.h"
 
 #include "base/alloc.h"
-#include "record/mark.h"
+#include "base/hash.h"
 #include "record/tape.h"
 
 #include <stdio.h>

@@ -22,6 +22,33 @@ static rw_status check_params(rw_context *ctx, const rw_checkpoint_params *p)
     return RW_OK;
 }
 
+static void lose(rw_checkpoint *c, const char *what)
+{
+    if (!c->lost) c->lost = what;
+}
+
+static void optimizer_gone(struct rw_dependent *d)
+{
+    rw_checkpoint *const c = (rw_checkpoint *)(void *)((char *)d - offsetof(rw_checkpoint, on_optimizer));
+    c->optimizer = NULL;
+    lose(c, "optimizer");
+}
+
+static void average_gone(struct rw_dependent *d)
+{
+    rw_checkpoint *const c = (rw_checkpoint *)(void *)((char *)d - offsetof(rw_checkpoint, on_average));
+    c->average = NULL;
+    lose(c, "average");
+}
+
+rw_status rw_checkpoint_check(const rw_checkpoint *c, const char *call)
+{
+    if (!c->lost) return RW_OK;
+    return rw_fail(c->ctx, RW_ERR_ARGUMENT,
+                   "%s: params.%s was destroyed; create a checkpoint with what there is now, after "
+                   "rw_checkpoint_destroy()", call, c->lost);
+}
+
 rw_status rw_checkpoint_create(rw_checkpoint **ret, rw_context *ctx, const rw_checkpoint_params *params)
 {
     if (!ret || !ctx || !params)
@@ -40,8 +67,8 @@ rw_status rw_checkpoint_create(rw_checkpoint **ret, rw_context *ctx, const rw_ch
     c->optimizer = params->optimizer;
     c->average = params->average;
     c->schedule = params->schedule;
-    if (c->optimizer) rw_optimizer_share(c->optimizer);
-    if (c->average) rw_average_share(c->average);
+    if (c->optimizer) rw_optimizer_depend(c->optimizer, &c->on_optimizer, optimizer_gone);
+    if (c->average) rw_average_depend(c->average, &c->on_average, average_gone);
     ctx->n_users++;
     *ret = c;
     return RW_OK;
@@ -56,8 +83,8 @@ void rw_checkpoint_destroy(rw_checkpoint **pc)
     rw_checkpoint_join(c);
     rw_snapshot_finish(&c->snapshot);
     rw_rotation_finish(&c->rotation);
-    if (c->optimizer) rw_optimizer_release(c->optimizer);
-    if (c->average) rw_average_release(c->average);
+    rw_depend_end(&c->on_optimizer);
+    rw_depend_end(&c->on_average);
     rw_free(c->path);
     rw_free(c->extra);
     rw_free(c);
@@ -162,6 +189,7 @@ rw_status rw_checkpoint_save(rw_checkpoint *c, uint64_t step, const void *extra,
     if (ctx->status) return ctx->status;
     if (!extra && extra_bytes) return rw_fail_null(ctx, "rw_checkpoint_save", "extra");
     rw_status status = rw_check_runs(ctx, "rw_checkpoint_save");
+    if (!status) status = rw_checkpoint_check(c, "rw_checkpoint_save");
     if (!status) status = rw_checkpoint_wait(c);
     if (!status) status = check_names(ctx);
     if (!status) status = check_schedule(ctx, c->schedule);

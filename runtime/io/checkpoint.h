@@ -13,8 +13,10 @@
 
 struct rw_checkpoint {
     rw_context *ctx;
-    rw_optimizer *optimizer;
+    rw_optimizer *optimizer; /* NULL: none, or it was destroyed; of the averages as well */
     rw_average *average;
+    struct rw_dependent on_optimizer, on_average;
+    const char *lost; /* the first of the two that was destroyed; NULL: neither */
     rw_schedule *schedule;
     int keep;
     struct rw_rotation rotation;
@@ -28,6 +30,9 @@ struct rw_checkpoint {
     char why[RW_MESSAGE_MAX / 2];
     void *extra; /* what the last load handed out */
 };
+
+/* RW_OK, or RW_ERR_ARGUMENT where something that the files consist of was destroyed; recorded as an error of `call`. */
+rw_status rw_checkpoint_check(const rw_checkpoint *c, const char *call);
 
 /* Waits for the thread. What it met stays to be told. */
 void rw_checkpoint_join(struct rw_checkpoint *c);

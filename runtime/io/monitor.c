@@ -536,6 +536,7 @@ rw_status rw_monitor_watch(rw_monitor *m, const rw_monitor_sources *sources)
     rw_counts_close(m->ctx, m);
     rw_sites_free(&m->sites);
     m->watched = made;
+    rw_watched_begin(&m->watched);
     memset(m->group_norm, 0, sizeof m->group_norm);
     m->sites = sites;
     if (s.sites) rw_sites_begin(&m->sites);

@@ -46,8 +46,11 @@ rw_status rw_sites_open(struct rw_watched_sites *ret, rw_context *ctx, const voi
         rw_sites_free(&s);
         return rw_fail(ctx, RW_ERR_MEMORY, "rw_monitor_watch: out of memory");
     }
-    for (size_t i = 0; i < s.n; i++)
-        name_it(&s.site[i], ctx->by_id[s.made->weight[i]]->name, i % RW_DELAYED_OPERANDS);
+    for (size_t i = 0; i < ctx->n_params; i++) {
+        const uint32_t k = rw_serial_find(s.made->weights, s.made->n_weights, ctx->params[i]->serial);
+        for (size_t j = 0; k != RW_NONE_ID && j < RW_DELAYED_OPERANDS; j++)
+            name_it(&s.site[k * RW_DELAYED_OPERANDS + j], ctx->params[i]->name, j);
+    }
     *ret = s;
     return RW_OK;
 }

@@ -42,29 +42,29 @@ static uint8_t find_group(const rw_monitor_sources *s, const char *name)
     return (uint8_t)g;
 }
 
-static void sort_into_groups(struct rw_watched *w, const rw_monitor_sources *s, size_t n)
+static void sort_into_groups(struct rw_watched *w, const rw_monitor_sources *s)
 {
-    for (size_t id = 0; id < w->n_ids; id++) w->group_of_id[id] = (uint8_t)s->n_groups;
-    for (size_t i = 0; i < n; i++) {
+    for (size_t i = 0; i < w->n; i++) {
         const struct rw_param *const p = rw_optimizer_kept(s->optimizer, i).param;
-        w->group_of_id[p->tensor.id] = w->group_of[i] = find_group(s, p->name);
+        w->serials[i] = p->serial;
+        w->group_of[i] = find_group(s, p->name);
     }
 }
 
 rw_status rw_watched_open(struct rw_watched *ret, rw_context *ctx, const rw_monitor_sources *s)
 {
-    struct rw_watched w = { .n_groups = s->n_groups, .ctx = ctx, .n_ids = ctx->n_ids, .seen_clip = ctx->n_clipped };
+    struct rw_watched w = { .n_groups = s->n_groups, .ctx = ctx, .seen_clip = ctx->n_clipped };
     rw_status status = check(ctx, s);
     if (status) return status;
     if (s->optimizer) {
-        const size_t n = rw_optimizer_members(s->optimizer);
-        w.group_of = rw_calloc(n + 1, sizeof *w.group_of);
-        w.sums = rw_calloc(n + 1, sizeof *w.sums);
-        w.group_of_id = rw_calloc(ctx->n_ids, sizeof *w.group_of_id);
-        if (!w.group_of || !w.sums || !w.group_of_id)
+        w.n = rw_optimizer_members(s->optimizer);
+        w.group_of = rw_calloc(w.n + 1, sizeof *w.group_of);
+        w.sums = rw_calloc(w.n + 1, sizeof *w.sums);
+        w.serials = rw_calloc(w.n + 1, sizeof *w.serials);
+        if (!w.group_of || !w.sums || !w.serials)
             status = rw_fail(ctx, RW_ERR_MEMORY, "rw_monitor_watch: out of memory");
         if (!status) status = rw_optimizer_watch(s->optimizer);
-        if (!status) sort_into_groups(&w, s, n);
+        if (!status) sort_into_groups(&w, s);
     }
     if (status) {
         rw_watched_close(&w);
@@ -72,20 +72,27 @@ rw_status rw_watched_open(struct rw_watched *ret, rw_context *ctx, const rw_moni
     }
     for (size_t g = 0; g < s->n_groups; g++) memcpy(w.name[g], s->groups[g].name, strlen(s->groups[g].name) + 1);
     w.opt = s->optimizer;
-    if (w.opt) rw_optimizer_share(w.opt);
     *ret = w;
     return RW_OK;
 }
 
+static void optimizer_gone(struct rw_dependent *d)
+{
+    ((struct rw_watched *)(void *)((char *)d - offsetof(struct rw_watched, on_optimizer)))->opt = NULL;
+}
+
+void rw_watched_begin(struct rw_watched *w)
+{
+    if (w->opt) rw_optimizer_depend(w->opt, &w->on_optimizer, optimizer_gone);
+}
+
 void rw_watched_close(struct rw_watched *w)
 {
-    if (w->opt) {
-        rw_optimizer_unwatch(w->opt);
-        rw_optimizer_release(w->opt);
-    }
+    rw_depend_end(&w->on_optimizer);
+    if (w->opt) rw_optimizer_unwatch(w->opt);
     rw_free(w->group_of);
     rw_free(w->sums);
-    rw_free(w->group_of_id);
+    rw_free(w->serials);
     *w = (struct rw_watched){ 0 };
 }
 
@@ -110,8 +117,10 @@ static rw_status read_unclipped(struct rw_watched *w, struct rw_health *all, str
     const struct rw_clip *c = NULL;
     const rw_status status = rw_clip_read(w->ctx, &w->seen_clip, &c, &all->unclipped_norm);
     if (!c) return status;
-    for (size_t k = 0; k < c->sums.n; k++)
-        sum[c->sums.of[k] < w->n_ids ? w->group_of_id[c->sums.of[k]] : w->n_groups] += c->sums.read[k];
+    for (size_t k = 0; k < c->sums.n; k++) {
+        const uint32_t i = rw_serial_find(w->serials, w->n, c->sums.of[k]);
+        sum[i == RW_NONE_ID ? w->n_groups : w->group_of[i]] += c->sums.read[k];
+    }
     all->clipped = true;
     for (size_t g = 0; g < w->n_groups; g++) {
         groups[g].clipped = true;

@@ -10,15 +10,16 @@
 #define RW_WATCHED_NAME 61 /* with its end */
 
 struct rw_watched {
-    rw_optimizer *opt; /* NULL: none */
+    rw_optimizer *opt; /* NULL: none, or it was destroyed */
+    struct rw_dependent on_optimizer;
     char name[RW_WATCHED_GROUPS][RW_WATCHED_NAME];
     size_t n_groups;
     uint8_t *group_of;               /* by the optimizer's parameter; n_groups: none */
     double (*sums)[RW_UPDATE_SUMS];  /* likewise */
     uint64_t seen;                   /* the update whose sums were read */
     rw_context *ctx;
-    uint8_t *group_of_id; /* by parameter's id, of the optimizer's; as group_of */
-    size_t n_ids;
+    uint64_t *serials; /* of the optimizer's parameters, which rise */
+    size_t n;
     uint64_t seen_clip; /* the clipping whose sums were read */
 };
 
@@ -29,8 +30,10 @@ struct rw_health {
     double unclipped_norm;
 };
 
-/* The optimizer is shared and watched. An error, recorded, leaves nothing behind. */
+/* The optimizer is watched. An error, recorded, leaves nothing behind. */
 rw_status rw_watched_open(struct rw_watched *w, rw_context *ctx, const rw_monitor_sources *sources);
+/* Once *w has the address that it keeps: an optimizer that is destroyed from now on is watched no more. */
+void rw_watched_begin(struct rw_watched *w);
 void rw_watched_close(struct rw_watched *w);
 
 /* Of the updates since the last call the last one, and of the clippings: of all parameters, and of each group. Where

@@ -420,6 +420,7 @@ rw_status rw_checkpoint_load(rw_checkpoint *c, rw_checkpoint_found *ret_found)
     if (c->ctx->status) return c->ctx->status;
     struct loading l = { .c = c, .ctx = c->ctx };
     rw_status status = rw_check_runs(c->ctx, "rw_checkpoint_load");
+    if (!status) status = rw_checkpoint_check(c, "rw_checkpoint_load");
     if (!status) status = rw_checkpoint_wait(c);
     if (!status) status = check_tapes(c->ctx);
     if (!status) status = rw_runs_wait(c->ctx);

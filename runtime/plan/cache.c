@@ -2,21 +2,117 @@
 #include "plan/cache.h"
 
 #include "autodiff/costs.h"
+#include "base/alloc.h"
 
 #include <assert.h>
 #include <string.h>
 
-rw_plan *rw_plan_cache_find(struct rw_plan_cache *cache, struct rw_plan_key key)
+/* ---- keys ---- */
+
+static size_t words_of_request(const rw_tape *t, const struct rw_request *request)
 {
-    for (size_t i = 0; i < cache->n; i++) {
-        struct rw_plan_entry *const e = &cache->entries[i];
-        if (e->key.a != key.a || e->key.b != key.b) continue;
-        e->used = ++cache->clock;
-        cache->hits++;
-        return e->plan;
+    return 9 + rw_key_policy_words(request->policy) + request->n_values + t->n_held + t->n_effects +
+           (request->policy->total ? t->ctx->n_params : 0);
+}
+
+/* What it leaves to the arena. A gradient without memory counts where a step writes it. */
+static void add_total(struct rw_key *k, const rw_context *ctx)
+{
+    rw_key_add(k, rw_context_holds(ctx));
+    for (size_t i = 0; i < ctx->n_params; i++)
+        if (!ctx->params[i]->gradient.data) rw_key_add(k, ctx->params[i]->serial);
+}
+
+/* What the plan depends on beside what was recorded, into k. */
+static void add_request(struct rw_key *k, const rw_tape *t, const struct rw_request *request)
+{
+    const rw_context *const ctx = t->ctx;
+    const bool whole = t->n_parts && request->policy->whole; /* else parts have policies of their own */
+    rw_key_add(k, RW_KEY_REQUEST | (uint64_t)request->kind << 16 | (uint64_t)request->effects << 24 |
+                      (uint64_t)request->seeded << 25 | (uint64_t)whole << 26 | (uint64_t)(ctx->costs != NULL) << 27);
+    rw_key_add(k, (uint64_t)ctx->threads); /* workspaces are per thread */
+    rw_key_add(k, ctx->store.serial); /* where copies begin and end depends on how fast they are */
+    rw_key_add(k, ctx->layouts.generation); /* layouts are named by their indexes */
+    rw_key_add(k, ctx->costs ? ctx->costs->hash : 0);
+    rw_key_add_policy(k, request->policy);
+    rw_key_add(k, request->n_values);
+    for (size_t i = 0; i < request->n_values; i++) rw_key_add(k, request->values[i]);
+    rw_key_add(k, t->n_held);
+    for (size_t i = 0; i < t->n_held; i++) rw_key_add(k, t->held[i].value);
+    rw_key_add(k, t->n_effects);
+    for (size_t i = 0; i < t->n_effects; i++) rw_key_add(k, t->effects[i].done);
+    if (request->policy->total) add_total(k, ctx);
+}
+
+/* The words of the request, with the hash of the tape's and these; NULL without memory, recorded. */
+static struct rw_key *take_request(const rw_tape *t, const struct rw_request *request)
+{
+    struct rw_key *const k = &t->ctx->plans->request;
+    k->n = 0;
+    k->hash = t->key.hash;
+    if (!rw_key_reserve(k, words_of_request(t, request))) {
+        rw_fail(t->ctx, RW_ERR_MEMORY, "planning: out of memory");
+        return NULL;
     }
-    cache->misses++;
-    return NULL;
+    add_request(k, t, request);
+    return k;
+}
+
+rw_status rw_request_key(const rw_tape *t, const struct rw_request *request, struct rw_plan_key *ret_key)
+{
+    const struct rw_key *const k = take_request(t, request);
+    if (!k) return RW_ERR_MEMORY;
+    const size_t n = t->key.n;
+    struct rw_plan_key key = { .hash = k->hash, .n = n + k->n };
+    if (RW_KEY_KEEPS_WORDS) {
+        key.words = rw_malloc(key.n * sizeof *key.words);
+        if (!key.words) return rw_fail(t->ctx, RW_ERR_MEMORY, "planning: out of memory");
+        if (n) memcpy(key.words, t->key.words, n * sizeof *key.words);
+        memcpy(key.words + n, k->words, k->n * sizeof *key.words);
+    }
+    *ret_key = key;
+    return RW_OK;
+}
+
+void rw_plan_key_finish(struct rw_plan_key *key)
+{
+    rw_free(key->words);
+    *key = (struct rw_plan_key){ 0 };
+}
+
+/* A hash of 128 bits over all the words decides; two keys that share one would be a fault of the hash. */
+static bool is_key_of(const struct rw_plan_key *key, const struct rw_key *tape, const struct rw_key *request)
+{
+    const bool is_same = key->hash.a == request->hash.a && key->hash.b == request->hash.b &&
+                         key->n == tape->n + request->n;
+    if (!is_same || !RW_KEY_KEEPS_WORDS) return is_same;
+    return !memcmp(key->words + tape->n, request->words, request->n * sizeof *key->words) &&
+           (!tape->n || !memcmp(key->words, tape->words, tape->n * sizeof *key->words));
+}
+
+/* ---- entries ---- */
+
+/* The cache keeps its reference; *ret_plan is NULL where it has none. RW_ERR_MEMORY, recorded. */
+static rw_status find(rw_tape *t, const struct rw_request *request, rw_plan **ret_plan)
+{
+    struct rw_plan_cache *const cache = t->ctx->plans;
+    const struct rw_key *const k = take_request(t, request);
+    if (!k) return RW_ERR_MEMORY;
+    *ret_plan = NULL;
+    for (size_t i = 0; i < cache->n && !*ret_plan; i++) {
+        struct rw_plan_entry *const e = &cache->entries[i];
+        if (!is_key_of(&e->key, &t->key, k)) continue;
+        e->used = ++cache->clock;
+        *ret_plan = e->plan;
+    }
+    cache->hits += *ret_plan != NULL;
+    cache->misses += !*ret_plan;
+    return RW_OK;
+}
+
+static size_t bytes_of(const struct rw_plan_key *key, const rw_plan *plan)
+{
+    return rw_plan_bytes(plan) + (RW_KEY_KEEPS_WORDS ? key->n * sizeof *key->words : 0);
 }
 
 static struct rw_plan_entry *oldest(struct rw_plan_cache *cache)
@@ -29,49 +125,37 @@ static struct rw_plan_entry *oldest(struct rw_plan_cache *cache)
 
 static void drop(struct rw_plan_cache *cache, struct rw_plan_entry *e)
 {
-    cache->bytes -= rw_plan_bytes(e->plan);
+    cache->bytes -= bytes_of(&e->key, e->plan);
     rw_plan_release(e->plan);
+    rw_plan_key_finish(&e->key);
     *e = cache->entries[--cache->n];
 }
 
-void rw_plan_cache_add(struct rw_plan_cache *cache, struct rw_plan_key key, rw_plan *plan)
+void rw_plan_cache_add(struct rw_plan_cache *cache, struct rw_plan_key *key, rw_plan *plan)
 {
-    const size_t bytes = rw_plan_bytes(plan), most = cache->most_bytes ? cache->most_bytes : RW_PLAN_CACHE_BYTES;
+    const size_t bytes = bytes_of(key, plan), most = cache->most_bytes ? cache->most_bytes : RW_PLAN_CACHE_BYTES;
     while (cache->n && (cache->n == RW_PLAN_CACHE_SIZE || cache->bytes + bytes > most)) drop(cache, oldest(cache));
-    cache->entries[cache->n++] = (struct rw_plan_entry){ .key = key, .plan = plan, .used = ++cache->clock };
+    cache->entries[cache->n++] = (struct rw_plan_entry){ .key = *key, .plan = plan, .used = ++cache->clock };
     cache->bytes += bytes;
+    *key = (struct rw_plan_key){ 0 };
 }
 
 void rw_plan_cache_finish(struct rw_plan_cache *cache)
 {
     while (cache->n) drop(cache, &cache->entries[cache->n - 1]);
+    rw_free(cache->request.words);
+    cache->request = (struct rw_key){ 0 };
 }
 
-/* What it leaves to the arena. A gradient without memory counts where a step writes it. */
-static void mix_total(struct rw_hash *h, const rw_context *ctx)
+static rw_status make(rw_tape *t, const struct rw_request *request, rw_plan **ret_plan)
 {
-    rw_hash_mix(h, rw_context_holds(ctx));
-    for (size_t i = 0; i < ctx->n_params; i++)
-        if (!ctx->params[i]->gradient.data) rw_hash_mix(h, ctx->params[i]->tensor.id);
-}
-
-struct rw_plan_key rw_request_key(const rw_tape *t, const struct rw_request *request)
-{
-    struct rw_hash h = t->hash;
-    rw_hash_mix(&h, (uint64_t)request->kind << 2 | (uint64_t)request->effects << 1 | request->seeded);
-    rw_hash_mix(&h, request->n_values);
-    rw_hash_mix(&h, t->n_nodes);
-    rw_hash_mix(&h, (uint64_t)t->ctx->threads); /* workspaces are per thread */
-    rw_hash_mix(&h, t->ctx->store.serial); /* where copies begin and end goes by how fast they are */
-    rw_hash_mix(&h, t->ctx->layouts.generation); /* the tape's hash has layouts by their indexes */
-    for (size_t i = 0; i < request->n_values; i++) rw_hash_mix(&h, request->values[i]);
-    if (request->kind == RW_PLAN_STEP) rw_hash_mix_bytes(&h, request->policy->spec, strlen(request->policy->spec));
-    if (t->ctx->costs) rw_hash_mix(&h, t->ctx->costs->hash);
-    if (request->policy->total) mix_total(&h, t->ctx);
-    if (t->n_parts) rw_hash_mix(&h, request->policy->whole); /* their own policies are in the tape's hash */
-    for (size_t i = 0; i < t->n_held; i++) rw_hash_mix(&h, (uint64_t)t->held[i].value << 8 | 1);
-    for (size_t i = 0; i < t->n_effects; i++) rw_hash_mix(&h, t->effects[i].done);
-    return (struct rw_plan_key){ h.a, h.b };
+    struct rw_plan_key key;
+    rw_status status = rw_request_key(t, request, &key);
+    if (status) return status;
+    status = rw_plan_build(t, request, ret_plan);
+    if (!status) rw_plan_cache_add(t->ctx->plans, &key, *ret_plan);
+    rw_plan_key_finish(&key);
+    return status;
 }
 
 rw_status rw_plan_get(rw_tape *t, const struct rw_request *request, rw_plan **ret_plan)
@@ -79,13 +163,6 @@ rw_status rw_plan_get(rw_tape *t, const struct rw_request *request, rw_plan **re
     assert(!request->recorders);
     const rw_status missed = rw_tape_misses_nothing(t, "planning a step");
     if (missed) return missed;
-    const struct rw_plan_key key = rw_request_key(t, request);
-    rw_plan *plan = rw_plan_cache_find(t->ctx->plans, key);
-    if (!plan) {
-        const rw_status status = rw_plan_build(t, request, &plan);
-        if (status) return status;
-        rw_plan_cache_add(t->ctx->plans, key, plan);
-    }
-    *ret_plan = plan;
-    return RW_OK;
+    const rw_status status = find(t, request, ret_plan);
+    return status || *ret_plan ? status : make(t, request, ret_plan);
 }

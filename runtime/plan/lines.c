@@ -2,6 +2,7 @@
 #include "plan/lines.h"
 
 #include "base/alloc.h"
+#include "base/hash.h"
 #include "record/tape.h"
 #include "remat/live.h"
 

@@ -32,12 +32,12 @@ rw_status rw_write(rw_tensor *x, const void *data, size_t bytes)
     if (!data && bytes) return rw_fail_null(ctx, "rw_write", "data");
     if (bytes != has)
         return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_write: %zu bytes given, %s\"%s\" has %zu", bytes,
-                       gradient ? "the gradient of " : "", p->name, has);
+                       gradient ? "the gradient of " : "", rw_param_name(p), has);
     if (!gradient) p->version++;
     const rw_status status = !bytes     ? RW_OK
                              : gradient ? write_gradient(ctx, p, data)
                                         : ctx->device->upload(ctx->device_state, p->data, data, bytes);
-    return status ? rw_fail(ctx, status, "rw_write: \"%s\": the copy to the device failed", p->name) : RW_OK;
+    return status ? rw_fail(ctx, status, "rw_write: \"%s\": the copy to the device failed", rw_param_name(p)) : RW_OK;
 }
 
 void *rw_tensor_data(rw_tensor *x)
@@ -107,7 +107,7 @@ static rw_status fill(rw_tensor *x, const char *what, bool normal, double a, dou
     count_fill(p, normal || a != b);
     const rw_status moved = ctx->device->upload(ctx->device_state, p->data, host, p->bytes);
     rw_free_aligned(host);
-    return moved ? rw_fail(ctx, moved, "%s: \"%s\": the copy to the device failed", what, p->name) : RW_OK;
+    return moved ? rw_fail(ctx, moved, "%s: \"%s\": the copy to the device failed", what, rw_param_name(p)) : RW_OK;
 }
 
 rw_status rw_init_normal(rw_tensor *x, double mean, double std)

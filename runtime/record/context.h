@@ -93,6 +93,7 @@ struct rw_context {
     struct rw_param **by_id; /* these and states, by tensor.id; NULL where a state has gone */
     size_t n_ids, cap_ids, free_id; /* free_id: none below it is NULL */
     struct rw_gradient_scale scale; /* of their gradients */
+    uint64_t n_serials;             /* of tensors of the context, given so far: a cache names them by these */
 
     rw_tape *tapes; /* all of the context, a list */
     struct rw_plan_cache *plans; /* plan/cache.h */
@@ -101,8 +102,6 @@ struct rw_context {
     struct rw_attach *attach;    /* run/run.h: who watches runs, a list */
     struct rw_costs *costs;      /* autodiff/costs.h: what nodes were measured to take; NULL: nominal rates */
     struct rw_counts *counts;     /* record/counts.h: made when a monitor first asks */
-    struct rw_kept_codes **kept_codes; /* record/kept_codes.h: by weight, lists */
-    size_t cap_kept_codes;
     struct rw_clipping *clipping; /* api/clip.h: made by the first rw_clip_grad_norm() */
     struct rw_clip *clipped;      /* the one that was queued last; NULL: none, or it has gone */
     uint64_t n_clipped;

@@ -12,18 +12,14 @@ static bool may_be_weight(const rw_context *ctx, const struct rw_param *p)
 /* Rows of what may be a weight, in the order of creation. */
 static bool number_rows(const rw_context *ctx, struct rw_counts *c)
 {
-    c->n_ids = ctx->n_ids;
-    c->row_of = rw_malloc((ctx->n_ids + 1) * sizeof *c->row_of);
-    c->weight = rw_malloc((RW_DELAYED_OPERANDS * ctx->n_params + 1) * sizeof *c->weight);
+    c->weights = rw_malloc((ctx->n_params + 1) * sizeof *c->weights);
     c->at = rw_calloc(RW_DELAYED_OPERANDS * ctx->n_params + 1, sizeof *c->at);
-    if (!c->row_of || !c->weight || !c->at) return false;
-    for (size_t i = 0; i < c->n_ids; i++) c->row_of[i] = RW_NONE_ID;
+    if (!c->weights || !c->at) return false;
     for (size_t i = 0; i < ctx->n_params; i++) {
         const struct rw_param *const p = ctx->params[i];
-        if (!may_be_weight(ctx, p)) continue;
-        c->row_of[p->tensor.id] = (uint32_t)c->n;
-        for (int k = 0; k < RW_DELAYED_OPERANDS; k++) c->weight[c->n++] = p->tensor.id;
+        if (may_be_weight(ctx, p)) c->weights[c->n_weights++] = p->serial;
     }
+    c->n = RW_DELAYED_OPERANDS * c->n_weights;
     return true;
 }
 
@@ -39,8 +35,7 @@ static bool find_room(rw_context *ctx, struct rw_counts *c)
 static void release(struct rw_counts *c)
 {
     if (!c) return;
-    rw_free(c->row_of);
-    rw_free(c->weight);
+    rw_free(c->weights);
     rw_free(c->at);
     rw_free(c);
 }
@@ -86,9 +81,9 @@ bool rw_counts_slot_at(rw_site at, const rw_tape *t, const struct rw_tensor *wei
 {
     const struct rw_counts *const c = t->ctx->counts;
     if (!c || !c->watcher || weight->leaf == RW_NONE_ID || t->leaves[weight->leaf].kind != RW_LEAF_PARAM) return false;
-    const uint32_t id = t->leaves[weight->leaf].param;
-    if (id >= c->n_ids || c->row_of[id] == RW_NONE_ID) return false;
-    *ret = (struct rw_counts_slot){ c->noted->tensor.id, c->row_of[id] + (uint32_t)which };
+    const uint32_t i = rw_serial_find(c->weights, c->n_weights, t->leaves[weight->leaf].serial);
+    if (i == RW_NONE_ID) return false;
+    *ret = (struct rw_counts_slot){ c->noted->tensor.id, i * RW_DELAYED_OPERANDS + (uint32_t)which };
     c->at[ret->row] = at;
     return true;
 }

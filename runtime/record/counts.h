@@ -13,9 +13,8 @@
 struct rw_counts {
     const void *watcher;     /* NULL: nobody watches, and nothing is counted */
     struct rw_param *noted;  /* a state of the context, which stays until that ends: a graph may write it */
-    uint32_t *row_of;        /* by a weight's id: the first of its rows, RW_NONE_ID for none */
-    size_t n_ids;
-    uint32_t *weight;        /* by row: its id */
+    uint64_t *weights;       /* serials, which rise: of RW_DELAYED_OPERANDS rows each */
+    size_t n_weights;
     rw_site *at;             /* by row: where it was recorded last; file NULL: it was not yet */
     size_t n;                /* rows: RW_DELAYED_OPERANDS of each parameter or buffer that may be a weight */
 };

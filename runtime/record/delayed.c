@@ -8,7 +8,7 @@
 static uint32_t row_of(const rw_tape *t, const struct rw_delayed_rows *d, const struct rw_tensor *weight)
 {
     if (weight->leaf == RW_NONE_ID || t->leaves[weight->leaf].kind != RW_LEAF_PARAM) return RW_NONE_ID;
-    return rw_delayed_row_of(d, t->leaves[weight->leaf].param);
+    return rw_delayed_row_of(d, t->leaves[weight->leaf].serial);
 }
 
 bool rw_delayed_slot_at(rw_site at, rw_tape *t, const rw_delayed *delayed, rw_tensor *weight,
@@ -30,11 +30,11 @@ bool rw_delayed_slot_at(rw_site at, rw_tape *t, const rw_delayed *delayed, rw_te
 
 rw_status rw_tape_note(rw_tape *t, struct rw_tape_amax what)
 {
-    if (!rw_grow(&t->amaxes, &t->cap_amaxes, t->n_amaxes, 1, sizeof *t->amaxes))
+    if (!rw_grow(&t->amaxes, &t->cap_amaxes, t->n_amaxes, 1, sizeof *t->amaxes) ||
+        !rw_key_reserve(&t->key, RW_KEY_AMAX_WORDS))
         return rw_fail(t->ctx, RW_ERR_MEMORY, "quantize: out of memory");
     t->amaxes[t->n_amaxes++] = what;
-    rw_hash_mix(&t->hash, (uint64_t)what.buffer << 32 | what.row);
-    rw_hash_mix(&t->hash, what.value);
+    rw_key_add_amax(&t->key, &what, t->ctx->by_id[what.buffer]->serial);
     return RW_OK;
 }
 

@@ -14,8 +14,8 @@ struct rw_delayed_rows {
     rw_context *ctx;
     struct rw_param *scale, *history, *amax; /* buffers of the context */
     rw_dtype gradient_dtype;
-    uint32_t *row_of; /* by a parameter's id, RW_NONE_ID for none; ids from n_ids on are of later ones */
-    size_t n_ids;
+    uint64_t *weights; /* by row: the serial of the parameter or buffer; they rise */
+    size_t n;
 };
 
 static inline const struct rw_delayed_rows *rw_delayed_rows(const rw_delayed *d)
@@ -23,9 +23,10 @@ static inline const struct rw_delayed_rows *rw_delayed_rows(const rw_delayed *d)
     return (const struct rw_delayed_rows *)(const void *)d;
 }
 
-static inline uint32_t rw_delayed_row_of(const struct rw_delayed_rows *d, uint32_t param)
+/* RW_NONE_ID where it has none. */
+static inline uint32_t rw_delayed_row_of(const struct rw_delayed_rows *d, uint64_t serial)
 {
-    return param < d->n_ids ? d->row_of[param] : RW_NONE_ID;
+    return rw_serial_find(d->weights, d->n, serial);
 }
 
 #endif

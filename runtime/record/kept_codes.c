@@ -11,9 +11,7 @@
 
 static struct rw_kept_codes *entry_of(const struct rw_kept_key *key)
 {
-    const rw_context *const ctx = key->weight->tensor.owner.ctx;
-    const size_t id = key->weight->tensor.id;
-    struct rw_kept_codes *e = id < ctx->cap_kept_codes ? ctx->kept_codes[id] : NULL;
+    struct rw_kept_codes *e = key->weight->kept_codes;
     while (e && e->origin != key->origin) e = e->next;
     return e;
 }
@@ -31,12 +29,11 @@ static bool is_written(const struct rw_kept_codes *e)
 /* A tape has one leaf of a state in each step, which is of the contents that it had then. */
 static bool may_be_read(const rw_tape *t, const struct rw_param *state)
 {
-    const struct rw_seen *const seen = state->tensor.id < t->cap_seen ? &t->seen[state->tensor.id] : NULL;
-    if (!seen || seen->step != t->step) return true;
-    return t->leaves[rw_tape_value(t, seen->value)->leaf].version == state->version;
+    const struct rw_leaf *const leaf = rw_tape_leaf_of(t, state);
+    return !leaf || leaf->version == state->version;
 }
 
-bool rw_kept_codes_find(rw_site at, rw_tape *t, const struct rw_kept_key *key, rw_tensor **ret_codes,
+bool rw_kept_codes_find(rw_site at, rw_tape *t, const struct rw_kept_key *key, uint32_t weight, rw_tensor **ret_codes,
                         rw_tensor **ret_scale)
 {
     const struct rw_kept_codes *const e = entry_of(key);
@@ -44,45 +41,32 @@ bool rw_kept_codes_find(rw_site at, rw_tape *t, const struct rw_kept_key *key, r
         return false;
     *ret_codes = rw_operand_at(at, t, &e->codes->tensor, t->composite);
     *ret_scale = *ret_codes ? rw_operand_at(at, t, &e->scale->tensor, t->composite) : NULL;
+    if (*ret_scale) t->leaves[(*ret_codes)->leaf].weight = 1 + weight;
     return true;
 }
 
-/* Like x, and named like the weight: messages name it. */
-static struct rw_param *state_like(rw_context *ctx, const rw_tensor *x, const char *name)
+static struct rw_param *state_like(rw_context *ctx, const rw_tensor *x, const struct rw_param *weight)
 {
     struct rw_param *const p = rw_state_create(ctx, rw_tensor_dtype(x), rw_tensor_shape(x));
-    if (!p) return NULL;
-    p->keeps_codes = true;
-    p->name = rw_strdup(name);
-    if (p->name) return p;
-    rw_state_destroy(ctx, p);
-    return NULL;
-}
-
-static bool reserve(rw_context *ctx, size_t id)
-{
-    const size_t had = ctx->cap_kept_codes;
-    if (!rw_grow(&ctx->kept_codes, &ctx->cap_kept_codes, id, 1, sizeof *ctx->kept_codes)) return false;
-    for (size_t i = had; i < ctx->cap_kept_codes; i++) ctx->kept_codes[i] = NULL;
-    return true;
+    if (p) p->codes_of = weight;
+    return p;
 }
 
 static struct rw_kept_codes *make(const struct rw_kept_key *key, const rw_tensor *codes, const rw_tensor *scale)
 {
     rw_context *const ctx = key->weight->tensor.owner.ctx;
-    const size_t id = key->weight->tensor.id;
-    struct rw_kept_codes *const e = reserve(ctx, id) ? rw_calloc(1, sizeof *e) : NULL;
+    struct rw_kept_codes *const e = rw_calloc(1, sizeof *e);
     if (!e) return NULL;
     e->origin = key->origin;
-    e->codes = state_like(ctx, codes, key->weight->name);
-    e->scale = e->codes ? state_like(ctx, scale, key->weight->name) : NULL;
+    e->codes = state_like(ctx, codes, key->weight);
+    e->scale = e->codes ? state_like(ctx, scale, key->weight) : NULL;
     if (!e->scale) {
         rw_state_destroy(ctx, e->codes);
         rw_free(e);
         return NULL;
     }
-    e->next = ctx->kept_codes[id];
-    ctx->kept_codes[id] = e;
+    e->next = key->weight->kept_codes;
+    key->weight->kept_codes = e;
     ctx->memory.parameters += e->codes->bytes + e->scale->bytes;
     return e;
 }
@@ -119,17 +103,19 @@ const char *rw_kept_codes_named(const rw_tape *t)
     for (size_t i = 0; i < t->n_leaves; i++) {
         const struct rw_param *const p =
             t->leaves[i].kind == RW_LEAF_PARAM ? t->ctx->by_id[t->leaves[i].param] : NULL;
-        if (p && p->keeps_codes) return p->name;
+        if (p && p->codes_of) return rw_param_name(p);
     }
     return NULL;
 }
 
-void rw_kept_codes_free(rw_context *ctx)
+void rw_kept_codes_drop(rw_context *ctx, struct rw_param *weight)
 {
-    for (size_t i = 0; i < ctx->cap_kept_codes; i++)
-        for (struct rw_kept_codes *e = ctx->kept_codes[i], *next; e; e = next) {
-            next = e->next;
-            rw_free(e);
-        }
-    rw_free(ctx->kept_codes);
+    for (struct rw_kept_codes *e = weight->kept_codes, *next; e; e = next) {
+        next = e->next;
+        ctx->memory.parameters -= e->codes->bytes + e->scale->bytes;
+        rw_state_destroy(ctx, e->codes);
+        rw_state_destroy(ctx, e->scale);
+        rw_free(e);
+    }
+    weight->kept_codes = NULL;
 }

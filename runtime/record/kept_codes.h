@@ -3,7 +3,8 @@
  * context, the codes and their scales, for each weight and each way to scale it. Who records a weight's codes records
  * commits behind them that write these; who comes later, and finds the weight and what its scales come from as they
  * were, reads them. The bytes are those that it would have made itself. What is found is decided by versions alone, so
- * nothing has to be told when a weight is written.
+ * nothing has to be told when a weight is written. A run that reads them checks the weight's version as well
+ * (run/sources.c). They are listed in the weight, and freed with it.
  */
 #ifndef RW_RECORD_KEPT_CODES_H
 #define RW_RECORD_KEPT_CODES_H
@@ -13,7 +14,7 @@
 
 struct rw_kept_codes {
     struct rw_kept_codes *next; /* of the same weight, scaled in another way */
-    uint32_t origin;            /* what the scales come from: see recipe.c */
+    uint64_t origin;            /* what the scales come from: see recipe.c */
     struct rw_param *codes, *scale;
     /* When what makes them was recorded: versions of the weight and of the scale that was given, 0 without one; those
        of the states, which the commits make one more; and by whom, in which step. */
@@ -24,12 +25,14 @@ struct rw_kept_codes {
 
 /* What codes are of: a weight, and the version of the scale that was given. */
 struct rw_kept_key {
-    const struct rw_param *weight;
-    uint32_t origin, given_version;
+    struct rw_param *weight;
+    uint64_t origin;
+    uint32_t given_version;
 };
 
-/* Values of the tape. False where there are none that are as they would be made now. Records no error. */
-bool rw_kept_codes_find(rw_site at, rw_tape *t, const struct rw_kept_key *key, rw_tensor **ret_codes,
+/* Values of the tape. False where there are none that are as they would be made now. Records no error. weight: its leaf
+   on the tape. */
+bool rw_kept_codes_find(rw_site at, rw_tape *t, const struct rw_kept_key *key, uint32_t weight, rw_tensor **ret_codes,
                         rw_tensor **ret_scale);
 
 /*
@@ -42,7 +45,7 @@ rw_status rw_kept_codes_store(rw_site at, rw_tape *t, const struct rw_kept_key *
 /* The weight whose codes the tape reads or writes, in text; NULL where there is none. */
 const char *rw_kept_codes_named(const rw_tape *t);
 
-/* When the context ends; its states go with the parameters. */
-void rw_kept_codes_free(rw_context *ctx);
+/* When the weight goes, or the context: its entries, with their states. No tape that names one may run. */
+void rw_kept_codes_drop(rw_context *ctx, struct rw_param *weight);
 
 #endif

@@ -13,7 +13,7 @@
 static struct rw_tensor *add_leaf(rw_tape *t, struct rw_leaf leaf, uint32_t layout, rw_dtype dtype, unsigned flags)
 {
     if (!rw_grow(&t->leaves, &t->cap_leaves, t->n_leaves, 1, sizeof *t->leaves)) return NULL;
-    if (!rw_tape_reserve_values(t, 1)) return NULL;
+    if (!rw_tape_reserve_values(t, 1) || !rw_key_reserve(&t->key, RW_KEY_LEAF_WORDS)) return NULL;
     struct rw_tensor *const v = rw_tape_add_value(t);
     v->layout = layout;
     v->dtype = (uint8_t)dtype;
@@ -21,8 +21,7 @@ static struct rw_tensor *add_leaf(rw_tape *t, struct rw_leaf leaf, uint32_t layo
     v->leaf = (uint32_t)t->n_leaves;
     leaf.value = v->id;
     t->leaves[t->n_leaves++] = leaf;
-    rw_hash_mix(&t->hash, (uint64_t)leaf.kind << 56 ^ (uint64_t)leaf.param << 24 ^ dtype);
-    rw_hash_mix(&t->hash, layout);
+    rw_key_add_leaf(&t->key, &leaf, v);
     return v;
 }
 
@@ -34,24 +33,33 @@ static struct rw_seen *seen_of(rw_tape *t, uint32_t param)
     return &t->seen[param];
 }
 
+static struct rw_leaf leaf_of(enum rw_leaf_kind kind, const struct rw_param *p)
+{
+    return (struct rw_leaf){ .kind = (uint8_t)kind, .param = p->tensor.id, .serial = p->serial,
+                             .gradient_dtype = rw_param_is_trained(p) ? p->gradient.tensor.dtype : 0 };
+}
+
 static struct rw_tensor *param_leaf(rw_tape *t, struct rw_param *p)
 {
     struct rw_seen *const seen = seen_of(t, p->tensor.id);
     if (!seen) return NULL;
-    if (seen->step == t->step) return rw_tape_value(t, seen->value);
-    struct rw_tensor *const v = add_leaf(
-        t, (struct rw_leaf){ .kind = RW_LEAF_PARAM, .param = p->tensor.id, .version = p->version, .bytes = p->bytes },
-        p->tensor.layout, (rw_dtype)p->tensor.dtype, p->tensor.flags & RW_VALUE_REQUIRES);
+    if (seen->step == t->step && seen->serial == p->serial) return rw_tape_value(t, seen->value);
+    struct rw_leaf leaf = leaf_of(RW_LEAF_PARAM, p);
+    leaf.version = p->version;
+    leaf.bytes = p->bytes;
+    struct rw_tensor *const v = add_leaf(t, leaf, p->tensor.layout, (rw_dtype)p->tensor.dtype,
+                                         p->tensor.flags & RW_VALUE_REQUIRES);
     if (!v) return NULL;
-    *seen = (struct rw_seen){ t->step, v->id };
+    *seen = (struct rw_seen){ t->step, p->serial, v->id };
     return v;
 }
 
 /* A gradient is not cached in its parameter: it is rare, and two leaves of the same bytes do no harm. */
 static struct rw_tensor *gradient_leaf(rw_tape *t, struct rw_param *p)
 {
-    return add_leaf(t, (struct rw_leaf){ .kind = RW_LEAF_GRADIENT, .param = p->tensor.id, .bytes = p->gradient.bytes },
-                    p->tensor.layout, (rw_dtype)p->gradient.tensor.dtype, 0);
+    struct rw_leaf leaf = leaf_of(RW_LEAF_GRADIENT, p);
+    leaf.bytes = p->gradient.bytes;
+    return add_leaf(t, leaf, p->tensor.layout, (rw_dtype)p->gradient.tensor.dtype, 0);
 }
 
 struct rw_tensor *rw_tape_add_seed(rw_tape *t, uint32_t root, const struct rw_tensor *y)
@@ -152,12 +160,13 @@ rw_tensor *rw_require_grad(rw_tape *t, rw_tensor *x)
                 rw_dtype_name((rw_dtype)x->dtype));
     if (fault || !rw_dtype_is_float((rw_dtype)x->dtype)) return NULL;
     if (x->flags & RW_VALUE_RETAIN) return x;
-    if (!rw_grow(&t->retained, &t->cap_retained, t->n_retained, 1, sizeof *t->retained)) {
+    if (!rw_grow(&t->retained, &t->cap_retained, t->n_retained, 1, sizeof *t->retained) ||
+        !rw_key_reserve(&t->key, RW_KEY_MARK_WORDS)) {
         rw_fail(t->ctx, RW_ERR_MEMORY, "rw_require_grad: out of memory");
         return NULL;
     }
     t->retained[t->n_retained++] = x->id;
     x->flags |= RW_VALUE_RETAIN | RW_VALUE_REQUIRES;
-    rw_hash_mix(&t->hash, (uint64_t)RW_VALUE_RETAIN << 32 | x->id);
+    rw_key_add_mark(&t->key, x->id, RW_VALUE_RETAIN);
     return x;
 }

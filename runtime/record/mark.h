@@ -5,14 +5,13 @@
 #ifndef RW_RECORD_MARK_H
 #define RW_RECORD_MARK_H
 
-#include <rewind/tape.h>
+#include "base/hash.h"
 
-struct rw_hash {
-    uint64_t a, b;
-};
+#include <rewind/tape.h>
 
 struct rw_tape_mark {
     size_t nodes, operands, attrs, values, leaves, tickets, effects, casts, amaxes;
+    size_t words; /* of the key, and their hash */
     struct rw_hash hash;
     uint64_t drawn, ticket_end; /* the generator's offset, and the tape's own */
 };

@@ -106,10 +106,13 @@ enum rw_leaf_kind {
 struct rw_leaf {
     uint8_t kind;
     bool ran;         /* a node has read it: from now on a change is an error */
+    uint8_t gradient_dtype; /* of a parameter that is trained; else 0 */
     uint32_t value;   /* its value on the tape */
-    uint32_t param;   /* of a parameter or its gradient; of a seed: which root */
+    uint32_t param;   /* of a parameter or its gradient: the id; of a seed: which root */
     uint32_t version; /* of the contents that the tape relies on */
     uint32_t written; /* an input's own count of changes */
+    uint64_t serial;  /* of a parameter or its gradient; else 0 */
+    uint32_t weight;  /* of kept codes that are read: 1 + the weight's leaf, whose version counts as well; else 0 */
     void *data;       /* an input's elements, owned by the tape */
     size_t bytes;
 };

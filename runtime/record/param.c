@@ -13,6 +13,23 @@ struct rw_param *rw_param_of(const rw_tensor *x)
     return x->owner.ctx->by_id[x->id];
 }
 
+const char *rw_param_name(const struct rw_param *p)
+{
+    if (p->codes_of) p = p->codes_of;
+    return p->name ? p->name : "";
+}
+
+uint32_t rw_serial_find(const uint64_t *serials, size_t n, uint64_t serial)
+{
+    size_t low = 0, high = n;
+    while (low < high) {
+        const size_t middle = (low + high) / 2;
+        if (serials[middle] < serial) low = middle + 1;
+        else high = middle;
+    }
+    return low < n && serials[low] == serial ? (uint32_t)low : RW_NONE_ID;
+}
+
 static void free_param(rw_context *ctx, struct rw_param *p)
 {
     if (!p->lent) ctx->device->free(ctx->device_state, p->data);
@@ -30,6 +47,7 @@ static bool fill_state(rw_context *ctx, struct rw_param *p, rw_dtype dtype, rw_s
     p->tensor = (struct rw_tensor){ .owner.ctx = ctx, .id = (uint32_t)ctx->free_id, .layout = layout->id,
                                     .dtype = (uint8_t)dtype, .producer = RW_NONE_ID, .leaf = RW_NONE_ID,
                                     .base = RW_NONE_ID, .flags = RW_VALUE_CONTEXT };
+    p->serial = ++ctx->n_serials;
     p->numel = layout->numel;
     p->bytes = (size_t)layout->numel * rw_dtype_size(dtype);
     if (p->lent) return true;
@@ -86,7 +104,7 @@ static bool fill_param(rw_context *ctx, struct rw_param *p, const char *name, rw
 static rw_tensor *create(rw_site at, rw_context *ctx, const char *what, const char *name, rw_dtype dtype,
                          rw_shape shape, const rw_dtype *grad)
 {
-    if (!name || !*name || strlen(name) > 255) {
+    if (!name || !*name || strlen(name) > RW_NAME_MAX) {
         rw_fail(ctx, RW_ERR_ARGUMENT, "%s at %s:%d: a name of 1 to 255 characters is needed", what, at.file, at.line);
         return NULL;
     }
@@ -150,21 +168,28 @@ void rw_state_destroy(rw_context *ctx, struct rw_param *p)
     free_param(ctx, p);
 }
 
-bool rw_state_create_in(struct rw_param *place, rw_context *ctx, rw_dtype dtype, rw_shape shape)
+bool rw_state_create_in(struct rw_param *place, rw_context *ctx, const char *name, rw_dtype dtype, rw_shape shape)
 {
+    *place = (struct rw_param){ .name = rw_strdup(name) };
+    if (place->name && fill_state(ctx, place, dtype, shape)) {
+        enter(ctx, place);
+        return true;
+    }
+    rw_free(place->name);
     *place = (struct rw_param){ 0 };
-    if (!fill_state(ctx, place, dtype, shape)) return false;
-    enter(ctx, place);
-    return true;
+    return false;
 }
 
 void rw_states_end(rw_context *ctx, struct rw_param *states, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
         struct rw_param *const p = &states[i];
+        assert(!p->kept_codes);
         leave(ctx, p);
         ctx->device->free(ctx->device_state, p->data);
+        rw_free(p->name);
         p->data = NULL;
+        p->name = NULL;
         p->tensor.id = RW_NONE_ID;
         p->tensor.flags = RW_VALUE_GONE;
     }

@@ -172,12 +172,13 @@ static rw_status check_source(const rw_tape *t, const struct rw_tensor *x, rw_si
     const bool changed = (param && t->ctx->by_id[leaf->param]->version != leaf->version) ||
                          (input && leaf->ran && leaf->written != leaf->version);
     if (!changed) return RW_OK;
-    return rw_fail(t->ctx, RW_ERR_CHANGED, "cast at %s:%d: %s \"%s\" was written after a recipe recorded its cast; "
-                   "reset the tape and record the step again", at.file, at.line, param ? "parameter" : "input",
-                   param ? t->ctx->by_id[leaf->param]->name : rw_tensor_name(rw_tape_value(t, leaf->value)));
+    return rw_fail(t->ctx, RW_ERR_CHANGED,
+                   "cast at %s:%d: %s \"%s\" was written after a recipe recorded its cast; reset the tape and record "
+                   "the step again", at.file, at.line, param ? "parameter" : "input",
+                   param ? rw_param_name(t->ctx->by_id[leaf->param]) : rw_tensor_name(rw_tape_value(t, leaf->value)));
 }
 
-static struct rw_tensor *cast_before(const rw_tape *t, const struct rw_tensor *x, rw_dtype dtype, uint32_t scaling)
+static struct rw_tensor *cast_before(const rw_tape *t, const struct rw_tensor *x, rw_dtype dtype, uint64_t scaling)
 {
     for (uint32_t i = last_cast_of(t, x->id); i != RW_NONE_ID; i = t->casts[i].before) {
         struct rw_tensor *const y = rw_tape_value(t, t->casts[i].result);
@@ -199,7 +200,7 @@ static bool reserve(rw_tape *t, uint32_t value)
 }
 
 /* There is room. */
-static void note(rw_tape *t, const struct rw_tensor *x, const struct rw_tensor *y, uint32_t scaling)
+static void note(rw_tape *t, const struct rw_tensor *x, const struct rw_tensor *y, uint64_t scaling)
 {
     t->casts[t->n_casts] = (struct rw_recipe_cast){ x->id, y->id, t->open_region, scaling, last_cast_of(t, x->id),
                                                     t->open_no_grads > 0 };
@@ -225,10 +226,10 @@ const rw_recipe *rw_recipe_of_codes(const rw_tape *t)
 }
 
 /* Scales of a tape are found again by what they come from. */
-static uint32_t origin_of(const rw_quantize_params *p, const rw_delayed *delayed)
+static uint64_t origin_of(const rw_quantize_params *p, const rw_delayed *delayed)
 {
-    if (!delayed) return (uint32_t)p->scaling;
-    return RW_SCALING_COUNT + rw_delayed_rows(delayed)->scale->tensor.id;
+    if (!delayed) return (uint64_t)p->scaling;
+    return RW_SCALING_COUNT + rw_delayed_rows(delayed)->scale->serial;
 }
 
 static struct rw_tensor *make_codes(rw_site at, rw_tape *t, struct rw_tensor *x, const rw_quantize_params *p,
@@ -242,7 +243,7 @@ static struct rw_tensor *make_codes(rw_site at, rw_tape *t, struct rw_tensor *x,
 }
 
 /* Of a weight whose codes are kept: false for everything else. */
-static bool key_of(const rw_tape *t, const struct rw_tensor *x, const rw_recipe *recipe, uint32_t origin,
+static bool key_of(const rw_tape *t, const struct rw_tensor *x, const rw_recipe *recipe, uint64_t origin,
                    enum rw_delayed_operand which, struct rw_kept_key *ret)
 {
     if (!recipe->keep_weights || which != RW_DELAYED_WEIGHT || !is_of_context(t, x)) return false;
@@ -265,10 +266,10 @@ rw_tensor *rw_recipe_codes_at(rw_site at, rw_tape *t, rw_tensor *x, const rw_qua
     struct rw_delayed_slot slot = { 0 };
     struct rw_counts_slot counted;
     struct rw_kept_key key;
-    const uint32_t origin = origin_of(params, delayed);
+    const uint64_t origin = origin_of(params, delayed);
     const bool keeps = key_of(t, x, recipe, origin, which, &key);
     rw_tensor *kept;
-    if (keeps && rw_kept_codes_find(at, t, &key, &kept, ret_scale)) return *ret_scale ? kept : NULL;
+    if (keeps && rw_kept_codes_find(at, t, &key, x->leaf, &kept, ret_scale)) return *ret_scale ? kept : NULL;
     struct rw_tensor *const made = cast_before(t, x, RW_F8_E4M3, origin);
     if (made) {
         if (check_source(t, x, at)) return NULL;

@@ -346,6 +346,9 @@ static bool reserve(struct recording *r, size_t attrs_size)
     if (!rw_grow(&t->nodes, &t->cap_nodes, t->n_nodes, 1, sizeof *t->nodes)) return false;
     if (!rw_grow(&t->operands, &t->cap_operands, t->n_operands, (size_t)r->n, sizeof *t->operands)) return false;
     if (!rw_grow(&t->attrs, &t->cap_attrs, t->n_attrs, attr_bytes, 1)) return false;
+    if (!rw_key_reserve(&t->key, RW_KEY_NODE_WORDS(r->n, attrs_size) +
+                                     RW_KEY_VALUE_WORDS * (size_t)r->call.n_outputs))
+        return false;
     if (!rw_grow(&t->tickets, &t->cap_tickets, t->n_tickets, 1, sizeof *t->tickets)) return false;
     if (r->ctx->orders && !rw_order_reserve(t, (size_t)r->call.n_outputs)) return false;
     return rw_grow(&t->effects, &t->cap_effects, t->n_effects, 1, sizeof *t->effects);
@@ -363,7 +366,6 @@ static void add_outputs(struct recording *r, struct rw_node *node, bool requires
         v->producer = (uint32_t)t->n_nodes;
         if (view) v->base = r->in[0]->base;
         if (requires && rw_dtype_is_float((rw_dtype)v->dtype)) v->flags |= RW_VALUE_REQUIRES;
-        rw_hash_mix(&t->hash, (uint64_t)v->layout << 16 | (uint64_t)(v->flags & RW_VALUE_REQUIRES) << 8 | v->dtype);
     }
 }
 
@@ -388,6 +390,16 @@ static uint32_t draw_ticket(struct recording *r)
     return (uint32_t)t->n_tickets++;
 }
 
+/* On a copy, which stays in registers. */
+static void add_to_key(rw_tape *t, const struct rw_node *node)
+{
+    struct rw_key key = t->key;
+    rw_key_add_node(&key, node, t->operands + node->first_input, t->attrs + node->attrs);
+    for (uint32_t i = 0; i < node->n_outputs; i++) rw_key_add_value(&key, rw_tape_value(t, node->first_output + i));
+    t->key.n = key.n;
+    t->key.hash = key.hash;
+}
+
 /* There is room for all of it. */
 static void append(struct recording *r, const void *attrs, size_t attrs_size)
 {
@@ -403,17 +415,14 @@ static void append(struct recording *r, const void *attrs, size_t attrs_size)
     if ((r->op->flags & RW_OP_NO_GRADIENT) || node->no_grad) requires = false;
     add_outputs(r, node, requires);
     node->ticket = draw_ticket(r);
-    for (int i = 0; i < r->n; i++) {
-        t->operands[t->n_operands++] = r->in[i]->id;
-        rw_hash_mix(&t->hash, r->in[i]->id);
-    }
+    for (int i = 0; i < r->n; i++) t->operands[t->n_operands++] = r->in[i]->id;
     if (attrs_size) {
+        const size_t end = t->n_attrs + ((attrs_size + 7) & ~(size_t)7);
+        memset(t->attrs + end - 8, 0, 8); /* the key has whole words of them */
         memcpy(t->attrs + t->n_attrs, attrs, attrs_size);
-        rw_hash_mix_bytes(&t->hash, attrs, attrs_size);
-        t->n_attrs += (attrs_size + 7) & ~(size_t)7;
+        t->n_attrs = end;
     }
-    rw_hash_mix(&t->hash, (uint64_t)node->op << 50 ^ (uint64_t)node->no_grad << 49 ^ (uint64_t)node->adjoint << 48 ^
-                              (uint64_t)node->n_inputs << 32 ^ node->region);
+    add_to_key(t, node);
     if (r->op->flags & RW_OP_STATEFUL) t->effects[t->n_effects++] = (struct rw_effect){ .node = (uint32_t)t->n_nodes };
     if (r->ctx->orders) rw_order_note(t, node);
     t->n_nodes++;

@@ -27,14 +27,6 @@ static uint32_t name_index(rw_context *ctx, const char *name)
     return rw_names_index(&ctx->names, name);
 }
 
-/* By its text: another name may get the index in another step. */
-static void mix_name(rw_tape *t, uint64_t what, const char *name)
-{
-    const size_t length = strlen(name);
-    rw_hash_mix(&t->hash, what ^ (uint64_t)length << 32);
-    rw_hash_mix_bytes(&t->hash, name, length);
-}
-
 rw_status rw_open_check(const rw_tape *t, const char *what)
 {
     rw_context *const ctx = t->ctx;
@@ -67,14 +59,16 @@ rw_status ckpt_begin_at(rw_site at, rw_tape *t, const char *name)
     const uint32_t site = rw_site_index(ctx, at);
     if (index == RW_NONE_ID)
         return rw_fail(ctx, RW_ERR_MEMORY, "ckpt_begin at %s:%d: %s", at.file, at.line, rw_names_fault(&ctx->names));
-    if (site == RW_NONE_ID ||
-        !rw_grow(&t->regions, &t->cap_regions, t->n_regions, 1, sizeof *t->regions))
+    const size_t length = strlen(name);
+    if (site == RW_NONE_ID || !rw_grow(&t->regions, &t->cap_regions, t->n_regions, 1, sizeof *t->regions) ||
+        !rw_key_reserve(&t->key, 1 + RW_KEY_TEXT_WORDS(length)))
         return rw_fail(ctx, RW_ERR_MEMORY, "ckpt_begin at %s:%d: out of memory", at.file, at.line);
     t->regions[t->n_regions] = (struct rw_region){ .name = index, .parent = t->open_region,
                                                    .first = (uint32_t)t->n_nodes, .end = RW_NONE_ID, .site = site,
                                                    .part = t->open_part };
     t->open_region = (uint32_t)t->n_regions++;
-    mix_name(t, 0xbe91000000000000u, name);
+    rw_key_add(&t->key, RW_KEY_REGION);
+    rw_key_add_text(&t->key, name, length);
     return RW_OK;
 }
 
@@ -93,10 +87,12 @@ rw_status ckpt_end_at(rw_site at, rw_tape *t)
         return rw_fail(t->ctx, RW_ERR_REGION, "ckpt_end at %s:%d: the recipe begun at %s:%d inside the region is still "
                        "open", at.file, at.line, begun.file, (int)begun.line);
     }
+    if (!rw_key_reserve(&t->key, 1))
+        return rw_fail(t->ctx, RW_ERR_MEMORY, "ckpt_end at %s:%d: out of memory", at.file, at.line);
     struct rw_region *const r = &t->regions[t->open_region];
     r->end = (uint32_t)t->n_nodes;
     t->open_region = r->parent;
-    rw_hash_mix(&t->hash, 0xe9d0000000000000u);
+    rw_key_add(&t->key, RW_KEY_REGION_END);
     return RW_OK;
 }
 
@@ -153,13 +149,16 @@ rw_status ckpt_policy_begin_at(rw_site at, rw_tape *t, const char *spec)
     if (status) return rw_fail(ctx, status, "ckpt_policy_begin at %s:%d: %s", at.file, at.line, message);
     const rw_status refused = refuse_budget(t, &part->policy, at);
     if (refused) return refused;
+    if (!rw_key_reserve(&t->key, 1 + rw_key_policy_words(&part->policy)))
+        return rw_fail(ctx, RW_ERR_MEMORY, "ckpt_policy_begin at %s:%d: out of memory", at.file, at.line);
     part->parent = t->open_part;
     part->region = t->open_region;
     part->first = (uint32_t)t->n_nodes;
     part->end = RW_NONE_ID;
     part->site = site;
     t->open_part = (uint32_t)t->n_parts++;
-    mix_name(t, 0x9a47000000000000u, spec);
+    rw_key_add(&t->key, RW_KEY_PART);
+    rw_key_add_policy(&t->key, &part->policy);
     return RW_OK;
 }
 
@@ -174,9 +173,11 @@ rw_status ckpt_policy_end_at(rw_site at, rw_tape *t)
         return rw_fail(t->ctx, RW_ERR_REGION, "ckpt_policy_end at %s:%d: region \"%s\", begun inside, is still open",
                        at.file, at.line, t->ctx->names.text[r->name]);
     }
+    if (!rw_key_reserve(&t->key, 1))
+        return rw_fail(t->ctx, RW_ERR_MEMORY, "ckpt_policy_end at %s:%d: out of memory", at.file, at.line);
     part->end = (uint32_t)t->n_nodes;
     t->open_part = part->parent;
-    rw_hash_mix(&t->hash, 0x9a4e000000000000u);
+    rw_key_add(&t->key, RW_KEY_PART_END);
     return RW_OK;
 }
 
@@ -196,9 +197,13 @@ static struct rw_tensor *decidable(rw_tape *t, rw_tensor *x, const char *what, r
 static rw_tensor *decide(rw_site at, rw_tape *t, rw_tensor *x, const char *what, enum rw_value_flag decision)
 {
     if (!decidable(t, x, what, at)) return NULL;
+    if (!rw_key_reserve(&t->key, RW_KEY_MARK_WORDS)) {
+        rw_fail(t->ctx, RW_ERR_MEMORY, "%s at %s:%d: out of memory", what, at.file, at.line);
+        return NULL;
+    }
     struct rw_tensor *const base = rw_tape_value(t, x->base);
     base->flags = (uint8_t)((base->flags & ~DECISIONS) | decision);
-    rw_hash_mix(&t->hash, (uint64_t)decision << 40 ^ base->id);
+    rw_key_add_mark(&t->key, base->id, decision);
     return x;
 }
 
@@ -229,9 +234,16 @@ rw_tensor *ckpt_name_at(rw_site at, rw_tape *t, rw_tensor *x, const char *name)
         rw_fail(t->ctx, RW_ERR_MEMORY, "ckpt_name at %s:%d: %s", at.file, at.line, rw_names_fault(&t->ctx->names));
         return NULL;
     }
+    const size_t length = strlen(name);
+    if (!rw_key_reserve(&t->key, 2 + RW_KEY_TEXT_WORDS(length))) {
+        rw_fail(t->ctx, RW_ERR_MEMORY, "ckpt_name at %s:%d: out of memory", at.file, at.line);
+        return NULL;
+    }
     x->tag = (uint16_t)(index + 1);
     rw_tape_value(t, x->base)->tag = x->tag; /* what is kept of a view is its buffer */
-    mix_name(t, x->id ^ (uint64_t)1 << 60, name);
+    rw_key_add(&t->key, RW_KEY_NAME);
+    rw_key_add(&t->key, x->id);
+    rw_key_add_text(&t->key, name, length);
     return x;
 }
 

@@ -11,21 +11,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-void rw_hash_mix_bytes(struct rw_hash *h, const void *data, size_t bytes)
-{
-    const unsigned char *p = data;
-    for (; bytes >= 8; p += 8, bytes -= 8) {
-        uint64_t x;
-        memcpy(&x, p, 8);
-        rw_hash_mix(h, x);
-    }
-    if (bytes) {
-        uint64_t x = 0;
-        memcpy(&x, p, bytes);
-        rw_hash_mix(h, x ^ (uint64_t)bytes << 56);
-    }
-}
-
 static rw_status set_first_policy(rw_tape *t)
 {
     const char *const wanted = getenv("REWIND_POLICY");
@@ -110,7 +95,8 @@ static void end_step(rw_tape *t)
     t->ticket_end = 0;
     t->draws = (struct rw_draws){ 0 };
     t->launch_draws = false;
-    t->hash = (struct rw_hash){ 0 };
+    t->key.n = 0;
+    t->key.hash = (struct rw_hash){ 0 };
     for (size_t i = 0; i < t->n_inputs; i++) t->inputs[i].used = 0;
     t->ctx->memory.inputs -= t->input_bytes;
     t->input_bytes = 0;
@@ -196,7 +182,7 @@ void rw_tape_release(rw_tape *t)
     void *const arrays[] = { t->nodes,   t->operands, t->attrs,    t->chunks, t->leaves, t->seen,      t->tickets,
                              t->regions, t->effects,  t->retained, t->inputs, t->held,   t->gradients, t->in_desc,
                              t->out_desc, t->wide,    t->drawn_by, t->policy_spec, t->roots,
-                             t->recipes, t->casts,    t->cast_of,  t->amaxes };
+                             t->recipes, t->casts,    t->cast_of,  t->amaxes, t->key.words };
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) rw_free(arrays[i]);
     rw_free(t);
     rw_context_release(ctx);

@@ -1,15 +1,16 @@
 /*
  * A tape: the growing arrays that record appends to, and the state of what ran.
  *
- * The tape remembers a running hash of its structure: ops, operands, layouts, attributes, regions, per-value decisions.
- * Two steps that record the same program have the same hash, and share a plan. What differs from step to step without
- * being structure - tickets, the contents of inputs - is read from the tape when the plan runs.
+ * The tape keeps the words of its structure as it is recorded: ops, operands, layouts, attributes, regions, per-value
+ * decisions (key.h). Two steps that record the same program have the same words, and share a plan. What differs from
+ * step to step without being structure - tickets, the contents of inputs - is read from the tape when the plan runs.
  */
 #ifndef RW_RECORD_TAPE_H
 #define RW_RECORD_TAPE_H
 
 #include "base/alloc.h"
 #include "record/context.h"
+#include "record/key.h"
 #include "record/mark.h"
 #include "record/param.h"
 #include "record/policy.h"
@@ -54,7 +55,7 @@ struct rw_tape_recipe {
 struct rw_recipe_cast {
     uint32_t source, result; /* values */
     uint32_t region;         /* RW_NONE_ID outside any */
-    uint32_t scaling;        /* of codes: which scales; else 0 */
+    uint64_t scaling;        /* of codes: which scales; else 0 */
     uint32_t before;         /* the cast of the same source before it, RW_NONE_ID for none */
     bool no_grad;            /* recorded between rw_no_grad_begin() and rw_no_grad_end() */
 };
@@ -76,6 +77,21 @@ struct rw_draws {
     size_t n;
 };
 
+/* A parameter, buffer or state that a step has used. */
+struct rw_seen {
+    uint64_t step;   /* 0: none */
+    uint64_t serial; /* another one may have had its id */
+    uint32_t value;
+};
+
+#define RW_KEY_AMAX_WORDS 3
+static inline void rw_key_add_amax(struct rw_key *k, const struct rw_tape_amax *a, uint64_t buffer_serial)
+{
+    rw_key_add(k, RW_KEY_AMAX | (uint64_t)a->counts << 16);
+    rw_key_add(k, buffer_serial);
+    rw_key_add(k, (uint64_t)a->value << 32 | a->row);
+}
+
 struct rw_tape {
     rw_context *ctx;
     rw_tape *next, **link; /* in the context's list */
@@ -94,10 +110,7 @@ struct rw_tape {
     struct rw_leaf *leaves;
     size_t n_leaves, cap_leaves;
     /* By parameter: its leaf, of which there is one per step, whatever other tapes record in between. */
-    struct rw_seen {
-        uint64_t step; /* 0: none */
-        uint32_t value;
-    } *seen;
+    struct rw_seen *seen;
     size_t cap_seen;
     rw_ticket *tickets; /* as recorded: no run and no launch writes them */
     size_t n_tickets, cap_tickets;
@@ -125,7 +138,7 @@ struct rw_tape {
     size_t cap_cast_of;
     struct rw_tape_amax *amaxes;
     size_t n_amaxes, cap_amaxes;
-    struct rw_hash hash;
+    struct rw_key key;
 
     /* Input copies come from blocks that a reset keeps. */
     struct rw_input_block {
@@ -188,14 +201,6 @@ static inline uint32_t rw_tape_base(const rw_tape *t, uint32_t id)
     return rw_tape_value(t, id)->base;
 }
 
-static inline void rw_hash_mix(struct rw_hash *h, uint64_t x)
-{
-    h->a = (h->a ^ x) * 0x9e3779b97f4a7c15u;
-    h->a ^= h->a >> 32;
-    h->b = (h->b + x) * 0xd6e8feb86659fd93u;
-    h->b ^= h->b >> 29;
-}
-
 /* Marks the tapes that have leaves of these states, which are about to go. */
 void rw_tapes_miss(const rw_context *ctx, const struct rw_param *states, size_t n);
 
@@ -205,7 +210,13 @@ rw_status rw_tape_misses_nothing(const rw_tape *t, const char *what);
 /* Notes where a backward begins; RW_ERR_MEMORY, with an error that names the call. */
 rw_status rw_tape_note_roots(rw_tape *t, const uint32_t *roots, size_t n, bool seeded, const char *what);
 
-void rw_hash_mix_bytes(struct rw_hash *h, const void *data, size_t bytes);
+/* The leaf that stands for a parameter, buffer or state in this step; NULL where the step has not used it. */
+static inline const struct rw_leaf *rw_tape_leaf_of(const rw_tape *t, const struct rw_param *p)
+{
+    const struct rw_seen *const seen = p->tensor.id < t->cap_seen ? &t->seen[p->tensor.id] : NULL;
+    if (!seen || seen->step != t->step || seen->serial != p->serial) return NULL;
+    return &t->leaves[rw_tape_value(t, seen->value)->leaf];
+}
 
 /* The region that a node stands in, RW_NONE_ID outside any: an adjoint node's is that of the node it differentiates.
    The node may be of a plan's tail: what that differentiates is on the tape. */

@@ -9,22 +9,26 @@ rw_context *rw_tensor_context(const rw_tensor *x)
     return x->flags & (RW_VALUE_CONTEXT | RW_VALUE_GONE) ? x->owner.ctx : x->owner.tape->ctx;
 }
 
-const char *rw_tensor_name(const rw_tensor *x)
+/* A tensor that is there now. False for NULL, rw_none(), and for one of before a reset, of a destroyed tape or of
+   destroyed averages: every function that only answers gives for these what it gives for NULL. */
+static bool is_there(const rw_tensor *x)
 {
-    const struct rw_param *const p = rw_param_of(x);
-    if (p) return p->name;
-    const rw_context *const ctx = rw_tensor_context(x);
-    return ctx && x->tag ? ctx->names.text[x->tag - 1] : "";
+    if (!x || x == rw_none() || (x->flags & RW_VALUE_GONE)) return false;
+    if (x->flags & RW_VALUE_CONTEXT) return true;
+    return x->flags & RW_VALUE_GRADIENT ? x->id != RW_NONE_ID : rw_tape_has(x->owner.tape, x);
 }
 
-/* Of one that no longer is there may be no layout any more. */
+const char *rw_tensor_name(const rw_tensor *x)
+{
+    if (!is_there(x)) return "";
+    const struct rw_param *const p = rw_param_of(x);
+    if (p) return rw_param_name(p);
+    return x->tag ? rw_tensor_context(x)->names.text[x->tag - 1] : "";
+}
+
 const rw_layout *rw_tensor_layout(const rw_tensor *x)
 {
-    const rw_context *const ctx = rw_tensor_context(x);
-    if (!ctx || (x->flags & RW_VALUE_GONE)) return NULL;
-    const bool is_value = !(x->flags & (RW_VALUE_CONTEXT | RW_VALUE_GRADIENT));
-    if (is_value ? !rw_tape_has(x->owner.tape, x) : x->id == RW_NONE_ID) return NULL;
-    return rw_layout_of(ctx, x);
+    return is_there(x) ? rw_layout_of(rw_tensor_context(x), x) : NULL;
 }
 
 rw_shape rw_tensor_shape(const rw_tensor *x)
@@ -35,14 +39,14 @@ rw_shape rw_tensor_shape(const rw_tensor *x)
 
 rw_tensor *rw_tensor_base(rw_tensor *x)
 {
-    if (!x || x == rw_none() || (x->flags & (RW_VALUE_CONTEXT | RW_VALUE_GRADIENT | RW_VALUE_GONE))) return x;
-    if (!rw_tape_has(x->owner.tape, x)) return x;
+    if (!is_there(x)) return x == rw_none() ? x : NULL;
+    if (x->flags & (RW_VALUE_CONTEXT | RW_VALUE_GRADIENT)) return x;
     return rw_tape_value(x->owner.tape, x->base);
 }
 
 rw_tensor_kind rw_tensor_kind_of(const rw_tensor *x)
 {
-    if (!x || x == rw_none()) return RW_TENSOR_NONE;
+    if (!is_there(x)) return RW_TENSOR_NONE;
     if (x->flags & RW_VALUE_GRADIENT) return RW_TENSOR_GRADIENT;
     if (!(x->flags & RW_VALUE_CONTEXT)) return RW_TENSOR_VALUE;
     return rw_param_is_trained(rw_param_of(x)) ? RW_TENSOR_PARAM : RW_TENSOR_BUFFER;
@@ -61,13 +65,12 @@ size_t rw_tensor_bytes(const rw_tensor *x)
 
 bool rw_tensor_requires_grad(const rw_tensor *x)
 {
-    return x && (x->flags & RW_VALUE_REQUIRES);
+    return is_there(x) && (x->flags & RW_VALUE_REQUIRES);
 }
 
 static rw_tensor *tape_gradient(rw_tensor *x)
 {
     rw_tape *const t = x->owner.tape;
-    if (!rw_tape_has(t, x)) return NULL;
     for (size_t i = 0; i < t->n_gradients; i++)
         if (t->gradients[i]->tensor.id == x->id) return &t->gradients[i]->tensor;
     return NULL;
@@ -75,7 +78,7 @@ static rw_tensor *tape_gradient(rw_tensor *x)
 
 rw_tensor *rw_gradient(rw_tensor *x)
 {
-    if (!x || x == rw_none() || (x->flags & (RW_VALUE_GRADIENT | RW_VALUE_GONE))) return NULL;
+    if (!is_there(x) || (x->flags & RW_VALUE_GRADIENT)) return NULL;
     struct rw_param *const p = rw_param_of(x);
     if (!p) return tape_gradient(x);
     if (!rw_param_is_trained(p)) return NULL;

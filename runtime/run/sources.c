@@ -26,11 +26,11 @@ static rw_status check_input(const rw_tape *t, const struct rw_leaf *leaf)
 static rw_status check_param(const rw_tape *t, const struct rw_leaf *leaf)
 {
     const struct rw_param *const p = t->ctx->by_id[leaf->param];
-    if (p->version == leaf->version) return RW_OK;
+    if (p->version == leaf->version) return leaf->weight ? check_param(t, &t->leaves[leaf->weight - 1]) : RW_OK;
     return rw_fail(t->ctx, RW_ERR_CHANGED,
                    "parameter \"%s\" changed after it was recorded; what is computed from it now would not match; "
                    "reset the tape and record the step again",
-                   p->name);
+                   rw_param_name(p));
 }
 
 static bool is_gradient(const struct rw_source *s)

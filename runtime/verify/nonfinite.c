@@ -120,7 +120,7 @@ static void note(struct search *s, const struct rw_at *at, const struct seen *se
     const struct rw_tensor *const x = rw_tape_value(t, value);
     const bool param = x->leaf != RW_NONE_ID && t->leaves[x->leaf].kind == RW_LEAF_PARAM;
     const struct rw_param *const p = param ? t->ctx->by_id[t->leaves[x->leaf].param] : NULL;
-    snprintf(s->found.value, sizeof s->found.value, "%s", p && p->name ? p->name : rw_tensor_name(x));
+    snprintf(s->found.value, sizeof s->found.value, "%s", p ? rw_param_name(p) : rw_tensor_name(x));
 }
 
 static bool is_leaf(const struct rw_at *at, uint32_t value)

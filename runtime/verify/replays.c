@@ -142,7 +142,7 @@ static void find_cause(const struct replays *r, const struct rw_run *run, size_t
         const struct rw_leaf *const l = &t->leaves[v->leaf];
         const bool param = l->kind == RW_LEAF_PARAM;
         snprintf(text, size, ": %s \"%s\" changed in between", param ? "parameter" : "input",
-                 param ? t->ctx->by_id[l->param]->name : rw_tensor_name(v));
+                 param ? rw_param_name(t->ctx->by_id[l->param]) : rw_tensor_name(v));
     }
 }
 

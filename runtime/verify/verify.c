@@ -310,7 +310,7 @@ static void compare_begun(const rw_tape *t, const struct rw_table *begun, const 
         if (base->producer == RW_NONE_ID) {
             const struct rw_leaf *const leaf = &t->leaves[base->leaf];
             const bool param = leaf->kind == RW_LEAF_PARAM;
-            if (!changed) changed = param ? t->ctx->by_id[leaf->param]->name : rw_tensor_name(base);
+            if (!changed) changed = param ? rw_param_name(t->ctx->by_id[leaf->param]) : rw_tensor_name(base);
             continue;
         }
         *report = (ckpt_report){ .mismatches = 1, .cause = changed ? CKPT_CAUSE_INPUT_CHANGED

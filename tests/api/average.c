@@ -213,6 +213,34 @@ Test(average, without_memory_there_is_none)
     fixture_close(&b);
 }
 
+/* An average is called "average of P", in every message, and is of its context alone. */
+Test(average, has_a_name)
+{
+    struct fixture b = fixture_open(1, 1), other = fixture_open(1, 1);
+    rw_average *average = NULL;
+    float x[4] = { 0 };
+    rw_tensor *const p = rw_param(b.ctx, "h.0/w", RW_F32, RW_SHAPE(4));
+    cr_assert_eq(rw_average_create(&average, b.ctx, 0.5), RW_OK);
+    rw_tensor *const a = rw_average_of(average, p);
+    cr_expect_str_eq(rw_tensor_name(a), "average of h.0/w");
+    cr_expect_null(rw_relu(other.t, a));
+    cr_expect(strstr(rw_error_message(other.ctx), "\"average of h.0/w\" belongs to another context"), "%s",
+              rw_error_message(other.ctx));
+    cr_expect_eq(rw_write(a, x, 3), RW_ERR_ARGUMENT);
+    cr_expect(strstr(rw_error_message(b.ctx), "\"average of h.0/w\" has 16"), "%s", rw_error_message(b.ctx));
+    rw_error_clear(b.ctx);
+    rw_tensor *const loss = rw_sum(b.t, rw_mul(b.t, a, p), RW_ALL_AXES, false);
+    cr_assert_eq(rw_average_step(average), RW_OK);
+    cr_expect_eq(rw_backward(b.t, loss), RW_ERR_CHANGED);
+    cr_expect(strstr(rw_error_message(b.ctx), "\"average of h.0/w\" changed"), "%s", rw_error_message(b.ctx));
+    rw_error_clear(b.ctx);
+    rw_tape_reset(b.t);
+    rw_average_destroy(&average);
+    cr_expect_str_eq(rw_tensor_name(a), "");
+    fixture_close(&other);
+    fixture_close(&b);
+}
+
 Test(average, mistakes_are_refused)
 {
     static const double bad[] = { -0.1, 1, NAN, INFINITY };
@@ -263,7 +291,7 @@ Test(average, its_tensor_is_refused_when_it_has_gone)
     cr_expect_eq(rw_eval(b.t, &mean, 1), RW_ERR_ARGUMENT);
     expect_refusal(&b, "rw_eval", gone);
     cr_expect_eq(rw_assign(b.t, mean, w), RW_ERR_ARGUMENT);
-    expect_refusal(&b, "rw_assign", "rw_assign");
+    expect_refusal(&b, "rw_assign", gone);
     cr_expect_eq(rw_tensor_shape(mean).rank, 0);
     cr_expect_eq(rw_tensor_bytes(mean), 0);
     cr_expect_str_eq(rw_tensor_name(mean), "");

@@ -208,6 +208,72 @@ Test(kept_codes, that_change_under_a_step_are_named)
     recipe_world_close(&x);
 }
 
+/* A weight that is written between recording and backward is an error whether its codes are kept or not (law 8). */
+Test(kept_codes, of_a_weight_that_was_written_since)
+{
+    for (int delays = 0; delays < 2; delays++)
+        for (int keep = 0; keep < 2; keep++) {
+            struct recipe_world x = recipe_world_open(delays ? &delayed : &way, "full", 1);
+            x.recipe.keep_weights = keep;
+            batch(&x, x.b.t, 0);
+            rw_tensor *const loss = recipe_loss(&x, x.b.t, 1);
+            cr_expect_eq(makes_codes(x.b.t, x.up), !keep);
+            cr_assert_eq(rw_init_constant(x.up, 0.3), RW_OK);
+            cr_expect_eq(rw_backward(x.b.t, loss), RW_ERR_CHANGED, "keep %d, delayed %d", keep, delays);
+            cr_expect(strstr(rw_error_message(x.b.ctx), "\"up\" changed"), "%s", rw_error_message(x.b.ctx));
+            rw_error_clear(x.b.ctx);
+            rw_tape_reset(x.b.t);
+            batch(&x, x.b.t, 2);
+            recipe_world_close(&x);
+        }
+}
+
+/* ---- averages ---- */
+
+/* y of a linear layer whose weight is the average; *ret_made says whether its codes were made. */
+static double through_average(struct fixture *b, const rw_average *average, rw_tensor *w, bool keep, int *ret_made)
+{
+    static const float data[3 * 7] = { 1, 2, 3, 4, 5, 6, 7, 8, 9 };
+    rw_recipe recipe = way.recipe;
+    recipe.keep_weights = keep;
+    rw_tensor *const a = rw_average_of(average, w);
+    cr_assert_eq(rw_recipe_begin(b->t, &recipe), RW_OK);
+    rw_tensor *const y = rw_linear(b->t, rw_input(b->t, RW_F32, RW_SHAPE(3, 7), data), a, RW_NONE);
+    cr_assert_eq(rw_recipe_end(b->t), RW_OK);
+    cr_assert(y, "%s", rw_error_message(b->ctx));
+    *ret_made = makes_codes(b->t, a);
+    const double sum = rw_item(b->t, rw_sum(b->t, y, RW_ALL_AXES, false));
+    cr_assert_eq(rw_error_status(b->ctx), RW_OK, "%s", rw_error_message(b->ctx));
+    rw_tape_reset(b->t);
+    return sum;
+}
+
+/* Those of a destroyed average are freed, and no other average finds them. */
+Test(kept_codes, of_averages)
+{
+    struct fixture b = fixture_open(1, 1);
+    rw_memory before, after;
+    int made;
+    rw_tensor *const w = rw_param(b.ctx, "w", RW_F32, RW_SHAPE(5, 7));
+    for (int turn = 0; turn < 3; turn++) {
+        rw_average *average = NULL;
+        cr_assert_eq(rw_init_normal(w, 0, 1 + turn), RW_OK);
+        cr_assert_eq(rw_memory_stats(b.ctx, &before), RW_OK);
+        cr_assert_eq(rw_average_create(&average, b.ctx, 0.5), RW_OK);
+        const double sum = through_average(&b, average, w, true, &made);
+        cr_expect_eq(made, 1, "turn %d: codes of a destroyed average", turn);
+        cr_expect_eq(through_average(&b, average, w, true, &made), sum);
+        cr_expect_eq(made, 0);
+        cr_expect_eq(through_average(&b, average, w, false, &made), sum);
+        cr_assert_eq(rw_memory_stats(b.ctx, &after), RW_OK);
+        cr_expect_gt(after.parameters, before.parameters);
+        rw_average_destroy(&average);
+        cr_assert_eq(rw_memory_stats(b.ctx, &after), RW_OK);
+        cr_expect_eq(after.parameters, before.parameters);
+    }
+    fixture_close(&b);
+}
+
 /* ---- what it takes, and what is refused ---- */
 
 Test(kept_codes, take_a_byte_an_element_and_their_scales)

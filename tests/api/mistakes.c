@@ -52,8 +52,8 @@ static bool is_same(const struct state *a, const struct state *b)
 {
     const struct rw_tape_mark *const x = &a->mark, *const y = &b->mark;
     return x->nodes == y->nodes && x->operands == y->operands && x->attrs == y->attrs && x->values == y->values &&
-           x->leaves == y->leaves && x->tickets == y->tickets && x->effects == y->effects && x->hash.a == y->hash.a &&
-           x->hash.b == y->hash.b && a->regions == b->regions && a->retained == b->retained &&
+           x->leaves == y->leaves && x->tickets == y->tickets && x->effects == y->effects && x->words == y->words &&
+           x->hash.a == y->hash.a && x->hash.b == y->hash.b && a->regions == b->regions && a->retained == b->retained &&
            a->params == b->params && a->generator.seed == b->generator.seed &&
            a->generator.offset == b->generator.offset && a->ticket_end == b->ticket_end;
 }

@@ -3,6 +3,7 @@
  * the second would be given the first one's plan if that thing were not part of the key; and each alone, in a context
  * of its own. What they give is the same: gradients, their shapes, what is kept, how often ops run.
  */
+#include "record/node.h"
 #include "support/support.h"
 
 #include <criterion/criterion.h>
@@ -64,6 +65,15 @@ static rw_tensor *mark(struct step *s, int which)
     rw_tensor *const y = rw_exp(s->b.t, s->w[0]);
     s->marked = which ? rw_require_grad(s->b.t, y) : y;
     return rw_mul(s->b.t, y, y);
+}
+
+/* The input is marked after an op has read it: a scope without gradients keeps that op out of backward. */
+static rw_tensor *scope(struct step *s, int which)
+{
+    if (which) rw_no_grad_begin(s->b.t);
+    rw_tensor *const y = rw_exp(s->b.t, s->x);
+    if (which) rw_no_grad_end(s->b.t);
+    return rw_mul(s->b.t, y, rw_require_grad(s->b.t, s->x));
 }
 
 /* Three ops in a row, the first in a region. */
@@ -142,6 +152,7 @@ static const struct pair {
               { "a parameter", parameter },
               { "the shape of an input", shape_of_an_input },
               { "a mark", mark },
+              { "a scope without gradients", scope },
               { "a region's name", region },
               { "where a region ends", end_of_a_region },
               { "one region or two", one_region_or_two },
@@ -184,7 +195,8 @@ static struct seen run(struct step *s, const struct pair *p, int which)
     cr_assert_eq(rw_backward(s->b.t, rw_sum(s->b.t, y, RW_ALL_AXES, false)), RW_OK, "%s: %s", p->name,
                  rw_error_message(s->b.ctx));
     look(s, s->w[0], 0, &seen);
-    look(s, p->build == shape_of_an_input ? s->x : p->build == mark ? s->marked : s->w[1], 1, &seen);
+    const bool of_input = p->build == shape_of_an_input || p->build == scope;
+    look(s, of_input ? s->x : p->build == mark ? s->marked : s->w[1], 1, &seen);
     cr_assert_eq(rw_memory_stats(s->b.ctx, &memory), RW_OK);
     seen.kept = memory.kept;
     memcpy(seen.runs, counted_runs, sizeof seen.runs);
@@ -246,4 +258,32 @@ Test(keys, what_is_asked_for)
         rw_tape_reset(b.t);
     }
     fixture_close(&b);
+}
+
+/* A parameter that gets the id of a destroyed average has a gradient; the plan of the step before has none of it. */
+Test(keys, an_id_that_is_given_again)
+{
+    const float ones[N] = { 1, 1, 1, 1, 1, 1 }, numbers[N] = { 1, 2, 3, 4, 5, 6 };
+    for (int buffer = 0; buffer < 2; buffer++) {
+        struct fixture b = fixture_open(1, 1);
+        rw_average *average = NULL;
+        float got[N];
+        rw_tensor *const w = rw_param(b.ctx, "w", RW_F32, RW_SHAPE(N));
+        cr_assert_eq(rw_write(w, numbers, sizeof numbers), RW_OK);
+        cr_assert_eq(rw_average_create(&average, b.ctx, 0.5), RW_OK);
+        rw_tensor *const a = rw_average_of(average, w);
+        const uint32_t id = a->id;
+        cr_assert_eq(rw_backward(b.t, rw_sum(b.t, rw_mul(b.t, w, a), RW_ALL_AXES, false)), RW_OK);
+        rw_zero_grad(b.ctx);
+        rw_tape_reset(b.t);
+        rw_average_destroy(&average);
+        if (buffer) cr_assert_eq(rw_buffer(b.ctx, "b", RW_F32, RW_SHAPE(N))->id, id);
+        rw_tensor *const p = rw_param(b.ctx, "p", RW_F32, RW_SHAPE(N));
+        cr_assert_eq(p->id == id, !buffer);
+        cr_assert_eq(rw_write(p, ones, sizeof ones), RW_OK);
+        cr_assert_eq(rw_backward(b.t, rw_sum(b.t, rw_mul(b.t, w, p), RW_ALL_AXES, false)), RW_OK);
+        cr_assert_eq(rw_read(NULL, rw_gradient(p), got, sizeof got), RW_OK);
+        cr_expect(!memcmp(got, numbers, sizeof got), "%g %g", (double)got[0], (double)got[1]);
+        fixture_close(&b);
+    }
 }

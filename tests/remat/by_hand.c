@@ -11,7 +11,7 @@ void by_hand_open(struct by_hand *h, struct fixture *b, rw_tensor *loss)
     h->request = (struct rw_request){
         .kind = RW_PLAN_STEP, .values = &h->loss, .n_values = 1, .policy = &b->t->policy
     };
-    h->key = rw_request_key(b->t, &h->request);
+    cr_assert_eq(rw_request_key(b->t, &h->request, &h->key), RW_OK);
     cr_assert_eq(rw_problem_open(&h->g.problem, b->t, &h->request), RW_OK, "%s", rw_error_message(b->ctx));
     cr_assert_eq(rw_choice_init(&h->g.choice, &h->g.problem), RW_OK);
 }
@@ -19,6 +19,7 @@ void by_hand_open(struct by_hand *h, struct fixture *b, rw_tensor *loss)
 void by_hand_close(struct by_hand *h)
 {
     rw_planning_close(&h->g);
+    rw_plan_key_finish(&h->key);
     rw_simulation_finish(&h->sim);
 }
 
@@ -59,7 +60,7 @@ const rw_plan *by_hand_plan(struct by_hand *h)
     cr_assert_eq(plan->largest_live, h->g.cost.peak);
     cr_assert_eq(plan->cost.replayed_nodes, h->g.cost.n_replays);
     cr_assert_geq(plan->arena_bytes, h->g.cost.peak);
-    rw_plan_cache_add(ctx->plans, h->key, plan);
+    rw_plan_cache_add(ctx->plans, &h->key, plan);
     return plan;
 }
 

@@ -436,9 +436,9 @@ static void calls(struct trial *m, struct world *w)
     SILENT("rw_refuse", RW_ERR_SHAPE, rw_refuse_at(RW_HERE, NULL, RW_ERR_SHAPE, "my_op: no"));
     ALLOWED("rw_tensor_layout", !rw_tensor_layout(NULL) && !rw_tensor_layout(RW_NONE));
     ALLOWED("rw_tensor_base", !rw_tensor_base(NULL));
-    ALLOWED("rw_tensor_base", rw_tensor_base(w->dead) == w->dead);
+    ALLOWED("rw_tensor_base", rw_tensor_base(w->dead) == NULL);
     ALLOWED("rw_tensor_kind_of",
-            rw_tensor_kind_of(NULL) == RW_TENSOR_NONE && rw_tensor_kind_of(w->dead_grad) == RW_TENSOR_GRADIENT);
+            rw_tensor_kind_of(NULL) == RW_TENSOR_NONE && rw_tensor_kind_of(w->dead_grad) == RW_TENSOR_NONE);
 }
 
 void mistakes_with_own_ops(struct trial *m, struct world *w)
