@@ -101,7 +101,8 @@ RW_API rw_status rw_graph_create(rw_graph **ret_graph, rw_tape *t, rw_tensor *lo
  * optimizer whose step makes the gradient of a parameter that no optimizer of the context holds, as for
  * rw_optimizer_step(). RW_ERR_BUDGET when it was created under `total:SIZE` and the
  * context has come to hold so much that its plan does not fit any more: nothing has run. With REWIND_VERIFY=1 the first
- * launch is verified before it runs. With REWIND_VERIFY=digest each launch checks its replays, on CUDA within the
+ * launch is verified before it runs; RW_ERR_UNSUPPORTED on a tape with an op that says RW_OP_STATEFUL and not
+ * RW_OP_COMMIT. Each launch runs the tape's effects once, whatever ran on the tape before. With REWIND_VERIFY=digest each launch checks its replays, on CUDA within the
  * captured graph: RW_ERR_MISMATCH comes from the next call that reads, when the optimizer of the graph has made its
  * update.
  */

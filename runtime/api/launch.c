@@ -406,10 +406,28 @@ static void count_launch(rw_graph *g)
     count_draws(g);
 }
 
+/* A rehearsal of a step that begins anew would run an op with an effect once more than the program does. */
+static rw_status check_effects(const rw_tape *t)
+{
+    for (size_t i = 0; i < t->n_effects; i++) {
+        const struct rw_node *const node = &t->nodes[t->effects[i].node];
+        const rw_op_def *const op = t->ctx->ops[node->op];
+        if (op->flags & RW_OP_COMMIT) continue;
+        const rw_site at = t->ctx->sites[node->site];
+        return rw_fail(t->ctx, RW_ERR_UNSUPPORTED,
+                       "rw_graph_launch: REWIND_VERIFY=1: %s, recorded at %s:%d, has an effect (RW_OP_STATEFUL) and "
+                       "cannot run in a rehearsal and in the launch; use REWIND_VERIFY=digest", op->name, at.file,
+                       at.line);
+    }
+    return RW_OK;
+}
+
 /* Under REWIND_VERIFY=1, before the first launch: of parameters and random numbers as the launch will have them. */
 static rw_status verify_first(rw_graph *g)
 {
     if (g->t->ctx->verify != RW_VERIFY_FULL || g->launches) return RW_OK;
+    const rw_status effects = check_effects(g->t);
+    if (effects) return effects;
     begin_step(g);
     const struct rw_request request = request_of(g);
     return rw_verify_or_fail(g->t, &request, g->scaler ? g->seeds : NULL);

@@ -200,6 +200,7 @@ rw_status rw_problem_open(struct rw_problem *p, rw_tape *t, const struct rw_requ
     assert(rw_tape_is_valid(t));
     t->ctx->eager = false; /* what planning records runs as part of the plan */
     *p = (struct rw_problem){ .serial = ++n_opened, .t = t, .mark = rw_tape_mark(t) };
+    t->planning = true;
     rw_status status = rw_targets_init(&p->targets, t, request);
     if (!status && (status = fill(p))) rw_fail(t->ctx, status, "planning: %s", rw_status_name(status));
     t->ctx->eager = eager;
@@ -216,5 +217,6 @@ void rw_problem_close(struct rw_problem *p)
     rw_targets_finish(&p->targets);
     rw_holding_release(p->holding);
     if (p->t) rw_tape_cut(p->t, &p->mark);
+    if (p->t) p->t->planning = false;
     *p = (struct rw_problem){ 0 };
 }

@@ -125,6 +125,13 @@ static inline bool rw_word_is(const rw_plan *plan, uint32_t word, enum rw_source
     return rw_word_is_source(word) && plan->sources[rw_word_source(word)].kind == kind;
 }
 
+/* The value of the first tail node. The tail's leaves, one gradient for each parameter that the tape used when the plan
+   was made, are between the mark and this: in two plans of one step nodes have equal distances from it. */
+static inline uint32_t rw_plan_first_made(const rw_plan *plan)
+{
+    return plan->n_nodes ? plan->nodes[0].first_output : plan->mark_values + (uint32_t)plan->n_values;
+}
+
 void rw_plan_release(rw_plan *plan);
 
 /* Bytes that a plan takes itself. */

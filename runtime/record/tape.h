@@ -150,6 +150,7 @@ struct rw_tape {
 
     struct rw_origin origin; /* of what is recorded now */
     unsigned n_rules;        /* gradient rules that are at work, one inside of the other */
+    bool planning;           /* a problem is open: what is recorded is cut off again (autodiff/problem.h) */
     const char *composite;   /* the function that records it as one of several nodes, NULL for none: messages name it */
 
     /* Of one node at a time, as large as the largest needs: its operands described, and its inputs where they are many.
@@ -243,7 +244,7 @@ struct rw_effect *rw_tape_effect(const rw_tape *t, uint32_t node);
 static inline bool rw_value_is_committed(const rw_tape *t, const struct rw_tensor *x)
 {
     const uint32_t maker = t->n_effects ? rw_tape_value(t, x->base)->producer : RW_NONE_ID;
-    return maker != RW_NONE_ID && !t->origin.adjoint && (t->ctx->ops[t->nodes[maker].op]->flags & RW_OP_COMMIT);
+    return maker != RW_NONE_ID && !t->planning && (t->ctx->ops[t->nodes[maker].op]->flags & RW_OP_COMMIT);
 }
 
 /* Counts the effects that have not happened before a reset; under REWIND_DEBUG=effects they are an error. */

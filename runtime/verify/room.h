@@ -32,13 +32,14 @@ struct rw_table {
     struct rw_digest *digest;
     bool *known;
     size_t n;
-    uint32_t mark;
+    uint32_t mark, made; /* where the tail begins, and its first value that a node makes */
 };
 
 /* The entry of a value of that plan. */
 static inline uint32_t rw_table_at(const struct rw_table *table, const rw_plan *plan, uint32_t v)
 {
-    return v < plan->mark_values ? v : v - plan->mark_values + table->mark;
+    if (v < plan->mark_values) return v;
+    return v < rw_plan_first_made(plan) ? RW_NONE_ID : v - rw_plan_first_made(plan) + table->made;
 }
 
 bool rw_table_make(struct rw_table *table, const rw_plan *plan);

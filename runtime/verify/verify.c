@@ -102,10 +102,12 @@ static rw_status make_reference(const struct subject *x, struct reference *ref, 
 
 /* ---- two plans of one step ---- */
 
+/* A recorded value by its number, one of the tail by its distance from the tail's first; a leaf of the tail is a leaf. */
 static uint32_t operand(const rw_plan *p, uint32_t node, uint32_t i)
 {
     const uint32_t v = p->operands[p->nodes[node].first_input + i - p->mark_operands];
-    return v < p->mark_values ? v : v - p->mark_values + RW_WORD_SOURCE;
+    if (v < p->mark_values) return v;
+    return v < rw_plan_first_made(p) ? RW_NONE_ID : v - rw_plan_first_made(p) + RW_WORD_SOURCE;
 }
 
 static bool same_node(const rw_plan *a, const rw_plan *b, uint32_t i)
@@ -121,7 +123,9 @@ static bool have_one_tail(const rw_tape *t, const rw_plan *a, const rw_plan *b, 
 {
     uint32_t i = 0;
     while (i < a->n_nodes && i < b->n_nodes && same_node(a, b, i)) i++;
-    if (i == a->n_nodes && i == b->n_nodes && a->n_values == b->n_values) return true;
+    const uint64_t made_a = a->mark_values + a->n_values - rw_plan_first_made(a);
+    const uint64_t made_b = b->mark_values + b->n_values - rw_plan_first_made(b);
+    if (i == a->n_nodes && i == b->n_nodes && made_a == made_b) return true;
     const struct rw_node *const last = i < b->n_nodes ? &b->nodes[i] : i < a->n_nodes ? &a->nodes[i] : NULL;
     *report = (ckpt_report){ .mismatches = 1, .cause = CKPT_CAUSE_RULE };
     if (last) rw_report_place(t, last->of == RW_NONE_ID ? last : &t->nodes[last->of], false, report);

@@ -138,6 +138,8 @@ Test(destroyed, in_any_order)
         rw_optimizer_destroy(&opt[order % 2]);
         if (order / 2 == 1) rw_scaler_destroy(&s);
         if (s) {
+            cr_assert_eq(rw_scaler_update(s), RW_OK, "%s", rw_error_message(b.ctx));
+            rw_zero_grad(b.ctx);
             add_gradient(&b, p, 1);
             cr_assert_eq(rw_scaler_step(s, opt[!(order % 2)]), RW_OK, "%s", rw_error_message(b.ctx));
         }

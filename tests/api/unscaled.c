@@ -153,6 +153,7 @@ Test(unscaled, in_a_graph)
     ok(&x, rw_graph_create(&g, t, square_of(t, x.p), &(rw_graph_params){ .scaler = x.s }));
     begin(&x);
     ok(&x, rw_scaler_unscale(x.s));
+    rw_zero_grad(x.b.ctx);
     for (int i = 0; i < 2; i++) {
         ok(&x, rw_graph_launch(g));
         cr_assert_eq(first_of(&x, rw_gradient(x.p)), 2);

@@ -427,6 +427,7 @@ Test(gradients, at_a_kept_address_outlive_updates_inside_backward)
     cr_assert_eq(rw_sgd_create(&opt, b.ctx, &(rw_sgd_params){ .lr = 0.125 }), RW_OK);
     cr_assert_eq(rw_backward(b.t, total(b.t, rw_mul(b.t, p, p))), RW_OK);
     void *const at = rw_tensor_data(rw_gradient(p));
+    rw_zero_grad(b.ctx);
     const rw_graph_params params = { .optimizer = opt, .update_inside = true };
     cr_assert_eq(rw_graph_create(&g, t, total(t, rw_mul(t, p, q)), &params), RW_OK);
     for (int i = 0; i < 3; i++) {

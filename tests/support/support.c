@@ -217,11 +217,3 @@ void begin_alone(rw_context *ctx)
     struct rw_companies *const all = &ctx->pool->companies;
     *all = (struct rw_companies){ .of = { { .asked = 1, .alone = true } }, .asked = 1 };
 }
-
-rw_status audited_launch(rw_graph *g, const rw_tape *t)
-{
-    bool disjoint = true;
-    rw_status status = rw_graph_launch(g);
-    if (!status) status = rw_tape_audit_tickets(t, &disjoint);
-    return disjoint ? status : RW_ERR_MISMATCH;
-}
