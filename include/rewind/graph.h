@@ -84,7 +84,8 @@ typedef struct rw_graph_params {
  *         generator was set while the tape was recorded (rw_generator_set(), rw_checkpoint_load()), or for
  *         update_inside without an optimizer;
  *         RW_ERR_UNSUPPORTED for an optimizer whose states wait in a file (rw_states), or anywhere else for
- *         update_inside, and for update_inside with a max_norm or a scaler where backward cannot run twice.
+ *         update_inside, for update_inside beside a caller's op that says RW_OP_COMMIT, and for update_inside with a
+ *         max_norm or a scaler where backward cannot run twice.
  */
 RW_API rw_status rw_graph_create(rw_graph **ret_graph, rw_tape *t, rw_tensor *loss, const rw_graph_params *params);
 
@@ -102,9 +103,10 @@ RW_API rw_status rw_graph_create(rw_graph **ret_graph, rw_tape *t, rw_tensor *lo
  * rw_optimizer_step(). RW_ERR_BUDGET when it was created under `total:SIZE` and the
  * context has come to hold so much that its plan does not fit any more: nothing has run. With REWIND_VERIFY=1 the first
  * launch is verified before it runs; RW_ERR_UNSUPPORTED on a tape with an op that says RW_OP_STATEFUL and not
- * RW_OP_COMMIT. Each launch runs the tape's effects once, whatever ran on the tape before. With REWIND_VERIFY=digest each launch checks its replays, on CUDA within the
- * captured graph: RW_ERR_MISMATCH comes from the next call that reads, when the optimizer of the graph has made its
- * update.
+ * RW_OP_COMMIT. Each launch runs the tape's effects once, whatever ran on the tape before; one that fails may have run
+ * an op that says RW_OP_STATEFUL, and the next one runs it again. With REWIND_VERIFY=digest each launch checks its
+ * replays, on CUDA within the captured graph: RW_ERR_MISMATCH comes from the next call that reads, when the optimizer
+ * of the graph has made its update.
  */
 RW_API rw_status rw_graph_launch(rw_graph *g);
 

@@ -147,9 +147,9 @@ typedef enum rw_op_flags {
     /** Writes parameters or buffers: its last n_outputs inputs. Output i is the memory of input n_inputs - n_outputs +
         i and has its type and shape. It runs once, when the step ends: everybody else reads what was there before. All
         that it writes counts as changed. Where a caller's commit fails, all buffers are as they were before the step:
-        what it and the commits recorded before it write is copied first. (Parameters that a graph updates inside
-        backward are the exception.) Its outputs are no values to read or to compute from: read the buffers. Goes with
-        RW_OP_STATEFUL and RW_OP_NO_GRADIENT. */
+        what it and the commits recorded before it write is copied first. A graph that updates
+        parameters inside backward takes no caller's commit. Its outputs are no values to read or to compute from: read
+        the buffers. Goes with RW_OP_STATEFUL and RW_OP_NO_GRADIENT. */
     RW_OP_COMMIT = 1 << 5,
     RW_OP_CODES = 1 << 6 ///< operands may be of types for storage alone, rw_dtype_is_code(); views need not say so
 } rw_op_flags;

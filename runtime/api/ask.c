@@ -239,8 +239,10 @@ static rw_status read_value(const char *name, rw_tape *t, rw_tensor *x, void *ou
                        rw_tensor_bytes(x));
     rw_status status = rw_runs_wait(ctx);
     if (status) return status;
-    if (t && has_due_effects(t) && (status = eval(t, NULL, 0, true))) return status;
-    if (!(x->flags & RW_VALUE_CONTEXT)) {
+    const bool context = x->flags & RW_VALUE_CONTEXT;
+    if (context && t && has_due_effects(t)) status = eval(t, NULL, 0, true); /* one of them may write x */
+    if (status) return status;
+    if (!context) {
         if (!t) t = x->owner.tape;
         if (begins) status = begin_step_of(t, x);
         if (!status && !(x->flags & RW_VALUE_GRADIENT)) status = rw_eval(t, &x, 1);

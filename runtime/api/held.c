@@ -35,8 +35,10 @@ static rw_status refuse(rw_context *ctx, const struct rw_param *p, const char *c
 
 rw_status rw_held_check(rw_context *ctx, const char *call)
 {
-    for (size_t i = 0; i < ctx->n_params; i++)
-        if (!rw_gradient_is_clear(&ctx->params[i]->gradient) && is_forgotten(ctx->params[i])) return refuse(ctx, ctx->params[i], call);
+    for (size_t i = 0; i < ctx->n_params; i++) {
+        const struct rw_param *const p = ctx->params[i];
+        if (!rw_gradient_is_clear(&p->gradient) && is_forgotten(p)) return refuse(ctx, p, call);
+    }
     return RW_OK;
 }
 

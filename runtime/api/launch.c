@@ -20,6 +20,7 @@
 #include "plan/fits.h"
 #include "record/gradient.h"
 #include "record/kept_codes.h"
+#include "record/own_ops.h"
 #include "run/advance.h"
 #include "base/alloc.h"
 #include "api/held.h"
@@ -134,6 +135,21 @@ static rw_status plan_of(rw_graph *g, rw_plan **ret_plan)
     return status;
 }
 
+/* A commit that fails after parameters were updated inside backward could not leave the step as it was. */
+static rw_status check_commits(const rw_tape *t)
+{
+    for (size_t i = 0; i < t->n_effects; i++) {
+        const struct rw_node *const node = &t->nodes[t->effects[i].node];
+        const rw_op_def *const op = t->ctx->ops[node->op];
+        if (!(op->flags & RW_OP_COMMIT) || op->kernel[RW_DEVICE_AUTO] == rw_op_is_own) continue;
+        const rw_site at = t->ctx->sites[node->site];
+        return rw_fail(t->ctx, RW_ERR_UNSUPPORTED,
+                       "rw_graph_create: update_inside: %s, recorded at %s:%d, writes buffers (RW_OP_COMMIT) and may "
+                       "fail after parameters were updated; make the update at the end", op->name, at.file, at.line);
+    }
+    return RW_OK;
+}
+
 static rw_status check_updates(const rw_tape *t, const rw_graph_params *p)
 {
     rw_context *const ctx = t->ctx;
@@ -146,7 +162,7 @@ static rw_status check_updates(const rw_tape *t, const rw_graph_params *p)
                        "rw_optimizer_step() behind each launch",
                        p->update_inside ? "outside the device's memory, and come in order, not as backward goes"
                                         : "in a file, which nothing captured can read");
-    return RW_OK;
+    return p->update_inside ? check_commits(t) : RW_OK;
 }
 
 static rw_status check(rw_tape *t, rw_tensor *loss, const rw_graph_params *p, uint32_t *ret_loss)

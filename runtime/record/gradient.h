@@ -75,8 +75,8 @@ void *rw_gradient_share(rw_context *ctx, struct rw_param *p, const char *what);
 
 /* ---- what waits for an update ---- */
 
-/* rw_backward() has added to the gradient; a step of an optimizer that holds the parameter has used it. Gradients that a
-   launch or the caller wrote do not wait for an update. */
+/* rw_backward() has added to the gradient; a step of an optimizer that holds the parameter has used it. Gradients that
+   a launch or the caller wrote do not wait for an update. */
 static inline void rw_gradient_added(struct rw_gradient *g)
 {
     g->unused = true;

@@ -59,6 +59,8 @@ static struct rw_tensor *gradient_leaf(rw_tape *t, struct rw_param *p)
 {
     struct rw_leaf leaf = leaf_of(RW_LEAF_GRADIENT, p);
     leaf.bytes = p->gradient.bytes;
+    leaf.version = p->gradient.version; /* relied on from now on, as a parameter's: REWIND_EAGER=1 reads it now */
+    leaf.ran = true;
     return add_leaf(t, leaf, p->tensor.layout, (rw_dtype)p->gradient.tensor.dtype, 0);
 }
 

@@ -95,8 +95,8 @@ enum rw_update_sum {
 /* What an update of one parameter goes by: in double, and the same in float32 for parameters that are not float64. */
 struct rw_update_row {
     double lr;
-    /* A state times b plus the gradient times c; of averages and Adam's first moment c is 1 - b. Of SGD b2 is Nesterov's
-       momentum. */
+    /* A state times b plus the gradient times c; of averages and Adam's first moment c is 1 - b. Of SGD b2 is
+       Nesterov's momentum. */
     double b1, c1, b2, c2;
     double eps;
     double decay, l2;                /* the parameter times decay; the gradient plus l2 times the parameter */

@@ -38,7 +38,8 @@ static bool is_gradient(const struct rw_source *s)
     return s->kind == RW_SOURCE_GRADIENT || s->kind == RW_SOURCE_OLD || s->kind == RW_SOURCE_ADDEND;
 }
 
-/* A leaf that the program recorded relies on what its first reader read. The sums of a step begin with leaves that are
+/* A leaf that the program recorded relies on what the gradient held then, in a graph on what the launch's first reader
+   read. The sums of a step begin with leaves that are
    not on the tape: they go on from what the gradient holds. */
 static rw_status check_gradient(const rw_tape *t, const struct rw_source *s)
 {
@@ -48,8 +49,8 @@ static rw_status check_gradient(const rw_tape *t, const struct rw_source *s)
     const struct rw_leaf *const leaf = &t->leaves[s->leaf];
     if (!leaf->ran || leaf->version == p->gradient.version) return RW_OK;
     return rw_fail(t->ctx, RW_ERR_CHANGED,
-                   "the gradient of \"%s\" changed after the tape had read it; what is computed from it now would not "
-                   "match; reset the tape and record the step again",
+                   "the gradient of \"%s\" changed after an op that reads it was recorded; what is computed from it "
+                   "now would not match; record the op after the change, or reset the tape and record the step again",
                    p->name);
 }
 

@@ -102,7 +102,7 @@ static rw_status make_reference(const struct subject *x, struct reference *ref, 
 
 /* ---- two plans of one step ---- */
 
-/* A recorded value by its number, one of the tail by its distance from the tail's first; a leaf of the tail is a leaf. */
+/* A recorded value by its number, one of the tail by its distance from the tail's first; a tail's leaf is just that. */
 static uint32_t operand(const rw_plan *p, uint32_t node, uint32_t i)
 {
     const uint32_t v = p->operands[p->nodes[node].first_input + i - p->mark_operands];

@@ -5,6 +5,7 @@
 #include "whole/metamorphic/session.h"
 
 #define MM_LOG (4u << 20)
+#define MM_RUNS 2001 /* mm_entry.what of a state: how often ops with an effect ran */
 
 /* One record of a log, followed by its bytes, padded to eight. */
 struct mm_entry {
