@@ -175,35 +175,44 @@ static rw_status run_watched(struct walk *w, const struct rw_action *action, str
     return status;
 }
 
-static struct rw_at at_node(struct walk *w, size_t index)
+/* Filled in place, member by member: a copy of the whole would wait for these stores, in every action. */
+static void at_node(struct walk *w, size_t index, struct rw_at *at)
 {
     const struct rw_action *const action = &w->plan->actions[index];
     const struct rw_node *const node = rw_plan_node(w->t, w->plan, action->node);
     rw_view *const views = w->run->views;
     find_operands(w, action, node, views);
-    struct rw_at at = { .run = w->run, .action = index, .node = node, .kind = action->kind, .n_in = node->n_inputs,
-                        .n_out = node->n_outputs, .in = views, .out = views + node->n_inputs, .value = RW_NONE_ID };
-    if (node->ticket != RW_NONE_ID) at.ticket = rw_run_ticket(w->run, node);
-    return at;
+    at->run = w->run;
+    at->action = index;
+    at->node = node;
+    at->value = RW_NONE_ID;
+    at->kind = action->kind;
+    at->n_in = node->n_inputs;
+    at->n_out = node->n_outputs;
+    at->in = views;
+    at->out = views + node->n_inputs;
+    at->ticket = node->ticket != RW_NONE_ID ? rw_run_ticket(w->run, node) : (rw_ticket){ 0 };
 }
 
 /* Of a move the side is shown that lies in the device's memory. */
-static struct rw_at at_move(struct walk *w, size_t index)
+static void at_move(struct walk *w, size_t index, struct rw_at *at)
 {
     const struct rw_action *const move = &w->plan->actions[index];
     const uint32_t value = slot_of(w->plan, move)->value;
     const bool out = move->kind == RW_ACTION_OUT;
     rw_view *const view = w->run->views;
     *view = view_of(w, value, near_word(w->plan, move));
-    return (struct rw_at){ .run = w->run, .action = index, .kind = move->kind, .value = value, .n_in = out,
-                           .n_out = !out, .in = view, .out = view };
+    *at = (struct rw_at){ .run = w->run, .action = index, .kind = move->kind, .value = value, .n_in = out,
+                          .n_out = !out, .in = view, .out = view };
 }
 
 static rw_status run_action(struct walk *w, size_t index)
 {
     const struct rw_action *const action = &w->plan->actions[index];
     const bool move = rw_action_is_move(action->kind);
-    struct rw_at at = move ? at_move(w, index) : at_node(w, index);
+    struct rw_at at;
+    if (move) at_move(w, index, &at);
+    else at_node(w, index, &at);
     if (w->run->n_observers) return run_watched(w, action, &at);
     return move ? run_move(w, action, &at) : run_kernel(w, action, &at);
 }
@@ -217,7 +226,8 @@ static rw_status show_arrivals(struct walk *w, size_t from, size_t to)
         const struct rw_wait *const wait = &w->plan->waits[k];
         if (w->plan->actions[wait->action].lane != RW_LANE_COMPUTE || w->plan->actions[wait->on].kind != RW_ACTION_IN)
             continue;
-        const struct rw_at at = at_move(w, wait->on);
+        struct rw_at at;
+        at_move(w, wait->on, &at);
         for (int i = 0; !status && i < r->n_observers; i++)
             if (r->observer[i]->arrived) status = r->observer[i]->arrived(r->observer[i], &at);
     }
