@@ -35,7 +35,11 @@ int main(void)
 {
     rw_context *ctx = NULL;
     rw_tape *t = NULL;
-    if (rw_context_create(&ctx, &(rw_context_params){ .device = RW_DEVICE_CPU }) || rw_tape_create(&t, ctx)) return 1;
+    if (rw_context_create(&ctx, &(rw_context_params){ .device = RW_DEVICE_CPU }) || rw_tape_create(&t, ctx)) {
+        fprintf(stderr, "custom_op: %s\n", ctx ? rw_error_message(ctx) : "no context could be created");
+        rw_context_destroy(&ctx);
+        return 1;
+    }
     ckpt_set_policy(t, "full");
     rw_tensor *p = rw_param(ctx, "p", RW_F32, RW_SHAPE(4));
     rw_write(p, (const float[]){ 0.5f, 1, 1.5f, 2 }, 4 * sizeof(float));

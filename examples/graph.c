@@ -34,8 +34,11 @@ int main(void)
     rw_adamw *opt = NULL;
     rw_graph *g = NULL;
     static float x[BATCH], y[BATCH];
-    if (rw_context_create(&ctx, &(rw_context_params){ .seed = 1 })) return 1;
-    rw_tape_create(&t, ctx);
+    if (rw_context_create(&ctx, &(rw_context_params){ .seed = 1 }) || rw_tape_create(&t, ctx)) {
+        fprintf(stderr, "graph: %s\n", ctx ? rw_error_message(ctx) : "no context could be created");
+        rw_context_destroy(&ctx);
+        return 1;
+    }
     rw_tensor *w1 = rw_param(ctx, "w1", RW_F32, RW_SHAPE(WIDTH, 1)), *b1 = rw_param(ctx, "b1", RW_F32, RW_SHAPE(WIDTH));
     rw_tensor *w2 = rw_param(ctx, "w2", RW_F32, RW_SHAPE(1, WIDTH));
     rw_init_normal(w1, 0, 1);

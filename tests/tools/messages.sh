@@ -76,4 +76,14 @@ if ! cc $(pkg-config --cflags rewind) "$dir/use.c" -o "$dir/use" $(pkg-config --
     echo "a program does not build with rewind-uninstalled.pc, or clips what it cannot"
     failed=1
 fi
+
+# A policy of the environment that no one can read is told by every example, not only by its status.
+while read -r example; do
+    REWIND_POLICY=typo "$build/examples/$example" --quick >"$dir/out" 2>"$dir/err" </dev/null
+    if [ $? -eq 0 ] || ! grep -q 'REWIND_POLICY' "$dir/err"; then
+        echo "REWIND_POLICY=typo $example: no message names it:"
+        cat "$dir/err"
+        failed=1
+    fi
+done < <(grep -v cuda "$build/examples/examples.txt")
 exit $failed
