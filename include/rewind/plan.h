@@ -53,9 +53,12 @@ typedef struct rw_prediction {
         there is room for stays; under other policies they stay. */
     size_t total_bytes;
     double ms;           ///< predicted time of forward and backward, by the context's costs (below)
-    double bound_ms;     ///< no step with this peak can be faster, by the same costs (behind +offload: none at all);
-                         ///< 0 where the policy is no budget
-    double gap;          ///< ms / bound_ms - 1: how far above the best there is, at most; 0 where there is no bound
+    /** No step with this peak can be faster, by the same costs (after +offload: none at all); 0 where the policy is no
+        budget. It is a bound for the plan's own peak: a budget that the plan does not use up may have a faster one.
+        Known exceptions, in which it is too high, up to infinity, and the gap negative: ckpt_save() of one output of an
+        op with several, which backward does not read; and a peak for which no cut has a price (docs/planner.md). */
+    double bound_ms;
+    double gap;          ///< ms / bound_ms - 1: the distance from the bound; 0 where there is no bound
     rw_cost cost;
     rw_bytes at_peak;
     rw_where where;
@@ -79,8 +82,7 @@ RW_API rw_status rw_tape_plan(rw_tape *t, rw_tensor *loss, const char *policy, r
 typedef struct rw_point {
     size_t peak_bytes; ///< the budget that gives it: its arena takes at most so much
     double ms;         ///< predicted
-    double bound_ms;   ///< no plan within peak_bytes can be faster (behind +offload: none at all); 0 where that is not
-                       ///< known
+    double bound_ms;   ///< as rw_prediction.bound_ms, for peak_bytes; 0 where it is not known
 } rw_point;
 
 /**
