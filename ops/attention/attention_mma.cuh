@@ -255,7 +255,7 @@ __device__ __forceinline__ void multiply_careful(float (&c)[4], const uint32_t (
         const uint32_t high = __shfl_sync(ALL_LANES, upper ? a[3] : a[1], 4 * g + from);
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            const uint32_t y = __shfl_sync(ALL_LANES, b[upper], 4 * (2 * t + i) + from);
+            const uint32_t y = __shfl_sync(ALL_LANES, upper ? b[1] : b[0], 4 * (2 * t + i) + from);
             if (!(infinite_halves<T>(y) >> k % 2 & 1)) continue;
             const float x0 = half_of_pair<T>(low, k % 2), x1 = half_of_pair<T>(high, k % 2);
             if (x0 != 0) c[i] += x0 * half_of_pair<T>(y, k % 2);
