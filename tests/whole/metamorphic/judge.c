@@ -148,7 +148,7 @@ static void describe_bytes(struct mm_verdict *v, const struct mm_entry *a, const
     v->detail = a->what / 1000 == 2 ? a->what : a->what / 1000;
 }
 
-/* A launch that fails has run its ops with effects, and the next one runs them again; everywhere else runs are counted. */
+/* A launch that fails has run its ops with effects, and the next one runs them again; elsewhere runs are counted. */
 static bool counts_more(const struct mm_session *s, const struct mm_entry *e)
 {
     bool fails = false;
