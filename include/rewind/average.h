@@ -2,11 +2,11 @@
  * rewind/average.h - a moving average of the weights.
  *
  * After each step average += (1 - decay) * (parameter - average), in float32 (float64 for float64 parameters): the
- * average of a parameter that does not change is that parameter, to the last bit. For a decay of at most 1/2 it is the
- * same from the other end, parameter - decay * (parameter - average). As PyTorch's lerp(), and so NaN where the average
- * and the parameter are infinite of one sign; a decay of 0 copies. It begins with the parameters as they are when it is
- * made. A model that is to use the averages takes rw_average_of(p)
- * where it takes p; of 16-bit parameters cast them.
+ * average of a parameter that does not change is that parameter, to the last bit (but -0 may become 0, and on a CPU a
+ * number below the least normal one becomes 0). For a decay of at most 1/2 it is the same from the other end,
+ * parameter - decay * (parameter - average). As PyTorch's lerp(), and so NaN where the average and the parameter are
+ * infinite of one sign; a decay of 0 copies. It begins with the parameters as they are when it is made. A model that is
+ * to use the averages takes rw_average_of(p) where it takes p; of 16-bit parameters cast them.
  *
  *     rw_optimizer_step(opt);                    // or rw_graph_launch(g)
  *     rw_average_step(average);

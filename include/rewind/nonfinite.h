@@ -50,7 +50,7 @@ typedef struct rw_nonfinite {
  * @param ret     filled on RW_OK, whether something was found or not; untouched on failure.
  * @return RW_OK; RW_ERR_ARGUMENT for NULL, other flags, a loss that is none; an error that is stuck in the context;
  *         RW_ERR_CHANGED when a parameter or an input was written since; RW_ERR_UNSUPPORTED on a tape with an op that
- *         says RW_OP_STATEFUL, but for rw_assign(); RW_ERR_MEMORY.
+ *         says RW_OP_STATEFUL, but for rw_assign() and other commits; RW_ERR_MEMORY.
  */
 RW_API rw_status rw_find_nonfinite(rw_tape *t, rw_tensor *loss, unsigned flags, rw_nonfinite *ret);
 

@@ -28,7 +28,8 @@ RW_API rw_status rw_tape_create(rw_tape **ret_tape, rw_context *ctx);
 RW_API void rw_tape_destroy(rw_tape **tape);
 
 /** Forgets the recorded ops and their tensors, gradients of tape values too: see rewind/tensor.h. Parameters, their
-    gradients, plans and memory stay. Never fails. */
+    gradients, plans and memory stay. Always resets; with REWIND_DEBUG=effects it records an error where effects have
+    not happened (rw_context_dropped_effects()). */
 RW_API void rw_tape_reset(rw_tape *tape);
 
 /** The context a tape was created for. */

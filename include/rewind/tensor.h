@@ -62,7 +62,8 @@ RW_API rw_shape rw_tensor_shape(const rw_tensor *x);
 RW_API rw_dtype rw_tensor_dtype(const rw_tensor *x);
 RW_API size_t rw_tensor_bytes(const rw_tensor *x);
 
-/** True for a parameter, and for any value that depends on one; false for NULL, and for one that no longer is. */
+/** True for a parameter, and for a value through which a gradient flows to one or to a marked value; false for what
+    rw_no_grad_begin(), rw_detach() or an op without a gradient (argmax) made, for NULL, and for one that is gone. */
 RW_API bool rw_tensor_requires_grad(const rw_tensor *x);
 
 /**

@@ -10,6 +10,7 @@
 #include "record/handle.h"
 #include "verify/verify.h"
 
+#include <rewind/custom_grad.h>
 #include <rewind/ops.h>
 
 #include <math.h>
@@ -332,6 +333,22 @@ static rw_status check_grad_call(rw_site at, rw_tape *t, rw_tensor *y, rw_tensor
     return RW_OK;
 }
 
+/* Gradients of x, by value. In an rw_no_grad_begin() of the caller's they are constants, whatever rules record. */
+static rw_status differentiate(rw_site at, rw_tape *t, rw_tensor *y, const uint32_t *x, size_t n, rw_tensor **grads)
+{
+    const unsigned scopes = t->open_no_grads;
+    const bool constant = scopes && !t->n_rules;
+    if (constant) t->open_no_grads = 0;
+    rw_status status = rw_differentiate(t, &(struct rw_root){ .value = y->id }, 1, x, n, grads, NULL);
+    t->open_no_grads = scopes;
+    for (size_t i = 0; constant && !status && i < n; i++) {
+        if (!grads[x[i]]) continue;
+        grads[x[i]] = rw_detach_at(at, t, grads[x[i]]);
+        if (!grads[x[i]]) status = t->ctx->status;
+    }
+    return status;
+}
+
 rw_status rw_grad_at(rw_site at, rw_tape *t, rw_tensor *y, rw_tensor *const *x, size_t n, rw_tensor **ret_grads)
 {
     if (!t) return RW_ERR_ARGUMENT;
@@ -352,7 +369,7 @@ rw_status rw_grad_at(rw_site at, rw_tape *t, rw_tensor *y, rw_tensor *const *x, 
     }
     rw_tensor **const grads = rw_calloc(t->n_values, sizeof *grads);
     if (!status && !grads) status = rw_fail(t->ctx, RW_ERR_MEMORY, "rw_grad at %s:%d: out of memory", at.file, at.line);
-    if (!status) status = rw_differentiate(t, &(struct rw_root){ .value = y->id }, 1, of, n, grads, NULL);
+    if (!status) status = differentiate(at, t, y, of, n, grads);
     if (status) rw_tape_undo(t, &mark);
     for (size_t i = 0; !status && i < n; i++) ret_grads[i] = grads[of[i]];
     rw_free(grads);

@@ -271,10 +271,11 @@ static rw_status run(rw_context *ctx, double max_norm)
     return status ? status : rw_update_run(&ctx->clipping->update);
 }
 
-static void count(rw_context *ctx)
+/* An infinite max_norm has only measured. */
+static void count(rw_context *ctx, double max_norm)
 {
     rw_clip_count(&ctx->clipping->clip);
-    rw_gradients_changed(ctx);
+    if (isfinite(max_norm)) rw_gradients_changed(ctx);
 }
 
 static rw_status read_norm(rw_context *ctx, double *ret_norm)
@@ -295,7 +296,7 @@ static rw_status clip_finite(rw_context *ctx, double max_norm, double *ret_norm)
         status = rw_fail(ctx, RW_ERR_ARGUMENT, "rw_clip_grad_norm: the norm of the gradients is %g; expected a finite "
                          "one; skip the step: rw_error_clear(), rw_zero_grad()", norm);
     if (status) return status;
-    count(ctx);
+    count(ctx, max_norm);
     if (ret_norm) *ret_norm = norm;
     return RW_OK;
 }
@@ -304,7 +305,7 @@ static rw_status clip(rw_context *ctx, double max_norm, double *ret_norm)
 {
     double norm;
     rw_status status = run(ctx, max_norm);
-    if (!status) count(ctx);
+    if (!status) count(ctx, max_norm);
     if (status || !ret_norm) return status;
     status = read_norm(ctx, &norm);
     if (!status) *ret_norm = norm;

@@ -449,6 +449,25 @@ static rw_status verify_first(rw_graph *g)
     return rw_verify_or_fail(g->t, &request, g->scaler ? g->seeds : NULL);
 }
 
+/* A gradient whose address the caller has is never clear, so its parameter is updated in every step: inside backward
+   there is no update of one that the step does not reach. */
+static rw_status check_shared(const rw_graph *g)
+{
+    rw_context *const ctx = g->t->ctx;
+    const rw_plan *const p = g->run->plan;
+    for (size_t i = 0; g->inside && i < ctx->n_params; i++) {
+        const struct rw_param *const x = ctx->params[i];
+        size_t k = 0;
+        if (!x->gradient.shared || !rw_optimizer_holds(g->optimizer, x)) continue;
+        while (k < p->n_used_up && p->used_up[k] != x->tensor.id) k++;
+        if (k == p->n_used_up)
+            return rw_fail(ctx, RW_ERR_UNSUPPORTED,
+                           "rw_graph_launch: update_inside: rw_tensor_data() has given the address of the gradient of "
+                           "\"%s\", which the step does not reach; make the update at the end", x->name);
+    }
+    return RW_OK;
+}
+
 /* A launch begins with clear gradients. */
 static rw_status check_gradients(rw_context *ctx)
 {
@@ -470,7 +489,7 @@ static rw_status launch(rw_graph *g)
         begin_step(g);
         status = give_gradients_up(g);
     }
-    if (!status) status = queue_run(g);
+    if (!status && (status = queue_run(g))) rw_results_forget(t); /* it may have written gradients of marked values */
     if (status) {
         t->draws = before;
         return status;
@@ -502,5 +521,7 @@ rw_status rw_graph_launch(rw_graph *g)
     if (stored) return stored;
     const rw_status unused = check_gradients(ctx);
     if (unused) return unused;
+    const rw_status shared = check_shared(g);
+    if (shared) return shared;
     return rw_is_called_by_a_kernel(ctx, "rw_graph_launch") ? RW_ERR_ARGUMENT : launch(g);
 }

@@ -405,13 +405,21 @@ static struct rw_member *member_of(const rw_optimizer *opt, const rw_tensor *par
     return NULL;
 }
 
+bool rw_optimizer_holds(const rw_optimizer *opt, const struct rw_param *param)
+{
+    return member_of(opt, &param->tensor) != NULL;
+}
+
 static rw_status refuse_param(const rw_optimizer *opt, const rw_tensor *param)
 {
-    const char *const name = rw_tensor_name(param);
+    const struct rw_param *const p = rw_param_of(param);
+    if (!param) return rw_fail_null(opt->ctx, "rw_optimizer_set", "param");
+    if (!p || rw_tensor_context(param) != opt->ctx)
+        return rw_fail(opt->ctx, RW_ERR_ARGUMENT, "rw_optimizer_set(param): expected a parameter of the optimizer's "
+                       "context, got %s", p ? "one of another context" : "another kind of tensor, or one that is gone");
     return rw_fail(opt->ctx, RW_ERR_ARGUMENT,
                    "rw_optimizer_set: \"%s\" is not a parameter that the optimizer has; create the optimizer after all "
-                   "parameters",
-                   name ? name : "");
+                   "parameters, and do not exclude it (rw_optimizer_exclude())", rw_param_name(p));
 }
 
 rw_status rw_optimizer_set(rw_optimizer *opt, rw_tensor *param, const rw_optimizer_settings *settings)

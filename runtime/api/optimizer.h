@@ -28,6 +28,7 @@ void rw_optimizer_release(rw_optimizer *opt);
 void rw_optimizer_depend(rw_optimizer *opt, struct rw_dependent *d, void (*gone)(struct rw_dependent *d));
 
 rw_context *rw_optimizer_context(const rw_optimizer *opt);
+bool rw_optimizer_holds(const rw_optimizer *opt, const struct rw_param *param);
 
 /* Records the update of all its parameters. found: where the value is, when the plan is made, by which the update is
    left out (rw_op_update_rows), NULL for none; with one rw_optimizer_follow() was called before. */

@@ -38,6 +38,11 @@ static rw_status read_all_sums(rw_optimizer *opt, double (*ret)[RW_UPDATE_SUMS])
     return status;
 }
 
+uint64_t rw_optimizer_updates(const rw_optimizer *opt)
+{
+    return opt->n_updates;
+}
+
 rw_status rw_optimizer_read_sums(rw_optimizer *opt, double (*ret)[RW_UPDATE_SUMS], uint64_t *seen, bool *ret_known)
 {
     rw_context *const ctx = opt->ctx;

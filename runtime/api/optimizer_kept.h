@@ -11,6 +11,9 @@ enum rw_optimizer_sums { RW_NO_SUMS, RW_SUMS_TOGETHER, RW_SUMS_APART };
 
 /* The sums of the last update, of all members, in their order; *ret_known is false, and nothing is written, where it
    made none, or is number *seen, which becomes its number. Waits for the device. */
+/* Updates that it has counted. */
+uint64_t rw_optimizer_updates(const rw_optimizer *opt);
+
 rw_status rw_optimizer_read_sums(rw_optimizer *opt, double (*ret)[RW_UPDATE_SUMS], uint64_t *seen, bool *ret_known);
 
 /* What was counted on the device (rw_optimizer_follow()) becomes part of what rw_optimizer_kept() says, and begins

@@ -65,6 +65,7 @@ rw_status rw_watched_open(struct rw_watched *ret, rw_context *ctx, const rw_moni
             status = rw_fail(ctx, RW_ERR_MEMORY, "rw_monitor_watch: out of memory");
         if (!status) status = rw_optimizer_watch(s->optimizer);
         if (!status) sort_into_groups(&w, s);
+        w.seen = rw_optimizer_updates(s->optimizer); /* from the next one on */
     }
     if (status) {
         rw_watched_close(&w);

@@ -37,6 +37,7 @@ void rw_tape_drop_effects(rw_tape *t)
     if (!ctx->n_dropped_effects) ctx->first_dropped_effect = first;
     ctx->n_dropped_effects += pending;
     if (ctx->tells_dropped_effects)
-        rw_fail(ctx, RW_ERR_CHANGED, "rw_tape_reset: %zu effects have not happened, the first recorded at %s:%d; run "
-                "rw_backward(), rw_eval() or rw_eval_effects() before the reset", pending, first.file, first.line);
+        rw_fail(ctx, RW_ERR_CHANGED, "rw_tape_reset or rw_tape_destroy: %zu effects have not happened, the first "
+                "recorded at %s:%d; run rw_backward(), rw_eval() or rw_eval_effects() before", pending, first.file,
+                first.line);
 }

@@ -62,6 +62,7 @@ void rw_gradient_given(rw_context *ctx, struct rw_gradient *g)
 {
     rw_gradient_written(g);
     g->unscaled = ctx->scale.unscaling;
+    g->unused = false; /* nothing of an earlier backward is in it */
 }
 
 void rw_gradient_spoil(struct rw_gradient *g)

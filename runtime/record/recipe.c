@@ -166,6 +166,8 @@ static bool is_of_context(const rw_tape *t, const struct rw_tensor *x)
  */
 static rw_status check_source(const rw_tape *t, const struct rw_tensor *x, rw_site at)
 {
+    const rw_status missing = rw_tape_misses_nothing(t, "cast"); /* a destroyed average has no memory to compare */
+    if (missing) return missing;
     const uint32_t id = rw_tape_value(t, x->base)->leaf;
     const struct rw_leaf *const leaf = id == RW_NONE_ID ? NULL : &t->leaves[id];
     const bool param = leaf && leaf->kind == RW_LEAF_PARAM, input = leaf && leaf->kind == RW_LEAF_INPUT;
@@ -246,7 +248,7 @@ static struct rw_tensor *make_codes(rw_site at, rw_tape *t, struct rw_tensor *x,
 static bool key_of(const rw_tape *t, const struct rw_tensor *x, const rw_recipe *recipe, uint64_t origin,
                    enum rw_delayed_operand which, struct rw_kept_key *ret)
 {
-    if (!recipe->keep_weights || which != RW_DELAYED_WEIGHT || !is_of_context(t, x)) return false;
+    if (!recipe->keep_weights || which != RW_DELAYED_WEIGHT || !is_of_context(t, x) || t->bereft) return false;
     *ret = (struct rw_kept_key){ t->ctx->by_id[t->leaves[x->leaf].param], origin,
                                  recipe->delayed ? rw_delayed_rows(recipe->delayed)->scale->version : 0 };
     return true;

@@ -349,7 +349,9 @@ static bool reserve(struct recording *r, size_t attrs_size)
     if (!rw_key_reserve(&t->key, RW_KEY_NODE_WORDS(r->n, attrs_size) +
                                      RW_KEY_VALUE_WORDS * (size_t)r->call.n_outputs))
         return false;
-    if (!rw_grow(&t->tickets, &t->cap_tickets, t->n_tickets, 1, sizeof *t->tickets)) return false;
+    if (!rw_grow(&t->tickets, &t->cap_tickets, t->n_tickets, 1, sizeof *t->tickets) ||
+        !rw_grow(&t->ticket_blocks, &t->cap_ticket_blocks, t->n_tickets, 1, sizeof *t->ticket_blocks))
+        return false;
     if (r->ctx->orders && !rw_order_reserve(t, (size_t)r->call.n_outputs)) return false;
     return rw_grow(&t->effects, &t->cap_effects, t->n_effects, 1, sizeof *t->effects);
 }
@@ -385,6 +387,7 @@ static uint32_t draw_ticket(struct recording *r)
     const int64_t n = words_of(r);
     if (!n) return RW_NONE_ID;
     t->tickets[t->n_tickets] = (rw_ticket){ r->ctx->generator.seed, r->ctx->generator.offset };
+    t->ticket_blocks[t->n_tickets] = (uint64_t)(n + 3) / 4;
     r->ctx->generator.offset += (uint64_t)(n + 3) / 4;
     t->ticket_end = r->ctx->generator.offset;
     return (uint32_t)t->n_tickets++;
@@ -487,9 +490,18 @@ static bool has_an_order(const struct recording *r)
 static bool may_draw(const struct recording *r)
 {
     const struct rw_origin *const o = &r->tape->origin;
-    if (!(r->op->flags & RW_OP_RANDOM) || !o->adjoint || o->of == RW_NONE_ID || o->ticket != RW_NONE_ID) return true;
-    if (!words_of(r)) return true;
+    if (!(r->op->flags & RW_OP_RANDOM) || !o->adjoint || o->of == RW_NONE_ID || !words_of(r)) return true;
+    const uint64_t blocks = (uint64_t)(words_of(r) + 3) / 4;
     char text[192];
+    if (o->ticket != RW_NONE_ID && blocks <= r->tape->ticket_blocks[o->ticket]) return true;
+    if (o->ticket != RW_NONE_ID) {
+        snprintf(text, sizeof text,
+                 "a rule of %s draws %llu blocks of four words by the ticket of its op, which took %llu: the rest "
+                 "belong to other ops", r->ctx->ops[r->tape->nodes[o->of].op]->name, (unsigned long long)blocks,
+                 (unsigned long long)r->tape->ticket_blocks[o->ticket]);
+        refuse(r, RW_ERR_ARGUMENT, text);
+        return false;
+    }
     snprintf(text, sizeof text,
              "a rule of %s draws numbers of its own, which would be the same in every step: draw them in forward, and "
              "let it read them", r->ctx->ops[r->tape->nodes[o->of].op]->name);

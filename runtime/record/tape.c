@@ -180,6 +180,7 @@ void rw_tape_release(rw_tape *t)
     for (size_t i = 0; i < t->n_made_parts; i++) rw_policy_finish(&t->parts[i].policy);
     rw_free(t->parts);
     void *const arrays[] = { t->nodes,   t->operands, t->attrs,    t->chunks, t->leaves, t->seen,      t->tickets,
+                             t->ticket_blocks,
                              t->regions, t->effects,  t->retained, t->inputs, t->held,   t->gradients, t->in_desc,
                              t->out_desc, t->wide,    t->drawn_by, t->policy_spec, t->roots,
                              t->recipes, t->casts,    t->cast_of,  t->amaxes, t->key.words };

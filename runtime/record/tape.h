@@ -113,7 +113,8 @@ struct rw_tape {
     struct rw_seen *seen;
     size_t cap_seen;
     rw_ticket *tickets; /* as recorded: no run and no launch writes them */
-    size_t n_tickets, cap_tickets;
+    uint64_t *ticket_blocks; /* by ticket: how many it took */
+    size_t n_tickets, cap_tickets, cap_ticket_blocks;
     uint64_t ticket_end; /* the block after the last one drawn */
     struct rw_draws draws; /* those of the tape's values: the last launch's. A run copies them when it is made */
     bool launch_draws; /* the next launch draws from the generator: one has used the recorded tickets, or a checkpoint

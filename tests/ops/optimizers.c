@@ -356,7 +356,7 @@ Test(optimizers, refuse_numbers_that_make_no_sense)
     cr_expect_eq(rw_adam_create(&opt, NULL, NULL), RW_ERR_ARGUMENT);
     cr_assert_eq(rw_lion_create(&opt, b.ctx, NULL), RW_OK);
     refused(&b, rw_optimizer_set(opt, free_one, NULL), NULL, "not a parameter that the optimizer has");
-    refused(&b, rw_optimizer_set(opt, NULL, NULL), NULL, "not a parameter");
+    refused(&b, rw_optimizer_set(opt, NULL, NULL), NULL, "param is NULL");
     refused(&b, rw_optimizer_set(opt, w, &(rw_optimizer_settings){ .lr_factor = NAN }), NULL, "\"w\": a factor of nan");
     for (int i = 0; i < 3; i++) {
         refused(&b, rw_optimizer_set(opt, w, &(rw_optimizer_settings){ .lr_factor = no[i] }), NULL, "a factor of");

@@ -5,6 +5,7 @@
 #include "support/support.h"
 
 #include <criterion/criterion.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -443,6 +444,63 @@ Test(gradients, at_a_kept_address_outlive_updates_inside_backward)
     expect(b.ctx, NULL, rw_gradient(p), 1, 1, 1, 1, "a step after it");
     rw_graph_destroy(&g);
     rw_optimizer_destroy(&opt);
+    rw_tape_destroy(&t);
+    fixture_close(&b);
+}
+
+/* What a caller has written in place of a backward's sum is the caller's: a launch may drop it. */
+Test(gradients, that_were_written_do_not_wait_for_an_update)
+{
+    struct fixture b = fixture_open(1, 1);
+    rw_graph *g = NULL;
+    rw_tape *t = NULL;
+    rw_tensor *const p = param(b.ctx, "p", 1);
+    const float written[4] = { 1, 2, 3, 4 };
+    cr_assert_eq(rw_tape_create(&t, b.ctx), RW_OK);
+    cr_assert_eq(rw_graph_create(&g, t, total(t, rw_mul(t, p, p)), NULL), RW_OK);
+    cr_assert_eq(rw_backward(b.t, total(b.t, rw_mul(b.t, p, p))), RW_OK);
+    cr_expect_eq(rw_graph_launch(g), RW_ERR_ARGUMENT);
+    rw_error_clear(b.ctx);
+    cr_assert_eq(rw_write(rw_gradient(p), written, sizeof written), RW_OK);
+    cr_expect_eq(rw_graph_launch(g), RW_OK, "%s", rw_error_message(b.ctx));
+    rw_graph_destroy(&g);
+    rw_tape_destroy(&t);
+    fixture_close(&b);
+}
+
+/* update_inside has no update of a parameter that the step does not reach, and a shared gradient asks for one. */
+Test(gradients, at_a_kept_address_that_a_step_inside_backward_does_not_reach)
+{
+    struct fixture b = fixture_open(1, 1);
+    rw_graph *g = NULL;
+    rw_optimizer *opt = NULL;
+    rw_tensor *const p = param(b.ctx, "p", 1), *const q = param(b.ctx, "q", 1);
+    cr_assert_eq(rw_sgd_create(&opt, b.ctx, &(rw_sgd_params){ .lr = 0.125 }), RW_OK);
+    const rw_graph_params params = { .optimizer = opt, .update_inside = true };
+    cr_assert_eq(rw_graph_create(&g, b.t, total(b.t, rw_mul(b.t, p, p)), &params), RW_OK);
+    cr_assert_eq(rw_graph_launch(g), RW_OK, "%s", rw_error_message(b.ctx));
+    cr_assert_not_null(rw_tensor_data(rw_gradient(q)));
+    cr_expect_eq(rw_graph_launch(g), RW_ERR_UNSUPPORTED);
+    cr_expect(strstr(rw_error_message(b.ctx), "\"q\""), "%s", rw_error_message(b.ctx));
+    rw_graph_destroy(&g);
+    rw_optimizer_destroy(&opt);
+    fixture_close(&b);
+}
+
+/* An infinite max_norm measures: nothing has changed for a tape that has read a gradient. */
+Test(gradients, that_were_measured_have_not_changed)
+{
+    struct fixture b = fixture_open(1, 1);
+    rw_tape *t = NULL;
+    double norm = 0;
+    rw_tensor *const p = param(b.ctx, "p", 1);
+    const float written[4] = { 1, 2, 3, 4 };
+    cr_assert_eq(rw_tape_create(&t, b.ctx), RW_OK);
+    cr_assert_eq(rw_write(rw_gradient(p), written, sizeof written), RW_OK);
+    rw_tensor *const y = total(t, rw_mul(t, p, rw_gradient(p)));
+    cr_assert_eq(rw_clip_grad_norm(b.ctx, INFINITY, &norm), RW_OK);
+    cr_expect_gt(rw_item(t, y), 0);
+    cr_expect_eq(rw_backward(t, y), RW_OK, "%s", rw_error_message(b.ctx));
     rw_tape_destroy(&t);
     fixture_close(&b);
 }

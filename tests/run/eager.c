@@ -78,3 +78,25 @@ Test(eager, a_cast_of_what_was_written_since_is_refused)
             fixture_close(&b);
         }
 }
+
+/* A recipe finds the cast of a view whose average is gone: an error, as of everything on that tape. */
+Test(eager, a_cast_of_a_destroyed_average_is_refused)
+{
+    for (int eager = 0; eager < 2; eager++) {
+        struct fixture b = open_in(eager);
+        rw_average *a = NULL;
+        const rw_recipe recipe = { .kind = RW_RECIPE_BF16 };
+        rw_tensor *const p = rw_param(b.ctx, "p", RW_F32, RW_SHAPE(8, 8)),
+                         *const q = rw_param(b.ctx, "q", RW_F32, RW_SHAPE(8, 8));
+        OK(b.ctx, rw_init_constant(p, 1));
+        OK(b.ctx, rw_init_constant(q, 1));
+        OK(b.ctx, rw_average_create(&a, b.ctx, 0.9));
+        OK(b.ctx, rw_recipe_begin(b.t, &recipe));
+        rw_tensor *const v = rw_transpose(b.t, rw_average_of(a, p), 0, 1);
+        cr_assert_not_null(rw_matmul(b.t, v, q));
+        rw_average_destroy(&a);
+        cr_expect_null(rw_matmul(b.t, v, q));
+        cr_expect_eq(rw_error_status(b.ctx), RW_ERR_ARGUMENT, "%s", rw_error_message(b.ctx));
+        fixture_close(&b);
+    }
+}

@@ -356,3 +356,28 @@ Test(reading, a_rule_ends_the_scopes_that_it_begins)
         fixture_close(&b);
     }
 }
+
+/* rw_grad() in the scope gives constants, however often x is used; outside of it gradients that backward goes into. */
+Test(reading, gradients_recorded_in_the_scope_are_constants)
+{
+    for (int uses = 1; uses <= 2; uses++)
+        for (int scope = 0; scope < 2; scope++) {
+            struct fixture b = fixture_open(1, 1);
+            rw_tensor *const w = rw_param(b.ctx, "w", RW_F32, RW_SHAPE(4));
+            float got[4];
+            OK(b.ctx, rw_init_constant(w, 2));
+            rw_tensor *y = rw_mul(b.t, w, rw_mul(b.t, w, w)), *dw = NULL, *in[] = { w };
+            if (uses == 2) y = rw_add(b.t, y, rw_mul(b.t, w, w));
+            rw_tensor *const sum = rw_sum(b.t, y, RW_ALL_AXES, false);
+            if (scope) OK(b.ctx, rw_no_grad_begin(b.t));
+            OK(b.ctx, rw_grad(b.t, sum, in, 1, &dw));
+            if (scope) OK(b.ctx, rw_no_grad_end(b.t));
+            cr_expect_eq(rw_tensor_requires_grad(dw), !scope);
+            OK(b.ctx, rw_backward(b.t, rw_sum(b.t, rw_mul(b.t, dw, w), RW_ALL_AXES, false)));
+            OK(b.ctx, rw_read(NULL, rw_gradient(w), got, sizeof got));
+            const float first = uses == 1 ? 12 : 16, second = uses == 1 ? 12 : 14; /* 3 w^2 (+ 2 w), 6 w (+ 2) */
+            cr_expect_eq(got[0], scope ? first : first + 2 * second, "%d uses, scope %d: %g", uses, scope,
+                         (double)got[0]);
+            fixture_close(&b);
+        }
+}

@@ -438,3 +438,35 @@ Test(tickets, a_failed_launch_and_its_repetition)
         two_close(&w);
     }
 }
+
+/* A rule may repeat the words of its op, and no others: those after them are another op's. */
+static int64_t draws_four(const rw_op_call *call)
+{
+    return 4;
+}
+
+static rw_status few_kernel(const rw_kernel *k)
+{
+    memcpy(k->out[0].data, k->in[0].data, N * sizeof(float));
+    return RW_OK;
+}
+
+static rw_status draws_more(rw_grad_call *g)
+{
+    return rw_grad_set(g, 0, rw_dropout(rw_grad_tape(g), rw_grad_upstream(g, 0), 0.5));
+}
+
+HOST_KERNEL_OF(few_kernel)
+static const rw_op_def few = { .name = "few", .n_inputs = 1, .n_outputs = 1, .flags = RW_OP_RANDOM, .check = like_input,
+                               .draws = draws_four, .grad = draws_more, .kernel = HOST_KERNEL(few_kernel) };
+
+Test(tickets, of_a_rule_that_draws_more_than_its_op)
+{
+    struct two w = two_open();
+    rw_tensor *const in[] = { w.p };
+    rw_tensor *const y = rw_apply(w.b.t, &few, in, 1, NULL, 0, NULL);
+    cr_assert_not_null(y);
+    cr_expect_eq(rw_backward(w.b.t, total(w.b.t, y)), N > 4 ? RW_ERR_ARGUMENT : RW_OK);
+    if (N > 4) cr_expect(strstr(rw_error_message(w.b.ctx), "few"), "%s", rw_error_message(w.b.ctx));
+    two_close(&w);
+}
