@@ -92,7 +92,8 @@ RW_API rw_status rw_write(rw_tensor *x, const void *data, size_t bytes);
 RW_API void *rw_tensor_data(rw_tensor *x);
 
 /** Fills a parameter with normal deviates (Box-Muller over the context's generator), in element order. RW_ERR_ARGUMENT,
-    which sticks, for numbers that are not finite and a std below 0. */
+    which sticks, for numbers that are not finite, in the parameter's type as well, and a std below 0; the parameter is
+    unchanged. Deviates beyond the type's range are infinite. */
 RW_API rw_status rw_init_normal(rw_tensor *x, double mean, double std);
 
 /**
@@ -102,7 +103,7 @@ RW_API rw_status rw_init_normal(rw_tensor *x, double mean, double std);
  */
 RW_API rw_status rw_init_uniform(rw_tensor *x, double lo, double hi);
 
-/** Fills a parameter with one value, which is finite: else RW_ERR_ARGUMENT, which sticks. */
+/** Fills a parameter with one value, which is finite in the parameter's type: else RW_ERR_ARGUMENT, which sticks. */
 RW_API rw_status rw_init_constant(rw_tensor *x, double value);
 
 /**

@@ -386,16 +386,22 @@ void rw_adamw_destroy(rw_adamw **popt)
 
 /* ---- settings ---- */
 
-void rw_adamw_set_lr(rw_adamw *opt, double lr)
+static void set_lr(rw_optimizer *opt, const char *what, double lr)
 {
     if (!opt) return;
     if (lr >= 0 && isfinite(lr)) opt->numbers.lr = lr;
-    else rw_fail(opt->ctx, RW_ERR_ARGUMENT, "rw_adamw_set_lr: a learning rate of %g", lr);
+    else
+        rw_fail(opt->ctx, RW_ERR_ARGUMENT, "%s: a learning rate of %g; expected a finite number of 0 or more", what, lr);
+}
+
+void rw_adamw_set_lr(rw_adamw *opt, double lr)
+{
+    set_lr(opt, "rw_adamw_set_lr", lr);
 }
 
 void rw_optimizer_set_lr(rw_optimizer *opt, double lr)
 {
-    rw_adamw_set_lr(opt, lr);
+    set_lr(opt, "rw_optimizer_set_lr", lr);
 }
 
 static struct rw_member *member_of(const rw_optimizer *opt, const rw_tensor *param)

@@ -76,7 +76,8 @@ enum rw_run_flag {
     RW_RUN_LOST = 1 << 3,      /* one before it in the queue failed and cleared the gradients that this one added to */
     RW_RUN_PRIVATE = 1 << 4,   /* gradients are written to memory of its own: rw_run_publish() hands them out */
     RW_RUN_UPDATE = 1 << 5,    /* between two steps: rw_memory goes on telling of the one before it */
-    RW_RUN_ASSUMED = 1 << 6    /* a scalar was read that may be the loss: another step on the tape ends it */
+    RW_RUN_ASSUMED = 1 << 6,   /* a scalar was read that may be the loss: another step on the tape ends it */
+    RW_RUN_ADDS_NONE = 1 << 7  /* what adds to gradients finds them clear: of a rehearsal, which writes none */
 };
 
 struct rw_run {

@@ -68,6 +68,11 @@ static rw_status check(const struct rw_run *r, const struct rw_source *s)
     return leaf->kind == RW_LEAF_PARAM ? check_param(t, leaf) : RW_OK;
 }
 
+static void *addend(const struct rw_run *r, const struct rw_gradient *g)
+{
+    return rw_gradient_is_clear(g) || (r->flags & RW_RUN_ADDS_NONE) ? NULL : g->data;
+}
+
 static void *address(const struct rw_run *r, const struct rw_source *s)
 {
     rw_tape *const t = r->tape;
@@ -77,7 +82,7 @@ static void *address(const struct rw_run *r, const struct rw_source *s)
     case RW_SOURCE_PARAM: return t->ctx->by_id[s->index]->data;
     case RW_SOURCE_GRADIENT:
     case RW_SOURCE_OLD: return p->gradient.data;
-    case RW_SOURCE_ADDEND: return rw_gradient_is_clear(&p->gradient) ? NULL : p->gradient.data;
+    case RW_SOURCE_ADDEND: return addend(r, &p->gradient);
     case RW_SOURCE_SEED: return rw_seed_of(r, s->index);
     case RW_SOURCE_INPUT: return t->leaves[s->index].data;
     case RW_SOURCE_HELD: return rw_tape_held(t, s->index);

@@ -170,11 +170,12 @@ static rw_status after(struct rw_observer *o, const struct rw_at *at)
 /* ---- the step again ---- */
 
 /* Buffers are written by the real backward alone: it ends before its commits. Nothing of it is settled: what the tape
-   holds is what was computed before. */
+   holds is what was computed before. Nor is anything added: after a clipping by a norm that is no number every gradient
+   is NaN, and the first op that adds to one would be named. */
 static rw_status rehearse(struct search *s, rw_tape *t, rw_plan *plan)
 {
     struct rw_run *r;
-    rw_status status = rw_run_make(t, plan, RW_RUN_REHEARSAL, &r);
+    rw_status status = rw_run_make(t, plan, RW_RUN_REHEARSAL | RW_RUN_ADDS_NONE, &r);
     if (status) return status;
     rw_run_watch(r, &s->observer);
     status = rw_run_advance(r, plan->n_actions - plan->n_commits);

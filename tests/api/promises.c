@@ -467,6 +467,33 @@ Test(promises, bounds_that_no_number_is_between_are_refused)
     }
 }
 
+Test(promises, a_constant_or_mean_that_the_type_cannot_hold_is_refused)
+{
+    static const struct {
+        rw_dtype dtype;
+        double most, beyond;
+    } rows[] = { { RW_F32, 0x1.fffffep127, 1e39 }, { RW_BF16, 0x1.fep127, 3.4e38 }, { RW_F16, 65504, 7e4 } };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct fixture b = fixture_open(1, 1);
+        rw_tensor *const w = rw_param(b.ctx, "w", rows[i].dtype, RW_SHAPE(8));
+        double x[8];
+        cr_expect_eq(rw_init_constant(w, -rows[i].most), RW_OK, "%s", rw_error_message(b.ctx));
+        for (int k = 0; k < 4; k++) {
+            const double by = rows[i].beyond;
+            const rw_status s = k == 0   ? rw_init_constant(w, by)
+                                : k == 1 ? rw_init_uniform(w, -by, -by)
+                                : k == 2 ? rw_init_normal(w, by, 1)
+                                         : rw_init_normal(w, 0, by);
+            cr_expect_eq(s, RW_ERR_ARGUMENT, "row %zu, call %d", i, k);
+            rw_error_clear(b.ctx);
+        }
+        rw_tensor *const wide = rw_cast(b.t, w, RW_F64);
+        cr_assert_eq(rw_read(b.t, wide, x, sizeof x), RW_OK, "%s", rw_error_message(b.ctx));
+        for (int k = 0; k < 8; k++) cr_expect_eq(x[k], -rows[i].most, "row %zu: %g", i, x[k]);
+        fixture_close(&b);
+    }
+}
+
 /* Slices of the trace lie one behind the other, and each region has its own. */
 Test(promises, slices_of_a_trace_do_not_overlap)
 {

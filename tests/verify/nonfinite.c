@@ -150,6 +150,25 @@ Test(nonfinite, the_op_of_the_program_is_named)
     cr_expect(v.backward);
 }
 
+/* A clipping by a norm that is no number makes all gradients NaN: the ops that would add to them are not at fault. */
+Test(nonfinite, the_op_is_named_after_the_gradients_were_clipped)
+{
+    rw_tensor *const x = param("x", (float[]){ 4, 0, 9 }, 3), *const w = param("w", (float[]){ 1, 2, 3 }, 3);
+    double norm;
+    float dw[3];
+    rw_tensor *const root = rw_sqrt(b.t, x);
+    const int line = __LINE__ - 1;
+    rw_tensor *const loss = sum(rw_mul(b.t, root, w));
+    cr_assert_eq(rw_backward(b.t, loss), RW_OK, "%s", rw_error_message(b.ctx));
+    cr_assert_eq(rw_clip_grad_norm(b.ctx, 1, &norm), RW_OK, "%s", rw_error_message(b.ctx));
+    cr_expect_eq(norm, INFINITY);
+    const rw_nonfinite where = find(loss, 0);
+    expect_place(&where, "sqrt", "", line);
+    cr_expect(where.backward && where.element == 1 && where.count == 1);
+    cr_assert_eq(rw_read(NULL, rw_gradient(w), dw, sizeof dw), RW_OK);
+    cr_expect(isnan(dw[0]), "the search leaves the gradients as they are");
+}
+
 Test(nonfinite, infinities_may_be_meant)
 {
     rw_tensor *const x = param("x", (float[]){ 1, 2, 3 }, 3);
