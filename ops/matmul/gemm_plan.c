@@ -178,6 +178,15 @@ static struct rw_matmul_signature filled_signature(const struct gemm *g, const s
     return s;
 }
 
+/* The library counts extents and strides of a product in 32 bits, though it is given 64. */
+static bool is_for_library(const struct rw_matmul_signature *s)
+{
+    const int64_t most = INT32_MAX, of[] = { s->m, s->n, s->k, s->a_row, s->a_col, s->b_row, s->b_col, s->c_row };
+    for (size_t i = 0; i < sizeof of / sizeof *of; i++)
+        if (of[i] > most || of[i] < -most) return false;
+    return true;
+}
+
 /* Is there fast code for it, and how much scratch memory does it take? Planning has the primitive made, a run finds it:
  * its plan holds it. */
 static rw_status ask_for(const struct rw_matmul_signature *s, struct rw_onednn *onednn, bool planning,
@@ -186,6 +195,10 @@ static rw_status ask_for(const struct rw_matmul_signature *s, struct rw_onednn *
     bool fast = true;
     size_t scratch = 0;
     if (p->own || !s->m) return RW_OK;
+    if (!is_for_library(s)) {
+        p->own = true;
+        return RW_OK;
+    }
     if (planning) RW_CHECK(rw_onednn_matmul_prepare(onednn, s, p->threads, &fast, &scratch));
     else if (!(*ret = rw_onednn_matmul_find(onednn, s, &fast, &scratch))) return RW_ERR_DEVICE;
     if (scratch > p->scratch) p->scratch = scratch;

@@ -66,6 +66,26 @@ Test(plan_only, predicts_what_a_context_that_runs_predicts)
 
 /* ---- of any size ---- */
 
+/* A library that counts in 32 bits gets no extent of more: 2^32 is 0 to it, and a division by that ends the process. */
+Test(plan_only, products_of_extents_above_32_bits)
+{
+    static const int64_t extents[] = { INT32_MAX, (int64_t)1 << 31, (int64_t)1 << 32, ((int64_t)1 << 32) + 48,
+                                       (int64_t)3 << 32 };
+    for (size_t i = 0; i < sizeof extents / sizeof *extents; i++)
+        for (int rows = 1; rows < 8; rows += 6)
+            for (int kind = 0; kind < 2; kind++) {
+                struct fixture b = planner_open(1);
+                const rw_dtype dtype = kind ? RW_BF16 : RW_F32;
+                rw_tensor *const w = rw_param(b.ctx, "w", dtype, RW_SHAPE(3, 1));
+                rw_tensor *const x = rw_require_grad(b.t, rw_randn(b.t, dtype, RW_SHAPE(rows, 3)));
+                rw_tensor *const y = rw_matmul(b.t, x, rw_broadcast_to(b.t, w, RW_SHAPE(3, extents[i])));
+                rw_prediction prediction;
+                cr_expect_eq(rw_tape_plan(b.t, rw_sum(b.t, y, RW_ALL_AXES, false), "none", &prediction), RW_OK, "%s",
+                             rw_error_message(b.ctx));
+                fixture_close(&b);
+            }
+}
+
 static size_t resident(void)
 {
     size_t pages = 0;
