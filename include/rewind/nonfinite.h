@@ -44,9 +44,9 @@ typedef struct rw_nonfinite {
 /**
  * Runs the step of rw_backward(t, loss) again under the tape's policy, up to the first value that is not finite, or
  * that was read before and is not the same bytes now: no tolerance stands in between.
- * Gradients, buffers and what was read stay as they are. What gradients hold already is not added to, so that of several
- * backwards each is searched alone, also after rw_clip_grad_norm() has made all gradients NaN. Takes about the time of a
- * step on a CPU; on CUDA every value is copied to the host.
+ * Gradients, buffers and what was read stay as they are. What gradients hold already is not added to, so that of
+ * several backwards each is searched alone, also after rw_clip_grad_norm() has made all gradients NaN. Takes about the
+ * time of a step on a CPU; on CUDA every value is copied to the host.
  * @param flags   0 or RW_NONFINITE_NAN.
  * @param ret     filled on RW_OK, whether something was found or not; untouched on failure.
  * @return RW_OK; RW_ERR_ARGUMENT for NULL, other flags, a loss that is none; an error that is stuck in the context;

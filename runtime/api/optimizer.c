@@ -391,7 +391,7 @@ static void set_lr(rw_optimizer *opt, const char *what, double lr)
     if (!opt) return;
     if (lr >= 0 && isfinite(lr)) opt->numbers.lr = lr;
     else
-        rw_fail(opt->ctx, RW_ERR_ARGUMENT, "%s: a learning rate of %g; expected a finite number of 0 or more", what, lr);
+        rw_fail(opt->ctx, RW_ERR_ARGUMENT, "%s: a learning rate of %g; expected a finite one of 0 or more", what, lr);
 }
 
 void rw_adamw_set_lr(rw_adamw *opt, double lr)
