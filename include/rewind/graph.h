@@ -22,7 +22,7 @@
  * launched before, or a checkpoint was loaded after recording (rw_checkpoint_load()), it draws from the generator, as
  * all later launches do. Each of these moves the generator by the numbers of the recorded step. A launch that fails
  * draws nothing: the next one draws the same numbers. An op that is recorded after rw_graph_create() is not part of the
- * graph's launches: it keeps the numbers that it drew when it was recorded.
+ * graph's launches: it keeps the random values drawn when it was recorded.
  *
  * Values of the tape that are read or computed after a launch are of that launch: its inputs, parameters and random
  * numbers. This includes gradients of rw_grad() and rw_backward(), which redraw its masks, and ckpt_verify(). A value

@@ -118,7 +118,7 @@ RW_API rw_status rw_checkpoint_wait(rw_checkpoint *checkpoint);
 /**
  * Goes back to the newest file that is whole: all its digests are right. Newer ones that are not - cut off, damaged -
  * are passed over, which ret_found tells; they stay where they are, and don't count as kept. Gradients are clear
- * afterwards. Load before a step is recorded: what is recorded keeps the random numbers that it drew. A tape that has a
+ * afterwards. Load before a step is recorded: what is recorded keeps the random values it drew. A tape that has a
  * graph may hold a recorded step: each launch after loading draws from the loaded generator (rewind/graph.h).
  *
  * Every parameter and buffer of the context must be in the file with its type and shape, and so must the states of the

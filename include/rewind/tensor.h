@@ -92,7 +92,7 @@ RW_API rw_status rw_write(rw_tensor *x, const void *data, size_t bytes);
 RW_API void *rw_tensor_data(rw_tensor *x);
 
 /** Fills a parameter with normal deviates (Box-Muller over the context's generator), in element order. RW_ERR_ARGUMENT,
-    which sticks, for numbers that are not finite, in the parameter's type as well, and a std below 0; the parameter is
+    which sticks, for values not finite, in the parameter's type as well, and a std below 0; the parameter is
     unchanged. Deviates beyond the type's range are infinite. */
 RW_API rw_status rw_init_normal(rw_tensor *x, double mean, double std);
 

@@ -291,7 +291,7 @@ static rw_status copy_for_commit(struct rw_targets *s, const struct rw_node *nod
     return status;
 }
 
-/* For every commit that has not run, in order; `written` is what is written before the first of them. */
+/* For every commit that has not run, in order; `written`: by parameter, the memory written before the first. */
 static rw_status copy_for_commits(struct rw_targets *s, uint8_t *written)
 {
     const rw_tape *const t = s->t;

@@ -76,7 +76,7 @@ static rw_status check_numbers(rw_context *ctx, const struct rw_param *p, const 
     else if (normal && b < 0) expected = "a std of 0 or more";
     else if (!normal && b < a) expected = "lo at most hi";
     else if (!normal && !isfinite(b - a)) expected = "bounds whose difference is finite";
-    else if (fabs(a) > most || fabs(b) > most) expected = "numbers that the parameter's type can hold";
+    else if (fabs(a) > most || fabs(b) > most) expected = "values that the parameter's type can hold";
     if (!expected) return RW_OK;
     return rw_fail(ctx, RW_ERR_ARGUMENT, "%s: \"%s\" of type %s: %g and %g; expected %s", what, p->name,
                    rw_dtype_name(dtype), a, b, expected);

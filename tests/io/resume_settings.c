@@ -175,7 +175,7 @@ Test(resume_settings, a_file_without_them_is_loaded_and_says_so)
     old_close(&o);
 }
 
-/* ---- numbers that no run has ---- */
+/* ---- values no run can have ---- */
 
 static void put_header_digest(unsigned char *file, size_t bytes, size_t header)
 {

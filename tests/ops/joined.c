@@ -268,7 +268,7 @@ Test(ops_joined, gradients_of_a_concatenation_alone)
 
 /* ---- a value on the way that sends its gradient elsewhere ---- */
 
-/* What is read by its pieces, and which view of concat(a, b) is one of its inputs. */
+/* Which concatenation is read by its pieces, and which view of concat(a, b) is one of its inputs. */
 enum reader { BATCHNORM, EVALUATED, GROUP_NORM, INSTANCE_NORM, CONVOLUTION, READERS };
 enum view { STRAIGHT_THROUGH, CUSTOM_GRADIENT, DETACHED, PLAIN, VIEWS };
 enum { A, B, C, Z, LEAVES };

@@ -58,7 +58,7 @@ static rw_graph *graph_of(const struct two *w, rw_tensor *loss)
     return g;
 }
 
-/* Launches, and gives the numbers that were multiplied with p. */
+/* Launches, and returns the random values that were multiplied with p. */
 static void launch(const struct two *w, rw_graph *g, float *ret)
 {
     ok(w, audited_launch(g, w->b.t));

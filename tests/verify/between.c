@@ -67,7 +67,7 @@ Test(between, a_leaf_that_is_recorded_after_the_loss_was_read)
     }
 }
 
-/* A verified step that is refused leaves nothing behind that a later read would take for a value. */
+/* A verified step that is refused leaves nothing that a later read would use as a value. */
 Test(between, a_refused_step_and_then_its_loss)
 {
     for (int scaled = 0; scaled < 2; scaled++) {
