@@ -1,7 +1,7 @@
 /*
- * Six GPT blocks of width 768, batch 4 x 256, forward and backward, `none` and `full` in turn in one process, so that
- * their ratio holds on a noisy machine. Prints one JSON line per type and policy; bench/peers/pytorch_blocks.py prints
- * the same of PyTorch.
+ * Six GPT blocks of width 768, batch 4 x 256, forward and backward, `none` and `full` alternately in one process, so
+ * that their ratio holds on a noisy machine. Prints one JSON line per type and policy; bench/peers/pytorch_blocks.py
+ * prints the same for PyTorch.
  *
  *   block_step [ROUNDS] [THREADS] [DROPOUT]
  */
@@ -26,31 +26,31 @@ static void runner_open(struct runner *r, rw_dtype dtype, int threads, float dro
                                     .vocab = 1, .max_seq = 1, .dropout = dropout, .dtype = dtype };
     rw_context_create(&r->ctx, &(rw_context_params){ .seed = 1, .threads = threads });
     rw_tape_create(&r->t, r->ctx);
-    if (model_create(&r->m, r->ctx, &c)) fprintf(stderr, "%s\n", rw_error_message(r->ctx));
+    figure_must(r->ctx, model_create(&r->m, r->ctx, &c));
 }
 
-/* Milliseconds of a step over the first `layers` blocks, and where its bytes were. */
+/* Milliseconds of a step over the first `layers` blocks, and its memory. */
 static double step(struct runner *r, const char *policy, int layers, rw_memory *memory)
 {
     rw_tape *const t = r->t;
     ckpt_set_policy(t, policy);
     rw_generator_set(r->ctx, (rw_generator_state){ 1, 0 });
     rw_zero_grad(r->ctx);
-    rw_tensor *x = rw_require_grad(t, rw_input(t, r->m.config.dtype, RW_SHAPE(BATCH, SEQ, WIDTH), NULL));
+    rw_tensor *x = rw_require_grad(t, rw_input(t, r->m.config.dtype, RW_SHAPE(BATCH, SEQ, WIDTH), NULL, 0));
     const double begin = now_s();
     for (int l = 0; l < layers; l++) {
         ckpt_begin(t, "block");
         x = model_block(&r->m, t, x, l);
         ckpt_end(t);
     }
-    if (rw_backward(t, rw_sum(t, x, RW_ALL_AXES, false))) fprintf(stderr, "%s\n", rw_error_message(r->ctx));
+    figure_must(r->ctx, rw_backward(t, rw_sum(t, x, RW_ALL_AXES, false)));
     const double ms = 1e3 * (now_s() - begin);
     rw_memory_stats(r->ctx, memory);
     rw_tape_reset(t);
     return ms;
 }
 
-/* kept_per_block is what one block more keeps. */
+/* kept_per_block is what one additional block keeps. */
 static void print_line(struct runner *r, const char *policy, double ms, double ratio)
 {
     rw_memory all = { 0 }, less = { 0 };
@@ -63,7 +63,7 @@ static void print_line(struct runner *r, const char *policy, double ms, double r
     fflush(stdout);
 }
 
-/* What the machine's products reach through the library, to put beside the other side's. */
+/* The rate that matrix products reach on this machine through the library, for comparison with the other side's. */
 static void print_product_rate(rw_dtype dtype, int threads)
 {
     double tflops = 0;
@@ -72,6 +72,7 @@ static void print_product_rate(rw_dtype dtype, int threads)
            1e3 * tflops);
 }
 
+/* Alternates both policies for one type, prints a line for each, and returns their ratio. */
 static double run(rw_dtype dtype, int rounds, int threads, float dropout)
 {
     struct runner r = { 0 };
@@ -109,5 +110,5 @@ int main(int argc, char **argv)
     const double f32 = run(RW_F32, rounds, threads, (float)arg[2]), bf16 = run(RW_BF16, rounds, threads, (float)arg[2]);
     figure("step time of full over none, GPT blocks of width 768, f32", f32, "times", 1.28);
     figure("step time of full over none, GPT blocks of width 768, bf16", bf16, "times", 1.28);
-    return 0;
+    return answer_end("block_step", 0);
 }

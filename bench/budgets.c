@@ -1,7 +1,7 @@
 /*
- * What byte budgets cost and how well they are met, through the public calls alone. Costs are measured first, in steps
- * of the same model, so that plans are made for this machine; policies are timed in turn, and a figure is that of the
- * steps before and behind which the cores were near each other (distance.h).
+ * The cost of byte budgets and how closely they are met, through public calls only. Costs are measured first, in steps
+ * of the same model, so that plans are made for this machine. Policies are timed alternately, and a figure uses the
+ * steps before and after which the cores were near each other (distance.h).
  *
  *   budgets [ROUNDS of near cores]
  */
@@ -13,13 +13,13 @@
 #include <math.h>
 #include <string.h>
 
-enum { SEQ = 256, SIDE = 64, BATCH = 2, MOST = 64, BUDGETS = 50 };
+enum { SEQ = 256, SIDE = 64, BATCH = 2, MAX = 64, BUDGETS = 50 };
 
 struct step {
     rw_context *ctx;
     rw_tape *t;
     struct model m;
-    int seq; /* tokens, or the side of a picture */
+    int seq; /* tokens, or the side of an image */
 };
 
 static int32_t tokens[BATCH * SEQ];
@@ -41,7 +41,7 @@ static void open_model(struct step *s, enum model_kind kind, const char *preset,
 {
     struct model_config c = { 0 };
     open_context(s);
-    c.kind = kind > MODEL_LLAMA ? kind : MODEL_GPT; /* Llama's keys have as many heads here, as in bench/planning */
+    c.kind = kind > MODEL_LLAMA ? kind : MODEL_GPT; /* Llama has as many key heads here, as in bench/planning */
     model_preset(&c, preset);
     c.kind = kind;
     s->seq = model_is_of_images(kind) ? SIDE : SEQ;
@@ -71,7 +71,7 @@ static rw_prediction predict(struct step *s, const char *policy)
     return p;
 }
 
-/* ---- predicted: how far from the best there is, how long planning takes, how little memory will do ---- */
+/* ---- predicted: distance from the optimum, planning time, minimum memory ---- */
 
 static double worst_gap(enum model_kind kind)
 {
@@ -79,12 +79,12 @@ static double worst_gap(enum model_kind kind)
     struct step s = { 0 };
     double worst = 0;
     open_model(&s, kind, "tiny", 12, 256);
-    for (int i = 0; i < 3; i++) worst = fmax(worst, predict(&s, policies[i]).gap);
+    for (int i = 0; i < 3; i++) worst = figure_worst(worst, predict(&s, policies[i]).gap);
     close_step(&s);
     return worst;
 }
 
-/* Median of new budgets each time, as a plan that was made once is found again. */
+/* Median over new budgets, because a repeated plan is cached. */
 static double planning_s(struct step *s, rw_tensor *loss)
 {
     double seconds[9];
@@ -191,12 +191,12 @@ static void measure_costs(struct step *s)
 {
     size_t peak;
     run(s, "none", &peak); /* pages */
-    must(s, rw_costs_begin(s->ctx));
+    must(s, rw_profile_begin(s->ctx));
     for (int i = 0; i < 5; i++) run(s, "none", &peak);
-    must(s, rw_costs_end(s->ctx));
+    must(s, rw_profile_end(s->ctx));
 }
 
-/* With what memory costs, which the first step that was measured asks for: caches are simulated, too. */
+/* With costs of memory, which the first measured step determines: the caches are simulated, too. */
 static void print_planning_with_costs(void)
 {
     struct step s = { 0 };
@@ -208,22 +208,22 @@ static void print_planning_with_costs(void)
 
 struct row {
     const char *policy, *name;
-    double bound, seconds[MOST];
-    bool near[MOST]; /* whether the cores were, before the step and behind it */
+    double bound, seconds[MAX];
+    bool near[MAX]; /* whether the cores were near before the step and after it */
 };
 
 struct ratio {
     double value;
-    int n; /* of so many rounds, 0: none was so */
+    int n; /* number of such rounds, 0: none */
 };
 
 /*
- * The median of what a step takes over another of the same round, where the cores were near, or not, for both: a
- * machine that slows down for a while slows both.
+ * The median of a step's time over another of the same round, where the cores were near, or not, for both: a temporary
+ * slowdown of the machine affects both.
  */
 static struct ratio over(const struct row *a, const struct row *b, int rounds, bool near)
 {
-    double ratio[MOST];
+    double ratio[MAX];
     struct ratio r = { NAN, 0 };
     for (int i = 0; i < rounds; i++)
         if (a->near[i] == near && b->near[i] == near)
@@ -232,8 +232,8 @@ static struct ratio over(const struct row *a, const struct row *b, int rounds, b
     return r;
 }
 
-/* In turn, every other round backwards. Timed is a step behind one of the same policy, as in training: what another one
- * left in the caches is not its own. */
+/* Alternately, every other round in reverse order. The timed step follows one of the same policy, as in training: the
+   cache contents left by another policy do not count. */
 static void time_round(struct step *s, struct row *row, int n, int round, int at)
 {
     size_t peak;
@@ -246,14 +246,14 @@ static void time_round(struct step *s, struct row *row, int n, int round, int at
     }
 }
 
-/* Until each row has as many rounds of near cores as are wanted, or there is no more room. The first round is for plans
- * and pages. */
+/* Until each policy has the requested number of rounds with near cores, or the arrays are full. The first round is for
+   plans and pages. */
 static int time_rows(struct step *s, struct row *row, int n, int wanted)
 {
     int rounds = 0, least = 0;
     time_round(s, row, n, -1, 0);
     cores_await(0);
-    while (rounds < MOST && least < wanted) {
+    while (rounds < MAX && least < wanted) {
         time_round(s, row, n, rounds, rounds);
         least = ++rounds;
         for (int i = 1; i < n; i++) {
@@ -264,7 +264,7 @@ static int time_rows(struct step *s, struct row *row, int n, int wanted)
     return rounds;
 }
 
-/* Of a plan that is full's own what was measured is noise. */
+/* For a plan identical to full's, differences are noise. */
 static void print_at_full(const struct row *at_full, const struct row *full, const rw_prediction *p, int rounds)
 {
     const double measured = over(at_full, full, rounds, true).value;
@@ -287,6 +287,7 @@ static void print_row(const struct row *row, const struct row *none, double pred
     figure(name, r.value, "times", row->bound);
 }
 
+/* Times budgets between `none` and `full`, and prints their ratios to `none`. */
 static void print_measured_times(int wanted)
 {
     struct row row[] = { { .policy = "none" },
@@ -306,7 +307,7 @@ static void print_measured_times(int wanted)
     rw_prediction predicted[N];
     for (int i = 0; i < N; i++) predicted[i] = predict(&s, row[i].policy);
     const int rounds = time_rows(&s, row, N, wanted);
-    double none[MOST];
+    double none[MAX];
     memcpy(none, row[0].seconds, sizeof none);
     printf("# none's step takes %.1f ms, the median of all\n", 1e3 * median_of(none, rounds));
     for (int i = 1; i < N; i++) print_row(&row[i], &row[0], predicted[i].ms / predicted[0].ms, rounds);
@@ -314,6 +315,7 @@ static void print_measured_times(int wanted)
     close_step(&s);
 }
 
+/* Runs many budgets of a tiny model, and prints the ratio of measured peak to budget. */
 static void print_measured_peaks(enum model_kind kind)
 {
     struct step s = { 0 };
@@ -330,7 +332,7 @@ static void print_measured_peaks(enum model_kind kind)
         snprintf(policy, sizeof policy, "budget:%zuB", budget);
         if (isnan(run(&s, policy, &peak))) continue;
         differ += predict(&s, policy).peak_bytes != peak;
-        most = fmax(most, (double)peak / (double)budget);
+        most = figure_worst(most, (double)peak / (double)budget);
         n++;
     }
     snprintf(name, sizeof name, "measured peak over budget, worst of %d, %s", n, model_name(kind));
@@ -342,14 +344,14 @@ static void print_measured_peaks(enum model_kind kind)
 
 int main(int argc, char **argv)
 {
-    const int rounds = argc > 1 ? atoi(argv[1]) : 5;
-    if (rounds < 1 || rounds > MOST) {
-        fprintf(stderr, "budgets: usage: budgets [ROUNDS (1 to %d)]\n", MOST);
+    const int rounds = argc > 1 ? figure_integer(argv[1], 1, 1 << 10) : 5;
+    if (rounds < 1 || rounds > MAX) {
+        fprintf(stderr, "budgets: usage: budgets [ROUNDS (1 to %d)]\n", MAX);
         return 2;
     }
     print_predicted();
     for (enum model_kind kind = 0; kind < MODEL_KINDS; kind++) print_measured_peaks(kind);
     print_planning_with_costs();
     print_measured_times(rounds);
-    return 0;
+    return answer_end("budgets", 0);
 }

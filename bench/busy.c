@@ -1,6 +1,6 @@
 /*
- * What a recurrent model takes on cores that others want, too: an LSTM of many small ops beside as many processes that
- * never rest as the context has threads. Steps of a context of one thread and of one of two are timed in turn; medians.
+ * The time of a recurrent model on busy cores: an LSTM of many small ops, together with as many busy processes as the
+ * context has threads. Steps of a context with one thread and of one with two are timed alternately; medians.
  */
 #include "figure.h"
 
@@ -28,13 +28,13 @@ static bool runner_open(struct runner *r, int threads)
     return !rw_init_normal(r->ih, 0, 0.05) && !rw_init_normal(r->hh, 0, 0.05);
 }
 
-/* Gates by ops of their own: the cell that is one op has fewer and longer ones. */
+/* Gates as separate ops: the fused cell has fewer and longer ones. */
 static rw_tensor *loss_of(struct runner *r)
 {
     rw_tape *const t = r->t;
-    rw_tensor *h = rw_input(t, RW_F32, RW_SHAPE(ROWS, WIDTH), NULL), *c = h, *gate[4];
+    rw_tensor *h = rw_input(t, RW_F32, RW_SHAPE(ROWS, WIDTH), NULL, 0), *c = h, *gate[4];
     for (int i = 0; i < LENGTH; i++) {
-        rw_tensor *const x = rw_input(t, RW_F32, RW_SHAPE(ROWS, WIDTH), NULL);
+        rw_tensor *const x = rw_input(t, RW_F32, RW_SHAPE(ROWS, WIDTH), NULL, 0);
         rw_tensor *const all = rw_add(t, rw_linear(t, x, r->ih, RW_NONE), rw_linear(t, h, r->hh, RW_NONE));
         rw_split(t, all, -1, (const int64_t[]){ WIDTH, WIDTH, WIDTH, WIDTH }, 4, gate);
         c = rw_add(t, rw_mul(t, rw_sigmoid(t, gate[0]), c), rw_mul(t, rw_sigmoid(t, gate[1]), rw_tanh(t, gate[2])));
@@ -65,7 +65,7 @@ static void keep_busy(pid_t pid[THREADS])
     for (int i = 0; i < THREADS; i++) {
         pid[i] = fork();
         if (pid[i]) continue;
-        alarm(120); /* whatever becomes of the parent */
+        alarm(120); /* should the parent be killed */
         for (volatile unsigned n = 0;; n++) continue;
     }
 }
@@ -94,5 +94,5 @@ int main(void)
     figure(name, together / alone, "times", 1.5);
     rw_tape_destroy(&one.t), rw_tape_destroy(&all.t);
     rw_context_destroy(&one.ctx), rw_context_destroy(&all.ctx);
-    return 0;
+    return answer_end("busy", 0);
 }

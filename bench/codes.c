@@ -1,12 +1,12 @@
 /*
- * What linear layers of 8-bit codes keep of their outputs and gradients, in decibels of the signal over the noise,
- * beside the least that torchao's tests ask (test/float8/test_base.py and test_numerics_integration.py,
+ * The signal-to-noise ratio of the outputs and gradients of FP8 linear layers, in decibels, compared with the minimum
+ * of torchao's tests (test/float8/test_base.py and test_numerics_integration.py,
  * test/prototype/blockwise_fp8_training/test_blockwise_linear.py, at 36027d8), on their shapes and data: normal inputs,
- * weights as torch.nn.Linear begins, a loss that is the sum. Of the feed-forward there are 128 rows in place of 8,192,
- * of the layer by blocks an eighth of the outputs. The reference is the model in float32; theirs is of the type that is
- * trained. And how long a product's factors take to be decoded.
+ * weights initialized as in torch.nn.Linear, a loss that is the sum. The feed-forward has 128 rows instead of 8,192,
+ * the blockwise layer an eighth of the outputs. The reference is the model in float32; theirs is in the training type.
+ * Also measures the time to dequantize a product's factors.
  *
- *   codes [SHARE]   sizes of the two large layers over SHARE [4]; 1: as torchao has them
+ *   codes [SHARE]   sizes of the two large layers over SHARE [4]; 1: as in torchao
  */
 #include "figure.h"
 
@@ -15,13 +15,13 @@
 #include <math.h>
 #include <string.h>
 
-enum { MOST = 5 };
+enum { MAX = 5 };
 
-/* A model, and what is compared: its output, the gradients of its input and its weights. */
+/* A model, and the compared tensors: its output, the gradients of its input and its weights. */
 struct subject {
     const char *name;
     rw_tensor *(*record)(rw_tape *t, rw_tensor *const *w, rw_tensor *x);
-    rw_shape x, weight[MOST - 2];
+    rw_shape x, weight[MAX - 2];
     int n_weights;
     bool biased;
     double least_y, least_gradient; /* dB */
@@ -30,12 +30,12 @@ struct subject {
 struct world {
     rw_context *ctx;
     rw_tape *t;
-    rw_tensor *w[MOST];
+    rw_tensor *w[MAX];
 };
 
 struct results {
-    float *data[MOST]; /* y, dx, dw ... */
-    int64_t n[MOST];
+    float *data[MAX]; /* y, dx, dw ... */
+    int64_t n[MAX];
     int count;
 };
 
@@ -58,6 +58,7 @@ static void check(rw_context *ctx, rw_status status)
     exit(1);
 }
 
+/* Creates the weights of a subject in a context of its own. */
 static void open_world(struct world *w, const struct subject *s)
 {
     *w = (struct world){ 0 };
@@ -134,22 +135,23 @@ static void print(const struct subject *s, const char *how, const struct results
     figure_at_least(name, least, "dB", s->least_gradient);
 }
 
-/* Scales of earlier steps: two steps of the same numbers find them. */
+/* Delayed scales: two steps with the same numbers determine them. */
 static struct results run_delayed(struct world *w, const struct subject *s)
 {
-    rw_delayed *d = NULL;
-    check(w->ctx, rw_delayed_create(&d, w->ctx, NULL));
+    rw_delayed_scaling *d = NULL;
+    check(w->ctx, rw_delayed_scaling_create(&d, w->ctx, NULL));
     const rw_recipe recipe = { .kind = RW_RECIPE_F8, .delayed = d };
     struct results r = { 0 };
     for (int step = 0; step < 3; step++) {
         forget(&r);
         r = run(w, s, &recipe);
-        check(w->ctx, rw_delayed_update(d, NULL));
+        check(w->ctx, rw_delayed_scaling_update(d, NULL));
     }
-    rw_delayed_destroy(&d);
+    rw_delayed_scaling_destroy(&d);
     return r;
 }
 
+/* Prints the signal-to-noise ratios of one model under each recipe. */
 static void measure(const struct subject *s, bool blocks)
 {
     static const struct {
@@ -180,7 +182,7 @@ static void measure(const struct subject *s, bool blocks)
     rw_context_destroy(&w.ctx);
 }
 
-/* Milliseconds of a layer in a context that runs each op as it is recorded. */
+/* Milliseconds of a layer in a context that executes each op as it is recorded. */
 static double time_of(struct world *w, rw_tensor *x, rw_tensor *weight)
 {
     const double begin = now_s();
@@ -190,9 +192,9 @@ static double time_of(struct world *w, rw_tensor *x, rw_tensor *weight)
 }
 
 /*
- * A product of [1024, 768] and [3072, 768] decodes both, panel by panel: what it takes more than the product of what
- * was decoded before, by medians of rounds in which each runs once. The first layer makes the codes, the second finds
- * them.
+ * A product of [1024, 768] and [3072, 768] dequantizes both, panel by panel: its additional time over a product of
+ * dequantized factors, by medians of rounds in which each runs once. The first layer quantizes, the second uses the
+ * kept data.
  */
 static void measure_decoding(void)
 {
@@ -223,7 +225,7 @@ static void measure_decoding(void)
 
 int main(int argc, char **argv)
 {
-    const int64_t share = argc > 1 && atoi(argv[1]) > 0 ? atoi(argv[1]) : 4;
+    const int64_t share = argc > 1 ? figure_integer(argv[1], 1, 64) : 4;
     const struct subject small[] = {
         { "a linear layer 16 to 32, [16, 16]", linear, RW_SHAPE(16, 16), { RW_SHAPE(32, 16) }, 1, false, 18, 17 },
         { "a linear layer 16 to 32 with a bias, [3, 2, 16, 16]", linear, RW_SHAPE(3, 2, 16, 16), { RW_SHAPE(32, 16) },
@@ -238,5 +240,5 @@ int main(int argc, char **argv)
     for (size_t i = 0; i < sizeof small / sizeof *small; i++) measure(&small[i], false);
     measure(&blocks, true);
     measure_decoding();
-    return 0;
+    return answer_end("codes", 0);
 }

@@ -1,9 +1,9 @@
 /*
- * Convolutions beside oneDNN's own: a weight's gradient, whose sums the library cuts by the number of threads, and here
- * by shape alone, so that its bits are the same on any number; y and dx beside it. Ours are timed as
- * rw_costs_begin() times nodes, with all that a node does; the library's are its primitive alone, for all threads, in
- * the layout that it likes best. In turn, medians and means of ROUNDS. Behind them, bytes of weights' gradients that
- * other numbers of threads change.
+ * Convolutions compared with oneDNN's own: a weight's gradient, whose sums oneDNN splits by the number of threads, and
+ * ours by shape only, so that its bits are the same for any number; and y and dx. Ours are timed as by
+ * rw_profile_begin(), with everything that a node does; oneDNN's are only its primitive, with all threads, in its
+ * preferred layout. Alternately, medians and means of ROUNDS. Then prints the number of bytes of weights' gradients
+ * that other numbers of threads change.
  *
  *   convolutions [ROUNDS] [THREADS]
  */
@@ -15,11 +15,11 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { MOST_ROUNDS = 64, MOST_THREADS = 8, KINDS = 3 };
+enum { ROUNDS_MAX = 64, THREADS_MAX = 8, KINDS = 3 };
 static const char *const ops[KINDS] = { "conv2d", "conv2d_data", "conv2d_weight" };
 static const char *const names[KINDS] = { "y", "dx", "dweight" };
 
-/* Of ResNet-50, VGG-16 and U-Net, as their benchmarks run them. */
+/* Layers of ResNet-50, VGG-16 and U-Net, as in their benchmarks. */
 struct layer {
     int64_t n, c, side, oc, k, stride;
 };
@@ -72,14 +72,14 @@ static void ours_close(struct ours *r)
     rw_context_destroy(&r->ctx);
 }
 
-/* Bytes in which the gradient of a step's weights with more threads is another than with one; -1: something failed. */
+/* Bytes in which the gradient of a step's weights with more threads differs from that with one; -1: an error. */
 static double bytes_apart(const struct layer *l, rw_dtype dtype)
 {
     const size_t bytes = (size_t)(l->oc * l->c * l->k * l->k) * sizeof(float); /* of any type: sums are float32 */
     char *const one = malloc(bytes), *const other = malloc(bytes);
     bool good = one && other;
     double apart = 0;
-    for (int threads = 1; good && threads <= MOST_THREADS; threads++) {
+    for (int threads = 1; good && threads <= THREADS_MAX; threads++) {
         struct ours r;
         char *const to = threads == 1 ? one : other;
         good = ours_open(&r, l, dtype, threads) && !ours_backward(&r, l) &&
@@ -91,7 +91,7 @@ static double bytes_apart(const struct layer *l, rw_dtype dtype)
     return good ? apart : -1;
 }
 
-/* Milliseconds of each kind, from the file of costs; NAN for one that is not there. */
+/* Milliseconds of each kind, from the cost file; NAN for one that is missing. */
 static void ours_read(const struct ours *r, double *ms)
 {
     char path[] = "/tmp/rewind-convolutions-XXXXXX", line[512], op[128];
@@ -127,6 +127,7 @@ static dnnl_memory_t memory_of(struct theirs *r, const dnnl_memory_desc_t *d)
     return m;
 }
 
+/* Creates oneDNN's primitives of a layer, in the layouts that it prefers. */
 static bool theirs_open(struct theirs *r, const struct layer *l, rw_dtype dtype)
 {
     static const dnnl_query_t weights[KINDS] = { dnnl_query_weights_md, dnnl_query_weights_md,
@@ -194,19 +195,20 @@ struct totals {
     double ours[KINDS], theirs[KINDS], worst[KINDS];
 };
 
+/* Times one layer with ours and with oneDNN alternately, and adds it to the totals. */
 static bool compare(const struct layer *l, rw_dtype dtype, int threads, int rounds, struct totals *sum)
 {
     struct ours ours;
     struct theirs theirs;
-    double ms[KINDS][MOST_ROUNDS], our_ms[KINDS];
+    double ms[KINDS][ROUNDS_MAX], our_ms[KINDS];
     bool good = ours_open(&ours, l, dtype, threads) && theirs_open(&theirs, l, dtype) && !ours_step(&ours, l);
     for (int k = 0; good && k < KINDS; k++) theirs_run(&theirs, k);
-    good = good && !rw_costs_begin(ours.ctx);
+    good = good && !rw_profile_begin(ours.ctx);
     for (int i = 0; good && i < rounds; i++) {
         good = !ours_step(&ours, l);
         for (int k = 0; k < KINDS; k++) ms[k][i] = theirs_run(&theirs, k);
     }
-    good = good && !rw_costs_end(ours.ctx);
+    good = good && !rw_profile_end(ours.ctx);
     if (good) ours_read(&ours, our_ms);
     for (int k = 0; good && k < KINDS; k++) {
         const double native = median_of(ms[k], rounds), ratio = our_ms[k] / native;
@@ -227,7 +229,7 @@ static bool threads_change_nothing(rw_dtype dtype)
     double apart = 0, of = 0;
     char what[128];
     for (int i = 0; i < LAYERS && of >= 0; i++, apart += of) of = bytes_apart(&layers[i], dtype);
-    snprintf(what, sizeof what, "bytes of dweight that 2 to %d threads change, %s, %d layers", MOST_THREADS,
+    snprintf(what, sizeof what, "bytes of dweight that 2 to %d threads change, %s, %d layers", THREADS_MAX,
              rw_dtype_name(dtype), LAYERS);
     if (of >= 0) figure(what, apart, "bytes", 0);
     return of >= 0;
@@ -236,9 +238,10 @@ static bool threads_change_nothing(rw_dtype dtype)
 int main(int argc, char **argv)
 {
     static const rw_dtype types[] = { RW_F32, RW_BF16 };
-    const int rounds = argc > 1 ? atoi(argv[1]) : 9, threads = argc > 2 ? atoi(argv[2]) : omp_get_max_threads();
-    bool good = rounds >= 1 && rounds <= MOST_ROUNDS && threads >= 1;
-    if (!good) fprintf(stderr, "convolutions: usage: convolutions [ROUNDS (1 to %d)] [THREADS]\n", MOST_ROUNDS);
+    const int rounds = argc > 1 ? figure_integer(argv[1], 1, ROUNDS_MAX) : 9;
+    const int threads = argc > 2 ? figure_integer(argv[2], 1, 1024) : omp_get_max_threads();
+    bool good = rounds >= 1 && rounds <= ROUNDS_MAX && threads >= 1;
+    if (!good) fprintf(stderr, "convolutions: usage: convolutions [ROUNDS (1 to %d)] [THREADS]\n", ROUNDS_MAX);
     omp_set_num_threads(good ? threads : 1);
     for (int d = 0; good && d < 2; d++) {
         struct totals sum = { 0 };
@@ -251,5 +254,5 @@ int main(int argc, char **argv)
         }
         good = good && threads_change_nothing(types[d]);
     }
-    return good ? 0 : 1;
+    return answer_end("convolutions", good ? 0 : 1);
 }

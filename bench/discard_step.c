@@ -1,7 +1,7 @@
 /*
- * What it costs to make batch norm, and the relu behind it, again: kept bytes and step time over those of `none`, for
- * the networks as they were published, eight pictures of 224 x 224. Policies are timed in turn, and each step is
- * divided by the one under `none` of its round, so that a machine that changes its speed changes both. Medians.
+ * The cost of recomputing batch norm, and the relu after it: kept bytes and step time relative to `none`, for the
+ * networks as published, eight images of 224 x 224. Policies are timed alternately, and each step is divided by the one
+ * under `none` of its round, so that a change of the machine's speed affects both. Medians.
  *
  *   discard_step [ROUNDS] [THREADS]
  */
@@ -11,11 +11,11 @@
 
 #include <string.h>
 
-enum { BATCH = 8, SIDE = 224, MOST = 64, MOST_POLICIES = 3 };
+enum { BATCH = 8, SIDE = 224, MAX = 64, POLICIES_MAX = 3 };
 
 static const struct {
     enum model_kind kind;
-    const char *policies[MOST_POLICIES]; /* behind `none` */
+    const char *policies[POLICIES_MAX]; /* after `none` */
 } subjects[] = {
     { MODEL_RESNET50, { "discard:bn,projection", "discard:bn" } }, /* see docs/figures.md */
     { MODEL_DENSENET121, { "discard:bn" } },
@@ -51,9 +51,10 @@ static void close_runner(struct runner *r)
 static rw_tensor *loss_of(struct runner *r)
 {
     static const int32_t labels[BATCH];
-    rw_tensor *const given = rw_input(r->t, r->m.config.dtype, RW_SHAPE(BATCH, SIDE, SIDE, 3), image);
+    rw_tensor *const given = rw_input(r->t, r->m.config.dtype, RW_SHAPE(BATCH, SIDE, SIDE, 3), image,
+                                      BATCH * SIDE * SIDE * 3 * rw_dtype_size(r->m.config.dtype));
     rw_tensor *const x = rw_permute(r->t, given, (const int[]){ 0, 3, 1, 2 });
-    return images_loss(&r->m.config, r->ctx, r->t, x, rw_input(r->t, RW_I32, RW_SHAPE(BATCH), labels));
+    return images_loss(&r->m.config, r->ctx, r->t, x, rw_input(r->t, RW_I32, RW_SHAPE(BATCH), labels, sizeof labels));
 }
 
 static bool run(struct runner *r, const char *policy, struct step *ret)
@@ -69,7 +70,7 @@ static bool run(struct runner *r, const char *policy, struct step *ret)
     return good;
 }
 
-/* Whose first policy makes all norms and relus again: that is held to the bounds. */
+/* The first policy recomputes all norms and relus: it is compared with the bounds. */
 static void print(const char *model, const char *dtype, const char *policy, bool held, double kept, double times)
 {
     char what[160];
@@ -84,22 +85,23 @@ static void print(const char *model, const char *dtype, const char *policy, bool
     figure(what, times, "times", 1.04);
 }
 
+/* Measures one network in one type under all of its policies. */
 static bool measure(size_t subject, rw_dtype dtype, int rounds, int threads)
 {
     const char *const *const policies = subjects[subject].policies;
-    double times[MOST_POLICIES][MOST], kept[MOST_POLICIES] = { 0 };
+    double times[POLICIES_MAX][MAX], kept[POLICIES_MAX] = { 0 };
     struct runner r = { 0 };
     bool good = open_runner(&r, subjects[subject].kind, dtype, threads);
-    for (int i = -1; good && i < rounds; i++) { /* the first is for pages and plans */
+    for (int i = -1; good && i < rounds; i++) { /* the first round is for pages and plans */
         struct step none, s;
         good = run(&r, "none", &none);
-        for (int p = 0; good && p < MOST_POLICIES && policies[p]; p++) {
+        for (int p = 0; good && p < POLICIES_MAX && policies[p]; p++) {
             good = run(&r, policies[p], &s);
             times[p][i < 0 ? 0 : i] = s.ms / none.ms;
             kept[p] = s.kept / none.kept;
         }
     }
-    for (int p = 0; good && p < MOST_POLICIES && policies[p]; p++)
+    for (int p = 0; good && p < POLICIES_MAX && policies[p]; p++)
         print(model_name(subjects[subject].kind), rw_dtype_name(dtype), policies[p], !p, kept[p],
               median_of(times[p], rounds));
     close_runner(&r);
@@ -108,14 +110,15 @@ static bool measure(size_t subject, rw_dtype dtype, int rounds, int threads)
 
 int main(int argc, char **argv)
 {
-    const int rounds = argc > 1 ? atoi(argv[1]) : 9, threads = argc > 2 ? atoi(argv[2]) : 0;
+    const int rounds = argc > 1 ? figure_integer(argv[1], 1, MAX) : 9;
+    const int threads = argc > 2 ? figure_integer(argv[2], 0, 1024) : 0;
     bool good = true;
-    if (rounds < 1 || rounds > MOST || threads < 0) {
-        fprintf(stderr, "discard_step: usage: discard_step [ROUNDS (1 to %d)] [THREADS]\n", MOST);
+    if (rounds < 1 || rounds > MAX || threads < 0) {
+        fprintf(stderr, "discard_step: usage: discard_step [ROUNDS (1 to %d)] [THREADS]\n", MAX);
         return 2;
     }
     memset(image, 0x3e, sizeof image); /* 0.19 as either */
     for (size_t i = 0; i < sizeof subjects / sizeof *subjects; i++)
         good = measure(i, RW_F32, rounds, threads) && measure(i, RW_BF16, rounds, threads) && good;
-    return good ? 0 : 1;
+    return answer_end("discard_step", good ? 0 : 1);
 }

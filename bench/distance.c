@@ -1,4 +1,4 @@
-/* See distance.h. */
+/* Measures how far apart the cores of a step are, by the time of writing data that other threads have read. */
 #include "distance.h"
 
 #include "figure.h"
@@ -9,13 +9,13 @@
 
 enum { BYTES = 2 << 20, LINE = 64, TRIALS = 7, PATIENCE = 60 };
 
-/* Another cache is six times as far as the same; a core alone takes a fourth to a sixth of what it takes where they
- * share one, and a twentieth or less where they do not. */
+/* Writing across caches takes six times as long as within one. A single core takes a fourth to a sixth of the time of
+   cores that share a cache, and a twentieth or less of others. */
 enum { NEAR = 3, ALONE = 10 };
 
 static char memory[BYTES] __attribute__((aligned(4096)));
 
-/* Thread t's share, as each of n has one. */
+/* Thread t's part, of n equal ones. */
 static char *share_of(int t, int n, size_t *ret_bytes)
 {
     const size_t bytes = BYTES / (size_t)n / LINE * LINE;
@@ -37,7 +37,7 @@ static void write_share(int t, int n, char value)
     for (size_t i = 0; i < bytes; i += LINE) to[i] = value;
 }
 
-/* Seconds to write what another one has read, or nobody else has touched. */
+/* Seconds to write data that another thread has read, or that only this one uses. */
 static double trial(char value, bool another)
 {
     double begin = 0, end = 0;
@@ -78,7 +78,7 @@ bool cores_are_near(void)
     return distance <= NEAR * least;
 }
 
-/* A process that has only seen far cores would take them for near. */
+/* A process that has only measured far cores would consider them near. */
 static void learn(double seconds)
 {
     const double begin = now_s(), alone = usual_of(false);

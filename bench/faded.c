@@ -1,8 +1,8 @@
 /*
- * What numbers cost that fade away by themselves: the shares of what a scan has forgotten, of keys that slopes put far
- * away, and the moments of weights without gradients. Each beside the same work on numbers that stay, in turn; medians.
- * Where results are let pass through the numbers below the least normal one, the ratios are 3 to 18 on processors that
- * take such numbers by microcode.
+ * The cost of numbers that underflow: the weights of places that a scan has forgotten, of keys far away by attention
+ * slopes, and the moments of weights without gradients. Each is compared with the same work on normal numbers,
+ * alternately; medians. If results may be subnormal numbers, the ratios are 3 to 18 on processors that process these by
+ * microcode.
  */
 #include "figure.h"
 
@@ -15,7 +15,7 @@ struct work {
     rw_tape *t;
     float given; /* rate of a scan, slope of attention */
     rw_tensor *w;
-    rw_adamw *opt;
+    rw_optimizer *opt;
 };
 
 static void must(const struct work *x, rw_status status)
@@ -34,7 +34,7 @@ static void work_open(struct work *x, float given)
 
 static void work_close(struct work *x)
 {
-    rw_adamw_destroy(&x->opt);
+    rw_optimizer_destroy(&x->opt);
     rw_tape_destroy(&x->t);
     rw_context_destroy(&x->ctx);
 }
@@ -78,11 +78,11 @@ static double attention_s(struct work *x)
 static double update_s(struct work *x)
 {
     const double begin = now_s();
-    must(x, rw_adamw_step(x->opt));
+    must(x, rw_optimizer_step(x->opt));
     return now_s() - begin;
 }
 
-/* A gradient in the first step; none for so many afterwards, but zeros. */
+/* A gradient in the first step; then so many steps with zeros. */
 static void open_update(struct work *x, int steps)
 {
     work_open(x, 0);
@@ -119,5 +119,5 @@ int main(void)
     compare("time of attention with slopes of 1/4 over that with 1/64", &faded, &other, attention_s);
     open_update(&faded, EMPTY_STEPS), open_update(&other, 1);
     compare("time of AdamW on moments that have faded over that on others", &faded, &other, update_s);
-    return 0;
+    return answer_end("faded", 0);
 }

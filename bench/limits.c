@@ -1,4 +1,4 @@
-/* See limits.h. */
+/* Measures the rates of matrix products and of copies on a device. */
 #include "limits.h"
 
 #include "figure.h"
@@ -10,7 +10,7 @@
 #include <cuda_runtime_api.h>
 #endif
 
-enum { PRODUCTS = 8, ROUNDS = 5, LEAST_SIZE = 256, MOST_SIZE = 8192 };
+enum { PRODUCTS = 8, ROUNDS = 5, SIDE_MIN = 256, SIDE_MAX = 8192 };
 
 /* PRODUCTS products of n x n matrices, ROUNDS times; the first round warms up. */
 static rw_status time_products(rw_tape *t, rw_tensor *a, rw_tensor *b, double *ret_ms)
@@ -43,15 +43,15 @@ static rw_status time_size(rw_context *ctx, rw_dtype dtype, int64_t n, double *r
     return status;
 }
 
-/* Sizes double until a product takes long enough that starting it no longer shows. */
+/* Sizes double until a product is so long that its launch no longer matters. */
 rw_status limit_matmul(const rw_context_params *params, rw_dtype dtype, double *ret_tflops)
 {
-    const char *const traced = getenv("REWIND_TRACE"); /* is for what the caller runs */
+    const char *const traced = getenv("REWIND_TRACE"); /* the trace is for the caller's ops only */
     char *const trace = traced ? strdup(traced) : NULL;
     double best = 0, ms = 0;
     rw_status status = RW_OK;
     unsetenv("REWIND_TRACE");
-    for (int64_t n = LEAST_SIZE; !status && n <= MOST_SIZE && ms < 5; n *= 2) {
+    for (int64_t n = SIDE_MIN; !status && n <= SIDE_MAX && ms < 5; n *= 2) {
         rw_context *ctx = NULL;
         status = rw_context_create(&ctx, params);
         if (!status) status = time_size(ctx, dtype, n, &ms);
@@ -67,7 +67,7 @@ rw_status limit_matmul(const rw_context_params *params, rw_dtype dtype, double *
 
 /* ---- copies ---- */
 
-/* The host's threads copy a part each, more than any cache holds in all. */
+/* Each of the host's threads copies a part, together more than the caches hold. */
 static rw_status copy_on_cpu(double *ret_gbs)
 {
     enum { PIECES = 64, PIECE = 4 << 20 };
@@ -104,7 +104,7 @@ static cudaError_t time_copies(char *memory, size_t bytes, cudaEvent_t *marks, d
     return error;
 }
 
-/* Half a gigabyte: many times the second cache. */
+/* Half a gigabyte: many times the L2 cache. */
 static rw_status copy_on_cuda(double *ret_gbs)
 {
     const size_t bytes = (size_t)512 << 20;

@@ -33,24 +33,26 @@ static void head_open(struct head *h, rw_dtype dtype, int64_t width)
 static double step(struct head *h, bool by_chunks, rw_memory *memory)
 {
     rw_zero_grad(h->ctx);
-    rw_tensor *const x = rw_scale(h->t, h->e, 1), *const y = rw_input(h->t, RW_I32, RW_SHAPE(h->rows), h->target);
+    rw_tensor *const x = rw_scale(h->t, h->e, 1), *const y = rw_input(h->t, RW_I32, RW_SHAPE(h->rows), h->target,
+                                                                      (size_t)h->rows * sizeof *h->target);
     const double begin = now_s();
     rw_tensor *const loss = by_chunks ? rw_linear_cross_entropy(h->t, x, h->weight, y, NULL)
                                       : rw_cross_entropy(h->t, rw_linear(h->t, x, h->weight, RW_NONE), y);
-    if (rw_backward(h->t, loss)) fprintf(stderr, "%s\n", rw_error_message(h->ctx));
+    figure_must(h->ctx, rw_backward(h->t, loss));
     const double ms = 1e3 * (now_s() - begin);
     rw_memory_stats(h->ctx, memory);
     rw_tape_reset(h->t);
     return ms;
 }
 
+/* Alternates both ways in one type, and prints their ratios of time and peak. */
 static void compare(struct head *h, rw_dtype dtype, int64_t width, int rounds)
 {
     double ms[2][64];
     rw_memory memory[2];
     char name[128];
     head_open(h, dtype, width);
-    for (int i = 0; i < rounds + 1; i++) /* the first of each plans */
+    for (int i = 0; i < rounds + 1; i++) /* the first of each makes plans */
         for (int k = 0; k < 2; k++) ms[k][i ? i - 1 : 0] = step(h, k, &memory[k]);
     const double whole = median_of(ms[0], rounds), chunks = median_of(ms[1], rounds);
     const double of_whole = (double)memory[0].measured_peak, of_chunks = (double)memory[1].measured_peak;
@@ -66,14 +68,14 @@ static void compare(struct head *h, rw_dtype dtype, int64_t width, int rounds)
 
 int main(int argc, char **argv)
 {
-    const int rounds = argc > 1 ? atoi(argv[1]) : 3;
-    struct head h = { .rows = argc > 2 ? atoi(argv[2]) : 2048, .classes = argc > 4 ? atoi(argv[4]) : 50257 };
-    const int64_t width = argc > 3 ? atoi(argv[3]) : 768;
-    if (rounds < 1 || rounds > 64 || h.rows < 1 || h.classes < 1 || width < 1) return EXIT_FAILURE;
+    const int rounds = argc > 1 ? figure_integer(argv[1], 1, 64) : 3;
+    struct head h = { .rows = argc > 2 ? figure_integer(argv[2], 1, 1 << 20) : 2048,
+                      .classes = argc > 4 ? figure_integer(argv[4], 1, 1 << 20) : 50257 };
+    const int64_t width = argc > 3 ? figure_integer(argv[3], 1, 1 << 20) : 768;
     h.target = calloc((size_t)h.rows, sizeof *h.target);
     for (int64_t i = 0; i < h.rows; i++) h.target[i] = (int32_t)(i * 31 % h.classes);
     compare(&h, RW_F32, width, rounds);
     compare(&h, RW_BF16, width, rounds);
     free(h.target);
-    return EXIT_SUCCESS;
+    return answer_end("linear_loss", 0);
 }

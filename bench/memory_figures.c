@@ -1,7 +1,7 @@
 /*
- * The arena over the largest sum of live bytes for GPT, Llama and those of zoo.h, as steps that run, and for the other
- * models of bench/models, as plans, under every policy; and the bytes that a GPT block keeps: the difference between a
- * model with one layer more and one with fewer.
+ * The ratio of the arena to the maximum of the live bytes: for GPT, Llama and the models of zoo.h as executed steps,
+ * for the other models of bench/models as plans, under every policy. Also the bytes that a GPT block keeps: the
+ * difference between models with one layer more and one less.
  */
 #include "figure.h"
 #include "models/model.h"
@@ -9,9 +9,9 @@
 
 #include <math.h>
 
-enum { HEAD = 64, SCALE = 512 }; /* the width of a head; what a buffer of one number takes */
+enum { HEAD = 64, SCALE = 512 }; /* width of a head; bytes of a buffer with one number */
 
-/* A step. recipe NULL: in the types of the parameters. */
+/* Runs a step. recipe NULL: in the types of the parameters. */
 static rw_memory run(struct model_config config, const char *policy, const rw_recipe *recipe, int batch, int seq)
 {
     const rw_recipe as_it_is = { .kind = RW_RECIPE_NONE };
@@ -19,7 +19,7 @@ static rw_memory run(struct model_config config, const char *policy, const rw_re
     rw_tape *t = NULL;
     struct model m;
     rw_memory memory = { 0 };
-    int32_t *const tokens = calloc((size_t)(batch * seq), sizeof *tokens);
+    int32_t *const tokens = calloc((size_t)batch * (size_t)seq, sizeof *tokens);
     rw_context_create(&ctx, &(rw_context_params){ .device = RW_DEVICE_CPU, .seed = 1 });
     rw_tape_create(&t, ctx);
     config.max_seq = seq;
@@ -29,7 +29,7 @@ static rw_memory run(struct model_config config, const char *policy, const rw_re
         loss = model_loss(&m, t, batch, seq, tokens, tokens);
         rw_recipe_end(t);
     }
-    if (!loss || rw_backward(t, loss)) fprintf(stderr, "%s\n", rw_error_message(ctx));
+    figure_must(ctx, rw_backward(t, loss));
     rw_memory_stats(ctx, &memory);
     rw_tape_destroy(&t);
     rw_context_destroy(&ctx);
@@ -37,7 +37,7 @@ static rw_memory run(struct model_config config, const char *policy, const rw_re
     return memory;
 }
 
-/* The worst of the arenas so far, and whose it is. */
+/* The worst of the arenas so far, and its model. */
 struct worst {
     double ratio;
     char where[64];
@@ -63,15 +63,15 @@ static rw_memory run_of_zoo(const struct zoo_entry *z, const char *policy)
     rw_memory memory = { 0 };
     rw_context_create(&ctx, &(rw_context_params){ .device = RW_DEVICE_CPU, .seed = 1 });
     rw_tape_create(&t, ctx);
-    if (ckpt_set_policy(t, policy) || rw_backward(t, z->loss(z, ctx, t)))
-        fprintf(stderr, "%s\n", rw_error_message(ctx));
+    figure_must(ctx, ckpt_set_policy(t, policy));
+    figure_must(ctx, rw_backward(t, z->loss(z, ctx, t)));
     rw_memory_stats(ctx, &memory);
     rw_tape_destroy(&t);
     rw_context_destroy(&ctx);
     return memory;
 }
 
-/* Of what is planned alone: models of other kinds, under policies that move nothing. */
+/* Plans only: models of other kinds, under policies without offload. */
 static void plans_of_models(struct worst *w, rw_dtype dtype)
 {
     static const char *const policies[] = { "none",
@@ -103,7 +103,7 @@ static void plans_of_models(struct worst *w, rw_dtype dtype)
         for (size_t i = 0; i < sizeof policies / sizeof *policies; i++) {
             rw_prediction x;
             const rw_status status = rw_tape_plan(t, loss, policies[i], &x);
-            if (status && status != RW_ERR_BUDGET) fprintf(stderr, "%s: %s\n", name, rw_error_message(ctx));
+            if (status != RW_ERR_BUDGET) figure_must(ctx, status);
             rw_error_clear(ctx);
             const rw_memory memory = { .predicted_peak = x.peak_bytes,
                                        .measured_peak = x.peak_bytes,
@@ -116,6 +116,7 @@ static void plans_of_models(struct worst *w, rw_dtype dtype)
     free(tokens);
 }
 
+/* Runs or plans every model under every policy, and prints the worst ratio of arena to live bytes. */
 static void arena(void)
 {
     static const char *const policies[] = { "none",
@@ -126,7 +127,7 @@ static void arena(void)
                                             "selective:core_attn",
                                             "selective:mlp",
                                             "ops:linear,attention",
-                                            "names:save=qkv,attn_out" };
+                                            "names:keep=qkv,attn_out" };
     struct worst w = { 0 };
     for (int kind = 0; kind < 2; kind++)
         for (int scores = 0; scores < 2; scores++)
@@ -156,7 +157,7 @@ static void arena(void)
     figure(text, w.ratio, "times", 1.02);
 }
 
-/* recipe NULL: of a model in bfloat16; else of one in float32. */
+/* recipe NULL: for a model in bfloat16; else for one in float32. */
 static double kept_per_block(const char *policy, const rw_recipe *recipe, int batch, int seq, int width)
 {
     struct model_config c = { .kind = MODEL_GPT, .width = width, .heads = width / HEAD, .kv_heads = width / HEAD,
@@ -168,7 +169,7 @@ static double kept_per_block(const char *policy, const rw_recipe *recipe, int ba
     return ((double)four.kept - (double)two.kept) / 2;
 }
 
-/* docs/figures.md has the terms. Under `none` nothing else is kept, and nothing of it less. */
+/* docs/figures.md has the terms. Under `none` exactly these are kept. */
 int main(void)
 {
     enum { BATCH = 2, SEQ = 256, WIDTH = 256 };
@@ -185,5 +186,5 @@ int main(void)
     figure_exactly("kept bytes per GPT block under none, bf16 recipe: 36, 4 per head and query, 2 bytes per weight",
                    kept_per_block("none", &bf16, BATCH, SEQ, WIDTH), "bytes",
                    36 * input + 4 * queries + 24.0 * WIDTH * WIDTH);
-    return 0;
+    return answer_end("memory_figures", 0);
 }

@@ -1,6 +1,6 @@
 /*
- * Steps of one model of bench/models, forward and backward, when they are asked for: a line of standard input is a
- * policy, the answer a line of JSON. bench/peers/pytorch_zoo.py asks in turn with PyTorch; by hand:
+ * Runs steps of one model of bench/models, forward and backward, on request: a line of standard input is a policy, the
+ * reply a line of JSON. bench/peers/pytorch_zoo.py alternates its requests with PyTorch; by hand:
  *
  *   echo none | model_step MODEL PRESET DTYPE BATCH SIZE [THREADS]      SIZE: length of a text, side of an image
  */
@@ -17,7 +17,7 @@ struct runner {
     struct model m;
     int batch, size;
     int32_t *numbers; /* tokens, then targets; or labels */
-    void *image;      /* [batch, size, size, 3], of the model's type: as the other side is given it */
+    void *image;      /* [batch, size, size, 3], in the model's type, as PyTorch gets it */
 };
 
 static int refuse(const char *what)
@@ -33,7 +33,8 @@ static bool make_image(struct runner *r, rw_dtype dtype, size_t pixels)
     float *const given = malloc(pixels * sizeof *given);
     r->image = malloc(pixels * rw_dtype_size(dtype));
     for (size_t i = 0; given && i < pixels; i++) given[i] = (float)(i * 7 % 255) / 128 - 1;
-    rw_tensor *const x = given ? rw_input(r->t, RW_F32, RW_SHAPE((int64_t)pixels), given) : NULL;
+    rw_tensor *const x = given ? rw_input(r->t, RW_F32, RW_SHAPE((int64_t)pixels), given, pixels * sizeof *given)
+                               : NULL;
     const bool good = x && r->image && !rw_read(r->t, rw_cast(r->t, x, dtype), r->image, pixels * rw_dtype_size(dtype));
     rw_tape_reset(r->t);
     free(given);
@@ -55,14 +56,18 @@ static bool runner_open(struct runner *r, struct model_config *c, int threads)
 static rw_tensor *loss_of(struct runner *r)
 {
     const struct model_config *const c = &r->m.config;
-    if (!r->image) return model_loss(&r->m, r->t, r->batch, r->size, r->numbers, r->numbers + r->batch * r->size);
-    rw_tensor *const labels = rw_input(r->t, RW_I32, RW_SHAPE(r->batch), r->numbers);
-    rw_tensor *const given = rw_input(r->t, c->dtype, RW_SHAPE(r->batch, r->size, r->size, 3), r->image);
+    const size_t tokens = (size_t)r->batch * (size_t)r->size;
+    if (!r->image) return model_loss(&r->m, r->t, r->batch, r->size, r->numbers, r->numbers + tokens);
+    rw_tensor *const labels = rw_input(r->t, RW_I32, RW_SHAPE(r->batch), r->numbers,
+                                       (size_t)r->batch * sizeof *r->numbers);
+    rw_tensor *const given = rw_input(r->t, c->dtype, RW_SHAPE(r->batch, r->size, r->size, 3), r->image,
+                                      (size_t)(r->batch * r->size * r->size * 3) * rw_dtype_size(c->dtype));
     rw_tensor *const x = rw_permute(r->t, given, (const int[]){ 0, 3, 1, 2 });
     if (c->kind == MODEL_VIT) return rw_cross_entropy(r->t, vit_forward(&r->m, r->t, x), labels);
     return images_loss(c, r->ctx, r->t, x, labels);
 }
 
+/* Runs one requested step and prints its line of JSON. */
 static bool step(struct runner *r, const char *policy)
 {
     rw_memory memory = { 0 };
@@ -102,9 +107,9 @@ int main(int argc, char **argv)
     struct model_config c;
     char policy[256];
     if (argc < 6 || argc > 7) return refuse(argc > 1 ? argv[argc - 1] : "");
-    r.batch = atoi(argv[4]), r.size = atoi(argv[5]);
-    if (r.batch < 1 || r.batch > 4096 || r.size < 1 || r.size > 65536 || !read_config(&c, argv)) return refuse(argv[1]);
-    bool good = runner_open(&r, &c, argc > 6 ? atoi(argv[6]) : 0);
+    r.batch = figure_integer(argv[4], 1, 4096), r.size = figure_integer(argv[5], 1, 65536);
+    if (!read_config(&c, argv)) return refuse(argv[1]);
+    bool good = runner_open(&r, &c, argc > 6 ? figure_integer(argv[6], 0, 1024) : 0);
     while (good && fgets(policy, sizeof policy, stdin)) {
         policy[strcspn(policy, "\n")] = 0;
         good = step(&r, policy);
@@ -113,5 +118,5 @@ int main(int argc, char **argv)
     rw_tape_destroy(&r.t);
     rw_context_destroy(&r.ctx);
     free(r.numbers), free(r.image);
-    return good ? 0 : 1;
+    return answer_end("model_step", good ? 0 : 1);
 }

@@ -1,10 +1,10 @@
 /*
- * A layer of 64 experts, each token with 8 of them, over a dense one of the same arithmetic: forward and backward of
- * 4,096 tokens. Of width 512 with experts 256 wide inside, the dense layer 8 times as wide; and of the width of OLMoE
- * (Muennighoff et al., arXiv 2409.02060), 2,048 and 1,024. The experts' layer has a router besides, eight times the
- * weights, and moves each token's row eight times: with fewer tokens, or narrower experts, these are more of the time.
+ * A layer of 64 experts, 8 per token, compared with a dense one with the same arithmetic: forward and backward of 4,096
+ * tokens. Sizes: width 512 with experts of inner width 256, and a dense layer 8 times as wide; and OLMoE's (Muennighoff
+ * et al., arXiv 2409.02060), 2,048 and 1,024. The layer of experts also has a router, eight times the weights, and
+ * moves each token's row eight times: with fewer tokens, or narrower experts, these take more of the time.
  *
- *   moe_layer [ROUNDS] [TOKENS] [WIDTH] [INNER] [EXPERTS] [CHOSEN]     one layer alone, if its sizes are given
+ *   moe_layer [ROUNDS] [TOKENS] [WIDTH] [INNER] [EXPERTS] [CHOSEN]     only one layer, if its sizes are given
  */
 #include "figure.h"
 
@@ -65,20 +65,20 @@ static double step(struct layer *l, const struct sizes *s, bool of_experts)
     rw_zero_grad(l->ctx);
     const double begin = now_s();
     rw_tensor *const y = of_experts ? experts(l, s) : dense(l);
-    if (!y || rw_backward(l->t, rw_mean(l->t, rw_mul(l->t, y, y), RW_ALL_AXES, false)))
-        fprintf(stderr, "moe_layer: %s\n", rw_error_message(l->ctx));
+    figure_must(l->ctx, rw_backward(l->t, rw_mean(l->t, rw_mul(l->t, y, y), RW_ALL_AXES, false)));
     const double ms = 1e3 * (now_s() - begin);
     rw_tape_reset(l->t);
     return ms;
 }
 
+/* Prints the step time of a layer of experts over that of a dense layer of the same arithmetic. */
 static void compare(const struct sizes *s, rw_dtype dtype, int rounds)
 {
     struct layer l;
     double ms[2][64];
     char name[160];
     layer_open(&l, s, dtype);
-    for (int i = 0; i < rounds + 1; i++) /* the first of each plans */
+    for (int i = 0; i < rounds + 1; i++) /* the first of each makes plans */
         for (int k = 0; k < 2; k++) ms[k][i ? i - 1 : 0] = step(&l, s, k);
     const double plain = median_of(ms[0], rounds), mixed = median_of(ms[1], rounds);
     snprintf(name, sizeof name,
@@ -98,14 +98,17 @@ static void compare_both_types(const struct sizes *s, int rounds)
 
 int main(int argc, char **argv)
 {
-    const int rounds = argc > 1 ? atoi(argv[1]) : 5;
+    const int rounds = argc > 1 ? figure_integer(argv[1], 1, 64) : 5;
     int64_t given[] = { 4096, 512, 256, 64, 8 };
-    for (int i = 0; i < 5 && i + 2 < argc; i++) given[i] = atoi(argv[i + 2]);
+    for (int i = 0; i < 5 && i + 2 < argc; i++) given[i] = figure_integer(argv[i + 2], 1, 1 << 20);
     const struct sizes s = { given[0], given[1], given[2], given[3], given[4] };
     const struct sizes olmoe = { .tokens = 4096, .width = 2048, .inner = 1024, .experts = 64, .chosen = 8 };
-    if (rounds < 1 || rounds > 64 || s.tokens < 1 || s.width < 1 || s.inner < 1 || s.chosen < 1 || s.experts < s.chosen)
-        return EXIT_FAILURE;
+    if (s.experts < s.chosen) {
+        fprintf(stderr, "moe_layer: %lld experts, fewer than the %lld of a token\n", (long long)s.experts,
+                (long long)s.chosen);
+        return 2;
+    }
     compare_both_types(&s, rounds);
     if (argc < 3) compare_both_types(&olmoe, rounds);
-    return EXIT_SUCCESS;
+    return answer_end("moe_layer", 0);
 }

@@ -1,8 +1,7 @@
 /*
- * What a monitor costs: steps that are watched - norms and shares by group, lines of JSON, events, a text for
- * Prometheus - between steps of the same training that nobody watches, at the same addresses: two trainings side by
- * side differ by where they lie in memory as well. A twin that is never watched has the same weights after its first
- * steps.
+ * The cost of a monitor: monitored steps - norms and shares by group, lines of JSON, events, a text for Prometheus -
+ * alternate with unmonitored steps of the same training, at the same addresses, because two separate trainings also
+ * differ in their memory addresses. A twin that is never monitored has the same weights after its first steps.
  *
  *     monitor [ROUNDS [LAYERS WIDTH SEQ]]
  */
@@ -14,15 +13,15 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { MOST_ROUNDS = 2000, BATCH = 4, WARMUP = 3 /* rounds, in which the twin takes part */ };
+enum { ROUNDS_MAX = 2000, BATCH = 4, WARMUP = 3 /* WARMUP: rounds in which the twin takes part */ };
 
 struct run {
     rw_context *ctx;
     rw_tape *t;
     rw_optimizer *opt;
-    rw_graph *g[2]; /* of steps that nobody watches, and that somebody does */
+    rw_graph *g[2]; /* of unmonitored steps, and of monitored ones */
     rw_tensor *loss;
-    rw_monitor *monitor; /* NULL: nobody ever watches */
+    rw_monitor *monitor; /* NULL: never monitored */
     struct model model;
     const int32_t *tokens;
     int seq;
@@ -64,7 +63,7 @@ static void open_run(struct run *r, const struct model_config *c, bool graph, co
     if (folder) add_monitor(r, folder);
 }
 
-/* A graph is watched if its optimizer was when it was made. */
+/* A graph is monitored if its optimizer was when it was created. */
 static void make_graphs(struct run *r)
 {
     for (int watched = 0; watched <= (r->monitor != NULL); watched++) {
@@ -138,11 +137,12 @@ static void print(const struct run *r, double *on, double *off, int rounds, bool
     figure_exactly(text, same, "", 1);
 }
 
+/* Times steps with and without the monitor in turn, and compares the weights with those of an unmonitored run. */
 static void measure(const struct model_config *c, int rounds, bool graph, const char *folder)
 {
     static struct run run, twin;
-    static double seconds[2][MOST_ROUNDS]; /* of steps that nobody watches, and of others */
-    int32_t *const tokens = calloc((size_t)(BATCH * c->max_seq), sizeof *tokens);
+    static double seconds[2][ROUNDS_MAX]; /* of unmonitored steps, and of monitored ones */
+    int32_t *const tokens = calloc((size_t)BATCH * (size_t)c->max_seq, sizeof *tokens);
     if (!tokens) exit(1);
     for (int i = 0; i < BATCH * c->max_seq; i++) tokens[i] = i * 7919 % c->vocab;
     open_run(&run, c, graph, tokens, folder);
@@ -152,7 +152,7 @@ static void measure(const struct model_config *c, int rounds, bool graph, const 
     close_run(&twin);
     for (int n = 0; n < rounds; n++)
         for (int k = 0; k < 2; k++) {
-            const bool watched = (n + k) % 2; /* who is first changes */
+            const bool watched = (n + k) % 2; /* the order alternates */
             seconds[watched][n] = timed(&run, 2 * (uint64_t)(n + WARMUP) + (uint64_t)k, watched);
         }
     print(&run, seconds[1], seconds[0], rounds, same);
@@ -162,15 +162,16 @@ static void measure(const struct model_config *c, int rounds, bool graph, const 
 
 int main(int argc, char **argv)
 {
-    const int rounds = argc > 1 ? atoi(argv[1]) : 15;
-    const int layers = argc > 2 ? atoi(argv[2]) : 4, width = argc > 3 ? atoi(argv[3]) : 384;
-    const int seq = argc > 4 ? atoi(argv[4]) : 256;
+    const int rounds = argc > 1 ? figure_integer(argv[1], 1, ROUNDS_MAX) : 15;
+    const int layers = argc > 2 ? figure_integer(argv[2], 1, MODEL_MAX_LAYERS) : 4;
+    const int width = argc > 3 ? figure_integer(argv[3], 64, 1 << 16) : 384;
+    const int seq = argc > 4 ? figure_integer(argv[4], 2, 1 << 16) : 256;
     char folder[] = "/tmp/rewind-monitor-XXXXXX", command[64];
-    if (rounds < 1 || rounds > MOST_ROUNDS || layers < 1 || width < 64 || width % 64 || seq < 2 || !mkdtemp(folder))
+    if (rounds < 1 || rounds > ROUNDS_MAX || layers < 1 || width < 64 || width % 64 || seq < 2 || !mkdtemp(folder))
         return fprintf(stderr, "monitor [ROUNDS [LAYERS WIDTH SEQ]]\n"), 2;
     const struct model_config c = { .kind = MODEL_GPT, .layers = layers, .width = width, .heads = width / 64,
                                     .kv_heads = width / 64, .vocab = 4096, .max_seq = seq };
     for (int graph = 0; graph < 2; graph++) measure(&c, rounds, graph, folder);
     snprintf(command, sizeof command, "rm -rf %s", folder);
-    return system(command) ? 1 : 0;
+    return answer_end("monitor", system(command) ? 1 : 0);
 }

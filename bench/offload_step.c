@@ -1,8 +1,8 @@
 /*
- * What a disk is worth on a CPU: one GPT, its steps kept whole, replayed, moved to files and both, a step of each in
- * turn in every round, so that noise hits all alike. The disk's own speed is taken in every round too, by calls of this
- * program's own. What is to be expected is printed first: compute as in the step that keeps everything, by its
- * operations, and forward and backward each at least as long as their copies take.
+ * The benefit of a disk on a CPU: one GPT with steps that keep everything, replay, offload to files, and both, one step
+ * of each per round, so that noise affects all equally. The disk's own speed is measured in every round too, by this
+ * program's own calls. The expected time is printed first: compute as in the step that keeps everything, by its
+ * operations, with forward and backward each at least as long as their copies.
  *
  *     offload_step FOLDER [ROUNDS [WIDTH [LAYERS [SEQ]]]]
  */
@@ -13,7 +13,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { HEAD = 64, BATCH = 2, MOST_ROUNDS = 64, PIECE = 4 << 20, PIECES = 16 };
+enum { HEAD = 64, BATCH = 2, ROUNDS_MAX = 64, PIECE = 4 << 20, PIECES = 16 };
 
 static const struct {
     const char *what, *policy;
@@ -40,7 +40,7 @@ struct world {
 struct row {
     rw_prediction plan;
     rw_cost cost;
-    double ms[MOST_ROUNDS];
+    double ms[ROUNDS_MAX];
     bool ran;
 };
 
@@ -54,7 +54,7 @@ static double transfer(int fd, char *piece, bool out)
     return (double)PIECES * PIECE / (now_s() - begin);
 }
 
-/* A file of this program's own, kept: what is written again has its place on the disk. */
+/* A file of this program's own, which is kept: overwriting it uses the same disk blocks. */
 static void disk(const char *folder, double *out, double *in)
 {
     static int fd = -1;
@@ -141,7 +141,7 @@ static bool open_world(struct world *w, const char *folder, int width, int layer
 {
     struct model_config c = { .kind = MODEL_GPT, .width = width, .heads = width / HEAD, .kv_heads = width / HEAD,
                               .vocab = 256, .dropout = 0.1f, .dtype = RW_F32, .layers = layers, .max_seq = w->seq };
-    w->tokens = calloc((size_t)(BATCH * w->seq), sizeof *w->tokens);
+    w->tokens = calloc((size_t)BATCH * (size_t)w->seq, sizeof *w->tokens);
     for (int i = 0; i < BATCH * w->seq; i++) w->tokens[i] = i * 37 % 256;
     if (rw_context_create(&w->ctx, &(rw_context_params){ .device = RW_DEVICE_CPU, .seed = 1 })) return false;
     if (!rw_tape_create(&w->t, w->ctx) && !model_create(&w->m, w->ctx, &c) &&
@@ -151,12 +151,13 @@ static bool open_world(struct world *w, const char *folder, int width, int layer
     return false;
 }
 
+/* Times a step under each policy, and prints it with the time that is expected from the disk's speed. */
 static void measure(struct world *w, const char *folder, int rounds)
 {
     static struct row rows[WAYS];
-    double predicted[WAYS], out[MOST_ROUNDS], in[MOST_ROUNDS];
+    double predicted[WAYS], out[ROUNDS_MAX], in[ROUNDS_MAX];
     disk(folder, &w->out, &w->in);
-    for (size_t i = 0; i < WAYS; i++) rows[i].ran = step(w, ways[i].policy, &rows[i], -1); /* plans, warms up */
+    for (size_t i = 0; i < WAYS; i++) rows[i].ran = step(w, ways[i].policy, &rows[i], -1); /* makes plans, warms up */
     for (int r = 0; r < 2; r++) rows[0].ran &= step(w, ways[0].policy, &rows[0], r);
     const double kept = rows[0].ms[0] < rows[0].ms[1] ? rows[0].ms[0] : rows[0].ms[1];
     printf("disk %.2f GB/s out, %.2f in; a step that keeps all %.0f ms; expected", w->out / 1e9, w->in / 1e9, kept);
@@ -182,14 +183,14 @@ int main(int n, char **args)
         fprintf(stderr, "usage: offload_step FOLDER [ROUNDS [WIDTH [LAYERS [SEQ]]]]\n");
         return 2;
     }
-    const int given = n > 2 ? atoi(args[2]) : 5, width = n > 3 ? atoi(args[3]) : 1024;
-    const int layers = n > 4 ? atoi(args[4]) : 6;
-    const int rounds = given < 2 ? 2 : given > MOST_ROUNDS ? MOST_ROUNDS : given;
-    struct world w = { .seq = n > 5 ? atoi(args[5]) : 256 };
+    const int given = n > 2 ? figure_integer(args[2], 2, ROUNDS_MAX) : 5;
+    const int width = n > 3 ? figure_integer(args[3], HEAD, 1 << 16) : 1024;
+    const int layers = n > 4 ? figure_integer(args[4], 1, MODEL_MAX_LAYERS) : 6;
+    struct world w = { .seq = n > 5 ? figure_integer(args[5], 1, 1 << 16) : 256 };
     if (width % HEAD || layers < 1 || layers > MODEL_MAX_LAYERS || !open_world(&w, args[1], width, layers)) return 1;
-    measure(&w, args[1], rounds);
+    measure(&w, args[1], given);
     rw_tape_destroy(&w.t);
     rw_context_destroy(&w.ctx);
     free(w.tokens);
-    return 0;
+    return answer_end("offload_step", 0);
 }

@@ -1,6 +1,6 @@
 /*
  * Single ops, forward and backward, on operands of some megabytes: bench/peers/pytorch_ops.py compares them with
- * PyTorch's. What an op does to a model's step is elsewhere; here one that is out of line shows.
+ * PyTorch's. This finds ops that are unusually slow; their effect on a model's step is measured elsewhere.
  *
  *   ops                           the names
  *   ops NAME f32|bf16 [ROUNDS]    milliseconds, the median
@@ -11,9 +11,9 @@
 
 #include <string.h>
 
-#define MOST 4
+#define MAX 4
 
-/* An op's operands, in the order in which it first asks for them. */
+/* An op's operands, in the order of first use. */
 struct bench {
     rw_context *ctx;
     rw_tape *t;
@@ -23,17 +23,17 @@ struct bench {
         rw_shape shape;
         void *data;
         rw_tensor *x; /* of this step */
-    } given[MOST];
+    } given[MAX];
     int n, asked;
 };
 
-/* A number that follows i in no order that shows, below `below`. */
+/* A pseudorandom number for i, below `below`. */
 static uint64_t number(int64_t i, uint64_t below)
 {
     return ((uint64_t)i + 1) * 0x9e3779b97f4a7c15u % 1000003 * 7919 % below;
 }
 
-/* Between base - 1 and base + 1, or, of integers, below `places`. */
+/* Between base - 1 and base + 1, or, for integers, below `places`. */
 static void *make(rw_dtype dtype, int64_t n, double base, int64_t places)
 {
     void *const data = malloc((size_t)n * rw_dtype_size(dtype) + 1);
@@ -57,7 +57,7 @@ static int64_t numel(rw_shape s)
 
 static void hand_out(struct bench *b, struct given *g)
 {
-    g->x = rw_input(b->t, g->dtype, g->shape, g->data);
+    g->x = rw_input(b->t, g->dtype, g->shape, g->data, (size_t)rw_shape_numel(g->shape) * rw_dtype_size(g->dtype));
     if (g->dtype != RW_I32) g->x = rw_require_grad(b->t, g->x);
 }
 
@@ -117,7 +117,7 @@ static rw_tensor *by_index(struct bench *b, int axis, bool scatters)
     return scatters ? rw_scatter_add(b->t, x, axis, index, X(ROWS)) : rw_gather(b->t, x, axis, index);
 }
 
-/* Each op: its name, and how it is recorded on t. */
+/* Each op: its name, and the expression that records it on t. */
 #define OPS(OP)                                                                                                \
     OP(exp, rw_exp(t, X(ROWS)))                                                                                \
     OP(log, rw_log(t, ABOVE_0(ROWS)))                                                                          \
@@ -184,7 +184,7 @@ static rw_tensor *by_index(struct bench *b, int axis, bool scatters)
     OP(attention_causal, attention(b, 8, 512, 64, true))                                                       \
     OP(attention_short, attention(b, 64, 32, 32, false))
 
-/* Operands are asked for in the order of the compiler's choice, which is the same each time. */
+/* Operands are created in the compiler's order of evaluation, which is the same each time. */
 #define RECORD(name, expr)                           \
     static rw_tensor *record_##name(struct bench *b) \
     {                                                \
@@ -202,12 +202,14 @@ static const struct op {
 
 enum { N_OPS = sizeof ops / sizeof *ops };
 
-/* Milliseconds of a step; below 0 where it fails. *grad: what flows into the result, made by the first step. */
+/* Milliseconds of a step; below 0 if it fails. *grad: the upstream gradient, created by the first step. */
 static double step(struct bench *b, const struct op *op, struct given *grad)
 {
     rw_tape_reset(b->t);
     for (int i = 0; i < b->n; i++) hand_out(b, &b->given[i]);
-    if (grad->data) grad->x = rw_input(b->t, grad->dtype, grad->shape, grad->data);
+    if (grad->data)
+        grad->x = rw_input(b->t, grad->dtype, grad->shape, grad->data,
+                           (size_t)rw_shape_numel(grad->shape) * rw_dtype_size(grad->dtype));
     b->asked = 0;
     const double begin = now_s();
     rw_tensor *y = op->record(b);
@@ -215,9 +217,10 @@ static double step(struct bench *b, const struct op *op, struct given *grad)
     if (!grad->data) {
         *grad = (struct given){ .dtype = rw_tensor_dtype(y), .shape = rw_tensor_shape(y) };
         grad->data = make(grad->dtype, numel(grad->shape), 0, 0);
-        grad->x = rw_input(b->t, grad->dtype, grad->shape, grad->data);
+        grad->x = rw_input(b->t, grad->dtype, grad->shape, grad->data,
+                           (size_t)rw_shape_numel(grad->shape) * rw_dtype_size(grad->dtype));
     }
-    if (rw_forward(b->t, 1, &y) || rw_backward_from(b->t, 1, &y, &grad->x)) return -1;
+    if (rw_forward(b->t, &y, 1) || rw_backward_from(b->t, &y, &grad->x, 1)) return -1;
     return 1e3 * (now_s() - begin);
 }
 
@@ -239,11 +242,13 @@ static int measure(const struct op *op, rw_dtype dtype, int rounds)
 
 int main(int argc, char **argv)
 {
-    const int rounds = argc > 3 ? atoi(argv[3]) : 9;
+    const int rounds = argc > 3 ? figure_integer(argv[3], 1, 64) : 9;
+    const bool f32 = argc > 2 && !strcmp(argv[2], "f32"), bf16 = argc > 2 && !strcmp(argv[2], "bf16");
     for (int i = 0; argc < 2 && i < N_OPS; i++) puts(ops[i].name);
-    if (argc < 2) return EXIT_SUCCESS;
-    for (int i = 0; argc > 2 && rounds > 0 && rounds <= 64 && i < N_OPS; i++)
-        if (!strcmp(argv[1], ops[i].name)) return measure(&ops[i], strcmp(argv[2], "bf16") ? RW_F32 : RW_BF16, rounds);
+    if (argc < 2) return answer_end("ops", EXIT_SUCCESS);
+    for (int i = 0; (f32 || bf16) && argc <= 4 && i < N_OPS; i++)
+        if (!strcmp(argv[1], ops[i].name))
+            return answer_end("ops", measure(&ops[i], f32 ? RW_F32 : RW_BF16, rounds));
     fprintf(stderr, "usage: ops [NAME f32|bf16 [ROUNDS]], the names without them\n");
     return 2;
 }

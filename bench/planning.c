@@ -1,12 +1,12 @@
 /*
- * What the planner finds: predicted step time over that of `none` at shares of its peak, how far the lower bound is
- * away, and how long planning takes. Runs nothing but with --run, where steps under budgets are timed in turn and the
- * peak that was measured is held against the budget.
+ * The planner's results: predicted step time relative to `none` at shares of its peak, the distance from the lower
+ * bound, and planning time. Nothing is executed except with --run, which times steps under budgets alternately and
+ * compares the measured peak with the budget.
  *
  *   planning [--run] [--far MIB US] [KIND SIZE WIDTH]...
- *       --far caches hold MIB, and a MiB that is far takes US microseconds, both ways: as where costs were measured
+ *       --far caches hold MIB, and a MiB of misses takes US microseconds, both ways: as if costs had been measured
  *       KIND  gpt, llama: SIZE layers of that width; blocks: SIZE residual blocks of 30 nodes; graph: SIZE random
- *             nodes; a network for images (resnet50, densenet121, ...), as published: SIZE pictures of that side
+ *             nodes; an image network (resnet50, densenet121, ...), as published: SIZE images of that side
  */
 #include "figure.h"
 
@@ -44,7 +44,7 @@ static void fail(const struct step *s)
     exit(1);
 }
 
-/* A network for images, by its name; MODEL_GPT for what is none. */
+/* An image network, by its name; MODEL_GPT for any other name. */
 static enum model_kind kind_of_images(const char *name)
 {
     for (enum model_kind kind = MODEL_RESNET50; kind < MODEL_KINDS; kind++)
@@ -73,6 +73,7 @@ static rw_tensor *record(struct step *s)
     return x;
 }
 
+/* Creates a context, a tape and the model of the given kind and size. */
 static void open_step(struct step *s)
 {
     struct model_config config = { 0 };
@@ -122,6 +123,7 @@ static void print_share(const struct step *s, struct rw_frontier *f, double perc
            100 * (f->point[i].seconds / bound - 1));
 }
 
+/* Plans for each budget and prints the frontier of peak memory and time. */
 static void print_frontier(struct step *s)
 {
     const struct rw_request request = rw_step_request(s->t, &s->loss, 1);
@@ -162,7 +164,7 @@ static void print_planning_time(struct step *s, const char *policy)
 
 /* ---- run ---- */
 
-/* Seconds of one step, and the arena that it used. */
+/* Seconds of one step, and its arena. */
 static double run_step(struct step *s, const char *policy, size_t *ret_peak)
 {
     rw_memory memory;
@@ -183,7 +185,8 @@ static double run_step(struct step *s, const char *policy, size_t *ret_peak)
     return seconds;
 }
 
-/* Policies in turn, so that noise hits all alike; of each the fastest round. The first round is planning's. */
+/* Alternates the policies, so that noise affects all equally; for each the fastest round. The first round is for
+   planning. */
 static void print_measured_times(struct step *s)
 {
     static const char *const policies[] = { "none", "budget:75%", "budget:50%", "budget:25%", "budget:10%", "full" };
@@ -199,6 +202,7 @@ static void print_measured_times(struct step *s)
     for (int i = 0; i < N; i++) printf("  %-11s %.4f s, %.3f of none\n", policies[i], best[i], best[i] / best[0]);
 }
 
+/* Runs the step under ever smaller budgets, and prints the largest ratio of measured peak to budget. */
 static void print_measured_peaks(struct step *s)
 {
     size_t none = 0, peak = 0;
@@ -210,7 +214,7 @@ static void print_measured_peaks(struct step *s)
         const size_t budget = none / 50 * (size_t)i;
         snprintf(policy, sizeof policy, "budget:%zuB", budget);
         if (run_step(s, policy, &peak) == INFINITY) break;
-        most = fmax(most, (double)peak / (double)budget);
+        most = figure_worst(most, (double)peak / (double)budget);
         n++;
     }
     printf("  measured peak over budget: %.4f at most, of %d budgets\n", most, n);
@@ -245,6 +249,7 @@ int main(int argc, char **argv)
     }
     for (size_t i = 0; argc == first && i < sizeof programs / sizeof *programs; i++) print_all(programs[i], false);
     for (int i = first; i + 3 <= argc; i += 3)
-        print_all((struct step){ .kind = argv[i], .size = atoi(argv[i + 1]), .width = atoi(argv[i + 2]) }, run);
-    return 0;
+        print_all((struct step){ .kind = argv[i], .size = figure_integer(argv[i + 1], 1, 1 << 24),
+                                 .width = figure_integer(argv[i + 2], 0, 1 << 24) }, run);
+    return answer_end("planning", 0);
 }

@@ -1,14 +1,14 @@
 /*
- * Predicted over measured step time. One context measures costs in steps under `none`, in turn with another one whose
- * steps under several policies are timed, so that noise hits all alike; then the second takes the first one's costs
- * from a file, and what rw_tape_plan() says of each policy is held against the time measured: the median of what its
- * steps took over the measuring context's of the same round, times the mean of the middle half of those, which is what
- * costs are (docs/planner.md), so that a machine that changes its speed between rounds changes nothing. Counted are
- * steps while the cores are near each other, as they are, if they can be, while costs are measured (distance.h). With a
- * folder on a disk policies that move values into files there are among them.
+ * Predicted step time relative to measured. One context measures costs in steps under `none`, alternating with another
+ * one whose steps under several policies are timed, so that noise affects all equally. Then the second loads the first
+ * one's costs from a file, and the prediction of rw_tape_plan() for each policy is compared with the measured time.
+ * That is the median ratio of its steps to the measuring context's in the same round, times the mean of the middle half
+ * of those, which is the definition of costs (docs/planner.md), so that a change of the machine's speed between rounds
+ * has no effect. Only steps with near cores count, and costs are measured with near cores if possible (distance.h).
+ * With a folder on a disk there are also policies that offload to files.
  *
  *   prediction [ROUNDS] [THREADS] [PRESET] [LENGTH] [FOLDER or -] [MODEL]...
- *       gpt and llama, or the models that are named; networks for images see pictures of LENGTH x LENGTH
+ *       gpt and llama, or the named models; image networks get images of LENGTH x LENGTH
  */
 #include "distance.h"
 #include "figure.h"
@@ -18,9 +18,9 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { BATCH = 4, MOST = 64, MOST_SEQ = 4096 };
+enum { BATCH = 4, MAX = 64, SEQ_MAX = 4096 };
 
-/* The first so many move nothing. */
+/* The first STAYING policies do not offload. */
 enum { STAYING = 4, N = 7 };
 static const char *const of_text[N] = { "none", "full", "selective:core_attn", "block:3", "offload:block",
                                         "full+offload:block", "ops:linear,linear_add,linear_gelu+offload:block" };
@@ -31,7 +31,7 @@ struct runner {
     rw_context *ctx;
     rw_tape *t;
     struct model m;
-    int32_t tokens[BATCH * MOST_SEQ];
+    int32_t tokens[BATCH * SEQ_MAX];
 };
 
 static const char *preset = "small", *folder;
@@ -75,7 +75,7 @@ static rw_prediction predict(struct runner *r, const char *policy)
     return p;
 }
 
-/* What the file says of memory: what caches hold, the price of the rest, and of what several threads hold. */
+/* The file's costs of memory: size of the caches, the price of a miss, and of data shared between threads. */
 static void print_memory(const char *path)
 {
     char line[256];
@@ -88,35 +88,35 @@ static void print_memory(const char *path)
     if (f) fclose(f);
 }
 
-/* By a file: what is saved is what is loaded. */
+/* Through a file: the saved costs are loaded. */
 static void take_costs(const struct runner *from, struct runner *to)
 {
     char path[] = "/tmp/rewind-prediction-XXXXXX";
     const int f = mkstemp(path);
     if (f < 0 || rw_costs_save(from->ctx, path) || rw_costs_load(to->ctx, path))
-        fprintf(stderr, "prediction: %s\n", f < 0 ? "no file" : rw_error_message(to->ctx));
+        figure_must(to->ctx, f < 0 ? RW_ERR_IO : rw_error_status(to->ctx));
     else print_memory(path);
     close(f);
     remove(path);
 }
 
-/* By what the machine reaches alone: nothing of the model has run for that. */
+/* With calibrated costs only: no op of the model has been measured. */
 static double worst_by_ceilings(enum model_kind kind, const char *const *policies, const double *measured)
 {
     static struct runner r;
     double worst = 0;
-    if (!open_runner(&r, kind) || rw_costs_ceilings(r.ctx)) worst = NAN;
+    if (!open_runner(&r, kind) || rw_costs_calibrate(r.ctx)) worst = NAN;
     for (int p = 0; p < STAYING && worst == worst; p++) {
         const double says = predict(&r, policies[p]).ms, off = fabs(says / measured[p] - 1);
         printf("# %s %s: by ceilings alone %.2f ms, measured %.2f ms, %.3f times\n", model_name(kind), policies[p],
                says, measured[p], says / measured[p]);
-        worst = fmax(worst, off);
+        worst = figure_worst(worst, off);
     }
     close_runner(&r);
     return worst;
 }
 
-/* As rw_costs_end() means it: of the middle half. */
+/* As in rw_profile_end(): the mean of the middle half. */
 static double usual_of(double *x, int n)
 {
     const int from = (n + 1) / 4;
@@ -127,9 +127,9 @@ static double usual_of(double *x, int n)
 }
 
 struct times {
-    double over[N][MOST]; /* what a step under a policy takes over the one beside it, which measures costs */
-    int near[N];          /* how many there are of near cores: those alone are noted */
-    double beside[MOST];
+    double over[N][MAX]; /* time of a step under a policy relative to the adjacent one that measures costs */
+    int near[N];          /* number of steps with near cores: only those are recorded */
+    double beside[MAX];
     int rounds;
 };
 
@@ -149,13 +149,13 @@ static void time_round(struct runner *measures, struct runner *runs, const char 
     t->beside[t->rounds++] = none;
 }
 
-/* Until each policy has as many as are wanted, or there is no more room; the first round is for pages and plans. */
+/* Until each policy has the requested number, or the arrays are full; the first round is for pages and plans. */
 static void time_all(struct runner *measures, struct runner *runs, const char *const *policies, int n, struct times *t)
 {
     int least = 0;
     time_round(measures, runs, policies, n, t);
     memset(t, 0, sizeof *t);
-    while (least < rounds && t->rounds < MOST) {
+    while (least < rounds && t->rounds < MAX) {
         time_round(measures, runs, policies, n, t);
         least = t->rounds;
         for (int p = 0; p < n; p++)
@@ -163,6 +163,7 @@ static void time_all(struct runner *measures, struct runner *runs, const char *c
     }
 }
 
+/* The largest relative error of the predicted times of one model, over all policies. */
 static double worst_of(enum model_kind kind, double *ret_by_ceilings)
 {
     static struct runner measures, runs;
@@ -171,14 +172,14 @@ static double worst_of(enum model_kind kind, double *ret_by_ceilings)
     const char *const *const policies = kind > MODEL_VIT ? of_pictures : of_text;
     const int n = folder ? N : STAYING;
     if (!open_runner(&measures, kind) || !open_runner(&runs, kind)) {
-        close_runner(&measures); /* says why */
+        close_runner(&measures); /* prints the reason */
         close_runner(&runs);
         return NAN;
     }
     step(&measures, "none"); /* pages, plans */
-    rw_costs_begin(measures.ctx);
+    rw_profile_begin(measures.ctx);
     time_all(&measures, &runs, policies, n, &t);
-    rw_costs_end(measures.ctx);
+    rw_profile_end(measures.ctx);
     const double usual = usual_of(t.beside, t.rounds);
     take_costs(&measures, &runs);
     for (int p = 0; p < n; p++) {
@@ -189,7 +190,7 @@ static double worst_of(enum model_kind kind, double *ret_by_ceilings)
         printf("# %s %s: %.1f MiB, predicted %.2f ms, measured %.2f ms, %.3f times (%d of %d rounds)\n",
                model_name(kind), policies[p], (double)says.peak_bytes / (1 << 20), says.ms, measured, times, t.near[p],
                t.rounds);
-        if (!(off <= worst)) worst = off;
+        worst = figure_worst(worst, off);
     }
     close_runner(&measures);
     close_runner(&runs);
@@ -215,19 +216,27 @@ static bool is_named(const char *name, int n, char **names)
     return false;
 }
 
+static bool is_model(const char *name)
+{
+    for (enum model_kind kind = MODEL_GPT; kind < MODEL_KINDS; kind++)
+        if (!strcmp(name, model_name(kind))) return true;
+    return false;
+}
+
 int main(int argc, char **argv)
 {
-    if (argc > 1) rounds = atoi(argv[1]);
-    if (argc > 2) threads = atoi(argv[2]);
+    if (argc > 1) rounds = figure_integer(argv[1], 1, MAX);
+    if (argc > 2) threads = figure_integer(argv[2], 0, 1024);
     if (argc > 3) preset = argv[3];
-    if (argc > 4) seq = atoi(argv[4]);
+    if (argc > 4) seq = figure_integer(argv[4], 1, SEQ_MAX);
     if (argc > 5 && strcmp(argv[5], "-") != 0) folder = argv[5];
-    if (rounds < 1 || rounds > MOST || threads < 0 || seq < 1 || seq > MOST_SEQ) {
-        fprintf(stderr, "prediction: usage: prediction [ROUNDS (1 to %d)] [THREADS] [PRESET] [LENGTH (1 to %d)] "
-                "[FOLDER or -] [MODEL]...\n", MOST, MOST_SEQ);
-        return 2;
-    }
+    for (int i = 6; i < argc; i++)
+        if (!is_model(argv[i])) {
+            fprintf(stderr, "prediction: there is no model \"%s\"; usage: prediction [ROUNDS] [THREADS] [PRESET] "
+                    "[LENGTH] [FOLDER or -] [MODEL]...\n", argv[i]);
+            return 2;
+        }
     for (enum model_kind kind = MODEL_GPT; kind < MODEL_KINDS; kind++)
         if (argc > 6 ? is_named(model_name(kind), argc - 6, argv + 6) : kind <= MODEL_LLAMA) print(kind);
-    return 0;
+    return answer_end("prediction", 0);
 }

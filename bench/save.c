@@ -1,8 +1,8 @@
 /*
- * What saving a run costs: a checkpoint of 1 GB (parameters and AdamW's moments) from the call to the disk, beside a
- * file of as many bytes that this program writes in pieces and brings to the disk, in turn, so that noise hits both.
- * And what the training sees of it: how long the call takes, which is a copy in memory, and how much longer steps take
- * while the file is written.
+ * The cost of saving a run: a checkpoint of 1 GB (parameters and AdamW's moments) from the call until it is on the
+ * disk, compared with a file of as many bytes that this program writes in pieces and syncs, alternately, so that noise
+ * affects both. Also the effect on training: the time of the call, which is a copy in memory, and how much longer steps
+ * take while the file is written.
  *
  *     save FOLDER [ROUNDS [MEGABYTES]]
  */
@@ -14,11 +14,11 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { MOST_ROUNDS = 32, PIECE = 8 << 20, SIDE = 512, PARAMS = 8 };
+enum { ROUNDS_MAX = 32, PIECE = 8 << 20, SIDE = 512, PARAMS = 8 };
 
 struct times {
-    double save[MOST_ROUNDS], call[MOST_ROUNDS], plain[MOST_ROUNDS], copy[MOST_ROUNDS];
-    double quiet[MOST_ROUNDS], beside[MOST_ROUNDS];
+    double save[ROUNDS_MAX], call[ROUNDS_MAX], plain[ROUNDS_MAX], copy[ROUNDS_MAX];
+    double quiet[ROUNDS_MAX], beside[ROUNDS_MAX];
 };
 
 static void die(rw_context *ctx, const char *what)
@@ -27,7 +27,7 @@ static void die(rw_context *ctx, const char *what)
     exit(1);
 }
 
-/* Memory that is not in any cache. */
+/* Memory that is in no cache. */
 static double copy_s(size_t bytes)
 {
     static char *from, *to;
@@ -42,6 +42,7 @@ static double copy_s(size_t bytes)
     return now_s() - begin;
 }
 
+/* Seconds to write and sync as many bytes by plain write() calls. */
 static double plain_s(const char *folder, size_t bytes)
 {
     static char *piece;
@@ -62,7 +63,7 @@ static double plain_s(const char *folder, size_t bytes)
     return s;
 }
 
-/* Something for the processor to do between two saves. */
+/* Work for the processor between two saves. */
 static double step_s(rw_tape *t, rw_tensor *w)
 {
     const double begin = now_s();
@@ -98,13 +99,13 @@ static void round_of(struct times *x, int i, rw_context *ctx, rw_tape *t, rw_ten
 
 int main(int argc, char **argv)
 {
-    const int rounds = argc > 2 ? atoi(argv[2]) : 5;
-    const size_t bytes = (size_t)(argc > 3 ? atoi(argv[3]) : 1000) * 1000000;
-    if (argc < 2 || rounds < 1 || rounds > MOST_ROUNDS || bytes < 1000000)
+    const int rounds = argc > 2 ? figure_integer(argv[2], 1, ROUNDS_MAX) : 5;
+    const size_t bytes = (size_t)(argc > 3 ? figure_integer(argv[3], 1, 1 << 20) : 1000) * 1000000;
+    if (argc < 2 || rounds < 1 || rounds > ROUNDS_MAX || bytes < 1000000)
         return fprintf(stderr, "save FOLDER [ROUNDS [MEGABYTES]]\n"), 2;
     rw_context *ctx = NULL;
     rw_tape *t = NULL;
-    rw_adamw *opt = NULL;
+    rw_optimizer *opt = NULL;
     rw_checkpoint *ck = NULL;
     if (rw_context_create(&ctx, &(rw_context_params){ .device = RW_DEVICE_CPU }) || rw_tape_create(&t, ctx)) return 1;
     for (int k = 0; k < PARAMS; k++) { /* a third each: parameters and two moments */
@@ -116,7 +117,7 @@ int main(int argc, char **argv)
     rw_adamw_create(&opt, ctx, NULL);
     const rw_checkpoint_params params = { .folder = argv[1], .optimizer = opt, .keep = 1 };
     if (rw_checkpoint_create(&ck, ctx, &params)) die(ctx, argv[1]);
-    /* from now on the copy's memory is there */
+    /* allocates the copy's memory */
     if (rw_checkpoint_save(ck, 0, NULL, 0) || rw_checkpoint_wait(ck)) die(ctx, argv[1]);
     struct times x;
     for (int i = 0; i < rounds; i++) round_of(&x, i, ctx, t, w, ck, argv[1], bytes);
@@ -129,8 +130,8 @@ int main(int argc, char **argv)
     printf("step time while a file is written, %.3f times, for comparison\n",
            median_of(x.beside, rounds) / median_of(x.quiet, rounds));
     rw_checkpoint_destroy(&ck);
-    rw_adamw_destroy(&opt);
+    rw_optimizer_destroy(&opt);
     rw_tape_destroy(&t);
     rw_context_destroy(&ctx);
-    return 0;
+    return answer_end("save", 0);
 }

@@ -1,6 +1,6 @@
 /*
- * Resident memory of a training loop that keeps meeting new shapes: shapes [STEPS [SHAPES]], by default 100,000 steps
- * of 10,000 distinct shapes. After the first quarter every table is full, and memory stays where it is.
+ * Resident memory of a training loop with ever new shapes: shapes [STEPS [SHAPES]], by default 100,000 steps of 10,000
+ * distinct shapes. After the first quarter every table is full, and memory stays constant.
  */
 #include "figure.h"
 
@@ -19,8 +19,8 @@ static double resident_mb(void)
 /* One product and its backward: two products more. Every shape has primitives of its own. */
 static rw_status step(rw_tape *t, int64_t shape)
 {
-    rw_tensor *const x = rw_require_grad(t, rw_input(t, RW_F32, RW_SHAPE(17 + shape % 100, 33 + shape / 100), NULL));
-    rw_tensor *const w = rw_require_grad(t, rw_input(t, RW_F32, RW_SHAPE(33 + shape / 100, 64), NULL));
+    rw_tensor *const x = rw_require_grad(t, rw_input(t, RW_F32, RW_SHAPE(17 + shape % 100, 33 + shape / 100), NULL, 0));
+    rw_tensor *const w = rw_require_grad(t, rw_input(t, RW_F32, RW_SHAPE(33 + shape / 100, 64), NULL, 0));
     const rw_status status = rw_backward(t, rw_sum(t, rw_matmul(t, x, w), RW_ALL_AXES, false));
     rw_tape_reset(t);
     return status;
@@ -40,7 +40,7 @@ int main(int argc, char **argv)
         return 1;
     double filled = 0, most = 0;
     for (long i = 0; i < steps; i++) {
-        if (step(t, i * 7919 % shapes)) { /* a prime: neighbours in time are far from each other */
+        if (step(t, i * 7919 % shapes)) { /* a prime: consecutive shapes are far from each other */
             fprintf(stderr, "%s\n", rw_error_message(ctx));
             return 1;
         }
@@ -58,5 +58,5 @@ int main(int argc, char **argv)
     figure(name, most / filled, "times", 1.02);
     rw_tape_destroy(&t);
     rw_context_destroy(&ctx);
-    return 0;
+    return answer_end("shapes", 0);
 }

@@ -1,7 +1,7 @@
 /*
- * An optimizer whose states wait in a file, beside one whose states stay: AdamW over as many parameters as GPT-2 124M
- * has. What of it is in memory, what an update takes, and how fast the states go through the window: each update reads
- * and writes all of them. Nothing is computed in between, so there is nothing that could hide the disk.
+ * An optimizer whose states are offloaded to a file, compared with one whose states stay: AdamW with as many parameters
+ * as GPT-2 124M. Prints its memory, the time of an update, and the rate at which states pass through the window: each
+ * update reads and writes all of them. Nothing is computed in between, so nothing hides the disk.
  *
  *     states FOLDER [ROUNDS [LAYERS]]
  */
@@ -10,7 +10,7 @@
 
 #include <rewind/optimizers.h>
 
-enum { MOST_ROUNDS = 32 };
+enum { ROUNDS_MAX = 32 };
 
 struct taken {
     rw_memory memory;
@@ -35,14 +35,15 @@ static void make_gradients(rw_context *ctx, rw_tape *t)
     rw_tape_reset(t);
 }
 
-static struct taken measure(const struct model_config *c, const rw_states *states, int rounds)
+/* Time to create an optimizer, the median time of an update, and the memory that is then used. */
+static struct taken measure(const struct model_config *c, const rw_state_offload *states, int rounds)
 {
     struct model m;
     rw_context *ctx = NULL;
     rw_tape *t = NULL;
-    rw_adamw *opt = NULL;
+    rw_optimizer *opt = NULL;
     struct taken r = { 0 };
-    double s[MOST_ROUNDS];
+    double s[ROUNDS_MAX];
     if (rw_context_create(&ctx, &(rw_context_params){ .device = RW_DEVICE_CPU, .seed = 1 })) exit(1);
     if (rw_tape_create(&t, ctx) || model_create(&m, ctx, c)) die(ctx, "making the model");
     const double begin = now_s();
@@ -51,12 +52,12 @@ static struct taken measure(const struct model_config *c, const rw_states *state
     make_gradients(ctx, t);
     for (int i = 0; i <= rounds; i++) {
         const double from = now_s();
-        if (rw_adamw_step(opt)) die(ctx, "an update");
+        if (rw_optimizer_step(opt)) die(ctx, "an update");
         if (i) s[i - 1] = now_s() - from;
     }
     r.update_s = median_of(s, rounds);
     rw_memory_stats(ctx, &r.memory);
-    rw_adamw_destroy(&opt);
+    rw_optimizer_destroy(&opt);
     rw_tape_destroy(&t);
     rw_context_destroy(&ctx);
     return r;
@@ -64,19 +65,20 @@ static struct taken measure(const struct model_config *c, const rw_states *state
 
 int main(int argc, char **argv)
 {
-    const int rounds = argc > 2 ? atoi(argv[2]) : 3, layers = argc > 3 ? atoi(argv[3]) : 12;
-    if (argc < 2 || rounds < 1 || rounds > MOST_ROUNDS || layers < 1)
+    const int rounds = argc > 2 ? figure_integer(argv[2], 1, ROUNDS_MAX) : 3;
+    const int layers = argc > 3 ? figure_integer(argv[3], 1, MODEL_MAX_LAYERS) : 12;
+    if (argc < 2 || rounds < 1 || rounds > ROUNDS_MAX || layers < 1)
         return fprintf(stderr, "states FOLDER [ROUNDS [LAYERS]]\n"), 2;
     const struct model_config gpt = { .kind = MODEL_GPT, .layers = layers, .width = 768, .heads = 12, .kv_heads = 12,
                                       .vocab = 50257, .max_seq = 64 };
     char text[160];
-    const struct taken stay = measure(&gpt, &(rw_states){ .place = RW_STATES_DEVICE }, rounds);
-    const struct taken go = measure(&gpt, &(rw_states){ .place = RW_STATES_FILE, .path = argv[1] }, rounds);
+    const struct taken stay = measure(&gpt, &(rw_state_offload){ .place = RW_STATE_DEVICE }, rounds);
+    const struct taken go = measure(&gpt, &(rw_state_offload){ .place = RW_STATE_FILE, .path = argv[1] }, rounds);
     snprintf(text, sizeof text, "an optimizer's memory over its states, which wait in a file (%.1f and %.1f MB)",
              (double)go.memory.optimizer / 1e6, (double)stay.memory.optimizer / 1e6);
     figure(text, (double)go.memory.optimizer / (double)stay.memory.optimizer, "of it", 0.07);
     printf("an update of states in a file, %.0f ms, and of states that stay, %.0f ms; in and out together %.0f MB/s; "
            "made in %.0f ms, for comparison\n", 1e3 * go.update_s, 1e3 * stay.update_s,
            2e-6 * (double)go.memory.files / go.update_s, 1e3 * go.made_s);
-    return 0;
+    return answer_end("states", 0);
 }

@@ -1,19 +1,19 @@
 /*
  * Whole training steps - gradients cleared, forward, replays, backward, optimizer - recorded each time and as a graph:
- * the device's time, the host's, memory as planned and as the driver sees it, and operations per second beside what a
- * plain matrix product reaches on the same device in the same run. Prints JSON lines.
+ * the device's time, the host's, memory as planned and as reported by the driver, and operations per second compared
+ * with those of a plain matrix product on the same device in the same run. Prints JSON lines.
  *
  *     train_step [--device cuda] [--model gpt] [--preset gpt2-124m] [--layers N --width N --heads N] [--vocab N]
  *                [--dtype bf16] [--fp8] [--batch 32] [--seq 1024] [--dropout P] [--steps 20] [--compare N] [--ceiling]
  *                POLICY...
  *
- * --fp8 records the model under a recipe of 8-bit factors with one scale for each tensor; the rows say how many of its
- * products ran on FP8 units and how many fell back to bfloat16.
+ * --fp8 records the model under an FP8 recipe with one scale per tensor; the rows give the number of products that ran
+ * on FP8 units and that fell back to bfloat16.
  *
  * The bytes are compared too, of every policy and both ways, with the first row's: the losses of all steps, the
  * gradients of every N-th one (1 without --compare; they are read back outside the times), the parameters and the
- * generator's state at the end. A mask that differs shows in the gradients of its step. Exits with 1 when anything
- * differs or a loss is not finite.
+ * generator's state at the end. A different mask changes the gradients of its step. Exits with 1 if anything differs or
+ * a loss is not finite.
  */
 #include "figure.h"
 #include "limits.h"
@@ -40,7 +40,7 @@ struct row {
     rw_float8_products products; /* of the context so far */
 };
 
-/* What the device reaches at most; zero when not asked for. */
+/* Measured maximum rates of the device; zero if not requested. */
 struct limits {
     double tflops, gbs;
 };
@@ -73,12 +73,12 @@ struct training {
     const struct options *o;
     struct model *m;
     rw_tape *t;
-    rw_adamw *opt;
+    rw_optimizer *opt;
     int32_t *tokens, *targets;
     double *ms, *us;
 };
 
-/* What a step left. */
+/* Records the results of a step. */
 static void note(struct training *r, struct row *row, rw_tensor *loss, int step)
 {
     rw_context *const ctx = r->m->ctx;
@@ -108,17 +108,19 @@ static void run_recorded(struct training *r, struct row *row)
         fill(r->o, r->tokens, r->targets, s);
         must(ctx, rw_timer_begin(ctx), "rw_timer_begin");
         rw_zero_grad(ctx);
-        rw_tensor *const x = rw_input(r->t, RW_I32, shape, r->tokens);
-        rw_tensor *const loss = record(r, x, rw_input(r->t, RW_I32, shape, r->targets));
+        rw_tensor *const x = rw_input(r->t, RW_I32, shape, r->tokens,
+                                      (size_t)rw_shape_numel(shape) * sizeof *r->tokens);
+        rw_tensor *const loss = record(
+            r, x, rw_input(r->t, RW_I32, shape, r->targets, (size_t)rw_shape_numel(shape) * sizeof *r->targets));
         must(ctx, rw_backward(r->t, loss), "rw_backward");
-        must(ctx, rw_adamw_step(r->opt), "rw_adamw_step");
+        must(ctx, rw_optimizer_step(r->opt), "rw_optimizer_step");
         must(ctx, rw_timer_end(ctx, &r->ms[s]), "rw_timer_end");
         note(r, row, loss, s);
         rw_tape_reset(r->t);
     }
 }
 
-/* The first two launches run plainly and capture. */
+/* The first two launches execute without a graph, and capture. */
 static void run_graph(struct training *r, struct row *row)
 {
     rw_context *const ctx = r->m->ctx;
@@ -126,7 +128,9 @@ static void run_graph(struct training *r, struct row *row)
     const size_t bytes = (size_t)rw_shape_numel(shape) * sizeof *r->tokens;
     rw_graph *g = NULL;
     fill(r->o, r->tokens, r->targets, 0);
-    rw_tensor *const x = rw_input(r->t, RW_I32, shape, r->tokens), *const y = rw_input(r->t, RW_I32, shape, r->targets);
+    rw_tensor *const x = rw_input(r->t, RW_I32, shape, r->tokens, (size_t)rw_shape_numel(shape) * sizeof *r->tokens),
+                     *const y = rw_input(r->t, RW_I32, shape, r->targets,
+                                         (size_t)rw_shape_numel(shape) * sizeof *r->targets);
     rw_tensor *const loss = record(r, x, y);
     must(ctx, rw_graph_create(&g, r->t, loss, &(rw_graph_params){ .optimizer = r->opt }), "rw_graph_create");
     for (int s = 0; s <= r->o->steps; s++) {
@@ -143,15 +147,15 @@ static void run_graph(struct training *r, struct row *row)
     rw_graph_destroy(&g);
 }
 
-/* Bytes per second (1e9) of the optimizer alone, once the bytes of the run are noted: parameters and states are read
-   and written, gradients read. */
+/* Bytes per second (1e9) of the optimizer alone, after the run's bytes are recorded: parameters and states are read and
+   written, gradients read. */
 static double optimizer_rate(struct training *r, const rw_memory *m)
 {
     enum { ROUNDS = 5 };
     double ms[ROUNDS];
     for (int i = 0; i < ROUNDS; i++) {
         must(r->m->ctx, rw_timer_begin(r->m->ctx), "rw_timer_begin");
-        must(r->m->ctx, rw_adamw_step(r->opt), "rw_adamw_step");
+        must(r->m->ctx, rw_optimizer_step(r->opt), "rw_optimizer_step");
         must(r->m->ctx, rw_timer_end(r->m->ctx, &ms[i]), "rw_timer_end");
     }
     const double ms_each = median_of(ms, ROUNDS);
@@ -159,6 +163,7 @@ static double optimizer_rate(struct training *r, const rw_memory *m)
     return ms_each > 0 ? 1e-6 * bytes / ms_each : 0;
 }
 
+/* Trains under one policy, recorded or as a graph, and returns the row. */
 static struct row train(const struct options *o, struct model *m, const char *policy, bool graph)
 {
     rw_context *const ctx = m->ctx;
@@ -185,13 +190,13 @@ static struct row train(const struct options *o, struct model *m, const char *po
     const int skip = o->steps > 2 ? 2 : 1;
     row.step_ms = median_of(r.ms + skip, o->steps + 1 - skip);
     row.host_us = median_of(r.us + skip, o->steps + 1 - skip);
-    rw_adamw_destroy(&r.opt);
+    rw_optimizer_destroy(&r.opt);
     rw_tape_destroy(&r.t);
     free(r.tokens), free(r.targets), free(r.ms), free(r.us);
     return row;
 }
 
-/* Against the first row; says what differs. */
+/* Compares with the first row; prints what differs. */
 static bool judge(const struct options *o, const struct row *first, const struct row *r, const char *policy,
                   const char *mode)
 {
@@ -207,10 +212,11 @@ static bool judge(const struct options *o, const struct row *first, const struct
 
 static double rate(const struct row *r)
 {
-    /* model operations: forward and backward once, whatever was computed again */
-    return r->step_ms > 0 ? (r->cost.forward_flops + r->cost.backward_flops) / r->step_ms * 1e-9 : 0;
+    /* model operations: forward and backward once, without recompute */
+    return r->step_ms > 0 ? r->cost.model_flops / r->step_ms * 1e-9 : 0;
 }
 
+/* Prints a row as a line of JSON. */
 static void print_row(const struct options *o, const char *policy, const char *mode, const struct row *r,
                       const struct limits *top, bool identical)
 {
@@ -265,6 +271,23 @@ static rw_dtype dtype_of(const char *name)
     exit(2);
 }
 
+static enum model_kind model_of(const char *name)
+{
+    if (!strcmp(name, model_name(MODEL_GPT))) return MODEL_GPT;
+    if (!strcmp(name, model_name(MODEL_LLAMA))) return MODEL_LLAMA;
+    fprintf(stderr, "train_step: --model %s: gpt or llama\n", name);
+    exit(2);
+}
+
+static float probability(const char *text, const char *name)
+{
+    char *end;
+    const float x = strtof(text, &end);
+    if (end != text && !*end && x >= 0 && x < 1) return x;
+    fprintf(stderr, "train_step: --%s %s: a number from 0 up to, not including, 1 is needed\n", name, text);
+    exit(2);
+}
+
 static void set_preset(struct options *o, const char *name)
 {
     const struct model_config given = o->model;
@@ -277,6 +300,7 @@ static void set_preset(struct options *o, const char *name)
     o->preset = name;
 }
 
+/* Parses the command line. */
 static int read_options(struct options *o, int argc, char **argv)
 {
     static const struct option names[] = { { "device", 1, 0, 0 },  { "model", 1, 0, 0 },   { "preset", 1, 0, 0 },
@@ -290,7 +314,7 @@ static int read_options(struct options *o, int argc, char **argv)
         if (c) exit(2);
         const char *const name = names[i].name;
         if (!strcmp(name, "device")) o->device = device_of(optarg);
-        else if (!strcmp(name, "model")) o->model.kind = strcmp(optarg, "llama") ? MODEL_GPT : MODEL_LLAMA;
+        else if (!strcmp(name, "model")) o->model.kind = model_of(optarg);
         else if (!strcmp(name, "preset")) set_preset(o, optarg);
         else if (!strcmp(name, "layers")) o->model.layers = integer(optarg, name);
         else if (!strcmp(name, "width")) o->model.width = integer(optarg, name);
@@ -299,18 +323,22 @@ static int read_options(struct options *o, int argc, char **argv)
         else if (!strcmp(name, "dtype")) o->model.dtype = dtype_of(optarg);
         else if (!strcmp(name, "batch")) o->batch = integer(optarg, name);
         else if (!strcmp(name, "seq")) o->seq = integer(optarg, name);
-        else if (!strcmp(name, "dropout")) o->model.dropout = strtof(optarg, NULL);
+        else if (!strcmp(name, "dropout")) o->model.dropout = probability(optarg, name);
         else if (!strcmp(name, "steps")) o->steps = integer(optarg, name);
         else if (!strcmp(name, "compare")) o->compare = integer(optarg, name);
         else if (!strcmp(name, "fp8")) o->fp8 = true;
         else o->ceiling = true;
     }
     if (o->model.kind == MODEL_GPT) o->model.kv_heads = o->model.heads;
+    if ((int64_t)o->batch * o->seq > 1 << 30) {
+        fprintf(stderr, "train_step: batch %d of length %d: more than 2^30 tokens in a step\n", o->batch, o->seq);
+        exit(2);
+    }
     o->model.max_seq = o->seq;
     return optind;
 }
 
-/* Recorded and as a graph, in a context that the rows before have left nothing in. */
+/* Recorded and as a graph, in a context without anything from earlier rows. */
 static bool run_policy(const struct options *o, const char *policy, const struct limits *top, struct row *first)
 {
     rw_context *ctx = NULL;
@@ -349,7 +377,11 @@ int main(int argc, char **argv)
              "the ceiling of products");
         must(NULL, limit_copy(o.device, &top.gbs), "the ceiling of copies");
     }
+    if (n == argc) {
+        fprintf(stderr, "train_step: no policy: usage: train_step [OPTION]... POLICY...\n");
+        return 2;
+    }
     for (int i = n; i < argc; i++) all &= run_policy(&o, argv[i], &top, &first);
     outcome_close(&first.outcome);
-    return all ? 0 : 1;
+    return answer_end("train_step", all ? 0 : 1);
 }

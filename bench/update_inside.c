@@ -1,7 +1,7 @@
 /*
- * What gradients take when each parameter is updated inside backward: of GPT-2 124M, whose largest parameter is the
- * embedding that is its output, too, and of a Llama of that size. Beside it the memory of all gradients, and of the
- * whole step, activations included; and the same with gradients that are clipped, for which backward runs twice.
+ * Memory of gradients with fused updates: for GPT-2 124M, whose largest parameter is the embedding that is also its
+ * output, and for a Llama of that size. Compared with the memory of all gradients, and of the whole step including
+ * activations; also with clipped gradients, for which backward is executed twice.
  *
  *     update_inside [SEQ]
  */
@@ -36,7 +36,7 @@ static size_t largest_gradient(const rw_context *ctx)
 
 enum { TIMED = 5 };
 
-/* Some launches, of which all but the first are timed. SGD without momentum: what an optimizer keeps is no matter. */
+/* Some launches; all except the first are timed. SGD without momentum, because optimizer states do not matter here. */
 static struct taken launch(const struct model_config *c, enum how how)
 {
     struct model m;
@@ -71,12 +71,13 @@ static struct taken launch(const struct model_config *c, enum how how)
     return r;
 }
 
+/* Compares the memory of updates inside and after backward, with and without clipping. */
 static void report(const char *name, const struct model_config *c)
 {
     char text[160];
     const struct taken behind = launch(c, BEHIND), inside = launch(c, INSIDE);
     const struct taken clipped = launch(c, CLIPPED), twice = launch(c, CLIPPED_INSIDE);
-    const size_t used = inside.memory.used_up + inside.memory.gradients;
+    const size_t used = inside.memory.consumed + inside.memory.gradients;
     snprintf(text, sizeof text, "gradients over the largest one, updated inside, %s (%.1f and %.1f MB, all: %.1f)",
              name, (double)used / 1e6, (double)inside.largest / 1e6, (double)behind.memory.gradients / 1e6);
     figure(text, (double)used / (double)inside.largest, "times", 1.15);
@@ -84,15 +85,15 @@ static void report(const char *name, const struct model_config *c)
            name, (double)(inside.memory.gradients + inside.memory.measured_peak) / 1e6,
            (double)(behind.memory.gradients + behind.memory.measured_peak) / 1e6);
     snprintf(text, sizeof text, "gradients over the largest one, clipped and updated inside, %s (%.1f MB)", name,
-             (double)(twice.memory.used_up + twice.memory.gradients) / 1e6);
-    figure(text, (double)(twice.memory.used_up + twice.memory.gradients) / (double)twice.largest, "times", 1.15);
+             (double)(twice.memory.consumed + twice.memory.gradients) / 1e6);
+    figure(text, (double)(twice.memory.consumed + twice.memory.gradients) / (double)twice.largest, "times", 1.15);
     printf("step time clipped and updated inside over that behind backward, %s (%.0f and %.0f ms), %.3f times, for "
            "comparison\n", name, 1e3 * twice.seconds, 1e3 * clipped.seconds, twice.seconds / clipped.seconds);
 }
 
 int main(int argc, char **argv)
 {
-    const int seq = argc > 1 ? atoi(argv[1]) : 64;
+    const int seq = argc > 1 ? figure_integer(argv[1], 1, 1 << 16) : 64;
     if (seq < 1) return fprintf(stderr, "update_inside [SEQ]\n"), 2;
     const struct model_config gpt = { .kind = MODEL_GPT, .layers = 12, .width = 768, .heads = 12, .kv_heads = 12,
                                       .vocab = 50257, .max_seq = seq };
@@ -101,5 +102,5 @@ int main(int argc, char **argv)
     llama.vocab = 32000;
     report("GPT-2 124M", &gpt);
     report("Llama 134M", &llama);
-    return 0;
+    return answer_end("update_inside", 0);
 }

@@ -1,4 +1,4 @@
-/* See zoo.h. Convolutions are products of a row with its neighbours: what lives how long is the same. */
+/* The models of zoo.h. Convolutions are products of a row with its neighbors: lifetimes are the same. */
 #include "zoo.h"
 
 #include <stdio.h>
@@ -16,7 +16,7 @@ static rw_tensor *weight(rw_context *ctx, const char *name, int i, int64_t to, i
 
 static rw_tensor *input(rw_tape *t, int64_t rows, int64_t width)
 {
-    return rw_input(t, RW_F32, RW_SHAPE(rows, width), NULL);
+    return rw_input(t, RW_F32, RW_SHAPE(rows, width), NULL, 0);
 }
 
 static rw_tensor *squares(rw_tape *t, rw_tensor *x)
@@ -24,7 +24,7 @@ static rw_tensor *squares(rw_tape *t, rw_tensor *x)
     return rw_mean(t, rw_mul(t, x, x), RW_ALL_AXES, false);
 }
 
-/* Gated layers with a residual, and a skip of each to the end. Source: van den Oord et al., arXiv 1609.03499. */
+/* Gated layers with a residual, and a skip from each to the end. Source: van den Oord et al., arXiv 1609.03499. */
 static rw_tensor *wavenet(const struct zoo_entry *z, rw_context *ctx, rw_tape *t)
 {
     const int n = z->layers, width = z->width, wide = z->more;
@@ -43,7 +43,7 @@ static rw_tensor *wavenet(const struct zoo_entry *z, rw_context *ctx, rw_tape *t
     return squares(t, rw_linear(t, rw_relu(t, sum), weight(ctx, "head", 0, 16, wide), RW_NONE));
 }
 
-/* Each layer reads all that came before, side by side. Source: Huang et al., arXiv 1608.06993. */
+/* Each layer reads the concatenation of all earlier results. Source: Huang et al., arXiv 1608.06993. */
 static rw_tensor *densenet(const struct zoo_entry *z, rw_context *ctx, rw_tape *t)
 {
     const int n = z->layers, grows = z->width;
@@ -59,7 +59,7 @@ static rw_tensor *densenet(const struct zoo_entry *z, rw_context *ctx, rw_tape *
     return squares(t, rw_concat(t, x, n + 1, -1));
 }
 
-/* Halves and back, with a skip at each height. Source: Ronneberger et al., arXiv 1505.04597. */
+/* Halving and doubling, with a skip at each level. Source: Ronneberger et al., arXiv 1505.04597. */
 static rw_tensor *unet(const struct zoo_entry *z, rw_context *ctx, rw_tape *t)
 {
     int64_t rows = z->more, width = z->width;
@@ -100,7 +100,7 @@ static rw_tensor *lstm(const struct zoo_entry *z, rw_context *ctx, rw_tape *t)
     return sum;
 }
 
-/* Placement came worst out at some of these: 1.08 times what lives. */
+/* Placement was worst for some of these: 1.08 times the live bytes. */
 const struct zoo_entry zoo[] = {
     { "wavenet 6", wavenet, 6, 64, 32 },   { "wavenet 16", wavenet, 16, 64, 32 },
     { "wavenet 30", wavenet, 30, 32, 128 }, { "densenet 4", densenet, 4, 8, 8 },

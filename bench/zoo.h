@@ -1,5 +1,4 @@
-/* Small models whose values live as no decoder's do: long skips, concatenations, many steps. Written against the public
-   API alone. */
+/* Small models with unusual lifetimes: long skips, concatenations, many steps. Written with the public API only. */
 #ifndef REWIND_BENCH_ZOO_H
 #define REWIND_BENCH_ZOO_H
 
@@ -9,7 +8,7 @@
 
 struct zoo_entry {
     const char *name;
-    /* One step's loss; parameters are made at the first call. Each layer is a region "layer". */
+    /* One step's loss; parameters are created by the first call. Each layer is a region "layer". */
     rw_tensor *(*loss)(const struct zoo_entry *z, rw_context *ctx, rw_tape *t);
     int layers, width, more; /* more: width of a skip, of the input, or rows */
 };

@@ -1,6 +1,6 @@
 /*
- * An op of the caller's own: y = x^3, with its shape check, kernel and gradient rule. It takes part in regions,
- * planning, placement and verification like any built-in one.
+ * A custom op: y = x^3, with its shape check, kernel and gradient rule. It takes part in regions, planning, placement
+ * and verification like any built-in one.
  */
 #include <rewind/rewind.h>
 
@@ -20,7 +20,7 @@ static rw_status cube_cpu(const rw_kernel *k)
     return RW_OK;
 }
 
-/* 3 x^2 dy, of ordinary ops: so its own gradient comes for free. */
+/* 3 x^2 dy, composed of built-in ops, so it can be differentiated again. */
 static rw_status cube_grad(rw_grad_call *g)
 {
     rw_tape *const t = rw_grad_tape(g);
@@ -48,7 +48,7 @@ int main(void)
     rw_tensor *y = rw_apply(t, &cube, &p, 1, NULL, 0, NULL);
     y = rw_apply(t, &cube, &y, 1, NULL, 0, NULL);
     ckpt_end(t);
-    rw_tensor *const loss = rw_sum(t, y, RW_ALL_AXES, false);
+    rw_tensor *const loss = rw_sum_all(t, y);
     float g[4];
     if (rw_backward(t, loss) || rw_read(t, rw_gradient(p), g, sizeof g) || ckpt_verify(t, loss, NULL)) {
         fprintf(stderr, "%s\n", rw_error_message(ctx));

@@ -1,6 +1,6 @@
 /*
- * An op of the caller's own with a kernel for each device: y = x^3. See custom_op.c for the op itself; here the point
- * is the launch: on k->stream, nothing allocated, nothing waited for. So the step can be captured as one CUDA graph.
+ * A custom op with a kernel for each device: y = x^3. See custom_op.c for the op itself. This example shows the launch:
+ * on k->stream, without allocations or waits, so that the step can be captured as one CUDA graph.
  */
 #include <rewind/rewind.h>
 
@@ -33,10 +33,10 @@ static rw_status cube_cuda(const rw_kernel *k)
     if (n == 0) return RW_OK;
     cube_kernel<<<static_cast<unsigned>((n + 255) / 256), 256, 0, static_cast<cudaStream_t>(k->stream)>>>(
         static_cast<const float *>(k->in[0].data), static_cast<float *>(k->out[0].data), n);
-    return cudaGetLastError() == cudaSuccess ? RW_OK : RW_ERR_DEVICE; /* and cleared: the next launch is not to blame */
+    return cudaGetLastError() == cudaSuccess ? RW_OK : RW_ERR_DEVICE; /* cleared: not for the next launch to report */
 }
 
-/* 3 x^2 dy, of ordinary ops: so its own gradient comes for free. */
+/* 3 x^2 dy, composed of built-in ops, so it can be differentiated again. */
 static rw_status cube_grad(rw_grad_call *g)
 {
     rw_tape *const t = rw_grad_tape(g);
@@ -58,6 +58,7 @@ static const rw_op_def cube = [] {
     return op;
 }();
 
+/* Records x^9 as two cubes in a checkpointed region, runs backward and prints the gradient. */
 static int run(rw_device device)
 {
     rw_context_params params = {};

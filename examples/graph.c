@@ -1,6 +1,7 @@
 /*
- * A step recorded once and launched many times: a curve is fitted to noisy points, a new batch for every launch. Each
- * launch is what recording the step again would be, dropout included; on CUDA it is one captured graph.
+ * A step recorded once and launched many times: a curve is fitted to noisy points, with a new batch for every launch.
+ * Each launch computes what recording the step again would, including new dropout masks; on CUDA it is one captured
+ * graph.
  */
 #include <rewind/rewind.h>
 
@@ -10,7 +11,7 @@
 
 enum { BATCH = 256, WIDTH = 32, STEPS = 400 };
 
-/* Points of y = sin(x) with some noise, the same ones for the same step. */
+/* Points of y = sin(x) with some noise, the same for the same step. */
 static void next_batch(int step, float *x, float *y)
 {
     uint64_t s = (uint64_t)step * 0x9e3779b97f4a7c15u + 1;
@@ -31,7 +32,7 @@ int main(void)
 {
     rw_context *ctx = NULL;
     rw_tape *t = NULL;
-    rw_adamw *opt = NULL;
+    rw_optimizer *opt = NULL;
     rw_graph *g = NULL;
     static float x[BATCH], y[BATCH];
     if (rw_context_create(&ctx, &(rw_context_params){ .seed = 1 }) || rw_tape_create(&t, ctx)) {
@@ -48,7 +49,8 @@ int main(void)
     ckpt_set_policy(t, "full");
 
     next_batch(0, x, y);
-    rw_tensor *in = rw_input(t, RW_F32, RW_SHAPE(BATCH, 1), x), *want = rw_input(t, RW_F32, RW_SHAPE(BATCH, 1), y);
+    rw_tensor *in = rw_input(t, RW_F32, RW_SHAPE(BATCH, 1), x, sizeof x),
+              *want = rw_input(t, RW_F32, RW_SHAPE(BATCH, 1), y, sizeof y);
     ckpt_begin(t, "hidden");
     rw_tensor *h = rw_dropout(t, rw_tanh(t, rw_linear(t, in, w1, b1)), 0.05f);
     ckpt_end(t);
@@ -61,13 +63,13 @@ int main(void)
         rw_input_write(in, x, sizeof x);
         rw_input_write(want, y, sizeof y);
         if (rw_graph_launch(g)) die(ctx);
-        if (step == 0) first = rw_item(t, loss); /* waits; the other launches need not */
+        if (step == 0) first = rw_item(t, loss); /* waits; the other launches do not have to */
     }
     last = rw_item(t, loss);
     printf("on %s: loss %.4f after one launch, %.4f after %d\n", rw_device_name(rw_context_device(ctx)), first, last,
            STEPS);
     rw_graph_destroy(&g);
-    rw_adamw_destroy(&opt);
+    rw_optimizer_destroy(&opt);
     rw_tape_destroy(&t);
     rw_context_destroy(&ctx);
     return last < first / 4 ? 0 : 1;

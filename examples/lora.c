@@ -1,13 +1,13 @@
 /*
- * Fine-tunes a GPT with LoRA over a base in four bits (QLoRA: arXiv 2305.14314): the base's linear layers are frozen as
- * NF4 codes, decoded a panel at a time in each product and again in its backward; beside each lies a pair of small
- * matrices that is trained. Under the policy "full" the decoding is replayed with the rest of a block, and the
- * gradients have the same bytes as under "none".
+ * Fine-tunes a GPT with LoRA on a 4-bit base (QLoRA: arXiv 2305.14314): the base's linear layers are frozen NF4
+ * weights, dequantized one panel at a time in each product and again in its backward; each has a pair of small trained
+ * matrices in parallel. Under the policy "full" dequantization is replayed with the rest of a block, and the gradients
+ * have the same bytes as under "none".
  *
  *   lora [--quick] [STEPS]
  *
- * The base is trained here, on the text as it is; then it learns capitals. What the context holds is printed beside
- * the formula, and a difference is an error.
+ * The base is trained here, on the unmodified text; then the adapters learn capital letters. The context's memory is
+ * printed together with the formula, and a difference is an error.
  */
 #include <rewind/rewind.h>
 
@@ -25,7 +25,7 @@ static const struct {
 } shapes[LINEARS] = { { "qkv", 3 * WIDTH, WIDTH }, { "proj", WIDTH, WIDTH }, { "up", HIDDEN, WIDTH },
                       { "down", WIDTH, HIDDEN } };
 
-/* A layer of the base is dense while it is trained; then it is codes, with adapters beside it. */
+/* A layer of the base is dense during its training; then it is quantized, with adapters added. */
 struct model {
     rw_context *ctx;
     rw_tape *t;
@@ -52,6 +52,7 @@ static rw_tensor *named(const struct model *m, const char *name, int l, rw_shape
     return x;
 }
 
+/* One linear layer: dense while the base is trained, then quantized with adapters. */
 static void make_linear(struct model *m, int l, int i)
 {
     char name[64];
@@ -66,10 +67,11 @@ static void make_linear(struct model *m, int l, int i)
     snprintf(name, sizeof name, "%s.lora_a", shapes[i].name);
     m->a[l][i] = named(m, name, l, RW_SHAPE(RANK, shapes[i].in), true);
     snprintf(name, sizeof name, "%s.lora_b", shapes[i].name);
-    m->b[l][i] = named(m, name, l, RW_SHAPE(shapes[i].out, RANK), true); /* zero: the model begins as the base */
+    m->b[l][i] = named(m, name, l, RW_SHAPE(shapes[i].out, RANK), true); /* zero: the model starts equal to the base */
     rw_init_normal(m->a[l][i], 0, 0.1);
 }
 
+/* Creates a context and the model in it; frozen: the quantized base with adapters. */
 static void make_model(struct model *m, bool frozen)
 {
     memset(m, 0, sizeof *m);
@@ -115,7 +117,8 @@ static rw_tensor *block(struct model *m, rw_tensor *x, int l)
 
 static rw_tensor *loss_of(struct model *m, const int32_t *in, const int32_t *out)
 {
-    rw_tensor *x = rw_embedding(m->t, m->table, rw_input(m->t, RW_I32, RW_SHAPE(BATCH, SEQ), in));
+    rw_tensor *x = rw_embedding(m->t, m->table,
+                                rw_input(m->t, RW_I32, RW_SHAPE(BATCH, SEQ), in, BATCH * SEQ * sizeof *in));
     x = rw_add(m->t, x, m->positions);
     for (int l = 0; l < LAYERS; l++) {
         ckpt_begin(m->t, "block");
@@ -123,7 +126,7 @@ static rw_tensor *loss_of(struct model *m, const int32_t *in, const int32_t *out
         ckpt_end(m->t);
     }
     x = rw_linear(m->t, rw_rmsnorm(m->t, x, m->norm[2 * LAYERS], 1e-5), m->table, RW_NONE);
-    return rw_cross_entropy(m->t, x, rw_input(m->t, RW_I32, RW_SHAPE(BATCH, SEQ), out));
+    return rw_cross_entropy(m->t, x, rw_input(m->t, RW_I32, RW_SHAPE(BATCH, SEQ), out, BATCH * SEQ * sizeof *out));
 }
 
 /* ---- training ---- */
@@ -143,7 +146,7 @@ static void read_text(void)
     }
 }
 
-/* Windows of the text, in capitals or as it is; each byte's target is the one after it. */
+/* Windows of the text, in capitals or unmodified; each byte's target is the next one. */
 static void fill_batch(uint64_t step, bool capitals, int32_t *in, int32_t *out)
 {
     for (int b = 0; b < BATCH; b++) {
@@ -155,11 +158,11 @@ static void fill_batch(uint64_t step, bool capitals, int32_t *in, int32_t *out)
     }
 }
 
-/* Trains what there is to train. Returns the mean loss of the last five steps; ret_first: of the first. */
+/* Trains all trainable parameters. Returns the mean loss of the last five steps; ret_first: of the first. */
 static double train(struct model *m, int steps, bool capitals, double lr, double *ret_first)
 {
     static int32_t in[BATCH * SEQ], out[BATCH * SEQ];
-    rw_adamw *opt = NULL;
+    rw_optimizer *opt = NULL;
     double last = 0;
     check(m, rw_adamw_create(&opt, m->ctx, &(rw_adamw_params){ .lr = lr }));
     for (int step = 0; step < steps; step++) {
@@ -171,15 +174,15 @@ static double train(struct model *m, int steps, bool capitals, double lr, double
         if (step >= steps - 5) last += value / 5;
         if (step % 50 == 0 || step == steps - 1) printf("step %4d  loss %.4f\n", step, value);
         check(m, rw_clip_grad_norm(m->ctx, 1, NULL));
-        check(m, rw_adamw_step(opt));
+        check(m, rw_optimizer_step(opt));
         rw_zero_grad(m->ctx);
         if (step < steps - 1) rw_tape_reset(m->t);
     }
-    if (m->frozen) { /* the last step's gradients again, each byte, and every replayed value */
+    if (m->frozen) { /* verifies the last step: gradients and every replayed value, byte for byte */
         rw_tape_reset(m->t);
         check(m, ckpt_verify(m->t, loss_of(m, in, out), NULL));
     }
-    rw_adamw_destroy(&opt);
+    rw_optimizer_destroy(&opt);
     rw_tape_reset(m->t);
     return last;
 }
@@ -193,7 +196,7 @@ static void *values_of(const struct model *m, rw_tensor *x, size_t *ret_bytes)
     return data;
 }
 
-/* The base's tables and norms as they are, its linear layers in codes. */
+/* Copies the base's tables and norms, and quantizes its linear layers. */
 static void freeze(struct model *to, const struct model *from)
 {
     size_t bytes;
@@ -219,6 +222,7 @@ static bool same(const char *what, size_t has, size_t formula)
     return has == formula;
 }
 
+/* Compares the memory of the quantized base and its adapters with the documented formula. */
 static bool memory_is_the_formula_s(const struct model *m)
 {
     size_t codes = 0, held = 0, adapters = 0, numbers = 0;

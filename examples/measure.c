@@ -1,6 +1,6 @@
 /*
- * Measuring: what a step would cost before it runs (rw_tape_cost), and where the bytes were after it ran
- * (rw_memory_stats), under three policies.
+ * Measuring: the cost of a step before it runs (rw_tape_cost), and its memory afterwards (rw_memory_stats), under three
+ * policies.
  *
  *   measure [--quick]
  */
@@ -20,7 +20,7 @@ static rw_tensor *record(rw_tape *t, rw_tensor *up, rw_tensor *down, int rows)
         x = rw_dropout_add(t, rw_linear(t, h, down, RW_NONE), x, 0.1f);
         ckpt_end(t);
     }
-    return rw_mean(t, rw_mul(t, x, x), RW_ALL_AXES, false);
+    return rw_mean_all(t, rw_mul(t, x, x));
 }
 
 static void print_cost(const rw_cost *c)
@@ -34,6 +34,7 @@ static void print_cost(const rw_cost *c)
            c->backward_nodes);
 }
 
+/* Prints the memory breakdown of the last step. */
 static void print_memory(const rw_memory *m)
 {
     const struct {
@@ -56,6 +57,7 @@ static void print_memory(const rw_memory *m)
         printf("  %-6s  %-22s %10.1f kB\n", i ? "" : "bytes", lines[i].name, (double)lines[i].bytes / 1e3);
 }
 
+/* Predicts the cost of a step under one policy, runs it, and prints both. */
 static rw_status measure(rw_context *ctx, rw_tape *t, rw_tensor *up, rw_tensor *down, int rows, const char *policy)
 {
     rw_cost cost;
@@ -63,7 +65,7 @@ static rw_status measure(rw_context *ctx, rw_tape *t, rw_tensor *up, rw_tensor *
     rw_status status = ckpt_set_policy(t, policy);
     rw_tensor *const loss = record(t, up, down, rows);
     if (!status) status = rw_tape_cost(t, loss, &cost); /* plans; runs nothing */
-    if (!status) status = rw_backward(t, loss);         /* the plan is there already */
+    if (!status) status = rw_backward(t, loss);         /* the plan exists already */
     if (!status) status = rw_memory_stats(ctx, &memory);
     if (!status) {
         printf("%s\n", ckpt_policy(t));
@@ -83,7 +85,7 @@ int main(int argc, char **argv)
     const int rows = quick ? 32 : 512;
     rw_context *ctx = NULL;
     rw_tape *t = NULL;
-    rw_adamw *opt = NULL;
+    rw_optimizer *opt = NULL;
     rw_status status = rw_context_create(&ctx, &(rw_context_params){ .seed = 1 });
     if (!status) status = rw_tape_create(&t, ctx);
     rw_tensor *const up = status ? NULL : rw_param(ctx, "up", RW_F32, RW_SHAPE(4 * WIDTH, WIDTH));
@@ -94,8 +96,8 @@ int main(int argc, char **argv)
     static const char *const policies[] = { "none", "full", "ops:linear" };
     for (int i = 0; !status && i < 3; i++) status = measure(ctx, t, up, down, rows, policies[i]);
     if (status) fprintf(stderr, "%s: %s\n", rw_status_name(status), rw_error_message(ctx));
-    rw_adamw_destroy(&opt);
+    rw_optimizer_destroy(&opt);
     rw_tape_destroy(&t);
     rw_context_destroy(&ctx);
-    return status != RW_OK;
+    return status != RW_OK || fflush(stdout) || ferror(stdout);
 }

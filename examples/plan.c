@@ -1,7 +1,7 @@
 /*
- * Before running: what a recorded step would take under a policy (rw_tape_plan), all that budgets can give
- * (rw_tape_frontier), and the step under one of them. Costs are measured first, in steps that train anyhow, so that
- * predicted milliseconds mean something.
+ * Before running: memory and time of a recorded step under a policy (rw_tape_plan), the frontier of all budgets
+ * (rw_tape_frontier), and the step under one of them. Costs are measured first, in ordinary training steps, so that
+ * predicted milliseconds are meaningful.
  *
  *   plan [POLICY]      e.g. plan budget:1MiB
  */
@@ -20,18 +20,18 @@ static rw_tensor *record(rw_tape *t, rw_tensor *up, rw_tensor *down)
         x = rw_dropout_add(t, rw_linear(t, rw_linear_gelu(t, x, up, RW_NONE), down, RW_NONE), x, 0.1f);
         ckpt_end(t);
     }
-    return rw_mean(t, rw_mul(t, x, x), RW_ALL_AXES, false);
+    return rw_mean_all(t, rw_mul(t, x, x));
 }
 
 static rw_status measure_costs(rw_context *ctx, rw_tape *t, rw_tensor *up, rw_tensor *down)
 {
-    rw_status status = rw_costs_begin(ctx);
+    rw_status status = rw_profile_begin(ctx);
     for (int step = 0; !status && step < 5; step++) {
         status = rw_backward(t, record(t, up, down));
         rw_zero_grad(ctx);
         rw_tape_reset(t);
     }
-    return status ? status : rw_costs_end(ctx);
+    return status ? status : rw_profile_end(ctx);
 }
 
 static void print_prediction(const char *policy, const rw_prediction *p)
@@ -43,7 +43,7 @@ static void print_prediction(const char *policy, const rw_prediction *p)
            p->at_peak.workspace);
 }
 
-/* A budget that is too small is an answer, too. */
+/* A budget that is too small is also a valid answer. */
 static rw_status ask(rw_context *ctx, rw_tape *t, rw_tensor *loss, const char *policy)
 {
     rw_prediction p;
@@ -57,7 +57,7 @@ static rw_status ask(rw_context *ctx, rw_tape *t, rw_tensor *loss, const char *p
 
 static rw_status print_frontier(rw_tape *t, rw_tensor *loss)
 {
-    rw_point points[8];
+    rw_frontier_point points[8];
     size_t n = sizeof points / sizeof *points;
     const rw_status status = rw_tape_frontier(t, loss, points, &n);
     for (size_t i = 0; !status && i < n; i++)
@@ -66,6 +66,7 @@ static rw_status print_frontier(rw_tape *t, rw_tensor *loss)
     return status;
 }
 
+/* Measures costs, prints predictions and the frontier, then runs the step. */
 static rw_status run(rw_context *ctx, rw_tape *t, const char *policy)
 {
     rw_tensor *const up = rw_param(ctx, "up", RW_F32, RW_SHAPE(4 * WIDTH, WIDTH));
@@ -98,5 +99,5 @@ int main(int argc, char **argv)
     if (status) fprintf(stderr, "%s: %s\n", rw_status_name(status), rw_error_message(ctx));
     rw_tape_destroy(&t);
     rw_context_destroy(&ctx);
-    return status != RW_OK;
+    return status != RW_OK || fflush(stdout) || ferror(stdout);
 }

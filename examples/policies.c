@@ -1,8 +1,8 @@
 /*
- * Policies: the same step under several of them. What each one keeps, that all give the same bytes, single values
- * decided by hand, and the plan as ckpt_explain() shows it.
+ * Policies: the same step under several of them. Shows which values each one keeps, that all give the same bytes,
+ * decisions for single values, and the plan as ckpt_explain() prints it.
  *
- *   policies [POLICY] [--quick]        explains POLICY; default names:save=up
+ *   policies [POLICY] [--quick]        explains POLICY; default names:keep=up
  */
 #include <rewind/rewind.h>
 
@@ -18,22 +18,22 @@ static rw_tensor *make_weights(rw_context *ctx)
     return w;
 }
 
-/* decide: two values are decided one by one, and win over whatever the policy says. */
+/* decide: decides two values individually, which overrides the policy. */
 static rw_tensor *record(rw_tape *t, rw_tensor *w, bool decide)
 {
     rw_tensor *x = rw_randn(t, RW_F32, RW_SHAPE(ROWS, WIDTH));
     for (int l = 0; l < LAYERS; l++) {
         ckpt_begin(t, "block");
-        rw_tensor *h = ckpt_name(t, rw_linear(t, x, w, RW_NONE), "up"); /* what names:save=up keeps */
+        rw_tensor *h = ckpt_name(t, rw_linear(t, x, w, RW_NONE), "up"); /* kept by names:keep=up */
         h = rw_gelu(t, h);
-        if (decide && l == 0) ckpt_save(t, h); /* kept, although its region is replayed */
+        if (decide && l == 0) ckpt_keep(t, h); /* kept, although its region is replayed */
         h = rw_linear(t, h, w, RW_NONE);
         x = rw_dropout_add(t, h, x, 0.1f);
         ckpt_end(t);
     }
     rw_tensor *const y = rw_tanh(t, x);
     if (decide) ckpt_recompute(t, y); /* replayed, although it is in no region */
-    return rw_mean(t, rw_mul(t, y, y), RW_ALL_AXES, false);
+    return rw_mean_all(t, rw_mul(t, y, y));
 }
 
 /* One step under a policy, from the same random numbers as every other. */
@@ -56,7 +56,7 @@ static rw_status step(rw_context *ctx, rw_tape *t, rw_tensor *w, const char *pol
 static rw_status compare(rw_context *ctx, rw_tape *t, rw_tensor *w)
 {
     static const char *const policies[] = { "full", "selective:block", "uniform:2", "block:2", "ops:linear",
-                                            "names:save=up" };
+                                            "names:keep=up" };
     static float none[WIDTH * WIDTH], other[WIDTH * WIDTH];
     rw_status status = step(ctx, t, w, "none", false, none);
     for (size_t i = 0; !status && i < 2 * (sizeof policies / sizeof *policies); i++) {
@@ -68,7 +68,7 @@ static rw_status compare(rw_context *ctx, rw_tape *t, rw_tensor *w)
 
 int main(int argc, char **argv)
 {
-    const char *const policy = argc > 1 && strcmp(argv[1], "--quick") ? argv[1] : "names:save=up";
+    const char *const policy = argc > 1 && strcmp(argv[1], "--quick") ? argv[1] : "names:keep=up";
     rw_context *ctx = NULL;
     rw_tape *t = NULL;
     rw_status status = rw_context_create(&ctx, NULL);
@@ -77,16 +77,16 @@ int main(int argc, char **argv)
     if (!status) status = compare(ctx, t, w);
     if (!status) puts("every gradient has the bytes of none\n");
 
-    /* A mistake is refused with its position, and the policy in force stays. */
+    /* A mistake is refused with its position, and the current policy stays. */
     if (!status && ckpt_set_policy(t, "uniform:two") == RW_ERR_POLICY) printf("refused: %s\n", rw_error_message(ctx));
     if (!status) rw_error_clear(ctx);
 
-    /* The plan for one policy, without running it. */
+    /* Explains the plan for one policy, without running it. */
     if (!status) status = ckpt_set_policy(t, policy);
     if (!status) printf("now %s:\n", ckpt_policy(t));
     if (!status && record(t, w, true)) status = ckpt_explain(t, stdout);
     if (status) fprintf(stderr, "%s: %s\n", rw_status_name(status), rw_error_message(ctx));
     rw_tape_destroy(&t);
     rw_context_destroy(&ctx);
-    return status != RW_OK;
+    return status != RW_OK || fflush(stdout) || ferror(stdout);
 }

@@ -1,11 +1,12 @@
 /*
- * Trains a small GPT on any file, byte by byte: a place to start from.
+ * Trains a small GPT on any file, byte by byte: a template for other trainers.
  *
  *   train_text [--data FILE] [--policy P] [--steps N] [--layers N] [--width N] [--seq N] [--batch N] [--load FILE]
  *              [--save FILE] [--dtype f32|bf16] [--log FILE] [--dashboard FILE] [--sample N] [--temperature X]
- *              [--quick]
+ *              [--seed N] [--quick]
  */
 #include "train_gpt/dashboard.h"
+#include "train_gpt/paths.h"
 
 #include <errno.h>
 #include <getopt.h>
@@ -19,7 +20,8 @@ enum { VOCAB = 256, HEAD = 32, MAX_LAYERS = 32 };
 
 static const char usage[] =
     "train_text: trains a small GPT on any file, byte by byte, and lets it write.\n\n"
-    "  --data FILE         [the shipped text]\n"
+    "  --data FILE         its last tenth is for the validation loss, every hundred steps and at the end [the shipped\n"
+    "                      text]\n"
     "  --policy P          what is kept for backward: none, full, selective:mlp, uniform:2 ... [full]\n"
     "  --steps N           [200]\n"
     "  --layers N --width N --seq N --batch N   [4, 128, 128, 8]; the width is a multiple of 32\n"
@@ -29,15 +31,16 @@ static const char usage[] =
     "  --dashboard FILE    a page for a browser, renewed while the run goes on\n"
     "  --sample N          bytes that the model writes at the end [300]\n"
     "  --temperature X     [0.8]\n"
+    "  --seed N            of weights, dropout, windows of the text and the sample [42]\n"
     "  --quick             three steps of a tiny model\n";
 
 static struct {
     const char *data, *policy, *load, *save, *log, *dashboard;
-    int steps, layers, width, seq, batch, sample;
+    int steps, layers, width, seq, batch, sample, seed;
     double temperature;
     rw_dtype dtype;
 } o = { .data = REWIND_DATA, .policy = "full", .steps = 200, .layers = 4, .width = 128, .seq = 128, .batch = 8,
-        .sample = 300, .temperature = 0.8 };
+        .sample = 300, .seed = 42, .temperature = 0.8 };
 
 static struct gpt {
     rw_tensor *table, *positions, *norm_w, *norm_b;
@@ -56,6 +59,7 @@ static rw_tensor *weight(rw_context *ctx, int l, const char *name, rw_shape shap
     return p;
 }
 
+/* Creates the parameters, initialized as in GPT-2. */
 static void make_model(rw_context *ctx)
 {
     const int w = o.width;
@@ -76,6 +80,7 @@ static void make_model(rw_context *ctx)
     gpt.norm_b = weight(ctx, o.layers, "norm.bias", RW_SHAPE(w), 0);
 }
 
+/* Layer l of the transformer: attention and MLP, each after a norm and with a residual sum. */
 static rw_tensor *block(rw_tape *t, rw_tensor *x, int l, int batch, int seq, float dropout)
 {
     const int heads = o.width / HEAD;
@@ -95,7 +100,8 @@ static rw_tensor *block(rw_tape *t, rw_tensor *x, int l, int batch, int seq, flo
 
 static rw_tensor *logits(rw_tape *t, const int32_t *tokens, int batch, int seq, float dropout)
 {
-    rw_tensor *x = rw_embedding(t, gpt.table, rw_input(t, RW_I32, RW_SHAPE(batch, seq), tokens));
+    rw_tensor *x = rw_embedding(
+        t, gpt.table, rw_input(t, RW_I32, RW_SHAPE(batch, seq), tokens, (size_t)(batch * seq) * sizeof *tokens));
     x = rw_dropout(t, rw_add(t, x, rw_slice(t, gpt.positions, 0, 0, seq)), dropout);
     for (int l = 0; l < o.layers; l++) {
         ckpt_begin(t, "block");
@@ -126,18 +132,47 @@ static double seconds(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* Random windows of the text; each byte's target is the one after it. */
-static void fill_batch(const unsigned char *text, size_t n, int32_t *tokens, int32_t *targets)
+/* splitmix64: the n-th number of a seed, with 64 bits because a text may be longer than the range of rand(). */
+static uint64_t number_of(uint64_t seed, uint64_t n)
+{
+    uint64_t z = seed + (n + 1) * 0x9e3779b97f4a7c15u;
+    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
+    return z ^ z >> 31;
+}
+
+/* The training data, and the held-out data. */
+struct text {
+    const unsigned char *bytes;
+    size_t n, held;
+};
+
+static void copy_window(const unsigned char *from, int b, int32_t *tokens, int32_t *targets)
+{
+    const size_t at = (size_t)b * (size_t)o.seq;
+    for (int i = 0; i < o.seq; i++) tokens[at + (size_t)i] = from[i], targets[at + (size_t)i] = from[i + 1];
+}
+
+/* Random windows of the text, a function of the seed and the step; each byte's target is the next one. */
+static void fill_batch(const struct text *x, int step, int32_t *tokens, int32_t *targets)
 {
     for (int b = 0; b < o.batch; b++) {
-        const unsigned char *const from = text + (size_t)rand() % (n - (size_t)o.seq);
-        for (int i = 0; i < o.seq; i++) tokens[b * o.seq + i] = from[i], targets[b * o.seq + i] = from[i + 1];
+        const uint64_t number = number_of((uint64_t)o.seed, (uint64_t)step * (uint64_t)o.batch + (uint64_t)b);
+        copy_window(x->bytes + number % (x->n - (size_t)o.seq), b, tokens, targets);
     }
+}
+
+/* Evenly spaced windows of the held-out data: the same for every seed. */
+static void fill_held(const struct text *x, int n, int32_t *tokens, int32_t *targets)
+{
+    const size_t room = x->held - (size_t)o.seq - 1;
+    for (int b = 0; b < n; b++)
+        copy_window(x->bytes + x->n + (n > 1 ? room / (size_t)(n - 1) * (size_t)b : 0), b, tokens, targets);
 }
 
 static const double rate = 1e-3;
 
-/* Writes a step down, says what it is warned of, and shows it. */
+/* Writes a step's line, prints its alerts, and updates the page. */
 static rw_status watch(rw_monitor *m, struct dashboard *page, const rw_context *ctx, rw_monitor_values v)
 {
     unsigned alerts = 0;
@@ -152,12 +187,11 @@ static rw_status watch(rw_monitor *m, struct dashboard *page, const rw_context *
                                                         .lr = v.lr, .tokens_per_s = v.tokens / v.seconds,
                                                         .weights = n.param_norm, .change = n.update_ratio,
                                                         .scale = NAN });
-    if (page->path && !dashboard_write(page, ctx, m, v.step + 1 == (uint64_t)o.steps))
-        fprintf(stderr, "train_text: %s: %s\n", page->path, strerror(errno));
+    rw_memory_stats(ctx, &page->memory);
     return status;
 }
 
-static rw_status make_tools(rw_context *ctx, rw_adamw **opt, rw_monitor **m)
+static rw_status make_tools(rw_context *ctx, rw_optimizer **opt, rw_monitor **m)
 {
     rw_status status = rw_adamw_create(opt, ctx, &(rw_adamw_params){ .lr = rate, .weight_decay = 0.1 });
     if (!status) status = rw_monitor_create(m, ctx, o.log);
@@ -174,21 +208,44 @@ static void print_step(const rw_context *ctx, int step, double loss, double elap
            (int)left / 60, (int)left % 60);
 }
 
-static rw_status train(rw_context *ctx, rw_tape *t, const unsigned char *text, size_t n)
+static rw_tensor *record_loss(rw_tape *t, int32_t *tokens, int32_t *targets, float dropout)
 {
-    rw_adamw *opt = NULL;
+    rw_tensor *const y = rw_input(t, RW_I32, RW_SHAPE(o.batch, o.seq), targets,
+                                  (size_t)(o.batch * o.seq) * sizeof *targets);
+    return rw_cross_entropy(t, logits(t, tokens, o.batch, o.seq, dropout), y);
+}
+
+/* Without gradients nothing is kept for backward, and without dropout nothing is drawn. */
+static rw_status validate(rw_monitor *m, struct dashboard *page, rw_tape *t, const struct text *text, int step,
+                          int32_t *tokens)
+{
+    int32_t *const targets = tokens + (size_t)o.batch * (size_t)o.seq;
+    fill_held(text, o.batch, tokens, targets);
+    rw_no_grad_begin(t);
+    const double loss = rw_item(t, record_loss(t, tokens, targets, 0));
+    const rw_status status = rw_error_status(rw_tape_context(t));
+    rw_tape_reset(t);
+    if (status) return status;
+    printf("step %4d  validation loss %.4f\n", step, loss);
+    dashboard_add(&page->validation, (struct dashboard_point){ .step = step, .loss = loss });
+    return rw_monitor_validation(m, (uint64_t)step, loss);
+}
+
+/* The training loop, with evaluation, alerts and the update. */
+static rw_status train(rw_context *ctx, rw_tape *t, const struct text *text)
+{
+    rw_optimizer *opt = NULL;
     rw_monitor *monitor = NULL;
     struct dashboard page = { .path = o.dashboard, .title = "train_text", .steps = o.steps };
     rw_status status = make_tools(ctx, &opt, &monitor);
-    int32_t *const tokens = malloc(2 * sizeof *tokens * (size_t)(o.batch * o.seq));
+    int32_t *const tokens = malloc(2 * sizeof *tokens * (size_t)o.batch * (size_t)o.seq);
     if (!tokens) status = RW_ERR_MEMORY;
     double began = seconds(), at = began;
     for (int step = 0; !status && step < o.steps; step++) {
-        int32_t *const targets = tokens + o.batch * o.seq;
-        fill_batch(text, n, tokens, targets);
-        rw_tensor *const loss = rw_cross_entropy(t, logits(t, tokens, o.batch, o.seq, 0.1f),
-                                                 rw_input(t, RW_I32, RW_SHAPE(o.batch, o.seq), targets));
-        if (step == 0) { /* is recompute on this machine, with this model, the same to the last bit? */
+        int32_t *const targets = tokens + (size_t)o.batch * (size_t)o.seq;
+        fill_batch(text, step, tokens, targets);
+        rw_tensor *const loss = record_loss(t, tokens, targets, 0.1f);
+        if (step == 0) { /* checks that recompute is bit-identical on this machine, with this model */
             ckpt_report verified;
             status = ckpt_verify(t, loss, &verified);
             if (!status || status == RW_ERR_MISMATCH) ckpt_report_print(&verified, stdout);
@@ -198,7 +255,7 @@ static rw_status train(rw_context *ctx, rw_tape *t, const unsigned char *text, s
         if (!status) status = rw_backward(t, loss);
         if (!status) status = rw_clip_grad_norm(ctx, 1.0, &norm);
         const double value = status ? 0 : rw_item(t, loss);
-        if (!status) status = rw_adamw_step(opt);
+        if (!status) status = rw_optimizer_step(opt);
         rw_zero_grad(ctx);
         rw_tape_reset(t);
         const double from = at;
@@ -207,16 +264,25 @@ static rw_status train(rw_context *ctx, rw_tape *t, const unsigned char *text, s
             status = watch(monitor, &page, ctx,
                            (rw_monitor_values){ .step = (uint64_t)step, .loss = value, .grad_norm = norm, .lr = rate,
                                                 .tokens = (double)o.batch * o.seq, .seconds = at - from });
-        if (!status && (step % 10 == 0 || step + 1 == o.steps)) print_step(ctx, step, value, at - began);
+        const bool last = step + 1 == o.steps;
+        if (!status && (step % 10 == 0 || last)) print_step(ctx, step, value, at - began);
+        if (!status && (last || (step + 1) % 100 == 0)) {
+            const double before = seconds();
+            status = validate(monitor, &page, t, text, step, tokens);
+            began += seconds() - before; /* the time of an evaluation is not part of a step's */
+            at += seconds() - before;
+        }
+        if (page.path && !dashboard_write(&page, monitor, last))
+            fprintf(stderr, "train_text: %s: %s\n", page.path, strerror(errno));
     }
     free(tokens);
     dashboard_finish(&page);
     rw_monitor_destroy(&monitor);
-    rw_adamw_destroy(&opt);
+    rw_optimizer_destroy(&opt);
     return status;
 }
 
-/* Draws bytes one at a time from the model's own distribution; a temperature below 1 sharpens it. */
+/* Draws one byte at a time from the model's distribution; a temperature below 1 sharpens it. */
 static rw_status sample(rw_tape *t)
 {
     int32_t *const context = calloc((size_t)o.seq, sizeof *context);
@@ -231,7 +297,7 @@ static rw_status sample(rw_tape *t)
         status = rw_read(t, y, p, sizeof p);
         rw_tape_reset(t);
         if (status) break;
-        double r = rand() / (RAND_MAX + 1.0);
+        double r = (double)(number_of((uint64_t)o.seed + 1, (uint64_t)k) >> 11) * 0x1p-53;
         int c = 0;
         while (c < VOCAB - 1 && (r -= (double)p[c]) >= 0) c++;
         putchar(c);
@@ -259,13 +325,22 @@ static double number(const char *option, double least, double most)
     return refuse(option, wanted);
 }
 
+/* Checks a file before hours of training and not after. */
+static bool check_file(const char *option, const char *path, bool output)
+{
+    const char *const why = !path ? NULL : output ? path_output_fault(path) : path_input_fault(path);
+    if (why) fprintf(stderr, "train_text: %s %s: %s\n", option, path, why);
+    return !why;
+}
+
+/* Parses the command line. */
 static bool read_options(int argc, char **argv)
 {
     static const struct option names[] = { { "data", 1, 0, 'd' }, { "policy", 1, 0, 'p' }, { "load", 1, 0, 'l' },
         { "save", 1, 0, 'v' }, { "log", 1, 0, 'g' }, { "dashboard", 1, 0, 'a' }, { "dtype", 1, 0, 'y' },
         { "steps", 1, 0, 's' }, { "layers", 1, 0, 'n' },
         { "width", 1, 0, 'w' }, { "seq", 1, 0, 'q' }, { "batch", 1, 0, 'b' }, { "sample", 1, 0, 'm' },
-        { "temperature", 1, 0, 't' }, { "quick", 0, 0, 'k' }, { "help", 0, 0, 'h' }, { 0 } };
+        { "temperature", 1, 0, 't' }, { "seed", 1, 0, 'e' }, { "quick", 0, 0, 'k' }, { "help", 0, 0, 'h' }, { 0 } };
     for (int c, i = 0; (c = getopt_long(argc, argv, "", names, &i)) != -1;) {
         if (c == 'd') o.data = optarg;
         else if (c == 'p') o.policy = optarg;
@@ -282,38 +357,39 @@ static bool read_options(int argc, char **argv)
         else if (c == 'b') o.batch = (int)number(names[i].name, 1, 16384);
         else if (c == 'm') o.sample = (int)number(names[i].name, 0, 1e9);
         else if (c == 't') o.temperature = number(names[i].name, 0.01, 100);
+        else if (c == 'e') o.seed = (int)number(names[i].name, 0, 1e9);
         else if (c == 'k') o.steps = 3, o.width = 64, o.seq = 32, o.sample = 20;
         else if (c == 'h') exit(fputs(usage, stdout) < 0);
         else return false;
     }
     if (optind < argc) return fprintf(stderr, "train_text: %s is no option\n", argv[optind]), false;
     if (o.width % HEAD) return fprintf(stderr, "train_text: the width must be a multiple of %d\n", HEAD), false;
-    FILE *const save = o.save ? fopen(o.save, "ab") : NULL; /* better known before hours of training than after */
-    if (o.save && !save) return perror(o.save), false;
-    if (save) fclose(save);
-    return true;
+    return check_file("--data", o.data, false) && check_file("--load", o.load, false) &&
+           check_file("--save", o.save, true) && check_file("--dashboard", o.dashboard, true);
 }
 
 int main(int argc, char **argv)
 {
-    setvbuf(stdout, NULL, _IOLBF, 0); /* a step's line is there when the step is, in a pipe, too */
+    setvbuf(stdout, NULL, _IOLBF, 0); /* a step's line is printed at its end, also to a pipe */
     if (!read_options(argc, argv)) return 2;
     size_t n = 0;
     unsigned char *const text = read_file(o.data, &n);
-    if (!text || n <= (size_t)o.seq + 1) {
-        fprintf(stderr, "train_text: %s: cannot be read, or is shorter than %d bytes\n", o.data, o.seq + 2);
+    const struct text parts = { text, n - n / 10, n / 10 };
+    if (!text || parts.held <= (size_t)o.seq + 1) {
+        fprintf(stderr, "train_text: %s: cannot be read, or its last tenth is shorter than %d bytes\n", o.data,
+                o.seq + 2);
         return 2;
     }
     rw_context *ctx = NULL;
     rw_tape *t = NULL;
-    rw_status status = rw_context_create(&ctx, &(rw_context_params){ .seed = 42 });
+    rw_status status = rw_context_create(&ctx, &(rw_context_params){ .seed = (uint64_t)o.seed });
     if (!status) {
         make_model(ctx);
         status = rw_tape_create(&t, ctx);
     }
     if (!status) status = ckpt_set_policy(t, o.policy);
     if (!status && o.load) status = rw_load(ctx, o.load);
-    if (!status) status = train(ctx, t, text, n);
+    if (!status) status = train(ctx, t, &parts);
     if (!status) status = sample(t);
     if (!status && o.save) status = rw_save(ctx, o.save);
     const char *const message = rw_error_message(ctx);
@@ -321,5 +397,5 @@ int main(int argc, char **argv)
     rw_tape_destroy(&t);
     rw_context_destroy(&ctx);
     free(text);
-    return status ? 1 : 0;
+    return status || fflush(stdout) || ferror(stdout);
 }

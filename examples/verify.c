@@ -1,4 +1,4 @@
-/* Proves on a model that recompute changes no bit, and shows what a plan keeps and replays. */
+/* Verifies on a model that recompute changes no bit, and prints which values a plan keeps and replays. */
 #include <rewind/rewind.h>
 
 #include <stdio.h>
@@ -22,7 +22,7 @@ int main(void)
         x = rw_add(t, x, rw_dropout(t, rw_gelu(t, rw_linear(t, x, w, RW_NONE)), 0.1f));
         ckpt_end(t);
     }
-    rw_tensor *const loss = rw_mean(t, rw_mul(t, x, x), RW_ALL_AXES, false);
+    rw_tensor *const loss = rw_mean_all(t, rw_mul(t, x, x));
 
     ckpt_explain(t, stdout);
     ckpt_report report;
@@ -32,5 +32,5 @@ int main(void)
 
     rw_tape_destroy(&t);
     rw_context_destroy(&ctx);
-    return status == RW_OK ? 0 : 1;
+    return status != RW_OK || fflush(stdout) || ferror(stdout);
 }

@@ -1,5 +1,5 @@
 /*
- * Wraps the layers of a small GPT in regions and trains it under a policy: the program of the manual, whole.
+ * Wraps the layers of a small GPT in regions and trains it under a policy: the complete program of the manual.
  *
  *   wrap_region [POLICY] [--quick]        e.g. full, selective:core_attn, uniform:4; default full
  */
@@ -41,6 +41,7 @@ static void make_layer(rw_context *ctx, struct layer *p, int l)
     p->down_b = param(ctx, l, "down_b", RW_SHAPE(WIDTH), 0);
 }
 
+/* A transformer layer with two named regions: core_attn and mlp. */
 static rw_tensor *block(rw_tape *t, const struct layer *p, rw_tensor *x)
 {
     rw_tensor *h = rw_layernorm(t, x, p->ln1_w, p->ln1_b, 1e-5f);
@@ -63,7 +64,7 @@ static rw_tensor *block(rw_tape *t, const struct layer *p, rw_tensor *x)
     return rw_dropout_add(t, h, x, 0.1f);
 }
 
-/* A sequence that can be learnt: each token follows from the one before. */
+/* A predictable sequence: each token follows from the one before. */
 static void make_batch(int32_t *tokens, int32_t *targets, int step)
 {
     for (int b = 0; b < BATCH; b++) {
@@ -80,13 +81,14 @@ static rw_tensor *forward(rw_tape *t, const struct layer *layer, rw_tensor *tabl
 {
     int32_t tokens[BATCH * SEQ], targets[BATCH * SEQ];
     make_batch(tokens, targets, step);
-    rw_tensor *x = rw_embedding(t, table, rw_input(t, RW_I32, RW_SHAPE(BATCH, SEQ), tokens));
+    rw_tensor *x = rw_embedding(t, table, rw_input(t, RW_I32, RW_SHAPE(BATCH, SEQ), tokens, sizeof tokens));
     for (int l = 0; l < LAYERS; l++) {
         ckpt_begin(t, "block");
         x = block(t, &layer[l], x);
         ckpt_end(t);
     }
-    return rw_cross_entropy(t, rw_linear(t, x, table, RW_NONE), rw_input(t, RW_I32, RW_SHAPE(BATCH, SEQ), targets));
+    return rw_cross_entropy(t, rw_linear(t, x, table, RW_NONE),
+                            rw_input(t, RW_I32, RW_SHAPE(BATCH, SEQ), targets, sizeof targets));
 }
 
 int main(int argc, char **argv)
@@ -95,10 +97,10 @@ int main(int argc, char **argv)
     const char *const policy = argc > 1 && strcmp(argv[1], "--quick") ? argv[1] : "full";
     rw_context *ctx = NULL;
     rw_tape *t = NULL;
-    rw_adamw *opt = NULL;
+    rw_optimizer *opt = NULL;
     if (rw_context_create(&ctx, &(rw_context_params){ .device = RW_DEVICE_AUTO, .seed = 42 }) != RW_OK) return 1;
 
-    rw_tensor *const table = rw_param(ctx, "wte", RW_F32, RW_SHAPE(VOCAB, WIDTH)); /* lives as long as the context */
+    rw_tensor *const table = rw_param(ctx, "wte", RW_F32, RW_SHAPE(VOCAB, WIDTH)); /* exists as long as the context */
     rw_init_normal(table, 0, 0.05);
     struct layer layer[LAYERS];
     for (int l = 0; l < LAYERS; l++) make_layer(ctx, &layer[l], l);
@@ -114,14 +116,14 @@ int main(int argc, char **argv)
             return 1;
         }
         printf("%d %.6f\n", step, rw_item(t, loss));
-        rw_adamw_step(opt);
+        rw_optimizer_step(opt);
         rw_zero_grad(ctx);
         rw_tape_reset(t); /* forgets the ops; parameters, plans and arena stay */
     }
     rw_memory m;
     rw_memory_stats(ctx, &m);
     printf("policy %s: kept %zu bytes, peak %zu\n", ckpt_policy(t), m.kept, m.measured_peak);
-    rw_adamw_destroy(&opt);
+    rw_optimizer_destroy(&opt);
     rw_tape_destroy(&t);
     rw_context_destroy(&ctx); /* NULL-safe, sets the pointer to NULL */
     return 0;

@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
-# Compiles the CUDA kernels with a toolkit of CUDA 12, the oldest that is built with: 12.4, Debian's nvcc (a package of
-# trixie, taken apart, not installed) with the headers of the wheels, all under build-cuda12/. With --host also what
-# calls cuBLASLt and cuDNN, against their headers of that time: wheels of 1 GB. Ends with status 77 where that cannot be
-# fetched.
+# Compiles the CUDA kernels with CUDA 12, the oldest supported toolkit: version 12.4, Debian's nvcc (from packages of
+# trixie, unpacked, not installed) with the headers of the wheels, all under build-cuda12/. With --host also the code
+# that calls cuBLASLt and cuDNN, with their headers of that time: wheels of 1 GB. Exits with status 77 if these cannot
+# be downloaded.
 #
 #   scripts/cuda12.sh [--host]
 set -u
 . "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
 
 cuda12=$REWIND_BUILD-cuda12
-wheels=(nvidia-cuda-runtime-cu12==12.4.127 nvidia-cuda-nvcc-cu12==12.4.131)
-host_wheels=(nvidia-cublas-cu12==12.4.5.8 nvidia-cudnn-cu12==9.3.0.75)
+wheels=(runtime-cu12 nvcc-cu12)
+host_wheels=(cublas-cu12 cudnn-cu12)
 host=
 case ${1:-} in
 --host) host=1 ;;
@@ -18,7 +18,7 @@ case ${1:-} in
 *) echo "usage: scripts/cuda12.sh [--host]" >&2; exit 2 ;;
 esac
 
-# fetch_debian PACKAGE FOLDER: what a package of trixie holds, whatever Debian this is
+# fetch_debian PACKAGE FOLDER: unpacks a package of trixie, whatever Debian this is
 fetch_debian() {
     local apt=$cuda12/apt options
     options=(-o "Dir::Etc::sourcelist=$apt/sources.list" -o Dir::Etc::sourceparts=/dev/null
@@ -32,7 +32,7 @@ fetch_debian() {
 
 # fetch_headers WHEEL...: into the toolkit
 fetch_headers() {
-    python3 -m pip download -q --no-deps --timeout 20 --retries 1 -d "$cuda12/wheels" "$@" || return
+    rewind_wheels download --dest "$cuda12/wheels" "$@" || return
     python3 - "$cuda12" <<'EOF'
 import pathlib, sys, zipfile
 to = pathlib.Path(sys.argv[1])
@@ -48,7 +48,7 @@ for wheel in (to / 'wheels').glob('*.whl'):
 EOF
 }
 
-# Debian spreads the toolkit over /usr: here its parts lie side by side, and nvcc is told.
+# Debian spreads the toolkit over /usr: here its parts are put in one folder, and nvcc is told where they are.
 make_toolkit() {
     local bin=$cuda12/toolkit/bin
     mkdir -p "$bin"
@@ -61,9 +61,9 @@ make_toolkit() {
     touch "$cuda12/made"
 }
 
-# compile_kernels: each for the oldest device, not optimized, and without the host's compiler behind it: nvcc has looked
-# at the host's functions by then. Of tensor cores there are instructions written by hand: those are assembled, too.
-# A file a line that does not compile.
+# compile_kernels: compiles each for the oldest device, without optimization, and without the host's compiler, because
+# nvcc has checked the host's functions by then. Files for tensor cores have handwritten instructions: those are
+# assembled, too. Prints a line for each file that does not compile.
 compile_kernels() {
     local at
     at=$(mktemp -d)

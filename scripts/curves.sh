@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Loss curves of one training run in float32, bfloat16 and 8-bit codes, same seed and data: 1,000 steps of train_gpt, a
-# GPT of the sizes of the sweep's small preset. Writes FILE: the commands, the loss of every 25th step as a mean of 25,
-# the validation losses, and how far the last one is from float32's.
+# Loss curves of one training run in float32, bfloat16 and FP8, with the same seed and data: 1,000 steps of train_gpt, a
+# GPT with the sizes of the sweep's small preset. Writes FILE: the commands, the loss of every 25th step as a mean of
+# 25, the validation losses, and the difference of the last one from float32's.
 #
 #   scripts/curves.sh BUILD FILE
 set -eu
 program=$(cd "$1" && pwd)/examples/train_gpt
 sizes="--layers 6 --width 256 --heads 8 --kv-heads 8 --hidden 1024 --seq 256"
-options="$sizes --batch 4 --steps 1000 --threads 1 --policy none --eval-batches 32 --eval-every 1000 --sample 0"
+options="$sizes --batch 4 --steps 1000 --threads 1 --policy none --eval-tokens 32768 --eval-every 1000 --sample 0"
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 kinds=("f32" "bf16" "fp8" "fp8 --scaling delayed")
@@ -20,7 +20,7 @@ import json, sys
 folder, options, kinds = sys.argv[1], sys.argv[2], sys.argv[3:]
 losses, last = [], []
 for i in range(len(kinds)):
-    losses.append([json.loads(line)['loss'] for line in open(f'{folder}/{i}.log')])
+    losses.append([x['loss'] for x in map(json.loads, open(f'{folder}/{i}.log')) if 'loss' in x])
     last.append(float([line for line in open(f'{folder}/{i}.txt') if 'validation loss' in line][-1].split()[-1]))
 for kind in kinds: print(f'train_gpt {options} --dtype {kind}')
 names = [kind.replace(' --scaling ', ' ') for kind in kinds]

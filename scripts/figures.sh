@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
-# Prints every figure the project promises: name, value, bound, met or missed. docs/figures.md says how it is measured.
-# The rows against PyTorch need a Python with PyTorch 2.4 or later: REWIND_PYTHON=path scripts/figures.sh
-# REWIND_ROUNDS (5): timed steps. Times of a busy machine say little: the first line gives its load and its cores.
+# Prints every documented figure: name, value, bound, met or missed. docs/figures.md explains how each is measured. The
+# rows against PyTorch need a Python with PyTorch 2.4 or later: REWIND_PYTHON=path scripts/figures.sh
+#
+# REWIND_ROUNDS (5): timed steps. Times on a busy machine are unreliable: the first line gives its load and its cores.
 set -eu
 . "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
 rewind_setup bench/host_cost bench/memory_figures bench/shapes bench/block_step bench/prediction bench/budgets \
     bench/linear_loss bench/discard_step bench/moe_layer bench/codes bench/quantized bench/save bench/states \
     bench/update_inside bench/monitor bench/busy bench/faded bench/narrow bench/offload_step bench/convolutions \
-    bench/model_step bench/rivals tests/optimum examples/train_gpt >&2
+    bench/model_step bench/peer_planners tests/optimum examples/train_gpt >&2
 bench=$REWIND_BUILD/bench
 python=${REWIND_PYTHON:-python3}
 rounds=${REWIND_ROUNDS:-5}
@@ -20,7 +21,7 @@ load before
 saved=$(mktemp -d)
 "$bench/prediction" 9 0 small 256 "$saved"
 "$bench/budgets" "$rounds"
-"$bench/rivals" | grep ', at most '
+"$bench/peer_planners" | grep ', at most '
 REWIND_FIGURES=1 REWIND_OPTIMUM=200 "$REWIND_BUILD/tests/optimum" 2>/dev/null | grep ', at most '
 "$bench/shapes" 2>/dev/null
 "$bench/save" "$saved" "$rounds"
@@ -46,7 +47,7 @@ if ! "$python" -c 'import torch' 2>/dev/null; then
     exit 0
 fi
 
-# compare LABEL: the JSON lines in $ours and $theirs
+# compare LABEL: compares the JSON lines in $ours and $theirs
 compare() {
     "$python" - "$ours" "$theirs" "$1" <<'PY'
 import json, statistics, sys
@@ -100,17 +101,17 @@ if grep -qm1 AuthenticAMD /proc/cpuinfo; then
 fi
 peer() { LD_PRELOAD=$preload "$python" "$rewind_root/bench/peers/pytorch_blocks.py" "$@"; }
 
-# In turns, so that a machine that changes its speed changes both: ours, theirs, ours.
+# Alternately, so that a change of the machine's speed affects both: ours, theirs, ours.
 threads=$(nproc)
 peer "$rounds" >"$theirs"
 "$bench/block_step" "$rounds" >>"$ours"
 compare ""
-# PyTorch's attention on a CPU is the slow one, with scores in memory, as long as it drops anything: once more without.
+# PyTorch's attention on a CPU uses its slow path, with scores in memory, if it has dropout: once more without.
 "$bench/block_step" "$rounds" "$threads" 0 >"$ours"
 peer "$rounds" "$threads" 0 >"$theirs"
 "$bench/block_step" "$rounds" "$threads" 0 >>"$ours"
 compare ", no dropout"
-# Every model, beside torch.compile too: the better half of an hour
+# Every model, also with torch.compile: takes most of an hour
 LD_PRELOAD=$preload "$python" "$rewind_root/bench/peers/pytorch_zoo.py" "$bench/model_step" --rounds "$rounds" \
     --compile | grep -v '^{'
 "$python" "$rewind_root/bench/peers/pytorch_training.py" "$REWIND_BUILD/examples/train_gpt" \

@@ -1,32 +1,32 @@
 #!/usr/bin/env bash
-# Where there is a GPU: builds, tests and measures on it, in two commands that fit into one lease of fifteen minutes.
-# Writes the results, with the machine's description, to bench/results/DEVICE/. No network: nothing is installed.
+# Builds, tests and measures on a GPU, in two commands that fit into one lease of fifteen minutes. Writes the results,
+# with the machine's description, to bench/results/DEVICE/. Needs no network: nothing is installed.
 #
 #   scripts/gpu_check.sh check      at most 480 s: machine build smoke tests convolutions kernels identity
 #   scripts/gpu_check.sh measure    at most 200 s, with the build of the first: figures fp8 races peers
 #   scripts/gpu_check.sh PART...    any of these parts, and: sweep large
 #
-# A part is ended after its seconds; a failed build or smoke test ends the run, as nothing after it could pass. A part
-# that fails, is ended or writes nothing shows as figures that were missed. Differences and failures make the exit
-# status 1, a slow step does not.
+# A part is ended after its seconds; a failed build or smoke test ends the run, because nothing after it could pass. A
+# part that fails, is ended or writes nothing counts as missed figures. Differences and failures make the exit status 1,
+# a slow step does not.
 #
-# REWIND_PYTHON names a Python that has PyTorch, for the peers. REWIND_OUT is a folder to write to instead,
-# REWIND_GPU_BUILD one to build in, REWIND_GPU_OPTIONS more options of meson, such as -Dtoolkit_include=DIR. The other
-# REWIND_GPU_... below are sizes, for a rehearsal where there is no GPU.
+# REWIND_PYTHON names a Python with PyTorch, for the peers. REWIND_OUT is another folder for the results,
+# REWIND_GPU_BUILD one for the build, REWIND_GPU_OPTIONS more options of meson, such as -Dtoolkit_include=DIR. The other
+# REWIND_GPU_... below are sizes, for a rehearsal without a GPU.
 set -u
 . "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
 
 # The seconds of each part, for an H100 and 16 cores. In brackets: measured there, for parts that have run.
 declare -A seconds=(
     [machine]=5
-    [build]=130       # tests and benchmarks for this device alone; one that is there already takes a second
-    [smoke]=30        # compute-sanitizer over two steps of each model, side by side
-    [tests]=200       # a process per test, six suites side by side; those that changed first [300 for all]
+    [build]=130       # tests and benchmarks for this device only; an existing build takes a second
+    [smoke]=30        # compute-sanitizer with two steps of each model, concurrently
+    [tests]=200       # a process per test, six suites at a time; those that changed first [300 for all]
     [convolutions]=50 # suites of convolutions by cuDNN, ResNet-50 by our tiles and by cuDNN
     [kernels]=25      # a traced step of each model
     [identity]=40     # [20 for 200 steps of eight policies]
     [figures]=70      # [35] 124M: six rows of eleven steps, another attention, digests
-    [fp8]=45          # a Llama of width 4096 by 8-bit factors, and by bfloat16
+    [fp8]=45          # a Llama of width 4096 with FP8 operands, and in bfloat16
     [races]=45        # racecheck and synccheck, the programs of smoke
     [peers]=40        # PyTorch, eager
     [sweep]=25        # [18] eight rows of four steps
@@ -69,7 +69,7 @@ name=$(nvidia-smi --query-gpu=name --format=csv,noheader 2>/dev/null | head -1)
 [ -n "$name" ] || { echo "no GPU: nvidia-smi is missing, does not answer, or lists none" >&2; exit 2; }
 out=${REWIND_OUT:-$rewind_root/bench/results/$(tr 'A-Z ' 'a-z-' <<<"$name")}
 mkdir -p "$out" || exit 2
-# A command shows nothing of an earlier one, also when it ends early
+# A command must not show results of an earlier one, also if it ends early
 declare -A files=(
     [machine]=machine.txt [smoke]=smoke.txt [tests]=tests.txt
     [convolutions]="convolutions.txt resnet50-own/sweep.json resnet50-cudnn/sweep.json"
@@ -81,12 +81,13 @@ for part in $chosen; do
     for file in ${files[$part]:-}; do rm -f "$out/$file"; done
 done
 
-PATH=$PATH:/usr/local/cuda/bin # nvcc and compute-sanitizer, where the toolkit is not in the path
+PATH=$PATH:/usr/local/cuda/bin # nvcc and compute-sanitizer, if the toolkit is not in the path
 
-# Each part says itself what it runs under
+# Each part sets these variables itself
 unset REWIND_POLICY REWIND_VERIFY REWIND_EAGER REWIND_TRACE
 
-# limited SECONDS COMMAND...: no longer than that, nor than what is left of the part; exit status 124 when cut off
+# limited SECONDS COMMAND...: limits the command to that time, and to the rest of the part's; exit status 124 when cut
+# off
 limited() {
     local most=$1 left=$((part_end - SECONDS))
     shift
@@ -96,12 +97,12 @@ limited() {
     timeout --kill-after=5 "$most" "$@"
 }
 
-# figure NAME STATUS UNIT: a yes or no in the form of the other figures
+# figure NAME STATUS UNIT: a yes or no in the format of the other figures
 figure() {
     if [ "$2" -eq 0 ]; then echo "$1, 0 $3, at most 0, met"; else echo "$1, exit status $2, at most 0, missed"; fi
 }
 
-# The toolkit's major version must be one that the driver knows: found out before the build.
+# The driver must support the toolkit's major version: checked before the build.
 driver_is_too_old() {
     local knows needs
     knows=$(nvidia-smi | sed -n 's/.*CUDA Version: *\([0-9]*\).*/\1/p' | head -1)
@@ -126,7 +127,7 @@ machine() {
     exit 1
 }
 
-# For this device alone; without the simulator, as this is the real thing. -Dcuda=enabled: what is missing is an error.
+# For this device only, without the simulator. -Dcuda=enabled: a missing dependency is an error.
 build() {
     local arch
     arch=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | head -1 | tr -d .)
@@ -140,7 +141,7 @@ build() {
     exit 1
 }
 
-# suite SECONDS NAME: one of them on the GPU; its exit status goes to NAME.status.
+# suite SECONDS NAME: runs one of them on the GPU; its exit status goes to NAME.status.
 suite() {
     local status
     REWIND_FUZZ_PROGRAMS=${REWIND_FUZZ_PROGRAMS:-15} REWIND_TEST_DEVICE=cuda REWIND_TEST_LARGE=1 \
@@ -148,7 +149,7 @@ suite() {
     echo $? >"$out/$2.status"
 }
 
-# verdict NAME FILE: counts what suite() has left of it, and says it in FILE as well
+# verdict NAME FILE: counts the results of suite(), and appends them to FILE as well
 verdict() {
     local ok bad left_out status
     status=$(cat "$out/$1.status")
@@ -162,10 +163,10 @@ verdict() {
     rm -f "$out/$1.log" "$out/$1.status"
 }
 
-# Suites of kernels that changed since a GPU last ran them, in the order of what would be lost with them.
-changed="losses behind_norms behind_dropout behind_attention attention codes_product float8 delayed recipe_runs conv
-joined_conv batchnorm moe moe_routing ssd_scan moves offload files graph graph_updates inside away accuracy offsets
-large"
+# Suites of kernels that changed after a GPU last ran them, the most important first.
+changed="losses bias_grad_norms bias_grad_dropout bias_grad_attention attention codes_product float8 delayed
+recipe_runs conv virtual_concat_conv batchnorm moe moe_routing ssd_scan manual_offload offload files graph graph_updates
+fused_updates optimizer_offload accuracy offsets large"
 
 # The suites, those in `changed` first.
 suites_in_order() {
@@ -174,8 +175,9 @@ suites_in_order() {
     grep -vxF -e conformance_memory "${changed_lines[@]/#/-e}" "$build/tests/gpu_suites.txt"
 }
 
-# Several at a time: a process per test waits for its device's context, not for the device. The one that compares how
-# much of the device everybody uses runs by itself, at the end. Suites for which no time is left are not run, and named.
+# Several at a time, because a process per test mostly waits for its device context, not for the device. The suite that
+# compares the device memory in use by all processes runs alone, at the end. Suites for which no time is left are not
+# run, and named.
 tests() {
     local t left_out=()
     : >"$out/tests.txt"
@@ -196,11 +198,11 @@ tests() {
         "${#left_out[@]} not run" | tee -a "$out/tests.txt"
 }
 
-# By cuDNN, which the other parts do not ask for: the suites that have convolutions, and the steps of a network beside
+# By cuDNN, which the other parts do not use: the suites with convolutions, and the steps of a network compared with
 # those by our own tiles. recompute_sweep compares every row with the bytes of the first.
 convolutions() {
     local t by status
-    local suites="accuracy conv joined_conv golden gradcheck offsets"
+    local suites="accuracy conv virtual_concat_conv golden gradcheck offsets"
     : >"$out/convolutions.txt"
     for t in $suites; do REWIND_TEST_OPS=conv REWIND_GOLDEN_FILE=conv.golden REWIND_CONV=cudnn suite 30 $t & done
     wait
@@ -216,9 +218,9 @@ convolutions() {
     done
 }
 
-# Programs that reach the kernels of a step at small sizes: the sanitizer does not follow Criterion's processes. Heads
-# of 64 in bfloat16 take the tensor cores' attention, float32 and odd sizes the portable one. A line of words each: a
-# name, settings, the program; OUT is a folder.
+# Programs that execute the kernels of a step at small sizes, because the sanitizer does not follow Criterion's
+# processes. Heads of 64 in bfloat16 use the attention for tensor cores, float32 and odd sizes the portable one. A line
+# of words each: a name, settings, the program; OUT is a folder.
 step="$bench/train_step --device cuda --layers 1 --batch 1 --seq 65 --steps 2 --dropout 0.1"
 sweep_step="$bench/recompute_sweep --device cuda --preset tiny --dtype bf16 --batch 1 --seq 64 --steps 2 --policy full"
 small_programs=(
@@ -232,8 +234,8 @@ small_programs=(
     "resnet50_cudnn REWIND_CONV=cudnn $sweep_step --model resnet50 --out OUT-cudnn"
 )
 
-# sanitized FILE SECONDS TOOL...: each tool over each of the programs, side by side. Fails where one of them does; one
-# for which the time was too short is counted, and no reason to end the run.
+# sanitized FILE SECONDS TOOL...: each tool over each of the programs, concurrently. Fails if one of them does; one for
+# which the time was too short is counted, but does not end the run.
 sanitized() {
     local file=$1 most=$2 tool line words log status bad=0
     declare -A pids
@@ -263,7 +265,7 @@ sanitized() {
     return $bad
 }
 
-# Before anything else runs: a kernel that breaks the context would fail every part after it without saying why.
+# Before anything else runs: a kernel that breaks the context would make every later part fail without a reason.
 smoke() {
     sanitized smoke.txt "${seconds[smoke]}" memcheck && return
     echo "A kernel is wrong: nothing else is run"
@@ -275,7 +277,7 @@ races() {
 }
 
 # Recompute on and off, recorded and as a graph: losses and gradients of every step, parameters and generator at the
-# end. Masks are in there: one that differs changes its step's gradients. Nothing is timed, so all run side by side.
+# end. These include masks: a different one changes its step's gradients. Nothing is timed, so all run concurrently.
 identity() {
     local model dtype status
     declare -A pids
@@ -285,7 +287,7 @@ identity() {
         for dtype in f32 bf16 f16 f64; do
             limited 40 "$bench/train_step" --device cuda --model $model --preset tiny --layers 2 --dtype $dtype \
                 --batch 2 --seq 32 --dropout 0.1 --steps "$steps" none full selective:core_attn selective:mlp \
-                uniform:2 block:1 ops:linear,attention names:save=qkv,attn_out budget:50%+offload \
+                uniform:2 block:1 ops:linear,attention names:keep=qkv,attn_out budget:50%+offload \
                 full+offload:block >"$out/identity-$model-$dtype.log" 2>&1 &
             pids[$model-$dtype]=$!
         done
@@ -303,7 +305,8 @@ identity() {
     done
 }
 
-# full_size SECONDS FILE ARGUMENT...: steps at full size. The last one's gradients are enough: identity has them all.
+# full_size SECONDS FILE ARGUMENT...: steps at full size. Only the last one's gradients are compared: identity compares
+# all of them.
 full_size() {
     limited "$1" "$bench/train_step" --device cuda --preset "$preset" --dtype bf16 --batch "$batch" --seq "$seq" \
         --steps 10 --compare 10 "${@:3}" >"$out/$2" || echo "figures, $2: exit status $?"
@@ -322,8 +325,8 @@ large() {
         echo "large: exit status $?"
 }
 
-# The same model by 8-bit factors and by bfloat16. cuBLASLt's own log names the kernels that it ran; the rows say how
-# many products fell back to bfloat16, and one that did is a failure.
+# The same model with FP8 operands and in bfloat16. cuBLASLt's own log names the kernels that it ran; the rows give the
+# number of products that fell back to bfloat16, and any is a failure.
 fp8() {
     local options
     : >"$out/fp8.json"
@@ -347,8 +350,8 @@ sweep() {
     [ "$status" -eq 0 ] || { failed=$((failed + 1)); echo "sweep: exit status $status"; }
 }
 
-# traced NAME SECONDS COMMAND...: adds a table of every op of the command's last context to kernels.txt, by the device's
-# clock. What the command prints is in kernels.json.
+# traced NAME SECONDS COMMAND...: appends a table of every op of the command's last context to kernels.txt, by the
+# device's clock. The command's output is in kernels.json.
 traced() {
     local name=$1 most=$2 trace
     shift 2
@@ -362,7 +365,7 @@ traced() {
     rm -f "$out"/trace.json* "$out/kernels.part"
 }
 
-# Beside what each op must read and write and what a copy reaches in the same run.
+# Compared with the bytes that each op must read and write, at the rate of a copy in the same run.
 kernels() {
     local gpt="$bench/train_step --device cuda --preset $preset --dtype bf16 --batch $batch --seq $seq --steps 4
                --compare 4 --ceiling" model
@@ -381,7 +384,7 @@ kernels() {
     cat "$out/kernels.txt"
 }
 
-# Without compiling, which alone would take longer than this command has.
+# Without compiling, which alone would take longer than the time of this command.
 peers() {
     if ! "$python" -c 'import torch' 2>/dev/null; then
         echo "peers: $python has no PyTorch"

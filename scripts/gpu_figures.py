@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The figures promised for a GPU, from what scripts/gpu_check.sh wrote: name, value, bound, met or missed. One that
+"""The documented GPU figures, from the output of scripts/gpu_check.sh: name, value, bound, met or missed. A figure that
 cannot be computed, because its part failed or never ran, is printed too: not measured, missed.
 
     gpu_figures.py bench/results/DEVICE
@@ -20,7 +20,7 @@ def lines(folder, name):
 
 
 def rows(folder, name):
-    """The JSON lines; one that was cut off in the middle counts as not there."""
+    """The JSON lines; a truncated one is skipped."""
     found = []
     for line in lines(folder, name):
         try:
@@ -31,7 +31,7 @@ def rows(folder, name):
 
 
 def one(all_rows, key, **keys):
-    """What the last row with these keys says of `key`; None when there is none, or nothing above zero."""
+    """The value of `key` in the last row with these keys; None if there is none, or none above zero."""
     found = [r.get(key) for r in all_rows if all(r.get(k) == v for k, v in keys.items())]
     return found[-1] if found and found[-1] and found[-1] > 0 else None
 
@@ -68,7 +68,7 @@ def step_times(ours, theirs):
     mine = {p: one(ours, "step_ms", policy=p, mode="graph") for p in POLICIES}
     for mode, bound in (("eager", 0.8), ("compile", 1.0)):
         if mode == "compile" and not any(r.get("mode") == mode for r in theirs):
-            continue  # compiling takes longer than a lease leaves: by hand
+            continue  # compiling takes longer than a lease allows: by hand
         peer = one(theirs, "step_ms", policy="none", mode=mode)
         figure(f"step time over PyTorch's, {mode}" + pair(mine["none"], peer, "ms"), over(mine["none"], peer), "times",
                bound)
@@ -88,7 +88,7 @@ def memory(ours, theirs):
 
 
 def memory_beside(ours, theirs):
-    """torch.compile keeps less than eager: nothing was promised of it."""
+    """torch.compile keeps less than eager: no figure is documented for it."""
     for policy in ("none", "full"):
         a = one(ours, "total_bytes", policy=policy, mode="graph")
         b = one(theirs, "peak_bytes", policy=policy, mode="compile")
@@ -97,7 +97,7 @@ def memory_beside(ours, theirs):
 
 
 def float8(rows_of_both):
-    """Nothing was promised of its time; that no product falls back to bfloat16 was."""
+    """No figure is documented for its time, but one is for no product falling back to bfloat16."""
     a, b = (next((r for r in rows_of_both if ("fp8_products" in r) == fp8 and r.get("mode") == "graph"), {})
             for fp8 in (True, False))
     mine, theirs = a.get("step_ms"), b.get("step_ms")
@@ -116,7 +116,7 @@ def utilisation(large):
 
 
 def beside(ours, cudnn, digest):
-    """What nothing was promised of: of use to who has to choose."""
+    """Values without a documented bound, for comparing the alternatives."""
     for policy in ("none", "full"):
         a, b = (one(r, "step_ms", policy=policy, mode="graph") for r in (cudnn, ours))
         print(f"step time with cuDNN's attention over ours, {policy}" + pair(a, b, "ms") +

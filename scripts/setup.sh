@@ -1,5 +1,5 @@
-# Sourced by the other scripts. They install what is missing (Debian, apt), configure build/ and build what they run.
-# They say what they do, and do nothing twice.
+# Sourced by the other scripts. Installs missing packages (Debian, apt), configures build/ and builds the programs that
+# a script runs. Prints what it does, and does nothing twice.
 
 rewind_root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 REWIND_BUILD=${REWIND_BUILD:-$rewind_root/build}
@@ -27,11 +27,26 @@ rewind_install() {
         $sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq "${missing[@]}" >/dev/null
 }
 
+# rewind_gpu_arch: the compute capabilities for which the kernels are compiled. The library's default has one for each
+# kind of device; here only the oldest, whose PTX serves the others and the simulator, and this machine's.
+rewind_gpu_arch() {
+    local own
+    own=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | sort -u | head -1 | tr -cd 0-9)
+    case $own in
+    '' | 80) echo 80 ;;
+    *) echo "80,$own" ;;
+    esac
+}
+
 # rewind_configure DIR [MESON OPTIONS]
 rewind_configure() {
     local dir=$1
     shift
     [ -f "$dir/build.ninja" ] && return 0
+    case " $* " in
+    *" -Dgpu_arch="* | *" -Dcuda=disabled "*) ;;
+    *) set -- "$@" "-Dgpu_arch=$(rewind_gpu_arch)" ;;
+    esac
     echo "Configuring $dir"
     meson setup "$dir" "$rewind_root" "$@" >"$dir.log" 2>&1 || { cat "$dir.log"; return 1; }
 }
@@ -50,29 +65,41 @@ rewind_build() {
     rewind_configure "$@" && rewind_ninja "$1"
 }
 
-# What a build with sanitizers, whose CPU kernels take long to compile, is told: to have those that this processor
-# chooses, and no others.
+# Option for builds with sanitizers, whose CPU kernels take long to compile: only the set of kernels that this processor
+# selects.
 if grep -qw avx2 /proc/cpuinfo && grep -qw fma /proc/cpuinfo && grep -qw bmi2 /proc/cpuinfo; then
     rewind_own_isa=(-Dcpu_isa=v3 -Dcpu_base=false)
 else
     rewind_own_isa=('-Dcpu_isa=[]')
 fi 2>/dev/null
 
-# rewind_setup [TARGETS]: what is missing, and these targets in build/
+# rewind_setup [TARGETS]: installs what is missing, and builds these targets in build/
 rewind_setup() {
     rewind_install && rewind_configure "$REWIND_BUILD" && rewind_ninja "$REWIND_BUILD" "$@"
 }
 
-# The disassembler of CUDA, which toolkits may come without, from PyPI into the build folder: CUOBJDUMP names it. Where
-# there are kernels to read; who needs it does without where there is no Python or no network.
+# rewind_wheels install|download OPTION FOLDER NAME...: wheels of scripts/wheels.txt, which has their hashes
+rewind_wheels() {
+    local command=$1 option=$2 folder=$3 list
+    shift 3
+    list=$(mktemp) || return
+    local name
+    for name; do grep "^nvidia-\(cuda-\)\?$name" "$rewind_root/scripts/wheels.txt"; done >"$list"
+    python3 -m pip "$command" -q --no-deps --require-hashes --timeout 20 --retries 1 "$option" "$folder" -r "$list"
+    local status=$?
+    rm "$list"
+    return $status
+}
+
+# The disassembler of CUDA, which toolkits may lack, from PyPI into the build folder; CUOBJDUMP is its path. Only needed
+# if there are kernels to read; callers work without it if there is no Python or no network.
 rewind_disassembler() {
-    local tools=$REWIND_BUILD/disassembler version=13.2.78
+    local tools=$REWIND_BUILD/disassembler
     [ -n "$(find "$REWIND_BUILD" -name '*.cu.o' -print -quit)" ] || return 0
     [ -n "${CUOBJDUMP:-}" ] || { command -v cuobjdump && command -v nvdisasm; } >/dev/null && return 0
     if ! [ -d "$tools" ]; then
         echo "Fetching cuobjdump and nvdisasm into $tools"
-        python3 -m pip install -q --no-deps --timeout 20 --retries 1 --target "$tools.part" \
-            "nvidia-cuda-cuobjdump==$version" "nvidia-cuda-nvdisasm==$version" >"$tools.log" 2>&1 &&
+        rewind_wheels install --target "$tools.part" cuobjdump nvdisasm >"$tools.log" 2>&1 &&
             mv "$tools.part" "$tools" || { tail -2 "$tools.log"; return 0; }
     fi
     CUOBJDUMP=$(find "$tools" -type f -name cuobjdump)

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Sets everything up on a fresh Debian, then runs bench/recompute_sweep; arguments go to it (--help lists them).
 set -eu
-# What the program would print, without building it first.
+# The program's usage, without building it first.
 usage() {
     sed -n '/^static const char usage/,/;$/{/^ *"/{s/^ *"//;s/";*$//;s/\\n$//;s/\\n/\n/g;s/\\"/"/g;p}}' \
         "$(dirname "${BASH_SOURCE[0]}")/../bench/sweep/options.c"

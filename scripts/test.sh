@@ -1,18 +1,19 @@
 #!/usr/bin/env bash
 # Runs every test. The last line is "N passed, N failed, N skipped" over every single test.
 #
-#   scripts/test.sh            all suites, headers, install, examples; the suites again under ASan and UBSan, those on
-#                              the simulated device under them alone, but for those that take it longest; the fuzzers,
+#   scripts/test.sh            all suites, headers, install, examples; most suites again under ASan and UBSan, those on
+#                              the simulated device only under them, except the slowest ones; the fuzzers,
 #                              each for half a minute (REWIND_FUZZ_SECONDS)
-#   scripts/test.sh --quick    the suites, and what is read in the sources: columns, includes; on the simulated device
-#                              without those that take it longest, within five minutes on two idle cores once built
+#   scripts/test.sh --quick    the suites, and checks of the sources: columns, includes; on the simulated device without
+#                              the slowest ones, within five minutes on two idle cores once built
 #   scripts/test.sh --full     all of that, metamorphic sessions for ten minutes instead of one
-#                              (REWIND_METAMORPHIC_SECONDS), and suites once more over everything that they otherwise
-#                              take a sample of: an hour more
+#                              (REWIND_METAMORPHIC_SECONDS), all suites under sanitizers, CUDA kernels for every
+#                              architecture, and suites once more over everything of which they otherwise test a
+#                              sample: an hour and a half more
 #   scripts/test.sh --tsan     all suites, and two contexts in two threads, under ThreadSanitizer as well
 #   scripts/test.sh --valgrind all suites and that program under Valgrind as well
 #
-# What hangs counts as a failure: it is ended after REWIND_TEST_LIMIT seconds (900) more than a fuzzer has.
+# A program that hangs counts as a failure: it is ended after REWIND_TEST_LIMIT seconds (900) more than a fuzzer has.
 set -u
 . "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
 
@@ -29,16 +30,13 @@ done
 
 passed=0 failed=0 skipped=0
 
-# Suites run side by side, one to a core: a thread of OpenMP that waits for work leaves its core to them.
-export OMP_WAIT_POLICY=passive
-
-# later FUNCTION ARGUMENT...: one of the calls that together() makes
+# later FUNCTION ARGUMENT...: queues a call for together()
 later() {
     printf '%q ' "$@" >>"$log.queue"
     echo >>"$log.queue"
 }
 
-# worker N: makes the calls that no other worker has taken. What one prints follows when it has ended.
+# worker N: makes calls that no other worker has taken. A call's output is printed when it has ended.
 worker() {
     local queue=$log.queue i=0 call
     log=$log.$1 passed=0 failed=0 skipped=0
@@ -50,8 +48,8 @@ worker() {
     echo "$passed $failed $skipped" >"$log.counts"
 }
 
-# together: makes the calls that are queued, as many at a time as there are cores; each worker has a log and counts of
-# its own. A worker that dies counts as a failure.
+# together: makes the queued calls, as many at a time as there are cores; each worker has its own log and counts. A
+# worker that ends early counts as a failure.
 together() {
     local n ok bad left_out
     for ((n = 0; n < $(nproc); n++)); do worker "$n" & done
@@ -75,7 +73,7 @@ verdict() {
     fi
 }
 
-# fail NAME WHY: counts a test that could not even begin
+# fail NAME WHY: counts a test that could not even start
 fail() {
     failed=$((failed + 1))
     echo "FAILED  $1: $2"
@@ -91,8 +89,8 @@ skip() {
 limit=$((${REWIND_TEST_LIMIT:-900} + ${REWIND_FUZZ_SECONDS:-30}))
 [ -z "$full" ] || limit=$((limit + 2700))
 
-# limited COMMAND...: ends the command, and what it started, after that time, with status 124. What its processes were
-# at then stands in its errors.
+# limited COMMAND...: ends the command, and its child processes, after that time, with status 124. Its errors then show
+# what the processes were doing.
 limited() {
     local first all
     "$@" &
@@ -106,14 +104,14 @@ limited() {
     return 124
 }
 
-# descendants PROCESS: it and all below it, with commas. Criterion gives each test a session of its own.
+# descendants PROCESS: it and all its descendants, separated by commas. Criterion gives each test a session of its own.
 descendants() {
     local all=$1 new=$1
     while new=$(pgrep -d , -P "$new"); do all+=,$new; done
     echo "$all"
 }
 
-# until_ended PROCESS SECONDS: fails where the process is still there after that time
+# until_ended PROCESS SECONDS: fails if the process still exists after that time
 until_ended() {
     local until=$((SECONDS + $2))
     while kill -0 "$1" 2>/dev/null; do
@@ -122,7 +120,7 @@ until_ended() {
     done
 }
 
-# A program that hangs, and what it started in a session of its own, are named and gone.
+# Tests that a hanging program, and a process that it started in a session of its own, are named and ended.
 hangs_are_ended() {
     local status
     limit=1 limited sh -c 'setsid sleep 9876 & sleep 6789' 2>"$log.hang"
@@ -140,7 +138,8 @@ check() {
     verdict "$name" $? $((SECONDS - began))
 }
 
-# optional NAME COMMAND...: the same, unless it ends with status 77: its last line says why it cannot run here
+# optional NAME COMMAND...: the same, unless it exits with status 77: its last line is the reason that it cannot run
+# here
 optional() {
     local name=$1 began=$SECONDS status
     shift
@@ -150,10 +149,10 @@ optional() {
     else verdict "$name" "$status" $((SECONDS - began)); fi
 }
 
-# suite NAME COMMAND...: a Criterion program; counts its tests. One that dies or runs none counts as a failure, and so
-# does a report of a sanitizer or of Valgrind. They write to files: of a test's own process Criterion passes on neither
-# the exit status nor the output. One that hangs is ended, and says what its processes waited for: all else would wait
-# for it.
+# suite NAME COMMAND...: a Criterion program; counts its tests. One that crashes or runs no test counts as a failure,
+# and so does a report of a sanitizer or of Valgrind. These write to files, because Criterion passes on neither the exit
+# status nor the output of a test's process. One that hangs is ended, and its processes' states are printed, because
+# everything else would wait for it.
 suite() {
     local name=$1 began=$SECONDS
     shift
@@ -178,7 +177,7 @@ suite() {
     fi
 }
 
-# planted NAME FILTER WORDS COMMAND...: the report on a mistake made on purpose must hold each of the words
+# planted NAME FILTER WORDS COMMAND...: the report on a planted mistake must contain each of the words
 planted() {
     local name=$1 filter=$2 words=$3 word missing=
     shift 3
@@ -190,16 +189,16 @@ planted() {
     [ -z "$missing" ] || echo "    not reported:$missing"
 }
 
-# each_suite FILE: the names in it, those first that take long: none of them is to run alone at the end
+# each_suite FILE: the names in it, slow ones first, so that none of them runs alone at the end
 each_suite() {
     local first='alloc_failure|every_policy|identity|gradcheck|fuzz|accuracy|conformance_memory|models|residual'
-    first="^(sim_)?($first|offsets|conv|budgets|mistakes|accumulate|pieces|reduce)\$"
+    first="^(sim_)?($first|offsets|conv|budgets|mistakes|accumulate|adjacent_gradients|reduce)\$"
     grep -E "$first" "$1"
     grep -vE "$first" "$1"
 }
 
-# suites LABEL DIR FUNCTION [WITHOUT]: queues every suite of a build but these, for that function to call; none at all
-# is a failure, not a success
+# suites LABEL DIR FUNCTION [WITHOUT]: queues every suite of a build except these, to be called by that function; none
+# at all is a failure, not a success
 suites() {
     local label=$1 dir=$2 function=$3 without=" ${4:-} " t
     if ! [ -s "$dir/tests/suites.txt" ]; then
@@ -212,7 +211,7 @@ suites() {
 }
 
 # simulator LABEL DIR: whether this build has the suites of the simulated CUDA device. None is a failure as well, unless
-# the build was told to do without.
+# the build was configured without them.
 simulator() {
     [ -s "$2/tests/sim_suites.txt" ] && return
     if grep -q '"name": "cudasim", "value": "disabled"' "$2/meson-info/intro-buildoptions.json"; then
@@ -223,13 +222,13 @@ simulator() {
     return 1
 }
 
-# Kernels run by fibers: fewer random programs. Queued work waits until somebody waits for it: what is on a wrong
-# stream, or read too early, shows.
+# Kernels run by fibers: fewer random programs. Queued work is executed only when a call waits for it: work on a wrong
+# stream, or results read too early, are detected.
 on_simulator=(env REWIND_TEST_DEVICE=cuda CUDASIM_LAZY=1 REWIND_FUZZ_PROGRAMS="${REWIND_SIM_FUZZ_PROGRAMS:-25}"
               REWIND_FUZZ_MAX=12)
 
-# simulated LABEL DIR FUNCTION with|without SUITES [ARGUMENT...]: queues the suites on the simulated device, these alone
-# or all but these; arguments are for sim_fuzz
+# simulated LABEL DIR FUNCTION with|without SUITES [ARGUMENT...]: queues the suites on the simulated device, only these
+# or all except these; arguments are for sim_fuzz
 simulated() {
     local label=$1 dir=$2 function=$3 how=$4 named=$5 t arguments
     shift 5
@@ -244,7 +243,7 @@ simulated() {
     done
 }
 
-# Once more where the host faults when it touches device memory.
+# Once more with host accesses to device memory causing faults.
 strict_graph() {
     local t
     for t in $(grep -xE 'sim_graph(_updates)?' "$1/tests/sim_suites.txt"); do
@@ -252,7 +251,7 @@ strict_graph() {
     done
 }
 
-# part_of_suite NAME FILTER COMMAND...: what the filter leaves out is not skipped, it runs elsewhere
+# part_of_suite NAME FILTER COMMAND...: tests excluded by the filter do not count as skipped, because they run elsewhere
 part_of_suite() {
     local name=$1 filter=$2
     shift 2
@@ -260,12 +259,12 @@ part_of_suite() {
     skipped=$((skipped - $(grep -c '^ok .*# SKIP test was skipped' "$log")))
 }
 
-# Once more by the simulated cuDNN: the suites of convolutions, and of the suites with tables the convolutions in them.
+# Once more with the simulated cuDNN: the suites of convolutions, and the convolutions in the suites with tables.
 by_cudnn() {
     local t more="sim_gradcheck sim_offsets"
     local by=("${on_simulator[@]}" REWIND_CONV=cudnn REWIND_TEST_OPS=conv REWIND_GOLDEN_FILE=conv.golden)
     [ -z "$quick" ] || more=
-    for t in sim_conv sim_joined_conv sim_golden sim_accuracy $more; do
+    for t in sim_conv sim_virtual_concat_conv sim_golden sim_accuracy $more; do
         grep -qx "$t" "$1/tests/sim_suites.txt" || continue
         case $t in
         *conv | sim_golden) later suite "$t, convolutions by cuDNN" "${by[@]}" "$1/tests/$t" ;;
@@ -274,16 +273,26 @@ by_cudnn() {
     done
 }
 
-# The same kernels thousands of times.
+# Suites that run the same kernels thousands of times.
 long_ones="sim_alloc_failure sim_conformance_memory sim_gradcheck sim_identity sim_models sim_residual"
 
-# Those that take long under sanitizers, and repeat for long what the others run, or what the sanitized suite on the CPU
-# does.
-unsanitized="sim_identity sim_conformance_memory sim_gradcheck sim_reduce sim_models sim_budgets sim_offsets "
-unsanitized+="sim_accuracy sim_accumulate sim_pieces sim_whole_products sim_mistakes sim_again sim_every_policy "
-unsanitized+="sim_residual sim_behind_attention sim_explain"
+# Suites on the simulated device that are sanitized only with --full: they are slow, and repeat what shorter ones, or
+# the sanitized suite on the CPU, test.
+unsanitized_sim="sim_identity sim_conformance_memory sim_gradcheck sim_reduce sim_models sim_budgets sim_offsets "
+unsanitized_sim+="sim_accuracy sim_accumulate sim_adjacent_gradients sim_whole_products sim_mistakes sim_every_policy "
+unsanitized_sim+="sim_double_backward sim_residual sim_bias_grad_attention sim_explain sim_conv sim_file_failures "
+unsanitized_sim+="sim_virtual_concat sim_virtual_concat_conv sim_totals sim_batchnorm sim_golden"
 
-# compiled DIR: queues the suites that run kernels as compiled PTX: those that the simulator compiles from another text
+# The same on the CPU. Kernels: ops/offsets, definitions and aligned run each of them at odd sizes and addresses. The
+# planner: remat/choices, chains, copy_schedule, deferred, discards, marks and plan/ run all of it.
+unsanitized="accuracy conv extents gradcheck images models every_policy whole_products identity "
+unsanitized+="bounds budgets by_threads exact memory_price nesting optimum peer_planners random_choices totals zoo"
+
+# Excluded even with --full. forks: in a child LeakSanitizer waits for threads of the parent.
+never_sanitized="forks"
+
+# compiled DIR: queues the suites that run kernels as compiled PTX: those for which the simulator compiles another
+# version
 compiled() {
     local accuracy=$1/tests/ptx/ptx_accuracy
     if ! [ -s "$1/tests/ptx/ptx_suites.txt" ]; then
@@ -292,7 +301,7 @@ compiled() {
     fi
     later suite "ptx_isa" env REWIND_TEST_DEVICE=cuda "$1/tests/ptx/ptx_isa"
     later suite "ptx_attention" env REWIND_TEST_DEVICE=cuda "$1/tests/ptx/ptx_attention"
-    # ex2.approx errs by as much as the ISA allows, and sums of tensor cores are cut off
+    # ex2.approx errs by the ISA's maximum, and sums of tensor cores are truncated
     later by_ptx "ptx_accuracy, attention" 'ops_device/attention*' '_kernelI' 40 \
         env CUDASIM_PTX_ROUGH=1 CUDASIM_TENSOR=truncate "$accuracy"
     later by_ptx "ptx_accuracy, pointwise ops and losses" 'ops_device/@(pointwise|tables)*' \
@@ -301,8 +310,8 @@ compiled() {
     later check "PTX names the space of each address" spaces_of_ptx "$1"
 }
 
-# by_ptx NAME FILTER PATTERN MIN COMMAND...: part of a suite with the PTX in place of the simulator's text; it runs the
-# PTX of at least MIN kernels whose symbols match
+# by_ptx NAME FILTER PATTERN MIN COMMAND...: part of a suite with PTX instead of the simulator's compilation; it runs
+# the PTX of at least MIN kernels whose symbols match
 by_ptx() {
     local name=$1 filter=$2 pattern=$3 min=$4
     shift 4
@@ -311,8 +320,8 @@ by_ptx() {
     check "$name ran the kernels' PTX" test "$(grep "^ran .*$pattern" "$log.ptx" | sort -u | wc -l)" -ge "$min"
 }
 
-# spaces_of_ptx DIR: no instruction for global memory has an address of shared memory, in the PTX of any kernel; those
-# planted are found
+# spaces_of_ptx DIR: no instruction for global memory uses an address of shared memory, in the PTX of any kernel;
+# planted ones are detected
 spaces_of_ptx() {
     local tool=$rewind_root/tests/ptx/address_spaces.py
     ninja -C "$1" ptx_texts && python3 "$tool" "$1"/tests/ptx/*.ptx || return
@@ -320,48 +329,51 @@ spaces_of_ptx() {
         grep -q '^6 functions in 1 files, 5 accesses'
 }
 
-# with_sanitizers FUNCTION ARGUMENT...: reports go beside the log. No suppressions: one for Criterion or libgomp hides
-# every leak of ours in whatever they call.
+# with_sanitizers FUNCTION ARGUMENT...: reports are written next to the log. There are no suppressions: one for
+# Criterion or libgomp would hide every leak of ours below their calls.
 with_sanitizers() {
     ASAN_OPTIONS=detect_leaks=1:handle_sigill=1:log_path=$log.report "$@"
 }
 
-# Fewer programs at random: each of them runs whatever there is.
+# Fewer random programs: each of them runs all checks.
 sanitized_suite() {
-    REWIND_FUZZ_PROGRAMS=${REWIND_FUZZ_PROGRAMS:-60} REWIND_CAMPAIGN_PROGRAMS=${REWIND_CAMPAIGN_PROGRAMS:-8} \
-        REWIND_CHOICES=${REWIND_CHOICES:-100} with_sanitizers suite "$@"
+    REWIND_FUZZ_PROGRAMS=${REWIND_FUZZ_PROGRAMS:-40} REWIND_CAMPAIGN_PROGRAMS=${REWIND_CAMPAIGN_PROGRAMS:-3} \
+        REWIND_CHOICES=${REWIND_CHOICES:-40} with_sanitizers suite "$@"
 }
 
-# build_sanitized DIR: what sanitized() runs of a build with ASan and UBSan. Few optimisations: half of the time to
-# compile. What UBSan sees traps, and AddressSanitizer reports where: with data for each check a process takes a third
-# longer to begin.
+# build_sanitized DIR: builds what sanitized() runs, with ASan and UBSan. Few optimizations halve the time to compile.
+# UBSan's checks trap, and AddressSanitizer reports where: with data for each check a process takes a third longer to
+# start.
 build_sanitized() {
     local options="-g1 -fsanitize-undefined-trap-on-error"
     rewind_configure "$1" -Db_sanitize=address,undefined -Dbuildtype=debug -Doptimization=1 -Db_lundef=false \
         "-Dc_args=$options" "-Dcpp_args=$options" "${rewind_own_isa[@]}" -Dcuda=disabled -Dptx=disabled -Dbench=false \
         -Dexamples=false || return
-    rewind_ninja "$1" tests/planted $(cat "$1"/tests/{,sim_}suites.txt | sed 's|^|tests/|')
+    local left_out=" $never_sanitized ${full:-$unsanitized $unsanitized_sim} " t programs=(tests/planted)
+    for t in $(cat "$1"/tests/{,sim_}suites.txt); do [[ $left_out = *" $t "* ]] || programs+=("tests/$t"); done
+    rewind_ninja "$1" "${programs[@]}"
 }
 
-# sanitized DIR: queues the suites of a build with ASan and UBSan. The shrinker, which is the tests' own, works on the
-# CPU alone.
+# sanitized DIR: queues the suites of a build with ASan and UBSan. The shrinker, which is part of the tests, runs only
+# on the CPU.
 sanitized() {
     later with_sanitizers planted "asan sees planted leaks" 'planted/leak*' \
-        "leak_of_the_calling_thread leak_of_an_openmp_thread" "$1/tests/planted"
+        "leak_of_the_calling_thread leak_of_another_thread" "$1/tests/planted"
     later with_sanitizers planted "asan sees a planted overflow" 'planted/overflow*' "overflow_in_a_kernel" \
         "$1/tests/planted"
-    simulator "asan " "$1" && simulated "asan " "$1" sanitized_suite without "$unsanitized" \
+    local on_simulator=("${on_simulator[@]}" REWIND_FUZZ_PROGRAMS="${REWIND_SIM_FUZZ_PROGRAMS:-10}")
+    simulator "asan " "$1" && simulated "asan " "$1" sanitized_suite without "${full:-$unsanitized_sim}" \
         --filter 'fuzz/!(*shrinks*|*shrunk*)'
-    suites "asan " "$1" sanitized_suite zoo # plans of all models: what makes them is sanitized by smaller ones
+    suites "asan " "$1" sanitized_suite "$never_sanitized ${full:-$unsanitized}"
 }
 
-# One OpenMP thread: GCC's libgomp is not instrumented, and its barriers would be reported as races
+# oneDNN is not instrumented, and a child of fork() may start threads.
 tsan_suite() {
-    TSAN_OPTIONS=ignore_noninstrumented_modules=1:log_path=$log.report OMP_THREAD_LIMIT=1 REWIND_FUZZ_PROGRAMS=40 \
+    TSAN_OPTIONS=ignore_noninstrumented_modules=1:die_after_fork=0:log_path=$log.report REWIND_FUZZ_PROGRAMS=40 \
         suite "$@"
 }
 
-# with_memcheck FUNCTION NAME [WORD...] PROGRAM: the program runs under Valgrind, which knows no AVX-512
+# with_memcheck FUNCTION NAME [WORD...] PROGRAM: runs the program under Valgrind, which does not support AVX-512
 with_memcheck() {
     REWIND_ISA=v3 REWIND_FUZZ_PROGRAMS=20 "${@:1:$#-1}" \
         valgrind -q --trace-children=yes --log-file="$log.report.%p" "${@: -1}"
@@ -369,7 +381,7 @@ with_memcheck() {
 
 memcheck_suite() { with_memcheck suite "$@"; }
 
-# Queues the fuzzers. What they need is built first.
+# Queues the fuzzers, after building their dependencies.
 fuzzers() {
     local target
     "$rewind_root/scripts/fuzz.sh" 0 >"$log" 2>&1
@@ -391,7 +403,7 @@ metamorphic() {
         "$REWIND_BUILD/tests/metamorphic"
 }
 
-# Queues suites over all of what they take a sample of, or over many more random programs.
+# Queues suites over everything of which they test a sample, or over many more random programs.
 full_products() {
     local dir=$REWIND_BUILD/tests
     later suite "every_policy, every number of threads" env REWIND_EVERY_THREADS=1 "$dir/every_policy"
@@ -401,7 +413,7 @@ full_products() {
     later part_of_suite "fuzz, 10000 programs" 'fuzz/random*' env REWIND_FUZZ_PROGRAMS=10000 "$dir/fuzz"
 }
 
-# A line of code has 120 columns. Ends with status 77 where there is no Git to name the files.
+# A line of code has at most 120 columns. Exits with status 77 if Git is not available to list the files.
 columns() (
     cd "$rewind_root" || exit
     git ls-files --error-unmatch scripts/test.sh >/dev/null 2>&1 || { echo "not a Git checkout"; exit 77; }
@@ -411,20 +423,27 @@ columns() (
     [ -z "$long" ]
 )
 
-# Every use of RW_CUDASIM in the library is in the table of tests/ptx/README.md, which says what executes that text.
+# Every use of RW_CUDASIM in the library is in the table of tests/ptx/README.md, which names the suite that executes
+# that code.
 simulator_texts() (
     cd "$rewind_root" || exit
     diff <(grep -rc RW_CUDASIM ops runtime | grep -v ':0$' | sort) \
         <(sed -n 's/^| `\(\(ops\|runtime\)[^`]*\)` | \([0-9]*\) |.*/\1:\3/p' tests/ptx/README.md | sort)
 )
 
-# Queues what is more than suites: programs outside the tree, what the tools write, examples.
+# Queues tests that are not suites: programs outside the tree, the tools' output, examples.
 programs() {
     local example
     later check "install: programs outside the tree" "$rewind_root/tests/tools/install.sh" "$REWIND_BUILD"
     later check "programs say what is wrong" "$rewind_root/tests/tools/messages.sh" "$REWIND_BUILD"
     later check "train_gpt: a run that goes on" "$rewind_root/tests/tools/train_gpt.sh" "$REWIND_BUILD"
+    later check "train_gpt: nothing lost, numbers right" "$rewind_root/tests/tools/trainer.py" "$REWIND_BUILD"
+    later check "train_gpt: numbers beside their formulas" "$rewind_root/tests/tools/trainer_numbers.py" "$REWIND_BUILD"
+    later check "train_gpt: ended at random moments" "$rewind_root/tests/tools/trainer_kills.py" "$REWIND_BUILD" \
+        $([ -z "$full" ] && echo 30 || echo 300)
+    later check "benchmarks: what fails is no figure" "$rewind_root/tests/tools/bench.py" "$REWIND_BUILD"
     later check "recompute_sweep: what it writes and answers" "$rewind_root/tests/tools/sweep.py" "$REWIND_BUILD"
+    later check "recompute_sweep: numbers beside each other" "$rewind_root/tests/tools/sweep_numbers.py" "$REWIND_BUILD"
     later check "headers: each alone, C11 and C++17" "$rewind_root/tests/tools/headers.sh"
     later optional "CUDA 12 compiles every kernel" "$rewind_root/scripts/cuda12.sh"
     later optional "machine code of the CUDA kernels" \
@@ -435,20 +454,27 @@ programs() {
     done <"$REWIND_BUILD/examples/examples.txt"
 }
 
-# What is not simulated under sanitizers, and with --quick what does not take long.
+# Suites not simulated under sanitizers, with --quick only the fast ones.
 plainly_simulated() {
     if [ -n "$quick" ]; then simulated "" "$REWIND_BUILD" suite without "$long_ones"
-    else simulated "" "$REWIND_BUILD" suite with "$unsanitized"; fi
+    else simulated "" "$REWIND_BUILD" suite with "$unsanitized_sim"; fi
 }
 
 main() {
-    rewind_install && rewind_build "$REWIND_BUILD" || { echo "0 passed, 1 failed, 0 skipped"; exit 1; }
+    rewind_install && rewind_build "$REWIND_BUILD" ${full:+-Dgpu_arch=80,90} ||
+        { echo "0 passed, 1 failed, 0 skipped"; exit 1; }
     log=$(mktemp)
     trap 'rm -rf "$log" "$log".*' EXIT
     optional "no line over 120 columns" columns
     check "what hangs is ended" hangs_are_ended
     check "folders point one way" "$rewind_root/tests/tools/include_graph.py" "$REWIND_BUILD"
+    check "every public function begins with a guard" "$rewind_root/tests/tools/public_edge.py"
     check "what the pages name is there" "$rewind_root/tests/tools/doc_names.py"
+    check "the list of old words finds what is planted" "$rewind_root/tests/tools/words.py" self
+    check "no old words in headers and pages, fewer elsewhere" "$rewind_root/tests/tools/words.py"
+    check "sentences of headers and pages are short" "$rewind_root/tests/tools/words.py" lengths
+    check "the README is short and terms are in the glossary" "$rewind_root/tests/tools/pages.py"
+    check "a planted term is found" "$rewind_root/tests/tools/pages.py" self
     check "each text of the simulator is executed as PTX, or is host code" simulator_texts
     check "each mutation has its place" "$rewind_root/tests/mutation/campaign.py" check
     check "two contexts in two threads" "$REWIND_BUILD/tests/two_contexts"
@@ -468,13 +494,13 @@ main() {
         rewind_build "$REWIND_BUILD-tsan" -Db_sanitize=thread -Dbuildtype=debugoptimized -Db_lundef=false \
             -Dbench=false -Dexamples=false -Dcpu_isa=v3 -Dcuda=disabled -Dcudasim=disabled -Dtsan_suites=true
         check "tsan two contexts" env TSAN_OPTIONS=halt_on_error=1:ignore_noninstrumented_modules=1 \
-            OMP_NUM_THREADS=1 "$REWIND_BUILD-tsan/tests/two_contexts"
+            "$REWIND_BUILD-tsan/tests/two_contexts"
         suites "tsan " "$REWIND_BUILD-tsan" tsan_suite
         together
     fi
     if [ -n "$valgrind" ]; then
         limit=$((limit * 50))
-        check "valgrind two contexts" env REWIND_ISA=v3 OMP_NUM_THREADS=1 valgrind -q --error-exitcode=1 \
+        check "valgrind two contexts" env REWIND_ISA=v3 valgrind -q --error-exitcode=1 \
             --leak-check=full --errors-for-leak-kinds=definite "$REWIND_BUILD/tests/two_contexts"
         later with_memcheck planted "valgrind sees a planted read past the end" 'planted/read*' "read_past_the_end" \
             "$REWIND_BUILD/tests/planted"

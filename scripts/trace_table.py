@@ -1,14 +1,16 @@
 #!/usr/bin/env python3
-"""A table of a REWIND_TRACE file: for each op and kind of step, its share of the time, operations and bytes per second.
+"""Prints a table of a REWIND_TRACE file: for each op and kind of step, its share of the time, operations and bytes per
+second.
 
     trace_table.py trace.json [--limits rows.json]
 
-A node's time is the median over the steps of the trace, so that the first, which loads and chooses, weighs nothing.
+A node's time is the median over the steps of the trace, so that the first, which loads code and selects algorithms, has
+no effect.
 
 With --limits, the JSON lines of a `train_step --ceiling` on the same device, one figure follows for each memory-bound
-op: its bytes per second, as its cost function counts them, over those of a plain copy. Memory-bound is what would take
-longer to move its bytes than to do its operations, both at the device's limits. What moves too little to leave the
-caches, or to outlast the start of a kernel, is left out.
+op: its bytes per second, as its cost function counts them, over those of a plain copy. An op is memory-bound if moving
+its bytes takes longer than its operations, both at the device's limits. Ops whose bytes fit in the caches, or take less
+time than a kernel launch, are left out.
 """
 import argparse
 import collections
@@ -16,8 +18,8 @@ import json
 import statistics
 import sys
 
-LEAST_BYTES = 48e6
-LEAST_PERCENT = 80
+BYTES_MIN = 48e6
+PERCENT_MIN = 80
 
 
 class Group:
@@ -30,13 +32,13 @@ class Group:
 def read(path):
     with open(path) as f:
         text = f.read().rstrip()
-    if not text.endswith("]"):  # the program was cut off: all but the last, unfinished line
+    if not text.endswith("]"):  # the program was interrupted: all except the last, unfinished line
         text = text[:text.rfind("\n")].rstrip().rstrip(",") + "\n]"
     return [e for e in json.loads(text) if e.get("ph") == "X" and e["tid"] == 1]
 
 
 def group(steps):
-    """Nodes of one op, kind, call site and size are alike; a median of each, times how many there are."""
+    """Nodes with the same op, kind, call site and size are grouped; a median of each, times their number."""
     alike = collections.defaultdict(list)
     for e in steps:
         alike[e["name"], e["cat"], e["args"]["site"], e["args"]["flops"], e["args"]["bytes"]].append(e["dur"])
@@ -62,7 +64,7 @@ def table(groups):
 def bandwidth(name, gbs, copy):
     percent = 100 * gbs / copy
     print(f"bandwidth of {name} over a copy's ({gbs:.0f} and {copy:.0f} GB/s), {percent:.4g} %, "
-          f"at least {LEAST_PERCENT}, {'met' if percent >= LEAST_PERCENT else 'missed'}")
+          f"at least {PERCENT_MIN}, {'met' if percent >= PERCENT_MIN else 'missed'}")
 
 
 def figures(groups, rows):
@@ -72,7 +74,7 @@ def figures(groups, rows):
     copy, top = limits[-1]["copy_gbs"], limits[-1]["ceiling_tflops"]
     for (op, kind), g in groups:
         memory_bound = g.bytes / (copy * 1e9) > g.flops / (top * 1e12)
-        if memory_bound and g.us and g.most >= LEAST_BYTES:
+        if memory_bound and g.us and g.most >= BYTES_MIN:
             bandwidth(f"{op}, {kind}", g.bytes / g.us * 1e-3, copy)
     if limits[-1].get("optimizer_gbs"):
         bandwidth("adamw", limits[-1]["optimizer_gbs"], copy)

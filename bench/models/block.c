@@ -31,7 +31,7 @@ static rw_tensor *repeat_heads(rw_tape *t, rw_tensor *x, int times)
     return rw_reshape(t, x, RW_SHAPE(s.dim[0], s.dim[1] * times, s.dim[2], s.dim[3]));
 }
 
-/* The same numbers with the score matrix in memory: matmul, softmax, dropout, matmul. */
+/* The same computation with the score matrix in memory: matmul, softmax, dropout, matmul. */
 static rw_tensor *explicit_attention(const struct model *m, rw_tape *t, rw_tensor *q, rw_tensor *k, rw_tensor *v)
 {
     const struct model_config *const c = &m->config;
@@ -60,7 +60,7 @@ static rw_tensor *attention(const struct model *m, rw_tape *t, rw_tensor *residu
     const rw_shape s = rw_tensor_shape(x);
     rw_tensor *part[3];
     rw_tensor *const qkv = ckpt_name(t, rw_linear(t, x, p->qkv, p->qkv_bias), "qkv");
-    /* Heads are split before q, k and v are cut apart, so that all three stay views of one buffer. */
+    /* Heads are split before q, k and v are sliced, so that all three stay views of one buffer. */
     const int n = c->heads + 2 * c->kv_heads;
     rw_tensor *const heads = rw_reshape(t, qkv, RW_SHAPE(s.dim[0], s.dim[1], n, c->width / c->heads));
     const int64_t counts[3] = { c->heads, c->kv_heads, c->kv_heads };

@@ -1,13 +1,13 @@
-/* Parts of a layer. */
+/* The parts of a decoder layer. */
 #ifndef REWIND_BENCH_BLOCK_H
 #define REWIND_BENCH_BLOCK_H
 
 #include "models/model.h"
 
-/* LayerNorm or RMSNorm, as the model has it. */
+/* LayerNorm or RMSNorm, depending on the model. */
 rw_tensor *model_norm(const struct model *m, rw_tape *t, rw_tensor *x, rw_tensor *weight, rw_tensor *bias);
 
-/* The same in a region of its own, as Megatron has them within a layer. */
+/* The same in a region of its own, as in Megatron's layers. */
 rw_tensor *model_block_norm(const struct model *m, rw_tape *t, rw_tensor *x, rw_tensor *weight, rw_tensor *bias);
 
 /* The end of a branch: its last layer, dropout, and the sum with the residual stream. */

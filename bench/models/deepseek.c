@@ -1,10 +1,10 @@
 /*
- * A decoder shaped like DeepSeek-V2 and -V3 (arXiv 2405.04434, 2412.19437): latent attention, whose q, k and v are made
- * of narrow latents, and from layer dense_layers on a mixture of experts beside shared ones, which a bias of each
- * balances. Behind the last layer, one layer for each token further ahead predicts that one. Regions have Megatron's
- * names, so that megatron:mla_up_proj,moe_act,layernorm and its kin do here what they do there. The balancing loss is
- * of the whole batch, where version 3 takes it of each sequence, and a loss further ahead is the mean of the places
- * that it has.
+ * A decoder with the architecture of DeepSeek-V2 and -V3 (arXiv 2405.04434, 2412.19437): latent attention, whose q, k
+ * and v are computed from narrow latents, and from layer dense_layers on a mixture of experts plus shared ones, each
+ * balanced by a bias. After the last layer, one more layer per further token predicts that token. Regions have
+ * Megatron's names, so that megatron:mla_up_proj,moe_act,layernorm and similar policies do here what they do there. The
+ * balancing loss is of the whole batch, while version 3 computes it per sequence, and the loss of a further token is
+ * the mean over its places.
  */
 #include "models/deepseek.h"
 
@@ -57,7 +57,7 @@ void deepseek_defaults(struct model_config *c)
     c->expert_hidden = (c->width + 1) / 2, c->shared = 1, c->dense_layers = 1, c->ahead = 1;
 }
 
-/* [E], of float32 whatever the model's type. */
+/* [E], in float32 whatever the model's type. */
 static rw_tensor *buffer(const struct model *m, int layer, const char *name)
 {
     char full[64];
@@ -115,7 +115,7 @@ static rw_tensor *heads_of(rw_tape *t, rw_tensor *x, int64_t width)
     return rw_transpose(t, rw_reshape(t, x, RW_SHAPE(s.dim[0], s.dim[1], s.dim[2] / width, width)), 1, 2);
 }
 
-/* The last rope columns turned by position, the others as they are. */
+/* Rotates the last rope columns by position; the others are unchanged. */
 static rw_tensor *turned(rw_tape *t, rw_tensor *x, int64_t rope)
 {
     const int64_t d = rw_tensor_shape(x).dim[3];
@@ -127,7 +127,7 @@ struct qkv {
     rw_tensor *q, *k, *v;
 };
 
-/* Of the latents, which are kept where "mla_up_proj" is discarded: one rotated key serves all heads. */
+/* Computed from the latents, which are kept if "mla_up_proj" is discarded: one rotated key serves all heads. */
 static struct qkv up_project(const struct model *m, rw_tape *t, const struct model_layer *p, rw_tensor *c_q,
                              rw_tensor *c_kv, rw_tensor *k_rope)
 {
@@ -145,6 +145,7 @@ static struct qkv up_project(const struct model *m, rw_tape *t, const struct mod
     return r;
 }
 
+/* residual + latent attention of x */
 static rw_tensor *attention(const struct model *m, rw_tape *t, rw_tensor *residual, rw_tensor *x,
                             const struct model_layer *p)
 {
@@ -182,13 +183,13 @@ static rw_tensor *dense(const struct model *m, rw_tape *t, const char *region, r
     return y;
 }
 
-/* Each row over its sum, as the auxiliary loss wants it. */
+/* Each row divided by its sum, as the auxiliary loss requires. */
 static rw_tensor *of_one(rw_tape *t, rw_tensor *scores)
 {
     return rw_div(t, scores, rw_add_scalar(t, rw_sum(t, scores, RW_AXES(-1), true), 1e-20));
 }
 
-/* What the router compares is float32 in every model of 16 bits. */
+/* The router compares in float32 in every 16-bit model. */
 static rw_tensor *route(const struct model *m, rw_tape *t, const struct model_layer *p, rw_tensor *x,
                         rw_moe_routes *routes, rw_tensor **aux)
 {
@@ -215,6 +216,7 @@ static rw_tensor *route(const struct model *m, rw_tape *t, const struct model_la
     return rw_moe_route(t, stay, c->experts, routes) ? NULL : weights;
 }
 
+/* residual + the routed and the shared experts of x */
 static rw_tensor *experts(const struct model *m, rw_tape *t, rw_tensor *residual, rw_tensor *x,
                           const struct model_layer *p, rw_tensor **aux)
 {
@@ -252,10 +254,10 @@ rw_tensor *deepseek_block(const struct model *m, rw_tape *t, rw_tensor *x, int l
     return layer < m->config.dense_layers ? dense(m, t, "mlp", x, h, p) : experts(m, t, x, h, p, aux);
 }
 
-/* ---- further ahead ---- */
+/* ---- further tokens ---- */
 
-/* The loss of token 1 + depth behind each: [x | that token's embedding] through a layer. x becomes the layer's result,
-   one place shorter; NULL when no place is left. */
+/* The loss of predicting token 1 + depth after each place: [x | that token's embedding] through a layer. x becomes the
+   layer's result, one place shorter; NULL when no place is left. */
 static rw_tensor *one_ahead(const struct model *m, rw_tape *t, rw_tensor **x, rw_tensor *targets, int depth,
                             rw_tensor **aux)
 {

@@ -1,11 +1,11 @@
-/* See images.h. */
+/* The layers and networks of images.h. */
 #include "models/images.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
-/* A network under way: parameters are numbered in the order in which they are met. */
+/* A network being recorded: parameters are numbered in the order of their first use. */
 struct net {
     rw_context *ctx;
     rw_tape *t;
@@ -58,7 +58,7 @@ static rw_tensor *conv(struct net *n, rw_tensor *x, struct layer l)
                                                                     .groups = (int)groups }));
 }
 
-/* And relu behind it, of the sum with `add`, where there is one: in a region, so that both are made again at once. */
+/* A batch norm with relu, of the sum with `add`, if given: in one region, so that both are recomputed together. */
 static rw_tensor *bn_with(struct net *n, rw_tensor *x, bool relu, rw_tensor *add)
 {
     if (!x) return NULL;
@@ -114,8 +114,8 @@ static rw_tensor *classify(struct net *n, rw_tensor *x)
 
 /* ---- networks ---- */
 
-/* A convolution of one tap is a product of as few numbers as x has channels: at full size, where these are few, its
-   result is the cheapest of all to make again for its bytes. There are two of these in the first block. */
+/* A convolution of one tap is a product whose depth is the number of channels of x: at full size, where these are few,
+   its result is the cheapest of all to recompute for its bytes. The first block has two of these. */
 static rw_tensor *projection(struct net *n, rw_tensor *x, int64_t out, int stride)
 {
     ckpt_begin(n->t, stride == 1 ? "projection" : "downsample");
@@ -143,7 +143,7 @@ static rw_tensor *resnet50(struct net *n, rw_tensor *x)
     return classify(n, x);
 }
 
-/* The map as 7 x 7, whatever the images' size, as torchvision makes it. */
+/* The map as 7 x 7 for any image size, as in torchvision. */
 static rw_tensor *seven(struct net *n, rw_tensor *x)
 {
     const rw_shape s = x ? rw_tensor_shape(x) : RW_SHAPE(0);
@@ -151,6 +151,7 @@ static rw_tensor *seven(struct net *n, rw_tensor *x)
     return rw_adaptive_avg_pool2d(n->t, x, 7, 7);
 }
 
+/* Five stages of convolutions with relu, then three dense layers. */
 static rw_tensor *vgg16(struct net *n, rw_tensor *x)
 {
     static const int convs[] = { 2, 2, 3, 3, 3 };
@@ -196,6 +197,7 @@ static rw_tensor *joined(struct net *n, rw_tensor *a, rw_tensor *b)
     return end(n, a && b ? rw_concat(n->t, (rw_tensor *const[]){ a, b }, 2, 1) : NULL);
 }
 
+/* Four dense blocks with transitions that halve channels and sides. */
 static rw_tensor *densenet121(struct net *n, rw_tensor *x)
 {
     static const int layers[] = { 6, 12, 24, 16 };
@@ -231,7 +233,7 @@ static rw_tensor *up(struct net *n, rw_tensor *x, int64_t out)
                                &(rw_conv2d_params){ .stride = { 2, 2 } });
 }
 
-/* The middle of x, as high and wide as `like`. */
+/* The middle of x, with the height and width of `like`. */
 static rw_tensor *middle(rw_tape *t, rw_tensor *x, rw_tensor *like)
 {
     for (int axis = 2; x && like && axis < 4; axis++) {
@@ -241,6 +243,7 @@ static rw_tensor *middle(rw_tape *t, rw_tensor *x, rw_tensor *like)
     return like ? x : NULL;
 }
 
+/* Contracting path, expanding path, and the concatenations between them. */
 static rw_tensor *unet(struct net *n, rw_tensor *x)
 {
     rw_tensor *skip[4];
@@ -260,7 +263,7 @@ static rw_tensor *unet(struct net *n, rw_tensor *x)
     return conv(n, x, (struct layer){ .out = n->classes, .kernel = 1, .bias = true });
 }
 
-/* ---- outside ---- */
+/* ---- public functions ---- */
 
 rw_tensor *images_forward(const struct model_config *c, rw_context *ctx, rw_tape *t, rw_tensor *x)
 {
@@ -290,7 +293,7 @@ rw_tensor *images_of_text(rw_tape *t, rw_tensor *tokens, rw_dtype dtype)
     const rw_shape s = tokens ? rw_tensor_shape(tokens) : RW_SHAPE(0, 0);
     const int64_t n = s.dim[0], side = s.dim[1];
     rw_tensor *const v = rw_scale(t, rw_add_scalar(t, rw_cast(t, tokens, dtype), -96), 1.0 / 32);
-    /* Channels last, as a file has them and as convolutions take them. */
+    /* Channels last, as in a file and as convolutions read them. */
     rw_tensor *const rows = rw_broadcast_to(t, rw_reshape(t, v, RW_SHAPE(n, side, 1, 1)), RW_SHAPE(n, side, side, 1));
     rw_tensor *const columns = rw_broadcast_to(t, rw_reshape(t, v, RW_SHAPE(n, 1, side, 1)),
                                                RW_SHAPE(n, side, side, 1));
@@ -318,7 +321,7 @@ rw_status images_create(const struct model_config *c, rw_context *ctx)
     rw_tape *t = NULL;
     rw_status status = rw_tape_create(&t, ctx);
     if (status) return status;
-    rw_tensor *const x = rw_input(t, c->dtype, RW_SHAPE(2, 3, side, side), NULL);
+    rw_tensor *const x = rw_input(t, c->dtype, RW_SHAPE(2, 3, side, side), NULL, 0);
     if (!images_forward(c, ctx, t, x)) status = rw_error_status(ctx);
     rw_tape_destroy(&t);
     return status;

@@ -29,7 +29,7 @@ static rw_status differentiate(rw_grad_call *g);
 static rw_tensor *remake(rw_tape *t, const rw_op_call *call, int i, rw_tensor *const *in, rw_tensor *const *out);
 
 static const rw_op_def op = { .name = "made", .n_inputs = RW_OP_VARIADIC, .n_outputs = RW_OP_VARIADIC,
-                              .check = check, .cost = cost, .remake = remake,
+                              .check = check, .cost = cost, .recompute_output = remake,
                               .kernel = { [RW_DEVICE_CPU] = run, [RW_DEVICE_CUDA] = run }, .grad = differentiate };
 
 rw_tensor *made_apply(rw_tape *t, rw_tensor *const *in, int n, struct made a)
@@ -44,6 +44,7 @@ static rw_tensor *remake(rw_tape *t, const rw_op_call *call, int i, rw_tensor *c
     return made_apply(t, &out[1], 1, (struct made){ .units = a->units, .us = a->us / 8 });
 }
 
+/* Records one adjoint node per input, which reads the values that the attributes name. */
 static rw_status differentiate(rw_grad_call *g)
 {
     const struct made *const a = rw_grad_attrs(g);

@@ -1,8 +1,8 @@
 /*
- * Mamba-2 (Dao and Gu, arXiv 2405.21060): RMSNorm, one product that makes the gate z, what is convolved (x, B and C)
- * and dt; a short convolution along the sequence, the scan by heads that share B and C in groups, a gated RMSNorm and
- * the product back; the output embedding is tied. From the convolution to the norm all is one region "ssd": of a layer
- * there then stay its input, what the first product made, and what the last one reads.
+ * Mamba-2 (Dao and Gu, arXiv 2405.21060): RMSNorm, one product that computes the gate z, the convolved part (x, B and
+ * C) and dt; a short convolution along the sequence, the scan by heads that share B and C in groups, a gated RMSNorm
+ * and the product back; the output embedding is tied. From the convolution to the norm there is one region "ssd":
+ * recomputing it keeps of a layer its input, the first product's result, and the input of the last one.
  */
 #include "models/mamba2.h"
 
@@ -71,13 +71,14 @@ rw_status mamba2_init(const struct model *m, rw_tensor *p)
     return rw_init_normal(p, 0, strstr(name, "proj.weight") ? 0.02 / sqrt(m->config.layers) : 0.02);
 }
 
-/* A piece [batch, seq, ...] as [batch, seq, n, of `width` each]. */
+/* A slice [batch, seq, ...] as [batch, seq, n, of `width` each]. */
 static rw_tensor *by_heads(rw_tape *t, rw_tensor *x, int64_t n, int64_t width)
 {
     const rw_shape s = rw_tensor_shape(x);
     return rw_reshape(t, x, RW_SHAPE(s.dim[0], s.dim[1], n, width));
 }
 
+/* The state-space scan of a layer's heads over the convolved x, B and C, plus the direct path D x. */
 static rw_tensor *scan(const struct model *m, rw_tape *t, const struct model_layer *p, rw_tensor *xbc, rw_tensor *dt)
 {
     const struct model_config *const c = &m->config;

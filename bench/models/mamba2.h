@@ -4,17 +4,17 @@
 
 #include "models/model.h"
 
-/* Presets of this kind: tiny, small, mamba2-130m. False when there is none of that name. */
+/* Presets of this kind: tiny, small, mamba2-130m. False if there is none with that name. */
 bool mamba2_preset(struct model_config *c, const char *name);
 
-/* Fills in what a configuration leaves 0. */
+/* Sets members of a configuration that are 0. */
 void mamba2_defaults(struct model_config *c);
 
-/* The parameters of one layer. param: of model.c. */
+/* Creates the parameters of one layer. param: of model.c. */
 void mamba2_layer(struct model *m, int layer,
                   rw_tensor *(*param)(const struct model *m, int layer, const char *name, rw_shape shape));
 
-/* Initialises a parameter as the published code does, but for dt: one step for all heads. */
+/* Initializes a parameter as the published code does, except dt: one step for all heads. */
 rw_status mamba2_init(const struct model *m, rw_tensor *p);
 
 /* One layer, without its region. x [batch, seq, width]. */

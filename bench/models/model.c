@@ -1,4 +1,4 @@
-/* Configuration, parameters, embedding and loss: what the models share. See model.h. */
+/* Configuration, parameters, embedding and loss that the models share. See model.h. */
 #include "models/model.h"
 
 #include "models/block.h"
@@ -33,7 +33,7 @@ static bool preset_of_images(struct model_config *c, const char *name)
     return false;
 }
 
-/* Of gpt and llama, whose key and value heads gpt has not; kind -1: of both. */
+/* For gpt and llama; gpt has no key and value heads; kind -1: of both. */
 static bool preset_of_text(struct model_config *c, const char *name)
 {
     static const struct {
@@ -79,6 +79,7 @@ static rw_tensor *param(const struct model *m, int layer, const char *name, rw_s
     return rw_param(m->ctx, full, m->config.dtype, shape);
 }
 
+/* Creates the parameters of one layer of gpt, llama or vit. */
 static void create_layer(struct model *m, int l)
 {
     const struct model_config *const c = &m->config;
@@ -113,6 +114,7 @@ static void defaults(struct model_config *c)
     if (!c->hidden) c->hidden = model_is_biased(c) ? 4 * c->width : (8 * c->width / 3 + 31) / 32 * 32;
 }
 
+/* Creates the parameters of the whole model. */
 static void create_all(struct model *m)
 {
     const struct model_config *const c = &m->config;
@@ -224,9 +226,14 @@ rw_status model_end_step(const struct model *m, rw_tape *t)
     return status;
 }
 
+/* Token ids; zeros for NULL. */
+static rw_tensor *ids(rw_tape *t, int batch, int seq, const int32_t *data)
+{
+    return rw_input(t, RW_I32, RW_SHAPE(batch, seq), data, data ? (size_t)batch * (size_t)seq * sizeof *data : 0);
+}
+
 rw_tensor *model_loss(const struct model *m, rw_tape *t, int batch, int seq, const int32_t *tokens,
                       const int32_t *targets)
 {
-    return model_loss_of(m, t, rw_input(t, RW_I32, RW_SHAPE(batch, seq), tokens),
-                         rw_input(t, RW_I32, RW_SHAPE(batch, seq), targets));
+    return model_loss_of(m, t, ids(t, batch, seq, tokens), ids(t, batch, seq, targets));
 }

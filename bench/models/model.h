@@ -1,9 +1,9 @@
 /*
- * The models that the benchmarks run: real ones, written against the public API alone.
+ * The models of the benchmarks, written with the public API only.
  *
  *   gpt     GPT-2: learned positions, LayerNorm before each part, GELU (tanh), tied output embedding, dropout
  *   llama   RMSNorm, rotary positions, SwiGLU, grouped-query heads, untied output, no biases
- *   deepseek  latent attention, a mixture of experts beside shared ones, dense first layers: deepseek.c
+ *   deepseek  latent attention, a mixture of experts plus shared ones, dense first layers: deepseek.c
  *   mamba2  a state-space model: mamba2.c
  *   t5      encoder and decoder, relative positions: t5.c
  *   vit     GPT's layers over patches of an image: vit.c
@@ -11,7 +11,7 @@
  *
  * Every layer is a region "block"; inside it "layernorm" are the norms, "core_attn" is the attention and "mlp" the
  * feed-forward part; deepseek's have "mla_up_proj", "moe", "moe_act" and "shared_experts" too, t5's decoder
- * "cross_attn"; what predicts more than one token ahead is a region "mtp". mamba2's have "ssd" and nothing else.
+ * "cross_attn"; layers that predict further tokens are in a region "mtp". mamba2's have "ssd" and nothing else.
  */
 #ifndef REWIND_BENCH_MODEL_H
 #define REWIND_BENCH_MODEL_H
@@ -24,7 +24,7 @@ enum model_kind {
     MODEL_DEEPSEEK,
     MODEL_MAMBA2,
     MODEL_T5,
-    MODEL_VIT, /* this and what follows see pictures */
+    MODEL_VIT, /* this and the following have image inputs */
     MODEL_RESNET50, /* this and what follows: images.h */
     MODEL_VGG16,
     MODEL_MOBILENET,
@@ -38,7 +38,7 @@ static inline bool model_is_of_images(enum model_kind kind)
     return kind >= MODEL_VIT;
 }
 
-/* Of which a picture's side is a multiple: unet halves it four times and joins what it doubles with what it halved. */
+/* An image's side must be a multiple of this: unet halves it four times and concatenates the results of equal size. */
 static inline int model_side_step(enum model_kind kind)
 {
     return kind == MODEL_UNET ? 16 : 1;
@@ -53,20 +53,20 @@ struct model_config {
     int max_seq;  /* of vit the largest side */
     float dropout;
     rw_dtype dtype;
-    bool scores; /* attention with explicit scores instead of the fused one; not of deepseek */
-    /* Of deepseek; 0 where width and heads decide. head_width: of v, and of q and k but for rope_width more; q_rank and
-       kv_rank: of the latents, q_rank 0 with a kv_rank: q is made of x itself. */
+    bool scores; /* attention with explicit scores instead of the fused one; not for deepseek */
+    /* For deepseek; 0: derived from width and heads. head_width: of v, and of q and k without rope_width; q_rank and
+       kv_rank: of the latents; q_rank 0 with a kv_rank: q is computed from x itself. */
     int experts, chosen, groups, best_groups, expert_hidden, shared, dense_layers;
     int head_width, rope_width, q_rank, kv_rank;
-    bool softmax;    /* of deepseek: its router is version 2's, by softmax, without a bias that balances */
-    int ahead;       /* of deepseek: tokens predicted behind the next one, each by a layer more */
-    double routed_scale; /* of deepseek's routed experts' weights; 0: 1 */
-    double capacity; /* of deepseek's experts, over what they need on the average; 0: all that comes */
-    bool by_weight;  /* what is beyond it is dropped by weight, not by position */
-    bool gated;   /* of t5, which has a head_width too: as version 1.1 */
-    int state, chunk; /* of mamba2, which has a head_width and groups, too: a state's width, 0: 16, and the scan's */
+    bool softmax;    /* for deepseek: version 2's router, softmax without a balancing bias */
+    int ahead;       /* for deepseek: tokens predicted after the next one, each by one more layer */
+    double routed_scale; /* for deepseek's routed experts' weights; 0: 1 */
+    double capacity; /* for deepseek's experts, relative to their average load; 0: unlimited */
+    bool by_weight;  /* rows beyond the capacity are dropped by weight, not by position */
+    bool gated;   /* for t5, which has a head_width too: as in version 1.1 */
+    int state, chunk; /* for mamba2, which also has a head_width and groups: a state's width, 0: 16; the scan's chunk */
     int patch;    /* of vit: a patch's side, 0: 8 */
-    bool valid;   /* of unet: as in its paper, convolutions without padding, and two classes */
+    bool valid;   /* for unet: as in its paper, convolutions without padding, and two classes */
 };
 
 #define MODEL_MAX_LAYERS 128
@@ -86,30 +86,30 @@ struct model {
     rw_tensor *embedding, *positions, *norm, *norm_bias, *head;
     rw_tensor *decoder_positions, *encoder_norm;             /* t5's */
     rw_tensor *patch, *patch_bias, *class_token, *head_bias; /* vit's */
-    struct model_layer layer[2 * MODEL_MAX_LAYERS];          /* t5's decoder stands behind its encoder */
-    int64_t *counted; /* parameters are counted there and not made; NULL: they are made */
+    struct model_layer layer[2 * MODEL_MAX_LAYERS];          /* t5's decoder follows its encoder */
+    int64_t *counted; /* parameters are counted there and not created; NULL: they are created */
 };
 
-/* Fills in a preset: tiny, small, and as published: of gpt gpt2-124m and gpt2-1.5b, of llama tinyllama-1.1b and
-   llama3-8b (and gpt2-124m, its layers of that size), of deepseek v2-lite and v3, of mamba2 mamba2-130m and
-   mamba2-2.7b, of t5 t5-small and t5-v1.1-small, of networks for images published, of which, but for vit, the first
-   layer's width is all. False when there is none of that name. */
+/* Sets a preset: tiny, small, and as published: for gpt gpt2-124m and gpt2-1.5b, for llama tinyllama-1.1b and llama3-8b
+   (and gpt2-124m, with layers of that size), for deepseek v2-lite and v3, for mamba2 mamba2-130m and mamba2-2.7b, for
+   t5 t5-small and t5-v1.1-small, for image networks published; these only set the first layer's width, except vit.
+   False if there is none with that name. */
 bool model_preset(struct model_config *config, const char *name);
 
-/* Creates the parameters in ctx, of at most MODEL_MAX_LAYERS layers, and initialises them as GPT-2 does: normal 0.02,
+/* Creates the parameters in ctx, of at most MODEL_MAX_LAYERS layers, and initializes them as GPT-2 does: normal 0.02,
    residual projections over sqrt(2 layers); t5 and mamba2 as their own code does. */
 rw_status model_create(struct model *m, rw_context *ctx, const struct model_config *config);
 
-/* The same without initialising them: their bytes are zeros. */
+/* The same without initializing them: their bytes are zeros. */
 rw_status model_declare(struct model *m, rw_context *ctx, const struct model_config *config);
 
-/* How many parameters it would have, in any size: none is made, and there is no context. Of networks for images 0. */
+/* Number of parameters, for any size: none is created, and no context is needed. 0 for image networks. */
 int64_t model_parameters(const struct model_config *config);
 
-/* Initialises the parameters again from the context's generator. */
+/* Initializes the parameters again from the context's generator. */
 rw_status model_init(const struct model *m);
 
-/* Whether a model has layernorm, biases and gelu, where llama has none. */
+/* Whether a model has layernorm, biases and gelu, which llama has not. */
 static inline bool model_is_biased(const struct model_config *c)
 {
     return c->kind == MODEL_GPT || c->kind == MODEL_VIT;
@@ -118,15 +118,15 @@ static inline bool model_is_biased(const struct model_config *c)
 /* One layer of gpt, llama or vit, without its region. x [batch, seq, width]. */
 rw_tensor *model_block(const struct model *m, rw_tape *t, rw_tensor *x, int layer);
 
-/* Mean cross-entropy of the next byte: tokens and targets are [batch, seq]. A network for images sees seq x seq
-   pictures of the tokens (images.h), whose class is the first target. */
+/* Mean cross-entropy of the next byte: tokens and targets are [batch, seq]. An image network gets seq x seq images of
+   the tokens (images.h), whose class is the first target. */
 rw_tensor *model_loss(const struct model *m, rw_tape *t, int batch, int seq, const int32_t *tokens,
                       const int32_t *targets);
 
-/* The same of two inputs [batch, seq] that the caller keeps: to write into between the launches of a graph. */
+/* The same with two inputs [batch, seq] of the caller's, which can be written between the launches of a graph. */
 rw_tensor *model_loss_of(const struct model *m, rw_tape *t, rw_tensor *tokens, rw_tensor *targets);
 
-/* What is due behind the optimizer's step, on an empty tape, which is empty again: deepseek's experts are balanced. */
+/* Work after the optimizer's step, on an empty tape, which is empty again afterwards: balances deepseek's experts. */
 rw_status model_end_step(const struct model *m, rw_tape *t);
 
 const char *model_name(enum model_kind kind);

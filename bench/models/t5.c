@@ -1,8 +1,8 @@
 /*
- * An encoder and a decoder shaped like T5 (Raffel et al., arXiv 1910.10683): RMSNorm before each part, no biases,
- * scores that are not scaled, and positions as numbers added to them: by distance, in buckets that grow wider, from one
+ * An encoder and a decoder with the architecture of T5 (Raffel et al., arXiv 1910.10683): RMSNorm before each part, no
+ * biases, unscaled scores, and positions as biases added to them: by distance, in buckets of increasing width, from one
  * table that all layers of a stack share. Version 1.0 has relu and ties the output to the embedding; 1.1 (`gated`) has
- * gelu beside a gate and an output of its own.
+ * gated gelu and a separate output layer.
  */
 #include "models/t5.h"
 
@@ -42,6 +42,7 @@ void t5_defaults(struct model_config *c)
 
 /* ---- parameters ---- */
 
+/* Creates the parameters of one layer of the encoder or decoder. */
 static void create_layer(struct model *m, int l, bool decodes,
                          rw_tensor *(*param)(const struct model *m, int layer, const char *name, rw_shape shape))
 {
@@ -85,7 +86,7 @@ rw_status t5_init(const struct model *m, rw_tensor *p)
     if (s.rank == 1) return rw_init_constant(p, 1);
     if (!strcmp(name, "wte.weight")) return rw_init_normal(p, 0, 1);
     if (strstr(name, "positions")) return rw_init_normal(p, 0, 1 / sqrt(c->width));
-    /* what scores are not divided by later */
+    /* replaces the scaling of scores */
     const double shrink = strstr(name, ".q.") ? sqrt(c->head_width) : 1;
     return rw_init_normal(p, 0, 1 / (shrink * sqrt((double)s.dim[1])));
 }
@@ -98,19 +99,19 @@ int t5_bucket(int far, bool causal)
     const int first = !causal && far < 0 ? side : 0;
     const int distance = far >= 0 ? far : causal ? 0 : -far;
     if (distance < exact) return first + distance;
-    /* The sum of a hair: a distance that is a power of two begins a bucket. */
+    /* A small amount is added, so that a distance that is a power of two begins a bucket. */
     const double at = log((double)distance / exact) / log((double)FARTHEST / exact) * (side - exact) + 1e-9;
     return first + (at < side - exact ? exact + (int)at : side - 1);
 }
 
-/* What is added to the scores of a stack's own tokens [1, heads, seq, seq]. */
+/* The bias of the scores of a stack's own tokens [1, heads, seq, seq]. */
 static rw_tensor *bias_of(rw_tape *t, rw_tensor *table, int64_t seq, bool causal)
 {
     int32_t *const bucket = malloc((size_t)(seq * seq) * sizeof *bucket);
     if (!bucket) return NULL;
     for (int64_t q = 0; q < seq; q++)
         for (int64_t k = 0; k < seq; k++) bucket[q * seq + k] = t5_bucket((int)(q - k), causal);
-    rw_tensor *const index = rw_input(t, RW_I32, RW_SHAPE(seq, seq), bucket);
+    rw_tensor *const index = rw_input(t, RW_I32, RW_SHAPE(seq, seq), bucket, (size_t)(seq * seq) * sizeof *bucket);
     free(bucket);
     rw_tensor *const by_head = rw_permute(t, rw_embedding(t, table, index), (const int[]){ 2, 0, 1 });
     return rw_contiguous(t, rw_unsqueeze(t, by_head, 0));
@@ -138,7 +139,7 @@ struct attention {
     bool causal;
 };
 
-/* x + attention of its norm to memory; to the norm itself where there is none. */
+/* x + attention of its norm to memory; without memory to the norm itself. */
 static rw_tensor *attend(const struct model *m, rw_tape *t, rw_tensor *x, rw_tensor *memory, struct attention a)
 {
     const struct model_config *const c = &m->config;
@@ -173,7 +174,7 @@ static rw_tensor *feed_forward(const struct model *m, rw_tape *t, rw_tensor *x, 
     return x;
 }
 
-/* Embeds tokens and runs a stack over them: the decoder's where there is a memory to attend to. */
+/* Embeds tokens and applies a stack to them: the decoder's if there is a memory to attend to. */
 static rw_tensor *stack(const struct model *m, rw_tape *t, rw_tensor *tokens, rw_tensor *memory)
 {
     const struct model_config *const c = &m->config;
@@ -199,6 +200,6 @@ rw_tensor *t5_loss(const struct model *m, rw_tape *t, rw_tensor *tokens, rw_tens
     rw_tensor *const memory = stack(m, t, rw_slice(t, tokens, 1, 0, seq - half), NULL);
     if (!memory) return NULL;
     rw_tensor *x = stack(m, t, rw_slice(t, tokens, 1, half, seq), memory);
-    if (!m->config.gated) x = rw_scale(t, x, 1 / sqrt(m->config.width)); /* the embedding's size */
+    if (!m->config.gated) x = rw_scale(t, x, 1 / sqrt(m->config.width)); /* restores the embedding's magnitude */
     return rw_cross_entropy(t, rw_linear(t, x, m->head, RW_NONE), rw_slice(t, targets, 1, half, seq));
 }

@@ -41,7 +41,7 @@ void vit_ends(struct model *m, rw_tensor *(*param)(const struct model *m, int la
     m->patch = param(m, -1, "patch.weight", RW_SHAPE(c->width, 3, c->patch, c->patch));
     m->patch_bias = param(m, -1, "patch.bias", RW_SHAPE(c->width));
     m->class_token = param(m, -1, "class.weight", RW_SHAPE(1, 1, c->width));
-    m->positions = param(m, -1, "wpe.weight", RW_SHAPE(1 + side * side, c->width));
+    m->positions = param(m, -1, "wpe.weight", RW_SHAPE(1 + (int64_t)side * side, c->width));
     m->head = param(m, -1, "head.weight", RW_SHAPE(c->vocab, c->width));
     m->head_bias = param(m, -1, "head.bias", RW_SHAPE(c->vocab));
 }
@@ -56,7 +56,7 @@ static rw_tensor *patches(const struct model *m, rw_tape *t, rw_tensor *x)
     ckpt_begin(t, "conv");
     x = rw_conv2d(t, x, m->patch, m->patch_bias, &(rw_conv2d_params){ .stride = { p, p } });
     ckpt_end(t);
-    /* A convolution's result lies with the channels last: so this is a view. */
+    /* A convolution's result is channels last, so this is a view. */
     x = rw_permute(t, x, (const int[]){ 0, 2, 3, 1 });
     return rw_reshape(t, x, RW_SHAPE(s.dim[0], -1, m->config.width));
 }

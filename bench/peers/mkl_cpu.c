@@ -1,6 +1,6 @@
 /*
- * scripts/figures.sh preloads this into PyTorch where the processor is AMD's. There MKL takes its slow path unless it
- * is told that the processor is Intel's, and a comparison is with PyTorch at its best.
+ * Preloaded into PyTorch by scripts/figures.sh on AMD processors. There MKL takes its slow path unless it detects an
+ * Intel processor, and a comparison should use PyTorch at its best.
  */
 int mkl_serv_intel_cpu_true(void);
 int mkl_serv_intel_cpu_true(void) { return 1; }

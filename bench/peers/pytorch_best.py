@@ -1,5 +1,6 @@
-"""Import this before torch: PyTorch at its best. Memory that is freed stays with the process, instead of being mapped
-and cleared anew in each step; the C library reads that when a process begins, so this one begins again.
+"""Import this before torch: configures PyTorch for its best speed. Freed memory stays with the process, instead of
+being mapped and cleared in each step; the C library reads that setting when a process starts, so this process is
+restarted.
 """
 import os
 import sys
@@ -10,5 +11,5 @@ if "MALLOC_TOP_PAD_" not in os.environ:
 
 
 def environment_of_others():
-    """What this process was begun with: those that are compared with PyTorch have memory of their own ways."""
+    """The original environment of this process: programs compared with PyTorch have their own memory management."""
     return {name: value for name, value in os.environ.items() if name not in KEEP}

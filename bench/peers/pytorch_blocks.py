@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """bench/block_step in PyTorch: six GPT blocks of width 768, batch 4 x 256, `none` and `full`, eager and compiled,
-in turn.
+alternately.
 
-Prints the same JSON lines (pytorch_memory.py says which bytes count).    pytorch_blocks.py [ROUNDS] [THREADS] [DROPOUT]
+Prints the same JSON lines (pytorch_memory.py defines the counted bytes).    pytorch_blocks.py [ROUNDS] [THREADS]
+[DROPOUT]
 """
 import json
 import os
@@ -24,7 +25,7 @@ def milliseconds(run):
 
 
 def product_rate(dtype):
-    """GFLOP/s of a plain product of square matrices, found as bench/limits.c does: sizes double up to 5 ms."""
+    """GFLOP/s of a plain product of square matrices, measured as in bench/limits.c: sizes double up to 5 ms."""
     best, n, ms = 0, 256, 0
     while n <= 8192 and ms < 5:
         a, b = torch.randn(n, n).to(dtype), torch.randn(n, n).to(dtype)
@@ -64,12 +65,12 @@ def memory(blocks, x, policy):
 
 
 def compiled(blocks, x):
-    """The blocks under torch.compile, both policies run once; None, and why, where it cannot compile."""
+    """The blocks under torch.compile, both policies run once; None, and the reason, if it cannot compile."""
     made = [torch.compile(block, dynamic=False) for block in blocks]
     try:
         step(made, x, "none")
         step(made, x, "full")
-    except Exception as e:  # whatever its compilers say
+    except Exception as e:  # any error of its compilers
         print(f"torch.compile: {e}".split("\n")[0], file=sys.stderr)
         return None
     return made
@@ -97,7 +98,7 @@ def main():
             ms = statistics.median(t)
             line = common | {"how": how, "policy": policy, "step_ms": round(ms, 1),
                              "ratio": round(ms / statistics.median(times[how, "none"]), 4)}
-            if how == "eager":  # the storages of compiled code are not seen
+            if how == "eager":  # the storages of compiled code are not visible
                 line |= {"kept_bytes": kept, "kept_per_block_bytes": kept - kept_less, "peak_bytes": peak}
             print(json.dumps(line), flush=True)
 

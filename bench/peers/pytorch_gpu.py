@@ -4,11 +4,11 @@ torch.utils.checkpoint around each block (`full`) or the attention (`selective:c
 torch.compile's memory budget (`budget:FRACTION`, compiled only).
 
 Prints the same JSON lines; `mode` is eager or compile. Times are CUDA-event times of forward, backward and fused AdamW;
-`peak_bytes` is what the allocator had in use at most, `device_bytes` what the driver has lent.
+`peak_bytes` is the maximum that the allocator had in use, `device_bytes` the memory that the driver reports in use.
 
     pytorch_gpu.py [--model gpt] [--preset gpt2-124m] [--batch 32] [--seq 1024] [--dtype bf16] [--steps 20] POLICY...
 
---device cpu is for trying the script out: times are the host's, and bytes 0.
+--device cpu is for testing the script: times are the host's, and bytes 0.
 """
 import argparse
 import json
@@ -90,7 +90,7 @@ class Clock:
 
 
 def memory(device):
-    """Bytes that the allocator had in use at most, and that the driver has lent."""
+    """Maximum bytes that the allocator had in use, and bytes in use according to the driver."""
     if device == "cpu":
         return 0, 0
     free, total = torch.cuda.mem_get_info()
@@ -124,7 +124,7 @@ def train(o, policy, compiled):
 
 
 def runs(o):
-    """Eager ones first: they are quick, and a run that is cut off loses compiled ones alone."""
+    """Eager runs first: they are fast, so an interrupted run only lacks compiled ones."""
     for policy in o.policy:
         if o.mode != "compile" and not policy.startswith("budget:"):
             yield policy, False

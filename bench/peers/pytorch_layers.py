@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """ResNet-50 and one layer of routed experts in eager PyTorch on a GPU: forward and backward, bfloat16, by CUDA events.
 
-Beside recompute_sweep's rows of resnet50 (channels last, batch 32) and bench/moe_layer (4,096 tokens of width 2,048, 64
-experts of 1,024, 8 each; products by torch._grouped_mm). Prints a JSON line for each.
+Compare with recompute_sweep's rows of resnet50 (channels last, batch 32) and bench/moe_layer (4,096 tokens of width
+2,048, 64 experts of 1,024, 8 each; products by torch._grouped_mm). Prints a JSON line for each.
 
     pytorch_layers.py [--side 224] [--batch 32] [--tokens 4096] [--steps 10] [--device cpu]
 
---device cpu is for trying the script out: times are the host's.
+--device cpu is for testing the script: times are the host's.
 """
 import argparse
 import json
@@ -27,7 +27,7 @@ def options():
 
 
 def milliseconds(device, step):
-    """Of one call of step, in the device's own queue."""
+    """Milliseconds of one call of step, in the device's own queue."""
     if device == "cpu":
         begin = time.perf_counter()
         step()

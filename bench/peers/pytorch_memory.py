@@ -1,15 +1,15 @@
 """Bytes of the tensors that PyTorch holds during a step, on any device.
 
-Every storage that an op makes is counted once, from the op that made it to the moment it is freed. Parameters, inputs
-and whatever else was there before do not count, nor do the gradients that end in a parameter: that is what Rewind's
-kept and peak bytes mean. What a kernel allocates for itself and frees before it returns is not seen, while Rewind's
-peak has its workspace in it.
+Every storage that an op creates is counted once, from that op until it is freed. Parameters, inputs and everything else
+that existed before do not count, nor do the gradients of parameters: this is the definition of Rewind's kept and peak
+bytes. Memory that a kernel allocates for itself and frees before it returns is not counted, while Rewind's peak
+includes its workspace.
 """
 import os
 import weakref
 
-# PyTorch asks the system for huge pages only where it is told to; Rewind always does. Read when the first large tensor
-# is made.
+# PyTorch requests huge pages from the system only if this is set; Rewind always does. Read when the first large tensor
+# is created.
 os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 
 import torch
@@ -23,8 +23,8 @@ class Held(TorchDispatchMode):
     def __init__(self, model):
         super().__init__()
         self.model = model
-        self.known = {}  # id of a living storage -> its number
-        self.events = []  # (number, bytes), bytes negative when freed
+        self.known = {}  # id of a live storage -> its number
+        self.events = []  # (number, bytes), negative bytes when freed
         self.n = 0
         self.at = 0
         for p in list(model.parameters()) + list(model.buffers()):
@@ -33,7 +33,7 @@ class Held(TorchDispatchMode):
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         for x in tree_leaves((args, kwargs)):
             if isinstance(x, torch.Tensor):
-                self.known.setdefault(id(x.untyped_storage()), -1)  # it was there before
+                self.known.setdefault(id(x.untyped_storage()), -1)  # it existed before
         out = func(*args, **(kwargs or {}))
         for x in tree_leaves(out):
             if isinstance(x, torch.Tensor):

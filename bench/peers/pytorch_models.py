@@ -1,4 +1,4 @@
-"""The benchmark models in PyTorch: the same layers, shapes, names and initialisation as bench/models."""
+"""The benchmark models in PyTorch: the same layers, shapes, names and initialization as bench/models."""
 import math
 
 import torch
@@ -17,7 +17,7 @@ class Config:
         self.dropout = 0.1 if model == "gpt" else 0.0
         self.scores = False
         self.max_seq = 256
-        self.run_core = lambda core, *qkv: core(*qkv)  # how the fused attention is called: a place to checkpoint it
+        self.run_core = lambda core, *qkv: core(*qkv)  # how the fused attention is called: a hook for checkpointing it
         for key, value in given.items():
             if value is not None:
                 setattr(self, key, value)

@@ -1,5 +1,5 @@
-"""All models of bench/models in PyTorch: the same layers and shapes. A model is called with what it is given, and
-`run`, which calls each part that may be checkpointed."""
+"""All models of bench/models in PyTorch: the same layers and shapes. A model is called with its input, and `run`, which
+calls each part that may be checkpointed."""
 import math
 
 import torch
@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 import pytorch_models
 
-PRESETS = {  # width; of transformers what bench/models says
+PRESETS = {  # width; of transformers as in bench/models
     "images": {"tiny": (8, 256), "small": (24, 256), "published": (64, 1000)},
     "vit": {"tiny": (4, 64, 4, 8, 256), "small": (6, 256, 8, 8, 256), "published": (12, 768, 12, 16, 1000)},
     "t5": {"tiny": (2, 64, 4, 16, 192, 256, False), "small": (3, 256, 8, 32, 704, 256, True),
@@ -278,8 +278,8 @@ class SwiGLU(nn.Module):
 
 
 class Experts(nn.Module):
-    """Routed experts beside a shared one. Rows lie by expert; a weight is taken apart once, so that its gradient is
-    made once; each token adds up its rows. A loop over experts that adds to the result takes up to twice as long."""
+    """Routed experts plus a shared one. Rows are sorted by expert; a weight is split once, so that its gradient is
+    computed once; each token sums its rows. A loop over experts that adds to the result takes up to twice as long."""
 
     def __init__(self, width, e, k, groups, best, f):
         super().__init__()
@@ -311,7 +311,7 @@ class Experts(nn.Module):
 
 
     def by_expert(self, rows, weight, load):
-        """What is fastest of each type: on CPUs _grouped_mm of float32 is slower than a loop."""
+        """The fastest for each type: on CPUs _grouped_mm in float32 is slower than a loop."""
         if rows.dtype == torch.bfloat16:
             return torch._grouped_mm(rows, weight.transpose(1, 2), offs=load.cumsum(0).int())
         return torch.cat([F.linear(x, w) for x, w in zip(rows.split(load.tolist()), weight.unbind(0))])
@@ -350,7 +350,7 @@ class DeepSeekBlock(nn.Module):
 
 
 class DeepSeek(nn.Module):
-    """With one token predicted behind the next one."""
+    """Predicts one token after the next one."""
 
     def __init__(self, *p):
         super().__init__()
@@ -376,8 +376,8 @@ class DeepSeek(nn.Module):
 
 
 class Mamba2Block(nn.Module):
-    """All heads share one B and one C; the scan by chunks of 64 places, in float32 where numbers decay, its products in
-    the model's type."""
+    """All heads share one B and one C; the scan works by chunks of 64 places, in float32 for the decays, with its
+    products in the model's type."""
 
     chunk = 64
 
@@ -436,7 +436,7 @@ class Mamba2(nn.Module):
 
 
 class Decoder(nn.Module):
-    """GPT or Llama of pytorch_models.py, its blocks called as those of the others are."""
+    """GPT or Llama of pytorch_models.py, with blocks called like those of the others."""
 
     def __init__(self, name, preset, side):
         super().__init__()

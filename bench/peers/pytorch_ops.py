@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Single ops of bench/ops beside PyTorch's, in turn in one run: milliseconds of forward and backward, f32 and bf16.
+"""Single ops of bench/ops compared with PyTorch's, alternately in one run: milliseconds of forward and backward, f32
+and bf16.
 
     pytorch_ops.py bench/ops [--rounds 9] [--threads N] [--ops NAME,NAME] [--turns 2]
 
-Prints a line for each op, those that take longest beside PyTorch's first: of each side the least of the turns' medians,
-as what disturbs a measurement makes it longer.
+Prints a line for each op, those with the largest ratio to PyTorch first. For each side it takes the minimum of the
+turns' medians, because disturbances only make a measurement longer.
 """
 import argparse
 import os
@@ -35,7 +36,7 @@ def index(places, *shape):
     return torch.randint(0, places, shape)
 
 
-# Shapes of the operands, and what is done with them. A shape in a list: numbers above 0.
+# Shapes of the operands, and the function. A shape in a list: positive numbers.
 OPS = {
     "exp": ((ROWS,), torch.exp),
     "log": (([*ROWS],), torch.log),

@@ -3,9 +3,9 @@
 torch.utils.checkpoint (non-reentrant) around each block for `full`. Needs PyTorch 2.4 or later.
 
 `identical` compares losses and gradients of every step and the last parameters with those of `none`, byte for byte.
-`kept_bytes` and `peak_bytes` are counted in the step that warms up (pytorch_memory.py says what counts). PyTorch
-predicts no peak and counts neither nodes nor operations: these columns are null.
-Weights saved by rw_save() can be loaded with --weights; parameter names are the same.
+`kept_bytes` and `peak_bytes` are counted in the step that warms up (pytorch_memory.py defines what counts). PyTorch
+predicts no peak and counts neither nodes nor operations: these columns are null. Weights saved by rw_save() can be
+loaded with --weights; parameter names are the same.
 """
 import argparse
 import csv
@@ -70,7 +70,7 @@ def options():
 
 
 def batch_of(text, batch, seq, step):
-    """The windows that recompute_sweep takes."""
+    """The windows of the text that recompute_sweep uses."""
     rows = []
     for b in range(batch):
         h = (step * 1000003 + b) * 0x9E3779B97F4A7C15 % 2**64
@@ -117,7 +117,8 @@ def warm_up(model, run, tokens, targets):
 
 
 def train(o, c, text, seq, policy):
-    """A row, and what must be the same in every row: losses, gradients of every step, the last parameters."""
+    """A row, and the values that must be the same in every row: losses, gradients of every step, the last
+    parameters."""
     torch.manual_seed(o.seed)
     model = Model(c).to(DTYPES[o.dtype])
     if o.weights:

@@ -1,15 +1,16 @@
 #!/usr/bin/env python3
-"""The loss curve of examples/train_gpt beside PyTorch's: the same weights, batches, clipping, schedule and AdamW.
+"""The loss curve of examples/train_gpt compared with PyTorch's: the same weights, batches, clipping, schedule and
+AdamW.
 
     pytorch_training.py TRAIN_GPT DATA [STEPS] [DTYPES] [OPTIONS ...]        TRAIN_GPT: build/examples/train_gpt
     pytorch_training.py build/examples/train_gpt bench/data/kjv.txt 100 "f32 bf16" --batch 8
     pytorch_training.py build/examples/train_gpt bench/data/kjv.txt 1000 "bf16 fp8"
 
-The trainer writes its first weights and a line for each step; PyTorch begins with these weights. Both run on the GPU
-where there is one. Without dropout: the two draw other numbers. In bf16 both keep float32 master copies; PyTorch's
-gradients are bf16. Beside fp8 PyTorch runs in float32. Prints a row for each tenth step, and how far the curves are
-apart: of f32 at most 1e-4 of the loss at any step, of the others at most 1e-2, at any step of a hundred, and on the
-average of the last fifty of more: two runs that round apart do not stay together step by step.
+The trainer writes its initial weights and a line for each step; PyTorch starts with these weights. Both run on the GPU
+if there is one. Without dropout, because the two draw different numbers. In bf16 both keep float32 master copies;
+PyTorch's gradients are bf16. For fp8 PyTorch runs in float32. Prints a row for each tenth step, and the distance of the
+curves: for f32 at most 1e-4 of the loss at any step, for the others at most 1e-2, at any step of the first hundred, and
+in longer runs on the average of the last fifty: two runs with different rounding diverge step by step.
 """
 import json
 import math
@@ -25,7 +26,7 @@ import torch.nn.functional as F
 BOUNDS = {"f32": 1e-4, "bf16": 1e-2, "fp8": 1e-2}
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "fp8": torch.float32}
 TOGETHER, LAST = 100, 50  # steps
-SIZES = {"tiny": (4, 4, 128), "gpt2-124m": (12, 12, 768)}  # layers, heads, sequence unless --seq says so
+SIZES = {"tiny": (4, 4, 128), "gpt2-124m": (12, 12, 768)}  # layers, heads, sequence unless --seq is given
 LR, DECAY, CLIP, SEED, BATCH = 1e-3, 0.1, 1.0, 42, 8
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
@@ -54,7 +55,7 @@ def number_of(seed, n):
 
 
 def batch_of(tokens, step, batch, seq):
-    """Windows of the data, each token's target being the one after it."""
+    """Windows of the data; each token's target is the next one."""
     starts = [number_of(SEED, step * batch + b) % (len(tokens) - seq) for b in range(batch)]
     rows = torch.stack([tokens[s:s + seq + 1] for s in starts])
     return rows[:, :-1], rows[:, 1:]
@@ -70,7 +71,7 @@ def rate(step, total):
 
 
 def logits(p, x, layers, heads):
-    """GPT-2, with its weights as the trainer names them."""
+    """GPT-2, with the trainer's names of its weights."""
     b, s = x.shape
 
     def norm(h, name):
@@ -117,9 +118,9 @@ def theirs(weights, tokens, steps, dtype, layers, heads, batch, seq):
 
 
 def ours(trainer, data, steps, dtype, folder, more):
-    """Losses of the trainer's run, and the weights that it began with."""
+    """Losses of the trainer's run, and its initial weights."""
     first, log = f"{folder}/first-{dtype}.safetensors", f"{folder}/{dtype}.jsonl"
-    common = [trainer, "--data", data, "--dtype", dtype, "--dropout", "0", "--eval-batches", "0", "--sample", "0",
+    common = [trainer, "--data", data, "--dtype", dtype, "--dropout", "0", "--eval-tokens", "0", "--sample", "0",
               "--batch", str(BATCH), *more]
     subprocess.run([*common, "--steps", "0", "--save", first], check=True, stdout=subprocess.DEVNULL)
     subprocess.run([*common, "--steps", str(steps), "--log", log], check=True, stdout=subprocess.DEVNULL)

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Steps of the models of bench/models beside PyTorch's, in turn in one run: time of forward and backward under `none`
-and `full`, f32 and bf16, and bytes kept under `none` (pytorch_memory.py says which count).
+"""Steps of the models of bench/models compared with PyTorch's, alternately in one run: time of forward and backward
+under `none` and `full`, f32 and bf16, and bytes kept under `none` (pytorch_memory.py defines which count).
 
     pytorch_zoo.py bench/model_step [--rounds 5] [--threads N] [--models NAME,NAME] [--sizes published|small|tiny]
                                [--compile]
 
-With --rounds 0 bytes alone. Prints a JSON line for each side, and a figure for each ratio. Both sides have the same
-threads; of PyTorch, images lie with channels last, as they do here.
+With --rounds 0 only bytes. Prints a JSON line for each side, and a figure for each ratio. Both sides have the same
+threads; PyTorch's images are channels last, as they are here.
 """
 import argparse
 import json
@@ -26,9 +26,9 @@ from pytorch_nets import model
 POLICIES = ("none", "full")
 IMAGES = ("resnet50", "densenet121", "mobilenet", "vgg16", "unet", "vit")
 TEXTS = ("t5", "deepseek", "mamba2", "gpt", "llama")
-KEPT = {"t5": 0.6, "gpt": 0.6,  # bytes over PyTorch's, which keeps a mask of each dropout
-        "densenet121": 0.8, "unet": 0.8}  # pools keep a byte an element, and concatenations are not made; others: 1
-torch._dynamo.config.recompile_limit = 64  # the parts of a network for images differ by their shapes
+KEPT = {"t5": 0.6, "gpt": 0.6,  # bytes relative to PyTorch's, which keeps a mask of each dropout
+        "densenet121": 0.8, "unet": 0.8}  # pools keep a byte per element, and concatenations are virtual; others: 1
+torch._dynamo.config.recompile_limit = 64  # the parts of an image network differ in their shapes
 SIZES = {  # preset, batch, length or side
     "published": {"vgg16": ("published", 4, 224), "unet": ("published", 1, 224), "t5": ("t5-small", 4, 256),
                   "deepseek": ("small", 4, 256), "mamba2": ("mamba2-130m", 2, 256), "gpt": ("gpt2-124m", 1, 1024),
@@ -42,7 +42,7 @@ class Theirs:
     def __init__(self, name, preset, dtype, batch, size):
         torch.manual_seed(1)
         self.net = model(name, preset, size).to(torch.bfloat16 if dtype == "bf16" else torch.float32)
-        self.made = {}  # part -> the same compiled
+        self.made = {}  # part -> the same part compiled
         if name in IMAGES:
             self.net = self.net.to(memory_format=torch.channels_last)
             x = torch.rand(batch, 3, size, size).to(next(self.net.parameters()).dtype)
@@ -52,12 +52,12 @@ class Theirs:
             self.given = tokens[:-1].view(batch, size), tokens[1:].view(batch, size)
 
     def compile(self):
-        """Whether torch.compile can, part by part as for the blocks: both policies run once."""
+        """Whether torch.compile works, part by part as for the blocks: both policies run once."""
         try:
             for policy in POLICIES:
                 self.step(policy, "compiled")
             return True
-        except Exception as e:  # whatever its compilers say
+        except Exception as e:  # any error of its compilers
             print(f"torch.compile: {e}".split("\n")[0], file=sys.stderr)
             return False
 
@@ -109,7 +109,7 @@ def figure(what, name, a, b, unit, bound=1):
 
 
 def times_of(args, ours, theirs, ways):
-    """Medians by (how, policy), and our kept bytes by policy; all in turn, the first round warms up."""
+    """Medians by (how, policy), and our kept bytes by policy; all alternately, the first round warms up."""
     times, kept = {(how, policy): [] for policy in POLICIES for how in ways}, {}
     for round_ in range(args.rounds + 1):
         for how, policy in times:
@@ -135,7 +135,7 @@ def measure(args, name, dtype):
                    "preset": preset, "batch": batch, "size": size, "dtype": dtype, "threads": args.threads,
                    "policy": policy}
             row |= {} if how == "ours" else {"how": how}
-            if how != "compiled":  # the storages of compiled code are not seen
+            if how != "compiled":  # the storages of compiled code are not visible
                 row["kept_bytes"] = our_kept[policy] if how == "ours" else theirs.kept(policy)
             print(json.dumps(row | ({"step_ms": round(ms[how, policy], 1)} if ms else {})))
     for how, whose in (("eager", "PyTorch's"), ("compiled", "torch.compile's")):

@@ -1,4 +1,4 @@
-/* --fit and --advise: what a machine could do with this model, from plans alone. */
+/* --fit and --advise: which steps of this model would fit on a machine, from plans only. */
 #include "sweep/ask.h"
 
 #include "sweep/run.h"
@@ -9,19 +9,20 @@
 
 /* ---- the largest that fits ---- */
 
-/* TOO_SMALL: no step of this size, but a larger one may be: the model refuses it, or a share of it is no budget. */
+/* TOO_SMALL: no step of this size exists, but a larger one may: the model refuses it, or a share of it is no valid
+   budget. */
 enum fit { FITS, TOO_SMALL, TOO_LARGE };
 
 struct search {
     const struct sweep_options *o;
     const char *policy;
     struct sweep_run run;
-    int open_for; /* length that the run's model has positions for: they are parameters */
-    int most;     /* size that has been found to fit, 0 for none */
+    int open_for; /* length for which the run's model has positions, which are parameters */
+    int most;     /* largest size known to fit, 0 for none */
     rw_prediction at_most, above;
     int step;     /* sizes are multiples of it */
-    int tried;    /* the size that `above` and `refused` speak of */
-    char refused[512]; /* why it is no step at all; "" where it takes too much */
+    int tried;    /* the size to which `above` and `refused` refer */
+    char refused[512]; /* the reason that it is not a step at all; "" if it takes too much memory */
 };
 
 static void sizes_of(const struct sweep_options *o, int x, int *ret_batch, int *ret_seq)
@@ -30,9 +31,9 @@ static void sizes_of(const struct sweep_options *o, int x, int *ret_batch, int *
     *ret_seq = o->fit_seq ? x : o->seqs[0];
 }
 
-/* Where smaller ones are steps, this one has more numbers than a tensor may have, or a plan more than the host can
-   hold. Where none has been one yet, the model needs more: a side that it can halve so often, two elements in a
-   channel. */
+/* If smaller sizes are steps, this one has more elements than a tensor may have, or a plan larger than the host's
+   memory. If none has been one yet, the model needs a larger size: a side that it can halve often enough, two elements
+   in a channel. */
 static rw_status refuse(struct search *s, int x, enum fit *ret)
 {
     *ret = s->most ? TOO_LARGE : TOO_SMALL;
@@ -45,18 +46,17 @@ static rw_status refuse(struct search *s, int x, enum fit *ret)
     return RW_OK;
 }
 
-/* A budget that nothing fits into is one more that doesn't fit; a share of the size may do at another size. */
+/* A budget below the minimum means that the size does not fit; a share of the size may fit at another size. */
 static rw_status try_size(struct search *s, int x, enum fit *ret)
 {
     int batch, seq;
     rw_prediction p = { 0 };
     sizes_of(s->o, x, &batch, &seq);
     rw_status status = RW_OK;
-    const int wanted = seq > s->o->model.max_seq ? seq : s->o->model.max_seq;
-    if (wanted != s->open_for) {
+    if (seq != s->open_for) {
         sweep_run_close(&s->run, RW_OK);
-        status = sweep_plan_open(&s->run, s->o, wanted);
-        s->open_for = wanted;
+        status = sweep_plan_open(&s->run, s->o, seq);
+        s->open_for = seq;
     }
     const bool opened = !status;
     if (opened) status = sweep_predict(&s->run, batch, seq, s->policy, &p);
@@ -65,7 +65,7 @@ static rw_status try_size(struct search *s, int x, enum fit *ret)
         rw_error_clear(s->run.m.ctx);
         *ret = strchr(s->policy, '%') && p.least_bytes <= s->o->fit ? TOO_SMALL : TOO_LARGE;
         const bool known = s->above.total_bytes || s->above.least_bytes > s->o->fit;
-        if (*ret == TOO_SMALL && known) return RW_OK; /* what takes too much is the better answer */
+        if (*ret == TOO_SMALL && known) return RW_OK; /* "too large" is the better answer */
         s->above = (rw_prediction){ .least_bytes = p.least_bytes };
         s->tried = x, s->refused[0] = '\0';
         return RW_OK;
@@ -76,7 +76,7 @@ static rw_status try_size(struct search *s, int x, enum fit *ret)
     return status;
 }
 
-/* In steps of s->step. */
+/* Searches in steps of s->step. */
 static rw_status search(struct search *s)
 {
     const int limit = (s->o->fit_seq ? (1 << 30) / s->o->batch : (1 << 30) / s->o->seqs[0]) / s->step;
@@ -101,7 +101,7 @@ static rw_status search(struct search *s)
     return status;
 }
 
-/* One step, with its update. */
+/* Runs one step, with its update. */
 static rw_status prove(struct search *s, const struct sweep_text *text, rw_memory *ret, size_t *ret_resident)
 {
     int batch, seq;
@@ -117,7 +117,7 @@ static rw_status prove(struct search *s, const struct sweep_text *text, rw_memor
     if (!status) status = ckpt_set_policy(r.t, s->policy);
     if (!status) status = rw_backward(r.t, model_loss(&r.m, r.t, batch, seq, tokens, tokens + n));
     if (!status) status = rw_memory_stats(r.m.ctx, ret);
-    if (!status) status = rw_adamw_step(r.opt);
+    if (!status) status = rw_optimizer_step(r.opt);
     *ret_resident = sweep_resident_end(&resident);
     free(tokens);
     return sweep_run_close(&r, status);
@@ -128,7 +128,7 @@ static size_t total_of(const rw_memory *m)
     return m->parameters + m->gradients + m->optimizer + m->inputs + m->results + m->measured_peak;
 }
 
-/* Of what has fitted so far; of equals the fastest. */
+/* The largest that has fitted so far; of equal sizes the fastest. */
 struct largest {
     const char *policy;
     int size;
@@ -141,15 +141,16 @@ static void note_largest(struct largest *x, const struct search *s)
         *x = (struct largest){ s->policy, s->most, s->at_most.ms };
 }
 
+/* Searches the largest size under one policy and proves it with a step. */
 static bool fit_policy(const struct sweep_options *o, const struct sweep_text *text, const char *policy,
                        struct largest *largest)
 {
     const char *const what = o->fit_seq ? sweep_seq_name(o) : "batch";
-    struct search s = { .o = o, .policy = policy, .open_for = o->model.max_seq,
+    struct search s = { .o = o, .policy = policy, .open_for = o->seqs[0],
                         .step = o->fit_seq ? model_side_step(o->model.kind) : 1 };
     rw_memory m;
     size_t resident = 0;
-    rw_status status = sweep_plan_open(&s.run, o, 0);
+    rw_status status = sweep_plan_open(&s.run, o, o->seqs[0]);
     if (!status) status = search(&s);
     if (sweep_run_close(&s.run, status)) return false;
     if (!s.most && s.refused[0]) {
@@ -175,7 +176,7 @@ static bool fit_policy(const struct sweep_options *o, const struct sweep_text *t
         return true;
     }
     if (prove(&s, text, &m, &resident)) return false;
-    const bool good = m.measured_peak == s.at_most.peak_bytes && total_of(&m) <= o->fit;
+    const bool good = m.measured_peak == s.at_most.peak_bytes && total_of(&m) == s.at_most.total_bytes;
     printf("%-32s ran once: %zu bytes in all, arena %zu: %s", "", total_of(&m), m.measured_peak,
            good ? "as predicted" : "NOT as predicted");
     if (m.device) printf("; %zu in use on the device", m.device);
@@ -198,8 +199,8 @@ bool sweep_fit(const struct sweep_options *o, const struct sweep_text *text)
 
 /* ---- advice ---- */
 
-/* The fastest steps that a planner finds within shares of the arena. behind: what stands behind a budget. */
-static void print_budgets(const rw_point *point, size_t n, const char *behind, const rw_prediction *now)
+/* The fastest steps that a planner finds within shares of the arena. `behind` is the text after a budget. */
+static void print_budgets(const rw_frontier_point *point, size_t n, const char *behind, const rw_prediction *now)
 {
     static const int percent[] = { 90, 75, 50, 25, 10 };
     printf("the fastest steps that the planner finds%s:\n", *behind ? " where values may wait outside" : "");
@@ -207,7 +208,7 @@ static void print_budgets(const rw_point *point, size_t n, const char *behind, c
         size_t i = n;
         while (i > 0 && point[i - 1].peak_bytes > now->peak_bytes / 100 * (size_t)percent[k]) i--;
         if (!i) break;
-        const rw_point *const p = &point[i - 1];
+        const rw_frontier_point *const p = &point[i - 1];
         printf("  budget:%zuB%s%*s %14zu bytes less (%4.1f %% of the arena), %+5.1f %% time", p->peak_bytes, behind,
                *behind ? 4 : 12, "", now->peak_bytes - p->peak_bytes,
                100 - 100 * (double)p->peak_bytes / (double)now->peak_bytes, 100 * (p->ms / now->ms - 1));
@@ -219,15 +220,15 @@ static void print_budgets(const rw_point *point, size_t n, const char *behind, c
 
 static rw_tensor *record(struct sweep_run *r, rw_tape *t, int batch, int seq)
 {
-    rw_tensor *const tokens = rw_input(t, RW_I32, RW_SHAPE(batch, seq), NULL);
-    rw_tensor *const targets = rw_input(t, RW_I32, RW_SHAPE(batch, seq), NULL);
+    rw_tensor *const tokens = rw_input(t, RW_I32, RW_SHAPE(batch, seq), NULL, 0);
+    rw_tensor *const targets = rw_input(t, RW_I32, RW_SHAPE(batch, seq), NULL, 0);
     return tokens && targets ? model_loss_of(&r->m, t, tokens, targets) : NULL;
 }
 
 static rw_status advise_budgets(const struct sweep_options *o, struct sweep_run *r, rw_tensor *loss,
                                 const rw_prediction *now)
 {
-    rw_point points[SWEEP_POINTS];
+    rw_frontier_point points[SWEEP_POINTS];
     size_t n = SWEEP_POINTS;
     rw_status status = rw_tape_frontier(r->t, loss, points, &n);
     if (!status) print_budgets(points, n, "", now);
@@ -238,33 +239,59 @@ static rw_status advise_budgets(const struct sweep_options *o, struct sweep_run 
     return status;
 }
 
-/* What the step is compared with: twice the batch; each length of the list above the first, or twice that. */
+/* The compared steps: twice the batch; each length after the first in the list, or twice the length. A length has a
+   model of its own, because learned positions are parameters. */
 struct larger {
-    int n, seq[CKPT_GROWN_MOST]; /* the first is of the batch */
-    rw_tape *tape[CKPT_GROWN_MOST];
+    int n, seq[CKPT_SCALED_STEPS_MAX]; /* the first one has the larger batch, in the step's own model */
+    struct sweep_run run[CKPT_SCALED_STEPS_MAX];
+    rw_tape *batch; /* of the first */
 };
 
 static struct larger larger_of(const struct sweep_options *o)
 {
     struct larger x = { .n = 1, .seq = { o->seqs[0] } };
-    for (int i = 1; i < o->n_seqs && x.n < CKPT_GROWN_MOST; i++)
+    for (int i = 1; i < o->n_seqs && x.n < CKPT_SCALED_STEPS_MAX; i++)
         if (o->seqs[i] > o->seqs[0]) x.seq[x.n++] = o->seqs[i];
     if (x.n == 1) x.seq[x.n++] = 2 * o->seqs[0];
     return x;
 }
 
-static rw_status advise_growth(const struct sweep_options *o, struct sweep_run *r, rw_tensor *loss,
-                               const struct larger *x)
+static rw_tape *tape_of(const struct larger *x, int i)
 {
-    rw_grown grown[CKPT_GROWN_MOST] = { { x->tape[0], record(r, x->tape[0], 2 * o->batch, x->seq[0]), "batch", 2 } };
-    for (int i = 1; i < x->n; i++)
-        grown[i] = (rw_grown){ x->tape[i], record(r, x->tape[i], o->batch, x->seq[i]), sweep_seq_name(o),
-                               (double)x->seq[i] / o->seqs[0] };
-    const rw_status status = rw_error_status(r->m.ctx);
-    return status ? status : ckpt_explain_growth(r->t, loss, grown, (size_t)x->n, stdout);
+    return i ? x->run[i].t : x->batch;
 }
 
-/* The step does not fit into the budget that this policy is: the rest is said of the least that would do. */
+static rw_status larger_open(struct larger *x, const struct sweep_options *o, const struct sweep_run *r)
+{
+    rw_status status = rw_tape_create(&x->batch, r->m.ctx);
+    for (int i = 1; !status && i < x->n; i++) {
+        status = sweep_plan_open(&x->run[i], o, x->seq[i]);
+        if (status) sweep_print_error(x->run[i].m.ctx, status);
+    }
+    return status;
+}
+
+static void larger_close(struct larger *x)
+{
+    rw_tape_destroy(&x->batch);
+    for (int i = 1; i < x->n; i++) sweep_run_close(&x->run[i], RW_OK);
+}
+
+static rw_status advise_growth(const struct sweep_options *o, struct sweep_run *r, rw_tensor *loss, struct larger *x)
+{
+    rw_scaled_step grown[CKPT_SCALED_STEPS_MAX] = { { x->batch, record(r, x->batch, 2 * o->batch, x->seq[0]), "batch",
+                                                      2 } };
+    rw_status status = rw_error_status(r->m.ctx);
+    for (int i = 1; !status && i < x->n; i++) {
+        grown[i] = (rw_scaled_step){ x->run[i].t, record(&x->run[i], x->run[i].t, o->batch, x->seq[i]),
+                                     sweep_seq_name(o), (double)x->seq[i] / o->seqs[0] };
+        status = rw_error_status(x->run[i].m.ctx);
+        if (status) sweep_print_error(x->run[i].m.ctx, status);
+    }
+    return status ? status : ckpt_explain_scaling(r->t, loss, grown, (size_t)x->n, stdout);
+}
+
+/* The step does not fit into the budget of this policy: the rest of the advice is for the minimum budget. */
 static rw_status fall_back(const struct sweep_options *o, struct sweep_run *r, const char *policy, rw_prediction *ret)
 {
     char least[64];
@@ -276,12 +303,13 @@ static rw_status fall_back(const struct sweep_options *o, struct sweep_run *r, c
     return status ? status : sweep_predict(r, o->batch, o->seqs[0], NULL, ret);
 }
 
-static rw_status advise(const struct sweep_options *o, struct sweep_run *r, const char *policy, const struct larger *x)
+/* Prints the advice for one policy. */
+static rw_status advise(const struct sweep_options *o, struct sweep_run *r, const char *policy, struct larger *x)
 {
     const int batch = o->batch, seq = o->seqs[0];
     rw_prediction now = { 0 };
     rw_status status = ckpt_set_policy(r->t, policy);
-    for (int i = 0; !status && i < x->n; i++) status = ckpt_set_policy(x->tape[i], policy);
+    for (int i = 0; !status && i < x->n; i++) status = ckpt_set_policy(tape_of(x, i), policy);
     if (status) return status;
     printf("batch %d, %s %d\n", batch, sweep_seq_name(o), seq);
     status = sweep_predict(r, batch, seq, NULL, &now);
@@ -292,7 +320,7 @@ static rw_status advise(const struct sweep_options *o, struct sweep_run *r, cons
     if (!status) status = advise_budgets(o, r, loss, &now);
     if (!status) status = advise_growth(o, r, loss, x);
     rw_tape_reset(r->t);
-    for (int i = 0; i < x->n; i++) rw_tape_reset(x->tape[i]);
+    for (int i = 0; i < x->n; i++) rw_tape_reset(tape_of(x, i));
     return status;
 }
 
@@ -300,12 +328,10 @@ bool sweep_advise(const struct sweep_options *o)
 {
     struct sweep_run r;
     struct larger x = larger_of(o);
-    int longest = 0;
-    for (int i = 0; i < x.n; i++) longest = x.seq[i] > longest ? x.seq[i] : longest;
-    rw_status status = sweep_plan_open(&r, o, longest);
-    for (int i = 0; !status && i < x.n; i++) status = rw_tape_create(&x.tape[i], r.m.ctx);
+    rw_status status = sweep_plan_open(&r, o, o->seqs[0]);
+    if (!status) status = larger_open(&x, o, &r);
     for (int i = 0; !status && i < o->n_policies; i++) status = advise(o, &r, o->policies[i], &x);
-    for (int i = 0; i < x.n; i++) rw_tape_destroy(&x.tape[i]);
+    larger_close(&x);
     if (!status && o->has_ceilings)
         printf("nothing of the model has run; times are by the machine's ceilings: --costs FILE measures its own and "
                "keeps them\n");

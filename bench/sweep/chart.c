@@ -13,7 +13,7 @@
 #define TOP 20.0
 #define BOTTOM 50.0
 #define LINE 15.0 /* height of a line of text */
-#define GLYPH 6.8 /* width of a glyph, on the safe side */
+#define GLYPH 6.8 /* estimated width of a glyph, an upper bound */
 
 struct scale {
     double lo, hi, from, to;
@@ -23,9 +23,10 @@ struct box {
     double left, right, top, bottom;
 };
 
-/* Where no text goes: points, measured and predicted, texts, and the stretches of the predicted lines. */
+/* Occupied areas, where no text is placed: points, measured and predicted, texts, and the segments of the predicted
+   lines. */
 struct places {
-    struct box taken[3 * SWEEP_MOST + 5 * SWEEP_POINTS];
+    struct box taken[3 * SWEEP_MAX + 5 * SWEEP_POINTS];
     int n;
 };
 
@@ -39,14 +40,14 @@ static double mib(size_t bytes)
     return (double)bytes / 1048576;
 }
 
-/* A step of 1, 2 or 5 times a power of ten that cuts the range into about n parts. */
+/* A step of 1, 2 or 5 times a power of ten that divides the range into about n parts. */
 static double tick(double range, int n)
 {
     const double raw = range / n, power = pow(10, floor(log10(raw))), m = raw / power;
     return (m < 1.5 ? 1 : m < 3.5 ? 2 : m < 7.5 ? 5 : 10) * power;
 }
 
-/* Digits after the point that tell neighbouring ticks apart. */
+/* Digits after the point that distinguish adjacent ticks. */
 static int digits(double step)
 {
     return step >= 1 ? 0 : (int)ceil(-log10(step) - 1e-9);
@@ -111,8 +112,8 @@ static void take_ring(struct places *p, double px, double py)
     p->taken[p->n++] = (struct box){ px - 3, px + 3, py - 3, py + 3 };
 }
 
-static void take_stairs(struct places *p, const rw_point *point, size_t n, double none_ms, const struct scale *x,
-                        const struct scale *y)
+static void take_stairs(struct places *p, const rw_frontier_point *point, size_t n, double none_ms,
+                        const struct scale *x, const struct scale *y)
 {
     for (size_t i = 1; i < n; i++) {
         const double x0 = at(x, mib(point[i - 1].peak_bytes)), y0 = at(y, point[i - 1].ms / none_ms);
@@ -129,7 +130,7 @@ static void take_bound(struct places *p, const struct sweep_curve *c, const stru
                      at(x, mib(c->point[i].peak_bytes)), at(y, c->point[i].bound_ms / c->none_ms));
 }
 
-/* A place for the text of the point (px, py), clear of all that is taken: beside it, over or under it, further off. */
+/* A position for the text of the point (px, py) in a free area: next to it, above or below it, or further away. */
 static struct box place_label(double px, double py, size_t length, const struct places *p)
 {
     const double w = GLYPH * (double)length;
@@ -146,13 +147,13 @@ static struct box place_label(double px, double py, size_t length, const struct 
     return (struct box){ left, left + w, py - LINE / 2, py + LINE / 2 };
 }
 
-/* Where a text begins, ends or has its middle, as it lies to its point. */
+/* Where the text is anchored (start, end or middle), by its position relative to its point. */
 static double anchor(double px, const struct box *b)
 {
     return b->left > px ? b->left : b->right < px ? b->right : (b->left + b->right) / 2;
 }
 
-/* From a point to a text that is further off. */
+/* Draws a line from a point to a text that is further away. */
 static void leader(FILE *f, double px, double py, const struct box *b)
 {
     const double middle = (b->top + b->bottom) / 2;
@@ -169,6 +170,7 @@ static void label(FILE *f, const struct sweep_row *r, double px, const struct bo
     fprintf(f, "</text>\n");
 }
 
+/* Draws the measured rows with their labels. */
 static void points(FILE *f, const struct sweep_row *rows, int n, const struct sweep_curve *c, const struct scale *x,
                    const struct scale *y)
 {
@@ -185,7 +187,7 @@ static void points(FILE *f, const struct sweep_row *rows, int n, const struct sw
             take_ring(&places, at(x, mib(rows[i].predicted)), at(y, rows[i].predicted_ms / c->none_ms));
     }
     const struct box *const place = &places.taken[places.n];
-    for (int i = 0; i < n; i++) { /* lines first: texts hide what they lie on */
+    for (int i = 0; i < n; i++) { /* lines first: texts cover them */
         const double px = at(x, mib(rows[i].peak)), py = at(y, rows[i].ratio);
         places.taken[places.n] = place_label(px, py, strlen(rows[i].policy), &places);
         leader(f, px, py, &places.taken[places.n++]);
@@ -215,10 +217,10 @@ static int by_peak(const void *a, const void *b)
     return x->ratio < y->ratio ? -1 : x->ratio > y->ratio;
 }
 
-/* Joins the rows that no other beats in both memory and time. */
+/* Connects the rows that no other beats in both memory and time. */
 static void frontier(FILE *f, const struct sweep_row *rows, int n, const struct scale *x, const struct scale *y)
 {
-    const struct sweep_row *sorted[SWEEP_MOST];
+    const struct sweep_row *sorted[SWEEP_MAX];
     for (int i = 0; i < n; i++) sorted[i] = &rows[i];
     qsort(sorted, (size_t)n, sizeof *sorted, by_peak);
     fprintf(f, "<polyline class=\"frontier\" points=\"");
@@ -231,8 +233,8 @@ static void frontier(FILE *f, const struct sweep_row *rows, int n, const struct 
     fprintf(f, "\" />\n");
 }
 
-/* A staircase, as a smaller budget takes the next plan; what is above the chart is cut off. */
-static void stairs(FILE *f, const rw_point *point, size_t n, double none_ms, const struct scale *x,
+/* A staircase, because a smaller budget uses the next plan; clipped at the top of the chart. */
+static void stairs(FILE *f, const rw_frontier_point *point, size_t n, double none_ms, const struct scale *x,
                    const struct scale *y)
 {
     for (size_t i = 0; i < n; i++) {
@@ -243,8 +245,7 @@ static void stairs(FILE *f, const rw_point *point, size_t n, double none_ms, con
     }
 }
 
-/* What was predicted of the whole way from the least memory to none, also where values may move; and what no plan can
-   be below that moves nothing. */
+/* The predicted frontier from the minimum memory to none, also with offload; and the lower bound without offload. */
 static void curve(FILE *f, const struct sweep_curve *c, const struct scale *x, const struct scale *y)
 {
     if (!c->n || c->none_ms <= 0) return;
@@ -263,7 +264,7 @@ static void curve(FILE *f, const struct sweep_curve *c, const struct scale *x, c
     fprintf(f, "\"><title>lower bound</title></polyline>\n");
 }
 
-/* What was predicted of each row. */
+/* The prediction for each row. */
 static void rings(FILE *f, const struct sweep_row *rows, int n, const struct sweep_curve *c, const struct scale *x,
                   const struct scale *y)
 {
@@ -277,9 +278,11 @@ void sweep_chart_memory(FILE *f, const struct sweep_row *rows, int n, const stru
 {
     double most = 0, slow = 1, fast = 1;
     for (size_t i = 0; i < c->n; i++)
-        if (c->none_ms > 0) slow = fmax(slow, fmin(2, c->point[i].ms / c->none_ms)); /* what is slower is cut off */
+        if (c->none_ms > 0) slow = fmax(slow, fmin(2, c->point[i].ms / c->none_ms)); /* slower ones are clipped */
     for (size_t i = 0; i < c->n_moved; i++)
         if (c->none_ms > 0) slow = fmax(slow, fmin(2, c->moved[i].ms / c->none_ms));
+    if (c->none_ms > 0 && c->n) most = mib(c->point[c->n - 1].peak_bytes);
+    if (c->none_ms > 0 && c->n_moved) most = fmax(most, mib(c->moved[c->n_moved - 1].peak_bytes));
     for (int i = 0; i < n; i++) {
         most = fmax(most, mib(rows[i].peak));
         slow = fmax(slow, rows[i].ratio);

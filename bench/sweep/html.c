@@ -1,4 +1,5 @@
-/* sweep.html: one self-contained page with the memory-time chart, the loss curve and the table; and sweep.svg. */
+/* Writes sweep.html: one self-contained page with the memory-time chart, the loss curve and the table; and
+   sweep.svg. */
 #include "sweep/sweep.h"
 
 #include <stdio.h>
@@ -47,7 +48,7 @@ static void read_cpu(char *cpu, size_t size)
     if (info) fclose(info);
 }
 
-/* What the columns of rates and of memory mean. */
+/* Explains the columns of rates and of memory. */
 static void describe_rates(FILE *f, const struct sweep_options *o)
 {
     fprintf(f, "<h2>All rows</h2>\n<p class=\"soft\">TFLOP/s are the operations of one forward and one backward per "
@@ -74,24 +75,43 @@ static void describe(FILE *f, const struct sweep_options *o)
     fprintf(f, "</code></p>\n");
 }
 
-static void section(FILE *f, int seq, const struct sweep_row *rows, int n, const struct sweep_curve *curve)
+static void put_costs(FILE *f, const struct sweep_options *o)
 {
+    if (o->measures_costs) {
+        fputs("measured in this run", f);
+        return;
+    }
+    fputs("read from <code>", f);
+    sweep_escape(f, o->costs);
+    fputs("</code>", f);
+}
+
+/* Writes the chart and the table of one sequence length. */
+static void section(FILE *f, const struct sweep_options *o, int seq, const struct sweep_row *rows,
+                    const struct sweep_curve *curve)
+{
+    const int n = o->n_policies;
     int same = 0;
     for (int i = 0; i < n; i++) same += rows[i].identical;
-    fprintf(f, "<h2>Sequence length %d</h2>\n<div class=\"wide\">", seq);
+    fprintf(f, "<h2>%s %d</h2>\n<div class=\"wide\">",
+            model_is_of_images(o->model.kind) ? "Pictures of side" : "Sequence length", seq);
     sweep_chart_memory(f, rows, n, curve, "");
     fprintf(f, "</div>\n<p class=\"soft\">Down and left is better. Full circles are measured: policies written by "
-               "hand, and squares budgets; the dotted line joins those that no other beats in both. The solid line was "
-               "predicted before anything ran, %zu points from the least memory to <code>none</code>, with costs "
-               "measured in this run; small rings are what was predicted of each row%s. A point shows its numbers "
-               "under the pointer.%s</p>\n<div class=\"wide\">", curve->n,
+               "hand, and squares budgets; the dotted line joins those that no other beats in both. The solid line is "
+               "predicted by planning alone, %zu points from the least memory to <code>none</code>, with costs of "
+               "nodes ", curve->n);
+    put_costs(f, o);
+    fprintf(f, "; small rings are what is predicted of each row%s. A point shows its numbers under the pointer.%s</p>\n"
+               "<div class=\"wide\">",
             curve->has_bound ? "; no plan can be below the dashed line" : "",
             curve->n_moved ? " The other solid line is of budgets with <code>+offload</code>: values may wait outside "
                              "the device's memory as well, and the dashed line is no bound of these."
                            : "");
     sweep_chart_loss(f, rows, n);
-    fprintf(f, "</div>\n<p class=\"soft\">%d of %d rows have the bytes of <code>none</code>: losses and gradients at "
-               "every step, on the same parameters. Their curves are one line.</p>\n", same, n);
+    fprintf(f, "</div>\n<p class=\"soft\">%d of %d rows have the bytes of <code>none</code>: loss, gradients, buffers "
+               "and the number of random blocks of every step, all from the same state; and parameters, buffers and "
+               "random state in the first steps of a run of its own, with its own updates. Their curves are one "
+               "line.</p>\n", same, n);
 }
 
 static void table_row(FILE *f, const struct sweep_options *o, const struct sweep_row *r, bool first)
@@ -127,7 +147,7 @@ bool sweep_write_html(const struct sweep_options *o, const struct sweep_row *row
     fputs(head, f);
     fprintf(f, "<h1>What memory costs in time</h1>\n");
     describe(f, o);
-    for (int i = 0; i < o->n_seqs; i++) section(f, o->seqs[i], rows + i * o->n_policies, o->n_policies, &curves[i]);
+    for (int i = 0; i < o->n_seqs; i++) section(f, o, o->seqs[i], rows + i * o->n_policies, &curves[i]);
     describe_rates(f, o);
     table(f, o, rows, n);
     return sweep_close(f);

@@ -1,4 +1,4 @@
-/* The command line of recompute_sweep. */
+/* Parses the command line of recompute_sweep. */
 #include "sweep/sweep.h"
 
 #include <errno.h>
@@ -9,7 +9,9 @@
 
 static const char usage[] =
     "recompute_sweep: trains a model under several checkpointing policies and shows what memory costs in time.\n"
-    "Every row is verified: losses, gradients and parameters must be the bytes of policy `none`.\n\n"
+    "Every row is verified against policy `none`, byte by byte: loss, gradients, buffers and the number of random\n"
+    "blocks of every step; and, in three steps of a run of its own, parameters, buffers and random state after its\n"
+    "own updates.\n\n"
     "  --model gpt|llama|deepseek|mamba2|t5|vit|resnet50|vgg16|mobilenet|densenet121|unet\n"
     "                          [gpt]\n"
     "  --preset tiny|small     [small], or a published size: of gpt gpt2-124m, gpt2-1.5b; of llama\n"
@@ -81,7 +83,7 @@ static const struct option names[] = {
     { 0 },
 };
 
-/* What each option takes, for the message that refuses a value. */
+/* The expected value of each option, for the message that refuses one. */
 static const char *const wanted[] = {
     [LAYERS - LAYERS] = "1 to 128, and needs a model that has them (a network of convolutions has its own)",
     [WIDTH - LAYERS] = "1 to 16777216",
@@ -109,7 +111,7 @@ static const char *const wanted[] = {
     [COSTS - LAYERS] = "a file",
 };
 
-/* "none,full": commas belong to a policy's own list, so what stands behind one is never a policy. */
+/* "none,full": a comma belongs to a policy's own list, so it cannot be followed by a policy. */
 static bool joined_by_commas(const char *list)
 {
     static const char *const first[] = { "none", "full", "selective:", "uniform:", "block:", "ops:", "names:",
@@ -135,6 +137,14 @@ static int refuse(int option, const char *value)
     return 3;
 }
 
+/* option: the result of getopt_long(), '?' or ':'. */
+static int refuse_word(const char *word, int option)
+{
+    fprintf(stderr, "recompute_sweep: %s: %s (--help lists the options)\n", word,
+            option == ':' ? "a value is missing" : "no such option, or the beginning of several");
+    return 3;
+}
+
 static bool number(const char *text, int least, int most, int *ret)
 {
     char *end;
@@ -157,14 +167,14 @@ static bool read_policies(struct sweep_options *o, const char *list)
     char *const copy = strdup(list);
     bool ok = copy;
     for (char *p = ok ? strtok(copy, " \t\n") : NULL; p && ok; p = strtok(NULL, " \t\n")) {
-        ok = o->n_policies < SWEEP_MOST && (o->policies[o->n_policies] = strdup(p));
+        ok = o->n_policies < SWEEP_MAX && (o->policies[o->n_policies] = strdup(p));
         o->n_policies += ok;
     }
     free(copy);
     return ok && o->n_policies > 0 && !joined_by_commas(list);
 }
 
-/* The column, from 1, of a comma that nothing stands before, or of the end where nothing stands; 0: there is none. */
+/* The column, from 1, of a comma without an entry before it, or of the end without a last entry; 0: none. */
 static size_t find_gap(const char *list)
 {
     bool filled = false;
@@ -173,14 +183,14 @@ static size_t find_gap(const char *list)
     return filled ? 0 : i + 1;
 }
 
-/* Each becomes a policy behind those that are there. */
+/* Each budget becomes a policy, after the existing ones. */
 static bool read_budgets(struct sweep_options *o, const char *list)
 {
     char *const copy = strdup(list);
     bool ok = copy;
     for (char *p = ok ? strtok(copy, ", \t\n") : NULL; p && ok; p = strtok(NULL, ", \t\n")) {
         const size_t n = strlen("budget:") + strlen(p) + 1;
-        char *const policy = o->n_policies < SWEEP_MOST ? malloc(n) : NULL;
+        char *const policy = o->n_policies < SWEEP_MAX ? malloc(n) : NULL;
         if (!(ok = policy)) break;
         snprintf(policy, n, "budget:%s", p);
         o->policies[o->n_policies++] = policy;
@@ -198,7 +208,7 @@ static int take_budgets(struct sweep_options *o, const char *list)
     return 3;
 }
 
-/* 4GiB, 1.5MiB; a part of a byte is none. */
+/* 4GiB, 1.5MiB; a fraction of a byte is invalid. */
 static bool read_size(const char *text, size_t *ret)
 {
     static const char *const units[] = { "B", "KiB", "MiB", "GiB", "TiB" };
@@ -219,15 +229,14 @@ static bool read_seqs(struct sweep_options *o, const char *list)
     char *const copy = find_gap(list) ? NULL : strdup(list);
     bool ok = copy;
     for (char *p = ok ? strtok(copy, ", ") : NULL; p && ok; p = strtok(NULL, ", "))
-        ok = o->n_seqs < SWEEP_MOST && size(p, &o->seqs[o->n_seqs++]);
+        ok = o->n_seqs < SWEEP_MAX && size(p, &o->seqs[o->n_seqs++]);
     free(copy);
     return ok && o->n_seqs > 0;
 }
 
-/* What the other options start from. */
+/* The options from which the others start. */
 static int take_base(struct sweep_options *o, int option, const char *value)
 {
-    if (option == '?') return 3;
     bool ok = true;
     if (option == PRESET) o->preset = value;
     if (option == MODEL) {
@@ -267,6 +276,7 @@ static bool is_device(const char *value)
     return !strcmp(value, "auto") || !strcmp(value, "cpu") || !strcmp(value, "cuda");
 }
 
+/* Applies one option. 0: go on; otherwise the exit status plus one. */
 static int take(struct sweep_options *o, int option, const char *value)
 {
     struct model_config *const m = &o->model;
@@ -294,15 +304,15 @@ static int take(struct sweep_options *o, int option, const char *value)
     case COSTS: o->costs = value, ok = *value; break;
     case ADVISE: o->advise = true; break;
     case ALL: o->all = true; break;
-    case MODEL: case PRESET: case BUDGET: break; /* read before the others, or behind them */
-    case HELP: fputs(usage, stdout); return 1;
+    case MODEL: case PRESET: case BUDGET: break; /* read before the others, or after them */
+    case 'h': case HELP: fputs(usage, stdout); return 1;
     default: return 3;
     }
-    if (option == LAYERS || option == WIDTH || option == HEADS || option == KV_HEADS) o->preset = "custom";
+    o->custom |= option == LAYERS || option == WIDTH || option == HEADS || option == KV_HEADS;
     return ok ? 0 : refuse(option, value);
 }
 
-/* What no option can see alone. */
+/* Checks combinations of options. */
 static int check(struct sweep_options *o)
 {
     struct model_config *const m = &o->model;
@@ -321,7 +331,6 @@ static int check(struct sweep_options *o)
         return 3;
     }
     for (int i = 0; i < o->n_seqs; i++) {
-        if (o->seqs[i] > m->max_seq) m->max_seq = o->seqs[i];
         if (o->seqs[i] % model_side_step(m->kind)) {
             fprintf(stderr, "recompute_sweep: --seq %d: the sides that %s takes are multiples of %d\n", o->seqs[i],
                     model_name(m->kind), model_side_step(m->kind));
@@ -350,8 +359,10 @@ int sweep_options_read(struct sweep_options *o, int argc, char **argv)
                                  .batch = 4, .steps = 20, .seed = 42 };
     note_command(o, argc, argv);
     int option, status = 0;
-    /* First the model and the preset, wherever they stand: the other options change what these two set. */
-    while (!status && (option = getopt_long(argc, argv, "", names, NULL)) != -1) status = take_base(o, option, optarg);
+    /* First the model and the preset, wherever they are: the other options modify what these two set. */
+    opterr = 0; /* prints its own message of one line */
+    while (!status && (option = getopt_long(argc, argv, ":h", names, NULL)) != -1)
+        status = option == '?' || option == ':' ? refuse_word(argv[optind - 1], option) : take_base(o, option, optarg);
     if (status) return status;
     if (!model_preset(&o->model, o->preset)) return refuse(PRESET, o->preset);
     o->model.dropout = o->model.kind == MODEL_GPT || o->model.kind == MODEL_T5 ? 0.1f : 0;
@@ -359,11 +370,11 @@ int sweep_options_read(struct sweep_options *o, int argc, char **argv)
     read_policies(o, o->model.kind >= MODEL_RESNET50
                          ? "none full uniform:2 block:3 discard:bn,relu ops:conv2d"
                          : "none full uniform:2 block:3 selective:core_attn selective:mlp ops:linear,attention "
-                           "names:save=qkv,attn_out");
-    optind = 0; /* getopt_long starts again */
-    while (!status && (option = getopt_long(argc, argv, "", names, NULL)) != -1) status = take(o, option, optarg);
-    optind = 0; /* budgets stand behind the policies, wherever they were given */
-    while (!status && (option = getopt_long(argc, argv, "", names, NULL)) != -1)
+                           "names:keep=qkv,attn_out");
+    optind = 0; /* restarts getopt_long */
+    while (!status && (option = getopt_long(argc, argv, ":h", names, NULL)) != -1) status = take(o, option, optarg);
+    optind = 0; /* budgets follow the policies, wherever they were given */
+    while (!status && (option = getopt_long(argc, argv, ":h", names, NULL)) != -1)
         if (option == BUDGET) status = take_budgets(o, optarg);
     if (!status && optind < argc) {
         fprintf(stderr, "recompute_sweep: \"%s\" is no option (--help lists them; a list with blanks needs quotes)\n",

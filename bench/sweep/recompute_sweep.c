@@ -1,7 +1,8 @@
 /*
  * recompute_sweep: trains a model under several policies; prints step time, memory, and whether every byte is the same
- * as without recompute. Exits with 1 when a row is not identical, 2 on bad options or data.
+ * as without recompute. Exits with 1 if a row is not identical, 2 for invalid options or data.
  */
+#include "answer.h"
 #include "limits.h"
 #include "sweep/ask.h"
 #include "sweep/rows.h"
@@ -14,6 +15,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+/* Reads the text into memory; false with a message. */
 static bool read_text(const char *path, struct sweep_text *ret)
 {
     struct stat about;
@@ -63,12 +65,15 @@ static void print_row(const struct sweep_options *o, const struct sweep_row *r)
     fflush(stdout);
 }
 
-/* Says what is wrong with a row, or odd about it. False when it is wrong. */
+/* Reports what is wrong with a row, or unusual. False if it is wrong. */
 static bool judge(struct sweep_row *r, const struct sweep_row *none)
 {
     char where[64];
-    r->identical = outcome_same(&none->outcome, &r->outcome, where, sizeof where);
-    if (!r->identical) fprintf(stderr, "recompute_sweep: %s: not the bytes of none: %s\n", r->policy, where);
+    const bool rounds = outcome_same(&none->outcome, &r->outcome, where, sizeof where);
+    if (!rounds) fprintf(stderr, "recompute_sweep: %s: not the bytes of none: %s\n", r->policy, where);
+    const bool own = outcome_same(&none->own, &r->own, where, sizeof where);
+    if (!own) fprintf(stderr, "recompute_sweep: %s: not the bytes of none in its own run: %s\n", r->policy, where);
+    r->identical = rounds && own;
     if (r->peak != r->predicted) fprintf(stderr, "recompute_sweep: %s: the peak is not the predicted one\n", r->policy);
     if (!r->replayed && strcmp(r->policy, "none") && !strstr(r->policy, "offload"))
         fprintf(stderr,
@@ -79,7 +84,7 @@ static bool judge(struct sweep_row *r, const struct sweep_row *none)
     return r->identical && r->peak == r->predicted;
 }
 
-/* Costs and steps are measured one after the other: what else runs may slow one of them alone. */
+/* Costs and steps are measured one after the other: other processes may slow down only one of them. */
 static void compare_with_costs(const struct sweep_row *none)
 {
     const double times = none->step_ms > 0 ? none->predicted_ms / none->step_ms : 1;
@@ -91,16 +96,16 @@ static void compare_with_costs(const struct sweep_row *none)
             none->predicted_ms, none->step_ms);
 }
 
-/* The frontier as it is predicted; a tape that none can be planned for has none. */
+/* The predicted frontier; none if no step of the tape can be planned. */
 static rw_status find_curve(const struct sweep_options *o, int seq, struct sweep_curve *ret)
 {
     struct sweep_run r;
     rw_prediction none;
-    rw_status status = sweep_plan_open(&r, o, 0);
+    rw_status status = sweep_plan_open(&r, o, seq);
     *ret = (struct sweep_curve){ 0 };
     if (!status) status = sweep_predict(&r, o->batch, seq, "none", &none);
-    rw_tensor *const tokens = status ? NULL : rw_input(r.t, RW_I32, RW_SHAPE(o->batch, seq), NULL);
-    rw_tensor *const targets = tokens ? rw_input(r.t, RW_I32, RW_SHAPE(o->batch, seq), NULL) : NULL;
+    rw_tensor *const tokens = status ? NULL : rw_input(r.t, RW_I32, RW_SHAPE(o->batch, seq), NULL, 0);
+    rw_tensor *const targets = tokens ? rw_input(r.t, RW_I32, RW_SHAPE(o->batch, seq), NULL, 0) : NULL;
     rw_tensor *const loss = targets ? model_loss_of(&r.m, r.t, tokens, targets) : NULL;
     if (!status) status = rw_error_status(r.m.ctx);
     ret->n = ret->n_moved = SWEEP_POINTS;
@@ -112,11 +117,11 @@ static rw_status find_curve(const struct sweep_options *o, int seq, struct sweep
     return sweep_run_close(&r, status);
 }
 
-/* All policies at one sequence length, against `none`, listed or not. */
+/* Runs all policies at one sequence length and compares them with `none`, listed or not. */
 static rw_status sweep_seq(struct sweep_options *o, const struct sweep_text *text, int seq, struct sweep_row *rows,
                            int *n, struct sweep_curve *curve, bool *all_good)
 {
-    struct sweep_row unlisted = { .policy = "none", .seq = seq }, *none = NULL, *timed[SWEEP_MOST + 1];
+    struct sweep_row unlisted = { .policy = "none", .seq = seq }, *none = NULL, *timed[SWEEP_MAX + 1];
     struct sweep_row *const first = rows + *n;
     rw_status status = o->measures_costs ? sweep_measure_costs(o, text, seq) : RW_OK;
     int n_timed = 0;
@@ -136,11 +141,12 @@ static rw_status sweep_seq(struct sweep_options *o, const struct sweep_text *tex
     }
     if (!status && o->measures_costs) compare_with_costs(none);
     outcome_close(&unlisted.outcome);
+    outcome_close(&unlisted.own);
     return status;
 }
 
-/* A run of minutes must not end in a place that cannot be written: a file with that name's beginning is made, and
-   removed. errno says why not. */
+/* A run of minutes must not fail at its end because of an unwritable path: creates a file with that prefix, and removes
+   it. errno is the reason. */
 static bool can_write(const char *beginning)
 {
     char path[SWEEP_PATH];
@@ -163,7 +169,7 @@ static bool prepare_out(const struct sweep_options *o)
     return false;
 }
 
-/* Where costs are to be written, if a file is named that is not there. */
+/* Checks that the cost file can be written, if it does not exist. */
 static bool prepare_costs(const struct sweep_options *o)
 {
     if (!o->costs || !access(o->costs, F_OK) || can_write(o->costs)) return true;
@@ -183,8 +189,8 @@ static bool write_files(const struct sweep_options *o, const struct sweep_row *r
     return true;
 }
 
-/* For --fit: the smallest step that the model can be recorded at, be it by batch or by length. The caller's own may be
-   too large to plan. */
+/* For --fit: the smallest step that the model can be recorded at, by batch or by length. The caller's own may be too
+   large to plan. */
 static rw_status predict_smallest(const struct sweep_options *o, struct sweep_run *r, rw_prediction *ret)
 {
     const int own = o->fit_seq ? o->seqs[0] : o->batch, most = own > 64 ? own : 64;
@@ -196,33 +202,39 @@ static rw_status predict_smallest(const struct sweep_options *o, struct sweep_ru
     return status;
 }
 
-/* A step of each length is planned, not run, under every policy of the list: a mistake in the last one, or a budget
-   that nothing fits into, must not come to light after the others have trained. Of a question any step will do, and
-   budgets are its subject. Notes what the device turned out to be. */
-static rw_status try_policies(struct sweep_options *o)
+static rw_status try_length(struct sweep_options *o, int seq, bool question)
 {
     struct sweep_run r;
     rw_prediction p;
-    rw_status status = sweep_plan_open(&r, o, 0);
-    const bool question = o->fit || o->advise;
-    for (int i = 0; !status && i < o->n_policies; i++)
-        for (int s = 0; !status && s < (question ? 1 : o->n_seqs); s++) {
-            status = ckpt_set_policy(r.t, o->policies[i]);
-            if (!status && o->fit && !o->advise) status = predict_smallest(o, &r, &p);
-            else if (!status) status = sweep_predict(&r, o->batch, o->seqs[s], NULL, &p);
-            if (question && status == RW_ERR_BUDGET) rw_error_clear(r.m.ctx), status = RW_OK;
-        }
+    rw_status status = sweep_plan_open(&r, o, seq);
+    for (int i = 0; !status && i < o->n_policies; i++) {
+        status = ckpt_set_policy(r.t, o->policies[i]);
+        if (!status && o->fit && !o->advise) status = predict_smallest(o, &r, &p);
+        else if (!status) status = sweep_predict(&r, o->batch, seq, NULL, &p);
+        if (question && status == RW_ERR_BUDGET) rw_error_clear(r.m.ctx), status = RW_OK;
+    }
     if (!status) o->threads = rw_context_threads(r.m.ctx);
     if (!status) o->device = rw_device_name(rw_context_device(r.m.ctx));
     return sweep_run_close(&r, status);
 }
 
-static bool add_policy(struct sweep_options *o, const char *policy)
+/* Plans, but does not run, a step of each length under every policy of the list: a mistake in the last one, or a budget
+   that is too small, must be reported before the others have trained. For --fit and --advise any step suffices, because
+   budgets are their result. Records the device. */
+static rw_status try_policies(struct sweep_options *o)
 {
-    return o->n_policies < SWEEP_MOST && (o->policies[o->n_policies] = strdup(policy)) && ++o->n_policies;
+    const bool question = o->fit || o->advise;
+    rw_status status = RW_OK;
+    for (int s = 0; !status && s < (question ? 1 : o->n_seqs); s++) status = try_length(o, o->seqs[s], question);
+    return status;
 }
 
-/* For --fit, where nobody names policies: the size itself as a budget fits more than what is written by hand. */
+static bool add_policy(struct sweep_options *o, const char *policy)
+{
+    return o->n_policies < SWEEP_MAX && (o->policies[o->n_policies] = strdup(policy)) && ++o->n_policies;
+}
+
+/* For --fit without policies: the size itself as a budget fits more than hand-written policies. */
 static bool add_totals(struct sweep_options *o)
 {
     char policy[64];
@@ -232,7 +244,7 @@ static bool add_totals(struct sweep_options *o)
     return !sweep_has_store(o) || add_policy(o, policy);
 }
 
-/* A store that is of no use is no reason to fail, but for who names a policy that needs it. */
+/* An unusable store is not a failure, unless a policy needs it. */
 static rw_status try_moves(struct sweep_options *o, struct sweep_run *r, int i, bool *ret_moves)
 {
     rw_prediction p;
@@ -247,13 +259,13 @@ static rw_status try_moves(struct sweep_options *o, struct sweep_run *r, int i, 
     return RW_OK;
 }
 
-/* How fast values move is measured once and kept beside the costs, in path: of a rate measured anew the step that
-   proves a plan would have another one. */
+/* The store's rates are measured once and saved with the costs, in path: with rates measured anew, the step that proves
+   a plan would have another one. */
 static rw_status keep_rate(struct sweep_options *o, char *path)
 {
     struct sweep_run r;
     bool moves = false;
-    rw_status status = sweep_plan_open(&r, o, 0);
+    rw_status status = sweep_plan_open(&r, o, o->seqs[0]);
     for (int i = 0; !status && i < o->n_policies; i++)
         if (strstr(o->policies[i], "offload")) status = try_moves(o, &r, i, &moves);
     const int f = !status && moves ? mkstemp(path) : -1;
@@ -262,7 +274,7 @@ static rw_status keep_rate(struct sweep_options *o, char *path)
     return sweep_run_close(&r, status);
 }
 
-/* Costs of a file that is there are taken; else they will be measured and written there. */
+/* Loads an existing cost file; else costs are measured and written there. */
 static void find_costs(struct sweep_options *o)
 {
     static char path[SWEEP_PATH];
@@ -273,14 +285,14 @@ static void find_costs(struct sweep_options *o)
     o->measures_costs = !o->has_costs;
 }
 
-/* The machine's ceilings as costs, in a file for as long as this runs: nothing of the model has to run for them. */
+/* Calibrates costs for the machine, in a temporary file: no step of the model has to run for them. */
 static rw_status take_ceilings(struct sweep_options *o, char *path)
 {
     const rw_context_params params = sweep_context_params(o);
     rw_context *ctx = NULL;
     rw_status status = rw_context_create(&ctx, &params);
     const int f = status ? -1 : mkstemp(path);
-    if (!status) status = rw_costs_ceilings(ctx);
+    if (!status) status = rw_costs_calibrate(ctx);
     if (!status) status = f < 0 ? RW_ERR_IO : rw_costs_save(ctx, path);
     if (status) sweep_print_error(ctx, status);
     if (f >= 0) close(f);
@@ -290,7 +302,7 @@ static rw_status take_ceilings(struct sweep_options *o, char *path)
     return status;
 }
 
-/* --fit, --advise. Plans alone: costs are measured first where a file is named that is not there. */
+/* Answers --fit and --advise from plans only; costs are measured first if the named file does not exist. */
 static int answer(struct sweep_options *o, const struct sweep_text *text)
 {
     char ceilings[] = "/tmp/rewind-ceilings-XXXXXX", moving[] = "/tmp/rewind-costs-XXXXXX";
@@ -309,10 +321,11 @@ static int answer(struct sweep_options *o, const struct sweep_text *text)
     return status ? 2 : good ? 0 : 1;
 }
 
+/* Runs all lengths and policies and writes the files; returns the program's exit status. */
 static int sweep(struct sweep_options *o, const struct sweep_text *text)
 {
-    static struct sweep_row rows[SWEEP_MOST * SWEEP_MOST];
-    static struct sweep_curve curves[SWEEP_MOST];
+    static struct sweep_row rows[SWEEP_MAX * SWEEP_MAX];
+    static struct sweep_curve curves[SWEEP_MAX];
     int n = 0;
     bool good = true;
     find_costs(o);
@@ -322,7 +335,7 @@ static int sweep(struct sweep_options *o, const struct sweep_text *text)
     if (!status) print_header(o);
     for (int i = 0; !status && i < o->n_seqs; i++) status = sweep_seq(o, text, o->seqs[i], rows, &n, &curves[i], &good);
     const bool written = !status && write_files(o, rows, n, curves);
-    for (int i = 0; i < n; i++) outcome_close(&rows[i].outcome);
+    for (int i = 0; i < n; i++) outcome_close(&rows[i].outcome), outcome_close(&rows[i].own);
     return !written ? 2 : good ? 0 : 1;
 }
 
@@ -348,7 +361,7 @@ int main(int argc, char **argv)
     const int read = sweep_options_read(&o, argc, argv);
     if (read) {
         sweep_options_finish(&o);
-        return read - 1;
+        return answer_end("recompute_sweep", read - 1);
     }
     struct sweep_text text = { 0 };
     int status = 2;
@@ -361,5 +374,5 @@ int main(int argc, char **argv)
     }
     free(text.bytes);
     sweep_options_finish(&o);
-    return status;
+    return answer_end("recompute_sweep", status);
 }

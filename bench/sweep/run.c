@@ -23,7 +23,8 @@ rw_status sweep_print_error(rw_context *ctx, rw_status status)
     return status;
 }
 
-static rw_status open_run(struct sweep_run *r, const struct sweep_options *o, int max_seq, bool plan_only)
+/* Opens a context, the model and the optimizer. */
+static rw_status open_run(struct sweep_run *r, const struct sweep_options *o, int seq, bool plan_only)
 {
     rw_context_params params = sweep_context_params(o);
     struct model_config config = o->model;
@@ -32,7 +33,7 @@ static rw_status open_run(struct sweep_run *r, const struct sweep_options *o, in
     *r = (struct sweep_run){ 0 };
     rw_status status = rw_context_create(&ctx, &params);
     if (status) return sweep_print_error(NULL, status);
-    if (max_seq > config.max_seq) config.max_seq = max_seq;
+    if (seq > config.max_seq) config.max_seq = seq;
     status = plan_only ? model_declare(&r->m, ctx, &config) : model_create(&r->m, ctx, &config);
     r->m.ctx = ctx;
     if (!status) status = rw_tape_create(&r->t, ctx);
@@ -41,14 +42,14 @@ static rw_status open_run(struct sweep_run *r, const struct sweep_options *o, in
     return status;
 }
 
-rw_status sweep_run_open(struct sweep_run *r, const struct sweep_options *o, int max_seq)
+rw_status sweep_run_open(struct sweep_run *r, const struct sweep_options *o, int seq)
 {
-    return open_run(r, o, max_seq, false);
+    return open_run(r, o, seq, false);
 }
 
-rw_status sweep_plan_open(struct sweep_run *r, const struct sweep_options *o, int max_seq)
+rw_status sweep_plan_open(struct sweep_run *r, const struct sweep_options *o, int seq)
 {
-    return open_run(r, o, max_seq, true);
+    return open_run(r, o, seq, true);
 }
 
 size_t sweep_machine_bytes(void)
@@ -59,7 +60,7 @@ size_t sweep_machine_bytes(void)
 rw_status sweep_run_close(struct sweep_run *r, rw_status status)
 {
     if (r->m.ctx && status) sweep_print_error(r->m.ctx, status);
-    rw_adamw_destroy(&r->opt);
+    rw_optimizer_destroy(&r->opt);
     rw_tape_destroy(&r->t);
     rw_context_destroy(&r->m.ctx);
     return status;
@@ -68,14 +69,16 @@ rw_status sweep_run_close(struct sweep_run *r, rw_status status)
 rw_status sweep_predict(struct sweep_run *r, int batch, int seq, const char *policy, rw_prediction *ret)
 {
     const rw_shape shape = RW_SHAPE(batch, seq);
-    rw_tensor *const tokens = rw_input(r->t, RW_I32, shape, NULL), *const targets = rw_input(r->t, RW_I32, shape, NULL);
+    rw_tensor *const tokens = rw_input(r->t, RW_I32, shape, NULL, 0), *const targets = rw_input(r->t, RW_I32, shape,
+                                                                                                NULL, 0);
     rw_tensor *const loss = tokens && targets ? model_loss_of(&r->m, r->t, tokens, targets) : NULL;
-    const rw_status status = loss ? rw_tape_plan(r->t, loss, policy, ret) : rw_error_status(r->m.ctx);
+    rw_status status = loss ? rw_tape_plan(r->t, loss, policy, ret) : rw_error_status(r->m.ctx);
+    if (!loss && !status) status = RW_ERR_MEMORY; /* a model fails for no other reason */
     rw_tape_reset(r->t);
     return status;
 }
 
-rw_status sweep_moved_points(struct sweep_run *r, rw_tensor *loss, rw_point *points, size_t *n)
+rw_status sweep_moved_points(struct sweep_run *r, rw_tensor *loss, rw_frontier_point *points, size_t *n)
 {
     char *const policy = strdup(ckpt_policy(r->t));
     if (!policy) return RW_ERR_MEMORY;
@@ -105,15 +108,15 @@ void sweep_fill_batch(const struct sweep_text *text, int batch, int seq, int ste
         const uint64_t h = ((uint64_t)step * 1000003u + (uint64_t)b) * 0x9e3779b97f4a7c15u;
         const size_t at = (size_t)((h >> 20) % (text->n - (size_t)seq));
         for (int i = 0; i < seq; i++) {
-            tokens[b * seq + i] = text->bytes[at + (size_t)i];
-            targets[b * seq + i] = text->bytes[at + (size_t)i + 1];
+            tokens[(size_t)b * (size_t)seq + (size_t)i] = text->bytes[at + (size_t)i];
+            targets[(size_t)b * (size_t)seq + (size_t)i] = text->bytes[at + (size_t)i + 1];
         }
     }
 }
 
 /* ---- resident memory ---- */
 
-/* A line of /proc/self/status, in bytes; 0 where there is none. */
+/* A line of /proc/self/status, in bytes; 0 if there is none. */
 static size_t read_status(const char *name)
 {
     char line[256];
@@ -129,7 +132,7 @@ void sweep_resident_begin(struct sweep_resident *r)
 {
     malloc_trim(0);
     FILE *const f = fopen("/proc/self/clear_refs", "w");
-    r->counts = f && fputs("5", f) >= 0; /* the most so far is what there is now */
+    r->counts = f && fputs("5", f) >= 0; /* resets the peak to the current value */
     if (f) r->counts &= !fclose(f);
     r->before = read_status("VmRSS");
 }

@@ -1,17 +1,22 @@
-/* See dashboard.h. */
+/* Collects the data of the dashboard and writes its page. */
 #include "dashboard.h"
 
+#include "chart.h"
+#include "paths.h"
+
 #include <errno.h>
+#include <fcntl.h>
 #include <math.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
-enum { WIDTH = 560, HEIGHT = 240, LEFT = 62, RIGHT = 14, TOP = 34, BOTTOM = 34, MOST_POINTS = 500, EVERY_S = 2 };
+enum { EVERY_S = 2 };
 
-/* ---- what is shown ---- */
+/* ---- data ---- */
 
 static bool grow(void *array, size_t *cap, size_t n, size_t size)
 {
@@ -50,21 +55,23 @@ static void cut(struct dashboard_points *p, double step)
 void dashboard_cut(struct dashboard *d, double step)
 {
     cut(&d->run, step);
-    cut(&d->validation, step + 1);
+    cut(&d->validation, step);
 }
 
-/* The number behind "name": in a line of JSON; NaN where there is none. */
+/* The number after "name": in a line of JSON; infinite for null, which represents any number that is not finite; NaN if
+   there is none. */
 static double field(const char *line, const char *name)
 {
     char key[64], *end;
     snprintf(key, sizeof key, "\"%s\":", name);
     const char *const at = strstr(line, key);
     if (!at) return NAN;
+    if (!strncmp(at + strlen(key), "null", 4)) return INFINITY;
     const double x = strtod(at + strlen(key), &end);
     return end > at + strlen(key) ? x : NAN;
 }
 
-/* What stands between the quotes or brackets behind "name": in a line of JSON. */
+/* The text between the quotes or brackets after "name": in a line of JSON. */
 static void text_of(const char *line, const char *name, char end, char *text, size_t size)
 {
     char key[64];
@@ -79,13 +86,19 @@ static void text_of(const char *line, const char *name, char end, char *text, si
 static void read_events(struct dashboard *d, const char *line)
 {
     char alerts[80], recovery[20], note[80], all[200];
-    const char *const behind = strstr(line, "\"memory\":"); /* groups, which may have alerts of their own */
+    const char *const behind = strstr(line, "\"memory\":"); /* groups, which may have their own alerts */
     text_of(behind ? behind : line, "alerts", ']', alerts, sizeof alerts);
     text_of(line, "recovery", '"', recovery, sizeof recovery);
     text_of(line, "note", '"', note, sizeof note);
     if (!*alerts && !*recovery) return;
     snprintf(all, sizeof all, "%s%s%s%s%s", alerts, *recovery ? " → " : "", recovery, *note ? ": " : "", note);
     dashboard_note(d, field(line, "step"), all);
+}
+
+static void add_validation(struct dashboard *d, double step, double loss)
+{
+    cut(&d->validation, step);
+    dashboard_add(&d->validation, (struct dashboard_point){ .step = step, .loss = loss });
 }
 
 bool dashboard_read(struct dashboard *d, struct dashboard_points *to, const char *log)
@@ -98,7 +111,13 @@ bool dashboard_read(struct dashboard *d, struct dashboard_points *to, const char
         if (!(step >= 0)) continue;
         if (to == &d->run) read_events(d, line);
         if (strstr(line, "\"recovery\":")) continue;
-        cut(to, step); /* a run that went on from an earlier step */
+        const double validation = field(line, "validation_loss");
+        if (!isnan(validation)) {
+            if (to == &d->run) add_validation(d, step, validation);
+            continue;
+        }
+        cut(to, step); /* a run resumed from an earlier step */
+        if (to == &d->run) cut(&d->validation, step);
         dashboard_add(to, (struct dashboard_point){ step, field(line, "loss"), field(line, "grad_norm"),
                                                     field(line, "lr"), field(line, "tokens_per_s"),
                                                     field(line, "param_norm"), field(line, "update_ratio"),
@@ -106,128 +125,6 @@ bool dashboard_read(struct dashboard *d, struct dashboard_points *to, const char
     }
     fclose(f);
     return true;
-}
-
-/* ---- charts ---- */
-
-struct chart {
-    FILE *f;
-    const char *name;
-    size_t offset; /* of the number in a point */
-    double low, high, steps;
-};
-
-static double number_of(const struct dashboard_point *p, size_t offset)
-{
-    double x;
-    memcpy(&x, (const char *)p + offset, sizeof x);
-    return x;
-}
-
-static void widen(struct chart *c, const struct dashboard_points *points)
-{
-    for (size_t i = 0; i < points->n; i++) {
-        const double x = number_of(&points->p[i], c->offset);
-        if (!isfinite(x)) continue;
-        if (!(c->low <= x)) c->low = x;
-        if (!(c->high >= x)) c->high = x;
-        if (points->p[i].step > c->steps) c->steps = points->p[i].step;
-    }
-}
-
-static double x_of(const struct chart *c, double step)
-{
-    return LEFT + (WIDTH - LEFT - RIGHT) * step / c->steps;
-}
-
-static double y_of(const struct chart *c, double x)
-{
-    return TOP + (HEIGHT - TOP - BOTTOM) * (c->high - x) / (c->high - c->low);
-}
-
-/* 1, 2 or 5 times a power of ten, for some four lines. */
-static double stride_of(double range)
-{
-    const double rough = range / 4, power = pow(10, floor(log10(rough))), lead = rough / power;
-    return power * (lead < 1.5 ? 1 : lead < 3.5 ? 2 : lead < 7.5 ? 5 : 10);
-}
-
-static void draw_axes(const struct chart *c)
-{
-    const double up = stride_of(c->high - c->low), along = stride_of(c->steps);
-    fprintf(c->f, "<text class='name' x='%d' y='20'>%s</text>\n", LEFT, c->name);
-    for (double y = ceil(c->low / up) * up; y <= c->high + up * 1e-9; y += up)
-        fprintf(c->f, "<path class='grid' d='M%d %.1fH%d'/><text x='%d' y='%.1f' class='up'>%.4g</text>\n", LEFT,
-                y_of(c, y), WIDTH - RIGHT, LEFT - 7, y_of(c, y) + 4, fabs(y) < up * 1e-9 ? 0 : y);
-    for (double x = 0; x <= c->steps + along * 1e-9; x += along)
-        fprintf(c->f, "<text x='%.1f' y='%d' class='along'>%.6g</text>\n", x_of(c, x), HEIGHT - BOTTOM + 18, x);
-}
-
-/* Of many points one of each few is drawn: the largest, so that a spike stays one. What is no number leaves a gap. */
-static void draw_line(const struct chart *c, const struct dashboard_points *points, const char *class)
-{
-    const size_t each = points->n / MOST_POINTS + 1;
-    bool open = false;
-    fprintf(c->f, "<path class='%s' d='", class);
-    for (size_t i = 0; i < points->n; i += each) {
-        size_t most = i;
-        for (size_t k = i; k < points->n && k < i + each; k++)
-            if (number_of(&points->p[k], c->offset) > number_of(&points->p[most], c->offset)) most = k;
-        const double y = number_of(&points->p[most], c->offset);
-        if (isfinite(y)) fprintf(c->f, "%c%.1f %.1f", open ? 'L' : 'M', x_of(c, points->p[most].step), y_of(c, y));
-        open = isfinite(y);
-    }
-    fprintf(c->f, "'/>\n");
-}
-
-static void draw_validation(const struct chart *c, const struct dashboard_points *points)
-{
-    for (size_t i = 0; i < points->n; i++)
-        if (isfinite(points->p[i].loss))
-            fprintf(c->f, "<circle class='validation' cx='%.1f' cy='%.1f' r='4'/>\n", x_of(c, points->p[i].step),
-                    y_of(c, points->p[i].loss));
-}
-
-static bool begins(const char *text, unsigned alert)
-{
-    const char *const name = rw_alert_name(alert);
-    return !strncmp(text, name, strlen(name));
-}
-
-/* A slow step is seen where the speed is; of 8-bit codes there is a table, and more alerts than a chart can bear. */
-static void draw_events(const struct chart *c, const struct dashboard *d)
-{
-    const bool speed = c->offset == offsetof(struct dashboard_point, tokens_per_s);
-    for (size_t i = 0; i < d->n_events; i++) {
-        bool codes = false;
-        for (unsigned a = RW_ALERT_SITE_SCALE_DROP; a <= RW_ALERT_FLUSHED; a <<= 1)
-            codes |= begins(d->event[i].text, a);
-        codes &= !strstr(d->event[i].text, "→"); /* what was done about it */
-        if (!codes && speed == begins(d->event[i].text, RW_ALERT_SLOW_STEP))
-            fprintf(c->f, "<path class='event' d='M%.1f %dV%d'/>\n", x_of(c, d->event[i].step), TOP,
-                    HEIGHT - BOTTOM);
-    }
-}
-
-static void draw_chart(FILE *f, const struct dashboard *d, const char *name, size_t offset)
-{
-    struct chart c = { .f = f, .name = name, .offset = offset, .low = NAN, .high = NAN, .steps = d->steps };
-    const bool loss = offset == offsetof(struct dashboard_point, loss);
-    widen(&c, &d->run);
-    widen(&c, &d->good);
-    if (loss) widen(&c, &d->validation);
-    if (!(c.high >= c.low)) return; /* nothing is known */
-    const double margin = c.high > c.low ? 0.05 * (c.high - c.low) : fabs(c.high) > 0 ? 0.1 * fabs(c.high) : 1;
-    c.low -= margin;
-    c.high += margin;
-    if (!(c.steps > 0)) c.steps = 1;
-    fprintf(f, "<svg viewBox='0 0 %d %d' role='img' aria-label='%s'>\n", WIDTH, HEIGHT, name);
-    draw_axes(&c);
-    draw_events(&c, d);
-    draw_line(&c, &d->good, "good");
-    draw_line(&c, &d->run, "run");
-    if (loss) draw_validation(&c, &d->validation);
-    fprintf(f, "</svg>\n");
 }
 
 /* ---- the page ---- */
@@ -245,6 +142,8 @@ static const char head[] =
     ".up{text-anchor:end}.along{text-anchor:middle}path{fill:none}.grid{stroke:var(--grid)}\n"
     ".run{stroke:var(--run);stroke-width:1.8}.good{stroke:var(--good);stroke-width:1.8;stroke-dasharray:5 3}\n"
     ".event{stroke:var(--bad);opacity:.6}.validation{fill:none;stroke:var(--ink);stroke-width:1.6}\n"
+    ".run,.good{stroke-linejoin:round;stroke-linecap:round}.band{stroke:none;opacity:.25}.band.of-run{fill:var(--run)}"
+    ".band.of-good{fill:var(--good)}.mark{stroke:var(--bad);stroke-width:1.8}\n"
     "table{border-collapse:collapse}td,th{padding:2px 16px 2px 0;text-align:left;font-weight:400}\n"
     "td:last-child,th{color:var(--soft)}.bar{height:6px;background:var(--grid);border-radius:3px;margin:10px 0}\n"
     ".bar div{height:6px;background:var(--run);border-radius:3px}.key span{margin-right:18px}\n"
@@ -259,13 +158,15 @@ static void put_text(FILE *f, const char *text)
     }
 }
 
+/* Writes the heading, the progress, and the key of the charts. */
 static void put_title(FILE *f, const struct dashboard *d, bool last)
 {
     const struct dashboard_point *const p = d->run.n ? &d->run.p[d->run.n - 1] : NULL;
     const double done = p ? p->step + 1 : 0, share = d->steps > 0 ? done / d->steps : 0;
-    char when[64];
+    char when[64] = "an unknown time";
     const time_t now = time(NULL);
-    strftime(when, sizeof when, "%Y-%m-%d %H:%M:%S", localtime(&now));
+    struct tm local;
+    if (localtime_r(&now, &local)) strftime(when, sizeof when, "%Y-%m-%d %H:%M:%S", &local);
     fprintf(f, "<!doctype html>\n<html lang='en'><meta charset='utf-8'>\n%s<title>",
             last ? "" : "<meta http-equiv='refresh' content='5'>\n");
     put_text(f, d->title);
@@ -281,11 +182,14 @@ static void put_title(FILE *f, const struct dashboard *d, bool last)
     if (d->good.n)
         fprintf(f, "<span><svg style='width:34px;height:8px'><path class='good' d='M0 4H34'/></svg> the run that is "
                    "known to be good</span>");
-    fprintf(f, "<span>○ validation</span>%s</p>\n",
-            d->n_events ? "<span style='color:var(--bad)'>| alerts and recoveries</span>" : "");
+    fprintf(f, "<span>○ validation</span>");
+    if (chart_bucket(&d->run) > 1)
+        fprintf(f, "<span>line: mean of each %zu steps, band: their least to largest</span>", chart_bucket(&d->run));
+    if (chart_has_gaps(&d->run)) fprintf(f, "<span style='color:var(--bad)'>× not finite</span>");
+    fprintf(f, "%s</p>\n", d->n_events ? "<span style='color:var(--bad)'>| alerts and recoveries</span>" : "");
 }
 
-/* Where both runs have a loss, the last such step. */
+/* The last step for which both runs have a loss. */
 static void put_comparison(FILE *f, const struct dashboard *d)
 {
     for (size_t i = d->run.n; d->good.n && i-- > 0;)
@@ -298,21 +202,20 @@ static void put_comparison(FILE *f, const struct dashboard *d)
         }
 }
 
-static void put_memory(FILE *f, const rw_context *ctx)
+/* Writes the table of the last step's memory. */
+static void put_memory(FILE *f, const rw_memory *m)
 {
-    rw_memory m;
-    if (rw_memory_stats(ctx, &m)) return;
     const struct {
         const char *name, *what;
         size_t bytes;
     } rows[] = {
-        { "parameters", "with buffers", m.parameters },
-        { "gradients", "of parameters, beside a step", m.gradients },
-        { "optimizer", "its states and master copies", m.optimizer },
-        { "kept", "activations between forward and backward", m.kept },
-        { "replayed", "most at one time", m.replayed },
-        { "peak", "of a step's activations", m.measured_peak },
-        { "outside", "host memory and files for what is moved out", m.host + m.files },
+        { "parameters", "with buffers", m->parameters },
+        { "gradients", "of parameters, beside a step", m->gradients },
+        { "optimizer", "its states and master copies", m->optimizer },
+        { "kept", "activations between forward and backward", m->kept },
+        { "replayed", "most at one time", m->replayed },
+        { "peak", "of a step's activations", m->measured_peak },
+        { "outside", "host memory and files for what is moved out", m->host + m->files },
     };
     fprintf(f, "<h2>Memory</h2>\n<table>\n");
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
@@ -354,39 +257,52 @@ static void put_events(FILE *f, const struct dashboard *d)
     if (d->n_events) fprintf(f, "</table>\n");
 }
 
-static void put_page(FILE *f, const struct dashboard *d, const rw_context *ctx, const rw_monitor *monitor, bool last)
+/* Writes the whole page. */
+static void put_page(FILE *f, const struct dashboard *d, const rw_monitor *monitor, bool last)
 {
     put_title(f, d, last);
     put_comparison(f, d);
     fprintf(f, "<div class='charts'>\n");
-    draw_chart(f, d, "loss", offsetof(struct dashboard_point, loss));
-    draw_chart(f, d, "norm of the gradients", offsetof(struct dashboard_point, norm));
-    draw_chart(f, d, "learning rate", offsetof(struct dashboard_point, lr));
-    draw_chart(f, d, "tokens per second", offsetof(struct dashboard_point, tokens_per_s));
-    draw_chart(f, d, "norm of the weights", offsetof(struct dashboard_point, weights));
-    draw_chart(f, d, "update over the weights", offsetof(struct dashboard_point, change));
-    draw_chart(f, d, "loss scale", offsetof(struct dashboard_point, scale));
+    chart_draw(f, d, "loss", offsetof(struct dashboard_point, loss));
+    chart_draw(f, d, "norm of the gradients", offsetof(struct dashboard_point, norm));
+    chart_draw(f, d, "learning rate", offsetof(struct dashboard_point, lr));
+    chart_draw(f, d, "tokens per second", offsetof(struct dashboard_point, tokens_per_s));
+    chart_draw(f, d, "norm of the weights", offsetof(struct dashboard_point, weights));
+    chart_draw(f, d, "update over the weights", offsetof(struct dashboard_point, change));
+    chart_draw(f, d, "loss scale", offsetof(struct dashboard_point, scale));
     fprintf(f, "</div>\n");
-    put_memory(f, ctx);
+    put_memory(f, &d->memory);
     put_sites(f, monitor);
     put_events(f, d);
     fprintf(f, "</html>\n");
 }
 
-bool dashboard_write(struct dashboard *d, const rw_context *ctx, const rw_monitor *monitor, bool last)
+/* Creates a new file. An existing one with that name, such as the remains of a killed run, is removed; if it is a link,
+   its target is unchanged. */
+static FILE *open_new(const char *path)
 {
-    char aside[4096];
+    unlink(path);
+    const int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
+    FILE *const f = fd < 0 ? NULL : fdopen(fd, "w");
+    if (!f && fd >= 0) close(fd);
+    return f;
+}
+
+bool dashboard_write(struct dashboard *d, const rw_monitor *monitor, bool last)
+{
+    char path[PATH_SIZE], aside[PATH_SIZE + 8];
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     const double now = (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
     if (!last && d->written > 0 && now - d->written < EVERY_S) return true;
-    snprintf(aside, sizeof aside, "%s.part", d->path);
-    FILE *const f = fopen(aside, "w");
+    if (!path_resolve(d->path, path)) return false; /* replaces the file to which a link refers, not the link */
+    snprintf(aside, sizeof aside, "%s.part", path);
+    FILE *const f = open_new(aside);
     if (!f) return false;
-    put_page(f, d, ctx, monitor, last);
+    put_page(f, d, monitor, last);
     const bool whole = !fflush(f) && !ferror(f);
     d->written = now;
-    if (!fclose(f) && whole && !rename(aside, d->path)) return true;
+    if (!fclose(f) && whole && !rename(aside, path)) return true;
     remove(aside);
     return false;
 }

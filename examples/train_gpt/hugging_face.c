@@ -1,4 +1,4 @@
-/* See hugging_face.h. */
+/* Loads weights with Hugging Face's names. */
 #include "hugging_face.h"
 
 #include <stdio.h>
@@ -11,7 +11,7 @@ struct names {
     const char *prefix;
 };
 
-/* l below 0: of no layer. theirs has no prefix, and of a layer neither its number. */
+/* l below 0: of no layer. theirs has no prefix, and for a layer no number. */
 static rw_load_part *name(struct names *s, int l, const char *ours, const char *theirs)
 {
     const size_t i = s->n++;
@@ -38,6 +38,7 @@ static void name_gpt_layer(struct names *s, int l)
     }
 }
 
+/* The names of a Llama's layer, whose q, k and v are rows of one matrix here. */
 static void name_llama_layer(struct names *s, int l)
 {
     const int head = o.m.width / o.m.heads, rows[] = { 0, o.m.heads * head, (o.m.heads + o.m.kv_heads) * head };
@@ -56,8 +57,7 @@ static void name_llama_layer(struct names *s, int l)
     name(s, l, "down", "mlp.down_proj.weight");
 }
 
-/* head: the file has an output of its own; else that is the table. */
-static rw_status load_names(rw_context *ctx, const char *path, const char *prefix, bool head)
+static rw_status load_names(rw_context *ctx, const char *path, const char *prefix)
 {
     static struct names s;
     const bool llama = o.m.llama;
@@ -68,20 +68,20 @@ static rw_status load_names(rw_context *ctx, const char *path, const char *prefi
     if (!llama) name(&s, -1, "positions", "wpe.weight");
     if (!llama) name(&s, -1, "norm.bias", "ln_f.bias");
     for (int l = 0; l < o.m.layers; l++) (llama ? name_llama_layer : name_gpt_layer)(&s, l);
-    s.prefix = head ? "" : prefix;
-    if (llama) name(&s, -1, "head", head ? "lm_head.weight" : "embed_tokens.weight");
+    s.prefix = "";
+    if (llama && !o.m.tied) name(&s, -1, "head", "lm_head.weight");
     return rw_load_parts(ctx, path, s.part, s.n);
 }
 
-/* Files of GPT-2 have a prefix or have none, those of Llama an output or have none. */
+/* Files of GPT-2 may have a prefix or not. */
 rw_status load_hf(rw_context *ctx, const char *path)
 {
-    rw_status status = load_names(ctx, path, o.m.llama ? "model." : "", true);
-    if (status != RW_ERR_IO) return status;
+    rw_status status = load_names(ctx, path, o.m.llama ? "model." : "");
+    if (status != RW_ERR_IO || o.m.llama) return status;
     char first[300];
     snprintf(first, sizeof first, "%s", rw_error_message(ctx));
     rw_error_clear(ctx);
-    status = load_names(ctx, path, o.m.llama ? "model." : "transformer.", false);
+    status = load_names(ctx, path, "transformer.");
     if (status == RW_ERR_IO) fprintf(stderr, "train_gpt: %s\n", first);
     return status;
 }

@@ -1,17 +1,19 @@
 /*
- * Trains GPT-2 or a Llama on text or on tokens: the whole of a training run - accumulation, clipping, a schedule,
- * evaluation, checkpoints that a later run goes on from to the last bit, sampling. --help lists what can be chosen.
+ * Trains GPT-2 or a Llama on text or on tokens, with everything that a training run needs: accumulation, clipping, a
+ * schedule, evaluation, checkpoints from which a later run resumes bit-identically, sampling. --help lists the options.
  *
- * Which batch a step sees is a function of the seed and the step's number, so a run that goes on sees what it would
- * have seen.
+ * The batch of a step is a function of the seed and the step's number, so a resumed run sees the same batches.
  */
 #include "hugging_face.h"
 #include "model.h"
 #include "run.h"
+#include "saves.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+enum { EVAL_WINDOWS = 64 }; /* of an evaluation, unless --eval-tokens is given */
 
 static rw_status make_optimizer(struct run *r)
 {
@@ -31,72 +33,43 @@ static void make_schedule(struct run *r)
 {
     const int total = o.total ? o.total : o.steps;
     const int warmup = o.warmup < 0 ? total / 20 : o.warmup;
-    r->schedule = (rw_schedule){ .kind = RW_SCHEDULE_COSINE, .lr = o.lr, .min_lr = o.min_lr < 0 ? o.lr / 10 : o.min_lr,
-                                 .warmup = (uint64_t)warmup, .total = (uint64_t)(total > warmup ? total : warmup + 1) };
-    if (!strcmp(o.schedule, "linear")) r->schedule.kind = RW_SCHEDULE_LINEAR;
-    if (!strcmp(o.schedule, "constant")) r->schedule.kind = RW_SCHEDULE_CONSTANT;
+    r->schedule = (rw_lr_schedule){ .kind = RW_LR_COSINE, .lr = o.lr, .min_lr = o.min_lr < 0 ? o.lr / 10 : o.min_lr,
+                                    .warmup = (uint64_t)warmup, .total = (uint64_t)(total > warmup ?
+                                                                                    total : warmup + 1) };
+    if (!strcmp(o.schedule, "linear")) r->schedule.kind = RW_LR_LINEAR;
+    if (!strcmp(o.schedule, "constant")) r->schedule.kind = RW_LR_CONSTANT;
 }
 
-static rw_status open_checkpoint(struct run *r, const char *folder, rw_checkpoint **ret)
-{
-    const rw_checkpoint_params params = { .folder = folder, .optimizer = r->opt, .schedule = &r->schedule,
-                                          .keep = o.keep };
-    return rw_checkpoint_create(ret, r->ctx, &params);
-}
-
-/* Buffers of the context, so they are in every checkpoint. */
+/* Scales are buffers of the context, so they are in every checkpoint. */
 static rw_status make_scales(struct run *r)
 {
     rw_status status = o.dtype == RW_F16 ? rw_scaler_create(&r->scaler, r->ctx, NULL) : RW_OK;
-    if (!status && o.delayed) status = rw_delayed_create(&r->delayed, r->ctx, NULL);
+    if (!status && o.delayed) status = rw_delayed_scaling_create(&r->delayed, r->ctx, NULL);
     set_delayed(r->delayed);
     return status;
 }
 
-/* Where the newest whole checkpoint stands, or at the beginning. */
-static rw_status resume(struct run *r, int *first)
-{
-    const struct identity id = identity_of(r);
-    const rw_schedule asked = r->schedule;
-    rw_checkpoint *from = NULL;
-    rw_checkpoint_found found = { 0 };
-    rw_status status = open_checkpoint(r, o.resume, &from);
-    if (!status) status = rw_checkpoint_load(from, &found);
-    if (found.skipped) printf("passed over %zu that are not whole: %s\n", found.skipped, found.why);
-    if (found.found) printf("going on from step %d of %s\n", (int)found.step, found.path);
-    if (*found.missing) printf("that file does not have %s\n", found.missing);
-    else if (!status) printf("no checkpoint in %s: from the beginning\n", o.resume);
-    if (found.found && (found.extra_bytes != sizeof id || memcmp(found.extra, &id, sizeof id)))
-        printf("that run had other data, another seed, batch, accumulation, number of layers or heads, dropout, "
-               "clipping, decay or codes: these are other bytes\n");
-    const rw_schedule *const now = &r->schedule;
-    if (found.found && (now->kind != asked.kind || now->lr != asked.lr || now->min_lr != asked.min_lr ||
-                        now->warmup != asked.warmup || now->total != asked.total))
-        printf("its schedule goes on, not the one asked for now: a rate of %g to %g over %d steps\n", now->lr,
-               now->min_lr, (int)now->total);
-    *first = (int)found.step;
-    rw_checkpoint_destroy(&from);
-    return status;
-}
-
-/* Draws one token at a time from the model's own distribution; a temperature below 1 sharpens it. */
+/* Draws one token at a time from the model's distribution; a temperature below 1 sharpens it. */
 static rw_status sample(struct run *r)
 {
     int32_t *const context = calloc((size_t)o.m.seq, sizeof *context);
     float *const p = malloc((size_t)o.vocab * sizeof *p);
     rw_tape *t = NULL;
+    const int n_known = 1 + top_token(&r->train); /* the rest of --vocab is padding, which was never seen */
     int n = 1;
     rw_status status = context && p ? rw_tape_create(&t, r->ctx) : RW_ERR_MEMORY;
     if (!status) context[0] = r->train.bytes ? '\n' : r->train.t[0];
-    for (int k = 0; !status && k < o.sample; k++) {
-        rw_tensor *y = logits(t, rw_input(t, RW_I32, RW_SHAPE(1, n), context), 1, n, 0);
+    for (int k = 0; !status && k < o.sample && !caught_signal(); k++) {
+        rw_tensor *y = logits(t, rw_input(t, RW_I32, RW_SHAPE(1, n), context, (size_t)n * sizeof *context), 1, n, 0);
         y = rw_cast(t, rw_slice(t, y, 1, n - 1, n), RW_F32);
         status = rw_read(t, rw_softmax(t, rw_scale(t, y, 1 / o.temperature), -1), p, (size_t)o.vocab * sizeof *p);
         rw_tape_reset(t);
         if (status) break;
-        double x = (double)(number_of(o.seed + 2, (uint64_t)k) >> 11) * 0x1p-53;
+        double all = 0;
         int c = 0;
-        while (c < o.vocab - 1 && (x -= (double)p[c]) >= 0) c++;
+        for (int i = 0; i < n_known; i++) all += (double)p[i];
+        double x = (double)(number_of(o.seed + 2, (uint64_t)k) >> 11) * 0x1p-53 * all;
+        while (c < n_known - 1 && (x -= (double)p[c]) >= 0) c++;
         if (r->train.bytes) putchar(c);
         else printf("%d ", c);
         if (n == o.m.seq) memmove(context, context + 1, (size_t)--n * sizeof *context);
@@ -109,7 +82,7 @@ static rw_status sample(struct run *r)
     return status;
 }
 
-/* Is anything to be done about alerts of 8-bit codes? */
+/* Whether an action is set for alerts of FP8 data. */
 static bool heeds_codes(void)
 {
     const unsigned codes = RW_ALERT_SITE_SCALE_DROP | RW_ALERT_SITE_SCALE_RISE | RW_ALERT_SATURATED |
@@ -119,8 +92,8 @@ static bool heeds_codes(void)
     return any;
 }
 
-/* What the monitor sums up apart: see model.c for the names. Alerts need the sums even where nobody reads them; codes
-   are counted only for those who do. */
+/* Sets the parts for which the monitor computes separate sums: see model.c for the names. Alerts need the sums even if
+   they are not written; FP8 data are only counted if requested. */
 static rw_status watch_optimizer(struct run *r)
 {
     const bool read = o.log || o.tensorboard || o.prometheus || o.dashboard;
@@ -146,6 +119,7 @@ static rw_status open_monitor(struct run *r)
     return status ? status : watch_optimizer(r);
 }
 
+/* A whole run: creates everything, trains, samples and saves. */
 static rw_status run(struct run *r)
 {
     int first = 0;
@@ -160,18 +134,24 @@ static rw_status run(struct run *r)
     if (!status) status = make_scales(r);
     make_schedule(r);
     if (!status) status = open_monitor(r);
-    if (!status && o.checkpoint) status = open_checkpoint(r, o.checkpoint, &r->ck);
-    if (!status && o.resume) status = resume(r, &first);
+    if (!status) status = saves_open(r, &first);
     rw_memory m;
     rw_memory_stats(r->ctx, &m);
-    printf("%s: %.1f million parameters, %zu training tokens, %s\n", o.m.preset,
-           (double)m.parameters / (double)rw_dtype_size(o.dtype) / 1e6, r->train.n, o.policy);
+    if (!status)
+        printf("%s: %.1f million parameters, %zu training tokens, %s\n", o.m.preset,
+               (double)m.parameters / (double)rw_dtype_size(o.dtype) / 1e6, r->train.n, o.policy);
     if (!status) status = train(r, first);
-    if (!status) status = sample(r);
-    if (!status && o.save) status = rw_save(r->ctx, o.save);
+    if (!status && !r->ended) status = sample(r);
+    const bool good = r->ended != ENDED_WRONG;
+    if (!status && o.save && good) status = rw_save(r->ctx, o.save);
+    else if (!status && o.save) fprintf(stderr, "train_gpt: --save %s: not saved\n", o.save);
+    if (r->lost_lines)
+        fprintf(stderr, "train_gpt: %llu lines or files of the log could not be written\n",
+                (unsigned long long)r->lost_lines);
     return status;
 }
 
+/* Reads the training and validation data; without --val the last tenth is held out. */
 static void read_data(struct run *r)
 {
     r->train = read_tokens(o.data);
@@ -183,25 +163,45 @@ static void read_data(struct run *r)
         r->val = (struct tokens){ r->train.t + (r->train.n - held), held, r->train.bytes };
         r->train.n -= held;
     }
+    if (r->val.bytes != r->train.bytes)
+        die(r->val.bytes ? "--val %s is text, --data is tokens" : "--val %s is tokens, --data is text", o.val);
     check_tokens(&r->train, o.data);
     check_tokens(&r->val, o.val ? o.val : o.data);
+    const size_t asked = o.eval_tokens < 0 ? EVAL_WINDOWS * (size_t)o.m.seq : (size_t)o.eval_tokens;
+    r->windows = count_windows(&r->val, asked);
+    r->train_digest = digest_tokens(&r->train);
+}
+
+/* Detects an invalid policy before a large model is created. */
+static void check_policy(void)
+{
+    rw_context *ctx = NULL;
+    rw_tape *t = NULL;
+    rw_status status = rw_context_create(&ctx, &(rw_context_params){ .threads = 1, .plan_only = true });
+    if (!status) status = rw_tape_create(&t, ctx);
+    if (!status && ckpt_set_policy(t, o.policy)) die("--policy: %s", rw_error_message(ctx));
+    rw_tape_destroy(&t);
+    rw_context_destroy(&ctx);
 }
 
 int main(int argc, char **argv)
 {
     struct run r = { 0 };
-    setvbuf(stdout, NULL, _IOLBF, 0); /* a step's line is there when the step is, in a pipe, too */
+    setvbuf(stdout, NULL, _IOLBF, 0); /* a step's line is printed at its end, also to a pipe */
     read_options(argc, argv);
     read_data(&r);
-    r.in = malloc(sizeof *r.in * (size_t)(o.batch * o.m.seq));
-    r.out = malloc(sizeof *r.out * (size_t)(o.batch * o.m.seq));
+    if (o.load_hf) read_hf_config(o.load_hf);
+    check_policy();
+    catch_signals();
+    r.in = malloc(sizeof *r.in * (size_t)o.batch * (size_t)o.m.seq);
+    r.out = malloc(sizeof *r.out * (size_t)o.batch * (size_t)o.m.seq);
     const rw_status status = r.in && r.out ? run(&r) : RW_ERR_MEMORY;
     const char *const message = rw_error_message(r.ctx);
     if (status) fprintf(stderr, "train_gpt: %s\n", *message ? message : rw_status_name(status));
     rw_graph_destroy(&r.graph);
     rw_monitor_destroy(&r.monitor);
     rw_checkpoint_destroy(&r.ck);
-    rw_delayed_destroy(&r.delayed);
+    rw_delayed_scaling_destroy(&r.delayed);
     rw_scaler_destroy(&r.scaler);
     rw_optimizer_destroy(&r.opt);
     rw_tape_destroy(&r.t);
@@ -211,5 +211,9 @@ int main(int argc, char **argv)
     free(r.out);
     if (o.val) free(r.val.t);
     free(r.train.t);
-    return status ? 1 : 0;
+    if (fflush(stdout) || ferror(stdout)) {
+        fprintf(stderr, "train_gpt: the standard output could not be written\n");
+        if (!r.ended) r.ended = 1;
+    }
+    return status ? 1 : r.ended;
 }

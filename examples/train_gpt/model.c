@@ -1,4 +1,4 @@
-/* See model.h. */
+/* The layers of GPT-2 and Llama, and their initialization. */
 #include "model.h"
 
 #include <math.h>
@@ -9,10 +9,10 @@ static struct gpt {
     struct {
         rw_tensor *norm1, *norm1_b, *qkv, *qkv_b, *proj, *proj_b, *norm2, *norm2_b, *up, *up_b, *gate, *down, *down_b;
     } layer[MAX_LAYERS];
-    rw_delayed *delayed; /* NULL: none */
+    rw_delayed_scaling *delayed; /* NULL: none */
 } gpt;
 
-void set_delayed(rw_delayed *d)
+void set_delayed(rw_delayed_scaling *d)
 {
     gpt.delayed = d;
 }
@@ -33,6 +33,7 @@ static rw_tensor *bias(rw_context *ctx, int l, const char *name, int n)
     return o.m.llama ? rw_none() : weight(ctx, l, name, RW_SHAPE(n), 0);
 }
 
+/* Creates the parameters of one layer. */
 static void make_layer(rw_context *ctx, int l)
 {
     const struct size *const m = &o.m;
@@ -61,7 +62,7 @@ void make_model(rw_context *ctx)
     for (int l = 0; l < o.m.layers; l++) make_layer(ctx, l);
     gpt.norm = weight(ctx, -1, "norm", RW_SHAPE(w), 1);
     gpt.norm_b = bias(ctx, -1, "norm.bias", w);
-    gpt.head = o.m.llama ? weight(ctx, -1, "head", RW_SHAPE(o.vocab, w), 0.02) : gpt.table;
+    gpt.head = o.m.llama && !o.m.tied ? weight(ctx, -1, "head", RW_SHAPE(o.vocab, w), 0.02) : gpt.table;
 }
 
 static rw_tensor *norm(rw_tape *t, rw_tensor *x, rw_tensor *scale, rw_tensor *shift)
@@ -69,12 +70,13 @@ static rw_tensor *norm(rw_tape *t, rw_tensor *x, rw_tensor *scale, rw_tensor *sh
     return o.m.llama ? rw_rmsnorm(t, x, scale, 1e-5) : rw_layernorm(t, x, scale, shift, 1e-5);
 }
 
-/* x and the end of a branch */
+/* Adds x and the end of a branch */
 static rw_tensor *join(rw_tape *t, rw_tensor *x, rw_tensor *h, rw_tensor *w, rw_tensor *b, double dropout)
 {
     return dropout > 0 ? rw_dropout_add(t, rw_linear(t, h, w, b), x, dropout) : rw_linear_add(t, h, w, b, x);
 }
 
+/* The attention half of layer l: norm, QKV, rotary positions (Llama), attention, projection and residual sum. */
 static rw_tensor *attention(rw_tape *t, rw_tensor *x, int l, int batch, int seq, double dropout)
 {
     const int q = o.m.heads, kv = o.m.kv_heads;
@@ -117,7 +119,7 @@ rw_tensor *logits(rw_tape *t, rw_tensor *tokens, int batch, int seq, double drop
         x = feed_forward(t, attention(t, x, l, batch, seq, dropout), l, dropout);
         ckpt_end(t);
     }
-    if (o.fp8) rw_recipe_begin(t, &(rw_recipe){ .kind = RW_RECIPE_BF16 }); /* the last product, inside of the other */
+    if (o.fp8) rw_recipe_begin(t, &(rw_recipe){ .kind = RW_RECIPE_BF16 }); /* the last product, in an inner recipe */
     x = rw_linear(t, norm(t, x, gpt.norm, gpt.norm_b), gpt.head, RW_NONE);
     for (int i = 0; i < 2; i++)
         if (o.fp8) rw_recipe_end(t);

@@ -1,4 +1,4 @@
-/* GPT-2 or a Llama, of the sizes that were chosen. */
+/* GPT-2 or a Llama, in the sizes chosen by the options. */
 #ifndef REWIND_EXAMPLES_MODEL_H
 #define REWIND_EXAMPLES_MODEL_H
 
@@ -6,8 +6,8 @@
 
 void make_model(rw_context *ctx);
 
-/* Of --scaling delayed; NULL: none. */
-void set_delayed(rw_delayed *d);
+/* For --scaling delayed; NULL: none. */
+void set_delayed(rw_delayed_scaling *d);
 
 /* tokens [batch, seq] -> [batch, seq, vocab]. */
 rw_tensor *logits(rw_tape *t, rw_tensor *tokens, int batch, int seq, double dropout);

@@ -1,6 +1,9 @@
-/* See options.h. */
+/* Parses and checks the options. */
 #include "options.h"
 
+#include "paths.h"
+
+#include <errno.h>
 #include <getopt.h>
 #include <math.h>
 #include <stdio.h>
@@ -30,9 +33,13 @@ static const char usage[] =
     "  --moments T           of adamw and adam: f32, or bf16, which takes half of their memory [f32]\n"
     "  --schedule S          cosine, linear, constant [cosine]\n"
     "  --lr X --min-lr X --warmup N --decay X --clip X --dropout X   [1e-3, a tenth, total / 20, 0.1, 1, 0.1]\n"
-    "  --eval-every N --eval-batches N      [100, 8]\n"
+    "  --eval-every N --eval-tokens N   the validation loss, on N tokens in evenly spaced windows, the same in each\n"
+    "                        run; 0: never [100, 64 windows of --seq]\n"
     "  --checkpoint DIR --save-every N --keep N   checkpoints, every so many steps and at the end [none, 100, 3]\n"
-    "  --resume DIR          go on from the newest whole checkpoint there\n"
+    "                        of a run of its own: a folder with checkpoints is refused, but for --resume of it\n"
+    "  --replace-checkpoints they may be another run's: each is removed when --keep newer ones are there\n"
+    "  --resume DIR          go on from the newest whole checkpoint there; one must be there\n"
+    "  --resume-if-there     with --resume: begin from the beginning where there is none\n"
     "  --log FILE            a line of JSON for each step; it is added to\n"
     "  --tensorboard DIR --prometheus FILE  the same for others to read\n"
     "  --peak-flops X        what the machine can do in a second: the log says which share of it the run takes\n"
@@ -42,20 +49,22 @@ static const char usage[] =
     "  --on ALERT=WHAT       note, skip (the update), lower (the rate to a half), roll_back (to the last checkpoint,\n"
     "                        and lower), stop; again for each alert [loss_nonfinite=stop, grad_nonfinite=skip,\n"
     "                        with --graph stop, of f16 note; others note]\n"
-    "  --load FILE --save FILE   weights before and after, safetensors\n"
+    "  --load FILE --save FILE   weights before and after, safetensors. SIGINT and SIGTERM finish the step and save:\n"
+    "                        status 130 and 143\n"
     "  --load-hf FILE        weights of a GPT-2 or a Llama as Hugging Face names them, in one file of the type of\n"
-    "                        --dtype; --vocab, --seq and sizes are the file's\n"
+    "                        --dtype; the config.json beside it must be one that is implemented, --vocab, --seq and\n"
+    "                        sizes its own\n"
     "  --sample N --temperature X           bytes, or tokens as numbers, written at the end [200, 0.8]\n"
     "  --seed N --threads N  [42, all]\n"
     "  --quick               a few steps of a tiny model\n";
 
 static const struct size presets[] = {
-    { "tiny", false, 4, 4, 4, 128, 512, 128 },
-    { "gpt2-124m", false, 12, 12, 12, 768, 3072, 1024 },
-    { "gpt2-350m", false, 24, 16, 16, 1024, 4096, 1024 },
-    { "llama-tiny", true, 4, 4, 2, 128, 352, 128 },
-    { "llama-110m", true, 12, 12, 12, 768, 2048, 1024 },
-    { "llama-1b", true, 16, 32, 8, 2048, 8192, 2048 },
+    { "tiny", false, 4, 4, 4, 128, 512, 128, false },
+    { "gpt2-124m", false, 12, 12, 12, 768, 3072, 1024, false },
+    { "gpt2-350m", false, 24, 16, 16, 1024, 4096, 1024, false },
+    { "llama-tiny", true, 4, 4, 2, 128, 352, 128, false },
+    { "llama-110m", true, 12, 12, 12, 768, 2048, 1024, false },
+    { "llama-1b", true, 16, 32, 8, 2048, 8192, 2048, false },
 };
 
 struct options o = {
@@ -68,7 +77,7 @@ struct options o = {
     .steps = 200,
     .warmup = -1,
     .eval_every = 100,
-    .eval_batches = 8,
+    .eval_tokens = -1,
     .save_every = 100,
     .keep = 3,
     .sample = 200,
@@ -105,9 +114,11 @@ static double number(const char *option, double least, double most)
 static const char *one_of(const char *option, const char *words)
 {
     char text[200];
-    const size_t n = strlen(optarg);
-    for (const char *w = words; w; w = strchr(w, ' ') ? strchr(w, ' ') + 1 : NULL)
-        if (!strncmp(w, optarg, n) && (!w[n] || w[n] == ' ') && n) return optarg;
+    for (const char *w = words; *w; w += strspn(w, " ")) {
+        const size_t n = strcspn(w, " ");
+        if (strlen(optarg) == n && !strncmp(w, optarg, n)) return optarg;
+        w += n;
+    }
     snprintf(text, sizeof text, "--%.20s takes one of %.80s, not \"%.40s\"", option, words, optarg);
     die("%s", text);
     return NULL;
@@ -117,7 +128,11 @@ static void read_preset(void)
 {
     for (size_t i = 0; i < sizeof presets / sizeof *presets; i++)
         if (!strcmp(optarg, presets[i].preset)) o.m = presets[i];
-    if (!o.m.preset || strcmp(optarg, o.m.preset)) die("--preset: there is no \"%s\"", optarg);
+    if (!strcmp(optarg, o.m.preset)) return;
+    fprintf(stderr, "train_gpt: --preset takes one of");
+    for (size_t i = 0; i < sizeof presets / sizeof *presets; i++) fprintf(stderr, " %s", presets[i].preset);
+    fprintf(stderr, ", not \"%s\"\n", optarg);
+    exit(2);
 }
 
 static rw_dtype read_dtype(void)
@@ -136,6 +151,16 @@ static void read_scaling(void)
 
 static bool said[ALERTS]; /* by --on */
 
+static void refuse_policy(void)
+{
+    fprintf(stderr, "train_gpt: --on takes ALERT=WHAT, not \"%s\". WHAT is one of", optarg);
+    for (int i = 0; i <= RW_RECOVERY_STOP; i++) fprintf(stderr, " %s", rw_recovery_name((rw_recovery)i));
+    fprintf(stderr, ", ALERT one of");
+    for (int i = 0; i < ALERTS; i++) fprintf(stderr, " %s", rw_alert_name(1u << i));
+    fprintf(stderr, "\n");
+    exit(2);
+}
+
 static void read_policy(void)
 {
     const char *const what = strchr(optarg, '=');
@@ -147,13 +172,13 @@ static void read_policy(void)
     }
     while (what && recovery <= RW_RECOVERY_STOP && strcmp(rw_recovery_name((rw_recovery)recovery), what + 1))
         recovery++;
-    if (!what || alert == ALERTS || recovery > RW_RECOVERY_STOP) die("--on takes ALERT=WHAT, not \"%s\"", optarg);
+    if (!what || alert == ALERTS || recovery > RW_RECOVERY_STOP) refuse_policy();
     o.on[alert] = (rw_recovery)recovery;
     said[alert] = true;
 }
 
-/* Gradients that are no numbers end the weights: their update is left out. A graph has made it already; a scaler leaves
-   it out by itself, and goes on. */
+/* Gradients that are not finite ruin the weights: their update must be skipped. A graph has already updated; a scaler
+   skips it by itself, and continues. */
 static void choose_rest(void)
 {
     for (int i = 0; i < ALERTS; i++)
@@ -161,7 +186,7 @@ static void choose_rest(void)
             o.on[i] = o.graph ? RW_RECOVERY_STOP : RW_RECOVERY_SKIP;
 }
 
-/* Numbers by name; the sizes of the model come behind the preset, wherever they stand. */
+/* Numbers by name; the sizes of the model are applied after the preset and --quick, wherever those are. */
 static const struct {
     const char *name;
     int *whole;
@@ -174,7 +199,7 @@ static const struct {
     { "vocab", &o.vocab, 0, 2, 65536 },             { "batch", &o.batch, 0, 1, 65536 },
     { "accum", &o.accum, 0, 1, 1 << 20 },           { "steps", &o.steps, 0, 0, 1e9 },
     { "total-steps", &o.total, 0, 1, 1e9 },         { "warmup", &o.warmup, 0, 0, 1e9 },
-    { "eval-every", &o.eval_every, 0, 1, 1e9 },     { "eval-batches", &o.eval_batches, 0, 0, 1e6 },
+    { "eval-every", &o.eval_every, 0, 1, 1e9 },     { "eval-tokens", &o.eval_tokens, 0, 0, 1e9 },
     { "save-every", &o.save_every, 0, 1, 1e9 },     { "keep", &o.keep, 0, 1, 1e6 },
     { "sample", &o.sample, 0, 0, 1e6 },             { "threads", &o.threads, 0, 1, RW_MAX_THREADS },
     { "lr", 0, &o.lr, 1e-12, 1e3 + 0.5 },           { "min-lr", 0, &o.min_lr, 0, 1e3 + 0.5 },
@@ -195,9 +220,10 @@ enum { TEXTS = sizeof texts / sizeof *texts };
 
 static void quick(void)
 {
-    o.steps = 3, o.m.layers = 2, o.m.width = 64, o.m.seq = 32, o.m.hidden = 128, o.sample = 20, o.eval_batches = 1;
+    o.steps = 3, o.m.layers = 2, o.m.width = 64, o.m.seq = 32, o.m.hidden = 128, o.sample = 20, o.eval_tokens = 256;
 }
 
+/* Applies one option, or ends the program with a message. */
 static void take(const char *name, int index)
 {
     if (index < NUMBERS) {
@@ -224,52 +250,139 @@ static void take(const char *name, int index)
         o.graph = true;
     } else if (!strcmp(name, "update-inside")) {
         o.inside = true;
-    } else if (!strcmp(name, "quick")) {
-        quick();
+    } else if (!strcmp(name, "resume-if-there")) {
+        o.resume_if_there = true;
+    } else if (!strcmp(name, "replace-checkpoints")) {
+        o.replace = true;
     } else if (!strcmp(name, "help")) {
         exit(fputs(usage, stdout) < 0);
     }
 }
 
-/* Better known before hours of training than after. */
-static void check_file(const char *path)
+static void die_of(const char *option, const char *path, const char *why)
 {
-    FILE *const f = path ? fopen(path, "ab") : NULL;
-    if (path && !f) die("%s: cannot be written", path);
-    if (f) fclose(f);
+    char text[400];
+    snprintf(text, sizeof text, "%s %.200s: %s", option, path, why);
+    die("%s", text);
+}
+
+enum file_use { INPUT, OUTPUT, APPENDED };
+
+struct file {
+    const char *option, *path;
+    enum file_use use;
+};
+
+/* An output that is also another option's file would destroy it. Weights may be saved to the file from which they were
+   loaded. */
+static void check_apart(const struct file *files, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        for (size_t k = 0; k < n; k++) {
+            const struct file *const a = &files[i], *const b = &files[k];
+            const bool loads = !strcmp(a->option, "--save") && !strncmp(b->option, "--load", 6);
+            if (i == k || !a->path || !b->path || a->use == INPUT || loads) continue;
+            if (!strcmp(a->path, b->path) || path_is_same(a->path, b->path)) {
+                char text[100];
+                snprintf(text, sizeof text, "the same file as %s", b->option);
+                die_of(a->option, a->path, text);
+            }
+        }
+}
+
+/* Checks files that the program writes or reads, before hours of training and not after. --log may be a device. */
+static void check_files(void)
+{
+    const struct file files[] = { { "--save", o.save, OUTPUT },       { "--dashboard", o.dashboard, OUTPUT },
+                                  { "--data", o.data, INPUT },        { "--prometheus", o.prometheus, OUTPUT },
+                                  { "--val", o.val, INPUT },          { "--good", o.good, INPUT },
+                                  { "--load", o.load, INPUT },        { "--load-hf", o.load_hf, INPUT },
+                                  { "--log", o.log, APPENDED } };
+    enum { FILES = sizeof files / sizeof *files };
+    for (int i = 0; i < FILES; i++) {
+        const char *const path = files[i].path, *why = NULL;
+        if (path && files[i].use == OUTPUT) why = path_output_fault(path);
+        if (path && files[i].use == INPUT) why = path_input_fault(path);
+        if (why) die_of(files[i].option, path, why);
+    }
+    struct stat s;
+    const bool device = o.log && !stat(o.log, &s) && S_ISCHR(s.st_mode);
+    const char *const why = o.log && !device ? path_output_fault(o.log) : NULL;
+    if (why) die_of("--log", o.log, why);
+    if (o.tensorboard && !stat(o.tensorboard, &s) && !S_ISDIR(s.st_mode))
+        die_of("--tensorboard", o.tensorboard, "not a folder");
+    check_apart(files, FILES);
 }
 
 static void check_folder(const char *path)
 {
     struct stat s;
     if (!path) return;
-    mkdir(path, 0777); /* it may be there */
-    if (stat(path, &s) || !S_ISDIR(s.st_mode) || access(path, W_OK | X_OK)) die("%s: no folder to write to", path);
+    if (mkdir(path, 0777) && errno != EEXIST) die_of("--checkpoint", path, strerror(errno));
+    if (stat(path, &s) || !S_ISDIR(s.st_mode)) die_of("--checkpoint", path, "not a folder");
+    if (access(path, W_OK | X_OK)) die_of("--checkpoint", path, "cannot be written to");
+}
+
+/* Two runs must not share a folder by mistake: retention would remove the files of the first, and a roll-back would
+   load them. */
+static void check_checkpoints(void)
+{
+    char text[200];
+    const size_t resumable = o.resume ? path_count_checkpoints(o.resume) : 0;
+    if (o.resume && !resumable && !o.resume_if_there)
+        die_of("--resume", o.resume, "no checkpoint there; with --resume-if-there the run begins from the beginning");
+    if (o.resume_if_there && !o.resume) die("%s", "--resume-if-there goes with --resume DIR");
+    check_folder(o.checkpoint);
+    const size_t others = o.checkpoint ? path_count_checkpoints(o.checkpoint) : 0;
+    if (!others || o.replace || (o.resume && path_is_same(o.resume, o.checkpoint))) return;
+    snprintf(text, sizeof text, "%zu checkpoints of another run are there: --resume goes on from them, "
+             "--replace-checkpoints lets them be removed", others);
+    die_of("--checkpoint", o.checkpoint, text);
+}
+
+/* A rate that rises to --min-lr, or that never reaches --lr, is certainly a mistake. */
+static void check_rates(void)
+{
+    const int total = o.total ? o.total : o.steps;
+    if (o.min_lr > o.lr) die("%s", "--min-lr is above --lr");
+    if (o.warmup > total)
+        fprintf(stderr, "train_gpt: --warmup %d is longer than the run of %d steps: the rate never comes to --lr\n",
+                o.warmup, total);
 }
 
 void read_options(int argc, char **argv)
 {
     static const char *const rest[] = { "preset", "dtype", "scaling", "optimizer", "moments", "schedule", "seed", "on",
-                                        "graph", "update-inside", "quick", "help" };
+                                        "graph", "update-inside", "resume-if-there", "replace-checkpoints", "quick",
+                                        "help" };
     enum { REST = sizeof rest / sizeof *rest };
     struct option names[NUMBERS + TEXTS + REST + 1] = { 0 };
     int n = 0, index = 0;
     for (int i = 0; i < NUMBERS; i++) names[n++] = (struct option){ numbers[i].name, 1, 0, 0 };
     for (int i = 0; i < TEXTS; i++) names[n++] = (struct option){ texts[i].name, 1, 0, 0 };
     for (int i = 0; i < REST; i++) names[n++] = (struct option){ rest[i], i < 8, 0, 0 };
+    bool is_quick = false;
+    opterr = 0; /* prints its own message of one line */
     o.m = presets[0];
     for (int pass = 0; pass < 2; pass++) {
         optind = 1;
-        for (int c; (c = getopt_long(argc, argv, "", names, &index)) != -1;) {
-            if (c == '?') exit(2);
+        if (pass == 1 && is_quick) quick();
+        for (int c; (c = getopt_long(argc, argv, ":h", names, &index)) != -1;) {
+            if (c == 'h') exit(fputs(usage, stdout) < 0);
+            if (c == '?') die("%s: no such option, or the beginning of several (--help lists them)", argv[optind - 1]);
+            if (c == ':') die("%s: a value is missing (--help lists the options)", argv[optind - 1]);
             if (pass == 0 && !strcmp(names[index].name, "preset")) read_preset();
+            is_quick |= !strcmp(names[index].name, "quick");
             if (pass == 1) take(names[index].name, index);
         }
     }
-    if (optind < argc) die("%s is no option", argv[optind]);
+    if (optind < argc) die("%s is no option: --help lists them", argv[optind]);
+    if ((int64_t)o.batch * o.m.seq > STEP_TOKENS)
+        die("%s", "--batch and --seq: more than 2^30 tokens at a time; --accum adds up several");
     if (o.m.width % o.m.heads || o.m.width / o.m.heads % 2) die("%s", "--width is no even multiple of --heads");
     if (o.m.heads % o.m.kv_heads) die("%s", "--heads is no multiple of --kv-heads");
     choose_rest();
+    check_rates();
     for (int i = 0; i < ALERTS; i++) {
         if (o.graph && o.on[i] == RW_RECOVERY_SKIP) die("%s", "--graph has updated before --on ...=skip could");
         if (!o.checkpoint && o.on[i] == RW_RECOVERY_ROLL_BACK) die("%s", "--on ...=roll_back needs --checkpoint");
@@ -278,7 +391,6 @@ void read_options(int argc, char **argv)
     if (o.moments && o.optimizer[0] != 'a') die("--moments is for --optimizer adamw and adam, not %s", o.optimizer);
     if (o.inside && !o.graph) die("%s", "--update-inside is for --graph");
     if (o.graph && o.accum > 1) die("%s", "--graph is for --accum 1");
-    check_file(o.save);
-    check_file(o.dashboard);
-    check_folder(o.checkpoint);
+    check_files();
+    check_checkpoints();
 }

@@ -1,34 +1,35 @@
-/* What can be chosen on the command line: --help lists it. */
+/* The command-line options: --help lists them. */
 #ifndef REWIND_EXAMPLES_OPTIONS_H
 #define REWIND_EXAMPLES_OPTIONS_H
 
 #include <rewind/rewind.h>
 
-enum { MAX_LAYERS = 96, ALERTS = 16 };
+enum { MAX_LAYERS = 96, ALERTS = 16, STEP_TOKENS = 1 << 30 /* maximum of tokens at a time */ };
 
 struct size {
     const char *preset;
     bool llama;
     int layers, heads, kv_heads, width, hidden, seq;
+    bool tied; /* for a Llama: the head is the table; a GPT's always is */
 };
 
 extern struct options {
     struct size m;
     const char *data, *val, *policy, *optimizer, *schedule, *checkpoint, *resume, *load, *save, *log, *tensorboard,
         *prometheus, *dashboard, *good, *load_hf;
-    int vocab, batch, accum, steps, total, warmup, eval_every, eval_batches, save_every, keep, sample, threads;
+    int vocab, batch, accum, steps, total, warmup, eval_every, eval_tokens, save_every, keep, sample, threads;
     double lr, min_lr, decay, clip, dropout, temperature, peak;
     uint64_t seed;
     rw_dtype dtype, moments;
     rw_scaling scaling;
-    bool fp8, delayed, graph, inside;
+    bool fp8, delayed, graph, inside, resume_if_there, replace;
     rw_recovery on[ALERTS]; /* alert 1 << i */
 } o;
 
-/* Ends the program with a message, which has one %s. */
+/* Ends the program with a message, which contains one %s. */
 void die(const char *format, const char *what);
 
-/* Fills in o, or ends the program. */
+/* Sets o, or ends the program. */
 void read_options(int argc, char **argv);
 
 #endif

@@ -1,8 +1,9 @@
-/* See recover.h. */
+/* Takes the actions that --on sets for alerts. */
 #include "recover.h"
 
+#include "saves.h"
+
 #include <stdio.h>
-#include <stdlib.h>
 
 enum { ROLL_BACKS = 10 };
 
@@ -10,68 +11,63 @@ static rw_status note(struct run *r, int step, unsigned alerts, rw_recovery what
 {
     fprintf(stderr, "step %6d  %s: %s\n", step, rw_recovery_name(what), text);
     dashboard_note(&r->page, step, text);
-    return rw_monitor_recovered(r->monitor, (uint64_t)step, alerts, what, text);
+    return logged(r, rw_monitor_recovered(r->monitor, (uint64_t)step, alerts, what, text));
 }
 
-/* The schedule is part of a checkpoint: a run that goes on goes on at this rate. */
-static void lower(struct run *r, int step)
+/* From the next step on. The schedule is part of a checkpoint: a resumed run continues at this rate. */
+static void lower(struct run *r)
 {
     r->schedule.lr /= 2;
     r->schedule.min_lr /= 2;
-    rw_optimizer_set_lr(r->opt, rate_of(r, (uint64_t)step));
 }
 
-/* The same steps again would be the same bytes: a rate that was halved before stays halved, once more. */
-static rw_status roll_back(struct run *r, int *step, unsigned alerts)
+static rw_status stop(struct run *r, int step, unsigned alerts, double loss, const char *why)
+{
+    r->ended = ENDED_WRONG; /* earlier saves are complete */
+    const rw_status status = note(r, step, alerts, RW_RECOVERY_STOP, why);
+    fprintf(stderr, "train_gpt: step %d: the loss is %g\n", step, loss);
+    return status;
+}
+
+/* Repeating the same steps would give the same bytes: a rate that was halved before is halved once more. */
+static rw_status roll_back(struct run *r, int *step, unsigned alerts, double loss)
 {
     char text[200];
-    rw_checkpoint_found found = { 0 };
+    int back;
     const int from = *step;
     const double lr = r->schedule.lr, min_lr = r->schedule.min_lr;
     rw_graph_destroy(&r->graph);
     rw_tape_reset(r->t);
     rw_status status = leave_out(r);
-    if (!status) status = rw_checkpoint_wait(r->ck);
-    if (!status) status = rw_checkpoint_load(r->ck, &found);
+    if (!status) status = saves_go_back(r, from, &back);
     if (status) return status;
+    if (back < 0) return stop(r, from, alerts, loss, "stopped: no checkpoint is left to go back to");
     r->schedule.lr = lr;
     r->schedule.min_lr = min_lr;
-    *step = found.found ? (int)found.step : from;
-    lower(r, *step);
-    if (found.found) dashboard_cut(&r->page, *step);
-    snprintf(text, sizeof text, "%s step %d, rate halved to %.3g", found.found ? "back to" : "no checkpoint yet: at",
-             *step, r->schedule.lr);
-    if (!found.found) ++*step; /* its update is left out */
+    lower(r);
+    dashboard_cut(&r->page, *step = back);
+    snprintf(text, sizeof text, "back to step %d, rate halved to %.3g", back, r->schedule.lr);
     return note(r, from, alerts, RW_RECOVERY_ROLL_BACK, text);
-}
-
-static void stop(struct run *r, int step, unsigned alerts, double loss)
-{
-    note(r, step, alerts, RW_RECOVERY_STOP, "stopped");
-    fprintf(stderr, "train_gpt: step %d: the loss is %g\n", step, loss);
-    show(r, true);
-    rw_checkpoint_destroy(&r->ck); /* what was saved before is whole */
-    exit(3);
 }
 
 rw_status recover(struct run *r, int *step, unsigned alerts, double loss)
 {
     const int at = *step;
+    rw_status status = RW_OK;
     rw_recovery what = rw_monitor_policy(r->monitor, alerts);
     if (what == RW_RECOVERY_ROLL_BACK && r->roll_backs++ == ROLL_BACKS) what = RW_RECOVERY_STOP;
-    if (what == RW_RECOVERY_STOP) stop(r, at, alerts, loss);
-    if (what == RW_RECOVERY_ROLL_BACK) return roll_back(r, step, alerts);
+    if (what == RW_RECOVERY_STOP) return stop(r, at, alerts, loss, "stopped");
+    if (what == RW_RECOVERY_ROLL_BACK) return roll_back(r, step, alerts, loss);
     ++*step;
     if (what == RW_RECOVERY_SKIP) {
-        const rw_status status = note(r, at, alerts, what, "update left out");
+        status = note(r, at, alerts, what, "update left out");
         return status ? status : leave_out(r);
     }
-    if (what == RW_RECOVERY_LOWER) {
+    if (what == RW_RECOVERY_LOWER) { /* this step has its rate already: a graph has updated with it */
         char text[80];
-        lower(r, at);
+        lower(r);
         snprintf(text, sizeof text, "rate halved to %.3g", r->schedule.lr);
-        const rw_status status = note(r, at, alerts, what, text);
-        if (status) return status;
+        status = note(r, at, alerts, what, text);
     }
-    return update(r);
+    return status ? status : update(r);
 }

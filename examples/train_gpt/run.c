@@ -3,19 +3,14 @@
 
 #include "model.h"
 #include "recover.h"
+#include "saves.h"
 
 #include <errno.h>
 #include <math.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
-
-struct identity identity_of(const struct run *r)
-{
-    return (struct identity){ o.seed, r->train.n, o.batch, o.accum, o.m.seq, o.vocab, o.m.layers, o.m.heads,
-                              o.m.kv_heads, o.fp8 ? 1 + (int)o.scaling + 8 * o.delayed : 0, o.dropout, o.clip,
-                              o.decay };
-}
 
 static double seconds(void)
 {
@@ -24,30 +19,59 @@ static double seconds(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-static rw_tensor *record_loss(struct run *r, double dropout)
+/* ---- signals ---- */
+
+static volatile sig_atomic_t caught;
+
+static void note_signal(int s)
 {
-    const rw_shape shape = RW_SHAPE(o.batch, o.m.seq);
-    r->x = rw_input(r->t, RW_I32, shape, r->in);
-    r->y = rw_input(r->t, RW_I32, shape, r->out);
-    rw_tensor *const z = logits(r->t, r->x, o.batch, o.m.seq, dropout);
-    return rw_cross_entropy(r->t, r->scaler ? rw_cast(r->t, z, RW_F32) : z, r->y); /* a loss that is scaled: float32 */
+    caught = s;
+    signal(SIGINT, SIG_DFL); /* the second signal of either kind ends the process */
+    signal(SIGTERM, SIG_DFL);
 }
 
+/* An ignored signal, such as SIGINT of a background program in a script, stays ignored. */
+void catch_signals(void)
+{
+    static const int signals[] = { SIGINT, SIGTERM };
+    for (int i = 0; i < 2; i++) {
+        struct sigaction before, action = { .sa_handler = note_signal, .sa_flags = SA_RESTART };
+        if (!sigaction(signals[i], NULL, &before) && before.sa_handler != SIG_IGN) sigaction(signals[i], &action, NULL);
+    }
+}
+
+int caught_signal(void)
+{
+    return caught;
+}
+
+/* ---- a step ---- */
+
+static rw_tensor *record_loss(struct run *r, int batch, double dropout)
+{
+    const rw_shape shape = RW_SHAPE(batch, o.m.seq);
+    r->x = rw_input(r->t, RW_I32, shape, r->in, (size_t)rw_shape_numel(shape) * sizeof *r->in);
+    r->y = rw_input(r->t, RW_I32, shape, r->out, (size_t)rw_shape_numel(shape) * sizeof *r->out);
+    rw_tensor *const z = logits(r->t, r->x, batch, o.m.seq, dropout);
+    return rw_cross_entropy(r->t, r->scaler ? rw_cast(r->t, z, RW_F32) : z, r->y); /* scaled losses are float32 */
+}
+
+/* One step as a launch of the run's graph, which the first call creates. */
 static rw_status launch(struct run *r, uint64_t step, double *loss)
 {
-    const size_t bytes = sizeof *r->in * (size_t)(o.batch * o.m.seq);
+    const size_t bytes = sizeof *r->in * (size_t)o.batch * (size_t)o.m.seq;
     fill_batch(&r->train, o.seed, step, r->in, r->out);
     rw_status status = RW_OK;
     if (!r->graph) {
-        r->loss = record_loss(r, o.dropout);
+        r->loss_of_graph = record_loss(r, o.batch, o.dropout);
         const rw_graph_params params = { .optimizer = r->opt, .max_norm = o.clip, .update_inside = o.inside,
                                          .scaler = r->scaler, .delayed = r->delayed };
-        status = rw_graph_create(&r->graph, r->t, r->loss, &params);
+        status = rw_graph_create(&r->graph, r->t, r->loss_of_graph, &params);
     }
     if (!status) status = rw_input_write(r->x, r->in, bytes);
     if (!status) status = rw_input_write(r->y, r->out, bytes);
     if (!status) status = rw_graph_launch(r->graph);
-    if (!status) *loss = rw_item(r->t, r->loss);
+    if (!status) *loss = rw_item(r->t, r->loss_of_graph);
     return status ? status : rw_error_status(r->ctx);
 }
 
@@ -57,7 +81,7 @@ static void tell(const rw_nonfinite *where)
     else fprintf(stderr, "the same step again is finite: a fault of the machine\n");
 }
 
-/* The same step again, with a look at every value: op, region, line, element. */
+/* Runs the same step again and checks every value: op, region, line, element. */
 static rw_status find_nonfinite(struct run *r, rw_tensor *loss)
 {
     rw_nonfinite where;
@@ -69,12 +93,12 @@ static rw_status find_nonfinite(struct run *r, rw_tensor *loss)
 static rw_tensor *record_part(struct run *r, uint64_t step, int k)
 {
     fill_batch(&r->train, o.seed, step * (uint64_t)o.accum + (uint64_t)k, r->in, r->out);
-    return rw_scale(r->t, record_loss(r, o.dropout), 1.0 / o.accum);
+    return rw_scale(r->t, record_loss(r, o.batch, o.dropout), 1.0 / o.accum);
 }
 
-/* A loss that is finite, and gradients that are not, or what became 8-bit codes: the micro-batches are recorded once
-   more, with the random numbers that they drew, and the first in which it happens is told. The loss that they have
-   together is the one that was seen, to the last bit. */
+/* The loss is finite, but gradients, or numbers that were quantized to FP8, are not: records the micro-batches once
+   more, with the same random numbers, and reports the first in which it happens. Their total loss must equal the
+   observed one, to the last bit. */
 static rw_status find_again(struct run *r, uint64_t step, double loss)
 {
     const rw_generator_state now = rw_generator_get(r->ctx);
@@ -98,20 +122,22 @@ static rw_status find_again(struct run *r, uint64_t step, double loss)
 
 double rate_of(const struct run *r, uint64_t step)
 {
-    return rw_schedule_lr(&r->schedule, step > r->left_out ? step - r->left_out : 0);
+    return rw_lr_schedule_rate(&r->schedule, step > r->left_out ? step - r->left_out : 0);
 }
 
-/* The loss of the step before was read: this waits for nothing more. */
+/* The loss of the step before was read: this does not wait. */
 static rw_status set_rate(struct run *r, uint64_t step)
 {
     rw_scaler_state state = { 0 };
     const rw_status status = r->scaler ? rw_scaler_get(r->scaler, &state) : RW_OK;
     r->scale = state.scale;
     r->left_out = (uint64_t)state.skipped;
-    rw_optimizer_set_lr(r->opt, rate_of(r, step));
+    r->rate = rate_of(r, step);
+    rw_optimizer_set_lr(r->opt, r->rate);
     return status;
 }
 
+/* One step up to its update: micro-batches and clipping; with a graph also the update. */
 static rw_status step_of(struct run *r, uint64_t step, double *loss, double *size)
 {
     rw_status status = set_rate(r, step);
@@ -130,13 +156,13 @@ static rw_status step_of(struct run *r, uint64_t step, double *loss, double *siz
     if (!status && r->scaler) status = rw_scaler_unscale(r->scaler);
     if (!status) status = rw_clip_grad_norm(r->ctx, o.clip, size);
     if (!status && !r->scaler && isfinite(*loss) && !isfinite(*size)) status = find_again(r, step, *loss);
-    return status; /* where a scaler finds what is not finite it leaves the update out, and goes on */
+    return status; /* a scaler that finds a value that is not finite skips the update, and continues */
 }
 
-/* The scales of the next step. */
+/* Updates the scales for the next step. */
 static rw_status move_on(struct run *r)
 {
-    const rw_status status = r->delayed ? rw_delayed_update(r->delayed, r->scaler) : RW_OK;
+    const rw_status status = r->delayed ? rw_delayed_scaling_update(r->delayed, r->scaler) : RW_OK;
     return status || !r->scaler ? status : rw_scaler_update(r->scaler);
 }
 
@@ -152,119 +178,197 @@ rw_status leave_out(struct run *r)
     return o.graph ? RW_OK : move_on(r);
 }
 
-/* On a tape of its own: the one of a graph is not to be reset. Without dropout nothing is drawn from the generator, and
-   without gradients no activation is kept. */
+/* ---- between steps ---- */
+
+/* On a separate tape, because a graph's tape must not be reset. Without dropout nothing is drawn from the generator,
+   and without gradients no activation is kept. */
 static rw_status evaluate(struct run *r, double *loss)
 {
     struct run own = *r;
+    double sum = 0;
     rw_status status = rw_tape_create(&own.t, r->ctx);
-    *loss = 0;
-    for (int k = 0; !status && k < o.eval_batches; k++) {
-        fill_batch(&r->val, o.seed + 1, (uint64_t)k, r->in, r->out);
+    for (size_t first = 0, n; !status && first < r->windows; first += n) {
+        n = r->windows - first < (size_t)o.batch ? r->windows - first : (size_t)o.batch;
+        fill_windows(&r->val, r->windows, first, (int)n, r->in, r->out);
         rw_no_grad_begin(own.t);
-        *loss += rw_item(own.t, record_loss(&own, 0)) / o.eval_batches;
+        sum += rw_item(own.t, record_loss(&own, (int)n, 0)) * (double)n;
         status = rw_error_status(r->ctx);
         rw_tape_reset(own.t);
     }
     rw_tape_destroy(&own.t);
+    *loss = sum / (double)r->windows;
     return status;
 }
 
-static void print_step(const struct run *r, int step, double loss, double size, double per_s)
+static double tokens_of_a_step(void)
+{
+    return (double)o.batch * o.accum * o.m.seq;
+}
+
+static void print_step(const struct run *r, int step, double size, double per_s)
 {
     rw_memory m;
     rw_memory_stats(r->ctx, &m);
-    const double left = (o.steps - step - 1) * (double)(o.batch * o.accum * o.m.seq) / per_s;
-    printf("step %6d  loss %.4f  norm %.3f  lr %.2e  %7.0f tokens/s  kept %.1f MiB  peak %.1f MiB  %d:%02d left\n",
-           step, loss, size, rate_of(r, (uint64_t)step), per_s, (double)m.kept / 1048576,
-           (double)m.measured_peak / 1048576, (int)left / 60, (int)left % 60);
-}
-
-static rw_status save(struct run *r, int steps)
-{
-    const struct identity id = identity_of(r);
-    return r->ck ? rw_checkpoint_save(r->ck, (uint64_t)steps, &id, sizeof id) : RW_OK;
+    const double left = (o.steps - step - 1) * tokens_of_a_step() / per_s;
+    printf("step %6d  loss %.4f  norm %.3f  lr %.2e  %7.0f tokens/s  kept %.1f MiB  peak %.1f MiB  %.0f:%02.0f left\n",
+           step, r->loss, size, r->rate, per_s, (double)m.kept / 1048576, (double)m.measured_peak / 1048576,
+           floor(left / 60), floor(fmod(left, 60)));
 }
 
 void show(struct run *r, bool last)
 {
-    if (o.dashboard && !dashboard_write(&r->page, r->ctx, r->monitor, last))
+    if (o.dashboard && !dashboard_write(&r->page, r->monitor, last))
         fprintf(stderr, "train_gpt: %s: %s\n", o.dashboard, strerror(errno));
 }
 
-/* Of 8-bit codes with the first operand that it is about. */
-static void note_alert(struct run *r, int step, unsigned alert)
+rw_status logged(struct run *r, rw_status status)
 {
-    char text[200];
+    if (status != RW_ERR_IO) return status;
+    if (!r->lost_lines++)
+        fprintf(stderr, "train_gpt: %s: training goes on, and what cannot be written is counted\n",
+                rw_error_message(r->ctx));
+    rw_error_clear(r->ctx);
+    return RW_OK;
+}
+
+/* " of attention, norm 0.61": the groups of an alert; the norm of all may be ordinary. */
+static void name_groups(const struct run *r, unsigned alert, char *text, size_t size)
+{
+    rw_monitor_group_numbers g;
+    size_t n = 0;
+    *text = '\0';
+    for (size_t i = 0; rw_monitor_get_group(r->monitor, i, &g) && n < size; i++)
+        if (g.alerts & alert)
+            n += (size_t)snprintf(text + n, size - n, "%s %s, norm %.3g", n ? " and" : " of", g.name,
+                                  isnan(g.unclipped_norm) ? g.grad_norm : g.unclipped_norm);
+}
+
+/* For FP8 data includes the first operand concerned. */
+static void note_alert(struct run *r, int step, unsigned alert, const char *groups)
+{
+    char text[520];
     rw_monitor_site s = { 0 };
     size_t i = 0;
     while (rw_monitor_get_site(r->monitor, i, &s) && !(s.alerts & alert)) i++;
     const bool found = s.alerts & alert;
-    snprintf(text, sizeof text, "%s%s%.100s", rw_alert_name(alert), found ? ": " : "", found ? s.name : "");
+    snprintf(text, sizeof text, "%s%s%s%.100s", rw_alert_name(alert), groups, found ? ": " : "", found ? s.name : "");
     dashboard_note(&r->page, step, text);
 }
 
-/* Writes the step down, and says what it is warned of. The norm of a graph's gradients is what the monitor found. */
-static rw_status watch(struct run *r, int step, double loss, double *size, unsigned *ret_alerts)
+/* Writes the step's line, and prints its alerts. The norm of a graph's gradients is the monitor's. */
+static rw_status watch(struct run *r, int step, double *size, unsigned *ret_alerts)
 {
     const double began = r->seen, now = r->seen = seconds();
     rw_scaler_state scaler = { 0 };
     const rw_status known = r->scaler ? rw_scaler_get(r->scaler, &scaler) : RW_OK;
     if (known) return known;
-    const rw_monitor_values v = { .step = (uint64_t)step, .loss = loss, .grad_norm = o.graph ? 0 : *size,
-                                  .lr = rate_of(r, (uint64_t)step),
-                                  .tokens = (double)o.batch * o.accum * o.m.seq,
+    const rw_monitor_values v = { .step = (uint64_t)step, .loss = r->loss, .grad_norm = o.graph ? 0 : *size,
+                                  .lr = r->rate, .tokens = tokens_of_a_step(),
                                   .seconds = began > 0 ? now - began : 0, .loss_scale = r->scale,
                                   .skipped = scaler.found_inf };
     unsigned alerts = 0;
-    const rw_status status = rw_monitor_step(r->monitor, &v, &alerts);
+    const rw_status status = logged(r, rw_monitor_step(r->monitor, &v, &alerts));
     const rw_monitor_numbers n = rw_monitor_get_numbers(r->monitor);
+    rw_memory_stats(r->ctx, &r->page.memory);
     *size = n.grad_norm;
-    dashboard_add(&r->page.run, (struct dashboard_point){ .step = step, .loss = loss, .norm = n.grad_norm, .lr = v.lr,
+    const double no_norm = isfinite(r->loss) && o.graph ? (double)NAN : (double)INFINITY; /* unknown if graph */
+    dashboard_add(&r->page.run, (struct dashboard_point){ .step = step, .loss = isfinite(r->loss) ? r->loss : INFINITY,
+                                                          .norm = isfinite(n.grad_norm) ? n.grad_norm : no_norm,
+                                                          .lr = v.lr,
                                                           .tokens_per_s = began > 0 ? v.tokens / (now - began) : NAN,
                                                           .weights = n.param_norm, .change = n.update_ratio,
                                                           .scale = r->scale > 0 ? r->scale : NAN });
     for (unsigned a = 1; a <= alerts; a <<= 1) {
         if (!(alerts & a)) continue;
-        fprintf(stderr, "step %6d  %s: loss %.4f, norm %.3f\n", step, rw_alert_name(a), loss, *size);
-        note_alert(r, step, a);
+        char which[320];
+        name_groups(r, a, which, sizeof which);
+        fprintf(stderr, "step %6d  %s%s: loss %.4f, norm %.3f\n", step, rw_alert_name(a), which, r->loss, *size);
+        note_alert(r, step, a, which);
     }
     *ret_alerts = alerts;
     return status;
 }
 
+static rw_status validate(struct run *r, int step)
+{
+    double loss;
+    rw_status status = evaluate(r, &loss);
+    if (status) return status;
+    printf("step %6d  validation loss %.4f\n", step, loss);
+    dashboard_add(&r->page.validation,
+                  (struct dashboard_point){ .step = step, .loss = isfinite(loss) ? loss : INFINITY });
+    return logged(r, rw_monitor_validation(r->monitor, (uint64_t)step, loss));
+}
+
+/* A step, and the actions for its alerts. *next: the step that follows. */
+static rw_status make_step(struct run *r, int step, int *next, double *size)
+{
+    unsigned alerts = 0;
+    rw_status status = step_of(r, (uint64_t)step, &r->loss, size);
+    if (!status) status = watch(r, step, size, &alerts);
+    const bool hidden = (alerts & RW_ALERT_AMAX_NONFINITE) && isfinite(r->loss) && isfinite(*size);
+    if (!status && hidden && !o.graph) status = find_again(r, (uint64_t)step, r->loss);
+    *next = step;
+    return status ? status : recover(r, next, alerts, r->loss);
+}
+
+/* Work after step `step`, for some steps only: not part of the step's own time. */
+static rw_status pause_after(struct run *r, int step, bool last)
+{
+    rw_status status = RW_OK;
+    if (r->windows && (last || (step + 1) % o.eval_every == 0) && !caught) status = validate(r, step);
+    if (!status && (last || (step + 1) % o.save_every == 0)) status = save(r, step + 1);
+    show(r, last);
+    return status;
+}
+
+/* A run whose last loss, or whose weights, are not finite is not a success, whatever --on sets. */
+static rw_status judge_end(struct run *r, int steps)
+{
+    bool finite = true;
+    const rw_status status = weights_are_finite(r, &finite);
+    if (!status && !r->ended && (!finite || !isfinite(r->loss))) {
+        r->ended = ENDED_WRONG;
+        fprintf(stderr, "train_gpt: after %d steps the %s not finite\n", steps, finite ? "loss is" : "weights are");
+    }
+    return status;
+}
+
 rw_status train(struct run *r, int first)
 {
-    const double tokens = (double)o.batch * o.accum * o.m.seq;
     double began = seconds();
-    int since = 0;
-    rw_status status = RW_OK;
-    for (int step = first, next = first; !status && step < o.steps; step = next) {
-        double loss, size;
-        unsigned alerts = 0;
-        status = step_of(r, (uint64_t)step, &loss, &size);
-        if (!status) status = watch(r, step, loss, &size, &alerts);
-        const bool hidden = (alerts & RW_ALERT_AMAX_NONFINITE) && isfinite(loss) && isfinite(size);
-        if (!status && hidden && !o.graph) status = find_again(r, (uint64_t)step, loss);
-        if (!status) status = recover(r, &next, alerts, loss);
-        if (!status && next <= step) continue;
+    int since = 0, step = first;
+    rw_status status = saves_begin(r, first);
+    dashboard_cut(&r->page, first); /* --log may have steps after the one from which the run resumes */
+    while (!status && !r->ended && step < o.steps && !caught) {
+        double size;
+        int next;
+        status = make_step(r, step, &next, &size);
+        if (r->ended) show(r, true);
+        if (status || r->ended || next <= step) {
+            step = next;
+            continue;
+        }
         since++;
-        if (!status && (step % 10 == 0 || step + 1 == o.steps)) {
-            print_step(r, step, loss, size, since * tokens / (seconds() - began));
+        const bool last = step + 1 == o.steps;
+        if (step % 10 == 0 || last || caught) {
+            print_step(r, step, size, since * tokens_of_a_step() / (seconds() - began));
             began = seconds();
             since = 0;
         }
-        const bool last = step + 1 == o.steps;
-        if (!status && o.eval_batches && (last || (step + 1) % o.eval_every == 0)) {
-            const double from = seconds();
-            status = evaluate(r, &loss);
-            if (!status) printf("step %6d  validation loss %.4f\n", step, loss);
-            dashboard_add(&r->page.validation, (struct dashboard_point){ .step = step, .loss = loss });
-            began += seconds() - from;
-            r->seen += seconds() - from; /* an evaluation is no part of a step */
-        }
-        if (!status && (last || (step + 1) % o.save_every == 0)) status = save(r, step + 1);
-        show(r, last);
+        const double from = seconds();
+        status = pause_after(r, step, last);
+        began += seconds() - from;
+        r->seen += seconds() - from;
+        step = next;
     }
-    return !status && r->ck ? rw_checkpoint_wait(r->ck) : status;
+    if (!status && caught && !r->ended) {
+        if (step > first && r->saved_step != step) status = save(r, step);
+        show(r, true);
+    }
+    if (!status && r->ck) status = rw_checkpoint_wait(r->ck);
+    saves_warn(r);
+    if (!status) status = judge_end(r, step);
+    if (caught && !r->ended) r->ended = ENDED_BY_SIGNAL + caught;
+    return status;
 }

@@ -1,15 +1,19 @@
 /**
- * rewind/average.h - a moving average of the weights.
+ * rewind/average.h - exponential moving average (EMA) of the weights.
  *
- * After each step average += (1 - decay) * (parameter - average), in float32 (float64 for float64 parameters): the
- * average of a parameter that does not change is that parameter, to the last bit (but -0 may become 0, and on a CPU a
- * number below the least normal one becomes 0). For a decay of at most 1/2 it is the same from the other end,
- * parameter - decay * (parameter - average). As PyTorch's lerp(), and so NaN where the average and the parameter are
- * infinite of one sign; a decay of 0 copies. It begins with the parameters as they are when it is made. A model that is
- * to use the averages takes rw_average_of(p) where it takes p; of 16-bit parameters cast them.
+ * A step of the average computes average += (1 - decay) * (parameter - average), in float32 (float64 for float64
+ * parameters). For a decay of at most 1/2 it computes the equal parameter - decay * (parameter - average), as PyTorch's
+ * lerp() does. Consequences:
+ *   - The average of a parameter that does not change equals that parameter bit for bit. Exceptions: -0 may become 0,
+ *     and on a CPU a subnormal number becomes 0.
+ *   - A decay of 0 copies the parameters.
+ *   - If average and parameter are infinite with the same sign, the average becomes NaN.
+ *
+ * An average starts as a copy of the parameters at its creation. To evaluate a model with the averages, pass
+ * rw_weight_average_of(p) wherever the model uses p. The average of a 16-bit parameter is float32, so cast it.
  *
  *     rw_optimizer_step(opt);                    // or rw_graph_launch(g)
- *     rw_average_step(average);
+ *     rw_weight_average_step(average);
  * Thread-safety: as for the context.
  */
 #ifndef REWIND_AVERAGE_H
@@ -21,27 +25,43 @@
 extern "C" {
 #endif
 
-typedef struct rw_average rw_average;
+typedef struct rw_weight_average rw_weight_average;
 
 /**
- * Creates averages of all parameters that the context has now; not of buffers.
+ * Creates averages of all parameters that the context has now. Buffers are not averaged.
  * @param ret_average receives the averages, owned by the caller; untouched on failure.
- * @param decay       from 0 up to below 1; 0.999 is usual.
- * @return RW_ERR_ARGUMENT for another decay, RW_ERR_MEMORY, or an error that is stuck in the context.
+ * @param decay       0 or more and less than 1; 0.999 is usual.
+ * @return RW_OK; RW_ERR_ARGUMENT for NULL or another decay; RW_ERR_MEMORY; or the context's sticky error.
  */
-RW_API rw_status rw_average_create(rw_average **ret_average, rw_context *ctx, double decay);
+RW_API rw_status rw_weight_average_create(rw_weight_average **ret_average, rw_context *ctx, double decay);
 
-/** Takes the parameters as they are into the averages. On CUDA it is only queued. The bytes do not depend on the number
-    of threads. @return RW_ERR_MEMORY or an error that is stuck in the context; then nothing has changed. */
-RW_API rw_status rw_average_step(rw_average *average);
+/**
+ * Sets the decay of every later rw_weight_average_step(), for a warm-up of the decay or for a target network with a
+ * varying rate. A decay of 0 copies the parameters. Checkpoints do not save the decay: set it again after a load, or
+ * compute it from the step number before each step.
+ * @param decay 0 or more and less than 1.
+ * @return RW_OK; RW_ERR_ARGUMENT for NULL or another decay; RW_ERR_MEMORY; or the context's sticky error. On failure
+ *         the decay is unchanged.
+ */
+RW_API rw_status rw_weight_average_set_decay(rw_weight_average *average, double decay);
 
-/** The average of a parameter: to read, or as an operand. NULL for what is none of its parameters. Owned by `average`:
-    reset the tapes that use it before that goes. Of a tape that was not, nothing is run any more until its reset:
-    RW_ERR_ARGUMENT. */
-RW_API rw_tensor *rw_average_of(const rw_average *average, const rw_tensor *param);
+/**
+ * Updates all averages with the current parameters. On CUDA the update is only queued. The result does not depend on
+ * the number of threads.
+ * @return RW_OK; RW_ERR_MEMORY or the context's sticky error. On failure nothing has changed.
+ */
+RW_API rw_status rw_weight_average_step(rw_weight_average *average);
 
-/** Frees the averages and sets *average to NULL. A checkpoint that saves them refuses to from then on. NULL-safe. */
-RW_API void rw_average_destroy(rw_average **average);
+/**
+ * Returns the average of a parameter, to read or to use as an operand; NULL if `param` has no average here. The tensor
+ * is owned by `average`. Reset every tape that uses it before rw_weight_average_destroy(): a tape that still does
+ * refuses to run anything until its reset, with RW_ERR_ARGUMENT.
+ */
+RW_API rw_tensor *rw_weight_average_of(const rw_weight_average *average, const rw_tensor *param);
+
+/** Frees the averages and sets *average to NULL. A checkpoint that saves them then refuses to save and load.
+    NULL-safe. */
+RW_API void rw_weight_average_destroy(rw_weight_average **average);
 
 #ifdef __cplusplus
 }

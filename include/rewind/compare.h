@@ -1,9 +1,9 @@
 /**
- * rewind/compare.h - truth values: comparing, and choosing by what a comparison says.
+ * rewind/compare.h - comparisons, logic, and selection by a condition.
  *
- * A comparison gives RW_BOOL, one byte an element, and carries no gradient; what is chosen by it does. Everything said
- * in rewind/ops.h of mistakes, ownership, call sites and threads holds here too. Operands broadcast as in NumPy.
- * rw_cast() turns truth values into 1 and 0 of any type, and any type into truth values: not equal to 0.
+ * A comparison returns RW_BOOL, one byte per element, without a gradient; selections have gradients. Conventions of
+ * rewind/ops.h on errors, ownership, call sites and threads apply. Operands broadcast as in NumPy. rw_cast() converts
+ * RW_BOOL to 1 and 0 of any type, and any type to RW_BOOL: not equal to 0.
  */
 #ifndef REWIND_COMPARE_H
 #define REWIND_COMPARE_H
@@ -14,9 +14,10 @@
 extern "C" {
 #endif
 
-/* ----------------------------------------------------------------------------------------------------------------
- * Comparisons, element by element. Both operands have the same type, any; the result is RW_BOOL. NaN equals nothing and
- * is neither less nor greater.
+/*
+ * ----------------------------------------------------------------------------------------------------------------
+ * Element-wise comparisons. Both operands have one type, any; the result is RW_BOOL. NaN equals nothing, and is neither
+ * less nor greater than a number.
  */
 
 /** a == b. */
@@ -44,8 +45,8 @@ RW_API rw_tensor *rw_ge_at(rw_site at, rw_tape *t, rw_tensor *a, rw_tensor *b);
 #define rw_ge(...) rw_ge_at(RW_HERE, __VA_ARGS__)
 
 /**
- * The same against a number, which is rounded to x's type first, as PyTorch does: a bfloat16 0.1 equals 0.1. For RW_I32
- * that is towards zero, and to the nearest that there is; for RW_BOOL it is whether the number is other than 0.
+ * The same with a number, which is first rounded to x's type, as in PyTorch: a bfloat16 0.1 equals 0.1. RW_I32
+ * truncates it toward zero and clamps it to the range; RW_BOOL takes whether it is not 0.
  */
 RW_API rw_tensor *rw_eq_scalar_at(rw_site at, rw_tape *t, rw_tensor *x, double value);
 #define rw_eq_scalar(...) rw_eq_scalar_at(RW_HERE, __VA_ARGS__)
@@ -60,7 +61,7 @@ RW_API rw_tensor *rw_gt_scalar_at(rw_site at, rw_tape *t, rw_tensor *x, double v
 RW_API rw_tensor *rw_ge_scalar_at(rw_site at, rw_tape *t, rw_tensor *x, double value);
 #define rw_ge_scalar(...) rw_ge_scalar_at(RW_HERE, __VA_ARGS__)
 
-/** False where x is infinite or NaN. x of a floating-point type. */
+/** Whether each element is finite: false for infinities and NaN. x of a floating-point type. */
 RW_API rw_tensor *rw_isfinite_at(rw_site at, rw_tape *t, rw_tensor *x);
 #define rw_isfinite(...) rw_isfinite_at(RW_HERE, __VA_ARGS__)
 
@@ -80,30 +81,37 @@ RW_API rw_tensor *rw_logical_and_at(rw_site at, rw_tape *t, rw_tensor *a, rw_ten
 RW_API rw_tensor *rw_logical_or_at(rw_site at, rw_tape *t, rw_tensor *a, rw_tensor *b);
 #define rw_logical_or(...) rw_logical_or_at(RW_HERE, __VA_ARGS__)
 
-/* ----------------------------------------------------------------------------------------------------------------
- * Choices. What is not taken gets a gradient of 0, whatever it is: NaN and infinity too.
+/*
+ * ----------------------------------------------------------------------------------------------------------------
+ * Selections. An element that is not selected gets a gradient of 0, even if it is NaN or infinite.
  */
 
-/** a where the condition (RW_BOOL) holds, else b. a and b of one type, any; all three broadcast. */
+/**
+ * Selects a where the condition (RW_BOOL) is true, else b. a and b have one type, any; all three broadcast.
+ *
+ * The gradient of a branch is 0 where it is not selected. An op before that branch multiplies this 0 by its derivative,
+ * which gives NaN where the derivative is infinite: where(x > 0, sqrt(x), 0) has a NaN gradient at x = 0. Select a safe
+ * operand first, then the result: sqrt(where(x > 0, x, 1)) (docs/patterns.md, "double where").
+ */
 RW_API rw_tensor *rw_where_at(rw_site at, rw_tape *t, rw_tensor *condition, rw_tensor *a, rw_tensor *b);
 #define rw_where(...) rw_where_at(RW_HERE, __VA_ARGS__)
 
-/** x, and `value` rounded to x's type where the mask (RW_BOOL) holds. The mask broadcasts to x. */
+/** x with `value`, rounded to x's type, where the mask (RW_BOOL) is true. The mask broadcasts to x. */
 RW_API rw_tensor *rw_masked_fill_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *mask, double value);
 #define rw_masked_fill(...) rw_masked_fill_at(RW_HERE, __VA_ARGS__)
 
 /**
- * x within bounds: low below low, high above high, NaN where x is NaN. The gradient passes where low < x < high; at a
- * bound, and where x is NaN, it is 0, as in PyTorch from 2.15 on. -INFINITY and INFINITY leave a side open: PyTorch's
- * clamp_max, clamp_min. low above high gives high everywhere; a bound that is NaN is an error.
+ * Clamps x to bounds: low for smaller values, high for larger ones, NaN where x is NaN. The gradient passes where low <
+ * x < high; at a bound, and where x is NaN, it is 0, as in PyTorch from 2.15 on. -INFINITY or INFINITY leaves a side
+ * open (PyTorch's clamp_max, clamp_min). If low is above high, all elements are high. A NaN bound is an error.
  */
 RW_API rw_tensor *rw_clamp_at(rw_site at, rw_tape *t, rw_tensor *x, double low, double high);
 #define rw_clamp(...) rw_clamp_at(RW_HERE, __VA_ARGS__)
 
 /**
- * The same by bounds that are tensors of x's type, which broadcast with it, PyTorch's clamp of tensors; one of them may
- * be RW_NONE. Recorded as rw_minimum() of rw_maximum(x, low) and high: NaN of any of the three is NaN; the gradient
- * goes to what was taken, of equals to x, where PyTorch shares it.
+ * Clamps x to tensors of x's type that broadcast with it, PyTorch's clamp with tensors; one of them may be RW_NONE.
+ * Recorded as rw_minimum() of rw_maximum(x, low) and high: NaN in any of the three gives NaN. The gradient goes to the
+ * selected operand, and to x if they are equal, where PyTorch splits it.
  */
 RW_API rw_tensor *rw_clamp_tensor_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *low, rw_tensor *high);
 #define rw_clamp_tensor(...) rw_clamp_tensor_at(RW_HERE, __VA_ARGS__)

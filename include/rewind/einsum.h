@@ -1,5 +1,5 @@
 /**
- * rewind/einsum.h - sums of products by Einstein's notation.
+ * rewind/einsum.h - sums of products in Einstein notation.
  *
  * Call the name without _at: rw_einsum(t, ...) is rw_einsum_at(RW_HERE, t, ...).
  */
@@ -12,23 +12,25 @@
 extern "C" {
 #endif
 
-/** Most operands of rw_einsum(). */
+/** Maximum number of operands of rw_einsum(). */
 #define RW_EINSUM_OPERANDS 16
 
 /**
- * "bij,bjk->bik": a letter (a to z, A to Z) for each axis of each of the n operands, separated by commas, and behind
- * the arrow for each axis of the result. What the result does not name is summed. A letter twice in one operand takes
- * its diagonal. An ellipsis, "...ij,...jk->...ik", stands for all axes that have no letter, as many as there are,
- * aligned at their last ones. Without an arrow the result has the axes of ellipses, then the letters that stand once,
- * in the order of the alphabet, upper case first. Spaces count nothing. Floating-point operands of one type, with any
- * strides; a letter has one extent wherever it stands, or 1, which stretches. What torch.einsum takes, but for lists of
- * numbers in place of letters.
+ * Evaluates an equation such as "bij,bjk->bik": one letter (a to z, A to Z) for each axis of each of the n operands,
+ * separated by commas, and after the arrow one for each axis of the result.
  *
- * Recorded as diagonals and sums of single operands, then, operand by operand from the left, products: rw_matmul()
- * where something is summed, rw_mul() where nothing is; of 16 bits each is rounded. Gradients are theirs. A diagonal is
- * a view where the operand is dense, else of a copy.
- * @return the result, owned by the tape until rw_tape_reset(); NULL on a mistake, with a message that gives the column
- *         in the equation: RW_ERR_ARGUMENT for the notation, RW_ERR_SHAPE for axes and extents. The tape is as it was.
+ * - Letters that the result lacks are summed. A letter twice in one operand takes its diagonal.
+ * - An ellipsis, "...ij,...jk->...ik", matches all axes without a letter, however many, aligned at their last ones.
+ * - Without an arrow, the result has the axes of ellipses, then the letters that occur once, in alphabetical order,
+ *   upper case first.
+ * - Spaces are ignored. Operands are floating point, of one type, with any strides. A letter has one extent everywhere,
+ *   or 1, which broadcasts. All equations of torch.einsum are accepted, except lists of numbers in place of letters.
+ *
+ * It records diagonals and sums of single operands, then products, operand by operand from the left: rw_matmul() if an
+ * axis is summed, rw_mul() otherwise. In 16-bit types each of these rounds. Gradients are those of these ops. A
+ * diagonal is a view if the operand is dense, else a view of a copy.
+ * @return the result, owned by the tape until rw_tape_reset(). NULL on an error, with a message that gives the column
+ *         in the equation, and an unchanged tape: RW_ERR_ARGUMENT for the notation, RW_ERR_SHAPE for axes and extents.
  * Thread-safety: as for the context.
  */
 RW_API rw_tensor *rw_einsum_at(rw_site at, rw_tape *t, const char *equation, rw_tensor *const *x, int n);

@@ -1,10 +1,10 @@
 /**
- * rewind/gather.h - elements by index: the places of the largest, what lies at given places, and sums into them.
+ * rewind/gather.h - indexing: positions of extrema, elements at given indexes, and sums into them.
  *
- * Indexes are RW_I32. One that is out of range is RW_ERR_ARGUMENT when the op runs, naming it. Where several elements
- * meet in one place they are added up in the order of the index, so that no bit depends on threads or on the device's
- * schedule. Axes are counted from the end when negative. Everything said in rewind/ops.h of mistakes, ownership, call
- * sites and threads holds here too.
+ * Indexes are RW_I32. An index out of range is RW_ERR_ARGUMENT when the op executes, and the message names it. Several
+ * elements with the same destination are added in the order of the index, so no bit depends on threads or on the
+ * device's schedule. Negative axes count from the end. Conventions of rewind/ops.h on errors, ownership, call sites and
+ * threads apply.
  */
 #ifndef REWIND_GATHER_H
 #define REWIND_GATHER_H
@@ -15,93 +15,97 @@
 extern "C" {
 #endif
 
-/* ----------------------------------------------------------------------------------------------------------------
- * The largest. Of equal elements the one of the lower index; NaN is larger than everything, for argmin smaller: the
- * first NaN of a row is what both find. Floating-point types.
+/*
+ * ----------------------------------------------------------------------------------------------------------------
+ * Extrema. Of equal elements the one with the lower index is chosen. NaN counts as larger than all numbers, and for
+ * argmin as smaller, so both find the first NaN of a row. Floating-point types.
  */
 
-/** The place of the largest element along an axis, RW_I32; no gradient. keep: the axis stays with extent 1. */
+/** Index of the largest element along an axis, RW_I32; no gradient. keep: the axis stays with extent 1. */
 RW_API rw_tensor *rw_argmax_at(rw_site at, rw_tape *t, rw_tensor *x, int axis, bool keep);
 #define rw_argmax(...) rw_argmax_at(RW_HERE, __VA_ARGS__)
 
-/** The place of the smallest. */
+/** Index of the smallest element along an axis, otherwise as rw_argmax(). */
 RW_API rw_tensor *rw_argmin_at(rw_site at, rw_tape *t, rw_tensor *x, int axis, bool keep);
 #define rw_argmin(...) rw_argmin_at(RW_HERE, __VA_ARGS__)
 
 /**
- * The k largest elements along an axis from the largest on, and their places. Views where the axis is not the last.
- * @param ret_values  receives them, of x's type, with extent k along the axis; the gradient flows to where they lay.
- * @param ret_indexes receives their places, RW_I32, of the same shape; no gradient. Both are set to NULL on an error.
- * @return RW_ERR_SHAPE for a k outside 0 to the extent.
+ * The k largest elements along an axis, in descending order, and their indexes. Views if the axis is not the last.
+ * @param ret_values receives the elements, of x's type, with extent k along the axis; the gradient flows to their
+ *         positions in x
+ * @param ret_indexes receives their indexes, RW_I32, of the same shape; no gradient. Both are set to NULL on an error.
+ * @return RW_ERR_SHAPE for a k outside 0..extent
  */
 RW_API rw_status rw_topk_at(rw_site at, rw_tape *t, rw_tensor *x, int64_t k, int axis, rw_tensor **ret_values,
                             rw_tensor **ret_indexes);
 #define rw_topk(...) rw_topk_at(RW_HERE, __VA_ARGS__)
 
-/* ----------------------------------------------------------------------------------------------------------------
- * By index. Values of any type; gradients flow where it is a floating-point one.
+/*
+ * ----------------------------------------------------------------------------------------------------------------
+ * Access by index. Values of any type; floating-point types have gradients.
  */
 
 /**
- * y[i][j] = x[index[i][j]][j] for axis 0 of two, and so on. index has x's rank and, but along the axis, at most its
- * extents; the result has index's shape.
+ * Gathers along an axis: y[i][j] = x[index[i][j]][j] for axis 0 of two, and so on. index has x's rank and, except along
+ * the axis, at most x's extents; the result has index's shape.
  */
 RW_API rw_tensor *rw_gather_at(rw_site at, rw_tape *t, rw_tensor *x, int axis, rw_tensor *index);
 #define rw_gather(...) rw_gather_at(RW_HERE, __VA_ARGS__)
 
 /**
- * x, with src[i][j] added at [index[i][j]][j] for axis 0 of two, and so on. index and src have one shape, whose extents
- * are, but along the axis, at most x's; x and src are of one floating-point type. What is added to an element of x is
- * summed first, in float32 (float64: in float64), then added and rounded once. x of less than 2^31 elements.
+ * Returns x with src[i][j] added at [index[i][j]][j] for axis 0 of two, and so on. index and src have one shape, whose
+ * extents, except along the axis, are at most x's; x and src have one floating-point type. The terms of an element of x
+ * are summed first, in float32 (float64: in float64), then added and rounded once. x must have less than 2^31 elements.
  */
 RW_API rw_tensor *rw_scatter_add_at(rw_site at, rw_tape *t, rw_tensor *x, int axis, rw_tensor *index, rw_tensor *src);
 #define rw_scatter_add(...) rw_scatter_add_at(RW_HERE, __VA_ARGS__)
 
-/** Elements index[0], index[1] ... of an axis: index [n]; the axis has then extent n. */
+/** Selects elements index[0], index[1] ... of an axis: index [n]; the axis then has extent n. */
 RW_API rw_tensor *rw_index_select_at(rw_site at, rw_tape *t, rw_tensor *x, int axis, rw_tensor *index);
 #define rw_index_select(...) rw_index_select_at(RW_HERE, __VA_ARGS__)
 
 /**
- * rw_embedding() of a table one of whose rows takes no gradient, PyTorch's padding_idx; negative: from the end. It is
- * read as any other. Where the index names it, the gradient is set to 0 before it is added up: a pass over that.
+ * rw_embedding() with a padding row that receives no gradient, PyTorch's padding_idx; negative: from the end. Forward
+ * reads the row as any other. In backward, gradients of its occurrences are set to 0 before the sum, in one more pass
+ * over them.
  */
 RW_API rw_tensor *rw_embedding_padded_at(rw_site at, rw_tape *t, rw_tensor *table, rw_tensor *index, int64_t padding);
 #define rw_embedding_padded(...) rw_embedding_padded_at(RW_HERE, __VA_ARGS__)
 
-/** What rw_embedding_bag() makes of a bag's rows. */
+/** How a bag's rows are reduced. */
 typedef enum rw_bag_mode {
     RW_BAG_SUM,
-    RW_BAG_MEAN, ///< of an empty bag: 0
-    RW_BAG_MAX   ///< of rw_embedding_bag_with() alone; NaN before all; of equals the first takes the gradient
+    RW_BAG_MEAN, ///< 0 for an empty bag
+    RW_BAG_MAX   ///< rw_embedding_bag_with() only; NaN is the maximum; of equal ones the first gets the gradient
 } rw_bag_mode;
 
 /**
- * table [n, c], index [b, m] -> [b, c]: the sum or the mean of rows index[i][0], index[i][1] ..., added up in that
- * order and rounded once, without the rows in memory.
+ * Sum or mean of table rows: table [n, c], index [b, m] -> [b, c] of rows index[i][0], index[i][1] ..., added in that
+ * order and rounded once. The gathered rows are not stored.
  */
 RW_API rw_tensor *rw_embedding_bag_at(rw_site at, rw_tape *t, rw_tensor *table, rw_tensor *index, rw_bag_mode mode);
 #define rw_embedding_bag(...) rw_embedding_bag_at(RW_HERE, __VA_ARGS__)
 
-/** Zero and RW_NONE mean that there is none of it. */
+/** Zero and RW_NONE mean that an option is off. */
 typedef struct rw_embedding_bag_params {
     rw_bag_mode mode;
-    rw_tensor *weights; ///< of the index's shape and the table's type: what each row counts in a sum
-    rw_tensor *offsets; ///< [b] of RW_I32, of an index [m]: where bag i begins, from 0 on, never falling
-    bool ends;          ///< offsets are [b + 1], and the last is m: PyTorch's include_last_offset
-    bool pads;          ///< `padding` holds
-    int64_t padding;    ///< rows of this index are in no bag and take no gradient; negative: from the end
+    rw_tensor *weights; ///< factor of each row in a sum, of the index's shape and the table's type
+    rw_tensor *offsets; ///< [b] of RW_I32, with an index [m]: start of bag i; starts at 0, non-decreasing
+    bool ends;          ///< offsets are [b + 1] and the last is m: PyTorch's include_last_offset
+    bool pads;          ///< use `padding`
+    int64_t padding;    ///< this row is in no bag and receives no gradient; negative: from the end
 } rw_embedding_bag_params;
 
 /**
- * PyTorch's embedding_bag with its options: table [n, c], index [b, m], or [m] with offsets -> [b, c]. Composed of
- * ordinary ops on the rows, which are in memory; without options it is rw_embedding_bag(). Gradients flow into the
- * table and the weights. A bag without rows gives 0. Of a maximum backward keeps where it was, [b, c] of RW_I32, and
- * not the rows.
- * Errors: RW_ERR_ARGUMENT for weights with another mode than RW_BAG_SUM, RW_BAG_MAX of an index [b, 0], an index [m]
- * without offsets, [b, m] with them, `ends` without them, a padding outside of the table; when it runs, for offsets
- * outside of the index, that fall, whose first is not 0, or whose end is not m: embedding_bag_offsets is named, or of a
- * maximum embedding_bag_argmax, the op that reads them. RW_ERR_SHAPE, also for 2^31 elements and more of rows with
- * offsets or of a maximum; RW_ERR_DTYPE.
+ * PyTorch's embedding_bag with options: table [n, c], index [b, m], or [m] with offsets -> [b, c]. A composite of
+ * ordinary ops on the gathered rows, which are stored; without options it is rw_embedding_bag(). Gradients flow into
+ * the table and the weights. A bag without rows gives 0. For a maximum, backward keeps its position, [b, c] of RW_I32,
+ * and not the rows.
+ * Errors: RW_ERR_ARGUMENT for weights with a mode other than RW_BAG_SUM, RW_BAG_MAX with an index [b, 0], an index [m]
+ *         without offsets, [b, m] with offsets, `ends` without offsets, and a padding outside of the table. When it
+ *         executes: for offsets outside of the index, that decrease, whose first is not 0, or whose end is not m. The
+ *         message then names embedding_bag_offsets, or for a maximum embedding_bag_argmax, the op that reads them.
+ *         RW_ERR_SHAPE, also for 2^31 or more elements of rows with offsets or for a maximum; RW_ERR_DTYPE.
  * @param params may be NULL
  */
 RW_API rw_tensor *rw_embedding_bag_with_at(rw_site at, rw_tape *t, rw_tensor *table, rw_tensor *index,

@@ -1,66 +1,85 @@
 /**
- * rewind/monitor.h - what a run writes down of each step, and what it is warned of.
+ * rewind/monitor.h - logs metrics of each training step and raises alerts.
  *
- * The caller hands over what it has read anyway; memory and time are taken from the context and the clock. One line of
- * JSON for each step goes to a file, which is flushed, so that it can be read while the run goes on:
+ * The caller passes the values that it has, such as the loss; memory and time come from the context and the clock. Each
+ * step appends one line of JSON to a file, which is flushed, so it can be read during the run:
  *
  *     {"step":7,"loss":3.21,"grad_norm":0.9,"lr":0.0006,"tokens_per_s":51234,"step_ms":160.1,
  *      "memory":{"parameters":...,"gradients":...,"optimizer":...,"kept":...,"peak":...},"alerts":["loss_spike"]}
  *
- * What is no number or infinite is null, and the line has "nonfinite":true. What the caller does not know is left out.
+ * A number that is NaN or infinite is null, and the line has "nonfinite":true. Unknown values are omitted.
  *
- * The work of the steps that ran since the last call is known from the costs of their ops: "model_flops_per_s" counts
- * forward and backward, "hardware_flops_per_s" replays as well. With rw_monitor_watch() there is more:
+ * FLOPs. The work of the steps since the last call comes from the cost functions of their ops. "model_flops_per_s"
+ * follows the convention of PaLM (Chowdhery et al. 2022, appendix B) and Megatron-LM: it counts multiplications and
+ * additions of matrix products, convolutions and attention, in forward and backward, each once. Attention has two
+ * products in forward and four in backward. A causal mask counts half of the square, as in Megatron-LM (PaLM counts all
+ * of it), and a sliding window counts its keys. Example: a transformer with N weights in products, head included, L
+ * layers of width w and a causal mask over s tokens, trained on T tokens, has 6 N T + 6 L w s T model FLOPs.
+ *
+ * "hardware_flops_per_s" counts everything that is executed. It also has ops that are not products, replays, the scores
+ * that fused attention recomputes in backward, recomputed chunks of logits, and the first backward pass of a graph that
+ * clips with fused updates. So separate calls, a graph and fused updates have equal model FLOPs.
+ *
+ * With rw_monitor_watch() a line has more:
  *
  *     "mfu":0.41,"hfu":0.52,"param_norm":88.2,"update_ratio":0.0011,"zeros":0.0003,
  *     "groups":{"attention":{"elements":28348416,"unclipped_norm":0.7,"grad_norm":0.4,"param_norm":...,
  *                            "update_ratio":...,"zeros":...},...}
  *
- * mfu and hfu are shares of a stated peak. The rest comes from the optimizer's own pass: the norm of the gradients as
- * it took them (behind clipping and unscaling), of the weights behind the update, the norm of what was added to the
- * weights over that of the weights (0 where they are all zero), and the share of gradients that are zero. Parameters
- * that the update leaves out, without a gradient or frozen (rewind/optimizers.h), do not count. Of 16-bit parameters
- * the weights are the float32 master copies. Where gradients are clipped, by rw_clip_grad_norm() or in a graph,
- * "grad_norm" of the step and "unclipped_norm" of a group are what they were before, taken from the clipping's own
- * sums; of an update that was left out these are all that is known, and its groups have 0 elements. No byte of the
- * training depends on it.
+ * mfu and hfu are the two rates divided by a stated peak. The optimizer's update computes the other values, which do
+ * not affect any byte of the training:
+ *   - grad_norm: norm of the gradients that the update used, after clipping and unscaling;
+ *   - param_norm: norm of the weights after the update; for 16-bit parameters, of the float32 master copies;
+ *   - update_ratio: norm of the change of the weights, divided by param_norm; 0 if all weights are zero;
+ *   - zeros: fraction of gradient elements that are zero.
+ * Parameters that the update omits do not count: those without a gradient and frozen ones (rewind/optimizers.h). If
+ * gradients are clipped, by rw_clip_grad_norm() or in a graph, the step's "grad_norm" and a group's "unclipped_norm"
+ * are the norms before clipping, from the sums that clipping computes. For a skipped update only these two are
+ * reported, and its groups have 0 elements.
  *
- * | alert | when |
+ * | alert | condition |
  * |---|---|
- * | loss_nonfinite, grad_nonfinite | at once |
- * | loss_spike | above the median of the last 100 by ten times their median deviation, and above twice the median; or
- *   at ten times the largest magnitude of the first 100, told when it begins: medians follow a loss that rises slowly |
- * | grad_spike | above ten times the median of the last 100: of all, or of a group, which then has "alerts" as well |
+ * | loss_nonfinite, grad_nonfinite | the loss or a gradient is NaN or infinite |
+ * | loss_spike | above the median of the last 100 by 10 times their median deviation, and above twice the median. Or at
+ *   least 10 times the largest magnitude of the first 100, because medians follow a slowly rising loss; reported once
+ *   when it begins |
+ * | grad_spike | above 10 times the median of the last 100: for all gradients or for a group, which then has "alerts" |
  * | slow_step | above 1.2 times the median of the last 100 |
- * | scale_drop, scale_rise | the loss scale is at most half, or at least twice the median of the last 100; below one,
- *   told when it begins |
- * | skips | the third update in a row was left out, or more than 5 % of the last 200 were, told once for each of them |
- * | plateau | every 100 steps from the 200th on: the median loss of the last 100 is not 0.1 % below that of the 100
- *   before, and the median norm of the gradients has not fallen by 10 % either |
- * | updates | the update over the weights was outside 1e-5 to 1e-1 for 100 steps in a row, told once for each hundred |
- * | zeros | more than half of the gradients are zero, and more than twice the median of the last 100 |
- * | site_scale_drop, site_scale_rise | a site's scale is below half, or above twice the median of its last 50 |
- * | saturated, flushed | more than 0.1 % of a site's numbers are saturated, or more than 1 % flushed to zero |
- * | amax_nonfinite | an element that a site quantised was no number or infinite |
+ * | scale_drop, scale_rise | the loss scale is at most half, or at least twice, the median of the last 100; or it is
+ *   below 1, reported once when that begins |
+ * | skips | the third skipped update in a row, or more than 5 % of the last 200 skipped, each reported once |
+ * | plateau | every 100 steps, from step 200 on: compared with the 100 steps before, the median loss of the last 100 is
+ *   not 0.1 % lower, and the median gradient norm is not 10 % lower |
+ * | updates | update_ratio was outside of 1e-5 to 1e-1 for 100 steps in a row; reported once per hundred |
+ * | zeros | more than half of the gradient elements are zero, and more than twice the median of the last 100 |
+ * | site_scale_drop, site_scale_rise | a site's scale is below half, or above twice, the median of its last 50 |
+ * | saturated, flushed | more than 0.1 % of a site's elements saturate, or more than 1 % underflow to zero |
+ * | amax_nonfinite | a site quantized an element that is NaN or infinite |
  *
- * Those of sites are told when they begin, and again only after a step in which they did not hold.
+ * Alerts of sites are reported when they begin, and again only after a step without the condition. Medians are of
+ * finite numbers and start with the 21st.
  *
- * Under a recipe of 8-bit codes (rewind/precision.h) each operand of a linear layer is a site: x, w and dy of a weight.
- * Asked for, the passes that make codes count on the way, and a line has what the step's backward depended on:
+ * Sites. Under an FP8 recipe (rewind/precision.h) each operand of a linear layer is a site: x, w and dy of a weight. If
+ * requested, the quantization passes count, and a line has the sites on which the step's backward depended:
  *
  *     "sites":{"h.0.up/x":{"op":"linear","at":"model.c:81","elements":786432,"amax":3.2,"scale":128,
  *                          "scale_most":512,"saturated":0,"flushed":0.0003},"h.0.up/w":{...},"h.0.up/dy":{...},...}
  *
- * Of all uses and micro-batches since the last call together, replays not counted again: the largest magnitude, null
- * where it is not finite; by what numbers were multiplied, the least of it, and the largest where it was not one number
- * alone, of blocks that are neither zero nor infinite; the share of numbers that were finite and above the largest
- * code, and of those that were not zero and became zero. What several products read as their input has one set of
- * codes, and is a site of the first one's weight. No byte of a gradient or parameter depends on it; a plan has 256
- * bytes (512 on CUDA) more for each set of codes.
+ * Values are for all uses and micro-batches since the last call; replays do not count again.
+ *   - amax: the largest magnitude; null if it is not finite;
+ *   - scale, scale_most: the smallest factor of quantization, and the largest if they differ, without blocks that are
+ *     zero or not finite;
+ *   - saturated: fraction of elements that are finite and above the largest FP8 number;
+ *   - flushed: fraction of non-zero elements that became zero.
+ * An input that several products read is quantized once; it is a site of the first product's weight. Counting does not
+ * affect any byte of a gradient or parameter. A plan has 256 bytes (512 on CUDA) more per quantized tensor.
  *
- * Medians are of finite numbers, from the 21st on. Alerts are told and written; what is to be done about each is a
- * policy that the monitor keeps (rw_monitor_set_policy()), and the caller does it: what was seen and done is then
- * written down (rw_monitor_recovered()).
+ * Alerts are returned and logged. The monitor stores a policy that says how to react to each (rw_monitor_set_policy());
+ * the caller reacts, and logs the reaction (rw_monitor_recovered()).
+ *
+ * A line, or a TensorBoard event, is written completely or not at all: a failed write is truncated, so the next one
+ * follows a complete one. In a child of fork() the monitor raises alerts but does not write to its files, which belong
+ * to the parent.
  * Thread-safety: as for the context.
  */
 #ifndef REWIND_MONITOR_H
@@ -74,6 +93,7 @@ extern "C" {
 
 typedef struct rw_monitor rw_monitor;
 
+/** Alerts: bits of a set. */
 enum {
     RW_ALERT_LOSS_NONFINITE = 1 << 0,
     RW_ALERT_LOSS_SPIKE = 1 << 1,
@@ -93,145 +113,168 @@ enum {
     RW_ALERT_AMAX_NONFINITE = 1 << 15
 };
 
-/** What is done about an alert, from the weakest to the strongest. */
+/** Reactions to an alert, from the weakest to the strongest. */
 typedef enum rw_recovery {
-    RW_RECOVERY_NOTE,      ///< nothing
-    RW_RECOVERY_SKIP,      ///< this step's update is left out
-    RW_RECOVERY_LOWER,     ///< the learning rate is lowered
-    RW_RECOVERY_ROLL_BACK, ///< the run goes back to its last checkpoint
-    RW_RECOVERY_STOP
+    RW_RECOVERY_NOTE,      ///< none
+    RW_RECOVERY_SKIP,      ///< skip the update of this step
+    RW_RECOVERY_LOWER,     ///< lower the learning rate
+    RW_RECOVERY_ROLL_BACK, ///< return to the last checkpoint
+    RW_RECOVERY_STOP       ///< stop the run
 } rw_recovery;
 
-/** Files beside the lines of JSON. */
+/** Output formats in addition to JSON lines. */
 typedef enum rw_monitor_format {
-    RW_MONITOR_TENSORBOARD, ///< a folder, made when it is not there: each monitor adds a file of events, as TensorBoard
-                            ///< reads them while they grow
-    RW_MONITOR_PROMETHEUS   ///< a file in Prometheus' text format 0.0.4, written aside and renamed: the last step, once
-                            ///< in a second; one with an alert at once; one that waits when rw_monitor_watch() is
-                            ///< called, and the very last when the monitor is destroyed
+    RW_MONITOR_TENSORBOARD, ///< a folder, created if missing, to which each monitor adds one event file
+    RW_MONITOR_PROMETHEUS   ///< a file in Prometheus' text format 0.0.4, replaced atomically. It has the last step and
+                            ///< is written at most once per second; at once for a step with an alert; and, if a step
+                            ///< is pending, in rw_monitor_watch() and rw_monitor_destroy()
 } rw_monitor_format;
 
-/** Parameters that are shown together. */
+/** A group of parameters that are reported together. */
 typedef struct rw_monitor_group {
-    const char *name;    ///< in lines and files: 1 to 60 bytes, without quotes, backslashes and control characters
-    const char *pattern; ///< of names, as a shell's for files: "h.*.attn.*"; a star takes in points and slashes
+    const char *name;    ///< name in files: 1 to 60 bytes of UTF-8 without quotes, backslashes and control characters
+    const char *pattern; ///< shell pattern of parameter names, "h.*.attn.*"; * also matches dots and slashes
 } rw_monitor_group;
 
-/** What a monitor looks at beside what it is given. */
+/** What a monitor observes in addition to the values that it is given. */
 typedef struct rw_monitor_sources {
-    rw_optimizer *optimizer;        ///< its updates are summed up from the next one on; NULL: none
-    const rw_monitor_group *groups; ///< of its parameters; each belongs to the first that fits, or to none
-    size_t n_groups;                ///< 16 at most
-    double peak_flops;              ///< that the machine can do in a second; 0: not known
-    bool sites; ///< operands of linear layers of 8-bit codes are counted, of the weights that are there now
+    rw_optimizer *optimizer;        ///< report statistics of its updates, from the next one on; NULL: none
+    const rw_monitor_group *groups; ///< groups of its parameters; a parameter belongs to the first that matches
+    size_t n_groups;                ///< at most 16
+    double peak_flops;              ///< peak FLOP/s of the machine, for mfu and hfu; 0: unknown
+    bool sites; ///< count quantized operands of linear layers under FP8 recipes, for the weights that exist now
 } rw_monitor_sources;
 
-/** What the caller knows of a step. Zeroed members but for `step` and `loss` are not known. */
+/** Values of a step that the caller knows. A member that is 0 is unknown, except `step` and `loss`. */
 typedef struct rw_monitor_values {
     uint64_t step;
     double loss;
-    double grad_norm; ///< before clipping: what rw_clip_grad_norm() gives; negative: known to be 0. Not known: with an
-                      ///< optimizer that is watched that of the last clipping, or of its update, stands here
+    double grad_norm; ///< before clipping, as rw_clip_grad_norm() returns it; negative: known to be 0. If it is unknown
+                      ///< and an optimizer is watched, the norm of the last clipping or update is used
     double lr;
-    double tokens;    ///< of this step
-    double seconds;   ///< that it took [since the last call; the first one has no time]
-    double loss_scale; ///< what the loss was multiplied by
-    bool skipped;     ///< the update was left out
+    double tokens;    ///< tokens of this step
+    double seconds;   ///< duration of the step [time since the last call; unknown for the first]
+    double loss_scale; ///< factor of the loss
+    bool skipped;     ///< the update was skipped
 } rw_monitor_values;
 
 /**
- * Begins to watch a run.
+ * Creates a monitor.
  * @param ret_monitor receives the monitor, owned by the caller; untouched on failure.
- * @param path        the file, whose lines are added to: a run that goes on goes on there; a device is taken as well, a
- *                    FIFO refused, as one would wait for its reader. NULL: none, alerts alone.
- * @return RW_OK; RW_ERR_ARGUMENT for NULL; an error that is stuck in the context; RW_ERR_IO, RW_ERR_MEMORY.
+ * @param path        the file, to which lines are appended, also by a resumed run. It may be a device. A FIFO is
+ *                    refused, because opening it would wait for a reader. NULL: no file, alerts only.
+ * @return RW_OK; RW_ERR_ARGUMENT for NULL; RW_ERR_IO; RW_ERR_MEMORY; or the context's sticky error.
  */
 RW_API rw_status rw_monitor_create(rw_monitor **ret_monitor, rw_context *ctx, const char *path);
 
 /**
- * What is looked at from now on; replaces what was said before. A graph that is to be watched is created after this
- * call: one that was there goes on as it is, and its updates tell nothing. Where the monitor is called before a step's
- * update, it tells of the update before.
- * @param sources need live only until the call returns; NULL: nothing more. The monitor does not keep the optimizer
- *                alive: when that is freed, its numbers are unknown from then on.
- * @return RW_OK; RW_ERR_ARGUMENT for NULL, more than 16 groups, groups without an optimizer, a name that is refused, an
+ * Sets what the monitor observes, in place of earlier settings. Create graphs after this call: the updates of an older
+ * graph report nothing. If rw_monitor_step() is called before a step's update, it reports the update before.
+ * @param sources read during the call; NULL: nothing. The monitor does not keep the optimizer alive; its statistics are
+ *                unknown after rw_optimizer_destroy().
+ * @return RW_OK; RW_ERR_ARGUMENT for NULL, more than 16 groups, groups without an optimizer, an invalid name, an
  *         optimizer of another context, a peak that is negative or not finite, or `sites` while another monitor of the
- *         context counts them; RW_ERR_IO: the step that waits for RW_MONITOR_PROMETHEUS could not be written;
- *         RW_ERR_MEMORY; an error that is stuck in the context. An error leaves what was looked at before.
+ *         context counts them; RW_ERR_IO if the pending step for RW_MONITOR_PROMETHEUS could not be written;
+ *         RW_ERR_MEMORY; or the context's sticky error. On failure the earlier settings stay.
  */
 RW_API rw_status rw_monitor_watch(rw_monitor *monitor, const rw_monitor_sources *sources);
 
 /**
- * Takes a step in, and writes its line.
- * @param ret_alerts receives RW_ALERT_... flags, 0 for none; may be NULL; filled whenever the values were taken in.
- * @return RW_OK, RW_ERR_ARGUMENT for NULL; RW_ERR_IO: the line could not be written (a full disk), the step was taken
- *         in all the same, and the next line is tried again. An error that is stuck in the context does not keep it
- *         from its work: what a failed step looked like should be written down.
+ * Evaluates a step and writes its line. It works even if the context has a sticky error, so that failed steps are
+ * logged.
+ * @param ret_alerts receives RW_ALERT_... flags, 0 for none; may be NULL. Also set with RW_ERR_IO.
+ * @return RW_OK; RW_ERR_ARGUMENT for NULL; RW_ERR_IO if the line could not be written (full disk). The step then counts
+ *         nevertheless, and later lines are written if possible.
  */
 RW_API rw_status rw_monitor_step(rw_monitor *monitor, const rw_monitor_values *values, unsigned *ret_alerts);
 
 /**
- * Every step from now on goes there as well.
- * @return RW_OK, RW_ERR_ARGUMENT for NULL, an unknown format, or one that the monitor writes already; RW_ERR_IO,
- *         RW_ERR_MEMORY: nothing has changed.
+ * Adds an output format: all later steps are also written there. A relative path is resolved now.
+ * @return RW_OK; RW_ERR_ARGUMENT for NULL, an unknown format, or one that the monitor already has; RW_ERR_IO;
+ *         RW_ERR_MEMORY. On failure nothing has changed.
  */
 RW_API rw_status rw_monitor_add(rw_monitor *monitor, rw_monitor_format format, const char *path);
 
 /**
- * What is to be done about these alerts, RW_ALERT_... flags [RW_RECOVERY_NOTE].
- * @return RW_OK, RW_ERR_ARGUMENT for NULL, flags that are no alerts, or no recovery.
+ * Sets the reaction to these alerts, RW_ALERT_... flags [RW_RECOVERY_NOTE]. The monitor only stores it.
+ * @return RW_OK; RW_ERR_ARGUMENT for NULL, unknown flags or an unknown recovery.
  */
 RW_API rw_status rw_monitor_set_policy(rw_monitor *monitor, unsigned alerts, rw_recovery recovery);
 
-/** The strongest of what is to be done about these alerts; RW_RECOVERY_NOTE for none, and for NULL. */
+/** Returns the strongest reaction set for these alerts; RW_RECOVERY_NOTE for none and for NULL. */
 RW_API rw_recovery rw_monitor_policy(const rw_monitor *monitor, unsigned alerts);
 
 /**
- * Writes down what was done: a line {"step":7,"recovery":"lower","alerts":["loss_spike"],"note":"..."}.
- * @param note in words, up to 500 bytes of UTF-8; more is cut off. NULL: none.
+ * Logs a reaction: writes a line {"step":7,"recovery":"lower","alerts":["loss_spike"],"note":"..."}.
+ * @param note text, truncated to 500 bytes; bytes that are not UTF-8 become U+FFFD. NULL: none.
  * @return as rw_monitor_step(); RW_ERR_ARGUMENT for an unknown recovery.
  */
 RW_API rw_status rw_monitor_recovered(rw_monitor *monitor, uint64_t step, unsigned alerts, rw_recovery recovery,
                                       const char *note);
 
-/** Its name as it stands in the file: note, skip, lower, roll_back, stop; "?" for any other number. Any thread. */
+/**
+ * Logs a validation loss after the update of a step. It writes a line {"step":99,"validation_loss":2.59}; a loss that
+ * is not finite is null with "nonfinite":true. TensorBoard gets an event of that name. Prometheus gets
+ * rewind_validation_loss, from its next write on until the next validation loss.
+ * @return as rw_monitor_step().
+ */
+RW_API rw_status rw_monitor_validation(rw_monitor *monitor, uint64_t step, double loss);
+
+/** Returns the name in files: note, skip, lower, roll_back, stop; "?" for any other number. Any thread. */
 RW_API const char *rw_recovery_name(rw_recovery recovery);
 
-/** The name of one alert as it stands in the file, "?" for any other number. Any thread. */
+/** Returns the name of one alert in files; "?" for any other number. Any thread. */
 RW_API const char *rw_alert_name(unsigned alert);
 
-/** Of the last step that was taken in, as its line has them. NaN: not known. */
+/** Numbers of the last step, as in its line. NaN: unknown. */
 typedef struct rw_monitor_numbers {
-    double grad_norm;    ///< given, of a clipping, or of the update
-    double param_norm;   ///< of an optimizer that is watched, as what follows
+    double grad_norm;    ///< as given, or of the last clipping or update
+    double param_norm;   ///< this and the next two need a watched optimizer
     double update_ratio;
     double zeros;
-    double model_flops, hardware_flops; ///< in a second
+    double model_flops, hardware_flops; ///< FLOP/s
 } rw_monitor_numbers;
 
-/** All of them are NaN before the first step, and for NULL. */
+/** Returns the numbers of the last step; all are NaN before the first step and for NULL. */
 RW_API rw_monitor_numbers rw_monitor_get_numbers(const rw_monitor *monitor);
 
-/** A site of the last step that was taken in. What is told is of all its uses since the step before. */
+/** Numbers of a group in the last step. NaN: unknown. */
+typedef struct rw_monitor_group_numbers {
+    const char *name;      ///< valid until rw_monitor_watch() or rw_monitor_destroy()
+    double unclipped_norm; ///< norm of its gradients before clipping
+    double grad_norm;      ///< norm of its gradients that the update used
+    double param_norm;
+    double update_ratio;
+    double zeros;
+    unsigned alerts;       ///< alerts of this group: RW_ALERT_GRAD_SPIKE
+} rw_monitor_group_numbers;
+
+/**
+ * Gets group i, in the order of rw_monitor_sources.groups.
+ * @return true; false past the last one, without groups, before the first step, or for NULL, and *ret is untouched.
+ */
+RW_API bool rw_monitor_get_group(const rw_monitor *monitor, size_t i, rw_monitor_group_numbers *ret);
+
+/** A site in the last step, over all its uses since the step before. */
 typedef struct rw_monitor_site {
-    const char *name;  ///< of its weight and operand: "h.0.up/x"; valid until rw_monitor_watch() or the monitor's end
-    rw_site at;        ///< where its product was recorded
-    double elements;   ///< that were quantised; 0: none, and nothing else is known
-    double amax;       ///< infinite or no number where an element was
-    double scale;      ///< the least that numbers were multiplied by, of blocks neither zero nor infinite; 0: none
-    double scale_most; ///< the largest
-    double saturated;  ///< share
-    double flushed;    ///< share
-    unsigned alerts;   ///< that began in this step: RW_ALERT_SITE_SCALE_DROP and what follows it
+    const char *name;  ///< weight and operand, "h.0.up/x"; valid until rw_monitor_watch() or rw_monitor_destroy()
+    rw_site at;        ///< call site of its product
+    double elements;   ///< number of quantized elements; 0: none, and nothing else is known
+    double amax;       ///< largest magnitude; infinite or NaN if an element was
+    double scale;      ///< smallest factor, without blocks that are zero or not finite; 0: none
+    double scale_most; ///< largest factor
+    double saturated;  ///< fraction
+    double flushed;    ///< fraction
+    unsigned alerts;   ///< alerts that began in this step, RW_ALERT_SITE_SCALE_DROP and following
 } rw_monitor_site;
 
 /**
- * Site i, in the order of the weights: x, w and dy of each.
- * @return true; false behind the last one, without sites, or for NULL, and *ret is untouched.
+ * Gets site i, in the order of the weights: x, w and dy of each.
+ * @return true; false past the last one, without sites, or for NULL, and *ret is untouched.
  */
 RW_API bool rw_monitor_get_site(const rw_monitor *monitor, size_t i, rw_monitor_site *ret);
 
-/** Closes the file and sets *monitor to NULL. NULL-safe. */
+/** Closes the files and frees the monitor; sets *monitor to NULL. NULL-safe. */
 RW_API void rw_monitor_destroy(rw_monitor **monitor);
 
 #ifdef __cplusplus

@@ -1,8 +1,9 @@
 /**
- * rewind/nonfinite.h - where a NaN or an infinity came from.
+ * rewind/nonfinite.h - finds the op that produced a NaN or an infinity.
  *
- * When a loss or a gradient is no number any more, the same step is run again - the same inputs, parameters and random
- * numbers, so the same bytes - and each value is looked at as soon as it is made. Nothing has to be switched on before.
+ * When a loss or gradient is not finite, rw_find_nonfinite() executes the same step once more - same inputs, parameters
+ * and random numbers, so the same bytes - and checks each value as soon as it is computed. Nothing has to be enabled
+ * beforehand.
  *
  *     if (!isfinite(rw_item(t, loss))) {                    // before the optimizer's step and rw_tape_reset()
  *         rw_nonfinite where;
@@ -20,42 +21,44 @@
 extern "C" {
 #endif
 
-enum { RW_NONFINITE_NAN = 1 }; ///< NaN alone: a model that masks by infinities makes them on purpose
+enum { RW_NONFINITE_NAN = 1 }; ///< search NaN only, for models that use infinities on purpose, as masks
 
-/** The first value, in order of execution, that is not finite, or not what it was. Plain data; strings are cut. */
+/** The first value in execution order that is not finite, or that differs from what was read. Plain data; strings are
+    truncated. */
 typedef struct rw_nonfinite {
-    bool found;       ///< false: every value is finite. If one was not before, the machine has made a mistake
-    bool differs;     ///< the value had been read before, and came out as other bytes now: the machine has made a
-                      ///< mistake, or the op breaks its law, which ckpt_verify() names
-    char op[48];      ///< the op of the program that computed it, whose gradient it is, or that read it first
-    char region[96];  ///< its region, "outer/inner"; "" outside any
+    bool found;       ///< false: every value is finite. If one was not before, the hardware made an error
+    bool differs;     ///< the value was read before and has other bytes now: a hardware error, or an op that is not
+                      ///< deterministic, which ckpt_verify() finds
+    char op[48];      ///< the program's op that computed it, whose gradient it is, or that first read it
+    char region[96];  ///< region of the op, "outer/inner"; "" outside any
     char site[160];   ///< file:line of the call
-    char value[96];   ///< the value's name when it has one
-    bool leaf;        ///< it is a parameter, a buffer or an input, which held it from the beginning
-    bool backward;    ///< it was found in `op`'s gradient rule; false: in forward or a replay
-    int64_t element;  ///< the first one, in row-major order
-    int64_t count;    ///< how many elements are not finite
-    int64_t elements; ///< of how many
-    double got;       ///< NaN or an infinity
-    double least, greatest; ///< of what the op read, all inputs together
-    char rule_op[48]; ///< the op of the gradient rule that computed it, "sqrt_backward" say; "" outside of a rule
+    char value[96];   ///< name of the value, "" if it has none
+    bool leaf;        ///< it is a parameter, buffer or input, and was not finite before the step
+    bool backward;    ///< found in the gradient rule of `op`; false: in forward or a replay
+    int64_t element;  ///< index of the first such element, in row-major order
+    int64_t count;    ///< number of elements that are not finite
+    int64_t elements; ///< number of all elements
+    double got;       ///< that element: NaN or an infinity
+    double least, greatest; ///< minimum and maximum of everything that the op read
+    char rule_op[48]; ///< the gradient rule's op that computed it, such as "sqrt_backward"; "" outside of a rule
 } rw_nonfinite;
 
 /**
- * Runs the step of rw_backward(t, loss) again under the tape's policy, up to the first value that is not finite, or
- * that was read before and is not the same bytes now: no tolerance stands in between.
- * Gradients, buffers and what was read stay as they are. What gradients hold already is not added to, so that of
- * several backwards each is searched alone, also after rw_clip_grad_norm() has made all gradients NaN. Takes about the
- * time of a step on a CPU; on CUDA every value is copied to the host.
- * @param flags   0 or RW_NONFINITE_NAN.
- * @param ret     filled on RW_OK, whether something was found or not; untouched on failure.
- * @return RW_OK; RW_ERR_ARGUMENT for NULL, other flags, a loss that is none; an error that is stuck in the context;
- *         RW_ERR_CHANGED when a parameter or an input was written since; RW_ERR_UNSUPPORTED on a tape with an op that
- *         says RW_OP_STATEFUL, but for rw_assign() and other commits; RW_ERR_MEMORY.
+ * Executes the step of rw_backward(t, loss) once more under the tape's policy, up to the first value that is not finite
+ * or that was read before and now has other bytes. Comparisons have no tolerance.
+ *
+ * Gradients, buffers and values that were read are unchanged. The search ignores what gradients already contain, so of
+ * several backwards each is searched alone, even after rw_clip_grad_norm() has set all gradients to NaN. It takes about
+ * the time of a step on a CPU; on CUDA every value is copied to the host.
+ * @param flags 0 or RW_NONFINITE_NAN.
+ * @param ret   filled on RW_OK, whether something was found or not; untouched on failure.
+ * @return RW_OK; RW_ERR_ARGUMENT for NULL, other flags or a loss that is not one; RW_ERR_MODIFIED if a parameter or
+ *         input was written since; RW_ERR_UNSUPPORTED for a tape that has an op with RW_OP_STATEFUL other than
+ *         rw_assign() and other commits; RW_ERR_MEMORY; or the context's sticky error.
  */
 RW_API rw_status rw_find_nonfinite(rw_tape *t, rw_tensor *loss, unsigned flags, rw_nonfinite *ret);
 
-/** Prints it in one line. */
+/** Prints the result in one line. */
 RW_API void rw_nonfinite_print(const rw_nonfinite *where, FILE *out);
 
 #ifdef __cplusplus

@@ -1,14 +1,14 @@
 /**
- * rewind/ops.h - the built-in ops.
+ * rewind/ops.h - the ops of a transformer: arithmetic, products, norms, reductions, attention, losses, shapes.
  *
- * Every function records one node on tape t and returns its result, owned by the tape until rw_tape_reset(). On a
- * mistake it returns NULL and the first message sticks to the context: op, types, shapes, the caller's file and line.
- * An op given NULL returns NULL: behind a failed op with that one's message, else with one that names the argument. A
- * failed call leaves the tape as it was. Nothing runs until a value is asked for.
+ * Every function records a node on tape t and returns its result, owned by the tape until rw_tape_reset(). Nothing is
+ * executed until a value is requested. On an error a function returns NULL and changes nothing. The error is sticky;
+ * its message has op, types, shapes and the caller's file and line. NULL inputs propagate: the op returns NULL and
+ * keeps the first error; if there is none, the message names the NULL argument.
  *
- * A number among the arguments is a double. An op on float64 takes it as it is; one on any other type, whose arithmetic
- * is float32's, takes it rounded to float32: 0.1 and 0.1f are the same there, but for the gradient of rw_pow_scalar(),
- * which subtracts 1 from the exponent first.
+ * Scalar arguments are doubles. An op on float64 uses them as they are. Ops on other types compute in float32 and round
+ * them to float32 first, so 0.1 and 0.1f are the same. Exception: the gradient of rw_pow_scalar() subtracts 1 from the
+ * exponent before rounding.
  *
  * Call the names without _at: rw_add(t, a, b) is rw_add_at(RW_HERE, t, a, b).
  * Thread-safety: as for the context.
@@ -22,11 +22,11 @@
 extern "C" {
 #endif
 
-/** An optional operand that is left out. Not NULL, which stands for the result of a failed op. */
+/** An omitted optional operand. Not NULL, which means the result of a failed op. */
 #define RW_NONE rw_none()
 RW_API rw_tensor *rw_none(void);
 
-/** RW_AXES(0, -1): the set of these axes; negative ones count from the end. One to eight. */
+/** RW_AXES(0, -1) is the set of these axes, one to eight; negative axes count from the end. */
 #define RW_AXES(...) rw_axes_(RW_COUNT_(__VA_ARGS__, 8, 7, 6, 5, 4, 3, 2, 1, 0), __VA_ARGS__)
 #define RW_ALL_AXES 0xffffffffu
 RW_API uint32_t rw_axes_(int n, ...);
@@ -34,13 +34,14 @@ RW_API uint32_t rw_axes_(int n, ...);
 /** Zero means the default in brackets. */
 typedef struct rw_attention_params {
     bool causal;    ///< query i sees keys up to i + (kv_seq - seq)
-    double scale;   ///< [1 / sqrt(d)]; RW_ZERO, and what the type rounds to zero, is RW_ERR_ARGUMENT
-    double dropout; ///< probability of dropping a probability, [0]
+    double scale;   ///< [1 / sqrt(d)]; RW_ZERO, and a number that the type rounds to zero, is RW_ERR_ARGUMENT
+    double dropout; ///< probability with which an attention probability is dropped, [0]
 } rw_attention_params;
 
 /* ----------------------------------------------------------------------------------------------------------------
- * Element-wise arithmetic. Operands broadcast as in NumPy: shapes are aligned at their last axes, an axis of extent 1
- * stretches. Both operands have the same floating-point type.
+ * Element-wise arithmetic. Operands broadcast as in NumPy: shapes are aligned at their last axes, and axes of extent 1
+ * are expanded. Both operands have the same floating-point type.
+ * Errors: RW_ERR_SHAPE if shapes do not broadcast, RW_ERR_DTYPE.
  */
 
 /** a + b. */
@@ -59,11 +60,11 @@ RW_API rw_tensor *rw_mul_at(rw_site at, rw_tape *t, rw_tensor *a, rw_tensor *b);
 RW_API rw_tensor *rw_div_at(rw_site at, rw_tape *t, rw_tensor *a, rw_tensor *b);
 #define rw_div(...) rw_div_at(RW_HERE, __VA_ARGS__)
 
-/** The larger of a and b, a where they are equal; the gradient goes to the one taken. NaN wins. */
+/** Element-wise maximum, a if they are equal. The gradient flows to the selected element. NaN if either is NaN. */
 RW_API rw_tensor *rw_maximum_at(rw_site at, rw_tape *t, rw_tensor *a, rw_tensor *b);
 #define rw_maximum(...) rw_maximum_at(RW_HERE, __VA_ARGS__)
 
-/** The smaller one; where they are equal, the gradient goes to a. NaN if either is. */
+/** Element-wise minimum, a if they are equal. The gradient flows to the selected element. NaN if either is NaN. */
 RW_API rw_tensor *rw_minimum_at(rw_site at, rw_tape *t, rw_tensor *a, rw_tensor *b);
 #define rw_minimum(...) rw_minimum_at(RW_HERE, __VA_ARGS__)
 
@@ -75,20 +76,21 @@ RW_API rw_tensor *rw_scale_at(rw_site at, rw_tape *t, rw_tensor *x, double facto
 RW_API rw_tensor *rw_add_scalar_at(rw_site at, rw_tape *t, rw_tensor *x, double term);
 #define rw_add_scalar(...) rw_add_scalar_at(RW_HERE, __VA_ARGS__)
 
-/** x to a constant power, as C's pow(). By 1, 2, -1 and 0.5 it is rounded once: x, a product, a quotient, a root. */
+/** x to a constant power, as C's pow(). Exponents 1, 2, -1 and 0.5 are rounded once: x, x * x, 1 / x, sqrt(x). */
 RW_API rw_tensor *rw_pow_scalar_at(rw_site at, rw_tape *t, rw_tensor *x, double exponent);
 #define rw_pow_scalar(...) rw_pow_scalar_at(RW_HERE, __VA_ARGS__)
 
 /* ----------------------------------------------------------------------------------------------------------------
- * Element-wise functions. Same shape and type as x. float32 and bfloat16 within 1 ulp of the type (SLEEF u10) per
- * function used, float64 likewise.
+ * Element-wise functions of floating-point types. The result has the shape and type of x. Each elementary function is
+ * accurate to 1 ulp of the type (SLEEF u10).
+ * Errors: RW_ERR_DTYPE.
  */
 
 /** -x. */
 RW_API rw_tensor *rw_neg_at(rw_site at, rw_tape *t, rw_tensor *x);
 #define rw_neg(...) rw_neg_at(RW_HERE, __VA_ARGS__)
 
-/** |x|; gradient 0 at 0 and of NaN. */
+/** |x|. The gradient is 0 at 0 and at NaN. */
 RW_API rw_tensor *rw_abs_at(rw_site at, rw_tape *t, rw_tensor *x);
 #define rw_abs(...) rw_abs_at(RW_HERE, __VA_ARGS__)
 
@@ -100,7 +102,7 @@ RW_API rw_tensor *rw_exp_at(rw_site at, rw_tape *t, rw_tensor *x);
 RW_API rw_tensor *rw_log_at(rw_site at, rw_tape *t, rw_tensor *x);
 #define rw_log(...) rw_log_at(RW_HERE, __VA_ARGS__)
 
-/** log(1 + x), exact where x is small; NaN below -1, -inf at -1. */
+/** log(1 + x), accurate for small x; NaN below -1, -inf at -1. */
 RW_API rw_tensor *rw_log1p_at(rw_site at, rw_tape *t, rw_tensor *x);
 #define rw_log1p(...) rw_log1p_at(RW_HERE, __VA_ARGS__)
 
@@ -130,7 +132,7 @@ RW_API rw_tensor *rw_softplus_at(rw_site at, rw_tape *t, rw_tensor *x);
 RW_API rw_tensor *rw_sigmoid_at(rw_site at, rw_tape *t, rw_tensor *x);
 #define rw_sigmoid(...) rw_sigmoid_at(RW_HERE, __VA_ARGS__)
 
-/** max(x, 0); gradient 0 at 0 and, as in PyTorch, 1 at NaN. */
+/** max(x, 0). The gradient is 0 at 0 and, as in PyTorch, 1 at NaN. */
 RW_API rw_tensor *rw_relu_at(rw_site at, rw_tape *t, rw_tensor *x);
 #define rw_relu(...) rw_relu_at(RW_HERE, __VA_ARGS__)
 
@@ -138,7 +140,7 @@ RW_API rw_tensor *rw_relu_at(rw_site at, rw_tape *t, rw_tensor *x);
 RW_API rw_tensor *rw_silu_at(rw_site at, rw_tape *t, rw_tensor *x);
 #define rw_silu(...) rw_silu_at(RW_HERE, __VA_ARGS__)
 
-/** x * Phi(x) by erf. Source: Hendrycks and Gimpel, arXiv 1606.08415. */
+/** x * Phi(x), computed with erf. Source: Hendrycks and Gimpel, arXiv 1606.08415. */
 RW_API rw_tensor *rw_gelu_at(rw_site at, rw_tape *t, rw_tensor *x);
 #define rw_gelu(...) rw_gelu_at(RW_HERE, __VA_ARGS__)
 
@@ -146,13 +148,14 @@ RW_API rw_tensor *rw_gelu_at(rw_site at, rw_tape *t, rw_tensor *x);
 RW_API rw_tensor *rw_gelu_tanh_at(rw_site at, rw_tape *t, rw_tensor *x);
 #define rw_gelu_tanh(...) rw_gelu_tanh_at(RW_HERE, __VA_ARGS__)
 
-/** silu(gate) * up in one pass; equal shapes. Source: Shazeer, arXiv 2002.05202. */
+/** silu(gate) * up in one pass. Both have one shape and type. Source: Shazeer, arXiv 2002.05202. */
 RW_API rw_tensor *rw_swiglu_at(rw_site at, rw_tape *t, rw_tensor *gate, rw_tensor *up);
 #define rw_swiglu(...) rw_swiglu_at(RW_HERE, __VA_ARGS__)
 
 /* ----------------------------------------------------------------------------------------------------------------
- * Products. A contiguous or transposed view (rw_permute) costs no copy. bfloat16 accumulates in float32 and rounds
- * once.
+ * Matrix products. A contiguous or transposed view (rw_permute) needs no copy. bfloat16 and float16 accumulate in
+ * float32 and round once. Operands have one floating-point type.
+ * Errors: RW_ERR_SHAPE, RW_ERR_DTYPE.
  */
 
 /** [..., m, k] x [..., k, n] -> [..., m, n]; leading axes broadcast. Both of rank 2 or more. */
@@ -164,24 +167,25 @@ RW_API rw_tensor *rw_linear_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *
 #define rw_linear(...) rw_linear_at(RW_HERE, __VA_ARGS__)
 
 /**
- * rw_gelu_tanh(rw_linear(x, weight, bias)) as one op. On the CPU the same bytes as the two. On CUDA the function may be
- * taken of the product before it is rounded; whether it is, follows from the product's shapes and type.
+ * rw_gelu_tanh(rw_linear(x, weight, bias)) as one op. On the CPU it is bit-identical to the two ops. On CUDA gelu may
+ * be applied before the product is rounded; whether it is depends only on the product's shapes and type.
  */
 RW_API rw_tensor *rw_linear_gelu_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *weight, rw_tensor *bias);
 #define rw_linear_gelu(...) rw_linear_gelu_at(RW_HERE, __VA_ARGS__)
 
 /**
- * residual + rw_linear(x, weight, bias) as one op, rounded once; residual has the result's shape. Where nobody else
- * needs the residual, the result is written over it.
+ * residual + rw_linear(x, weight, bias) as one op, rounded once. residual has the result's shape. The result overwrites
+ * the residual in memory if no other op needs it.
  */
 RW_API rw_tensor *rw_linear_add_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *weight, rw_tensor *bias,
                                    rw_tensor *residual);
 #define rw_linear_add(...) rw_linear_add_at(RW_HERE, __VA_ARGS__)
 
 /* ----------------------------------------------------------------------------------------------------------------
- * Normalisation over the last axis. No statistics are kept: the backward takes them again from x. They are float32, of
- * float64 float64: a row whose squares sum up to more than that type has numbers for, beyond some 1e19 for an element
- * or 1e154, is NaN, and so are its gradients. PyTorch's layer_norm gives NaN, its rms_norm zeros.
+ * Normalization over the last axis. No statistics are kept: backward recomputes them from x. They are float32, or
+ * float64 for float64. If a row's sum of squares overflows that type (elements beyond about 1e19, or 1e154), the row
+ * and its gradients are NaN. PyTorch's layer_norm also gives NaN, its rms_norm zeros.
+ * Errors: RW_ERR_SHAPE, RW_ERR_DTYPE, RW_ERR_ARGUMENT for eps.
  */
 
 /**
@@ -197,27 +201,32 @@ RW_API rw_tensor *rw_rmsnorm_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor 
 #define rw_rmsnorm(...) rw_rmsnorm_at(RW_HERE, __VA_ARGS__)
 
 /* ----------------------------------------------------------------------------------------------------------------
- * Reductions. axes is a bit set made by RW_AXES(-1) or RW_AXES(0, 2); RW_ALL_AXES reduces to a scalar. keep: reduced
- * axes stay with extent 1. Sums are taken in an order fixed by the shape alone.
+ * Reductions of floating-point types. axes is a set such as RW_AXES(-1) or RW_AXES(0, 2); RW_ALL_AXES reduces to a
+ * scalar. keep: reduced axes stay with extent 1. The order of summation depends only on the shape.
+ * Errors: RW_ERR_SHAPE, also for an axis that x does not have; RW_ERR_DTYPE.
  */
 
 /** Sum. */
 RW_API rw_tensor *rw_sum_at(rw_site at, rw_tape *t, rw_tensor *x, uint32_t axes, bool keep);
 #define rw_sum(...) rw_sum_at(RW_HERE, __VA_ARGS__)
+/** Sum of all elements -> scalar. */
+#define rw_sum_all(t, x) rw_sum((t), (x), RW_ALL_AXES, false)
 
 /** Arithmetic mean. */
 RW_API rw_tensor *rw_mean_at(rw_site at, rw_tape *t, rw_tensor *x, uint32_t axes, bool keep);
 #define rw_mean(...) rw_mean_at(RW_HERE, __VA_ARGS__)
+/** Mean of all elements -> scalar. */
+#define rw_mean_all(t, x) rw_mean((t), (x), RW_ALL_AXES, false)
 
-/** Maximum; the gradient goes to the first maximal element in row-major order. NaN wins. */
+/** Maximum. The gradient flows to the first maximum in row-major order. NaN counts as the maximum. */
 RW_API rw_tensor *rw_max_at(rw_site at, rw_tape *t, rw_tensor *x, uint32_t axes, bool keep);
 #define rw_max(...) rw_max_at(RW_HERE, __VA_ARGS__)
 
-/** Sums x down to a shape that broadcasts to x's: the transpose of broadcasting. */
+/** Sums x to a shape that broadcasts to x's: the transpose of broadcasting. */
 RW_API rw_tensor *rw_sum_to_at(rw_site at, rw_tape *t, rw_tensor *x, rw_shape shape);
 #define rw_sum_to(...) rw_sum_to_at(RW_HERE, __VA_ARGS__)
 
-/** exp(x) / sum(exp(x)) along one axis (negative: from the end), shifted by the maximum. A row of -inf gives 0. */
+/** exp(x) / sum(exp(x)) along one axis (negative: from the end), shifted by the maximum. A row of only -inf gives 0. */
 RW_API rw_tensor *rw_softmax_at(rw_site at, rw_tape *t, rw_tensor *x, int axis);
 #define rw_softmax(...) rw_softmax_at(RW_HERE, __VA_ARGS__)
 
@@ -230,34 +239,36 @@ RW_API rw_tensor *rw_logsumexp_at(rw_site at, rw_tape *t, rw_tensor *x, uint32_t
 #define rw_logsumexp(...) rw_logsumexp_at(RW_HERE, __VA_ARGS__)
 
 /* ----------------------------------------------------------------------------------------------------------------
- * Random. Numbers are drawn when an op is recorded, and C does not say in which order arguments are evaluated: in
+ * Random ops. Numbers are drawn when an op is recorded, and C does not define the order in which arguments are
+ * evaluated. In
  *     rw_sub(t, rw_dropout(t, a, p), rw_dropout(t, b, p))
- * one compiler records a's mask first, another b's, and the two programs have other numbers. Where a program has to
- * give the same numbers whoever compiles it, at most one argument of a call records a random op; others get a statement
- * each. With REWIND_DEBUG=order in the environment such a call is refused, with RW_ERR_ARGUMENT, where the random ops
- * stand in its own text; arguments that are functions of the caller's are not looked into.
+ * one compiler records a's mask first, another one b's, so the masks differ. For numbers that do not depend on the
+ * compiler, record at most one random op in the arguments of a call, and the others in statements of their own. With
+ * REWIND_DEBUG=order in the environment a call with two is RW_ERR_ARGUMENT, if the random ops are in the text of the
+ * call itself; functions of the caller are not inspected.
  */
 
 /**
- * x / (1 - p) where word i of the ticket is at least p * 2^32, else 0. 0 <= p < 1. The mask is never kept: the
- * backward draws it again. p = 0 gives x itself and draws nothing. Elements are counted in x's order; of an image that
- * lies channels last, as convolutions leave it, in that of its memory, in which the result lies too.
+ * Dropout: x / (1 - p) if word i of the ticket is at least p * 2^32, else 0. 0 <= p < 1, or RW_ERR_ARGUMENT. The mask
+ * is not kept: backward draws it again. p = 0 returns x itself and draws nothing. Element i is counted in row-major
+ * order; in an image that is stored channels-last, as convolutions return it, in memory order, and the result is stored
+ * in the same way.
  */
 RW_API rw_tensor *rw_dropout_at(rw_site at, rw_tape *t, rw_tensor *x, double p);
 #define rw_dropout(...) rw_dropout_at(RW_HERE, __VA_ARGS__)
 
 /**
- * residual + rw_dropout(x, p) as one op, rounded once; the same mask. Equal shapes. p = 0 is rw_add(residual, x). Where
- * nobody else needs x or the residual, the result is written over it.
+ * residual + rw_dropout(x, p) as one op, rounded once, with the same mask. Both have one shape. p = 0 is
+ * rw_add(residual, x). The result overwrites x or the residual in memory if no other op needs it.
  */
 RW_API rw_tensor *rw_dropout_add_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *residual, double p);
 #define rw_dropout_add(...) rw_dropout_add_at(RW_HERE, __VA_ARGS__)
 
-/** Standard normal deviates (Box-Muller), no gradient. */
+/** Standard normal deviates (Box-Muller). No gradient. */
 RW_API rw_tensor *rw_randn_at(rw_site at, rw_tape *t, rw_dtype dtype, rw_shape shape);
 #define rw_randn(...) rw_randn_at(RW_HERE, __VA_ARGS__)
 
-/** Uniform deviates in [0, 1), no gradient. */
+/** Uniform deviates in [0, 1). No gradient. */
 RW_API rw_tensor *rw_rand_at(rw_site at, rw_tape *t, rw_dtype dtype, rw_shape shape);
 #define rw_rand(...) rw_rand_at(RW_HERE, __VA_ARGS__)
 
@@ -266,29 +277,31 @@ RW_API rw_tensor *rw_rand_at(rw_site at, rw_tape *t, rw_dtype dtype, rw_shape sh
  */
 
 /**
- * softmax(scale q k^T + mask) v by blocks, with memory linear in the sequence length.
- * q [batch, heads, seq, d], k [batch, kv_heads, kv_seq, d], v [batch, kv_heads, kv_seq, dv], heads a multiple of
- * kv_heads (query head h uses kv head h / (heads / kv_heads)) -> [batch, heads, seq, dv]. Any strides with a dense
- * last axis are taken without a copy.
- * Where the three are cut out of one dense tensor [batch, seq, heads + 2 kv_heads, d] by rw_split() and rw_transpose(),
- * its gradient is written at once, as one tensor.
- * Dropout on the probabilities draws word i for element i of the [batch, heads, seq, kv_seq] score matrix. Source:
- * Dao, "FlashAttention-2", arXiv 2307.08691. params may be NULL.
+ * Fused attention: softmax(scale q k^T + mask) v by blocks, with memory linear in the sequence length.
+ *
+ * q [batch, heads, seq, d], k [batch, kv_heads, kv_seq, d], v [batch, kv_heads, kv_seq, dv] -> [batch, heads, seq, dv].
+ * heads is a multiple of kv_heads; query head h uses kv head h / (heads / kv_heads). Views whose last axis is dense
+ * need no copy. If the three are parts of one dense tensor [batch, seq, heads + 2 kv_heads, d], by rw_split() and
+ * rw_transpose(), backward writes its gradient as one tensor. Dropout draws word i of the ticket for element i of the
+ * score matrix [batch, heads, seq, kv_seq].
+ * Source: Dao, "FlashAttention-2", arXiv 2307.08691.
+ * Errors: RW_ERR_SHAPE, RW_ERR_DTYPE, RW_ERR_ARGUMENT for params.
+ * @param params may be NULL for the defaults
  */
 RW_API rw_tensor *rw_attention_at(rw_site at, rw_tape *t, rw_tensor *q, rw_tensor *k, rw_tensor *v,
                                   const rw_attention_params *params);
 #define rw_attention(...) rw_attention_at(RW_HERE, __VA_ARGS__)
 
 /**
- * softmax over the last axis of scale * scores, where query i of s sees keys up to i + (kv - s); the rest gives 0.
- * scores [..., s, kv]. The form of attention with explicit scores: matmul, this, dropout, matmul.
+ * Softmax over the last axis of scale * scores with a causal mask: scores [..., s, kv]; query i sees keys up to
+ * i + (kv - s), and other elements are 0. For attention with explicit scores: matmul, this op, dropout, matmul.
  */
 RW_API rw_tensor *rw_causal_softmax_at(rw_site at, rw_tape *t, rw_tensor *scores, double scale);
 #define rw_causal_softmax(...) rw_causal_softmax_at(RW_HERE, __VA_ARGS__)
 
 /**
- * Rotary position embedding. x [batch, heads, seq, d], d even; positions [seq] of RW_I32, or RW_NONE for 0, 1, 2, ...;
- * pairs (i, i + d/2). Source: Su et al., arXiv 2104.09864.
+ * Rotary position embedding of pairs (i, i + d/2): x [batch, heads, seq, d], d even; positions [seq] of RW_I32, or
+ * RW_NONE for 0, 1, 2, ... Source: Su et al., arXiv 2104.09864.
  */
 RW_API rw_tensor *rw_rope_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *positions, double base);
 #define rw_rope(...) rw_rope_at(RW_HERE, __VA_ARGS__)
@@ -297,19 +310,20 @@ RW_API rw_tensor *rw_rope_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *po
  * Tables and losses.
  */
 
-/** table [n, c], index [...] of RW_I32 -> [..., c]. An index outside 0..n-1 is RW_ERR_ARGUMENT when it runs. */
+/** Selects rows: table [n, c], index [...] of RW_I32 -> [..., c]. An index outside of 0..n-1 is RW_ERR_ARGUMENT when
+    the op is executed. */
 RW_API rw_tensor *rw_embedding_at(rw_site at, rw_tape *t, rw_tensor *table, rw_tensor *index);
 #define rw_embedding(...) rw_embedding_at(RW_HERE, __VA_ARGS__)
 
 /**
  * Mean over rows of -log softmax(logits)[target]: logits [..., classes], target [...] of RW_I32 -> scalar (float32;
- * float64 for float64). A target of -100 is ignored; all ignored gives 0. The gradient overwrites the logits when
- * nobody else needs them.
+ * float64 for float64). A target of -100 is ignored; if all are ignored, the result is 0. The gradient overwrites the
+ * logits in memory if no other op needs them.
  */
 RW_API rw_tensor *rw_cross_entropy_at(rw_site at, rw_tape *t, rw_tensor *logits, rw_tensor *target);
 #define rw_cross_entropy(...) rw_cross_entropy_at(RW_HERE, __VA_ARGS__)
 
-/** cross_entropy() with another ignored index. */
+/** As rw_cross_entropy(), with another ignored index. */
 RW_API rw_tensor *rw_cross_entropy_ignore_at(rw_site at, rw_tape *t, rw_tensor *logits, rw_tensor *target,
                                              int32_t ignore);
 #define rw_cross_entropy_ignore(...) rw_cross_entropy_ignore_at(RW_HERE, __VA_ARGS__)
@@ -319,14 +333,16 @@ RW_API rw_tensor *rw_mse_loss_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor
 #define rw_mse_loss(...) rw_mse_loss_at(RW_HERE, __VA_ARGS__)
 
 /* ----------------------------------------------------------------------------------------------------------------
- * Shape. Views cost nothing.
+ * Shapes. A view costs nothing itself. An op that does not support its strides first copies it to a dense tensor:
+ * docs/ops.md lists the operands that each op reads as views ("reads views of").
+ * Errors: RW_ERR_SHAPE for shapes, axes and ranges that do not fit.
  */
 
-/** Same elements in row-major order; one extent may be -1. A view of a dense x, else a copy. */
+/** Same elements in row-major order with another shape; one extent may be -1. A view if x is dense, else a copy. */
 RW_API rw_tensor *rw_reshape_at(rw_site at, rw_tape *t, rw_tensor *x, rw_shape shape);
 #define rw_reshape(...) rw_reshape_at(RW_HERE, __VA_ARGS__)
 
-/** Axis i of the result is axis axes[i] of x; rank entries. A view. */
+/** Permutes axes: axis i of the result is axis axes[i] of x; axes has rank entries. A view. */
 RW_API rw_tensor *rw_permute_at(rw_site at, rw_tape *t, rw_tensor *x, const int *axes);
 #define rw_permute(...) rw_permute_at(RW_HERE, __VA_ARGS__)
 
@@ -338,34 +354,39 @@ RW_API rw_tensor *rw_transpose_at(rw_site at, rw_tape *t, rw_tensor *x, int axis
 RW_API rw_tensor *rw_slice_at(rw_site at, rw_tape *t, rw_tensor *x, int axis, int64_t start, int64_t end);
 #define rw_slice(...) rw_slice_at(RW_HERE, __VA_ARGS__)
 
-/** Stretches axes of extent 1. A view. */
+/** Expands axes of extent 1 to a shape. A view. */
 RW_API rw_tensor *rw_broadcast_to_at(rw_site at, rw_tape *t, rw_tensor *x, rw_shape shape);
 #define rw_broadcast_to(...) rw_broadcast_to_at(RW_HERE, __VA_ARGS__)
 
-/** x itself when it is dense, else a dense copy. */
+/** Returns x itself if it is dense, else a dense copy. */
 RW_API rw_tensor *rw_contiguous_at(rw_site at, rw_tape *t, rw_tensor *x);
 #define rw_contiguous(...) rw_contiguous_at(RW_HERE, __VA_ARGS__)
 
-/** Converts, rounding to nearest even. x itself when the type is the same. */
+/**
+ * Converts to another type. Floating-point types: rounds to nearest even. RW_I32: truncates toward zero, saturates at
+ * its limits, and converts NaN to 0. RW_BOOL: true if not equal to 0. Returns x itself if the type is the same.
+ */
 RW_API rw_tensor *rw_cast_at(rw_site at, rw_tape *t, rw_tensor *x, rw_dtype dtype);
 #define rw_cast(...) rw_cast_at(RW_HERE, __VA_ARGS__)
 
-/** Joins n tensors of equal type that differ at most along axis. Always a new tensor. */
+/** Concatenates n tensors of equal type whose shapes differ at most along axis. Always a new tensor. */
 RW_API rw_tensor *rw_concat_at(rw_site at, rw_tape *t, rw_tensor *const *x, int n, int axis);
 #define rw_concat(...) rw_concat_at(RW_HERE, __VA_ARGS__)
 
 /**
- * Cuts x along an axis into n pieces of the given sizes, which add up to the extent. Views. The gradient of x joins
- * those of the pieces; where they lie side by side in one buffer already, that costs nothing.
- * @param ret_parts receives the n pieces; set to NULL on an error, unless n itself is the mistake.
+ * Splits x along an axis into n views of the given sizes, whose sum is the extent. The gradient of x concatenates the
+ * gradients of the views, at no cost if they already are adjacent in one buffer.
+ * @param ret_parts receives the n views; set to NULL on an error, unless n is invalid.
+ * @return RW_OK or the error, which is sticky
  */
 RW_API rw_status rw_split_at(rw_site at, rw_tape *t, rw_tensor *x, int axis, const int64_t *sizes, int n,
                              rw_tensor **ret_parts);
 #define rw_split(...) rw_split_at(RW_HERE, __VA_ARGS__)
 
 /**
- * Writes x into a buffer (rw_buffer) of the same type and shape, once, when the step ends: everything recorded on this
- * tape, replays included, still reads the old contents. Inside a region too it happens exactly once.
+ * Writes x to a buffer (rw_buffer()) of the same type and shape at the end of the step. All ops on this tape, including
+ * replays, read the old contents. It happens exactly once, also inside a region.
+ * @return RW_OK or the error, which is sticky
  */
 RW_API rw_status rw_assign_at(rw_site at, rw_tape *t, rw_tensor *buffer, rw_tensor *x);
 #define rw_assign(...) rw_assign_at(RW_HERE, __VA_ARGS__)

@@ -1,18 +1,18 @@
 /**
- * rewind/precision.h - recipes, and loss scaling for float16.
+ * rewind/precision.h - mixed precision: recipes (autocast), loss scaling, and delayed FP8 scaling.
  *
- * A recipe says in which types the ops that are recorded while it is open run, so that a model with float32 parameters
- * trains in 16 bits without being touched (what torch.autocast does):
+ * A recipe sets the types in which ops recorded in its scope run, as torch.autocast does, so a model with float32
+ * parameters trains in 16 bits without changes:
  *
  *     rw_recipe_begin(t, &(rw_recipe){ .kind = RW_RECIPE_BF16 });
  *     rw_tensor *loss = model(t, ...);                              // linear, matmul, attention ... in bfloat16
  *     rw_recipe_end(t);
  *
- * What it does are casts, recorded before the ops: docs/precision.md lists which. So a replay makes what was made, by
- * which policy it may be, and gradients come back through the casts to the type of the parameter.
+ * A recipe records casts before the ops; docs/precision.md lists them. So replays reproduce the same values under every
+ * policy, and gradients are cast back to the type of the parameter.
  *
- * Gradients of 16 bits that are small become zero. A scaler multiplies what backward begins with, divides the
- * gradients by the same number before they are used, and leaves a step out where one of them is infinite or no number:
+ * Small 16-bit gradients underflow to zero. A scaler multiplies the gradient with which backward starts by a scale,
+ * divides the gradients by the same scale before they are used, and skips a step if one of them is infinite or NaN:
  *
  *     rw_scaler *s = NULL;
  *     rw_scaler_create(&s, ctx, NULL);
@@ -21,22 +21,22 @@
  *         for (micro-batches) rw_scaler_backward(s, t, loss);   // gradients times the scale
  *         rw_scaler_unscale(s);                                 // only to clip in between
  *         rw_clip_grad_norm(ctx, 1.0, NULL);
- *         rw_scaler_step(s, opt);                               // left out where a gradient is not finite
+ *         rw_scaler_step(s, opt);                               // skipped if a gradient is not finite
  *         rw_scaler_update(s);                                  // the scale of the next step
  *     }
  *
- * or as a graph, with rw_graph_params.scaler. Nothing waits for the device: what was found, the scale, and how many
- * updates an optimizer left out are in its memory. The scale is read where backward begins and nowhere else, so no
- * replay can read another; a step that is left out leaves parameters, moments, master copies and their counts as they
- * were. With a scale that is a power of two, gradients and updates of a float32 model have the bytes that they have
- * without, but where a number leaves the range of float32 on the way.
+ * or as a graph, with rw_graph_params.scaler. Nothing waits for the device: its memory holds the scale, the result of
+ * the check, and the number of skipped updates. The scale is read only at the start of backward, so replays never
+ * depend on it. A skipped step leaves parameters, moments, master copies and step counts unchanged. With a scale that
+ * is a power of two, gradients and updates of a float32 model are bit-identical to those without a scaler, unless a
+ * number leaves the range of float32.
  *
- * By what gradients are multiplied is a property of the gradients, not of the scaler. It ends with rw_zero_grad(),
- * rw_graph_launch() and rw_checkpoint_load(), so a step may be left out by the program at any place. Until then no
- * backward adds to gradients that were unscaled, and none are divided twice, or by another number than backward
- * multiplied by: RW_ERR_CHANGED. Gradients that rw_backward() adds before are divided too; multiply such a loss by the
- * scale, the first number of the scaler's buffer. What rw_write() writes into a gradient, or a caller at its address,
- * counts as scaled before rw_scaler_unscale() and as unscaled after it.
+ * The scale of gradients is a property of the gradients, not of the scaler. rw_zero_grad(), rw_graph_launch() and
+ * rw_checkpoint_load() reset it, so the program may abandon a step at any point. Until then calls refuse to add to
+ * unscaled gradients, to unscale twice, and to divide by another scale than backward used. Gradients that rw_backward()
+ * adds before rw_scaler_unscale() are divided, too: multiply such a loss by the scale, the first number of the scaler's
+ * buffer. Data that rw_write() stores in a gradient, or the caller at its address, counts as scaled before
+ * rw_scaler_unscale() and as unscaled after it.
  * Thread-safety: as for the context.
  */
 #ifndef REWIND_PRECISION_H
@@ -50,61 +50,64 @@
 extern "C" {
 #endif
 
+/** Types of ops inside a recipe's scope. */
 typedef enum rw_recipe_kind {
-    RW_RECIPE_NONE, ///< everything in the types that it is given, inside of another recipe too
-    RW_RECIPE_F32,  ///< products in float32 too, whatever they are given: edge layers inside of another recipe
+    RW_RECIPE_NONE, ///< no casts: each op runs in the types of its operands, also inside another recipe
+    RW_RECIPE_F32,  ///< products also in float32, for first and last layers inside another recipe
     RW_RECIPE_BF16, ///< products and attention in bfloat16; norms, softmax, sums and losses in float32
-    RW_RECIPE_F16,  ///< the same in float16, which wants a scaler (below)
-    RW_RECIPE_F8,   ///< as bfloat16, and rw_linear(), rw_linear_gelu() and rw_linear_add() of 8-bit codes
+    RW_RECIPE_F16,  ///< the same in float16, which needs a scaler
+    RW_RECIPE_F8,   ///< as RW_RECIPE_BF16, with FP8 operands for rw_linear(), rw_linear_gelu() and rw_linear_add()
     RW_RECIPE_COUNT
 } rw_recipe_kind;
 
-typedef struct rw_delayed rw_delayed;
+typedef struct rw_delayed_scaling rw_delayed_scaling;
 
-/** In which types ops run. Zero is none. */
+/** A precision recipe. All zero: no casts. */
 typedef struct {
     rw_recipe_kind kind;
-    /** Of RW_RECIPE_F8: current scaling of input and output gradient by the tensor, by RW_SCALING_1X128 with the weight
-        by RW_SCALING_128X128, or by RW_SCALING_MX. Scales are powers of two. */
+    /** RW_RECIPE_F8: granularity of current scaling for input and output gradient. Per tensor; RW_SCALING_1X128, with
+        RW_SCALING_128X128 for the weight; or RW_SCALING_MX. Scales are powers of two. */
     rw_scaling scaling;
-    rw_dtype gradient_dtype; ///< of the codes of the output's gradient [RW_F8_E5M2], or RW_F8_E4M3
-    /** Of RW_RECIPE_F8 with RW_SCALING_TENSOR: scales come from amaxes of earlier steps (below), and gradient_dtype is
-        theirs. It outlives the step that is recorded. NULL: current scaling. */
-    rw_delayed *delayed;
-    /** Of RW_RECIPE_F8: codes of weights are kept when backward has run, or rw_eval() where nothing is trained, in
-        memory of the context, and read by what is recorded after a rw_tape_reset(), until the weight is written, or the
-        scale that delayed scaling gives it. So micro-batches make them once an optimizer's step. The bytes are the
-        same; it takes a byte an element and the scales (rw_memory.parameters), and as much of the activations of the
-        step that makes them. Not in graphs. */
+    rw_dtype gradient_dtype; ///< RW_RECIPE_F8: type of the quantized output gradient: [RW_F8_E5M2] or RW_F8_E4M3
+    /** RW_RECIPE_F8 with RW_SCALING_TENSOR: take scales from amaxes of earlier steps, and gradient_dtype from
+        rw_delayed_scaling_params. Must outlive the recorded step. NULL: current scaling. */
+    rw_delayed_scaling *delayed;
+    /** RW_RECIPE_F8: keep quantized weights in memory of the context after backward (after rw_eval() if nothing is
+        trained). Ops that are recorded after a rw_tape_reset() read them, until the weight or its delayed scale is
+        written. So they are quantized once per optimizer step and not once per micro-batch, with the same bytes. It
+        takes 1 byte per element plus the scales (rw_memory.parameters), and as many activation bytes in the step that
+        quantizes. Not in graphs. */
     bool keep_weights;
 } rw_recipe;
 
 /**
- * Opens a recipe: until the rw_recipe_end() that belongs to it, floating-point operands of what is recorded are cast to
- * the types that it says, those of float64 apart. Recipes nest, the innermost one counts; what begins inside a region
- * ends there. A cast is recorded once for each value in each region that uses it, that of a parameter or buffer once a
- * step, and kept or made again as any other op. Nodes that gradient rules record run in the types they meet.
+ * Opens a recipe: until the matching rw_recipe_end(), floating-point operands of recorded ops are cast to the types of
+ * the recipe, except float64 operands. Recipes nest, and the innermost one applies. A recipe that begins inside a
+ * region ends inside it. A cast is recorded once per value and region that uses it, and once per step for a parameter
+ * or buffer; it is kept or recomputed as any other op. Nodes that gradient rules record run in the types of their
+ * operands.
  * @param recipe copied.
- * @return RW_ERR_ARGUMENT without a tape or a recipe, for a kind or scaling that there is not, or for delayed scaling
- *         of another kind, scaling or context; RW_ERR_DTYPE for codes of gradients of another type; RW_ERR_MEMORY.
+ * @return RW_OK; RW_ERR_ARGUMENT for NULL, for an unknown kind or scaling, and for delayed scaling with another kind or
+ *         scaling or of another context; RW_ERR_DTYPE for another gradient_dtype; RW_ERR_MEMORY.
  */
 RW_API rw_status rw_recipe_begin_at(rw_site at, rw_tape *t, const rw_recipe *recipe);
 #define rw_recipe_begin(...) rw_recipe_begin_at(RW_HERE, __VA_ARGS__)
 
-/** Closes the innermost recipe. RW_ERR_REGION when none is open, or a region that began inside it still is. */
+/** Closes the innermost recipe. RW_ERR_REGION if none is open, or if a region that began inside it is still open. */
 RW_API rw_status rw_recipe_end_at(rw_site at, rw_tape *t);
 #define rw_recipe_end(...) rw_recipe_end_at(RW_HERE, __VA_ARGS__)
 
 typedef struct rw_scaler rw_scaler;
 
 /**
- * Zero means the default in brackets, which together are PyTorch's; no member may be zero. At each rw_scaler_update():
+ * Zero means the default in brackets. The defaults are PyTorch's, and no member can be set to zero. The rule of
+ * rw_scaler_update():
  *
- *     a gradient was not finite   hysteresis goes down by one; once it is none, scale = max(scale * backoff_factor,
- *                                 min_scale), at each further one too; the clean steps count from zero
- *     all were finite             after growth_interval such steps, scale = min(scale * growth_factor, max_scale) if
- *                                 that is finite, and they count from zero; hysteresis is full again - with
- *                                 refill_at_growth only then, not at every clean step
+ *     a gradient was not finite   The count of clean steps becomes zero. Hysteresis decreases by one; when it is zero,
+ *                                 and at each further such step, scale = max(scale * backoff_factor, min_scale).
+ *     all were finite             After growth_interval such steps, scale = min(scale * growth_factor, max_scale), if
+ *                                 that is finite, and the count becomes zero. Hysteresis is reset: at every clean step,
+ *                                 or with refill_at_growth only when the scale grows.
  *
  * Megatron's rule is { .init_scale = 0x1p32, .growth_interval = 1000, .hysteresis = 2, .refill_at_growth = true,
  * .min_scale = 1 }.
@@ -114,140 +117,146 @@ typedef struct rw_scaler_params {
     double growth_factor;    ///< above 1 [2]
     double backoff_factor;   ///< between 0 and 1 [0.5]
     int64_t growth_interval; ///< at most 2^24 [2000]
-    int32_t hysteresis;      ///< which of the steps that are left out brings the scale down; at most 2^24 [1]
+    int32_t hysteresis;      ///< the scale decreases at the skipped step of this number; at most 2^24 [1]
     bool refill_at_growth;
-    double min_scale; ///< [the least float32 above zero that is normal]
+    double min_scale; ///< [the smallest positive normal float32]
     double max_scale; ///< [the largest float32]
-    const char *name; ///< of its buffer, copied ["scaler"]
+    const char *name; ///< name of its buffer, copied ["scaler"]
 } rw_scaler_params;
 
-/** What a scaler has come to. */
+/** The state of a scaler. */
 typedef struct rw_scaler_state {
     double scale;
-    int64_t growth_tracker; ///< clean steps since the scale last changed, or since one was left out
-    int32_t hysteresis;     ///< what is left of it
-    int64_t skipped;        ///< steps that were left out; counted up to 2^24
-    bool found_inf;         ///< in the last step
+    int64_t growth_tracker; ///< clean steps since the scale last changed or a step was skipped
+    int32_t hysteresis;     ///< remaining hysteresis
+    int64_t skipped;        ///< number of skipped steps, at most 2^24
+    bool found_inf;         ///< a gradient was not finite in the last step
 } rw_scaler_state;
 
 /**
- * Makes a scaler. Its state is a buffer of the context, of four float32, which rw_save() saves with the weights and
- * rw_load() loads; where one of that name is there already, as after an earlier scaler, it goes on from that.
+ * Creates a scaler. Its state is a buffer of the context with four float32, which rw_save() and rw_load() handle with
+ * the weights. If a buffer of that name exists, for example of an earlier scaler, it continues from its contents.
  * @param ret_scaler receives the scaler, owned by the caller; untouched on failure.
- * @return RW_ERR_ARGUMENT for numbers that make no sense or a name that is none or taken by something else,
- *         RW_ERR_MEMORY, or an error that is stuck in the context.
+ * @param params may be NULL for the defaults.
+ * @return RW_OK; RW_ERR_ARGUMENT for numbers out of range, or a name that is invalid or used by something else;
+ *         RW_ERR_MEMORY; or the context's sticky error.
  */
 RW_API rw_status rw_scaler_create(rw_scaler **ret_scaler, rw_context *ctx, const rw_scaler_params *params);
 
-/** Frees the scaler, not its buffer, and sets *s to NULL; with the graphs that use it, where there are any. NULL-safe.
- */
+/** Frees the scaler and sets *s to NULL; its buffer stays. Graphs that use it keep it alive. NULL-safe. */
 RW_API void rw_scaler_destroy(rw_scaler **s);
 
 /**
- * rw_backward() that begins with the scale instead of one. A loss that is to be read before is computed by
- * rw_forward(t, 1, &loss); after it, reading costs nothing.
- * @param loss as for rw_backward(), of float32: in 16 bits there may be no such number.
- * @return what rw_backward() returns; RW_ERR_DTYPE for a loss of another type; RW_ERR_CHANGED where the gradients were
- *         multiplied by another scaler, or by another scale of this one, since they were clear.
+ * rw_backward() that starts with the scale instead of 1. To read the loss first, compute it by rw_forward(t, &loss, 1);
+ * reading then costs a copy.
+ * @param loss as for rw_backward(), of float32, because 16 bits may not represent the scale.
+ * @return what rw_backward() returns; RW_ERR_DTYPE for a loss of another type; RW_ERR_MODIFIED if the gradients already
+ *         contain contributions with another scale or of another scaler.
  */
 RW_API rw_status rw_scaler_backward(rw_scaler *s, rw_tape *t, rw_tensor *loss);
 
 /**
- * Divides all gradients of the context by the scale, and finds out whether all of them are finite. Once for the
- * gradients of a step; rw_scaler_step() does it where no call has. On CUDA it is only queued.
- * @return RW_ERR_ARGUMENT when these gradients were unscaled, by this scaler or another, or when an optimizer was
- *         stepped with other gradients since rw_scaler_update(); RW_ERR_CHANGED where some of the gradients were
- *         unscaled and others were not, where backward multiplied them by another scale, and for a gradient that a
- *         failed backward has left half-way; RW_ERR_MEMORY, or an error that is stuck in the context; RW_ERR_ARGUMENT
- *         as well for more than 32,765 parameters. Then nothing has changed.
+ * Divides all gradients of the context by the scale and checks whether all of them are finite. Call it at most once per
+ * step; rw_scaler_step() does it if no call has. On CUDA it is only queued.
+ * @return RW_OK.
+ *         RW_ERR_ARGUMENT if the gradients are already unscaled, by this scaler or another one; if an optimizer was
+ *         stepped with other gradients since rw_scaler_update(); or for more than 32,765 parameters.
+ *         RW_ERR_MODIFIED if only some of the gradients are unscaled, if backward multiplied them by another scale, or
+ *         for a gradient that a failed backward left incomplete.
+ *         RW_ERR_MEMORY, or the context's sticky error.
+ *         On failure nothing has changed.
  */
 RW_API rw_status rw_scaler_unscale(rw_scaler *s);
 
 /**
- * rw_optimizer_step() of unscaled gradients, or nothing where one of them is not finite: parameters, moments and their
- * counts of steps stay. Several optimizers may be stepped, each once before rw_scaler_update(), all with the same
- * gradients: losses whose gradients are cleared in between take a scaler each, or an update of the scale each. From the
- * first time on an optimizer counts on the device.
- * @return what rw_optimizer_step() returns, and what rw_scaler_unscale() returns but for gradients that this scaler has
- *         unscaled; RW_ERR_ARGUMENT for an optimizer of another context, and for one that was stepped since
+ * rw_optimizer_step() with unscaled gradients, or nothing if one of them is not finite: parameters, moments and step
+ * counts are then unchanged. Several optimizers may be stepped, each once before rw_scaler_update(), all with the same
+ * gradients. If gradients are cleared between losses, use one scaler per loss, or update the scale after each loss.
+ * After its first rw_scaler_step() an optimizer counts its steps on the device.
+ * @return what rw_optimizer_step() returns; what rw_scaler_unscale() returns, except that gradients may already be
+ *         unscaled by this scaler; RW_ERR_ARGUMENT for an optimizer of another context, or one that was stepped since
  *         rw_scaler_update().
  */
 RW_API rw_status rw_scaler_step(rw_scaler *s, rw_optimizer *opt);
 
-/** The scale of the next step. RW_ERR_ARGUMENT when nothing was unscaled since the last one. */
+/** Updates the scale for the next step. RW_ERR_ARGUMENT if nothing was unscaled since the last update. */
 RW_API rw_status rw_scaler_update(rw_scaler *s);
 
-/** What it has come to, when all that is queued has run. */
+/** Waits for queued work and fills *ret_state. */
 RW_API rw_status rw_scaler_get(rw_scaler *s, rw_scaler_state *ret_state);
 
 /**
- * Delayed scaling of RW_RECIPE_F8: the scale of a step comes from the amaxes of the steps before it, so that codes are
- * made in one pass.
+ * Delayed scaling for RW_RECIPE_F8: the scales of a step come from the amaxes of earlier steps, so each tensor is
+ * quantized in one pass.
  *
- *     rw_delayed *d = NULL;
- *     rw_delayed_create(&d, ctx, NULL);                      // when the model's parameters are there
+ *     rw_delayed_scaling *d = NULL;
+ *     rw_delayed_scaling_create(&d, ctx, NULL);                      // after the model's parameters
  *     const rw_recipe recipe = { .kind = RW_RECIPE_F8, .delayed = d };
  *     for (...) {
  *         rw_zero_grad(ctx);
  *         for (micro-batches) { rw_recipe_begin(t, &recipe); ... rw_recipe_end(t); rw_backward(t, loss); }
  *         rw_optimizer_step(opt);                            // or rw_scaler_step(s, opt), rw_scaler_update(s)
- *         rw_delayed_update(d, NULL);                        // or with s
+ *         rw_delayed_scaling_update(d, NULL);                        // or with s
  *     }
  *
- * A scale is an operand of what is recorded and its amax a result, so a replay computes with the scale that forward
- * computed with, and leaves nothing behind: where the scale changed in between, backward is an error that names it.
- * Backward takes the amaxes of what its loss depends on, once, as it ends. ckpt_verify() takes none.
+ * A scale is an operand of a recorded op, and its amax is a result. So a replay computes with the scale that forward
+ * used and has no side effect; if the scale has changed since, backward is an error that names it. When backward ends,
+ * it records the amaxes of everything that its loss depends on, once. ckpt_verify() records none.
  */
-typedef enum rw_delayed_rule {
-    RW_DELAYED_MAX,        ///< by the largest amax of the history
-    RW_DELAYED_MOST_RECENT ///< by that of the last step alone
-} rw_delayed_rule;
+typedef enum rw_delayed_scaling_rule {
+    RW_DELAYED_MAX,        ///< use the largest amax of the history
+    RW_DELAYED_MOST_RECENT ///< use the amax of the last step
+} rw_delayed_scaling_rule;
 
 /** Zero means the default in brackets. */
-typedef struct rw_delayed_params {
-    int32_t history; ///< amaxes of so many updates are kept, at most 1024 [16]
-    rw_delayed_rule rule;
+typedef struct rw_delayed_scaling_params {
+    int32_t history; ///< length of the history in updates, at most 1024 [16]
+    rw_delayed_scaling_rule rule;
     int32_t margin;          ///< scales are divided by 2^margin; at most 6 [0]
-    rw_dtype gradient_dtype; ///< of codes of gradients [RW_F8_E5M2], or RW_F8_E4M3
-    const char *name;        ///< its buffers' names begin with it, copied ["fp8"]
-} rw_delayed_params;
+    rw_dtype gradient_dtype; ///< type of quantized gradients: [RW_F8_E5M2] or RW_F8_E4M3
+    const char *name;        ///< prefix of its buffers' names, copied ["fp8"]
+} rw_delayed_scaling_params;
 
 /**
- * Makes the histories of each parameter and buffer of rank 2 of float32, bfloat16 or float16 that the context has: row
- * i's are 3 i for inputs of products with it, 3 i + 1 for itself, 3 i + 2 for gradients of their outputs. All uses of a
- * weight share them; what several products read as their input has one set of codes, by the first one's. They are
- * three buffers, which rw_save() saves and rw_load() loads:
+ * Creates amax histories for each parameter and buffer of rank 2 and type float32, bfloat16 or float16 that the context
+ * has now. Weight i uses row 3 i for inputs of its products, row 3 i + 1 for itself, and row 3 i + 2 for gradients of
+ * their outputs. All uses of a weight share its rows. An input that several products read is quantized once, with the
+ * scale of the first one's weight. The state is in three buffers, which rw_save() and rw_load() handle:
  *
- *     NAME.scale [3 n]              by which numbers are multiplied: powers of two, 1 at first
- *     NAME.history [3 n, history]   amaxes, the latest first, 0 where there is none yet
- *     NAME.amax [3 n]               the largest since the last update
+ *     NAME.scale [3 n]              factors, which are powers of two; 1 at first
+ *     NAME.history [3 n, history]   amaxes, the latest first; 0 where there is none yet
+ *     NAME.amax [3 n]               the largest amax since the last update
  *
- * Where they are there already, of these shapes, it goes on from them.
- * @param ret_delayed receives it, owned by the caller; untouched on failure.
- * @return RW_ERR_ARGUMENT for numbers that make no sense, without such a parameter, or for a name that is none or is
- *         taken by something else; RW_ERR_DTYPE for another gradient_dtype; RW_ERR_MEMORY; or an error that is stuck.
+ * If buffers of these names and shapes exist, it continues from their contents.
+ * @param ret_delayed receives the object, owned by the caller; untouched on failure.
+ * @param params may be NULL for the defaults.
+ * @return RW_OK; RW_ERR_ARGUMENT for numbers out of range, if there is no such parameter, or for a name that is invalid
+ *         or used by something else; RW_ERR_DTYPE for another gradient_dtype; RW_ERR_MEMORY; or the context's sticky
+ *         error.
  */
-RW_API rw_status rw_delayed_create(rw_delayed **ret_delayed, rw_context *ctx, const rw_delayed_params *params);
+RW_API rw_status rw_delayed_scaling_create(rw_delayed_scaling **ret_delayed, rw_context *ctx,
+                                           const rw_delayed_scaling_params *params);
 
-/** Frees it, not its buffers, and sets *d to NULL; with the graphs that use it, where there are any. A layer that is
-    recorded under a recipe that names it, still open, is refused from then on: RW_ERR_ARGUMENT. NULL-safe. */
-RW_API void rw_delayed_destroy(rw_delayed **d);
+/** Frees the object and sets *d to NULL; its buffers stay. Graphs that use it keep it alive. Recording a layer under an
+    open recipe that names it is RW_ERR_ARGUMENT from then on. NULL-safe. */
+RW_API void rw_delayed_scaling_destroy(rw_delayed_scaling **d);
 
 /**
- * The scales of the next step, once an optimizer's step: of each row whose amax is finite and above zero
+ * Computes the scales of the next step; call it once per optimizer step. For each row whose amax is finite and above
+ * zero:
  *
- *     the history moves on by one and begins with amax; m = its largest number, or amax
- *     scale = 2^floor(log2(largest code / m)) / 2^margin, the quotient in float32, at most 2^127
+ *     the history shifts by one and gets amax as its first entry; m = its maximum, or amax (rw_delayed_scaling_rule)
+ *     scale = 2^floor(log2(largest FP8 number / m)) / 2^margin, the quotient in float32, at most 2^127
  *
- * A row that nothing was computed with, or with an amax that is not finite, stays; then all amaxes are zero. On CUDA
- * it is only queued.
- * @param s the scaler by which the step was made, NULL for none: when it has left the step out, every row stays.
- * @return RW_ERR_ARGUMENT for a scaler of another context, RW_ERR_MEMORY, or an error that is stuck in the context.
+ * Other rows are unchanged: nothing was computed with them, or their amax is not finite. Then all amaxes are set to
+ * zero. On CUDA the update is only queued.
+ * @param s the scaler of the step, or NULL. If it skipped the step, all rows are unchanged.
+ * @return RW_OK; RW_ERR_ARGUMENT for a scaler of another context; RW_ERR_MEMORY; or the context's sticky error.
  */
-RW_API rw_status rw_delayed_update(rw_delayed *d, rw_scaler *s);
+RW_API rw_status rw_delayed_scaling_update(rw_delayed_scaling *d, rw_scaler *s);
 
-/** The row i of a parameter or buffer; -1 where it has none. */
-RW_API int64_t rw_delayed_row(const rw_delayed *d, const rw_tensor *weight);
+/** Returns i, the index of a parameter or buffer among the weights with rows; -1 if it has none. */
+RW_API int64_t rw_delayed_scaling_row(const rw_delayed_scaling *d, const rw_tensor *weight);
 
 #ifdef __cplusplus
 }

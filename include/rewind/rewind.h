@@ -1,41 +1,43 @@
 /**
- * rewind/rewind.h - everything.
+ * rewind/rewind.h - includes every public header.
  *
  *   context.h     a device with its memory, parameters and random generator
  *   tensor.h      parameters, buffers, gradients
- *   tape.h        inputs, reading, backward
+ *   tape.h        inputs, reading values, backward
  *   ops.h         the ops of a transformer
  *   pointwise.h   more element-wise ops
- *   compare.h     truth values: comparisons, and choices by them
- *   create.h      zeros, ones, sequences, rows with a 1
- *   select.h      parts of a tensor, pads, windows
- *   gather.h      by index: the largest, gather, sums
+ *   compare.h     comparisons, boolean ops, select by condition
+ *   create.h      zeros, ones, sequences, one-hot rows
+ *   select.h      slicing, padding, windows
+ *   gather.h      argmax, top-k, gather, scatter, embedding bags
  *   conv.h        convolutions and pooling
- *   norm.h        normalisation of images
- *   attention.h   more of attention
- *   reductions.h  more reductions, and running sums
- *   einsum.h      sums of products by notation
- *   losses.h      more losses, and losses with options
- *   custom_grad.h gradients of the caller's own
- *   checkpoint.h  regions and policies
- *   verify.h      proof that recompute changes no bit
- *   nonfinite.h   where a NaN came from
- *   memory.h      bytes and costs
- *   plan.h        what a step will take, before it runs
+ *   norm.h        batch, group and instance normalization
+ *   attention.h   attention with windows, masks, biases and variable lengths
+ *   reductions.h  more reductions, cumulative sums
+ *   einsum.h      Einstein summation
+ *   losses.h      more losses, losses with options
+ *   custom_grad.h user-defined gradients
+ *   recompute.h   regions and recompute policies
+ *   verify.h      checks that recompute is bit-identical
+ *   nonfinite.h   finds the op that produced a NaN
+ *   memory.h      memory statistics, costs, timers
+ *   plan.h        predicts memory and time of a step before it runs
  *   moe.h         mixture of experts
- *   recurrent.h   ops that go along a sequence
- *   optim.h       AdamW
- *   optimizers.h  SGD, Adam, Lion; settings of single parameters
- *   schedule.h    learning rates as a function of the step
- *   average.h     a moving average of the weights
- *   precision.h   loss scaling
+ *   recurrent.h   recurrent ops and scans
+ *   quantized.h   INT8 and NF4 weights
+ *   float8.h      FP8 data and products
+ *   optimizers.h  SGD, Adam, AdamW, Lion; settings per parameter
+ *   lr_schedule.h learning rate schedules
+ *   average.h     moving average of the weights
+ *   precision.h   mixed precision, loss scaling, delayed FP8 scaling
  *   graph.h       a recorded step, launched many times
- *   io.h          weights to and from files
- *   resume.h      a run that ended goes on, to the last bit
- *   monitor.h     what is written down of each step, and warnings
- *   op.h          the caller's own ops (the built-in ones are written against the same header)
- *   status.h      errors
+ *   io.h          saving and loading weights
+ *   checkpoint.h  training checkpoints, resumed bit for bit
+ *   monitor.h     a log of each step, with alerts
+ *   op.h          user-defined ops; built-in ops use the same interface
+ *   status.h      error codes and messages
  *   types.h       element types, shapes, call sites
+ *   version.h     version of the headers and of the library
  */
 #ifndef REWIND_REWIND_H
 #define REWIND_REWIND_H
@@ -54,6 +56,7 @@
 #include <rewind/graph.h>
 #include <rewind/io.h>
 #include <rewind/losses.h>
+#include <rewind/lr_schedule.h>
 #include <rewind/memory.h>
 #include <rewind/moe.h>
 #include <rewind/monitor.h>
@@ -61,21 +64,20 @@
 #include <rewind/norm.h>
 #include <rewind/op.h>
 #include <rewind/ops.h>
-#include <rewind/optim.h>
 #include <rewind/optimizers.h>
 #include <rewind/plan.h>
 #include <rewind/pointwise.h>
 #include <rewind/precision.h>
 #include <rewind/quantized.h>
+#include <rewind/recompute.h>
 #include <rewind/recurrent.h>
 #include <rewind/reductions.h>
-#include <rewind/resume.h>
-#include <rewind/schedule.h>
 #include <rewind/select.h>
 #include <rewind/status.h>
 #include <rewind/tape.h>
 #include <rewind/tensor.h>
 #include <rewind/types.h>
 #include <rewind/verify.h>
+#include <rewind/version.h>
 
 #endif

@@ -1,5 +1,7 @@
-/* Attention by blocks: attributes, extents and workspace, shared by the op (attention.c) and its kernels. C11 and
-   C++17. */
+/*
+ * Attention by blocks: attributes, extents and workspace, shared by the op (attention.c) and its kernels. C11 and
+ * C++17.
+ */
 #ifndef RW_OPS_ATTENTION_H
 #define RW_OPS_ATTENTION_H
 
@@ -10,13 +12,13 @@
 extern const rw_op_def rw_op_attention;
 
 /*
- * What may come in besides q, k and v, as inputs 3, 4 ... of the forward and 6, 7 ... of backward, those that are there
- * in this order. The first and the last are backward's alone; the first, where it is there, is its input 6.
+ * Optional inputs besides q, k and v: inputs 3, 4 ... of the forward and 6, 7 ... of backward. Those that are present
+ * follow in this order. The first and the last belong to backward only; the first is its input 6 if present.
  */
 enum att_extra {
-    ATT_SUM,       /* what the sums of the columns are added to */
-    ATT_MASK,      /* added to the scores, of q's type or that of sums; or of RW_BOOL, who sees whom */
-    ATT_SLOPES,    /* [heads], of sums' type */
+    ATT_SUM,       /* addend of the column sums */
+    ATT_MASK,      /* added to the scores, of q's type or the sums' type; or RW_BOOL, true where a key is seen */
+    ATT_SLOPES,    /* [heads], of the sums' type */
     ATT_SINKS,     /* [heads], of q's type */
     ATT_DOCUMENTS, /* [n + 1] or [batch, n + 1] */
     ATT_DLSE,      /* the gradient of the log-sum-exps */
@@ -29,14 +31,14 @@ struct rw_attention_attrs {
     double soft_cap; /* 0: none */
     int64_t causal;
     int64_t window; /* 0: none */
-    int64_t extras; /* bit i: the extra of that number is there */
+    int64_t extras; /* bit i: the extra with number i is present */
 };
 
 /*
- * Backward's. packed: one output [batch, seq, heads + 2 kv_heads, d], in which dq, dk and dv lie side by side, instead
- * of three [batch, heads, seq, d]. columns, of what is packed: one more, the sums of its columns over batch and seq
- * [(heads + 2 kv_heads) d], of the type of what they are added to, else of q's. Sinks have one more: their gradient by
- * row [batch, heads, seq], of sums' type.
+ * Attributes of backward. packed: one output [batch, seq, heads + 2 kv_heads, d], with dq, dk and dv next to each
+ * other, instead of three [batch, heads, seq, d]. columns, with packed: one more output, the sums of its columns over
+ * batch and seq [(heads + 2 kv_heads) d]; it has the type of its addend, or q's type without one. Sinks add one more
+ * output: their gradient by row [batch, heads, seq], of the sums' type.
  */
 struct rw_attention_backward_attrs {
     struct rw_attention_attrs forward;
@@ -44,9 +46,9 @@ struct rw_attention_backward_attrs {
 };
 
 /*
- * attention_bias: what the slopes, the mask and the spans of unseen keys add to the scores, as a matrix [batch, heads,
- * seq, kv_seq], one batch or head where all are alike; a finite number stands for minus infinity, so that a row of it
- * has a softmax. attention_seen: 1 where a key is seen, 0 elsewhere. For gradients of gradients alone.
+ * attention_bias: the sum that slopes, mask and spans of unseen keys add to the scores, as a matrix [batch, heads, seq,
+ * kv_seq]. It has one batch or head if all are equal. A finite number replaces minus infinity, so that every row has a
+ * softmax. attention_seen: 1 where a key is seen, 0 elsewhere. Both are used only for gradients of gradients.
  */
 extern const rw_op_def rw_op_attention_bias, rw_op_attention_seen;
 
@@ -57,22 +59,22 @@ struct rw_attention_bias_attrs {
     struct rw_attention_attrs forward; /* extras: without sinks, from input 0 on */
     int64_t heads, seq, kv_seq;
     int64_t dtype; /* of the result */
-    int64_t seen;  /* attention_seen's */
+    int64_t seen;  /* for attention_seen */
 };
 
-/* The type that sums are taken in. */
+/* The type of sums. */
 rw_dtype rw_att_sum_type(rw_dtype dtype);
 
-/* The rule whose result can be differentiated again. */
+/* The gradient rule whose result can be differentiated again. */
 rw_status rw_att_grad_again(rw_grad_call *g);
 
-/* Does anything but scale, causality and dropout stand between the products and the softmax? */
+/* Are scale, causality and dropout the only options between the products and the softmax? */
 static inline bool rw_att_is_plain(const struct rw_attention_attrs *a)
 {
     return a->soft_cap == 0 && !a->window && !(a->extras & ~(1 << ATT_DLSE | 1 << ATT_SUM));
 }
 
-/* The input that an extra is, of an op with `first` inputs before them; -1: it is not there. */
+/* The input index of an extra, for an op with `first` inputs before the extras; -1: absent. */
 static inline int rw_att_extra(const struct rw_attention_attrs *a, int what, int first)
 {
     int at = first;
@@ -83,7 +85,8 @@ static inline int rw_att_extra(const struct rw_attention_attrs *a, int what, int
 
 /* Queries and keys per tile of the score matrix. */
 #define ATT_BLOCK 64
-/* Fewer (batch, kv head) pairs than this are too few to share out: backward then runs two passes over smaller units. */
+/* With fewer (batch, kv head) pairs than this there are too few to distribute over threads: backward then runs two
+   passes over smaller units. */
 #define ATT_PAIRS_ENOUGH 8
 
 struct att_extents {
@@ -91,11 +94,12 @@ struct att_extents {
     int64_t seq, kv_seq;
     int64_t d, width;     /* of q and k; width: d rounded up to whole vectors */
     int64_t dv, v_width;  /* of v and the output */
-    int64_t widest;       /* of the two widths: what a room for rows of either has */
+    int64_t widest;       /* the larger of the two widths, for buffers that hold rows of either */
     int64_t q_blocks, kv_blocks;
     bool two_pass;
 };
 
+/* Extents of a call, from the layouts of its operands. */
 static inline struct att_extents rw_att_extents(const rw_layout *q, const rw_layout *k, const rw_layout *v)
 {
     struct att_extents e;
@@ -116,15 +120,17 @@ static inline struct att_extents rw_att_extents(const rw_layout *q, const rw_lay
     return e;
 }
 
-/* ---- who sees whom, with options ---- */
+/* ---- which keys a query sees, with options ---- */
 
-/* A query sees the keys lo up to hi, which never fall from one query to the next: what all options come to. */
+/* A query sees the keys from lo up to hi. Neither ever decreases from one query to the next. All options are reduced to
+   these spans. */
 struct att_span {
     int32_t lo, hi;
 };
-#define ATT_SPAN_MOST (INT64_C(1) << 30) /* of queries and keys */
+#define ATT_SPAN_MAX (INT64_C(1) << 30) /* maximum number of queries, and of keys */
 
-/* documents: those of one row of the batch, `entries` of them, `step` elements apart; NULL: there are none. */
+/* The limits from which spans are computed. documents: the boundaries for one row of the batch, `entries` of them,
+   `step` elements apart; NULL: none. */
 struct att_reach {
     int64_t seq, kv_seq, window;
     bool causal;
@@ -137,17 +143,18 @@ RW_HOST_DEVICE int64_t rw_att_between(int64_t x, int64_t least, int64_t most)
     return x < least ? least : x > most ? most : x;
 }
 
+/* The span of query `row`: the intersection of causality, window and its document. */
 RW_HOST_DEVICE struct att_span rw_att_span(const struct att_reach *r, int64_t row)
 {
     const int64_t at = row + r->kv_seq - r->seq;
     int64_t from = 0, to = r->kv_seq, lo, hi, below = 0, end = r->documents ? r->entries : 0;
     struct att_span s;
-    while (below < end) { /* how many entries are at `row` or before */
+    while (below < end) { /* number of entries at or before `row` */
         const int64_t middle = (below + end) / 2;
         if (r->documents[middle * r->step] <= row) below = middle + 1;
         else end = middle;
     }
-    if (r->documents) { /* padding: an empty span where the documents begin or end */
+    if (r->documents) { /* padding: an empty span at the start or end of the documents */
         from = rw_att_between(r->documents[(below ? below - 1 : 0) * r->step], 0, r->kv_seq);
         to = below && below < r->entries ? rw_att_between(r->documents[below * r->step], from, r->kv_seq) : from;
     }
@@ -158,34 +165,34 @@ RW_HOST_DEVICE struct att_span rw_att_span(const struct att_reach *r, int64_t ro
     return s;
 }
 
-/* Is entry i in range, and not below the one before? */
+/* Is entry i in range, and not less than the previous one? */
 RW_HOST_DEVICE bool rw_att_entry_holds(const struct att_reach *r, int64_t i)
 {
     const int32_t x = r->documents[i * r->step];
     return x >= (i ? r->documents[(i - 1) * r->step] : 0) && x <= r->kv_seq;
 }
 
-/* The rows of spans: one set for all of the batch, or one for each. */
+/* The number of sets of spans: one for the whole batch, or one for each row of it. */
 static inline int64_t rw_att_span_sets(const rw_layout *documents)
 {
     return documents && documents->rank == 2 ? documents->dim[0] : 1;
 }
 
-/* Bytes of the table of spans in the workspace, in whole lines. */
+/* Bytes of the table of spans in the workspace, in whole cache lines. */
 static inline size_t rw_att_span_bytes(const rw_layout *documents, int64_t seq)
 {
     const size_t bytes = (size_t)(rw_att_span_sets(documents) * seq) * sizeof(struct att_span);
     return (bytes + 255) / 256 * 256;
 }
 
-/* The reach of set i. documents: NULL when there are none. */
+/* The limits for set i. documents: NULL if there are none. */
 static inline struct att_reach rw_att_reach(const struct rw_attention_attrs *a, const struct att_extents *e,
                                             const rw_view *documents, int64_t i)
 {
     struct att_reach r;
     r.seq = e->seq;
     r.kv_seq = e->kv_seq;
-    r.window = rw_att_between(a->window, 0, 2 * ATT_SPAN_MOST); /* wider ones see as much */
+    r.window = rw_att_between(a->window, 0, 2 * ATT_SPAN_MAX); /* larger windows have the same effect */
     r.causal = a->causal != 0;
     r.documents = NULL;
     r.entries = r.step = 0;
@@ -199,13 +206,13 @@ static inline struct att_reach rw_att_reach(const struct rw_attention_attrs *a, 
     return r;
 }
 
-/* A result [batch, heads, rows, d] where a kernel writes it: strides in elements, that of d is 1. */
+/* A result [batch, heads, rows, d] as a kernel writes it: strides in elements; the stride of d is 1. */
 struct att_result {
     void *p;
     int64_t batch, head, row;
 };
 
-/* [batch, heads, seq, dv] of the forward, which lies in memory as [batch, seq, heads, d]. */
+/* The forward's output [batch, heads, seq, dv], which is stored as [batch, seq, heads, dv]. */
 static inline struct att_result rw_att_output(const rw_kernel *k)
 {
     const rw_layout *const q = k->in[0].layout;
@@ -239,31 +246,31 @@ static inline struct att_result rw_att_gradient(const rw_kernel *k, int i)
     return r;
 }
 
-/* Columns of what a packed backward writes: those of each query head, then keys' and values'. */
+/* Number of columns of a packed backward's output: those of each query head, then of keys and values. */
 static inline int64_t rw_att_columns(const struct att_extents *e)
 {
     return (e->heads + 2 * e->kv_heads) * e->d;
 }
 
-/* Where those of head `head` of gradient i begin: 0 for q, 1 for k, 2 for v. */
+/* The first column of head `head` of gradient i: 0 for q, 1 for k, 2 for v. */
 static inline int64_t rw_att_column(const struct att_extents *e, int i, int64_t head)
 {
     return ((i ? e->heads + (i - 1) * e->kv_heads : 0) + head) * e->d;
 }
 
-/* Types of 16 bits and ragged rows are summed in rows of their own; the others straight in the output. */
+/* 16-bit types and rows that are not whole vectors are summed in separate rows; others directly in the output. */
 static inline bool rw_att_sums_in_output(const struct att_extents *e, rw_dtype dtype)
 {
     return rw_dtype_size(dtype) != 2 && e->d == e->width && e->dv == e->v_width;
 }
 
-/* Elements of workspace per thread, of the type that sums are taken in. Every part is a multiple of 64 bytes. */
+/* Elements of workspace per thread, of the type of sums. Every part is a multiple of 64 bytes. */
 static inline int64_t rw_att_forward_elements(const struct att_extents *e)
 {
     return ATT_BLOCK * (2 * e->widest + e->width + e->v_width) + 2 * ATT_BLOCK * ATT_BLOCK + 4 * ATT_BLOCK;
 }
 
-/* Of those, what a block of queries takes in backward: panels of rows, tiles, numbers of rows. */
+/* The part of these for a block of queries in backward: panels of rows, tiles, one number per row. */
 static inline int64_t rw_att_block_elements(const struct att_extents *e, const struct rw_attention_attrs *a)
 {
     const int64_t tiles = a->soft_cap != 0 ? 4 : 3;
@@ -278,13 +285,13 @@ static inline int64_t rw_att_backward_elements(const struct att_extents *e, cons
     return rw_att_block_elements(e, a) + sums;
 }
 
-/* Of the gradient of a mask: a block, and the tile that is summed up. */
+/* For the gradient of a mask: a block, and the tile that accumulates it. */
 static inline int64_t rw_att_mask_elements(const struct att_extents *e, const struct rw_attention_attrs *a)
 {
     return rw_att_block_elements(e, a) + ATT_BLOCK * ATT_BLOCK;
 }
 
-/* CUDA's backward keeps two numbers per row; the rows of a head are filled up to whole blocks. */
+/* CUDA's backward keeps two numbers per row; the rows of a head are padded to whole blocks. */
 static inline int64_t rw_att_stat_rows(const struct att_extents *e)
 {
     return (e->seq + 127) / 128 * 128;

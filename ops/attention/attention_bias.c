@@ -1,4 +1,4 @@
-/* attention_bias and attention_seen: what options do to the scores, as matrices, for gradients of gradients. */
+/* attention_bias and attention_seen: the effect of options on the scores, as matrices, for gradients of gradients. */
 #include "ops/attention/attention.h"
 #include "ops/common/kernels.h"
 #include "ops/common/util.h"
@@ -14,7 +14,7 @@ static rw_status check(rw_op_call *call)
     return rw_op_output(call, 0, (rw_dtype)a->dtype, s);
 }
 
-/* Only a mask has one. Where it took a key out, the gradient is 0: so is the probability. */
+/* Only a mask has a gradient. It is 0 where the mask excludes a key, because the probability there is 0. */
 static rw_status grad(rw_grad_call *g)
 {
     const struct rw_attention_bias_attrs *const a = rw_grad_attrs(g);

@@ -1,4 +1,5 @@
-/* The matrices of attention_bias.c, element by element. */
+/* CPU kernels of attention_bias and attention_seen (attention_bias.c), element by element. */
+#include "base/team.h"
 #include "device/cpu/isa.h"
 #include "ops/attention/attention.h"
 #include "ops/common/util.h"
@@ -17,6 +18,7 @@ static double number_at(const rw_view *x, int64_t at)
     return x->dtype == RW_F64 ? ((const double *)x->data)[at] : (double)f_get(x->data, x->dtype, at);
 }
 
+/* One element of the matrix: slope, mask and span applied to a score of 0. */
 static double element(const struct bias *c, struct att_span span, int64_t b, int64_t h, int64_t i, int64_t j)
 {
     const struct rw_attention_bias_attrs *const a = c->attrs;
@@ -48,6 +50,21 @@ static void row(const struct bias *c, const struct att_reach *r, int64_t b, int6
     }
 }
 
+/* The rows of one batch element. */
+struct rows {
+    const struct bias *c;
+    struct att_reach r;
+    int64_t b;
+};
+
+static void fill_rows(void *of, int64_t first, int64_t end)
+{
+    const struct rows *const s = of;
+    const int64_t queries = s->c->out->layout->dim[2];
+    for (int64_t i = first; i < end; i++) row(s->c, &s->r, s->b, i / queries, i % queries);
+}
+
+/* Checks the documents of each batch element, then computes the rows of its matrix in parallel. */
 rw_status RW_ISA_NAME(rw_attention_bias_cpu)(const rw_kernel *k);
 rw_status RW_ISA_NAME(rw_attention_bias_cpu)(const rw_kernel *k)
 {
@@ -60,11 +77,10 @@ rw_status RW_ISA_NAME(rw_attention_bias_cpu)(const rw_kernel *k)
     const struct att_extents e = { .seq = a->seq, .kv_seq = a->kv_seq };
     for (int64_t b = 0; b < l->dim[0]; b++) {
         const bool own = c.documents && c.documents->layout->rank == 2;
-        const struct att_reach r = rw_att_reach(&a->forward, &e, c.documents, own ? b : 0);
-        for (int64_t n = 0; n < r.entries; n++)
-            if (!rw_att_entry_holds(&r, n)) return RW_ERR_ARGUMENT;
-#pragma omp parallel for num_threads(k->threads) schedule(static) if (l->numel >= RW_PARALLEL_FROM)
-        for (int64_t i = 0; i < l->dim[1] * l->dim[2]; i++) row(&c, &r, b, i / l->dim[2], i % l->dim[2]);
+        const struct rows s = { &c, rw_att_reach(&a->forward, &e, c.documents, own ? b : 0), b };
+        for (int64_t n = 0; n < s.r.entries; n++)
+            if (!rw_att_entry_holds(&s.r, n)) return RW_ERR_ARGUMENT;
+        rw_team_for(rw_threads_for(k, l->numel), l->dim[1] * l->dim[2], fill_rows, &s);
     }
     return RW_OK;
 }

@@ -1,4 +1,4 @@
-/* The matrices of attention_bias.c on CUDA, a thread for each element. */
+/* CUDA kernels of attention_bias and attention_seen (attention_bias.c), one thread per element. */
 #include "device/cuda/kernel.cuh"
 
 extern "C" {
@@ -11,17 +11,17 @@ constexpr int THREADS = 256;
 
 struct bias_args {
     const void *mask;
-    int64_t mask_stride[4]; /* 0 where it broadcasts */
+    int64_t mask_stride[4]; /* 0 along broadcast axes */
     const void *slopes;
     int64_t slope_stride;
     att_reach reach;
     int64_t n, heads;
-    int64_t documents_batch; /* elements from those of one row of the batch to those of the next */
+    int64_t documents_batch; /* stride of documents from one row of the batch to the next, in elements */
     double lowest;
-    bool seen, truths; /* truths: the mask is of RW_BOOL */
+    bool seen, truths; /* truths: the mask has type RW_BOOL */
 };
 
-/* T: of the result; M: of the mask. */
+/* T: type of the result; M: type of the mask. */
 template <typename T, typename M> __global__ void __launch_bounds__(THREADS) bias_kernel(const bias_args a, T *to)
 {
     using W = wide<T>;
@@ -42,7 +42,7 @@ template <typename T, typename M> __global__ void __launch_bounds__(THREADS) bia
     to[n] = narrow<T>(a.seen ? static_cast<W>(seen) : seen ? x : static_cast<W>(a.lowest));
 }
 
-/* Entries that fall or leave the row. */
+/* Reports document boundaries that decrease or are out of range. */
 __global__ void __launch_bounds__(THREADS)
     entries_kernel(const att_reach r, int64_t sets, int64_t set, index_guard guard)
 {
@@ -59,6 +59,7 @@ template <typename T, typename M> rw_status launch(const rw_kernel *k, const bia
     return rw_cuda_launched(k);
 }
 
+/* The kernel arguments of a call. */
 bias_args args_of(const rw_kernel *k)
 {
     const rw_attention_bias_attrs *const p = static_cast<const rw_attention_bias_attrs *>(k->attrs);
@@ -86,6 +87,7 @@ bias_args args_of(const rw_kernel *k)
 
 } // namespace
 
+/* Checks the documents, then computes the matrix. */
 extern "C" rw_status rw_attention_bias_cuda(const rw_kernel *k)
 {
     const rw_attention_bias_attrs *const p = static_cast<const rw_attention_bias_attrs *>(k->attrs);

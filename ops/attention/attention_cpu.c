@@ -1,17 +1,17 @@
 /*
  * CPU kernels of attention. Forward: one unit of work per block of queries. Backward: one per (batch, kv head), which
- * sums dk and dv in a fixed order; where these are few, two passes over blocks, one for dk and dv and one for dq.
- * Units are fixed by the shape, so no bit depends on the number of threads.
+ * sums dk and dv in a fixed order. If there are few of these, backward makes two passes over blocks, one for dk and dv
+ * and one for dq. Units depend on the shape alone, so results do not depend on the number of threads.
  */
 #include "base/float_mode.h"
+#include "base/team.h"
 #include "device/cpu/isa.h"
 #include "ops/attention/attention.h"
 #include "ops/common/vec_transpose.h"
 #include "ops/random/philox_vec.h"
-#include "ops/common/shares.h"
+#include "ops/common/work_stealing.h"
 #include "ops/common/util.h"
 
-#include <omp.h>
 
 struct att {
     const rw_kernel *k;
@@ -19,16 +19,16 @@ struct att {
     double scale, keep_factor; /* keep_factor: 1 / (1 - dropout) */
     bool causal;
     bool careful; /* see attention_tile_tmpl.h */
-    uint32_t threshold; /* of dropout's words; 0: no dropout */
+    uint32_t threshold; /* dropout keeps a score by comparing its random word with this; 0: no dropout */
     int64_t per_thread; /* elements of workspace */
-    struct att_result gradient[3]; /* of backward */
-    void *part; /* sums of the columns of each block of rows [batch, blocks, columns]; NULL: not asked for */
-    /* Options. plain: there are none, and nothing below is set but dlse. */
+    struct att_result gradient[3]; /* outputs of backward */
+    void *part; /* column sums of each block of rows [batch, blocks, columns]; NULL: not requested */
+    /* Options. plain: there are none, and of the following only dlse may be set. */
     bool plain;
-    const struct att_span *span; /* by row, and by batch: so many elements apart */
+    const struct att_span *span; /* by row, and by batch with this stride */
     int64_t span_batch;
     double cap;
-    const rw_view *extra[ATT_EXTRAS]; /* NULL: not there */
+    const rw_view *extra[ATT_EXTRAS]; /* NULL: absent */
 };
 
 struct att_rows {
@@ -36,14 +36,14 @@ struct att_rows {
     int64_t row, col, d;
 };
 
-/* How many of `extent` elements lie in block i. */
+/* The number of elements in block i of `extent` elements. */
 static int64_t att_extent(int64_t extent, int64_t i)
 {
     const int64_t rest = extent - i * ATT_BLOCK;
     return rest < ATT_BLOCK ? rest : ATT_BLOCK;
 }
 
-/* The keys that some query of a block sees: from and up to. */
+/* The keys that at least one query of a block sees: [from, to). */
 struct att_keys {
     int64_t from, to;
 };
@@ -56,7 +56,7 @@ static struct att_keys att_seen(const struct att *a, int64_t b, int64_t i, int64
     return (struct att_keys){ 0, a->causal && reach < a->e.kv_seq ? reach : a->e.kv_seq };
 }
 
-/* How many of them, and of the keys before them, lie in block j. */
+/* The end of these keys within block j, counted from the block's start. */
 static int64_t att_keys_in(struct att_keys seen, int64_t j)
 {
     const int64_t rest = seen.to - j * ATT_BLOCK;
@@ -73,7 +73,7 @@ static struct att_rows att_operand(const struct att *a, int input, int64_t b, in
                               x->layout->dim[3] };
 }
 
-/* Where row `row` of a head begins in a result, in elements. */
+/* Start of row `row` of a head in a result, in elements. */
 static int64_t att_begin(const struct att_result *r, int64_t b, int64_t head, int64_t row)
 {
     return b * r->batch + head * r->head + row * r->row;
@@ -83,7 +83,7 @@ static int64_t att_begin(const struct att_result *r, int64_t b, int64_t head, in
 
 typedef uint32_t att_words __attribute__((vector_size(NATIVE_BYTES / 2), aligned(4), may_alias));
 
-/* words[key][query] of a tile whose rows start at whole Philox blocks: PHILOX_LANES queries at a time. */
+/* Draws words[key][query] of a tile whose rows start at whole Philox blocks, for PHILOX_LANES queries at a time. */
 static void att_draw_whole(const struct att *a, uint32_t *words, uint64_t element, int64_t queries, int64_t keys)
 {
     const uint64_t row = (uint64_t)a->e.kv_seq / 4, first = a->k->ticket.offset + element / 4;
@@ -100,7 +100,7 @@ static void att_draw_whole(const struct att *a, uint32_t *words, uint64_t elemen
     }
 }
 
-/* Element i of the [batch, heads, seq, kv_seq] matrix of scores has word i % 4 of block i / 4. */
+/* Element i of the [batch, heads, seq, kv_seq] matrix of scores uses word i % 4 of Philox block i / 4. */
 static void att_draw(const struct att *a, uint32_t *words, int64_t b, int64_t h, int64_t i, int64_t j, int64_t queries,
                      int64_t keys)
 {
@@ -126,19 +126,19 @@ VEC_INLINE int64_t vf_lanes(int64_t queries)
     return (queries + VF_LANES - 1) / VF_LANES * VF_LANES;
 }
 
-/* Minus infinity becomes 0: the shift of a row in which nothing is seen. */
+/* Replaces minus infinity by 0: the maximum of a row that sees no key. */
 VEC_INLINE nf nf_finite(nf x)
 {
     return nf_select((ni)(x == nf_all(-INFINITY)), nf_all(0), x);
 }
 
-/* x, and 0 where `test` is `at`. */
+/* x, but 0 where `test` equals `at`. */
 VEC_INLINE nf nf_unless(nf test, nf at, nf x)
 {
     return nf_select((ni)(test == at), nf_all(0), x);
 }
 
-/* a * b + c as the tiles take it, in all rows and all sums. */
+/* a * b + c, the same operation in all rows and sums of the tiles. */
 VEC_INLINE nf nf_mul_add(nf a, nf b, nf c)
 {
     return nf_fma(a, b, c);
@@ -149,7 +149,7 @@ VEC_INLINE vf vf_mul_add(vf a, vf b, vf c)
     return vf_fma(a, b, c);
 }
 
-/* e to the x for x up to 88; 0 below 2^-126.5, as run() has it for every result of a unit. */
+/* e^x for x up to 88; 0 below 2^-126.5, consistent with the flushing of subnormal numbers that run_unit() sets. */
 VEC_INLINE nf nf_exp_fast(nf x)
 {
     nf n;
@@ -162,7 +162,7 @@ VEC_INLINE float vf_log_one(float x)
     return Sleef_logf_u10(x);
 }
 
-/* factor where the word is kept, else 0. */
+/* `factor` where the random word is kept, else 0. */
 VEC_INLINE nf nf_keep(const uint32_t *words, uint32_t threshold, nf factor)
 {
     return (nf)((ni)factor & (ni)(*(const nu *)words >= threshold));
@@ -220,7 +220,7 @@ VEC_INLINE nd nd_keep(const uint32_t *words, uint32_t threshold, nd factor)
     return factor;
 }
 
-/* Two roundings with AVX2, as ever: the bytes of a double attention are what they were. */
+/* Two roundings with AVX2: an FMA here would change the results of attention in double. */
 VEC_INLINE vd vd_mul_add(vd a, vd b, vd c)
 {
 #if defined(RW_ISA_IS_V4)
@@ -249,18 +249,18 @@ VEC_INLINE nd nd_mul_add(nd a, nd b, nd c)
 
 /* ---- units of work ---- */
 
-static void *room_of_thread(const struct att *a)
+static void *room_of(const struct att *a, int thread)
 {
     const size_t size = a->k->in[0].dtype == RW_F64 ? sizeof(double) : sizeof(float);
-    return (char *)a->k->workspace + (size_t)omp_get_thread_num() * (size_t)a->per_thread * size;
+    return (char *)a->k->workspace + (size_t)thread * (size_t)a->per_thread * size;
 }
 
-static bool forward(const struct att *a, int64_t unit)
+static bool forward(const struct att *a, int64_t unit, int thread)
 {
     const int64_t pairs = a->e.batch * a->e.heads, pair = unit % pairs, b = pair / a->e.heads, h = pair % a->e.heads;
-    /* The last blocks see most: they come first, so that no thread ends late. */
+    /* The last blocks have the most work: they come first, so that all threads end at about the same time. */
     const int64_t i = a->e.q_blocks - 1 - unit / pairs;
-    void *const room = room_of_thread(a);
+    void *const room = room_of(a, thread);
     switch (a->k->out[0].dtype) {
     case RW_F32: return vf_forward(a, RW_F32, room, b, h, i);
     case RW_BF16: return vf_forward(a, RW_BF16, room, b, h, i);
@@ -269,9 +269,10 @@ static bool forward(const struct att *a, int64_t unit)
     }
 }
 
-static bool backward_keys(const struct att *a, int64_t b, int64_t kv_head, int64_t from, int64_t to, bool dq)
+static bool backward_keys(const struct att *a, int64_t b, int64_t kv_head, int64_t from, int64_t to, bool dq,
+                          int thread)
 {
-    void *const room = room_of_thread(a);
+    void *const room = room_of(a, thread);
     switch (a->k->out[0].dtype) {
     case RW_F32: return vf_backward_keys(a, RW_F32, room, b, kv_head, from, to, dq);
     case RW_BF16: return vf_backward_keys(a, RW_BF16, room, b, kv_head, from, to, dq);
@@ -280,9 +281,9 @@ static bool backward_keys(const struct att *a, int64_t b, int64_t kv_head, int64
     }
 }
 
-static bool backward_queries(const struct att *a, int64_t b, int64_t h, int64_t i)
+static bool backward_queries(const struct att *a, int64_t b, int64_t h, int64_t i, int thread)
 {
-    void *const room = room_of_thread(a);
+    void *const room = room_of(a, thread);
     const int64_t to = a->e.kv_blocks;
     switch (a->k->out[0].dtype) {
     case RW_F32: return vf_backward_queries(a, RW_F32, room, b, h, i, 0, to, NULL, true);
@@ -292,22 +293,22 @@ static bool backward_queries(const struct att *a, int64_t b, int64_t h, int64_t 
     }
 }
 
-/* One pass: unit = (batch, kv head). Two: units of (batch, kv head, key block), then of (batch, head, query block). */
-static bool backward(const struct att *a, int64_t unit)
+/* One unit of backward. One pass: unit = (batch, kv head). Two passes: units (batch, kv head, key block), then (batch,
+   head, query block). */
+static bool backward(const struct att *a, int64_t unit, int thread)
 {
     const int64_t pairs = a->e.batch * a->e.kv_heads;
-    if (!a->e.two_pass) {
-        return backward_keys(a, unit / a->e.kv_heads, unit % a->e.kv_heads, 0, a->e.kv_blocks, true);
-    }
+    if (!a->e.two_pass)
+        return backward_keys(a, unit / a->e.kv_heads, unit % a->e.kv_heads, 0, a->e.kv_blocks, true, thread);
     if (unit < pairs * a->e.kv_blocks) {
         const int64_t pair = unit % pairs, j = unit / pairs;
-        return backward_keys(a, pair / a->e.kv_heads, pair % a->e.kv_heads, j, j + 1, false);
+        return backward_keys(a, pair / a->e.kv_heads, pair % a->e.kv_heads, j, j + 1, false, thread);
     }
     const int64_t heads = a->e.batch * a->e.heads, rest = unit - pairs * a->e.kv_blocks, pair = rest % heads;
-    return backward_queries(a, pair / a->e.heads, pair % a->e.heads, a->e.q_blocks - 1 - rest / heads);
+    return backward_queries(a, pair / a->e.heads, pair % a->e.heads, a->e.q_blocks - 1 - rest / heads, thread);
 }
 
-/* The table of spans, behind what the threads have. RW_ERR_ARGUMENT for documents that are none. */
+/* Fills the table of spans, which follows the threads' workspace. RW_ERR_ARGUMENT for invalid documents. */
 static rw_status fill_spans(struct att *a, size_t at)
 {
     const rw_view *const documents = a->extra[ATT_DOCUMENTS];
@@ -324,7 +325,7 @@ static rw_status fill_spans(struct att *a, size_t at)
     return RW_OK;
 }
 
-/* What options add; `first` inputs come before the extras. */
+/* Sets up the options; `first` inputs come before the extras. */
 static rw_status begin_options(struct att *a, int first)
 {
     const struct rw_attention_attrs *const p = a->k->attrs;
@@ -338,7 +339,7 @@ static rw_status begin_options(struct att *a, int first)
     return a->plain ? RW_OK : fill_spans(a, (size_t)a->per_thread * size * (size_t)a->k->threads);
 }
 
-/* Behind what the threads have and the table of spans. */
+/* Offset of the column sums: after the threads' workspace and the table of spans. */
 static size_t parts_at(const struct att *a)
 {
     const size_t size = a->k->in[0].dtype == RW_F64 ? sizeof(double) : sizeof(float);
@@ -356,26 +357,34 @@ static struct att begin(const rw_kernel *k)
     return a;
 }
 
+/* All units of a pass. A unit whose results are not finite is computed a second time, carefully. */
+struct units {
+    const struct att *a;
+    struct att careful;
+    bool (*run)(const struct att *a, int64_t unit, int thread);
+    bool excludes; /* some queries do not see some keys */
+};
+
 /*
- * Shares of far keys fade away, and what backward makes of them passes through numbers below the least normal one:
- * where those stay, slopes make it three to seven times as slow.
+ * Subnormal numbers are flushed to zero. Probabilities of distant keys underflow, and backward's products with them are
+ * subnormal. With slopes, computing with subnormals takes three to seven times as long.
  */
-static void run(const struct att *a, int64_t units, bool (*unit)(const struct att *a, int64_t unit))
+static rw_status run_unit(const void *of, int64_t i, int thread)
 {
-    const bool excludes = a->causal || !a->plain; /* keys from queries */
-    struct att careful = *a;
-    careful.careful = true;
+    const struct units *const u = of;
+    const unsigned before = rw_flush_enter();
+    if (!u->run(u->a, i, thread) && u->excludes) u->run(&u->careful, i, thread);
+    rw_flush_leave(before);
+    return RW_OK;
+}
+
+static void run(const struct att *a, int64_t units, bool (*unit)(const struct att *a, int64_t unit, int thread))
+{
+    struct units u = { a, *a, unit, a->causal || !a->plain };
+    u.careful.careful = true;
     const double work = (double)a->e.batch * (double)a->e.heads * (double)a->e.seq * (double)a->e.kv_seq *
                         (double)a->e.d;
-    const int threads = work < 65536 ? 1 : a->k->threads;
-    struct rw_shares shares;
-    rw_shares_deal(&shares, units, threads);
-#pragma omp parallel num_threads(threads) if (threads > 1)
-    RW_EACH_SHARED(i, &shares, omp_get_thread_num()) {
-        const unsigned before = rw_flush_enter();
-        if (!unit(a, i) && excludes) unit(&careful, i);
-        rw_flush_leave(before);
-    }
+    rw_shares_run(work < 65536 ? 1 : a->k->threads, units, run_unit, &u);
 }
 
 rw_status RW_ISA_NAME(rw_attention_cpu)(const rw_kernel *k);
@@ -391,7 +400,7 @@ rw_status RW_ISA_NAME(rw_attention_cpu)(const rw_kernel *k)
 
 #define COLUMNS 64
 
-/* Columns [c, c + n): the blocks' sums, in order. */
+/* Adds the blocks' sums of columns [c, c + n), in order. */
 static void add_blocks(const struct att *a, int64_t c, int64_t n)
 {
     const rw_view *const out = &a->k->out[1];
@@ -406,11 +415,18 @@ static void add_blocks(const struct att *a, int64_t c, int64_t n)
     for (int64_t i = 0; i < n; i++) put_added(out->data, out->dtype, c + i, sum[i], before);
 }
 
+static void add_chunks(void *of, int64_t first, int64_t end)
+{
+    const struct att *const a = of;
+    const int64_t columns = rw_att_columns(&a->e);
+    for (int64_t c = first * COLUMNS; c < end * COLUMNS && c < columns; c += COLUMNS)
+        add_blocks(a, c, columns - c < COLUMNS ? columns - c : COLUMNS);
+}
+
 static void add_all_blocks(const struct att *a)
 {
     const int64_t columns = rw_att_columns(&a->e), work = a->e.batch * a->e.q_blocks * columns;
-#pragma omp parallel for num_threads(a->k->threads) schedule(static) if (work >= RW_PARALLEL_FROM)
-    for (int64_t c = 0; c < columns; c += COLUMNS) add_blocks(a, c, columns - c < COLUMNS ? columns - c : COLUMNS);
+    rw_team_for(rw_threads_for(a->k, work), (columns + COLUMNS - 1) / COLUMNS, add_chunks, a);
 }
 
 rw_status RW_ISA_NAME(rw_attention_backward_cpu)(const rw_kernel *k);
@@ -430,10 +446,10 @@ rw_status RW_ISA_NAME(rw_attention_backward_cpu)(const rw_kernel *k)
     return RW_OK;
 }
 
-/* Unit: a tile of the mask's gradient, with all heads and batches that it serves. */
-static bool mask_backward(const struct att *a, int64_t unit)
+/* One unit: a tile of the mask's gradient, summed over all heads and batches that share it. */
+static bool mask_backward(const struct att *a, int64_t unit, int thread)
 {
-    void *const room = room_of_thread(a);
+    void *const room = room_of(a, thread);
     const int64_t j = unit % a->e.kv_blocks, rest = unit / a->e.kv_blocks, i = rest % a->e.q_blocks;
     const int64_t pair = rest / a->e.q_blocks;
     switch (a->k->in[0].dtype) {

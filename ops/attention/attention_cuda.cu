@@ -1,12 +1,14 @@
 /*
- * attention on CUDA: which implementation takes a call, with how much workspace, and the run.
+ * attention on CUDA: selects the implementation of a call (cuDNN, tensor cores or portable), computes its workspace,
+ * and runs it.
  *
- * Law 1 is kept here: the choice follows from the device, types, shapes, strides and attributes, and so is the same for
- * forward and replay. Where an operand begins does not count: what a fast kernel cannot load is copied first.
+ * Law 1 (docs/laws.md) is ensured here: the choice depends on the device, types, shapes, strides and attributes, so it
+ * is the same for forward and replay. It does not depend on operand addresses: operands that a fast kernel cannot load
+ * are copied first.
  */
 #include "device/cuda/cudnn/sdpa.h"
 #include "ops/attention/attention_cuda.cuh"
-#include "ops/common/parts.cuh"
+#include "ops/common/partial_sums.cuh"
 
 extern "C" {
 #include "ops/reduce/reduce.h"
@@ -16,45 +18,45 @@ extern "C" rw_status rw_reduce_cuda(const rw_kernel *k);
 
 namespace {
 
-constexpr int INPUTS = 6; /* q, k, v, and backward's o, log-sum-exp and dy; behind them, extras */
+constexpr int INPUTS = 6; /* q, k, v, and backward's o, log-sum-exp and dy; extras follow them */
 constexpr int O = 3, LSE = 4, DY = 5;
 constexpr int64_t WORKSPACE_ALIGN = 256;
 
-/* ---- the choice ---- */
+/* ---- selection ---- */
 
 enum class way { PORTABLE, TENSOR_CORES, CUDNN };
 
 struct choice {
     way by;
-    bool copied[INPUTS]; /* into the workspace */
-    size_t at[INPUTS];   /* where */
-    size_t spans;        /* where the table of spans is */
-    size_t columns;      /* where tensor cores' kernels leave parts of the sums of columns */
-    size_t workspace;    /* the implementation's own comes first */
+    bool copied[INPUTS]; /* copied into the workspace */
+    size_t at[INPUTS];   /* offset of the copy */
+    size_t spans;        /* offset of the table of spans */
+    size_t columns;      /* offset of the partial column sums of the tensor-core kernels */
+    size_t workspace;    /* the implementation's own workspace comes first */
     rw_sdpa *sdpa;
     rw_sdpa_signature signature;
 };
 
-/* What both a call to be planned and a running kernel have. */
+/* The properties of a call that planning and execution both know. */
 struct subject {
     const rw_cuda *cuda;
     rw_dtype dtype;
     const rw_attention_attrs *attrs;
     const rw_layout *in[INPUTS]; /* NULL from O on in the forward */
     const rw_layout *documents; /* NULL: none */
-    bool packed, columns;       /* what a backward writes */
+    bool packed, columns;       /* outputs of a backward */
 
     bool backward() const { return in[DY]; }
 };
 
-/* layout(i): of input i. */
+/* layout(i): the layout of input i. */
 template <typename F>
 subject subject_of(const rw_op_def *op, const void *device, rw_dtype dtype, const void *attrs, int n_inputs, F layout)
 {
     subject s = {};
     s.cuda = static_cast<const rw_cuda *>(device);
     s.dtype = dtype;
-    s.attrs = static_cast<const rw_attention_attrs *>(attrs); /* backward's begin with them */
+    s.attrs = static_cast<const rw_attention_attrs *>(attrs); /* backward's attributes begin with the forward's */
     const bool backward = op != &rw_op_attention;
     const int documents = rw_att_extra(s.attrs, ATT_DOCUMENTS, backward ? INPUTS : 3);
     for (int i = 0; i < n_inputs && i < (backward ? INPUTS : 3); i++) s.in[i] = layout(i);
@@ -65,7 +67,7 @@ subject subject_of(const rw_op_def *op, const void *device, rw_dtype dtype, cons
 }
 
 /*
- * The maximum is taken before the scale, so that must not turn it around; and pairs of batch and head are counted in
+ * The kernels take the maximum before they scale, so the scale must be positive. They count pairs of batch and head in
  * int.
  */
 bool tensor_cores_take(const subject &s)
@@ -76,7 +78,7 @@ bool tensor_cores_take(const subject &s)
            s.attrs->scale > 0 && q->dim[0] * q->dim[1] <= INT32_MAX;
 }
 
-/* Whether all rows start at multiples of 16 bytes, buffers being aligned; elements of 16 bits. */
+/* Do all rows start at multiples of 16 bytes, if the buffers are aligned? For 16-bit elements. */
 bool has_aligned_rows(const rw_layout *l)
 {
     uint64_t bits = static_cast<uint64_t>(l->offset);
@@ -93,8 +95,8 @@ void copy_to_workspace(choice *c, int input, int64_t elements)
     c->workspace += static_cast<size_t>((bytes + WORKSPACE_ALIGN - 1) / WORKSPACE_ALIGN * WORKSPACE_ALIGN);
 }
 
-/* The library tells operands apart by their strides; where they begin, it only wants at 16 bytes. pins: the workspace
-   is asked for; else a kernel runs, and what is pinned is looked up. */
+/* Queries cuDNN. It distinguishes operands by their strides and requires addresses aligned to 16 bytes. pins: planning,
+   which selects and pins an algorithm; otherwise the pinned one is looked up for a run. */
 rw_status ask_library(choice *c, const subject &s, bool pins)
 {
     rw_sdpa *const sdpa = s.cuda->sdpa;
@@ -126,13 +128,14 @@ void choose_ours(choice *c, const subject &s)
         if (s.in[i] && !has_aligned_rows(s.in[i])) copy_to_workspace(c, i, s.in[i]->numel);
 }
 
-/* Tiles of rows of all batches, each with the sums of its columns. */
+/* Number of tiles of rows in all batches, each of which has partial column sums. */
 int64_t parts_of(const att_extents &e)
 {
     return e.batch * ((e.seq + ATT_PART_ROWS - 1) / ATT_PART_ROWS);
 }
 
-/* Tensor cores' kernels leave the sums of each tile; behind others a sum is taken of what they have stored. */
+/* The tensor-core kernels store the column sums of each tile. With other implementations the stored gradients are
+   summed afterwards. */
 size_t columns_bytes(const choice &c, const subject &s)
 {
     const att_extents e = rw_att_extents(s.in[0], s.in[1], s.in[2]);
@@ -154,7 +157,7 @@ rw_status choose(choice *c, const subject &s, bool pins)
     if (c->by == way::TENSOR_CORES) {
         c->columns = c->workspace = (c->workspace + WORKSPACE_ALIGN - 1) / WORKSPACE_ALIGN * WORKSPACE_ALIGN;
         c->workspace += bytes;
-    } else if (c->workspace < bytes) c->workspace = bytes; /* all else that was there has been read by then */
+    } else if (c->workspace < bytes) c->workspace = bytes; /* the rest of the workspace is free by then */
     return RW_OK;
 }
 
@@ -166,7 +169,7 @@ att_operand view_of(const rw_view &x)
     return { x.data, s[0], s[1], s[2], s[3] };
 }
 
-/* A thread for eight columns of a row, which become dense; elements of 16 bits. */
+/* One thread copies eight columns of a row to dense memory; 16-bit elements. */
 __global__ void __launch_bounds__(256)
 pack_kernel(const att_operand from, uint16_t *to, int heads, int rows, int chunks, int64_t n)
 {
@@ -180,7 +183,7 @@ pack_kernel(const att_operand from, uint16_t *to, int heads, int rows, int chunk
     store_pack(to + i * 8, x);
 }
 
-/* Input i as the tensor cores' kernels load it. */
+/* Input i as the tensor-core kernels load it, after its copy if there is one. */
 att_operand loaded(const rw_kernel *k, const choice &c, int i)
 {
     const rw_layout *const l = k->in[i].layout;
@@ -193,7 +196,7 @@ att_operand loaded(const rw_kernel *k, const choice &c, int i)
     return { to, heads * rows * d, rows * d, d, 1 };
 }
 
-/* Input i where the library may load it, as it lies. A failure is seen by rw_cuda_launched(). */
+/* Input i at an address that the library can load, with its own layout. rw_cuda_launched() reports a failure. */
 const void *aligned(const rw_kernel *k, const choice &c, int i)
 {
     const rw_view &x = k->in[i];
@@ -208,7 +211,7 @@ const void *aligned(const rw_kernel *k, const choice &c, int i)
 
 constexpr int THREADS = 256;
 
-/* A thread for each span, and for each entry of documents to see whether it holds. */
+/* One thread per span; and one per entry of documents, to check it. */
 __global__ void __launch_bounds__(THREADS)
     span_kernel(const att_reach r, int64_t sets, int64_t set, att_span *to, index_guard guard)
 {
@@ -264,8 +267,9 @@ void begin_options(const rw_kernel *k, const att_extents &e, att_call *c, const 
     fill_spans(k, x[ATT_DOCUMENTS], e, c, static_cast<att_span *>(table));
 }
 
-/* ---- the run ---- */
+/* ---- execution ---- */
 
+/* Fills in a call from the kernel's operands, and copies the operands that need it. */
 rw_status begin(const rw_kernel *k, att_call *c, const choice &ch)
 {
     const rw_attention_attrs *const attrs = static_cast<const rw_attention_attrs *>(k->attrs);
@@ -273,8 +277,8 @@ rw_status begin(const rw_kernel *k, att_call *c, const choice &ch)
     rw_cuda *const cuda = static_cast<rw_cuda *>(k->device);
     const bool fast = ch.by == way::TENSOR_CORES;
     *c = {};
-    if (e.seq > ATT_ROWS_MOST || e.kv_seq > ATT_ROWS_MOST || e.d > ATT_ROWS_MOST || e.dv > ATT_ROWS_MOST ||
-        e.heads > ATT_ROWS_MOST)
+    if (e.seq > ATT_ROWS_MAX || e.kv_seq > ATT_ROWS_MAX || e.d > ATT_ROWS_MAX || e.dv > ATT_ROWS_MAX ||
+        e.heads > ATT_ROWS_MAX)
         return rw_cuda_fail(cuda, RW_ERR_UNSUPPORTED, "%s: more than 2^30 rows", k->op->name);
     c->heads = static_cast<int>(e.heads), c->kv_heads = static_cast<int>(e.kv_heads),
     c->group = static_cast<int>(e.group);
@@ -295,7 +299,7 @@ rw_status begin(const rw_kernel *k, att_call *c, const choice &ch)
     return RW_OK;
 }
 
-/* ---- sums of columns ---- */
+/* ---- column sums ---- */
 
 const void *sum_before(const rw_kernel *k)
 {
@@ -303,7 +307,7 @@ const void *sum_before(const rw_kernel *k)
     return at >= 0 && rw_kernel_has(k, at) ? k->in[at].data : nullptr;
 }
 
-/* Of the parts that tensor cores' kernels have left. */
+/* Merges the partial sums of the tensor-core kernels. */
 void merge_columns(const rw_kernel *k, const att_call &c, const att_extents &e)
 {
     const auto *const part = reinterpret_cast<const sum_state<float> *>(c.part);
@@ -315,7 +319,7 @@ void merge_columns(const rw_kernel *k, const att_call &c, const att_extents &e)
     else merge_parts<summed, f16>(k, part, parts, n, to, n, 1, sum);
 }
 
-/* Of what was stored, as sum_to takes them. */
+/* Sums the columns of the stored gradients, with the reduction of sum_to. */
 rw_status sum_stored_columns(const rw_kernel *k)
 {
     const rw_layout *const l = k->out[0].layout;
@@ -329,7 +333,7 @@ rw_status sum_stored_columns(const rw_kernel *k)
     return rw_reduce_cuda(&sum);
 }
 
-/* The choice for a running kernel, and whether it got the workspace that goes with it. */
+/* The choice for a running kernel; an error if its workspace is smaller than the choice requires. */
 rw_status choose_again(choice *c, const rw_kernel *k)
 {
     const auto layout = [=](int i) { return k->in[i].layout; };
@@ -349,6 +353,7 @@ extern "C" size_t rw_attention_workspace_cuda(const rw_op_call *call)
     return choose(&c, s, true) ? SIZE_MAX : c.workspace;
 }
 
+/* Runs the forward with the selected implementation. */
 extern "C" rw_status rw_attention_cuda(const rw_kernel *k)
 {
     choice ch;
@@ -368,7 +373,7 @@ extern "C" rw_status rw_attention_cuda(const rw_kernel *k)
     return ch.by == way::TENSOR_CORES ? rw_attention_mma_forward(k, c) : rw_attention_portable_forward(k, c);
 }
 
-/* Everything but what is summed up behind it. */
+/* Runs the portable or tensor-core backward, except for column sums and other reductions after it. */
 static rw_status run_ours(const rw_kernel *k, const choice &ch, att_call *ret_c, bool columns)
 {
     att_call &c = *ret_c;
@@ -386,6 +391,7 @@ static rw_status run_ours(const rw_kernel *k, const choice &ch, att_call *ret_c,
     return fast ? rw_attention_mma_backward(k, c) : rw_attention_portable_backward(k, c);
 }
 
+/* Runs backward with the selected implementation, then the reductions of its results. */
 extern "C" rw_status rw_attention_backward_cuda(const rw_kernel *k)
 {
     const bool columns = static_cast<const rw_attention_backward_attrs *>(k->attrs)->columns != 0;

@@ -1,14 +1,15 @@
 /*
- * attention_merge: what two sets of keys give, from attention over each and their log-sum-exps. The weights are taken
- * again in backward; nothing but the operands is kept.
+ * attention_merge: the attention over two sets of keys, from the attention over each set and their log-sum-exps.
+ * Backward recomputes the weights; only the operands are kept.
  */
 #include "ops/attention/attention.h"
 #include "ops/common/kernels.h"
 #include "ops/common/util.h"
+#include "record/edge.h"
 
 #include <rewind/attention.h>
 
-/* Inputs a, b, a_lse, b_lse; of backward also dy and the gradient of the log-sum-exp. */
+/* Inputs a, b, a_lse, b_lse; in backward also dy and the gradient of the log-sum-exp. */
 static rw_status check_operands(rw_op_call *call)
 {
     const rw_shape s = rw_in_shape(call, 0);
@@ -16,12 +17,10 @@ static rw_status check_operands(rw_op_call *call)
     RW_CHECK(rw_want_float(call, 0));
     RW_CHECK(rw_want_same_dtype(call, 0, 1));
     for (int i = 2; i < 4; i++) RW_CHECK(rw_want_dtype(call, i, rw_att_sum_type(call->in[0].dtype)));
-    if (s.rank < 1 || !rw_shape_equal(s, rw_in_shape(call, 1)))
-        return rw_op_error(call, RW_ERR_SHAPE, "a and b [..., d] of one shape are needed");
+    if (s.rank < 1) return rw_unexpected(call, RW_ERR_SHAPE, 0, "a", "[..., d]");
+    RW_CHECK(rw_expect_shape_of(call, 1, "b", 0, "a"));
     rows.rank--;
-    for (int i = 2; i < 4; i++)
-        if (!rw_shape_equal(rows, rw_in_shape(call, i)))
-            return rw_op_error(call, RW_ERR_SHAPE, "the log-sum-exps have the shape of a but for its last axis");
+    for (int i = 2; i < 4; i++) RW_CHECK(rw_expect_shape(call, i, i == 2 ? "a_lse" : "b_lse", rows));
     return RW_OK;
 }
 
@@ -51,9 +50,9 @@ static const rw_op_def rw_op_attention_merge_backward = { .name = "attention_mer
                                                           .kernel = RW_KERNELS(rw_attention_merge_backward),
                                                           .cost = cost };
 
-/* ---- of ops that can be differentiated again ---- */
+/* ---- gradients composed of ops that can be differentiated again ---- */
 
-/* exp(lse_of_one - lse) as a column; 0 where both see nothing. */
+/* exp(lse of one set - merged lse), as a column; 0 for rows that see no key in either set. */
 static rw_tensor *weight(rw_grad_call *g, int input)
 {
     rw_tape *const t = rw_grad_tape(g);
@@ -65,6 +64,7 @@ static rw_tensor *weight(rw_grad_call *g, int input)
     return rw_reshape(t, w, column);
 }
 
+/* Composes the gradients of all four inputs from ops. */
 static rw_status grad_again(rw_grad_call *g, rw_tensor *dy, rw_tensor *dlse)
 {
     rw_tape *const t = rw_grad_tape(g);
@@ -91,7 +91,7 @@ static rw_status grad(rw_grad_call *g)
     rw_tensor *const a = rw_grad_input(g, 0), *const dlse = rw_grad_upstream(g, 1);
     rw_tensor *in[6], *out[4] = { NULL, NULL, NULL, NULL }, *dy = rw_grad_upstream(g, 0);
     if (!dy) dy = rw_fill_at(RW_HERE, t, rw_tensor_dtype(a), rw_tensor_shape(a), 0);
-    if (rw_grad_again(g)) return grad_again(g, dy, dlse);
+    if (rw_grad_is_differentiable(g)) return grad_again(g, dy, dlse);
     for (int i = 0; i < 4; i++) in[i] = rw_grad_input(g, i);
     in[4] = dy;
     in[5] = dlse;
@@ -110,6 +110,7 @@ static const rw_op_def rw_op_attention_merge = { .name = "attention_merge", .n_i
 rw_tensor *rw_attention_merge_at(rw_site at, rw_tape *t, rw_tensor *a, rw_tensor *a_lse, rw_tensor *b,
                                  rw_tensor *b_lse, rw_tensor **ret_lse)
 {
+    RW_ENTER_OP(t);
     rw_tensor *const in[] = { a, b, a_lse, b_lse };
     rw_tensor *out[2] = { NULL, NULL };
     rw_tensor *const y = rw_apply_at(at, t, &rw_op_attention_merge, in, 4, NULL, 0, out);

@@ -1,4 +1,5 @@
-/* The merge of two attentions, a row of d elements at a time. */
+/* CPU kernels that merge two attentions, one row of d elements at a time. */
+#include "base/team.h"
 #include "device/cpu/isa.h"
 #include "ops/common/util.h"
 #include "ops/common/vec.h"
@@ -6,7 +7,7 @@
 #include <math.h>
 #include <sleef.h>
 
-/* Row `row` over the first `rank` axes, in elements from the first one. */
+/* Offset of row `row`, counted over the first `rank` axes, in elements. */
 static int64_t offset_of(const rw_layout *l, int rank, int64_t row)
 {
     int64_t at = 0;
@@ -78,11 +79,21 @@ static void backward(const rw_kernel *k, int64_t row)
     }
 }
 
+struct rows {
+    const rw_kernel *k;
+    void (*one)(const rw_kernel *k, int64_t row);
+};
+
+static void run_some(void *of, int64_t first, int64_t end)
+{
+    const struct rows *const r = of;
+    for (int64_t row = first; row < end; row++) r->one(r->k, row);
+}
+
 static void run(const rw_kernel *k, void (*one)(const rw_kernel *k, int64_t row))
 {
-    const int64_t rows = k->in[2].layout->numel;
-#pragma omp parallel for num_threads(k->threads) schedule(static) if (k->in[0].layout->numel >= RW_PARALLEL_FROM)
-    for (int64_t row = 0; row < rows; row++) one(k, row);
+    rw_team_for(rw_threads_for(k, k->in[0].layout->numel), k->in[2].layout->numel, run_some,
+                &(struct rows){ k, one });
 }
 
 rw_status RW_ISA_NAME(rw_attention_merge_cpu)(const rw_kernel *k);

@@ -1,4 +1,4 @@
-/* The merge of two attentions on CUDA: a warp for each row of d elements. */
+/* CUDA kernels that merge two attentions: one warp per row of d elements. */
 #include "device/cuda/kernel.cuh"
 
 #include <rewind/op.h>
@@ -7,7 +7,7 @@ namespace {
 
 constexpr int THREADS = 256, ROWS = THREADS / 32;
 
-/* One operand by rows: the axes before the last, or all of a log-sum-exp's. */
+/* One operand as rows: over all axes but the last, or over all axes of a log-sum-exp. */
 struct rows {
     const void *p;
     int rank;
@@ -51,7 +51,7 @@ template <typename W> __device__ __forceinline__ weights<W> weigh(W a, W b)
 }
 
 template <typename T> struct merge_args {
-    rows a, b, a_lse, b_lse, dy, dlse; /* dlse.p: NULL without */
+    rows a, b, a_lse, b_lse, dy, dlse; /* dlse.p: NULL if absent */
     T *to_a, *to_b;                    /* out, or da and db */
     wide<T> *lse, *to_a_lse, *to_b_lse;
     int64_t n, d;
@@ -76,12 +76,12 @@ template <typename T> __global__ void __launch_bounds__(THREADS) merge_kernel(co
     if (threadIdx.x % 32 == 0) x.lse[row] = w.lse;
 }
 
-/* Lane i adds elements i, i + 32, ...; then the lanes by a tree. */
+/* Lane i adds elements i, i + 32, ...; a tree then adds the lanes. */
 template <typename T> __global__ void __launch_bounds__(THREADS) backward_kernel(const merge_args<T> x)
 {
     using W = wide<T>;
     const int64_t row = static_cast<int64_t>(blockIdx.x) * ROWS + threadIdx.x / 32;
-    if (row >= x.n) return; /* a whole warp */
+    if (row >= x.n) return; /* the same for a whole warp */
     const weights<W> w = weights_of(x, row);
     const T *const a = static_cast<const T *>(x.a.p) + x.a.of(row);
     const T *const b = static_cast<const T *>(x.b.p) + x.b.of(row);

@@ -1,6 +1,9 @@
-/* Rows of a merge in one type of arithmetic: included by attention_merge_cpu.c with T = float and T = double. */
+/*
+ * Merges rows of two attentions in one type of arithmetic: included by attention_merge_cpu.c with T = float and T =
+ * double.
+ */
 
-/* What each of two log-sum-exps weighs, and the one of both. */
+/* The weights of the two sets and the merged log-sum-exp. */
 struct F(weights) {
     T a, b, lse;
 };
@@ -39,7 +42,7 @@ VEC_INLINE void F(merge_row)(const rw_kernel *k, rw_dtype dtype, int64_t row)
     ((T *)k->out[1].data)[row] = w.lse;
 }
 
-/* The sums are in order, one chain each. */
+/* Each sum is one chain, in order. */
 VEC_INLINE void F(backward_row)(const rw_kernel *k, rw_dtype dtype, int64_t row)
 {
     const struct F(weights) w = F(weights_of)(k, row);

@@ -1,8 +1,9 @@
 /*
- * Parts of attention's kernels on tensor cores: tiles in shared memory, products of a warp, dropout's bits by fragment.
+ * Building blocks of attention's tensor-core kernels: tiles in shared memory, products of a warp, dropout's random bits
+ * by fragment.
  *
- * Rows in shared memory are 16-byte chunks, chunk c of row r at place c ^ (r & 7): eight rows of a matrix then lie in
- * different banks, and so do eight chunks of a row.
+ * Rows in shared memory are divided into 16-byte chunks. Chunk c of row r is stored at position c ^ (r & 7), so eight
+ * rows of a matrix are in different banks, and so are eight chunks of a row.
  */
 #ifndef RW_OPS_ATTENTION_MMA_CUH
 #define RW_OPS_ATTENTION_MMA_CUH
@@ -17,7 +18,7 @@ namespace {
 
 constexpr unsigned ALL_LANES = 0xffffffffu;
 
-/* Elements are 16 bits wide; what they mean matters in products alone. */
+/* Elements are 16 bits wide; only the products depend on their type. */
 struct operand {
     const uint16_t *p;
     int64_t batch, head, row;
@@ -32,17 +33,17 @@ struct args {
     operand q, k, v, dy;
     result out[3];
     float *lse;
-    const float *stat, *delta; /* of backward; stat is the log-sum-exp in base 2 */
-    float *part; /* of a packed backward: sums of the columns of each batch and tile; NULL: not asked for */
+    const float *stat, *delta; /* for backward; stat is the log-sum-exp in base 2 */
+    float *part; /* for a packed backward: column sums of each batch and tile; NULL: not requested */
     int heads, kv_heads, group, seq, kv_seq, reach, stat_rows, q_tiles, kv_tiles;
-    bool excludes; /* keys from queries: some are after them */
+    bool excludes; /* some queries do not see some keys */
     float scale, scale_2, keep_factor; /* scale_2: scale * log2(e) */
     uint32_t threshold;
-    uint32_t keys[2 * RW_PHILOX_ROUNDS]; /* of dropout's rounds */
+    uint32_t keys[2 * RW_PHILOX_ROUNDS]; /* keys of the Philox rounds, for dropout */
     device_ticket ticket;
 };
 
-/* Rows of one head. */
+/* The rows of one head. */
 struct rows {
     const uint16_t *p;
     int64_t row;
@@ -54,7 +55,7 @@ __device__ __forceinline__ rows rows_of(const operand &x, int b, int h, int n)
     return { x.p + b * x.batch + h * x.head, x.row, n };
 }
 
-/* Those of one (batch, head) pair's result. */
+/* The rows of the result for one (batch, head) pair. */
 struct result_rows {
     uint16_t *p;
     int64_t row;
@@ -72,7 +73,7 @@ template <int D> __device__ __forceinline__ int place(int row, int chunk)
     return row * D * 2 + ((chunk ^ (row & 7)) << 4);
 }
 
-/* Rows [row, row + ROWS) on their way to shared memory; zeros after the last. */
+/* Starts copying rows [row, row + ROWS) to shared memory; zeros after the last one. */
 template <int D, int ROWS, int THREADS> __device__ __forceinline__ void fetch(shared_address to, const rows &x, int row)
 {
     constexpr int CHUNKS = D / 8, STEP = THREADS / CHUNKS;
@@ -86,8 +87,8 @@ template <int D, int ROWS, int THREADS> __device__ __forceinline__ void fetch(sh
 }
 
 /*
- * Which row and chunk a lane names for four matrices of 16 rows by 16 columns: as a left operand, and turned as a right
- * one; and as a right operand whose rows are the columns of the result.
+ * The row and chunk whose address a lane supplies for four matrices of 16 rows by 16 columns. left: for a left operand,
+ * which transposed is also a right one. right: for a right operand whose rows are the columns of the result.
  */
 struct lanes {
     int left, right;
@@ -99,7 +100,7 @@ template <int D> __device__ __forceinline__ lanes lanes_of_warp()
     return { place<D>(lane % 16, lane / 16), place<D>(lane % 8 + lane / 16 * 8, lane / 8 % 2) };
 }
 
-/* The matrices of rows [row, row + 16) and columns [16 step, 16 step + 16); row is a multiple of 16. */
+/* Addresses of the matrices of rows [row, row + 16) and columns [16 step, 16 step + 16); row is a multiple of 16. */
 template <int D> __device__ __forceinline__ shared_address at(shared_address tile, int row, int lane, int step)
 {
     return tile + row * D * 2 + (lane ^ (step << 5));
@@ -108,8 +109,8 @@ template <int D> __device__ __forceinline__ shared_address at(shared_address til
 /* ---- products ---- */
 
 /*
- * c [16 M, 8 N] = x y^T, y's rows from y_row on. left(a, step) is columns [16 step, 16 step + 16) of x. UNROLL: steps
- * whose operands may be held at once.
+ * c [16 M, 8 N] = x y^T, with the rows of y from y_row on. left(a, step) loads columns [16 step, 16 step + 16) of x.
+ * UNROLL: number of steps whose operands may be in registers at once.
  */
 template <typename T, int D, int UNROLL, typename Left, int M, int N>
 __device__ __forceinline__ void product_of(float (&c)[M][N][4], const Left &left, shared_address y, int y_row, lanes l)
@@ -135,7 +136,7 @@ __device__ __forceinline__ void product_of(float (&c)[M][N][4], const Left &left
     }
 }
 
-/* Of x in shared memory, its rows from x_row on. */
+/* The same with x in shared memory, its rows from x_row on. */
 template <typename T, int D, int UNROLL, int M, int N>
 __device__ __forceinline__ void product(float (&c)[M][N][4], shared_address x, int x_row, shared_address y, int y_row,
                                         lanes l)
@@ -147,7 +148,7 @@ __device__ __forceinline__ void product(float (&c)[M][N][4], shared_address x, i
     product_of<T, D, UNROLL>(c, left, y, y_row, l);
 }
 
-/* The left operand of a product, held in registers for many of them: rows of x from x_row on. */
+/* Loads a left operand into registers for use in many products: rows of x from x_row on. */
 template <int D, int M>
 __device__ __forceinline__ void hold(uint32_t (&held)[D / 16][M][4], shared_address x, int x_row, lanes l)
 {
@@ -171,9 +172,9 @@ __device__ __forceinline__ void product_of_held(float (&c)[M][N][4], const uint3
 }
 
 /*
- * float16 has a small range, so what is rounded to it on its way into a product is brought there first. Probabilities
- * are kept times 2^LIFT: one of 2^-24 still has all its bits, and the scores' rounding would have to double a
- * probability six times to overflow. bfloat16 has the range of float.
+ * float16 has a small range, so values are scaled before they are rounded to it for a product. Probabilities are kept
+ * times 2^LIFT: one of 2^-24 then keeps full precision, and an overflow would require the rounding of the scores to
+ * double a probability six times. bfloat16 has the range of float.
  */
 template <typename T> constexpr float LIFT = 0;
 template <> constexpr float LIFT<f16> = ATT_LIFT_F16;
@@ -183,9 +184,10 @@ template <> constexpr float LIFTED<f16> = static_cast<float>(1 << ATT_LIFT_F16);
 constexpr float UNIT_FIRST = 0x1p100f;
 
 /*
- * Gradients of the scores may be anything, so a warp keeps them, and their sums, times a power of two: the largest at
- * which none so far was above 2^15. It falls when a larger one comes, and the sums follow, which is exact. What is lost
- * is less than 2^-38 of the largest gradient. Infinities and NaNs stay what they are, where they are.
+ * The gradients of scores have no bounded range, so a warp keeps them, and their sums, times a power of two: the
+ * largest for which no gradient so far exceeds 2^15. When a larger gradient arrives, the power is reduced and the sums
+ * are rescaled, which is exact. Terms below 2^-38 of the largest gradient are lost. Infinities and NaNs stay as they
+ * are, in their places.
  */
 template <int D, int M, int N>
 __device__ __forceinline__ void fit(float (&ds)[M][N][4], float (&sum)[M][D / 8][4], float &unit)
@@ -214,9 +216,9 @@ __device__ __forceinline__ void fit(float (&ds)[M][N][4], float (&sum)[M][D / 8]
     for (int i = 0; i < M * N * 4; i++) ds[i / (N * 4)][i / 4 % N][i % 4] *= unit;
 }
 
-/* ---- infinity and NaN in rows that others do not see: att_any_of_block() ---- */
+/* ---- infinity and NaN in rows that are not seen: att_any_of_block() ---- */
 
-/* The halves of a pair that are infinite or NaN, as bits. */
+/* A bit for each half of a pair that is infinite or NaN. */
 template <typename T> __device__ __forceinline__ uint32_t infinite_halves(uint32_t x)
 {
     constexpr uint32_t EXPONENT = std::is_same<T, f16>::value ? 0x7c00 : 0x7f80;
@@ -229,7 +231,7 @@ __device__ __forceinline__ uint32_t without_halves(uint32_t x, uint32_t halves)
     return x & ~((halves & 1 ? 0xffffu : 0) | (halves & 2 ? 0xffff0000u : 0));
 }
 
-/* Half `i` of a pair as a number. */
+/* Half `i` of a pair, converted to float. */
 template <typename T> __device__ __forceinline__ float half_of_pair(uint32_t x, int i)
 {
     const uint16_t bits = static_cast<uint16_t>(i ? x >> 16 : x);
@@ -239,8 +241,8 @@ template <typename T> __device__ __forceinline__ float half_of_pair(uint32_t x, 
 }
 
 /*
- * c [16, 8] += a b as multiply() does it: first with b's finite numbers, then with the others where a is not 0. Number
- * (k, g) of b is in lane 4 g + k % 8 / 2, (row, k) of a in lane 4 (row % 8) + k % 8 / 2.
+ * c [16, 8] += a b, in the order of multiply(): first with the finite elements of b, then with the others where a is
+ * not 0. Element (k, g) of b is in lane 4 g + k % 8 / 2, (row, k) of a in lane 4 (row % 8) + k % 8 / 2.
  */
 template <typename T>
 __device__ __forceinline__ void multiply_careful(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2])
@@ -264,7 +266,7 @@ __device__ __forceinline__ void multiply_careful(float (&c)[4], const uint32_t (
     }
 }
 
-/* Has one of a warp's first n rows a number that is not finite? */
+/* Is an element of the first n rows of a warp not finite? */
 template <int D, int M> __device__ __forceinline__ bool has_infinite(const float (&c)[M][D / 8][4], int n)
 {
     const int g = threadIdx.x % 32 / 4;
@@ -273,7 +275,7 @@ template <int D, int M> __device__ __forceinline__ bool has_infinite(const float
     for (int i = 0; i < M; i++)
 #pragma unroll
         for (int half = 0; half < 2; half++) {
-            float sum = 0; /* NaN, or 0 */
+            float sum = 0; /* 0 or NaN */
 #pragma unroll
             for (int j = 0; j < D / 8; j++) sum += c[i][j][2 * half] * 0 + c[i][j][2 * half + 1] * 0;
             if (i * 16 + half * 8 + g < n) none += sum;
@@ -282,7 +284,8 @@ template <int D, int M> __device__ __forceinline__ bool has_infinite(const float
 }
 
 /*
- * c [16 M, D] += p y: p [16 M, 8 N] rounded, y the 8 N rows of a tile from y_row on. CAREFUL: a p of 0 adds nothing.
+ * c [16 M, D] += p y: p [16 M, 8 N] is rounded to 16 bits, y is the 8 N rows of a tile from y_row on. CAREFUL: a p of 0
+ * adds nothing.
  */
 template <typename T, int D, bool CAREFUL, int M, int N>
 __device__ __forceinline__ void add_product(float (&c)[M][D / 8][4], const float (&p)[M][N][4], shared_address y,
@@ -315,9 +318,9 @@ __device__ __forceinline__ void add_product(float (&c)[M][D / 8][4], const float
 }
 
 /*
- * A warp's rows of a head, from `row` on as far as there are any, row 16 i + 8 half + g times factor[i][half]. They
- * pass through rows of shared memory that no other warp reads, so that each lane writes 16 bytes; stored(x) sees them.
- * A lane's are of the same eight columns in all rows: chunk lane % (D / 8).
+ * Writes a warp's rows of a head, from `row` on up to the last one: row 16 i + 8 half + g times factor[i][half]. They
+ * are exchanged through rows of shared memory that no other warp reads, so each lane writes 16 bytes; stored(x)
+ * receives these. A lane has the same eight columns in all rows: chunk lane % (D / 8).
  */
 template <typename T, int D, int M, typename F>
 __device__ __forceinline__ void write_rows(const result_rows &y, int row, int rows,
@@ -347,7 +350,8 @@ __device__ __forceinline__ void write_rows(const result_rows &y, int row, int ro
     }
 }
 
-/* A warp's rows of a gradient; with `sums`, those of their columns as they were stored then lie where its rows did. */
+/* Writes a warp's rows of a gradient. With `sums`, it then stores the sums of their columns, as rounded, to the warp's
+   rows of shared memory. */
 template <typename T, int D, int M>
 __device__ __forceinline__ void write_gradient(const result_rows &y, int row, int rows, const float (&c)[M][D / 8][4],
                                                const float (&factor)[M][2], shared_address room, bool sums)
@@ -372,7 +376,8 @@ __device__ __forceinline__ void write_gradient(const result_rows &y, int row, in
         if (lane < D / 8) store_shared(room + (lane * 8 + i) * 4, __float_as_uint(sum[i]));
 }
 
-/* The warps' sums, in order: those of the block's rows. After a barrier. rooms: of the first warp. */
+/* Adds the warps' column sums, in order, for the rows of the block. Call it after a barrier. rooms: memory of the first
+   warp. */
 template <int D, int M, int WARPS> __device__ __forceinline__ void write_part(float *to, shared_address rooms)
 {
     const int column = threadIdx.x * 4;
@@ -390,9 +395,9 @@ template <int D, int M, int WARPS> __device__ __forceinline__ void write_part(fl
 /* ---- dropout ---- */
 
 /*
- * Which of the four elements of a Philox block are kept, as bits: rw_philox() in 20 products and 20 exclusive ors,
- * which is what dropout costs. The rounds' keys are arguments of the kernel, and three numbers are combined at a time:
- * left to itself, the compiler makes 60 instructions of it.
+ * A bit for each of the four elements of a Philox block that is kept: rw_philox() in 20 products and 20 exclusive ors,
+ * which is the whole cost of dropout. The keys of the rounds are kernel arguments, and three numbers are combined in
+ * one instruction; the compiler by itself generates 60 instructions.
  */
 __device__ __forceinline__ uint32_t keep_of_block(const args &a, uint64_t block)
 {
@@ -411,12 +416,12 @@ __device__ __forceinline__ uint32_t keep_of_block(const args &a, uint64_t block)
     return bits;
 }
 
-/* Of four elements from `element` on, then of those `step` elements further, N times: four bits each. */
+/* Four bits for the elements from `element` on, then for those `step` elements later, N times. */
 template <int N>
 __device__ __forceinline__ uint32_t keep_of_each(const args &a, uint64_t first_block, uint64_t element, uint64_t step)
 {
     uint32_t bits = 0;
-    if ((element | step) % 4 == 0) { /* a block each */
+    if ((element | step) % 4 == 0) { /* one Philox block each */
         const uint64_t block = first_block + element / 4;
 #pragma unroll 4
         for (int j = 0; j < N; j++) bits |= keep_of_block(a, block + j * (step / 4)) << 4 * j;
@@ -432,9 +437,9 @@ __device__ __forceinline__ uint32_t keep_of_each(const args &a, uint64_t first_b
 }
 
 /*
- * Scores of queries by keys. Four keys share a Philox block: of two neighbouring lanes the even one draws for row g,
- * the odd one for row g + 8, four bits per tile of 8 keys, and they exchange.
- * Bit 16 half + 4 (j % 4) + i of keep[j / 4]: row g + 8 half, key 8 j + 2 t + i.
+ * Keep bits for scores of queries by keys. Four keys share a Philox block. Of two adjacent lanes the even one draws for
+ * row g, the odd one for row g + 8, four bits per tile of 8 keys, and they exchange halves. Bit 16 half + 4 (j % 4) + i
+ * of keep[j / 4]: row g + 8 half, key 8 j + 2 t + i.
  */
 template <int N>
 __device__ __forceinline__ void draw(uint32_t (&keep)[N / 4], const args &a, uint64_t first_block, int64_t row, int key)
@@ -454,8 +459,9 @@ template <int N> __device__ __forceinline__ bool is_kept(const uint32_t (&keep)[
 }
 
 /*
- * Scores of keys by queries. The lanes of g = 4 u + e, e = 0 ... 3, need bit e of four blocks: keys 4 u and 8 + 4 u of
- * queries 2 t and 2 t + 1. Each draws one. Bit 16 i + 4 j of keep[half]: key g + 8 half, query 8 j + 2 t + i.
+ * Keep bits for scores of keys by queries. The lanes with g = 4 u + e, e = 0 ... 3, need bit e of four Philox blocks:
+ * keys 4 u and 8 + 4 u of queries 2 t and 2 t + 1. Each lane draws one block. Bit 16 i + 4 j of keep[half]: key g + 8
+ * half, query 8 j + 2 t + i.
  */
 __device__ __forceinline__ void draw_turned(uint32_t (&keep)[2], const args &a, uint64_t first_block, int64_t row,
                                             int key)

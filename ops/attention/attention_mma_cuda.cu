@@ -2,11 +2,11 @@
  * attention on tensor cores: bfloat16 or float16, heads of 64 or 128 columns, after FlashAttention-2 (arXiv
  * 2307.08691).
  *
- * A warp owns 16 or 32 rows of its block's results, in registers, and goes through tiles of the other side, which all
- * warps share: two are in shared memory, one being multiplied while the other arrives. Scores stay in registers;
- * rounded to 16 bits, they are the left operand of the next product as they lie. Backward takes two kernels, one that
- * owns keys and one that owns queries, so that no sum is shared: the scores are computed twice and no bit depends on
- * the order of blocks.
+ * A warp owns 16 or 32 rows of its block's results, in registers, and loops over tiles of the other operand, which all
+ * warps share. Shared memory holds two tiles: one is multiplied while the other is loaded. Scores stay in registers:
+ * rounded to 16 bits, their fragments are the left operand of the next product. Backward has two kernels, one that owns
+ * keys and one that owns queries. They compute the scores twice, but no sum is shared between blocks, so results do not
+ * depend on the order of blocks.
  */
 #include "ops/attention/attention_mma.cuh"
 
@@ -14,7 +14,7 @@ namespace {
 
 /* ---- forward ---- */
 
-/* The blocks of a head follow one another, those with most work first. */
+/* A unit of work. The blocks of a head are consecutive, those with most work first. */
 struct unit {
     int tile, pair;
 };
@@ -25,20 +25,22 @@ __device__ __forceinline__ unit unit_of(int tiles, bool last_first)
     return { last_first ? tiles - 1 - tile : tile, static_cast<int>(blockIdx.x / tiles) };
 }
 
-/* Rows of the heads before this block's. Where it is needed: registers are too few to keep it. */
+/* Number of rows in the heads before this block's. Recomputed at each use, because there are not enough registers to
+   keep it. */
 __device__ __forceinline__ int64_t rows_before(const args &a)
 {
     return static_cast<int64_t>(blockIdx.x / a.q_tiles) * a.seq;
 }
 
-/* Tiles of ROWS keys that some query before `end` sees. */
+/* Number of tiles of ROWS keys that any query before `end` sees. */
 template <int ROWS> __device__ __forceinline__ int tiles_seen(const args &a, int end)
 {
     const int keys = min(a.kv_seq, end + a.reach);
     return keys > 0 ? (keys + ROWS - 1) / ROWS : 0;
 }
 
-/* Minus infinity where a query of the warp, from `row` on, does not see a key of the tile, from `key` on. */
+/* Sets a score to minus infinity where a query of the warp, from `row` on, does not see a key of the tile, from `key`
+   on. */
 template <int M, int N> __device__ __forceinline__ void mask(float (&s)[M][N][4], const args &a, int row, int key)
 {
     const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
@@ -64,17 +66,17 @@ template <int M, int N> __device__ __forceinline__ void clear(float (&sum)[M][N]
         for (int j = 0; j < N; j++) sum[i][j][0] = sum[i][j][1] = sum[i][j][2] = sum[i][j][3] = 0;
 }
 
-/* Words in shared memory, between two uses of it. */
+/* Scratch words in shared memory, at a time when it is not otherwise used. */
 __device__ __forceinline__ uint32_t *room_of(unsigned char *memory)
 {
     return reinterpret_cast<uint32_t *>(memory);
 }
 
 template <int M> struct running {
-    float high[M][2], total[M][2]; /* of the scores before the scale; the sum over this lane's keys alone */
+    float high[M][2], total[M][2]; /* of the scores before scaling; the sum over this lane's keys alone */
 };
 
-/* Scores to probabilities relative to the running maximum; the output so far shrinks with it. */
+/* Converts scores to probabilities relative to the running maximum, and rescales the output so far. */
 template <typename T, int D, int M, int N>
 __device__ __forceinline__ void softmax(float (&s)[M][N][4], float (&o)[M][D / 8][4], running<M> &run, float scale_2)
 {
@@ -117,8 +119,8 @@ template <int M, int N> __device__ __forceinline__ void drop(float (&s)[M][N][4]
 }
 
 /*
- * 4 warps of 32 queries, tiles of 64 or 32 keys. 48 or 64 KiB of shared memory and 255 registers of 128 threads: two
- * blocks, 8 warps, on a multiprocessor.
+ * 4 warps of 32 queries, tiles of 64 or 32 keys. With 48 or 64 KiB of shared memory and 255 registers in each of 128
+ * threads, a multiprocessor runs two blocks, 8 warps.
  */
 template <int D> struct forward_tiles {
     static constexpr int WARPS = 4, THREADS = 32 * WARPS, M = 2, ROWS = WARPS * M * 16, KEYS = D == 64 ? 64 : 32,
@@ -126,6 +128,7 @@ template <int D> struct forward_tiles {
     static constexpr int Q = 0, KV = ROWS * D * 2, TILE = KEYS * D * 2, SHARED = KV + 4 * TILE;
 };
 
+/* Forward for one block of queries of one head. Repeated carefully if the results are not finite. */
 template <typename T, int D, bool DROP>
 __global__ void __launch_bounds__(forward_tiles<D>::THREADS, 2) forward_kernel(const args a)
 {
@@ -200,14 +203,14 @@ __global__ void __launch_bounds__(forward_tiles<D>::THREADS, 2) forward_kernel(c
 
 /* ---- backward ---- */
 
-/* The rows of this block's head. Batch and head are found again at the end, for the same reason as rows_before(). */
+/* The rows of this block's head. Batch and head are recomputed at the end, for the same reason as in rows_before(). */
 __device__ __forceinline__ result_rows result_of_pair(const result &x, int tiles, int heads)
 {
     const int pair = static_cast<int>(blockIdx.x / tiles);
     return rows_of(x, pair / heads, pair % heads);
 }
 
-/* Where the sums of this block's columns go. before: heads of the packed result before this one's kind. */
+/* Destination of this block's column sums. before: heads of the packed result before those of this kind. */
 template <int D>
 __device__ __forceinline__ float *part_of(const args &a, int tiles, int heads, int before, bool last_first)
 {
@@ -217,8 +220,8 @@ __device__ __forceinline__ float *part_of(const args &a, int tiles, int heads, i
 }
 
 /*
- * What is known of ROWS rows: the log-sum-exp of each, then the delta of each. They never end within the workspace's
- * blocks.
+ * Starts copying the statistics of ROWS rows: the log-sum-exps, then the deltas. The rows are padded, so they are all
+ * within the workspace.
  */
 template <int ROWS> __device__ __forceinline__ void fetch_stats(shared_address to, const args &a, int pair, int row)
 {
@@ -229,9 +232,10 @@ template <int ROWS> __device__ __forceinline__ void fetch_stats(shared_address t
 }
 
 /*
- * 4 warps of 32 queries; a tile of 64 keys is taken 32 at a time. 65 or 97 KiB of shared memory and 255 registers of
- * 128 threads: two blocks, 8 warps, on a multiprocessor of compute capability 9.0 (228 KiB). One of 8.0 (164 KiB) holds
- * two with d = 64 and one with d = 128, at about half the speed; one of 8.6 or 8.9 (100 KiB) holds one.
+ * 4 warps of 32 queries; a tile of 64 keys is processed in parts of 32. With 65 or 97 KiB of shared memory and 255
+ * registers in each of 128 threads, a multiprocessor of compute capability 9.0 (228 KiB) runs two blocks, 8 warps. One
+ * of 8.0 (164 KiB) runs two with d = 64 and one with d = 128, at about half the speed. One of 8.6 or 8.9 (100 KiB) runs
+ * one.
  */
 template <int D> struct query_tiles {
     static constexpr int WARPS = 4, THREADS = 32 * WARPS, M = 2, ROWS = WARPS * M * 16, KEYS = D == 64 ? 64 : 32, N = 4;
@@ -240,13 +244,14 @@ template <int D> struct query_tiles {
                          SHARED = STAT + ROWS * 8;
 };
 
-/* Of a score and the log-sum-exp of its row, which may be NaN beside a key that is not seen. */
+/* A probability from a score and the log-sum-exp of its row, which may be NaN for a key that is not seen. */
 template <bool CAREFUL> __device__ __forceinline__ float probability(float score, float scale_2, float stat)
 {
     return CAREFUL && score == -INFINITY ? 0 : power_of_two(fmaf(score, scale_2, -stat));
 }
 
-/* Scores, and the gradient of what dropout left of their probabilities, to the scores' gradient but for the scale. */
+/* From scores and the gradients of their probabilities after dropout: the gradients of the scores, without the
+   scale. */
 template <bool DROP, int ROWS, bool CAREFUL, int M, int N>
 __device__ __forceinline__ void gradient(float (&ds)[M][N][4], const float (&s)[M][N][4],
                                          const uint32_t (&keep)[M][N / 4], const args &a, const float *stats)
@@ -269,6 +274,7 @@ __device__ __forceinline__ void gradient(float (&ds)[M][N][4], const float (&s)[
         }
 }
 
+/* dq for one block of queries of one head: loops over the tiles of keys. */
 template <typename T, int D, bool DROP>
 __global__ void __launch_bounds__(query_tiles<D>::THREADS, 2) queries_kernel(const args a)
 {
@@ -339,20 +345,22 @@ __global__ void __launch_bounds__(query_tiles<D>::THREADS, 2) queries_kernel(con
 }
 
 /*
- * 128 keys: 4 warps of 32 (d = 64: 65 KiB of shared memory, 255 registers, two blocks on a multiprocessor) or 8 warps
- * of 16 (d = 128: 97 KiB, 255 registers, one block). Tiles of queries come with their log-sum-exp and delta.
+ * 128 keys: 4 warps of 32 (d = 64: 65 KiB of shared memory, 255 registers, two blocks per multiprocessor) or 8 warps of
+ * 16 (d = 128: 97 KiB, 255 registers, one block). Tiles of queries are loaded together with their log-sum-exps and
+ * deltas.
  */
 template <int D> struct key_tiles {
     static constexpr int M = D == 64 ? 2 : 1, WARPS = 8 / M, THREADS = 32 * WARPS, ROWS = 128,
                          QUERIES = D == 64 ? 64 : 32, N = 4;
     template <bool DROP> static constexpr int UNROLL = D == 64 ? 2 : 4;
-    static constexpr bool HOLDS = D == 128; /* its keys in registers */
+    static constexpr bool HOLDS = D == 128; /* keeps its keys in registers */
     static constexpr int K = 0, V = ROWS * D * 2, QDY = 2 * V, TILE = QUERIES * D * 2, STAT = 2 * TILE,
                          STEP = STAT + QUERIES * 8;
     static constexpr int SHARED = QDY + 2 * STEP;
 };
 
-/* Minus infinity where a key of the warp, from `key` on, is not seen by a query of the tile, from `row` on. */
+/* Sets a score to minus infinity where a key of the warp, from `key` on, is not seen by a query of the tile, from `row`
+   on. */
 template <int M, int N>
 __device__ __forceinline__ void mask_turned(float (&s)[M][N][4], const args &a, int key, int row)
 {
@@ -363,8 +371,8 @@ __device__ __forceinline__ void mask_turned(float (&s)[M][N][4], const args &a, 
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             const int own = key + i * 16 + half * 8 + g;
-            /* queries after this one see the key; a key that is not there is seen by none: its score of 0 may be the
-               largest by far, and fit() would take its garbage for the measure of the others */
+            /* queries from this one on see the key. A key beyond the last one is seen by none: its score of 0 may be by
+               far the largest, and fit() would scale the other gradients by it */
             const int end = own < a.kv_seq ? own - a.reach - row : INT32_MAX;
 #pragma unroll
             for (int j = 0; j < N; j++)
@@ -374,7 +382,7 @@ __device__ __forceinline__ void mask_turned(float (&s)[M][N][4], const args &a, 
         }
 }
 
-/* A step of keys_kernel: one tile of queries of one head, and what is known of its rows. */
+/* Starts copying the data of one step of keys_kernel: a tile of queries of one head, and its row statistics. */
 template <int D> __device__ __forceinline__ void fetch_queries(shared_address to, const args &a, int b, int h, int row)
 {
     using S = key_tiles<D>;
@@ -383,7 +391,7 @@ template <int D> __device__ __forceinline__ void fetch_queries(shared_address to
     fetch_stats<S::QUERIES>(to + S::STAT, a, b * a.heads + h, row);
 }
 
-/* The same for keys by queries; the scores become what dropout leaves of the probabilities. */
+/* The same for keys by queries; the scores become the probabilities after dropout. */
 template <bool DROP, int QUERIES, bool CAREFUL, int M, int N>
 __device__ __forceinline__ void gradient_turned(float (&ds)[M][N][4], float (&s)[M][N][4], const uint32_t (&keep)[M][2],
                                                 const args &a, const float *stats)
@@ -404,6 +412,7 @@ __device__ __forceinline__ void gradient_turned(float (&ds)[M][N][4], float (&s)
     }
 }
 
+/* dk and dv for one block of keys of one kv head: loops over its query heads and their tiles. */
 template <typename T, int D, bool DROP>
 __global__ void __launch_bounds__(key_tiles<D>::THREADS) keys_kernel(const args a)
 {
@@ -422,7 +431,7 @@ __global__ void __launch_bounds__(key_tiles<D>::THREADS) keys_kernel(const args 
     fetch<D, S::ROWS, S::THREADS>(shared + S::K, rows_of(a.k, b, kv_head, a.kv_seq), first);
     fetch<D, S::ROWS, S::THREADS>(shared + S::V, rows_of(a.v, b, kv_head, a.kv_seq), first);
     copy_commit();
-    uint32_t held[D / 16][M][4]; /* of d = 128 alone */
+    uint32_t held[D / 16][M][4]; /* only for d = 128 */
     const auto add_all = [&](auto careful) {
         int next_h = kv_head * a.group, next_tile = start;
         clear(dk), clear(dv);
@@ -487,6 +496,7 @@ __global__ void __launch_bounds__(key_tiles<D>::THREADS) keys_kernel(const args 
 
 /* ---- launches ---- */
 
+/* The kernel arguments of a call. */
 args args_of(const att_call &c, int q_rows, int kv_rows)
 {
     const auto of = [](const att_operand &x) {

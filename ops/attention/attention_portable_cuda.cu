@@ -1,10 +1,10 @@
 /*
  * attention on CUDA for every type, head size and layout.
  *
- * These kernels multiply on the ordinary cores. A tile of 64 queries by 64 keys belongs to a block of 16 x 16 threads,
- * four rows by four columns each. Operands come through shared memory in pieces: along d for the scores, along the rows
- * for what is multiplied by the scores. A head wider than SLICE columns is cut into slices, each with scores of its
- * own.
+ * These kernels do not use tensor cores. A block of 16 x 16 threads computes a tile of 64 queries by 64 keys; each
+ * thread has four rows by four columns. Operands are loaded through shared memory in pieces: along d for the scores,
+ * along the rows for the operand that the scores are multiplied by. A head wider than SLICE columns is cut into slices,
+ * each of which computes the scores again.
  */
 #include "ops/attention/attention_quads.cuh"
 
@@ -13,7 +13,7 @@
 namespace {
 
 constexpr int TILE = ATT_BLOCK, THREADS = 256;
-constexpr int TILE_ROW = TILE + 4; /* of the scores in shared memory: rows keep their 16-byte alignment */
+constexpr int TILE_ROW = TILE + 4; /* row stride of the scores in shared memory: rows stay aligned to 16 bytes */
 
 __device__ __forceinline__ float larger(float a, float b) { return fmaxf(a, b); }
 __device__ __forceinline__ double larger(double a, double b) { return fmax(a, b); }
@@ -31,7 +31,7 @@ template <typename T> struct result {
     __device__ __forceinline__ T *of(int64_t b, int h, int r) const { return p + b * batch + h * head + r * row; }
 };
 
-/* att_options with the numbers in the type of sums. */
+/* att_options with numbers of the type of sums. */
 template <typename T> struct options {
     const void *mask;
     int64_t mask_stride[4];
@@ -43,7 +43,7 @@ template <typename T> struct options {
     const att_span *spans;
     int64_t span_batch;
 
-    /* Of the score of these, as it is before: what the softmax takes. slope: of soft-capping. */
+    /* Returns the input of the softmax for a scaled score of this pair. slope: derivative of soft-capping. */
     __device__ __forceinline__ wide<T> operator()(wide<T> x, wide<T> *slope, int64_t b, int h, int row, int key,
                                                   int away) const
     {
@@ -59,7 +59,7 @@ template <typename T> struct options {
             const int64_t at = b * mask_stride[0] + h * mask_stride[1] + row * mask_stride[2] + key * mask_stride[3];
             if (mask_is_truth) return static_cast<const uint8_t *>(mask)[at] ? x : -static_cast<W>(INFINITY);
             const W m = mask_is_wide ? static_cast<const W *>(mask)[at] : widen(static_cast<const T *>(mask)[at]);
-            x = m == -static_cast<W>(INFINITY) ? m : x + m; /* whatever the score is */
+            x = m == -static_cast<W>(INFINITY) ? m : x + m; /* for any score, even NaN */
         }
         return x;
     }
@@ -72,7 +72,7 @@ template <typename T> struct args {
     result<T> out[3];
     wide<T> *lse, *stat, *delta;
     int heads, kv_heads, group, seq, kv_seq, d, dv, reach, stat_rows, slices, q_tiles, kv_tiles;
-    bool excludes; /* keys from queries */
+    bool excludes; /* some queries do not see some keys */
     int64_t rows;
     wide<T> scale, keep_factor;
     uint32_t threshold;
@@ -83,8 +83,8 @@ template <typename T> struct args {
 /* ---- pieces of operands ---- */
 
 /*
- * to[c][r] = m[row + r][col + c] for TILE rows and `cols` columns: neighbours read neighbouring rows, and write without
- * conflict.
+ * to[c][r] = m[row + r][col + c] for TILE rows and `cols` columns. Adjacent threads read adjacent rows, and write
+ * without bank conflicts.
  */
 template <typename T>
 __device__ __forceinline__ void stage_turned(wide<T> *to, const matrix<T> &m, int row, int col, int cols)
@@ -108,7 +108,7 @@ __device__ __forceinline__ void stage(wide<T> *to, const matrix<T> &m, int row, 
 
 /* ---- products ---- */
 
-/* Elements of the pieces: two turned ones, or one of whole rows. */
+/* Elements of the pieces: two transposed ones, or one of whole rows. */
 template <typename W> constexpr int DEPTH = sizeof(W) == 4 ? 32 : 16;
 template <typename W> constexpr int STAGED = 2 * TILE * DEPTH<W>;
 
@@ -149,9 +149,9 @@ template <typename W> __device__ __forceinline__ bool is_finite(W x)
 }
 
 /*
- * sum += p m for the TILE rows of m from `row` on; p is [TILE][TILE_ROW] in shared memory, turned: p^T m. A thread has
- * rows ty * 4 + i and columns tx * 4 + j % 4 + j / 4 * 64 of the slice. A barrier comes before the first access, and
- * one last. CAREFUL: a p of 0 adds nothing.
+ * sum += p m for the TILE rows of m from `row` on; p is [TILE][TILE_ROW] in shared memory. With `TURNED` the product is
+ * p^T m. A thread has rows ty * 4 + i and columns tx * 4 + j % 4 + j / 4 * 64 of the slice. There is a barrier before
+ * the first access, and one at the end. CAREFUL: a p of 0 adds nothing.
  */
 template <int SLICE, bool TURNED, bool CAREFUL, typename T>
 __device__ __forceinline__ void add_product(wide<T> (&sum)[4][SLICE / 16], const wide<T> *p, wide<T> *staged,
@@ -188,7 +188,7 @@ template <typename W> __device__ __forceinline__ void write_tile(W *p, const W (
         *reinterpret_cast<quad<W> *>(p + (ty * 4 + i) * TILE_ROW + tx * 4) = { s[i][0], s[i][1], s[i][2], s[i][3] };
 }
 
-/* Row `row` of a head's result, from the columns that this thread has. */
+/* Writes row `row` of a head's result, the columns that this thread has. */
 template <int SLICE, typename T>
 __device__ __forceinline__ void write_row(T *row, const wide<T> (&sum)[SLICE / 16], int col, int d, wide<T> factor)
 {
@@ -198,7 +198,7 @@ __device__ __forceinline__ void write_row(T *row, const wide<T> (&sum)[SLICE / 1
     }
 }
 
-/* Has one of the first n rows of a thread's results a number that is not finite? */
+/* Is an element of the first n rows of a thread's results not finite? */
 template <int COLS, typename W> __device__ __forceinline__ bool has_infinite(const W (&sum)[4][COLS], int n)
 {
     W none = 0;
@@ -208,9 +208,9 @@ template <int COLS, typename W> __device__ __forceinline__ bool has_infinite(con
 }
 
 /*
- * A block whose results are not finite leaves a mark in their first element, which is thread 0's: the careful kernel
- * that follows computes that block once more, and others end at once. (In the same kernel it would take the registers
- * of a second block.) A result that happens to be the mark is computed again to no effect.
+ * A block whose results are not finite stores a mark in their first element, which thread 0 owns. The careful kernel
+ * that follows recomputes the blocks with a mark and skips the others. (In the same kernel the careful code would take
+ * the registers of a second block.) A valid result that equals the mark is recomputed to the same value.
  */
 constexpr uint64_t MARK = 0x7fa57fa57fa57fa5;
 
@@ -229,13 +229,13 @@ template <typename T> __device__ __forceinline__ bool is_marked(const T *first)
 
 /* ---- scores ---- */
 
-/* Which rows and keys a thread has of a tile, and of which head. */
+/* The rows and keys of a tile that a thread has, and their head. */
 struct place {
     int64_t b;
     int h, row, key;
 };
 
-/* Times the scale; minus infinity where nothing is seen. slope: what the gradient of a score is multiplied by. */
+/* Scales the scores; minus infinity for keys that are not seen. slope: factor of the gradient of a score. */
 template <bool OPTIONS, typename T>
 __device__ __forceinline__ void mask(wide<T> (&s)[4][4], wide<T> (&slope)[4][4], const args<T> &a, const place &x)
 {
@@ -260,7 +260,7 @@ __device__ __forceinline__ void mask(wide<T> (&s)[4][4], wide<T> (&slope)[4][4],
         }
 }
 
-/* Bit 4 i + j: whether dropout keeps the score of row + i and key + j. */
+/* Bit 4 i + j: dropout keeps the score of row + i and key + j. */
 template <typename T>
 __device__ __forceinline__ uint32_t keep_bits(const args<T> &a, uint64_t first_block, int64_t pair, int row, int key)
 {
@@ -274,7 +274,7 @@ __device__ __forceinline__ uint32_t keep_bits(const args<T> &a, uint64_t first_b
     return bits;
 }
 
-/* Over the 16 threads that share a row. */
+/* Maximum over the 16 threads that share a row. */
 template <typename W> __device__ __forceinline__ W row_max(W x)
 {
     for (int d = 8; d > 0; d >>= 1) x = larger(x, __shfl_xor_sync(0xffffffffu, x, d));
@@ -287,14 +287,14 @@ template <typename W> __device__ __forceinline__ W row_sum(W x)
     return x;
 }
 
-/* Blocks of keys that some query up to `row` sees. */
+/* Number of blocks of keys that any query up to `row` sees. */
 template <typename T> __device__ __forceinline__ int kv_tiles_seen(const args<T> &a, int row)
 {
     const int keys = min(a.kv_seq, row + a.reach);
     return keys > 0 ? (keys + TILE - 1) / TILE : 0;
 }
 
-/* Does any thread of the block have such a result, of a call that excludes keys? */
+/* Does any thread of the block have a result that is not finite, in a call where some keys are not seen? */
 template <typename T> __device__ __forceinline__ bool is_for_careful(const args<T> &a, bool infinite, wide<T> *staged)
 {
     return a.excludes && att_any_of_block(infinite, reinterpret_cast<uint32_t *>(staged));
@@ -305,7 +305,7 @@ struct unit {
     int64_t pair;
 };
 
-/* Slices of a tile follow one another, then tiles of a head, those with most work first. */
+/* Slices of a tile are consecutive, then tiles of a head, those with most work first. */
 __device__ __forceinline__ unit unit_of(int slices, int tiles, bool last_first)
 {
     const unsigned rest = blockIdx.x / slices;
@@ -314,7 +314,7 @@ __device__ __forceinline__ unit unit_of(int slices, int tiles, bool last_first)
              static_cast<int64_t>(rest / tiles) };
 }
 
-/* The blocks of keys that a block of queries sees: from and up to. */
+/* The blocks of keys that a block of queries sees: [from, to). */
 struct range {
     int from, to;
 };
@@ -325,15 +325,16 @@ template <typename T> __device__ __forceinline__ range tiles_seen(const args<T> 
     return { lo / TILE, hi > lo ? (hi + TILE - 1) / TILE : 0 };
 }
 
-/* A block of queries: its head, that head's operands, and which blocks of keys it sees. */
+/* A block of queries: its head, that head's operands, and the blocks of keys that it sees. */
 template <typename T> struct queries {
     unit u;
     int64_t b;
     int h, first, from, tiles;
     matrix<T> q, k, v;
-    uint64_t first_block; /* of dropout's words */
+    uint64_t first_block; /* of dropout's random words */
 };
 
+/* The block of queries that this thread block computes. */
 template <bool OPTIONS, typename T> __device__ __forceinline__ queries<T> queries_of(const args<T> &a)
 {
     queries<T> x;
@@ -357,6 +358,7 @@ template <bool OPTIONS, typename T> __device__ __forceinline__ queries<T> querie
 
 /* ---- forward ---- */
 
+/* Forward for one block of queries and one slice of the output's columns. */
 template <typename T, int SLICE, bool OPTIONS, bool CAREFUL> __global__ void __launch_bounds__(THREADS)
     forward_kernel(const args<T> a)
 {
@@ -407,8 +409,8 @@ template <typename T, int SLICE, bool OPTIONS, bool CAREFUL> __global__ void __l
 /* ---- backward ---- */
 
 /*
- * s: scores to the probabilities that dv takes. ds: gradient of the probabilities to that of the scores, but for the
- * scale. OF_MASK: to that of what the softmax takes.
+ * s: converts scores to the probabilities that dv uses. ds: converts the gradient of the probabilities to that of the
+ * scores, without the scale. OF_MASK: to that of the softmax's input.
  */
 template <bool OPTIONS, bool CAREFUL, bool OF_MASK = false, typename T>
 __device__ __forceinline__ void gradient_tile(wide<T> (&s)[4][4], wide<T> (&ds)[4][4], const args<T> &a, uint32_t keep,
@@ -433,7 +435,7 @@ __device__ __forceinline__ void gradient_tile(wide<T> (&s)[4][4], wide<T> (&ds)[
     }
 }
 
-/* dk and dv of one block of keys, over the query heads of its group and their blocks in order. */
+/* dk and dv of one block of keys, summed over the query heads of its group and their blocks in order. */
 template <typename T, int SLICE, bool OPTIONS, bool CAREFUL> __global__ void __launch_bounds__(THREADS)
     keys_kernel(const args<T> a)
 {
@@ -480,7 +482,7 @@ template <typename T, int SLICE, bool OPTIONS, bool CAREFUL> __global__ void __l
     if (again) mark(of_first);
 }
 
-/* dq of one block of queries, over the blocks of keys in order. */
+/* dq of one block of queries, summed over the blocks of keys in order. */
 template <typename T, int SLICE, bool OPTIONS, bool CAREFUL> __global__ void __launch_bounds__(THREADS)
     queries_kernel(const args<T> a)
 {
@@ -510,14 +512,14 @@ template <typename T, int SLICE, bool OPTIONS, bool CAREFUL> __global__ void __l
 
 /* ---- the gradient of a mask ---- */
 
-/* Where it goes: [batches, heads, seq, kv_seq], either 1 where the mask serves all. */
+/* The destination: [batches, heads, seq, kv_seq], with extents of 1 where the mask is broadcast. */
 template <typename M> struct mask_result {
     M *p;
     int batches, heads;
-    int64_t all_batches; /* of the call */
+    int64_t all_batches; /* batches of the call */
 };
 
-/* One tile, summed over the batches and heads that it serves, in order. */
+/* One tile, summed in order over the batches and heads that share it. */
 template <typename T, typename M>
 __global__ void __launch_bounds__(THREADS) mask_kernel(const args<T> a, const mask_result<M> to)
 {
@@ -558,7 +560,7 @@ int slices_of(int columns, int slice)
     return columns > slice ? (columns + slice - 1) / slice : 1;
 }
 
-/* columns: the most of any result that the kernel writes. */
+/* columns: the maximum number of columns of the results that the kernel writes. */
 template <typename T> args<T> args_of(const att_call &c, int slice, int columns)
 {
     using W = wide<T>;

@@ -1,4 +1,4 @@
-/* Operands of any layout, read four columns at a time: what the kernels on the ordinary cores share. */
+/* Loads four columns at a time from operands of any layout: shared by the kernels that do not use tensor cores. */
 #ifndef RW_OPS_ATTENTION_QUADS_CUH
 #define RW_OPS_ATTENTION_QUADS_CUH
 
@@ -13,7 +13,7 @@ template <typename T> struct alignas(sizeof(T) < 4 ? 4 * sizeof(T) : 16) quad {
     T x[4];
 };
 
-/* Rows of one head. quads: four columns from a multiple of four on are one access. */
+/* Rows of one head. quads: four columns, from a multiple of four on, are one access. */
 template <typename T> struct matrix {
     const T *p;
     int64_t row, col;

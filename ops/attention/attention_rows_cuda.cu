@@ -1,4 +1,4 @@
-/* attention on CUDA: what all of our backward kernels know of each row beforehand. */
+/* attention on CUDA: computes the row statistics (log-sum-exp and delta) that the backward kernels need. */
 #include "ops/attention/attention_quads.cuh"
 
 namespace
@@ -8,7 +8,7 @@ constexpr int THREADS = 256;
 
 template <typename T> struct row_args {
     operand<T> o, dy;
-    bool packs; /* of o and of dy each pack of a row is one access */
+    bool packs; /* each pack of a row of o and of dy is one access */
     const wide<T> *lse;
     wide<T> *stat, *delta;
     int heads, seq, d, stat_rows;
@@ -28,17 +28,17 @@ __device__ __forceinline__ double exponential(double x)
     return exp(x);
 }
 
-/* Columns of a row from p on, of which n are there; zeros behind them. */
+/* Loads n columns of a row from p on; zeros after them. */
 template <typename T> __device__ __forceinline__ raw<pack<T>> gather_row(const T *p, int64_t col, int n)
 {
     return gather_raw<pack<T>, T>([=](int i) { return i < n ? p[i * col] : narrow<T>(wide<T>(0)); });
 }
 
 /*
- * What backward knows of each row: the log-sum-exp times `factor`, less `lift`, and delta = sum of o * dy less the
- * log-sum-exp's gradient, what softmax's gradient subtracts; of a sink it is all of the gradient. Rows after the last
- * and rows that see nothing get probability 0. `lanes` threads per row, a power of two; `blocks` blocks per head. All
- * that is read is asked for before any of it is used.
+ * The statistics of each row: the log-sum-exp times `factor`, minus `lift`; and delta = sum of o * dy minus the
+ * gradient of the log-sum-exp, which the gradient of softmax subtracts. A sink's gradient is -p * delta alone. Rows
+ * after the last one and rows that see no key get probability 0. `lanes` threads per row, a power of two; `blocks`
+ * blocks per head. All loads are issued before any value is used.
  */
 template <typename T>
 __global__ void __launch_bounds__(THREADS)
@@ -89,6 +89,7 @@ template <typename T> bool has_packs(const att_operand &x)
            x.row * each % 16 == 0;
 }
 
+/* The kernel arguments of a call. */
 template <typename T> row_args<T> row_args_of(const att_call &c)
 {
     using W = wide<T>;
@@ -114,7 +115,7 @@ rw_status rw_attention_prepare_rows(const rw_kernel *k, const att_call &c, doubl
         using T = decltype(type);
         const row_args<T> a = row_args_of<T>(c);
         const int half = 8 * pack<T>::size, lanes = c.dv > 2 * half ? 32 : c.dv > half ? 16 : 8;
-        const int64_t blocks = c.stat_rows / (THREADS / lanes); /* whole: the rows of a head are filled up */
+        const int64_t blocks = c.stat_rows / (THREADS / lanes); /* whole: the rows of a head are padded */
         if (!c.pairs || !blocks) return RW_OK;
         RW_LAUNCH(stat_kernel<T>, static_cast<unsigned>(c.pairs * blocks), THREADS, 0, k, a, lanes,
                   static_cast<unsigned>(blocks), static_cast<wide<T>>(factor), static_cast<wide<T>>(lift));

@@ -1,10 +1,10 @@
 /*
  * Attention on tiles of ATT_BLOCK queries by ATT_BLOCK keys, for one type of arithmetic. Included by attention_cpu.c
- * once with T = float and once with T = double. V is the fixed vector (vec.h), N the machine's own (vec_native.h), for
- * loops in which no lane meets another; F and G name their functions.
+ * with T = float and again with T = double. V is the fixed vector (vec.h); N is the native one (vec_native.h), for
+ * loops with independent lanes. F and G build the names of their functions.
  *
- * A tile of scores is kept transposed, keys by queries: each lane of a vector is one query, so that softmax needs no
- * sums across lanes, K and V rows are read where they lie, and only the queries are turned once per block.
+ * A tile of scores is stored transposed, keys by queries. Each lane of a vector is one query, so softmax needs no sums
+ * across lanes, the rows of k and v are read in place, and only the queries are transposed, once per block.
  */
 
 #include "ops/common/product_tmpl.h"
@@ -14,8 +14,7 @@ VEC_INLINE T F(element)(const void *p, rw_dtype dtype, int64_t i)
     return dtype == RW_F64 ? (T)((const double *)p)[i] : (T)f_get(p, dtype, i);
 }
 
-/* Rows of an operand as T: where they lie when that is possible, else converted into `room`, filled with zeros up to
-   width. */
+/* Rows of an operand as T: in place if possible, else converted into `room` and padded with zeros up to width. */
 struct F(matrix) {
     const T *p;
     int64_t row;
@@ -37,7 +36,7 @@ VEC_INLINE struct F(matrix) F(rows)(rw_dtype dtype, struct att_rows x, int64_t r
     return (struct F(matrix)){ room, width };
 }
 
-/* to[i][q] = scale * x[q][i], ATT_BLOCK queries apart; lanes without a query are 0. */
+/* to[i][q] = scale * x[q][i], with a row stride of ATT_BLOCK; lanes without a query are 0. */
 static void F(turn)(T *to, struct F(matrix) x, int64_t queries, int64_t width, T scale)
 {
     const int64_t lanes = F(lanes)(queries);
@@ -55,7 +54,7 @@ static void F(turn)(T *to, struct F(matrix) x, int64_t queries, int64_t width, T
         }
 }
 
-/* n elements of a row written as dtype. */
+/* Writes n elements of a row as dtype, times factor. */
 VEC_INLINE void F(write_row)(void *p, rw_dtype dtype, int64_t at, const T *from, int64_t n, T factor)
 {
     int64_t i = 0;
@@ -70,13 +69,13 @@ VEC_INLINE void F(write_row)(void *p, rw_dtype dtype, int64_t at, const T *from,
 }
 
 /*
- * ---- infinity and NaN in what a query does not see ----
+ * ---- infinity and NaN in rows that a query does not see ----
  *
- * A pair of a query and a key that it does not see has probability 0, but 0 times infinity is NaN, and so a number of
- * one row of k, v, q or dy would reach the results of all others in its tile. That is rare, so it costs nothing until
- * it happens: a unit of work is computed by plain products, and one whose result is not finite is computed once more,
- * carefully (att.careful): there a factor of 0 adds nothing. Finite terms are added by the same products in the same
- * order, so that no bit of any other result depends on what an excluded row holds.
+ * A query and a key that it does not see have probability 0, but 0 times infinity is NaN. So an element of one row of
+ * k, v, q or dy could reach the results of all other rows in its tile. This is rare, and has no cost unless it happens:
+ * a unit of work uses plain products, and if its result is not finite, it is computed a second time, carefully
+ * (att.careful). The careful products skip a factor of 0. Finite terms are added by the same products in the same
+ * order, so an excluded row never changes another result.
  */
 
 static bool F(is_finite)(const T *p, int64_t row, int64_t rows, int64_t width)
@@ -92,7 +91,8 @@ static bool F(is_finite)(const T *p, int64_t row, int64_t rows, int64_t width)
 
 #define CAREFUL_COLUMNS 64
 
-/* c [rows, width] += a b as by multiply(): of b's numbers first the finite ones, then the others where a is not 0. */
+/* c [rows, width] += a b as multiply() does it: first with the finite elements of b, then with the others where a is
+   not 0. */
 static void F(add_careful)(T *c, int64_t c_row, const T *a, int64_t a_row, int64_t a_col, const T *b, int64_t b_row,
                            int64_t rows, int64_t width, int64_t depth)
 {
@@ -116,7 +116,7 @@ static void F(add_careful)(T *c, int64_t c_row, const T *a, int64_t a_row, int64
 
 #undef CAREFUL_COLUMNS
 
-/* c [rows, width] += a b, b as rows. */
+/* c [rows, width] += a b, with b as rows. */
 static void F(add)(const struct att *att, T *c, int64_t c_row, const T *a, int64_t a_row, int64_t a_col,
                    struct F(matrix) b, int64_t rows, int64_t width, int64_t depth)
 {
@@ -126,7 +126,7 @@ static void F(add)(const struct att *att, T *c, int64_t c_row, const T *a, int64
 
 /* ---- scores ---- */
 
-/* Keys after what the first queries see count as scores of minus infinity. */
+/* Sets the scores of keys after those that a query sees to minus infinity, under causality. */
 static void F(mask)(T *s, const struct att *a, int64_t i, int64_t j, int64_t keys, int64_t lanes)
 {
     if (!a->causal) return;
@@ -139,7 +139,7 @@ static void F(mask)(T *s, const struct att *a, int64_t i, int64_t j, int64_t key
 
 /* ---- options ---- */
 
-/* Scores become cap tanh(score / cap). slope, if not NULL: the derivative of that. */
+/* Soft-caps scores: cap tanh(score / cap). slope, if not NULL: its derivative. */
 static void F(soft_cap)(T *s, T *slope, const struct att *a, int64_t keys, int64_t lanes)
 {
     const N cap = G(all)((T)a->cap), inverse = G(all)((T)(1 / a->cap)), one = G(all)(1);
@@ -152,7 +152,7 @@ static void F(soft_cap)(T *s, T *slope, const struct att *a, int64_t keys, int64
         }
 }
 
-/* A tile of scores, and where it lies. */
+/* A tile of scores, and its position. */
 struct F(tile) {
     T *s;
     int64_t b, h, i, j, queries, keys, lanes;
@@ -180,11 +180,11 @@ VEC_INLINE void F(add_mask_of)(const struct F(tile) *x, const rw_view *mask, rw_
         for (int64_t key = 0; key < x->keys; key++) {
             const T m = F(element)(mask->data, dtype, at + q * row + key * col);
             T *const s = x->s + key * ATT_BLOCK + q;
-            *s = m == -(T)INFINITY ? m : *s + m; /* whatever the score is */
+            *s = m == -(T)INFINITY ? m : *s + m; /* for any score, even NaN */
         }
 }
 
-/* Truth values: minus infinity where a key is not seen. */
+/* Applies a mask of truth values: minus infinity where a key is not seen. */
 static void F(cut_by_mask)(const struct F(tile) *x, const rw_view *mask)
 {
     const rw_layout *const l = mask->layout;
@@ -208,7 +208,7 @@ static void F(add_mask)(const struct F(tile) *x, const rw_view *mask)
     }
 }
 
-/* Minus infinity where a query does not see a key. */
+/* Sets the scores of keys outside a query's span to minus infinity. */
 static void F(cut_out)(const struct F(tile) *x, const struct att *a)
 {
     const struct att_span *const span = a->span + x->b * a->span_batch + x->i * ATT_BLOCK;
@@ -220,7 +220,7 @@ static void F(cut_out)(const struct F(tile) *x, const struct att *a)
     }
 }
 
-/* Scores, which have their scale, as the softmax takes them. slope: see soft_cap. */
+/* Applies the options to scaled scores. slope: see soft_cap. */
 static void F(finish_scores)(const struct F(tile) *x, const struct att *a, T *slope)
 {
     if (a->plain) {
@@ -239,7 +239,7 @@ struct F(running) {
     T *max, *sum, *shrink; /* per query */
 };
 
-/* Scores to probabilities relative to the running maximum. */
+/* Converts scores to probabilities relative to the running maximum. */
 static void F(softmax_tile)(T *s, const struct F(running) *run, int64_t keys, int64_t lanes)
 {
     for (int64_t q = 0; q < lanes; q += N_LANES) {
@@ -278,7 +278,7 @@ VEC_INLINE void F(write_output)(const struct att *a, rw_dtype dtype, int64_t hea
     }
 }
 
-/* Before the first key: nothing, or the sink, whose probability is counted and gives nothing. */
+/* Initial state before the first key: empty; or the sink, which counts in the sum and has no value. */
 static void F(begin_rows)(const struct att *a, int64_t h, const struct F(running) *run)
 {
     const rw_view *const sinks = a->extra[ATT_SINKS];
@@ -286,7 +286,7 @@ static void F(begin_rows)(const struct att *a, int64_t h, const struct F(running
     for (int q = 0; q < ATT_BLOCK; q++) run->max[q] = sink, run->sum[q] = sink == -(T)INFINITY ? 0 : 1;
 }
 
-/* One block of queries of one head against all keys that they see. Returns whether the results are finite. */
+/* One block of queries of one head against all keys that they see. Are the results finite? */
 VEC_INLINE bool F(forward)(const struct att *a, rw_dtype dtype, T *room, int64_t b, int64_t h, int64_t i)
 {
     const int64_t width = a->e.v_width, queries = att_extent(a->e.seq, i), lanes = F(lanes)(queries);
@@ -322,18 +322,18 @@ VEC_INLINE bool F(forward)(const struct att *a, rw_dtype dtype, T *room, int64_t
 
 /* ---- backward ---- */
 
-/* A block of queries, ready for its tiles. */
+/* A block of queries, prepared for its tiles. */
 struct F(block) {
     int64_t b, h, i, queries, lanes;
     T *q_turned, *do_turned; /* [width][ATT_BLOCK], q times the scale */
     struct F(matrix) q, dy;
     T *lse, *dot, *dq;
-    T *s, *ds, *slope, *k_room, *v_room; /* slope: of soft-capping, NULL without */
+    T *s, *ds, *slope, *k_room, *v_room; /* slope: derivative of soft-capping, NULL without */
     uint32_t *words;
     struct att_keys seen;
 };
 
-/* The sum over d of o * do, less the gradient of the log-sum-exp: what softmax's gradient subtracts. */
+/* delta: the sum over d of o * do, minus the gradient of the log-sum-exp; softmax's gradient subtracts it. */
 VEC_INLINE void F(dots)(const struct att *a, rw_dtype dtype, const struct F(block) *x)
 {
     const struct att_rows o = att_operand(a, 3, x->b, x->h, x->i);
@@ -349,11 +349,12 @@ VEC_INLINE void F(dots)(const struct att *a, rw_dtype dtype, const struct F(bloc
             const int64_t *const s = dlse->layout->stride;
             x->dot[q] -= ((const T *)dlse->data)[x->b * s[0] + x->h * s[1] + (x->i * ATT_BLOCK + q) * s[2]];
         }
-        /* probability 0 for who sees nothing */
+        /* probability 0 for queries that see no key */
         x->lse[q] = q < x->queries && lse[q] != -(T)INFINITY ? lse[q] : (T)INFINITY;
     }
 }
 
+/* Prepares a block of queries: transposes q and dy, and loads log-sum-exps and deltas. */
 VEC_INLINE struct F(block) F(block)(const struct att *a, rw_dtype dtype, T *room, int64_t b, int64_t h, int64_t i)
 {
     const int64_t panel = ATT_BLOCK * a->e.width, v_panel = ATT_BLOCK * a->e.v_width, tile = ATT_BLOCK * ATT_BLOCK;
@@ -381,8 +382,8 @@ VEC_INLINE struct F(block) F(block)(const struct att *a, rw_dtype dtype, T *room
 }
 
 /*
- * s: scores to probabilities as dv takes them; ds: gradient of the probabilities to gradient of the scores; of q k^T
- * if `through`, else of what the softmax takes.
+ * s: converts scores to the probabilities that dv uses. ds: converts the gradient of the probabilities to that of q k^T
+ * if `through`, else to that of the softmax's input.
  */
 static void F(gradient_tile)(const struct att *a, const struct F(block) *x, int64_t keys, bool through)
 {
@@ -407,13 +408,13 @@ static void F(gradient_tile)(const struct att *a, const struct F(block) *x, int6
     }
 }
 
-/* What is asked for: sums in rows of so many elements, from the first key of block j on. */
+/* The requested sums: row buffers with this stride, from the first key of block j on. */
 struct F(sums) {
     T *dk, *dv;
     int64_t k_row, v_row;
 };
 
-/* The tile with block j of the keys. Returns its keys and values as rows, and how many. */
+/* The tile with block j of the keys: computes it and returns the block's keys and values as rows, and their number. */
 struct F(pair) {
     struct F(matrix) k, v;
     int64_t keys;
@@ -445,14 +446,14 @@ VEC_INLINE void F(backward_tile)(const struct att *a, rw_dtype dtype, const stru
     if (dq) F(add)(a, x->dq, width, x->ds, 1, ATT_BLOCK, p.k, x->queries, width, p.keys);
 }
 
-/* To a result's rows, the first of which begins at element `at`. */
+/* Writes rows to a result, the first of them at element `at`. */
 VEC_INLINE void F(write_rows)(rw_dtype dtype, const struct att_result *to, int64_t at, int64_t rows, const T *from,
                               int64_t width, int64_t d)
 {
     for (int64_t r = 0; r < rows; r++) F(write_row)(to->p, dtype, at + r * to->row, from + r * width, d, 1);
 }
 
-/* LANES columns of a row of a result, n of which are there. */
+/* LANES columns of a row of a result, of which n exist. */
 VEC_INLINE V F(stored)(const void *p, rw_dtype dtype, int64_t at, int64_t n)
 {
     if (n >= LANES && is_half(dtype)) {
@@ -466,9 +467,9 @@ VEC_INLINE V F(stored)(const void *p, rw_dtype dtype, int64_t at, int64_t n)
     return F(load)(x);
 }
 
-#define AT_ONCE (4 * LANES) /* columns */
+#define AT_ONCE (4 * LANES) /* in columns */
 
-/* Of n columns from element `at` on, at most AT_ONCE; a constant leaves the sums in registers. */
+/* Sums rows over n columns from element `at` on, at most AT_ONCE; a constant n keeps the sums in registers. */
 VEC_INLINE void F(sum_rows)(T *to, const struct att_result *y, rw_dtype dtype, int64_t at, int64_t rows, int64_t n)
 {
     V sum[AT_ONCE / LANES];
@@ -482,8 +483,8 @@ VEC_INLINE void F(sum_rows)(T *to, const struct att_result *y, rw_dtype dtype, i
 }
 
 /*
- * Where somebody asks for the sums of the columns of gradient i (0 for q, 1 for k, 2 for v): those of block `block` of
- * a head's rows, which were just stored, from element `at` on.
+ * If column sums of gradient i (0 for q, 1 for k, 2 for v) are requested: those of block `block` of a head's rows,
+ * which were just stored, from element `at` on.
  */
 VEC_INLINE void F(sum_columns)(const struct att *a, rw_dtype dtype, int i, int64_t b, int64_t head, int64_t block,
                                int64_t at)
@@ -511,8 +512,8 @@ static void F(sink_rows)(const struct att *a, const struct F(block) *x)
     memcpy(to, row, (size_t)x->queries * sizeof *to);
 }
 
-/* dq of one block of queries, and on the way the sums of dk and dv for key blocks [from, to) if they are asked for.
-   Returns whether dq is finite. */
+/* dq of one block of queries, and if requested the contributions to dk and dv for key blocks [from, to). Is dq
+   finite? */
 VEC_INLINE bool F(backward_queries)(const struct att *a, rw_dtype dtype, T *room, int64_t b, int64_t h, int64_t i,
                                     int64_t from, int64_t to, const struct F(sums) *sums, bool dq)
 {
@@ -540,8 +541,8 @@ VEC_INLINE bool F(backward_queries)(const struct att *a, rw_dtype dtype, T *room
     return F(is_finite)(x.dq, a->e.width, x.queries, a->e.width);
 }
 
-/* dk and dv of key blocks [from, to) of one kv head, summed over its query heads and their blocks in order. Returns
-   whether they and dq are finite. */
+/* dk and dv of key blocks [from, to) of one kv head, summed over its query heads and their blocks in order. Are they
+   and dq finite? */
 VEC_INLINE bool F(backward_keys)(const struct att *a, rw_dtype dtype, T *room, int64_t b, int64_t kv_head, int64_t from,
                                  int64_t to, bool dq)
 {
@@ -572,8 +573,7 @@ VEC_INLINE bool F(backward_keys)(const struct att *a, rw_dtype dtype, T *room, i
     return finite;
 }
 
-/* One tile of the mask's gradient, summed over the batches and heads that it serves, in order. Returns whether it is
-   finite. */
+/* One tile of the mask's gradient, summed in order over the batches and heads that share it. Is it finite? */
 VEC_INLINE bool F(mask_backward)(const struct att *a, rw_dtype dtype, T *room, int64_t pair, int64_t i, int64_t j)
 {
     const rw_view *const out = &a->k->out[0];
@@ -603,4 +603,4 @@ VEC_INLINE bool F(mask_backward)(const struct att *a, rw_dtype dtype, T *room, i
 
 #undef AT_ONCE
 #undef N_LANES
-#undef N_MOST
+#undef N_MAX

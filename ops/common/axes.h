@@ -1,6 +1,6 @@
 /*
- * The axes over which an element-wise kernel runs: the outputs' shape with neighbouring axes joined wherever every
- * input allows it. For the CPU's loop (map.h) and the CUDA kernel (map.cuh). C11 and C++17.
+ * The axes of an element-wise kernel: the shape of the outputs, with adjacent axes joined where the strides of all
+ * inputs allow it. Used by the CPU loop (map.h) and the CUDA kernel (map.cuh). C11 and C++17.
  */
 #ifndef RW_OPS_COMMON_AXES_H
 #define RW_OPS_COMMON_AXES_H
@@ -28,6 +28,7 @@ static inline void rw_axes_flat(const rw_kernel *k, int n_in, struct rw_axes *m)
     for (int i = 0; i < n_in; i++) m->stride[i][0] = 1;
 }
 
+/* Drops axes of extent 1, and joins adjacent axes where the strides of all inputs allow it. */
 static inline void rw_axes_join(const rw_kernel *k, int n_in, struct rw_axes *m)
 {
     const rw_layout *const out = k->out[0].layout;

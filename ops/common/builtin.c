@@ -1,14 +1,16 @@
-/* One list, so that a policy can tell a misspelt op from one that this tape happens not to use, and messages name
-   arguments. */
-#include "record/own_ops.h"
+/*
+ * The list of all built-in ops with the names of their inputs. Policies use it to tell a misspelt op from one that this
+ * tape does not use, and error messages use it to name arguments.
+ */
+#include "record/builtin_ops.h"
 
 #include <stdio.h>
 #include <string.h>
 
 static const struct {
-    const char *name, *inputs; /* in the order of the node's inputs */
+    const char *name, *inputs; /* in the order of the node's inputs; a final "x[]" covers all inputs that follow */
 } ops[] = {
-    /* clang-format off: a line each */
+    /* clang-format off: one line per op */
     { "abs", "x" },
     { "add", "a b" },
     { "add_scalar", "x" },
@@ -30,7 +32,7 @@ static const struct {
     { "causal_softmax", "scores" },
     { "circular_pad", "x" },
     { "clamp", "x low high" },
-    { "concat", "" },
+    { "concat", "x[]" },
     { "contiguous", "x" },
     { "conv2d", "x weight bias" },
     { "conv_transpose2d", "x weight" },
@@ -151,10 +153,74 @@ static const struct {
     /* clang-format on */
 };
 
+/* Ops that only gradient rules, recipes and optimizers record. An op that is not listed names its inputs in its
+   check. */
+static const struct {
+    const char *name, *inputs;
+} internal[] = {
+    /* clang-format off: one line per op */
+    { "accumulate", "sum term" },
+    { "accumulate_wide", "sum term" },
+    { "adam", "rows" },
+    { "adamw", "rows" },
+    { "any_found", "found[]" },
+    { "attention_backward", "q k v" },
+    { "attention_backward_columns", "q k v" },
+    { "attention_merge_backward", "a b a_lse b_lse dy dlse" },
+    { "average", "rows" },
+    { "avg_pool2d_backward", "dy" },
+    { "causal_conv1d_data", "dy weight" },
+    { "causal_conv1d_weight", "x dy sum" },
+    { "clip_factor", "limit sums[]" },
+    { "clip_grad_norm", "limit norm sums gradients[]" },
+    { "clip_scale", "factor gradient" },
+    { "conv2d_data", "dy weight" },
+    { "conv2d_weight", "x dy sum" },
+    { "cross_entropy_backward", "logits target kept dy" },
+    { "cross_entropy_rows_backward", "logits target kept dy weight weight_sum" },
+    { "dropout_columns", "dy sum" },
+    { "embedding_backward", "dy index sum" },
+    { "gather_back", "dy index" },
+    { "gelu_tanh_backward_sum", "x dy sum" },
+    { "grad_squares", "gradient" },
+    { "gru_cell_backward", "x y h dy" },
+    { "huber_backward", "x y dy" },
+    { "index_select_back", "dy index sum" },
+    { "lion", "rows" },
+    { "lstm_cell_backward", "gates c" },
+    { "matmul_add", "sum a b" },
+    { "moe_dot", "a b inverse order" },
+    { "moe_gather", "x order inverse" },
+    { "moe_outer", "dy x offsets order inverse sum" },
+    { "moe_scatter", "weights index" },
+    { "moe_silu_weigh_backward", "x dy weights order inverse" },
+    { "moe_swiglu_weigh_backward", "gate up dy weights order inverse" },
+    { "moe_weigh_backward", "rows dy weights order inverse" },
+    { "mse_loss_backward", "x y dy" },
+    { "note_amax", "amax[]" },
+    { "note_counts", "counts[]" },
+    { "remap_back", "dy" },
+    { "scaler_update", "found scaler" },
+    { "sgd", "rows" },
+    { "sum_to_add", "x sum" },
+    { "swiglu_backward", "gate up dy" },
+    { "unscale_grad", "scaler gradient" },
+    { "unscale_grads", "scaler found gradients[]" },
+    { "within", "x low high" },
+    /* clang-format on */
+};
+
 static const char *inputs_of(const char *name)
 {
     for (size_t i = 0; i < sizeof ops / sizeof *ops; i++)
         if (!strcmp(ops[i].name, name)) return ops[i].inputs;
+    return NULL;
+}
+
+static const char *internal_inputs_of(const char *name)
+{
+    for (size_t i = 0; i < sizeof internal / sizeof *internal; i++)
+        if (!strcmp(internal[i].name, name)) return internal[i].inputs;
     return NULL;
 }
 
@@ -170,12 +236,14 @@ bool rw_op_is_builtin(const char *name)
 
 const char *rw_op_input_name(const rw_op_def *op, int i, char *text, size_t size)
 {
-    const char *at = op->kernel[RW_DEVICE_AUTO] == rw_op_is_own ? inputs_of(op->name) : NULL;
-    for (int k = 0; at && k < i; k++) {
-        at = strchr(at, ' ');
-        if (at) at++;
-    }
-    if (at && *at) snprintf(text, size, "%.*s", (int)strcspn(at, " "), at);
+    const bool own = op->kernel[RW_DEVICE_AUTO] == rw_op_is_own;
+    const char *at = own ? inputs_of(op->name) : NULL;
+    if (own && !at) at = internal_inputs_of(op->name);
+    int k = 0;
+    for (const char *next; at && k < i && (next = strchr(at, ' ')); k++) at = next + 1;
+    const size_t n = at ? strcspn(at, " [") : 0;
+    if (n && at[n] == '[') snprintf(text, size, "%.*s[%d]", (int)n, at, i - k);
+    else if (n && k == i) snprintf(text, size, "%.*s", (int)n, at);
     else snprintf(text, size, "input %d", i);
     return text;
 }

@@ -1,7 +1,7 @@
-/* See channels.h. */
+/* Conversion of images between [n, c, h, w] and the channels-last layout in which most ops on images compute. */
 #include "ops/common/channels.h"
 
-#include "record/own_ops.h"
+#include "record/builtin_ops.h"
 
 bool rw_lies_channels_last(const rw_tensor *x)
 {
@@ -37,7 +37,7 @@ rw_tensor *rw_channels_outside_at(rw_site at, rw_tape *t, rw_tensor *x)
 bool rw_any_lies_channels_last(rw_tensor *const *in, int n)
 {
     bool some = false;
-    if (!in || n > RW_OP_MAX_OPERANDS) return false; /* rw_apply() says so */
+    if (!in || n > RW_OP_MAX_OPERANDS) return false; /* rw_apply() reports the error */
     for (int i = 0; i < n; i++) {
         const rw_layout *const l = rw_tensor_layout(in[i]);
         if (!l || l->rank < 4 || l->rank != rw_tensor_layout(in[0])->rank) return false;

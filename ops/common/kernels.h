@@ -1,8 +1,9 @@
 /*
- * An op's kernels by device, and the workspace that they take. In the op's own file, outside any function:
+ * Macros that declare an op's kernels for each device, and its workspace functions. In the op's own file, outside any
+ * function:
+ *
  *     RW_DECLARE_KERNELS(rw_sum)                        declares rw_sum_cpu (chosen by instruction set) and rw_sum_cuda
- *     RW_DECLARE_CUDA_WORKSPACE(rw_sum_workspace_cuda)  which stands beside the kernel
- * and in its rw_op_def
+ *     RW_DECLARE_CUDA_WORKSPACE(rw_sum_workspace_cuda)  declares the workspace function that rw_op_def refers to
  *     .kernel = RW_KERNELS(rw_sum)
  *     .workspace = RW_WORKSPACES(workspace_of_the_cpu, rw_sum_workspace_cuda)  either may be NULL
  */
@@ -10,9 +11,9 @@
 #define RW_OPS_COMMON_KERNELS_H
 
 #include "device/cpu/isa.h"
-#include "record/own_ops.h"
+#include "record/builtin_ops.h"
 
-/* Of a view, which has none. */
+/* For a view, which has no kernel. */
 #define RW_NO_KERNELS { rw_op_is_own }
 
 #ifdef RW_HAVE_CUDA

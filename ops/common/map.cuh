@@ -1,11 +1,12 @@
 /*
- * The kernels of all element-wise CUDA ops: up to three inputs of any strides (0 along a broadcast axis), up to two
- * dense outputs, one function object on elements. A thread takes packs of at most 16 bytes, or one element where rows
- * do not divide into packs. Which way is taken never shows in the results: elements do not meet. Writes over an input
- * of the same layout are safe: a thread reads what it writes, and reads it first.
+ * The CUDA kernels of all element-wise ops: up to three inputs of any strides (0 along a broadcast axis), up to two
+ * dense outputs, one function object applied to elements. A thread handles packs of at most 16 bytes, or one element if
+ * rows do not divide into packs. The choice does not affect results, because each element is computed independently.
+ * Overwriting an input of the same layout is safe: a thread reads exactly the elements that it writes, and reads them
+ * first.
  *
- * A function object `op` has the types In and Out, the numbers `inputs` and `outputs`, and op(x, y): from `inputs`
- * elements to `outputs` elements.
+ * A function object `op` has the types In and Out, the constants `inputs` and `outputs`, and op(x, y), which maps
+ * `inputs` elements to `outputs` elements.
  */
 #ifndef RW_OPS_MAP_CUH
 #define RW_OPS_MAP_CUH
@@ -13,7 +14,7 @@
 #include "device/cuda/kernel.cuh"
 #include "ops/common/axes.h"
 
-/* A word of nvcc: parameters are read in place. Executed as PTX by ptx_accuracy. */
+/* An nvcc keyword: the kernel reads its parameters in place. The test ptx_accuracy runs the resulting PTX. */
 #if defined(RW_CUDASIM) && !defined(__grid_constant__)
 #define __grid_constant__
 #endif
@@ -23,13 +24,14 @@ namespace {
 constexpr int MAP_THREADS = 256;
 
 /*
- * n / d without an integer division: by a multiplication where both have 31 bits (Granlund and Montgomery, PLDI 1994),
- * else by a floating-point estimate that is put right. n and d have at most 52 bits.
+ * n / d without an integer division: a multiplication if both have 31 bits (Granlund and Montgomery, "Division by
+ * invariant integers using multiplication", PLDI 1994), else a floating-point estimate with a correction. n and d have
+ * at most 52 bits.
  */
 struct map_divider {
     uint64_t d;
     double inverse;
-    uint32_t magic, shift; /* magic 0: d is too large for it */
+    uint32_t magic, shift; /* magic 0: d is too large for the multiplication */
 
     void set(int64_t divisor)
     {
@@ -52,10 +54,10 @@ template <int N_IN, int N_OUT> struct map_args {
     int64_t numel;
     int32_t rank;
     map_divider dim[RW_MAX_RANK];
-    int64_t stride[N_IN][RW_MAX_RANK], step[N_IN]; /* step: the innermost stride */
+    int64_t stride[N_IN][RW_MAX_RANK], step[N_IN]; /* step: stride of the innermost axis */
     const void *in[N_IN];
     void *out[N_OUT];
-    bool whole_in[N_IN], whole_out[N_OUT]; /* a pack is one load or store */
+    bool whole_in[N_IN], whole_out[N_OUT]; /* each pack is one load or store */
 };
 
 template <typename Op> using map_args_of = map_args<Op::inputs, Op::outputs>;
@@ -67,10 +69,10 @@ template <typename T, int P> struct alignas(sizeof(T) * P) map_vector {
 template <typename Op> constexpr int map_pack()
 {
     constexpr int in = sizeof(typename Op::In), out = sizeof(typename Op::Out), pack = 16 / (in > out ? in : out);
-    return pack * in < 4 ? 4 / in : pack; /* what is read is words of 32 bits */
+    return pack * in < 4 ? 4 / in : pack; /* reads use words of 32 bits */
 }
 
-/* at[j]: where element i of the output lies in input j. */
+/* at[j]: position of element i of the output in input j. */
 template <int N_IN, int N_OUT>
 __device__ __forceinline__ void map_seek(const map_args<N_IN, N_OUT> &a, int64_t i, int64_t *at)
 {
@@ -88,7 +90,7 @@ __device__ __forceinline__ void map_seek(const map_args<N_IN, N_OUT> &a, int64_t
     for (int j = 0; j < N_IN; j++) at[j] += static_cast<int64_t>(rest) * a.stride[j][0];
 }
 
-/* n <= P elements that are `step` apart; those after them are zero. */
+/* Loads n <= P elements that are `step` apart; the rest of the pack is zero. */
 template <typename T, int P>
 __device__ __forceinline__ raw<map_vector<T, P>> map_load(const T *p, int64_t step, int n, bool whole)
 {
@@ -108,13 +110,13 @@ __device__ __forceinline__ void map_store(void *to, int64_t i, int n, const map_
         if (l < n) p[l] = v.x[l];
 }
 
-/* More packs of one thread in flight where there is only one input to read. */
+/* With only one input to read, a thread keeps more packs in flight. */
 template <typename Op> constexpr int map_unroll()
 {
     return Op::inputs == 1 ? 2 : 1;
 }
 
-/* Packs: of one axis, or of a last axis of whole packs. */
+/* Kernel for packs: a single axis, or a last axis that divides into packs. */
 template <typename Op>
 __global__ void __launch_bounds__(MAP_THREADS) map_packs(const __grid_constant__ map_args_of<Op> a, const Op op)
 {
@@ -156,7 +158,7 @@ __global__ void __launch_bounds__(MAP_THREADS) map_packs(const __grid_constant__
     }
 }
 
-/* One element per thread: any layout. */
+/* Kernel for any layout: one element per thread. */
 template <typename Op>
 __global__ void __launch_bounds__(MAP_THREADS) map_elements(const __grid_constant__ map_args_of<Op> a, const Op op)
 {
@@ -180,7 +182,8 @@ static inline bool map_is_aligned(const void *p, size_t bytes)
     return reinterpret_cast<uintptr_t>(p) % bytes == 0;
 }
 
-/* Where inputs and outputs lie: what no op has a say in is compiled once. A pack has P elements of these sizes. */
+/* Fills in the layout part of the arguments. It does not depend on the op, so it is compiled once per element size. A
+   pack has P elements of these sizes. */
 template <int N_IN, int N_OUT>
 void map_lay_out(map_args<N_IN, N_OUT> &a, const rw_kernel *k, int P, size_t in_size, size_t out_size)
 {
@@ -202,7 +205,7 @@ void map_lay_out(map_args<N_IN, N_OUT> &a, const rw_kernel *k, int P, size_t in_
     }
 }
 
-/* The kernel function of an op. */
+/* Runs the kernel of an op. */
 template <typename Op> rw_status map_run(const rw_kernel *k, const Op &op)
 {
     constexpr int P = map_pack<Op>();

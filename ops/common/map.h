@@ -1,12 +1,13 @@
 /*
- * The one loop of all element-wise kernels: up to three inputs of any strides (0 along a broadcast axis), up to two
- * dense outputs, one function on vectors. MAP_FUNCTIONS() makes the loop over a block of elements of one op, once per
- * type, with the function inlined; map_kernel() cuts the tensor into blocks and shares them out. Writes over an input
- * are safe: each vector is loaded whole before it is stored.
+ * The loop of all element-wise CPU kernels: up to three inputs of any strides (0 along a broadcast axis), up to two
+ * dense outputs, one function on vectors. MAP_FUNCTIONS() generates an op's loop over a block of elements, once per
+ * type, with the function inlined. map_kernel() cuts the tensor into blocks and distributes them over threads.
+ * Overwriting an input is safe: each vector is loaded completely before it is stored.
  */
 #ifndef RW_OPS_COMMON_MAP_H
 #define RW_OPS_COMMON_MAP_H
 
+#include "base/team.h"
 #include "ops/common/axes.h"
 #include "ops/common/util.h"
 #include "ops/common/vec_native.h"
@@ -14,32 +15,32 @@
 #define MAP_INPUTS RW_AXES_INPUTS
 #define MAP_OUTPUTS 2
 
-/* Elements of a block: enough to hide the cost of handing it out, few enough to balance threads. */
+/* Elements of a block: enough to hide the cost of scheduling it, few enough to balance threads. */
 #define MAP_BLOCK 16384
 
-/* Bytes ahead of a vector that are fetched with it. What forward has kept comes from far: a kernel as short as gelu
-   waits for its input longer than it computes. */
+/* Prefetch distance in bytes. Values that forward kept are usually in main memory, and a kernel as short as gelu waits
+   for its input longer than it computes. */
 #define MAP_AHEAD 2048
 
-/* Operands are counted by constants: their loops are unrolled, so that vectors stay in registers. */
+/* Operand counts are compile-time constants, so these loops are unrolled and vectors stay in registers. */
 #define MAP_UNROLL _Pragma("GCC unroll 3")
 
 typedef void (*map_nf)(const nf *x, nf *y, double a);
 typedef void (*map_nd)(const nd *x, nd *y, double a);
 
-/* A kernel's work, cut into blocks: pieces of a long innermost axis, or several rows of a short one. */
+/* A kernel's work, cut into blocks: sections of a long innermost axis, or several rows of a short one. */
 struct map_job {
     const rw_kernel *k;
     struct rw_axes m;
     double a;
     int64_t inner, rows;
-    int64_t cuts;  /* blocks of a row, or 1 */
-    int64_t group; /* rows of a block, or 1 */
+    int64_t cuts;  /* blocks per row, or 1 */
+    int64_t group; /* rows per block, or 1 */
 };
 
 typedef void (*map_block)(const struct map_job *job, int64_t block);
 
-/* A call costs less than this is to compile in every op. */
+/* Not inlined: the call costs less than compiling this into every op. */
 static __attribute__((noinline, unused)) nf map_gather_f(const void *p, rw_dtype dtype, int64_t at, int64_t stride,
                                                          int64_t n)
 {
@@ -64,14 +65,14 @@ VEC_INLINE nd map_load_d(const double *p, int64_t at, int64_t stride, int64_t n)
     return x;
 }
 
-/* Of rows that lie densely or stand still: a whole vector. */
+/* A whole vector of a row with stride 1 or 0. */
 VEC_INLINE nf map_load_near_f(const void *p, rw_dtype dtype, int64_t at, int64_t stride)
 {
     return stride ? nf_get(p, dtype, at) : nf_all(f_get(p, dtype, at));
 }
 
-/* n <= NF_LANES elements: element i.. of the row whose inputs begin at at[] and whose outputs begin at `to`. near: all
-   of them, of strides 0 and 1. */
+/* Computes n <= NF_LANES elements, from element i of the row whose inputs begin at at[] and whose outputs begin at
+   `to`. near: whole vectors, and all strides are 0 or 1. */
 VEC_INLINE void map_step_f(const rw_kernel *k, rw_dtype dtype, int n_in, int n_out, const int64_t *at,
                            const int64_t *stride, int64_t to, int64_t i, int64_t n, bool near, map_nf f, double a)
 {
@@ -90,7 +91,7 @@ VEC_INLINE void map_step_f(const rw_kernel *k, rw_dtype dtype, int n_in, int n_o
     }
 }
 
-/* Beyond the end of a buffer this does nothing. */
+/* Prefetches the operands of a later vector. Prefetching beyond the end of a buffer has no effect. */
 VEC_INLINE void map_fetch_ahead(const rw_kernel *k, rw_dtype dtype, int n_in, int n_out, const int64_t *at,
                                 const int64_t *stride, int64_t to, int64_t i)
 {
@@ -104,7 +105,7 @@ VEC_INLINE void map_fetch_ahead(const rw_kernel *k, rw_dtype dtype, int n_in, in
         __builtin_prefetch((const void *)((uintptr_t)k->out[j].data + (size_t)(to + i) * size + MAP_AHEAD), 1);
 }
 
-/* Whole vectors of inputs that lie densely or stand still. How many elements they are. */
+/* Computes whole vectors of rows with strides 0 and 1. Returns the number of elements computed. */
 VEC_INLINE int64_t map_near_f(const rw_kernel *k, rw_dtype dtype, int n_in, int n_out, const int64_t *at,
                               const int64_t *stride, int64_t to, int64_t n, map_nf f, double a)
 {
@@ -116,6 +117,7 @@ VEC_INLINE int64_t map_near_f(const rw_kernel *k, rw_dtype dtype, int n_in, int 
     return i;
 }
 
+/* One row in float64, with inputs of any strides. */
 VEC_INLINE void map_row_d(const rw_kernel *k, int n_in, int n_out, const int64_t *at, const int64_t *stride, int64_t to,
                           int64_t n, map_nd f, double a)
 {
@@ -134,9 +136,9 @@ VEC_INLINE void map_row_d(const rw_kernel *k, int n_in, int n_out, const int64_t
     }
 }
 
-/* A row whose inputs lie densely, as nearly all do, gets a loop without strides, and one where some stand still a loop
-   of whole vectors. All share what is left, or lies apart: a function is inlined wherever it is called, and some take
-   long to compile. */
+/* One row. Dense inputs, the usual case, get a loop without strides. Inputs with strides 0 and 1 get a loop of whole
+   vectors. The remaining elements and other strides share one general loop: the op's function is inlined at every call,
+   and some functions take long to compile. */
 VEC_INLINE void map_row(const rw_kernel *k, rw_dtype dtype, int n_in, int n_out, const int64_t *at,
                         const int64_t *stride, int64_t to, int64_t n, map_nf f, map_nd d, double a)
 {
@@ -154,7 +156,7 @@ VEC_INLINE void map_row(const rw_kernel *k, rw_dtype dtype, int n_in, int n_out,
         map_step_f(k, dtype, n_in, n_out, at, stride, to, i, n - i < NF_LANES ? n - i : NF_LANES, false, f, a);
 }
 
-/* at[j]: where row `row` of input j begins; index: its place along the outer axes. */
+/* at[j]: start of row `row` of input j; index: the row's position along the outer axes. */
 static __attribute__((noinline, unused)) void map_seek(const struct rw_axes *m, int n_in, int64_t row, int64_t *at,
                                                        int64_t *index)
 {
@@ -176,7 +178,7 @@ static __attribute__((noinline, unused)) void map_next(const struct rw_axes *m, 
     }
 }
 
-/* Where a block is: elements [begin, begin + n) of rows [row, last). Input j of its first row begins at at[j]. */
+/* The extent of a block: elements [begin, begin + n) of rows [row, last). Input j of its first row begins at at[j]. */
 struct map_place {
     int64_t row, last, begin, n;
     int64_t at[MAP_INPUTS], stride[MAP_INPUTS], index[RW_MAX_RANK];
@@ -207,7 +209,7 @@ VEC_INLINE void map_one_block(const struct map_job *job, int64_t block, rw_dtype
     }
 }
 
-/* The block loops of an op, as the argument `blocks` of map_kernel(). */
+/* Generates the block loops of an op, for the argument `blocks` of map_kernel(). */
 #define MAP_FUNCTIONS(name, n_in, n_out, f, d)                                    \
     static void name##_f32(const struct map_job *job, int64_t block)              \
     {                                                                             \
@@ -242,21 +244,26 @@ static inline int64_t map_cut(const rw_kernel *k, int n_in, struct map_job *job)
     return job->cuts > 1 ? job->rows * job->cuts : (job->rows + job->group - 1) / job->group;
 }
 
-/* The kernel body. */
+struct map_blocks {
+    struct map_job job;
+    map_block run;
+};
+
+static void map_run_blocks(void *of, int64_t first, int64_t end)
+{
+    const struct map_blocks *const b = of;
+    for (int64_t i = first; i < end; i++) b->run(&b->job, i);
+}
+
+/* The body of an element-wise kernel: cuts the tensor into blocks and runs them on the threads. */
 static inline rw_status map_kernel(const rw_kernel *k, int n_in, const map_block *blocks, double a)
 {
     const int64_t numel = k->out[0].layout->numel;
-    const map_block run = blocks[k->out[0].dtype];
-    if (!run) return RW_ERR_UNSUPPORTED;
+    struct map_blocks b = { .job.a = a, .run = blocks[k->out[0].dtype] };
+    if (!b.run) return RW_ERR_UNSUPPORTED;
     if (!numel) return RW_OK;
-    struct map_job job = { .a = a };
-    const int64_t n = map_cut(k, n_in, &job);
-    if (numel < RW_PARALLEL_FROM || k->threads < 2) {
-        for (int64_t i = 0; i < n; i++) run(&job, i);
-        return RW_OK;
-    }
-#pragma omp parallel for num_threads(k->threads) schedule(static)
-    for (int64_t i = 0; i < n; i++) run(&job, i);
+    const int64_t n = map_cut(k, n_in, &b.job);
+    rw_team_for(rw_threads_for(k, numel), n, map_run_blocks, &b);
     return RW_OK;
 }
 

@@ -1,19 +1,21 @@
 /*
- * Tensor-core products of bfloat16 or float16, and copies into shared memory that do not wait: PTX of compute
- * capability 8.0, and the same operations spelled out for the simulator of the tests.
+ * Tensor-core products of bfloat16 or float16, and asynchronous copies into shared memory. On a GPU they are PTX of
+ * compute capability 8.0; for the simulator of the tests the same operations are written in C++.
  *
- * Fragments of a product c [16, 8] += a [16, 16] b [16, 8], lane = 4 g + t:
+ * Fragments of a product c [16, 8] += a [16, 16] b [16, 8], with lane = 4 g + t (PTX ISA, mma.m16n8k16):
+ *
  *     c: (g, 2t) (g, 2t + 1) (g + 8, 2t) (g + 8, 2t + 1)
  *     a: pairs of columns from (g, 2t) (g + 8, 2t) (g, 2t + 8) (g + 8, 2t + 8)
  *     b: pairs of rows from (2t, g) (2t + 8, g)
- * so that two tiles of c side by side, rounded, are an a.
+ *
+ * So two adjacent tiles of c, rounded to 16 bits, form a fragment of a.
  */
 #ifndef RW_OPS_MMA_CUH
 #define RW_OPS_MMA_CUH
 
 #include "device/cuda/kernel.cuh"
 
-/* Executed as PTX by ptx_attention. */
+/* The test ptx_attention runs these instructions as PTX. */
 #ifdef RW_CUDASIM
 
 #include <vector>
@@ -46,7 +48,8 @@ inline warp_room &room()
     return rooms[thread() / 32];
 }
 
-/* Every second copy of a thread is made at once, the others when it waits for them: a device may do either. */
+/* The simulator performs every second copy of a thread immediately and the others when the thread waits for them. A
+   device may do either. */
 inline copies &copies_of_thread()
 {
     static copies all[1024];
@@ -68,7 +71,7 @@ template <typename T> inline double half_of(uint32_t pair, int i)
     return static_cast<double>(widen(x));
 }
 
-/* a(row, depth) and b(depth, col) from the fragments of all lanes. */
+/* Elements a(row, depth) and b(depth, col), gathered from the fragments of all lanes. */
 template <typename T> inline double a_at(const warp_room &w, int row, int depth)
 {
     return half_of<T>(w.a[row % 8 * 4 + depth % 8 / 2][depth / 8 * 2 + row / 8], depth % 2);
@@ -195,21 +198,23 @@ __device__ __forceinline__ shared_address shared_of(void *p)
     return static_cast<uint32_t>(__cvta_generic_to_shared(p));
 }
 
-/* Sixteen bytes, or zeros: then `from` is not read. */
+/* Copies 16 bytes, or writes 16 zero bytes without reading `from`. */
 __device__ __forceinline__ void copy_async(shared_address to, const void *from, bool valid)
 {
     const int bytes = valid ? 16 : 0;
     RW_MMA_ASM("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
 }
 
-/* What was asked for since the last call is a group; copy_wait<N> waits for this thread's groups but the last N. */
+/* copy_commit() closes a group of the copies issued since the last call. copy_wait<N> waits for all but the last N
+   groups of this thread. */
 __device__ __forceinline__ void copy_commit() { RW_MMA_ASM("cp.async.commit_group;" ::: "memory"); }
 template <int N> __device__ __forceinline__ void copy_wait()
 {
     RW_MMA_ASM("cp.async.wait_group %0;" ::"n"(N) : "memory");
 }
 
-/* Four 8 x 8 matrices: lane 8 m + i names row i of matrix m, and gets two neighbours of row lane / 4 of each. */
+/* Loads four 8 x 8 matrices. Lane 8 m + i supplies the address of row i of matrix m, and receives two adjacent elements
+   of row lane / 4 of each matrix. */
 __device__ __forceinline__ void load_matrices(uint32_t (&r)[4], shared_address row)
 {
     RW_MMA_ASM("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
@@ -242,7 +247,7 @@ __device__ __forceinline__ void multiply(float (&c)[4], const uint32_t (&a)[4], 
 RW_MMA_MULTIPLY(bf16, "bf16")
 RW_MMA_MULTIPLY(f16, "f16")
 
-/* Rounded to nearest even; low in the lower half. */
+/* Packs two numbers, rounded to nearest even, with `low` in the lower half. */
 template <typename T> __device__ __forceinline__ uint32_t pair_of(float low, float high);
 
 #define RW_MMA_PAIR(T, type)                                                                                          \
@@ -255,7 +260,7 @@ template <typename T> __device__ __forceinline__ uint32_t pair_of(float low, flo
 RW_MMA_PAIR(bf16, "bf16")
 RW_MMA_PAIR(f16, "f16")
 
-/* One instruction. */
+/* Compiles to one instruction. */
 __device__ __forceinline__ uint32_t exclusive_or(uint32_t a, uint32_t b, uint32_t c)
 {
     uint32_t r;

@@ -1,7 +1,7 @@
 /*
- * Products of tiles that lie in the cache, for one type of arithmetic T. Included by a template of kernels once for
- * each: V is the fixed vector of LANES (vec.h), N the machine's own (vec_native.h); F and G name their functions, of
- * which G(all) and G(mul_add) have to be there. An element's terms are added in their order, whatever the tiles are.
+ * Products of tiles that fit in the cache, for one type of arithmetic T. A kernel template includes it once per type: V
+ * is the fixed vector of LANES (vec.h), N the native one (vec_native.h), and F and G build the names of their
+ * functions. G(all) and G(mul_add) must exist. The terms of an element are added in order of depth, for any tile sizes.
  */
 #ifndef PRODUCT_ROWS
 /* Registers of c in the inner loop: rows by vectors. */
@@ -18,19 +18,19 @@
 #endif
 
 #define N_LANES (int)(NATIVE_BYTES / sizeof(T))
-#define N_MOST (PRODUCT_VECS * LANES / N_LANES)
+#define N_MAX (PRODUCT_VECS * LANES / N_LANES)
 
-/* c [ROWS, VECS] (+)= a b: a's element (r, p) at r * a_row + p * a_col, b's row p at p * b_row. No lane meets another,
-   so the sums may lie in vectors of the machine's own width, and in registers on every machine. */
+/* c [ROWS, VECS] (+)= a b. Element (r, p) of a is at r * a_row + p * a_col, and row p of b at p * b_row. Lanes are
+   independent, so the sums can use native vectors of any width and stay in registers on every machine. */
 VEC_INLINE void F(inner)(int rows, int vecs, T *c, int64_t c_row, const T *a, int64_t a_row, int64_t a_col, const T *b,
                          int64_t b_row, int64_t depth, bool add)
 {
     const int n = vecs * LANES / N_LANES;
-    N sum[PRODUCT_ROWS][N_MOST];
+    N sum[PRODUCT_ROWS][N_MAX];
     for (int r = 0; r < rows; r++)
         for (int v = 0; v < n; v++) sum[r][v] = add ? *(const N *)(c + r * c_row + v * N_LANES) : G(all)(0);
     for (int64_t p = 0; p < depth; p++) {
-        N y[N_MOST];
+        N y[N_MAX];
         for (int v = 0; v < n; v++) y[v] = *(const N *)(b + p * b_row + v * N_LANES);
         for (int r = 0; r < rows; r++) {
             const N x = G(all)(a[r * a_row + p * a_col]);
@@ -58,7 +58,7 @@ VEC_INLINE void F(strip)(int vecs, T *c, int64_t c_row, const T *a, int64_t a_ro
     for (; r < rows; r++) F(inner)(1, vecs, c + r * c_row, c_row, a + r * a_row, a_row, a_col, b, b_row, depth, add);
 }
 
-/* width: of c and b, whole vectors. */
+/* c (+)= a b for any number of rows. width: columns of c and b, a multiple of the vector's lanes. */
 static void F(multiply)(T *c, int64_t c_row, const T *a, int64_t a_row, int64_t a_col, const T *b, int64_t b_row,
                         int64_t rows, int64_t width, int64_t depth, bool add)
 {

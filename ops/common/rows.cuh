@@ -1,6 +1,6 @@
 /*
- * Rows in registers: a row belongs to a group of threads, one warp or one whole block, whose thread t holds packs t, t
- * + G, t + 2 G ... of it. It is read once, whatever is then summed over it.
+ * Rows in registers: a row belongs to a group of G threads, one warp or one block. Thread t holds packs t, t + G, t + 2
+ * G ... of it. The row is read once, for any number of sums over it.
  */
 #ifndef RW_OPS_REDUCE_ROWS_CUH
 #define RW_OPS_REDUCE_ROWS_CUH
@@ -10,9 +10,9 @@
 #include <limits>
 
 constexpr int ROW_WARP = 32, ROW_BLOCK = 256; /* group sizes */
-constexpr int ROW_WARP_MOST = 1024;           /* widest row of a warp: 32 elements a thread */
-constexpr int ROW_BLOCK_MOST = 8192;          /* widest row that a block holds */
-constexpr int ROW_SUMS = 4;                   /* most sums taken in one round */
+constexpr int ROW_WARP_MAX = 1024;           /* widest row of a warp: 32 elements per thread */
+constexpr int ROW_BLOCK_MAX = 8192;          /* widest row of a block */
+constexpr int ROW_SUMS = 4;                   /* maximum number of sums per round */
 
 template <typename T, int PACKS, int G> struct held_row {
     static constexpr int size = pack<T>::size;
@@ -20,7 +20,7 @@ template <typename T, int PACKS, int G> struct held_row {
 
     static __device__ __forceinline__ int place(int p, int t) { return (p * G + t) * size; }
 
-    /* n: a multiple of the pack's size. What lies beyond is zero. */
+    /* n: a multiple of the pack's size. Elements beyond it are zero. */
     __device__ __forceinline__ void load(const T *row, int t, int n)
     {
         raw<pack<T>> w[PACKS];
@@ -33,8 +33,8 @@ template <typename T, int PACKS, int G> struct held_row {
 };
 
 /*
- * Sums over a group, the same in every thread. `shared` has 2 * ROW_SUMS * 8 elements for a block, none for a warp;
- * rounds alternate between its halves, so that one barrier a round is enough.
+ * Sums over a group, the same in every thread. `shared` has 2 * ROW_SUMS * 8 elements for a block, none for a warp.
+ * Rounds alternate between its halves, so one barrier per round is enough.
  */
 template <int G, int N, typename W> __device__ __forceinline__ void group_sums(W (&x)[N], W *shared, int &round)
 {
@@ -73,13 +73,14 @@ template <int G, typename W> __device__ __forceinline__ W group_max(W x, W *shar
     return x;
 }
 
-/* Does a row divide into packs? */
+/* Does each row divide into packs? */
 static inline bool has_packs(const rw_view *v, int64_t width)
 {
     return width % (16 / static_cast<int64_t>(rw_dtype_size(v->dtype))) == 0;
 }
 
-/* Calls f with std::integral_constant<int, packs>: as few of 8, 16 or 32 elements a thread as hold the row. */
+/* Calls f with std::integral_constant<int, packs>: the minimum of 8, 16 or 32 elements per thread that holds the
+   row. */
 template <int N> struct row_packs { static constexpr int value = N; };
 
 template <typename T, typename F> static inline void with_packs(int64_t width, int64_t group, F f)

@@ -1,10 +1,10 @@
 /*
- * One virtual vector for every instruction set: 64 bytes, 16 float lanes or 8 double lanes. GCC lowers it to one
- * AVX-512, two AVX2 or four SSE registers. Because the number of lanes is fixed, a sum over lanes has the same order
- * everywhere.
+ * One vector type of fixed width for every instruction set: 64 bytes, which are 16 float lanes or 8 double lanes. GCC
+ * lowers it to one AVX-512, two AVX2 or four SSE registers. The number of lanes is fixed, so a sum over lanes has the
+ * same order on every machine.
  *
- * Vector functions are SLEEF's (https://sleef.org), within 1 ulp, but for a float's exp and erf (vec_native.h);
- * elsewhere than on x86-64, SLEEF's scalar ones.
+ * On x86-64 vector functions are SLEEF's (https://sleef.org), within 1 ulp, except exp and erf of float (vec_native.h).
+ * Elsewhere they are SLEEF's scalar functions.
  */
 #ifndef RW_OPS_COMMON_VEC_H
 #define RW_OPS_COMMON_VEC_H
@@ -40,7 +40,7 @@ VEC_INLINE vd vd_all(double x)
     return (vd){ x, x, x, x, x, x, x, x };
 }
 
-/* bfloat16: the upper half of a float, rounded to nearest even; a NaN stays a NaN. */
+/* bfloat16: the upper half of a float, rounded to nearest even. NaN stays NaN. */
 VEC_INLINE float bf16_to_f32(uint16_t h)
 {
     const uint32_t bits = (uint32_t)h << 16;
@@ -57,7 +57,9 @@ VEC_INLINE uint16_t f32_to_bf16(float f)
     return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
-/* binary16, rounded to nearest even. */
+/* binary16, rounded to nearest even. NaN stays NaN. x86-64 without F16C would call the compiler's library, which sets
+   the underflow flag of the x87 status word. There the conversion uses integer arithmetic, with the same results. */
+#if defined(__F16C__) || !defined(__x86_64__)
 VEC_INLINE float f16_to_f32(uint16_t h)
 {
     _Float16 x;
@@ -72,8 +74,43 @@ VEC_INLINE uint16_t f32_to_f16(float f)
     memcpy(&h, &x, sizeof h);
     return h;
 }
+#else
+/* Converts binary16 to float32 with integer arithmetic. */
+VEC_INLINE float f16_to_f32(uint16_t h)
+{
+    const uint32_t sign = (uint32_t)(h & 0x8000) << 16, rest = h & 0x7fff;
+    uint32_t bits;
+    float f;
+    if (rest < 0x400) { /* a multiple of 2^-24 */
+        f = (float)(int32_t)rest * 0x1p-24f;
+        memcpy(&bits, &f, sizeof bits);
+    } else if (rest < 0x7c00) {
+        bits = (rest << 13) + ((127 - 15) << 23);
+    } else {
+        bits = rest << 13 | 0x7f800000 | (rest > 0x7c00 ? 0x400000 : 0);
+    }
+    bits |= sign;
+    memcpy(&f, &bits, sizeof f);
+    return f;
+}
 
-/* The types of 16 bits, which are computed in float32. dtype is a constant after inlining, here and below. */
+VEC_INLINE uint16_t f32_to_f16(float f)
+{
+    uint32_t bits;
+    memcpy(&bits, &f, sizeof bits);
+    const uint32_t sign = bits >> 16 & 0x8000, x = bits & 0x7fffffff;
+    if (x > 0x7f800000) return (uint16_t)(sign | 0x7e00 | (x >> 13 & 0x3ff));
+    if (x >= 0x477ff000) return (uint16_t)(sign | 0x7c00); /* 65520 is closer to 2^16 */
+    if (x <= 0x33000000) return (uint16_t)sign;            /* 2^-25 is half of the smallest subnormal */
+    if (x < 0x38800000) {                                  /* subnormal: multiples of 2^-24 */
+        const uint32_t digits = (x & 0x7fffff) | 0x800000, shift = 126 - (x >> 23), half = 1u << (shift - 1);
+        return (uint16_t)(sign | (digits + half - 1 + (digits >> shift & 1)) >> shift);
+    }
+    return (uint16_t)(sign | (x - ((127 - 15) << 23) + 0xfff + (x >> 13 & 1)) >> 13);
+}
+#endif
+
+/* The 16-bit types, which are computed in float32. dtype is a constant after inlining, here and below. */
 VEC_INLINE bool is_half(rw_dtype dtype)
 {
     return dtype == RW_BF16 || dtype == RW_F16;
@@ -89,7 +126,7 @@ VEC_INLINE uint16_t f32_to_half(float f, rw_dtype dtype)
     return dtype == RW_F16 ? f32_to_f16(f) : f32_to_bf16(f);
 }
 
-/* Bytes of an element of a type that is computed in float32. */
+/* Bytes per element of a type that is computed in float32. */
 VEC_INLINE size_t float_size(rw_dtype dtype)
 {
     return is_half(dtype) ? 2 : 4;
@@ -115,7 +152,7 @@ VEC_INLINE void vd_store(double *p, vd x)
     *(vd *)p = x;
 }
 
-/* What __builtin_convertvector makes of 16 bits and 32 takes two to four instructions where these take one. */
+/* __builtin_convertvector between 16 and 32 bits compiles to two to four instructions; these compile to one. */
 VEC_INLINE vu vu_of_halves(vh h)
 {
 #if defined(RW_ISA_IS_V4)
@@ -139,12 +176,12 @@ VEC_INLINE vf vf_load_bf16(const uint16_t *p)
     return (vf)(vu_of_halves(*(const vh *)p) << 16);
 }
 
-/* GCC compares vectors that are wider than the machine's number by number: where something is compared here, it is so
-   in the machine's own parts. */
+/* GCC compares vectors that are wider than the machine's element by element. So the comparisons below are done on parts
+   of native width. */
 #if defined(RW_ISA_IS_V3)
 typedef uint32_t vec_u8 __attribute__((vector_size(32)));
 
-/* Rounded to nearest even; a NaN stays a NaN. */
+/* Rounds to nearest even; NaN stays NaN. */
 VEC_INLINE __m128i vec_to_bf16(__m256 x)
 {
     const vec_u8 bits = (vec_u8)x, nan = (vec_u8)_mm256_cmp_ps(x, x, _CMP_UNORD_Q);
@@ -160,7 +197,7 @@ VEC_INLINE void vf_store_bf16(uint16_t *p, vf x)
     _mm_storeu_si128((__m128i *)(p + 8), vec_to_bf16(u.h[1]));
 }
 #elif defined(RW_ISA_IS_V4)
-/* The same in fewer instructions than GCC makes of the vectors below. */
+/* The same as below, in fewer instructions than GCC generates. */
 VEC_INLINE vh vf_to_bf16(vf x)
 {
     const __m512i bits = (__m512i)x, odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
@@ -224,7 +261,7 @@ VEC_INLINE void vf_store_half(uint16_t *p, rw_dtype dtype, vf x)
     else vf_store_bf16(p, x);
 }
 
-/* Where lanes of a mask (all ones or all zeros) are set: a, else b. */
+/* Per lane: a where the mask is set (all ones), b where it is not (all zeros). */
 VEC_INLINE vf vf_select(vi mask, vf a, vf b)
 {
     return (vf)(((vi)a & mask) | ((vi)b & ~mask));
@@ -235,7 +272,7 @@ VEC_INLINE vd vd_select(vl mask, vd a, vd b)
     return (vd)(((vl)a & mask) | ((vl)b & ~mask));
 }
 
-/* a where it is larger, else b. _most: x where it is larger than m, or NaN, else m. */
+/* Per lane: the larger of a and b, or b if either is NaN. _most: x if it is larger than m or NaN, else m. */
 #if defined(RW_ISA_IS_V3)
 VEC_INLINE vf vf_max(vf a, vf b)
 {
@@ -276,7 +313,7 @@ VEC_INLINE vd vd_most(vd m, vd x)
 }
 #endif
 
-/* a * b + c with one rounding where the machine has it. */
+/* a * b + c, with one rounding if the machine has an FMA instruction. */
 VEC_INLINE vf vf_fma(vf a, vf b, vf c)
 {
 #if defined(RW_ISA_IS_V4)
@@ -291,7 +328,7 @@ VEC_INLINE vf vf_fma(vf a, vf b, vf c)
 #endif
 }
 
-/* Sum and maximum over lanes as a fixed tree: halves, quarters, ... */
+/* Sum and maximum over the lanes, as a fixed tree: halves, quarters, ... */
 #if defined(RW_ISA_IS_V4) || defined(RW_ISA_IS_V3)
 VEC_INLINE float vf_sum(vf x)
 {
@@ -415,7 +452,7 @@ VEC_INLINE vd vd_sqrt(vd x)
     return x;
 }
 
-/* Element i.. of an array of RW_F32 or a type of 16 bits. */
+/* Loads one vector from element i on, of an array of RW_F32 or a 16-bit type. */
 VEC_INLINE vf vf_get(const void *p, rw_dtype dtype, int64_t i)
 {
     return is_half(dtype) ? vf_load_half((const uint16_t *)p + i, dtype) : vf_load((const float *)p + i);
@@ -438,8 +475,8 @@ VEC_INLINE void f_put(void *p, rw_dtype dtype, int64_t i, float x)
     else ((float *)p)[i] = x;
 }
 
-/* Element i of an array of any float type: x; or, where there is a sum (which may be p), that element of the sum plus
-   x, each rounded: the bytes of x stored and then added by accumulate. */
+/* Stores x as element i of an array of any float type. With `sum`, which may be p, stores that element of `sum` plus x.
+   Each is rounded, so the bytes equal those of storing x and adding it with the op accumulate. */
 VEC_INLINE void put_added(void *p, rw_dtype dtype, int64_t i, double x, const void *sum)
 {
     if (dtype == RW_F64) {

@@ -1,7 +1,7 @@
 /*
- * The widest vector that the instruction set has, for kernels in which an element never meets its neighbours: the
- * number of lanes cannot be seen in their results. Reductions take the fixed vector of vec.h instead; the compiler
- * keeps that one in memory where registers are narrower.
+ * The widest vector of the instruction set, for kernels that compute each element independently: the number of lanes
+ * does not affect their results. Reductions use the fixed vector of vec.h instead, which the compiler keeps in memory
+ * if registers are narrower.
  */
 #ifndef RW_OPS_COMMON_VEC_NATIVE_H
 #define RW_OPS_COMMON_VEC_NATIVE_H
@@ -86,7 +86,7 @@ VEC_INLINE bool nf_any(ni mask)
 #endif
 }
 
-/* a * b + c with one rounding where the machine has it. */
+/* a * b + c, with one rounding if the machine has an FMA instruction. */
 VEC_INLINE nf nf_fma(nf a, nf b, nf c)
 {
 #if defined(RW_ISA_IS_V4)
@@ -118,7 +118,7 @@ VEC_INLINE nf nf_of_bf16(nh h)
 #endif
 }
 
-/* Rounded to nearest even; a NaN stays a NaN. */
+/* Rounds to nearest even; NaN stays NaN. */
 VEC_INLINE nh nf_to_bf16(nf x)
 {
 #if defined(RW_ISA_IS_V4)
@@ -169,7 +169,7 @@ VEC_INLINE nh nf_to_half(nf x, rw_dtype dtype)
     return dtype == RW_F16 ? nf_to_f16(x) : nf_to_bf16(x);
 }
 
-/* Elements i.. of an array of RW_F32 or a type of 16 bits. dtype is a constant after inlining. */
+/* Loads elements from i on, of an array of RW_F32 or a 16-bit type. dtype is a constant after inlining. */
 VEC_INLINE nf nf_get(const void *p, rw_dtype dtype, int64_t i)
 {
     return is_half(dtype) ? nf_of_half(*(const nh *)((const uint16_t *)p + i), dtype)
@@ -182,8 +182,9 @@ VEC_INLINE void nf_put(void *p, rw_dtype dtype, int64_t i, nf x)
     else *(nf *)((float *)p + i) = x;
 }
 
-/* 16 bytes of memory in two words, the lowest first, and no byte of it behind the first `bytes`, an even number: a few
-   moves by the bits of that number, which rows of one length have the processor foresee. */
+/* Loads up to 16 bytes as two words, the lowest address first, and reads nothing beyond the first `bytes`, an even
+   number. Does this with a few moves that depend on the bits of that number. For rows of one length these branches are
+   predictable. */
 typedef uint64_t vec_words __attribute__((vector_size(16)));
 
 VEC_INLINE uint64_t vec_word(const char *p, int64_t bytes)
@@ -223,7 +224,7 @@ VEC_INLINE void vec_put_words(void *p, int64_t bytes, vec_words x)
 }
 
 #if !defined(RW_ISA_IS_V4)
-/* The lanes before n. */
+/* The mask of the lanes below n. */
 VEC_INLINE ni nf_before(int64_t n)
 {
 #if defined(RW_ISA_IS_V3)
@@ -235,7 +236,7 @@ VEC_INLINE ni nf_before(int64_t n)
 }
 #endif
 
-/* x in the first n lanes, `fill` in those after them. */
+/* x in the first n lanes, `fill` in the others. */
 VEC_INLINE nf nf_first(nf x, int64_t n, float fill)
 {
     if (n >= NF_LANES) return x;
@@ -246,7 +247,7 @@ VEC_INLINE nf nf_first(nf x, int64_t n, float fill)
 #endif
 }
 
-/* The first n < NF_LANES of them; the lanes after them are 0. */
+/* Loads the first n < NF_LANES elements; the other lanes are 0. */
 VEC_INLINE nf nf_get_some(const void *p, rw_dtype dtype, int64_t i, int64_t n)
 {
 #if defined(RW_ISA_IS_V4)
@@ -266,6 +267,7 @@ VEC_INLINE nf nf_get_some(const void *p, rw_dtype dtype, int64_t i, int64_t n)
 #endif
 }
 
+/* Stores the first n lanes. */
 VEC_INLINE void nf_put_some(void *p, rw_dtype dtype, int64_t i, int64_t n, nf x)
 {
 #if defined(RW_ISA_IS_V4)
@@ -285,7 +287,7 @@ VEC_INLINE void nf_put_some(void *p, rw_dtype dtype, int64_t i, int64_t n, nf x)
 #endif
 }
 
-/* The same in the end of a loop that is compiled a hundred times: what takes more than an instruction is called. */
+/* The same for the end of a loop that is compiled a hundred times: not inlined unless it is a single instruction. */
 #if defined(RW_ISA_IS_V4)
 #define nf_get_rest nf_get_some
 #define nf_put_rest nf_put_some
@@ -306,13 +308,14 @@ static __attribute__((noinline, unused)) void nf_put_rest(void *p, rw_dtype dtyp
 }
 #endif
 
-/* Does nf_stream() take element i? */
+/* Is element i aligned for nf_stream()? */
 VEC_INLINE bool nf_is_aligned(const void *p, rw_dtype dtype, int64_t i)
 {
     return !(((uintptr_t)p + (size_t)i * float_size(dtype)) % (float_size(dtype) * NF_LANES));
 }
 
-/* As nf_put(), past the caches: lines that are written whole are not read before. Others see them behind a fence. */
+/* As nf_put(), with a non-temporal store: cache lines that are written completely are not read first. Other threads see
+   the data only after nf_fence(). */
 VEC_INLINE void nf_stream(void *p, rw_dtype dtype, int64_t i, nf x)
 {
     void *const to = (char *)p + (size_t)i * float_size(dtype);
@@ -327,7 +330,7 @@ VEC_INLINE void nf_stream(void *p, rw_dtype dtype, int64_t i, nf x)
 #endif
 }
 
-/* Behind the last nf_stream(). */
+/* Required after the last nf_stream(). */
 VEC_INLINE void nf_fence(void)
 {
 #if defined(__x86_64__)
@@ -347,7 +350,7 @@ VEC_INLINE void nf_fence(void)
         return (nd)NATIVE_PD(name)((native_pd)x);                \
     }
 
-/* a > b ? a : b and a < b ? a : b, so that a NaN in b stays. */
+/* a > b ? a : b and a < b ? a : b, so that a NaN in b is kept. */
 VEC_INLINE nf nf_larger(nf a, nf b)
 {
     return (nf)NATIVE_MAX_PS((native_ps)a, (native_ps)b);
@@ -446,9 +449,10 @@ VEC_INLINE nf nf_polynomial(const float *p, int n, nf x)
 }
 
 /*
- * What e to the x is 2^n times, for |x| up to 104: 1 + r + r^2 p(r), where x = n ln 2 + r; n is left in the lowest bits
- * of *ret_n. p was fitted as those of erf below; ln 2 is taken in two parts, of which n times the first is exact (Cody
- * and Waite). Within 1 ulp. SLEEF's is a call, this is part of the loop.
+ * For |x| up to 104: returns the fraction f of e^x = f * 2^n, with x = n ln 2 + r and f = 1 + r + r^2 p(r). n is left
+ * in the lowest bits of *ret_n. p was fitted like the polynomials of erf below. ln 2 is split into two parts so that n
+ * times the first is exact (Cody and Waite). Within 1 ulp. SLEEF's function is a call; this one is inlined into the
+ * loop.
  */
 VEC_INLINE nf nf_exp_fraction(nf x, nf *ret_n)
 {
@@ -461,7 +465,7 @@ VEC_INLINE nf nf_exp_fraction(nf x, nf *ret_n)
     return nf_fma(nf_polynomial(p, 6, r), r * r, r) + 1.0f;
 }
 
-/* y * 2^n, where n is in the lowest bits of an nf_exp_fraction(): in two steps, of which only the second may round. */
+/* y * 2^n, with n in the lowest bits as from nf_exp_fraction(). In two steps, of which only the second may round. */
 VEC_INLINE nf nf_times_two_to(nf y, nf n)
 {
 #if defined(RW_ISA_IS_V4)
@@ -472,7 +476,7 @@ VEC_INLINE nf nf_times_two_to(nf y, nf n)
 #endif
 }
 
-/* Within 1 ulp: 0 below -104, infinite above 89, a NaN where x is one. */
+/* e^x within 1 ulp: 0 below -104, infinity above 89, NaN for NaN. */
 VEC_INLINE nf nf_exp(nf x)
 {
     nf n;
@@ -480,7 +484,7 @@ VEC_INLINE nf nf_exp(nf x)
     return nf_times_two_to(y, n);
 }
 
-/* e to the -|x|, which never overflows. */
+/* e^-|x|, which never overflows. */
 VEC_INLINE nf nf_exp_minus(nf x)
 {
     nf n;
@@ -501,9 +505,9 @@ VEC_INLINE vf vf_exp(vf x)
 }
 
 /*
- * Within 1.1 ulp (1.2 where multiply and add round apart), in a third of the time that SLEEF's takes: x + x p(x^2) up
- * to 0.9275, above that 1 - exp(-(x + x q(x))), which is 1 from 4 on. p and q were fitted to least relative error of
- * the result (Lawson's algorithm: least squares, weighted again and again by the error that is left).
+ * erf within 1.1 ulp (1.2 without FMA), in a third of the time of SLEEF's: x + x p(x^2) up to 0.9275, above that 1 -
+ * exp(-(x + x q(x))), which is 1 from 4 on. p and q were fitted to minimize the relative error of the result (Lawson's
+ * algorithm: least squares, reweighted repeatedly by the remaining error).
  */
 VEC_INLINE nf nf_erf(nf x)
 {

@@ -1,11 +1,12 @@
 /*
- * The 16 lanes of vec.h's vector in as many native ones as they take. A loop that adds up in a vector wider than
- * registers has the compiler copy it through memory each time, for five to nine times as long; parts stay in registers.
+ * The 16 lanes of the fixed vector (vec.h), as several native vectors. When a loop accumulates in a vector that is
+ * wider than the registers, the compiler copies it through memory in each iteration, which takes five to nine times as
+ * long. Parts of native width stay in registers.
  *
  *     for (int64_t i = 0; i < n; i += VF_LANES)
  *         for (int p = 0; p < NF_PARTS; p++) sum.part[p] += nf_get(x, dtype, i + p * NF_LANES);
  *
- * Element i is in lane i % 16 as it is there, so the bytes of a sum over lanes are the same.
+ * Element i is in lane i % 16, as in vec.h, so the bytes of a sum over lanes are the same.
  */
 #ifndef RW_OPS_COMMON_VEC_PARTS_H
 #define RW_OPS_COMMON_VEC_PARTS_H
@@ -44,7 +45,7 @@ VEC_INLINE struct nf_parts nf_parts_get(const void *p, rw_dtype dtype, int64_t i
     return x;
 }
 
-/* x in the first n lanes, `fill` in those after them. */
+/* x in the first n lanes, `fill` in the others. */
 VEC_INLINE struct nf_parts nf_parts_first(struct nf_parts x, int64_t n, float fill)
 {
     for (int l = 0; l < NF_PARTS; l++) {
@@ -54,7 +55,7 @@ VEC_INLINE struct nf_parts nf_parts_first(struct nf_parts x, int64_t n, float fi
     return x;
 }
 
-/* The first n of them; the lanes after them are `fill`. */
+/* Loads the first n elements; the other lanes are `fill`. */
 VEC_INLINE struct nf_parts nf_parts_get_some(const void *p, rw_dtype dtype, int64_t i, int64_t n, float fill)
 {
     if (n >= VF_LANES) return nf_parts_get(p, dtype, i);

@@ -1,11 +1,11 @@
-/* Squares of vectors of fixed width (vec.h), turned in registers where the machine has instructions for it. */
+/* Transposes square matrices held in vectors of fixed width (vec.h), in registers if the instruction set allows it. */
 #ifndef RW_OPS_COMMON_VEC_TRANSPOSE_H
 #define RW_OPS_COMMON_VEC_TRANSPOSE_H
 
-#include "ops/common/squares.h"
+#include "ops/common/register_transpose.h"
 
 #if defined(RW_ISA_IS_V4)
-/* Exchanges the squares of s by s elements that lie across the diagonal of each square of twice the size. */
+/* In each square block of 2 s by 2 s elements, exchanges the two s by s blocks off the diagonal. */
 VEC_INLINE void vf_exchange(vf r[VF_LANES], int s, vi lower, vi upper)
 {
     for (int i = 0; i < VF_LANES; i++) {
@@ -16,7 +16,7 @@ VEC_INLINE void vf_exchange(vf r[VF_LANES], int s, vi lower, vi upper)
     }
 }
 
-/* Sixteen vectors as a matrix. */
+/* Transposes 16 vectors as a matrix. */
 VEC_INLINE void vf_transpose(vf r[VF_LANES])
 {
     vf_exchange(r, 1, (vi){ 0, 16, 2, 18, 4, 20, 6, 22, 8, 24, 10, 26, 12, 28, 14, 30 },
@@ -29,11 +29,11 @@ VEC_INLINE void vf_transpose(vf r[VF_LANES])
                 (vi){ 8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30, 31 });
 }
 #else
-/* By four squares of eight. */
+/* Transposes in four blocks of 8 by 8. */
 VEC_INLINE void vf_transpose(vf r[VF_LANES])
 {
     union { vf v; square_4 half[2]; } u[VF_LANES];
-    square_4 part[2][2][8]; /* where its columns lie, where its rows do */
+    square_4 part[2][2][8]; /* [column of the block][row of the block] */
     for (int i = 0; i < VF_LANES; i++) {
         u[i].v = r[i];
         for (int k = 0; k < 2; k++) part[k][i / 8][i % 8] = u[i].half[k];
@@ -46,7 +46,7 @@ VEC_INLINE void vf_transpose(vf r[VF_LANES])
 }
 #endif
 
-/* By four squares of four. */
+/* Transposes in four blocks of 4 by 4. */
 VEC_INLINE void vd_transpose(vd r[VD_LANES])
 {
     union { vd v; square_8 half[2]; } u[VD_LANES];

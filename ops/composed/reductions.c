@@ -1,13 +1,14 @@
-/* prod, var, norm, normalize: reductions composed of ordinary ops, whose rules are theirs. */
+/* prod, var, norm, normalize: reductions composed of ordinary ops, which provide the gradient rules. */
 #include "ops/common/util.h"
 #include "ops/pointwise/pointwise.h"
-#include "record/own_ops.h"
+#include "record/edge.h"
+#include "record/builtin_ops.h"
 
 #include <rewind/reductions.h>
 
 #include <math.h>
 
-/* What a function of this file is asked for. */
+/* The arguments of a function of this file. */
 struct asked {
     rw_site at;
     rw_tape *t;
@@ -15,10 +16,10 @@ struct asked {
     rw_dtype dtype; /* of x and of the result */
     rw_shape shape; /* of x */
     uint32_t mask;  /* of its axes */
-    int64_t n;      /* elements behind one of the result */
+    int64_t n;      /* elements of x per element of the result */
 };
 
-/* As rw_axes_mask(), which asks an op's check. */
+/* As rw_axes_mask(), outside of an op's check. */
 static bool find_axes(struct asked *q, uint32_t axes)
 {
     const int rank = q->shape.rank;
@@ -31,11 +32,14 @@ static bool find_axes(struct asked *q, uint32_t axes)
         else if (q->mask >> axis & 1) twice = axis + 1;
         else q->mask |= 1u << axis;
     }
-    if (wrong == INT32_MAX) rw_refuse_at(q->at, q->t, RW_ERR_SHAPE, "%s: an axis outside -8..7", q->what);
+    if (wrong == INT32_MAX) rw_refuse_at(q->at, q->t, RW_ERR_SHAPE, "%s(axes): expected -8 to 7, got one outside",
+                                          q->what);
     else if (wrong)
-        rw_refuse_at(q->at, q->t, RW_ERR_SHAPE, "%s: axis %d of a tensor of rank %d", q->what,
-                     wrong > 0 ? wrong - 1 : wrong, rank);
-    else if (twice) rw_refuse_at(q->at, q->t, RW_ERR_SHAPE, "%s: axis %d is named twice", q->what, twice - 1);
+        rw_refuse_at(q->at, q->t, RW_ERR_SHAPE, "%s(axes): expected axes of x of rank %d, got axis %d", q->what, rank,
+                     wrong > 0 ? wrong - 1 : wrong);
+    else if (twice)
+        rw_refuse_at(q->at, q->t, RW_ERR_SHAPE, "%s(axes): expected each axis at most once, got axis %d twice", q->what,
+                     twice - 1);
     return !wrong && !twice;
 }
 
@@ -45,9 +49,7 @@ static bool begin(struct asked *q, rw_tensor *x, uint32_t axes)
     q->dtype = rw_tensor_dtype(x);
     q->shape = rw_tensor_shape(x);
     if (!rw_dtype_is_float(q->dtype)) {
-        rw_refuse_at(q->at, q->t, RW_ERR_DTYPE, "%s: x is of type %s; a floating-point type is needed", q->what,
-                     rw_dtype_name(q->dtype));
-        return false;
+        return rw_refuse_operand_at(q->at, q->t, RW_ERR_DTYPE, q->what, "x", x, "a floating-point type");
     }
     if (!find_axes(q, axes)) return false;
     q->n = 1;
@@ -56,7 +58,8 @@ static bool begin(struct asked *q, rw_tensor *x, uint32_t axes)
     return true;
 }
 
-/* x and the type of the result, as an open recipe says. Inside of the composite: it may record. */
+/* Casts x, and sets the type of the result, as an active recipe requires. Inside of the composite, because it may
+   record. */
 static rw_tensor *taken(struct asked *q, rw_tensor *x)
 {
     x = rw_raised_at(q->at, q->t, x);
@@ -64,7 +67,7 @@ static rw_tensor *taken(struct asked *q, rw_tensor *x)
     return x;
 }
 
-/* x in the type that it is computed in, and a result back in its own. */
+/* x in the type of the arithmetic; and a result cast back. */
 static rw_tensor *widened(const struct asked *q, rw_tensor *x)
 {
     return rw_dtype_size(q->dtype) == 2 ? rw_cast_at(q->at, q->t, x, RW_F32) : x;
@@ -77,7 +80,7 @@ static rw_tensor *narrowed(const struct asked *q, rw_tensor *y)
 
 /* ---- product ---- */
 
-/* [rest..., elements]: the axes of the mask, one at least, joined at the end. */
+/* [rest..., elements]: the axes of the mask, at least one, joined at the end. */
 static rw_tensor *gathered(const struct asked *q, rw_tensor *x)
 {
     int axes[RW_MAX_RANK], n = 0;
@@ -91,7 +94,8 @@ static rw_tensor *gathered(const struct asked *q, rw_tensor *x)
     return turned ? rw_reshape_at(q->at, q->t, turned, shape) : NULL;
 }
 
-/* Of the last axis: one half times the other, and what is over at the end, until one element is left. */
+/* Multiplies the first half of the last axis by the second half, keeping an odd last element, until one element is
+   left. */
 static rw_tensor *halved(const struct asked *q, rw_tensor *x)
 {
     rw_tensor *over = NULL, *part[3];
@@ -117,7 +121,7 @@ static rw_shape reduced_shape(const struct asked *q, bool keep)
 
 static rw_tensor *record_prod(const struct asked *q, rw_tensor *x, uint32_t axes, bool keep)
 {
-    if (q->n == 0) { /* a sum of nothing, and 1 */
+    if (q->n == 0) { /* the product of no elements is 1 */
         rw_tensor *const zero = rw_sum_at(q->at, q->t, x, axes, keep);
         return zero ? rw_add_scalar_at(q->at, q->t, zero, 1) : NULL;
     }
@@ -129,6 +133,7 @@ static rw_tensor *record_prod(const struct asked *q, rw_tensor *x, uint32_t axes
 
 rw_tensor *rw_prod_at(rw_site at, rw_tape *t, rw_tensor *x, uint32_t axes, bool keep)
 {
+    RW_ENTER_OP(t);
     struct asked q = { .at = at, .t = t, .what = "prod" };
     if (!begin(&q, x, axes)) return NULL;
     const struct rw_composite c = rw_composite_begin(t, q.what);
@@ -148,11 +153,12 @@ static rw_tensor *record_var(const struct asked *q, rw_tensor *x, uint32_t axes,
 
 rw_tensor *rw_var_at(rw_site at, rw_tape *t, rw_tensor *x, uint32_t axes, bool unbiased, bool keep)
 {
+    RW_ENTER_OP(t);
     struct asked q = { .at = at, .t = t, .what = "var" };
     if (!begin(&q, x, axes)) return NULL;
     if (q.n < 1 + unbiased) {
-        rw_refuse_at(at, t, RW_ERR_SHAPE, "var: the %svariance of %lld elements", unbiased ? "unbiased " : "",
-                     (long long)q.n);
+        rw_refuse_at(at, t, RW_ERR_SHAPE, "var(x): expected %d or more elements per %svariance, got %lld", 1 + unbiased,
+                     unbiased ? "unbiased " : "", (long long)q.n);
         return NULL;
     }
     const struct rw_composite c = rw_composite_begin(t, q.what);
@@ -163,8 +169,8 @@ rw_tensor *rw_var_at(rw_site at, rw_tape *t, rw_tensor *x, uint32_t axes, bool u
 /* ---- norms ---- */
 
 /*
- * The root of a sum of squares s: where s is 0 the root is taken of 1, and 0 is chosen, so that no gradient flows, and
- * none that is infinite is multiplied with 0.
+ * The root of a sum of squares s. Where s is 0, the root is taken of 1 and the result 0 is selected: so the gradient is
+ * 0 there, and no infinite gradient is multiplied by 0.
  */
 static rw_tensor *root(const struct asked *q, rw_tensor *s)
 {
@@ -175,7 +181,7 @@ static rw_tensor *root(const struct asked *q, rw_tensor *s)
     return y ? rw_take_at(q->at, q->t, y, s) : NULL;
 }
 
-/* Of x in the type that it is computed in. */
+/* The norm of x in the type of the arithmetic. */
 static rw_tensor *norm_of(const struct asked *q, rw_tensor *x, double p, uint32_t axes, bool keep)
 {
     if (p == 2) {
@@ -192,13 +198,15 @@ static bool takes_order(const struct asked *q, double p)
 {
     if (p == 1 || p == 2) return true;
     if (isinf(p) && p > 0 && q->n) return true;
-    if (isinf(p) && p > 0) rw_refuse_at(q->at, q->t, RW_ERR_SHAPE, "%s: the largest of no elements", q->what);
-    else rw_refuse_at(q->at, q->t, RW_ERR_ARGUMENT, "%s: order %g; 1, 2 and INFINITY are possible", q->what, p);
+    if (isinf(p) && p > 0) rw_refuse_at(q->at, q->t, RW_ERR_SHAPE, "%s(x): expected 1 element or more "
+                                          "per maximum, got 0", q->what);
+    else rw_refuse_at(q->at, q->t, RW_ERR_ARGUMENT, "%s(p): expected 1, 2 or INFINITY, got %g", q->what, p);
     return false;
 }
 
 rw_tensor *rw_norm_at(rw_site at, rw_tape *t, rw_tensor *x, double p, uint32_t axes, bool keep)
 {
+    RW_ENTER_OP(t);
     struct asked q = { .at = at, .t = t, .what = "norm" };
     if (!begin(&q, x, axes) || !takes_order(&q, p)) return NULL;
     const struct rw_composite c = rw_composite_begin(t, q.what);
@@ -217,11 +225,13 @@ static rw_tensor *record_normalize(const struct asked *q, rw_tensor *x, double p
 
 rw_tensor *rw_normalize_at(rw_site at, rw_tape *t, rw_tensor *x, double p, int axis, double eps)
 {
+    RW_ENTER_OP(t);
     struct asked q = { .at = at, .t = t, .what = "normalize" };
     const uint32_t axes = RW_AXES(axis);
     if (!begin(&q, x, axes) || !takes_order(&q, p)) return NULL;
     if (!(eps > 0 && isfinite(eps) && (q.dtype == RW_F64 || (float)eps > 0))) {
-        rw_refuse_at(at, t, RW_ERR_ARGUMENT, "normalize: eps is %g; it is above 0", eps);
+        rw_refuse_at(at, t, RW_ERR_ARGUMENT, "normalize(eps): expected a finite number above 0 in x's type, got %g",
+                     eps);
         return NULL;
     }
     const struct rw_composite c = rw_composite_begin(t, q.what);

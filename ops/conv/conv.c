@@ -1,43 +1,50 @@
-/* conv2d and conv_transpose2d, and the products that their gradients are. See conv.h. */
+/*
+ * conv2d and conv_transpose2d, and the products that are their gradients (conv.h defines these): checks, gradient rules
+ * and public functions.
+ */
 #include "ops/common/channels.h"
 #include "ops/common/kernels.h"
 #include "ops/conv/conv.h"
 #include "ops/reduce/reduce.h"
-#include "ops/shape/joined.h"
-#include "record/maker.h"
-#include "record/own_ops.h"
+#include "ops/shape/virtual_concat.h"
+#include "record/edge.h"
+#include "record/producer.h"
+#include "record/builtin_ops.h"
 
 #include <rewind/conv.h>
 #include <rewind/select.h>
 
 /* ---- checks ---- */
 
+static const char *const STRIDE[] = { "stride[0]", "stride[1]" }, *const DILATION[] = { "dilation[0]", "dilation[1]" },
+                  *const PADDING[] = { "padding[0]", "padding[1]" };
+
 static rw_status check_numbers(rw_op_call *call, const struct rw_conv_attrs *a)
 {
-    if (a->groups < 1) return rw_op_error(call, RW_ERR_ARGUMENT, "%lld groups", (long long)a->groups);
+    if (a->groups < 1) return rw_unexpected_int(call, RW_ERR_ARGUMENT, "groups", a->groups, "1 or more");
     for (int i = 0; i < 2; i++) {
-        if (a->stride[i] < 1)
-            return rw_op_error(call, RW_ERR_ARGUMENT, "stride %lld of axis %d", (long long)a->stride[i], i);
+        if (a->stride[i] < 1) return rw_unexpected_int(call, RW_ERR_ARGUMENT, STRIDE[i], a->stride[i], "1 or more");
         if (a->dilation[i] < 1)
-            return rw_op_error(call, RW_ERR_ARGUMENT, "dilation %lld of axis %d", (long long)a->dilation[i], i);
-        if (a->padding[i] < 0)
-            return rw_op_error(call, RW_ERR_ARGUMENT, "padding %lld of axis %d", (long long)a->padding[i], i);
+            return rw_unexpected_int(call, RW_ERR_ARGUMENT, DILATION[i], a->dilation[i], "1 or more");
+        if (a->padding[i] < 0) return rw_unexpected_int(call, RW_ERR_ARGUMENT, PADDING[i], a->padding[i], "0 or more");
     }
     return RW_OK;
 }
 
-/* Of a convolution of an extent: the result's. */
+/* Checks the parameters along one axis of a convolution and returns the result's extent. */
 static rw_status check_extent(rw_op_call *call, const struct rw_conv_attrs *a, int i, int64_t in, int64_t kernel,
                               int64_t *ret)
 {
     int64_t reach, padded;
-    if (kernel < 1) return rw_op_error(call, RW_ERR_SHAPE, "a kernel of extent %lld", (long long)kernel);
+    if (kernel < 1) return rw_unexpected_int(call, RW_ERR_SHAPE, "weight", kernel, "a kernel extent of 1 or more");
     if (__builtin_mul_overflow(kernel - 1, a->dilation[i], &reach) ||
         __builtin_add_overflow(in, 2 * a->padding[i], &padded))
-        return rw_op_error(call, RW_ERR_SHAPE, "extents that cannot be counted");
+        return rw_op_error(call, RW_ERR_SHAPE, "x: expected fewer than 2^63 elements along a padded axis, got extent "
+                           "%lld, padding %lld and dilation %lld", (long long)in, (long long)a->padding[i],
+                           (long long)a->dilation[i]);
     if (padded - 1 < reach)
-        return rw_op_error(call, RW_ERR_SHAPE, "the kernel reaches over %lld, x has %lld with its padding",
-                           (long long)reach + 1, (long long)padded);
+        return rw_unexpected_int(call, RW_ERR_SHAPE, "x", padded,
+                                 "a padded extent of at least %lld, that of the dilated kernel", (long long)reach + 1);
     *ret = (padded - 1 - reach) / a->stride[i] + 1;
     return RW_OK;
 }
@@ -47,12 +54,12 @@ static rw_status check_images(rw_op_call *call, int n)
     RW_CHECK(rw_want_float(call, 0));
     for (int i = 0; i < n; i++) {
         RW_CHECK(rw_want_same_dtype(call, 0, i));
-        if (call->in[i].layout->rank != 4) return rw_op_error(call, RW_ERR_SHAPE, "input %d has not four axes", i);
+        RW_CHECK(rw_expect_rank(call, i, NULL, 4, "four axes"));
     }
     return check_numbers(call, call->attrs);
 }
 
-/* The shape of an x whose first piece is input `first`; pieces differ in their channels alone. */
+/* The shape of an x whose first concatenation input is input `first`; these inputs differ only in their channels. */
 static rw_status shape_of_pieces(rw_op_call *call, int first, rw_shape *ret)
 {
     const struct rw_conv_attrs *const a = call->attrs;
@@ -61,27 +68,32 @@ static rw_status shape_of_pieces(rw_op_call *call, int first, rw_shape *ret)
         const rw_shape piece = rw_in_shape(call, i);
         for (int k = 0; k < 3; k++)
             if (piece.dim[k] != ret->dim[k])
-                return rw_op_error(call, RW_ERR_SHAPE, "piece %d of x has another shape", i - first);
+                return rw_unexpected(call, RW_ERR_SHAPE, i, "x", "the extents of the first concatenation input but for "
+                                     "channels, [%lld, %lld, %lld, any]", (long long)ret->dim[0],
+                                     (long long)ret->dim[1], (long long)ret->dim[2]);
         if (__builtin_add_overflow(ret->dim[3], piece.dim[3], &ret->dim[3]))
-            return rw_op_error(call, RW_ERR_SHAPE, "more channels than can be counted");
+            return rw_unexpected(call, RW_ERR_SHAPE, i, "x", "fewer than 2^63 channels over all concatenation inputs");
     }
     return RW_OK;
 }
 
-/* Channels of x [n, h, w, c] and y [n, oh, ow, oc] beside those of a weight [oc, c / groups, kh, kw]. */
+/* Checks the channels of x [n, h, w, c] and y [n, oh, ow, oc] against a weight [oc, c / groups, kh, kw]. */
 static rw_status check_channels(rw_op_call *call, int64_t c, int64_t oc, rw_shape weight)
 {
     const struct rw_conv_attrs *const a = call->attrs;
-    if (weight.dim[1] > INT64_MAX / a->groups || weight.dim[1] * a->groups != c)
-        return rw_op_error(call, RW_ERR_SHAPE, "%lld channels, the weight takes %lld in each of %lld groups",
-                           (long long)c, (long long)weight.dim[1], (long long)a->groups);
-    if (weight.dim[0] != oc || oc % a->groups)
-        return rw_op_error(call, RW_ERR_SHAPE, "%lld filters for %lld channels in %lld groups",
-                           (long long)weight.dim[0], (long long)oc, (long long)a->groups);
+    const int64_t want = weight.dim[1] > INT64_MAX / a->groups ? INT64_MAX : weight.dim[1] * a->groups;
+    if (want != c)
+        return rw_unexpected_int(call, RW_ERR_SHAPE, "x", c, "%lld channels, as weight has %lld in each of %lld groups",
+                                 (long long)want, (long long)weight.dim[1], (long long)a->groups);
+    if (weight.dim[0] != oc)
+        return rw_unexpected_int(call, RW_ERR_SHAPE, "weight", weight.dim[0], "extent %lld at axis 0", (long long)oc);
+    if (oc % a->groups)
+        return rw_unexpected_int(call, RW_ERR_SHAPE, "weight", oc, "an extent at axis 0 that %lld groups divide",
+                                 (long long)a->groups);
     return RW_OK;
 }
 
-/* The shape of a convolution of x, whose axes are those of [n, h, w, c], with a weight. */
+/* The shape of a convolution of x, with axes [n, h, w, c], and a weight. */
 static rw_status shape_of_result(rw_op_call *call, rw_shape x, rw_shape weight, rw_shape *ret)
 {
     const struct rw_conv_attrs *const a = call->attrs;
@@ -91,26 +103,25 @@ static rw_status shape_of_result(rw_op_call *call, rw_shape x, rw_shape weight, 
     return RW_OK;
 }
 
+/* Checks conv2d: x or its concatenation inputs, weight and an optional bias. */
 static rw_status check_forward(rw_op_call *call)
 {
     const struct rw_conv_inputs at = rw_conv_inputs_of(call->attrs);
     rw_shape x, y;
-    if (call->n_inputs <= at.other || call->n_inputs > at.third + 1)
-        return rw_op_error(call, RW_ERR_ARGUMENT, "takes x, weight and at most a bias");
+    RW_CHECK(rw_expect_inputs(call, at.other + 1, at.third + 1, "x, weight and optionally bias"));
     RW_CHECK(check_images(call, at.third));
     RW_CHECK(shape_of_pieces(call, at.first, &x));
     const rw_shape weight = rw_in_shape(call, at.other);
     RW_CHECK(check_channels(call, x.dim[3], weight.dim[0], weight));
     RW_CHECK(shape_of_result(call, x, weight, &y));
     if (call->n_inputs > at.third) {
-        RW_CHECK(rw_want_same_dtype(call, 0, at.third));
-        if (call->in[at.third].layout->rank != 1 || call->in[at.third].layout->dim[0] != weight.dim[0])
-            return rw_op_error(call, RW_ERR_SHAPE, "bias is not [%lld]", (long long)weight.dim[0]);
+        RW_CHECK(rw_expect_dtype_of(call, at.third, "bias", 0, "x"));
+        RW_CHECK(rw_expect_shape(call, at.third, "bias", RW_SHAPE(weight.dim[0])));
     }
     return rw_op_output(call, 0, call->in[0].dtype, y);
 }
 
-/* A dx is of a shape whose convolution has that of dy. */
+/* Checks conv2d_data: the convolution of a dx of that shape has the shape of dy. */
 static rw_status check_data(rw_op_call *call)
 {
     const struct rw_conv_attrs *const a = call->attrs;
@@ -120,34 +131,34 @@ static rw_status check_data(rw_op_call *call)
     rw_shape x = dy;
     for (int i = 0; i < 2; i++) {
         x.dim[1 + i] = a->made[i];
-        if (a->made[i] < 0) return rw_op_error(call, RW_ERR_SHAPE, "a result of extent %lld", (long long)a->made[i]);
+        if (a->made[i] < 0)
+            return rw_unexpected_int(call, RW_ERR_SHAPE, "result", a->made[i], "an extent of 0 or more");
     }
     if (__builtin_mul_overflow(weight.dim[1], a->groups, &x.dim[3]))
-        return rw_op_error(call, RW_ERR_SHAPE, "more channels than can be counted");
+        return rw_unexpected_int(call, RW_ERR_SHAPE, "weight", weight.dim[1],
+                                 "fewer than 2^63 channels over %lld groups", (long long)a->groups);
     RW_CHECK(check_channels(call, x.dim[3], dy.dim[3], weight));
     RW_CHECK(shape_of_result(call, x, weight, &y));
-    if (!rw_shape_equal(y, dy))
-        return rw_op_error(call, RW_ERR_SHAPE, "a result of %lld x %lld is not what the convolution makes of it",
-                           (long long)a->made[0], (long long)a->made[1]);
+    RW_CHECK(rw_expect_shape(call, 0, NULL, y));
     return rw_op_output(call, 0, call->in[0].dtype, x);
 }
 
+/* Checks conv2d_weight: x or its concatenation inputs, dy and an optional addend. */
 static rw_status check_weight(rw_op_call *call)
 {
     const struct rw_conv_attrs *const a = call->attrs;
     const struct rw_conv_inputs at = rw_conv_inputs_of(a);
     rw_shape x, y;
-    if (call->n_inputs <= at.other || (call->n_inputs > at.third + 1 && !a->sum_first))
-        return rw_op_error(call, RW_ERR_ARGUMENT, "takes x, dy and a sum that is added to");
+    RW_CHECK(rw_expect_inputs(call, at.other + 1, a->sum_first ? call->n_inputs : at.third + 1,
+                              "x, dy and optionally sum"));
     RW_CHECK(check_images(call, call->n_inputs));
     RW_CHECK(shape_of_pieces(call, at.first, &x));
     const rw_shape dy = rw_in_shape(call, at.other);
     const rw_shape weight = RW_SHAPE(dy.dim[3], x.dim[3] / a->groups, a->made[0], a->made[1]);
     RW_CHECK(check_channels(call, x.dim[3], dy.dim[3], weight));
     RW_CHECK(shape_of_result(call, x, weight, &y));
-    if (!rw_shape_equal(y, dy)) return rw_op_error(call, RW_ERR_SHAPE, "dy has not the convolution's shape");
-    if (call->n_inputs > at.third && !rw_shape_equal(rw_in_shape(call, at.third), weight))
-        return rw_op_error(call, RW_ERR_SHAPE, "the sum has not the weight's shape");
+    RW_CHECK(rw_expect_shape(call, at.other, "dy", y));
+    if (call->n_inputs > at.third) RW_CHECK(rw_expect_shape(call, at.third, "sum", weight));
     return rw_op_output(call, 0, call->in[0].dtype, weight);
 }
 
@@ -157,7 +168,7 @@ static rw_status check_weight(rw_op_call *call)
     static rw_op_cost cost_##name(const rw_op_call *call)                                           \
     {                                                                                               \
         const struct rw_conv c = rw_conv_of_call(call, KIND);                                       \
-        return (rw_op_cost){ 2 * rw_conv_products(&c), rw_cost_bytes(call) };                       \
+        return rw_cost_product(call, 2 * rw_conv_products(&c));                                    \
     }                                                                                               \
     static size_t workspace_##name(const rw_op_call *call)                                          \
     {                                                                                               \
@@ -187,9 +198,9 @@ static const rw_op_def rw_op_conv2d = { .name = "conv2d", .n_inputs = RW_OP_VARI
                                         .check = check_forward, .kernel = RW_KERNELS(rw_conv2d), .grad = grad_forward,
                                         .cost = cost_forward, .parts = parts,
                                         .workspace = RW_WORKSPACES(workspace_forward, rw_conv2d_workspace_cuda),
-                                        .lowered = RW_OP_ALL_INPUTS };
+                                        .cast_low = RW_OP_ALL_INPUTS };
 
-/* The same op as a gradient and by its own name. */
+/* The same op under two names: as a gradient, and as conv_transpose2d. */
 RW_DECLARE_KERNELS(rw_conv2d_data)
 RW_DECLARE_CUDA_WORKSPACE(rw_conv2d_data_workspace_cuda)
 #define DATA(NAME)                                                                                                  \
@@ -198,7 +209,7 @@ RW_DECLARE_CUDA_WORKSPACE(rw_conv2d_data_workspace_cuda)
                                             .cost = cost_data,                                                      \
                                             .workspace = RW_WORKSPACES(workspace_data,                              \
                                                                        rw_conv2d_data_workspace_cuda),              \
-                                            .lowered = RW_OP_ALL_INPUTS };
+                                            .cast_low = RW_OP_ALL_INPUTS };
 DATA(conv2d_data)
 DATA(conv_transpose2d)
 
@@ -211,8 +222,8 @@ static const rw_op_def rw_op_conv2d_weight = { .name = "conv2d_weight", .n_input
                                                .workspace = RW_WORKSPACES(workspace_weight,
                                                                           rw_conv2d_weight_workspace_cuda) };
 
-/* Of x in pieces: where the library adds, and where the op adds to a sum, which comes first then. No gradients: what is
-   to be differentiated again reads the whole. */
+/* Ops on a virtually concatenated x. If a sum is added, it is input 0. They have no gradient rules: an op that must be
+   differentiable reads the whole x. */
 #define JOINED(NAME, ADD)                                                                                            \
     static const rw_op_def rw_op_##NAME = { .name = #NAME, .n_inputs = RW_OP_VARIADIC, .n_outputs = 1, ADD           \
                                             .check = check_weight, .kernel = RW_KERNELS(rw_conv2d_weight),           \
@@ -223,7 +234,7 @@ static const rw_op_def rw_op_conv2d_weight = { .name = "conv2d_weight", .n_input
 JOINED(conv2d_weight_joined, )
 JOINED(conv2d_weight_joined_add, TO_THE_SUM)
 
-/* A node's own, for another one of an x that is whole. */
+/* The attributes of a node, for another op on a whole x. */
 static struct rw_conv_attrs attrs_of_rule(const rw_grad_call *g)
 {
     struct rw_conv_attrs a = *(const struct rw_conv_attrs *)rw_grad_attrs(g);
@@ -252,20 +263,20 @@ static struct rw_conv_attrs attrs_of_weight(const rw_grad_call *g, int i)
     return a;
 }
 
-/* The gradient of input i, a weight, is added to what is there. */
+/* Sets the gradient of input i, a weight, added to the sum so far. */
 static rw_status set_weight(rw_grad_call *g, int i, rw_tensor *x, rw_tensor *dy)
 {
     const struct rw_conv_attrs a = attrs_of_weight(g, i);
-    rw_tensor *const in[] = { x, dy, rw_grad_addend(g, i) };
+    rw_tensor *const in[] = { x, dy, rw_grad_accumulator(g, i) };
     const int n = in[2] ? 3 : 2;
     return rw_grad_set_sum(g, i, rw_apply(rw_grad_tape(g), &rw_op_conv2d_weight, in, n, &a, sizeof a, NULL));
 }
 
-/* The same where x is the inputs in front of that one. */
+/* The same for a virtually concatenated x, whose inputs come before the weight. */
 static rw_status set_weight_of_pieces(rw_grad_call *g, int i, rw_tensor *dy)
 {
     struct rw_conv_attrs a = attrs_of_weight(g, i);
-    rw_tensor *in[RW_PIECES_MOST + 2] = { rw_grad_addend(g, i) };
+    rw_tensor *in[RW_PIECES_MAX + 2] = { rw_grad_accumulator(g, i) };
     int n = in[0] != NULL;
     a.more = i - 1;
     a.sum_first = n;
@@ -275,7 +286,7 @@ static rw_status set_weight_of_pieces(rw_grad_call *g, int i, rw_tensor *dy)
     return rw_grad_set_sum(g, i, rw_apply(rw_grad_tape(g), op, in, n, &a, sizeof a, NULL));
 }
 
-/* The gradient of an x in pieces is that of what they make up. */
+/* The gradient of a virtually concatenated x is the gradient of the concatenation. */
 static rw_status grad_of_pieces(rw_grad_call *g, int weight, rw_tensor *dy)
 {
     const struct rw_conv_attrs *const a = rw_grad_attrs(g);
@@ -286,7 +297,7 @@ static rw_status grad_of_pieces(rw_grad_call *g, int weight, rw_tensor *dy)
         RW_CHECK(rw_grad_set_value(g, whole, dx ? rw_cast(t, dx, rw_tensor_dtype(whole)) : NULL));
     }
     if (!rw_grad_wanted(g, weight)) return RW_OK;
-    if (!rw_grad_again(g)) return set_weight_of_pieces(g, weight, dy);
+    if (!rw_grad_is_differentiable(g)) return set_weight_of_pieces(g, weight, dy);
     return set_weight(g, weight, rw_cast(t, whole, rw_tensor_dtype(w)), dy);
 }
 
@@ -306,7 +317,7 @@ static rw_status grad_forward(rw_grad_call *g)
     return rw_grad_n_inputs(g) > at.third && rw_grad_wanted(g, at.third) ? rw_grad_set_sum_to(g, at.third, dy) : RW_OK;
 }
 
-/* u has the shape of an x. */
+/* The rule of conv2d_data; u, the gradient of its dx, has the shape of x. */
 static rw_status grad_data(rw_grad_call *g)
 {
     rw_tensor *const dy = rw_grad_input(g, 0), *const weight = rw_grad_input(g, 1), *const u = rw_grad_upstream(g, 0);
@@ -314,7 +325,7 @@ static rw_status grad_data(rw_grad_call *g)
     return rw_grad_wanted(g, 1) ? set_weight(g, 1, u, dy) : RW_OK;
 }
 
-/* u has the shape of a weight. */
+/* The rule of conv2d_weight; u, the gradient of its dweight, has the shape of the weight. */
 static rw_status grad_weight(rw_grad_call *g)
 {
     rw_tensor *const x = rw_grad_input(g, 0), *const dy = rw_grad_input(g, 1), *const u = rw_grad_upstream(g, 0);
@@ -338,23 +349,23 @@ static struct rw_conv_attrs attrs_of(const rw_conv2d_params *p)
     return a;
 }
 
-/* What is told before anything is recorded: that x and weight are there, and four axes for both. */
+/* Checked before anything is recorded: x and weight exist and have four axes. */
 static bool is_image(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *weight, const char *name)
 {
     if (!rw_operand_check(at, t, x, name, "x") || !rw_operand_check(at, t, weight, name, "weight")) return false;
-    if (rw_tensor_shape(x).rank == 4 && rw_tensor_shape(weight).rank == 4) return true;
-    rw_refuse_at(at, t, RW_ERR_SHAPE, "%s: x of rank %d and a weight of rank %d, both need four axes", name,
-                 rw_tensor_shape(x).rank, rw_tensor_shape(weight).rank);
-    return false;
+    if (rw_tensor_shape(x).rank != 4) return rw_refuse_operand_at(at, t, RW_ERR_SHAPE, name, "x", x, "[n, c, h, w]");
+    if (rw_tensor_shape(weight).rank == 4) return true;
+    return rw_refuse_operand_at(at, t, RW_ERR_SHAPE, name, "weight", weight, "four axes, the last two [kh, kw]");
 }
 
 rw_tensor *rw_conv2d_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *weight, rw_tensor *bias,
                         const rw_conv2d_params *params)
 {
+    RW_ENTER_OP(t);
     struct rw_conv_attrs a = attrs_of(params);
     if (!is_image(at, t, x, weight, "conv2d")) return NULL;
     const struct rw_composite c = rw_composite_begin(t, "conv2d");
-    rw_tensor *in[RW_PIECES_MOST + 2];
+    rw_tensor *in[RW_PIECES_MAX + 2];
     int n = rw_joined_pieces(rw_channels_inside_at(at, t, x), 3, in, &a.more, &a.whole);
     in[n++] = weight;
     if (bias != rw_none()) in[n++] = bias;
@@ -362,7 +373,7 @@ rw_tensor *rw_conv2d_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *weight,
     return rw_composite_end(&c, y ? rw_channels_outside_at(at, t, y) : NULL);
 }
 
-/* PyTorch's extent of a transposed convolution; what cannot be counted is refused as no extent. */
+/* PyTorch's extent of a transposed convolution; an extent that overflows is reported as an invalid extent. */
 static int64_t extent_of_transposed(const struct rw_conv_attrs *a, int i, int64_t in, int64_t kernel, int64_t more)
 {
     int64_t steps, reach, made;
@@ -373,24 +384,27 @@ static int64_t extent_of_transposed(const struct rw_conv_attrs *a, int i, int64_
     return made;
 }
 
-/* A result that is larger by a stride or more is that of an x with as many rows or columns of zeros behind it. */
+/* A result that is larger by a stride or more equals that of an x with a corresponding number of zero rows or columns
+   appended. */
 static rw_tensor *with_zeros_behind(rw_site at, rw_tape *t, rw_tensor *x, const int64_t *zeros)
 {
     if (!zeros[0] && !zeros[1]) return x;
     return rw_pad_at(at, t, x, (const int64_t[]){ 0, zeros[1], 0, zeros[0] }, 4, RW_PAD_CONSTANT, 0);
 }
 
+/* Records a transposed convolution as conv2d_data; see the public header for the contract. */
 rw_tensor *rw_conv_transpose2d_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *weight, rw_tensor *bias,
                                   const rw_conv2d_params *params)
 {
+    RW_ENTER_OP(t);
     struct rw_conv_attrs a = attrs_of(params);
     int64_t zeros[2];
     if (!is_image(at, t, x, weight, "conv_transpose2d")) return NULL;
     for (int i = 0; i < 2; i++) {
         const int64_t more = params ? params->output_padding[i] : 0;
         if (more < 0 || (more >= a.stride[i] && more >= a.dilation[i])) {
-            rw_refuse_at(at, t, RW_ERR_ARGUMENT, "conv_transpose2d: output padding %lld of axis %d", (long long)more,
-                         i);
+            rw_refuse_at(at, t, RW_ERR_ARGUMENT, "conv_transpose2d(output_padding[%d]): expected 0 or more, less than "
+                         "stride or dilation, got %lld", i, (long long)more);
             return NULL;
         }
         zeros[i] = a.stride[i] > 0 ? more / a.stride[i] : 0;

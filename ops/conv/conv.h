@@ -1,18 +1,19 @@
 /*
- * What the checks and kernels of convolutions share. C11 and C++17.
+ * Shared by the checks and kernels of convolutions. C11 and C++17.
  *
- * A convolution is linear in x and in its weight, so three products are all there is, and each one's gradients are the
+ * A convolution is linear in x and in its weight, so three products are sufficient, and the gradients of each are the
  * other two:
  *
  *     conv2d         (x, weight[, bias]) -> y           y[p] = sum over taps and channels of x[under p] weight
  *     conv2d_data    (dy, weight)        -> dx          the transposed convolution
  *     conv2d_weight  (x, dy[, sum])      -> dweight
  *
- * x [n, h, w, c] and y [n, oh, ow, oc] lie channels last and dense; a weight is [oc, c / groups, kh, kw].
+ * x [n, h, w, c] and y [n, oh, ow, oc] are dense and channels-last; a weight is [oc, c / groups, kh, kw].
  *
- * An x that is read may come in pieces, each of some of the channels and dense: those of a concatenation, which then
- * nobody has to make or to keep (ops/shape/joined.h). A kernel puts them side by side in its workspace, as much of them
- * as it works on at a time, and does with that what it does with an x that is whole: the bytes are the same.
+ * An x that is read may be a virtual concatenation (ops/shape/virtual_concat.h). The op then has the concatenation's
+ * inputs, each dense with some of the channels, and the concatenation is neither computed nor kept. A kernel
+ * concatenates them in its workspace, as much as it processes at a time, and continues as with a whole x, so the bytes
+ * are the same. The code calls these inputs pieces.
  *
  *     conv2d                    (pieces of x, weight[, bias]) -> y
  *     conv2d_weight_joined      (pieces of x, dy)             -> dweight
@@ -24,12 +25,12 @@
 #include <rewind/op.h>
 
 struct rw_conv_attrs {
-    int64_t made[2];     /* extents that the inputs do not tell: h, w of a dx; kh, kw of a dweight */
+    int64_t made[2];     /* extents that do not follow from the inputs: h, w of a dx; kh, kw of a dweight */
     int64_t stride[2], padding[2], dilation[2];
     int64_t groups;
-    int64_t more;      /* pieces of x behind the first */
-    int64_t whole;     /* of conv2d: which value of the tape they make up, where there are more */
-    int64_t sum_first; /* the sum that is added to is input 0 */
+    int64_t more;      /* number of concatenation inputs after the first; 0: x is whole */
+    int64_t whole;     /* conv2d: the value of the tape that is virtually concatenated, if `more` is not 0 */
+    int64_t sum_first; /* the addend is input 0 */
 };
 
 struct rw_conv {
@@ -41,8 +42,8 @@ struct rw_conv {
 
 enum rw_conv_kind { RW_CONV_FORWARD, RW_CONV_DATA, RW_CONV_WEIGHT };
 
-/* Which inputs of a node are what: x or its first piece, or dy; what it is multiplied with; and a bias or a sum, which
-   there may be fewer inputs than. */
+/* The input indices of a node: x or its first concatenation input, or dy; the other factor; and a bias or addend, which
+   is present if there are enough inputs. */
 struct rw_conv_inputs {
     int first, other, third;
 };
@@ -56,8 +57,8 @@ static inline struct rw_conv_inputs rw_conv_inputs_of(const struct rw_conv_attrs
     return in;
 }
 
-/* Of a node of one of the three kinds, by the layouts of x or dx, or of a piece of it, of y or dy, and of the weight or
-   its gradient. */
+/* The extents of a node of one of the three kinds. They follow from the layouts of x (or one of its concatenation
+   inputs) or dx, of y or dy, and of the weight or its gradient. */
 static inline struct rw_conv rw_conv_of(const struct rw_conv_attrs *a, rw_dtype dtype, const rw_layout *x,
                                         const rw_layout *y, const rw_layout *weight)
 {
@@ -69,7 +70,7 @@ static inline struct rw_conv rw_conv_of(const struct rw_conv_attrs *a, rw_dtype 
     for (int i = 0; i < 2; i++) {
         c.stride[i] = a->stride[i];
         c.padding[i] = a->padding[i];
-        c.dilation[i] = weight->dim[2 + i] > 1 ? a->dilation[i] : 1; /* one tap is no farther from itself */
+        c.dilation[i] = weight->dim[2 + i] > 1 ? a->dilation[i] : 1; /* with a single tap dilation has no effect */
     }
     c.groups = a->groups;
     c.ocg = c.oc / c.groups;
@@ -98,33 +99,33 @@ static inline struct rw_conv rw_conv_of_call(const rw_op_call *call, enum rw_con
     return rw_conv_of(a, call->out[0].dtype, in0, in1, out);
 }
 
-/* Of a convolution's output under tap t of its kernel: where that is in x along axis i. */
+/* The position in x along axis i that tap t of the kernel reads for an output position. */
 static inline int64_t rw_conv_under(const struct rw_conv *c, int i, int64_t out, int64_t tap)
 {
     return out * c->stride[i] - c->padding[i] + tap * c->dilation[i];
 }
 
-/* The other way: which output has `in` under that tap; -1 for none. */
+/* The inverse: the output position for which that tap reads `in`; -1 for none. */
 static inline int64_t rw_conv_over(const struct rw_conv *c, int i, int64_t in, int64_t tap)
 {
     const int64_t at = in + c->padding[i] - tap * c->dilation[i], most = i ? c->ow : c->oh;
     return at < 0 || at % c->stride[i] || at / c->stride[i] >= most ? -1 : at / c->stride[i];
 }
 
-/* A channel of its own for each filter: kernels that take channels side by side. */
+/* Depthwise: each filter has its own channel. Its kernels process adjacent channels together. */
 #define RW_CONV_TAPS 128
 static inline bool rw_conv_is_depthwise(const struct rw_conv *c)
 {
     return c->cg == 1 && c->ocg == 1 && c->groups > 1 && c->kh * c->kw <= RW_CONV_TAPS;
 }
 
-/* Multiplications of all of it. */
+/* Number of multiplications of the whole convolution. */
 static inline double rw_conv_products(const struct rw_conv *c)
 {
     return (double)c->n * (double)c->oh * (double)c->ow * (double)c->oc * (double)c->cg * (double)c->kh * (double)c->kw;
 }
 
-/* Bytes of workspace that the call takes on the CPU; makes the library's primitives. SIZE_MAX when it can't. */
+/* Bytes of workspace of the call on the CPU. Creates the library's primitives; SIZE_MAX if that fails. */
 size_t rw_conv_workspace_cpu(const rw_op_call *call, enum rw_conv_kind kind);
 
 #endif

@@ -1,17 +1,16 @@
-/* CPU kernels of convolutions: the own loops of this instruction set, and the way to oneDNN (conv_onednn.c). */
+/* CPU kernels of convolutions: the plain loops of this instruction set, and the entry to oneDNN (conv_onednn.c). */
 #include "device/cpu/isa.h"
 #include "ops/conv/conv_run.h"
-#include "ops/common/shares.h"
+#include "ops/common/work_stealing.h"
 #include "ops/common/util.h"
 #include "ops/common/vec_native.h"
 #include "ops/matmul/gemm.h"
 
-#include <omp.h>
 
 #define OWN_LOOPS "ops/conv/conv_own_tmpl.h"
 #include "ops/matmul/own_loops_tmpl.h"
 
-/* The loops of each type, with the type a constant in them. */
+/* Calls the loops of each type, with the type as a constant. */
 #define TYPED(call_f, call_d)                     \
     switch (c->dtype) {                           \
     case RW_F32: call_f(RW_F32); return;          \
@@ -43,6 +42,7 @@ static void extents(const struct rw_conv *c, enum rw_conv_kind kind, int64_t *ro
     *cols = kind == RW_CONV_WEIGHT ? c->cg * c->kh * c->kw : kind == RW_CONV_DATA ? c->cg : c->ocg;
 }
 
+/* Computes one block of one group's product with the plain loops. */
 static void block_unit(const struct rw_conv *c, enum rw_conv_kind kind, const struct conv_operands *o, int64_t unit)
 {
     int64_t rows, cols;
@@ -65,6 +65,21 @@ static void block_unit(const struct rw_conv *c, enum rw_conv_kind kind, const st
 #undef F64
 }
 
+struct units {
+    enum rw_conv_kind kind;
+    const struct rw_conv *c;
+    const struct conv_operands *o;
+    bool depthwise;
+};
+
+static rw_status run_unit(const void *of, int64_t i, int thread)
+{
+    const struct units *const u = of;
+    if (u->depthwise) depthwise_unit(u->c, u->kind, u->o, i);
+    else block_unit(u->c, u->kind, u->o, i);
+    return RW_OK;
+}
+
 static void run_own(const rw_kernel *k, enum rw_conv_kind kind, const struct rw_conv *c, const struct conv_operands *o)
 {
     const bool depthwise = rw_conv_is_depthwise(c);
@@ -73,14 +88,8 @@ static void run_own(const rw_kernel *k, enum rw_conv_kind kind, const struct rw_
     extents(c, kind, &rows, &cols);
     const int64_t units = depthwise ? gemm_ceil_div(c->c, lanes) * (kind == RW_CONV_WEIGHT ? 1 : c->n)
                                     : gemm_ceil_div(rows, GEMM_OWN_M) * gemm_ceil_div(cols, GEMM_OWN_N) * c->groups;
-    const bool parallel = k->threads > 1 && rw_conv_products(c) >= RW_CONV_PARALLEL_FROM;
-    struct rw_shares shares;
-    rw_shares_deal(&shares, units, parallel ? k->threads : 1);
-#pragma omp parallel num_threads(k->threads) if (parallel)
-    RW_EACH_SHARED(i, &shares, omp_get_thread_num()) {
-        if (depthwise) depthwise_unit(c, kind, o, i);
-        else block_unit(c, kind, o, i);
-    }
+    const int threads = rw_conv_products(c) >= RW_CONV_PARALLEL_FROM ? k->threads : 1;
+    rw_shares_run(threads, units, run_unit, &(struct units){ kind, c, o, depthwise });
 }
 
 static struct conv_operands operands_of(const rw_kernel *k, enum rw_conv_kind kind)
@@ -97,7 +106,8 @@ static struct conv_operands operands_of(const rw_kernel *k, enum rw_conv_kind ki
                                    .to = k->out[0].data };
 }
 
-/* An x in pieces is put together in front of the workspace that k has then. */
+/* Concatenates a virtually concatenated x at the start of the workspace, and removes that memory from the workspace of
+   k. */
 static rw_status make_whole(rw_kernel *k, const struct rw_conv *c, struct conv_operands *o)
 {
     if (!o->pieces) return RW_OK;
@@ -111,7 +121,7 @@ static rw_status make_whole(rw_kernel *k, const struct rw_conv *c, struct conv_o
     return RW_OK;
 }
 
-/* The turned weight, too, lies in front of the workspace. */
+/* Rotates the weight into memory at the start of the workspace, in the same way. */
 static rw_status rotate(rw_kernel *k, struct rw_conv *c, struct conv_operands *o)
 {
     const size_t bytes = rw_conv_rotated_bytes(c);
@@ -124,6 +134,7 @@ static rw_status rotate(rw_kernel *k, struct rw_conv *c, struct conv_operands *o
     return RW_OK;
 }
 
+/* Runs a convolution: in strips, as a product, with oneDNN, or with the plain loops. A rotated dx runs as a forward. */
 static rw_status run(const rw_kernel *kernel, enum rw_conv_kind kind)
 {
     rw_kernel k = *kernel;

@@ -1,14 +1,15 @@
 /*
- * Convolutions on CUDA: the three products of conv.h, by cuDNN where that is asked for and takes them
- * (device/cuda/cudnn/conv.h), else as tiles of our own. What a tile multiplies is gathered where the kernel lies over
- * the image, so nothing is unfolded in memory; each element of a result is one sum in a fixed order.
+ * Convolutions on CUDA: the three products of conv.h, by cuDNN if it is enabled and supports them
+ * (device/cuda/cudnn/conv.h), else by a tiled kernel of this library. The tiled kernel gathers its operands from the
+ * image (implicit GEMM), so nothing is unfolded in memory. Each element of a result is one sum in a fixed order.
  *
- * Law 1 is kept here: who computes follows from the device, types, shapes and attributes, and so is the same for
- * forward and replay. Where an operand begins does not count: what the library cannot load is copied first.
+ * Law 1 (docs/laws.md) is ensured here: the implementation depends on the device, types, shapes and attributes, so it
+ * is the same for forward and replay. It does not depend on operand addresses: operands that the library cannot load
+ * are copied first.
  */
 #include "device/cuda/cudnn/conv.h"
 #include "device/cuda/kernel.cuh"
-#include "ops/common/units.cuh"
+#include "ops/common/wide_copies.cuh"
 
 extern "C" {
 #include "ops/conv/conv.h"
@@ -17,7 +18,7 @@ extern "C" {
 namespace {
 
 constexpr int TILE = 32, TILE_ROWS = 8;     /* a block of 32 x 8 threads computes 32 x 32 elements */
-constexpr int64_t MOST_BLOCKS = 0x7fffffff; /* of a grid's first axis */
+constexpr int64_t BLOCKS_MAX = 0x7fffffff; /* maximum of a grid's first axis */
 
 /* Rows, columns and the length of the sums of one group's product. */
 struct extents {
@@ -36,7 +37,7 @@ __device__ int64_t over(const rw_conv &c, int i, int64_t in, int64_t tap)
     return at < 0 || at % c.stride[i] || at / c.stride[i] >= (i ? c.ow : c.oh) ? -1 : at / c.stride[i];
 }
 
-/* x under output pixel p, at tap and channel of a group; 0 outside of the image. */
+/* The element of x that output pixel p reads at a tap and channel of a group; 0 outside of the image. */
 template <typename T>
 __device__ wide<T> x_under(const rw_conv &c, const T *x, int64_t group, int64_t p, int64_t tap, int64_t channel)
 {
@@ -45,7 +46,7 @@ __device__ wide<T> x_under(const rw_conv &c, const T *x, int64_t group, int64_t 
     return widen(x[((p / c.ow / c.oh * c.h + y) * c.w + z) * c.c + group * c.cg + channel]);
 }
 
-/* dy over input pixel p, at tap and filter of a group; 0 where there is none. */
+/* The element of dy that reads input pixel p at a tap and filter of a group; 0 if there is none. */
 template <typename T>
 __device__ wide<T> dy_over(const rw_conv &c, const T *dy, int64_t group, int64_t p, int64_t tap, int64_t filter)
 {
@@ -61,7 +62,7 @@ __device__ wide<T> weight_of(const rw_conv &c, const T *weight, int64_t group, i
     return widen(weight[((group * c.ocg + filter) * c.cg + channel) * c.kh * c.kw + tap]);
 }
 
-/* Element (row, l) of the left factor and (l, col) of the right one. Of a weight's gradient, dy and x. */
+/* Element (row, l) of the left factor and (l, col) of the right one. For a weight's gradient these are dy and x. */
 template <typename T, int KIND>
 __device__ wide<T> left(const rw_conv &c, const T *a, int64_t group, int64_t row, int64_t l)
 {
@@ -85,7 +86,7 @@ template <int KIND> __device__ int64_t place(const rw_conv &c, int64_t group, in
     return ((group * c.ocg + row) * c.cg + col % c.cg) * c.kh * c.kw + col / c.cg;
 }
 
-/* add: a bias by column, or of a weight's gradient the sum that it is added to. */
+/* add: a bias by column, or for a weight's gradient the addend. */
 template <typename T, int KIND>
 __global__ void __launch_bounds__(TILE *TILE_ROWS)
     tile_kernel(const T *a, const T *b, const T *add, T *to, rw_conv c, extents e)
@@ -99,7 +100,7 @@ __global__ void __launch_bounds__(TILE *TILE_ROWS)
         W acc[TILE / TILE_ROWS] = {};
         for (int64_t from = 0; from < e.k; from += TILE) {
             for (int r = threadIdx.y; r < TILE; r += TILE_ROWS) {
-                /* Neighbouring threads read neighbouring channels on either side. */
+                /* Adjacent threads read adjacent channels of either operand. */
                 const int64_t i = KIND == RW_CONV_WEIGHT ? row + threadIdx.x : row + r;
                 const int64_t l = KIND == RW_CONV_WEIGHT ? from + r : from + threadIdx.x;
                 const W x = i < e.m && l < e.k ? left<T, KIND>(c, a, group, i, l) : W(0);
@@ -122,7 +123,7 @@ __global__ void __launch_bounds__(TILE *TILE_ROWS)
     }
 }
 
-/* ---- a filter for each channel: threads side by side take channels side by side ---- */
+/* ---- depthwise: adjacent threads process adjacent channels ---- */
 
 template <typename T, bool DATA>
 __global__ void depthwise_kernel(const T *x, const T *weight, const T *bias, T *to, rw_conv c, int64_t n)
@@ -139,7 +140,7 @@ __global__ void depthwise_kernel(const T *x, const T *weight, const T *bias, T *
     to[i] = narrow<T>(bias ? sum + widen(bias[channel]) : sum);
 }
 
-/* A block for 32 channels and one tap: warps take pixels in turn, then are added in order. */
+/* A block has 32 channels and one tap: its warps take pixels in turn, and their sums are added in order. */
 constexpr int WARPS = 8;
 template <typename T>
 __global__ void __launch_bounds__(32 * WARPS)
@@ -159,9 +160,9 @@ __global__ void __launch_bounds__(32 * WARPS)
     to[at] = narrow<T>(sum ? part + widen(sum[at]) : part);
 }
 
-/* ---- an x in pieces ---- */
+/* ---- virtual concatenation ---- */
 
-/* Units of a piece, `own` of each pixel, go to units [first, first + own) of `all`. */
+/* Copies a concatenation input, `own` units per pixel, to units [first, first + own) of `all` units per pixel. */
 template <typename U>
 __global__ void __launch_bounds__(256)
     pack_kernel(const U *piece, U *to, int64_t n, int64_t own, int64_t all, int64_t first)
@@ -170,7 +171,7 @@ __global__ void __launch_bounds__(256)
     if (i < n) to[i / own * all + first + i % own] = piece[i];
 }
 
-/* Side by side, at the beginning of the workspace. */
+/* Concatenates the inputs at the beginning of the workspace. */
 void pack(const rw_kernel *k, const rw_conv &c, int from, int64_t pieces)
 {
     const int64_t size = static_cast<int64_t>(rw_dtype_size(c.dtype)), pixels = c.n * c.h * c.w, all = c.c * size;
@@ -189,9 +190,9 @@ void pack(const rw_kernel *k, const rw_conv &c, int from, int64_t pieces)
     }
 }
 
-/* ---- the run ---- */
+/* ---- execution ---- */
 
-/* Operands where they are: x or dy, what it is multiplied with, a bias or a sum. */
+/* Addresses of the operands: x or dy, the other factor, a bias or addend. */
 struct operands {
     const void *at[3];
 };
@@ -208,6 +209,7 @@ extents extents_of(const rw_conv &c, rw_conv_kind kind)
     return e;
 }
 
+/* Launches the tiled or depthwise kernel of a product. */
 template <typename T, int KIND> void launch(const rw_kernel *k, const rw_conv &c, const operands &o)
 {
     const T *const a = static_cast<const T *>(o.at[0]), *const b = static_cast<const T *>(o.at[1]);
@@ -223,12 +225,12 @@ template <typename T, int KIND> void launch(const rw_kernel *k, const rw_conv &c
         return;
     }
     const extents e = extents_of(c, static_cast<rw_conv_kind>(KIND));
-    const unsigned blocks = static_cast<unsigned>(e.all < MOST_BLOCKS ? e.all : MOST_BLOCKS);
+    const unsigned blocks = static_cast<unsigned>(e.all < BLOCKS_MAX ? e.all : BLOCKS_MAX);
     const bool swaps = KIND == RW_CONV_WEIGHT;
     RW_LAUNCH((tile_kernel<T, KIND>), blocks, dim3(TILE, TILE_ROWS), 0, k, swaps ? b : a, swaps ? a : b, add, to, c, e);
 }
 
-/* ---- the library ---- */
+/* ---- cuDNN ---- */
 
 static_assert(static_cast<int>(RW_DNN_CONV_FORWARD) == RW_CONV_FORWARD &&
                   static_cast<int>(RW_DNN_CONV_DATA) == RW_CONV_DATA &&
@@ -242,10 +244,10 @@ size_t aligned(size_t bytes)
     return (bytes + WORKSPACE_ALIGN - 1) / WORKSPACE_ALIGN * WORKSPACE_ALIGN;
 }
 
-constexpr int INPUTS = 3; /* of a forward a bias, of a weight's gradient a sum: that one the library does not see */
+constexpr int INPUTS = 3; /* the third: forward's bias or a weight gradient's addend, which cuDNN does not handle */
 
 struct choice {
-    bool by_library; /* the workspace: x put together, the library's part, copies of inputs, a gradient before a sum */
+    bool by_library; /* workspace: concatenated x, the library's part, copies of inputs, a gradient before its addend */
     rw_dnn_conv_signature signature;
     size_t packed, own;
     bool copied[INPUTS];
@@ -266,7 +268,7 @@ rw_dnn_conv_signature signature_of(const rw_conv &c, rw_conv_kind kind, bool thi
     return s;
 }
 
-/* Behind the library's own part. What was put together lies where the library may load it. */
+/* The copies follow the library's part. A concatenated x is already at an address that the library can load. */
 void lay_out(choice *c, const rw_layout *const *in, size_t size)
 {
     const bool sums = in[2] && c->signature.kind == RW_DNN_CONV_WEIGHT;
@@ -281,8 +283,8 @@ void lay_out(choice *c, const rw_layout *const *in, size_t size)
     if (sums) c->workspace += aligned(static_cast<size_t>(in[2]->numel) * size);
 }
 
-/* in[2] is NULL where there is none. pieces: x comes in some. pins: workspace is asked for; else a kernel runs, and
-   what is pinned looked up. */
+/* in[2] is NULL if absent. pieces: x is virtually concatenated. pins: planning, which computes the workspace and pins
+   an algorithm; otherwise the pinned one is looked up for a run. */
 rw_status choose(choice *ret, const void *device, const rw_conv &c, rw_conv_kind kind, const rw_layout *const *in,
                  bool pieces, bool pins)
 {
@@ -291,7 +293,7 @@ rw_status choose(choice *ret, const void *device, const rw_conv &c, rw_conv_kind
     if (pieces) ret->packed = aligned(static_cast<size_t>(c.n * c.h * c.w * c.c) * rw_dtype_size(c.dtype));
     ret->workspace = ret->packed;
     ret->signature = signature_of(c, kind, in[2] != nullptr);
-    if (!(c.n && c.h && c.w && c.c && c.oh && c.ow && c.oc)) return RW_OK; /* nothing to sum up */
+    if (!(c.n && c.h && c.w && c.c && c.oh && c.ow && c.oc)) return RW_OK; /* an empty sum */
     if (pins) {
         const rw_status status = rw_dnn_conv_query(library, &ret->signature, &ret->by_library, &ret->own);
         if (status) return status;
@@ -302,8 +304,8 @@ rw_status choose(choice *ret, const void *device, const rw_conv &c, rw_conv_kind
     return RW_OK;
 }
 
-/* Operand i, input `input` if that is where it is, where the library may load it. A failure is seen by
-   rw_cuda_launched(). */
+/* Operand i, which is input `input` if it was not moved, at an address that the library can load. rw_cuda_launched()
+   reports a failure. */
 const void *loaded(const rw_kernel *k, const choice &c, const operands &o, int i, int input)
 {
     if (!c.copied[i]) return o.at[i];
@@ -314,14 +316,14 @@ const void *loaded(const rw_kernel *k, const choice &c, const operands &o, int i
     return to;
 }
 
-/* to = a + b, which may be one place. */
+/* to = a + b; `to` may be one of them. */
 template <typename T> __global__ void __launch_bounds__(256) plus_kernel(const T *a, const T *b, T *to, int64_t n)
 {
     const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
     if (i < n) to[i] = narrow<T>(widen(a[i]) + widen(b[i]));
 }
 
-/* The library's product, and what a weight's gradient is added to. */
+/* Runs the library's product, then adds the addend of a weight's gradient. */
 template <typename T>
 rw_status run_library(const rw_kernel *k, const choice &c, rw_conv_kind kind, const rw_conv_inputs &from,
                       const operands &o)

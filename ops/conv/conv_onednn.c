@@ -1,62 +1,64 @@
 /*
- * Convolutions by oneDNN: how they are cut into units, one thread each. See conv_run.h.
+ * Convolutions by oneDNN, cut into units of work that run on one thread each.
  *
- * y and dx are cut into groups of images, and where there are few of these, each image into bands of rows. A band needs
- * rows of the other side that its neighbours need as well:
+ * y and dx are cut into groups of images, or if there are few images, into bands of rows. A band needs rows of the
+ * other operand that adjacent bands need, too:
  *
  *     rows of y          0 ... 6 | 7 ... 13 | 14 ... 20      three bands, a kernel of 3, padding of 1
  *     rows of x        (-1) 0 ... 7
  *                             6 ... 14
  *                                    13 ... 20 (21)          in brackets: padding
  *
- * The weight is brought into the library's layout once. A weight's gradient is a sum over all pixels: either images or
- * bands have sums of their own, which are added in order (many pixels, a small weight), or each unit has some of the
- * filters and sees all images (few pixels, a large weight), and is done once it has them: the gradient in float32 is
- * never whole then. The library itself would cut it by the number of threads, and bits would depend on that.
+ * The weight is converted to the library's layout once. A weight's gradient is a sum over all pixels, cut in one of two
+ * ways. With many pixels and a small weight, images or bands have separate sums, which are added in order. With few
+ * pixels and a large weight, each unit has some of the filters and reads all images. It converts their gradient when it
+ * is complete, so the whole gradient never exists in float32. The library would cut the sum by the number of threads,
+ * and the result would depend on that number.
  *
- * Of an x in pieces a thread puts together the rows of its unit, which are near then when the library reads them; where
- * units are filters, of which each reads all of x, that is put together once. Types of 16 bits that the processor
- * multiplies no faster than float32 are widened likewise, an image or a band at a time, whatever images a unit has: its
- * thread rounds what comes out, or adds it up.
+ * If x is virtually concatenated, a thread concatenates the rows of its unit, which are then in its cache when the
+ * library reads them. If units are filters, which all read the whole x, it is concatenated once. 16-bit types that the
+ * processor does not multiply faster than float32 are widened in the same way, one image or band at a time, for any
+ * number of images per unit. The unit's thread rounds the results, or adds them up.
  */
 #include "ops/conv/conv_run.h"
 
+#include "base/team.h"
 #include "device/cpu/cpu.h"
 #include "device/cpu/onednn.h"
-#include "ops/common/shares.h"
+#include "ops/common/work_stealing.h"
 #include "ops/common/util.h"
 #include "ops/common/vec.h"
 #include "ops/matmul/gemm.h"
 
-#include <omp.h>
 #include <string.h>
 
-#define UNITS 8      /* of images and bands, at most; where there are fewer images, bands make up for them */
-#define BAND_LEAST 7 /* rows */
+#define UNITS 8      /* maximum number of units of images or bands; bands are used if there are fewer images */
+#define BAND_MIN 7 /* in rows */
 #define FILTER_UNITS 4
 #define FILTERS_ALIGN 16
-#define PADDING_MOST 1024 /* the library makes code for it: 6 us for each element, 10 minutes for 10^8 */
+#define PADDING_MAX 1024 /* the library generates code per padding element: 6 us each, 10 minutes for 10^8 */
+#define TAPS_MAX 4096 /* of a kernel, along an axis: the library has no fast code for more */
 #define SUM_BLOCK 4096 /* elements of a weight that a thread adds up at a time */
 
-/* Of one image, or of several: rows of x or dx, and of y or dy. */
+/* Rows of one image, or of several: rows of x or dx, and of y or dy. */
 struct rows {
     int64_t x, x_end, y, y_end;
 };
 
 struct plan {
-    bool own;     /* the own loops */
+    bool own;     /* the plain loops */
     bool wide;    /* the library's float32 */
     bool filters; /* units are filters, not images */
     int threads;
-    int64_t units, each, rest;                    /* images or filters of a unit, and of the last one */
-    int64_t bands, band;                          /* of an image, 1 as a rule, and rows of one, but for the last */
-    struct rw_onednn_primitive *primitive[UNITS]; /* of a band; else of a unit, and of the last one */
-    int copy[UNITS], copies;                      /* which copy of the weight a primitive takes */
-    int64_t at_once[UNITS];                       /* filters that a primitive brings out of its layout at a time */
+    int64_t units, each, rest;                    /* images or filters per unit, and in the last one */
+    int64_t bands, band;                          /* bands per image, usually 1, and rows per band except the last */
+    struct rw_onednn_primitive *primitive[UNITS]; /* per band; else for a unit, and for the last one */
+    int copy[UNITS], copies;                      /* index of the weight's copy that a primitive reads */
+    int64_t at_once[UNITS];                       /* filters that a primitive converts from its layout at a time */
     size_t scratch, turned, dense, pack;          /* bytes: per thread, of a weight in any layout, of a unit's dy */
-    size_t rows, whole;                           /* of an x that is put together: of a unit's, or of all of it */
-    size_t result, weight;                        /* of what is float32 instead: of a unit's y, and of the weight */
-    int64_t places;                               /* for a unit's: as many as may be at work at a time */
+    size_t rows, whole;                           /* bytes of a concatenated x: of a unit's rows, or of all of it */
+    size_t result, weight;                        /* bytes of float32 copies: of a unit's y, and of the weight */
+    int64_t places;                               /* buffers for units: the maximum number of units that run at once */
     size_t workspace;
 };
 
@@ -70,7 +72,7 @@ static int64_t weight_elements(const struct rw_conv *c)
     return c->oc * c->cg * c->kh * c->kw;
 }
 
-/* ---- the plan ---- */
+/* ---- planning ---- */
 
 static void cut(struct plan *p, int64_t extent, int64_t units, int64_t align)
 {
@@ -80,13 +82,13 @@ static void cut(struct plan *p, int64_t extent, int64_t units, int64_t align)
     p->rest = extent - (p->units - 1) * p->each;
 }
 
-/* How far the kernel reaches down. */
+/* Vertical extent of the kernel minus 1, in rows. */
 static int64_t reach(const struct rw_conv *c)
 {
     return (c->kh - 1) * c->dilation[0];
 }
 
-/* What band i has, or all: of a result its rows, of the other side those that they need. */
+/* The rows of band i, or all: for the result its own rows, for the other operand those that they need. */
 static struct rows rows_of(const struct rw_conv *c, enum rw_conv_kind kind, const struct plan *p, int64_t i)
 {
     struct rows r = { 0, c->h, 0, c->oh };
@@ -103,7 +105,7 @@ static struct rows rows_of(const struct rw_conv *c, enum rw_conv_kind kind, cons
     return r;
 }
 
-/* Rows of padding before and behind. */
+/* Rows of padding above and below. */
 static int64_t above(const struct rw_conv *c, const struct rows *r)
 {
     return r->x - (r->y * c->stride[0] - c->padding[0]);
@@ -114,7 +116,8 @@ static int64_t below(const struct rw_conv *c, const struct rows *r)
     return (r->y_end - 1) * c->stride[0] - c->padding[0] + reach(c) + 1 - r->x_end;
 }
 
-/* The library takes a band as a convolution of its own, which some, where a stride leaves rows out, are not. */
+/* Can each band be computed as a convolution of its own? Not if a stride skips rows in a way that a separate
+   convolution cannot express. */
 static bool are_convolutions(const struct rw_conv *c, enum rw_conv_kind kind, const struct plan *p)
 {
     for (int64_t i = 0; i < p->bands; i++) {
@@ -124,20 +127,29 @@ static bool are_convolutions(const struct rw_conv *c, enum rw_conv_kind kind, co
     return true;
 }
 
-/* A power of two: of three bands on two threads one has two. */
+/* A power of two: with three bands on two threads, one thread would have two. */
 static int64_t bands_of(int64_t wanted, int64_t rows)
 {
     int64_t bands = 1;
-    while (2 * bands <= wanted && rows / (2 * bands) >= BAND_LEAST) bands *= 2;
+    while (2 * bands <= wanted && rows / (2 * bands) >= BAND_MIN) bands *= 2;
     return bands;
 }
 
-/* Into groups of images, or images and bands of them. */
+/* The minimum number of units whose elements the library's types can count (device/cpu/onednn_primitive.h). */
+static int64_t least_units(const struct rw_conv *c)
+{
+    const int64_t x = c->h * c->w * c->c, y = c->oh * c->ow * c->oc, image = x > y ? x : y;
+    const int64_t images = image ? INT32_MAX / image : INT32_MAX;
+    return images ? gemm_ceil_div(c->n, images) : 1;
+}
+
+/* Cuts into groups of images, or into bands of single images. */
 static void cut_images(const struct rw_conv *c, enum rw_conv_kind kind, int64_t units, struct plan *p)
 {
     const int64_t rows = kind == RW_CONV_DATA ? c->h : c->oh;
     const int64_t bands = bands_of(c->n < units ? gemm_ceil_div(units, c->n) : 1, rows);
-    cut(p, c->n, c->n < units ? c->n : units, 1);
+    const int64_t least = kind == RW_CONV_WEIGHT ? 1 : least_units(c), some = c->n < units ? c->n : units;
+    cut(p, c->n, some < least ? least : some, 1);
     if (bands < 2) return;
     p->band = gemm_ceil_div(rows, bands);
     p->bands = gemm_ceil_div(rows, p->band);
@@ -145,7 +157,8 @@ static void cut_images(const struct rw_conv *c, enum rw_conv_kind kind, int64_t 
     else p->bands = 1;
 }
 
-/* Sums of parts cost a pass over the weight each, filters one over x each: whichever is less. */
+/* Separate sums cost one pass over the weight per unit; filters cost one pass over x per unit. Chooses the smaller
+   cost. */
 static void cut_weight(const struct rw_conv *c, struct plan *p)
 {
     const int64_t dy = c->n * c->oh * c->ow * c->oc, parts = dy / (4 * weight_elements(c));
@@ -154,7 +167,7 @@ static void cut_weight(const struct rw_conv *c, struct plan *p)
     else cut_images(c, RW_CONV_WEIGHT, parts < 1 ? 2 : parts < 4 ? 4 : parts > UNITS ? UNITS : parts, p);
 }
 
-/* So many primitives there are, and this one is a unit's. */
+/* The number of primitives, and the index of a unit's primitive. */
 static int primitives(const struct plan *p)
 {
     return p->bands > 1 ? (int)p->bands : 2;
@@ -165,18 +178,19 @@ static int primitive_of(const struct plan *p, int64_t unit)
     return p->bands > 1 ? (int)(unit % p->bands) : unit == p->units - 1;
 }
 
-/* Of a unit, or of the last one. */
+/* Images of a unit, or of the last one. */
 static int64_t images_of(const struct plan *p, bool last)
 {
     return p->bands > 1 ? 1 : last ? p->rest : p->each;
 }
 
-/* In one call of the library. */
+/* Images in one call of the library. */
 static int64_t images_at_once(const struct plan *p, bool last)
 {
     return p->wide ? 1 : images_of(p, last);
 }
 
+/* The signature of primitive i: the convolution of a unit or band. */
 static struct rw_conv_signature signature_of(const struct rw_conv *c, enum rw_conv_kind kind, const struct plan *p,
                                              int i, bool bias)
 {
@@ -208,7 +222,7 @@ static struct rw_conv_signature signature_of(const struct rw_conv *c, enum rw_co
     return s;
 }
 
-/* As a rule they all like the same layout. */
+/* Lets primitives share a copy of the weight; usually all of them use the same layout. */
 static void share_weight(struct plan *p, int i)
 {
     int first = 0;
@@ -216,7 +230,7 @@ static void share_weight(struct plan *p, int i)
     p->copy[i] = first < i ? p->copy[first] : p->copies++;
 }
 
-/* Planning has the primitives made, a run finds them: its plan holds them. */
+/* Planning creates the primitives; a run finds them, because its plan keeps them alive. */
 static rw_status ask_library(const struct rw_conv *c, enum rw_conv_kind kind, struct rw_onednn *onednn, bool bias,
                              bool planning, struct plan *p)
 {
@@ -235,31 +249,30 @@ static rw_status ask_library(const struct rw_conv *c, enum rw_conv_kind kind, st
     return RW_OK;
 }
 
-/* The library counts in 32 bits within an image, and has no convolution of nothing. */
+/* The library does not support empty convolutions. Convolutions whose extents it cannot represent, or for which it
+   allocates too much memory, are not passed to it (device/cpu/onednn_conv.c). */
 static bool is_for_library(const struct rw_conv *c)
 {
     if (c->dtype == RW_F64) return false;
     if (!c->n || !c->c || !c->oc || !c->h || !c->w || !c->oh || !c->ow) return false;
-    const int64_t most = INT32_MAX;
-    if (c->padding[0] > PADDING_MOST || c->padding[1] > PADDING_MOST) return false;
-    return c->h * c->w * c->c < most / 8 && c->oh * c->ow * c->oc < most / 8 && weight_elements(c) < most / 8 &&
-           c->n < most && c->padding[0] < c->kh * c->dilation[0] && c->padding[1] < c->kw * c->dilation[1];
+    if (c->padding[0] > PADDING_MAX || c->padding[1] > PADDING_MAX) return false;
+    return c->padding[0] < c->kh * c->dilation[0] && c->padding[1] < c->kw * c->dilation[1];
 }
 
-/* Of a weight's gradient: what a thread has for itself, two where it adds up. */
+/* Bytes of a thread's own sums of a weight's gradient: two buffers if it accumulates. */
 static size_t own_bytes(const struct plan *p)
 {
     return p->scratch + p->turned * (p->wide && !p->filters ? 2 : 1) + p->pack + (p->filters ? p->dense : 0);
 }
 
-/* Of a gradient in float32: of all of it, or, where units are filters, of those that are brought out at a time. */
+/* Bytes of a gradient in float32: all of it or, if units are filters, the filters that are converted at a time. */
 static size_t dense_bytes(const struct rw_conv *c, const struct plan *p)
 {
     const int64_t some = p->at_once[0] > p->at_once[1] ? p->at_once[0] : p->at_once[1];
     return aligned((size_t)(weight_elements(c) / c->oc * (p->filters ? some : c->oc)) * sizeof(float));
 }
 
-/* Elements of x and of y that a unit has at a time, the most. */
+/* Maximum number of elements of x and of y that a unit holds at a time. */
 static void most_of_unit(const struct rw_conv *c, enum rw_conv_kind kind, const struct plan *p, int64_t *ret_x,
                          int64_t *ret_y)
 {
@@ -273,13 +286,14 @@ static void most_of_unit(const struct rw_conv *c, enum rw_conv_kind kind, const 
     }
 }
 
-/* In front of all else in the workspace. */
+/* Bytes of the copies at the start of the workspace. */
 static size_t bytes_in_front(const struct plan *p)
 {
     return p->whole + (size_t)p->places * (p->rows + p->result) + p->weight;
 }
 
-/* Outputs along axis i that meet tap t: from the first whose place is not in front of x, to the last not behind it. */
+/* Number of output positions along axis i for which tap t reads x and not padding: from the first whose position is not
+   before x to the last whose position is not after it. */
 static int64_t outputs_under(const struct rw_conv *c, int i, int64_t tap)
 {
     const int64_t extent = i ? c->w : c->h, out = i ? c->ow : c->oh, at = rw_conv_under(c, i, 0, tap);
@@ -289,9 +303,10 @@ static int64_t outputs_under(const struct rw_conv *c, int i, int64_t tap)
 }
 
 /*
- * Its code for AVX-512 does. Gradients of a weight that is dilated, or of which some tap meets no pixel at all: sums of
- * bfloat16 that are far off, or of memory behind the operands, and at times in float32. A dx of one tap, in bfloat16,
- * of an odd number of filters, which its code takes by twos. tests/ops/conv.c has such shapes.
+ * Is this a gradient that oneDNN's code for AVX-512 computes wrongly? Weight gradients with dilation, or with a tap
+ * that reads no pixel at all: sums of bfloat16, and at times of float32, are far off or include memory after the
+ * operands. And dx of one tap, in bfloat16, with an odd number of filters, which its code processes in pairs.
+ * tests/ops/conv.c has such shapes.
  */
 bool rw_conv_library_errs(const struct rw_conv *c, enum rw_conv_kind kind)
 {
@@ -300,14 +315,14 @@ bool rw_conv_library_errs(const struct rw_conv *c, enum rw_conv_kind kind)
     if (kind == RW_CONV_FORWARD) return false;
     for (int i = 0; i < 2; i++) {
         const int64_t taps = i ? c->kw : c->kh;
-        if (c->dilation[i] > 1) return true;
+        if (c->dilation[i] > 1 || taps > TAPS_MAX) return true;
         for (int64_t tap = 0; tap < taps; tap++)
             if (outputs_under(c, i, tap) < 1) return true;
     }
     return false;
 }
 
-/* What is copied on its way to the library, in front of all else. */
+/* Sets the sizes of the copies made for the library, which come first in the workspace. */
 static void set_copies(const struct rw_conv *c, enum rw_conv_kind kind, bool pieces, struct plan *p)
 {
     const size_t size = p->wide ? sizeof(float) : rw_dtype_size(c->dtype);
@@ -321,6 +336,7 @@ static void set_copies(const struct rw_conv *c, enum rw_conv_kind kind, bool pie
     if (p->wide && kind != RW_CONV_WEIGHT) p->weight = aligned((size_t)weight_elements(c) * size);
 }
 
+/* Cuts a convolution into units and queries the library's primitives for them. */
 static rw_status make_plan(const struct rw_conv *c, enum rw_conv_kind kind, struct rw_onednn *onednn, int threads,
                            bool bias, bool pieces, bool planning, struct plan *ret)
 {
@@ -365,18 +381,19 @@ size_t rw_conv_workspace_cpu(const rw_op_call *call, enum rw_conv_kind kind)
     return bytes == SIZE_MAX ? bytes : rw_conv_rotated_bytes(&c) + bytes;
 }
 
-/* ---- the run ---- */
+/* ---- execution ---- */
 
 struct job {
     const struct rw_conv *c;
     const struct plan *p;
     const struct conv_operands *o;
     const struct gemm_loops *loops;
-    char *rows; /* workspace: what is copied on its way, then the rest */
+    enum rw_conv_kind kind;
+    char *rows; /* the workspace: copies made for the library, then the rest */
     char *at;
 };
 
-/* What the library does at a time, of a unit: pixels of x or dx, and of y or dy. */
+/* The part of a unit that one library call processes: pixels of x or dx, and of y or dy. */
 struct unit {
     int64_t x, y;               /* the first ones */
     int64_t x_pixels, y_pixels; /* how many */
@@ -412,7 +429,7 @@ static void *place_of_y(const struct job *j, const struct unit *u)
     return (char *)place_of_x(j, u) + j->p->rows;
 }
 
-/* A unit's x, as the library takes it. */
+/* A unit's x in the form that the library reads. */
 static const void *x_of(const struct job *j, const struct unit *u)
 {
     const struct rw_conv *const c = j->c;
@@ -423,7 +440,7 @@ static const void *x_of(const struct job *j, const struct unit *u)
     return to;
 }
 
-/* A unit's dy. */
+/* A unit's dy in the form that the library reads. */
 static const void *dy_of(const struct job *j, const struct unit *u, const void *dy)
 {
     const struct rw_conv *const c = j->c;
@@ -433,7 +450,7 @@ static const void *dy_of(const struct job *j, const struct unit *u, const void *
     return place_of_y(j, u);
 }
 
-/* What came out of a unit, `pixels` from `first` on of so many channels each. */
+/* Rounds the result of a unit: `pixels` from `first` on, with this number of channels each. */
 static void round_unit(const struct job *j, const void *sums, int64_t first, int64_t pixels, int64_t channels)
 {
     const rw_dtype dtype = j->c->dtype;
@@ -442,7 +459,7 @@ static void round_unit(const struct job *j, const void *sums, int64_t first, int
     j->loops->round(&g, sums, channels, first * channels, pixels, 0, channels);
 }
 
-/* y or dx of a group of images, or of a band. */
+/* Computes y or dx of a group of images, or of a band. */
 static rw_status call_images(const struct job *j, enum rw_conv_kind kind, int64_t i, int64_t call, int thread)
 {
     const struct rw_conv *const c = j->c;
@@ -469,7 +486,7 @@ static rw_status run_images(const struct job *j, enum rw_conv_kind kind, int64_t
     return RW_OK;
 }
 
-/* Filters [first, first + n) of dy, side by side. */
+/* Packs filters [first, first + n) of dy next to each other. */
 static void pack_filters(const struct job *j, int64_t first, int64_t n, char *to)
 {
     const struct rw_conv *const c = j->c;
@@ -481,7 +498,7 @@ static void pack_filters(const struct job *j, int64_t first, int64_t n, char *to
     }
 }
 
-/* A weight's gradient of some images or a band, in the library's layout: the sum of its calls. */
+/* The weight's gradient for some images or a band, in the library's layout: the sum of its calls. */
 static rw_status sum_images(const struct job *j, int64_t i, int thread, char *turned, char *scratch)
 {
     const struct plan *const p = j->p;
@@ -496,7 +513,7 @@ static rw_status sum_images(const struct job *j, int64_t i, int thread, char *tu
     return RW_OK;
 }
 
-/* What there was before is added to sums [from, from + n); rounded once. */
+/* Adds the addend to sums [from, from + n), and rounds once. */
 static void finish(const struct job *j, float *sum, int64_t from, int64_t n)
 {
     const rw_dtype dtype = j->c->dtype;
@@ -505,7 +522,7 @@ static void finish(const struct job *j, float *sum, int64_t from, int64_t n)
     for (int64_t i = 0; i < n; i++) f_put(j->o->to, dtype, from + i, sum[i]);
 }
 
-/* The gradient of some filters, of all images, a few at a time. */
+/* The gradient of some filters, over all images, a few at a time. */
 static rw_status run_filters(const struct job *j, int64_t i, int thread, char *turned, char *scratch)
 {
     const struct plan *const p = j->p;
@@ -522,7 +539,7 @@ static rw_status run_filters(const struct job *j, int64_t i, int thread, char *t
     return RW_OK;
 }
 
-/* Of some images or a band, dense and in float32. */
+/* The gradient for some images or a band, dense and in float32. */
 static rw_status run_weight(const struct job *j, int64_t i, int thread)
 {
     const struct plan *const p = j->p;
@@ -530,19 +547,19 @@ static rw_status run_weight(const struct job *j, int64_t i, int thread)
     char *const to = j->at + (size_t)p->threads * own_bytes(p) + (size_t)i * p->dense;
     if (p->filters) return run_filters(j, i, thread, turned, scratch);
     RW_CHECK(sum_images(j, i, thread, turned, scratch));
-    return rw_onednn_conv_turn_weight(p->primitive[primitive_of(p, i)], thread, turned, to, scratch);
+    return rw_onednn_conv_turn_gradient(p->primitive[primitive_of(p, i)], thread, turned, to, scratch);
 }
 
-/* The sums of all units in order. */
-static void add_up(const struct job *j)
+/* Adds the units' sums of some blocks of elements, in order, and finishes them. */
+static void add_blocks(void *of, int64_t first, int64_t end)
 {
+    const struct job *const j = of;
     const struct plan *const p = j->p;
     const char *const sums = j->at + (size_t)p->threads * own_bytes(p);
     const int64_t n = weight_elements(j->c);
-#pragma omp parallel for num_threads(p->threads) schedule(static) if (p->threads > 1)
-    for (int64_t from = 0; from < n; from += SUM_BLOCK) {
+    for (int64_t b = first; b < end; b++) {
         float sum[SUM_BLOCK];
-        const int64_t some = n - from < SUM_BLOCK ? n - from : SUM_BLOCK;
+        const int64_t from = b * SUM_BLOCK, some = n - from < SUM_BLOCK ? n - from : SUM_BLOCK;
         memcpy(sum, (const float *)sums + from, (size_t)some * sizeof *sum);
         for (int64_t part = 1; part < p->units; part++) {
             const float *const more = (const float *)(sums + (size_t)part * p->dense) + from;
@@ -552,27 +569,19 @@ static void add_up(const struct job *j)
     }
 }
 
-/* The library starts no threads of its own where one thread is allowed. */
-static rw_status run_units(const struct job *j, enum rw_conv_kind kind)
+/* Adds the sums of all units in order. */
+static void add_up(const struct job *j)
 {
-    const struct plan *const p = j->p;
-    struct rw_shares shares;
-    int failed = RW_OK;
-    rw_shares_deal(&shares, p->units, p->threads);
-#pragma omp parallel num_threads(p->threads) if (p->threads > 1)
-    {
-        const int allowed = omp_get_max_threads(), thread = omp_get_thread_num();
-        omp_set_num_threads(1);
-        RW_EACH_SHARED(i, &shares, thread) {
-            const rw_status status = kind == RW_CONV_WEIGHT ? run_weight(j, i, thread) : run_images(j, kind, i, thread);
-            if (status) __atomic_store_n(&failed, (int)status, __ATOMIC_RELAXED);
-        }
-        omp_set_num_threads(allowed);
-    }
-    return (rw_status)failed;
+    rw_team_for(j->p->threads, gemm_ceil_div(weight_elements(j->c), SUM_BLOCK), add_blocks, j);
 }
 
-/* Brings the weight into all layouts. */
+static rw_status run_unit(const void *of, int64_t i, int thread)
+{
+    const struct job *const j = of;
+    return j->kind == RW_CONV_WEIGHT ? run_weight(j, i, thread) : run_images(j, j->kind, i, thread);
+}
+
+/* Converts the weight into all layouts in use. */
 static rw_status turn_weights(const struct job *j)
 {
     const struct plan *const p = j->p;
@@ -583,13 +592,12 @@ static rw_status turn_weights(const struct job *j)
     for (int i = 0, made = 0; i < primitives(p); i++) {
         if (p->copy[i] < made) continue;
         char *const to = j->at + (size_t)made++ * p->turned;
-        if (p->threads > 1) RW_CHECK(rw_onednn_conv_spread_weight(p->primitive[i], weight, to, scratch));
-        else RW_CHECK(rw_onednn_conv_turn_weight(p->primitive[i], 0, weight, to, scratch));
+        RW_CHECK(rw_onednn_conv_turn_weight(p->primitive[i], p->threads, weight, to, scratch, p->scratch));
     }
     return RW_OK;
 }
 
-/* All of x, once: units are filters. */
+/* Copies all of x once, if units are filters. */
 static void copy_whole(const struct rw_conv *c, const struct plan *p, const struct gemm_loops *loops,
                        struct conv_operands *o, void *to)
 {
@@ -599,6 +607,7 @@ static void copy_whole(const struct rw_conv *c, const struct plan *p, const stru
     o->pieces = 0;
 }
 
+/* Plans a convolution and runs its units. *ret_done is false if the plain loops must compute it. */
 rw_status rw_conv_run_library(const rw_kernel *k, enum rw_conv_kind kind, const struct rw_conv *c,
                               const struct conv_operands *o, const struct gemm_loops *loops, bool *ret_done)
 {
@@ -610,9 +619,9 @@ rw_status rw_conv_run_library(const rw_kernel *k, enum rw_conv_kind kind, const 
     if (k->workspace_bytes < p.workspace) return RW_ERR_MEMORY;
     struct conv_operands all = *o;
     if (p.whole) copy_whole(c, &p, loops, &all, k->workspace);
-    const struct job j = { c, &p, &all, loops, k->workspace, (char *)k->workspace + bytes_in_front(&p) };
+    const struct job j = { c, &p, &all, loops, kind, k->workspace, (char *)k->workspace + bytes_in_front(&p) };
     if (kind != RW_CONV_WEIGHT) RW_CHECK(turn_weights(&j));
-    RW_CHECK(run_units(&j, kind));
+    RW_CHECK(rw_shares_run(p.threads, p.units, run_unit, &j));
     if (kind == RW_CONV_WEIGHT && !p.filters) add_up(&j);
     return RW_OK;
 }

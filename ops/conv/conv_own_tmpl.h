@@ -1,9 +1,9 @@
 /*
- * The own loops of the three products of conv.h, for one type of arithmetic. Included by conv_cpu.c once with T =
- * float, N = nf and once with T = double, N = nd, with the loops of matrix products, whose blocks they fill: rows of a
- * are gathered where the kernel lies over the image, so nothing is unfolded in memory.
+ * The plain loops of the three products of conv.h, for one type of arithmetic. Included by conv_cpu.c with T = float, N
+ * = nf and again with T = double, N = nd, together with the loops of matrix products, whose blocks they fill. Rows of a
+ * are gathered from the image (implicit GEMM), so nothing is unfolded in memory.
  *
- * Every element of a result is one chain of sums: over taps and channels, of a weight's gradient over all pixels.
+ * Every element of a result is one chain of sums: over taps and channels, or for a weight's gradient over all pixels.
  */
 #include "ops/matmul/gemm_own_tmpl.h"
 
@@ -12,8 +12,8 @@ struct F(part) {
     int64_t group, row, rows, col, cols;
 };
 
-/* a[strip][k][OWN_ROWS] of pixels [row, row + rows) and of (tap, channel) [from, from + depth); channels follow each
-   other in memory. x: of the forward product, or dy, whose taps are taken backwards. */
+/* Packs a as [strip][k][OWN_ROWS]: pixels [row, row + rows) and (tap, channel) [from, from + depth), with channels
+   adjacent. x: the forward's x, or dy, whose taps are traversed in reverse. */
 VEC_INLINE void F(gather_pixels)(T *to, const struct rw_conv *c, const void *x, rw_dtype dtype, bool data,
                                  const struct F(part) *b, int64_t from, int64_t depth)
 {
@@ -37,7 +37,7 @@ VEC_INLINE void F(gather_pixels)(T *to, const struct rw_conv *c, const void *x, 
         }
 }
 
-/* b[strip][k][LANES]: the weight of (tap, channel) k and column n. */
+/* Packs b as [strip][k][LANES]: the weight of (tap, channel) k and column n. */
 VEC_INLINE void F(gather_weights)(T *to, const struct rw_conv *c, const void *weight, rw_dtype dtype, bool data,
                                   const struct F(part) *b, int64_t from, int64_t depth)
 {
@@ -86,7 +86,7 @@ VEC_INLINE void F(pixels)(const struct rw_conv *c, rw_dtype dtype, bool data, co
         }
 }
 
-/* a[strip][pixel][OWN_ROWS]: dy of filters [row, row + rows). */
+/* Packs a as [strip][pixel][OWN_ROWS]: dy of filters [row, row + rows). */
 VEC_INLINE void F(gather_filters)(T *to, const struct rw_conv *c, const void *dy, rw_dtype dtype,
                                   const struct F(part) *b, int64_t from, int64_t depth)
 {
@@ -97,7 +97,7 @@ VEC_INLINE void F(gather_filters)(T *to, const struct rw_conv *c, const void *dy
                 *to++ = r < b->rows ? F(element)(dy, dtype, p * c->oc + first + r) : 0;
 }
 
-/* b[strip][pixel][LANES]: x under pixels [from, from + depth), of (tap, channel) [col, col + cols). */
+/* Packs b as [strip][pixel][LANES]: x at pixels [from, from + depth), for (tap, channel) [col, col + cols). */
 VEC_INLINE void F(gather_taps)(T *to, const struct rw_conv *c, const void *x, rw_dtype dtype, const struct F(part) *b,
                                int64_t from, int64_t depth)
 {
@@ -117,7 +117,7 @@ VEC_INLINE void F(gather_taps)(T *to, const struct rw_conv *c, const void *x, rw
         }
 }
 
-/* conv2d_weight. Columns are (tap, channel); a weight has them the other way round. */
+/* conv2d_weight. Columns are (tap, channel); a stored weight has the opposite order. */
 VEC_INLINE void F(weights)(const struct rw_conv *c, rw_dtype dtype, const struct conv_operands *o,
                            const struct F(part) *b)
 {
@@ -139,7 +139,7 @@ VEC_INLINE void F(weights)(const struct rw_conv *c, rw_dtype dtype, const struct
         }
 }
 
-/* ---- a filter for each channel: LANES channels side by side ---- */
+/* ---- depthwise: LANES adjacent channels at a time ---- */
 
 VEC_INLINE void F(load_channels)(T *to, const void *p, rw_dtype dtype, int64_t at, int64_t stride, int64_t n)
 {

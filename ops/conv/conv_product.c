@@ -1,25 +1,26 @@
 /*
- * Convolutions that are carried out as matrix products. See conv_run.h.
+ * Convolutions computed as matrix products (im2col), with the unfolded matrix generated panel by panel:
  *
  *     y  [pixels, oc] = x'  [pixels, c kh kw] weight [oc, c kh kw]^T
- *     dx [pixels, c]  = dy  [pixels, oc]      weight [oc, c]             one tap alone
+ *     dx [pixels, c]  = dy  [pixels, oc]      weight [oc, c]             a single tap
  *     dw [oc, c kh kw] = dy [pixels, oc]^T    x' [pixels, c kh kw]
  *
- * x' has, for each pixel of y, what the kernel meets there. That is x itself for one tap and a stride of one; else it
- * is gathered, a panel at a time.
+ * Row p of x' has the elements of x that the kernel covers at pixel p of y. For a single tap and a stride of one that
+ * is x itself; otherwise it is gathered, one panel at a time.
  *
- * The library's convolution goes through the weight once for each image, and a weight's gradient through x once for
- * each part of the filters; with few pixels, or in bfloat16, where both operands have to be turned first, that takes up
- * to six times as long as the product does. Gradients of weights that the library gets wrong are products, too.
+ * oneDNN's convolution reads the weight once per image, and for a weight's gradient x once per group of filters. With
+ * few pixels this takes up to six times as long as the product; so does bfloat16, where it transposes both operands
+ * first. Three other kinds are computed as products as well: weight gradients that the library gets wrong, and forward
+ * and weight gradient for rows so long that the library's code and tables would take megabytes.
  */
 #include "ops/conv/conv_run.h"
 
 #include <string.h>
 
 #define FEW_PIXELS 256 /* of an image */
-#define FEW_IN_ALL 512 /* of all images: what gathering costs is little beside a product with so large a weight */
-#define FILTERS_LEAST 256
-#define WEIGHT_LEAST 16384 /* elements: of fewer, the tiles of a gradient are too few for threads */
+#define FEW_IN_ALL 512 /* of all images: with a weight this large, gathering costs little compared with the product */
+#define FILTERS_MIN 256
+#define WEIGHT_MIN 16384 /* elements: a smaller gradient has too few tiles for all threads */
 
 static bool is_one_tap(const struct rw_conv *c)
 {
@@ -36,13 +37,26 @@ static bool one_tap_is_product(const struct rw_conv *c, enum rw_conv_kind kind)
     const bool few = c->oh * c->ow < FEW_PIXELS;
     if (kind == RW_CONV_FORWARD) return few;
     if (kind == RW_CONV_DATA) return few && is_dense(c);
-    return few || (c->dtype == RW_BF16 && !rw_gemm_widens(c->dtype) && c->oc * c->c >= WEIGHT_LEAST);
+    return few || (c->dtype == RW_BF16 && !rw_gemm_widens(c->dtype) && c->oc * c->c >= WEIGHT_MIN);
 }
 
-/* Pieces that do not overlap, as a transformer for images cuts them. */
+/* Windows that do not overlap, such as the patches of a vision transformer. */
 static bool are_patches(const struct rw_conv *c)
 {
     return c->kh > 1 && c->kw > 1 && c->stride[0] == c->kh && c->stride[1] == c->kw && !c->padding[0] && !c->padding[1];
+}
+
+/* Are rows so long that the library's code and tables for them take too much memory? */
+static bool has_long_rows(const struct rw_conv *c, enum rw_conv_kind kind)
+{
+    static const enum rw_onednn_conv kinds[] = { RW_ONEDNN_FORWARD, RW_ONEDNN_BACKWARD_DATA,
+                                                 RW_ONEDNN_BACKWARD_WEIGHT };
+    const struct rw_conv_signature s = { .kind = kinds[kind], .c = c->c, .ow = c->ow, .kh = c->kh, .kw = c->kw,
+                                         .groups = c->groups, .stride = { c->stride[0], c->stride[1] },
+                                         .padding = { c->padding[0], c->padding[1] },
+                                         .end = { c->padding[0], c->padding[1] },
+                                         .dilation = { c->dilation[0], c->dilation[1] } };
+    return rw_onednn_conv_bytes(&s) > RW_ONEDNN_BYTES_MAX;
 }
 
 bool rw_conv_is_product(const struct rw_conv *c, enum rw_conv_kind kind)
@@ -50,29 +64,31 @@ bool rw_conv_is_product(const struct rw_conv *c, enum rw_conv_kind kind)
     if (c->dtype == RW_F64) return false;
     if (c->groups != 1 || !c->n || !c->c || !c->oc || !c->oh || !c->ow || !c->h || !c->w) return false;
     if (rw_conv_library_errs(c, kind)) return kind == RW_CONV_WEIGHT || is_dense(c);
-    if (is_one_tap(c)) return one_tap_is_product(c, kind);
-    if (kind == RW_CONV_DATA || c->oc < FILTERS_LEAST) return false;
+    if (is_one_tap(c)) return one_tap_is_product(c, kind) || has_long_rows(c, kind);
+    if (kind == RW_CONV_DATA) return false;
+    if (has_long_rows(c, kind)) return true;
+    if (c->oc < FILTERS_MIN) return false;
     return c->n * c->oh * c->ow < FEW_IN_ALL || (kind == RW_CONV_WEIGHT && are_patches(c));
 }
 
-/* What rows are taken of: a matrix, or x'. */
+/* The source of rows: a matrix, or x'. */
 struct origin {
-    const struct rw_conv *c; /* NULL: of a matrix */
+    const struct rw_conv *c; /* NULL: a matrix */
     const char *data;
-    int64_t row; /* elements of a row of a matrix */
+    int64_t row; /* elements per row of a matrix */
     size_t size;
 };
 
 #define TAPS_AT_ONCE 32
-#define PIXELS_AHEAD 8 /* few channels of each are taken at a time, which the processor does not foresee */
+#define PIXELS_AHEAD 8 /* prefetch distance; hardware prefetching does not predict these reads */
 
-/* Some taps, one after the other, and what lies under them: a pixel's channels, or, in padding, one zero for all. */
+/* Consecutive taps and the elements under them: a pixel's channels, or in padding a single zero for all. */
 struct taps {
     int64_t first, n;
-    bool inside; /* none is in padding */
-    const char *last; /* the channels under the last one that is not */
+    bool inside; /* no tap is in padding */
+    const char *last; /* the channels under the last tap that is not in padding */
     const char *at[TAPS_AT_ONCE];
-    int64_t apart[TAPS_AT_ONCE]; /* bytes from a channel to the next, 0 in padding */
+    int64_t apart[TAPS_AT_ONCE]; /* bytes from one channel to the next, 0 in padding */
 };
 
 static void set_tap(const struct origin *x, int64_t i, int64_t pixel, struct taps *ret)
@@ -85,7 +101,7 @@ static void set_tap(const struct origin *x, int64_t i, int64_t pixel, struct tap
     ret->inside &= inside;
 }
 
-/* From tap `first` on. Divides as seldom as can be: a row is taken for few numbers at a time. */
+/* Starts at tap `first`. Minimizes divisions, because a row is read a few elements at a time. */
 static inline void set_taps(const struct origin *x, int64_t row, int64_t first, struct taps *ret)
 {
     const struct rw_conv *const c = x->c;
@@ -104,13 +120,13 @@ static inline void set_taps(const struct origin *x, int64_t row, int64_t first, 
     }
 }
 
-/* A row of x' from column `col` on: `all` taps of a channel side by side. */
+/* A row of x' from column `col` on; the `all` taps of a channel are adjacent. */
 struct row {
     char *to;
     int64_t all, col;
 };
 
-/* Channels [from, to) under the taps [i, end) of these. What is known of them is a constant after inlining. */
+/* Copies channels [from, to) under taps [i, end) of these. Most arguments are constants after inlining. */
 static inline void take_channels(const struct taps *t, size_t size, bool inside, const struct row *r, int64_t all,
                                  int64_t i, int64_t end, int64_t from, int64_t to)
 {
@@ -121,7 +137,7 @@ static inline void take_channels(const struct taps *t, size_t size, bool inside,
         }
 }
 
-/* One channel, of the kernel's taps [from, to) those that are among these. */
+/* Copies one channel: those of the kernel's taps [from, to) that are among these. */
 static inline void take_part(const struct taps *t, size_t size, const struct row *r, int64_t ch, int64_t from,
                              int64_t to)
 {
@@ -129,7 +145,7 @@ static inline void take_part(const struct taps *t, size_t size, const struct row
     take_channels(t, size, false, r, r->all, i > 0 ? i : 0, end < t->n ? end : t->n, ch, ch + 1);
 }
 
-/* n numbers of the row, those of them that lie under these taps: of the first channel and the last one maybe a part. */
+/* Copies n elements of the row, those under these taps; the first and last channel may be incomplete. */
 static inline void take_taps(const struct taps *t, size_t size, const struct row *r, int64_t n)
 {
     const int64_t end = r->col + n, begun = r->col % r->all, whole = gemm_ceil_div(r->col, r->all), last = end / r->all;
@@ -196,7 +212,7 @@ size_t rw_conv_product_workspace(const rw_op_call *call, const struct rw_conv *c
     struct gemm g = product_of(c, kind, third);
     const size_t bytes = rw_gemm_workspace_cpu(call, &g);
     if (!g.adds) return bytes;
-    g.adds = false; /* what it is added to may be absent when it runs: room for either */
+    g.adds = false; /* the addend may be absent at run time: workspace for either case */
     const size_t plain = rw_gemm_workspace_cpu(call, &g);
     return plain > bytes ? plain : bytes;
 }

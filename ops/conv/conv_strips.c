@@ -1,31 +1,32 @@
 /*
- * dw of a large convolution of float32 where the library has no code for AVX-512: dy^T x' of conv_product.c, x' in
- * strips as the packed loops have them (matmul/gemm_packed_cpu.c).
+ * dw of a large convolution of float32 where oneDNN has no code for AVX-512: the product dy^T x' of conv_product.c,
+ * with x' generated in the strips of the packed loops (matmul/gemm_packed_cpu.c).
  *
- * The library's code for AVX2 goes along rows of x and of dy, some channels at a time; of a row that the first cache
- * has no places for (conv_rotated.c) nothing is there when the next ones are due, and it comes to 35 to 70 % of the
- * processor's rate. The packed loops come to 80 to 90. Their strips are 16 channels under one tap, which lie side by
- * side in x. Columns of sums are then
+ * oneDNN's code for AVX2 reads along rows of x and of dy, some channels at a time. If a row exceeds the cache sets that
+ * it maps to (conv_rotated.c), it is evicted before the next channels are read, and the code reaches 35 to 70 % of the
+ * processor's peak. The packed loops reach 80 to 90 %. Their strips are 16 channels under one tap, which are adjacent
+ * in x. The columns of sums are
  *
  *     channels [first, first + some) under tap 0, the same under tap 1 ...
  *
- * so many at a time, as the sums of all would be a second gradient in memory; and of so many pixels at a time, as the
- * error of a sum grows with its length.
+ * They are limited in number, because the sums of all columns would be a second gradient in memory. Pixels are
+ * processed a limited number at a time, too, because the error of a sum grows with its length.
  */
 #include "ops/conv/conv_run.h"
 
+#include "ops/common/work_stealing.h"
 #include "ops/common/util.h"
 #include "ops/common/vec.h"
 
 #include <string.h>
 
-#define PIXELS_LEAST 512 /* of all images: below that the whole product is gathered (conv_product.c) */
+#define PIXELS_MIN 512 /* of all images: with fewer, the whole product is gathered (conv_product.c) */
 #define COLUMNS_AT_ONCE 1536
 #define PIXELS_AT_ONCE (24 * (int64_t)GEMM_PACKED_DEPTH)
 
 static int64_t channels_at_once(const struct rw_conv *c)
 {
-    const int64_t strips = COLUMNS_AT_ONCE / GEMM_PACKED_LANES / (c->kh * c->kw); /* under each tap */
+    const int64_t strips = COLUMNS_AT_ONCE / GEMM_PACKED_LANES / (c->kh * c->kw); /* per tap */
     const int64_t most = strips > 1 ? strips * GEMM_PACKED_LANES : GEMM_PACKED_LANES;
     return gemm_align(gemm_ceil_div(c->c, gemm_ceil_div(c->c, most)), GEMM_PACKED_LANES);
 }
@@ -38,7 +39,7 @@ static int64_t last_channels(const struct rw_conv *c)
 bool rw_conv_is_in_strips(const struct rw_conv *c, enum rw_conv_kind kind)
 {
     if (kind != RW_CONV_WEIGHT || c->dtype != RW_F32 || c->groups != 1) return false;
-    if (c->kh * c->kw == 1 || c->c % GEMM_PACKED_LANES || c->n * c->oh * c->ow < PIXELS_LEAST) return false;
+    if (c->kh * c->kw == 1 || c->c % GEMM_PACKED_LANES || c->n * c->oh * c->ow < PIXELS_MIN) return false;
     if (!rw_conv_row_is_too_long(c->w, c->c) && !rw_conv_row_is_too_long(c->ow, c->oc)) return false;
     const struct gemm g = { .m = c->oc, .n = c->c * c->kh * c->kw, .k = c->n * c->oh * c->ow };
     return rw_gemm_is_packed(&g);
@@ -51,8 +52,8 @@ struct strips {
     int64_t pixel, pixels; /* of y */
 };
 
-/* n channels of x from ch on, or as many as the piece has that ch is in: where the first pixel's lie, and how far apart
-   pixels are. */
+/* n channels of x from ch on, or as many as the concatenation input that contains ch has: the address of the first
+   pixel's, and the distance between pixels. */
 static const float *channels_from(const struct strips *s, int64_t ch, int64_t *n, int64_t *apart)
 {
     const struct conv_operands *const o = s->o;
@@ -65,8 +66,8 @@ static const float *channels_from(const struct strips *s, int64_t ch, int64_t *n
     return (const float *)o->piece[i].data + ch;
 }
 
-/* Pixels of y that follow one another in a row, under a tap: where that is in x, for the first one. Pixels [first, end)
-   lie in x, what is left of them and right of them in padding. */
+/* Consecutive pixels of y in a row, under one tap: their position in x, for the first one. Pixels [first, end) are in
+   x; those before and after them are in padding. */
 struct run {
     int64_t n, at, first, end;
 };
@@ -87,7 +88,7 @@ static struct run run_from(const struct rw_conv *c, int64_t pixel, int64_t most,
     return r;
 }
 
-/* n channels under one tap, of pixels of y that follow one another. */
+/* Copies n channels under one tap, for consecutive pixels of y. */
 VEC_INLINE void take_pixels(const struct rw_conv *c, const float *x, int64_t apart, int64_t n, int64_t pixel,
                             int64_t pixels, int64_t tap, float *to)
 {
@@ -116,7 +117,7 @@ static void take_strips(const void *of, int64_t from, int64_t depth, int64_t col
         }
 }
 
-/* A dy that is infinite, or no number, meets no padding: 0 times it would be NaN. */
+/* Removes elements of dy that are multiplied by padding, if they are infinite or NaN: 0 times them would be NaN. */
 static int64_t clear_padding(const void *of, int64_t from, int64_t depth, int64_t col, int64_t rows, float *a)
 {
     const struct strips *const s = of;
@@ -149,23 +150,34 @@ static size_t sums_bytes(const struct rw_conv *c)
     return (size_t)gemm_align(sums * (int64_t)sizeof(float), GEMM_SCRATCH_ALIGN);
 }
 
-/* Those of some channels become what they are in the gradient, or are added to what is there. */
-static void finish_strips(const struct strips *s, const float *sums, const float *add, int threads, float *to)
+struct finishing {
+    const struct strips *s;
+    const float *sums, *add;
+    float *to;
+};
+
+static void finish_filters(void *of, int64_t first, int64_t end)
 {
-    const struct rw_conv *const c = s->c;
-    const int64_t taps = c->kh * c->kw;
-#pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
-    for (int64_t f = 0; f < c->oc; f++) {
-        const int64_t at = (f * c->c + s->first) * taps;
+    const struct finishing *const d = of;
+    const struct strips *const s = d->s;
+    const int64_t taps = s->c->kh * s->c->kw;
+    for (int64_t f = first; f < end; f++) {
+        const int64_t at = (f * s->c->c + s->first) * taps;
         for (int64_t ch = 0; ch < s->some; ch++)
             for (int64_t tap = 0; tap < taps; tap++) {
-                const float sum = sums[(f * taps + tap) * s->some + ch];
-                to[at + ch * taps + tap] = add ? sum + add[at + ch * taps + tap] : sum;
+                const float sum = d->sums[(f * taps + tap) * s->some + ch];
+                d->to[at + ch * taps + tap] = d->add ? sum + d->add[at + ch * taps + tap] : sum;
             }
     }
 }
 
-/* The last strips may be fewer, the last pixels too. */
+/* Writes the sums of some channels to their places in the gradient, or adds them to what is there. */
+static void finish_strips(const struct strips *s, const float *sums, const float *add, int threads, float *to)
+{
+    rw_team_for(threads, s->c->oc, finish_filters, &(struct finishing){ s, sums, add, to });
+}
+
+/* The last strips may have fewer channels, and fewer pixels. */
 static struct strips strips_of(const struct rw_conv *c, const struct conv_operands *o, int64_t first, int64_t pixel)
 {
     const int64_t some = channels_at_once(c), left = c->c - first, behind = c->n * c->oh * c->ow - pixel;
@@ -178,9 +190,10 @@ size_t rw_conv_strips_workspace(const rw_op_call *call, const struct rw_conv *c)
     const struct strips first = strips_of(c, NULL, 0, 0), last = strips_of(c, NULL, last_channels(c), 0);
     const struct gemm g = in_strips(c, &first), h = in_strips(c, &last);
     const size_t bytes = rw_gemm_workspace_cpu(call, &g), more = rw_gemm_workspace_cpu(call, &h);
-    return sums_bytes(c) + (more > bytes ? more : bytes); /* of fewer columns, tiles may have more */
+    return sums_bytes(c) + (more > bytes ? more : bytes); /* with fewer columns, tiles may have more memory */
 }
 
+/* Computes the gradient by groups of channels and, within these, of pixels. */
 rw_status rw_conv_run_strips(const rw_kernel *k, const struct rw_conv *c, const struct conv_operands *o,
                              const struct gemm_loops *loops)
 {

@@ -1,27 +1,30 @@
-/* max_pool2d and avg_pool2d, and the ops that their gradients are. See pool.h. */
+/* max_pool2d, avg_pool2d and adaptive pooling, with the ops of their gradients: checks, rules and public functions. */
 #include "ops/conv/pool.h"
 
 #include "ops/common/channels.h"
 #include "ops/common/kernels.h"
-#include "record/own_ops.h"
+#include "record/edge.h"
+#include "record/builtin_ops.h"
 
 #include <rewind/conv.h>
 
 /* ---- checks ---- */
 
+static const char *const KERNEL[] = { "kernel[0]", "kernel[1]" }, *const STRIDE[] = { "stride[0]", "stride[1]" },
+                  *const DILATION[] = { "dilation[0]", "dilation[1]" },
+                  *const PADDING[] = { "padding[0]", "padding[1]" };
+
 static rw_status check_numbers(rw_op_call *call)
 {
     const struct rw_pool_attrs *const a = call->attrs;
     for (int i = 0; i < 2; i++) {
-        if (a->kernel[i] < 1)
-            return rw_op_error(call, RW_ERR_ARGUMENT, "kernel %lld of axis %d", (long long)a->kernel[i], i);
-        if (a->stride[i] < 1)
-            return rw_op_error(call, RW_ERR_ARGUMENT, "stride %lld of axis %d", (long long)a->stride[i], i);
+        if (a->kernel[i] < 1) return rw_unexpected_int(call, RW_ERR_ARGUMENT, KERNEL[i], a->kernel[i], "1 or more");
+        if (a->stride[i] < 1) return rw_unexpected_int(call, RW_ERR_ARGUMENT, STRIDE[i], a->stride[i], "1 or more");
         if (a->dilation[i] < 1)
-            return rw_op_error(call, RW_ERR_ARGUMENT, "dilation %lld of axis %d", (long long)a->dilation[i], i);
+            return rw_unexpected_int(call, RW_ERR_ARGUMENT, DILATION[i], a->dilation[i], "1 or more");
         if (a->padding[i] < 0 || a->padding[i] > a->kernel[i] / 2)
-            return rw_op_error(call, RW_ERR_ARGUMENT, "padding %lld of axis %d: 0 to half of the kernel",
-                               (long long)a->padding[i], i);
+            return rw_unexpected_int(call, RW_ERR_ARGUMENT, PADDING[i], a->padding[i], "0 to %lld, half of the kernel",
+                                     (long long)(a->kernel[i] / 2));
     }
     return RW_OK;
 }
@@ -30,19 +33,19 @@ static rw_status check_places(rw_op_call *call)
 {
     const struct rw_pool_attrs *const a = call->attrs;
     if (a->kernel[0] * a->kernel[1] <= RW_POOL_PLACES) return RW_OK;
-    return rw_op_error(call, RW_ERR_ARGUMENT, "a window of %lld elements; %d are possible",
-                       (long long)(a->kernel[0] * a->kernel[1]), RW_POOL_PLACES);
+    return rw_unexpected_int(call, RW_ERR_ARGUMENT, "kernel", a->kernel[0] * a->kernel[1],
+                             "a window of at most %d elements", RW_POOL_PLACES);
 }
 
 static rw_status check_image(rw_op_call *call, int i)
 {
     RW_CHECK(rw_want_float(call, i));
-    if (call->in[i].layout->rank != 4) return rw_op_error(call, RW_ERR_SHAPE, "input %d has not four axes", i);
+    RW_CHECK(rw_expect_rank(call, i, NULL, 4, "four axes"));
     return check_numbers(call);
 }
 
-/* A last window that is not whole begins within the image, or in front of it, to be one. It may be the first, which
-   then reaches less than a stride behind what there is. */
+/* A last window that is incomplete counts only if it begins within the image or before it. It may be the first window,
+   which then extends less than a stride beyond the image. */
 static int64_t number_of_windows(const struct rw_pool_attrs *a, int i, int64_t extent, int64_t beyond_first)
 {
     if (beyond_first < 0) return a->up && beyond_first > -a->stride[i] ? 1 : 0;
@@ -50,7 +53,7 @@ static int64_t number_of_windows(const struct rw_pool_attrs *a, int i, int64_t e
     return more && (n - 1) * a->stride[i] >= extent + a->padding[i] ? n - 1 : n;
 }
 
-/* The shape of what is pooled from x [n, h, w, c]. */
+/* The shape of the result of pooling x [n, h, w, c]. */
 static rw_status shape_of_result(rw_op_call *call, rw_shape x, rw_shape *ret)
 {
     const struct rw_pool_attrs *const a = call->attrs;
@@ -58,15 +61,16 @@ static rw_status shape_of_result(rw_op_call *call, rw_shape x, rw_shape *ret)
     for (int i = 0; i < 2; i++) {
         const int64_t padded = x.dim[1 + i] + 2 * a->padding[i];
         const int64_t window = (a->kernel[i] - 1) * a->dilation[i] + 1;
-        if (x.dim[1 + i] < 1) return rw_op_error(call, RW_ERR_SHAPE, "an image without elements");
+        if (x.dim[1 + i] < 1)
+            return rw_unexpected_int(call, RW_ERR_SHAPE, "x", x.dim[1 + i], "a height and width above 0");
         if (a->adaptive[i]) {
             ret->dim[1 + i] = a->adaptive[i];
             continue;
         }
         ret->dim[1 + i] = number_of_windows(a, i, x.dim[1 + i], padded - window);
         if (!ret->dim[1 + i])
-            return rw_op_error(call, RW_ERR_SHAPE, "a window of %lld, x has %lld with its padding", (long long)window,
-                               (long long)padded);
+            return rw_unexpected_int(call, RW_ERR_SHAPE, "x", padded,
+                                     "a padded extent of at least %lld, that of the dilated window", (long long)window);
     }
     return RW_OK;
 }
@@ -86,7 +90,7 @@ static rw_status check_max(rw_op_call *call)
     return rw_op_output(call, 1, RW_I32, RW_SHAPE(rw_pool_words(call->out[0].layout->numel)));
 }
 
-/* A dx of the extents that the attributes say, of which dy, input i, is pooled. */
+/* Checks a dx with the extents of the attributes: pooling it gives the shape of dy, input i. */
 static rw_status check_dx(rw_op_call *call, int i)
 {
     const struct rw_pool_attrs *const a = call->attrs;
@@ -96,16 +100,17 @@ static rw_status check_dx(rw_op_call *call, int i)
     for (int k = 0; k < 2; k++) x.dim[1 + k] = a->made[k];
     RW_CHECK(rw_op_shape(call, x));
     RW_CHECK(shape_of_result(call, x, &y));
-    if (!rw_shape_equal(y, dy)) return rw_op_error(call, RW_ERR_SHAPE, "dy has not the shape of what is pooled");
+    RW_CHECK(rw_expect_shape(call, i, "dy", y));
     return rw_op_output(call, 0, call->in[i].dtype, x);
 }
 
 static rw_status want_places(rw_op_call *call, int i, const rw_layout *of)
 {
     RW_CHECK(check_places(call));
-    RW_CHECK(rw_want_dtype(call, i, RW_I32));
-    if (call->in[i].layout->numel == rw_pool_words(of->numel)) return RW_OK;
-    return rw_op_error(call, RW_ERR_SHAPE, "places of other elements");
+    RW_CHECK(rw_expect_dtype(call, i, "places", RW_I32));
+    const int64_t words = rw_pool_words(of->numel);
+    if (call->in[i].layout->numel == words) return RW_OK;
+    return rw_unexpected(call, RW_ERR_SHAPE, i, "places", "%lld elements", (long long)words);
 }
 
 static rw_status check_avg_backward(rw_op_call *call)
@@ -125,12 +130,12 @@ static rw_status check_pick(rw_op_call *call)
     return want_places(call, 1, call->out[0].layout);
 }
 
-/* A comparison or a sum for each element of each window. */
+/* One comparison or addition for each element of each window. */
 static rw_op_cost cost(const rw_op_call *call)
 {
     const struct rw_pool_attrs *const a = call->attrs;
     const double window = (double)(a->kernel[0] * a->kernel[1]);
-    return (rw_op_cost){ window * (double)call->out[0].layout->numel, rw_cost_bytes(call) };
+    return (rw_op_cost){ .flops = window * (double)call->out[0].layout->numel, .bytes = rw_cost_bytes(call) };
 }
 
 /* ---- rules ---- */
@@ -151,7 +156,7 @@ POOL(max_pool2d_pick, 2, 1, check_pick, grad_pick)
 POOL(avg_pool2d, 1, 1, check_avg, grad_avg)
 POOL(avg_pool2d_backward, 1, 1, check_avg_backward, grad_avg_backward)
 
-/* One of these ops; with the extents of x where a dx is made. */
+/* Records one of these ops; with the extents of x for a dx. */
 static rw_tensor *pooled(rw_grad_call *g, const rw_op_def *op, rw_tensor *a, rw_tensor *b, const rw_tensor *x)
 {
     struct rw_pool_attrs attrs = *(const struct rw_pool_attrs *)rw_grad_attrs(g);
@@ -193,38 +198,38 @@ static bool is_image(rw_site at, rw_tape *t, rw_tensor *x, const char *name)
 {
     if (!rw_operand_check(at, t, x, name, "x")) return false;
     if (rw_tensor_shape(x).rank == 4) return true;
-    rw_refuse_at(at, t, RW_ERR_SHAPE, "%s: x of rank %d needs four axes", name, rw_tensor_shape(x).rank);
-    return false;
+    return rw_refuse_operand_at(at, t, RW_ERR_SHAPE, name, "x", x, "[n, c, h, w]");
 }
 
-/* One whose mean or maximum there is. */
+/* An image that is not empty, so that it has a mean or maximum. */
 static bool is_image_of_some(rw_site at, rw_tape *t, rw_tensor *x, const char *name)
 {
     if (!is_image(at, t, x, name)) return false;
     const rw_shape s = rw_tensor_shape(x);
     if (s.dim[2] && s.dim[3]) return true;
-    rw_refuse_at(at, t, RW_ERR_SHAPE, "%s: an image of %lld x %lld elements", name, (long long)s.dim[2],
-                 (long long)s.dim[3]);
-    return false;
+    return rw_refuse_operand_at(at, t, RW_ERR_SHAPE, name, "x", x, "[n, c, h, w] with h and w above 0");
 }
 
-/* What the other of the two has alone is refused, not left out. */
+/* Options that only the other op has are rejected, not ignored. */
 static bool has_options(rw_site at, rw_tape *t, const rw_op_def *op, const rw_pool2d_params *p)
 {
     const bool most = op == &rw_op_max_pool2d;
-    const char *fault = NULL;
-    if (most && p->divisor_override) fault = "a maximum has no divisor";
-    else if (!most && (p->dilation[0] > 1 || p->dilation[1] > 1)) fault = "an average has no dilation";
-    if (fault) rw_refuse_at(at, t, RW_ERR_ARGUMENT, "%s: %s", op->name, fault);
-    return !fault;
+    if (most && p->divisor_override)
+        return !rw_refuse_at(at, t, RW_ERR_ARGUMENT, "%s(divisor_override): expected 0 for a maximum, got %lld",
+                             op->name, (long long)p->divisor_override);
+    if (!most && (p->dilation[0] > 1 || p->dilation[1] > 1))
+        return !rw_refuse_at(at, t, RW_ERR_ARGUMENT, "%s(dilation): expected 0 or 1 for an average, got %d and %d",
+                             op->name, p->dilation[0], p->dilation[1]);
+    return true;
 }
 
+/* Checks the parameters and records a pooling op on the channels-last image. */
 static rw_tensor *pool(rw_site at, rw_tape *t, const rw_op_def *op, rw_tensor *x, const rw_pool2d_params *p)
 {
     struct rw_pool_attrs a = { .exclude = 0 };
     if (!is_image(at, t, x, op->name)) return NULL;
     if (!p) {
-        rw_refuse_at(at, t, RW_ERR_ARGUMENT, "%s: params is NULL", op->name);
+        rw_refuse_at(at, t, RW_ERR_ARGUMENT, "%s: params is NULL; expected rw_pool2d_params", op->name);
         return NULL;
     }
     if (!has_options(at, t, op, p)) return NULL;
@@ -245,15 +250,17 @@ static rw_tensor *pool(rw_site at, rw_tape *t, const rw_op_def *op, rw_tensor *x
 
 rw_tensor *rw_max_pool2d_at(rw_site at, rw_tape *t, rw_tensor *x, const rw_pool2d_params *params)
 {
+    RW_ENTER_OP(t);
     return pool(at, t, &rw_op_max_pool2d, x, params);
 }
 
 rw_tensor *rw_avg_pool2d_at(rw_site at, rw_tape *t, rw_tensor *x, const rw_pool2d_params *params)
 {
+    RW_ENTER_OP(t);
     return pool(at, t, &rw_op_avg_pool2d, x, params);
 }
 
-/* x inside, which lies there for the mean too. */
+/* x as [n, h, w, c], which is also how it is stored for the mean. */
 static rw_tensor *mean_of_all(rw_site at, rw_tape *t, rw_tensor *x)
 {
     rw_tensor *const y = rw_mean_at(at, t, rw_channels_inside_at(at, t, x), RW_AXES(1, 2), true);
@@ -262,6 +269,7 @@ static rw_tensor *mean_of_all(rw_site at, rw_tape *t, rw_tensor *x)
 
 rw_tensor *rw_global_avg_pool2d_at(rw_site at, rw_tape *t, rw_tensor *x)
 {
+    RW_ENTER_OP(t);
     if (!is_image_of_some(at, t, x, "global_avg_pool2d")) return NULL;
     const struct rw_composite c = rw_composite_begin(t, "global_avg_pool2d");
     return rw_composite_end(&c, mean_of_all(at, t, x));
@@ -269,13 +277,13 @@ rw_tensor *rw_global_avg_pool2d_at(rw_site at, rw_tape *t, rw_tensor *x)
 
 /* ---- adaptive pooling ---- */
 
-/* Of windows that cut an extent as evenly as they can: as many elements as the largest may have. */
+/* Windows that divide an extent as evenly as possible: the maximum number of elements of a window. */
 static int64_t widest(int64_t extent, int64_t made)
 {
     return extent % made ? extent / made + 2 : extent / made;
 }
 
-/* x inside -> inside. Along an axis that stays as it is, a window is an element. */
+/* [n, h, w, c] -> [n, h, w, c]. Along an axis whose extent does not change, a window is one element. */
 static rw_tensor *cut_evenly(rw_site at, rw_tape *t, const rw_op_def *op, rw_tensor *x, int64_t h, int64_t w)
 {
     if (!x) return NULL;
@@ -286,8 +294,8 @@ static rw_tensor *cut_evenly(rw_site at, rw_tape *t, const rw_op_def *op, rw_ten
 }
 
 /*
- * Windows too large for a place of a byte: the largest of each row of one, then of these. The first row among equals
- * has the first of equals.
+ * For windows with more elements than a byte can index: the maximum of each row of a window, then the maximum of these.
+ * The first row among equal ones has the first of equal elements.
  */
 static rw_tensor *largest(rw_site at, rw_tape *t, rw_tensor *x, int64_t h, int64_t w)
 {
@@ -297,7 +305,7 @@ static rw_tensor *largest(rw_site at, rw_tape *t, rw_tensor *x, int64_t h, int64
     return cut_evenly(at, t, &rw_op_max_pool2d, x, h, w);
 }
 
-/* The extents asked for, 0 being those of x; false, with an error, where there are none, or no elements to pool. */
+/* The requested extents, with 0 replaced by those of x. False, with an error, if they are invalid or x is empty. */
 static bool extents_of(rw_site at, rw_tape *t, rw_tensor *x, const char *what, int64_t *h, int64_t *w)
 {
     if (!is_image_of_some(at, t, x, what)) return false;
@@ -305,12 +313,14 @@ static bool extents_of(rw_site at, rw_tape *t, rw_tensor *x, const char *what, i
     if (!*h) *h = s.dim[2];
     if (!*w) *w = s.dim[3];
     if (*h >= 0 && *w >= 0) return true;
-    rw_refuse_at(at, t, RW_ERR_ARGUMENT, "%s: a result of %lld x %lld", what, (long long)*h, (long long)*w);
+    rw_refuse_at(at, t, RW_ERR_ARGUMENT, "%s(height, width): expected 0 (that of x) or more, got %lld and %lld", what,
+                 (long long)*h, (long long)*w);
     return false;
 }
 
 rw_tensor *rw_adaptive_avg_pool2d_at(rw_site at, rw_tape *t, rw_tensor *x, int64_t height, int64_t width)
 {
+    RW_ENTER_OP(t);
     static const char what[] = "adaptive_avg_pool2d";
     if (!extents_of(at, t, x, what, &height, &width)) return NULL;
     const struct rw_composite c = rw_composite_begin(t, what);
@@ -321,6 +331,7 @@ rw_tensor *rw_adaptive_avg_pool2d_at(rw_site at, rw_tape *t, rw_tensor *x, int64
 
 rw_tensor *rw_adaptive_max_pool2d_at(rw_site at, rw_tape *t, rw_tensor *x, int64_t height, int64_t width)
 {
+    RW_ENTER_OP(t);
     static const char what[] = "adaptive_max_pool2d";
     if (!extents_of(at, t, x, what, &height, &width)) return NULL;
     const struct rw_composite c = rw_composite_begin(t, what);

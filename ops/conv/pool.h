@@ -1,11 +1,11 @@
 /*
- * What the checks and kernels of pooling share. C11 and C++17. Images are [n, h, w, c] and dense, as in conv.h.
+ * Shared by the checks and kernels of pooling. C11 and C++17. Images are [n, h, w, c] and dense, as in conv.h.
  *
- * Each op is linear but for the choice of a maximum, and a maximum is kept as its place within the window, a byte for
- * each element, in words of RW_I32:
+ * Each op is linear except for the choice of a maximum. A maximum is kept as its position within the window, one byte
+ * for each element, in words of RW_I32:
  *
  *     max_pool2d           x -> y, place
- *     max_pool2d_backward  (place, dy) -> dx      an input element adds up what the windows over it have for it
+ *     max_pool2d_backward  (place, dy) -> dx      an input element sums the contributions of the windows over it
  *     max_pool2d_pick      (u, place) -> y        the gradient of that
  *     avg_pool2d           x -> y
  *     avg_pool2d_backward  dy -> dx
@@ -17,15 +17,15 @@
 
 #include <rewind/op.h>
 
-#define RW_POOL_PLACES 256 /* most elements of a window: a place is a byte */
+#define RW_POOL_PLACES 256 /* maximum number of elements of a window: positions are bytes */
 
 struct rw_pool_attrs {
     int64_t made[2]; /* h, w of a dx */
     int64_t kernel[2], stride[2], padding[2], dilation[2];
-    int64_t exclude;     /* what lies outside of the image does not count in an average */
-    int64_t up;          /* a last window that begins within the image counts, whole or not */
-    int64_t divisor;     /* of an average's sums; 0: what counts in the window */
-    int64_t adaptive[2]; /* h, w of the result, whose windows cut the image evenly; kernel: the most of one. 0: none */
+    int64_t exclude;     /* padding does not count in an average */
+    int64_t up;          /* a last window that begins within the image counts, even if it is incomplete */
+    int64_t divisor;     /* of an average; 0: the number of elements that count in the window */
+    int64_t adaptive[2]; /* h, w of a result with even windows, the largest of which is `kernel`. 0: not adaptive */
 };
 
 enum rw_pool_kind { RW_POOL_MAX, RW_POOL_MAX_BACKWARD, RW_POOL_PICK, RW_POOL_AVG, RW_POOL_AVG_BACKWARD };
@@ -48,25 +48,25 @@ static inline struct rw_pool rw_pool_of(const rw_kernel *k, enum rw_pool_kind ki
     return p;
 }
 
-/* Words of the places of so many elements. */
+/* Words for the positions of this number of elements. */
 static inline int64_t rw_pool_words(int64_t elements)
 {
     return (elements + 3) / 4;
 }
 
-/* Along axis i: the input elements that lie in a window, and the windows that lie over an input element. */
+/* Along axis i: the input elements in a window, and the windows over an input element. */
 struct rw_pool_range {
     int64_t from, to;
 };
 
-/* Where a window begins, perhaps in front of the image. */
+/* Start of a window; may be before the image. */
 RW_HOST_DEVICE int64_t rw_pool_begin(const struct rw_pool *p, int i, int64_t out)
 {
     if (p->a.adaptive[i]) return out * (i ? p->w : p->h) / p->a.adaptive[i];
     return out * p->a.stride[i] - p->a.padding[i];
 }
 
-/* Behind its last element, perhaps behind the image. */
+/* End of a window; may be after the image. */
 RW_HOST_DEVICE int64_t rw_pool_end(const struct rw_pool *p, int i, int64_t out)
 {
     const int64_t made = p->a.adaptive[i];
@@ -74,7 +74,7 @@ RW_HOST_DEVICE int64_t rw_pool_end(const struct rw_pool *p, int i, int64_t out)
     return rw_pool_begin(p, i, out) + (p->a.kernel[i] - 1) * p->a.dilation[i] + 1;
 }
 
-/* Elements from `from` on, a dilation apart. */
+/* Elements from `from` on, one dilation apart. */
 RW_HOST_DEVICE struct rw_pool_range rw_pool_inside(const struct rw_pool *p, int i, int64_t out)
 {
     const int64_t begin = rw_pool_begin(p, i, out), end = rw_pool_end(p, i, out), most = i ? p->w : p->h;
@@ -83,7 +83,7 @@ RW_HOST_DEVICE struct rw_pool_range rw_pool_inside(const struct rw_pool *p, int 
     return r;
 }
 
-/* Of windows with gaps some have the element in one: rw_pool_place() tells. */
+/* If windows have gaps, the element may be in a gap of some of these: see rw_pool_place(). */
 RW_HOST_DEVICE struct rw_pool_range rw_pool_over(const struct rw_pool *p, int i, int64_t in)
 {
     const int64_t most = i ? p->ow : p->oh, made = p->a.adaptive[i], extent = i ? p->w : p->h;
@@ -98,7 +98,7 @@ RW_HOST_DEVICE struct rw_pool_range rw_pool_over(const struct rw_pool *p, int i,
     return r;
 }
 
-/* The place of an input element in a window over it, both along an axis; -1: it lies in a gap. */
+/* Position of an input element in a window over it, both along one axis; -1: the element is in a gap. */
 RW_HOST_DEVICE int64_t rw_pool_place(const struct rw_pool *p, int i, int64_t out, int64_t in)
 {
     const int64_t from = in - rw_pool_begin(p, i, out), apart = p->a.dilation[i];
@@ -106,13 +106,14 @@ RW_HOST_DEVICE int64_t rw_pool_place(const struct rw_pool *p, int i, int64_t out
     return from % apart ? -1 : from / apart;
 }
 
-/* The input element at a place of a window; outside of the image where all of a window is in the padding. */
+/* The input element at a position of a window; outside of the image if the whole window is in the padding. */
 RW_HOST_DEVICE int64_t rw_pool_at(const struct rw_pool *p, int i, int64_t out, int64_t place)
 {
     return rw_pool_begin(p, i, out) + place * p->a.dilation[i];
 }
 
-/* Elements of an average's window along an axis: those of the padding count, what a last one reaches behind it not. */
+/* Elements of an average's window along an axis: padding counts, the part of a last window beyond the padding does
+   not. */
 RW_HOST_DEVICE int64_t rw_pool_counted(const struct rw_pool *p, int i, int64_t out)
 {
     const struct rw_pool_range inside = rw_pool_inside(p, i, out);
@@ -121,7 +122,7 @@ RW_HOST_DEVICE int64_t rw_pool_counted(const struct rw_pool *p, int i, int64_t o
     return (begin + p->a.kernel[i] < most ? begin + p->a.kernel[i] : most) - begin;
 }
 
-/* What a window's sum is divided by. */
+/* The divisor of a window's sum. */
 RW_HOST_DEVICE int64_t rw_pool_count(const struct rw_pool *p, int64_t oy, int64_t ox)
 {
     if (p->a.divisor) return p->a.divisor;

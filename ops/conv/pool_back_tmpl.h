@@ -1,8 +1,8 @@
 /*
- * A row of the gradient of pooling, for one type of arithmetic T in vectors V. Included by pool_cpu.c as pool_tmpl.h.
- * Window after window, in order, adds what it has for the elements under it to sums that stand beside the processor:
- * so what belongs to a window, as an average's share, is found once, and an element has the same sum as if it had asked
- * its windows one by one.
+ * A row of the gradient of pooling, for one type of arithmetic T in vectors V. Included by pool_cpu.c in the same way
+ * as pool_tmpl.h. Windows are processed in order, and each adds its contribution to the sums of the elements under it,
+ * which stay in the cache. So values that belong to a window, such as an average's quotient, are computed once. The sum
+ * of an element has the same order as if it collected the contributions of its windows one by one.
  *
  *     z            z + n         elements of the row, `pitch` numbers of each: its channels, in whole vectors
  *     +------+------+
@@ -10,13 +10,13 @@
  *     +------+------+
  */
 
-/* A share of a row: elements [from, end), channels [c, c + n). */
+/* A part of a row: elements [from, end), channels [c, c + n). */
 struct F(share) {
     T *sum;
     int64_t image, from, end, c, n, pitch;
 };
 
-/* What a window has for the elements of a share that lie under it. */
+/* Adds the contribution of one window to the elements of the part that are under it. */
 VEC_INLINE void F(add_window)(const struct rw_pool *p, const struct pool_operands *o, rw_dtype dtype, bool max,
                               const struct F(share) *s, int64_t oy, int64_t ox, int64_t row_place)
 {
@@ -38,6 +38,7 @@ VEC_INLINE void F(add_window)(const struct rw_pool *p, const struct pool_operand
     }
 }
 
+/* Computes a part of a row: zeros the sums, adds all windows over them, and stores them. */
 VEC_INLINE void F(back_share)(const struct rw_pool *p, const struct pool_operands *o, rw_dtype dtype, bool max,
                               const struct F(share) *s, int64_t row)
 {

@@ -1,6 +1,7 @@
-/* CPU kernels of pooling: rows of the result are shared out. */
+/* CPU kernels of pooling: the rows of the result are distributed over threads. */
+#include "base/team.h"
 #include "device/cpu/isa.h"
-#include "ops/common/lanes.h"
+#include "ops/common/partial_vectors.h"
 #include "ops/common/util.h"
 #include "ops/conv/pool.h"
 
@@ -14,7 +15,7 @@ struct pool_operands {
 
 #define LANES 64  /* channels at a time */
 #define MANY 4    /* vectors of an average in registers at a time */
-#define SUMS 2048 /* numbers of a row's gradient that are summed at a time: whole vectors of LANES channels */
+#define SUMS 2048 /* elements of a row's gradient that are summed at a time: whole vectors of LANES channels */
 
 typedef uint8_t nb __attribute__((vector_size(NF_LANES), aligned(1), may_alias));
 
@@ -56,12 +57,13 @@ VEC_INLINE nl d_places(const unsigned char *p, int64_t n)
 #include "ops/conv/pool_tmpl.h"
 #include "ops/conv/pool_back_tmpl.h"
 
-/* A vector's channels of a window: the first of the largest and its place stay in registers. As max_window(). */
+/* The maximum of a window for one vector of channels: the first of the largest and its position stay in registers. Same
+   result as max_window(). */
 VEC_INLINE void max_of_vector(const struct rw_pool *p, const struct pool_operands *o, rw_dtype dtype, int64_t image,
                               struct rw_pool_range ys, struct rw_pool_range xs, int64_t oy, int64_t ox, int64_t c)
 {
     const int64_t to = ((image * p->oh + oy) * p->ow + ox) * p->c + c;
-    nf best = nf_all(-INFINITY); /* of nothing but padding */
+    nf best = nf_all(-INFINITY); /* the window is all padding */
     ni place = { 0 };
     bool first = true;
     for (int64_t y = ys.from; y < ys.to; y += p->a.dilation[0])
@@ -122,14 +124,24 @@ static void row_of(const struct rw_pool *p, const struct pool_operands *o, rw_dt
     }
 }
 
+struct rows {
+    struct rw_pool p;
+    struct pool_operands o;
+    rw_dtype dtype;
+    enum rw_pool_kind kind;
+};
+
+static void rows_of(void *of, int64_t first, int64_t end)
+{
+    const struct rows *const r = of;
+    for (int64_t i = first; i < end; i++) row_of(&r->p, &r->o, r->dtype, r->kind, i);
+}
+
 static rw_status run(const rw_kernel *k, enum rw_pool_kind kind, const void *x, void *places)
 {
-    const struct rw_pool p = rw_pool_of(k, kind);
-    const struct pool_operands o = { x, places, k->out[0].data };
+    const struct rows r = { rw_pool_of(k, kind), { x, places, k->out[0].data }, k->out[0].dtype, kind };
     const rw_layout *const out = k->out[0].layout;
-    const int64_t rows = out->numel ? out->dim[0] * out->dim[1] : 0;
-#pragma omp parallel for num_threads(k->threads) schedule(static) if (out->numel >= RW_PARALLEL_FROM)
-    for (int64_t i = 0; i < rows; i++) row_of(&p, &o, k->out[0].dtype, kind, i);
+    if (out->numel) rw_team_for(rw_threads_for(k, out->numel), out->dim[0] * out->dim[1], rows_of, &r);
     return RW_OK;
 }
 
@@ -138,7 +150,7 @@ rw_status RW_ISA_NAME(rw_max_pool2d_cpu)(const rw_kernel *k)
 {
     const int64_t n = k->out[0].layout->numel;
     unsigned char *const places = k->out[1].data;
-    for (int64_t i = n; i < 4 * rw_pool_words(n); i++) places[i] = 0; /* the last word is whole */
+    for (int64_t i = n; i < 4 * rw_pool_words(n); i++) places[i] = 0; /* the last word is complete */
     return run(k, RW_POOL_MAX, k->in[0].data, places);
 }
 

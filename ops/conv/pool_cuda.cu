@@ -1,4 +1,4 @@
-/* Pooling on CUDA: a thread for each element of the result, neighbours take neighbouring channels. See pool.h. */
+/* CUDA kernels of pooling: one thread per element of the result; adjacent threads process adjacent channels. */
 #include "device/cuda/kernel.cuh"
 
 extern "C" {
@@ -9,7 +9,7 @@ namespace {
 
 constexpr int THREADS = 256;
 
-/* The first of the largest; NaN is larger than anything. n: elements; bytes: of the places, the last word whole. */
+/* The first of the largest; NaN counts as the largest. n: elements; bytes: of the positions, up to a whole word. */
 template <typename T>
 __global__ void __launch_bounds__(THREADS)
     max_kernel(const T *x, T *to, unsigned char *places, rw_pool p, int64_t n, int64_t bytes)
@@ -19,7 +19,7 @@ __global__ void __launch_bounds__(THREADS)
     if (i >= n) return;
     const int64_t c = i % p.c, ox = i / p.c % p.ow, oy = i / p.c / p.ow % p.oh, image = i / p.c / p.ow / p.oh;
     const rw_pool_range ys = rw_pool_inside(&p, 0, oy), xs = rw_pool_inside(&p, 1, ox);
-    wide<T> best = -static_cast<wide<T>>(INFINITY); /* of nothing but padding */
+    wide<T> best = -static_cast<wide<T>>(INFINITY); /* the window is all padding */
     int64_t place = 0;
     bool first = true;
     for (int64_t y = ys.from; y < ys.to; y += p.a.dilation[0])
@@ -60,7 +60,7 @@ __global__ void __launch_bounds__(THREADS)
     to[i] = there ? x[((image * p.h + y) * p.w + z) * p.c + c] : narrow<T>(0);
 }
 
-/* places: of a maximum; NULL of an average. */
+/* places: for a maximum; NULL for an average. */
 template <typename T>
 __global__ void __launch_bounds__(THREADS)
     backward_kernel(const T *dy, const unsigned char *places, T *to, rw_pool p, int64_t n)

@@ -1,6 +1,7 @@
 /*
- * A row of one of the ops of pool.h, for one type of arithmetic T. Included by pool_cpu.c once with T = float and once
- * with T = double; F names these functions. Channels lie side by side and never meet: LANES of them at a time.
+ * A row of one of the ops of pool.h, for one type of arithmetic T. Included by pool_cpu.c with T = float and again with
+ * T = double; F builds the names of these functions. Channels are adjacent and independent: LANES of them are processed
+ * at a time.
  */
 VEC_INLINE void F(take)(T *to, const void *p, rw_dtype dtype, int64_t at, int64_t n)
 {
@@ -18,7 +19,7 @@ VEC_INLINE void F(give)(void *p, rw_dtype dtype, int64_t at, int64_t n, const T 
         for (int64_t l = 0; l < n; l++) f_put(p, dtype, at + l, (float)x[l]);
 }
 
-/* The first of the largest; NaN is larger than anything. */
+/* The first of the largest; NaN counts as the largest. */
 VEC_INLINE void F(most)(T *best, int32_t *place, const T *x, int32_t here, int64_t n, bool first)
 {
     for (int64_t l = 0; l < n; l++) {
@@ -28,6 +29,7 @@ VEC_INLINE void F(most)(T *best, int32_t *place, const T *x, int32_t here, int64
     }
 }
 
+/* The maximum of a window and its position, for n channels. */
 VEC_INLINE void F(max_window)(const struct rw_pool *p, const struct pool_operands *o, rw_dtype dtype, int64_t image,
                               int64_t oy, int64_t ox, int64_t c, int64_t n)
 {
@@ -42,7 +44,7 @@ VEC_INLINE void F(max_window)(const struct rw_pool *p, const struct pool_operand
             F(most)(best, place, x,
                     (int32_t)(rw_pool_place(p, 0, oy, y) * p->a.kernel[1] + rw_pool_place(p, 1, ox, z)), n, first);
         }
-    for (int64_t l = 0; first && l < n; l++) best[l] = -(T)INFINITY; /* nothing but padding */
+    for (int64_t l = 0; first && l < n; l++) best[l] = -(T)INFINITY; /* all padding */
     F(give)(o->to, dtype, at, n, best);
     for (int64_t l = 0; l < n; l++) o->places[at + l] = (unsigned char)place[l];
 }

@@ -1,18 +1,20 @@
 /*
- * detach, straight_through, custom_grad: views of input 0 whose rules give it no gradient. What made it is then not
- * differentiated, and the other inputs, which nothing but the rule reads, get what the rule says.
+ * detach, straight_through, custom_grad: views of input 0 whose rules pass no gradient to it. The ops that computed
+ * input 0 are then not differentiated. The other inputs, which only the rule reads, get the gradients that the rule
+ * sets.
  */
 #include "ops/common/kernels.h"
 #include "ops/common/util.h"
-#include "record/own_ops.h"
+#include "record/edge.h"
+#include "record/builtin_ops.h"
 
 #include <rewind/custom_grad.h>
 
 #include <stddef.h>
 #include <string.h>
 
-#define MOST_DATA 4096
-#define MOST_TENSORS 1024
+#define DATA_MAX 4096
+#define TENSORS_MAX 1024
 
 static rw_status check_view(rw_op_call *call)
 {
@@ -28,6 +30,7 @@ static const rw_op_def rw_op_detach = { .name = "detach", .n_inputs = 1, .n_outp
 
 rw_tensor *rw_detach_at(rw_site at, rw_tape *t, rw_tensor *x)
 {
+    RW_ENTER_OP(t);
     return rw_apply_at(at, t, &rw_op_detach, &x, 1, NULL, 0, NULL);
 }
 
@@ -37,8 +40,7 @@ static rw_status check_through(rw_op_call *call)
 {
     RW_CHECK(rw_want_float(call, 0));
     RW_CHECK(rw_want_same_dtype(call, 0, 1));
-    if (!rw_shape_equal(rw_in_shape(call, 0), rw_in_shape(call, 1)))
-        return rw_op_error(call, RW_ERR_SHAPE, "shapes differ");
+    RW_CHECK(rw_expect_shape_of(call, 1, NULL, 0, NULL));
     return check_view(call);
 }
 
@@ -50,10 +52,11 @@ static rw_status grad_through(rw_grad_call *g)
 static const rw_op_def rw_op_straight_through = { .name = "straight_through", .n_inputs = 2, .n_outputs = 1,
                                                   .flags = RW_OP_VIEW, .check = check_through,
                                                   .kernel = RW_NO_KERNELS, .grad = grad_through,
-                                                  .alike = RW_OP_ALL_INPUTS };
+                                                  .cast_widest = RW_OP_ALL_INPUTS };
 
 rw_tensor *rw_straight_through_at(rw_site at, rw_tape *t, rw_tensor *y, rw_tensor *x)
 {
+    RW_ENTER_OP(t);
     rw_tensor *const in[] = { y, x };
     return rw_apply_at(at, t, &rw_op_straight_through, in, 2, NULL, 0, NULL);
 }
@@ -62,7 +65,7 @@ rw_tensor *rw_straight_through_at(rw_site at, rw_tape *t, rw_tensor *y, rw_tenso
 
 struct custom_attrs {
     rw_custom_grad_fn grad;
-    unsigned char data[MOST_DATA]; /* as many as there are belong to the node */
+    unsigned char data[DATA_MAX]; /* the node stores as many bytes as are used */
 };
 
 static rw_status check_custom(rw_op_call *call)
@@ -81,24 +84,30 @@ static const rw_op_def rw_op_custom_grad = { .name = "custom_grad", .n_inputs = 
                                              .flags = RW_OP_VIEW, .check = check_custom, .kernel = RW_NO_KERNELS,
                                              .grad = grad_custom };
 
-static const char *fault_of(rw_tensor *const *x, int n, rw_custom_grad_fn grad, const void *data, size_t size)
+static bool refuses(rw_site at, rw_tape *t, rw_tensor *const *x, int n, rw_custom_grad_fn grad, const void *data,
+                    size_t size)
 {
-    if (!grad) return "the function is NULL";
-    if (n < 1 || n > MOST_TENSORS) return "it takes 1 to 1024 tensors";
-    if (!x) return "the array of tensors is NULL";
-    if (size && !data) return "data is NULL";
-    return size > MOST_DATA ? "more than 4096 bytes of data" : NULL;
+    static const char what[] = "custom_grad";
+    if (!grad) rw_refuse_at(at, t, RW_ERR_ARGUMENT, "%s: grad is NULL; expected a function", what);
+    else if (n < 1 || n > TENSORS_MAX)
+        rw_refuse_at(at, t, RW_ERR_ARGUMENT, "%s(n): expected 1 to %d tensors, got %d", what, TENSORS_MAX, n);
+    else if (!x) rw_refuse_at(at, t, RW_ERR_ARGUMENT, "%s: x is NULL; expected an array of %d tensors", what, n);
+    else if (size && !data)
+        rw_refuse_at(at, t, RW_ERR_ARGUMENT, "%s: data is NULL; expected %zu bytes", what, size);
+    else if (size > DATA_MAX)
+        rw_refuse_at(at, t, RW_ERR_ARGUMENT, "%s(size): expected at most %d bytes, got %zu", what, DATA_MAX, size);
+    else return false;
+    return true;
 }
 
 rw_tensor *rw_custom_grad_at(rw_site at, rw_tape *t, rw_tensor *y, rw_tensor *const *x, int n, rw_custom_grad_fn grad,
                              const void *data, size_t size)
 {
+    RW_ENTER_OP(t);
     struct custom_attrs a = { .grad = grad };
-    rw_tensor *in[1 + MOST_TENSORS];
-    const char *const fault = fault_of(x, n, grad, data, size);
+    rw_tensor *in[1 + TENSORS_MAX];
     if (!t) rw_operand_check(at, t, y, "custom_grad", "y");
-    else if (fault) rw_refuse_at(at, t, RW_ERR_ARGUMENT, "custom_grad: %s", fault);
-    if (!t || fault) return NULL;
+    if (!t || refuses(at, t, x, n, grad, data, size)) return NULL;
     if (size) memcpy(a.data, data, size);
     in[0] = y;
     memcpy(in + 1, x, (size_t)n * sizeof *x);

@@ -1,7 +1,8 @@
-/* embedding: rows of a table by index; the gradient sorts the indexes, so that each row is summed once, in order. */
+/* embedding: rows of a table by index. The gradient sorts the indices, so that each row is summed once, in order. */
 #include "ops/embedding/embedding.h"
 #include "ops/common/kernels.h"
 #include "ops/common/util.h"
+#include "record/edge.h"
 
 #include <rewind/compare.h>
 #include <rewind/gather.h>
@@ -13,24 +14,23 @@ static rw_status check_forward(rw_op_call *call)
 {
     RW_CHECK(rw_want_float(call, 0));
     RW_CHECK(rw_want_dtype(call, 1, RW_I32));
-    if (call->in[0].layout->rank != 2) return rw_op_error(call, RW_ERR_SHAPE, "a table [n, c] is needed");
+    RW_CHECK(rw_expect_rank(call, 0, NULL, 2, "[n, c]"));
     rw_shape shape = rw_in_shape(call, 1);
-    if (shape.rank >= RW_MAX_RANK) return rw_op_error(call, RW_ERR_SHAPE, "the index has too many axes");
+    if (shape.rank >= RW_MAX_RANK)
+        return rw_unexpected(call, RW_ERR_SHAPE, 1, NULL, "a rank of at most %d", RW_MAX_RANK - 1);
     shape.dim[shape.rank++] = call->in[0].layout->dim[1];
     return rw_op_output(call, 0, call->in[0].dtype, shape);
 }
 
-/* dy [..., c], index [...], and perhaps a sum [n, c] that they are added to -> [n, c] */
+/* dy [..., c], index [...], and optionally an addend [n, c] -> [n, c] */
 static rw_status check_backward(rw_op_call *call)
 {
     const struct rw_table_attrs *const a = call->attrs;
     const rw_shape table = RW_SHAPE(a->rows, a->width);
-    if (call->n_inputs < 2 || call->n_inputs > 3)
-        return rw_op_error(call, RW_ERR_ARGUMENT, "takes dy, indexes and at most a sum");
+    RW_CHECK(rw_expect_inputs(call, 2, 3, "dy, index and optionally sum"));
     if (call->n_inputs > 2) {
         RW_CHECK(rw_want_sum_of(call, 2, 0));
-        if (!rw_shape_equal(rw_in_shape(call, 2), table))
-            return rw_op_error(call, RW_ERR_SHAPE, "the sum has not the table's shape");
+        RW_CHECK(rw_expect_shape(call, 2, "sum", table));
     }
     return rw_op_output(call, 0, call->in[call->n_inputs > 2 ? 2 : 0].dtype, table);
 }
@@ -40,10 +40,10 @@ static rw_status grad_backward(rw_grad_call *g)
     if (rw_grad_n_inputs(g) > 2 && rw_grad_wanted(g, 2)) RW_CHECK(rw_grad_set(g, 2, rw_grad_upstream(g, 0)));
     if (!rw_grad_wanted(g, 0)) return RW_OK;
     rw_tensor *const dy = rw_grad_narrowed(g, 0, rw_grad_upstream(g, 0));
-    return rw_grad_set(g, 0, rw_embedding(rw_grad_tape(g), dy, rw_grad_input(g, 1))); /* a padding is masked before */
+    return rw_grad_set(g, 0, rw_embedding(rw_grad_tape(g), dy, rw_grad_input(g, 1))); /* already without padding */
 }
 
-/* Where each row's tokens begin, then the tokens sorted by row. */
+/* The start of each row's tokens, then the tokens sorted by row. */
 static size_t workspace_backward_cpu(const rw_op_call *call)
 {
     const struct rw_table_attrs *const a = call->attrs;
@@ -52,14 +52,16 @@ static size_t workspace_backward_cpu(const rw_op_call *call)
 
 static rw_op_cost cost(const rw_op_call *call)
 {
-    return (rw_op_cost){ 0, 2 * (double)call->out[0].layout->numel * (double)rw_dtype_size(call->out[0].dtype) };
+    const double size = (double)rw_dtype_size(call->out[0].dtype);
+    return (rw_op_cost){ .bytes = 2 * (double)call->out[0].layout->numel * size };
 }
 
-/* Over a sum only the rows that tokens name are touched: at most one per token. */
+/* With an addend only the rows of tokens are accessed: at most one per token. */
 static rw_op_cost cost_backward(const rw_op_call *call)
 {
     if (call->n_inputs < 3) return cost(call);
-    return (rw_op_cost){ 0, 3 * (double)call->in[0].layout->numel * (double)rw_dtype_size(call->out[0].dtype) };
+    const double size = (double)rw_dtype_size(call->out[0].dtype);
+    return (rw_op_cost){ .bytes = 3 * (double)call->in[0].layout->numel * size };
 }
 
 RW_DECLARE_KERNELS(rw_embedding_backward)
@@ -74,10 +76,10 @@ static const rw_op_def rw_op_embedding_backward = { .name = "embedding_backward"
                                                                                rw_embedding_backward_workspace_cuda) };
 
 struct padding_attrs {
-    int64_t row; /* which takes no gradient; -1: none */
+    int64_t row; /* the row without a gradient; -1: none */
 };
 
-/* dy, which is 0 where the index is that of the padding. */
+/* dy, but 0 where the index is that of the padding. */
 static rw_tensor *without_padding(rw_tape *t, rw_tensor *dy, rw_tensor *index, const struct padding_attrs *a)
 {
     rw_tensor *const mask = rw_eq_scalar(t, index, (double)a->row);
@@ -107,19 +109,22 @@ static const rw_op_def rw_op_embedding = { .name = "embedding",
 
 rw_tensor *rw_embedding_at(rw_site at, rw_tape *t, rw_tensor *table, rw_tensor *index)
 {
+    RW_ENTER_OP(t);
     const struct padding_attrs a = { -1 };
     rw_tensor *const in[] = { table, index };
     return rw_apply_at(at, t, &rw_op_embedding, in, 2, &a, sizeof a, NULL);
 }
 
+/* Records an embedding whose padding row gets no gradient; see the public header for the contract. */
 rw_tensor *rw_embedding_padded_at(rw_site at, rw_tape *t, rw_tensor *table, rw_tensor *index, int64_t padding)
 {
+    RW_ENTER_OP(t);
     static const char what[] = "embedding_padded";
     if (!rw_operand_check(at, t, table, what, "table")) return NULL;
     const int64_t rows = rw_tensor_shape(table).rank ? rw_tensor_shape(table).dim[0] : 0;
     if (padding < -rows || padding >= rows) {
-        rw_refuse_at(at, t, RW_ERR_ARGUMENT, "%s: row %lld of a table of %lld", what, (long long)padding,
-                     (long long)rows);
+        rw_refuse_at(at, t, RW_ERR_ARGUMENT, "%s(padding): expected a row of the table, %lld to %lld, got %lld", what,
+                     (long long)-rows, (long long)rows - 1, (long long)padding);
         return NULL;
     }
     const struct padding_attrs a = { padding < 0 ? padding + rows : padding };

@@ -1,4 +1,4 @@
-/* What embedding's op definition and its CUDA kernels share. C11 and C++17. */
+/* Shared by embedding's op definition and its CUDA kernels: parameters of the sort, and workspace. C11 and C++17. */
 #ifndef RW_OPS_EMBEDDING_H
 #define RW_OPS_EMBEDDING_H
 
@@ -8,16 +8,16 @@ struct rw_table_attrs {
     int64_t rows, width;
 };
 
-/* Tokens that one block ranks in a pass of the sort, the digits of a pass, and tokens that are summed in one go. */
+/* Tokens that one block ranks in a pass of the sort, digits of a pass, and tokens that are summed in one run. */
 #define RW_SORT_TILE 2048
 #define RW_SORT_DIGITS 256
 #define RW_SUM_RUN 64
 
-/* Places in the workspace of the gradient on CUDA, in bytes. Each begins at a multiple of 256. */
+/* Offsets in the workspace of the gradient on CUDA, in bytes. Each is a multiple of 256. */
 struct rw_embedding_space {
     size_t keys[2], tokens[2]; /* before and after a pass */
     size_t counts;             /* of each digit in each tile */
-    size_t sums;               /* of the tokens of a row at the beginning and at the end of each run */
+    size_t sums;               /* of a row's tokens at the start and at the end of each run */
     size_t bytes;
 };
 

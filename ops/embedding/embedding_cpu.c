@@ -1,4 +1,5 @@
-/* Gathers rows; sums gradients row by row in the order of the tokens. */
+/* CPU kernels of embedding: gathers rows; sums gradients row by row in the order of the tokens. */
+#include "base/team.h"
 #include "device/cpu/isa.h"
 #include "ops/common/util.h"
 #include "ops/common/vec.h"
@@ -10,24 +11,34 @@ static bool in_range(const int32_t *index, int64_t n, int64_t rows)
     return true;
 }
 
+static size_t row_bytes(const rw_kernel *k)
+{
+    return (size_t)k->in[0].layout->dim[1] * rw_dtype_size(k->in[0].dtype);
+}
+
+static void copy_rows(void *of, int64_t first, int64_t end)
+{
+    const rw_kernel *const k = of;
+    const int32_t *const index = k->in[1].data;
+    const size_t row = row_bytes(k);
+    for (int64_t i = first; i < end; i++)
+        memcpy((char *)k->out[0].data + (size_t)i * row, (const char *)k->in[0].data + (size_t)index[i] * row, row);
+}
+
 rw_status RW_ISA_NAME(rw_embedding_cpu)(const rw_kernel *k);
 rw_status RW_ISA_NAME(rw_embedding_cpu)(const rw_kernel *k)
 {
     const int32_t *const index = k->in[1].data;
     const int64_t n = k->in[1].layout->numel;
-    const size_t row = (size_t)k->in[0].layout->dim[1] * rw_dtype_size(k->in[0].dtype);
     if (!in_range(index, n, k->in[0].layout->dim[0])) return RW_ERR_ARGUMENT;
-    if (!row) return RW_OK;
-#pragma omp parallel for num_threads(k->threads) schedule(static) if (k->out[0].layout->numel >= RW_PARALLEL_FROM)
-    for (int64_t i = 0; i < n; i++)
-        memcpy((char *)k->out[0].data + (size_t)i * row, (const char *)k->in[0].data + (size_t)index[i] * row, row);
+    if (row_bytes(k)) rw_team_for(rw_threads_for(k, k->out[0].layout->numel), n, copy_rows, k);
     return RW_OK;
 }
 
 #define COLUMNS 256
 
-/* Columns [c, c + n) of one table row: its tokens in order, in float (double for float64), then the sum before. The
- * sum, and what is stored, may be float32 where the tokens are of 16 bits. */
+/* Columns [c, c + n) of one table row: the tokens in order, in float (double for float64), then the addend. With tokens
+   of 16 bits, the addend and the stored result may be float32. */
 VEC_INLINE void sum_tokens_f(const rw_kernel *k, rw_dtype dtype, int64_t to, int64_t width, int64_t c, int64_t n,
                              const int32_t *token, int64_t tokens)
 {
@@ -79,6 +90,33 @@ static void untouched_row(const rw_kernel *k, int64_t row, int64_t width)
     else if (k->in[2].data != k->out[0].data) memcpy(to, (const char *)k->in[2].data + at, bytes);
 }
 
+#define DEALT_ROWS 64
+
+/* Tokens by row: those of row r end at index end[r] of the list, where those of the next one begin. */
+struct sorted {
+    const rw_kernel *k;
+    const int32_t *end, *token;
+    int64_t rows, width;
+};
+
+static void sum_row(const struct sorted *s, int64_t r)
+{
+    const int32_t from = r ? s->end[r - 1] : 0, n = s->end[r] - from;
+    const int64_t width = s->width;
+    if (!n) untouched_row(s->k, r, width);
+    for (int64_t c = 0; n && c < width; c += COLUMNS)
+        sum_tokens(s->k, r, width, c, width - c < COLUMNS ? width - c : COLUMNS, s->token + from, n);
+}
+
+/* Rows are distributed round-robin, a few at a time: in many vocabularies frequent tokens are adjacent. */
+static void sum_rows(void *of, int thread, int threads)
+{
+    const struct sorted *const s = of;
+    for (int64_t some = thread * DEALT_ROWS; some < s->rows; some += threads * DEALT_ROWS)
+        for (int64_t r = some; r < some + DEALT_ROWS && r < s->rows; r++) sum_row(s, r);
+}
+
+/* Sorts the tokens by row, then sums each row. */
 rw_status RW_ISA_NAME(rw_embedding_backward_cpu)(const rw_kernel *k);
 rw_status RW_ISA_NAME(rw_embedding_backward_cpu)(const rw_kernel *k)
 {
@@ -97,15 +135,7 @@ rw_status RW_ISA_NAME(rw_embedding_backward_cpu)(const rw_kernel *k)
         at += count;
     }
     for (int64_t i = 0; i < n; i++) token[begin[index[i]]++] = (int32_t)i; /* begin[r] is now the end of row r */
-#pragma omp parallel for num_threads(k->threads) schedule(static, 64) if (k->out[0].layout->numel >= RW_PARALLEL_FROM)
-    for (int64_t r = 0; r < rows; r++) {
-        const int32_t from = r ? begin[r - 1] : 0;
-        if (begin[r] == from) {
-            untouched_row(k, r, width);
-            continue;
-        }
-        for (int64_t c = 0; c < width; c += COLUMNS)
-            sum_tokens(k, r, width, c, width - c < COLUMNS ? width - c : COLUMNS, token + from, begin[r] - from);
-    }
+    const struct sorted s = { k, begin, token, rows, width };
+    rw_team_run(rw_threads_for(k, k->out[0].layout->numel), sum_rows, &s);
     return RW_OK;
 }

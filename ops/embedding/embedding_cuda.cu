@@ -1,9 +1,9 @@
 /*
- * embedding on CUDA. The gradient sorts the tokens by row, by digits from the last on, each pass stable; then it adds
- * runs of RW_SUM_RUN sorted tokens in order, and stitches together the rows that lie over several runs, also in order.
- * Where a sum is cut follows from the indexes alone.
+ * embedding on CUDA. The gradient sorts the tokens by row with a stable radix sort, least significant digit first. Then
+ * it adds runs of RW_SUM_RUN sorted tokens in order, and combines rows that extend over several runs, also in order.
+ * The indices alone determine where a sum is cut.
  */
-#include "ops/common/units.cuh"
+#include "ops/common/wide_copies.cuh"
 
 #include "ops/embedding/embedding.h"
 
@@ -12,7 +12,7 @@ namespace {
 constexpr int THREADS = 256;
 constexpr int UNROLL = 4;
 
-/* ---- forward: rows in units as wide as they allow ---- */
+/* ---- forward: rows in units as wide as alignment allows ---- */
 
 struct gather_args {
     int64_t n; /* units of the result */
@@ -20,6 +20,7 @@ struct gather_args {
     int64_t rows;
 };
 
+/* Copies the rows of the table, several units per thread. */
 template <typename T>
 __global__ void __launch_bounds__(THREADS)
     gather_kernel(const T *table, const int32_t *index, T *y, const __grid_constant__ gather_args a, index_guard guard)
@@ -30,8 +31,8 @@ __global__ void __launch_bounds__(THREADS)
     const int32_t *token[UNROLL];
     int32_t row[UNROLL];
     T v[UNROLL] = {};
-    /* All rows are known before the first is asked for, and none is under a condition: such loads wait for one another.
-       What lies behind the end is the last element again, what is out of range the first row. */
+    /* All indices are loaded before the first row, and no load is conditional: otherwise loads would wait for one
+       another. Beyond the end the last element is repeated; an index out of range reads the first row. */
 #pragma unroll
     for (int u = 0; u < UNROLL; u++) {
         const int64_t i = first + u * THREADS < a.n ? first + u * THREADS : a.n - 1;
@@ -73,7 +74,7 @@ constexpr int SORT_ITEMS = RW_SORT_TILE / THREADS;
 static_assert(THREADS == RW_SORT_DIGITS, "a thread looks after one digit");
 
 struct sort_pass {
-    const int32_t *index; /* of the first pass, which has no keys yet; else NULL */
+    const int32_t *index; /* for the first pass, which has no keys yet; else NULL */
     const int32_t *keys, *tokens;
     int32_t *to_keys, *to_tokens;
     int32_t *counts; /* [digit][tile] */
@@ -92,6 +93,7 @@ __device__ __forceinline__ int digit_of(const sort_pass &p, int32_t key)
     return static_cast<int>(static_cast<uint32_t>(key) >> p.shift) & (RW_SORT_DIGITS - 1);
 }
 
+/* Counts the digits of each tile. */
 __global__ void __launch_bounds__(THREADS) count_kernel(const sort_pass p, index_guard guard)
 {
     __shared__ int32_t count[RW_SORT_DIGITS];
@@ -111,9 +113,9 @@ __global__ void __launch_bounds__(THREADS) count_kernel(const sort_pass p, index
     p.counts[threadIdx.x * p.tiles + blockIdx.x] = count[threadIdx.x];
 }
 
-/* Each count becomes the sum of those before it. One block: a thread takes a stretch of them. */
 constexpr int SCAN_THREADS = 1024;
 
+/* Replaces each count by the sum of the counts before it. One block: each thread has a range of them. */
 __global__ void __launch_bounds__(SCAN_THREADS) scan_kernel(int32_t *counts, int64_t n)
 {
     __shared__ int32_t warp_sum_of[32];
@@ -122,7 +124,7 @@ __global__ void __launch_bounds__(SCAN_THREADS) scan_kernel(int32_t *counts, int
     const int64_t to = from + each < n ? from + each : n;
     int32_t sum = 0;
     for (int64_t i = from; i < to; i++) sum += counts[i];
-    int32_t before = sum; /* and this thread's own, until it is taken off below */
+    int32_t before = sum; /* includes this thread's own, which is subtracted below */
     for (int d = 1; d < 32; d <<= 1) {
         const int32_t other = __shfl_up_sync(0xffffffffu, before, d);
         if (lane >= d) before += other;
@@ -143,7 +145,7 @@ __global__ void __launch_bounds__(SCAN_THREADS) scan_kernel(int32_t *counts, int
     }
 }
 
-/* A warp ranks its part of the tile 32 tokens at a time, in order: the sort is stable. */
+/* A warp ranks its part of the tile 32 tokens at a time, in order, so the sort is stable. */
 __global__ void __launch_bounds__(THREADS) scatter_kernel(const sort_pass p)
 {
     __shared__ int32_t place[SORT_WARPS][RW_SORT_DIGITS + 1]; /* the last one is for threads without a token */
@@ -218,16 +220,17 @@ template <typename T> struct sum_args {
     const T *dy;
     const int32_t *keys, *tokens; /* sorted */
     T *table;
-    wide<T> *wide_table; /* instead of it where the table is float32 and dy of 16 bits; else NULL */
-    wide<T> *sums; /* [run][beginning, end][width] */
-    bool adds;     /* to what the table holds */
-    int64_t n, rows, width, blocks; /* blocks: of columns */
+    wide<T> *wide_table; /* used instead if the table is float32 and dy has 16 bits; else NULL */
+    wide<T> *sums; /* [run][start, end][width] */
+    bool adds;     /* adds to the values of the table */
+    int64_t n, rows, width, blocks; /* blocks: per row of columns */
 };
 
 template <typename T, int P> struct alignas(sizeof(T) * P) columns {
     T x[P];
 };
 
+/* Stores a row's sum, added to the addend if there is one. */
 template <typename T, int P>
 __device__ __forceinline__ void put_row(const sum_args<T> &a, int64_t row, int64_t col, const wide<T> *sum)
 {
@@ -251,10 +254,11 @@ __device__ __forceinline__ void put_row(const sum_args<T> &a, int64_t row, int64
     store_global(a.table + row * a.width + col, v);
 }
 
-/* P columns per thread of RW_SUM_RUN sorted tokens. Rows that go on before or after them are left to stitch_kernel. */
+/* Sums RW_SUM_RUN sorted tokens, P columns per thread. Rows that extend into the previous or next run are left to
+   stitch_kernel. */
 template <typename T, int P> __global__ void __launch_bounds__(SUM_THREADS) sum_kernel(const sum_args<T> a)
 {
-    /* Keys: with one before and one after, -1 where there is none. */
+    /* Keys, with the previous and the next one; -1 if there is none. */
     __shared__ int32_t keys[RW_SUM_RUN + 2], tokens[RW_SUM_RUN];
     const int64_t run = blockIdx.x / a.blocks, first = run * RW_SUM_RUN;
     const int64_t col = (blockIdx.x % a.blocks * SUM_THREADS + threadIdx.x) * P;
@@ -267,7 +271,7 @@ template <typename T, int P> __global__ void __launch_bounds__(SUM_THREADS) sum_
     __syncthreads();
     if (col >= a.width) return;
     wide<T> sum[P] = {};
-    bool begins = keys[0] != keys[1]; /* the row at hand, here */
+    bool begins = keys[0] != keys[1]; /* whether the current row begins in this run */
     for (int from = 0; from < n; from += SUM_AHEAD) {
         columns<T, P> v[SUM_AHEAD] = {};
 #pragma unroll
@@ -282,7 +286,7 @@ template <typename T, int P> __global__ void __launch_bounds__(SUM_THREADS) sum_
             for (int l = 0; l < P; l++) sum[l] += widen(v[u].x[l]);
             const int32_t row = keys[1 + i];
             if (i + 1 < n && keys[2 + i] == row) continue;
-            if (row >= a.rows) return; /* the rest is out of range */
+            if (row >= a.rows) return; /* all others are out of range */
             if (begins && keys[2 + i] != row) {
                 put_row<T, P>(a, row, col, sum);
             } else {
@@ -297,7 +301,7 @@ template <typename T, int P> __global__ void __launch_bounds__(SUM_THREADS) sum_
     }
 }
 
-/* A row that begins in this run and goes on: its sums there, in order. */
+/* A row that begins in this run and extends beyond it: adds its sums of all runs, in order. */
 template <typename T, int P> __global__ void __launch_bounds__(SUM_THREADS) stitch_kernel(const sum_args<T> a)
 {
     const int64_t run = blockIdx.x / a.blocks, first = run * RW_SUM_RUN, end = first + RW_SUM_RUN;
@@ -305,7 +309,7 @@ template <typename T, int P> __global__ void __launch_bounds__(SUM_THREADS) stit
     if (end >= a.n || col >= a.width) return;
     const int32_t row = a.keys[end - 1];
     if (row >= a.rows || a.keys[end] != row || (first > 0 && a.keys[first - 1] == row)) return;
-    int64_t low = end, high = a.n; /* the end of the row lies in (low, high] */
+    int64_t low = end, high = a.n; /* the end of the row is in (low, high] */
     while (high - low > 1) {
         const int64_t middle = low + (high - low) / 2;
         if (a.keys[middle] == row) low = middle;
@@ -331,6 +335,7 @@ template <typename T, int P> rw_status launch_sums(const rw_kernel *k, sum_args<
     return rw_cuda_launched(k);
 }
 
+/* Launches the sums for sorted tokens. */
 template <typename T> rw_status sum_rows(const rw_kernel *k, const rw_embedding_space &s, int half)
 {
     constexpr int P = pack<T>::size;
@@ -345,7 +350,7 @@ template <typename T> rw_status sum_rows(const rw_kernel *k, const rw_embedding_
     a.adds = rw_kernel_has(k, 2);
     a.n = k->in[1].layout->numel;
     a.rows = k->out[0].layout->dim[0], a.width = k->out[0].layout->dim[1];
-    /* Columns do not meet: how many a thread takes does not show. */
+    /* Columns are independent: the number of columns per thread does not affect the result. */
     if (a.width % P == 0 && is_aligned_16(a.dy) && is_aligned_16(a.table)) return launch_sums<T, P>(k, &a);
     return launch_sums<T, 1>(k, &a);
 }
@@ -371,12 +376,13 @@ extern "C" size_t rw_embedding_backward_workspace_cuda(const rw_op_call *call)
     return rw_embedding_space_of(call->in[1].layout->numel, a->width, call->in[0].dtype).bytes;
 }
 
+/* Sorts the tokens and sums the rows. */
 extern "C" rw_status rw_embedding_backward_cuda(const rw_kernel *k)
 {
     const rw_layout *const table = k->out[0].layout;
     const int64_t n = k->in[1].layout->numel;
     if (!table->numel) return RW_OK;
-    /* Rows without tokens, and what the others are added to. */
+    /* Initializes rows without tokens, and the addends of the others. */
     const size_t bytes = static_cast<size_t>(table->numel) * rw_dtype_size(k->out[0].dtype);
     cudaError_t error = cudaSuccess;
     if (!rw_kernel_has(k, 2)) error = cudaMemsetAsync(k->out[0].data, 0, bytes, rw_stream(k));

@@ -3,6 +3,7 @@
 
 #include "ops/common/kernels.h"
 #include "ops/common/util.h"
+#include "record/edge.h"
 
 #include <rewind/attention.h>
 #include <rewind/create.h>
@@ -12,28 +13,25 @@
 
 static rw_status check_frequencies(rw_op_call *call, int i)
 {
-    const rw_layout *const f = call->in[i].layout;
-    const int64_t half = call->in[0].layout->dim[3] / 2;
     RW_CHECK(rw_want_dtype(call, i, rw_rope_wide(call->in[0].dtype)));
-    if (f->rank == 1 && f->dim[0] == half) return RW_OK;
-    return rw_op_error(call, RW_ERR_SHAPE, "frequencies [%lld] are needed", (long long)half);
+    return rw_expect_shape(call, i, NULL, RW_SHAPE(call->in[0].layout->dim[3] / 2));
 }
 
+/* Checks x, positions and optional frequencies, and the attributes. */
 static rw_status check(rw_op_call *call)
 {
     const struct rw_rope_attrs *const a = call->attrs;
     const rw_layout *const x = call->in[0].layout;
     RW_CHECK(rw_want_float(call, 0));
     if (x->rank != 4 || x->dim[3] % 2)
-        return rw_op_error(call, RW_ERR_SHAPE, "x [batch, heads, seq, d] with an even d is needed");
+        return rw_unexpected(call, RW_ERR_SHAPE, 0, NULL, "[batch, heads, seq, d] with an even d");
     if (!a->given && !(a->base > 0 && isfinite(a->base)))
-        return rw_op_error(call, RW_ERR_ARGUMENT, "base %g", a->base);
-    if (!isfinite(a->scale)) return rw_op_error(call, RW_ERR_ARGUMENT, "scale %g", a->scale);
+        return rw_unexpected_real(call, "base", a->base, "a finite number above 0");
+    if (!isfinite(a->scale)) return rw_unexpected_real(call, "scale", a->scale, "a finite number");
     if (a->given) RW_CHECK(check_frequencies(call, 2));
     if (call->n_inputs > 1) {
         RW_CHECK(rw_want_dtype(call, 1, RW_I32));
-        if (call->in[1].layout->rank != 1 || call->in[1].layout->dim[0] != x->dim[2])
-            return rw_op_error(call, RW_ERR_SHAPE, "positions [%lld] are needed", (long long)x->dim[2]);
+        RW_CHECK(rw_expect_shape(call, 1, NULL, RW_SHAPE(x->dim[2])));
     }
     return rw_op_output_like(call, 0, 0);
 }
@@ -84,24 +82,28 @@ static rw_tensor *record(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *positi
 
 rw_tensor *rw_rope_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *positions, double base)
 {
+    RW_ENTER_OP(t);
     return record(at, t, x, positions, base, false);
 }
 
 rw_tensor *rw_rope_interleaved_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *positions, double base)
 {
+    RW_ENTER_OP(t);
     const struct rw_composite c = rw_composite_begin(t, "rope_interleaved");
     return rw_composite_end(&c, record(at, t, x, positions, base, true));
 }
 
-/* Frequencies as the op takes them: a constant, in the type that angles have. */
+/* Frequencies as the op reads them: a constant, in the type of angles. */
 static rw_tensor *constant(rw_site at, rw_tape *t, rw_tensor *frequencies, const rw_tensor *x)
 {
     rw_tensor *const wide = rw_cast_at(at, t, frequencies, rw_rope_wide(rw_tensor_dtype(x)));
     return wide ? rw_detach_at(at, t, wide) : NULL;
 }
 
+/* Records the rotation with the caller's options; see the public header for the contract. */
 rw_tensor *rw_rope_with_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *positions, const rw_rope_params *params)
 {
+    RW_ENTER_OP(t);
     static const char what[] = "rope_with";
     static const rw_rope_params defaults;
     const rw_rope_params *const p = params ? params : &defaults;
@@ -111,8 +113,7 @@ rw_tensor *rw_rope_with_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *posi
         (given && !rw_operand_check(at, t, p->frequencies, what, "frequencies")))
         return NULL;
     if (given && !rw_dtype_is_float(rw_tensor_dtype(p->frequencies))) {
-        rw_refuse_at(at, t, RW_ERR_DTYPE, "%s: frequencies are of type %s", what,
-                     rw_dtype_name(rw_tensor_dtype(p->frequencies)));
+        rw_refuse_operand_at(at, t, RW_ERR_DTYPE, what, "frequencies", p->frequencies, "a floating-point type");
         return NULL;
     }
     const struct rw_rope_attrs a = { .base = given ? 0 : rw_constant(x, rw_or_default(p->base, 10000)),

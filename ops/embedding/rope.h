@@ -1,4 +1,4 @@
-/* What rope's check and kernel share. */
+/* Shared by rope's check and kernels: attributes, the layout of pairs, the size of the table. */
 #ifndef RW_OPS_ROPE_H
 #define RW_OPS_ROPE_H
 
@@ -8,18 +8,18 @@ struct rw_rope_attrs {
     double base;
     int64_t inverse;
     int64_t interleaved;
-    int64_t given; /* input 2 holds the angles by which the pairs turn at position 1; base has no meaning */
+    int64_t given; /* input 2 has the angles of the pairs at position 1; base is not used */
     double scale;  /* of cos and sin */
 };
 
-/* float64 of float64, else float32. */
+/* The type of angles and arithmetic: float64 for float64, else float32. */
 static inline rw_dtype rw_rope_wide(rw_dtype dtype)
 {
     return dtype == RW_F64 ? RW_F64 : RW_F32;
 }
 
-/* Pair i: elements i and i + d/2, or 2i and 2i + 1. The steps from the first of one to that of the next, and to its
-   second. */
+/* Pair i: elements i and i + d/2, or 2i and 2i + 1. The distance from the first element of a pair to that of the next
+   pair, and to its own second element. */
 struct rw_rope_pairs {
     int64_t step, apart;
 };
@@ -32,7 +32,7 @@ static inline struct rw_rope_pairs rw_rope_pairs_of(const struct rw_rope_attrs *
     return p;
 }
 
-/* cos and sin per position and pair, in whole doubles */
+/* cos and sin per position and pair, rounded up to whole doubles */
 static inline size_t rw_rope_table_bytes(int64_t seq, int64_t half, rw_dtype dtype)
 {
     const size_t n = (size_t)(seq * half * 2);

@@ -1,4 +1,5 @@
-/* Rotates the pairs of each head. Angles are taken in double, once per position. */
+/* CPU kernel of rope: rotates the pairs of each head. Angles are computed in double, once per position. */
+#include "base/team.h"
 #include "device/cpu/isa.h"
 #include "ops/embedding/rope.h"
 #include "ops/common/util.h"
@@ -8,8 +9,8 @@ VEC_FUNCTION(sin)
 VEC_FUNCTION(cos)
 
 /*
- * cos and sin of position s: half of each. The angular frequencies are at `frequency`, half of them rounded up to whole
- * vectors; the lanes beyond are computed and dropped.
+ * cos and sin of position s, `half` of each. The angular frequencies are at `frequency`, rounded up to whole vectors;
+ * surplus lanes are computed and dropped.
  */
 VEC_INLINE void fill_position(const rw_kernel *k, rw_dtype dtype, const double *frequency, double position, int64_t s,
                               int64_t half)
@@ -38,7 +39,24 @@ static double given_frequency(const rw_kernel *k, int64_t i)
     return f->dtype == RW_F64 ? ((const double *)f->data)[i] : (double)((const float *)f->data)[i];
 }
 
-/* The table, per position half cosines and then half sines; the frequencies lie behind it. */
+struct table {
+    const rw_kernel *k;
+    const double *frequency;
+    int64_t half;
+};
+
+static void fill_positions(void *of, int64_t first, int64_t end)
+{
+    const struct table *const t = of;
+    const rw_kernel *const k = t->k;
+    for (int64_t s = first; s < end; s++) {
+        const double position = k->n_inputs > 1 ? ((const int32_t *)k->in[1].data)[s] : (double)s;
+        if (k->in[0].dtype == RW_F64) fill_position(k, RW_F64, t->frequency, position, s, t->half);
+        else fill_position(k, RW_F32, t->frequency, position, s, t->half);
+    }
+}
+
+/* Fills the table: for each position `half` cosines, then `half` sines. The frequencies are stored after it. */
 static void fill_table(const rw_kernel *k, int64_t seq, int64_t half)
 {
     const struct rw_rope_attrs *const a = k->attrs;
@@ -46,14 +64,10 @@ static void fill_table(const rw_kernel *k, int64_t seq, int64_t half)
     double *const frequency = (double *)(void *)((char *)k->workspace + table);
     for (int64_t i = 0; i < (half + VD_LANES - 1) / VD_LANES * VD_LANES; i++)
         frequency[i] = i >= half ? 0 : a->given ? given_frequency(k, i) : pow(a->base, -(double)i / (double)half);
-#pragma omp parallel for num_threads(k->threads) schedule(static) if (seq * half >= RW_PARALLEL_FROM / 4)
-    for (int64_t s = 0; s < seq; s++) {
-        const double position = k->n_inputs > 1 ? ((const int32_t *)k->in[1].data)[s] : (double)s;
-        if (k->in[0].dtype == RW_F64) fill_position(k, RW_F64, frequency, position, s, half);
-        else fill_position(k, RW_F32, frequency, position, s, half);
-    }
+    rw_team_for(rw_threads_for(k, 4 * seq * half), seq, fill_positions, &(struct table){ k, frequency, half });
 }
 
+/* Rotates the pairs of one row. */
 VEC_INLINE void rotate(const rw_kernel *k, rw_dtype dtype, int64_t from, int64_t stride, int64_t to, int64_t s,
                        int64_t half)
 {
@@ -87,15 +101,12 @@ VEC_INLINE void rotate(const rw_kernel *k, rw_dtype dtype, int64_t from, int64_t
     }
 }
 
-rw_status RW_ISA_NAME(rw_rope_cpu)(const rw_kernel *k);
-rw_status RW_ISA_NAME(rw_rope_cpu)(const rw_kernel *k)
+static void rotate_rows(void *of, int64_t first, int64_t end)
 {
+    const rw_kernel *const k = of;
     const rw_layout *const l = k->in[0].layout;
     const int64_t heads = l->dim[1], seq = l->dim[2], d = l->dim[3], half = d / 2;
-    if (!l->numel) return RW_OK;
-    fill_table(k, seq, half);
-#pragma omp parallel for num_threads(k->threads) schedule(static) if (l->numel >= RW_PARALLEL_FROM)
-    for (int64_t i = 0; i < l->dim[0] * heads * seq; i++) {
+    for (int64_t i = first; i < end; i++) {
         const int64_t s = i % seq, h = i / seq % heads, b = i / seq / heads;
         const int64_t from = b * l->stride[0] + h * l->stride[1] + s * l->stride[2];
         if (k->in[0].dtype == RW_F64) rotate(k, RW_F64, from, l->stride[3], i * d, s, half);
@@ -103,5 +114,14 @@ rw_status RW_ISA_NAME(rw_rope_cpu)(const rw_kernel *k)
         else if (k->in[0].dtype == RW_F16) rotate(k, RW_F16, from, l->stride[3], i * d, s, half);
         else rotate(k, RW_F32, from, l->stride[3], i * d, s, half);
     }
+}
+
+rw_status RW_ISA_NAME(rw_rope_cpu)(const rw_kernel *k);
+rw_status RW_ISA_NAME(rw_rope_cpu)(const rw_kernel *k)
+{
+    const rw_layout *const l = k->in[0].layout;
+    if (!l->numel) return RW_OK;
+    fill_table(k, l->dim[2], l->dim[3] / 2);
+    rw_team_for(rw_threads_for(k, l->numel), l->dim[0] * l->dim[1] * l->dim[2], rotate_rows, k);
     return RW_OK;
 }

@@ -1,4 +1,7 @@
-/* rope on CUDA: a table of cosines and sines, taken in double once per position, then one pass over the pairs. */
+/*
+ * CUDA kernels of rope: a table of cosines and sines, computed in double once per position, then one pass over the
+ * pairs.
+ */
 #include "ops/common/map.cuh"
 
 #include "ops/embedding/rope.h"
@@ -7,7 +10,7 @@ namespace {
 
 constexpr int THREADS = 256;
 
-/* Per position `half` cosines, then `half` sines. frequencies: NULL where base says them. */
+/* For each position `half` cosines, then `half` sines. frequencies: NULL if they follow from base. */
 template <typename W>
 __global__ void __launch_bounds__(THREADS)
     table_kernel(W *table, const int32_t *positions, const W *frequencies, int64_t seq, int64_t half, rw_rope_attrs a)
@@ -46,7 +49,8 @@ template <typename W, int P> __device__ __forceinline__ void load_table(const W 
     }
 }
 
-/* P > 1: the last axis is dense, rows and addresses are multiples of a pack. Safe over its input, if both are dense. */
+/* P > 1: the last axis is dense, and rows and addresses are multiples of a pack. May overwrite its input if both are
+   dense. */
 template <typename T, int P>
 __global__ void __launch_bounds__(THREADS)
     rotate_kernel(const T *x, T *y, const wide<T> *table, const __grid_constant__ rope_args a)
@@ -94,6 +98,7 @@ template <typename T, int P> rw_status rotate(const rw_kernel *k)
     return rw_cuda_launched(k);
 }
 
+/* Fills the table and launches the rotation. */
 template <typename T> rw_status run(const rw_kernel *k)
 {
     constexpr int P = pack<T>::size;

@@ -1,6 +1,6 @@
 /*
- * Codes of 8 bits taken back, for CPU kernels of one instruction set: of elements with one scale, and, to bfloat16, of
- * a part of a row of a matrix in codes, whatever shares a scale in it.
+ * Decodes FP8 data (E4M3, E5M2) in CPU kernels of one instruction set: elements with one scale; and, to bfloat16, a
+ * part of a row of a quantized matrix, with any layout of its scales.
  */
 #ifndef RW_OPS_FLOAT8_DECODE_H
 #define RW_OPS_FLOAT8_DECODE_H
@@ -10,7 +10,7 @@
 
 typedef uint8_t nb __attribute__((vector_size(NF_LANES), aligned(1), may_alias));
 
-/* rw_f8_decode() of as many codes as there are lanes. */
+/* rw_f8_decode() of one vector of FP8 elements. */
 VEC_INLINE nf nf_of_f8(nb codes, bool e5m2)
 {
     const nu c = __builtin_convertvector(codes, nu), sign = (c & 0x80u) << 24, a = c & 0x7fu;
@@ -23,8 +23,8 @@ VEC_INLINE nf nf_of_f8(nb codes, bool e5m2)
     return (nf)((nu)nf_select(nan, nf_all(rw_f8_float(0x7fc00000u)), (nf)bits) | sign);
 }
 
-/* Elements with one scale, by arithmetic. Of two that are no numbers either may come out of a product: with a scale
-   that is none there is one result. */
+/* Decodes elements with one scale, by arithmetic. A product of two NaNs may return either of them; if the scale is NaN
+   there is only one result. */
 VEC_INLINE void f8_decode(const uint8_t *x, bool e5m2, void *y, rw_dtype dtype, int64_t n, float scale)
 {
     int64_t i = 0;
@@ -35,7 +35,8 @@ VEC_INLINE void f8_decode(const uint8_t *x, bool e5m2, void *y, rw_dtype dtype, 
 
 /* ---- by a table: with one scale there are 128 results of 16 bits, and their signs ---- */
 
-/* Is there a table of them? Where the scale has a sign, or is no number, the sign of a code is not its result's. */
+/* Can a table be used? Not if the scale is negative or NaN, because then the sign of a result is not that of its
+   code. */
 static inline bool f8_has_table(float scale)
 {
 #if defined(RW_ISA_IS_V4)
@@ -50,6 +51,7 @@ static inline void f8_table(bool e5m2, rw_dtype dtype, float scale, uint16_t *ta
     for (int i = 0; i < 128; i++) f_put(table, dtype, i, rw_f8_decode((uint8_t)i, e5m2) * scale);
 }
 
+/* Decodes to a 16-bit type: looks up the magnitude and copies the sign. */
 static inline void f8_decode_by_table(const uint8_t *x, uint16_t *y, int64_t n, const uint16_t *table)
 {
 #if defined(RW_ISA_IS_V4)
@@ -69,7 +71,8 @@ static inline void f8_decode_by_table(const uint8_t *x, uint16_t *y, int64_t n, 
 
 /* ---- by shifts: bfloat16 with a scale that is a power of two ---- */
 
-/* Results of codes that no shift makes, by their lower five bits: below the smallest normal one, and no numbers. */
+/* Results that shifts do not produce, by the lower five bits of the element: those below the smallest normal number,
+   infinities and NaNs. */
 static inline void f8_ends(bool e5m2, uint16_t *table)
 {
     for (int i = 0; i < 32; i++)
@@ -77,7 +80,7 @@ static inline void f8_ends(bool e5m2, uint16_t *table)
 }
 
 #if defined(RW_ISA_IS_V4)
-/* exponent: what the scale adds to that of results that have one. */
+/* exponent: added to the exponent of results that have one, to apply the scale. */
 VEC_INLINE void f8_decode_by_shifts(const uint8_t *x, uint16_t *y, int64_t n, bool e5m2, __m512i ends, int exponent)
 {
     const __m512i more = _mm512_set1_epi16((short)(exponent * 128)), field = _mm512_set1_epi16(e5m2 ? 0xfe0 : 0x7f0);
@@ -98,7 +101,7 @@ VEC_INLINE void f8_decode_by_shifts(const uint8_t *x, uint16_t *y, int64_t n, bo
 }
 #endif
 
-/* ---- a matrix in codes, to bfloat16 ---- */
+/* ---- a quantized matrix, to bfloat16 ---- */
 
 struct f8_matrix {
     const uint8_t *codes;
@@ -106,8 +109,8 @@ struct f8_matrix {
     bool e5m2;
     int64_t scaling;
     struct rw_scales s;
-    bool by_table;       /* of a tensor */
-    uint16_t table[128]; /* with the scale of a tensor; of blocks the ends */
+    bool by_table;       /* for one scale per tensor */
+    uint16_t table[128]; /* for one scale per tensor; with block scales the results of f8_ends() */
 };
 
 static inline struct f8_matrix f8_matrix_of(const rw_view *codes, const rw_view *scales, int64_t scaling)
@@ -129,7 +132,7 @@ VEC_INLINE float f8_scale_at(const struct f8_matrix *m, int64_t scaling, int64_t
     return ((const float *)m->scales)[block];
 }
 
-/* A power of two that leaves all results normal moves their exponents, and rounds nothing. */
+/* A power of two for which all results are normal only changes their exponents, and rounds nothing. */
 VEC_INLINE bool f8_scale_is_exponent(bool e5m2, float scale)
 {
     const uint32_t bits = rw_f8_bits(scale), exponent = bits >> 23;

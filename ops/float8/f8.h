@@ -1,6 +1,6 @@
 /*
- * Codes of 8 bits and scales: the formats (OCP OFP8 and MX 1.0) in integers, shared by CPU and CUDA, so that they are
- * the same bytes. C11 and C++17.
+ * FP8 data and scales: the formats of OCP OFP8 and MX 1.0, in integer arithmetic that CPU and CUDA share, so that their
+ * bytes are equal. C11 and C++17.
  */
 #ifndef RW_OPS_QUANTIZE_F8_H
 #define RW_OPS_QUANTIZE_F8_H
@@ -25,8 +25,8 @@ RW_HOST_DEVICE uint32_t rw_f8_bits(float x)
     return bits;
 }
 
-/* A float's bits without the sign are in the order of its magnitude, and those of what is no number come last: amax is
-   the largest of them, whatever the order. */
+/* A float's bits without the sign are ordered like its magnitude, with NaN last. So amax is a maximum of integers, in
+   any order. */
 #define RW_F8_INFINITY 0x7f800000u
 
 RW_HOST_DEVICE uint32_t rw_f8_magnitude(float x)
@@ -34,15 +34,16 @@ RW_HOST_DEVICE uint32_t rw_f8_magnitude(float x)
     return rw_f8_bits(x) & 0x7fffffffu;
 }
 
-/* 448 and 57344. */
+/* 448 for E4M3 and 57344 for E5M2. */
 RW_HOST_DEVICE float rw_f8_largest(bool e5m2)
 {
     return e5m2 ? 57344.0f : 448.0f;
 }
 
 /*
- * To nearest even, saturating. Below the smallest normal number a code counts the smallest one there is: adding a power
- * of two whose last bit weighs as much rounds to that. Above, exponent and fraction are rounded as one integer.
+ * Rounds to nearest even, saturating. Below the smallest normal number a code counts multiples of the smallest
+ * subnormal: adding a power of two whose last bit has that weight rounds to it. Above, exponent and fraction are
+ * rounded as one integer.
  */
 RW_HOST_DEVICE uint8_t rw_f8_encode(float x, bool e5m2)
 {
@@ -75,13 +76,13 @@ RW_HOST_DEVICE float rw_e8m0_decode(uint8_t code)
     return rw_f8_float(code ? (uint32_t)code << 23 : 0x00400000u);
 }
 
-/* 2^(127 - code), by which elements are multiplied. */
+/* 2^(127 - code), the factor of elements. */
 RW_HOST_DEVICE float rw_e8m0_inverse(uint8_t code)
 {
     return code == 0xff ? rw_e8m0_decode(code) : rw_e8m0_decode((uint8_t)(254 - code));
 }
 
-/* The smallest power of two that is no less than amax / largest: from 2^-127 on, which is half a normal float. */
+/* The smallest power of two that is at least amax / largest; at least 2^-127, which is a subnormal float. */
 RW_HOST_DEVICE uint8_t rw_e8m0_of_amax(uint32_t magnitude, bool e5m2)
 {
     if (magnitude > RW_F8_INFINITY) return 0xff;
@@ -90,7 +91,7 @@ RW_HOST_DEVICE uint8_t rw_e8m0_of_amax(uint32_t magnitude, bool e5m2)
     return bits <= 0x00400000u ? 0 : (uint8_t)((bits >> 23) + ((bits & 0x7fffffu) != 0));
 }
 
-/* What elements are multiplied by, from their amax. */
+/* The factor of elements, from their amax. */
 RW_HOST_DEVICE float rw_f8_scale_of_amax(uint32_t magnitude, bool e5m2, bool power_of_two)
 {
     if (magnitude == 0 || magnitude >= RW_F8_INFINITY) return 1;

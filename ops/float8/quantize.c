@@ -1,9 +1,12 @@
-/* quantize and dequantize: codes of 8 bits with a scale for each tensor or block. */
+/* quantize and dequantize: FP8 data with one scale per tensor or block. */
 #include "ops/float8/quantize.h"
 
 #include "ops/common/kernels.h"
 #include "ops/common/util.h"
-#include "record/own_ops.h"
+#include "record/edge.h"
+#include "record/builtin_ops.h"
+
+#include <limits.h>
 
 static bool is_f8(int64_t dtype)
 {
@@ -20,14 +23,16 @@ static rw_dtype scale_dtype(const struct rw_quantize_attrs *a)
     return a->scaling == RW_SCALING_MX ? RW_F8_E8M0 : RW_F32;
 }
 
+/* The shape of the scales of a tensor for a scaling mode. */
 static rw_status scales_shape(rw_op_call *call, const struct rw_quantize_attrs *a, rw_shape *ret)
 {
     const rw_layout *const x = call->in[0].layout;
     *ret = RW_SCALAR;
     if (a->scaling < 0 || a->scaling >= RW_SCALING_COUNT)
-        return rw_op_error(call, RW_ERR_ARGUMENT, "there is no scaling %lld", (long long)a->scaling);
+        return rw_unexpected_int(call, RW_ERR_ARGUMENT, "scaling", (int32_t)a->scaling, "one of rw_scaling, 0 to %d",
+                                 RW_SCALING_COUNT - 1);
     if (a->scaling == RW_SCALING_TENSOR) return RW_OK;
-    if (x->rank < 1) return rw_op_error(call, RW_ERR_SHAPE, "blocks are of an axis, and a scalar has none");
+    if (x->rank < 1) return rw_unexpected(call, RW_ERR_SHAPE, 0, NULL, "rank 1 or more, as blocks are along an axis");
     const struct rw_scales s = rw_scales_of(x, a->scaling);
     if (a->scaling == RW_SCALING_128X128) {
         *ret = RW_SHAPE(s.down, s.across);
@@ -38,23 +43,23 @@ static rw_status scales_shape(rw_op_call *call, const struct rw_quantize_attrs *
     return RW_OK;
 }
 
+/* Checks x and an optional scale, and describes FP8 data, scales and amax. */
 static rw_status check_quantize(rw_op_call *call)
 {
     const struct rw_quantize_attrs *const a = call->attrs;
     rw_shape scales;
-    if (call->n_inputs < 1 || call->n_inputs > 2)
-        return rw_op_error(call, RW_ERR_ARGUMENT, "takes x and perhaps a scale");
+    RW_CHECK(rw_expect_inputs(call, 1, 2, "x and optionally scale"));
     if (!is_narrow_enough(call->in[0].dtype))
-        return rw_op_error(call, RW_ERR_DTYPE, "x is of %s; f32, bf16 and f16 are rounded to codes",
-                           rw_dtype_name(call->in[0].dtype));
-    if (!is_f8(a->dtype))
-        return rw_op_error(call, RW_ERR_DTYPE, "codes of %s; f8_e4m3 and f8_e5m2 are possible",
-                           rw_dtype_name((rw_dtype)a->dtype));
+        return rw_unexpected(call, RW_ERR_DTYPE, 0, "x", "f32, bf16 or f16");
+    if (!is_f8(a->dtype)) return rw_unexpected_dtype(call, "dtype", a->dtype, "f8_e4m3 or f8_e5m2");
     RW_CHECK(scales_shape(call, a, &scales));
     if (call->n_inputs == 2) {
         RW_CHECK(rw_want_dtype(call, 1, RW_F32));
-        if (a->scaling != RW_SCALING_TENSOR || call->in[1].layout->numel != 1)
-            return rw_op_error(call, RW_ERR_SHAPE, "a scale that is given is one number for the whole tensor");
+        if (a->scaling != RW_SCALING_TENSOR)
+            return rw_unexpected_int(call, RW_ERR_SHAPE, "scaling", a->scaling,
+                                     "RW_SCALING_TENSOR (%d), as scale is given", RW_SCALING_TENSOR);
+        if (call->in[1].layout->numel != 1)
+            return rw_unexpected(call, RW_ERR_SHAPE, 1, "scale", "one element, for the whole tensor");
     }
     RW_CHECK(rw_op_output(call, 0, (rw_dtype)a->dtype, rw_in_shape(call, 0)));
     RW_CHECK(rw_op_output(call, 1, scale_dtype(a), scales));
@@ -72,12 +77,13 @@ static rw_status check_note(rw_op_call *call)
 {
     const int n = call->n_inputs - 1;
     const uint32_t *const row = call->attrs;
-    if (n < 1) return rw_op_error(call, RW_ERR_ARGUMENT, "takes counts and where they are noted");
+    RW_CHECK(rw_expect_inputs(call, 2, INT_MAX, "counts of one op or more, and the table of counts"));
     for (int i = 0; i <= n; i++) RW_CHECK(rw_want_dtype(call, i, RW_I32));
     for (int i = 0; i < n; i++)
         if (call->in[i].layout->numel != RW_CODES_WORDS ||
             (int64_t)row[i] >= call->in[n].layout->numel / RW_CODES_WORDS)
-            return rw_op_error(call, RW_ERR_SHAPE, "input %d has no counts of one of the rows", i);
+            return rw_unexpected(call, RW_ERR_SHAPE, i, NULL, "%d elements, for row %u of a table of %lld",
+                                 (int)RW_CODES_WORDS, row[i], (long long)(call->in[n].layout->numel / RW_CODES_WORDS));
     return rw_op_output_like(call, 0, n);
 }
 
@@ -86,15 +92,11 @@ static rw_status check_dequantize(rw_op_call *call)
     const struct rw_quantize_attrs *const a = call->attrs;
     rw_shape scales;
     if (!is_f8(call->in[0].dtype))
-        return rw_op_error(call, RW_ERR_DTYPE, "codes of %s; f8_e4m3 and f8_e5m2 are possible",
-                           rw_dtype_name(call->in[0].dtype));
-    if (!is_narrow_enough(a->dtype))
-        return rw_op_error(call, RW_ERR_DTYPE, "codes are decoded to f32, bf16 or f16, not to %s",
-                           rw_dtype_name((rw_dtype)a->dtype));
+        return rw_unexpected(call, RW_ERR_DTYPE, 0, NULL, "f8_e4m3 or f8_e5m2");
+    if (!is_narrow_enough(a->dtype)) return rw_unexpected_dtype(call, "dtype", a->dtype, "f32, bf16 or f16");
     RW_CHECK(scales_shape(call, a, &scales));
     RW_CHECK(rw_want_dtype(call, 1, scale_dtype(a)));
-    if (!rw_shape_equal(scales, rw_in_shape(call, 1)))
-        return rw_op_error(call, RW_ERR_SHAPE, "the scales are not of codes of this shape");
+    RW_CHECK(rw_expect_shape(call, 1, NULL, scales));
     return rw_op_output(call, 0, (rw_dtype)a->dtype, rw_in_shape(call, 0));
 }
 
@@ -120,7 +122,7 @@ static const rw_op_def rw_op_dequantize = { .name = "dequantize", .n_inputs = 2,
                                             .flags = RW_OP_NO_GRADIENT | RW_OP_CODES, .check = check_dequantize,
                                             .kernel = RW_KERNELS(rw_dequantize), .cost = cost };
 
-/* Of the same name: policies go by that. */
+/* With the same name, because policies match ops by name. */
 static const rw_op_def counted = { .name = "quantize", .n_inputs = RW_OP_VARIADIC, .n_outputs = 4,
                                    .flags = RW_OP_NO_GRADIENT | RW_OP_CODES, .check = check_counted,
                                    .kernel = RW_KERNELS(rw_quantize), .cost = cost,
@@ -130,6 +132,7 @@ const rw_op_def rw_op_note_counts = { .name = "note_counts", .n_inputs = RW_OP_V
                                       .flags = RW_OP_STATEFUL | RW_OP_NO_GRADIENT | RW_OP_COMMIT,
                                       .check = check_note, .kernel = RW_KERNELS(rw_note_counts) };
 
+/* Records quantize with counts for a monitor; see the declaration. */
 rw_tensor *rw_quantize_counted_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *scale,
                                   const rw_quantize_params *params, rw_tensor **ret_scale, rw_tensor **ret_amax,
                                   rw_tensor **ret_counts)
@@ -138,7 +141,7 @@ rw_tensor *rw_quantize_counted_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tenso
     const rw_quantize_params *const p = params ? params : &defaults;
     const struct rw_quantize_attrs a = { p->dtype ? p->dtype : RW_F8_E4M3, p->scaling, p->power_of_two };
     if (!ret_scale) {
-        rw_refuse_at(at, t, RW_ERR_ARGUMENT, "quantize: ret_scale is NULL; codes say nothing without their scale");
+        rw_refuse_at(at, t, RW_ERR_ARGUMENT, "quantize: ret_scale is NULL; expected where the scale is stored");
         return NULL;
     }
     rw_tensor *const in[] = { x, scale };
@@ -153,12 +156,14 @@ rw_tensor *rw_quantize_counted_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tenso
 rw_tensor *rw_quantize_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *scale, const rw_quantize_params *params,
                           rw_tensor **ret_scale, rw_tensor **ret_amax)
 {
+    RW_ENTER_OP(t);
     return rw_quantize_counted_at(at, t, x, scale, params, ret_scale, ret_amax, NULL);
 }
 
 rw_tensor *rw_dequantize_at(rw_site at, rw_tape *t, rw_tensor *codes, rw_tensor *scale, rw_scaling scaling,
                             rw_dtype dtype)
 {
+    RW_ENTER_OP(t);
     const struct rw_quantize_attrs a = { dtype, scaling, 0 };
     rw_tensor *const in[] = { codes, scale };
     return rw_apply_at(at, t, &rw_op_dequantize, in, 2, &a, sizeof a, NULL);

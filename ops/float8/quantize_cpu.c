@@ -1,4 +1,5 @@
-/* CPU kernels of quantize and dequantize. amax is a largest number: no order shows in it. */
+/* CPU kernels of quantize and dequantize. amax is a maximum, so it does not depend on the order. */
+#include "base/team.h"
 #include "device/cpu/isa.h"
 #include "ops/common/util.h"
 #include "ops/common/vec_native.h"
@@ -45,21 +46,28 @@ static int64_t least(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
-/* ---- counting on the way: enum rw_codes_number ---- */
+/* ---- counts for a monitor: enum rw_codes_number ---- */
 
-/* NULL: nobody asked. */
+/* NULL: not requested. */
 static uint64_t *counts_of(const rw_kernel *k)
 {
     return k->n_outputs > 3 ? k->out[3].data : NULL;
 }
 
-static void add_counts(uint64_t *to, const uint64_t *x)
+static void raise_to(uint64_t *to, uint64_t x)
 {
-    for (int i = 0; i <= RW_CODES_MOST; i++) to[i] = x[i] > to[i] ? x[i] : to[i];
-    for (int i = RW_CODES_SATURATED; i < RW_CODES_NUMBERS; i++) to[i] += x[i];
+    uint64_t seen = __atomic_load_n(to, __ATOMIC_RELAXED);
+    while (x > seen && !__atomic_compare_exchange_n(to, &seen, x, true, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {}
 }
 
-/* What a thread has met, the numbers that were flushed lane by lane. */
+/* Adds from several threads at once: integers, so the order does not matter. */
+static void add_counts(uint64_t *to, const uint64_t *x)
+{
+    for (int i = 0; i <= RW_CODES_MAX; i++) raise_to(&to[i], x[i]);
+    for (int i = RW_CODES_SATURATED; i < RW_CODES_NUMBERS; i++) __atomic_fetch_add(&to[i], x[i], __ATOMIC_RELAXED);
+}
+
+/* The counts of a thread; flushed numbers are counted lane by lane. */
 struct met {
     uint64_t x[RW_CODES_NUMBERS];
     nu flushed;
@@ -71,7 +79,7 @@ static void add_met(uint64_t *to, struct met *m)
     add_counts(to, m->x);
 }
 
-/* Those whose magnitude is above `above` and at most `most`. */
+/* Counts the elements whose magnitude is above `above` and at most `most`. */
 VEC_INLINE void count(const void *x, rw_dtype dtype, int64_t from, int64_t n, uint32_t above, uint32_t most, nu *ret)
 {
     nu sum = *ret;
@@ -91,7 +99,7 @@ static void count_all(const rw_view *x, int64_t from, int64_t n, uint32_t above,
     }
 }
 
-/* The largest finite magnitude that is at most `most` when it is multiplied: what is larger comes out larger. */
+/* The largest finite magnitude whose product with `by` is at most `most`; products of larger ones are larger. */
 static uint32_t largest_within(float by, float most)
 {
     if (!(by > 0)) return 0;
@@ -102,7 +110,7 @@ static uint32_t largest_within(float by, float most)
     return m;
 }
 
-/* Numbers with one scale, while they are near. Half of the smallest code is rounded to zero: to even. */
+/* Counts numbers with one scale while they are in the cache. Half of the smallest code rounds to zero (to even). */
 static void count_codes(const rw_view *x, int64_t from, int64_t n, float by, bool e5m2, struct met *ret)
 {
     const uint32_t gone = largest_within(by, e5m2 ? 0x1p-17f : 0x1p-10f);
@@ -110,7 +118,7 @@ static void count_codes(const rw_view *x, int64_t from, int64_t n, float by, boo
     if (gone) count_all(x, from, n, 0, gone, &ret->flushed);
 }
 
-/* A scale of their own amax saturates none of them, but for what rounding does to it. */
+/* With a scale from their own amax none saturates, except by the rounding of the scale. */
 static void count_saturated(const rw_view *x, int64_t from, int64_t n, uint32_t amax, float by, bool e5m2,
                             struct met *ret)
 {
@@ -127,13 +135,13 @@ static void count_scale(uint32_t amax, float by, uint64_t *ret)
     const uint64_t lowest = UINT32_MAX - rw_f8_bits(by), most = rw_f8_bits(by);
     if (amax > ret[RW_CODES_AMAX]) ret[RW_CODES_AMAX] = amax;
     if (!rw_codes_have_scale(amax)) return;
-    if (lowest > ret[RW_CODES_LEAST]) ret[RW_CODES_LEAST] = lowest;
-    if (most > ret[RW_CODES_MOST]) ret[RW_CODES_MOST] = most;
+    if (lowest > ret[RW_CODES_MIN]) ret[RW_CODES_MIN] = lowest;
+    if (most > ret[RW_CODES_MAX]) ret[RW_CODES_MAX] = most;
 }
 
-/* ---- codes ---- */
+/* ---- encoding ---- */
 
-/* A part, whose amax is known; its counts are added. */
+/* Encodes a part, whose amax is known, and adds its counts. */
 static void encode_part(const rw_kernel *k, int64_t p, float by, uint64_t *counts)
 {
     const int64_t n = k->in[0].layout->numel, from = p * RW_QUANTIZE_PART, own = least(RW_QUANTIZE_PART, n - from);
@@ -143,22 +151,39 @@ static void encode_part(const rw_kernel *k, int64_t p, float by, uint64_t *count
     if (!counts) return;
     count_codes(&k->in[0], from, own, by, e5m2, &met);
     count_saturated(&k->in[0], from, own, ((const uint32_t *)k->workspace)[p], by, e5m2, &met);
-#pragma omp critical(rw_codes)
     add_met(counts, &met);
 }
 
-/* Where the scale is given, codes are made on the way. */
+/* Parts of a tensor with one scale. */
+struct parts {
+    const rw_kernel *k;
+    const float *by; /* NULL: not yet known, so nothing is encoded */
+};
+
+static void encode_parts(void *of, int64_t first, int64_t end)
+{
+    const struct parts *const s = of;
+    for (int64_t p = first; p < end; p++) encode_part(s->k, p, *s->by, counts_of(s->k));
+}
+
+static void look_at_parts(void *of, int64_t first, int64_t end)
+{
+    const struct parts *const s = of;
+    const rw_view *const x = &s->k->in[0];
+    for (int64_t p = first; p < end; p++) {
+        const int64_t from = p * RW_QUANTIZE_PART;
+        ((uint32_t *)s->k->workspace)[p] = most_of(x, from, least(RW_QUANTIZE_PART, x->layout->numel - from));
+        if (s->by) encode_part(s->k, p, *s->by, counts_of(s->k));
+    }
+}
+
+/* The amax of a tensor. If the scale is given, encodes in the same pass. */
 static uint32_t most_of_tensor(const rw_kernel *k, const float *given)
 {
-    const rw_view *const x = &k->in[0];
-    const int64_t n = x->layout->numel, parts = rw_quantize_parts(n);
-    uint32_t *const part = k->workspace;
+    const int64_t n = k->in[0].layout->numel, parts = rw_quantize_parts(n);
+    const uint32_t *const part = k->workspace;
     uint32_t m = 0;
-#pragma omp parallel for num_threads(k->threads) schedule(static) if (n >= RW_PARALLEL_FROM)
-    for (int64_t p = 0; p < parts; p++) {
-        part[p] = most_of(x, p * RW_QUANTIZE_PART, least(RW_QUANTIZE_PART, n - p * RW_QUANTIZE_PART));
-        if (given) encode_part(k, p, *given, counts_of(k));
-    }
+    rw_team_for(rw_threads_for(k, n), parts, look_at_parts, &(struct parts){ k, given });
     for (int64_t p = 0; p < parts; p++) m = part[p] > m ? part[p] : m;
     return m;
 }
@@ -174,12 +199,11 @@ static void quantize_tensor(const rw_kernel *k, const struct rw_quantize_attrs *
     *(float *)k->out[1].data = 1 / by;
     *(float *)k->out[2].data = rw_f8_float(m);
     if (counts_of(k)) count_scale(m, by, counts_of(k));
-    if (given) return;
-#pragma omp parallel for num_threads(k->threads) schedule(static) if (n >= RW_PARALLEL_FROM)
-    for (int64_t p = 0; p < parts; p++) encode_part(k, p, by, counts_of(k));
+    if (!given) rw_team_for(rw_threads_for(k, n), parts, encode_parts, &(struct parts){ k, &by });
 }
 
-/* One block: rows [row, row + high) of columns [column, column + wide). Its counts are added, where anybody asks. */
+/* Quantizes one block: rows [row, row + high) of columns [column, column + wide). Adds its counts if they are
+   requested. */
 static void quantize_block(const rw_kernel *k, const struct rw_quantize_attrs *a, const struct rw_scales *s,
                            int64_t block, struct met *counts)
 {
@@ -210,21 +234,25 @@ static void quantize_block(const rw_kernel *k, const struct rw_quantize_attrs *a
     }
 }
 
+struct scaled_blocks {
+    const rw_kernel *k;
+    struct rw_scales s;
+};
+
+static void quantize_some(void *of, int64_t first, int64_t end)
+{
+    const struct scaled_blocks *const b = of;
+    uint64_t *const counts = counts_of(b->k);
+    struct met met = { 0 };
+    for (int64_t block = first; block < end; block++)
+        quantize_block(b->k, b->k->attrs, &b->s, block, counts ? &met : NULL);
+    if (counts) add_met(counts, &met);
+}
+
 static void quantize_blocks(const rw_kernel *k, const struct rw_quantize_attrs *a)
 {
-    const struct rw_scales s = rw_scales_of(k->in[0].layout, a->scaling);
-    uint64_t *const counts = counts_of(k);
-#pragma omp parallel num_threads(k->threads) if (k->in[0].layout->numel >= RW_PARALLEL_FROM)
-    {
-        struct met met = { 0 };
-#pragma omp for schedule(static)
-        for (int64_t block = 0; block < s.down * s.across; block++)
-            quantize_block(k, a, &s, block, counts ? &met : NULL);
-        if (counts) {
-#pragma omp critical(rw_codes)
-            add_met(counts, &met);
-        }
-    }
+    const struct scaled_blocks b = { k, rw_scales_of(k->in[0].layout, a->scaling) };
+    rw_team_for(rw_threads_for(k, k->in[0].layout->numel), b.s.down * b.s.across, quantize_some, &b);
 }
 
 rw_status RW_ISA_NAME(rw_quantize_cpu)(const rw_kernel *k);
@@ -254,49 +282,68 @@ static void decode_all(const rw_view *x, const rw_view *y, int64_t from, int64_t
     else f8_decode(codes, e5m2, (float *)y->data + from, RW_F32, n, scale);
 }
 
-static void dequantize_by_table(const rw_kernel *k, float scale)
-{
-    const rw_view *const x = &k->in[0], *const y = &k->out[0];
-    const int64_t n = x->layout->numel, parts = rw_quantize_parts(n);
+struct decoding {
+    const rw_kernel *k;
+    float scale;
     uint16_t table[128];
-    f8_table(x->dtype == RW_F8_E5M2, y->dtype, scale, table);
-#pragma omp parallel for num_threads(k->threads) schedule(static) if (n >= RW_PARALLEL_FROM)
-    for (int64_t p = 0; p < parts; p++) {
-        const int64_t from = p * RW_QUANTIZE_PART;
-        f8_decode_by_table((const uint8_t *)x->data + from, (uint16_t *)y->data + from,
-                           least(RW_QUANTIZE_PART, n - from), table);
+};
+
+static void decode_by_table(void *of, int64_t first, int64_t end)
+{
+    const struct decoding *const d = of;
+    const rw_view *const x = &d->k->in[0], *const y = &d->k->out[0];
+    for (int64_t p = first; p < end; p++) {
+        const int64_t from = p * RW_QUANTIZE_PART, own = least(RW_QUANTIZE_PART, x->layout->numel - from);
+        f8_decode_by_table((const uint8_t *)x->data + from, (uint16_t *)y->data + from, own, d->table);
+    }
+}
+
+static void decode_parts(void *of, int64_t first, int64_t end)
+{
+    const struct decoding *const d = of;
+    const rw_view *const x = &d->k->in[0], *const y = &d->k->out[0];
+    const bool e5m2 = x->dtype == RW_F8_E5M2;
+    for (int64_t p = first; p < end; p++) {
+        const int64_t from = p * RW_QUANTIZE_PART, own = least(RW_QUANTIZE_PART, x->layout->numel - from);
+        const uint8_t *const codes = (const uint8_t *)x->data + from;
+        if (y->dtype == RW_BF16) f8_decode(codes, e5m2, (uint16_t *)y->data + from, RW_BF16, own, d->scale);
+        else decode_all(x, y, from, own, d->scale);
     }
 }
 
 static void dequantize_tensor(const rw_kernel *k)
 {
     const int64_t n = k->in[0].layout->numel, parts = rw_quantize_parts(n);
-    const float scale = *(const float *)k->in[1].data;
-    const bool e5m2 = k->in[0].dtype == RW_F8_E5M2;
-    if (is_half(k->out[0].dtype) && f8_has_table(scale)) {
-        dequantize_by_table(k, scale);
-        return;
-    }
-#pragma omp parallel for num_threads(k->threads) schedule(static) if (n >= RW_PARALLEL_FROM)
-    for (int64_t p = 0; p < parts; p++) {
-        const int64_t from = p * RW_QUANTIZE_PART, own = least(RW_QUANTIZE_PART, n - from);
-        const uint8_t *const x = (const uint8_t *)k->in[0].data + from;
-        if (k->out[0].dtype == RW_BF16) f8_decode(x, e5m2, (uint16_t *)k->out[0].data + from, RW_BF16, own, scale);
-        else decode_all(&k->in[0], &k->out[0], from, own, scale);
+    struct decoding d = { .k = k, .scale = *(const float *)k->in[1].data };
+    const bool by_table = is_half(k->out[0].dtype) && f8_has_table(d.scale);
+    if (by_table) f8_table(k->in[0].dtype == RW_F8_E5M2, k->out[0].dtype, d.scale, d.table);
+    rw_team_for(rw_threads_for(k, n), parts, by_table ? decode_by_table : decode_parts, &d);
+}
+
+struct decoded_blocks {
+    const rw_kernel *k;
+    struct f8_matrix m;
+    int64_t scaling;
+};
+
+/* Decodes rows, block by block. */
+static void decode_rows(void *of, int64_t first, int64_t end)
+{
+    const struct decoded_blocks *const d = of;
+    const rw_view *const y = &d->k->out[0];
+    const struct rw_scales *const s = &d->m.s;
+    for (int64_t i = first; i < end; i++) {
+        const int64_t row = i / s->across, column = i % s->across * s->wide, n = least(s->wide, s->columns - column);
+        const int64_t from = row * s->columns + column;
+        if (y->dtype == RW_BF16) f8_matrix_row(&d->m, row, column, n, (uint16_t *)y->data + from);
+        else decode_all(&d->k->in[0], y, from, n, f8_scale_at(&d->m, d->scaling, row, column));
     }
 }
 
 static void dequantize_blocks(const rw_kernel *k, int64_t scaling)
 {
-    const struct f8_matrix m = f8_matrix_of(&k->in[0], &k->in[1], scaling);
-    const struct rw_scales *const s = &m.s;
-#pragma omp parallel for num_threads(k->threads) schedule(static) if (k->in[0].layout->numel >= RW_PARALLEL_FROM)
-    for (int64_t i = 0; i < s->rows * s->across; i++) {
-        const int64_t row = i / s->across, column = i % s->across * s->wide, n = least(s->wide, s->columns - column);
-        const int64_t from = row * s->columns + column;
-        if (k->out[0].dtype == RW_BF16) f8_matrix_row(&m, row, column, n, (uint16_t *)k->out[0].data + from);
-        else decode_all(&k->in[0], &k->out[0], from, n, f8_scale_at(&m, scaling, row, column));
-    }
+    const struct decoded_blocks d = { k, f8_matrix_of(&k->in[0], &k->in[1], scaling), scaling };
+    rw_team_for(rw_threads_for(k, k->in[0].layout->numel), d.m.s.rows * d.m.s.across, decode_rows, &d);
 }
 
 rw_status RW_ISA_NAME(rw_dequantize_cpu)(const rw_kernel *k);

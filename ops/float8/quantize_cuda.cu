@@ -1,7 +1,7 @@
 /*
- * quantize and dequantize on CUDA. Of a whole tensor three kernels: amax by parts, the scale, the codes; where the
- * scale is given the first one makes the codes. Of blocks one: a group of threads, a warp or a block, reads its
- * elements, agrees on their amax, and encodes them.
+ * CUDA kernels of quantize and dequantize. With one scale per tensor there are three: amax by parts, the scale, the
+ * encoding; if the scale is given, the first one encodes. With block scales there is one: a group of threads, a warp or
+ * a block, reads its elements, reduces their amax, and encodes them.
  */
 #include "device/cuda/kernel.cuh"
 
@@ -12,14 +12,14 @@ extern "C" {
 namespace {
 
 constexpr int THREADS = 256, WARP = 32;
-constexpr int BATCH = 64; /* counts that the arguments of a launch hold */
+constexpr int BATCH = 64; /* counts per launch, limited by the size of kernel arguments */
 
 __device__ __forceinline__ uint32_t larger(uint32_t a, uint32_t b)
 {
     return a > b ? a : b;
 }
 
-/* The largest of a block of THREADS threads, in all of them. */
+/* The maximum over a block of THREADS threads, in all of them. */
 __device__ __forceinline__ uint32_t largest_of_block(uint32_t m)
 {
     __shared__ uint32_t of_warp[THREADS / WARP];
@@ -36,8 +36,8 @@ __device__ __forceinline__ unsigned sum_of_warp(unsigned n)
     return n;
 }
 
-/* What a thread counts of its codes (enum rw_codes_number); all threads of a warp add it to counts, if that is not
- * null. Integers: no order shows in them. */
+/* The counts of a thread (enum rw_codes_number); all threads of a warp add them to counts, if that is not null. They
+   are integers, so the order does not matter. */
 struct counted {
     unsigned saturated, flushed, elements;
 
@@ -62,8 +62,8 @@ __device__ __forceinline__ void count_scale(uint32_t amax, float by, unsigned lo
 {
     atomicMax(counts + RW_CODES_AMAX, static_cast<unsigned long long>(amax));
     if (!rw_codes_have_scale(amax)) return;
-    atomicMax(counts + RW_CODES_LEAST, static_cast<unsigned long long>(UINT32_MAX - rw_f8_bits(by)));
-    atomicMax(counts + RW_CODES_MOST, static_cast<unsigned long long>(rw_f8_bits(by)));
+    atomicMax(counts + RW_CODES_MIN, static_cast<unsigned long long>(UINT32_MAX - rw_f8_bits(by)));
+    atomicMax(counts + RW_CODES_MAX, static_cast<unsigned long long>(rw_f8_bits(by)));
 }
 
 /* given: s, or null. */
@@ -90,7 +90,7 @@ __global__ void __launch_bounds__(THREADS)
     if (threadIdx.x == 0) part[blockIdx.x] = m;
 }
 
-/* given: s, or null. What elements are multiplied by is left behind the parts. */
+/* given: s, or null. The factor of elements is stored after the parts. */
 __global__ void __launch_bounds__(THREADS)
     scale_kernel(uint32_t *part, int64_t parts, const float *given, bool e5m2, bool power_of_two, float *scale,
                  float *amax, unsigned long long *counts)
@@ -126,7 +126,7 @@ struct block_args {
     uint8_t *codes, *powers; /* powers: scales of MX, else null */
     float *scales, *amax;
     bool e5m2, power_of_two;
-    unsigned long long *counts; /* null: nobody asked */
+    unsigned long long *counts; /* null: not requested */
 };
 
 /* G threads for a block of elements that share a scale. */
@@ -183,14 +183,14 @@ struct counts_batch {
     int32_t n;
 };
 
-/* A thread for each; two may go to one row. */
+/* One thread for each; two may add to the same row. */
 __global__ void __launch_bounds__(BATCH) note_kernel(const __grid_constant__ counts_batch b, unsigned long long *noted)
 {
     const int i = static_cast<int>(threadIdx.x);
     if (i >= b.n) return;
     const unsigned long long *const own = b.counts[i];
     unsigned long long *const to = noted + static_cast<int64_t>(b.row[i]) * RW_CODES_NUMBERS;
-    for (int j = 0; j <= RW_CODES_MOST; j++) atomicMax(to + j, own[j]);
+    for (int j = 0; j <= RW_CODES_MAX; j++) atomicMax(to + j, own[j]);
     for (int j = RW_CODES_SATURATED; j < RW_CODES_NUMBERS; j++) atomicAdd(to + j, own[j]);
 }
 
@@ -206,6 +206,7 @@ template <typename F> void with_narrow_type(rw_dtype dtype, F f)
     else f(float());
 }
 
+/* Launches the kernels of one scale per tensor. */
 template <typename T> void quantize_tensor(const rw_kernel *k, const rw_quantize_attrs *a)
 {
     const T *const x = static_cast<const T *>(k->in[0].data);

@@ -1,18 +1,19 @@
 /*
- * Losses of single elements: binary cross-entropy with logits, Huber's and smooth L1, Kullback-Leibler; and the
- * negative log-likelihood. Each is one element-wise op, or composed; functions reduce by ordinary ops.
+ * Losses of single elements: binary cross-entropy with logits, Huber, smooth L1, Kullback-Leibler; and the negative
+ * log-likelihood. Each is one element-wise op, or composed of several; reductions use ordinary ops.
  */
 #include "ops/common/kernels.h"
 #include "ops/common/util.h"
 #include "ops/loss/row_loss.h"
 #include "ops/pointwise/pointwise.h"
 #include "ops/reduce/reduce.h"
+#include "record/edge.h"
 
 #include <rewind/compare.h>
 
 #include <math.h>
 
-/* Floating-point operands of one type, which broadcast. */
+/* Checks that operands are floating-point tensors of one type that broadcast. */
 static rw_status check_elements(rw_op_call *call)
 {
     rw_shape shape = rw_in_shape(call, 0);
@@ -34,7 +35,7 @@ static rw_op_cost cost(const rw_op_call *call)
     static const rw_op_def rw_op_##NAME = { .name = #NAME, .n_inputs = N, .n_outputs = 1,                              \
                                             .strided = RW_OP_ALL_INPUTS, .inplace = RW_INPLACE({ 0, 0 }, { 0, 1 }),    \
                                             .check = check_elements, .kernel = RW_KERNELS(rw_##NAME), .grad = GRAD,    \
-                                            .cost = cost, .raised = RW_OP_ALL_INPUTS };
+                                            .cost = cost, .cast_f32 = RW_OP_ALL_INPUTS };
 
 static bool is_given(const rw_tensor *x)
 {
@@ -46,7 +47,7 @@ static rw_tensor *scalar(rw_tape *t, rw_tensor *like, double value)
     return rw_fill_at(RW_HERE, t, rw_tensor_dtype(like), RW_SCALAR, value);
 }
 
-/* ---- binary cross-entropy: (x, target y, weight p of the positive) ---- */
+/* ---- binary cross-entropy: (x, target y, weight p of positives) ---- */
 
 ELEMENT_OP(bce_with_logits_slope, 3, NULL)
 
@@ -55,7 +56,7 @@ static rw_tensor *bce_slope(rw_grad_call *g)
 {
     rw_tape *const t = rw_grad_tape(g);
     rw_tensor *in[] = { rw_grad_input(g, 0), rw_grad_input(g, 1), rw_grad_input(g, 2) };
-    if (!rw_grad_again(g)) return rw_apply(t, &rw_op_bce_with_logits_slope, in, 3, NULL, 0, NULL);
+    if (!rw_grad_is_differentiable(g)) return rw_apply(t, &rw_op_bce_with_logits_slope, in, 3, NULL, 0, NULL);
     for (int i = 0; i < 3; i++) in[i] = rw_grad_widened(g, in[i]);
     rw_tensor *const positive = rw_mul(t, in[2], in[1]);
     rw_tensor *const all = rw_add_scalar(t, rw_sub(t, positive, in[1]), 1);
@@ -68,7 +69,7 @@ static rw_status grad_bce(rw_grad_call *g)
     rw_tensor *const dy = rw_grad_upstream(g, 0), *const x = rw_grad_input(g, 0), *const y = rw_grad_input(g, 1);
     if (rw_grad_wanted(g, 0)) RW_CHECK(rw_grad_set_broadcast(g, 0, rw_mul(t, dy, bce_slope(g))));
     if (!rw_grad_wanted(g, 1) && !rw_grad_wanted(g, 2)) return RW_OK;
-    rw_tensor *const missed = rw_softplus(t, rw_neg(t, x)); /* what a positive costs */
+    rw_tensor *const missed = rw_softplus(t, rw_neg(t, x)); /* the loss of a positive */
     if (rw_grad_wanted(g, 1)) {
         rw_tensor *const more = rw_mul(t, rw_add_scalar(t, rw_grad_input(g, 2), -1), missed);
         rw_tensor *const finite = rw_masked_fill(t, more, rw_eq_scalar(t, x, -INFINITY), 0); /* -x is infinite there */
@@ -80,7 +81,7 @@ static rw_status grad_bce(rw_grad_call *g)
 
 ELEMENT_OP(bce_with_logits, 3, grad_bce)
 
-/* ---- Huber's: the distance d of two, squared and halved up to delta, and a straight line beyond ---- */
+/* ---- Huber: d^2 / 2 for a difference d up to delta, linear beyond ---- */
 
 RW_DECLARE_KERNELS(rw_huber_backward)
 static const rw_op_def rw_op_huber_backward = { .name = "huber_backward", .n_inputs = 3, .n_outputs = 1,
@@ -88,13 +89,14 @@ static const rw_op_def rw_op_huber_backward = { .name = "huber_backward", .n_inp
                                                 .check = check_elements, .kernel = RW_KERNELS(rw_huber_backward),
                                                 .cost = cost };
 
+/* The gradient of the Huber loss, fused or composed of ops. */
 static rw_status grad_huber(rw_grad_call *g)
 {
     rw_tape *const t = rw_grad_tape(g);
     const struct rw_pointwise_attrs a = *(const struct rw_pointwise_attrs *)rw_grad_attrs(g);
     rw_tensor *in[] = { rw_grad_input(g, 0), rw_grad_input(g, 1), rw_grad_upstream(g, 0) };
     rw_tensor *slope;
-    if (rw_grad_again(g)) {
+    if (rw_grad_is_differentiable(g)) {
         for (int i = 0; i < 3; i++) in[i] = rw_grad_widened(g, in[i]);
         rw_tensor *const d = rw_scale(t, rw_sub(t, in[0], in[1]), 1 / a.constant), *const one = scalar(t, in[0], 1);
         rw_tensor *const clipped = rw_maximum(t, rw_minimum(t, d, one), rw_neg(t, one));
@@ -108,7 +110,7 @@ static rw_status grad_huber(rw_grad_call *g)
 
 ELEMENT_OP(huber, 2, grad_huber)
 
-/* ---- Kullback-Leibler: t (log t - x), where x is a logarithm ---- */
+/* ---- Kullback-Leibler: t (log t - x), with x a logarithm ---- */
 
 static rw_status grad_kl(rw_grad_call *g)
 {
@@ -127,11 +129,12 @@ ELEMENT_OP(kl_div, 2, grad_kl)
 static bool takes(rw_site at, rw_tape *t, const char *what, rw_reduction reduction)
 {
     if (reduction >= RW_REDUCTION_MEAN && reduction <= RW_REDUCTION_NONE) return true;
-    rw_refuse_at(at, t, RW_ERR_ARGUMENT, "%s: reduction %d", what, (int)reduction);
+    rw_refuse_at(at, t, RW_ERR_ARGUMENT, "%s(reduction): expected one of rw_reduction, 0 to %d, got %d", what,
+                 RW_REDUCTION_NONE, (int)reduction);
     return false;
 }
 
-/* Of elements, in the type of losses; each for itself in its own. */
+/* Reduces elements in the type of losses; without a reduction each keeps its own type. */
 static rw_tensor *reduce(rw_site at, rw_tape *t, rw_tensor *loss, rw_reduction reduction)
 {
     if (!loss || reduction == RW_REDUCTION_NONE) return loss;
@@ -146,9 +149,11 @@ static rw_tensor *weighed(rw_site at, rw_tape *t, rw_tensor *loss, rw_tensor *we
     return loss && is_given(weight) ? rw_mul_at(at, t, loss, weight) : loss;
 }
 
+/* Records binary cross-entropy with optional weights; see the public header for the contract. */
 rw_tensor *rw_bce_with_logits_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *target, rw_tensor *weight,
                                  rw_tensor *pos_weight, rw_reduction reduction)
 {
+    RW_ENTER_OP(t);
     static const char what[] = "bce_with_logits";
     if (!rw_operand_check(at, t, x, what, "x") || !rw_operand_check(at, t, target, what, "target") ||
         (weight != RW_NONE && !rw_operand_check(at, t, weight, what, "weight")) ||
@@ -178,10 +183,12 @@ static bool takes_pair(rw_site at, rw_tape *t, const char *what, rw_tensor *x, r
 
 rw_tensor *rw_huber_loss_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *y, double delta, rw_reduction reduction)
 {
+    RW_ENTER_OP(t);
     static const char what[] = "huber_loss";
     if (!takes_pair(at, t, what, x, y, reduction)) return NULL;
     if (!(delta > 0 && isfinite(delta) && rw_constant(x, delta) > 0)) {
-        rw_refuse_at(at, t, RW_ERR_ARGUMENT, "%s: delta is %g; it is above 0", what, delta);
+        rw_refuse_at(at, t, RW_ERR_ARGUMENT, "%s(delta): expected a finite number above 0 in x's type, got %g", what,
+                     delta);
         return NULL;
     }
     const struct rw_composite c = rw_composite_begin(t, what);
@@ -190,6 +197,7 @@ rw_tensor *rw_huber_loss_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *y, 
 
 rw_tensor *rw_mse_loss_with_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *y, rw_reduction reduction)
 {
+    RW_ENTER_OP(t);
     static const char what[] = "mse_loss_with";
     if (!takes_pair(at, t, what, x, y, reduction)) return NULL;
     const struct rw_composite c = rw_composite_begin(t, what);
@@ -198,14 +206,16 @@ rw_tensor *rw_mse_loss_with_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *
     return rw_composite_end(&c, reduce(at, t, d ? rw_mul_at(at, t, d, d) : NULL, reduction));
 }
 
-/* |d| - beta / 2 beyond beta, d^2 / (2 beta) up to it: Huber's over beta; |d| with a beta of 0. */
+/* |d| - beta / 2 beyond beta, d^2 / (2 beta) up to it: Huber divided by beta; |d| for a beta of 0. */
 rw_tensor *rw_smooth_l1_loss_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *y, double beta,
                                 rw_reduction reduction)
 {
+    RW_ENTER_OP(t);
     static const char what[] = "smooth_l1_loss";
     if (!takes_pair(at, t, what, x, y, reduction)) return NULL;
     if (!(beta >= 0 && isfinite(beta) && isfinite(1 / (beta > 0 ? rw_constant(x, beta) : 1)))) {
-        rw_refuse_at(at, t, RW_ERR_ARGUMENT, "%s: beta is %g; it is 0 or more", what, beta);
+        rw_refuse_at(at, t, RW_ERR_ARGUMENT, "%s(beta): expected 0, or a number whose inverse is finite, got %g", what,
+                     beta);
         return NULL;
     }
     const struct rw_composite c = rw_composite_begin(t, what);
@@ -223,6 +233,7 @@ static rw_tensor *kl_of_logarithms(rw_site at, rw_tape *t, rw_tensor *x, rw_tens
 rw_tensor *rw_kl_div_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *target, bool log_target,
                         rw_reduction reduction)
 {
+    RW_ENTER_OP(t);
     static const char what[] = "kl_div";
     rw_tensor *const in[] = { x, target };
     if (!takes_pair(at, t, what, x, target, reduction)) return NULL;

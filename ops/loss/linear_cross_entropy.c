@@ -1,26 +1,27 @@
 /*
- * Cross-entropy of a linear layer without its logits. Forward records, for each chunk of rows, the product and the
- * rows' losses: nobody reads a chunk's logits after that. The rows are joined by an op of its own, a view of them,
- * whose rule makes each chunk's logits again, writes their gradient over them, and adds that chunk's part to the
- * gradients.
+ * Cross-entropy of a linear layer without materializing its logits. Forward records the product and the rows' losses
+ * for each chunk of rows; a chunk's logits are not read after that. The row losses are joined by an op of its own, a
+ * view. Its gradient rule recomputes the logits of each chunk, writes their gradient over them, and adds the chunk's
+ * contribution to the gradients.
  */
 #include "ops/common/kernels.h"
 #include "ops/common/util.h"
 #include "ops/loss/row_loss.h"
 #include "ops/matmul/matmul.h"
+#include "record/edge.h"
 
-#define MOST_CHUNKS 1024
-#define LEAST_ROWS 256
+#define CHUNKS_MAX 1024
+#define ROWS_MIN 256
 
 struct linear_loss_attrs {
     struct rw_row_loss_attrs row;
     int64_t chunk;
-    int64_t biased, weighed; /* there is a bias; behind it there are class weights, and their sum */
+    int64_t biased, weighed; /* whether there is a bias; and, after it, class weights and their sum */
 };
 
-/* losses of the rows, x, weight, target, what the rows keep (loss.h)[, bias][, class weights, their sum] -> the losses
+/* losses of the rows, x, weight, target, values kept per row (loss.h)[, bias][, class weights, their sum] -> the losses
    of the rows */
-enum { ROWS, X, WEIGHT, TARGET, KEPT, BIAS, MOST_INPUTS = BIAS + 3 };
+enum { ROWS, X, WEIGHT, TARGET, KEPT, BIAS, INPUTS_MAX = BIAS + 3 };
 
 static rw_status check(rw_op_call *call)
 {
@@ -39,14 +40,14 @@ static int64_t least(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
-/* Adds a^T b to *sum; *sum is NULL while there is nothing. */
+/* Adds a^T b to *sum, which is NULL before the first term. */
 static void add_product(rw_tape *t, rw_tensor **sum, rw_tensor *a, rw_tensor *b, bool first)
 {
     rw_tensor *const turned = a ? rw_transpose(t, a, 0, 1) : NULL;
     *sum = first && !*sum ? rw_matmul(t, turned, b) : rw_matmul_add_at(RW_HERE, t, *sum, turned, b);
 }
 
-/* Adds the sums of slope's columns, in the type that losses have: it is a product with ones. */
+/* Adds the sums of slope's columns, in the type of losses, as a product with ones. */
 static void add_columns(rw_tape *t, rw_tensor **sum, rw_tensor *slope)
 {
     if (!slope) return;
@@ -56,6 +57,7 @@ static void add_columns(rw_tape *t, rw_tensor **sum, rw_tensor *slope)
     add_product(t, sum, slope, rw_fill_at(RW_HERE, t, dtype, RW_SHAPE(s.dim[0], 1), 1), false);
 }
 
+/* The gradient rule: per chunk recomputes the logits, writes their gradient over them, and adds the products. */
 static rw_status grad(rw_grad_call *g)
 {
     rw_tape *const t = rw_grad_tape(g);
@@ -68,7 +70,7 @@ static rw_status grad(rw_grad_call *g)
     const int64_t rows = rw_tensor_shape(x).dim[0];
     const bool wants_x = rw_grad_wanted(g, X), wants_weight = rw_grad_wanted(g, WEIGHT);
     const bool wants_bias = a->biased && rw_grad_wanted(g, BIAS);
-    rw_tensor *part[MOST_CHUNKS], *columns = NULL, *sum = wants_weight ? rw_grad_wide_addend(g, WEIGHT) : NULL;
+    rw_tensor *part[CHUNKS_MAX], *columns = NULL, *sum = wants_weight ? rw_grad_wide_addend(g, WEIGHT) : NULL;
     int n = 0;
     for (int64_t at = 0; at < rows || !n; at += a->chunk, n++) {
         const int64_t some = least(a->chunk, rows - at);
@@ -77,7 +79,7 @@ static rw_status grad(rw_grad_call *g)
         rw_tensor *const dy = rows_of(t, rw_grad_upstream(g, 0), at, some);
         rw_tensor *const logits = rw_linear(t, xs, weight, bias);
         rw_tensor *const slope = logits ? rw_cross_entropy_rows_gradient(t, logits, target, kept, dy, &w, &a->row,
-                                                                         rw_grad_again(g)) : NULL;
+                                                                         rw_grad_is_differentiable(g)) : NULL;
         if (wants_bias) add_columns(t, &columns, slope);
         if (wants_weight) add_product(t, &sum, slope, xs, n == 0);
         part[n] = wants_x ? rw_matmul(t, slope, weight) : NULL;
@@ -93,34 +95,34 @@ static const rw_op_def rw_op_linear_cross_entropy = { .name = "linear_cross_entr
                                                       .n_outputs = 1, .flags = RW_OP_VIEW, .check = check,
                                                       .kernel = RW_NO_KERNELS, .grad = grad };
 
-/* Rows of a chunk: those whose logits are about as many as x has elements, but enough of them for a product. */
+/* Rows of a chunk: its logits have about as many elements as x, but there are enough rows for an efficient product. */
 static int64_t chunk_of(int64_t rows, int64_t width, int64_t classes, int64_t asked)
 {
-    int64_t chunk = asked ? asked : LEAST_ROWS;
+    int64_t chunk = asked ? asked : ROWS_MIN;
     while (!asked && chunk < rows && (double)chunk * (double)classes < (double)rows * (double)width) chunk *= 2;
-    const int64_t most = (rows + MOST_CHUNKS - 1) / MOST_CHUNKS;
+    const int64_t most = (rows + CHUNKS_MAX - 1) / CHUNKS_MAX;
     if (chunk < most) chunk = most;
     return chunk > rows ? (rows ? rows : 1) : chunk;
 }
 
-/* The rows' losses, chunk by chunk. x [rows, d], target [rows] */
+/* The rows' losses, chunk by chunk. x [rows, d], target [rows]. */
 static rw_tensor *record_rows(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *weight, rw_tensor *bias,
                               rw_tensor *target, const struct rw_class_weights *w, const struct linear_loss_attrs *a)
 {
     const int64_t rows = rw_tensor_shape(x).dim[0];
-    rw_tensor *loss[MOST_CHUNKS], *kept[MOST_CHUNKS];
+    rw_tensor *loss[CHUNKS_MAX], *kept[CHUNKS_MAX];
     int n = 0;
     for (int64_t from = 0; from < rows || !n; from += a->chunk, n++) {
         const int64_t some = least(a->chunk, rows - from);
         rw_tensor *const xs = rows_of(t, x, from, some), *const targets = rows_of(t, target, from, some);
-        rw_tensor *const factors[] = { xs, weight, bias }; /* the last layer is never one of 8-bit codes */
+        rw_tensor *const factors[] = { xs, weight, bias }; /* the last layer is never quantized to FP8 */
         rw_tensor *const logits = xs && targets ? rw_apply_at(at, t, &rw_op_linear, factors, a->biased ? 3 : 2, NULL, 0,
                                                               NULL) : NULL;
         loss[n] = logits ? rw_cross_entropy_rows_at(at, t, logits, targets, w, &a->row, &kept[n]) : NULL;
         if (!loss[n]) return NULL;
     }
-    rw_tensor *in[MOST_INPUTS] = { n > 1 ? rw_concat_at(at, t, loss, n, 0) : loss[0], x, weight, target,
-                                   n > 1 ? rw_concat_at(at, t, kept, n, 0) : kept[0] };
+    rw_tensor *in[INPUTS_MAX] = { n > 1 ? rw_concat_at(at, t, loss, n, 0) : loss[0], x, weight, target,
+                                  n > 1 ? rw_concat_at(at, t, kept, n, 0) : kept[0] };
     if (!in[ROWS] || !in[KEPT]) return NULL;
     n = BIAS;
     if (a->biased) in[n++] = bias;
@@ -128,6 +130,7 @@ static rw_tensor *record_rows(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *w
     return rw_apply_at(at, t, &rw_op_linear_cross_entropy, in, n, a, sizeof *a, NULL);
 }
 
+/* Records the chunks, joins their losses, and reduces them. */
 static rw_tensor *record(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *weight, rw_tensor *target,
                          const rw_cross_entropy_params *p, struct linear_loss_attrs *a)
 {
@@ -149,37 +152,38 @@ static rw_tensor *record(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *weight
     return rw_reduce_rows_at(at, t, rows, flat, &w, &a->row, p->reduction);
 }
 
-/* What the nodes would refuse of a matrix, or not refuse at all, in the caller's terms. */
+static const char what[] = "linear_cross_entropy";
+
+/* Checks operands that the nodes would reject in terms of a matrix, or not reject at all, so that the message names the
+   caller's arguments. */
 static bool check_operands(rw_site at, rw_tape *t, const rw_tensor *x, const rw_tensor *weight, const rw_tensor *target)
 {
-    const rw_shape a = rw_tensor_shape(x), w = rw_tensor_shape(weight), y = rw_tensor_shape(target);
-    bool fits = a.rank >= 1 && w.rank == 2 && w.dim[0] >= 1 && a.dim[a.rank - 1] == w.dim[1] && y.rank == a.rank - 1;
-    for (int i = 0; fits && i < y.rank; i++) fits = y.dim[i] == a.dim[i];
-    if (!fits)
-        rw_refuse_at(at, t, RW_ERR_SHAPE,
-                     "linear_cross_entropy: x [..., d], weight [classes, d] and target [...] are needed");
-    else if (rw_tensor_dtype(target) != RW_I32)
-        rw_refuse_at(at, t, RW_ERR_DTYPE, "linear_cross_entropy: the target is of type %s; i32 is needed",
-                     rw_dtype_name(rw_tensor_dtype(target)));
-    else return true;
-    return false;
+    rw_shape rows = rw_tensor_shape(x);
+    const rw_shape w = rw_tensor_shape(weight);
+    if (rows.rank < 1) return rw_refuse_operand_at(at, t, RW_ERR_SHAPE, what, "x", x, "[..., d]");
+    rows.rank--;
+    if (w.rank != 2 || w.dim[0] < 1 || w.dim[1] != rows.dim[rows.rank])
+        return rw_refuse_operand_at(at, t, RW_ERR_SHAPE, what, "weight", weight,
+                                    "[classes, %lld] with 1 class or more and x's last axis",
+                                    (long long)rows.dim[rows.rank]);
+    if (!rw_operand_has_shape_at(at, t, what, "target", target, rows)) return false;
+    if (rw_tensor_dtype(target) == RW_I32) return true;
+    return rw_refuse_operand_at(at, t, RW_ERR_DTYPE, what, "target", target, "i32");
 }
 
-/* A vector of params with a number for each class, or none. */
+/* Checks an optional vector of the parameters, with one number for each class. */
 static bool check_vector(rw_site at, rw_tape *t, rw_tensor *vector, const char *name, int64_t classes)
 {
     if (!vector || vector == RW_NONE) return true;
-    if (!rw_operand_check(at, t, vector, "linear_cross_entropy", name)) return false;
-    const rw_shape s = rw_tensor_shape(vector);
-    if (s.rank == 1 && s.dim[0] == classes) return true;
-    rw_refuse_at(at, t, RW_ERR_SHAPE, "linear_cross_entropy: the %s is not [%lld]", name, (long long)classes);
-    return false;
+    return rw_operand_check(at, t, vector, what, name) &&
+           rw_operand_has_shape_at(at, t, what, name, vector, RW_SHAPE(classes));
 }
 
+/* Records the composite; see the public header for the contract. */
 rw_tensor *rw_linear_cross_entropy_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *weight, rw_tensor *target,
                                       const rw_cross_entropy_params *params)
 {
-    static const char what[] = "linear_cross_entropy";
+    RW_ENTER_OP(t);
     static const rw_cross_entropy_params defaults;
     const rw_cross_entropy_params *const p = params ? params : &defaults;
     struct linear_loss_attrs a = { .chunk = p->chunk, .biased = p->bias && p->bias != RW_NONE,

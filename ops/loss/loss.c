@@ -1,13 +1,14 @@
 /*
- * cross_entropy and mse_loss. Cross-entropy keeps two numbers per row beside the logits; its backward writes the
- * gradient over the logits, so there never is a second copy of them, and where it follows at once both are one kernel.
- * mse_loss keeps nothing beside its inputs.
+ * cross_entropy and mse_loss. Cross-entropy keeps two numbers per row in addition to the logits. Its backward writes
+ * the gradient over the logits, so there is never a second copy of them; if backward follows forward immediately, both
+ * are one kernel. mse_loss keeps only its inputs.
  */
 #include "ops/loss/loss.h"
 
 #include "ops/common/kernels.h"
 #include "ops/shape/shape.h"
 #include "ops/common/util.h"
+#include "record/edge.h"
 
 #include <rewind/compare.h>
 
@@ -30,10 +31,11 @@ rw_status rw_loss_check_targets(rw_op_call *call)
     RW_CHECK(rw_want_float(call, 0));
     RW_CHECK(rw_want_dtype(call, 1, RW_I32));
     if (x->rank < 1 || y->rank != x->rank - 1 || x->dim[x->rank - 1] < 1)
-        return rw_op_error(call, RW_ERR_SHAPE, "logits [..., classes] and target [...] are needed");
-    for (int i = 0; i < y->rank; i++)
-        if (x->dim[i] != y->dim[i]) return rw_op_error(call, RW_ERR_SHAPE, "logits and target differ at axis %d", i);
-    return RW_OK;
+        return rw_unexpected(call, RW_ERR_SHAPE, 0, NULL, "[..., classes] with 1 class or more for target of rank %d",
+                             y->rank);
+    rw_shape rows = rw_layout_shape(x);
+    rows.rank--;
+    return rw_expect_shape(call, 1, NULL, rows);
 }
 
 static rw_status check_forward(rw_op_call *call)
@@ -51,10 +53,10 @@ static rw_status check_backward(rw_op_call *call)
 
 static rw_op_cost cost(const rw_op_call *call)
 {
-    return (rw_op_cost){ 12 * (double)call->in[0].layout->numel, rw_cost_bytes(call) };
+    return (rw_op_cost){ .flops = 12 * (double)call->in[0].layout->numel, .bytes = rw_cost_bytes(call) };
 }
 
-/* logits, target, what each row keeps, gradient of the loss -> gradient of the logits */
+/* logits, target, values kept per row, gradient of the loss -> gradient of the logits */
 RW_DECLARE_KERNELS(rw_cross_entropy_backward)
 RW_DECLARE_CUDA_WORKSPACE(rw_cross_entropy_workspace_cuda)
 RW_DECLARE_CUDA_WORKSPACE(rw_cross_entropy_factor_workspace_cuda)
@@ -75,8 +77,8 @@ rw_tensor *rw_loss_factors(rw_tape *t, rw_tensor *x, rw_tensor *factor, rw_tenso
     return rw_masked_fill(t, factor, rw_logical_and(t, empty, rw_ne_scalar(t, counts, 0)), NAN);
 }
 
-/* The fused backward has no gradient of its own; (softmax - onehot) * dy / n has. In the loss's type: dy may be the
-   scale of a loss, and 1 / n a number that 16 bits do not hold. */
+/* The fused backward cannot be differentiated; this composition of (softmax - onehot) * dy / n can. It is in the loss's
+   type: dy may be a loss scale, and 1 / n may underflow in 16 bits. */
 static rw_tensor *again(rw_grad_call *g, const struct rw_cross_entropy_attrs *a)
 {
     rw_tape *const t = rw_grad_tape(g);
@@ -91,10 +93,21 @@ static rw_tensor *again(rw_grad_call *g, const struct rw_cross_entropy_attrs *a)
 static rw_status grad(rw_grad_call *g)
 {
     const struct rw_cross_entropy_attrs a = *(const struct rw_cross_entropy_attrs *)rw_grad_attrs(g);
-    if (rw_grad_again(g)) return rw_grad_set_narrowed(g, 0, again(g, &a));
+    if (rw_grad_is_differentiable(g)) return rw_grad_set_narrowed(g, 0, again(g, &a));
     rw_tensor *const in[] = { rw_grad_input(g, 0), rw_grad_input(g, 1), rw_grad_output(g, 1), rw_grad_upstream(g, 0) };
     return rw_grad_set(g, 0, rw_apply(rw_grad_tape(g), &rw_op_cross_entropy_backward, in, 4, &a, sizeof a, NULL));
 }
+
+/* Both read logits and targets; backward reads the statistics of forward (output 1) and writes over the logits. */
+RW_DECLARE_KERNELS(rw_cross_entropy_joint)
+static const struct rw_fused_pair with_backward = {
+    .second = &rw_op_cross_entropy_backward,
+    .kernel = RW_KERNELS(rw_cross_entropy_joint),
+    .n_same = 4, .same = { { 0, 0 }, { 1, 1 }, { 2, 3 }, { 4, 0 } },
+    .filled = 3,
+    .n_in = 3, .in = { { false, 0 }, { false, 1 }, { true, 3 } },
+    .n_out = 3, .out = { { false, 2 }, { false, 3 }, { true, 4 } },
+};
 
 RW_DECLARE_KERNELS(rw_cross_entropy)
 static const rw_op_def rw_op_cross_entropy = { .name = "cross_entropy",
@@ -104,14 +117,12 @@ static const rw_op_def rw_op_cross_entropy = { .name = "cross_entropy",
                                                .kernel = RW_KERNELS(rw_cross_entropy),
                                                .grad = grad,
                                                .cost = cost,
-                                               .workspace = RW_WORKSPACES(NULL, rw_cross_entropy_workspace_cuda) };
-
-RW_DECLARE_KERNELS(rw_cross_entropy_joint)
-const struct rw_joint rw_joint_cross_entropy = { &rw_op_cross_entropy, &rw_op_cross_entropy_backward,
-                                                 RW_KERNELS(rw_cross_entropy_joint) };
+                                               .workspace = RW_WORKSPACES(NULL, rw_cross_entropy_workspace_cuda),
+                                               .fused = &with_backward };
 
 rw_tensor *rw_cross_entropy_ignore_at(rw_site at, rw_tape *t, rw_tensor *logits, rw_tensor *target, int32_t ignore)
 {
+    RW_ENTER_OP(t);
     const struct rw_cross_entropy_attrs a = { .ignore = ignore };
     rw_tensor *const in[] = { logits, target };
     return rw_apply_at(at, t, &rw_op_cross_entropy, in, 2, &a, sizeof a, NULL);
@@ -119,6 +130,7 @@ rw_tensor *rw_cross_entropy_ignore_at(rw_site at, rw_tape *t, rw_tensor *logits,
 
 rw_tensor *rw_cross_entropy_at(rw_site at, rw_tape *t, rw_tensor *logits, rw_tensor *target)
 {
+    RW_ENTER_OP(t);
     return rw_cross_entropy_ignore_at(at, t, logits, target, -100);
 }
 
@@ -167,10 +179,10 @@ static rw_status check_mse_backward(rw_op_call *call)
 
 static rw_op_cost cost_mse(const rw_op_call *call)
 {
-    return (rw_op_cost){ 3 * (double)call->in[0].layout->numel, rw_cost_bytes(call) };
+    return (rw_op_cost){ .flops = 3 * (double)call->in[0].layout->numel, .bytes = rw_cost_bytes(call) };
 }
 
-/* A double per block. */
+/* One double per block. */
 static size_t workspace_mse(const rw_op_call *call)
 {
     return (size_t)rw_mse_blocks(call->in[0].layout->numel) * sizeof(double);
@@ -186,12 +198,13 @@ static const rw_op_def rw_op_mse_loss_backward = { .name = "mse_loss_backward",
                                                    .kernel = RW_KERNELS(rw_mse_loss_backward),
                                                    .cost = cost_mse };
 
+/* The gradient of mse_loss, fused or composed of ops. */
 static rw_status grad_mse(rw_grad_call *g)
 {
     rw_tape *const t = rw_grad_tape(g);
     rw_tensor *const x = rw_grad_input(g, 0), *const y = rw_grad_input(g, 1), *const dy = rw_grad_upstream(g, 0);
     rw_tensor *dx;
-    if (rw_grad_again(g)) {
+    if (rw_grad_is_differentiable(g)) {
         const int64_t n = rw_shape_numel(rw_tensor_shape(x));
         rw_tensor *const d = rw_sub(t, rw_grad_widened(g, x), rw_grad_widened(g, y)); /* in the loss's type */
         dx = rw_grad_narrowed(g, 0, rw_mul(t, rw_scale(t, d, n ? 2 / (double)n : 0), dy));
@@ -207,11 +220,12 @@ RW_DECLARE_KERNELS(rw_mse_loss)
 static const rw_op_def rw_op_mse_loss = { .name = "mse_loss", .n_inputs = 2, .n_outputs = 1, .check = check_mse,
                                           .kernel = RW_KERNELS(rw_mse_loss), .grad = grad_mse, .cost = cost_mse,
                                           .workspace = RW_WORKSPACES(workspace_mse, workspace_mse),
-                                          .alike = RW_OP_ALL_INPUTS };
+                                          .cast_widest = RW_OP_ALL_INPUTS };
 
-/* Tensors that broadcast are rare: composed. */
+/* Operands of different shapes, which broadcast, are rare: composed of ops. */
 rw_tensor *rw_mse_loss_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *y)
 {
+    RW_ENTER_OP(t);
     if (!rw_operand_check(at, t, x, "mse_loss", "x") || !rw_operand_check(at, t, y, "mse_loss", "y")) return NULL;
     if (!rw_shape_equal(rw_tensor_shape(x), rw_tensor_shape(y))) {
         const struct rw_composite c = rw_composite_begin(t, "mse_loss");

@@ -1,7 +1,8 @@
 /*
- * CPU kernels of the losses. Cross-entropy: rows in parallel, their losses added in order. Mean squared error: blocks
- * of fixed length in lanes of float (double for float64), their sums in double, in order.
+ * CPU kernels of cross_entropy and mse_loss. Cross-entropy: rows in parallel, their losses added in order. Mean squared
+ * error: blocks of fixed length in lanes of float (double for float64), their sums in double, in order.
  */
+#include "base/team.h"
 #include "device/cpu/isa.h"
 #include "ops/common/map.h"
 #include "ops/common/util.h"
@@ -10,7 +11,7 @@
 
 /* ---- cross-entropy ---- */
 
-/* What the three kernels know of a call: x, y: logits and their gradient; y may be x, or NULL. */
+/* The arguments of the three kernels. x, y: logits and their gradient; y may be x, or NULL. */
 struct call {
     rw_dtype dtype;
     int64_t rows, n;
@@ -35,7 +36,7 @@ static struct call call_of(const rw_kernel *k, void *kept, void *y)
 static void sum_row(const struct call *c, int64_t row)
 {
     const int64_t at = row * c->n;
-    struct kept *const kept = (struct kept *)c->kept + row; /* of float64: not this */
+    struct kept *const kept = (struct kept *)c->kept + row; /* not used for float64 */
     if (c->dtype == RW_F64) ((struct kept_d *)c->kept)[row] = keep_row_d((const double *)c->x + at, c->n);
     else if (c->dtype == RW_BF16) *kept = keep_row(c->x, RW_BF16, at, c->n);
     else if (c->dtype == RW_F16) *kept = keep_row(c->x, RW_F16, at, c->n);
@@ -59,13 +60,23 @@ static rw_status give_mean(const rw_kernel *k, const struct call *c, double sum)
     return RW_OK;
 }
 
+static int threads_of(const rw_kernel *k, const struct call *c)
+{
+    return rw_threads_for(k, 4 * c->rows * c->n);
+}
+
+static void sum_rows(void *of, int64_t first, int64_t end)
+{
+    const struct call *const c = of;
+    for (int64_t i = first; i < end; i++) sum_row(c, i);
+}
+
 rw_status RW_ISA_NAME(rw_cross_entropy_cpu)(const rw_kernel *k);
 rw_status RW_ISA_NAME(rw_cross_entropy_cpu)(const rw_kernel *k)
 {
     const struct call c = call_of(k, k->out[1].data, NULL);
     if (c.counted < 0) return RW_ERR_ARGUMENT;
-#pragma omp parallel for num_threads(k->threads) schedule(static) if (c.rows * c.n >= RW_PARALLEL_FROM / 4)
-    for (int64_t i = 0; i < c.rows; i++) sum_row(&c, i);
+    rw_team_for(threads_of(k, &c), c.rows, sum_rows, &c);
     double sum = 0;
     for (int64_t i = 0; i < c.rows; i++) sum += loss_of(&c, i);
     return give_mean(k, &c, sum);
@@ -76,7 +87,7 @@ VEC_INLINE void backward_row(const struct call *c, rw_dtype dtype, int64_t row, 
     const struct kept kept = ((const struct kept *)c->kept)[row];
     const int64_t n = c->n, at = row * n;
     const int32_t target = c->target[row];
-    const float hit = target >= 0 ? f_get(c->x, dtype, at + target) : 0; /* before it is written over */
+    const float hit = target >= 0 ? f_get(c->x, dtype, at + target) : 0; /* before it is overwritten */
     for (int64_t i = 0; i < n; i += VF_LANES) {
         struct nf_parts y = row_load(c->x, dtype, at, i, n, 0);
         for (int p = 0; p < NF_PARTS; p++) y.part[p] = nf_exp(y.part[p] - kept.most - kept.log) * factor;
@@ -106,11 +117,34 @@ static void turn_row(const struct call *c, int64_t row, double factor)
     else backward_row(c, RW_F32, row, (float)factor);
 }
 
-/* What the rows' gradients are multiplied by. */
+/* The factor of the rows' gradients. */
 static double factor_of(const struct call *c, const rw_view *dy)
 {
     const double by = dy->dtype == RW_F64 ? *(const double *)dy->data : (double)*(const float *)dy->data;
     return c->counted ? by / (double)c->counted : 0;
+}
+
+/* Rows from `from` on, and where each stores its loss, or NULL. */
+struct rows {
+    const struct call *c;
+    double factor, *loss;
+    int64_t from;
+};
+
+static void turn_rows(void *of, int64_t first, int64_t end)
+{
+    const struct rows *const r = of;
+    for (int64_t i = first; i < end; i++) turn_row(r->c, r->from + i, r->factor);
+}
+
+static void join_rows(void *of, int64_t first, int64_t end)
+{
+    const struct rows *const r = of;
+    for (int64_t i = first; i < end; i++) {
+        sum_row(r->c, r->from + i);
+        r->loss[i] = loss_of(r->c, r->from + i);
+        turn_row(r->c, r->from + i, r->factor);
+    }
 }
 
 rw_status RW_ISA_NAME(rw_cross_entropy_backward_cpu)(const rw_kernel *k);
@@ -118,36 +152,30 @@ rw_status RW_ISA_NAME(rw_cross_entropy_backward_cpu)(const rw_kernel *k)
 {
     const struct call c = call_of(k, k->in[2].data, k->out[0].data);
     if (c.counted < 0) return RW_ERR_ARGUMENT;
-    const double factor = factor_of(&c, &k->in[3]);
-#pragma omp parallel for num_threads(k->threads) schedule(static) if (c.rows * c.n >= RW_PARALLEL_FROM / 4)
-    for (int64_t i = 0; i < c.rows; i++) turn_row(&c, i, factor);
+    const struct rows r = { .c = &c, .factor = factor_of(&c, &k->in[3]) };
+    rw_team_for(threads_of(k, &c), c.rows, turn_rows, &r);
     return RW_OK;
 }
 
-#define JOINT_ROWS 1024 /* whose losses wait to be added up in order: their logits are written over */
+#define JOINT_ROWS 1024 /* rows whose losses are stored to be added in order, because their logits are overwritten */
 
-/* Both, row by row: the second reading is from the cache. */
+/* Loss and gradient, row by row: the second pass over a row reads the cache. */
 rw_status RW_ISA_NAME(rw_cross_entropy_joint_cpu)(const rw_kernel *k);
 rw_status RW_ISA_NAME(rw_cross_entropy_joint_cpu)(const rw_kernel *k)
 {
     const struct call c = call_of(k, k->out[1].data, k->out[2].data);
     if (c.counted < 0) return RW_ERR_ARGUMENT;
-    const double factor = factor_of(&c, &k->in[2]);
-    double sum = 0;
-    for (int64_t from = 0; from < c.rows; from += JOINT_ROWS) {
-        double loss[JOINT_ROWS];
-        const int64_t some = c.rows - from < JOINT_ROWS ? c.rows - from : JOINT_ROWS;
-#pragma omp parallel for num_threads(k->threads) schedule(static) if (c.rows * c.n >= RW_PARALLEL_FROM / 4)
-        for (int64_t i = 0; i < some; i++) {
-            sum_row(&c, from + i);
-            loss[i] = loss_of(&c, from + i);
-            turn_row(&c, from + i, factor);
-        }
+    double sum = 0, loss[JOINT_ROWS];
+    struct rows r = { .c = &c, .factor = factor_of(&c, &k->in[2]), .loss = loss };
+    for (; r.from < c.rows; r.from += JOINT_ROWS) {
+        const int64_t some = c.rows - r.from < JOINT_ROWS ? c.rows - r.from : JOINT_ROWS;
+        rw_team_for(threads_of(k, &c), some, join_rows, &r);
         for (int64_t i = 0; i < some; i++) sum += loss[i];
     }
     return give_mean(k, &c, sum);
 }
 
+/* -1 / n at the target of each counted row, else 0. */
 rw_status RW_ISA_NAME(rw_cross_entropy_weights_cpu)(const rw_kernel *k);
 rw_status RW_ISA_NAME(rw_cross_entropy_weights_cpu)(const rw_kernel *k)
 {
@@ -169,8 +197,9 @@ rw_status RW_ISA_NAME(rw_cross_entropy_weights_cpu)(const rw_kernel *k)
 
 /* ---- mean squared error ---- */
 
-#define SQUARE_RUN 1024 /* elements added in float */
+#define SQUARE_RUN 1024 /* elements that are added in float */
 
+/* The sum of squared differences of n elements, in runs of float that are added in double. */
 VEC_INLINE double square_f(const rw_kernel *k, rw_dtype dtype, int64_t at, int64_t n)
 {
     const void *const x = k->in[0].data, *const y = k->in[1].data;
@@ -217,17 +246,23 @@ static double square(const rw_kernel *k, int64_t at, int64_t n)
     }
 }
 
+static void square_blocks(void *of, int64_t first, int64_t end)
+{
+    const rw_kernel *const k = of;
+    const int64_t n = k->in[0].layout->numel;
+    for (int64_t b = first; b < end; b++) {
+        const int64_t at = b * RW_MSE_BLOCK;
+        ((double *)k->workspace)[b] = square(k, at, n - at < RW_MSE_BLOCK ? n - at : RW_MSE_BLOCK);
+    }
+}
+
 rw_status RW_ISA_NAME(rw_mse_loss_cpu)(const rw_kernel *k);
 rw_status RW_ISA_NAME(rw_mse_loss_cpu)(const rw_kernel *k)
 {
     const int64_t n = k->in[0].layout->numel, blocks = rw_mse_blocks(n);
-    double *const part = k->workspace;
+    const double *const part = k->workspace;
     double total = 0;
-#pragma omp parallel for num_threads(k->threads) schedule(static) if (n >= RW_PARALLEL_FROM)
-    for (int64_t b = 0; b < blocks; b++) {
-        const int64_t at = b * RW_MSE_BLOCK;
-        part[b] = square(k, at, n - at < RW_MSE_BLOCK ? n - at : RW_MSE_BLOCK);
-    }
+    rw_team_for(rw_threads_for(k, n), blocks, square_blocks, k);
     for (int64_t b = 0; b < blocks; b++) total += part[b];
     total /= (double)n;
     if (k->out[0].dtype == RW_F64) *(double *)k->out[0].data = total;

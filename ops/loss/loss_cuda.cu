@@ -1,7 +1,7 @@
 /*
- * Losses on CUDA. Cross-entropy: one block per row reads the logits once and keeps what loss.h says; its backward
- * writes the gradient over the logits. Which elements a thread adds follows from the row's place in its buffer, not
- * from addresses. The losses of the rows, and the sums of squared differences, are added in double by one block.
+ * CUDA kernels of the losses. Cross-entropy: one block per row reads the logits once and keeps the values that loss.h
+ * describes; its backward writes the gradient over the logits. The elements that a thread adds depend on the row's
+ * index, not on addresses. One block adds the losses of the rows, and the sums of squared differences, in double.
  */
 #include "ops/common/map.cuh"
 #include "ops/loss/row.cuh"
@@ -12,7 +12,7 @@ namespace {
 
 constexpr int SUM_THREADS = 1024, THREADS = 256;
 
-/* One pack more of a row's exponentials. */
+/* Adds a pack to a row's sum of exponentials. */
 template <typename T> __device__ __forceinline__ void add_pack(exponentials<wide<T>> *e, const pack<T> &v)
 {
     using W = wide<T>;
@@ -25,7 +25,7 @@ template <typename T> __device__ __forceinline__ void add_pack(exponentials<wide
     for (int l = 0; l < pack<T>::size; l++) e->sum += exp_of_logit<T>(widen(v.x[l]) - base);
 }
 
-/* The gradient of a pack, in which `own` is the target's place or none. */
+/* The gradient of a pack; `own` is the target's index in it, if it is in it. */
 template <typename T>
 __device__ __forceinline__ raw<pack<T>> slope_of(const pack<T> &v, int own, kept_row<wide<T>> kept, wide<T> factor)
 {
@@ -43,6 +43,7 @@ template <typename W> __device__ __forceinline__ double loss_of(kept_row<W> kept
     return static_cast<double>(kept.most) - static_cast<double>(own) + static_cast<double>(kept.log);
 }
 
+/* The kept values and the loss of one row per block. */
 template <typename T>
 __global__ void __launch_bounds__(ROW_THREADS, ROW_BLOCKS<T>)
     lse_kernel(const T *x, const int32_t *target, kept_row<wide<T>> *kept, double *loss, int64_t classes,
@@ -69,7 +70,7 @@ __global__ void __launch_bounds__(ROW_THREADS, ROW_BLOCKS<T>)
     if (t != ignore && !exists) guard.report();
 }
 
-/* Rows that count, in every thread of one block. */
+/* The number of rows that count, in every thread of one block. */
 __device__ __forceinline__ double count_rows(const int32_t *target, int64_t rows, int64_t ignore, double *shared)
 {
     double n = 0;
@@ -89,7 +90,7 @@ __global__ void __launch_bounds__(SUM_THREADS)
     if (threadIdx.x == 0) *ret = static_cast<W>(n > 0 ? sum / n : 0);
 }
 
-/* What each row's gradient is multiplied by: dy / n, dy being 1 where it is NULL. */
+/* The factor of the rows' gradients: dy / n; a dy of NULL is 1. */
 template <typename W>
 __global__ void __launch_bounds__(SUM_THREADS)
     factor_kernel(const int32_t *target, int64_t rows, int64_t ignore, const W *dy, double *ret)
@@ -99,7 +100,7 @@ __global__ void __launch_bounds__(SUM_THREADS)
     if (threadIdx.x == 0) *ret = n > 0 ? (dy ? static_cast<double>(*dy) : 1.0) / n : 0;
 }
 
-/* y may be x: a thread reads what it writes, and reads it first. */
+/* y may be x: a thread reads exactly the elements that it writes, and reads them first. */
 template <typename T>
 __global__ void __launch_bounds__(ROW_THREADS, ROW_BLOCKS<T>)
     backward_kernel(const T *x, T *y, const int32_t *target, const kept_row<wide<T>> *kept, const double *factor,
@@ -126,8 +127,8 @@ __global__ void __launch_bounds__(ROW_THREADS, ROW_BLOCKS<T>)
 }
 
 /*
- * lse_kernel and backward_kernel in one, over the logits: a row waits in shared memory, where each thread finds the
- * packs that it put there.
+ * lse_kernel and backward_kernel in one, writing over the logits: shared memory holds the row, and each thread reads
+ * back the packs that it stored there.
  */
 template <typename T>
 __global__ void __launch_bounds__(ROW_THREADS, sizeof(T) == 8 ? 1 : 2)
@@ -179,7 +180,7 @@ __global__ void __launch_bounds__(THREADS)
 
 /* ---- mean squared error ---- */
 
-/* Blocks of RW_MSE_BLOCK elements. A thread adds 64 of them in the type that is computed in; the rest is double. */
+/* Blocks of RW_MSE_BLOCK elements. A thread adds 64 of them in the type of arithmetic; the rest is in double. */
 template <typename T>
 __global__ void __launch_bounds__(THREADS)
     square_kernel(const T *x, const T *y, int64_t numel, double *part, bool whole)
@@ -241,24 +242,25 @@ const rw_cross_entropy_attrs *attrs_of(const rw_kernel *k)
 
 } // namespace
 
-/* A double per row. */
+/* One double per row. */
 extern "C" size_t rw_cross_entropy_workspace_cuda(const rw_op_call *call)
 {
     return static_cast<size_t>(call->in[1].layout->numel) * sizeof(double);
 }
 
-/* What the rows' gradients are multiplied by; and what the loss takes where that is the same kernel. */
+/* The factor of the rows' gradients; and the workspace of the loss if it is computed by the same kernel. */
 extern "C" size_t rw_cross_entropy_backward_workspace_cuda(const rw_op_call *call)
 {
     return static_cast<size_t>(call->in[1].layout->numel + 1) * sizeof(double);
 }
 
-/* What the rows' gradients are multiplied by. */
+/* The factor of the rows' gradients. */
 extern "C" size_t rw_cross_entropy_factor_workspace_cuda(const rw_op_call *)
 {
     return sizeof(double);
 }
 
+/* Runs the loss: rows, then the sum over rows. */
 extern "C" rw_status rw_cross_entropy_cuda(const rw_kernel *k)
 {
     const rw_layout *const l = k->in[0].layout;
@@ -278,6 +280,7 @@ extern "C" rw_status rw_cross_entropy_cuda(const rw_kernel *k)
     });
 }
 
+/* Computes the factor, then the gradient of the rows. */
 extern "C" rw_status rw_cross_entropy_backward_cuda(const rw_kernel *k)
 {
     const rw_layout *const l = k->in[0].layout;
@@ -297,13 +300,13 @@ extern "C" rw_status rw_cross_entropy_backward_cuda(const rw_kernel *k)
     });
 }
 
-/* Whether two blocks of joint_kernel stay on a multiprocessor: one would wait for each of its loads. */
+/* Do two blocks of joint_kernel fit on a multiprocessor? A single one would wait for each of its loads. */
 static bool fits_twice(const rw_cuda *cuda, size_t shared)
 {
     return 2 * (shared + 2048) <= static_cast<size_t>(cuda->shared_per_multiprocessor);
 }
 
-/* The two kernels by themselves. */
+/* Runs the two kernels separately. */
 static rw_status one_after_the_other(const rw_kernel *k)
 {
     rw_kernel first = *k, second = *k;
@@ -315,7 +318,7 @@ static rw_status one_after_the_other(const rw_kernel *k)
     return status ? status : rw_cross_entropy_backward_cuda(&second);
 }
 
-/* Rows that do not fit are read again: which way is taken shows in no bit. */
+/* Rows that do not fit in shared memory are read twice; the results are the same. */
 extern "C" rw_status rw_cross_entropy_joint_cuda(const rw_kernel *k)
 {
     const rw_layout *const l = k->in[0].layout;
@@ -341,6 +344,7 @@ extern "C" rw_status rw_cross_entropy_joint_cuda(const rw_kernel *k)
     });
 }
 
+/* Runs the weights for the type of the logits. */
 extern "C" rw_status rw_cross_entropy_weights_cuda(const rw_kernel *k)
 {
     const int64_t n = k->out[0].layout->numel, rows = k->in[0].layout->numel;
@@ -358,6 +362,7 @@ extern "C" rw_status rw_cross_entropy_weights_cuda(const rw_kernel *k)
     });
 }
 
+/* Sums blocks of squared differences, then the blocks. */
 extern "C" rw_status rw_mse_loss_cuda(const rw_kernel *k)
 {
     const int64_t n = k->in[0].layout->numel, blocks = rw_mse_blocks(n);

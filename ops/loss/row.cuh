@@ -1,4 +1,4 @@
-/* A row of logits on CUDA: its packs, and what it keeps. One block per row; for the kernels of this family. */
+/* A row of logits on CUDA: its division into packs, and its kept values. One block per row; shared by the losses. */
 #ifndef RW_OPS_LOSS_ROW_CUH
 #define RW_OPS_LOSS_ROW_CUH
 
@@ -9,20 +9,20 @@
 namespace {
 
 constexpr int ROW_THREADS = 512;
-constexpr int AHEAD = 2; /* packs of a row that a thread has on their way while it computes */
-template <typename T> constexpr int ROW_BLOCKS = sizeof(T) == 2 ? 3 : 1; /* of a multiprocessor */
+constexpr int AHEAD = 2; /* packs of a row that a thread loads in advance */
+template <typename T> constexpr int ROW_BLOCKS = sizeof(T) == 2 ? 3 : 1; /* per multiprocessor */
 
 /*
- * A row cut into packs at the multiples of a pack in the tensor: the first and the last may be cut off. Where the
- * tensor itself begins off such a multiple the cut is the same, and packs are read one by one.
+ * A row divided into packs at multiples of a pack's size in the tensor: the first and the last pack may be incomplete.
+ * If the tensor itself is not aligned, the division is the same, and packs are read element by element.
  */
 template <typename T> struct row_packs {
     static constexpr int P = pack<T>::size;
     int64_t n;
     int shift;  /* elements before the row in its first pack */
-    bool whole; /* the addresses agree with the places */
+    bool whole; /* addresses are aligned like the indices */
 
-    /* x: the row; y: where a row of the same length is written, or x again */
+    /* x: the row; y: destination of a row of the same length, or x again */
     __device__ __forceinline__ row_packs(const T *x, const T *y, int64_t place, int64_t length)
         : n(length), shift(static_cast<int>(place % P)), whole(agrees(x) && agrees(y))
     {
@@ -35,14 +35,14 @@ template <typename T> struct row_packs {
 
     __device__ __forceinline__ int64_t count() const { return (shift + n + P - 1) / P; }
 
-    /* Which element of pack i is element e of the row; another number where it is in none of it. */
+    /* Index of element e of the row within pack i; a number out of range if the pack does not contain it. */
     __device__ __forceinline__ int place(int64_t i, int64_t e) const
     {
         const int64_t l = e - first(i);
         return l >= 0 && l < P ? static_cast<int>(l) : -1;
     }
 
-    /* The first element of pack i: before 0 where the first pack is cut off. */
+    /* The first element of pack i: negative if the first pack is incomplete. */
     __device__ __forceinline__ int64_t first(int64_t i) const { return i * P - shift; }
     __device__ __forceinline__ bool is_full(int64_t i) const { return whole && first(i) >= 0 && first(i) + P <= n; }
 
@@ -53,7 +53,8 @@ template <typename T> struct row_packs {
         return gather_raw<pack<T>, T>([=](int l) { return at + l >= 0 && at + l < n ? x[at + l] : fill; });
     }
 
-    /* The first packs of this thread: asked for before what a kernel must know of its row, which takes as long. */
+    /* Loads the first packs of this thread. Issued before a kernel reads the other data of its row, which takes as
+       long. */
     struct ahead { raw<pack<T>> next[AHEAD]; };
 
     __device__ __forceinline__ ahead begin(const T *x, T fill) const
@@ -64,7 +65,7 @@ template <typename T> struct row_packs {
         return first;
     }
 
-    /* Calls f(i, pack i) for the packs of this thread, in order; the next ones are on their way. */
+    /* Calls f(i, pack i) for the packs of this thread, in order, while the next ones are loaded. */
     template <typename F> __device__ __forceinline__ void each(const ahead &first, const T *x, T fill, F f) const
     {
         raw<pack<T>> next[AHEAD];
@@ -98,19 +99,19 @@ template <typename T> struct row_packs {
 __device__ __forceinline__ float exp_of(float x) { return expf(x); }
 __device__ __forceinline__ double exp_of(double x) { return exp(x); }
 
-/* Of a difference of logits: those of 16 bits know no more of it than that one multiplication and ex2 give. */
+/* exp of a difference of logits. For 16-bit types the accuracy of one multiplication and ex2 is sufficient. */
 template <typename T> __device__ __forceinline__ wide<T> exp_of_logit(wide<T> x)
 {
     if constexpr (sizeof(T) == 2) return power_of_two(x * 1.44269504088896340736f);
     else return exp_of(x);
 }
 
-__device__ __forceinline__ float more_of(float x, float most) { return fmaxf(x, most); } /* NaN is not more */
+__device__ __forceinline__ float more_of(float x, float most) { return fmaxf(x, most); } /* the maximum ignores NaN */
 __device__ __forceinline__ double more_of(double x, double most) { return fmax(x, most); }
 __device__ __forceinline__ float log_of(float x) { return logf(x); }
 __device__ __forceinline__ double log_of(double x) { return log(x); }
 
-/* A sum of exponentials, less its largest term's exponent. NaN never is the largest, but it is in the sum. */
+/* A sum of exponentials relative to its largest exponent. A NaN is never the largest, but it is in the sum. */
 template <typename W> struct exponentials {
     W most, sum;
 
@@ -131,7 +132,7 @@ template <typename W> struct exponentials {
     }
 };
 
-/* As loss.h says of RW_KEPT_OF_A_ROW. */
+/* As RW_KEPT_OF_A_ROW in loss.h. */
 template <typename W> struct kept_row {
     W most, log;
 
@@ -143,7 +144,7 @@ template <typename W> __device__ __forceinline__ kept_row<W> kept_of(exponential
     return { exponentials<W>::base(e.most), log_of(e.sum) };
 }
 
-/* Of the whole block, in thread 0: pairs, in a fixed tree. `shared` has 64 elements. */
+/* Merges pairs over the whole block in a fixed tree; the result is in thread 0. `shared` has 64 elements. */
 template <typename W> __device__ __forceinline__ exponentials<W> block_join(exponentials<W> e, W *shared)
 {
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;

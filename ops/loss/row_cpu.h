@@ -1,4 +1,4 @@
-/* A row of logits on the CPU: what it keeps, and how many rows count. For the kernels of this family. */
+/* A row of logits on the CPU: its kept values, and the number of rows that count. Shared by the losses. */
 #ifndef RW_OPS_LOSS_ROW_CPU_H
 #define RW_OPS_LOSS_ROW_CPU_H
 
@@ -7,7 +7,7 @@
 
 #include <math.h>
 
-/* As loss.h says of RW_KEPT_OF_A_ROW. */
+/* As RW_KEPT_OF_A_ROW in loss.h. */
 struct kept {
     float most, log;
 };
@@ -46,7 +46,7 @@ static inline struct kept_d keep_row_d(const double *x, int64_t n)
     return (struct kept_d){ most, log(sum) };
 }
 
-/* Of a row of logits of that type, in double. */
+/* The kept values of a row of logits of that type, in double. */
 VEC_INLINE struct kept_d kept_of(const void *kept, rw_dtype dtype, int64_t row)
 {
     if (dtype == RW_F64) return ((const struct kept_d *)kept)[row];
@@ -54,7 +54,7 @@ VEC_INLINE struct kept_d kept_of(const void *kept, rw_dtype dtype, int64_t row)
     return (struct kept_d){ k.most, k.log };
 }
 
-/* Rows that count; -1 when a target is out of range. */
+/* The number of rows that count; -1 if a target is out of range. */
 static inline int64_t count_rows(const int32_t *target, int64_t rows, int64_t classes, int64_t ignore)
 {
     int64_t n = 0;

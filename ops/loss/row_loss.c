@@ -1,6 +1,6 @@
 /*
- * Cross-entropy of single rows, with class weights, label smoothing and z-loss. A row keeps two numbers beside its
- * logits (loss.h); backward writes the gradient over them. Functions reduce the rows by ordinary ops.
+ * Cross-entropy by row, with class weights, label smoothing and z-loss. A row keeps two numbers in addition to its
+ * logits (loss.h); backward writes the gradient over them. Reductions use ordinary ops.
  */
 #include "ops/loss/row_loss.h"
 
@@ -8,6 +8,7 @@
 #include "ops/common/util.h"
 #include "ops/loss/loss.h"
 #include "ops/pointwise/pointwise.h"
+#include "record/edge.h"
 
 #include <rewind/custom_grad.h>
 
@@ -15,21 +16,19 @@
 
 /* ---- checks ---- */
 
-/* Class weights and their sum, from input `first` on: both or neither. */
+/* Checks class weights and their sum, from input `first` on: both or neither. */
 static rw_status check_weights(rw_op_call *call, int first, int64_t classes, rw_dtype dtype)
 {
     if (call->n_inputs == first) return RW_OK;
-    if (call->n_inputs != first + 2) return rw_op_error(call, RW_ERR_ARGUMENT, "%d inputs", call->n_inputs);
-    for (int i = first; i < first + 2; i++) RW_CHECK(rw_want_dtype(call, i, dtype));
-    const rw_layout *const w = call->in[first].layout;
-    if (w->rank != 1 || w->dim[0] != classes)
-        return rw_op_error(call, RW_ERR_SHAPE, "a weight for each of %lld classes is needed", (long long)classes);
-    return RW_OK;
+    RW_CHECK(rw_expect_inputs(call, first + 2, first + 2, "weight with the sum of weights, or neither"));
+    RW_CHECK(rw_expect_dtype(call, first, "weight", dtype));
+    RW_CHECK(rw_expect_dtype(call, first + 1, "weight_sum", dtype));
+    return rw_expect_shape(call, first, "weight", RW_SHAPE(classes));
 }
 
 static rw_status check_rows(rw_op_call *call)
 {
-    if (call->n_inputs < 2) return rw_op_error(call, RW_ERR_ARGUMENT, "%d inputs", call->n_inputs);
+    RW_CHECK(rw_expect_inputs(call, 2, 4, "logits, target and optionally weight and weight_sum"));
     RW_CHECK(rw_loss_check_targets(call));
     const rw_layout *const x = call->in[0].layout;
     const rw_dtype dtype = rw_loss_dtype(call->in[0].dtype);
@@ -45,12 +44,12 @@ static rw_status check_backward(rw_op_call *call)
 
 static rw_op_cost cost(const rw_op_call *call)
 {
-    return (rw_op_cost){ 14 * (double)call->in[0].layout->numel, rw_cost_bytes(call) };
+    return (rw_op_cost){ .flops = 14 * (double)call->in[0].layout->numel, .bytes = rw_cost_bytes(call) };
 }
 
-/* ---- what targets alone make ---- */
+/* ---- ops on targets alone ---- */
 
-/* target[, weights, their sum] -> 1 over what the targets that count weigh, 0 where that is 0 */
+/* target[, weights, their sum] -> 1 / (total weight of the targets that count), or 0 if the total is 0 */
 static rw_status check_share(rw_op_call *call)
 {
     const struct rw_row_loss_attrs *const a = call->attrs;
@@ -59,7 +58,7 @@ static rw_status check_share(rw_op_call *call)
     return rw_op_output(call, 0, (rw_dtype)a->dtype, RW_SCALAR);
 }
 
-/* target[, weights, their sum] -> what each class of each row weighs [..., classes], and 1 or 0 for each row [...] */
+/* target[, weights, their sum] -> the weight of each class in each row [..., classes], and 1 or 0 for each row [...] */
 static rw_status check_shares_of_classes(rw_op_call *call)
 {
     const struct rw_row_loss_attrs *const a = call->attrs;
@@ -95,7 +94,7 @@ static rw_tensor *of_targets(rw_site at, rw_tape *t, const rw_op_def *op, rw_ten
 
 /* ---- rows ---- */
 
-/* logits, target, what each row keeps, its gradient[, weights, their sum] -> gradient of the logits */
+/* logits, target, values kept per row, gradient of the losses[, weights, their sum] -> gradient of the logits */
 RW_DECLARE_KERNELS(rw_cross_entropy_rows_backward)
 static const rw_op_def rw_op_rows_backward = { .name = "cross_entropy_rows_backward", .n_inputs = RW_OP_VARIADIC,
                                                .n_outputs = 1, .inplace = RW_INPLACE({ 0, 0 }),
@@ -144,7 +143,7 @@ static rw_status grad_rows(rw_grad_call *g)
     return rw_grad_set(g, 0,
                        rw_cross_entropy_rows_gradient(rw_grad_tape(g), rw_grad_input(g, 0), rw_grad_input(g, 1),
                                                       rw_grad_output(g, 1), rw_grad_upstream(g, 0), &w, &a,
-                                                      rw_grad_again(g)));
+                                                      rw_grad_is_differentiable(g)));
 }
 
 RW_DECLARE_KERNELS(rw_cross_entropy_rows)
@@ -173,6 +172,7 @@ struct rw_class_weights rw_class_weights_at(rw_site at, rw_tape *t, rw_tensor *w
     return (struct rw_class_weights){ w, w ? rw_sum_at(at, t, w, RW_ALL_AXES, false) : NULL };
 }
 
+/* Converts the parameters of a function to attributes; see row_loss.h. */
 bool rw_row_loss_attrs_of(rw_site at, rw_tape *t, const char *what, const rw_cross_entropy_params *params,
                           struct rw_row_loss_attrs *ret)
 {
@@ -181,23 +181,29 @@ bool rw_row_loss_attrs_of(rw_site at, rw_tape *t, const char *what, const rw_cro
     *ret = (struct rw_row_loss_attrs){ .ignore = p->ignores ? p->ignored : -100, .smoothing = p->label_smoothing,
                                        .z = p->z_loss };
     if (!(p->label_smoothing >= 0 && p->label_smoothing < 1))
-        rw_refuse_at(at, t, RW_ERR_ARGUMENT, "%s: a label smoothing of %g; 0 or more, and below 1, is possible", what,
+        rw_refuse_at(at, t, RW_ERR_ARGUMENT, "%s(label_smoothing): expected a number in [0, 1), got %g", what,
                      p->label_smoothing);
     else if (!(p->z_loss >= 0 && isfinite(p->z_loss)))
-        rw_refuse_at(at, t, RW_ERR_ARGUMENT, "%s: a z-loss of %g", what, p->z_loss);
+        rw_refuse_at(at, t, RW_ERR_ARGUMENT, "%s(z_loss): expected a finite number of 0 or more, got %g", what,
+                     p->z_loss);
     else if (p->reduction < RW_REDUCTION_MEAN || p->reduction > RW_REDUCTION_NONE)
-        rw_refuse_at(at, t, RW_ERR_ARGUMENT, "%s: reduction %d", what, (int)p->reduction);
-    else if (p->chunk < 0) rw_refuse_at(at, t, RW_ERR_ARGUMENT, "%s: chunks of %lld rows", what, (long long)p->chunk);
+        rw_refuse_at(at, t, RW_ERR_ARGUMENT, "%s(reduction): expected one of rw_reduction, 0 to %d, got %d", what,
+                     RW_REDUCTION_NONE, (int)p->reduction);
+    else if (p->chunk < 0)
+        rw_refuse_at(at, t, RW_ERR_ARGUMENT, "%s(chunk): expected 0 (the default) or more rows, got %lld", what,
+                     (long long)p->chunk);
     else return true;
     return false;
 }
 
-/* Options of rw_linear_cross_entropy() alone are refused elsewhere, not left out. */
+/* Options of rw_linear_cross_entropy() alone are rejected elsewhere, not ignored. */
 static bool has_no_layer(rw_site at, rw_tape *t, const char *what, const rw_cross_entropy_params *p)
 {
     const char *const name = !p ? NULL : is_given(p->bias) ? "bias" : is_given(p->class_weight) ? "class_weight"
                                        : p->chunk ? "chunk" : NULL;
-    if (name) rw_refuse_at(at, t, RW_ERR_ARGUMENT, "%s: %s is of linear_cross_entropy alone", what, name);
+    if (name)
+        rw_refuse_at(at, t, RW_ERR_ARGUMENT, "%s(%s): expected none, got one; rw_linear_cross_entropy() has it", what,
+                     name);
     return !name;
 }
 
@@ -224,7 +230,7 @@ static rw_tensor *record(rw_site at, rw_tape *t, rw_tensor *logits, rw_tensor *t
                              reduction);
 }
 
-/* What each class of each row counts: its probability, smoothed, times its weight. */
+/* The share of each class in each row: its probability, smoothed, times its weight. */
 static rw_tensor *soft_shares(rw_site at, rw_tape *t, rw_tensor *target, rw_tensor *weight, int64_t classes,
                               const struct rw_row_loss_attrs *a, rw_dtype dtype)
 {
@@ -234,7 +240,8 @@ static rw_tensor *soft_shares(rw_site at, rw_tape *t, rw_tensor *target, rw_tens
     return share && is_given(weight) ? rw_mul_at(at, t, share, weight) : share;
 }
 
-/* Of probabilities: -sum(share log(softmax(x))) of each row and z-loss, by ordinary ops; the mean is over the rows. */
+/* For targets that are probabilities: -sum(share log(softmax(x))) of each row and z-loss, by ordinary ops; the mean is
+   over the rows. */
 static rw_tensor *record_soft(rw_site at, rw_tape *t, rw_tensor *logits, rw_tensor *target, rw_tensor *weight,
                               const struct rw_row_loss_attrs *a, rw_reduction reduction)
 {
@@ -257,28 +264,31 @@ static rw_tensor *record_soft(rw_site at, rw_tape *t, rw_tensor *logits, rw_tens
     return !loss || reduction == RW_REDUCTION_SUM ? loss : rw_scale_at(at, t, loss, rows ? 1 / (double)rows : 0);
 }
 
-/* Probabilities have the logits' shape; numbers of classes are looked at by the ops. */
+/* Checks that probabilities have the logits' shape; numbers of classes are checked by the ops. */
 static bool fits_probabilities(rw_site at, rw_tape *t, const rw_tensor *logits, const rw_tensor *target,
                                const rw_tensor *weight, const rw_cross_entropy_params *p)
 {
-    const rw_shape s = rw_tensor_shape(logits), w = rw_tensor_shape(weight);
+    static const char what[] = "cross_entropy_with";
+    const rw_shape s = rw_tensor_shape(logits);
     if (p && p->ignores)
-        rw_refuse_at(at, t, RW_ERR_ARGUMENT, "cross_entropy_with: rows of probabilities have no target to be ignored");
+        rw_refuse_at(at, t, RW_ERR_ARGUMENT, "cross_entropy_with(ignores): expected false, as target holds "
+                     "probabilities, got true");
     else if (!rw_dtype_is_float(rw_tensor_dtype(logits)))
-        rw_refuse_at(at, t, RW_ERR_DTYPE, "cross_entropy_with: logits are of type %s",
-                     rw_dtype_name(rw_tensor_dtype(logits)));
-    else if (s.rank < 1 || s.dim[s.rank - 1] < 1 || !rw_shape_equal(s, rw_tensor_shape(target)))
-        rw_refuse_at(at, t, RW_ERR_SHAPE, "cross_entropy_with: logits and probabilities [..., classes] are needed");
-    else if (is_given(weight) && (w.rank != 1 || w.dim[0] != s.dim[s.rank - 1]))
-        rw_refuse_at(at, t, RW_ERR_SHAPE, "cross_entropy_with: a weight for each of %lld classes is needed",
-                     (long long)s.dim[s.rank - 1]);
-    else return true;
+        return rw_refuse_operand_at(at, t, RW_ERR_DTYPE, what, "logits", logits, "a floating-point type");
+    else if (s.rank < 1 || s.dim[s.rank - 1] < 1)
+        return rw_refuse_operand_at(at, t, RW_ERR_SHAPE, what, "logits", logits, "[..., classes] with 1 class or more");
+    else
+        return rw_operand_has_shape_at(at, t, what, "target", target, s) &&
+               (!is_given(weight) ||
+                rw_operand_has_shape_at(at, t, what, "weight", weight, RW_SHAPE(s.dim[s.rank - 1])));
     return false;
 }
 
+/* Records cross-entropy for class indices or probabilities; see the public header for the contract. */
 rw_tensor *rw_cross_entropy_with_at(rw_site at, rw_tape *t, rw_tensor *logits, rw_tensor *target, rw_tensor *weight,
                                     const rw_cross_entropy_params *params)
 {
+    RW_ENTER_OP(t);
     static const char what[] = "cross_entropy_with";
     struct rw_row_loss_attrs a;
     if (!rw_operand_check(at, t, logits, what, "logits") || !rw_operand_check(at, t, target, what, "target") ||
@@ -293,7 +303,8 @@ rw_tensor *rw_cross_entropy_with_at(rw_site at, rw_tape *t, rw_tensor *logits, r
                                      : record(at, t, logits, target, weight, &a, reduction));
 }
 
-/* The share of a row's target, taken and not multiplied with: a probability of 0 elsewhere is an infinite logarithm. */
+/* Selects the target's log-probability before it is multiplied by its share: elsewhere a probability of 0 has an
+   infinite logarithm, and 0 times that would be NaN. */
 static rw_tensor *record_nll(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *target, rw_tensor *weight,
                              struct rw_row_loss_attrs *a, rw_reduction reduction)
 {
@@ -308,24 +319,25 @@ static rw_tensor *record_nll(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *ta
     return rw_reduce_rows_at(at, t, rows, target, &w, a, reduction);
 }
 
-/* What rw_loss_check_targets() says of a node's inputs, before a tensor of that shape is made. */
+/* The checks of rw_loss_check_targets(), before a tensor of that shape is created. */
 static bool fits_targets(rw_site at, rw_tape *t, const char *what, const rw_tensor *x, const rw_tensor *target)
 {
-    const rw_shape s = rw_tensor_shape(x), y = rw_tensor_shape(target);
-    bool fits = s.rank >= 1 && y.rank == s.rank - 1 && s.dim[s.rank - 1] >= 1;
-    for (int i = 0; fits && i < y.rank; i++) fits = s.dim[i] == y.dim[i];
-    if (!fits) rw_refuse_at(at, t, RW_ERR_SHAPE, "%s: x [..., classes] and target [...] are needed", what);
-    else if (rw_tensor_dtype(target) != RW_I32 || !rw_dtype_is_float(rw_tensor_dtype(x)))
-        rw_refuse_at(at, t, RW_ERR_DTYPE,
-                     "%s: x is of type %s and target of type %s; a floating-point type and i32 are needed", what,
-                     rw_dtype_name(rw_tensor_dtype(x)), rw_dtype_name(rw_tensor_dtype(target)));
-    else return true;
-    return false;
+    rw_shape rows = rw_tensor_shape(x);
+    if (rows.rank < 1 || rows.dim[rows.rank - 1] < 1)
+        return rw_refuse_operand_at(at, t, RW_ERR_SHAPE, what, "x", x, "[..., classes] with 1 class or more");
+    rows.rank--;
+    if (!rw_operand_has_shape_at(at, t, what, "target", target, rows)) return false;
+    if (rw_tensor_dtype(target) != RW_I32)
+        return rw_refuse_operand_at(at, t, RW_ERR_DTYPE, what, "target", target, "i32");
+    if (rw_dtype_is_float(rw_tensor_dtype(x))) return true;
+    return rw_refuse_operand_at(at, t, RW_ERR_DTYPE, what, "x", x, "a floating-point type");
 }
 
+/* Records the negative log-likelihood; see the public header for the contract. */
 rw_tensor *rw_nll_loss_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *target, rw_tensor *weight,
                           const rw_cross_entropy_params *params)
 {
+    RW_ENTER_OP(t);
     static const char what[] = "nll_loss";
     struct rw_row_loss_attrs a;
     if (!rw_operand_check(at, t, x, what, "x") || !rw_operand_check(at, t, target, what, "target") ||
@@ -334,7 +346,8 @@ rw_tensor *rw_nll_loss_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *targe
         !fits_targets(at, t, what, x, target))
         return NULL;
     if (a.smoothing > 0 || a.z > 0) {
-        rw_refuse_at(at, t, RW_ERR_ARGUMENT, "%s: label smoothing and z-loss are of logits", what);
+        rw_refuse_at(at, t, RW_ERR_ARGUMENT, "%s(label_smoothing, z_loss): expected 0, as x holds "
+                     "log-probabilities, got %g and %g", what, a.smoothing, a.z);
         return NULL;
     }
     const struct rw_composite c = rw_composite_begin(t, what);

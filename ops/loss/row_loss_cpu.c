@@ -1,4 +1,5 @@
-/* CPU kernels of row_loss.c: rows in parallel, each by one thread. */
+/* CPU kernels of cross-entropy by row (row_loss.c): rows in parallel, each on one thread. */
+#include "base/team.h"
 #include "device/cpu/isa.h"
 #include "ops/common/util.h"
 #include "ops/loss/row_cpu.h"
@@ -6,15 +7,15 @@
 
 #include <string.h>
 
-/* A node's operands, and what is the same for all rows. */
+/* A node's operands, and values common to all rows. */
 struct rows {
     const rw_kernel *k;
     const void *x;
     const int32_t *target;
-    const void *weight; /* NULL: 1 each */
+    const void *weight; /* NULL: 1 for each class */
     int64_t rows, classes, ignore;
     double smoothing, z;
-    double each;  /* of a class: smoothing / classes */
+    double each;  /* per class: smoothing / classes */
     double total; /* of all classes' weights */
 };
 
@@ -23,7 +24,7 @@ static double number(const void *p, rw_dtype dtype, int64_t i)
     return dtype == RW_F64 ? ((const double *)p)[i] : (double)((const float *)p)[i];
 }
 
-/* weights: the input where they begin */
+/* weights: the first input of the class weights */
 static struct rows rows_of(const rw_kernel *k, int weights)
 {
     const struct rw_row_loss_attrs *const a = k->attrs;
@@ -45,7 +46,7 @@ static double weight_of(const struct rows *r, int64_t class)
     return r->weight ? number(r->weight, rw_loss_dtype(r->k->in[0].dtype), class) : 1;
 }
 
-/* Weighted sum of a row's logits less the largest: what they have in common rounds nothing. */
+/* Weighted sum of (logit - largest logit) over a row: a common offset of the logits adds no rounding error. */
 VEC_INLINE double sum_row(const struct rows *r, rw_dtype dtype, int64_t at, float most)
 {
     const bool weighted = r->weight != NULL;
@@ -66,7 +67,7 @@ static double sum_row_d(const struct rows *r, int64_t at, double most)
     return sum;
 }
 
-/* The row's loss; what it keeps has been stored. */
+/* The row's loss; its kept values have been stored. */
 VEC_INLINE double loss_of(const struct rows *r, rw_dtype dtype, int64_t row)
 {
     const int64_t at = row * r->classes, hit = at + r->target[row];
@@ -95,6 +96,7 @@ VEC_INLINE void forward_row(const struct rows *r, rw_dtype dtype, int64_t row)
     }
 }
 
+/* The gradient of one row, written over its logits. */
 VEC_INLINE void backward_row(const struct rows *r, rw_dtype dtype, int64_t row)
 {
     const int32_t target = r->target[row];
@@ -104,7 +106,7 @@ VEC_INLINE void backward_row(const struct rows *r, rw_dtype dtype, int64_t row)
     const double dy = (double)((const float *)r->k->in[3].data)[row];
     const float own = (float)(dy * (1 - r->smoothing) * weight_of(r, target)), each = (float)(dy * r->each);
     const float rest = (float)(dy * (r->each * r->total + 2 * r->z * lse)), all = own + rest;
-    const float hit = f_get(r->x, dtype, at + target); /* before it is written over */
+    const float hit = f_get(r->x, dtype, at + target); /* before it is overwritten */
     void *const to = r->k->out[0].data;
     const bool smooth = r->smoothing > 0, weighted = smooth && r->weight;
     struct nf_parts less = nf_parts_all(1);
@@ -156,13 +158,23 @@ typedef void (*row_fn)(const struct rows *r, int64_t row);
 EACH_TYPE(forwards, forward_row)
 EACH_TYPE(backwards, backward_any)
 
+struct some_rows {
+    const struct rows *r;
+    row_fn fn;
+};
+
+static void run_some(void *of, int64_t first, int64_t end)
+{
+    const struct some_rows *const s = of;
+    for (int64_t i = first; i < end; i++) s->fn(s->r, i);
+}
+
 static rw_status run(const struct rows *r, const row_fn *fns)
 {
     const row_fn fn = fns[r->k->in[0].dtype];
     if (!fn) return RW_ERR_UNSUPPORTED;
     if (count_rows(r->target, r->rows, r->classes, r->ignore) < 0) return RW_ERR_ARGUMENT;
-#pragma omp parallel for num_threads(r->k->threads) schedule(static) if (r->rows * r->classes >= RW_PARALLEL_FROM / 4)
-    for (int64_t i = 0; i < r->rows; i++) fn(r, i);
+    rw_team_for(rw_threads_for(r->k, 4 * r->rows * r->classes), r->rows, run_some, &(struct some_rows){ r, fn });
     return RW_OK;
 }
 
@@ -202,6 +214,7 @@ rw_status RW_ISA_NAME(rw_cross_entropy_share_cpu)(const rw_kernel *k)
     return RW_OK;
 }
 
+/* The shares of all rows' classes, and whether rows count. */
 rw_status RW_ISA_NAME(rw_cross_entropy_shares_cpu)(const rw_kernel *k);
 rw_status RW_ISA_NAME(rw_cross_entropy_shares_cpu)(const rw_kernel *k)
 {

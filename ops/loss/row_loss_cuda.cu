@@ -1,6 +1,6 @@
 /*
- * CUDA kernels of row_loss.c: one block per row, as cross_entropy has it (row.cuh). What a row's smoothing and class
- * weights ask for is taken in the same pass over its logits.
+ * CUDA kernels of cross-entropy by row (row_loss.c): one block per row, as for cross_entropy (row.cuh). Smoothing and
+ * class weights are handled in the same pass over the logits.
  */
 #include "ops/loss/row.cuh"
 
@@ -12,7 +12,7 @@ namespace {
 
 constexpr int SUM_THREADS = 1024, THREADS = 256;
 
-/* Of one node. weight: NULL for 1 each; total: of them all, NULL for the number of classes. */
+/* The arguments of one node. weight: NULL for 1 each; total: of all weights, NULL for the number of classes. */
 template <typename T> struct row_job {
     const T *x;
     const int32_t *target;
@@ -27,8 +27,8 @@ template <typename T> struct row_job {
     __device__ __forceinline__ bool counts(int32_t t) const { return t != ignore && t >= 0 && t < classes; }
 };
 
-/* SMOOTH: there is label smoothing, which takes the sum of a row's weighted logits: less the target's, so that what
-   they have in common rounds nothing. */
+/* SMOOTH: with label smoothing, which needs the sum of a row's weighted logits. The target's logit is subtracted first,
+   so that a common offset adds no rounding error. */
 template <typename T, bool SMOOTH>
 __global__ void __launch_bounds__(ROW_THREADS, (SMOOTH ? 1 : ROW_BLOCKS<T>))
     rows_kernel(row_job<T> j, wide<T> *loss, kept_row<wide<T>> *kept)
@@ -84,7 +84,7 @@ __global__ void __launch_bounds__(ROW_THREADS, (SMOOTH ? 1 : ROW_BLOCKS<T>))
     loss[row] = static_cast<W>(y);
 }
 
-/* y may be the logits: a thread reads what it writes, and reads it first. */
+/* y may be the logits: a thread reads exactly the elements that it writes, and reads them first. */
 template <typename T, bool SMOOTH>
 __global__ void __launch_bounds__(ROW_THREADS, (SMOOTH ? 1 : ROW_BLOCKS<T>))
     rows_backward_kernel(row_job<T> j, T *y, const kept_row<wide<T>> *kept, const wide<T> *dy)
@@ -120,7 +120,7 @@ __global__ void __launch_bounds__(ROW_THREADS, (SMOOTH ? 1 : ROW_BLOCKS<T>))
     });
 }
 
-/* 1 over what the targets that count weigh; 0 where that is nothing. One block. */
+/* 1 / (total weight of the targets that count), or 0 if the total is 0. One block. */
 template <typename W>
 __global__ void __launch_bounds__(SUM_THREADS)
     share_kernel(const int32_t *target, int64_t rows, const W *weight, int64_t classes, int64_t ignore, W *ret,
@@ -138,7 +138,7 @@ __global__ void __launch_bounds__(SUM_THREADS)
     if (threadIdx.x == 0) *ret = static_cast<W>(sum != 0 ? 1 / sum : 0);
 }
 
-/* What each class of each row weighs, and whether the row counts. */
+/* The share of each class in each row, and whether the row counts. */
 template <typename W>
 __global__ void __launch_bounds__(THREADS)
     shares_kernel(W *y, W *live, const int32_t *target, int64_t n, const W *weight, int64_t classes, int64_t ignore,
@@ -155,7 +155,7 @@ __global__ void __launch_bounds__(THREADS)
     if (!counts && t != ignore) guard.report();
 }
 
-/* weights: the input where they begin. */
+/* weights: the first input of the class weights. */
 template <typename T> row_job<T> job_of(const rw_kernel *k, int weights)
 {
     const rw_row_loss_attrs *const a = static_cast<const rw_row_loss_attrs *>(k->attrs);
@@ -177,7 +177,7 @@ bool is_smooth(const rw_kernel *k)
     return static_cast<const rw_row_loss_attrs *>(k->attrs)->smoothing > 0;
 }
 
-/* float or double, of what targets alone make */
+/* Calls f for float or double, for ops on targets alone. */
 template <typename F> rw_status with_loss_type(const rw_kernel *k, F f)
 {
     return k->out[0].dtype == RW_F64 ? f(double()) : f(float());

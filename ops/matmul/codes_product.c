@@ -1,6 +1,6 @@
 /*
- * Products of 8-bit codes with scales, whose factors are decoded in the product itself: on the CPU a panel at a time.
- * They have the names of the products of 16 bits that they stand for: policies go by those.
+ * Matrix products of 8-bit quantized operands with scales, which are decoded inside the product: on the CPU one panel
+ * at a time. They have the names of the 16-bit products that they replace, because policies match ops by name.
  */
 #include "ops/matmul/codes_product.h"
 
@@ -9,6 +9,7 @@
 #include "ops/float8/quantize.h"
 #include "ops/matmul/gemm.h"
 
+/* Checks the shape of the scales of input i against its scaling mode. */
 static rw_status check_scales(rw_op_call *call, int i, int64_t scaling)
 {
     const rw_layout *const x = call->in[i].layout;
@@ -19,27 +20,28 @@ static rw_status check_scales(rw_op_call *call, int i, int64_t scaling)
         want.dim[want.rank - 1] = s.across;
         if (scaling == RW_SCALING_128X128) want = RW_SHAPE(s.down, s.across);
     }
+    const char *const scales = i == RW_CODES_A ? "scales of a" : "scales of b";
     if (call->in[i].dtype != RW_F8_E4M3 && call->in[i].dtype != RW_F8_E5M2)
-        return rw_op_error(call, RW_ERR_DTYPE, "input %d is not of codes", i);
-    RW_CHECK(rw_want_dtype(call, i + 1, scaling == RW_SCALING_MX ? RW_F8_E8M0 : RW_F32));
-    if (rw_shape_equal(want, rw_in_shape(call, i + 1))) return RW_OK;
-    return rw_op_error(call, RW_ERR_SHAPE, "the scales are not of codes of this shape");
+        return rw_unexpected(call, RW_ERR_DTYPE, i, i == RW_CODES_A ? "a" : "b", "f8_e4m3 or f8_e5m2");
+    RW_CHECK(rw_expect_dtype(call, i + 1, scales, scaling == RW_SCALING_MX ? RW_F8_E8M0 : RW_F32));
+    return rw_expect_shape(call, i + 1, scales, want);
 }
 
+/* Checks both factors and returns the extents of their product. */
 static rw_status check_factors(rw_op_call *call, struct rw_codes_extents *ret)
 {
     const struct rw_codes_product_attrs *const a = call->attrs;
-    if (call->n_inputs < RW_CODES_MORE || call->n_inputs > RW_CODES_MORE + 1)
-        return rw_op_error(call, RW_ERR_ARGUMENT, "takes codes and scales of two factors, and one more operand");
+    RW_CHECK(rw_expect_inputs(call, RW_CODES_MORE, RW_CODES_MORE + 1,
+                              "a and b in FP8, each with its scales, and optionally bias or sum"));
     if (call->in[RW_CODES_A].layout->rank < 1 || call->in[RW_CODES_B].layout->rank < 1)
-        return rw_op_error(call, RW_ERR_SHAPE, "a factor needs an axis");
+        return rw_op_error(call, RW_ERR_SHAPE, "a, b: expected rank 1 or more, got %d and %d",
+                           call->in[RW_CODES_A].layout->rank, call->in[RW_CODES_B].layout->rank);
     RW_CHECK(check_scales(call, RW_CODES_A, a->a_scaling));
     RW_CHECK(check_scales(call, RW_CODES_B, a->b_scaling));
     const rw_layout x = rw_codes_factor(call->in[RW_CODES_A].layout, a->a_turned);
     const rw_layout y = rw_codes_factor(call->in[RW_CODES_B].layout, a->b_turned);
     if (x.dim[1] != y.dim[0])
-        return rw_op_error(call, RW_ERR_SHAPE, "the first factor has %lld columns, the second %lld rows",
-                           (long long)x.dim[1], (long long)y.dim[0]);
+        return rw_unexpected_int(call, RW_ERR_SHAPE, "b", y.dim[0], "%lld rows, as a has columns", (long long)x.dim[1]);
     *ret = rw_codes_extents_of(a, call->in[RW_CODES_A].layout, call->in[RW_CODES_B].layout);
     return RW_OK;
 }
@@ -52,9 +54,8 @@ static rw_status check_linear(rw_op_call *call)
     rw_shape y = rw_in_shape(call, RW_CODES_A);
     y.dim[y.rank - 1] = e.n;
     if (call->n_inputs > RW_CODES_MORE) {
-        RW_CHECK(rw_want_dtype(call, RW_CODES_MORE, RW_BF16));
-        if (!rw_shape_equal(rw_in_shape(call, RW_CODES_MORE), RW_SHAPE(e.n)))
-            return rw_op_error(call, RW_ERR_SHAPE, "bias is not [%lld]", (long long)e.n);
+        RW_CHECK(rw_expect_dtype(call, RW_CODES_MORE, "bias", RW_BF16));
+        RW_CHECK(rw_expect_shape(call, RW_CODES_MORE, "bias", RW_SHAPE(e.n)));
     }
     return rw_op_output(call, 0, RW_BF16, y);
 }
@@ -66,9 +67,8 @@ static rw_status check_matmul(rw_op_call *call)
     if (call->n_inputs == RW_CODES_MORE) return rw_op_output(call, 0, RW_BF16, RW_SHAPE(e.m, e.n));
     const rw_dtype to = call->in[RW_CODES_MORE].dtype;
     if (to != RW_BF16 && to != RW_F32)
-        return rw_op_error(call, RW_ERR_DTYPE, "a sum of %s; bf16 and f32 are possible", rw_dtype_name(to));
-    if (!rw_shape_equal(rw_in_shape(call, RW_CODES_MORE), RW_SHAPE(e.m, e.n)))
-        return rw_op_error(call, RW_ERR_SHAPE, "the sum has not the product's shape");
+        return rw_unexpected(call, RW_ERR_DTYPE, RW_CODES_MORE, "sum", "bf16 or f32");
+    RW_CHECK(rw_expect_shape(call, RW_CODES_MORE, "sum", RW_SHAPE(e.m, e.n)));
     return rw_op_output(call, 0, to, RW_SHAPE(e.m, e.n));
 }
 
@@ -76,7 +76,7 @@ static rw_op_cost cost(const rw_op_call *call)
 {
     const struct rw_codes_product_attrs *const a = call->attrs;
     const struct rw_codes_extents e = rw_codes_extents_of(a, call->in[RW_CODES_A].layout, call->in[RW_CODES_B].layout);
-    return (rw_op_cost){ 2.0 * (double)e.m * (double)e.n * (double)e.k, rw_cost_bytes(call) };
+    return rw_cost_product(call, 2.0 * (double)e.m * (double)e.n * (double)e.k);
 }
 
 static size_t workspace_of(const rw_op_call *call, bool bias, bool adds)
@@ -98,7 +98,7 @@ static size_t workspace_linear_cpu(const rw_op_call *call)
     return workspace_of(call, call->n_inputs > RW_CODES_MORE, false);
 }
 
-/* What it is added to may be absent when it runs: room for either. */
+/* The addend may be absent at run time: reserves workspace for either case. */
 static size_t workspace_matmul_cpu(const rw_op_call *call)
 {
     const size_t plain = workspace_of(call, false, false);

@@ -1,10 +1,10 @@
 /*
- * The products of a linear layer in 8-bit codes: what the checks and kernels share. C11 and C++17.
+ * The products of a linear layer on 8-bit quantized operands: what the checks and kernels share. C11 and C++17.
  *
- *     (a, scales of a, b, scales of b [, bias or sum]) -> a b^T, a b or a^T b of what the codes mean
+ *     (a, scales of a, b, scales of b [, bias or sum]) -> a b^T, a b or a^T b of the decoded operands
  *
- * Matrices of rows in codes, whose leading axes count as rows. Each is decoded to bfloat16 and multiplied as
- * rw_linear() and rw_matmul() do.
+ * The operands are matrices of quantized rows; leading axes count as rows. Each is decoded to bfloat16 and multiplied
+ * as in rw_linear() and rw_matmul().
  */
 #ifndef RW_OPS_MATMUL_CODES_PRODUCT_H
 #define RW_OPS_MATMUL_CODES_PRODUCT_H
@@ -21,10 +21,10 @@ enum { RW_CODES_A, RW_CODES_A_SCALE, RW_CODES_B, RW_CODES_B_SCALE, RW_CODES_MORE
 
 struct rw_codes_product_attrs {
     int64_t a_scaling, b_scaling;
-    int64_t a_turned, b_turned; /* the transpose of what lies there */
+    int64_t a_turned, b_turned; /* whether the factor is the transpose of the stored matrix */
 };
 
-/* [rows, cols] of one operand, as it lies: codes, or dense in bfloat16 after them. */
+/* The [rows, cols] layout of one operand: as stored when quantized, dense when decoded to bfloat16. */
 static inline rw_layout rw_codes_rows(const rw_layout *codes)
 {
     rw_layout l;
@@ -53,7 +53,7 @@ static inline rw_layout rw_codes_factor(const rw_layout *codes, bool turned)
     return l;
 }
 
-/* What lies as [m, k] and [k, n]. */
+/* The extents of a product of an [m, k] and a [k, n] matrix. */
 struct rw_codes_extents {
     int64_t m, n, k;
 };

@@ -1,4 +1,7 @@
-/* Products of 8-bit codes on the CPU: panels of both factors are decoded to bfloat16 when the product comes to them. */
+/*
+ * Products of 8-bit quantized operands on the CPU: panels of both factors are decoded to bfloat16 when the product
+ * reaches them.
+ */
 #include "device/cpu/isa.h"
 #include "ops/float8/decode.h"
 #include "ops/matmul/codes_product.h"
@@ -9,6 +12,7 @@ static void make(const void *of, int64_t row, int64_t col, int64_t n, void *to)
     f8_matrix_row(of, row, col, n, to);
 }
 
+/* Sets up a product whose operands are decoded panel by panel, and runs it. */
 static rw_status run(const rw_kernel *k, bool adds)
 {
     const struct rw_codes_product_attrs *const p = k->attrs;

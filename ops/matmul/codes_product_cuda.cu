@@ -1,6 +1,7 @@
 /*
- * Products of 8-bit codes on CUDA: by cuBLASLt's kernels of codes where it has some, else both factors are decoded to
- * bfloat16 in the workspace, and multiplied there. Which way is taken follows from the device, types and shapes alone.
+ * Products of 8-bit quantized operands on CUDA: by cuBLASLt's FP8 kernels if there is one for the product. Otherwise
+ * both factors are decoded to bfloat16 in the workspace and multiplied there. The choice depends on the device, types
+ * and shapes alone.
  */
 #include "device/cuda/blaslt.h"
 #include "device/cuda/kernel.cuh"
@@ -19,8 +20,8 @@ size_t rw_matmul_workspace_cuda(const rw_op_call *call);
 
 namespace {
 
-constexpr int FIRST_CAPABILITY = 89; /* 8.9, with tensor cores of codes */
-constexpr int64_t UNIT = 16;         /* bytes of which extents, rows and addresses are multiples */
+constexpr int FIRST_CAPABILITY = 89; /* 8.9, the first with FP8 tensor cores */
+constexpr int64_t UNIT = 16;         /* extents, row lengths and addresses must be multiples of this number of bytes */
 constexpr int TILE = 64, THREADS = 256;
 
 size_t aligned(int64_t bytes)
@@ -28,10 +29,11 @@ size_t aligned(int64_t bytes)
     return static_cast<size_t>((bytes + 255) / 256 * 256);
 }
 
-/* ---- by codes ---- */
+/* ---- FP8 kernels of the library ---- */
 
-/* The library wants k to be contiguous in both factors: what lies the other way is turned, into the workspace. So is
-   copied what begins off an aligned address: with its own alignment it would get an algorithm of its own (law 1). */
+/* The library requires k to be contiguous in both factors: other factors are transposed into the workspace. Factors at
+   an unaligned address are copied there. Otherwise the library might select another algorithm by their alignment, and
+   the results would depend on the address (law 1). */
 enum reading { IN_PLACE, AS_IT_LIES, TURNED };
 
 struct by_codes {
@@ -44,19 +46,19 @@ struct by_codes {
     size_t workspace() const { return a_bytes + b_bytes + bias_bytes + library_bytes; }
 };
 
-bool begins_aligned(const rw_desc &x)
+bool begins_aligned(const rw_operand_desc &x)
 {
     return x.layout->offset * static_cast<int64_t>(rw_dtype_size(x.dtype)) % UNIT == 0;
 }
 
-reading reading_of(const rw_desc &x, bool turned)
+reading reading_of(const rw_operand_desc &x, bool turned)
 {
     return turned ? TURNED : begins_aligned(x) ? IN_PLACE : AS_IT_LIES;
 }
 
-/* Scales of blocks are not for it: those of 1x128 lie along the other axis there, and two factors of 128x128, or the
-   codes of a gradient turned round, it does not take. */
-bool may_be(const rw_cuda *cuda, const rw_codes_product_attrs *p, const rw_desc *in, const rw_codes_extents &e)
+/* Block scales are excluded. The library's 1x128 scales run along the other axis, and it supports neither two factors
+   with 128x128 scales nor the transposed data of a gradient. */
+bool may_be(const rw_cuda *cuda, const rw_codes_product_attrs *p, const rw_operand_desc *in, const rw_codes_extents &e)
 {
     if (cuda->capability < FIRST_CAPABILITY) return false;
     if (p->a_scaling != RW_SCALING_TENSOR || p->b_scaling != RW_SCALING_TENSOR) return false;
@@ -64,9 +66,9 @@ bool may_be(const rw_cuda *cuda, const rw_codes_product_attrs *p, const rw_desc 
     return e.m && e.n && e.k && e.m % UNIT == 0 && e.n % UNIT == 0 && e.k % UNIT == 0;
 }
 
-/* bias: NULL for none. */
-rw_status plan_codes(const rw_cuda *cuda, const rw_codes_product_attrs *p, const rw_desc *in, const rw_desc *bias,
-                     bool adds, rw_dtype to, by_codes *c)
+/* bias: NULL if there is none. */
+rw_status plan_codes(const rw_cuda *cuda, const rw_codes_product_attrs *p, const rw_operand_desc *in,
+                     const rw_operand_desc *bias, bool adds, rw_dtype to, by_codes *c)
 {
     const rw_codes_extents e = rw_codes_extents_of(p, in[RW_CODES_A].layout, in[RW_CODES_B].layout);
     *c = {};
@@ -94,11 +96,11 @@ rw_status plan_codes(const rw_cuda *cuda, const rw_codes_product_attrs *p, const
 }
 
 /*
- * By codes only where the library has an algorithm with the sum and one without: the sum of a weight's gradient is
- * absent in the first micro-batch, which must not be multiplied by other units than the next ones.
+ * Uses FP8 kernels only if the library has an algorithm both with and without the addend. The addend of a weight's
+ * gradient is absent in the first micro-batch, which must be computed the same way as the others.
  */
-rw_status plan_with_and_without(const rw_cuda *cuda, const rw_codes_product_attrs *p, const rw_desc *in, bool adds,
-                                rw_dtype to, by_codes *c)
+rw_status plan_with_and_without(const rw_cuda *cuda, const rw_codes_product_attrs *p, const rw_operand_desc *in,
+                                bool adds, rw_dtype to, by_codes *c)
 {
     by_codes other;
     rw_status status = plan_codes(cuda, p, in, nullptr, adds, to, c);
@@ -113,7 +115,7 @@ struct alignas(16) chunk {
     uint32_t word[4];
 };
 
-/* The transpose of a matrix of bytes whose extents are multiples of 16: a block of threads turns TILE by TILE. */
+/* Transposes a matrix of bytes whose extents are multiples of 16; a block of threads transposes TILE by TILE. */
 __global__ void __launch_bounds__(THREADS) turn_kernel(const uint8_t *from, uint8_t *to, int64_t rows, int64_t cols)
 {
     constexpr int WORDS = TILE / 4, CHUNKS = TILE / 16;
@@ -143,10 +145,10 @@ const void *copied(const rw_kernel *k, const rw_view &x, void *to)
 {
     const size_t bytes = static_cast<size_t>(x.layout->numel) * rw_dtype_size(x.dtype);
     cudaMemcpyAsync(to, x.data, bytes, cudaMemcpyDeviceToDevice, rw_stream(k));
-    return to; /* a failure is seen by rw_cuda_launched() */
+    return to; /* rw_cuda_launched() reports a failure */
 }
 
-/* As the library reads it. */
+/* The factor in the form that the library reads. */
 const void *factor(const rw_kernel *k, const rw_view &x, reading how, void *to)
 {
     if (how == IN_PLACE) return x.data;
@@ -159,6 +161,7 @@ const void *factor(const rw_kernel *k, const rw_view &x, reading how, void *to)
     return to;
 }
 
+/* Prepares both factors and runs the library's FP8 product. */
 rw_status run_codes(const rw_kernel *k, const by_codes &c)
 {
     char *const for_a = static_cast<char *>(k->workspace), *const for_b = for_a + c.a_bytes;
@@ -179,14 +182,15 @@ rw_status run_codes(const rw_kernel *k, const by_codes &c)
     return status ? status : rw_cuda_launched(k);
 }
 
-/* ---- decoded ---- */
+/* ---- decoded to bfloat16 ---- */
 
 size_t decoded_bytes(const rw_layout *codes)
 {
     return aligned(codes->numel * static_cast<int64_t>(sizeof(uint16_t)));
 }
 
-/* The factors as rw_linear() or rw_matmul() takes them: that of rw_linear() turns the second one itself. */
+/* The layouts of the decoded factors as rw_linear() or rw_matmul() expects them. rw_linear() transposes the second
+   factor itself. */
 struct factors {
     rw_layout a, b;
     size_t a_bytes, b_bytes;
@@ -203,7 +207,7 @@ size_t workspace_of_decoded(const rw_op_call *call, bool linear)
     const factors f = factors_of(static_cast<const rw_codes_product_attrs *>(call->attrs),
                                  call->in[RW_CODES_A].layout, call->in[RW_CODES_B].layout, linear);
     const bool more = call->n_inputs > RW_CODES_MORE;
-    rw_desc in[3] = { { RW_BF16, &f.a }, { RW_BF16, &f.b } };
+    rw_operand_desc in[3] = { { RW_BF16, &f.a }, { RW_BF16, &f.b } };
     if (more && linear) in[2] = call->in[RW_CODES_MORE];
     if (more && !linear) in[2] = in[1], in[1] = in[0], in[0] = call->in[RW_CODES_MORE];
     rw_op_call product = *call;
@@ -213,7 +217,7 @@ size_t workspace_of_decoded(const rw_op_call *call, bool linear)
     return bytes == SIZE_MAX ? bytes : f.a_bytes + f.b_bytes + bytes;
 }
 
-/* What it is added to may be absent when it runs: room for either. */
+/* The addend may be absent at run time: reserves workspace for either case. */
 size_t workspace_of(const rw_op_call *call, bool linear)
 {
     const rw_codes_product_attrs *const p = static_cast<const rw_codes_product_attrs *>(call->attrs);
@@ -245,6 +249,7 @@ rw_status decode(const rw_kernel *k, int of, int64_t scaling, void *to)
     return rw_dequantize_cuda(&own);
 }
 
+/* Decodes both factors to bfloat16 and multiplies them. */
 rw_status run_decoded(const rw_kernel *k, bool linear)
 {
     const rw_codes_product_attrs *const p = static_cast<const rw_codes_product_attrs *>(k->attrs);
@@ -266,12 +271,13 @@ rw_status run_decoded(const rw_kernel *k, bool linear)
     return linear ? rw_linear_cuda(&product) : more ? rw_matmul_add_cuda(&product) : rw_matmul_cuda(&product);
 }
 
+/* Selects FP8 kernels or decoding, and runs the product. */
 rw_status run(const rw_kernel *k, bool linear)
 {
     const rw_codes_product_attrs *const p = static_cast<const rw_codes_product_attrs *>(k->attrs);
     rw_cuda *const cuda = static_cast<rw_cuda *>(k->device);
     const bool has_more = rw_kernel_has(k, RW_CODES_MORE);
-    rw_desc in[RW_CODES_MORE + 1] = {};
+    rw_operand_desc in[RW_CODES_MORE + 1] = {};
     by_codes c;
     for (int i = 0; i < k->n_inputs; i++) in[i] = { k->in[i].dtype, k->in[i].layout };
     const rw_dtype to = k->out[0].dtype;

@@ -1,13 +1,16 @@
 /*
- * einsum, planned into permutes, reshapes, products and sums. First each operand by itself: of a letter that stands in
- * it twice the diagonal is taken, an axis of extent 1 that is longer elsewhere is dropped, letters of its own that the
- * result does not name are summed. Then two operands at a time: letters of both that somebody still needs are the
- * batch, those that nobody needs are summed by the product.
+ * einsum, decomposed into permutes, reshapes, products and sums. First each operand is simplified alone. A repeated
+ * letter becomes a diagonal. An axis of extent 1 is dropped if the letter has another extent elsewhere. Letters that
+ * only this operand has and the result does not name are summed. Then operands are contracted two at a time. Letters of
+ * both that the result or a later operand needs become batch axes; letters of both that are not needed are summed by
+ * the product.
  *
- * The axes of an ellipsis are letters too, which no equation can name: FIRST_OF_ELLIPSIS is the last one of them.
+ * The axes of an ellipsis are letters, too, with codes that no equation can contain: FIRST_OF_ELLIPSIS is the last
+ * axis.
  */
 #include "ops/common/util.h"
-#include "record/own_ops.h"
+#include "record/edge.h"
+#include "record/builtin_ops.h"
 
 #include <rewind/einsum.h>
 #include <rewind/select.h>
@@ -18,14 +21,14 @@
 #include <string.h>
 
 #define NO_ELLIPSIS -1
-#define FIRST_OF_ELLIPSIS 1 /* the letter of its last axis; that in front of it is the next one, ... */
+#define FIRST_OF_ELLIPSIS 1 /* the letter of an ellipsis's last axis; the axis before it has the next code */
 
 /* The letters of an operand's axes, in order. */
 struct letters {
     int n;
     char at[RW_MAX_RANK];
-    int column[RW_MAX_RANK]; /* in the equation, from 1 */
-    int ellipsis, dots;      /* in front of which letter one stands, or NO_ELLIPSIS; its column */
+    int column[RW_MAX_RANK]; /* position in the equation, from 1 */
+    int ellipsis, dots;      /* index of the letter that follows the ellipsis, or NO_ELLIPSIS; column of its dots */
 };
 
 struct plan {
@@ -34,11 +37,11 @@ struct plan {
     const char *equation;
     int n;
     struct letters in[RW_EINSUM_OPERANDS], out;
-    int begins[RW_EINSUM_OPERANDS]; /* the column of each operand's first letter, whatever becomes of its axes */
-    int64_t extent[128]; /* the largest but 1 */
-    int used[128];       /* in how many operands, where it is not dropped */
-    int stands[128];     /* how often in all of them */
-    int wide;            /* axes of the longest ellipsis */
+    int begins[RW_EINSUM_OPERANDS]; /* column of each operand's first letter; stays valid when its axes change */
+    int64_t extent[128]; /* the largest extent other than 1 */
+    int used[128];       /* number of operands that have the letter, not counting dropped axes */
+    int stands[128];     /* number of occurrences in all operands */
+    int wide;            /* number of axes of the longest ellipsis */
 };
 
 static bool RW_PRINTF(4, 5) fault(const struct plan *p, rw_status status, int column, const char *fmt, ...)
@@ -48,7 +51,7 @@ static bool RW_PRINTF(4, 5) fault(const struct plan *p, rw_status status, int co
     va_start(args, fmt);
     vsnprintf(text, sizeof text, fmt, args);
     va_end(args);
-    rw_refuse_at(p->at, p->t, status, "einsum: \"%.160s\", column %d: %s", p->equation, column, text);
+    rw_refuse_at(p->at, p->t, status, "einsum: equation \"%.160s\", column %d: %s", p->equation, column, text);
     return false;
 }
 
@@ -57,22 +60,23 @@ static bool has(const struct letters *l, char c)
     return memchr(l->at, c, (size_t)l->n) != NULL;
 }
 
-/* ---- reading ---- */
+/* ---- parsing ---- */
 
-/* The three dots at *from, once in a tensor. */
+/* Reads the three dots at *from; a tensor may have one ellipsis. */
 static bool read_ellipsis(const struct plan *p, const char **from, struct letters *l)
 {
     const int column = (int)(*from - p->equation) + 1;
     if ((*from)[1] != '.' || (*from)[2] != '.')
-        return fault(p, RW_ERR_ARGUMENT, column, "'.' that is no part of an ellipsis");
-    if (l->ellipsis != NO_ELLIPSIS) return fault(p, RW_ERR_ARGUMENT, column, "a second ellipsis in one tensor");
+        return fault(p, RW_ERR_ARGUMENT, column, "expected \"...\", got another number of dots");
+    if (l->ellipsis != NO_ELLIPSIS)
+        return fault(p, RW_ERR_ARGUMENT, column, "expected one ellipsis at most per tensor, got a second");
     l->ellipsis = l->n;
     l->dots = column;
     *from += 2;
     return true;
 }
 
-/* Letters up to a comma, an arrow or the end. */
+/* Reads letters up to a comma, an arrow or the end. */
 static bool read_letters(const struct plan *p, const char **from, struct letters *l)
 {
     const char *s = *from;
@@ -85,9 +89,12 @@ static bool read_letters(const struct plan *p, const char **from, struct letters
             continue;
         }
         if (!((*s >= 'a' && *s <= 'z') || (*s >= 'A' && *s <= 'Z')))
-            return fault(p, RW_ERR_ARGUMENT, column, "'%c' is no letter", isprint((unsigned char)*s) ? *s : '?');
-        if (l == &p->out && has(l, *s)) return fault(p, RW_ERR_ARGUMENT, column, "'%c' stands twice in the result", *s);
-        if (l->n == RW_MAX_RANK) return fault(p, RW_ERR_SHAPE, column, "more than %d axes", RW_MAX_RANK);
+            return fault(p, RW_ERR_ARGUMENT, column, "expected a letter, got '%c'",
+                         isprint((unsigned char)*s) ? *s : '?');
+        if (l == &p->out && has(l, *s))
+            return fault(p, RW_ERR_ARGUMENT, column, "expected each letter once in the result, got '%c' twice", *s);
+        if (l->n == RW_MAX_RANK)
+            return fault(p, RW_ERR_SHAPE, column, "expected at most %d axes, got more", RW_MAX_RANK);
         l->column[l->n] = column;
         l->at[l->n++] = *s;
     }
@@ -100,19 +107,21 @@ static bool read_operands(struct plan *p, const char **from)
     int n = 0;
     for (;; (*from)++) {
         const int column = (int)(*from - p->equation) + 1;
-        if (n == p->n) return fault(p, RW_ERR_ARGUMENT, column, "more operands than the %d given", p->n);
+        if (n == p->n) return fault(p, RW_ERR_ARGUMENT, column, "expected %d operands, those of x, got more", p->n);
         if (!read_letters(p, from, &p->in[n++])) return false;
         if (**from != ',') break;
     }
     if (n == p->n) return true;
-    return fault(p, RW_ERR_ARGUMENT, (int)(*from - p->equation) + 1, "%d operands, but %d are given", n, p->n);
+    return fault(p, RW_ERR_ARGUMENT, (int)(*from - p->equation) + 1, "expected %d operands, those of x, got %d", p->n,
+                 n);
 }
 
-/* Puts n axes where l has its ellipsis. */
+/* Replaces the ellipsis of l by n axes. */
 static bool spell_ellipsis(const struct plan *p, struct letters *l, int n)
 {
     if (l->ellipsis == NO_ELLIPSIS) return true;
-    if (l->n + n > RW_MAX_RANK) return fault(p, RW_ERR_SHAPE, l->dots, "more than %d axes", RW_MAX_RANK);
+    if (l->n + n > RW_MAX_RANK)
+        return fault(p, RW_ERR_SHAPE, l->dots, "expected at most %d axes, got %d", RW_MAX_RANK, l->n + n);
     const size_t behind = (size_t)(l->n - l->ellipsis);
     memmove(l->at + l->ellipsis + n, l->at + l->ellipsis, behind);
     memmove(l->column + l->ellipsis + n, l->column + l->ellipsis, behind * sizeof *l->column);
@@ -124,7 +133,7 @@ static bool spell_ellipsis(const struct plan *p, struct letters *l, int n)
     return true;
 }
 
-/* The axes of an ellipsis, then letters that stand once. */
+/* The implicit result: the axes of the ellipsis, then letters that occur once. */
 static bool default_result(struct plan *p)
 {
     const int end = (int)strlen(p->equation) + 1;
@@ -134,7 +143,7 @@ static bool default_result(struct plan *p)
     for (int c = 'A'; c <= 'z'; c++) {
         if (p->stands[c] != 1) continue;
         if (p->out.n == RW_MAX_RANK)
-            return fault(p, RW_ERR_SHAPE, end, "a result of more than %d axes", RW_MAX_RANK);
+            return fault(p, RW_ERR_SHAPE, end, "expected a result of at most %d axes, got more", RW_MAX_RANK);
         p->out.at[p->out.n++] = (char)c;
     }
     return true;
@@ -144,18 +153,19 @@ static bool read_result(struct plan *p, const char *s)
 {
     if (!*s) return default_result(p);
     const int column = (int)(s - p->equation) + 1;
-    if (s[1] != '>') return fault(p, RW_ERR_ARGUMENT, column, "'-' without '>'");
+    if (s[1] != '>') return fault(p, RW_ERR_ARGUMENT, column, "expected '->', got '-' alone");
     s += 2;
     if (!read_letters(p, &s, &p->out)) return false;
     if (*s)
-        return fault(p, RW_ERR_ARGUMENT, (int)(s - p->equation) + 1, "a result is one tensor's letters, and the last");
+        return fault(p, RW_ERR_ARGUMENT, (int)(s - p->equation) + 1, "expected the letters of one result, got more");
     for (int i = 0; i < p->out.n; i++)
         if (!p->stands[(int)p->out.at[i]])
-            return fault(p, RW_ERR_ARGUMENT, p->out.column[i], "no operand has '%c'", p->out.at[i]);
+            return fault(p, RW_ERR_ARGUMENT, p->out.column[i], "expected letters that operands have, got '%c'",
+                         p->out.at[i]);
     return spell_ellipsis(p, &p->out, p->wide);
 }
 
-/* Text for a message: a letter, or an axis of an ellipsis. */
+/* Text for an error message: a letter, or an axis of an ellipsis. */
 static const char *name_of(char c, char *text, size_t size)
 {
     if (c < 'A') snprintf(text, size, "axis %d of an ellipsis", -(c - FIRST_OF_ELLIPSIS + 1));
@@ -163,7 +173,8 @@ static const char *name_of(char c, char *text, size_t size)
     return text;
 }
 
-/* A letter's extent along axis k of an operand: as before, in the same operand exactly, or 1 on either side. */
+/* Records a letter's extent from axis k of an operand. It must equal earlier extents; between operands either may be
+   1. */
 static bool measure_axis(struct plan *p, const struct letters *l, int k, rw_shape s)
 {
     char text[32];
@@ -172,13 +183,13 @@ static bool measure_axis(struct plan *p, const struct letters *l, int k, rw_shap
     const int64_t extent = s.dim[k], before = own ? s.dim[own - l->at] : p->extent[c];
     const bool met = p->stands[c]++ > 0;
     if (met && extent != before && (own || (extent != 1 && before != 1)))
-        return fault(p, RW_ERR_SHAPE, l->column[k], "%s is %lld here and %lld before",
-                     name_of(l->at[k], text, sizeof text), (long long)extent, (long long)before);
+        return fault(p, RW_ERR_SHAPE, l->column[k], "expected extent %lld for %s, as before, got %lld",
+                     (long long)before, name_of(l->at[k], text, sizeof text), (long long)extent);
     if (!met || p->extent[c] == 1) p->extent[c] = extent;
     return true;
 }
 
-/* Operands' ranks and extents against their letters. */
+/* Checks the operands' ranks and extents against their letters. */
 static bool measure(struct plan *p, rw_tensor *const *x)
 {
     for (int i = 0; i < p->n; i++) {
@@ -186,7 +197,8 @@ static bool measure(struct plan *p, rw_tensor *const *x)
         struct letters *const l = &p->in[i];
         const int column = l->n ? l->column[0] : 1, more = s.rank - l->n;
         if (more < 0 || (more && l->ellipsis == NO_ELLIPSIS))
-            return fault(p, RW_ERR_SHAPE, column, "%d letters for operand %d, of rank %d", l->n, i, s.rank);
+            return fault(p, RW_ERR_SHAPE, column, "expected %d letters, the rank of x[%d], got %d", s.rank, i,
+                         l->n);
         if (!spell_ellipsis(p, l, more)) return false;
         if (more > p->wide) p->wide = more;
         for (int k = 0; k < l->n; k++)
@@ -207,7 +219,7 @@ static void append(struct letters *to, char c)
     to->at[to->n++] = c;
 }
 
-/* x, whose axes are `from`, with its axes in the order of `to`: the same letters. */
+/* Permutes x, whose axes are `from`, to the axis order `to`, which has the same letters. */
 static rw_tensor *ordered(const struct plan *p, rw_tensor *x, const struct letters *from, const struct letters *to)
 {
     int axes[RW_MAX_RANK];
@@ -225,7 +237,7 @@ static rw_tensor *shaped(const struct plan *p, rw_tensor *x, rw_shape shape)
     return rw_reshape_at(p->at, p->t, x, shape);
 }
 
-/* Does the result, or an operand from number `next` on, name it? */
+/* Is the letter in the result or in an operand from index `next` on? */
 static bool is_needed(const struct plan *p, char c, int next)
 {
     bool needed = has(&p->out, c);
@@ -234,8 +246,8 @@ static bool is_needed(const struct plan *p, char c, int next)
 }
 
 /*
- * The diagonal of axes a < b, of n elements each, at the end: of both in one axis, each element that is n + 1 places
- * behind the one before. *l: without the second.
+ * The diagonal of axes a < b, of n elements each, as the last axis. Both are joined into one axis, of which every (n +
+ * 1)-th element is taken. Removes the second letter from *l.
  */
 static rw_tensor *diagonal(const struct plan *p, rw_tensor *x, struct letters *l, int a, int b)
 {
@@ -261,7 +273,7 @@ static rw_tensor *diagonal(const struct plan *p, rw_tensor *x, struct letters *l
     return x && n ? rw_select_at(p->at, p->t, x, -1, 0) : x;
 }
 
-/* Diagonals of what stands twice, and no axes of extent 1 that are longer elsewhere. */
+/* Takes diagonals of repeated letters, and drops axes of extent 1 of letters that have another extent elsewhere. */
 static rw_tensor *plain(struct plan *p, rw_tensor *x, struct letters *l)
 {
     for (int b = 1; x && b < l->n; b++) {
@@ -280,7 +292,7 @@ static rw_tensor *plain(struct plan *p, rw_tensor *x, struct letters *l)
     return x;
 }
 
-/* Sums what only this operand has and the result does not name. */
+/* Sums over letters that only this operand has and the result does not name. */
 static rw_tensor *sum_own(const struct plan *p, rw_tensor *x, struct letters *l)
 {
     struct letters left = { 0 };
@@ -293,7 +305,7 @@ static rw_tensor *sum_own(const struct plan *p, rw_tensor *x, struct letters *l)
     return axes ? rw_sum_at(p->at, p->t, x, axes, false) : x;
 }
 
-/* The letters of two operands by what becomes of them. */
+/* The letters of two operands by their role in the product. */
 struct roles {
     struct letters batch, rows, columns, summed;
 };
@@ -331,7 +343,7 @@ static int64_t volume(const struct plan *p, const struct letters *l)
     return rw_shape_numel(extents(p, l));
 }
 
-/* [batch..., rows, columns], each of them one axis. */
+/* [batch..., rows, columns], each of rows and columns joined into one axis. */
 static rw_shape matrix(const struct plan *p, const struct letters *batch, const struct letters *rows,
                        const struct letters *columns)
 {
@@ -348,7 +360,7 @@ static rw_tensor *multiply(const struct plan *p, rw_tensor *a, rw_tensor *b, con
     return a && b ? rw_matmul_at(p->at, p->t, a, b) : NULL;
 }
 
-/* Nothing is summed: the rows' axes in front of as many of extent 1 as there are columns. */
+/* An outer product: nothing is summed. The rows' axes are followed by one axis of extent 1 for each column axis. */
 static rw_tensor *spread(const struct plan *p, rw_tensor *a, rw_tensor *b, const struct roles *r)
 {
     const struct letters none = { 0 };
@@ -363,14 +375,15 @@ static rw_tensor *spread(const struct plan *p, rw_tensor *a, rw_tensor *b, const
     return a && b ? rw_mul_at(p->at, p->t, a, b) : NULL;
 }
 
-/* *l: the letters of a, and then of the product with operand i, whose letters are b's. */
+/* Contracts a with operand i, whose letters are b. *l: the letters of a on entry, those of the product on return. */
 static rw_tensor *contract(const struct plan *p, rw_tensor *a, struct letters *l, rw_tensor *x,
                            const struct letters *b, int i)
 {
     const struct roles r = roles_of(p, l, b, i + 1);
     const int rank = r.batch.n + r.rows.n + r.columns.n;
     if (rank > RW_MAX_RANK || (r.summed.n && r.batch.n + 2 > RW_MAX_RANK)) {
-        fault(p, RW_ERR_SHAPE, p->begins[i], "a product of %d axes; %d are possible", rank, RW_MAX_RANK);
+        fault(p, RW_ERR_SHAPE, p->begins[i], "expected a product of at most %d axes, got %d", RW_MAX_RANK,
+              rank);
         return NULL;
     }
     const struct letters of_a = joined(&r.batch, &r.rows, &r.summed);
@@ -382,6 +395,7 @@ static rw_tensor *contract(const struct plan *p, rw_tensor *a, struct letters *l
     return shaped(p, r.summed.n ? multiply(p, left, right, &r) : spread(p, left, right, &r), extents(p, l));
 }
 
+/* Simplifies each operand, contracts them in order, and permutes the result. */
 static rw_tensor *record(struct plan *p, rw_tensor *const *x)
 {
     rw_tensor *of[RW_EINSUM_OPERANDS];
@@ -399,16 +413,25 @@ static rw_tensor *record(struct plan *p, rw_tensor *const *x)
     return y ? ordered(p, y, &l, &p->out) : NULL;
 }
 
+/* Parses the equation, checks the operands, and records the ops. See the public header for the contract. */
 rw_tensor *rw_einsum_at(rw_site at, rw_tape *t, const char *equation, rw_tensor *const *x, int n)
 {
+    RW_ENTER_OP(t);
     struct plan p = { .at = at, .t = t, .equation = equation, .n = n };
     if (!t || !equation || !x || n < 1 || n > RW_EINSUM_OPERANDS) {
-        rw_refuse_at(at, t, RW_ERR_ARGUMENT, "einsum: %s", !equation ? "the equation is NULL" : !x ? "the array of "
-                     "operands is NULL" : "it takes 1 to 16 operands");
+        if (!equation) rw_refuse_at(at, t, RW_ERR_ARGUMENT, "einsum: equation is NULL; expected text as \"ij,jk->ik\"");
+        else if (t && x)
+            rw_refuse_at(at, t, RW_ERR_ARGUMENT, "einsum(n): expected 1 to %d, got %d", RW_EINSUM_OPERANDS, n);
+        else
+            rw_refuse_at(at, t, RW_ERR_ARGUMENT, "einsum: %s is NULL; expected %s", t ? "x" : "t",
+                         rw_expected_of_null(t ? "x" : "t"));
         return NULL;
     }
-    for (int i = 0; i < n; i++)
-        if (!rw_operand_check(at, t, x[i], "einsum", "an operand")) return NULL;
+    for (int i = 0; i < n; i++) {
+        char name[16];
+        snprintf(name, sizeof name, "x[%d]", i);
+        if (!rw_operand_check(at, t, x[i], "einsum", name)) return NULL;
+    }
     const char *from = equation;
     if (!read_operands(&p, &from) || !measure(&p, x) || !read_result(&p, from)) return NULL;
     const struct rw_composite c = rw_composite_begin(t, "einsum");

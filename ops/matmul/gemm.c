@@ -1,4 +1,4 @@
-/* Matrix products out of layouts: extents, strides, and which operands a library takes as they lie. See gemm.h. */
+/* Derives a matrix product from tensor layouts: extents, strides, and which operands a library can read in place. */
 #include "ops/matmul/gemm.h"
 
 static int64_t stride_of(const rw_layout *l, int axis)
@@ -6,14 +6,14 @@ static int64_t stride_of(const rw_layout *l, int axis)
     return l->dim[axis] == 1 ? 0 : l->stride[axis];
 }
 
-/* The batch axes of an operand, aligned at their last one. */
+/* The batch axes of an operand, aligned at the last one. */
 static void set_batch(const struct gemm *g, struct gemm_operand *x, const rw_layout *l)
 {
     const int own = l->rank - 2, missing = g->batch_rank - own;
     for (int i = 0; i < g->batch_rank; i++) x->batch[i] = i < missing ? 0 : stride_of(l, i - missing);
 }
 
-/* Joins the batch axes into the rows where b is the same for all and a's rows follow one another: one large product. */
+/* If b is the same for the whole batch and the rows of a are contiguous across it, makes one large product. */
 static void join_rows(struct gemm *g)
 {
     while (g->batch_rank) {
@@ -56,6 +56,7 @@ static void finish(struct gemm *g, const rw_layout *a, const rw_layout *b)
     g->b.pack_bytes = library_takes(&g->b, g->k, g->n) ? 0 : dense_bytes(g->n_batch * g->k * g->n * size);
 }
 
+/* Describes the product of matmul or matmul_add from the layouts of its operands. */
 void rw_gemm_of_matmul(struct gemm *g, const rw_layout *a, const rw_layout *b, rw_dtype dtype)
 {
     *g = (struct gemm){
@@ -76,6 +77,7 @@ void rw_gemm_of_matmul(struct gemm *g, const rw_layout *a, const rw_layout *b, r
     finish(g, a, b);
 }
 
+/* Describes the product x weight^T of linear from the layouts of its operands. */
 void rw_gemm_of_linear(struct gemm *g, const rw_layout *x, const rw_layout *weight, bool bias, rw_dtype dtype)
 {
     const int rows = x->rank - 2;

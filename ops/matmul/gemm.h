@@ -1,18 +1,22 @@
 /*
- * Batches of matrix products, c[i] = a[i] b[i] + bias (+ c[i]): what the kernels of this family share.
+ * Batches of matrix products, c[i] = a[i] b[i] + bias (+ c[i]): what the kernels of this family share. On the CPU there
+ * are five implementations:
  *
- * Five ways. The matrix unit of processors that have one, for large products of bfloat16 (gemm_amx.h). oneDNN for
- * others of bfloat16, and for float32. oneDNN's float32 for large products of a 16-bit type that the processor does not
- * multiply, or no faster than float32: parts of the operands are widened when a tile comes to them (gemm_wide.c). Where
- * the library has no code for AVX-512, packed loops of our own for the largest of float32 and of 16-bit types, in a
- * quarter less time than its code for AVX2 takes (gemm_packed_cpu.c): smaller ones would feel the memory of the parts.
- * Of float32 threads share these, where there are rows for all (gemm_shared.c). A b may be made in
- * strips as these loops have them: out of an image, for the gradient of a convolution's weight (conv_product.c).
- * The library's own loops (gemm_own_tmpl.h) for float64, for very small matrices, where a library call costs more than
- * the product, for few rows of a beside a large b, and for processors that oneDNN has no fast code for. Each way c is
- * cut into tiles by its shape alone, each tile is computed by one thread, and its sums over k are cut by the shape if
- * at all; of the packed loops an element is one chain of sums, whatever tile it is in: the bits do not depend on the
- * number of threads.
+ * - The matrix unit (Intel AMX), for large products of bfloat16 (gemm_amx.h).
+ * - oneDNN, for other products of bfloat16 and for float32.
+ * - oneDNN's float32, for large products of a 16-bit type that the processor does not multiply, or not faster than
+ *   float32. Tiles of the operands are widened when they are needed (gemm_wide.c).
+ * - Packed loops of this library, for the largest products of float32 and of 16-bit types where oneDNN has no code for
+ *   AVX-512. They take a quarter less time than oneDNN's code for AVX2 (gemm_packed_cpu.c). Smaller products would not
+ *   pay for the packed copies. In float32, threads share the packed parts of b if there are enough rows for all of them
+ *   (gemm_shared.c). b can be generated directly in packed strips, for example from an image, for the gradient of a
+ *   convolution's weight (conv_product.c).
+ * - Plain loops of this library (gemm_own_tmpl.h), for float64, for very small matrices, where a library call costs
+ *   more than the product, for few rows of a with a large b, and on processors for which oneDNN has no fast code.
+ *
+ * In each of them c is cut into tiles by its shape alone, and one thread computes each tile. Sums over k are split by
+ * the shape alone, if at all; the packed loops compute an element as one chain of sums, whatever tile it is in. So the
+ * result does not depend on the number of threads.
  */
 #ifndef RW_OPS_MATMUL_GEMM_H
 #define RW_OPS_MATMUL_GEMM_H
@@ -33,100 +37,102 @@ static inline int64_t gemm_align(int64_t x, int64_t to)
     return gemm_ceil_div(x, to) * to;
 }
 
-/* One operand: rows by columns at these strides, and where it starts for each element of the batch. */
+/* One operand: a rows by columns matrix with these strides, and its start for each element of the batch. */
 struct gemm_operand {
     const void *data;
-    const int32_t *picks; /* for gemm_amx.h alone: see there */
+    const int32_t *picks; /* for gemm_amx.h alone, which documents it */
     int64_t row, col;
     int64_t batch[RW_MAX_RANK]; /* strides, 0 where it is broadcast */
-    int64_t pack_bytes;         /* of a dense copy, when oneDNN cannot take the strides; else 0 */
+    int64_t pack_bytes;         /* bytes of a dense copy, if oneDNN cannot read the strides; else 0 */
 };
 
 /*
- * An operand that does not lie in memory as a matrix, but is made of something that does, a panel at a time: all the
- * depth of some rows of a, or columns of b. make writes numbers [col, col + n) of a row of what lies there.
+ * An operand that is not stored as a matrix but generated one panel at a time: the full depth of some rows of a, or
+ * columns of b. `make` writes elements [col, col + n) of one row of the source matrix.
  */
 struct gemm_source {
-    bool turned; /* what lies there is the operand's transpose */
+    bool turned; /* the operand is the transpose of the source matrix */
     void (*make)(const void *of, int64_t row, int64_t col, int64_t n, void *to);
     const void *of;
-    /* Instead, of b in float32, which goes by the packed loops then: numbers [from, from + depth) along the depth of
-       some columns, in strips as these loops have them. */
+    /* Alternative for b in float32, which then uses the packed loops: generates elements [from, from + depth) along the
+       depth of some columns, as the packed strips of these loops. */
     void (*strips)(const void *of, int64_t from, int64_t depth, int64_t col, int64_t cols, float *to);
-    /* Some of these stand where there is no number, and are 0. Makes what meets them in rows of a, which are packed, 0
-       as well: for column col, and as many from it on as are returned. */
+    /* Some of these elements are padding and are 0. `clear` sets the elements of packed rows of a that they are
+       multiplied by to 0, too: for column col, and for as many columns from it on as it returns. */
     int64_t (*clear)(const void *of, int64_t from, int64_t depth, int64_t col, int64_t rows, float *a);
 };
 
 struct gemm {
-    rw_dtype dtype; /* of a, b and bias */
-    rw_dtype to;    /* of c and the sum: dtype, or float32 over 16 bits */
+    rw_dtype dtype; /* type of a, b and bias */
+    rw_dtype to;    /* type of c and of the sum: dtype, or float32 over 16 bits */
     int64_t m, n, k;
     struct gemm_operand a, b;
     const void *bias; /* [n], or NULL */
     bool has_bias;
-    bool adds;       /* to the sum, before the one rounding */
-    const void *sum; /* like c, and may be c */
-    void *c;         /* [batch..., m, n], dense but for its rows */
-    int64_t c_row;   /* between rows of c and of the sum: n, or more where c is a part of the columns of one matrix */
-    bool streams;    /* for gemm_amx.h alone: c, in float32, is written past the caches, of which it is larger */
-    bool panels;     /* a and b are made by these, in a batch of one; strides are then those of a panel */
-    bool a_lies;     /* but a lies in memory, [m, k], dense */
+    bool adds;       /* the product is added to the sum, and the result is rounded once */
+    const void *sum; /* same layout as c, and may be c */
+    void *c;         /* [batch..., m, n], dense except for the row stride */
+    int64_t c_row;   /* row stride of c and of the sum: n, or more if c is a range of columns of a wider matrix */
+    bool streams;    /* gemm_amx.h alone: c is float32, exceeds the caches; non-temporal stores */
+    bool panels;     /* a and b are generated by these, with a batch of one; strides are then those of a panel */
+    bool a_lies;     /* except that a is stored in memory, [m, k], dense */
     struct gemm_source from_a, from_b;
-    bool gelu;        /* on CUDA: gelu's tanh form of c is made too */
-    void *activation; /* like c */
+    bool gelu;        /* on CUDA: gelu of c, in its tanh form, is computed as well */
+    void *activation; /* same layout as c */
     int batch_rank;
     int64_t batch[RW_MAX_RANK], n_batch;
 };
 
-/* The product of a node: matmul or matmul_add (a, b) or linear... (x, weight[, bias]). data pointers are left NULL. */
+/* The product of a node: matmul or matmul_add (a, b), or linear... (x, weight[, bias]). Data pointers are left NULL. */
 void rw_gemm_of_matmul(struct gemm *g, const rw_layout *a, const rw_layout *b, rw_dtype dtype);
 void rw_gemm_of_linear(struct gemm *g, const rw_layout *x, const rw_layout *weight, bool bias, rw_dtype dtype);
 
-/* The same of a [m, k] and b [k, n], dense in float32 or 16 bits, which are made panel by panel. */
+/* The same for a [m, k] and b [k, n], dense in float32 or 16 bits, which are generated panel by panel. */
 void rw_gemm_of_panels(struct gemm *g, int64_t m, int64_t n, int64_t k, rw_dtype dtype);
 
-/* An axis of extent 1 may have any stride: give it one that a library takes. */
+/* An axis of extent 1 may have any stride: replaces it by one that a library accepts. */
 void rw_gemm_tidy(struct gemm_operand *x, int64_t rows, int64_t cols);
 
-/* The operand is a dense copy from now on: its strides. */
+/* Sets the strides of an operand that is a dense copy from now on. */
 void rw_gemm_describe_dense(const struct gemm *g, struct gemm_operand *x, int64_t rows, int64_t cols);
 
-/* Bytes of workspace that a call's product takes on the CPU. Makes the library's primitives; SIZE_MAX when it can't. */
+/* Bytes of workspace of a call's product on the CPU. Creates the library's primitives; SIZE_MAX if that fails. */
 size_t rw_gemm_workspace_cpu(const rw_op_call *call, const struct gemm *g);
 
-/* Are products of this type of 16 bits done in float32: the processor multiplies it no faster, or not at all? */
+/* Are products of this 16-bit type computed in float32, because the processor does not multiply it, or not faster? */
 bool rw_gemm_widens(rw_dtype dtype);
 
-/* Do products of so many multiplications go by the packed loops here? */
+/* Does a product with this number of multiplications use the packed loops on this machine? */
 bool rw_gemm_is_packed(const struct gemm *g);
 
-/* What a product takes of the instruction set that runs. */
+/* The functions of a product that are compiled for each instruction set. */
 struct gemm_loops {
-    /* The own loops: a tile of c. */
+    /* The plain loops: computes a tile of c. */
     void (*tile)(const struct gemm *g, int64_t item, int64_t row, int64_t rows, int64_t col, int64_t cols);
-    /* The same of packed operands, in float32: with room for parts of either and perhaps the sums. */
+    /* The packed loops: computes a tile of c. `room` holds packed parts of both operands and perhaps the sums. */
     void (*packed)(const struct gemm *g, int64_t item, int64_t row, int64_t rows, int64_t col, int64_t cols,
                    float *room);
-    /* Of float32 in parts of b from a number along the depth on: some columns are packed; and sums, some rows by these
-       columns, `across` apart, grow by a part of theirs: those of c, or beside it, which become c with the last part.
-       With room for a part of a. */
+    /* The packed loops with parts of b that threads share. `pack` packs some columns of b from element `from` along
+       the depth. `multiply` adds a part's contribution to sums of some rows by these columns, whose rows are
+       `across` apart. The sums are stored in c itself, or separately and become c with the last part. `room` holds a
+       part of a. */
     void (*pack)(const struct gemm *g, int64_t item, int64_t from, int64_t col, int64_t cols, float *to);
     void (*multiply)(const struct gemm *g, int64_t item, int64_t from, int64_t row, int64_t rows, int64_t col,
                      int64_t cols, const float *b, float *sums, int64_t across, float *room);
-    /* n numbers of 16 bits, `step` apart, as float32. They may be the second half of what `to` has room for. */
+    /* Widens n elements of 16 bits, `step` apart, to float32. The source may be the second half of the memory at
+       `to`. */
     void (*widen)(rw_dtype dtype, const void *from, int64_t step, int64_t n, float *to);
-    /* Sums of a tile, whose rows are `across` apart, become c from element `at` on: bias, addend, one rounding. Not of
-       float64. */
+    /* Converts the sums of a tile, whose rows are `across` apart, to c from element `at` on: adds bias and addend and
+       rounds once. Not for float64. */
     void (*round)(const struct gemm *g, const float *sums, int64_t across, int64_t at, int64_t rows, int64_t col,
                   int64_t cols);
 };
 extern const struct gemm_loops rw_gemm_loops_base, rw_gemm_loops_v3, rw_gemm_loops_v4;
 
-/* Carries it out. */
+/* Computes the product. */
 rw_status rw_gemm_run(const rw_kernel *k, struct gemm *g, const struct gemm_loops *loops);
 
-/* Where batch element `item` of an operand starts, in elements. */
+/* Start of batch element `item` of an operand, in elements. */
 static inline int64_t rw_gemm_start(const struct gemm *g, const struct gemm_operand *x, int64_t item)
 {
     int64_t at = 0;
@@ -138,18 +144,18 @@ static inline int64_t rw_gemm_start(const struct gemm *g, const struct gemm_oper
 }
 
 /*
- * Few rows, and a matrix that lies row by row and is too large for a cache: what is left to do is to read it, in parts
- * as long as can be (thin_cpu.c). By shape and strides alone.
+ * A skinny product: few rows, and a row-major matrix that is too large for a cache. Its time is that of reading the
+ * matrix, so it is read in runs as long as possible (skinny_product_cpu.c). Decided by shape and strides alone.
  */
 #define GEMM_THIN_ROWS 8
 #define GEMM_THIN_COLS 1024
 bool rw_gemm_is_thin(const struct gemm *g);
 
-/* Few numbers along the depth, and a c that is too large for a cache. */
+/* A shallow product: a small depth k, and a c that is too large for a cache. */
 #define GEMM_THIN_DEPTH 8
 bool rw_gemm_is_shallow(const struct gemm *g);
 
-/* What the packed loops hold in registers, and the most of a part of a that is packed at a time. */
+/* Register block of the packed loops, and the maximum depth and rows of a part of a that is packed at a time. */
 #define GEMM_PACKED_STRIP 6
 #define GEMM_PACKED_LANES 16
 #define GEMM_PACKED_ROWS 48
@@ -160,10 +166,10 @@ static inline int64_t rw_gemm_packed_depth(const struct gemm *g)
     return g->k < GEMM_PACKED_DEPTH ? g->k : GEMM_PACKED_DEPTH;
 }
 
-/* The same where threads share parts of b, which then lie in the last cache anyway: the most. Parts are alike, as with
-   every one of them all sums come into registers and go back. */
+/* Maximum depth of a part of b that threads share; it is in the last-level cache in any case. The parts have equal
+   depth. Fewer parts are better, because each part loads all sums into registers and stores them. */
 #define GEMM_SHARED_DEPTH 800
-#define GEMM_SHARED_EVEN 8 /* numbers along the depth are packed so many at a time */
+#define GEMM_SHARED_EVEN 8 /* elements along the depth are packed in groups of this size */
 
 static inline int64_t rw_gemm_shared_depth(const struct gemm *g)
 {
@@ -171,14 +177,15 @@ static inline int64_t rw_gemm_shared_depth(const struct gemm *g)
     return parts > 1 ? gemm_align(gemm_ceil_div(g->k, parts), GEMM_SHARED_EVEN) : g->k;
 }
 
-/* Of the part from a number along the depth on. */
+/* The depth of the part that begins at element `from`. */
 static inline int64_t rw_gemm_shared_part(const struct gemm *g, int64_t from)
 {
     const int64_t depth = rw_gemm_shared_depth(g);
     return g->k - from < depth ? g->k - from : depth;
 }
 
-/* Floats of a part of a in a tile of so many rows, behind which a vector may be written; of a part of b. */
+/* Floats of a packed part of a in a tile with so many rows, with padding for one vector written after it; and of a part
+   of b. */
 static inline int64_t rw_gemm_packed_a(const struct gemm *g, int64_t rows)
 {
     const int64_t some = rows < GEMM_PACKED_ROWS ? gemm_align(rows, GEMM_PACKED_STRIP) : GEMM_PACKED_ROWS;
@@ -190,13 +197,14 @@ static inline int64_t rw_gemm_packed_b(const struct gemm *g, int64_t cols)
     return gemm_align(cols, GEMM_PACKED_LANES) * rw_gemm_packed_depth(g);
 }
 
-/* Do the sums lie beside them until they become c? Of float32 they grow where c lies, unless something is added. */
+/* Does the product keep its sums in separate memory until they become c? In float32 without an addend they are
+   accumulated in c. */
 static inline bool rw_gemm_packs_sums(const struct gemm *g)
 {
     return g->dtype != RW_F32 || g->adds;
 }
 
-/* Extents of the own loops' tiles. */
+/* Extents of the plain loops' tiles. */
 #define GEMM_OWN_M 48
 #define GEMM_OWN_N 64
 #define GEMM_OWN_DEPTH_BYTES 256

@@ -1,5 +1,7 @@
-/* Packing and multiplying for the matrix unit. Compiled for processors that have it, chosen at run time. See
-   gemm_amx.h. */
+/*
+ * Packing and multiplying for the AMX matrix unit (gemm_amx.h). Compiled for processors that have it, and chosen at run
+ * time.
+ */
 #include "ops/matmul/gemm_amx.h"
 
 #include <string.h>
@@ -8,8 +10,8 @@
 
 #include <immintrin.h>
 
-/* Steps whose blocks are met before the next ones come: those of one operand then fit the nearest cache, and sums leave
-   the unit seldom. */
+/* Number of steps of a pair of blocks before the next pair. Those of one operand then fit the L1 cache, and sums seldom
+   leave the unit. */
 #define STEPS 16
 #define BLOCK_OF_STEP (AMX_BLOCK * AMX_BLOCK)
 #define HALF_OF_STEP (BLOCK_OF_STEP / 2)
@@ -17,7 +19,7 @@
 
 /* ---- packing ---- */
 
-/* The transpose of 16 x 16 pairs. */
+/* Transposes 16 x 16 pairs. */
 static inline void turn(__m512i r[16])
 {
     __m512i t[16];
@@ -47,8 +49,8 @@ static inline __mmask32 first_of(int64_t n)
     return n <= 0 ? 0 : n >= 32 ? (__mmask32)-1 : ((__mmask32)1 << n) - 1;
 }
 
-/* Where a matrix lies whose rows follow `row` numbers behind one another, or are picked among such; what is outside of
-   [rows, cols] is zero. */
+/* A source matrix with a row stride of `row` elements, whose rows may be selected by picks. Elements outside of [rows,
+   cols] are zero. */
 struct lying {
     const uint16_t *data;
     int64_t row, rows, cols;
@@ -60,20 +62,20 @@ static inline const uint16_t *number_at(const struct lying *x, int64_t row, int6
     return x->data + (x->picks ? x->picks[row] : row) * x->row + col;
 }
 
-/* Of a row that is there. */
+/* Loads from a row within the matrix. */
 static inline __m512i load_row(const struct lying *x, int64_t row, int64_t col, __mmask32 mask)
 {
     return row < x->rows ? _mm512_maskz_loadu_epi16(mask, number_at(x, row, col)) : _mm512_setzero_si512();
 }
 
-/* Rows that are packed later come from memory while others are. */
+/* Prefetches rows that are packed later. */
 static inline void fetch_rows(const struct lying *x, int64_t row, int64_t col)
 {
     const int64_t end = row + AMX_BLOCK < x->rows ? row + AMX_BLOCK : x->rows;
     for (int64_t i = row; i < end; i++) __builtin_prefetch(number_at(x, i, col));
 }
 
-/* 16 rows, of each 16 pairs of numbers that lie side by side. */
+/* Loads 16 rows, 16 pairs of adjacent elements from each. */
 static inline void load_along(const struct lying *x, int64_t row, int64_t col, __m512i r[16])
 {
     const __mmask32 mask = first_of(x->cols - col);
@@ -82,7 +84,7 @@ static inline void load_along(const struct lying *x, int64_t row, int64_t col, _
                                  : _mm512_setzero_si512();
 }
 
-/* 16 pairs of rows, of each 16 columns and the 16 behind them: a pair is what lies one below the other. */
+/* Loads 16 pairs of rows, 16 columns and the next 16 from each: a pair is two elements of one column. */
 static inline void load_across(const struct lying *x, int64_t row, int64_t col, __m512i near[16], __m512i far[16])
 {
     const __mmask32 mask = first_of(x->cols - col);
@@ -96,8 +98,8 @@ static inline void load_across(const struct lying *x, int64_t row, int64_t col, 
     }
 }
 
-/* A step of a block, half by half. along: numbers along the depth lie side by side. A half of a has its 16 rows, one of
-   b its 16 pairs one after the other. */
+/* Packs half of one step of a block. along: elements along the depth are adjacent in memory. A half of a has 16 rows; a
+   half of b has 16 pairs in sequence. */
 static inline void put_half(__m512i r[16], bool turned, uint16_t *to)
 {
     if (turned) turn(r);
@@ -120,7 +122,7 @@ static inline void pack_step(const struct lying *x, bool along, bool is_a, int64
     put_half(far, is_a, to + HALF_OF_STEP);
 }
 
-/* A block of a whose rows lie along the depth: row after row, as they come from memory. */
+/* Packs a block of a whose rows are contiguous along the depth: row by row, in memory order. */
 static inline void copy_block(const struct lying *x, int64_t at, int64_t depth, uint16_t *to)
 {
     for (int64_t i = 0; i < AMX_BLOCK; i++)
@@ -128,8 +130,9 @@ static inline void copy_block(const struct lying *x, int64_t at, int64_t depth, 
             _mm512_store_si512(to + d * AMX_BLOCK + i * AMX_BLOCK, load_row(x, at + i, d, first_of(x->cols - d)));
 }
 
-/* The blocks of n rows or columns, `apart` numbers one behind the other, in the order in which they lie: across, one
-   step of all of them after the other, so that rows are read in parts as long as can be. */
+/* Packs the blocks of n rows or columns, which are `apart` elements apart, in the order of the source memory. If the
+   source is contiguous across the depth, one step of all blocks is packed before the next one, so that rows are read in
+   runs as long as possible. */
 static inline void pack_blocks(const struct lying *x, bool along, bool is_a, int64_t n, int64_t depth, int64_t apart,
                                uint16_t *to)
 {
@@ -153,7 +156,7 @@ static void pack_lying(const struct lying *x, bool along, bool is_a, int64_t n, 
     else pack_blocks(x, false, false, n, depth, apart, to);
 }
 
-/* What is made is made in parts that stay in the nearest cache until they are packed. */
+/* Generated operands are generated in parts that stay in the L1 cache until they are packed. */
 #define PART_DEPTH 256 /* along */
 #define PART_WIDE 128  /* across */
 #define PART_NUMBERS (AMX_BLOCK * PART_DEPTH)
@@ -206,7 +209,7 @@ void rw_gemm_amx_pack(const struct gemm *g, bool is_a, int64_t first, int64_t n,
 
 /* ---- multiplying ---- */
 
-/* What the unit's eight registers hold: 16 rows of 64 bytes each. */
+/* Configures the unit's eight tile registers: 16 rows of 64 bytes each. */
 static void configure(void)
 {
     static const struct {
@@ -214,7 +217,7 @@ static void configure(void)
         uint16_t bytes[16];
         uint8_t rows[16];
     } tiles = { .palette = 1, .bytes = { 64, 64, 64, 64, 64, 64, 64, 64 }, .rows = { 16, 16, 16, 16, 16, 16, 16, 16 } };
-    __asm__ volatile("ldtilecfg %0" : : "m"(tiles)); /* the intrinsic tells the compiler of its first bytes alone */
+    __asm__ volatile("ldtilecfg %0" : : "m"(tiles)); /* the intrinsic declares only the first bytes as read */
 }
 
 static inline __m512 of_bf16(const void *p, int64_t i, __mmask16 mask)
@@ -223,7 +226,7 @@ static inline __m512 of_bf16(const void *p, int64_t i, __mmask16 mask)
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(x), 16));
 }
 
-/* Sixteen numbers of c. Past the caches: whole lines alone. */
+/* Stores 16 elements of c. Non-temporal stores are used only for whole cache lines. */
 static inline void put_wide(const struct gemm *g, int64_t at, __mmask16 mask, __m512 y)
 {
     float *const to = (float *)g->c + at;
@@ -231,12 +234,12 @@ static inline void put_wide(const struct gemm *g, int64_t at, __mmask16 mask, __
     else _mm512_mask_storeu_ps(to, mask, y);
 }
 
-/* A part of c that a block writes: from `at` on, columns of the tile from col on. */
+/* The part of c that a block writes: from element `at` on, columns of the tile from col on. */
 struct place {
     int64_t at, col, rows, cols;
 };
 
-/* Both halves of a row's sums become numbers of c. What they take is a constant after inlining. */
+/* Converts the sums of both halves of a row to elements of c. The kinds of operands are constants after inlining. */
 static inline void finish_row(const struct gemm *g, bool wide, bool bias, bool adds, const struct place *p, int64_t i,
                               const float *sums, const __m512 from_bias[2], __mmask32 mask)
 {
@@ -255,11 +258,11 @@ static inline void finish_row(const struct gemm *g, bool wide, bool bias, bool a
     if (!wide) _mm512_mask_storeu_epi16((uint16_t *)g->c + at, mask, (__m512i)_mm512_cvtne2ps_pbh(y[1], y[0]));
 }
 
-/* A block whose sums are made, and whose rows are not yet numbers of c. */
+/* A block whose sums are complete and not yet converted to elements of c. */
 struct unfinished {
     const struct gemm *g;
     struct place at;
-    const float *sums; /* NULL: there is none */
+    const float *sums; /* NULL: none */
 };
 
 static inline void finish_rows(const struct unfinished *u, bool wide, bool bias, bool adds, int64_t from, int64_t to)
@@ -271,7 +274,7 @@ static inline void finish_rows(const struct unfinished *u, bool wide, bool bias,
     for (int64_t i = from; i < to; i++) finish_row(u->g, wide, bias, adds, &u->at, i, u->sums, from_bias, mask);
 }
 
-/* What becomes of sums, by what is known when a tile begins. */
+/* How sums are converted, selected once per tile. */
 enum end { END_BF16, END_BF16_MORE, END_F32, END_F32_MORE };
 
 static enum end end_of(const struct gemm *g)
@@ -288,13 +291,13 @@ static inline void finish(const struct unfinished *u, enum end end, int64_t from
     else finish_rows(u, true, u->g->has_bias, u->g->adds, from, to);
 }
 
-/* Rows of c, and of what is added, that are to be in the second cache when the next block is finished. */
+/* Rows of c and of the addend to prefetch into the L2 cache before the next block is converted. */
 struct ahead {
-    const char *c, *sum;     /* sum: NULL where nothing is added, or it is c */
-    int64_t row, last, rows; /* bytes between rows, and of a row's last one */
+    const char *c, *sum;     /* sum: NULL if there is no addend, or if it is c */
+    int64_t row, last, rows; /* bytes between rows, and of the last row */
 };
 
-/* A few lines a step: as many as the first cache can wait for at once would stop the unit's loads. */
+/* Prefetches a few lines per step: with as many misses as the L1 cache can track, the unit's loads would stall. */
 static inline void fetch(const struct ahead *x, int64_t from, int64_t to)
 {
     for (int64_t i = from; i < to; i++) {
@@ -306,8 +309,9 @@ static inline void fetch(const struct ahead *x, int64_t from, int64_t to)
     }
 }
 
-/* Registers 0 to 3: the sums of both halves of a block of a with both of b. Meanwhile the processor finishes the block
-   before, some rows a step: the unit would wait for it otherwise, and it for the unit. */
+/* Multiplies a block of a by a block of b; tile registers 0 to 3 hold the sums of both halves of each. In between,
+   it converts some rows of the previous block per step: otherwise the unit and the vector code would wait for each
+   other. */
 static inline void multiply(const uint16_t *a, const uint16_t *b, int64_t steps, float *sums, bool goes_on,
                             const struct unfinished *u, enum end end, const struct ahead *x)
 {
@@ -349,7 +353,7 @@ size_t rw_gemm_amx_scratch(const struct gemm *g, int64_t tile_m, int64_t tile_n)
     return (size_t)blocks * SUMS * sizeof(float);
 }
 
-/* A tile of c, and how it is made. */
+/* A tile of c, and how it is computed. */
 struct tile {
     const struct gemm *g;
     const uint16_t *a, *b;
@@ -357,7 +361,7 @@ struct tile {
     bool outer_a;
 };
 
-/* The block of c where the blocks of both operands meet; none: they are behind the last ones. */
+/* The block of c at the intersection of two blocks of the operands; empty beyond the last ones. */
 static inline struct place place_at(const struct tile *t, int64_t outer, int64_t inner)
 {
     const int64_t row = t->outer_a ? outer : inner, col = t->outer_a ? inner : outer;
@@ -376,8 +380,8 @@ static inline struct ahead ahead_at(const struct tile *t, int64_t outer, int64_t
     return x;
 }
 
-/* Steps [first, first + steps) of two blocks. Behind the last ones what they made is *u; then the block after them is
-   fetched as well. */
+/* Multiplies steps [first, first + steps) of two blocks. After the last step the sums become *u, and the next block of
+   c is prefetched. */
 static inline void meet(const struct tile *t, int64_t outer, int64_t inner, int64_t first, int64_t steps, float *sums,
                         struct unfinished *u, enum end end)
 {

@@ -1,25 +1,28 @@
-/* Matrix products on the CPU: what this processor takes, and the tiles of a plan, by oneDNN or by the own loops. */
+/*
+ * Matrix products on the CPU: selects what this processor supports, and computes the tiles of a plan with oneDNN or the
+ * plain loops.
+ */
 #include "ops/matmul/gemm_plan.h"
 
+#include "base/team.h"
 #include "device/cpu/cpu.h"
 #include "device/cpu/isa.h"
-#include "ops/common/shares.h"
+#include "ops/common/work_stealing.h"
 #include "ops/common/util.h"
 #include "ops/matmul/gemm_amx.h"
 
-#include <omp.h>
 #include <string.h>
 
-/* ---- what the processor takes: here, in code that runs on every one ---- */
+/* ---- selection by processor: in this file because it is compiled for the baseline instruction set ---- */
 
-/* With fewer rows, columns or numbers along the depth, blocks of the matrix unit are filled with zeros for the most
-   part. */
-#define LEAST_EXTENT 32
-/* Panels have all the depth, and are to fit a cache: deeper products are left to the library. */
-#define MOST_DEPTH 8192
-/* From this many multiplications on packing pays; and widening, beside loops that widen one number at a time. */
-#define LEAST_PRODUCT ((double)(1 << 21))
-#define LEAST_WIDENED ((double)(1 << 17))
+/* With fewer rows, columns or depth, blocks of the matrix unit would be mostly zero padding. */
+#define EXTENT_MIN 32
+/* Panels have the full depth and must fit a cache: deeper products are left to the library. */
+#define DEPTH_MAX 8192
+/* Minimum number of multiplications for packing; and for widening, compared with loops that widen one element at a
+   time. */
+#define PRODUCT_MIN ((double)(1 << 21))
+#define WIDENED_MIN ((double)(1 << 17))
 
 static double multiplications(const struct gemm *g)
 {
@@ -34,9 +37,9 @@ static bool lies_packable(const struct gemm_operand *x)
 bool rw_gemm_amx_takes(const struct gemm *g)
 {
     if (g->dtype != RW_BF16 || g->n_batch != 1 || !rw_cpu_has_amx()) return false;
-    if (g->m < LEAST_EXTENT || g->n < LEAST_EXTENT || g->k < LEAST_EXTENT || g->k > MOST_DEPTH) return false;
+    if (g->m < EXTENT_MIN || g->n < EXTENT_MIN || g->k < EXTENT_MIN || g->k > DEPTH_MAX) return false;
     if (!g->panels && (!lies_packable(&g->a) || !lies_packable(&g->b))) return false;
-    return multiplications(g) >= LEAST_PRODUCT;
+    return multiplications(g) >= PRODUCT_MIN;
 }
 
 bool rw_gemm_widens(rw_dtype dtype)
@@ -46,7 +49,7 @@ bool rw_gemm_widens(rw_dtype dtype)
 
 bool rw_gemm_is_widened(const struct gemm *g)
 {
-    return rw_gemm_widens(g->dtype) && multiplications(g) >= LEAST_WIDENED;
+    return rw_gemm_widens(g->dtype) && multiplications(g) >= WIDENED_MIN;
 }
 
 int64_t rw_gemm_rows_at_once(void)
@@ -54,17 +57,17 @@ int64_t rw_gemm_rows_at_once(void)
     return rw_onednn_takes_avx512() ? 1 : GEMM_ROWS_AVX2;
 }
 
-/* From this many multiplications on: parts of the operands are little beside the operands then. */
-#define LEAST_PACKED ((double)(1 << 28))
+/* Minimum number of multiplications for the packed loops: packed parts are then small compared with the operands. */
+#define PACKED_MIN ((double)(1 << 28))
 
 bool rw_gemm_is_packed(const struct gemm *g)
 {
-    return !rw_onednn_takes_avx512() && multiplications(g) >= LEAST_PACKED;
+    return !rw_onednn_takes_avx512() && multiplications(g) >= PACKED_MIN;
 }
 
-/* ---- the run ---- */
+/* ---- execution ---- */
 
-/* n numbers of so many bytes, `step` apart. */
+/* Copies n elements of that size, `step` apart. */
 static void copy_row(const char *from, int64_t step, int64_t n, int64_t size, char *to)
 {
     if (size == 4)
@@ -81,26 +84,38 @@ static void copy_dense(const struct gemm *g, const struct gemm_operand *x, char 
     copy_row(from, x->col, cols, size, to + row * cols * size);
 }
 
-/* A dense copy of an operand whose strides the library does not take; the operand then describes the copy. */
+struct copies {
+    const struct gemm *g;
+    const struct gemm_operand *x;
+    char *to;
+    int64_t rows, cols;
+};
+
+static void copy_rows(void *of, int64_t first, int64_t end)
+{
+    const struct copies *const c = of;
+    for (int64_t row = first; row < end; row++) copy_dense(c->g, c->x, c->to, row, c->rows, c->cols);
+}
+
+/* Makes a dense copy of an operand whose strides the library does not support; the operand then describes the copy. */
 static void pack(const struct gemm *g, struct gemm_operand *x, int threads, char *to, int64_t rows, int64_t cols)
 {
-    const int64_t all = g->n_batch * rows;
-#pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
-    for (int64_t row = 0; row < all; row++) copy_dense(g, x, to, row, rows, cols);
+    rw_team_for(threads, g->n_batch * rows, copy_rows, &(struct copies){ g, x, to, rows, cols });
     x->data = to;
     rw_gemm_describe_dense(g, x, rows, cols);
 }
 
 /*
- * Tiles of one column follow one another, as they share a part of b; or tiles of one row, so that a thread has rows of
- * its own (ops/common/shares.h): where a's are rows of an activation, and of a weight's gradient where those are more
- * than b's columns.
+ * Should tiles of one row of tiles be consecutive? The default is one column, whose tiles share a part of b. By rows,
+ * each thread has rows of its own (ops/common/work_stealing.h). Used if the rows of a are those of an activation, and
+ * for a weight's gradient if it has more rows than b has columns.
  */
 static bool goes_by_rows(const struct gemm *g, const struct gemm_plan *p)
 {
     return p->tiles_m >= p->threads && (p->own || g->a.row > g->a.col || g->m >= g->n);
 }
 
+/* The position and extents of tile i in the chosen order. */
 static struct gemm_tile tile_of(const struct gemm *g, const struct gemm_plan *p, int64_t i)
 {
     struct gemm_tile t;
@@ -118,20 +133,20 @@ static struct gemm_tile tile_of(const struct gemm *g, const struct gemm_plan *p,
     return t;
 }
 
-/* The library adds to what c holds. Copied tile by tile: a tile is still in the cache when it is added to. */
+/* Copies the addend to c, because the library adds to what c holds. Tile by tile, so that it is still in the cache. */
 static void bring_sum(const struct gemm *g, const struct gemm_tile *t, int64_t at, int64_t size)
 {
     for (int64_t i = 0; i < t->rows; i++, at += g->c_row)
         memcpy((char *)g->c + at * size, (const char *)g->sum + at * size, (size_t)(t->cols * size));
 }
 
-/* Where those of a tile lie. */
+/* The operands of a tile. */
 struct operands {
     const char *a, *b, *bias;
     char *c;
 };
 
-/* Rows that are copied, with zeros behind them. */
+/* Computes the rows that are copied, with zero rows after them. */
 static rw_status run_copied(const struct gemm *g, const struct gemm_plan *p, const struct gemm_tile *t,
                             const struct operands *o, int thread, char *own)
 {
@@ -148,6 +163,7 @@ static rw_status run_copied(const struct gemm *g, const struct gemm_plan *p, con
     return RW_OK;
 }
 
+/* Computes one tile with the library; rows left over are copied and padded. See gemm_plan.h. */
 rw_status rw_gemm_library_tile(const struct gemm *g, const struct gemm_plan *p, const struct gemm_tile *t, int thread,
                                char *scratch)
 {
@@ -178,36 +194,32 @@ static rw_status run_tile(const struct gemm *g, const struct gemm_plan *p, const
     return RW_OK;
 }
 
-/* The library starts no threads of its own where one thread is allowed. */
-static rw_status run_tiles(const struct gemm *g, const struct gemm_plan *p, const struct gemm_loops *loops,
-                             int64_t tiles, char *scratch)
+struct tiles {
+    const struct gemm *g;
+    const struct gemm_plan *p;
+    const struct gemm_loops *loops;
+    char *scratch;
+};
+
+static rw_status run_one(const void *of, int64_t i, int thread)
 {
-    struct rw_shares shares;
-    int failed = RW_OK;
-    rw_shares_deal(&shares, tiles, p->threads);
-#pragma omp parallel num_threads(p->threads) if (p->threads > 1)
-    {
-        const int allowed = omp_get_max_threads(), thread = omp_get_thread_num();
-        omp_set_num_threads(1);
-        RW_EACH_SHARED(i, &shares, thread) {
-            const struct gemm_tile t = tile_of(g, p, i);
-            const rw_status status = run_tile(g, p, loops, &t, thread, scratch);
-            if (status) __atomic_store_n(&failed, (int)status, __ATOMIC_RELAXED);
-        }
-        omp_set_num_threads(allowed);
-    }
-    return (rw_status)failed;
+    const struct tiles *const s = of;
+    const struct gemm_tile t = tile_of(s->g, s->p, i);
+    return run_tile(s->g, s->p, s->loops, &t, thread, s->scratch);
 }
 
-static void run_own(const struct gemm *g, const struct gemm_plan *p, int64_t tiles, const struct gemm_loops *loops)
+static rw_status run_tiles(const struct gemm *g, const struct gemm_plan *p, const struct gemm_loops *loops,
+                           int64_t tiles, char *scratch)
 {
-    struct rw_shares shares;
-    rw_shares_deal(&shares, tiles, p->threads);
-#pragma omp parallel num_threads(p->threads) if (p->threads > 1)
-    RW_EACH_SHARED(i, &shares, omp_get_thread_num()) {
-        const struct gemm_tile t = tile_of(g, p, i);
-        loops->tile(g, t.item, t.row, t.rows, t.col, t.cols);
-    }
+    return rw_shares_run(p->threads, tiles, run_one, &(struct tiles){ g, p, loops, scratch });
+}
+
+static rw_status run_one_of_own(const void *of, int64_t i, int thread)
+{
+    const struct tiles *const s = of;
+    const struct gemm_tile t = tile_of(s->g, s->p, i);
+    s->loops->tile(s->g, t.item, t.row, t.rows, t.col, t.cols);
+    return RW_OK;
 }
 
 size_t rw_gemm_workspace_cpu(const rw_op_call *call, const struct gemm *g)
@@ -218,6 +230,7 @@ size_t rw_gemm_workspace_cpu(const rw_op_call *call, const struct gemm *g)
     return rw_gemm_make_plan(&own, cpu->onednn, call->threads, true, SIZE_MAX, &p) ? SIZE_MAX : p.workspace;
 }
 
+/* Plans a product and runs its tiles on the threads, by the implementation that the plan selects. */
 rw_status rw_gemm_run(const rw_kernel *k, struct gemm *g, const struct gemm_loops *loops)
 {
     const struct rw_cpu *const cpu = k->device;
@@ -232,10 +245,7 @@ rw_status rw_gemm_run(const rw_kernel *k, struct gemm *g, const struct gemm_loop
     }
     if (p.wide || (p.packed && !g->panels)) return run_tiles(g, &p, loops, tiles, k->workspace);
     if (g->panels || p.amx) return rw_gemm_run_made(g, &p, loops, k->workspace);
-    if (p.own) {
-        run_own(g, &p, tiles, loops);
-        return RW_OK;
-    }
+    if (p.own) return rw_shares_run(p.threads, tiles, run_one_of_own, &(struct tiles){ g, &p, loops, NULL });
     char *scratch = k->workspace;
     if (g->a.pack_bytes) pack(g, &g->a, p.threads, scratch, g->m, g->k);
     scratch += g->a.pack_bytes;

@@ -1,9 +1,10 @@
 /*
- * The own loops of a matrix product, for one type of arithmetic. Included by matmul_cpu.c once with T = float, N = nf
- * and once with T = double, N = nd, the machine's own vectors; F names these functions, G those of N.
+ * The plain loops of a matrix product, for one type of arithmetic. Included by matmul_cpu.c with T = float, N = nf and
+ * again with T = double, N = nd, the native vectors. F builds the names of these functions, G those of N.
  *
- * A tile of c: a block of a and a panel of b are copied into the order in which the inner loop reads them, zero-filled
- * at the edges; the inner loop keeps OWN_ROWS x LANES of c in registers. Every element is one chain of sums over k.
+ * For a tile of c, a block of a and a panel of b are copied into the order in which the inner loop reads them, with
+ * zeros at the edges. The inner loop keeps OWN_ROWS x LANES of c in registers. Every element is one chain of sums over
+ * k.
  */
 #define N_LANES (int)(NATIVE_BYTES / sizeof(T))
 
@@ -18,7 +19,7 @@ VEC_INLINE T F(element)(const void *p, rw_dtype dtype, int64_t i)
     return dtype == RW_F64 ? (T)((const double *)p)[i] : (T)f_get(p, dtype, i);
 }
 
-/* a[strip][k][OWN_ROWS] */
+/* Packs a as [strip][k][OWN_ROWS]. */
 VEC_INLINE void F(pack_a)(T *to, const struct gemm *g, rw_dtype dtype, int64_t at, int64_t rows, int64_t depth)
 {
     for (int64_t strip = 0; strip < rows; strip += OWN_ROWS)
@@ -27,7 +28,7 @@ VEC_INLINE void F(pack_a)(T *to, const struct gemm *g, rw_dtype dtype, int64_t a
                 *to++ = strip + r < rows ? F(element)(g->a.data, dtype, at + (strip + r) * g->a.row + p * g->a.col) : 0;
 }
 
-/* b[strip][k][LANES] */
+/* Packs b as [strip][k][LANES]. */
 VEC_INLINE void F(pack_b)(T *to, const struct gemm *g, rw_dtype dtype, int64_t at, int64_t cols, int64_t depth)
 {
     for (int64_t strip = 0; strip < cols; strip += LANES)
@@ -36,7 +37,7 @@ VEC_INLINE void F(pack_b)(T *to, const struct gemm *g, rw_dtype dtype, int64_t a
                 *to++ = strip + l < cols ? F(element)(g->b.data, dtype, at + p * g->b.row + (strip + l) * g->b.col) : 0;
 }
 
-/* No lane meets another, so the sums may lie in vectors of the machine's own width: in registers on every machine. */
+/* Lanes are independent, so the sums can use native vectors of any width and stay in registers on every machine. */
 VEC_INLINE void F(inner)(T *c, const T *a, const T *b, int64_t depth)
 {
     N sum[OWN_ROWS][LANES / N_LANES];
@@ -73,6 +74,7 @@ VEC_INLINE void F(write)(const struct gemm *g, rw_dtype dtype, rw_dtype to, cons
         }
 }
 
+/* Computes one tile of c, block by block along the depth. */
 VEC_INLINE void F(tile)(const struct gemm *g, rw_dtype dtype, int64_t item, int64_t row, int64_t rows, int64_t col,
                         int64_t cols)
 {

@@ -1,18 +1,18 @@
 /*
- * Products in float32 where the library has no code for AVX-512, and of 16-bit types there: a tile of c by packed
- * parts of the operands, widened as they are packed. See gemm.h.
+ * The packed loops: products in float32 where oneDNN has no code for AVX-512, and of 16-bit types on such machines. A
+ * tile of c is computed from packed parts of the operands, which are widened as they are packed.
  *
  *                      b, DEPTH x cols, in strips of LANES columns
  *                      |--|--|--|--|
  *     a, ROWS x DEPTH  |  |  |  |  |
  *     in strips of     '--'--'--'--'
  *     STRIP rows
- *     ------           ....######....   STRIP x LANES of c stay in registers, while what they are the sums of passes by
+ *     ------           ....######....   STRIP x LANES of c stay in registers while the strips are read
  *     ------           ..............
  *
- * A strip of b stays in the first cache while all rows of a part of a meet it, and that part in the second one. Every
- * element of c is one chain of sums over k, whichever rows and columns stand beside it. Source of the loops: Goto and
- * van de Geijn, "Anatomy of high-performance matrix multiplication", ACM TOMS 34 (2008).
+ * A strip of b stays in the L1 cache while all rows of a part of a are multiplied by it, and that part of a stays in
+ * the L2 cache. Every element of c is one chain of sums over k, independently of the rows and columns next to it.
+ * Source of the loops: Goto and van de Geijn, "Anatomy of high-performance matrix multiplication", ACM TOMS 34 (2008).
  */
 #include "device/cpu/isa.h"
 #include "ops/common/vec_native.h"
@@ -24,7 +24,7 @@
 #define LANES GEMM_PACKED_LANES
 #define VECTORS (LANES / NF_LANES)
 
-/* ---- packing: strips of a are [k][STRIP], of b [k][LANES], with zeros behind the last row or column ---- */
+/* ---- packing: strips of a are [k][STRIP], of b [k][LANES], with zeros after the last row or column ---- */
 
 VEC_INLINE void pack_numbers(const void *from, rw_dtype dtype, int64_t at, int64_t along, int64_t across, int64_t n,
                              int64_t wide, int64_t depth, float *to)
@@ -36,7 +36,7 @@ VEC_INLINE void pack_numbers(const void *from, rw_dtype dtype, int64_t at, int64
 #if defined(RW_ISA_IS_V3)
 #define TURNED 8
 
-/* Eight vectors as a matrix. */
+/* Transposes eight vectors as a matrix. */
 VEC_INLINE void turn(__m256 r[TURNED])
 {
     __m256 x[TURNED];
@@ -57,8 +57,8 @@ VEC_INLINE void turn(__m256 r[TURNED])
     memcpy(r, x, sizeof x);
 }
 
-/* Lines along the depth, eight numbers of up to eight of them at a time: in each, what stands behind the last line is
-   written over by the next. */
+/* Packs up to eight lines along the depth, eight elements of each at a time. What is written after a line's end is
+   overwritten by the next line. */
 VEC_INLINE int64_t pack_lines(const void *from, rw_dtype dtype, int64_t at, int64_t across, int n, int64_t wide,
                               int64_t depth, float *to)
 {
@@ -73,7 +73,7 @@ VEC_INLINE int64_t pack_lines(const void *from, rw_dtype dtype, int64_t at, int6
     return p;
 }
 
-/* n lines of a strip that is `wide`; whole: n is wide. */
+/* Packs n lines of a strip that is `wide`; whole: n equals wide. */
 VEC_INLINE void pack_strip(const void *from, rw_dtype dtype, int64_t at, int64_t along, int64_t across, int64_t n,
                            int64_t wide, int64_t depth, float *to)
 {
@@ -93,8 +93,8 @@ VEC_INLINE void pack_strip(const void *from, rw_dtype dtype, int64_t at, int64_t
 }
 #endif
 
-/* Strips of rows or columns that follow one another in memory: behind the last, a vector's rest has to be there. What
-   is written behind a strip's line is written over, but for the last one. */
+/* Packs strips of rows or columns that are contiguous in memory. After the last one, the rest of a vector must be
+   readable. What is written after a strip's line is overwritten by the next line, except after the last one. */
 VEC_INLINE void pack_dense(const void *from, rw_dtype dtype, int64_t at, int64_t along, int64_t strips, int64_t wide,
                            int64_t depth, float *to)
 {
@@ -108,8 +108,9 @@ VEC_INLINE void pack_dense(const void *from, rw_dtype dtype, int64_t at, int64_t
             }
 }
 
-/* Of rows that follow one another in memory all strips take what lies side by side at once: lines of a large matrix
-   come to few places of a cache, and are gone when the next strip comes to them. Returns the rows that are packed. */
+/* Packs rows that are contiguous in memory: all strips take their elements of one line before the next line. Lines of a
+   large matrix map to few sets of a cache, and would be evicted before the next strip reads them. Returns the number of
+   rows packed. */
 VEC_INLINE int64_t pack_side_by_side(const struct gemm *g, rw_dtype dtype, int64_t at, int64_t rows, int64_t depth,
                                      float *to)
 {
@@ -142,7 +143,7 @@ VEC_INLINE void pack_b(const struct gemm *g, rw_dtype dtype, int64_t at, int64_t
 
 /* ---- sums ---- */
 
-/* What sums become with the last part of the depth: c, of the bias and of what they are added to, if there are any. */
+/* The conversion of sums to c after the last part of the depth: adds bias and addend, if any. */
 struct ending {
     float *c;
     int64_t across;
@@ -164,8 +165,8 @@ VEC_INLINE void end_row(const struct ending *e, int64_t row, nf sum[VECTORS])
     }
 }
 
-/* STRIP x LANES sums, whose rows are `across` apart: added to what is there, but for the first part of the depth. They
-   stay there, but for the last one. */
+/* Computes STRIP x LANES sums, whose rows are `across` apart. Adds to the stored sums, except for the first part of the
+   depth. Stores them back, except for the last part, which converts them. */
 VEC_INLINE void add_block(const float *a, const float *b, int64_t depth, bool first, float *c, int64_t across,
                           const struct ending *last)
 {
@@ -187,7 +188,7 @@ VEC_INLINE void add_block(const float *a, const float *b, int64_t depth, bool fi
     }
 }
 
-/* Fewer rows or columns of c. */
+/* The same with fewer rows or columns of c. */
 static void add_edge(const float *a, const float *b, int64_t depth, bool first, float *c, int64_t across, int64_t rows,
                      int64_t cols, const struct ending *last)
 {
@@ -205,13 +206,13 @@ static void add_edge(const float *a, const float *b, int64_t depth, bool first, 
     }
 }
 
-/* A block is on its way while the one before it grows. */
+/* Prefetches a block while the previous one is computed. */
 VEC_INLINE void fetch(const float *c, int64_t across)
 {
     for (int r = 0; r < STRIP; r++) __builtin_prefetch(c + r * across, 1);
 }
 
-/* last: NULL where sums grow on. */
+/* last: NULL if more parts of the depth follow. */
 static void add_part(const float *a, const float *b, int64_t depth, bool first, float *c, int64_t across, int64_t rows,
                      int64_t cols, const struct ending *last)
 {
@@ -232,7 +233,7 @@ static void add_part(const float *a, const float *b, int64_t depth, bool first, 
         }
 }
 
-/* Four sums, each of which need not wait for the one before it: 0, or no number. */
+/* Tests for infinity and NaN, with four independent sums of x * 0, each 0 or NaN. */
 static bool are_finite(const float *x, int64_t n)
 {
     nf sum[4] = { nf_all(0), nf_all(0), nf_all(0), nf_all(0) };
@@ -246,7 +247,7 @@ static bool are_finite(const float *x, int64_t n)
     return all == 0;
 }
 
-/* Where operands begin, and sums; col: of the first column. c: of float32, what they become. */
+/* Start of the operands and of the sums; col: the first column. c: the float32 result that the sums become. */
 struct place {
     int64_t a, b, col;
     float *sums;
@@ -261,9 +262,9 @@ static struct ending ending_of(const struct gemm *g, int64_t at, int64_t col)
                             g->adds ? (const float *)g->sum + at : NULL };
 }
 
-/* Of up to ROWS rows of a, from a place along the depth on, and columns that are packed. What is infinite, or no
-   number, would make a NaN of a 0 that stands where b has none: then those columns that have none in the same places go
-   together. */
+/* Multiplies up to ROWS rows of a, from a position along the depth on, by packed columns. An infinity or NaN in a times
+   a padding 0 of b would give NaN. In that case only columns with padding in the same places are processed together,
+   and `clear` removes the elements. */
 VEC_INLINE void add_rows(const struct gemm *g, rw_dtype dtype, const struct place *at, int64_t from, int64_t depth,
                          int64_t rows, int64_t cols, float *a, const float *b)
 {
@@ -334,6 +335,7 @@ void RW_ISA_NAME(rw_gemm_multiply_part)(const struct gemm *g, int64_t item, int6
 
 /* ---- a tile ---- */
 
+/* Computes one tile of c, part by part along the depth. */
 void RW_ISA_NAME(rw_gemm_packed_tile)(const struct gemm *g, int64_t item, int64_t row, int64_t rows, int64_t col,
                                       int64_t cols, float *room);
 void RW_ISA_NAME(rw_gemm_packed_tile)(const struct gemm *g, int64_t item, int64_t row, int64_t rows, int64_t col,

@@ -1,45 +1,48 @@
-/* Matrix products on the CPU: which way a product is carried out, and how it is cut into tiles. See gemm.h. */
+/*
+ * Matrix products on the CPU: decides which implementation computes a product (gemm.h lists them), and how it is cut
+ * into tiles.
+ */
 #include "ops/matmul/gemm_plan.h"
 
 #include "ops/common/util.h"
 #include "ops/matmul/gemm_amx.h"
 
-/* Up to this many multiplications a call of the library costs more than the product. */
+/* Up to this number of multiplications a library call costs more than the product. */
 #define OWN_UP_TO 16384
-/* From this many on, starting threads pays. */
+/* From this number of multiplications on, starting threads pays. */
 #define PARALLEL_FROM 524288.0
-/* A good tile holds this much of c; smaller ones are used only to have something for every thread to do. */
+/* Preferred extents of a tile of c; smaller tiles are used only to give every thread work. */
 #define TILE_M 512
 #define TILE_N 384
-#define TILE_LEAST 64
+#define TILE_MIN 64
 #define TILES_WANTED 8
 #define TILE_ROWS_AVX2 48 /* a multiple of 16 and of GEMM_ROWS_AVX2 */
-#define PACKED_SUMS 512 /* rows and columns of a tile of the packed loops whose sums lie beside it */
-#define STRIP_TILES 2     /* for each thread, where b is made in strips */
-#define FEW_ROWS 24       /* in a tile: another call for those that are left over would cost more than to copy all */
-/* Where parts of the operands are widened, both and the sums are to stay in a cache. */
+#define PACKED_SUMS 512 /* rows and columns of a tile of the packed loops that keeps its sums in separate memory */
+#define STRIP_TILES 2     /* per thread, if b is generated in strips */
+#define FEW_ROWS 24       /* in a tile: a separate call for so few left-over rows costs more than copying all */
+/* Maximum extent of a tile with widened operands: its parts and sums must stay in a cache. */
 #define WIDE_TILE 256
 
-/* Equal tiles, as many as wanted, multiples of `align` but for the last. */
+/* Equal tiles of at most `most`, multiples of `align` except the last. */
 static int64_t even_tile(int64_t extent, int64_t most, int64_t align)
 {
     const int64_t tile = gemm_align(gemm_ceil_div(extent, gemm_ceil_div(extent, most)), align);
     return tile < extent ? tile : extent;
 }
 
-/* Does a lie row by row, as what a layer reads does? Rows of a weight's gradient are columns of what is multiplied, and
-   stay where they are. */
+/* Is a stored row by row, like the input of a layer? For a weight's gradient the rows of a are columns of the stored
+   matrix, and stay in place. */
 static bool has_rows(const struct gemm *g)
 {
     return g->panels ? g->a_lies || !g->from_a.turned : g->a.col == 1 || g->a.row > g->a.col;
 }
 
-/* The library's code for AVX-512 sums rows in an order that depends on how many there are (device/cpu/onednn.h), and a
-   row's bits are not to depend on where it lies: the rows of a product's tiles are all of a kind. */
+/* oneDNN's code for AVX-512 sums rows in an order that depends on their number (device/cpu/onednn.h). An element must
+   not depend on the position of its row, so the row counts of all tiles of a product are of one kind. */
 static int kind_of(const struct gemm *g, int64_t rows)
 {
     if (rows < RW_ONEDNN_MANY_ROWS) return rows > 1;
-    return rows < RW_ONEDNN_MOST_ROWS || g->k <= RW_ONEDNN_DEPTH ? 2 : 3;
+    return rows < RW_ONEDNN_ROWS_MAX || g->k <= RW_ONEDNN_DEPTH ? 2 : 3;
 }
 
 static int64_t last_of(int64_t extent, int64_t tile)
@@ -53,7 +56,7 @@ static int64_t tile_of_a_kind(const struct gemm *g, int64_t tile)
     return tile;
 }
 
-/* Tiles of at most [most_m, most_n]. */
+/* Cuts c into tiles of at most [most_m, most_n]. */
 static void cut(const struct gemm *g, struct gemm_plan *p, int64_t most_m, int64_t most_n)
 {
     const int64_t align = p->amx ? AMX_BLOCK : 16, align_m = p->packed || p->at_once > 1 ? TILE_ROWS_AVX2 : align;
@@ -64,16 +67,17 @@ static void cut(const struct gemm *g, struct gemm_plan *p, int64_t most_m, int64
         p->tiles_m = gemm_ceil_div(g->m, p->tile_m);
         p->tiles_n = gemm_ceil_div(g->n, p->tile_n);
         if (g->n_batch * p->tiles_m * p->tiles_n >= TILES_WANTED) return;
-        if (p->tile_m > TILE_LEAST && (p->tile_m >= p->tile_n || p->tile_n <= TILE_LEAST))
+        if (p->tile_m > TILE_MIN && (p->tile_m >= p->tile_n || p->tile_n <= TILE_MIN))
             most_m = gemm_ceil_div(p->tile_m, 2);
-        else if (p->tile_n > TILE_LEAST) most_n = gemm_ceil_div(p->tile_n, 2);
+        else if (p->tile_n > TILE_MIN) most_n = gemm_ceil_div(p->tile_n, 2);
         else return;
     }
 }
 
-/* ---- panels, of operands that are made ---- */
+/* ---- panels, of generated operands ---- */
 
-/* What may be held of one operand for all threads, or a tile, if more; each makes parts of the other for itself. */
+/* Maximum memory of the held operand, shared by all threads; or one tile, if that is more. Each thread generates parts
+   of the other operand for itself. */
 #define HELD_BYTES ((int64_t)4 << 20)
 
 static struct gemm_panels panels_of(const struct gemm *g, bool amx, int64_t extent, int64_t tile, int64_t tiles,
@@ -100,7 +104,8 @@ static void describe_panel(const struct gemm *g, const struct gemm_panels *a, co
     rw_gemm_tidy(ret_b, g->k, b->wide);
 }
 
-/* Held is what makes the fewest numbers anew: as often as it has panels, all of the other operand is made. */
+/* Chooses the held operand to minimize repeated generation: all of the other operand is generated once per held
+   panel. */
 static void set_panels(struct gemm *g, struct gemm_plan *p)
 {
     if (g->a_lies && !p->amx) {
@@ -137,14 +142,14 @@ static int64_t cols_of(const struct gemm *g, const struct gemm_plan *p, bool las
     return last ? g->n - (p->tiles_n - 1) * p->tile_n : p->tile_n;
 }
 
-/* Those that are left over, so that the library gets as many as it takes at a time. */
+/* The rows left over after the library gets a multiple of the rows that it processes at a time. */
 static int64_t rows_to_copy(const struct gemm *g, const struct gemm_plan *p)
 {
     const int64_t rows = rows_of(g, p, true), left = rows % p->at_once;
     return p->wide || !left ? 0 : rows <= FEW_ROWS ? rows : left;
 }
 
-/* Of the rows of a tile that are taken where they lie: perhaps none. */
+/* For the rows of a tile that are read in place; there may be none. */
 static struct rw_matmul_signature signature_of(const struct gemm *g, const struct gemm_plan *p, bool last_m,
                                                bool last_n)
 {
@@ -167,7 +172,7 @@ static struct rw_matmul_signature signature_of(const struct gemm *g, const struc
     };
 }
 
-/* Of those that are copied. */
+/* For the rows that are copied. */
 static struct rw_matmul_signature filled_signature(const struct gemm *g, const struct gemm_plan *p, bool last_n)
 {
     struct rw_matmul_signature s = signature_of(g, p, true, last_n);
@@ -178,27 +183,14 @@ static struct rw_matmul_signature filled_signature(const struct gemm *g, const s
     return s;
 }
 
-/* The library counts extents and strides of a product in 32 bits, though it is given 64. */
-static bool is_for_library(const struct rw_matmul_signature *s)
-{
-    const int64_t most = INT32_MAX, of[] = { s->m, s->n, s->k, s->a_row, s->a_col, s->b_row, s->b_col, s->c_row };
-    for (size_t i = 0; i < sizeof of / sizeof *of; i++)
-        if (of[i] > most || of[i] < -most) return false;
-    return true;
-}
-
-/* Is there fast code for it, and how much scratch memory does it take? Planning has the primitive made, a run finds it:
- * its plan holds it. */
+/* Is there fast code for this product, and how much scratch memory does it need? Planning creates the primitive; a run
+   finds it, because its plan keeps it alive. */
 static rw_status ask_for(const struct rw_matmul_signature *s, struct rw_onednn *onednn, bool planning,
                          struct gemm_plan *p, struct rw_onednn_primitive **ret)
 {
     bool fast = true;
     size_t scratch = 0;
     if (p->own || !s->m) return RW_OK;
-    if (!is_for_library(s)) {
-        p->own = true;
-        return RW_OK;
-    }
     if (planning) RW_CHECK(rw_onednn_matmul_prepare(onednn, s, p->threads, &fast, &scratch));
     else if (!(*ret = rw_onednn_matmul_find(onednn, s, &fast, &scratch))) return RW_ERR_DEVICE;
     if (scratch > p->scratch) p->scratch = scratch;
@@ -216,7 +208,7 @@ size_t rw_gemm_copy_bytes(const struct gemm *g, const struct gemm_plan *p)
     return (size_t)gemm_align(rw_gemm_filled(p) * g->k * (int64_t)rw_dtype_size(g->dtype), GEMM_SCRATCH_ALIGN);
 }
 
-/* All tiles, and what a thread has for them. */
+/* Queries the primitives of all tile shapes, and the scratch memory of a thread. */
 static rw_status ask_library(const struct gemm *g, struct rw_onednn *onednn, bool planning, struct gemm_plan *p)
 {
     p->copied = rows_to_copy(g, p);
@@ -236,7 +228,7 @@ static rw_status ask_library(const struct gemm *g, struct rw_onednn *onednn, boo
     return RW_OK;
 }
 
-/* The same for any number of threads: a product that fits one thread uses one. */
+/* The same result for any number of available threads: a product too small for several threads uses one. */
 static int threads_for(const struct gemm *g, int threads)
 {
     return (double)g->n_batch * (double)g->m * (double)g->n * (double)g->k < PARALLEL_FROM ? 1 : threads;
@@ -255,10 +247,10 @@ static void plan_own(struct gemm *g, struct gemm_plan *p)
     p->workspace = rw_gemm_panel_bytes(p);
 }
 
-/* What passes by what is held is a tile, which is to stay in the second cache. */
+/* Maximum size of a tile of the operand that is not held: it must stay in the L2 cache. */
 #define PASSING_BYTES ((int64_t)1 << 20)
 
-/* As many panels pass by each thread. */
+/* Gives each thread the same number of panels of the operand that is not held. */
 static void share_evenly(const struct gemm *g, struct gemm_plan *p)
 {
     const int64_t extent = p->holds_a ? g->n : g->m, n = gemm_align(p->holds_a ? p->tiles_n : p->tiles_m, p->threads);
@@ -271,7 +263,7 @@ static void share_evenly(const struct gemm *g, struct gemm_plan *p)
 static void plan_amx(struct gemm *g, struct gemm_plan *p)
 {
     const int64_t fits = PASSING_BYTES / (g->k * (int64_t)rw_dtype_size(g->dtype)) / AMX_BLOCK * AMX_BLOCK;
-    const int64_t most = fits < TILE_LEAST ? TILE_LEAST : fits;
+    const int64_t most = fits < TILE_MIN ? TILE_MIN : fits;
     p->amx = true;
     cut(g, p, most < TILE_M ? most : TILE_M, most < TILE_N ? most : TILE_N);
     set_panels(g, p);
@@ -280,7 +272,7 @@ static void plan_amx(struct gemm *g, struct gemm_plan *p)
     p->workspace = rw_gemm_panel_bytes(p) + (size_t)p->threads * p->scratch;
 }
 
-/* Tiles as they suit parts of operands that stay in the second cache, for float32. */
+/* Plans tiles whose widened parts stay in the L2 cache, for float32 arithmetic. */
 static rw_status plan_wide(const struct gemm *g, struct rw_onednn *onednn, bool planning, struct gemm_plan *p)
 {
     p->wide = true;
@@ -294,8 +286,8 @@ static rw_status plan_wide(const struct gemm *g, struct rw_onednn *onednn, bool 
     return RW_OK;
 }
 
-/* Where strips of b are made, all rows of a meet them at once, if they can; and columns are as many as leave each
-   thread some tiles, for each of which a is packed again. Bits do not depend on tiles. */
+/* Tiles for a b that is generated in strips: all rows of a use a strip at once, if possible. The number of column tiles
+   gives each thread a few; each of them packs a again. The result does not depend on tiles. */
 static void cut_strips(const struct gemm *g, struct gemm_plan *p)
 {
     p->tile_m = even_tile(g->m, TILE_M, TILE_ROWS_AVX2);
@@ -305,8 +297,9 @@ static void cut_strips(const struct gemm *g, struct gemm_plan *p)
     p->tiles_n = gemm_ceil_div(g->n, p->tile_n);
 }
 
-/* A packed part of either operand, and perhaps the sums. One thread, for which there are rows enough, may run what was
-   planned for more of them (rw_kernel.threads), as tiles: in the room of these. */
+/* Plans the packed loops: a packed part of either operand, and perhaps the sums. One thread (rw_kernel.threads) may run
+   what was planned for several. It then has enough rows to share parts, but uses tiles if the planned workspace is too
+   small for that. */
 static void plan_packed(struct gemm *g, size_t room, struct gemm_plan *p)
 {
     struct gemm_plan shared = *p;
@@ -328,11 +321,12 @@ static void plan_packed(struct gemm *g, size_t room, struct gemm_plan *p)
     p->workspace = rw_gemm_panel_bytes(p) + (size_t)p->threads * p->scratch;
 }
 
+/* Chooses the implementation of a product and its tiles, by shape, strides and processor. */
 rw_status rw_gemm_make_plan(struct gemm *g, struct rw_onednn *onednn, int threads, bool planning,
                             size_t room, struct gemm_plan *ret)
 {
     *ret = (struct gemm_plan){ .threads = threads_for(g, threads), .at_once = 1 };
-    if (g->from_b.strips) { /* of any depth: the last part of a sum may be a short one */
+    if (g->from_b.strips) { /* of any depth: the last part of a sum may be shorter */
         ret->threads = threads;
         plan_packed(g, room, ret);
         return RW_OK;

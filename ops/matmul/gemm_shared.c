@@ -1,47 +1,47 @@
 /*
- * Products of float32 by the packed loops whose part of b all threads pack together and share. See gemm.h.
+ * Products of float32 by the packed loops, in which all threads pack parts of b together and share them.
  *
  *                    b, some columns
  *                 .--------------------.
- *                 | part 0, DEPTH deep |   all threads pack it, each some columns; when all is there,
+ *                 | part 0, DEPTH deep |   all threads pack it, each some columns; when it is complete,
  *     a           |--------------------|
- *     .------.    | part 1             |   each takes rows of a, packs them as deep, and what they make
- *     | rows |    '--------------------'   with all columns of the part is added to c
+ *     .------.    | part 1             |   each takes rows of a, packs them to the same depth, and adds
+ *     | rows |    '--------------------'   their product with all columns of the part to c
  *     '------'
  *
- * Where c is added to something, sums lie beside it until they are whole: those of a band of rows, which meets all
- * parts of its columns before the next one does.
+ * If c is added to an addend, sums are kept in separate memory until they are complete. They are kept for one band of
+ * rows, which is multiplied by all parts of its columns before the next band.
  *
- * Parts have two places in turn. Who has no rows left packs the next part while others still multiply by this one, and
- * the last rows are taken a few at a time, so that threads wait for each other once a part, and hardly. Tiles, each of
- * which packs for itself, would pack three to five times as many numbers, which is 8 % of a step of a ViT.
+ * Parts alternate between two buffers. A thread without rows left packs the next part while others still multiply by
+ * the current one. The last rows are taken a few at a time, so threads wait for each other once per part, and briefly.
+ * Tiles, each of which packs for itself, would pack three to five times as many elements, which is 8 % of a step of a
+ * ViT.
  *
- * An element of c is the same chain of sums as in a tile.
+ * An element of c is the same chain of sums as in a tile (gemm_packed_cpu.c).
  */
-#include "ops/common/shares.h"
+#include "ops/common/work_stealing.h"
 #include "ops/matmul/gemm_plan.h"
 
-#include <omp.h>
 
-#define COLS 768        /* of a part, at most */
-/* Where sums lie beside c: so many bytes of them for each thread, as bands are high. */
+#define COLS 768        /* maximum columns of a part */
+/* If sums are kept in separate memory: bytes of them per thread, which determine the height of bands. */
 #define SUMS_BYTES ((int64_t)2 << 20)
-#define COLS_AT_ONCE 64 /* that a thread packs */
-/* A thread takes a piece of rows in so many, and fewer of these when few are left. */
+#define COLS_AT_ONCE 64 /* packed by a thread at a time */
+/* A thread takes a block of rows in this many grains, and fewer grains when few are left. */
 #define GRAINS 4
 #define GRAIN (GEMM_PACKED_ROWS / GRAINS)
 
-/* Rows enough that threads have some when others have all of theirs: else each has tiles. That may depend on how many
-   threads there are, as bits do not. */
-#define PIECES_LEAST 4
+/* Minimum number of row blocks per thread, so that threads still have rows when others have taken theirs. With fewer,
+   each thread computes tiles. The decision may depend on the number of threads, because the result does not. */
+#define PIECES_MIN 4
 
 bool rw_gemm_shares_parts(const struct gemm *g, int threads)
 {
     const int64_t pieces = g->m / GEMM_PACKED_ROWS;
-    return g->dtype == RW_F32 && !g->panels && pieces >= PIECES_LEAST * threads;
+    return g->dtype == RW_F32 && !g->panels && pieces >= PIECES_MIN * threads;
 }
 
-/* Bands alike, as high as there is room for their sums. */
+/* Plans bands of equal height, as high as the memory for their sums allows. */
 static void plan_sums(struct gemm_plan *p)
 {
     const int64_t piece = p->tile_m * p->tile_n * (int64_t)sizeof(float), most = p->threads * SUMS_BYTES / piece;
@@ -59,7 +59,8 @@ void rw_gemm_plan_shared(const struct gemm *g, struct gemm_plan *p)
     p->tile_n = gemm_align(gemm_ceil_div(g->n, panels), GEMM_PACKED_LANES);
     p->tiles_m = gemm_ceil_div(g->m, p->tile_m);
     p->tiles_n = gemm_ceil_div(g->n, p->tile_n);
-    /* Of less depth there is room in what more of it takes: a convolution asks once, for the most of its pixels. */
+    /* A smaller depth must fit in the workspace of a larger one: a convolution queries the workspace once, for its
+       maximum number of pixels. */
     const int64_t depth = g->k < GEMM_SHARED_DEPTH ? g->k : GEMM_SHARED_DEPTH;
     p->part = (size_t)gemm_align(p->tile_n * depth * floats, GEMM_SCRATCH_ALIGN);
     p->scratch = (size_t)gemm_align((p->tile_m * depth + GEMM_PACKED_LANES) * floats, GEMM_SCRATCH_ALIGN);
@@ -67,7 +68,7 @@ void rw_gemm_plan_shared(const struct gemm *g, struct gemm_plan *p)
     p->workspace = 2 * p->part + p->sums + (size_t)p->threads * p->scratch;
 }
 
-/* ---- the run ---- */
+/* ---- execution ---- */
 
 struct run {
     const struct gemm *g;
@@ -76,11 +77,12 @@ struct run {
     char *parts, *scratch;
     float *sums;
     int64_t n_parts, depths, bands;
-    struct rw_shares columns[2], rows[2]; /* of a part, by its place */
+    struct rw_shares columns[2], rows[2]; /* of a part, by its buffer */
 };
 
-/* Where a part lies in b: its columns are one panel's, all depth of a panel follows. And the pieces of rows that it
-   meets: a band's, all columns of a band follow. */
+/* The position of a part in b: its columns belong to one panel, and all parts along the depth of a panel follow one
+   another. And the row blocks that it is multiplied by: those of a band, which passes all its columns before the next
+   band. */
 struct part {
     int64_t item, col, cols, from, piece, pieces;
 };
@@ -110,7 +112,7 @@ static void pack_columns(const struct run *r, int64_t i, int64_t piece)
                    place_of(r, i) + first * rw_gemm_shared_part(r->g, x.from));
 }
 
-/* Of a part. */
+/* The number of rows of a part. */
 static int64_t rows_of(const struct run *r, const struct part *x)
 {
     const int64_t rows = x->pieces * r->p->tile_m, left = r->g->m - x->piece * r->p->tile_m;
@@ -141,7 +143,7 @@ static void deal_columns(struct run *r, int64_t i)
         rw_shares_deal(&r->columns[i % 2], gemm_ceil_div(part_of(r, i).cols, COLS_AT_ONCE), r->p->threads);
 }
 
-/* Before all have come to the barrier nobody takes of what the first thread deals here. */
+/* No thread takes the items that the first thread assigns here before all have reached the barrier. */
 static void run_part(struct run *r, int64_t i, int thread)
 {
     if (!thread) {
@@ -149,10 +151,16 @@ static void run_part(struct run *r, int64_t i, int thread)
         deal_columns(r, i + 1);
     }
     RW_EACH_SHARED(piece, &r->columns[i % 2], thread) pack_columns(r, i, piece);
-#pragma omp barrier
+    rw_team_barrier();
     int64_t n;
     for (int64_t grain; (grain = rw_shares_take_some(&r->rows[i % 2], thread, GRAINS, &n)) >= 0;)
         multiply_rows(r, i, grain, n, thread);
+}
+
+static void run_parts(void *of, int thread, int threads)
+{
+    struct run *const r = of;
+    for (int64_t i = 0; i < r->n_parts; i++) run_part(r, i, thread);
 }
 
 void rw_gemm_run_shared(const struct gemm *g, const struct gemm_plan *p, const struct gemm_loops *loops,
@@ -165,6 +173,5 @@ void rw_gemm_run_shared(const struct gemm *g, const struct gemm_plan *p, const s
     r.bands = p->band ? gemm_ceil_div(p->tiles_m, p->band) : 1;
     r.n_parts = g->n_batch * r.bands * p->tiles_n * r.depths;
     deal_columns(&r, 0);
-#pragma omp parallel num_threads(p->threads) if (p->threads > 1)
-    for (int64_t i = 0; i < r.n_parts; i++) run_part(&r, i, omp_get_thread_num());
+    rw_team_run(p->threads, run_parts, &r);
 }

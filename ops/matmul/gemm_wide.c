@@ -1,6 +1,6 @@
 /*
- * Large products of a 16-bit type that the processor does not multiply, or no faster than float32: by the library's
- * float32. See gemm.h.
+ * Large products of a 16-bit type that the processor does not multiply, or not faster than float32: computed by
+ * oneDNN's float32 from widened parts.
  *
  *     a  16 bits |....|####|....|        b  16 bits |..|        c  16 bits |....|
  *                |....|    |....|                   |##|                   |.##.|
@@ -8,8 +8,8 @@
  *                        v widened                   |                        | bias, addend, rounded once
  *     [rows, depth] float32     x     [depth, cols] float32    added to    [rows, cols] float32
  *
- * A thread widens a part of either operand when its tile comes to it. Parts and sums stay in its second cache, whatever
- * the depth of the product. Parts of operands that are made (struct gemm_source) are made there, and then widened.
+ * A thread widens a part of either operand when its tile needs it. Parts and sums stay in its L2 cache, whatever the
+ * depth of the product. Parts of generated operands (struct gemm_source) are generated there, and then widened.
  */
 #include "ops/matmul/gemm_plan.h"
 
@@ -17,14 +17,14 @@
 
 #include <string.h>
 
-#define MOST_DEPTH 256
+#define DEPTH_MAX 256
 #define DEPTH_ALIGN 16
 
 /* ---- parts of an operand ---- */
 
-/* What lies there has lines along the depth, or along the rows of a or columns of b. */
+/* An operand as lines, either along the depth, or along the rows of a or columns of b. */
 struct wide_operand {
-    const struct gemm_source *made; /* or NULL: lies at data, whose numbers are so far apart, line by line */
+    const struct gemm_source *made; /* or NULL: stored at data, with these strides along and across lines */
     const char *data;
     int64_t line, step;
     bool along_depth;
@@ -35,7 +35,7 @@ static struct wide_operand made_operand(const struct gemm_source *from, bool is_
     return (struct wide_operand){ .made = from, .along_depth = is_a != from->turned };
 }
 
-/* along, across: from one number to the next along the depth, and across it. */
+/* along, across: strides of the stored operand along the depth and across it. */
 static struct wide_operand lying_operand(const void *data, int64_t along, int64_t across)
 {
     const bool along_depth = along == 1 || across != 1;
@@ -63,7 +63,8 @@ static struct wide_operand operand_b(const struct gemm *g, int64_t item)
     return lying_operand(start(g, &g->b, item), g->b.row, g->b.col);
 }
 
-/* Numbers [first, first + n) of a line. What is made is made where the second half of the line will be. */
+/* Widens elements [first, first + n) of a line. A generated line is first written to the second half of its widened
+   memory. */
 static void widen_line(const struct wide_operand *x, const struct gemm *g, const struct gemm_loops *loops, int64_t line,
                        int64_t first, int64_t n, float *to)
 {
@@ -77,8 +78,8 @@ static void widen_line(const struct wide_operand *x, const struct gemm *g, const
     }
 }
 
-/* n rows of a, or columns of b, from `first` on, by numbers [p, p + depth) along the depth; zeros behind the last one.
-   Lines across the depth are `tile` apart. */
+/* Widens n rows of a, or columns of b, from `first` on, by elements [p, p + depth) along the depth; zeros after the
+   last one. Lines across the depth are `tile` apart. */
 static void widen_part(const struct wide_operand *x, const struct gemm *g, const struct gemm_loops *loops,
                        int64_t first, int64_t n, int64_t tile, int64_t p, int64_t depth, float *to)
 {
@@ -96,7 +97,7 @@ static void widen_part(const struct wide_operand *x, const struct gemm *g, const
 
 /* ---- a tile ---- */
 
-/* Of a part of a, or of the sums: with what a tile is filled up by. */
+/* Rows of a part of a, or of the sums, including the padding of a tile. */
 static int64_t rows_in_part(const struct gemm_plan *p)
 {
     return gemm_align(p->tile_m, p->at_once);
@@ -104,7 +105,7 @@ static int64_t rows_in_part(const struct gemm_plan *p)
 
 int64_t rw_gemm_wide_depth(const struct gemm *g)
 {
-    return gemm_align(gemm_ceil_div(g->k, gemm_ceil_div(g->k, MOST_DEPTH)), DEPTH_ALIGN);
+    return gemm_align(gemm_ceil_div(g->k, gemm_ceil_div(g->k, DEPTH_MAX)), DEPTH_ALIGN);
 }
 
 struct rw_matmul_signature rw_gemm_wide_signature(const struct gemm *g, const struct gemm_plan *p, int64_t rows,
@@ -128,7 +129,7 @@ struct rw_matmul_signature rw_gemm_wide_signature(const struct gemm *g, const st
 
 /* Parts of a and b, and the sums, each aligned. */
 struct parts {
-    int64_t a, b, sums; /* floats */
+    int64_t a, b, sums; /* in floats */
 };
 
 static struct parts parts_of(const struct gemm_plan *p)
@@ -144,6 +145,7 @@ size_t rw_gemm_wide_scratch(const struct gemm_plan *p)
     return (size_t)(n.a + n.b + n.sums) * sizeof(float);
 }
 
+/* Computes one tile: widens parts along the depth, multiplies them with the library, and rounds the sums. */
 rw_status rw_gemm_wide_tile(const struct gemm *g, const struct gemm_plan *p, const struct gemm_loops *loops,
                             const struct gemm_tile *t, int thread, char *scratch)
 {

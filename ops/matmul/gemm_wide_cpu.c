@@ -1,11 +1,11 @@
-/* Products of 16 bits in float32: widening parts of operands, rounding tiles of sums. See gemm_wide.c. */
+/* Products of 16-bit types in float32 (gemm_wide.c): the vector code that widens parts of operands and rounds sums. */
 #include "device/cpu/isa.h"
 #include "ops/common/vec_native.h"
 #include "ops/matmul/gemm.h"
 
 /* ---- widening ---- */
 
-/* From the front: what is read may lie in the second half of what is written. */
+/* Front to back: the source may be the second half of the destination. */
 VEC_INLINE void widen_dense(rw_dtype dtype, const void *from, int64_t n, float *to)
 {
     int64_t i = 0;

@@ -1,6 +1,6 @@
 /*
- * linear: x weight^T + bias, the bias added before the one rounding; linear_gelu: its gelu, and it; linear_add: the sum
- * of a residual and it, rounded once. The residual is input 0 there, and x, weight and bias follow.
+ * linear: x weight^T + bias, with the bias added before the one rounding. linear_gelu: the same and its gelu.
+ * linear_add: the same plus a residual, rounded once; the residual is its input 0, and x, weight and bias follow.
  */
 #include "ops/common/kernels.h"
 #include "ops/matmul/gemm.h"
@@ -9,32 +9,29 @@
 #include "ops/pointwise/pointwise.h"
 #include "ops/reduce/reduce.h"
 #include "ops/common/util.h"
-#include "record/own_ops.h"
+#include "record/edge.h"
+#include "record/builtin_ops.h"
 
-/* Of x, weight and perhaps a bias, inputs from `x` on: the shape of the result. */
+/* Checks x, weight and an optional bias, inputs from `x` on, and returns the shape of the result. */
 static rw_status check_layer(rw_op_call *call, int x, rw_shape *ret)
 {
     RW_CHECK(rw_want_float(call, 0));
     for (int i = 1; i < call->n_inputs; i++) RW_CHECK(rw_want_same_dtype(call, 0, i));
-    if (call->n_inputs < x + 2 || call->n_inputs > x + 3)
-        return rw_op_error(call, RW_ERR_ARGUMENT, "takes x, weight and at most a bias");
+    RW_CHECK(rw_expect_inputs(call, x + 2, x + 3, x ? "residual, x, weight and optionally bias"
+                                                    : "x, weight and optionally bias"));
     const rw_shape rows = rw_in_shape(call, x), w = rw_in_shape(call, x + 1);
-    if (rows.rank < 1 || w.rank != 2)
-        return rw_op_error(call, RW_ERR_SHAPE, "x needs an axis and weight two: [out, in]");
+    if (rows.rank < 1) return rw_unexpected(call, RW_ERR_SHAPE, x, NULL, "[..., in]");
+    RW_CHECK(rw_expect_rank(call, x + 1, NULL, 2, "[out, in]"));
     if (rows.dim[rows.rank - 1] != w.dim[1])
-        return rw_op_error(call, RW_ERR_SHAPE, "x has %lld features, weight [out, in] takes %lld",
-                           (long long)rows.dim[rows.rank - 1], (long long)w.dim[1]);
-    if (call->n_inputs == x + 3) {
-        const rw_shape bias = rw_in_shape(call, x + 2);
-        if (bias.rank != 1 || bias.dim[0] != w.dim[0])
-            return rw_op_error(call, RW_ERR_SHAPE, "bias is not [%lld]", (long long)w.dim[0]);
-    }
+        return rw_unexpected(call, RW_ERR_SHAPE, x + 1, NULL, "[out, %lld], x's last axis",
+                             (long long)rows.dim[rows.rank - 1]);
+    if (call->n_inputs == x + 3) RW_CHECK(rw_expect_shape(call, x + 2, NULL, RW_SHAPE(w.dim[0])));
     *ret = rows;
     ret->dim[ret->rank - 1] = w.dim[0];
     return RW_OK;
 }
 
-/* Of one output, or of two that are alike: the activation and what it is taken of. */
+/* One output; or two with cast_widest: the activation and the pre-activation. */
 static rw_status check(rw_op_call *call)
 {
     rw_shape y;
@@ -47,15 +44,14 @@ static rw_status check_add(rw_op_call *call)
 {
     rw_shape y;
     RW_CHECK(check_layer(call, 1, &y));
-    if (!rw_shape_equal(y, rw_in_shape(call, 0)))
-        return rw_op_error(call, RW_ERR_SHAPE, "the residual has not the result's shape");
+    RW_CHECK(rw_expect_shape(call, 0, NULL, y));
     return rw_op_output(call, 0, call->in[0].dtype, y);
 }
 
 static rw_op_cost cost_of(const rw_op_call *call, int weight)
 {
     const double k = (double)call->in[weight].layout->dim[1];
-    return (rw_op_cost){ 2 * k * (double)call->out[0].layout->numel, rw_cost_bytes(call) };
+    return rw_cost_product(call, 2 * k * (double)call->out[0].layout->numel);
 }
 
 static rw_op_cost cost(const rw_op_call *call)
@@ -77,7 +73,7 @@ static rw_op_cost cost_gelu(const rw_op_call *call)
 
 static size_t workspace_of(const rw_op_call *call, int x)
 {
-    const rw_desc *const in = call->in + x;
+    const rw_operand_desc *const in = call->in + x;
     struct gemm g;
     rw_gemm_of_linear(&g, in[0].layout, in[1].layout, call->n_inputs > x + 2, in[0].dtype);
     g.gelu = call->n_outputs > 1;
@@ -117,9 +113,9 @@ static rw_status grad_of_weight(rw_grad_call *g, int at, rw_tensor *dy)
 }
 
 /*
- * Of x, weight and bias, inputs from `at` on; dy flows into the product. sum: the bias's, where it was taken. The
- * weight's gradient comes first: it is the last to read x, whose memory dx may then take. Where both are one value,
- * their contributions keep the order of the operands.
+ * The gradients of x, weight and bias, inputs from `at` on, for a gradient dy of the product. sum: the bias gradient,
+ * if the caller has computed it. The weight's gradient comes first: it is the last op that reads x, so dx may then take
+ * the memory of x. If both are the same value, their contributions keep the order of the operands.
  */
 static rw_status grad_of(rw_grad_call *g, int at, rw_tensor *dy, rw_tensor *sum)
 {
@@ -146,7 +142,7 @@ static rw_status grad_add(rw_grad_call *g)
     return grad_of(g, 1, dy, rw_grad_columns(g, 3));
 }
 
-/* Into the second output flows what a gradient of a gradient found: the slope is taken there. */
+/* The second output, the pre-activation, receives gradients only from gradients of gradients; they are added there. */
 static rw_status grad_gelu(rw_grad_call *g)
 {
     rw_tensor *const dy = rw_grad_upstream(g, 0), *const more = rw_grad_upstream(g, 1);
@@ -158,7 +154,7 @@ static rw_status grad_gelu(rw_grad_call *g)
     return dz ? grad_of(g, 0, dz, sum) : rw_grad_set(g, 0, NULL);
 }
 
-/* The function of what is stored, unless a library takes it of what was not rounded yet. */
+/* Recomputes gelu from the stored, rounded pre-activation, unless a library computes it from the unrounded one. */
 static rw_tensor *remake_gelu(rw_tape *t, const rw_op_call *call, int i, rw_tensor *const *in, rw_tensor *const *out)
 {
     if (i != 0) return NULL;
@@ -179,14 +175,15 @@ const rw_op_def rw_op_linear = { .name = "linear",
                                  .grad = grad,
                                  .cost = cost,
                                  .workspace = RW_WORKSPACES(workspace_cpu, rw_linear_workspace_cuda),
-                                 .lowered = RW_OP_ALL_INPUTS };
+                                 .cast_low = RW_OP_ALL_INPUTS,
+                                 .bias = 2 };
 
 static const rw_op_def rw_op_linear_gelu = { .name = "linear_gelu", .n_inputs = RW_OP_VARIADIC, .n_outputs = 2,
                                              .strided = RW_OP_INPUT(0) | RW_OP_INPUT(1), .check = check,
                                              .kernel = RW_KERNELS(rw_linear_gelu), .grad = grad_gelu, .cost = cost_gelu,
                                              .workspace = RW_WORKSPACES(workspace_cpu, rw_linear_workspace_cuda),
-                                             .remake = remake_gelu,
-                                             .lowered = RW_OP_ALL_INPUTS };
+                                             .recompute_output = remake_gelu,
+                                             .cast_low = RW_OP_ALL_INPUTS };
 
 RW_DECLARE_KERNELS(rw_linear_add)
 static const rw_op_def rw_op_linear_add = { .name = "linear_add",
@@ -200,15 +197,12 @@ static const rw_op_def rw_op_linear_add = { .name = "linear_add",
                                             .cost = cost_add,
                                             .workspace = RW_WORKSPACES(workspace_add_cpu,
                                                                        rw_linear_add_workspace_cuda),
-                                            .lowered = RW_OP_ALL_INPUTS };
-
-int rw_bias_of(const rw_op_def *op)
-{
-    return op == &rw_op_linear ? 2 : op == &rw_op_linear_add ? 3 : -1;
-}
+                                            .cast_low = RW_OP_ALL_INPUTS,
+                                            .bias = 3 };
 
 rw_tensor *rw_linear_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *weight, rw_tensor *bias)
 {
+    RW_ENTER_OP(t);
     const rw_recipe *const codes = rw_recipe_of_codes(t);
     if (codes && rw_tensor_dtype(x) != RW_F64) return rw_linear_of_codes_at(at, t, codes, x, weight, bias);
     rw_tensor *const in[] = { x, weight, bias };
@@ -217,6 +211,7 @@ rw_tensor *rw_linear_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *weight,
 
 rw_tensor *rw_linear_gelu_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *weight, rw_tensor *bias)
 {
+    RW_ENTER_OP(t);
     if (rw_recipe_of_codes(t)) {
         const struct rw_composite c = rw_composite_begin(t, "linear_gelu");
         rw_tensor *const z = rw_linear_at(at, t, x, weight, bias);
@@ -226,7 +221,7 @@ rw_tensor *rw_linear_gelu_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *we
     return rw_apply_at(at, t, &rw_op_linear_gelu, in, bias == rw_none() ? 2 : 3, NULL, 0, NULL);
 }
 
-/* Under a recipe the product is of 16 bits, the stream that it is added to is not. */
+/* Under a recipe the product has 16 bits and the residual stream that it is added to does not. */
 static rw_tensor *add_apart(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *weight, rw_tensor *bias,
                             rw_tensor *residual)
 {
@@ -238,6 +233,7 @@ static rw_tensor *add_apart(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *wei
 rw_tensor *rw_linear_add_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *weight, rw_tensor *bias,
                             rw_tensor *residual)
 {
+    RW_ENTER_OP(t);
     if (rw_recipe_of_codes(t) || rw_recipe_lowers(t, residual) != rw_tensor_dtype(residual))
         return add_apart(at, t, x, weight, bias, residual);
     rw_tensor *const in[] = { residual, x, weight, bias };

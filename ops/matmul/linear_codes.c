@@ -1,8 +1,8 @@
 /*
- * linear under a recipe of 8-bit codes: input, weight and the gradient of the output are quantised, with scales that
- * are powers of two, so decoding them to bfloat16 rounds nothing; the products are those of bfloat16, and decode what
- * they read (codes_product.h). What backward keeps is the codes. Under delayed scaling the scale of the gradient's
- * codes is an operand of the rule.
+ * linear under an FP8 recipe. Input, weight and the gradient of the output are quantized, with scales that are powers
+ * of two, so decoding to bfloat16 is exact. The products are those of bfloat16, on operands that they decode
+ * (codes_product.h). Backward keeps the quantized operands. Under delayed scaling the scale of the output's gradient is
+ * an operand of the rule.
  */
 #include "ops/matmul/linear_codes.h"
 
@@ -11,22 +11,23 @@
 #include "ops/matmul/codes_product.h"
 #include "ops/matmul/matmul.h"
 #include "ops/reduce/reduce.h"
-#include "record/own_ops.h"
+#include "record/builtin_ops.h"
 
 #include <rewind/custom_grad.h>
 #include <rewind/ops.h>
 #include <rewind/precision.h>
 
-/* Inputs of the rule: y, then these; behind them the scale of the gradient's codes, and the bias, where there are. */
+/* Inputs of the gradient rule: y, then these; after them the scale of the gradient's FP8 data, and the bias, if
+   present. */
 enum { X = 1, WEIGHT, X_CODES, X_SCALE, WEIGHT_CODES, WEIGHT_SCALE, REST };
 
 struct rule_data {
     int64_t scaling, of_weight; /* of rows, and of the weight */
-    int64_t gradient;           /* the type of its codes */
-    int32_t given, bias;        /* which inputs these are; 0: there is none */
-    uint32_t buffer, row;       /* where the amax of the gradient is noted, if its scale is given */
+    int64_t gradient;           /* the FP8 type of the gradient */
+    int32_t given, bias;        /* input indices of these; 0: absent */
+    uint32_t buffer, row;       /* where the gradient's amax is recorded, if its scale is given */
     int64_t counted;
-    struct rw_counts_slot counts; /* where what is counted of the gradient goes, if it is */
+    struct rw_counts_slot counts; /* where the monitor's counts of the gradient are recorded, if any */
 };
 
 static rw_scaling weight_scaling(rw_scaling rows)
@@ -34,9 +35,9 @@ static rw_scaling weight_scaling(rw_scaling rows)
     return rows == RW_SCALING_1X128 ? RW_SCALING_128X128 : rows;
 }
 
-/* ---- gradients of gradients: what is decoded is a value of its own ---- */
+/* ---- gradients of gradients: decoded operands are values of the tape ---- */
 
-/* As a value of x: what flows into it flows into x. */
+/* The decoded operand, as a value whose gradient is passed to x. */
 static rw_tensor *decoded(const rw_grad_call *g, rw_tensor *codes, rw_tensor *scale, int64_t scaling, rw_tensor *x)
 {
     rw_tape *const t = rw_grad_tape(g);
@@ -45,7 +46,7 @@ static rw_tensor *decoded(const rw_grad_call *g, rw_tensor *codes, rw_tensor *sc
     return y ? rw_straight_through(t, y, rw_cast(t, x, dtype)) : NULL;
 }
 
-/* dw = dy^T x, added to a float32 sum where there is one. */
+/* dw = dy^T x, added to a float32 sum if there is one. */
 static rw_status set_weight(rw_grad_call *g, rw_tensor *dy, rw_tensor *x)
 {
     rw_tape *const t = rw_grad_tape(g);
@@ -69,17 +70,17 @@ static rw_status again(rw_grad_call *g, const struct rule_data *a, rw_tensor *dy
                                      rw_grad_input(g, X)));
 }
 
-/* ---- gradients: products of codes ---- */
+/* ---- gradients: products of FP8 operands ---- */
 
-/* a b of the codes, or a^T b, plus the sum so far of input i, as the gradient of input i. */
+/* Sets the gradient of input i: a b or a^T b of FP8 operands, plus the sum so far. */
 static rw_status set_product(rw_grad_call *g, int i, rw_tensor *const *in, const struct rw_codes_product_attrs *p)
 {
     rw_tape *const t = rw_grad_tape(g);
     const rw_shape x = rw_tensor_shape(rw_grad_input(g, i));
     const int64_t n = x.dim[x.rank - 1];
-    int64_t rows = 1; /* not the elements over the last extent, which may be 0 */
+    int64_t rows = 1; /* not elements divided by the last extent, which may be 0 */
     for (int axis = 0; axis < x.rank - 1; axis++) rows *= x.dim[axis];
-    /* The product adds to sums of bfloat16 and float32; to one of float16 the library adds it. */
+    /* The product can add to sums of bfloat16 and float32; a float16 sum is added by the library's default rule. */
     rw_tensor *const sum = rw_grad_dtype(g, i) == RW_F16 ? NULL : rw_grad_wide_addend(g, i);
     rw_tensor *with[] = { in[RW_CODES_A], in[RW_CODES_A_SCALE], in[RW_CODES_B], in[RW_CODES_B_SCALE], NULL };
     if (sum) with[RW_CODES_MORE] = x.rank == 2 ? sum : rw_reshape(t, sum, RW_SHAPE(rows, n));
@@ -101,6 +102,7 @@ static rw_tensor *codes_of_gradient(const rw_grad_call *g, const struct rule_dat
     return codes && a->counted && rw_counts_note(t, a->counts.buffer, a->counts.row, counts) ? NULL : codes;
 }
 
+/* The gradient rule: quantizes dy and records the products for x, weight and bias. */
 static rw_status grad(rw_grad_call *g, const void *data)
 {
     const struct rule_data *const a = data;
@@ -108,19 +110,19 @@ static rw_status grad(rw_grad_call *g, const void *data)
     rw_tensor *scale, *const dy = rw_matrix_of_rows(t, rw_grad_upstream(g, 0));
     rw_tensor *const codes = dy ? codes_of_gradient(g, a, dy, &scale) : NULL;
     if (!codes) return rw_grad_set(g, X, NULL);
-    if (rw_grad_again(g)) RW_CHECK(again(g, a, dy, codes, scale));
-    if (!rw_grad_again(g) && rw_grad_wanted(g, X)) {
+    if (rw_grad_is_differentiable(g)) RW_CHECK(again(g, a, dy, codes, scale));
+    if (!rw_grad_is_differentiable(g) && rw_grad_wanted(g, X)) {
         rw_tensor *const in[] = { codes, scale, rw_grad_input(g, WEIGHT_CODES), rw_grad_input(g, WEIGHT_SCALE) };
         RW_CHECK(set_product(g, X, in, &(struct rw_codes_product_attrs){ a->scaling, a->of_weight, false, false }));
     }
-    if (!rw_grad_again(g) && rw_grad_wanted(g, WEIGHT)) {
+    if (!rw_grad_is_differentiable(g) && rw_grad_wanted(g, WEIGHT)) {
         rw_tensor *const in[] = { codes, scale, rw_grad_input(g, X_CODES), rw_grad_input(g, X_SCALE) };
         RW_CHECK(set_product(g, WEIGHT, in, &(struct rw_codes_product_attrs){ a->scaling, a->scaling, true, false }));
     }
     return a->bias && rw_grad_wanted(g, a->bias) ? rw_grad_set_sum_to(g, a->bias, dy) : RW_OK;
 }
 
-/* Codes and scales of both operands, as inputs of the rule without y. */
+/* Quantizes both operands: FP8 data and scales, as inputs of the rule without y. */
 static bool quantise(rw_site at, rw_tape *t, const rw_recipe *recipe, rw_tensor **in)
 {
     const rw_quantize_params rows = { RW_F8_E4M3, recipe->scaling, true };
@@ -133,7 +135,7 @@ static bool quantise(rw_site at, rw_tape *t, const rw_recipe *recipe, rw_tensor 
     return in[WEIGHT_CODES - 1] != NULL;
 }
 
-/* What else the rule reads: *n grows by it. */
+/* Appends the other inputs of the rule; *n grows by their number. */
 static bool add_rest(rw_site at, rw_tape *t, const rw_recipe *recipe, rw_tensor *bias, rw_tensor **in, int *n,
                      struct rule_data *a)
 {
@@ -159,7 +161,7 @@ static rw_tensor *record(rw_site at, rw_tape *t, const rw_recipe *recipe, rw_ten
     const rw_scaling of_weight = weight_scaling(recipe->scaling);
     struct rule_data a = { .scaling = recipe->scaling, .of_weight = of_weight,
                            .gradient = recipe->gradient_dtype ? recipe->gradient_dtype : RW_F8_E5M2 };
-    /* Values of this tape: codes are found again by them. Without y: one less than in the rule. */
+    /* Values of this tape, by which their quantized forms are found. Without y: one less than in the rule. */
     rw_tensor *in[REST + 1] = { rw_operand_at(at, t, x, "linear"), rw_operand_at(at, t, weight, "linear") };
     int n = REST - 1;
     if (!in[0] || !in[1] || !quantise(at, t, recipe, in) || !add_rest(at, t, recipe, bias, in, &n, &a)) return NULL;
@@ -173,7 +175,7 @@ static rw_tensor *record(rw_site at, rw_tape *t, const rw_recipe *recipe, rw_ten
 rw_tensor *rw_linear_of_codes_at(rw_site at, rw_tape *t, const rw_recipe *recipe, rw_tensor *x, rw_tensor *weight,
                                  rw_tensor *bias)
 {
-    const rw_recipe own = *recipe; /* recording may move it */
+    const rw_recipe own = *recipe; /* a copy: recording may move the recipe */
     if (!rw_operand_check(at, t, x, "linear", "x") || !rw_operand_check(at, t, weight, "linear", "weight") ||
         (bias != rw_none() && !rw_operand_check(at, t, bias, "linear", "bias")))
         return NULL;

@@ -1,4 +1,4 @@
-/* linear in 8-bit codes, as a recipe says. See linear_codes.c. */
+/* linear with FP8 operands, under a precision recipe. */
 #ifndef RW_OPS_MATMUL_LINEAR_CODES_H
 #define RW_OPS_MATMUL_LINEAR_CODES_H
 

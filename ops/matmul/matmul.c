@@ -1,9 +1,10 @@
-/* matmul: batched matrix products with broadcast leading axes; matmul_add: a sum and such a product. */
+/* matmul: batched matrix products with broadcast leading axes; matmul_add: a sum plus such a product. */
 #include "ops/common/kernels.h"
 #include "ops/matmul/gemm.h"
 #include "ops/matmul/matmul.h"
 #include "ops/reduce/reduce.h"
 #include "ops/common/util.h"
+#include "record/edge.h"
 
 static rw_shape leading(rw_shape s)
 {
@@ -11,16 +12,17 @@ static rw_shape leading(rw_shape s)
     return s;
 }
 
-/* Operands `a` and `a` + 1 of the call give a product of type and shape ret. */
+/* Checks operands `a` and `a` + 1 of the call, and returns the shape of their product. */
 static rw_status check_product(rw_op_call *call, int a, rw_shape *ret)
 {
     RW_CHECK(rw_want_float(call, a));
     RW_CHECK(rw_want_same_dtype(call, a, a + 1));
     const rw_shape x = rw_in_shape(call, a), y = rw_in_shape(call, a + 1);
-    if (x.rank < 2 || y.rank < 2) return rw_op_error(call, RW_ERR_SHAPE, "both operands need two axes or more");
+    for (int i = a; i < a + 2; i++)
+        if (call->in[i].layout->rank < 2) return rw_unexpected(call, RW_ERR_SHAPE, i, NULL, "rank 2 or more");
     if (x.dim[x.rank - 1] != y.dim[y.rank - 2])
-        return rw_op_error(call, RW_ERR_SHAPE, "the first operand has %lld columns, the second %lld rows",
-                           (long long)x.dim[x.rank - 1], (long long)y.dim[y.rank - 2]);
+        return rw_unexpected(call, RW_ERR_SHAPE, a + 1, NULL, "[..., %lld, n], a's columns",
+                             (long long)x.dim[x.rank - 1]);
     RW_CHECK(rw_broadcast(call, leading(x), leading(y), ret));
     ret->dim[ret->rank++] = x.dim[x.rank - 2];
     ret->dim[ret->rank++] = y.dim[y.rank - 1];
@@ -39,13 +41,12 @@ static rw_status check_add(rw_op_call *call)
     rw_shape c;
     RW_CHECK(check_product(call, 1, &c));
     RW_CHECK(rw_want_sum_of(call, 0, 1));
-    if (!rw_shape_equal(c, rw_in_shape(call, 0)))
-        return rw_op_error(call, RW_ERR_SHAPE, "the sum has not the product's shape");
+    RW_CHECK(rw_expect_shape(call, 0, "sum", c));
     return rw_op_output(call, 0, call->in[0].dtype, c);
 }
 
-/* The operands of a product are a call's last two inputs. */
-static const rw_desc *factors(const rw_op_call *call)
+/* The factors of a product are the last two inputs of a call. */
+static const rw_operand_desc *factors(const rw_op_call *call)
 {
     return call->in + call->n_inputs - 2;
 }
@@ -53,18 +54,18 @@ static const rw_desc *factors(const rw_op_call *call)
 static rw_op_cost cost(const rw_op_call *call)
 {
     const rw_layout *const a = factors(call)->layout;
-    return (rw_op_cost){ 2.0 * (double)call->out[0].layout->numel * (double)a->dim[a->rank - 1], rw_cost_bytes(call) };
+    return rw_cost_product(call, 2.0 * (double)call->out[0].layout->numel * (double)a->dim[a->rank - 1]);
 }
 
 static size_t workspace_cpu(const rw_op_call *call)
 {
-    const rw_desc *const in = factors(call);
+    const rw_operand_desc *const in = factors(call);
     struct gemm g;
     rw_gemm_of_matmul(&g, in[0].layout, in[1].layout, in[0].dtype);
     g.to = call->out[0].dtype;
     const size_t plain = rw_gemm_workspace_cpu(call, &g);
     if (call->n_inputs == 2) return plain;
-    g.adds = true; /* what it is added to may be absent when it runs: room for either */
+    g.adds = true; /* the addend may be absent at run time: workspace for either case */
     const size_t added = rw_gemm_workspace_cpu(call, &g);
     return added > plain ? added : plain;
 }
@@ -106,12 +107,12 @@ rw_tensor *rw_matrix_of_rows(rw_tape *t, rw_tensor *x)
 {
     if (!x) return NULL;
     const rw_shape s = rw_tensor_shape(x);
-    int64_t rows = 1; /* not the elements over the last extent, which may be 0 */
+    int64_t rows = 1; /* not elements divided by the last extent, which may be 0 */
     for (int i = 0; i < s.rank - 1; i++) rows *= s.dim[i];
     return s.rank == 2 ? x : rw_reshape(t, x, RW_SHAPE(rows, s.dim[s.rank - 1]));
 }
 
-/* a^T dy. Where b is one matrix for the whole batch, the sum over the batch is part of one product. */
+/* a^T dy. If b is one matrix for the whole batch, the sum over the batch is part of one product. */
 static rw_status grad_b(rw_grad_call *g, int i, rw_tensor *a, rw_tensor *dy)
 {
     rw_tape *const t = rw_grad_tape(g);
@@ -122,7 +123,7 @@ static rw_status grad_b(rw_grad_call *g, int i, rw_tensor *a, rw_tensor *dy)
     return rw_grad_set_product(g, i, rw_transpose(t, rw_matrix_of_rows(t, a), 0, 1), rw_matrix_of_rows(t, dy));
 }
 
-/* Of the product of inputs i and i + 1. */
+/* The gradients of the product of inputs i and i + 1. */
 static rw_status grad_product(rw_grad_call *g, int i)
 {
     rw_tape *const t = rw_grad_tape(g);
@@ -147,7 +148,7 @@ RW_DECLARE_KERNELS(rw_matmul)
 const rw_op_def rw_op_matmul = { .name = "matmul", .n_inputs = 2, .n_outputs = 1, .strided = RW_OP_ALL_INPUTS,
                                  .check = check, .kernel = RW_KERNELS(rw_matmul), .grad = grad, .cost = cost,
                                  .workspace = RW_WORKSPACES(workspace_cpu, rw_matmul_workspace_cuda),
-                                 .lowered = RW_OP_ALL_INPUTS };
+                                 .cast_low = RW_OP_ALL_INPUTS };
 
 RW_DECLARE_KERNELS(rw_matmul_add)
 static const rw_op_def rw_op_matmul_add = { .name = "matmul_add",
@@ -164,6 +165,7 @@ static const rw_op_def rw_op_matmul_add = { .name = "matmul_add",
 
 rw_tensor *rw_matmul_at(rw_site at, rw_tape *t, rw_tensor *a, rw_tensor *b)
 {
+    RW_ENTER_OP(t);
     rw_tensor *const in[] = { a, b };
     return rw_apply_at(at, t, &rw_op_matmul, in, 2, NULL, 0, NULL);
 }

@@ -1,4 +1,4 @@
-/* CPU kernels of the products: the own loops of this instruction set, and the way to oneDNN (gemm.c). */
+/* CPU kernels of matrix products: the plain loops of this instruction set, and the entry points to oneDNN (gemm.c). */
 #include "device/cpu/isa.h"
 #include "ops/matmul/gemm.h"
 #include "ops/pointwise/pointwise.h"
@@ -12,6 +12,7 @@ void RW_ISA_NAME(rw_gemm_shallow_tile)(const struct gemm *g, int64_t row, int64_
 
 void RW_ISA_NAME(rw_gemm_own_tile)(const struct gemm *g, int64_t item, int64_t row, int64_t rows, int64_t col,
                                    int64_t cols);
+/* Computes a tile of c with the plain loops, or as a skinny or shallow product. */
 void RW_ISA_NAME(rw_gemm_own_tile)(const struct gemm *g, int64_t item, int64_t row, int64_t rows, int64_t col,
                                    int64_t cols)
 {
@@ -49,13 +50,13 @@ rw_status RW_ISA_NAME(rw_matmul_add_cpu)(const rw_kernel *k)
     g.to = k->out[0].dtype;
     g.a.data = k->in[1].data;
     g.b.data = k->in[2].data;
-    g.adds = rw_kernel_has(k, 0); /* else it is rw_matmul */
+    g.adds = rw_kernel_has(k, 0); /* without the addend it is rw_matmul */
     g.sum = k->in[0].data;
     g.c = k->out[0].data;
     return rw_gemm_run(k, &g, &RW_ISA_NAME(rw_gemm_loops));
 }
 
-/* Of x, weight and perhaps a bias, inputs from `x` on, into output `to`. */
+/* Computes the linear layer of x, weight and an optional bias, inputs from `x` on, into output `to`. */
 static rw_status linear_to(const rw_kernel *k, int x, int to)
 {
     const rw_view *const in = k->in + x;
@@ -83,7 +84,7 @@ rw_status RW_ISA_NAME(rw_linear_add_cpu)(const rw_kernel *k)
     return linear_to(k, 1, 0);
 }
 
-/* By the kernel of gelu_tanh itself: the bytes are those of the two ops. */
+/* Uses the kernel of gelu_tanh, so the bytes equal those of the two separate ops. */
 rw_status RW_ISA_NAME(rw_gelu_tanh_cpu)(const rw_kernel *k);
 rw_status RW_ISA_NAME(rw_linear_gelu_cpu)(const rw_kernel *k);
 rw_status RW_ISA_NAME(rw_linear_gelu_cpu)(const rw_kernel *k)

@@ -1,7 +1,8 @@
 /*
- * The products on CUDA: cuBLASLt where it has an algorithm, else tiles of our own. See gemm.h for what a product is.
+ * Matrix products on CUDA: cuBLASLt if it has an algorithm, else a tiled kernel of this library. gemm.h defines a
+ * product.
  *
- * Which way is taken, and with which alignments, follows from shapes and strides alone.
+ * The choice, and the alignments passed to cuBLASLt, depend on shapes and strides alone.
  */
 #include "device/cuda/blaslt.h"
 #include "device/cuda/kernel.cuh"
@@ -20,22 +21,21 @@ namespace {
 
 constexpr int64_t WORKSPACE_ALIGN = 256;
 constexpr int TILE = 32, TILE_ROWS = 8;     /* a block of 32 x 8 threads computes 32 x 32 elements */
-constexpr int64_t MOST_BLOCKS = 0x7fffffff; /* of a grid's first axis */
-constexpr int64_t MAX_BATCH = 65535;        /* of one call: some of cuBLASLt's algorithms refuse more */
+constexpr int64_t BLOCKS_MAX = 0x7fffffff; /* maximum of a grid's first axis */
 
 int64_t aligned(int64_t bytes)
 {
     return (bytes + WORKSPACE_ALIGN - 1) / WORKSPACE_ALIGN * WORKSPACE_ALIGN;
 }
 
-/* ---- the library's product: one call covers up to MAX_BATCH of the innermost batch axis ---- */
+/* ---- cuBLASLt: one product covers the innermost batch axis ---- */
 
 struct batch {
     int rank;
     int64_t dim[RW_MAX_RANK], a[RW_MAX_RANK], b[RW_MAX_RANK];
 };
 
-/* Batch axes that follow one another in both operands become one. */
+/* Joins batch axes that are contiguous in both operands. */
 batch joined(const gemm &g)
 {
     batch r = {};
@@ -51,7 +51,7 @@ batch joined(const gemm &g)
     return r;
 }
 
-/* Bytes that the addresses of a batch are multiples of, 16 at most, when the first one is. */
+/* The power of two, up to 16, of which all addresses of a batch are multiples if the first one is, in bytes. */
 int32_t alignment_of(rw_dtype dtype, const int64_t *strides, int n)
 {
     uint64_t bits = 16;
@@ -61,21 +61,21 @@ int32_t alignment_of(rw_dtype dtype, const int64_t *strides, int n)
 }
 
 /*
- * What the library reads of an operand. One that begins off an aligned address is copied as it lies: with its own
- * alignment it would get an algorithm of its own, and so other bits than the same numbers elsewhere (law 1).
+ * The form of an operand that the library reads. An operand at an unaligned address is copied with its layout.
+ * Otherwise the library might select another algorithm by its alignment, and the results would depend on the address
+ * (law 1).
  */
 enum reading { IN_PLACE, AS_IT_LIES, MADE_DENSE };
 
 struct plan {
     bool own;
-    bool apart; /* the library gives a b in float32; bias and sum are added by a kernel after it */
-    bool gelu;  /* by the library; else by a kernel after it */
+    bool apart; /* the library computes a b in float32; a kernel after it adds bias and sum */
+    bool gelu;  /* computed by the library; else by a kernel after it */
     reading a, b, bias, sum;
     gemm g; /* as the library reads it */
     batch outer;
-    rw_blaslt_product product; /* of all calls but the last along that axis, */
-    int64_t rest;              /* which has so many of the batch, if not 0 */
-    /* A sum that is not aligned is copied to c itself. */
+    rw_blaslt_product product;
+    /* An unaligned sum is copied to c itself. */
     size_t a_bytes, b_bytes, bias_bytes, apart_bytes, library_bytes;
 
     size_t workspace() const { return a_bytes + b_bytes + bias_bytes + apart_bytes + library_bytes; }
@@ -107,15 +107,15 @@ bool has_16_bits(const rw_blaslt_product &q)
 }
 
 /*
- * The library does not say how exactly it takes the function. That is no matter where the result is rounded to 16 bits,
- * or float32 was given up by asking for TF32; else it is taken by our kernel, whose error is known.
+ * The library does not specify the accuracy of its gelu. That does not matter if the result is rounded to 16 bits, or
+ * if the caller has allowed TF32. Otherwise our kernel computes it, with a known error.
  */
 bool may_fuse(const rw_blaslt_product &q)
 {
     return (has_16_bits(q) || q.tf32) && q.n % 8 == 0;
 }
 
-/* Rows, or columns, of whole 16 bytes: what the library's kernels for the tensor cores load and store. */
+/* Are rows, or columns, multiples of 16 bytes? The library's tensor-core kernels load and store in these units. */
 bool has_wide_rows(const rw_blaslt_product &q)
 {
     const int64_t elements = 16 / static_cast<int64_t>(rw_dtype_size(static_cast<rw_dtype>(q.dtype)));
@@ -123,30 +123,12 @@ bool has_wide_rows(const rw_blaslt_product &q)
     return a % elements == 0 && b % elements == 0 && q.c_row % elements == 0;
 }
 
-rw_blaslt_product product_of_rest(const plan &p)
-{
-    rw_blaslt_product rest = p.product;
-    rest.batch = p.rest;
-    return rest;
-}
-
-/* Whether the library has algorithms for all calls, and the workspace of the largest. */
-rw_status query(const rw_cuda *cuda, plan *p, bool *ret_has)
-{
-    rw_status status = rw_blaslt_query(cuda->blaslt, &p->product, ret_has, &p->library_bytes);
-    if (status || !*ret_has || !p->rest) return status;
-    const rw_blaslt_product rest = product_of_rest(*p);
-    size_t bytes = 0;
-    status = rw_blaslt_query(cuda->blaslt, &rest, ret_has, &bytes);
-    if (bytes > p->library_bytes) p->library_bytes = bytes;
-    return status;
-}
-
-/* Layouts; NULL for what the product does not have. The buffers' addresses are multiples of 256. */
+/* Layouts; NULL for absent operands. Buffer addresses are multiples of 256. */
 struct layouts {
     const rw_layout *a, *b, *bias, *sum;
 };
 
+/* Decides how a product is computed: operand copies, epilogue, algorithms and workspace. */
 rw_status make_plan(const rw_cuda *cuda, const gemm &g, const layouts &of, plan *p)
 {
     *p = {};
@@ -165,9 +147,7 @@ rw_status make_plan(const rw_cuda *cuda, const gemm &g, const layouts &of, plan 
     q->m = g.m, q->n = g.n, q->k = g.k;
     q->a_row = p->g.a.row, q->a_col = p->g.a.col, q->b_row = p->g.b.row, q->b_col = p->g.b.col;
     q->c_row = g.c_row;
-    const int64_t batch = inner < 0 ? 1 : p->outer.dim[inner];
-    q->batch = batch < MAX_BATCH ? batch : MAX_BATCH;
-    p->rest = batch % q->batch;
+    q->batch = inner < 0 ? 1 : p->outer.dim[inner];
     q->a_batch = inner < 0 ? 0 : p->outer.a[inner];
     q->b_batch = inner < 0 ? 0 : p->outer.b[inner];
     q->a_align = alignment_of(g.dtype, p->g.a.batch, g.batch_rank);
@@ -189,10 +169,10 @@ rw_status make_plan(const rw_cuda *cuda, const gemm &g, const layouts &of, plan 
         q->c_row = g.n;
         q->c_align = alignment_of(RW_F32, &each, 1);
     }
-    rw_status status = query(cuda, p, &has);
+    rw_status status = rw_blaslt_query(cuda->blaslt, q, &has, &p->library_bytes);
     if (!status && !has && q->gelu) {
         q->gelu = 0;
-        status = query(cuda, p, &has);
+        status = rw_blaslt_query(cuda->blaslt, q, &has, &p->library_bytes);
     }
     if (status) return status;
     p->own = !has;
@@ -210,7 +190,7 @@ rw_status make_plan(const rw_cuda *cuda, const gemm &g, const layouts &of, plan 
     return RW_OK;
 }
 
-/* ---- a dense copy of an operand that the library does not take ---- */
+/* ---- dense copies of operands whose strides the library does not support ---- */
 
 struct strided {
     int64_t row, col;
@@ -252,13 +232,13 @@ void pack_operand(const rw_kernel *k, const gemm &g, const gemm_operand &x, void
               strided_of(g, x), rows, cols, n);
 }
 
-/* ---- tiles of our own: any strides, k in one sequence ---- */
+/* ---- tiled kernel: any strides, k in one sequence ---- */
 
 struct tiles {
-    int64_t m, n, k, c_row, across, down, all; /* all: of the batch */
+    int64_t m, n, k, c_row, across, down, all; /* all: elements of the batch */
 };
 
-/* c and the sum are of S: T, or float32. */
+/* c and the sum have type S: T, or float32. */
 template <typename T, typename S>
 __global__ void tile_kernel(const T *a, const T *b, const T *bias, const S *sum, S *c, strided sa, strided sb, tiles x)
 {
@@ -297,14 +277,14 @@ template <typename T, typename S> rw_status run_own(const rw_kernel *k, const ge
     tiles x = { g.m, g.n, g.k, g.c_row, (g.n + TILE - 1) / TILE, (g.m + TILE - 1) / TILE, 0 };
     x.all = x.across * x.down * g.n_batch;
     if (!x.all) return RW_OK;
-    const unsigned blocks = static_cast<unsigned>(x.all < MOST_BLOCKS ? x.all : MOST_BLOCKS);
+    const unsigned blocks = static_cast<unsigned>(x.all < BLOCKS_MAX ? x.all : BLOCKS_MAX);
     RW_LAUNCH((tile_kernel<T, S>), blocks, dim3(TILE, TILE_ROWS), 0, k, static_cast<const T *>(g.a.data),
               static_cast<const T *>(g.b.data), static_cast<const T *>(g.bias), static_cast<const S *>(g.sum),
               static_cast<S *>(g.c), strided_of(g, g.a), strided_of(g, g.b), x);
     return rw_cuda_launched(k);
 }
 
-/* ---- what a product in float32 is rounded to ---- */
+/* ---- epilogue: rounds a float32 product ---- */
 
 template <typename T>
 __global__ void close_kernel(const float *product, const T *bias, const T *sum, T *c, int64_t n, int64_t all)
@@ -321,36 +301,30 @@ void close_product(const rw_kernel *k, const gemm &g, const float *product, cons
               static_cast<T *>(g.c), g.n, all);
 }
 
-/* ---- the run ---- */
+/* ---- execution ---- */
 
 const void *copied_as_it_lies(const rw_kernel *k, int input, void *to)
 {
     const rw_view &x = k->in[input];
     const size_t bytes = static_cast<size_t>(x.layout->span) * rw_dtype_size(x.dtype);
     cudaMemcpyAsync(to, x.data, bytes, cudaMemcpyDeviceToDevice, rw_stream(k));
-    return to; /* a failure is seen by rw_cuda_launched() */
+    return to; /* rw_cuda_launched() reports a failure */
 }
 
-/* Which inputs of the node the operands are; -1 for what it does not have. */
+/* Input indices of the operands; -1 for absent ones. */
 struct inputs {
     int a, b, bias, sum;
 };
 
-/* Of a call: elements from the first of a, b and c. */
+/* Element offsets of a call from the start of a, b and c. */
 struct place {
     int64_t a, b, c;
 };
 
-int64_t batch_of_calls(const plan &p)
+/* The call at element `outer` of all batch axes but the innermost. */
+place place_of(const plan &p, int64_t outer)
 {
-    return p.outer.rank ? p.outer.dim[p.outer.rank - 1] : 1;
-}
-
-/* The call that begins at element `from` of the innermost batch axis, at element `outer` of the others. */
-place place_of(const plan &p, int64_t outer, int64_t from)
-{
-    place at = { from * p.product.a_batch, from * p.product.b_batch, 0 };
-    at.c = (outer * batch_of_calls(p) + from) * p.product.m * p.product.c_row;
+    place at = { 0, 0, outer * p.product.batch * p.product.m * p.product.c_row };
     for (int i = p.outer.rank - 2; i >= 0; i--) {
         at.a += outer % p.outer.dim[i] * p.outer.a[i];
         at.b += outer % p.outer.dim[i] * p.outer.b[i];
@@ -359,6 +333,7 @@ place place_of(const plan &p, int64_t outer, int64_t from)
     return at;
 }
 
+/* Runs the calls of a cuBLASLt product, with the copies before them and the epilogue kernels after them. */
 template <typename T, typename S> rw_status run_library(const rw_kernel *k, const inputs &of, const gemm &g, plan *p)
 {
     rw_blaslt *const lt = static_cast<const rw_cuda *>(k->device)->blaslt;
@@ -376,27 +351,24 @@ template <typename T, typename S> rw_status run_library(const rw_kernel *k, cons
     rw_blaslt_operands x = {};
     const void *const bias = p->bias == IN_PLACE ? g.bias : copied_as_it_lies(k, of.bias, for_bias);
     x.bias = p->apart ? nullptr : bias;
-    const rw_blaslt_product rest = product_of_rest(*p);
-    const int64_t along = batch_of_calls(*p), each = p->product.batch, calls = g.n_batch / along;
-    for (int64_t call = 0; call < calls; call++)
-        for (int64_t from = 0; from < along; from += each) {
-            const place at = place_of(*p, call, from);
-            x.a = a + at.a;
-            x.b = b + at.b;
-            x.sum = sum && !p->apart ? sum + at.c : nullptr;
-            if (p->apart) x.c = reinterpret_cast<float *>(for_c) + at.c;
-            else x.c = static_cast<S *>(p->gelu ? g.activation : g.c) + at.c;
-            x.aux = p->gelu ? static_cast<T *>(g.c) + at.c : nullptr;
-            const rw_blaslt_product *const q = along - from < each ? &rest : &p->product;
-            const rw_status status = rw_blaslt_run(lt, q, &x, scratch, p->library_bytes);
-            if (status) return status;
-        }
+    const int64_t calls = g.n_batch / p->product.batch;
+    for (int64_t call = 0; call < calls; call++) {
+        const place at = place_of(*p, call);
+        x.a = a + at.a;
+        x.b = b + at.b;
+        x.sum = sum && !p->apart ? sum + at.c : nullptr;
+        if (p->apart) x.c = reinterpret_cast<float *>(for_c) + at.c;
+        else x.c = static_cast<S *>(p->gelu ? g.activation : g.c) + at.c;
+        x.aux = p->gelu ? static_cast<T *>(g.c) + at.c : nullptr;
+        const rw_status status = rw_blaslt_run(lt, &p->product, &x, scratch, p->library_bytes);
+        if (status) return status;
+    }
     if constexpr (sizeof(S) == 2)
         if (p->apart) close_product<S>(k, g, reinterpret_cast<const float *>(for_c), bias, sum);
     return rw_cuda_launched(k);
 }
 
-/* Of output 1, into output 0. */
+/* Computes gelu of output 1 into output 0. */
 rw_status take_gelu(const rw_kernel *k)
 {
     static const rw_pointwise_attrs none = {};
@@ -407,6 +379,7 @@ rw_status take_gelu(const rw_kernel *k)
     return rw_gelu_tanh_cuda(&gelu);
 }
 
+/* Plans a product and runs it by cuBLASLt or by the tiled kernel. */
 rw_status run(const rw_kernel *k, gemm *g, const inputs &of)
 {
     plan p;
@@ -431,10 +404,10 @@ rw_status run(const rw_kernel *k, gemm *g, const inputs &of)
 
 } // namespace
 
-/* Of a call's product, whose operands a, b[, bias] are its inputs from `first` on. A sum takes none. */
+/* The workspace of a call's product, whose operands a, b[, bias] are inputs from `first` on. An addend needs none. */
 static size_t workspace_of(const rw_op_call *call, const gemm &g, int first)
 {
-    const rw_desc *const in = call->in + first;
+    const rw_operand_desc *const in = call->in + first;
     plan p;
     const layouts lie = { in[0].layout, in[1].layout, g.has_bias ? in[2].layout : nullptr, nullptr };
     return make_plan(static_cast<const rw_cuda *>(call->device), g, lie, &p) ? SIZE_MAX : p.workspace();
@@ -448,7 +421,7 @@ extern "C" size_t rw_matmul_workspace_cuda(const rw_op_call *call)
     g.to = call->out[0].dtype;
     const size_t plain = workspace_of(call, g, first);
     if (!first) return plain;
-    g.adds = true; /* what it is added to may be absent when it runs: room for either */
+    g.adds = true; /* the addend may be absent at run time: workspace for either case */
     const size_t added = workspace_of(call, g, first);
     return added > plain ? added : plain;
 }
@@ -510,11 +483,11 @@ extern "C" rw_status rw_matmul_add_cuda(const rw_kernel *k)
     gemm g;
     rw_gemm_of_matmul(&g, k->in[1].layout, k->in[2].layout, k->in[1].dtype);
     g.to = k->out[0].dtype;
-    g.adds = rw_kernel_has(k, 0); /* else it is rw_matmul */
+    g.adds = rw_kernel_has(k, 0); /* without the addend it is rw_matmul */
     return run(k, &g, { 1, 2, -1, g.adds ? 0 : -1 });
 }
 
-/* Of x, weight and perhaps a bias, inputs from `x` on; what it is added to comes before them. */
+/* The linear layer of x, weight and an optional bias, inputs from `x` on; an addend comes before them. */
 static rw_status linear(const rw_kernel *k, int x)
 {
     const bool bias = k->n_inputs > x + 2;

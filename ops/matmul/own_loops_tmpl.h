@@ -1,9 +1,9 @@
 /*
- * The own loops of products for this instruction set: includes OWN_LOOPS, a file of functions F(name), once for float
- * and once for double. No include guard.
+ * Instantiates the plain loops of products for this instruction set: includes OWN_LOOPS, a file of functions F(name),
+ * once for float and once for double. No include guard.
  */
 
-/* Rows of a block held in registers; divides GEMM_OWN_M. */
+/* Rows of a register block; divides GEMM_OWN_M. */
 #if defined(RW_ISA_IS_V4)
 #define OWN_ROWS 16
 #elif defined(RW_ISA_IS_V3)
@@ -12,8 +12,8 @@
 #define OWN_ROWS 3
 #endif
 
-/* Numbers along the depth of a block. The blocks lie on the stack: with 256 bytes a thread of 64 KiB has room for them,
-   in double as well, and each is filled often enough. */
+/* Depth of a block. The blocks are on the stack: with 256 bytes per row they fit on a thread's stack of 64 KiB, in
+   double as well, and each block is large enough to amortize packing. */
 #define OWN_DEPTH (int64_t)(GEMM_OWN_DEPTH_BYTES / sizeof(T))
 
 #define T float

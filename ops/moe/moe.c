@@ -1,13 +1,22 @@
 /*
- * Routers, their losses and their balance: ordinary ops around the choice, so every gradient is of any order and every
- * loss is on the tape. What counts rows is written once, when the step ends.
+ * Mixture of experts: routers, their losses and their load balance. Only the choice of experts is a special op; the
+ * rest is composed of ordinary ops, so gradients of any order exist and every loss is a value of the tape. Row counts
+ * are effects, written once when the step ends.
  */
 #include "ops/moe/moe.h"
 
 #include "ops/common/kernels.h"
 #include "ops/common/util.h"
+#include "record/edge.h"
 
 #include <math.h>
+
+bool rw_moe_is_there(rw_site at, rw_tape *t, const char *name, const char *argument, const void *pointer)
+{
+    if (!pointer) rw_refuse_at(at, t, RW_ERR_ARGUMENT, "%s: %s is NULL; expected %s", name, argument,
+                               rw_expected_of_null(argument));
+    return pointer != NULL;
+}
 
 /* ---- the router ---- */
 
@@ -37,9 +46,11 @@ static rw_tensor *weights_of(const struct router *r, rw_tensor *scores)
     return scale != 1 ? rw_scale_at(r->at, r->t, w, scale) : w;
 }
 
+/* Records the router: scores, the choice of experts, and their normalized weights. */
 rw_tensor *rw_moe_router_at(rw_site at, rw_tape *t, rw_tensor *logits, const rw_moe_router_params *params,
                             rw_tensor **ret_index, rw_tensor **ret_scores)
 {
+    RW_ENTER_OP(t);
     if (ret_index) *ret_index = NULL;
     if (ret_scores) *ret_scores = NULL;
     if (!rw_moe_is_there(at, t, "moe_router", "params", params)) return NULL;
@@ -48,12 +59,12 @@ rw_tensor *rw_moe_router_at(rw_site at, rw_tape *t, rw_tensor *logits, const rw_
     const rw_dtype dtype = rw_tensor_dtype(logits);
     struct router r = { at, t, params, NULL };
     if (logits && dtype != RW_F32 && dtype != RW_F64) {
-        rw_refuse_at(at, t, RW_ERR_DTYPE, "moe_router: logits of %s, not f32 or f64: what is compared is not rounded",
-                     rw_dtype_name(dtype));
+        rw_refuse_operand_at(at, t, RW_ERR_DTYPE, "moe_router", "logits", logits, "f32 or f64, as scores are compared");
         return rw_composite_end(&c, NULL);
     }
     if (!isfinite(params->scale) || params->score > RW_MOE_SIGMOID) {
-        rw_refuse_at(at, t, RW_ERR_ARGUMENT, "moe_router: scale %g, score %d", params->scale, (int)params->score);
+        rw_refuse_at(at, t, RW_ERR_ARGUMENT, "moe_router(scale, score): expected a finite number and one of "
+                     "rw_moe_score, 0 to %d, got %g and %d", RW_MOE_SIGMOID, params->scale, (int)params->score);
         return rw_composite_end(&c, NULL);
     }
     rw_tensor *const scores = scores_of(&r, logits);
@@ -70,6 +81,7 @@ rw_tensor *rw_moe_router_at(rw_site at, rw_tape *t, rw_tensor *logits, const rw_
 rw_tensor *rw_moe_aux_loss_at(rw_site at, rw_tape *t, rw_tensor *scores, const rw_moe_routes *routes,
                               double coefficient)
 {
+    RW_ENTER_OP(t);
     if (!rw_moe_is_there(at, t, "moe_aux_loss", "routes", routes)) return NULL;
     const struct rw_composite c = rw_composite_begin(t, "moe_aux_loss");
     const rw_shape s = rw_tensor_shape(scores), index = rw_tensor_shape(routes->inverse);
@@ -83,6 +95,7 @@ rw_tensor *rw_moe_aux_loss_at(rw_site at, rw_tape *t, rw_tensor *scores, const r
 
 rw_tensor *rw_moe_z_loss_at(rw_site at, rw_tape *t, rw_tensor *logits, double coefficient)
 {
+    RW_ENTER_OP(t);
     const struct rw_composite c = rw_composite_begin(t, "moe_z_loss");
     rw_tensor *const z = rw_logsumexp_at(at, t, logits, RW_AXES(-1), false);
     rw_tensor *const mean = rw_mean_at(at, t, rw_mul_at(at, t, z, z), RW_ALL_AXES, false);
@@ -101,9 +114,10 @@ static rw_status check_balance(rw_op_call *call)
     const struct rw_moe_balance_attrs *const a = call->attrs;
     const rw_shape s = rw_in_shape(call, 0);
     for (int i = 0; i < 2; i++) RW_CHECK(rw_want_dtype(call, i, RW_F32));
-    if (s.rank != 1 || s.dim[0] < 1 || s.dim[0] > RW_MOE_MOST_EXPERTS || !rw_shape_equal(s, rw_in_shape(call, 1)))
-        return rw_op_error(call, RW_ERR_SHAPE, "bias [E] and total [E] are needed");
-    if (!isfinite(a->rate)) return rw_op_error(call, RW_ERR_ARGUMENT, "rate %g", a->rate);
+    if (s.rank != 1 || s.dim[0] < 1 || s.dim[0] > RW_MOE_EXPERTS_MAX)
+        return rw_unexpected(call, RW_ERR_SHAPE, 0, NULL, "[E] with 1 to %d experts", RW_MOE_EXPERTS_MAX);
+    RW_CHECK(rw_expect_shape_of(call, 1, NULL, 0, NULL));
+    if (!isfinite(a->rate)) return rw_unexpected_real(call, "rate", a->rate, "a finite number");
     RW_CHECK(rw_op_output_like(call, 0, 0));
     return rw_op_output_like(call, 1, 1);
 }
@@ -113,12 +127,11 @@ static const rw_op_def rw_op_moe_balance = { .name = "moe_balance", .n_inputs = 
                                              .flags = RW_OP_NO_GRADIENT, .check = check_balance,
                                              .kernel = RW_KERNELS(rw_moe_balance) };
 
-/* load [E], total [E] -> total. Committed by itself, not assigned a sum: several of a step add up. */
+/* load [E], total [E] -> total. A commit of its own, not an assignment of a sum: several of them in one step add up. */
 static rw_status check_count(rw_op_call *call)
 {
     for (int i = 0; i < 2; i++) RW_CHECK(rw_want_dtype(call, i, RW_F32));
-    if (!rw_shape_equal(rw_in_shape(call, 0), rw_in_shape(call, 1)))
-        return rw_op_error(call, RW_ERR_SHAPE, "total has another shape than the experts' load");
+    RW_CHECK(rw_expect_shape_of(call, 1, NULL, 0, NULL));
     return rw_op_output_like(call, 0, 1);
 }
 
@@ -129,6 +142,7 @@ static const rw_op_def rw_op_moe_count = { .name = "moe_count", .n_inputs = 2, .
 
 rw_status rw_moe_count_at(rw_site at, rw_tape *t, rw_tensor *total, const rw_moe_routes *routes)
 {
+    RW_ENTER_RECORDING(rw_edge_context(t), RW_ERR_ARGUMENT);
     if (!rw_moe_is_there(at, t, "moe_count", "routes", routes)) return RW_ERR_ARGUMENT;
     rw_tensor *const in[] = { routes->load, total };
     if (rw_apply_at(at, t, &rw_op_moe_count, in, 2, NULL, 0, NULL)) return RW_OK;
@@ -138,6 +152,7 @@ rw_status rw_moe_count_at(rw_site at, rw_tape *t, rw_tensor *total, const rw_moe
 
 rw_tensor *rw_moe_balance_at(rw_site at, rw_tape *t, rw_tensor *bias, rw_tensor *total, double rate)
 {
+    RW_ENTER_OP(t);
     const struct rw_composite c = rw_composite_begin(t, "moe_balance");
     const struct rw_moe_balance_attrs a = { (double)(float)rate };
     rw_tensor *const in[] = { bias, total };

@@ -1,8 +1,8 @@
 /*
- * What lies between an expert's two products in one pass: silu(x), or silu(gate) * up, and each row times its slot's
- * weight. The activation itself is never in memory: backward makes it again from what it was made of, one row at a
- * time. The bytes are those of rw_silu() or rw_swiglu() and rw_moe_weigh(), the gradients' too; of types of 16 bits
- * everything between what is read and what is written is float32, so nothing is rounded in between.
+ * The ops between an expert's two products, fused: silu(x), or silu(gate) * up, and each row times its slot's weight.
+ * The activation itself is never stored: backward recomputes it from its inputs, one row at a time. The bytes, of
+ * gradients too, equal those of rw_silu() or rw_swiglu() followed by rw_moe_weigh(). With 16-bit types everything
+ * between loads and stores is float32, so no intermediate value is rounded.
  *
  *     forward    x -> h = silu(x) -> w h                 reads x, writes w h
  *     backward   dh = w dy,  dw = <h, dy>,  dx = silu'(x) dh    reads x and dy, writes dx; dw by row, then by slot
@@ -11,8 +11,9 @@
 #include "ops/common/util.h"
 #include "ops/moe/moe.h"
 #include "ops/pointwise/pointwise.h"
+#include "record/edge.h"
 
-/* Inputs of the ops here: what is activated, one tensor or two, [backward: dy,] weights, order, inverse. */
+/* Inputs of these ops: the operands of the activation (one or two), [in backward dy,] weights, order, inverse. */
 #define ROUTES 3
 
 static rw_status check(rw_op_call *call)
@@ -49,7 +50,7 @@ static const rw_op_def rw_op_moe_swiglu_weigh = { .name = "moe_swiglu_weigh", .n
                                                   .strided = RW_OP_INPUT(0) | RW_OP_INPUT(1),
                                                   .inplace = RW_INPLACE({ 0, 0 }, { 0, 1 }), .check = check,
                                                   .kernel = RW_KERNELS(rw_moe_swiglu_weigh), .grad = grad,
-                                                  .cost = cost, .alike = RW_OP_INPUT(0) | RW_OP_INPUT(1) };
+                                                  .cost = cost, .cast_widest = RW_OP_INPUT(0) | RW_OP_INPUT(1) };
 RW_DECLARE_KERNELS(rw_moe_silu_weigh_backward)
 static const rw_op_def rw_op_moe_silu_weigh_backward = { .name = "moe_silu_weigh_backward", .n_inputs = 2 + ROUTES,
                                                          .n_outputs = 2, .flags = RW_OP_NO_GRADIENT,
@@ -72,7 +73,7 @@ static const rw_op_def rw_op_moe_swiglu_weigh_backward = { .name = "moe_swiglu_w
                                                            .workspace = RW_WORKSPACES(rw_moe_dots_workspace,
                                                                                       rw_moe_dots_workspace) };
 
-/* By ops that can be differentiated again: those whose bytes the one pass has. */
+/* The gradient as ops that can be differentiated again; the fused op has the same bytes. */
 static rw_status grad_again(rw_grad_call *g, int n, const rw_moe_routes *routes)
 {
     rw_tape *const t = rw_grad_tape(g);
@@ -93,7 +94,7 @@ static rw_status grad(rw_grad_call *g)
     const int n = rw_grad_n_inputs(g) - ROUTES;
     const rw_moe_routes routes = { .order = rw_grad_input(g, n + 1), .inverse = rw_grad_input(g, n + 2) };
     rw_tensor *in[3 + ROUTES], *out[3] = { NULL, NULL, NULL };
-    if (rw_grad_again(g)) return grad_again(g, n, &routes);
+    if (rw_grad_is_differentiable(g)) return grad_again(g, n, &routes);
     for (int i = 0; i < n; i++) in[i] = rw_grad_input(g, i);
     in[n] = rw_grad_upstream(g, 0);
     for (int i = 0; i < ROUTES; i++) in[n + 1 + i] = rw_grad_input(g, n + i);
@@ -105,6 +106,7 @@ static rw_status grad(rw_grad_call *g)
 
 rw_tensor *rw_moe_silu_weigh_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *weights, const rw_moe_routes *routes)
 {
+    RW_ENTER_OP(t);
     if (!rw_moe_is_there(at, t, "moe_silu_weigh", "routes", routes)) return NULL;
     rw_tensor *const in[] = { x, weights, routes->order, routes->inverse };
     return rw_apply_at(at, t, &rw_op_moe_silu_weigh, in, 4, NULL, 0, NULL);
@@ -113,6 +115,7 @@ rw_tensor *rw_moe_silu_weigh_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor 
 rw_tensor *rw_moe_swiglu_weigh_at(rw_site at, rw_tape *t, rw_tensor *gate, rw_tensor *up, rw_tensor *weights,
                                   const rw_moe_routes *routes)
 {
+    RW_ENTER_OP(t);
     if (!rw_moe_is_there(at, t, "moe_swiglu_weigh", "routes", routes)) return NULL;
     rw_tensor *const in[] = { gate, up, weights, routes->order, routes->inverse };
     return rw_apply_at(at, t, &rw_op_moe_swiglu_weigh, in, 5, NULL, 0, NULL);

@@ -1,22 +1,23 @@
-/* Activation and weight of a row in one pass on the CPU, a vector at a time; see moe_act.c. */
+/* CPU kernels of the fused activation and weighting of rows (moe_act.c), one vector at a time. */
+#include "base/team.h"
 #include "device/cpu/isa.h"
-#include "ops/common/lanes.h"
+#include "ops/common/partial_vectors.h"
 #include "ops/common/map.h"
 #include "ops/moe/moe_dots.h"
 #include "ops/pointwise/arith.h"
 
-/* What is activated, and dy. */
-#define MOST_OPERANDS 3
+/* The operands of the activation, and dy. */
+#define OPERANDS_MAX 3
 
-/* A row of a call: where its operands lie, and its slot's weight. */
+/* A row of a call: the addresses of its operands, and its slot's weight. */
 struct act_row {
     const rw_kernel *k;
-    int64_t at[MOST_OPERANDS], stride[MOST_OPERANDS];
+    int64_t at[OPERANDS_MAX], stride[OPERANDS_MAX];
     int64_t row, width;
     double weight;
 };
 
-/* n: operands before the weights. */
+/* n: number of operands before the weights. */
 VEC_INLINE struct act_row act_row(const rw_kernel *k, int n, int64_t row, bool dense)
 {
     struct act_row r = { .k = k, .row = row, .width = k->out[0].layout->dim[1] };
@@ -30,7 +31,7 @@ VEC_INLINE struct act_row act_row(const rw_kernel *k, int n, int64_t row, bool d
     return r;
 }
 
-/* Are the elements of each operand's rows neighbours? These get a loop without strides. */
+/* Are the elements of each operand's rows contiguous? Then a loop without strides is used. */
 static bool rows_are_dense(const rw_kernel *k, int n)
 {
     bool all = true;
@@ -38,7 +39,7 @@ static bool rows_are_dense(const rw_kernel *k, int n)
     return all;
 }
 
-/* As map_near_f() does it. */
+/* Prefetches as map_near_f() does. */
 VEC_INLINE void fetch_ahead(const struct act_row *r, rw_dtype dtype, int n_in, int n_out, int64_t i)
 {
     if (dtype != RW_F64)
@@ -62,15 +63,26 @@ VEC_INLINE void fetch_ahead(const struct act_row *r, rw_dtype dtype, int n_in, i
 
 typedef void (*act_fn)(const rw_kernel *k, int64_t row, bool dense);
 
-static void run_rows(const rw_kernel *k, act_fn one, int operands)
+struct act_rows {
+    const rw_kernel *k;
+    act_fn one;
+    bool dense;
+};
+
+static void run_some(void *of, int64_t first, int64_t end)
 {
-    const int64_t rows = k->in[0].layout->dim[0];
-    const bool dense = rows_are_dense(k, operands);
-#pragma omp parallel for num_threads(k->threads) schedule(static) if (k->in[0].layout->numel >= RW_PARALLEL_FROM)
-    for (int64_t i = 0; i < rows; i++) one(k, i, dense);
+    const struct act_rows *const r = of;
+    for (int64_t i = first; i < end; i++) r->one(r->k, i, r->dense);
 }
 
-/* name_TYPE(): a row of an op with n inputs that are activated, forward and backward. Where all rows are dense the
+static void run_rows(const rw_kernel *k, act_fn one, int operands)
+{
+    const rw_layout *const x = k->in[0].layout;
+    rw_team_for(rw_threads_for(k, x->numel), x->dim[0], run_some,
+                &(struct act_rows){ k, one, rows_are_dense(k, operands) });
+}
+
+/* Generates name_TYPE(): a row of an op whose activation has n operands, forward and backward. If all rows are dense,
    strides are constants. */
 #define ACT_OF(name, n, type, dtype, prefix)                                                            \
     static void name##_##type(const rw_kernel *k, int64_t row, bool dense)                              \

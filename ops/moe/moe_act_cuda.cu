@@ -1,4 +1,7 @@
-/* Activation and weight of a row in one pass on CUDA: a thread for each element, backward a warp for each row. */
+/*
+ * CUDA kernels of the fused activation and weighting of rows (moe_act.c): forward one thread per element, backward one
+ * warp per row.
+ */
 #include "ops/moe/moe_dots.cuh"
 #include "ops/pointwise/arith.cuh"
 
@@ -8,7 +11,7 @@ namespace {
 
 constexpr int THREADS = 256, WARPS = THREADS / 32;
 
-/* Operands that are activated, and dy behind them in backward, of any strides. */
+/* The operands of the activation, of any strides, followed by dy in backward. */
 template <typename T, int N> struct act_args {
     const T *in[N];
     int64_t stride[N][2];
@@ -37,7 +40,7 @@ template <typename T, int N> act_args<T, N> args_of(const rw_kernel *k)
     return a;
 }
 
-/* ACT_OF() makes one of each op: `inputs` tensors are activated. */
+/* ACT_OF() generates the function object of an op: the activation has `inputs` operands. */
 #define ACT_OF(name, n)                                                                                  \
     struct name##_act {                                                                                  \
         static constexpr int inputs = n;                                                                 \
@@ -73,14 +76,14 @@ template <typename T, int N> struct act_results {
     wide<T> *dots; /* by row */
 };
 
-/* Lane l adds elements l, l + 32, ...; then the lanes by a tree: the order of moe_dot. */
+/* Lane l adds elements l, l + 32, ...; a tree then adds the lanes: the order of moe_dot. */
 template <typename Act, typename T>
 __global__ void __launch_bounds__(THREADS)
     weigh_act_backward_kernel(const act_args<T, Act::inputs + 1> a, const act_results<T, Act::inputs> to)
 {
     constexpr int N = Act::inputs;
     const int64_t row = static_cast<int64_t>(blockIdx.x) * WARPS + threadIdx.x / 32;
-    if (row >= a.rows) return; /* a whole warp */
+    if (row >= a.rows) return; /* the same for a whole warp */
     const wide<T> w = a.weight(row);
     wide<T> sum = 0;
     for (int64_t i = threadIdx.x % 32; i < a.width; i += 32) {

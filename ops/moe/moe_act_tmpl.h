@@ -1,6 +1,7 @@
 /*
- * A row's activation and weight on vectors N of T. No include guard: the includer sets T, N, N_LANES, F(name), which
- * names the type's functions, GET(dtype, j, i, n), n elements from i on of the row in operand j, and PUT().
+ * A row's activation and weighting on vectors N of T. No include guard. The includer sets T, N and N_LANES; F(name),
+ * which builds names of the type's functions; GET(dtype, j, i, n), which loads n elements from i on of the row in
+ * operand j; and PUT().
  */
 
 typedef void (*F(act_fn))(const N *x, N *y, double a);
@@ -10,7 +11,7 @@ VEC_INLINE void F(act_weigh)(const struct act_row *r, rw_dtype dtype, int n, F(a
     const N w = F(all)((T)r->weight);
     for (int64_t i = 0; i < r->width; i += N_LANES) {
         const int64_t some = r->width - i < N_LANES ? r->width - i : N_LANES;
-        N x[MOST_OPERANDS], h;
+        N x[OPERANDS_MAX], h;
         fetch_ahead(r, dtype, n, 1, i);
         MAP_UNROLL
         for (int j = 0; j < n; j++) x[j] = GET(dtype, j, i, some);
@@ -19,7 +20,8 @@ VEC_INLINE void F(act_weigh)(const struct act_row *r, rw_dtype dtype, int n, F(a
     }
 }
 
-/* Operand n is dy. The activation's dot product with it goes into the workspace, as a row's slot may have another. */
+/* Operand n is dy. The dot product of the activation with dy is stored by row in the workspace: with inconsistent
+   routes a row's slot may have another row. */
 VEC_INLINE void F(act_weigh_backward)(const struct act_row *r, rw_dtype dtype, int n, F(act_fn) act, F(act_fn) slopes)
 {
     const N w = F(all)((T)r->weight);
@@ -29,7 +31,7 @@ VEC_INLINE void F(act_weigh_backward)(const struct act_row *r, rw_dtype dtype, i
     for (int64_t i = 0; i < r->width; i += MOE_CHAINS) {
         for (int v = 0; v < MOE_CHAINS / N_LANES && i + v * N_LANES < r->width; v++) {
             const int64_t at = i + v * N_LANES, some = r->width - at < N_LANES ? r->width - at : N_LANES;
-            N x[MOST_OPERANDS], y[MOST_OPERANDS], h;
+            N x[OPERANDS_MAX], y[OPERANDS_MAX], h;
             fetch_ahead(r, dtype, n + 1, n, at);
             MAP_UNROLL
             for (int j = 0; j <= n; j++) x[j] = GET(dtype, j, at, some);

@@ -1,19 +1,21 @@
-/* See moe_amx.h. */
+/*
+ * Products by expert on the CPU with the matrix unit (Intel AMX): cuts them into units of work, packs operands and runs
+ * the tiles. The scheme is described in moe_amx.h.
+ */
 #include "ops/moe/moe_amx.h"
 
-#include "ops/common/shares.h"
+#include "ops/common/work_stealing.h"
 #include "ops/matmul/gemm_amx.h"
 
-#include <omp.h>
 #include <string.h>
 
-/* Elements of an expert's matrix, as of the other ways. */
-#define LEAST 16384
-/* What is packed once is to stay in the second cache, beside what is packed in turn. */
+/* Minimum number of elements of an expert's matrix, the same as for the other implementations. */
+#define MIN 16384
+/* The operand that is packed once must stay in the L2 cache, next to the one that is packed in turn. */
 #define PACKED_BYTES ((int64_t)1 << 20)
 #define ROWS 128       /* packed in turn */
-#define COLS_MOST 1024 /* of a matrix, packed once */
-#define COLS_LEAST 64
+#define COLS_MAX 1024 /* of a matrix, packed once */
+#define COLS_MIN 64
 #define OUTER_ROWS 1024
 #define OUTER_DOWN 256
 #define OUTER_ACROSS 512
@@ -34,13 +36,13 @@ static int64_t packed(int64_t wide, int64_t depth)
 static int64_t cols_of(const struct moe_product *m)
 {
     const int64_t fit = PACKED_BYTES / (2 * m->depth) / AMX_BLOCK * AMX_BLOCK;
-    const int64_t most = fit < COLS_LEAST ? COLS_LEAST : fit > COLS_MOST ? COLS_MOST : fit;
+    const int64_t most = fit < COLS_MIN ? COLS_MIN : fit > COLS_MAX ? COLS_MAX : fit;
     return least_of(gemm_align(gemm_ceil_div(m->width, gemm_ceil_div(m->width, most)), AMX_BLOCK), m->width);
 }
 
-/* ---- descriptions ---- */
+/* ---- products as struct gemm ---- */
 
-/* The rows of an operand with a row for each token that belong to n rows from `first` on. */
+/* For an operand with one row per token: the token rows of n rows from `first` on. */
 static void pick(const struct moe_product *m, int64_t first, int64_t n, int32_t *to)
 {
     for (int64_t i = 0; i < n; i++) to[i] = (int32_t)rw_moe_source(m, true, first + i);
@@ -75,8 +77,9 @@ static struct gemm outer_of(const struct moe_product *m, int64_t row, int64_t n,
 bool rw_moe_amx_takes(const struct moe_product *m, rw_dtype dtype, bool outer)
 {
     const int64_t depth = outer ? m->out : m->depth, width = outer ? m->in : m->width;
-    if (dtype != RW_BF16 || !m->rows || !m->experts || depth * width < LEAST) return false;
-    /* As of many rows, whatever their number: a token's bits are not to depend on how many others there are. */
+    if (dtype != RW_BF16 || !m->rows || !m->experts || depth * width < MIN) return false;
+    /* Queried as for many rows, whatever their number: a token's result must not depend on how many others there
+       are. */
     const struct gemm g = outer ? outer_of(m, 0, OUTER_ROWS, 0, m->out, 0, m->in)
                                 : linear_of(m, 0, 0, m->width, OUTER_ROWS);
     return rw_gemm_amx_takes(&g);
@@ -84,11 +87,12 @@ bool rw_moe_amx_takes(const struct moe_product *m, rw_dtype dtype, bool outer)
 
 /* ---- workspace ---- */
 
-/* A thread's part. */
+/* A thread's part of the workspace. */
 struct room {
-    int64_t a, b, scratch, sum; /* bytes, one behind the other */
+    int64_t a, b, scratch, sum; /* offsets in bytes */
 };
 
+/* The sizes of a thread's parts of the workspace. */
 static struct room room_for(const struct moe_product *m, bool outer)
 {
     struct room r = { 0 };
@@ -118,22 +122,22 @@ size_t rw_moe_amx_workspace(const struct moe_product *m, bool outer)
     return bytes_of(&r);
 }
 
-/* The calling thread's. */
+/* Addresses in a thread's workspace. */
 struct at {
     uint16_t *a, *b;
     float *scratch, *sum;
 };
 
-static struct at place_of(const rw_kernel *k, const struct room *r)
+static struct at place_of(const rw_kernel *k, const struct room *r, int thread)
 {
-    char *const at = (char *)k->workspace + (size_t)omp_get_thread_num() * bytes_of(r);
+    char *const at = (char *)k->workspace + (size_t)thread * bytes_of(r);
     return (struct at){ (uint16_t *)(void *)at, (uint16_t *)(void *)(at + r->a), (float *)(void *)(at + r->a + r->b),
                         (float *)(void *)(at + r->a + r->b + r->scratch) };
 }
 
 /* ---- rows times a matrix ---- */
 
-/* All rows of an expert, some of its columns. */
+/* All rows of an expert times some columns of its matrix. */
 static void linear_unit(const struct moe_product *m, const struct at *p, int64_t expert, int64_t col, int64_t cols)
 {
     const struct moe_range rows = rw_moe_rows_of(m->offsets, expert, m->rows);
@@ -151,23 +155,34 @@ static void linear_unit(const struct moe_product *m, const struct at *p, int64_t
     }
 }
 
+/* The units of work: an expert's columns, or rows of its sum, `cut` of them in each of `parts` parts. */
+struct units {
+    const rw_kernel *k;
+    const struct moe_product *m;
+    rw_moe_put_fn put;
+    struct room r;
+    int64_t cut, parts;
+};
+
+static rw_status run_linear(const void *of, int64_t i, int thread)
+{
+    const struct units *const u = of;
+    const struct at p = place_of(u->k, &u->r, thread);
+    const int64_t col = i % u->parts * u->cut;
+    linear_unit(u->m, &p, i / u->parts, col, least_of(u->m->width - col, u->cut));
+    return RW_OK;
+}
+
 void rw_moe_amx_linear(const rw_kernel *k, const struct moe_product *m)
 {
-    const struct room r = room_for(m, false);
-    const int64_t cols = cols_of(m), across = gemm_ceil_div(m->width, cols);
-    struct rw_shares shares;
-    rw_shares_deal(&shares, m->experts * across, k->threads);
-#pragma omp parallel num_threads(k->threads) if (k->threads > 1)
-    RW_EACH_SHARED(unit, &shares, omp_get_thread_num()) {
-        const struct at p = place_of(k, &r);
-        const int64_t col = unit % across * cols;
-        linear_unit(m, &p, unit / across, col, least_of(m->width - col, cols));
-    }
+    const int64_t cols = cols_of(m);
+    const struct units u = { k, m, NULL, room_for(m, false), cols, gemm_ceil_div(m->width, cols) };
+    rw_shares_run(k->threads, m->experts * u.parts, run_linear, &u);
 }
 
 /* ---- sums of outer products ---- */
 
-/* Packs an operand's part, as its rows lie or picked. */
+/* Packs part of an operand: stored rows, or rows selected by tokens. */
 static void pack_part(const struct moe_product *m, const struct gemm *of, bool is_dy, int64_t row, int64_t first,
                       uint16_t *to)
 {
@@ -182,14 +197,14 @@ static void pack_part(const struct moe_product *m, const struct gemm *of, bool i
     rw_gemm_amx_pack(&g, is_dy, 0, is_dy ? g.m : g.n, to);
 }
 
-/* Into c, c_row numbers between its rows; dy is packed already. */
+/* Computes a part into c, with rows c_row elements apart; dy is already packed. */
 static void outer_part(const struct moe_product *m, const struct at *p, const struct gemm *g, int64_t row, int64_t in)
 {
     pack_part(m, g, false, row, in, p->b);
     rw_gemm_amx_tile(g, p->a, p->b, g->m, g->n, false, p->scratch);
 }
 
-/* Few rows: the result is written, and what is added read, while the unit multiplies. */
+/* Few rows: the result is written, and the addend read, while the unit multiplies. */
 static void outer_at_once(const struct moe_product *m, const struct at *p, struct moe_range rows, int64_t expert,
                           int64_t out, int64_t outs)
 {
@@ -207,7 +222,8 @@ static void outer_at_once(const struct moe_product *m, const struct at *p, struc
     }
 }
 
-/* Rows of one expert's sum, in parts that are added in order: the columns a tile at a time. No rows: zeros. */
+/* Rows of one expert's sum, in parts along the depth that are added in order, one tile of columns at a time. Zeros if
+   the expert has no rows. */
 static void outer_in_parts(const struct moe_product *m, const struct at *p, rw_moe_put_fn put, struct moe_range rows,
                            int64_t expert, int64_t out, int64_t outs)
 {
@@ -234,15 +250,16 @@ static void outer_unit(const struct moe_product *m, const struct at *p, rw_moe_p
     else outer_in_parts(m, p, put, rows, expert, out, outs);
 }
 
+static rw_status run_outer(const void *of, int64_t i, int thread)
+{
+    const struct units *const u = of;
+    const struct at p = place_of(u->k, &u->r, thread);
+    outer_unit(u->m, &p, u->put, i / u->parts, i % u->parts * u->cut);
+    return RW_OK;
+}
+
 void rw_moe_amx_outer(const rw_kernel *k, const struct moe_product *m, rw_moe_put_fn put)
 {
-    const struct room r = room_for(m, true);
-    const int64_t down = gemm_ceil_div(m->out, OUTER_DOWN);
-    struct rw_shares shares;
-    rw_shares_deal(&shares, m->experts * down, k->threads);
-#pragma omp parallel num_threads(k->threads) if (k->threads > 1)
-    RW_EACH_SHARED(unit, &shares, omp_get_thread_num()) {
-        const struct at p = place_of(k, &r);
-        outer_unit(m, &p, put, unit / down, unit % down * OUTER_DOWN);
-    }
+    const struct units u = { k, m, put, room_for(m, true), OUTER_DOWN, gemm_ceil_div(m->out, OUTER_DOWN) };
+    rw_shares_run(k->threads, m->experts * u.parts, run_outer, &u);
 }

@@ -1,4 +1,7 @@
-/* The biases of the next step on the CPU. Loads are whole numbers, so their mean is compared without a rounding. */
+/*
+ * Load balance on the CPU: the routing biases of the next step. Loads are integers, so they are compared with their
+ * mean without rounding.
+ */
 #include "device/cpu/isa.h"
 #include "ops/moe/moe.h"
 

@@ -1,4 +1,4 @@
-/* The biases of the next step on CUDA: one block. */
+/* Load balance on CUDA: the routing biases of the next step, in one block. */
 #include "device/cuda/kernel.cuh"
 
 extern "C" {
@@ -7,7 +7,7 @@ extern "C" {
 
 namespace {
 
-__global__ void __launch_bounds__(RW_MOE_MOST_EXPERTS)
+__global__ void __launch_bounds__(RW_MOE_EXPERTS_MAX)
     balance_kernel(const float *bias, const float *total, float *to, float *cleared, int n, float rate)
 {
     __shared__ double sum;
@@ -28,7 +28,7 @@ __global__ void __launch_bounds__(RW_MOE_MOST_EXPERTS)
 extern "C" rw_status rw_moe_balance_cuda(const rw_kernel *k)
 {
     const float rate = static_cast<float>(*static_cast<const double *>(k->attrs));
-    RW_LAUNCH(balance_kernel, 1, RW_MOE_MOST_EXPERTS, 0, k, static_cast<const float *>(k->in[0].data),
+    RW_LAUNCH(balance_kernel, 1, RW_MOE_EXPERTS_MAX, 0, k, static_cast<const float *>(k->in[0].data),
               static_cast<const float *>(k->in[1].data), static_cast<float *>(k->out[0].data),
               static_cast<float *>(k->out[1].data), static_cast<int>(k->in[0].layout->numel), rate);
     return rw_cuda_launched(k);

@@ -1,4 +1,4 @@
-/* Rows' dot products on CUDA, which are found by row and belong to slots. */
+/* Dot products of rows on CUDA: computed by row, stored by slot. */
 #ifndef RW_OPS_MOE_DOTS_CUH
 #define RW_OPS_MOE_DOTS_CUH
 
@@ -19,7 +19,7 @@ __global__ void __launch_bounds__(DOTS_THREADS) by_slot_kernel(const W *dots, W 
     if (slot < n) to[slot] = dots[rw_moe_within(inverse[slot], n)];
 }
 
-/* The workspace, by row, to output `out` by slot: input `inverse` says where a slot's row is. */
+/* Copies the workspace, by row, to output `out`, by slot: input `inverse` has the row of each slot. */
 template <typename W> rw_status dots_by_slot(const rw_kernel *k, int out, int inverse)
 {
     const int64_t n = k->out[out].layout->numel;

@@ -1,25 +1,37 @@
-/* Rows' dot products on the CPU, which are found by row and belong to slots. */
+/* Dot products of rows on the CPU: computed by row, stored by slot. */
 #ifndef RW_OPS_MOE_DOTS_H
 #define RW_OPS_MOE_DOTS_H
 
+#include "base/team.h"
 #include "ops/common/util.h"
 #include "ops/moe/moe.h"
 
-/* Element i of a row's dot product is added up in chain i mod 16; chains are added up in order. */
+/* Element i of a row's dot product is added to chain i mod 16; the chains are added in order. */
 #define MOE_CHAINS 16
 
-/* The workspace, by row, to output `out` by slot: input `inverse` says where a slot's row is. */
+struct moe_dots {
+    const rw_view *y;
+    const int32_t *row; /* of each slot */
+    const void *dots;   /* by row */
+    int64_t rows;
+};
+
+static inline void rw_moe_dots_of(void *of, int64_t first, int64_t end)
+{
+    const struct moe_dots *const d = of;
+    for (int64_t i = first; i < end; i++) {
+        const int64_t at = rw_moe_within(d->row[i], d->rows);
+        if (d->y->dtype == RW_F64) ((double *)d->y->data)[i] = ((const double *)d->dots)[at];
+        else ((float *)d->y->data)[i] = ((const float *)d->dots)[at];
+    }
+}
+
+/* Copies the workspace, by row, to output `out`, by slot: input `inverse` has the row of each slot. */
 static inline void rw_moe_dots_by_slot(const rw_kernel *k, int out, int inverse, int64_t rows)
 {
-    const int32_t *const row = k->in[inverse].data;
+    const struct moe_dots d = { &k->out[out], k->in[inverse].data, k->workspace, rows };
     const int64_t slots = k->out[out].layout->numel;
-    const bool wide = k->out[out].dtype == RW_F64;
-#pragma omp parallel for num_threads(k->threads) schedule(static) if (slots >= RW_PARALLEL_FROM)
-    for (int64_t i = 0; i < slots; i++) {
-        const int64_t at = rw_moe_within(row[i], rows);
-        if (wide) ((double *)k->out[out].data)[i] = ((const double *)k->workspace)[at];
-        else ((float *)k->out[out].data)[i] = ((const float *)k->workspace)[at];
-    }
+    rw_team_for(rw_threads_for(k, slots), slots, rw_moe_dots_of, &d);
 }
 
 #endif

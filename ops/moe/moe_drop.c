@@ -1,32 +1,35 @@
-/* Capacity: which of an expert's slots stay, and which are dropped. */
+/* Capacity of experts: the op that selects which of an expert's slots are kept and which are dropped. */
 #include "ops/common/kernels.h"
 #include "ops/common/util.h"
 #include "ops/moe/moe.h"
+#include "record/edge.h"
 
 #include <math.h>
 
 int64_t rw_moe_capacity(int64_t tokens, int64_t k, int64_t experts, double factor)
 {
+    RW_ENTER_ANYWHERE;
     if (tokens < 1 || k < 1 || experts < 1 || !(factor > 0)) return 0;
     const double rows = ceil((double)tokens * (double)k / (double)experts * factor);
     return rows < (double)tokens ? (int64_t)rows : tokens;
 }
 
-/* Inputs: index [T, k], order [T k], inverse [T, k], offsets [E + 1], and weights [T, k] where those decide. */
+/* Inputs: index [T, k], order [T k], inverse [T, k], offsets [E + 1], and weights [T, k] if these determine the
+   selection. */
 static rw_status check_drop(rw_op_call *call)
 {
     const struct rw_moe_drop_attrs *const a = call->attrs;
     const rw_shape s = rw_in_shape(call, 0);
     for (int i = 0; i < 4; i++) RW_CHECK(rw_want_dtype(call, i, RW_I32));
-    if (s.rank != 2) return rw_op_error(call, RW_ERR_SHAPE, "index [T, k] is needed");
-    if (!rw_shape_equal(rw_in_shape(call, 1), RW_SHAPE(rw_shape_numel(s))) ||
-        !rw_shape_equal(rw_in_shape(call, 2), s) || rw_in_shape(call, 3).rank != 1 || rw_in_shape(call, 3).dim[0] < 2)
-        return rw_op_error(call, RW_ERR_SHAPE, "the routes are not those of the index");
-    if (a->capacity < 1) return rw_op_error(call, RW_ERR_ARGUMENT, "capacity %lld", (long long)a->capacity);
+    RW_CHECK(rw_expect_rank(call, 0, NULL, 2, "[T, k]"));
+    RW_CHECK(rw_expect_shape(call, 1, NULL, RW_SHAPE(rw_shape_numel(s))));
+    RW_CHECK(rw_expect_shape_of(call, 2, NULL, 0, NULL));
+    if (rw_in_shape(call, 3).rank != 1 || rw_in_shape(call, 3).dim[0] < 2)
+        return rw_unexpected(call, RW_ERR_SHAPE, 3, NULL, "[E + 1] with 1 expert or more");
+    if (a->capacity < 1) return rw_unexpected_int(call, RW_ERR_ARGUMENT, "capacity", a->capacity, "1 or more");
     if (call->n_inputs == 5) {
         RW_CHECK(rw_want_float(call, 4));
-        if (!rw_shape_equal(rw_in_shape(call, 4), s))
-            return rw_op_error(call, RW_ERR_SHAPE, "weights [T, k] are needed");
+        RW_CHECK(rw_expect_shape_of(call, 4, NULL, 0, NULL));
     }
     return rw_op_output(call, 0, RW_I32, s);
 }
@@ -39,6 +42,7 @@ static const rw_op_def rw_op_moe_drop = { .name = "moe_drop", .n_inputs = RW_OP_
 rw_tensor *rw_moe_drop_at(rw_site at, rw_tape *t, rw_tensor *index, rw_tensor *weights, const rw_moe_routes *routes,
                           int64_t capacity)
 {
+    RW_ENTER_OP(t);
     if (!rw_moe_is_there(at, t, "moe_drop", "routes", routes)) return NULL;
     const struct rw_moe_drop_attrs a = { capacity };
     rw_tensor *const in[] = { index, routes->order, routes->inverse, routes->offsets, weights };

@@ -1,4 +1,5 @@
-/* Capacity on the CPU: each slot finds out for itself whether it stays. */
+/* Capacity of experts on the CPU: each slot computes independently whether it is kept. */
+#include "base/team.h"
 #include "device/cpu/isa.h"
 #include "ops/common/util.h"
 #include "ops/common/vec.h"
@@ -11,7 +12,8 @@ static double weight_at(const rw_view *x, int64_t i)
     return x->dtype == RW_F64 ? ((const double *)x->data)[i] : (double)f_get(x->data, x->dtype, i);
 }
 
-/* How many of the rows of a slot's expert come before it: those of larger weights, and of equal ones the earlier. */
+/* Number of rows of a slot's expert that rank before it: those with larger weights, and earlier ones with equal
+   weights. */
 static int64_t before(const rw_kernel *k, struct moe_range rows, int64_t slot, int64_t most)
 {
     const int32_t *const order = k->in[1].data;
@@ -26,7 +28,7 @@ static int64_t before(const rw_kernel *k, struct moe_range rows, int64_t slot, i
     return count;
 }
 
-/* False when the expert is none, or a weight no number. */
+/* False if the expert does not exist, or if a weight is NaN. */
 static bool drop(const rw_kernel *k, int64_t slot)
 {
     const struct rw_moe_drop_attrs *const a = k->attrs;
@@ -45,12 +47,24 @@ static bool drop(const rw_kernel *k, int64_t slot)
     return true;
 }
 
+struct slots {
+    const rw_kernel *k;
+    bool wrong;
+};
+
+static void drop_some(void *of, int64_t first, int64_t end)
+{
+    struct slots *const s = of;
+    bool wrong = false;
+    for (int64_t i = first; i < end; i++) wrong |= !drop(s->k, i);
+    if (wrong) __atomic_store_n(&s->wrong, true, __ATOMIC_RELAXED);
+}
+
 rw_status RW_ISA_NAME(rw_moe_drop_cpu)(const rw_kernel *k);
 rw_status RW_ISA_NAME(rw_moe_drop_cpu)(const rw_kernel *k)
 {
     const int64_t n = k->in[0].layout->numel;
-    int wrong = 0;
-#pragma omp parallel for num_threads(k->threads) schedule(static) reduction(| : wrong) if (n >= 1024)
-    for (int64_t i = 0; i < n; i++) wrong |= !drop(k, i);
-    return wrong ? RW_ERR_ARGUMENT : RW_OK;
+    struct slots s = { k, false };
+    rw_team_for(n >= 1024 ? k->threads : 1, n, drop_some, &s);
+    return s.wrong ? RW_ERR_ARGUMENT : RW_OK;
 }

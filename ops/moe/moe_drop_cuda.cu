@@ -1,4 +1,4 @@
-/* Capacity on CUDA: a thread for each slot, which finds out for itself whether it stays. */
+/* Capacity of experts on CUDA: one thread per slot computes whether it is kept. */
 #include "device/cuda/kernel.cuh"
 
 extern "C" {
@@ -16,6 +16,7 @@ template <typename T> struct drop_args {
     int64_t n, experts, capacity;
 };
 
+/* Ranks a slot among its expert's rows and marks it as kept or dropped. */
 template <typename T>
 __global__ void __launch_bounds__(THREADS) drop_kernel(const drop_args<T> a, index_guard guard)
 {
@@ -46,6 +47,7 @@ __global__ void __launch_bounds__(THREADS) drop_kernel(const drop_args<T> a, ind
 
 } // namespace
 
+/* Checks the routes and launches the kernel for the type of the weights. */
 extern "C" rw_status rw_moe_drop_cuda(const rw_kernel *k)
 {
     const int64_t n = k->in[0].layout->numel;

@@ -1,11 +1,13 @@
 /*
- * Products by expert: moe_linear of rows with their experts' matrices, moe_outer the sums over an expert's rows that
- * are the matrices' gradient. Which rows are whose is read on the device. Each is the other's gradient.
+ * Products by expert. moe_linear multiplies rows by their experts' matrices. moe_outer sums outer products over an
+ * expert's rows, which is the gradient of the matrices. Which rows belong to which expert is read on the device. Each
+ * op is the gradient of the other.
  */
 #include "ops/common/kernels.h"
 #include "ops/common/util.h"
 #include "ops/moe/moe_onednn.h"
-#include "record/maker.h"
+#include "record/edge.h"
+#include "record/producer.h"
 
 /* Inputs: x, weight [E, out, in], offsets [E + 1], order [T k], inverse [T, k] for the gradient. */
 static rw_status check_linear(rw_op_call *call)
@@ -15,19 +17,23 @@ static rw_status check_linear(rw_op_call *call)
     RW_CHECK(rw_want_float(call, 0));
     RW_CHECK(rw_want_same_dtype(call, 0, 1));
     for (int i = 2; i < 5; i++) RW_CHECK(rw_want_dtype(call, i, RW_I32));
-    if (w.rank != 3 || x.rank != 2 || x.dim[1] != w.dim[a->turned ? 1 : 2])
-        return rw_op_error(call, RW_ERR_SHAPE, "x [rows, in] and weight [E, out, in] are needed");
+    RW_CHECK(rw_expect_rank(call, 0, NULL, 2, "[rows, in]"));
+    RW_CHECK(rw_expect_rank(call, 1, NULL, 3, "[E, out, in]"));
+    if (x.dim[1] != w.dim[a->turned ? 1 : 2])
+        return rw_unexpected(call, RW_ERR_SHAPE, 1, NULL,
+                             a->turned ? "[E, %lld, n], x's last axis" : "[E, n, %lld], x's last axis",
+                             (long long)x.dim[1]);
     const int64_t rows = a->gathers ? x.dim[0] * a->k : x.dim[0];
-    if (inverse.rank != 2 || rw_shape_numel(inverse) != rows || inverse.dim[1] != a->k ||
-        !rw_shape_equal(rw_in_shape(call, 3), RW_SHAPE(rows)))
-        return rw_op_error(call, RW_ERR_SHAPE, "the routes are not of so many %s", a->gathers ? "tokens" : "rows");
-    if (!rw_shape_equal(rw_in_shape(call, 2), RW_SHAPE(w.dim[0] + 1)))
-        return rw_op_error(call, RW_ERR_SHAPE, "the routes are not of %lld experts", (long long)w.dim[0]);
+    if (inverse.rank != 2 || rw_shape_numel(inverse) != rows || inverse.dim[1] != a->k)
+        return rw_unexpected(call, RW_ERR_SHAPE, 4, NULL, "[T, %lld] with %lld elements, the rows of x's routes",
+                             (long long)a->k, (long long)rows);
+    RW_CHECK(rw_expect_shape(call, 3, NULL, RW_SHAPE(rows)));
+    RW_CHECK(rw_expect_shape(call, 2, NULL, RW_SHAPE(w.dim[0] + 1)));
     return rw_op_output(call, 0, call->in[0].dtype, RW_SHAPE(rows, w.dim[a->turned ? 2 : 1]));
 }
 
-/* Inputs: dy [T k, out] and x, or rows of tokens for either, offsets, order, inverse for the gradient, and the sum so
-   far, if there is one: of their type or, over 16 bits, of float32. */
+/* Inputs: dy [T k, out] and x, or rows of tokens for either, offsets, order, inverse for the gradient, and optionally
+   the sum so far, of their type or, for 16 bits, of float32. */
 static rw_status check_outer(rw_op_call *call)
 {
     const struct rw_moe_outer_attrs *const a = call->attrs;
@@ -37,19 +43,19 @@ static rw_status check_outer(rw_op_call *call)
                         RW_SHAPE(a->experts, dy.dim[1], x.dim[1]));
 }
 
-/* Rows times in times out, whatever experts they are of. */
+/* Rows times in times out, for any distribution over experts. */
 static rw_op_cost cost_linear(const rw_op_call *call)
 {
     const rw_layout *const w = call->in[1].layout;
     const double rows = (double)call->out[0].layout->dim[0];
-    return (rw_op_cost){ 2 * rows * (double)w->dim[1] * (double)w->dim[2], rw_cost_bytes(call) };
+    return rw_cost_product(call, 2 * rows * (double)w->dim[1] * (double)w->dim[2]);
 }
 
 static rw_op_cost cost_outer(const rw_op_call *call)
 {
     const rw_layout *const y = call->out[0].layout;
     const double rows = (double)call->in[3].layout->dim[0];
-    return (rw_op_cost){ 2 * rows * (double)y->dim[1] * (double)y->dim[2], rw_cost_bytes(call) };
+    return rw_cost_product(call, 2 * rows * (double)y->dim[1] * (double)y->dim[2]);
 }
 
 #define SIZE_OF_SUM(call) ((call)->in[0].dtype == RW_F64 ? sizeof(double) : sizeof(float))
@@ -80,7 +86,7 @@ RW_DECLARE_KERNELS(rw_moe_linear)
 static const rw_op_def rw_op_moe_linear = { .name = "moe_linear", .n_inputs = 5, .n_outputs = 1, .check = check_linear,
                                             .kernel = RW_KERNELS(rw_moe_linear), .grad = grad_linear,
                                             .cost = cost_linear, .workspace = RW_WORKSPACES(workspace_linear, NULL),
-                                            .lowered = RW_OP_INPUT(0) | RW_OP_INPUT(1) };
+                                            .cast_low = RW_OP_INPUT(0) | RW_OP_INPUT(1) };
 RW_DECLARE_KERNELS(rw_moe_outer)
 static const rw_op_def rw_op_moe_outer = { .name = "moe_outer", .n_inputs = RW_OP_VARIADIC, .n_outputs = 1,
                                            .optional = RW_OP_INPUT(5), .inplace = RW_INPLACE({ 0, 5 }),
@@ -88,14 +94,14 @@ static const rw_op_def rw_op_moe_outer = { .name = "moe_outer", .n_inputs = RW_O
                                            .grad = grad_outer, .cost = cost_outer,
                                            .workspace = RW_WORKSPACES(workspace_outer, NULL) };
 
-/* Rows' gradients as those of their tokens. */
+/* Converts the gradients of rows to those of their tokens. */
 static rw_tensor *of_tokens(rw_tape *t, rw_tensor *rows, rw_tensor *inverse, rw_tensor *order, bool gathers)
 {
     rw_tensor *const in[] = { rows, inverse, order };
     return gathers ? rw_apply(t, &rw_op_moe_combine, in, 3, NULL, 0, NULL) : rows;
 }
 
-/* What multiplies x's rows from the other side: u [T k, out] with weight [E, out, in] as it is, or turned. */
+/* The product by expert of the rows of x with w [E, out, in]: x w^T, or x w if `turned`. */
 static rw_tensor *product(rw_tape *t, rw_tensor *x, rw_tensor *w, rw_tensor *const *routes, bool gathers, bool turned)
 {
     const struct rw_moe_linear_attrs a = { rw_tensor_shape(routes[2]).dim[1], gathers, turned };
@@ -103,20 +109,21 @@ static rw_tensor *product(rw_tape *t, rw_tensor *x, rw_tensor *w, rw_tensor *con
     return rw_apply(t, &rw_op_moe_linear, in, 5, &a, sizeof a, NULL);
 }
 
-/* Rows, or those of tokens that they are gathered from. */
+/* Rows, or the tokens' rows that they are gathered from. */
 struct rows {
     rw_tensor *x;
     bool gathers;
 };
 
-/* What moe_gather made by these routes is read where it came from: then nobody needs its rows. */
+/* If x is a result of moe_gather with these routes, reads the input of the gather instead; then the gathered rows are
+   not needed. */
 static struct rows rows_of(rw_tensor *x, rw_tensor *const *routes)
 {
-    struct rw_maker made;
-    if (!rw_maker_of(x, &made) || made.op != &rw_op_moe_gather || rw_maker_input(x, 1) != routes[1] ||
+    struct rw_producer made;
+    if (!rw_producer_of(x, &made) || made.op != &rw_op_moe_gather || rw_producer_input(x, 1) != routes[1] ||
         ((const struct rw_moe_gather_attrs *)made.attrs)->k != rw_tensor_shape(routes[2]).dim[1])
         return (struct rows){ x, false };
-    return (struct rows){ rw_maker_input(x, 0), true };
+    return (struct rows){ rw_producer_input(x, 0), true };
 }
 
 static rw_tensor *outer(rw_tape *t, struct rows dy, struct rows x, rw_tensor *const *routes, int64_t experts,
@@ -127,7 +134,7 @@ static rw_tensor *outer(rw_tape *t, struct rows dy, struct rows x, rw_tensor *co
     return rw_apply(t, &rw_op_moe_outer, in, sum ? 6 : 5, &a, sizeof a, NULL);
 }
 
-/* y = x w^T by expert, or x w when turned. */
+/* The forward is y = x w^T by expert, or x w if `turned`. */
 static rw_status grad_linear(rw_grad_call *g)
 {
     rw_tape *const t = rw_grad_tape(g);
@@ -146,6 +153,7 @@ static rw_status grad_linear(rw_grad_call *g)
                                           : outer(t, dy, x, routes, experts, sum));
 }
 
+/* The gradients of moe_outer: products by expert with the gradient of its result. */
 static rw_status grad_outer(rw_grad_call *g)
 {
     rw_tape *const t = rw_grad_tape(g);
@@ -176,6 +184,7 @@ static rw_tensor *record(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *weight
 
 rw_tensor *rw_moe_linear_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *weight, const rw_moe_routes *routes)
 {
+    RW_ENTER_OP(t);
     if (!rw_moe_is_there(at, t, "moe_linear", "routes", routes)) return NULL;
     return record(at, t, x, weight, routes, false);
 }
@@ -183,6 +192,7 @@ rw_tensor *rw_moe_linear_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *wei
 rw_tensor *rw_moe_linear_of_tokens_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *weight,
                                       const rw_moe_routes *routes)
 {
+    RW_ENTER_OP(t);
     if (!rw_moe_is_there(at, t, "moe_linear_of_tokens", "routes", routes)) return NULL;
     const struct rw_composite c = rw_composite_begin(t, "moe_linear_of_tokens");
     return rw_composite_end(&c, record(at, t, x, weight, routes, true));

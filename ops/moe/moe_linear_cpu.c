@@ -1,17 +1,15 @@
 /*
- * Products by expert on the CPU: by oneDNN, or by loops of our own where it has no fast code, in float64, and for small
- * matrices. A unit of work is one expert's columns, or a tile of one expert's sum of outer products; units are cut by
- * shapes and offsets, so no bit depends on the number of threads.
+ * Products by expert on the CPU: by oneDNN, or by plain loops of this library if oneDNN has no fast code, in float64,
+ * and for small matrices. A unit of work is some columns of one expert, or a tile of one expert's sum of outer
+ * products. Units depend on shapes and offsets, so results do not depend on the number of threads.
  */
 #include "device/cpu/isa.h"
-#include "ops/common/shares.h"
+#include "ops/common/work_stealing.h"
 #include "ops/common/util.h"
 #include "ops/common/vec_native.h"
 #include "ops/moe/moe_onednn.h"
 
-#include <omp.h>
-
-/* Vectors of columns whose sums lie in registers, beside MOE_STRIP rows. */
+/* Vectors of columns whose sums are in registers, for MOE_STRIP rows. */
 #if defined(RW_ISA_IS_V4)
 #define MOE_VECS 4
 #elif defined(RW_ISA_IS_V3)
@@ -39,10 +37,10 @@
 #undef F
 #undef G
 
-static void *room_of_thread(const rw_kernel *k, int64_t elements)
+static void *room_of(const rw_kernel *k, int64_t elements, int thread)
 {
     const size_t size = k->in[0].dtype == RW_F64 ? sizeof(double) : sizeof(float);
-    return (char *)k->workspace + (size_t)omp_get_thread_num() * (size_t)elements * size;
+    return (char *)k->workspace + (size_t)thread * (size_t)elements * size;
 }
 
 static void linear(const struct moe_product *m, rw_dtype dtype, void *room, int64_t expert, int64_t col)
@@ -65,10 +63,10 @@ static void outer(const struct moe_product *m, rw_dtype dtype, void *room, int64
     }
 }
 
-/* A gradient of so many bytes is not in a cache when it is read again. */
+/* A gradient of at least this many bytes is out of the cache before it is read again. */
 #define STREAM_FROM ((int64_t)8 << 20)
 
-/* Rounded once. */
+/* Rounds once and writes with non-temporal stores. */
 VEC_INLINE void put_streamed(const struct moe_product *m, rw_dtype dtype, const float *c, int64_t c_row, int64_t at,
                          int64_t rows, int64_t cols)
 {
@@ -77,7 +75,7 @@ VEC_INLINE void put_streamed(const struct moe_product *m, rw_dtype dtype, const 
     nf_fence();
 }
 
-/* Rounded once, with what is added. */
+/* Adds the addend and rounds once. */
 VEC_INLINE void put_as(const struct moe_product *m, rw_dtype dtype, const float *c, int64_t c_row, int64_t at,
                        int64_t rows, int64_t cols)
 {
@@ -102,7 +100,7 @@ static void put_sum(const struct moe_product *m, const float *c, int64_t c_row, 
     else put_as(m, RW_F32, c, c_row, at, rows, cols);
 }
 
-/* Rows that no expert has: they were dropped, or the offsets did not come from rw_moe_route(). */
+/* Zeros the rows that no expert has: they were dropped, or the offsets did not come from rw_moe_route(). */
 static void clear_rest(const struct moe_product *m, rw_dtype dtype, int64_t experts)
 {
     const size_t row = (size_t)m->width * rw_dtype_size(dtype);
@@ -112,6 +110,22 @@ static void clear_rest(const struct moe_product *m, rw_dtype dtype, int64_t expe
     if ((m->rows - to) * m->width > 0) memset((char *)m->y + (size_t)to * row, 0, (size_t)(m->rows - to) * row);
 }
 
+/* Units of a product: columns of an expert, or tiles of its sum; `down` times `across` of them per expert. */
+struct units {
+    const rw_kernel *k;
+    const struct moe_product *m;
+    int64_t down, across;
+};
+
+static rw_status linear_unit(const void *of, int64_t i, int thread)
+{
+    const struct units *const u = of;
+    void *const room = room_of(u->k, rw_moe_linear_elements(u->m->depth), thread);
+    linear(u->m, u->k->in[0].dtype, room, i / u->across, i % u->across * MOE_COLS);
+    return RW_OK;
+}
+
+/* Runs moe_linear: by the matrix unit or oneDNN if they support it, else by the plain loops. */
 rw_status RW_ISA_NAME(rw_moe_linear_cpu)(const rw_kernel *k);
 rw_status RW_ISA_NAME(rw_moe_linear_cpu)(const rw_kernel *k)
 {
@@ -122,19 +136,25 @@ rw_status RW_ISA_NAME(rw_moe_linear_cpu)(const rw_kernel *k)
                                    .tokens = k->in[0].layout->dim[0], .k = a->k, .in = w->dim[2], .out = w->dim[1],
                                    .depth = k->in[0].layout->dim[1], .width = y->dim[1], .experts = w->dim[0],
                                    .gathers = a->gathers, .turned = a->turned };
-    const int64_t blocks = (m.width + MOE_COLS - 1) / MOE_COLS, elements = rw_moe_linear_elements(m.depth);
+    const struct units u = { k, &m, 1, (m.width + MOE_COLS - 1) / MOE_COLS };
     bool ran;
     clear_rest(&m, k->in[0].dtype, w->dim[0]);
     RW_CHECK(rw_moe_library_linear(k, &m, &RW_ISA_NAME(rw_gemm_loops), &ran));
     if (ran) return RW_OK;
-    struct rw_shares shares;
-    rw_shares_deal(&shares, w->dim[0] * blocks, k->threads);
-#pragma omp parallel num_threads(k->threads) if (y->numel * m.depth >= 65536)
-    RW_EACH_SHARED(unit, &shares, omp_get_thread_num())
-        linear(&m, k->in[0].dtype, room_of_thread(k, elements), unit / blocks, unit % blocks * MOE_COLS);
+    return rw_shares_run(y->numel * m.depth >= 65536 ? k->threads : 1, w->dim[0] * u.across, linear_unit, &u);
+}
+
+#define STRIPS (MOE_STRIP * MOE_OUTER_STRIPS)
+
+static rw_status outer_unit(const void *of, int64_t i, int thread)
+{
+    const struct units *const u = of;
+    outer(u->m, u->k->in[0].dtype, room_of(u->k, MOE_OUTER_ELEMENTS, thread), i / u->across / u->down,
+          i / u->across % u->down * STRIPS, i % u->across * MOE_COLS);
     return RW_OK;
 }
 
+/* Runs moe_outer: by the matrix unit or oneDNN if they support it, else by the plain loops. */
 rw_status RW_ISA_NAME(rw_moe_outer_cpu)(const rw_kernel *k);
 rw_status RW_ISA_NAME(rw_moe_outer_cpu)(const rw_kernel *k)
 {
@@ -151,13 +171,6 @@ rw_status RW_ISA_NAME(rw_moe_outer_cpu)(const rw_kernel *k)
     bool ran;
     RW_CHECK(rw_moe_library_outer(k, &m, &RW_ISA_NAME(rw_gemm_loops), put_sum, &ran));
     if (ran) return RW_OK;
-    const int64_t strips = MOE_STRIP * MOE_OUTER_STRIPS, down = (m.out + strips - 1) / strips;
-    const int64_t across = (m.in + MOE_COLS - 1) / MOE_COLS;
-    struct rw_shares shares;
-    rw_shares_deal(&shares, a->experts * down * across, k->threads);
-#pragma omp parallel num_threads(k->threads) if (y->numel >= 1024)
-    RW_EACH_SHARED(unit, &shares, omp_get_thread_num())
-        outer(&m, k->in[0].dtype, room_of_thread(k, MOE_OUTER_ELEMENTS), unit / across / down,
-              unit / across % down * strips, unit % across * MOE_COLS);
-    return RW_OK;
+    const struct units u = { k, &m, (m.out + STRIPS - 1) / STRIPS, (m.in + MOE_COLS - 1) / MOE_COLS };
+    return rw_shares_run(y->numel >= 1024 ? k->threads : 1, a->experts * u.down * u.across, outer_unit, &u);
 }

@@ -1,7 +1,8 @@
 /*
- * Products by expert on CUDA, on the ordinary cores. A tile of 64 rows by 64 columns belongs to a block of 16 x 16
- * threads. There are as many blocks as any routes may need; each finds its expert by the offsets, those left over
- * leave. Every element is one chain over the depth, so a row has the same bits in any company.
+ * Products by expert on CUDA, without tensor cores. A block of 16 x 16 threads computes a tile of 64 rows by 64
+ * columns. The grid has as many blocks as any routes may need; each block finds its expert from the offsets, and
+ * surplus blocks exit. Every element is one chain over the depth, so a row's result does not depend on the expert's
+ * other rows.
  */
 #include "device/cuda/kernel.cuh"
 
@@ -17,7 +18,7 @@ __device__ __forceinline__ float fused(float a, float b, float c) { return fmaf(
 __device__ __forceinline__ double fused(double a, double b, double c) { return fma(a, b, c); }
 
 struct product_args {
-    const void *x, *other, *sum; /* other: the weight, or dy; sum: of an outer product, or NULL */
+    const void *x, *other, *sum; /* other: the weight, or dy; sum: addend of an outer product, or NULL */
     void *y;
     const int32_t *offsets, *order;
     int64_t rows, tokens, k, experts, in, out, depth, width, blocks;
@@ -28,7 +29,7 @@ struct product_args {
     __device__ __forceinline__ int64_t source_of_dy(int64_t row) const { return gathers_dy ? of_token(row) : row; }
 };
 
-/* sum[i][j] += over DEPTH of a[p][ty * 4 + i] b[p][tx * 4 + j] */
+/* sum[i][j] += a[p][ty * 4 + i] b[p][tx * 4 + j], over DEPTH values of p. */
 template <typename W>
 __device__ __forceinline__ void step(W (&sum)[4][4], const W (*a)[TILE], const W (*b)[TILE])
 {
@@ -39,8 +40,8 @@ __device__ __forceinline__ void step(W (&sum)[4][4], const W (*a)[TILE], const W
             for (int j = 0; j < 4; j++) sum[i][j] = fused(a[p][ty * 4 + i], b[p][tx * 4 + j], sum[i][j]);
 }
 
-/* Which rows a block has: tile number `tile` of those of all experts, one after the other, then of what was dropped,
-   which is of expert number a.experts. */
+/* The rows of a block: number `tile` of the tiles of all experts in order, then of the dropped rows, whose expert is
+   number a.experts. */
 struct tile_of_rows {
     int64_t expert, from, to;
 };
@@ -57,6 +58,7 @@ __device__ __forceinline__ tile_of_rows find_tile(const product_args &a, int64_t
     return { a.experts, first + tile * TILE, a.rows };
 }
 
+/* Computes a tile of moe_linear: 64 rows of one expert by 64 columns. */
 template <typename T> __global__ void __launch_bounds__(THREADS) linear_kernel(const product_args a)
 {
     using W = wide<T>;
@@ -66,8 +68,8 @@ template <typename T> __global__ void __launch_bounds__(THREADS) linear_kernel(c
     if (t.from >= t.to) return;
     const T *const x = static_cast<const T *>(a.x);
     const T *const w = static_cast<const T *>(a.other) + t.expert * a.out * a.in;
-    const int64_t depth = t.expert < a.experts ? a.depth : 0; /* zeros of what was dropped */
-    const int lane = threadIdx.x % TILE, first = threadIdx.x / TILE; /* of what this thread loads */
+    const int64_t depth = t.expert < a.experts ? a.depth : 0; /* zeros for dropped rows */
+    const int lane = threadIdx.x % TILE, first = threadIdx.x / TILE; /* the elements that this thread loads */
     const int64_t row = t.from + lane, source = row < t.to ? a.source(row) : 0;
     W sum[4][4] = {};
     for (int64_t p = 0; p < depth; p += DEPTH) {
@@ -89,8 +91,9 @@ template <typename T> __global__ void __launch_bounds__(THREADS) linear_kernel(c
         }
 }
 
-/* A tile of one expert's matrix, over the expert's rows in order; zeros, or the sum so far, where it has none. */
-/* S: of the result and of what it is added to. */
+/* A tile of the sum for one expert's matrix, over the expert's rows in order; zeros, or the sum so far, if it has no
+   rows. */
+/* S: type of the result and of the addend. */
 template <typename T, typename S> __global__ void __launch_bounds__(THREADS) outer_kernel(const product_args a)
 {
     using W = wide<T>;
@@ -133,6 +136,7 @@ template <typename K> rw_status launch(const rw_kernel *k, K kernel, const produ
 
 } // namespace
 
+/* Launches moe_linear for the type of its operands. */
 extern "C" rw_status rw_moe_linear_cuda(const rw_kernel *k)
 {
     const rw_moe_linear_attrs *const p = static_cast<const rw_moe_linear_attrs *>(k->attrs);
@@ -151,6 +155,7 @@ extern "C" rw_status rw_moe_linear_cuda(const rw_kernel *k)
     });
 }
 
+/* Launches moe_outer for the types of its operands and result. */
 extern "C" rw_status rw_moe_outer_cuda(const rw_kernel *k)
 {
     const rw_moe_outer_attrs *const p = static_cast<const rw_moe_outer_attrs *>(k->attrs);

@@ -1,7 +1,7 @@
 /*
- * Products by expert for one type of arithmetic. Included by moe_linear_cpu.c with T = float, N = nf and with T =
- * double, N = nd; F names these functions, G those of N. Every element is one chain of fused sums over the depth, in
- * order, wherever its row lies: a row has the same bits in any company.
+ * Products by expert for one type of arithmetic. Included by moe_linear_cpu.c with T = float, N = nf and again with T =
+ * double, N = nd; F builds the names of these functions, G those of N. Every element is one chain of fused
+ * multiply-adds over the depth, in order, so a row's result does not depend on its position or on other rows.
  */
 #define N_LANES (int)(NATIVE_BYTES / sizeof(T))
 #define N_VECS (MOE_COLS / N_LANES)
@@ -17,7 +17,7 @@ VEC_INLINE void F(put)(void *p, rw_dtype dtype, int64_t i, T x)
     else f_put(p, dtype, i, (float)x);
 }
 
-/* n elements in a row as T. */
+/* Converts n contiguous elements of a row to T. */
 VEC_INLINE void F(widen)(T *to, const void *p, rw_dtype dtype, int64_t at, int64_t n)
 {
     int64_t i = 0;
@@ -27,8 +27,8 @@ VEC_INLINE void F(widen)(T *to, const void *p, rw_dtype dtype, int64_t at, int64
     for (; i < n; i++) to[i] = F(element)(p, dtype, at + i);
 }
 
-/* c [STRIP][COLS] (+)= a b, `vecs` vectors of columns: a's element (r, p) at r * a_row + p * a_col, b's row p at
-   p * COLS. */
+/* c [STRIP][COLS] (+)= a b, `vecs` vectors of columns. Element (r, p) of a is at r * a_row + p * a_col, row p of b at p
+   * COLS. */
 VEC_INLINE void F(inner)(int vecs, T *c, const T *a, int64_t a_row, int64_t a_col, const T *b, int64_t depth, bool add)
 {
     N sum[MOE_STRIP][MOE_VECS];
@@ -52,7 +52,7 @@ static void F(multiply)(T *c, const T *a, int64_t a_row, int64_t a_col, const T 
         F(inner)(MOE_VECS, c + v * N_LANES, a, a_row, a_col, b + v * N_LANES, depth, add);
 }
 
-/* The expert's matrix as b [depth][COLS], columns from `col` on; zeros behind the last. */
+/* Packs the expert's matrix as b [depth][COLS], columns from `col` on; zeros after the last one. */
 VEC_INLINE void F(pack)(T *to, const struct moe_product *m, rw_dtype dtype, int64_t expert, int64_t col, int64_t cols)
 {
     const int64_t w = expert * m->out * m->in;
@@ -63,7 +63,7 @@ VEC_INLINE void F(pack)(T *to, const struct moe_product *m, rw_dtype dtype, int6
         }
         return;
     }
-    for (int64_t p = 0; p < m->depth; p += 16) { /* blocks, so that both sides stay near */
+    for (int64_t p = 0; p < m->depth; p += 16) { /* in blocks, so that source and destination stay in the cache */
         const int64_t end = p + 16 < m->depth ? p + 16 : m->depth;
         for (int64_t j = 0; j < MOE_COLS; j++)
             for (int64_t i = p; i < end; i++)

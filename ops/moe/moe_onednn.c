@@ -1,43 +1,45 @@
-/* See moe_onednn.h. */
+/*
+ * Products by expert on the CPU with oneDNN: cuts the rows of an expert into primitives of fixed sizes, copies what
+ * needs padding, and runs the tiles. The scheme is described in moe_onednn.h.
+ */
 #include "ops/moe/moe_onednn.h"
 
 #include "base/round.h"
 #include "device/cpu/cpu.h"
 #include "device/cpu/onednn.h"
-#include "ops/common/shares.h"
+#include "ops/common/work_stealing.h"
 #include "ops/common/util.h"
 #include "ops/moe/moe_amx.h"
 
-#include <omp.h>
 #include <string.h>
 
-/* Rows that one product takes, or the depth of a sum of outer products. The library's code for AVX2 takes six rows at a
-   time, and sums those that are left in another order: there are none. */
-enum { CUTS = 7, MOST = 528 };
+/* Row counts of the primitives; for a sum of outer products their depths. oneDNN's code for AVX2 processes six rows at
+   a time and sums left-over rows in another order, so there the counts leave none over. */
+enum { CUTS = 7, MAX = 528 };
 static const int64_t cuts_by_16[CUTS] = { 32, 64, 128, 192, 256, 384, 512 };
-static const int64_t cuts_by_48[CUTS] = { 48, 96, 144, 192, 288, 384, MOST };
+static const int64_t cuts_by_48[CUTS] = { 48, 96, 144, 192, 288, 384, MAX };
 
 static const int64_t *cuts_of_library(void)
 {
     return rw_onednn_takes_avx512() ? cuts_by_16 : cuts_by_48;
 }
 
-#define TILE_MOST 384  /* columns of one product */
-#define TILE_DEEP 96   /* where they are widened and longer than this: a thread's copy would be large */
+#define TILE_MAX 384  /* columns of one product */
+#define TILE_DEEP 96   /* the same if operands are widened and deeper than DEEP: limits a thread's copy */
 #define DEEP 2048
-#define OUTER_MOST 256 /* rows and columns of a sum, which lies in float32 beside the processor meanwhile */
-#define LEAST 16384    /* elements of an expert's matrix: of fewer a call and its workspace cost more than they save */
+#define OUTER_MAX 256 /* rows and columns of a sum, which is kept in the cache in float32 meanwhile */
+#define MIN 16384    /* elements of an expert's matrix: with fewer, a call and its workspace cost more than they save */
 #define ALIGN 256
 
-/* What a call costs, in rows that are multiplied for nothing: of bfloat16, whose products take little time, 64, and of
-   a sum, which is read and written once a call, more than a cut has. */
+/* The cost of a call, in padding rows that take the same time: 64 for bfloat16, whose products are fast. For a sum of
+   outer products, which is read and written once per call, more than a cut has. */
 static int64_t worth_of_call(rw_dtype dtype, bool outer)
 {
-    return dtype == RW_F32 ? 16 : outer ? MOST : 64;
+    return dtype == RW_F32 ? 16 : outer ? MAX : 64;
 }
 
 
-/* An extent in equal tiles, multiples of 16 but for the last. */
+/* An extent in equal tiles, multiples of 16 except the last. */
 struct tiling {
     int64_t extent, tile, n;
 };
@@ -59,22 +61,22 @@ static int64_t width_of(const struct tiling *t, int64_t i)
     return i < t->n - 1 ? t->tile : t->extent - i * t->tile;
 }
 
-/* How a product is carried out: a function of shapes alone. */
+/* The plan of a product: a function of shapes alone. */
 struct library {
-    struct tiling down, across;                        /* of an outer sum; else `across` alone */
+    struct tiling down, across;                        /* for a sum of outer products; otherwise `across` alone */
     struct rw_onednn_primitive *primitive[CUTS][2][2]; /* [last tile down][last tile across] */
     rw_dtype dtype;
     bool wide;                     /* operands are copied as float32, in which the library multiplies */
-    const struct gemm_loops *loops; /* by these; a run has them */
+    const struct gemm_loops *loops; /* used for the copies; set in a run */
     const int64_t *cuts;
     int n_cuts;
-    int64_t waste;                 /* of a cut */
-    int64_t a_row, b_row, c_row;   /* between rows of copies, and of what is multiplied */
-    size_t size, inside;           /* of an element, and of one that is multiplied */
-    size_t scratch, a, b, c, each; /* bytes: of the library, of copies, of a thread */
+    int64_t waste;                 /* maximum padding rows of a cut */
+    int64_t a_row, b_row, c_row;   /* row strides of the copies, and of the product's operands */
+    size_t size, inside;           /* bytes of a stored element, and of one as multiplied */
+    size_t scratch, a, b, c, each; /* bytes: for the library, for copies, for a thread */
 };
 
-/* The cut that comes next of `left` rows: all of them, unless more than `waste` are multiplied for nothing. */
+/* The next cut for `left` rows: all of them, unless that multiplies more than `waste` padding rows. */
 static int next_cut(const struct library *l, int64_t left, int64_t waste)
 {
     int i = 0;
@@ -82,17 +84,17 @@ static int next_cut(const struct library *l, int64_t left, int64_t waste)
     return i && l->cuts[i] - left > waste ? i - 1 : i;
 }
 
-/* In whatever cut a row lies, its sums are to be the same: cuts of another kind (device/cpu/onednn.h) are left out. A
-   sum of outer products is one of its cuts. */
+/* A row's sums must be the same in every cut, so cuts that the library sums differently (device/cpu/onednn.h) are
+   excluded. A sum of outer products depends on its cuts. */
 static int number_of_cuts(const struct library *l, int64_t depth, bool outer)
 {
     const bool all = outer || depth <= RW_ONEDNN_DEPTH || (l->dtype != RW_F32 && !l->wide);
     int n = CUTS;
-    while (!all && rw_onednn_takes_avx512() && l->cuts[n - 1] >= RW_ONEDNN_MOST_ROWS) n--;
+    while (!all && rw_onednn_takes_avx512() && l->cuts[n - 1] >= RW_ONEDNN_ROWS_MAX) n--;
     return n;
 }
 
-/* Rows times a matrix [depth, width], or a sum of outer products [depth, width]. */
+/* The depth of rows times a matrix [depth, width], or of a sum of outer products [depth, width]. */
 static int64_t depth_of(const struct moe_product *m, bool outer)
 {
     return outer ? m->out : m->depth;
@@ -117,12 +119,12 @@ static struct rw_matmul_signature signature_of(const struct moe_product *m, cons
                                          .c_row = l->c_row, .dtype = dtype, .to = dtype };
 }
 
-/* All primitives, made when planning and found in a run. *ret_fast: there is fast code for each. */
+/* All primitives, created when planning and found in a run. *ret_fast: there is fast code for each. */
 static rw_status ask(const struct moe_product *m, struct library *l, struct rw_onednn *onednn, bool outer,
                      int threads, bool planning, bool *ret_fast)
 {
     *ret_fast = true;
-    const int n = next_cut(l, m->rows, MOST) + 1; /* no expert has more rows than there are */
+    const int n = next_cut(l, m->rows, MAX) + 1; /* no expert has more rows than there are in total */
     for (int i = 0; i < n * 4 && *ret_fast; i++) {
         const int cut = i / 4, down = i / 2 % 2, across = i % 2;
         if (down && !outer) continue;
@@ -142,7 +144,7 @@ static size_t aligned(int64_t bytes)
     return (size_t)rw_round_up((uint64_t)bytes, ALIGN);
 }
 
-/* What is widened is copied tile by tile; else what is there is multiplied as it lies, or a copy that lies like it. */
+/* Widened operands are copied tile by tile; others are multiplied in place, or from a copy with the same layout. */
 static void set_rows(const struct moe_product *m, struct library *l, bool outer)
 {
     l->inside = l->wide ? sizeof(float) : l->size;
@@ -156,7 +158,7 @@ static void set_rows(const struct moe_product *m, struct library *l, bool outer)
 
 static void set_bytes(const struct moe_product *m, struct library *l, bool outer)
 {
-    const int64_t inside = (int64_t)l->inside, most = l->cuts[next_cut(l, m->rows, MOST)];
+    const int64_t inside = (int64_t)l->inside, most = l->cuts[next_cut(l, m->rows, MAX)];
     const int64_t weight = m->depth * l->across.tile;
     l->a = aligned(most * l->a_row * inside);
     l->b = outer ? aligned(most * l->b_row * inside) : l->wide ? aligned(weight * inside) : 0;
@@ -167,9 +169,10 @@ static void set_bytes(const struct moe_product *m, struct library *l, bool outer
 
 static int64_t columns_of_product(bool wide, int64_t depth)
 {
-    return wide && depth > DEEP ? TILE_DEEP : TILE_MOST;
+    return wide && depth > DEEP ? TILE_DEEP : TILE_MAX;
 }
 
+/* Plans a product by expert with the library. *ret_fast is false if the plain loops must compute it. */
 static rw_status open_library(const struct moe_product *m, struct library *l, struct rw_onednn *onednn, rw_dtype dtype,
                               bool outer, int threads, bool planning, bool *ret_fast)
 {
@@ -177,11 +180,11 @@ static rw_status open_library(const struct moe_product *m, struct library *l, st
     const int64_t depth = depth_of(m, outer), width = width_in_all(m, outer);
     *l = (struct library){ .dtype = dtype, .wide = wide, .cuts = cuts_of_library(), .size = rw_dtype_size(dtype) };
     *ret_fast = false;
-    if (dtype == RW_F64 || !m->rows || !m->experts || depth * width < LEAST) return RW_OK;
+    if (dtype == RW_F64 || !m->rows || !m->experts || depth * width < MIN) return RW_OK;
     l->n_cuts = number_of_cuts(l, depth, outer);
     l->waste = worth_of_call(wide ? RW_F32 : dtype, outer);
-    l->across = tiling_of(width, outer ? OUTER_MOST : columns_of_product(wide, depth));
-    l->down = tiling_of(outer ? m->out : 1, OUTER_MOST);
+    l->across = tiling_of(width, outer ? OUTER_MAX : columns_of_product(wide, depth));
+    l->down = tiling_of(outer ? m->out : 1, OUTER_MAX);
     set_rows(m, l, outer);
     RW_CHECK(ask(m, l, onednn, outer, threads, planning, ret_fast));
     set_bytes(m, l, outer);
@@ -206,14 +209,13 @@ struct room {
     int thread;
 };
 
-static struct room room_of(const rw_kernel *k, const struct library *l)
+static struct room room_of(const rw_kernel *k, const struct library *l, int thread)
 {
-    const int thread = omp_get_thread_num();
     char *const at = (char *)k->workspace + (size_t)thread * l->each;
     return (struct room){ at, at + l->a, at + l->a + l->b, at + l->a + l->b + l->c, thread };
 }
 
-/* n numbers of one line, as they are multiplied. */
+/* Copies n elements of one line in the form in which they are multiplied. */
 static void copy_line(const struct library *l, const void *from, int64_t at, int64_t n, char *to)
 {
     const char *const first = (const char *)from + (size_t)at * l->size;
@@ -221,14 +223,14 @@ static void copy_line(const struct library *l, const void *from, int64_t at, int
     else memcpy(to, first, (size_t)n * l->size);
 }
 
-/* What of an operand's rows is multiplied: columns [col, col + cols), whose copies are `apart` apart. */
+/* The part of an operand's rows that is multiplied: columns [col, col + cols), whose copies are `apart` apart. */
 struct part {
     const void *of;
     bool gathers;
     int64_t width, col, cols, apart;
 };
 
-/* n rows from `row` on, and zeros for the rest of a cut. */
+/* Copies n rows from `row` on, and zeros for the rest of a cut. */
 static void copy_rows(const struct moe_product *m, const struct library *l, const struct part *p, int64_t row,
                       int64_t n, int64_t cut, char *to)
 {
@@ -240,7 +242,7 @@ static void copy_rows(const struct moe_product *m, const struct library *l, cons
     }
 }
 
-/* An expert's matrix, columns of the product from `col` on: where it lies, or widened. */
+/* An expert's matrix, columns of the product from `col` on: in place, or widened. */
 static const char *matrix_of(const struct moe_product *m, const struct library *l, const struct room *r, int64_t expert,
                              int64_t col, int64_t cols)
 {
@@ -252,7 +254,7 @@ static const char *matrix_of(const struct moe_product *m, const struct library *
     return r->b;
 }
 
-/* n rows of c become those of y. */
+/* Writes n rows of c to y. */
 static void put_rows(const struct moe_product *m, const struct library *l, const char *c, int64_t row, int64_t n,
                      int64_t col, int64_t cols)
 {
@@ -281,7 +283,7 @@ static rw_status linear_unit(const struct moe_product *m, const struct library *
         const bool direct = n == l->cuts[cut] && !l->wide;
         const char *a = (const char *)m->x + (size_t)(row * m->depth) * l->size;
         char *const c = direct ? (char *)m->y + (size_t)(row * m->width + col) * l->size : r->c;
-        /* Else what follows is multiplied as well, and left. */
+        /* Otherwise the rows that follow in memory are multiplied as padding, and their results are discarded. */
         if (l->wide || m->gathers || row + l->cuts[cut] > m->rows) {
             copy_rows(m, l, &x, row, n, l->cuts[cut], r->a);
             a = r->a;
@@ -326,33 +328,33 @@ static rw_status outer_unit(const struct moe_product *m, const struct library *l
     return RW_OK;
 }
 
-/* ---- runs ---- */
+/* ---- execution ---- */
 
-/* Units in turn: the library starts no threads of its own where one thread is allowed. */
-static rw_status run(const rw_kernel *k, const struct moe_product *m, const struct library *l, rw_moe_put_fn put)
+/* put: NULL for rows times a matrix. */
+struct units {
+    const rw_kernel *k;
+    const struct moe_product *m;
+    const struct library *l;
+    rw_moe_put_fn put;
+    int64_t down;
+};
+
+static rw_status run_unit(const void *of, int64_t i, int thread)
 {
-    const bool outer = put != NULL;
-    const int64_t down = outer ? l->down.n : 1, across = l->across.n, units = m->experts * down * across;
-    struct rw_shares shares;
-    int failed = RW_OK;
-    rw_shares_deal(&shares, units, k->threads);
-#pragma omp parallel num_threads(k->threads) if (k->threads > 1)
-    {
-        const int allowed = omp_get_max_threads();
-        omp_set_num_threads(1);
-        const struct room r = room_of(k, l);
-        RW_EACH_SHARED(u, &shares, r.thread) {
-            const int64_t expert = u / across / down;
-            const rw_status status = outer ? outer_unit(m, l, &r, put, expert, u / across % down, u % across)
-                                           : linear_unit(m, l, &r, expert, u % across);
-            if (status) __atomic_store_n(&failed, (int)status, __ATOMIC_RELAXED);
-        }
-        omp_set_num_threads(allowed);
-    }
-    return (rw_status)failed;
+    const struct units *const u = of;
+    const struct room r = room_of(u->k, u->l, thread);
+    const int64_t across = u->l->across.n, expert = i / across / u->down;
+    return u->put ? outer_unit(u->m, u->l, &r, u->put, expert, i / across % u->down, i % across)
+                  : linear_unit(u->m, u->l, &r, expert, i % across);
 }
 
-/* put: of an outer sum. */
+static rw_status run(const rw_kernel *k, const struct moe_product *m, const struct library *l, rw_moe_put_fn put)
+{
+    const struct units u = { k, m, l, put, put ? l->down.n : 1 };
+    return rw_shares_run(k->threads, m->experts * u.down * l->across.n, run_unit, &u);
+}
+
+/* put: for a sum of outer products. */
 static rw_status find_and_run(const rw_kernel *k, const struct moe_product *m, const struct gemm_loops *loops,
                               rw_moe_put_fn put, bool *ret_ran)
 {

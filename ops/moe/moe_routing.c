@@ -1,26 +1,30 @@
-/* The choice of experts, weights by the choice, and the places of rows: definitions and rules. */
+/* Routing of tokens: the choice of experts, the weights of the choice, and the order of rows. Definitions and rules. */
 #include "ops/common/kernels.h"
 #include "ops/common/util.h"
 #include "ops/moe/moe.h"
+#include "record/edge.h"
 
 /* ---- topk ---- */
 
+/* Checks the attributes of a choice against the number of experts. */
 static rw_status check_choice(rw_op_call *call, const struct rw_moe_topk_attrs *a, int64_t experts)
 {
-    if (experts < 1 || experts > RW_MOE_MOST_EXPERTS)
-        return rw_op_error(call, RW_ERR_SHAPE, "%lld experts, not 1 to %d", (long long)experts, RW_MOE_MOST_EXPERTS);
-    if (a->groups < 1 || a->groups > RW_MOE_MOST_GROUPS || experts % a->groups)
-        return rw_op_error(call, RW_ERR_ARGUMENT, "%lld groups of %lld experts", (long long)a->groups,
-                           (long long)experts);
+    if (experts < 1 || experts > RW_MOE_EXPERTS_MAX)
+        return rw_unexpected_int(call, RW_ERR_SHAPE, "scores", experts, "1 to %d experts, the last axis",
+                                 RW_MOE_EXPERTS_MAX);
+    if (a->groups < 1 || a->groups > RW_MOE_GROUPS_MAX || experts % a->groups)
+        return rw_unexpected_int(call, RW_ERR_ARGUMENT, "groups", a->groups, "1 to %d, a divisor of %lld experts",
+                                 RW_MOE_GROUPS_MAX, (long long)experts);
     if (a->best_groups < 1 || a->best_groups > a->groups)
-        return rw_op_error(call, RW_ERR_ARGUMENT, "the best %lld of %lld groups", (long long)a->best_groups,
-                           (long long)a->groups);
-    if (a->k < 1 || a->k > RW_MOE_MOST_CHOSEN || a->k > experts / a->groups * a->best_groups)
-        return rw_op_error(call, RW_ERR_ARGUMENT, "k %lld of %lld experts in %lld groups", (long long)a->k,
-                           (long long)experts, (long long)a->best_groups);
+        return rw_unexpected_int(call, RW_ERR_ARGUMENT, "best_groups", a->best_groups, "1 to %lld, the groups",
+                                 (long long)a->groups);
+    const int64_t eligible = experts / a->groups * a->best_groups;
+    if (a->k < 1 || a->k > RW_MOE_CHOSEN_MAX || a->k > eligible)
+        return rw_unexpected_int(call, RW_ERR_ARGUMENT, "k", a->k, "1 to %d, at most the %lld experts of %lld groups",
+                                 RW_MOE_CHOSEN_MAX, (long long)eligible, (long long)a->best_groups);
     if (a->group_sum < 1 || a->group_sum > experts / a->groups)
-        return rw_op_error(call, RW_ERR_ARGUMENT, "group_sum %lld of %lld experts", (long long)a->group_sum,
-                           (long long)(experts / a->groups));
+        return rw_unexpected_int(call, RW_ERR_ARGUMENT, "group_sum", a->group_sum, "1 to %lld, the experts of a group",
+                                 (long long)(experts / a->groups));
     return RW_OK;
 }
 
@@ -29,12 +33,11 @@ static rw_status check_topk(rw_op_call *call)
     const struct rw_moe_topk_attrs *const a = call->attrs;
     const rw_shape s = rw_in_shape(call, 0);
     RW_CHECK(rw_want_float(call, 0));
-    if (s.rank != 2) return rw_op_error(call, RW_ERR_SHAPE, "scores [T, E] are needed");
+    RW_CHECK(rw_expect_rank(call, 0, NULL, 2, "[T, E]"));
     RW_CHECK(check_choice(call, a, s.dim[1]));
     if (call->n_inputs == 2) {
         RW_CHECK(rw_want_same_dtype(call, 0, 1));
-        if (!rw_shape_equal(rw_in_shape(call, 1), RW_SHAPE(s.dim[1])))
-            return rw_op_error(call, RW_ERR_SHAPE, "bias [E] is needed");
+        RW_CHECK(rw_expect_shape(call, 1, NULL, RW_SHAPE(s.dim[1])));
     }
     return rw_op_output(call, 0, RW_I32, RW_SHAPE(s.dim[0], a->k));
 }
@@ -46,6 +49,7 @@ static const rw_op_def rw_op_moe_topk = { .name = "moe_topk", .n_inputs = RW_OP_
 
 rw_tensor *rw_moe_topk_at(rw_site at, rw_tape *t, rw_tensor *scores, rw_tensor *bias, const rw_moe_choice *choice)
 {
+    RW_ENTER_OP(t);
     if (!rw_moe_is_there(at, t, "moe_topk", "choice", choice)) return NULL;
     struct rw_moe_topk_attrs a = { choice->k, choice->groups, choice->best_groups, choice->group_sum };
     rw_tensor *const in[] = { scores, bias };
@@ -55,21 +59,21 @@ rw_tensor *rw_moe_topk_at(rw_site at, rw_tape *t, rw_tensor *scores, rw_tensor *
     return rw_apply_at(at, t, &rw_op_moe_topk, in, bias == rw_none() ? 1 : 2, &a, sizeof a, NULL);
 }
 
-/* ---- select and its way back ---- */
+/* ---- select and its inverse, scatter ---- */
 
 static rw_status check_index(rw_op_call *call, int64_t tokens)
 {
     const rw_shape s = rw_in_shape(call, 1);
     RW_CHECK(rw_want_dtype(call, 1, RW_I32));
-    if (s.rank != 2 || s.dim[0] != tokens) return rw_op_error(call, RW_ERR_SHAPE, "index [T, k] is needed");
-    return RW_OK;
+    if (s.rank == 2 && s.dim[0] == tokens) return RW_OK;
+    return rw_unexpected(call, RW_ERR_SHAPE, 1, NULL, "[%lld, k], for each token the k experts", (long long)tokens);
 }
 
 static rw_status check_select(rw_op_call *call)
 {
     const rw_shape s = rw_in_shape(call, 0);
     RW_CHECK(rw_want_float(call, 0));
-    if (s.rank != 2 || s.dim[1] < 1) return rw_op_error(call, RW_ERR_SHAPE, "scores [T, E] are needed");
+    if (s.rank != 2 || s.dim[1] < 1) return rw_unexpected(call, RW_ERR_SHAPE, 0, NULL, "[T, E] with 1 expert or more");
     RW_CHECK(check_index(call, s.dim[0]));
     return rw_op_output(call, 0, call->in[0].dtype, rw_in_shape(call, 1));
 }
@@ -109,31 +113,32 @@ static rw_status grad_scatter(rw_grad_call *g)
 
 rw_tensor *rw_moe_select_at(rw_site at, rw_tape *t, rw_tensor *scores, rw_tensor *index)
 {
+    RW_ENTER_OP(t);
     rw_tensor *const in[] = { scores, index };
     return rw_apply_at(at, t, &rw_op_moe_select, in, 2, NULL, 0, NULL);
 }
 
 /* ---- routes ---- */
 
+/* Checks the index and describes the routes: order, inverse, offsets and load. */
 static rw_status check_route(rw_op_call *call)
 {
     const struct rw_moe_route_attrs *const a = call->attrs;
     const rw_shape s = rw_in_shape(call, 0);
     RW_CHECK(rw_want_dtype(call, 0, RW_I32));
-    if (s.rank != 2) return rw_op_error(call, RW_ERR_SHAPE, "index [T, k] is needed");
-    if (a->experts < 1 || a->experts > RW_MOE_MOST_EXPERTS)
-        return rw_op_error(call, RW_ERR_ARGUMENT, "%lld experts, not 1 to %d", (long long)a->experts,
-                           RW_MOE_MOST_EXPERTS);
-    if (s.dim[1] > RW_MOE_MOST_CHOSEN || rw_shape_numel(s) > INT32_MAX / 2)
-        return rw_op_error(call, RW_ERR_SHAPE, "too many rows for an index of 32 bits, or k above %d",
-                           RW_MOE_MOST_CHOSEN);
+    RW_CHECK(rw_expect_rank(call, 0, NULL, 2, "[T, k]"));
+    if (a->experts < 1 || a->experts > RW_MOE_EXPERTS_MAX)
+        return rw_unexpected_int(call, RW_ERR_ARGUMENT, "experts", a->experts, "1 to %d", RW_MOE_EXPERTS_MAX);
+    if (s.dim[1] > RW_MOE_CHOSEN_MAX || rw_shape_numel(s) > INT32_MAX / 2)
+        return rw_unexpected(call, RW_ERR_SHAPE, 0, NULL, "[T, k] with k at most %d and at most 2^30 elements",
+                             RW_MOE_CHOSEN_MAX);
     RW_CHECK(rw_op_output(call, 0, RW_I32, RW_SHAPE(s.dim[0] * s.dim[1])));
     RW_CHECK(rw_op_output(call, 1, RW_I32, s));
     RW_CHECK(rw_op_output(call, 2, RW_I32, RW_SHAPE(a->experts + 1)));
     return rw_op_output(call, 3, RW_F32, RW_SHAPE(a->experts));
 }
 
-/* The rows before each chunk's, by expert and of what was dropped: on CUDA; a CPU needs the first row. */
+/* On CUDA: the number of rows before each chunk, by expert and for dropped slots. The CPU needs the first row of it. */
 static size_t workspace(const rw_op_call *call)
 {
     const struct rw_moe_route_attrs *const a = call->attrs;
@@ -149,6 +154,7 @@ static const rw_op_def rw_op_moe_route = { .name = "moe_route", .n_inputs = 1, .
 
 rw_status rw_moe_route_at(rw_site at, rw_tape *t, rw_tensor *index, int64_t experts, rw_moe_routes *ret)
 {
+    RW_ENTER_RECORDING(rw_edge_context(t), RW_ERR_ARGUMENT);
     if (!rw_moe_is_there(at, t, "moe_route", "ret", ret)) return RW_ERR_ARGUMENT;
     const struct rw_moe_route_attrs a = { experts };
     rw_tensor *out[4] = { NULL, NULL, NULL, NULL };

@@ -1,4 +1,5 @@
-/* The choice of experts and the places of rows on the CPU. Tokens share nothing; rows are placed in one pass. */
+/* The choice of experts and the order of rows on the CPU. Tokens are independent; rows are placed in one pass. */
+#include "base/team.h"
 #include "device/cpu/isa.h"
 #include "ops/common/util.h"
 #include "ops/common/vec_native.h"
@@ -11,8 +12,7 @@ static double number_at(const rw_view *x, int64_t i)
     return x->dtype == RW_F64 ? ((const double *)x->data)[i] : (double)f_get(x->data, x->dtype, i);
 }
 
-/* What is compared instead of a score, an integer in the same order. The sum has one zero; what is no number is above
-   all. */
+/* Maps a score to an integer of the same order, for comparisons. Both zeros are equal; NaN is above all. */
 VEC_INLINE ni in_order(nf score)
 {
     const ni bits = (ni)(score + nf_all(0)), order = bits ^ (bits >> 31 & INT32_MAX);
@@ -24,11 +24,12 @@ VEC_INLINE nf some_scores(const rw_view *x, rw_dtype dtype, int64_t i, int64_t n
     return n >= NF_LANES ? nf_get(x->data, dtype, i) : nf_get_some(x->data, dtype, i, n);
 }
 
-/* A token's scores, plus a bias, as keys: below each its index, the lower one larger. Other leaves are below all. */
+/* A token's scores, plus a bias, as keys with the index in the low bits, so that the lower index wins among equals.
+   Unused leaves are below all keys. */
 VEC_INLINE void keys_of(const rw_kernel *k, rw_dtype dtype, int64_t token, int64_t experts, int64_t leaves,
                         int64_t *key)
 {
-    int32_t order[RW_MOE_MOST_EXPERTS + NF_LANES];
+    int32_t order[RW_MOE_EXPERTS_MAX + NF_LANES];
     for (int64_t e = 0; e < experts; e += NF_LANES) {
         nf x = some_scores(&k->in[0], dtype, token * experts + e, experts - e);
         if (k->n_inputs == 2) x += some_scores(&k->in[1], dtype, e, experts - e);
@@ -43,18 +44,18 @@ VEC_INLINE int64_t larger(int64_t a, int64_t b)
     return a > b ? a : b;
 }
 
-/* Tokens that are worked on side by side: each step of a choice waits for the one before it. */
+/* Tokens that are processed in parallel, because each step of a choice depends on the one before it. */
 enum { ABREAST = 4 };
 
 /*
- * The k best of all, of scores that are floats, for ABREAST tokens, the last one again where there are fewer. For each
- * power of two h, tree[h + i] is the larger one of tree[2h + i] and tree[3h + i], down to the keys and up to tree[1],
- * the best of all. Where that one lay, its way up is played again.
+ * The k best of all scores, for float scores and ABREAST tokens (the last one is repeated if there are fewer). A
+ * tournament tree: for each power of two h, tree[h + i] is the larger of tree[2h + i] and tree[3h + i], from the keys
+ * to the root tree[1], the best. After each choice only the path from its leaf to the root is recomputed.
  */
 VEC_INLINE bool choose_best(const rw_kernel *k, rw_dtype dtype, int64_t token)
 {
     const int64_t experts = k->in[0].layout->dim[1], last = k->in[0].layout->dim[0] - 1, n = k->out[0].layout->dim[1];
-    int64_t tree[ABREAST][2 * RW_MOE_MOST_EXPERTS], most[ABREAST], leaves = 1;
+    int64_t tree[ABREAST][2 * RW_MOE_EXPERTS_MAX], most[ABREAST], leaves = 1;
     int32_t *to[ABREAST];
     bool sound = true;
     while (leaves < experts) leaves *= 2;
@@ -84,7 +85,7 @@ VEC_INLINE bool choose_best(const rw_kernel *k, rw_dtype dtype, int64_t token)
     return sound;
 }
 
-/* The best that is left among [from, to), the lower index among equals; -1: none is left. */
+/* The best remaining score in [from, to), the lower index among equals; -1: none remains. */
 static int64_t best(const double *score, const bool *gone, int64_t from, int64_t to)
 {
     int64_t at = -1;
@@ -93,7 +94,7 @@ static int64_t best(const double *score, const bool *gone, int64_t from, int64_t
     return at;
 }
 
-/* What a group is worth: the sum of its best scores, the best first. */
+/* The value of a group: the sum of its best scores, the best first. */
 static double worth(const double *score, bool *gone, int64_t from, int64_t to, int64_t n, bool wide)
 {
     double sum = 0;
@@ -106,14 +107,14 @@ static double worth(const double *score, bool *gone, int64_t from, int64_t to, i
     return sum;
 }
 
-/* The k best of the best groups, or of doubles. False when a score is no number. */
+/* The k best of the best groups, or of scores in double. False if a score is NaN. */
 static bool choose(const rw_kernel *k, int64_t token)
 {
     const struct rw_moe_topk_attrs *const a = k->attrs;
     const int64_t experts = k->in[0].layout->dim[1], each = experts / a->groups;
     const bool wide = k->in[0].dtype == RW_F64;
-    double score[RW_MOE_MOST_EXPERTS], group[RW_MOE_MOST_GROUPS];
-    bool gone[RW_MOE_MOST_EXPERTS] = { false }, closed[RW_MOE_MOST_GROUPS] = { false }, sound = true;
+    double score[RW_MOE_EXPERTS_MAX], group[RW_MOE_GROUPS_MAX];
+    bool gone[RW_MOE_EXPERTS_MAX] = { false }, closed[RW_MOE_GROUPS_MAX] = { false }, sound = true;
     for (int64_t e = 0; e < experts; e++) {
         const double x = number_at(&k->in[0], token * experts + e), b = k->n_inputs == 2 ? number_at(&k->in[1], e) : 0;
         score[e] = k->n_inputs < 2 ? x : wide ? x + b : (double)((float)x + (float)b);
@@ -148,18 +149,31 @@ static bool choose_abreast(const rw_kernel *k, int64_t token)
     return sound;
 }
 
+struct tokens {
+    const rw_kernel *k;
+    int64_t experts;
+    bool wrong;
+};
+
+static void choose_some(void *of, int64_t first, int64_t end)
+{
+    struct tokens *const s = of;
+    bool sound = true;
+    for (int64_t i = first; i < end; i++) sound &= choose_abreast(s->k, i * ABREAST);
+    if (!sound) __atomic_store_n(&s->wrong, true, __ATOMIC_RELAXED);
+}
+
 rw_status RW_ISA_NAME(rw_moe_topk_cpu)(const rw_kernel *k);
 rw_status RW_ISA_NAME(rw_moe_topk_cpu)(const rw_kernel *k)
 {
     const int64_t tokens = k->in[0].layout->dim[0];
-    int wrong = 0;
-#pragma omp parallel for num_threads(k->threads) schedule(static) reduction(| : wrong) if (tokens >= 64)
-    for (int64_t t = 0; t < tokens; t += ABREAST) wrong |= !choose_abreast(k, t);
-    return wrong ? RW_ERR_ARGUMENT : RW_OK;
+    struct tokens s = { .k = k };
+    rw_team_for(tokens >= 64 ? k->threads : 1, (tokens + ABREAST - 1) / ABREAST, choose_some, &s);
+    return s.wrong ? RW_ERR_ARGUMENT : RW_OK;
 }
 
-/* What a token's slots take of its row of `experts` elements, or what they put there, among zeros. False when an index
-   leads out of the row: of that slot nothing is moved. size is a constant after inlining. */
+/* Copies a token's slots from its row of `experts` elements, or scatters them into the row, among zeros. False if an
+   index is outside of the row; that slot is skipped. size is a constant after inlining. */
 VEC_INLINE bool move(const rw_kernel *k, int64_t token, int64_t experts, size_t size, bool scatters)
 {
     const int64_t each = k->in[1].layout->dim[1];
@@ -176,33 +190,48 @@ VEC_INLINE bool move(const rw_kernel *k, int64_t token, int64_t experts, size_t 
     return sound;
 }
 
-VEC_INLINE rw_status move_all(const rw_kernel *k, int64_t experts, bool scatters)
+VEC_INLINE void move_some(struct tokens *s, int64_t first, int64_t end, bool scatters)
 {
-    const int64_t tokens = k->in[1].layout->dim[0], n = k->in[1].layout->numel;
-    const size_t size = rw_dtype_size(k->in[0].dtype);
-    int wrong = 0;
-#pragma omp parallel for num_threads(k->threads) schedule(static) reduction(| : wrong) if (n >= RW_PARALLEL_FROM / 4)
-    for (int64_t t = 0; t < tokens; t++) {
-        if (size == 8) wrong |= !move(k, t, experts, 8, scatters);
-        else if (size == 4) wrong |= !move(k, t, experts, 4, scatters);
-        else wrong |= !move(k, t, experts, 2, scatters);
+    const size_t size = rw_dtype_size(s->k->in[0].dtype);
+    bool sound = true;
+    for (int64_t t = first; t < end; t++) {
+        if (size == 8) sound &= move(s->k, t, s->experts, 8, scatters);
+        else if (size == 4) sound &= move(s->k, t, s->experts, 4, scatters);
+        else sound &= move(s->k, t, s->experts, 2, scatters);
     }
-    return wrong ? RW_ERR_ARGUMENT : RW_OK;
+    if (!sound) __atomic_store_n(&s->wrong, true, __ATOMIC_RELAXED);
+}
+
+static void select_some(void *of, int64_t first, int64_t end)
+{
+    move_some(of, first, end, false);
+}
+
+static void scatter_some(void *of, int64_t first, int64_t end)
+{
+    move_some(of, first, end, true);
+}
+
+static rw_status move_all(const rw_kernel *k, int64_t experts, rw_team_range *some)
+{
+    struct tokens s = { .k = k, .experts = experts };
+    rw_team_for(rw_threads_for(k, 4 * k->in[1].layout->numel), k->in[1].layout->dim[0], some, &s);
+    return s.wrong ? RW_ERR_ARGUMENT : RW_OK;
 }
 
 rw_status RW_ISA_NAME(rw_moe_select_cpu)(const rw_kernel *k);
 rw_status RW_ISA_NAME(rw_moe_select_cpu)(const rw_kernel *k)
 {
-    return move_all(k, k->in[0].layout->dim[1], false);
+    return move_all(k, k->in[0].layout->dim[1], select_some);
 }
 
 rw_status RW_ISA_NAME(rw_moe_scatter_cpu)(const rw_kernel *k);
 rw_status RW_ISA_NAME(rw_moe_scatter_cpu)(const rw_kernel *k)
 {
-    return move_all(k, ((const struct rw_moe_scatter_attrs *)k->attrs)->experts, true);
+    return move_all(k, ((const struct rw_moe_scatter_attrs *)k->attrs)->experts, scatter_some);
 }
 
-/* Counted, then placed in the order of the slots: a few nanoseconds a row, beside products of thousands. */
+/* Counts the slots, then places them in order. A few nanoseconds per row, compared with products of thousands. */
 rw_status RW_ISA_NAME(rw_moe_route_cpu)(const rw_kernel *k);
 rw_status RW_ISA_NAME(rw_moe_route_cpu)(const rw_kernel *k)
 {

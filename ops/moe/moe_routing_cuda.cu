@@ -1,6 +1,6 @@
 /*
- * The choice of experts and the places of rows on CUDA. A warp chooses for a token; rows are placed by counts: chunks
- * of slots are counted, the counts added up in order, then each slot finds its place. No atomics.
+ * The choice of experts and the order of rows on CUDA. A warp chooses for one token. Rows are placed by counting:
+ * chunks of slots are counted, the counts are added up in order, then each slot computes its row. No atomics.
  */
 #include "device/cuda/kernel.cuh"
 
@@ -15,7 +15,7 @@ constexpr int THREADS = 256, WARPS = THREADS / 32;
 /* ---- topk ---- */
 
 template <typename T> struct topk_args {
-    const T *scores, *bias; /* bias: NULL without */
+    const T *scores, *bias; /* bias: NULL if there is none */
     int32_t *index;
     int64_t tokens;
     int experts, k, groups, best_groups, group_sum;
@@ -43,7 +43,7 @@ template <typename W> __device__ __forceinline__ candidate<W> best_of_warp(candi
     return x;
 }
 
-/* A lane looks after experts lane, lane + 32, ...; bit i of `gone` is that of lane + 32 i. */
+/* A lane has experts lane, lane + 32, ...; bit i of `gone` belongs to expert lane + 32 i. */
 template <typename T> struct row_of_scores {
     using W = wide<T>;
     const topk_args<T> *a;
@@ -106,7 +106,7 @@ template <typename T> struct row_of_scores {
 template <typename T> __global__ void __launch_bounds__(THREADS) topk_kernel(const topk_args<T> a, index_guard guard)
 {
     const int64_t token = static_cast<int64_t>(blockIdx.x) * WARPS + threadIdx.x / 32;
-    if (token >= a.tokens) return; /* a whole warp */
+    if (token >= a.tokens) return; /* the same for a whole warp */
     const row_of_scores<T> row = { &a, token, static_cast<int>(threadIdx.x % 32) };
     bool sound = true;
     uint32_t gone = row.closed(&sound);
@@ -131,7 +131,7 @@ __global__ void __launch_bounds__(THREADS)
     to[i] = scores[i / each * experts + rw_moe_within(index[i], experts)];
 }
 
-/* A thread for each element of the result, which looks for itself among its token's. */
+/* One thread per element of the result, which searches its token's slots. */
 template <typename T>
 __global__ void __launch_bounds__(THREADS)
     scatter_kernel(const T *weights, const int32_t *index, T *to, int64_t n, int64_t each, int64_t experts,
@@ -170,7 +170,7 @@ __global__ void __launch_bounds__(MOE_CHUNK)
     }
 }
 
-/* Counts of one expert, or of what was dropped, become the first row of each chunk. */
+/* Converts the counts of one expert, or of dropped slots, to the first row of each chunk. */
 __device__ __forceinline__ void place_chunks(int32_t *counts, int64_t chunks, int step, int e, int next)
 {
     for (int64_t c = 0; c < chunks; c++) {
@@ -180,11 +180,11 @@ __device__ __forceinline__ void place_chunks(int32_t *counts, int64_t chunks, in
     }
 }
 
-/* One block. */
-__global__ void __launch_bounds__(RW_MOE_MOST_EXPERTS)
+/* Runs in one block. */
+__global__ void __launch_bounds__(RW_MOE_EXPERTS_MAX)
     scan_kernel(int32_t *counts, int32_t *offsets, float *load, int64_t chunks, int experts)
 {
-    __shared__ int first[RW_MOE_MOST_EXPERTS];
+    __shared__ int first[RW_MOE_EXPERTS_MAX];
     const int e = threadIdx.x;
     int total = 0;
     for (int64_t c = 0; e < experts && c < chunks; c++) total += counts[c * (experts + 1) + e];
@@ -224,6 +224,7 @@ __global__ void __launch_bounds__(MOE_CHUNK)
 
 } // namespace
 
+/* Launches the choice for the type of the scores. */
 extern "C" rw_status rw_moe_topk_cuda(const rw_kernel *k)
 {
     const rw_moe_topk_attrs *const p = static_cast<const rw_moe_topk_attrs *>(k->attrs);
@@ -269,6 +270,7 @@ extern "C" rw_status rw_moe_scatter_cuda(const rw_kernel *k)
     });
 }
 
+/* Counts, scans and places the slots. */
 extern "C" rw_status rw_moe_route_cuda(const rw_kernel *k)
 {
     const rw_moe_route_attrs *const a = static_cast<const rw_moe_route_attrs *>(k->attrs);
@@ -279,7 +281,7 @@ extern "C" rw_status rw_moe_route_cuda(const rw_kernel *k)
     if (n) {
         RW_LAUNCH(count_kernel, static_cast<unsigned>(chunks), MOE_CHUNK, 0, k, index, counts, n, experts, guard_of(k));
     }
-    RW_LAUNCH(scan_kernel, 1, RW_MOE_MOST_EXPERTS, 0, k, counts, static_cast<int32_t *>(k->out[2].data),
+    RW_LAUNCH(scan_kernel, 1, RW_MOE_EXPERTS_MAX, 0, k, counts, static_cast<int32_t *>(k->out[2].data),
               static_cast<float *>(k->out[3].data), chunks, experts);
     if (n) {
         RW_LAUNCH(place_kernel, static_cast<unsigned>(chunks), MOE_CHUNK, 0, k, index, counts,

@@ -1,11 +1,13 @@
 /*
- * Rows of tokens: gather hands each row its token's, combine adds a token's rows up, weigh multiplies rows by their
- * slots' weights, dot takes rows' products by slot. Each is the gradient of another, so all can be differentiated
- * again. Where nobody does, weigh_backward is weigh and dot in one pass over the rows, with the same bytes.
+ * Ops on rows of tokens. gather copies each row from its token; combine sums a token's rows; weigh multiplies rows by
+ * their slots' weights; dot computes dot products of rows by slot. Each is the gradient of another, so all can be
+ * differentiated again. If the gradient is not differentiated, weigh_backward computes weigh and dot in one pass over
+ * the rows, with the same bytes.
  */
 #include "ops/common/kernels.h"
 #include "ops/common/util.h"
 #include "ops/moe/moe.h"
+#include "record/edge.h"
 
 static rw_dtype sum_type(rw_dtype dtype)
 {
@@ -14,16 +16,14 @@ static rw_dtype sum_type(rw_dtype dtype)
 
 static rw_status check_routes(rw_op_call *call, int order, int64_t rows)
 {
-    RW_CHECK(rw_want_dtype(call, order, RW_I32));
-    if (rw_shape_equal(rw_in_shape(call, order), RW_SHAPE(rows))) return RW_OK;
-    return rw_op_error(call, RW_ERR_SHAPE, "the routes are not of %lld rows", (long long)rows);
+    RW_CHECK(rw_expect_dtype(call, order, "order", RW_I32));
+    return rw_expect_shape(call, order, "order", RW_SHAPE(rows));
 }
 
 static rw_status want_rows(rw_op_call *call, int input)
 {
     RW_CHECK(rw_want_float(call, input));
-    if (rw_in_shape(call, input).rank != 2) return rw_op_error(call, RW_ERR_SHAPE, "rows [T k, n] are needed");
-    return RW_OK;
+    return rw_expect_rank(call, input, NULL, 2, "[T k, n]");
 }
 
 /* x [T, n], order [T k] */
@@ -43,23 +43,23 @@ static rw_status check_combine(rw_op_call *call)
     RW_CHECK(want_rows(call, 0));
     RW_CHECK(rw_want_dtype(call, 1, RW_I32));
     if (inverse.rank != 2 || rw_shape_numel(inverse) != s.dim[0])
-        return rw_op_error(call, RW_ERR_SHAPE, "the routes are not of %lld rows", (long long)s.dim[0]);
+        return rw_unexpected(call, RW_ERR_SHAPE, 1, NULL, "[T, k] with %lld elements, the rows", (long long)s.dim[0]);
     RW_CHECK(check_routes(call, 2, s.dim[0]));
     return rw_op_output(call, 0, call->in[0].dtype, RW_SHAPE(inverse.dim[0], s.dim[1]));
 }
 
-/* weights [T, k], order [T k], inverse [T, k] for the gradient: inputs `at` to at + 2, of rows [T k, n] */
+/* Checks weights [T, k], order [T k], inverse [T, k] for the gradient: inputs `at` to at + 2, for rows [T k, n]. */
 rw_status rw_moe_want_weights(rw_op_call *call, int at)
 {
     const rw_shape s = rw_in_shape(call, 0);
     RW_CHECK(want_rows(call, 0));
-    RW_CHECK(rw_want_dtype(call, at, sum_type(call->in[0].dtype)));
+    RW_CHECK(rw_expect_dtype(call, at, "weights", sum_type(call->in[0].dtype)));
     RW_CHECK(check_routes(call, at + 1, s.dim[0]));
-    RW_CHECK(rw_want_dtype(call, at + 2, RW_I32));
-    if (rw_in_shape(call, at).rank == 2 && rw_shape_numel(rw_in_shape(call, at)) == s.dim[0] &&
-        rw_shape_equal(rw_in_shape(call, at), rw_in_shape(call, at + 2)))
-        return RW_OK;
-    return rw_op_error(call, RW_ERR_SHAPE, "weights [T, k] and routes of %lld rows are needed", (long long)s.dim[0]);
+    RW_CHECK(rw_expect_dtype(call, at + 2, "inverse", RW_I32));
+    if (rw_in_shape(call, at).rank != 2 || rw_shape_numel(rw_in_shape(call, at)) != s.dim[0])
+        return rw_unexpected(call, RW_ERR_SHAPE, at, "weights", "[T, k] with %lld elements, the rows",
+                             (long long)s.dim[0]);
+    return rw_expect_shape_of(call, at + 2, "inverse", at, "weights");
 }
 
 static rw_status check_weigh(rw_op_call *call)
@@ -100,7 +100,7 @@ static rw_status grad_combine(rw_grad_call *g);
 static rw_status grad_weigh(rw_grad_call *g);
 static rw_status grad_dot(rw_grad_call *g);
 
-/* gather has the inverse too, for its gradient. */
+/* gather also has the inverse as an input, for its gradient. */
 RW_DECLARE_KERNELS(rw_moe_gather)
 const rw_op_def rw_op_moe_gather = { .name = "moe_gather", .n_inputs = 3, .n_outputs = 1, .check = check_gather,
                                      .kernel = RW_KERNELS(rw_moe_gather), .grad = grad_gather, .cost = cost };
@@ -146,7 +146,7 @@ static rw_status grad_weigh(rw_grad_call *g)
     rw_tape *const t = rw_grad_tape(g);
     const rw_moe_routes routes = { .order = rw_grad_input(g, 2), .inverse = rw_grad_input(g, 3) };
     rw_tensor *const x = rw_grad_input(g, 0), *const weights = rw_grad_input(g, 1), *const dy = rw_grad_upstream(g, 0);
-    if (rw_grad_wanted(g, 0) && rw_grad_wanted(g, 1) && !rw_grad_again(g)) {
+    if (rw_grad_wanted(g, 0) && rw_grad_wanted(g, 1) && !rw_grad_is_differentiable(g)) {
         rw_tensor *const in[] = { x, dy, weights, routes.order, routes.inverse };
         rw_tensor *out[2] = { NULL, NULL };
         if (rw_apply(t, &rw_op_moe_weigh_backward, in, 5, NULL, 0, out)) RW_CHECK(rw_grad_set(g, 0, out[0]));
@@ -170,6 +170,7 @@ static rw_status grad_dot(rw_grad_call *g)
 
 rw_tensor *rw_moe_weigh_at(rw_site at, rw_tape *t, rw_tensor *rows, rw_tensor *weights, const rw_moe_routes *routes)
 {
+    RW_ENTER_OP(t);
     if (!rw_moe_is_there(at, t, "moe_weigh", "routes", routes)) return NULL;
     rw_tensor *const in[] = { rows, weights, routes->order, routes->inverse };
     return rw_apply_at(at, t, &rw_op_moe_weigh, in, 4, NULL, 0, NULL);
@@ -177,6 +178,7 @@ rw_tensor *rw_moe_weigh_at(rw_site at, rw_tape *t, rw_tensor *rows, rw_tensor *w
 
 rw_tensor *rw_moe_combine_at(rw_site at, rw_tape *t, rw_tensor *rows, const rw_moe_routes *routes)
 {
+    RW_ENTER_OP(t);
     if (!rw_moe_is_there(at, t, "moe_combine", "routes", routes)) return NULL;
     rw_tensor *const in[] = { rows, routes->inverse, routes->order };
     return rw_apply_at(at, t, &rw_op_moe_combine, in, 3, NULL, 0, NULL);

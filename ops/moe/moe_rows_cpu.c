@@ -1,10 +1,11 @@
-/* Rows of tokens on the CPU: each row, token or slot has one owner. */
+/* Ops on rows of tokens on the CPU: one thread computes each row, token or slot. */
+#include "base/team.h"
 #include "device/cpu/isa.h"
 #include "ops/common/util.h"
 #include "ops/common/vec_native.h"
 #include "ops/moe/moe_dots.h"
 
-/* By the type of the rows: float64 as it is, the others in vectors of float. */
+/* Selects by the type of the rows: float64 directly, the others in vectors of float. */
 #define BY_TYPE(name)                                                                                                  \
     static void name(const rw_kernel *k, int64_t i)                                                                    \
     {                                                                                                                  \
@@ -43,13 +44,13 @@ static void dot_doubles(const rw_kernel *k, int64_t slot)
 
 /* Vectors of a row that are added up at once. */
 #define AT_ONCE 4
-/* Rows, or slots, that are on their way from memory. */
+/* Prefetch distance in rows, or in slots. */
 #define ROWS_AHEAD 4
 #define SLOTS_AHEAD 2
-#define LINE 64 /* bytes of a line of the cache */
+#define LINE 64 /* bytes of a cache line */
 
-/* What a later call reads, a part of a row from element `at` on: rows lie anywhere, and the processor finds only what
-   lies one after the other by itself. */
+/* Prefetches what a later call reads: a part of a row from element `at` on. Rows are in arbitrary order, and hardware
+   prefetching detects only sequential access. */
 VEC_INLINE void fetch(const void *p, rw_dtype dtype, int64_t at, int64_t n)
 {
     const int64_t size = is_half(dtype) ? 2 : 4;
@@ -57,7 +58,8 @@ VEC_INLINE void fetch(const void *p, rw_dtype dtype, int64_t at, int64_t n)
     for (int64_t i = 0; i < n * size; i += LINE) __builtin_prefetch(from + i);
 }
 
-/* Columns [i, i + vecs vectors) of a token's rows, in the order of its slots. next: rows of the next token, or NULL. */
+/* Sums columns [i, i + vecs vectors) of a token's rows, in the order of its slots. next: rows of the next token, or
+   NULL. */
 VEC_INLINE void combine_columns(const rw_kernel *k, rw_dtype dtype, const int32_t *own, const int32_t *next, int64_t to,
                                 int64_t i, int vecs)
 {
@@ -122,7 +124,7 @@ BY_TYPE(weigh)
 
 #define CHAIN_VECS (MOE_CHAINS / NF_LANES)
 
-/* The product of a's row and b's, from element `at` on; w times b's is written to `to`, unless that is NULL. */
+/* The dot product of rows of a and b, from element `at` on; w times b's row is written to `to`, unless that is NULL. */
 VEC_INLINE float dot_of_row(rw_dtype dtype, const void *a, const void *b, int64_t at, int64_t n, nf w, void *to)
 {
     const int64_t end = at + n;
@@ -161,7 +163,7 @@ VEC_INLINE void dot_vectors(const rw_kernel *k, rw_dtype dtype, int64_t slot)
 
 BY_TYPE(dot)
 
-/* Into the workspace, as a row's slot may have another one. */
+/* The dot product is stored by row in the workspace: with inconsistent routes a row's slot may have another row. */
 VEC_INLINE void weigh_backward_vectors(const rw_kernel *k, rw_dtype dtype, int64_t row)
 {
     const void *const x = k->in[0].data, *const dy = k->in[1].data;
@@ -186,25 +188,40 @@ static void weigh_backward_doubles(const rw_kernel *k, int64_t row)
 
 BY_TYPE(weigh_backward)
 
+struct lines {
+    const rw_kernel *k;
+    void (*one)(const rw_kernel *k, int64_t i);
+};
+
+static void run_some(void *of, int64_t first, int64_t end)
+{
+    const struct lines *const l = of;
+    for (int64_t i = first; i < end; i++) l->one(l->k, i);
+}
+
 static rw_status run(const rw_kernel *k, int64_t n, void (*one)(const rw_kernel *k, int64_t i))
 {
-#pragma omp parallel for num_threads(k->threads) schedule(static) if (k->in[0].layout->numel >= RW_PARALLEL_FROM)
-    for (int64_t i = 0; i < n; i++) one(k, i);
+    rw_team_for(rw_threads_for(k, k->in[0].layout->numel), n, run_some, &(struct lines){ k, one });
     return RW_OK;
+}
+
+static void gather_rows(void *of, int64_t first, int64_t end)
+{
+    const rw_kernel *const k = of;
+    const struct rw_moe_gather_attrs *const a = k->attrs;
+    const int32_t *const order = k->in[1].data;
+    const size_t row = (size_t)k->in[0].layout->dim[1] * rw_dtype_size(k->in[0].dtype);
+    const int64_t tokens = k->in[0].layout->dim[0];
+    for (int64_t r = first; r < end; r++)
+        memcpy((char *)k->out[0].data + (size_t)r * row,
+               (const char *)k->in[0].data + (size_t)rw_moe_within(order[r] / a->k, tokens) * row, row);
 }
 
 rw_status RW_ISA_NAME(rw_moe_gather_cpu)(const rw_kernel *k);
 rw_status RW_ISA_NAME(rw_moe_gather_cpu)(const rw_kernel *k)
 {
-    const struct rw_moe_gather_attrs *const a = k->attrs;
-    const int32_t *const order = k->in[1].data;
-    const size_t row = (size_t)k->in[0].layout->dim[1] * rw_dtype_size(k->in[0].dtype);
-    const int64_t rows = row ? k->out[0].layout->dim[0] : 0; /* nothing is copied from nowhere */
-    const int64_t tokens = k->in[0].layout->dim[0];
-#pragma omp parallel for num_threads(k->threads) schedule(static) if (k->out[0].layout->numel >= RW_PARALLEL_FROM)
-    for (int64_t r = 0; r < rows; r++)
-        memcpy((char *)k->out[0].data + (size_t)r * row,
-               (const char *)k->in[0].data + (size_t)rw_moe_within(order[r] / a->k, tokens) * row, row);
+    const int64_t rows = k->in[0].layout->dim[1] ? k->out[0].layout->dim[0] : 0; /* avoids copying from NULL */
+    rw_team_for(rw_threads_for(k, k->out[0].layout->numel), rows, gather_rows, k);
     return RW_OK;
 }
 

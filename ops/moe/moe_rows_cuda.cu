@@ -1,4 +1,4 @@
-/* Rows of tokens on CUDA: a thread for each element, a warp for each slot's dot product. */
+/* Ops on rows of tokens on CUDA: one thread per element, one warp per dot product of a slot. */
 #include "ops/moe/moe_dots.cuh"
 
 namespace {
@@ -7,7 +7,7 @@ constexpr int THREADS = 256, WARPS = THREADS / 32;
 
 struct row_args {
     const int32_t *routes; /* order, or inverse */
-    int64_t n, width, each, rows; /* n: of the result; each: slots of a token; rows: of the operand */
+    int64_t n, width, each, rows; /* n: elements of the result; each: slots of a token; rows: of the operand */
 };
 
 template <typename T> __global__ void __launch_bounds__(THREADS) gather_kernel(const T *x, T *y, const row_args a)
@@ -36,12 +36,12 @@ __global__ void __launch_bounds__(THREADS) weigh_kernel(const T *x, const wide<T
     y[i] = narrow<T>(weights[rw_moe_within(a.routes[i / a.width], a.rows)] * widen(x[i]));
 }
 
-/* Lane l adds elements l, l + 32, ...; then the lanes by a tree. */
+/* Lane l adds elements l, l + 32, ...; a tree then adds the lanes. */
 template <typename T>
 __global__ void __launch_bounds__(THREADS) dot_kernel(const T *x, const T *y, wide<T> *to, const row_args a)
 {
     const int64_t slot = static_cast<int64_t>(blockIdx.x) * WARPS + threadIdx.x / 32;
-    if (slot >= a.n) return; /* a whole warp */
+    if (slot >= a.n) return; /* the same for a whole warp */
     const int64_t at = rw_moe_within(a.routes[slot], a.rows) * a.width;
     wide<T> sum = 0;
     for (int64_t i = threadIdx.x % 32; i < a.width; i += 32) sum += widen(x[at + i]) * widen(y[at + i]);
@@ -49,7 +49,7 @@ __global__ void __launch_bounds__(THREADS) dot_kernel(const T *x, const T *y, wi
     if (threadIdx.x % 32 == 0) to[slot] = sum;
 }
 
-/* A warp for each row: weighed, and its dot product as above, by row. */
+/* One warp per row: the weighted row, and its dot product as above, by row. */
 template <typename T>
 __global__ void __launch_bounds__(THREADS)
     weigh_backward_kernel(const T *x, const T *dy, const wide<T> *weights, T *dx, wide<T> *dots, const row_args a)

@@ -1,13 +1,17 @@
-/* batchnorm, group_norm and instance_norm, and the running statistics of the first. See groups.h. */
+/*
+ * batchnorm, group_norm and instance_norm, and the running statistics of batchnorm: checks, gradient rules and public
+ * functions.
+ */
 #include "ops/norm/groups.h"
 
 #include "ops/common/channels.h"
 #include "ops/common/kernels.h"
 #include "ops/norm/norm.h"
 #include "ops/pointwise/pointwise.h"
-#include "ops/shape/joined.h"
-#include "record/maker.h"
-#include "record/own_ops.h"
+#include "ops/shape/virtual_concat.h"
+#include "record/edge.h"
+#include "record/producer.h"
+#include "record/builtin_ops.h"
 
 #include <rewind/norm.h>
 
@@ -15,14 +19,15 @@
 
 /* ---- checks ---- */
 
-/* Input `at` is x, or the first of its pieces, which have one type and differ in their channels alone. */
+/* Input `at` is x, or the first of its concatenation inputs, which have one type and differ only in their channels. */
 static rw_status check_image(rw_op_call *call, int at, struct rw_groups *ret)
 {
     const struct rw_groups_attrs *const a = call->attrs;
     const rw_layout *const x = call->in[at].layout;
     RW_CHECK(rw_want_float(call, at));
-    if (x->rank < 2) return rw_op_error(call, RW_ERR_SHAPE, "x needs two axes");
-    if (!(a->eps >= 0 && isfinite(a->eps))) return rw_op_error(call, RW_ERR_ARGUMENT, "eps %g", a->eps);
+    if (x->rank < 2) return rw_unexpected(call, RW_ERR_SHAPE, at, "x", "rank 2 or more");
+    if (!(a->eps >= 0 && isfinite(a->eps)))
+        return rw_unexpected_real(call, "eps", a->eps, "a finite number of 0 or more");
     int64_t c = rw_groups_channels(x);
     for (int i = at + 1; i <= at + a->more; i++) {
         rw_shape s = rw_in_shape(call, i);
@@ -30,19 +35,19 @@ static rw_status check_image(rw_op_call *call, int at, struct rw_groups *ret)
         if (s.rank == x->rank && __builtin_add_overflow(c, s.dim[s.rank - 1], &c)) c = INT64_MAX;
         s.dim[x->rank - 1] = rw_groups_channels(x);
         if (!rw_shape_equal(s, rw_in_shape(call, at)))
-            return rw_op_error(call, RW_ERR_SHAPE, "piece %d of x has another shape", i - at);
+            return rw_unexpected_shape_of(call, i, "concatenation input", at, "the first but for channels");
     }
     if (a->groups < 0 || (a->groups && c % a->groups))
-        return rw_op_error(call, RW_ERR_ARGUMENT, "%lld groups of %lld channels", (long long)a->groups, (long long)c);
+        return rw_unexpected_int(call, RW_ERR_ARGUMENT, "groups", a->groups, "a divisor of %lld channels",
+                                 (long long)c);
     *ret = rw_groups_of(a, x, c);
     return RW_OK;
 }
 
 static rw_status want_vector(rw_op_call *call, int i, rw_dtype dtype, int64_t n, const char *name)
 {
-    RW_CHECK(rw_want_dtype(call, i, dtype));
-    if (call->in[i].layout->rank == 1 && call->in[i].layout->dim[0] == n) return RW_OK;
-    return rw_op_error(call, RW_ERR_SHAPE, "%s is not [%lld]", name, (long long)n);
+    RW_CHECK(rw_expect_dtype(call, i, name, dtype));
+    return rw_expect_shape(call, i, name, RW_SHAPE(n));
 }
 
 static rw_status want_statistics(rw_op_call *call, int i, const struct rw_groups *g)
@@ -52,7 +57,7 @@ static rw_status want_statistics(rw_op_call *call, int i, const struct rw_groups
     return want_vector(call, i + 1, wide, g->segments * g->groups, "the variance");
 }
 
-/* (x, weight, bias[, mean, variance][, what is added]) -> y[, mean, variance] */
+/* (x, weight, bias[, mean, variance][, addend]) -> y[, mean, variance] */
 static rw_status check_forward(rw_op_call *call)
 {
     const struct rw_groups_attrs *const a = call->attrs;
@@ -67,7 +72,7 @@ static rw_status check_forward(rw_op_call *call)
     RW_CHECK(rw_op_output(call, 0, call->in[0].dtype, y));
     if (g.given) return want_statistics(call, weight + 2, &g);
     if (!a->groups && g.rows == 1)
-        return rw_op_error(call, RW_ERR_SHAPE, "1 element of a channel has no variance");
+        return rw_unexpected(call, RW_ERR_SHAPE, 0, "x", "2 elements or more per channel, for a variance");
     for (int i = 1; i < 3; i++)
         RW_CHECK(rw_op_output(call, i, rw_groups_wide(call->in[0].dtype), RW_SHAPE(g.segments * g.groups)));
     return RW_OK;
@@ -84,8 +89,7 @@ static rw_status check_backward(rw_op_call *call)
     dy.dim[dy.rank - 1] = g.c;
     RW_CHECK(want_vector(call, 1, call->in[0].dtype, g.c, "weight"));
     RW_CHECK(rw_want_same_dtype(call, 0, x));
-    if (!rw_shape_equal(rw_in_shape(call, 0), dy))
-        return rw_op_error(call, RW_ERR_SHAPE, "dy has not x's shape");
+    RW_CHECK(rw_expect_shape(call, 0, "dy", dy));
     RW_CHECK(want_statistics(call, 2, &g));
     if (g.relu) RW_CHECK(want_vector(call, 4, call->in[0].dtype, g.c, "bias"));
     RW_CHECK(rw_op_output_like(call, 0, 0));
@@ -93,26 +97,25 @@ static rw_status check_backward(rw_op_call *call)
     return RW_OK;
 }
 
-/* (mean, variance, running mean, running variance[, number of batches]), a commit to the last two, or three. */
+/* (mean, variance, running mean, running variance[, number of batches]), a commit to the last two or three. */
 static rw_status check_update(rw_op_call *call)
 {
     for (int i = 1; i < 4; i++) {
         RW_CHECK(rw_want_same_dtype(call, 0, i));
-        if (!rw_shape_equal(rw_in_shape(call, 0), rw_in_shape(call, i)))
-            return rw_op_error(call, RW_ERR_SHAPE, "the running %s has another shape", i == 2 ? "mean" : "variance");
+        RW_CHECK(rw_expect_shape_of(call, i, NULL, 0, NULL));
     }
     for (int i = 2; i < call->n_inputs; i++) RW_CHECK(rw_op_output_like(call, i - 2, i));
     return RW_OK;
 }
 
-/* Statistics take most: they are found in x, or in backward the sums with dy. */
+/* Most operations are those of the statistics of x, or in backward of the sums with dy. */
 static rw_op_cost cost(const rw_op_call *call)
 {
     const struct rw_groups_attrs *const a = call->attrs;
     return rw_cost_pointwise(call, a->given && call->n_outputs == 1 ? 3 : 8);
 }
 
-/* Of y and of dx, which are whole. */
+/* From the layouts of y and of dx, which are always whole. */
 static struct rw_groups groups_of(const rw_op_call *call)
 {
     return rw_groups_of(call->attrs, call->out[0].layout, rw_groups_channels(call->out[0].layout));
@@ -160,7 +163,8 @@ static int parts(const void *attrs, int64_t *ret_whole)
     return a->more ? (int)a->more + 1 : 0;
 }
 
-/* x, or what its pieces make up; in the type in which the op takes it, which a recipe may have raised. */
+/* x, or the value that is virtually concatenated, in the type in which the op reads it, which a recipe may have
+   widened. */
 static rw_tensor *x_of(rw_grad_call *g)
 {
     const struct rw_groups_attrs *const a = rw_grad_attrs(g);
@@ -183,8 +187,8 @@ static rw_status set_x(rw_grad_call *g, rw_tensor *dx)
 }
 
 /*
- * Of primitives, x as [segments, rows, groups, width]: xh = (x - mean) / sqrt(var + eps), dx = r (h - mean(h) - xh
- * mean(h xh)) with h = dy weight, the means being 0 where the statistics are constants.
+ * Composed of ops, with x as [segments, rows, groups, width]: xh = (x - mean) / sqrt(var + eps), dx = r (h - mean(h) -
+ * xh mean(h xh)) with h = dy weight and r = 1 / sqrt(var + eps). The means are 0 if the statistics are constants.
  */
 static rw_status grad_again(rw_grad_call *g, const struct rw_groups *of, rw_tensor *dz)
 {
@@ -219,13 +223,14 @@ static rw_status grad_again(rw_grad_call *g, const struct rw_groups *of, rw_tens
     return rw_grad_set_narrowed(g, weight + 1, rw_reshape(t, rw_sum_to(t, dy, row), vector));
 }
 
-/* The fused backward op. It goes through the relu of the result itself, unless that stood behind a sum: dz has then. */
+/* Records the fused backward op. It includes the gradient of a relu of the result, unless the relu was applied to a
+   sum; in that case dz already includes it. */
 static rw_status grad_at_once(rw_grad_call *g, const struct rw_groups *of, bool relu, rw_tensor *dz)
 {
     struct rw_groups_attrs a = *(const struct rw_groups_attrs *)rw_grad_attrs(g);
     a.relu = relu;
     const int weight = rw_groups_weight(of), x = rw_groups_backward_x(relu);
-    rw_tensor *in[RW_PIECES_MOST + 5] = {
+    rw_tensor *in[RW_PIECES_MAX + 5] = {
         dz, rw_grad_input(g, weight), of->given ? rw_grad_input(g, weight + 2) : rw_grad_output(g, 1),
         of->given ? rw_grad_input(g, weight + 3) : rw_grad_output(g, 2), rw_grad_input(g, weight + 1)
     };
@@ -239,37 +244,39 @@ static rw_status grad_at_once(rw_grad_call *g, const struct rw_groups *of, bool 
     return RW_OK;
 }
 
-/* Into mean and variance nothing flows: nobody reads them but the update. */
+/* mean and variance have no gradient, because only the update of running statistics reads them. */
 static rw_status grad(rw_grad_call *g)
 {
     const struct rw_groups_attrs *const a = rw_grad_attrs(g);
     const rw_layout *const y = rw_tensor_layout(rw_grad_output(g, 0));
     const struct rw_groups of = rw_groups_of(a, y, rw_groups_channels(y));
     const int weight = rw_groups_weight(&of), added = rw_groups_added(&of);
-    const bool adds = rw_grad_n_inputs(g) > added, apart = of.relu && (adds || rw_grad_again(g));
+    const bool adds = rw_grad_n_inputs(g) > added, apart = of.relu && (adds || rw_grad_is_differentiable(g));
     rw_tensor *const dz = apart ? rw_relu_slope(g, rw_grad_output(g, 0), rw_grad_upstream(g, 0))
                                 : rw_grad_upstream(g, 0);
     if (adds && rw_grad_wanted(g, added)) RW_CHECK(rw_grad_set(g, added, dz));
     if (!wants_x(g) && !rw_grad_wanted(g, weight) && !rw_grad_wanted(g, weight + 1)) return RW_OK;
-    return rw_grad_again(g) ? grad_again(g, &of, dz) : grad_at_once(g, &of, of.relu && !apart, dz);
+    return rw_grad_is_differentiable(g) ? grad_again(g, &of, dz) : grad_at_once(g, &of, of.relu && !apart, dz);
 }
 
 #define FORWARD(NAME, ADDED, OUT, REMAKE)                                                                          \
     static const rw_op_def rw_op_##NAME = { .name = #NAME, .n_inputs = RW_OP_VARIADIC, .n_outputs = OUT,           \
                                             .inplace = RW_INPLACE({ 0, 0 }, { 0, ADDED }), .check = check_forward, \
                                             .kernel = RW_KERNELS(rw_groups), .grad = grad, .cost = cost,           \
-                                            .workspace = RW_WORKSPACES(workspace, workspace), .remake = REMAKE,    \
-                                            .raised = RW_OP_ALL_INPUTS, .parts = parts };
+                                            .workspace = RW_WORKSPACES(workspace, workspace),                      \
+                                            .recompute_output = REMAKE, .cast_f32 = RW_OP_ALL_INPUTS,              \
+                                            .parts = parts };
 FORWARD(batchnorm_eval, 5, 1, NULL)
 FORWARD(group_norm_given, 5, 1, NULL)
 
-/* The result again, of the statistics that are kept for backward: x is read once, not twice to find them first. */
+/* Recomputes the result from the statistics kept for backward: x is read once. A replay would read it twice, to compute
+   the statistics first. */
 static rw_tensor *remake(rw_tape *t, const rw_op_call *call, int i, rw_tensor *const *in, rw_tensor *const *out)
 {
     struct rw_groups_attrs a = *(const struct rw_groups_attrs *)call->attrs;
     const struct rw_groups g = groups_of(call);
     const int added = rw_groups_added(&g);
-    rw_tensor *of[RW_PIECES_MOST + 5];
+    rw_tensor *of[RW_PIECES_MAX + 5];
     for (int k = 0; k < added; k++) of[k] = in[k];
     of[added] = out[1], of[added + 1] = out[2];
     of[added + 2] = call->n_inputs > added ? in[added] : NULL;
@@ -287,26 +294,24 @@ FORWARD(instance_norm, 3, 3, remake)
 static bool has_channels(rw_site at, rw_tape *t, rw_tensor *x, const char *name)
 {
     if (!rw_operand_check(at, t, x, name, "x")) return false;
-    const int rank = rw_tensor_shape(x).rank;
-    if (rank >= 2) return true;
-    rw_refuse_at(at, t, RW_ERR_SHAPE, "%s: x of rank %d, needs [n, c] or [n, c, ...]", name, rank);
-    return false;
+    if (rw_tensor_shape(x).rank >= 2) return true;
+    return rw_refuse_operand_at(at, t, RW_ERR_SHAPE, name, "x", x, "[n, c] or [n, c, ...]");
 }
 
-/* A weight or a bias that is left out: ones or zeros, which no gradient is asked for. Inside of a composite. */
+/* An omitted weight or bias: ones or zeros without a gradient. Called inside of the composite. */
 static rw_tensor *vector_or(rw_site at, rw_tape *t, rw_tensor *vector, const rw_tensor *x, double value)
 {
     if (vector != rw_none()) return vector;
     return rw_fill_at(at, t, rw_tensor_dtype(x), RW_SHAPE(rw_tensor_shape(x).dim[1]), value);
 }
 
-/* x as the kernels take it; [n, c] is so already. */
+/* x in channels-last order, as the kernels read it; [n, c] already has it. */
 static rw_tensor *inside(rw_site at, rw_tape *t, rw_tensor *x)
 {
     return rw_tensor_shape(x).rank > 2 ? rw_channels_inside_at(at, t, x) : x;
 }
 
-/* What is recorded of in[0], which is inside, or the first of several pieces. */
+/* Records an op on in[0], which is channels-last, or the first of several concatenation inputs. */
 static rw_tensor *apply(rw_site at, rw_tape *t, const rw_op_def *op, rw_tensor *const *in, int n,
                         const struct rw_groups_attrs *a, rw_tensor **out)
 {
@@ -314,47 +319,57 @@ static rw_tensor *apply(rw_site at, rw_tape *t, const rw_op_def *op, rw_tensor *
     return y && rw_tensor_shape(y).rank > 2 ? rw_channels_outside_at(at, t, y) : y;
 }
 
-/* What is wrong with the number of batches, if anything is. */
-static const char *fault_of_batches(const rw_tensor *mean, const rw_batchnorm_params *p)
+/* Checks the number of batches: a buffer with one number, of the type of the running statistics, used instead of a
+   momentum. */
+static bool batches_are_sound(rw_site at, rw_tape *t, const rw_tensor *mean, const rw_batchnorm_params *p)
 {
-    if (p->momentum > 0) return "both a momentum and a number of batches";
-    if (mean == rw_none()) return "a number of batches without running statistics";
-    if (rw_tensor_kind_of(p->batches) != RW_TENSOR_BUFFER) return "the number of batches must be a buffer";
+    const char *text = NULL;
+    if (p->momentum > 0)
+        return !rw_refuse_at(at, t, RW_ERR_ARGUMENT, "batchnorm(momentum): expected 0 with batches, got %g",
+                             p->momentum);
+    if (mean == rw_none()) text = "RW_NONE without running statistics";
+    else if (rw_tensor_kind_of(p->batches) != RW_TENSOR_BUFFER) text = "a buffer made by rw_buffer()";
+    if (text) return !rw_refuse_at(at, t, RW_ERR_ARGUMENT, "batchnorm(batches): expected %s, got another tensor", text);
     if (rw_shape_numel(rw_tensor_shape(p->batches)) != 1 || rw_tensor_shape(p->batches).rank > 1)
-        return "the number of batches is more than a number";
-    if (rw_tensor_dtype(p->batches) != rw_tensor_dtype(mean)) return "the number of batches is of another type";
-    return NULL;
+        return rw_refuse_operand_at(at, t, RW_ERR_ARGUMENT, "batchnorm", "batches", p->batches, "shape [] or [1]");
+    if (rw_tensor_dtype(p->batches) == rw_tensor_dtype(mean)) return true;
+    return !rw_refuse_at(at, t, RW_ERR_ARGUMENT, "batchnorm(batches): expected %s, the type of running_mean, got %s",
+                         rw_dtype_name(rw_tensor_dtype(mean)), rw_dtype_name(rw_tensor_dtype(p->batches)));
 }
 
-/* Running statistics are none, both buffers, or in evaluation whatever there is. */
+/* Checks the running statistics: none, or both buffers; in evaluation any that exist. */
 static bool statistics_are_sound(rw_site at, rw_tape *t, rw_tensor *mean, rw_tensor *var, const rw_batchnorm_params *p)
 {
     const char *fault = NULL;
-    if (!mean || !var) fault = "running statistics are NULL";
-    else if ((mean == rw_none()) != (var == rw_none())) fault = "one of the running statistics is missing";
-    else if (p->evaluate && mean == rw_none()) fault = "evaluation needs running statistics";
+    if (!mean) fault = "running_mean is NULL; expected a buffer or RW_NONE";
+    else if (!var) fault = "running_var is NULL; expected a buffer or RW_NONE";
+    else if (mean == rw_none() && var != rw_none())
+        fault = "running_mean: expected a tensor as running_var is one, got RW_NONE";
+    else if (mean != rw_none() && var == rw_none())
+        fault = "running_var: expected a tensor as running_mean is one, got RW_NONE";
+    else if (p->evaluate && mean == rw_none())
+        fault = "running_mean: expected a tensor in evaluation, got RW_NONE";
     else if (!p->evaluate && mean != rw_none() &&
              (rw_tensor_kind_of(mean) != RW_TENSOR_BUFFER || rw_tensor_kind_of(var) != RW_TENSOR_BUFFER))
-        fault = "running statistics must be buffers made by rw_buffer()";
-    else if (!(p->momentum >= 0 && p->momentum <= 1)) fault = "the momentum is not between 0 and 1";
-    else if (p->batches && p->batches != rw_none()) fault = fault_of_batches(mean, p);
-    if (fault) rw_refuse_at(at, t, RW_ERR_ARGUMENT, "batchnorm: %s", fault);
-    return !fault;
+        fault = "running_mean, running_var: expected buffers made by rw_buffer(), got another tensor";
+    if (fault) return !rw_refuse_at(at, t, RW_ERR_ARGUMENT, "batchnorm: %s", fault);
+    if (!(p->momentum >= 0 && p->momentum <= 1))
+        return !rw_refuse_at(at, t, RW_ERR_ARGUMENT, "batchnorm(momentum): expected 0 to 1, got %g", p->momentum);
+    return !p->batches || p->batches == rw_none() || batches_are_sound(at, t, mean, p);
 }
 
-/* Nothing is added, or what has x's shape. */
+/* Checks the addend: none, or one with x's shape. */
 static bool addend_is_sound(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *add)
 {
     if (!add || add == rw_none()) return true;
     if (!rw_operand_check(at, t, add, "batchnorm", "add")) return false;
-    if (rw_shape_equal(rw_tensor_shape(x), rw_tensor_shape(add))) return true;
-    rw_refuse_at(at, t, RW_ERR_SHAPE, "batchnorm: what is added has not x's shape");
-    return false;
+    return rw_operand_has_shape_at(at, t, "batchnorm", "add", add, rw_tensor_shape(x));
 }
 
 /*
- * Of x's first output's statistics: n / (n - 1) makes a variance that of all there is, not of the batch. The op reads
- * what it writes when the step ends, so that of two uses of a layer on one tape the second goes on from the first.
+ * Updates running statistics from the statistics of the first output. The factor n / (n - 1) makes the variance an
+ * unbiased estimate. The op reads the buffers when the step ends, so of two uses of a layer on one tape the second
+ * continues from the first.
  */
 static bool update(rw_site at, rw_tape *t, rw_tensor *const *of, rw_tensor *mean, rw_tensor *var,
                    const rw_batchnorm_params *p, int64_t n)
@@ -366,9 +381,11 @@ static bool update(rw_site at, rw_tape *t, rw_tensor *const *of, rw_tensor *mean
     return rw_apply_at(at, t, op, in, op->n_inputs, &a, sizeof a, NULL) != NULL;
 }
 
+/* Records batchnorm and the update of its running statistics; see the public header for the contract. */
 rw_tensor *rw_batchnorm_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *weight, rw_tensor *bias, rw_tensor *mean,
                            rw_tensor *var, const rw_batchnorm_params *params)
 {
+    RW_ENTER_OP(t);
     static const rw_batchnorm_params defaults;
     const rw_batchnorm_params *const p = params ? params : &defaults;
     if (!has_channels(at, t, x, "batchnorm") || !statistics_are_sound(at, t, mean, var, p)) return NULL;
@@ -376,7 +393,7 @@ rw_tensor *rw_batchnorm_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *weig
     struct rw_groups_attrs a = { .eps = rw_constant(x, rw_or_default(p->eps, 1e-5)), .given = p->evaluate,
                                  .relu = p->relu };
     const struct rw_composite c = rw_composite_begin(t, "batchnorm");
-    rw_tensor *in[RW_PIECES_MOST + 5], *out[3];
+    rw_tensor *in[RW_PIECES_MAX + 5], *out[3];
     const rw_shape s = rw_tensor_shape(x);
     int n = rw_joined_pieces(inside(at, t, x), s.rank - 1, in, &a.more, &a.whole);
     in[n++] = vector_or(at, t, weight, x, 1), in[n++] = vector_or(at, t, bias, x, 0);
@@ -384,7 +401,7 @@ rw_tensor *rw_batchnorm_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *weig
     if (p->add && p->add != rw_none()) in[n++] = inside(at, t, p->add);
     rw_tensor *y = apply(at, t, p->evaluate ? &rw_op_batchnorm_eval : &rw_op_batchnorm, in, n, &a, out);
     const int64_t rows = rw_shape_numel(s) / (s.dim[1] ? s.dim[1] : 1);
-    const bool moves = !p->evaluate && mean != rw_none() && rows; /* a batch of nothing says nothing of them */
+    const bool moves = !p->evaluate && mean != rw_none() && rows; /* an empty batch does not change them */
     if (y && moves && !update(at, t, out, mean, var, p, rows)) y = NULL;
     return rw_composite_end(&c, y);
 }
@@ -394,7 +411,7 @@ static rw_tensor *of_images(rw_site at, rw_tape *t, const rw_op_def *op, rw_tens
 {
     struct rw_groups_attrs a = { .eps = rw_constant(x, eps), .groups = groups };
     const struct rw_composite c = rw_composite_begin(t, op->name);
-    rw_tensor *in[RW_PIECES_MOST + 2];
+    rw_tensor *in[RW_PIECES_MAX + 2];
     int n = rw_joined_pieces(inside(at, t, x), rw_tensor_shape(x).rank - 1, in, &a.more, &a.whole);
     in[n++] = vector_or(at, t, weight, x, 1), in[n++] = vector_or(at, t, bias, x, 0);
     return rw_composite_end(&c, apply(at, t, op, in, n, &a, NULL));
@@ -403,9 +420,10 @@ static rw_tensor *of_images(rw_site at, rw_tape *t, const rw_op_def *op, rw_tens
 rw_tensor *rw_group_norm_at(rw_site at, rw_tape *t, rw_tensor *x, int groups, rw_tensor *weight, rw_tensor *bias,
                             double eps)
 {
+    RW_ENTER_OP(t);
     if (!has_channels(at, t, x, "group_norm")) return NULL;
     if (groups < 1) {
-        rw_refuse_at(at, t, RW_ERR_ARGUMENT, "group_norm: %d groups", groups);
+        rw_refuse_at(at, t, RW_ERR_ARGUMENT, "group_norm(groups): expected 1 or more, got %d", groups);
         return NULL;
     }
     return of_images(at, t, &rw_op_group_norm, x, groups, weight, bias, eps);
@@ -413,14 +431,14 @@ rw_tensor *rw_group_norm_at(rw_site at, rw_tape *t, rw_tensor *x, int groups, rw
 
 rw_tensor *rw_instance_norm_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *weight, rw_tensor *bias, double eps)
 {
+    RW_ENTER_OP(t);
     if (!rw_operand_check(at, t, x, "instance_norm", "x")) return NULL;
     const rw_shape s = rw_tensor_shape(x);
     int64_t pixels = s.rank > 2 ? 1 : 0;
     for (int i = 2; i < s.rank; i++) pixels *= s.dim[i];
     if (s.rank < 3 || pixels == 1) {
-        rw_refuse_at(at, t, RW_ERR_SHAPE, s.rank < 3 ? "instance_norm: x of rank %d, needs [n, c, ...]"
-                                                     : "instance_norm: x of rank %d has 1 element of each channel, "
-                                                       "which has no variance", s.rank);
+        rw_refuse_operand_at(at, t, RW_ERR_SHAPE, "instance_norm", "x", x, "%s",
+                             s.rank < 3 ? "[n, c, ...]" : "2 elements or more per channel, for a variance");
         return NULL;
     }
     const int64_t c = s.dim[1];

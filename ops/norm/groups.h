@@ -1,23 +1,24 @@
 /*
- * What the checks and kernels of batchnorm, group_norm and instance_norm share. C11 and C++17.
+ * Shared by the checks and kernels of batchnorm, group_norm and instance_norm. C11 and C++17.
  *
- * x, of any rank from 2 on, lies channels last and dense: segments x rows x channels, and neighbouring channels form
- * groups. Statistics are those of a group within a segment: of batchnorm the whole batch is one segment and each
- * channel a group; of the others each image is a segment. Mean and variance are float32, of float64 float64:
- * [segments * groups]. They are kept, x is read again.
+ * x, of any rank from 2 on, is dense and channels-last: segments x rows x channels. Adjacent channels form groups, and
+ * statistics are those of a group within a segment. For batchnorm the whole batch is one segment and each channel is a
+ * group; for the others each image is a segment. Mean and variance [segments * groups] are float32, or float64 for
+ * float64. They are kept for backward, which reads x again.
  *
- * Rows of a segment are cut into blocks by the shape. A block has a mean and a sum of squares around it for each
- * channel, in double, and these are merged in order: what a sum of so many numbers loses is less than what its last
- * rounding takes, and a variance far from 0 keeps its digits.
+ * The rows of a segment are cut into blocks by the shape. A block computes for each channel a mean and a sum of squares
+ * around it, in double, and blocks are merged in order. The rounding error of the sum is then below that of its final
+ * rounding, and the variance of numbers far from 0 keeps its precision.
  *
- * x may come in pieces, each of some of the channels and dense: those of a concatenation, which then nobody has to make
- * or to keep (ops/shape/joined.h). A group may reach over several. No byte depends on where x is cut.
+ * x may be a virtual concatenation (ops/shape/virtual_concat.h). The op then has the concatenation's inputs, each dense
+ * with some of the channels, and the concatenation is neither computed nor kept. A group may extend over several of
+ * them. The result does not depend on where x is cut. The code calls these inputs pieces.
  *
- *     forward   (pieces of x, weight, bias[, mean, variance][, what is added]) -> y[, mean, variance]
- *     backward  (dy, weight, mean, variance[, bias], pieces of x)              -> dx, dweight, dbias
+ *     forward   (pieces of x, weight, bias[, mean, variance][, addend]) -> y[, mean, variance]
+ *     backward  (dy, weight, mean, variance[, bias], pieces of x)       -> dx, dweight, dbias
  *
- * Backward has a bias where relu stood behind the result, with nothing added: it makes each result again, as forward
- * did, to see which were above 0. So nobody has to keep them for that.
+ * Backward has the bias as an input if a relu followed the result directly: it recomputes each result as forward did,
+ * to see which were above 0. So the results need not be kept for that.
  */
 #ifndef RW_OPS_NORM_GROUPS_H
 #define RW_OPS_NORM_GROUPS_H
@@ -26,11 +27,11 @@
 
 struct rw_groups_attrs {
     double eps;
-    int64_t groups; /* of an image's channels; 0: batchnorm */
+    int64_t groups; /* groups of an image's channels; 0: batchnorm */
     int64_t given;  /* mean and variance are inputs, and constants */
-    int64_t relu;   /* of the result, behind what is added to it; backward: dy is that of relu's result */
-    int64_t more;   /* pieces of x behind the first */
-    int64_t whole;  /* which value of the tape they make up, where there are more */
+    int64_t relu;   /* relu of the result, after the addend; backward: dy is the gradient of relu's result */
+    int64_t more;   /* number of concatenation inputs after the first; 0: x is whole */
+    int64_t whole;  /* the value of the tape that is virtually concatenated, if `more` is not 0 */
 };
 
 struct rw_groups {
@@ -41,12 +42,12 @@ struct rw_groups {
     int64_t more;
 };
 
-#define RW_GROUPS_BLOCK 32768 /* elements of a block, about */
-#define RW_GROUPS_ROWS_LEAST 8
-#define RW_GROUPS_RUN 16 /* rows whose sum is taken in the type of arithmetic */
-#define RW_GROUPS_ROWS_MOST 2048
+#define RW_GROUPS_BLOCK 32768 /* approximate number of elements of a block */
+#define RW_GROUPS_ROWS_MIN 8
+#define RW_GROUPS_RUN 16 /* rows that are summed in the type of arithmetic */
+#define RW_GROUPS_ROWS_MAX 2048
 
-/* Of x, or of a piece of it, and of c channels in all. */
+/* The extents from the layout of x, or of one of its concatenation inputs, with c channels in total. */
 static inline struct rw_groups rw_groups_of(const struct rw_groups_attrs *a, const rw_layout *x, int64_t c)
 {
     struct rw_groups g;
@@ -58,8 +59,8 @@ static inline struct rw_groups rw_groups_of(const struct rw_groups_attrs *a, con
     g.groups = a->groups ? a->groups : g.c;
     g.width = a->groups ? g.c / a->groups : 1;
     g.block = RW_GROUPS_BLOCK / (g.c ? g.c : 1);
-    if (g.block < RW_GROUPS_ROWS_LEAST) g.block = RW_GROUPS_ROWS_LEAST;
-    if (g.block > RW_GROUPS_ROWS_MOST) g.block = RW_GROUPS_ROWS_MOST;
+    if (g.block < RW_GROUPS_ROWS_MIN) g.block = RW_GROUPS_ROWS_MIN;
+    if (g.block > RW_GROUPS_ROWS_MAX) g.block = RW_GROUPS_ROWS_MAX;
     g.blocks = (g.rows + g.block - 1) / g.block;
     g.eps = a->eps;
     g.given = a->given != 0;
@@ -73,19 +74,20 @@ static inline int64_t rw_groups_channels(const rw_layout *x)
     return x->dim[x->rank - 1];
 }
 
-/* Which input of forward is the weight, in front of the bias, the mean and the variance. */
+/* The input index of forward's weight; bias, mean and variance follow it. */
 static inline int rw_groups_weight(const struct rw_groups *g)
 {
     return (int)g->more + 1;
 }
 
-/* Which one is added to the result, where there is one more. */
+/* The input index of the addend, if there is one. */
 static inline int rw_groups_added(const struct rw_groups *g)
 {
     return rw_groups_weight(g) + (g->given ? 4 : 2);
 }
 
-/* A piece of x: channels [first, first + c) of all. begin() is the first of `left`, next() goes on until none is. */
+/* A concatenation input of x: channels [first, first + c) of all. begin() returns the first of `left` inputs; next()
+   advances until none is left. */
 struct rw_groups_piece {
     const rw_view *x;
     int64_t left, first, c;
@@ -109,37 +111,37 @@ static inline void rw_groups_next(struct rw_groups_piece *p)
     if (p->left) p->c = rw_groups_channels(p->x->layout);
 }
 
-/* Of statistics and of what is computed in. */
+/* The type of the statistics and of the arithmetic. */
 static inline rw_dtype rw_groups_wide(rw_dtype dtype)
 {
     return dtype == RW_F64 ? RW_F64 : RW_F32;
 }
 
-/* Where backward's pieces of x begin, behind a bias or without one. */
+/* The input index of x in backward, or of its first concatenation input, with or without a bias before it. */
 static inline int rw_groups_backward_x(bool relu)
 {
     return relu ? 5 : 4;
 }
 
-/* Numbers in the workspace for each segment and channel, beside five per block, two of them in double, where anything
-   is summed up. */
+/* Numbers in the workspace for each segment and channel. In addition there are five per block if anything is summed,
+   two of them in double. */
 #define RW_GROUPS_LINES 4
-#define RW_GROUPS_LINES_OF_RELU 6 /* in backward; even, so that what follows them is aligned */
+#define RW_GROUPS_LINES_OF_RELU 6 /* in backward; an even number, so that what follows is aligned */
 
-/* Bytes, of numbers of `size` bytes. */
+/* Size of the workspace in bytes; numbers have `size` bytes. */
 static inline int64_t rw_groups_workspace(const struct rw_groups *g, int64_t lines, bool sums, int64_t size)
 {
     return (lines * size + (sums ? g->blocks * (2 * (int64_t)sizeof(double) + 3 * size) : 0)) * g->segments * g->c;
 }
 
-/* What rounds to 0 in a type whose results are rounded from float32: the largest such number. */
+/* The largest float32 number that rounds to 0 in the result's type. */
 static inline float rw_groups_rounds_to_zero(rw_dtype dtype)
 {
     return dtype == RW_BF16 ? 0x1p-134f : dtype == RW_F16 ? 0x1p-25f : 0;
 }
 
 struct rw_running_attrs {
-    double momentum; /* 0: a share of all batches, whose number is counted up */
+    double momentum; /* 0: the average over all batches, which are counted */
     double unbiased; /* n / (n - 1) */
 };
 

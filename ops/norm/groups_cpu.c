@@ -1,9 +1,10 @@
 /*
- * CPU kernels of batchnorm, group_norm and instance_norm: blocks of rows are shared out and merged in order. A lane is
- * a channel, and none meets another: vectors are as wide as the machine's own.
+ * CPU kernels of batchnorm, group_norm and instance_norm: blocks of rows are distributed over threads and merged in
+ * order. A lane is a channel and channels are independent, so native vectors are used.
  */
+#include "base/team.h"
 #include "device/cpu/isa.h"
-#include "ops/common/lanes.h"
+#include "ops/common/partial_vectors.h"
 #include "ops/common/util.h"
 #include "ops/norm/groups.h"
 
@@ -12,7 +13,7 @@ VEC_INLINE nf f_relu(nf x)
     return nf_select((ni)((x > 0) | (x != x)), x, nf_all(0));
 }
 
-/* 0 where y is at most `most`, else x: of NaN, too, as rw_relu()'s gradient is. */
+/* 0 where y is at most `most`, else x; also 0 where y is NaN, as in the gradient of rw_relu(). */
 VEC_INLINE nf f_unless_up_to(nf y, float most, nf x)
 {
     return nf_select((ni)(y <= most), nf_all(0), x);
@@ -60,9 +61,9 @@ rw_status RW_ISA_NAME(rw_groups_cpu)(const rw_kernel *k)
 {
     const rw_layout *const y = k->out[0].layout;
     const struct rw_groups g = rw_groups_of(k->attrs, y, rw_groups_channels(y));
-    const bool parallel = y->numel >= RW_PARALLEL_FROM;
-    if (k->in[0].dtype == RW_F64) d_forward(k, RW_F64, &g, parallel);
-    else f_forward(k, k->in[0].dtype, &g, parallel);
+    const int threads = rw_threads_for(k, y->numel);
+    if (k->in[0].dtype == RW_F64) d_forward(k, RW_F64, &g, threads);
+    else f_forward(k, k->in[0].dtype, &g, threads);
     return RW_OK;
 }
 
@@ -71,9 +72,9 @@ rw_status RW_ISA_NAME(rw_groups_backward_cpu)(const rw_kernel *k)
 {
     const rw_layout *const dx = k->out[0].layout;
     const struct rw_groups g = rw_groups_of(k->attrs, dx, rw_groups_channels(dx));
-    const bool parallel = dx->numel >= RW_PARALLEL_FROM;
-    if (k->in[0].dtype == RW_F64) d_backward(k, RW_F64, &g, parallel);
-    else f_backward(k, k->in[0].dtype, &g, parallel);
+    const int threads = rw_threads_for(k, dx->numel);
+    if (k->in[0].dtype == RW_F64) d_backward(k, RW_F64, &g, threads);
+    else f_backward(k, k->in[0].dtype, &g, threads);
     return RW_OK;
 }
 

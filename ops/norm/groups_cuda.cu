@@ -1,20 +1,21 @@
 /*
- * batchnorm, group_norm and instance_norm on CUDA. A block of threads takes 32 channels of a block of rows; warps take
- * rows in turn, sum up runs of them, add these in double and are added in order; blocks are merged by a second kernel.
- * Of an x in pieces blockIdx.y is the piece, and the grid is as wide as the widest one needs. See groups.h.
+ * CUDA kernels of batchnorm, group_norm and instance_norm. A block of threads has 32 channels of a block of rows. Its
+ * warps take rows in turn and sum runs of them; the runs are added in double, and the warps in order. A second kernel
+ * merges the blocks. If x is virtually concatenated, blockIdx.y is the index of the concatenation input, and the grid
+ * is as wide as the widest one needs. groups.h describes the scheme.
  */
 #include "device/cuda/kernel.cuh"
 
 extern "C" {
 #include "ops/norm/groups.h"
-#include "ops/shape/joined.h"
+#include "ops/shape/virtual_concat.h"
 }
 
 namespace {
 
 constexpr int WARPS = 8, THREADS = 256, RUN = RW_GROUPS_RUN;
 
-/* Sum over the warps of a block, in every thread of a column. */
+/* Sum over the warps of a block, returned in every thread of a column. */
 __device__ double column_sum(double x, double (&shared)[WARPS][32])
 {
     shared[threadIdx.y][threadIdx.x] = x;
@@ -25,13 +26,13 @@ __device__ double column_sum(double x, double (&shared)[WARPS][32])
     return sum;
 }
 
-/* The pieces of x: of piece p the channels from first[p] to first[p + 1]. */
+/* The concatenation inputs of x: input p has the channels from first[p] to first[p + 1]. */
 template <typename T, int N> struct pieces {
     const T *x[N];
     int64_t first[N + 1];
 };
 
-/* One of them, that of this block. */
+/* The concatenation input of this block. */
 template <typename T> struct piece {
     const T *x;
     int64_t first, c;
@@ -43,7 +44,7 @@ template <typename T, int N> __device__ piece<T> piece_of_block(const pieces<T, 
     return { all.x[p], all.first[p], all.first[p + 1] - all.first[p] };
 }
 
-/* A thread's rows, and its channel, in its piece and of all. */
+/* A thread's rows, and its channel, within its concatenation input and of all. */
 struct rows_of {
     int64_t from, to, own, channel;
     bool there;
@@ -57,7 +58,7 @@ template <typename T> __device__ rows_of rows_of_block(const rw_groups &g, int64
     return { s * g.rows + from, s * g.rows + to, own, p.first + own, own < p.c };
 }
 
-/* A first mean is a centre that lies near enough: distances from it say where the mean really is. */
+/* An approximate mean serves as a centre: the mean of the differences from it gives the exact mean. */
 template <typename T, int N>
 __global__ void __launch_bounds__(32 * WARPS)
     statistics_kernel(pieces<T, N> x, double *part, rw_groups g, int64_t across)
@@ -91,7 +92,7 @@ __global__ void __launch_bounds__(32 * WARPS)
     double *const to = part + blockIdx.x / across * 2 * g.c;
     if (threadIdx.y || !b.there) return;
     to[b.channel] = static_cast<double>(centre) + rest;
-    to[g.c + b.channel] = square < 0 ? 0 : square; /* of equal numbers it would be what roundings leave */
+    to[g.c + b.channel] = square < 0 ? 0 : square; /* for equal numbers the sum would be rounding errors */
 }
 
 /* The mean in two passes, as in statistics_kernel(). */
@@ -119,7 +120,7 @@ template <typename W> __global__ void merge_kernel(const double *part, W *mean, 
     const double around = square / count - rest * rest;
     mean[i] = count > 0 ? static_cast<W>(centre + rest) : W(0);
     const W mean_square = count > 0 ? static_cast<W>(around < 0 ? 0 : around) : W(0);
-    var[i] = mean_square < W(INFINITY) ? mean_square : W(NAN); /* by an infinite one results would be the bias */
+    var[i] = mean_square < W(INFINITY) ? mean_square : W(NAN); /* not infinity: results would be the bias */
 }
 
 template <typename W> __device__ W scale_of(W var, double eps)
@@ -127,7 +128,7 @@ template <typename W> __device__ W scale_of(W var, double eps)
     return 1 / static_cast<W>(sqrt(static_cast<double>(var) + eps));
 }
 
-/* Of an element: its channel, where its statistics lie, and where it lies itself in what is whole. */
+/* An element's channel, the index of its statistics, and its index in tensors that are whole. */
 struct place {
     int64_t channel, statistic, at;
 };
@@ -137,7 +138,7 @@ __device__ place place_of(const rw_groups &g, int64_t row, int64_t channel)
     return { channel, row / g.rows * g.groups + channel / g.width, row * g.c + channel };
 }
 
-/* Of element i of a piece; false behind the last one. */
+/* The place of element i of a concatenation input; false beyond the last one. */
 template <typename T> __device__ bool find_place(const rw_groups &g, const piece<T> &p, int64_t i, place *ret)
 {
     if (i >= g.segments * g.rows * p.c) return false;
@@ -145,21 +146,21 @@ template <typename T> __device__ bool find_place(const rw_groups &g, const piece
     return true;
 }
 
-/* The result without what is added to it, rounded to its type. */
+/* The result before the addend, rounded to its type. */
 template <typename T>
 __device__ wide<T> result_of(T x, T weight, T bias, wide<T> mean, wide<T> var, const rw_groups &g)
 {
     return widen(narrow<T>((widen(x) - mean) * (widen(weight) * scale_of(var, g.eps)) + widen(bias)));
 }
 
-/* dy, and behind relu 0 where the result is at most 0. */
+/* dy, but 0 where a relu follows and the result is at most 0. */
 template <typename T>
 __device__ wide<T> upstream_of(T dy, T x, T weight, const T *bias, wide<T> mean, wide<T> var, const rw_groups &g)
 {
     return g.relu && result_of<T>(x, weight, *bias, mean, var, g) <= 0 ? wide<T>(0) : widen(dy);
 }
 
-/* The result is rounded before it is added to, as by an op of its own, and may lie where either operand does. */
+/* The result is rounded before the addend is added, as by a separate op. It may be written over either operand. */
 template <typename T, int N>
 __global__ void __launch_bounds__(THREADS)
     normalise_kernel(pieces<T, N> x, const T *weight, const T *bias, const wide<T> *mean, const wide<T> *var,
@@ -174,7 +175,7 @@ __global__ void __launch_bounds__(THREADS)
     y[p.at] = narrow<T>(!g.relu || z > 0 || z != z ? z : wide<T>(0));
 }
 
-/* Of each channel the sums of dy, and of dy times x normalised. */
+/* The sums over each channel of dy, and of dy times the normalized x. */
 template <typename T, int N>
 __global__ void __launch_bounds__(32 * WARPS)
     sums_kernel(pieces<T, N> x, const T *weight, const T *bias, const T *dy, const wide<T> *mean, const wide<T> *var,
@@ -212,7 +213,7 @@ __global__ void __launch_bounds__(32 * WARPS)
     to[g.c + b.channel] = product;
 }
 
-/* Blocks in order: of each segment and of all. */
+/* Adds the blocks in order: for each segment and for all. */
 template <typename T>
 __global__ void merge_sums_kernel(const double *part, wide<T> *of_segment, T *dweight, T *dbias, rw_groups g)
 {
@@ -236,7 +237,7 @@ __global__ void merge_sums_kernel(const double *part, wide<T> *of_segment, T *dw
     dbias[c] = narrow<T>(static_cast<W>(bias));
 }
 
-/* Means of h = dy weight, and of h times x normalised, over a group. */
+/* Means over a group of h = dy weight, and of h times the normalized x. */
 template <typename T>
 __global__ void means_kernel(const wide<T> *of_segment, const T *weight, wide<T> *means, rw_groups g)
 {
@@ -284,7 +285,7 @@ __global__ void update_kernel(const W *mean, const W *var, W *to_mean, W *to_var
     to_var[i] = (1 - m) * to_var[i] + m * (unbiased * var[i]);
 }
 
-/* By itself, behind all blocks that read it. */
+/* A kernel of its own, after all blocks that read the number. */
 template <typename W> __global__ void count_kernel(W *batches)
 {
     *batches += 1;
@@ -306,7 +307,7 @@ template <typename T> T *to(const rw_kernel *k, int i)
     return static_cast<T *>(k->out[i].data);
 }
 
-/* The pieces, and how many channels the widest of them has. */
+/* The concatenation inputs, and the maximum number of their channels. */
 template <typename T, int N> pieces<T, N> pieces_at(const rw_groups &g, const rw_view *x, int64_t *ret_widest)
 {
     pieces<T, N> all;
@@ -321,6 +322,7 @@ template <typename T, int N> pieces<T, N> pieces_at(const rw_groups &g, const rw
     return all;
 }
 
+/* Launches the forward kernels: statistics unless they are given, then the results. */
 template <typename T, int N> void forward(const rw_kernel *k, const rw_groups &g)
 {
     using W = wide<T>;
@@ -345,6 +347,7 @@ template <typename T, int N> void forward(const rw_kernel *k, const rw_groups &g
                   rw_kernel_has(k, added) ? of<T>(k->in[added]) : nullptr, to<T>(k, 0), g);
 }
 
+/* Launches the backward kernels: sums of blocks, their merge, means of groups, then dx. */
 template <typename T, int N> void backward(const rw_kernel *k, const rw_groups &g)
 {
     using W = wide<T>;
@@ -377,7 +380,7 @@ extern "C" rw_status rw_groups_cuda(const rw_kernel *k)
 {
     return with_float_type(k->in[0].dtype, [&](auto type) {
         const rw_groups g = groups_of(k);
-        if (g.more) forward<decltype(type), RW_PIECES_MOST>(k, g);
+        if (g.more) forward<decltype(type), RW_PIECES_MAX>(k, g);
         else forward<decltype(type), 1>(k, g);
         return rw_cuda_launched(k);
     });
@@ -387,7 +390,7 @@ extern "C" rw_status rw_groups_backward_cuda(const rw_kernel *k)
 {
     return with_float_type(k->in[0].dtype, [&](auto type) {
         const rw_groups g = groups_of(k);
-        if (g.more) backward<decltype(type), RW_PIECES_MOST>(k, g);
+        if (g.more) backward<decltype(type), RW_PIECES_MAX>(k, g);
         else backward<decltype(type), 1>(k, g);
         return rw_cuda_launched(k);
     });

@@ -1,13 +1,14 @@
 /*
- * The loops of groups.h for one type of arithmetic T. Included by groups_cpu.c once with T = float, V = nf and once
- * with T = double, V = nd; F names these functions. Channels lie side by side and the inner loops run over them, a
- * vector at a time: no channel meets another there. OF_TYPE(call) makes `type`, that of the elements, the constant
- * `dtype` in a call: what runs in parallel is a function of its own, which would look at it for every vector.
+ * The loops of batchnorm, group_norm and instance_norm (groups.h) for one type of arithmetic T. Included by
+ * groups_cpu.c with T = float, V = nf and again with T = double, V = nd; F builds the names of these functions. The
+ * inner loops run over adjacent channels, one vector at a time; channels are independent there. OF_TYPE(call) makes
+ * `type`, the type of the elements, the constant `dtype` within a call: each parallel loop is a separate function,
+ * which would otherwise test the type for every vector.
  */
 #define LANES (int64_t)(sizeof(V) / sizeof(T))
-#define OWN (sizeof(T) == sizeof(double) ? RW_F64 : RW_F32) /* of what lies in the workspace */
+#define OWN (sizeof(T) == sizeof(double) ? RW_F64 : RW_F32) /* the type of the numbers in the workspace */
 
-/* Calls step(..., c, n) for the n channels from c on, over `all` channels: LANES at a time, and the rest. */
+/* Calls step(..., c, n) for n channels from c on, over `all` channels: LANES at a time, then the rest. */
 #define OVER_CHANNELS(all, step, ...)                                                        \
     do {                                                                                     \
         int64_t channel = 0;                                                                 \
@@ -26,15 +27,15 @@ VEC_INLINE void F(store)(void *p, rw_dtype dtype, int64_t i, T x)
     else f_put(p, dtype, i, (float)x);
 }
 
-/* Rows [from, to) of a block; where its two sums, in double, two lines for what is being added to them, the centre of
-   one and its segment's coefficients lie in the workspace. */
+/* Rows [from, to) of a block, and its addresses in the workspace: its two sums, in double; two lines for the current
+   runs; the centre of one of them; and its segment's coefficients. */
 struct F(block) {
     int64_t from, to;
     double *part;
     T *run, *centre, *of_segment;
 };
 
-/* Behind the coefficients of all segments. */
+/* The blocks' sums follow the coefficients of all segments. */
 VEC_INLINE double *F(parts_of)(const struct rw_groups *g, int64_t lines, void *workspace)
 {
     return (double *)(void *)((T *)workspace + g->segments * lines * g->c);
@@ -51,15 +52,15 @@ VEC_INLINE struct F(block) F(block_of)(const struct rw_groups *g, int64_t lines,
 }
 
 /*
- * Rows are summed up in runs: a run in T, and the runs in double. One sum in float32 of a block's thousands of rows
- * would lose four bits; all of it in double would take the processor longer than the rows take to arrive.
+ * Rows are summed in runs: a run in T, and the runs in double. A single float32 sum of a block's thousands of rows
+ * would lose four bits. Summing everything in double would take longer than loading the rows.
  */
 VEC_INLINE bool F(ends_run)(const struct F(block) *b, int64_t row)
 {
     return (row + 1 - b->from) % RW_GROUPS_RUN == 0 || row + 1 == b->to;
 }
 
-/* A run is added to its sum; the next one begins. */
+/* Adds a run to its sum and starts the next one. */
 VEC_INLINE void F(end_run)(double *sum, T *run, int64_t channels)
 {
     for (int64_t c = 0; c < channels; c++) {
@@ -78,7 +79,7 @@ VEC_INLINE void F(add)(T *run, const void *x, rw_dtype dtype, int64_t at, int64_
     F(save)(run, OWN, c, n, F(load)(run, OWN, c, n) + F(load)(x, dtype, at + c, n));
 }
 
-/* The distance from a centre, and its square. */
+/* Adds the difference from a centre, and its square. */
 VEC_INLINE void F(add_square)(T *run, T *squares, const T *centre, const void *x, rw_dtype dtype, int64_t at,
                               int64_t c, int64_t n)
 {
@@ -88,8 +89,8 @@ VEC_INLINE void F(add_square)(T *run, T *squares, const T *centre, const void *x
 }
 
 /*
- * Mean, and sum of squares around it, of each channel. A first mean is a centre that lies near enough: squares are
- * taken around it, and what distances from it add up to says where the mean really is.
+ * Mean of each channel, and sum of squares around it. An approximate mean serves as a centre: squares are taken around
+ * it, and the mean of the differences from it gives the exact mean.
  */
 VEC_INLINE void F(statistics)(const struct rw_groups *g, const rw_view *x, rw_dtype dtype, const struct F(block) *b)
 {
@@ -114,12 +115,13 @@ VEC_INLINE void F(statistics)(const struct rw_groups *g, const rw_view *x, rw_dt
         for (int64_t c = 0; c < p.c; c++) {
             const double rest = mean[c] / n, around = square[c] - mean[c] * rest;
             mean[c] = (double)centre[c] + rest;
-            square[c] = around < 0 ? 0 : around; /* of equal numbers it would be what roundings leave */
+            square[c] = around < 0 ? 0 : around; /* for equal numbers the sum would be rounding errors */
         }
     }
 }
 
-/* Of a group of a segment: blocks are merged in order, in double; the mean in two passes, as in statistics(). */
+/* The statistics of a group of a segment: blocks are merged in order, in double; the mean in two passes, as in
+   statistics(). */
 VEC_INLINE void F(merge)(const struct rw_groups *g, const double *parts, int64_t s, int64_t group, T *mean, T *var)
 {
     const int64_t first = group * g->width, count = g->rows * g->width;
@@ -141,10 +143,10 @@ VEC_INLINE void F(merge)(const struct rw_groups *g, const double *parts, int64_t
     const double around = square / (double)count - rest * rest;
     *mean = count ? (T)(centre + rest) : 0;
     const T mean_square = count ? (T)(around < 0 ? 0 : around) : 0;
-    *var = mean_square < (T)INFINITY ? mean_square : (T)NAN; /* by an infinite one results would be the bias */
+    *var = mean_square < (T)INFINITY ? mean_square : (T)NAN; /* not infinity: results would be the bias */
 }
 
-/* A segment's coefficients of each channel: its mean, and 1 / sqrt(var + eps). */
+/* A segment's coefficients for each channel: its mean, and 1 / sqrt(var + eps). */
 VEC_INLINE void F(coefficients)(const struct rw_groups *g, const T *mean, const T *var, int64_t s, T *to)
 {
     for (int64_t c = 0; c < g->c; c++) {
@@ -154,7 +156,7 @@ VEC_INLINE void F(coefficients)(const struct rw_groups *g, const T *mean, const 
     }
 }
 
-/* What results are made with besides: the weight over that, and the bias, in two lines. */
+/* The other factors of results, in two lines: the weight times 1 / sqrt(var + eps), and the bias. */
 VEC_INLINE void F(lines)(const struct rw_groups *g, const void *weight, const void *bias, rw_dtype dtype, const T *r,
                          T *to)
 {
@@ -164,9 +166,12 @@ VEC_INLINE void F(lines)(const struct rw_groups *g, const void *weight, const vo
     }
 }
 
-/* Where a row's operands lie: x, dy or what is added, and the result; what each channel has: mean, 1 / sqrt(var + eps),
-   and two more; the two lines of a result that is made again; and the two of a block's sums. Of a piece of x the
-   numbers are those of its first channel; a step is told where the row begins in x, and in the others. */
+/*
+ * The operands of a row: x, dy or the addend, and the result. The coefficients of each channel: mean, 1 / sqrt(var +
+ * eps), and two more. The two lines of a result that is recomputed. The two lines of a block's sums. For a
+ * concatenation input of x, addresses are those of its first channel. A step gets the start of the row in x, and its
+ * start in the other operands.
+ */
 struct F(row) {
     const void *x, *dy;
     void *to;
@@ -183,7 +188,7 @@ VEC_INLINE struct F(row) F(row_of)(struct F(row) row, const struct rw_groups_pie
                             row.bias + c, row.sum + c, row.product + c };
 }
 
-/* dy, and behind relu 0 where the result, rounded to its type, is at most 0. */
+/* dy, but 0 where a relu follows and the result, rounded to its type, is at most 0. */
 VEC_INLINE V F(upstream)(const struct F(row) *k, bool relu, rw_dtype dtype, int64_t in_x, int64_t at, int64_t c,
                          int64_t n)
 {
@@ -194,7 +199,7 @@ VEC_INLINE V F(upstream)(const struct F(row) *k, bool relu, rw_dtype dtype, int6
     return F(unless_up_to)(y, (T)rw_groups_rounds_to_zero(dtype), dy);
 }
 
-/* Rounded before it is added to, as by an op of its own. The result may lie where either operand does. */
+/* Rounded before the addend is added, as by a separate op. The result may be written over either operand. */
 VEC_INLINE void F(normalise_row)(const struct F(row) *k, bool adds, bool relu, rw_dtype dtype, int64_t in_x,
                                  int64_t at, int64_t c, int64_t n)
 {
@@ -218,6 +223,7 @@ VEC_INLINE void F(normalise_rows)(const struct rw_groups *g, const struct F(row)
         OVER_CHANNELS(p->c, F(normalise_row), row, adds, relu, dtype, i * p->c, i * g->c + p->first);
 }
 
+/* Normalizes the rows of a block, one concatenation input of x after the other. */
 VEC_INLINE void F(normalise)(const struct rw_groups *g, const rw_kernel *k, rw_dtype dtype, const struct F(block) *b)
 {
     T *const weight = b->of_segment + 2 * g->c, *const bias = weight + g->c;
@@ -265,7 +271,7 @@ VEC_INLINE void F(sum_rows)(const struct rw_groups *g, const struct F(row) *row,
     }
 }
 
-/* Of each channel the sums of dy, and of dy times x normalised. */
+/* The sums over each channel of dy, and of dy times the normalized x. */
 VEC_INLINE void F(sums)(const struct rw_groups *g, const rw_kernel *k, rw_dtype dtype, const struct F(block) *b)
 {
     const struct F(row) all = F(backward_row)(g, k, b);
@@ -277,7 +283,8 @@ VEC_INLINE void F(sums)(const struct rw_groups *g, const rw_kernel *k, rw_dtype 
     }
 }
 
-/* The blocks' sums in order: of a segment beside its coefficients, of all to dbias and dweight. */
+/* Adds the blocks' sums in order: those of a segment are stored next to its coefficients, those of all go to dbias and
+   dweight. */
 VEC_INLINE void F(merge_sums)(const struct rw_groups *g, const rw_kernel *k, rw_dtype dtype, const double *parts,
                               int64_t lines, T *coefficients)
 {
@@ -301,7 +308,8 @@ VEC_INLINE void F(merge_sums)(const struct rw_groups *g, const rw_kernel *k, rw_
     }
 }
 
-/* Means of h = dy weight, and of h times x normalised, over the groups of a segment: in place of the channels' sums. */
+/* Means over the groups of a segment of h = dy weight, and of h times the normalized x; they replace the channels'
+   sums. */
 VEC_INLINE void F(mean_sums)(const struct rw_groups *g, const rw_kernel *k, rw_dtype dtype, T *to)
 {
     const double count = (double)(g->rows * g->width);
@@ -319,8 +327,8 @@ VEC_INLINE void F(mean_sums)(const struct rw_groups *g, const rw_kernel *k, rw_d
     }
 }
 
-/* a: the weight, where a block's runs lay; h and hx: the means of mean_sums(). Nothing flows through given statistics,
-   not even zeros: those times an infinite x would be no numbers. */
+/* dx of a row. a: the weight, in the memory of the block's runs; h and hx: the means of mean_sums(). Given statistics
+   contribute nothing, not even zeros, which times an infinite x would be NaN. */
 VEC_INLINE void F(slope_row)(const struct F(row) *k, const T *h, const T *hx, bool given, bool relu, rw_dtype dtype,
                              int64_t in_x, int64_t at, int64_t c, int64_t n)
 {
@@ -353,21 +361,45 @@ VEC_INLINE void F(slope)(const struct rw_groups *g, const rw_kernel *k, rw_dtype
     }
 }
 
-static void F(forward)(const rw_kernel *k, rw_dtype type, const struct rw_groups *g, bool parallel)
+/* The units of a pass: the blocks of all segments. */
+struct F(units) {
+    const rw_kernel *k;
+    rw_dtype type;
+    const struct rw_groups *g;
+    int64_t lines;
+};
+
+/* A pass over some units, as a function on a range for the team of threads. */
+#define RANGE(name, call)                                                                \
+    static void F(name)(void *of, int64_t first, int64_t end)                            \
+    {                                                                                    \
+        const struct F(units) *const u = of;                                             \
+        const rw_dtype type = u->type;                                                   \
+        for (int64_t i = first; i < end; i++) {                                          \
+            const struct F(block) b = F(block_of)(u->g, u->lines, u->k->workspace, i);   \
+            OF_TYPE(call)                                                                \
+        }                                                                                \
+    }
+
+RANGE(statistics_of, F(statistics)(u->g, u->k->in, dtype, &b))
+RANGE(normalise_some, F(normalise)(u->g, u->k, dtype, &b))
+RANGE(sums_of, F(sums)(u->g, u->k, dtype, &b))
+RANGE(slopes_of, F(slope)(u->g, u->k, dtype, &b))
+#undef RANGE
+
+/* Forward: statistics of blocks, their merge, then the results. */
+static void F(forward)(const rw_kernel *k, rw_dtype type, const struct rw_groups *g, int threads)
 {
     const int64_t lines = RW_GROUPS_LINES;
     T *const coefficients = k->workspace;
     double *const parts = F(parts_of)(g, lines, k->workspace);
     const int64_t units = g->segments * g->blocks;
+    const struct F(units) u = { k, type, g, lines };
     const int weight = rw_groups_weight(g);
     const T *const mean = g->given ? k->in[weight + 2].data : k->out[1].data;
     const T *const var = g->given ? k->in[weight + 3].data : k->out[2].data;
     if (!g->given) {
-#pragma omp parallel for num_threads(k->threads) schedule(static) if (parallel)
-        for (int64_t i = 0; i < units; i++) {
-            const struct F(block) b = F(block_of)(g, lines, coefficients, i);
-            OF_TYPE(F(statistics)(g, k->in, dtype, &b))
-        }
+        rw_team_for(threads, units, F(statistics_of), &u);
         for (int64_t i = 0; i < g->segments * g->groups; i++)
             F(merge)(g, parts, i / g->groups, i % g->groups, (T *)k->out[1].data + i, (T *)k->out[2].data + i);
     }
@@ -376,37 +408,27 @@ static void F(forward)(const rw_kernel *k, rw_dtype type, const struct rw_groups
         F(coefficients)(g, mean, var, s, of);
         F(lines)(g, k->in[weight].data, k->in[weight + 1].data, type, of + g->c, of + 2 * g->c);
     }
-#pragma omp parallel for num_threads(k->threads) schedule(static) if (parallel)
-    for (int64_t i = 0; i < units; i++) {
-        const struct F(block) b = F(block_of)(g, lines, coefficients, i);
-        OF_TYPE(F(normalise)(g, k, dtype, &b))
-    }
+    rw_team_for(threads, units, F(normalise_some), &u);
 }
 
-static void F(backward)(const rw_kernel *k, rw_dtype type, const struct rw_groups *g, bool parallel)
+/* Backward: sums of blocks, their merge, means of groups, then dx. */
+static void F(backward)(const rw_kernel *k, rw_dtype type, const struct rw_groups *g, int threads)
 {
     const int64_t lines = g->relu ? RW_GROUPS_LINES_OF_RELU : RW_GROUPS_LINES;
     T *const coefficients = k->workspace;
     double *const parts = F(parts_of)(g, lines, k->workspace);
     const int64_t units = g->segments * g->blocks;
+    const struct F(units) u = { k, type, g, lines };
     for (int64_t s = 0; s < g->segments; s++) {
         T *const of = coefficients + s * lines * g->c;
         F(coefficients)(g, k->in[2].data, k->in[3].data, s, of);
         if (g->relu)
             F(lines)(g, k->in[1].data, k->in[4].data, type, of + g->c, of + RW_GROUPS_LINES * g->c);
     }
-#pragma omp parallel for num_threads(k->threads) schedule(static) if (parallel)
-    for (int64_t i = 0; i < units; i++) {
-        const struct F(block) b = F(block_of)(g, lines, coefficients, i);
-        OF_TYPE(F(sums)(g, k, dtype, &b))
-    }
+    rw_team_for(threads, units, F(sums_of), &u);
     F(merge_sums)(g, k, type, parts, lines, coefficients);
     for (int64_t s = 0; s < g->segments; s++) F(mean_sums)(g, k, type, coefficients + (s * lines + 2) * g->c);
-#pragma omp parallel for num_threads(k->threads) schedule(static) if (parallel)
-    for (int64_t i = 0; i < units; i++) {
-        const struct F(block) b = F(block_of)(g, lines, coefficients, i);
-        OF_TYPE(F(slope)(g, k, dtype, &b))
-    }
+    rw_team_for(threads, units, F(slopes_of), &u);
 }
 
 VEC_INLINE void F(update)(const rw_kernel *k)

@@ -1,11 +1,13 @@
 /*
- * layernorm and rmsnorm over the last axis. No statistics are kept: the backward takes them again from x, whose row it
- * has in cache anyway. Under rw_grad() the rule composes primitives, so that it can be differentiated again.
+ * layernorm and rmsnorm over the last axis: checks, gradient rules and public functions. No statistics are kept:
+ * backward recomputes them from the row of x that it reads anyway. If gradients must be differentiable, the rule
+ * composes them from ops.
  */
 #include "ops/norm/norm.h"
 
 #include "ops/common/kernels.h"
 #include "ops/common/util.h"
+#include "record/edge.h"
 
 #include <math.h>
 
@@ -13,15 +15,14 @@ static rw_status check_rows(rw_op_call *call)
 {
     const rw_layout *const x = call->in[0].layout;
     RW_CHECK(rw_want_float(call, 0));
-    if (x->rank < 1) return rw_op_error(call, RW_ERR_SHAPE, "a last axis is needed");
+    if (x->rank < 1) return rw_unexpected(call, RW_ERR_SHAPE, 0, NULL, "rank 1 or more: the last axis is normalized");
     const struct rw_norm_attrs *const a = call->attrs;
     const int vectors = a->vectors;
-    if (!(a->eps >= 0 && isfinite(a->eps))) return rw_op_error(call, RW_ERR_ARGUMENT, "eps %g", a->eps);
+    if (!(a->eps >= 0 && isfinite(a->eps)))
+        return rw_unexpected_real(call, "eps", a->eps, "a finite number of 0 or more");
     for (int i = 1; i <= vectors; i++) {
         RW_CHECK(rw_want_same_dtype(call, 0, i));
-        if (call->in[i].layout->rank != 1 || call->in[i].layout->dim[0] != x->dim[x->rank - 1])
-            return rw_op_error(call, RW_ERR_SHAPE, "%s must have the %lld elements of the last axis",
-                               i == 1 ? "weight" : "bias", (long long)x->dim[x->rank - 1]);
+        RW_CHECK(rw_expect_shape(call, i, i == 1 ? "weight" : "bias", RW_SHAPE(x->dim[x->rank - 1])));
     }
     return RW_OK;
 }
@@ -32,20 +33,18 @@ static rw_status check_forward(rw_op_call *call)
     return rw_op_output_like(call, 0, 0);
 }
 
-/* (x, weight, dy, with a->sums one for each vector, and perhaps one for dx) -> dx and the vectors: dweight, for
-   layernorm dbias, and perhaps the sums of dx's columns. A sum is what an output is added to. */
+/* (x, weight, dy[, with a->sums one addend for each vector, and perhaps one for dx]) -> dx and the vectors: dweight,
+   for layernorm dbias, and perhaps the sums of dx's columns. Each addend is added to an output. */
 static rw_status check_backward(rw_op_call *call)
 {
     const int of_dx = rw_norm_addend(call->attrs, call->n_outputs);
-    if (call->n_inputs < of_dx || call->n_inputs > of_dx + 1)
-        return rw_op_error(call, RW_ERR_ARGUMENT, "takes x, weight, dy and sums that are added to");
+    RW_CHECK(rw_expect_inputs(call, of_dx, of_dx + 1, "x, weight, dy and the sums that gradients are added to"));
     RW_CHECK(check_rows(call));
     for (int i = 2; i < call->n_inputs; i++) {
         const int like = i > 2 && i < of_dx;
-        RW_CHECK(like ? rw_want_sum_of(call, i, 0) : rw_want_same_dtype(call, 0, i));
-        if (!rw_shape_equal(rw_in_shape(call, like), rw_in_shape(call, i)))
-            return rw_op_error(call, RW_ERR_SHAPE, "%s has not %s's shape", i == 2 ? "dy" : "a sum",
-                               like ? "weight" : "x");
+        const char *const name = i == 2 ? "dy" : "sum";
+        RW_CHECK(like ? rw_want_sum_of(call, i, 0) : rw_expect_dtype_of(call, i, name, 0, "x"));
+        RW_CHECK(rw_expect_shape_of(call, i, name, like, like ? "weight" : "x"));
     }
     RW_CHECK(rw_op_output_like(call, 0, 0));
     for (int i = 1; i < call->n_outputs; i++) RW_CHECK(rw_op_output_like(call, i, of_dx > 3 ? 2 + i : 1));
@@ -69,7 +68,7 @@ RW_DECLARE_KERNELS(rw_norm)
 RW_DECLARE_KERNELS(rw_norm_backward)
 RW_DECLARE_CUDA_WORKSPACE(rw_norm_backward_workspace_cuda)
 
-/* _add: with sums for the vectors' gradients, behind which the one for dx lies. _columns: of dx are summed up too. */
+/* _add: with addends for the vectors' gradients, followed by that of dx. _columns: with the sums of dx's columns. */
 #define BACKWARD(NAME, N_OUTPUTS, OPTIONAL, ...)                                                                       \
     static const rw_op_def rw_op_##NAME = { .name = #NAME,                                                             \
                                             .n_inputs = RW_OP_VARIADIC,                                                \
@@ -99,7 +98,8 @@ rw_tensor *rw_norm_scale(rw_tape *t, rw_tensor *var, double eps)
     return rw_pow_scalar(t, rw_add_scalar(t, finite, eps), -0.5);
 }
 
-/* Of primitives: xh = (x - mean) / sqrt(var + eps), dx = r (h - mean(h) - xh mean(h xh)) with h = dy weight. */
+/* Composed of ops: xh = (x - mean) / sqrt(var + eps), dx = r (h - mean(h) - xh mean(h xh)) with h = dy weight and r = 1
+   / sqrt(var + eps). */
 static rw_status grad_again(rw_grad_call *g, const struct rw_norm_attrs *a)
 {
     rw_tape *const t = rw_grad_tape(g);
@@ -118,7 +118,7 @@ static rw_status grad_again(rw_grad_call *g, const struct rw_norm_attrs *a)
     return RW_OK;
 }
 
-/* What the vectors' gradients are added to; false where one of them has nothing to be added to. */
+/* The sums so far of the vectors' gradients; false if one of them has none. */
 static bool has_sums(rw_grad_call *g, int vectors, rw_tensor **ret_sums)
 {
     bool all = true;
@@ -127,8 +127,8 @@ static bool has_sums(rw_grad_call *g, int vectors, rw_tensor **ret_sums)
 }
 
 /*
- * Gradients so far are added to in the same pass: x may be a residual stream, the vectors are parameters. Where x is
- * what a layer with a bias has made, so are the sums of dx's columns taken, which are that bias's gradient.
+ * Adds to the sums so far in the same pass: x may be a residual stream, and the vectors are parameters. If x is the
+ * output of a layer with a bias, also computes the sums of dx's columns, which are the gradient of that bias.
  */
 static rw_status grad(rw_grad_call *g)
 {
@@ -139,19 +139,19 @@ static rw_status grad(rw_grad_call *g)
           { &rw_op_rmsnorm_backward_columns, &rw_op_rmsnorm_backward_columns_add } }
     };
     const struct rw_norm_attrs forward = *(const struct rw_norm_attrs *)rw_grad_attrs(g);
-    if (rw_grad_again(g)) return grad_again(g, &forward);
+    if (rw_grad_is_differentiable(g)) return grad_again(g, &forward);
     struct rw_norm_attrs a = forward;
-    const int made = a.rms ? 1 : 2; /* gradients of vectors */
+    const int made = a.rms ? 1 : 2; /* number of gradients of vectors */
     a.vectors = 1;
     rw_tensor *in[7] = { rw_grad_input(g, 0), rw_grad_input(g, 1), rw_grad_upstream(g, 0) };
     rw_tensor *out[4] = { NULL, NULL, NULL, NULL };
     bool columns = rw_grad_wants_columns(g, 0, &in[3 + made]);
-    /* layernorm's backward gives dbias also where there is no bias: nothing is added to that */
+    /* layernorm's backward computes dbias even without a bias: it then has no addend */
     a.sums = (a.rms || forward.vectors == 2) && has_sums(g, forward.vectors, in + 3) && (!columns || in[3 + made]);
-    /* without sums they would be rounded to x's type before they are added to a wider one */
+    /* without addends the sums would be rounded to x's type before they are added to a wider sum */
     columns &= a.sums || !in[3 + made] || rw_tensor_dtype(in[3 + made]) == rw_tensor_dtype(in[0]);
     const int of_dx = a.sums ? 3 + made + columns : 3;
-    in[of_dx] = rw_grad_addend(g, 0);
+    in[of_dx] = rw_grad_accumulator(g, 0);
     rw_apply(rw_grad_tape(g), ops[a.rms != 0][columns][a.sums], in, in[of_dx] ? of_dx + 1 : of_dx, &a, sizeof a, out);
     if (columns) rw_grad_set_columns(g, 0, out[1 + made], a.sums);
     if (rw_grad_wanted(g, 0)) RW_CHECK(rw_grad_set_sum(g, 0, out[0]));
@@ -170,7 +170,7 @@ static const rw_op_def rw_op_layernorm = { .name = "layernorm",
                                            .kernel = RW_KERNELS(rw_norm),
                                            .grad = grad,
                                            .cost = cost,
-                                           .raised = RW_OP_ALL_INPUTS };
+                                           .cast_f32 = RW_OP_ALL_INPUTS };
 static const rw_op_def rw_op_rmsnorm = { .name = "rmsnorm",
                                          .n_inputs = 2,
                                          .n_outputs = 1,
@@ -179,7 +179,7 @@ static const rw_op_def rw_op_rmsnorm = { .name = "rmsnorm",
                                          .kernel = RW_KERNELS(rw_norm),
                                          .grad = grad,
                                          .cost = cost,
-                                         .raised = RW_OP_ALL_INPUTS };
+                                         .cast_f32 = RW_OP_ALL_INPUTS };
 
 static rw_tensor *record(rw_site at, rw_tape *t, const rw_op_def *op, rw_tensor *x, rw_tensor *weight, rw_tensor *bias,
                          double eps)
@@ -190,7 +190,7 @@ static rw_tensor *record(rw_site at, rw_tape *t, const rw_op_def *op, rw_tensor 
     return rw_apply_at(at, t, op, in, has_bias ? 3 : 2, &a, sizeof a, NULL);
 }
 
-/* Without a weight the product is with ones, which changes no bit. */
+/* Without a weight the kernel multiplies by ones, which is exact. */
 static rw_tensor *record_plain(rw_site at, rw_tape *t, const rw_op_def *op, rw_tensor *x, rw_tensor *bias, double eps)
 {
     if (!rw_operand_check(at, t, x, op->name, "x")) return NULL;
@@ -202,12 +202,14 @@ static rw_tensor *record_plain(rw_site at, rw_tape *t, const rw_op_def *op, rw_t
 
 rw_tensor *rw_layernorm_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *weight, rw_tensor *bias, double eps)
 {
+    RW_ENTER_OP(t);
     return weight == rw_none() ? record_plain(at, t, &rw_op_layernorm, x, bias, eps)
                                : record(at, t, &rw_op_layernorm, x, weight, bias, eps);
 }
 
 rw_tensor *rw_rmsnorm_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *weight, double eps)
 {
+    RW_ENTER_OP(t);
     return weight == rw_none() ? record_plain(at, t, &rw_op_rmsnorm, x, rw_none(), eps)
                                : record(at, t, &rw_op_rmsnorm, x, weight, rw_none(), eps);
 }

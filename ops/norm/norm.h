@@ -1,4 +1,4 @@
-/* What the checks and kernels of layernorm and rmsnorm share. */
+/* Shared by the checks and kernels of layernorm and rmsnorm: attributes, row statistics, cutting into blocks. */
 #ifndef RW_OPS_NORM_H
 #define RW_OPS_NORM_H
 
@@ -10,46 +10,47 @@
 
 struct rw_norm_attrs {
     double eps;
-    int32_t vectors; /* weight, or weight and bias */
+    int32_t vectors; /* 1: weight; 2: weight and bias */
     int32_t rms;
-    int32_t sums; /* of a backward: outputs from 1 on are added to inputs 3 and on, one for each */
+    int32_t sums; /* backward: outputs from 1 on are added to inputs from 3 on, one for each */
     int32_t unused;
 };
 
 /*
- * Vectors that a block of rows of a backward sums up: dweight, dbias, which rmsnorm has not, and, as the last output of
- * a backward that has it, the columns of dx.
+ * The vectors that a block of rows sums in backward: dweight; dbias, except for rmsnorm; and as the last output, if
+ * there is one, the columns of dx.
  */
 static inline bool rw_norm_has_columns(const struct rw_norm_attrs *a, int n_outputs)
 {
     return n_outputs > (a->rms ? 2 : 3);
 }
 
-/* As many have room in the workspace; two at least, of which rmsnorm leaves one alone. */
+/* The number of vectors with memory in the workspace: two at least, one of which rmsnorm does not use. */
 static inline int64_t rw_norm_vectors(int n_outputs)
 {
     return n_outputs > 3 ? n_outputs - 1 : 2;
 }
 
-/* The input that dx of a backward is added to, if there is one. */
+/* The input index of dx's addend, if there is one. */
 static inline int rw_norm_addend(const struct rw_norm_attrs *a, int n_outputs)
 {
     return a->sums ? 2 + n_outputs : 3;
 }
 
-/* (var + eps)^-0.5 as ops; of an infinite var, a sum that has passed its type's range, NaN, as in the kernels. */
+/* (var + eps)^-0.5, composed of ops. NaN for an infinite var, which is a sum that has overflowed, as in the kernels. */
 rw_tensor *rw_norm_scale(rw_tape *t, rw_tensor *var, double eps);
 
 /*
- * What an element x of a row is normalised by: (x - mean) scale + shift. A sum of many numbers far from 0 leaves a mean
- * that is off by several units in the last place, and even a rounded one is off by half of one, which a small deviation
- * (or the root of eps) would be divided into. So kernels take a first mean, then in a second pass `rest` and
- * `mean_square`, the means of the distances from it and of their squares: distances are exact or nearly so, and their
- * mean is what the first mean is off. It is added to the mean, and what rounding leaves of it is in the shift. Of equal
- * numbers every distance is the same, so that nothing is left. rms: mean and rest are 0.
+ * The normalization of an element x of a row: (x - mean) scale + shift.
  *
- * A mean of squares that has passed the type's range gives NaN: the row would be 0 of an infinite one, and look like
- * one.
+ * The mean of many numbers far from 0 has an error of several units in the last place; even a correctly rounded mean
+ * has half a unit. Divided by a small deviation (or the root of eps), this error would dominate the result. So kernels
+ * compute an approximate mean first, then in a second pass `rest` and `mean_square`, the means of the differences from
+ * it and of their squares. These differences are exact or nearly so, and their mean is the error of the first mean. It
+ * is added to the mean, and the rounding error of that addition goes into the shift. For equal numbers all differences
+ * are equal, so nothing remains. rms: mean and rest are 0.
+ *
+ * If the mean of squares has overflowed, the result is NaN: with an infinite one the row would be 0 and look valid.
  */
 #define RW_NORM_STATISTICS(T, SQRT)                                                                                \
     struct rw_norm_##T {                                                                                           \
@@ -68,14 +69,14 @@ rw_tensor *rw_norm_scale(rw_tape *t, rw_tensor *var, double eps);
 RW_NORM_STATISTICS(float, sqrtf)
 RW_NORM_STATISTICS(double, sqrt)
 
-/* Rows of x: none where they have no elements. */
+/* Number of rows of x: none if they are empty. */
 static inline int64_t rw_norm_rows(const rw_layout *x)
 {
     const int64_t width = x->dim[x->rank - 1];
     return width ? x->numel / width : 0;
 }
 
-/* Rows are summed to dweight and dbias in this many blocks: a function of their number alone. */
+/* The number of blocks of rows that are summed to dweight and dbias: a function of the number of rows alone. */
 static inline int64_t rw_norm_blocks(int64_t rows)
 {
     const int64_t blocks = (rows + 31) / 32;
@@ -83,8 +84,8 @@ static inline int64_t rw_norm_blocks(int64_t rows)
 }
 
 /*
- * The same on CUDA: as many as a large device holds at a time, by their registers, which are fewer where rows are
- * narrow; each with rows enough to make its sums cheap.
+ * The same on CUDA: the number of blocks that a large device runs at once given their registers, which are fewer for
+ * narrow rows. Each block has enough rows to amortize its sums.
  */
 static inline int64_t rw_norm_cuda_blocks(int64_t rows, int64_t width)
 {

@@ -1,9 +1,10 @@
 /*
- * Rows of layernorm and rmsnorm. The backward sums dweight, dbias and the columns of dx, where they are asked for, per
- * block of rows into the workspace, then adds the blocks in order. Statistics are taken in lanes of float (double for
- * float64), twice over the row: first a mean, then the sums of the distances from it, by which it is corrected, and of
- * their squares. See RW_NORM_STATISTICS.
+ * CPU kernels of layernorm and rmsnorm. Backward sums dweight, dbias and, if requested, the columns of dx for each
+ * block of rows in the workspace, then adds the blocks in order. Statistics are computed in lanes of float (double for
+ * float64), in two passes over the row: first a mean, then the differences from it, which correct it, and their
+ * squares. See RW_NORM_STATISTICS.
  */
+#include "base/team.h"
 #include "device/cpu/isa.h"
 #include "ops/norm/norm.h"
 #include "ops/common/util.h"
@@ -11,8 +12,8 @@
 
 #include <math.h>
 
-/* whole: no lane is past the end of the row. */
-/* Columns [i, n) of a row, as many as there are lanes; whole: there are so many. Lanes past the end are 0. */
+/* whole: no lane is beyond the end of the row. */
+/* Loads columns from i on, of n; whole: there are as many as lanes. Lanes beyond the end are 0. */
 VEC_INLINE nf load(const void *p, rw_dtype dtype, int64_t at, int64_t i, int64_t n, bool whole)
 {
     if (whole || n - i >= NF_LANES) return nf_get(p, dtype, at + i);
@@ -25,14 +26,14 @@ VEC_INLINE void store(void *p, rw_dtype dtype, int64_t at, int64_t i, int64_t n,
     else nf_put_some(p, dtype, at + i, n > i ? n - i : 0, x);
 }
 
-/* Lanes past the end count as x - mean = 0. */
+/* Sets lanes beyond the end to 0, as if x - mean were 0 there. */
 VEC_INLINE nf inside(nf x, int64_t i, int64_t n)
 {
     return nf_first(x, n > i ? n - i : 0, 0);
 }
 
 /*
- * Rows that are worked on side by side, each in its own order: a sum waits for the one before it, so that a row alone
+ * Rows that are processed in parallel, each in its own order: an addition waits for the previous one, so a single row
  * would leave the processor idle. As many as there are registers for.
  */
 #if defined(RW_ISA_IS_V4)
@@ -43,7 +44,7 @@ enum { ABREAST = 2 };
 enum { ABREAST = 1 };
 #endif
 
-/* `count` rows of n numbers, from element `at` on; after inlining count is ABREAST or one. */
+/* `count` rows of n elements, from element `at` on; count is the constant ABREAST or 1 after inlining. */
 struct rows {
     const void *x, *weight;
     rw_dtype dtype;
@@ -59,7 +60,7 @@ VEC_INLINE struct rows rows_of(const rw_kernel *k, rw_dtype dtype, int64_t at, i
                           .count = count, .rms = ((const struct rw_norm_attrs *)k->attrs)->rms };
 }
 
-/* Of what lies like x, in row l. */
+/* Loads from an operand with the layout of x, in row l. */
 VEC_INLINE nf load_of(const struct rows *s, const void *p, int l, int64_t i, bool whole)
 {
     return load(p, s->dtype, s->at + l * s->n, i, s->n, whole);
@@ -71,8 +72,8 @@ VEC_INLINE void store_of(const struct rows *s, void *p, int l, int64_t i, bool w
 }
 
 /*
- * What lies there in the rows behind these is fetched meanwhile: the processor alone fetches up to the end of a page,
- * which a few rows fill. Beyond the end of a buffer this does nothing.
+ * Prefetches the same columns of the rows that follow: hardware prefetching stops at the end of a page, which a few
+ * rows fill. Prefetching beyond the end of a buffer has no effect.
  */
 VEC_INLINE void fetch_behind(const struct rows *s, const void *p, int l, int64_t i)
 {
@@ -107,7 +108,7 @@ VEC_INLINE void add_distances(const struct rows *s, int64_t i, bool whole, struc
     }
 }
 
-/* The numbers of a row that fill vectors. */
+/* The number of elements of a row in whole vectors. */
 static int64_t whole_of(int64_t n)
 {
     return n / VF_LANES * VF_LANES;
@@ -134,7 +135,7 @@ VEC_INLINE void take_statistics(struct rows *s, double eps)
                                     nf_parts_sum(square[l]) / (float)n, (float)eps);
 }
 
-/* Columns of row l, normalised. */
+/* Columns of row l, normalized. */
 VEC_INLINE nf normal_of(const struct rows *s, int l, int64_t i, bool whole)
 {
     const struct rw_norm_float *const of = &s->of[l];
@@ -150,7 +151,7 @@ VEC_INLINE void put_normal(const struct rows *s, const void *bias, void *y, int 
     store_of(s, y, l, i, whole, to);
 }
 
-/* What is written is written straight through, one row behind the other: it may not be in the caches. */
+/* Writes one complete row after the other, in address order: the destination may not be in the caches. */
 VEC_INLINE void forward_rows(const rw_kernel *k, rw_dtype dtype, int64_t at, int64_t n, int count)
 {
     const struct rw_norm_attrs *const a = k->attrs;
@@ -193,7 +194,7 @@ static void forward_row_d(const rw_kernel *k, int64_t at, int64_t n)
         y[i] = normal_d(&of, x[i]) * w[i] + (a->vectors == 2 ? ((const double *)k->in[2].data)[i] : 0);
 }
 
-/* count: ABREAST or one. */
+/* count: ABREAST or 1. */
 VEC_INLINE void forward_any(const rw_kernel *k, int64_t at, int64_t n, int count)
 {
     switch (k->in[0].dtype) {
@@ -211,23 +212,30 @@ static void forward_some(const rw_kernel *k, int64_t row, int64_t n, int64_t row
     else for (int64_t i = 0; i < rows; i++) forward_any(k, (row + i) * n, n, 1);
 }
 
+/* A few rows at a time. */
+static void forward_range(void *of, int64_t first, int64_t end)
+{
+    const rw_kernel *const k = of;
+    const rw_layout *const l = k->in[0].layout;
+    const int64_t n = l->dim[l->rank - 1], rows = rw_norm_rows(l);
+    for (int64_t row = first * ABREAST; row < end * ABREAST && row < rows; row += ABREAST)
+        forward_some(k, row, n, rows - row < ABREAST ? rows - row : ABREAST);
+}
+
 rw_status RW_ISA_NAME(rw_norm_cpu)(const rw_kernel *k);
 rw_status RW_ISA_NAME(rw_norm_cpu)(const rw_kernel *k)
 {
     const rw_layout *const l = k->in[0].layout;
-    const int64_t n = l->dim[l->rank - 1], rows = rw_norm_rows(l);
-#pragma omp parallel for num_threads(k->threads) schedule(static) if (l->numel >= RW_PARALLEL_FROM)
-    for (int64_t row = 0; row < rows; row += ABREAST)
-        forward_some(k, row, n, rows - row < ABREAST ? rows - row : ABREAST);
+    rw_team_for(rw_threads_for(k, l->numel), (rw_norm_rows(l) + ABREAST - 1) / ABREAST, forward_range, k);
     return RW_OK;
 }
 
-/* What a block of rows adds to dweight, dbias and the sums of dx's columns; NULL where there are none. */
+/* The sums of a block of rows: of dweight, dbias and dx's columns; NULL if absent. */
 struct block {
     void *dw, *db, *dx;
 };
 
-/* Of h = dy weight, and of h times x as it left. */
+/* Adds to the sums of h = dy weight, and of h times the normalized x. */
 VEC_INLINE void add_part(const struct rows *s, const void *dy, int64_t i, int p, bool whole, struct nf_parts *sum_h,
                          struct nf_parts *sum_hx)
 {
@@ -247,7 +255,7 @@ VEC_INLINE void add_slopes(const struct rows *s, const void *dy, int64_t i, bool
     for (int p = 0; p < NF_PARTS; p++) add_part(s, dy, i + p * NF_LANES, p, whole, sum_h, sum_hx);
 }
 
-/* What backward reads and writes besides; sum: NULL where dx is not added to one. */
+/* The other operands of backward; sum: NULL if dx has no addend. */
 struct slopes {
     const void *dy, *sum;
     void *dx;
@@ -266,6 +274,7 @@ VEC_INLINE void take_slopes(const struct rows *s, struct slopes *d)
     }
 }
 
+/* Writes dx for some columns of the rows, and adds to the block's sums. */
 VEC_INLINE void put_slopes(const struct rows *s, const struct slopes *d, const struct block *b, int64_t i, bool whole)
 {
     const nf weight = load(s->weight, s->dtype, 0, i, s->n, whole), none = nf_all(0);
@@ -282,14 +291,14 @@ VEC_INLINE void put_slopes(const struct rows *s, const struct slopes *d, const s
             dx += load_of(s, d->sum, l, i, whole);
         }
         store_of(s, d->dx, l, i, whole, dx);
-        if (b->dx) columns += load_of(s, d->dx, l, i, whole); /* what the layer gets: it has been rounded */
+        if (b->dx) columns += load_of(s, d->dx, l, i, whole); /* rounded: the layer before reads it so */
     }
     store(b->dw, RW_F32, 0, i, s->n, whole, dw);
     if (b->db) store(b->db, RW_F32, 0, i, s->n, whole, db);
     if (b->dx) store(b->dx, RW_F32, 0, i, s->n, whole, columns);
 }
 
-/* in: x, weight, dy, perhaps sums; out: dx, dweight, dbias, sums of dx's columns, added to the sums. */
+/* in: x, weight, dy, perhaps addends; out: dx, dweight, dbias, sums of dx's columns, plus the addends. */
 VEC_INLINE void backward_rows(const rw_kernel *k, rw_dtype dtype, int64_t at, int64_t n, int count, struct block b)
 {
     const struct rw_norm_attrs *const a = k->attrs;
@@ -304,6 +313,7 @@ VEC_INLINE void backward_rows(const rw_kernel *k, rw_dtype dtype, int64_t at, in
     for (int64_t i = whole; i < n; i += NF_LANES) put_slopes(&s, &d, &b, i, false);
 }
 
+/* One row of backward in float64. */
 static void backward_row_d(const rw_kernel *k, int64_t at, int64_t n, const struct block *b)
 {
     const struct rw_norm_attrs *const a = k->attrs;
@@ -330,7 +340,7 @@ static void backward_row_d(const rw_kernel *k, int64_t at, int64_t n, const stru
 
 #define COLUMNS 256
 
-/* Columns [c, c + n) of output o, a vector: the blocks' sums, in order. */
+/* Columns [c, c + n) of output o, a vector: adds the blocks' sums in order. */
 static void add_blocks(const rw_kernel *k, int o, int64_t blocks, int64_t width, int64_t c, int64_t n)
 {
     double sum[COLUMNS] = { 0 };
@@ -344,14 +354,24 @@ static void add_blocks(const rw_kernel *k, int o, int64_t blocks, int64_t width,
     for (int64_t i = 0; i < n; i++) put_added(k->out[o].data, k->out[o].dtype, c + i, sum[i], before);
 }
 
+struct sums {
+    const rw_kernel *k;
+    int64_t blocks, width, chunks;
+};
+
+static void add_chunks(void *of, int64_t first, int64_t end)
+{
+    const struct sums *const s = of;
+    for (int64_t i = first; i < end; i++) {
+        const int64_t c = i % s->chunks * COLUMNS, rest = s->width - c;
+        add_blocks(s->k, 1 + (int)(i / s->chunks), s->blocks, s->width, c, rest < COLUMNS ? rest : COLUMNS);
+    }
+}
+
 static void add_all_blocks(const rw_kernel *k, int64_t blocks, int64_t width)
 {
-    const int64_t chunks = (width + COLUMNS - 1) / COLUMNS;
-#pragma omp parallel for num_threads(k->threads) schedule(static) if (blocks * width >= RW_PARALLEL_FROM)
-    for (int64_t i = 0; i < chunks * (k->n_outputs - 1); i++) {
-        const int64_t c = i % chunks * COLUMNS, rest = width - c;
-        add_blocks(k, 1 + (int)(i / chunks), blocks, width, c, rest < COLUMNS ? rest : COLUMNS);
-    }
+    const struct sums s = { k, blocks, width, (width + COLUMNS - 1) / COLUMNS };
+    rw_team_for(rw_threads_for(k, blocks * width), s.chunks * (k->n_outputs - 1), add_chunks, &s);
 }
 
 VEC_INLINE void backward_any(const rw_kernel *k, int64_t at, int64_t n, int count, const struct block *b)
@@ -372,18 +392,17 @@ static void backward_some(const rw_kernel *k, int64_t row, int64_t n, int64_t ro
     for (; i < rows; i++) backward_any(k, (row + i) * n, n, 1, b);
 }
 
-rw_status RW_ISA_NAME(rw_norm_backward_cpu)(const rw_kernel *k);
-rw_status RW_ISA_NAME(rw_norm_backward_cpu)(const rw_kernel *k)
+/* Computes some blocks of rows of backward. */
+static void backward_blocks(void *of, int64_t first_block, int64_t end)
 {
+    const rw_kernel *const k = of;
     const struct rw_norm_attrs *const a = k->attrs;
     const rw_layout *const l = k->in[0].layout;
     const int64_t n = l->dim[l->rank - 1], rows = rw_norm_rows(l), blocks = rw_norm_blocks(rows);
     const size_t size = k->in[0].dtype == RW_F64 ? sizeof(double) : sizeof(float), vector = (size_t)n * size;
     const size_t block = (size_t)rw_norm_vectors(k->n_outputs) * vector;
     const bool columns = rw_norm_has_columns(a, k->n_outputs);
-    if (!n) return RW_OK; /* nothing to write, and no workspace */
-#pragma omp parallel for num_threads(k->threads) schedule(static) if (l->numel >= RW_PARALLEL_FROM)
-    for (int64_t i = 0; i < blocks; i++) {
+    for (int64_t i = first_block; i < end; i++) {
         char *const dw = (char *)k->workspace + (size_t)i * block;
         const struct block b = { dw, a->rms ? NULL : dw + vector,
                                  columns ? dw + (size_t)(k->n_outputs - 2) * vector : NULL };
@@ -391,6 +410,15 @@ rw_status RW_ISA_NAME(rw_norm_backward_cpu)(const rw_kernel *k)
         const int64_t first = rows * i / blocks;
         backward_some(k, first, n, rows * (i + 1) / blocks - first, &b);
     }
+}
+
+rw_status RW_ISA_NAME(rw_norm_backward_cpu)(const rw_kernel *k);
+rw_status RW_ISA_NAME(rw_norm_backward_cpu)(const rw_kernel *k)
+{
+    const rw_layout *const l = k->in[0].layout;
+    const int64_t n = l->dim[l->rank - 1], blocks = rw_norm_blocks(rw_norm_rows(l));
+    if (!n) return RW_OK; /* nothing to write, and no workspace */
+    rw_team_for(rw_threads_for(k, l->numel), blocks, backward_blocks, k);
     add_all_blocks(k, blocks, n);
     return RW_OK;
 }

@@ -1,12 +1,13 @@
 /*
- * layernorm and rmsnorm on CUDA. A row is held in the registers of a warp, a wide one in those of a block, and read
- * once. Rows that are too wide for that, or that do not divide into packs, are read again for every sum.
+ * CUDA kernels of layernorm and rmsnorm. A row is held in the registers of a warp, or if it is wide in those of a
+ * block, and read once. Rows that are too wide for that, or that do not divide into packs, are read again for every
+ * sum.
  *
- * The backward takes the statistics again. A block of it takes a run of rows and sums dweight and dbias column by
- * column in registers, the columns of dx in shared memory, then into the workspace; a second kernel adds the blocks.
- * Their number follows from the shape alone.
+ * Backward recomputes the statistics. A block has a run of rows; it sums dweight and dbias column by column in
+ * registers and the columns of dx in shared memory, and stores the sums to the workspace. A second kernel adds the
+ * blocks. Their number depends on the shape alone.
  */
-#include "ops/common/parts.cuh"
+#include "ops/common/partial_sums.cuh"
 #include "ops/common/rows.cuh"
 
 extern "C" {
@@ -15,14 +16,14 @@ extern "C" {
 
 namespace {
 
-constexpr int THREADS = 128; /* of a block of which each warp has its own rows */
+constexpr int THREADS = 128; /* of a block in which each warp has its own rows */
 
-/* What all kernels take. */
+/* The arguments of all kernels. */
 struct norm_rows {
     int64_t rows, n;
     double eps;
     bool rms, bias;
-    int vectors, columns; /* of a block's sums in the workspace: how many, and where those of dx's columns are, or 0 */
+    int vectors, columns; /* a block's sums in the workspace: number of vectors, and index of dx's columns, or 0 */
 };
 
 norm_rows norm_of(const rw_kernel *k)
@@ -48,7 +49,7 @@ __device__ __forceinline__ rw_norm_double statistics_of(double mean, double rest
 
 template <typename W> using norm_statistics = decltype(statistics_of(W(), W(), W(), 0.0));
 
-/* ---- forward, the row in registers ---- */
+/* ---- forward, with the row in registers ---- */
 
 template <typename T, int PACKS, int G>
 __device__ __forceinline__ float mean_of(const held_row<T, PACKS, G> &x, float n, float *shared, int &round)
@@ -61,6 +62,7 @@ __device__ __forceinline__ float mean_of(const held_row<T, PACKS, G> &x, float n
     return group_sum<G>(sum, shared, round) / n;
 }
 
+/* Normalizes rows that are held in registers, one group of threads per row. */
 template <typename T, int PACKS, int G>
 __global__ void __launch_bounds__(G == ROW_WARP ? THREADS : G)
     forward_kernel(const T *x, const T *weight, const T *bias, T *y, norm_rows a)
@@ -70,11 +72,11 @@ __global__ void __launch_bounds__(G == ROW_WARP ? THREADS : G)
     const int t = threadIdx.x % G, n = static_cast<int>(a.n);
     const int64_t i = static_cast<int64_t>(blockIdx.x) * (blockDim.x / G) + threadIdx.x / G;
     int round = 0;
-    if (i >= a.rows) return; /* a whole group */
+    if (i >= a.rows) return; /* the same for a whole group */
     row r;
     r.load(x + i * n, t, n);
     const float count = static_cast<float>(n), mean = a.rms ? 0 : mean_of(r, count, shared, round);
-    float sums[2] = { 0, 0 }; /* of distances from that mean, and of their squares */
+    float sums[2] = { 0, 0 }; /* of differences from that mean, and of their squares */
 #pragma unroll
     for (int p = 0; p < PACKS; p++) {
         if (row::place(p, t) >= n) continue;
@@ -103,6 +105,7 @@ __global__ void __launch_bounds__(G == ROW_WARP ? THREADS : G)
 
 /* ---- forward, any row ---- */
 
+/* Statistics of a row that is read from memory for each sum. */
 template <typename T, int G>
 __device__ __forceinline__ norm_statistics<wide<T>> statistics(const T *x, const norm_rows &a, int t, wide<T> *shared,
                                                                int &round)
@@ -139,6 +142,7 @@ __global__ void __launch_bounds__(G == ROW_WARP ? THREADS : G)
     }
 }
 
+/* Launches forward: with rows in registers if they divide into packs, else from memory. */
 template <typename T, int G> void launch_forward(const rw_kernel *k, const norm_rows &a, bool packs)
 {
     const T *const x = static_cast<const T *>(k->in[0].data), *const w = static_cast<const T *>(k->in[1].data);
@@ -147,7 +151,7 @@ template <typename T, int G> void launch_forward(const rw_kernel *k, const norm_
     const int threads = G == ROW_WARP ? THREADS : G;
     const unsigned grid = blocks_for(a.rows, threads / G);
     if constexpr (sizeof(wide<T>) == sizeof(float)) {
-        if (packs && a.n <= ROW_BLOCK_MOST) {
+        if (packs && a.n <= ROW_BLOCK_MAX) {
             with_packs<T>(a.n, G, [&](auto n) {
                 RW_LAUNCH((forward_kernel<T, decltype(n)::value, G>), grid, threads, 0, k, x, w, b, y, a);
             });
@@ -157,23 +161,24 @@ template <typename T, int G> void launch_forward(const rw_kernel *k, const norm_
     RW_LAUNCH((forward_any_kernel<T, G>), grid, threads, 0, k, x, w, b, y, a);
 }
 
-/* ---- backward, rows in registers ---- */
+/* ---- backward, with rows in registers ---- */
 
-/* Sums of a thread's columns; of dweight alone, or of dbias too. */
+/* Sums of a thread's columns: of dweight alone, or of dbias as well. */
 template <int N, bool ONE> struct columns {
     float dw[N], db[ONE ? 1 : N];
 };
 
 /*
- * The sums of dx's columns are in shared memory: there is no room for them in registers. Nor is there for those of
- * dbias beside them where rows are the widest of a warp.
+ * The sums of dx's columns are in shared memory, because registers are full. For the widest rows of a warp, dbias is
+ * there, too.
  */
 template <typename T, int PACKS, int G, bool RMS, bool OF_DX> constexpr bool shares_db()
 {
     return OF_DX && !RMS && G == ROW_WARP && PACKS * pack<T>::size == 32;
 }
 
-/* Where a thread has its four columns q of what is summed up there, first those of dx. Neighbours lie side by side. */
+/* Address of a thread's four columns q of a sum in shared memory; those of dx come first. Adjacent threads are
+   adjacent. */
 template <int QUADS, int G> __device__ __forceinline__ pack<float> *shared_quad(pack<float> *sums, int which, int q)
 {
     constexpr int groups = G == ROW_WARP ? THREADS / G : 1;
@@ -189,8 +194,8 @@ template <typename F> __device__ __forceinline__ void add_quad(pack<float> *to, 
 }
 
 /*
- * Packs of what dx is added to that are asked for together. Where rows and the columns' sums leave few registers, only
- * the beginning of it; the rest follows on use.
+ * Number of packs of dx's addend that are loaded in advance. If rows and column sums leave few registers, only the
+ * first packs; the others are loaded when they are used.
  */
 template <typename T, int PACKS, int G, bool RMS> constexpr int ahead_of_sum()
 {
@@ -199,10 +204,9 @@ template <typename T, int PACKS, int G, bool RMS> constexpr int ahead_of_sum()
 }
 
 /*
- * With d = x - mean, h = dy weight, s = 1 / sqrt(var + eps): dx = s h - s mean(h) - d s^3 mean(h d). The sums of d,
- * d d, h and h d are taken in one round, about a first mean; what that is off by is then taken out of them. sum, where
- * it is not NULL, is what dx is added to: it is asked for before that round.
- * shared_sums: where OF_DX asks for those of dx's columns.
+ * With d = x - mean, h = dy weight, s = 1 / sqrt(var + eps): dx = s h - s mean(h) - d s^3 mean(h d). The sums of d, d
+ * d, h and h d are computed in one round, around an approximate mean, and then corrected for its error. sum, if not
+ * NULL, is the addend of dx; it is loaded before that round. shared_sums: with OF_DX, the sums of dx's columns.
  */
 template <typename T, int PACKS, int G, bool RMS, bool OF_DX, bool ONE>
 __device__ __forceinline__ void backward_row(const held_row<T, PACKS, G> &x, const held_row<T, PACKS, G> &dy,
@@ -269,7 +273,7 @@ __device__ __forceinline__ void backward_row(const held_row<T, PACKS, G> &x, con
     }
 }
 
-/* The sums of a block's groups of threads of what lies in shared memory, in order, to where the block's are. */
+/* Adds the sums in shared memory of a block's groups of threads, in order, and stores the block's sums. */
 template <typename T, int PACKS, int G>
 __device__ void store_shared(pack<float> *shared_sums, int which, float *out, int n)
 {
@@ -288,7 +292,7 @@ __device__ void store_shared(pack<float> *shared_sums, int which, float *out, in
     }
 }
 
-/* Warps in order: each adds its columns to those of the warps before it; the last one's sums are the block's. */
+/* In order of warps: each adds its columns to those of the warps before it; the last one has the block's sums. */
 template <typename T, int PACKS, bool ONE>
 __device__ void add_warps(columns<PACKS * pack<T>::size, ONE> &to, float *shared, int n)
 {
@@ -298,25 +302,25 @@ __device__ void add_warps(columns<PACKS * pack<T>::size, ONE> &to, float *shared
         if (static_cast<int>(threadIdx.x >> 5) == warp) {
 #pragma unroll
             for (int c = 0; c < PACKS * row::size; c++) {
-                const int at = c * ROW_WARP + t; /* lanes side by side: no two meet in a bank */
+                const int at = c * ROW_WARP + t; /* adjacent lanes use different banks */
                 if (row::place(c / row::size, t) >= n) continue;
                 shared[at] = to.dw[c] = warp ? shared[at] + to.dw[c] : to.dw[c];
                 if (!ONE)
-                    shared[ROW_WARP_MOST + at] = to.db[c] = warp ? shared[ROW_WARP_MOST + at] + to.db[c] : to.db[c];
+                    shared[ROW_WARP_MAX + at] = to.db[c] = warp ? shared[ROW_WARP_MAX + at] + to.db[c] : to.db[c];
             }
         }
         __syncthreads();
     }
 }
 
-/* Blocks that a multiprocessor is to hold: a block asks for its next row early, so one is enough for wide rows. */
+/* Number of blocks per multiprocessor. A block loads its next row early, so one is enough for wide rows. */
 template <typename T, int PACKS, int G, bool RMS>
 constexpr int BLOCKS = G == ROW_WARP ? 3 : PACKS * pack<T>::size * (sizeof(T) == 4 && !RMS ? 2 : 1) >= 32 ? 1 : 2;
 
 /*
- * Does it ask for the next row before it computes with the one at hand? A block waits at barriers for its row. Warps
- * hide each other's waits, but a few of wide rows do not. Of the widest rows in float32 a second one has no room beside
- * three sums.
+ * Is the next row loaded before the current one is processed? A block would wait at barriers for its row. Warps hide
+ * each other's latency, but not if there are only a few with wide rows. For the widest rows in float32 there are not
+ * enough registers for a second row with three sums.
  */
 template <typename T, int PACKS, int G, bool RMS, bool OF_DX> constexpr bool asks_early()
 {
@@ -324,12 +328,13 @@ template <typename T, int PACKS, int G, bool RMS, bool OF_DX> constexpr bool ask
     return G != ROW_WARP || (sizeof(T) == 2 && PACKS * pack<T>::size == 24);
 }
 
+/* Backward for rows that are held in registers: dx, and the block's column sums. */
 template <typename T, int PACKS, int G, bool RMS, bool OF_DX>
 __global__ void __launch_bounds__(G == ROW_WARP ? THREADS : G, (BLOCKS<T, PACKS, G, RMS>))
     backward_kernel(const T *x, const T *weight, const T *dy, const T *addend, T *dx, float *part, norm_rows a)
 {
     using row = held_row<T, PACKS, G>;
-    __shared__ float shared[G == ROW_WARP ? 2 * ROW_WARP_MOST : 2 * ROW_SUMS * (G / 32)];
+    __shared__ float shared[G == ROW_WARP ? 2 * ROW_WARP_MAX : 2 * ROW_SUMS * (G / 32)];
     const int t = threadIdx.x % G, n = static_cast<int>(a.n), groups = blockDim.x / G;
     const int64_t from = a.rows * blockIdx.x / gridDim.x, to = a.rows * (blockIdx.x + 1) / gridDim.x;
     constexpr bool db_shared = shares_db<T, PACKS, G, RMS, OF_DX>(), one = RMS || db_shared;
@@ -356,7 +361,7 @@ __global__ void __launch_bounds__(G == ROW_WARP ? THREADS : G, (BLOCKS<T, PACKS,
     float *const out = part + static_cast<int64_t>(blockIdx.x) * a.vectors * n;
     if (OF_DX) store_shared<T, PACKS, G>(shared_sums, 0, out + a.columns * n, n);
     if (db_shared) store_shared<T, PACKS, G>(shared_sums, 1, out + n, n);
-    constexpr int each = G == ROW_WARP ? 4 : 1; /* a block's threads have no registers left for it */
+    constexpr int each = G == ROW_WARP ? 4 : 1; /* the threads of a block have no registers left for it */
 #pragma unroll
     for (int c = 0; c < PACKS * row::size; c += each) {
         const int at = row::place(c / row::size, t) + c % row::size;
@@ -371,8 +376,9 @@ __global__ void __launch_bounds__(G == ROW_WARP ? THREADS : G, (BLOCKS<T, PACKS,
     }
 }
 
-/* ---- backward, any row: one block at a time, columns summed in the workspace ---- */
+/* ---- backward, any row: one block of rows at a time, columns summed in the workspace ---- */
 
+/* Backward for rows that are read from memory for each sum. */
 template <typename T>
 __global__ void __launch_bounds__(ROW_BLOCK, 2)
     backward_any_kernel(const T *x, const T *weight, const T *dy, const T *addend, T *dx, wide<T> *part, norm_rows a)
@@ -416,14 +422,14 @@ template <typename T> const T *addend_of(const rw_kernel *k)
     return rw_kernel_has(k, i) ? static_cast<const T *>(k->in[i].data) : nullptr;
 }
 
-/* What output o, a vector's gradient, is added to. */
+/* The addend of output o, a vector's gradient. */
 const void *sum_of(const rw_kernel *k, int o)
 {
     const bool has = static_cast<const rw_norm_attrs *>(k->attrs)->sums && rw_kernel_has(k, 2 + o);
     return has ? k->in[2 + o].data : nullptr;
 }
 
-/* Outputs from `o` up to `end`, three at most, of type Out, from the blocks' sums. */
+/* Merges the blocks' sums into outputs from `o` up to `end`, at most three, of type Out. */
 template <typename Out, typename W>
 void merge_vectors(const rw_kernel *k, const W *part, int64_t blocks, const norm_rows &a, int o, int end)
 {
@@ -435,6 +441,7 @@ void merge_vectors(const rw_kernel *k, const W *part, int64_t blocks, const norm
     merge_parts<summed, Out>(k, vector(o), blocks, a.vectors * a.n, a.n, 1, vector(o + 1), vector(o + 2));
 }
 
+/* Launches backward with rows in registers, with the variant for the outputs of the node. */
 template <typename T, int G, bool RMS> void launch_held(const rw_kernel *k, const norm_rows &a, unsigned blocks)
 {
     const T *const x = static_cast<const T *>(k->in[0].data), *const w = static_cast<const T *>(k->in[1].data);
@@ -463,8 +470,8 @@ template <typename T> bool launch_backward_held(const rw_kernel *k, const norm_r
         const int of_dx = rw_norm_addend(static_cast<const rw_norm_attrs *>(k->attrs), k->n_outputs);
         for (int i = 0; i < k->n_inputs; i++)
             if ((i < 3 || i == of_dx) && !has_packs(&k->in[i], a.n)) return false;
-        if (a.n > ROW_BLOCK_MOST) return false;
-        if (a.n <= ROW_WARP_MOST)
+        if (a.n > ROW_BLOCK_MAX) return false;
+        if (a.n <= ROW_WARP_MAX)
             a.rms ? launch_held<T, ROW_WARP, true>(k, a, blocks) : launch_held<T, ROW_WARP, false>(k, a, blocks);
         else a.rms ? launch_held<T, ROW_BLOCK, true>(k, a, blocks) : launch_held<T, ROW_BLOCK, false>(k, a, blocks);
         return true;
@@ -482,7 +489,7 @@ extern "C" rw_status rw_norm_cuda(const rw_kernel *k)
     if (!a.rows) return RW_OK;
     return with_float_type(k->in[0].dtype, [&](auto type) {
         using T = decltype(type);
-        if (a.n <= ROW_WARP_MOST) launch_forward<T, ROW_WARP>(k, a, packs);
+        if (a.n <= ROW_WARP_MAX) launch_forward<T, ROW_WARP>(k, a, packs);
         else launch_forward<T, ROW_BLOCK>(k, a, packs);
         return rw_cuda_launched(k);
     });
@@ -496,6 +503,7 @@ extern "C" size_t rw_norm_backward_workspace_cuda(const rw_op_call *call)
            (call->in[0].dtype == RW_F64 ? sizeof(double) : sizeof(float));
 }
 
+/* Runs backward for the type of its operands, then merges the blocks' sums. */
 extern "C" rw_status rw_norm_backward_cuda(const rw_kernel *k)
 {
     const norm_rows a = norm_of(k);

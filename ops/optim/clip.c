@@ -1,25 +1,27 @@
-/* Clipping of gradients to a joint norm: its check and its cost. */
+/* Clipping of gradients by their joint norm: checks and costs of its ops. */
 #include "ops/common/kernels.h"
 #include "ops/common/util.h"
-#include "record/own_ops.h"
+#include "record/builtin_ops.h"
+
+#include <limits.h>
 
 static rw_status want_number(rw_op_call *call, int i)
 {
     RW_CHECK(rw_want_dtype(call, i, RW_F64));
-    return call->in[i].layout->numel == 1 ? RW_OK : rw_op_error(call, RW_ERR_SHAPE, "input %d is not one number", i);
+    return call->in[i].layout->numel == 1 ? RW_OK : rw_unexpected(call, RW_ERR_SHAPE, i, NULL, "one element");
 }
 
-/* Room for so many sums. */
+/* Workspace for this number of sums. */
 static rw_status want_sums(rw_op_call *call, int i, int n)
 {
     RW_CHECK(rw_want_dtype(call, i, RW_F64));
     if (rw_in_shape(call, i).rank == 1 && call->in[i].layout->numel >= n) return RW_OK;
-    return rw_op_error(call, RW_ERR_SHAPE, "input %d has no room for %d sums", i, n);
+    return rw_unexpected(call, RW_ERR_SHAPE, i, "sums", "[n] with n at least %d", n);
 }
 
 static rw_status check(rw_op_call *call)
 {
-    if (call->n_inputs < 3) return rw_op_error(call, RW_ERR_ARGUMENT, "%d inputs are too few", call->n_inputs);
+    RW_CHECK(rw_expect_inputs(call, 3, INT_MAX, "limit, norm, sums and gradients"));
     RW_CHECK(want_number(call, 0));
     RW_CHECK(want_number(call, 1));
     RW_CHECK(want_sums(call, 2, call->n_inputs - 3));
@@ -33,7 +35,7 @@ static rw_op_cost cost(const rw_op_call *call)
 {
     double elements = 0;
     for (int i = 3; i < call->n_inputs; i++) elements += (double)call->in[i].layout->numel;
-    return (rw_op_cost){ 3 * elements, rw_cost_bytes(call) };
+    return (rw_op_cost){ .flops = 3 * elements, .bytes = rw_cost_bytes(call) };
 }
 
 RW_DECLARE_KERNELS(rw_clip_grad_norm)
@@ -46,7 +48,7 @@ const rw_op_def rw_op_clip_grad_norm = { .name = "clip_grad_norm", .n_inputs = R
                                          .check = check, .kernel = RW_KERNELS(rw_clip_grad_norm), .cost = cost,
                                          .workspace = RW_WORKSPACES(NULL, rw_clip_grad_norm_workspace_cuda) };
 
-/* ---- one gradient after the other ---- */
+/* ---- gradients one by one ---- */
 
 static rw_status check_squares(rw_op_call *call)
 {
@@ -56,7 +58,7 @@ static rw_status check_squares(rw_op_call *call)
 
 static rw_status check_factor(rw_op_call *call)
 {
-    if (call->n_inputs < 1) return rw_op_error(call, RW_ERR_ARGUMENT, "%d inputs are too few", call->n_inputs);
+    RW_CHECK(rw_expect_inputs(call, 1, INT_MAX, "limit and sums"));
     for (int i = 0; i < call->n_inputs; i++) RW_CHECK(want_number(call, i));
     RW_CHECK(rw_op_output(call, 0, RW_F64, RW_SCALAR));
     return rw_op_output(call, 1, RW_F64, RW_SCALAR);
@@ -65,7 +67,7 @@ static rw_status check_factor(rw_op_call *call)
 static rw_status check_note(rw_op_call *call)
 {
     const int norm = call->n_inputs - 2;
-    if (norm < 1) return rw_op_error(call, RW_ERR_ARGUMENT, "%d inputs are too few", call->n_inputs);
+    RW_CHECK(rw_expect_inputs(call, 3, INT_MAX, "the norm's value, sums of gradients, norm and sums"));
     for (int i = 0; i <= norm; i++) RW_CHECK(want_number(call, i));
     RW_CHECK(want_sums(call, norm + 1, norm - 1));
     RW_CHECK(rw_op_output_like(call, 0, norm));
@@ -82,7 +84,7 @@ static rw_status check_scale(rw_op_call *call)
 static rw_op_cost cost_of_one(const rw_op_call *call)
 {
     const int g = call->n_inputs - 1;
-    return (rw_op_cost){ 2 * (double)call->in[g].layout->numel, rw_cost_bytes(call) };
+    return (rw_op_cost){ .flops = 2 * (double)call->in[g].layout->numel, .bytes = rw_cost_bytes(call) };
 }
 
 RW_DECLARE_KERNELS(rw_grad_squares)

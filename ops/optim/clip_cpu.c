@@ -1,4 +1,5 @@
-/* Clipping on the CPU: squares are added up in double, in blocks of fixed size, in order. */
+/* CPU kernels of gradient clipping: squares are summed in double, in blocks of fixed size, in order. */
+#include "base/team.h"
 #include "device/cpu/isa.h"
 #include "ops/optim/clip.h"
 #include "ops/common/util.h"
@@ -11,7 +12,7 @@
 #define GROUP 1024 /* blocks whose sums are kept at a time */
 #define LANES 8
 
-/* Element i goes to sum i % 8; the eight are added as a tree. */
+/* Element i is added to sum i % 8; the eight sums are added as a tree. */
 VEC_INLINE double block_squares(const void *grad, rw_dtype dtype, int64_t from, int64_t n)
 {
     double sum[LANES] = { 0 };
@@ -41,26 +42,33 @@ static double block_sum(const rw_view *grad, int64_t from)
     return block_squares(grad->data, RW_F32, from, some);
 }
 
-/* The same bits for any number of threads. */
+struct squares {
+    const rw_view *grad;
+    int64_t from;
+    double part[GROUP];
+};
+
+static void sum_blocks(void *of, int64_t first, int64_t end)
+{
+    struct squares *const s = of;
+    for (int64_t b = first; b < end; b++) s->part[b] = block_sum(s->grad, s->from + b * BLOCK);
+}
+
+/* The same result for any number of threads. */
 static double sum_squares(const rw_view *grad, int threads)
 {
     const int64_t n = grad->layout->numel;
     double total = 0;
-    for (int64_t first = 0; first < n; first += (int64_t)BLOCK * GROUP) {
-        double part[GROUP];
-        const int64_t rest = n - first, blocks = rest >= (int64_t)BLOCK * GROUP ? GROUP : (rest + BLOCK - 1) / BLOCK;
-        if (rest < RW_PARALLEL_FROM || threads < 2) {
-            for (int64_t b = 0; b < blocks; b++) part[b] = block_sum(grad, first + b * BLOCK);
-        } else {
-#pragma omp parallel for num_threads(threads) schedule(static)
-            for (int64_t b = 0; b < blocks; b++) part[b] = block_sum(grad, first + b * BLOCK);
-        }
-        for (int64_t b = 0; b < blocks; b++) total += part[b];
+    struct squares s = { .grad = grad };
+    for (; s.from < n; s.from += (int64_t)BLOCK * GROUP) {
+        const int64_t rest = n - s.from, blocks = rest >= (int64_t)BLOCK * GROUP ? GROUP : (rest + BLOCK - 1) / BLOCK;
+        rw_team_for(rest >= RW_PARALLEL_FROM ? threads : 1, blocks, sum_blocks, &s);
+        for (int64_t b = 0; b < blocks; b++) total += s.part[b];
     }
     return total;
 }
 
-/* n <= BLOCK elements, times a factor; to where they are, or elsewhere. */
+/* Multiplies n <= BLOCK elements by a factor, in place or to another buffer. */
 VEC_INLINE void scale_f32(void *to, const void *data, rw_dtype dtype, int64_t from, int64_t n, float factor)
 {
     int64_t i = 0;
@@ -79,15 +87,23 @@ static void scale_block(void *to, const rw_view *grad, int64_t from, double fact
     else scale_f32(to, data, RW_F32, from, n, (float)factor);
 }
 
+struct scaling {
+    void *to;
+    const rw_view *grad;
+    double factor;
+};
+
+static void scale_blocks(void *of, int64_t first, int64_t end)
+{
+    const struct scaling *const s = of;
+    for (int64_t b = first; b < end; b++) scale_block(s->to, s->grad, b * BLOCK, s->factor);
+}
+
 static void scale(void *to, const rw_view *grad, double factor, int threads)
 {
     const int64_t n = grad->layout->numel;
-    if (n < RW_PARALLEL_FROM || threads < 2) {
-        for (int64_t from = 0; from < n; from += BLOCK) scale_block(to, grad, from, factor);
-        return;
-    }
-#pragma omp parallel for num_threads(threads) schedule(static)
-    for (int64_t from = 0; from < n; from += BLOCK) scale_block(to, grad, from, factor);
+    struct scaling s = { to, grad, factor };
+    rw_team_for(n >= RW_PARALLEL_FROM ? threads : 1, (n + BLOCK - 1) / BLOCK, scale_blocks, &s);
 }
 
 rw_status RW_ISA_NAME(rw_clip_grad_norm_cpu)(const rw_kernel *k);
@@ -107,7 +123,7 @@ rw_status RW_ISA_NAME(rw_clip_grad_norm_cpu)(const rw_kernel *k)
     return RW_OK;
 }
 
-/* ---- one gradient after the other ---- */
+/* ---- gradients one by one ---- */
 
 rw_status RW_ISA_NAME(rw_grad_squares_cpu)(const rw_kernel *k);
 rw_status RW_ISA_NAME(rw_grad_squares_cpu)(const rw_kernel *k)
@@ -137,7 +153,7 @@ rw_status RW_ISA_NAME(rw_clip_note_cpu)(const rw_kernel *k)
     return RW_OK;
 }
 
-/* By 1 not even a NaN changes. */
+/* A factor of 1 leaves even a NaN unchanged. */
 rw_status RW_ISA_NAME(rw_clip_scale_cpu)(const rw_kernel *k);
 rw_status RW_ISA_NAME(rw_clip_scale_cpu)(const rw_kernel *k)
 {

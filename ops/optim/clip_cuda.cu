@@ -1,6 +1,7 @@
 /*
- * Clipping on CUDA. Squares are added in double: of each chunk of a gradient, then of each gradient, then of all. So
- * the norm is the same whether gradients come together or one after the other. Norm and factor stay on the device.
+ * CUDA kernels of gradient clipping. Squares are summed in double: for each chunk of a gradient, then for each
+ * gradient, then for all. So the norm is the same whether gradients are processed together or one by one. Norm and
+ * factor stay on the device.
  */
 #include "ops/optim/clip.h"
 #include "ops/optim/gradients.cuh"
@@ -9,6 +10,7 @@ namespace {
 
 constexpr int THREADS = GRADIENT_THREADS, BLOCKS = GRADIENT_BLOCKS;
 
+/* A thread's part of the sum of squares of a chunk. */
 template <typename T> __device__ __forceinline__ double squares(const void *data, int64_t from, int n)
 {
     constexpr int P = pack<T>::size;
@@ -26,7 +28,7 @@ template <typename T> __device__ __forceinline__ double squares(const void *data
     return sum;
 }
 
-/* Of each chunk; a block for each. */
+/* The sums of chunks, one block each. */
 __global__ void __launch_bounds__(THREADS) squares_kernel(double *parts, const __grid_constant__ gradient_batch b)
 {
     __shared__ double shared[32];
@@ -43,7 +45,7 @@ __global__ void __launch_bounds__(THREADS) squares_kernel(double *parts, const _
     if (threadIdx.x == 0) parts[blockIdx.x] = sum;
 }
 
-/* Of each gradient, of its chunks; a block for each. noted: that of input 3 lies in front, and so on; or NULL. */
+/* The sums of gradients over their chunks, one block each. noted: recorded sums, that of input 3 first; or NULL. */
 __global__ void __launch_bounds__(THREADS)
     add_squares_kernel(double *sums, double *noted, const double *parts, const __grid_constant__ gradient_batch b)
 {
@@ -57,7 +59,7 @@ __global__ void __launch_bounds__(THREADS)
     if (noted) noted[b.input[blockIdx.x] - 3] = sum;
 }
 
-/* Of all: the norm, and what the gradients are multiplied by, 1 when they stay as they are. */
+/* Over all gradients: the norm, and the factor of the gradients, 1 if they are unchanged. */
 __global__ void __launch_bounds__(THREADS)
     norm_kernel(double *ret_norm, double *ret_factor, const double *sums, int n, const double *limit,
                 bool keeps_nonfinite)
@@ -77,7 +79,7 @@ struct sum_batch {
     const double *sum[THREADS];
 };
 
-/* The same of sums that lie each by itself, so many at a time; those of earlier launches are in the room. */
+/* The same for sums in separate buffers, a limited number per launch; `room` holds the sums of earlier launches. */
 __global__ void __launch_bounds__(THREADS)
     factor_kernel(double *ret_factor, double *ret_norm, double *room, const double *limit,
                   const __grid_constant__ sum_batch b)
@@ -102,6 +104,7 @@ __global__ void __launch_bounds__(THREADS)
     if (threadIdx.x == 0) *ret_norm = *norm;
 }
 
+/* Multiplies a chunk by a factor. */
 template <typename T>
 __device__ __forceinline__ void scale(void *to, const void *data, int64_t from, int n, double factor,
                                       bool keeps = false)
@@ -137,7 +140,7 @@ __global__ void __launch_bounds__(THREADS)
     });
 }
 
-/* One gradient, to where it is or elsewhere. By 1 not even a NaN changes. */
+/* One gradient, in place or to another buffer. A factor of 1 leaves even a NaN unchanged. */
 __global__ void __launch_bounds__(THREADS)
     scale_one_kernel(void *to, const double *the_factor, const __grid_constant__ gradient_batch b)
 {
@@ -163,7 +166,7 @@ void add_squares(const rw_kernel *k, double *sums, double *noted, double *parts,
 
 } // namespace
 
-/* The factor; the sum of each gradient; those of the chunks of a launch, of which one for all is most. */
+/* The factor; the sum of each gradient; and those of a launch's chunks, at most as many as in one launch for all. */
 extern "C" size_t rw_clip_grad_norm_workspace_cuda(const rw_op_call *call)
 {
     size_t numbers = 1 + static_cast<size_t>(call->n_inputs);
@@ -171,6 +174,7 @@ extern "C" size_t rw_clip_grad_norm_workspace_cuda(const rw_op_call *call)
     return numbers * sizeof(double);
 }
 
+/* Sums the squares of all gradients, computes the factor, and multiplies the gradients. */
 extern "C" rw_status rw_clip_grad_norm_cuda(const rw_kernel *k)
 {
     const double *const limit = static_cast<const double *>(k->in[0].data);

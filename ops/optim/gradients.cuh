@@ -1,6 +1,6 @@
 /*
- * Kernels over all gradients of a context: a fixed number of blocks takes the chunks of all of them in turn. Gradients
- * are the last inputs of a node; one that is absent is passed over.
+ * Kernels over all gradients of a context: a fixed number of blocks processes the chunks of all of them in turn.
+ * Gradients are the last inputs of a node; absent ones are skipped.
  */
 #ifndef RW_OPS_OPTIM_GRADIENTS_CUH
 #define RW_OPS_OPTIM_GRADIENTS_CUH
@@ -10,15 +10,15 @@
 namespace {
 
 constexpr int GRADIENT_THREADS = 256;
-constexpr int GRADIENT_BLOCKS = 1024; /* whatever the device */
-constexpr int CHUNK = 8192;           /* elements of a block's turn */
-constexpr int BATCH = 64;             /* gradients that the arguments of a launch hold */
+constexpr int GRADIENT_BLOCKS = 1024; /* for any device */
+constexpr int CHUNK = 8192;           /* elements of a chunk */
+constexpr int BATCH = 64;             /* gradients per launch, limited by the size of kernel arguments */
 
 struct gradient_batch {
     int32_t n;
     int64_t chunks;
     void *data[BATCH];
-    int64_t numel[BATCH], end[BATCH]; /* end: chunks up to and with this one's */
+    int64_t numel[BATCH], end[BATCH]; /* end: number of chunks up to and including this gradient's */
     uint16_t input[BATCH];
     uint8_t dtype[BATCH];
 };
@@ -34,7 +34,7 @@ template <typename F> __device__ __forceinline__ void for_chunks(const gradient_
     }
 }
 
-/* The gradients that are there, from input *next on, as many as fit. */
+/* The gradients that are present, from input *next on, as many as fit. */
 gradient_batch next_batch(const rw_kernel *k, int *next)
 {
     gradient_batch b = {};
@@ -56,7 +56,7 @@ size_t chunks_of(const rw_layout *layout)
     return static_cast<size_t>((layout->numel + CHUNK - 1) / CHUNK);
 }
 
-/* Of one gradient. */
+/* A batch of one gradient. */
 gradient_batch batch_of(const rw_view &g)
 {
     gradient_batch b = {};

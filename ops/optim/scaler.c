@@ -1,19 +1,24 @@
-/* Loss scaling: the checks of what unscales all gradients at once, of what leaves updates out, of what ends a step. */
+/*
+ * Loss scaling: checks of the ops that unscale gradients together or one by one, and that update the scale at the end
+ * of a step.
+ */
 #include "ops/optim/scaler.h"
 
 #include "ops/common/kernels.h"
 #include "ops/common/util.h"
 
+#include <limits.h>
+
 static rw_status want_numbers(rw_op_call *call, int i, rw_dtype dtype, int64_t n)
 {
     RW_CHECK(rw_want_dtype(call, i, dtype));
     if (call->in[i].layout->numel == n) return RW_OK;
-    return rw_op_error(call, RW_ERR_SHAPE, "input %d has not %lld elements", i, (long long)n);
+    return rw_unexpected(call, RW_ERR_SHAPE, i, NULL, "%lld elements", (long long)n);
 }
 
 static rw_status check_unscale(rw_op_call *call)
 {
-    if (call->n_inputs < 2) return rw_op_error(call, RW_ERR_ARGUMENT, "%d inputs are too few", call->n_inputs);
+    RW_CHECK(rw_expect_inputs(call, 2, INT_MAX, "scaler, found and gradients"));
     RW_CHECK(want_numbers(call, 0, RW_F32, RW_SCALER_NUMBERS));
     RW_CHECK(want_numbers(call, 1, RW_I32, 1));
     for (int i = 2; i < call->n_inputs; i++) RW_CHECK(rw_want_float(call, i));
@@ -26,7 +31,7 @@ static rw_op_cost cost_unscale(const rw_op_call *call)
 {
     double elements = 0;
     for (int i = 2; i < call->n_inputs; i++) elements += (double)call->in[i].layout->numel;
-    return (rw_op_cost){ 2 * elements, rw_cost_bytes(call) };
+    return (rw_op_cost){ .flops = 2 * elements, .bytes = rw_cost_bytes(call) };
 }
 
 RW_DECLARE_KERNELS(rw_unscale_grads)
@@ -37,7 +42,7 @@ const rw_op_def rw_op_unscale_grads = { .name = "unscale_grads", .n_inputs = RW_
                                         .check = check_unscale, .kernel = RW_KERNELS(rw_unscale_grads),
                                         .cost = cost_unscale };
 
-/* ---- one gradient after the other ---- */
+/* ---- gradients one by one ---- */
 
 static rw_status check_one(rw_op_call *call)
 {
@@ -49,7 +54,7 @@ static rw_status check_one(rw_op_call *call)
 
 static rw_op_cost cost_one(const rw_op_call *call)
 {
-    return (rw_op_cost){ 2 * (double)call->in[1].layout->numel, rw_cost_bytes(call) };
+    return (rw_op_cost){ .flops = 2 * (double)call->in[1].layout->numel, .bytes = rw_cost_bytes(call) };
 }
 
 RW_DECLARE_KERNELS(rw_unscale_grad)
@@ -59,7 +64,7 @@ const rw_op_def rw_op_unscale_grad = { .name = "unscale_grad", .n_inputs = 2, .n
 
 static rw_status check_any(rw_op_call *call)
 {
-    if (call->n_inputs < 1) return rw_op_error(call, RW_ERR_ARGUMENT, "%d inputs are too few", call->n_inputs);
+    RW_CHECK(rw_expect_inputs(call, 1, INT_MAX, "the founds of gradients, then found"));
     for (int i = 0; i < call->n_inputs; i++) RW_CHECK(want_numbers(call, i, RW_I32, 1));
     return rw_op_output_like(call, 0, call->n_inputs - 1);
 }
@@ -69,7 +74,7 @@ const rw_op_def rw_op_any_found = { .name = "any_found", .n_inputs = RW_OP_VARIA
                                     .flags = RW_OP_STATEFUL | RW_OP_NO_GRADIENT | RW_OP_COMMIT, .check = check_any,
                                     .kernel = RW_KERNELS(rw_any_found) };
 
-/* ---- a step's end ---- */
+/* ---- the end of a step ---- */
 
 static rw_status check_update(rw_op_call *call)
 {
@@ -86,13 +91,13 @@ const rw_op_def rw_op_scaler_update = { .name = "scaler_update", .n_inputs = 2, 
 static rw_status check_rows(rw_op_call *call)
 {
     const int rows = call->n_inputs - 3;
-    if (rows < 0 || rows > 1) return rw_op_error(call, RW_ERR_ARGUMENT, "takes 3 or 4 inputs");
+    RW_CHECK(rw_expect_inputs(call, 3, 4, "optionally found, then rows, pending and due"));
     for (int i = 0; i < call->n_inputs; i++) RW_CHECK(rw_want_dtype(call, i, RW_I32));
-    const rw_shape uploaded = rw_in_shape(call, rows), due = rw_in_shape(call, rows + 2);
+    const rw_shape uploaded = rw_in_shape(call, rows);
     const int64_t n = uploaded.rank ? uploaded.dim[0] : 0;
-    if (!rw_shape_equal(uploaded, RW_SHAPE(n, RW_UPDATE_ROW_WORDS)) || !rw_shape_equal(uploaded, due) ||
-        !rw_shape_equal(rw_in_shape(call, rows + 1), RW_SHAPE(n, 2)))
-        return rw_op_error(call, RW_ERR_SHAPE, "the rows do not fit each other");
+    RW_CHECK(rw_expect_shape(call, rows, "rows", RW_SHAPE(n, RW_UPDATE_ROW_WORDS)));
+    RW_CHECK(rw_expect_shape_of(call, rows + 2, "due", rows, "rows"));
+    RW_CHECK(rw_expect_shape(call, rows + 1, "pending", RW_SHAPE(n, 2)));
     if (rows) RW_CHECK(want_numbers(call, 0, RW_I32, 1));
     RW_CHECK(rw_op_output_like(call, 0, rows + 1));
     return rw_op_output_like(call, 1, rows + 2);

@@ -1,21 +1,22 @@
-/* Loss scaling: its rule, and what is left out of updates by it; what checks and kernels share. C11 and C++17. */
+/* Loss scaling: the rule of the scale, and of updates that are skipped; shared by checks and kernels. C11 and C++17. */
 #ifndef RW_OPS_OPTIM_SCALER_H
 #define RW_OPS_OPTIM_SCALER_H
 
 #include "base/host_device.h"
-#include "record/own_ops.h"
+#include "record/builtin_ops.h"
 
 #include <math.h>
 
-/* Where a scaler's numbers are: the scale, and counts, which float32 holds exactly up to the last. */
+/* Indices of a scaler's numbers: the scale, and counts, which float32 represents exactly up to the maximum. */
 enum { RW_SCALER_SCALE, RW_SCALER_CLEAN, RW_SCALER_HYSTERESIS, RW_SCALER_SKIPPED };
-#define RW_SCALER_MOST_COUNT 16777216.0f
+#define RW_SCALER_COUNT_MAX 16777216.0f
 
-/* A step is over: see rewind/precision.h. Products are taken in double and stored as float32, as PyTorch's are. */
+/* Advances the scale at the end of a step: see rewind/precision.h. Products are computed in double and stored as
+   float32, as in PyTorch. */
 RW_HOST_DEVICE void rw_scaler_next(const struct rw_scaler_rule *r, bool found, float *s)
 {
     if (found) {
-        if (s[RW_SCALER_SKIPPED] < RW_SCALER_MOST_COUNT) s[RW_SCALER_SKIPPED]++;
+        if (s[RW_SCALER_SKIPPED] < RW_SCALER_COUNT_MAX) s[RW_SCALER_SKIPPED]++;
         s[RW_SCALER_CLEAN] = 0;
         if (s[RW_SCALER_HYSTERESIS] > 0) s[RW_SCALER_HYSTERESIS]--;
         if (s[RW_SCALER_HYSTERESIS] > 0) return;
@@ -31,7 +32,7 @@ RW_HOST_DEVICE void rw_scaler_next(const struct rw_scaler_rule *r, bool found, f
     if (more - more == 0) s[RW_SCALER_SCALE] = more < most ? more : most;
 }
 
-/* A row's numbers that depend on which update it is, of one before that which they were filled in for. */
+/* The numbers of a row that depend on the number of the update, for an earlier update than the row was made for. */
 RW_HOST_DEVICE void rw_update_row_of_step(struct rw_update_row *r, int rule, uint32_t step)
 {
     if (rule == RW_UPDATE_ADAM) {
@@ -45,7 +46,7 @@ RW_HOST_DEVICE void rw_update_row_of_step(struct rw_update_row *r, int rule, uin
     }
 }
 
-/* A row as it is applied, and what the parameter has pending behind it: see rw_op_update_rows. */
+/* A row as it is applied, and the parameter's pending updates: see rw_op_update_rows. */
 RW_HOST_DEVICE struct rw_update_row rw_update_row_due(struct rw_update_row r, int rule, bool left_out,
                                                       int32_t pending[2])
 {

@@ -1,14 +1,15 @@
-/* Loss scaling on the CPU: gradients are multiplied and looked at in one pass; and the rule. */
+/* CPU kernels of loss scaling: unscales gradients and tests them in one pass; and advances the scale. */
 #include "ops/optim/scaler.h"
 
+#include "base/team.h"
 #include "device/cpu/isa.h"
 #include "ops/common/util.h"
 #include "ops/common/vec_native.h"
 
 #define BLOCK 4096
 
-/* n <= BLOCK elements, to where they are, or elsewhere. A number is finite where it minus itself is zero: what is not
-   leaves no number in the sum. */
+/* Unscales n <= BLOCK elements, in place or to another buffer. x - x is 0 for a finite x and NaN otherwise, so the sum
+   of these differences is NaN if an element is not finite. */
 VEC_INLINE bool unscale_f(void *to, const void *data, rw_dtype dtype, int64_t from, int64_t n, float inverse)
 {
     nf all = { 0 };
@@ -47,13 +48,28 @@ static bool unscale_block(void *to, const rw_view *g, int64_t from, double inver
     return unscale_f(to, g->data, RW_F32, from, n, (float)inverse);
 }
 
+struct unscaling {
+    void *to;
+    const rw_view *g;
+    double inverse;
+    bool found; /* an element that is not finite */
+};
+
+static void unscale_blocks(void *of, int64_t first, int64_t end)
+{
+    struct unscaling *const u = of;
+    bool finite = true;
+    for (int64_t b = first; b < end; b++) finite &= unscale_block(u->to, u->g, b * BLOCK, u->inverse);
+    if (!finite) __atomic_store_n(&u->found, true, __ATOMIC_RELAXED);
+}
+
+/* False: an element is not finite. */
 static bool unscale(void *to, const rw_view *g, double inverse, int threads)
 {
     const int64_t n = g->layout->numel;
-    int finite = 1;
-#pragma omp parallel for num_threads(threads) schedule(static) reduction(&: finite) if (n >= RW_PARALLEL_FROM)
-    for (int64_t from = 0; from < n; from += BLOCK) finite &= unscale_block(to, g, from, inverse);
-    return finite;
+    struct unscaling u = { to, g, inverse, false };
+    rw_team_for(n >= RW_PARALLEL_FROM ? threads : 1, (n + BLOCK - 1) / BLOCK, unscale_blocks, &u);
+    return !u.found;
 }
 
 static double inverse_of(const rw_kernel *k)

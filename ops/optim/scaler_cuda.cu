@@ -1,4 +1,4 @@
-/* Loss scaling on CUDA: gradients are multiplied and looked at in one pass; and the rule. */
+/* CUDA kernels of loss scaling: unscales gradients and tests them in one pass; and advances the scale. */
 #include "ops/optim/gradients.cuh"
 
 extern "C" {
@@ -7,7 +7,7 @@ extern "C" {
 
 namespace {
 
-/* What of this thread's elements is not finite. */
+/* Is one of this thread's elements not finite? */
 template <typename T>
 __device__ __forceinline__ bool unscale(void *to, const void *data, int64_t from, int n, double inverse)
 {
@@ -37,7 +37,7 @@ __device__ __forceinline__ bool unscale(void *to, const void *data, int64_t from
     return found;
 }
 
-/* To where they are, or, of a batch of one, elsewhere. Whoever finds something writes the same number. */
+/* In place or, for a batch of one, to another buffer. All threads that find such an element write the same number. */
 template <bool Moves>
 __global__ void __launch_bounds__(GRADIENT_THREADS)
     unscale_kernel(void *elsewhere, const float *scaler, int32_t *found, const __grid_constant__ gradient_batch b)
@@ -95,7 +95,7 @@ extern "C" rw_status rw_update_rows_cuda(const rw_kernel *k)
     return rw_cuda_launched(k);
 }
 
-/* An output that says whether something was found: nothing yet. */
+/* Clears the output that reports elements that are not finite. */
 static rw_status clear_found(const rw_kernel *k, int output, int32_t **ret_found)
 {
     *ret_found = static_cast<int32_t *>(k->out[output].data);

@@ -1,11 +1,12 @@
 /*
- * Updates of many parameters at once: their check, their cost, and the numbers of a row that follow from the others.
- * One op for each rule, so that traces and messages have its name; their kernels are one.
+ * Optimizer updates of many parameters at once: their check, their cost, and the derived numbers of a row. There is one
+ * op per rule, so that traces and messages have its name; all use the same kernels.
  */
 #include "ops/common/kernels.h"
 #include "ops/common/util.h"
 #include "ops/optim/update.h"
 
+#include <limits.h>
 #include <math.h>
 
 void rw_update_row_finish(struct rw_update_row *r)
@@ -19,32 +20,35 @@ void rw_update_row_finish(struct rw_update_row *r)
     r->f.eps = (float)r->eps;
 }
 
-/* Of the states of a parameter, but for its master copy. */
+/* The type of a parameter's states, except its master copy. */
 static rw_dtype state_of(const struct rw_update_attrs *a, rw_dtype dtype)
 {
     return dtype == RW_F64 ? RW_F64 : (rw_dtype)a->moments;
 }
 
-/* Input i has the shape of parameter p, and this type. */
+#define OPERANDS "rows, then a gradient, a parameter, states and a master copy for each row, and optionally sums"
+
+/* Checks that input i has the shape of parameter p, and this type. */
 static rw_status want_like(rw_op_call *call, int i, int p, rw_dtype dtype)
 {
-    if (i >= call->n_inputs) return rw_op_error(call, RW_ERR_ARGUMENT, "%d inputs are too few", call->n_inputs);
+    RW_CHECK(rw_expect_inputs(call, i + 1, INT_MAX, OPERANDS));
     RW_CHECK(rw_want_dtype(call, i, dtype));
-    if (rw_shape_equal(rw_in_shape(call, i), rw_in_shape(call, p))) return RW_OK;
-    return rw_op_error(call, RW_ERR_SHAPE, "input %d has another shape than its parameter", i);
+    return rw_expect_shape_of(call, i, NULL, p, "its parameter");
 }
 
-/* A state or a master copy of parameter p: of all of it, or of as many elements of it as the one beside it. */
+/* Checks a state or a master copy of parameter p: for the whole parameter, or for as many elements as the one next to
+   it. */
 static rw_status want_state(rw_op_call *call, int i, int p, int beside, rw_dtype dtype)
 {
     const struct rw_update_attrs *const a = call->attrs;
     if (!a->windows) return want_like(call, i, p, dtype);
-    if (i >= call->n_inputs) return rw_op_error(call, RW_ERR_ARGUMENT, "%d inputs are too few", call->n_inputs);
+    RW_CHECK(rw_expect_inputs(call, i + 1, INT_MAX, OPERANDS));
     RW_CHECK(rw_want_dtype(call, i, dtype));
     const int64_t numel = call->in[i].layout->numel;
     if (rw_in_shape(call, i).rank == 1 && numel <= call->in[p].layout->numel && numel == call->in[beside].layout->numel)
         return RW_OK;
-    return rw_op_error(call, RW_ERR_SHAPE, "input %d is no window of its parameter", i);
+    return rw_unexpected(call, RW_ERR_SHAPE, i, NULL, "[n] with n = %lld, and at most the parameter's %lld elements",
+                         (long long)call->in[beside].layout->numel, (long long)call->in[p].layout->numel);
 }
 
 /* A gradient has the parameter's type or float32; what is averaged into float32 may have 16 bits. */
@@ -56,7 +60,8 @@ static rw_status want_gradient(rw_op_call *call, int rule, int i, int p)
     return want_like(call, i, p, wider || averaged ? g : to);
 }
 
-/* masters: how many of those before it have one. all: of all of 16 bits, else of float16 alone. */
+/* masters: the number of earlier parameters with a master copy. all: all 16-bit parameters have one, else only those of
+   float16. */
 static rw_status check_one(rw_op_call *call, int n, int i, bool all, int *masters)
 {
     const struct rw_update_attrs *const a = call->attrs;
@@ -74,12 +79,11 @@ static rw_status check_one(rw_op_call *call, int n, int i, bool all, int *master
 
 static rw_status check_sums(rw_op_call *call, int i, int n)
 {
-    const rw_shape shape = rw_in_shape(call, i);
-    RW_CHECK(rw_want_dtype(call, i, RW_F64));
-    if (shape.rank == 2 && shape.dim[0] == n && shape.dim[1] == RW_UPDATE_SUMS) return RW_OK;
-    return rw_op_error(call, RW_ERR_SHAPE, "input %d has no room for the sums of %d parameters", i, n);
+    RW_CHECK(rw_expect_dtype(call, i, "sums", RW_F64));
+    return rw_expect_shape(call, i, "sums", RW_SHAPE(n, RW_UPDATE_SUMS));
 }
 
+/* Checks the rows and the operands of all parameters, and describes the outputs. */
 static rw_status check(rw_op_call *call)
 {
     const struct rw_update_attrs *const a = call->attrs;
@@ -88,19 +92,19 @@ static rw_status check(rw_op_call *call)
     int masters = 0;
     RW_CHECK(rw_want_dtype(call, 0, RW_I32));
     if (rows.rank != 2 || rows.dim[1] != RW_UPDATE_ROW_WORDS || call->n_inputs < least)
-        return rw_op_error(call, RW_ERR_SHAPE, "the rows do not fit %d inputs", call->n_inputs);
+        return rw_unexpected(call, RW_ERR_SHAPE, 0, "rows", "[n, %lld] for at least %d inputs, not %d",
+                             (long long)RW_UPDATE_ROW_WORDS, least, call->n_inputs);
     int without = call->n_inputs - least;
     for (int i = 0; i < n; i++) without -= rw_dtype_size(call->in[rw_update_param(n, i)].dtype) == 2;
     for (int i = 0; i < n; i++) RW_CHECK(check_one(call, n, i, without >= 0, &masters));
-    if (call->n_inputs != least + masters)
-        return rw_op_error(call, RW_ERR_ARGUMENT, "%d inputs are too many", call->n_inputs);
+    RW_CHECK(rw_expect_inputs(call, least + masters, least + masters, OPERANDS));
     if (a->sums) RW_CHECK(check_sums(call, call->n_inputs - 1, n));
     call->n_outputs = (1 + a->states) * n + masters + a->sums;
     for (int i = 0; i < call->n_outputs; i++) RW_CHECK(rw_op_output_like(call, i, rw_update_param(n, i)));
     return RW_OK;
 }
 
-/* As many elements as are written are read, and the gradients. */
+/* Everything that is written is also read, and the gradients. */
 static rw_op_cost cost(const rw_op_call *call)
 {
     const struct rw_update_attrs *const a = call->attrs;
@@ -109,7 +113,7 @@ static rw_op_cost cost(const rw_op_call *call)
     const int n = (int)call->in[0].layout->dim[0];
     double elements = 0;
     for (int i = 0; i < n; i++) elements += (double)call->in[rw_update_extent(a, n, i, false, 0)].layout->numel;
-    return (rw_op_cost){ operations[a->rule] * elements, rw_cost_bytes(call) };
+    return (rw_op_cost){ .flops = operations[a->rule] * elements, .bytes = rw_cost_bytes(call) };
 }
 
 RW_DECLARE_KERNELS(rw_update)

@@ -1,20 +1,20 @@
-/* Updates of parameters: where a kernel finds the operands that belong together. C11 and C++17. */
+/* Optimizer updates: finds the operands of each parameter among a node's inputs and outputs. C11 and C++17. */
 #ifndef RW_OPS_OPTIM_UPDATE_H
 #define RW_OPS_OPTIM_UPDATE_H
 
-#include "record/own_ops.h"
+#include "record/builtin_ops.h"
 
-/* One parameter and what its update reads and writes. */
+/* One parameter, with everything that its update reads and writes. */
 struct rw_update_tensor {
     void *param;
     const void *grad;
     void *state[RW_UPDATE_STATES]; /* NULL beyond those that the rule has */
-    void *master;                  /* float32 copy of a 16-bit parameter, or NULL: rounded by chance, if of bfloat16 */
+    void *master;                  /* float32 copy of a 16-bit parameter, or NULL: stochastic rounding if bfloat16 */
     int64_t n;
     rw_dtype dtype, grad_dtype;
 };
 
-/* The first of each kind among the inputs of n updates; masters are behind all states. */
+/* The first input of each kind, for n updates; master copies follow all states. */
 static inline int rw_update_grad(int i) { return 1 + i; }
 static inline int rw_update_param(int n, int i) { return 1 + n + i; }
 static inline int rw_update_state(int n, int s, int i) { return 1 + (2 + s) * n + i; }
@@ -29,13 +29,13 @@ static inline struct rw_update_attrs rw_update_attrs_of(const rw_kernel *k)
     return *(const struct rw_update_attrs *)k->attrs;
 }
 
-/* Where the sums of the first parameter go; NULL: nobody asked. */
+/* Destination of the first parameter's sums; NULL: not requested. */
 static inline double *rw_update_sums_of(const rw_kernel *k)
 {
     return rw_update_attrs_of(k).sums ? (double *)k->out[k->n_outputs - 1].data : NULL;
 }
 
-/* Have the parameters of 16 bits among n master copies, or those of float16 alone? */
+/* Do all 16-bit parameters among n have master copies, or only those of float16? */
 static inline bool rw_update_all_have_masters(const rw_kernel *k, int n)
 {
     const struct rw_update_attrs a = rw_update_attrs_of(k);
@@ -44,15 +44,16 @@ static inline bool rw_update_all_have_masters(const rw_kernel *k, int n)
     return masters == 0;
 }
 
-/* The input that says how many elements of parameter i are updated: in windows a state, its master copy if that is all
-   that there is, or itself. */
+/* The input whose extent is the number of elements of parameter i that are updated. With windows it is a state, or the
+   master copy if there is no state; otherwise the parameter itself. */
 static inline int rw_update_extent(const struct rw_update_attrs *a, int n, int i, bool has_master, int master)
 {
     if (!a->windows || (!a->states && !has_master)) return rw_update_param(n, i);
     return a->states ? rw_update_state(n, 0, i) : rw_update_state(n, 0, master);
 }
 
-/* Parameter i of n; of those before it *masters have master copies, and it is counted. all: of all of 16 bits. */
+/* Parameter i of n. *masters is the number of earlier parameters with a master copy, and is advanced. all: all 16-bit
+   parameters have one. */
 static inline struct rw_update_tensor rw_update_tensor_of(const rw_kernel *k, int n, int i, bool all, int *masters)
 {
     const rw_view *const p = &k->in[rw_update_param(n, i)];

@@ -1,5 +1,6 @@
-/* Updates of parameters: one pass over a parameter, its gradient and its states, each element by itself. */
+/* CPU kernels of optimizer updates: one pass over a parameter, its gradient and its states, element by element. */
 #include "base/float_mode.h"
+#include "base/team.h"
 #include "device/cpu/isa.h"
 #include "ops/common/util.h"
 #include "ops/common/vec_native.h"
@@ -12,7 +13,7 @@
 
 #define BLOCK 4096
 
-/* -1, 0, 1; a NaN stays one. */
+/* -1, 0 or 1; NaN stays NaN. */
 VEC_INLINE nf sign_of(nf x)
 {
     const nf no = { 0 };
@@ -25,9 +26,9 @@ VEC_INLINE nf sign_of(nf x)
 #define SIGN(x) sign_of(x)
 #include "ops/optim/update_tmpl.h"
 
-/* ---- sums of what an update meets: enum rw_update_sum ---- */
+/* ---- sums over the elements of an update: enum rw_update_sum ---- */
 
-/* Of some elements, lane by lane. */
+/* Sums over some elements, lane by lane. */
 struct seen {
     nd gradient, weight, change;
     ni zeros; /* counted downwards */
@@ -64,7 +65,8 @@ VEC_INLINE void see_half(struct seen *s, nd g, nd before, nd after)
     s->change = nd_fma(change, change, s->change);
 }
 
-/* Gradients, and their weights before the update and behind it: of n lanes, or of all. Lanes behind n are 0 before. */
+/* Adds gradients and weights before and after the update: of n lanes, or of all. Lanes from n on are 0 before the
+   update. */
 VEC_INLINE void see(struct seen *s, nf g, nf before, nf after, int64_t n, bool whole)
 {
     ni zeros = g == nf_all(0);
@@ -91,7 +93,7 @@ VEC_INLINE void add_seen(const struct seen *s, double *ret)
     for (int l = 0; l < NF_LANES; l++) ret[RW_SUM_ZEROS] -= s->zeros[l];
 }
 
-/* ---- some elements of a parameter. sums: NULL, or where theirs go ---- */
+/* ---- updates of some elements of a parameter. sums: NULL, or the destination of their sums ---- */
 
 static void update_f64(int rule, const struct rw_update_tensor *t, const struct rw_update_row *s, int64_t from,
                        int64_t n, double *sums)
@@ -110,13 +112,13 @@ static void update_f64(int rule, const struct rw_update_tensor *t, const struct 
     }
 }
 
-/* What a loop over floats is compiled for. */
+/* The constants for which a loop over floats is compiled. */
 struct how {
     int rule;
     bool with_a;
-    rw_dtype moments;     /* the type of all states but the master copy */
+    rw_dtype moments;     /* the type of all states except the master copy */
     rw_dtype dtype, grad; /* of the parameter, of its gradient */
-    bool by_chance;       /* a parameter of bfloat16 without a master copy */
+    bool by_chance;       /* stochastic rounding: a bfloat16 parameter without a master copy */
 };
 
 VEC_INLINE bool is_noisy(struct how h)
@@ -124,7 +126,7 @@ VEC_INLINE bool is_noisy(struct how h)
     return h.by_chance || h.moments == RW_BF16;
 }
 
-/* As a bfloat16 beside x, by sixteen bits of noise. */
+/* Rounds x to bfloat16 stochastically, with 16 bits of noise; stored as float. */
 VEC_INLINE nf rounded_by_chance(nf x, nu noise)
 {
     const nu up = (nu)x + noise;
@@ -132,9 +134,9 @@ VEC_INLINE nf rounded_by_chance(nf x, nu noise)
     return nf_select(nearest, x, (nf)(up & RW_NOISE_KEPT));
 }
 
-/* n <= NF_LANES elements of a float32 or 16-bit parameter; the arithmetic is float32's. noise: one word each, where it
-   is noisy. seen: NULL, or what sees them. Called in one place, for whole vectors and the last elements: it is compiled
-   a hundred times. */
+/* Updates n <= NF_LANES elements of a float32 or 16-bit parameter, in float32. noise: one word per element, if rounding
+   is stochastic. seen: NULL, or the sums to add to. Called in one place, for whole vectors and for the last elements,
+   because it is compiled a hundred times. */
 VEC_INLINE void update_lanes(struct how h, const struct rw_update_tensor *t, const struct rw_update_row *s,
                              const uint32_t *noise, int64_t i, int64_t n, struct seen *seen)
 {
@@ -162,9 +164,9 @@ VEC_INLINE void update_lanes(struct how h, const struct rw_update_tensor *t, con
 #undef PUT
 }
 
-#define NOISE 512 /* words; a multiple of what a group of blocks has */
+#define NOISE 512 /* words; a multiple of the number in a group of Philox blocks */
 
-/* What rw_noise_of() gives, of n elements: of some behind them too. */
+/* The words of rw_noise_of() for n elements; writes words for some elements beyond them, too. */
 static void make_noise(const struct rw_update_row *s, int64_t from, int64_t n, uint32_t *noise)
 {
     for (int64_t i = 0; i < n; i += 4 * PHILOX_LANES)
@@ -190,6 +192,7 @@ VEC_INLINE void update_f32(struct how h, const struct rw_update_tensor *t, const
     if (sums) add_seen(&seen, sums);
 }
 
+/* Selects the loop by the types of a parameter and its gradient. */
 VEC_INLINE void update_typed(int rule, bool with_a, rw_dtype moments, const struct rw_update_tensor *t,
                              const struct rw_update_row *s, int64_t from, int64_t n, double *sums)
 {
@@ -209,7 +212,7 @@ VEC_INLINE void update_typed(int rule, bool with_a, rw_dtype moments, const stru
 #undef FLOATS
 }
 
-/* With and without sums: loops of their own. */
+/* Separate loops with and without sums. */
 VEC_INLINE void update_ruled(int rule, bool with_a, rw_dtype moments, const struct rw_update_tensor *t,
                              const struct rw_update_row *s, int64_t from, int64_t n, double *sums)
 {
@@ -217,7 +220,7 @@ VEC_INLINE void update_ruled(int rule, bool with_a, rw_dtype moments, const stru
     else update_typed(rule, with_a, moments, t, s, from, n, NULL);
 }
 
-/* From on, a multiple of 4, BLOCK elements at most. */
+/* Updates elements from `from` on, a multiple of 4, at most BLOCK. */
 static void update_elements(struct rw_update_attrs attrs, const struct rw_update_tensor *t,
                             const struct rw_update_row *s, int64_t from, double *sums)
 {
@@ -237,9 +240,9 @@ static void update_elements(struct rw_update_attrs attrs, const struct rw_update
 }
 
 /*
- * The moments of a weight that gets no gradient any more fade away, by a tenth in each step, and would stay at the
- * least subnormal numbers for good, which rounding leaves as they are: an update of such weights would take ten times
- * as long.
+ * Flushes subnormal numbers to zero. The moments of a weight without gradients decay by a tenth in each step and would
+ * end at the smallest subnormal numbers, where rounding keeps them. Updates of such weights would take ten times as
+ * long.
  */
 static void update_block(struct rw_update_attrs attrs, const struct rw_update_tensor *t, const struct rw_update_row *s,
                          int64_t from, double *sums)
@@ -249,18 +252,35 @@ static void update_block(struct rw_update_attrs attrs, const struct rw_update_te
     rw_flush_leave(before);
 }
 
+/* Blocks of one tensor from element `from` on; part: the destination of each block's sums, or NULL. */
+struct update {
+    struct rw_update_attrs attrs;
+    const struct rw_update_tensor *t;
+    const struct rw_update_row *s;
+    int64_t from;
+    double (*part)[RW_SUM_ELEMENTS];
+};
+
+static void update_blocks(void *of, int64_t first, int64_t end)
+{
+    const struct update *const u = of;
+    for (int64_t b = first; b < end; b++)
+        update_block(u->attrs, u->t, u->s, u->from + b * BLOCK, u->part ? u->part[b] : NULL);
+}
+
+static int threads_for(const struct rw_update_tensor *t, int threads)
+{
+    return t->n >= RW_PARALLEL_FROM ? threads : 1;
+}
+
 static void update(struct rw_update_attrs attrs, const struct rw_update_tensor *t, const struct rw_update_row *s,
                    int threads)
 {
-    if (t->n < RW_PARALLEL_FROM || threads < 2) {
-        for (int64_t from = 0; from < t->n; from += BLOCK) update_block(attrs, t, s, from, NULL);
-        return;
-    }
-#pragma omp parallel for num_threads(threads) schedule(static)
-    for (int64_t from = 0; from < t->n; from += BLOCK) update_block(attrs, t, s, from, NULL);
+    struct update u = { .attrs = attrs, .t = t, .s = s };
+    rw_team_for(threads_for(t, threads), (t->n + BLOCK - 1) / BLOCK, update_blocks, &u);
 }
 
-/* Its elements from the row's first on. */
+/* The parameter's elements from the row's first one on. */
 static struct rw_update_tensor part_of(struct rw_update_tensor t, const struct rw_update_row *s)
 {
     t.param = (char *)t.param + s->from * rw_dtype_size(t.dtype);
@@ -270,22 +290,22 @@ static struct rw_update_tensor part_of(struct rw_update_tensor t, const struct r
 
 #define PARTS 1024 /* blocks whose sums are kept at a time */
 
-/* The same bits for any number of threads, as update() itself. */
+/* The same result for any number of threads, like update() itself. */
 static void update_and_sum(struct rw_update_attrs attrs, const struct rw_update_tensor *t,
                            const struct rw_update_row *s, int threads, double *ret)
 {
-    const bool alone = t->n < RW_PARALLEL_FROM || threads < 2;
     double part[PARTS][RW_SUM_ELEMENTS];
-    for (int64_t first = 0; first < t->n; first += (int64_t)BLOCK * PARTS) {
-        const int64_t rest = (t->n - first + BLOCK - 1) / BLOCK, blocks = rest < PARTS ? rest : PARTS;
-#pragma omp parallel for num_threads(threads) schedule(static) if (!alone)
-        for (int64_t b = 0; b < blocks; b++) update_block(attrs, t, s, first + b * BLOCK, part[b]);
+    struct update u = { .attrs = attrs, .t = t, .s = s, .part = part };
+    for (; u.from < t->n; u.from += (int64_t)BLOCK * PARTS) {
+        const int64_t rest = (t->n - u.from + BLOCK - 1) / BLOCK, blocks = rest < PARTS ? rest : PARTS;
+        rw_team_for(threads_for(t, threads), blocks, update_blocks, &u);
         for (int64_t b = 0; b < blocks; b++)
             for (int j = 0; j < RW_SUM_ELEMENTS; j++) ret[j] += part[b][j];
     }
     ret[RW_SUM_ELEMENTS] = (double)t->n;
 }
 
+/* Updates all parameters of a node, in order. */
 rw_status RW_ISA_NAME(rw_update_cpu)(const rw_kernel *k);
 rw_status RW_ISA_NAME(rw_update_cpu)(const rw_kernel *k)
 {

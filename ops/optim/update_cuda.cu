@@ -1,6 +1,7 @@
 /*
- * Updates of parameters on CUDA. A launch updates as many as its arguments hold, so there is no table of addresses in
- * device memory, and it can be captured and repeated. What changes from step to step is in the rows.
+ * CUDA kernels of optimizer updates. A launch updates as many parameters as its arguments hold, so there is no table of
+ * addresses in device memory, and the launch can be captured in a graph. Values that change from step to step are in
+ * the rows.
  */
 #include "device/cuda/kernel.cuh"
 
@@ -19,13 +20,13 @@ namespace
 
 constexpr int THREADS = 256;
 constexpr int CHUNK = 8192; /* elements of a block */
-constexpr int BATCH = 64;   /* parameters that the arguments of a launch hold */
+constexpr int BATCH = 64;   /* parameters per launch, limited by the size of kernel arguments */
 
 struct update_batch {
     int32_t n;
     uint32_t chunks;
     rw_update_tensor tensor[BATCH];
-    uint32_t end[BATCH]; /* chunks up to and with this one's */
+    uint32_t end[BATCH]; /* number of chunks up to and including this parameter's */
     uint16_t row[BATCH];
 };
 static_assert(sizeof(update_batch) + 3 * sizeof(void *) <= 4096, "arguments of a launch");
@@ -55,7 +56,7 @@ __device__ __forceinline__ float sign_of(float x)
 #define SIGN(x) sign_of(x)
 #include "ops/optim/update_tmpl.h"
 
-/* As a bfloat16 beside x, by sixteen bits of noise. */
+/* Rounds x to bfloat16 stochastically, with 16 bits of noise; returned as float. */
 __device__ __forceinline__ float rounded_by_chance(float x, uint32_t noise)
 {
     uint32_t bits;
@@ -67,7 +68,7 @@ __device__ __forceinline__ float rounded_by_chance(float x, uint32_t noise)
     return x;
 }
 
-/* The words of P elements from i on. */
+/* The random words of P elements from i on. */
 template <int P> __device__ __forceinline__ few<uint32_t, P> words_of(const rw_update_row &s, int64_t i)
 {
     uint32_t words[4];
@@ -90,7 +91,7 @@ template <typename M> __device__ __forceinline__ M stored_moment(float b, uint32
     else return b;
 }
 
-/* What a thread sees of its elements: nothing, or sums (enum rw_update_sum). */
+/* The sums of a thread over its elements (enum rw_update_sum), or none. */
 struct unseen {
     __device__ __forceinline__ void see(double, double, double)
     {
@@ -108,7 +109,7 @@ struct seen {
     }
 };
 
-/* P elements of a parameter of bfloat16 without a master copy. */
+/* P elements of a bfloat16 parameter without a master copy. */
 template <int R, typename M, typename T, typename G, int P, typename S>
 __device__ __forceinline__ void update_noisy(const rw_update_tensor &t, const rw_update_row &s, int64_t i, S &sums)
 {
@@ -134,8 +135,8 @@ __device__ __forceinline__ void update_noisy(const rw_update_tensor &t, const rw
     put(t.param, i, x);
 }
 
-/* P elements of a float32 or 16-bit parameter, whose gradient is of type G and whose states are of type M; the
- * arithmetic is that of the CPU. Buffers are of their own: aligned. */
+/* P elements of a float32 or 16-bit parameter with a gradient of type G and states of type M; the same arithmetic as on
+   the CPU. Every buffer is a separate allocation, and so aligned. */
 template <int R, typename M, typename T, typename G, int P, typename S>
 __device__ __forceinline__ void update_floats(const rw_update_tensor &t, const rw_update_row &s, int64_t i, S &sums)
 {
@@ -172,6 +173,7 @@ __device__ __forceinline__ void update_floats(const rw_update_tensor &t, const r
     if (sizeof(T) == 2) put(t.param, i, narrowed);
 }
 
+/* Updates a chunk of a parameter. */
 template <int R, typename M, typename T, typename G, typename S>
 __device__ __forceinline__ void update_chunk(const rw_update_tensor &t, const rw_update_row &s, int64_t from, int n,
                                              S &sums)
@@ -206,7 +208,7 @@ __device__ __forceinline__ void update_doubles(const rw_update_tensor &t, const 
     }
 }
 
-/* Of a type by the types of gradients that it can have. */
+/* A 16-bit parameter, by the types of gradients that it can have. */
 template <int R, typename M, typename T, typename S>
 __device__ __forceinline__ void update_half(const rw_update_tensor &t, const rw_update_row &s, int64_t from, int n,
                                             S &sums)
@@ -232,11 +234,11 @@ __device__ __forceinline__ int size_of(rw_dtype dtype)
     return dtype == RW_F64 ? 8 : dtype == RW_F32 ? 4 : 2;
 }
 
-/* The chunk of this block. */
+/* Updates the chunk of this block. */
 template <int R, typename M, typename S>
 __device__ __forceinline__ void update_own(const rw_update_row *rows, const update_batch &b, S &sums)
 {
-    int low = 0, high = b.n - 1; /* the first whose chunks end behind this one */
+    int low = 0, high = b.n - 1; /* the first whose chunks end after this one */
     while (low < high) {
         const int middle = (low + high) / 2;
         if (b.end[middle] <= blockIdx.x) low = middle + 1;
@@ -260,7 +262,7 @@ __global__ void __launch_bounds__(THREADS)
     update_own<R, M>(rows, b, none);
 }
 
-/* Of each chunk its sums, in the order of the launch. */
+/* Stores the sums of each chunk, in the order of the launch. */
 template <int R, typename M>
 __global__ void __launch_bounds__(THREADS)
     update_seen_kernel(double *parts, const rw_update_row *rows, const __grid_constant__ update_batch b)
@@ -275,7 +277,7 @@ __global__ void __launch_bounds__(THREADS)
     }
 }
 
-/* A block adds those of a parameter. */
+/* One block adds the sums of a parameter. */
 __global__ void __launch_bounds__(THREADS) add_sums_kernel(double *sums, const double *parts, const rw_update_row *rows,
                                                            const __grid_constant__ update_batch b)
 {
@@ -323,7 +325,7 @@ void update(const rw_kernel *k, const update_batch &b)
 
 } // namespace
 
-/* The sums of all chunks of a launch; of one for all parameters, which is most. */
+/* The sums of all chunks of a launch, at most as many as in one launch for all parameters. */
 extern "C" size_t rw_update_workspace_cuda(const rw_op_call *call)
 {
     const rw_update_attrs *const a = static_cast<const rw_update_attrs *>(call->attrs);
@@ -334,6 +336,7 @@ extern "C" size_t rw_update_workspace_cuda(const rw_op_call *call)
     return chunks * RW_SUM_ELEMENTS * sizeof(double);
 }
 
+/* Launches the updates of all parameters in batches, and their sums if requested. */
 extern "C" rw_status rw_update_cuda(const rw_kernel *k)
 {
     const int n = rw_update_n(k);

@@ -1,8 +1,8 @@
-/* The rules in float64. See update_tmpl.h. C11 and C++17. */
+/* The optimizer rules of update_tmpl.h in float64. C11 and C++17. */
 #ifndef RW_OPS_OPTIM_UPDATE_DOUBLES_H
 #define RW_OPS_OPTIM_UPDATE_DOUBLES_H
 
-#include "record/own_ops.h"
+#include "record/builtin_ops.h"
 
 #include <math.h>
 
@@ -16,6 +16,7 @@ DOUBLES_INLINE double rw_update_towards_doubles(double x, double g, double b, do
     return c < 0.5 ? x + c * (g - x) : g - b * (g - x);
 }
 
+/* Updates one element of a parameter, and its states a and b, by its gradient g. */
 DOUBLES_INLINE double rw_update_doubles(int rule, const struct rw_update_row *s, double x, double g, double *a,
                                         double *b)
 {

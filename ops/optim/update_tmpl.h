@@ -1,12 +1,13 @@
 /*
- * What the rules compute, element by element: V is a float or a vector of them, INLINE how such a function is declared,
- * SQRT(x) its root, SIGN(x) its sign: -1, 0 or 1. In float64 moments are divided by their corrections, in float32 the
+ * The optimizer rules, element by element. V is float or a vector of floats, INLINE declares the functions, SQRT(x) is
+ * the root, SIGN(x) the sign: -1, 0 or 1. In float64 moments are divided by their bias corrections; in float32 the
  * corrections are part of other factors.
  */
 
 /*
- * x moved towards g, by c of the way; b is 1 - c. Each of the two is rounded, so that b x + c g would not stay where x
- * and g are equal, and a long average would drift. From the nearer end, as PyTorch's lerp(): the whole way ends at g.
+ * x moved towards g by the fraction c; b is 1 - c. Since both products are rounded, b x + c g would not preserve x
+ * where x and g are equal, and a long average would drift. Computed from the nearer end, as in PyTorch's lerp(): a
+ * fraction of 1 gives exactly g.
  */
 INLINE V rw_update_towards(V x, V g, float b, float c)
 {
@@ -14,7 +15,7 @@ INLINE V rw_update_towards(V x, V g, float b, float c)
     return c < 0.5f ? x + c * (g - x) : g - b * (g - x);
 }
 
-/* The element x of a parameter, or of its master copy, by its gradient; a and b are its states. */
+/* Updates the element x of a parameter, or of its master copy, by its gradient; a and b are its states. */
 INLINE V rw_update_floats(int rule, const struct rw_update_row *s, V x, V g, V *a, V *b, bool with_a)
 {
     if (rule == RW_UPDATE_AVERAGE) return rw_update_towards(x, g, s->f.b1, s->f.c1);

@@ -1,10 +1,11 @@
 /*
- * elu, leaky_relu, relu6, hardswish. Their backward ops choose a piece by x (of relu6 by y), so gradients of gradients
- * are those ops again: a piece is linear in the upstream gradient, and where its slope depends on x a rule adds that.
+ * elu, leaky_relu, relu6, hardswish. Their backward ops select a branch by x (relu6 by y). Gradients of gradients use
+ * the same ops: a branch is linear in the upstream gradient, and if its slope depends on x, a rule adds that term.
  */
 #include "ops/common/kernels.h"
 #include "ops/common/util.h"
 #include "ops/pointwise/pointwise.h"
+#include "record/edge.h"
 
 #include <rewind/compare.h>
 
@@ -19,7 +20,7 @@ static double constant_of(const rw_grad_call *g)
     return ((const struct rw_pointwise_attrs *)rw_grad_attrs(g))->constant;
 }
 
-/* What flows into dy: the op itself, of the upstream gradient. */
+/* The gradient of dy: the op itself, applied to the upstream gradient. */
 static rw_status pass_on(rw_grad_call *g, const rw_op_def *op)
 {
     rw_tensor *const in[] = { rw_grad_input(g, 0), rw_grad_upstream(g, 0) };
@@ -36,7 +37,7 @@ static rw_status pass_on(rw_grad_call *g, const rw_op_def *op)
         .kernel = RW_KERNELS(rw_##NAME##_backward), .grad = GRAD, .cost = rw_pointwise_cost                            \
     };
 
-/* KEPT: what the backward op chooses by. */
+/* KEPT: the value by which the backward op selects. */
 #define ACTIVATION(NAME, KEPT)                                                                                         \
     static rw_status grad_##NAME(rw_grad_call *g)                                                                      \
     {                                                                                                                  \
@@ -59,7 +60,7 @@ ACTIVATION(leaky_relu, rw_grad_input(g, 0))
 ACTIVATION(relu6, rw_grad_output(g, 0))
 ACTIVATION(hardswish, rw_grad_input(g, 0))
 
-/* The slope's own slope: alpha exp(x) up to 0, and nothing above. */
+/* The second derivative: alpha exp(x) up to 0, and 0 above. */
 static rw_status grad_elu_backward(rw_grad_call *g)
 {
     rw_tape *const t = rw_grad_tape(g);
@@ -71,7 +72,7 @@ static rw_status grad_elu_backward(rw_grad_call *g)
     return rw_grad_set(g, 0, rw_leave_at(RW_HERE, t, steep, rw_relu(t, x)));
 }
 
-/* What the piece is chosen by has no gradient: zeros, when nothing else is asked for. */
+/* The selecting operand has no gradient: zeros, if no other gradient is wanted. */
 static rw_status choose_only(rw_grad_call *g, const rw_op_def *op)
 {
     rw_tensor *const x = rw_grad_input(g, 0);
@@ -102,20 +103,24 @@ static rw_status grad_hardswish_backward(rw_grad_call *g)
 
 rw_tensor *rw_elu_at(rw_site at, rw_tape *t, rw_tensor *x, double alpha)
 {
+    RW_ENTER_OP(t);
     return apply(at, t, &rw_op_elu, &x, 1, alpha);
 }
 
 rw_tensor *rw_leaky_relu_at(rw_site at, rw_tape *t, rw_tensor *x, double slope)
 {
+    RW_ENTER_OP(t);
     return apply(at, t, &rw_op_leaky_relu, &x, 1, slope);
 }
 
 rw_tensor *rw_relu6_at(rw_site at, rw_tape *t, rw_tensor *x)
 {
+    RW_ENTER_OP(t);
     return apply(at, t, &rw_op_relu6, &x, 1, 0);
 }
 
 rw_tensor *rw_hardswish_at(rw_site at, rw_tape *t, rw_tensor *x)
 {
+    RW_ENTER_OP(t);
     return apply(at, t, &rw_op_hardswish, &x, 1, 0);
 }

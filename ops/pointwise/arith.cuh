@@ -27,11 +27,11 @@ SCALAR_FUNCTIONS(f, float, f)
 SCALAR_FUNCTIONS(d, double, )
 
 /*
- * n / d, correctly rounded. Between 0, 1 and 2 a division needs no way out for exponents: it is the compiler's own
- * Newton step and correction (Markstein, IBM J. Res. Dev. 34(1), 1990) without the branch behind which nothing can be
- * moved. What two quotients of one d share is taken once. All floats d, with n = 1 and with the n that d is of,
- * have been tried with a reciprocal up to an ulp off: one quotient is wrong, where the compiler's would be as well.
- * Executed as PTX by ptx_accuracy.
+ * n / d, correctly rounded, for 0 <= n <= 1 <= d <= 2. In this range exponents need no special case, so this is the
+ * compiler's Newton step and correction (Markstein, IBM J. Res. Dev. 34(1), 1990) without the branch that prevents
+ * reordering. Two quotients with the same d share the reciprocal. It was tested for all floats d, with n = 1 and with
+ * the n that d is computed from, and for reciprocals with an error of up to one ulp. One quotient is wrong, for which
+ * the compiler's result would be wrong, too. The test ptx_accuracy runs the PTX.
  */
 VEC_INLINE float f_share(float n, float d)
 {

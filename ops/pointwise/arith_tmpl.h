@@ -1,8 +1,8 @@
 /*
- * The arithmetic of the element-wise ops, written once. Included once per value type V: a vector of floats, a vector of
- * doubles, and on CUDA float and double. F(name) is the name of a function for that type: F(exp), F(tanh), F(select)...
- * are given, F(exp_minus)(x), which is e to the -|x|, and F(share)(n, d), n / d where 0 <= n <= 1 <= d <= 2; what is
- * defined here are the ops, each as F(op_NAME)(inputs, outputs, attribute).
+ * The arithmetic of the element-wise ops, written once. Included for each value type V: a vector of floats, a vector of
+ * doubles, and on CUDA float and double. F(name) builds the name of a function for that type. The includer provides
+ * F(exp), F(tanh), F(select) and so on, F(exp_minus)(x), which is e^-|x|, and F(share)(n, d), which is n / d for 0 <= n
+ * <= 1 <= d <= 2. This file defines the ops as F(op_NAME)(inputs, outputs, attribute).
  *
  * No include guard: the includer sets V, VS (its element), VM (its mask) and F.
  */
@@ -24,7 +24,7 @@
         out[0] = (expr);                                             \
     }
 
-/* Of two inputs and a constant. */
+/* For two inputs and a constant. */
 #define ARITH2_WITH(name, expr)                                      \
     VEC_INLINE void F(op_##name)(const V *in, V *out, double attr)   \
     {                                                                \
@@ -50,7 +50,8 @@ VEC_INLINE V F(sigmoid)(V x)
     return F(share)(F(select)((VM)(x < 0), e, ONE), ONE + e);
 }
 
-/* sigmoid(x) and 1 - sigmoid(x), the latter without cancellation where it is small, and their product: its slope. */
+/* sigmoid(x) and 1 - sigmoid(x), the latter without cancellation where it is small, and their product, which is the
+   derivative. */
 VEC_INLINE V F(sigmoid_both)(V x, V *ret_rest, V *ret_slope)
 {
     const V e = F(exp_minus)(x), of_one = F(share)(ONE, ONE + e), of_e = e * of_one;
@@ -59,14 +60,15 @@ VEC_INLINE V F(sigmoid_both)(V x, V *ret_rest, V *ret_slope)
     return F(select)((VM)(x < 0), of_e, of_one);
 }
 
-/* log(1 + e^x), of two terms of one sign. */
+/* log(1 + e^x), as a sum of two terms of the same sign. */
 VEC_INLINE V F(softplus)(V x)
 {
     const V rest = F(log1p)(F(exp_minus)(x));
     return F(select)((VM)(x < 0), rest, x + rest);
 }
 
-/* SLEEF's is infinite from 10^38 or 10^307 on: of what is so large 1 is no part, and 2^64 can be taken off. */
+/* SLEEF's function returns infinity from 10^38 or 10^307 on. For large x the 1 is negligible, so a factor of 2^64 is
+   removed. */
 VEC_INLINE V F(log1p_of_all)(V x)
 {
     const VM large = (VM)(x > (VS)1e37);
@@ -79,15 +81,15 @@ VEC_INLINE V F(cdf)(V x)
     return (VS)0.5 * (ONE + F(erf)(x * (VS)0.70710678118654752440));
 }
 
-/* (1 + tanh(u)) / 2 of gelu's tanh form is sigmoid(2 u): one exp, and no cancellation where it is small. This is 2
-   u. */
+/* (1 + tanh(u)) / 2 in gelu's tanh form equals sigmoid(2 u): a single exp, without cancellation where it is small.
+   Returns 2 u. */
 VEC_INLINE V F(gelu_inner)(V x)
 {
     return (VS)1.59576912160573071176 * (x + (VS)0.044715 * (x * x * x));
 }
 
-/* As C's pow(): by these exponents with one rounding, which no power of others promises. A root of -0 would be -0, and
-   one of -infinity no number. */
+/* As C's pow(). These exponents are computed with one rounding, which a general power does not guarantee. A root would
+   return -0 for -0, and NaN for -infinity. */
 VEC_INLINE V F(power)(V x, VS a)
 {
     if (a == 1) return x;
@@ -110,7 +112,7 @@ ARITH2(leave, F(select)((VM)(z != 0), ZERO, x))
 ARITH3(clamp, F(select)((VM)(x < z), F(select)((VM)(z > w), w, z), F(select)((VM)(x > w), w, x)))
 ARITH3(within,
        F(select)((VM)((x > z) | ((x >= z) & (z == -(VS)INFINITY))),
-                 F(select)((VM)((x < w) | (w == (VS)INFINITY)), ONE, ZERO), ZERO)) /* x >= z: x is not NaN */
+                 F(select)((VM)((x < w) | (w == (VS)INFINITY)), ONE, ZERO), ZERO)) /* x >= z: false if x is NaN */
 
 ARITH1(scale, x *a)
 ARITH1(add_scalar, x + a)
@@ -140,7 +142,7 @@ ARITH1(relu6, F(select)((VM)(x > 6), F(all)(6), F(select)((VM)((x > 0) | (x != x
 ARITH1(hardswish,
        F(select)((VM)(x >= 3), x, F(select)((VM)(x <= -3), ZERO, x *(x + (VS)3) / (VS)6)))
 
-/* Half the square of d, the distance of two, up to a; a straight line beyond. */
+/* d^2 / 2 for a difference d up to a; linear beyond. */
 VEC_INLINE V F(huber)(V d, VS a)
 {
     const V far = F(select)((VM)(d < 0), -d, d);
@@ -152,7 +154,7 @@ VEC_INLINE V F(clipped)(V d, VS a)
     return F(select)((VM)(d > a), F(all)(a), F(select)((VM)(d < -a), F(all)(-a), d));
 }
 
-/* Losses of elements; of logits x: z is the target, w what a positive target weighs. */
+/* Losses of elements. For logits x: z is the target, w the weight of positive targets. */
 ARITH3(bce_with_logits, (ONE - z) * x + (ONE + (w - ONE) * z) * F(softplus)(-x))
 ARITH3(bce_with_logits_slope, (w * z + (ONE - z)) * F(sigmoid)(x) - w * z)
 ARITH2_WITH(huber, F(huber)(x - z, a))
@@ -163,13 +165,14 @@ VEC_INLINE void F(op_huber_backward)(const V *in, V *out, double attr)
     out[0] = in[2] * F(clipped)(in[0] - in[1], (VS)attr);
 }
 
-/* Derivatives times the upstream gradient z. The first input is what the rule kept. Of NaN relu and its kin pass z on,
-   as in PyTorch: nothing says that it lies on the flat side. */
+/* Derivatives times the upstream gradient z. The first input is the value that the rule kept. For NaN, relu and similar
+   ops pass z on, as in PyTorch, because NaN is not known to be in the flat branch. */
 ARITH2(tanh_backward, z *(ONE - x * x))
 ARITH2(sigmoid_backward, z *(x * (ONE - x)))
 ARITH2(relu_backward, F(select)((VM)(x <= 0), ZERO, z))
 ARITH2(sqrt_backward, z *(VS)0.5 / x)
-/* A constant has slope 0 at 0 too, where 0 times a negative power would be NaN. 1 is taken off before it is rounded. */
+/* A constant (exponent 0) has slope 0 at 0, too, where 0 times a negative power would be NaN. 1 is subtracted from the
+   exponent before it is rounded. */
 VEC_INLINE void F(op_pow_scalar_backward)(const V *in, V *out, double attr)
 {
     if (attr == 0) out[0] = in[1] * ZERO;
@@ -182,7 +185,8 @@ ARITH2(relu6_backward, F(select)((VM)((x <= 0) | (x >= 6)), ZERO, z))
 ARITH2(hardswish_backward,
        F(select)((VM)(x <= -3), ZERO, F(select)((VM)(x < 3), z *((x + x + (VS)3) / (VS)6), z)))
 
-/* Of a to the power of b, with the upstream gradient: chosen, not multiplied, where a factor of 0 meets infinity. */
+/* The gradient of a in a^b, times the upstream gradient: selected instead of multiplied where a factor of 0 meets
+   infinity. */
 VEC_INLINE void F(op_pow_base_backward)(const V *in, V *out, double attr)
 {
     const V a = in[0], b = in[1];

@@ -1,10 +1,11 @@
-/* add, sub, mul, div, maximum, minimum, accumulate: two operands that broadcast. */
+/* add, sub, mul, div, maximum, minimum, accumulate: ops on two operands that broadcast, with their rules. */
 #include "ops/common/channels.h"
 #include "ops/common/kernels.h"
 #include "ops/pointwise/pointwise.h"
 #include "ops/reduce/reduce.h"
 #include "ops/common/util.h"
-#include "record/own_ops.h"
+#include "record/edge.h"
+#include "record/builtin_ops.h"
 
 static rw_status check_binary(rw_op_call *call)
 {
@@ -21,7 +22,7 @@ static rw_op_cost cost_binary(const rw_op_call *call)
     return rw_cost_pointwise(call, 1);
 }
 
-/* g summed down to the shape of input i: the transpose of broadcasting. */
+/* Sets g reduced to the shape of input i: the transpose of broadcasting. */
 static rw_status set(rw_grad_call *g, int i, rw_tensor *dx)
 {
     if (!dx) return rw_grad_set(g, i, NULL);
@@ -54,7 +55,8 @@ static rw_status grad_mul(rw_grad_call *g)
     return RW_OK;
 }
 
-/* -dy a / b^2, dy last: dy / b may be infinite where the product has a number. So may a / b^2 in 16 bits. */
+/* -dy a / b^2, with dy as the last factor: dy / b may be infinite where the product is finite. So may a / b^2 in 16
+   bits. */
 static rw_tensor *gradient_of_divisor(rw_grad_call *g)
 {
     rw_tape *const t = rw_grad_tape(g);
@@ -71,7 +73,7 @@ static rw_status grad_div(rw_grad_call *g)
     return RW_OK;
 }
 
-/* Chosen, not multiplied: an infinite gradient leaves 0, not NaN, where nothing flows. */
+/* Selects instead of multiplying: where there is no gradient, an infinite dy gives 0, not NaN. */
 static rw_status set_chosen(rw_grad_call *g, rw_tensor *first)
 {
     rw_tape *const t = rw_grad_tape(g);
@@ -86,7 +88,7 @@ static rw_status grad_maximum(rw_grad_call *g)
     return set_chosen(g, rw_at_least_at(RW_HERE, rw_grad_tape(g), rw_grad_input(g, 0), rw_grad_input(g, 1)));
 }
 
-/* As of maximum(-a, -b). */
+/* As for maximum(-a, -b). */
 static rw_status grad_minimum(rw_grad_call *g)
 {
     rw_tape *const t = rw_grad_tape(g);
@@ -94,7 +96,7 @@ static rw_status grad_minimum(rw_grad_call *g)
     return set_chosen(g, rw_at_least_at(RW_HERE, t, a, b));
 }
 
-/* Linear in the first operand; the second only chooses. */
+/* Linear in the first operand; the second only selects. */
 static rw_status grad_take(rw_grad_call *g)
 {
     return set(g, 0, rw_take_at(RW_HERE, rw_grad_tape(g), rw_grad_upstream(g, 0), rw_grad_input(g, 1)));
@@ -107,18 +109,18 @@ static rw_status grad_leave(rw_grad_call *g)
 
 RW_DECLARE_KERNELS(rw_accumulate)
 static const rw_op_def rw_op_accumulate = { .name = "accumulate", .n_inputs = 2, .n_outputs = 1,
+                                            .flags = RW_OP_OWN_ADDS,
                                             .strided = RW_OP_ALL_INPUTS, .inplace = RW_INPLACE({ 0, 0 }, { 0, 1 }),
                                             .optional = RW_OP_INPUT(0), .check = check_binary,
                                             .kernel = RW_KERNELS(rw_accumulate), .grad = grad_add,
                                             .cost = cost_binary };
 
-/* A float32 sum and a term of 16 bits. */
+/* A float32 sum and a 16-bit term. */
 static rw_status check_accumulate_wide(rw_op_call *call)
 {
     RW_CHECK(rw_want_float(call, 1));
     RW_CHECK(rw_want_sum_of(call, 0, 1));
-    if (!rw_shape_equal(rw_in_shape(call, 0), rw_in_shape(call, 1)))
-        return rw_op_error(call, RW_ERR_SHAPE, "the sum has not the term's shape");
+    RW_CHECK(rw_expect_shape_of(call, 0, NULL, 1, NULL));
     return rw_op_output_like(call, 0, 0);
 }
 
@@ -131,6 +133,7 @@ static rw_status grad_accumulate_wide(rw_grad_call *g)
 
 RW_DECLARE_KERNELS(rw_accumulate_wide)
 static const rw_op_def rw_op_accumulate_wide = { .name = "accumulate_wide", .n_inputs = 2, .n_outputs = 1,
+                                                 .flags = RW_OP_OWN_ADDS,
                                                  .inplace = RW_INPLACE({ 0, 0 }), .optional = RW_OP_INPUT(0),
                                                  .check = check_accumulate_wide,
                                                  .kernel = RW_KERNELS(rw_accumulate_wide),
@@ -149,9 +152,10 @@ rw_tensor *rw_accumulate_at(rw_site at, rw_tape *t, rw_tensor *sum, rw_tensor *t
     static const rw_op_def rw_op_##NAME = { .name = #NAME, .n_inputs = 2, .n_outputs = 1, .flags = FLAGS,            \
                                             .strided = RW_OP_ALL_INPUTS, .inplace = RW_INPLACE({ 0, 0 }, { 0, 1 }), \
                                             .check = check_binary, .kernel = RW_KERNELS(rw_##NAME),                  \
-                                            .grad = GRAD, .cost = cost_binary, .alike = ALIKE };                     \
+                                            .grad = GRAD, .cost = cost_binary, .cast_widest = ALIKE };                 \
     rw_tensor *rw_##NAME##_at(rw_site at, rw_tape *t, rw_tensor *a, rw_tensor *b)                                    \
     {                                                                                                                \
+        RW_ENTER_OP(t);                                                                                              \
         rw_tensor *const in[] = { a, b };                                                                            \
         return rw_apply_in_order_at(at, t, &rw_op_##NAME, in, 2, NULL, 0);                                           \
     }

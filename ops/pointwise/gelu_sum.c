@@ -1,7 +1,7 @@
 /*
- * What backward makes of linear_gelu: dz, gelu's slope (tanh form) times dy, and the sums of its columns, which are the
- * gradient of the bias, in one pass, added to the bias's sum so far. The bytes are those of gelu_tanh_backward, sum_to
- * and accumulate.
+ * The backward op of linear_gelu. In one pass it computes dz, which is gelu's slope (tanh form) times dy, and the sums
+ * of its columns, which are the gradient of the bias, added to the bias's sum so far. The bytes equal those of
+ * gelu_tanh_backward, sum_to and accumulate.
  */
 #include "ops/common/kernels.h"
 #include "ops/pointwise/pointwise.h"
@@ -13,9 +13,8 @@ static rw_status check(rw_op_call *call)
     RW_CHECK(rw_want_float(call, 0));
     RW_CHECK(rw_want_same_dtype(call, 0, 1));
     const rw_shape z = rw_in_shape(call, 0);
-    if (call->n_inputs < 2 || call->n_inputs > 3)
-        return rw_op_error(call, RW_ERR_ARGUMENT, "takes z, dy and at most a sum");
-    if (!rw_shape_equal(z, rw_in_shape(call, 1))) return rw_op_error(call, RW_ERR_SHAPE, "shapes differ");
+    RW_CHECK(rw_expect_inputs(call, 2, 3, "x, dy and optionally sum"));
+    RW_CHECK(rw_expect_shape_of(call, 1, NULL, 0, NULL));
     if (call->n_inputs > 2) RW_CHECK(rw_want_sum_of(call, 2, 0));
     RW_CHECK(rw_op_output_like(call, 0, 0));
     return rw_op_output(call, 1, call->in[call->n_inputs > 2 ? 2 : 0].dtype, RW_SHAPE(z.dim[z.rank - 1]));
@@ -50,7 +49,8 @@ rw_tensor *rw_gelu_tanh_slope_sum(rw_grad_call *g, int bias, rw_tensor *z, rw_te
     const rw_shape s = rw_tensor_shape(z);
     const int64_t columns = s.rank ? s.dim[s.rank - 1] : 1;
     *ret_sum = NULL;
-    if (rw_grad_again(g) || columns < 2 || rw_shape_numel(s) < 2 * columns) return rw_gelu_tanh_slope(g, z, dy);
+    if (rw_grad_is_differentiable(g) || columns < 2 || rw_shape_numel(s) < 2 * columns)
+        return rw_gelu_tanh_slope(g, z, dy);
     rw_tensor *const in[] = { z, dy, rw_grad_wide_addend(g, bias) };
     rw_tensor *out[2] = { NULL, NULL };
     rw_apply(rw_grad_tape(g), &rw_op_gelu_tanh_backward_sum, in, in[2] ? 3 : 2, NULL, 0, out);

@@ -1,6 +1,6 @@
 /*
- * Every element-wise kernel: POINTWISE_OF(name, inputs, outputs, given), where `given` says that its attributes are a
- * struct rw_pointwise_attrs, as those of every op on one input are. No include guard: the includer sets POINTWISE_OF.
+ * The list of all element-wise kernels, as POINTWISE_OF(name, inputs, outputs, given). `given` says that the attributes
+ * are a struct rw_pointwise_attrs, which all ops on one input have. No include guard: the includer sets POINTWISE_OF.
  */
 #define POINTWISE(name, n_in, n_out) POINTWISE_OF(name, n_in, n_out, (n_in) == 1)
 #define POINTWISE_WITH(name, n_in, n_out) POINTWISE_OF(name, n_in, n_out, true)

@@ -19,7 +19,7 @@ static double constant_of(const rw_kernel *k, bool given)
     }
 #include "ops/pointwise/list_tmpl.h"
 
-/* A sum that is not there yet is the term. */
+/* Without a sum so far, the result is the term. */
 rw_status RW_ISA_NAME(rw_copy_cpu)(const rw_kernel *k);
 rw_status RW_ISA_NAME(rw_accumulate_cpu)(const rw_kernel *k);
 rw_status RW_ISA_NAME(rw_accumulate_cpu)(const rw_kernel *k)
@@ -54,16 +54,20 @@ static void add_wide_block(const rw_kernel *k, int64_t from)
     else add_wide(k, RW_F16, from, n);
 }
 
+static void add_wide_blocks(void *of, int64_t first, int64_t end)
+{
+    for (int64_t b = first; b < end; b++) add_wide_block(of, b * MAP_BLOCK);
+}
+
 rw_status RW_ISA_NAME(rw_accumulate_wide_cpu)(const rw_kernel *k);
 rw_status RW_ISA_NAME(rw_accumulate_wide_cpu)(const rw_kernel *k)
 {
     const int64_t n = k->out[0].layout->numel;
-#pragma omp parallel for num_threads(k->threads) schedule(static) if (n >= RW_PARALLEL_FROM)
-    for (int64_t from = 0; from < n; from += MAP_BLOCK) add_wide_block(k, from);
+    rw_team_for(rw_threads_for(k, n), (n + MAP_BLOCK - 1) / MAP_BLOCK, add_wide_blocks, k);
     return RW_OK;
 }
 
-/* gelu_tanh_backward of elements [at, at + n), by its own arithmetic. */
+/* gelu_tanh_backward of elements [at, at + n), with that op's arithmetic. */
 static void make_slopes(const rw_kernel *k, int64_t at, int64_t n)
 {
     static const int64_t dense[MAP_INPUTS] = { 1, 1, 1 };

@@ -41,7 +41,7 @@ double constant_of(const rw_kernel *k, bool given)
     }
 #include "ops/pointwise/list_tmpl.h"
 
-/* A sum that is not there yet is the term. */
+/* Without a sum so far, the result is the term. */
 extern "C" rw_status rw_copy_cuda(const rw_kernel *k);
 extern "C" rw_status rw_accumulate_cuda(const rw_kernel *k)
 {
@@ -52,11 +52,11 @@ extern "C" rw_status rw_accumulate_cuda(const rw_kernel *k)
     return k->in[1].data == k->out[0].data ? RW_OK : rw_copy_cuda(&copy);
 }
 
-/* ---- a float32 sum and a term of 16 bits ---- */
+/* ---- a float32 sum and a 16-bit term ---- */
 
 namespace {
 
-constexpr int WIDE_THREADS = 256, WIDE_AHEAD = 2; /* packs of a thread */
+constexpr int WIDE_THREADS = 256, WIDE_AHEAD = 2; /* packs per thread */
 
 template <typename T> __device__ __forceinline__ void add_pack(const float *sum, const T *term, float *to)
 {
@@ -117,10 +117,10 @@ extern "C" rw_status rw_accumulate_wide_cuda(const rw_kernel *k)
 
 namespace {
 
-/* Elements of dz, made and stored as they are added up. Where there is no row, 0 times a slope is added. */
+/* Elements of dz, computed and stored while they are summed. For a missing row, 0 times a slope is added. */
 template <typename R, typename T, int N> struct gelu_slopes {
     struct held { loaded<T, N> z, dy; };
-    static constexpr int ahead = LOADS / 2, blocks = 3; /* two inputs, and the slope takes registers */
+    static constexpr int ahead = LOADS / 2, blocks = 3; /* two inputs, and the slope needs registers */
     const T *z, *dy;
     T *dz;
 

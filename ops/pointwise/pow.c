@@ -1,8 +1,11 @@
-/* pow of two tensors that broadcast. Each gradient is one op, which takes the power again in the type's arithmetic. */
+/*
+ * pow of two tensors that broadcast. Each gradient is one op, which recomputes the power in the type of the arithmetic.
+ */
 #include "ops/common/kernels.h"
 #include "ops/common/util.h"
 #include "ops/pointwise/pointwise.h"
 #include "ops/reduce/reduce.h"
+#include "record/edge.h"
 
 #include <rewind/compare.h>
 
@@ -17,7 +20,7 @@ static rw_status check_pow(rw_op_call *call)
     return rw_op_output(call, 0, call->in[0].dtype, shape);
 }
 
-/* (a, b, dy): dy has the shape that the two broadcast to. */
+/* (a, b, dy): dy has the shape to which the two broadcast. */
 static rw_status check_backward(rw_op_call *call)
 {
     RW_CHECK(rw_want_same_dtype(call, 0, 2));
@@ -41,8 +44,8 @@ BACKWARD(pow_base_backward)
 BACKWARD(pow_exponent_backward)
 
 /*
- * a, but 1 where b is 0 and 1 / a is no number of the type, or a is NaN: the slope is 0 there, not 0 times infinity.
- * Chosen, as nothing can be added to a -0 that must stay one.
+ * a, but 1 where b is 0 and 1 / a is not finite in the type, or where b is 0 and a is NaN: the slope is 0 there, not 0
+ * times infinity. Selected, because adding anything would change a -0 that must be kept.
  */
 static rw_tensor *base_of_slope(rw_tape *t, rw_tensor *a, rw_tensor *b)
 {
@@ -52,7 +55,7 @@ static rw_tensor *base_of_slope(rw_tape *t, rw_tensor *a, rw_tensor *b)
     return rw_where(t, rw_logical_and(t, rw_eq_scalar(t, b, 0), none), one, a);
 }
 
-/* a, and 1 where a is 0 and b is not negative: its logarithm is finite there. */
+/* a, but 1 where a is 0 and b is not negative, so that its logarithm is finite. */
 static rw_tensor *base_of_logarithm(rw_tape *t, rw_tensor *a, rw_tensor *b)
 {
     rw_tensor *const zero = rw_fill_at(RW_HERE, t, rw_tensor_dtype(b), RW_SCALAR, 0);
@@ -70,7 +73,7 @@ static rw_status set_composed(rw_grad_call *g)
         RW_CHECK(rw_grad_set_broadcast(g, 0, rw_grad_narrowed(g, 0, rw_mul(t, dy, slope))));
     }
     if (!rw_grad_wanted(g, 1)) return RW_OK;
-    /* as stored in 16 bits the power may be infinite where dy times it is not */
+    /* stored in 16 bits, the power may be infinite where dy times it is not */
     rw_tensor *const power = a == rw_grad_input(g, 0) ? rw_grad_output(g, 0) : rw_pow(t, a, b);
     rw_tensor *const db = rw_mul(t, dy, rw_mul(t, power, rw_log(t, base_of_logarithm(t, a, b))));
     return rw_grad_set_broadcast(g, 1, rw_grad_narrowed(g, 1, db));
@@ -80,7 +83,7 @@ static rw_status grad_pow(rw_grad_call *g)
 {
     static const rw_op_def *const backward[] = { &rw_op_pow_base_backward, &rw_op_pow_exponent_backward };
     rw_tensor *const in[] = { rw_grad_input(g, 0), rw_grad_input(g, 1), rw_grad_upstream(g, 0) };
-    if (rw_grad_again(g)) return set_composed(g);
+    if (rw_grad_is_differentiable(g)) return set_composed(g);
     for (int i = 0; i < 2; i++)
         if (rw_grad_wanted(g, i))
             RW_CHECK(rw_grad_set_broadcast(g, i, rw_apply(rw_grad_tape(g), backward[i], in, 3, NULL, 0, NULL)));
@@ -91,9 +94,10 @@ RW_DECLARE_KERNELS(rw_pow)
 static const rw_op_def rw_op_pow = { .name = "pow", .n_inputs = 2, .n_outputs = 1, .strided = RW_OP_ALL_INPUTS,
                                      .inplace = RW_INPLACE({ 0, 0 }, { 0, 1 }), .check = check_pow,
                                      .kernel = RW_KERNELS(rw_pow), .grad = grad_pow, .cost = cost_pow,
-                                     .raised = RW_OP_ALL_INPUTS };
+                                     .cast_f32 = RW_OP_ALL_INPUTS };
 
 rw_tensor *rw_pow_at(rw_site at, rw_tape *t, rw_tensor *a, rw_tensor *b)
 {
+    RW_ENTER_OP(t);
     return rw_pointwise_at(at, t, &rw_op_pow, a, b);
 }

@@ -2,14 +2,14 @@
 #include "ops/common/kernels.h"
 #include "ops/common/util.h"
 #include "ops/pointwise/pointwise.h"
+#include "record/edge.h"
 
 rw_status rw_swiglu_want(rw_op_call *call, int n)
 {
     RW_CHECK(rw_want_float(call, 0));
     for (int i = 1; i < n; i++) {
         RW_CHECK(rw_want_same_dtype(call, 0, i));
-        if (!rw_shape_equal(rw_in_shape(call, 0), rw_in_shape(call, i)))
-            return rw_op_error(call, RW_ERR_SHAPE, "gate and up have different shapes");
+        RW_CHECK(rw_expect_shape_of(call, i, NULL, 0, NULL));
     }
     return RW_OK;
 }
@@ -36,7 +36,7 @@ static const rw_op_def rw_op_swiglu_backward = { .name = "swiglu_backward",
                                                  .kernel = RW_KERNELS(rw_swiglu_backward),
                                                  .cost = cost };
 
-/* silu(gate) * up of primitives, so that it can be differentiated again. */
+/* The slopes of silu(gate) * up, composed of ops that can be differentiated again. */
 static void slopes_again(rw_grad_call *g, rw_tensor *gate, rw_tensor *up, rw_tensor *dy, rw_tensor *ret[2])
 {
     rw_tape *const t = rw_grad_tape(g);
@@ -52,7 +52,7 @@ void rw_swiglu_slopes(rw_grad_call *g, rw_tensor *gate, rw_tensor *up, rw_tensor
 {
     rw_tensor *const in[] = { gate, up, dy };
     ret[0] = ret[1] = NULL;
-    if (rw_grad_again(g)) slopes_again(g, gate, up, dy, ret);
+    if (rw_grad_is_differentiable(g)) slopes_again(g, gate, up, dy, ret);
     else rw_apply(rw_grad_tape(g), &rw_op_swiglu_backward, in, 3, NULL, 0, ret);
 }
 
@@ -68,10 +68,11 @@ RW_DECLARE_KERNELS(rw_swiglu)
 static const rw_op_def rw_op_swiglu = { .name = "swiglu", .n_inputs = 2, .n_outputs = 1, .strided = RW_OP_ALL_INPUTS,
                                         .inplace = RW_INPLACE({ 0, 0 }, { 0, 1 }), .check = check,
                                         .kernel = RW_KERNELS(rw_swiglu), .grad = grad, .cost = cost,
-                                        .alike = RW_OP_ALL_INPUTS };
+                                        .cast_widest = RW_OP_ALL_INPUTS };
 
 rw_tensor *rw_swiglu_at(rw_site at, rw_tape *t, rw_tensor *gate, rw_tensor *up)
 {
+    RW_ENTER_OP(t);
     rw_tensor *const in[] = { gate, up };
     return rw_apply_at(at, t, &rw_op_swiglu, in, 2, NULL, 0, NULL);
 }

@@ -1,13 +1,14 @@
 /*
- * Element-wise functions of one tensor. A rule keeps the output where the derivative can be told from it (exp, tanh,
- * sigmoid, sqrt, relu), else the input. The fused backward ops are first-order; a gradient of a gradient is composed.
+ * Element-wise functions of one tensor. A rule keeps the output if the derivative follows from it (exp, tanh, sigmoid,
+ * sqrt, relu), else the input. The fused backward ops are first-order; gradients of gradients are composed of ops.
  */
 #include "ops/common/channels.h"
 #include "ops/common/kernels.h"
 #include "ops/pointwise/pointwise.h"
 #include "ops/shape/shape.h"
 #include "ops/common/util.h"
-#include "record/own_ops.h"
+#include "record/edge.h"
+#include "record/builtin_ops.h"
 
 #include <math.h>
 
@@ -20,9 +21,8 @@ rw_status rw_pointwise_check(rw_op_call *call)
 rw_status rw_pointwise_check_backward(rw_op_call *call)
 {
     RW_CHECK(rw_want_float(call, 0));
-    RW_CHECK(rw_want_same_dtype(call, 0, 1));
-    if (!rw_shape_equal(rw_in_shape(call, 0), rw_in_shape(call, 1)))
-        return rw_op_error(call, RW_ERR_SHAPE, "shapes differ");
+    RW_CHECK(rw_expect_dtype_of(call, 1, "dy", 0, NULL));
+    RW_CHECK(rw_expect_shape_of(call, 1, "dy", 0, NULL));
     return rw_op_output_like(call, 0, 1);
 }
 
@@ -78,18 +78,18 @@ static rw_tensor *fused(rw_grad_call *g, const rw_op_def *op, rw_tensor *k, rw_t
     return rw_apply(rw_grad_tape(g), op, in, 2, rw_grad_attrs(g), sizeof(struct rw_pointwise_attrs), NULL);
 }
 
-/* The fused op, or dy times an expression in k, which is kept, in the type that the fused op computes in. */
+/* The fused op; or dy times an expression in k, the kept value, in the type in which the fused op computes. */
 #define FUSED_RULE(NAME, KEPT, EXPR)                                                                                   \
     static rw_status grad_##NAME(rw_grad_call *g)                                                                      \
     {                                                                                                                  \
         rw_tape *const t = rw_grad_tape(g);                                                                            \
         rw_tensor *dy = rw_grad_upstream(g, 0), *k = KEPT;                                                             \
-        if (!rw_grad_again(g)) return rw_grad_set(g, 0, fused(g, &rw_op_##NAME##_backward, k, dy));                    \
+        if (!rw_grad_is_differentiable(g)) return rw_grad_set(g, 0, fused(g, &rw_op_##NAME##_backward, k, dy));        \
         dy = rw_grad_widened(g, dy), k = rw_grad_widened(g, k);                                                        \
         return rw_grad_set_narrowed(g, 0, EXPR);                                                                       \
     }
 
-/* Without a fused op: dy times an expression in x, a power of which is not rounded to 16 bits before it is used. */
+/* Without a fused op: dy times an expression in x, whose powers are not rounded to 16 bits before they are used. */
 #define WIDE_RULE(NAME, EXPR)                                                                                          \
     static rw_status grad_##NAME(rw_grad_call *g)                                                                      \
     {                                                                                                                  \
@@ -129,7 +129,7 @@ static rw_tensor *gelu_tanh_slope(rw_tape *t, rw_tensor *x)
     return rw_scale(t, rw_add(t, rw_add_scalar(t, th, 1), rw_mul(t, x, slope)), 0.5);
 }
 
-/* A constant has slope 0 at 0 too, where 0 times a negative power would be NaN. */
+/* A constant (exponent 0) has slope 0 at 0, too, where 0 times a negative power would be NaN. */
 static rw_tensor *pow_slope(rw_tape *t, rw_tensor *x, double exponent)
 {
     if (exponent == 0) return rw_fill_at(RW_HERE, t, rw_tensor_dtype(x), rw_tensor_shape(x), 0);
@@ -163,16 +163,16 @@ FUSED_RULE(gelu, rw_grad_input(g, 0), rw_mul(t, dy, gelu_slope(t, k)))
 rw_tensor *rw_relu_slope(rw_grad_call *g, rw_tensor *y, rw_tensor *dy)
 {
     rw_tape *const t = rw_grad_tape(g);
-    if (!rw_grad_again(g)) return rw_pointwise_at(RW_HERE, t, &rw_op_relu_backward, y, dy);
+    if (!rw_grad_is_differentiable(g)) return rw_pointwise_at(RW_HERE, t, &rw_op_relu_backward, y, dy);
     return rw_take_at(RW_HERE, t, dy, y);
 }
 
-/* The fused op, or dy times what slope() records, in the type that the fused op computes in. */
+/* The fused op; or dy times the result of slope(), in the type in which the fused op computes. */
 static rw_tensor *times_slope(rw_grad_call *g, const rw_op_def *fused, rw_tensor *(*slope)(rw_tape *t, rw_tensor *x),
                               rw_tensor *x, rw_tensor *dy)
 {
     rw_tape *const t = rw_grad_tape(g);
-    if (!rw_grad_again(g)) return rw_pointwise_at(RW_HERE, t, fused, x, dy);
+    if (!rw_grad_is_differentiable(g)) return rw_pointwise_at(RW_HERE, t, fused, x, dy);
     rw_tensor *const times = slope(t, rw_grad_widened(g, x)), *const dx = rw_mul(t, rw_grad_widened(g, dy), times);
     return dx ? rw_cast(t, dx, rw_tensor_dtype(x)) : NULL;
 }
@@ -194,13 +194,14 @@ RULE(gelu_tanh, rw_gelu_tanh_slope(g, x, dy))
     static const rw_op_def rw_op_##NAME = {                                                             \
         .name = #NAME, .n_inputs = 1, .n_outputs = 1, .flags = FLAGS, .strided = RW_OP_ALL_INPUTS,      \
         .inplace = RW_INPLACE({ 0, 0 }), .check = rw_pointwise_check, .kernel = RW_KERNELS(rw_##NAME),  \
-        .grad = GRAD, .cost = rw_pointwise_cost, .raised = RAISED                                       \
+        .grad = GRAD, .cost = rw_pointwise_cost, .cast_f32 = RAISED                                       \
     };
 
 #define UNARY(NAME, RAISED)                                         \
     UNARY_OP(NAME, grad_##NAME, 0, RAISED)                          \
     rw_tensor *rw_##NAME##_at(rw_site at, rw_tape *t, rw_tensor *x) \
     {                                                               \
+        RW_ENTER_OP(t);                                             \
         return apply(at, t, &rw_op_##NAME, x, 0);                   \
     }
 
@@ -208,6 +209,7 @@ RULE(gelu_tanh, rw_gelu_tanh_slope(g, x, dy))
     UNARY_OP(NAME, grad_##NAME, 0, RAISED)                                        \
     rw_tensor *rw_##NAME##_at(rw_site at, rw_tape *t, rw_tensor *x, double value) \
     {                                                                             \
+        RW_ENTER_OP(t);                                                           \
         return apply(at, t, &rw_op_##NAME, x, value);                             \
     }
 
@@ -235,5 +237,6 @@ UNARY_OP(sign, NULL, RW_OP_NO_GRADIENT, 0)
 
 rw_tensor *rw_sign_at(rw_site at, rw_tape *t, rw_tensor *x)
 {
+    RW_ENTER_OP(t);
     return apply(at, t, &rw_op_sign, x, 0);
 }

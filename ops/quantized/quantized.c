@@ -1,4 +1,7 @@
-/* linear_quantized: x times the transpose of a weight in codes, or turned, which is the gradient of x. */
+/*
+ * linear_quantized: x times the transpose of a quantized weight (NF4, INT8), or times the weight itself, which is the
+ * gradient of x.
+ */
 #include "ops/quantized/quantized.h"
 
 #include "ops/common/kernels.h"
@@ -6,7 +9,9 @@
 #include "ops/matmul/gemm.h"
 #include "ops/matmul/matmul.h"
 #include "ops/reduce/reduce.h"
+#include "record/edge.h"
 
+/* Checks x, the weight's words and an optional bias against the attributes. */
 static rw_status check(rw_op_call *call)
 {
     const struct rw_linear_quantized_attrs *const a = call->attrs;
@@ -15,22 +20,18 @@ static rw_status check(rw_op_call *call)
     RW_CHECK(rw_want_dtype(call, 1, RW_I32));
     RW_CHECK(rw_op_shape(call, RW_SHAPE(a->out, a->in)));
     if (a->kind == RW_NF4 && a->in % RW_NF4_BLOCK)
-        return rw_op_error(call, RW_ERR_SHAPE, "rows of %lld numbers are not of whole blocks of %d", (long long)a->in,
-                           RW_NF4_BLOCK);
+        return rw_unexpected_int(call, RW_ERR_SHAPE, "weight", a->in, "rows that are a multiple of %d numbers, for NF4",
+                                 RW_NF4_BLOCK);
     const int64_t words = quantized_parts_of(a).bytes / 4;
-    if (!rw_shape_equal(rw_in_shape(call, 1), RW_SHAPE(words)))
-        return rw_op_error(call, RW_ERR_SHAPE, "the words of a weight [%lld, %lld] are [%lld]", (long long)a->out,
-                           (long long)a->in, (long long)words);
+    RW_CHECK(rw_expect_shape(call, 1, NULL, RW_SHAPE(words)));
     rw_shape x = rw_in_shape(call, 0);
-    if (x.rank < 1) return rw_op_error(call, RW_ERR_SHAPE, "x needs an axis");
-    if (x.dim[x.rank - 1] != features)
-        return rw_op_error(call, RW_ERR_SHAPE, "x has %lld features, weight [%lld, %lld] takes %lld",
-                           (long long)x.dim[x.rank - 1], (long long)a->out, (long long)a->in, (long long)features);
+    if (x.rank < 1 || x.dim[x.rank - 1] != features)
+        return rw_unexpected(call, RW_ERR_SHAPE, 0, NULL, "[..., %lld] for a weight [%lld, %lld]", (long long)features,
+                             (long long)a->out, (long long)a->in);
     x.dim[x.rank - 1] = a->turned ? a->in : a->out;
     if (call->n_inputs > 2) {
         RW_CHECK(rw_want_same_dtype(call, 0, 2));
-        if (!rw_shape_equal(rw_in_shape(call, 2), RW_SHAPE(a->out)))
-            return rw_op_error(call, RW_ERR_SHAPE, "bias is not [%lld]", (long long)a->out);
+        RW_CHECK(rw_expect_shape(call, 2, NULL, RW_SHAPE(a->out)));
     }
     return rw_op_output(call, 0, call->in[0].dtype, x);
 }
@@ -39,7 +40,7 @@ static rw_op_cost cost(const rw_op_call *call)
 {
     const rw_layout *const x = call->in[0].layout;
     const double depth = (double)x->dim[x->rank - 1];
-    return (rw_op_cost){ 2 * depth * (double)call->out[0].layout->numel, rw_cost_bytes(call) };
+    return rw_cost_product(call, 2 * depth * (double)call->out[0].layout->numel);
 }
 
 void rw_quantized_gemm(struct gemm *g, const struct rw_linear_quantized_attrs *a, const rw_layout *x, bool bias,
@@ -63,19 +64,19 @@ static size_t workspace_cpu(const rw_op_call *call)
 }
 
 #ifdef RW_HAVE_CUDA
-/* A panel, and what the greedier of the two kinds of panel takes: the last may be narrower. */
+/* A panel, and the larger workspace of the two panel widths: the last panel may be narrower. */
 static size_t workspace_cuda(const rw_op_call *call)
 {
     const struct rw_linear_quantized_attrs *const a = call->attrs;
     const rw_layout *const x = call->in[0].layout;
     const struct quantized_panels p = quantized_panels_of(a, x, call->in[0].dtype, QUANTIZED_PANEL_CUDA);
     size_t greedier = 0;
-    for (int64_t i = 0; i<p.n; i += p.n> 1 ? p.n - 1 : 1) {
+    for (int64_t i = 0; i < p.n; i += p.n > 1 ? p.n - 1 : 1) {
         const rw_layout *const lies = call->n_inputs > 2 ? call->in[2].layout : NULL;
         const struct quantized_product q = quantized_product_of(&p, i, a->turned, x, lies);
-        const rw_desc in[] = { { call->in[0].dtype, &q.x },
-                               { call->in[0].dtype, &q.weight },
-                               { call->in[0].dtype, &q.bias } };
+        const rw_operand_desc in[] = { { call->in[0].dtype, &q.x },
+                                       { call->in[0].dtype, &q.weight },
+                                       { call->in[0].dtype, &q.bias } };
         rw_op_call product = *call;
         product.in = in;
         product.n_inputs = lies ? 3 : 2;
@@ -99,7 +100,7 @@ static const rw_op_def rw_op_linear_quantized = { .name = "linear_quantized",
                                                   .cost = cost,
                                                   .workspace = RW_WORKSPACES(workspace_cpu, workspace_cuda) };
 
-/* The other way round: x w^T has the gradient dy w, and that, differentiated again, the first. */
+/* The gradient: x w^T has the gradient dy w, whose gradient is again the first form. */
 static rw_status grad(rw_grad_call *g)
 {
     struct rw_linear_quantized_attrs a = *(const struct rw_linear_quantized_attrs *)rw_grad_attrs(g);
@@ -115,10 +116,11 @@ static rw_status grad(rw_grad_call *g)
 
 rw_tensor *rw_linear_quantized_at(rw_site at, rw_tape *t, rw_tensor *x, const rw_quantized *weight, rw_tensor *bias)
 {
+    RW_ENTER_OP(t);
     if (!weight || (unsigned)weight->kind >= RW_QUANTIZED_KIND_COUNT) {
         rw_refuse_at(at, t, RW_ERR_ARGUMENT,
-                     weight ? "rw_linear_quantized: the weight is of no known kind"
-                            : "rw_linear_quantized: the weight is NULL");
+                     weight ? "rw_linear_quantized(weight): expected one of rw_quantized_kind, got another kind"
+                            : "rw_linear_quantized: weight is NULL; expected a weight of rw_quantized_create()");
         return NULL;
     }
     const struct rw_linear_quantized_attrs a = { weight->kind, weight->out, weight->in, false };

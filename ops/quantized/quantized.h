@@ -1,22 +1,21 @@
 /*
- * Products with a weight that is kept in codes: attributes, and the panels in which the weight is decoded on
- * CUDA. C11, C++17.
+ * Products with a quantized weight: attributes, and the panels in which CUDA decodes the weight. C11, C++17.
  *
- * A panel is all the depth of some columns of the result: rows of the weight, or columns of it where the product is
- * turned. How wide it is follows from shapes and type alone.
+ * A panel is the full depth of some columns of the result: rows of the weight, or its columns if the weight is not
+ * transposed. Its width depends on shapes and type alone.
  */
 #ifndef RW_OPS_QUANTIZED_H
 #define RW_OPS_QUANTIZED_H
 
-#include "base/quantized.h"
+#include "base/quantized_formats.h"
 
 #include <rewind/op.h>
 #include <rewind/quantized.h>
 
 #include <string.h>
 
-/* turned: x [..., out] times the weight [out, in], else x [..., in] times its transpose. Inputs: x, the weight's words,
-   and perhaps a bias. */
+/* `turned`: x [..., out] times the weight [out, in], else x [..., in] times its transpose. Inputs: x, the weight's
+   words, and optionally a bias. */
 struct rw_linear_quantized_attrs {
     int64_t kind, out, in, turned;
 };
@@ -27,22 +26,22 @@ static inline struct rw_quantized_parts quantized_parts_of(const struct rw_linea
 }
 
 #ifndef __cplusplus
-/* On the CPU one product, whose second factor is made of the weight; without data (ops/matmul/gemm.h). */
+/* On the CPU: one product, whose second factor is generated from the weight; without data (ops/matmul/gemm.h). */
 struct gemm;
 void rw_quantized_gemm(struct gemm *g, const struct rw_linear_quantized_attrs *a, const rw_layout *x, bool bias,
                        rw_dtype dtype);
 #endif
 
-#define QUANTIZED_COLS 64                       /* widths of panels are multiples of it, and a block of NF4 */
-#define QUANTIZED_PANEL_CUDA ((int64_t)4 << 20) /* bytes that a panel takes, where it is wider than QUANTIZED_COLS */
+#define QUANTIZED_COLS 64                       /* divides the width of panels; the size of an NF4 block */
+#define QUANTIZED_PANEL_CUDA ((int64_t)4 << 20) /* maximum bytes of a panel that is wider than QUANTIZED_COLS */
 
 struct quantized_panels {
     int64_t rows, depth, cols; /* [rows, depth] times [depth, cols] */
-    int64_t width, n;          /* of all panels but the last, and how many */
+    int64_t width, n;          /* of all panels but the last, and their number */
     size_t bytes;              /* of one, aligned */
 };
 
-/* bytes: how many a panel may take. */
+/* bytes: the maximum for a panel. */
 static inline struct quantized_panels quantized_panels_of(const struct rw_linear_quantized_attrs *a, const rw_layout *x,
                                                           rw_dtype dtype, int64_t bytes)
 {
@@ -67,7 +66,7 @@ static inline int64_t quantized_width(const struct quantized_panels *p, int64_t 
     return p->cols - i * p->width < p->width ? p->cols - i * p->width : p->width;
 }
 
-/* Panel i as the weight of an rw_linear(): what its kernel takes for layouts, and where they begin. */
+/* Panel i as the weight of an rw_linear(): the layouts that its kernel reads, and the offsets. */
 struct quantized_product {
     rw_layout x, weight, bias;
     int64_t first; /* column of the result, and element of the bias */

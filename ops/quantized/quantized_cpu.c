@@ -1,6 +1,6 @@
 /*
- * Products with weights in codes on the CPU: parts of the weight are decoded when the product comes to them, where a
- * matrix unit multiplies as they are packed for it. x is as it lies.
+ * CPU kernels of products with quantized weights: parts of the weight are decoded when the product reaches them, or,
+ * for the matrix unit, while they are packed. x is read in place.
  */
 #include "device/cpu/isa.h"
 #include "ops/common/util.h"
@@ -18,7 +18,7 @@ struct weight {
     const float *mean, *largest;
 };
 
-/* What a vector of codes of NF4 stands for; codes begins at a whole byte. */
+/* Decodes one vector of NF4 elements; `codes` is at a whole byte. */
 #if defined(RW_ISA_IS_V4) || defined(RW_ISA_IS_V3)
 VEC_INLINE __m128i nf4_bytes(const uint8_t *codes)
 {
@@ -27,6 +27,7 @@ VEC_INLINE __m128i nf4_bytes(const uint8_t *codes)
 }
 #endif
 
+/* Decodes 16 NF4 elements with one scale. */
 VEC_INLINE void nf4_decode_16(const uint8_t *codes, nf scale, nf *to)
 {
 #if defined(RW_ISA_IS_V4)
@@ -58,7 +59,7 @@ VEC_INLINE void put_16(void *to, rw_dtype dtype, int64_t at, const nf *x)
 }
 
 #if defined(RW_ISA_IS_V4)
-/* 32 codes to 16 bits, by the numbers of their block. */
+/* Decodes 32 elements to 16 bits, by the 16 possible values of their block. */
 VEC_INLINE __m512i nf4_halves(const uint8_t *codes, __m512i numbers)
 {
     const __m512i both = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)codes));
@@ -67,7 +68,7 @@ VEC_INLINE __m512i nf4_halves(const uint8_t *codes, __m512i numbers)
 }
 #endif
 
-/* Numbers [from, to) of all, of one block. */
+/* Decodes elements [from, to) of the weight, all in one block. */
 VEC_INLINE void nf4_block(const struct weight *w, int64_t from, int64_t to_end, rw_dtype dtype, void *to, int64_t at)
 {
     const int64_t block = from / RW_NF4_BLOCK;
@@ -113,8 +114,8 @@ VEC_INLINE nf int8_decode(const int8_t *codes)
 }
 
 #if defined(RW_ISA_IS_V4)
-/* By the processor's own rounding, which takes numbers below the normal ones for 0: with such a scale there are none.
- */
+/* Can the processor's own conversion to bfloat16 be used? It flushes subnormal numbers to 0; with such a scale there
+   are none. */
 static bool rounds_by_itself(float largest)
 {
     return __builtin_cpu_supports("avx512bf16") && largest >= 0x1p-100f && largest <= 0x1p100f;
@@ -135,6 +136,7 @@ __attribute__((target("avx512bf16"))) static void int8_to_bf16(const int8_t *cod
 }
 #endif
 
+/* Decodes n INT8 elements of a row with its scale. */
 VEC_INLINE void int8_row(const struct weight *w, int64_t row, int64_t first, int64_t n, rw_dtype dtype, void *to,
                          int64_t at)
 {
@@ -156,7 +158,7 @@ VEC_INLINE void int8_row(const struct weight *w, int64_t row, int64_t first, int
     }
 }
 
-/* Numbers [from, from + n) of a row of the weight. */
+/* Decodes elements [from, from + n) of a row of the weight. */
 VEC_INLINE void row_of(const struct weight *w, int64_t row, int64_t from, int64_t n, rw_dtype dtype, void *to,
                        int64_t at)
 {
@@ -177,7 +179,7 @@ static struct weight weight_of(const rw_kernel *k)
                             (const float *)(words + p.largest) };
 }
 
-/* A part of a row of the weight. */
+/* Generates a part of a row of the weight, for struct gemm_source. */
 #define MAKE(name, TYPE)                                                                                               \
     static void make_##name(const void *of, int64_t row, int64_t col, int64_t n, void *to)                             \
     {                                                                                                                  \
@@ -188,6 +190,7 @@ MAKE(bf16, RW_BF16)
 MAKE(f16, RW_F16)
 MAKE(f64, RW_F64)
 
+/* Describes the product, and runs it with the weight as a generated operand. */
 rw_status RW_ISA_NAME(rw_linear_quantized_cpu)(const rw_kernel *k);
 rw_status RW_ISA_NAME(rw_linear_quantized_cpu)(const rw_kernel *k)
 {

@@ -1,6 +1,6 @@
 /*
- * Products with weights in codes on CUDA: a kernel decodes a panel of the weight, the product of rw_linear() follows in
- * the stream, then the next panel.
+ * CUDA kernels of products with quantized weights: a kernel decodes a panel of the weight, the product of rw_linear()
+ * follows in the stream, then the next panel.
  */
 #include "device/cuda/kernel.cuh"
 
@@ -11,7 +11,7 @@ extern "C" {
 
 namespace {
 
-constexpr int THREADS = 256, EACH = 8; /* numbers of a thread, of one block of NF4 */
+constexpr int THREADS = 256, EACH = 8; /* elements of a thread, of one NF4 block */
 
 __device__ const float nf4_numbers[] = { RW_NF4_NUMBERS };
 __device__ const float dynamic_numbers[] = { RW_DYNAMIC_NUMBERS };
@@ -19,10 +19,10 @@ __device__ const float dynamic_numbers[] = { RW_DYNAMIC_NUMBERS };
 struct panel {
     const uint8_t *codes, *scales;
     const float *mean, *largest;
-    int64_t in, row, from, cols, n; /* of the weight: its columns, where the panel begins; of the panel: columns, all */
+    int64_t in, row, from, cols, n; /* of the weight: columns, start of panel; of the panel: columns, all elements */
 };
 
-/* A thread decodes EACH numbers that follow one another: four bytes of codes, one scale. */
+/* A thread decodes EACH consecutive elements: four bytes of NF4 data, one scale. */
 template <typename T> __global__ void __launch_bounds__(THREADS) nf4_kernel(const panel p, T *to)
 {
     __shared__ float numbers[16];
@@ -55,7 +55,7 @@ template <typename T> __global__ void __launch_bounds__(THREADS) int8_kernel(con
     to[i] = narrow<T>(static_cast<wide<T>>(code * p.largest[row] * RW_INT8_STEP));
 }
 
-/* Panel i, as it lies in the weight. */
+/* Decodes panel i, with the layout of the weight. */
 void decode(const rw_kernel *k, const quantized_panels &p, int64_t i)
 {
     const rw_linear_quantized_attrs *const a = static_cast<const rw_linear_quantized_attrs *>(k->attrs);
@@ -83,6 +83,7 @@ void decode(const rw_kernel *k, const quantized_panels &p, int64_t i)
 
 } // namespace
 
+/* Decodes and multiplies panel by panel. */
 extern "C" rw_status rw_linear_quantized_cuda(const rw_kernel *k)
 {
     const rw_linear_quantized_attrs *const a = static_cast<const rw_linear_quantized_attrs *>(k->attrs);

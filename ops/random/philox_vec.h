@@ -1,10 +1,10 @@
 /*
- * Sixteen Philox blocks at once: 64 consecutive words.
+ * 16 Philox blocks at once: 64 consecutive words.
  *
- * A lane is 64 bits wide and computes one block. The halves of a product are the two words that the next round needs,
- * and the multiplier reads lower halves only, so what is left in upper halves does no harm and nothing is moved
- * between lanes before the end. Blocks are dealt to lanes so that interleaving the words' vectors by pairs puts them
- * in order.
+ * A lane is 64 bits wide and computes one block. The halves of a product are the two words that the next round needs.
+ * The multiplier reads only lower halves, so leftovers in upper halves do no harm, and no data moves between lanes
+ * before the end. Blocks are assigned to lanes so that interleaving pairs of the words' vectors puts the words in
+ * order.
  */
 #ifndef RW_OPS_PHILOX_VEC_H
 #define RW_OPS_PHILOX_VEC_H
@@ -45,8 +45,8 @@ VEC_INLINE philox_lanes philox_multiply(philox_lanes a, uint32_t b)
 #endif
 }
 
-/* One block per lane: the words in the lower halves, the upper ones are whatever the products left there. third and
-   fourth: words of the counter, zero for tickets. */
+/* One block per lane: the words are in the lower halves; upper halves are undefined. third and fourth: words of the
+   counter, zero for tickets. */
 VEC_INLINE void philox_counters(uint64_t seed, philox_lanes block, uint32_t third, uint32_t fourth,
                                 philox_lanes word[4])
 {

@@ -1,11 +1,12 @@
-/* dropout, dropout_add, rand, randn, and the fills behind rw_init_normal() and rw_init_uniform(). */
+/* dropout, dropout_add, rand, randn, and the fills of rw_init_normal() and rw_init_uniform(): checks and rules. */
 #include "ops/random/random.h"
 
 #include "ops/common/channels.h"
 #include "ops/common/kernels.h"
 #include "ops/common/util.h"
 #include "ops/reduce/reduce.h"
-#include "record/own_ops.h"
+#include "record/edge.h"
+#include "record/builtin_ops.h"
 
 #include <string.h>
 
@@ -13,26 +14,25 @@ static rw_status check_dropout(rw_op_call *call)
 {
     const struct rw_dropout_attrs *const a = call->attrs;
     RW_CHECK(rw_want_float(call, 0));
-    if (!(a->p >= 0 && a->p < 1)) return rw_op_error(call, RW_ERR_ARGUMENT, "probability %g is not in [0, 1)", a->p);
+    if (!(a->p >= 0 && a->p < 1)) return rw_unexpected_real(call, "p", a->p, "a probability in [0, 1)");
     return rw_op_output_like(call, 0, 0);
 }
 
 static rw_status check_dropout_add(rw_op_call *call)
 {
     RW_CHECK(rw_want_same_dtype(call, 0, 1));
-    if (!rw_shape_equal(rw_in_shape(call, 0), rw_in_shape(call, 1)))
-        return rw_op_error(call, RW_ERR_SHAPE, "x and the residual have different shapes");
+    RW_CHECK(rw_expect_shape_of(call, 1, NULL, 0, NULL));
     return check_dropout(call);
 }
 
-/* (dy, and perhaps a sum) -> dx, and the sums of its columns, added to that: dropout, sum_to and accumulate in one. */
+/* (dy[, addend]) -> dx, and the sums of its columns plus the addend: dropout, sum_to and accumulate in one. */
 static rw_status check_dropout_columns(rw_op_call *call)
 {
     RW_CHECK(check_dropout(call));
     const rw_shape s = rw_in_shape(call, 0);
     const int last = call->n_inputs - 1;
-    if (call->n_inputs < 1 || call->n_inputs > 2 || s.rank < 1)
-        return rw_op_error(call, RW_ERR_ARGUMENT, "takes dy, of an axis at least, and at most a sum");
+    RW_CHECK(rw_expect_inputs(call, 1, 2, "dy and optionally sum"));
+    if (s.rank < 1) return rw_unexpected(call, RW_ERR_SHAPE, 0, NULL, "rank 1 or more");
     if (last) RW_CHECK(rw_want_sum_of(call, last, 0));
     return rw_op_output(call, 1, call->in[last].dtype, RW_SHAPE(s.dim[s.rank - 1]));
 }
@@ -62,16 +62,17 @@ static const rw_op_def rw_op_dropout_columns = { .name = "dropout_columns",
                                                  .workspace = RW_WORKSPACES(workspace_columns_cpu,
                                                                             rw_dropout_columns_workspace_cuda) };
 
-/* Of what a layer with a bias has made, and nobody else reads: the sums of the columns are that bias's gradient. */
+/* Is the input of dropout the output of a layer with a bias, which no other op reads? Then the sums of dx's columns are
+   the gradient of that bias. */
 static bool takes_columns(const rw_grad_call *g, rw_tensor **ret_sum)
 {
     const rw_shape s = rw_tensor_shape(rw_grad_input(g, 0));
     const int64_t columns = s.rank ? s.dim[s.rank - 1] : 1;
-    return !rw_grad_again(g) && columns > 1 && rw_shape_numel(s) >= 2 * columns && rw_grad_is_whole(g, 0) &&
+    return !rw_grad_is_differentiable(g) && columns > 1 && rw_shape_numel(s) >= 2 * columns && rw_grad_is_whole(g, 0) &&
            rw_grad_wants_columns(g, 0, ret_sum);
 }
 
-/* Dropout of the gradient, with the same ticket: the mask is drawn again instead of being kept. */
+/* Dropout of the gradient with the same ticket: the mask is drawn again instead of being kept. */
 static rw_status grad_dropout(rw_grad_call *g)
 {
     rw_tensor *const dy = rw_grad_upstream(g, 0), *in[2] = { dy, NULL }, *out[2] = { NULL, NULL };
@@ -99,6 +100,7 @@ const rw_op_def rw_op_dropout = { .name = "dropout", .n_inputs = 1, .n_outputs =
 
 rw_tensor *rw_dropout_at(rw_site at, rw_tape *t, rw_tensor *x, double p)
 {
+    RW_ENTER_OP(t);
     p = rw_constant(x, p);
     if (p == 0) return rw_operand_check(at, t, x, "dropout", "x") ? x : NULL;
     const struct rw_dropout_attrs a = { p };
@@ -110,10 +112,11 @@ static const rw_op_def rw_op_dropout_add = { .name = "dropout_add", .n_inputs = 
                                              .flags = RW_OP_RANDOM, .inplace = RW_INPLACE({ 0, 0 }, { 0, 1 }),
                                              .check = check_dropout_add, .kernel = RW_KERNELS(rw_dropout_add),
                                              .grad = grad_dropout_add, .cost = cost_dropout,
-                                             .alike = RW_OP_ALL_INPUTS };
+                                             .cast_widest = RW_OP_ALL_INPUTS };
 
 rw_tensor *rw_dropout_add_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *residual, double p)
 {
+    RW_ENTER_OP(t);
     p = rw_constant(x, p);
     if (p == 0) return rw_add_at(at, t, residual, x);
     const struct rw_dropout_attrs a = { p };
@@ -134,7 +137,7 @@ static rw_status check_rand(rw_op_call *call)
     rw_shape shape = { .rank = (int32_t)a->rank };
     memcpy(shape.dim, a->dim, sizeof shape.dim);
     if (!rw_dtype_is_float((rw_dtype)a->dtype))
-        return rw_op_error(call, RW_ERR_DTYPE, "a floating-point type is needed");
+        return rw_unexpected_dtype(call, "dtype", a->dtype, "a floating-point type");
     return rw_op_output(call, 0, (rw_dtype)a->dtype, shape);
 }
 
@@ -168,11 +171,13 @@ static rw_tensor *apply_rand(rw_site at, rw_tape *t, const rw_op_def *op, rw_dty
 
 rw_tensor *rw_randn_at(rw_site at, rw_tape *t, rw_dtype dtype, rw_shape shape)
 {
+    RW_ENTER_OP(t);
     return apply_rand(at, t, &rw_op_randn, dtype, shape);
 }
 
 rw_tensor *rw_rand_at(rw_site at, rw_tape *t, rw_dtype dtype, rw_shape shape)
 {
+    RW_ENTER_OP(t);
     return apply_rand(at, t, &rw_op_rand, dtype, shape);
 }
 

@@ -1,14 +1,14 @@
-/* Random ops: what their kernels are told. C11 and C++17. */
+/* Random ops: the attributes that their kernels read. C11 and C++17. */
 #ifndef RW_OPS_RANDOM_H
 #define RW_OPS_RANDOM_H
 
 #include <rewind/op.h>
 
 struct rw_dropout_attrs {
-    double p; /* that an element is dropped */
+    double p; /* probability that an element is dropped */
 };
 
-/* Of the kernel behind rw_random_fill_normal() and rw_random_fill_uniform(). */
+/* The arguments of the kernel of rw_random_fill_normal() and rw_random_fill_uniform(). */
 struct rw_random_fill {
     void *data;
     rw_dtype dtype;

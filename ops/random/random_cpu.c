@@ -1,7 +1,9 @@
 /*
- * CPU kernels of the random ops. dropout and dropout_add: a vector of words decides for a vector of elements; safe over
- * their inputs. Normal and uniform deviates: 64 words per draw, evaluated in double and rounded to the type.
+ * CPU kernels of the random ops. dropout and dropout_add: a vector of random words decides about a vector of elements;
+ * the result may overwrite the inputs. Normal and uniform numbers: 64 words per draw, evaluated in double and rounded
+ * to the type.
  */
+#include "base/team.h"
 #include "device/cpu/isa.h"
 #include "ops/common/util.h"
 #include "ops/random/philox_vec.h"
@@ -16,10 +18,10 @@ struct drop {
     const rw_kernel *k;
     uint32_t threshold;
     double factor;
-    const void *residual; /* of dropout_add; else NULL */
+    const void *residual; /* for dropout_add; else NULL */
 };
 
-/* Elements [i, i + n) of the tensor, n <= PHILOX_WORDS; words are theirs. */
+/* Elements [i, i + n) of the tensor, n <= PHILOX_WORDS, with their words. */
 VEC_INLINE void drop_f(const struct drop *d, rw_dtype dtype, bool adds, const uint32_t *words, int64_t i, int64_t n)
 {
     const void *const x = d->k->in[0].data;
@@ -79,17 +81,20 @@ static struct drop drop_of(const rw_kernel *k, const void *residual)
     };
 }
 
+static void drop_blocks(void *of, int64_t first, int64_t end)
+{
+    const struct drop *const d = of;
+    for (int64_t b = first; b < end; b++) {
+        if (d->residual) drop_block_and_add(d, b);
+        else drop_block(d, b);
+    }
+}
+
 static rw_status drop(const rw_kernel *k, const void *residual)
 {
     const struct drop d = drop_of(k, residual);
-    void (*const block)(const struct drop *, int64_t) = residual ? drop_block_and_add : drop_block;
-    const int64_t numel = k->out[0].layout->numel, blocks = (numel + DROP_BLOCK - 1) / DROP_BLOCK;
-    if (numel < RW_PARALLEL_FROM || k->threads < 2) {
-        for (int64_t b = 0; b < blocks; b++) block(&d, b);
-        return RW_OK;
-    }
-#pragma omp parallel for num_threads(k->threads) schedule(static)
-    for (int64_t b = 0; b < blocks; b++) block(&d, b);
+    const int64_t numel = k->out[0].layout->numel;
+    rw_team_for(rw_threads_for(k, numel), (numel + DROP_BLOCK - 1) / DROP_BLOCK, drop_blocks, &d);
     return RW_OK;
 }
 
@@ -105,7 +110,7 @@ rw_status RW_ISA_NAME(rw_dropout_add_cpu)(const rw_kernel *k)
     return drop(k, k->in[1].data);
 }
 
-/* Elements [at, at + n), of which the first may lie within a block of words. */
+/* Elements [at, at + n); the first may be inside a block of words. */
 VEC_INLINE void drop_any(const struct drop *d, rw_dtype dtype, int64_t at, int64_t n)
 {
     uint32_t words[PHILOX_WORDS];
@@ -137,7 +142,7 @@ rw_status RW_ISA_NAME(rw_dropout_columns_cpu)(const rw_kernel *k)
     return RW_ISA_NAME(rw_sum_rows_cpu)(k, make_dropped, 1);
 }
 
-/* ---- deviates ---- */
+/* ---- normal and uniform numbers ---- */
 
 #define PAIRS (PHILOX_WORDS / 2)
 
@@ -161,7 +166,7 @@ VEC_INLINE void sincospi(nd x, nd *ret_sin, nd *ret_cos)
 #endif
 }
 
-/* Box and Muller: words 2i and 2i + 1 give elements 2i (cosine) and 2i + 1 (sine). */
+/* Box-Muller transform: words 2i and 2i + 1 give elements 2i (cosine) and 2i + 1 (sine). */
 static void normal(const uint32_t *words, double mean, double std, double *z)
 {
     double u[PAIRS], v[PAIRS];
@@ -183,7 +188,7 @@ static void normal(const uint32_t *words, double mean, double std, double *z)
 
 static void uniform(const uint32_t *words, double lo, double hi, double *z)
 {
-    const double width = hi == lo ? 0 : hi - lo; /* also of an infinite constant */
+    const double width = hi == lo ? 0 : hi - lo; /* even if the constant is infinite */
     for (int i = 0; i < PHILOX_WORDS; i++) z[i] = lo + width * ((double)words[i] * 0x1p-32);
 }
 
@@ -195,7 +200,7 @@ static void put(void *data, rw_dtype dtype, int64_t at, int64_t n, const double 
     for (int64_t i = 0; dtype == RW_F16 && i < n; i++) ((uint16_t *)data)[at + i] = f32_to_f16((float)z[i]);
 }
 
-/* Rounding to the type may reach hi, which is not in the interval: then the neighbour below it is taken. */
+/* Rounding to the type may give hi, which is outside of the interval: replaces it by the next number below. */
 static void keep_below(void *data, rw_dtype dtype, int64_t at, int64_t n, double lo, double hi)
 {
     if (!(hi > lo)) return;
@@ -230,15 +235,17 @@ static void fill_block(const struct rw_random_fill *f, uint64_t seed, uint64_t o
     }
 }
 
+static void fill_blocks(void *of, int64_t first, int64_t end)
+{
+    const rw_kernel *const k = of;
+    for (int64_t b = first; b < end; b++)
+        fill_block(k->attrs, k->ticket.seed, k->ticket.offset, b * FILL_BLOCK);
+}
+
 rw_status RW_ISA_NAME(rw_random_fill_cpu)(const rw_kernel *k);
 rw_status RW_ISA_NAME(rw_random_fill_cpu)(const rw_kernel *k)
 {
     const struct rw_random_fill *const f = k->attrs;
-    if (f->n < RW_PARALLEL_FROM / 8 || k->threads < 2) {
-        for (int64_t from = 0; from < f->n; from += FILL_BLOCK) fill_block(f, k->ticket.seed, k->ticket.offset, from);
-        return RW_OK;
-    }
-#pragma omp parallel for num_threads(k->threads) schedule(static)
-    for (int64_t from = 0; from < f->n; from += FILL_BLOCK) fill_block(f, k->ticket.seed, k->ticket.offset, from);
+    rw_team_for(rw_threads_for(k, 8 * f->n), (f->n + FILL_BLOCK - 1) / FILL_BLOCK, fill_blocks, k);
     return RW_OK;
 }

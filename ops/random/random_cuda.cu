@@ -1,8 +1,8 @@
 /*
- * dropout, dropout_add, rand and randn on CUDA. The words are the CPU's (philox.h), so masks and uniform deviates are
- * the CPU's bits. Normal ones are evaluated in double with CUDA's logarithm (1 ulp) and sines (2 ulp) where the CPU
- * has SLEEF's (1 and 0.5): with the roundings of root and product, the two differ by less than 6 ulp of double, and
- * are then rounded to the type.
+ * CUDA kernels of dropout, dropout_add, rand and randn. The random words are those of the CPU (philox.h), so masks and
+ * uniform numbers are bit-identical to the CPU's. Normal numbers are evaluated in double with CUDA's logarithm (1 ulp)
+ * and sines (2 ulp), where the CPU uses SLEEF's (1 and 0.5). Including the roundings of root and product, the two
+ * differ by less than 6 ulp of double before they are rounded to the type.
  */
 #include "ops/random/random.h"
 #include "ops/reduce/columns.cuh"
@@ -12,7 +12,7 @@ namespace {
 constexpr int THREADS = 256;
 constexpr int WORDS = 4; /* of one block */
 
-/* Blocks that a thread takes side by side, so that their elements are 16 bytes or more. */
+/* Philox blocks that a thread processes together, so that their elements are 16 bytes or more. */
 template <typename T> constexpr int blocks_of()
 {
     return sizeof(T) == 2 ? 2 : 1;
@@ -49,7 +49,7 @@ template <typename T> __device__ __forceinline__ void store_group(T *p, int64_t 
         if (l < n) p[l] = v.x[l];
 }
 
-/* Element l takes word l % WORDS of block l / WORDS, counted from `block`. */
+/* Element l uses word l % WORDS of block l / WORDS, counted from `block`. */
 template <typename T>
 __device__ __forceinline__ void words_of(uint64_t seed, uint64_t block, uint32_t *word)
 {
@@ -57,10 +57,10 @@ __device__ __forceinline__ void words_of(uint64_t seed, uint64_t block, uint32_t
     for (int b = 0; b < blocks_of<T>(); b++) rw_philox(seed, block + static_cast<uint64_t>(b), word + b * WORDS);
 }
 
-/* Groups of a thread. Safe over the inputs. */
+/* Groups per thread. The result may overwrite the inputs. */
 constexpr int GROUPS = 2;
 
-/* residual: of ADDS only. */
+/* residual: with ADDS only. */
 template <typename T, bool ADDS>
 __global__ void __launch_bounds__(THREADS)
     dropout_kernel(const T *x, const T *residual, T *y, int64_t numel, device_ticket ticket, uint32_t threshold,
@@ -96,7 +96,7 @@ __device__ __forceinline__ void round_to(double z, bf16 *to) { *to = __float2bfl
 
 __device__ __forceinline__ void round_to(double z, f16 *to) { *to = __float2half_rn(static_cast<float>(z)); }
 
-/* Rounding to the type may reach 1, which is not in the interval: then the neighbour below it is taken. */
+/* Rounding to the type may give 1, which is outside of the interval: replaces it by the next number below. */
 __device__ __forceinline__ void round_below_one(double z, double *to) { *to = z; }
 
 __device__ __forceinline__ void round_below_one(double z, float *to)
@@ -117,7 +117,7 @@ __device__ __forceinline__ void round_below_one(double z, f16 *to)
     *to = __float2half_rn(x < 1 ? x : 0x1.ffcp-1f);
 }
 
-/* Box and Muller: words 2i and 2i + 1 give elements 2i (cosine) and 2i + 1 (sine). */
+/* Box-Muller transform: words 2i and 2i + 1 give elements 2i (cosine) and 2i + 1 (sine). */
 template <typename T> __device__ __forceinline__ void normal(const uint32_t *word, T *to)
 {
 #pragma unroll
@@ -164,6 +164,7 @@ template <bool NORMAL> rw_status deviates(const rw_kernel *k)
     });
 }
 
+/* Launches dropout for the type of its input. */
 template <bool ADDS> rw_status dropout(const rw_kernel *k)
 {
     const int64_t numel = k->out[0].layout->numel;
@@ -197,16 +198,16 @@ extern "C" rw_status rw_dropout_add_cuda(const rw_kernel *k)
 
 namespace {
 
-/* Word i, without an address that is computed: words stay in registers. */
+/* Word i, selected without a computed address, so that the words stay in registers. */
 __device__ __forceinline__ uint32_t one_of(const uint32_t *word, uint64_t i)
 {
     return i < 2 ? (i ? word[1] : word[0]) : i == 2 ? word[2] : word[3];
 }
 
-/* Elements of dx, dropped and stored as they are added up; the words are dropout_kernel's. */
+/* Elements of dx, computed and stored while they are summed; the words are those of dropout_kernel. */
 template <typename R, typename T, int N> struct dropped {
     using held = loaded<T, N>;
-    static constexpr int ahead = LOADS, blocks = 3; /* the words take registers */
+    static constexpr int ahead = LOADS, blocks = 3; /* the words need registers */
     const T *dy;
     T *dx;
     device_ticket ticket;

@@ -1,9 +1,13 @@
-/* causal_conv1d, and the products that its gradients are. See causal_conv1d.h. */
+/*
+ * causal_conv1d, and the products that are its gradients (causal_conv1d.h defines these): checks, costs and gradient
+ * rules.
+ */
 #include "ops/recurrent/causal_conv1d.h"
 
 #include "ops/common/kernels.h"
 #include "ops/common/util.h"
 #include "ops/reduce/reduce.h"
+#include "record/edge.h"
 
 /* ---- checks ---- */
 
@@ -11,44 +15,38 @@ static rw_status check_sequence(rw_op_call *call, int i)
 {
     RW_CHECK(rw_want_float(call, i));
     RW_CHECK(rw_want_same_dtype(call, 0, i));
-    if (call->in[i].layout->rank == 3) return RW_OK;
-    return rw_op_error(call, RW_ERR_SHAPE, "input %d is not [batch, length, channels]", i);
+    return rw_expect_rank(call, i, NULL, 3, "[batch, length, channels]");
 }
 
 static rw_status check_taps(rw_op_call *call, int64_t taps)
 {
-    if (taps >= 1 && taps <= RW_CAUSAL_CONV1D_MOST) return RW_OK;
-    return rw_op_error(call, RW_ERR_SHAPE, "%lld taps, 1 to %d are possible", (long long)taps, RW_CAUSAL_CONV1D_MOST);
+    if (taps >= 1 && taps <= RW_CAUSAL_CONV1D_MAX) return RW_OK;
+    return rw_unexpected_int(call, RW_ERR_SHAPE, "weight", taps, "1 to %d taps", RW_CAUSAL_CONV1D_MAX);
 }
 
 static rw_status check(rw_op_call *call)
 {
-    if (call->n_inputs < 2 || call->n_inputs > 3)
-        return rw_op_error(call, RW_ERR_ARGUMENT, "takes x, weight and at most a bias");
+    RW_CHECK(rw_expect_inputs(call, 2, 3, "x, weight and optionally bias"));
     RW_CHECK(check_sequence(call, 0));
     for (int i = 1; i < call->n_inputs; i++) RW_CHECK(rw_want_same_dtype(call, 0, i));
     const rw_shape x = rw_in_shape(call, 0), weight = rw_in_shape(call, 1);
     if (weight.rank != 2 || weight.dim[0] != x.dim[2])
-        return rw_op_error(call, RW_ERR_SHAPE, "weight is not [%lld, taps]", (long long)x.dim[2]);
+        return rw_unexpected(call, RW_ERR_SHAPE, 1, NULL, "[%lld, taps], x's channels", (long long)x.dim[2]);
     RW_CHECK(check_taps(call, weight.dim[1]));
-    if (call->n_inputs == 3 && !rw_shape_equal(rw_in_shape(call, 2), RW_SHAPE(x.dim[2])))
-        return rw_op_error(call, RW_ERR_SHAPE, "bias is not [%lld]", (long long)x.dim[2]);
+    if (call->n_inputs == 3) RW_CHECK(rw_expect_shape(call, 2, NULL, RW_SHAPE(x.dim[2])));
     return rw_op_output(call, 0, call->in[0].dtype, x);
 }
 
 static rw_status check_weight(rw_op_call *call)
 {
     const struct rw_causal_conv1d_attrs *const a = call->attrs;
-    if (call->n_inputs < 2 || call->n_inputs > 3)
-        return rw_op_error(call, RW_ERR_ARGUMENT, "takes x, dy and a sum that is added to");
+    RW_CHECK(rw_expect_inputs(call, 2, 3, "x, dy and optionally sum"));
     for (int i = 0; i < 2; i++) RW_CHECK(check_sequence(call, i));
     const rw_shape weight = RW_SHAPE(rw_in_shape(call, 0).dim[2], a->taps);
     RW_CHECK(check_taps(call, a->taps));
-    if (!rw_shape_equal(rw_in_shape(call, 0), rw_in_shape(call, 1)))
-        return rw_op_error(call, RW_ERR_SHAPE, "dy has not the shape of x");
+    RW_CHECK(rw_expect_shape_of(call, 1, NULL, 0, NULL));
     if (call->n_inputs == 3) RW_CHECK(rw_want_same_dtype(call, 0, 2));
-    if (call->n_inputs == 3 && !rw_shape_equal(rw_in_shape(call, 2), weight))
-        return rw_op_error(call, RW_ERR_SHAPE, "the sum has not the weight's shape");
+    if (call->n_inputs == 3) RW_CHECK(rw_expect_shape(call, 2, NULL, weight));
     return rw_op_output(call, 0, call->in[0].dtype, weight);
 }
 
@@ -56,7 +54,7 @@ static rw_status check_weight(rw_op_call *call)
 
 static rw_op_cost cost_of(const rw_op_call *call, int64_t taps)
 {
-    return (rw_op_cost){ 2 * (double)taps * (double)call->in[0].layout->numel, rw_cost_bytes(call) };
+    return rw_cost_product(call, 2 * (double)taps * (double)call->in[0].layout->numel);
 }
 
 static rw_op_cost cost(const rw_op_call *call)
@@ -69,7 +67,7 @@ static rw_op_cost cost_weight(const rw_op_call *call)
     return cost_of(call, ((const struct rw_causal_conv1d_attrs *)call->attrs)->taps);
 }
 
-/* The weights, taps outside, in the type of sums. */
+/* The weights with taps as the outer axis, in the type of sums. */
 static size_t workspace(const rw_op_call *call)
 {
     return (size_t)call->in[1].layout->numel * (call->in[0].dtype == RW_F64 ? sizeof(double) : sizeof(float));
@@ -80,14 +78,14 @@ static size_t workspace(const rw_op_call *call)
 static rw_status grad(rw_grad_call *g);
 static rw_status grad_weight(rw_grad_call *g);
 
-/* The same op by its own name and as a gradient. */
+/* The same op under two names: as causal_conv1d, and as a gradient. */
 RW_DECLARE_KERNELS(rw_causal_conv1d)
 #define CONV(NAME)                                                                                                   \
     static const rw_op_def rw_op_##NAME = { .name = #NAME, .n_inputs = RW_OP_VARIADIC, .n_outputs = 1,               \
                                             .strided = RW_OP_INPUT(0), .check = check,                               \
                                             .kernel = RW_KERNELS(rw_causal_conv1d), .grad = grad, .cost = cost,      \
                                             .workspace = RW_WORKSPACES(workspace, NULL),                             \
-                                            .lowered = RW_OP_ALL_INPUTS };
+                                            .cast_low = RW_OP_ALL_INPUTS };
 CONV(causal_conv1d)
 CONV(causal_conv1d_data)
 
@@ -121,7 +119,7 @@ static rw_status grad(rw_grad_call *g)
     if (rw_grad_wanted(g, 0)) RW_CHECK(rw_grad_set(g, 0, conv(g, dy, weight, !own->reversed)));
     if (rw_grad_wanted(g, 1)) {
         const struct rw_causal_conv1d_attrs a = { own->reversed, rw_tensor_shape(weight).dim[1] };
-        rw_tensor *const in[] = { x, dy, rw_grad_addend(g, 1) };
+        rw_tensor *const in[] = { x, dy, rw_grad_accumulator(g, 1) };
         rw_tensor *const dw = rw_apply(rw_grad_tape(g), &rw_op_causal_conv1d_weight, in, in[2] ? 3 : 2, &a, sizeof a,
                                        NULL);
         RW_CHECK(rw_grad_set_sum(g, 1, dw));
@@ -129,7 +127,7 @@ static rw_status grad(rw_grad_call *g)
     return rw_grad_n_inputs(g) > 2 && rw_grad_wanted(g, 2) ? rw_grad_set_sum_to(g, 2, dy) : RW_OK;
 }
 
-/* u has the shape of a weight. */
+/* The rule of causal_conv1d_weight; u, the gradient of its dweight, has the shape of the weight. */
 static rw_status grad_weight(rw_grad_call *g)
 {
     const bool reversed = ((const struct rw_causal_conv1d_attrs *)rw_grad_attrs(g))->reversed;
@@ -141,6 +139,7 @@ static rw_status grad_weight(rw_grad_call *g)
 
 rw_tensor *rw_causal_conv1d_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *weight, rw_tensor *bias)
 {
+    RW_ENTER_OP(t);
     const struct rw_causal_conv1d_attrs a = { 0, 0 };
     rw_tensor *const in[] = { x, weight, bias };
     return rw_apply_at(at, t, &rw_op_causal_conv1d, in, bias == rw_none() ? 2 : 3, &a, sizeof a, NULL);

@@ -1,5 +1,5 @@
 /*
- * What the checks and kernels of causal_conv1d share. C11 and C++17.
+ * Shared by the checks and kernels of causal_conv1d. C11 and C++17.
  *
  *     causal_conv1d         (x, weight [, bias]) -> y       y[t] = sum over j of weight[j] x[t - (k - 1) + j]
  *     causal_conv1d_data    (dy, weight) -> dx              the same, with the sequence read from its end
@@ -13,12 +13,12 @@
 
 struct rw_causal_conv1d_attrs {
     int64_t reversed; /* time runs from the end */
-    int64_t taps;     /* of a weight's gradient; else 0 */
+    int64_t taps;     /* for a weight's gradient; else 0 */
 };
 
 struct rw_causal_conv1d {
     int64_t b, l, c, taps;
-    int64_t step; /* from a place to the one before it: -1, reversed 1 */
+    int64_t step; /* distance from a place to the earlier one: -1, or 1 if reversed */
     int64_t x[3]; /* strides of x, or of dy */
 };
 
@@ -34,7 +34,7 @@ static inline struct rw_causal_conv1d rw_causal_conv1d_of(const rw_kernel *k, bo
     return j;
 }
 
-/* Of a weight's gradient on CUDA: rows of a part; the parts' sums are the workspace. */
+/* For a weight's gradient on CUDA: rows of a part; the workspace holds the parts' sums. */
 #define RW_CAUSAL_CONV1D_PART 1024
 
 static inline int64_t rw_causal_conv1d_parts(int64_t rows)

@@ -1,4 +1,8 @@
-/* CPU kernels of causal_conv1d: rows of a result are shared out, of a weight's gradient its channels. */
+/*
+ * CPU kernels of causal_conv1d: the rows of a result are distributed over threads; for a weight's gradient its
+ * channels.
+ */
+#include "base/team.h"
 #include "device/cpu/isa.h"
 #include "ops/common/util.h"
 #include "ops/common/vec_native.h"
@@ -72,29 +76,45 @@ static void turn(const struct rw_causal_conv1d *j, const rw_view *weight, void *
     else f_turn(j, weight->data, weight->dtype, to);
 }
 
+struct conv {
+    struct rw_causal_conv1d j;
+    struct conv_operands o;
+    rw_dtype dtype;
+};
+
+static void rows_of(void *of, int64_t first, int64_t end)
+{
+    const struct conv *const c = of;
+    for (int64_t row = first; row < end; row++) row_of(&c->j, &c->o, c->dtype, row);
+}
+
+static void strips_of(void *of, int64_t first, int64_t end)
+{
+    const struct conv *const c = of;
+    for (int64_t strip = first; strip < end; strip++) strip_of(&c->j, &c->o, c->dtype, strip * LANES);
+}
+
 rw_status RW_ISA_NAME(rw_causal_conv1d_cpu)(const rw_kernel *k);
 rw_status RW_ISA_NAME(rw_causal_conv1d_cpu)(const rw_kernel *k)
 {
-    const struct rw_causal_conv1d j = rw_causal_conv1d_of(k, false);
-    const struct conv_operands o = { .x = k->in[0].data, .bias = rw_kernel_has(k, 2) ? k->in[2].data : NULL,
-                                     .turned = k->workspace, .to = k->out[0].data };
-    const rw_dtype dtype = k->out[0].dtype;
+    const struct conv c = { rw_causal_conv1d_of(k, false),
+                            { .x = k->in[0].data, .bias = rw_kernel_has(k, 2) ? k->in[2].data : NULL,
+                              .turned = k->workspace, .to = k->out[0].data },
+                            k->out[0].dtype };
     const int64_t n = k->out[0].layout->numel;
     if (!n) return RW_OK;
-    turn(&j, &k->in[1], k->workspace);
-#pragma omp parallel for num_threads(k->threads) schedule(static) if (n >= RW_PARALLEL_FROM)
-    for (int64_t row = 0; row < j.b * j.l; row++) row_of(&j, &o, dtype, row);
+    turn(&c.j, &k->in[1], k->workspace);
+    rw_team_for(rw_threads_for(k, n), c.j.b * c.j.l, rows_of, &c);
     return RW_OK;
 }
 
 rw_status RW_ISA_NAME(rw_causal_conv1d_weight_cpu)(const rw_kernel *k);
 rw_status RW_ISA_NAME(rw_causal_conv1d_weight_cpu)(const rw_kernel *k)
 {
-    const struct rw_causal_conv1d j = rw_causal_conv1d_of(k, true);
-    const struct conv_operands o = { .x = k->in[0].data, .dy = k->in[1].data,
-                                     .sum = rw_kernel_has(k, 2) ? k->in[2].data : NULL, .to = k->out[0].data };
-    const rw_dtype dtype = k->out[0].dtype;
-#pragma omp parallel for num_threads(k->threads) schedule(static) if (j.b * j.l * j.c >= RW_PARALLEL_FROM)
-    for (int64_t c = 0; c < j.c; c += LANES) strip_of(&j, &o, dtype, c);
+    const struct conv c = { rw_causal_conv1d_of(k, true),
+                            { .x = k->in[0].data, .dy = k->in[1].data,
+                              .sum = rw_kernel_has(k, 2) ? k->in[2].data : NULL, .to = k->out[0].data },
+                            k->out[0].dtype };
+    rw_team_for(rw_threads_for(k, c.j.b * c.j.l * c.j.c), (c.j.c + LANES - 1) / LANES, strips_of, &c);
     return RW_OK;
 }

@@ -1,8 +1,8 @@
 /*
- * causal_conv1d on CUDA: a thread for each element of the result, neighbours take neighbouring channels; of a weight's
- * gradient a block takes 32 channels, one tap and a part of the rows, and the parts are added in order.
+ * CUDA kernels of causal_conv1d: one thread per element of the result, with adjacent threads on adjacent channels. For
+ * a weight's gradient a block has 32 channels, one tap and a part of the rows, and the parts are added in order.
  */
-#include "ops/common/parts.cuh"
+#include "ops/common/partial_sums.cuh"
 
 extern "C" {
 #include "ops/recurrent/causal_conv1d.h"
@@ -12,7 +12,7 @@ namespace {
 
 constexpr int THREADS = 256, LANES = 32, WARPS = 8;
 
-/* x at tap `tap` of place t; 0 outside of the sequence. */
+/* The element of x at tap `tap` of place t; 0 outside of the sequence. */
 template <typename T>
 __device__ __forceinline__ wide<T> tap_of(const rw_causal_conv1d &j, const T *x, int64_t batch, int64_t t, int64_t c,
                                           int64_t tap)
@@ -35,7 +35,7 @@ __global__ void __launch_bounds__(THREADS)
     to[i] = narrow<T>(sum);
 }
 
-/* Warps take rows in turn, and are added in order. */
+/* Warps take rows in turn; their sums are added in order. */
 template <typename T>
 __global__ void __launch_bounds__(LANES *WARPS)
     weight_kernel(const T *x, const T *dy, sum_state<wide<T>> *to, rw_causal_conv1d j, int64_t across)
@@ -78,6 +78,7 @@ extern "C" rw_status rw_causal_conv1d_cuda(const rw_kernel *k)
     });
 }
 
+/* Sums the parts of a weight's gradient, then adds them in order. */
 extern "C" rw_status rw_causal_conv1d_weight_cuda(const rw_kernel *k)
 {
     const rw_causal_conv1d j = rw_causal_conv1d_of(k, true);

@@ -1,9 +1,9 @@
 /*
- * The loops of causal_conv1d for one type of arithmetic T. Included by causal_conv1d_cpu.c once with T = float and once
- * with T = double; F names these functions. Channels lie side by side and never meet: LANES of them at a time, in the
- * machine's own vectors N.
+ * The loops of causal_conv1d for one type of arithmetic T. Included by causal_conv1d_cpu.c with T = float and again
+ * with T = double; F builds the names of these functions. Channels are adjacent and independent: LANES of them are
+ * processed at a time, in native vectors N.
  */
-/* n <= LANES elements that are `stride` apart; dtype is a constant after inlining. */
+/* Loads n <= LANES elements that are `stride` apart; dtype is a constant after inlining. */
 VEC_INLINE void F(take)(T *to, const void *p, rw_dtype dtype, int64_t at, int64_t stride, int64_t n)
 {
     if (dtype == RW_F64)
@@ -22,7 +22,7 @@ VEC_INLINE void F(give)(void *p, rw_dtype dtype, int64_t at, int64_t n, const T 
         for (int64_t i = 0; i < n; i++) f_put(p, dtype, at + i, (float)x[i]);
 }
 
-/* The weights [c, taps] as [taps, c]. */
+/* Transposes the weights [c, taps] to [taps, c]. */
 VEC_INLINE void F(turn)(const struct rw_causal_conv1d *j, const void *weight, rw_dtype dtype, T *to)
 {
     for (int64_t c = 0; c < j->c; c++)
@@ -30,13 +30,13 @@ VEC_INLINE void F(turn)(const struct rw_causal_conv1d *j, const void *weight, rw
             F(take)(to + tap * j->c + c, weight, dtype, c * j->taps + tap, 1, 1);
 }
 
-/* Where tap `tap` of place t lies; outside of 0 to l there are zeros. */
+/* The place that tap `tap` of place t reads; outside of [0, l) there are zeros. */
 VEC_INLINE int64_t F(place)(const struct rw_causal_conv1d *j, int64_t t, int64_t tap)
 {
     return t + j->step * (j->taps - 1 - tap);
 }
 
-/* LANES channels of a row of y that lie side by side in x, too: the sums stay in registers. */
+/* LANES channels of a row of y, if they are adjacent in x, too: the sums stay in registers. */
 VEC_INLINE void F(whole_block)(const struct rw_causal_conv1d *j, const struct conv_operands *o, rw_dtype dtype,
                                int64_t row, int64_t c)
 {
@@ -53,7 +53,7 @@ VEC_INLINE void F(whole_block)(const struct rw_causal_conv1d *j, const struct co
     for (int v = 0; v < LANES / N_LANES; v++) F(put_lanes)(o->to, dtype, row * j->c + c + v * N_LANES, sum[v]);
 }
 
-/* n channels of a row of y: whole blocks have a constant n. */
+/* n channels of a row of y; n is a constant for whole blocks. */
 VEC_INLINE void F(block)(const struct rw_causal_conv1d *j, const struct conv_operands *o, rw_dtype dtype, int64_t row,
                          int64_t c, int64_t n)
 {
@@ -78,8 +78,8 @@ VEC_INLINE void F(row)(const struct rw_causal_conv1d *j, const struct conv_opera
     if (c < j->c) F(block)(j, o, dtype, row, c, j->c - c);
 }
 
-/* The rows of a part for one tap of LANES channels that lie side by side in x, too: a part's rows stay in the cache
-   from tap to tap, the sums in registers. */
+/* The rows of a part for one tap of LANES channels, if they are adjacent in x, too: a part's rows stay in the cache
+   from tap to tap, and the sums in registers. */
 VEC_INLINE void F(add_part)(const struct rw_causal_conv1d *j, const struct conv_operands *o, rw_dtype dtype, int64_t c,
                             int64_t first, int64_t end, int64_t tap, T *total)
 {
@@ -99,14 +99,14 @@ VEC_INLINE void F(add_part)(const struct rw_causal_conv1d *j, const struct conv_
 VEC_INLINE void F(columns)(const struct rw_causal_conv1d *j, const struct conv_operands *o, rw_dtype dtype, int64_t c,
                            int64_t n)
 {
-    T total[RW_CAUSAL_CONV1D_MOST][LANES] = { 0 };
+    T total[RW_CAUSAL_CONV1D_MAX][LANES] = { 0 };
     for (int64_t first = 0; first < j->b * j->l; first += ROWS) {
         const int64_t end = first + ROWS < j->b * j->l ? first + ROWS : j->b * j->l;
         if (n == LANES && j->x[2] == 1) {
             for (int64_t tap = 0; tap < j->taps; tap++) F(add_part)(j, o, dtype, c, first, end, tap, total[tap]);
             continue;
         }
-        T part[RW_CAUSAL_CONV1D_MOST][LANES] = { 0 }, x[LANES], dy[LANES];
+        T part[RW_CAUSAL_CONV1D_MAX][LANES] = { 0 }, x[LANES], dy[LANES];
         for (int64_t row = first; row < end; row++) {
             F(take)(dy, o->dy, dtype, row * j->c + c, 1, n);
             for (int64_t tap = 0; tap < j->taps; tap++) {

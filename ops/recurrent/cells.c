@@ -1,4 +1,4 @@
-/* lstm_cell and gru_cell: checks and rules. See cells.h. */
+/* lstm_cell and gru_cell, the element-wise parts of recurrent layers: checks, costs and gradient rules. */
 #include "ops/recurrent/cells.h"
 
 #include "ops/common/kernels.h"
@@ -8,13 +8,12 @@
 
 /* ---- checks ---- */
 
-/* Inputs of one floating-point type; input `state` is [n, h]. */
+/* Checks that inputs have one floating-point type, and that input `state` is [n, h]. */
 static rw_status check_state(rw_op_call *call, int state)
 {
     RW_CHECK(rw_want_float(call, 0));
     for (int i = 1; i < call->n_inputs; i++) RW_CHECK(rw_want_same_dtype(call, 0, i));
-    if (call->in[state].layout->rank == 2) return RW_OK;
-    return rw_op_error(call, RW_ERR_SHAPE, "a state is [n, h]");
+    return rw_expect_rank(call, state, NULL, 2, "[n, h]");
 }
 
 static rw_status want_gates(rw_op_call *call, int i, int state, int gates)
@@ -22,8 +21,8 @@ static rw_status want_gates(rw_op_call *call, int i, int state, int gates)
     const rw_layout *const s = call->in[state].layout, *const l = call->in[i].layout;
     if (l->rank == 2 && l->dim[0] == s->dim[0] && l->dim[1] % gates == 0 && l->dim[1] / gates == s->dim[1])
         return RW_OK;
-    return rw_op_error(call, RW_ERR_SHAPE, "input %d is not [%lld, %d times %lld]", i, (long long)s->dim[0], gates,
-                       (long long)s->dim[1]);
+    return rw_unexpected(call, RW_ERR_SHAPE, i, NULL, "[%lld, %d x %lld], of %d gates", (long long)s->dim[0], gates,
+                         (long long)s->dim[1], gates);
 }
 
 static rw_status check_lstm(rw_op_call *call)
@@ -50,14 +49,15 @@ static rw_status check_gru(rw_op_call *call)
     return RW_OK;
 }
 
-/* Five functions of a dozen operations for each element of a state, and what joins them; backward as much again. */
+/* Five functions of a dozen operations each per element of a state, and the arithmetic that combines them; backward has
+   about as many. */
 static rw_op_cost cost(const rw_op_call *call)
 {
     const double elements = (double)call->in[0].layout->numel / RW_GRU_GATES;
-    return (rw_op_cost){ 80 * elements, rw_cost_bytes(call) };
+    return (rw_op_cost){ .flops = 80 * elements, .bytes = rw_cost_bytes(call) };
 }
 
-/* ---- of primitives, so that it can be differentiated again ---- */
+/* ---- gradients composed of ops that can be differentiated again ---- */
 
 static rw_tensor *gate(rw_tape *t, rw_tensor *gates, int which, int64_t h)
 {
@@ -75,7 +75,7 @@ static rw_tensor *product(rw_tape *t, rw_tensor *a, rw_tensor *b, rw_tensor *c)
     return rw_mul(t, rw_mul(t, a, b), c);
 }
 
-/* dy through a sigmoid s, or a tanh. */
+/* dy times the derivative of a sigmoid with value s, or of a tanh. */
 static rw_tensor *through_sigmoid(rw_tape *t, rw_tensor *dy, rw_tensor *s)
 {
     return product(t, dy, s, rest(t, s));
@@ -86,6 +86,7 @@ static rw_tensor *through_tanh(rw_tape *t, rw_tensor *dy, rw_tensor *y)
     return rw_mul(t, dy, rest(t, rw_mul(t, y, y)));
 }
 
+/* Composes the gradients of lstm_cell from ops. */
 static rw_status again_lstm(rw_grad_call *g)
 {
     rw_tape *const t = rw_grad_tape(g);
@@ -110,6 +111,7 @@ static rw_status again_lstm(rw_grad_call *g)
     return rw_grad_set_narrowed(g, 1, rw_mul(t, dc, f));
 }
 
+/* Composes the gradients of gru_cell from ops. */
 static rw_status again_gru(rw_grad_call *g)
 {
     rw_tape *const t = rw_grad_tape(g);
@@ -151,7 +153,7 @@ static const rw_op_def rw_op_gru_cell_backward = { .name = "gru_cell_backward",
 
 static rw_status grad_lstm(rw_grad_call *g)
 {
-    if (rw_grad_again(g)) return again_lstm(g);
+    if (rw_grad_is_differentiable(g)) return again_lstm(g);
     rw_tensor *const dh = rw_grad_upstream(g, 0), *const dc = rw_grad_upstream(g, 1);
     const struct rw_lstm_attrs a = { dh != NULL, dc != NULL };
     rw_tensor *const in[] = { rw_grad_input(g, 0), rw_grad_input(g, 1), dh ? dh : dc, dc };
@@ -163,7 +165,7 @@ static rw_status grad_lstm(rw_grad_call *g)
 
 static rw_status grad_gru(rw_grad_call *g)
 {
-    if (rw_grad_again(g)) return again_gru(g);
+    if (rw_grad_is_differentiable(g)) return again_gru(g);
     rw_tensor *const in[] = { rw_grad_input(g, 0), rw_grad_input(g, 1), rw_grad_input(g, 2), rw_grad_upstream(g, 0) };
     rw_tensor *out[3] = { NULL, NULL, NULL };
     rw_apply(rw_grad_tape(g), &rw_op_gru_cell_backward, in, 4, NULL, 0, out);
@@ -175,9 +177,9 @@ RW_DECLARE_KERNELS(rw_lstm_cell)
 const rw_op_def rw_op_lstm_cell = { .name = "lstm_cell", .n_inputs = 2, .n_outputs = 2,
                                     .inplace = RW_INPLACE({ 1, 1 }), .check = check_lstm,
                                     .kernel = RW_KERNELS(rw_lstm_cell), .grad = grad_lstm, .cost = cost,
-                                    .alike = RW_OP_ALL_INPUTS };
+                                    .cast_widest = RW_OP_ALL_INPUTS };
 RW_DECLARE_KERNELS(rw_gru_cell)
 const rw_op_def rw_op_gru_cell = { .name = "gru_cell", .n_inputs = 3, .n_outputs = 1,
                                    .inplace = RW_INPLACE({ 0, 2 }), .check = check_gru,
                                    .kernel = RW_KERNELS(rw_gru_cell), .grad = grad_gru, .cost = cost,
-                                   .alike = RW_OP_ALL_INPUTS };
+                                   .cast_widest = RW_OP_ALL_INPUTS };

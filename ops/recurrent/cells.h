@@ -1,20 +1,20 @@
 /*
- * What the checks and kernels of recurrent cells share. C11 and C++17. The products are linear layers before them; a
- * cell is what is left, element by element:
+ * Shared by the checks and kernels of recurrent cells. C11 and C++17. The matrix products are linear layers before a
+ * cell; a cell is the rest, computed element by element:
  *
  *     lstm_cell           (gates [n, 4 h], c) -> (h', c')                gates: i, f, g, o before their functions
  *     lstm_cell_backward  (gates, c, dh' and dc', or one) -> (dgates, dc)
  *     gru_cell            (x [n, 3 h], y [n, 3 h], h) -> h'              of the input and of h: r, z, n
  *     gru_cell_backward   (x, y, h, dh') -> (dx, dy, dh)
  *
- * Nothing is kept but operands: what the functions of the gates are is made again, which costs less than to read it.
+ * Only operands are kept: backward recomputes the functions of the gates, which costs less than loading them.
  */
 #ifndef RW_OPS_RECURRENT_CELLS_H
 #define RW_OPS_RECURRENT_CELLS_H
 
 #include <rewind/op.h>
 
-/* Of lstm_cell_backward: which gradients there are. */
+/* For lstm_cell_backward: which gradients exist. */
 struct rw_lstm_attrs {
     int64_t has_dh, has_dc;
 };
@@ -24,7 +24,7 @@ extern const rw_op_def rw_op_lstm_cell, rw_op_gru_cell;
 #define RW_LSTM_GATES 4
 #define RW_GRU_GATES 3
 
-/* Rows, and the width of a state. */
+/* Number of rows, and the width of a state. */
 struct rw_cell {
     int64_t n, h;
 };

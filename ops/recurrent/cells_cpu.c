@@ -1,10 +1,11 @@
-/* CPU kernels of recurrent cells: rows are shared out. See cells.h. */
+/* CPU kernels of recurrent cells (cells.h): the rows are distributed over threads. */
 #include "ops/recurrent/cells.h"
 
+#include "base/team.h"
 #include "device/cpu/isa.h"
-#include "ops/common/lanes.h"
+#include "ops/common/partial_vectors.h"
 
-/* Below this many elements of a state, each of which takes five functions, threads cost more than they save. */
+/* Below this number of elements of a state, with five functions each, threads cost more than they save. */
 #define PARALLEL_FROM 4096
 
 enum cell_kind { LSTM, LSTM_BACKWARD, GRU, GRU_BACKWARD };
@@ -47,16 +48,26 @@ ROWS(lstm_backward_row, LSTM_BACKWARD)
 ROWS(gru_row, GRU)
 ROWS(gru_backward_row, GRU_BACKWARD)
 
+struct rows {
+    struct cell cell;
+    rw_dtype dtype;
+    void (*row_of)(const struct cell *, rw_dtype, int64_t);
+};
+
+static void rows_of(void *of, int64_t first, int64_t end)
+{
+    const struct rows *const r = of;
+    for (int64_t row = first; row < end; row++) r->row_of(&r->cell, r->dtype, row);
+}
+
 static rw_status run(const rw_kernel *k, int state, void (*row_of)(const struct cell *, rw_dtype, int64_t),
                      const void *dh, const void *dc)
 {
     const struct rw_cell size = rw_cell_of(k->in[state].layout);
-    const rw_dtype dtype = k->out[0].dtype;
-    struct cell c = { .dh = dh, .dc = dc, .width = size.h };
-    for (int i = 0; i <= state; i++) c.in[i] = k->in[i].data;
-    for (int i = 0; i < k->n_outputs; i++) c.out[i] = k->out[i].data;
-#pragma omp parallel for num_threads(k->threads) schedule(static) if (size.n * size.h >= PARALLEL_FROM)
-    for (int64_t row = 0; row < size.n; row++) row_of(&c, dtype, row);
+    struct rows r = { { .dh = dh, .dc = dc, .width = size.h }, k->out[0].dtype, row_of };
+    for (int i = 0; i <= state; i++) r.cell.in[i] = k->in[i].data;
+    for (int i = 0; i < k->n_outputs; i++) r.cell.out[i] = k->out[i].data;
+    rw_team_for(size.n * size.h >= PARALLEL_FROM ? k->threads : 1, size.n, rows_of, &r);
     return RW_OK;
 }
 

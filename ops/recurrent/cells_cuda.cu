@@ -1,4 +1,6 @@
-/* Recurrent cells on CUDA: a thread for each element of a state, neighbours side by side. See cells.h. */
+/*
+ * CUDA kernels of recurrent cells (cells.h): one thread per element of a state; adjacent threads on adjacent elements.
+ */
 #include "device/cuda/kernel.cuh"
 
 extern "C" {
@@ -14,7 +16,7 @@ template <typename W> __device__ __forceinline__ W sigmoid(W x)
     return 1 / (1 + exp(-x));
 }
 
-/* Results may lie over operands: a thread reads all of its own before it writes. */
+/* Results may overwrite operands: a thread reads all of its operands before it writes. */
 template <typename T>
 __global__ void __launch_bounds__(THREADS)
     lstm_kernel(const T *gates, const T *c, T *to_h, T *to_c, int64_t h, int64_t numel)
@@ -29,7 +31,7 @@ __global__ void __launch_bounds__(THREADS)
     to_c[at] = narrow<T>(next);
 }
 
-/* dh, dc: NULL where nothing flows in. */
+/* dh, dc: NULL if there is no gradient. */
 template <typename T>
 __global__ void __launch_bounds__(THREADS)
     lstm_backward_kernel(const T *gates, const T *c, const T *dh_of, const T *dc_of, T *to_gates, T *to_c, int64_t h,
@@ -66,6 +68,7 @@ __global__ void __launch_bounds__(THREADS)
     to[at] = narrow<T>(a + z * (widen(state[at]) - a));
 }
 
+/* The gradients of one element of a GRU cell. */
 template <typename T>
 __global__ void __launch_bounds__(THREADS)
     gru_backward_kernel(const T *gates_x, const T *gates_y, const T *state, const T *dh_of, T *to_x, T *to_y, T *to_h,
@@ -86,7 +89,7 @@ __global__ void __launch_bounds__(THREADS)
     to_h[at] = narrow<T>(dh * z);
 }
 
-/* launch(type, width of a state, elements, blocks) where there is anything to do. */
+/* Calls launch(type, width of a state, elements, blocks), unless there are no elements. */
 template <typename F> rw_status run(const rw_kernel *k, int state, F launch)
 {
     const rw_cell size = rw_cell_of(k->in[state].layout);

@@ -1,7 +1,7 @@
 /*
- * The recurrent cells for one vector type V of N lanes. Included by cells_cpu.c once with V = nf and once with V = nd;
- * F names these functions, which take n <= N columns of a row. What is written may lie over what is read: everything
- * is loaded before.
+ * The recurrent cells for one vector type V of N lanes. Included by cells_cpu.c with V = nf and again with V = nd; F
+ * builds the names of these functions, which process n <= N columns of a row. Results may overwrite operands:
+ * everything is loaded first.
  */
 VEC_INLINE V F(sigmoid)(V x)
 {
@@ -19,6 +19,7 @@ VEC_INLINE void F(lstm)(const struct cell *c, rw_dtype dtype, int64_t row, int64
     F(save)(c->out[1], dtype, at, n, next);
 }
 
+/* The gradients of n columns of a row of an LSTM cell. */
 VEC_INLINE void F(lstm_backward)(const struct cell *c, rw_dtype dtype, int64_t row, int64_t col, int64_t n)
 {
     const int64_t h = c->width, from = row * RW_LSTM_GATES * h + col, at = row * h + col;

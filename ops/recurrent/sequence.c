@@ -1,15 +1,19 @@
-/* LSTM and GRU: a step, and a sequence whose input is multiplied once for all of its steps. */
+/*
+ * LSTM and GRU composed of linear layers and cells: a single step, and a sequence whose input product is computed once
+ * for all of its steps.
+ */
 #include "ops/recurrent/cells.h"
 
 #include "ops/common/util.h"
+#include "record/edge.h"
 
 #include <rewind/create.h>
 #include <rewind/recurrent.h>
 #include <rewind/select.h>
 
-#define MOST_STEPS 8189 /* pieces of rw_split(), which refuses more */
+#define STEPS_MAX 8189 /* maximum number of parts of rw_split() */
 
-/* What a call is given, for messages and for recording. */
+/* The arguments of a call, for messages and for recording. */
 struct recurrence {
     rw_site at;
     rw_tape *t;
@@ -18,7 +22,7 @@ struct recurrence {
     int gates;
 };
 
-/* ---- what is told before anything is recorded ---- */
+/* ---- checks before anything is recorded ---- */
 
 static bool is_operand(const struct recurrence *r, rw_tensor *x, const char *argument)
 {
@@ -27,19 +31,15 @@ static bool is_operand(const struct recurrence *r, rw_tensor *x, const char *arg
 
 static bool has_shape(const struct recurrence *r, const rw_tensor *x, rw_shape shape, const char *argument)
 {
-    const long long first = (long long)shape.dim[0], second = (long long)shape.dim[1];
-    if (x == rw_none() || rw_shape_equal(rw_tensor_shape(x), shape)) return true;
-    if (shape.rank == 1) rw_refuse_at(r->at, r->t, RW_ERR_SHAPE, "%s: %s is not [%lld]", r->name, argument, first);
-    else rw_refuse_at(r->at, r->t, RW_ERR_SHAPE, "%s: %s is not [%lld, %lld]", r->name, argument, first, second);
-    return false;
+    return x == rw_none() || rw_operand_has_shape_at(r->at, r->t, r->name, argument, x, shape);
 }
 
-/* The width of a state, by the weights; 0 after a refusal. in: features of x. */
+/* The width of a state, from the weights; 0 after an error. in: features of x. */
 static int64_t width_of(const struct recurrence *r, int64_t in)
 {
     const rw_recurrent_weights *const w = r->w;
     if (!w) {
-        rw_refuse_at(r->at, r->t, RW_ERR_ARGUMENT, "%s: weights is NULL", r->name);
+        rw_refuse_at(r->at, r->t, RW_ERR_ARGUMENT, "%s: weights is NULL; expected rw_recurrent_weights", r->name);
         return 0;
     }
     if (!rw_operand_check(r->at, r->t, w->ih, r->name, "weights->ih") ||
@@ -49,7 +49,7 @@ static int64_t width_of(const struct recurrence *r, int64_t in)
     const rw_shape hh = rw_tensor_shape(w->hh);
     const int64_t h = hh.rank == 2 ? hh.dim[1] : 0;
     if (h < 1 || h > INT64_MAX / r->gates) {
-        rw_refuse_at(r->at, r->t, RW_ERR_SHAPE, "%s: weights->hh is not [%d h, h]", r->name, r->gates);
+        rw_refuse_operand_at(r->at, r->t, RW_ERR_SHAPE, r->name, "weights->hh", w->hh, "[%d h, h]", r->gates);
         return 0;
     }
     const int64_t all = h * r->gates;
@@ -60,13 +60,13 @@ static int64_t width_of(const struct recurrence *r, int64_t in)
     return fits ? h : 0;
 }
 
-/* x has so many axes, of which the last two are rows and features. Returns the width of a state. */
+/* Checks that x has this number of axes, the last two of which are rows and features. Returns the width of a state. */
 static int64_t check_input(const struct recurrence *r, rw_tensor *x, int rank, const char *axes)
 {
     if (!rw_operand_check(r->at, r->t, x, r->name, "x")) return 0;
     const rw_shape s = rw_tensor_shape(x);
     if (s.rank == rank) return width_of(r, s.dim[rank - 1]);
-    rw_refuse_at(r->at, r->t, RW_ERR_SHAPE, "%s: x of rank %d is not %s", r->name, s.rank, axes);
+    rw_refuse_operand_at(r->at, r->t, RW_ERR_SHAPE, r->name, "x", x, "%s", axes);
     return 0;
 }
 
@@ -76,13 +76,13 @@ static bool check_state(const struct recurrence *r, rw_tensor *state, rw_tensor 
     return is_operand(r, state, argument) && has_shape(r, state, RW_SHAPE(s.dim[s.rank - 2], h), argument);
 }
 
-/* A sequence's state may be left out, a step's may not. */
+/* A sequence's state is optional, a step's is not. */
 static bool is_there(const struct recurrence *r, rw_tensor *state, const char *argument)
 {
     return rw_operand_check(r->at, r->t, state, r->name, argument);
 }
 
-/* ---- steps: `in` is the input's product ---- */
+/* ---- steps: `in` is the product of the input ---- */
 
 static rw_tensor *lstm_step(const struct recurrence *r, rw_tensor *in, rw_tensor *h, rw_tensor *c, rw_tensor **ret_c)
 {
@@ -106,6 +106,7 @@ static rw_tensor *product_of(const struct recurrence *r, rw_tensor *x)
 rw_tensor *rw_lstm_cell_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *h, rw_tensor *c,
                            const rw_recurrent_weights *weights, rw_tensor **ret_c)
 {
+    RW_ENTER_OP(t);
     const struct recurrence r = { at, t, "lstm_cell", weights, RW_LSTM_GATES };
     rw_tensor *next = NULL;
     if (ret_c) *ret_c = NULL;
@@ -121,6 +122,7 @@ rw_tensor *rw_lstm_cell_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *h, r
 
 rw_tensor *rw_gru_cell_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *h, const rw_recurrent_weights *weights)
 {
+    RW_ENTER_OP(t);
     const struct recurrence r = { at, t, "gru_cell", weights, RW_GRU_GATES };
     const int64_t width = check_input(&r, x, 2, "[n, in]");
     if (!width || !is_there(&r, h, "h") || !check_state(&r, h, x, width, "h")) return NULL;
@@ -130,13 +132,12 @@ rw_tensor *rw_gru_cell_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *h, co
 
 /* ---- sequences ---- */
 
-/* Returns the width of a state, or 0 after a refusal. */
+/* Returns the width of a state, or 0 after an error. */
 static int64_t check_sequence(const struct recurrence *r, rw_tensor *x)
 {
     const int64_t width = check_input(r, x, 3, "[length, n, in]"), length = rw_tensor_shape(x).dim[0];
-    if (!width || (length >= 1 && length <= MOST_STEPS)) return width;
-    rw_refuse_at(r->at, r->t, RW_ERR_SHAPE, "%s: %lld steps, 1 to %d are possible", r->name, (long long)length,
-                 MOST_STEPS);
+    if (!width || (length >= 1 && length <= STEPS_MAX)) return width;
+    rw_refuse_operand_at(r->at, r->t, RW_ERR_SHAPE, r->name, "x", x, "a length of 1 to %d", STEPS_MAX);
     return 0;
 }
 
@@ -146,14 +147,14 @@ static rw_tensor *state_of(const struct recurrence *r, rw_tensor *state, rw_tens
     return rw_zeros_at(r->at, r->t, rw_tensor_dtype(x), RW_SHAPE(rw_tensor_shape(x).dim[1], width));
 }
 
-/* All steps; h and c: the states before, then behind. c: NULL of a GRU. */
+/* Records all steps; h and c: the states before, replaced by those after. c: NULL for a GRU. */
 static rw_tensor *record_steps(const struct recurrence *r, rw_tensor *x, rw_tensor **h, rw_tensor **c)
 {
     const int n = (int)rw_tensor_shape(x).dim[0];
     rw_tensor *const product = product_of(r, x), *y = NULL;
     rw_tensor **const step = product ? rw_scratch_at(r->at, r->t, r->name, (size_t)n, sizeof *step) : NULL;
     int made = 0;
-    if (step && !rw_unbind_at(r->at, r->t, product, 0, n, step)) {
+    if (step && !rw_unbind_at(r->at, r->t, product, 0, step, n)) {
         while (made < n &&
                (*h = step[made] = c ? lstm_step(r, step[made], *h, *c, c) : gru_step(r, step[made], *h)))
             made++;
@@ -166,6 +167,7 @@ static rw_tensor *record_steps(const struct recurrence *r, rw_tensor *x, rw_tens
 rw_tensor *rw_lstm_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *h, rw_tensor *c,
                       const rw_recurrent_weights *weights, rw_tensor **ret_h, rw_tensor **ret_c)
 {
+    RW_ENTER_OP(t);
     const struct recurrence r = { at, t, "lstm", weights, RW_LSTM_GATES };
     if (ret_h) *ret_h = NULL;
     if (ret_c) *ret_c = NULL;
@@ -182,6 +184,7 @@ rw_tensor *rw_lstm_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *h, rw_ten
 rw_tensor *rw_gru_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *h, const rw_recurrent_weights *weights,
                      rw_tensor **ret_h)
 {
+    RW_ENTER_OP(t);
     const struct recurrence r = { at, t, "gru", weights, RW_GRU_GATES };
     if (ret_h) *ret_h = NULL;
     const int64_t width = check_sequence(&r, x);

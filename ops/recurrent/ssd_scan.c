@@ -1,12 +1,16 @@
-/* ssd_scan: a selective state-space model's scan by chunks, one op. Checks, costs and the rule. See ssd_scan.h. */
+/*
+ * ssd_scan: the scan of a selective state-space model by chunks (Mamba-2), as one op: checks, costs and gradient rule.
+ * ssd_scan.h has the algorithm.
+ */
 #include "ops/recurrent/ssd_scan.h"
 
 #include "ops/common/kernels.h"
 #include "ops/common/util.h"
+#include "record/edge.h"
 
 #include <stdint.h>
 
-#define MOST_CHUNKS 8189 /* pieces of rw_split(), by which a gradient that has gradients cuts its operands */
+#define CHUNKS_MAX 8189 /* maximum number of parts of rw_split(), by which a differentiable gradient cuts */
 
 static struct rw_ssd of_call(const rw_op_call *call)
 {
@@ -15,27 +19,27 @@ static struct rw_ssd of_call(const rw_op_call *call)
 
 /* ---- checks ---- */
 
+/* Checks that the operands' shapes fit together. */
 static rw_status check_shapes(rw_op_call *call, const struct rw_ssd *s)
 {
     const rw_shape b = rw_in_shape(call, SSD_B);
-    if (b.dim[0] != s->b || b.dim[1] != s->l || !rw_shape_equal(b, rw_in_shape(call, SSD_C)))
-        return rw_op_error(call, RW_ERR_SHAPE, "b and c are not [batch, length, groups, n] of x's batch and length");
-    if (s->g < 1 || s->h % s->g) return rw_op_error(call, RW_ERR_SHAPE, "groups do not divide the heads");
-    if (!rw_shape_equal(rw_in_shape(call, SSD_DT), RW_SHAPE(s->b, s->l, s->h)))
-        return rw_op_error(call, RW_ERR_SHAPE, "dt is not [batch, length, heads]");
-    if (!rw_shape_equal(rw_in_shape(call, SSD_A), RW_SHAPE(s->h)))
-        return rw_op_error(call, RW_ERR_SHAPE, "a is not [heads]");
+    if (b.dim[0] != s->b || b.dim[1] != s->l)
+        return rw_unexpected(call, RW_ERR_SHAPE, SSD_B, "b", "[%lld, %lld, groups, n], x's batch and length",
+                             (long long)s->b, (long long)s->l);
+    RW_CHECK(rw_expect_shape_of(call, SSD_C, "c", SSD_B, "b"));
+    if (s->g < 1 || s->h % s->g)
+        return rw_unexpected_int(call, RW_ERR_SHAPE, "b", s->g, "groups that divide x's %lld heads", (long long)s->h);
+    RW_CHECK(rw_expect_shape(call, SSD_DT, "dt", RW_SHAPE(s->b, s->l, s->h)));
+    RW_CHECK(rw_expect_shape(call, SSD_A, "a", RW_SHAPE(s->h)));
     const rw_shape state = RW_SHAPE(s->b, s->h, s->p, s->n);
-    if (s->state >= 0 && !rw_shape_equal(rw_in_shape(call, s->state), state))
-        return rw_op_error(call, RW_ERR_SHAPE, "the state is not [batch, heads, p, n]");
-    if (s->dy >= 0 && !rw_shape_equal(rw_in_shape(call, s->dy), rw_in_shape(call, SSD_X)))
-        return rw_op_error(call, RW_ERR_SHAPE, "dy has not the shape of x");
-    if (s->dstate >= 0 && !rw_shape_equal(rw_in_shape(call, s->dstate), state))
-        return rw_op_error(call, RW_ERR_SHAPE, "dstate is not [batch, heads, p, n]");
+    if (s->state >= 0) RW_CHECK(rw_expect_shape(call, s->state, "state", state));
+    if (s->dy >= 0) RW_CHECK(rw_expect_shape_of(call, s->dy, "dy", SSD_X, "x"));
+    if (s->dstate >= 0) RW_CHECK(rw_expect_shape(call, s->dstate, "dstate", state));
     return RW_OK;
 }
 
-/* Operands of stride 0 may have extents that no workspace has room for: its size, from above, is then no int64_t. */
+/* Operands of stride 0 may have extents for which no workspace can be allocated: an upper bound of its size then
+   exceeds int64_t. */
 static rw_status check_size(rw_op_call *call, const struct rw_ssd *s)
 {
     const double side = RW_SSD_SIDE, q = (double)s->q + side, n = (double)s->n + side, p = (double)s->p + side;
@@ -44,28 +48,30 @@ static rw_status check_size(rw_op_call *call, const struct rw_ssd *s)
     const double pairs = (all * (double)(s->h + s->g) + 2 * threads) * q * q;
     const double rows = 8 * (all * (double)(s->h + s->g) + threads) * q * (n + p);
     if (2 * (states + pairs + rows) < 0x1p56) return RW_OK;
-    return rw_op_error(call, RW_ERR_SHAPE, "no memory holds what belongs to chunks of %lld places", (long long)s->q);
+    return rw_unexpected_int(call, RW_ERR_SHAPE, "chunk", s->q,
+                             "chunks whose workspace is below 2^56 bytes, use a smaller one");
 }
 
+/* Checks the operands' types and shapes, and returns the extents. */
 static rw_status check_operands(rw_op_call *call, struct rw_ssd *s)
 {
     const struct rw_ssd_attrs *const a = call->attrs;
     const int64_t inputs = SSD_OPERANDS + a->state + a->dy + a->dstate;
-    if (call->n_inputs != inputs) return rw_op_error(call, RW_ERR_ARGUMENT, "takes %lld operands", (long long)inputs);
+    RW_CHECK(rw_expect_inputs(call, (int)inputs, (int)inputs, "x, dt, a, b, c and the gradients or the state stated"));
     for (int i = 0; i < call->n_inputs; i++) {
         RW_CHECK(rw_want_float(call, i));
         RW_CHECK(rw_want_same_dtype(call, 0, i));
     }
-    if (call->in[SSD_X].layout->rank != 4 || call->in[SSD_B].layout->rank != 4)
-        return rw_op_error(call, RW_ERR_SHAPE, "x [batch, length, heads, p] and b [batch, length, groups, n] are "
-                                               "needed");
-    if (a->chunk < 1) return rw_op_error(call, RW_ERR_ARGUMENT, "chunks of %lld places", (long long)a->chunk);
+    RW_CHECK(rw_expect_rank(call, SSD_X, "x", 4, "[batch, length, heads, p]"));
+    RW_CHECK(rw_expect_rank(call, SSD_B, "b", 4, "[batch, length, groups, n]"));
+    if (a->chunk < 1) return rw_unexpected_int(call, RW_ERR_ARGUMENT, "chunk", a->chunk, "1 or more");
     *s = of_call(call);
     RW_CHECK(check_shapes(call, s));
     RW_CHECK(check_size(call, s));
-    if (s->chunks <= MOST_CHUNKS) return RW_OK;
-    return rw_op_error(call, RW_ERR_ARGUMENT, "%lld chunks of %lld places: at most %d are possible",
-                       (long long)s->chunks, (long long)s->q, MOST_CHUNKS);
+    if (s->chunks <= CHUNKS_MAX) return RW_OK;
+    return rw_unexpected_int(call, RW_ERR_ARGUMENT, "chunk", s->q,
+                             "a size that makes at most %d chunks of length %lld, not %lld", CHUNKS_MAX,
+                             (long long)s->l, (long long)s->chunks);
 }
 
 static rw_status check(rw_op_call *call)
@@ -87,14 +93,16 @@ static rw_status check_grad(rw_op_call *call)
 
 /* ---- costs ---- */
 
-/* Products of each head, of so many that are n wide and p deep and so many of half a chunk by p; and of each group so
-   many of half a chunk by n. */
+/* Cost of products. For each head: `states` products that are n wide and p deep, and `pairs` of half a chunk by p. For
+   each group: `scores` of half a chunk by n. */
 static rw_op_cost cost_of(const rw_op_call *call, double states, double pairs, double scores)
 {
     const struct rw_ssd s = of_call(call);
-    const double q = (double)s.q / 2, p = (double)s.p, n = (double)s.n;
-    const double head = 2 * p * (states * n + pairs * q) + 10 * q, group = 2 * scores * q * n;
-    return (rw_op_cost){ (double)s.b * (double)s.l * ((double)s.h * head + (double)s.g * group), rw_cost_bytes(call) };
+    const double q = (double)s.q / 2, p = (double)s.p, n = (double)s.n, rows = (double)s.b * (double)s.l;
+    const double head = 2 * p * (states * n + pairs * q), group = 2 * scores * q * n;
+    const double products = rows * ((double)s.h * head + (double)s.g * group);
+    return (rw_op_cost){ .flops = products + rows * (double)s.h * 10 * q, .bytes = rw_cost_bytes(call),
+                         .model_flops = products };
 }
 
 static rw_op_cost cost(const rw_op_call *call)
@@ -102,9 +110,12 @@ static rw_op_cost cost(const rw_op_call *call)
     return cost_of(call, 2, 1, 1);
 }
 
+/* Twice the products of forward; the states and the scores are recomputed as well. */
 static rw_op_cost cost_grad(const rw_op_call *call)
 {
-    return cost_of(call, 5, 2, 3);
+    rw_op_cost c = cost_of(call, 5, 2, 3);
+    c.model_flops = cost_of(call, 4, 2, 2).model_flops;
+    return c;
 }
 
 static size_t bytes_of(const rw_op_call *call, int64_t elements)
@@ -142,7 +153,7 @@ static const rw_op_def rw_op_ssd_scan_grad = {
 
 static rw_status grad(rw_grad_call *g)
 {
-    if (rw_grad_again(g)) return rw_ssd_grad_again(g);
+    if (rw_grad_is_differentiable(g)) return rw_ssd_grad_again(g);
     struct rw_ssd_attrs a = *(const struct rw_ssd_attrs *)rw_grad_attrs(g);
     rw_tensor *in[SSD_OPERANDS + 3], *out[SSD_OPERANDS + 1] = { NULL };
     rw_tensor *const upstream[] = { rw_grad_upstream(g, 0), rw_grad_upstream(g, 1) };
@@ -168,17 +179,20 @@ static const rw_op_def rw_op_ssd_scan = {
     .grad = grad,
     .cost = cost,
     .workspace = RW_WORKSPACES(workspace_cpu, rw_ssd_scan_workspace_cuda),
-    .raised = RW_OP_ALL_INPUTS,
+    .cast_f32 = RW_OP_ALL_INPUTS,
 };
 
+/* Records the scan; see the public header for the contract. */
 rw_tensor *rw_ssd_scan_at(rw_site at, rw_tape *t, const rw_ssd_operands *operands, int64_t chunk,
                           rw_tensor **ret_state)
 {
+    RW_ENTER_OP(t);
     rw_tensor *out[2] = { NULL, NULL };
     if (ret_state) *ret_state = NULL;
     if (!operands || chunk < 0) {
-        if (!operands) rw_refuse_at(at, t, RW_ERR_ARGUMENT, "ssd_scan: operands is NULL");
-        else rw_refuse_at(at, t, RW_ERR_ARGUMENT, "ssd_scan: chunks of %lld places", (long long)chunk);
+        if (!operands) rw_refuse_at(at, t, RW_ERR_ARGUMENT, "ssd_scan: operands is NULL; expected rw_ssd_operands");
+        else rw_refuse_at(at, t, RW_ERR_ARGUMENT, "ssd_scan(chunk): expected 0 (the default) or more, got %lld",
+                          (long long)chunk);
         return NULL;
     }
     const bool state = operands->state != rw_none();

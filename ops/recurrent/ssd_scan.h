@@ -1,11 +1,11 @@
 /*
- * What the checks and kernels of ssd_scan share. C11 and C++17.
+ * Shared by the checks and kernels of ssd_scan. C11 and C++17.
  *
- *     ssd_scan       (x, dt, a, b, c [, state]) -> y, state behind the last place
+ *     ssd_scan       (x, dt, a, b, c [, state]) -> y, state after the last place
  *     ssd_scan_grad  (x, dt, a, b, c [, state] [, dy] [, dstate]) -> dx, ddt, da, db, dc [, dstate before the first]
  *
- * By chunks of q places (Dao and Gu, arXiv 2405.21060, section 6). Inside of a chunk s[i] is the sum of dt a from its
- * first place to place i, so what was added at j has shrunk by exp(s[i] - s[j]) at i. Of one head:
+ * The sequence is processed in chunks of q places (Dao and Gu, arXiv 2405.21060, section 6). Within a chunk s[i] is the
+ * sum of dt a from its first place to place i, so a term added at j has decayed by exp(s[i] - s[j]) at i. For one head:
  *
  *              places of b, x                              [p, n]
  *             +----------+              state before H ---------------+
@@ -16,20 +16,21 @@
  *             +----------+                                            v
  *             m[i][j] = (c[i] b[j]) exp(s[i] - s[j]),  x'[j] = dt[j] x[j]      to the next chunk
  *
- * Backward goes over the chunks from the last to the first with dH', the gradient of the state behind a chunk:
+ * Backward processes the chunks from the last to the first with dH', the gradient of the state after a chunk:
  *
  *     dx'[j] = sum over i of m[i][j] dy[i] + exp(s[last] - s[j]) dH' b[j]
  *     dm = dy x'^T,   dscores = dm exp(s[i] - s[j]), added up over the heads of a group
  *     dc = dscores b + exp(s[i]) H^T dy[i],   db = dscores^T c + exp(s[last] - s[j]) dH'^T x'[j]
  *     dH = exp(s[last]) dH' + sum over i of exp(s[i]) dy[i] c[i]^T
- *     ds[i] = row i of dm m less its column i, and what the exponentials outside of m get;
+ *     ds[i] = row i of dm m minus its column i, and the gradients of the exponentials outside of m;
  *     the gradient of dt[t] a is the sum of ds from t to the chunk's end.
  *
- * What is left behind a step that is large beside the others is a difference of sums of its size. So a sum is two
- * numbers, the second what rounding took from the first, and of two sums both are subtracted: see rw_ssd_add().
+ * After a step dt a that is large compared with the others, the decay is a difference of two sums of its magnitude. To
+ * preserve precision, a sum is two numbers, the second of which is the rounding error of the first, and differences
+ * subtract both: see rw_ssd_add().
  *
- * Only operands are kept: backward makes the states before the chunks again, in its workspace. Of m there is never more
- * than what belongs to one chunk.
+ * Only operands are kept: backward recomputes the states before the chunks, in its workspace. Only the part of m that
+ * belongs to one chunk ever exists.
  */
 #ifndef RW_OPS_RECURRENT_SSD_SCAN_H
 #define RW_OPS_RECURRENT_SSD_SCAN_H
@@ -40,8 +41,8 @@
 #include <rewind/recurrent.h>
 
 struct rw_ssd_attrs {
-    int64_t chunk;             /* places of a chunk, 1 at least */
-    int64_t state, dy, dstate; /* which of the optional inputs there are; the last two of ssd_scan_grad */
+    int64_t chunk;             /* places of a chunk, at least 1 */
+    int64_t state, dy, dstate; /* which optional inputs are present; the last two are those of ssd_scan_grad */
 };
 
 enum { SSD_X, SSD_DT, SSD_A, SSD_B, SSD_C, SSD_OPERANDS };
@@ -49,7 +50,7 @@ enum { SSD_X, SSD_DT, SSD_A, SSD_B, SSD_C, SSD_OPERANDS };
 struct rw_ssd {
     int64_t b, l, h, p, g, n; /* batch, length, heads, width of a head, groups, width of a state */
     int64_t q, chunks, r;     /* places of a chunk, chunks, heads of a group */
-    int state, dy, dstate;    /* inputs; -1: not there */
+    int state, dy, dstate;    /* input indices; -1: absent */
 };
 
 static inline struct rw_ssd rw_ssd_of(const rw_layout *x, const rw_layout *b, const struct rw_ssd_attrs *a)
@@ -66,7 +67,7 @@ static inline struct rw_ssd rw_ssd_of(const rw_layout *x, const rw_layout *b, co
     return s;
 }
 
-/* How many places chunk c has. */
+/* The number of places of chunk c. */
 static inline int64_t rw_ssd_places(const struct rw_ssd *s, int64_t c)
 {
     const int64_t rest = s->l - c * s->q;
@@ -74,21 +75,21 @@ static inline int64_t rw_ssd_places(const struct rw_ssd *s, int64_t c)
 }
 
 /*
- * No step dt a needs to be larger than this. The recurrence is finite only while no exponential of a step overflows, so
- * its steps are below 710; then nothing that has come over one that is smaller than minus this is above exp(-1024), 0
- * in every type. Of steps that are cut off no sum is infinite, and no difference of sums NaN.
+ * The maximum magnitude of a step dt a; larger ones are clipped. The recurrence is finite only while no exponential of
+ * a step overflows, so its steps are below 710. Whatever has passed a step below minus this maximum is then at most
+ * exp(-1024), which is 0 in every type. With clipped steps no sum is infinite, and no difference of sums is NaN.
  */
 RW_HOST_DEVICE double rw_ssd_most(int64_t q)
 {
     return 1024 * ((double)q + 1);
 }
 
-/* A sum of steps and what its roundings took from it. */
+/* A sum of steps, and its rounding error. */
 struct rw_ssd_sum {
     double all, rest;
 };
 
-/* Adds a step, which is not larger than `most` (Knuth's TwoSum). */
+/* Adds a step, clipped to `most` (Knuth's TwoSum). */
 RW_HOST_DEVICE struct rw_ssd_sum rw_ssd_add(struct rw_ssd_sum s, double step, double most)
 {
     const double x = step < -most ? -most : step > most ? most : step;
@@ -97,14 +98,15 @@ RW_HOST_DEVICE struct rw_ssd_sum rw_ssd_add(struct rw_ssd_sum s, double step, do
     return sum;
 }
 
-/* Does nothing come over such a step? Then it has no gradient; a sum of what cancels is only nearly 0. */
+/* Does the state decay to 0 in such a step? Then the step has no gradient; computed as a sum of terms that cancel, it
+   would be only approximately 0. */
 RW_HOST_DEVICE bool rw_ssd_forgets(double step, double most)
 {
     return step < -most;
 }
 
-/* On the CPU so many heads of a group are one part: they share the scores of a chunk. Of db and dc each part has a sum
-   of its own, in the workspace; they are added in order. */
+/* On the CPU this number of heads of a group is one part: they share the scores of a chunk. Each part has its own sums
+   of db and dc in the workspace, which are added in order. */
 #define RW_SSD_HEADS 4
 
 static inline int64_t rw_ssd_parts(const struct rw_ssd *s)
@@ -112,7 +114,7 @@ static inline int64_t rw_ssd_parts(const struct rw_ssd *s)
     return (s->r + RW_SSD_HEADS - 1) / RW_SSD_HEADS;
 }
 
-/* How many of so many threads have a part to work on: each has a workspace of its own. */
+/* The number of threads that have a part to process: each needs its own workspace. */
 static inline int rw_ssd_threads(const struct rw_ssd *s, int threads)
 {
     const int64_t units = s->b * s->g * rw_ssd_parts(s);
@@ -140,13 +142,13 @@ static inline int64_t rw_ssd_backward_elements(const struct rw_ssd *s)
     return 7 * q * n + 3 * q * q + 5 * q * p + RW_SSD_HEADS * (s->chunks + 1) * n * p + 7 * q + q * n;
 }
 
-/* Of the sums that threads share: of da for each batch and head, of db and dc for each part. */
+/* Elements of the sums that threads share: da for each batch and head, db and dc for each part. */
 static inline int64_t rw_ssd_shared_elements(const struct rw_ssd *s)
 {
     return s->b * s->h + 2 * s->b * s->g * rw_ssd_parts(s) * s->l * s->n;
 }
 
-/* The gradient of ssd_scan of ops that have gradients themselves. */
+/* The gradient of ssd_scan, composed of ops that have gradients themselves. */
 rw_status rw_ssd_grad_again(rw_grad_call *g);
 
 #endif

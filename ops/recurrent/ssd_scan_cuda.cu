@@ -1,8 +1,9 @@
 /*
- * ssd_scan on CUDA, in stages that are parallel over batches, chunks and heads; only the states go from chunk to chunk,
- * a thread for each of their numbers. All products are tiles of 64 by 64 on the ordinary cores: a struct says what is
- * multiplied, and what follows. Scores, and their gradient, are of a group's chunk; m never lies in memory. Whatever
- * several blocks add to is written in parts by shape, which one thread adds in order. See ssd_scan.h.
+ * CUDA kernels of ssd_scan, in stages that are parallel over batches, chunks and heads; only the states pass from chunk
+ * to chunk, with one thread for each of their elements. All products are tiles of 64 by 64 without tensor cores: a
+ * struct defines the operands and the epilogue of each product. Scores and their gradient belong to a group's chunk; m
+ * is never stored. Sums with contributions of several blocks are stored in parts, cut by the shape, which one thread
+ * adds in order. ssd_scan.h has the algorithm.
  */
 #include "device/cuda/kernel.cuh"
 
@@ -17,7 +18,7 @@ constexpr int TILE = 64, DEPTH = 16, THREADS = 256, SIDE = 4; /* SIDE: rows and 
 __device__ __forceinline__ float fused(float a, float b, float c) { return fmaf(a, b, c); }
 __device__ __forceinline__ double fused(double a, double b, double c) { return fma(a, b, c); }
 
-/* An operand of any layout; zeros where it is not there. */
+/* An operand of any layout; zeros if it is absent. */
 template <typename T> struct operand {
     const T *p;
     int64_t stride[4];
@@ -28,15 +29,15 @@ template <typename T> struct operand {
     }
 };
 
-/* The workspace: [batch, chunk, head, ...], or of groups. */
+/* The workspace: arrays [batch, chunk, head, ...], or with groups instead of heads. */
 template <typename W> struct room {
-    W *sum, *low;                  /* [place]: of dt a; what rounding has taken from it */
-    W *share, *rest;               /* [place]: exp of the sum, and of what follows */
+    W *sum, *low;                  /* [place]: of dt a; and its rounding error */
+    W *share, *rest;               /* [place]: exp of the sum, and of the remaining steps */
     W *scores, *before;            /* [place, place] of groups; states before the chunks [n, p] */
-    W *dscores, *after;            /* their gradients; of states those behind the chunks */
+    W *dscores, *after;            /* their gradients; for states of those after the chunks */
     W *rows, *columns;             /* [tile, place]: of dm m below the diagonal */
-    W *of_dt, *of_rest, *of_share; /* [tile, place]: x dx', and what the exponentials outside of m get */
-    W *whole, *da;                 /* a number each */
+    W *of_dt, *of_rest, *of_share; /* [tile, place]: x dx', and gradients of the exponentials outside of m */
+    W *whole, *da;                 /* one number each */
     int64_t elements;
 };
 
@@ -45,6 +46,7 @@ static inline int64_t tiles_of(int64_t n)
     return (n + TILE - 1) / TILE;
 }
 
+/* Divides the workspace into its arrays. */
 template <typename W> room<W> room_of(const rw_ssd &s, W *at, bool backward)
 {
     const int64_t heads = s.b * s.chunks * s.h, groups = s.b * s.chunks * s.g, wide_tiles = tiles_of(s.p);
@@ -78,7 +80,7 @@ template <typename T> struct scan {
 /* One head of a chunk, or one group of it. */
 struct place_of {
     int64_t unit, b, first; /* unit: its number; first: the chunk's first place */
-    int which, places;      /* which head or group */
+    int which, places;      /* index of the head or group */
 };
 
 __device__ __forceinline__ place_of place(const rw_ssd &s, int64_t unit, int64_t each)
@@ -88,13 +90,13 @@ __device__ __forceinline__ place_of place(const rw_ssd &s, int64_t unit, int64_t
              static_cast<int>(rest < s.q ? rest : s.q) };
 }
 
-/* The number of head h among those of all chunks, in the chunk of a group. */
+/* The number of head h among the heads of all chunks, for the chunk of a group. */
 __device__ __forceinline__ int64_t head_of(const rw_ssd &s, const place_of &at, int64_t h)
 {
     return at.unit / s.g * s.h + h;
 }
 
-/* The sum of steps behind place j and up to place i, of places from `from` on. */
+/* The sum of the steps after place j and up to place i, for places from `from` on. */
 template <typename W> __device__ __forceinline__ W between(const room<W> &r, int64_t from, int i, int j)
 {
     return r.sum[from + i] - r.sum[from + j] + (r.low[from + i] - r.low[from + j]);
@@ -102,12 +104,13 @@ template <typename W> __device__ __forceinline__ W between(const room<W> &r, int
 
 /* ---- products ---- */
 
-/* The tile of a product that a block has. A thread has rows `row` + i and columns `col` + j. */
+/* The tile of a product that a block computes. A thread has rows `row` + i and columns `col` + j. */
 struct corner {
     int row0, col0, row, col, col_tile;
 };
 
-/* Elements of a tile; consecutive threads take consecutive rows where a matrix is turned, else terms. */
+/* Elements of a tile; consecutive threads have consecutive rows if a matrix is stored transposed, else consecutive
+   terms. */
 template <bool TURNED> __device__ __forceinline__ void element_of(int i, int *side, int *term)
 {
     *side = TURNED ? i % TILE : i / DEPTH;
@@ -115,8 +118,8 @@ template <bool TURNED> __device__ __forceinline__ void element_of(int i, int *si
 }
 
 /*
- * sum += left right for terms from `from` up to `to`: left(row, term) and right(term, col), which are asked for what
- * is there. Ends with a barrier.
+ * sum += left right for terms from `from` up to `to`: left(row, term) and right(term, col), which are called only
+ * within range. Ends with a barrier.
  */
 template <bool LEFT_TURNED, bool RIGHT_TURNED, typename W, typename L, typename R>
 __device__ __forceinline__ void multiply(W (&sum)[SIDE][SIDE], const corner &at, int rows, int cols, int from, int to,
@@ -151,7 +154,8 @@ __device__ __forceinline__ void multiply(W (&sum)[SIDE][SIDE], const corner &at,
     }
 }
 
-/* to[row] = the sum of sum[i][j] factor(row, col) over the tile's columns: a row belongs to 16 threads side by side. */
+/* to[row] = the sum of sum[i][j] factor(row, col) over the tile's columns; 16 adjacent threads have the columns of a
+   row. */
 template <typename W, typename F>
 __device__ __forceinline__ void row_sums(const W (&sum)[SIDE][SIDE], const corner &at, int rows, int cols, W *to,
                                          F factor)
@@ -176,7 +180,7 @@ __device__ __forceinline__ void each_of(W (&sum)[SIDE][SIDE], const corner &at, 
             if (at.row + i < rows && at.col + j < cols) f(at.row + i, at.col + j, sum[i][j]);
 }
 
-/* A block for each tile of each unit's product. P has the struct scan as a, and rows(), cols(), each() and run(). */
+/* One block per tile of each unit's product. P has the struct scan as a, and rows(), cols(), each() and run(). */
 template <typename P> __global__ void __launch_bounds__(THREADS) product_kernel(const P product)
 {
     const int rows = product.rows(), cols = product.cols(), across = (cols + TILE - 1) / TILE;
@@ -195,7 +199,7 @@ template <typename P> void run_product(const rw_kernel *k, const P &product)
     if (blocks) RW_LAUNCH(product_kernel<P>, static_cast<unsigned>(blocks), THREADS, 0, k, product);
 }
 
-/* What struct of which size: rows, columns, and units of a chunk. */
+/* The size of a product: rows, columns, and units of a chunk. */
 #define PRODUCT(ROWS, COLS, EACH)                                                  \
     using W = wide<T>;                                                             \
     scan<T> a;                                                                     \
@@ -203,7 +207,7 @@ template <typename P> void run_product(const rw_kernel *k, const P &product)
     __host__ __device__ int cols() const { return static_cast<int>(a.s.COLS); }    \
     __host__ __device__ int64_t each() const { return a.s.EACH; }
 
-/* What a chunk adds to the state, or to the state's gradient: [n, p]. */
+/* The term that a chunk adds to the state, or to the state's gradient: [n, p]. */
 template <typename T, bool GRADIENT> struct into_state {
     PRODUCT(n, p, h)
 
@@ -223,7 +227,7 @@ template <typename T, bool GRADIENT> struct into_state {
     }
 };
 
-/* c b^T of a group, up to the diagonal's tiles: [place, place]. */
+/* c b^T of a group, for tiles up to the diagonal: [place, place]. */
 template <typename T> struct scores_of {
     PRODUCT(q, q, g)
 
@@ -240,7 +244,7 @@ template <typename T> struct scores_of {
     }
 };
 
-/* y, or what each place gets of the state alone times dy: [place, p]. */
+/* y; or the contribution of the state to each place, times dy: [place, p]. */
 template <typename T, bool SHARES_ALONE> struct results_of {
     PRODUCT(q, p, h)
 
@@ -274,7 +278,7 @@ template <typename T, bool SHARES_ALONE> struct results_of {
     static __device__ __forceinline__ int64_t tiles(int n) { return (n + TILE - 1) / TILE; }
 };
 
-/* dx, and what dt gets as a factor of x: [place, p]. */
+/* dx, and the gradient of dt as a factor of x: [place, p]. */
 template <typename T> struct inputs_of {
     PRODUCT(q, p, h)
 
@@ -307,7 +311,7 @@ template <typename T> struct inputs_of {
     }
 };
 
-/* dc, or db: [place, n]. The terms outside of the chunk are those of all heads of the group. */
+/* dc, or db: [place, n]. The terms from outside of the chunk are summed over all heads of the group. */
 template <typename T, bool OF_C> struct group_of {
     PRODUCT(q, n, g)
 
@@ -347,8 +351,8 @@ template <typename T, bool OF_C> struct group_of {
 /* ---- pairs ---- */
 
 /*
- * Of a group, a tile of its scores' gradient, head by head; of each head the sums of dm m along the tile's rows and
- * columns, without the diagonal, where they cancel.
+ * For a group, a tile of its scores' gradient, summed head by head; for each head the sums of dm m along the tile's
+ * rows and columns, without the diagonal, where they cancel.
  */
 template <typename T> __global__ void __launch_bounds__(THREADS) pairs_kernel(const scan<T> s, int across)
 {
@@ -394,7 +398,7 @@ template <typename T> __global__ void __launch_bounds__(THREADS) pairs_kernel(co
 
 /* ---- along the sequence ---- */
 
-/* A thread for each head of a chunk: its sums, and their exponentials. */
+/* One thread per head of a chunk: its sums, and their exponentials. */
 template <typename T> __global__ void __launch_bounds__(THREADS) sums_kernel(const scan<T> s, int64_t heads)
 {
     using W = wide<T>;
@@ -413,8 +417,8 @@ template <typename T> __global__ void __launch_bounds__(THREADS) sums_kernel(con
     for (int i = 0; i < u.places; i++) s.r.rest[from + i] = exp(between(s.r, from, u.places - 1, i));
 }
 
-/* A thread for each number of a state: what a chunk adds becomes what there is before it, or of a gradient behind it.
-   to: what there is at the end, [batch, heads, p, n]; NULL: nobody asks. */
+/* One thread per element of a state. Replaces the term that a chunk adds by the state before the chunk, or for the
+   gradient by the one after it. to: the final state [batch, heads, p, n]; NULL: not requested. */
 template <typename T, bool GRADIENT>
 __global__ void __launch_bounds__(THREADS) pass_kernel(const scan<T> s, T *to, int64_t numbers)
 {
@@ -434,7 +438,8 @@ __global__ void __launch_bounds__(THREADS) pass_kernel(const scan<T> s, T *to, i
     if (to) to[((b * s.s.h + h) * s.s.p + p) * s.s.n + n] = narrow<T>(state);
 }
 
-/* A block for each head of a chunk: what the share of the state before it in the one behind it gets. */
+/* One block per head of a chunk: the gradient of exp(s[last]), the factor of the state that passes through the
+   chunk. */
 template <typename T> __global__ void __launch_bounds__(THREADS) whole_kernel(const scan<T> s)
 {
     using W = wide<T>;
@@ -443,13 +448,14 @@ template <typename T> __global__ void __launch_bounds__(THREADS) whole_kernel(co
     const int64_t each = s.s.n * s.s.p;
     const W share = s.r.share[u.unit * s.s.q + u.places - 1];
     W sum = 0;
-    for (int64_t i = threadIdx.x; i < each; i += THREADS) /* of a state that is forgotten no product passes the range */
+    for (int64_t i = threadIdx.x; i < each; i += THREADS) /* first: a product with a state that decays to 0 may
+                                                             overflow */
         sum = fused(s.r.before[u.unit * each + i], share * s.r.after[u.unit * each + i], sum);
     sum = block_sum(sum, shared);
     if (!threadIdx.x) s.r.whole[u.unit] = sum;
 }
 
-/* The sum of so many tiles of a place. */
+/* The sum over tiles [from, to) of a place. */
 template <typename W> __device__ __forceinline__ W tiles_sum(const W *part, int64_t q, int64_t from, int64_t to)
 {
     W sum = 0;
@@ -457,7 +463,7 @@ template <typename W> __device__ __forceinline__ W tiles_sum(const W *part, int6
     return sum;
 }
 
-/* A thread for each head of a chunk: ddt, and what the chunk adds to da. */
+/* One thread per head of a chunk: ddt, and the chunk's contribution to da. */
 template <typename T>
 __global__ void __launch_bounds__(THREADS)
     steps_kernel(const scan<T> s, int64_t heads, int64_t across, int64_t wide_tiles)
@@ -486,7 +492,7 @@ __global__ void __launch_bounds__(THREADS)
     s.r.da[unit] = static_cast<W>(da);
 }
 
-/* A thread for each head: da, the chunks in order, in double. */
+/* One thread per head: da, over the chunks in order, in double. */
 template <typename T> __global__ void __launch_bounds__(THREADS) rates_kernel(const scan<T> s)
 {
     const int64_t h = static_cast<int64_t>(blockIdx.x) * THREADS + threadIdx.x;
@@ -496,7 +502,7 @@ template <typename T> __global__ void __launch_bounds__(THREADS) rates_kernel(co
     s.out[SSD_A][h] = narrow<T>(static_cast<wide<T>>(sum));
 }
 
-/* ---- hosts ---- */
+/* ---- host functions ---- */
 
 template <typename T> operand<T> operand_of(const rw_kernel *k, int i)
 {
@@ -526,7 +532,7 @@ template <typename T, bool GRADIENT> void run_pass(const rw_kernel *k, const sca
         RW_LAUNCH((pass_kernel<T, GRADIENT>), blocks_for(numbers, THREADS), THREADS, 0, k, s, to, numbers);
 }
 
-/* Sums, states before the chunks and scores. last: the state behind the last place; NULL: nobody asks. */
+/* Sums, states before the chunks and scores. last: the state after the last place; NULL: not requested. */
 template <typename T> void run_states(const rw_kernel *k, const scan<T> &s, T *last)
 {
     const int64_t heads = s.s.b * s.s.chunks * s.s.h;
@@ -536,6 +542,7 @@ template <typename T> void run_states(const rw_kernel *k, const scan<T> &s, T *l
     run_product(k, scores_of<T>{ s });
 }
 
+/* Launches the stages of backward after the states. */
 template <typename T> void run_gradients(const rw_kernel *k, const scan<T> &s)
 {
     const int64_t heads = s.s.b * s.s.chunks * s.s.h, groups = s.s.b * s.s.chunks * s.s.g, across = tiles_of(s.s.q);

@@ -1,29 +1,29 @@
 /*
- * The way back of ssd_scan for one type of arithmetic; see ssd_scan_tmpl.h, which stands before it. First the states
- * before all chunks are made again, then the chunks are gone through from the last to the first. Tiles of pairs lie
- * turned, [j][i] with the later place i in a lane, and so do the sums of dc and of the part of db that comes from
- * outside of the chunk, [n][places].
+ * Backward of ssd_scan for one type of arithmetic; included after ssd_scan_tmpl.h. First the states before all chunks
+ * are recomputed, then the chunks are processed from the last to the first. Tiles of pairs are stored transposed,
+ * [j][i], with the later place i in a lane. So are the sums of dc, and of the part of db that comes from outside of the
+ * chunk, as [n][places].
  */
 
-/* What backward has of a chunk beside struct chunk, for all heads of a part. */
+/* The data of a chunk that backward has in addition to struct chunk, for all heads of a part. */
 struct F(turned) {
     T *c;                    /* [n][places] */
     T *dscores;              /* [j][i] */
     T *dc, *db;              /* [n][places] */
 };
 
-/* Of one head: rows [places][p] and what is turned [p][places]. */
+/* For one head: rows [places][p], and transposed data [p][places]. */
 struct F(head) {
-    int64_t b, h, part_h;    /* part_h: which of its part */
+    int64_t b, h, part_h;    /* part_h: its index within its part */
     T *x, *dy, *dx;
     T *x_turned, *dy_turned; /* x times dt */
     T *m, *dc, *ds;          /* [j][i]; [n][places]; [places] */
-    T *state, *dstate;       /* before the chunk; the gradient of the one behind it */
-    bool is_last;            /* chunk, behind which nothing flows in */
-    bool is_first;           /* chunk, before which the state is 0 */
+    T *state, *dstate;       /* before the chunk; and the gradient of the one after it */
+    bool is_last;            /* the last chunk, whose final state has no gradient */
+    bool is_first;           /* the first chunk, before which the state is 0 */
 };
 
-/* A V that is summed up in a loop, in parts that stay in registers (see vec_parts.h). */
+/* A V that is accumulated in a loop, in parts that stay in registers (see vec_parts.h). */
 #define PARTS (LANES / N_LANES)
 
 VEC_INLINE T F(sum_parts)(const N *part)
@@ -42,7 +42,8 @@ VEC_INLINE T F(dot)(const T *a, const T *b, int64_t n)
     return F(sum_parts)(sum);
 }
 
-/* Of factor a and b: a product of small numbers would be flushed before a large factor. */
+/* The dot product of factor * a and b. The factor is applied first: a product of small numbers would be flushed to
+   zero. */
 VEC_INLINE T F(dot_times)(T factor, const T *a, const T *b, int64_t n)
 {
     N sum[PARTS] = { 0 };
@@ -82,7 +83,7 @@ static void F(open_head)(const struct ssd *a, struct F(head) *d, const struct F(
     memset(d->ds, 0, (size_t)a->q * sizeof *d->ds);
 }
 
-/* Row j: dm becomes m; ds and the scores' gradient get their parts. */
+/* Row j: dm becomes m; adds to ds and to the scores' gradient. */
 static void F(pair_row)(const struct ssd *a, struct F(head) *d, const struct F(chunk) *c, const struct F(places) *x,
                         T *dscores, int64_t j)
 {
@@ -110,7 +111,7 @@ static void F(pair_row)(const struct ssd *a, struct F(head) *d, const struct F(c
     d->ds[j] -= F(sum_parts)(left);
 }
 
-/* dm, m and all that follows inside of the chunk but dx. */
+/* dm, m and all terms within the chunk, except dx. */
 static void F(inside)(const struct ssd *a, struct F(head) *d, const struct F(chunk) *c, const struct F(places) *x,
                       T *dscores)
 {
@@ -120,8 +121,8 @@ static void F(inside)(const struct ssd *a, struct F(head) *d, const struct F(chu
     for (int64_t j = 0; j < c->places; j++) F(pair_row)(a, d, c, x, dscores, j);
 }
 
-/* The gradient of dt x, and of x. to_dt: the sum of x times that for each place. Returns what the share of each place
-   in the state behind the chunk gets. */
+/* The gradient of dt x, and of x. to_dt: the sum of x times it for each place. Returns the gradient of the decay of
+   each place's contribution to the state after the chunk. */
 static T F(inputs)(const struct ssd *a, struct F(head) *d, const struct F(chunk) *c, const struct F(places) *x,
                    T *to_dt)
 {
@@ -149,8 +150,8 @@ static T F(inputs)(const struct ssd *a, struct F(head) *d, const struct F(chunk)
     return all;
 }
 
-/* What flows through the states: dc, db, and the gradient of the state before the chunk. Returns what the share of the
-   state before the chunk in the one behind it gets. */
+/* The terms that pass through the states: dc, db, and the gradient of the state before the chunk. Returns the gradient
+   of the factor exp(s[last]) of that state. */
 static T F(outside)(const struct ssd *a, struct F(head) *d, const struct F(chunk) *c, const struct F(turned) *t,
                     const struct F(places) *x)
 {
@@ -170,14 +171,15 @@ static T F(outside)(const struct ssd *a, struct F(head) *d, const struct F(chunk
     if (!d->is_last) {
         F(scale_columns)(d->x_turned, a->q, x->rest, a->p, c->lanes);
         F(multiply)(t->db, a->q, d->dstate, a->p, 1, d->x_turned, a->q, a->s.n, c->lanes, a->s.p, true);
-        F(scale)(d->dstate, x->whole, each); /* first: of a state that is forgotten a product may pass the range */
+        F(scale)(d->dstate, x->whole, each); /* first: a product with a state that decays to 0 may overflow */
         if (!d->is_first) all = F(dot)(d->state, d->dstate, each);
     }
     F(multiply)(d->dstate, a->p, c->c, 1, a->n, d->dy, a->p, a->s.n, a->p, c->places, !d->is_last);
     return all;
 }
 
-/* From ds to dt and a. of_dt: what dt gets as a factor of x. Returns what this chunk adds to da. */
+/* From ds to the gradients of dt and a. of_dt: the gradient of dt as a factor of x. Returns the chunk's contribution to
+   da. */
 static double F(steps)(const struct ssd *a, const struct F(head) *d, const struct F(chunk) *c,
                        const struct F(places) *x, const T *of_dt, T last)
 {
@@ -195,7 +197,7 @@ static double F(steps)(const struct ssd *a, const struct F(head) *d, const struc
     return da;
 }
 
-/* Rows of a part's sums of db and dc: [batch, group, part, place, n] of either, db first. */
+/* Rows of a part's sums of db and dc: [batch, group, part, place, n] for each, db first. */
 static T *F(part_rows)(const struct ssd *a, bool of_c, int64_t b, int64_t g, int64_t part)
 {
     const int64_t parts = rw_ssd_parts(&a->s), each = a->s.l * a->s.n;
@@ -203,7 +205,7 @@ static T *F(part_rows)(const struct ssd *a, bool of_c, int64_t b, int64_t g, int
     return all + ((b * a->s.g + g) * parts + part) * each;
 }
 
-/* The products with the scores' gradient, and the sums of the part as rows. room: rows [places][n]. */
+/* The products with the scores' gradient, and the part's sums as rows. room: rows [places][n]. */
 static void F(close_chunk)(const struct ssd *a, const struct F(chunk) *c, const struct F(turned) *t,
                            const struct ssd_unit *u, T *rows)
 {
@@ -239,7 +241,7 @@ static void F(backward_chunk)(const struct ssd *a, struct F(chunk) *c, const str
     memset(t->db, 0, (size_t)(a->n * a->q) * sizeof *t->db);
 }
 
-/* room: tiles of pairs, of x, dy and dx and of two that are turned, of dc, and two rows. */
+/* room: tiles of pairs, of x, dy and dx and of two transposed ones, of dc, and two rows. */
 static void F(backward)(const struct ssd *a, T *room, struct ssd_unit u)
 {
     const int64_t each = a->n * a->p, all = (a->s.chunks + 1) * each, q = a->q;
@@ -280,7 +282,7 @@ static void F(backward)(const struct ssd *a, T *room, struct ssd_unit u)
     }
 }
 
-/* db and dc of row i of [batch, length, groups]: the parts in their order. */
+/* db and dc of row i of [batch, length, groups]: adds the parts in order. */
 static void F(add_parts)(const struct ssd *a, T *sum, int64_t i)
 {
     const int64_t g = i % a->s.g, place = i / a->s.g % a->s.l, b = i / a->s.g / a->s.l, n = a->s.n;
@@ -295,7 +297,7 @@ static void F(add_parts)(const struct ssd *a, T *sum, int64_t i)
     }
 }
 
-/* da: the batches in their order, in double. */
+/* da: adds the batches in order, in double. */
 static void F(add_batches)(const struct ssd *a)
 {
     const rw_view *const out = &a->k->out[SSD_A];

@@ -1,23 +1,24 @@
 /*
- * ssd_scan's tiles for one type of arithmetic T, and the way forward. Included by ssd_scan_cpu.c once with T = float
- * and once with T = double. V is the fixed vector (vec.h), N the machine's own (vec_native.h), for loops in which no
- * lane meets another; F and G name their functions.
+ * ssd_scan's tiles for one type of arithmetic T, and its forward. Included by ssd_scan_cpu.c with T = float and again
+ * with T = double. V is the fixed vector (vec.h); N is the native one (vec_native.h), for loops with independent lanes.
+ * F and G build the names of their functions.
  *
- * A tile has a->q places, a->p numbers of a head or a->n of a state as its rows and columns, filled up with zeros. A
- * state lies turned, [n][p]: what a chunk adds to it and what comes out of it are then products of rows as they are.
+ * A tile has a->q places and a->p elements of a head or a->n of a state as its rows and columns, padded with zeros. A
+ * state is stored transposed, [n][p]: the products that update it and read it then use rows in place.
  */
 #include "ops/common/product_tmpl.h"
 
-/* Of one head in a chunk, place by place. Behind the last place dt and both shares are 0, the sum minus infinity. */
+/* For one head in a chunk, place by place. After the last place dt and both decay factors are 0, and the sum is minus
+   infinity. */
 struct F(places) {
-    T *dt, *sum, *low; /* sum: of dt a up to this place; low: what rounding has taken from it */
-    T *share, *rest;   /* exp of the sum, and of what follows up to the chunk's end */
-    T whole;           /* exp of the sum of all */
+    T *dt, *sum, *low; /* sum: of dt a up to this place; low: its rounding error */
+    T *share, *rest;   /* exp of the sum, and of the remaining steps of the chunk */
+    T whole;           /* exp of the sum of all steps */
 };
 
-/* A group's part of a chunk: c and b as rows, b turned as well, and their scores. */
+/* A group's part of a chunk: c and b as rows, b also transposed, and their scores. */
 struct F(chunk) {
-    int64_t at, places, lanes; /* the first place, how many, filled up to whole tiles */
+    int64_t at, places, lanes; /* the first place, their number, and that padded to whole tiles */
     T *b, *c, *turned, *scores;
 };
 
@@ -58,13 +59,13 @@ static void F(turn)(T *to, int64_t to_row, const T *from, int64_t from_row, int6
         }
 }
 
-/* A row, or so many numbers side by side, times a factor. */
+/* Multiplies a row, or n adjacent elements, by a factor. */
 VEC_INLINE void F(scale)(T *x, T factor, int64_t n)
 {
     for (int64_t i = 0; i < n; i += N_LANES) *(N *)(x + i) *= G(all)(factor);
 }
 
-/* Each column times its own factor. */
+/* Multiplies each column by its own factor. */
 VEC_INLINE void F(scale_columns)(T *x, int64_t row, const T *factor, int64_t rows, int64_t cols)
 {
     for (int64_t r = 0; r < rows; r++)
@@ -95,7 +96,7 @@ static void F(open_chunk)(const struct ssd *a, struct F(chunk) *c, const struct 
     F(group_rows)(a, SSD_B, c->b, u, c);
 }
 
-/* Place i in all lanes. */
+/* The sum at place i, in all lanes. */
 struct F(place) {
     N sum, low;
 };
@@ -105,12 +106,13 @@ VEC_INLINE struct F(place) F(place)(const struct F(places) *x, int64_t i)
     return (struct F(place)){ G(all)(x->sum[i]), G(all)(x->low[i]) };
 }
 
-/* The sums of the steps behind so many places and up to one. */
+/* The sums of the steps after each of these places and up to one place. */
 VEC_INLINE N F(between)(const T *sum, const T *low, const struct F(place) *up)
 {
     return up->sum - *(const N *)sum + (up->low - *(const N *)low);
 }
 
+/* The steps, sums and decay factors of one head in a chunk. */
 static void F(head_places)(const struct ssd *a, struct F(places) *x, int64_t b, int64_t h, const struct F(chunk) *c)
 {
     const rw_view *const dt = &a->k->in[SSD_DT], *const rates = &a->k->in[SSD_A];
@@ -134,7 +136,7 @@ static void F(head_places)(const struct ssd *a, struct F(places) *x, int64_t b, 
     x->whole = x->share[last];
 }
 
-/* A state of a head, turned; zeros where there is none. */
+/* A state of a head, transposed; zeros if it is absent. */
 static void F(read_state)(const struct ssd *a, int input, T *to, int64_t b, int64_t h)
 {
     memset(to, 0, (size_t)(a->n * a->p) * sizeof *to);
@@ -145,7 +147,7 @@ static void F(read_state)(const struct ssd *a, int input, T *to, int64_t b, int6
         F(take)(to + n * a->p, v->data, v->dtype, b * s[0] + h * s[1] + n * s[3], s[2], a->s.p);
 }
 
-/* LANES rows of it at a time; room: that many of a->n. */
+/* Writes LANES rows of it at a time; room: that number of rows of a->n. */
 static void F(write_state)(const struct ssd *a, const rw_view *to, const T *state, int64_t b, int64_t h, T *room)
 {
     for (int64_t p = 0; p < a->s.p; p += LANES) {
@@ -157,7 +159,7 @@ static void F(write_state)(const struct ssd *a, const rw_view *to, const T *stat
 
 /* ---- forward ---- */
 
-/* state = whole state + what the chunk adds: x, which is dt x, times the rest. */
+/* state = whole * state + the chunk's term: dt x, in x, times the remaining decay. */
 static void F(advance)(const struct ssd *a, T *state, const struct F(chunk) *c, const struct F(places) *x, T *rows)
 {
     for (int64_t i = 0; i < c->places; i++) F(scale)(rows + i * a->p, x->rest[i], a->p);
@@ -201,6 +203,7 @@ static void F(forward_head)(const struct ssd *a, T *state, const struct F(chunk)
     F(advance)(a, state, c, x, rows);
 }
 
+/* Forward of one unit: chunk by chunk, for all heads of a part. */
 static void F(forward)(const struct ssd *a, T *room, struct ssd_unit u)
 {
     struct F(chunk) c = { .b = F(cut)(&room, a->q * a->n), .c = F(cut)(&room, a->q * a->n),

@@ -1,12 +1,12 @@
 /*
- * Sums and the like of columns on CUDA: a block takes columns side by side and adds rows to them. What is added comes
- * from a source, so that a kernel that makes elements can add them up in the same pass, in the order and with the bits
- * of a reduction of what it stores. Parts are merged by the second stage (parts.cuh).
+ * Reductions over rows on CUDA, column by column: a block has adjacent columns and adds rows to them. The elements come
+ * from a source object, so a kernel that computes elements can sum them in the same pass, in the order and with the
+ * result of a reduction of what it stores. A second stage merges the parts (partial_sums.cuh).
  */
 #ifndef RW_OPS_REDUCE_COLUMNS_CUH
 #define RW_OPS_REDUCE_COLUMNS_CUH
 
-#include "ops/common/parts.cuh"
+#include "ops/common/partial_sums.cuh"
 
 #include <type_traits>
 
@@ -16,9 +16,9 @@ extern "C" {
 
 namespace {
 
-constexpr int LOADS = 4; /* in flight in a thread */
+constexpr int LOADS = 4; /* in flight per thread */
 
-/* Where item i of the axes begins. */
+/* Offset of item i of the axes. */
 __device__ __forceinline__ int64_t start_of(const rw_reduce_axes &a, int64_t i)
 {
     if (a.rank == 0) return 0;
@@ -32,16 +32,16 @@ __device__ __forceinline__ int64_t start_of(const rw_reduce_axes &a, int64_t i)
     return at;
 }
 
-/* What a kernel takes beside its operands. */
+/* The arguments of a kernel other than its operands. */
 struct job {
     rw_reduce_axes groups, rows;
     int64_t run, chunks, parts, part;
     double divisor;
-    const void *sum; /* like the output: what the results are added to; NULL for nothing */
-    bool wide;       /* the output is float32, of elements of 16 bits */
+    const void *sum; /* the addend of the results, with the layout of the output; NULL for none */
+    bool wide;       /* the output is float32, the elements have 16 bits */
 };
 
-/* A result, or the state of a part for the second stage. */
+/* Stores a result, or the state of a part for the second stage. */
 template <template <typename> class R, typename T>
 __device__ __forceinline__ void put(const job &j, const typename R<wide<T>>::state &s, int64_t part, int64_t o,
                                     int64_t outputs, void *to)
@@ -58,7 +58,7 @@ __device__ __forceinline__ void put(const job &j, const typename R<wide<T>>::sta
 
 template <typename T, int N> struct alignas(sizeof(T) * N) bundle { T x[N]; };
 
-/* An element by itself, which needs no words. */
+/* A single element, which needs no packing. */
 template <typename T> struct single {
     T x;
 
@@ -67,7 +67,7 @@ template <typename T> struct single {
 
 template <typename T, int N> using loaded = std::conditional_t<N == 1, single<T>, raw<bundle<T, N>>>;
 
-/* Words stay words up to here: taken apart earlier, each element of 16 bits would have a register of its own. */
+/* Keeps packed words packed up to this point: otherwise each 16-bit element would occupy a register. */
 template <typename T> __device__ __forceinline__ void keep_whole(single<T> &) {}
 template <typename V> __device__ __forceinline__ void keep_whole(raw<V> &v)
 {
@@ -75,8 +75,8 @@ template <typename V> __device__ __forceinline__ void keep_whole(raw<V> &v)
     for (int i = 0; i < static_cast<int>(sizeof(V) / 4); i++) asm volatile("" : "+r"(v.word[i]));
 }
 
-/* N elements of those before `stop`, the others as R's nothing. A bundle that is not whole, or off its alignment, is
- * read one by one: what is added to what does not depend on where the operand begins. */
+/* Loads N elements, those from `stop` on as R's nothing(). An incomplete or unaligned bundle is read element by
+   element, so the order of additions does not depend on the operand's address. */
 template <typename R, typename T, int N>
 __device__ __forceinline__ auto load(const T *x, int64_t at, int64_t e, int64_t stop)
 {
@@ -86,11 +86,11 @@ __device__ __forceinline__ auto load(const T *x, int64_t at, int64_t e, int64_t 
     else return together && e + N <= stop ? load_raw<bundle<T, N>>(x + at) : gather_raw<bundle<T, N>, T>(element);
 }
 
-/* Elements that lie in memory. */
+/* A source of elements that are in memory. */
 template <typename R, typename T, int N> struct stored {
     using held = loaded<T, N>;
-    static constexpr int ahead = LOADS; /* rows asked for before the first is taken; divides LOADS */
-    static constexpr int blocks = 4;    /* of a multiprocessor, at most */
+    static constexpr int ahead = LOADS; /* rows loaded before the first is used; divides LOADS */
+    static constexpr int blocks = 4;    /* per multiprocessor, at most */
     const T *x;
 
     __device__ __forceinline__ held ask(int64_t at) const
@@ -103,13 +103,13 @@ template <typename R, typename T, int N> struct stored {
 
 /* ---- kept runs: blockDim.x columns, or packs of columns, and blockDim.y rows at a time ---- */
 
-/* Blocks of a multiprocessor: fewer where the states of N columns need the registers, or what makes elements. */
+/* Blocks per multiprocessor: fewer if the states of N columns, or a source that computes elements, need registers. */
 template <typename State, int N> constexpr int columns_blocks(int most)
 {
     return sizeof(State) * N > 32 ? 3 : most;
 }
 
-/* S: where elements come from: stored<>, or another that makes them. */
+/* S: the source of elements: stored<>, or one that computes them. */
 template <template <typename> class R, typename T, int N, template <typename, typename, int> class S>
 __global__ void __launch_bounds__(RW_REDUCE_CUDA_THREADS,
                                   columns_blocks<typename R<wide<T>>::state, N>(S<R<wide<T>>, T, N>::blocks))
@@ -132,7 +132,7 @@ __global__ void __launch_bounds__(RW_REDUCE_CUDA_THREADS,
 #pragma unroll
         for (int first = 0; first < LOADS; first += source::ahead) {
             typename source::held v[source::ahead];
-            int64_t at[source::ahead]; /* of a row that is not there: -1 */
+            int64_t at[source::ahead]; /* -1 for a missing row */
 #pragma unroll
             for (int l = 0; l < source::ahead; l++) {
                 const int64_t row = r + (first + l) * step;
@@ -177,9 +177,9 @@ void launch_columns(const rw_kernel *k, const struct rw_reduce_cut &cut, const j
 }
 
 /*
- * Output 1 of a kernel: sums over all axes but the last of output 0, added to input `addend` if there is one. Elements
- * are made as they are added up, by the source that launch(type, n, cut, job, to) gives to launch_columns(). The order
- * is that of sum_to of what is stored.
+ * Output 1 of a kernel: sums of output 0 over all axes but the last, added to input `addend` if there is one. Elements
+ * are computed while they are summed, by the source that launch(type, n, cut, job, to) passes to launch_columns(). The
+ * order is that of sum_to on the stored elements.
  */
 template <typename F> rw_status sum_made_columns(const rw_kernel *k, int addend, const F &launch)
 {
@@ -202,7 +202,7 @@ template <typename F> rw_status sum_made_columns(const rw_kernel *k, int addend,
     });
 }
 
-/* Bytes of workspace for that, where what is made has the layout of input 0. */
+/* Bytes of workspace for that, if the computed elements have the layout of input 0. */
 inline size_t made_columns_workspace(const rw_op_call *call)
 {
     const rw_layout *const l = call->in[0].layout;
@@ -210,7 +210,7 @@ inline size_t made_columns_workspace(const rw_op_call *call)
     return rw_reduce_cuda_workspace(&plan, l, call->in[0].dtype, RW_REDUCE_SUM);
 }
 
-/* Elements made of such a source, at `to`, whose alignment may be any. */
+/* Stores elements that such a source has computed, at an address of any alignment. */
 template <typename T, int N> __device__ __forceinline__ void store_made(T *to, const loaded<T, N> &made)
 {
     if (!(reinterpret_cast<uintptr_t>(to) % sizeof made)) *reinterpret_cast<loaded<T, N> *>(to) = made;

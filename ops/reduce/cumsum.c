@@ -1,8 +1,9 @@
-/* cumsum: running sums along one axis. Its gradient is the running sum from the other end. */
+/* cumsum: prefix sums along one axis. Its gradient is the sum of the suffixes, from the other end. */
 #include "ops/reduce/cumsum.h"
 
 #include "ops/common/kernels.h"
 #include "ops/common/util.h"
+#include "record/edge.h"
 
 #include <rewind/reductions.h>
 
@@ -32,7 +33,7 @@ RW_DECLARE_KERNELS(rw_cumsum)
 const rw_op_def rw_op_cumsum = { .name = "cumsum", .n_inputs = 1, .n_outputs = 1,
                                  .inplace = RW_INPLACE({ 0, 0 }), .check = check,
                                  .kernel = RW_KERNELS(rw_cumsum), .grad = grad, .cost = cost,
-                                 .raised = RW_OP_INPUT(0) };
+                                 .cast_f32 = RW_OP_INPUT(0) };
 
 static rw_tensor *apply(rw_site at, rw_tape *t, rw_tensor *x, int64_t axis, bool backwards)
 {
@@ -40,9 +41,10 @@ static rw_tensor *apply(rw_site at, rw_tape *t, rw_tensor *x, int64_t axis, bool
     return rw_apply_at(at, t, &rw_op_cumsum, &x, 1, &a, sizeof a, NULL);
 }
 
-/* The axis as a count from the first: what means the same has the same attributes. */
+/* Stores the axis counted from the first one, so that equal calls have equal attributes. */
 rw_tensor *rw_cumsum_at(rw_site at, rw_tape *t, rw_tensor *x, int axis)
 {
+    RW_ENTER_OP(t);
     const int rank = rw_tensor_shape(x).rank;
     return apply(at, t, x, axis < 0 && axis >= -rank ? axis + rank : axis, false);
 }

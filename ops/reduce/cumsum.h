@@ -1,4 +1,4 @@
-/* Attributes of running sums. */
+/* Attributes of prefix sums, and the extents around their axis. */
 #ifndef RW_OPS_REDUCE_CUMSUM_H
 #define RW_OPS_REDUCE_CUMSUM_H
 
@@ -7,7 +7,7 @@
 extern const rw_op_def rw_op_cumsum;
 
 struct rw_cumsum_attrs {
-    int64_t axis, backwards; /* backwards: of the elements from each on */
+    int64_t axis, backwards; /* backwards: sums of suffixes */
 };
 
 /* A dense tensor as outer x n x inner around the axis of the sums. */

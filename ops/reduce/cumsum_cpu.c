@@ -1,15 +1,17 @@
 /*
- * CPU kernel of cumsum: a sum runs in double, by one thread; columns side by side run together, and so do a few rows
- * whose elements lie side by side. Each element is read before it is written, so that the sums may lie over them.
+ * CPU kernel of cumsum. A sum is computed in double by one thread. Adjacent columns are summed together, and if rows
+ * are contiguous along the axis, a few rows together. Each element is read before it is written, so the result may
+ * overwrite the input.
  */
+#include "base/team.h"
 #include "device/cpu/isa.h"
 #include "ops/common/util.h"
 #include "ops/common/vec_native.h"
 #include "ops/reduce/cumsum.h"
 
-#define COLUMNS 64 /* that run together */
-#define ROWS 4     /* likewise: an addition waits for the last one of its row */
-#define PIECE 64   /* elements of a row that are turned to double, and back, in one go */
+#define COLUMNS 64 /* that are summed together */
+#define ROWS 4     /* that are summed together: an addition waits for the previous one of its row */
+#define PIECE 64   /* elements of a row that are converted to double, and back, at a time */
 
 VEC_INLINE double get(const void *p, rw_dtype dtype, int64_t i)
 {
@@ -36,7 +38,7 @@ VEC_INLINE void run_columns(const rw_kernel *k, rw_dtype dtype, int64_t start, i
     }
 }
 
-/* Rows of n elements side by side. */
+/* Rows of n contiguous elements. */
 VEC_INLINE void run_rows(const rw_kernel *k, rw_dtype dtype, int64_t start, int rows, int64_t n, bool backwards)
 {
     double sum[ROWS] = { 0 }, piece[ROWS][PIECE];
@@ -54,7 +56,7 @@ VEC_INLINE void run_rows(const rw_kernel *k, rw_dtype dtype, int64_t start, int 
     }
 }
 
-/* A task is some columns of a block, or where a block is one row, some rows. */
+/* One task: some columns of a block; or if a block is a single row, some rows. */
 VEC_INLINE void run_typed(const rw_kernel *k, rw_dtype dtype, int64_t start, int64_t from, int64_t some,
                           const struct rw_cumsum_cut *c, bool backwards)
 {
@@ -74,6 +76,25 @@ static void run_task(const rw_kernel *k, int64_t start, int64_t from, int64_t so
     }
 }
 
+struct tasks {
+    const rw_kernel *k;
+    struct rw_cumsum_cut c;
+    int64_t chunks; /* of columns */
+    bool backwards;
+};
+
+static void run_tasks(void *of, int64_t first, int64_t end)
+{
+    const struct tasks *const t = of;
+    const struct rw_cumsum_cut *const c = &t->c;
+    const bool row = c->inner == 1;
+    for (int64_t task = first; task < end; task++) {
+        const int64_t from = row ? task * ROWS : task % t->chunks * COLUMNS, rest = (row ? c->outer : c->inner) - from;
+        const int64_t most = row ? ROWS : COLUMNS, start = row ? from : task / t->chunks * c->inner;
+        run_task(t->k, start * c->n, from, rest < most ? rest : most, c, t->backwards);
+    }
+}
+
 rw_status RW_ISA_NAME(rw_cumsum_cpu)(const rw_kernel *k);
 rw_status RW_ISA_NAME(rw_cumsum_cpu)(const rw_kernel *k)
 {
@@ -81,14 +102,8 @@ rw_status RW_ISA_NAME(rw_cumsum_cpu)(const rw_kernel *k)
     const rw_layout *const l = k->in[0].layout;
     if (!l->numel) return RW_OK;
     const struct rw_cumsum_cut c = rw_cumsum_cut(l, a->axis);
-    const bool row = c.inner == 1;
-    const int64_t chunks = (c.inner + COLUMNS - 1) / COLUMNS;
-    const int64_t tasks = row ? (c.outer + ROWS - 1) / ROWS : c.outer * chunks;
-#pragma omp parallel for num_threads(k->threads) schedule(static) if (l->numel >= RW_PARALLEL_FROM)
-    for (int64_t task = 0; task < tasks; task++) {
-        const int64_t from = row ? task * ROWS : task % chunks * COLUMNS, rest = (row ? c.outer : c.inner) - from;
-        const int64_t most = row ? ROWS : COLUMNS, start = row ? from : task / chunks * c.inner;
-        run_task(k, start * c.n, from, rest < most ? rest : most, &c, a->backwards);
-    }
+    const struct tasks t = { k, c, (c.inner + COLUMNS - 1) / COLUMNS, a->backwards };
+    const int64_t tasks = c.inner == 1 ? (c.outer + ROWS - 1) / ROWS : c.outer * t.chunks;
+    rw_team_for(rw_threads_for(k, l->numel), tasks, run_tasks, &t);
     return RW_OK;
 }

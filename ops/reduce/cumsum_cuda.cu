@@ -1,6 +1,6 @@
 /*
- * CUDA kernels of cumsum, in double. Columns that lie side by side: a thread for each, which runs along the axis. Runs
- * of the last axis: a block for each, whose threads take tiles of it and hand each other their sums in a fixed tree.
+ * CUDA kernels of cumsum, in double. For adjacent columns, one thread per column runs along the axis. For a last axis,
+ * one block per row: its threads process tiles of the row and exchange their sums in a fixed tree.
  */
 #include "device/cuda/kernel.cuh"
 
@@ -12,7 +12,7 @@ namespace {
 
 constexpr int THREADS = 256, EACH = 4; /* elements of a thread in a tile */
 
-/* x and y may be one: an element is read before it is written, by the same thread. */
+/* x and y may be the same: an element is read before it is written, by the same thread. */
 template <typename T>
 __global__ void __launch_bounds__(THREADS) columns_sum_kernel(const T *x, T *y, struct rw_cumsum_cut c, bool backwards)
 {
@@ -27,13 +27,14 @@ __global__ void __launch_bounds__(THREADS) columns_sum_kernel(const T *x, T *y, 
     }
 }
 
+/* The prefix sums of one row per block, tile by tile. */
 template <typename T>
 __global__ void __launch_bounds__(THREADS) runs_sum_kernel(const T *x, T *y, int64_t n, bool backwards)
 {
     __shared__ double warps[THREADS / 32];
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
     const int64_t start = static_cast<int64_t>(blockIdx.x) * n;
-    double before = 0; /* of the tiles before */
+    double before = 0; /* of the previous tiles */
     for (int64_t tile = 0; tile < n; tile += THREADS * EACH) {
         double own[EACH], sum = 0;
         const int64_t first = tile + threadIdx.x * EACH;
@@ -42,7 +43,7 @@ __global__ void __launch_bounds__(THREADS) runs_sum_kernel(const T *x, T *y, int
             const int64_t i = first + e, at = start + (backwards ? n - 1 - i : i);
             own[e] = sum += i < n ? static_cast<double>(widen(x[at])) : 0;
         }
-        double up = sum; /* of the threads up to this one, of the warp */
+        double up = sum; /* of the threads of the warp up to this one */
 #pragma unroll
         for (int d = 1; d < 32; d *= 2) {
             const double other = __shfl_up_sync(0xffffffffu, up, d);
@@ -68,6 +69,7 @@ __global__ void __launch_bounds__(THREADS) runs_sum_kernel(const T *x, T *y, int
 
 } // namespace
 
+/* Launches the kernel for the position of the axis and the type. */
 extern "C" rw_status rw_cumsum_cuda(const rw_kernel *k)
 {
     const rw_cumsum_attrs *const a = static_cast<const rw_cumsum_attrs *>(k->attrs);

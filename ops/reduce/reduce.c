@@ -1,10 +1,11 @@
-/* sum, mean, max, sum_to, logsumexp: checks and gradient rules of the reductions. */
+/* sum, mean, max, sum_to, logsumexp: checks and gradient rules of the reductions, and how their inputs are cut. */
 #include "ops/reduce/reduce.h"
 
 #include "ops/common/kernels.h"
 #include "ops/shape/shape.h"
 #include "ops/common/util.h"
-#include "record/own_ops.h"
+#include "record/edge.h"
+#include "record/builtin_ops.h"
 
 #include <rewind/compare.h>
 
@@ -30,7 +31,7 @@ static rw_status check_reduce(rw_op_call *call)
     if (a->kind == RW_REDUCE_MAX)
         for (int i = 0; i < call->in[0].layout->rank; i++)
             if ((mask >> i & 1) && call->in[0].layout->dim[i] == 0)
-                return rw_op_error(call, RW_ERR_SHAPE, "the maximum of no elements");
+                return rw_unexpected(call, RW_ERR_SHAPE, 0, NULL, "1 element or more along axis %d for a maximum", i);
     return rw_op_output(call, 0, call->in[0].dtype, reduced_shape(rw_in_shape(call, 0), mask, a->keep));
 }
 
@@ -38,7 +39,7 @@ static rw_op_cost cost_reduce(const rw_op_call *call)
 {
     const struct rw_reduce_attrs *const a = call->attrs;
     const double flops = a->kind == RW_REDUCE_LOGSUMEXP ? 12 : 1;
-    return (rw_op_cost){ flops * (double)call->in[0].layout->numel, rw_cost_bytes(call) };
+    return (rw_op_cost){ .flops = flops * (double)call->in[0].layout->numel, .bytes = rw_cost_bytes(call) };
 }
 
 size_t rw_reduce_sum_workspace_cpu(const rw_layout *in, uint32_t mask)
@@ -48,7 +49,7 @@ size_t rw_reduce_sum_workspace_cpu(const rw_layout *in, uint32_t mask)
     return plan.parts > 1 ? (size_t)(plan.parts * outputs) * sizeof(double) : 0;
 }
 
-/* Doubles: one per output and part; logsumexp also holds a maximum and a sum per output. */
+/* Doubles: one per output and part; logsumexp also has a maximum and a sum per output. */
 static size_t workspace_cpu(const rw_op_call *call)
 {
     const struct rw_reduce_attrs *const a = call->attrs;
@@ -59,7 +60,7 @@ static size_t workspace_cpu(const rw_op_call *call)
     return (size_t)(call->out[0].layout->numel * per_output) * sizeof(double);
 }
 
-/* dy in the shape of the input with reduced axes of extent 1, stretched: a view. */
+/* A view of dy in the shape of the input: reduced axes have extent 1 and are broadcast. */
 static rw_tensor *stretch(rw_grad_call *g, rw_tensor *dy)
 {
     rw_tape *const t = rw_grad_tape(g);
@@ -105,7 +106,7 @@ static rw_status grad_max(rw_grad_call *g)
     return rw_grad_set(g, 0, rw_mul(rw_grad_tape(g), stretch(g, rw_grad_upstream(g, 0)), first));
 }
 
-/* softmax over a set of axes: as rows, with these axes last, as one. */
+/* softmax over a set of axes: permutes them to the end and joins them to one row. */
 static rw_tensor *softmax_over(rw_tape *t, rw_tensor *x, uint32_t mask)
 {
     const rw_shape in = rw_tensor_shape(x);
@@ -125,8 +126,8 @@ static rw_tensor *softmax_over(rw_tape *t, rw_tensor *x, uint32_t mask)
 }
 
 /*
- * exp(x - logsumexp(x)) as a softmax: less its maximum first, a group may have any offset, and one of -inf has shares
- * of 0. In a group with +inf the others have 0 too, where a softmax is NaN.
+ * exp(x - logsumexp(x)), computed as a softmax. The maximum is subtracted first, so a group may have any offset, and a
+ * group of -inf gives 0. In a group with +inf the other elements are 0 as well, where a softmax would be NaN.
  */
 static rw_tensor *shares(rw_grad_call *g, rw_tensor *x)
 {
@@ -157,7 +158,7 @@ static rw_status grad_logsumexp(rw_grad_call *g)
                                             .grad = GRAD,                                                              \
                                             .cost = cost_reduce,                                                       \
                                             .workspace = RW_WORKSPACES(workspace_cpu, rw_reduce_workspace_cuda),       \
-                                            .raised = RAISED };
+                                            .cast_f32 = RAISED };
 
 RW_DECLARE_KERNELS(rw_reduce)
 REDUCE(sum, grad_sum, RW_OP_INPUT(0))
@@ -173,21 +174,25 @@ static rw_tensor *reduce(rw_site at, rw_tape *t, const rw_op_def *op, rw_tensor 
 
 rw_tensor *rw_sum_at(rw_site at, rw_tape *t, rw_tensor *x, uint32_t axes, bool keep)
 {
+    RW_ENTER_OP(t);
     return reduce(at, t, &rw_op_sum, x, axes, keep, RW_REDUCE_SUM);
 }
 
 rw_tensor *rw_mean_at(rw_site at, rw_tape *t, rw_tensor *x, uint32_t axes, bool keep)
 {
+    RW_ENTER_OP(t);
     return reduce(at, t, &rw_op_mean, x, axes, keep, RW_REDUCE_MEAN);
 }
 
 rw_tensor *rw_max_at(rw_site at, rw_tape *t, rw_tensor *x, uint32_t axes, bool keep)
 {
+    RW_ENTER_OP(t);
     return reduce(at, t, &rw_op_max, x, axes, keep, RW_REDUCE_MAX);
 }
 
 rw_tensor *rw_logsumexp_at(rw_site at, rw_tape *t, rw_tensor *x, uint32_t axes, bool keep)
 {
+    RW_ENTER_OP(t);
     return reduce(at, t, &rw_op_logsumexp, x, axes, keep, RW_REDUCE_LOGSUMEXP);
 }
 
@@ -199,7 +204,7 @@ struct sum_to_attrs {
     int64_t dim[RW_MAX_RANK];
 };
 
-/* The result is of the last input's type: x's, or that of the sum. */
+/* The result has the type of the last input: x, or the addend. */
 static rw_status check_sum_to(rw_op_call *call)
 {
     const struct sum_to_attrs *const a = call->attrs;
@@ -208,7 +213,8 @@ static rw_status check_sum_to(rw_op_call *call)
     RW_CHECK(rw_want_float(call, 0));
     RW_CHECK(rw_broadcast(call, shape, rw_in_shape(call, 0), &joint));
     if (!rw_shape_equal(joint, rw_in_shape(call, 0)))
-        return rw_op_error(call, RW_ERR_SHAPE, "the shape does not stretch to the tensor's");
+        return rw_unexpected(call, RW_ERR_SHAPE, 0, NULL, "a shape that %s broadcasts to",
+                             rw_shape_text((char[RW_SHAPE_TEXT]){ "" }, RW_SHAPE_TEXT, shape));
     return rw_op_output(call, 0, call->in[call->n_inputs - 1].dtype, shape);
 }
 
@@ -221,18 +227,14 @@ static rw_status grad_sum_to(rw_grad_call *g)
 static const rw_op_def rw_op_sum_to = { .name = "sum_to", .n_inputs = 1, .n_outputs = 1, .check = check_sum_to,
                                         .kernel = RW_KERNELS(rw_reduce), .grad = grad_sum_to, .cost = cost_reduce,
                                         .workspace = RW_WORKSPACES(workspace_cpu, rw_reduce_workspace_cuda),
-                                        .raised = RW_OP_INPUT(0) };
+                                        .cast_f32 = RW_OP_INPUT(0) };
 
-/* (x, a sum of the shape) -> that plus sum_to of x */
+/* (x, an addend of that shape) -> the addend plus sum_to of x */
 static rw_status check_sum_to_add(rw_op_call *call)
 {
     RW_CHECK(check_sum_to(call));
     RW_CHECK(rw_want_sum_of(call, 1, 0));
-    const struct sum_to_attrs *const a = call->attrs;
-    const rw_shape sum = rw_in_shape(call, 1);
-    if (sum.rank != a->rank || memcmp(sum.dim, a->dim, (size_t)sum.rank * sizeof *a->dim))
-        return rw_op_error(call, RW_ERR_SHAPE, "the sum is of another shape");
-    return RW_OK;
+    return rw_expect_shape(call, 1, NULL, rw_layout_shape(call->out[0].layout));
 }
 
 static rw_status grad_sum_to_add(rw_grad_call *g)
@@ -264,6 +266,7 @@ static rw_tensor *sum_to(rw_site at, rw_tape *t, rw_tensor *x, rw_shape shape, r
 
 rw_tensor *rw_sum_to_at(rw_site at, rw_tape *t, rw_tensor *x, rw_shape shape)
 {
+    RW_ENTER_OP(t);
     return sum_to(at, t, x, shape, NULL);
 }
 
@@ -371,7 +374,7 @@ struct rw_reduce_cut rw_reduce_cut(const struct rw_reduce_plan *p, const rw_layo
 {
     struct rw_reduce_cut c = { .pack = 1, .lanes = 1, .chunks = 1, .parts = 1 };
     const int32_t pack = (int32_t)(16 / rw_dtype_size(dtype));
-    const bool lone = p->run_reduced && p->rows.numel == 1 && p->groups.numel == 1; /* its rest is read one by one */
+    const bool lone = p->run_reduced && p->rows.numel == 1 && p->groups.numel == 1; /* the rest is read one by one */
     if (dtype != RW_F64 && (lone || p->run % pack == 0)) c.pack = pack;
     if (p->run_reduced) cut_runs(&c, p);
     else cut_columns(&c, p);

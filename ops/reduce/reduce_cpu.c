@@ -1,8 +1,9 @@
 /*
- * Reductions over the groups, rows and runs of rw_reduce_plan(). The order of a sum depends on the shape alone: lanes
- * and blocks of fixed length in float, their sums in double, parts added in order. logsumexp makes two passes, the
- * maximum and then the sum of exponentials below it.
+ * CPU kernels of the reductions, over the groups, rows and runs of rw_reduce_plan(). The order of a sum depends on the
+ * shape alone: lanes and blocks of fixed length in float, their sums in double, parts added in order. logsumexp makes
+ * two passes: the maximum, then the sum of exp(x - maximum).
  */
+#include "base/team.h"
 #include "device/cpu/isa.h"
 #include "ops/reduce/reduce.h"
 #include "ops/common/util.h"
@@ -14,17 +15,17 @@
 
 enum pass { PASS_SUM, PASS_MAX, PASS_EXP };
 
-/* One pass over the input. Results go to `to` as doubles, or to the output when that is NULL. */
+/* One pass over the input. Results are stored to `to` as doubles, or to the output if that is NULL. */
 struct pass_job {
     const rw_kernel *k;
     const struct rw_reduce_plan *plan;
     double divisor;
-    const double *shift; /* of PASS_EXP, per output */
+    const double *shift; /* for PASS_EXP, per output */
     double *to;
     double *part; /* [parts][outputs] */
-    const rw_kernel *maker; /* of elements that are made as they are added up, by make; else NULL */
+    const rw_kernel *maker; /* for elements that `make` computes while they are summed; else NULL */
     rw_reduce_make make;
-    const void *sum; /* like the output: what the results are added to; NULL for nothing */
+    const void *sum; /* the addend of the results, with the layout of the output; NULL for none */
 };
 
 static double d_get(const rw_view *v, int64_t i)
@@ -43,7 +44,8 @@ static __attribute__((noinline)) void put_sum(const struct pass_job *j, int64_t 
     put_added(j->k->out[0].data, j->k->out[0].dtype, o, x / j->divisor, j->sum);
 }
 
-/* What is as wide as the elements, dtype, is put without a call: there may be one for every few of them. */
+/* Stores a result. If it has the type of the elements, dtype, without a call, because there may be one for every few
+   elements. */
 VEC_INLINE void put_result(const struct pass_job *j, rw_dtype dtype, int64_t o, double x)
 {
     if (j->to) j->to[o] = x;
@@ -51,7 +53,7 @@ VEC_INLINE void put_result(const struct pass_job *j, rw_dtype dtype, int64_t o, 
     else put_added(j->k->out[0].data, dtype, o, x / j->divisor, NULL);
 }
 
-/* Where element i of the axes lies, and its place along each. */
+/* Offset of element i of the axes, and its index along each. */
 static int64_t seek(const struct rw_reduce_axes *a, int64_t i, int64_t *index)
 {
     int64_t at = 0;
@@ -75,7 +77,7 @@ VEC_INLINE int64_t next(const struct rw_reduce_axes *a, int64_t at, int64_t *ind
     return at;
 }
 
-/* NaN wins. */
+/* The maximum; NaN if either is NaN. */
 VEC_INLINE double d_most(double m, double x)
 {
     return x > m || x != x ? x : m;
@@ -91,7 +93,7 @@ VEC_INLINE nf nf_most(nf m, nf x)
     return nf_select((ni)(x != x), x, nf_larger(x, m));
 }
 
-/* A contiguous run to one number. */
+/* Reduces a contiguous run to one number. */
 VEC_INLINE double run_f(const void *x, rw_dtype dtype, enum pass pass, float shift, int64_t at, int64_t n)
 {
     double total = pass == PASS_MAX ? (double)-INFINITY : 0;
@@ -141,7 +143,7 @@ VEC_INLINE double run_of(const rw_view *v, rw_dtype dtype, enum pass pass, doubl
     return run_f(v->data, dtype, pass, (float)shift, at, n);
 }
 
-/* Part p of group g of reduced runs. A lone run is cut into parts; else there is one. */
+/* Part p of group g of reduced runs. A single run is cut into parts; otherwise there is one. */
 VEC_INLINE void reduce_runs(const struct pass_job *j, rw_dtype dtype, enum pass pass, int64_t g, int64_t p)
 {
     const struct rw_reduce_plan *const plan = j->plan;
@@ -163,7 +165,7 @@ VEC_INLINE void reduce_runs(const struct pass_job *j, rw_dtype dtype, enum pass 
     put_result(j, dtype, g, total);
 }
 
-/* block[0..n) of up to four rows at once: one read and write of the block for them all. */
+/* Adds up to four rows to block[0..n) at once: the block is loaded and stored once for all of them. */
 VEC_INLINE void add_rows_f(const void *x, rw_dtype dtype, enum pass pass, const float *shift, const int64_t *at,
                            int rows, int64_t n, float *block)
 {
@@ -197,7 +199,7 @@ VEC_INLINE void add_rows_f(const void *x, rw_dtype dtype, enum pass pass, const 
     vf_store(block + i, y);
 }
 
-/* Rows [from, to) of n columns, the first at `base`, into total. */
+/* Adds rows [from, to) of n columns, the first at `base`, to total. */
 VEC_INLINE void columns_f(const struct pass_job *j, rw_dtype dtype, enum pass pass, int64_t base, int64_t from,
                           int64_t to, int64_t n, const double *shift, double *total)
 {
@@ -262,12 +264,12 @@ VEC_INLINE void task(const struct pass_job *j, rw_dtype dtype, enum pass pass, i
         reduce_runs(j, dtype, pass, plan->parts > 1 ? 0 : i, plan->parts > 1 ? i : 0);
         return;
     }
-    /* a thread's tasks follow one another: chunks of the same rows, the last of which may be narrow */
+    /* consecutive tasks of a thread are chunks of the same rows; the last chunk may be narrow */
     const int64_t chunk = i % plan->chunks, p = i / plan->chunks % plan->parts, g = i / plan->chunks / plan->parts;
     reduce_columns(j, dtype, pass, g, chunk, p);
 }
 
-/* Many in a call: there may be one for every few elements. */
+/* Several tasks per call: there may be one for every few elements. */
 #define TASKS(dtype, pass)                                                                    \
     static void tasks_##dtype##_##pass(const struct pass_job *j, int64_t from, int64_t to)    \
     {                                                                                         \
@@ -286,6 +288,18 @@ TASKS(F64, SUM)
 TASKS(F64, MAX)
 TASKS(F64, EXP)
 
+struct tasks {
+    const struct pass_job *job;
+    void (*run)(const struct pass_job *, int64_t, int64_t);
+};
+
+static void run_tasks(void *of, int64_t first, int64_t end)
+{
+    const struct tasks *const t = of;
+    t->run(t->job, first, end);
+}
+
+/* Runs all tasks of a pass on the threads, then merges the parts. */
 static void run_pass(const struct pass_job *j, enum pass pass)
 {
     static void (*const tasks[RW_DTYPE_COUNT][3])(const struct pass_job *, int64_t, int64_t) = {
@@ -297,14 +311,8 @@ static void run_pass(const struct pass_job *j, enum pass pass)
     const struct rw_reduce_plan *const plan = j->plan;
     const int64_t n = plan->groups.numel * plan->chunks * plan->parts,
                   out = plan->groups.numel * (plan->run_reduced ? 1 : plan->run);
-    void (*const run)(const struct pass_job *, int64_t, int64_t) = tasks[j->k->in[0].dtype][pass];
-    const int64_t threads = j->k->threads;
-    if (threads < 2 || j->k->in[0].layout->numel < RW_PARALLEL_FROM) {
-        run(j, 0, n);
-    } else {
-#pragma omp parallel for num_threads(threads) schedule(static)
-        for (int64_t i = 0; i < threads; i++) run(j, n * i / threads, n * (i + 1) / threads);
-    }
+    rw_team_for(rw_threads_for(j->k, j->k->in[0].layout->numel), n, run_tasks,
+                &(struct tasks){ j, tasks[j->k->in[0].dtype][pass] });
     if (plan->parts < 2) return;
     for (int64_t o = 0; o < out; o++) {
         double total = j->part[o];
@@ -328,6 +336,7 @@ static void logsumexp(struct pass_job *j, int64_t out)
     for (int64_t o = 0; o < out; o++) d_put(&j->k->out[0], o, shift[o] + log(sum[o]));
 }
 
+/* Runs the passes of a reduction. */
 rw_status RW_ISA_NAME(rw_reduce_cpu)(const rw_kernel *k);
 rw_status RW_ISA_NAME(rw_reduce_cpu)(const rw_kernel *k)
 {
@@ -350,8 +359,8 @@ rw_status RW_ISA_NAME(rw_reduce_cpu)(const rw_kernel *k)
     return RW_OK;
 }
 
-/* Output 1: sums over all axes but the last of output 0, which `make` makes, added to input `addend` if there is one.
-   There is more than one row and column. */
+/* Output 1: sums of output 0, which `make` computes, over all axes but the last, added to input `addend` if there is
+   one. There is more than one row and column. */
 rw_status RW_ISA_NAME(rw_sum_rows_cpu)(const rw_kernel *k, rw_reduce_make make, int addend);
 rw_status RW_ISA_NAME(rw_sum_rows_cpu)(const rw_kernel *k, rw_reduce_make make, int addend)
 {
@@ -367,13 +376,13 @@ rw_status RW_ISA_NAME(rw_sum_rows_cpu)(const rw_kernel *k, rw_reduce_make make, 
     return RW_OK;
 }
 
-/* Is x what the maximum m was taken from? */
+/* Does x equal the maximum m? NaN equals NaN here. */
 static bool hit(double x, double m)
 {
     return x == m || (x != x && m != m);
 }
 
-/* The rows of one group of kept runs, in order; a column is done at its first hit. */
+/* The rows of one group of kept runs, in order; a column is done at its first maximum. */
 static void first_in_columns(const rw_kernel *k, const struct rw_reduce_plan *plan, int64_t g, int64_t c)
 {
     int64_t index[RW_MAX_RANK];
@@ -405,6 +414,21 @@ static void first_in_runs(const rw_kernel *k, const struct rw_reduce_plan *plan,
     }
 }
 
+struct maxima {
+    const rw_kernel *k;
+    struct rw_reduce_plan plan;
+    int64_t columns;
+};
+
+static void find_first(void *of, int64_t first, int64_t end)
+{
+    const struct maxima *const m = of;
+    for (int64_t i = first; i < end; i++) {
+        if (m->plan.run_reduced) first_in_runs(m->k, &m->plan, i);
+        else first_in_columns(m->k, &m->plan, i / m->columns, i % m->columns);
+    }
+}
+
 /* x and its maxima -> 1 at the first maximal element of each group in row-major order, else 0 */
 rw_status RW_ISA_NAME(rw_first_max_cpu)(const rw_kernel *k);
 rw_status RW_ISA_NAME(rw_first_max_cpu)(const rw_kernel *k)
@@ -412,13 +436,9 @@ rw_status RW_ISA_NAME(rw_first_max_cpu)(const rw_kernel *k)
     const struct rw_reduce_attrs *const a = k->attrs;
     const rw_layout *const in = k->in[0].layout;
     if (!in->numel) return RW_OK;
-    const struct rw_reduce_plan plan = rw_reduce_plan(in, rw_reduce_mask(a->axes, in->rank));
-    const int64_t columns = plan.run_reduced ? 1 : plan.run;
+    struct maxima m = { .k = k, .plan = rw_reduce_plan(in, rw_reduce_mask(a->axes, in->rank)) };
+    m.columns = m.plan.run_reduced ? 1 : m.plan.run;
     memset(k->out[0].data, 0, (size_t)in->numel * rw_dtype_size(k->out[0].dtype));
-#pragma omp parallel for num_threads(k->threads) schedule(static) if (in->numel >= RW_PARALLEL_FROM)
-    for (int64_t i = 0; i < plan.groups.numel * columns; i++) {
-        if (plan.run_reduced) first_in_runs(k, &plan, i);
-        else first_in_columns(k, &plan, i / columns, i % columns);
-    }
+    rw_team_for(rw_threads_for(k, in->numel), m.plan.groups.numel * m.columns, find_first, &m);
     return RW_OK;
 }

@@ -1,16 +1,16 @@
 /*
- * Reductions on CUDA over the groups, rows and runs of rw_reduce_plan(), cut by rw_reduce_cut(). Runs that are reduced:
- * a warp or a block takes a group, or a part of it. Runs that are kept: columns.cuh. The cut and the order of every sum
- * follow from the layout alone; parts are merged by a second kernel.
+ * CUDA kernels of the reductions, over the groups, rows and runs of rw_reduce_plan(), cut by rw_reduce_cut(). Reduced
+ * runs: a warp or a block reduces a group, or a part of it. Kept runs: columns.cuh. The cut and the order of every sum
+ * depend on the layout alone; a second kernel merges the parts.
  */
 #include "ops/reduce/columns.cuh"
 
 namespace {
 
 constexpr int THREADS = RW_REDUCE_CUDA_THREADS;
-constexpr int WARP_THREADS = 128; /* of blocks whose warps have a group each */
+constexpr int WARP_THREADS = 128; /* of blocks in which each warp has its own group */
 
-/* Element e of a group, counted through its rows. */
+/* Offset of element e of a group, counted through its rows. */
 __device__ __forceinline__ int64_t place_of(const rw_reduce_axes &rows, int64_t run, int64_t e)
 {
     if (rows.rank == 0) return e;
@@ -23,6 +23,7 @@ __device__ __forceinline__ int64_t place_of(const rw_reduce_axes &rows, int64_t 
 
 /* ---- reduced runs: G threads, a warp or the block, for each part of a group ---- */
 
+/* Reduces one part of a group. */
 template <template <typename> class R, typename T, int N, int G>
 __global__ void __launch_bounds__(G == 32 ? WARP_THREADS : G) runs_kernel(const T *x, void *to, job j)
 {
@@ -72,6 +73,7 @@ void launch(const rw_kernel *k, const struct rw_reduce_plan &plan, const struct 
     else RW_LAUNCH((runs_kernel<R, T, N, THREADS>), static_cast<unsigned>(items), THREADS, 0, k, x, to, j);
 }
 
+/* Reduces an input with reducer R: cuts it, launches the kernel, and merges the parts. */
 template <template <typename> class R, typename T> rw_status reduce(const rw_kernel *k, double divisor)
 {
     using W = wide<T>;
@@ -98,7 +100,7 @@ template <typename T> __global__ void fill_kernel(T *to, int64_t n, double value
     if (i < n) to[i] = added(narrow<T>(static_cast<wide<T>>(value)), sum, i);
 }
 
-/* What a reduction of no elements gives. */
+/* The result of a reduction of no elements. */
 template <typename T> rw_status reduce_nothing(const rw_kernel *k, int kind)
 {
     const double nothing = kind == RW_REDUCE_MEAN        ? static_cast<double>(NAN)
@@ -119,7 +121,7 @@ template <typename T> __device__ __forceinline__ bool is_hit(T x, T most)
     return a == b || (a != a && b != b);
 }
 
-/* A block for a group of reduced runs. */
+/* One block per group of reduced runs. */
 template <typename T>
 __global__ void __launch_bounds__(THREADS) first_in_runs_kernel(const T *x, const T *most, T *to, job j)
 {
@@ -135,7 +137,7 @@ __global__ void __launch_bounds__(THREADS) first_in_runs_kernel(const T *x, cons
     if (first < elements) to[start + place_of(j.rows, j.run, first)] = narrow<T>(1);
 }
 
-/* A thread for a column of kept runs. */
+/* One thread per column of kept runs. */
 template <typename T>
 __global__ void __launch_bounds__(THREADS) first_in_columns_kernel(const T *x, const T *most, T *to, job j)
 {
@@ -174,6 +176,7 @@ extern "C" rw_status rw_reduce_cuda(const rw_kernel *k)
     });
 }
 
+/* Marks the first maximum of each group, for the type of the elements. */
 extern "C" rw_status rw_first_max_cuda(const rw_kernel *k)
 {
     const rw_reduce_attrs *const a = static_cast<const rw_reduce_attrs *>(k->attrs);

@@ -1,8 +1,9 @@
-/* softmax, log_softmax and softmax with a causal mask. Their gradients need the output only. */
+/* softmax, log_softmax and softmax with a causal mask. Their gradients need only the output. */
 #include "ops/reduce/softmax.h"
 
 #include "ops/common/kernels.h"
 #include "ops/common/util.h"
+#include "record/edge.h"
 
 #include <math.h>
 
@@ -12,9 +13,9 @@ static rw_status check_softmax(rw_op_call *call)
     int axis;
     RW_CHECK(rw_want_float(call, 0));
     RW_CHECK(rw_axis(call, (int)a->axis, call->in[0].layout->rank, &axis));
-    if (!isfinite(a->scale)) return rw_op_error(call, RW_ERR_ARGUMENT, "scale %g", a->scale);
+    if (!isfinite(a->scale)) return rw_unexpected_real(call, "scale", a->scale, "a finite number");
     if (a->causal && call->in[0].layout->rank < 2)
-        return rw_op_error(call, RW_ERR_SHAPE, "scores of rank 2 or more are needed");
+        return rw_unexpected(call, RW_ERR_SHAPE, 0, NULL, "[..., rows, columns]");
     return rw_op_output_like(call, 0, 0);
 }
 
@@ -50,7 +51,7 @@ static rw_status grad_softmax(rw_grad_call *g)
     rw_tape *const t = rw_grad_tape(g);
     const struct rw_softmax_attrs a = *(const struct rw_softmax_attrs *)rw_grad_attrs(g);
     rw_tensor *y = rw_grad_output(g, 0), *dy = rw_grad_upstream(g, 0);
-    if (!rw_grad_again(g)) {
+    if (!rw_grad_is_differentiable(g)) {
         rw_tensor *const in[] = { y, dy };
         return rw_grad_set(g, 0, rw_apply(rw_grad_tape(g), &rw_op_softmax_backward, in, 2, &a, sizeof a, NULL));
     }
@@ -66,7 +67,7 @@ static rw_status grad_log_softmax(rw_grad_call *g)
     rw_tape *const t = rw_grad_tape(g);
     const struct rw_softmax_attrs a = *(const struct rw_softmax_attrs *)rw_grad_attrs(g);
     rw_tensor *y = rw_grad_output(g, 0), *dy = rw_grad_upstream(g, 0);
-    if (!rw_grad_again(g)) {
+    if (!rw_grad_is_differentiable(g)) {
         rw_tensor *const in[] = { y, dy };
         return rw_grad_set(g, 0, rw_apply(rw_grad_tape(g), &rw_op_log_softmax_backward, in, 2, &a, sizeof a, NULL));
     }
@@ -83,7 +84,7 @@ static rw_status grad_log_softmax(rw_grad_call *g)
                                             .kernel = RW_KERNELS(KERNEL),                                              \
                                             .grad = GRAD,                                                              \
                                             .cost = cost,                                                              \
-                                            .raised = RW_OP_INPUT(0) };
+                                            .cast_f32 = RW_OP_INPUT(0) };
 
 RW_DECLARE_KERNELS(rw_softmax)
 RW_DECLARE_KERNELS(rw_log_softmax)
@@ -93,18 +94,21 @@ SOFTMAX(log_softmax, rw_log_softmax, grad_log_softmax)
 
 rw_tensor *rw_softmax_at(rw_site at, rw_tape *t, rw_tensor *x, int axis)
 {
+    RW_ENTER_OP(t);
     const struct rw_softmax_attrs a = { .axis = axis, .scale = 1 };
     return rw_apply_at(at, t, &rw_op_softmax, &x, 1, &a, sizeof a, NULL);
 }
 
 rw_tensor *rw_causal_softmax_at(rw_site at, rw_tape *t, rw_tensor *scores, double scale)
 {
+    RW_ENTER_OP(t);
     const struct rw_softmax_attrs a = { .axis = -1, .scale = rw_constant(scores, scale), .causal = 1 };
     return rw_apply_at(at, t, &rw_op_causal_softmax, &scores, 1, &a, sizeof a, NULL);
 }
 
 rw_tensor *rw_log_softmax_at(rw_site at, rw_tape *t, rw_tensor *x, int axis)
 {
+    RW_ENTER_OP(t);
     const struct rw_softmax_attrs a = { .axis = axis, .scale = 1 };
     return rw_apply_at(at, t, &rw_op_log_softmax, &x, 1, &a, sizeof a, NULL);
 }

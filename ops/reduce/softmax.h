@@ -6,7 +6,7 @@
 
 struct rw_softmax_attrs {
     int64_t axis;
-    double scale;   /* of the scores, before */
+    double scale;   /* multiplies the scores first */
     int64_t causal; /* query i of s sees keys up to i + (kv - s) */
 };
 

@@ -1,17 +1,18 @@
 /*
- * Softmax kernels: over the last axis a row at a time, over any other a vector of rows side by side. A row is read from
- * cache after its first pass; every form is safe over its input.
+ * CPU kernels of the softmax family: over the last axis one row at a time, over any other axis a vector of adjacent
+ * rows. After its first pass a row is read from the cache; the result may overwrite the input.
  */
+#include "base/team.h"
 #include "device/cpu/isa.h"
 #include "ops/reduce/softmax.h"
-#include "ops/common/lanes.h"
+#include "ops/common/partial_vectors.h"
 #include "ops/common/util.h"
 #include "ops/common/vec_parts.h"
 
 /* A row of any stride. */
 struct row {
     const void *x;
-    const void *z; /* second input, backward */
+    const void *z; /* second input, in backward */
     void *y;
     int64_t at, stride, n;
     int64_t seen; /* elements before the mask begins */
@@ -29,7 +30,7 @@ VEC_INLINE void put(void *p, rw_dtype dtype, int64_t i, double x)
     else f_put(p, dtype, i, (float)x);
 }
 
-/* The vector at i; lanes from element `n` of the row on are 0. */
+/* Loads a vector from i on; lanes from element `n` of the row on are 0. */
 VEC_INLINE struct nf_parts load(const void *p, rw_dtype dtype, int64_t at, int64_t i, int64_t n)
 {
     return nf_parts_get_some(p, dtype, at + i, n - i, 0);
@@ -48,23 +49,24 @@ VEC_INLINE struct nf_parts scores(const struct row *r, rw_dtype dtype, int64_t i
     return i + VF_LANES <= r->seen ? x : nf_parts_first(x, r->seen - i, -INFINITY);
 }
 
-/* Of a row's sum: 0 where the mask leaves nothing. */
+/* The inverse of a row's sum: 0 if the mask leaves no element. */
 VEC_INLINE float inverse_of(float total)
 {
     return total > 0 || total != total ? 1 / total : 0;
 }
 
-/* Zeros behind the mask. */
+/* Writes zeros for masked elements. */
 VEC_INLINE void rest_of_row(const struct row *r, rw_dtype dtype)
 {
     if (r->seen < r->n) memset((char *)r->y + (size_t)(r->at + r->seen) * float_size(dtype), 0,
                                (size_t)(r->n - r->seen) * float_size(dtype));
 }
 
-#define WAITING 4096 /* exponentials of a row that fit into the nearest cache beside it */
+#define WAITING 4096 /* exponentials of a row that fit in the L1 cache together with the row */
 
-/* Exponentials wait in the output where that holds them exactly, else in a place of their own; those of a row too long
-   for it are taken again. Of a logarithm the maximum is subtracted first: what is near it loses no digit to that. */
+/* Exponentials are stored in the output if its type holds them exactly, else in a buffer; for a row too long for the
+   buffer they are recomputed. For a logarithm the maximum is subtracted first, so elements near it lose no
+   precision. */
 VEC_INLINE void softmax_row_f(const struct row *r, rw_dtype dtype, bool logarithm)
 {
     const float scale = (float)r->scale;
@@ -100,7 +102,7 @@ VEC_INLINE void softmax_row_f(const struct row *r, rw_dtype dtype, bool logarith
     rest_of_row(r, dtype);
 }
 
-/* The same of a row that is no longer than a vector, which is read once. */
+/* The same for a row that fits in one vector, which is read once. */
 VEC_INLINE void softmax_short_f(const struct row *r, rw_dtype dtype, bool logarithm)
 {
     struct nf_parts y = scores(r, dtype, 0, (float)r->scale), e;
@@ -165,7 +167,7 @@ VEC_INLINE void backward_row_d(const struct row *r, rw_dtype dtype, bool logarit
     }
 }
 
-/* Up to NF_LANES rows side by side: the axis is not the last one. Lanes do not meet, so their number is free. */
+/* Up to NF_LANES adjacent rows: the axis is not the last one. Lanes are independent, so vectors may have any width. */
 VEC_INLINE void softmax_columns(const struct row *r, rw_dtype dtype, int64_t lanes, bool logarithm)
 {
     nf m = nf_all(-INFINITY), sum = { 0 };
@@ -200,6 +202,7 @@ VEC_INLINE void backward_columns(const struct row *r, rw_dtype dtype, int64_t la
     }
 }
 
+/* Selects the function for one row, or for several adjacent rows. */
 VEC_INLINE void one(const struct row *r, rw_dtype dtype, int64_t lanes, bool logarithm, bool backward)
 {
     if (dtype == RW_F64) {
@@ -217,41 +220,60 @@ VEC_INLINE void one(const struct row *r, rw_dtype dtype, int64_t lanes, bool log
     }
 }
 
-VEC_INLINE rw_status rows(const rw_kernel *k, bool logarithm, bool backward)
+/* Rows along an axis; several adjacent ones if other axes follow it. */
+struct rows {
+    const rw_kernel *k;
+    const struct rw_softmax_attrs *a;
+    int64_t n, inner, side, pieces;
+    int64_t queries; /* with a causal mask: row i of them sees i + 1 keys, plus the difference of the lengths */
+};
+
+/* Processes rows [first, end). */
+VEC_INLINE void run_rows(const struct rows *s, int64_t first, int64_t end, bool logarithm, bool backward)
 {
-    const struct rw_softmax_attrs *const a = k->attrs;
-    const rw_layout *const l = k->in[0].layout;
-    const rw_dtype dtype = k->in[0].dtype;
-    const int axis = (int)(a->axis < 0 ? a->axis + l->rank : a->axis);
-    int64_t inner = 1;
-    for (int i = axis + 1; i < l->rank; i++) inner *= l->dim[i];
-    if (!l->numel) return RW_OK;
-    const int64_t n = l->dim[axis], s = a->causal ? l->dim[l->rank - 2] : 1;
-    const int64_t side = dtype == RW_F64 || inner == 1 ? 1 : NF_LANES, pieces = (inner + side - 1) / side;
-#pragma omp parallel for num_threads(k->threads) schedule(static) if (l->numel >= RW_PARALLEL_FROM / 4)
-    for (int64_t i = 0; i < l->numel / (n * inner) * pieces; i++) {
-        const int64_t c = i % pieces * side, lanes = inner - c < side ? inner - c : side;
+    const rw_kernel *const k = s->k;
+    const int64_t n = s->n, inner = s->inner;
+    for (int64_t i = first; i < end; i++) {
+        const int64_t c = i % s->pieces * s->side, lanes = inner - c < s->side ? inner - c : s->side;
         struct row r = { k->in[0].data, backward ? k->in[1].data : NULL, k->out[0].data,
-                         i / pieces * n * inner + c, inner, n, n, a->scale };
-        if (a->causal && !backward) {
-            const int64_t seen = i % s + 1 + (n - s);
+                         i / s->pieces * n * inner + c, inner, n, n, s->a->scale };
+        if (s->a->causal && !backward) {
+            const int64_t seen = i % s->queries + 1 + (n - s->queries);
             r.seen = seen < 0 ? 0 : seen < n ? seen : n;
         }
-        switch (dtype) {
+        switch (k->in[0].dtype) {
         case RW_F64: one(&r, RW_F64, lanes, logarithm, backward); break;
         case RW_BF16: one(&r, RW_BF16, lanes, logarithm, backward); break;
         case RW_F16: one(&r, RW_F16, lanes, logarithm, backward); break;
         default: one(&r, RW_F32, lanes, logarithm, backward);
         }
     }
+}
+
+static rw_status run(const rw_kernel *k, rw_team_range *some)
+{
+    const struct rw_softmax_attrs *const a = k->attrs;
+    const rw_layout *const l = k->in[0].layout;
+    const int axis = (int)(a->axis < 0 ? a->axis + l->rank : a->axis);
+    struct rows s = { .k = k, .a = a, .n = l->dim[axis], .inner = 1 };
+    for (int i = axis + 1; i < l->rank; i++) s.inner *= l->dim[i];
+    if (!l->numel) return RW_OK;
+    s.queries = a->causal ? l->dim[l->rank - 2] : 1;
+    s.side = k->in[0].dtype == RW_F64 || s.inner == 1 ? 1 : NF_LANES;
+    s.pieces = (s.inner + s.side - 1) / s.side;
+    rw_team_for(rw_threads_for(k, 4 * l->numel), l->numel / (s.n * s.inner) * s.pieces, some, &s);
     return RW_OK;
 }
 
-#define KERNEL(name, logarithm, backward)                      \
-    rw_status RW_ISA_NAME(name)(const rw_kernel *k);           \
-    rw_status RW_ISA_NAME(name)(const rw_kernel *k)            \
-    {                                                          \
-        return rows(k, logarithm, backward);                   \
+#define KERNEL(name, logarithm, backward)                                \
+    static void name##_rows(void *of, int64_t first, int64_t end)        \
+    {                                                                    \
+        run_rows(of, first, end, logarithm, backward);                   \
+    }                                                                    \
+    rw_status RW_ISA_NAME(name)(const rw_kernel *k);                     \
+    rw_status RW_ISA_NAME(name)(const rw_kernel *k)                      \
+    {                                                                    \
+        return run(k, name##_rows);                                      \
     }
 
 KERNEL(rw_softmax_cpu, false, false)

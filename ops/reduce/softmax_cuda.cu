@@ -1,10 +1,10 @@
 /*
- * The softmax family on CUDA. Over the last axis a row is held in the registers of a warp or a block and read once;
- * rows that are too wide, or do not divide into packs, and all in float64, are read twice: once for the maximum and
- * the sum of exponentials together. Over another axis a block takes columns side by side. Every form is safe over its
- * input.
+ * CUDA kernels of the softmax family. Over the last axis a row is held in the registers of a warp or a block and read
+ * once. Rows that are too wide or do not divide into packs, and all rows in float64, are read twice, the first time for
+ * the maximum and the sum of exponentials together. Over another axis a block has adjacent columns. The result may
+ * overwrite the input.
  */
-#include "ops/common/parts.cuh"
+#include "ops/common/partial_sums.cuh"
 #include "ops/common/rows.cuh"
 
 extern "C" {
@@ -13,15 +13,15 @@ extern "C" {
 
 namespace {
 
-constexpr int THREADS = 128; /* of a block of which each warp has its own rows */
+constexpr int THREADS = 128; /* of a block in which each warp has its own rows */
 
 struct job {
-    int64_t rows, n, inner; /* inner: how far the axis steps */
-    int64_t queries;        /* of a causal mask, 0 when there is none */
+    int64_t rows, n, inner; /* inner: stride of the axis */
+    int64_t queries;        /* for a causal mask, 0 if there is none */
     double scale;
     bool logarithm;
 
-    /* Elements of a row before the mask begins. */
+    /* Number of elements of a row before the mask begins. */
     __device__ __forceinline__ int64_t seen(int64_t row) const
     {
         if (!queries) return n;
@@ -30,8 +30,8 @@ struct job {
     }
 };
 
-/* From the sum of exponentials below `most` to what the elements are scaled and shifted by: by `most` first, as what is
- * near it loses no digit to that. */
+/* Converts the sum of exponentials relative to `most` to the scale and shift of elements. `most` is subtracted first,
+   so elements near it lose no precision. */
 template <typename W> struct normal {
     W most, inverse, log_sum;
 };
@@ -41,8 +41,8 @@ template <typename W> __device__ __forceinline__ normal<W> normal_of(W most, W s
     return { most, sum > 0 || sum != sum ? 1 / sum : 0, static_cast<W>(log(sum)) };
 }
 
-/* The same of a reducer's state, whose infinities are no distance apart: here they give NaN, and nothing but -inf gives
- * 0. */
+/* The same for a reducer's state. It treats the difference of equal infinities as 0; here +inf must give NaN, and a row
+   of only -inf 0. */
 template <typename W> __device__ __forceinline__ normal<W> normal_of(const exponentials_state<W> &s)
 {
     const W inf = static_cast<W>(INFINITY);
@@ -57,6 +57,7 @@ template <typename W> __device__ __forceinline__ W normalised(W x, const normal<
 
 /* ---- rows in registers ---- */
 
+/* The softmax of rows that are held in registers, one group of threads per row. */
 template <typename T, int PACKS, int G>
 __global__ void __launch_bounds__(G == ROW_WARP ? THREADS : G) forward_kernel(const T *x, T *y, job j)
 {
@@ -64,7 +65,7 @@ __global__ void __launch_bounds__(G == ROW_WARP ? THREADS : G) forward_kernel(co
     __shared__ float shared[2 * ROW_SUMS * (ROW_BLOCK / 32)];
     const int t = threadIdx.x % G, n = static_cast<int>(j.n);
     const int64_t i = static_cast<int64_t>(blockIdx.x) * (blockDim.x / G) + threadIdx.x / G;
-    if (i >= j.rows) return; /* a whole group */
+    if (i >= j.rows) return; /* the same for a whole group */
     const int seen = static_cast<int>(j.seen(i));
     const float scale = static_cast<float>(j.scale);
     float s[PACKS * row::size], most = -INFINITY, sum = 0;
@@ -75,7 +76,7 @@ __global__ void __launch_bounds__(G == ROW_WARP ? THREADS : G) forward_kernel(co
     for (int c = 0; c < PACKS * row::size; c++) {
         s[c] = row::place(c / row::size, t) + c % row::size < seen ? widen(r.v[c / row::size].x[c % row::size]) * scale
                                                                    : -INFINITY;
-        most = s[c] > most ? s[c] : most; /* NaN comes back in the sum */
+        most = s[c] > most ? s[c] : most; /* a NaN reappears in the sum */
     }
     most = group_max<G>(most, shared, round);
     if (most == -INFINITY) most = 0;
@@ -106,6 +107,7 @@ template <typename W> __device__ __forceinline__ W slope(W y, W dy, W sum, W sca
     return logarithm ? dy - static_cast<W>(exp(y)) * sum : y * (dy - sum) * scale;
 }
 
+/* The gradient of rows that are held in registers. */
 template <typename T, int PACKS, int G>
 __global__ void __launch_bounds__(G == ROW_WARP ? THREADS : G) backward_kernel(const T *y, const T *dy, T *dx, job j)
 {
@@ -139,6 +141,7 @@ __global__ void __launch_bounds__(G == ROW_WARP ? THREADS : G) backward_kernel(c
 
 /* ---- any row ---- */
 
+/* The softmax of rows that are read twice. */
 template <typename T, int G>
 __global__ void __launch_bounds__(G == ROW_WARP ? THREADS : G) forward_any_kernel(const T *x, T *y, job j)
 {
@@ -171,6 +174,7 @@ __global__ void __launch_bounds__(G == ROW_WARP ? THREADS : G) forward_any_kerne
     }
 }
 
+/* The gradient of rows that are read twice. */
 template <typename T, int G>
 __global__ void __launch_bounds__(G == ROW_WARP ? THREADS : G)
     backward_any_kernel(const T *y, const T *dy, T *dx, job j)
@@ -190,9 +194,9 @@ __global__ void __launch_bounds__(G == ROW_WARP ? THREADS : G)
             slope(widen(y[start + c]), widen(dy[start + c]), sum, static_cast<W>(j.scale), j.logarithm));
 }
 
-/* ---- another axis than the last: blockDim.x columns of a slab of n x inner, blockDim.y rows at a time ---- */
+/* ---- an axis other than the last: blockDim.x columns of a slab of n x inner, blockDim.y rows at a time ---- */
 
-/* Merges the states of a column's threads; every one gets the result. */
+/* Merges the states of a column's threads; every thread gets the result. */
 template <typename R>
 __device__ __forceinline__ typename R::state merge_rows(typename R::state s, typename R::state *shared)
 {
@@ -208,6 +212,7 @@ __device__ __forceinline__ typename R::state merge_rows(typename R::state s, typ
     return shared[threadIdx.x];
 }
 
+/* Forward or gradient of adjacent columns. */
 template <typename T, bool BACKWARD>
 __global__ void __launch_bounds__(ROW_BLOCK) columns_kernel(const T *x, const T *dy, T *to, job j, int64_t chunks)
 {
@@ -256,6 +261,7 @@ template <typename T, bool BACKWARD> void launch_columns(const rw_kernel *k, con
               static_cast<const T *>(BACKWARD ? k->in[1].data : nullptr), static_cast<T *>(k->out[0].data), j, chunks);
 }
 
+/* Launches the kernel for the width of a row: in registers, or read twice. */
 template <typename T, int G, bool BACKWARD> void launch_rows(const rw_kernel *k, const job &j)
 {
     const T *const x = static_cast<const T *>(k->in[0].data), *const dy = static_cast<const T *>(
@@ -264,7 +270,7 @@ template <typename T, int G, bool BACKWARD> void launch_rows(const rw_kernel *k,
     const int threads = G == ROW_WARP ? THREADS : G;
     const unsigned grid = blocks_for(j.rows, threads / G);
     if constexpr (sizeof(T) < sizeof(double)) {
-        if (j.n <= ROW_BLOCK_MOST && has_packs(&k->in[0], j.n) && (!BACKWARD || has_packs(&k->in[1], j.n))) {
+        if (j.n <= ROW_BLOCK_MAX && has_packs(&k->in[0], j.n) && (!BACKWARD || has_packs(&k->in[1], j.n))) {
             with_packs<T>(j.n, G, [&](auto n) {
                 if constexpr (BACKWARD)
                     RW_LAUNCH((backward_kernel<T, decltype(n)::value, G>), grid, threads, 0, k, x, dy, to, j);
@@ -277,6 +283,7 @@ template <typename T, int G, bool BACKWARD> void launch_rows(const rw_kernel *k,
     else RW_LAUNCH((forward_any_kernel<T, G>), grid, threads, 0, k, x, to, j);
 }
 
+/* Runs forward or backward for the type and the position of the axis. */
 template <bool BACKWARD> rw_status run(const rw_kernel *k, bool logarithm)
 {
     const rw_softmax_attrs *const a = static_cast<const rw_softmax_attrs *>(k->attrs);
@@ -288,7 +295,7 @@ template <bool BACKWARD> rw_status run(const rw_kernel *k, bool logarithm)
     return with_float_type(k->in[0].dtype, [&](auto type) {
         using T = decltype(type);
         if (j.inner > 1) launch_columns<T, BACKWARD>(k, j);
-        else if (j.n <= ROW_WARP_MOST) launch_rows<T, ROW_WARP, BACKWARD>(k, j);
+        else if (j.n <= ROW_WARP_MAX) launch_rows<T, ROW_WARP, BACKWARD>(k, j);
         else launch_rows<T, ROW_BLOCK, BACKWARD>(k, j);
         return rw_cuda_launched(k);
     });

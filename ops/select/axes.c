@@ -1,8 +1,9 @@
-/* select, unsqueeze, unbind, unfold, stack: views of an axis, and tensors put side by side. */
+/* select, unsqueeze, unbind, unfold, stack: views of an axis, and the concatenation along a new one. */
 #include "ops/common/kernels.h"
 #include "ops/common/util.h"
 #include "ops/select/remap.h"
 #include "ops/shape/shape.h"
+#include "record/edge.h"
 
 #include <rewind/select.h>
 
@@ -12,6 +13,7 @@ struct select_attrs {
     int64_t axis, index;
 };
 
+/* Describes the view of one index of an axis. */
 static rw_status check_select(rw_op_call *call)
 {
     const struct select_attrs *const a = call->attrs;
@@ -22,8 +24,8 @@ static rw_status check_select(rw_op_call *call)
     RW_CHECK(rw_axis(call, (int)a->axis, in->rank, &axis));
     const int64_t n = in->dim[axis], index = a->index < 0 ? a->index + n : a->index;
     if (index < 0 || index >= n)
-        return rw_op_error(call, RW_ERR_SHAPE, "element %lld of an axis of extent %lld", (long long)a->index,
-                           (long long)n);
+        return rw_unexpected_int(call, RW_ERR_SHAPE, "index", a->index, "%lld to %lld, of axis %d with extent %lld",
+                                 (long long)-n, (long long)n - 1, axis, (long long)n);
     for (int i = 0; i < shape.rank; i++) {
         shape.dim[i] = in->dim[i + (i >= axis)];
         stride[i] = in->stride[i + (i >= axis)];
@@ -47,6 +49,7 @@ static const rw_op_def rw_op_select = { .name = "select", .n_inputs = 1, .n_outp
 
 rw_tensor *rw_select_at(rw_site at, rw_tape *t, rw_tensor *x, int axis, int64_t index)
 {
+    RW_ENTER_OP(t);
     const struct select_attrs a = { axis, index };
     return rw_apply_at(at, t, &rw_op_select, &x, 1, &a, sizeof a, NULL);
 }
@@ -57,6 +60,7 @@ struct unsqueeze_attrs {
     int64_t axis;
 };
 
+/* Describes the view with a new axis of extent 1. */
 static rw_status check_unsqueeze(rw_op_call *call)
 {
     const struct unsqueeze_attrs *const a = call->attrs;
@@ -64,7 +68,8 @@ static rw_status check_unsqueeze(rw_op_call *call)
     rw_shape shape = { .rank = in->rank + 1 };
     int64_t stride[RW_MAX_RANK];
     int axis;
-    if (shape.rank > RW_MAX_RANK) return rw_op_error(call, RW_ERR_SHAPE, "%d axes", shape.rank);
+    if (shape.rank > RW_MAX_RANK)
+        return rw_unexpected(call, RW_ERR_SHAPE, 0, NULL, "a rank of at most %d", RW_MAX_RANK - 1);
     RW_CHECK(rw_axis(call, (int)a->axis, shape.rank, &axis));
     for (int i = 0; i < shape.rank; i++) {
         shape.dim[i] = i == axis ? 1 : in->dim[i - (i > axis)];
@@ -84,13 +89,14 @@ static const rw_op_def rw_op_unsqueeze = { .name = "unsqueeze", .n_inputs = 1, .
 
 rw_tensor *rw_unsqueeze_at(rw_site at, rw_tape *t, rw_tensor *x, int axis)
 {
+    RW_ENTER_OP(t);
     const struct unsqueeze_attrs a = { axis };
     return rw_apply_at(at, t, &rw_op_unsqueeze, &x, 1, &a, sizeof a, NULL);
 }
 
 /* unbind: split into parts of one element, each without the axis */
 
-#define UNBIND_MOST 8189 /* pieces of rw_split(), which refuses more */
+#define UNBIND_MAX 8189 /* maximum number of parts of rw_split() */
 
 static rw_status failed(rw_tape *t)
 {
@@ -98,10 +104,12 @@ static rw_status failed(rw_tape *t)
     return status ? status : RW_ERR_ARGUMENT;
 }
 
-rw_status rw_unbind_at(rw_site at, rw_tape *t, rw_tensor *x, int axis, int n, rw_tensor **ret_parts)
+/* Splits x and removes the axis from each part; see the public header for the contract. */
+rw_status rw_unbind_at(rw_site at, rw_tape *t, rw_tensor *x, int axis, rw_tensor **ret_parts, int n)
 {
+    RW_ENTER_RECORDING(rw_edge_context(t), RW_ERR_ARGUMENT);
     const struct rw_composite c = rw_composite_begin(t, "unbind");
-    if (!t || n < 1 || n > UNBIND_MOST || !ret_parts) {
+    if (!t || n < 1 || n > UNBIND_MAX || !ret_parts) {
         const rw_status status = rw_split_at(at, t, x, axis, &(int64_t){ 0 }, n, ret_parts);
         rw_composite_end(&c, NULL);
         return status;
@@ -124,6 +132,7 @@ rw_status rw_unbind_at(rw_site at, rw_tape *t, rw_tensor *x, int axis, int n, rw
 
 rw_tensor *rw_stack_at(rw_site at, rw_tape *t, rw_tensor *const *x, int n, int axis)
 {
+    RW_ENTER_OP(t);
     const struct rw_composite c = rw_composite_begin(t, "stack");
     if (n < 1 || n >= RW_OP_MAX_OPERANDS || !x) return rw_composite_end(&c, rw_concat_at(at, t, x, n, axis));
     rw_tensor **const part = t ? rw_scratch_at(at, t, "stack", (size_t)n, sizeof *part) : NULL, *result = NULL;
@@ -141,6 +150,7 @@ struct unfold_attrs {
     int64_t axis, size, step;
 };
 
+/* Describes the view of sliding windows along an axis. */
 static rw_status check_unfold(rw_op_call *call)
 {
     const struct unfold_attrs *const a = call->attrs;
@@ -149,10 +159,12 @@ static rw_status check_unfold(rw_op_call *call)
     int64_t stride[RW_MAX_RANK];
     int axis;
     RW_CHECK(rw_axis(call, (int)a->axis, in->rank, &axis));
-    if (in->rank >= RW_MAX_RANK) return rw_op_error(call, RW_ERR_SHAPE, "no room for one more axis");
-    if (a->step < 1 || a->size < 0 || a->size > in->dim[axis])
-        return rw_op_error(call, RW_ERR_SHAPE, "windows of %lld, %lld apart, of an axis of extent %lld",
-                           (long long)a->size, (long long)a->step, (long long)in->dim[axis]);
+    if (in->rank >= RW_MAX_RANK)
+        return rw_unexpected(call, RW_ERR_SHAPE, 0, NULL, "a rank of at most %d", RW_MAX_RANK - 1);
+    if (a->step < 1) return rw_unexpected_int(call, RW_ERR_SHAPE, "step", a->step, "1 or more");
+    if (a->size < 0 || a->size > in->dim[axis])
+        return rw_unexpected_int(call, RW_ERR_SHAPE, "size", a->size, "0 to %lld, the extent of axis %d",
+                                 (long long)in->dim[axis], axis);
     for (int i = 0; i < in->rank; i++) stride[i] = in->stride[i];
     shape.dim[axis] = (in->dim[axis] - a->size) / a->step + 1;
     stride[axis] = shape.dim[axis] > 1 ? in->stride[axis] * a->step : in->stride[axis];
@@ -176,6 +188,7 @@ static const rw_op_def rw_op_unfold = { .name = "unfold", .n_inputs = 1, .n_outp
 
 rw_tensor *rw_unfold_at(rw_site at, rw_tape *t, rw_tensor *x, int axis, int64_t size, int64_t step)
 {
+    RW_ENTER_OP(t);
     const struct unfold_attrs a = { axis, size, step };
     return rw_apply_at(at, t, &rw_op_unfold, &x, 1, &a, sizeof a, NULL);
 }

@@ -1,12 +1,14 @@
 /*
- * embedding_bag with its options, composed: rows of the table, what each of them counts, and their sum. Bags of any
- * length are rows that are added up by the number of their bag, which embedding_bag_offsets finds. Of a maximum
- * embedding_bag_argmax finds the places, at which the rows are gathered: so backward keeps places, not rows.
+ * embedding_bag with its options, composed of ops: rows of the table, their weights, and their sum. Bags of varying
+ * length are summed by the number of each row's bag, which embedding_bag_offsets computes. For a maximum,
+ * embedding_bag_argmax finds the places of the maxima, at which the rows are gathered, so backward keeps places instead
+ * of rows.
  */
 #include "ops/common/kernels.h"
 #include "ops/common/util.h"
 #include "ops/select/bags.h"
 #include "ops/select/gather.h"
+#include "record/edge.h"
 
 #include <rewind/compare.h>
 #include <rewind/create.h>
@@ -14,16 +16,18 @@
 #include <rewind/reductions.h>
 #include <rewind/select.h>
 
-/* ---- offsets -> the number of each place's bag, [places] ---- */
+/* ---- embedding_bag_offsets: offsets -> the number of each place's bag, [places] ---- */
 
 static rw_status check_bags(rw_op_call *call, int input)
 {
     const struct rw_bags_attrs *const a = call->attrs;
-    RW_CHECK(rw_want_dtype(call, input, RW_I32));
-    if (call->in[input].layout->rank != 1) return rw_op_error(call, RW_ERR_SHAPE, "offsets [b] are needed");
+    RW_CHECK(rw_expect_dtype(call, input, "offsets", RW_I32));
+    RW_CHECK(rw_expect_rank(call, input, "offsets", 1, a->ends ? "[b + 1]" : "[b]"));
     const int64_t bags = call->in[input].layout->numel - a->ends;
-    if (bags < 0) return rw_op_error(call, RW_ERR_SHAPE, "offsets without an end");
-    return a->places && !bags ? rw_op_error(call, RW_ERR_SHAPE, "places without a bag") : RW_OK;
+    if (bags < 0) return rw_unexpected(call, RW_ERR_SHAPE, input, "offsets", "[b + 1], as `ends` says");
+    if (bags || !a->places) return RW_OK;
+    return rw_unexpected(call, RW_ERR_SHAPE, input, "offsets", "1 bag or more for an index of %lld elements",
+                         (long long)a->places);
 }
 
 static rw_status check_offsets(rw_op_call *call)
@@ -42,23 +46,23 @@ static const rw_op_def rw_op_embedding_bag_offsets = { .name = "embedding_bag_of
                                                        .flags = RW_OP_NO_GRADIENT, .check = check_offsets,
                                                        .kernel = RW_KERNELS(rw_bags), .cost = cost };
 
-/* ---- (rows [places, c], offsets, and perhaps which places are kept) -> the place of the maximum of each column of a
-   bag, [b, c], 0 where there is none; whether there is none, [b, 1] ---- */
+/* ---- embedding_bag_argmax: (rows [places, c], offsets[, kept places]) -> the place of the maximum of each column of a
+   bag, [b, c], 0 if the bag is empty; and whether it is empty, [b, 1] ---- */
 
+/* Checks embedding_bag_argmax and describes its outputs. */
 static rw_status check_argmax(rw_op_call *call)
 {
     const int64_t places = ((const struct rw_bags_attrs *)call->attrs)->places;
-    if (call->n_inputs < 2 || call->n_inputs > 3)
-        return rw_op_error(call, RW_ERR_ARGUMENT, "takes rows, offsets and at most what is kept");
+    RW_CHECK(rw_expect_inputs(call, 2, 3, "rows, offsets and optionally kept"));
     RW_CHECK(rw_want_float(call, 0));
     RW_CHECK(check_bags(call, 1));
     const rw_shape x = rw_in_shape(call, 0);
     const int64_t bags = call->in[1].layout->numel - ((const struct rw_bags_attrs *)call->attrs)->ends;
-    if (x.rank != 2 || x.dim[0] != places) return rw_op_error(call, RW_ERR_SHAPE, "rows [places, c] are needed");
+    if (x.rank != 2 || x.dim[0] != places)
+        return rw_unexpected(call, RW_ERR_SHAPE, 0, NULL, "[%lld, c]", (long long)places);
     if (call->n_inputs > 2) {
         RW_CHECK(rw_want_dtype(call, 2, RW_BOOL));
-        if (!rw_shape_equal(rw_in_shape(call, 2), RW_SHAPE(places)))
-            return rw_op_error(call, RW_ERR_SHAPE, "what is kept has not the places' shape");
+        RW_CHECK(rw_expect_shape(call, 2, NULL, RW_SHAPE(places)));
     }
     RW_CHECK(rw_op_output(call, 0, RW_I32, RW_SHAPE(bags, x.dim[1])));
     return rw_op_output(call, 1, RW_BOOL, RW_SHAPE(bags, 1));
@@ -66,7 +70,7 @@ static rw_status check_argmax(rw_op_call *call)
 
 static rw_op_cost cost_argmax(const rw_op_call *call)
 {
-    return (rw_op_cost){ (double)call->in[0].layout->numel, rw_cost_pointwise(call, 0).bytes };
+    return (rw_op_cost){ .flops = (double)call->in[0].layout->numel, .bytes = rw_cost_pointwise(call, 0).bytes };
 }
 
 RW_DECLARE_KERNELS(rw_bags_argmax)
@@ -83,8 +87,8 @@ struct bags {
     rw_bag_mode mode;
     rw_tensor *table, *index, *weights, *offsets; /* NULL: none */
     int64_t bags, padding;                        /* padding -1: none */
-    bool ends;                                    /* the last offset begins no bag */
-    rw_tensor *kept;                              /* the index's shape: true where a row is in its bag; NULL: all */
+    bool ends;                                    /* the last offset is the end of the last bag */
+    rw_tensor *kept;                              /* index's shape: true where a row is in its bag; NULL: all */
 };
 
 static bool is_given(const rw_tensor *x)
@@ -94,45 +98,57 @@ static bool is_given(const rw_tensor *x)
 
 /* ---- checks ---- */
 
-static const char *fault_of(const struct bags *b, const rw_embedding_bag_params *p, rw_shape index)
+static const char what[] = "embedding_bag_with";
+
+static bool refuse(const struct bags *b, rw_status status, const char *name, const rw_tensor *x, const char *form)
 {
-    if (p->mode < RW_BAG_SUM || p->mode > RW_BAG_MAX) return "there is no such mode";
-    if (b->weights && p->mode != RW_BAG_SUM) return "weights are of sums";
-    if (b->ends && !b->offsets) return "an end without offsets";
-    if (b->offsets && index.rank != 1) return "offsets need an index [n]";
-    if (!b->offsets && index.rank != 2) return "an index [b, m], or offsets, are needed";
-    if (p->mode == RW_BAG_MAX && !b->offsets && !index.dim[1]) return "a maximum of no rows";
-    return NULL;
+    return rw_refuse_operand_at(b->at, b->t, status, what, name, x, "%s", form);
+}
+
+/* Checks that the options fit together and fit the shape of the index. */
+static bool params_fit(const struct bags *b, const rw_embedding_bag_params *p, rw_shape index)
+{
+    if (p->mode < RW_BAG_SUM || p->mode > RW_BAG_MAX)
+        rw_refuse_at(b->at, b->t, RW_ERR_ARGUMENT, "%s(mode): expected one of rw_bag_mode, 0 to %d, got %d", what,
+                     RW_BAG_MAX, (int)p->mode);
+    else if (b->weights && p->mode != RW_BAG_SUM)
+        rw_refuse_at(b->at, b->t, RW_ERR_ARGUMENT, "%s(mode): expected RW_BAG_SUM (%d) with weights, got %d", what,
+                     RW_BAG_SUM, (int)p->mode);
+    else if (b->ends && !b->offsets)
+        rw_refuse_at(b->at, b->t, RW_ERR_ARGUMENT, "%s(ends): expected false without offsets, got true", what);
+    else if (b->offsets && index.rank != 1) refuse(b, RW_ERR_ARGUMENT, "index", b->index, "[n] with offsets");
+    else if (!b->offsets && index.rank != 2) refuse(b, RW_ERR_ARGUMENT, "index", b->index, "[b, m] without offsets");
+    else if (p->mode == RW_BAG_MAX && !b->offsets && !index.dim[1])
+        refuse(b, RW_ERR_ARGUMENT, "index", b->index, "1 row or more in each bag for a maximum");
+    else return true;
+    return false;
 }
 
 static bool shapes_fit(const struct bags *b, rw_shape table, rw_shape index)
 {
     const rw_tensor *const o = b->offsets;
-    const char *fault = NULL;
-    if (table.rank != 2) fault = "a table [n, c] is needed";
-    else if (b->weights && !rw_shape_equal(rw_tensor_shape(b->weights), index))
-        fault = "weights are not of the index's shape";
-    else if (o && rw_tensor_shape(o).rank != 1) fault = "offsets [b] are needed";
-    else if (b->ends && !rw_tensor_shape(o).dim[0]) fault = "offsets without an end";
-    if (fault) rw_refuse_at(b->at, b->t, RW_ERR_SHAPE, "embedding_bag_with: %s", fault);
-    return !fault;
+    if (table.rank != 2) return refuse(b, RW_ERR_SHAPE, "table", b->table, "[n, c]");
+    if (b->weights && !rw_operand_has_shape_at(b->at, b->t, what, "weights", b->weights, index)) return false;
+    if (o && rw_tensor_shape(o).rank != 1) return refuse(b, RW_ERR_SHAPE, "offsets", o, "[b]");
+    if (b->ends && !rw_tensor_shape(o).dim[0]) return refuse(b, RW_ERR_SHAPE, "offsets", o, "[b + 1], as `ends` says");
+    return true;
 }
 
 static bool types_fit(const struct bags *b)
 {
-    const char *fault = NULL;
-    if (!rw_dtype_is_float(rw_tensor_dtype(b->table))) fault = "a table of a floating-point type is needed";
-    else if (rw_tensor_dtype(b->index) != RW_I32) fault = "an index of i32 is needed";
-    else if (b->offsets && rw_tensor_dtype(b->offsets) != RW_I32) fault = "offsets of i32 are needed";
-    else if (b->weights && rw_tensor_dtype(b->weights) != rw_tensor_dtype(b->table))
-        fault = "weights are not of the table's type";
-    if (fault) rw_refuse_at(b->at, b->t, RW_ERR_DTYPE, "embedding_bag_with: %s", fault);
-    return !fault;
+    if (!rw_dtype_is_float(rw_tensor_dtype(b->table)))
+        return refuse(b, RW_ERR_DTYPE, "table", b->table, "a floating-point type");
+    if (rw_tensor_dtype(b->index) != RW_I32) return refuse(b, RW_ERR_DTYPE, "index", b->index, "i32");
+    if (b->offsets && rw_tensor_dtype(b->offsets) != RW_I32)
+        return refuse(b, RW_ERR_DTYPE, "offsets", b->offsets, "i32");
+    if (b->weights && rw_tensor_dtype(b->weights) != rw_tensor_dtype(b->table))
+        return refuse(b, RW_ERR_DTYPE, "weights", b->weights, rw_dtype_name(rw_tensor_dtype(b->table)));
+    return true;
 }
 
+/* Reads and checks the public parameters. */
 static bool read_params(struct bags *b, const rw_embedding_bag_params *p)
 {
-    static const char what[] = "embedding_bag_with";
     if (!rw_operand_check(b->at, b->t, b->table, what, "table") ||
         !rw_operand_check(b->at, b->t, b->index, what, "index") ||
         (is_given(p->weights) && !rw_operand_check(b->at, b->t, p->weights, what, "weights")) ||
@@ -143,14 +159,12 @@ static bool read_params(struct bags *b, const rw_embedding_bag_params *p)
     b->weights = is_given(p->weights) ? p->weights : NULL;
     b->offsets = is_given(p->offsets) ? p->offsets : NULL;
     b->ends = p->ends;
-    const char *const fault = fault_of(b, p, index);
-    if (fault) rw_refuse_at(b->at, b->t, RW_ERR_ARGUMENT, "%s: %s", what, fault);
-    if (fault || !shapes_fit(b, table, index) || !types_fit(b)) return false;
+    if (!params_fit(b, p, index) || !shapes_fit(b, table, index) || !types_fit(b)) return false;
     b->bags = b->offsets ? rw_tensor_shape(b->offsets).dim[0] - b->ends : index.dim[0];
     b->padding = p->pads ? p->padding + (p->padding < 0 ? table.dim[0] : 0) : -1;
     if (!p->pads || (b->padding >= 0 && b->padding < table.dim[0])) return true;
-    rw_refuse_at(b->at, b->t, RW_ERR_ARGUMENT, "%s: row %lld of a table of %lld", what, (long long)p->padding,
-                 (long long)table.dim[0]);
+    rw_refuse_at(b->at, b->t, RW_ERR_ARGUMENT, "%s(padding): expected a row of the table, %lld to %lld, got %lld", what,
+                 (long long)-table.dim[0], (long long)table.dim[0] - 1, (long long)p->padding);
     return false;
 }
 
@@ -161,7 +175,7 @@ static rw_tensor *all_rows(const struct bags *b)
     return rw_embedding_at(b->at, b->t, b->table, b->index);
 }
 
-/* The rows, [..., c]; what is in no bag is 0, and takes no gradient. */
+/* The rows, [..., c]; a row that is in no bag is 0, and gets no gradient. */
 static rw_tensor *rows_of(const struct bags *b)
 {
     rw_tensor *const rows = all_rows(b);
@@ -171,7 +185,7 @@ static rw_tensor *rows_of(const struct bags *b)
     return mask ? rw_masked_fill_at(b->at, b->t, rows, mask, 0) : NULL;
 }
 
-/* In the type that sums are taken in. */
+/* In the type of sums. */
 static rw_tensor *widened(const struct bags *b, rw_tensor *x)
 {
     return x ? rw_cast_at(b->at, b->t, x, rw_tensor_dtype(b->table) == RW_F64 ? RW_F64 : RW_F32) : NULL;
@@ -193,7 +207,7 @@ static rw_tensor *summed(const struct bags *b, rw_tensor *x, rw_tensor *numbers)
                       : rw_sum_at(b->at, b->t, x, RW_AXES(1), false);
 }
 
-/* How many rows each bag has, and 1 where it has none: [b, 1] */
+/* The number of rows of each bag, 1 for an empty one: [b, 1] */
 static rw_tensor *lengths(const struct bags *b, rw_tensor *numbers)
 {
     rw_shape s = rw_tensor_shape(b->index);
@@ -220,14 +234,14 @@ static rw_tensor *record_sums(const struct bags *b)
     return sum ? rw_cast_at(b->at, b->t, sum, rw_tensor_dtype(b->table)) : NULL;
 }
 
-/* As if they were given: bags of one length, one behind the other. */
+/* The offsets of bags of equal length, one after the other. */
 static rw_tensor *offsets_of(const struct bags *b, int64_t length)
 {
     return b->offsets ? b->offsets
                       : rw_arange_at(b->at, b->t, RW_I32, 0, (double)(b->bags * length), (double)length);
 }
 
-/* The rows at the places of the maxima, and 0 where a bag has none. */
+/* The rows at the places of the maxima, and 0 for empty bags. */
 static rw_tensor *record_maximum(const struct bags *b)
 {
     const rw_shape index = rw_tensor_shape(b->index);
@@ -242,7 +256,7 @@ static rw_tensor *record_maximum(const struct bags *b)
     return !most || (!b->kept && !b->offsets) ? most : rw_masked_fill_at(b->at, b->t, most, out[1], 0);
 }
 
-/* Where offsets begin no bag, no place of the index is in one. */
+/* If there are offsets but no bags, no place of the index is in a bag. */
 static bool leave_all(struct bags *b)
 {
     const bool weighted = b->weights;
@@ -258,12 +272,13 @@ static rw_tensor *record(struct bags *b)
         return rw_embedding_bag_at(b->at, b->t, b->table, b->index, b->mode);
     if (b->padding >= 0 && !(b->kept = rw_ne_scalar_at(b->at, b->t, b->index, (double)b->padding))) return NULL;
     if (b->mode == RW_BAG_MAX && rw_shape_numel(rw_tensor_shape(b->index))) return record_maximum(b);
-    return record_sums(b); /* of no rows a maximum is what a sum is: 0 */
+    return record_sums(b); /* the maximum of no rows is 0, like their sum */
 }
 
 rw_tensor *rw_embedding_bag_with_at(rw_site at, rw_tape *t, rw_tensor *table, rw_tensor *index,
                                     const rw_embedding_bag_params *params)
 {
+    RW_ENTER_OP(t);
     static const rw_embedding_bag_params defaults;
     struct bags b = { .at = at, .t = t, .table = table, .index = index };
     if (!read_params(&b, params ? params : &defaults)) return NULL;

@@ -1,14 +1,15 @@
 /* CPU kernels of embedding_bag_offsets and embedding_bag_argmax. */
+#include "base/team.h"
 #include "ops/select/bags.h"
 #include "device/cpu/isa.h"
 #include "ops/common/util.h"
 #include "ops/common/vec.h"
 #include "ops/select/top.h"
 
-/* What offsets say: bag b has places [offset[b], rw_bag_end(b)). */
+/* Bags by offsets: bag b has places [offset[b], rw_bag_end(b)). */
 struct bags {
     const int32_t *offset;
-    int64_t given, n, places; /* offsets, bags, places of the index */
+    int64_t given, n, places; /* number of offsets, bags, places of the index */
 };
 
 static bool read_bags(const rw_kernel *k, int input, struct bags *bags)
@@ -53,7 +54,7 @@ VEC_INLINE double number_at(const void *p, rw_dtype dtype, int64_t i)
     return dtype == RW_F64 ? ((const double *)p)[i] : (double)f_get(p, dtype, i);
 }
 
-/* Columns [c, c + n) of bag b, row by row, so that elements are read as they lie. */
+/* Columns [c, c + n) of bag b, row by row, so that elements are read in memory order. */
 VEC_INLINE void find_typed(const struct argmax_job *job, int64_t b, int64_t c, int64_t n, rw_dtype dtype)
 {
     double best[COLUMNS];
@@ -92,6 +93,12 @@ static bool is_empty(const struct argmax_job *job, int64_t b)
     return i == end;
 }
 
+static void find_some(void *of, int64_t first, int64_t end)
+{
+    const struct argmax_job *const job = of;
+    for (int64_t i = first; i < end; i++) find(job, i);
+}
+
 rw_status RW_ISA_NAME(rw_bags_argmax_cpu)(const rw_kernel *k);
 rw_status RW_ISA_NAME(rw_bags_argmax_cpu)(const rw_kernel *k)
 {
@@ -100,7 +107,6 @@ rw_status RW_ISA_NAME(rw_bags_argmax_cpu)(const rw_kernel *k)
     job.width = k->in[0].layout->dim[1];
     job.blocks = (job.width + COLUMNS - 1) / COLUMNS;
     for (int64_t b = 0; b < job.bags.n; b++) ((uint8_t *)k->out[1].data)[b] = is_empty(&job, b);
-#pragma omp parallel for num_threads(k->threads) schedule(static) if (k->in[0].layout->numel >= RW_PARALLEL_FROM)
-    for (int64_t i = 0; i < job.bags.n * job.blocks; i++) find(&job, i);
+    rw_team_for(rw_threads_for(k, k->in[0].layout->numel), job.bags.n * job.blocks, find_some, &job);
     return RW_OK;
 }

@@ -8,8 +8,8 @@ namespace {
 
 constexpr int THREADS = 256;
 
-/* A place of the index, and an offset, per thread. Where offsets are wrong the numbers are some bags', so that what
- * reads them stays within its memory. */
+/* One thread per place of the index, and per offset. With invalid offsets the numbers are still those of existing bags,
+   so ops that read them stay within their memory. */
 __global__ void __launch_bounds__(THREADS)
     number_kernel(const int32_t *offset, int32_t *number, int64_t given, const __grid_constant__ rw_bags_attrs a,
                   index_guard guard)
@@ -17,7 +17,7 @@ __global__ void __launch_bounds__(THREADS)
     const int64_t i = static_cast<int64_t>(blockIdx.x) * THREADS + threadIdx.x;
     if (i < given && !rw_bags_offset_fits(&a, offset, i, given)) guard.report();
     if (i >= a.places) return;
-    int64_t low = 0, high = given - a.ends; /* the first bag that begins behind the place lies between them */
+    int64_t low = 0, high = given - a.ends; /* the first bag that begins after the place is between them */
     while (low < high) {
         const int64_t middle = (low + high) / 2;
         if (offset[middle] <= i) low = middle + 1;
@@ -36,8 +36,8 @@ __device__ __forceinline__ int64_t within(int64_t i, int64_t places)
     return i < 0 ? 0 : i < places ? i : places;
 }
 
-/* A column of a bag per thread: neighbours read side by side. The first of a bag says whether it is empty, and does so
- * where there are no columns too. */
+/* One thread per column of a bag: adjacent threads read adjacent elements. The first thread of a bag stores whether it
+   is empty, even if there are no columns. */
 template <typename T>
 __global__ void __launch_bounds__(THREADS)
     argmax_kernel(const T *x, const int32_t *offset, const uint8_t *kept, int32_t *place, uint8_t *empty,
@@ -73,6 +73,7 @@ extern "C" rw_status rw_bags_cuda(const rw_kernel *k)
     return rw_cuda_launched(k);
 }
 
+/* Launches embedding_bag_argmax for the type of the rows. */
 extern "C" rw_status rw_bags_argmax_cuda(const rw_kernel *k)
 {
     argmax_args a = { *static_cast<const rw_bags_attrs *>(k->attrs), k->in[1].layout->numel, 0,

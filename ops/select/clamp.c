@@ -1,7 +1,8 @@
-/* clamp: within two bounds, which are tensors of one element. The gradient passes where x was between them. */
+/* clamp: limits x to two bounds, which are tensors of one element. The gradient passes where x was between them. */
 #include "ops/common/kernels.h"
 #include "ops/common/util.h"
 #include "ops/pointwise/pointwise.h"
+#include "record/edge.h"
 
 #include <rewind/compare.h>
 
@@ -18,13 +19,13 @@ static rw_op_cost cost(const rw_op_call *call)
     return rw_cost_pointwise(call, 2);
 }
 
-/* 1 where low < x < high, an infinite bound being none, else 0 */
+/* 1 where low < x < high, with infinite bounds being none, else 0 */
 RW_DECLARE_KERNELS(rw_within)
 static const rw_op_def rw_op_within = { .name = "within", .n_inputs = 3, .n_outputs = 1, .flags = RW_OP_NO_GRADIENT,
                                         .strided = RW_OP_ALL_INPUTS, .inplace = RW_INPLACE({ 0, 0 }), .check = check,
                                         .kernel = RW_KERNELS(rw_within), .cost = cost };
 
-/* Chosen, not multiplied: an infinite gradient leaves 0, not NaN, where nothing flows. */
+/* Selects instead of multiplying: where there is no gradient, an infinite dy gives 0, not NaN. */
 static rw_status grad(rw_grad_call *g)
 {
     rw_tape *const t = rw_grad_tape(g);
@@ -40,9 +41,10 @@ static const rw_op_def rw_op_clamp = { .name = "clamp", .n_inputs = 3, .n_output
 
 rw_tensor *rw_clamp_at(rw_site at, rw_tape *t, rw_tensor *x, double low, double high)
 {
+    RW_ENTER_OP(t);
     if (!rw_operand_check(at, t, x, "clamp", "x")) return NULL;
     if (isnan(low) || isnan(high)) {
-        rw_refuse_at(at, t, RW_ERR_ARGUMENT, "clamp: bounds %g and %g", low, high);
+        rw_refuse_at(at, t, RW_ERR_ARGUMENT, "clamp(low, high): expected numbers, got %g and %g", low, high);
         return NULL;
     }
     const rw_dtype dtype = rw_tensor_dtype(x);
@@ -51,15 +53,16 @@ rw_tensor *rw_clamp_at(rw_site at, rw_tape *t, rw_tensor *x, double low, double 
     return rw_composite_end(&c, in[1] && in[2] ? rw_apply_at(at, t, &rw_op_clamp, in, 3, NULL, 0, NULL) : NULL);
 }
 
-/* Of bounds that are tensors: the larger of x and low, then the smaller of that and high. */
+/* With bounds that are tensors: the larger of x and low, then the smaller of that and high. */
 rw_tensor *rw_clamp_tensor_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *low, rw_tensor *high)
 {
+    RW_ENTER_OP(t);
     static const char what[] = "clamp_tensor";
     if (!rw_operand_check(at, t, x, what, "x") || (low != rw_none() && !rw_operand_check(at, t, low, what, "low")) ||
         (high != rw_none() && !rw_operand_check(at, t, high, what, "high")))
         return NULL;
     if (low == rw_none() && high == rw_none()) {
-        rw_refuse_at(at, t, RW_ERR_ARGUMENT, "%s: neither low nor high", what);
+        rw_refuse_at(at, t, RW_ERR_ARGUMENT, "%s(low, high): expected one tensor at least, got RW_NONE for both", what);
         return NULL;
     }
     const struct rw_composite c = rw_composite_begin(t, what);

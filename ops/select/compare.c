@@ -1,6 +1,7 @@
-/* eq, ne, lt, le, gt, ge, isfinite and logic: element by element to truth values. */
+/* eq, ne, lt, le, gt, ge, isfinite and logical ops: element-wise, with results of truth values. */
 #include "ops/common/kernels.h"
 #include "ops/common/util.h"
+#include "record/edge.h"
 
 #include <rewind/compare.h>
 
@@ -35,12 +36,13 @@ static rw_status check_isfinite(rw_op_call *call)
                                             .flags = RW_OP_NO_GRADIENT, .strided = RW_OP_ALL_INPUTS,                 \
                                             .inplace = RW_INPLACE({ 0, 0 }, { 0, INPUTS - 1 }), .check = CHECK,      \
                                             .kernel = RW_KERNELS(rw_##NAME), .cost = cost,                           \
-                                            .alike = RW_OP_ALL_INPUTS };
+                                            .cast_widest = RW_OP_ALL_INPUTS };
 
 #define PAIR(NAME, CHECK)                                                                                            \
     DEFINE(NAME, 2, CHECK)                                                                                           \
     rw_tensor *rw_##NAME##_at(rw_site at, rw_tape *t, rw_tensor *a, rw_tensor *b)                                    \
     {                                                                                                                \
+        RW_ENTER_OP(t);                                                                                              \
         rw_tensor *const in[] = { a, b };                                                                            \
         return rw_apply_at(at, t, &rw_op_##NAME, in, 2, NULL, 0, NULL);                                              \
     }
@@ -49,14 +51,16 @@ static rw_status check_isfinite(rw_op_call *call)
     DEFINE(NAME, 1, CHECK)                                                                                           \
     rw_tensor *rw_##NAME##_at(rw_site at, rw_tape *t, rw_tensor *x)                                                  \
     {                                                                                                                \
+        RW_ENTER_OP(t);                                                                                              \
         return rw_apply_at(at, t, &rw_op_##NAME, &x, 1, NULL, 0, NULL);                                              \
     }
 
-/* Against a tensor of one element, which is made again when it is needed. */
+/* With a number: as a tensor of one element, which is recomputed when it is needed. */
 #define COMPARISON(NAME)                                                                                             \
     PAIR(NAME, check_pair)                                                                                           \
     rw_tensor *rw_##NAME##_scalar_at(rw_site at, rw_tape *t, rw_tensor *x, double value)                             \
     {                                                                                                                \
+        RW_ENTER_OP(t);                                                                                              \
         if (!rw_operand_check(at, t, x, #NAME "_scalar", "x")) return NULL;                                          \
         const struct rw_composite c = rw_composite_begin(t, #NAME "_scalar");                                        \
         rw_tensor *const number = rw_fill_at(at, t, rw_tensor_dtype(x), RW_SCALAR, value);                           \

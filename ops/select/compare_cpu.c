@@ -1,13 +1,13 @@
-/* CPU kernels of the comparisons and of logic. */
+/* CPU kernels of comparisons and logical ops. */
 #include "device/cpu/isa.h"
-#include "ops/select/rows.h"
+#include "ops/select/mixed_type_rows.h"
 
 #define SAME(x) (x)
 #define OF_BF16(x) bf16_to_f32(x)
 #define OF_F16(x) f16_to_f32(x)
 #define TRUTH(x) ((x) != 0)
 
-/* A row of dense operands, or of one and a number, gets a loop without strides. */
+/* Rows of dense operands, or of one dense operand and one number, get a loop without strides. */
 #define PAIR_ROW(name, dtype, type, GET, EXPR)                                                                       \
     static void name##_##dtype(const rw_kernel *k, const int64_t *at, const int64_t *stride, int64_t to, int64_t n)  \
     {                                                                                                                \
@@ -74,7 +74,7 @@ rw_status RW_ISA_NAME(rw_logical_not_cpu)(const rw_kernel *k)
     return select_rows(k, 1, not_row);
 }
 
-/* All bits of the exponent are set where a number is not finite. */
+/* All bits of the exponent are set if a number is not finite. */
 #define FINITE_ROW(dtype, type, EXPONENT)                                                                            \
     static void finite_##dtype(const rw_kernel *k, const int64_t *at, const int64_t *stride, int64_t to, int64_t n)  \
     {                                                                                                                \

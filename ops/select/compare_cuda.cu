@@ -1,9 +1,9 @@
-/* CUDA kernels of the comparisons and of logic: map.cuh's loop, from elements to bytes. */
+/* CUDA kernels of comparisons and logical ops: the loop of map.cuh, from elements to bytes. */
 #include "ops/common/map.cuh"
 
 namespace {
 
-/* What is compared: 16 bits as float, a truth value as whether it is one. */
+/* The compared values: 16-bit types as float, a truth value as whether it is not 0. */
 __device__ __forceinline__ float number(float x) { return x; }
 __device__ __forceinline__ double number(double x) { return x; }
 __device__ __forceinline__ float number(bf16 x) { return widen(x); }

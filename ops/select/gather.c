@@ -1,11 +1,12 @@
 /*
- * gather, scatter_add, index_select, embedding_bag. Where several elements meet they are summed in the order of the
- * index; the gradients of all of them are such sums, and their gradients gather again.
+ * gather, scatter_add, index_select, embedding_bag. Elements with the same index are summed in the order of the index.
+ * The gradients of these ops are such sums, whose gradients gather again.
  */
 #include "ops/select/gather.h"
 #include "ops/common/kernels.h"
 #include "ops/common/util.h"
 #include "ops/embedding/embedding.h"
+#include "record/edge.h"
 
 #include <rewind/gather.h>
 
@@ -14,7 +15,7 @@
 static rw_op_cost cost_moved(const rw_op_call *call)
 {
     const double out = (double)call->out[0].layout->numel;
-    return (rw_op_cost){ 0, out * (2 * (double)rw_dtype_size(call->out[0].dtype) + sizeof(int32_t)) };
+    return (rw_op_cost){ .flops = 0, .bytes = out * (2 * (double)rw_dtype_size(call->out[0].dtype) + sizeof(int32_t)) };
 }
 
 static rw_op_cost cost_summed(const rw_op_call *call)
@@ -30,25 +31,26 @@ static struct rw_gather_attrs attrs_of(int64_t axis, rw_shape x)
     return a;
 }
 
-/* The index of gather: x's rank, and no more than x's extents beside the axis. */
+#define ELEMENTS "x, index: expected at most 2^31 - 1 elements for an index of 32 bits, got %lld and %lld"
+
+/* The index of gather has x's rank, and at most x's extents on the axes other than its own. */
 static rw_status check_index(rw_op_call *call, int input, rw_shape x, int64_t given)
 {
     const rw_shape s = rw_in_shape(call, input);
     int axis;
-    RW_CHECK(rw_want_dtype(call, input, RW_I32));
+    RW_CHECK(rw_expect_dtype(call, input, "index", RW_I32));
     RW_CHECK(rw_axis(call, (int)given, x.rank, &axis));
-    if (s.rank != x.rank)
-        return rw_op_error(call, RW_ERR_SHAPE, "an index of rank %d for a tensor of rank %d", s.rank, x.rank);
+    if (s.rank != x.rank) return rw_unexpected(call, RW_ERR_SHAPE, input, "index", "rank %d, that of x", x.rank);
     for (int i = 0; i < x.rank; i++)
         if (i != axis && s.dim[i] > x.dim[i])
-            return rw_op_error(call, RW_ERR_SHAPE, "the index has extent %lld at axis %d, the tensor %lld",
-                               (long long)s.dim[i], i, (long long)x.dim[i]);
+            return rw_unexpected(call, RW_ERR_SHAPE, input, "index", "at most %lld at axis %d, x's extent",
+                                 (long long)x.dim[i], i);
     if (rw_shape_numel(x) > INT32_MAX || rw_shape_numel(s) > INT32_MAX)
-        return rw_op_error(call, RW_ERR_SHAPE, "more elements than an index of 32 bits counts");
+        return rw_op_error(call, RW_ERR_SHAPE, ELEMENTS, (long long)rw_shape_numel(x), (long long)rw_shape_numel(s));
     return RW_OK;
 }
 
-/* ---- sums: (dy or src, index, and perhaps what is added to) ---- */
+/* ---- sums: (dy or src, index[, addend]) ---- */
 
 static rw_status check_back(rw_op_call *call)
 {
@@ -59,7 +61,7 @@ static rw_status check_back(rw_op_call *call)
     return rw_op_output(call, 0, call->in[0].dtype, x);
 }
 
-/* What is summed in float where the result is narrower, or where it is added to something at the end. */
+/* Sums in float, if the result is narrower, or if an addend is added at the end. */
 static size_t workspace_cpu(const rw_op_call *call)
 {
     const rw_dtype dtype = call->out[0].dtype;
@@ -95,8 +97,7 @@ static rw_status check_scatter(rw_op_call *call)
     RW_CHECK(rw_want_float(call, 0));
     RW_CHECK(rw_want_same_dtype(call, 0, 2));
     RW_CHECK(check_index(call, 1, rw_in_shape(call, 2), a->axis));
-    if (!rw_shape_equal(rw_in_shape(call, 0), rw_in_shape(call, 1)))
-        return rw_op_error(call, RW_ERR_SHAPE, "src and index have different shapes");
+    RW_CHECK(rw_expect_shape_of(call, 0, NULL, 1, NULL));
     return rw_op_output_like(call, 0, 2);
 }
 
@@ -105,10 +106,11 @@ static const rw_op_def rw_op_scatter_add = { .name = "scatter_add", .n_inputs = 
                                              .kernel = RW_KERNELS(rw_gather_back), .grad = grad_back,
                                              .cost = cost_summed,
                                              .workspace = RW_WORKSPACES(workspace_cpu, rw_gather_back_workspace_cuda),
-                                             .alike = RW_OP_ALL_INPUTS };
+                                             .cast_widest = RW_OP_ALL_INPUTS };
 
 rw_tensor *rw_scatter_add_at(rw_site at, rw_tape *t, rw_tensor *x, int axis, rw_tensor *index, rw_tensor *src)
 {
+    RW_ENTER_OP(t);
     if (!rw_operand_check(at, t, x, "scatter_add", "x")) return NULL;
     const struct rw_gather_attrs a = attrs_of(axis, rw_tensor_shape(x));
     rw_tensor *const in[] = { src, index, x };
@@ -138,6 +140,7 @@ static const rw_op_def rw_op_gather = { .name = "gather", .n_inputs = 2, .n_outp
 
 rw_tensor *rw_gather_at(rw_site at, rw_tape *t, rw_tensor *x, int axis, rw_tensor *index)
 {
+    RW_ENTER_OP(t);
     const struct rw_gather_attrs a = attrs_of(axis, RW_SCALAR);
     rw_tensor *const in[] = { x, index };
     return rw_apply_at(at, t, &rw_op_gather, in, 2, &a, sizeof a, NULL);
@@ -156,23 +159,23 @@ static rw_status check_list(rw_op_call *call)
     int axis;
     RW_CHECK(rw_want_dtype(call, 1, RW_I32));
     RW_CHECK(rw_axis(call, (int)a->axis, s.rank, &axis));
-    if (call->in[1].layout->rank != 1) return rw_op_error(call, RW_ERR_SHAPE, "an index [n] is needed");
+    RW_CHECK(rw_expect_rank(call, 1, NULL, 1, "[n]"));
     s.dim[axis] = call->in[1].layout->numel;
     return rw_op_output(call, 0, call->in[0].dtype, s);
 }
 
-/* (dy, index, and perhaps a sum that they are added to): rows of x by index, as wide as what lies behind the axis */
+/* (dy, index[, addend]): sums rows of x by index, where a row is everything after the axis */
 static rw_status check_list_back(rw_op_call *call)
 {
     const struct rw_gather_attrs *const a = call->attrs;
     rw_shape x = { .rank = (int32_t)a->rank };
     memcpy(x.dim, a->dim, sizeof x.dim);
     if (rw_shape_numel(x) > INT32_MAX || call->in[0].layout->numel > INT32_MAX)
-        return rw_op_error(call, RW_ERR_SHAPE, "more elements than an index of 32 bits counts");
+        return rw_op_error(call, RW_ERR_SHAPE, ELEMENTS, (long long)rw_shape_numel(x),
+                           (long long)call->in[0].layout->numel);
     if (call->n_inputs > 2) {
         RW_CHECK(rw_want_sum_of(call, 2, 0));
-        if (!rw_shape_equal(rw_in_shape(call, 2), x))
-            return rw_op_error(call, RW_ERR_SHAPE, "the sum has not the tensor's shape");
+        RW_CHECK(rw_expect_shape(call, 2, "sum", x));
     }
     return rw_op_output(call, 0, call->in[call->n_inputs > 2 ? 2 : 0].dtype, x);
 }
@@ -186,7 +189,7 @@ static rw_status grad_list_back(rw_grad_call *g)
     return rw_grad_set(g, 0, rw_index_select(rw_grad_tape(g), dy, (int)a->axis, rw_grad_input(g, 1)));
 }
 
-/* Of the first axis what the gradient of an embedding needs, of another one the sums. */
+/* For the first axis the workspace of an embedding's gradient, for another axis the sums. */
 static size_t workspace_list_cpu(const rw_op_call *call)
 {
     const struct rw_gather_attrs *const a = call->attrs;
@@ -212,7 +215,7 @@ rw_tensor *rw_rows_added_at(rw_site at, rw_tape *t, rw_tensor *src, rw_tensor *i
     return rw_apply_at(at, t, &rw_op_list_back, in, 2, &a, sizeof a, NULL);
 }
 
-/* dy by rows of input 0, handed over with the sum so far. */
+/* Sets the gradient of input 0: dy summed by rows, plus the sum so far. */
 static rw_status set_rows(rw_grad_call *g, rw_tensor *dy, rw_tensor *index, int axis)
 {
     const struct rw_gather_attrs a = attrs_of(axis, rw_tensor_shape(rw_grad_input(g, 0)));
@@ -234,6 +237,7 @@ static const rw_op_def rw_op_index_select = { .name = "index_select", .n_inputs 
 
 rw_tensor *rw_index_select_at(rw_site at, rw_tape *t, rw_tensor *x, int axis, rw_tensor *index)
 {
+    RW_ENTER_OP(t);
     const struct list_attrs a = { axis };
     rw_tensor *const in[] = { x, index };
     return rw_apply_at(at, t, &rw_op_index_select, in, 2, &a, sizeof a, NULL);
@@ -251,16 +255,17 @@ static rw_status check_bag(rw_op_call *call)
     RW_CHECK(rw_want_float(call, 0));
     RW_CHECK(rw_want_dtype(call, 1, RW_I32));
     if (a->mode != RW_BAG_SUM && a->mode != RW_BAG_MEAN)
-        return rw_op_error(call, RW_ERR_ARGUMENT, "there is no mode %d", (int)a->mode);
-    if (call->in[0].layout->rank != 2 || call->in[1].layout->rank != 2)
-        return rw_op_error(call, RW_ERR_SHAPE, "a table [n, c] and an index [b, m] are needed");
+        return rw_unexpected_int(call, RW_ERR_ARGUMENT, "mode", a->mode, "RW_BAG_SUM (%d) or RW_BAG_MEAN (%d)",
+                                 RW_BAG_SUM, RW_BAG_MEAN);
+    RW_CHECK(rw_expect_rank(call, 0, NULL, 2, "[n, c]"));
+    RW_CHECK(rw_expect_rank(call, 1, NULL, 2, "[b, m]"));
     return rw_op_output(call, 0, call->in[0].dtype, RW_SHAPE(call->in[1].layout->dim[0], call->in[0].layout->dim[1]));
 }
 
 static rw_op_cost cost_bag(const rw_op_call *call)
 {
     const double elements = (double)call->in[1].layout->numel * (double)call->in[0].layout->dim[1];
-    return (rw_op_cost){ elements, elements * (double)rw_dtype_size(call->in[0].dtype) };
+    return (rw_op_cost){ .flops = elements, .bytes = elements * (double)rw_dtype_size(call->in[0].dtype) };
 }
 
 /* Each row of a bag gets the bag's gradient. */
@@ -283,6 +288,7 @@ static const rw_op_def rw_op_embedding_bag = { .name = "embedding_bag", .n_input
 
 rw_tensor *rw_embedding_bag_at(rw_site at, rw_tape *t, rw_tensor *table, rw_tensor *index, rw_bag_mode mode)
 {
+    RW_ENTER_OP(t);
     const struct bag_attrs a = { mode };
     rw_tensor *const in[] = { table, index };
     return rw_apply_at(at, t, &rw_op_embedding_bag, in, 2, &a, sizeof a, NULL);

@@ -1,6 +1,6 @@
 /*
- * Elements by index. Element e of index, at (e0, e1, ...), stands for the place of x that has the index instead of e's
- * coordinate along the axis. What the definitions and the kernels share. C11 and C++17.
+ * Elements by index. Element e of index, at (e0, e1, ...), refers to the element of x at the same coordinates, with the
+ * index in place of the coordinate along the axis. Shared by the definitions and the kernels. C11 and C++17.
  */
 #ifndef RW_OPS_GATHER_H
 #define RW_OPS_GATHER_H
@@ -9,10 +9,10 @@
 
 struct rw_gather_attrs {
     int64_t axis, rank;
-    int64_t dim[RW_MAX_RANK]; /* of x; for the way back */
+    int64_t dim[RW_MAX_RANK]; /* shape of x, for the gradient */
 };
 
-/* Places in the workspace of sums by index on CUDA: the index flat, then what the gradient of an embedding needs. */
+/* Parts of the workspace of sums by index on CUDA: the flat index, then the workspace of an embedding's gradient. */
 static inline size_t rw_gather_flat_bytes(int64_t n)
 {
     return ((size_t)n * sizeof(int32_t) + 255) / 256 * 256;
@@ -22,10 +22,10 @@ static inline size_t rw_gather_flat_bytes(int64_t n)
 extern "C" {
 #endif
 
-/* Records zeros of shape x, with dy added where gather along an axis, from 0 on, took each element from. */
+/* Records zeros of shape x, plus dy summed to the elements that gather read, along an axis from 0 on. */
 rw_tensor *rw_gather_back(rw_tape *t, rw_tensor *dy, rw_tensor *index, rw_shape x, int axis);
 
-/* Zeros of shape x [n, c], with each row of src [m, c] added to the one that index [m] names, in order. */
+/* Zeros of shape x [n, c], with each row of src [m, c] added to the row that index [m] names, in order. */
 rw_tensor *rw_rows_added_at(rw_site at, rw_tape *t, rw_tensor *src, rw_tensor *index, rw_shape x);
 
 #ifdef __cplusplus

@@ -1,7 +1,8 @@
 /*
- * CPU kernels of gather and of sums by index. A column, all that differs in the place along the axis alone, belongs to
- * one thread, which adds in the order of the index: how columns are shared out does not show.
+ * CPU kernels of gather and of sums by index. A column, which is all elements that differ only along the axis, belongs
+ * to one thread, which adds in the order of the index. So the distribution of columns does not affect results.
  */
+#include "base/team.h"
 #include "ops/select/gather.h"
 #include "device/cpu/isa.h"
 #include "ops/common/util.h"
@@ -10,7 +11,7 @@
 
 #define COLUMNS 64
 
-/* index seen as [outer, along, inner]; where its columns lie in x. */
+/* index as [outer, along, inner]; and the offsets of its columns in x. */
 struct gather_job {
     const rw_kernel *k;
     const rw_layout *index, *x;
@@ -30,7 +31,7 @@ static struct gather_job job_of(const rw_kernel *k, const rw_layout *x)
     return job;
 }
 
-/* Where columns [c, c + n) of place `outer` lie in x, at index 0. */
+/* Offsets in x of columns [c, c + n) of place `outer`, at index 0. */
 static void seek(const struct gather_job *job, int64_t outer, int64_t c, int64_t n, int64_t *at)
 {
     int64_t base = 0;
@@ -48,22 +49,34 @@ static void seek(const struct gather_job *job, int64_t outer, int64_t c, int64_t
     }
 }
 
-/* Does an op on columns [c, c + n) of place `outer`; false for an index out of range. */
+/* Applies an op to columns [c, c + n) of place `outer`; false for an index out of range. */
 typedef bool (*gather_each)(const struct gather_job *job, int64_t outer, int64_t c, int64_t n);
+
+struct tasks {
+    const struct gather_job *job;
+    gather_each each;
+    bool bad; /* an index was out of range */
+};
+
+static void run_tasks(void *of, int64_t first, int64_t end)
+{
+    struct tasks *const t = of;
+    const struct gather_job *const job = t->job;
+    bool bad = false;
+    for (int64_t i = first; i < end; i++) {
+        const int64_t c = i % job->blocks * COLUMNS, rest = job->inner - c;
+        bad = !t->each(job, i / job->blocks, c, rest < COLUMNS ? rest : COLUMNS) || bad;
+    }
+    if (bad) __atomic_store_n(&t->bad, true, __ATOMIC_RELAXED);
+}
 
 static rw_status run(const struct gather_job *job, gather_each each)
 {
     const int64_t numel = job->index->numel;
     if (!numel) return RW_OK;
-    const int64_t tasks = numel / (job->along * job->inner) * job->blocks;
-    const int threads = numel >= RW_PARALLEL_FROM ? job->k->threads : 1;
-    bool bad = false;
-#pragma omp parallel for num_threads(threads) schedule(static) reduction(|| : bad) if (threads > 1)
-    for (int64_t i = 0; i < tasks; i++) {
-        const int64_t c = i % job->blocks * COLUMNS, rest = job->inner - c;
-        bad = !each(job, i / job->blocks, c, rest < COLUMNS ? rest : COLUMNS) || bad;
-    }
-    return bad ? RW_ERR_ARGUMENT : RW_OK;
+    struct tasks t = { job, each, false };
+    rw_team_for(rw_threads_for(job->k, numel), numel / (job->along * job->inner) * job->blocks, run_tasks, &t);
+    return t.bad ? RW_ERR_ARGUMENT : RW_OK;
 }
 
 static bool in_range(const int32_t *index, int64_t n, int64_t extent)
@@ -74,7 +87,7 @@ static bool in_range(const int32_t *index, int64_t n, int64_t extent)
     return !bad;
 }
 
-/* A column alone is a loop along it; else several side by side go along together. */
+/* A single column is a loop along it; several adjacent columns are processed together. */
 #define TAKE(size, type)                                                                                         \
     static bool take_##size(const struct gather_job *job, int64_t outer, int64_t c, int64_t n)                   \
     {                                                                                                            \
@@ -112,7 +125,7 @@ rw_status RW_ISA_NAME(rw_gather_cpu)(const rw_kernel *k)
 
 /* ---- sums by index ---- */
 
-/* Where they are added up: in the result, or in the workspace. */
+/* The destination of the sums: the result, or the workspace. */
 static void *sums_of(const rw_kernel *k)
 {
     return k->workspace ? k->workspace : k->out[0].data;
@@ -149,7 +162,7 @@ ADD(f64, double, RW_F64, GET_D)
 
 #define FINISH_BLOCK 16384
 
-/* Elements [from, to) of the sums, and of what they are added to, rounded once. */
+/* Adds the addend to elements [from, to) of the sums, and rounds once. */
 VEC_INLINE void finish_some(const rw_kernel *k, rw_dtype dtype, int64_t from, int64_t to)
 {
     const void *const addend = rw_kernel_has(k, 2) ? k->in[2].data : NULL;
@@ -167,19 +180,23 @@ static void finish_some_d(const rw_kernel *k, int64_t from, int64_t to)
     for (int64_t i = from; i < to; i++) ((double *)k->out[0].data)[i] = sum[i] + (addend ? addend[i] : 0);
 }
 
+static void finish_blocks(void *of, int64_t first, int64_t end)
+{
+    const rw_kernel *const k = of;
+    const int64_t numel = k->out[0].layout->numel, from = first * FINISH_BLOCK;
+    const int64_t to = end * FINISH_BLOCK < numel ? end * FINISH_BLOCK : numel;
+    switch (k->out[0].dtype) {
+    case RW_F64: finish_some_d(k, from, to); break;
+    case RW_BF16: finish_some(k, RW_BF16, from, to); break;
+    case RW_F16: finish_some(k, RW_F16, from, to); break;
+    default: finish_some(k, RW_F32, from, to);
+    }
+}
+
 static void finish(const rw_kernel *k)
 {
     const int64_t numel = k->out[0].layout->numel;
-#pragma omp parallel for num_threads(k->threads) schedule(static) if (numel >= RW_PARALLEL_FROM)
-    for (int64_t from = 0; from < numel; from += FINISH_BLOCK) {
-        const int64_t to = from + FINISH_BLOCK < numel ? from + FINISH_BLOCK : numel;
-        switch (k->out[0].dtype) {
-        case RW_F64: finish_some_d(k, from, to); break;
-        case RW_BF16: finish_some(k, RW_BF16, from, to); break;
-        case RW_F16: finish_some(k, RW_F16, from, to); break;
-        default: finish_some(k, RW_F32, from, to);
-        }
-    }
+    rw_team_for(rw_threads_for(k, numel), (numel + FINISH_BLOCK - 1) / FINISH_BLOCK, finish_blocks, k);
 }
 
 rw_status RW_ISA_NAME(rw_gather_back_cpu)(const rw_kernel *k);
@@ -197,8 +214,8 @@ rw_status RW_ISA_NAME(rw_gather_back_cpu)(const rw_kernel *k)
 }
 
 /*
- * ---- index_select's: rows of x. Of the first axis they go through the gradient of an embedding, which over a sum
- * touches no other rows; of another one each place in front of it sums for itself.
+ * index_select: sums of rows of x. For the first axis they use the gradient of an embedding, which with an addend
+ * accesses only the rows in the index. For another axis each place before it computes its own sums.
  */
 
 #define ADD_ROWS(name, wide, dtype, get)                                                                             \
@@ -220,16 +237,26 @@ ADD_ROWS(bf16, float, RW_BF16, f_get)
 ADD_ROWS(f16, float, RW_F16, f_get)
 ADD_ROWS(f64, double, RW_F64, GET_D)
 
-static void sum_places(const rw_kernel *k, const struct rw_row_sums *r)
+struct places {
+    const rw_kernel *k;
+    const struct rw_row_sums *r;
+};
+
+static void add_places(void *of, int64_t first, int64_t end)
 {
     static void (*const add[RW_DTYPE_COUNT])(const rw_kernel *, const struct rw_row_sums *, int64_t) = {
         [RW_F32] = add_rows_f32, [RW_BF16] = add_rows_bf16, [RW_F16] = add_rows_f16, [RW_F64] = add_rows_f64
     };
+    const struct places *const p = of;
+    for (int64_t o = first; o < end; o++) add[p->k->in[0].dtype](p->k, p->r, o);
+}
+
+static void sum_places(const rw_kernel *k, const struct rw_row_sums *r)
+{
     const int64_t numel = k->out[0].layout->numel;
     const rw_dtype dtype = k->out[0].dtype;
     memset(sums_of(k), 0, (size_t)numel * (dtype == RW_F64 ? sizeof(double) : sizeof(float)));
-#pragma omp parallel for num_threads(k->threads) schedule(static) if (numel >= RW_PARALLEL_FROM)
-    for (int64_t o = 0; o < r->outer; o++) add[k->in[0].dtype](k, r, o);
+    rw_team_for(rw_threads_for(k, numel), r->outer, add_places, &(struct places){ k, r });
     if (k->workspace) finish(k);
 }
 
@@ -252,9 +279,9 @@ rw_status RW_ISA_NAME(rw_index_select_back_cpu)(const rw_kernel *k)
 /* ---- embedding_bag ---- */
 
 #define BAG_COLUMNS 256
-#define BAG_AHEAD 8 /* rows: they lie anywhere, and nothing but the index says where */
+#define BAG_AHEAD 8 /* in rows: they are in arbitrary order, so only the index tells what to prefetch */
 
-/* The columns that bag_f() is going to read of the row that is BAG_AHEAD places on, of this bag or of the next one. */
+/* Prefetches the columns that bag_f() will read of the row BAG_AHEAD places later, of this bag or the next one. */
 VEC_INLINE void fetch_row(const rw_kernel *k, rw_dtype dtype, const int32_t *index, int64_t width, int64_t c, int64_t n)
 {
     const int32_t *const ahead = index + BAG_AHEAD;
@@ -284,19 +311,16 @@ static void bag_d(const rw_kernel *k, const int32_t *index, int64_t m, int64_t c
     for (int64_t l = 0; l < n; l++) ((double *)k->out[0].data)[to + c + l] = sum[l] / divisor;
 }
 
-rw_status RW_ISA_NAME(rw_embedding_bag_cpu)(const rw_kernel *k);
-rw_status RW_ISA_NAME(rw_embedding_bag_cpu)(const rw_kernel *k)
+/* Sums some bags. */
+static void sum_bags(void *of, int64_t first, int64_t end)
 {
-    const int32_t *const index = k->in[1].data;
-    const int64_t bags = k->in[1].layout->dim[0], m = k->in[1].layout->dim[1], width = k->in[0].layout->dim[1];
+    const rw_kernel *const k = of;
+    const int64_t m = k->in[1].layout->dim[1], width = k->in[0].layout->dim[1];
     const int64_t divisor = *(const int64_t *)k->attrs && m ? m : 1;
-    for (int64_t i = 0; i < bags * m; i++)
-        if (index[i] < 0 || index[i] >= k->in[0].layout->dim[0]) return RW_ERR_ARGUMENT;
-#pragma omp parallel for num_threads(k->threads) schedule(static) if (bags * m * width >= RW_PARALLEL_FROM)
-    for (int64_t b = 0; b < bags; b++)
+    for (int64_t b = first; b < end; b++)
         for (int64_t c = 0; c < width; c += BAG_COLUMNS) {
             const int64_t n = width - c < BAG_COLUMNS ? width - c : BAG_COLUMNS;
-            const int32_t *const rows = index + b * m;
+            const int32_t *const rows = (const int32_t *)k->in[1].data + b * m;
             switch (k->out[0].dtype) {
             case RW_F64: bag_d(k, rows, m, c, n, width, b * width, (double)divisor); break;
             case RW_BF16: bag_f(k, RW_BF16, rows, m, c, n, width, b * width, (float)divisor); break;
@@ -304,5 +328,15 @@ rw_status RW_ISA_NAME(rw_embedding_bag_cpu)(const rw_kernel *k)
             default: bag_f(k, RW_F32, rows, m, c, n, width, b * width, (float)divisor);
             }
         }
+}
+
+rw_status RW_ISA_NAME(rw_embedding_bag_cpu)(const rw_kernel *k);
+rw_status RW_ISA_NAME(rw_embedding_bag_cpu)(const rw_kernel *k)
+{
+    const int32_t *const index = k->in[1].data;
+    const int64_t bags = k->in[1].layout->dim[0], m = k->in[1].layout->dim[1], width = k->in[0].layout->dim[1];
+    for (int64_t i = 0; i < bags * m; i++)
+        if (index[i] < 0 || index[i] >= k->in[0].layout->dim[0]) return RW_ERR_ARGUMENT;
+    rw_team_for(rw_threads_for(k, bags * m * width), bags, sum_bags, k);
     return RW_OK;
 }

@@ -1,7 +1,7 @@
 /*
- * gather, sums by index and embedding_bag on CUDA. Sums by index go through the gradient of an embedding, whose sort is
- * stable and whose sums are cut by the indexes alone: here the index is made flat for it, an index out of range a row
- * that there is not, which it reports.
+ * CUDA kernels of gather, sums by index and embedding_bag. Sums by index use the gradient of an embedding, whose sort
+ * is stable and whose sums are cut by the indices alone. Here the index is flattened for it. An index out of range
+ * becomes a row that does not exist, which the embedding's kernel reports.
  */
 #include "ops/common/map.cuh"
 
@@ -14,7 +14,7 @@ namespace {
 
 constexpr int THREADS = 256;
 
-/* Element e of the index: where it is at, and what that weighs in x. */
+/* Element e of the index: its coordinates, and their offset in x. */
 struct place_args {
     int64_t n, extent, step; /* of x along the axis */
     int rank, axis;
@@ -55,7 +55,7 @@ __global__ void __launch_bounds__(THREADS)
     flat[e] = at >= 0 && at < a.extent ? static_cast<int32_t>(place_of(a, e) + at * a.step) : -1;
 }
 
-/* Of a list of rows, once for each place in front of the axis. */
+/* Flattens a list of rows, once for each place before the axis. */
 __global__ void __launch_bounds__(THREADS)
     flat_rows_kernel(const int32_t *index, int32_t *flat, int64_t n, const __grid_constant__ map_divider listed,
                      int64_t extent)
@@ -67,6 +67,7 @@ __global__ void __launch_bounds__(THREADS)
     flat[e] = at >= 0 && at < extent ? static_cast<int32_t>(outer * extent + at) : -1;
 }
 
+/* The arguments of place computations for an index into x. */
 place_args places(const rw_kernel *k, const rw_layout *x)
 {
     const rw_layout *const index = k->in[1].layout;
@@ -92,7 +93,7 @@ template <typename T> rw_status take(const rw_kernel *k)
     return rw_cuda_launched(k);
 }
 
-/* ---- embedding_bag: a thread per column of a bag ---- */
+/* ---- embedding_bag: one thread per column of a bag ---- */
 
 struct bag_args {
     int64_t n, m, rows;
@@ -164,6 +165,7 @@ extern "C" size_t rw_index_select_back_workspace_cuda(const rw_op_call *call)
     return rw_gather_flat_bytes(tokens) + rw_embedding_space_of(tokens, width, call->in[0].dtype).bytes;
 }
 
+/* Flattens the list and runs the embedding's gradient. */
 extern "C" rw_status rw_index_select_back_cuda(const rw_kernel *k)
 {
     rw_row_sums r;
@@ -184,6 +186,7 @@ extern "C" rw_status rw_index_select_back_cuda(const rw_kernel *k)
     return rw_embedding_backward_cuda(&r.k);
 }
 
+/* Launches embedding_bag for the type of the table. */
 extern "C" rw_status rw_embedding_bag_cuda(const rw_kernel *k)
 {
     bag_args a = {};

@@ -1,7 +1,8 @@
-/* one_hot: an index as a row of zeros and a 1. */
+/* one_hot: each index becomes a row of zeros with a single 1. */
 #include "ops/select/one_hot.h"
 #include "ops/common/kernels.h"
 #include "ops/common/util.h"
+#include "record/edge.h"
 
 #include <rewind/create.h>
 
@@ -10,8 +11,9 @@ static rw_status check(rw_op_call *call)
     const struct rw_one_hot_attrs *const a = call->attrs;
     rw_shape shape = rw_in_shape(call, 0);
     RW_CHECK(rw_want_dtype(call, 0, RW_I32));
-    if (a->classes < 1) return rw_op_error(call, RW_ERR_SHAPE, "%lld classes", (long long)a->classes);
-    if (shape.rank >= RW_MAX_RANK) return rw_op_error(call, RW_ERR_SHAPE, "the index has too many axes");
+    if (a->classes < 1) return rw_unexpected_int(call, RW_ERR_SHAPE, "classes", a->classes, "1 or more");
+    if (shape.rank >= RW_MAX_RANK)
+        return rw_unexpected(call, RW_ERR_SHAPE, 0, NULL, "a rank of at most %d", RW_MAX_RANK - 1);
     shape.dim[shape.rank++] = a->classes;
     return rw_op_output(call, 0, (rw_dtype)a->dtype, shape);
 }
@@ -27,6 +29,7 @@ static const rw_op_def rw_op_one_hot = { .name = "one_hot", .n_inputs = 1, .n_ou
 
 rw_tensor *rw_one_hot_at(rw_site at, rw_tape *t, rw_tensor *index, int64_t classes, rw_dtype dtype)
 {
+    RW_ENTER_OP(t);
     const struct rw_one_hot_attrs a = { classes, dtype };
     return rw_apply_at(at, t, &rw_op_one_hot, &index, 1, &a, sizeof a, NULL);
 }

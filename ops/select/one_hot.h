@@ -1,4 +1,4 @@
-/* What one_hot's op definition and its kernels share. C11 and C++17. */
+/* Shared by one_hot's op definition and its kernels. C11 and C++17. */
 #ifndef RW_OPS_ONE_HOT_H
 #define RW_OPS_ONE_HOT_H
 
@@ -8,7 +8,7 @@ struct rw_one_hot_attrs {
     int64_t classes, dtype;
 };
 
-/* The bits of a 1. */
+/* The bits of a 1 of that type. */
 static inline uint64_t rw_one_bits(rw_dtype dtype)
 {
     switch (dtype) {

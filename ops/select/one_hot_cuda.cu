@@ -1,4 +1,4 @@
-/* CUDA kernel of one_hot: an element of the result per thread. */
+/* CUDA kernel of one_hot: one thread per element of the result. */
 #include "ops/common/map.cuh"
 
 #include "ops/select/one_hot.h"

@@ -1,8 +1,9 @@
-/* roll, flip, and the pads that copy from within the tensor. */
+/* roll, flip, and the padding modes that copy elements of the tensor: checks, rules and public functions. */
 #include "ops/select/remap.h"
 #include "ops/common/kernels.h"
 #include "ops/common/util.h"
 #include "ops/shape/shape.h"
+#include "record/edge.h"
 
 #include <rewind/select.h>
 
@@ -37,7 +38,7 @@ static rw_tensor *apply(rw_site at, rw_tape *t, rw_tensor *x, const struct rw_re
     return rw_apply_at(at, t, op_of((enum rw_remap_mode)a->mode), &x, 1, a, sizeof *a, NULL);
 }
 
-/* What adds up is linear: its gradient copies again. */
+/* A sum over places is linear: its gradient is the copy. */
 static rw_status grad_back(rw_grad_call *g)
 {
     const struct rw_remap_attrs *const a = rw_grad_attrs(g);
@@ -56,7 +57,7 @@ rw_tensor *rw_remap_back(rw_tape *t, rw_tensor *dy, const struct rw_remap_attrs 
     return rw_apply(t, &rw_op_remap_back, &dy, 1, a, sizeof *a, NULL);
 }
 
-/* Every place has one source, and every element one place: the other way round is such a move too. */
+/* Every place has one source and every element one place, so the inverse is such a move, too. */
 static rw_status grad(rw_grad_call *g)
 {
     struct rw_remap_attrs a = *(const struct rw_remap_attrs *)rw_grad_attrs(g);
@@ -88,7 +89,7 @@ static const rw_op_def *op_of(enum rw_remap_mode mode)
     return ops[mode];
 }
 
-/* 0 for an axis that there is not, which the check refuses. */
+/* 0 for an axis that does not exist, which the check reports. */
 static int64_t extent_of(const rw_tensor *x, int axis)
 {
     const rw_shape s = rw_tensor_shape(x);
@@ -98,6 +99,7 @@ static int64_t extent_of(const rw_tensor *x, int axis)
 
 rw_tensor *rw_flip_at(rw_site at, rw_tape *t, rw_tensor *x, int axis)
 {
+    RW_ENTER_OP(t);
     const int64_t n = extent_of(x, axis);
     const struct rw_remap_attrs a = { .mode = RW_REMAP_FLIP, .axis = axis, .from = n, .to = n };
     return apply(at, t, x, &a);
@@ -105,6 +107,7 @@ rw_tensor *rw_flip_at(rw_site at, rw_tape *t, rw_tensor *x, int axis)
 
 rw_tensor *rw_roll_at(rw_site at, rw_tape *t, rw_tensor *x, int64_t shift, int axis)
 {
+    RW_ENTER_OP(t);
     const int64_t n = extent_of(x, axis), rest = n ? shift % n : 0;
     const struct rw_remap_attrs a = { .mode = RW_REMAP_ROLL, .axis = axis, .from = n, .to = n,
                                       .before = rest < 0 ? rest + n : rest };
@@ -143,42 +146,45 @@ static rw_tensor *pad_axis(rw_site at, rw_tape *t, rw_tensor *x, int axis, const
     return apply(at, t, x, &a);
 }
 
-/* NULL where an axis of extent n takes the numbers. */
+/* The violated expectation, as text; NULL if the padding is valid for an axis of extent n. */
 static const char *pad_mistake(int64_t n, const int64_t *pad, rw_pad_mode mode)
 {
     static const int64_t most = INT64_C(1) << 60;
     for (int side = 0; side < 2; side++) {
-        if (pad[side] > most || pad[side] < -most) return "more than can be counted";
+        if (pad[side] > most || pad[side] < -most) return "at most 2^60 on a side";
         if (mode == RW_PAD_CONSTANT) continue;
-        if (pad[side] < 0) return "only a constant pad cuts off";
-        if (mode == RW_PAD_REFLECT && pad[side] && pad[side] >= n) return "reflected is less than the extent";
-        if (mode == RW_PAD_CIRCULAR && pad[side] > n) return "circular is at most the extent";
-        if (mode == RW_PAD_REPLICATE && pad[side] && !n) return "nothing to replicate";
+        if (pad[side] < 0) return "0 or more, as only RW_PAD_CONSTANT crops";
+        if (mode == RW_PAD_REFLECT && pad[side] && pad[side] >= n) return "less than the extent for RW_PAD_REFLECT";
+        if (mode == RW_PAD_CIRCULAR && pad[side] > n) return "at most the extent for RW_PAD_CIRCULAR";
+        if (mode == RW_PAD_REPLICATE && pad[side] && !n) return "an extent above 0 for RW_PAD_REPLICATE";
     }
     if (mode != RW_PAD_CONSTANT) return NULL;
     const int64_t cut = (pad[0] < 0 ? pad[0] : 0) + (pad[1] < 0 ? pad[1] : 0);
-    return n + cut < 0 ? "more is cut off than there is" : NULL;
+    return n + cut < 0 ? "to crop at most the extent" : NULL;
 }
 
+/* Reports invalid paddings before anything is recorded. */
 static bool pad_refused(rw_site at, rw_tape *t, rw_shape x, const int64_t *pad, int n, rw_pad_mode mode)
 {
     if ((unsigned)mode >= RW_PAD_MODE_COUNT)
-        return rw_refuse_at(at, t, RW_ERR_ARGUMENT, "pad: there is no mode %d", (int)mode);
+        return rw_refuse_at(at, t, RW_ERR_ARGUMENT, "pad(mode): expected one of rw_pad_mode, 0 to %d, got %d",
+                            RW_PAD_MODE_COUNT - 1, (int)mode);
     if (n < 0 || n % 2 || n / 2 > x.rank || (n && !pad))
-        return rw_refuse_at(at, t, RW_ERR_SHAPE, "pad: %d numbers%s for a tensor of rank %d: two for each axis", n,
-                            pad ? "" : " at NULL", x.rank);
+        return rw_refuse_at(at, t, RW_ERR_SHAPE, "pad(pad, n): expected two numbers per axis, 0 to %d, got %d%s",
+                            2 * x.rank, n, pad ? "" : " at NULL");
     for (int i = 0; i < n / 2; i++) {
         const char *const mistake = pad_mistake(x.dim[x.rank - 1 - i], pad + 2 * i, mode);
         if (mistake)
-            return rw_refuse_at(at, t, RW_ERR_SHAPE, "pad: %lld before and %lld behind an axis of extent %lld: %s",
-                                (long long)pad[2 * i], (long long)pad[2 * i + 1],
-                                (long long)x.dim[x.rank - 1 - i], mistake);
+            return rw_refuse_at(at, t, RW_ERR_SHAPE, "pad(pad[%d], pad[%d]): expected %s, got %lld and %lld for extent "
+                                "%lld", 2 * i, 2 * i + 1, mistake, (long long)pad[2 * i], (long long)pad[2 * i + 1],
+                                (long long)x.dim[x.rank - 1 - i]);
     }
     return false;
 }
 
 rw_tensor *rw_pad_at(rw_site at, rw_tape *t, rw_tensor *x, const int64_t *pad, int n, rw_pad_mode mode, double value)
 {
+    RW_ENTER_OP(t);
     if (!rw_operand_check(at, t, x, "pad", "x")) return NULL;
     const int rank = rw_tensor_shape(x).rank;
     if (pad_refused(at, t, rw_tensor_shape(x), pad, n, mode)) return NULL;

@@ -1,7 +1,7 @@
 /*
- * Elements along one axis moved to other places by a rule, or by a list of places: flips, rolls, pads that copy from
- * within, rows by index. The way back adds up what an element was copied to, in the order of the places. What the
- * definitions and the kernels share. C11 and C++17.
+ * Moves elements along one axis to other places, by a rule or by a list of places: flips, rolls, paddings that copy
+ * elements, rows by index. The gradient sums the places to which an element was copied, in their order. Shared by the
+ * definitions and the kernels. C11 and C++17.
  */
 #ifndef RW_OPS_REMAP_H
 #define RW_OPS_REMAP_H
@@ -16,29 +16,29 @@ enum rw_remap_mode {
     RW_REMAP_REFLECT,
     RW_REMAP_REPLICATE,
     RW_REMAP_CIRCULAR,
-    RW_REMAP_WINDOWS /* back alone: from [outer, to, inner, size] */
+    RW_REMAP_WINDOWS /* only for the sum: from [outer, to, inner, size] */
 };
 
-/* An axis of `from` elements becomes one of `to`: element `before` of it is element 0. */
+/* An axis of `from` elements becomes one of `to`: its element `before` is element 0. */
 struct rw_remap_attrs {
     int64_t mode, axis, from, to, before;
-    int64_t size, step; /* of windows */
+    int64_t size, step; /* for windows */
 };
 
 /*
- * A rule is a few runs of places, in order: places [to, to + n) of the result, of which number k comes from element
- * `from` + k slope. A flip is one, a roll two, a pad three:
+ * A rule is a few runs of places, in order: places [to, to + n) of the result, where place k of the run comes from
+ * element `from` + k slope. A flip has one run, a roll two, a pad three:
  *
  *     reflect, 2 before     c b | a b c d | c        places
- *                           -1  |    1    | -1       slopes; 0: the first or the last one, again and again
+ *                           -1  |    1    | -1       slopes; 0: the first or the last element, repeatedly
  *
- * So an element was copied to one place of a run at most, or, where that stands still, to all.
+ * So an element is copied to at most one place of a run or, if the slope is 0, to all.
  */
 struct rw_remap_run {
     int64_t to, n, from, slope;
 };
 
-#define RW_REMAP_RUNS 3 /* some of no places */
+#define RW_REMAP_RUNS 3 /* some may be empty */
 
 struct rw_remap_runs {
     struct rw_remap_run run[RW_REMAP_RUNS];
@@ -54,7 +54,7 @@ static inline struct rw_remap_run rw_remap_run_of(int64_t to, int64_t n, int64_t
     return r;
 }
 
-/* Those of windows are none. */
+/* A rule of windows has none. */
 static inline struct rw_remap_runs rw_remap_runs_of(const struct rw_remap_attrs *a)
 {
     const int64_t n = a->from, before = a->before, behind = a->to - before - n;
@@ -84,7 +84,7 @@ static inline struct rw_remap_runs rw_remap_runs_of(const struct rw_remap_attrs 
     return r;
 }
 
-/* Windows, number j of which is over elements [j step, j step + size): those over element i. */
+/* Window j covers elements [j step, j step + size): the windows over element i. */
 struct rw_remap_windows {
     int64_t from, to;
 };
@@ -102,7 +102,7 @@ RW_HOST_DEVICE struct rw_remap_windows rw_remap_over(const struct rw_remap_attrs
 extern "C" {
 #endif
 
-/* Records the sums of what each element was copied to. */
+/* Records the sums of the places to which each element was copied. */
 rw_tensor *rw_remap_back(rw_tape *t, rw_tensor *dy, const struct rw_remap_attrs *a);
 
 #ifdef __cplusplus

@@ -1,11 +1,15 @@
-/* CPU kernels of what moves elements along an axis: by a rule, or by a list of places. */
+/*
+ * CPU kernels that move elements along an axis, by a rule or by a list of places, and of the sums that are their
+ * gradients.
+ */
+#include "base/team.h"
 #include "ops/select/remap.h"
 #include "device/cpu/isa.h"
 #include "ops/common/util.h"
 #include "ops/common/vec_native.h"
-#include "ops/shape/rows.h"
+#include "ops/shape/copy_rows.h"
 
-#define BLOCK 16384 /* elements that are handed out in one go */
+#define BLOCK 16384 /* elements that a thread takes at a time */
 
 /* [outer, from, inner] to [outer, to, inner] */
 struct remap_job {
@@ -14,7 +18,7 @@ struct remap_job {
     int64_t from, to, inner;
 };
 
-/* Places [j, end) of one outer: those of a run. */
+/* Places [j, end) of one outer index, within a run. */
 static void move_run(const struct remap_job *job, const struct rw_remap_run *r, const char *x, char *y, size_t size,
                      int64_t j, int64_t end)
 {
@@ -28,7 +32,7 @@ static void move_run(const struct remap_job *job, const struct rw_remap_run *r, 
     else copy_rows(y, bytes, x, r->slope * bytes, (size_t)bytes, end - j);
 }
 
-/* Rows of one number by a list: without a call for each. */
+/* Rows of one element by a list: without a call for each. */
 #define PICK(size, type)                                                                                   \
     static void pick_##size(const int32_t *index, const void *x, void *y, int64_t n)                       \
     {                                                                                                      \
@@ -68,13 +72,26 @@ static void move_some(const struct remap_job *job, const rw_kernel *k, int64_t r
     }
 }
 
+struct moves {
+    const struct remap_job *job;
+    const rw_kernel *k;
+    int64_t rows, some; /* all, of a block */
+};
+
+static void move_blocks(void *of, int64_t first, int64_t end)
+{
+    const struct moves *const m = of;
+    for (int64_t i = first; i < end; i++) {
+        const int64_t row = i * m->some;
+        move_some(m->job, m->k, row, row + m->some < m->rows ? row + m->some : m->rows);
+    }
+}
+
 static void move_all(const rw_kernel *k, const struct remap_job *job)
 {
     const int64_t numel = k->out[0].layout->numel, rows = numel / job->inner;
-    const int64_t some = job->inner < BLOCK ? BLOCK / job->inner : 1, blocks = (rows + some - 1) / some;
-#pragma omp parallel for num_threads(k->threads) schedule(static) if (numel >= RW_PARALLEL_FROM)
-    for (int64_t i = 0; i < blocks; i++)
-        move_some(job, k, i * some, (i + 1) * some < rows ? (i + 1) * some : rows);
+    const struct moves m = { job, k, rows, job->inner < BLOCK ? BLOCK / job->inner : 1 };
+    rw_team_for(rw_threads_for(k, numel), (rows + m.some - 1) / m.some, move_blocks, &m);
 }
 
 static int64_t inner_of(const rw_layout *l, int64_t axis)
@@ -99,12 +116,12 @@ rw_status RW_ISA_NAME(rw_remap_cpu)(const rw_kernel *k)
     return RW_OK;
 }
 
-/* ---- the sums of what an element was copied to ---- */
+/* ---- sums of the places to which an element was copied ---- */
 
 #define SUMS 2048
 
-/* A share: elements [from, end) of one outer, and columns [column, column + columns) of the inner ones. All columns
-   where it is more than one element. */
+/* A section: elements [from, end) of one outer index, and columns [column, column + columns) of the inner ones; all
+   columns if it has more than one element. */
 struct sums {
     const struct rw_remap_attrs *a;
     struct rw_remap_runs by;
@@ -117,7 +134,7 @@ VEC_INLINE float f_one(const void *x, rw_dtype dtype, int64_t at)
     return f_get(x, dtype, at);
 }
 
-/* There is room behind sum: adding 0 there changes no sum, which is never -0. */
+/* There is memory after sum: adding 0 there changes no sum, because sums are never -0. */
 VEC_INLINE void f_add(float *sum, const void *x, rw_dtype dtype, int64_t at, int64_t n)
 {
     int64_t l = 0;
@@ -166,23 +183,39 @@ static void sum_share(const struct sums *s, rw_dtype dtype, int64_t outer, void 
     }
 }
 
+/* Cut into sections of `some` places along the axis and `columns` columns after it. */
+struct back {
+    const rw_kernel *k;
+    struct sums all;
+    int64_t some, columns, shares, cuts;
+};
+
+static void sum_shares(void *of, int64_t first, int64_t end)
+{
+    const struct back *const b = of;
+    const int64_t extent = b->all.a->from;
+    for (int64_t i = first; i < end; i++) {
+        struct sums s = b->all;
+        s.from = i / b->cuts % b->shares * b->some, s.column = i % b->cuts * b->columns;
+        s.end = s.from + b->some < extent ? s.from + b->some : extent;
+        s.columns = s.inner - s.column < b->columns ? s.inner - s.column : b->columns;
+        sum_share(&s, b->k->out[0].dtype, i / b->cuts / b->shares, b->k->out[0].data);
+    }
+}
+
 rw_status RW_ISA_NAME(rw_remap_back_cpu)(const rw_kernel *k);
 rw_status RW_ISA_NAME(rw_remap_back_cpu)(const rw_kernel *k)
 {
     const struct rw_remap_attrs *const a = k->attrs;
     const int64_t inner = inner_of(k->out[0].layout, a->axis), numel = k->out[0].layout->numel;
     if (!numel) return RW_OK;
-    const struct sums all = { .a = a, .by = rw_remap_runs_of(a), .dy = k->in[0].data, .inner = inner };
-    const int64_t some = inner < SUMS ? SUMS / inner : 1, columns = inner < SUMS ? inner : SUMS;
-    const int64_t shares = (a->from + some - 1) / some, cuts = (inner + columns - 1) / columns;
-#pragma omp parallel for num_threads(k->threads) schedule(static) if (numel >= RW_PARALLEL_FROM)
-    for (int64_t i = 0; i < numel / (a->from * inner) * shares * cuts; i++) {
-        struct sums s = all;
-        s.from = i / cuts % shares * some, s.column = i % cuts * columns;
-        s.end = s.from + some < a->from ? s.from + some : a->from;
-        s.columns = inner - s.column < columns ? inner - s.column : columns;
-        sum_share(&s, k->out[0].dtype, i / cuts / shares, k->out[0].data);
-    }
+    struct back b = { .k = k,
+                      .all = { .a = a, .by = rw_remap_runs_of(a), .dy = k->in[0].data, .inner = inner },
+                      .some = inner < SUMS ? SUMS / inner : 1,
+                      .columns = inner < SUMS ? inner : SUMS };
+    b.shares = (a->from + b.some - 1) / b.some;
+    b.cuts = (inner + b.columns - 1) / b.columns;
+    rw_team_for(rw_threads_for(k, numel), numel / (a->from * inner) * b.shares * b.cuts, sum_shares, &b);
     return RW_OK;
 }
 

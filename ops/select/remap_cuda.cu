@@ -1,8 +1,8 @@
 /*
- * CUDA kernels of what moves elements along an axis. A copy moves units as wide as rows and addresses allow; a sum has
- * one thread per element, which adds in the order of the places.
+ * CUDA kernels that move elements along an axis. A copy moves units as wide as rows and addresses allow. A sum has one
+ * thread per element, which adds in the order of the places.
  */
-#include "ops/common/units.cuh"
+#include "ops/common/wide_copies.cuh"
 
 #include "ops/select/remap.h"
 
@@ -16,7 +16,7 @@ struct move_args {
     map_divider inner, to;  /* units of a row, rows of the result along the axis */
     int64_t from;           /* rows of x */
     rw_remap_runs by;
-    const int32_t *index;   /* of places; NULL: by the runs */
+    const int32_t *index;   /* list of places; NULL: by the runs */
 };
 
 __device__ __forceinline__ int64_t source(const rw_remap_runs &by, int64_t j)
@@ -30,6 +30,7 @@ __device__ __forceinline__ int64_t source(const rw_remap_runs &by, int64_t j)
     return from;
 }
 
+/* Copies units of the result from the places that the runs or the list give. */
 template <typename T>
 __global__ void __launch_bounds__(THREADS)
     move_kernel(const T *x, T *y, const __grid_constant__ move_args a, index_guard guard)
@@ -87,7 +88,7 @@ int64_t axis_of(const rw_kernel *k, int64_t axis)
     return axis < 0 ? axis + k->in[0].layout->rank : axis;
 }
 
-/* ---- the sums of what an element was copied to ---- */
+/* ---- sums of the places to which an element was copied ---- */
 
 struct back_args {
     int64_t n;
@@ -96,7 +97,7 @@ struct back_args {
     rw_remap_runs by;
 };
 
-/* Of element i, whose first place would be at dy: what lies at its places, `inner` apart, in their order. */
+/* The sum over the places of element i, `inner` apart, in order; its first place would be at dy. */
 template <typename T>
 __device__ wide<T> sum_of_places(const T *dy, const rw_remap_runs &by, int64_t i, int64_t inner)
 {
@@ -110,7 +111,7 @@ __device__ wide<T> sum_of_places(const T *dy, const rw_remap_runs &by, int64_t i
     return sum;
 }
 
-/* Likewise of the windows over it. */
+/* The same for the windows over the element. */
 template <typename T>
 __device__ wide<T> sum_of_windows(const T *dy, const rw_remap_attrs &a, int64_t i, int64_t inner)
 {
@@ -145,6 +146,7 @@ extern "C" rw_status rw_remap_cuda(const rw_kernel *k)
     return move(k, &a, of->to, inner_of(k->in[0].layout, axis_of(k, of->axis)));
 }
 
+/* Launches the sums for the type of dy. */
 extern "C" rw_status rw_remap_back_cuda(const rw_kernel *k)
 {
     back_args b = {};

@@ -1,10 +1,10 @@
 /*
- * The sums that are the way back of a remap, for one type of arithmetic T: of what elements were copied to, in the
- * order of the places. Included by remap_cpu.c once with T = float and once with T = double; F names these functions.
- * A share of the sums stands beside the processor until it is whole: then it is rounded, once.
+ * The sums that are the gradient of a remap, for one type of arithmetic T: over the places to which elements were
+ * copied, in order. Included by remap_cpu.c with T = float and again with T = double; F builds the names of these
+ * functions. A section of the sums stays in the cache until it is complete and is then rounded once.
  */
 
-/* What lies at `at` for element i of a share, in each of its columns. */
+/* Adds the columns at `at` to element i of a section. */
 VEC_INLINE void F(add_row)(const struct sums *s, T *sum, rw_dtype dtype, int64_t i, int64_t at)
 {
     T *const to = sum + (i - s->from) * s->columns;
@@ -12,7 +12,7 @@ VEC_INLINE void F(add_row)(const struct sums *s, T *sum, rw_dtype dtype, int64_t
     else F(add)(to, s->dy, dtype, at, s->columns);
 }
 
-/* What the places of a run have for a share. */
+/* Adds the places of a run to a section. */
 VEC_INLINE void F(add_run)(const struct sums *s, T *sum, rw_dtype dtype, const struct rw_remap_run *r,
                            int64_t outer)
 {
@@ -29,7 +29,7 @@ VEC_INLINE void F(add_run)(const struct sums *s, T *sum, rw_dtype dtype, const s
         for (int64_t j = 0; j < r->n; j++) F(add_row)(s, sum, dtype, from, places + j * inner);
 }
 
-/* Windows: element e of number j stands for element j step + e, and the columns lie a window's size apart. */
+/* Windows: element e of window j is element j step + e, and columns are a window's size apart. */
 VEC_INLINE void F(add_windows)(const struct sums *s, T *sum, rw_dtype dtype, int64_t outer)
 {
     const int64_t size = s->a->size, step = s->a->step, last = rw_remap_over(s->a, s->end - 1).to;

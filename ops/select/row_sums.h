@@ -1,7 +1,7 @@
 /*
- * Sums by index as the gradient of an embedding: tokens are rows of what is added, each with the row of a table that it
- * goes to. Its kernels add the tokens of a row in order, whatever the device; this puts other ops' operands in the form
- * that they take. C11 and C++17.
+ * Sums by index, computed by the gradient kernels of an embedding: tokens are the rows that are added, each with the
+ * row of a table that it is added to. These kernels add the tokens of a row in order on every device; this file
+ * converts the operands of other ops to their form. C11 and C++17.
  */
 #ifndef RW_OPS_ROW_SUMS_H
 #define RW_OPS_ROW_SUMS_H
@@ -9,13 +9,13 @@
 #include "ops/select/gather.h"
 
 struct rw_row_sums {
-    int64_t outer, extent, width, listed; /* of the result, seen as [outer, extent, width]; elements of the index */
+    int64_t outer, extent, width, listed; /* of the result as [outer, extent, width]; elements of the index */
     rw_layout tokens, table;
     rw_view in[3], out[1];
     rw_kernel k;
 };
 
-/* The extents: of an op whose attributes are rw_gather_attrs, with an axis from 0 on. */
+/* The extents, for an op whose attributes are rw_gather_attrs with an axis from 0 on. */
 static inline void rw_row_sums_of(const rw_kernel *k, struct rw_row_sums *r)
 {
     const struct rw_gather_attrs *const a = (const struct rw_gather_attrs *)k->attrs;
@@ -26,7 +26,8 @@ static inline void rw_row_sums_of(const rw_kernel *k, struct rw_row_sums *r)
     r->listed = k->in[1].layout->numel;
 }
 
-/* Fills r->k: the embedding's kernel for n tokens of a width, whose rows are at `flat`. r stays where it is. */
+/* Fills r->k: the embedding's kernel for n tokens of a width, whose rows are at `flat`. r must not be moved
+   afterwards. */
 static inline void rw_row_sums_kernel(const rw_kernel *k, struct rw_row_sums *r, int64_t n, int64_t rows, int64_t width,
                                void *flat, void *workspace)
 {

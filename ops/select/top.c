@@ -1,18 +1,20 @@
-/* argmax, argmin, topk: places of the largest elements. What topk takes flows back to where it lay. */
+/* argmax, argmin, topk: places of the largest elements. The gradient of topk's values goes back to their places. */
 #include "ops/select/top.h"
 #include "ops/common/kernels.h"
 #include "ops/common/util.h"
 #include "ops/select/gather.h"
+#include "record/edge.h"
 
 #include <rewind/gather.h>
 
 static rw_op_cost cost(const rw_op_call *call)
 {
-    return (rw_op_cost){ (double)call->in[0].layout->numel, rw_cost_bytes(call) };
+    return (rw_op_cost){ .flops = (double)call->in[0].layout->numel, .bytes = rw_cost_bytes(call) };
 }
 
 /* argmax, argmin */
 
+/* Checks x and the axis, and describes the places. */
 static rw_status check_place(rw_op_call *call)
 {
     const struct rw_place_attrs *const a = call->attrs;
@@ -21,7 +23,7 @@ static rw_status check_place(rw_op_call *call)
     RW_CHECK(rw_want_float(call, 0));
     RW_CHECK(rw_axis(call, (int)a->axis, s.rank, &axis));
     if (s.dim[axis] < 1 || s.dim[axis] > INT32_MAX)
-        return rw_op_error(call, RW_ERR_SHAPE, "the largest of %lld elements", (long long)s.dim[axis]);
+        return rw_unexpected(call, RW_ERR_SHAPE, 0, NULL, "1 to 2^31 - 1 elements along axis %d", axis);
     if (a->keep) {
         s.dim[axis] = 1;
     } else {
@@ -38,6 +40,7 @@ static rw_status check_place(rw_op_call *call)
                                             .kernel = RW_KERNELS(rw_##NAME), .cost = cost };                         \
     rw_tensor *rw_##NAME##_at(rw_site at, rw_tape *t, rw_tensor *x, int axis, bool keep)                             \
     {                                                                                                                \
+        RW_ENTER_OP(t);                                                                                              \
         const struct rw_place_attrs a = { axis, keep };                                                              \
         return rw_apply_at(at, t, &rw_op_##NAME, &x, 1, &a, sizeof a, NULL);                                         \
     }
@@ -45,7 +48,7 @@ static rw_status check_place(rw_op_call *call)
 PLACE(argmax)
 PLACE(argmin)
 
-/* topk, of the last axis */
+/* topk, along the last axis */
 
 static rw_status check_topk(rw_op_call *call)
 {
@@ -54,8 +57,10 @@ static rw_status check_topk(rw_op_call *call)
     int axis;
     RW_CHECK(rw_want_float(call, 0));
     RW_CHECK(rw_axis(call, -1, s.rank, &axis));
-    if (a->k < 0 || a->k > s.dim[axis] || s.dim[axis] > INT32_MAX)
-        return rw_op_error(call, RW_ERR_SHAPE, "%lld of %lld elements", (long long)a->k, (long long)s.dim[axis]);
+    if (s.dim[axis] > INT32_MAX)
+        return rw_unexpected(call, RW_ERR_SHAPE, 0, NULL, "at most 2^31 - 1 elements along the last axis");
+    if (a->k < 0 || a->k > s.dim[axis])
+        return rw_unexpected_int(call, RW_ERR_SHAPE, "k", a->k, "0 to %lld, x's last extent", (long long)s.dim[axis]);
     s.dim[axis] = a->k;
     RW_CHECK(rw_op_output(call, 0, call->in[0].dtype, s));
     return rw_op_output(call, 1, RW_I32, s);
@@ -73,16 +78,19 @@ RW_DECLARE_KERNELS(rw_topk)
 static const rw_op_def rw_op_topk = { .name = "topk", .n_inputs = 1, .n_outputs = 2, .check = check_topk,
                                       .kernel = RW_KERNELS(rw_topk), .grad = grad_topk, .cost = cost };
 
+/* Records topk along any axis; see the public header for the contract. */
 rw_status rw_topk_at(rw_site at, rw_tape *t, rw_tensor *x, int64_t k, int axis, rw_tensor **ret_values,
                      rw_tensor **ret_indexes)
 {
+    RW_ENTER_RECORDING(rw_edge_context(t), RW_ERR_ARGUMENT);
     const struct rw_topk_attrs a = { k };
     rw_tensor *out[2] = { NULL, NULL };
     if (ret_values) *ret_values = NULL;
     if (ret_indexes) *ret_indexes = NULL;
     if (!rw_operand_check(at, t, x, "topk", "x")) return t ? rw_error_status(rw_tape_context(t)) : RW_ERR_ARGUMENT;
     if (!ret_values || !ret_indexes)
-        return rw_refuse_at(at, t, RW_ERR_ARGUMENT, "topk: %s is NULL", ret_values ? "ret_indexes" : "ret_values");
+        return rw_refuse_at(at, t, RW_ERR_ARGUMENT, "topk: %s is NULL; expected where the result is stored",
+                            ret_values ? "ret_indexes" : "ret_values");
     const int rank = rw_tensor_shape(x).rank;
     const bool last = axis == -1 || axis == rank - 1 || !rank;
     const struct rw_composite c = rw_composite_begin(t, "topk");

@@ -1,6 +1,6 @@
 /*
- * The largest elements of a row, and their places. One order of all elements, the same in every kernel: by value from
- * the largest on, NaN before everything, equal ones from the first on. C11 and C++17.
+ * The order of the largest elements of a row, with their places. It is total and the same in every kernel: by value
+ * from the largest on, NaN before everything, equal values by place. C11 and C++17.
  */
 #ifndef RW_OPS_TOP_H
 #define RW_OPS_TOP_H
@@ -17,7 +17,7 @@ struct rw_topk_attrs {
     int64_t k;
 };
 
-/* Does value v at place i come before value w at place j? The values of one row, each exact in a double. */
+/* Does value v at place i precede value w at place j? The values of one row, each exact in a double. */
 RW_HOST_DEVICE bool rw_comes_before(double v, int64_t i, double w, int64_t j)
 {
     const bool nan_v = v != v, nan_w = w != w;

@@ -1,4 +1,5 @@
 /* CPU kernels of argmax, argmin and topk. */
+#include "base/team.h"
 #include "ops/select/top.h"
 #include "device/cpu/isa.h"
 #include "ops/common/util.h"
@@ -28,7 +29,7 @@ struct place_job {
     double sign;              /* -1: the smallest */
 };
 
-/* Row by row, so that elements are read as they lie. */
+/* Row by row, so that elements are read in memory order. */
 VEC_INLINE void find_typed(const struct place_job *job, int64_t outer, int64_t c, int64_t columns, rw_dtype dtype)
 {
     double best[COLUMNS];
@@ -46,7 +47,7 @@ VEC_INLINE void find_typed(const struct place_job *job, int64_t outer, int64_t c
 
 #define ROW_BLOCK 512
 
-/* One row: the block of the first largest element, then the place in it; or the first NaN. */
+/* One row: finds the block of the first largest element, then its place in the block; or the first NaN. */
 VEC_INLINE void find_in_row(const struct place_job *job, int64_t row, rw_dtype dtype)
 {
     const void *const x = job->k->in[0].data;
@@ -87,6 +88,12 @@ static void find(const struct place_job *job, int64_t task)
     BY_TYPE(job->k->in[0].dtype, find_typed, job, task / job->blocks, c, rest < COLUMNS ? rest : COLUMNS)
 }
 
+static void find_some(void *of, int64_t first, int64_t end)
+{
+    const struct place_job *const job = of;
+    for (int64_t i = first; i < end; i++) find(job, i);
+}
+
 static rw_status place_kernel(const rw_kernel *k, double sign)
 {
     const struct rw_place_attrs *const a = k->attrs;
@@ -98,8 +105,7 @@ static rw_status place_kernel(const rw_kernel *k, double sign)
     for (int i = axis + 1; i < x->rank; i++) job.inner *= x->dim[i];
     job.blocks = (job.inner + COLUMNS - 1) / COLUMNS;
     const int64_t tasks = x->numel / (job.n * job.inner) * job.blocks;
-#pragma omp parallel for num_threads(k->threads) schedule(static) if (x->numel >= RW_PARALLEL_FROM)
-    for (int64_t i = 0; i < tasks; i++) find(&job, i);
+    rw_team_for(rw_threads_for(k, x->numel), tasks, find_some, &job);
     return RW_OK;
 }
 
@@ -117,7 +123,7 @@ rw_status RW_ISA_NAME(rw_argmin_cpu)(const rw_kernel *k)
 
 /* ---- topk ---- */
 
-/* The first place from i on that may come before the root: vectors of which no element does are passed over. */
+/* The first place from i on that may precede the root; skips vectors in which no element does. */
 VEC_INLINE int64_t pass_over(const void *x, rw_dtype dtype, int64_t i, int64_t n, int32_t root)
 {
     if (dtype == RW_F64) return i;
@@ -146,18 +152,24 @@ VEC_INLINE int64_t pass_over(const void *x, rw_dtype dtype, int64_t i, int64_t n
     else f(__VA_ARGS__, RW_F16, 0x7c00);
 #include "ops/select/top_tmpl.h"
 
-rw_status RW_ISA_NAME(rw_topk_cpu)(const rw_kernel *k);
-rw_status RW_ISA_NAME(rw_topk_cpu)(const rw_kernel *k)
+static void top_rows(void *of, int64_t first, int64_t end)
 {
+    const rw_kernel *const k = of;
     const rw_layout *const l = k->in[0].layout;
     const int64_t n = l->dim[l->rank - 1], most = ((const struct rw_topk_attrs *)k->attrs)->k;
     const size_t size = rw_dtype_size(k->in[0].dtype);
-    if (!k->out[0].layout->numel) return RW_OK;
-#pragma omp parallel for num_threads(k->threads) schedule(static) if (l->numel >= RW_PARALLEL_FROM)
-    for (int64_t row = 0; row < l->numel / n; row++) {
+    for (int64_t row = first; row < end; row++) {
         if (size == 8) top_row_8(k, row, n, most);
         else if (size == 4) top_row_4(k, row, n, most);
         else top_row_2(k, row, n, most);
     }
+}
+
+rw_status RW_ISA_NAME(rw_topk_cpu)(const rw_kernel *k);
+rw_status RW_ISA_NAME(rw_topk_cpu)(const rw_kernel *k)
+{
+    const rw_layout *const l = k->in[0].layout;
+    if (!k->out[0].layout->numel) return RW_OK;
+    rw_team_for(rw_threads_for(k, l->numel), l->numel / l->dim[l->rank - 1], top_rows, k);
     return RW_OK;
 }

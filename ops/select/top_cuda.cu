@@ -1,7 +1,7 @@
 /*
- * argmax, argmin and topk on CUDA. A row belongs to a warp or to a block; each round finds the element that comes next
- * in the order of top.h behind the one before, so nothing is marked and no memory is needed. Which thread looks at an
- * element does not show: the order is total.
+ * CUDA kernels of argmax, argmin and topk. A row belongs to a warp or a block. Each round finds the element that
+ * follows the previous one in the order of top.h, so no elements are marked and no memory is needed. The order is
+ * total, so results do not depend on the assignment of elements to threads.
  */
 #include "ops/common/map.cuh"
 
@@ -13,7 +13,7 @@ constexpr int THREADS = 256;
 
 template <typename W> struct found {
     W value;
-    int32_t place; /* -1: nothing yet */
+    int32_t place; /* -1: none yet */
 };
 
 template <typename W> __device__ __forceinline__ bool is_before(const found<W> &a, const found<W> &b)
@@ -31,7 +31,7 @@ template <typename W> __device__ __forceinline__ found<W> best_of_warp(found<W> 
     return x;
 }
 
-/* The same in every thread of the group; `shared` has an element per warp and may be used again at once. */
+/* The same in every thread of the group; `shared` has one element per warp and may be reused immediately. */
 template <int G, typename W> __device__ __forceinline__ found<W> best_of(found<W> x, found<W> *shared)
 {
     x = best_of_warp(x);
@@ -46,10 +46,11 @@ template <int G, typename W> __device__ __forceinline__ found<W> best_of(found<W
 }
 
 struct top_args {
-    int64_t rows, n, inner, k; /* element i of row (outer, c) lies at (outer * n + i) * inner + c */
+    int64_t rows, n, inner, k; /* element i of row (outer, c) is at (outer * n + i) * inner + c */
     bool smallest;
 };
 
+/* The k largest elements of a row, one per round. */
 template <typename T, int G>
 __global__ void __launch_bounds__(THREADS)
     top_kernel(const T *x, T *values, int32_t *places, const __grid_constant__ top_args a)
@@ -57,7 +58,7 @@ __global__ void __launch_bounds__(THREADS)
     using W = wide<T>;
     __shared__ found<W> shared[THREADS / 32];
     const int64_t row = static_cast<int64_t>(blockIdx.x) * (THREADS / G) + threadIdx.x / G;
-    if (row >= a.rows) return; /* of a warp as a whole */
+    if (row >= a.rows) return; /* the same for a whole warp */
     const int64_t base = row / a.inner * a.n * a.inner + row % a.inner;
     found<W> last = { 0, -1 };
     for (int64_t round = 0; round < a.k; round++) {
@@ -74,7 +75,7 @@ __global__ void __launch_bounds__(THREADS)
     }
 }
 
-/* A column per thread: neighbours read side by side. */
+/* One thread per column: adjacent threads read adjacent elements. */
 template <typename T>
 __global__ void __launch_bounds__(THREADS)
     column_kernel(const T *x, int32_t *places, const __grid_constant__ top_args a)
@@ -101,6 +102,7 @@ template <typename T> rw_status launch_rows(const rw_kernel *k, const top_args &
     return rw_cuda_launched(k);
 }
 
+/* Launches argmax or argmin for the type and the position of the axis. */
 rw_status place(const rw_kernel *k, bool smallest)
 {
     const rw_layout *const l = k->in[0].layout;

@@ -1,7 +1,8 @@
 /*
- * topk of rows of elements that are as wide as E, unsigned. Included by top_cpu.c once per width, with R, which is wide
- * enough for an E and 32 bits of a place; F names these functions. A heap of the best so far, its root the last of
- * them, then sorted in its place. Elements are ranked by keys, which lie in the row of values until those are written.
+ * topk of rows with elements as wide as E, unsigned. Included by top_cpu.c once per width, with R, which has enough
+ * bits for an E and a 32-bit place; F builds the names of these functions. Keeps a heap of the best elements so far,
+ * whose root is the last of them, and sorts it in place. Elements are ranked by keys, which are stored in the row of
+ * values until these are written.
  *
  * No include guard: the includer sets E, R, F and OF_TYPE(function, arguments), which adds the type and the bits of its
  * infinity.
@@ -12,14 +13,14 @@ struct F(heap) {
     int32_t *place;
 };
 
-/* The order of rw_comes_before() among numbers: the smaller key comes first. Every NaN's is 0, -0 has that of 0. */
+/* The order of rw_comes_before() on numbers: the smaller key precedes. Every NaN has key 0; -0 has the key of 0. */
 VEC_INLINE E F(key)(E bits, E infinity)
 {
     const E sign = (E)((E)1 << (8 * sizeof(E) - 1)), size = (E)(bits & (sign - 1));
     return size > infinity ? 0 : bits > sign ? bits : (E)(sign - 1 - size);
 }
 
-/* Key and place in one number: two are compared, and one of them chosen, without a branch that nobody foresees. */
+/* Key and place in one number, so that two can be compared and selected without an unpredictable branch. */
 VEC_INLINE R F(rank)(const struct F(heap) *h, int64_t i)
 {
     return (R)h->key[i] << 32 | (uint32_t)h->place[i];
@@ -31,7 +32,7 @@ VEC_INLINE void F(put)(const struct F(heap) *h, int64_t i, R rank)
     h->place[i] = (int32_t)(uint32_t)rank;
 }
 
-/* Into a heap of n from `at` on, down to where it belongs. */
+/* Inserts into a heap of n from `at` on, moving down to its position. */
 VEC_INLINE void F(sink)(const struct F(heap) *h, int64_t n, int64_t at, R moved)
 {
     for (int64_t child; (child = 2 * at + 1) < n; at = child) {
@@ -47,6 +48,7 @@ VEC_INLINE void F(sink)(const struct F(heap) *h, int64_t n, int64_t at, R moved)
     F(put)(h, at, moved);
 }
 
+/* The k best elements of one row, in order. */
 VEC_INLINE void F(top)(const E *x, int64_t n, const struct F(heap) *h, int64_t k, rw_dtype dtype, E infinity)
 {
     for (int64_t i = 0; i < k; i++) {

@@ -1,7 +1,8 @@
-/* where and masked_fill: one of two elements, by a truth value. */
+/* where and masked_fill: selects one of two elements by a truth value. */
 #include "ops/common/kernels.h"
 #include "ops/common/util.h"
 #include "ops/reduce/reduce.h"
+#include "record/edge.h"
 
 #include <rewind/compare.h>
 
@@ -20,7 +21,7 @@ static rw_op_cost cost_where(const rw_op_call *call)
     return rw_cost_pointwise(call, 1);
 }
 
-/* dy where the element was taken, else 0; summed down to the shape of what was taken. */
+/* dy where the element was selected, else 0; reduced to the shape of the operand. */
 static rw_status set_taken(rw_grad_call *g, int i, rw_tensor *zero)
 {
     rw_tape *const t = rw_grad_tape(g);
@@ -50,15 +51,16 @@ static const rw_op_def rw_op_where = { .name = "where",
                                        .kernel = RW_KERNELS(rw_where),
                                        .grad = grad_where,
                                        .cost = cost_where,
-                                       .alike = RW_OP_INPUT(1) | RW_OP_INPUT(2) };
+                                       .cast_widest = RW_OP_INPUT(1) | RW_OP_INPUT(2) };
 
 rw_tensor *rw_where_at(rw_site at, rw_tape *t, rw_tensor *condition, rw_tensor *a, rw_tensor *b)
 {
+    RW_ENTER_OP(t);
     rw_tensor *const in[] = { condition, a, b };
     return rw_apply_at(at, t, &rw_op_where, in, 3, NULL, 0, NULL);
 }
 
-/* The mask leaves the shape of x alone: it has no more axes, and each of them is x's or 1. */
+/* The mask does not change the shape of x: it has at most its axes, each with x's extent or 1. */
 static bool mask_fits(rw_shape x, rw_shape mask)
 {
     if (mask.rank > x.rank) return false;
@@ -67,12 +69,17 @@ static bool mask_fits(rw_shape x, rw_shape mask)
     return true;
 }
 
+/* Records where() with a number; see the public header for the contract. */
 rw_tensor *rw_masked_fill_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *mask, double value)
 {
+    RW_ENTER_OP(t);
     if (!rw_operand_check(at, t, x, "masked_fill", "x") || !rw_operand_check(at, t, mask, "masked_fill", "mask"))
         return NULL;
     if (!mask_fits(rw_tensor_shape(x), rw_tensor_shape(mask))) {
-        rw_refuse_at(at, t, RW_ERR_SHAPE, "masked_fill: the mask does not broadcast to the shape of x");
+        char text[RW_SHAPE_TEXT];
+        rw_shape_text(text, sizeof text, rw_tensor_shape(x));
+        rw_refuse_operand_at(at, t, RW_ERR_SHAPE, "masked_fill", "mask", mask,
+                             "a shape that broadcasts to x's %s", text);
         return NULL;
     }
     const struct rw_composite c = rw_composite_begin(t, "masked_fill");

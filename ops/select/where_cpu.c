@@ -1,6 +1,9 @@
-/* CPU kernel of where: elements are moved as words of their size. Rows of one number on a side have no strides. */
+/*
+ * CPU kernel of where: moves elements as words of their size. Rows with a single number on one side get a loop without
+ * strides.
+ */
 #include "device/cpu/isa.h"
-#include "ops/select/rows.h"
+#include "ops/select/mixed_type_rows.h"
 
 #define WHERE_ROW(size, type)                                                                                        \
     static void where_##size(const rw_kernel *k, const int64_t *at, const int64_t *stride, int64_t to, int64_t n)    \

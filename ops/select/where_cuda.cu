@@ -1,6 +1,7 @@
 /*
- * where on CUDA: elements are moved as words of their size, in packs of 16 bytes where rows allow it. A row divides
- * into packs by its shape and the addresses; elements do not meet, so which way is taken does not show.
+ * CUDA kernels of where: moves elements as words of their size, in packs of 16 bytes if rows allow it. Whether a row
+ * divides into packs depends on its shape and the addresses. This does not affect the result, because elements are
+ * independent.
  */
 #include "ops/common/map.cuh"
 
@@ -16,7 +17,7 @@ struct where_args {
     const uint8_t *condition;
     const void *a, *b;
     void *y;
-    bool whole[3]; /* a pack of the condition, of a, of b is one load; else its elements are step apart */
+    bool whole[3]; /* each pack of the condition, of a, of b is one load; else its elements are step apart */
     int64_t step[3];
 };
 
@@ -36,12 +37,13 @@ __device__ __forceinline__ void seek(const where_args &a, int64_t i, int64_t (&a
     for (int j = 0; j < 3; j++) at[j] += static_cast<int64_t>(rest) * a.stride[j][0];
 }
 
-/* Four elements at least, so that the condition's are a word. */
+/* At least four elements, so that those of the condition are a word. */
 template <typename T> constexpr int pack_of()
 {
     return sizeof(T) > 4 ? 4 : 16 / static_cast<int>(sizeof(T));
 }
 
+/* Selects packs of elements. */
 template <typename T>
 __global__ void __launch_bounds__(THREADS) where_packs(const __grid_constant__ where_args a)
 {
@@ -73,6 +75,7 @@ __global__ void __launch_bounds__(THREADS) where_elements(const __grid_constant_
                                                   : static_cast<const T *>(a.b)[at[2]];
 }
 
+/* Launches the kernel of packs if the operands allow it, else that of elements. */
 template <typename T> rw_status where(const rw_kernel *k)
 {
     constexpr int P = pack_of<T>();

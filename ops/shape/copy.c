@@ -1,12 +1,14 @@
-/* contiguous, cast, fill, arange, pad, concat, assign: the shape ops that move elements or make them. */
+/* contiguous, cast, fill, arange, pad, concat, assign: the shape ops that copy or create elements. */
 #include "ops/common/channels.h"
 #include "ops/common/kernels.h"
 #include "ops/shape/shape.h"
 #include "ops/common/util.h"
-#include "record/own_ops.h"
+#include "record/edge.h"
+#include "record/builtin_ops.h"
 
 #include <rewind/create.h>
 
+#include <limits.h>
 #include <math.h>
 #include <string.h>
 
@@ -34,6 +36,7 @@ const rw_op_def rw_op_contiguous = { .name = "contiguous", .n_inputs = 1, .n_out
 
 rw_tensor *rw_contiguous_at(rw_site at, rw_tape *t, rw_tensor *x)
 {
+    RW_ENTER_OP(t);
     if (!rw_operand_check(at, t, x, "contiguous", "x")) return NULL;
     if (rw_tensor_layout(x)->dense) return x;
     return rw_apply_at(at, t, &rw_op_contiguous, &x, 1, NULL, 0, NULL);
@@ -49,14 +52,14 @@ static rw_status check_cast(rw_op_call *call)
 {
     const struct cast_attrs *const a = call->attrs;
     if (a->dtype < 0 || a->dtype >= RW_DTYPE_COUNT)
-        return rw_op_error(call, RW_ERR_DTYPE, "%d is not an element type", (int)a->dtype);
+        return rw_unexpected_dtype(call, "dtype", a->dtype, "one of rw_dtype");
     return rw_op_output(call, 0, (rw_dtype)a->dtype, rw_in_shape(call, 0));
 }
 
 static rw_status grad_cast(rw_grad_call *g)
 {
     rw_tensor *const dy = rw_grad_upstream(g, 0);
-    const bool summed = rw_tensor_dtype(dy) == rw_grad_dtype(g, 0); /* in that type: rounding it would lose something */
+    const bool summed = rw_tensor_dtype(dy) == rw_grad_dtype(g, 0); /* in that type: rounding it loses precision */
     return rw_grad_set(g, 0, summed ? dy : rw_grad_narrowed(g, 0, dy));
 }
 
@@ -66,6 +69,7 @@ static const rw_op_def rw_op_cast = { .name = "cast", .n_inputs = 1, .n_outputs 
 
 rw_tensor *rw_cast_at(rw_site at, rw_tape *t, rw_tensor *x, rw_dtype dtype)
 {
+    RW_ENTER_OP(t);
     if (x && rw_tensor_dtype(x) == dtype) return rw_operand_check(at, t, x, "cast", "x") ? x : NULL;
     const struct cast_attrs a = { dtype };
     return rw_apply_at(at, t, &rw_op_cast, &x, 1, &a, sizeof a, NULL);
@@ -121,26 +125,28 @@ RW_DECLARE_KERNELS(rw_arange)
 static const rw_op_def rw_op_arange = { .name = "arange", .n_inputs = 0, .n_outputs = 1, .flags = RW_OP_NO_GRADIENT,
                                         .check = check_arange, .kernel = RW_KERNELS(rw_arange), .cost = cost_copy };
 
-/* NULL where the numbers make a sequence of the type. */
+/* The violated expectation, as text; NULL if the numbers form a sequence of the type. */
 static const char *arange_mistake(rw_dtype dtype, double start, double end, double step, double n)
 {
-    if (dtype == RW_BOOL) return "bool has no sequence";
-    if (!isfinite(start) || !isfinite(end) || !isfinite(step)) return "the numbers are to be finite";
-    if (step == 0) return "a step of 0";
-    if ((end - start) / step < 0) return "the step leads away from the end";
-    if (!(n < 0x1p53)) return "more elements than can be counted";
+    if (dtype == RW_BOOL) return "a type of numbers";
+    if (!isfinite(start) || !isfinite(end) || !isfinite(step)) return "finite numbers";
+    if (step == 0) return "a step other than 0";
+    if ((end - start) / step < 0) return "a step of the sign of end - start";
+    if (!(n < 0x1p53)) return "fewer than 2^53 elements";
     if (dtype != RW_I32) return NULL;
-    if (start != trunc(start) || step != trunc(step)) return "i32 takes whole numbers";
+    if (start != trunc(start) || step != trunc(step)) return "whole numbers";
     const double last = start + (n > 0 ? n - 1 : 0) * step;
-    return fmin(start, last) < INT32_MIN || fmax(start, last) > INT32_MAX ? "an element does not fit in i32" : NULL;
+    return fmin(start, last) < INT32_MIN || fmax(start, last) > INT32_MAX ? "elements that i32 holds" : NULL;
 }
 
 rw_tensor *rw_arange_at(rw_site at, rw_tape *t, rw_dtype dtype, double start, double end, double step)
 {
+    RW_ENTER_OP(t);
     const double n = ceil((end - start) / step);
     const char *const mistake = arange_mistake(dtype, start, end, step, n);
     if (mistake) {
-        rw_refuse_at(at, t, RW_ERR_ARGUMENT, "arange: from %g to %g by %g: %s", start, end, step, mistake);
+        rw_refuse_at(at, t, RW_ERR_ARGUMENT, "arange(start, end, step): expected %s, got %g, %g and %g of %s", mistake,
+                     start, end, step, rw_dtype_name(dtype));
         return NULL;
     }
     const struct rw_arange_attrs a = { .start = start, .step = step, .dtype = dtype, .n = (int64_t)n };
@@ -157,16 +163,19 @@ static rw_tensor *filled(rw_site at, rw_tape *t, const char *name, rw_dtype dtyp
 
 rw_tensor *rw_zeros_at(rw_site at, rw_tape *t, rw_dtype dtype, rw_shape shape)
 {
+    RW_ENTER_OP(t);
     return filled(at, t, "zeros", dtype, shape, 0);
 }
 
 rw_tensor *rw_ones_at(rw_site at, rw_tape *t, rw_dtype dtype, rw_shape shape)
 {
+    RW_ENTER_OP(t);
     return filled(at, t, "ones", dtype, shape, 1);
 }
 
 rw_tensor *rw_full_at(rw_site at, rw_tape *t, rw_dtype dtype, rw_shape shape, double value)
 {
+    RW_ENTER_OP(t);
     return filled(at, t, "full", dtype, shape, value);
 }
 
@@ -201,10 +210,11 @@ rw_tensor *rw_pad_axis_at(rw_site at, rw_tape *t, rw_tensor *x, rw_shape shape, 
 
 /* concat */
 
+/* Checks that inputs differ only along the axis, and describes the result. */
 static rw_status check_concat(rw_op_call *call)
 {
     const struct rw_concat_attrs *const a = call->attrs;
-    if (call->n_inputs < 1) return rw_op_error(call, RW_ERR_ARGUMENT, "nothing to join");
+    RW_CHECK(rw_expect_inputs(call, 1, INT_MAX, "1 tensor or more"));
     rw_shape out = rw_in_shape(call, 0);
     int axis;
     RW_CHECK(rw_axis(call, (int)a->axis, out.rank, &axis));
@@ -213,9 +223,12 @@ static rw_status check_concat(rw_op_call *call)
         RW_CHECK(rw_want_same_dtype(call, 0, i));
         for (int k = 0; k < out.rank || k < s.rank; k++)
             if (s.rank != out.rank || (k != axis && s.dim[k] != out.dim[k]))
-                return rw_op_error(call, RW_ERR_SHAPE, "input %d differs from input 0 beside axis %d", i, axis);
+                return rw_unexpected(call, RW_ERR_SHAPE, i, NULL, "%s but for axis %d, as x[0]",
+                                     rw_shape_text((char[RW_SHAPE_TEXT]){ "" }, RW_SHAPE_TEXT, rw_in_shape(call, 0)),
+                                     axis);
         if (__builtin_add_overflow(out.dim[axis], s.dim[axis], &out.dim[axis]))
-            return rw_op_error(call, RW_ERR_SHAPE, "more elements along axis %d than can be counted", axis);
+            return rw_unexpected(call, RW_ERR_SHAPE, i, NULL, "fewer than 2^63 elements along axis %d in all",
+                                 axis);
     }
     return rw_op_output(call, 0, call->in[0].dtype, out);
 }
@@ -244,10 +257,11 @@ const rw_op_def rw_op_concat = { .name = "concat",
                                  .kernel = RW_KERNELS(rw_concat),
                                  .grad = grad_concat,
                                  .cost = cost_copy,
-                                 .alike = RW_OP_ALL_INPUTS };
+                                 .cast_widest = RW_OP_ALL_INPUTS };
 
 rw_tensor *rw_concat_at(rw_site at, rw_tape *t, rw_tensor *const *x, int n, int axis)
 {
+    RW_ENTER_OP(t);
     struct rw_concat_attrs a = { axis };
     const int rank = rw_any_lies_channels_last(x, n) ? rw_tensor_shape(x[0]).rank : 0;
     if (axis >= -rank && axis < rank) a.axis = rw_axis_inside(axis < 0 ? axis + rank : axis, rank);
@@ -258,9 +272,8 @@ rw_tensor *rw_concat_at(rw_site at, rw_tape *t, rw_tensor *const *x, int n, int 
 
 static rw_status check_assign(rw_op_call *call)
 {
-    RW_CHECK(rw_want_same_dtype(call, 0, 1));
-    if (!rw_shape_equal(rw_in_shape(call, 0), rw_in_shape(call, 1)))
-        return rw_op_error(call, RW_ERR_SHAPE, "the buffer has another shape");
+    RW_CHECK(rw_want_same_dtype(call, 1, 0));
+    RW_CHECK(rw_expect_shape_of(call, 0, NULL, 1, NULL));
     return rw_op_output_like(call, 0, 1);
 }
 
@@ -273,15 +286,18 @@ static const rw_op_def rw_op_assign = { .name = "assign",
                                         .kernel = RW_KERNELS(rw_copy),
                                         .cost = cost_copy };
 
+/* Records the assignment, a commit; see the public header for the contract. */
 rw_status rw_assign_at(rw_site at, rw_tape *t, rw_tensor *buffer, rw_tensor *x)
 {
+    RW_ENTER_RECORDING(rw_edge_context(t), RW_ERR_ARGUMENT);
     if (!t || !buffer) {
         rw_operand_check(at, t, t ? buffer : buffer ? buffer : x, "assign", "buffer");
         return RW_ERR_ARGUMENT;
     }
     if (!rw_operand_check(at, t, buffer, "rw_assign", "buffer")) return RW_ERR_ARGUMENT;
     if (rw_tensor_kind_of(buffer) != RW_TENSOR_BUFFER)
-        return rw_refuse_at(at, t, RW_ERR_ARGUMENT, "rw_assign: the target must be a buffer made by rw_buffer()");
+        return rw_refuse_at(at, t, RW_ERR_ARGUMENT, "rw_assign(buffer): expected a buffer made by rw_buffer(), got "
+                            "another tensor");
     rw_tensor *const in[] = { x, buffer };
     if (rw_apply_at(at, t, &rw_op_assign, in, 2, NULL, 0, NULL)) return RW_OK;
     const rw_status status = rw_error_status(rw_tape_context(t));

@@ -1,15 +1,16 @@
-/* CPU kernels of joins: tensors side by side along an axis, and one between two runs of a number. */
+/* CPU kernels of concat and pad: tensors joined along an axis, and a tensor between two runs of a constant. */
+#include "base/team.h"
 #include "device/cpu/isa.h"
 #include "ops/common/util.h"
-#include "ops/shape/numbers.h"
-#include "ops/shape/rows.h"
+#include "ops/shape/scalar_access.h"
+#include "ops/shape/copy_rows.h"
 #include "ops/shape/shape.h"
 
-#define BLOCK 16384 /* elements that are handed out in one go */
+#define BLOCK 16384 /* elements that a thread takes at a time */
 
 /*
- * An input of any strides as rows: the axis and what lies behind it. The result's rows have one of each input. `run` of
- * them lie `step` apart before another axis goes on.
+ * An input of any strides as rows, which consist of the axis and everything after it. A row of the result has one row
+ * of each input. `run` rows are `step` apart before an outer axis advances.
  */
 struct piece {
     const char *data;
@@ -21,6 +22,7 @@ struct piece {
     int64_t run, step; /* in elements */
 };
 
+/* Describes an input as rows around the axis. */
 static struct piece piece_of(const rw_view *x, int axis)
 {
     const rw_layout *const l = x->layout;
@@ -69,7 +71,7 @@ static void put_part(const struct piece *p, const char *from, int64_t begin, int
     }
 }
 
-/* Rows [row, row + n), to where they begin `whole` bytes apart. */
+/* Rows [row, row + n), to a destination with rows `whole` bytes apart. */
 static void put_rows(const struct piece *p, int64_t row, int64_t n, char *to, int64_t whole)
 {
     const int64_t size = (int64_t)p->size;
@@ -82,13 +84,13 @@ static void put_rows(const struct piece *p, int64_t row, int64_t n, char *to, in
     }
 }
 
-/* How the result [rows, whole] is shared out: several rows at a time, or pieces of a long one. */
+/* The distribution of the result [rows, whole] over threads: several rows at a time, or sections of a long one. */
 struct blocks {
     int64_t rows, whole, group;
-    int64_t cuts, cut; /* pieces of a row, or 1; elements of one */
+    int64_t cuts, cut; /* sections of a row, or 1; elements of one */
 };
 
-/* A piece is looked for among all inputs: each thread takes a few. */
+/* A section is searched for among all inputs, so each thread takes a few. */
 static struct blocks cut_up(const rw_layout *out, int axis, int threads)
 {
     struct blocks s = { 1, 1, 1, 1, 0 };
@@ -106,7 +108,7 @@ static int64_t count(const struct blocks *s)
     return (s->rows + s->group - 1) / s->group * s->cuts;
 }
 
-/* Number i of them: rows [row, row + n), of each elements [begin, end). */
+/* Block number i: rows [row, row + n), elements [begin, end) of each. */
 struct block {
     int64_t row, n, begin, end;
 };
@@ -118,7 +120,7 @@ static struct block block_of(const struct blocks *s, int64_t i)
                            s->cuts > 1 && begin + s->cut < s->whole ? begin + s->cut : s->whole };
 }
 
-/* What of a piece, whose rows begin at `at` in those of the result, lies in a block. */
+/* The part of an input within a block; its rows begin at `at` in those of the result. */
 static void put_piece(const struct piece *p, const struct block *s, int64_t at, char *y, int64_t whole)
 {
     const int64_t size = (int64_t)p->size, from = s->begin > at ? s->begin - at : 0;
@@ -134,13 +136,13 @@ static int axis_of(const rw_layout *l, int64_t axis)
     return (int)(axis < 0 ? axis + l->rank : axis);
 }
 
-/* Are a piece's rows single numbers side by side? */
+/* Are the rows of an input contiguous single elements? */
 static bool is_one_row(const struct piece *p, const struct blocks *blocks)
 {
     return p->part == 1 && p->step == 1 && p->run == blocks->rows;
 }
 
-/* Two of those: in vectors. */
+/* Two inputs of that kind: interleaves them in vectors. */
 static bool zip_block(const rw_kernel *k, int axis, const struct blocks *blocks, const struct block *s)
 {
     if (k->n_inputs != 2 || blocks->whole != 2) return false;
@@ -162,24 +164,35 @@ static void concat_block(const rw_kernel *k, int axis, const struct blocks *bloc
     }
 }
 
+struct concat {
+    const rw_kernel *k;
+    int axis;
+    struct blocks blocks;
+};
+
+static void concat_blocks(void *of, int64_t first, int64_t end)
+{
+    const struct concat *const c = of;
+    for (int64_t i = first; i < end; i++) {
+        const struct block s = block_of(&c->blocks, i);
+        concat_block(c->k, c->axis, &c->blocks, &s);
+    }
+}
+
 rw_status RW_ISA_NAME(rw_concat_cpu)(const rw_kernel *k);
 rw_status RW_ISA_NAME(rw_concat_cpu)(const rw_kernel *k)
 {
     const rw_layout *const out = k->out[0].layout;
     if (!out->numel) return RW_OK;
     const int axis = axis_of(out, *(const int64_t *)k->attrs);
-    const struct blocks blocks = cut_up(out, axis, k->threads);
-#pragma omp parallel for num_threads(k->threads) schedule(static) if (out->numel >= RW_PARALLEL_FROM)
-    for (int64_t i = 0; i < count(&blocks); i++) {
-        const struct block s = block_of(&blocks, i);
-        concat_block(k, axis, &blocks, &s);
-    }
+    struct concat c = { k, axis, cut_up(out, axis, k->threads) };
+    rw_team_for(rw_threads_for(k, out->numel), count(&c.blocks), concat_blocks, &c);
     return RW_OK;
 }
 
-/* Numbers in front of the piece and behind it: what lies behind one row and in front of the next is one run. */
+/* The constants before and after the input's part of a row: those after one row and before the next are one run. */
 struct edges {
-    int64_t before, part; /* elements */
+    int64_t before, part; /* in elements */
     double value;
 };
 
@@ -199,6 +212,23 @@ static void pad_block(const rw_kernel *k, const struct edges *e, const struct bl
     put_number(&k->out[0], last + back, last + s->end, e->value);
 }
 
+struct pad {
+    const rw_kernel *k;
+    struct blocks blocks;
+    struct piece p;
+    struct edges e;
+};
+
+static void pad_blocks(void *of, int64_t first, int64_t end)
+{
+    const struct pad *const a = of;
+    for (int64_t i = first; i < end; i++) {
+        const struct block s = block_of(&a->blocks, i);
+        put_piece(&a->p, &s, a->e.before, a->k->out[0].data, a->blocks.whole);
+        pad_block(a->k, &a->e, &a->blocks, &s);
+    }
+}
+
 rw_status RW_ISA_NAME(rw_pad_cpu)(const rw_kernel *k);
 rw_status RW_ISA_NAME(rw_pad_cpu)(const rw_kernel *k)
 {
@@ -206,14 +236,8 @@ rw_status RW_ISA_NAME(rw_pad_cpu)(const rw_kernel *k)
     const rw_layout *const out = k->out[0].layout;
     if (!out->numel) return RW_OK;
     const int axis = axis_of(out, a->axis);
-    const struct blocks blocks = cut_up(out, axis, k->threads);
-    const struct piece p = piece_of(&k->in[0], axis);
-    const struct edges e = { blocks.whole / out->dim[axis] * a->start, p.part, a->value };
-#pragma omp parallel for num_threads(k->threads) schedule(static) if (out->numel >= RW_PARALLEL_FROM)
-    for (int64_t i = 0; i < count(&blocks); i++) {
-        const struct block s = block_of(&blocks, i);
-        put_piece(&p, &s, e.before, k->out[0].data, blocks.whole);
-        pad_block(k, &e, &blocks, &s);
-    }
+    struct pad pad = { .k = k, .blocks = cut_up(out, axis, k->threads), .p = piece_of(&k->in[0], axis) };
+    pad.e = (struct edges){ pad.blocks.whole / out->dim[axis] * a->start, pad.p.part, a->value };
+    rw_team_for(rw_threads_for(k, out->numel), count(&pad.blocks), pad_blocks, &pad);
     return RW_OK;
 }

@@ -1,12 +1,12 @@
 /*
- * Pieces that lie side by side in one buffer and fill it: joining them needs no copy. Backward meets them where a rule
- * that knows several gradients writes them as one, as attention's does with those of q, k and v.
+ * Recognizes tensors that are adjacent in one buffer and fill it: concatenating them needs no copy. Backward encounters
+ * these if a rule writes several gradients as one, as attention's does with those of q, k and v.
  */
 #include "ops/shape/shape.h"
 
 #include <rewind/ops.h>
 
-/* The axes from the widest step to the narrowest. */
+/* The axes from the largest to the smallest stride. */
 static void order_axes(const rw_layout *l, int *axes)
 {
     for (int i = 0; i < l->rank; i++) {
@@ -16,7 +16,7 @@ static void order_axes(const rw_layout *l, int *axes)
     }
 }
 
-/* Whether a layout is that of a dense tensor, but for the order of its axes. */
+/* Is it the layout of a dense tensor, except for the order of its axes? */
 static bool is_without_gaps(const rw_layout *l)
 {
     int axes[RW_MAX_RANK];
@@ -29,7 +29,7 @@ static bool is_without_gaps(const rw_layout *l)
     return true;
 }
 
-/* Does a piece have the whole's strides, and its extents beside the axis? One element has no stride. */
+/* Does a tensor have the whole's strides, and its extents except along the axis? Axes of one element have no stride. */
 static bool has_strides_of(const rw_layout *l, const rw_layout *whole, int axis)
 {
     for (int k = 0; k < l->rank; k++) {
@@ -39,6 +39,7 @@ static bool has_strides_of(const rw_layout *l, const rw_layout *whole, int axis)
     return true;
 }
 
+/* See shape.h for the contract. */
 bool rw_pieces_of_one(rw_tensor *const *piece, int n, int axis, rw_layout *ret)
 {
     const rw_layout *const buffer = rw_tensor_layout(rw_tensor_base(piece[0]));
@@ -59,6 +60,7 @@ bool rw_pieces_of_one(rw_tensor *const *piece, int n, int axis, rw_layout *ret)
     return true;
 }
 
+/* See shape.h for the contract. */
 rw_tensor *rw_whole_of_pieces(rw_tape *t, rw_tensor *const *piece, int n, int axis)
 {
     rw_layout whole;

@@ -1,10 +1,11 @@
-/* Kernels of the shape ops: copies between layouts and types, fills, sequences. */
+/* CPU kernels of the shape ops: copies between layouts and types, fills, sequences. */
+#include "base/team.h"
 #include "device/cpu/isa.h"
 #include "ops/common/map.h"
-#include "ops/shape/numbers.h"
-#include "ops/shape/rows.h"
+#include "ops/shape/scalar_access.h"
+#include "ops/shape/copy_rows.h"
 #include "ops/shape/shape.h"
-#include "ops/shape/turn.h"
+#include "ops/shape/transpose.h"
 
 typedef void (*copy_row)(void *to, int64_t at, const void *from, int64_t from_at, int64_t stride, int64_t n);
 
@@ -23,7 +24,7 @@ typedef void (*copy_row)(void *to, int64_t at, const void *from, int64_t from_at
 HALF_TYPE(bf16)
 HALF_TYPE(f16)
 
-/* NULL: of any types, or of one and the same. */
+/* The function that converts a row between two types; NULL: equal types, or a pair without a function of its own. */
 static copy_row row_of(rw_dtype to, rw_dtype from)
 {
     if (to == RW_F32 && from == RW_BF16) return f32_from_bf16;
@@ -33,7 +34,7 @@ static copy_row row_of(rw_dtype to, rw_dtype from)
     return NULL;
 }
 
-/* Elements of an innermost axis, from `at` on, to the result's from `to` on. */
+/* Copies elements of an innermost axis, from `at` on, to the result from `to` on. */
 static void copy_one(const rw_kernel *k, copy_row row, int64_t to, int64_t at, int64_t stride, int64_t n)
 {
     const rw_view *const y = &k->out[0], *const x = &k->in[0];
@@ -44,7 +45,7 @@ static void copy_one(const rw_kernel *k, copy_row row, int64_t to, int64_t at, i
     else for (int64_t i = 0; i < n; i++) put(y->data, y->dtype, to + i, get(x->data, x->dtype, at + i * stride));
 }
 
-/* Whole rows, `step` apart, from `at` on: the result's from number `index` on. */
+/* Copies whole rows, `step` apart, from `at` on, to the result's rows from number `index` on. */
 static void copy_many(const rw_kernel *k, const struct rw_axes *m, copy_row row, int64_t index, int64_t at,
                       int64_t step, int64_t n)
 {
@@ -79,54 +80,88 @@ static void copy_block(const rw_kernel *k, const struct rw_axes *m, copy_row row
     }
 }
 
+/* Cut as in map.h: sections of a long innermost axis, or several rows of a short one. */
+struct copy {
+    const rw_kernel *k;
+    struct rw_axes m;
+    copy_row row;
+    int64_t inner, rows, cuts, group;
+};
+
+static void copy_blocks(void *of, int64_t first, int64_t last)
+{
+    const struct copy *const c = of;
+    const int64_t stride = c->m.stride[0][c->m.rank - 1];
+    for (int64_t i = first; i < last; i++) {
+        const int64_t index = i / c->cuts, begin = i % c->cuts * MAP_BLOCK, rest = c->inner - begin;
+        const int64_t row = i * c->group, end = row + c->group < c->rows ? row + c->group : c->rows;
+        if (c->cuts == 1) copy_block(c->k, &c->m, c->row, row, end);
+        else copy_one(c->k, c->row, index * c->inner + begin, place_of(&c->m, index) + begin * stride, stride,
+                      rest < MAP_BLOCK ? rest : MAP_BLOCK);
+    }
+}
+
+/* Copies by transposition, by rows or by blocks, depending on the layouts. */
 rw_status RW_ISA_NAME(rw_copy_cpu)(const rw_kernel *k);
 rw_status RW_ISA_NAME(rw_copy_cpu)(const rw_kernel *k)
 {
     const int64_t numel = k->out[0].layout->numel;
     if (!numel) return RW_OK;
-    struct rw_axes m;
+    struct copy c = { .k = k };
     struct turn turn;
-    rw_axes_join(k, 1, &m);
-    if (turns(k, &m, &turn)) {
+    rw_axes_join(k, 1, &c.m);
+    if (turns(k, &c.m, &turn)) {
         turn_all(k, &turn);
         return RW_OK;
     }
-    const copy_row row = row_of(k->out[0].dtype, k->in[0].dtype);
-    const int64_t inner = m.dim[m.rank - 1], stride = m.stride[0][m.rank - 1], rows = numel / inner;
-    const int64_t cuts = (inner + MAP_BLOCK - 1) / MAP_BLOCK, group = cuts > 1 ? 1 : MAP_BLOCK / inner;
-    const int64_t blocks = cuts > 1 ? rows * cuts : (rows + group - 1) / group;
-    const bool parallel = numel >= RW_PARALLEL_FROM && k->threads > 1;
-#pragma omp parallel for num_threads(k->threads) schedule(static) if (parallel)
-    for (int64_t i = 0; i < blocks; i++) {
-        const int64_t index = i / cuts, begin = i % cuts * MAP_BLOCK, rest = inner - begin;
-        if (cuts == 1) copy_block(k, &m, row, i * group, (i + 1) * group < rows ? (i + 1) * group : rows);
-        else copy_one(k, row, index * inner + begin, place_of(&m, index) + begin * stride, stride,
-                      rest < MAP_BLOCK ? rest : MAP_BLOCK);
-    }
+    c.row = row_of(k->out[0].dtype, k->in[0].dtype);
+    c.inner = c.m.dim[c.m.rank - 1];
+    c.rows = numel / c.inner;
+    c.cuts = (c.inner + MAP_BLOCK - 1) / MAP_BLOCK;
+    c.group = c.cuts > 1 ? 1 : MAP_BLOCK / c.inner;
+    const int64_t blocks = c.cuts > 1 ? c.rows * c.cuts : (c.rows + c.group - 1) / c.group;
+    rw_team_for(rw_threads_for(k, numel), blocks, copy_blocks, &c);
     return RW_OK;
+}
+
+struct fill {
+    const rw_view *y;
+    double value;
+};
+
+static void fill_blocks(void *of, int64_t first, int64_t end)
+{
+    const struct fill *const f = of;
+    const int64_t numel = f->y->layout->numel;
+    const size_t size = rw_dtype_size(f->y->dtype);
+    for (int64_t b = first; b < end; b++) {
+        const int64_t from = b * MAP_BLOCK, n = numel - from < MAP_BLOCK ? numel - from : MAP_BLOCK;
+        put_many((char *)f->y->data + (size_t)from * size, n, f->y->dtype, f->value);
+    }
 }
 
 rw_status RW_ISA_NAME(rw_fill_cpu)(const rw_kernel *k);
 rw_status RW_ISA_NAME(rw_fill_cpu)(const rw_kernel *k)
 {
-    double value;
-    memcpy(&value, k->attrs, sizeof value);
-    const int64_t numel = k->out[0].layout->numel, blocks = (numel + MAP_BLOCK - 1) / MAP_BLOCK;
-    const size_t size = rw_dtype_size(k->out[0].dtype);
-#pragma omp parallel for num_threads(k->threads) schedule(static) if (numel >= RW_PARALLEL_FROM)
-    for (int64_t b = 0; b < blocks; b++) {
-        const int64_t from = b * MAP_BLOCK, n = numel - from < MAP_BLOCK ? numel - from : MAP_BLOCK;
-        put_many((char *)k->out[0].data + (size_t)from * size, n, k->out[0].dtype, value);
-    }
+    const int64_t numel = k->out[0].layout->numel;
+    struct fill f = { .y = &k->out[0] };
+    memcpy(&f.value, k->attrs, sizeof f.value);
+    rw_team_for(rw_threads_for(k, numel), (numel + MAP_BLOCK - 1) / MAP_BLOCK, fill_blocks, &f);
     return RW_OK;
+}
+
+static void put_range(void *of, int64_t first, int64_t end)
+{
+    const rw_kernel *const k = of;
+    const struct rw_arange_attrs *const a = k->attrs;
+    for (int64_t i = first; i < end; i++)
+        put(k->out[0].data, k->out[0].dtype, i, a->start + (double)i * a->step);
 }
 
 rw_status RW_ISA_NAME(rw_arange_cpu)(const rw_kernel *k);
 rw_status RW_ISA_NAME(rw_arange_cpu)(const rw_kernel *k)
 {
     const struct rw_arange_attrs *const a = k->attrs;
-    const rw_dtype dtype = k->out[0].dtype;
-#pragma omp parallel for num_threads(k->threads) schedule(static) if (a->n >= RW_PARALLEL_FROM)
-    for (int64_t i = 0; i < a->n; i++) put(k->out[0].data, dtype, i, a->start + (double)i * a->step);
+    rw_team_for(rw_threads_for(k, a->n), a->n, put_range, k);
     return RW_OK;
 }

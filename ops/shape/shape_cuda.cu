@@ -1,8 +1,8 @@
 /*
  * CUDA kernels of the shape ops: copies between layouts, casts, fills, joins. A copy moves units as wide as rows,
- * strides and addresses allow, 16 bytes at most; a transpose goes through tiles in shared memory.
+ * strides and addresses allow, at most 16 bytes. A transpose uses tiles in shared memory.
  */
-#include "ops/common/units.cuh"
+#include "ops/common/wide_copies.cuh"
 #include "ops/shape/shape.h"
 
 #include <cmath>
@@ -16,12 +16,13 @@ constexpr int UNROLL = 2; /* units in flight per thread */
 /* ---- any layout to any layout ---- */
 
 struct move_args {
-    int64_t n; /* units */
+    int64_t n; /* in units */
     int rank;
     map_divider dim[RW_MAX_RANK];
     int64_t from[RW_MAX_RANK], to[RW_MAX_RANK];
 };
 
+/* Copies units between two layouts, several per thread. */
 template <typename T>
 __global__ void __launch_bounds__(THREADS) move_kernel(const T *x, T *y, const __grid_constant__ move_args a)
 {
@@ -51,12 +52,13 @@ __global__ void __launch_bounds__(THREADS) move_kernel(const T *x, T *y, const _
         if (first + u * THREADS < a.n) y[to[u]] = v[u];
 }
 
-/* Axes that follow one another in both layouts, joined. */
+/* Axes that are contiguous in both layouts, joined. */
 struct move_axes {
     int rank;
     int64_t dim[RW_MAX_RANK], from[RW_MAX_RANK], to[RW_MAX_RANK];
 };
 
+/* Joins the axes of a layout and of the destination's strides. */
 move_axes join(const rw_layout *l, const int64_t *to)
 {
     move_axes m = {};
@@ -74,7 +76,7 @@ move_axes join(const rw_layout *l, const int64_t *to)
     return m;
 }
 
-/* Bytes of a unit: those of an element, or more where rows are dense on both sides. */
+/* Bytes of a unit: one element, or more if rows are dense on both sides. */
 size_t unit_of(const move_axes &m, size_t size, const void *x, const void *y)
 {
     const int last = m.rank - 1;
@@ -88,7 +90,7 @@ size_t unit_of(const move_axes &m, size_t size, const void *x, const void *y)
     return size;
 }
 
-/* x to y, whose strides by x's axes are `to`. */
+/* Copies x to y; `to` has y's stride for each axis of x. */
 rw_status move(const rw_kernel *k, const rw_view *x, void *y, const int64_t *to)
 {
     if (!x->layout->numel) return RW_OK;
@@ -115,26 +117,28 @@ rw_status move(const rw_kernel *k, const rw_view *x, void *y, const int64_t *to)
 
 /* ---- transposes ---- */
 
-/* Tiles lie over `dense`, the axis without gaps in the input, and the last axis, the one without gaps in the result. */
+/* Tiles cover `dense`, the axis that is contiguous in the input, and the last axis, which is contiguous in the
+   result. */
 struct turn_args {
     int rank, dense;
     int64_t dim[RW_MAX_RANK], from[RW_MAX_RANK], to[RW_MAX_RANK];
     int64_t rows, cols; /* tiles over the dense axis and over the last */
 };
 
-constexpr int TURN_ROWS = 8; /* of a tile that a block of threads moves at a time */
+constexpr int TURN_ROWS = 8; /* rows of a tile that a block of threads moves at a time */
 
 template <typename T> constexpr int turn_tile()
 {
     return sizeof(T) == 2 ? 64 : 32;
 }
 
+/* Transposes one tile through shared memory. */
 template <typename T>
 __global__ void __launch_bounds__(turn_tile<T>() *TURN_ROWS)
     turn_kernel(const T *x, T *y, const __grid_constant__ turn_args a)
 {
     constexpr int TILE = turn_tile<T>();
-    constexpr int WORD = sizeof(T) < 4 ? 4 / sizeof(T) : 1; /* rows begin one bank further each: no two reads meet */
+    constexpr int WORD = sizeof(T) < 4 ? 4 / sizeof(T) : 1; /* each row starts one bank further: no conflicts */
     __shared__ T tile[TILE][TILE + WORD];
     const int last = a.rank - 1;
     const int64_t pair = static_cast<int64_t>(blockIdx.x) / a.cols;
@@ -147,7 +151,7 @@ __global__ void __launch_bounds__(turn_tile<T>() *TURN_ROWS)
         rest /= a.dim[axis];
     }
     const int lane = threadIdx.x;
-    T ahead[TILE / TURN_ROWS]; /* all of a thread's loads in flight before the first is stored */
+    T ahead[TILE / TURN_ROWS]; /* all loads of a thread are in flight before the first store */
 #pragma unroll
     for (int i = 0; i < TILE / TURN_ROWS; i++) {
         const int64_t at = col + threadIdx.y + i * TURN_ROWS;
@@ -162,15 +166,15 @@ __global__ void __launch_bounds__(turn_tile<T>() *TURN_ROWS)
             y[to + (row + r) * a.to[a.dense] + (col + lane)] = tile[lane][r];
 }
 
-/* True for a copy whose last axis is strided in the input, where another axis has no gaps. */
+/* Is it a copy whose last axis is strided in the input, while another axis is contiguous there? */
 bool turns(const move_axes &m, turn_args *ret)
 {
-    constexpr int64_t LEAST = 8; /* shorter axes leave most of a tile empty */
+    constexpr int64_t MIN = 8; /* shorter axes leave most of a tile empty */
     const int last = m.rank - 1;
-    if (m.from[last] < 2 || m.dim[last] < LEAST) return false;
+    if (m.from[last] < 2 || m.dim[last] < MIN) return false;
     *ret = {};
     for (int axis = last - 1; axis >= 0; axis--) {
-        if (m.from[axis] != 1 || m.dim[axis] < LEAST) continue;
+        if (m.from[axis] != 1 || m.dim[axis] < MIN) continue;
         ret->rank = m.rank;
         ret->dense = axis;
         for (int i = 0; i < m.rank; i++) ret->dim[i] = m.dim[i], ret->from[i] = m.from[i], ret->to[i] = m.to[i];
@@ -204,7 +208,7 @@ void dense_strides(const rw_layout *l, int64_t *stride)
 
 /* ---- casts: through double, rounded once ---- */
 
-/* To float by rounding to odd first, so that the second rounding is the only one that shows. */
+/* Rounds to float with rounding to odd, so that only the second rounding affects the result. */
 __host__ __device__ inline float odd_float(double x)
 {
     const float f = static_cast<float>(x);
@@ -257,7 +261,7 @@ template <typename From, typename To> struct cast_of {
     static constexpr int inputs = 1, outputs = 1;
     __device__ __forceinline__ void operator()(const From *x, To *y) const { *y = rounded<To>::of(exact(*x)); }
 };
-/* The frequent ones need no double. */
+/* The frequent conversions do not need double. */
 template <typename Half> struct narrowing {
     using In = float;
     using Out = Half;
@@ -291,7 +295,7 @@ rw_status cast(const rw_kernel *k)
 
 /* ---- fill ---- */
 
-/* Sixteen bytes of one number, of any type. */
+/* 16 bytes filled with one number of any type. */
 unit16 unit_of_number(rw_dtype dtype, double value)
 {
     unit16 unit;
@@ -328,7 +332,7 @@ __global__ void __launch_bounds__(THREADS) arange_kernel(T *y, const __grid_cons
 
 /* ---- pad ---- */
 
-/* Rows of `whole` units: `before` of a number, then `part` units of the input, then the number. */
+/* Rows of `whole` units: `before` units of a constant, then `part` units of the input, then the constant. */
 struct pad_args {
     map_divider whole;
     int64_t n, before, part;
@@ -360,7 +364,7 @@ int64_t inner_of(const rw_layout *l, int axis)
     return n;
 }
 
-/* Rows that lie apart: the number everywhere, then the input. */
+/* For rows that are not contiguous: fills the result with the constant, then copies the input. */
 rw_status pad_apart(const rw_kernel *k, int axis, int64_t start, const unit16 &number)
 {
     const rw_layout *const out = k->out[0].layout;
@@ -409,6 +413,7 @@ extern "C" rw_status rw_arange_cuda(const rw_kernel *k)
     });
 }
 
+/* Runs pad: in one pass if rows are contiguous, else with pad_apart(). */
 extern "C" rw_status rw_pad_cuda(const rw_kernel *k)
 {
     const rw_pad_attrs *const attrs = static_cast<const rw_pad_attrs *>(k->attrs);

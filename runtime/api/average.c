@@ -1,29 +1,29 @@
 /*
- * Averages are states of the context, and taking the parameters in is a commit, as an optimizer's update is: in the
- * place of gradients stand the parameters, in that of parameters the averages. See rewind/average.h.
+ * Moving averages of the weights. Averages are states of the context, and adding the parameters is a commit like an
+ * optimizer's update, with the parameters in place of gradients and the averages in place of parameters.
  */
 #include "api/average.h"
 
 #include "api/update.h"
 #include "base/alloc.h"
 #include "record/kept_codes.h"
-#include "record/own_ops.h"
+#include "record/builtin_ops.h"
 
 #include <stdio.h>
 
-#define GROUP 4096 /* parameters of a node */
+#define GROUP 4096 /* parameters per node */
 
 struct member {
     struct rw_param *param;
     struct rw_param *average; /* one of `states` */
 };
 
-struct rw_average {
+struct rw_weight_average {
     struct rw_recorder recorder; /* first */
     rw_context *ctx;
     struct member *members;
     struct rw_param *states;  /* the averages: callers hold their tensors */
-    struct rw_param **rows; /* by group: they never change */
+    struct rw_param **rows; /* by group; written only when the decay changes */
     size_t n, n_groups, bytes;
     struct rw_update update;
     struct rw_dependent *dependents; /* checkpoints */
@@ -31,10 +31,10 @@ struct rw_average {
 
 static rw_status no_memory(rw_context *ctx)
 {
-    return rw_fail(ctx, RW_ERR_MEMORY, "rw_average_create: out of memory");
+    return rw_fail(ctx, RW_ERR_MEMORY, "rw_weight_average_create: out of memory");
 }
 
-static size_t group_size(const rw_average *a, size_t group)
+static size_t group_size(const rw_weight_average *a, size_t group)
 {
     const size_t rest = a->n - group * GROUP;
     return rest < GROUP ? rest : GROUP;
@@ -42,7 +42,7 @@ static size_t group_size(const rw_average *a, size_t group)
 
 /* ---- recording ---- */
 
-static rw_status record_group(rw_average *a, size_t group, rw_tape *t, rw_tensor **in)
+static rw_status record_group(rw_weight_average *a, size_t group, rw_tape *t, rw_tensor **in)
 {
     static const struct rw_update_attrs attrs = { RW_UPDATE_AVERAGE, 0 };
     const struct member *const x = &a->members[group * GROUP];
@@ -52,12 +52,13 @@ static rw_status record_group(rw_average *a, size_t group, rw_tape *t, rw_tensor
         in[1 + i] = &x[i].param->tensor;
         in[1 + n + i] = &x[i].average->tensor;
     }
-    return rw_update_record(t, "rw_average_step", &rw_op_average, in, (int)(1 + 2 * n), &attrs, sizeof attrs, NULL);
+    return rw_update_record(t, "rw_weight_average_step", &rw_op_average, in, (int)(1 + 2 * n), &attrs, sizeof attrs,
+                            NULL);
 }
 
 static rw_status record(struct rw_recorder *r, rw_tape *t, rw_tensor **gradient)
 {
-    rw_average *const a = (rw_average *)r;
+    rw_weight_average *const a = (rw_weight_average *)r;
     rw_tensor **const in = rw_malloc((1 + 2 * (a->n < GROUP ? a->n : GROUP)) * sizeof *in);
     rw_status status = in ? RW_OK : no_memory(a->ctx);
     for (size_t g = 0; !status && g < a->n_groups; g++) status = record_group(a, g, t, in);
@@ -67,7 +68,7 @@ static rw_status record(struct rw_recorder *r, rw_tape *t, rw_tensor **gradient)
 
 /* ---- making and ending ---- */
 
-static rw_status add_rows(rw_average *a)
+static rw_status add_rows(rw_weight_average *a)
 {
     const size_t groups = (a->n + GROUP - 1) / GROUP;
     a->rows = rw_calloc(groups, sizeof(struct rw_param *));
@@ -81,7 +82,7 @@ static rw_status add_rows(rw_average *a)
     return RW_OK;
 }
 
-static rw_status set_decay(rw_average *a, double decay)
+static rw_status upload_decay(rw_weight_average *a, double decay)
 {
     rw_context *const ctx = a->ctx;
     struct rw_update_row row = { .lr = 1, .b1 = decay, .c1 = 1 - decay, .decay = 1, .correction1 = 1,
@@ -96,7 +97,8 @@ static rw_status set_decay(rw_average *a, double decay)
     return status;
 }
 
-static rw_status add_members(rw_average *a)
+/* Adds an average for each trained parameter, in at least float32. */
+static rw_status add_members(rw_weight_average *a)
 {
     rw_context *const ctx = a->ctx;
     a->members = rw_calloc(ctx->n_params, sizeof *a->members);
@@ -117,7 +119,8 @@ static rw_status add_members(rw_average *a)
     return RW_OK;
 }
 
-static void free_all(rw_average *a)
+/* Frees the average. Tensors of the averages that callers hold are kept as stale handles. */
+static void free_all(rw_weight_average *a)
 {
     rw_context *const ctx = a->ctx;
     rw_dependents_tell(&a->dependents);
@@ -135,57 +138,82 @@ static void free_all(rw_average *a)
     rw_context_release(ctx);
 }
 
-/* Averages begin as the parameters are: by a step that remembers nothing of what was there before. */
-static rw_status begin(rw_average *a, double decay)
+static bool is_decay(double decay)
+{
+    return decay >= 0 && decay < 1; /* false for NaN */
+}
+
+static rw_status bad_decay(rw_context *ctx, const char *call, double decay)
+{
+    return rw_fail(ctx, RW_ERR_ARGUMENT, "%s(decay): expected 0 or more and less than 1, got %g", call, decay);
+}
+
+/* Averages begin as copies of the parameters: the first step has decay 0. */
+static rw_status begin(rw_weight_average *a, double decay)
 {
     rw_context *const ctx = a->ctx;
     rw_status status = add_members(a);
     if (!status) status = add_rows(a);
-    if (!status) status = set_decay(a, 0);
+    if (!status) status = upload_decay(a, 0);
     if (status) return no_memory(ctx);
     status = rw_update_open(&a->update, ctx, &a->recorder);
     if (!status && !ctx->plan_only) status = rw_update_run(&a->update);
     if (!status) status = rw_runs_wait(ctx);
-    return status ? status : set_decay(a, decay) ? no_memory(ctx) : RW_OK;
+    return status ? status : upload_decay(a, decay) ? no_memory(ctx) : RW_OK;
 }
 
-rw_status rw_average_create(rw_average **ret, rw_context *ctx, double decay)
+/* The averages begin as copies of the parameters. */
+rw_status rw_weight_average_create(rw_weight_average **ret, rw_context *ctx, double decay)
 {
-    if (!ret || !ctx) return rw_fail_null(ctx, "rw_average_create", ctx ? "ret_average" : "ctx");
+    RW_ENTER(ctx, RW_ERR_ARGUMENT);
+    if (!ret || !ctx) return rw_fail_null(ctx, "rw_weight_average_create", ctx ? "ret_average" : "ctx");
     if (ctx->status) return ctx->status;
-    if (!(decay >= 0 && decay < 1)) return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_average_create: a decay of %g", decay);
-    rw_average *a = rw_calloc(1, sizeof *a);
+    if (!is_decay(decay)) return bad_decay(ctx, "rw_weight_average_create", decay);
+    rw_weight_average *a = rw_calloc(1, sizeof *a);
     if (!a) return no_memory(ctx);
     a->recorder.record = record;
     a->ctx = ctx;
     ctx->n_users++;
     const rw_status status = begin(a, decay);
     ctx->memory.optimizer += a->bytes;
-    if (status) rw_average_destroy(&a);
+    if (status) rw_weight_average_destroy(&a);
     else *ret = a;
     return status;
 }
 
-void rw_average_depend(rw_average *a, struct rw_dependent *d, void (*gone)(struct rw_dependent *d))
+void rw_average_depend(rw_weight_average *a, struct rw_dependent *d, void (*gone)(struct rw_dependent *d))
 {
     rw_depend(&a->dependents, d, gone);
 }
 
-void rw_average_destroy(rw_average **pa)
+void rw_weight_average_destroy(rw_weight_average **pa)
 {
+    RW_ENTER(pa && *pa ? (*pa)->ctx : NULL, );
     if (!pa || !*pa) return;
-    rw_average *const a = *pa;
+    rw_weight_average *const a = *pa;
     *pa = NULL;
     free_all(a);
 }
 
 /* ---- use ---- */
 
-rw_status rw_average_step(rw_average *a)
+rw_status rw_weight_average_set_decay(rw_weight_average *a, double decay)
 {
-    if (!a) return RW_ERR_ARGUMENT;
+    RW_ENTER(RW_CONTEXT_OF(a), RW_ERR_ARGUMENT);
+    if (!a) return rw_fail_null(NULL, "rw_weight_average_set_decay", "a");
     if (a->ctx->status) return a->ctx->status;
-    const rw_status runs = rw_check_runs(a->ctx, "rw_average_step");
+    if (!is_decay(decay)) return bad_decay(a->ctx, "rw_weight_average_set_decay", decay);
+    const rw_status status = upload_decay(a, decay);
+    return status ? rw_fail(a->ctx, status, "rw_weight_average_set_decay: %s", rw_status_name(status)) : RW_OK;
+}
+
+/* Plans again if the number of threads has changed, and runs the update. */
+rw_status rw_weight_average_step(rw_weight_average *a)
+{
+    RW_ENTER(RW_CONTEXT_OF(a), RW_ERR_ARGUMENT);
+    if (!a) return rw_fail_null(NULL, "rw_weight_average_step", "a");
+    if (a->ctx->status) return a->ctx->status;
+    const rw_status runs = rw_check_runs(a->ctx, "rw_weight_average_step");
     if (runs) return runs;
     if (rw_update_is_stale(&a->update)) {
         struct rw_update made;
@@ -199,29 +227,30 @@ rw_status rw_average_step(rw_average *a)
     return status;
 }
 
-rw_tensor *rw_average_of(const rw_average *a, const rw_tensor *param)
+rw_tensor *rw_weight_average_of(const rw_weight_average *a, const rw_tensor *param)
 {
+    RW_LOOKS_ONLY;
     for (size_t i = 0; a && i < a->n; i++)
         if (&a->members[i].param->tensor == param) return &a->members[i].average->tensor;
     return NULL;
 }
 
-rw_context *rw_average_context(const rw_average *a)
+rw_context *rw_average_context(const rw_weight_average *a)
 {
     return a->ctx;
 }
 
-size_t rw_average_members(const rw_average *a)
+size_t rw_average_members(const rw_weight_average *a)
 {
     return a->n;
 }
 
-struct rw_param *rw_average_param(const rw_average *a, size_t i)
+struct rw_param *rw_average_param(const rw_weight_average *a, size_t i)
 {
     return a->members[i].param;
 }
 
-struct rw_param *rw_average_state(const rw_average *a, size_t i)
+struct rw_param *rw_average_state(const rw_weight_average *a, size_t i)
 {
     return a->members[i].average;
 }

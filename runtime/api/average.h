@@ -1,4 +1,4 @@
-/* A moving average of the weights, for who saves and restores it. */
+/* A moving average of the weights, for code that saves and restores it. */
 #ifndef RW_API_AVERAGE_H
 #define RW_API_AVERAGE_H
 
@@ -8,12 +8,12 @@
 
 #include <rewind/average.h>
 
-/* A cache that names the averages is told when they are destroyed, while they are still there. */
-void rw_average_depend(rw_average *average, struct rw_dependent *d, void (*gone)(struct rw_dependent *d));
+/* A cache that refers to the average is notified when it is destroyed, while its states still exist. */
+void rw_average_depend(rw_weight_average *average, struct rw_dependent *d, void (*gone)(struct rw_dependent *d));
 
-rw_context *rw_average_context(const rw_average *average);
-size_t rw_average_members(const rw_average *average);
-struct rw_param *rw_average_param(const rw_average *average, size_t i);
-struct rw_param *rw_average_state(const rw_average *average, size_t i);
+rw_context *rw_average_context(const rw_weight_average *average);
+size_t rw_average_members(const rw_weight_average *average);
+struct rw_param *rw_average_param(const rw_weight_average *average, size_t i);
+struct rw_param *rw_average_state(const rw_weight_average *average, size_t i);
 
 #endif

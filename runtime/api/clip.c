@@ -1,24 +1,27 @@
-/* rw_clip_grad_norm(): see rewind/tensor.h. */
+/*
+ * rw_clip_grad_norm() and the clipping of graphs: recorders, planning and reading the norms. rewind/tensor.h documents
+ * the calls.
+ */
 #include "api/clip.h"
 
 #include "api/update.h"
 #include "base/alloc.h"
 #include "record/gradient.h"
-#include "record/own_ops.h"
+#include "record/builtin_ops.h"
 
 #include <math.h>
 
-/* Of a context. */
+/* The clipping of a context. */
 struct rw_clipping {
     struct rw_clip clip;
     struct rw_update update;
-    size_t n_params; /* it was planned for so many */
+    size_t n_params; /* number of parameters it was planned for */
 };
 
-/* One node takes each gradient in and gives it out, and has five operands more. */
-#define CLIPPED_MOST ((RW_OP_MAX_OPERANDS - 5) / 2)
+/* One node reads and writes each gradient, and has five more operands. */
+#define CLIPPED_MAX ((RW_OP_MAX_OPERANDS - 5) / 2)
 
-/* Whose gradients or sums they are that there are, in their order, into in. */
+/* Appends the existing gradients or sums to `in`, in the order of the parameters, and stores whose they are. */
 static int list(struct rw_clip *c, rw_tensor *const *of_param, rw_tensor **in)
 {
     const rw_context *const ctx = c->ctx;
@@ -33,6 +36,7 @@ static int list(struct rw_clip *c, rw_tensor *const *of_param, rw_tensor **in)
     return n;
 }
 
+/* Records one node for all gradients, and replaces them by its outputs. */
 static rw_status record_all(struct rw_clip *c, rw_tape *t, rw_tensor **gradient, rw_tensor **in, rw_tensor **out)
 {
     const rw_context *const ctx = c->ctx;
@@ -41,9 +45,9 @@ static rw_status record_all(struct rw_clip *c, rw_tape *t, rw_tensor **gradient,
     in[2] = &c->sums.state->tensor;
     const struct rw_clip_attrs attrs = { .keeps_nonfinite = c->keeps_nonfinite };
     const int n = 3 + list(c, gradient, in + 3);
-    if (c->sums.n > CLIPPED_MOST)
-        return rw_fail(t->ctx, RW_ERR_ARGUMENT, "rw_clip_grad_norm: %zu parameters, at most %d", c->sums.n,
-                       CLIPPED_MOST);
+    if (c->sums.n > CLIPPED_MAX)
+        return rw_fail(t->ctx, RW_ERR_ARGUMENT, "rw_clip_grad_norm: expected at most %d parameters, got %zu",
+                       CLIPPED_MAX, c->sums.n);
     const rw_status status = rw_update_record(t, "rw_clip_grad_norm", &rw_op_clip_grad_norm, in, n, &attrs,
                                               sizeof attrs, out);
     for (size_t i = 0, k = 2; !status && i < ctx->n_params; i++) {
@@ -86,7 +90,7 @@ static rw_tensor *show(struct rw_first_pass *f, rw_tape *t, uint32_t param, rw_t
     return c->squares[param] ? gradient : NULL;
 }
 
-/* In the order in which the recorder has them. */
+/* Adds the squares in the order in which the recorder lists them. */
 static rw_status end(struct rw_first_pass *f, rw_tape *t)
 {
     struct rw_clip *const c = clip_of(f);
@@ -101,6 +105,7 @@ static rw_status end(struct rw_first_pass *f, rw_tape *t)
     return RW_OK;
 }
 
+/* Records the node that stores the norm and the sums of the first pass. */
 static rw_status note(struct rw_recorder *r, rw_tape *t, rw_tensor **gradient)
 {
     struct rw_clip *const c = (struct rw_clip *)r;
@@ -143,7 +148,7 @@ void rw_clip_pass_end(struct rw_clip *c)
     c->factor = c->norm_now = NULL;
 }
 
-/* ---- making and ending ---- */
+/* ---- creation and destruction ---- */
 
 static void close_sums(rw_context *ctx, struct rw_clip_sums *s)
 {
@@ -184,7 +189,7 @@ void rw_clip_close(struct rw_clip *c)
     *c = (struct rw_clip){ 0 };
 }
 
-/* ---- what it has found ---- */
+/* ---- results ---- */
 
 void rw_clip_count(struct rw_clip *c)
 {
@@ -237,7 +242,7 @@ static rw_status make(rw_context *ctx)
     return status;
 }
 
-/* The plan is one of all parameters: a new one needs another. */
+/* Plans the clipping again if the number of parameters or the handling of infinite norms has changed. */
 static rw_status plan(rw_context *ctx, bool keeps_nonfinite)
 {
     struct rw_clipping *const c = ctx->clipping;
@@ -271,7 +276,7 @@ static rw_status run(rw_context *ctx, double max_norm)
     return status ? status : rw_update_run(&ctx->clipping->update);
 }
 
-/* An infinite max_norm has only measured. */
+/* A call with an infinite max_norm only measures. */
 static void count(rw_context *ctx, double max_norm)
 {
     rw_clip_count(&ctx->clipping->clip);
@@ -286,15 +291,15 @@ static rw_status read_norm(rw_context *ctx, double *ret_norm)
     return status ? rw_fail(ctx, status, "rw_clip_grad_norm: the device failed") : RW_OK;
 }
 
-/* It waits for the norm. Where that is not finite, the gradients have stayed as they were. */
-static rw_status clip_finite(rw_context *ctx, double max_norm, double *ret_norm)
+/* Clips and waits for the norm. If it is not finite, the gradients are unchanged and the call fails. */
+static rw_status clip_finite(rw_context *ctx, double max_norm, double *ret_norm, const char *name)
 {
     double norm = 0;
     rw_status status = run(ctx, max_norm);
     if (!status) status = read_norm(ctx, &norm);
     if (!status && !isfinite(norm))
-        status = rw_fail(ctx, RW_ERR_ARGUMENT, "rw_clip_grad_norm: the norm of the gradients is %g; expected a finite "
-                         "one; skip the step: rw_error_clear(), rw_zero_grad()", norm);
+        status = rw_fail(ctx, RW_ERR_ARGUMENT, "%s: the norm of the gradients is %g; expected a finite one; skip the "
+                         "step: rw_error_clear(), rw_zero_grad()", name, norm);
     if (status) return status;
     count(ctx, max_norm);
     if (ret_norm) *ret_norm = norm;
@@ -312,21 +317,29 @@ static rw_status clip(rw_context *ctx, double max_norm, double *ret_norm)
     return status;
 }
 
-rw_status rw_clip_grad_norm_with(rw_context *ctx, double max_norm, const rw_clip_options *options, double *ret_norm)
+/* name: the public function, for messages. */
+static rw_status clip_by(const char *name, rw_context *ctx, double max_norm, bool refuses, double *ret_norm)
 {
-    if (!ctx) return RW_ERR_ARGUMENT;
+    if (!ctx) return rw_fail_null(NULL, name, "ctx");
     if (ctx->status) return ctx->status;
-    if (!(max_norm > 0)) return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_clip_grad_norm: a norm of %g", max_norm);
-    const bool refuses = options && options->error_if_nonfinite;
-    rw_status status = rw_check_runs(ctx, "rw_clip_grad_norm");
-    if (!status) status = rw_gradients_check(ctx, "rw_clip_grad_norm");
+    if (!(max_norm > 0))
+        return rw_fail(ctx, RW_ERR_ARGUMENT, "%s(max_norm): expected a number above 0, got %g", name, max_norm);
+    rw_status status = rw_check_runs(ctx, name);
+    if (!status) status = rw_gradients_check(ctx, name);
     if (!status && !ctx->clipping) status = make(ctx);
     if (!status) status = plan(ctx, refuses);
     if (status) return status;
-    return refuses ? clip_finite(ctx, max_norm, ret_norm) : clip(ctx, max_norm, ret_norm);
+    return refuses ? clip_finite(ctx, max_norm, ret_norm, name) : clip(ctx, max_norm, ret_norm);
+}
+
+rw_status rw_clip_grad_norm_with(rw_context *ctx, double max_norm, const rw_clip_options *options, double *ret_norm)
+{
+    RW_ENTER(ctx, RW_ERR_ARGUMENT);
+    return clip_by("rw_clip_grad_norm_with", ctx, max_norm, options && options->error_if_nonfinite, ret_norm);
 }
 
 rw_status rw_clip_grad_norm(rw_context *ctx, double max_norm, double *ret_norm)
 {
-    return rw_clip_grad_norm_with(ctx, max_norm, NULL, ret_norm);
+    RW_ENTER(ctx, RW_ERR_ARGUMENT);
+    return clip_by("rw_clip_grad_norm", ctx, max_norm, false, ret_norm);
 }

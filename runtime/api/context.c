@@ -1,43 +1,45 @@
 /*
- * Contexts: their creation, what the environment says, threads, the generator; and the one place where control goes up:
- * record calls what runs, by the table that is filled here.
+ * Contexts: creation, environment variables, threads, the generator. This is the only place where lower layers call
+ * higher ones: `record` calls code that runs, through the table that is filled in here.
  */
 #include "api/context.h"
 
-#include "api/ask.h"
+#include "api/requests.h"
+#include "api/begun.h"
 #include "api/clip.h"
-#include "api/sweep.h"
+#include "api/layout_gc.h"
 #include "autodiff/costs.h"
 #include "base/alloc.h"
+#include "base/folder.h"
 #include "device/cpu/memory_limits.h"
 #include "device/cpu/threads.h"
-#include "device/planning.h"
+#include "device/plan_only_device.h"
 #include "plan/cache.h"
 #include "record/counts.h"
 #include "record/kept_codes.h"
 #include "record/tape.h"
-#include "run/advance.h"
+#include "run/step.h"
 #include "run/poison.h"
 #include "run/trace.h"
 #include "verify/faults.h"
-#include "verify/replays.h"
+#include "verify/digest_check.h"
 #include "verify/verify.h"
 
-#include <omp.h>
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 static bool is_set(const char *variable)
 {
-    const char *const value = getenv(variable);
+    const char *const value = secure_getenv(variable);
     return value && *value && strcmp(value, "0") != 0;
 }
 
-/* Is the word one of the variable's, which commas separate? */
+/* Is the word in the comma-separated list of the variable? */
 static bool names(const char *variable, const char *word)
 {
-    const char *at = getenv(variable);
+    const char *at = secure_getenv(variable);
     for (const size_t n = strlen(word); at; at = strchr(at, ',') ? strchr(at, ',') + 1 : NULL)
         if (!strncmp(at, word, n) && (!at[n] || at[n] == ',')) return true;
     return false;
@@ -53,19 +55,29 @@ static void free_context(rw_context *ctx);
 
 static void reset(rw_tape *t)
 {
+    struct rw_expected *entry;
     rw_tape_drop_effects(t);
+    rw_history_end_step(t, &entry);
     rw_runs_reset(t);
-    rw_sweep_layouts(t->ctx, t);
+    if (entry) rw_begun_plan_ahead(t, entry);
+    rw_layout_gc(t->ctx, t);
 }
 
-static const struct rw_upward upward = { .recorded = rw_run_eagerly, .undone = rw_results_undone, .reset = reset,
-                                         .gone = rw_results_finish, .destroy = free_context };
+static void gone(rw_tape *t)
+{
+    rw_results_finish(t);
+    rw_log_finish(t);
+}
 
-/* Who watches what runs. The last one stands nearest to the kernels: what a fault does is seen by all others. */
+static const struct rw_upward upward = { .recorded = rw_run_eagerly, .undone = rw_results_undone,
+                                         .written = rw_begun_written, .reset = reset, .gone = gone,
+                                         .destroy = free_context };
+
+/* Attaches the observers of runs. The last one is closest to the kernels, so all others see what a fault changes. */
 static rw_status attach_all(rw_context *ctx)
 {
-    rw_trace_attach(ctx, getenv("REWIND_TRACE"));
-    const rw_status status = ctx->verify == RW_VERIFY_DIGEST ? rw_replays_attach(ctx)
+    rw_trace_attach(ctx, secure_getenv("REWIND_TRACE"));
+    const rw_status status = ctx->verify == RW_VERIFY_DIGEST ? rw_digest_check_attach(ctx)
                              : ctx->verify == RW_VERIFY_FULL ? rw_verify_attach(ctx)
                                                              : RW_OK;
     const rw_status poisoned = status ? status : rw_poison_attach(ctx);
@@ -90,43 +102,61 @@ static rw_status open_kind(rw_context *ctx, rw_device kind, const rw_context_par
     return ctx->device->open(&ctx->device_state, params, why, size);
 }
 
-/* AUTO is the fastest device of this build that answers. */
+/* AUTO selects the fastest device of this build that opens. */
 static rw_status open_device(rw_context *ctx, const rw_context_params *params)
 {
-    char why[RW_MESSAGE_MAX];
-    if (params->device != RW_DEVICE_AUTO) return open_kind(ctx, params->device, params, why, sizeof why);
-    if (open_kind(ctx, RW_DEVICE_CUDA, params, why, sizeof why) == RW_OK) return RW_OK;
-    return open_kind(ctx, RW_DEVICE_CPU, params, why, sizeof why);
+    char why[RW_MESSAGE_MAX] = "";
+    const bool any = params->device == RW_DEVICE_AUTO;
+    if (any && open_kind(ctx, RW_DEVICE_CUDA, params, why, sizeof why) == RW_OK) return RW_OK;
+    const rw_status status = open_kind(ctx, any ? RW_DEVICE_CPU : params->device, params, why, sizeof why);
+    return status ? rw_fail(NULL, status, "rw_context_create: %s", *why ? why : rw_status_name(status)) : RW_OK;
 }
 
-rw_status rw_device_check(rw_device device, char *why, size_t size)
+/* Destroys a context that could not be created. Its error is reported without it. */
+static rw_status not_created(rw_context *ctx, rw_status status)
 {
-    const rw_context_params params = { .device = device };
-    rw_context probe = { 0 };
-    if (size && !why) return RW_ERR_ARGUMENT;
-    if (size) why[0] = '\0';
-    if ((unsigned)device >= RW_DEVICE_COUNT) return RW_ERR_ARGUMENT;
-    if (device == RW_DEVICE_AUTO) return RW_OK;
-    const rw_status status = open_kind(&probe, device, &params, why, size);
-    if (!status) probe.device->close(probe.device_state);
+    const char *const why = ctx ? rw_error_message(ctx) : "";
+    rw_fail(NULL, status, "rw_context_create: %s", *why ? why : rw_status_name(status));
+    rw_context_destroy(&ctx);
     return status;
 }
 
-/* OMP_NUM_THREADS, or all cores. */
-static int default_threads(void)
+static rw_status params_fault(rw_context **ret_ctx, const rw_context_params *p)
 {
-    const int n = omp_get_max_threads();
-    return n < RW_MAX_THREADS ? n : RW_MAX_THREADS;
+    if (!ret_ctx) return rw_fail_null(NULL, "rw_context_create", "ret_ctx");
+    if ((unsigned)p->device >= RW_DEVICE_COUNT)
+        return rw_fail(NULL, RW_ERR_ARGUMENT, "rw_context_create(device): expected one of rw_device, 0 to %d, got %d",
+                       RW_DEVICE_COUNT - 1, (int)p->device);
+    if (p->threads >= 0 && p->threads <= RW_MAX_THREADS) return RW_OK;
+    return rw_fail(NULL, RW_ERR_ARGUMENT, "rw_context_create(threads): expected 0 to %d, got %d", RW_MAX_THREADS,
+                   p->threads);
 }
 
-/* With threads, generator, plans and room for runs. */
+/* Opens the device and closes it again. */
+rw_status rw_device_check(rw_device device, char *why, size_t size)
+{
+    RW_ENTER_ANYWHERE;
+    const rw_context_params params = { .device = device };
+    rw_context probe = { 0 };
+    if (size && !why) return rw_fail_null(NULL, "rw_device_check", "why");
+    if (size) why[0] = '\0';
+    if ((unsigned)device >= RW_DEVICE_COUNT)
+        return rw_fail(NULL, RW_ERR_ARGUMENT, "rw_device_check(device): expected one of rw_device, 0 to %d, got %d",
+                       RW_DEVICE_COUNT - 1, (int)device);
+    if (device == RW_DEVICE_AUTO) return RW_OK;
+    const rw_status status = open_kind(&probe, device, &params, why, size);
+    if (!status) probe.device->close(probe.device_state);
+    return status ? rw_fail(NULL, status, "rw_device_check: %s", why && size ? why : rw_status_name(status)) : RW_OK;
+}
+
+/* Initializes threads, generator, plans and runs. */
 static rw_status open_bare(rw_context *ctx, const rw_context_params *params)
 {
     ctx->up = &upward;
     ctx->n_users = 1;
-    rw_threads_init();
-    ctx->threads = params->threads ? params->threads : default_threads();
+    ctx->threads = params->threads;
     ctx->generator.seed = params->seed;
+    ctx->strict_policy = params->strict_policy;
     ctx->store.fns = ctx->device->store;
     ctx->plans = rw_calloc(1, sizeof *ctx->plans);
     if (!ctx->plans) return RW_ERR_MEMORY;
@@ -134,14 +164,18 @@ static rw_status open_bare(rw_context *ctx, const rw_context_params *params)
                                                      : (size_t)(rw_memory_limits().resident / 2));
 }
 
+/* Checks the parameters, opens the device and initializes the context. */
 rw_status rw_context_create_bare(rw_context **ret_ctx, const rw_context_params *params)
 {
-    const rw_context_params p = params ? *params : (rw_context_params){ 0 };
-    if (!ret_ctx || (unsigned)p.device >= RW_DEVICE_COUNT || p.threads < 0 || p.threads > RW_MAX_THREADS)
-        return RW_ERR_ARGUMENT;
+    rw_context_params p = params ? *params : (rw_context_params){ 0 };
+    rw_status status = params_fault(ret_ctx, &p);
+    if (status) return status;
+    if (!p.threads && rw_threads_default(&p.threads))
+        return rw_fail(NULL, RW_ERR_ARGUMENT, "rw_context_create: REWIND_THREADS: expected 1 to %d, got \"%s\"",
+                       RW_MAX_THREADS, getenv("REWIND_THREADS"));
     rw_context *ctx = rw_calloc(1, sizeof *ctx);
-    if (!ctx) return RW_ERR_MEMORY;
-    rw_status status = open_device(ctx, &p);
+    if (!ctx) return not_created(NULL, RW_ERR_MEMORY);
+    status = open_device(ctx, &p);
     if (status) {
         rw_free(ctx);
         return status;
@@ -152,26 +186,39 @@ rw_status rw_context_create_bare(rw_context **ret_ctx, const rw_context_params *
         ctx->device = &ctx->planning;
     }
     status = open_bare(ctx, &p);
-    if (status) rw_context_destroy(&ctx);
-    else *ret_ctx = ctx;
-    return status;
+    if (status) return not_created(ctx, status);
+    *ret_ctx = ctx;
+    return RW_OK;
 }
 
+/* REWIND_DUMP: creates the folder now, so that a mistake in its name does not fail a later step. */
+static rw_status set_dump(rw_context *ctx)
+{
+    const char *const folder = secure_getenv("REWIND_DUMP");
+    if (!folder || !*folder) return RW_OK;
+    ctx->dump = rw_path_whole(folder);
+    if (ctx->dump && rw_folder_make(ctx->dump)) return RW_OK;
+    const int reason = errno;
+    const rw_status status = reason == ENOMEM ? RW_ERR_MEMORY : RW_ERR_IO;
+    return rw_fail(ctx, status, "REWIND_DUMP=%s: expected a folder that exists or can be created: %s", folder,
+                   strerror(reason));
+}
+
+/* Applies environment variables to a bare context. */
 rw_status rw_context_create(rw_context **ret_ctx, const rw_context_params *params)
 {
+    RW_ENTER_ANYWHERE;
     rw_context *ctx;
     rw_status status = rw_context_create_bare(ret_ctx ? &ctx : NULL, params);
     if (status) return status;
     ctx->eager = is_set("REWIND_EAGER") && !ctx->plan_only;
     ctx->orders = names("REWIND_DEBUG", "order");
     ctx->tells_dropped_effects = names("REWIND_DEBUG", "effects");
-    if (!ctx->plan_only) ctx->verify = verify_mode_of(getenv("REWIND_VERIFY"));
-    status = ctx->plan_only ? RW_OK : attach_all(ctx);
-    if (status) {
-        rw_context_destroy(&ctx);
-        return status;
-    }
-    if (is_set("REWIND_OFFLOAD")) rw_context_set_offload(ctx, &(rw_offload){ .path = getenv("REWIND_OFFLOAD") });
+    if (!ctx->plan_only) ctx->verify = verify_mode_of(secure_getenv("REWIND_VERIFY"));
+    status = set_dump(ctx);
+    if (!status && !ctx->plan_only) status = attach_all(ctx);
+    if (status) return not_created(ctx, status);
+    if (is_set("REWIND_OFFLOAD")) rw_context_set_offload(ctx, &(rw_offload){ .path = secure_getenv("REWIND_OFFLOAD") });
     *ret_ctx = ctx;
     return RW_OK;
 }
@@ -191,27 +238,31 @@ static void free_params(rw_context *ctx)
     rw_free(ctx->by_id);
 }
 
+/* Frees a context that has no users. */
 static void free_context(rw_context *ctx)
 {
     rw_runs_finish(ctx);
     if (ctx->plans) rw_plan_cache_finish(ctx->plans);
     rw_free(ctx->plans);
+    rw_history_finish(ctx);
     rw_costs_free(ctx->costs);
     rw_counts_free(ctx);
     for (size_t i = 0; i < ctx->n_params; i++) rw_kept_codes_drop(ctx, ctx->params[i]);
     free_params(ctx);
     rw_tables_finish(ctx);
     rw_free(ctx->store.path);
+    rw_free(ctx->dump);
     ctx->device->close(ctx->device_state);
     rw_free(ctx);
 }
 
 void rw_context_destroy(rw_context **pctx)
 {
+    RW_ENTER(pctx ? *pctx : NULL, );
     if (!pctx || !*pctx) return;
     rw_context *const ctx = *pctx;
     *pctx = NULL;
-    if (ctx->destroyed) return; /* what is left belongs to its tapes and optimizers */
+    if (ctx->destroyed) return; /* the rest belongs to its tapes and optimizers */
     ctx->destroyed = true;
     rw_clipping_destroy(ctx); /* its tape is a user */
     rw_context_release(ctx);
@@ -219,37 +270,41 @@ void rw_context_destroy(rw_context **pctx)
 
 rw_device rw_context_device(const rw_context *ctx)
 {
+    RW_LOOKS_ONLY;
     return ctx ? ctx->kind : RW_DEVICE_AUTO;
 }
 
 void *rw_context_stream(const rw_context *ctx)
 {
+    RW_LOOKS_ONLY;
     return ctx && ctx->device->queue ? ctx->device->queue(ctx->device_state, RW_LANE_COMPUTE).stream : NULL;
 }
 
 int rw_context_threads(const rw_context *ctx)
 {
+    RW_LOOKS_ONLY;
     return ctx ? ctx->threads : 0;
 }
 
 rw_status rw_context_set_threads(rw_context *ctx, int n)
 {
-    if (!ctx) return RW_ERR_ARGUMENT;
+    RW_ENTER(ctx, RW_ERR_ARGUMENT);
+    if (!ctx) return rw_fail_null(NULL, "rw_context_set_threads", "ctx");
     if (n < 1 || n > RW_MAX_THREADS)
-        return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_context_set_threads: %d threads, 1 to %d can be asked for", n,
-                       RW_MAX_THREADS);
-    int usable;
-    const rw_status status = ctx->device->on_host ? rw_team(ctx, "rw_context_set_threads", n, &usable) : RW_OK;
+        return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_context_set_threads(n): expected 1 to %d, got %d", RW_MAX_THREADS, n);
+    const rw_status status = ctx->device->on_host ? rw_start_threads(ctx, "rw_context_set_threads", n) : RW_OK;
     if (!status) ctx->threads = n;
     return status;
 }
 
 rw_generator_state rw_generator_get(const rw_context *ctx)
 {
+    RW_LOOKS_ONLY;
     return ctx ? ctx->generator : (rw_generator_state){ 0 };
 }
 
 void rw_generator_set(rw_context *ctx, rw_generator_state state)
 {
+    RW_ENTER(ctx, );
     if (ctx) ctx->generator = state;
 }

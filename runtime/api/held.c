@@ -1,4 +1,6 @@
-/* See held.h. rw_optimizer_exclude(): see rewind/optimizers.h. */
+/*
+ * Counts the optimizers of each parameter, refuses updates that leave one out, and implements rw_optimizer_exclude().
+ */
 #include "api/held.h"
 
 #include "record/gradient.h"
@@ -28,9 +30,9 @@ static bool is_forgotten(const struct rw_param *p)
 static rw_status refuse(rw_context *ctx, const struct rw_param *p, const char *call)
 {
     return rw_fail(ctx, RW_ERR_ARGUMENT,
-                   "%s: parameter \"%s\" has a gradient and no optimizer of the context holds it, so it would never be "
-                   "updated; create the optimizer after the parameter, or freeze it: rw_optimizer_exclude()",
-                   call, p->name);
+                   "%s: expected an optimizer of the context for each parameter with a gradient, got none for \"%s\", "
+                   "which would never be updated; create the optimizer after the parameter, or freeze it: "
+                   "rw_optimizer_exclude()", call, p->name);
 }
 
 rw_status rw_held_check(rw_context *ctx, const char *call)
@@ -51,10 +53,11 @@ rw_status rw_held_check_ids(rw_context *ctx, const uint32_t *ids, size_t n, cons
 
 rw_status rw_optimizer_exclude(rw_tensor *param, bool excluded)
 {
+    RW_ENTER(rw_tensor_context(param), RW_ERR_ARGUMENT);
     struct rw_param *const p = rw_param_of(param);
     if (!p || (param->flags & RW_VALUE_GRADIENT) || !rw_param_is_trained(p))
         return rw_fail(rw_tensor_context(param), RW_ERR_ARGUMENT,
-                       "rw_optimizer_exclude(param): expected a parameter, made by rw_param()");
+                       "rw_optimizer_exclude(param): expected a parameter, made by rw_param(), got another tensor");
     p->is_excluded = excluded;
     return RW_OK;
 }

@@ -1,32 +1,33 @@
 /*
- * rw_graph: the plan of a recorded step, launched many times. See rewind/graph.h.
+ * rw_graph: the plan of a recorded step, launched many times.
  *
  * A launch begins the step again: gradients are clear, no value of the tape is held, and its leaves have not been read.
- * What is queued then is the same work at the same addresses every time, so a device that captures does it once. If a
- * buffer has moved since (a larger plan has run in the arena), or the generator has another seed, it is captured again.
+ * The queued work and its addresses are the same every time, so a device with capture captures it once. It is captured
+ * again if a buffer has moved (a larger plan has run in the arena), or if the generator has another seed.
  *
  * Random numbers. A launch draws what recording the step again would draw: the tickets that the tape had when the graph
- * was created, moved to the generator's seed and offset (struct rw_draws). The tape's tickets stay as they were
- * recorded. The first launch draws them where they are, as the recorded step would, unless another graph of the tape
- * has done so or a checkpoint was loaded since.
- *   - The draws belong to the launch: its run has them, and the tape has a copy for what is computed from its values
- *     afterwards, by any run. A launch that fails puts the copy back.
- *   - The generator moves once, when the launch is queued. A launch that fails has drawn nothing; the next one has the
- *     same words.
- *   - A ticket that was recorded after the graph was created is not part of a launch and never moves.
+ * was created, moved to the generator's seed and offset (struct rw_draws). The tape's tickets stay as recorded. The
+ * first launch draws them unmoved, as the recorded step would, unless another graph of the tape has done so or a
+ * checkpoint was loaded meanwhile.
+ *
+ * - The draws belong to the launch: its run has them, and the tape has a copy for what any run computes from its values
+ *   afterwards. A launch that fails restores the copy.
+ * - The generator moves once, when the launch is queued. A launch that fails has drawn nothing; the next one has the
+ *   same words.
+ * - A ticket that was recorded after the graph was created is not part of a launch and never moves.
  */
 #include "autodiff/roots.h"
 #include "plan/cache.h"
-#include "plan/fits.h"
+#include "plan/memory_check.h"
 #include "record/gradient.h"
 #include "record/kept_codes.h"
-#include "record/own_ops.h"
-#include "run/advance.h"
+#include "record/builtin_ops.h"
+#include "run/step.h"
 #include "base/alloc.h"
 #include "api/held.h"
 #include "api/optimizer.h"
 #include "api/clip.h"
-#include "api/delayed.h"
+#include "api/delayed_scaling.h"
 #include "api/scaler.h"
 #include "verify/verify.h"
 
@@ -36,25 +37,25 @@
 
 struct rw_graph {
     rw_tape *t;
-    uint64_t tape_step; /* a reset tape has another */
-    struct rw_run *run; /* one for all launches: its results and its words stay where they are */
+    uint64_t tape_step; /* a reset tape has another one */
+    struct rw_run *run; /* one for all launches: its results and its words do not move */
     uint32_t loss;
     rw_optimizer *optimizer; /* NULL: none */
     rw_scaler *scaler;   /* NULL: none */
-    rw_delayed *delayed; /* NULL: none */
-    const void *seeds[1]; /* what backward begins with: its scale */
-    bool follows;        /* the optimizer did when it was recorded */
+    rw_delayed_scaling *delayed; /* NULL: none */
+    const void *seeds[1]; /* backward begins with this: the scaler's scale */
+    bool follows;        /* the optimizer did so when it was recorded */
     struct rw_clip clip; /* all zero: none */
     bool inside;         /* the optimizer updates inside backward */
-    enum rw_optimizer_sums sums; /* that its update makes */
+    enum rw_optimizer_sums sums; /* that its update computes */
     uint64_t launches;
     size_t n_tickets;     /* of the tape when the graph was created: those that a launch moves */
     uint64_t first_block; /* of the first of them */
     uint64_t n_blocks;    /* from there to the end of the last: how far a launch moves the generator */
     void *captured; /* the device's, NULL before the first capture */
-    void *captured_arena, *captured_store, **captured_sources; /* where everything lay then */
-    uint64_t captured_seed;                                    /* of the tickets: kernels were given it */
-    const void *captured_states; /* where those of the optimizer wait; NULL: nowhere else */
+    void *captured_arena, *captured_store, **captured_sources; /* addresses at that time */
+    uint64_t captured_seed;                                    /* of the tickets: kernels received it */
+    const void *captured_states; /* the store of the optimizer's states; NULL: none */
 };
 
 static rw_status check_nothing_ran(const rw_tape *t)
@@ -63,19 +64,21 @@ static rw_status check_nothing_ran(const rw_tape *t)
     for (size_t i = 0; i < t->n_effects; i++) ran |= t->effects[i].done;
     if (!ran) return RW_OK;
     return rw_fail(t->ctx, RW_ERR_ARGUMENT,
-                   "rw_graph_create: values of the tape were computed already; create the graph right after recording");
+                   "rw_graph_create(t): expected a tape right after recording, got one whose values were computed "
+                   "already");
 }
 
 static rw_status check_tickets(const rw_tape *t)
 {
     if (rw_tape_tickets_follow(t)) return RW_OK;
     return rw_fail(t->ctx, RW_ERR_ARGUMENT,
-                   "rw_graph_create: the generator was set (rw_generator_set(), rw_checkpoint_load()) while the tape "
-                   "was recorded; reset the tape and record the step again");
+                   "rw_graph_create(t): expected one generator over the whole tape, got one that was set "
+                   "(rw_generator_set(), rw_checkpoint_load()) while the tape was recorded; reset the tape and record "
+                   "the step again");
 }
 
-/* What the step does with its gradients, in order: unscaling, clipping, the update; then the scales of the next. Inside
-   backward the first two are changes of each gradient. */
+/* The recorders of a step, in order: unscaling, clipping, the update, then the scales of the next step. Inside backward
+   the first two are changes of each gradient. */
 static struct rw_recorder *recorders_of(rw_graph *g, bool *used_up)
 {
     struct rw_recorder *first = NULL, **end = &first;
@@ -97,7 +100,7 @@ static struct rw_request request_of(const rw_graph *g)
     return request;
 }
 
-/* Those who look at all gradients before the first update inside backward; RW_ERR_MEMORY, recorded. */
+/* Begins the passes that read all gradients before the first update inside backward; RW_ERR_MEMORY, recorded. */
 static rw_status begin_passes(rw_graph *g, struct rw_first_pass **ret_first)
 {
     rw_status status = RW_OK;
@@ -113,7 +116,10 @@ static void end_passes(rw_graph *g)
     if (g->inside && g->clip.ctx) rw_clip_pass_end(&g->clip);
 }
 
-/* The plan of a step that begins anew: no value is held, whatever REWIND_EAGER=1 has computed. The caller counts. */
+/*
+ * The plan of a step that begins again: no value is held, whatever REWIND_EAGER=1 has computed. The caller gets a
+ * reference.
+ */
 static rw_status plan_of(rw_graph *g, rw_plan **ret_plan)
 {
     rw_tape *const t = g->t;
@@ -135,7 +141,10 @@ static rw_status plan_of(rw_graph *g, rw_plan **ret_plan)
     return status;
 }
 
-/* A commit that fails after parameters were updated inside backward could not leave the step as it was. */
+/*
+ * Refuses commits of the program with updates inside backward: one that fails after parameters were updated could not
+ * leave the step unchanged.
+ */
 static rw_status check_commits(const rw_tape *t)
 {
     for (size_t i = 0; i < t->n_effects; i++) {
@@ -145,7 +154,8 @@ static rw_status check_commits(const rw_tape *t)
         const rw_site at = t->ctx->sites[node->site];
         return rw_fail(t->ctx, RW_ERR_UNSUPPORTED,
                        "rw_graph_create: update_inside: %s, recorded at %s:%d, writes buffers (RW_OP_COMMIT) and may "
-                       "fail after parameters were updated; make the update at the end", op->name, at.file, at.line);
+                       "fail after parameters were updated; make the update at the end", op->name,
+                       rw_file_of(at), at.line);
     }
     return RW_OK;
 }
@@ -154,29 +164,34 @@ static rw_status check_updates(const rw_tape *t, const rw_graph_params *p)
 {
     rw_context *const ctx = t->ctx;
     if (p->update_inside && !p->optimizer)
-        return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_graph_create: update_inside: there is no optimizer");
-    if (p->optimizer && rw_optimizer_is_away(p->optimizer) &&
+        return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_graph_create(optimizer): expected one with update_inside, got NULL");
+    if (p->optimizer && rw_optimizer_is_offloaded(p->optimizer) &&
         (p->update_inside || rw_optimizer_is_in_file(p->optimizer)))
         return rw_fail(ctx, RW_ERR_UNSUPPORTED,
-                       "rw_graph_create: the optimizer's states wait %s; make the graph without it, and call "
-                       "rw_optimizer_step() behind each launch",
-                       p->update_inside ? "outside the device's memory, and come in order, not as backward goes"
-                                        : "in a file, which nothing captured can read");
+                       "rw_graph_create: the optimizer's states are offloaded %s; make the graph without it, and call "
+                       "rw_optimizer_step() after each launch",
+                       p->update_inside ? "from the device's memory, and return in their order, not in backward's"
+                                        : "to a file, which no captured step can read");
     return p->update_inside ? check_commits(t) : RW_OK;
 }
 
+/* Checks the arguments of rw_graph_create(). */
 static rw_status check(rw_tape *t, rw_tensor *loss, const rw_graph_params *p, uint32_t *ret_loss)
 {
     *ret_loss = rw_loss_check(t, loss, "rw_graph_create");
     if (*ret_loss == RW_NONE_ID) return t->ctx->status;
     if (p->max_norm < 0 || p->max_norm != p->max_norm)
-        return rw_fail(t->ctx, RW_ERR_ARGUMENT, "rw_graph_create: a norm of %g", p->max_norm);
+        return rw_fail(t->ctx, RW_ERR_ARGUMENT, "rw_graph_create(max_norm): expected 0 (no clipping) or more, got %g",
+                       p->max_norm);
     if (p->optimizer && rw_optimizer_context(p->optimizer) != t->ctx)
-        return rw_fail(t->ctx, RW_ERR_ARGUMENT, "rw_graph_create: the optimizer belongs to another context");
+        return rw_fail(t->ctx, RW_ERR_ARGUMENT, "rw_graph_create(optimizer): expected one of the tape's context, "
+                       "got one of another context");
     if (p->scaler && rw_scaler_context(p->scaler) != t->ctx)
-        return rw_fail(t->ctx, RW_ERR_ARGUMENT, "rw_graph_create: the scaler belongs to another context");
+        return rw_fail(t->ctx, RW_ERR_ARGUMENT, "rw_graph_create(scaler): expected one of the tape's context, "
+                       "got one of another context");
     if (p->delayed && rw_delayed_context(p->delayed) != t->ctx)
-        return rw_fail(t->ctx, RW_ERR_ARGUMENT, "rw_graph_create: delayed scaling belongs to another context");
+        return rw_fail(t->ctx, RW_ERR_ARGUMENT, "rw_graph_create(delayed): expected one of the tape's context, "
+                       "got one of another context");
     const rw_status runs = rw_check_runs(t->ctx, "rw_graph_create");
     if (runs) return runs;
     const char *const kept = rw_kept_codes_named(t);
@@ -192,7 +207,10 @@ static rw_status check(rw_tape *t, rw_tensor *loss, const rw_graph_params *p, ui
     return status ? status : check_tickets(t);
 }
 
-/* A file's copies are the host's own work: no capture holds them. The same on every device. */
+/*
+ * Refuses a step with values offloaded to a file: its copies are host work, which a capture cannot contain. The same on
+ * every device.
+ */
 static rw_status check_store(rw_context *ctx, const rw_plan *plan, const char *what)
 {
     if (!plan->store_bytes || !ctx->store.fns->in_file) return RW_OK;
@@ -200,6 +218,7 @@ static rw_status check_store(rw_context *ctx, const rw_plan *plan, const char *w
                    "%s: a step that moves values to a file (in %s) cannot be captured", what, ctx->store.path);
 }
 
+/* Plans the step and makes the one run of all launches. */
 static rw_status make_run(rw_graph *g)
 {
     rw_plan *plan;
@@ -213,8 +232,8 @@ static rw_status make_run(rw_graph *g)
     g->captured_sources = rw_malloc(plan->n_sources * sizeof *g->captured_sources);
     status = g->captured_sources ? rw_run_make(g->t, plan, RW_RUN_OWNED | RW_RUN_CLEARS, &g->run)
                                  : rw_fail(g->t->ctx, RW_ERR_MEMORY, "rw_graph_create: out of memory");
-    rw_plan_release(plan); /* the run counts it */
-    if (!status && g->optimizer) rw_optimizer_attend(g->optimizer, g->run);
+    rw_plan_release(plan); /* the run holds a reference */
+    if (!status && g->optimizer) status = rw_optimizer_attend(g->optimizer, g->run);
     return status;
 }
 
@@ -228,9 +247,11 @@ static rw_status make(rw_graph *g, double max_norm)
     return status ? status : make_run(g);
 }
 
+/* Plans the step with its recorders, and makes its run. Nothing runs yet. */
 rw_status rw_graph_create(rw_graph **ret_graph, rw_tape *t, rw_tensor *loss, const rw_graph_params *params)
 {
-    if (!t) return RW_ERR_ARGUMENT;
+    RW_ENTER(rw_edge_context(t), RW_ERR_ARGUMENT);
+    if (!t) return rw_fail_null(NULL, "rw_graph_create", "t");
     if (!ret_graph) return rw_fail_null(t->ctx, "rw_graph_create", "ret_graph");
     const rw_graph_params p = params ? *params : (rw_graph_params){ 0 };
     uint32_t id;
@@ -256,8 +277,10 @@ rw_status rw_graph_create(rw_graph **ret_graph, rw_tape *t, rw_tensor *loss, con
     return status;
 }
 
+/* Waits for launches, and releases everything that the graph holds. */
 void rw_graph_destroy(rw_graph **pg)
 {
+    RW_ENTER(rw_edge_context(pg && *pg ? (*pg)->t : NULL), );
     if (!pg || !*pg) return;
     rw_graph *const g = *pg;
     rw_context *const ctx = g->t->ctx;
@@ -276,7 +299,7 @@ void rw_graph_destroy(rw_graph **pg)
 
 /* ---- a launch ---- */
 
-/* As rw_zero_grad(), rw_tape_reset() and recording again would leave things, but for what the tape says. */
+/* Leaves the state that rw_zero_grad(), rw_tape_reset() and recording again would leave, except that the tape stays. */
 static void begin_step(rw_graph *g)
 {
     rw_tape *const t = g->t;
@@ -292,7 +315,7 @@ static void begin_step(rw_graph *g)
     }
 }
 
-/* Where the next launch draws. */
+/* The draws of the next launch. */
 static struct rw_draws draws_of(const rw_graph *g)
 {
     const rw_generator_state *const at = &g->t->ctx->generator;
@@ -300,7 +323,7 @@ static struct rw_draws draws_of(const rw_graph *g)
     return (struct rw_draws){ at->seed, at->offset - g->first_block, g->n_tickets };
 }
 
-/* The launch is queued: nobody else may draw its words. */
+/* The launch is queued: no other draw may use its words. */
 static void count_draws(const rw_graph *g)
 {
     if (g->run->draws.n) g->t->ctx->generator.offset += g->n_blocks;
@@ -312,13 +335,13 @@ static void *data_of(const struct rw_arena *a)
     return a ? a->data : NULL;
 }
 
-/* Of the launch's tickets, which have one. */
+/* The seed of the launch's tickets, which have one in common. */
 static uint64_t seed_of(const rw_graph *g)
 {
     return g->n_tickets ? rw_tape_ticket(g->t, 0, &g->run->draws).seed : 0;
 }
 
-/* Would a capture hold something else now? */
+/* Would a capture contain other addresses or another seed now? */
 static bool is_outdated(const rw_graph *g)
 {
     const struct rw_run *const r = g->run;
@@ -328,13 +351,14 @@ static bool is_outdated(const rw_graph *g)
            memcmp(g->captured_sources, r->sources, r->plan->n_sources * sizeof *r->sources) != 0;
 }
 
+/* Captures the run and replaces the old graph. */
 static rw_status capture(rw_graph *g)
 {
     rw_context *const ctx = g->t->ctx;
     void *captured = NULL;
     rw_status status = ctx->device->capture_begin(ctx->device_state);
     if (status) return rw_fail(ctx, status, "rw_graph_launch: the device does not capture");
-    status = rw_run_walk(g->run, g->run->plan->n_actions);
+    status = rw_run_execute(g->run, g->run->plan->n_actions);
     const rw_status ended = ctx->device->capture_end(ctx->device_state, &captured);
     if (g->optimizer) rw_optimizer_launched(g->optimizer, false);
     if (!status && ended) status = rw_fail(ctx, ended, "rw_graph_launch: the capture failed");
@@ -352,20 +376,20 @@ static rw_status capture(rw_graph *g)
     return RW_OK;
 }
 
-/* The first launch is not captured: what is loaded or chosen at first use is then there. Nor one whose single actions
-   somebody wants to see. */
+/* Queues a launch. The first one is not captured, so that everything that is loaded or chosen at first use exists
+   before a capture. A run whose single actions are observed is not captured either. */
 static rw_status queue_launch(rw_graph *g)
 {
     rw_context *const ctx = g->t->ctx;
     if (!ctx->device->launch || !g->launches || rw_run_is_watched_each_time(g->run))
-        return rw_run_walk(g->run, g->run->plan->n_actions);
+        return rw_run_execute(g->run, g->run->plan->n_actions);
     rw_status status = is_outdated(g) ? capture(g) : RW_OK;
     if (status) return status;
     status = ctx->device->launch(ctx->device_state, g->captured);
     return status ? rw_fail(ctx, status, "rw_graph_launch: the device failed") : RW_OK;
 }
 
-/* Gradients that are used up inside the step count as written as long as the update's numbers are worked out. */
+/* Gradients that are consumed inside the step count as written while the update's numbers are computed. */
 static rw_status prepare_update(rw_graph *g)
 {
     rw_context *const ctx = g->t->ctx;
@@ -376,7 +400,10 @@ static rw_status prepare_update(rw_graph *g)
     return status;
 }
 
-/* Gradients have been cleared; who has begun to read or to write them has ended then. */
+/*
+ * Releases the memory of gradients that are consumed inside the step. Gradients have been cleared before, which has
+ * ended all reads and writes of them.
+ */
 static rw_status give_gradients_up(rw_graph *g)
 {
     rw_context *const ctx = g->t->ctx;
@@ -397,7 +424,7 @@ static rw_status queue_run(rw_graph *g)
     r->seeds = g->scaler ? g->seeds : NULL;
     rw_status status = g->optimizer ? rw_optimizer_before_launch(g->optimizer) : RW_OK;
     if (!status) status = rw_run_prepare(r, end);
-    for (size_t i = 0; !status && i < r->plan->n_gradients; i++) /* the update finds them written */
+    for (size_t i = 0; !status && i < r->plan->n_gradients; i++) /* the update must find them written */
         rw_gradient_written(&g->t->ctx->by_id[r->plan->gradients[i]]->gradient);
     if (!status && g->optimizer) status = prepare_update(g);
     if (!status) status = queue_launch(g);
@@ -410,7 +437,7 @@ static rw_status queue_run(rw_graph *g)
     return RW_OK;
 }
 
-/* What the step has counted, now that it is queued. */
+/* Counts the launch in everything that takes part in it, after it is queued. */
 static void count_launch(rw_graph *g)
 {
     if (g->optimizer) rw_optimizer_launched(g->optimizer, true);
@@ -422,7 +449,7 @@ static void count_launch(rw_graph *g)
     count_draws(g);
 }
 
-/* A rehearsal of a step that begins anew would run an op with an effect once more than the program does. */
+/* Refuses ops with effects: a rehearsal of a step that begins again would run them once more than the program does. */
 static rw_status check_effects(const rw_tape *t)
 {
     for (size_t i = 0; i < t->n_effects; i++) {
@@ -432,13 +459,17 @@ static rw_status check_effects(const rw_tape *t)
         const rw_site at = t->ctx->sites[node->site];
         return rw_fail(t->ctx, RW_ERR_UNSUPPORTED,
                        "rw_graph_launch: REWIND_VERIFY=1: %s, recorded at %s:%d, has an effect (RW_OP_STATEFUL) and "
-                       "cannot run in a rehearsal and in the launch; use REWIND_VERIFY=digest", op->name, at.file,
+                       "cannot run in a rehearsal and in the launch; use REWIND_VERIFY=digest", op->name,
+                       rw_file_of(at),
                        at.line);
     }
     return RW_OK;
 }
 
-/* Under REWIND_VERIFY=1, before the first launch: of parameters and random numbers as the launch will have them. */
+/*
+ * Under REWIND_VERIFY=1, before the first launch: verifies the step with the parameters and random numbers of the
+ * launch.
+ */
 static rw_status verify_first(rw_graph *g)
 {
     if (g->t->ctx->verify != RW_VERIFY_FULL || g->launches) return RW_OK;
@@ -449,8 +480,8 @@ static rw_status verify_first(rw_graph *g)
     return rw_verify_or_fail(g->t, &request, g->scaler ? g->seeds : NULL);
 }
 
-/* A gradient whose address the caller has is never clear, so its parameter is updated in every step: inside backward
-   there is no update of one that the step does not reach. */
+/* A gradient whose address the caller has is never clear, so its parameter is updated in every step. But inside
+   backward a parameter that the step does not reach has no update. */
 static rw_status check_shared(const rw_graph *g)
 {
     rw_context *const ctx = g->t->ctx;
@@ -468,17 +499,18 @@ static rw_status check_shared(const rw_graph *g)
     return RW_OK;
 }
 
-/* A launch begins with clear gradients. */
+/* A launch begins with clear gradients: refuses gradients that were not used. */
 static rw_status check_gradients(rw_context *ctx)
 {
     const struct rw_param *const p = rw_gradient_unused(ctx);
     if (!p) return RW_OK;
     return rw_fail(ctx, RW_ERR_ARGUMENT,
-                   "rw_graph_launch: the gradient of \"%s\": rw_backward() has added to it since the last launch, "
-                   "rw_optimizer_step() or rw_zero_grad(), and the launch, which begins with clear gradients, would "
-                   "drop that; make the update, or call rw_zero_grad() to drop it", p->name);
+                   "rw_graph_launch: expected clear gradients, got a gradient of \"%s\" that rw_backward() has added "
+                   "to since the last launch, rw_optimizer_step() or rw_zero_grad(); make the update, or call "
+                   "rw_zero_grad() to drop it", p->name);
 }
 
+/* Begins the step and queues it. A failed launch restores the tape's draws. */
 static rw_status launch(rw_graph *g)
 {
     rw_tape *const t = g->t;
@@ -499,19 +531,21 @@ static rw_status launch(rw_graph *g)
     return !status && rw_run_is_watched_each_time(g->run) ? rw_runs_wait(t->ctx) : status;
 }
 
+/* Checks that the graph is still valid for its tape, optimizer and context, and launches it. */
 rw_status rw_graph_launch(rw_graph *g)
 {
-    if (!g) return RW_ERR_ARGUMENT;
+    RW_ENTER(rw_edge_context(g ? g->t : NULL), RW_ERR_ARGUMENT);
+    if (!g) return rw_fail_null(NULL, "rw_graph_launch", "g");
     rw_tape *const t = g->t;
     rw_context *const ctx = t->ctx;
     if (ctx->status) return ctx->status;
     if (t->step != g->tape_step)
-        return rw_fail(ctx, RW_ERR_CHANGED,
+        return rw_fail(ctx, RW_ERR_MODIFIED,
                        "rw_graph_launch: the tape was reset or destroyed after the graph had been created");
     const rw_status missed = rw_tape_misses_nothing(t, "rw_graph_launch");
     if (missed) return missed;
     if (g->optimizer && g->follows != rw_optimizer_follows(g->optimizer))
-        return rw_fail(ctx, RW_ERR_CHANGED, "rw_graph_launch: the optimizer was stepped with a scaler for the first "
+        return rw_fail(ctx, RW_ERR_MODIFIED, "rw_graph_launch: the optimizer was stepped with a scaler for the first "
                                             "time after the graph had been created; create it again");
     const rw_plan *const p = g->run->plan;
     const rw_status held =
@@ -523,5 +557,5 @@ rw_status rw_graph_launch(rw_graph *g)
     if (unused) return unused;
     const rw_status shared = check_shared(g);
     if (shared) return shared;
-    return rw_is_called_by_a_kernel(ctx, "rw_graph_launch") ? RW_ERR_ARGUMENT : launch(g);
+    return launch(g);
 }

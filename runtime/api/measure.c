@@ -1,21 +1,24 @@
 /*
- * rw_costs_begin(), rw_costs_end(): every node of every step that runs in between is timed where it runs, with its
- * operands where they lie in a real step and the caches as they are then. What becomes the context's cost of a
- * signature is the mean, over the steps that are neither fast nor slow, of what its nodes took in a step on the
- * average: among equal nodes some find their operands in the caches and others do not, at the same places of each step,
- * and some are interrupted, each time others; what the step takes is their sum. A median of each would leave that out.
+ * rw_profile_begin(), rw_profile_end(): times every node of every step between the two calls where it runs, with the
+ * operands at their places in a real step and the caches in their real state.
  *
- * A node's time lasts until the next one begins, so what a step takes is the sum, the walker's own part included.
+ * The context's cost of a signature is the mean time of its nodes in a step, averaged over the steps that are neither
+ * fast nor slow. Among equal nodes some find their operands in the caches and others do not, at the same places in each
+ * step, and some are interrupted, different ones each time. The time of a step is their sum, which a median of each
+ * node would not give.
  *
- * What a node takes longer because of where its operands are (remat/caches.h) is its place's in that step: it is taken
- * off.
+ * A node's time lasts until the next one begins. So the sum over all nodes is the time of the step, including that of
+ * the run itself.
+ *
+ * The additional time of a node because of where its operands are (remat/cache_model.h) depends on its place in that
+ * step, so it is subtracted.
  */
 #include "api/measure.h"
 
 #include "base/alloc.h"
 #include "base/clock.h"
-#include "run/call.h"
-#include "run/far.h"
+#include "run/node_call.h"
+#include "run/cache_misses.h"
 
 #include <rewind/plan.h>
 
@@ -29,40 +32,40 @@
 #define INTERRUPTED 3.0 /* times the median of the same nodes */
 #define WORTH_ASKING ((uint64_t)16 << 20)
 
-/* What the nodes of a signature took in a step, on the average, and that step over nominal rates as a whole. */
+/* Mean time of the nodes of a signature in a step, and the ratio of that step's time to its nominal time. */
 struct mean {
     double us, slow;
 };
 
-/* Of a signature: the last RW_COST_SAMPLES steps that have it, and the step under way. */
+/* The samples of a signature: the last RW_COST_SAMPLES steps that have it, and the current step. */
 struct sample {
     struct rw_cost_entry entry;
     struct mean step[RW_COST_SAMPLES];
     size_t n;
     double sum;
-    double fetched;   /* seconds that a node took for where its operands were; until the step ends, all its nodes */
-    size_t n_nodes;   /* in the step under way */
-    uint32_t touched; /* the next one that it has; RW_NONE_ID: the last */
+    double fetched;   /* cache-miss seconds of one node; until the step ends, of all its nodes */
+    size_t n_nodes;   /* in the current step */
+    uint32_t touched; /* the next one of the current step; RW_NONE_ID: the last */
 };
 
 struct measure {
-    struct rw_attach attach; /* first: the context hands it back */
+    struct rw_attach attach; /* must be first: the context passes it to the functions */
     struct rw_observer observer;
     rw_context *ctx;
     bool on;
     size_t from, to; /* the part of a run that is timed; from == to: none */
-    double *times;   /* when action from + i began; the last one is the end */
+    double *times;   /* start of action from + i; the last one is the end */
     size_t cap_times;
     struct sample *sample;
     size_t n, cap;
-    uint32_t touched;      /* the first sample that the step under way has */
-    double us, nominal_us; /* of the step under way */
-    struct rw_memory_cost memory; /* as the context knew it, or asked for: asked, where a step was large */
+    uint32_t touched;      /* the first sample of the current step */
+    double us, nominal_us; /* of the current step */
+    struct rw_memory_cost memory; /* known or measured; `asked`: it was measured, for a large step */
     bool asked;
-    struct rw_far far;
+    struct rw_cache_misses far;
     uint32_t *slot; /* signature -> sample + 1, open addressing; n_slots a power of two */
     size_t n_slots;
-    rw_desc *desc; /* of one call */
+    rw_operand_desc *desc; /* of one call */
     size_t cap_desc;
 };
 
@@ -71,12 +74,13 @@ static struct measure *measure_of(struct rw_observer *o)
     return (struct measure *)(void *)((char *)o - offsetof(struct measure, observer));
 }
 
-/* A trace may be marking the same part: ours lie behind its marks. */
+/* A trace may mark the same part, so our marks follow its marks. */
 static size_t first_mark(const struct measure *m)
 {
     return RW_TRACE_MARKS + 2 * (m->to - m->from) + 1;
 }
 
+/* Adds the current step to the samples of its signatures. */
 static void close_step(struct measure *m)
 {
     while (m->touched != RW_NONE_ID) {
@@ -90,6 +94,7 @@ static void close_step(struct measure *m)
     m->us = m->nominal_us = 0;
 }
 
+/* Ends the last step if a new one begins, and prepares the marks. */
 static rw_status begin(struct rw_observer *o, struct rw_run *r, size_t from, size_t to)
 {
     struct measure *const m = measure_of(o);
@@ -98,12 +103,12 @@ static rw_status begin(struct rw_observer *o, struct rw_run *r, size_t from, siz
     if (!from) close_step(m);
     if (!m->on || from == to) return RW_OK;
     if (!rw_grow(&m->times, &m->cap_times, 0, to - from + 1, sizeof *m->times))
-        return rw_fail(m->ctx, RW_ERR_MEMORY, "rw_costs_begin: out of memory while a step was measured");
+        return rw_fail(m->ctx, RW_ERR_MEMORY, "rw_profile_begin: out of memory while a step was measured");
     m->from = from;
     m->to = to;
     if (!device->make_marks) return RW_OK;
     const rw_status status = device->make_marks(m->ctx->device_state, first_mark(m) + to - from + 1);
-    return status ? rw_fail(m->ctx, status, "rw_costs_begin: the device gives no times") : RW_OK;
+    return status ? rw_fail(m->ctx, status, "rw_profile_begin: the device gives no times") : RW_OK;
 }
 
 static void take_time(struct measure *m, size_t i)
@@ -153,7 +158,7 @@ static bool grow_slots(struct measure *m)
     return true;
 }
 
-/* The sample of a signature, a new one where there is none; NULL without memory. */
+/* The sample of a signature, or a new one; NULL without memory. */
 static struct sample *sample_of(struct measure *m, uint64_t signature)
 {
     if (2 * (m->n + 1) > m->n_slots && !grow_slots(m)) return NULL;
@@ -173,7 +178,7 @@ static void name_op(char *text, const char *op)
     text[n] = '\0';
 }
 
-/* A signature that finds no memory goes without. */
+/* Adds the time of an action to its signature. Without memory the signature is left out. */
 static void add_time(struct measure *m, const struct rw_run *r, size_t action, double us)
 {
     const struct rw_node *const node = rw_plan_node(r->tape, r->plan, r->plan->actions[action].node);
@@ -197,15 +202,16 @@ static void add_time(struct measure *m, const struct rw_run *r, size_t action, d
     s->sum += us;
     if (m->far.of == r->plan->serial) s->fetched += rw_fetched_seconds(m->far.fetched[action], m->memory);
     m->us += us;
-    m->nominal_us += 1e6 * rw_nominal_seconds((rw_op_cost){ (double)s->entry.operations, (double)s->entry.bytes });
+    const rw_op_cost cost = { .flops = (double)s->entry.operations, .bytes = (double)s->entry.bytes };
+    m->nominal_us += 1e6 * rw_nominal_seconds(cost);
 }
 
-/* Once, where a step is larger than any cache that a core has for itself. */
+/* Measures memory costs once, if a step is larger than the private caches of a core. */
 static void ask_memory(struct measure *m, const rw_plan *plan)
 {
     if (m->asked || m->memory.picoseconds || plan->largest_live < WORTH_ASKING) return;
     m->asked = true;
-    m->memory = rw_costs_ask_memory(m->ctx);
+    m->memory = rw_costs_measure_memory(m->ctx);
 }
 
 static void end(struct rw_observer *o, struct rw_run *r, rw_status status, size_t action)
@@ -213,17 +219,20 @@ static void end(struct rw_observer *o, struct rw_run *r, rw_status status, size_
     struct measure *const m = measure_of(o);
     const bool any = !status && m->from < m->to;
     if (any) ask_memory(m, r->plan);
-    /* without memory nodes keep what they took */
-    if (any && m->memory.picoseconds) (void)rw_far_count(&m->far, r->tape, r->plan, m->memory.near_bytes);
+    /* without memory the nodes' times stay as measured */
+    if (any && m->memory.picoseconds) (void)rw_cache_misses_count(&m->far, r->tape, r->plan, m->memory.near_bytes);
     for (size_t i = m->from; any && i < m->to; i++) add_time(m, r, i, time_of(m, i - m->from));
     m->from = m->to = 0;
 }
 
-/* A rehearsal is nobody's step; where copies run beside, a node's time is not its own. */
+/*
+ * Attaches to runs of the program. Not to rehearsals, and not if copies run in parallel, because they change node
+ * times.
+ */
 static rw_status attach(struct rw_attach *self, struct rw_run *r, struct rw_observer **ret_observer)
 {
     struct measure *const m = (struct measure *)self;
-    if (m->on && !(r->flags & RW_RUN_REHEARSAL) && !r->plan->n_aside) *ret_observer = &m->observer;
+    if (m->on && !(r->flags & (RW_RUN_REHEARSAL | RW_RUN_AHEAD)) && !r->plan->n_aside) *ret_observer = &m->observer;
     return RW_OK;
 }
 
@@ -241,7 +250,7 @@ static void destroy(struct rw_attach *self)
 {
     struct measure *const m = (struct measure *)self;
     forget(m);
-    rw_far_finish(&m->far);
+    rw_cache_misses_finish(&m->far);
     rw_free(m->times);
     rw_free(m->desc);
     rw_free(m);
@@ -254,17 +263,20 @@ static struct measure *find(const rw_context *ctx)
     return (struct measure *)a;
 }
 
-rw_status rw_costs_begin(rw_context *ctx)
+/* Attaches the observer if there is none. */
+rw_status rw_profile_begin(rw_context *ctx)
 {
-    if (!ctx) return RW_ERR_ARGUMENT;
+    RW_ENTER(ctx, RW_ERR_ARGUMENT);
+    if (!ctx) return rw_fail_null(NULL, "rw_profile_begin", "ctx");
     if (ctx->status) return ctx->status;
-    const rw_status runs = rw_check_runs(ctx, "rw_costs_begin");
+    const rw_status runs = rw_check_runs(ctx, "rw_profile_begin");
     if (runs) return runs;
     struct measure *m = find(ctx);
-    if (m && m->on) return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_costs_begin: costs are being measured already");
+    if (m && m->on) return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_profile_begin: expected rw_profile_end() after "
+                                         "the last rw_profile_begin(), got none");
     if (!m) {
         m = rw_calloc(1, sizeof *m);
-        if (!m) return rw_fail(ctx, RW_ERR_MEMORY, "rw_costs_begin: out of memory");
+        if (!m) return rw_fail(ctx, RW_ERR_MEMORY, "rw_profile_begin: out of memory");
         *m = (struct measure){
             .attach = { .next = ctx->attach, .attach = attach, .destroy = destroy },
             .ctx = ctx,
@@ -299,8 +311,9 @@ static double median_of(const struct mean *step, size_t n)
     return us[(n - 1) / 2];
 }
 
-/* Microseconds in the middle half of the steps, of those in which others left the machine alone. Of few steps one that
-   took many times what the others did says nothing of how often that happens: it counts no more than INTERRUPTED. */
+/* Mean microseconds in the middle half of the steps that other processes did not disturb. If there are few steps, one
+   that took many times as long as the others does not say how often that happens, so it counts at most INTERRUPTED
+   medians. */
 static double usual(struct mean *step, size_t n)
 {
     const bool few = n < FEW;
@@ -313,7 +326,7 @@ static double usual(struct mean *step, size_t n)
     return sum / (double)(n - 2 * from);
 }
 
-/* Without what it paid for where its operands were: at least half, whatever prices are worth. */
+/* Without the cache misses, but at least half, in case the memory costs are wrong. */
 static double near_us(const struct sample *s, double us)
 {
     return fmax(us - 1e6 * s->fetched, us / 2);
@@ -325,7 +338,7 @@ struct rw_memory_cost rw_costs_known_memory(const rw_context *ctx)
     return known ? ctx->costs->memory : (struct rw_memory_cost){ 0 };
 }
 
-struct rw_memory_cost rw_costs_ask_memory(const rw_context *ctx)
+struct rw_memory_cost rw_costs_measure_memory(const rw_context *ctx)
 {
     const struct rw_device_fns *const device = ctx->device;
     struct rw_memory_times m = { 0 };
@@ -348,11 +361,14 @@ static rw_status add_usual(struct measure *m, struct rw_costs *costs)
     return status;
 }
 
-rw_status rw_costs_end(rw_context *ctx)
+/* Makes costs of the samples, adds older ones that were not measured, and replaces the context's costs. */
+rw_status rw_profile_end(rw_context *ctx)
 {
-    if (!ctx) return RW_ERR_ARGUMENT;
+    RW_ENTER(ctx, RW_ERR_ARGUMENT);
+    if (!ctx) return rw_fail_null(NULL, "rw_profile_end", "ctx");
     struct measure *const m = find(ctx);
-    if (!m || !m->on) return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_costs_end: rw_costs_begin() was not called");
+    if (!m || !m->on)
+        return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_profile_end: expected rw_profile_begin() before, got none");
     struct rw_costs *const costs = rw_calloc(1, sizeof *costs);
     close_step(m);
     if (costs) costs->memory = m->memory;
@@ -362,7 +378,7 @@ rw_status rw_costs_end(rw_context *ctx)
     if (!status && costs->n && !rw_costs_seal(costs)) status = RW_ERR_MEMORY;
     if (status) {
         rw_costs_free(costs);
-        return rw_fail(ctx, status, "rw_costs_end: %s", rw_status_name(status));
+        return rw_fail(ctx, status, "rw_profile_end: %s", rw_status_name(status));
     }
     m->on = false;
     forget(m);
@@ -375,11 +391,13 @@ rw_status rw_costs_end(rw_context *ctx)
 
 size_t rw_costs_count(const rw_context *ctx)
 {
+    RW_LOOKS_ONLY;
     return ctx && ctx->costs ? ctx->costs->n : 0;
 }
 
 void rw_costs_clear(rw_context *ctx)
 {
+    RW_ENTER(ctx, );
     if (!ctx) return;
     rw_costs_free(ctx->costs);
     ctx->costs = NULL;

@@ -1,12 +1,12 @@
-/* What measuring in the caller's steps (measure.c) and in the library's own (ceilings.c) share. */
+/* Memory costs, for measurements in the caller's steps (measure.c) and in the library's own (calibrate.c). */
 #ifndef RW_API_MEASURE_H
 #define RW_API_MEASURE_H
 
 #include "autodiff/costs.h"
 
-/* What a byte beyond the caches takes: as the context's costs have it, for as many threads as it has now; and as its
-   device says when it is asked, for a quarter of a second. No picoseconds: nothing is known. */
+/* The cost of a byte that misses the caches. The first: as in the context's costs, for its present number of threads.
+   The second: as its device measures it, in 0.25 seconds. No picoseconds: unknown. */
 struct rw_memory_cost rw_costs_known_memory(const rw_context *ctx);
-struct rw_memory_cost rw_costs_ask_memory(const rw_context *ctx);
+struct rw_memory_cost rw_costs_measure_memory(const rw_context *ctx);
 
 #endif

@@ -1,7 +1,7 @@
 /* rw_memory_stats() and rw_tape_cost(): the numbers of plans and pools. */
 #include "plan/cache.h"
 #include "autodiff/roots.h"
-#include "run/advance.h"
+#include "run/step.h"
 
 static size_t tape_bytes(const rw_tape *t)
 {
@@ -13,7 +13,8 @@ static size_t tape_bytes(const rw_tape *t)
 
 rw_status rw_memory_stats(const rw_context *ctx, rw_memory *ret_memory)
 {
-    if (!ctx) return RW_ERR_ARGUMENT;
+    RW_ENTER(ctx, RW_ERR_ARGUMENT);
+    if (!ctx) return rw_fail_null(NULL, "rw_memory_stats", "ctx");
     if (!ret_memory) return rw_fail_null((rw_context *)(uintptr_t)ctx, "rw_memory_stats", "ret_memory");
     *ret_memory = ctx->memory;
     ret_memory->runs = ctx->pool->n_stopped;
@@ -27,7 +28,8 @@ rw_status rw_memory_stats(const rw_context *ctx, rw_memory *ret_memory)
 
 rw_status rw_tape_cost(rw_tape *t, rw_tensor *loss, rw_cost *ret_cost)
 {
-    if (!t) return RW_ERR_ARGUMENT;
+    RW_ENTER(rw_edge_context(t), RW_ERR_ARGUMENT);
+    if (!t) return rw_fail_null(NULL, "rw_tape_cost", "t");
     if (!ret_cost) return rw_fail_null(t->ctx, "rw_tape_cost", "ret_cost");
     const uint32_t id = rw_loss_check(t, loss, "rw_tape_cost");
     if (id == RW_NONE_ID) return t->ctx->status;

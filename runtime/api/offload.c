@@ -1,4 +1,4 @@
-/* rw_context_set_offload(): where values wait outside the device's memory. */
+/* rw_context_set_offload(): selects the offload store. */
 #include "api/offload.h"
 
 #include "autodiff/costs.h"
@@ -10,10 +10,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The least that a store can have. */
+/* The minimum size of a store. */
 #define PROBE_BYTES 4096
 
-/* Below a byte in a second, times of moves would be beyond all that a plan can add up. */
+/* Rates below 1 byte per second would give times that a plan cannot add up. */
 static bool is_rate(double bytes_per_s)
 {
     return bytes_per_s == 0 || (bytes_per_s >= 1 && isfinite(bytes_per_s));
@@ -23,11 +23,12 @@ static rw_status check_rates(rw_context *ctx, const rw_offload *o)
 {
     if (is_rate(o->out_bytes_per_s) && is_rate(o->in_bytes_per_s)) return RW_OK;
     return rw_fail(ctx, RW_ERR_ARGUMENT,
-                   "rw_context_set_offload: %g and %g bytes per second; 0, or 1 and more, are possible",
+                   "rw_context_set_offload(out_bytes_per_s, in_bytes_per_s): expected 0 (measured), or 1 or more, got "
+                   "%g and %g",
                    o->out_bytes_per_s, o->in_bytes_per_s);
 }
 
-/* A file is made and forgotten: whether that works is known now, not in the first run. */
+/* Creates a file and removes it, so that a failure is known now and not in the first run. */
 static rw_status try_folder(rw_context *ctx, const struct rw_store_fns *fns, const char *path)
 {
     void *store;
@@ -46,7 +47,7 @@ rw_status rw_folder_find(rw_context *ctx, const char *call, const char *path, ch
     return *ret ? RW_OK : rw_fail(ctx, RW_ERR_MEMORY, "%s: out of memory", call);
 }
 
-/* One that can be written to. */
+/* Finds a folder that can be written to. */
 static rw_status find_folder(rw_context *ctx, const char *path, char **ret)
 {
     char *whole = NULL;
@@ -57,9 +58,11 @@ static rw_status find_folder(rw_context *ctx, const char *path, char **ret)
     return status;
 }
 
+/* Checks the rates and the folder, and replaces the store. */
 rw_status rw_context_set_offload(rw_context *ctx, const rw_offload *offload)
 {
-    if (!ctx) return RW_ERR_ARGUMENT;
+    RW_ENTER(ctx, RW_ERR_ARGUMENT);
+    if (!ctx) return rw_fail_null(NULL, "rw_context_set_offload", "ctx");
     const rw_offload o = offload ? *offload : (rw_offload){ 0 };
     const bool in_files = o.path && *o.path;
     char *path = NULL;

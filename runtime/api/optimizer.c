@@ -1,9 +1,10 @@
 /*
- * Optimizers over the parameters of a context, whatever their kind. See rewind/optim.h and rewind/optimizers.h.
+ * Optimizers of any kind over the parameters of a context: recording, states, settings and updates.
  *
- * States and master copies are states of the context, which an op reads and writes. What changes from step to step -
- * the learning rate, the bias corrections - is in rows that are uploaded before each update: the plan stays the same.
- * A row is about a piece: a parameter, or, of states that wait elsewhere, what comes of it at a time (away.h).
+ * States and master copies are states of the context, which an op reads and writes. Numbers that change from step to
+ * step, such as the learning rate and the bias corrections, are in rows that are uploaded before each update, so the
+ * plan stays the same. A row belongs to a piece: a parameter or, if states are offloaded, the part of it that is in the
+ * window at a time (optimizer_offload.h).
  */
 #include "api/optimizer.h"
 
@@ -26,14 +27,14 @@ static rw_status no_memory(rw_context *ctx, const char *what)
 
 /* ---- recording ---- */
 
-/* The gradient that planning made or found; else that of the parameter, which is clear. */
+/* The gradient that planning computed or found; otherwise that of the parameter, which is clear. */
 static rw_tensor *gradient_of(const struct rw_member *x, rw_tensor *const *gradient)
 {
     rw_tensor *const g = gradient[x->param->tensor.id];
     return g ? g : &x->param->gradient.tensor;
 }
 
-/* The rows that the update goes by: as they were uploaded, or what is left of them where some are left out. */
+/* The rows that the update uses: as uploaded, or if some updates may be skipped, as corrected on the device. */
 static rw_status record_rows(const rw_optimizer *opt, size_t group, rw_tape *t, rw_tensor **ret_rows)
 {
     rw_tensor *in[4], *out[2];
@@ -44,7 +45,7 @@ static rw_status record_rows(const rw_optimizer *opt, size_t group, rw_tape *t, 
     in[n++] = &opt->uploaded[group]->tensor;
     in[n++] = &opt->pending[group]->tensor;
     in[n++] = &opt->due[group]->tensor;
-    const rw_status status = rw_update_record(t, "rw_adamw_step", &rw_op_update_rows, in, n, &opt->kind->attrs,
+    const rw_status status = rw_update_record(t, "rw_optimizer_step", &rw_op_update_rows, in, n, &opt->kind->attrs,
                                               sizeof opt->kind->attrs, out);
     if (!status) *ret_rows = out[1];
     return status;
@@ -59,6 +60,7 @@ static struct rw_update_attrs attrs_of(const rw_optimizer *opt)
     return attrs;
 }
 
+/* Records one node that updates all pieces of a group. */
 static rw_status record_group(rw_optimizer *opt, size_t group, rw_tape *t, rw_tensor *const *gradient, rw_tensor **in)
 {
     const struct rw_piece *const p = &opt->pieces.piece[opt->pieces.first[group]];
@@ -75,23 +77,23 @@ static rw_status record_group(rw_optimizer *opt, size_t group, rw_tape *t, rw_te
         if (x->has_master) in[end++] = &p[i].state[states]->tensor;
     }
     if (attrs.sums) in[end++] = &opt->sums[group]->tensor;
-    return rw_update_record(t, "rw_adamw_step", opt->kind->op, in, (int)end, &attrs, sizeof attrs, NULL);
+    return rw_update_record(t, "rw_optimizer_step", opt->kind->op, in, (int)end, &attrs, sizeof attrs, NULL);
 }
 
-/* Its row, one of its group's, its gradient, itself, its states, which are in the device's memory: it is the piece of
-   its number. */
+/* Records the update of one parameter: its row, its gradient, the parameter, its states. The states are in device
+   memory, so the piece has the parameter's number. */
 static rw_status record_one(rw_optimizer *opt, size_t i, rw_tape *t, rw_tensor *rows, rw_tensor *g)
 {
     const struct rw_member *const x = &opt->members[i];
-    const int64_t row = (int64_t)(i % RW_GROUP_MOST);
+    const int64_t row = (int64_t)(i % RW_GROUP_MAX);
     const struct rw_update_attrs attrs = attrs_of(opt);
     rw_tensor *in[2 + OPERANDS] = { NULL, g, &x->param->tensor };
     int n = 3;
-    in[0] = rw_slice_at((rw_site){ "rw_adamw_step", 0 }, t, rows, 0, row, row + 1);
+    in[0] = rw_slice_at((rw_site){ "rw_optimizer_step", 0 }, t, rows, 0, row, row + 1);
     if (!in[0]) return opt->ctx->status;
     for (int j = 0; j < opt->pieces.piece[i].n_states; j++) in[n++] = &opt->pieces.piece[i].state[j]->tensor;
     if (attrs.sums) in[n++] = &x->sums->tensor;
-    return rw_update_record(t, "rw_adamw_step", opt->kind->op, in, n, &attrs, sizeof attrs, NULL);
+    return rw_update_record(t, "rw_optimizer_step", opt->kind->op, in, n, &attrs, sizeof attrs, NULL);
 }
 
 static rw_status record_inside(struct rw_recorder *r, rw_tape *t, rw_tensor **gradient)
@@ -101,7 +103,7 @@ static rw_status record_inside(struct rw_recorder *r, rw_tape *t, rw_tensor **gr
     rw_status status = RW_OK;
     for (size_t i = 0; !status && i < opt->n; i++) {
         rw_tensor *const g = gradient[opt->members[i].param->tensor.id];
-        if (i % RW_GROUP_MOST == 0) status = record_rows(opt, i / RW_GROUP_MOST, t, &rows);
+        if (i % RW_GROUP_MAX == 0) status = record_rows(opt, i / RW_GROUP_MAX, t, &rows);
         if (!status && g) status = record_one(opt, i, t, rows, g);
     }
     return status;
@@ -111,22 +113,22 @@ static rw_status record(struct rw_recorder *r, rw_tape *t, rw_tensor **gradient)
 {
     rw_optimizer *const opt = (rw_optimizer *)r;
     rw_status status = RW_OK;
-    const size_t most = opt->pieces.n < RW_GROUP_MOST ? opt->pieces.n : RW_GROUP_MOST;
+    const size_t most = opt->pieces.n < RW_GROUP_MAX ? opt->pieces.n : RW_GROUP_MAX;
     rw_tensor **const in = rw_malloc((2 + OPERANDS * most) * sizeof *in);
-    if (!in) return no_memory(opt->ctx, "rw_adamw_step");
+    if (!in) return no_memory(opt->ctx, "rw_optimizer_step");
     for (size_t g = 0; !status && g < opt->pieces.n_groups; g++) status = record_group(opt, g, t, gradient, in);
     rw_free(in);
     return status;
 }
 
-struct rw_recorder *rw_optimizer_recorder(rw_adamw *opt, rw_tensor *const *found)
+struct rw_recorder *rw_optimizer_recorder(rw_optimizer *opt, rw_tensor *const *found)
 {
     opt->recorder = (struct rw_recorder){ .record = record };
     opt->found = found;
     return &opt->recorder;
 }
 
-struct rw_recorder *rw_optimizer_recorder_inside(rw_adamw *opt, bool *used_up, rw_tensor *const *found)
+struct rw_recorder *rw_optimizer_recorder_inside(rw_optimizer *opt, bool *used_up, rw_tensor *const *found)
 {
     opt->recorder = (struct rw_recorder){ .record = record_inside };
     opt->found = found;
@@ -134,8 +136,9 @@ struct rw_recorder *rw_optimizer_recorder_inside(rw_adamw *opt, bool *used_up, r
     return &opt->recorder;
 }
 
-/* ---- making and ending ---- */
+/* ---- creation and destruction ---- */
 
+/* Adds a parameter as one piece, and decides about its master copy and the types of its states. */
 static rw_status add_member(rw_optimizer *opt, struct rw_param *p)
 {
     const rw_dtype dtype = (rw_dtype)p->tensor.dtype;
@@ -166,26 +169,27 @@ static rw_status add_states_of(rw_optimizer *opt, struct rw_piece *p)
     return RW_OK;
 }
 
-/* States in the device's memory, and as many parameters in a group as a node takes. */
+/* Adds states in device memory, with as many parameters in a group as a node takes. */
 static rw_status add_pieces(rw_optimizer *opt)
 {
     struct rw_pieces *const all = &opt->pieces;
-    const size_t groups = (all->n + RW_GROUP_MOST - 1) / RW_GROUP_MOST;
+    const size_t groups = (all->n + RW_GROUP_MAX - 1) / RW_GROUP_MAX;
     all->first = rw_calloc(groups + 1, sizeof *all->first);
     rw_status status = all->first ? RW_OK : RW_ERR_MEMORY;
-    for (size_t g = 0; !status && g <= groups; g++) all->first[g] = g < groups ? g * RW_GROUP_MOST : all->n;
+    for (size_t g = 0; !status && g <= groups; g++) all->first[g] = g < groups ? g * RW_GROUP_MAX : all->n;
     all->n_groups = status ? 0 : groups;
     for (size_t i = 0; !status && i < all->n; i++) status = add_states_of(opt, &all->piece[i]);
     return status ? no_memory(opt->ctx, opt->kind->create) : RW_OK;
 }
 
-/* What is to wait elsewhere is cut: members find their first pieces again. */
-static rw_status add_pieces_away(rw_optimizer *opt, const rw_states *where)
+/* Adds offloaded states. This cuts the pieces, so members get the index of their first piece. */
+static rw_status add_pieces_away(rw_optimizer *opt, const rw_state_offload *where)
 {
     const rw_status status =
-        rw_away_open(&opt->away, opt->ctx, opt->kind->create, opt->kind->op, where, RW_GROUP_MOST, &opt->pieces);
+        rw_optimizer_offload_open(&opt->away, opt->ctx, opt->kind->create, opt->kind->op, where, RW_GROUP_MAX,
+                                  &opt->pieces);
     if (status) return status;
-    opt->bytes += rw_away_window(opt->away);
+    opt->bytes += rw_optimizer_offload_window(opt->away);
     for (size_t i = opt->pieces.n; i-- > 0;) opt->members[opt->pieces.piece[i].member].piece = i;
     return RW_OK;
 }
@@ -197,7 +201,7 @@ static bool has_states(const rw_optimizer *opt)
     return any;
 }
 
-static rw_status add_rows(rw_adamw *opt)
+static rw_status add_rows(rw_optimizer *opt)
 {
     const size_t groups = opt->pieces.n_groups;
     opt->rows = rw_calloc(opt->pieces.n, sizeof *opt->rows);
@@ -217,8 +221,8 @@ static void free_states(rw_context *ctx, struct rw_param **states, size_t n)
     rw_free(states);
 }
 
-/* By group, so many numbers for each of its parameters. */
-static struct rw_param **add_states(const rw_adamw *opt, rw_dtype dtype, int64_t numbers)
+/* Adds a state per group, with that many numbers for each of its pieces. */
+static struct rw_param **add_states(const rw_optimizer *opt, rw_dtype dtype, int64_t numbers)
 {
     struct rw_param **const states = rw_calloc(opt->pieces.n_groups, sizeof(struct rw_param *));
     for (size_t g = 0; states && g < opt->pieces.n_groups; g++) {
@@ -230,12 +234,12 @@ static struct rw_param **add_states(const rw_adamw *opt, rw_dtype dtype, int64_t
     return states;
 }
 
-bool rw_optimizer_follows(const rw_adamw *opt)
+bool rw_optimizer_follows(const rw_optimizer *opt)
 {
     return opt->pending;
 }
 
-rw_status rw_optimizer_follow(rw_adamw *opt)
+rw_status rw_optimizer_follow(rw_optimizer *opt)
 {
     if (opt->pending) return RW_OK;
     opt->due = add_states(opt, RW_I32, RW_UPDATE_ROW_WORDS);
@@ -246,7 +250,7 @@ rw_status rw_optimizer_follow(rw_adamw *opt)
     return no_memory(opt->ctx, "rw_scaler_step");
 }
 
-/* ---- watching ---- */
+/* ---- sums for observers ---- */
 
 static void free_sums(rw_optimizer *opt)
 {
@@ -258,7 +262,7 @@ static void free_sums(rw_optimizer *opt)
     opt->sums = NULL;
 }
 
-/* They stay until the optimizer goes: a graph may write them. */
+/* Adds the sums. They exist as long as the optimizer, because a graph may write them. */
 static rw_status add_sums(rw_optimizer *opt)
 {
     opt->sums = add_states(opt, RW_F64, RW_UPDATE_SUMS);
@@ -291,16 +295,19 @@ bool rw_optimizer_is_watched(const rw_optimizer *opt)
 
 static rw_status open_update(rw_optimizer *opt, struct rw_update *ret)
 {
-    const rw_status status = rw_update_open(ret, opt->ctx, rw_optimizer_recorder(opt, NULL));
-    if (!status) rw_optimizer_attend(opt, ret->run);
+    rw_status status = rw_update_open(ret, opt->ctx, rw_optimizer_recorder(opt, NULL));
+    if (status) return status;
+    status = rw_optimizer_attend(opt, ret->run);
+    if (status) rw_update_close(ret);
     return status;
 }
 
-static rw_status add_members(rw_adamw *opt, const rw_states *where)
+/* Adds all parameters that are trained and not excluded, their states, and the planned update. */
+static rw_status add_members(rw_optimizer *opt, const rw_state_offload *where)
 {
     rw_context *const ctx = opt->ctx;
     bool away = false;
-    rw_status status = rw_away_check(ctx, opt->kind->create, where, &away);
+    rw_status status = rw_optimizer_offload_check(ctx, opt->kind->create, where, &away);
     if (status) return status;
     opt->members = rw_calloc(ctx->n_params, sizeof *opt->members);
     status = opt->members ? RW_OK : RW_ERR_MEMORY;
@@ -313,7 +320,7 @@ static rw_status add_members(rw_adamw *opt, const rw_states *where)
 }
 
 rw_status rw_optimizer_make(rw_optimizer **ret, rw_context *ctx, const struct rw_optimizer_kind *kind,
-                            const struct rw_optimizer_numbers *numbers, const rw_states *where)
+                            const struct rw_optimizer_numbers *numbers, const rw_state_offload *where)
 {
     rw_optimizer *opt = rw_calloc(1, sizeof *opt);
     if (!opt) return no_memory(ctx, kind->create);
@@ -329,7 +336,8 @@ rw_status rw_optimizer_make(rw_optimizer **ret, rw_context *ctx, const struct rw
     return status;
 }
 
-static void free_all(rw_adamw *opt)
+/* Frees the optimizer after its last use. */
+static void free_all(rw_optimizer *opt)
 {
     rw_context *const ctx = opt->ctx;
     rw_dependents_tell(&opt->dependents);
@@ -340,7 +348,7 @@ static void free_all(rw_adamw *opt)
         rw_state_destroy(ctx, opt->members[i].sums);
         rw_param_release(opt->members[i].param);
     }
-    rw_away_close(opt->away);
+    rw_optimizer_offload_close(opt->away);
     free_states(ctx, opt->uploaded, opt->pieces.n_groups);
     free_states(ctx, opt->pending, opt->pieces.n_groups);
     free_states(ctx, opt->due, opt->pieces.n_groups);
@@ -353,7 +361,7 @@ static void free_all(rw_adamw *opt)
     rw_free(opt);
 }
 
-void rw_optimizer_share(rw_adamw *opt)
+void rw_optimizer_share(rw_optimizer *opt)
 {
     opt->n_users++;
 }
@@ -363,7 +371,7 @@ void rw_optimizer_depend(rw_optimizer *opt, struct rw_dependent *d, void (*gone)
     rw_depend(&opt->dependents, d, gone);
 }
 
-void rw_optimizer_release(rw_adamw *opt)
+void rw_optimizer_release(rw_optimizer *opt)
 {
     rw_context *const ctx = opt->ctx;
     if (--opt->n_users) return;
@@ -373,35 +381,23 @@ void rw_optimizer_release(rw_adamw *opt)
 
 void rw_optimizer_destroy(rw_optimizer **popt)
 {
+    RW_ENTER(popt && *popt ? (*popt)->ctx : NULL, );
     if (!popt || !*popt) return;
     rw_optimizer *const opt = *popt;
     *popt = NULL;
     rw_optimizer_release(opt);
 }
 
-void rw_adamw_destroy(rw_adamw **popt)
-{
-    rw_optimizer_destroy(popt);
-}
-
 /* ---- settings ---- */
-
-static void set_lr(rw_optimizer *opt, const char *what, double lr)
-{
-    if (!opt) return;
-    if (lr >= 0 && isfinite(lr)) opt->numbers.lr = lr;
-    else
-        rw_fail(opt->ctx, RW_ERR_ARGUMENT, "%s: a learning rate of %g; expected a finite one of 0 or more", what, lr);
-}
-
-void rw_adamw_set_lr(rw_adamw *opt, double lr)
-{
-    set_lr(opt, "rw_adamw_set_lr", lr);
-}
 
 void rw_optimizer_set_lr(rw_optimizer *opt, double lr)
 {
-    set_lr(opt, "rw_optimizer_set_lr", lr);
+    RW_ENTER(RW_CONTEXT_OF(opt), );
+    if (!opt) return;
+    if (lr >= 0 && isfinite(lr)) opt->numbers.lr = lr;
+    else
+        rw_fail(opt->ctx, RW_ERR_ARGUMENT, "rw_optimizer_set_lr(lr): expected a finite number of 0 or more, got %g",
+                lr);
 }
 
 static struct rw_member *member_of(const rw_optimizer *opt, const rw_tensor *param)
@@ -424,19 +420,20 @@ static rw_status refuse_param(const rw_optimizer *opt, const rw_tensor *param)
         return rw_fail(opt->ctx, RW_ERR_ARGUMENT, "rw_optimizer_set(param): expected a parameter of the optimizer's "
                        "context, got %s", p ? "one of another context" : "another kind of tensor, or one that is gone");
     return rw_fail(opt->ctx, RW_ERR_ARGUMENT,
-                   "rw_optimizer_set: \"%s\" is not a parameter that the optimizer has; create the optimizer after all "
-                   "parameters, and do not exclude it (rw_optimizer_exclude())", rw_param_name(p));
+                   "rw_optimizer_set(param): expected a parameter that the optimizer has, got \"%s\"; create the "
+                   "optimizer after all parameters, and do not exclude it (rw_optimizer_exclude())", rw_param_name(p));
 }
 
 rw_status rw_optimizer_set(rw_optimizer *opt, rw_tensor *param, const rw_optimizer_settings *settings)
 {
-    if (!opt) return RW_ERR_ARGUMENT;
+    RW_ENTER(RW_CONTEXT_OF(opt), RW_ERR_ARGUMENT);
+    if (!opt) return rw_fail_null(NULL, "rw_optimizer_set", "opt");
     const rw_optimizer_settings s = settings ? *settings : (rw_optimizer_settings){ 0 };
     struct rw_member *const x = member_of(opt, param);
     if (!x) return refuse_param(opt, param);
     if (!isfinite(s.lr_factor) || !isfinite(s.weight_decay))
-        return rw_fail(opt->ctx, RW_ERR_ARGUMENT, "rw_optimizer_set: \"%s\": a factor of %g, a decay of %g",
-                       x->param->name, s.lr_factor, s.weight_decay);
+        return rw_fail(opt->ctx, RW_ERR_ARGUMENT, "rw_optimizer_set: lr_factor, weight_decay of \"%s\": expected "
+                       "finite numbers, got %g and %g", x->param->name, s.lr_factor, s.weight_decay);
     x->lr_factor = rw_or_default_positive(s.lr_factor, 1);
     x->weight_decay = rw_or_default_positive(s.weight_decay, -1);
     return RW_OK;
@@ -449,7 +446,10 @@ rw_context *rw_optimizer_context(const rw_optimizer *opt)
 
 /* ---- an update ---- */
 
-/* Most parameters are at one step and one rate, and decay or do not: the numbers of two kinds are worked out once. */
+/*
+ * The numbers of the last row. Most parameters have one step and one rate, and either decay or do not, so two of these
+ * avoid most computations.
+ */
 struct known {
     uint64_t step; /* 0: none */
     double lr, weight_decay;
@@ -461,6 +461,7 @@ static double rate_of(const rw_optimizer *opt, const struct rw_member *x)
     return opt->numbers.lr * x->lr_factor;
 }
 
+/* Fills in the row of a member. */
 static void fill_row(const rw_optimizer *opt, size_t i, struct known *known)
 {
     const struct rw_member *const x = &opt->members[i];
@@ -484,8 +485,8 @@ static void fill_row(const rw_optimizer *opt, size_t i, struct known *known)
 
 /*
  * Fills in the rows: one per parameter, copied to each of its pieces with the piece's own first element. A rate of 0
- * freezes a parameter: its row is skipped. The update's formula would not keep its bytes, because x - 0 * u is NaN
- * where the gradient is not finite, and 0 where x is -0.
+ * freezes a parameter: its row is skipped. The update's formula would not keep its bytes, because x - 0 * u is NaN if
+ * the gradient is not finite, and 0 if x is -0.
  */
 static void fill_rows(rw_optimizer *opt)
 {
@@ -503,21 +504,21 @@ static void fill_rows(rw_optimizer *opt)
     }
 }
 
-rw_status rw_optimizer_prepare(rw_adamw *opt, enum rw_optimizer_sums sums)
+rw_status rw_optimizer_prepare(rw_optimizer *opt, enum rw_optimizer_sums sums)
 {
     rw_context *const ctx = opt->ctx;
-    rw_status status = rw_optimizer_check(opt, "rw_adamw_step");
+    rw_status status = rw_optimizer_check(opt, "rw_optimizer_step");
     if (status) return status;
     fill_rows(opt);
     for (size_t g = 0; !status && g < opt->pieces.n_groups; g++)
         status = ctx->device->upload(ctx->device_state, opt->uploaded[g]->data, &opt->rows[opt->pieces.first[g]],
                                      opt->uploaded[g]->bytes);
-    if (status) return rw_fail(ctx, status, "rw_adamw_step: the device failed");
+    if (status) return rw_fail(ctx, status, "rw_optimizer_step: the device failed");
     opt->last_sums = (uint8_t)sums;
     return RW_OK;
 }
 
-void rw_optimizer_count(rw_adamw *opt)
+void rw_optimizer_count(rw_optimizer *opt)
 {
     opt->n_updates++;
     for (size_t i = 0; i < opt->n; i++) {
@@ -531,41 +532,41 @@ void rw_optimizer_count(rw_adamw *opt)
 
 void rw_optimizer_failed(rw_optimizer *opt)
 {
-    for (size_t i = 0; opt->away && rw_away_is_torn(opt->away) && i < opt->n; i++)
+    for (size_t i = 0; opt->away && rw_optimizer_offload_is_torn(opt->away) && i < opt->n; i++)
         opt->members[i].param->version += opt->members[i].due;
 }
 
-void rw_optimizer_attend(rw_optimizer *opt, struct rw_run *run)
+rw_status rw_optimizer_attend(rw_optimizer *opt, struct rw_run *run)
 {
-    if (opt->away) rw_run_watch(run, rw_away_observer(opt->away));
+    return opt->away ? rw_run_watch(run, rw_optimizer_offload_observer(opt->away)) : RW_OK;
 }
 
-bool rw_optimizer_is_away(const rw_optimizer *opt)
+bool rw_optimizer_is_offloaded(const rw_optimizer *opt)
 {
     return opt->away != NULL;
 }
 
 bool rw_optimizer_is_in_file(const rw_optimizer *opt)
 {
-    return opt->away && rw_away_is_in_file(opt->away);
+    return opt->away && rw_optimizer_offload_is_in_file(opt->away);
 }
 
 rw_status rw_optimizer_before_launch(rw_optimizer *opt)
 {
-    return opt->away ? rw_away_before_launch(opt->away) : RW_OK;
+    return opt->away ? rw_optimizer_offload_before_launch(opt->away) : RW_OK;
 }
 
 void rw_optimizer_launched(rw_optimizer *opt, bool ran)
 {
-    if (opt->away) rw_away_launched(opt->away, ran);
+    if (opt->away) rw_optimizer_offload_launched(opt->away, ran);
 }
 
 const void *rw_optimizer_store(const rw_optimizer *opt)
 {
-    return opt->away ? rw_away_store(opt->away) : NULL;
+    return opt->away ? rw_optimizer_offload_store(opt->away) : NULL;
 }
 
-static rw_status plan_again(rw_adamw *opt)
+static rw_status plan_again(rw_optimizer *opt)
 {
     struct rw_update made;
     const rw_status status = open_update(opt, &made);
@@ -577,14 +578,16 @@ static rw_status plan_again(rw_adamw *opt)
     return RW_OK;
 }
 
-rw_status rw_adamw_step(rw_adamw *opt)
+/* Plans again if threads, skipping or observers have changed, then uploads the rows and runs. */
+rw_status rw_optimizer_step(rw_optimizer *opt)
 {
-    if (!opt) return RW_ERR_ARGUMENT;
+    RW_ENTER(RW_CONTEXT_OF(opt), RW_ERR_ARGUMENT);
+    if (!opt) return rw_fail_null(NULL, "rw_optimizer_step", "opt");
     rw_context *const ctx = opt->ctx;
     if (ctx->status) return ctx->status;
-    const rw_status runs = rw_check_runs(ctx, "rw_adamw_step");
+    const rw_status runs = rw_check_runs(ctx, "rw_optimizer_step");
     if (runs) return runs;
-    rw_status status = rw_gradients_check(ctx, "rw_adamw_step");
+    rw_status status = rw_gradients_check(ctx, "rw_optimizer_step");
     if (!status) status = rw_held_check(ctx, "rw_optimizer_step");
     const bool stale = rw_update_is_stale(&opt->update) || opt->update_follows != rw_optimizer_follows(opt) ||
                        opt->update_sums != rw_optimizer_is_watched(opt);
@@ -595,9 +598,4 @@ rw_status rw_adamw_step(rw_adamw *opt)
     if (status) rw_optimizer_failed(opt);
     else rw_optimizer_count(opt);
     return status;
-}
-
-rw_status rw_optimizer_step(rw_optimizer *opt)
-{
-    return rw_adamw_step(opt);
 }

@@ -1,13 +1,13 @@
-/* See optimizer_kept.h. */
+/* Reads the sums of an optimizer, and saves and restores its states. */
 #include "api/optimizer_kept.h"
 
 #include "api/optimizer_members.h"
 #include "base/alloc.h"
-#include "run/advance.h"
+#include "run/step.h"
 
 /* ---- sums ---- */
 
-/* Of a group, each piece's to those of its parameter. */
+/* Adds the sums of a group's pieces to those of their parameters. */
 static rw_status read_group_sums(rw_optimizer *opt, size_t group, double (*room)[RW_UPDATE_SUMS],
                                  double (*ret)[RW_UPDATE_SUMS])
 {
@@ -20,6 +20,7 @@ static rw_status read_group_sums(rw_optimizer *opt, size_t group, double (*room)
     return status;
 }
 
+/* Reads the sums per parameter, or per piece of a group. */
 static rw_status read_all_sums(rw_optimizer *opt, double (*ret)[RW_UPDATE_SUMS])
 {
     rw_context *const ctx = opt->ctx;
@@ -29,7 +30,7 @@ static rw_status read_all_sums(rw_optimizer *opt, double (*ret)[RW_UPDATE_SUMS])
             status = ctx->device->download(ctx->device_state, ret[i], opt->members[i].sums->data, sizeof *ret);
         return status;
     }
-    double(*const room)[RW_UPDATE_SUMS] = rw_malloc(RW_GROUP_MOST * sizeof *room);
+    double(*const room)[RW_UPDATE_SUMS] = rw_malloc(RW_GROUP_MAX * sizeof *room);
     if (!room) return RW_ERR_MEMORY;
     for (size_t i = 0; i < opt->n; i++)
         for (int j = 0; j < RW_UPDATE_SUMS; j++) ret[i][j] = 0;
@@ -62,17 +63,18 @@ static void settle_group(rw_optimizer *opt, size_t group, const int32_t (*pendin
     for (size_t i = 0; i < rw_group_size(opt, group); i++) {
         const struct rw_piece *const p = &opt->pieces.piece[opt->pieces.first[group] + i];
         struct rw_member *const x = &opt->members[p->member];
-        if (p->from) continue; /* its first piece has said it */
+        if (p->from) continue; /* its first piece has counted */
         x->step -= (uint64_t)pending[i][0];
         if (pending[i][1]) x->version = x->param->version - 1;
     }
 }
 
+/* Moves the counts of skipped updates from the device to the members. */
 rw_status rw_optimizer_settle(rw_optimizer *opt)
 {
     rw_context *const ctx = opt->ctx;
     if (!opt->pending) return RW_OK;
-    int32_t(*const pending)[2] = rw_malloc(RW_GROUP_MOST * sizeof *pending);
+    int32_t(*const pending)[2] = rw_malloc(RW_GROUP_MAX * sizeof *pending);
     if (!pending) return rw_fail(ctx, RW_ERR_MEMORY, "rw_optimizer_settle: out of memory");
     rw_status status = rw_runs_wait(ctx);
     for (size_t g = 0; !status && g < opt->pieces.n_groups; g++) {
@@ -119,8 +121,8 @@ struct rw_kept rw_optimizer_kept(const rw_optimizer *opt, size_t i)
 
 rw_status rw_optimizer_check(const rw_optimizer *opt, const char *call)
 {
-    if (!opt->away || !rw_away_is_torn(opt->away)) return RW_OK;
-    return rw_fail(opt->ctx, RW_ERR_CHANGED,
+    if (!opt->away || !rw_optimizer_offload_is_torn(opt->away)) return RW_OK;
+    return rw_fail(opt->ctx, RW_ERR_MODIFIED,
                    "%s: an update failed on its way and left some parameters updated and others not; a checkpoint "
                    "makes the optimizer usable again",
                    call);
@@ -134,13 +136,13 @@ rw_status rw_optimizer_read(rw_optimizer *opt, size_t i, int j, size_t at, void 
     while (at >= (size_t)(p->from + p->n) * size) p++;
     const size_t from = at - (size_t)p->from * size, rest = (size_t)p->n * size - from;
     *ret_n = rest < most ? rest : most;
-    if (opt->away) return rw_away_read(opt->away, p, j, from, to, *ret_n);
+    if (opt->away) return rw_optimizer_offload_read(opt->away, p, j, from, to, *ret_n);
     return ctx->device->download(ctx->device_state, to, (const char *)p->state[j]->data + from, *ret_n);
 }
 
 rw_status rw_optimizer_rewrite_begin(rw_optimizer *opt)
 {
-    return opt->away ? rw_away_rewrite_begin(opt->away) : RW_OK;
+    return opt->away ? rw_optimizer_offload_rewrite_begin(opt->away) : RW_OK;
 }
 
 rw_status rw_optimizer_write(rw_optimizer *opt, size_t i, int j, const void *from)
@@ -150,7 +152,7 @@ rw_status rw_optimizer_write(rw_optimizer *opt, size_t i, int j, const void *fro
     for (size_t k = opt->members[i].piece; !status && k < opt->pieces.n && opt->pieces.piece[k].member == i; k++) {
         const struct rw_piece *const p = &opt->pieces.piece[k];
         const void *const data = (const char *)from + (size_t)p->from * rw_dtype_size(p->dtype[j]);
-        status = opt->away ? rw_away_write(opt->away, p, j, data)
+        status = opt->away ? rw_optimizer_offload_write(opt->away, p, j, data)
                            : ctx->device->upload(ctx->device_state, p->state[j]->data, data, p->state[j]->bytes);
     }
     return status;
@@ -158,10 +160,10 @@ rw_status rw_optimizer_write(rw_optimizer *opt, size_t i, int j, const void *fro
 
 void rw_optimizer_rewrite_end(rw_optimizer *opt)
 {
-    if (opt->away) rw_away_rewrite_end(opt->away);
+    if (opt->away) rw_optimizer_offload_rewrite_end(opt->away);
 }
 
-void rw_optimizer_resume(rw_adamw *opt, size_t i, uint64_t step, bool current)
+void rw_optimizer_resume(rw_optimizer *opt, size_t i, uint64_t step, bool current)
 {
     struct rw_member *const x = &opt->members[i];
     x->step = step;

@@ -1,6 +1,6 @@
 /*
- * The kinds of optimizers: their numbers, checked and with their defaults, and what an update makes of them. What a
- * number that is left out means, and which are refused, stands in rewind/optim.h and rewind/optimizers.h.
+ * The kinds of optimizers: their numbers with checks and defaults, and the rows of an update. rewind/optimizers.h
+ * documents the defaults and which numbers are refused.
  */
 #include "api/optimizer.h"
 #include "api/optimizer_members.h"
@@ -10,13 +10,14 @@
 
 /* ---- numbers ---- */
 
+/* Checks the numbers of all kinds; those that a kind does not use are zero and pass. */
 static const struct rw_optimizer_numbers *checked(rw_context *ctx, const char *call,
                                                   const struct rw_optimizer_numbers *n)
 {
     const struct {
         const char *name;
         double value;
-        bool allowed; /* where it is finite */
+        bool allowed; /* if it is finite */
         const char *expected;
     } fields[] = {
         { "lr", n->lr, n->lr >= 0, "0 or more" },
@@ -29,14 +30,14 @@ static const struct rw_optimizer_numbers *checked(rw_context *ctx, const char *c
     };
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
         if (fields[i].allowed && isfinite(fields[i].value)) continue;
-        rw_fail(ctx, RW_ERR_ARGUMENT, "%s: %s is %g; expected %s", call, fields[i].name, fields[i].value,
-                fields[i].expected);
+        rw_fail(ctx, RW_ERR_ARGUMENT, "%s(%s): expected %s, got %g", call, fields[i].name, fields[i].expected,
+                fields[i].value);
         return NULL;
     }
     return n;
 }
 
-/* ---- what an update makes of them ---- */
+/* ---- rows of an update ---- */
 
 static void no_rule(struct rw_update_row *r, const struct rw_optimizer_numbers *n)
 {
@@ -60,7 +61,7 @@ static void adamw_row(struct rw_update_row *r, const struct rw_optimizer_numbers
     r->decay = 1 - n->lr * n->weight_decay;
 }
 
-/* The first gradient is the momentum. */
+/* The first gradient becomes the momentum. */
 static void sgd_row(struct rw_update_row *r, const struct rw_optimizer_numbers *n, uint64_t step)
 {
     no_rule(r, n);
@@ -89,7 +90,7 @@ static const struct rw_optimizer_kind plain_sgd = { "sgd", "rw_sgd_create", &rw_
 static const struct rw_optimizer_kind lion = { "lion", "rw_lion_create", &rw_op_lion, { RW_UPDATE_LION, 1 },
                                                { "exp_avg" }, lion_row };
 
-/* ---- making ---- */
+/* ---- creation ---- */
 
 static rw_status check_call(rw_optimizer **ret, rw_context *ctx, const char *call)
 {
@@ -97,14 +98,14 @@ static rw_status check_call(rw_optimizer **ret, rw_context *ctx, const char *cal
     return ctx->status;
 }
 
-/* What is refused is looked for before defaults hide it. */
+/* Checks the given numbers before defaults replace some of them. */
 static rw_status make(rw_optimizer **ret, rw_context *ctx, const struct rw_optimizer_kind *kind,
                       const struct rw_optimizer_numbers *given, const struct rw_optimizer_numbers *defaults,
-                      const rw_states *where)
+                      const rw_state_offload *where)
 {
     if (!checked(ctx, kind->create, given)) return ctx->status;
     if (given->moments != RW_F32 && given->moments != RW_BF16)
-        return rw_fail(ctx, RW_ERR_DTYPE, "%s: moments of %s; they are float32 or bfloat16", kind->create,
+        return rw_fail(ctx, RW_ERR_DTYPE, "%s(moments): expected f32 or bf16, got %s", kind->create,
                        rw_dtype_name(given->moments));
     const struct rw_optimizer_numbers n = {
         .lr = rw_or_default_positive(given->lr, defaults->lr),
@@ -120,8 +121,9 @@ static rw_status make(rw_optimizer **ret, rw_context *ctx, const struct rw_optim
     return rw_optimizer_make(ret, ctx, kind, &n, where);
 }
 
-rw_status rw_adamw_create(rw_adamw **ret_opt, rw_context *ctx, const rw_adamw_params *params)
+rw_status rw_adamw_create(rw_optimizer **ret_opt, rw_context *ctx, const rw_adamw_params *params)
 {
+    RW_ENTER(ctx, RW_ERR_ARGUMENT);
     const rw_status status = check_call(ret_opt, ctx, adamw.create);
     if (status) return status;
     const rw_adamw_params p = params ? *params : (rw_adamw_params){ 0 };
@@ -136,6 +138,7 @@ rw_status rw_adamw_create(rw_adamw **ret_opt, rw_context *ctx, const rw_adamw_pa
 
 rw_status rw_adam_create(rw_optimizer **ret_opt, rw_context *ctx, const rw_adam_params *params)
 {
+    RW_ENTER(ctx, RW_ERR_ARGUMENT);
     const rw_status status = check_call(ret_opt, ctx, adam.create);
     if (status) return status;
     const rw_adam_params p = params ? *params : (rw_adam_params){ 0 };
@@ -146,8 +149,10 @@ rw_status rw_adam_create(rw_optimizer **ret_opt, rw_context *ctx, const rw_adam_
                 &(struct rw_optimizer_numbers){ .lr = 1e-3, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8 }, &p.states);
 }
 
+/* SGD without momentum has no state, so it is a kind of its own. */
 rw_status rw_sgd_create(rw_optimizer **ret_opt, rw_context *ctx, const rw_sgd_params *params)
 {
+    RW_ENTER(ctx, RW_ERR_ARGUMENT);
     const rw_status status = check_call(ret_opt, ctx, sgd.create);
     if (status) return status;
     const rw_sgd_params p = params ? *params : (rw_sgd_params){ 0 };
@@ -157,14 +162,15 @@ rw_status rw_sgd_create(rw_optimizer **ret_opt, rw_context *ctx, const rw_sgd_pa
                                                 .stochastic_rounding = p.stochastic_rounding };
     const bool has_momentum = rw_or_default_positive(p.momentum, 0) > 0;
     if (p.nesterov && (!has_momentum || rw_or_default(p.dampening, 0) != 0))
-        return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_sgd_create: nesterov needs a momentum and no dampening, not %g and %g",
-                       p.momentum, p.dampening);
+        return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_sgd_create(momentum, dampening): expected a momentum above 0 and no "
+                       "dampening with nesterov, got %g and %g", p.momentum, p.dampening);
     return make(ret_opt, ctx, has_momentum ? &sgd : &plain_sgd, &given, &(struct rw_optimizer_numbers){ .lr = 1e-3 },
                 &p.states);
 }
 
 rw_status rw_lion_create(rw_optimizer **ret_opt, rw_context *ctx, const rw_lion_params *params)
 {
+    RW_ENTER(ctx, RW_ERR_ARGUMENT);
     const rw_status status = check_call(ret_opt, ctx, lion.create);
     if (status) return status;
     const rw_lion_params p = params ? *params : (rw_lion_params){ 0 };

@@ -1,36 +1,40 @@
-/* rw_tape_plan(), rw_tape_frontier(): what a step would take, before it runs. */
+/* rw_tape_plan(), rw_tape_frontier(): memory and time of a step before it runs. */
+#include "api/predict.h"
+
 #include "autodiff/roots.h"
 #include "base/alloc.h"
 #include "plan/budget.h"
-#include "plan/predict.h"
+#include "plan/prediction.h"
 
-/* The least that a budget can be, and what no step within the arena's bytes can be faster than. */
-static rw_status find_limits(const struct rw_planning *g, const struct rw_policy *policy, rw_prediction *ret)
+#include <assert.h>
+#include <math.h>
+
+/* Sets the minimum budget and the lower bound. The tolerance of the assertion is for sums in another order. */
+static void set_limits(const struct rw_limits *limits, const struct rw_policy *policy, rw_prediction *ret)
 {
-    uint64_t least;
-    double bound;
-    const rw_status status = rw_budget_limits(&g->problem, policy, ret->peak_bytes, &least, &bound);
-    if (status) return status;
-    ret->least_bytes = least + (policy->total ? ret->total_bytes - ret->peak_bytes : 0);
-    ret->bound_ms = bound * 1e3;
-    ret->gap = bound > 0 ? ret->ms / ret->bound_ms - 1 : 0;
-    return RW_OK;
+    ret->least_bytes = limits->least + (policy->total ? ret->total_bytes - ret->peak_bytes : 0);
+    assert(limits->bound >= 0 && limits->bound * 1e3 <= ret->ms * (1 + 1e-9));
+    ret->bound_ms = fmin(limits->bound * 1e3, ret->ms);
+    ret->gap = ret->bound_ms > 0 ? ret->ms / ret->bound_ms - 1 : 0;
 }
 
-static rw_status plan_under(rw_tape *t, uint32_t loss, const struct rw_policy *policy, rw_prediction *ret)
+/* Plans the step and predicts it, with limits for a budget. */
+static rw_status predict_under(rw_tape *t, uint32_t loss, const struct rw_policy *policy, void *result)
 {
+    rw_prediction *const ret = result;
     struct rw_request request = rw_step_request(t, &loss, 1);
     request.policy = policy;
     struct rw_planning planning;
+    struct rw_limits limits;
     rw_plan *plan;
     rw_prediction p;
-    rw_status status = rw_planning_open(&planning, t, &request);
+    rw_status status = rw_planning_open_with_limits(&planning, t, &request, &limits);
     if (status == RW_ERR_BUDGET) ret->least_bytes = planning.least;
     if (status) return status;
     status = rw_planning_place(&planning, &plan);
     if (!status) {
         status = rw_predict(&planning, plan, &p);
-        if (!status && policy->kind == RW_POLICY_BUDGET) status = find_limits(&planning, policy, &p);
+        if (!status && policy->kind == RW_POLICY_BUDGET) set_limits(&limits, policy, &p);
         if (!status) *ret = p;
         else rw_fail(t->ctx, status, "rw_tape_plan: %s", rw_status_name(status));
         rw_plan_release(plan);
@@ -39,30 +43,37 @@ static rw_status plan_under(rw_tape *t, uint32_t loss, const struct rw_policy *p
     return status;
 }
 
-rw_status rw_tape_plan(rw_tape *t, rw_tensor *loss, const char *policy, rw_prediction *ret)
+rw_status rw_plan_under(rw_tape *t, rw_tensor *loss, const char *policy, const char *call, rw_use_policy *use,
+                        void *result)
 {
-    if (!t) return RW_ERR_ARGUMENT;
-    rw_context *const ctx = t->ctx;
-    if (!ret) return rw_fail_null(ctx, "rw_tape_plan", "ret");
-    const uint32_t id = rw_loss_check(t, loss, "rw_tape_plan");
-    if (id == RW_NONE_ID) return ctx->status;
-    if (!policy) return plan_under(t, id, &t->policy, ret);
+    const uint32_t id = rw_loss_check(t, loss, call);
+    if (id == RW_NONE_ID) return t->ctx->status;
+    if (!policy) return use(t, id, &t->policy, result);
     struct rw_policy parsed;
     char message[RW_MESSAGE_MAX];
     rw_status status = rw_policy_parse(policy, &parsed, message, sizeof message);
-    if (status) return rw_fail(ctx, status, "rw_tape_plan: %s", message);
-    status = plan_under(t, id, &parsed, ret);
+    if (status) return rw_fail(t->ctx, status, "%s: %s", call, message);
+    status = use(t, id, &parsed, result);
     rw_policy_finish(&parsed);
     return status;
 }
 
-/* n points into the caller's room: the first, the last, and some in between. */
-static void thin(const rw_point *points, size_t n, rw_point *ret, size_t room)
+rw_status rw_tape_plan(rw_tape *t, rw_tensor *loss, const char *policy, rw_prediction *ret)
+{
+    RW_ENTER(rw_edge_context(t), RW_ERR_ARGUMENT);
+    if (!t) return rw_fail_null(NULL, "rw_tape_plan", "t");
+    if (!ret) return rw_fail_null(t->ctx, "rw_tape_plan", "ret");
+    return rw_plan_under(t, loss, policy, "rw_tape_plan", predict_under, ret);
+}
+
+/* Selects `room` of n points: the first, the last, and some in between. */
+static void thin(const rw_frontier_point *points, size_t n, rw_frontier_point *ret, size_t room)
 {
     for (size_t i = 0; i < room; i++) ret[i] = points[room == 1 ? 0 : i * (n - 1) / (room - 1)];
 }
 
-static rw_status find_points(rw_tape *t, uint32_t loss, rw_point **ret_points, size_t *ret_n)
+/* Computes all points of the frontier. */
+static rw_status find_points(rw_tape *t, uint32_t loss, rw_frontier_point **ret_points, size_t *ret_n)
 {
     static char spec[] = "budget:";
     const struct rw_policy budgets = { .kind = RW_POLICY_BUDGET, .spec = spec, .moves = t->policy.moves };
@@ -80,14 +91,16 @@ static rw_status find_points(rw_tape *t, uint32_t loss, rw_point **ret_points, s
     return status;
 }
 
-rw_status rw_tape_frontier(rw_tape *t, rw_tensor *loss, rw_point *points, size_t *n)
+/* Writes as many points as fit into the caller's array. */
+rw_status rw_tape_frontier(rw_tape *t, rw_tensor *loss, rw_frontier_point *points, size_t *n)
 {
-    if (!t) return RW_ERR_ARGUMENT;
+    RW_ENTER(rw_edge_context(t), RW_ERR_ARGUMENT);
+    if (!t) return rw_fail_null(NULL, "rw_tape_frontier", "t");
     rw_context *const ctx = t->ctx;
     if (!n || (*n && !points)) return rw_fail_null(ctx, "rw_tape_frontier", n ? "points" : "n");
     const uint32_t id = rw_loss_check(t, loss, "rw_tape_frontier");
     if (id == RW_NONE_ID) return ctx->status;
-    rw_point *all;
+    rw_frontier_point *all;
     size_t n_all;
     const rw_status status = find_points(t, id, &all, &n_all);
     if (status) return status;

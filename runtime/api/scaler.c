@@ -1,12 +1,12 @@
 /*
- * Loss scaling. See rewind/precision.h.
+ * Loss scaling: recorders for unscaling and for the next scale, and the order of calls of a step.
  *
- * Everything that changes is memory of the context that commits read and write; the host only knows which call may
- * follow which. Backward begins at a seed that lies where the scale does.
+ * Everything that changes is memory of the context that commits read and write; the host only tracks which call may
+ * follow which. The seed of backward is the scale's own memory.
  */
 #include "api/scaler.h"
 
-#include "api/ask.h"
+#include "api/begun.h"
 #include "api/held.h"
 #include "api/optimizer.h"
 #include "api/update.h"
@@ -14,42 +14,41 @@
 #include "base/alloc.h"
 #include "base/zero.h"
 #include "record/gradient.h"
-#include "record/own_ops.h"
+#include "record/builtin_ops.h"
 #include "verify/verify.h"
 
 #include <float.h>
 #include <math.h>
 
-#define MOST_COUNT (1 << 24) /* float32 counts as far */
+#define COUNT_MAX (1 << 24) /* float32 counts exactly up to this */
 
-/* The planned update of an optimizer that goes by what was found. It is freed with the optimizer. */
+/* The planned update of an optimizer, which is skipped if something was found. It is freed with the optimizer. */
 struct stepped {
-    struct rw_dependent on_optimizer; /* first */
+    struct rw_dependent on_optimizer; /* must be first */
     struct stepped *next, **link;     /* in the scaler's list */
     rw_optimizer *opt;
     struct rw_update update;
-    bool sums; /* it was planned while a monitor watched the optimizer */
-    bool made; /* once, in the period made_in */
+    bool sums; /* it was planned while a monitor observed the optimizer */
+    bool made; /* it has run, in the period made_in */
     uint32_t made_in;
 };
 
 struct rw_scaler {
-    struct rw_recorder unscaler, updater; /* the first begins the struct; inside backward it is what notes */
-    struct rw_first_pass pass;            /* inside backward, which runs twice */
+    struct rw_recorder unscaler, updater; /* must be first; inside backward it stores the result */
+    struct rw_first_pass pass;            /* for updates inside backward, which runs twice */
     rw_context *ctx;
     struct rw_scaler_rule rule;
-    struct rw_param *numbers; /* a buffer of the context: the scale, and what is counted */
+    struct rw_param *numbers; /* a buffer of the context: the scale and the counters */
     struct rw_param *found;   /* a state */
     rw_tensor *found_now;     /* its tensor, or between the two recorders of one plan the value there */
-    rw_tensor **founds;       /* of a plan in the making, by parameter's id: of its gradient; NULL: none */
+    rw_tensor **founds;       /* while planning, by parameter's id: the result for its gradient; NULL: none */
     struct rw_update unscaling, updating;
-    size_t n_params; /* unscaling was planned for so many */
+    size_t n_params; /* number of parameters that unscaling was planned for */
     struct stepped *steps;
     struct rw_dependent *dependents;
-    /* A period ends where the numbers change: with rw_scaler_update(), or as they are loaded. It is named by their
-       version. */
-    uint64_t unscaled; /* the number of its last unscaling (record/gradient.h), which found is of; 0: none */
-    uint32_t unscaled_in, stepped_in; /* periods; the second is one in which some optimizer was stepped */
+    /* A period ends when the numbers change, by rw_scaler_update() or by loading them. Their version identifies it. */
+    uint64_t unscaled; /* the number of its last unscaling (record/gradient.h), to which `found` belongs; 0: none */
+    uint32_t unscaled_in, stepped_in; /* periods; the second is one in which an optimizer was stepped */
     bool stepped;
     size_t n_users; /* itself, until rw_scaler_destroy(), and the graphs that use it: the last one frees it */
 };
@@ -59,14 +58,14 @@ static rw_status no_memory(rw_context *ctx, const char *what)
     return rw_fail(ctx, RW_ERR_MEMORY, "%s: out of memory", what);
 }
 
-/* One node takes each gradient in and gives it out, and has three operands more; inside backward it takes in one number
-   for each, and has two more. */
-#define UNSCALED_MOST ((RW_OP_MAX_OPERANDS - 3) / 2)
-#define NOTED_MOST (RW_OP_MAX_OPERANDS - 2)
+/* One node reads and writes each gradient, and has three more operands; inside backward it reads one number for each,
+   and has two more. */
+#define UNSCALED_MAX ((RW_OP_MAX_OPERANDS - 3) / 2)
+#define NOTED_MAX (RW_OP_MAX_OPERANDS - 2)
 
 static rw_status too_many(rw_context *ctx, int n, int most)
 {
-    return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_scaler_unscale: %d gradients, at most %d", n, most);
+    return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_scaler_unscale: expected at most %d gradients, got %d", most, n);
 }
 
 /* ---- recording ---- */
@@ -76,6 +75,7 @@ rw_tensor *const *rw_scaler_found(const rw_scaler *s)
     return &s->found_now;
 }
 
+/* Records one node for all gradients, and replaces them by its outputs. */
 static rw_status record_unscale(rw_scaler *s, rw_tape *t, rw_tensor **gradient, rw_tensor **in, rw_tensor **out)
 {
     rw_context *const ctx = s->ctx;
@@ -86,7 +86,7 @@ static rw_status record_unscale(rw_scaler *s, rw_tape *t, rw_tensor **gradient, 
         rw_tensor *const g = gradient[ctx->params[i]->tensor.id];
         if (g) in[n++] = g;
     }
-    if (n - 2 > UNSCALED_MOST) return too_many(ctx, n - 2, UNSCALED_MOST);
+    if (n - 2 > UNSCALED_MAX) return too_many(ctx, n - 2, UNSCALED_MAX);
     const rw_status status = rw_update_record(t, "rw_scaler_unscale", &rw_op_unscale_grads, in, n, NULL, 0, out);
     for (size_t i = 0, k = 1; !status && i < ctx->n_params; i++) {
         rw_tensor **const g = &gradient[ctx->params[i]->tensor.id];
@@ -135,7 +135,7 @@ static rw_scaler *scaler_of(struct rw_first_pass *f)
     return (rw_scaler *)(void *)((char *)f - offsetof(rw_scaler, pass));
 }
 
-/* Both passes unscale; what the second one finds the first has found. */
+/* Records the unscaling of one gradient. Both passes do this; the second finds the same as the first. */
 static rw_tensor *unscaled(const rw_scaler *s, rw_tape *t, rw_tensor *gradient, rw_tensor **ret_found)
 {
     rw_tensor *const in[] = { &s->numbers->tensor, gradient }, *out[2];
@@ -162,6 +162,7 @@ static rw_tensor *change(struct rw_first_pass *f, rw_tape *t, rw_tensor *gradien
     return unscaled(scaler_of(f), t, gradient, &found);
 }
 
+/* Records the node that combines the results of all gradients. */
 static rw_status noter(struct rw_recorder *r, rw_tape *t, rw_tensor **gradient)
 {
     rw_scaler *const s = (rw_scaler *)r;
@@ -175,7 +176,7 @@ static rw_status noter(struct rw_recorder *r, rw_tape *t, rw_tensor **gradient)
     }
     in[n++] = &s->found->tensor;
     const rw_status status =
-        n - 1 > NOTED_MOST ? too_many(ctx, n - 1, NOTED_MOST)
+        n - 1 > NOTED_MAX ? too_many(ctx, n - 1, NOTED_MAX)
                            : rw_update_record(t, "rw_scaler_unscale", &rw_op_any_found, in, n, NULL, 0, out);
     rw_free(in);
     if (!status) s->found_now = out[0];
@@ -205,26 +206,40 @@ void rw_scaler_pass_end(rw_scaler *s)
     s->found_now = &s->found->tensor;
 }
 
-/* ---- making and ending ---- */
+/* ---- creation and destruction ---- */
 
 static bool is_scale(double x)
 {
     return x >= (double)FLT_MIN && x <= (double)FLT_MAX;
 }
 
+/* Checks parameters that have their defaults already. */
 static rw_status check_params(rw_context *ctx, const rw_scaler_params *p)
 {
-    const char *const field = !is_scale(p->init_scale)                                ? "init_scale"
-                              : !(p->growth_factor > 1 && isfinite(p->growth_factor)) ? "growth_factor"
-                              : !(p->backoff_factor > 0 && p->backoff_factor < 1)     ? "backoff_factor"
-                              : p->growth_interval < 1                                ? "growth_interval"
-                              : p->growth_interval > MOST_COUNT                       ? "growth_interval"
-                              : p->hysteresis < 1 || p->hysteresis > MOST_COUNT       ? "hysteresis"
-                              : !is_scale(p->min_scale)                               ? "min_scale"
-                              : !(is_scale(p->max_scale) && p->max_scale >= p->min_scale) ? "max_scale"
-                                                                                      : NULL;
-    if (!field) return RW_OK;
-    return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_scaler_create: %s makes no sense", field);
+    static const char scale[] = "a normal number of float32 above 0", count[] = "1 to 16777216";
+    const struct {
+        const char *name;
+        double value;
+        bool allowed;
+        const char *expected;
+    } fields[] = {
+        { "init_scale", p->init_scale, is_scale(p->init_scale), scale },
+        { "growth_factor", p->growth_factor, p->growth_factor > 1 && isfinite(p->growth_factor),
+          "a finite number above 1" },
+        { "backoff_factor", p->backoff_factor, p->backoff_factor > 0 && p->backoff_factor < 1,
+          "a number between 0 and 1" },
+        { "growth_interval", (double)p->growth_interval, p->growth_interval >= 1 && p->growth_interval <= COUNT_MAX,
+          count },
+        { "hysteresis", (double)p->hysteresis, p->hysteresis >= 1 && p->hysteresis <= COUNT_MAX, count },
+        { "min_scale", p->min_scale, is_scale(p->min_scale), scale },
+        { "max_scale", p->max_scale, is_scale(p->max_scale) && p->max_scale >= p->min_scale,
+          "a normal number of float32, min_scale or more" },
+    };
+    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
+        if (!fields[i].allowed)
+            return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_scaler_create(%s): expected %s, got %g", fields[i].name,
+                           fields[i].expected, fields[i].value);
+    return RW_OK;
 }
 
 static rw_scaler_params with_defaults(const rw_scaler_params *given)
@@ -241,7 +256,7 @@ static rw_scaler_params with_defaults(const rw_scaler_params *given)
     return p;
 }
 
-/* The buffer of that name, or a new one that begins with these numbers. */
+/* Finds the buffer of that name, or creates one with these numbers. */
 static rw_status find_buffer(rw_scaler *s, const rw_scaler_params *p)
 {
     rw_context *const ctx = s->ctx;
@@ -251,14 +266,15 @@ static rw_status find_buffer(rw_scaler *s, const rw_scaler_params *p)
     const bool known = x;
     if (known && (rw_tensor_kind_of(x) != RW_TENSOR_BUFFER || rw_tensor_dtype(x) != RW_F32 ||
                   !rw_shape_equal(rw_tensor_shape(x), shape)))
-        return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_scaler_create: the name \"%s\" is taken by something else", p->name);
+        return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_scaler_create(name): expected \"%s\" to be free or a scaler's buffer, "
+                       "got another", p->name);
     if (!known) x = rw_buffer_at((rw_site){ "rw_scaler_create", 0 }, ctx, p->name, RW_F32, shape);
     if (!x) return ctx->status;
     s->numbers = rw_param_of(x);
     return known ? RW_OK : rw_write(x, first, sizeof first);
 }
 
-/* The buffer last: it stays. */
+/* Creates the buffer last, because it stays. */
 static rw_status make(rw_scaler *s, const rw_scaler_params *p)
 {
     s->found = rw_state_create(s->ctx, RW_I32, RW_SCALAR);
@@ -267,8 +283,10 @@ static rw_status make(rw_scaler *s, const rw_scaler_params *p)
     return find_buffer(s, p);
 }
 
+/* Checks the parameters, and finds or creates the buffer. */
 rw_status rw_scaler_create(rw_scaler **ret_scaler, rw_context *ctx, const rw_scaler_params *params)
 {
+    RW_ENTER(ctx, RW_ERR_ARGUMENT);
     if (!ret_scaler || !ctx) return rw_fail_null(ctx, "rw_scaler_create", ctx ? "ret_scaler" : "ctx");
     if (ctx->status) return ctx->status;
     const rw_scaler_params p = with_defaults(params);
@@ -321,6 +339,7 @@ void rw_scaler_release(rw_scaler *s)
 
 void rw_scaler_destroy(rw_scaler **ps)
 {
+    RW_ENTER(ps && *ps ? (*ps)->ctx : NULL, );
     if (!ps || !*ps) return;
     rw_scaler *const s = *ps;
     *ps = NULL;
@@ -342,15 +361,18 @@ const void *rw_scaler_seed(const rw_scaler *s)
 rw_status rw_scaler_check_loss(rw_tape *t, const rw_tensor *loss, const char *what)
 {
     if (loss->dtype == RW_F32) return RW_OK;
-    return rw_fail(t->ctx, RW_ERR_DTYPE, "%s: the loss is of type %s; one that is scaled is of float32", what,
+    return rw_fail(t->ctx, RW_ERR_DTYPE, "%s(loss): expected f32, got %s", what,
                    rw_dtype_name((rw_dtype)loss->dtype));
 }
 
+/* Backward with the scale as its seed. Marks the gradients as scaled by it. */
 rw_status rw_scaler_backward(rw_scaler *s, rw_tape *t, rw_tensor *loss)
 {
+    RW_ENTER(RW_CONTEXT_OF(s), RW_ERR_ARGUMENT);
     if (!s || !t) return rw_fail_null(t ? t->ctx : s ? s->ctx : NULL, "rw_scaler_backward", s ? "t" : "s");
     if (s->ctx != t->ctx)
-        return rw_fail(t->ctx, RW_ERR_ARGUMENT, "rw_scaler_backward: the scaler belongs to another context");
+        return rw_fail(t->ctx, RW_ERR_ARGUMENT, "rw_scaler_backward(s): expected a scaler of the tape's context, "
+                       "got one of another context");
     const uint32_t id = rw_loss_check(t, loss, "rw_scaler_backward");
     if (id == RW_NONE_ID) return t->ctx->status;
     rw_status status = rw_scaler_check_loss(t, loss, "rw_scaler_backward");
@@ -358,11 +380,8 @@ rw_status rw_scaler_backward(rw_scaler *s, rw_tape *t, rw_tensor *loss)
     if (!status) status = rw_gradients_check_scale(t->ctx, s->numbers, "rw_scaler_backward");
     if (!status) status = rw_tape_note_roots(t, &id, 1, true, "rw_scaler_backward");
     if (status) return status;
-    struct rw_request request = rw_program_step(t, &id, 1);
     const void *const seeds[] = { rw_scaler_seed(s) };
-    request.seeded = true;
-    status = t->ctx->verify == RW_VERIFY_FULL ? rw_verify_and_run(t, &request, seeds)
-                                              : rw_run_request(t, &request, seeds, false);
+    status = rw_begun_backward(t, id, seeds);
     if (!status) rw_gradients_scaled(t->ctx, s->numbers);
     return status;
 }
@@ -385,23 +404,24 @@ static bool is_planned(const struct rw_update *u)
     return u->run && !rw_update_is_stale(u);
 }
 
-/* NULL is nobody's error. */
+/* A NULL scaler has no context to record an error in. */
 static rw_status begin(rw_scaler *s, const char *what)
 {
-    if (!s) return RW_ERR_ARGUMENT;
+    if (!s) return rw_fail_null(NULL, what, "s");
     if (s->ctx->status) return s->ctx->status;
     const rw_status runs = rw_check_runs(s->ctx, what);
     return runs ? runs : rw_gradients_check(s->ctx, what);
 }
 
-/* A step of this period goes by what was found in other gradients, which rw_scaler_update() has not counted yet. */
+/* In this period an optimizer was stepped with other gradients, whose result rw_scaler_update() has not counted yet. */
 static rw_status check_period(const rw_scaler *s, const char *what)
 {
     if (!s->stepped || s->stepped_in != s->numbers->version) return RW_OK;
-    return rw_fail(s->ctx, RW_ERR_ARGUMENT, "%s: an optimizer was stepped with other gradients since the last "
-                   "rw_scaler_update(); call that first", what);
+    return rw_fail(s->ctx, RW_ERR_ARGUMENT, "%s: expected rw_scaler_update() after an optimizer was stepped "
+                   "with other gradients, got none; call that first", what);
 }
 
+/* Plans the unscaling again if parameters were added, and runs it. */
 static rw_status unscale(rw_scaler *s, const char *what)
 {
     rw_status status = check_period(s, what);
@@ -424,7 +444,7 @@ static bool has_unscaled(const rw_scaler *s)
     return s->unscaled && s->unscaled_in == s->numbers->version;
 }
 
-/* Has it unscaled the gradients that there are? An error where another scaler has. */
+/* Has it unscaled the current gradients? An error if another scaler has. */
 static rw_status find_unscaling(const rw_scaler *s, const char *what, bool *ret)
 {
     uint64_t found = has_unscaled(s) ? s->unscaled : 0;
@@ -432,19 +452,21 @@ static rw_status find_unscaling(const rw_scaler *s, const char *what, bool *ret)
     if (status) return status;
     *ret = found;
     if (!found || found == s->unscaled) return RW_OK;
-    return rw_fail(s->ctx, RW_ERR_ARGUMENT, "%s: the gradients were unscaled by another scaler", what);
+    return rw_fail(s->ctx, RW_ERR_ARGUMENT, "%s: expected gradients unscaled by this scaler, got gradients unscaled by "
+                   "another scaler", what);
 }
 
 rw_status rw_scaler_unscale(rw_scaler *s)
 {
+    RW_ENTER(RW_CONTEXT_OF(s), RW_ERR_ARGUMENT);
     bool unscaled = false;
     rw_status status = begin(s, "rw_scaler_unscale");
     if (!status) status = find_unscaling(s, "rw_scaler_unscale", &unscaled);
     if (status) return status;
     if (unscaled)
         return rw_fail(s->ctx, RW_ERR_ARGUMENT,
-                       "rw_scaler_unscale: the gradients are unscaled already; call it once after the last backward of "
-                       "a step, and rw_zero_grad() before the next step");
+                       "rw_scaler_unscale: expected scaled gradients, got some that are unscaled already; call it once "
+                       "after the last backward of a step, and rw_zero_grad() before the next step");
     return unscale(s, "rw_scaler_unscale");
 }
 
@@ -453,7 +475,7 @@ static void optimizer_gone(struct rw_dependent *d)
     drop_step((struct stepped *)d);
 }
 
-/* The optimizer's own, or a new one that is not planned yet; NULL without memory. */
+/* The entry of the optimizer, or a new one without a plan; NULL without memory. */
 static struct stepped *step_of(rw_scaler *s, rw_optimizer *opt)
 {
     struct stepped *step = s->steps;
@@ -470,15 +492,20 @@ static struct stepped *step_of(rw_scaler *s, rw_optimizer *opt)
     return step;
 }
 
+/* Finds the planned update of an optimizer, or plans it. */
 static rw_status find_step(rw_scaler *s, rw_optimizer *opt, struct stepped **ret)
 {
     const bool watched = rw_optimizer_is_watched(opt);
     struct stepped *const step = step_of(s, opt);
     if (!step) return no_memory(s->ctx, "rw_scaler_step");
     if (!is_planned(&step->update) || step->sums != watched) {
-        const rw_status status = plan(&step->update, s, rw_optimizer_recorder(opt, rw_scaler_found(s)));
+        rw_status status = plan(&step->update, s, rw_optimizer_recorder(opt, rw_scaler_found(s)));
         if (status) return status;
-        rw_optimizer_attend(opt, step->update.run);
+        status = rw_optimizer_attend(opt, step->update.run);
+        if (status) {
+            rw_update_close(&step->update);
+            return status;
+        }
     }
     step->sums = watched;
     *ret = step;
@@ -488,11 +515,11 @@ static rw_status find_step(rw_scaler *s, rw_optimizer *opt, struct stepped **ret
 static rw_status check_once(const rw_scaler *s, const struct stepped *step)
 {
     if (!step->made || step->made_in != s->numbers->version) return RW_OK;
-    return rw_fail(s->ctx, RW_ERR_ARGUMENT, "rw_scaler_step: the optimizer was stepped since the last "
-                   "rw_scaler_update(); call that first");
+    return rw_fail(s->ctx, RW_ERR_ARGUMENT, "rw_scaler_step: expected rw_scaler_update() since the optimizer was "
+                   "stepped, got none; call that first");
 }
 
-/* A step from gradients of an earlier period goes by what that has counted already. */
+/* Counts a step. A step with gradients of an earlier period uses a result that was counted already. */
 static void count_step(rw_scaler *s, struct stepped *step)
 {
     rw_optimizer_count(step->opt);
@@ -501,13 +528,16 @@ static void count_step(rw_scaler *s, struct stepped *step)
     s->stepped_in = step->made_in = s->numbers->version;
 }
 
+/* Unscales if that has not happened, and updates the optimizer's parameters. */
 rw_status rw_scaler_step(rw_scaler *s, rw_optimizer *opt)
 {
+    RW_ENTER(RW_CONTEXT_OF(s), RW_ERR_ARGUMENT);
     rw_status status = begin(s, "rw_scaler_step");
     if (status) return status;
     if (!opt) return rw_fail_null(s->ctx, "rw_scaler_step", "opt");
     if (rw_optimizer_context(opt) != s->ctx)
-        return rw_fail(s->ctx, RW_ERR_ARGUMENT, "rw_scaler_step: the optimizer belongs to another context");
+        return rw_fail(s->ctx, RW_ERR_ARGUMENT, "rw_scaler_step(opt): expected an optimizer of the scaler's "
+                       "context, got one of another context");
     struct stepped *step = NULL;
     bool unscaled = false;
     status = rw_held_check(s->ctx, "rw_scaler_step");
@@ -539,20 +569,24 @@ void rw_scaler_launched(rw_scaler *s)
 
 rw_status rw_scaler_update(rw_scaler *s)
 {
-    if (!s) return RW_ERR_ARGUMENT;
+    RW_ENTER(RW_CONTEXT_OF(s), RW_ERR_ARGUMENT);
+    if (!s) return rw_fail_null(NULL, "rw_scaler_update", "s");
     if (s->ctx->status) return s->ctx->status;
     const rw_status runs = rw_check_runs(s->ctx, "rw_scaler_update");
     if (runs) return runs;
     if (!has_unscaled(s))
-        return rw_fail(s->ctx, RW_ERR_ARGUMENT, "rw_scaler_update: nothing was unscaled since the last one");
+        return rw_fail(s->ctx, RW_ERR_ARGUMENT, "rw_scaler_update: expected rw_scaler_unscale() or "
+                       "rw_scaler_step() since the last update, got none: nothing was unscaled");
     rw_status status = is_planned(&s->updating) ? RW_OK : plan(&s->updating, s, rw_scaler_updater(s));
     if (!status) status = rw_update_run(&s->updating);
     if (!status) count_update(s);
     return status;
 }
 
+/* Reads scale and counters from the device. */
 rw_status rw_scaler_get(rw_scaler *s, rw_scaler_state *ret_state)
 {
+    RW_ENTER(RW_CONTEXT_OF(s), RW_ERR_ARGUMENT);
     if (!s || !ret_state) return rw_fail_null(s ? s->ctx : NULL, "rw_scaler_get", s ? "ret_state" : "s");
     rw_context *const ctx = s->ctx;
     if (ctx->status) return ctx->status;

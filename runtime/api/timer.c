@@ -1,12 +1,13 @@
-/* rw_timer_begin() and rw_timer_end(): marks in the device's queue, or the host's clock where that is the device's. */
+/* rw_timer_begin() and rw_timer_end(): marks in the device's queue, or the host's clock if the device has none. */
 #include "base/clock.h"
-#include "run/advance.h"
+#include "run/step.h"
 
 enum { BEGIN, END };
 
 rw_status rw_timer_begin(rw_context *ctx)
 {
-    if (!ctx) return RW_ERR_ARGUMENT;
+    RW_ENTER(ctx, RW_ERR_ARGUMENT);
+    if (!ctx) return rw_fail_null(NULL, "rw_timer_begin", "ctx");
     rw_status status = RW_OK;
     if (ctx->device->make_marks) status = ctx->device->make_marks(ctx->device_state, RW_TRACE_MARKS);
     if (!status && ctx->device->mark) status = ctx->device->mark(ctx->device_state, RW_LANE_COMPUTE, BEGIN);
@@ -16,11 +17,14 @@ rw_status rw_timer_begin(rw_context *ctx)
     return RW_OK;
 }
 
+/* Waits for the device, and returns its own time if it has marks. */
 rw_status rw_timer_end(rw_context *ctx, double *ret_ms)
 {
-    if (!ctx) return RW_ERR_ARGUMENT;
+    RW_ENTER(ctx, RW_ERR_ARGUMENT);
+    if (!ctx) return rw_fail_null(NULL, "rw_timer_end", "ctx");
     if (!ret_ms) return rw_fail_null(ctx, "rw_timer_end", "ret_ms");
-    if (!ctx->timer_runs) return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_timer_end: no rw_timer_begin() before it");
+    if (!ctx->timer_runs) return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_timer_end: expected rw_timer_begin() before, got "
+                                                   "none");
     double us = 1e6 * rw_now_s() - ctx->timer_begin;
     rw_status status = ctx->device->mark ? ctx->device->mark(ctx->device_state, RW_LANE_COMPUTE, END) : RW_OK;
     if (!status) status = rw_runs_wait(ctx);

@@ -1,4 +1,4 @@
-/* Updates between two steps. See update.h. */
+/* Updates between two steps: plans, runs and records them. */
 #include "api/update.h"
 
 static rw_status plan(struct rw_update *u, struct rw_recorder *recorders)
@@ -8,7 +8,7 @@ static rw_status plan(struct rw_update *u, struct rw_recorder *recorders)
     rw_status status = rw_plan_build(u->t, &request, &plan);
     if (status) return status;
     status = rw_run_make(u->t, plan, RW_RUN_OWNED | RW_RUN_UPDATE, &u->run);
-    rw_plan_release(plan); /* the run counts it */
+    rw_plan_release(plan); /* the run holds a reference */
     return status;
 }
 

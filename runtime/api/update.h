@@ -1,25 +1,25 @@
-/* An update of parameters or gradients between two steps: a plan of what recorders record, run again and again. */
+/* An update of parameters or gradients between two steps: a plan of what recorders record, which runs repeatedly. */
 #ifndef RW_API_UPDATE_H
 #define RW_API_UPDATE_H
 
-#include "run/advance.h"
+#include "run/step.h"
 
 struct rw_update {
-    rw_tape *t; /* of its own, and empty: all is in the plan's tail */
+    rw_tape *t; /* its own, and empty: everything is in the plan's tail */
     struct rw_run *run;
 };
 
-/* Plans. RW_ERR_MEMORY, recorded, leaves nothing behind and *u as it was. */
+/* Makes the plan. RW_ERR_MEMORY, recorded; then nothing is allocated and *u is unchanged. */
 rw_status rw_update_open(struct rw_update *u, rw_context *ctx, struct rw_recorder *recorders);
 void rw_update_close(struct rw_update *u);
 
-/* Was it planned for another number of threads? Then it is to be opened anew. */
+/* Was it planned for another number of threads? Then it must be opened again. */
 bool rw_update_is_stale(const struct rw_update *u);
 
-/* Queues it; waits when somebody watches every launch. Errors are recorded. */
+/* Queues it; waits if an observer needs every launch. Errors are recorded. */
 rw_status rw_update_run(struct rw_update *u);
 
-/* For recorders: a node of the whole step, which stands for a call of that name. */
+/* For recorders: records a node of the whole step under the name of a call. */
 rw_status rw_update_record(rw_tape *t, const char *call, const rw_op_def *op, rw_tensor *const *in, int n,
                            const void *attrs, size_t attrs_size, rw_tensor **ret_outs);
 

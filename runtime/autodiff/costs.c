@@ -1,4 +1,4 @@
-/* See costs.h. */
+/* The table of costs: sorted entries with a hash, classes of ops for estimates, and the rates of the offload store. */
 #include "autodiff/costs.h"
 
 #include "base/alloc.h"
@@ -24,7 +24,7 @@ double rw_nominal_seconds(rw_op_cost cost)
                                                                    : cost.bytes / NOMINAL_BYTES_PER_S);
 }
 
-static void mix_desc(struct rw_hash *h, const rw_desc *d)
+static void mix_desc(struct rw_hash *h, const rw_operand_desc *d)
 {
     rw_hash_mix(h, (uint64_t)d->dtype << 8 | (uint64_t)d->layout->rank);
     for (int i = 0; i < d->layout->rank; i++) {
@@ -55,14 +55,14 @@ static const struct rw_cost_entry *find(const struct rw_costs *costs, uint64_t s
     return low < costs->n && costs->entry[low].signature == signature ? &costs->entry[low] : NULL;
 }
 
-/* Names are cut where there is no room. */
+/* Names may be truncated. */
 static int compare_class(const char *op, uint8_t dtype, const char *other_op, uint8_t other_dtype)
 {
     const int by_name = strncmp(op, other_op, RW_COST_OP - 1);
     return by_name ? by_name : (int)dtype - (int)other_dtype;
 }
 
-/* The first class that does not come before that of an op in a type. */
+/* The first class that is not less than that of an op in a type. */
 static size_t first_class(const struct rw_costs *costs, const char *op, uint8_t dtype)
 {
     size_t low = 0, high = costs->n_kinds;
@@ -82,7 +82,7 @@ static const struct rw_cost_class *class_of(const struct rw_costs *costs, const 
                                                                                                   : NULL;
 }
 
-/* A name without its last word: false where there is but one. */
+/* Removes the last word of a name; false if there is only one. */
 static bool shorten(char *name)
 {
     char *const last = strrchr(name, '_');
@@ -90,7 +90,8 @@ static bool shorten(char *name)
     return last != NULL;
 }
 
-/* An op in that type whose name goes on behind this one's, gelu_tanh_backward for gelu_tanh; NULL: none has. */
+/* The class of an op in that type whose name continues this one's, gelu_tanh_backward for gelu_tanh; NULL if there
+   is none. */
 static const struct rw_cost_class *class_of_longer(const struct rw_costs *costs, const char *op, uint8_t dtype)
 {
     const size_t length = strlen(op);
@@ -99,7 +100,8 @@ static const struct rw_cost_class *class_of_longer(const struct rw_costs *costs,
     return NULL;
 }
 
-/* One of the same family, by its name: what is made again alone ran as a part of another, and so did its gradient. */
+/* The class of a relative, by name: an op that is recomputed alone was executed as a part of another op, and so was
+   its gradient. */
 static const struct rw_cost_class *class_of_family(const struct rw_costs *costs, const char *op, uint8_t dtype)
 {
     char name[RW_COST_OP];
@@ -171,20 +173,21 @@ static int by_class(const void *a, const void *b)
 static void count_in(struct rw_cost_class *c, const struct rw_cost_entry *e)
 {
     c->measured += (double)e->picoseconds * 1e-12;
-    c->nominal += rw_nominal_seconds((rw_op_cost){ (double)e->operations, (double)e->bytes });
+    c->nominal += rw_nominal_seconds((rw_op_cost){ .flops = (double)e->operations, .bytes = (double)e->bytes });
 }
 
 static void count_bounds(struct rw_costs *costs)
 {
     for (size_t i = 0; i < costs->n; i++) {
         const struct rw_cost_entry *const e = &costs->entry[i];
-        const enum rw_cost_bound bound = bound_of((rw_op_cost){ (double)e->operations, (double)e->bytes });
+        const rw_op_cost cost = { .flops = (double)e->operations, .bytes = (double)e->bytes };
+        const enum rw_cost_bound bound = bound_of(cost);
         count_in(&costs->typed[bound][e->dtype], e);
         count_in(&costs->all[bound], e);
     }
 }
 
-/* Sorted, not searched one by one: a file may have as many ops as lines. */
+/* Sorts instead of searching one by one: a file may have as many ops as lines. */
 static bool count_classes(struct rw_costs *costs)
 {
     const struct rw_cost_entry **const entry = rw_malloc(costs->n * sizeof *entry + 1);
@@ -266,7 +269,7 @@ void rw_costs_free(struct rw_costs *costs)
     rw_free(costs);
 }
 
-/* ---- where moved values wait ---- */
+/* ---- offload store ---- */
 
 static uint64_t at_least_one(uint64_t x)
 {
@@ -280,7 +283,7 @@ struct rw_store_cost rw_store_cost_of(struct rw_store_rate measured)
                                    rw_cost_number(measured.loss * 1e12 * (1 << 20)) };
 }
 
-/* Who gave both rates has said all. */
+/* If the caller gave both rates, nothing measured applies. */
 void rw_store_learn(struct rw_store_place *store, struct rw_store_cost measured)
 {
     const struct rw_store_rate given = store->given;

@@ -1,15 +1,17 @@
-/* Pass 2: walks the tape backwards and lets each op's rule record its adjoint. See differentiate.h. */
+/* Pass 2: visits the tape in reverse and calls each op's gradient rule, which records adjoint nodes. rule.c adds the
+   contributions of a rule to the sums. A gradient is passed on (taken) at the first moment at which no earlier node
+   can contribute to it, so that commits of updates can follow it directly. */
 #include "autodiff/differentiate.h"
 
 #include "autodiff/edges.h"
 #include "autodiff/rule.h"
 #include "base/alloc.h"
-#include "record/own_ops.h"
+#include "record/builtin_ops.h"
 
 #include <stdio.h>
 #include <string.h>
 
-/* A constant, whatever it was computed from: by its op, or as it was recorded between rw_no_grad_begin() and _end(). */
+/* True if a node's outputs are constants for gradients: by its op, or because it was recorded in a no-grad scope. */
 static bool stops_gradients(const rw_tape *t, size_t n)
 {
     return (t->ctx->ops[t->nodes[n].op]->flags & RW_OP_NO_GRADIENT) ||
@@ -33,8 +35,8 @@ void rw_spread_requirement(rw_tape *t)
 }
 
 /*
- * By value: is it one of x, or does it depend on one? Backward goes through these and no others: what was recorded in
- * front of all x, or behind them and beside, is not differentiated. All of them require gradients, as x does.
+ * By value: is it one of x, or does it depend on one? Only these are differentiated: not what was recorded before all
+ * of x, nor what is independent of x. All of them require gradients, because x does.
  */
 static bool *find_asked(const rw_tape *t, const uint32_t *x, size_t n)
 {
@@ -56,14 +58,14 @@ struct walk {
     rw_tape *t;
     rw_tensor **grads;
     bool *asked;    /* by value; NULL: all */
-    uint32_t least; /* the first value that is asked for, 0 for all: nodes in front of it have no part */
+    uint32_t least; /* the first requested value, 0 for all: nodes before it are skipped */
     bool again;
     struct rw_grad_taker *taker;
     struct rw_use *use;  /* by value; NULL without a taker */
-    rw_tensor **room;    /* what a rule keeps by operand, for the largest node: upstream, result, lent, is_sum */
+    rw_tensor **room;    /* arrays per operand for a rule, sized for the largest node: upstream, result, lent, is_sum */
 };
 
-/* The tape's attributes move when the rule records: it sees a copy. */
+/* Copies the attributes, because the tape's array may move while the rule records. */
 static bool copy_attrs(struct rw_grad_call *g)
 {
     unsigned char *const copy = g->node.attrs_size <= RW_RULE_ATTRS ? g->small : rw_malloc(g->node.attrs_size);
@@ -72,7 +74,7 @@ static bool copy_attrs(struct rw_grad_call *g)
     return copy != NULL;
 }
 
-/* What is open on a tape, and how much there is that it is found in. */
+/* Open regions, parts, recipes and no-grad scopes of a tape, and the sizes of their lists. */
 struct open {
     uint32_t region, part, recipe;
     size_t regions, parts, recipes;
@@ -85,7 +87,8 @@ static struct open open_of(const rw_tape *t)
                           t->open_no_grads };
 }
 
-/* A rule ends with open what it began with: else backward would be refused, or recorded into a region, from then on. */
+/* A rule must close what it opens, and nothing else. Otherwise all later nodes would be recorded into its region, or
+   backward refused. */
 static rw_status check_open(const struct rw_grad_call *g, const rw_op_def *op, const struct open *before)
 {
     rw_tape *const t = g->tape;
@@ -95,7 +98,7 @@ static rw_status check_open(const struct rw_grad_call *g, const rw_op_def *op, c
     if (t->open_region == before->region && t->open_part == before->part && t->open_recipe == before->recipe && !left)
         return RW_OK;
     const rw_site at = rw_rule_site(g);
-    snprintf(what, sizeof what, "gradient rule of %s at %s:%d", op->name, at.file, at.line);
+    snprintf(what, sizeof what, "gradient rule of %s at %s:%d", op->name, rw_file_of(at), at.line);
     const rw_status status = rw_open_check(t, what);
     t->open_region = before->region;
     t->open_part = before->part;
@@ -108,36 +111,43 @@ static rw_status check_open(const struct rw_grad_call *g, const rw_op_def *op, c
                                                : "%s: it ended what it had not begun", what);
 }
 
-/* A rule's own word, where nothing that it recorded has failed. That bytes differ is not for a rule to say. */
+/* The status of a rule whose recorded ops have all succeeded. RW_ERR_MISMATCH is not a status of rules. */
 static rw_status check_returned(const struct rw_grad_call *g, const rw_op_def *op, rw_status status)
 {
     if (rw_is_status((int)status) && status != RW_ERR_MISMATCH) return status;
     const rw_site at = rw_rule_site(g);
     return rw_fail(g->tape->ctx, RW_ERR_ARGUMENT,
-                   "gradient rule of %s at %s:%d: it returned %d, which is no status of a rule", op->name, at.file,
+                   "gradient rule of %s at %s:%d: expected a status of a rule, got %d", op->name, rw_file_of(at),
                    at.line, (int)status);
 }
 
+/* Calls a rule. An error that it has recorded takes precedence over the status that it returns, so the first cause
+   is reported. A rule that succeeds must have set a gradient, or gradients would silently be lost. */
 static rw_status run_rule(struct rw_grad_call *g, const rw_op_def *op)
 {
     rw_tape *const t = g->tape;
     const struct open before = open_of(t);
     if (!copy_attrs(g)) return RW_ERR_MEMORY;
     t->n_rules++;
-    t->open_no_grads = 0; /* rw_backward() may be called in a scope; the rule's own ops carry gradients */
+    t->open_no_grads = 0; /* rw_backward() may be called in a no-grad scope; the rule's ops have gradients
+                             nevertheless */
+    const enum rw_callback callback = rw_callback_enter(t->ctx, RW_CALLBACK_RULE);
     rw_status status = op->grad(g);
+    rw_callback_leave(t->ctx, callback); /* a refused call has recorded an error */
     t->n_rules--;
     const rw_status left = check_open(g, op, &before);
     if (t->ctx->status) status = t->ctx->status;
     else status = status ? check_returned(g, op, status) : left;
     if (!status && !g->has_set)
-        status = rw_fail(t->ctx, RW_ERR_ARGUMENT, "gradient rule of %s at %s:%d: it sets no gradient", op->name,
-                         rw_rule_site(g).file, rw_rule_site(g).line);
+        status = rw_fail(t->ctx, RW_ERR_ARGUMENT, "gradient rule of %s at %s:%d: expected rw_grad_set(), got no call",
+                         op->name, rw_rule_site(g).file, rw_rule_site(g).line);
     if (!status) status = rw_rule_settle(g);
     if (g->attrs != g->small) rw_free((void *)(uintptr_t)g->attrs);
     return status;
 }
 
+/* Calls the rule of a node if a gradient flows into one of its outputs and one of its edges needs a gradient.
+   Otherwise nothing is recorded, so ops without a rule are allowed there. */
 static rw_status apply_rule(struct rw_grad_call *g)
 {
     rw_context *const ctx = g->tape->ctx;
@@ -155,10 +165,11 @@ static rw_status apply_rule(struct rw_grad_call *g)
     if (!op->grad)
         return rw_fail(ctx, RW_ERR_NO_GRADIENT,
                        "%s at %s:%d: the op has no gradient rule, and a gradient has to flow through it", op->name,
-                       at.file, at.line);
+                       rw_file_of(at), at.line);
     const rw_status status = run_rule(g, op);
     if (status)
-        rw_fail(ctx, status, "gradient rule of %s at %s:%d: %s", op->name, at.file, at.line, rw_status_name(status));
+        rw_fail(ctx, status, "gradient rule of %s at %s:%d: %s", op->name,
+                rw_file_of(at), at.line, rw_status_name(status));
     return status;
 }
 
@@ -174,7 +185,8 @@ static rw_status hand_out(const struct walk *w, uint32_t value)
     return w->taker->take(w->taker, value, w->grads[value]);
 }
 
-/* The walk goes backwards: when it has passed the first node that uses a leaf, the leaf's gradient is complete. */
+/* Passes on gradients of leaves: after the walk has passed the first node that uses a leaf, its gradient is
+   complete. */
 static rw_status complete(const struct walk *w, const struct rw_node *node, uint32_t n)
 {
     rw_status status = RW_OK;
@@ -182,13 +194,14 @@ static rw_status complete(const struct walk *w, const struct rw_node *node, uint
     for (uint32_t i = 0; w->taker && !status && i < rw_edges_count(&e); i++) {
         const uint32_t in = rw_edge(w->t, &e, i);
         if (w->use[in].first != n || rw_tape_value(w->t, in)->leaf == RW_NONE_ID) continue;
-        w->use[in].first = RW_NONE_ID; /* it may be several of the inputs */
+        w->use[in].first = RW_NONE_ID; /* one value may be several inputs */
         status = hand_out(w, in);
     }
     return status;
 }
 
-/* That of what a node made is when the walk comes to the node: some read it by its pieces alone. */
+/* Passes on gradients of a node's outputs, when the walk reaches the node. An output may only be read through its
+   parts. */
 static rw_status hand_out_made(const struct walk *w, const struct rw_node *node)
 {
     rw_status status = RW_OK;
@@ -196,6 +209,9 @@ static rw_status hand_out_made(const struct walk *w, const struct rw_node *node)
     return status;
 }
 
+/* Visits one node in reverse order. When the walk reaches it, all later nodes have contributed to its outputs, so
+   their gradients are complete: they are passed on before the rule runs. After the rule, gradients of leaves for
+   which this was the first use are complete. */
 static rw_status visit(const struct walk *w, uint32_t n)
 {
     rw_tape *const t = w->t;
@@ -226,7 +242,7 @@ static rw_status failure(const rw_tape *t)
     return t->ctx->status ? t->ctx->status : RW_ERR_MEMORY;
 }
 
-/* Of a tape on which nothing was recorded: its inputs are all that there is. */
+/* For a tape without nodes, which has only inputs. */
 static bool originate_anywhere(rw_tape *t)
 {
     static const rw_site anywhere = { "(an input)", 0 };
@@ -234,7 +250,7 @@ static bool originate_anywhere(rw_tape *t)
     return t->origin.site != RW_NONE_ID;
 }
 
-/* What a root begins with belongs to its producer. */
+/* Starts at a root: its seed belongs to the root's producer, so nodes recorded here have that origin. */
 static rw_status begin_at(const struct walk *w, const struct rw_root *root)
 {
     rw_tape *const t = w->t;
@@ -258,7 +274,8 @@ static bool is_repeated(const struct rw_root *roots, size_t i)
     return false;
 }
 
-/* Begins at all roots. A leaf that no node of the walk uses is complete. *ret_end: behind the walk's first node. */
+/* Starts at all roots. A leaf that no visited node uses is complete at once. *ret_end: one past the first node to
+   visit. */
 static rw_status begin(const struct walk *w, const struct rw_root *roots, size_t n, uint32_t *ret_end)
 {
     rw_status status = RW_OK;
@@ -278,7 +295,8 @@ static rw_status begin(const struct walk *w, const struct rw_root *roots, size_t
     return status;
 }
 
-/* A node behind all roots has no part in a gradient: what an earlier pass recorded, for one. */
+/* Finds the first and last user of each value. Nodes after all roots do not contribute, such as those of an earlier
+   differentiation. */
 static rw_status find_uses(struct walk *w, const struct rw_root *roots, size_t n_roots)
 {
     const rw_tape *const t = w->t;
@@ -314,13 +332,13 @@ static rw_status make_room(struct walk *w)
     return w->room ? RW_OK : rw_fail(t->ctx, RW_ERR_MEMORY, "backward: out of memory");
 }
 
-/* May the node read value `least` or one behind it? Values are numbered as nodes are. */
+/* Might the node read value `least` or a later one? Values are numbered in the order of nodes. */
 static bool reads_behind(const struct walk *w, uint32_t n)
 {
     return !w->least || w->t->nodes[n].first_output > w->least;
 }
 
-/* Gradients of these values alone are wanted, NULL: of all. */
+/* By value: only these gradients are requested; NULL: all. */
 static rw_status ask(struct walk *w, const uint32_t *x, size_t n)
 {
     w->least = x ? RW_NONE_ID : 0;
@@ -330,6 +348,8 @@ static rw_status ask(struct walk *w, const uint32_t *x, size_t n)
     return !x || w->asked ? RW_OK : rw_fail(w->t->ctx, RW_ERR_MEMORY, "backward: out of memory");
 }
 
+/* The walk stops early if only some gradients are requested: nodes before the first requested value cannot depend on
+   one. */
 rw_status rw_differentiate(rw_tape *t, const struct rw_root *roots, size_t n_roots, const uint32_t *x, size_t n_x,
                            rw_tensor **grads, struct rw_grad_taker *taker)
 {

@@ -1,7 +1,8 @@
 /*
- * The edges of a node: the values that its gradient rule may send gradients to. What walks a tape for gradients follows
- * these, not the operands. They are the node's inputs, except where the op reads the parts of a value in that value's
- * place (rw_op_def.parts): then the parts are read only, and the edge is the whole, which is not an operand.
+ * The edges of a node: the values to which its gradient rule may send gradients. Differentiation follows edges, not
+ * operands. They are the node's inputs, with one exception. If the op reads the parts of a value in place of the value
+ * (rw_op_def.parts, a virtual concatenation), the parts are only read, and the edge is the whole, which is not an
+ * operand.
  *
  *     both = concat(straight_through(concat(a, b), z), c)      y = batchnorm(both), which reads a, b, c
  *

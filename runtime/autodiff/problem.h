@@ -1,40 +1,45 @@
 /*
- * A problem: a tape made ready to be decided on. Adjoint nodes are on the tape, what is to be held is named, and what
- * each node costs has been asked once, however many choices are then tried on it.
+ * A problem: a tape that is ready for a decision. Its adjoint nodes are recorded, its requested outputs are named, and
+ * the cost of each node has been evaluated once, however many choices are then tried.
  *
- * A problem is open for one call: while it is, the adjoint nodes lie on the tape behind its mark, and nothing may be
+ * A problem is open for one call. Meanwhile the adjoint nodes are on the tape after its mark, and nothing else may be
  * recorded.
  */
 #ifndef RW_AUTODIFF_PROBLEM_H
 #define RW_AUTODIFF_PROBLEM_H
 
 #include "autodiff/costs.h"
-#include "autodiff/targets.h"
+#include "autodiff/outputs.h"
 
 struct rw_problem {
-    uint64_t serial; /* of this opening, from 1: no other one of the process has it */
+    uint64_t serial; /* serial of this opening, from 1, unique in the process */
     rw_tape *t;
-    struct rw_tape_mark mark; /* in front of what differentiation recorded */
-    struct rw_targets targets;
-    bool *needed;        /* node -> some target depends on it */
-    bool *wanted;        /* base value -> it is asked for, or a commit reads it */
-    uint32_t *target_of; /* base value -> in targets, or RW_NONE_ID */
-    bool *asked;         /* base value, a gradient's old contents -> an op reads it that cannot do without */
-    bool *given;         /* base value -> it is there before anything runs: a leaf, or held from an earlier run */
-    size_t first_remake; /* nodes from here on are remakes: each makes a value that another one makes too (remake.h) */
+    struct rw_tape_mark mark; /* before the nodes that differentiation recorded */
+    struct rw_outputs targets;
+    bool *needed;        /* node -> a requested output depends on it */
+    bool *wanted;        /* base value -> it is a requested output, or a commit reads it */
+    uint32_t *target_of; /* base value -> its index in targets, or RW_NONE_ID */
+    bool *asked;         /* base value, a gradient's old contents -> an op reads it for which it is not optional */
+    bool *given;         /* base value -> it exists before the run: a leaf, or held from an earlier run */
+    size_t first_remake; /* nodes from here on are remakes, each of which recomputes an output of another node
+                            (recompute_output.h) */
     uint32_t *remake;    /* base value -> its remake, or RW_NONE_ID */
     uint32_t *base;      /* operand of the tape -> its base value */
-    uint64_t *bytes;     /* base value -> what it takes */
-    uint32_t *order;     /* needed nodes in tape order, views and commits left out */
+    uint64_t *bytes;     /* base value -> its bytes */
+    uint32_t *order;     /* needed nodes in tape order, without views and commits */
     size_t n_order;
-    uint64_t *overwrites; /* needed node -> what it may write over what: rw_overwrites(); of commits nothing */
+    bool *deferrable;    /* node -> only backward reads it: where its outputs are dropped, it waits for backward */
+    size_t n_deferrable;
+    uint64_t *overwrites; /* needed node -> its possible in-place writes: rw_overwrites(); none for commits */
     uint64_t *workspace; /* needed node -> bytes of workspace */
-    rw_op_cost *cost;    /* needed node -> arithmetic and traffic */
-    uint64_t *across;    /* needed node -> inputs that threads read which others wrote: rw_call_across() */
+    uint64_t all_bytes;  /* bytes of all outputs and workspaces of needed nodes */
+    rw_op_cost *cost;    /* needed node -> arithmetic and memory traffic */
+    uint64_t *across;    /* needed node -> inputs that threads read after others wrote them: rw_cross_thread_reads() */
     double *seconds;     /* needed node -> predicted time of one run, by the context's costs (costs.h) */
-    uint64_t beside_bytes; /* that needed nodes read or write beside the arena: leaves, parameters' gradients */
+    uint64_t beside_bytes; /* bytes outside of the arena that needed nodes read or write: leaves, parameters'
+                              gradients */
     struct rw_memory_cost memory; /* by the same costs */
-    struct rw_holding *holding; /* what the device's libraries made for the nodes, NULL where nobody counts that */
+    struct rw_library_ref *holding; /* memory of the device's libraries for the nodes, NULL if it is not counted */
 };
 
 /* Predicted time of one run of a needed node. */
@@ -43,9 +48,9 @@ static inline double rw_problem_seconds(const struct rw_problem *p, uint32_t nod
     return p->seconds[node];
 }
 
-/* Predicted time of moving so many bytes on a copy lane: at the rate of the context's store, where it is known. */
+/* Predicted time to copy so many bytes on a copy lane, at the rate of the context's store if it is known. */
 double rw_move_seconds(const struct rw_problem *p, int lane, uint64_t bytes);
-/* What compute loses meanwhile. */
+/* Seconds that compute loses to a copy of so many bytes. */
 double rw_move_loss(const struct rw_problem *p, uint64_t bytes);
 
 /* The base value of an input of the node. */
@@ -54,7 +59,7 @@ static inline uint32_t rw_problem_input(const struct rw_problem *p, const struct
     return p->base[node->first_input + i];
 }
 
-/* Does the node, of those that may run, make a value in place of another node? */
+/* True if the node recomputes an output of another node, among those that may be replayed. */
 static inline bool rw_problem_remakes(const struct rw_problem *p, uint32_t node)
 {
     return node >= p->first_remake;
@@ -64,7 +69,7 @@ static inline bool rw_problem_remakes(const struct rw_problem *p, uint32_t node)
 rw_status rw_problem_open(struct rw_problem *p, rw_tape *t, const struct rw_request *request);
 void rw_problem_close(struct rw_problem *p);
 
-/* The base of what input i of a commit reads: a copy, where the step writes what the operand names (targets.c). */
+/* The base of what input i of a commit reads: a copy, if the step writes to the memory of the operand (outputs.c). */
 static inline uint32_t rw_problem_read_by_commit(const struct rw_problem *p, const struct rw_node *commit, uint32_t i)
 {
     const uint32_t base = rw_tape_base(p->t, p->t->operands[commit->first_input + i]);
@@ -74,7 +79,7 @@ static inline uint32_t rw_problem_read_by_commit(const struct rw_problem *p, con
     return p->targets.instead[leaf] == RW_NONE_ID ? base : p->targets.instead[leaf];
 }
 
-/* Does a node of this problem make the base value? */
+/* True if a node of this problem computes the base value. */
 static inline bool rw_problem_makes(const struct rw_problem *p, uint32_t v)
 {
     return !p->given[v] && rw_tape_base(p->t, v) == v;

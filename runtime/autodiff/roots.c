@@ -1,4 +1,4 @@
-/* See roots.h. */
+/* Roots of backward: type, number of elements, whether they require a gradient, and open regions. */
 #include "autodiff/roots.h"
 
 #include "record/handle.h"
@@ -7,33 +7,38 @@
 
 #include <stdio.h>
 
-/* Of a value of this tape; what it depends on may have been marked after its use. */
+/* For a value of this tape, whose inputs may have been marked after their use. */
 static bool requires_grad(rw_tape *t, const rw_tensor *x)
 {
     if (!(x->flags & RW_VALUE_REQUIRES)) rw_spread_requirement(t);
     return x->flags & RW_VALUE_REQUIRES;
 }
 
-/* name: "the loss", "tensor 2". */
+/* name: "loss", "y[2]". */
 static rw_status check_root(rw_tape *t, const rw_tensor *y, const char *what, const char *name)
 {
     rw_context *const ctx = t->ctx;
     const char *const fault = rw_value_fault(t, y);
-    if (fault) return rw_fail(ctx, RW_ERR_ARGUMENT, "%s: %s %s", what, name, fault);
+    char text[RW_FAULT_TEXT];
+    if (fault)
+        return rw_fail(ctx, RW_ERR_ARGUMENT, "%s: %s", what,
+                       rw_fault_text(text, y, name, "a value of this tape", fault));
     const rw_status status = rw_open_check(t, what);
     if (status) return status;
     if (!rw_dtype_is_float((rw_dtype)y->dtype))
-        return rw_fail(ctx, RW_ERR_DTYPE, "%s: %s is of type %s", what, name, rw_dtype_name((rw_dtype)y->dtype));
+        return rw_fail(ctx, RW_ERR_DTYPE, "%s: %s: expected a floating-point type, got %s", what, name,
+                       rw_dtype_name((rw_dtype)y->dtype));
     if (!requires_grad(t, y))
         return rw_fail(ctx, RW_ERR_ARGUMENT,
-                       "%s: %s depends on no parameter and no value marked by rw_require_grad()", what, name);
+                       "%s: %s: expected a value that depends on a parameter, got one that depends on no parameter and "
+                       "no value marked by rw_require_grad()", what, name);
     return RW_OK;
 }
 
 static rw_status check_scalar(const rw_tape *t, const rw_tensor *loss, const char *what)
 {
     const long long n = rw_layout_of(t->ctx, loss)->numel;
-    return n == 1 ? RW_OK : rw_fail(t->ctx, RW_ERR_SHAPE, "%s: the loss has %lld elements, not 1", what, n);
+    return n == 1 ? RW_OK : rw_fail(t->ctx, RW_ERR_SHAPE, "%s(loss): expected 1 element, got %lld", what, n);
 }
 
 uint32_t rw_loss_check(rw_tape *t, rw_tensor *loss, const char *what)
@@ -44,7 +49,7 @@ uint32_t rw_loss_check(rw_tape *t, rw_tensor *loss, const char *what)
         status = rw_open_check(t, what);
         if (!status) status = check_scalar(t, loss, what);
     }
-    if (!status) status = check_root(t, loss, what, "the loss");
+    if (!status) status = check_root(t, loss, what, "loss");
     return status ? RW_NONE_ID : loss->id;
 }
 
@@ -55,7 +60,7 @@ rw_status rw_roots_check(rw_tape *t, size_t n, rw_tensor *const *y, const char *
     rw_status status = RW_OK;
     for (size_t i = 0; !status && i < n; i++) {
         char name[32];
-        snprintf(name, sizeof name, "tensor %zu", i);
+        snprintf(name, sizeof name, "y[%zu]", i);
         status = check_root(t, y[i], what, name);
         if (!status) ret_roots[i] = y[i]->id;
     }

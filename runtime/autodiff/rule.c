@@ -1,36 +1,54 @@
-/* The side of differentiation that gradient rules see. See rewind/op.h. */
+/* The functions that gradient rules call (rewind/op.h), and the sums of gradients. A sum is a chain of nodes on the
+   tape: each contribution is added to the result of the one before, so their order, and with it every bit, is that
+   of the tape. If a rule adds to the sum itself (an addend), its result replaces the sum. */
 #include "autodiff/rule.h"
 
 #include "record/handle.h"
-#include "record/maker.h"
-#include "record/own_ops.h"
+#include "record/producer.h"
+#include "record/builtin_ops.h"
 #include "record/param.h"
 
 #include <rewind/ops.h>
 
 #include <assert.h>
+#include <stdio.h>
+
+/* 0 for NULL, which no rule is given. */
+static int n_inputs(const rw_grad_call *g)
+{
+    return g ? g->node.n_inputs : 0;
+}
+
+static int n_outputs(const rw_grad_call *g)
+{
+    return g ? g->node.n_outputs : 0;
+}
 
 rw_tape *rw_grad_tape(const rw_grad_call *g)
 {
-    return g->tape;
+    RW_LOOKS_ONLY;
+    return g ? g->tape : NULL;
 }
 
 const void *rw_grad_attrs(const rw_grad_call *g)
 {
-    return g->attrs;
+    RW_LOOKS_ONLY;
+    return g ? g->attrs : NULL;
 }
 
 int rw_grad_n_inputs(const rw_grad_call *g)
 {
-    return g->node.n_inputs;
+    RW_LOOKS_ONLY;
+    return n_inputs(g);
 }
 
 int rw_grad_n_outputs(const rw_grad_call *g)
 {
-    return g->node.n_outputs;
+    RW_LOOKS_ONLY;
+    return n_outputs(g);
 }
 
-/* A rule may ask for an operand that the node does not have. */
+/* A rule may query an operand that the node does not have. */
 static bool has(int n, int i)
 {
     return i >= 0 && i < n;
@@ -38,19 +56,22 @@ static bool has(int n, int i)
 
 rw_tensor *rw_grad_input(const rw_grad_call *g, int i)
 {
-    if (!has(g->node.n_inputs, i)) return NULL;
+    RW_LOOKS_ONLY;
+    if (!has(n_inputs(g), i)) return NULL;
     return rw_tape_value(g->tape, g->tape->operands[g->node.first_input + (uint32_t)i]);
 }
 
 rw_tensor *rw_grad_output(const rw_grad_call *g, int i)
 {
-    if (!has(g->node.n_outputs, i)) return NULL;
+    RW_LOOKS_ONLY;
+    if (!has(n_outputs(g), i)) return NULL;
     return rw_tape_value(g->tape, g->node.first_output + (uint32_t)i);
 }
 
 rw_tensor *rw_grad_upstream(const rw_grad_call *g, int i)
 {
-    return has(g->node.n_outputs, i) ? g->upstream[i] : NULL;
+    RW_LOOKS_ONLY;
+    return has(n_outputs(g), i) ? g->upstream[i] : NULL;
 }
 
 static uint32_t value_of(const rw_grad_call *g, int i)
@@ -60,10 +81,11 @@ static uint32_t value_of(const rw_grad_call *g, int i)
 
 bool rw_grad_wanted(const rw_grad_call *g, int i)
 {
-    return has(g->node.n_inputs, i) && rw_value_is_wanted(g->tape, g->asked, value_of(g, i));
+    RW_LOOKS_ONLY;
+    return has(n_inputs(g), i) && rw_value_is_wanted(g->tape, g->asked, value_of(g, i));
 }
 
-/* The type of a value's gradient while it is summed. */
+/* The type in which a value's gradient is summed. */
 static rw_dtype sum_dtype(const rw_tape *t, const struct rw_tensor *v)
 {
     const struct rw_leaf *const leaf = v->leaf == RW_NONE_ID ? NULL : &t->leaves[v->leaf];
@@ -73,11 +95,12 @@ static rw_dtype sum_dtype(const rw_tape *t, const struct rw_tensor *v)
 
 rw_dtype rw_grad_dtype(const rw_grad_call *g, int i)
 {
+    RW_LOOKS_ONLY;
     const rw_tensor *const x = rw_grad_input(g, i);
     return x ? sum_dtype(g->tape, x) : RW_F32;
 }
 
-/* Result i goes into the sum of its value. What is narrower than its sum is widened where it is the first. */
+/* Adds result i to the sum of its value. A first contribution that is narrower than the sum is widened. */
 static rw_status settle(rw_grad_call *g, int i)
 {
     rw_tape *const t = g->tape;
@@ -93,7 +116,8 @@ static rw_status settle(rw_grad_call *g, int i)
     return RW_OK;
 }
 
-/* Of one value or, for RW_NONE_ID, all. One that contains the sum so far comes before others that are added to it. */
+/* Adds the results for one value, or for all values (RW_NONE_ID). A result that includes the sum so far comes before
+   those that are added to it. */
 static rw_status settle_all(rw_grad_call *g, uint32_t value)
 {
     rw_status status = RW_OK;
@@ -109,24 +133,26 @@ rw_status rw_rule_settle(rw_grad_call *g)
     return settle_all(g, RW_NONE_ID);
 }
 
-/* In a step every parameter's sum begins with its gradient; rw_grad() has none. */
+/* In a step the sum of every parameter starts with its gradient; in rw_grad() there is none. */
 static rw_tensor *begin_wide(rw_grad_call *g, int i)
 {
     const rw_shape shape = rw_layout_shape(rw_layout_of(g->tape->ctx, rw_grad_input(g, i)));
     return rw_fill_at(RW_HERE, g->tape, rw_grad_dtype(g, i), shape, 0);
 }
 
-rw_tensor *rw_grad_addend(rw_grad_call *g, int i)
+rw_tensor *rw_grad_accumulator(rw_grad_call *g, int i)
 {
+    RW_ENTER_RECORDING(rw_edge_context(g ? g->tape : NULL), NULL);
     if (!rw_grad_wanted(g, i) || rw_grad_dtype(g, i) != (rw_dtype)rw_grad_input(g, i)->dtype) return NULL;
     return rw_grad_wide_addend(g, i);
 }
 
 rw_tensor *rw_grad_wide_addend(rw_grad_call *g, int i)
 {
+    RW_ENTER_RECORDING(rw_edge_context(g ? g->tape : NULL), NULL);
     if (!rw_grad_wanted(g, i)) return NULL;
     const uint32_t value = value_of(g, i);
-    /* Two that each add to the same sum would lose what the other one added. */
+    /* If two inputs got the same addend, each result would lack the other's contribution */
     for (int k = 0; k < g->node.n_inputs; k++)
         if (k != i && g->lent[k] && !g->result[k] && value_of(g, k) == value) return NULL;
     if (settle_all(g, value)) return NULL;
@@ -135,7 +161,7 @@ rw_tensor *rw_grad_wide_addend(rw_grad_call *g, int i)
     return g->lent[i] = g->grads[value];
 }
 
-/* Does anybody else contribute to input i's gradient, behind this rule or in it? */
+/* True if no other contribution to input i's gradient follows, of this rule or a later one. */
 static bool is_last_part(const rw_grad_call *g, int i)
 {
     int uses = 0;
@@ -143,7 +169,7 @@ static bool is_last_part(const rw_grad_call *g, int i)
     return uses == 1 && g->use[value_of(g, i)].first == g->index;
 }
 
-/* The bias, a value, of the layer that made value v; RW_NONE_ID: what the sums of columns ask for is not so. */
+/* The bias of the linear layer that computed value v; RW_NONE_ID if the conditions for column sums do not hold. */
 static uint32_t bias_of_maker(const rw_grad_call *g, uint32_t v)
 {
     const rw_tape *const t = g->tape;
@@ -162,8 +188,8 @@ static uint32_t bias_behind(const rw_grad_call *g, int i)
     return bias_of_maker(g, value_of(g, i));
 }
 
-/* What input i, a view, looks into; RW_NONE_ID where anybody else reads that, or a view on the way, or a gradient has
-   flowed into one of them. */
+/* The base of input i, a view; RW_NONE_ID if other ops read the base or a view in between, or if a gradient has
+   already flowed into one of them. */
 static uint32_t seen_alone(const rw_grad_call *g, int i)
 {
     const rw_tape *const t = g->tape;
@@ -229,26 +255,35 @@ rw_tensor *rw_grad_columns(rw_grad_call *g, int bias)
     return use->columns;
 }
 
+/* Checks a gradient that a rule sets, and stores it until the rule has ended. It is not added at once: another input
+   of the node may be the same value and may have got the present sum as its addend. */
 static rw_status hand_over(rw_grad_call *g, int i, rw_tensor *dx, bool is_sum)
 {
     rw_context *const ctx = g->tape->ctx;
     if (ctx->status) return ctx->status;
     const rw_site at = rw_rule_site(g);
-    const char *const fault = i < 0 || i >= g->node.n_inputs ? "which the op does not have"
-                              : dx && rw_tape_has(g->tape, dx) ? NULL
-                                                               : rw_value_fault(g->tape, dx);
-    if (fault)
-        return rw_fail(ctx, RW_ERR_ARGUMENT, "gradient rule of %s at %s:%d: the gradient of input %d %s",
-                       ctx->ops[g->node.op]->name, at.file, at.line, i, fault);
+    const rw_op_def *const op = ctx->ops[g->node.op];
+    if (i < 0 || i >= g->node.n_inputs)
+        return rw_fail(ctx, RW_ERR_ARGUMENT, "gradient rule of %s at %s:%d: expected the gradient of input 0 to %d, "
+                       "got that of input %d", op->name, rw_file_of(at), at.line, g->node.n_inputs - 1, i);
+    const char *const fault = dx && rw_tape_has(g->tape, dx) ? NULL : rw_value_fault(g->tape, dx);
+    char text[RW_FAULT_TEXT], name[48];
+    if (fault) {
+        snprintf(name, sizeof name, "gradient of input %d", i);
+        return rw_fail(ctx, RW_ERR_ARGUMENT, "gradient rule of %s at %s:%d: %s", op->name, rw_file_of(at), at.line,
+                       rw_fault_text(text, dx, name, "a value of this tape", fault));
+    }
     g->has_set = true;
     const rw_tensor *const x = rw_grad_input(g, i);
     const rw_layout *const a = rw_layout_of(ctx, x), *const b = rw_layout_of(ctx, dx);
     const bool typed = dx->dtype == x->dtype || (rw_dtype)dx->dtype == sum_dtype(g->tape, x);
     if (!typed || !rw_shape_equal(rw_layout_shape(a), rw_layout_shape(b))) {
+        char want[RW_SHAPE_TEXT], got[RW_SHAPE_TEXT];
         return rw_fail(ctx, RW_ERR_SHAPE,
-                       "gradient rule of %s at %s:%d: the gradient of input %d has another shape or type than "
-                       "the input",
-                       ctx->ops[g->node.op]->name, at.file, at.line, i);
+                       "gradient rule of %s at %s:%d: the gradient of input %d has another shape or type: expected "
+                       "%s%s, got %s%s", op->name, rw_file_of(at), at.line, i, rw_dtype_name((rw_dtype)x->dtype),
+                       rw_shape_text(want, sizeof want, rw_layout_shape(a)), rw_dtype_name((rw_dtype)dx->dtype),
+                       rw_shape_text(got, sizeof got, rw_layout_shape(b)));
     }
     g->result[i] = dx;
     g->is_sum[i] = is_sum;
@@ -257,11 +292,15 @@ static rw_status hand_over(rw_grad_call *g, int i, rw_tensor *dx, bool is_sum)
 
 rw_status rw_grad_set(rw_grad_call *g, int i, rw_tensor *dx)
 {
+    RW_ENTER_RECORDING(rw_edge_context(g ? g->tape : NULL), RW_ERR_ARGUMENT);
+    if (!g) return rw_fail_null(NULL, "rw_grad_set", "g");
     return hand_over(g, i, dx, false);
 }
 
 rw_status rw_grad_set_sum(rw_grad_call *g, int i, rw_tensor *sum)
 {
+    RW_ENTER_RECORDING(rw_edge_context(g ? g->tape : NULL), RW_ERR_ARGUMENT);
+    if (!g) return rw_fail_null(NULL, "rw_grad_set_sum", "g");
     return hand_over(g, i, sum, has(g->node.n_inputs, i) && g->lent[i]);
 }
 
@@ -287,9 +326,10 @@ rw_status rw_grad_set_value(rw_grad_call *g, rw_tensor *x, rw_tensor *dx)
     return RW_OK;
 }
 
-bool rw_grad_again(const rw_grad_call *g)
+bool rw_grad_is_differentiable(const rw_grad_call *g)
 {
-    return g->again;
+    RW_LOOKS_ONLY;
+    return g && g->again;
 }
 
 rw_site rw_rule_site(const struct rw_grad_call *g)

@@ -1,10 +1,10 @@
-/* The heap, countable and able to fail on purpose. See alloc.h. */
+/* The heap: counts allocations, and can fail on purpose. */
 #include "base/alloc.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* Where AddressSanitizer guards allocations by itself, nothing else does. */
+/* AddressSanitizer guards allocations itself. */
 #if defined RW_FAULTS && !defined __SANITIZE_ADDRESS__
 #define GUARDED
 #endif
@@ -96,8 +96,8 @@ void *rw_realloc(void *p, size_t bytes)
 #include <unistd.h>
 
 /*
- * In the private build of the tests a device's memory ends at a protected page, so whoever touches a byte behind an
- * arena, a result or a gradient ends the process there:
+ * In the tests' private build a device allocation ends at a protected page, so an access after an arena, a result or a
+ * gradient ends the process:
  *
  *     mapping   page | (what is left of a page) [bytes, rounded up to the alignment] | protected page
  *                                       ^ struct mapping
@@ -132,7 +132,7 @@ static void give_aligned(void *p)
     munmap(m.at, m.bytes);
 }
 #elif defined __SANITIZE_ADDRESS__
-/* So that the block ends where its guard begins. */
+/* Aligned so that the block ends where its guard begins. */
 static void *take_aligned(size_t bytes, size_t alignment, bool zero)
 {
     void *p = NULL;
@@ -145,8 +145,8 @@ static void give_aligned(void *p)
     free(p);
 }
 #else
-/* Of calloc(), which leaves the pages of large blocks to the system until they are touched. What free() wants stands
-   before the block. */
+/* Uses calloc(), which leaves the pages of large blocks to the system until they are touched. The address for free()
+   is stored before the block. */
 static void *take_aligned(size_t bytes, size_t alignment, bool zero)
 {
     void *whole;

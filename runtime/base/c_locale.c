@@ -1,9 +1,9 @@
-/* See c_locale.h. */
+/* Switches the calling thread to the C locale and back. */
 #include "base/c_locale.h"
 
 #include <pthread.h>
 
-/* One for the process, kept until it ends. */
+/* One for the process, never freed. */
 static locale_t plain;
 
 static void make(void)
@@ -11,7 +11,7 @@ static void make(void)
     plain = newlocale(LC_ALL_MASK, "C", (locale_t)0);
 }
 
-/* glibc and musl have this locale ready, so that making it cannot fail; without it the thread's own would stay. */
+/* glibc and musl have this locale built in, so creating it cannot fail; otherwise the thread's own would stay. */
 locale_t rw_c_locale_begin(void)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;

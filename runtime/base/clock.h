@@ -1,4 +1,4 @@
-/* Seconds by clocks that nobody sets. */
+/* Seconds of clocks that cannot be set. */
 #ifndef RW_BASE_CLOCK_H
 #define RW_BASE_CLOCK_H
 
@@ -16,7 +16,7 @@ static inline double rw_now_s(void)
     return rw_seconds_of(CLOCK_MONOTONIC);
 }
 
-/* Of a processor, that the calling thread has had. */
+/* CPU time of the calling thread. */
 static inline double rw_thread_s(void)
 {
     return rw_seconds_of(CLOCK_THREAD_CPUTIME_ID);

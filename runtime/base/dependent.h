@@ -1,7 +1,7 @@
 /*
- * Dependents of an object: caches that name it and do not keep it alive. The object owns the list; each dependent is a
- * member of a cache whose address does not change. When the object is freed it calls gone() of each, once, while all of
- * it is still usable; the dependent is unlinked by then.
+ * Dependents of an object: caches that refer to it and do not keep it alive. The object owns the list; each dependent
+ * is a member of a cache whose address does not change. When the object is freed, it calls gone() of each, once, while
+ * all of it is still usable; the dependent is unlinked before.
  */
 #ifndef RW_BASE_DEPENDENT_H
 #define RW_BASE_DEPENDENT_H

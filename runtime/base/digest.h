@@ -1,4 +1,4 @@
-/* 128-bit digests of byte ranges: what the verifier compares instead of keeping every value. */
+/* 128-bit digests of byte ranges, which the verifier compares instead of keeping every value. */
 #ifndef RW_BASE_DIGEST_H
 #define RW_BASE_DIGEST_H
 

@@ -1,10 +1,10 @@
-/* See float_mode.h. */
+/* Sets and restores the floating-point mode of a thread. */
 #include "base/float_mode.h"
 
 #if defined(__x86_64__)
 #include <xmmintrin.h>
 
-/* Of MXCSR: exceptions masked, to nearest, no flush to zero, and of what was raised nothing. */
+/* MXCSR with exceptions masked, rounding to nearest, no flush to zero, and no raised exceptions. */
 #define NORMAL 0x1f80u
 #define RAISED 0x3fu
 /* Results flush to zero. */
@@ -20,6 +20,14 @@ static void be_normal(void)
     _mm_setcsr(NORMAL);
 }
 
+/* The default mode of the x87 unit (FNINIT), which long double and the C library use. */
+static bool is_x87_normal(void)
+{
+    unsigned short control;
+    __asm__ volatile("fnstcw %0" : "=m"(control));
+    return control == 0x37f;
+}
+
 unsigned rw_flush_enter(void)
 {
     const unsigned before = _mm_getcsr();
@@ -32,9 +40,14 @@ void rw_flush_leave(unsigned before)
     _mm_setcsr(before);
 }
 #else
+static bool is_x87_normal(void)
+{
+    return true;
+}
+
 static bool is_normal(void)
 {
-    return false; /* what flushes to zero has no name in C */
+    return false; /* C has no query for flushing to zero */
 }
 
 static void be_normal(void)
@@ -52,37 +65,21 @@ void rw_flush_leave(unsigned before)
 }
 #endif
 
-static _Thread_local fenv_t kept;
-
-/* The same threads of OpenMP as leave() finds: a thread's team stays. */
-static void enter_team(int threads)
+void rw_float_mode_normal(void)
 {
-#pragma omp parallel num_threads(threads)
-    {
-        fegetenv(&kept);
-        be_normal();
-    }
+    if (!is_x87_normal()) fesetenv(FE_DFL_ENV);
+    if (!is_normal()) be_normal();
 }
 
-static void leave_team(int threads)
-{
-#pragma omp parallel num_threads(threads)
-    fesetenv(&kept);
-}
-
-void rw_float_mode_enter(struct rw_float_mode *m, int threads)
+void rw_float_mode_enter(struct rw_float_mode *m)
 {
     m->changed = !is_normal();
-    m->threads = threads;
     if (!m->changed) return;
     fegetenv(&m->callers);
     be_normal();
-    if (threads > 1) enter_team(threads);
 }
 
 void rw_float_mode_leave(const struct rw_float_mode *m)
 {
-    if (!m->changed) return;
-    if (m->threads > 1) leave_team(m->threads);
-    fesetenv(&m->callers);
+    if (m->changed) fesetenv(&m->callers);
 }

@@ -1,8 +1,8 @@
 /*
- * How processors round while kernels run: to nearest, with subnormal numbers, and nothing stops at an exception. Each
- * thread has a mode of its own, which the caller may have changed in between (fesetround(), flush to zero, a library
- * built with -ffast-math that was loaded), and threads of OpenMP keep that of the time when they began: a replay would
- * give other bytes than the run before it, two threads others than one.
+ * The floating-point mode of kernels: rounding to nearest, with subnormal numbers, exceptions masked. Each thread has a
+ * mode of its own. The caller may have changed its own (fesetround(), flush to zero, a library built with -ffast-math),
+ * and workers of a team (team.h) inherit the mode of the thread that started them. Without a common mode a replay could
+ * give other bytes than the first execution, and two threads others than one.
  */
 #ifndef RW_BASE_FLOAT_MODE_H
 #define RW_BASE_FLOAT_MODE_H
@@ -13,18 +13,20 @@
 struct rw_float_mode {
     fenv_t callers;
     bool changed;
-    int threads;
 };
 
-/* For the calling thread, and where its mode was another one, for so many of its OpenMP threads. leave: everybody has
-   the mode again that it had. Pairs nest: but for a kernel that changes the mode itself the inner ones do nothing. */
-void rw_float_mode_enter(struct rw_float_mode *m, int threads);
+/* Sets that mode in the calling thread permanently: a worker does so before each job. */
+void rw_float_mode_normal(void);
+
+/* Sets it temporarily; leave() restores the calling thread's mode. Pairs nest: inner ones do nothing, unless a
+   kernel has changed the mode. */
+void rw_float_mode_enter(struct rw_float_mode *m);
 void rw_float_mode_leave(const struct rw_float_mode *m);
 
 /*
- * Between the two, in the calling thread, a result below the least normal number is 0; what is read stays what it is.
- * For kernels whose numbers fade away, on processors that take a hundred times as long for an operation with a
- * subnormal number. leave() takes what enter() returned. Elsewhere than on x86-64, where they cost nothing, they stay.
+ * Between the two, in the calling thread, subnormal results are flushed to 0; operands are not. For kernels whose
+ * numbers underflow, on processors where an operation with a subnormal number takes a hundred times as long. Pass the
+ * result of enter to leave. Only on x86-64; elsewhere subnormal numbers are fast, and stay.
  */
 unsigned rw_flush_enter(void);
 void rw_flush_leave(unsigned before);

@@ -1,4 +1,4 @@
-/* Functions that kernels of the CPU and of CUDA share: C11 and C++17. */
+/* A macro for functions that kernels of the CPU and of CUDA share: C11 and C++17. */
 #ifndef RW_BASE_HOST_DEVICE_H
 #define RW_BASE_HOST_DEVICE_H
 

@@ -1,5 +1,7 @@
-/* See output.h. */
+/* Blocks SIGXFSZ and SIGPIPE around writes, reports errors of streams, and opens output files. */
 #include "base/output.h"
+
+#include "base/descriptor.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -9,33 +11,44 @@
 #include <time.h>
 #include <unistd.h>
 
-static sigset_t size_limit(void)
+/* Signals that a write raises in its own thread, and that by default end the process. */
+static const int raised[RW_QUIET] = { SIGXFSZ, SIGPIPE };
+
+static sigset_t set_of_all(void)
 {
-    sigset_t one;
-    sigemptyset(&one);
-    sigaddset(&one, SIGXFSZ);
-    return one;
+    sigset_t all;
+    sigemptyset(&all);
+    for (int i = 0; i < RW_QUIET; i++) sigaddset(&all, raised[i]);
+    return all;
 }
 
 struct rw_quiet rw_quiet_begin(void)
 {
     const int error = errno;
-    const sigset_t one = size_limit();
+    const sigset_t all = set_of_all();
     struct rw_quiet q;
     sigset_t pending;
     sigpending(&pending);
-    q.pending = sigismember(&pending, SIGXFSZ) == 1;
-    pthread_sigmask(SIG_BLOCK, &one, &q.before);
+    for (int i = 0; i < RW_QUIET; i++) q.pending[i] = sigismember(&pending, raised[i]) == 1;
+    pthread_sigmask(SIG_BLOCK, &all, &q.before);
     errno = error;
     return q;
+}
+
+static void take(int signal)
+{
+    sigset_t one;
+    sigemptyset(&one);
+    sigaddset(&one, signal);
+    while (sigtimedwait(&one, NULL, &(struct timespec){ 0 }) == -1 && errno == EINTR) {
+    }
 }
 
 void rw_quiet_end(const struct rw_quiet *quiet)
 {
     const int error = errno;
-    const sigset_t one = size_limit();
-    while (!quiet->pending && sigtimedwait(&one, NULL, &(struct timespec){ 0 }) == -1 && errno == EINTR) {
-    }
+    for (int i = 0; i < RW_QUIET; i++)
+        if (!quiet->pending[i]) take(raised[i]);
     pthread_sigmask(SIG_SETMASK, &quiet->before, NULL);
     errno = error;
 }
@@ -49,7 +62,7 @@ struct rw_printing rw_printing_begin(FILE *out)
     return p;
 }
 
-/* A stream remembers that a write failed, and errno why: what is written behind it fails alike. */
+/* A stream remembers that a write failed, and errno the reason: later writes fail in the same way. */
 const char *rw_printing_end(struct rw_printing *p)
 {
     const bool failed = fflush(p->out) || (ferror(p->out) && !p->failed_before);
@@ -68,11 +81,11 @@ const char *rw_file_fault(unsigned mode)
     return S_ISSOCK(mode) ? "a socket, not a file" : "not a file";
 }
 
-/* Without O_NONBLOCK opening a FIFO would wait for somebody who reads. */
+/* Opens with O_NONBLOCK, because opening a FIFO would otherwise wait for a reader. */
 int rw_open_output(const char *path, int flags, const char **ret_why)
 {
     struct stat about;
-    const int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC | O_NONBLOCK | flags, 0666);
+    const int fd = rw_fd_open(path, O_WRONLY | O_CREAT | O_NONBLOCK | flags, 0666);
     *ret_why = fd < 0 ? strerror(errno) : NULL;
     const bool known = fd < 0 ? !stat(path, &about) : !fstat(fd, &about);
     if (known && !S_ISREG(about.st_mode) && !S_ISCHR(about.st_mode)) *ret_why = rw_file_fault(about.st_mode);

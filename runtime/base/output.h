@@ -1,6 +1,6 @@
 /*
- * Files that are written to, without harm to the process: a limit on a file's size is an error and not the signal that
- * ends it, and what is no file neither keeps a call waiting nor ends the process when its reader goes.
+ * Writing to files without harm to the process. Exceeding a file size limit, or a pipe without a reader, is an error
+ * and not a signal that ends the process; something that is not a file does not block a call.
  */
 #ifndef RW_BASE_OUTPUT_H
 #define RW_BASE_OUTPUT_H
@@ -9,16 +9,19 @@
 #include <stdbool.h>
 #include <stdio.h>
 
+#define RW_QUIET 2 /* signals: SIGXFSZ, SIGPIPE */
+
 struct rw_quiet {
     sigset_t before;
-    bool pending; /* already: then it is somebody else's */
+    bool pending[RW_QUIET]; /* was pending before: then it belongs to other code */
 };
 
-/* Writes of this thread between the two meet EFBIG, and no SIGXFSZ. errno stays. */
+/* Between the two, writes of this thread fail with EFBIG and EPIPE instead of raising SIGXFSZ and SIGPIPE. errno is
+   preserved. */
 struct rw_quiet rw_quiet_begin(void);
 void rw_quiet_end(const struct rw_quiet *quiet);
 
-/* What is printed to a caller's stream between the two. What failed on it before is not our failure. */
+/* Printing to a caller's stream between the two. An earlier error of the stream is not reported. */
 struct rw_printing {
     FILE *out;
     struct rw_quiet quiet;
@@ -27,15 +30,15 @@ struct rw_printing {
 };
 struct rw_printing rw_printing_begin(FILE *out);
 
-/* NULL when all has been handed to the system, else the system's reason. errno stays. */
+/* NULL if everything was passed to the system, else the system's reason. errno is preserved. */
 const char *rw_printing_end(struct rw_printing *printing);
 
-/* NULL for a file; else what it is, as "a directory, not a file". */
+/* NULL for a file; otherwise what it is, as "a directory, not a file". */
 const char *rw_file_fault(unsigned mode);
 
 /*
- * Opens a file, or a device as /dev/null is, to write to, with O_APPEND or O_TRUNC as more flags. -1 with the reason:
- * the system's, or what it is instead of a file.
+ * Opens a file, or a device such as /dev/null, for writing, with O_APPEND or O_TRUNC as further flags. -1 with the
+ * reason: the system's, or what it is instead of a file.
  */
 int rw_open_output(const char *path, int flags, const char **ret_why);
 

@@ -1,5 +1,5 @@
 /*
- * Philox4x32-10: a counter and a key to four 32-bit words. Shared by CPU and CUDA, so that masks are the same bits.
+ * Philox4x32-10: maps a counter and a key to four 32-bit words. Shared by CPU and CUDA, so masks have the same bits.
  * Source: Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC'11.
  *
  * Law 3: element i of an op draws word i % 4 of block ticket.offset + i / 4.
@@ -14,7 +14,7 @@
 #define RW_PHILOX_ROUNDS 10
 #define RW_PHILOX_FACTOR_0 0xD2511F53u
 #define RW_PHILOX_FACTOR_1 0xCD9E8D57u
-#define RW_PHILOX_KEY_0 0x9E3779B9u /* what the keys grow by from round to round */
+#define RW_PHILOX_KEY_0 0x9E3779B9u /* increments of the keys from round to round */
 #define RW_PHILOX_KEY_1 0xBB67AE85u
 
 RW_HOST_DEVICE void rw_philox_rounds(uint32_t c[4], uint32_t k0, uint32_t k1)
@@ -40,7 +40,7 @@ RW_HOST_DEVICE void rw_philox(uint64_t seed, uint64_t block, uint32_t out[4])
     rw_philox_rounds(out, (uint32_t)seed, (uint32_t)(seed >> 32));
 }
 
-/* Keep probability 1 - p: a word at or above this keeps its element; exact to 2^-32. */
+/* Threshold for the probability p: a word at or above it keeps its element; exact to 2^-32. */
 static inline uint32_t philox_threshold(double p)
 {
     const double t = p * 4294967296.0;

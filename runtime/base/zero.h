@@ -9,7 +9,7 @@ static inline double rw_or_default(double x, double fallback)
     return x == 0 ? fallback : x == RW_ZERO ? 0 : x;
 }
 
-/* Likewise, of a member that also means zero where it is negative. */
+/* The same for a member of which a negative number also means zero. */
 static inline double rw_or_default_positive(double x, double fallback)
 {
     const double y = rw_or_default(x, fallback);

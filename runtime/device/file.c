@@ -1,10 +1,10 @@
-/* A file that values wait in. See file.h. */
+/* A file for offloaded values: creation without a name, transfers, and measurement of its rates. */
 #include "device/file.h"
 
 #include "base/alloc.h"
 #include "base/clock.h"
+#include "base/descriptor.h"
 #include "base/output.h"
-#include "device/cpu/threads.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -31,10 +31,10 @@ static rw_status fail(char *why, size_t size, rw_status status, const char *fmt,
 
 /* ---- opening ---- */
 
-/* A file without a name, -1 with errno. */
+/* Creates a file without a name. -1 with errno. */
 static int open_nameless(const char *path)
 {
-    int fd = open(path, O_TMPFILE | O_RDWR | O_EXCL | O_CLOEXEC, S_IRUSR | S_IWUSR);
+    int fd = rw_fd_open(path, O_TMPFILE | O_RDWR | O_EXCL, S_IRUSR | S_IWUSR);
     if (fd >= 0 || (errno != EOPNOTSUPP && errno != EISDIR && errno != EINVAL)) return fd;
     static const char suffix[] = "/rewind-XXXXXX";
     char *const name = rw_malloc(strlen(path) + sizeof suffix);
@@ -50,18 +50,18 @@ static int open_nameless(const char *path)
     return fd;
 }
 
-/* Room on the disk, and the length that it keeps. 0, or errno. */
+/* Reserves space on the disk, which also sets the final length. 0, or errno. */
 static int reserve(int fd, uint64_t bytes)
 {
     const struct rw_quiet q = rw_quiet_begin();
-    int error = fallocate(fd, 0, 0, (off_t)bytes) ? errno : 0;
-    if (error == EOPNOTSUPP || error == ENOSYS) error = ftruncate(fd, (off_t)bytes) ? errno : 0;
+    int error = rw_fd_reserve(fd, bytes);
+    if (error == EOPNOTSUPP || error == ENOSYS) error = rw_fd_resize(fd, bytes) ? 0 : errno;
     errno = error;
     rw_quiet_end(&q);
     return error;
 }
 
-/* What memory the disk takes as it is. Where nobody says: a page's. */
+/* The alignment of memory that the disk needs. If it is unknown, that of a page. */
 static size_t alignment_of(int fd)
 {
 #ifdef STATX_DIOALIGN
@@ -79,11 +79,19 @@ static bool set_direct(int fd, bool direct)
     return flags >= 0 && !fcntl(fd, F_SETFL, direct ? flags | O_DIRECT : flags & ~O_DIRECT);
 }
 
+static void leave_to_parent(struct rw_forked *forked)
+{
+    struct rw_file *const f = (struct rw_file *)(void *)((char *)forked - offsetof(struct rw_file, forked));
+    close(f->fd);
+    f->fd = -1;
+}
+
+/* Creates and reserves the file; the texts of failures name the folder. */
 rw_status rw_file_open(const char *path, uint64_t bytes, struct rw_file **ret, char *why, size_t size)
 {
     struct rw_file *const f = rw_malloc(sizeof *f + strlen(path) + 1);
     if (!f) return RW_ERR_MEMORY;
-    *f = (struct rw_file){ .fd = open_nameless(path), .bytes = bytes, .forks = rw_threads_forks() };
+    *f = (struct rw_file){ .fd = open_nameless(path), .bytes = bytes };
     strcpy(f->path, path);
     const int error = f->fd < 0 ? errno : reserve(f->fd, bytes + PAGE);
     if (error) {
@@ -95,22 +103,26 @@ rw_status rw_file_open(const char *path, uint64_t bytes, struct rw_file **ret, c
     }
     atomic_init(&f->direct, set_direct(f->fd, true));
     f->alignment = alignment_of(f->fd);
+    rw_checksums_init(&f->sums);
+    rw_forked_add(&f->forked, leave_to_parent);
     *ret = f;
     return RW_OK;
 }
 
 void rw_file_close(struct rw_file *f)
 {
-    close(f->fd);
+    rw_forked_remove(&f->forked);
+    if (f->fd >= 0) close(f->fd);
+    rw_checksums_finish(&f->sums);
     rw_free(f);
 }
 
-bool rw_file_is_own(const struct rw_file *f)
+bool rw_file_is_closed(const struct rw_file *f)
 {
-    return f->forks == rw_threads_forks();
+    return f->fd < 0;
 }
 
-rw_status rw_file_not_own(const struct rw_file *f, char *why, size_t size)
+rw_status rw_file_closed(const struct rw_file *f, char *why, size_t size)
 {
     return fail(why, size, RW_ERR_IO, "the file in %s belongs to the process that fork() was called in", f->path);
 }
@@ -123,8 +135,8 @@ rw_status rw_file_check_length(const struct rw_file *f, char *why, size_t size)
     if (fstat(f->fd, &s))
         return fail(why, size, RW_ERR_IO, "the file in %s is not there any more: %s", f->path, strerror(errno));
     if ((uint64_t)s.st_size >= f->bytes + PAGE) return RW_OK;
-    return fail(why, size, RW_ERR_IO, "the file in %s was truncated by somebody else: it has %llu bytes of %llu",
-                f->path, (unsigned long long)s.st_size, (unsigned long long)(f->bytes + PAGE));
+    return fail(why, size, RW_ERR_IO, "the file in %s was truncated by another process: expected %llu bytes, got %llu",
+                f->path, (unsigned long long)(f->bytes + PAGE), (unsigned long long)s.st_size);
 }
 
 static ssize_t transfer(const struct rw_file *f, char *memory, size_t n, uint64_t at, bool out)
@@ -141,14 +153,16 @@ bool rw_file_takes(const struct rw_file *f, const void *memory, size_t n)
     return !atomic_load(&f->direct) || ((uintptr_t)memory % f->alignment == 0 && n % PAGE == 0);
 }
 
-/* Pages that the kernel cannot pin, as some drivers' are, are no fault of the caller's. */
+/*
+ * Is it a refusal by the kernel? Pages that it cannot pin, such as those of some drivers, are no mistake of the caller.
+ */
 static bool is_refusal(int error)
 {
     return error == EINVAL || error == EFAULT;
 }
 
-/* What the file system takes past the page cache no more it takes through it. */
-rw_status rw_file_transfer(struct rw_file *f, void *memory, size_t n, uint64_t at, bool out, char *why, size_t size)
+/* Transfers all bytes. If the file system refuses direct access, continues through the page cache. */
+static rw_status transfer_all(struct rw_file *f, void *memory, size_t n, uint64_t at, bool out, char *why, size_t size)
 {
     for (char *at_memory = memory; n;) {
         const bool direct = atomic_load(&f->direct);
@@ -167,14 +181,34 @@ rw_status rw_file_transfer(struct rw_file *f, void *memory, size_t n, uint64_t a
     return RW_OK;
 }
 
-/* ---- how fast it is ---- */
+rw_status rw_file_transfer(struct rw_file *f, void *memory, size_t n, uint64_t at, bool out, char *why, size_t size)
+{
+    const double begin = rw_now_s();
+    const rw_status status = transfer_all(f, memory, n, at, out, why, size);
+    rw_checksums_add_time(&f->sums, n, rw_now_s() - begin);
+    return status;
+}
 
-#define MEASURED_S 0.2 /* of one direction, at most */
+void rw_file_note(struct rw_file *f, const void *piece, size_t n, uint64_t at)
+{
+    rw_checksums_note(&f->sums, piece, n, at);
+}
+
+rw_status rw_file_check(struct rw_file *f, const void *piece, size_t n, uint64_t at, char *why, size_t size)
+{
+    if (rw_checksums_match(&f->sums, piece, n, at)) return RW_OK;
+    return fail(why, size, RW_ERR_IO,
+                "the file in %s was changed by another process: %zu bytes at %llu are not those that were written",
+                f->path, n, (unsigned long long)at);
+}
+
+/* ---- measurement ---- */
+
+#define MEASURED_S 0.2 /* maximum for one direction */
 #define TIMED_PIECES (RW_FILE_TIMED / RW_FILE_CHUNK)
 #define TIMES 3
 
-/* A piece's time, one before the middle: moments in which the machine is taken away, or in which somebody else has the
-   disk, are not its speed. */
+/* The time of the piece below the median. Moments in which another process has the machine or the disk do not count. */
 static double usual_piece(double *took, size_t n)
 {
     for (size_t i = 1; i < n; i++)
@@ -186,13 +220,13 @@ static double usual_piece(double *took, size_t n)
     return took[(n - 1) / 2];
 }
 
-/* Of one direction. */
+/* Times of one direction. */
 struct timing {
     double took[TIMES * TIMED_PIECES], sum;
     size_t n;
 };
 
-/* The file's first pieces, one by one, so that a slow disk is given up early. */
+/* Times the file's first pieces one by one, so that a slow disk takes a limited time. */
 static rw_status time_pieces(struct rw_file *f, char *memory, bool out, size_t pieces, struct timing *t, char *why,
                              size_t size)
 {
@@ -206,14 +240,15 @@ static rw_status time_pieces(struct rw_file *f, char *memory, bool out, size_t p
     return status;
 }
 
+/* Writes once untimed, and then writes and reads in turn. */
 rw_status rw_file_time(struct rw_file *f, void *memory, struct rw_store_rate *ret, char *why, size_t size)
 {
     struct timing first = { .n = 0 }, out = { .n = 0 }, in = { .n = 0 };
-    rw_status status = time_pieces(f, memory, true, TIMED_PIECES, &first, why, size); /* finds its place on the disk */
+    rw_status status = time_pieces(f, memory, true, TIMED_PIECES, &first, why, size); /* allocates disk blocks */
     const double begin = rw_thread_s();
     for (int i = 0; !status && i < TIMES; i++) {
         status = time_pieces(f, memory, true, first.n, &out, why, size);
-        if (!status) status = time_pieces(f, memory, false, first.n, &in, why, size); /* of what was written */
+        if (!status) status = time_pieces(f, memory, false, first.n, &in, why, size); /* as written */
     }
     if (status) return status;
     ret->loss = (rw_thread_s() - begin) / (double)((out.n + in.n) * RW_FILE_CHUNK);

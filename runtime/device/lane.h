@@ -1,6 +1,6 @@
 /*
- * Lanes of a device: what is queued on one runs in order, different ones run side by side. Kernels are queued on the
- * first; on the others values leave the device's memory and come back.
+ * Lanes of a device: queues of work. Each runs its work in order; different lanes run in parallel. Kernels are queued
+ * on the first lane, copies out of and into the device's memory on the others.
  */
 #ifndef RW_DEVICE_LANE_H
 #define RW_DEVICE_LANE_H

@@ -1,6 +1,6 @@
 /*
- * Where values wait outside the device's memory. One table of functions a kind; a device names the one that holds them
- * in the host's memory, and the one that holds them in files.
+ * Offload stores: memory outside of the device for offloaded values. There is one table of functions per kind. A device
+ * names one that uses host memory and one that uses files.
  */
 #ifndef RW_DEVICE_STORE_H
 #define RW_DEVICE_STORE_H
@@ -9,47 +9,50 @@
 
 #include <stdint.h>
 
-/* What values are moved at, in bytes per second; and what compute loses by each byte that is moved, in seconds: who
-   copies takes a core that computes. */
+/* Rates of copies in bytes per second; and the seconds that compute loses per copied byte, because the thread that
+   copies takes a core from compute. */
 struct rw_store_rate {
     double out, in;
     double loss;
 };
 
-/* The same as it was measured, in whole numbers: a file holds just that, and who reads it plans like who wrote it. */
+/*
+ * The same as integers, as it was measured. A file stores exactly this, so a process that reads it plans like the
+ * process that wrote it.
+ */
 struct rw_store_cost {
-    uint64_t out, in; /* bytes per second, at least 1; 0: it was not measured */
-    uint64_t loss;    /* picoseconds by each MiB */
+    uint64_t out, in; /* bytes per second, at least 1; 0: not measured */
+    uint64_t loss;    /* picoseconds per MiB */
 };
 
 struct rw_store_fns {
     const char *name;
-    bool in_file; /* a capture cannot hold its copies */
+    bool in_file; /* a capture cannot contain its copies */
     /*
-     * Room for so many bytes, a multiple of a page; of files in the folder `path`. All that can be made sure of is:
-     * that it can be written, that it is there. RW_ERR_MEMORY, RW_ERR_IO; the device's message says why.
+     * Opens a store of that many bytes, a multiple of a page; for files, in the folder `path`. Ensures as far as
+     * possible that it can be written, and that its memory exists. RW_ERR_MEMORY, RW_ERR_IO; the device's message has
+     * the reason.
      */
     rw_status (*open)(void *device, const char *path, uint64_t bytes, void **ret_store);
-    /* What was queued has run. */
+    /* Closes it. All copies that were queued must have finished. */
     void (*close)(void *device, void *store);
-    /* Can this process use it? A file is not shared with the parent. NULL: always. */
-    bool (*is_own)(const void *store);
+    /* Was it closed by a fork()? A file belongs to the parent only. NULL: never. */
+    bool (*is_closed)(const void *store);
     /*
-     * Queue a copy on a lane: bytes [at, at + bytes) of the store from the device's memory, and back; at is a multiple
-     * of a page, and no other value begins in the page that the last byte lies in.
+     * Queue a copy on a lane: bytes [at, at + bytes) of the store from the device's memory, or back. `at` is a multiple
+     * of a page, and no other value begins in the page with the last byte.
      */
     rw_status (*put)(void *device, int lane, void *store, uint64_t at, const void *from, uint64_t bytes);
     rw_status (*get)(void *device, int lane, void *to, const void *store, uint64_t at, uint64_t bytes);
-    /* How fast it is beside compute in so many of the host's threads: a bounded time's worth of copies. NULL: nobody
-       asks. */
+    /* Measures the rates next to compute with that many host threads, for a bounded time. NULL: not measured. */
     rw_status (*measure)(void *device, const char *path, int threads, struct rw_store_rate *ret);
 };
 
-extern const struct rw_store_fns rw_store_memory; /* plain memory of the host: copies have happened when they return */
+extern const struct rw_store_fns rw_store_memory; /* host memory: a copy has finished when the call returns */
 extern const struct rw_store_fns rw_store_file;   /* of the CPU: a thread copies, see device/cpu/file_store.c */
 #ifdef RW_HAVE_CUDA
-extern const struct rw_store_fns rw_store_pinned;    /* pinned memory, from and to a CUDA device */
-extern const struct rw_store_fns rw_store_cuda_file; /* by way of pinned memory, see device/cuda/files.h */
+extern const struct rw_store_fns rw_store_pinned;    /* pinned memory of a CUDA device */
+extern const struct rw_store_fns rw_store_cuda_file; /* through pinned memory, see device/cuda/files.h */
 #endif
 
 #endif

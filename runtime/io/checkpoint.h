@@ -1,40 +1,43 @@
-/* rw_checkpoint, as its two halves know it: saving (checkpoint.c) and loading (restore.c). */
+/* The structure of rw_checkpoint, shared by saving (checkpoint.c) and loading (restore.c). */
 #ifndef RW_IO_CHECKPOINT_H
 #define RW_IO_CHECKPOINT_H
 
-#include "io/rotation.h"
+#include "io/retention.h"
 #include "io/snapshot.h"
 #include "record/context.h"
 
-#include <rewind/resume.h>
+#include <rewind/checkpoint.h>
 
 #include <pthread.h>
-#include <sys/types.h>
 
 struct rw_checkpoint {
     rw_context *ctx;
-    rw_optimizer *optimizer; /* NULL: none, or it was destroyed; of the averages as well */
-    rw_average *average;
+    rw_optimizer *optimizer; /* NULL: none, or it was destroyed; the average likewise */
+    rw_weight_average *average;
     struct rw_dependent on_optimizer, on_average;
-    const char *lost; /* the first of the two that was destroyed; NULL: neither */
-    rw_schedule *schedule;
+    const char *lost; /* the one that was destroyed first; NULL: neither */
+    rw_lr_schedule *schedule;
     int keep;
-    struct rw_rotation rotation;
+    struct rw_retention rotation;
     struct rw_snapshot snapshot;
-    /* The save under way: all of the above is the thread's until it has been joined. */
+    /* The save in progress: the thread owns all members above until it has been joined. */
     pthread_t thread;
-    bool writes;
-    pid_t process; /* which has the thread: a child of fork() has not */
+    bool writes; /* not in a child of fork() */
+    struct rw_forked forked;
     char *path;
-    rw_status status; /* what it met, and nobody has been told */
+    rw_status status; /* error of the thread that has not been reported yet */
     char why[RW_MESSAGE_MAX / 2];
-    void *extra; /* what the last load handed out */
+    char left[RW_MESSAGE_MAX / 2]; /* cleanup that failed after the file was written; "": none */
+    /* Of the caller's thread: the last such warning, to be reported once, and whether it was. */
+    char warning[RW_MESSAGE_MAX / 2];
+    bool warned;
+    void *extra; /* returned by the last load */
 };
 
-/* RW_OK, or RW_ERR_ARGUMENT where something that the files consist of was destroyed; recorded as an error of `call`. */
+/* RW_OK, or RW_ERR_ARGUMENT if an object to save was destroyed; recorded as an error of `call`. */
 rw_status rw_checkpoint_check(const rw_checkpoint *c, const char *call);
 
-/* Waits for the thread. What it met stays to be told. */
+/* Waits for the thread. Its error remains to be reported. */
 void rw_checkpoint_join(struct rw_checkpoint *c);
 
 #endif

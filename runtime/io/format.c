@@ -1,15 +1,19 @@
-/* See format.h. */
+/* Safetensors files: headers by cJSON for writing, by header.h for reading, and reads of elements. */
 #include "io/format.h"
 
 #include "base/alloc.h"
-#include "io/header.h"
+#include "base/descriptor.h"
+#include "base/output.h"
+#include "record/layout.h"
 
-#include <stdint.h>
+#include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
-#define HEADER_MOST ((uint64_t)100 << 20) /* as the format's own readers allow */
+#define HEADER_MAX ((uint64_t)100 << 20) /* as the format's reference implementation allows */
 
 static const char *const dtype_names[RW_DTYPE_COUNT] = {
     [RW_F32] = "F32", [RW_F64] = "F64", [RW_BF16] = "BF16", [RW_I32] = "I32", [RW_F16] = "F16",
@@ -19,36 +23,6 @@ static const char *const dtype_names[RW_DTYPE_COUNT] = {
 const char *rw_format_dtype(rw_dtype dtype)
 {
     return dtype_names[dtype];
-}
-
-/* ---- a name ---- */
-
-/* How many bytes a letter of UTF-8 has that begins with this one; 0: none does. */
-static int letter_bytes(unsigned char first)
-{
-    if (first < 0x80) return 1;
-    if (first < 0xc2 || first > 0xf4) return 0;
-    return first < 0xe0 ? 2 : first < 0xf0 ? 3 : 4;
-}
-
-/* Neither longer than it must be, nor half of a pair (U+D800 to U+DFFF), nor above U+10FFFF: RFC 3629. */
-static bool is_letter(const unsigned char *s, int n)
-{
-    for (int i = 1; i < n; i++)
-        if ((s[i] & 0xc0) != 0x80) return false;
-    if (s[0] == 0xe0 || s[0] == 0xf0) return s[1] >= (s[0] == 0xe0 ? 0xa0 : 0x90);
-    if (s[0] == 0xed || s[0] == 0xf4) return s[1] < (s[0] == 0xed ? 0xa0 : 0x90);
-    return n > 0;
-}
-
-bool rw_format_holds(const char *name)
-{
-    const unsigned char *s = (const unsigned char *)name;
-    for (int n; *s; s += n) {
-        n = letter_bytes(*s);
-        if (!is_letter(s, n)) return false;
-    }
-    return true;
 }
 
 /* ---- a header ---- */
@@ -83,101 +57,116 @@ unsigned char *rw_format_print(const cJSON *header, size_t align, size_t *ret_by
 
 /* ---- a file ---- */
 
-static int by_name(const void *a, const void *b)
+/* The system's reason, or that the file has been truncated meanwhile. */
+static rw_status cannot_read(struct rw_format_file *f, char *why, size_t size)
 {
-    return strcmp((*(const cJSON *const *)a)->string, (*(const cJSON *const *)b)->string);
+    f->unreadable = errno != 0;
+    snprintf(why, size, "%s", errno ? strerror(errno) : "it ends too early");
+    return RW_ERR_IO;
 }
 
-static rw_status make_index(struct rw_format_file *f, char *why, size_t size)
+static rw_status no_memory(uint64_t bytes, char *why, size_t size)
 {
-    f->index = rw_calloc((size_t)cJSON_GetArraySize(f->header), sizeof *f->index);
-    if (!f->index) {
-        snprintf(why, size, "out of memory");
-        return RW_ERR_MEMORY;
-    }
-    for (const cJSON *x = f->header->child; x; x = x->next) f->index[f->n++] = x;
-    qsort(f->index, f->n, sizeof *f->index, by_name);
-    return RW_OK;
+    snprintf(why, size, "out of memory for %llu bytes", (unsigned long long)bytes);
+    return RW_ERR_MEMORY;
 }
 
-rw_status rw_format_parse(struct rw_format_file *f, char *why, size_t size)
+static rw_status read_header(struct rw_format_file *f, uint64_t bytes, char *why, size_t size)
 {
+    static const char kind[] = "not a safetensors file: ";
+    unsigned char first[8];
     uint64_t length = 0;
-    for (int i = 0; f->bytes >= 8 && i < 8; i++) length |= (uint64_t)f->data[i] << (8 * i);
-    if (f->bytes < 8 || length > HEADER_MOST || length > f->bytes - 8) {
+    if (bytes >= 8 && !rw_fd_read_at(f->fd, first, 8, 0)) return cannot_read(f, why, size);
+    for (int i = 0; bytes >= 8 && i < 8; i++) length |= (uint64_t)first[i] << (8 * i);
+    if (bytes < 8 || length > HEADER_MAX || length > bytes - 8) {
         snprintf(why, size, "not a safetensors file (cut off, or the header's length is wrong)");
         return RW_ERR_IO;
     }
-    f->elements = f->data + 8 + length;
-    f->n_elements = f->bytes - 8 - (size_t)length;
-    static const char kind[] = "not a safetensors file: ";
+    f->n_begin = 8 + (size_t)length;
+    f->n_elements = bytes - f->n_begin;
+    f->begin = rw_malloc(f->n_begin);
+    if (!f->begin) return no_memory(f->n_begin, why, size);
+    if (!rw_fd_read_at(f->fd, f->begin, f->n_begin, 0)) return cannot_read(f, why, size);
     snprintf(why, size, kind);
-    const rw_status status = rw_header_read((const char *)f->data + 8, (size_t)length, 8, f->n_elements, &f->header,
-                                            why + sizeof kind - 1, size - sizeof kind + 1);
-    return status ? status : make_index(f, why, size);
+    return rw_header_read((const char *)f->begin + 8, (size_t)length, 8, f->n_elements, &f->header,
+                          why + sizeof kind - 1, size - sizeof kind + 1);
+}
+
+/* Opens with O_NONBLOCK, because opening a FIFO would otherwise wait for a writer. */
+rw_status rw_format_open(struct rw_format_file *f, const char *path, char *why, size_t size)
+{
+    struct stat about;
+    *f = (struct rw_format_file){ .fd = rw_fd_open(path, O_RDONLY | O_NONBLOCK, 0) };
+    const bool failed = f->fd < 0 || fstat(f->fd, &about);
+    const char *const fault = failed ? strerror(errno) : rw_file_fault(about.st_mode);
+    if (!fault) return read_header(f, (uint64_t)about.st_size, why, size);
+    f->unreadable = failed && errno != ENOENT;
+    snprintf(why, size, "%s", fault);
+    return RW_ERR_IO;
 }
 
 void rw_format_finish(struct rw_format_file *f)
 {
-    cJSON_Delete(f->header);
-    rw_free(f->index);
-    rw_free(f->data);
-    *f = (struct rw_format_file){ 0 };
+    if (f->fd >= 0) close(f->fd);
+    rw_header_finish(&f->header);
+    rw_free(f->begin);
+    rw_free(f->elements);
+    *f = (struct rw_format_file){ .fd = -1 };
 }
 
-static int name_of(const void *name, const void *entry)
+rw_status rw_format_read(struct rw_format_file *f, const struct rw_header_entry *e, void *to, char *why,
+                         size_t size)
 {
-    return strcmp(name, (*(const cJSON *const *)entry)->string);
+    return rw_fd_read_at(f->fd, to, rw_format_bytes(e), f->n_begin + e->from) ? RW_OK : cannot_read(f, why, size);
 }
 
-const cJSON *rw_format_find(const struct rw_format_file *f, const char *name)
+rw_status rw_format_read_all(struct rw_format_file *f, char *why, size_t size)
 {
-    const cJSON *const *const found = bsearch(name, f->index, f->n, sizeof *f->index, name_of);
-    return found && strcmp(name, RW_FORMAT_METADATA) ? *found : NULL;
+    f->elements = f->n_elements < SIZE_MAX ? rw_malloc((size_t)f->n_elements + 1) : NULL;
+    if (!f->elements) return no_memory(f->n_elements, why, size);
+    return rw_fd_read_at(f->fd, f->elements, (size_t)f->n_elements, f->n_begin) ? RW_OK : cannot_read(f, why, size);
 }
 
-static const cJSON *offsets_of(const cJSON *entry)
+size_t rw_format_bytes(const struct rw_header_entry *e)
 {
-    return cJSON_GetObjectItemCaseSensitive(entry, "data_offsets")->child;
+    return (size_t)(e->to - e->from);
 }
 
-size_t rw_format_from(const cJSON *entry)
+static void tell_shapes(const struct rw_header_entry *e, const char *name, rw_shape want, char *why, size_t size)
 {
-    return (size_t)offsets_of(entry)->valuedouble;
-}
-
-size_t rw_format_bytes(const cJSON *entry)
-{
-    return (size_t)(offsets_of(entry)->next->valuedouble - offsets_of(entry)->valuedouble);
+    char expected[RW_SHAPE_TEXT], got[RW_SHAPE_TEXT];
+    rw_shape file = { .rank = e->rank <= RW_MAX_RANK ? (int)e->rank : 0 };
+    for (int i = 0; i < file.rank; i++) file.dim[i] = e->dim[i];
+    rw_shape_text(expected, sizeof expected, want);
+    if (e->rank > RW_MAX_RANK) snprintf(got, sizeof got, "rank %u", e->rank);
+    else rw_shape_text(got, sizeof got, file);
+    snprintf(why, size, "\"%s\": expected shape %s, got %s in the file", name, expected, got);
 }
 
 rw_status rw_format_locate(const struct rw_format_file *f, const char *name, rw_dtype dtype, rw_shape shape,
-                           const void **ret, char *why, size_t size)
+                           const struct rw_header_entry **ret, char *why, size_t size)
 {
     const size_t bytes = (size_t)rw_shape_numel(shape) * rw_dtype_size(dtype);
-    const cJSON *const entry = rw_format_find(f, name);
-    if (!entry) {
+    const struct rw_header_entry *const e = rw_header_find(&f->header, name);
+    if (!e) {
         snprintf(why, size, "\"%s\" is not in it", name);
         return RW_ERR_IO;
     }
-    const char *const there = cJSON_GetObjectItemCaseSensitive(entry, "dtype")->valuestring;
-    if (strcmp(there, dtype_names[dtype])) {
-        snprintf(why, size, "\"%s\" is %s there, %s here", name, there, dtype_names[dtype]);
+    if (strcmp(e->dtype, dtype_names[dtype])) {
+        snprintf(why, size, "\"%s\": expected %s, got %.40s in the file", name, dtype_names[dtype], e->dtype);
         return RW_ERR_DTYPE;
     }
-    const cJSON *const list = cJSON_GetObjectItemCaseSensitive(entry, "shape");
-    bool fits = cJSON_GetArraySize(list) == shape.rank;
-    for (int i = 0; fits && i < shape.rank; i++)
-        fits = cJSON_GetNumberValue(cJSON_GetArrayItem(list, i)) == (double)shape.dim[i];
+    bool fits = e->rank == (uint32_t)shape.rank;
+    for (int i = 0; fits && i < shape.rank; i++) fits = e->dim[i] == shape.dim[i];
     if (!fits) {
-        snprintf(why, size, "\"%s\" has another shape there", name);
+        tell_shapes(e, name, shape, why, size);
         return RW_ERR_SHAPE;
     }
-    if (rw_format_bytes(entry) != bytes) {
-        snprintf(why, size, "\"%s\" has %zu bytes there, its type and shape take %zu", name, rw_format_bytes(entry),
-                 bytes);
+    if (rw_format_bytes(e) != bytes) {
+        snprintf(why, size, "\"%s\": expected %zu bytes for its type and shape, got %zu in the file", name, bytes,
+                 rw_format_bytes(e));
         return RW_ERR_IO;
     }
-    *ret = f->elements + rw_format_from(entry);
+    *ret = e;
     return RW_OK;
 }

@@ -1,54 +1,56 @@
 /*
  * The safetensors format (https://github.com/huggingface/safetensors): 8 bytes with the header's length, a JSON header,
- * the elements. How a header is made, and how a file in memory is read.
+ * the elements. Creates headers and reads files.
  */
 #ifndef RW_IO_FORMAT_H
 #define RW_IO_FORMAT_H
 
-#include <rewind/status.h>
+#include "io/header.h"
 
 #include <cjson/cJSON.h>
 #include <stddef.h>
 
-#define RW_FORMAT_METADATA "__metadata__" /* the one name that the format takes for itself */
+#define RW_FORMAT_METADATA "__metadata__" /* the one name that the format reserves */
 
-/* What the format calls a type. */
+/* The format's name of a type. */
 const char *rw_format_dtype(rw_dtype dtype);
 
-/* A name that the format can hold: JSON is UTF-8. */
-bool rw_format_holds(const char *name);
-
-/* A tensor's entry, its elements from..to behind the header. False without memory. */
+/* Adds the entry of a tensor with elements from..to, counted from the end of the header. False without memory. */
 bool rw_format_add(cJSON *header, const char *name, const char *dtype, rw_shape shape, size_t from, size_t to);
 
-/* Length, header, blanks up to a multiple of `align`, itself one of 8: what a file begins with. For rw_free(); NULL
-   without memory. */
+/* The start of a file: length, header, and blanks up to a multiple of `align`, which is a multiple of 8. For
+   rw_free(); NULL without memory. */
 unsigned char *rw_format_print(const cJSON *header, size_t align, size_t *ret_bytes);
 
-/* A file in memory. The first two are the caller's to fill in; data is from rw_malloc(). */
+/* A file for reading: its header is in memory, its elements are read on request. */
 struct rw_format_file {
-    unsigned char *data;
-    size_t bytes;
-    cJSON *header;
-    const cJSON **index; /* its entries by name */
-    size_t n;
-    const unsigned char *elements;
-    size_t n_elements; /* in bytes */
+    int fd;               /* -1: none */
+    bool unreadable;      /* the system failed: the file may be valid */
+    unsigned char *begin; /* the length and the header, as in the file */
+    size_t n_begin;
+    struct rw_header header;
+    uint64_t n_elements; /* in bytes */
+    unsigned char *elements; /* after rw_format_read_all() */
 };
 
-/* RW_ERR_IO with what is wrong, RW_ERR_MEMORY. The file is to be finished in any case, which frees the data as well. */
-rw_status rw_format_parse(struct rw_format_file *f, char *why, size_t size);
+/*
+ * Opens a file and reads its header, which is the only memory it takes. A directory, device or FIFO is refused without
+ * blocking. RW_ERR_IO with the reason, RW_ERR_MEMORY. Finish the file in any case.
+ */
+rw_status rw_format_open(struct rw_format_file *f, const char *path, char *why, size_t size);
 void rw_format_finish(struct rw_format_file *f);
 
-/* NULL when it is not in it. */
-const cJSON *rw_format_find(const struct rw_format_file *f, const char *name);
+/* Reads the elements of an entry into memory, or all elements into f->elements. RW_ERR_IO, RW_ERR_MEMORY with the
+   reason. */
+rw_status rw_format_read(struct rw_format_file *f, const struct rw_header_entry *e, void *to, char *why,
+                         size_t size);
+rw_status rw_format_read_all(struct rw_format_file *f, char *why, size_t size);
 
-/* Where the elements of an entry lie, from the elements' first; and how many bytes they take. */
-size_t rw_format_from(const cJSON *entry);
-size_t rw_format_bytes(const cJSON *entry);
+size_t rw_format_bytes(const struct rw_header_entry *e);
 
-/* The elements of that name when type and shape are these. RW_ERR_IO, RW_ERR_DTYPE, RW_ERR_SHAPE with what is wrong. */
+/* Finds the entry of that name and checks its type, shape and number of bytes. RW_ERR_IO, RW_ERR_DTYPE, RW_ERR_SHAPE
+   with the reason. */
 rw_status rw_format_locate(const struct rw_format_file *f, const char *name, rw_dtype dtype, rw_shape shape,
-                           const void **ret, char *why, size_t size);
+                           const struct rw_header_entry **ret, char *why, size_t size);
 
 #endif

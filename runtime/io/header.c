@@ -1,190 +1,319 @@
-/* See header.h. */
+/* Headers of untrusted files: one pass with a pull parser (json.h), entries in an array, checks for duplicates and
+   overlaps by sorting. */
 #include "io/header.h"
 
 #include "base/alloc.h"
-#include "base/c_locale.h"
+#include "io/json.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #define METADATA "__metadata__"
+/* The shortest possible entries: "":{"dtype":"","shape":[],"data_offsets":[0,0]}, and "":"", */
+#define ENTRY_MIN 40
+#define PAIR_MIN 5
 
 struct reading {
-    const char *text;
-    size_t length, at, n_elements;
+    struct rw_json json;
+    size_t at;
+    uint64_t n_elements;
+    struct rw_header *h;
+    size_t room, room_pairs;
+    bool has_metadata;
+    const char **keys; /* of one object */
+    size_t n_keys, cap_keys;
     char *why;
     size_t size;
 };
 
-/* ---- where something stands ---- */
-
-static size_t end_of_string(const char *text, size_t length, size_t i)
+static rw_status out_of_memory(const struct reading *r)
 {
-    for (i++; i < length && text[i] != '"'; i++) i += text[i] == '\\';
-    return i;
+    snprintf(r->why, r->size, "out of memory");
+    return RW_ERR_MEMORY;
 }
 
-/* Where key number `index` of the outermost object stands; the text is known to be JSON. */
-static size_t position_of_key(const struct reading *r, size_t index)
+static rw_status refuse(const struct reading *r, const char *name, size_t key, const char *what)
 {
-    int depth = 0;
-    bool key = false;
-    for (size_t i = 0; i < r->length; i++) {
-        const char c = r->text[i];
-        if (c == '{' || c == '[') depth++;
-        if (c == '}' || c == ']') depth--;
-        if (depth == 1 && (c == '{' || c == ',')) key = true;
-        if (c != '"') continue;
-        if (key && !index--) return i;
-        key = false;
-        i = end_of_string(r->text, r->length, i);
-    }
-    return 0;
-}
-
-/* About the entry of that number. */
-static rw_status refuse(const struct reading *r, size_t index, const char *name, const char *what)
-{
-    snprintf(r->why, r->size, "\"%.200s\" at byte %zu: %s", name, r->at + position_of_key(r, index), what);
+    snprintf(r->why, r->size, "\"%.200s\" at byte %zu: %s", name, r->at + key, what);
     return RW_ERR_IO;
 }
 
-/* ---- one entry ---- */
-
-static bool is_whole(const cJSON *x)
+/* A syntax error takes precedence in the message. */
+static rw_status not_an_object(struct reading *r, const char *name, size_t key)
 {
-    const double most = 9007199254740992.0; /* 2^53: up to there doubles are exact */
-    if (!cJSON_IsNumber(x) || !(x->valuedouble >= 0 && x->valuedouble <= most)) return false;
-    return x->valuedouble == (double)(uint64_t)x->valuedouble;
+    return rw_json_skip(&r->json, RW_HEADER_DEPTH - 1) ? refuse(r, name, key, "not an object") : RW_OK;
 }
 
-#define FEW 16
+static rw_status no_json(const struct reading *r)
+{
+    snprintf(r->why, r->size, "no JSON header: it %s at byte %zu", r->json.fault, r->at + r->json.i);
+    return RW_ERR_IO;
+}
+
+/* ---- keys ---- */
 
 static int by_text(const void *a, const void *b)
 {
     return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
-/* Of the few keys of a tensor each is looked up; metadata may have one for every tensor. Without memory all pass. */
-static bool keys_stand_once(const cJSON *entry)
+static bool note_key(struct reading *r, const char *key)
 {
-    const size_t n = (size_t)cJSON_GetArraySize(entry);
-    bool once = true;
-    size_t i = 0;
-    const char **const keys = n > FEW ? rw_calloc(n, sizeof *keys) : NULL;
-    for (const cJSON *a = entry->child; a; a = a->next, i++) {
-        if (n <= FEW) once &= cJSON_GetObjectItemCaseSensitive(entry, a->string) == a;
-        if (keys) keys[i] = a->string;
-    }
-    if (keys) qsort(keys, n, sizeof *keys, by_text);
-    for (i = 1; keys && i < n; i++) once &= strcmp(keys[i - 1], keys[i]) != 0;
-    rw_free(keys);
-    return once;
+    if (!rw_grow(&r->keys, &r->cap_keys, r->n_keys, 1, sizeof *r->keys)) return false;
+    r->keys[r->n_keys++] = key;
+    return true;
 }
 
-/* NULL, or what is wrong. Whether type and shape are those of a parameter is asked by who has one. */
-static const char *fault_of(const struct reading *r, const cJSON *entry)
+/* Are the keys of the object that was read last unique? Forgets them. */
+static bool keys_are_unique(struct reading *r)
 {
-    const cJSON *const offsets = cJSON_GetObjectItemCaseSensitive(entry, "data_offsets");
-    if (!cJSON_IsObject(entry)) return "not an object";
-    if (!keys_stand_once(entry)) return "a key stands twice in its entry";
-    if (!strcmp(entry->string, METADATA)) return NULL;
-    if (!cJSON_IsString(cJSON_GetObjectItemCaseSensitive(entry, "dtype"))) return "no type, or not a text";
-    if (!cJSON_IsArray(cJSON_GetObjectItemCaseSensitive(entry, "shape"))) return "no shape, or not a list";
-    if (!cJSON_IsArray(offsets) || cJSON_GetArraySize(offsets) != 2) return "data_offsets is not a list of two numbers";
-    const cJSON *const from = offsets->child, *const to = from->next;
-    if (!is_whole(from) || !is_whole(to)) return "data_offsets are not whole numbers from 0 on";
-    if (from->valuedouble > to->valuedouble) return "data_offsets end before they begin";
-    if (to->valuedouble > (double)r->n_elements) return "its elements lie outside the file";
-    return NULL;
+    bool unique = true;
+    if (r->n_keys) qsort(r->keys, r->n_keys, sizeof *r->keys, by_text);
+    for (size_t i = 1; i < r->n_keys; i++) unique &= strcmp(r->keys[i - 1], r->keys[i]) != 0;
+    r->n_keys = 0;
+    return unique;
 }
 
-/* ---- entries beside each other ---- */
+/* Reads the next key of an object, and its colon. */
+static const char *take_key(struct reading *r)
+{
+    const char *const key = rw_json_text(&r->json);
+    return key && rw_json_take(&r->json, ':') ? key : NULL;
+}
 
-struct entry {
-    const char *name;
-    size_t index;
-    double from, to;
+/* ---- one entry ---- */
+
+/* Reads a list of numbers, -1 for one that is not an integer from 0 on, and their count. False: it is not a list. */
+static bool take_numbers(struct reading *r, int64_t *numbers, uint32_t room, uint32_t *ret_n)
+{
+    struct rw_json *const j = &r->json;
+    *ret_n = 0;
+    if (rw_json_next(j) != '[') return rw_json_skip(j, RW_HEADER_DEPTH - 2), false;
+    rw_json_take(j, '[');
+    if (rw_json_next(j) == ']') return rw_json_take(j, ']');
+    do {
+        int64_t x = -1;
+        const char c = rw_json_next(j);
+        if (c == '-' || (c >= '0' && c <= '9')) rw_json_number(j, &x);
+        else rw_json_skip(j, RW_HEADER_DEPTH - 3);
+        if (*ret_n < room) numbers[*ret_n] = x;
+        ++*ret_n;
+    } while (rw_json_more(j, ']'));
+    return true;
+}
+
+struct found {
+    bool shape, offsets;
+    int64_t offset[2];
+    uint32_t n_offsets;
 };
 
-static int by_name(const void *a, const void *b)
+/* The value of one key. */
+static void take_member(struct reading *r, const char *key, struct rw_header_entry *e, struct found *f)
 {
-    const struct entry *const x = a, *const y = b;
-    const int order = strcmp(x->name, y->name);
-    return order ? order : (x->index > y->index) - (x->index < y->index);
+    if (!strcmp(key, "shape")) f->shape = take_numbers(r, e->dim, RW_MAX_RANK, &e->rank);
+    else if (!strcmp(key, "data_offsets")) f->offsets = take_numbers(r, f->offset, 2, &f->n_offsets);
+    else if (!strcmp(key, "dtype") && rw_json_next(&r->json) == '"') e->dtype = rw_json_text(&r->json);
+    else rw_json_skip(&r->json, RW_HEADER_DEPTH - 2);
 }
 
-/* Empty ones first where they begin alike: they overlap with nobody. */
-static int by_place(const void *a, const void *b)
+/* The fault of an entry, or NULL. The caller checks whether type and shape fit a parameter. */
+static const char *fault_of(const struct reading *r, const struct rw_header_entry *e, const struct found *f)
 {
-    const struct entry *const x = a, *const y = b;
-    if (x->from != y->from) return x->from < y->from ? -1 : 1;
-    if (x->to != y->to) return x->to < y->to ? -1 : 1;
-    return (x->index > y->index) - (x->index < y->index);
+    if (!e->dtype) return "no type, or not a text";
+    if (!f->shape) return "no shape, or not a list";
+    if (!f->offsets || f->n_offsets != 2) return "data_offsets is not a list of two numbers";
+    if (f->offset[0] < 0 || f->offset[1] < 0) return "data_offsets are not whole numbers from 0 on";
+    if (f->offset[0] > f->offset[1]) return "data_offsets end before they begin";
+    return (uint64_t)f->offset[1] > r->n_elements ? "its elements lie outside the file" : NULL;
 }
 
-static rw_status check_together(const struct reading *r, struct entry *e, size_t n)
+static rw_status take_entry(struct reading *r, const char *name, size_t key)
 {
-    qsort(e, n, sizeof *e, by_name);
-    for (size_t i = 1; i < n; i++)
-        if (!strcmp(e[i - 1].name, e[i].name)) return refuse(r, e[i].index, e[i].name, "the key stands there twice");
-    qsort(e, n, sizeof *e, by_place);
-    size_t last = 0;
-    for (size_t i = 1; i < n; i++) {
-        if (e[i].from < e[last].to && e[i].to > e[i].from)
-            return refuse(r, e[i].index, e[i].name, "its elements overlap another entry's");
-        if (e[i].to > e[last].to) last = i;
-    }
+    struct rw_json *const j = &r->json;
+    struct rw_header_entry e = { .name = name, .key = (uint32_t)key };
+    struct found f = { 0 };
+    if (rw_json_next(j) != '{') return not_an_object(r, name, key);
+    if (r->h->n == r->room) return refuse(r, name, key, "one entry too many");
+    rw_json_take(j, '{');
+    if (rw_json_next(j) == '}') rw_json_take(j, '}');
+    else do {
+            const char *const member = take_key(r);
+            if (!member) return RW_OK;
+            if (!note_key(r, member)) return out_of_memory(r);
+            take_member(r, member, &e, &f);
+        } while (rw_json_more(j, '}'));
+    if (j->fault) return RW_OK;
+    const char *const fault = keys_are_unique(r) ? fault_of(r, &e, &f) : "a key is there twice";
+    if (fault) return refuse(r, name, key, fault);
+    e.from = (uint64_t)f.offset[0];
+    e.to = (uint64_t)f.offset[1];
+    r->h->entry[r->h->n++] = e;
     return RW_OK;
 }
 
-static rw_status check(const struct reading *r, const cJSON *header)
+/* ---- the metadata ---- */
+
+static rw_status take_pairs(struct reading *r)
 {
-    const size_t n = (size_t)cJSON_GetArraySize(header);
-    struct entry *const entries = rw_calloc(n, sizeof *entries);
-    size_t i = 0;
+    struct rw_json *const j = &r->json;
+    do {
+        const char *const key = take_key(r), *value = NULL;
+        if (!key) return RW_OK;
+        if (!note_key(r, key)) return out_of_memory(r);
+        if (rw_json_next(j) == '"') value = rw_json_text(j);
+        else rw_json_skip(j, RW_HEADER_DEPTH - 2);
+        if (r->h->n_pairs < r->room_pairs) r->h->pair[r->h->n_pairs++] = (struct rw_header_pair){ key, value };
+    } while (rw_json_more(j, '}'));
+    return RW_OK;
+}
+
+static rw_status take_metadata(struct reading *r, size_t key)
+{
+    struct rw_json *const j = &r->json;
+    if (r->has_metadata) return refuse(r, METADATA, key, "the key is there twice");
+    r->has_metadata = true;
+    if (rw_json_next(j) != '{') return not_an_object(r, METADATA, key);
+    rw_json_take(j, '{');
+    if (rw_json_next(j) == '}') return rw_json_take(j, '}'), RW_OK;
+    r->room_pairs = rw_json_count(j, (j->length - j->i) / PAIR_MIN + 1);
+    r->cap_keys = r->room_pairs;
+    rw_free(r->keys);
+    r->keys = rw_malloc(r->cap_keys * sizeof *r->keys);
+    r->h->pair = rw_malloc(r->room_pairs * sizeof *r->h->pair);
+    if (!r->keys || !r->h->pair) return out_of_memory(r);
+    const rw_status status = take_pairs(r);
+    if (status || j->fault) return status;
+    return keys_are_unique(r) ? RW_OK : refuse(r, METADATA, key, "a key is there twice");
+}
+
+/* ---- duplicates and overlaps ---- */
+
+static int by_name(const void *a, const void *b)
+{
+    const struct rw_header_entry *const x = *(const struct rw_header_entry *const *)a;
+    const struct rw_header_entry *const y = *(const struct rw_header_entry *const *)b;
+    const int order = strcmp(x->name, y->name);
+    return order ? order : (x->key > y->key) - (x->key < y->key);
+}
+
+/* Of equal starts, empty entries first: they overlap with none. */
+static int by_place(const void *a, const void *b)
+{
+    const struct rw_header_entry *const x = *(const struct rw_header_entry *const *)a;
+    const struct rw_header_entry *const y = *(const struct rw_header_entry *const *)b;
+    if (x->from != y->from) return x->from < y->from ? -1 : 1;
+    if (x->to != y->to) return x->to < y->to ? -1 : 1;
+    return (x->key > y->key) - (x->key < y->key);
+}
+
+/* Checks what concerns several entries: a sweep over the entries by their start finds overlaps (`last` is the entry
+   that ends furthest), and a sort by name finds duplicates. A duplicate is reported before an overlap. */
+static rw_status check_together(const struct reading *r)
+{
+    const struct rw_header *const h = r->h;
+    const struct rw_header_entry **const e = h->by_name;
+    if (!h->n) return RW_OK;
+    qsort(e, h->n, sizeof *e, by_place);
+    size_t last = 0;
+    rw_status overlaps = RW_OK;
+    for (size_t i = 1; i < h->n && !overlaps; i++) {
+        if (e[i]->from < e[last]->to && e[i]->to > e[i]->from)
+            overlaps = refuse(r, e[i]->name, e[i]->key, "its elements overlap another entry's");
+        if (e[i]->to > e[last]->to) last = i;
+    }
+    qsort(e, h->n, sizeof *e, by_name);
+    for (size_t i = 1; i < h->n; i++)
+        if (!strcmp(e[i - 1]->name, e[i]->name)) return refuse(r, e[i]->name, e[i]->key, "the key is there twice");
+    return overlaps;
+}
+
+/* ---- all of it ---- */
+
+static rw_status take_entries(struct reading *r)
+{
+    struct rw_json *const j = &r->json;
+    if (rw_json_next(j) == '}') return rw_json_take(j, '}'), RW_OK;
     rw_status status = RW_OK;
-    if (!entries) {
-        snprintf(r->why, r->size, "out of memory");
-        return RW_ERR_MEMORY;
-    }
-    for (const cJSON *x = header->child; !status && x; x = x->next, i++) {
-        const char *const fault = fault_of(r, x);
-        if (fault) status = refuse(r, i, x->string, fault);
-        const cJSON *const offsets = cJSON_GetObjectItemCaseSensitive(x, "data_offsets");
-        entries[i] = (struct entry){ .name = x->string, .index = i };
-        if (status || !strcmp(x->string, METADATA)) continue;
-        entries[i].from = offsets->child->valuedouble;
-        entries[i].to = offsets->child->next->valuedouble;
-    }
-    if (!status) status = check_together(r, entries, n);
-    rw_free(entries);
+    do {
+        rw_json_next(j);
+        const size_t key = j->i;
+        const char *const name = take_key(r);
+        if (name) status = !strcmp(name, METADATA) ? take_metadata(r, key) : take_entry(r, name, key);
+    } while (!status && rw_json_more(j, '}'));
     return status;
 }
 
-/* The format fills the header up with blanks. */
-static size_t end_of_blanks(const char *text, size_t length, size_t i)
+static rw_status make_room(struct reading *r)
 {
-    while (i < length && (text[i] == ' ' || text[i] == '\t' || text[i] == '\n' || text[i] == '\r')) i++;
-    return i;
+    struct rw_header *const h = r->h;
+    r->room = rw_json_count(&r->json, r->json.length / ENTRY_MIN + 2);
+    h->text = rw_malloc(r->json.length + 1);
+    h->entry = rw_malloc(r->room * sizeof *h->entry);
+    r->json.out = h->text;
+    return h->text && h->entry ? RW_OK : out_of_memory(r);
 }
 
-rw_status rw_header_read(const char *text, size_t length, size_t at, size_t n_elements, cJSON **ret, char *why,
-                         size_t size)
+static rw_status read_all(struct reading *r)
 {
-    const struct reading r = { text, length, at, n_elements, why, size };
-    const char *end = text;
-    const locale_t before = rw_c_locale_begin();
-    cJSON *const header = cJSON_ParseWithLengthOpts(text, length, &end, false);
-    rw_c_locale_end(before);
-    const size_t parsed = end ? (size_t)(end - text) : 0, rest = end_of_blanks(text, length, parsed);
-    rw_status status = RW_ERR_IO;
-    if (!header) snprintf(why, size, "no JSON header: it cannot be read at byte %zu", at + parsed);
-    else if (!cJSON_IsObject(header)) snprintf(why, size, "no JSON header: byte %zu does not begin an object", at);
-    else if (rest < length) snprintf(why, size, "something follows the JSON header at byte %zu", at + rest);
-    else status = check(&r, header);
-    if (status) cJSON_Delete(header);
-    else *ret = header;
+    struct rw_json *const j = &r->json;
+    if (rw_json_next(j) != '{') {
+        snprintf(r->why, r->size, "no JSON header: byte %zu does not begin an object", r->at + j->i);
+        return RW_ERR_IO;
+    }
+    rw_json_take(j, '{');
+    rw_status status = make_room(r);
+    if (!status) status = take_entries(r);
+    if (!status && j->fault) status = no_json(r);
+    if (status) return status;
+    if (rw_json_next(j) || j->i < j->length) {
+        snprintf(r->why, r->size, "something follows the JSON header at byte %zu", r->at + j->i);
+        return RW_ERR_IO;
+    }
+    r->h->by_name = rw_malloc((r->h->n + 1) * sizeof *r->h->by_name);
+    if (!r->h->by_name) return out_of_memory(r);
+    for (size_t i = 0; i < r->h->n; i++) r->h->by_name[i] = &r->h->entry[i];
+    return check_together(r);
+}
+
+rw_status rw_header_read(const char *text, size_t length, size_t at, uint64_t n_elements, struct rw_header *ret,
+                         char *why, size_t size)
+{
+    struct rw_header h = { 0 };
+    struct reading r = { .json = { .text = text, .length = length }, .at = at, .n_elements = n_elements, .h = &h,
+                         .why = why, .size = size };
+    const rw_status status = read_all(&r);
+    rw_free(r.keys);
+    if (status) rw_header_finish(&h);
+    else *ret = h;
     return status;
+}
+
+void rw_header_finish(struct rw_header *h)
+{
+    rw_free(h->text);
+    rw_free(h->entry);
+    rw_free(h->by_name);
+    rw_free(h->pair);
+    *h = (struct rw_header){ 0 };
+}
+
+static int name_of(const void *name, const void *entry)
+{
+    return strcmp(name, (*(const struct rw_header_entry *const *)entry)->name);
+}
+
+const struct rw_header_entry *rw_header_find(const struct rw_header *h, const char *name)
+{
+    if (!h->n) return NULL;
+    const struct rw_header_entry *const *const found = bsearch(name, h->by_name, h->n, sizeof *h->by_name, name_of);
+    return found ? *found : NULL;
+}
+
+const char *rw_header_metadata(const struct rw_header *h, const char *key)
+{
+    for (size_t i = 0; i < h->n_pairs; i++)
+        if (!strcmp(h->pair[i].key, key)) return h->pair[i].value;
+    return NULL;
 }

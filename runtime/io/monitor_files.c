@@ -1,26 +1,36 @@
 /*
- * See monitor_files.h. Records: https://www.tensorflow.org/tutorials/load_data/tfrecord (length, its checksum, data,
- * its checksum); an event is a protocol buffer of tensorflow/core/util/event.proto, of which four fields are written.
- * Text: https://prometheus.io/docs/instrumenting/exposition_formats/
+ * Writers of TensorBoard event files and Prometheus text. Records:
+ * https://www.tensorflow.org/tutorials/load_data/tfrecord (length, its checksum, data, its checksum); an event is a
+ * protocol buffer of tensorflow/core/util/event.proto, of which four fields are written. Text:
+ * https://prometheus.io/docs/instrumenting/exposition_formats/
  */
 #include "io/monitor_files.h"
 
 #include "base/alloc.h"
 #include "base/c_locale.h"
-#include "io/part.h"
+#include "base/descriptor.h"
+#include "base/folder.h"
+#include "base/replace.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
-#define ROOM 8192 /* of a record: some forty readings */
+#define ROOM 8192 /* bytes of a record: about forty readings */
 #define TAG 320
+
+void rw_readings_add(struct rw_readings *r, struct rw_reading one)
+{
+    assert(r->n < r->room);
+    r->is_cut |= r->n >= r->room;
+    if (r->n < r->room) r->reading[r->n++] = one;
+}
 
 /* ---- checksums ---- */
 
@@ -98,7 +108,7 @@ static void put_value(struct bytes *summary, const struct rw_reading *r)
     put_part(summary, 0x0a, value.data, value.n);
 }
 
-static rw_status write_record(const struct rw_event_file *f, const struct bytes *event)
+static rw_status write_record(struct rw_event_file *f, const struct bytes *event)
 {
     struct bytes record;
     record.n = 0;
@@ -106,11 +116,7 @@ static rw_status write_record(const struct rw_event_file *f, const struct bytes 
     put_little(&record, rw_masked_crc(record.data, 8), 4);
     put(&record, event->data, event->n);
     put_little(&record, rw_masked_crc(event->data, event->n), 4);
-    errno = ENOSPC; /* of a write that stops half-way */
-    const struct rw_quiet q = rw_quiet_begin();
-    const bool whole = write(f->fd, record.data, record.n) == (ssize_t)record.n;
-    rw_quiet_end(&q);
-    return whole ? RW_OK : RW_ERR_IO;
+    return rw_records_append(&f->records, record.data, record.n) ? RW_OK : RW_ERR_IO;
 }
 
 rw_status rw_event_file_open(struct rw_event_file *f, const char *folder)
@@ -120,17 +126,18 @@ rw_status rw_event_file_open(struct rw_event_file *f, const char *folder)
     char host[HOST_NAME_MAX + 1] = "host";
     const size_t room = strlen(folder) + sizeof host + 80;
     struct bytes event = { .n = 0 };
-    *f = (struct rw_event_file){ .fd = -1, .path = rw_malloc(room) };
+    *f = (struct rw_event_file){ .records.fd = -1, .path = rw_malloc(room) };
     if (!f->path) return RW_ERR_MEMORY;
     gethostname(host, sizeof host - 1);
     snprintf(f->path, room, "%s/events.out.tfevents.%lld.%s.%ld.%u", folder, (long long)time(NULL), host,
              (long)getpid(), __atomic_add_fetch(&files, 1, __ATOMIC_RELAXED));
-    if (!mkdir(folder, 0777) || errno == EEXIST)
-        f->fd = open(f->path, O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0666);
+    if (rw_folder_make(folder)) f->records.fd = rw_fd_open(f->path, O_WRONLY | O_CREAT | O_EXCL | O_APPEND, 0666);
     begin_event(&event, 0);
     put_part(&event, 0x1a, version, sizeof version - 1);
-    const rw_status status = f->fd < 0 ? RW_ERR_IO : write_record(f, &event);
+    const bool made = f->records.fd >= 0;
+    const rw_status status = made ? write_record(f, &event) : RW_ERR_IO;
     const int reason = errno;
+    if (status && made) unlink(f->path);
     if (status) rw_event_file_close(f);
     errno = reason;
     return status;
@@ -138,9 +145,9 @@ rw_status rw_event_file_open(struct rw_event_file *f, const char *folder)
 
 void rw_event_file_close(struct rw_event_file *f)
 {
-    if (f->path && f->fd >= 0) close(f->fd);
+    if (f->path) rw_records_close(&f->records);
     rw_free(f->path);
-    *f = (struct rw_event_file){ .fd = -1 };
+    *f = (struct rw_event_file){ .records.fd = -1 };
 }
 
 rw_status rw_event_file_put(struct rw_event_file *f, uint64_t step, const struct rw_reading *readings, size_t n)
@@ -176,11 +183,12 @@ static void put_reading(FILE *f, const struct rw_reading *r, bool first)
 
 rw_status rw_prometheus_put(const char *path, const struct rw_reading *readings, size_t n, const char **ret_why)
 {
-    struct rw_part part;
-    const rw_status status = rw_part_open(&part, path, ret_why);
+    struct rw_replacement file;
+    const rw_status status = rw_replace_begin(&file, path, ret_why);
     if (status) return status;
-    part.passing = true;
-    for (size_t i = 0; i < n; i++)
-        put_reading(part.file, &readings[i], !i || strcmp(readings[i].name, readings[i - 1].name));
-    return rw_part_close(&part, RW_OK);
+    FILE *const f = rw_replace_stream(&file);
+    file.transient = true;
+    for (size_t i = 0; f && i < n; i++)
+        put_reading(f, &readings[i], !i || strcmp(readings[i].name, readings[i - 1].name));
+    return rw_replace_end(&file, f ? RW_OK : RW_ERR_MEMORY);
 }

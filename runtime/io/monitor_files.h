@@ -1,13 +1,12 @@
-/* What a monitor writes beside its lines: numbers by name, as events for TensorBoard and as text for Prometheus. */
+/* Output formats of a monitor in addition to JSON lines: named numbers as TensorBoard events and as Prometheus text. */
 #ifndef RW_IO_MONITOR_FILES_H
 #define RW_IO_MONITOR_FILES_H
 
+#include "base/records.h"
+
 #include <rewind/status.h>
 
-#include <stddef.h>
-#include <stdint.h>
-
-/* A number of a step. Labels of one name stand one behind the other. */
+/* A number of a step. Labels of one name are adjacent. */
 struct rw_reading {
     const char *name, *label, *value_of_label; /* label: NULL for none */
     const char *help;
@@ -15,23 +14,30 @@ struct rw_reading {
     bool counts; /* it only grows */
 };
 
+struct rw_readings {
+    struct rw_reading *reading;
+    size_t n, room;
+    bool is_cut; /* there were more than the array holds, which is an internal error */
+};
+void rw_readings_add(struct rw_readings *r, struct rw_reading one);
+
 struct rw_event_file {
-    int fd;
-    char *path;
+    struct rw_records records;
+    char *path; /* NULL: none */
 };
 
-/* Makes the folder, if it has to, and a new file there with its first record. RW_ERR_IO with errno, RW_ERR_MEMORY. */
+/* Creates the folder if necessary, and a new file in it with its first record. RW_ERR_IO with errno, RW_ERR_MEMORY. */
 rw_status rw_event_file_open(struct rw_event_file *f, const char *folder);
 void rw_event_file_close(struct rw_event_file *f);
 
-/* Events with all readings, of many several, each in one write(): what a reader finds at the end is whole, or not
-   there. RW_ERR_IO. */
+/* Writes events with all readings, several if there are many. A reader finds only complete events; a failed one is
+   removed. RW_ERR_IO with errno. */
 rw_status rw_event_file_put(struct rw_event_file *f, uint64_t step, const struct rw_reading *readings, size_t n);
 
-/* Writes the file anew, aside, and puts it in its place. RW_ERR_IO with errno or a reason, RW_ERR_MEMORY. */
+/* Replaces the file atomically. RW_ERR_IO with errno or a reason, RW_ERR_MEMORY. */
 rw_status rw_prometheus_put(const char *path, const struct rw_reading *readings, size_t n, const char **ret_why);
 
-/* CRC-32C, as records of events have it: rotated, and with a number added. */
+/* CRC-32C as in records of events: rotated, plus a constant. */
 uint32_t rw_masked_crc(const void *data, size_t bytes);
 
 #endif

@@ -1,11 +1,11 @@
-/* Thresholds and medians. See monitor_judge.h. */
+/* Thresholds and medians of windows. */
 #include "io/monitor_judge.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define ENOUGH 20 /* numbers, before a median says anything */
+#define ENOUGH 20 /* minimum number of values for a median */
 
 /* ---- medians ---- */
 
@@ -38,7 +38,7 @@ static double median(const struct rw_window *w)
     return median_of(x, size_of(w));
 }
 
-/* Of the distances from the median. */
+/* Median of the distances from the median. */
 static double deviation(const struct rw_window *w, double middle)
 {
     double x[RW_WINDOW];
@@ -48,8 +48,8 @@ static double deviation(const struct rw_window *w, double middle)
 
 /* ---- alerts ---- */
 
-/* Megatron's rule (rerun_state_machine.py): ten times the largest of the first losses. Medians follow a loss that
-   rises slowly, this does not. True when it begins. */
+/* Megatron's rule (rerun_state_machine.py): ten times the largest of the first losses. Medians follow a slowly
+   rising loss, this does not. True when it begins. */
 static bool begins_to_be_far(struct rw_judge *j, double loss)
 {
     const bool was = j->far;
@@ -74,7 +74,7 @@ bool rw_judge_spikes(struct rw_window *w, double norm)
     if (!isfinite(norm)) return false;
     const double usual = w->n >= ENOUGH ? median(w) : 0;
     add(w, norm);
-    return usual > 0 && norm > 10 * usual; /* a part that has no gradients at first begins some time */
+    return usual > 0 && norm > 10 * usual; /* a part without gradients at first may begin to have some */
 }
 
 static unsigned judge_norm(struct rw_window *w, double norm)
@@ -90,7 +90,7 @@ static unsigned judge_time(struct rw_window *w, double seconds)
     return slow ? RW_ALERT_SLOW_STEP : 0;
 }
 
-/* Below one it divides: said when that begins. */
+/* A scale below 1 divides; reported when that begins. */
 static unsigned judge_scale(struct rw_judge *j, double scale)
 {
     struct rw_window *const w = &j->scale;
@@ -112,7 +112,7 @@ static unsigned judge_skips(struct rw_judge *j, bool skipped)
     return skipped && (j->in_a_row >= 3 || often) ? RW_ALERT_SKIPS : 0;
 }
 
-/* Once for each hundred. A norm that nobody knows does not fall. */
+/* Evaluated once per hundred steps. An unknown norm does not count as falling. */
 static unsigned judge_progress(struct rw_judge *j)
 {
     if (++j->steps % RW_WINDOW || !j->loss.n) return 0;

@@ -1,16 +1,17 @@
-/* See monitor_sites.h. */
+/* Reads the counts of quantization, resets them, and evaluates the alerts of each site. */
 #include "io/monitor_sites.h"
 
 #include "base/alloc.h"
+#include "base/utf8.h"
 #include "record/counts.h"
-#include "run/advance.h"
+#include "run/step.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define ENOUGH 20 /* scales, before a median says anything */
+#define ENOUGH 20 /* minimum number of scales for a median */
 #define SATURATED 0.001
 #define FLUSHED 0.01
 
@@ -18,11 +19,14 @@ static void name_it(struct rw_site_state *s, const char *weight, size_t operand)
 {
     static const char *const operands[] = { "x", "w", "dy" };
     snprintf(s->name, sizeof s->name, "%s/%s", weight, operands[operand]);
-    for (char *c = s->name; *c; c++)
-        if ((unsigned char)*c < 0x20 || *c == '"' || *c == '\\') *c = '_';
+    for (char *c = s->name; *c;) {
+        const int n = rw_utf8_letter(c);
+        if (!n || (unsigned char)*c < 0x20 || *c == '"' || *c == '\\') *c = '_';
+        c += n ? n : 1;
+    }
 }
 
-/* What was counted, all zero from then on. */
+/* Reads the counts and sets them to zero. */
 static rw_status take(struct rw_watched_sites *s)
 {
     rw_context *const ctx = s->ctx;
@@ -59,7 +63,7 @@ void rw_sites_begin(struct rw_watched_sites *s)
 {
     rw_counts_set(s->ctx, s->made);
     s->made = NULL;
-    take(s); /* what a graph has counted for somebody before */
+    take(s); /* drops what a graph has counted before */
 }
 
 void rw_sites_free(struct rw_watched_sites *s)
@@ -119,8 +123,8 @@ static void fill(rw_monitor_site *s, const uint64_t *x)
     const double n = (double)x[RW_CODES_ELEMENTS];
     s->elements = n;
     s->amax = float_of(x[RW_CODES_AMAX]);
-    s->scale = x[RW_CODES_LEAST] ? float_of(UINT32_MAX - x[RW_CODES_LEAST]) : 0;
-    s->scale_most = float_of(x[RW_CODES_MOST]);
+    s->scale = x[RW_CODES_MIN] ? float_of(UINT32_MAX - x[RW_CODES_MIN]) : 0;
+    s->scale_most = float_of(x[RW_CODES_MAX]);
     s->saturated = (double)x[RW_CODES_SATURATED] / n;
     s->flushed = (double)x[RW_CODES_FLUSHED] / n;
 }
@@ -146,7 +150,7 @@ static double number_of(const rw_monitor_site *s, int i)
     return i == 0 ? s->amax : i == 1 ? s->scale : i == 2 ? s->scale_most : i == 3 ? s->saturated : s->flushed;
 }
 
-void rw_sites_readings(const struct rw_watched_sites *s, struct rw_reading *r, size_t *n)
+void rw_sites_readings(const struct rw_watched_sites *s, struct rw_readings *r)
 {
     static const char *const names[RW_SITE_READINGS][2] = {
         { "site_amax", "Largest magnitude that was quantised" },
@@ -160,7 +164,8 @@ void rw_sites_readings(const struct rw_watched_sites *s, struct rw_reading *r, s
             const rw_monitor_site *const last = &s->site[i].last;
             const bool known = k == 1 || k == 2 ? last->scale > 0 : last->elements > 0;
             if (known)
-                r[(*n)++] = (struct rw_reading){ .name = names[k][0], .help = names[k][1], .label = "site",
-                                                 .value_of_label = last->name, .value = number_of(last, k) };
+                rw_readings_add(r, (struct rw_reading){ .name = names[k][0], .help = names[k][1], .label = "site",
+                                                        .value_of_label = last->name,
+                                                        .value = number_of(last, k) });
         }
 }

@@ -1,6 +1,6 @@
 /*
- * What a monitor takes from the passes that make 8-bit codes: of each operand of a linear layer the amax, the scale,
- * and which shares were saturated or flushed to zero.
+ * Sites of a monitor: for each operand of a linear layer under an FP8 recipe its amax, its scale, and the fractions of
+ * elements that were saturated or flushed to zero, from counts of the quantization passes (record/counts.h).
  */
 #ifndef RW_IO_MONITOR_SITES_H
 #define RW_IO_MONITOR_SITES_H
@@ -15,10 +15,10 @@
 #define RW_SITE_READINGS 5 /* numbers of a site */
 
 struct rw_site_state {
-    char name[RW_SITE_NAME];    /* of its weight and operand; nothing in it that files would escape */
+    char name[RW_SITE_NAME];    /* weight and operand; without characters that files would escape */
     float scale[RW_SITE_WINDOW]; /* the last ones */
     uint64_t n;                 /* of them, so far */
-    unsigned told;              /* alerts that still hold: they are told when they begin */
+    unsigned told;              /* alerts that still hold: they are reported when they begin */
     rw_monitor_site last;       /* the step that was read last */
 };
 
@@ -31,19 +31,18 @@ struct rw_watched_sites {
     size_t n;
 };
 
-/* Of all weights that the context has. An error is recorded and leaves nothing behind. */
+/* For all weights that the context has. On an error, which is recorded, nothing is left open. */
 rw_status rw_sites_open(struct rw_watched_sites *s, rw_context *ctx, const void *watcher);
 
-/* The context counts from now on for the watcher. */
+/* From now on the context counts for this monitor. */
 void rw_sites_begin(struct rw_watched_sites *s);
 
-/* Where it has begun, the context goes on counting: rw_counts_close(). */
+/* Frees the sites. If counting has begun, the context continues to count: rw_counts_close(). */
 void rw_sites_free(struct rw_watched_sites *s);
 
-/* Adds to n readings. */
-void rw_sites_readings(const struct rw_watched_sites *s, struct rw_reading *r, size_t *n);
+void rw_sites_readings(const struct rw_watched_sites *s, struct rw_readings *r);
 
-/* Of all steps since the last call, together; ret_alerts receives RW_ALERT_SITE_... An error is recorded. */
+/* Reads the counts of all steps since the last call; ret_alerts receives RW_ALERT_SITE_... An error is recorded. */
 rw_status rw_sites_read(struct rw_watched_sites *s, unsigned *ret_alerts);
 
 #endif

@@ -1,8 +1,9 @@
-/* See monitor_watched.h. */
+/* Reads the sums that updates and clipping compute per parameter, and adds them by group. */
 #include "io/monitor_watched.h"
 
 #include "api/clip.h"
 #include "base/alloc.h"
+#include "base/utf8.h"
 
 #include <fnmatch.h>
 #include <math.h>
@@ -11,22 +12,28 @@
 static rw_status check_group(rw_context *ctx, const rw_monitor_group *g)
 {
     const char *fault = NULL;
-    if (!g->name || !*g->name || !g->pattern) return rw_fail_null(ctx, "rw_monitor_watch", "a group's name or pattern");
-    if (strlen(g->name) >= RW_WATCHED_NAME) fault = "its name is longer than 60 bytes";
+    if (!g->name || !*g->name || !g->pattern)
+        return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_monitor_watch(groups): expected a group's name or pattern, got none");
+    if (strlen(g->name) >= RW_WATCHED_NAME) fault = "at most 60 bytes, got more";
+    if (!rw_utf8_is_text(g->name)) fault = "UTF-8, got other bytes";
     for (const char *c = g->name; *c; c++)
-        if ((unsigned char)*c < 0x20 || *c == '"' || *c == '\\') fault = "its name has what files would escape";
-    return fault ? rw_fail(ctx, RW_ERR_ARGUMENT, "rw_monitor_watch: group \"%.60s\": %s", g->name, fault) : RW_OK;
+        if ((unsigned char)*c < 0x20 || *c == '"' || *c == '\\')
+            fault = "text without control characters, quotes and backslashes, got one";
+    if (!fault) return RW_OK;
+    return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_monitor_watch(groups): name \"%.60s\": expected %s", g->name, fault);
 }
 
 static rw_status check(rw_context *ctx, const rw_monitor_sources *s)
 {
     if (!(s->peak_flops >= 0) || isinf(s->peak_flops))
-        return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_monitor_watch: a peak of %g FLOP/s", s->peak_flops);
+        return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_monitor_watch(peak_flops): expected a finite number of 0 or "
+                       "more, got %g", s->peak_flops);
     if (s->optimizer && rw_optimizer_context(s->optimizer) != ctx)
-        return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_monitor_watch: the optimizer belongs to another context");
+        return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_monitor_watch(optimizer): expected one of the monitor's "
+                       "context, got one of another context");
     if (s->n_groups > RW_WATCHED_GROUPS)
-        return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_monitor_watch: %zu groups; at most %d", s->n_groups,
-                       RW_WATCHED_GROUPS);
+        return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_monitor_watch(n_groups): expected at most %d, got %zu",
+                       RW_WATCHED_GROUPS, s->n_groups);
     if (s->n_groups && (!s->groups || !s->optimizer))
         return rw_fail_null(ctx, "rw_monitor_watch", s->groups ? "optimizer" : "groups");
     rw_status status = RW_OK;
@@ -34,7 +41,7 @@ static rw_status check(rw_context *ctx, const rw_monitor_sources *s)
     return status;
 }
 
-/* The first group whose pattern fits. */
+/* The first group whose pattern matches. */
 static uint8_t find_group(const rw_monitor_sources *s, const char *name)
 {
     size_t g = 0;

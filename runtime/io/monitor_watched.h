@@ -1,4 +1,5 @@
-/* What a monitor takes from an optimizer's own pass over the parameters: norms, shares and ratios, by group. */
+/* Statistics of an optimizer for a monitor, from the optimizer's own pass over the parameters: norms, fractions and
+   ratios, by group. */
 #ifndef RW_IO_MONITOR_WATCHED_H
 #define RW_IO_MONITOR_WATCHED_H
 
@@ -16,28 +17,28 @@ struct rw_watched {
     size_t n_groups;
     uint8_t *group_of;               /* by the optimizer's parameter; n_groups: none */
     double (*sums)[RW_UPDATE_SUMS];  /* likewise */
-    uint64_t seen;                   /* the update whose sums were read */
+    uint64_t seen;                   /* the update whose sums were read last */
     rw_context *ctx;
-    uint64_t *serials; /* of the optimizer's parameters, which rise */
+    uint64_t *serials; /* IDs of the optimizer's parameters, ascending */
     size_t n;
-    uint64_t seen_clip; /* the clipping whose sums were read */
+    uint64_t seen_clip; /* the clipping whose sums were read last */
 };
 
 struct rw_health {
-    double elements; /* 0: nothing was updated, and nothing else is known but the last */
+    double elements; /* 0: nothing was updated, and only the last member is known */
     double grad_norm, param_norm, update_ratio, zeros;
-    bool clipped; /* the gradients went through a clipping, before which their norm was this */
+    bool clipped; /* the gradients were clipped, and this was their norm before */
     double unclipped_norm;
 };
 
-/* The optimizer is watched. An error, recorded, leaves nothing behind. */
+/* Starts to watch the optimizer. On an error, which is recorded, nothing is left open. */
 rw_status rw_watched_open(struct rw_watched *w, rw_context *ctx, const rw_monitor_sources *sources);
-/* Once *w has the address that it keeps: an optimizer that is destroyed from now on is watched no more. */
+/* Call once *w has its final address: from now on an optimizer that is destroyed is no longer watched. */
 void rw_watched_begin(struct rw_watched *w);
 void rw_watched_close(struct rw_watched *w);
 
-/* Of the updates since the last call the last one, and of the clippings: of all parameters, and of each group. Where
-   there was none, all is unknown. An error is recorded. */
+/* Statistics of the last update and the last clipping since the last call: of all parameters, and of each group. If
+   there was none, everything is unknown. An error is recorded. */
 rw_status rw_watched_read(struct rw_watched *w, struct rw_health *all, struct rw_health *groups);
 
 #endif

@@ -1,7 +1,8 @@
-/* See read.h. */
+/* Reads whole files, of bounded size. */
 #include "io/read.h"
 
 #include "base/alloc.h"
+#include "base/descriptor.h"
 #include "base/output.h"
 
 #include <errno.h>
@@ -11,34 +12,22 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static bool read_all(int fd, unsigned char *data, size_t bytes)
-{
-    while (bytes) {
-        const ssize_t n = read(fd, data, bytes);
-        if (n < 0 && errno == EINTR) continue;
-        if (n <= 0) return false;
-        data += n;
-        bytes -= (size_t)n;
-    }
-    return true;
-}
-
 static rw_status take_open(int fd, size_t most, unsigned char **ret_data, size_t *ret_bytes, char *why, size_t size)
 {
     struct stat about;
     const char *const fault = fstat(fd, &about) ? strerror(errno) : rw_file_fault(about.st_mode);
     const size_t bytes = fault ? 0 : (size_t)about.st_size;
     if (fault) snprintf(why, size, "%s", fault);
-    else if (bytes > most) snprintf(why, size, "%zu bytes, at most %zu are taken", bytes, most);
+    else if (bytes > most) snprintf(why, size, "expected at most %zu bytes, got %zu", most, bytes);
     if (fault || bytes > most) return RW_ERR_IO;
     unsigned char *const data = rw_malloc(bytes + 1);
     if (!data) {
         snprintf(why, size, "out of memory for %zu bytes", bytes);
         return RW_ERR_MEMORY;
     }
-    if (!read_all(fd, data, bytes)) {
+    if (!rw_fd_read_at(fd, data, bytes, 0)) {
+        snprintf(why, size, "cannot be read: %s", errno ? strerror(errno) : "it ends too early");
         rw_free(data);
-        snprintf(why, size, "cannot be read");
         return RW_ERR_IO;
     }
     data[bytes] = 0;
@@ -47,11 +36,11 @@ static rw_status take_open(int fd, size_t most, unsigned char **ret_data, size_t
     return RW_OK;
 }
 
-/* Without O_NONBLOCK opening a FIFO would wait for somebody who writes. */
-rw_status rw_file_take(const char *path, size_t most, unsigned char **ret_data, size_t *ret_bytes, char *why,
-                       size_t size)
+/* Opens with O_NONBLOCK, because opening a FIFO would otherwise wait for a writer. */
+static rw_status take(const char *path, size_t most, unsigned char **ret_data, size_t *ret_bytes, char *why,
+                      size_t size)
 {
-    const int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+    const int fd = rw_fd_open(path, O_RDONLY | O_NONBLOCK, 0);
     if (fd < 0) {
         snprintf(why, size, "%s", strerror(errno));
         return RW_ERR_IO;
@@ -65,6 +54,6 @@ rw_status rw_file_read(rw_context *ctx, const char *what, const char *path, size
                        size_t *ret_bytes)
 {
     char why[RW_MESSAGE_MAX / 4];
-    const rw_status status = rw_file_take(path, most, ret_data, ret_bytes, why, sizeof why);
+    const rw_status status = take(path, most, ret_data, ret_bytes, why, sizeof why);
     return status ? rw_fail(ctx, status, "%s: %s: %s", what, path, why) : RW_OK;
 }

@@ -1,13 +1,12 @@
 /*
- * rw_checkpoint_load(): the newest file that is whole. A file is held against its digests before anything in it is
- * believed; then everything that is wanted is looked for; only then does anything change.
+ * rw_checkpoint_load(): restores the newest valid file, in three steps. First all digests of a file are verified,
+ * before its contents are trusted. Then all required entries are found and checked. Only then is anything changed.
  */
 #include "base/alloc.h"
 #include "base/c_locale.h"
 #include "io/checkpoint.h"
-#include "io/read.h"
 #include "record/tape.h"
-#include "run/advance.h"
+#include "run/step.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -22,13 +21,12 @@ struct loading {
     rw_context *ctx;
     int threads;
     struct rw_format_file file;
-    const cJSON *metadata;
     char *path;
     char why[WHY];
     rw_checkpoint_found found;
-    /* What there is to do, in the end. */
-    const void **params, **states, **counts, **settings, **averages; /* settings: NULL where the file has none */
-    rw_schedule schedule;
+    /* The data to apply in the last step. */
+    const void **params, **states, **counts, **settings, **averages; /* settings: NULL if the file has none */
+    rw_lr_schedule schedule;
     rw_generator_state generator;
     double lr;
 };
@@ -43,7 +41,7 @@ static rw_status refuse(struct loading *l, rw_status status, const char *text, c
 
 static const char *text_of(const struct loading *l, const char *key)
 {
-    return cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(l->metadata, key));
+    return rw_header_metadata(&l->file.header, key);
 }
 
 static bool is_digest_of(const struct loading *l, const char *text, const void *data, size_t bytes)
@@ -53,49 +51,75 @@ static bool is_digest_of(const struct loading *l, const char *text, const void *
     return text && !strcmp(text, right);
 }
 
-/* The header's own digest stands in an entry that it names: the elements' last bytes. */
+static const unsigned char *elements_of(const struct loading *l, const struct rw_header_entry *e)
+{
+    return l->file.elements + e->from;
+}
+
+/* Verifies the header's own digest, which is in an entry that it names: the last bytes of the elements. */
 static rw_status check_header(struct loading *l)
 {
-    const struct rw_format_file *const f = &l->file;
-    const cJSON *const entry = rw_format_find(f, RW_SNAPSHOT_HEADER);
+    struct rw_format_file *const f = &l->file;
+    const struct rw_header_entry *const entry = rw_header_find(&f->header, RW_SNAPSHOT_HEADER);
     struct rw_digest there;
     if (!entry || rw_format_bytes(entry) != sizeof there) return refuse(l, RW_ERR_IO, "no checkpoint%s", "");
-    memcpy(&there, f->elements + rw_format_from(entry), sizeof there);
-    const struct rw_digest is = rw_digest_bytes(f->data, (size_t)(f->elements - f->data), l->threads);
+    const rw_status status = rw_format_read(f, entry, &there, l->why, sizeof l->why);
+    if (status) return status;
+    const struct rw_digest is = rw_digest_bytes(f->begin, f->n_begin, l->threads);
     return rw_digest_equal(there, is) ? RW_OK : refuse(l, RW_ERR_IO, "the header is damaged%s", "");
 }
 
-/* Digests stand in the metadata in the order of the tensors: each is found where the last one ended. */
-static rw_status check_tensors(struct loading *l)
+/* The tensor whose digest a metadata pair is. NULL: the pair is not a digest, or, with an error, there is no such
+   tensor. */
+static const struct rw_header_entry *digested(struct loading *l, const struct rw_header_pair *m, rw_status *status)
 {
     static const size_t n_prefix = sizeof RW_SNAPSHOT_DIGEST - 1;
-    size_t covered = 0, n = 0;
-    for (const cJSON *m = l->metadata->child; m; m = m->next) {
-        if (strncmp(m->string, RW_SNAPSHOT_DIGEST, n_prefix) != 0) continue;
-        const cJSON *const entry = rw_format_find(&l->file, m->string + n_prefix);
-        if (!entry) return refuse(l, RW_ERR_IO, "\"%.200s\" is not in it", m->string + n_prefix);
-        const unsigned char *const data = l->file.elements + rw_format_from(entry);
-        if (!is_digest_of(l, m->valuestring, data, rw_format_bytes(entry)))
-            return refuse(l, RW_ERR_IO, "\"%.200s\" is damaged", m->string + n_prefix);
-        covered += rw_format_bytes(entry);
-        n++;
+    if (strncmp(m->key, RW_SNAPSHOT_DIGEST, n_prefix) != 0) return NULL;
+    const struct rw_header_entry *const entry = rw_header_find(&l->file.header, m->key + n_prefix);
+    if (!entry) *status = refuse(l, RW_ERR_IO, "\"%.200s\" is not in it", m->key + n_prefix);
+    return entry;
+}
+
+/* Before memory is allocated: the file has the length that its header says, and every byte is covered by a digest. */
+static rw_status check_covered(struct loading *l)
+{
+    const struct rw_header *const h = &l->file.header;
+    rw_status status = RW_OK;
+    uint64_t covered = 0;
+    size_t n = 0;
+    for (size_t i = 0; !status && i < h->n_pairs; i++) {
+        const struct rw_header_entry *const entry = digested(l, &h->pair[i], &status);
+        covered += entry ? rw_format_bytes(entry) : 0;
+        n += entry != NULL;
     }
-    const bool all = covered + sizeof(struct rw_digest) == l->file.n_elements && n + 2 == l->file.n;
-    return all ? RW_OK : refuse(l, RW_ERR_IO, "it is not covered by its digests%s", "");
+    const bool all = covered + sizeof(struct rw_digest) == l->file.n_elements && n + 1 == h->n;
+    return status || all ? status : refuse(l, RW_ERR_IO, "it is not covered by its digests%s", "");
+}
+
+static rw_status check_tensors(struct loading *l)
+{
+    const struct rw_header *const h = &l->file.header;
+    rw_status status = RW_OK;
+    for (size_t i = 0; !status && i < h->n_pairs; i++) {
+        const struct rw_header_entry *const e = digested(l, &h->pair[i], &status);
+        if (e && !is_digest_of(l, h->pair[i].value, elements_of(l, e), rw_format_bytes(e)))
+            return refuse(l, RW_ERR_IO, "\"%.200s\" is damaged", e->name);
+    }
+    return status;
 }
 
 static rw_status check_whole(struct loading *l)
 {
-    rw_status status = rw_file_take(l->path, SIZE_MAX - 1, &l->file.data, &l->file.bytes, l->why, sizeof l->why);
-    if (!status) status = rw_format_parse(&l->file, l->why, sizeof l->why);
+    rw_status status = rw_format_open(&l->file, l->path, l->why, sizeof l->why);
     if (!status) status = check_header(l);
     if (status) return status;
-    l->metadata = cJSON_GetObjectItemCaseSensitive(l->file.header, RW_FORMAT_METADATA);
     const char *const version = text_of(l, RW_SNAPSHOT_VERSION);
     if (!version || strcmp(version, "1"))
         return refuse(l, RW_ERR_UNSUPPORTED, "written by another version of the library: %.20s",
                       version ? version : "?");
-    return check_tensors(l);
+    status = check_covered(l);
+    if (!status) status = rw_format_read_all(&l->file, l->why, sizeof l->why);
+    return status ? status : check_tensors(l);
 }
 
 /* ---- does it fit? ---- */
@@ -104,8 +128,11 @@ static rw_status check_whole(struct loading *l)
 static rw_status find_like(struct loading *l, const char *name, const struct rw_param *p, rw_dtype dtype,
                            const void **ret)
 {
-    return rw_format_locate(&l->file, name, dtype, rw_layout_shape(rw_layout_of(l->ctx, &p->tensor)), ret, l->why,
-                            sizeof l->why);
+    const struct rw_header_entry *entry;
+    const rw_status status = rw_format_locate(&l->file, name, dtype, rw_layout_shape(rw_layout_of(l->ctx, &p->tensor)),
+                                              &entry, l->why, sizeof l->why);
+    if (!status) *ret = elements_of(l, entry);
+    return status;
 }
 
 static rw_status find(struct loading *l, const char *name, const struct rw_param *p, const void **ret)
@@ -113,10 +140,10 @@ static rw_status find(struct loading *l, const char *name, const struct rw_param
     return find_like(l, name, p, (rw_dtype)p->tensor.dtype, ret);
 }
 
-/* Of the field's name: the file is whole and a number in it is not one that was saved. */
+/* Refuses a number that no save writes, in a file whose digests are correct; the message names the field. */
 static rw_status refuse_number(struct loading *l, const char *field, double x, const char *expected)
 {
-    snprintf(l->why, sizeof l->why, "\"%.300s\" is %g; expected %s", field, x, expected);
+    snprintf(l->why, sizeof l->why, "\"%.300s\": expected %s, got %g", field, expected, x);
     return RW_ERR_IO;
 }
 
@@ -125,7 +152,7 @@ static bool is_rate(double x)
     return x >= 0 && isfinite(x);
 }
 
-/* An update's number has 32 bits. */
+/* The number of an update has 32 bits. */
 static rw_status check_count(struct loading *l, const char *name, const void *from)
 {
     int64_t count[2];
@@ -144,37 +171,37 @@ static void describe_missing(struct loading *l, const char *param)
 /* Older files have none. */
 static rw_status find_settings(struct loading *l, size_t i, const struct rw_kept *k)
 {
-    char name[RW_SNAPSHOT_NAME_MOST];
+    char name[RW_SNAPSHOT_NAME_MAX];
     double settings[2];
     rw_snapshot_name(name, "settings", k->param->name);
-    const cJSON *const entry = rw_format_find(&l->file, name);
+    const struct rw_header_entry *const entry = rw_header_find(&l->file.header, name);
     if (!entry) {
         if (!*l->found.missing) describe_missing(l, k->param->name);
         return RW_OK;
     }
     if (rw_format_bytes(entry) != sizeof settings) return refuse(l, RW_ERR_IO, "\"%.300s\" is not two numbers", name);
-    memcpy(settings, l->file.elements + rw_format_from(entry), sizeof settings);
+    memcpy(settings, elements_of(l, entry), sizeof settings);
     if (!is_rate(settings[0])) return refuse_number(l, name, settings[0], "an lr_factor that is finite and 0 or more");
     if (!isfinite(settings[1])) return refuse_number(l, name, settings[1], "a finite weight_decay");
-    l->settings[i] = l->file.elements + rw_format_from(entry);
+    l->settings[i] = elements_of(l, entry);
     return RW_OK;
 }
 
 static rw_status find_kept(struct loading *l, size_t i)
 {
     const struct rw_kept k = rw_optimizer_kept(l->c->optimizer, i);
-    char name[RW_SNAPSHOT_NAME_MOST];
+    char name[RW_SNAPSHOT_NAME_MAX];
     rw_status status = RW_OK;
     for (int j = 0; !status && j < k.n; j++) {
         rw_snapshot_name(name, k.name[j], k.param->name);
-        status = find_like(l, name, k.param, k.dtype[j], &l->states[i * RW_KEPT_MOST + (size_t)j]);
+        status = find_like(l, name, k.param, k.dtype[j], &l->states[i * RW_KEPT_MAX + (size_t)j]);
     }
     if (status) return status;
     rw_snapshot_name(name, "step", k.param->name);
-    const cJSON *const entry = rw_format_find(&l->file, name);
+    const struct rw_header_entry *const entry = rw_header_find(&l->file.header, name);
     if (!entry || rw_format_bytes(entry) != 2 * sizeof(int64_t))
         return refuse(l, RW_ERR_IO, "\"%.300s\" is not in it", name);
-    l->counts[i] = l->file.elements + rw_format_from(entry);
+    l->counts[i] = elements_of(l, entry);
     status = check_count(l, name, l->counts[i]);
     return status ? status : find_settings(l, i, &k);
 }
@@ -195,13 +222,13 @@ static rw_status find_optimizer(struct loading *l)
     const char *const wanted = rw_optimizer_kind_name(l->c->optimizer);
     if (!kind || !lr) return refuse(l, RW_ERR_IO, "no optimizer is in it%s", "");
     if (strcmp(kind, wanted)) {
-        snprintf(l->why, sizeof l->why, "the optimizer is %.20s there, %s here", kind, wanted);
+        snprintf(l->why, sizeof l->why, "optimizer: expected %s, got %.20s in the file", wanted, kind);
         return RW_ERR_ARGUMENT;
     }
     if (!read_rate(lr, &l->lr)) return refuse(l, RW_ERR_IO, "its learning rate is \"%.40s\", no number", lr);
     if (!is_rate(l->lr)) return refuse_number(l, RW_SNAPSHOT_LR, l->lr, "a learning rate that is finite and 0 or more");
     const size_t n = rw_optimizer_members(l->c->optimizer);
-    l->states = rw_calloc(n * RW_KEPT_MOST, sizeof *l->states);
+    l->states = rw_calloc(n * RW_KEPT_MAX, sizeof *l->states);
     l->counts = rw_calloc(n, sizeof *l->counts);
     l->settings = rw_calloc(n, sizeof *l->settings);
     if (!l->states || !l->counts || !l->settings) return refuse(l, RW_ERR_MEMORY, "out of memory%s", "");
@@ -212,9 +239,9 @@ static rw_status find_optimizer(struct loading *l)
 
 static rw_status find_average(struct loading *l)
 {
-    const rw_average *const a = l->c->average;
+    const rw_weight_average *const a = l->c->average;
     const size_t n = rw_average_members(a);
-    char name[RW_SNAPSHOT_NAME_MOST];
+    char name[RW_SNAPSHOT_NAME_MAX];
     l->averages = rw_calloc(n, sizeof *l->averages);
     rw_status status = l->averages ? RW_OK : refuse(l, RW_ERR_MEMORY, "out of memory%s", "");
     for (size_t i = 0; !status && i < n; i++) {
@@ -224,14 +251,14 @@ static rw_status find_average(struct loading *l)
     return status;
 }
 
-static bool read_schedule(const char *text, rw_schedule *s)
+static bool read_schedule(const char *text, rw_lr_schedule *s)
 {
     int kind = 0, end = 0;
     const locale_t before = rw_c_locale_begin();
     const int n = sscanf(text, "%d %la %la %" SCNu64 " %" SCNu64 " %" SCNu64 " %la%n", &kind, &s->lr, &s->min_lr,
                          &s->warmup, &s->total, &s->every, &s->factor, &end);
     rw_c_locale_end(before);
-    s->kind = (rw_schedule_kind)kind;
+    s->kind = (rw_lr_schedule_kind)kind;
     return n == 7 && !text[end];
 }
 
@@ -241,24 +268,26 @@ static rw_status find_schedule(struct loading *l)
     if (!text) return refuse(l, RW_ERR_IO, "no schedule is in it%s", "");
     if (!read_schedule(text, &l->schedule))
         return refuse(l, RW_ERR_IO, "its schedule is \"%.120s\", which is none", text);
-    if (isfinite(rw_schedule_lr(&l->schedule, 0))) return RW_OK;
+    if (isfinite(rw_lr_schedule_rate(&l->schedule, 0))) return RW_OK;
     return refuse(l, RW_ERR_IO, RW_SNAPSHOT_SCHEDULE " \"%.120s\" gives no learning rate", text);
 }
 
-/* The caller's bytes, in memory of the checkpoint's: the file goes. */
+/* Copies the caller's bytes into memory of the checkpoint, because the file is closed. */
 static rw_status find_extra(struct loading *l, void **ret_extra)
 {
-    const cJSON *const entry = rw_format_find(&l->file, RW_SNAPSHOT_EXTRA);
+    const struct rw_header_entry *const entry = rw_header_find(&l->file.header, RW_SNAPSHOT_EXTRA);
     const size_t bytes = entry ? rw_format_bytes(entry) : 0;
     if (!entry) return refuse(l, RW_ERR_IO, "no bytes of the caller's are in it%s", "");
     void *const extra = rw_malloc(bytes);
     if (!extra) return refuse(l, RW_ERR_MEMORY, "out of memory%s", "");
-    memcpy(extra, l->file.elements + rw_format_from(entry), bytes);
+    memcpy(extra, elements_of(l, entry), bytes);
     *ret_extra = extra;
     l->found.extra_bytes = bytes;
     return RW_OK;
 }
 
+/* Finds and checks everything that the caller requests before take() writes the first byte: a file that lacks
+   something changes nothing. */
 static rw_status find_all(struct loading *l, void **ret_extra)
 {
     const rw_context *const ctx = l->ctx;
@@ -277,7 +306,7 @@ static rw_status find_all(struct loading *l, void **ret_extra)
     return status ? status : find_extra(l, ret_extra);
 }
 
-/* ---- then it is taken ---- */
+/* ---- applying ---- */
 
 static rw_status upload(rw_context *ctx, const struct rw_param *p, const void *from)
 {
@@ -302,7 +331,7 @@ static rw_status take_optimizer(struct loading *l)
         int64_t count[2];
         memcpy(count, l->counts[i], sizeof count);
         for (int j = 0; !status && j < k.n; j++)
-            status = rw_optimizer_write(opt, i, j, l->states[i * RW_KEPT_MOST + (size_t)j]);
+            status = rw_optimizer_write(opt, i, j, l->states[i * RW_KEPT_MAX + (size_t)j]);
         if (!status) rw_optimizer_resume(opt, i, (uint64_t)count[0], count[1] != 0);
         if (!status) take_settings(l, i);
     }
@@ -312,13 +341,15 @@ static rw_status take_optimizer(struct loading *l)
     return status;
 }
 
-/* Graphs of recorded steps go on from the generator that was loaded, as the run that was saved does. */
+/* Graphs of recorded steps continue from the loaded generator, as the saved run does. */
 static void let_launches_draw(rw_context *ctx)
 {
     for (rw_tape *t = ctx->tapes; t; t = t->next)
         if (t->n_nodes) t->launch_draws = true;
 }
 
+/* Nothing in the file can make this fail, only the device or a lack of memory: then the state is partly loaded. A
+   parameter's version grows before its copy, so that values computed from the old bytes are stale in that case too. */
 static rw_status take(struct loading *l)
 {
     rw_context *const ctx = l->ctx;
@@ -353,17 +384,16 @@ static void forget_file(struct loading *l)
     rw_free(l->settings);
     rw_free(l->averages);
     l->path = NULL;
-    l->metadata = NULL;
     l->params = l->states = l->counts = l->settings = l->averages = NULL;
 }
 
 static rw_status open_file(struct loading *l, const struct rw_rotated *file)
 {
-    l->path = rw_rotation_path(&l->c->rotation, file);
+    l->path = rw_retention_path(&l->c->rotation, file);
     return l->path ? check_whole(l) : refuse(l, RW_ERR_MEMORY, "out of memory%s", "");
 }
 
-/* The newest whole file is open; found is false when there is none at all. */
+/* Opens the newest valid file; found is false if there is none at all. */
 static rw_status search(struct loading *l, const struct rw_rotated *files, size_t n)
 {
     rw_status status = RW_OK;
@@ -373,12 +403,13 @@ static rw_status search(struct loading *l, const struct rw_rotated *files, size_
         if (!status) break;
         const char *const name = l->path ? strrchr(l->path, '/') + 1 : "";
         if (!l->found.skipped++) snprintf(l->found.why, sizeof l->found.why, "%s: %.200s", name, l->why);
-        if (status != RW_ERR_IO) break;
-        if (!rw_rotation_note_bad(&l->c->rotation, files[i].number))
+        if (status != RW_ERR_IO || l->file.unreadable) break;
+        if (!rw_retention_note_bad(&l->c->rotation, files[i].number))
             return refuse(l, RW_ERR_MEMORY, "out of memory%s", "");
         forget_file(l);
     }
     if (!status) return RW_OK;
+    if (l->file.unreadable) return status;
     snprintf(l->why, sizeof l->why, "%s%s", status == RW_ERR_IO ? "none of the files is whole: " : "", l->found.why);
     return status;
 }
@@ -388,7 +419,7 @@ static rw_status load(struct loading *l)
     struct rw_rotated *files = NULL;
     size_t n = 0;
     void *extra = NULL;
-    rw_status status = rw_rotation_list(&l->c->rotation, &files, &n, l->why, sizeof l->why);
+    rw_status status = rw_retention_list(&l->c->rotation, &files, &n, l->why, sizeof l->why);
     if (!status) status = search(l, files, n);
     if (!status && l->found.found) status = find_all(l, &extra);
     rw_free(files);
@@ -409,22 +440,25 @@ static rw_status check_tapes(rw_context *ctx)
     for (const rw_tape *t = ctx->tapes; t; t = t->next)
         if (t->n_nodes && t->n_users == 1)
             return rw_fail(ctx, RW_ERR_ARGUMENT,
-                           "rw_checkpoint_load: a tape holds a recorded step, which keeps its random numbers: load "
-                           "before, or after rw_tape_reset()");
+                           "rw_checkpoint_load: expected no recorded step, got a tape that holds one with its random "
+                           "numbers; load before recording, or after rw_tape_reset()");
     return RW_OK;
 }
 
+/* The writing thread ends first, because its file is the newest. Queued runs end before the files are read: they may
+   still use the parameters. */
 rw_status rw_checkpoint_load(rw_checkpoint *c, rw_checkpoint_found *ret_found)
 {
-    if (!c) return RW_ERR_ARGUMENT;
+    RW_ENTER(RW_CONTEXT_OF(c), RW_ERR_ARGUMENT);
+    if (!c) return rw_fail_null(NULL, "rw_checkpoint_load", "c");
     if (c->ctx->status) return c->ctx->status;
-    struct loading l = { .c = c, .ctx = c->ctx };
+    struct loading l = { .c = c, .ctx = c->ctx, .threads = c->ctx->threads, .file.fd = -1 };
     rw_status status = rw_check_runs(c->ctx, "rw_checkpoint_load");
     if (!status) status = rw_checkpoint_check(c, "rw_checkpoint_load");
     if (!status) status = rw_checkpoint_wait(c);
     if (!status) status = check_tapes(c->ctx);
     if (!status) status = rw_runs_wait(c->ctx);
-    if (!status) status = rw_team(c->ctx, "rw_checkpoint_load", c->ctx->threads, &l.threads);
+    if (!status) status = rw_start_threads(c->ctx, "rw_checkpoint_load", l.threads);
     if (!status) status = load(&l);
     if (!status && ret_found) *ret_found = l.found;
     forget_file(&l);

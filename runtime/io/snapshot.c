@@ -1,9 +1,9 @@
-/* See snapshot.h: how the copy is taken. */
+/* Takes snapshots: lays out the tensors, copies them from the device, and signals progress to the writer. */
 #include "io/snapshot.h"
 
 #include "base/alloc.h"
 #include "base/c_locale.h"
-#include "run/advance.h"
+#include "run/step.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -16,9 +16,9 @@ void rw_digest_print(struct rw_digest d, char text[RW_DIGEST_TEXT])
     snprintf(text, RW_DIGEST_TEXT, "%016" PRIx64 "%016" PRIx64, d.hi, d.lo);
 }
 
-void rw_snapshot_name(char name[RW_SNAPSHOT_NAME_MOST], const char *state, const char *param)
+void rw_snapshot_name(char name[RW_SNAPSHOT_NAME_MAX], const char *state, const char *param)
 {
-    snprintf(name, RW_SNAPSHOT_NAME_MOST, RW_SNAPSHOT_PREFIX "%s:%s", state, param);
+    snprintf(name, RW_SNAPSHOT_NAME_MAX, RW_SNAPSHOT_PREFIX "%s:%s", state, param);
 }
 
 static void empty(struct rw_snapshot *s)
@@ -51,13 +51,13 @@ void rw_snapshot_finish(struct rw_snapshot *s)
     *s = (struct rw_snapshot){ 0 };
 }
 
-/* ---- what there will be ---- */
+/* ---- layout ---- */
 
-/* A tensor behind the others; the header's own has no digest. */
+/* Appends a tensor; only the header's own digest has none itself. */
 static bool add(struct rw_snapshot *s, const char *name, const char *dtype, rw_shape shape, size_t bytes)
 {
     static const char room[RW_DIGEST_TEXT] = "00000000000000000000000000000000";
-    char key[sizeof RW_SNAPSHOT_DIGEST + RW_SNAPSHOT_NAME_MOST];
+    char key[sizeof RW_SNAPSHOT_DIGEST + RW_SNAPSHOT_NAME_MAX];
     if (!rw_grow(&s->tensor, &s->cap, s->n, 1, sizeof *s->tensor)) return false;
     if (!rw_format_add(s->header, name, dtype, shape, s->bytes, s->bytes + bytes)) return false;
     cJSON *digest = NULL;
@@ -79,7 +79,7 @@ static bool add_like(struct rw_snapshot *s, const rw_context *ctx, const char *n
 
 static bool add_optimizer(struct rw_snapshot *s, const struct rw_snapshot_of *what)
 {
-    char name[RW_SNAPSHOT_NAME_MOST];
+    char name[RW_SNAPSHOT_NAME_MAX];
     bool ok = true;
     for (size_t i = 0; ok && i < rw_optimizer_members(what->optimizer); i++) {
         const struct rw_kept k = rw_optimizer_kept(what->optimizer, i);
@@ -98,7 +98,7 @@ static bool add_optimizer(struct rw_snapshot *s, const struct rw_snapshot_of *wh
 
 static bool add_average(struct rw_snapshot *s, const struct rw_snapshot_of *what)
 {
-    char name[RW_SNAPSHOT_NAME_MOST];
+    char name[RW_SNAPSHOT_NAME_MAX];
     bool ok = true;
     for (size_t i = 0; ok && i < rw_average_members(what->average); i++) {
         rw_snapshot_name(name, "average", rw_average_param(what->average, i)->name);
@@ -119,7 +119,7 @@ static bool add_tensors(struct rw_snapshot *s, const struct rw_snapshot_of *what
                      sizeof(struct rw_digest));
 }
 
-static bool add_schedule(struct rw_snapshot *s, const rw_schedule *h)
+static bool add_schedule(struct rw_snapshot *s, const rw_lr_schedule *h)
 {
     char text[256];
     snprintf(text, sizeof text, "%d %a %a %" PRIu64 " %" PRIu64 " %" PRIu64 " %a", (int)h->kind, h->lr, h->min_lr,
@@ -164,7 +164,7 @@ static bool reserve(struct rw_snapshot *s)
     return true;
 }
 
-/* ---- what it is now ---- */
+/* ---- copying ---- */
 
 static void tell(struct rw_snapshot *s, size_t more, bool given_up)
 {
@@ -184,7 +184,7 @@ bool rw_snapshot_await(struct rw_snapshot *s, size_t bytes)
     return there;
 }
 
-/* In pieces, so that the disk has not long to wait for the first one. */
+/* In pieces, so that the disk can start early. */
 static rw_status copy(struct rw_snapshot *s, const rw_context *ctx, const struct rw_param *p)
 {
     rw_status status = RW_OK;

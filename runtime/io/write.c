@@ -1,10 +1,12 @@
 /*
- * How a snapshot becomes a file: one thread hands the elements to the disk, from the copy's own memory (O_DIRECT) where
- * the file system lets it, so that they fill no page cache and take no processor from the training; another one makes
- * their digests meanwhile. The header, which holds the digests and is as long with them as it was without, comes last.
+ * Writes a snapshot to a file. One thread writes the elements directly from the snapshot's memory (O_DIRECT) if the
+ * file system supports it, so that they neither fill the page cache nor use the processor that training needs. Another
+ * thread computes their digests meanwhile. The header, which contains the digests and whose length does not depend on
+ * them, is written last.
  */
 #include "base/alloc.h"
-#include "io/part.h"
+#include "base/descriptor.h"
+#include "base/replace.h"
 #include "io/snapshot.h"
 
 #include <errno.h>
@@ -14,19 +16,11 @@
 #include <unistd.h>
 
 #define PIECE ((size_t)32 << 20)
-#define LARGE ((size_t)1 << 20) /* elements of so many bytes begin at a block, and are written by blocks */
+#define LARGE ((size_t)1 << 20) /* larger tensors start at a block boundary, and are written by blocks */
 
 static rw_status put(int fd, const unsigned char *data, size_t bytes, size_t at)
 {
-    while (bytes) {
-        const ssize_t n = pwrite(fd, data, bytes, (off_t)at);
-        if (n < 0 && errno == EINTR) continue;
-        if (n <= 0) return RW_ERR_IO;
-        data += n;
-        at += (size_t)n;
-        bytes -= (size_t)n;
-    }
-    return RW_OK;
+    return rw_fd_write_at(fd, data, bytes, at) ? RW_OK : RW_ERR_IO;
 }
 
 /* ---- whole blocks of elements ---- */
@@ -37,16 +31,15 @@ static bool set_direct(int fd, bool on)
     return flags >= 0 && !fcntl(fd, F_SETFL, on ? flags | O_DIRECT : flags & ~O_DIRECT);
 }
 
-/* A disk that is too full is known before anything is written. What cannot do this is only slower. */
+/* A full disk is detected before anything is written. Without this call writing is only slower. */
 static rw_status reserve(int fd, size_t bytes)
 {
-    int failed;
-    do failed = fallocate(fd, 0, 0, (off_t)bytes);
-    while (failed && errno == EINTR);
-    return failed && (errno == ENOSPC || errno == EDQUOT || errno == EFBIG) ? RW_ERR_IO : RW_OK;
+    const int error = rw_fd_reserve(fd, bytes);
+    errno = error;
+    return error == ENOSPC || error == EDQUOT || error == EFBIG ? RW_ERR_IO : RW_OK;
 }
 
-/* Where memory cannot be handed over, it is copied, and the disk begins with it at once. */
+/* If memory cannot be written directly, it is copied, and the disk starts immediately. */
 static rw_status put_piece(int fd, const struct rw_snapshot *s, size_t header, size_t from, size_t n, bool *direct)
 {
     rw_status status = put(fd, s->data + from, n, header + from);
@@ -72,7 +65,7 @@ static rw_status put_blocks(int fd, struct rw_snapshot *s, size_t header, size_t
 
 /* ---- digests ---- */
 
-/* The training waits for the copy: until it is taken, memory is left to it. */
+/* Training waits for the copy, so digests start only after it, to leave it the memory bandwidth. */
 static void *digest(void *argument)
 {
     struct rw_snapshot *const s = argument;
@@ -86,7 +79,7 @@ static void *digest(void *argument)
     return NULL;
 }
 
-/* Whole blocks, with the digests beside; without a second thread these come behind. */
+/* Writes whole blocks while the digests are computed; without a second thread they are computed afterwards. */
 static rw_status put_and_digest(int fd, struct rw_snapshot *s, size_t header, size_t bytes)
 {
     pthread_t beside;
@@ -127,13 +120,13 @@ static rw_status put_all(int fd, struct rw_snapshot *s, size_t header)
 
 rw_status rw_snapshot_write(struct rw_snapshot *s, const char *path, char *why, size_t size)
 {
-    struct rw_part part;
+    struct rw_replacement file;
     const char *fault = NULL;
     size_t header = 0;
     unsigned char *const draft = print_header(s, &header);
     rw_free(draft);
-    rw_status status = draft ? rw_part_open(&part, path, &fault) : RW_ERR_MEMORY;
-    if (!status) status = rw_part_close(&part, put_all(fileno(part.file), s, header));
+    rw_status status = draft ? rw_replace_begin(&file, path, &fault) : RW_ERR_MEMORY;
+    if (!status) status = rw_replace_end(&file, put_all(file.fd, s, header));
     if (status)
         snprintf(why, size, "%s: %s", path,
                  fault ? fault : status == RW_ERR_IO ? strerror(errno) : rw_status_name(status));

@@ -1,4 +1,4 @@
-/* A treap (Seidel and Aragon, "Randomized search trees", Algorithmica 16, 1996) in one array. See gaps.h. */
+/* A treap in one array. Source: Seidel and Aragon, "Randomized search trees", Algorithmica 16, 1996. */
 #include "place/gaps.h"
 
 #include "base/alloc.h"
@@ -13,7 +13,8 @@ static void refresh(struct rw_gaps *g, uint32_t i)
         if (g->gap[gap->child[side]].largest > gap->largest) gap->largest = g->gap[gap->child[side]].largest;
 }
 
-/* After node i changed. Above a node whose largest stayed as it was, nothing can have changed. */
+/* Updates the ancestors of node i. Stops at the first whose largest gap is unchanged, because none above it can
+   change. */
 static void refresh_upwards(struct rw_gaps *g, uint32_t i)
 {
     for (; i; i = g->gap[i].parent) {
@@ -31,7 +32,7 @@ static void put_in_place_of(struct rw_gaps *g, uint32_t old, uint32_t i)
     else g->root = i;
 }
 
-/* Node i and its parent change places. */
+/* Rotates node i and its parent. */
 static void rotate(struct rw_gaps *g, uint32_t i)
 {
     const uint32_t parent = g->gap[i].parent;
@@ -82,7 +83,7 @@ static bool insert(struct rw_gaps *g, uint64_t from, uint64_t to)
     return true;
 }
 
-/* All `largest` must hold before: a subtree that stays as it was ends the way up. */
+/* Requires that all `largest` are correct: an unchanged subtree ends the update. */
 static void erase(struct rw_gaps *g, uint32_t i)
 {
     struct rw_gap *const gap = &g->gap[i];
@@ -94,7 +95,7 @@ static void erase(struct rw_gaps *g, uint32_t i)
     g->unused = i;
 }
 
-/* The last gap that begins below `address`, and the first that doesn't. */
+/* Finds the last gap that starts below `address`, and the first that does not. */
 static void neighbours(const struct rw_gaps *g, uint64_t address, uint32_t *ret_below, uint32_t *ret_above)
 {
     *ret_below = *ret_above = 0;
@@ -122,6 +123,7 @@ bool rw_gaps_reset(struct rw_gaps *g, uint64_t to)
     return !to || insert(g, 0, to);
 }
 
+/* Frees a range. Adjacent gaps are merged at once, so that the largest gap is always visible in the tree. */
 bool rw_gaps_give(struct rw_gaps *g, uint64_t from, uint64_t to)
 {
     uint32_t below, above;
@@ -140,6 +142,8 @@ bool rw_gaps_give(struct rw_gaps *g, uint64_t from, uint64_t to)
     return true;
 }
 
+/* Descends to the lowest (or highest) gap that fits: a subtree whose largest gap fits contains one, so no
+   backtracking is needed. */
 uint64_t rw_gaps_take(struct rw_gaps *g, uint64_t bytes, bool low)
 {
     uint32_t i = g->root;

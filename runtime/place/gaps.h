@@ -1,7 +1,7 @@
 /*
- * The free gaps of an address range, for placement: a treap by address that knows the largest gap below every node, so
- * that the lowest or highest gap that fits, and giving back, take log n. Ranks come from a fixed sequence: the shape of
- * the tree, and so its time, is the same in every run; what is found doesn't depend on it.
+ * The free gaps of an address range: a treap by address in which each node knows the largest gap below it. Finding the
+ * lowest or highest gap that fits, and freeing, take log n. Priorities come from a fixed sequence, so the shape of the
+ * tree, and with it the time, is the same in every run; results do not depend on it.
  */
 #ifndef RW_PLACE_GAPS_H
 #define RW_PLACE_GAPS_H
@@ -16,7 +16,7 @@ struct rw_gap {
     uint32_t child[2], parent, rank;
 };
 
-/* All zero is an empty set. gap[0] stands for "none". Neighbouring gaps are always joined. */
+/* All zero is an empty set. gap[0] means "none". Adjacent gaps are always merged. */
 struct rw_gaps {
     struct rw_gap *gap;
     size_t n, cap;
@@ -25,16 +25,16 @@ struct rw_gaps {
 
 void rw_gaps_finish(struct rw_gaps *g);
 
-/* Empties the set, but for one gap from 0 to `to`. False without memory, as below. */
+/* Empties the set, with one gap from 0 to `to`. False without memory, as below. */
 bool rw_gaps_reset(struct rw_gaps *g, uint64_t to);
 
-/* Adds what was not free before. */
+/* Adds a range that was not free. */
 bool rw_gaps_give(struct rw_gaps *g, uint64_t from, uint64_t to);
 
-/* From the bottom of the lowest or the top of the highest gap that fits; UINT64_MAX when none does. bytes > 0. */
+/* Takes from the bottom of the lowest or the top of the highest gap that fits; UINT64_MAX if none does. bytes > 0. */
 uint64_t rw_gaps_take(struct rw_gaps *g, uint64_t bytes, bool low);
 
-/* Takes exactly this range. ret_free says whether all of it was free; if not, nothing changed. */
+/* Takes exactly this range. *ret_free: whether all of it was free; if not, nothing has changed. */
 bool rw_gaps_take_at(struct rw_gaps *g, uint64_t from, uint64_t to, bool *ret_free);
 
 #endif

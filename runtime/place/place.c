@@ -1,29 +1,30 @@
 /*
- * Static placement. Two families of heuristics:
+ * Static placement, by two families of heuristics:
  *
- *   two-ended   walk the steps in order inside a fixed capacity; what lives long takes the lowest gap that fits, what
- *               dies soon the highest. Kept activations then form a stack at the bottom that backward takes down from
- *               its top, and transients never split it. n log n, tried for several ideas of "long" and, while none
- *               fits, for growing capacities. When no try fits, all from the bottom of a range without end.
- *   in orders   each buffer at the lowest offset that is free during its whole life, in one order and another: see
- *               orders.c. Only for a few thousand buffers, where two-ended left room above the bound.
+ *   two-ended   sweeps over the steps with a fixed capacity; a buffer with a long lifetime takes the lowest gap that
+ *               fits, one with a short lifetime the highest. Kept activations then form a stack at the bottom that
+ *               backward pops from its top, and transients never split it. n log n, tried for several limits of "long"
+ *               and, while none fits, for growing capacities. If none fits: all from the bottom of an unlimited range.
+ *   by order    each buffer at the lowest offset that is free during its whole lifetime, in several orders
+ *   (order_search.c).
+ *               Only for a few thousand buffers, and if two-ended placement is above the bound.
  */
 #include "place/place.h"
 
 #include "base/alloc.h"
 #include "base/round.h"
 #include "place/gaps.h"
-#include "place/orders.h"
+#include "place/order_search.h"
 
 #include <string.h>
 
-#define ORDERS_MOST 6000
+#define ORDERS_MAX 6000
 
-/* Bounds on the work: 100,000 buffers stay within tens of milliseconds whatever their lives look like. */
+/* Limits of work: 100,000 buffers take tens of milliseconds, whatever their lifetimes are. */
 #define TAKES_PER_BUFFER 1
-#define TAKES_LEAST 100000
+#define TAKES_MIN 100000
 
-static uint32_t last_step(const struct rw_life *life, size_t n)
+static uint32_t last_step(const struct rw_lifetime *life, size_t n)
 {
     uint32_t last = 0;
     for (size_t i = 0; i < n; i++)
@@ -31,17 +32,17 @@ static uint32_t last_step(const struct rw_life *life, size_t n)
     return last;
 }
 
-uint64_t rw_largest_live(const struct rw_life *life, size_t n, uint64_t alignment)
+uint64_t rw_largest_live(const struct rw_lifetime *life, size_t n, uint64_t alignment)
 {
     const size_t steps = (size_t)last_step(life, n) + 1;
     int64_t *const delta = rw_malloc((steps + 1) * sizeof *delta);
     if (!delta) return 0;
-    const uint64_t most = rw_lives_sweep(life, NULL, n, alignment, delta, steps).bytes;
+    const uint64_t most = rw_lifetimes_sweep(life, NULL, n, alignment, delta, steps).bytes;
     rw_free(delta);
     return most;
 }
 
-/* Buffers by the step at which they begin and at which they end: two counting sorts. */
+/* Buffers by first and by last step: two counting sorts. */
 struct events {
     uint32_t steps;
     uint32_t *begin, *begin_at; /* begin[begin_at[s] .. begin_at[s + 1]) begin at step s */
@@ -56,7 +57,7 @@ static void events_finish(struct events *e)
     rw_free(e->end_at);
 }
 
-static bool sort_by(const struct rw_life *life, size_t n, uint32_t steps, bool by_last, uint32_t **ret,
+static bool sort_by(const struct rw_lifetime *life, size_t n, uint32_t steps, bool by_last, uint32_t **ret,
                     uint32_t **ret_at)
 {
     uint32_t *const order = rw_malloc(n * sizeof *order), *const at = rw_calloc((size_t)steps + 2, sizeof *at);
@@ -66,13 +67,13 @@ static bool sort_by(const struct rw_life *life, size_t n, uint32_t steps, bool b
     for (size_t i = 0; i < n; i++) at[(by_last ? life[i].last : life[i].first) + 1]++;
     for (uint32_t s = 0; s <= steps; s++) at[s + 1] += at[s];
     for (size_t i = n; i-- > 0;) order[--at[(by_last ? life[i].last : life[i].first) + 1]] = (uint32_t)i;
-    /* at[s + 1] is now the beginning of step s */
+    /* at[s + 1] is now the start of step s */
     memmove(at, at + 1, (size_t)steps * sizeof *at);
     at[steps] = (uint32_t)n;
     return true;
 }
 
-static bool events_init(struct events *e, const struct rw_life *life, size_t n)
+static bool events_init(struct events *e, const struct rw_lifetime *life, size_t n)
 {
     *e = (struct events){ .steps = last_step(life, n) + 1 };
     return sort_by(life, n, e->steps, false, &e->begin, &e->begin_at) &&
@@ -81,9 +82,9 @@ static bool events_init(struct events *e, const struct rw_life *life, size_t n)
 
 enum outcome { FITS, DOES_NOT_FIT, NO_MEMORY };
 
-/* A try: the tree of gaps is kept between tries, and `takes_left` bounds the work of all of them together. */
+/* State of the tries: they share the tree of gaps, and `takes_left` limits the work of all of them together. */
 struct tries {
-    struct rw_life *life;
+    struct rw_lifetime *life;
     const struct events *events;
     uint64_t alignment;
     struct rw_gaps gaps;
@@ -91,8 +92,10 @@ struct tries {
 };
 
 #define ALL_LONG UINT32_MAX
+#define SUM_MAX ((uint64_t)1 << 63)
 
-/* Places all in `capacity`; what lives more than life_limit steps is long-lived. *ret_top: the highest address used. */
+/* Places all buffers within `capacity`; a lifetime of more than life_limit steps is long. *ret_top: the highest
+   address used. */
 static enum outcome two_ended(struct tries *t, uint64_t capacity, uint32_t life_limit, uint64_t *ret_top)
 {
     const struct events *const e = t->events;
@@ -100,7 +103,7 @@ static enum outcome two_ended(struct tries *t, uint64_t capacity, uint32_t life_
     if (!rw_gaps_reset(&t->gaps, capacity)) return NO_MEMORY;
     for (uint32_t s = 0; s < e->steps; s++) {
         for (uint32_t k = e->begin_at[s]; k < e->begin_at[s + 1]; k++) {
-            struct rw_life *const b = &t->life[e->begin[k]];
+            struct rw_lifetime *const b = &t->life[e->begin[k]];
             b->offset = 0;
             if (!b->bytes) continue;
             const uint64_t bytes = rw_round_up(b->bytes, t->alignment);
@@ -110,7 +113,7 @@ static enum outcome two_ended(struct tries *t, uint64_t capacity, uint32_t life_
             if (b->offset + bytes > *ret_top) *ret_top = b->offset + bytes;
         }
         for (uint32_t k = e->end_at[s]; k < e->end_at[s + 1]; k++) {
-            const struct rw_life *const b = &t->life[e->end[k]];
+            const struct rw_lifetime *const b = &t->life[e->end[k]];
             const uint64_t to = b->offset + rw_round_up(b->bytes, t->alignment);
             if (b->bytes && !rw_gaps_give(&t->gaps, b->offset, to)) return NO_MEMORY;
         }
@@ -125,7 +128,7 @@ static size_t count_longer(const struct tries *t, size_t n, uint32_t limit)
     return longer;
 }
 
-/* Every idea of "long" in turn that is not the one before under another number, until one fits. */
+/* Tries every limit of "long" that is not equivalent to the one before, until one fits. */
 static enum outcome fit_in(struct tries *t, size_t n, uint64_t capacity, uint64_t *ret_top)
 {
     enum outcome outcome = DOES_NOT_FIT;
@@ -139,17 +142,18 @@ static enum outcome fit_in(struct tries *t, size_t n, uint64_t capacity, uint64_
     return outcome;
 }
 
-/* Always fits: everything from the bottom of a range that could hold all buffers side by side. */
+/* Always fits: places everything from the bottom of a range that could hold all buffers side by side. If their sum
+   cannot be represented, half of the representable range is enough for the live ones (autodiff/problem.c). */
 static enum outcome from_the_bottom(struct tries *t, size_t n, uint64_t *ret_top)
 {
     uint64_t sum = 0;
-    for (size_t i = 0; i < n; i++) sum += rw_round_up(t->life[i].bytes, t->alignment);
-    return two_ended(t, sum, ALL_LONG, ret_top);
+    for (size_t i = 0; i < n && sum < SUM_MAX; i++) sum += rw_round_up(t->life[i].bytes, t->alignment);
+    return two_ended(t, sum < SUM_MAX ? sum : SUM_MAX, ALL_LONG, ret_top);
 }
 
 /*
- * Capacities close to the bound first. When none of them does, all from the bottom says what is worth trying: only
- * capacities below that.
+ * Tries capacities close to the bound first. If none fits, placement from the bottom gives the size below which
+ * capacities are worth trying.
  */
 static enum outcome best_two_ended(struct tries *t, size_t n, uint64_t least, uint64_t *ret_top)
 {
@@ -172,7 +176,8 @@ static enum outcome best_two_ended(struct tries *t, size_t n, uint64_t least, ui
     return from_the_bottom(t, n, ret_top);
 }
 
-rw_status rw_place(struct rw_life *life, size_t n, uint64_t alignment, uint64_t *ret_size)
+/* The local search over orders is only tried if the cheap heuristics left room above the lower bound. */
+rw_status rw_place(struct rw_lifetime *life, size_t n, uint64_t alignment, uint64_t *ret_size)
 {
     *ret_size = 0;
     if (!n) return RW_OK;
@@ -181,34 +186,34 @@ rw_status rw_place(struct rw_life *life, size_t n, uint64_t alignment, uint64_t 
     bool empty = true;
     for (size_t i = 0; i < n && empty; i++) empty = life[i].bytes == 0;
     if (!least && !empty) return RW_ERR_MEMORY;
-    struct tries tries = { life, &events, alignment, { 0 }, TAKES_PER_BUFFER * n + TAKES_LEAST };
+    struct tries tries = { life, &events, alignment, { 0 }, TAKES_PER_BUFFER * n + TAKES_MIN };
     enum outcome outcome = NO_MEMORY;
     uint64_t size = 0;
     if (events_init(&events, life, n)) outcome = best_two_ended(&tries, n, least, &size);
     bool ok = outcome == FITS;
-    if (ok && size > least && n <= ORDERS_MOST) ok = rw_place_in_orders(life, n, alignment, least, &size);
+    if (ok && size > least && n <= ORDERS_MAX) ok = rw_order_search(life, n, alignment, least, &size);
     rw_gaps_finish(&tries.gaps);
     events_finish(&events);
     if (ok) *ret_size = size;
     return ok ? RW_OK : RW_ERR_MEMORY;
 }
 
-/* Validity: walks the steps; what begins must find its whole range free. */
-bool rw_place_is_valid(const struct rw_life *life, size_t n, uint64_t alignment, uint64_t size)
+/* Validity: sweeps over the steps; a buffer that begins must find its whole range free. */
+bool rw_place_is_valid(const struct rw_lifetime *life, size_t n, uint64_t alignment, uint64_t size)
 {
     struct events e;
     struct rw_gaps free_now = { 0 };
     bool ok = events_init(&e, life, n) && rw_gaps_reset(&free_now, size);
     for (uint32_t s = 0; ok && n && s < e.steps; s++) {
         for (uint32_t k = e.begin_at[s]; ok && k < e.begin_at[s + 1]; k++) {
-            const struct rw_life *const b = &life[e.begin[k]];
+            const struct rw_lifetime *const b = &life[e.begin[k]];
             bool is_free = true;
             if (!b->bytes) continue;
             const uint64_t end = b->offset + rw_round_up(b->bytes, alignment);
             ok = b->offset % alignment == 0 && rw_gaps_take_at(&free_now, b->offset, end, &is_free) && is_free;
         }
         for (uint32_t k = e.end_at[s]; ok && k < e.end_at[s + 1]; k++) {
-            const struct rw_life *const b = &life[e.end[k]];
+            const struct rw_lifetime *const b = &life[e.end[k]];
             if (b->bytes) ok = rw_gaps_give(&free_now, b->offset, b->offset + rw_round_up(b->bytes, alignment));
         }
     }

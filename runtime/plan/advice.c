@@ -1,17 +1,18 @@
-/* See advice.h. The policies are tried on the problem that is open: nothing is differentiated again. */
+/* Summarizes the peak by op and call site, and tries policies on the problem that is already open, without
+   differentiating again. */
 #include "plan/advice.h"
 
 #include "base/alloc.h"
 #include "place/arena.h"
 #include "plan/budget.h"
 #include "remat/choose.h"
-#include "remat/live.h"
+#include "remat/live_set.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- what fills memory ---- */
+/* ---- contents of the peak ---- */
 
 static uint64_t key_of(const struct rw_planning *g, uint32_t value, enum rw_live_kind kind)
 {
@@ -71,6 +72,8 @@ static size_t list_pieces(const struct rw_planning *g, const uint32_t *holder, s
     return n;
 }
 
+/* The buffers that live at the peak, merged by op, call site and kind and sorted by bytes: the largest rows are
+   shown. */
 static rw_status find_holdings(const struct rw_planning *g, struct rw_advice *ret)
 {
     uint32_t *const holder = rw_malloc(g->schedule.n_buffers * sizeof *holder);
@@ -82,7 +85,7 @@ static rw_status find_holdings(const struct rw_planning *g, struct rw_advice *re
         qsort(piece, n, sizeof *piece, by_key);
         n = merge(piece, n);
         qsort(piece, n, sizeof *piece, by_bytes);
-        for (; ret->n_held < n && ret->n_held < RW_HOLDINGS_MOST; ret->n_held++) {
+        for (; ret->n_held < n && ret->n_held < RW_HOLDINGS_MAX; ret->n_held++) {
             const struct piece *const p = &piece[ret->n_held];
             ret->held[ret->n_held] = (struct rw_holding_line){ p->value, p->kind, p->count, p->bytes };
         }
@@ -92,7 +95,7 @@ static rw_status find_holdings(const struct rw_planning *g, struct rw_advice *re
     return status;
 }
 
-/* ---- what would help ---- */
+/* ---- policies that need less ---- */
 
 struct trial {
     const struct rw_planning *g;
@@ -101,11 +104,11 @@ struct trial {
     uint64_t arena;
 };
 
-/* One that is no smaller than the plan is no advice. */
+/* Drops a policy that is not smaller than the plan. */
 static void note(struct trial *x, const char *policy, uint64_t bytes, const struct rw_cost_of_schedule *cost)
 {
     struct rw_advice *const a = x->advice;
-    if (bytes >= x->arena || a->n_rows == RW_ADVICE_MOST) return;
+    if (bytes >= x->arena || a->n_rows == RW_ADVICE_MAX) return;
     struct rw_advice_row *const row = &a->row[a->n_rows++];
     snprintf(row->policy, sizeof row->policy, "%.*s", RW_ADVICE_POLICY - 1, policy);
     row->bytes = bytes;
@@ -114,6 +117,8 @@ static void note(struct trial *x, const char *policy, uint64_t bytes, const stru
     row->turn = a->n_rows;
 }
 
+/* Applies a policy to the problem of the plan and places its buffers, without assembling a plan: an advice is what
+   the policy would really take, not an estimate. */
 static rw_status simulate(struct trial *x, const struct rw_policy *policy)
 {
     const struct rw_problem *const p = &x->g->problem;
@@ -126,7 +131,7 @@ static rw_status simulate(struct trial *x, const struct rw_policy *policy)
     if (!status) status = rw_simulate(p, &choice, &x->sim, &cost);
     rw_part_uses_finish(&parts);
     rw_choice_finish(&choice);
-    if (status) return status == RW_ERR_BUDGET ? RW_OK : status; /* a part that doesn't fit then: no advice */
+    if (status) return status == RW_ERR_BUDGET ? RW_OK : status; /* a part does not fit under it, so it is no advice */
     uint64_t bytes = 0;
     uint64_t *const offset = rw_malloc(x->sim.schedule.n_buffers * sizeof *offset);
     status = offset ? rw_place_schedule(&x->sim.schedule, p->t->ctx->device->alignment, offset, &bytes)
@@ -149,7 +154,7 @@ static rw_status try_policy(struct trial *x, const char *before, const char *nam
     return status;
 }
 
-#define NAMES_MOST 8
+#define NAMES_MAX 8
 
 static int by_seconds(const void *a, const void *b)
 {
@@ -159,7 +164,7 @@ static int by_seconds(const void *a, const void *b)
     return x->turn < y->turn ? -1 : x->turn > y->turn; /* names before budgets */
 }
 
-/* Leaves those that no other beats in both. */
+/* Keeps the trials that no other beats in both bytes and time. */
 static void cull(struct rw_advice *a)
 {
     size_t n = 0;
@@ -195,8 +200,8 @@ static rw_status try_moves(struct trial *x, const uint32_t *name, size_t n)
 static rw_status try_names(struct trial *x)
 {
     const rw_tape *const t = x->g->problem.t;
-    uint32_t name[NAMES_MOST];
-    const size_t n = rw_tape_region_names(t, name, NAMES_MOST);
+    uint32_t name[NAMES_MAX];
+    const size_t n = rw_tape_region_names(t, name, NAMES_MAX);
     rw_status status = RW_OK;
     for (size_t i = 0; !status && i < n; i++) {
         const char *const text = t->ctx->names.text[name[i]];
@@ -206,14 +211,14 @@ static rw_status try_names(struct trial *x)
     return status ? status : try_moves(x, name, n);
 }
 
-/* The problem is the same one, asked under a budget. Beside budgets of parts there is none. */
+/* Tries budgets on the same problem. Not if parts have budgets, which exclude a budget of the tape. */
 static rw_status try_budgets(struct trial *x)
 {
     static char spec[] = "budget:";
     const struct rw_policy budgets = { .kind = RW_POLICY_BUDGET, .spec = spec };
     struct rw_problem p = x->g->problem;
     struct rw_request request = *p.targets.request;
-    struct rw_budget_offer offer[RW_OFFERS_MOST];
+    struct rw_budget_offer offer[RW_OFFERS_MAX];
     size_t n;
     if (rw_has_part_budgets(p.t, &budgets)) return RW_OK;
     request.policy = &budgets;

@@ -1,4 +1,4 @@
-/* From a schedule and its offsets to the compact form that is kept and run. */
+/* Assembles a plan: turns a schedule and its offsets into the compact form that is cached and run. */
 #ifndef RW_PLAN_ASSEMBLE_H
 #define RW_PLAN_ASSEMBLE_H
 

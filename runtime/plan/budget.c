@@ -1,10 +1,13 @@
-/* See budget.h. */
+/* Places frontier points until one fits the budget. The points are sorted by time, so the first that fits is the
+   fastest; a point whose simulated peak already exceeds the budget is skipped without placement. */
 #include "plan/budget.h"
 
 #include "base/alloc.h"
 #include "place/arena.h"
 #include "remat/frontier.h"
 
+#include <assert.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,14 +15,15 @@
 struct search {
     const struct rw_problem *p;
     struct rw_frontier frontier;
-    struct rw_choice choice; /* of the point that was placed last */
+    struct rw_choice choice; /* of the point placed last */
     struct rw_simulation sim;
     struct rw_cost_of_schedule cost;
     uint64_t *offset; /* of its buffers */
     size_t cap_offset;
-    uint64_t arena; /* what they take */
-    uint64_t beside; /* total: bytes that are there beside the arena */
+    uint64_t arena; /* size of the arena */
+    uint64_t beside; /* total: bytes that the context holds in addition to the arena */
     uint64_t least;  /* see struct rw_decision */
+    uint64_t bytes;  /* of the budget, after it is resolved */
 };
 
 static void finish(struct search *s)
@@ -46,7 +50,7 @@ static rw_status place(struct search *s, size_t point, uint64_t *ret_bytes)
     return rw_place_schedule(&s->sim.schedule, s->p->t->ctx->device->alignment, s->offset, ret_bytes);
 }
 
-/* The fastest that fits is the one placed last. */
+/* Finds the fastest point that fits: the one placed last. */
 static rw_status find(struct search *s, uint64_t bytes, bool *ret_found)
 {
     *ret_found = false;
@@ -59,7 +63,7 @@ static rw_status find(struct search *s, uint64_t bytes, bool *ret_found)
     return RW_OK;
 }
 
-/* The smallest placed size. Nothing is placed in less than its peak. */
+/* Finds the smallest placed size. A point is never placed in less than its peak. */
 static rw_status find_least(struct search *s, uint64_t *ret_bytes)
 {
     rw_status status = RW_OK;
@@ -107,9 +111,9 @@ uint64_t rw_gradients_to_come(const struct rw_problem *p)
     return bytes;
 }
 
-/* A share is of what `none` takes. A total is what its schedule leaves to the arena: results are the same
-   for all candidates, the rest is counted by who made it. Arenas of other steps are not: what is free, or waits, goes
-   when the step runs (run/total.h). */
+/* Resolves a policy to arena bytes. Per cent refer to the arena of `none`. A total leaves what remains after
+   everything else: results are equal for all candidates, the rest is counted in the context. Arenas of other steps
+   do not count, because free arenas and suspended steps are released when the step runs (run/total_budget.h). */
 static rw_status resolve(struct search *s, const struct rw_policy *policy, uint64_t *ret_bytes)
 {
     uint64_t none = 0;
@@ -126,49 +130,67 @@ static rw_status resolve(struct search *s, const struct rw_policy *policy, uint6
     return RW_OK;
 }
 
-static rw_status decide(struct search *s, const struct rw_policy *policy)
+static rw_status find_bound(struct search *s, const struct rw_policy *policy, uint64_t bytes, double *ret_seconds)
 {
-    uint64_t bytes = 0;
-    bool found = false;
-    rw_status status = find_frontier(s, policy);
-    if (!status) status = resolve(s, policy, &bytes);
-    if (!status) status = find(s, bytes, &found);
-    return status || found ? status : refuse(s, policy, bytes);
+    return policy->moves ? rw_frontier_bound_moved(&s->frontier, bytes, ret_seconds)
+                         : rw_frontier_bound(&s->frontier, bytes, ret_seconds);
 }
 
-rw_status rw_budget_decide(const struct rw_problem *p, const struct rw_policy *policy, struct rw_decision *ret)
+#ifndef NDEBUG
+/* True if the last placed point is not faster than the bound for so many bytes. */
+static bool is_above_bound(struct search *s, const struct rw_policy *policy, uint64_t bytes)
+{
+    double bound;
+    return find_bound(s, policy, bytes, &bound) || (bound >= 0 && bound <= s->cost.seconds * (1 + 1e-9));
+}
+#endif
+
+static rw_status decide(struct search *s, const struct rw_policy *policy)
+{
+    bool found = false;
+    rw_status status = find_frontier(s, policy);
+    if (!status) status = resolve(s, policy, &s->bytes);
+    if (!status) status = find(s, s->bytes, &found);
+    assert(status || !found || is_above_bound(s, policy, s->bytes));
+    return status || found ? status : refuse(s, policy, s->bytes);
+}
+
+/* The caller has taken the last placed point, so the limits place points again. */
+static rw_status find_limits(struct search *s, const struct rw_policy *policy, struct rw_limits *ret)
+{
+    const rw_status status = find_bound(s, policy, s->bytes, &ret->bound);
+    return status ? status : find_least(s, &ret->least);
+}
+
+static void take(struct search *s, struct rw_decision *ret)
+{
+    *ret = (struct rw_decision){ s->choice, s->sim.schedule, s->cost, s->offset, s->arena, s->bytes };
+    s->choice = (struct rw_choice){ 0 };
+    s->sim.schedule = (struct rw_schedule){ 0 };
+    s->offset = NULL;
+    s->cap_offset = 0;
+}
+
+rw_status rw_budget_decide(const struct rw_problem *p, const struct rw_policy *policy, struct rw_limits *limits,
+                           struct rw_decision *ret)
 {
     struct search s = { .p = p };
-    const rw_status status = decide(&s, policy);
-    *ret = (struct rw_decision){ 0 };
-    if (!status) {
-        *ret = (struct rw_decision){ s.choice, s.sim.schedule, s.cost, s.offset, s.arena }; /* what was placed last */
-        s.choice = (struct rw_choice){ 0 };
-        s.sim.schedule = (struct rw_schedule){ 0 };
-        s.offset = NULL;
-    } else if (status == RW_ERR_BUDGET) {
-        ret->least = s.least;
-    } else {
-        rw_fail(p->t->ctx, status, "planning: %s", rw_status_name(status));
-    }
+    rw_status status = decide(&s, policy);
+    *ret = (struct rw_decision){ .least = s.least };
+    if (!status) take(&s, ret); /* the point placed last */
+    if (!status && limits) status = find_limits(&s, policy, limits);
+    if (status && status != RW_ERR_BUDGET) rw_fail(p->t->ctx, status, "planning: %s", rw_status_name(status));
     finish(&s);
     return status;
 }
 
-/* Where values may move, all that is known is what runs without any replay. */
-static rw_status find_bound(struct search *s, const struct rw_policy *policy, uint64_t bytes, double *ret_seconds)
-{
-    return policy->moves ? rw_frontier_seconds_without_replays(&s->frontier, ret_seconds)
-                         : rw_frontier_bound(&s->frontier, bytes, ret_seconds);
-}
-
-/* Of what is placed, the fastest first, what is no smaller than another one is of no use to anybody; nor is what is as
-   fast as a smaller one, and moves less. */
-static rw_status list_points(struct search *s, const struct rw_policy *policy, rw_point *points, size_t *ret_n)
+/* Lists placed points, the fastest first, without dominated ones: those not smaller than a faster point, and those
+   that are as fast as a smaller one with fewer offloaded bytes. */
+static rw_status list_points(struct search *s, const struct rw_policy *policy, rw_frontier_point *points, size_t *ret_n)
 {
     rw_status status = RW_OK;
     for (size_t i = 0; !status && i < s->frontier.n_points; i++) {
-        const struct rw_frontier_point *const point = &s->frontier.point[i];
+        const struct rw_frontier_entry *const point = &s->frontier.point[i];
         uint64_t size = 0;
         if (*ret_n && point->peak >= points[*ret_n - 1].peak_bytes) continue;
         double bound = 0;
@@ -176,15 +198,16 @@ static rw_status list_points(struct search *s, const struct rw_policy *policy, r
         if (status || (*ret_n && size >= points[*ret_n - 1].peak_bytes)) continue;
         status = find_bound(s, policy, size, &bound);
         *ret_n -= *ret_n && points[*ret_n - 1].ms == s->cost.seconds * 1e3;
-        points[(*ret_n)++] = (rw_point){ .peak_bytes = size, .ms = s->cost.seconds * 1e3, .bound_ms = bound * 1e3 };
+        points[(*ret_n)++] = (rw_frontier_point){ .peak_bytes = size, .ms = s->cost.seconds * 1e3 };
+        points[*ret_n - 1].bound_ms = fmin(bound * 1e3, points[*ret_n - 1].ms); /* summed in another order */
     }
     return status;
 }
 
-static void reverse(rw_point *points, size_t n)
+static void reverse(rw_frontier_point *points, size_t n)
 {
     for (size_t i = 0; i < n / 2; i++) {
-        const rw_point other = points[i];
+        const rw_frontier_point other = points[i];
         points[i] = points[n - 1 - i];
         points[n - 1 - i] = other;
     }
@@ -199,20 +222,9 @@ rw_status rw_budget_least(const struct rw_problem *p, const struct rw_policy *po
     return status;
 }
 
-rw_status rw_budget_limits(const struct rw_problem *p, const struct rw_policy *policy, uint64_t bytes,
-                           uint64_t *ret_least, double *ret_bound)
-{
-    struct search s = { .p = p };
-    rw_status status = find_frontier(&s, policy);
-    if (!status) status = find_bound(&s, policy, bytes, ret_bound);
-    if (!status) status = find_least(&s, ret_least);
-    finish(&s);
-    return status;
-}
-
 static const char *const shares[] = { "75%", "50%", "25%" };
 
-/* Nothing is offered that doesn't fit. */
+/* Offers only budgets that fit. */
 static rw_status offer(struct search *s, const struct rw_policy *policy, uint64_t bytes, const char *size,
                        struct rw_budget_offer *ret, size_t *ret_n)
 {
@@ -241,8 +253,8 @@ static rw_status offer_all(struct search *s, bool moves, struct rw_budget_offer 
     return status ? status : offer(s, &policy, bytes, size, ret, ret_n);
 }
 
-/* What moves comes to the same frontier, behind what doesn't. */
-rw_status rw_budget_offers(const struct rw_problem *p, bool moves, struct rw_budget_offer ret[RW_OFFERS_MOST],
+/* Points with offload follow the others on the same frontier. */
+rw_status rw_budget_offers(const struct rw_problem *p, bool moves, struct rw_budget_offer ret[RW_OFFERS_MAX],
                            size_t *ret_n)
 {
     struct search s = { .p = p };
@@ -255,11 +267,11 @@ rw_status rw_budget_offers(const struct rw_problem *p, bool moves, struct rw_bud
     return status;
 }
 
-rw_status rw_budget_points(const struct rw_problem *p, const struct rw_policy *policy, rw_point **ret_points,
+rw_status rw_budget_points(const struct rw_problem *p, const struct rw_policy *policy, rw_frontier_point **ret_points,
                            size_t *ret_n)
 {
     struct search s = { .p = p };
-    rw_point *points = NULL;
+    rw_frontier_point *points = NULL;
     size_t n = 0;
     rw_status status = find_frontier(&s, policy);
     if (!status && !(points = rw_malloc(s.frontier.n_points * sizeof *points))) status = RW_ERR_MEMORY;

@@ -1,13 +1,16 @@
-/* Passes 2 to 4 in turn. See build.h. */
+/* Passes 2 to 4: checks names in policies, opens the problem, decides by policy, budget or budgets of parts, places
+   buffers and assembles the plan. */
 #include "plan/build.h"
 
 #include "base/alloc.h"
 #include "place/arena.h"
 #include "plan/assemble.h"
 #include "plan/budget.h"
-#include "record/own_ops.h"
+#include "plan/dump.h"
+#include "record/builtin_ops.h"
+#include "record/unmatched.h"
 #include "remat/choose.h"
-#include "remat/move.h"
+#include "remat/offload_fraction.h"
 
 #include <assert.h>
 #include <string.h>
@@ -19,7 +22,7 @@ static bool is_op(const rw_context *ctx, const char *name)
     return rw_op_is_builtin(name);
 }
 
-/* Here and not where the policy is set: an op of the caller's own is known once it has been recorded. */
+/* Checked here and not when the policy is set, because a custom op is known only after it has been recorded. */
 static rw_status check_names_of(rw_context *ctx, const struct rw_policy *policy)
 {
     size_t column = sizeof "ops:";
@@ -43,7 +46,7 @@ static rw_status check_op_names(const rw_tape *t, const struct rw_policy *policy
     return status;
 }
 
-/* Once, before the first plan that moves something or might. */
+/* Once, before the first plan that offloads something or might. */
 rw_status rw_try_to_measure_store(rw_context *ctx)
 {
     struct rw_store_place *const store = &ctx->store;
@@ -62,7 +65,7 @@ static rw_status measure_store(rw_context *ctx)
     return RW_OK;
 }
 
-/* Marks move values under every policy. */
+/* Marks offload values under every policy. */
 rw_status rw_measure_store_for_budgets(const struct rw_problem *p, const struct rw_policy *policy)
 {
     struct rw_choice none;
@@ -73,21 +76,22 @@ rw_status rw_measure_store_for_budgets(const struct rw_problem *p, const struct 
     return status;
 }
 
-static rw_status decide_by_budget(struct rw_planning *g, const struct rw_policy *policy)
+static rw_status decide_by_budget(struct rw_planning *g, const struct rw_policy *policy, struct rw_limits *limits)
 {
     struct rw_decision d = { .cost = { 0 } };
     rw_status status = rw_measure_store_for_budgets(&g->problem, policy);
-    if (!status) status = rw_budget_decide(&g->problem, policy, &d);
+    if (!status) status = rw_budget_decide(&g->problem, policy, limits, &d);
     g->choice = d.choice;
     g->schedule = d.schedule;
     g->cost = d.cost;
     g->offset = d.offset;
     g->arena = d.arena;
     g->least = d.least;
+    g->budget = d.budget;
     return status;
 }
 
-/* Where a part moves values, candidates are simulated at its store's rates, too. */
+/* If a part offloads values, its candidates are simulated with the store's rates. */
 static rw_status decide_parts(struct rw_planning *g)
 {
     const struct rw_problem *const p = &g->problem;
@@ -97,17 +101,19 @@ static rw_status decide_parts(struct rw_planning *g)
     return status;
 }
 
-static rw_status decide(struct rw_planning *g, const struct rw_request *request)
+/* A budget decides by itself and has placed its schedule. Any other policy gives one choice, which budgets of parts
+   may change, and which is simulated once for its schedule. */
+static rw_status decide(struct rw_planning *g, const struct rw_request *request, struct rw_limits *limits)
 {
     const struct rw_problem *const p = &g->problem;
-    if (request->policy->kind == RW_POLICY_BUDGET) return decide_by_budget(g, request->policy);
+    if (request->policy->kind == RW_POLICY_BUDGET) return decide_by_budget(g, request->policy, limits);
     struct rw_simulation sim = { 0 };
     rw_status status = rw_policy_choose(p, request->policy, &g->choice);
     if (!status && rw_has_part_budgets(p->t, request->policy)) status = decide_parts(g);
     if (!status && rw_choice_moves(p, &g->choice)) status = measure_store(p->t->ctx);
     if (!status) status = rw_simulate(p, &g->choice, &sim, &g->cost);
     if (!status) {
-        g->schedule = sim.schedule; /* the very one that was counted */
+        g->schedule = sim.schedule; /* exactly the schedule whose cost was counted */
         sim.schedule = (struct rw_schedule){ 0 };
     }
     rw_simulation_finish(&sim);
@@ -115,19 +121,27 @@ static rw_status decide(struct rw_planning *g, const struct rw_request *request)
     return rw_fail(p->t->ctx, status, "planning: %s", rw_status_name(status));
 }
 
-rw_status rw_planning_open(struct rw_planning *g, rw_tape *t, const struct rw_request *request)
+rw_status rw_planning_open_with_limits(struct rw_planning *g, rw_tape *t, const struct rw_request *request,
+                                       struct rw_limits *limits)
 {
-    *g = (struct rw_planning){ .total_bytes = request->policy->total ? request->policy->bytes : 0 };
+    *g = (struct rw_planning){ .policy = request->policy,
+                                .total_bytes = request->policy->total ? request->policy->bytes : 0 };
     rw_status status = rw_tape_misses_nothing(t, "planning a step");
     if (!status) status = check_op_names(t, request->policy);
+    if (!status && request->policy == &t->policy) status = rw_unmatched_check(t);
     if (!status) status = rw_part_budgets_check(t, request->policy);
     if (!status) status = rw_problem_open(&g->problem, t, request);
-    if (!status) status = decide(g, request);
+    if (!status) status = decide(g, request, limits);
     if (status) rw_planning_close(g);
     return status;
 }
 
-/* The first of the largest values that nodes make; there is one where an arena has bytes. */
+rw_status rw_planning_open(struct rw_planning *g, rw_tape *t, const struct rw_request *request)
+{
+    return rw_planning_open_with_limits(g, t, request, NULL);
+}
+
+/* The first of the largest values that nodes compute. It exists if the arena is not empty. */
 static const rw_tensor *largest_made(const rw_tape *t)
 {
     const rw_tensor *most = NULL;
@@ -139,7 +153,8 @@ static const rw_tensor *largest_made(const rw_tape *t)
     return most;
 }
 
-/* A word has room for so many units of the arena. An arena of more is that of a mistake in a shape: whose is said. */
+/* Refuses an arena that words cannot address. It is due to a mistake in a shape, so the message names the largest
+   value. */
 static rw_status check_size(const rw_tape *t, uint64_t bytes)
 {
     rw_context *const ctx = t->ctx;
@@ -148,11 +163,12 @@ static rw_status check_size(const rw_tape *t, uint64_t bytes)
     const struct rw_node *const node = &t->nodes[x->producer];
     const rw_site at = ctx->sites[node->site];
     return rw_fail(ctx, RW_ERR_MEMORY, "planning: the step needs an arena of %llu bytes, more than a plan can address; "
-                   "the result of %s at %s:%d has %zu", (unsigned long long)bytes, ctx->ops[node->op]->name, at.file,
+                   "the result of %s at %s:%d has %zu", (unsigned long long)bytes, ctx->ops[node->op]->name,
+                   rw_file_of(at),
                    at.line, rw_tensor_bytes(x));
 }
 
-/* Who decided by a budget has done so. */
+/* A decision by budget has already placed them. */
 static rw_status place_buffers(struct rw_planning *g)
 {
     if (g->offset) return RW_OK;
@@ -161,6 +177,7 @@ static rw_status place_buffers(struct rw_planning *g)
     return rw_place_schedule(&g->schedule, g->problem.t->ctx->device->alignment, g->offset, &g->arena);
 }
 
+/* Assembling moves the adjoint nodes from the tape to the plan, so it is the last step. */
 rw_status rw_planning_place(struct rw_planning *g, rw_plan **ret_plan)
 {
     rw_context *const ctx = g->problem.t->ctx;
@@ -177,13 +194,16 @@ rw_status rw_planning_place(struct rw_planning *g, rw_plan **ret_plan)
     plan->arena_bytes = g->arena;
     plan->store_bytes = store;
     plan->total_bytes = g->total_bytes;
+    plan->budget_bytes = g->budget;
     plan->largest_live = g->cost.peak;
     plan->kept_bytes = g->cost.kept;
     plan->replayed_bytes = g->cost.replayed;
     plan->workspace_bytes = g->cost.workspace;
     assert(rw_plan_is_valid(g->problem.t, plan));
-    *ret_plan = plan;
-    return RW_OK;
+    status = rw_plan_dump(g, plan);
+    if (status) rw_plan_release(plan);
+    else *ret_plan = plan;
+    return status;
 }
 
 void rw_planning_close(struct rw_planning *g)

@@ -1,4 +1,5 @@
-/* The plan cache: a few dozen entries, searched in order. The least recently used make room, by number and by bytes. */
+/* The plan cache: a few dozen entries, searched linearly. Least recently used entries are evicted, by number and by
+   bytes. */
 #include "plan/cache.h"
 
 #include "autodiff/costs.h"
@@ -11,11 +12,12 @@
 
 static size_t words_of_request(const rw_tape *t, const struct rw_request *request)
 {
-    return 9 + rw_key_policy_words(request->policy) + request->n_values + t->n_held + t->n_effects +
+    return 11 + rw_key_policy_words(request->policy) + request->n_values + request->n_reads + request->n_later +
+           t->n_held + t->n_effects +
            (request->policy->total ? t->ctx->n_params : 0);
 }
 
-/* What it leaves to the arena. A gradient without memory counts where a step writes it. */
+/* Adds the bytes that a total leaves to the arena. A gradient without memory counts if the step writes it. */
 static void add_total(struct rw_key *k, const rw_context *ctx)
 {
     rw_key_add(k, rw_context_holds(ctx));
@@ -23,44 +25,56 @@ static void add_total(struct rw_key *k, const rw_context *ctx)
         if (!ctx->params[i]->gradient.data) rw_key_add(k, ctx->params[i]->serial);
 }
 
-/* What the plan depends on beside what was recorded, into k. */
-static void add_request(struct rw_key *k, const rw_tape *t, const struct rw_request *request)
+/* Adds which values are held and which effects have happened; none for a tape ahead. */
+static void add_state(struct rw_key *k, const rw_tape *t, const struct rw_ahead *ahead)
+{
+    const size_t n_held = ahead ? 0 : t->n_held, n_effects = ahead ? ahead->n_effects : t->n_effects;
+    rw_key_add(k, n_held);
+    for (size_t i = 0; i < n_held; i++) rw_key_add(k, t->held[i].value);
+    rw_key_add(k, n_effects);
+    for (size_t i = 0; i < n_effects; i++) rw_key_add(k, !ahead && t->effects[i].done);
+}
+
+/* Adds everything on which the plan depends in addition to the recording. */
+static void add_request(struct rw_key *k, const rw_tape *t, const struct rw_request *request,
+                        const struct rw_ahead *ahead)
 {
     const rw_context *const ctx = t->ctx;
-    const bool whole = t->n_parts && request->policy->whole; /* else parts have policies of their own */
+    const bool whole = t->n_parts && request->policy->whole; /* otherwise parts have policies of their own */
     rw_key_add(k, RW_KEY_REQUEST | (uint64_t)request->kind << 16 | (uint64_t)request->effects << 24 |
                       (uint64_t)request->seeded << 25 | (uint64_t)whole << 26 | (uint64_t)(ctx->costs != NULL) << 27);
     rw_key_add(k, (uint64_t)ctx->threads); /* workspaces are per thread */
-    rw_key_add(k, ctx->store.serial); /* where copies begin and end depends on how fast they are */
-    rw_key_add(k, ctx->layouts.generation); /* layouts are named by their indexes */
+    rw_key_add(k, ctx->store.serial); /* the schedule of copies depends on its rates */
+    rw_key_add(k, ctx->layouts.generation); /* keys contain indexes of layouts */
     rw_key_add(k, ctx->costs ? ctx->costs->hash : 0);
     rw_key_add_policy(k, request->policy);
     rw_key_add(k, request->n_values);
     for (size_t i = 0; i < request->n_values; i++) rw_key_add(k, request->values[i]);
-    rw_key_add(k, t->n_held);
-    for (size_t i = 0; i < t->n_held; i++) rw_key_add(k, t->held[i].value);
-    rw_key_add(k, t->n_effects);
-    for (size_t i = 0; i < t->n_effects; i++) rw_key_add(k, t->effects[i].done);
+    rw_key_add(k, request->n_reads);
+    for (size_t i = 0; i < request->n_reads; i++) rw_key_add(k, request->reads[i]);
+    rw_key_add(k, request->n_later);
+    for (size_t i = 0; i < request->n_later; i++) rw_key_add(k, request->later[i]);
+    add_state(k, t, ahead);
     if (request->policy->total) add_total(k, ctx);
 }
 
-/* The words of the request, with the hash of the tape's and these; NULL without memory, recorded. */
-static struct rw_key *take_request(const rw_tape *t, const struct rw_request *request)
+/* Builds the words of the request and the hash of them and the tape's; NULL without memory, recorded. */
+static struct rw_key *take_request(const rw_tape *t, const struct rw_request *request, const struct rw_ahead *ahead)
 {
     struct rw_key *const k = &t->ctx->plans->request;
     k->n = 0;
-    k->hash = t->key.hash;
-    if (!rw_key_reserve(k, words_of_request(t, request))) {
+    k->hash = ahead ? ahead->at.hash : t->key.hash;
+    if (!rw_key_reserve(k, words_of_request(t, request) + (ahead ? ahead->n_effects : 0))) {
         rw_fail(t->ctx, RW_ERR_MEMORY, "planning: out of memory");
         return NULL;
     }
-    add_request(k, t, request);
+    add_request(k, t, request, ahead);
     return k;
 }
 
 rw_status rw_request_key(const rw_tape *t, const struct rw_request *request, struct rw_plan_key *ret_key)
 {
-    const struct rw_key *const k = take_request(t, request);
+    const struct rw_key *const k = take_request(t, request, NULL);
     if (!k) return RW_ERR_MEMORY;
     const size_t n = t->key.n;
     struct rw_plan_key key = { .hash = k->hash, .n = n + k->n };
@@ -80,7 +94,7 @@ void rw_plan_key_finish(struct rw_plan_key *key)
     *key = (struct rw_plan_key){ 0 };
 }
 
-/* A hash of 128 bits over all the words decides; two keys that share one would be a fault of the hash. */
+/* A 128-bit hash over all words decides; two different keys with one hash would be a defect of the hash. */
 static bool is_key_of(const struct rw_plan_key *key, const struct rw_key *tape, const struct rw_key *request)
 {
     const bool is_same = key->hash.a == request->hash.a && key->hash.b == request->hash.b &&
@@ -92,11 +106,11 @@ static bool is_key_of(const struct rw_plan_key *key, const struct rw_key *tape, 
 
 /* ---- entries ---- */
 
-/* The cache keeps its reference; *ret_plan is NULL where it has none. RW_ERR_MEMORY, recorded. */
+/* The cache keeps its reference; *ret_plan is NULL if there is no entry. RW_ERR_MEMORY, recorded. */
 static rw_status find(rw_tape *t, const struct rw_request *request, rw_plan **ret_plan)
 {
     struct rw_plan_cache *const cache = t->ctx->plans;
-    const struct rw_key *const k = take_request(t, request);
+    const struct rw_key *const k = take_request(t, request, NULL);
     if (!k) return RW_ERR_MEMORY;
     *ret_plan = NULL;
     for (size_t i = 0; i < cache->n && !*ret_plan; i++) {
@@ -108,6 +122,30 @@ static rw_status find(rw_tape *t, const struct rw_request *request, rw_plan **re
     cache->hits += *ret_plan != NULL;
     cache->misses += !*ret_plan;
     return RW_OK;
+}
+
+/* True if the key starts with the tape's words and ends with those of the request. */
+static bool is_key_ahead(const struct rw_plan_key *key, const struct rw_key *tape, const struct rw_key *request,
+                         size_t n)
+{
+    const bool is_same = key->hash.a == request->hash.a && key->hash.b == request->hash.b && key->n == n + request->n;
+    if (!is_same || !RW_KEY_KEEPS_WORDS) return is_same;
+    return !memcmp(key->words + n, request->words, request->n * sizeof *key->words) && tape->n <= n &&
+           (!tape->n || !memcmp(key->words, tape->words, tape->n * sizeof *key->words));
+}
+
+rw_plan *rw_plan_find_ahead(rw_tape *t, const struct rw_request *request, const struct rw_ahead *ahead)
+{
+    struct rw_plan_cache *const cache = t->ctx->plans;
+    const struct rw_key *const k = take_request(t, request, ahead);
+    for (size_t i = 0; k && i < cache->n; i++) {
+        struct rw_plan_entry *const e = &cache->entries[i];
+        if (!is_key_ahead(&e->key, &t->key, k, ahead->at.n)) continue;
+        e->used = ++cache->clock;
+        cache->hits++;
+        return e->plan;
+    }
+    return NULL;
 }
 
 static size_t bytes_of(const struct rw_plan_key *key, const rw_plan *plan)

@@ -1,42 +1,54 @@
 /*
- * Plans by the structure of what they run. A training loop pays for planning once. A key is the words of what a plan
- * depends on, and their hash (record/key.h).
+ * The plan cache: plans by the structure of what they run, so a training loop is planned once. A key is the words on
+ * which a plan depends, and their hash (record/key.h).
  */
 #ifndef RW_PLAN_CACHE_H
 #define RW_PLAN_CACHE_H
 
 #include "plan/build.h"
 
-/* Most entries, and most bytes of all plans but the newest: that one stays however large it is. */
+/* Maximum number of entries, and maximum bytes of all plans except the newest, which always stays. */
 #define RW_PLAN_CACHE_SIZE 32
 #define RW_PLAN_CACHE_BYTES ((size_t)256 << 20)
 
 struct rw_plan_key {
     struct rw_hash hash;
     size_t n;
-    uint64_t *words; /* of the tape (record/key.h), then of the request; owned. NULL where they are not kept */
+    uint64_t *words; /* of the tape (record/key.h), then of the request; owned. NULL if words are not kept */
 };
 
 struct rw_plan_cache {
     struct rw_plan_entry {
         struct rw_plan_key key;
         rw_plan *plan;
-        uint64_t used; /* the least recently used one makes room */
+        uint64_t used; /* time of last use: the least recently used entry is evicted */
     } entries[RW_PLAN_CACHE_SIZE];
     size_t n;
-    size_t bytes, most_bytes; /* of the plans with their keys; 0: RW_PLAN_CACHE_BYTES */
-    struct rw_key request;    /* the words of the request that is looked for */
+    size_t bytes, most_bytes; /* bytes of plans with their keys; limit, 0: RW_PLAN_CACHE_BYTES */
+    struct rw_key request;    /* the words of the request to find */
     uint64_t clock;
     uint64_t hits, misses;
 };
 
-/* Equal for two requests exactly when a plan of one is a plan of the other. RW_ERR_MEMORY, recorded. */
+/* A tape that is being recorded as before: its final mark and number of effects. */
+struct rw_ahead {
+    struct rw_tape_point at;
+    size_t n_effects;
+};
+
+/* Builds a key: equal for two requests exactly if a plan of one is a plan of the other. RW_ERR_MEMORY, recorded. */
 rw_status rw_request_key(const rw_tape *t, const struct rw_request *request, struct rw_plan_key *ret_key);
 void rw_plan_key_finish(struct rw_plan_key *key);
 
-/* The plan of a request: from the context's cache, or a new one put there. The cache keeps the reference. One
-   without recorders. */
+/* The plan of a request without recorders: from the context's cache, or a new one, which is added. The cache keeps
+   the reference. */
 rw_status rw_plan_get(rw_tape *t, const struct rw_request *request, rw_plan **ret_plan);
+
+/*
+ * Finds the plan of a request for the time when the tape will reach that point, if it had one there before; NULL: none.
+ * The tape recorded so far must equal the earlier recording: the caller compares marks on the way.
+ */
+rw_plan *rw_plan_find_ahead(rw_tape *t, const struct rw_request *request, const struct rw_ahead *ahead);
 
 /* Takes over the key, which becomes empty, and the caller's reference. */
 void rw_plan_cache_add(struct rw_plan_cache *cache, struct rw_plan_key *key, rw_plan *plan);

@@ -1,47 +1,34 @@
-/* ckpt_explain(): a plan in words. Plans afresh, because a cached plan does not keep its reasons. */
+/* ckpt_explain(): prints a plan. It plans anew, because a cached plan does not keep the reasons for its decisions. */
 #include "base/output.h"
 #include "plan/advice.h"
-#include "plan/lines.h"
-#include "plan/predict.h"
-#include "remat/live.h"
+#include "plan/explain_rows.h"
+#include "plan/prediction.h"
+#include "record/unmatched.h"
+#include "remat/live_set.h"
 
-#include <rewind/checkpoint.h>
+#include <rewind/recompute.h>
 
 #include <inttypes.h>
 #include <string.h>
 
-static const char *const reasons[] = {
-    [RW_WHY_CALLER_SAVES] = "ckpt_save()",
-    [RW_WHY_OP] = "the policy keeps this op's outputs",
-    [RW_WHY_NAME] = "the policy keeps this name",
-    [RW_WHY_EFFECT] = "its op may run only once",
-    [RW_WHY_RESULT] = "asked for",
-    [RW_WHY_ADJOINT] = "made by a gradient rule",
-    [RW_WHY_REGION] = "inside a replayed region",
-    [RW_WHY_DISCARD] = "made in a region that is discarded",
-    [RW_WHY_CALLER_REPLAYS] = "ckpt_recompute()",
-    [RW_WHY_CALLER_MOVES] = "ckpt_offload()",
-    [RW_WHY_NAME_MOVES] = "the policy moves this name",
-    [RW_WHY_REGION_MOVES] = "the policy moves what it keeps of this region",
-    [RW_WHY_BUDGET] = "the budget: bytes weighed against seconds",
-};
-
-/* All that is printed, found before the first word is. */
+/* Everything to print, collected before the first word is printed. */
 struct explanation {
-    struct rw_lines lines;
+    struct rw_explain_rows lines;
     struct rw_advice advice;
     rw_prediction prediction;
 };
 
-/* Who is read outside of what is replayed may be made inside of it or not, or there is nothing that is. A node that is
-   run again for one output makes the others, too, whatever was decided about them. */
-static const char *reason_of(const struct rw_planning *g, const struct rw_lines *l, const struct rw_line *line)
+/* The reason for a line. A value that is read outside of replayed regions may be computed inside of one or not, or
+   there is no replayed region. A node that is replayed for one output also recomputes its other outputs, whatever
+   was decided about them. */
+static const char *reason_of(const struct rw_planning *g, const struct rw_explain_rows *l, const struct rw_line *line)
 {
     const uint32_t value = g->schedule.buffers[line->buffer].value;
     const struct rw_fate fate = g->choice.fate[value];
     const bool asked = (fate.level || fate.what == RW_REPLAY) && fate.why != RW_WHY_OUTSIDE && fate.why != RW_WHY_OP;
+    if (line->what == RW_LINE_DEFERRED) return "only backward reads it: computed there for the first time";
     if (line->what == RW_LINE_REPLAYED && !asked) return "its op is replayed for something else that it makes";
-    if (fate.why != RW_WHY_OUTSIDE) return reasons[fate.why];
+    if (fate.why != RW_WHY_OUTSIDE) return rw_why_text(fate.why);
     if (!l->replays) return "nothing is replayed under this policy";
     return g->choice.segment_of[rw_tape_value(g->problem.t, value)->producer]
                ? "made in a replayed region, read outside it"
@@ -49,11 +36,11 @@ static const char *reason_of(const struct rw_planning *g, const struct rw_lines 
 }
 
 /* n: how many say the same. */
-static void print_value(const struct rw_planning *g, const struct rw_lines *l, const struct rw_line *line,
+static void print_value(const struct rw_planning *g, const struct rw_explain_rows *l, const struct rw_line *line,
                         const char *indent, uint32_t n, FILE *out)
 {
     static const char *const what[] = { [RW_LINE_KEPT] = "kept", [RW_LINE_REPLAYED] = "replayed",
-                                        [RW_LINE_MOVED] = "moved" };
+                                        [RW_LINE_MOVED] = "moved", [RW_LINE_DEFERRED] = "deferred" };
     const rw_tape *const t = g->problem.t;
     const struct rw_buffer *const b = &g->schedule.buffers[line->buffer];
     const struct rw_tensor *const v = rw_tape_value(t, b->value);
@@ -64,17 +51,18 @@ static void print_value(const struct rw_planning *g, const struct rw_lines *l, c
     if (n > 1) snprintf(op, sizeof op, "%" PRIu32 " x %s", n, t->ctx->ops[node->op]->name);
     else snprintf(op, sizeof op, "%s", t->ctx->ops[node->op]->name);
     fprintf(out, "%s  %-8s %12" PRIu64 "  %-14s %-24s %s:%d%s%s  (%s)\n", indent, what[line->what],
-            rw_buffer_room(&g->problem, b), op, region, at.file, (int)at.line,
+            rw_buffer_room(&g->problem, b), op, region, rw_file_of(at), (int)at.line,
             v->tag ? "  " : "", v->tag ? t->ctx->names.text[v->tag - 1] : "", reason_of(g, l, line));
 }
 
-/* The first of those that say the same speaks for all. */
-static void print_once(const struct rw_planning *g, const struct rw_lines *l, uint32_t i, const char *indent, FILE *out)
+/* Prints the first of several equal lines, with their number. */
+static void print_once(const struct rw_planning *g, const struct rw_explain_rows *l, uint32_t i, const char *indent,
+                       FILE *out)
 {
     if (l->line[i].like == i) print_value(g, l, &l->line[i], indent, l->line[i].count, out);
 }
 
-static void print_block(const struct rw_planning *g, const struct rw_lines *l, uint32_t block, FILE *out)
+static void print_block(const struct rw_planning *g, const struct rw_explain_rows *l, uint32_t block, FILE *out)
 {
     const struct rw_block *const x = &l->block[block];
     char region[128];
@@ -83,8 +71,8 @@ static void print_block(const struct rw_planning *g, const struct rw_lines *l, u
     for (uint32_t i = x->first; i != RW_NONE_ID; i = l->line[i].next) print_once(g, l, i, "  ", out);
 }
 
-/* Of several equal regions, and of several equal values, the first. */
-static void print_values(const struct rw_planning *g, const struct rw_lines *l, bool all, FILE *out)
+/* Prints the first of several equal regions and values. */
+static void print_values(const struct rw_planning *g, const struct rw_explain_rows *l, bool all, FILE *out)
 {
     for (uint32_t i = 0; i < l->n; i++) {
         const uint32_t block = l->line[i].block;
@@ -101,7 +89,7 @@ static void print_share(FILE *out, const char *name, size_t bytes, size_t whole)
 
 static void print_memory(const rw_prediction *p, FILE *out)
 {
-    const rw_bytes *const b = &p->at_peak;
+    const rw_memory_breakdown *const b = &p->at_peak;
     const struct {
         const char *name;
         size_t bytes;
@@ -109,9 +97,9 @@ static void print_memory(const rw_prediction *p, FILE *out)
         { "parameters", b->parameters },   { "gradients", b->gradients },
         { "optimizer", b->optimizer },     { "inputs", b->inputs },
         { "results", b->results },         { "kept for backward", b->kept },
-        { "replayed", b->replayed },       { "passing through forward", b->passing },
+        { "replayed", b->replayed },       { "transient in forward", b->transient },
         { "gradients on their way", b->adjoint }, { "workspace", b->workspace },
-        { "lost to placement", b->lost },
+        { "fragmentation", b->fragmentation },
     };
     fprintf(out, "at the peak the context holds %zu bytes on the device:\n", p->total_bytes);
     for (size_t i = 0; i < sizeof lines / sizeof *lines; i++)
@@ -124,7 +112,7 @@ static void print_memory(const rw_prediction *p, FILE *out)
 
 static void print_holdings(const struct rw_planning *g, const struct rw_advice *a, FILE *out)
 {
-    static const char *const kinds[] = { [RW_LIVE_PASSING] = "passing", [RW_LIVE_KEPT] = "kept",
+    static const char *const kinds[] = { [RW_LIVE_TRANSIENT] = "transient", [RW_LIVE_KEPT] = "kept",
                                          [RW_LIVE_REPLAYED] = "replayed", [RW_LIVE_ADJOINT] = "gradient",
                                          [RW_LIVE_WORKSPACE] = "workspace" };
     const rw_tape *const t = g->problem.t;
@@ -138,12 +126,12 @@ static void print_holdings(const struct rw_planning *g, const struct rw_advice *
         if (node) rw_region_path(t, rw_node_region(t, node), region, sizeof region);
         fprintf(out, "  %5.1f %% %12" PRIu64 "  %4" PRIu32 " x %-9s %s", 100 * (double)h->bytes / (double)g->cost.peak,
                 h->bytes, h->count, kinds[h->kind], node ? t->ctx->ops[node->op]->name : "");
-        if (node) fprintf(out, "  %s%s%s:%d", region, *region ? "  " : "", at.file, (int)at.line);
+        if (node) fprintf(out, "  %s%s%s:%d", region, *region ? "  " : "", rw_file_of(at), (int)at.line);
         fprintf(out, "\n");
     }
 }
 
-/* Where values could wait. */
+/* Prints where values could be offloaded to. */
 static void print_store(const rw_context *ctx, const struct rw_advice *a, FILE *out)
 {
     const char *const path = ctx->store.path;
@@ -200,65 +188,21 @@ static void print_parts(const struct rw_planning *g, FILE *out)
         const struct rw_tape_part *const part = &t->parts[use->part];
         const rw_site at = t->ctx->sites[part->site];
         fprintf(out, "part of %s:%d, %s: takes %" PRIu64 " bytes at most, %" PRIu64 " are allowed, %" PRIu64
-                " with all kept\n", at.file, (int)at.line, part->policy.spec, use->bytes, use->budget, use->all);
+                " with all kept\n", rw_file_of(at), (int)at.line, part->policy.spec, use->bytes, use->budget, use->all);
     }
 }
 
-static bool has_region(const rw_tape *t, const char *name)
+/* A misspelled name has no effect, which looks like a policy that saves nothing. */
+static void print_unmatched(const rw_tape *t, FILE *out)
 {
-    for (size_t i = 0; i < t->n_regions; i++)
-        if (!strcmp(t->ctx->names.text[t->regions[i].name], name)) return true;
-    return false;
-}
-
-static bool has_tag(const rw_tape *t, const char *name)
-{
-    for (uint32_t v = 0; v < t->n_values; v++) {
-        const uint16_t tag = rw_tape_value(t, v)->tag;
-        if (tag && !strcmp(t->ctx->names.text[tag - 1], name)) return true;
+    struct rw_unmatched names[64];
+    char others[256];
+    const size_t n = rw_unmatched_names(t, names, 64);
+    for (size_t i = 0; i < n && i < 64; i++) {
+        rw_unmatched_print_others(t, names[i].is_tag, others, sizeof others);
+        fprintf(out, "  warning: no %s is called \"%s\", nothing is %s for it; %s\n",
+                names[i].is_tag ? "value" : "region", names[i].name, names[i].what, others);
     }
-    return false;
-}
-
-/* The first tags of its values, each once, as rw_tape_region_names(). */
-static size_t list_tags(const rw_tape *t, uint32_t *names, size_t most)
-{
-    size_t n = 0;
-    for (uint32_t v = 0; v < t->n_values && n < most; v++) {
-        const uint16_t tag = rw_tape_value(t, v)->tag;
-        size_t i = 0;
-        while (tag && i < n && names[i] != tag - 1u) i++;
-        if (tag && i == n) names[n++] = tag - 1u;
-    }
-    return n;
-}
-
-#define NAMES_SHOWN 8
-
-/* Names of regions, or tags: both are the program's, and a tape may have none of them in one step and some in the
-   next, so none is an error. But a name that is misspelt does nothing, which looks like a policy that saves nothing. */
-static void print_unknown(const rw_tape *t, char *const *names, size_t n, bool tags, const char *what, FILE *out)
-{
-    uint32_t there[NAMES_SHOWN + 1];
-    for (size_t i = 0; i < n; i++) {
-        if (tags ? has_tag(t, names[i]) : has_region(t, names[i])) continue;
-        const size_t n_there = tags ? list_tags(t, there, NAMES_SHOWN + 1)
-                                    : rw_tape_region_names(t, there, NAMES_SHOWN + 1);
-        fprintf(out, "  warning: no %s is called \"%s\", nothing is %s for it; there %s", tags ? "value" : "region",
-                names[i], what, n_there ? "are" : "is none with a name");
-        for (size_t k = 0; k < n_there && k < NAMES_SHOWN; k++)
-            fprintf(out, "%s %s", k ? "," : "", t->ctx->names.text[there[k]]);
-        fprintf(out, "%s\n", n_there > NAMES_SHOWN ? ", ..." : "");
-    }
-}
-
-static void print_unknown_names(const rw_tape *t, const struct rw_policy *policy, FILE *out)
-{
-    if (policy->kind == RW_POLICY_SELECTIVE) print_unknown(t, policy->names, policy->n_names, false, "replayed", out);
-    if (policy->kind == RW_POLICY_NAMES) print_unknown(t, policy->names, policy->n_names, true, "kept", out);
-    print_unknown(t, policy->discards, policy->n_discards, false, "discarded", out);
-    print_unknown(t, policy->moved_tags, policy->n_moved_tags, true, "moved", out);
-    print_unknown(t, policy->moved_regions, policy->n_moved_regions, false, "moved", out);
 }
 
 static void print_plan(const struct rw_planning *g, const rw_plan *plan, const struct explanation *e, unsigned flags,
@@ -267,8 +211,7 @@ static void print_plan(const struct rw_planning *g, const rw_plan *plan, const s
     const rw_tape *const t = g->problem.t;
     fprintf(out, "policy %s: %zu nodes forward, %zu replayed, %zu backward\n", t->policy_spec,
             plan->cost.forward_nodes, plan->cost.replayed_nodes, plan->cost.backward_nodes);
-    print_unknown_names(t, &t->policy, out);
-    for (size_t i = 0; !t->policy.whole && i < t->n_parts; i++) print_unknown_names(t, &t->parts[i].policy, out);
+    print_unmatched(t, out);
     print_values(g, &e->lines, flags & CKPT_EXPLAIN_ALL, out);
     print_peak(g, plan, out);
     print_parts(g, out);
@@ -289,12 +232,12 @@ static rw_status print_all(const struct rw_planning *g, const rw_plan *plan, con
 static rw_status explain_plan(const struct rw_planning *g, const rw_plan *plan, unsigned flags, FILE *out)
 {
     struct explanation e = { 0 };
-    rw_status status = rw_lines_init(&e.lines, g);
+    rw_status status = rw_explain_rows_init(&e.lines, g);
     if (!status) status = rw_predict(g, plan, &e.prediction);
     if (!status) status = rw_advise(g, plan->arena_bytes, &e.advice);
     if (status) rw_fail(g->problem.t->ctx, status, "ckpt_explain: %s", rw_status_name(status));
     else status = print_all(g, plan, &e, flags, out);
-    rw_lines_finish(&e.lines);
+    rw_explain_rows_finish(&e.lines);
     return status;
 }
 
@@ -311,22 +254,24 @@ static uint32_t loss_of(const rw_tape *t)
 
 rw_status ckpt_explain(rw_tape *t, FILE *out)
 {
+    RW_ENTER(rw_edge_context(t), RW_ERR_ARGUMENT);
     return ckpt_explain_with(t, out, 0);
 }
 
 rw_status ckpt_explain_with(rw_tape *t, FILE *out, unsigned flags)
 {
-    if (!t) return RW_ERR_ARGUMENT;
+    RW_ENTER(rw_edge_context(t), RW_ERR_ARGUMENT);
+    if (!t) return rw_fail_null(NULL, "ckpt_explain_with", "t");
     rw_context *const ctx = t->ctx;
     if (ctx->status) return ctx->status;
     if (!out) return rw_fail_null(ctx, "ckpt_explain", "out");
     if (flags & ~(unsigned)CKPT_EXPLAIN_ALL)
-        return rw_fail(ctx, RW_ERR_ARGUMENT, "ckpt_explain: flags %#x, only CKPT_EXPLAIN_ALL is known", flags);
+        return rw_fail(ctx, RW_ERR_ARGUMENT, "ckpt_explain(flags): expected 0 or CKPT_EXPLAIN_ALL, got %#x", flags);
     if (t->open_region != RW_NONE_ID || t->open_part != RW_NONE_ID || t->open_recipe != RW_NONE_ID)
-        return rw_fail(ctx, RW_ERR_REGION, "ckpt_explain: a region is open");
+        return rw_fail(ctx, RW_ERR_REGION, "ckpt_explain: a region is open; call ckpt_end()");
     const uint32_t loss = t->n_roots ? RW_NONE_ID : loss_of(t);
     if (loss == RW_NONE_ID && !t->n_roots)
-        return rw_fail(ctx, RW_ERR_ARGUMENT, "ckpt_explain: no loss has been recorded");
+        return rw_fail(ctx, RW_ERR_ARGUMENT, "ckpt_explain(t): expected a tape with a loss, got none recorded");
     struct rw_request request = t->n_roots ? rw_step_request(t, t->roots, t->n_roots) : rw_step_request(t, &loss, 1);
     request.seeded = t->n_roots && t->seeded;
     struct rw_planning planning;

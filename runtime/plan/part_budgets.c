@@ -1,12 +1,13 @@
-/* See part_budgets.h. */
+/* Tries prefixes of each part's order, evenly spaced and in increasing length, until the part fits; then counts all
+   parts together. */
 #include "plan/part_budgets.h"
 
 #include "base/alloc.h"
 
-/* How much is tried for all parts together: so many actions are simulated, but at least so many choices for each. */
+/* Limits of work: simulated actions for all parts together, but at least so many choices per part. */
 #define ACTIONS_IN_ALL 120000
-#define CHOICES_LEAST 16
-#define CHOICES_MOST 256
+#define CHOICES_MIN 16
+#define CHOICES_MAX 256
 
 struct decider {
     const struct rw_problem *p;
@@ -37,7 +38,7 @@ void rw_part_budgets_refuse(const rw_tape *t, const struct rw_part_uses *uses, u
     *ret_least = use->least;
     rw_fail(t->ctx, RW_ERR_BUDGET,
             "ckpt_policy_begin at %s:%d: policy \"%s\", column 8: the part doesn't fit into %llu bytes; the least "
-            "budget that would do is budget:%lluB; under none it takes %llu", at.file, (int)at.line,
+            "budget that would do is budget:%lluB; under none it takes %llu", rw_file_of(at), (int)at.line,
             rw_policy_part(part->policy.spec, part->policy.spec, text), (unsigned long long)use->budget,
             (unsigned long long)use->least, (unsigned long long)use->all);
 }
@@ -64,8 +65,8 @@ static uint64_t budget_of(const struct rw_policy *policy, uint64_t all)
     return policy->bytes ? policy->bytes : (uint64_t)((double)all * policy->percent / 100);
 }
 
-/* How many places are dropped first, of those that are tried: the fewest with which the part fits. *c is left with all
-   of the part kept. */
+/* The smallest number of dropped places, among those tried, with which the part fits. *c is left with all of the
+   part kept. */
 static rw_status decide_part(struct decider *d, struct rw_choice *c, const struct rw_part_order *o,
                              struct rw_part_use *use, size_t *ret_dropped)
 {
@@ -86,7 +87,7 @@ static rw_status decide_part(struct decider *d, struct rw_choice *c, const struc
     return status ? status : fits ? RW_OK : RW_ERR_BUDGET;
 }
 
-/* All of them together: what each takes then is what it takes. */
+/* Simulates all parts together and records the bytes of each. */
 static rw_status count_all(struct decider *d, const struct rw_choice *c, struct rw_part_uses *ret)
 {
     struct rw_cost_of_schedule cost;
@@ -115,14 +116,14 @@ static rw_status decide_each(struct decider *d, struct rw_choice *c, size_t *dro
     return status ? status : count_all(d, c, ret);
 }
 
-/* From the tape and its parts alone, never from a budget. */
+/* Depends only on the tape and its parts, not on a budget. */
 static size_t count_tries(const struct rw_problem *p)
 {
     const rw_tape *const t = p->t;
     size_t n_parts = 0;
     for (size_t i = 0; i < t->n_parts; i++) n_parts += t->parts[i].policy.kind == RW_POLICY_BUDGET;
     const size_t n = ACTIONS_IN_ALL / (p->n_order + 1) / n_parts;
-    return n < CHOICES_LEAST ? CHOICES_LEAST : n > CHOICES_MOST ? CHOICES_MOST : n;
+    return n < CHOICES_MIN ? CHOICES_MIN : n > CHOICES_MAX ? CHOICES_MAX : n;
 }
 
 rw_status rw_part_budgets_decide(const struct rw_problem *p, struct rw_choice *c, struct rw_part_uses *ret)

@@ -1,4 +1,4 @@
-/* Plans: release, size, and the walker that checks one. */
+/* Plans: reference counting, size, and validation. */
 #include "plan/plan.h"
 
 #include "base/alloc.h"
@@ -9,9 +9,10 @@ void rw_plan_release(rw_plan *plan)
     if (!plan || --plan->references) return;
     void *const arrays[] = { plan->nodes, plan->operands, plan->attrs,   plan->values,    plan->actions,
                              plan->words, plan->sources,  plan->results, plan->gradients, plan->workspaces,
-                             plan->waits, plan->slots,    plan->aside, plan->roots,     plan->used_up };
+                             plan->waits, plan->slots,    plan->aside, plan->roots,     plan->used_up,
+                             plan->fused };
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) rw_free(arrays[i]);
-    rw_holding_release(plan->holding);
+    rw_library_ref_release(plan->holding);
     rw_free(plan);
 }
 
@@ -22,7 +23,8 @@ size_t rw_plan_bytes(const rw_plan *p)
            p->n_sources * sizeof *p->sources + p->n_results * sizeof *p->results +
            p->n_gradients * sizeof *p->gradients + p->n_workspaces * sizeof *p->workspaces +
            p->n_waits * sizeof *p->waits + p->n_slots * sizeof *p->slots +
-           p->n_aside * sizeof *p->aside + p->n_roots * sizeof *p->roots + p->n_used_up * sizeof *p->used_up;
+           p->n_aside * sizeof *p->aside + p->n_roots * sizeof *p->roots + p->n_used_up * sizeof *p->used_up +
+           p->n_fused * sizeof *p->fused;
 }
 
 static bool word_is_valid(const rw_plan *p, uint32_t word)
@@ -44,6 +46,10 @@ bool rw_plan_is_valid(const rw_tape *t, const rw_plan *p)
         if (!word_is_valid(p, p->words[i])) return false;
     for (size_t i = 0; i < p->n_workspaces; i++)
         if (p->workspaces[i].action >= p->n_actions || (i && p->workspaces[i].action <= p->workspaces[i - 1].action))
+            return false;
+    for (size_t i = 0; i < p->n_fused; i++)
+        if (p->fused[i].last >= p->n_actions || p->fused[i].first >= p->fused[i].last ||
+            (i && p->fused[i].first <= p->fused[i - 1].first))
             return false;
     for (size_t i = 0; i < p->n_results; i++)
         if (p->results[i].offset + p->results[i].bytes > p->results_bytes) return false;

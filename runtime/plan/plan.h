@@ -1,11 +1,11 @@
 /*
- * A plan: the ordered list of nodes of one step with the place of every operand. It can be kept, printed, checked and
+ * A plan: the ordered list of actions of one step with the location of every operand. It can be stored, checked and
  * compared without running it.
  *
- * A plan is made once per tape structure and run at every step. It owns what differentiation added behind the recorded
- * nodes (the tail): a node or value id below the mark is the tape's, from the mark on the plan's.
+ * A plan is made once per tape structure and run at every step. It owns the nodes that differentiation recorded after
+ * the tape's own (the tail): a node or value ID below the mark is the tape's, from the mark on the plan's.
  *
- * Where an operand lies is one 32-bit word:
+ * The location of an operand is one 32-bit word:
  *     bit 31 clear   the other bits * plan.unit bytes into the arena (512 GiB at 256 bytes)
  *     bit 31 set     the other bits are an index into plan.sources, which a run resolves to addresses once
  */
@@ -16,16 +16,23 @@
 
 #include <rewind/memory.h>
 
-/* The bytes that an action's op asked for as its workspace, when the plan was made. */
+/* Bytes of workspace that an action's op requested at planning. */
 struct rw_plan_workspace {
     uint32_t action;
     size_t bytes;
 };
 
-/* Where a value waits outside the device: bytes [offset, offset + bytes) of the run's store. */
+/* Location of an offloaded value: bytes [offset, offset + bytes) of the run's store. */
 struct rw_plan_slot {
     uint64_t offset, bytes;
     uint32_t value; /* a base */
+};
+
+/* Two actions that one kernel computes (record/builtin_ops.h): `first`, and `last`, the next or the next but one. They
+   are executed one by one if an observer looks at each, or if lanes are synchronized between them. */
+struct rw_fused_actions {
+    uint32_t first, last;
+    const struct rw_fused_pair *pair;
 };
 
 struct rw_value_desc {
@@ -36,10 +43,11 @@ struct rw_value_desc {
 
 struct rw_plan {
     uint64_t serial;
-    int references; /* of the cache and of runs: the only thing in a plan that changes */
+    int references; /* by the cache and by runs: the only member that changes */
     uint8_t kind;   /* enum rw_plan_kind */
-    int threads;    /* what the workspaces are large enough for */
-    struct rw_holding *holding; /* the problem's: of the device's libraries */
+    int threads;    /* number of threads for which workspaces are large enough */
+    struct rw_library_ref *holding; /* references to objects of the device's libraries */
+    struct rw_tape_point recorded; /* the tape's length when the plan was made */
 
     /* The tail. */
     uint32_t mark_nodes, mark_operands, mark_attrs, mark_values;
@@ -51,18 +59,20 @@ struct rw_plan {
 
     struct rw_action *actions;
     size_t n_actions;
-    size_t n_forward; /* steps before the first one of backward */
-    size_t n_before;  /* the same, those that rw_grad() recorded counted as forward: see schedule.h */
+    size_t n_forward; /* actions before the first one of backward */
+    size_t n_before;  /* the same, with nodes of rw_grad() counted as forward: see schedule.h */
     uint32_t *words;
     size_t n_words;
     size_t most_operands;                 /* of an action */
-    uint32_t unit;                        /* of the words that lie in the arena: the device's alignment */
+    uint32_t unit;                        /* bytes per unit of arena words: the device's alignment */
     struct rw_plan_workspace *workspaces; /* in the order of the actions */
     size_t n_workspaces;
-    struct rw_wait *waits; /* in the order of the actions that wait; none in a plan of one lane */
+    struct rw_wait *waits; /* in the order of the waiting actions; none in a plan of one lane */
     size_t n_waits;
-    uint32_t *aside; /* actions of other lanes than compute */
+    uint32_t *aside; /* actions of lanes other than compute */
     size_t n_aside;
+    struct rw_fused_actions *fused; /* in the order of the actions */
+    size_t n_fused;
     struct rw_plan_slot *slots;
     size_t n_slots;
     uint64_t store_bytes;
@@ -72,23 +82,35 @@ struct rw_plan {
     size_t n_results;
     uint32_t *gradients; /* parameters whose gradients are written or added to */
     size_t n_gradients;
-    uint32_t *used_up; /* parameters whose gradients updates use up inside the step */
+    uint32_t *used_up; /* parameters whose gradients fused updates consume */
     size_t n_used_up;
-    uint64_t used_up_bytes; /* what these take of the arena, at most at one time */
+    uint64_t used_up_bytes; /* maximum bytes of these gradients that are live at one time */
     size_t n_effects; /* steps of stateful nodes */
-    size_t n_commits; /* of these what writes buffers: the last ones, but for updates inside the step */
-    uint32_t *roots;  /* where the backward of a step begins */
+    size_t n_commits; /* of these those that write buffers: the last ones, except fused updates */
+    uint32_t *roots;  /* roots of the step's backward */
     size_t n_roots;
-    bool seeded; /* with gradients that are given when it runs; false: with ones */
+    bool seeded; /* seeds are passed when it runs; false: they are ones */
 
-    bool fits; /* the device could hold the arena: fits.h has asked */
+    bool fits; /* the device can hold the arena: checked by memory_check.h */
     uint64_t arena_bytes, results_bytes;
-    uint64_t total_bytes;  /* of a policy `total:`: most that the context may hold while it runs; 0: no bound */
+    uint64_t budget_bytes; /* arena bytes of its budget; 0: no budget */
+    uint64_t total_bytes;  /* of a policy `total:`: maximum bytes of the context while it runs; 0: no limit */
     uint64_t largest_live, kept_bytes, replayed_bytes, workspace_bytes;
     rw_cost cost;
 };
 
-/* The one maker and the one reader of words. */
+/* Node and operand of a plan: the tape's below the mark, from there on the plan's own. */
+static inline const struct rw_node *rw_plan_node(const rw_tape *t, const rw_plan *p, uint32_t n)
+{
+    return n < p->mark_nodes ? &t->nodes[n] : &p->nodes[n - p->mark_nodes];
+}
+
+static inline uint32_t rw_plan_operand(const rw_tape *t, const rw_plan *p, uint32_t i)
+{
+    return i < p->mark_operands ? t->operands[i] : p->operands[i - p->mark_operands];
+}
+
+/* The only functions that build and read words. */
 
 #define RW_WORD_SOURCE 0x80000000u
 
@@ -125,8 +147,8 @@ static inline bool rw_word_is(const rw_plan *plan, uint32_t word, enum rw_source
     return rw_word_is_source(word) && plan->sources[rw_word_source(word)].kind == kind;
 }
 
-/* The value of the first tail node. The tail's leaves, one gradient for each parameter that the tape used when the plan
-   was made, are between the mark and this: in two plans of one step nodes have equal distances from it. */
+/* The first value that a tail node computes. The tail's leaves, one gradient per parameter that the tape used when
+   the plan was made, are between the mark and this. In two plans of one step, nodes have equal distances from it. */
 static inline uint32_t rw_plan_first_made(const rw_plan *plan)
 {
     return plan->n_nodes ? plan->nodes[0].first_output : plan->mark_values + (uint32_t)plan->n_values;
@@ -134,7 +156,7 @@ static inline uint32_t rw_plan_first_made(const rw_plan *plan)
 
 void rw_plan_release(rw_plan *plan);
 
-/* Bytes that a plan takes itself. */
+/* Bytes of host memory of the plan itself. */
 size_t rw_plan_bytes(const rw_plan *plan);
 
 bool rw_plan_is_valid(const rw_tape *t, const rw_plan *plan);

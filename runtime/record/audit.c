@@ -1,4 +1,4 @@
-/* The audit of law 3: which Philox blocks each ticket of a tape takes, and whether any is taken twice. */
+/* The audit of law 3: which Philox blocks each ticket of a tape uses, and whether two tickets overlap. */
 #include "base/alloc.h"
 #include "record/tape.h"
 
@@ -7,8 +7,7 @@
 static uint64_t blocks_of(const rw_tape *t, const struct rw_node *node)
 {
     const rw_op_call call = rw_call_of(t, node);
-    const int64_t words = call.op->draws ? call.op->draws(&call) : call.out[0].layout->numel;
-    return (uint64_t)(words + 3) / 4;
+    return (uint64_t)(rw_call_draws(&call) + 3) / 4;
 }
 
 struct taken {
@@ -23,8 +22,8 @@ static int by_place(const void *pa, const void *pb)
     return a->end < b->end ? -1 : a->end > b->end;
 }
 
-/* A node that repeats another's ticket draws the same words on purpose: each ticket counts once, by the node that took
-   it. */
+/* A node with another node's ticket draws the same words on purpose, so each ticket counts once, for the node that
+   took it. */
 static size_t collect(const rw_tape *t, struct taken *taken, bool *seen)
 {
     size_t n = 0;
@@ -64,7 +63,7 @@ bool rw_tape_tickets_follow(const rw_tape *t)
         const struct rw_node *const node = &t->nodes[i];
         if (node->ticket != next) continue; /* none, or one that repeats an earlier one's */
         const rw_ticket ticket = t->tickets[next++];
-        const uint64_t gap = ticket.offset - end; /* modulo 2^64: of a step back it is past half of that */
+        const uint64_t gap = ticket.offset - end; /* modulo 2^64: a negative gap exceeds half of that */
         if (ticket.seed != t->tickets[0].seed || gap > INT64_MAX) return false;
         end = ticket.offset + blocks_of(t, node);
     }

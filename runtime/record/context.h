@@ -1,11 +1,12 @@
 /*
- * A context: its device, its tables of what never moves (ops, layouts, names, call sites), its parameters, its error.
- * What runs on it - plans, arenas - it only holds for those who know: record includes nothing of them.
+ * A context: its device, its tables (ops, layouts, names, call sites), its parameters, its error. It also holds
+ * pointers to objects of later passes, such as plans and arenas, for their owners; record/ includes nothing of them.
  */
 #ifndef RW_RECORD_CONTEXT_H
 #define RW_RECORD_CONTEXT_H
 
 #include "device/device.h"
+#include "record/edge.h"
 #include "record/layout.h"
 #include "record/names.h"
 #include "record/node.h"
@@ -17,53 +18,72 @@
 
 typedef struct rw_plan rw_plan;
 
-/* What REWIND_VERIFY asks of every rw_backward(). */
+/* Mode of REWIND_VERIFY. */
 enum rw_verify_mode {
     RW_VERIFY_OFF,
-    RW_VERIFY_FULL,  /* REWIND_VERIFY=1: the run itself against one without recompute */
-    RW_VERIFY_DIGEST /* REWIND_VERIFY=digest: each replayed value against the digest of its first computation */
+    RW_VERIFY_FULL,  /* REWIND_VERIFY=1: compares each run with one without recompute */
+    RW_VERIFY_DIGEST /* REWIND_VERIFY=digest: compares each replayed value with the digest of its first computation */
 };
 
-/* The calls that go up, from what is recorded to what runs. api/ fills them in; nothing else below calls above. */
+/* Calls from recording to later passes, the only ones in this direction. api/ fills in the table. */
 struct rw_upward {
     rw_status (*recorded)(rw_tape *t, uint32_t node); /* REWIND_EAGER=1: a node was recorded */
-    void (*undone)(rw_tape *t);                       /* values from t->n_values on are no more */
+    void (*undone)(rw_tape *t);                       /* values from t->n_values on were rolled back */
+    void (*written)(rw_tape *t, uint32_t leaf);       /* an input that an assumed run has read is about to change */
     void (*reset)(rw_tape *t);                        /* the tape is about to be reset */
-    void (*gone)(rw_tape *t);                         /* the tape is about to go; it was reset */
-    void (*destroy)(rw_context *ctx);                 /* nobody has the context any more: frees it */
+    void (*gone)(rw_tape *t);                         /* the tape is about to be destroyed; it was reset */
+    void (*destroy)(rw_context *ctx);                 /* the last user has released the context: frees it */
 };
 
 struct rw_param; /* record/param.h */
 
-/* By what the gradients of a context are multiplied: record/gradient.h. */
+/* A cache from call sites, as the caller passes them by pointer, to indexes in ctx->sites; likewise for files. An
+   entry is valid until a tape is destroyed: then the caller may reuse the address for another text, so the text is
+   compared again. */
+#define RW_KNOWN_SITES 256
+struct rw_known_site {
+    rw_site site;
+    uint32_t index;
+    uint64_t n_tapes_gone;
+};
+#define RW_KNOWN_FILES 64
+struct rw_known_file {
+    const char *file;
+    uint32_t index; /* of ctx->files */
+    uint64_t n_tapes_gone;
+};
+
+/* The scale of the context's gradients: record/gradient.h. */
 struct rw_gradient_scale {
     uint64_t n_unscalings; /* so far: their numbers */
-    uint64_t unscaling;    /* of what a caller writes now; 0: it is scaled as what backward adds is */
-    const struct rw_param *buffer; /* the scaler's, by whose number backward multiplied; NULL: no scaler's */
+    uint64_t unscaling;    /* unscaling of what a caller writes now; 0: it is scaled, as what backward adds */
+    const struct rw_param *buffer; /* buffer of the scaler whose scale backward used; NULL: none */
     uint32_t version;              /* of that buffer at that time */
 };
 
-/* Where moved values wait: rw_context_set_offload(). */
+/* The offload store: rw_context_set_offload(). */
 struct rw_store_place {
     const struct rw_store_fns *fns;
     char *path; /* of files: their folder; NULL in host memory */
     struct rw_store_rate given;    /* by the caller; 0: not */
-    struct rw_store_cost measured; /* here, or as the context's costs say (autodiff/costs.h) */
-    struct rw_store_rate rate;     /* what holds of the two; 0: neither yet */
+    struct rw_store_cost measured; /* measured here, or from the context's costs (autodiff/costs.h) */
+    struct rw_store_rate rate;     /* the rates in effect; 0: not known yet */
     uint64_t serial; /* counts the calls */
 };
 
 struct rw_context {
+    struct rw_edge edge; /* first, see edge.h */
     rw_device kind;
     const struct rw_device_fns *device;
     void *device_state;
-    struct rw_device_fns planning; /* that is the device, where the context plans only */
+    struct rw_device_fns planning; /* the device's functions if the context plans only */
     bool plan_only;
     struct rw_store_place store;
     int threads;
     rw_generator_state generator;
     bool eager; /* REWIND_EAGER=1 */
-    bool orders; /* REWIND_DEBUG=order: record/order.h looks at every node */
+    bool strict_policy; /* a name in a policy that matches nothing is an error */
+    bool orders; /* REWIND_DEBUG=order: record/arg_order.h checks every node */
     bool tells_dropped_effects; /* REWIND_DEBUG=effects: a reset that drops effects is an error */
     size_t n_dropped_effects;   /* of resets: effects.c */
     rw_site first_dropped_effect;
@@ -72,7 +92,7 @@ struct rw_context {
     enum rw_verify_mode verify; /* REWIND_VERIFY */
     const struct rw_upward *up;
 
-    rw_status status; /* the first error, RW_OK when there is none */
+    rw_status status; /* the first error, RW_OK if there is none */
     char message[RW_MESSAGE_MAX];
 
     struct rw_layout_table layouts;
@@ -81,41 +101,45 @@ struct rw_context {
     uint16_t *op_hash; /* def -> index + 1, open addressing, op_hash_size a power of two */
     size_t op_hash_size;
     struct rw_name_table names; /* of regions and tags, unique */
-    rw_site *sites; /* unique */
+    rw_site *sites; /* unique; their files are texts of `files` */
     size_t n_sites, cap_sites;
     uint32_t *site_hash;
     size_t site_hash_size;
+    struct rw_name_table files; /* copies of the file names of call sites, so that nothing reads a caller's text
+                                   after its tape */
+    struct rw_known_site known_sites[RW_KNOWN_SITES];
+    struct rw_known_file known_files[RW_KNOWN_FILES];
+    uint64_t n_tapes_gone; /* number of destroyed tapes: a caller's text may have been freed with each */
 
     struct rw_param **params; /* parameters and buffers, in order of creation */
     size_t n_params, cap_params;
     uint32_t *param_hash; /* by name -> index in params + 1, open addressing, of a power of two */
     size_t param_hash_size;
-    struct rw_param **by_id; /* these and states, by tensor.id; NULL where a state has gone */
-    size_t n_ids, cap_ids, free_id; /* free_id: none below it is NULL */
+    struct rw_param **by_id; /* these and states, by tensor.id; NULL for a destroyed state */
+    size_t n_ids, cap_ids, free_id; /* free_id: no entry below it is NULL */
     struct rw_gradient_scale scale; /* of their gradients */
-    uint64_t n_serials;             /* of tensors of the context, given so far: a cache names them by these */
+    uint64_t n_serials;             /* serials given to tensors of the context so far; cache keys use serials */
 
     rw_tape *tapes; /* all of the context, a list */
     struct rw_plan_cache *plans; /* plan/cache.h */
-    uint64_t n_plans;            /* plans made so far: their serials */
-    struct rw_pool *pool;        /* run/run.h: arenas, runs that are queued, runs that are spare */
-    struct rw_attach *attach;    /* run/run.h: who watches runs, a list */
-    struct rw_costs *costs;      /* autodiff/costs.h: what nodes were measured to take; NULL: nominal rates */
-    struct rw_counts *counts;     /* record/counts.h: made when a monitor first asks */
-    struct rw_clipping *clipping; /* api/clip.h: made by the first rw_clip_grad_norm() */
-    struct rw_clip *clipped;      /* the one that was queued last; NULL: none, or it has gone */
+    struct rw_history *history;  /* api/history.h: what earlier steps requested; NULL: none has ended yet */
+    uint64_t n_plans;            /* number of plans so far, for their serials */
+    char *dump;                  /* REWIND_DUMP: the folder for the text of each plan; NULL: none */
+    struct rw_pool *pool;        /* run/run.h: arenas, queued runs, spare runs */
+    struct rw_attach *attach;    /* run/run.h: observers to attach to runs, a list */
+    struct rw_costs *costs;      /* autodiff/costs.h: measured costs of nodes; NULL: nominal rates */
+    struct rw_counts *counts;     /* record/counts.h: created when a monitor first requests sites */
+    struct rw_clipping *clipping; /* api/clip.h: created by the first rw_clip_grad_norm() */
+    struct rw_clip *clipped;      /* the clipping queued last; NULL: none, or it was destroyed */
     uint64_t n_clipped;
 
-    bool running;   /* actions are walked: who calls is a kernel, which may not */
-    bool disturbed; /* one of them has called all the same */
+    rw_memory memory; /* running totals; rw_memory_stats() adds the rest */
+    size_t results_in_use; /* part of memory.results: blocks that are referenced (run/results.h) */
+    rw_cost work;     /* work of all steps that ran, without rehearsals */
 
-    rw_memory memory; /* running totals; rw_memory_stats() fills in the rest */
-    size_t results_in_use; /* of memory.results: blocks that somebody counts (run/results.h) */
-    rw_cost work;     /* of all steps that were run, rehearsals apart */
-
-    size_t n_users; /* itself, until rw_context_destroy(), its tapes and optimizers: the last one frees it */
-    bool destroyed; /* rw_context_destroy() was called: it has no user of its own to give up any more */
-    void *kept[RW_KEPT]; /* of destroyed tapes, what callers may hold: freed when as many more have come */
+    size_t n_users; /* users: itself, until rw_context_destroy(), its tapes and optimizers; the last one frees it */
+    bool destroyed; /* rw_context_destroy() was called: its own use has ended */
+    void *kept[RW_KEPT]; /* of destroyed tapes, tensors that callers may still hold: freed after as many more */
     size_t n_kept;
 };
 
@@ -124,50 +148,50 @@ static inline void rw_context_release(rw_context *ctx)
     if (!--ctx->n_users) ctx->up->destroy(ctx);
 }
 
-/* What the context holds on the device beside arenas, also when all that is free has been given back. */
+/* Bytes that the context holds on the device in addition to arenas, after all free memory has been released. */
 static inline size_t rw_context_holds(const rw_context *ctx)
 {
     const rw_memory *const m = &ctx->memory;
     return m->parameters + m->gradients + m->optimizer + m->inputs + ctx->results_in_use;
 }
 
-/* Frees the memory, from rw_malloc(), not now but later. */
+/* Frees memory from rw_malloc() later, after handles to it have had time to be detected. */
 void rw_context_keep(rw_context *ctx, void *memory);
 
-/* Records an error unless one is there already; returns status. */
+/* Records an error unless there already is one; returns status. */
 rw_status rw_fail(rw_context *ctx, rw_status status, const char *fmt, ...) RW_PRINTF(3, 4);
 
-/* True, with an error that names the call, while actions are walked. */
-bool rw_is_called_by_a_kernel(rw_context *ctx, const char *what);
-
-/* Before something runs, or contents are asked for: RW_ERR_UNSUPPORTED, with an error that names the call, in a context
-   that plans only. */
+/* Call before executing something or reading contents: RW_ERR_UNSUPPORTED, with an error that names the call, in a
+   context that plans only. */
 rw_status rw_check_runs(rw_context *ctx, const char *what);
 
-/* False, with an error that names the call, for such a type or shape. */
+/* False, with an error that names the call, for an invalid type or shape. */
 bool rw_shape_check(rw_context *ctx, const char *what, rw_site at, rw_dtype dtype, rw_shape shape);
 
 /* The error of a NULL argument; ctx may be NULL. */
 rw_status rw_fail_null(rw_context *ctx, const char *what, const char *argument);
 
-/* What an op's functions return may be any number: is it one of rw_status? */
+/* Is this number, returned by an op's function, one of rw_status? */
 bool rw_is_status(int number);
 
-/* Index of an op that was entered, RW_NONE_ID of another. */
+/* Index of an op in the table; RW_NONE_ID if it is not there. */
 uint32_t rw_op_find(const rw_context *ctx, const rw_op_def *op);
 
-/* What is wrong with a definition, in text; RW_OK for a sound one that can run on that device. */
+/* Validates a definition for a device: RW_OK, or a status and the fault in text. */
 rw_status rw_op_def_fault(const rw_op_def *op, rw_device kind, char *text, size_t size);
 
-/* Before the calling thread runs something on so many of the host's threads: *ret_threads is how many it may take,
- * fewer in a child of fork(). An error when they cannot be started, which names the call. */
-rw_status rw_team(rw_context *ctx, const char *what, int threads, int *ret_threads);
+/* Call before the calling thread runs something on so many threads (base/team.h). RW_ERR_MEMORY if they cannot be
+   started, with a message that names the call. */
+rw_status rw_start_threads(rw_context *ctx, const char *what, int threads);
 
-#define RW_SITES_MOST ((size_t)1 << 16)
+#define RW_SITES_MAX ((size_t)1 << 16)
 
-/* Index of an op or a call site in the context's tables; entered on first sight. RW_NONE_ID without memory. */
+/* Index of an op or a call site in the context's tables; added at first sight. RW_NONE_ID without memory. */
 uint32_t rw_op_index(rw_context *ctx, const rw_op_def *op);
 uint32_t rw_site_index(rw_context *ctx, rw_site site);
+
+/* The same call site with a text that the context keeps. */
+rw_site rw_site_kept(rw_context *ctx, rw_site site);
 
 size_t rw_tables_bytes(const rw_context *ctx);
 void rw_tables_finish(rw_context *ctx);
@@ -179,8 +203,8 @@ static inline const rw_layout *rw_layout_of(const rw_context *ctx, const rw_tens
 
 rw_context *rw_tensor_context(const rw_tensor *x);
 
-/* Until the end of the block the context's device is the calling thread's: around what its table of functions does not
- * do. */
+/* Makes the context's device the calling thread's device until the end of the block, for work outside of the
+   device's table of functions. */
 struct rw_device_scope {
     const rw_context *ctx;
     int previous;

@@ -1,4 +1,4 @@
-/* See counts.h. */
+/* Rows of counts: their numbering by weights, their buffer, and the slot of an operand. */
 #include "record/counts.h"
 
 #include "base/alloc.h"
@@ -9,7 +9,7 @@ static bool may_be_weight(const rw_context *ctx, const struct rw_param *p)
     return rw_layout_of(ctx, &p->tensor)->rank == 2 && (dtype == RW_F32 || dtype == RW_BF16 || dtype == RW_F16);
 }
 
-/* Rows of what may be a weight, in the order of creation. */
+/* Numbers the possible weights in the order of creation. */
 static bool number_rows(const rw_context *ctx, struct rw_counts *c)
 {
     c->weights = rw_malloc((ctx->n_params + 1) * sizeof *c->weights);
@@ -23,7 +23,7 @@ static bool number_rows(const rw_context *ctx, struct rw_counts *c)
     return true;
 }
 
-/* Parameters only become more: as many rows are the same ones, and what was there before will do. */
+/* Finds the buffer. Parameters are only added, so with an equal number of rows an earlier buffer is reused. */
 static bool find_room(rw_context *ctx, struct rw_counts *c)
 {
     const bool same = ctx->counts && ctx->counts->n == c->n;
@@ -43,7 +43,8 @@ static void release(struct rw_counts *c)
 rw_status rw_counts_make(struct rw_counts **ret, rw_context *ctx, const void *watcher)
 {
     if (ctx->counts && ctx->counts->watcher && ctx->counts->watcher != watcher)
-        return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_monitor_watch: another monitor watches the context's 8-bit codes");
+        return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_monitor_watch: expected one monitor to observe FP8 statistics of a "
+                       "context, got a second");
     struct rw_counts *const c = rw_calloc(1, sizeof *c);
     if (!c || !number_rows(ctx, c) || !find_room(ctx, c)) {
         release(c);
@@ -84,7 +85,7 @@ bool rw_counts_slot_at(rw_site at, const rw_tape *t, const struct rw_tensor *wei
     const uint32_t i = rw_serial_find(c->weights, c->n_weights, t->leaves[weight->leaf].serial);
     if (i == RW_NONE_ID) return false;
     *ret = (struct rw_counts_slot){ c->noted->tensor.id, i * RW_DELAYED_OPERANDS + (uint32_t)which };
-    c->at[ret->row] = at;
+    c->at[ret->row] = rw_site_kept(t->ctx, at);
     return true;
 }
 

@@ -1,7 +1,7 @@
 /*
- * Effects: recorded nodes that write outside of their outputs (rw_assign(), running statistics, a caller's
- * RW_OP_STATEFUL op). "Is the value computed" and "has the effect happened" are two questions; this file answers the
- * second one: each effect happens once per recorded step, and what a reset drops is counted.
+ * Effects: recorded nodes that write outside of their outputs (rw_assign(), running statistics, a custom RW_OP_STATEFUL
+ * op). Whether a value is computed and whether an effect has happened are separate questions, and this file answers the
+ * second one: each effect happens once per recorded step, and effects that a reset drops are counted.
  */
 #include "record/tape.h"
 
@@ -14,6 +14,7 @@ static rw_site site_of(const rw_tape *t, const struct rw_effect *e)
 
 size_t rw_tape_pending_effects(const rw_tape *t, rw_site *ret_first)
 {
+    RW_LOOKS_ONLY;
     size_t pending = 0;
     for (size_t i = 0; t && i < t->n_effects; i++) {
         if (t->effects[i].done) continue;
@@ -24,6 +25,7 @@ size_t rw_tape_pending_effects(const rw_tape *t, rw_site *ret_first)
 
 size_t rw_context_dropped_effects(const rw_context *ctx, rw_site *ret_first)
 {
+    RW_LOOKS_ONLY;
     if (ctx && ctx->n_dropped_effects && ret_first) *ret_first = ctx->first_dropped_effect;
     return ctx ? ctx->n_dropped_effects : 0;
 }
@@ -37,7 +39,7 @@ void rw_tape_drop_effects(rw_tape *t)
     if (!ctx->n_dropped_effects) ctx->first_dropped_effect = first;
     ctx->n_dropped_effects += pending;
     if (ctx->tells_dropped_effects)
-        rw_fail(ctx, RW_ERR_CHANGED, "rw_tape_reset or rw_tape_destroy: %zu effects have not happened, the first "
+        rw_fail(ctx, RW_ERR_MODIFIED, "rw_tape_reset or rw_tape_destroy: %zu effects have not happened, the first "
                 "recorded at %s:%d; run rw_backward(), rw_eval() or rw_eval_effects() before", pending, first.file,
                 first.line);
 }

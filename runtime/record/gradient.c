@@ -1,4 +1,4 @@
-/* See gradient.h. */
+/* Transitions between the states of a gradient, its memory, and its scale. */
 #include "record/gradient.h"
 
 #include "record/context.h"
@@ -8,7 +8,7 @@
 rw_status rw_gradient_check(rw_context *ctx, const struct rw_param *p, const char *what)
 {
     if (p->gradient.state != RW_GRADIENT_SPOILED) return RW_OK;
-    return rw_fail(ctx, RW_ERR_CHANGED,
+    return rw_fail(ctx, RW_ERR_MODIFIED,
                    "%s: the gradient of \"%s\" holds a part of a backward that failed while it was "
                    "added to it; rw_zero_grad() makes it usable again",
                    what, p->name);
@@ -62,7 +62,7 @@ void rw_gradient_given(rw_context *ctx, struct rw_gradient *g)
 {
     rw_gradient_written(g);
     g->unscaled = ctx->scale.unscaling;
-    g->unused = false; /* nothing of an earlier backward is in it */
+    g->unused = false; /* it contains nothing of an earlier backward */
 }
 
 void rw_gradient_spoil(struct rw_gradient *g)
@@ -83,7 +83,7 @@ void rw_gradients_changed(rw_context *ctx)
         ctx->params[i]->gradient.version += !rw_gradient_is_clear(&ctx->params[i]->gradient);
 }
 
-/* The zeros of a shared one are where its caller reads and writes. */
+/* A shared gradient that is zero does not count: its caller writes there. */
 const struct rw_param *rw_gradient_unused(const rw_context *ctx)
 {
     for (size_t i = 0; i < ctx->n_params; i++)
@@ -105,6 +105,7 @@ static void clear(rw_context *ctx, struct rw_param *p)
 
 void rw_zero_grad(rw_context *ctx)
 {
+    RW_ENTER(ctx, );
     if (!ctx) return;
     for (size_t i = 0; i < ctx->n_params; i++) clear(ctx, ctx->params[i]);
     ctx->scale.unscaling = 0;
@@ -139,7 +140,7 @@ rw_status rw_gradient_check_sum(rw_context *ctx, const struct rw_param *p, const
 {
     const struct rw_gradient *const g = &p->gradient;
     if (!g->unscaled || rw_gradient_is_clear(g)) return RW_OK;
-    return rw_fail(ctx, RW_ERR_CHANGED,
+    return rw_fail(ctx, RW_ERR_MODIFIED,
                    "%s: the gradient of \"%s\" was unscaled by a scaler; what backward adds to it now would have "
                    "another scale; call rw_zero_grad() first", what, p->name);
 }
@@ -149,11 +150,11 @@ rw_status rw_gradients_check_scale(rw_context *ctx, const struct rw_param *buffe
     const struct rw_gradient_scale *const s = &ctx->scale;
     if (!s->buffer) return RW_OK;
     if (s->buffer != buffer)
-        return rw_fail(ctx, RW_ERR_CHANGED,
+        return rw_fail(ctx, RW_ERR_MODIFIED,
                        "%s: backward multiplied the gradients by the scale of another scaler, \"%s\"; expected \"%s\"; "
                        "call rw_zero_grad() between them", what, s->buffer->name, buffer->name);
     if (s->version == buffer->version) return RW_OK;
-    return rw_fail(ctx, RW_ERR_CHANGED,
+    return rw_fail(ctx, RW_ERR_MODIFIED,
                    "%s: the scale in \"%s\" changed after backward had multiplied gradients by it; call rw_zero_grad() "
                    "and run backward again", what, buffer->name);
 }
@@ -172,7 +173,7 @@ rw_status rw_gradients_unscaling(rw_context *ctx, const char *what, uint64_t *re
         if (rw_gradient_is_clear(&p->gradient)) continue;
         if (!first) first = p;
         if (p->gradient.unscaled == first->gradient.unscaled) continue;
-        return rw_fail(ctx, RW_ERR_CHANGED,
+        return rw_fail(ctx, RW_ERR_MODIFIED,
                        "%s: the gradients of \"%s\" and \"%s\" have different scales: one was unscaled, the other was "
                        "not, or by another call; call rw_zero_grad() before backward", what, first->name, p->name);
     }

@@ -1,27 +1,32 @@
 /*
- * Which tensors a call may be given. A caller keeps addresses; what lies there says whose it is, and a value is one of
- * its tape exactly when the tape has it at its number:
+ * Checks of tensor handles that callers pass. A caller keeps addresses; the memory there says who owns the tensor. A
+ * value belongs to its tape exactly if the tape has it at its number:
  *
- *     of before rw_tape_reset()   the tape begins its next step in memory that has rested longest (rw_tape_reset()), so
- *                                 at the number that the handle bears lies another one, or none
- *     of a node that was undone   its number is past the tape's last value
- *     of a destroyed tape         RW_VALUE_GONE; the context keeps the memory for a while
- *     of a destroyed average      the same, and RW_NONE_ID for a number; a tape that has used it is marked (bereft)
+ *     from before rw_tape_reset()  the tape starts its next step in the memory that was unused for longest, so at the
+ *                                  handle's number there is another value, or none
+ *     of a node that was undone    its number is past the tape's last value
+ *     of a destroyed tape          RW_VALUE_GONE; the context keeps the memory for a while
+ *     of a destroyed average       the same, with the number RW_NONE_ID; a tape that has used it is marked (bereft)
  *
- * Memory is used again in the end: a handle that is older than the memory rested is taken for what lies there now.
+ * Memory is reused eventually: a handle that is older than that is mistaken for the tensor that is there now.
  */
 #ifndef RW_RECORD_HANDLE_H
 #define RW_RECORD_HANDLE_H
 
 #include "record/tape.h"
 
-/* What is wrong with x as an operand of a node on t, as in "x is of another tape"; NULL when nothing is. */
+/* Why x is no operand of a node on t, as in "got one that belongs to another context"; NULL when it is one. */
 const char *rw_operand_fault(const rw_tape *t, const rw_tensor *x);
 
-/* The same where a value of the tape itself is needed: no parameter, no gradient. */
+/* The same for a call that needs a value of the tape itself, not a parameter or gradient. */
 const char *rw_value_fault(const rw_tape *t, const rw_tensor *x);
 
-/* The same for what can be read on t, or with t NULL on the tensor's own tape. */
+/* The same for reading on t, or with t NULL on the tensor's own tape. */
 const char *rw_readable_fault(const rw_tape *t, const rw_tensor *x);
+
+/* "x \"weight\": expected a tensor of this tape, got one that ...", with the name where x has one. Returns text. */
+#define RW_FAULT_TEXT 640
+const char *rw_fault_text(char *text, const rw_tensor *x, const char *argument, const char *expected,
+                          const char *fault);
 
 #endif

@@ -1,8 +1,8 @@
-/* See kept_codes.h. */
+/* Entries of kept FP8 weights: lookup by versions, the states, and the commits that write them. */
 #include "record/kept_codes.h"
 
 #include "base/alloc.h"
-#include "record/own_ops.h"
+#include "record/builtin_ops.h"
 #include "record/tape.h"
 
 #include <rewind/ops.h>
@@ -26,7 +26,7 @@ static bool is_written(const struct rw_kept_codes *e)
     return e->codes->version == e->codes_version + 1 && e->scale->version == e->scale_version + 1;
 }
 
-/* A tape has one leaf of a state in each step, which is of the contents that it had then. */
+/* A tape has one leaf per state and step, with the contents of that time. */
 static bool may_be_read(const rw_tape *t, const struct rw_param *state)
 {
     const struct rw_leaf *const leaf = rw_tape_leaf_of(t, state);
@@ -71,7 +71,7 @@ static struct rw_kept_codes *make(const struct rw_kept_key *key, const rw_tensor
     return e;
 }
 
-/* Another tape may yet write them, if only those of an earlier weight: versions do not tell whose commit it was. */
+/* Another tape may still write the states, even for an earlier weight, and versions do not tell whose commit it was. */
 static bool is_under_way(const rw_tape *t, const struct rw_kept_codes *e)
 {
     const rw_tape *other = t->ctx->tapes;
@@ -85,7 +85,7 @@ rw_status rw_kept_codes_store(rw_site at, rw_tape *t, const struct rw_kept_key *
     struct rw_kept_codes *e = entry_of(key);
     if (e && is_under_way(t, e)) return RW_OK;
     if (!e) e = make(key, codes, scale);
-    if (!e) return rw_fail(t->ctx, RW_ERR_MEMORY, "quantize at %s:%d: out of memory", at.file, at.line);
+    if (!e) return rw_fail(t->ctx, RW_ERR_MEMORY, "quantize at %s:%d: out of memory", rw_file_of(at), at.line);
     rw_status status = rw_assign_at(at, t, &e->codes->tensor, codes);
     if (!status) status = rw_assign_at(at, t, &e->scale->tensor, scale);
     if (status) return status;

@@ -1,10 +1,10 @@
 /*
- * Codes of 8 bits of weights that are kept from one micro-batch to the next (rw_recipe.keep_weights): two states of the
- * context, the codes and their scales, for each weight and each way to scale it. Who records a weight's codes records
- * commits behind them that write these; who comes later, and finds the weight and what its scales come from as they
- * were, reads them. The bytes are those that it would have made itself. What is found is decided by versions alone, so
- * nothing has to be told when a weight is written. A run that reads them checks the weight's version as well
- * (run/sources.c). They are listed in the weight, and freed with it.
+ * Quantized weights that are kept from one micro-batch to the next (rw_recipe.keep_weights). For each weight and each
+ * way to scale it there are two states of the context: FP8 data and scales. Recording the quantization of a weight also
+ * records commits that write these states. Later recording reads them instead, if the weight and the source of its
+ * scales are unchanged; the bytes are those that it would compute itself. Only versions decide this, so writing a
+ * weight needs no notification. A run that reads them also checks the weight's version (run/sources.c). They are listed
+ * in the weight, and freed with it.
  */
 #ifndef RW_RECORD_KEPT_CODES_H
 #define RW_RECORD_KEPT_CODES_H
@@ -13,39 +13,40 @@
 #include "record/param.h"
 
 struct rw_kept_codes {
-    struct rw_kept_codes *next; /* of the same weight, scaled in another way */
-    uint64_t origin;            /* what the scales come from: see recipe.c */
+    struct rw_kept_codes *next; /* next entry of the same weight, scaled in another way */
+    uint64_t origin;            /* source of the scales: see recipe.c */
     struct rw_param *codes, *scale;
-    /* When what makes them was recorded: versions of the weight and of the scale that was given, 0 without one; those
-       of the states, which the commits make one more; and by whom, in which step. */
+    /* At the time of recording: versions of the weight and of the given scale, 0 without one; versions of the
+       states, which the commits increase by one; and the tape and its step. */
     uint32_t weight_version, given_version, codes_version, scale_version;
     const rw_tape *by;
     uint64_t step;
 };
 
-/* What codes are of: a weight, and the version of the scale that was given. */
+/* A weight, and the version of the given scale. */
 struct rw_kept_key {
     struct rw_param *weight;
     uint64_t origin;
     uint32_t given_version;
 };
 
-/* Values of the tape. False where there are none that are as they would be made now. Records no error. weight: its leaf
-   on the tape. */
+/* Returns values of the tape. False if there are none with the bytes that quantization would give now. Records no
+   error. weight: its leaf on the tape. */
 bool rw_kept_codes_find(rw_site at, rw_tape *t, const struct rw_kept_key *key, uint32_t weight, rw_tensor **ret_codes,
                         rw_tensor **ret_scale);
 
 /*
- * Codes that were just recorded are kept when backward has run, unless another tape that is under way does the same:
- * what it writes would change what this one reads. Errors are recorded.
+ * Keeps FP8 data that was just recorded, when backward has run, unless another active tape does the same: its write
+ * would change what this tape reads. Errors are recorded.
  */
 rw_status rw_kept_codes_store(rw_site at, rw_tape *t, const struct rw_kept_key *key, rw_tensor *codes,
                               rw_tensor *scale);
 
-/* The weight whose codes the tape reads or writes, in text; NULL where there is none. */
+/* Name of the weight whose FP8 data the tape reads or writes; NULL if there is none. */
 const char *rw_kept_codes_named(const rw_tape *t);
 
-/* When the weight goes, or the context: its entries, with their states. No tape that names one may run. */
+/* Frees the entries of a weight with their states, when the weight or the context is destroyed. No tape that uses
+   one may run. */
 void rw_kept_codes_drop(rw_context *ctx, struct rw_param *weight);
 
 #endif

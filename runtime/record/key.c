@@ -1,4 +1,4 @@
-/* The words of a policy. See key.h. */
+/* The words of a policy in a tape's key. */
 #include "record/key.h"
 
 static size_t words_of_texts(char *const *texts, size_t n)

@@ -1,16 +1,16 @@
 /*
- * The key of a tape: what its plans depend on, as words, in the order of recording. Two steps whose words are equal
- * share a plan, which the plan cache finds by a hash of 128 bits. What differs from step to step and is read from the
- * tape when a plan runs - tickets, contents, versions - is not among them.
+ * The key of a tape: everything on which its plans depend, as words, in the order of recording. Two steps with equal
+ * words share a plan, which the plan cache finds by a 128-bit hash. Tickets, contents and versions differ from step to
+ * step; a run reads them from the tape, so they are not part of the key.
  *
  * Each struct has one function that writes its words; tests/plan/fields.c changes each field of each of them.
  *
  * The first word of a node has its number of outputs in bits 32 to 47, which is not 0. Every other record begins with
- * an enum rw_key_record, and has 0 there. The number of words that follow is known from those before, so that different
+ * an enum rw_key_record, and has 0 there. The number of words that follow is known from those before, so different
  * recordings never have the same words.
  *
- * The suites' build keeps the words and compares them when a hash has found a plan. The release build keeps the hash
- * alone: storing and comparing 26 bytes of words for each node costs 2 to 3 % of the host's time of a step.
+ * The tests' build keeps the words and compares them when a hash has found a plan. The release build keeps only the
+ * hash: storing and comparing 26 bytes of words per node costs 2 to 3 % of the host's time of a step.
  */
 #ifndef RW_RECORD_KEY_H
 #define RW_RECORD_KEY_H
@@ -29,9 +29,20 @@
 struct rw_key {
     struct rw_hash hash; /* of the words */
     size_t n;            /* words */
-    uint64_t *words;     /* NULL where they are not kept */
+    uint64_t *words;     /* NULL if they are not kept */
     size_t cap;
 };
+
+/* The length of a tape, by the words that it has recorded. Two tapes with equal points have recorded the same. */
+struct rw_tape_point {
+    struct rw_hash hash;
+    size_t n; /* words */
+};
+
+static inline bool rw_point_is_same(const struct rw_tape_point *a, const struct rw_tape_point *b)
+{
+    return a->n == b->n && a->hash.a == b->hash.a && a->hash.b == b->hash.b;
+}
 
 enum rw_key_record {
     RW_KEY_LEAF = 1,
@@ -51,7 +62,7 @@ static inline bool rw_key_reserve(struct rw_key *k, size_t n)
     return !RW_KEY_KEEPS_WORDS || rw_grow(&k->words, &k->cap, k->n, n, sizeof *k->words);
 }
 
-/* Room was reserved, as for all functions below. */
+/* Memory was reserved, as for all functions below. */
 static inline void rw_key_add(struct rw_key *k, uint64_t word)
 {
     if (RW_KEY_KEEPS_WORDS) k->words[k->n] = word;
@@ -78,7 +89,7 @@ static inline void rw_key_add_text(struct rw_key *k, const char *text, size_t le
     rw_key_add_bytes(k, text, length);
 }
 
-/* What was decided about a value after it had been recorded has records of its own: its name and its marks. */
+/* Decisions about a value after its recording have records of their own: its name and its marks. */
 #define RW_KEY_VALUE_WORDS 2
 static inline void rw_key_add_value(struct rw_key *k, const struct rw_tensor *v)
 {
@@ -87,7 +98,8 @@ static inline void rw_key_add_value(struct rw_key *k, const struct rw_tensor *v)
     if (is_view) rw_key_add(k, v->base);
 }
 
-/* With its value. A parameter, buffer or state is named by its serial: its id may have been another one's before. */
+/* With its value. A parameter, buffer or state is identified by its serial, because its ID may have been another
+   one's before. */
 #define RW_KEY_LEAF_WORDS (2 + RW_KEY_VALUE_WORDS)
 static inline void rw_key_add_leaf(struct rw_key *k, const struct rw_leaf *leaf, const struct rw_tensor *v)
 {
@@ -122,7 +134,7 @@ static inline void rw_key_add_mark(struct rw_key *k, uint32_t value, enum rw_val
     rw_key_add(k, value);
 }
 
-/* All but policy.whole, which counts where the tape has parts. */
+/* All but policy.whole, which matters only if the tape has parts. */
 size_t rw_key_policy_words(const struct rw_policy *policy);
 void rw_key_add_policy(struct rw_key *k, const struct rw_policy *policy);
 

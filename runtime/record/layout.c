@@ -1,7 +1,8 @@
-/* The table of layouts: open addressing over chunks that never move. See layout.h. */
+/* The table of layouts: open addressing over chunks that never move, so pointers stay valid. */
 #include "record/layout.h"
 
 #include "base/alloc.h"
+#include "record/edge.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -59,7 +60,7 @@ static bool add_chunk(struct rw_layout_table *t)
     return true;
 }
 
-/* A free entry, or one behind the last. */
+/* A free entry, or one past the last. */
 static rw_layout *take_entry(struct rw_layout_table *t, uint32_t *ret_id)
 {
     if (t->n_used == t->n) {
@@ -126,10 +127,10 @@ const rw_layout *rw_layout_strided(struct rw_layout_table *table, rw_shape shape
     int64_t last = 0;
     for (int i = shape.rank - 1; i >= 0; i--) {
         l.dim[i] = shape.dim[i];
-        /* An axis of extent 1 has no stride of its own: one spelling for equal layouts. */
+        /* An axis of extent 1 has no stride of its own, so equal layouts have one form. */
         l.stride[i] = shape.dim[i] == 1 ? l.numel : stride[i];
         if (l.stride[i] != l.numel) l.dense = false;
-        last += (l.dim[i] - 1) * l.stride[i];
+        if (l.dim[i]) last += (l.dim[i] - 1) * l.stride[i]; /* with no elements the stride is irrelevant */
         l.numel *= shape.dim[i];
     }
     l.span = l.numel ? last + 1 : 0;
@@ -147,34 +148,38 @@ void rw_layout_table_finish(struct rw_layout_table *table)
 
 rw_shape rw_layout_shape(const rw_layout *layout)
 {
+    RW_LOOKS_ONLY;
+    if (!layout) return RW_SCALAR;
     rw_shape shape = { .rank = layout->rank };
     memcpy(shape.dim, layout->dim, sizeof shape.dim);
     return shape;
 }
 
-/* An extent of 0 does not make the others harmless: strides and workspaces are taken from them. */
+/* An extent of 0 does not make the others harmless: strides and workspaces are computed from them. */
 rw_status rw_shape_fault(rw_dtype dtype, rw_shape shape, char *text, size_t size)
 {
-    int64_t n = 16; /* bytes of the largest element there is: what numel is multiplied by still fits */
+    int64_t n = 16; /* bytes of the largest element, so that numel times the size of an element also fits */
     if ((unsigned)dtype >= RW_DTYPE_COUNT) {
-        snprintf(text, size, "%d is no element type", (int)dtype);
+        snprintf(text, size, "dtype: expected one of rw_dtype, got %d", (int)dtype);
         return RW_ERR_DTYPE;
     }
     if (shape.rank < 0 || shape.rank > RW_MAX_RANK) {
-        snprintf(text, size, "a shape of rank %d; 0 to %d are possible", (int)shape.rank, RW_MAX_RANK);
+        snprintf(text, size, "shape: expected a rank of 0 to %d, got %d", RW_MAX_RANK, (int)shape.rank);
         return RW_ERR_SHAPE;
     }
     for (int i = 0; i < shape.rank; i++) {
         const int64_t d = shape.dim[i];
         if (d >= 0 && !__builtin_mul_overflow(n, d ? d : 1, &n)) continue;
-        snprintf(text, size, d < 0 ? "a shape with extent %lld at axis %d"
-                                   : "a shape with more elements than can be counted, with extent %lld at axis %d",
-                 (long long)d, i);
+        char got[RW_SHAPE_TEXT];
+        rw_shape_text(got, sizeof got, shape);
+        if (d < 0) snprintf(text, size, "shape: expected extents of 0 or more, got %s", got);
+        else snprintf(text, size, "shape: expected fewer than 2^63 bytes at 16 bytes per element, got %s", got);
         return RW_ERR_SHAPE;
     }
     return RW_OK;
 }
 
+/* Checks with overflow-checked arithmetic, because strides and offsets come from callers. */
 rw_status rw_view_fault(rw_shape shape, const int64_t *stride, int64_t offset, int64_t elements, char *text,
                         size_t size)
 {
@@ -189,7 +194,9 @@ rw_status rw_view_fault(rw_shape shape, const int64_t *stride, int64_t offset, i
                                                  !__builtin_add_overflow(last, way, &last)));
     }
     if (inside && (empty || last < elements)) return RW_OK;
-    snprintf(text, size, "a view that begins at element %lld reaches outside of its buffer of %lld", (long long)offset,
-             (long long)elements);
+    char got[RW_SHAPE_TEXT];
+    rw_shape_text(got, sizeof got, shape);
+    snprintf(text, size, "view: expected elements 0 to %lld, those of its buffer, got shape %s from element %lld, with "
+                         "strides that leave it", (long long)elements - 1, got, (long long)offset);
     return RW_ERR_SHAPE;
 }

@@ -1,34 +1,36 @@
 /*
- * The table of layouts. Equal layouts are one pointer and one index, so a value stores four bytes and shapes compare
- * by ==. An index belongs to its layout while somebody uses it: see rw_layout_sweep().
+ * The table of layouts. Equal layouts have one pointer and one index, so a value stores four bytes, and shapes are
+ * compared by ==. An index belongs to its layout as long as something uses it: see rw_layout_sweep().
  */
 #ifndef RW_RECORD_LAYOUT_H
 #define RW_RECORD_LAYOUT_H
 
+#include "base/shape_text.h"
+
 #include <rewind/op.h>
 
-#define RW_FAULT_MAX 192 /* room for what a check of extents says */
+#define RW_FAULT_MAX 384 /* bytes of the text of a failed check of extents */
 
 struct rw_layout_table {
     rw_layout **chunks; /* of RW_LAYOUT_CHUNK layouts each: they never move */
     size_t n, n_chunks, cap_chunks;
-    size_t n_used;       /* entries that are not free: a free one has a rank of -1 */
-    size_t sweep_at;     /* with so many there is something to be swept */
+    size_t n_used;       /* entries in use; a free one has the rank -1 */
+    size_t sweep_at;     /* number of layouts at which unused ones are collected */
     size_t search;       /* no entry before this one is free */
-    uint64_t generation; /* counts sweeps: between two of them an index means one layout */
+    uint64_t generation; /* number of sweeps: between two of them an index denotes one layout */
     uint32_t *hash; /* index + 1, open addressing */
     size_t hash_size;
 };
 
 #define RW_LAYOUT_CHUNK 256
 
-/* The layout, entered on first sight; NULL without memory. */
+/* Finds or adds the layout; NULL without memory. */
 const rw_layout *rw_layout_dense(struct rw_layout_table *table, rw_shape shape);
 const rw_layout *rw_layout_strided(struct rw_layout_table *table, rw_shape shape, const int64_t *stride,
                                    int64_t offset);
 void rw_layout_table_finish(struct rw_layout_table *table);
 
-/* Many more than after the last sweep: time for the next one. */
+/* True if there are many more than after the last sweep, so that the next one is due. */
 bool rw_layout_sweep_is_due(const struct rw_layout_table *table);
 
 /* Frees the entries that are not marked. used: one byte for each of table->n. */
@@ -39,7 +41,7 @@ static inline const rw_layout *rw_layout_get(const struct rw_layout_table *table
     return &table->chunks[id / RW_LAYOUT_CHUNK][id % RW_LAYOUT_CHUNK];
 }
 
-/* Where element number i, counted row by row, lies behind the first one. */
+/* Offset of element i, in row-major order, from the first one. */
 static inline int64_t rw_layout_place(const rw_layout *l, int64_t i)
 {
     int64_t at = 0;
@@ -50,7 +52,7 @@ static inline int64_t rw_layout_place(const rw_layout *l, int64_t i)
     return at;
 }
 
-/* The bytes of a view whose elements lie one after the other, and those from its first element to its last. */
+/* Bytes of a dense view, and bytes from its first element to its last. */
 static inline size_t rw_view_bytes(const rw_view *v)
 {
     return (size_t)v->layout->numel * rw_dtype_size(v->dtype);
@@ -68,12 +70,12 @@ static inline bool rw_layout_is_whole(const rw_layout *l)
 }
 
 /*
- * The one check of extents: of an input, a parameter, an output of any op, a shape among an op's attributes. RW_OK for
- * a type and shape that a tensor can have, with all products in 64 bits; else a status, and what is wrong in text.
+ * The one check of extents: for an input, a parameter, an output of any op, a shape among an op's attributes. RW_OK for
+ * a type and shape that a tensor can have, with all products in 64 bits; otherwise a status, and the fault in text.
  */
 rw_status rw_shape_fault(rw_dtype dtype, rw_shape shape, char *text, size_t size);
 
-/* The same for a view into a buffer of so many elements, which it may not leave. Strides are 0 or more. */
+/* The same for a view of a buffer of so many elements, which it must not leave. Strides are 0 or more. */
 rw_status rw_view_fault(rw_shape shape, const int64_t *stride, int64_t offset, int64_t elements, char *text,
                         size_t size);
 

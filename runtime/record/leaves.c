@@ -1,8 +1,8 @@
-/* What no node makes: inputs, and the leaves that stand for parameters, gradients and the seeds of backward. */
+/* Leaves, the values that no node computes: inputs, and the values of parameters, gradients and seeds on a tape. */
 #include "base/alloc.h"
 #include "base/round.h"
 #include "record/handle.h"
-#include "record/own_ops.h"
+#include "record/builtin_ops.h"
 #include "record/tape.h"
 
 #include <string.h>
@@ -54,12 +54,14 @@ static struct rw_tensor *param_leaf(rw_tape *t, struct rw_param *p)
     return v;
 }
 
-/* A gradient is not cached in its parameter: it is rare, and two leaves of the same bytes do no harm. */
+/* A gradient's leaf is not cached in its parameter: gradients are rarely read, and two leaves for the same bytes do
+   no harm. */
 static struct rw_tensor *gradient_leaf(rw_tape *t, struct rw_param *p)
 {
     struct rw_leaf leaf = leaf_of(RW_LEAF_GRADIENT, p);
     leaf.bytes = p->gradient.bytes;
-    leaf.version = p->gradient.version; /* relied on from now on, as a parameter's: REWIND_EAGER=1 reads it now */
+    leaf.version = p->gradient.version; /* the tape relies on this version from now on, as for a parameter:
+                                           REWIND_EAGER=1 reads it now */
     leaf.ran = true;
     return add_leaf(t, leaf, p->tensor.layout, (rw_dtype)p->gradient.tensor.dtype, 0);
 }
@@ -79,13 +81,14 @@ struct rw_tensor *rw_tape_resolve(rw_tape *t, rw_tensor *x, const char *what, co
     if (!(x->flags & RW_VALUE_CONTEXT)) return x;
     struct rw_param *const p = rw_param_of(x);
     struct rw_tensor *const v = x->flags & RW_VALUE_GRADIENT ? gradient_leaf(t, p) : param_leaf(t, p);
-    if (!v) rw_fail(t->ctx, RW_ERR_MEMORY, "%s at %s:%d: out of memory", what, at.file, at.line);
+    if (!v) rw_fail(t->ctx, RW_ERR_MEMORY, "%s at %s:%d: out of memory", what, rw_file_of(at), at.line);
     return v;
 }
 
 rw_tensor *rw_operand_at(rw_site at, rw_tape *t, rw_tensor *x, const char *what)
 {
-    return rw_tape_resolve(t, x, what ? what : "rw_operand", "the operand", at);
+    RW_ENTER_OP(t);
+    return rw_tape_resolve(t, x, what ? what : "rw_operand", "x", at);
 }
 
 /* Inputs */
@@ -107,47 +110,67 @@ static void *input_memory(rw_tape *t, size_t bytes)
     return data;
 }
 
-rw_tensor *rw_input_at(rw_site at, rw_tape *t, rw_dtype dtype, rw_shape shape, const void *data)
+static void refuse_bytes(rw_context *ctx, rw_site at, rw_dtype dtype, rw_shape shape, const void *data, size_t bytes)
 {
-    if (!t || rw_is_called_by_a_kernel(t->ctx, "rw_input")) return NULL;
+    const size_t size = (size_t)rw_shape_numel(shape) * rw_dtype_size(dtype);
+    char text[RW_SHAPE_TEXT];
+    rw_shape_text(text, sizeof text, shape);
+    if (data)
+        rw_fail(ctx, RW_ERR_ARGUMENT, "rw_input(bytes) at %s:%d: expected %zu bytes for %s%s, got %zu", rw_file_of(at),
+                at.line, size, rw_dtype_name(dtype), text, bytes);
+    else
+        rw_fail(ctx, RW_ERR_ARGUMENT,
+                "rw_input(data) at %s:%d: expected %zu bytes for %s%s, or NULL and 0 bytes for zeros, got NULL and %zu "
+                "bytes", rw_file_of(at), at.line, size, rw_dtype_name(dtype), text, bytes);
+}
+
+/* The elements are copied at once, so the caller may change them after the call. Blocks of earlier steps are reused. */
+rw_tensor *rw_input_at(rw_site at, rw_tape *t, rw_dtype dtype, rw_shape shape, const void *data, size_t bytes)
+{
+    RW_ENTER_OP(t);
+    if (!t) return rw_fail_null(NULL, "rw_input", "t"), NULL;
     if (!rw_shape_check(t->ctx, "rw_input", at, dtype, shape)) return NULL;
     rw_context *const ctx = t->ctx;
-    const size_t bytes = (size_t)rw_shape_numel(shape) * rw_dtype_size(dtype);
+    const size_t size = (size_t)rw_shape_numel(shape) * rw_dtype_size(dtype);
+    if (bytes != (data ? size : 0)) return refuse_bytes(ctx, at, dtype, shape, data, bytes), NULL;
     const rw_layout *const layout = rw_layout_dense(&ctx->layouts, shape);
-    void *const copy = layout ? input_memory(t, bytes) : NULL;
+    void *const copy = layout ? input_memory(t, size) : NULL;
     struct rw_tensor *const v = copy ? add_leaf(t,
-                                                (struct rw_leaf){ .kind = RW_LEAF_INPUT, .data = copy, .bytes = bytes },
+                                                (struct rw_leaf){ .kind = RW_LEAF_INPUT, .data = copy, .bytes = size },
                                                 layout->id, dtype, 0)
                                      : NULL;
     if (!v) {
-        rw_fail(ctx, RW_ERR_MEMORY, "rw_input at %s:%d: out of memory for %zu bytes", at.file, at.line, bytes);
+        rw_fail(ctx, RW_ERR_MEMORY, "rw_input at %s:%d: out of memory for %zu bytes", rw_file_of(at), at.line, size);
         return NULL;
     }
-    t->input_bytes += bytes;
-    ctx->memory.inputs += bytes;
-    const rw_status status = data ? ctx->device->upload(ctx->device_state, copy, data, bytes)
-                                  : ctx->device->clear(ctx->device_state, copy, bytes);
-    if (status) rw_fail(ctx, status, "rw_input at %s:%d: the copy to the device failed", at.file, at.line);
+    t->input_bytes += size;
+    ctx->memory.inputs += size;
+    const rw_status status = data ? ctx->device->upload(ctx->device_state, copy, data, size)
+                                  : ctx->device->clear(ctx->device_state, copy, size);
+    if (status) rw_fail(ctx, status, "rw_input at %s:%d: the copy to the device failed", rw_file_of(at), at.line);
     return status ? NULL : v;
 }
 
+/* Counts as a change: a run that has read the old elements, and would replay from them, is refused later. */
 rw_status rw_input_write(rw_tensor *x, const void *data, size_t bytes)
 {
+    RW_ENTER(rw_tensor_context(x), RW_ERR_ARGUMENT);
     rw_context *const ctx = rw_tensor_context(x);
-    if (!ctx) return RW_ERR_ARGUMENT;
+    if (!ctx) return rw_fail_null(NULL, "rw_input_write", "x");
     rw_tape *const t = x->flags & (RW_VALUE_CONTEXT | RW_VALUE_GONE) ? NULL : x->owner.tape;
     if (!t || !rw_tape_has(t, x))
-        return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_input_write: the tensor %s",
+        return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_input_write(x): expected an input of a tape, got one that %s",
                        t ? rw_value_fault(t, x)
                          : x->flags & RW_VALUE_GONE ? "belongs to a tape or to averages that were destroyed"
-                                                    : "is of the context, not an input; rw_write() is for those");
+                                                    : "belongs to the context; rw_write() is for those");
     if (x->leaf == RW_NONE_ID || t->leaves[x->leaf].kind != RW_LEAF_INPUT)
-        return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_input_write: the tensor is the result of an op, not an input");
+        return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_input_write(x): expected an input of a tape, got an op's result");
     struct rw_leaf *const leaf = &t->leaves[x->leaf];
     if (!data && bytes) return rw_fail_null(t->ctx, "rw_input_write", "data");
     if (bytes != leaf->bytes)
-        return rw_fail(t->ctx, RW_ERR_ARGUMENT, "rw_input_write: %zu bytes given, the input has %zu", bytes,
-                       leaf->bytes);
+        return rw_fail(t->ctx, RW_ERR_ARGUMENT, "rw_input_write(bytes): expected %zu, those of x, got %zu", leaf->bytes,
+                       bytes);
+    if (leaf->ran && leaf->is_assumed) t->ctx->up->written(t, x->leaf);
     leaf->written++;
     const rw_status status = !bytes ? RW_OK : t->ctx->device->upload(t->ctx->device_state, leaf->data, data, bytes);
     return status ? rw_fail(t->ctx, status, "rw_input_write: the copy to the device failed") : RW_OK;
@@ -155,10 +178,15 @@ rw_status rw_input_write(rw_tensor *x, const void *data, size_t bytes)
 
 rw_tensor *rw_require_grad(rw_tape *t, rw_tensor *x)
 {
-    const char *const fault = t ? rw_value_fault(t, x) : "cannot be marked: the tape is NULL";
-    if (fault) rw_fail(t ? t->ctx : rw_tensor_context(x), RW_ERR_ARGUMENT, "rw_require_grad: the tensor %s", fault);
+    RW_ENTER_OP(t);
+    const char *const fault = t ? rw_value_fault(t, x) : "";
+    char text[RW_FAULT_TEXT];
+    if (!t) rw_fail(rw_tensor_context(x), RW_ERR_ARGUMENT, "rw_require_grad: t is NULL; expected a tape");
+    else if (fault)
+        rw_fail(t->ctx, RW_ERR_ARGUMENT, "rw_require_grad: %s",
+                rw_fault_text(text, x, "x", "a value of this tape", fault));
     else if (!rw_dtype_is_float((rw_dtype)x->dtype))
-        rw_fail(t->ctx, RW_ERR_DTYPE, "rw_require_grad: the tensor is of type %s, which carries no gradient",
+        rw_fail(t->ctx, RW_ERR_DTYPE, "rw_require_grad(x): expected a floating-point type, got %s",
                 rw_dtype_name((rw_dtype)x->dtype));
     if (fault || !rw_dtype_is_float((rw_dtype)x->dtype)) return NULL;
     if (x->flags & RW_VALUE_RETAIN) return x;

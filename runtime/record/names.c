@@ -1,4 +1,4 @@
-/* The table of names. See names.h. */
+/* The table of names: open addressing, reference by index, collection of unused names. */
 #include "record/names.h"
 
 #include "base/alloc.h"
@@ -7,7 +7,7 @@
 
 #define SWEEP_FROM 1024
 
-/* Where the name is, or the free place where it belongs. */
+/* The slot of the name, or the free slot for it. */
 static uint16_t *find(const struct rw_name_table *t, const char *name)
 {
     size_t i = rw_hash_text(name) & (t->hash_size - 1);
@@ -37,7 +37,7 @@ static bool grow_hash(struct rw_name_table *t)
 
 bool rw_names_sweep_is_due(const struct rw_name_table *t)
 {
-    return t->n_used >= (t->sweep_at ? t->sweep_at : SWEEP_FROM) || t->n_used >= RW_NAMES_MOST;
+    return t->n_used >= (t->sweep_at ? t->sweep_at : SWEEP_FROM) || t->n_used >= RW_NAMES_MAX;
 }
 
 void rw_names_sweep(struct rw_name_table *t, const struct rw_names_used *used)
@@ -54,14 +54,14 @@ void rw_names_sweep(struct rw_name_table *t, const struct rw_names_used *used)
     rehash(t);
 }
 
-/* The entry for one more name, free or behind the last one; RW_NAME_NONE without memory, or when all are in use. */
+/* The entry for one more name, free or past the last one; RW_NAME_NONE without memory, or if all are in use. */
 static uint32_t take_entry(struct rw_name_table *t)
 {
     if (t->n_used < t->n) {
         while (t->text[t->search]) t->search++;
         return (uint32_t)t->search;
     }
-    if (t->n >= RW_NAMES_MOST || !rw_grow(&t->text, &t->cap, t->n, 1, sizeof *t->text)) return RW_NAME_NONE;
+    if (t->n >= RW_NAMES_MAX || !rw_grow(&t->text, &t->cap, t->n, 1, sizeof *t->text)) return RW_NAME_NONE;
     t->text[t->n] = NULL;
     return (uint32_t)t->n++;
 }
@@ -87,7 +87,7 @@ uint32_t rw_names_index(struct rw_name_table *t, const char *name)
 
 const char *rw_names_fault(const struct rw_name_table *t)
 {
-    return t->n_used >= RW_NAMES_MOST ? "65534 names of regions and tags are in use, no more can be"
+    return t->n_used >= RW_NAMES_MAX ? "65534 names of regions and tags are in use, no more can be"
                                       : "out of memory";
 }
 

@@ -1,7 +1,7 @@
 /*
- * The names of regions and tags, each entered once and found again by its index. An index belongs to its name while a
- * tape uses it: when the table has grown to twice of what was in use, names that no tape uses make room. So a program
- * may make names in every step.
+ * The names of regions and tags, each stored once and referenced by index. An index belongs to its name while a tape
+ * uses it. When the table reaches twice the number in use, unused names are removed, so a program may create new names
+ * in every step.
  */
 #ifndef RW_RECORD_NAMES_H
 #define RW_RECORD_NAMES_H
@@ -18,32 +18,32 @@ static inline size_t rw_hash_text(const char *text)
     return (size_t)(h ^ h >> 32);
 }
 
-#define RW_NAMES_MOST (UINT16_MAX - 1) /* in use at one time: a value has 16 bits for its tag */
+#define RW_NAMES_MAX (UINT16_MAX - 1) /* maximum in use at one time: a value has 16 bits for its tag */
 
 struct rw_name_table {
     char **text; /* by index; NULL: free */
     size_t n, cap;
     size_t n_used;   /* entries that are not free */
-    size_t sweep_at; /* so many are tried to be made fewer */
+    size_t sweep_at; /* number of names at which unused ones are collected */
     size_t search;   /* no entry before this one is free */
     uint16_t *hash;  /* index + 1, open addressing, of a power of two */
     size_t hash_size;
     size_t bytes; /* of the texts */
 };
 
-/* The index of a name, entered on first sight; RW_NAME_NONE without memory, or when all are in use. */
+/* Finds or adds a name and returns its index; RW_NAME_NONE without memory, or if all are in use. */
 #define RW_NAME_NONE UINT32_MAX
 uint32_t rw_names_index(struct rw_name_table *table, const char *name);
 
 /* After that has failed: why. */
 const char *rw_names_fault(const struct rw_name_table *table);
 
-/* Many more than after the last sweep: time for the next one. */
+/* True if there are many more than after the last sweep, so that the next one is due. */
 bool rw_names_sweep_is_due(const struct rw_name_table *table);
 
 /* Frees the names that are not marked. */
 struct rw_names_used {
-    uint64_t bits[(RW_NAMES_MOST + 63) / 64];
+    uint64_t bits[(RW_NAMES_MAX + 63) / 64];
 };
 void rw_names_sweep(struct rw_name_table *table, const struct rw_names_used *used);
 

@@ -1,26 +1,33 @@
-/* What a definition of an op has to say, whoever wrote it. */
+/* Validates the definition of an op. */
 #include "record/context.h"
-#include "record/own_ops.h"
+#include "record/builtin_ops.h"
 
 #include <stdio.h>
 #include <string.h>
 
 static const char *name_fault(const rw_op_def *op)
 {
-    if (!op->name || !*op->name) return "the op has no name";
+    if (!op->name || !*op->name) return "name: expected 1 byte or more, got none";
     if (op->name[strspn(op->name, "abcdefghijklmnopqrstuvwxyz0123456789_")])
-        return "an op's name is of the characters a to z, 0 to 9 and _";
+        return "name: expected the characters a to z, 0 to 9 and _, got others";
     if (rw_op_is_builtin(op->name) && op->kernel[RW_DEVICE_AUTO] != rw_op_is_own)
-        return "the op has the name of a built-in one";
-    if (op->parts && op->kernel[RW_DEVICE_AUTO] != rw_op_is_own) return "parts is the library's own; expected NULL";
-    return op->check ? NULL : "the op has no check";
+        return "name: expected one that no built-in op has, got a built-in op's";
+    if ((op->flags & RW_OP_OWN_FLAGS) && op->kernel[RW_DEVICE_AUTO] != rw_op_is_own)
+        return "flags: expected bits of rw_op_flags, got others";
+    if (op->parts && op->kernel[RW_DEVICE_AUTO] != rw_op_is_own)
+        return "parts: expected NULL, got a function; only built-in ops have one";
+    if (op->bias && op->kernel[RW_DEVICE_AUTO] != rw_op_is_own)
+        return "bias: expected 0, got another number; only built-in ops have one";
+    if (op->fused && op->kernel[RW_DEVICE_AUTO] != rw_op_is_own)
+        return "fused: expected NULL, got a pair; only built-in ops have one";
+    return op->check ? NULL : "check is NULL; expected a function";
 }
 
 static const char *commit_fault(const rw_op_def *op)
 {
     const uint32_t with = RW_OP_STATEFUL | RW_OP_NO_GRADIENT;
     if (!(op->flags & RW_OP_COMMIT) || (op->flags & with) == with) return NULL;
-    return "flags: RW_OP_COMMIT goes with RW_OP_STATEFUL and RW_OP_NO_GRADIENT";
+    return "flags: expected RW_OP_COMMIT with RW_OP_STATEFUL and RW_OP_NO_GRADIENT, got it without";
 }
 
 static bool counts(int n, int least)
@@ -41,12 +48,13 @@ rw_status rw_op_def_fault(const rw_op_def *op, rw_device kind, char *text, size_
     const char *fault = name_fault(op);
     if (!fault) fault = commit_fault(op);
     if (fault) snprintf(text, size, "%s", fault);
-    else if (!counts(op->n_inputs, 0)) snprintf(text, size, "n_inputs is %d", op->n_inputs);
-    else if (!counts(op->n_outputs, 1)) snprintf(text, size, "n_outputs is %d; an op has an output at least",
-                                                 op->n_outputs);
-    else if (!overwrites_soundly(op)) snprintf(text, size, "inplace names an operand that the op does not have");
+    else if (!counts(op->n_inputs, 0)) snprintf(text, size, "n_inputs: expected 0 to %d or RW_OP_VARIADIC, got %d",
+                                                RW_OP_MAX_OPERANDS, op->n_inputs);
+    else if (!counts(op->n_outputs, 1)) snprintf(text, size, "n_outputs: expected 1 to %d or RW_OP_VARIADIC, got %d",
+                                                 RW_OP_MAX_OPERANDS, op->n_outputs);
+    else if (!overwrites_soundly(op)) snprintf(text, size, "inplace: expected operands of the op, got others");
     else if (!(op->flags & RW_OP_VIEW) && !op->kernel[kind]) {
-        snprintf(text, size, "the op has no kernel for the device %s", rw_device_name(kind));
+        snprintf(text, size, "kernel: expected one for the device %s, got NULL", rw_device_name(kind));
         return RW_ERR_UNSUPPORTED;
     } else return RW_OK;
     return RW_ERR_ARGUMENT;

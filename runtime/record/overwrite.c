@@ -1,14 +1,14 @@
-/* See overwrite.h. */
+/* The conditions of in-place execution that depend on one node only. */
 #include "record/overwrite.h"
 
-/* A dense part of a buffer is not enough: an op that broadcasts it reads it again after the rest is written over. */
+/* A dense part of a buffer is not enough: an op that broadcasts reads it again after the rest was overwritten. */
 static bool is_whole_buffer(const rw_tape *t, const struct rw_tensor *v)
 {
     return rw_layout_is_whole(rw_layout_of(t->ctx, v)) &&
            rw_tensor_bytes(v) == rw_tensor_bytes(rw_tape_value(t, v->base));
 }
 
-/* As many bytes alone are not enough: an op reads each element of fewer and larger ones again for several results. */
+/* Equal bytes are not enough: an op reads each of fewer, larger elements again for several results. */
 static bool is_as_large(const struct rw_tensor *to, const struct rw_tensor *from)
 {
     return rw_tensor_bytes(to) == rw_tensor_bytes(from) && rw_dtype_size(to->dtype) == rw_dtype_size(from->dtype);

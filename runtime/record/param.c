@@ -1,4 +1,4 @@
-/* Parameters and buffers: how they are made and found. */
+/* Creates and finds parameters, buffers and states. */
 #include "record/param.h"
 
 #include "base/alloc.h"
@@ -38,7 +38,7 @@ static void free_param(rw_context *ctx, struct rw_param *p)
     rw_free(p);
 }
 
-/* Everything that every kind has. Its id is one that is free, taken by enter(). */
+/* Sets the members that all kinds have. Its ID is a free one, taken by enter(). */
 static bool fill_state(rw_context *ctx, struct rw_param *p, rw_dtype dtype, rw_shape shape)
 {
     const rw_layout *const layout = rw_layout_dense(&ctx->layouts, shape);
@@ -60,7 +60,10 @@ static void enter(rw_context *ctx, struct rw_param *p)
     if (p->tensor.id == ctx->n_ids) ctx->n_ids++;
 }
 
-/* Where the name is, or the free place where it belongs. */
+/* Limit for parameters and buffers, so that sums with their gradients and optimizer states do not overflow. */
+#define BYTES_MAX ((uint64_t)1 << 60)
+
+/* The slot of the name, or the free slot for it. */
 static uint32_t *place_of(const rw_context *ctx, const char *name)
 {
     const size_t mask = ctx->param_hash_size - 1;
@@ -105,23 +108,31 @@ static rw_tensor *create(rw_site at, rw_context *ctx, const char *what, const ch
                          rw_shape shape, const rw_dtype *grad)
 {
     if (!name || !*name || strlen(name) > RW_NAME_MAX) {
-        rw_fail(ctx, RW_ERR_ARGUMENT, "%s at %s:%d: a name of 1 to 255 characters is needed", what, at.file, at.line);
+        rw_fail(ctx, RW_ERR_ARGUMENT, "%s at %s:%d: name: expected 1 to %d bytes, got %s", what,
+                rw_file_of(at), at.line, RW_NAME_MAX, !name ? "NULL" : !*name ? "none" : "more");
         return NULL;
     }
     if (rw_param_find(ctx, name)) {
-        rw_fail(ctx, RW_ERR_ARGUMENT, "%s at %s:%d: the name \"%s\" is taken", what, at.file, at.line, name);
+        rw_fail(ctx, RW_ERR_ARGUMENT, "%s at %s:%d: name: expected one that no parameter or buffer of the context has, "
+                "got \"%s\"", what, rw_file_of(at), at.line, name);
         return NULL;
     }
     if (!rw_shape_check(ctx, what, at, dtype, shape)) return NULL;
     if (grad && !rw_dtype_is_float(dtype)) {
-        rw_fail(ctx, RW_ERR_DTYPE, "%s at %s:%d: parameter \"%s\" of type %s carries no gradient; use rw_buffer()",
-                what, at.file, at.line, name, rw_dtype_name(dtype));
+        rw_fail(ctx, RW_ERR_DTYPE, "%s at %s:%d: dtype of \"%s\": expected a floating-point type, got %s; "
+                "rw_buffer() takes any", what, rw_file_of(at), at.line, name, rw_dtype_name(dtype));
+        return NULL;
+    }
+    if ((uint64_t)rw_shape_numel(shape) * 4 > BYTES_MAX - ctx->memory.parameters) {
+        rw_fail(ctx, RW_ERR_MEMORY, "%s at %s:%d: with \"%s\" parameters would take more than 2^60 bytes in all", what,
+                at.file, at.line, name);
         return NULL;
     }
     struct rw_param *const p = rw_calloc(1, sizeof *p);
     if (!p || !fill_param(ctx, p, name, dtype, shape, grad)) {
         if (p) free_param(ctx, p);
-        rw_fail(ctx, RW_ERR_MEMORY, "%s at %s:%d: out of memory for \"%s\" of %lld numbers of type %s", what, at.file,
+        rw_fail(ctx, RW_ERR_MEMORY, "%s at %s:%d: out of memory for \"%s\" of %lld numbers of type %s", what,
+                rw_file_of(at),
                 at.line, name, (long long)rw_shape_numel(shape), rw_dtype_name(dtype));
         return NULL;
     }
@@ -195,7 +206,7 @@ void rw_states_end(rw_context *ctx, struct rw_param *states, size_t n)
     }
 }
 
-/* Nobody else's name was put behind its own. */
+/* Possible without rehashing: no other name was inserted after its own. */
 void rw_buffer_take_back(rw_context *ctx, struct rw_param *p)
 {
     assert(ctx->n_params && ctx->params[ctx->n_params - 1] == p);
@@ -205,35 +216,41 @@ void rw_buffer_take_back(rw_context *ctx, struct rw_param *p)
     rw_state_destroy(ctx, p);
 }
 
-/* float32 for what is narrower, which is also what zeroed options ask for; a wider type's is its own. */
+/* The type of a gradient: float32 for narrower parameters, which zeroed options request; else the parameter's own. */
 rw_tensor *rw_param_with_at(rw_site at, rw_context *ctx, const char *name, rw_dtype dtype, rw_shape shape,
                             const rw_param_options *options)
 {
-    if (!ctx) return NULL;
+    RW_ENTER(ctx, NULL);
+    if (!ctx) return rw_fail_null(NULL, "rw_param", "ctx"), NULL;
     const rw_dtype asked = options ? options->grad_dtype : RW_F32, grad = dtype == RW_F64 ? RW_F64 : asked;
     if (grad == dtype || grad == RW_F32) return create(at, ctx, "rw_param", name, dtype, shape, &grad);
-    rw_fail(ctx, RW_ERR_DTYPE, "rw_param at %s:%d: a gradient of type %s for a parameter of type %s; float32 or the "
-            "parameter's own", at.file, at.line, rw_dtype_name(asked), rw_dtype_name(dtype));
+    rw_fail(ctx, RW_ERR_DTYPE, "rw_param at %s:%d: grad_dtype: expected f32 or %s, the parameter's type, got %s",
+            rw_file_of(at), at.line, rw_dtype_name(dtype), rw_dtype_name(asked));
     return NULL;
 }
 
 rw_tensor *rw_param_at(rw_site at, rw_context *ctx, const char *name, rw_dtype dtype, rw_shape shape)
 {
+    RW_ENTER(ctx, NULL);
     return rw_param_with_at(at, ctx, name, dtype, shape, NULL);
 }
 
 rw_tensor *rw_buffer_at(rw_site at, rw_context *ctx, const char *name, rw_dtype dtype, rw_shape shape)
 {
-    return ctx ? create(at, ctx, "rw_buffer", name, dtype, shape, NULL) : NULL;
+    RW_ENTER(ctx, NULL);
+    if (!ctx) return rw_fail_null(NULL, "rw_buffer", "ctx"), NULL;
+    return create(at, ctx, "rw_buffer", name, dtype, shape, NULL);
 }
 
 rw_tensor *rw_param_get(const rw_context *ctx, size_t index)
 {
+    RW_LOOKS_ONLY;
     return ctx && index < ctx->n_params ? &ctx->params[index]->tensor : NULL;
 }
 
 rw_tensor *rw_param_find(const rw_context *ctx, const char *name)
 {
+    RW_LOOKS_ONLY;
     if (!ctx || !name || !ctx->param_hash_size) return NULL;
     const uint32_t known = *place_of(ctx, name);
     return known ? &ctx->params[known - 1]->tensor : NULL;

@@ -1,4 +1,4 @@
-/* A recursive-descent reader of the policy language, small enough to be read in one go. */
+/* A recursive-descent parser of the policy language. */
 #include "record/policy.h"
 
 #include "base/alloc.h"
@@ -14,8 +14,8 @@ const struct rw_policy rw_policy_none = { .spec = none, .whole = true };
 
 struct reader {
     const char *spec, *at;
-    const char *unsupported; /* a part that is not in this version, read whole before it is refused: a mistake in it or
-                                behind it is named first; or NULL */
+    const char *unsupported; /* a part that this version does not support; it is parsed completely before it is
+                                refused, so that syntax errors are reported first; or NULL */
     struct rw_policy out;
     char *message;
     size_t size;
@@ -60,7 +60,7 @@ static rw_status read_name_into(struct reader *r, char ***list, size_t *n_list, 
 {
     const size_t n = strcspn(r->at, ",+;:=");
     if (!n)
-        return refuse(r, r->at, RW_ERR_POLICY, "the name of %s is expected, found %s%.1s%s", what,
+        return refuse(r, r->at, RW_ERR_POLICY, "expected the name of %s, got %s%.1s%s", what,
                       *r->at ? "\"" : "the end", r->at, *r->at ? "\"" : "");
     char **const names = rw_realloc(*list, (*n_list + 1) * sizeof *names);
     if (!names) return no_memory(r);
@@ -99,8 +99,8 @@ static rw_status read_names(struct reader *r, const char *what)
     return status;
 }
 
-/* The labels of Megatron-LM's recompute_modules, each for the region of that name: is its output dropped as well, to
-   be made again when backward reads it, or replayed from its inputs and the output kept? */
+/* The labels of Megatron-LM's recompute_modules, each for the region of that name. discards: its output is dropped,
+   too, and recomputed when backward reads it; otherwise the region is replayed from its inputs and its output kept. */
 static const struct {
     const char *label;
     bool discards;
@@ -119,8 +119,8 @@ static rw_status read_label(struct reader *r)
                                   : read_name(r, "a label");
     }
     return refuse(r, r->at, RW_ERR_POLICY,
-                  "a label of Megatron's is expected (core_attn, mlp, moe, shared_experts, layernorm, moe_act, "
-                  "mla_up_proj, gdn_norm_out, gdp_in_proj, gdp_qkv, mhc), found \"%.*s\"", (int)n, r->at);
+                  "expected a label of Megatron (core_attn, mlp, moe, shared_experts, layernorm, moe_act, "
+                  "mla_up_proj, gdn_norm_out, gdp_in_proj, gdp_qkv, mhc), got \"%.*s\"", (int)n, r->at);
 }
 
 static rw_status read_labels(struct reader *r)
@@ -140,9 +140,9 @@ static rw_status read_count(struct reader *r)
     int64_t n = 0;
     for (; isdigit((unsigned char)*r->at); r->at++) n = n > most ? n : n * 10 + (*r->at - '0');
     if (r->at == begin || n == 0)
-        return refuse(r, begin, RW_ERR_POLICY, "a number of regions, at least 1, is expected, found \"%s\"", begin);
+        return refuse(r, begin, RW_ERR_POLICY, "expected a number of regions, at least 1, got \"%s\"", begin);
     if (n > most)
-        return refuse(r, begin, RW_ERR_POLICY, "a number of regions is at most 1000000000, found \"%s\"", begin);
+        return refuse(r, begin, RW_ERR_POLICY, "expected a number of regions, at most 1000000000, got \"%s\"", begin);
     r->out.n = n;
     return RW_OK;
 }
@@ -172,17 +172,17 @@ static rw_status read_moved_tags(struct reader *r)
 static rw_status read_tagged(struct reader *r)
 {
     if (!strncmp(r->at, "offload=", 8)) return read_moved_tags(r);
-    if (strncmp(r->at, "save=", 5))
-        return refuse(r, r->at, RW_ERR_POLICY, "\"save=\" is expected, found \"%s\"", r->at);
+    if (strncmp(r->at, "keep=", 5) && strncmp(r->at, "save=", 5)) /* the name of older versions */
+        return refuse(r, r->at, RW_ERR_POLICY, "expected \"keep=\", got \"%s\"", r->at);
     r->at += 5;
     const rw_status status = read_names(r, "a tag");
     if (status || *r->at != ';') return status;
     r->at++;
     if (!strncmp(r->at, "offload=", 8)) return read_moved_tags(r);
-    return refuse(r, r->at, RW_ERR_POLICY, "\"offload=\" is expected, found \"%s\"", r->at);
+    return refuse(r, r->at, RW_ERR_POLICY, "expected \"offload=\", got \"%s\"", r->at);
 }
 
-/* Digits with or without a part behind the point. Not by strtod(), which takes signs, hexadecimal, "nan" and the
+/* Parses digits with an optional decimal part. Not strtod(), which accepts signs, hexadecimal, "nan" and the
    locale's comma. */
 static double number_of(const char *digits, size_t n)
 {
@@ -195,24 +195,24 @@ static double number_of(const char *digits, size_t n)
     return x;
 }
 
-/* What a process can address. */
-#define MOST_BYTES 281474976710656.0
+/* The address space of a process. */
+#define BYTES_MAX 281474976710656.0
 
 static rw_status read_amount(struct reader *r, const char *begin, double amount, unsigned unit)
 {
     if (!unit && r->out.total)
-        return refuse(r, begin, RW_ERR_POLICY, "bytes, as in 4GiB, are expected, found \"%s\"", begin);
+        return refuse(r, begin, RW_ERR_POLICY, "expected bytes, as in 4GiB, got \"%s\"", begin);
     if (!unit) {
         r->out.percent = amount;
-        if (amount > 100) return refuse(r, begin, RW_ERR_POLICY, "at most 100%% is expected, found \"%s\"", begin);
+        if (amount > 100) return refuse(r, begin, RW_ERR_POLICY, "expected at most 100%%, got \"%s\"", begin);
     } else {
         for (unsigned i = 1; i < unit; i++) amount *= 1024;
-        if (amount >= MOST_BYTES)
-            return refuse(r, begin, RW_ERR_POLICY, "less than 256TiB is expected, found \"%s\"", begin);
+        if (amount >= BYTES_MAX)
+            return refuse(r, begin, RW_ERR_POLICY, "expected less than 256TiB, got \"%s\"", begin);
         r->out.bytes = (uint64_t)amount;
     }
     if (r->out.bytes || r->out.percent > 0) return RW_OK;
-    return refuse(r, begin, RW_ERR_POLICY, "more than 0 is expected, found \"%s\"", begin);
+    return refuse(r, begin, RW_ERR_POLICY, "expected more than 0, got \"%s\"", begin);
 }
 
 /* 1536MiB, 1.5GiB, 40% */
@@ -224,7 +224,7 @@ static rw_status read_budget(struct reader *r)
     const size_t part = begin[whole] == '.' ? 1 + strspn(begin + whole + 1, "0123456789") : 0;
     if (!whole || part == 1)
         return refuse(r, whole ? begin + whole + part : begin, RW_ERR_POLICY,
-                      "a size as in 1536MiB or 40%% is expected, found \"%s\"", begin);
+                      "expected a size as in 1536MiB or 40%%, got \"%s\"", begin);
     r->at += whole + part;
     for (unsigned i = 0; i < sizeof units / sizeof *units; i++) {
         const size_t n = strlen(units[i]);
@@ -233,7 +233,13 @@ static rw_status read_budget(struct reader *r)
         if (!status) r->at += n;
         return status;
     }
-    return refuse(r, r->at, RW_ERR_POLICY, "a unit (B, KiB, MiB, GiB, TiB or %%) is expected, found \"%s\"", r->at);
+    static const char prefixes[] = "KkMmGgTt";
+    const char *const prefix = *r->at ? strchr(prefixes, *r->at) : NULL;
+    if (prefix && (!r->at[1] || !strcmp(r->at + 1, "B") || !strcmp(r->at + 1, "b")))
+        return refuse(r, r->at, RW_ERR_POLICY,
+                      "expected a unit (B, KiB, MiB, GiB, TiB or %%), got \"%s\"; write %ciB, which is 2^%d bytes",
+                      r->at, toupper(*prefix), 10 * (1 + (int)(prefix - prefixes) / 2));
+    return refuse(r, r->at, RW_ERR_POLICY, "expected a unit (B, KiB, MiB, GiB, TiB or %%), got \"%s\"", r->at);
 }
 
 static const struct {
@@ -249,16 +255,17 @@ static const struct {
     { "total", RW_POLICY_BUDGET, true },
 };
 
-/* What is no kind of its own: offload: by itself keeps everything. Sets *ret_found when r->at is at it. */
+/* Parses parts that are not a kind of policy themselves: offload: alone keeps everything. Sets *ret_found if r->at
+   is at one. */
 static rw_status read_other(struct reader *r, size_t n, bool *ret_found)
 {
     *ret_found = n == 7 && !strncmp(r->at, "offload", n);
     if (!*ret_found) return RW_OK;
-    if (r->at[n] != ':') return refuse(r, r->at + n, RW_ERR_POLICY, "\":\" is expected after \"offload\"");
+    if (r->at[n] != ':') return refuse(r, r->at + n, RW_ERR_POLICY, "expected \":\" after \"offload\"");
     return read_moved_regions(r);
 }
 
-/* word: which of them; r->at is behind its colon. */
+/* word: which part; r->at is after its colon. */
 static rw_status read_argument(struct reader *r, const char *word)
 {
     if (!strcmp(word, "megatron")) return read_labels(r);
@@ -285,7 +292,7 @@ static rw_status read_part(struct reader *r)
         r->out.kind = words[i].kind;
         r->at += n;
         if (!words[i].takes_argument) return RW_OK;
-        if (*r->at != ':') return refuse(r, r->at, RW_ERR_POLICY, "\":\" is expected after \"%s\"", words[i].word);
+        if (*r->at != ':') return refuse(r, r->at, RW_ERR_POLICY, "expected \":\" after \"%s\"", words[i].word);
         r->at++;
         return read_argument(r, words[i].word);
     }
@@ -294,11 +301,12 @@ static rw_status read_part(struct reader *r)
                   "megatron:, offload:, budget:, total:)", (int)n, begin);
 }
 
+/* Parses into a local result, which replaces *ret only if the whole policy is valid. */
 rw_status rw_policy_parse(const char *spec, struct rw_policy *ret, char *message, size_t size)
 {
     struct reader r = { .spec = spec, .at = spec, .message = message, .size = size };
     rw_status status = read_part(&r);
-    const bool decides_alone = r.out.kind == RW_POLICY_BUDGET; /* about every value: no names can be added */
+    const bool decides_alone = r.out.kind == RW_POLICY_BUDGET; /* about every value */
     bool may_discard = !decides_alone;
     if (!status && may_discard && !strncmp(r.at, "+discard:", 9)) {
         r.at += 8;
@@ -314,10 +322,10 @@ rw_status rw_policy_parse(const char *spec, struct rw_policy *ret, char *message
         const char *const expected = may_discard ? "\"discard:\" or \"offload:\"" : "\"offload:\"";
         if (decides_alone) r.unsupported = r.at;
         status = !strncmp(r.at, "offload:", 8) ? read_moved_regions(&r)
-                                               : refuse(&r, r.at, RW_ERR_POLICY, "%s is expected after \"+\"",
+                                               : refuse(&r, r.at, RW_ERR_POLICY, "expected %s after \"+\"",
                                                         decides_alone ? "\"offload\"" : expected);
     }
-    if (!status && *r.at) status = refuse(&r, r.at, RW_ERR_POLICY, "the end is expected, found \"%s\"", r.at);
+    if (!status && *r.at) status = refuse(&r, r.at, RW_ERR_POLICY, "expected the end, got \"%s\"", r.at);
     if (!status && r.unsupported)
         status = refuse(&r, r.unsupported, RW_ERR_UNSUPPORTED,
                         "names behind a budget, which chooses what it moves, are not in this version: \"+offload\"");

@@ -1,5 +1,5 @@
-/* The policy language: one string, the same in C, in REWIND_POLICY and on every command line. See
-   rewind/checkpoint.h. */
+/* The policy language: one string, the same in C, in REWIND_POLICY and in every command-line option. Documented in
+   rewind/recompute.h. */
 #ifndef RW_RECORD_POLICY_H
 #define RW_RECORD_POLICY_H
 
@@ -19,31 +19,31 @@ enum rw_policy_kind {
 struct rw_policy {
     enum rw_policy_kind kind;
     int64_t n;    /* uniform, block */
-    uint64_t bytes; /* budget: of the arena; 0 when it is a share of what `none` takes */
+    uint64_t bytes; /* budget: of the arena; 0 for a percentage of `none` */
     double percent;
-    bool moves; /* budget:...+offload: values may wait outside the device's memory, too */
-    bool total; /* budget: of all that the context holds on the device, not of the arena alone */
+    bool moves; /* budget:...+offload: values may be offloaded */
+    bool total; /* budget: for everything that the context holds on the device, not only the arena */
     char **names; /* selective, ops, names */
     size_t n_names;
-    char **discards; /* regions that are dropped with what leaves them */
+    char **discards; /* regions whose values are dropped, including their outputs */
     size_t n_discards;
-    char **moved_tags; /* names:offload=, values that wait outside the device's memory */
+    char **moved_tags; /* names:offload=, values to offload */
     size_t n_moved_tags;
-    char **moved_regions; /* offload:, regions of which what is kept waits there */
+    char **moved_regions; /* offload:, regions whose kept values are offloaded */
     size_t n_moved_regions;
     char *spec;   /* as given */
-    bool whole;   /* for all of the tape, whatever its parts say of themselves */
+    bool whole;   /* for the whole tape, overriding the policies of its parts */
 };
 
 extern const struct rw_policy rw_policy_none; /* keeps everything, wholly */
 
 #define RW_POLICY_PART 200
 
-/* The policy, or what there is room for of a long one around the place of a mistake, into RW_POLICY_PART characters. */
+/* The policy, or of a long one the part around the position of a mistake, in RW_POLICY_PART characters. */
 const char *rw_policy_part(const char *spec, const char *at, char *text);
 
 /*
- * Reads a spec. On failure ret is untouched and message says where the mistake is: the column (from 1), what was found
+ * Parses a policy. On failure ret is untouched, and the message has the column of the mistake (from 1), what was found
  * and what was expected.
  */
 rw_status rw_policy_parse(const char *spec, struct rw_policy *ret, char *message, size_t size);

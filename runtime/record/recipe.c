@@ -1,48 +1,51 @@
-/* Recipes: which types the ops of a part of the tape run in. See recipe.h. */
+/* Precision recipes: the types of ops, the cache of casts, and FP8 data of operands. */
 #include "record/recipe.h"
 
 #include "base/alloc.h"
-#include "record/delayed.h"
+#include "record/delayed_scales.h"
 #include "record/kept_codes.h"
-#include "record/own_ops.h"
+#include "record/builtin_ops.h"
 
 #include <rewind/ops.h>
 
 static rw_status check_delayed(rw_site at, const rw_tape *t, const rw_recipe *recipe)
 {
     const struct rw_delayed_rows *const d = rw_delayed_rows(recipe->delayed);
-    const char *const fault = recipe->kind != RW_RECIPE_F8              ? "is of 8-bit codes"
-                              : recipe->scaling != RW_SCALING_TENSOR ? "is by the tensor"
-                              : d->ctx != t->ctx                     ? "belongs to one context"
+    const char *const fault = recipe->kind != RW_RECIPE_F8           ? "NULL but for RW_RECIPE_F8"
+                              : recipe->scaling != RW_SCALING_TENSOR ? "NULL but for RW_SCALING_TENSOR"
+                              : d->ctx != t->ctx                     ? "NULL or one of the tape's context"
                                                                      : NULL;
     if (fault)
-        return rw_fail(t->ctx, RW_ERR_ARGUMENT, "rw_recipe_begin at %s:%d: delayed scaling %s", at.file, at.line,
-                       fault);
+        return rw_fail(t->ctx, RW_ERR_ARGUMENT, "rw_recipe_begin at %s:%d: delayed: expected %s, got delayed scaling%s",
+                       rw_file_of(at), at.line, fault, d->ctx != t->ctx ? " of another context" : "");
     if (!recipe->gradient_dtype || recipe->gradient_dtype == d->gradient_dtype) return RW_OK;
-    return rw_fail(t->ctx, RW_ERR_DTYPE, "rw_recipe_begin at %s:%d: the scales are of codes of gradients of %s",
-                   at.file, at.line, rw_dtype_name(d->gradient_dtype));
+    return rw_fail(t->ctx, RW_ERR_DTYPE, "rw_recipe_begin at %s:%d: gradient_dtype: expected %s, that of delayed, got "
+                   "%s", rw_file_of(at), at.line, rw_dtype_name(d->gradient_dtype),
+                   rw_dtype_name(recipe->gradient_dtype));
 }
 
+/* The recipe is copied. With delayed scaling, its gradient_dtype replaces the recipe's, which may be unset. */
 rw_status rw_recipe_begin_at(rw_site at, rw_tape *t, const rw_recipe *recipe)
 {
-    if (!t) return RW_ERR_ARGUMENT;
+    RW_ENTER_RECORDING(rw_edge_context(t), RW_ERR_ARGUMENT);
+    if (!t) return rw_fail_null(NULL, "rw_recipe_begin", "t");
     rw_context *const ctx = t->ctx;
     if (!recipe) return rw_fail_null(ctx, "rw_recipe_begin", "recipe");
     if ((unsigned)recipe->kind >= RW_RECIPE_COUNT)
-        return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_recipe_begin at %s:%d: there is no recipe of kind %d", at.file,
-                       at.line, (int)recipe->kind);
+        return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_recipe_begin at %s:%d: kind: expected one of rw_recipe_kind, 0 to %d, "
+                       "got %d", rw_file_of(at), at.line, RW_RECIPE_COUNT - 1, (int)recipe->kind);
     const rw_dtype codes = recipe->gradient_dtype;
     if (recipe->scaling != RW_SCALING_TENSOR && recipe->scaling != RW_SCALING_1X128 && recipe->scaling != RW_SCALING_MX)
-        return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_recipe_begin at %s:%d: rows have no scaling %d", at.file, at.line,
-                       (int)recipe->scaling);
+        return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_recipe_begin at %s:%d: scaling: expected RW_SCALING_TENSOR, "
+                       "RW_SCALING_1X128 or RW_SCALING_MX, got %d", rw_file_of(at), at.line, (int)recipe->scaling);
     if (codes && codes != RW_F8_E4M3 && codes != RW_F8_E5M2)
-        return rw_fail(ctx, RW_ERR_DTYPE, "rw_recipe_begin at %s:%d: there are no codes of gradients of %s", at.file,
-                       at.line, rw_dtype_name(codes));
+        return rw_fail(ctx, RW_ERR_DTYPE, "rw_recipe_begin at %s:%d: gradient_dtype: expected f8_e4m3 or f8_e5m2, "
+                       "got %s", rw_file_of(at), at.line, rw_dtype_name(codes));
     const rw_status delayed = recipe->delayed ? check_delayed(at, t, recipe) : RW_OK;
     if (delayed) return delayed;
     const uint32_t site = rw_site_index(ctx, at);
     if (site == RW_NONE_ID || !rw_grow(&t->recipes, &t->cap_recipes, t->n_recipes, 1, sizeof *t->recipes))
-        return rw_fail(ctx, RW_ERR_MEMORY, "rw_recipe_begin at %s:%d: out of memory", at.file, at.line);
+        return rw_fail(ctx, RW_ERR_MEMORY, "rw_recipe_begin at %s:%d: out of memory", rw_file_of(at), at.line);
     t->recipes[t->n_recipes] = (struct rw_tape_recipe){ *recipe, t->open_recipe, t->open_region, site };
     if (recipe->delayed)
         t->recipes[t->n_recipes].recipe.gradient_dtype = rw_delayed_rows(recipe->delayed)->gradient_dtype;
@@ -52,14 +55,17 @@ rw_status rw_recipe_begin_at(rw_site at, rw_tape *t, const rw_recipe *recipe)
 
 rw_status rw_recipe_end_at(rw_site at, rw_tape *t)
 {
-    if (!t) return RW_ERR_ARGUMENT;
+    RW_ENTER_RECORDING(rw_edge_context(t), RW_ERR_ARGUMENT);
+    if (!t) return rw_fail_null(NULL, "rw_recipe_end", "t");
     if (t->open_recipe == RW_NONE_ID)
-        return rw_fail(t->ctx, RW_ERR_REGION, "rw_recipe_end at %s:%d: no recipe is open", at.file, at.line);
+        return rw_fail(t->ctx, RW_ERR_REGION, "rw_recipe_end at %s:%d: no recipe is open; call rw_recipe_begin() "
+                       "first", rw_file_of(at), at.line);
     const struct rw_tape_recipe *const r = &t->recipes[t->open_recipe];
     if (r->region != t->open_region) {
         const struct rw_region *const open = &t->regions[t->open_region];
-        return rw_fail(t->ctx, RW_ERR_REGION, "rw_recipe_end at %s:%d: region \"%s\", begun inside, is still open",
-                       at.file, at.line, t->ctx->names.text[open->name]);
+        return rw_fail(t->ctx, RW_ERR_REGION, "rw_recipe_end at %s:%d: region \"%s\", begun inside, is still open; "
+                       "call ckpt_end() first",
+                       rw_file_of(at), at.line, t->ctx->names.text[open->name]);
     }
     t->open_recipe = r->parent;
     return RW_OK;
@@ -72,7 +78,8 @@ static rw_recipe_kind open_kind(const rw_tape *t)
 
 bool rw_recipe_rules(const rw_tape *t, const rw_op_def *op)
 {
-    return t->open_recipe != RW_NONE_ID && (op->lowered | op->raised | op->alike) && open_kind(t) != RW_RECIPE_NONE;
+    const uint32_t cast = op->cast_low | op->cast_f32 | op->cast_widest;
+    return t->open_recipe != RW_NONE_ID && cast && open_kind(t) != RW_RECIPE_NONE;
 }
 
 rw_dtype rw_recipe_widest(const rw_op_def *op, struct rw_tensor *const *in, int n)
@@ -81,7 +88,7 @@ rw_dtype rw_recipe_widest(const rw_op_def *op, struct rw_tensor *const *in, int 
     rw_dtype widest = RW_F32;
     for (int i = 0; i < n; i++) {
         const rw_dtype dtype = (rw_dtype)in[i]->dtype;
-        if (!rw_op_set_has(op->alike, i) || !rw_dtype_is_float(dtype)) continue;
+        if (!rw_op_set_has(op->cast_widest, i) || !rw_dtype_is_float(dtype)) continue;
         if (first < 0) widest = dtype;
         else if (widest != dtype) widest = widest == RW_F64 || dtype == RW_F64 ? RW_F64 : RW_F32;
         first = i;
@@ -107,9 +114,9 @@ rw_dtype rw_recipe_dtype(const rw_tape *t, const rw_op_def *op, int i, rw_dtype 
 {
     const rw_recipe_kind kind = open_kind(t);
     if (!rw_dtype_is_float(has)) return has;
-    if (rw_op_set_has(op->lowered, i)) return lowered(kind, has);
-    if (rw_op_set_has(op->raised, i)) return raised(kind, has);
-    return rw_op_set_has(op->alike, i) ? widest : has;
+    if (rw_op_set_has(op->cast_low, i)) return lowered(kind, has);
+    if (rw_op_set_has(op->cast_f32, i)) return raised(kind, has);
+    return rw_op_set_has(op->cast_widest, i) ? widest : has;
 }
 
 rw_dtype rw_recipe_lowers(const rw_tape *t, const rw_tensor *x)
@@ -118,7 +125,7 @@ rw_dtype rw_recipe_lowers(const rw_tape *t, const rw_tensor *x)
     return t && rw_dtype_is_float(has) ? lowered(open_kind(t), has) : has;
 }
 
-/* Also of what an op would refuse: that says so then. */
+/* Also casts what an op would refuse; the op then reports it. */
 static rw_tensor *in_type(rw_site at, rw_tape *t, rw_tensor *x, rw_dtype (*type)(rw_recipe_kind, rw_dtype))
 {
     const rw_dtype has = rw_tensor_dtype(x);
@@ -137,7 +144,7 @@ rw_tensor *rw_raised_at(rw_site at, rw_tape *t, rw_tensor *x)
     return in_type(at, t, x, raised);
 }
 
-void rw_recipes_forget(const rw_context *ctx, const rw_delayed *d)
+void rw_recipes_forget(const rw_context *ctx, const rw_delayed_scaling *d)
 {
     for (rw_tape *t = ctx->tapes; t; t = t->next)
         for (size_t i = 0; i < t->n_recipes; i++)
@@ -161,8 +168,8 @@ static bool is_of_context(const rw_tape *t, const struct rw_tensor *x)
 }
 
 /*
- * A cast holds what its source held when it was recorded. Where that is a parameter or an input that was written since,
- * the cast may have been computed already and would be stale: RW_ERR_CHANGED, recorded.
+ * A cast holds what its source held when it was recorded. If that is a parameter or input that was written since, the
+ * cast may already have been computed and would be stale: RW_ERR_MODIFIED, recorded.
  */
 static rw_status check_source(const rw_tape *t, const struct rw_tensor *x, rw_site at)
 {
@@ -174,9 +181,9 @@ static rw_status check_source(const rw_tape *t, const struct rw_tensor *x, rw_si
     const bool changed = (param && t->ctx->by_id[leaf->param]->version != leaf->version) ||
                          (input && leaf->ran && leaf->written != leaf->version);
     if (!changed) return RW_OK;
-    return rw_fail(t->ctx, RW_ERR_CHANGED,
+    return rw_fail(t->ctx, RW_ERR_MODIFIED,
                    "cast at %s:%d: %s \"%s\" was written after a recipe recorded its cast; reset the tape and record "
-                   "the step again", at.file, at.line, param ? "parameter" : "input",
+                   "the step again", rw_file_of(at), at.line, param ? "parameter" : "input",
                    param ? rw_param_name(t->ctx->by_id[leaf->param]) : rw_tensor_name(rw_tape_value(t, leaf->value)));
 }
 
@@ -201,7 +208,7 @@ static bool reserve(rw_tape *t, uint32_t value)
     return true;
 }
 
-/* There is room. */
+/* Memory is reserved. */
 static void note(rw_tape *t, const struct rw_tensor *x, const struct rw_tensor *y, uint64_t scaling)
 {
     t->casts[t->n_casts] = (struct rw_recipe_cast){ x->id, y->id, t->open_region, scaling, last_cast_of(t, x->id),
@@ -214,7 +221,7 @@ struct rw_tensor *rw_recipe_cast(rw_tape *t, struct rw_tensor *x, rw_dtype dtype
     struct rw_tensor *y = cast_before(t, x, dtype, 0);
     if (y) return check_source(t, x, at) ? NULL : y;
     if (!reserve(t, x->id)) {
-        rw_fail(t->ctx, RW_ERR_MEMORY, "cast at %s:%d: out of memory", at.file, at.line);
+        rw_fail(t->ctx, RW_ERR_MEMORY, "cast at %s:%d: out of memory", rw_file_of(at), at.line);
         return NULL;
     }
     y = rw_cast_at(at, t, x, dtype);
@@ -227,8 +234,8 @@ const rw_recipe *rw_recipe_of_codes(const rw_tape *t)
     return t && open_kind(t) == RW_RECIPE_F8 ? &t->recipes[t->open_recipe].recipe : NULL;
 }
 
-/* Scales of a tape are found again by what they come from. */
-static uint64_t origin_of(const rw_quantize_params *p, const rw_delayed *delayed)
+/* Identifies the source of scales, by which scales on a tape are found. */
+static uint64_t origin_of(const rw_quantize_params *p, const rw_delayed_scaling *delayed)
 {
     if (!delayed) return (uint64_t)p->scaling;
     return RW_SCALING_COUNT + rw_delayed_rows(delayed)->scale->serial;
@@ -244,7 +251,7 @@ static struct rw_tensor *make_codes(rw_site at, rw_tape *t, struct rw_tensor *x,
     return y && counted && rw_counts_note(t, counted->buffer, counted->row, counts) ? NULL : y;
 }
 
-/* Of a weight whose codes are kept: false for everything else. */
+/* The key of a weight whose FP8 data is kept; false for everything else. */
 static bool key_of(const rw_tape *t, const struct rw_tensor *x, const rw_recipe *recipe, uint64_t origin,
                    enum rw_delayed_operand which, struct rw_kept_key *ret)
 {
@@ -254,17 +261,17 @@ static bool key_of(const rw_tape *t, const struct rw_tensor *x, const rw_recipe 
     return true;
 }
 
-/* Scales are the output behind the codes. */
+/* Scales are the output after the data. */
 rw_tensor *rw_recipe_codes_at(rw_site at, rw_tape *t, rw_tensor *x, const rw_quantize_params *params,
                               const rw_recipe *recipe, rw_tensor *weight, enum rw_delayed_operand which,
                               rw_tensor **ret_scale)
 {
     if (t->recipes[t->open_recipe].bereft) {
-        rw_fail(t->ctx, RW_ERR_ARGUMENT, "linear at %s:%d: the open recipe's delayed scaling was destroyed", at.file,
-                at.line);
+        rw_fail(t->ctx, RW_ERR_ARGUMENT, "linear at %s:%d: expected the open recipe's delayed scaling, got one that "
+                "was destroyed; call rw_recipe_end() before", rw_file_of(at), at.line);
         return NULL;
     }
-    const rw_delayed *const delayed = recipe->delayed;
+    const rw_delayed_scaling *const delayed = recipe->delayed;
     struct rw_delayed_slot slot = { 0 };
     struct rw_counts_slot counted;
     struct rw_kept_key key;
@@ -279,7 +286,7 @@ rw_tensor *rw_recipe_codes_at(rw_site at, rw_tape *t, rw_tensor *x, const rw_qua
         return made;
     }
     if (!reserve(t, x->id)) {
-        rw_fail(t->ctx, RW_ERR_MEMORY, "quantize at %s:%d: out of memory", at.file, at.line);
+        rw_fail(t->ctx, RW_ERR_MEMORY, "quantize at %s:%d: out of memory", rw_file_of(at), at.line);
         return NULL;
     }
     if (delayed && !rw_delayed_slot_at(at, t, delayed, weight, which, &slot)) return NULL;

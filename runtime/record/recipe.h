@@ -1,29 +1,30 @@
 /*
- * Recipes of a tape: what rw_recipe_begin() and rw_recipe_end() stand around. While one is open, recording puts casts
- * before an op, as it puts copies before one that cannot take strides; nothing behind recording knows of recipes.
+ * Recipes of a tape: the scopes between rw_recipe_begin() and rw_recipe_end(). While one is open, recording inserts
+ * casts before an op, as it inserts copies before an op that does not accept strides; later passes know nothing about
+ * recipes.
  *
- * A cast is recorded once for each value and type: of a parameter or buffer once a step, of anything else once a
- * region, so that no region keeps for another what that would make again. They are found by cast_of[value], which may
- * be of a value that was there before an undone call: it counts where the cast that it names is of that value.
+ * A cast is recorded once per value and type: for a parameter or buffer once per step, for any other value once per
+ * region, so that no region keeps for another what that would recompute. Casts are found by cast_of[value]. An entry
+ * may refer to a value of a call that was rolled back: it is valid only if the cast that it names is of that value.
  */
 #ifndef RW_RECORD_RECIPE_H
 #define RW_RECORD_RECIPE_H
 
 #include "record/tape.h"
 
-/* Is there anything that a recipe does with the op that is recorded now? */
+/* Does a recipe affect the op that is being recorded? */
 bool rw_recipe_rules(const rw_tape *t, const rw_op_def *op);
 
-/* The widest type among the inputs that the op wants alike: float32 where two are of different 16 bits. */
+/* The widest type among the inputs of the set `cast_widest`; float32 for two different 16-bit types. */
 rw_dtype rw_recipe_widest(const rw_op_def *op, struct rw_tensor *const *in, int n);
 
-/* The type in which the open recipe hands input i, which has one, to the op. */
+/* The type in which the open recipe passes input i to the op. */
 rw_dtype rw_recipe_dtype(const rw_tape *t, const rw_op_def *op, int i, rw_dtype has, rw_dtype widest);
 
-/* x of the tape in another type, cast before or now. NULL on an error, which sticks. */
+/* x of the tape in another type, from an earlier cast or a new one. NULL on an error, which is sticky. */
 struct rw_tensor *rw_recipe_cast(rw_tape *t, struct rw_tensor *x, rw_dtype dtype, rw_site at);
 
-/* Delayed scaling goes away: recipes that name it make no more codes, and say so. */
-void rw_recipes_forget(const rw_context *ctx, const rw_delayed *d);
+/* Delayed scaling is destroyed: recording under recipes that name it is refused from now on. */
+void rw_recipes_forget(const rw_context *ctx, const rw_delayed_scaling *d);
 
 #endif

@@ -1,12 +1,14 @@
 /*
- * Recording a node: check the call, make strided inputs dense where the kernel needs it, append.
+ * Recording a node: check the call, cast inputs for a recipe, make strided inputs dense if the kernel needs it, append.
  *
- * What can fail happens before the node is appended; what had to be recorded for its sake, a leaf or a copy, is cut off
- * again when it does.
+ * A call that fails leaves the tape as it was. Everything that can fails happens before the node is appended; leaves
+ * and copies that were recorded for it are rolled back to a mark. So the arrays only grow after all memory is reserved.
  */
 #include "base/alloc.h"
-#include "record/order.h"
-#include "record/own_ops.h"
+#include "record/edge.h"
+#include "record/handle.h"
+#include "record/arg_order.h"
+#include "record/builtin_ops.h"
 #include "record/recipe.h"
 
 #include <rewind/ops.h>
@@ -15,18 +17,18 @@
 #include <stdio.h>
 #include <string.h>
 
-/* What rw_op_error() and rw_op_output*() find behind rw_op_call.state_. */
+/* Private state of a check, which rw_op_error() and rw_op_output*() find in rw_op_call.state_. */
 struct check_state {
     rw_tape *tape;
     rw_context *ctx;
-    int64_t base;     /* of a view: the elements of the buffer that input 0 looks into */
-    int named;        /* outputs from here on have no description yet; before, one without a layout has none */
+    int64_t base;     /* of a view: number of elements of input 0's buffer */
+    int named;        /* outputs from here on are not described yet; of earlier ones, one without a layout is not */
     rw_status status;
     bool no_memory;
     char text[512];
 };
 
-/* Up to so many inputs lie in the recording itself. Recording recurses only for a copy of one input. */
+/* Up to so many inputs are stored in the recording itself. Recording recurses only to copy one input. */
 #define FEW 16
 
 /* One recording in progress. */
@@ -36,16 +38,27 @@ struct recording {
     const rw_op_def *op;
     rw_site site;
     uint32_t op_index, site_index;
-    int n, described;            /* inputs, and how many of them the tape's in_desc describes by now */
-    struct rw_tensor **in;       /* n values of the tape: here, or where they are many in tape.wide */
+    int64_t words;               /* that a random op draws */
+    int n, described;            /* inputs; number of them that the tape's in_desc describes so far */
+    struct rw_tensor **in;       /* n values of the tape: in `few`, or if there are many, in tape.wide */
     struct rw_tensor *few[FEW];
-    bool marked;                 /* something was recorded for the sake of this node, behind the mark */
+    bool marked;                 /* something was recorded for this node after the mark */
     struct rw_tape_mark mark;
     rw_op_call call;             /* its operands' descriptions are the tape's in_desc and out_desc */
 };
 
+/* Only a check describes outputs; cost, draws and workspace functions get the same struct. */
+static bool is_in_check(const rw_op_call *call)
+{
+    return call && call->state_;
+}
+
 rw_status rw_op_error(rw_op_call *call, rw_status status, const char *fmt, ...)
 {
+    RW_LOOKS_ONLY;
+    if (!is_in_check(call))
+        return rw_fail(call ? call->ctx : NULL, RW_ERR_ARGUMENT, "rw_op_output, rw_op_error: expected a call from "
+                       "an op's check function, got one from elsewhere");
     struct check_state *const s = call->state_;
     if (s->status) return s->status;
     va_list args;
@@ -55,7 +68,7 @@ rw_status rw_op_error(rw_op_call *call, rw_status status, const char *fmt, ...)
     return s->status = status;
 }
 
-/* Of a type for storage alone, and the op takes none. */
+/* True for a storage type if the op does not accept those. */
 static bool is_a_foreign_code(const rw_op_def *op, rw_dtype dtype)
 {
     return rw_dtype_is_code(dtype) && !(op->flags & (RW_OP_CODES | RW_OP_VIEW));
@@ -65,23 +78,24 @@ static rw_status set_output(rw_op_call *call, int i, rw_dtype dtype, const rw_la
 {
     struct check_state *const s = call->state_;
     if (is_a_foreign_code(call->op, dtype))
-        return rw_op_error(call, RW_ERR_DTYPE, "output %d would be of %s, which is for storage alone", i,
-                           rw_dtype_name(dtype));
+        return rw_op_error(call, RW_ERR_DTYPE, "output %d: expected a type of arithmetic, got %s, which is for "
+                           "storage alone", i, rw_dtype_name(dtype));
     if (!layout || !rw_tape_describe(s->tape, 0, (size_t)i + 1)) {
         s->no_memory = true;
         return s->status = RW_ERR_MEMORY;
     }
     call->out = s->tape->out_desc;
     while (s->named <= i) call->out[s->named++].layout = NULL;
-    call->out[i] = (rw_desc){ dtype, layout };
+    call->out[i] = (rw_operand_desc){ dtype, layout };
     return RW_OK;
 }
 
 static rw_status check_output(rw_op_call *call, int i)
 {
+    if (!is_in_check(call)) return rw_op_error(call, RW_ERR_ARGUMENT, "expected a call from an op's check function");
     const int most = call->op->n_outputs == RW_OP_VARIADIC ? RW_OP_MAX_OPERANDS : call->op->n_outputs;
     if (i >= 0 && i < most) return RW_OK;
-    return rw_op_error(call, RW_ERR_ARGUMENT, "the check names output %d; the op has %d", i, most);
+    return rw_op_error(call, RW_ERR_ARGUMENT, "output: expected 0 to %d, the op's outputs, got %d", most - 1, i);
 }
 
 rw_status rw_op_shape(rw_op_call *call, rw_shape shape)
@@ -93,10 +107,11 @@ rw_status rw_op_shape(rw_op_call *call, rw_shape shape)
 
 rw_status rw_op_output(rw_op_call *call, int i, rw_dtype dtype, rw_shape shape)
 {
-    struct check_state *const s = call->state_;
+    RW_LOOKS_ONLY;
     char text[RW_FAULT_MAX];
     rw_status status = check_output(call, i);
     if (status) return status;
+    struct check_state *const s = call->state_;
     status = rw_shape_fault(dtype, shape, text, sizeof text);
     if (status) return rw_op_error(call, status, "output %d: %s", i, text);
     return set_output(call, i, dtype, rw_layout_dense(&s->ctx->layouts, shape));
@@ -104,12 +119,14 @@ rw_status rw_op_output(rw_op_call *call, int i, rw_dtype dtype, rw_shape shape)
 
 rw_status rw_op_output_like(rw_op_call *call, int i, int j)
 {
-    struct check_state *const s = call->state_;
+    RW_LOOKS_ONLY;
     const rw_status status = check_output(call, i);
     if (status) return status;
+    struct check_state *const s = call->state_;
     if (j < 0 || j >= call->n_inputs)
-        return rw_op_error(call, RW_ERR_ARGUMENT, "output %d is like input %d; there are %d", i, j, call->n_inputs);
-    const rw_desc *const d = &call->in[j];
+        return rw_op_error(call, RW_ERR_ARGUMENT, "output %d: expected it to be like input 0 to %d, got input %d", i,
+                           call->n_inputs - 1, j);
+    const rw_operand_desc *const d = &call->in[j];
     const rw_layout *const layout =
         rw_layout_is_whole(d->layout) ? d->layout : rw_layout_dense(&s->ctx->layouts, rw_layout_shape(d->layout));
     return set_output(call, i, d->dtype, layout);
@@ -117,29 +134,31 @@ rw_status rw_op_output_like(rw_op_call *call, int i, int j)
 
 rw_status rw_op_output_view(rw_op_call *call, int i, rw_shape shape, const int64_t *stride, int64_t offset)
 {
-    struct check_state *const s = call->state_;
+    RW_LOOKS_ONLY;
     char text[RW_FAULT_MAX];
     rw_status status = check_output(call, i);
     if (status) return status;
+    struct check_state *const s = call->state_;
     if (!(call->op->flags & RW_OP_VIEW) || !call->n_inputs)
-        return rw_op_error(call, RW_ERR_ARGUMENT, "output %d is a view; that takes RW_OP_VIEW among the op's flags and "
-                           "an input", i);
+        return rw_op_error(call, RW_ERR_ARGUMENT, "output %d is a view: expected RW_OP_VIEW in the op's flags and an "
+                           "input, got flags %#x and %d inputs", i, (unsigned)call->op->flags, call->n_inputs);
+    if (!stride && shape.rank > 0)
+        return rw_op_error(call, RW_ERR_ARGUMENT, "output %d: stride is NULL; expected %d strides", i, shape.rank);
     status = rw_view_fault(shape, stride, offset, s->base, text, sizeof text);
     if (status) return rw_op_error(call, status, "output %d: %s", i, text);
     return set_output(call, i, call->in[0].dtype, rw_layout_strided(&s->ctx->layouts, shape, stride, offset));
 }
 
 /* "f32[4, 8]" appended to text. */
-static void describe(char *text, size_t size, const rw_desc *d)
+static void describe(char *text, size_t size, const rw_operand_desc *d)
 {
-    size_t n = strlen(text);
-    n += (size_t)snprintf(text + n, size - n, "%s[", rw_dtype_name(d->dtype));
-    for (int i = 0; i < d->layout->rank && n < size; i++)
-        n += (size_t)snprintf(text + n, size - n, "%s%lld", i ? ", " : "", (long long)d->layout->dim[i]);
-    if (n < size) snprintf(text + n, size - n, "]");
+    const size_t n = strlen(text);
+    char shape[RW_SHAPE_TEXT];
+    rw_shape_text(shape, sizeof shape, rw_layout_shape(d->layout));
+    snprintf(text + n, size - n, "%s%s", rw_dtype_name(d->dtype), shape);
 }
 
-/* The function that the caller knows, when it is another than the op. */
+/* The function that the caller has called, if its name differs from the op's. */
 static const char *within(const rw_tape *t, const char *op)
 {
     return t->composite && !t->origin.adjoint && strcmp(t->composite, op) != 0 ? t->composite : NULL;
@@ -154,23 +173,25 @@ static rw_tensor *refuse(const struct recording *r, rw_status status, const char
     }
     const char *const whole = within(r->tape, r->op->name);
     rw_fail(r->ctx, status, "%s%s%s(%s) at %s:%d: %s", whole ? whole : "", whole ? ": " : "", r->op->name, inputs,
-            r->site.file, r->site.line, text);
+            rw_file_of(r->site), r->site.line, text);
     return NULL;
 }
 
 rw_status rw_refuse_at(rw_site at, rw_tape *t, rw_status status, const char *fmt, ...)
 {
+    RW_ENTER_RECORDING(rw_edge_context(t), RW_ERR_ARGUMENT);
     char text[512];
     va_list args;
     va_start(args, fmt);
     vsnprintf(text, sizeof text, fmt, args);
     va_end(args);
-    if (!t) return status;
-    if (t->origin.adjoint) at = t->ctx->sites[t->origin.site]; /* not a line of the rule: the caller's */
-    const size_t n = strcspn(text, ":"); /* who refuses */
+    if (!t) return rw_fail(NULL, status, "%s:%d: %s", rw_file_of(at), at.line, text);
+    if (t->origin.adjoint) at = t->ctx->sites[t->origin.site]; /* without the line of the rule: the caller's follows */
+    const size_t n = strcspn(text, ":("); /* the function that refuses */
     const char *whole = within(t, "");
     if (whole && strlen(whole) == n && !strncmp(whole, text, n)) whole = NULL;
-    return rw_fail(t->ctx, status, "%s:%d: %s%s%s", at.file, at.line, whole ? whole : "", whole ? ": " : "", text);
+    return rw_fail(t->ctx, status, "%s:%d: %s%s%s",
+                   rw_file_of(at), at.line, whole ? whole : "", whole ? ": " : "", text);
 }
 
 static rw_tensor *no_memory(const struct recording *r)
@@ -178,12 +199,12 @@ static rw_tensor *no_memory(const struct recording *r)
     return refuse(r, RW_ERR_MEMORY, "out of memory");
 }
 
-static rw_desc desc_of(const rw_context *ctx, const struct rw_tensor *v)
+static rw_operand_desc desc_of(const rw_context *ctx, const struct rw_tensor *v)
 {
-    return (rw_desc){ (rw_dtype)v->dtype, rw_layout_of(ctx, v) };
+    return (rw_operand_desc){ (rw_dtype)v->dtype, rw_layout_of(ctx, v) };
 }
 
-/* For the operands that are known before the check: it may have more outputs. */
+/* For the operands known before the check, which may add outputs. */
 static bool make_room(struct recording *r)
 {
     rw_tape *const t = r->tape;
@@ -194,14 +215,14 @@ static bool make_room(struct recording *r)
     return true;
 }
 
-/* Before the first of what a failure would have to take back: a leaf, a copy, a node that REWIND_EAGER=1 runs. */
+/* Call before the first thing that a failure must roll back: a leaf, a copy, a node that REWIND_EAGER=1 runs. */
 static void mark(struct recording *r)
 {
     if (!r->marked) r->mark = rw_tape_mark(r->tape);
     r->marked = true;
 }
 
-/* Casts of what an open recipe wants in another type. */
+/* Records the casts that an open recipe requires. */
 static bool cast_inputs(struct recording *r)
 {
     const rw_dtype widest = rw_recipe_widest(r->op, r->in, r->n);
@@ -215,7 +236,7 @@ static bool cast_inputs(struct recording *r)
     return true;
 }
 
-/* Dense where the kernel asks for it. */
+/* Makes inputs dense if the kernel requires it. */
 static bool lay_inputs(struct recording *r)
 {
     if (r->op->flags & RW_OP_VIEW) return true;
@@ -228,7 +249,7 @@ static bool lay_inputs(struct recording *r)
     return true;
 }
 
-/* Inputs as values of this tape, of the type that a recipe gives them, and dense where the kernel asks for it. */
+/* Finds inputs as values of this tape, of the type that a recipe gives them, and dense if the kernel requires it. */
 static bool take_inputs(struct recording *r, rw_tensor *const *in)
 {
     char name[32];
@@ -236,8 +257,9 @@ static bool take_inputs(struct recording *r, rw_tensor *const *in)
         r->in[i] = in[i];
         if (!in[i] || !rw_tape_has(r->tape, in[i]) || rw_value_is_committed(r->tape, in[i])) {
             mark(r);
+            const bool is_refused = rw_operand_fault(r->tape, in[i]); /* its name is looked up for the message alone */
             r->in[i] = rw_tape_resolve(r->tape, in[i], r->op->name,
-                                       rw_op_input_name(r->op, i, name, sizeof name), r->site);
+                                       is_refused ? rw_op_input_name(r->op, i, name, sizeof name) : "", r->site);
         }
         if (!r->in[i]) return false;
     }
@@ -246,40 +268,48 @@ static bool take_inputs(struct recording *r, rw_tensor *const *in)
 
 static bool describe_inputs(struct recording *r)
 {
-    char text[96] = "";
+    int code = -1; /* the first input of a storage type that the op does not accept */
     for (int i = 0; i < r->n; i++) {
         r->tape->in_desc[i] = desc_of(r->ctx, r->in[i]);
-        if (is_a_foreign_code(r->op, (rw_dtype)r->in[i]->dtype) && !*text)
-            snprintf(text, sizeof text, "input %d is of %s, which is for storage alone: rw_dequantize() it", i,
-                     rw_dtype_name((rw_dtype)r->in[i]->dtype));
+        if (is_a_foreign_code(r->op, (rw_dtype)r->in[i]->dtype) && code < 0) code = i;
     }
     r->described = r->n;
-    if (*text) refuse(r, RW_ERR_DTYPE, text);
-    return !*text;
+    if (code < 0) return true;
+    char text[192], name[32];
+    snprintf(text, sizeof text, "%s: expected a type of arithmetic, got %s, which is for storage alone; "
+             "rw_dequantize() converts",
+             rw_op_input_name(r->op, code, name, sizeof name), rw_dtype_name((rw_dtype)r->in[code]->dtype));
+    refuse(r, RW_ERR_DTYPE, text);
+    return false;
 }
 
-/* Of the buffer that input 0 looks into. */
+/* Number of elements of input 0's buffer. */
 static int64_t buffer_elements(const struct recording *r)
 {
     return rw_layout_of(r->ctx, rw_tape_value(r->tape, r->in[0]->base))->numel;
 }
 
-/* Every output has a description; and what a view shows lies in its buffer, also where it was described as dense. */
+/* Every output must be described; a view must be inside of its buffer, also if it was described as dense. */
 static rw_status check_all_named(rw_op_call *call, int named)
 {
     const struct check_state *const s = call->state_;
     for (int i = 0; i < call->n_outputs; i++) {
         if (i >= named || !call->out[i].layout)
-            return rw_op_error(call, RW_ERR_ARGUMENT, "the check names no type and shape for output %d", i);
+            return rw_op_error(call, RW_ERR_ARGUMENT, "the op's check: expected a type and shape for output %d, got "
+                               "none", i);
         if (!(call->op->flags & RW_OP_VIEW)) continue;
         const rw_layout *const l = call->out[i].layout;
         if (call->out[i].dtype != call->in[0].dtype || (l->numel && l->offset + l->span > s->base))
-            return rw_op_error(call, RW_ERR_SHAPE, "output %d is no view of input 0's buffer of %lld elements", i,
+            return rw_op_error(call, RW_ERR_SHAPE, "output %d: expected a view within input 0's buffer of %lld "
+                               "elements, got one outside or of another type", i,
                                (long long)s->base);
     }
     return RW_OK;
 }
 
+/* Calls the op's check. The call is a custom function, so its result is not trusted: the status must exist, every
+   output must be described, and views must be inside of their buffer. The call struct must not outlive the check,
+   hence state_ is reset. */
 static bool check(struct recording *r, const void *attrs)
 {
     struct check_state state;
@@ -295,14 +325,18 @@ static bool check(struct recording *r, const void *attrs)
                             .kind = r->ctx->kind, .threads = r->ctx->threads, .device = r->ctx->device_state,
                             .ctx = r->ctx, .n_outputs = r->op->n_outputs == RW_OP_VARIADIC ? 0 : r->op->n_outputs,
                             .state_ = &state };
+    const enum rw_callback before = rw_callback_enter(r->ctx, RW_CALLBACK_QUERY);
     rw_status status = r->op->check(&r->call);
+    if (t->origin.adjoint || r->ctx->eager) rw_library_mode_keep();
+    if (rw_callback_end(r->ctx, before)) return false; /* it made an illegal call: the error is sticky */
     if (!rw_is_status((int)status))
-        status = rw_op_error(&r->call, RW_ERR_ARGUMENT, "its check returned %d, which is no status", (int)status);
+        status = rw_op_error(&r->call, RW_ERR_ARGUMENT, "the op's check: expected one of rw_status, got %d",
+                             (int)status);
     const int n_out = r->call.n_outputs;
     if (!status && (n_out < 1 || n_out > RW_OP_MAX_OPERANDS - r->n))
         status = rw_op_error(&r->call, RW_ERR_ARGUMENT,
-                             "%d inputs and %d outputs; an op has an output at least and %d operands at most", r->n,
-                             n_out, RW_OP_MAX_OPERANDS);
+                             "expected 1 output or more and at most %d operands, got %d inputs and %d outputs",
+                             RW_OP_MAX_OPERANDS, r->n, n_out);
     if (!status && !state.status) status = check_all_named(&r->call, state.named);
     r->call.out = t->out_desc;
     r->call.state_ = NULL;
@@ -314,13 +348,13 @@ static bool check(struct recording *r, const void *attrs)
     return false;
 }
 
-/* Planning alone writes gradients: it knows which values lie in them. */
+/* Only planning records writes to gradients, because it knows which values are stored in them. */
 static bool may_be_written(const struct recording *r, const struct rw_tensor *to)
 {
     return r->tape->origin.adjoint || (to->leaf != RW_NONE_ID && r->tape->leaves[to->leaf].kind == RW_LEAF_PARAM);
 }
 
-/* What a commit writes is memory of the context, all of it, and each output is that of the operand it stands for. */
+/* A commit writes whole parameters, buffers or states, and each output has the type and shape of its operand. */
 static bool commits_soundly(struct recording *r)
 {
     const int n_out = r->call.n_outputs, first = r->n - n_out;
@@ -335,7 +369,7 @@ static bool commits_soundly(struct recording *r)
     return sound;
 }
 
-/* Room for one node with these many operands and outputs; nothing is appended yet. */
+/* Reserves memory for one node with so many operands and outputs; appends nothing. */
 static bool reserve(struct recording *r, size_t attrs_size)
 {
     rw_tape *const t = r->tape;
@@ -371,20 +405,16 @@ static void add_outputs(struct recording *r, struct rw_node *node, bool requires
     }
 }
 
-/* How many words the op of this call draws. */
-static int64_t words_of(const struct recording *r)
-{
-    return r->op->draws ? r->op->draws(&r->call) : r->call.out[0].layout->numel;
-}
+#define WORDS_MAX ((int64_t)1 << 60)
 
-/* Law 2: numbers are drawn now, in tape order. A rule that draws the same mask again repeats its node's ticket; what
-   draws no words has none. */
+/* Law 2: numbers are drawn now, in tape order. A rule that draws the same mask again uses its node's ticket; a node
+   that draws no words has none. */
 static uint32_t draw_ticket(struct recording *r)
 {
     rw_tape *const t = r->tape;
     if (!(r->op->flags & RW_OP_RANDOM)) return RW_NONE_ID;
     if (t->origin.adjoint && t->origin.ticket != RW_NONE_ID) return t->origin.ticket;
-    const int64_t n = words_of(r);
+    const int64_t n = r->words;
     if (!n) return RW_NONE_ID;
     t->tickets[t->n_tickets] = (rw_ticket){ r->ctx->generator.seed, r->ctx->generator.offset };
     t->ticket_blocks[t->n_tickets] = (uint64_t)(n + 3) / 4;
@@ -393,7 +423,7 @@ static uint32_t draw_ticket(struct recording *r)
     return (uint32_t)t->n_tickets++;
 }
 
-/* On a copy, which stays in registers. */
+/* Works on a copy, which stays in registers. */
 static void add_to_key(rw_tape *t, const struct rw_node *node)
 {
     struct rw_key key = t->key;
@@ -403,7 +433,7 @@ static void add_to_key(rw_tape *t, const struct rw_node *node)
     t->key.hash = key.hash;
 }
 
-/* There is room for all of it. */
+/* Appends the node. Cannot fail: all memory is reserved. */
 static void append(struct recording *r, const void *attrs, size_t attrs_size)
 {
     rw_tape *const t = r->tape;
@@ -421,7 +451,7 @@ static void append(struct recording *r, const void *attrs, size_t attrs_size)
     for (int i = 0; i < r->n; i++) t->operands[t->n_operands++] = r->in[i]->id;
     if (attrs_size) {
         const size_t end = t->n_attrs + ((attrs_size + 7) & ~(size_t)7);
-        memset(t->attrs + end - 8, 0, 8); /* the key has whole words of them */
+        memset(t->attrs + end - 8, 0, 8); /* the key consists of whole words */
         memcpy(t->attrs + t->n_attrs, attrs, attrs_size);
         t->n_attrs = end;
     }
@@ -434,25 +464,28 @@ static void append(struct recording *r, const void *attrs, size_t attrs_size)
 static bool call_is_sound(const struct recording *r, rw_tensor *const *in, const void *attrs, size_t attrs_size)
 {
     const int takes = r->op->n_inputs == RW_OP_VARIADIC ? RW_OP_MAX_OPERANDS : r->op->n_inputs;
-    char text[96] = "";
+    char text[128];
     if (r->n < 0 || r->n > takes || (r->op->n_inputs != RW_OP_VARIADIC && r->n != takes))
-        snprintf(text, sizeof text, "%d inputs, the op takes %d", r->n, takes);
-    else if (r->n && !in) snprintf(text, sizeof text, "the array of inputs is NULL");
+        snprintf(text, sizeof text, "expected %s%d inputs, got %d", takes == r->op->n_inputs ? "" : "0 to ", takes,
+                 r->n);
+    else if (r->n && !in) snprintf(text, sizeof text, "inputs is NULL; expected an array of %d tensors", r->n);
     else if (attrs_size > UINT16_MAX || (attrs_size && !attrs))
-        snprintf(text, sizeof text, "attributes of %zu bytes%s", attrs_size, attrs ? "" : " that are NULL");
-    if (*text) refuse(r, RW_ERR_ARGUMENT, text);
-    return !*text;
+        snprintf(text, sizeof text, "attributes: expected at most %d bytes, and not NULL, got %zu%s", UINT16_MAX,
+                 attrs_size, attrs ? "" : " at NULL");
+    else return true;
+    refuse(r, RW_ERR_ARGUMENT, text);
+    return false;
 }
 
-/* The op's place in the context's table. A definition is looked at when it is first seen. */
+/* Index of the op in the context's table. A definition is validated when it is first used. */
 static bool know_op(struct recording *r)
 {
-    char text[128];
+    char text[256];
     r->op_index = rw_op_find(r->ctx, r->op);
     if (r->op_index != RW_NONE_ID) return true;
     const rw_status status = rw_op_def_fault(r->op, r->ctx->kind, text, sizeof text);
     if (status) {
-        rw_fail(r->ctx, status, "rw_apply(%s) at %s:%d: %s", r->op->name ? r->op->name : "", r->site.file,
+        rw_fail(r->ctx, status, "rw_apply(%s) at %s:%d: %s", r->op->name ? r->op->name : "", rw_file_of(r->site),
                 r->site.line, text);
         return false;
     }
@@ -461,13 +494,13 @@ static bool know_op(struct recording *r)
     return r->op_index != RW_NONE_ID;
 }
 
-/* A call without a tape or without an op: what it was given may still know the context. */
+/* A call without a tape or an op: its inputs may still lead to a context for the error. */
 static rw_tensor *refuse_nothing(rw_site at, rw_tape *t, const rw_op_def *op, rw_tensor *const *in, int n)
 {
     rw_context *ctx = rw_tape_context(t);
     for (int i = 0; !ctx && in && i < n && i < FEW; i++) ctx = rw_tensor_context(in[i]);
-    rw_fail(ctx, RW_ERR_ARGUMENT, "%s at %s:%d: the %s is NULL", op && op->name ? op->name : "rw_apply", at.file,
-            at.line, t ? "op" : "tape");
+    rw_fail(ctx, RW_ERR_ARGUMENT, "%s at %s:%d: %s", op && op->name ? op->name : "rw_apply", rw_file_of(at), at.line,
+            t ? "op is NULL; expected the definition of an op" : "t is NULL; expected a tape");
     return NULL;
 }
 
@@ -486,13 +519,24 @@ static bool has_an_order(const struct recording *r)
     return false;
 }
 
-/* A plan keeps what rules have recorded: numbers that one drew for itself would be the same in every step. */
-static bool may_draw(const struct recording *r)
+/* Number of words that the op draws. A rule may not draw numbers of its own, because a plan keeps the nodes of
+   rules: the numbers would be the same in every step. */
+static bool may_draw(struct recording *r)
 {
     const struct rw_origin *const o = &r->tape->origin;
-    if (!(r->op->flags & RW_OP_RANDOM) || !o->adjoint || o->of == RW_NONE_ID || !words_of(r)) return true;
-    const uint64_t blocks = (uint64_t)(words_of(r) + 3) / 4;
+    if (!(r->op->flags & RW_OP_RANDOM)) return true;
+    const enum rw_callback before = rw_callback_enter(r->ctx, RW_CALLBACK_QUERY);
+    r->words = rw_call_draws(&r->call);
+    if (rw_callback_leave(r->ctx, before)) return false;
+    const int64_t words = r->words;
+    const uint64_t blocks = ((uint64_t)words + 3) / 4;
     char text[192];
+    if (words < 0 || words > WORDS_MAX) {
+        snprintf(text, sizeof text, "the op draws %lld random words; expected 0 to 2^60", (long long)words);
+        refuse(r, RW_ERR_ARGUMENT, text);
+        return false;
+    }
+    if (!o->adjoint || o->of == RW_NONE_ID || !words) return true;
     if (o->ticket != RW_NONE_ID && blocks <= r->tape->ticket_blocks[o->ticket]) return true;
     if (o->ticket != RW_NONE_ID) {
         snprintf(text, sizeof text,
@@ -509,7 +553,7 @@ static bool may_draw(const struct recording *r)
     return false;
 }
 
-/* Checks the call and appends the node; what it recorded for its inputs' sake stays behind the mark. */
+/* Checks the call and appends the node; what it recorded for its inputs stays after the mark. */
 static bool record(struct recording *r, rw_tensor *const *in, const void *attrs, size_t attrs_size)
 {
     if (!know_op(r) || !call_is_sound(r, in, attrs, attrs_size)) return false;
@@ -525,11 +569,13 @@ static bool record(struct recording *r, rw_tensor *const *in, const void *attrs,
     return r->ctx->up->recorded(r->tape, (uint32_t)r->tape->n_nodes - 1) == RW_OK;
 }
 
+/* Records a node. Outputs are returned only on success; on failure everything that was recorded for this call is
+   rolled back. */
 rw_tensor *rw_apply_at(rw_site at, rw_tape *t, const rw_op_def *op, rw_tensor *const *in, int n, const void *attrs,
                        size_t attrs_size, rw_tensor **ret_outs)
 {
+    RW_ENTER_OP(t);
     if (!t || !op) return refuse_nothing(at, t, op, in, n);
-    if (rw_is_called_by_a_kernel(t->ctx, op->name ? op->name : "rw_apply")) return NULL;
     struct recording r;
     r.tape = t;
     r.ctx = t->ctx;
@@ -539,7 +585,7 @@ rw_tensor *rw_apply_at(rw_site at, rw_tape *t, const rw_op_def *op, rw_tensor *c
     r.described = 0;
     r.marked = false;
     if (!record(&r, in, attrs, attrs_size)) {
-        if (r.marked) rw_tape_undo(t, &r.mark);
+        if (r.marked) rw_tape_rollback(t, &r.mark);
         return NULL;
     }
     const struct rw_node *const node = &t->nodes[t->n_nodes - 1];

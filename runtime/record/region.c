@@ -1,11 +1,12 @@
-/* Regions and per-value decisions: what the caller says about checkpointing while recording. */
+/* Regions, parts with policies, and decisions about single values: the checkpointing calls during recording. */
 #include "base/alloc.h"
 #include "record/handle.h"
 #include "record/tape.h"
 
-#include <rewind/checkpoint.h>
+#include <rewind/recompute.h>
 #include <rewind/ops.h>
 
+#include <stdio.h>
 #include <string.h>
 
 static void mark_names(struct rw_names_used *used, const rw_tape *t)
@@ -32,37 +33,42 @@ rw_status rw_open_check(const rw_tape *t, const char *what)
     rw_context *const ctx = t->ctx;
     if (t->open_region == RW_NONE_ID && t->open_part != RW_NONE_ID) {
         const rw_site begun = ctx->sites[t->parts[t->open_part].site];
-        return rw_fail(ctx, RW_ERR_REGION, "%s: the policy begun at %s:%d is still open", what, begun.file,
+        return rw_fail(ctx, RW_ERR_REGION, "%s: the policy begun at %s:%d is still open; call ckpt_policy_end()", what,
+                       begun.file,
                        (int)begun.line);
     }
     if (t->open_region == RW_NONE_ID && t->open_recipe != RW_NONE_ID) {
         const rw_site begun = ctx->sites[t->recipes[t->open_recipe].site];
-        return rw_fail(ctx, RW_ERR_REGION, "%s: the recipe begun at %s:%d is still open", what, begun.file,
+        return rw_fail(ctx, RW_ERR_REGION, "%s: the recipe begun at %s:%d is still open; call rw_recipe_end()", what,
+                       begun.file,
                        (int)begun.line);
     }
     if (t->open_region == RW_NONE_ID) return RW_OK;
     const struct rw_region *const r = &t->regions[t->open_region];
     const rw_site at = ctx->sites[r->site];
-    return rw_fail(ctx, RW_ERR_REGION, "%s: region \"%s\", begun at %s:%d, is still open", what,
-                   ctx->names.text[r->name], at.file, at.line);
+    return rw_fail(ctx, RW_ERR_REGION, "%s: region \"%s\", begun at %s:%d, is still open; call ckpt_end()", what,
+                   ctx->names.text[r->name], rw_file_of(at), at.line);
 }
 
+/* What can fail comes before the first change of the tape; then the region and the key that identifies the step
+   change together. */
 rw_status ckpt_begin_at(rw_site at, rw_tape *t, const char *name)
 {
-    if (!t) return RW_ERR_ARGUMENT;
+    RW_ENTER_RECORDING(rw_edge_context(t), RW_ERR_ARGUMENT);
+    if (!t) return rw_fail_null(NULL, "ckpt_begin", "t");
     rw_context *const ctx = t->ctx;
-    if (rw_is_called_by_a_kernel(ctx, "ckpt_begin")) return RW_ERR_ARGUMENT;
     if (!name || !*name || strpbrk(name, ",+;:/"))
-        return rw_fail(ctx, RW_ERR_ARGUMENT, "ckpt_begin at %s:%d: a region needs a name without , + ; : /", at.file,
-                       at.line);
+        return rw_fail(ctx, RW_ERR_ARGUMENT, "ckpt_begin at %s:%d: name: expected a name without , + ; : /, got %.60s",
+                       rw_file_of(at), at.line, !name ? "NULL" : !*name ? "none" : name);
     const uint32_t index = name_index(ctx, name);
     const uint32_t site = rw_site_index(ctx, at);
     if (index == RW_NONE_ID)
-        return rw_fail(ctx, RW_ERR_MEMORY, "ckpt_begin at %s:%d: %s", at.file, at.line, rw_names_fault(&ctx->names));
+        return rw_fail(ctx, RW_ERR_MEMORY, "ckpt_begin at %s:%d: %s",
+                       rw_file_of(at), at.line, rw_names_fault(&ctx->names));
     const size_t length = strlen(name);
     if (site == RW_NONE_ID || !rw_grow(&t->regions, &t->cap_regions, t->n_regions, 1, sizeof *t->regions) ||
         !rw_key_reserve(&t->key, 1 + RW_KEY_TEXT_WORDS(length)))
-        return rw_fail(ctx, RW_ERR_MEMORY, "ckpt_begin at %s:%d: out of memory", at.file, at.line);
+        return rw_fail(ctx, RW_ERR_MEMORY, "ckpt_begin at %s:%d: out of memory", rw_file_of(at), at.line);
     t->regions[t->n_regions] = (struct rw_region){ .name = index, .parent = t->open_region,
                                                    .first = (uint32_t)t->n_nodes, .end = RW_NONE_ID, .site = site,
                                                    .part = t->open_part };
@@ -72,23 +78,26 @@ rw_status ckpt_begin_at(rw_site at, rw_tape *t, const char *name)
     return RW_OK;
 }
 
+/* A policy or a recipe that began inside the region must have ended, so that regions, policies and recipes nest. */
 rw_status ckpt_end_at(rw_site at, rw_tape *t)
 {
-    if (!t) return RW_ERR_ARGUMENT;
+    RW_ENTER_RECORDING(rw_edge_context(t), RW_ERR_ARGUMENT);
+    if (!t) return rw_fail_null(NULL, "ckpt_end", "t");
     if (t->open_region == RW_NONE_ID)
-        return rw_fail(t->ctx, RW_ERR_REGION, "ckpt_end at %s:%d: no region is open", at.file, at.line);
+        return rw_fail(t->ctx, RW_ERR_REGION, "ckpt_end at %s:%d: no region is open; call ckpt_begin() first",
+                       rw_file_of(at), at.line);
     if (t->open_part != RW_NONE_ID && t->parts[t->open_part].region == t->open_region) {
         const rw_site begun = t->ctx->sites[t->parts[t->open_part].site];
         return rw_fail(t->ctx, RW_ERR_REGION, "ckpt_end at %s:%d: the policy begun at %s:%d inside the region is still "
-                       "open", at.file, at.line, begun.file, (int)begun.line);
+                       "open; call ckpt_policy_end()", rw_file_of(at), at.line, begun.file, (int)begun.line);
     }
     if (t->open_recipe != RW_NONE_ID && t->recipes[t->open_recipe].region == t->open_region) {
         const rw_site begun = t->ctx->sites[t->recipes[t->open_recipe].site];
         return rw_fail(t->ctx, RW_ERR_REGION, "ckpt_end at %s:%d: the recipe begun at %s:%d inside the region is still "
-                       "open", at.file, at.line, begun.file, (int)begun.line);
+                       "open; call rw_recipe_end()", rw_file_of(at), at.line, begun.file, (int)begun.line);
     }
     if (!rw_key_reserve(&t->key, 1))
-        return rw_fail(t->ctx, RW_ERR_MEMORY, "ckpt_end at %s:%d: out of memory", at.file, at.line);
+        return rw_fail(t->ctx, RW_ERR_MEMORY, "ckpt_end at %s:%d: out of memory", rw_file_of(at), at.line);
     struct rw_region *const r = &t->regions[t->open_region];
     r->end = (uint32_t)t->n_nodes;
     t->open_region = r->parent;
@@ -96,7 +105,7 @@ rw_status ckpt_end_at(rw_site at, rw_tape *t)
     return RW_OK;
 }
 
-/* Room for one more part, which may hold the policy of an earlier step's. */
+/* Reserves one more part, which may still hold the policy of an earlier step's part. */
 static bool reserve_part(rw_tape *t)
 {
     if (t->n_parts < t->n_made_parts) return true;
@@ -105,7 +114,7 @@ static bool reserve_part(rw_tape *t)
     return true;
 }
 
-/* A training loop gives the same policy at every step: it is read once. */
+/* A training loop sets the same policy at every step: it is parsed once. */
 static rw_status take_policy(struct rw_policy *policy, const char *spec, char *message)
 {
     if (policy->spec && !strcmp(policy->spec, spec)) return RW_OK;
@@ -117,40 +126,42 @@ static rw_status take_policy(struct rw_policy *policy, const char *spec, char *m
     return RW_OK;
 }
 
-/* A part's budget is of its own bytes, in the arena. Of two of which one is inside the other, more for the inner one
-   would leave less for the outer one, so that more were slower. */
+/* A part's budget limits its own arena bytes. If one were inside another, more bytes for the inner one would leave
+   less for the outer one, and more could be slower. */
 static rw_status refuse_budget(const rw_tape *t, const struct rw_policy *policy, rw_site at)
 {
     if (policy->kind != RW_POLICY_BUDGET) return RW_OK;
     if (policy->total || policy->moves)
         return rw_fail(t->ctx, RW_ERR_UNSUPPORTED, "ckpt_policy_begin at %s:%d: policy \"%.100s\": a part takes "
-                       "budget: alone, %s is for the whole tape", at.file, at.line, policy->spec,
+                       "budget: alone, %s is for the whole tape", rw_file_of(at), at.line, policy->spec,
                        policy->total ? "total:" : "+offload");
     for (uint32_t i = t->open_part; i != RW_NONE_ID; i = t->parts[i].parent) {
         if (t->parts[i].policy.kind != RW_POLICY_BUDGET) continue;
         const rw_site begun = t->ctx->sites[t->parts[i].site];
         return rw_fail(t->ctx, RW_ERR_UNSUPPORTED, "ckpt_policy_begin at %s:%d: policy \"%.100s\": the part begun at "
-                       "%s:%d around it has a budget", at.file, at.line, policy->spec, begun.file, (int)begun.line);
+                       "%s:%d around it has a budget",
+                       rw_file_of(at), at.line, policy->spec, begun.file, (int)begun.line);
     }
     return RW_OK;
 }
 
 rw_status ckpt_policy_begin_at(rw_site at, rw_tape *t, const char *spec)
 {
-    if (!t) return RW_ERR_ARGUMENT;
+    RW_ENTER_RECORDING(rw_edge_context(t), RW_ERR_ARGUMENT);
+    if (!t) return rw_fail_null(NULL, "ckpt_policy_begin", "t");
     rw_context *const ctx = t->ctx;
     if (!spec) return rw_fail_null(ctx, "ckpt_policy_begin", "spec");
     const uint32_t site = rw_site_index(ctx, at);
     if (site == RW_NONE_ID || !reserve_part(t))
-        return rw_fail(ctx, RW_ERR_MEMORY, "ckpt_policy_begin at %s:%d: out of memory", at.file, at.line);
+        return rw_fail(ctx, RW_ERR_MEMORY, "ckpt_policy_begin at %s:%d: out of memory", rw_file_of(at), at.line);
     struct rw_tape_part *const part = &t->parts[t->n_parts];
     char message[RW_MESSAGE_MAX];
     const rw_status status = take_policy(&part->policy, spec, message);
-    if (status) return rw_fail(ctx, status, "ckpt_policy_begin at %s:%d: %s", at.file, at.line, message);
+    if (status) return rw_fail(ctx, status, "ckpt_policy_begin at %s:%d: %s", rw_file_of(at), at.line, message);
     const rw_status refused = refuse_budget(t, &part->policy, at);
     if (refused) return refused;
     if (!rw_key_reserve(&t->key, 1 + rw_key_policy_words(&part->policy)))
-        return rw_fail(ctx, RW_ERR_MEMORY, "ckpt_policy_begin at %s:%d: out of memory", at.file, at.line);
+        return rw_fail(ctx, RW_ERR_MEMORY, "ckpt_policy_begin at %s:%d: out of memory", rw_file_of(at), at.line);
     part->parent = t->open_part;
     part->region = t->open_region;
     part->first = (uint32_t)t->n_nodes;
@@ -164,41 +175,46 @@ rw_status ckpt_policy_begin_at(rw_site at, rw_tape *t, const char *spec)
 
 rw_status ckpt_policy_end_at(rw_site at, rw_tape *t)
 {
-    if (!t) return RW_ERR_ARGUMENT;
+    RW_ENTER_RECORDING(rw_edge_context(t), RW_ERR_ARGUMENT);
+    if (!t) return rw_fail_null(NULL, "ckpt_policy_end", "t");
     if (t->open_part == RW_NONE_ID)
-        return rw_fail(t->ctx, RW_ERR_REGION, "ckpt_policy_end at %s:%d: no policy is open", at.file, at.line);
+        return rw_fail(t->ctx, RW_ERR_REGION, "ckpt_policy_end at %s:%d: no policy is open; call ckpt_policy_begin() "
+                       "first", rw_file_of(at), at.line);
     struct rw_tape_part *const part = &t->parts[t->open_part];
     if (part->region != t->open_region) {
         const struct rw_region *const r = &t->regions[t->open_region];
-        return rw_fail(t->ctx, RW_ERR_REGION, "ckpt_policy_end at %s:%d: region \"%s\", begun inside, is still open",
-                       at.file, at.line, t->ctx->names.text[r->name]);
+        return rw_fail(t->ctx, RW_ERR_REGION, "ckpt_policy_end at %s:%d: region \"%s\", begun inside, is still open; "
+                       "call ckpt_end()",
+                       rw_file_of(at), at.line, t->ctx->names.text[r->name]);
     }
     if (!rw_key_reserve(&t->key, 1))
-        return rw_fail(t->ctx, RW_ERR_MEMORY, "ckpt_policy_end at %s:%d: out of memory", at.file, at.line);
+        return rw_fail(t->ctx, RW_ERR_MEMORY, "ckpt_policy_end at %s:%d: out of memory", rw_file_of(at), at.line);
     part->end = (uint32_t)t->n_nodes;
     t->open_part = part->parent;
     rw_key_add(&t->key, RW_KEY_PART_END);
     return RW_OK;
 }
 
-/* x, when it is a value of this tape that a decision can be about. Errors stick. */
+/* Returns x if it is a value of this tape that a decision can be about. Errors are sticky. */
 static struct rw_tensor *decidable(rw_tape *t, rw_tensor *x, const char *what, rw_site at)
 {
-    const char *const fault = t ? rw_value_fault(t, x) : "cannot be decided about: the tape is NULL";
+    const char *const fault = t ? rw_value_fault(t, x) : "";
+    char text[RW_FAULT_TEXT];
     if (!fault) return x;
-    rw_fail(t ? t->ctx : rw_tensor_context(x), RW_ERR_ARGUMENT, "%s at %s:%d: the tensor %s", what, at.file, at.line,
-            fault);
+    if (!t) snprintf(text, sizeof text, "t is NULL; expected a tape");
+    else rw_fault_text(text, x, "x", "a value of this tape", fault);
+    rw_fail(t ? t->ctx : rw_tensor_context(x), RW_ERR_ARGUMENT, "%s at %s:%d: %s", what, rw_file_of(at), at.line, text);
     return NULL;
 }
 
 #define DECISIONS ((unsigned)RW_VALUE_SAVE | RW_VALUE_RECOMPUTE | RW_VALUE_OFFLOAD)
 
-/* Of several decisions about one value the last one counts. */
+/* Of several decisions about one value the last one applies. */
 static rw_tensor *decide(rw_site at, rw_tape *t, rw_tensor *x, const char *what, enum rw_value_flag decision)
 {
     if (!decidable(t, x, what, at)) return NULL;
     if (!rw_key_reserve(&t->key, RW_KEY_MARK_WORDS)) {
-        rw_fail(t->ctx, RW_ERR_MEMORY, "%s at %s:%d: out of memory", what, at.file, at.line);
+        rw_fail(t->ctx, RW_ERR_MEMORY, "%s at %s:%d: out of memory", what, rw_file_of(at), at.line);
         return NULL;
     }
     struct rw_tensor *const base = rw_tape_value(t, x->base);
@@ -207,49 +223,57 @@ static rw_tensor *decide(rw_site at, rw_tape *t, rw_tensor *x, const char *what,
     return x;
 }
 
-rw_tensor *ckpt_save_at(rw_site at, rw_tape *t, rw_tensor *x)
+rw_tensor *ckpt_keep_at(rw_site at, rw_tape *t, rw_tensor *x)
 {
-    return decide(at, t, x, "ckpt_save", RW_VALUE_SAVE);
+    RW_ENTER_OP(t);
+    return decide(at, t, x, "ckpt_keep", RW_VALUE_SAVE);
 }
 
 rw_tensor *ckpt_recompute_at(rw_site at, rw_tape *t, rw_tensor *x)
 {
+    RW_ENTER_OP(t);
     return decide(at, t, x, "ckpt_recompute", RW_VALUE_RECOMPUTE);
 }
 
 rw_tensor *ckpt_offload_at(rw_site at, rw_tape *t, rw_tensor *x)
 {
+    RW_ENTER_OP(t);
     return decide(at, t, x, "ckpt_offload", RW_VALUE_OFFLOAD);
 }
 
 rw_tensor *ckpt_name_at(rw_site at, rw_tape *t, rw_tensor *x, const char *name)
 {
+    RW_ENTER_OP(t);
     if (!decidable(t, x, "ckpt_name", at)) return NULL;
     if (!name || !*name) {
-        rw_fail(t->ctx, RW_ERR_ARGUMENT, "ckpt_name at %s:%d: a name is needed", at.file, at.line);
+        rw_fail(t->ctx, RW_ERR_ARGUMENT, "ckpt_name at %s:%d: name: expected 1 byte or more, got %s", rw_file_of(at),
+                at.line, name ? "none" : "NULL");
         return NULL;
     }
     const uint32_t index = name_index(t->ctx, name);
     if (index == RW_NONE_ID) {
-        rw_fail(t->ctx, RW_ERR_MEMORY, "ckpt_name at %s:%d: %s", at.file, at.line, rw_names_fault(&t->ctx->names));
+        rw_fail(t->ctx, RW_ERR_MEMORY, "ckpt_name at %s:%d: %s",
+                rw_file_of(at), at.line, rw_names_fault(&t->ctx->names));
         return NULL;
     }
     const size_t length = strlen(name);
     if (!rw_key_reserve(&t->key, 2 + RW_KEY_TEXT_WORDS(length))) {
-        rw_fail(t->ctx, RW_ERR_MEMORY, "ckpt_name at %s:%d: out of memory", at.file, at.line);
+        rw_fail(t->ctx, RW_ERR_MEMORY, "ckpt_name at %s:%d: out of memory", rw_file_of(at), at.line);
         return NULL;
     }
     x->tag = (uint16_t)(index + 1);
-    rw_tape_value(t, x->base)->tag = x->tag; /* what is kept of a view is its buffer */
+    rw_tape_value(t, x->base)->tag = x->tag; /* a view is kept as its buffer */
     rw_key_add(&t->key, RW_KEY_NAME);
     rw_key_add(&t->key, x->id);
     rw_key_add_text(&t->key, name, length);
     return x;
 }
 
+/* A policy from the environment variable REWIND_POLICY wins: the spec is then checked and ignored. */
 rw_status ckpt_set_policy(rw_tape *t, const char *spec)
 {
-    if (!t) return RW_ERR_ARGUMENT;
+    RW_ENTER(rw_edge_context(t), RW_ERR_ARGUMENT);
+    if (!t) return rw_fail_null(NULL, "ckpt_set_policy", "t");
     rw_context *const ctx = t->ctx;
     if (!spec) return rw_fail_null(ctx, "ckpt_set_policy", "spec");
     struct rw_policy parsed;
@@ -271,5 +295,6 @@ rw_status ckpt_set_policy(rw_tape *t, const char *spec)
 
 const char *ckpt_policy(const rw_tape *t)
 {
+    RW_LOOKS_ONLY;
     return t ? t->policy_spec : "";
 }

@@ -1,8 +1,14 @@
-/* Tapes: creation, reset, the arrays. Recording is in record.c, what no node makes in leaves.c. */
+/*
+ * Tapes: creation, reset, destruction, and the memory of their arrays. Recording is in record.c, leaves in leaves.c.
+ *
+ * Values are in chunks that never move, because callers hold their addresses. Reset keeps all memory but reuses chunks
+ * in rotation: the chunks of this step are used last. So a handle from before the reset points to a value that the tape
+ * does not have at that number, and handle.c can report it; only after several steps is its memory reused.
+ */
 #include "record/tape.h"
 
 #include "base/alloc.h"
-#include "record/own_ops.h"
+#include "record/builtin_ops.h"
 
 #include <rewind/ops.h>
 #include <float.h>
@@ -13,7 +19,7 @@
 
 static rw_status set_first_policy(rw_tape *t)
 {
-    const char *const wanted = getenv("REWIND_POLICY");
+    const char *const wanted = secure_getenv("REWIND_POLICY");
     const char *const spec = wanted && *wanted ? wanted : "none";
     char message[RW_MESSAGE_MAX];
     const rw_status status = rw_policy_parse(spec, &t->policy, message, sizeof message);
@@ -26,6 +32,7 @@ static rw_status set_first_policy(rw_tape *t)
 
 rw_status rw_tape_create(rw_tape **ret_tape, rw_context *ctx)
 {
+    RW_ENTER(ctx, RW_ERR_ARGUMENT);
     if (!ret_tape || !ctx) return rw_fail_null(ctx, "rw_tape_create", ctx ? "ret_tape" : "ctx");
     rw_tape *t = rw_calloc(1, sizeof *t);
     if (!t) return rw_fail(ctx, RW_ERR_MEMORY, "rw_tape_create: out of memory");
@@ -71,7 +78,8 @@ void rw_rest(void *pointers, size_t used, size_t n)
     reverse(pointers, n);
 }
 
-/* Handles of this step have to be told from those of the next, see handle.h. When memory ends, some go unnoticed. */
+/* Rotates the chunks at a reset, so that handles of this step differ from those of the next (handle.h). If memory is
+   exhausted, some stale handles are not detected. */
 static void rest_values(rw_tape *t, size_t used)
 {
     if (!used) return;
@@ -80,6 +88,8 @@ static void rest_values(rw_tape *t, size_t used)
     rw_rest(t->chunks, used < t->n_chunks ? used : 1, t->n_chunks);
 }
 
+/* Empties the tape for the next step. Counts go to zero and memory stays, so a loop allocates nothing. Runs are
+   ended first (reset of the table of calls), while the recorded nodes still exist. */
 static void end_step(rw_tape *t)
 {
     t->ctx->up->reset(t);
@@ -112,17 +122,10 @@ rw_status rw_tape_note_roots(rw_tape *t, const uint32_t *roots, size_t n, bool s
     return RW_OK;
 }
 
-/* A gradient rule may not take away what differentiation walks on: refused, with an error that names the call. */
-static bool is_walked(const rw_tape *t, const char *what)
-{
-    if (rw_is_called_by_a_kernel(t->ctx, what)) return true;
-    if (t->n_rules) rw_fail(t->ctx, RW_ERR_ARGUMENT, "%s: called by a gradient rule of this tape", what);
-    return t->n_rules;
-}
-
 void rw_tape_reset(rw_tape *t)
 {
-    if (!t || is_walked(t, "rw_tape_reset")) return;
+    RW_ENTER(rw_edge_context(t), );
+    if (!t) return;
     const size_t used = (t->n_values + RW_VALUE_CHUNK - 1) / RW_VALUE_CHUNK;
     end_step(t);
     rest_values(t, used);
@@ -143,12 +146,12 @@ void rw_tapes_miss(const rw_context *ctx, const struct rw_param *states, size_t 
 rw_status rw_tape_misses_nothing(const rw_tape *t, const char *what)
 {
     if (!t->bereft) return RW_OK;
-    return rw_fail(t->ctx, RW_ERR_ARGUMENT, "%s: the tape uses averages of the weights that were destroyed after they "
-                   "had been used; rw_tape_reset() it before rw_average_destroy()", what);
+    return rw_fail(t->ctx, RW_ERR_ARGUMENT, "%s: expected what the tape uses to be there, got averages of the weights "
+                   "that were destroyed; rw_tape_reset() it before rw_weight_average_destroy()", what);
 }
 
-/* The values that a caller may still hold say that they are gone, for as long as the context keeps them. Of a tape that
-   was for planning alone nobody holds one. */
+/* Marks values as stale that a caller may still hold, for as long as the context keeps their memory. A tape used
+   only for planning has none. */
 static void leave_values(rw_tape *t)
 {
     const size_t written = t->most_values < RW_VALUE_CHUNK ? t->most_values : RW_VALUE_CHUNK;
@@ -167,6 +170,8 @@ static void leave_values(rw_tape *t)
     }
 }
 
+/* Frees the tape when its last user is gone. Values are not freed but marked and left to the context for a while, so
+   that later uses of a handle are reported and do not read freed memory. */
 void rw_tape_release(rw_tape *t)
 {
     rw_context *const ctx = t->ctx;
@@ -186,12 +191,14 @@ void rw_tape_release(rw_tape *t)
                              t->recipes, t->casts,    t->cast_of,  t->amaxes, t->key.words };
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) rw_free(arrays[i]);
     rw_free(t);
+    ctx->n_tapes_gone++;
     rw_context_release(ctx);
 }
 
 void rw_tape_destroy(rw_tape **pt)
 {
-    if (!pt || !*pt || is_walked(*pt, "rw_tape_destroy")) return;
+    RW_ENTER(rw_edge_context(pt ? *pt : NULL), );
+    if (!pt || !*pt) return;
     rw_tape *const t = *pt;
     *pt = NULL;
     end_step(t);
@@ -200,11 +207,13 @@ void rw_tape_destroy(rw_tape **pt)
 
 rw_context *rw_tape_context(const rw_tape *t)
 {
+    RW_LOOKS_ONLY;
     return t ? t->ctx : NULL;
 }
 
 size_t rw_tape_nodes(const rw_tape *t)
 {
+    RW_LOOKS_ONLY;
     return t ? t->n_nodes : 0;
 }
 
@@ -223,7 +232,7 @@ struct rw_tensor *rw_tape_add_value(rw_tape *t)
     return v;
 }
 
-/* What a caller's op says may be anything: nothing where it is less, or no number. */
+/* A custom op may return anything: negative numbers and NaN count as 0. */
 static double amount(double x)
 {
     return x > 0 ? fmin(x, DBL_MAX) : 0;
@@ -231,8 +240,29 @@ static double amount(double x)
 
 rw_op_cost rw_call_cost(const rw_op_call *call)
 {
-    const rw_op_cost c = call->op->cost ? call->op->cost(call) : (rw_op_cost){ 0, rw_cost_bytes(call) };
-    return (rw_op_cost){ amount(c.flops), amount(c.bytes) };
+    if (!call->op->cost) return (rw_op_cost){ .bytes = rw_cost_bytes(call) };
+    const enum rw_callback before = rw_callback_enter(call->ctx, RW_CALLBACK_QUERY);
+    const rw_op_cost c = call->op->cost(call);
+    rw_callback_leave(call->ctx, before);
+    return (rw_op_cost){ .flops = amount(c.flops), .bytes = amount(c.bytes), .model_flops = amount(c.model_flops) };
+}
+
+int64_t rw_call_draws(const rw_op_call *call)
+{
+    if (!call->op->draws) return call->out[0].layout->numel;
+    const enum rw_callback before = rw_callback_enter(call->ctx, RW_CALLBACK_QUERY);
+    const int64_t words = call->op->draws(call);
+    rw_callback_leave(call->ctx, before);
+    return words;
+}
+
+size_t rw_call_workspace(const rw_op_call *call)
+{
+    if (!call->op->workspace[call->kind]) return 0;
+    const enum rw_callback before = rw_callback_enter(call->ctx, RW_CALLBACK_QUERY);
+    const size_t bytes = call->op->workspace[call->kind](call);
+    rw_callback_leave(call->ctx, before);
+    return bytes;
 }
 
 struct rw_effect *rw_tape_effect(const rw_tape *t, uint32_t node)
@@ -253,10 +283,10 @@ struct rw_origin rw_origin_of(const rw_tape *t, uint32_t node)
                                .ticket = n ? n->ticket : RW_NONE_ID };
 }
 
-static rw_desc desc_of(const rw_tape *t, uint32_t value)
+static rw_operand_desc desc_of(const rw_tape *t, uint32_t value)
 {
     const struct rw_tensor *const v = rw_tape_value(t, value);
-    return (rw_desc){ (rw_dtype)v->dtype, rw_layout_of(t->ctx, v) };
+    return (rw_operand_desc){ (rw_dtype)v->dtype, rw_layout_of(t->ctx, v) };
 }
 
 rw_op_call rw_call_of(const rw_tape *t, const struct rw_node *node)
@@ -270,7 +300,7 @@ rw_op_call rw_call_of(const rw_tape *t, const struct rw_node *node)
 
 void *rw_tape_held(const rw_tape *t, uint32_t base)
 {
-    static char nothing; /* where a value without elements lies when its block has no memory: it is held all the same */
+    static char nothing; /* address of a held value without elements whose block has no memory */
     for (size_t i = 0; i < t->n_held; i++) {
         if (t->held[i].value != base) continue;
         return t->held[i].data ? t->held[i].data : &nothing;
@@ -289,7 +319,7 @@ size_t rw_tape_region_names(const rw_tape *t, uint32_t *names, size_t most)
     return n;
 }
 
-/* Filled from its end, the innermost name first: the way outwards is no longer than the text. */
+/* Filled from its end, the innermost name first, so that a long path loses its outer end. */
 void rw_region_path(const rw_tape *t, uint32_t region, char *text, size_t size)
 {
     if (!size) return;
@@ -312,6 +342,7 @@ void rw_region_path(const rw_tape *t, uint32_t region, char *text, size_t size)
     memmove(text, text + at, size - at);
 }
 
+/* The invariants of node.h for one node. */
 static bool node_is_valid(const rw_tape *t, uint32_t n)
 {
     const struct rw_node *const node = &t->nodes[n];

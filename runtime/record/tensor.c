@@ -1,4 +1,4 @@
-/* What every kind of tensor answers: a value of a tape, a parameter or buffer, a gradient. See rewind/tensor.h. */
+/* Queries of tensors of every kind: values of a tape, parameters, buffers, gradients. */
 #include "record/tape.h"
 
 #include <rewind/ops.h>
@@ -9,8 +9,7 @@ rw_context *rw_tensor_context(const rw_tensor *x)
     return x->flags & (RW_VALUE_CONTEXT | RW_VALUE_GONE) ? x->owner.ctx : x->owner.tape->ctx;
 }
 
-/* A tensor that is there now. False for NULL, rw_none(), and for one of before a reset, of a destroyed tape or of
-   destroyed averages: every function that only answers gives for these what it gives for NULL. */
+/* True for a valid tensor; false for NULL, rw_none() and stale ones: then queries return what they return for NULL. */
 static bool is_there(const rw_tensor *x)
 {
     if (!x || x == rw_none() || (x->flags & RW_VALUE_GONE)) return false;
@@ -20,6 +19,7 @@ static bool is_there(const rw_tensor *x)
 
 const char *rw_tensor_name(const rw_tensor *x)
 {
+    RW_LOOKS_ONLY;
     if (!is_there(x)) return "";
     const struct rw_param *const p = rw_param_of(x);
     if (p) return rw_param_name(p);
@@ -28,17 +28,20 @@ const char *rw_tensor_name(const rw_tensor *x)
 
 const rw_layout *rw_tensor_layout(const rw_tensor *x)
 {
+    RW_LOOKS_ONLY;
     return is_there(x) ? rw_layout_of(rw_tensor_context(x), x) : NULL;
 }
 
 rw_shape rw_tensor_shape(const rw_tensor *x)
 {
+    RW_LOOKS_ONLY;
     const rw_layout *const layout = rw_tensor_layout(x);
     return layout ? rw_layout_shape(layout) : RW_SCALAR;
 }
 
 rw_tensor *rw_tensor_base(rw_tensor *x)
 {
+    RW_LOOKS_ONLY;
     if (!is_there(x)) return x == rw_none() ? x : NULL;
     if (x->flags & (RW_VALUE_CONTEXT | RW_VALUE_GRADIENT)) return x;
     return rw_tape_value(x->owner.tape, x->base);
@@ -46,6 +49,7 @@ rw_tensor *rw_tensor_base(rw_tensor *x)
 
 rw_tensor_kind rw_tensor_kind_of(const rw_tensor *x)
 {
+    RW_LOOKS_ONLY;
     if (!is_there(x)) return RW_TENSOR_NONE;
     if (x->flags & RW_VALUE_GRADIENT) return RW_TENSOR_GRADIENT;
     if (!(x->flags & RW_VALUE_CONTEXT)) return RW_TENSOR_VALUE;
@@ -54,17 +58,20 @@ rw_tensor_kind rw_tensor_kind_of(const rw_tensor *x)
 
 rw_dtype rw_tensor_dtype(const rw_tensor *x)
 {
+    RW_LOOKS_ONLY;
     return x ? (rw_dtype)x->dtype : RW_F32;
 }
 
 size_t rw_tensor_bytes(const rw_tensor *x)
 {
+    RW_LOOKS_ONLY;
     const rw_layout *const layout = rw_tensor_layout(x);
     return layout ? (size_t)layout->numel * rw_dtype_size((rw_dtype)x->dtype) : 0;
 }
 
 bool rw_tensor_requires_grad(const rw_tensor *x)
 {
+    RW_LOOKS_ONLY;
     return is_there(x) && (x->flags & RW_VALUE_REQUIRES);
 }
 
@@ -78,6 +85,7 @@ static rw_tensor *tape_gradient(rw_tensor *x)
 
 rw_tensor *rw_gradient(rw_tensor *x)
 {
+    RW_ENTER(rw_tensor_context(x), NULL);
     if (!is_there(x) || (x->flags & RW_VALUE_GRADIENT)) return NULL;
     struct rw_param *const p = rw_param_of(x);
     if (!p) return tape_gradient(x);

@@ -1,4 +1,4 @@
-/* Names and sizes of the small value types, and the sentinel for an operand left out. */
+/* Names and sizes of the small value types, and the sentinel for an omitted operand. */
 #include "record/context.h"
 #include "record/node.h"
 
@@ -21,26 +21,31 @@ static const struct {
 
 size_t rw_dtype_size(rw_dtype dtype)
 {
+    RW_LOOKS_ONLY;
     return (unsigned)dtype < RW_DTYPE_COUNT ? dtypes[dtype].size : 0;
 }
 
 const char *rw_dtype_name(rw_dtype dtype)
 {
+    RW_LOOKS_ONLY;
     return (unsigned)dtype < RW_DTYPE_COUNT ? dtypes[dtype].name : "?";
 }
 
 bool rw_dtype_is_float(rw_dtype dtype)
 {
+    RW_LOOKS_ONLY;
     return dtype == RW_F32 || dtype == RW_F64 || dtype == RW_BF16 || dtype == RW_F16;
 }
 
 bool rw_dtype_is_code(rw_dtype dtype)
 {
+    RW_LOOKS_ONLY;
     return dtype == RW_F8_E4M3 || dtype == RW_F8_E5M2 || dtype == RW_F8_E8M0;
 }
 
 int64_t rw_shape_numel(rw_shape shape)
 {
+    RW_LOOKS_ONLY;
     int64_t n = 1;
     bool has_no_room = false, is_empty = false;
     for (int i = 0; i < shape.rank && i < RW_MAX_RANK; i++) {
@@ -52,6 +57,7 @@ int64_t rw_shape_numel(rw_shape shape)
 
 bool rw_shape_equal(rw_shape a, rw_shape b)
 {
+    RW_LOOKS_ONLY;
     if (a.rank != b.rank) return false;
     for (int i = 0; i < a.rank && i < RW_MAX_RANK; i++)
         if (a.dim[i] != b.dim[i]) return false;
@@ -60,12 +66,14 @@ bool rw_shape_equal(rw_shape a, rw_shape b)
 
 const char *rw_device_name(rw_device device)
 {
+    RW_LOOKS_ONLY;
     static const char *const names[RW_DEVICE_COUNT] = { "auto", "cpu", "cuda" };
     return (unsigned)device < RW_DEVICE_COUNT ? names[device] : "?";
 }
 
 const char *rw_status_name(rw_status status)
 {
+    RW_LOOKS_ONLY;
     switch (status) {
     case RW_OK: return "ok";
     case RW_ERR_ARGUMENT: return "bad argument";
@@ -74,7 +82,7 @@ const char *rw_status_name(rw_status status)
     case RW_ERR_REGION: return "regions do not match";
     case RW_ERR_POLICY: return "bad policy";
     case RW_ERR_MEMORY: return "out of memory";
-    case RW_ERR_CHANGED: return "captured tensor changed";
+    case RW_ERR_MODIFIED: return "captured tensor changed";
     case RW_ERR_MISMATCH: return "bytes differ";
     case RW_ERR_NO_GRADIENT: return "no gradient rule";
     case RW_ERR_DEVICE: return "device failure";
@@ -92,6 +100,7 @@ bool rw_is_status(int number)
 
 rw_tensor *rw_none(void)
 {
+    RW_LOOKS_ONLY;
     static struct rw_tensor none = { .id = RW_NONE_ID, .producer = RW_NONE_ID, .leaf = RW_NONE_ID };
     return &none;
 }

@@ -1,9 +1,20 @@
-/* See candidates.h. */
+/* The list of candidates: which values are significant, and simulation of candidates by the context's threads. */
 #include "remat/candidates.h"
 
 #include "base/alloc.h"
 #include "remat/choose.h"
-#include "remat/move.h"
+#include "remat/offload_fraction.h"
+
+#include <math.h>
+
+/*
+ * Maximum number of nodes of a tape whose tiny values are ignored. Longer tapes take too long to simulate for a search.
+ */
+#define LONG_WITH_SPECKS 96
+
+/* A named policy is abandoned above this multiple of the actions of `none`. With regions nested a thousand deep it
+   would recompute the innermost ones a thousand times, and its schedule would be as long. */
+#define LONGEST 8
 
 rw_status rw_candidates_init(struct rw_candidates *c, const struct rw_problem *p)
 {
@@ -17,17 +28,55 @@ rw_status rw_candidates_init(struct rw_candidates *c, const struct rw_problem *p
 void rw_candidates_finish(struct rw_candidates *c)
 {
     for (size_t i = 0; i < c->n; i++)
-        if (!c->candidate[i].named) rw_recipe_finish(&c->candidate[i].recipe);
+        if (!c->candidate[i].named) rw_compact_choice_finish(&c->candidate[i].recipe);
     rw_free(c->candidate);
+    rw_free(c->weighty);
     rw_simulations_finish(&c->sims);
     rw_replayable_finish(&c->graph);
     *c = (struct rw_candidates){ 0 };
 }
 
+static bool makes_weighty(const struct rw_candidates *c, uint32_t place)
+{
+    bool makes = false;
+    for (uint32_t v = c->graph.output_at[place]; v < c->graph.output_at[place + 1]; v++) makes |= c->weighty[v];
+    return makes;
+}
+
+uint64_t rw_candidates_speck(const struct rw_candidates *c)
+{
+    const size_t n = c->graph.n_nodes;
+    return n <= RW_SHORT_TAPE || n > LONG_WITH_SPECKS ? 0 : c->candidate[0].peak / RW_SPECK_PART;
+}
+
+rw_status rw_candidates_weigh(struct rw_candidates *c)
+{
+    const struct rw_replayable *const g = &c->graph;
+    const bool is_short = g->n_nodes <= RW_SHORT_TAPE;
+    c->weighty = rw_malloc(g->n_values * sizeof *c->weighty);
+    if (!c->weighty) return RW_ERR_MEMORY;
+    for (uint32_t v = 0; v < g->n_values; v++)
+        c->weighty[v] = rw_value_may_drop(g, v) && (is_short || g->bytes[v] > c->candidate[0].peak / RW_SPECK_PART);
+    c->n_weighty = is_short ? g->n_nodes : 0;
+    for (uint32_t i = 0; !is_short && i < g->n_nodes; i++) c->n_weighty += makes_weighty(c, i);
+    return RW_OK;
+}
+
+bool rw_candidates_are_of_short_tape(const struct rw_candidates *c)
+{
+    return c->n_weighty <= RW_SHORT_TAPE && c->graph.n_nodes <= LONG_WITH_SPECKS;
+}
+
+bool rw_candidates_may_cut(const struct rw_candidates *c, uint32_t place)
+{
+    if (c->graph.n_nodes <= RW_SHORT_TAPE) return true;
+    return makes_weighty(c, place) || makes_weighty(c, place - 1);
+}
+
 static rw_status choose(const struct rw_candidates *c, const struct rw_candidate *x, struct rw_choice *ret_choice)
 {
     if (x->named) return rw_policy_choose(c->graph.p, &x->policy, ret_choice);
-    return rw_recipe_choose(&x->recipe, &c->graph, ret_choice);
+    return rw_compact_choice_choose(&x->recipe, &c->graph, ret_choice);
 }
 
 rw_status rw_candidate_choose(const struct rw_candidates *c, uint32_t candidate, struct rw_choice *ret_choice)
@@ -41,14 +90,22 @@ rw_status rw_candidate_choose(const struct rw_candidates *c, uint32_t candidate,
     return status;
 }
 
+/* Sets a limit of actions for named policies, and gives those above it infinite costs. */
 rw_status rw_candidate_simulate(struct rw_candidates *c, uint32_t candidate, struct rw_simulation *room)
 {
     struct rw_choice choice;
     struct rw_cost_of_schedule cost;
     rw_status status = rw_candidate_choose(c, candidate, &choice);
     if (status) return status;
+    room->order.most_actions = candidate && c->candidate[candidate].named ? LONGEST * (c->n_actions + 1) : 0;
     status = rw_simulate_briefly(c->graph.p, &choice, room, &cost);
+    room->order.most_actions = 0;
     rw_choice_finish(&choice);
+    if (status == RW_ERR_UNSUPPORTED) {
+        c->candidate[candidate].peak = UINT64_MAX;
+        c->candidate[candidate].seconds = INFINITY;
+        return RW_OK;
+    }
     if (status) return status;
     c->candidate[candidate].peak = cost.peak;
     c->candidate[candidate].moved = cost.moved;
@@ -74,14 +131,14 @@ rw_status rw_candidates_simulate(struct rw_candidates *c)
 static rw_status add(struct rw_candidates *c, struct rw_candidate x)
 {
     if (!rw_grow(&c->candidate, &c->cap, c->n, 1, sizeof *c->candidate)) {
-        rw_recipe_finish(&x.recipe);
+        rw_compact_choice_finish(&x.recipe);
         return RW_ERR_MEMORY;
     }
     c->candidate[c->n++] = x;
     return RW_OK;
 }
 
-rw_status rw_candidates_add(struct rw_candidates *c, struct rw_recipe recipe)
+rw_status rw_candidates_add(struct rw_candidates *c, struct rw_compact_choice recipe)
 {
     return add(c, (struct rw_candidate){ .recipe = recipe });
 }

@@ -1,23 +1,28 @@
 /*
- * Candidates for a budget: what each is in short, what it costs. A sequence that only grows while proposals are made
- * (propose.h, neighbours.h); a candidate's number is its place in it.
+ * Candidates for a budget: compact form and costs of each. The sequence only grows while candidates are generated
+ * (candidate_gen.h, local_search.h). A candidate's number is its index.
  */
 #ifndef RW_REMAT_CANDIDATES_H
 #define RW_REMAT_CANDIDATES_H
 
 #include "record/policy.h"
-#include "remat/recipe.h"
+#include "remat/compact_choice.h"
 #include "remat/simulations.h"
 
-/* What a candidate keeps is moved in steps of one such part. */
+/* On a tape of at most RW_SHORT_TAPE nodes every value is significant. On a longer one those that take more than 1 /
+   RW_SPECK_PART of the bytes of `none`, if at most RW_SHORT_TAPE nodes compute them. */
+#define RW_SHORT_TAPE 24
+#define RW_SPECK_PART 256
+
+/* What a candidate keeps is offloaded in steps of 1 / RW_MOVED_PARTS. */
 #define RW_MOVED_PARTS 16
 
 struct rw_candidate {
     bool named;
-    uint8_t part;  /* of what candidate `base` keeps so many parts are moved (move.h); 0: it is one of its own */
+    uint8_t part;  /* number of parts offloaded of what candidate `base` keeps (offload_fraction.h); 0: it is its own */
     uint32_t base;
-    struct rw_policy policy; /* of a named one; nothing in it is owned */
-    struct rw_recipe recipe; /* of the others; empty once the candidate is out */
+    struct rw_policy policy; /* of a named one; owns nothing */
+    struct rw_compact_choice recipe; /* of the others; empty once the candidate is removed */
     uint64_t peak, moved;    /* simulated, bytes */
     double seconds;          /* of the step, predicted */
 };
@@ -27,28 +32,43 @@ struct rw_candidates {
     struct rw_candidate *candidate;
     size_t n, cap;
     struct rw_simulations sims;
-    size_t n_simulated; /* of the candidates: those behind have no costs yet */
+    size_t n_simulated; /* candidates with costs; later ones have none yet */
     size_t n_simulations;
     size_t n_actions; /* of `none` */
-    size_t more, end_more; /* [more, end_more) are filled in another order: close to others, nothing is moved of them */
+    bool *weighty;    /* value -> a search changes it: it may be dropped and is large enough */
+    size_t n_weighty; /* nodes of the tape, or on a longer one those that compute such a value */
+    size_t more, end_more; /* [more, end_more) are filled in another order: none of them is offloaded */
 };
 
 /* RW_ERR_MEMORY leaves *c empty. */
 rw_status rw_candidates_init(struct rw_candidates *c, const struct rw_problem *p);
 void rw_candidates_finish(struct rw_candidates *c);
 
-/* The choice that a candidate stands for. RW_ERR_MEMORY leaves *ret_choice empty. */
+/* Bytes of the largest value that is not significant; 0 if there are none. */
+uint64_t rw_candidates_speck(const struct rw_candidates *c);
+
+/* Finds the significant values, once the costs of `none` are known. RW_ERR_MEMORY. */
+rw_status rw_candidates_weigh(struct rw_candidates *c);
+
+/* Does the tape have so few significant nodes that the neighbors of each candidate are searched? */
+bool rw_candidates_are_of_short_tape(const struct rw_candidates *c);
+
+/* Does the node at that place compute a significant value, or follow one that does? */
+bool rw_candidates_may_cut(const struct rw_candidates *c, uint32_t place);
+
+/* Makes the choice of a candidate. RW_ERR_MEMORY leaves *ret_choice empty. */
 rw_status rw_candidate_choose(const struct rw_candidates *c, uint32_t candidate, struct rw_choice *ret_choice);
 
-/* Its costs again, and its schedule into that room. */
+/* Computes its costs again, with the schedule in that scratch. A named policy whose schedule is many times as long as
+   that of `none` has INFINITY seconds and UINT64_MAX bytes, and the scratch has the beginning of the schedule. */
 rw_status rw_candidate_simulate(struct rw_candidates *c, uint32_t candidate, struct rw_simulation *room);
 
-/* One more, without costs. A recipe is taken over, also when this fails. */
-rw_status rw_candidates_add(struct rw_candidates *c, struct rw_recipe recipe);
+/* Adds a candidate without costs. Takes ownership of a recipe, also on failure. */
+rw_status rw_candidates_add(struct rw_candidates *c, struct rw_compact_choice recipe);
 rw_status rw_candidates_add_named(struct rw_candidates *c, struct rw_policy policy);
 rw_status rw_candidates_add_moved(struct rw_candidates *c, uint32_t base, uint8_t part);
 
-/* The costs of all that have none yet, by the context's threads. */
+/* Computes the costs of all candidates without costs, with the context's threads. */
 rw_status rw_candidates_simulate(struct rw_candidates *c);
 
 #endif

@@ -1,4 +1,4 @@
-/* Choices: the tree of segments, and the walker that checks one. See choice.h. */
+/* Choices: construction and validation, including the tree of segments with jumps to ancestors. */
 #include "remat/choice.h"
 
 #include "base/alloc.h"
@@ -21,7 +21,7 @@ rw_status rw_choice_init(struct rw_choice *c, const struct rw_problem *p)
 }
 
 /*
- * Two jumps of one length become one of twice the length. Source: Myers, "An applicative random-access stack",
+ * Two jumps of equal length are joined to one of twice the length. Source: Myers, "An applicative random-access stack",
  * Information Processing Letters 17 (1983).
  */
 static uint32_t jump_from(const struct rw_segment *segment, uint32_t parent)
@@ -77,7 +77,8 @@ static bool fate_is_valid(const struct rw_choice *c, const struct rw_problem *p,
     const struct rw_node *const node = &t->nodes[rw_tape_value(t, v)->producer];
     const bool once = t->ctx->ops[node->op]->flags & (RW_OP_STATEFUL | RW_OP_NONDETERMINISTIC);
     if ((once || node->adjoint || p->wanted[v]) && rw_fate_drops(f)) return false;
-    return f->what == RW_KEEP || (f->level == 0 && (f->what == RW_REPLAY || f->what == RW_MOVE));
+    if (f->level) return f->what == RW_KEEP || f->what == RW_KEEP_FIRST;
+    return f->what == RW_KEEP || f->what == RW_REPLAY || f->what == RW_MOVE;
 }
 
 static bool node_is_valid(const struct rw_choice *c, const struct rw_tape *t, size_t n)

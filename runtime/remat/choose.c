@@ -1,13 +1,16 @@
-/* Policies: regions to segments, values to homes, homes to fates. See choose.h. */
+/* Policies: regions become segments, values get homes, homes become fates. choose.h defines these steps. */
 #include "remat/choose.h"
 
 #include "base/alloc.h"
-#include "remat/dissolve.h"
-#include "remat/move.h"
+#include "remat/merge_segments.h"
+#include "remat/offload_fraction.h"
 
 #include <assert.h>
 
-/* Of a part of the tape, or of the tape itself: its outermost regions so far, and the segment of the last group. */
+/*
+ * State per part of the tape, and for the rest of it: number of its outermost regions so far, and the segment of the
+ * last group.
+ */
 struct count {
     int64_t siblings;
     uint32_t group;
@@ -15,11 +18,14 @@ struct count {
 
 /* What a region becomes. */
 struct place {
-    uint32_t segment; /* its nodes'; 0 where its values are kept */
-    uint32_t around;  /* the innermost one that it stands in: what begins inside of it goes in there */
+    uint32_t segment; /* of its nodes; 0 if its values are kept */
+    uint32_t around;  /* the innermost segment that the region is in: segments of inner regions are added to it */
 };
 
-/* A new segment inside another one; where that has ended, because other segments have begun behind it, that one. */
+/*
+ * Adds a segment inside another one. If that one has ended, because later segments have begun after it, returns that
+ * one.
+ */
 static uint32_t add_inside(struct rw_choice *c, uint32_t around)
 {
     uint32_t last = (uint32_t)c->n_segments - 1;
@@ -27,7 +33,7 @@ static uint32_t add_inside(struct rw_choice *c, uint32_t around)
     return last == around ? rw_choice_add_segment(c, around) : around;
 }
 
-/* The segment of region r. inside: that of the region around in the same part, 0 for an outermost one. */
+/* The segment of region r. inside: segment of the region around in the same part, 0 for an outermost one. */
 static uint32_t segment_of_region(struct rw_choice *c, const struct rw_tape *t, const struct rw_policy *policy,
                                   uint32_t r, uint32_t inside, uint32_t around, bool outermost, struct count *count)
 {
@@ -46,6 +52,7 @@ static uint32_t segment_of_region(struct rw_choice *c, const struct rw_tape *t, 
     }
 }
 
+/* Finds the policy and the count of a region's part, and places the region by them. */
 static bool place_region(struct rw_choice *c, const struct rw_tape *t, const struct rw_policy *policy, uint32_t r,
                          struct place *place, struct count *counts)
 {
@@ -59,6 +66,7 @@ static bool place_region(struct rw_choice *c, const struct rw_tape *t, const str
     return s != RW_NONE_ID;
 }
 
+/* Turns the regions into segments, and assigns the nodes. */
 static rw_status make_segments(struct rw_choice *c, const struct rw_problem *p, const struct rw_policy *policy)
 {
     const struct rw_tape *const t = p->t;
@@ -77,13 +85,19 @@ static rw_status make_segments(struct rw_choice *c, const struct rw_problem *p, 
     return status;
 }
 
-/* A recorded node outside every segment runs once: it reads its inputs again only if an adjoint node does. */
+/*
+ * Does a node read its inputs after forward? A recorded node outside of all segments runs once, so only adjoint nodes
+ * and nodes of segments do.
+ */
 static bool reads_late(const struct rw_choice *c, const struct rw_problem *p, uint32_t n)
 {
     return p->needed[n] && (p->t->nodes[n].adjoint || c->segment_of[n]);
 }
 
-/* The innermost segment around the producer and every late reader. It only moves outwards, as readers are met. */
+/*
+ * Finds the innermost segment around the producer and every late reader. The home only moves outwards as readers are
+ * met.
+ */
 static void find_homes(const struct rw_choice *c, const struct rw_problem *p, uint32_t *home)
 {
     const struct rw_tape *const t = p->t;
@@ -101,7 +115,10 @@ static void find_homes(const struct rw_choice *c, const struct rw_problem *p, ui
     }
 }
 
-/* Does the policy name the region or one around? Regions of one part: what stands around that has nothing to say. */
+/*
+ * Does the policy name the region or one around it? Only regions of the same part count, because outer regions have
+ * another policy.
+ */
 static bool is_inside(const rw_tape *t, const struct rw_policy *policy, uint32_t region,
                       bool (*names)(const struct rw_policy *policy, const char *name))
 {
@@ -127,6 +144,7 @@ static bool is_discarded(const rw_tape *t, const struct rw_policy *policy, uint3
     return policy->n_discards && is_inside(t, policy, region, rw_policy_discards);
 }
 
+/* The reason for a value's fate. The first one that applies wins. */
 static enum rw_why why_of(const struct rw_problem *p, const struct rw_policy *whole, uint32_t v, uint32_t home)
 {
     const struct rw_tape *const t = p->t;
@@ -160,8 +178,8 @@ static struct rw_fate fate_of(const struct rw_choice *c, enum rw_why why, uint32
                              .why = (uint8_t)why };
 }
 
-/* A node that is run again for one output makes the others as well: they need not be kept for the step. An output with
-   a remake does not ask for the node. */
+/* A node that is replayed for one output computes the others too, so they need not be kept for the step. An output with
+   a remake does not need the node. */
 static void drop_siblings(struct rw_choice *c, const struct rw_problem *p)
 {
     for (uint32_t n = 0; n < p->t->n_nodes; n++) {
@@ -177,13 +195,14 @@ static void drop_siblings(struct rw_choice *c, const struct rw_problem *p)
     }
 }
 
-/* By the policy alone, not by the caller or because somebody will read it. */
+/* Is it kept by the policy alone, not by the caller, and not because something will read it? */
 static bool is_kept_by_policy(const struct rw_fate *f)
 {
     return f->what == RW_KEEP && !f->level &&
            (f->why == RW_WHY_OUTSIDE || f->why == RW_WHY_OP || f->why == RW_WHY_NAME || f->why == RW_WHY_EFFECT);
 }
 
+/* Offloads what the policy itself keeps in the regions that it names. */
 static void move_regions(struct rw_choice *c, const struct rw_problem *p, const struct rw_policy *whole)
 {
     const rw_tape *const t = p->t;
@@ -192,12 +211,13 @@ static void move_regions(struct rw_choice *c, const struct rw_problem *p, const 
         const struct rw_tensor *const x = rw_tape_value(t, v);
         const uint32_t region = rw_node_region(t, &t->nodes[x->producer]);
         const struct rw_policy *const policy = rw_region_policy(t, region, whole);
-        if (policy->n_moved_regions && rw_tensor_bytes(x) >= RW_LEAST_MOVED &&
+        if (policy->n_moved_regions && rw_tensor_bytes(x) >= RW_OFFLOADED_MIN &&
             is_inside(t, policy, region, rw_policy_moves_region))
             c->fate[v] = (struct rw_fate){ .what = RW_MOVE, .why = RW_WHY_REGION_MOVES };
     }
 }
 
+/* Makes segments, homes and fates, in this order. Segments of uniform:k are not merged. */
 rw_status rw_policy_choose(const struct rw_problem *p, const struct rw_policy *policy, struct rw_choice *ret_choice)
 {
     const struct rw_tape *const t = p->t;
@@ -207,7 +227,7 @@ rw_status rw_policy_choose(const struct rw_problem *p, const struct rw_policy *p
     if (!status && !home) status = RW_ERR_MEMORY;
     if (!status) status = make_segments(&c, p, policy);
     if (!status) find_homes(&c, p, home);
-    if (!status && c.n_segments > 1 && policy->kind != RW_POLICY_UNIFORM) status = rw_dissolve(&c, p, home);
+    if (!status && c.n_segments > 1 && policy->kind != RW_POLICY_UNIFORM) status = rw_merge_segments(&c, p, home);
     for (uint32_t v = 0; !status && v < t->n_values; v++)
         if (rw_problem_makes(p, v)) c.fate[v] = fate_of(&c, why_of(p, policy, v, home[v]), home[v]);
     if (!status) drop_siblings(&c, p);

@@ -1,45 +1,49 @@
-/* See frontier.h. */
+/* Collects the candidates in their fixed order, and reduces them to the frontier. */
 #include "remat/frontier.h"
 
 #include "base/alloc.h"
-#include "remat/bound.h"
-#include "remat/neighbours.h"
-#include "remat/propose.h"
+#include "remat/descend.h"
+#include "remat/local_search.h"
+#include "remat/candidate_gen.h"
 
 #include <stdlib.h>
 
-/* How much is tried: so many actions are simulated in all, fewer where each is looked up in the caches' books, but at
-   least so many candidates; half as many again, in another order, where it is more than these. */
+/* Number of candidates: the actions that are simulated in total, divided by those of `none`. There are fewer with a
+   cache model, which takes longer. If the number is above the minimum, half as many again are filled in another
+   order. */
 #define ACTIONS_IN_ALL 120000
 #define ACTIONS_WITH_BOOKS 90000
-#define CANDIDATES_LEAST 96
-#define CANDIDATES_MOST 512
+#define CANDIDATES_MIN 96
+#define CANDIDATES_MAX 512
 
 rw_status rw_frontier_choose(const struct rw_frontier *f, size_t point, struct rw_choice *ret_choice)
 {
     return rw_candidate_choose(&f->candidates, f->point[point].candidate, ret_choice);
 }
 
-struct rw_frontier_point rw_frontier_point_of(const struct rw_candidates *c, uint32_t candidate)
+struct rw_frontier_entry rw_frontier_point_of(const struct rw_candidates *c, uint32_t candidate)
 {
     const struct rw_candidate *const x = &c->candidate[candidate];
-    return (struct rw_frontier_point){ x->peak, x->moved, x->seconds, candidate };
+    return (struct rw_frontier_entry){ x->peak, x->moved, x->seconds, candidate };
 }
 
 int rw_frontier_faster_first(const void *pa, const void *pb)
 {
-    const struct rw_frontier_point *const a = pa, *const b = pb;
+    const struct rw_frontier_entry *const a = pa, *const b = pb;
     if (a->seconds != b->seconds) return a->seconds < b->seconds ? -1 : 1;
     if (a->moved != b->moved) return a->moved < b->moved ? -1 : 1;
     if (a->peak != b->peak) return a->peak < b->peak ? -1 : 1;
     return a->candidate < b->candidate ? -1 : 1;
 }
 
-/* Named candidates stay: what people write by hand is never better than the planner's answer for its memory. */
+/*
+ * Lists the points. Named candidates are not removed, so that the planner's answer is never worse than a hand-written
+ * policy at its memory.
+ */
 static rw_status list_points(struct rw_frontier *f)
 {
     struct rw_candidates *const c = &f->candidates;
-    struct rw_frontier_point *const point = rw_malloc(c->n * sizeof *point);
+    struct rw_frontier_entry *const point = rw_malloc(c->n * sizeof *point);
     if (!point) return RW_ERR_MEMORY;
     for (uint32_t i = 0; i < c->n; i++)
         point[i] = rw_frontier_point_of(c, i);
@@ -50,23 +54,28 @@ static rw_status list_points(struct rw_frontier *f)
         const bool is_smaller = point[i].peak < least;
         if (is_smaller) least = point[i].peak;
         if (is_smaller || x->named) point[f->n_points++] = point[i];
-        else rw_recipe_finish(&x->recipe);
+        else rw_compact_choice_finish(&x->recipe);
     }
     f->point = point;
     return RW_OK;
 }
 
+/* Adds all candidates. The order is part of the planner's results. */
 static rw_status propose_all(struct rw_candidates *c)
 {
     rw_status status = rw_propose_none(c);
+    if (!status) status = rw_candidates_weigh(c);
     if (status) return status;
     const size_t all = c->graph.p->memory.picoseconds ? ACTIONS_WITH_BOOKS : ACTIONS_IN_ALL;
     const size_t n = all / (c->n_actions + 1);
-    const size_t n_try = n < CANDIDATES_LEAST ? CANDIDATES_LEAST : n > CANDIDATES_MOST ? CANDIDATES_MOST : n;
-    status = rw_propose_recipes(c, n_try, n > CANDIDATES_LEAST ? n_try / 2 : 0);
+    const size_t n_try = n < CANDIDATES_MIN ? CANDIDATES_MIN : n > CANDIDATES_MAX ? CANDIDATES_MAX : n;
+    status = rw_propose_compact_choices(c, n_try, n > CANDIDATES_MIN ? n_try / 2 : 0);
     if (!status) status = rw_propose_named(c);
-    if (!status && c->graph.n_nodes <= RW_SHORT_TAPE) status = rw_search_neighbours(c, RW_NEIGHBOURS_MOST);
-    return status;
+    if (status || !rw_candidates_are_of_short_tape(c)) return status;
+    status = rw_local_search(c, RW_NEIGHBOURS_MAX);
+    const size_t first = c->n;
+    if (!status) status = rw_propose_descents(c, RW_DESCENT_ACTIONS);
+    return status ? status : rw_search_rest(c, first, RW_NEIGHBOURS_MAX);
 }
 
 rw_status rw_frontier_init(struct rw_frontier *f, const struct rw_problem *p)
@@ -80,37 +89,31 @@ rw_status rw_frontier_init(struct rw_frontier *f, const struct rw_problem *p)
     return status;
 }
 
-/* What runs whatever is chosen: each node once. */
-static double seconds_without_replays(const struct rw_problem *p, const struct rw_schedule *s)
-{
-    double seconds = 0;
-    for (size_t i = 0; i < s->n_actions; i++) {
-        const struct rw_action *const a = &s->actions[i];
-        if (a->kind != RW_ACTION_REPLAY && !rw_action_is_move(a->kind)) seconds += rw_problem_seconds(p, a->node);
-    }
-    return seconds;
-}
-
-rw_status rw_frontier_seconds_without_replays(struct rw_frontier *f, double *ret_seconds)
+static rw_status open_bound(struct rw_frontier *f)
 {
     struct rw_candidates *const c = &f->candidates;
+    if (f->bound) return RW_OK;
     const rw_status status = rw_candidate_simulate(c, 0, c->sims.room);
-    if (!status) *ret_seconds = seconds_without_replays(c->graph.p, &c->sims.room->schedule);
-    return status;
+    return status ? status : rw_bound_create(&f->bound, &c->graph, &c->sims.room->schedule);
 }
 
 rw_status rw_frontier_bound(struct rw_frontier *f, uint64_t bytes, double *ret_seconds)
 {
-    struct rw_candidates *const c = &f->candidates;
-    const struct rw_schedule *const none = &c->sims.room->schedule;
-    rw_status status = rw_candidate_simulate(c, 0, c->sims.room);
-    if (!status) status = rw_bound_replay(&c->graph, none, bytes, ret_seconds);
-    if (!status) *ret_seconds += seconds_without_replays(c->graph.p, none);
+    const rw_status status = open_bound(f);
+    if (!status) *ret_seconds = rw_bound_seconds(f->bound, bytes);
+    return status;
+}
+
+rw_status rw_frontier_bound_moved(struct rw_frontier *f, uint64_t bytes, double *ret_seconds)
+{
+    const rw_status status = open_bound(f);
+    if (!status) *ret_seconds = rw_bound_seconds_moved(f->bound, bytes);
     return status;
 }
 
 void rw_frontier_finish(struct rw_frontier *f)
 {
+    rw_bound_destroy(&f->bound);
     rw_candidates_finish(&f->candidates);
     rw_free(f->point);
     *f = (struct rw_frontier){ 0 };

@@ -1,63 +1,69 @@
 /*
- * The memory-time frontier of a step: what can be had for how many bytes.
+ * The memory-time frontier of a step: the plans that no other plan beats in both bytes and seconds.
  *
- * Candidates are a fixed sequence, made from tape and costs alone and never from a budget:
+ * Candidates are a fixed sequence, made from tape and costs only and never from a budget:
  *
- *     by name     none, full, uniform:k, block:k, the outputs of expensive ops kept, regions of one name alone: what
- *                 people write by hand
- *     cuts        what is best for some price of a byte (closure.h): any tape, single values
- *     nests       segments inside of segments (nest.h): for budgets in which the inputs of all blocks don't fit
- *     filled      for a row of bounds between the least and the most: the fastest of these that fits, with what is left
- *                 spent on values that are kept besides (fill.h); of tapes that are simulated quickly, in a second
- *                 order as well
- *     neighbours  of a short tape: what differs from these in one value or cut (neighbours.h)
+ *     by name     none, full, uniform:k, block:k, outputs of expensive ops kept, regions of one name alone: policies
+ *                 that users write by hand
+ *     cuts        the best choice for some price of a byte (min_cut.h): any tape, single values
+ *     nested      segments inside of segments (rotor.h): for budgets that do not hold the inputs of all blocks
+ *     filled      for a series of limits between minimum and maximum: the fastest of these that fits, with the
+ *                 remaining bytes used to keep more values (greedy_fill.h); on tapes that simulate quickly, also in a
+ *                 second order
+ *     positions   the first stages of forward as segments, the rest kept: for long tapes of equal values; filled
+ *     descents    values that are live at the peak are dropped one after the other (descend.h): for graphs with skip
+ *                 connections; filled up to the smallest peak before
+ *     neighbors   of a short tape: choices that differ from these in one value or cut (local_search.h)
  *
- *     moved       of points that these come to: the first sixteenths of what each keeps wait outside the device's
- *                 memory, where that is asked for (frontier_moved.c). What a point drops is cheap to make again for its
- *                 bytes, so what it keeps, and what goes out, is what is dear. Of tapes that are not long, what
- *                 differs from these in a value or two as well (neighbours.h)
+ *     moved       if offload is requested (frontier_moved.c): of these points, with the first sixteenths of what each
+ *                 keeps offloaded. Values that a point drops are cheap to recompute for their bytes, so those that it
+ *                 keeps, and that are offloaded, are the expensive ones. Then cuts at two prices, of a kept and of an
+ *                 offloaded byte (cuts_moved.h). Except on long tapes, also choices that differ from these in one or two
+ *                 values (local_search.h)
  *
- * Each is simulated. Those that are slower and no smaller than another one go; what is left are the points. A planner
- * that takes, for a budget, the first of the points in order of seconds whose placed size fits is monotone by
- * construction: with more bytes it has more to choose from, and another answer is one that did not fit before.
+ * Each candidate is simulated. A candidate that is slower and not smaller than another one is removed; the rest are the
+ * points. For a budget, a planner takes the first point in order of seconds whose placed size fits. This is monotone by
+ * construction: a larger budget has more points to choose from, and a different answer is one that did not fit before.
  */
 #ifndef RW_REMAT_FRONTIER_H
 #define RW_REMAT_FRONTIER_H
 
+#include "remat/bound.h"
 #include "remat/candidates.h"
 
-struct rw_frontier_point {
-    uint64_t peak;  /* simulated, bytes; what placement needs may be more */
-    uint64_t moved; /* bytes that wait outside */
+struct rw_frontier_entry {
+    uint64_t peak;  /* simulated, bytes; placement may need more */
+    uint64_t moved; /* offloaded bytes */
     double seconds; /* of the step, predicted */
     uint32_t candidate;
 };
 
 struct rw_frontier {
     struct rw_candidates candidates; /* number 0 is `none` */
-    struct rw_frontier_point *point; /* the fastest first: rw_frontier_faster_first() */
+    struct rw_frontier_entry *point; /* the fastest first: rw_frontier_faster_first() */
     size_t n_points;
+    struct rw_bound *bound; /* NULL until it is first requested */
 };
 
-struct rw_frontier_point rw_frontier_point_of(const struct rw_candidates *c, uint32_t candidate);
+struct rw_frontier_entry rw_frontier_point_of(const struct rw_candidates *c, uint32_t candidate);
 
-/* RW_ERR_MEMORY leaves *f empty. The problem stays open as long as the frontier is used. */
+/* Finds the points. RW_ERR_MEMORY leaves *f empty. The problem must stay open while the frontier is used. */
 rw_status rw_frontier_init(struct rw_frontier *f, const struct rw_problem *p);
 void rw_frontier_finish(struct rw_frontier *f);
 
 /*
- * For qsort(): the order of points, by seconds, then by what waits outside, then by peak and candidate. Copies that are
- * hidden take no time, but who has room for a value does not move it.
+ * For qsort(): the order of points, by seconds, then by offloaded bytes, then by peak and candidate. Hidden copies take
+ * no time, but a value that fits should not be offloaded.
  */
 int rw_frontier_faster_first(const void *a, const void *b);
 
-/* Adds what moves values, at the rates of the context's store. The points that are there stay. RW_ERR_MEMORY. */
+/* Adds points that offload values, at the rates of the context's store. Existing points stay. RW_ERR_MEMORY. */
 rw_status rw_frontier_add_moved(struct rw_frontier *f);
 
-/* The choice that a point stands for. RW_ERR_MEMORY leaves *ret_choice empty. */
+/* Makes the choice of a point. RW_ERR_MEMORY leaves *ret_choice empty. */
 rw_status rw_frontier_choose(const struct rw_frontier *f, size_t point, struct rw_choice *ret_choice);
 
-/* What `none` takes and needs. */
+/* Peak and seconds of `none`. */
 static inline uint64_t rw_frontier_none_peak(const struct rw_frontier *f)
 {
     return f->candidates.candidate[0].peak;
@@ -68,7 +74,7 @@ static inline double rw_frontier_none_seconds(const struct rw_frontier *f)
     return f->candidates.candidate[0].seconds;
 }
 
-/* The policy of a point that is a hand-written one, NULL for the planner's own. */
+/* The policy of a point that is a hand-written one, or NULL for the planner's own. */
 static inline const struct rw_policy *rw_frontier_policy(const struct rw_frontier *f, size_t point)
 {
     const struct rw_candidate *const c = &f->candidates.candidate[f->point[point].candidate];
@@ -76,15 +82,12 @@ static inline const struct rw_policy *rw_frontier_policy(const struct rw_frontie
 }
 
 /*
- * No choice whose peak is at most so many bytes takes less (bound.h): what is known without looking for one. INFINITY
- * where there is none. RW_ERR_MEMORY.
+ * Lower bound of the seconds of any choice whose peak is at most that many bytes (bound.h). INFINITY if there is none.
+ * The cuts are kept for the next call. RW_ERR_MEMORY.
  */
 rw_status rw_frontier_bound(struct rw_frontier *f, uint64_t bytes, double *ret_seconds);
 
-/*
- * What runs whatever is chosen, where values may move, too. Not what `none` takes: that replays where a part or a mark
- * asks for it. RW_ERR_MEMORY.
- */
-rw_status rw_frontier_seconds_without_replays(struct rw_frontier *f, double *ret_seconds);
+/* The same if values may be offloaded, at the rates of the context's store. RW_ERR_MEMORY. */
+rw_status rw_frontier_bound_moved(struct rw_frontier *f, uint64_t bytes, double *ret_seconds);
 
 #endif

@@ -1,40 +1,41 @@
 /*
- * Points at which part of what is kept waits outside the device's memory. Of every point the first 1, 2, ... sixteenths
- * could be moved, but these are more simulations than a plan is worth. So a coarse grid of them is tried first, and
- * then, in finer and finer steps, what lies beside those that nothing undercuts by more than a hair: a point of which
- * the half is nearly as good as another may be the best of all by five eighths.
+ * Frontier points with a part of what is kept offloaded. The first 1, 2, ... 16 sixteenths of every point could be
+ * offloaded, but simulating all of these would take too long. So a coarse grid is tried first. Then, in ever finer
+ * steps, the neighbors of those are tried that no other point beats by more than a small margin: a point that is almost
+ * as good as another with one half offloaded may be the best of all with five eighths.
  *
  *     sixteenths  16  x . . . x . . . x        x  the coarse grid
- *                  8  . . o . . . . . .        o  beside a good one, half a step away
+ *                  8  . . o . . . . . .        o  next to a good one, half a step away
  *                  4  x . B o x . . . x        B  is one
  *                     points, the fastest first
  *
- * The order of what is tried follows from tape and costs alone, as all candidates'.
+ * The order of trials depends on tape and costs only, as for all candidates.
  */
 #include "remat/frontier.h"
 
 #include "base/alloc.h"
-#include "remat/neighbours.h"
+#include "remat/cuts_moved.h"
+#include "remat/local_search.h"
 
 #include <stdlib.h>
 
-/* How much is tried: so many actions are simulated in all, but at least so many candidates; of them the coarse grid
-   may take a third. */
+/* Number of trials: a total number of simulated actions, but at least TRIED_MIN candidates. The coarse grid may use a
+   third of them. */
 #define ACTIONS_IN_ALL 360000
-#define TRIED_LEAST 128
-#define TRIED_MOST 768
+#define TRIED_MIN 128
+#define TRIED_MAX 768
 #define COARSE_PARTS 4
 #define HAIR (1.0 / 512)
 
 struct grid {
     struct rw_frontier *f;
-    size_t first;                    /* moved candidates are those from here on */
-    uint32_t *at;                    /* by their number behind that: the point */
+    size_t first;                    /* offloading candidates start here */
+    uint32_t *at;                    /* by candidate, counted from `first`: its point */
     bool *tried;                     /* by point and part */
-    struct rw_frontier_point *base;  /* of which parts are moved */
-    struct rw_frontier_point *point; /* all there are, for sorting */
-    struct rw_frontier_point *good;  /* of these, what lies beside is tried */
-    size_t n, left;                  /* bases; how many more may be tried */
+    struct rw_frontier_entry *base;  /* points of which parts are offloaded */
+    struct rw_frontier_entry *point; /* all points, for sorting */
+    struct rw_frontier_entry *good;  /* those whose neighbors are tried */
+    size_t n, left;                  /* number of bases; remaining number of trials */
 };
 
 static rw_status try_one(struct grid *g, size_t point, int part)
@@ -58,8 +59,8 @@ static rw_status try_coarsely(struct grid *g, size_t stride)
     return status ? status : rw_candidates_simulate(&g->f->candidates);
 }
 
-/* Of what has been tried so far and the points that there were, the moved ones that nothing smaller undercuts by more
-   than a hair. */
+/* Lists the offloading candidates that no smaller point beats by more than HAIR, among all trials and earlier
+   points. */
 static size_t list_good(struct grid *g)
 {
     const struct rw_candidates *const c = &g->f->candidates;
@@ -69,7 +70,7 @@ static size_t list_good(struct grid *g)
     qsort(g->point, n, sizeof *g->point, rw_frontier_faster_first);
     uint64_t least = UINT64_MAX; /* of those that are faster by more than that */
     for (size_t i = 0; i < n; i++) {
-        const struct rw_frontier_point x = g->point[i];
+        const struct rw_frontier_entry x = g->point[i];
         for (; faster < i && g->point[faster].seconds * (1 + HAIR) <= x.seconds; faster++)
             if (g->point[faster].peak < least) least = g->point[faster].peak;
         if (x.peak < least && x.candidate >= g->first) g->good[good++] = x;
@@ -77,6 +78,7 @@ static size_t list_good(struct grid *g)
     return good;
 }
 
+/* Tries the four neighbors of each good candidate, at a distance of `stride` points or `step` parts. */
 static rw_status try_beside(struct grid *g, size_t stride, int step)
 {
     const size_t n = list_good(g);
@@ -92,7 +94,7 @@ static rw_status try_beside(struct grid *g, size_t stride, int step)
     return status ? status : rw_candidates_simulate(&g->f->candidates);
 }
 
-/* Points that are there stay; of the others those that nothing undercuts. */
+/* Merges the trials into the frontier. Earlier points stay; of the trials those stay that no other one beats. */
 static rw_status merge(struct grid *g)
 {
     struct rw_frontier *const f = g->f;
@@ -117,6 +119,7 @@ static rw_status merge(struct grid *g)
     return RW_OK;
 }
 
+/* The coarse grid, then finer ones, down to single points and sixteenths. */
 static rw_status try_all(struct grid *g)
 {
     const size_t columns = g->left / 3 / (RW_MOVED_PARTS / COARSE_PARTS);
@@ -131,32 +134,36 @@ static rw_status try_all(struct grid *g)
     return status ? status : try_beside(g, 1, 1);
 }
 
-/* Prefixes cannot skip a value: where there is time, each is tried otherwise. n: simulations of such a tape. */
+/*
+ * A prefix cannot leave a value out. So on tapes that are not long a search changes single values. n: number of
+ * simulations that such a tape allows.
+ */
 static rw_status search(struct rw_candidates *c, size_t n)
 {
     if (c->graph.n_nodes > RW_MEDIUM_TAPE) return RW_OK;
-    const bool is_short = c->graph.n_nodes <= RW_SHORT_TAPE || n > RW_NEIGHBOURS_MOST;
-    return rw_search_moved_neighbours(c, is_short ? RW_NEIGHBOURS_MOST : n);
+    const bool is_short = c->graph.n_nodes <= RW_SHORT_TAPE || n > RW_NEIGHBOURS_MAX;
+    return rw_local_search_moved(c, is_short ? RW_NEIGHBOURS_MAX : n);
 }
 
-/* What the grid leaves out of many that are alike would be missed; what is beaten, as a policy by name may be, would be
-   in the way of what is not. */
+/* Selects the points of which parts are offloaded. Leaves out those that are filled in another order, because the grid
+   would be coarser for many similar points, and dominated ones, such as some named policies. */
 static void list_bases(struct grid *g)
 {
     const struct rw_candidates *const c = &g->f->candidates;
     uint64_t least = UINT64_MAX;
     for (size_t i = 0; i < g->f->n_points; i++) {
-        const struct rw_frontier_point *const x = &g->f->point[i];
+        const struct rw_frontier_entry *const x = &g->f->point[i];
         if (x->peak >= least) continue;
         least = x->peak;
         if (x->candidate < c->more || x->candidate >= c->end_more) g->base[g->n++] = *x;
     }
 }
 
+/* Tries the grid, then the local search, and merges both into the frontier. */
 rw_status rw_frontier_add_moved(struct rw_frontier *f)
 {
     const size_t n = ACTIONS_IN_ALL / (f->candidates.n_actions + 1);
-    const size_t most = n < TRIED_LEAST ? TRIED_LEAST : n > TRIED_MOST ? TRIED_MOST : n;
+    const size_t most = n < TRIED_MIN ? TRIED_MIN : n > TRIED_MAX ? TRIED_MAX : n;
     struct grid g = { .f = f, .first = f->candidates.n, .left = most };
     g.at = rw_malloc(most * sizeof *g.at);
     g.tried = rw_calloc(f->n_points * RW_MOVED_PARTS, sizeof *g.tried);
@@ -166,6 +173,7 @@ rw_status rw_frontier_add_moved(struct rw_frontier *f)
     rw_status status = g.at && g.tried && g.base && g.point && g.good ? RW_OK : RW_ERR_MEMORY;
     if (!status) list_bases(&g);
     if (!status) status = try_all(&g);
+    if (!status) status = rw_propose_moved_cuts(&f->candidates, most / 2);
     if (!status) status = search(&f->candidates, n);
     if (!status) status = merge(&g);
     rw_free(g.at);

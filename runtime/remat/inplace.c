@@ -1,9 +1,12 @@
-/* See inplace.h. */
+/*
+ * Merges buffers: first sums into parameters' gradients, from the last action back, then outputs into inputs in the
+ * arena.
+ */
 #include "remat/inplace.h"
 
 #include "record/overwrite.h"
 
-/* Does action `index` let that output take the memory of each of its inputs that lies in that buffer? */
+/* May that output of action `index` overwrite the first input that is in that buffer? */
 static bool takes_over(const rw_tape *t, const struct rw_schedule *s, uint32_t index, uint32_t output, uint32_t buffer)
 {
     const struct rw_action *const action = &s->actions[index];
@@ -13,7 +16,7 @@ static bool takes_over(const rw_tape *t, const struct rw_schedule *s, uint32_t i
     return true;
 }
 
-/* Which output of the action that writes buffer b is it? */
+/* The index of the output that buffer b is, among the outputs of the action that writes it. */
 static uint32_t output_of(const rw_tape *t, const struct rw_schedule *s, const struct rw_buffer *b)
 {
     const struct rw_action *const maker = &s->actions[b->first];
@@ -23,7 +26,7 @@ static uint32_t output_of(const rw_tape *t, const struct rw_schedule *s, const s
     return output;
 }
 
-/* The first read of a gradient, or of one behind it. */
+/* The first read of that gradient, or of a later one if it is not read. */
 static size_t first_read(const struct rw_schedule *s, uint32_t gradient)
 {
     size_t low = 0, high = s->n_read_gradients;
@@ -36,8 +39,8 @@ static size_t first_read(const struct rw_schedule *s, uint32_t gradient)
 }
 
 /*
- * May buffer b lie in that gradient's memory? When b is written, what the gradient held must have been read for the
- * last time; or the action that writes b is the last reader, and may write over what it reads.
+ * May buffer b use that gradient's memory? Either the gradient's old contents have had their last read before b is
+ * written, or the action that writes b is the last reader and may overwrite what it reads.
  */
 static bool is_free(const rw_tape *t, const struct rw_schedule *s, uint32_t gradient, const struct rw_buffer *b)
 {
@@ -52,20 +55,20 @@ static bool is_free(const rw_tape *t, const struct rw_schedule *s, uint32_t grad
     return true;
 }
 
-/* Can an output take over the memory of an input, which lies in buffer `in`? */
+/* Can an output of action `index` reuse the memory of the input in buffer `in`? */
 static bool may_take(const struct rw_schedule *s, uint32_t index, uint32_t in)
 {
     const struct rw_buffer *const b = &s->buffers[in];
     return b->source == RW_NONE_ID && b->last == index && b->bytes;
 }
 
-/* Forward writes no gradient: a step may stop behind it while another one adds to the same. */
+/* Forward writes no gradients: a step may be suspended after forward while another one adds to the same gradient. */
 static bool is_made_in_backward(const struct rw_schedule *s, const struct rw_buffer *b)
 {
     return b->first >= s->n_forward && !rw_action_is_move(s->actions[b->first].kind);
 }
 
-/* The buffers of a pair's two sides, as the action names them. */
+/* The buffers of both sides of an in-place pair, as operands of the action. */
 static void find_sides(const rw_tape *t, const struct rw_schedule *s, uint32_t index, const rw_inplace *pair,
                        uint32_t *ret_out, uint32_t *ret_in)
 {
@@ -75,7 +78,7 @@ static void find_sides(const rw_tape *t, const struct rw_schedule *s, uint32_t i
     *ret_in = s->refs[action->word + pair->input];
 }
 
-/* Does an input of the action lie there already? */
+/* Does an input of the action already use that memory? */
 static bool is_used(const rw_tape *t, const struct rw_schedule *s, uint32_t index, uint32_t source)
 {
     const struct rw_action *const action = &s->actions[index];
@@ -85,9 +88,9 @@ static bool is_used(const rw_tape *t, const struct rw_schedule *s, uint32_t inde
 }
 
 /*
- * An output is a parameter's gradient: an input that dies here is made there to begin with, and so is what that was
- * made from in the same way, when nothing else uses that memory meanwhile. A sum of gradients then needs no second
- * buffer.
+ * If an output is a parameter's gradient, computes an input that has its last use here directly in the gradient's
+ * memory, if nothing else uses that memory meanwhile. The same then applies to the inputs from which that input was
+ * computed, because actions are visited in reverse. So a sum of gradients needs no second buffer.
  */
 static void merge_into_gradient(const rw_tape *t, struct rw_schedule *s, uint32_t index, const rw_inplace *pair)
 {
@@ -101,7 +104,7 @@ static void merge_into_gradient(const rw_tape *t, struct rw_schedule *s, uint32_
     if (is_free(t, s, s->sources[o->source].index, b)) b->source = o->source;
 }
 
-/* Has another output of the action taken that memory? */
+/* Has another output of the action reused that memory? */
 static bool is_taken(const rw_tape *t, const struct rw_schedule *s, uint32_t index, uint32_t in)
 {
     const struct rw_action *const action = &s->actions[index];
@@ -111,7 +114,7 @@ static bool is_taken(const rw_tape *t, const struct rw_schedule *s, uint32_t ind
     return false;
 }
 
-/* An output takes over an input's memory when that input dies here. */
+/* An output reuses the memory of an input that has its last use here. */
 static void merge_in_arena(const rw_tape *t, struct rw_schedule *s, uint32_t index, const rw_inplace *pair)
 {
     uint32_t out, in;
@@ -124,13 +127,13 @@ static void merge_in_arena(const rw_tape *t, struct rw_schedule *s, uint32_t ind
     s->buffers[in].last = o->last;
 }
 
-/* What the action may write over what, in the order in which its op lists it. */
+/* Calls `merge` for each pair of output and input that the action may write in place, in the order of its op. */
 static void merge_each(const struct rw_problem *p, struct rw_schedule *s, uint32_t index,
                        void (*merge)(const rw_tape *t, struct rw_schedule *s, uint32_t index, const rw_inplace *pair))
 {
     const struct rw_action *const action = &s->actions[index];
-    const uint64_t may = rw_action_is_move(action->kind) ? 0 : p->overwrites[action->node];
-    if (!may) return;
+    if (!action->may_overwrite) return;
+    const uint64_t may = p->overwrites[action->node];
     const struct rw_node *const node = &p->t->nodes[action->node];
     const rw_inplace *const pair = p->t->ctx->ops[node->op]->inplace;
     for (size_t k = 0; pair[k].output != UINT16_MAX; k++) {

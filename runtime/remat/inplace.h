@@ -1,10 +1,15 @@
-/* Which buffers of a schedule share memory because an op may write its output over an input that dies there. */
+/*
+ * In-place writes: buffers of a schedule share memory if an op may overwrite an input at its last use with its output.
+ */
 #ifndef RW_REMAT_INPLACE_H
 #define RW_REMAT_INPLACE_H
 
 #include "remat/schedule.h"
 
-/* Fills in `merged`, lengthens the lives of what is taken over, and moves sums into parameters' gradients. */
+/*
+ * Fills in `merged`, extends the lifetimes of buffers whose memory is reused, and makes sums accumulate in parameters'
+ * gradients.
+ */
 void rw_merge_in_place(const struct rw_problem *p, struct rw_schedule *s);
 
 #endif

@@ -1,4 +1,6 @@
-/* See parts.h. */
+/*
+ * Order and bytes of parts with budgets. The order of a part comes from the hull of minimum cuts over its own values.
+ */
 #include "remat/parts.h"
 
 #include "base/alloc.h"
@@ -17,10 +19,10 @@ bool rw_has_part_budgets(const rw_tape *t, const struct rw_policy *policy)
     return false;
 }
 
-/* ---- whose ---- */
+/* ---- ownership ---- */
 
-/* Budgets do not stand inside of each other, so a recorded node belongs to one part at most. An adjoint node belongs
-   where the node does that it differentiates, which stands before it. */
+/* Parts with budgets do not nest, so a recorded node belongs to at most one. An adjoint node belongs to the part of the
+   node that it differentiates, which comes before it. */
 static void find_owners(struct rw_parts *x)
 {
     const rw_tape *const t = x->p->t;
@@ -36,7 +38,7 @@ static void find_owners(struct rw_parts *x)
     }
 }
 
-/* Does a region inside the part stand in a part inside of it? That one decides about it. */
+/* Does a region inside of the part belong to a part inside of it? Then that part decides. */
 static bool is_decided_inside(const rw_tape *t, uint32_t region, uint32_t part)
 {
     uint32_t at = region == RW_NONE_ID ? RW_NONE_ID : t->regions[region].part;
@@ -45,7 +47,7 @@ static bool is_decided_inside(const rw_tape *t, uint32_t region, uint32_t part)
     return at == part;
 }
 
-/* Might the node be run again, under what the policies say or under a budget of its part? */
+/* May the node be re-executed, by the policies or by a budget of its part? */
 static bool may_replay(const struct rw_parts *x, const struct rw_choice *base, uint32_t n)
 {
     const struct rw_node *const node = &x->p->t->nodes[n];
@@ -54,7 +56,7 @@ static bool may_replay(const struct rw_parts *x, const struct rw_choice *base, u
     return again;
 }
 
-/* outside: by value, somebody outside its part reads it who might be run again. */
+/* outside: by value, a node outside of its part reads it that may be re-executed. */
 static void find_outside(const struct rw_parts *x, const struct rw_choice *base, bool *outside)
 {
     const struct rw_replayable *const g = &x->graph;
@@ -68,6 +70,7 @@ static void find_outside(const struct rw_parts *x, const struct rw_choice *base,
     }
 }
 
+/* Finds the values that their part decides about. */
 static void find_decided(struct rw_parts *x, const struct rw_choice *base, const bool *outside)
 {
     const struct rw_replayable *const g = &x->graph;
@@ -81,9 +84,12 @@ static void find_decided(struct rw_parts *x, const struct rw_choice *base, const
     }
 }
 
-/* ---- in which order ---- */
+/* ---- order ---- */
 
-/* What the cuts of one part see: its own values, and of these those that it decides about may be dropped. */
+/*
+ * Sets what the cuts of one part consider: only its own values are needed, and only those that it decides about may be
+ * dropped.
+ */
 static void look_at(const struct rw_parts *x, struct rw_part_order *o, const bool *outside, uint8_t *flags,
                     uint8_t *need)
 {
@@ -120,18 +126,19 @@ struct order_scratch {
     bool *has;             /* by place */
 };
 
+/* Appends the places that each cut of the hull replays and the one before does not. */
 static rw_status find_order(struct rw_parts *x, struct rw_part_order *o, size_t most_cuts, struct order_scratch *s)
 {
-    struct rw_replayable seen = x->graph; /* the same graph, with flags of its own */
-    struct rw_closure closure;
+    struct rw_replayable seen = x->graph; /* the same graph, with its own flags */
+    struct rw_min_cut closure;
     struct rw_hull hull;
     o->first = x->n_places;
     look_at(x, o, s->outside, s->flags, s->need);
     seen.flags = s->flags;
-    rw_status status = rw_closure_init(&closure, &seen);
+    rw_status status = rw_min_cut_init(&closure, &seen);
     if (status) return status;
-    status = rw_closure_hull(&closure, s->need, most_cuts, &hull);
-    rw_closure_finish(&closure);
+    status = rw_min_cut_hull(&closure, s->need, most_cuts, &hull);
+    rw_min_cut_finish(&closure);
     if (status) return status;
     for (size_t i = 0; i < hull.n; i++) append_cut(x, o, &hull.cut[i], s->has);
     rw_hull_finish(&hull);
@@ -146,6 +153,7 @@ static bool reserve_order(const struct rw_replayable *g, struct order_scratch *s
     return s->flags && s->need && s->outside && s->has;
 }
 
+/* Finds the values that parts decide about, and the order of each part with a budget. */
 static rw_status find_orders(struct rw_parts *x, const struct rw_choice *base, size_t most_cuts)
 {
     struct order_scratch s;
@@ -166,6 +174,7 @@ static rw_status find_orders(struct rw_parts *x, const struct rw_choice *base, s
     return status;
 }
 
+/* Builds the graph, and the orders of all parts. */
 rw_status rw_parts_init(struct rw_parts *x, const struct rw_problem *p, const struct rw_choice *base, size_t most_cuts)
 {
     *x = (struct rw_parts){ .p = p };
@@ -192,6 +201,7 @@ void rw_parts_finish(struct rw_parts *x)
     *x = (struct rw_parts){ 0 };
 }
 
+/* Resets the values that the part decides about, and drops those of the first places of its order. */
 void rw_parts_choose(const struct rw_parts *x, const struct rw_part_order *o, size_t n_dropped, struct rw_choice *c)
 {
     const struct rw_replayable *const g = &x->graph;
@@ -205,9 +215,12 @@ void rw_parts_choose(const struct rw_parts *x, const struct rw_part_order *o, si
     }
 }
 
-/* ---- how many bytes ---- */
+/* ---- bytes ---- */
 
-/* A workspace belongs to the node that runs, or whose value a remake makes. */
+/*
+ * The part of a buffer: that of its producer. A workspace belongs to the node that runs, or to the node whose value a
+ * remake computes.
+ */
 static uint32_t owner_of(const struct rw_parts *x, const struct rw_schedule *s, const struct rw_buffer *b)
 {
     const rw_tape *const t = x->p->t;
@@ -227,12 +240,12 @@ static void begin_life(struct rw_parts *x, const struct rw_schedule *s, uint32_t
     const struct rw_buffer *const b = &s->buffers[buffer];
     const uint32_t root = rw_buffer_root(s, buffer);
     x->holder[root] = buffer;
-    x->life[buffer] = (struct rw_life){ .first = b->first, .last = s->buffers[root].last, .bytes = b->bytes };
+    x->life[buffer] = (struct rw_lifetime){ .first = b->first, .last = s->buffers[root].last, .bytes = b->bytes };
     x->keep[buffer] = s->buffers[root].source == RW_NONE_ID && owner_of(x, s, b) == part;
 }
 
-/* Of several values that share memory each holds it until the next one takes it over: who has it first, then the
-   others in the order of their numbers (live.h). */
+/* Lists the lifetimes. Each of several values that share memory holds it until the next one reuses it: first the owner,
+   then the others in the order of their numbers (live_set.h). */
 static void list_lives(struct rw_parts *x, const struct rw_schedule *s, uint32_t part)
 {
     for (uint32_t i = 0; i < s->n_buffers; i++)
@@ -253,7 +266,7 @@ rw_status rw_parts_count(struct rw_parts *x, const struct rw_schedule *s, const 
         !rw_grow(&x->delta, &x->cap_delta, 0, s->n_actions + 1, sizeof *x->delta))
         return RW_ERR_MEMORY;
     list_lives(x, s, o->part);
-    *ret_bytes = rw_lives_sweep(x->life, x->keep, s->n_buffers, x->p->t->ctx->device->alignment, x->delta,
-                                s->n_actions).bytes;
+    *ret_bytes = rw_lifetimes_sweep(x->life, x->keep, s->n_buffers, x->p->t->ctx->device->alignment, x->delta,
+                                    s->n_actions).bytes;
     return RW_OK;
 }

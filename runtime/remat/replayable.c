@@ -1,4 +1,4 @@
-/* See replayable.h. */
+/* Builds the graph of values that can be recomputed from a problem, and the fates of everything kept. */
 #include "remat/replayable.h"
 
 #include "base/alloc.h"
@@ -7,11 +7,13 @@
 
 #include <math.h>
 
+/* Allocates the arrays for that many nodes and values. */
 static bool reserve(struct rw_replayable *g, size_t nodes, size_t values)
 {
     const rw_tape *const t = g->p->t;
     g->node = rw_malloc(nodes * sizeof *g->node);
     g->seconds = rw_malloc(nodes * sizeof *g->seconds);
+    g->again = rw_malloc(nodes * sizeof *g->again);
     g->input_at = rw_malloc((nodes + 1) * sizeof *g->input_at);
     g->output_at = rw_malloc((nodes + 1) * sizeof *g->output_at);
     g->value = rw_malloc(values * sizeof *g->value);
@@ -23,11 +25,11 @@ static bool reserve(struct rw_replayable *g, size_t nodes, size_t values)
     g->kept = rw_calloc(t->n_values, sizeof *g->kept);
     g->value_of = rw_malloc(t->n_values * sizeof *g->value_of);
     g->place_of = rw_malloc(t->n_nodes * sizeof *g->place_of);
-    return g->node && g->seconds && g->input_at && g->output_at && g->value && g->maker && g->bytes && g->last_read &&
-           g->late && g->flags && g->kept && g->value_of && g->place_of;
+    return g->node && g->seconds && g->again && g->input_at && g->output_at && g->value && g->maker && g->bytes &&
+           g->last_read && g->late && g->flags && g->kept && g->value_of && g->place_of;
 }
 
-/* Does the caller ask for one of its outputs to be made again? The others are made with it. */
+/* Does the caller request that one of its outputs is recomputed? The others are recomputed with it. */
 static bool is_replayed_by_hand(const struct rw_problem *p, const struct rw_node *node)
 {
     for (uint32_t i = 0; i < node->n_outputs; i++)
@@ -35,7 +37,7 @@ static bool is_replayed_by_hand(const struct rw_problem *p, const struct rw_node
     return false;
 }
 
-/* Does it stand in a part of the tape that keeps everything? A mark on a single value wins over that. */
+/* Is it in a part of the tape that keeps everything? A mark on a single value takes precedence. */
 static bool is_kept_by_its_part(const struct rw_problem *p, const struct rw_node *node)
 {
     const struct rw_policy *const whole = p->targets.request->policy;
@@ -67,7 +69,10 @@ static enum rw_why why_of(const struct rw_problem *p, uint32_t base)
     return x->flags & RW_VALUE_RECOMPUTE ? RW_WHY_CALLER_REPLAYS : RW_WHY_BUDGET;
 }
 
-/* What the caller asked to be moved or replayed is, whatever is chosen. */
+/*
+ * Lists the fates if everything possible is kept. Values that the caller has marked to be offloaded or replayed keep
+ * these fates in every choice.
+ */
 static void list_fates(struct rw_replayable *g)
 {
     for (uint32_t v = 0; v < g->p->t->n_values; v++) {
@@ -92,6 +97,7 @@ static void add_output(struct rw_replayable *g, uint32_t base, uint32_t place)
     g->n_values++;
 }
 
+/* Adds each input of a node once. */
 static bool add_inputs(struct rw_replayable *g, const struct rw_node *node, uint32_t place, size_t *n)
 {
     const rw_tape *const t = g->p->t;
@@ -117,7 +123,7 @@ static void note_late_reads(struct rw_replayable *g, const struct rw_node *node,
     }
 }
 
-/* A place for what `reads` reads, as a part of node n that takes so long. */
+/* Adds a place with the inputs of `reads`, as a part of node n that takes that many seconds. */
 static bool begin_place(struct rw_replayable *g, uint32_t n, const struct rw_node *reads, double seconds,
                         size_t *n_inputs)
 {
@@ -129,7 +135,7 @@ static bool begin_place(struct rw_replayable *g, uint32_t n, const struct rw_nod
     return add_inputs(g, reads, place, n_inputs);
 }
 
-/* A node, and behind it what its remakes do: all of them together take what the node takes. */
+/* Adds a node, and after it its remakes. Their seconds add up to those of the node. */
 static bool add_node(struct rw_replayable *g, uint32_t n, size_t *n_inputs)
 {
     const struct rw_problem *const p = g->p;
@@ -152,6 +158,7 @@ static bool add_node(struct rw_replayable *g, uint32_t n, size_t *n_inputs)
     return true;
 }
 
+/* Adds the nodes of forward in order, and notes the reads of adjoint nodes. */
 static rw_status fill(struct rw_replayable *g)
 {
     const struct rw_problem *const p = g->p;
@@ -165,6 +172,7 @@ static rw_status fill(struct rw_replayable *g)
     }
     g->input_at[g->n_nodes] = (uint32_t)n_inputs;
     g->output_at[g->n_nodes] = (uint32_t)g->n_values;
+    for (size_t i = 0; i < g->n_nodes; i++) g->again[i] = p->deferrable[g->node[i]] ? 0 : g->seconds[i];
     return RW_OK;
 }
 
@@ -185,8 +193,8 @@ rw_status rw_replayable_init(struct rw_replayable *g, const struct rw_problem *p
 
 void rw_replayable_finish(struct rw_replayable *g)
 {
-    void *const arrays[] = { g->node, g->seconds, g->input_at, g->input, g->output_at, g->value, g->maker, g->bytes,
-                             g->last_read, g->late, g->flags, g->kept, g->value_of, g->place_of };
+    void *const arrays[] = { g->node, g->seconds, g->again, g->input_at, g->input, g->output_at, g->value, g->maker,
+                             g->bytes, g->last_read, g->late, g->flags, g->kept, g->value_of, g->place_of };
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) rw_free(arrays[i]);
     *g = (struct rw_replayable){ 0 };
 }

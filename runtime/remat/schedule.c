@@ -1,6 +1,6 @@
 /*
- * Pass 3: emits forward, then backward with replays on demand. See schedule.h for a drawing, choice.h for what a visit
- * serves.
+ * Pass 3: emits forward, then backward with replays on demand. schedule.h has a drawing; choice.h defines which visit
+ * serves a read.
  */
 #include "remat/schedule.h"
 
@@ -18,9 +18,21 @@ struct emitter {
     struct rw_order_scratch *s;
 };
 
+/* Is the node left out of forward, and not executed yet? */
+static bool is_deferred(const struct emitter *e, uint32_t n)
+{
+    return e->p->deferrable[n] && e->s->deferred[n];
+}
+
 static bool drops(const struct emitter *e, uint32_t base)
 {
     return e->s->dropped[base];
+}
+
+/* Is the value kept for the first visit that reads it, and dropped after that? */
+static bool is_for_first(const struct emitter *e, uint32_t base)
+{
+    return drops(e, base) && e->choice->fate[base].what == RW_KEEP_FIRST;
 }
 
 /* ---- buffers, sources, results ---- */
@@ -57,7 +69,7 @@ static int by_gradient(const void *pa, const void *pb)
     return a->buffer < b->buffer ? -1 : a->buffer > b->buffer;
 }
 
-/* Do the gradients come in the order of the last schedule? Nearly always: adjoint nodes have one order. */
+/* Do the gradients come in the order of the last schedule? Almost always: adjoint nodes have one order. */
 static bool come_as_before(const struct rw_gradient_order *o, const struct rw_schedule *s)
 {
     if (o->n != s->n_read_gradients) return false;
@@ -66,7 +78,10 @@ static bool come_as_before(const struct rw_gradient_order *o, const struct rw_sc
     return true;
 }
 
-/* They were noted in the order of their buffers. */
+/*
+ * Sorts the read gradients by parameter. They were recorded in the order of their buffers. Reuses the permutation of
+ * the last schedule if it had the same order.
+ */
 static rw_status sort_read_gradients(struct rw_gradient_order *o, struct rw_schedule *s)
 {
     const size_t n = s->n_read_gradients;
@@ -89,7 +104,7 @@ static rw_status sort_read_gradients(struct rw_gradient_order *o, struct rw_sche
     return RW_OK;
 }
 
-/* A value that is there before anything runs. */
+/* A buffer for a value that exists before anything runs. */
 static uint32_t given_buffer(struct emitter *e, uint32_t base)
 {
     const struct rw_tensor *const v = rw_tape_value(e->t, base);
@@ -107,10 +122,25 @@ static uint32_t given_buffer(struct emitter *e, uint32_t base)
     return gradient && buffer != RW_NONE_ID ? note_read_gradient(e->out, leaf->param, buffer) : buffer;
 }
 
+/* Scalars share groups of RW_RESULT_ALIGNMENT bytes. On a host, where `least` is 1, each float32 takes 4 bytes. On
+   other devices products need operands at multiples of 16 bytes. */
+static uint64_t place_result(struct rw_schedule *s, const rw_layout *l, uint64_t bytes, uint64_t least)
+{
+    const bool is_scalar = !l->rank && bytes;
+    const uint64_t in_group = is_scalar ? rw_round_up(s->scalars_end, bytes > least ? bytes : least) : 0;
+    const bool fits = in_group % RW_RESULT_ALIGNMENT != 0; /* the last group has room */
+    const uint64_t at = fits ? in_group : s->results_bytes;
+    if (!fits) s->results_bytes += rw_round_up(bytes, RW_RESULT_ALIGNMENT);
+    if (is_scalar) s->scalars_end = at + bytes;
+    return at;
+}
+
+/* A buffer for a requested output: a parameter's gradient, or a result that stays readable. */
 static uint32_t target_buffer(struct emitter *e, const struct rw_target *target, uint32_t base, uint64_t bytes)
 {
     struct rw_schedule *const s = e->out;
     const struct rw_tensor *const v = rw_tape_value(e->t, base);
+    const uint64_t least = e->t->ctx->device->on_host ? 1 : 16;
     if (target->into_gradient)
         return source_buffer(s, base, 0, RW_SOURCE_GRADIENT, target->of, RW_NONE_ID);
     if (!rw_grow(&s->results, &s->cap_results, s->n_results, 1, sizeof *s->results)) return RW_NONE_ID;
@@ -118,14 +148,13 @@ static uint32_t target_buffer(struct emitter *e, const struct rw_target *target,
                                                    .of = target->of,
                                                    .layout = v->layout,
                                                    .dtype = v->dtype,
-                                                   .offset = s->results_bytes,
+                                                   .offset = place_result(s, rw_layout_of(e->t->ctx, v), bytes, least),
                                                    .bytes = bytes };
-    s->results_bytes += rw_round_up(bytes, RW_RESULT_ALIGNMENT);
     return source_buffer(s, base, bytes, RW_SOURCE_RESULT, (uint32_t)s->n_results++, RW_NONE_ID);
 }
 
-/* A commit's output lies where the operand lies that it stands for. That a gradient may be clear is the reader's
-   matter. */
+/* The output of a commit is in the memory of the operand that it writes. If that is a clear gradient, the reader
+   handles it. */
 static uint32_t committed_buffer(struct emitter *e, const struct rw_node *node, uint32_t base)
 {
     const uint32_t written = node->n_inputs - node->n_outputs + (base - node->first_output);
@@ -136,7 +165,7 @@ static uint32_t committed_buffer(struct emitter *e, const struct rw_node *node, 
     return source_buffer(e->out, base, 0, RW_SOURCE_GRADIENT, s->index, RW_NONE_ID);
 }
 
-/* The buffer that a node's output is written to in this action. */
+/* The buffer that the action writes an output of its node to. */
 static uint32_t output_buffer(struct emitter *e, const struct rw_node *node, uint32_t base, uint8_t kind)
 {
     const uint64_t bytes = e->p->bytes[base];
@@ -144,10 +173,11 @@ static uint32_t output_buffer(struct emitter *e, const struct rw_node *node, uin
     const uint32_t target = kind == RW_ACTION_REPLAY ? RW_NONE_ID : e->p->target_of[base];
     if (target != RW_NONE_ID) return target_buffer(e, &e->p->targets.target[target], base, bytes);
     if (!bytes) return source_buffer(e->out, base, 0, RW_SOURCE_NOWHERE, 0, RW_NONE_ID);
-    return add_buffer(e->out, base, RW_NONE_ID, bytes, kind == RW_ACTION_REPLAY);
+    const bool again = kind == RW_ACTION_REPLAY && !is_deferred(e, (uint32_t)(node - e->t->nodes));
+    return add_buffer(e->out, base, RW_NONE_ID, bytes, again);
 }
 
-/* ---- what is there ---- */
+/* ---- available values ---- */
 
 /* The depth of the visit that serves a read of the value now. */
 static size_t serving(const struct emitter *e, uint32_t base)
@@ -156,8 +186,8 @@ static size_t serving(const struct emitter *e, uint32_t base)
     return level < depth ? level : depth;
 }
 
-/* The buffer that a read finds, RW_NONE_ID when the value has to be made. What forward still reads is there meanwhile.
- */
+/* The buffer that a read finds, RW_NONE_ID if the value must be recomputed. A value that forward still reads is
+   available until then. */
 static uint32_t find(const struct emitter *e, uint32_t base)
 {
     if (e->s->buffer[base] != RW_NONE_ID) return e->s->buffer[base];
@@ -171,7 +201,7 @@ static bool is_there(const struct emitter *e, uint32_t base)
 
 static void read_early(struct emitter *e, uint32_t base)
 {
-    if (drops(e, base) && !--e->s->early[base]) e->s->buffer[base] = RW_NONE_ID;
+    if (drops(e, base) && !--e->s->early[base] && !is_for_first(e, base)) e->s->buffer[base] = RW_NONE_ID;
 }
 
 /* ---- actions ---- */
@@ -186,6 +216,17 @@ static bool touch(struct rw_schedule *s, uint32_t buffer)
     return true;
 }
 
+/*
+ * Backward reads a value that was kept for its first visit: from now on it belongs to that visit, unless forward reads
+ * it later.
+ */
+static rw_status give_to_visit(struct emitter *e, uint32_t base, uint32_t buffer)
+{
+    if (!is_for_first(e, base) || e->s->early[base] || e->s->buffer[base] == RW_NONE_ID) return RW_OK;
+    e->s->buffer[base] = RW_NONE_ID;
+    return rw_visits_note(&e->s->visits, base, serving(e, base), buffer);
+}
+
 static rw_status add_inputs(struct emitter *e, const struct rw_node *node, uint8_t kind)
 {
     const bool commits = kind == RW_ACTION_COMMIT;
@@ -194,11 +235,12 @@ static rw_status add_inputs(struct emitter *e, const struct rw_node *node, uint8
         uint32_t buffer = find(e, b);
         if (buffer == RW_NONE_ID && e->p->given[b]) buffer = e->s->buffer[b] = given_buffer(e, b);
         if (!touch(e->out, buffer)) return RW_ERR_MEMORY;
+        if (kind != RW_ACTION_FORWARD && give_to_visit(e, b, buffer)) return RW_ERR_MEMORY;
     }
     return RW_OK;
 }
 
-/* What a replay makes for the whole step is there from now on, unless forward still reads what it made itself. */
+/* A replay for the whole step makes its value available from now on, unless forward still reads its own copy. */
 static rw_status note_replay(struct emitter *e, uint32_t base, uint32_t buffer)
 {
     if (e->choice->fate[base].level || e->s->early[base])
@@ -207,7 +249,10 @@ static rw_status note_replay(struct emitter *e, uint32_t base, uint32_t buffer)
     return RW_OK;
 }
 
-/* A node makes all its outputs. Of a replay those that are dropped belong to the visit; nobody reads what is there. */
+/*
+ * Adds all outputs of a node. Dropped outputs of a replay belong to the visit. Its other outputs are written too, but
+ * readers use the values that already exist.
+ */
 static rw_status add_outputs(struct emitter *e, const struct rw_node *node, uint8_t kind)
 {
     for (uint32_t i = 0; i < node->n_outputs; i++) {
@@ -217,7 +262,7 @@ static rw_status add_outputs(struct emitter *e, const struct rw_node *node, uint
         if (kind == RW_ACTION_REPLAY) {
             const rw_status status = drops(e, b) ? note_replay(e, b, buffer) : RW_OK;
             if (status) return status;
-        } else if (!e->p->given[b] && (!drops(e, b) || e->s->early[b])) {
+        } else if (!e->p->given[b] && (!drops(e, b) || e->s->early[b] || is_for_first(e, b))) {
             e->s->buffer[b] = buffer;
         }
     }
@@ -231,20 +276,26 @@ static rw_status add_workspace(struct emitter *e, uint32_t n)
     return touch(e->out, add_buffer(e->out, RW_NONE_ID, RW_NONE_ID, bytes, false)) ? RW_OK : RW_ERR_MEMORY;
 }
 
-/* One run of a node, for the visit that backward is in. */
+/* Emits one execution of a node, for the visit that backward is in. A deferred node is demanded like a replay. */
 static rw_status emit(struct emitter *e, uint32_t n, uint8_t kind)
 {
     struct rw_schedule *const s = e->out;
     const struct rw_node *const node = &e->t->nodes[n];
+    if (e->s->most_actions && s->n_actions == e->s->most_actions) return RW_ERR_UNSUPPORTED;
     if (!rw_grow(&s->actions, &s->cap_actions, s->n_actions, 1, sizeof *s->actions)) return RW_ERR_MEMORY;
     struct rw_action *const action = &s->actions[s->n_actions];
-    *action = (struct rw_action){ .node = n, .word = (uint32_t)s->n_refs, .kind = kind };
+    *action = (struct rw_action){ .node = n, .word = (uint32_t)s->n_refs, .kind = kind,
+                                  .may_overwrite = e->p->overwrites[n] != 0 };
     rw_status status = add_inputs(e, node, kind);
     if (!status) status = add_outputs(e, node, kind);
     if (!status) status = add_workspace(e, n);
     for (uint32_t i = 0; kind == RW_ACTION_FORWARD && i < node->n_inputs; i++)
         read_early(e, rw_problem_input(e->p, node, i));
     action->n_words = (uint16_t)(s->n_refs - action->word);
+    if (is_deferred(e, n)) {
+        action->kind = RW_ACTION_FORWARD;
+        e->s->deferred[n] = false;
+    }
     s->n_actions++;
     return status;
 }
@@ -256,15 +307,17 @@ static rw_status push(struct rw_order_scratch *s, uint32_t value)
     return RW_OK;
 }
 
-/* What makes a value again. Where what its remake reads has to be made by the value's own maker, that makes the value
-   on the way. */
+/* The node that recomputes a value. If the input of its remake must itself be recomputed by the value's producer, that
+   execution computes the value as well. */
 static uint32_t maker_of(const struct emitter *e, uint32_t base)
 {
     const uint32_t remake = e->p->remake[base];
     return remake != RW_NONE_ID ? remake : rw_tape_value(e->t, base)->producer;
 }
 
-/* Replays what is missing of a value, inputs first, without recursion: a chain may be long. */
+/*
+ * Replays what a value needs, inputs first. Uses a stack of its own instead of recursion, because a chain may be long.
+ */
 static rw_status demand(struct emitter *e, uint32_t base)
 {
     struct rw_order_scratch *const s = e->s;
@@ -299,7 +352,7 @@ static rw_status emit_backward(struct emitter *e, uint32_t n)
     return status ? status : emit(e, n, RW_ACTION_BACKWARD);
 }
 
-/* Buffers are written when the step ends, behind every action that reads them. */
+/* Emits the commits: buffers are written when the step ends, after every action that reads them. */
 static rw_status emit_commits(struct emitter *e)
 {
     rw_status status = rw_visits_enter(&e->s->visits, 0);
@@ -311,6 +364,7 @@ static rw_status emit_commits(struct emitter *e)
     return status;
 }
 
+/* Emits the nodes after the front in the problem's order, then the commits. */
 static rw_status emit_all(struct emitter *e)
 {
     const struct rw_problem *const p = e->p;
@@ -321,7 +375,7 @@ static rw_status emit_all(struct emitter *e)
         if (n >= p->mark.nodes && !own) e->out->n_before = e->out->n_actions;
         own |= n >= p->mark.nodes;
         if (!e->t->nodes[n].adjoint) {
-            status = emit(e, n, RW_ACTION_FORWARD);
+            if (!is_deferred(e, n)) status = emit(e, n, RW_ACTION_FORWARD);
             continue;
         }
         if (!late) e->out->n_forward = e->out->n_actions;
@@ -338,12 +392,12 @@ static void clear(struct rw_schedule *s)
     s->n_actions = s->n_refs = s->n_buffers = s->n_sources = s->n_read_gradients = s->n_results = s->n_forward = 0;
     s->n_before = 0;
     s->n_waits = s->n_slots = 0;
-    s->results_bytes = 0;
+    s->results_bytes = s->scalars_end = 0;
 }
 
 /* ---- the front ---- */
 
-/* How often forward reads a value behind the front: until the last time it is there. */
+/* Counts the reads of each value by forward after the front. The value is available until the last of them. */
 static void count_early_reads(const struct emitter *e, struct rw_front *front)
 {
     const struct rw_problem *const p = e->p;
@@ -354,6 +408,7 @@ static void count_early_reads(const struct emitter *e, struct rw_front *front)
     }
 }
 
+/* Emits the nodes with which every schedule of this problem begins. */
 static rw_status make_front(const struct emitter *e)
 {
     const struct rw_problem *const p = e->p;
@@ -369,7 +424,7 @@ static rw_status make_front(const struct emitter *e)
     }
     for (front->n = 0; !status && front->n < p->n_order; front->n++) {
         const uint32_t n = p->order[front->n];
-        if (n >= p->mark.nodes || p->t->nodes[n].adjoint) break;
+        if (n >= p->mark.nodes || p->t->nodes[n].adjoint || p->deferrable[n]) break;
         status = emit(&first, n, RW_ACTION_FORWARD);
     }
     if (status) return status;
@@ -393,6 +448,7 @@ static bool copy_schedule(struct rw_schedule *to, const struct rw_schedule *from
 {
     clear(to);
     to->results_bytes = from->results_bytes;
+    to->scalars_end = from->scalars_end;
     return copy(&to->actions, &to->cap_actions, &to->n_actions, from->actions, from->n_actions, sizeof *to->actions) &&
            copy(&to->refs, &to->cap_refs, &to->n_refs, from->refs, from->n_refs, sizeof *to->refs) &&
            copy(&to->buffers, &to->cap_buffers, &to->n_buffers, from->buffers, from->n_buffers, sizeof *to->buffers) &&
@@ -402,7 +458,28 @@ static bool copy_schedule(struct rw_schedule *to, const struct rw_schedule *from
            copy(&to->results, &to->cap_results, &to->n_results, from->results, from->n_results, sizeof *to->results);
 }
 
-/* What is dropped and not read by forward any more is gone behind the front. What differentiation records is kept. */
+/*
+ * Finds the nodes that are deferred: those that can be, whose outputs are all dropped, and that forward does not read.
+ * Then forward does not read their inputs for them either. Goes from the last node to the first, so readers come first.
+ */
+static void defer(struct emitter *e)
+{
+    const struct rw_problem *const p = e->p;
+    for (size_t i = p->n_order; i-- > e->s->front.n;) {
+        const struct rw_node *const node = &e->t->nodes[p->order[i]];
+        bool waits = p->deferrable[p->order[i]];
+        for (uint32_t k = 0; waits && k < node->n_outputs; k++)
+            waits = drops(e, node->first_output + k) && !e->s->early[node->first_output + k] &&
+                    !is_for_first(e, node->first_output + k);
+        e->s->deferred[p->order[i]] = waits;
+        for (uint32_t k = 0; waits && k < node->n_inputs; k++) e->s->early[rw_problem_input(p, node, k)]--;
+    }
+}
+
+/*
+ * Prepares for a choice. A dropped value that forward does not read after the front is unavailable from there on.
+ * Values that differentiation records are kept.
+ */
 static rw_status begin(struct emitter *e)
 {
     const struct rw_front *const front = &e->s->front;
@@ -413,21 +490,22 @@ static rw_status begin(struct emitter *e)
     }
     bool moves = false;
     for (size_t v = 0; v < recorded; v++) {
-        const bool dropped = !e->p->given[v] && rw_fate_drops(&e->choice->fate[v]);
+        e->s->dropped[v] = !e->p->given[v] && rw_fate_drops(&e->choice->fate[v]);
         moves |= e->choice->fate[v].what == RW_MOVE;
-        e->s->dropped[v] = dropped;
-        e->s->buffer[v] = dropped && !front->early[v] ? RW_NONE_ID : front->buffer[v];
     }
     if (n) {
         memset(e->s->dropped + recorded, 0, (n - recorded) * sizeof *e->s->dropped);
-        memcpy(e->s->buffer + recorded, front->buffer + recorded, (n - recorded) * sizeof *e->s->buffer);
+        memcpy(e->s->buffer, front->buffer, n * sizeof *e->s->buffer);
         memcpy(e->s->early, front->early, n * sizeof *e->s->early);
     }
+    if (e->p->n_deferrable) defer(e);
+    for (size_t v = 0; v < recorded; v++)
+        if (e->s->dropped[v] && !e->s->early[v] && !is_for_first(e, (uint32_t)v)) e->s->buffer[v] = RW_NONE_ID;
     e->out->moves = moves;
     return copy_schedule(e->out, &front->schedule) ? RW_OK : RW_ERR_MEMORY;
 }
 
-/* ---- the whole ---- */
+/* ---- entry points ---- */
 
 static void free_by_value(struct rw_order_scratch *s)
 {
@@ -435,8 +513,11 @@ static void free_by_value(struct rw_order_scratch *s)
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) rw_free(arrays[i]);
 }
 
-static rw_status reserve(struct rw_order_scratch *s, size_t n)
+/* Allocates the arrays by node and value. New arrays make the stored front invalid. */
+static rw_status reserve(struct rw_order_scratch *s, const rw_tape *t)
 {
+    const size_t n = t->n_values;
+    if (!rw_grow(&s->deferred, &s->cap_nodes, 0, t->n_nodes, sizeof *s->deferred)) return RW_ERR_MEMORY;
     if (s->cap_values >= n) return RW_OK;
     free_by_value(s);
     s->front.of = 0;
@@ -453,6 +534,7 @@ static rw_status reserve(struct rw_order_scratch *s, size_t n)
 void rw_order_scratch_finish(struct rw_order_scratch *s)
 {
     free_by_value(s);
+    rw_free(s->deferred);
     rw_schedule_finish(&s->front.schedule);
     rw_free(s->reads.gradient);
     rw_free(s->reads.from);
@@ -466,11 +548,11 @@ rw_status rw_order(const struct rw_problem *p, const struct rw_choice *c, struct
                    struct rw_schedule *s)
 {
     struct emitter e = { .p = p, .t = p->t, .choice = c, .out = s, .s = scratch };
-    rw_status status = reserve(scratch, p->t->n_values);
+    rw_status status = reserve(scratch, p->t);
     if (!status) status = begin(&e);
     if (!status) status = rw_visits_init(&scratch->visits, c, p->mark.values);
     if (!status) status = emit_all(&e);
-    return status ? status : sort_read_gradients(&scratch->reads, s); /* is checked when it is whole: simulate.c */
+    return status ? status : sort_read_gradients(&scratch->reads, s); /* simulate.c validates it when it is complete */
 }
 
 void rw_schedule_finish(struct rw_schedule *s)

@@ -1,45 +1,53 @@
-/* See simulate.h. */
+/* Simulates a choice: emits its schedule, and adds up its bytes and seconds. */
 #include "remat/simulate.h"
 
 #include "base/alloc.h"
 #include "base/round.h"
-#include "remat/early.h"
+#include "remat/fused_update.h"
 #include "remat/inplace.h"
-#include "remat/overlap.h"
+#include "remat/copy_schedule.h"
 
 #include <assert.h>
+#include <string.h>
 
 void rw_sweep_scratch_finish(struct rw_sweep_scratch *s)
 {
     rw_free(s->life);
-    rw_free(s->keep);
     rw_free(s->delta);
     rw_free(s->end);
-    rw_caches_finish(&s->caches);
+    rw_cache_model_finish(&s->caches);
     *s = (struct rw_sweep_scratch){ 0 };
 }
 
-static rw_status reserve(struct rw_sweep_scratch *s, size_t n_buffers, size_t n_actions)
+static rw_status reserve_lifetimes(struct rw_sweep_scratch *s, size_t n_buffers)
 {
-    size_t cap = s->cap_life;
-    if (!rw_grow(&s->life, &cap, 0, n_buffers, sizeof *s->life)) return RW_ERR_MEMORY;
-    if (!rw_grow(&s->keep, &s->cap_life, 0, n_buffers, sizeof *s->keep)) return RW_ERR_MEMORY;
-    cap = s->cap_delta;
-    if (!rw_grow(&s->end, &cap, 0, n_actions + 1, sizeof *s->end)) return RW_ERR_MEMORY;
-    return rw_grow(&s->delta, &s->cap_delta, 0, n_actions + 1, sizeof *s->delta) ? RW_OK : RW_ERR_MEMORY;
+    return rw_grow(&s->life, &s->cap_life, 0, n_buffers, sizeof *s->life) ? RW_OK : RW_ERR_MEMORY;
 }
 
-/* The lives of the buffers in the arena; keep says which of them hold replayed values. */
-static size_t list_lives(const struct rw_schedule *s, struct rw_sweep_scratch *scratch)
+/* Lists the lifetimes of the buffers in the arena that hold replayed values. */
+static size_t list_replays(const struct rw_schedule *s, struct rw_sweep_scratch *scratch)
 {
     size_t n = 0;
     for (uint32_t i = 0; i < s->n_buffers; i++) {
         const struct rw_buffer *const b = &s->buffers[i];
-        if (!rw_buffer_is_placed(s, i)) continue;
-        scratch->keep[n] = b->replay;
-        scratch->life[n++] = (struct rw_life){ .first = b->first, .last = b->last, .bytes = b->bytes };
+        if (b->replay && rw_buffer_is_placed(s, i))
+            scratch->life[n++] = (struct rw_lifetime){ .first = b->first, .last = b->last, .bytes = b->bytes };
     }
     return n;
+}
+
+/* The same as rw_lifetimes_sweep() of all buffers in the arena, without a list of their lifetimes. */
+static struct rw_live_peak find_peak(const struct rw_schedule *s, uint64_t alignment, int64_t *delta)
+{
+    memset(delta, 0, (s->n_actions + 1) * sizeof *delta);
+    for (uint32_t i = 0; i < s->n_buffers; i++) {
+        const struct rw_buffer *const b = &s->buffers[i];
+        if (!rw_buffer_is_placed(s, i)) continue;
+        const int64_t bytes = (int64_t)rw_round_up(b->bytes, alignment);
+        delta[b->first] += bytes;
+        delta[b->last + 1] -= bytes;
+    }
+    return rw_lifetimes_peak(delta, s->n_actions);
 }
 
 static void count_bytes(const struct rw_schedule *s, uint64_t alignment, struct rw_cost_of_schedule *ret)
@@ -55,28 +63,29 @@ static void count_bytes(const struct rw_schedule *s, uint64_t alignment, struct 
 
 /* ---- time ---- */
 
-/* A source; in the books sources are behind the buffers. */
+/* Cache misses of a source. In the cache model the sources come after the buffers. */
 static struct rw_fetched fetch_beside(const struct rw_problem *p, const struct rw_schedule *s,
                                       const struct rw_action *a, const struct rw_buffer *b, uint32_t source,
-                                      struct rw_caches *x)
+                                      struct rw_cache_model *x)
 {
     if (!rw_source_is_used(s->sources[source].kind)) return (struct rw_fetched){ 0 };
     const uint64_t bytes = rw_bytes_in_traffic(p->bytes[b->value], p->cost[a->node].bytes);
-    return rw_caches_use(x, (uint32_t)s->n_buffers + source, bytes, RW_USE_BESIDE);
+    return rw_cache_model_use(x, (uint32_t)s->n_buffers + source, bytes, RW_USE_BESIDE);
 }
 
-/* An operand of the action, by its word. */
+/* Cache misses of an operand of the action, given by its word. */
 static struct rw_fetched fetch(const struct rw_problem *p, const struct rw_schedule *s, const struct rw_action *a,
-                               uint32_t w, struct rw_caches *x)
+                               uint32_t w, struct rw_cache_model *x)
 {
     const uint32_t word = s->refs[a->word + w], root = rw_buffer_root(s, word);
     const struct rw_buffer *const b = &s->buffers[word];
     if (s->buffers[root].source != RW_NONE_ID) return fetch_beside(p, s, a, b, s->buffers[root].source, x);
-    return rw_caches_use(x, root, b->bytes, rw_use_of(w, p->t->nodes[a->node].n_inputs, p->across[a->node]));
+    return rw_cache_model_use(x, root, b->bytes, rw_use_of(w, p->t->nodes[a->node].n_inputs, p->across[a->node]));
 }
 
-/* What the action takes beside its node's own time. */
-static double fetch_seconds(const struct rw_problem *p, const struct rw_schedule *s, uint32_t i, struct rw_caches *x)
+/* Time of the action's cache misses, in addition to the time of its node. */
+static double fetch_seconds(const struct rw_problem *p, const struct rw_schedule *s, uint32_t i,
+                            struct rw_cache_model *x)
 {
     const struct rw_action *const a = &s->actions[i];
     struct rw_fetched sum = { 0 };
@@ -87,28 +96,30 @@ static double fetch_seconds(const struct rw_problem *p, const struct rw_schedule
     }
     for (uint32_t w = 0; ends && w < a->n_words; w++) {
         const uint32_t root = rw_buffer_root(s, s->refs[a->word + w]);
-        if (s->buffers[root].last == i && s->buffers[root].source == RW_NONE_ID) rw_caches_die(x, root);
+        if (s->buffers[root].last == i && s->buffers[root].source == RW_NONE_ID) rw_cache_model_die(x, root);
     }
     return rw_fetched_seconds(sum, p->memory);
 }
 
-/* caches: NULL where nothing that the step uses takes longer. */
-static double seconds_of(const struct rw_problem *p, const struct rw_schedule *s, size_t i, struct rw_caches *caches)
+/* caches: NULL if no operand of the step takes longer. */
+static double seconds_of(const struct rw_problem *p, const struct rw_schedule *s, size_t i,
+                         struct rw_cache_model *caches)
 {
     return rw_problem_seconds(p, s->actions[i].node) + (caches ? fetch_seconds(p, s, (uint32_t)i, caches) : 0);
 }
 
-/* One action behind the other. */
-static double sum_up(const struct rw_problem *p, const struct rw_schedule *s, struct rw_caches *caches)
+/* Seconds of a schedule with one lane: one action after the other. */
+static double sum_up(const struct rw_problem *p, const struct rw_schedule *s, struct rw_cache_model *caches)
 {
     double seconds = 0;
     for (size_t i = 0; i < s->n_actions; i++) seconds += seconds_of(p, s, i, caches);
     return seconds;
 }
 
-/* The lanes side by side: an action of another lane begins behind the compute before it, compute stands where it waits,
-   and loses what copying takes of its cores. */
-static double predict(const struct rw_problem *p, const struct rw_schedule *s, struct rw_caches *caches, double *end)
+/* Seconds of a schedule with several lanes. An action of another lane begins after the compute before it. The compute
+   lane stops where it waits, and loses the time that copies take from its cores. */
+static double predict(const struct rw_problem *p, const struct rw_schedule *s, struct rw_cache_model *caches,
+                      double *end)
 {
     double lane[RW_LANES] = { 0 };
     size_t wait = 0;
@@ -129,30 +140,34 @@ static double predict(const struct rw_problem *p, const struct rw_schedule *s, s
     return lane[RW_LANE_COMPUTE];
 }
 
-/* Predicted, of a schedule with that peak. */
+/* Predicts the seconds of a schedule with that peak. */
 static rw_status count_seconds(const struct rw_problem *p, const struct rw_schedule *s,
                                struct rw_sweep_scratch *scratch, struct rw_cost_of_schedule *ret)
 {
-    /* what was moved comes back from where no cache is */
+    /* copied-in values are in no cache */
     const bool all_near = !s->n_slots && !p->memory.shared_picoseconds &&
                           ret->peak + p->beside_bytes <= p->memory.near_bytes;
-    struct rw_caches *const caches = all_near || !p->memory.picoseconds ? NULL : &scratch->caches;
-    if (caches && rw_caches_begin(caches, s->n_buffers + s->n_sources, p->memory.near_bytes)) return RW_ERR_MEMORY;
+    struct rw_cache_model *const caches = all_near || !p->memory.picoseconds ? NULL : &scratch->caches;
+    if (caches && rw_cache_model_begin(caches, s->n_buffers + s->n_sources, p->memory.near_bytes)) return RW_ERR_MEMORY;
     ret->seconds = s->n_slots ? predict(p, s, caches, scratch->end) : sum_up(p, s, caches);
     return RW_OK;
 }
 
-/* What choices are compared by. *ret_n: how many lives the scratch has now. */
-static rw_status count_in_brief(const struct rw_problem *p, const struct rw_schedule *s,
-                                struct rw_sweep_scratch *scratch, struct rw_cost_of_schedule *ret, size_t *ret_n)
+static rw_status reserve_actions(struct rw_sweep_scratch *s, size_t n_actions)
 {
-    const uint64_t alignment = p->t->ctx->device->alignment;
-    if (reserve(scratch, s->n_buffers, s->n_actions)) return RW_ERR_MEMORY;
-    const size_t n = list_lives(s, scratch);
-    const struct rw_live_peak all = rw_lives_sweep(scratch->life, NULL, n, alignment, scratch->delta, s->n_actions);
+    size_t cap = s->cap_delta;
+    if (!rw_grow(&s->end, &cap, 0, n_actions + 1, sizeof *s->end)) return RW_ERR_MEMORY;
+    return rw_grow(&s->delta, &s->cap_delta, 0, n_actions + 1, sizeof *s->delta) ? RW_OK : RW_ERR_MEMORY;
+}
+
+/* Computes what choices are compared by. */
+static rw_status count_in_brief(const struct rw_problem *p, const struct rw_schedule *s,
+                                struct rw_sweep_scratch *scratch, struct rw_cost_of_schedule *ret)
+{
+    if (reserve_actions(scratch, s->n_actions)) return RW_ERR_MEMORY;
+    const struct rw_live_peak all = find_peak(s, p->t->ctx->device->alignment, scratch->delta);
     *ret = (struct rw_cost_of_schedule){ .peak = all.bytes, .peak_action = all.action };
-    for (size_t i = 0; i < s->n_slots; i++) ret->moved += s->slots[i].bytes; /* each comes back once */
-    *ret_n = n;
+    for (size_t i = 0; i < s->n_slots; i++) ret->moved += s->slots[i].bytes; /* each is copied back once */
     return count_seconds(p, s, scratch, ret);
 }
 
@@ -160,9 +175,9 @@ rw_status rw_schedule_cost(const struct rw_problem *p, const struct rw_schedule 
                            struct rw_cost_of_schedule *ret)
 {
     const uint64_t alignment = p->t->ctx->device->alignment;
-    size_t n = 0;
-    if (count_in_brief(p, s, scratch, ret, &n)) return RW_ERR_MEMORY;
-    ret->replayed = rw_lives_sweep(scratch->life, scratch->keep, n, alignment, scratch->delta, s->n_actions).bytes;
+    if (count_in_brief(p, s, scratch, ret) || reserve_lifetimes(scratch, s->n_buffers)) return RW_ERR_MEMORY;
+    const size_t n = list_replays(s, scratch);
+    ret->replayed = rw_lifetimes_sweep(scratch->life, NULL, n, alignment, scratch->delta, s->n_actions).bytes;
     count_bytes(s, alignment, ret);
     for (size_t i = 0; i < s->n_actions; i++) ret->n_replays += s->actions[i].kind == RW_ACTION_REPLAY;
     return RW_OK;
@@ -171,16 +186,17 @@ rw_status rw_schedule_cost(const struct rw_problem *p, const struct rw_schedule 
 void rw_simulation_finish(struct rw_simulation *sim)
 {
     rw_order_scratch_finish(&sim->order);
-    rw_overlap_scratch_finish(&sim->overlap);
+    rw_copy_schedule_scratch_finish(&sim->overlap);
     rw_schedule_finish(&sim->schedule);
     rw_sweep_scratch_finish(&sim->sweep);
 }
 
+/* Emits the schedule of a choice with fused updates, copies and in-place buffers. */
 static rw_status make_schedule(const struct rw_problem *p, const struct rw_choice *c, struct rw_simulation *sim)
 {
     rw_status status = rw_order(p, c, &sim->order, &sim->schedule);
-    if (!status) status = rw_updates_early(p, &sim->schedule);
-    if (!status) status = rw_overlap(p, c, &sim->overlap, &sim->schedule);
+    if (!status) status = rw_fused_updates(p, &sim->schedule);
+    if (!status) status = rw_copy_schedule(p, c, &sim->overlap, &sim->schedule);
     if (status) return status;
     rw_merge_in_place(p, &sim->schedule);
     assert(rw_schedule_is_valid(p, c, &sim->schedule));
@@ -197,7 +213,6 @@ rw_status rw_simulate(const struct rw_problem *p, const struct rw_choice *c, str
 rw_status rw_simulate_briefly(const struct rw_problem *p, const struct rw_choice *c, struct rw_simulation *sim,
                               struct rw_cost_of_schedule *ret)
 {
-    size_t n;
     const rw_status status = make_schedule(p, c, sim);
-    return status ? status : count_in_brief(p, &sim->schedule, &sim->sweep, ret, &n);
+    return status ? status : count_in_brief(p, &sim->schedule, &sim->sweep, ret);
 }

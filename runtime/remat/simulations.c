@@ -1,19 +1,17 @@
-/* See simulations.h. */
+/* Distributes simulations over the team of threads: each takes the next piece until none is left. */
 #include "remat/simulations.h"
 
 #include "base/alloc.h"
-#include "device/cpu/threads.h"
+#include "base/team.h"
 
-#include <omp.h>
-
-/* A room holds a schedule: more of them than this would be felt. */
-#define THREADS_MOST 16
+/* Each scratch holds a schedule: more of them would use a noticeable amount of memory. */
+#define THREADS_MAX 16
 /* Actions that are worth a thread: a tenth of a millisecond. */
 #define ACTIONS_WORTH_A_THREAD 1500
 
 rw_status rw_simulations_init(struct rw_simulations *s, int threads)
 {
-    s->threads = threads < THREADS_MOST ? threads : THREADS_MOST;
+    s->threads = threads < THREADS_MAX ? threads : THREADS_MAX;
     s->room = rw_calloc((size_t)s->threads, sizeof *s->room);
     return s->room ? RW_OK : RW_ERR_MEMORY;
 }
@@ -25,23 +23,35 @@ void rw_simulations_finish(struct rw_simulations *s)
     *s = (struct rw_simulations){ 0 };
 }
 
-/* All or one: OpenMP ends the threads of a team that a smaller region leaves out, and ops would start them anew. */
 static int threads_for(const struct rw_simulations *s, size_t n, size_t actions)
 {
-    int threads = s->threads;
-    if (threads < 2 || n < 2 || n * actions < 2 * ACTIONS_WORTH_A_THREAD) return 1;
-    return rw_threads_ready(threads, &threads) ? 1 : threads;
+    if (s->threads < 2 || n < 2 || n * actions < 2 * ACTIONS_WORTH_A_THREAD) return 1;
+    return rw_team_ready(s->threads) ? 1 : s->threads;
+}
+
+/* Pieces of work that threads take one by one. */
+struct pieces {
+    struct rw_simulations *s;
+    rw_simulations_work *work;
+    void *of;
+    size_t n, next;
+    int failed;
+};
+
+static void take_pieces(void *of, int thread, int threads)
+{
+    struct pieces *const p = of;
+    while (!__atomic_load_n(&p->failed, __ATOMIC_RELAXED)) {
+        const size_t i = __atomic_fetch_add(&p->next, 1, __ATOMIC_RELAXED);
+        if (i >= p->n) return;
+        const rw_status status = p->work(p->of, i, &p->s->room[thread]);
+        if (status) __atomic_store_n(&p->failed, (int)status, __ATOMIC_RELAXED);
+    }
 }
 
 rw_status rw_simulations_share(struct rw_simulations *s, size_t n, size_t actions, rw_simulations_work *work, void *of)
 {
-    const int threads = threads_for(s, n, actions);
-    int failed = RW_OK;
-#pragma omp parallel for num_threads(threads) schedule(dynamic) if (threads > 1)
-    for (size_t i = 0; i < n; i++) {
-        if (__atomic_load_n(&failed, __ATOMIC_RELAXED)) continue;
-        const rw_status status = work(of, i, &s->room[omp_get_thread_num()]);
-        if (status) __atomic_store_n(&failed, (int)status, __ATOMIC_RELAXED);
-    }
-    return (rw_status)failed;
+    struct pieces p = { .s = s, .work = work, .of = of, .n = n, .failed = RW_OK };
+    rw_team_run(threads_for(s, n, actions), take_pieces, &p);
+    return (rw_status)p.failed;
 }

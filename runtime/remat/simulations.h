@@ -1,6 +1,6 @@
 /*
- * Simulations by the context's threads: pieces of work on one problem that do not know of each other. Each thread has a
- * room of its own to simulate in, as a scratch that has been used before allocates nothing.
+ * Simulations by the context's threads: independent pieces of work on one problem. Each thread has its own scratch,
+ * because a scratch that has been used before allocates nothing.
  */
 #ifndef RW_REMAT_SIMULATIONS_H
 #define RW_REMAT_SIMULATIONS_H
@@ -8,21 +8,21 @@
 #include "remat/simulate.h"
 
 struct rw_simulations {
-    struct rw_simulation *room; /* by thread; number 0 is the caller's, whoever simulates one thing alone */
-    int threads;                /* that may be asked for */
+    struct rw_simulation *room; /* scratch by thread; number 0 is the caller's, also for single simulations */
+    int threads;                /* maximum number of threads */
 };
 
 /* RW_ERR_MEMORY leaves *s empty. */
 rw_status rw_simulations_init(struct rw_simulations *s, int threads);
 void rw_simulations_finish(struct rw_simulations *s);
 
-/* Piece i of what `of` says, in that room. What it does must not depend on the room. */
+/* Does piece i of the work that `of` describes, with that scratch. The result must not depend on the scratch. */
 typedef rw_status rw_simulations_work(void *of, size_t i, struct rw_simulation *room);
 
 /*
- * Pieces 0 to n - 1 of so many actions each. Where all together are little, or no threads can be started, the calling
- * thread does them alone: planning does not fail for that. The status of one that failed, RW_OK where none has; behind
- * a failure pieces may be left out.
+ * Does pieces 0 to n - 1, of about `actions` actions each. If there is little work, or no threads can be started, the
+ * calling thread does all of it: planning does not fail for lack of threads. Returns RW_OK or the status of a piece
+ * that failed; after a failure pieces may be skipped.
  */
 rw_status rw_simulations_share(struct rw_simulations *s, size_t n, size_t actions, rw_simulations_work *work,
                                void *of);

@@ -1,4 +1,7 @@
-/* See visits.h. */
+/*
+ * The stack of visits that backward is in, and what each has computed. Ids of visits are unique, so a buffer of a
+ * finished visit is recognized by its id.
+ */
 #include "remat/visits.h"
 
 #include "base/alloc.h"
@@ -26,6 +29,7 @@ void rw_visits_finish(struct rw_visits *v)
     *v = (struct rw_visits){ 0 };
 }
 
+/* Finds the deepest segment of the path that contains the new segment, and begins visits from there down. */
 rw_status rw_visits_enter(struct rw_visits *v, uint32_t segment)
 {
     const struct rw_segment *const segments = v->choice->segment;
@@ -43,7 +47,7 @@ rw_status rw_visits_enter(struct rw_visits *v, uint32_t segment)
     return RW_OK;
 }
 
-/* What was made of the value last, by a visit that backward is in. */
+/* The last buffer of the value from a visit that backward is still in. */
 static uint32_t last_made(const struct rw_visits *v, uint32_t value)
 {
     uint32_t i = v->top[value];

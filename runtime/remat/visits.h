@@ -1,14 +1,12 @@
-/*
- * The visit that backward is in, one per depth, and what each visit has made: (value, visit) -> buffer. See choice.h.
- */
+/* The visits that backward is in, one per depth, and what each has computed: (value, visit) -> buffer. See choice.h. */
 #ifndef RW_REMAT_VISITS_H
 #define RW_REMAT_VISITS_H
 
 #include "remat/choice.h"
 
 /*
- * A value has one level, so of two visits that have made it the inner one did so last: what was made of it is a stack,
- * on which what visits made that are over lies above all else.
+ * A value has one level. So of two visits that have computed it, the inner one did so last. The buffers of a value form
+ * a stack, and those of finished visits are on top of all others.
  */
 struct rw_visits {
     const struct rw_choice *choice;
@@ -20,22 +18,21 @@ struct rw_visits {
     struct rw_made {
         uint32_t depth, id; /* of the visit */
         uint32_t buffer;
-        uint32_t below; /* what was made of the value before, in made, or RW_NONE_ID */
+        uint32_t below; /* the buffer of the value before this one, an index into made, or RW_NONE_ID */
     } *made;
     size_t n_made, cap_made;
-    uint32_t *top; /* base value -> what was made of it last, in made, or RW_NONE_ID */
+    uint32_t *top; /* base value -> its last buffer, an index into made, or RW_NONE_ID */
     size_t cap_top;
 };
 
-/* Nothing is made of so many values, backward is in the step. Memory of an earlier use is used again. */
+/* Begins with no value computed and backward in the step. Reuses memory of an earlier use. */
 rw_status rw_visits_init(struct rw_visits *v, const struct rw_choice *c, size_t n_values);
 void rw_visits_finish(struct rw_visits *v);
 
-/* Backward comes to a node of that segment: segments around neither the last node nor this one are left, new ones
- * begun. */
+/* Backward reaches a node of that segment. Segments that do not contain it are left, and new visits begin. */
 rw_status rw_visits_enter(struct rw_visits *v, uint32_t segment);
 
-/* What the visit at that depth of the path, which serves the value now, has made of it; RW_NONE_ID when it has not. */
+/* The buffer that the visit at that depth of the path has for the value; RW_NONE_ID if it has none. */
 uint32_t rw_visits_find(const struct rw_visits *v, uint32_t value, size_t depth);
 rw_status rw_visits_note(struct rw_visits *v, uint32_t value, size_t depth, uint32_t buffer);
 

@@ -1,14 +1,16 @@
-/* The pool of arenas. See arena_pool.h. */
+/* The pools of arenas and stores: best fit, reuse of the same address for the same run, and release of free memory
+   when an allocation fails. */
 #include "run/arena_pool.h"
 
 #include "base/alloc.h"
 
-/* May it be lent? A store also has to be where values wait now, and not a file of this process's parent. */
+/* True if it can be borrowed. A store must also be of the context's current kind, and not a file of the parent
+   process. */
 static bool is_fit(const rw_context *ctx, const struct rw_arena *a)
 {
     if (a->lent) return false;
     if (!a->fns || !a->data) return true;
-    return a->place == ctx->store.serial && (!a->fns->is_own || a->fns->is_own(a->data));
+    return a->place == ctx->store.serial && !(a->fns->is_closed && a->fns->is_closed(a->data));
 }
 
 static struct rw_arena *smallest_that_fits(const rw_context *ctx, const struct rw_arenas *arenas, size_t bytes)
@@ -19,7 +21,7 @@ static struct rw_arena *smallest_that_fits(const rw_context *ctx, const struct r
     return found;
 }
 
-/* `had` may have gone meanwhile. */
+/* `had` may have been freed meanwhile. */
 static struct rw_arena *that_fits(const rw_context *ctx, const struct rw_arenas *arenas, const struct rw_arena *had,
                                   size_t bytes)
 {
@@ -59,7 +61,7 @@ static void free_memory(rw_context *ctx, struct rw_arena *a)
     a->bytes = 0;
 }
 
-/* What is in free arenas belongs to no run any more: without memory for another one, theirs may be what it lacks. */
+/* Frees all free arenas: no run needs their contents, and their memory may be what the new one lacks. */
 static void free_all_free(rw_context *ctx, struct rw_arenas *arenas)
 {
     for (struct rw_arena **link = &arenas->first; *link;) {

@@ -1,16 +1,19 @@
-/* See failure.h. */
+/* Composes the message of a failed action: op, call site, and the range of its integer inputs. */
 #include "run/failure.h"
+
+#include "record/builtin_ops.h"
 
 #include <stdio.h>
 
-/* Others are no status, or mean something that only a run itself can say. */
+/* Statuses that a kernel may return. Others are not a status, or have a meaning that only the run itself can
+   determine. */
 static bool may_kernel_return(rw_status status)
 {
     return status == RW_ERR_MEMORY || status == RW_ERR_DEVICE || status == RW_ERR_ARGUMENT ||
            status == RW_ERR_UNSUPPORTED;
 }
 
-/* ---- what integers hold ---- */
+/* ---- range of integer inputs ---- */
 
 struct extreme {
     int32_t value;
@@ -27,32 +30,36 @@ static void find_extremes(const rw_view *x, struct extreme *least, struct extrem
     }
 }
 
-/* A kernel says that some value is out of range, not which: of integers the least and the most come first. */
-static void tell_integers(const rw_view *in, int n, char *text, size_t size)
+/* A kernel reports that a value is out of range, not which one: the message has the minimum and maximum of integer
+   inputs. */
+static void tell_integers(const rw_op_def *op, const rw_view *in, int n, char *text, size_t size)
 {
     size_t end = 0;
     for (int i = 0; i < n && end < size; i++) {
         struct extreme least = { 0 }, most = { 0 };
         if (in[i].dtype != RW_I32 || !in[i].data || !in[i].layout->numel) continue;
         find_extremes(&in[i], &least, &most);
-        end += (size_t)snprintf(text + end, size - end, "; input %d holds %d (element %lld) to %d (element %lld)", i,
-                                (int)least.value, (long long)least.at, (int)most.value, (long long)most.at);
+        char name[48];
+        end += (size_t)snprintf(text + end, size - end, "; %s holds %d (element %lld) to %d (element %lld)",
+                                rw_op_input_name(op, i, name, sizeof name), (int)least.value, (long long)least.at,
+                                (int)most.value, (long long)most.at);
     }
 }
 
 /* ---- the message ---- */
 
-static rw_status kernel_failed(rw_context *ctx, const char *what, const rw_view *in, int n_in, rw_status status)
+static rw_status kernel_failed(rw_context *ctx, const rw_op_def *op, const char *what, const rw_view *in, int n_in,
+                               rw_status status)
 {
     char integers[256] = "";
     if (!may_kernel_return(status))
         return rw_fail(ctx, RW_ERR_ARGUMENT,
-                       "%s failed while it ran: its kernel returned %d, which is no status of one", what, (int)status);
+                       "%s failed while it ran: expected a status of a kernel, got %d", what, (int)status);
     if (status != RW_ERR_ARGUMENT)
         return rw_fail(ctx, status, "%s failed while it ran: %s", what, rw_status_name(status));
-    if (in) tell_integers(in, n_in, integers, sizeof integers);
-    return rw_fail(ctx, status, "%s failed while it ran: an index or another value in its inputs is out of range%s",
-                   what, integers);
+    if (in) tell_integers(op, in, n_in, integers, sizeof integers);
+    return rw_fail(ctx, status, "%s failed while it ran: expected inputs in range, got an index or another value out "
+                   "of range%s", what, integers);
 }
 
 rw_status rw_action_failed(const struct rw_run *r, size_t action, const rw_view *in, int n_in, rw_status status)
@@ -61,10 +68,10 @@ rw_status rw_action_failed(const struct rw_run *r, size_t action, const rw_view 
     const struct rw_action *const a = &r->plan->actions[action];
     const struct rw_node *const node = rw_plan_node(r->tape, r->plan, a->node);
     const rw_site at = ctx->sites[node->site];
-    const char *const op = ctx->ops[node->op]->name;
+    const rw_op_def *const op = ctx->ops[node->op];
     char what[512];
-    snprintf(what, sizeof what, "%s recorded at %s:%d", op, at.file, (int)at.line);
-    if (!rw_action_is_move(a->kind)) return kernel_failed(ctx, what, in, n_in, status);
-    return rw_fail(ctx, status, "what %s has made could not be moved %s: %s", what,
-                   a->kind == RW_ACTION_OUT ? "out" : "back", rw_status_name(status));
+    snprintf(what, sizeof what, "%s recorded at %s:%d", op->name, rw_file_of(at), (int)at.line);
+    if (!rw_action_is_move(a->kind)) return kernel_failed(ctx, op, what, in, n_in, status);
+    return rw_fail(ctx, status, "the result of %s could not be copied %s the offload store: %s", what,
+                   a->kind == RW_ACTION_OUT ? "to" : "from", rw_status_name(status));
 }

@@ -1,11 +1,12 @@
-/* What is said of an action that failed. */
+/* Error messages for failed actions. */
 #ifndef RW_RUN_FAILURE_H
 #define RW_RUN_FAILURE_H
 
 #include "run/run.h"
 
-/* Records why. in: the n_in inputs of its node where the host can look at them, else NULL: where a value is out of
-   range it says what those of integers hold. Returns status, but for one that no kernel may return. */
+/* Records the error of an action. in: the n_in inputs of its node if the host can read them, else NULL; for an index
+   out of range the message has the range of the integer inputs. Returns status, or RW_ERR_ARGUMENT for a number that
+   a kernel must not return. */
 rw_status rw_action_failed(const struct rw_run *r, size_t action, const rw_view *in, int n_in, rw_status status);
 
 #endif

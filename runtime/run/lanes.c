@@ -1,4 +1,4 @@
-/* See lanes.h. */
+/* Waits and events between the compute lane and the copy lanes, in the order of the plan. */
 #include "run/lanes.h"
 
 static size_t first_wait(const rw_plan *p, size_t action)
@@ -8,7 +8,7 @@ static size_t first_wait(const rw_plan *p, size_t action)
     return i;
 }
 
-/* The first of the plan's actions beside compute at or behind an action. */
+/* Index of the first copy action at or after an action. */
 static size_t aside_at(const rw_plan *p, size_t action)
 {
     size_t low = 0, high = p->n_aside;
@@ -40,6 +40,8 @@ static bool is_aside(const struct rw_lanes *l)
     return l->aside < p->n_aside && p->aside[l->aside] == l->next;
 }
 
+/* First the plan's own waits of this action. Then, for a copy, the compute lane signals that it has reached this
+   point and the copy waits for it: so a copy never starts before the compute actions that precede it in the list. */
 rw_status rw_lanes_before(struct rw_lanes *l, size_t *ret_on)
 {
     const struct rw_run *const r = l->run;

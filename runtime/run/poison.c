@@ -1,4 +1,4 @@
-/* See poison.h. */
+/* Poisons and unpoisons arena memory as buffers become live and dead, by the lifetimes of tenants.h. */
 #include "run/poison.h"
 
 #ifndef __SANITIZE_ADDRESS__
@@ -8,15 +8,16 @@ rw_status rw_poison_attach(rw_context *ctx)
 }
 #else
 #include "base/alloc.h"
-#include "run/tenants.h"
+#include "plan/arena_buffers.h"
+#include "run/run.h"
 
 #include <sanitizer/asan_interface.h>
 
 /* Of one run. */
 struct poison {
     struct rw_observer observer; /* first: the run hands it back */
-    struct rw_tenants tenants;
-    size_t next; /* tenant to move in */
+    struct rw_arena_buffers buffers;
+    size_t next; /* next buffer to become live */
     void *arena; /* poisoned; NULL: none is */
     size_t bytes;
 };
@@ -41,9 +42,9 @@ static rw_status begin(struct rw_observer *o, struct rw_run *r, size_t from, siz
 static rw_status before(struct rw_observer *o, struct rw_at *at)
 {
     struct poison *const p = (struct poison *)o;
-    for (; p->arena && p->next < p->tenants.n && p->tenants.tenant[p->next].first <= at->action; p->next++) {
-        const struct rw_tenant *const t = &p->tenants.tenant[p->next];
-        __asan_unpoison_memory_region(rw_run_arena(at->run) + t->offset, t->bytes);
+    for (; p->arena && p->next < p->buffers.n && p->buffers.buffer[p->next].first <= at->action; p->next++) {
+        const struct rw_arena_buffer *const b = &p->buffers.buffer[p->next];
+        __asan_unpoison_memory_region(rw_run_arena(at->run) + b->offset, b->bytes);
     }
     return RW_OK;
 }
@@ -52,9 +53,9 @@ static rw_status after(struct rw_observer *o, const struct rw_at *at)
 {
     struct poison *const p = (struct poison *)o;
     if (at->action + 1 == at->run->plan->n_actions) let_go(p);
-    for (uint32_t i = p->tenants.leaves[at->action]; p->arena && i < p->tenants.leaves[at->action + 1]; i++) {
-        const struct rw_tenant *const t = &p->tenants.tenant[p->tenants.leaving[i]];
-        __asan_poison_memory_region(rw_run_arena(at->run) + t->offset, t->bytes);
+    for (uint32_t i = p->buffers.ends[at->action]; p->arena && i < p->buffers.ends[at->action + 1]; i++) {
+        const struct rw_arena_buffer *const b = &p->buffers.buffer[p->buffers.ending[i]];
+        __asan_poison_memory_region(rw_run_arena(at->run) + b->offset, b->bytes);
     }
     return RW_OK;
 }
@@ -68,19 +69,20 @@ static void detach(struct rw_observer *o, struct rw_run *r)
 {
     struct poison *const p = (struct poison *)o;
     let_go(p);
-    rw_tenants_free(&p->tenants);
+    rw_arena_buffers_free(&p->buffers);
     rw_free(p);
 }
 
 static rw_status attach(struct rw_attach *self, struct rw_run *r, struct rw_observer **ret_observer)
 {
     const rw_context *const ctx = r->tape->ctx;
-    if ((r->flags & RW_RUN_REHEARSAL) || ctx->verify == RW_VERIFY_FULL || !r->plan->arena_bytes) return RW_OK;
+    const bool is_other = r->flags & (RW_RUN_REHEARSAL | RW_RUN_AHEAD);
+    if (is_other || ctx->verify == RW_VERIFY_FULL || !r->plan->arena_bytes) return RW_OK;
     struct poison *const p = rw_calloc(1, sizeof *p);
     if (!p) return RW_ERR_MEMORY;
     p->observer = (struct rw_observer){ .begin = begin, .before = before, .after = after, .end = end,
                                         .detach = detach };
-    if (!rw_tenants_make(&p->tenants, r->tape, r->plan)) {
+    if (!rw_arena_buffers_find(&p->buffers, r->tape, r->plan)) {
         rw_free(p);
         return RW_ERR_MEMORY;
     }

@@ -1,9 +1,9 @@
-/* Blocks of results and who counts them. See results.h. */
+/* Blocks of results and their reference counts: reuse per plan, held values, gradient handles. */
 #include "run/results.h"
 
 #include "base/alloc.h"
 
-/* Of the free ones that of the same plan, else any. Under `total:` one that is no larger than was counted. */
+/* Among free blocks, that of the same plan first, then any. Under `total:` only one that is not larger than planned. */
 static struct rw_results *free_block(const rw_tape *t, const rw_plan *plan)
 {
     struct rw_results *found = NULL;
@@ -42,6 +42,7 @@ struct rw_results *rw_results_take(rw_tape *t, const rw_plan *plan)
     if (!r) r = add_block(t);
     if (!r || !make_room(t->ctx, r, plan->results_bytes)) return NULL;
     r->plan = plan->serial;
+    r->step = t->step;
     r->references++;
     t->ctx->results_in_use += r->bytes;
     return r;
@@ -57,18 +58,28 @@ void rw_results_release(rw_context *ctx, struct rw_results *r)
     rw_free(r);
 }
 
+/* Blocks that a run used after that step are kept. */
+static void free_blocks(rw_tape *t, uint64_t step)
+{
+    for (struct rw_results **link = &t->results; *link;) {
+        struct rw_results *const r = *link;
+        if (r->references > 1 || r->step > step) {
+            link = &r->next;
+            continue;
+        }
+        *link = r->next;
+        rw_results_release(t->ctx, r);
+    }
+}
+
 void rw_results_free_unused(rw_context *ctx)
 {
-    for (rw_tape *t = ctx->tapes; t; t = t->next)
-        for (struct rw_results **link = &t->results; *link;) {
-            struct rw_results *const r = *link;
-            if (r->references > 1) {
-                link = &r->next;
-                continue;
-            }
-            *link = r->next;
-            rw_results_release(ctx, r);
-        }
+    for (rw_tape *t = ctx->tapes; t; t = t->next) free_blocks(t, UINT64_MAX);
+}
+
+void rw_results_trim(rw_tape *t)
+{
+    if (t->step >= RW_RESULTS_IDLE_STEPS) free_blocks(t, t->step - RW_RESULTS_IDLE_STEPS);
 }
 
 rw_status rw_results_hold(rw_tape *t, struct rw_results *results, const struct rw_result *r)
@@ -76,7 +87,8 @@ rw_status rw_results_hold(rw_tape *t, struct rw_results *results, const struct r
     if (rw_tape_held(t, r->value)) return RW_OK;
     if (!rw_grow(&t->held, &t->cap_held, t->n_held, 1, sizeof *t->held)) return RW_ERR_MEMORY;
     char *const data = results->data;
-    t->held[t->n_held++] = (struct rw_held){ r->value, data ? data + r->offset : NULL, results };
+    t->held[t->n_held++] = (struct rw_held){ .value = r->value, .data = data ? data + r->offset : NULL,
+                                             .in = results };
     results->references++;
     return RW_OK;
 }
@@ -138,13 +150,15 @@ void rw_results_undone(rw_tape *t)
     t->n_held = n;
 }
 
+/* Drops all held values at a reset. Handles of gradients become stale, and rotate like the chunks of values, so that
+   their memory is reused as late as possible. */
 void rw_results_forget(rw_tape *t)
 {
     rw_results_let_go(t);
     for (size_t i = 0; i < t->n_gradients; i++) {
         struct rw_gradient_handle *const handle = t->gradients[i];
         rw_results_release(t->ctx, handle->in);
-        handle->tensor.id = RW_NONE_ID; /* whoever still holds it is told */
+        handle->tensor.id = RW_NONE_ID; /* a later use of this handle is reported as stale */
         handle->data = NULL;
         handle->in = NULL;
     }

@@ -1,12 +1,12 @@
 /*
- * Where a plan's sources lie, and whether they still are what the tape relies on. A part of a run looks at the sources
- * that its own actions name, and at no other: what nobody reads any more may have changed.
+ * Addresses of a plan's sources, and the check that they still have the versions on which the tape relies. A part of a
+ * run only checks sources that its own actions use: others may have changed.
  */
 #include "run/sources.h"
 
 #include "base/round.h"
 #include "record/gradient.h"
-#include "run/seeds.h"
+#include "run/root_gradients.h"
 
 static bool is_named(const struct rw_source *s, size_t from, size_t to)
 {
@@ -17,7 +17,7 @@ static rw_status check_input(const rw_tape *t, const struct rw_leaf *leaf)
 {
     if (!leaf->ran || leaf->version == leaf->written) return RW_OK;
     const char *const name = rw_tensor_name(rw_tape_value(t, leaf->value));
-    return rw_fail(t->ctx, RW_ERR_CHANGED,
+    return rw_fail(t->ctx, RW_ERR_MODIFIED,
                    "input %s%s(value %u) was written by rw_input_write() after the forward pass had read it; "
                    "reset the tape and record the step again",
                    name, *name ? " " : "", leaf->value);
@@ -27,7 +27,7 @@ static rw_status check_param(const rw_tape *t, const struct rw_leaf *leaf)
 {
     const struct rw_param *const p = t->ctx->by_id[leaf->param];
     if (p->version == leaf->version) return leaf->weight ? check_param(t, &t->leaves[leaf->weight - 1]) : RW_OK;
-    return rw_fail(t->ctx, RW_ERR_CHANGED,
+    return rw_fail(t->ctx, RW_ERR_MODIFIED,
                    "parameter \"%s\" changed after it was recorded; what is computed from it now would not match; "
                    "reset the tape and record the step again",
                    rw_param_name(p));
@@ -38,9 +38,9 @@ static bool is_gradient(const struct rw_source *s)
     return s->kind == RW_SOURCE_GRADIENT || s->kind == RW_SOURCE_OLD || s->kind == RW_SOURCE_ADDEND;
 }
 
-/* A leaf that the program recorded relies on what the gradient held then, in a graph on what the launch's first reader
-   read. The sums of a step begin with leaves that are
-   not on the tape: they go on from what the gradient holds. */
+/* A recorded leaf relies on the contents of the gradient at that time; in a graph, on what the first reader of the
+   launch read. Leaves with which the step's own sums start are not on the tape: they continue from the present
+   contents. */
 static rw_status check_gradient(const rw_tape *t, const struct rw_source *s)
 {
     const struct rw_param *const p = t->ctx->by_id[s->index];
@@ -48,13 +48,14 @@ static rw_status check_gradient(const rw_tape *t, const struct rw_source *s)
     if (status || s->leaf == RW_NONE_ID) return status;
     const struct rw_leaf *const leaf = &t->leaves[s->leaf];
     if (!leaf->ran || leaf->version == p->gradient.version) return RW_OK;
-    return rw_fail(t->ctx, RW_ERR_CHANGED,
+    return rw_fail(t->ctx, RW_ERR_MODIFIED,
                    "the gradient of \"%s\" changed after an op that reads it was recorded; what is computed from it "
                    "now would not match; record the op after the change, or reset the tape and record the step again",
                    p->name);
 }
 
-/* Law 8: what a replay reads must be what the forward pass read. And what a step adds has the scale of the sum. */
+/* Law 8: a replay reads what the forward pass read. And the step's contributions have the same scale as the sum that
+   they are added to. */
 static rw_status check(const struct rw_run *r, const struct rw_source *s)
 {
     const rw_tape *const t = r->tape;
@@ -73,6 +74,8 @@ static void *addend(const struct rw_run *r, const struct rw_gradient *g)
     return rw_gradient_is_clear(g) || (r->flags & RW_RUN_ADDS_NONE) ? NULL : g->data;
 }
 
+/* Address of a source. RW_SOURCE_ADDEND is NULL for a clear gradient, which the op treats as absent: so one plan
+   serves first and later micro-batches. */
 static void *address(const struct rw_run *r, const struct rw_source *s)
 {
     rw_tape *const t = r->tape;
@@ -93,15 +96,17 @@ static void *address(const struct rw_run *r, const struct rw_source *s)
     return NULL;
 }
 
-static void note_read(rw_tape *t, const struct rw_source *s)
+static void note_read(const struct rw_run *r, const struct rw_source *s)
 {
+    rw_tape *const t = r->tape;
     if (s->leaf == RW_NONE_ID || (s->kind != RW_SOURCE_INPUT && !is_gradient(s))) return;
     struct rw_leaf *const leaf = &t->leaves[s->leaf];
+    leaf->is_assumed = (r->flags & RW_RUN_ASSUMED) && (leaf->is_assumed || !leaf->ran);
     leaf->version = is_gradient(s) ? t->ctx->by_id[s->index]->gradient.version : leaf->written;
     leaf->ran = true;
 }
 
-/* A gradient that a run writes, or reads by its bytes, needs memory. A private run writes to memory of its own. */
+/* Allocates a gradient that the run writes, or whose bytes it reads. A private run writes to memory of its own. */
 static rw_status make_room(const struct rw_run *r, const struct rw_source *s)
 {
     const bool private = r->flags & (RW_RUN_REHEARSAL | RW_RUN_PRIVATE);
@@ -115,7 +120,7 @@ static rw_status store_zeros(rw_context *ctx, const struct rw_source *s)
     return s->kind == RW_SOURCE_OLD ? rw_gradient_store(ctx, ctx->by_id[s->index], "run") : RW_OK;
 }
 
-/* A rehearsal, and a private run, computes from the gradients that are there, and writes its own somewhere else. */
+/* Rehearsals and private runs read the parameters' gradients, and write to memory of their own. */
 static rw_status redirect_gradients(struct rw_run *r)
 {
     rw_context *const ctx = r->tape->ctx;
@@ -135,7 +140,7 @@ static rw_status redirect_gradients(struct rw_run *r)
     return RW_OK;
 }
 
-/* Where one of them cannot be copied, all are spoiled: some hold sums of this step, others do not. */
+/* If one copy fails, all gradients are spoiled: some contain sums of this step and others do not. */
 static rw_status copy_gradients(const struct rw_run *r)
 {
     rw_context *const ctx = r->tape->ctx;
@@ -158,10 +163,12 @@ rw_status rw_run_publish(struct rw_run *r)
     for (size_t i = 0; !status && i < p->n_gradients; i++)
         status = rw_gradient_room(ctx, ctx->by_id[p->gradients[i]], "run");
     if (!status) status = copy_gradients(r);
-    r->flags &= (uint8_t)~RW_RUN_PRIVATE;
+    r->flags &= (uint16_t)~RW_RUN_PRIVATE;
     return status ? rw_fail(ctx, status, "run: the gradients could not be copied") : RW_OK;
 }
 
+/* All sources are checked before any memory is allocated or zeroed, so a refused run changes nothing. Reads are
+   recorded only at the end, when the run can no longer be refused: the tape relies on these versions from then on. */
 rw_status rw_run_resolve(struct rw_run *r, size_t from, size_t to)
 {
     const rw_plan *const p = r->plan;
@@ -172,10 +179,10 @@ rw_status rw_run_resolve(struct rw_run *r, size_t from, size_t to)
         if (is_named(&p->sources[i], from, to)) status = make_room(r, &p->sources[i]);
     for (size_t i = 0; !status && i < p->n_sources; i++)
         if (is_named(&p->sources[i], from, to)) status = store_zeros(r->tape->ctx, &p->sources[i]);
-    if (!status && to > p->n_forward) status = rw_seeds_prepare(r);
+    if (!status && to > p->n_forward) status = rw_root_gradients_prepare(r);
     for (size_t i = 0; !status && i < p->n_sources; i++) {
         if (!is_named(&p->sources[i], from, to)) continue;
-        note_read(r->tape, &p->sources[i]);
+        note_read(r, &p->sources[i]);
         r->sources[i] = address(r, &p->sources[i]);
     }
     const bool private = r->flags & (RW_RUN_REHEARSAL | RW_RUN_PRIVATE);

@@ -1,52 +1,79 @@
-/* The trace of what ran. See trace.h. */
+/* The trace of executed actions, as JSON events: an observer that marks times on the device and writes them when a
+   part of a run ends. */
 #include "run/trace.h"
 
 #include "base/alloc.h"
 #include "base/c_locale.h"
 #include "base/clock.h"
-#include "base/output.h"
-#include "run/call.h"
+#include "base/forked.h"
+#include "base/records.h"
+#include "base/utf8.h"
+#include "run/node_call.h"
+#include "run/trace_file.h"
 
 #include <cjson/cJSON.h>
 
 #include <errno.h>
-#include <fcntl.h>
-#include <stdatomic.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
+#define PIECE ((size_t)1 << 20) /* bytes of text per write */
+
 enum { TRACK_STEPS = 1, TRACK_REGIONS, TRACK_OUT, TRACK_IN };
 
-/* When an action ran: two of the part's marks. A compute action ends where the next one begins. */
+/* Start and end of an action, as indexes of the part's marks. A compute action ends where the next one starts. */
 struct span {
     size_t from, to;
-    const char *product; /* how it multiplied 8-bit factors; NULL: it did not */
+    const char *product; /* how FP8 factors were multiplied; NULL: not an FP8 product */
 };
 
 struct trace {
-    struct rw_attach attach; /* first: the context hands it back */
+    struct rw_attach attach; /* first, because ctx->attach returns it */
     struct rw_observer observer;
     rw_context *ctx;
-    FILE *file;
-    int fault;  /* errno of the first write that failed, 0 for none: nothing is traced from there on */
-    bool told;  /* in the run behind it */
-    bool first; /* no comma before the next event */
-    double origin; /* microseconds of the clock at the first plan */
-    /* Of the part that runs: its actions, their spans, the times of its marks. */
+    struct rw_records file; /* no descriptor in a child of fork(), where nothing is traced */
+    struct rw_forked forked;
+    char *text; /* complete events that are not written yet */
+    size_t n_text, cap_text;
+    bool begun; /* the file has its first bytes */
+    int fault;  /* errno of the first failed write, 0 for none; its events are not in the file */
+    bool told;  /* the next run has reported it */
+    double origin; /* clock at the first plan, in microseconds */
+    /* Of the running part: its actions, their spans, the times of its marks. */
     size_t from, to, last; /* last: its last compute action */
     struct span *spans;
     size_t cap_spans;
     double *times;
     size_t n, cap;
-    size_t before; /* the compute action before, SIZE_MAX for none */
+    size_t before; /* the previous compute action, SIZE_MAX for none */
     rw_float8_products products; /* before the action that runs */
 };
 
-static void note_fault(struct trace *trace, int written)
+static void note_fault(struct trace *trace, int error)
 {
-    if (written < 0 && !trace->fault) trace->fault = errno;
+    if (!trace->fault) trace->fault = error;
+}
+
+static bool add_text(struct trace *trace, const char *text, size_t n)
+{
+    if (!rw_grow(&trace->text, &trace->cap_text, trace->n_text, n, 1)) return false;
+    memcpy(trace->text + trace->n_text, text, n);
+    trace->n_text += n;
+    return true;
+}
+
+static void begin_text(struct trace *trace);
+
+/* Events of a failed write are dropped; the file continues with later ones. */
+static void write_out(struct trace *trace)
+{
+    const bool written = rw_records_append(&trace->file, trace->text, trace->n_text);
+    if (!written) note_fault(trace, errno);
+    trace->n_text = 0;
+    trace->begun |= written;
+    if (!trace->begun) begin_text(trace);
 }
 
 static void put(struct trace *trace, cJSON *event)
@@ -54,12 +81,13 @@ static void put(struct trace *trace, cJSON *event)
     const locale_t before = rw_c_locale_begin();
     char *const text = event ? cJSON_PrintUnformatted(event) : NULL;
     rw_c_locale_end(before);
-    const struct rw_quiet q = rw_quiet_begin();
-    if (text && !trace->fault) note_fault(trace, fprintf(trace->file, "%s\n%s", trace->first ? "" : ",", text));
-    rw_quiet_end(&q);
-    if (text) trace->first = false;
+    const size_t length = text ? strlen(text) : 0;
+    const bool first = !trace->begun && trace->n_text <= 1;
+    if (!text || !rw_grow(&trace->text, &trace->cap_text, trace->n_text, length + 2, 1)) note_fault(trace, ENOMEM);
+    else add_text(trace, first ? "\n" : ",\n", first ? 1 : 2), add_text(trace, text, length);
     cJSON_free(text);
     cJSON_Delete(event);
+    if (trace->n_text >= PIECE) write_out(trace);
 }
 
 static void name_track(struct trace *trace, int track, const char *name)
@@ -73,12 +101,22 @@ static void name_track(struct trace *trace, int track, const char *name)
     put(trace, event);
 }
 
+static void begin_text(struct trace *trace)
+{
+    if (!add_text(trace, "[", 1)) note_fault(trace, ENOMEM);
+    name_track(trace, TRACK_STEPS, "steps");
+    name_track(trace, TRACK_REGIONS, "regions");
+    name_track(trace, TRACK_OUT, "moved out");
+    name_track(trace, TRACK_IN, "moved back");
+}
+
 /* ---- writing ---- */
 
 static cJSON *slice(int track, const char *name, const char *category, double from, double to)
 {
+    char text[512];
     cJSON *const event = cJSON_CreateObject();
-    cJSON_AddStringToObject(event, "name", name);
+    cJSON_AddStringToObject(event, "name", rw_utf8_copy(text, sizeof text, name));
     cJSON_AddStringToObject(event, "cat", category);
     cJSON_AddStringToObject(event, "ph", "X");
     cJSON_AddNumberToObject(event, "ts", from);
@@ -88,11 +126,11 @@ static cJSON *slice(int track, const char *name, const char *category, double fr
     return event;
 }
 
-/* What the op says that it computes, reads and writes: with the time, how close it comes to the hardware's limits. */
+/* Work of a node by its op's cost function: with the time it shows how close the kernel is to the hardware's limits. */
 static rw_op_cost cost_of(const rw_tape *t, const rw_plan *plan, const struct rw_node *node)
 {
-    rw_desc *const descs = rw_malloc(((size_t)node->n_inputs + node->n_outputs) * sizeof *descs);
-    if (!descs) return (rw_op_cost){ 0, 0 };
+    rw_operand_desc *const descs = rw_malloc(((size_t)node->n_inputs + node->n_outputs) * sizeof *descs);
+    if (!descs) return (rw_op_cost){ .flops = 0, .bytes = 0 };
     const rw_op_call call = rw_plan_call(t, plan, node, descs);
     const rw_op_cost cost = rw_call_cost(&call);
     rw_free(descs);
@@ -111,14 +149,15 @@ static void write_step(struct trace *trace, const rw_tape *t, const rw_plan *pla
     const struct rw_action *const s = &plan->actions[i];
     const struct rw_node *const node = rw_plan_node(t, plan, s->node);
     const rw_site at = t->ctx->sites[node->site];
-    char site[512];
-    snprintf(site, sizeof site, "%s:%d", at.file, (int)at.line);
+    char file[480], site[512];
+    snprintf(site, sizeof site, "%s:%d", rw_utf8_copy(file, sizeof file, rw_file_of(at)), (int)at.line);
     const int track = s->kind == RW_ACTION_OUT ? TRACK_OUT : s->kind == RW_ACTION_IN ? TRACK_IN : TRACK_STEPS;
     cJSON *const event = slice(track, t->ctx->ops[node->op]->name, rw_action_kind_name(s->kind), from, to);
     cJSON *const args = cJSON_AddObjectToObject(event, "args");
     cJSON_AddStringToObject(args, "kind", rw_action_kind_name(s->kind));
     cJSON_AddStringToObject(args, "site", site);
-    const rw_op_cost cost = track == TRACK_STEPS ? cost_of(t, plan, node) : (rw_op_cost){ 0, moved_bytes(plan, s) };
+    const rw_op_cost moves = { .bytes = track == TRACK_STEPS ? 0 : moved_bytes(plan, s) };
+    const rw_op_cost cost = track == TRACK_STEPS ? cost_of(t, plan, node) : moves;
     cJSON_AddNumberToObject(args, "flops", cost.flops);
     cJSON_AddNumberToObject(args, "bytes", cost.bytes);
     if (product) cJSON_AddStringToObject(args, "product", product);
@@ -130,7 +169,7 @@ static uint32_t region_of(const rw_tape *t, const rw_plan *plan, size_t i)
     return rw_node_region(t, rw_plan_node(t, plan, plan->actions[i].node));
 }
 
-/* The actions [i, ret) are of one region and kind, moves among them aside. *ret_last is the last compute action. */
+/* The actions [i, ret) have one region and kind, ignoring copies. *ret_last is the last compute action. */
 static size_t same_region(const rw_tape *t, const rw_plan *plan, size_t i, size_t to, size_t *ret_last)
 {
     const struct rw_action *const s = &plan->actions[i];
@@ -152,7 +191,7 @@ static void write_region(struct trace *trace, const rw_tape *t, const rw_plan *p
     put(trace, slice(TRACK_REGIONS, path, rw_action_kind_name(plan->actions[i].kind), from, to));
 }
 
-/* Microseconds from the trace's begin. */
+/* Microseconds since the start of the trace. */
 static void take_times(struct trace *trace, const rw_context *ctx)
 {
     const double host = trace->times[0] - trace->origin;
@@ -176,6 +215,8 @@ static bool is_move(const struct rw_run *r, size_t action)
     return rw_action_is_move(r->plan->actions[action].kind);
 }
 
+/* A device takes marks on its own queue; they are read when the part has run, so tracing adds no wait between
+   actions. */
 static rw_status begin(struct rw_observer *o, struct rw_run *r, size_t from, size_t to)
 {
     struct trace *const trace = trace_of(o);
@@ -249,7 +290,7 @@ static double end_of(const struct trace *trace, size_t action)
 static void end(struct rw_observer *o, struct rw_run *r, rw_status status, size_t action)
 {
     struct trace *const trace = trace_of(o);
-    if (status || !trace->n) return; /* it ended early, or nothing ran */
+    if (status || !trace->n) return; /* it ended early, or nothing was executed */
     take_times(trace, trace->ctx);
     for (size_t i = trace->from; i < trace->to; i++)
         write_step(trace, r->tape, r->plan, i, begin_of(trace, i), end_of(trace, i));
@@ -260,75 +301,58 @@ static void end(struct rw_observer *o, struct rw_run *r, rw_status status, size_
             write_region(trace, r->tape, r->plan, i, begin_of(trace, i), end_of(trace, last));
         i = next;
     }
-    const struct rw_quiet q = rw_quiet_begin();
-    note_fault(trace, fflush(trace->file));
-    rw_quiet_end(&q);
+    write_out(trace);
     trace->n = 0;
 }
 
-/* What could not be written is an error of the next run, once: that one can be run again, and is not traced. */
+/* A failed write is an error of the next run, once; that run can be repeated. */
 static rw_status attach(struct rw_attach *self, struct rw_run *r, struct rw_observer **ret_observer)
 {
     struct trace *const trace = (struct trace *)self;
-    if (r->flags & RW_RUN_REHEARSAL) return RW_OK;
-    if (!trace->fault) *ret_observer = &trace->observer;
+    if ((r->flags & RW_RUN_REHEARSAL) || trace->file.fd < 0) return RW_OK;
+    *ret_observer = &trace->observer;
     if (!trace->fault || trace->told) return RW_OK;
     trace->told = true;
-    return rw_fail(trace->ctx, RW_ERR_IO, "REWIND_TRACE: %s: the trace ends in the run before this one",
+    return rw_fail(trace->ctx, RW_ERR_IO, "REWIND_TRACE: %s: the trace lacks actions of runs before this one",
                    strerror(trace->fault));
 }
 
 /* ---- opening and closing ---- */
 
+static void leave_to_parent(struct rw_forked *f)
+{
+    struct trace *const trace = (struct trace *)(void *)((char *)f - offsetof(struct trace, forked));
+    rw_records_close(&trace->file);
+}
+
 static void destroy(struct rw_attach *self)
 {
     struct trace *const trace = (struct trace *)self;
-    const struct rw_quiet q = rw_quiet_begin();
-    fputs("\n]\n", trace->file);
-    fclose(trace->file);
-    rw_quiet_end(&q);
+    if (add_text(trace, "\n]\n", 3)) write_out(trace);
+    rw_forked_remove(&trace->forked);
+    rw_records_close(&trace->file);
+    rw_free(trace->text);
     rw_free(trace->spans);
     rw_free(trace->times);
     rw_free(trace);
-}
-
-static FILE *open_file(const char *name, const char **ret_why)
-{
-    static atomic_int opened;
-    char path[4096];
-    const int number = atomic_fetch_add(&opened, 1) + 1;
-    const int length = number == 1 ? snprintf(path, sizeof path, "%s", name)
-                                   : snprintf(path, sizeof path, "%s.%d", name, number);
-    *ret_why = strerror(ENAMETOOLONG);
-    const int fd = length < (int)sizeof path ? rw_open_output(path, O_TRUNC, ret_why) : -1;
-    FILE *const file = fd < 0 ? NULL : fdopen(fd, "w");
-    if (fd >= 0 && !file) {
-        *ret_why = strerror(errno);
-        close(fd);
-    }
-    return file;
 }
 
 void rw_trace_attach(rw_context *ctx, const char *name)
 {
     if (!name || !*name) return;
     const char *why = NULL;
-    FILE *const file = open_file(name, &why);
-    struct trace *const trace = file ? rw_calloc(1, sizeof *trace) : NULL;
+    const int fd = rw_trace_file_open(name, &why);
+    struct trace *const trace = fd >= 0 ? rw_calloc(1, sizeof *trace) : NULL;
     if (!trace) {
-        rw_fail(ctx, file ? RW_ERR_MEMORY : RW_ERR_IO, "REWIND_TRACE=%s: %s", name,
-                file ? "out of memory" : why);
-        if (file) fclose(file);
+        rw_fail(ctx, fd >= 0 ? RW_ERR_MEMORY : RW_ERR_IO, "REWIND_TRACE=%s: %s", name, fd >= 0 ? "out of memory" : why);
+        if (fd >= 0) close(fd);
         return;
     }
     *trace = (struct trace){ .attach = { .next = ctx->attach, .attach = attach, .destroy = destroy }, .ctx = ctx,
                              .observer = { .begin = begin, .before = before, .after = after, .end = end,
                                            .each_launch = true },
-                             .file = file, .first = true, .origin = 1e6 * rw_now_s() };
-    fputs("[", file);
-    name_track(trace, TRACK_STEPS, "steps");
-    name_track(trace, TRACK_REGIONS, "regions");
-    name_track(trace, TRACK_OUT, "moved out");
-    name_track(trace, TRACK_IN, "moved back");
+                             .file.fd = fd, .origin = 1e6 * rw_now_s() };
+    rw_forked_add(&trace->forked, leave_to_parent);
+    begin_text(trace);
     ctx->attach = &trace->attach;
 }

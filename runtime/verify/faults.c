@@ -1,4 +1,4 @@
-/* Planted faults. See faults.h. */
+/* Plants faults as an observer: changes memory, tickets or results before or after the named action. */
 #include "verify/faults.h"
 
 #ifndef RW_FAULTS
@@ -8,29 +8,29 @@ rw_status rw_faults_attach(rw_context *ctx)
 }
 #else
 #include "base/alloc.h"
-#include "run/walk.h"
+#include "run/execute.h"
 
 #include <string.h>
 
 struct rw_fault rw_fault;
 
-/* A step that adds to a sum: what it added, rounded to the type, and what came out. On the host. */
+/* An action that adds to a sum: the addend, rounded to the type, and the result. In host memory. */
 struct addition {
-    const void *at; /* where that lies */
+    const void *at; /* address of the result */
     rw_dtype dtype;
     size_t n;
     void *sum, *term, *total;
 };
 
-#define PAST 8 /* additions that are remembered: between two of one sum come others */
+#define PAST 8 /* additions that are remembered: other additions occur between two of one sum */
 
-/* An observer that is who attaches it too. */
+/* The observer, which is also its own entry in ctx->attach. */
 struct faults {
-    struct rw_attach attach; /* first: the context hands it back */
+    struct rw_attach attach; /* first, because ctx->attach returns it */
     struct rw_observer observer;
-    struct addition past[PAST], now; /* of RW_FAULT_REORDER; the oldest goes first */
+    struct addition past[PAST], now; /* for RW_FAULT_REORDER; the oldest first */
     size_t n_past;
-    void *reordered;           /* what the step under way will have made; NULL: what it makes */
+    void *reordered;           /* result to substitute for that of the current action; NULL: none */
 };
 
 static struct faults *faults_of(struct rw_observer *o)
@@ -61,7 +61,7 @@ static void halve(const struct rw_at *at, void *data)
     ctx->device->upload(ctx->device_state, data, &scale, sizeof scale);
 }
 
-/* One element of the slot that a move is about to read. The queue may not have come so far: it is waited for. */
+/* Changes one element of the slot that a copy is about to read. Waits for the queue first, which may still write it. */
 static void spoil_slot(const struct rw_at *at)
 {
     const rw_plan *const plan = at->run->plan;
@@ -100,7 +100,8 @@ static void forget(struct addition *a)
     *a = (struct addition){ 0 };
 }
 
-/* Its input 0 is the sum so far, which may be absent elsewhere: accumulate, matmul_add and their like. */
+/* True for an op whose input 0 is the sum so far, which may be absent elsewhere: accumulate, matmul_add and the
+   like. */
 static bool adds_to_a_sum(const struct rw_at *at)
 {
     if (!at->node || at->kind == RW_ACTION_REPLAY || !at->run->plan->cost.replayed_nodes) return false;
@@ -117,7 +118,7 @@ static size_t workspace_of(const struct rw_at *at)
     return 0;
 }
 
-/* What the step adds: its kernel on a sum of zeros, on memory of its own. */
+/* The addend of an action: its kernel's result for a sum of zeros, in separate memory. */
 static rw_status take_term(const struct rw_at *at, void *ret_term)
 {
     rw_context *const ctx = at->run->tape->ctx;
@@ -130,14 +131,14 @@ static rw_status take_term(const struct rw_at *at, void *ret_term)
     rw_status status = in && zeros && to.data && (room || !workspace) ? RW_OK : RW_ERR_MEMORY;
     if (!status) status = ctx->device->clear(ctx->device_state, zeros, bytes);
     if (!status) {
-        rw_kernel k = rw_walk_kernel(at);
+        rw_kernel k = rw_execute_kernel(at);
         memcpy(in, at->in, (size_t)at->n_in * sizeof *in);
         in[0].data = zeros;
         k.in = in;
         k.out = &to;
         k.workspace = room;
         k.workspace_bytes = workspace;
-        status = k.op->kernel[ctx->kind](&k);
+        status = rw_call_kernel(ctx, k.op->kernel[ctx->kind], &k);
     }
     if (!status) status = ctx->device->download(ctx->device_state, ret_term, to.data, bytes);
     ctx->device->free(ctx->device_state, to.data);
@@ -159,7 +160,7 @@ static rw_status note_addition(const struct rw_at *at, struct addition *ret)
     return status ? status : take_term(at, ret->term);
 }
 
-/* The step that made the sum that this one adds to; NULL when none of those remembered did. */
+/* The remembered action that computed the sum to which this one adds; NULL if none did. */
 static const struct addition *before_it(const struct faults *f, const struct rw_at *at)
 {
     const size_t bytes = rw_view_bytes(&at->out[0]);
@@ -258,9 +259,10 @@ static rw_status before(struct rw_observer *o, struct rw_at *at)
 static rw_status commit_again(const struct rw_at *at)
 {
     if (at->kind != RW_ACTION_COMMIT || strcmp(op_of(at)->name, rw_fault.op) || rw_fault.skip-- != 0) return RW_OK;
-    const rw_kernel k = rw_walk_kernel(at);
+    const rw_kernel k = rw_execute_kernel(at);
     note_strike(at);
-    return k.op->kernel[at->run->tape->ctx->kind](&k);
+    rw_context *const ctx = at->run->tape->ctx;
+    return rw_call_kernel(ctx, k.op->kernel[ctx->kind], &k);
 }
 
 static rw_status after(struct rw_observer *o, const struct rw_at *at)
@@ -278,7 +280,7 @@ static rw_status after(struct rw_observer *o, const struct rw_at *at)
 
 static rw_status attach(struct rw_attach *self, struct rw_run *r, struct rw_observer **ret_observer)
 {
-    /* One may be planted between two launches of a graph. */
+    /* A fault may be planted between two launches of a graph. */
     if (rw_fault.kind || (r->flags & RW_RUN_OWNED)) *ret_observer = &((struct faults *)self)->observer;
     return RW_OK;
 }

@@ -1,13 +1,13 @@
 /*
- * rw_find_nonfinite(): a rehearsal of the step whose every value is looked at. See rewind/nonfinite.h. What a node
- * reads is looked at before it runs: it may write over it.
+ * rw_find_nonfinite(): a rehearsal of the step in which every value is checked. Inputs of a node are checked before it
+ * runs, because it may overwrite them.
  */
 #include <rewind/nonfinite.h>
 
 #include "autodiff/roots.h"
 #include "base/alloc.h"
 #include "plan/cache.h"
-#include "run/advance.h"
+#include "run/step.h"
 #include "verify/report.h"
 
 #include <math.h>
@@ -18,16 +18,16 @@ struct search {
     rw_context *ctx;
     bool nan_alone;
     rw_nonfinite found;
-    const struct rw_held *held; /* what was computed before the search */
+    const struct rw_held *held; /* values computed before the search */
     size_t n_held;
-    double least, greatest; /* of what the node reads */
+    double least, greatest; /* of the node's inputs */
     void *host;             /* a copy of one value */
     size_t cap_host;
 };
 
-/* What was seen of one value. */
+/* Statistics of one value. */
 struct seen {
-    int64_t first, count, elements; /* that are not finite; first -1: none */
+    int64_t first, count, elements; /* number of elements that are not finite; first -1: none */
     double got, least, greatest;
 };
 
@@ -78,7 +78,7 @@ static bool are_other_bytes(struct search *s, const struct rw_held *h, const rw_
     return !*status && memcmp(host, host + bytes, bytes);
 }
 
-/* Is this what was read before, and has it become other bytes? */
+/* If the value was read before, compares its bytes with those. */
 static rw_status compare(struct search *s, const struct rw_at *at, uint32_t value, const rw_view *v, bool *ret_differs)
 {
     rw_status status = RW_OK;
@@ -89,9 +89,9 @@ static rw_status compare(struct search *s, const struct rw_at *at, uint32_t valu
     return status;
 }
 
-/* ---- what a node reads and makes ---- */
+/* ---- inputs and outputs of a node ---- */
 
-/* The recorded op whose gradient the node computes, through rules of rules; the node's own op outside of any rule. */
+/* The recorded op whose gradient the node computes, through rules of rules; outside of rules the node's own op. */
 static const char *op_of_program(const rw_tape *t, const struct rw_node *node)
 {
     while (node->adjoint && node->of != RW_NONE_ID) node = &t->nodes[node->of];
@@ -130,6 +130,7 @@ static bool is_leaf(const struct rw_at *at, uint32_t value)
     return rw_tape_value(t, rw_tape_base(t, value))->producer == RW_NONE_ID;
 }
 
+/* A leaf has no producer, so a leaf that is not finite is reported at the first node that reads it. */
 static rw_status before(struct rw_observer *o, struct rw_at *at)
 {
     struct search *const s = (struct search *)o;
@@ -149,6 +150,9 @@ static rw_status before(struct rw_observer *o, struct rw_at *at)
     return RW_OK;
 }
 
+/* The first hit in execution order ends the rehearsal. All inputs of that node were finite, or their producers would
+   have been reported before it. A finite output is reported too if it has other bytes than the value that was read
+   earlier: then the op itself is not deterministic, or the earlier value was corrupted. */
 static rw_status after(struct rw_observer *o, const struct rw_at *at)
 {
     struct search *const s = (struct search *)o;
@@ -167,18 +171,18 @@ static rw_status after(struct rw_observer *o, const struct rw_at *at)
     return RW_OK;
 }
 
-/* ---- the step again ---- */
+/* ---- the rehearsal ---- */
 
-/* Buffers are written by the real backward alone: it ends before its commits. Nothing of it is settled: what the tape
-   holds is what was computed before. Nor is anything added: after a clipping by a norm that is no number every gradient
-   is NaN, and the first op that adds to one would be named. */
+/* Ends before the commits, because only the real backward writes buffers. No result is committed: the tape keeps
+   what was computed before. And additions to gradients find them clear: after clipping by a norm that is NaN every
+   gradient is NaN, and the first op that adds to one would be reported. */
 static rw_status rehearse(struct search *s, rw_tape *t, rw_plan *plan)
 {
     struct rw_run *r;
     rw_status status = rw_run_make(t, plan, RW_RUN_REHEARSAL | RW_RUN_ADDS_NONE, &r);
     if (status) return status;
-    rw_run_watch(r, &s->observer);
-    status = rw_run_advance(r, plan->n_actions - plan->n_commits);
+    status = rw_run_watch(r, &s->observer);
+    if (!status) status = rw_run_advance(r, plan->n_actions - plan->n_commits);
     if (!status) status = rw_runs_wait(t->ctx);
     rw_run_end(r);
     if (status != RW_ERR_MISMATCH || !(s->found.found || s->found.differs)) return status;
@@ -186,7 +190,7 @@ static rw_status rehearse(struct search *s, rw_tape *t, rw_plan *plan)
     return RW_OK;
 }
 
-/* As if nothing had been computed: what was read before is computed again, in a list of held values of its own. */
+/* Runs with an empty list of held values, so that values read before are recomputed. */
 static rw_status search(struct search *s, rw_tape *t, uint32_t loss)
 {
     const struct rw_request request = rw_step_request(t, &loss, 1);
@@ -216,7 +220,7 @@ static rw_status check_effects(const rw_tape *t)
     for (size_t i = 0; i < t->n_effects; i++) {
         const rw_op_def *const op = t->ctx->ops[t->nodes[t->effects[i].node].op];
         if (!(op->flags & RW_OP_COMMIT))
-            return rw_fail(t->ctx, RW_ERR_UNSUPPORTED, "rw_find_nonfinite: %s has an effect: it cannot run twice",
+            return rw_fail(t->ctx, RW_ERR_UNSUPPORTED, "rw_find_nonfinite: %s has an effect and cannot run twice",
                            op->name);
     }
     return RW_OK;
@@ -224,12 +228,14 @@ static rw_status check_effects(const rw_tape *t)
 
 rw_status rw_find_nonfinite(rw_tape *t, rw_tensor *loss, unsigned flags, rw_nonfinite *ret)
 {
-    if (!t) return RW_ERR_ARGUMENT;
+    RW_ENTER(rw_edge_context(t), RW_ERR_ARGUMENT);
+    if (!t) return rw_fail_null(NULL, "rw_find_nonfinite", "t");
     rw_context *const ctx = t->ctx;
     if (ctx->status) return ctx->status;
     if (!ret) return rw_fail_null(ctx, "rw_find_nonfinite", "ret");
     if (flags & ~(unsigned)RW_NONFINITE_NAN)
-        return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_find_nonfinite: there are no flags %#x", flags);
+        return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_find_nonfinite(flags): expected 0 or RW_NONFINITE_NAN, got %#x",
+                       flags);
     const uint32_t id = rw_loss_check(t, loss, "rw_find_nonfinite");
     if (id == RW_NONE_ID || rw_check_runs(ctx, "rw_find_nonfinite") || check_effects(t)) return ctx->status;
     struct search s = { .observer = { .before = before, .after = after },
@@ -243,6 +249,7 @@ rw_status rw_find_nonfinite(rw_tape *t, rw_tensor *loss, unsigned flags, rw_nonf
 
 void rw_nonfinite_print(const rw_nonfinite *w, FILE *out)
 {
+    RW_ENTER_ANYWHERE;
     if (!w || !out) return;
     if (w->differs)
         fprintf(out,

@@ -1,4 +1,4 @@
-/* What a verification found, in numbers and in words. */
+/* The report of a verification, as numbers and as text. */
 #include "verify/report.h"
 
 #include <inttypes.h>
@@ -7,6 +7,7 @@
 
 const char *ckpt_cause_name(ckpt_cause cause)
 {
+    RW_LOOKS_ONLY;
     switch (cause) {
     case CKPT_CAUSE_NONE: return "none";
     case CKPT_CAUSE_TICKET: return "the replay drew other random numbers";
@@ -27,12 +28,12 @@ void rw_report_place(const rw_tape *t, const struct rw_node *node, bool replay, 
 {
     const rw_site at = t->ctx->sites[node->site];
     snprintf(report->op, sizeof report->op, "%s", t->ctx->ops[node->op]->name);
-    snprintf(report->site, sizeof report->site, "%s:%d", at.file, (int)at.line);
+    snprintf(report->site, sizeof report->site, "%s:%d", rw_file_of(at), (int)at.line);
     rw_region_path(t, rw_node_region(t, node), report->region, sizeof report->region);
     report->replay = replay;
 }
 
-/* Bits of a float as an integer that counts representable numbers in order. */
+/* Maps the bits of a float to an integer that counts representable numbers in order. */
 static int64_t ordered(uint64_t bits, int width)
 {
     const uint64_t sign = (uint64_t)1 << (width - 1);
@@ -80,7 +81,7 @@ void rw_report_element(const void *expected, const void *got, size_t bytes, rw_d
     }
 }
 
-/* Found by running one node, not by comparing two plans. */
+/* For a fault that isolated execution found, not the comparison of two plans. */
 static bool is_of_one_node(const ckpt_report *r)
 {
     return *r->detail && r->cause != CKPT_CAUSE_CORRUPTION && r->cause != CKPT_CAUSE_INPUT_CHANGED;
@@ -106,6 +107,7 @@ void rw_report_text(const ckpt_report *r, char *text, size_t size)
 
 void ckpt_report_print(const ckpt_report *report, FILE *out)
 {
+    RW_ENTER_ANYWHERE;
     if (!report || !out) return;
     char text[1024];
     rw_report_text(report, text, sizeof text);

@@ -1,4 +1,4 @@
-/* Filling in and printing a ckpt_report. */
+/* Fills in and prints a ckpt_report. */
 #ifndef RW_VERIFY_REPORT_H
 #define RW_VERIFY_REPORT_H
 

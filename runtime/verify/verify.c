@@ -1,28 +1,30 @@
 /*
- * ckpt_verify() and REWIND_VERIFY=1: the plan without recompute, then the plan with it, over one tape. The first run
- * tries each node by itself and leaves a digest of every value; the second is compared with it step by step, so the
- * first difference is the node at fault. Its bytes and the likely cause are found by running both plans once more.
+ * ckpt_verify() and REWIND_VERIFY=1: over one tape, first the plan without recompute, then the plan with it. The first
+ * run executes each node in isolation, too, and digests every value; the second is compared with it action by action,
+ * so the first difference identifies the node at fault. To find its bytes and the likely cause, both plans run once
+ * more.
  */
 #include "verify/verify.h"
 
 #include "autodiff/roots.h"
 #include "base/alloc.h"
 #include "plan/cache.h"
-#include "run/advance.h"
+#include "record/builtin_ops.h"
+#include "run/step.h"
 #include "run/sources.h"
 #include "verify/report.h"
-#include "verify/watch.h"
+#include "verify/observer.h"
 
 #include <stdio.h>
 #include <string.h>
 
-/* A step that is verified: what is asked for, what its backward begins with, and what that is done with. */
+/* The step to verify: its requested outputs, its seeds and its recorders. */
 struct subject {
     rw_tape *t;
     const struct rw_request *request;
     const void *const *seeds;
-    const struct rw_probe *probe;
-    struct rw_room *room;
+    const struct rw_patterns *probe;
+    struct rw_isolation *room;
 };
 
 /* The run without recompute. */
@@ -31,11 +33,11 @@ struct reference {
     struct rw_table table;
 };
 
-/* What a context has under REWIND_VERIFY=1. */
+/* State of a context under REWIND_VERIFY=1. */
 struct verifier {
-    struct rw_attach attach; /* first: the context hands it back */
-    struct rw_probe probe;
-    struct rw_room room;
+    struct rw_attach attach; /* first, because ctx->attach returns it */
+    struct rw_patterns probe;
+    struct rw_isolation room;
 };
 
 static rw_status no_memory(const struct subject *x)
@@ -45,16 +47,20 @@ static rw_status no_memory(const struct subject *x)
 
 /* ---- rehearsals ---- */
 
-/* Buffers are written by the real backward alone: a rehearsal ends before its commits. What the watch has found ends it
-   too, and is no error yet. */
-static rw_status rehearse(const struct subject *x, struct rw_watch *w, rw_plan *plan)
+/* Ends before the commits, because only the real backward writes buffers. A finding of the observer also ends the
+   rehearsal, and is not an error yet. */
+static rw_status rehearse(const struct subject *x, struct rw_verifier *w, rw_plan *plan)
 {
     struct rw_run *r;
     const size_t end = plan->n_actions - plan->n_commits;
     rw_status status = rw_run_make(x->t, plan, RW_RUN_REHEARSAL, &r);
     if (status) return status;
-    rw_run_watch(r, &w->observer);
-    r->margin = rw_watch_margin(w);
+    status = rw_run_watch(r, &w->observer);
+    if (status) {
+        rw_run_end(r);
+        return status;
+    }
+    r->margin = rw_verifier_margin(w);
     r->seeds = x->seeds;
     status = rw_run_through(r, end);
     if (!status && end < plan->n_actions) rw_run_end(r);
@@ -78,31 +84,32 @@ static void finish_reference(struct reference *ref)
     rw_plan_release(ref->plan);
 }
 
-static void take_found(const struct rw_watch *w, ckpt_report *report)
+static void take_found(const struct rw_verifier *w, ckpt_report *report)
 {
     *report = w->found;
     report->mismatches = w->mismatches > 1 ? w->mismatches : 1;
 }
 
-/* *report has mismatches when a node was found out in a room. To be finished also after a failure. */
+/* *report has mismatches if isolated execution found a fault. Finish the observer also after a failure. */
 static rw_status make_reference(const struct subject *x, struct reference *ref, ckpt_report *report)
 {
-    struct rw_watch w;
+    struct rw_verifier w;
     rw_status status = plan_for(x, &rw_policy_none, &ref->plan);
     if (status) return status;
     if (!rw_table_make(&ref->table, ref->plan)) return no_memory(x);
-    rw_watch_init(&w, RW_WATCH_NOTES, RW_PATTERN_NAN, x->probe);
+    rw_verifier_init(&w, RW_WATCH_NOTES, RW_PATTERN_NAN, x->probe);
     w.table = &ref->table;
     w.room = x->room;
     status = rehearse(x, &w, ref->plan);
     if (w.found.mismatches) take_found(&w, report);
-    rw_watch_finish(&w);
+    rw_verifier_finish(&w);
     return status;
 }
 
 /* ---- two plans of one step ---- */
 
-/* A recorded value by its number, one of the tail by its distance from the tail's first; a tail's leaf is just that. */
+/* A recorded value by its number, a value of the tail by its distance from the tail's first; a leaf of the tail is
+   only marked as one. */
 static uint32_t operand(const rw_plan *p, uint32_t node, uint32_t i)
 {
     const uint32_t v = p->operands[p->nodes[node].first_input + i - p->mark_operands];
@@ -118,7 +125,7 @@ static bool same_node(const rw_plan *a, const rw_plan *b, uint32_t i)
     return same;
 }
 
-/* Rules have recorded the same for both, or the report says whose has not. */
+/* True if gradient rules recorded the same nodes for both plans; otherwise the report names the rule. */
 static bool have_one_tail(const rw_tape *t, const rw_plan *a, const rw_plan *b, ckpt_report *report)
 {
     uint32_t i = 0;
@@ -136,31 +143,32 @@ static bool have_one_tail(const rw_tape *t, const rw_plan *a, const rw_plan *b, 
 
 /* ---- the report ---- */
 
-/* The bytes of the node once more, in a plain run or at an action of the other one. */
+/* Executes the plan once more to get the bytes of the node's output, in a plain run or at an action of the other
+   run. */
 static void run_again(const struct subject *x, rw_plan *plan, uint32_t node, size_t at_action, int output,
-                      struct rw_watch *ret)
+                      struct rw_verifier *ret)
 {
     const enum rw_pattern pattern = at_action == SIZE_MAX ? RW_PATTERN_NAN : RW_PATTERN_LOW;
-    rw_watch_init(ret, RW_WATCH_CAPTURES, pattern, x->probe);
+    rw_verifier_init(ret, RW_WATCH_CAPTURES, pattern, x->probe);
     ret->node = node;
     ret->at_action = at_action;
     ret->output = output;
-    if (rehearse(x, ret, plan)) rw_error_clear(x->t->ctx); /* what is known already is the verdict */
+    if (rehearse(x, ret, plan)) rw_error_clear(x->t->ctx); /* what is known already is the result */
 }
 
-static bool equal_bytes(const struct rw_watch *a, const struct rw_watch *b)
+static bool equal_bytes(const struct rw_verifier *a, const struct rw_verifier *b)
 {
     return a->bytes && b->bytes && a->n_bytes == b->n_bytes && !memcmp(a->bytes, b->bytes, a->n_bytes);
 }
 
-static ckpt_cause find_cause(const struct rw_watch *second, const struct rw_watch *plain, const struct rw_watch *again,
-                             const struct rw_digest *first, const rw_op_def *op)
+static ckpt_cause find_cause(const struct rw_verifier *second, const struct rw_verifier *plain,
+                             const struct rw_verifier *again, const struct rw_digest *first, const rw_op_def *op)
 {
     if (second->moved) return CKPT_CAUSE_MOVED;
     if (second->ticket_differs) return CKPT_CAUSE_TICKET;
     if (second->input_differs) return CKPT_CAUSE_INPUT_CHANGED;
     if (plain->bytes && !rw_digest_equal(plain->digest, *first)) return CKPT_CAUSE_NONDETERMINISTIC;
-    if (!strcmp(op->name, "accumulate")) return CKPT_CAUSE_ORDER;
+    if (op->flags & RW_OP_OWN_ADDS) return CKPT_CAUSE_ORDER;
     if (equal_bytes(again, plain)) return CKPT_CAUSE_CORRUPTION;
     return equal_bytes(again, second) ? CKPT_CAUSE_CORRUPTION : CKPT_CAUSE_NONDETERMINISTIC;
 }
@@ -171,16 +179,16 @@ static rw_dtype dtype_of(const rw_tape *t, const rw_plan *plan, uint32_t v)
                                  : (rw_dtype)plan->values[v - plan->mark_values].dtype;
 }
 
-/* Effects have happened: a plan that has some is not run again. */
+/* A plan whose effects have happened is not executed once more. */
 static void describe_mismatch(const struct subject *x, const struct reference *ref, rw_plan *plan,
-                              const struct rw_watch *second, ckpt_report *report)
+                              const struct rw_verifier *second, ckpt_report *report)
 {
     const rw_tape *const t = x->t;
     const struct rw_action a = plan->actions[second->action];
     const struct rw_node node = *rw_plan_node(t, plan, a.node);
     const uint32_t v = node.first_output + (uint32_t)second->output;
     const uint32_t plain_node = a.node < plan->mark_nodes ? a.node : a.node - plan->mark_nodes + ref->plan->mark_nodes;
-    struct rw_watch plain = { 0 }, again = { 0 };
+    struct rw_verifier plain = { 0 }, again = { 0 };
     if (ref->plan->n_effects == ref->plan->n_commits)
         run_again(x, ref->plan, plain_node, SIZE_MAX, second->output, &plain);
     if (plan->n_effects == plan->n_commits) run_again(x, plan, a.node, second->action, second->output, &again);
@@ -191,8 +199,8 @@ static void describe_mismatch(const struct subject *x, const struct reference *r
                                t->ctx->ops[node.op]);
     if (plain.bytes && second->bytes)
         rw_report_element(plain.bytes, second->bytes, second->n_bytes, dtype_of(t, plan, v), report);
-    rw_watch_finish(&plain);
-    rw_watch_finish(&again);
+    rw_verifier_finish(&plain);
+    rw_verifier_finish(&again);
 }
 
 static size_t count_nondeterministic(const rw_tape *t)
@@ -203,7 +211,7 @@ static size_t count_nondeterministic(const rw_tape *t)
     return n;
 }
 
-static void count(const struct rw_watch *second, const rw_tape *t, const rw_plan *plan, ckpt_report *report)
+static void count(const struct rw_verifier *second, const rw_tape *t, const rw_plan *plan, ckpt_report *report)
 {
     report->replayed = second->replayed;
     report->mismatches = second->mismatches;
@@ -213,8 +221,8 @@ static void count(const struct rw_watch *second, const rw_tape *t, const rw_plan
     report->gradients += plan->n_gradients;
 }
 
-/* The second run has come to its end, or was ended by what was found. */
-static void judge(const struct subject *x, const struct reference *ref, rw_plan *plan, const struct rw_watch *second,
+/* After the second run, which has ended or was stopped by a finding. */
+static void judge(const struct subject *x, const struct reference *ref, rw_plan *plan, const struct rw_verifier *second,
                   ckpt_report *report)
 {
     if (second->found.mismatches && !second->any) {
@@ -230,16 +238,16 @@ static void judge(const struct subject *x, const struct reference *ref, rw_plan 
 static rw_status compare_plans(const struct subject *x, struct reference *ref, ckpt_report *report)
 {
     rw_plan *plan;
-    struct rw_watch second;
+    struct rw_verifier second;
     rw_status status = plan_for(x, &x->t->policy, &plan);
     if (status) return status;
-    rw_watch_init(&second, RW_WATCH_COMPARES, RW_PATTERN_LOW, x->probe);
+    rw_verifier_init(&second, RW_WATCH_COMPARES, RW_PATTERN_LOW, x->probe);
     second.table = &ref->table;
     if (have_one_tail(x->t, ref->plan, plan, report)) {
         status = rehearse(x, &second, plan);
         if (!status) judge(x, ref, plan, &second, report);
     }
-    rw_watch_finish(&second);
+    rw_verifier_finish(&second);
     rw_plan_release(plan);
     return status;
 }
@@ -253,18 +261,18 @@ static rw_status verify(const struct subject *x, ckpt_report *report)
     return status;
 }
 
-/* With what the context has for it, or with what is made for the one call. */
+/* With the context's memory for isolation, or with memory for this one call. */
 static rw_status with_room(rw_tape *t, const struct rw_request *request, const void *const *seeds,
                            rw_status (*work)(const struct subject *x, ckpt_report *report), ckpt_report *report)
 {
-    struct rw_probe probe;
-    struct rw_room room = { 0 };
-    rw_status status = rw_probe_open(&probe, t->ctx);
-    rw_room_open(&room, &probe);
+    struct rw_patterns probe;
+    struct rw_isolation room = { 0 };
+    rw_status status = rw_patterns_open(&probe, t->ctx);
+    rw_isolation_open(&room, &probe);
     const struct subject x = { t, request, seeds, &probe, &room };
     if (!status) status = work(&x, report);
-    rw_room_close(&room);
-    rw_probe_close(&probe);
+    rw_isolation_close(&room);
+    rw_patterns_close(&probe);
     return status;
 }
 
@@ -278,7 +286,8 @@ static rw_status verdict(const rw_tape *t, rw_status status, const ckpt_report *
 
 rw_status ckpt_verify(rw_tape *t, rw_tensor *loss, ckpt_report *ret_report)
 {
-    if (!t) return RW_ERR_ARGUMENT;
+    RW_ENTER(rw_edge_context(t), RW_ERR_ARGUMENT);
+    if (!t) return rw_fail_null(NULL, "ckpt_verify", "t");
     const uint32_t id = rw_loss_check(t, loss, "ckpt_verify");
     if (id == RW_NONE_ID) return t->ctx->status;
     rw_status status = rw_check_runs(t->ctx, "ckpt_verify");
@@ -301,7 +310,7 @@ rw_status rw_verify_or_fail(rw_tape *t, const struct rw_request *request, const 
 
 /* ---- the run that counts ---- */
 
-/* The producer of the first value that has other bytes now than when its step was begun. */
+/* The producer of the first value whose bytes differ from those at the start of its step. */
 static void compare_begun(const rw_tape *t, const struct rw_table *begun, const struct reference *ref,
                           ckpt_report *report)
 {
@@ -327,11 +336,11 @@ static void compare_begun(const rw_tape *t, const struct rw_table *begun, const 
     }
 }
 
-/* Takes what the step's forward part left when its loss was read, if that has happened. */
+/* Takes the digests of the step's forward part, if a read of its loss has executed that. */
 static struct rw_table take_begun(rw_tape *t, const struct rw_request *request)
 {
     struct rw_run *const stopped = rw_run_stopped(t, request);
-    struct rw_watch *const w = stopped ? rw_watch_of_run(stopped) : NULL;
+    struct rw_verifier *const w = stopped ? rw_verifier_of_run(stopped) : NULL;
     struct rw_table table = { 0 };
     if (!w || w->table != &w->own) return table;
     table = w->own;
@@ -345,11 +354,11 @@ static rw_status run_compared(const struct subject *x, struct rw_run *r)
 {
     rw_status status = rw_run_advance(r, r->plan->n_actions - r->plan->n_commits);
     if (!status) status = rw_runs_wait(x->t->ctx);
-    if (!status) status = rw_watch_check_results(rw_watch_of_run(r), r);
+    if (!status) status = rw_verifier_check_results(rw_verifier_of_run(r), r);
     return status;
 }
 
-/* All was equal: the gradients are handed out, then come the commits. */
+/* Everything was equal: publishes the gradients, then runs the commits. */
 static rw_status finish_run(struct rw_run *r)
 {
     const size_t end = r->plan->n_actions;
@@ -360,6 +369,9 @@ static rw_status finish_run(struct rw_run *r)
     return status;
 }
 
+/* Runs the step with recompute and compares it with the reference. A step that is already suspended is continued,
+   not restarted: its forward half is what the program has seen, so that is what must be verified. Gradients go to
+   separate memory, and are published only after the comparison. */
 static rw_status run_against(const struct subject *x, const struct reference *ref, ckpt_report *report)
 {
     struct rw_run *r;
@@ -369,7 +381,7 @@ static rw_status run_against(const struct subject *x, const struct reference *re
         rw_run_end(r);
         return RW_OK;
     }
-    struct rw_watch *const w = rw_watch_of_run(r);
+    struct rw_verifier *const w = rw_verifier_of_run(r);
     rw_plan *const plan = r->plan;
     plan->references++;
     w->role = RW_WATCH_COMPARES;
@@ -382,8 +394,8 @@ static rw_status run_against(const struct subject *x, const struct reference *re
         rw_error_clear(x->t->ctx);
         status = RW_OK;
     }
-    const struct rw_watch second = *w;
-    w->bytes = NULL; /* goes with the copy */
+    const struct rw_verifier second = *w;
+    w->bytes = NULL; /* owned by the copy */
     const bool equal = !second.mismatches && !second.found.mismatches;
     if (!status && equal) {
         count(&second, x->t, plan, report);
@@ -405,7 +417,7 @@ static rw_status verify_and_run(const struct subject *x, ckpt_report *report)
     if (!status && begun.digest && !report->mismatches) compare_begun(x->t, &begun, &ref, report);
     rw_table_free(&begun);
     if (!status && !report->mismatches) status = run_against(x, &ref, report);
-    else rw_run_end(rw_run_stopped(x->t, x->request)); /* begun with what was not confirmed */
+    else rw_run_end(rw_run_stopped(x->t, x->request)); /* it started from values that were not confirmed */
     finish_reference(&ref);
     return status;
 }
@@ -414,8 +426,8 @@ static rw_status verify_and_run(const struct subject *x, ckpt_report *report)
 
 static void detach(struct rw_observer *o, struct rw_run *r)
 {
-    struct rw_watch *const w = (struct rw_watch *)o;
-    rw_watch_finish(w);
+    struct rw_verifier *const w = (struct rw_verifier *)o;
+    rw_verifier_finish(w);
     rw_free(w);
 }
 
@@ -424,20 +436,20 @@ static rw_status watch_run(struct rw_attach *self, struct rw_run *r, struct rw_o
     struct verifier *const v = (struct verifier *)self;
     const bool step = r->plan->kind == RW_PLAN_STEP;
     if (r->flags & (RW_RUN_REHEARSAL | RW_RUN_OWNED)) return RW_OK;
-    struct rw_watch *const w = rw_malloc(sizeof *w);
+    struct rw_verifier *const w = rw_malloc(sizeof *w);
     if (!w) return RW_ERR_MEMORY;
-    /* a step is held against a rehearsal that begins with NaN, any other run is the only one */
-    rw_watch_init(w, step ? RW_WATCH_NOTES : RW_WATCH_TRIES, step ? RW_PATTERN_LOW : RW_PATTERN_NAN, &v->probe);
+    /* a step is compared with a rehearsal that starts with NaN; any other run is the only one */
+    rw_verifier_init(w, step ? RW_WATCH_NOTES : RW_WATCH_TRIES, step ? RW_PATTERN_LOW : RW_PATTERN_NAN, &v->probe);
     w->observer.detach = detach;
     w->room = &v->room;
     w->says = true;
     w->table = step ? &w->own : NULL;
     if (step && !rw_table_make(&w->own, r->plan)) {
-        rw_watch_finish(w);
+        rw_verifier_finish(w);
         rw_free(w);
         return RW_ERR_MEMORY;
     }
-    r->margin = rw_watch_margin(w);
+    r->margin = rw_verifier_margin(w);
     *ret_observer = &w->observer;
     return RW_OK;
 }
@@ -445,8 +457,8 @@ static rw_status watch_run(struct rw_attach *self, struct rw_run *r, struct rw_o
 static void destroy(struct rw_attach *self)
 {
     struct verifier *const v = (struct verifier *)self;
-    rw_room_close(&v->room);
-    rw_probe_close(&v->probe);
+    rw_isolation_close(&v->room);
+    rw_patterns_close(&v->probe);
     rw_free(v);
 }
 
@@ -455,12 +467,12 @@ rw_status rw_verify_attach(rw_context *ctx)
     struct verifier *const v = rw_calloc(1, sizeof *v);
     if (!v) return RW_ERR_MEMORY;
     v->attach = (struct rw_attach){ .next = ctx->attach, .attach = watch_run, .destroy = destroy };
-    const rw_status status = rw_probe_open(&v->probe, ctx);
+    const rw_status status = rw_patterns_open(&v->probe, ctx);
     if (status) {
         destroy(&v->attach);
         return status;
     }
-    rw_room_open(&v->room, &v->probe);
+    rw_isolation_open(&v->room, &v->probe);
     ctx->attach = &v->attach;
     return RW_OK;
 }
@@ -471,7 +483,7 @@ rw_status rw_verify_and_run(rw_tape *t, const struct rw_request *request, const 
     struct rw_attach *a = t->ctx->attach;
     while (a->attach != watch_run) a = a->next;
     struct verifier *const v = (struct verifier *)a;
-    /* what a forward half has begun is gone on with, and that may be given ones: so is the run that it is held to */
+    /* a suspended forward half is continued; it may have been planned for given seeds, and so must its reference be */
     const struct rw_run *const begun = rw_run_stopped(t, request);
     struct rw_request own = *request;
     if (begun) own.seeded = begun->plan->seeded;

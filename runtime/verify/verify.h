@@ -1,4 +1,4 @@
-/* The verifier's inner side. */
+/* Internal functions of the verifier. */
 #ifndef RW_VERIFY_VERIFY_H
 #define RW_VERIFY_VERIFY_H
 
@@ -8,19 +8,19 @@
 #include <rewind/verify.h>
 
 /*
- * REWIND_VERIFY=1: every run of the context that is the program's own is watched from now on. Each node that it runs
- * runs in a room first, and what the forward part of a step has made is noted.
+ * REWIND_VERIFY=1: observes every later run of the context that belongs to the program. Each node is first executed in
+ * isolation, and the values of a step's forward part are digested.
  */
 rw_status rw_verify_attach(rw_context *ctx);
 
 /*
- * REWIND_VERIFY=1: a step runs to its end under its policy and is held against a rehearsal without recompute, whose
- * backward begins with these seeds (run.h) too. It writes gradients to memory of its own: they are handed out when all
- * that was compared is equal. Else the report becomes the error message, and the gradients are what they were.
+ * REWIND_VERIFY=1: runs a step under its policy and compares it with a rehearsal without recompute, with the same seeds
+ * (run.h). The step writes gradients to separate memory; they are published when everything is equal. Otherwise the
+ * report becomes the error message, and gradients are unchanged.
  */
 rw_status rw_verify_and_run(rw_tape *t, const struct rw_request *request, const void *const *seeds);
 
-/* The same for a step that somebody else runs afterwards, the first launch of a graph: both runs are rehearsals. */
+/* The same for a step that runs afterwards, the first launch of a graph: both runs are rehearsals. */
 rw_status rw_verify_or_fail(rw_tape *t, const struct rw_request *request, const void *const *seeds);
 
 #endif

@@ -1,6 +1,6 @@
 /*
- * Moving averages of the weights and schedules of the rate: against PyTorch's numbers, the same bytes for every number
- * of threads, and what they refuse.
+ * Moving averages of the weights and learning-rate schedules: compared with PyTorch's numbers, bit-identical for every
+ * number of threads, and invalid calls are refused.
  */
 #include "base/alloc.h"
 #include "golden/optimizers.h"
@@ -35,23 +35,23 @@ static const double *golden_average(void)
     return NULL;
 }
 
-/* PyTorch's first average is the model as it is then: ours begins there. Two roundings a step, in float32. */
+/* PyTorch's first average is a copy of the model; ours starts from it. Two roundings per step, in float32. */
 Test(average, is_that_of_pytorch)
 {
     static const rw_dtype dtypes[] = { RW_F64, RW_F32, RW_BF16, RW_F16 };
     for (int d = 0; d < 4; d++) {
         struct fixture b = fixture_open(1, 2);
-        rw_average *average = NULL;
+        rw_weight_average *average = NULL;
         rw_tensor *const w = rw_param(b.ctx, "w", dtypes[d], RW_SHAPE(61, GOLDEN_N));
         rw_tensor *const buffer = rw_buffer(b.ctx, "b", RW_F32, RW_SHAPE(2));
         fill(w, 0);
-        cr_assert_eq(rw_average_create(&average, b.ctx, 0.75), RW_OK, "%s", rw_error_message(b.ctx));
+        cr_assert_eq(rw_weight_average_create(&average, b.ctx, 0.75), RW_OK, "%s", rw_error_message(b.ctx));
         for (int step = 1; step < GOLDEN_STEPS; step++) {
             fill(w, step);
-            cr_assert_eq(rw_average_step(average), RW_OK, "%s", rw_error_message(b.ctx));
+            cr_assert_eq(rw_weight_average_step(average), RW_OK, "%s", rw_error_message(b.ctx));
         }
-        rw_tensor *const x = rw_average_of(average, w);
-        cr_assert_null(rw_average_of(average, buffer));
+        rw_tensor *const x = rw_weight_average_of(average, w);
+        cr_assert_null(rw_weight_average_of(average, buffer));
         cr_assert_eq(rw_tensor_dtype(x), d ? RW_F32 : RW_F64);
         void *const got = malloc(rw_tensor_bytes(x));
         cr_assert_eq(rw_read(NULL, x, got, rw_tensor_bytes(x)), RW_OK);
@@ -61,14 +61,14 @@ Test(average, is_that_of_pytorch)
                       rw_dtype_name(dtypes[d]), i, is, want);
         }
         free(got);
-        rw_average_destroy(&average);
+        rw_weight_average_destroy(&average);
         fixture_close(&b);
     }
 }
 
 /*
- * A parameter that does not change is its own mean. decay and 1 - decay, each rounded, do not add up to 1, and what
- * their sum lacks counts against 1 - decay in the long run.
+ * The average of a parameter that does not change is the parameter. decay and 1 - decay, each rounded, do not sum to 1,
+ * and the error of their sum, relative to 1 - decay, would show in the long run.
  */
 Test(average, of_a_constant_parameter_is_the_parameter)
 {
@@ -78,27 +78,27 @@ Test(average, of_a_constant_parameter_is_the_parameter)
     for (int d = 0; d < 4; d++)
         for (size_t k = 0; k < sizeof decays / sizeof *decays; k++) {
             struct fixture b = fixture_open(1, 1);
-            rw_average *average = NULL;
+            rw_weight_average *average = NULL;
             rw_tensor *const w = rw_param(b.ctx, "w", dtypes[d], RW_SHAPE(N));
             rw_init_normal(w, 1.3, 0.3);
-            cr_assert_eq(rw_average_create(&average, b.ctx, decays[k]), RW_OK);
+            cr_assert_eq(rw_weight_average_create(&average, b.ctx, decays[k]), RW_OK);
             char raw[N * 8], got[N * 8];
             cr_assert_eq(rw_read(NULL, w, raw, rw_tensor_bytes(w)), RW_OK);
-            for (int step = 0; step < 100; step++) cr_assert_eq(rw_average_step(average), RW_OK);
-            rw_tensor *const x = rw_average_of(average, w);
+            for (int step = 0; step < 100; step++) cr_assert_eq(rw_weight_average_step(average), RW_OK);
+            rw_tensor *const x = rw_weight_average_of(average, w);
             cr_assert_eq(rw_read(NULL, x, got, rw_tensor_bytes(x)), RW_OK);
             for (int i = 0; i < N; i++)
                 cr_expect_eq(number_get(got, rw_tensor_dtype(x), i), number_get(raw, dtypes[d], i),
                              "%s, decay %g, element %d: %.9g, expected %.9g", rw_dtype_name(dtypes[d]), decays[k], i,
                              number_get(got, rw_tensor_dtype(x), i), number_get(raw, dtypes[d], i));
-            rw_average_destroy(&average);
+            rw_weight_average_destroy(&average);
             fixture_close(&b);
         }
 }
 
 /*
- * The mean over 2,000 weights of what an average of 600 steps is off, beside the same recursion in double. A step
- * rounds by half a unit in the last place at most, of either sign; the mean of so many is far less.
+ * The mean error over 2,000 weights of an average of 600 steps, compared with the same recursion in double. A step
+ * rounds by at most half a unit in the last place, with either sign, so the mean of many is far less.
  */
 Test(average, of_noise_does_not_drift)
 {
@@ -106,7 +106,7 @@ Test(average, of_noise_does_not_drift)
     static float w[N];
     static double want[N];
     struct fixture b = fixture_open(1, 1);
-    rw_average *average = NULL;
+    rw_weight_average *average = NULL;
     uint64_t state = 88172645463325252u;
     rw_tensor *const p = rw_param(b.ctx, "w", RW_F32, RW_SHAPE(N));
     for (int step = 0; step <= STEPS; step++) {
@@ -116,13 +116,46 @@ Test(average, of_noise_does_not_drift)
             want[i] = step ? want[i] + (1 - 0.99) * ((double)w[i] - want[i]) : (double)w[i];
         }
         cr_assert_eq(rw_write(p, w, sizeof w), RW_OK);
-        cr_assert_eq(step ? rw_average_step(average) : rw_average_create(&average, b.ctx, 0.99), RW_OK);
+        cr_assert_eq(step ? rw_weight_average_step(average) : rw_weight_average_create(&average, b.ctx, 0.99), RW_OK);
     }
     double off = 0;
-    cr_assert_eq(rw_read(NULL, rw_average_of(average, p), w, sizeof w), RW_OK);
+    cr_assert_eq(rw_read(NULL, rw_weight_average_of(average, p), w, sizeof w), RW_OK);
     for (int i = 0; i < N; i++) off += ((double)w[i] / want[i] - 1) / N;
     cr_expect_leq(fabs(off), 0x1p-23, "the mean is off by %.3g", off);
-    rw_average_destroy(&average);
+    rw_weight_average_destroy(&average);
+    fixture_close(&b);
+}
+
+/* Each step is x + (1 - decay) * (w - x) with the decay of that step, in float32: two roundings. A decay of 0
+   copies. */
+Test(average, follows_a_decay_that_changes)
+{
+    static const double decays[] = { 0.5, 0, 0.9, 0.25, 0.999 };
+    struct fixture b = fixture_open(1, 1);
+    rw_weight_average *average = NULL;
+    rw_tensor *const p = rw_param(b.ctx, "w", RW_F32, RW_SHAPE(1));
+    float w = 1, got;
+    double want = 1;
+    cr_assert_eq(rw_write(p, &w, sizeof w), RW_OK);
+    cr_assert_eq(rw_weight_average_create(&average, b.ctx, 0.75), RW_OK);
+    for (int step = 0; step < 5; step++) {
+        cr_assert_eq(rw_weight_average_set_decay(average, decays[step]), RW_OK);
+        w = 3.1f * (float)(step + 1);
+        want += (1 - decays[step]) * ((double)w - want);
+        cr_assert_eq(rw_write(p, &w, sizeof w), RW_OK);
+        cr_assert_eq(rw_weight_average_step(average), RW_OK);
+        cr_assert_eq(rw_read(NULL, rw_weight_average_of(average, p), &got, sizeof got), RW_OK);
+        cr_expect_leq(fabs((double)got / want - 1), 10 * 0x1p-24, "step %d: %.9g, expected %.9g", step, (double)got,
+                      want);
+        if (decays[step] == 0) cr_expect_eq(got, w);
+    }
+    cr_assert_eq(rw_weight_average_set_decay(average, 0.5), RW_OK);
+    cr_assert_eq(rw_weight_average_set_decay(average, 1), RW_ERR_ARGUMENT);
+    rw_error_clear(b.ctx); /* refused: 0.5 stays */
+    cr_assert_eq(rw_weight_average_step(average), RW_OK);
+    cr_assert_eq(rw_read(NULL, rw_weight_average_of(average, p), &got, sizeof got), RW_OK);
+    cr_expect_leq(fabs((double)got / (want + 0.5 * ((double)w - want)) - 1), 12 * 0x1p-24);
+    rw_weight_average_destroy(&average);
     fixture_close(&b);
 }
 
@@ -132,35 +165,35 @@ Test(average, is_the_same_bytes_for_every_number_of_threads)
     static float want[LONG], got[LONG];
     for (int threads = 1; threads <= 5; threads++) {
         struct fixture b = fixture_open(1, threads);
-        rw_average *average = NULL;
+        rw_weight_average *average = NULL;
         rw_tensor *const w = rw_param(b.ctx, "w", RW_BF16, RW_SHAPE(LONG));
         rw_init_normal(w, 0, 1);
-        cr_assert_eq(rw_average_create(&average, b.ctx, 0.9), RW_OK);
+        cr_assert_eq(rw_weight_average_create(&average, b.ctx, 0.9), RW_OK);
         for (int step = 0; step < 3; step++) {
             rw_init_normal(w, 0, 1);
             if (step == 2) rw_context_set_threads(b.ctx, threads % 3 + 1);
-            cr_assert_eq(rw_average_step(average), RW_OK);
+            cr_assert_eq(rw_weight_average_step(average), RW_OK);
         }
-        rw_read(NULL, rw_average_of(average, w), threads > 1 ? got : want, sizeof want);
+        rw_read(NULL, rw_weight_average_of(average, w), threads > 1 ? got : want, sizeof want);
         cr_assert(threads == 1 || !memcmp(got, want, sizeof want), "%d threads", threads);
-        rw_average_destroy(&average);
+        rw_weight_average_destroy(&average);
         fixture_close(&b);
     }
 }
 
-/* A model that takes the averages in place of the parameters. A step counts as a change of them. */
+/* A model that uses the averages instead of the parameters. A step counts as a change of them. */
 Test(average, is_an_operand)
 {
     struct fixture b = fixture_open(1, 1);
-    rw_average *average = NULL;
+    rw_weight_average *average = NULL;
     rw_tensor *const w = rw_param(b.ctx, "w", RW_F32, RW_SHAPE(4));
     rw_init_constant(w, 2);
-    cr_assert_eq(rw_average_create(&average, b.ctx, 0.5), RW_OK);
+    cr_assert_eq(rw_weight_average_create(&average, b.ctx, 0.5), RW_OK);
     rw_init_constant(w, 4);
-    cr_assert_eq(rw_average_step(average), RW_OK);
-    cr_assert_eq(rw_item(b.t, rw_sum(b.t, rw_average_of(average, w), RW_ALL_AXES, false)), 12);
+    cr_assert_eq(rw_weight_average_step(average), RW_OK);
+    cr_assert_eq(rw_item(b.t, rw_sum(b.t, rw_weight_average_of(average, w), RW_ALL_AXES, false)), 12);
     rw_tape_reset(b.t);
-    rw_average_destroy(&average);
+    rw_weight_average_destroy(&average);
     fixture_close(&b);
 }
 
@@ -168,33 +201,33 @@ Test(average, of_more_parameters_than_a_node_takes)
 {
     const int many = test_device() == RW_DEVICE_CPU ? 4100 : 130;
     struct fixture b = fixture_open(1, 1);
-    rw_average *average = NULL;
+    rw_weight_average *average = NULL;
     for (int k = 0; k < many; k++) {
         char name[16];
         snprintf(name, sizeof name, "w%d", k);
         rw_init_constant(rw_param(b.ctx, name, RW_F32, RW_SHAPE(1)), k);
     }
-    cr_assert_eq(rw_average_create(&average, b.ctx, 0.5), RW_OK, "%s", rw_error_message(b.ctx));
+    cr_assert_eq(rw_weight_average_create(&average, b.ctx, 0.5), RW_OK, "%s", rw_error_message(b.ctx));
     for (int k = 0; k < many; k++) {
         float x;
-        rw_read(NULL, rw_average_of(average, rw_param_get(b.ctx, (size_t)k)), &x, sizeof x);
+        rw_read(NULL, rw_weight_average_of(average, rw_param_get(b.ctx, (size_t)k)), &x, sizeof x);
         cr_assert_eq(x, k);
     }
-    rw_average_destroy(&average);
+    rw_weight_average_destroy(&average);
     fixture_close(&b);
 }
 
 Test(average, without_memory_there_is_none)
 {
     struct fixture b = fixture_open(1, 1);
-    rw_average *average = NULL;
+    rw_weight_average *average = NULL;
     rw_memory was, is;
     rw_param(b.ctx, "w", RW_BF16, RW_SHAPE(3));
     rw_memory_stats(b.ctx, &was);
     int failures = 0;
     for (uint64_t n = 1;; n++) {
         rw_alloc_fail_at(n);
-        const rw_status status = rw_average_create(&average, b.ctx, 0.5);
+        const rw_status status = rw_weight_average_create(&average, b.ctx, 0.5);
         rw_alloc_fail_at(0);
         if (!status) break;
         failures++;
@@ -207,35 +240,36 @@ Test(average, without_memory_there_is_none)
     cr_assert_gt(failures, 5);
     rw_memory_stats(b.ctx, &is);
     cr_assert_eq(is.optimizer - was.optimizer, 12);
-    rw_average_destroy(&average);
+    rw_weight_average_destroy(&average);
     rw_memory_stats(b.ctx, &is);
     cr_assert_eq(is.optimizer, was.optimizer);
     fixture_close(&b);
 }
 
-/* An average is called "average of P", in every message, and is of its context alone. */
+/* An average is called "average of P" in every message, and belongs to its context only. */
 Test(average, has_a_name)
 {
     struct fixture b = fixture_open(1, 1), other = fixture_open(1, 1);
-    rw_average *average = NULL;
+    rw_weight_average *average = NULL;
     float x[4] = { 0 };
     rw_tensor *const p = rw_param(b.ctx, "h.0/w", RW_F32, RW_SHAPE(4));
-    cr_assert_eq(rw_average_create(&average, b.ctx, 0.5), RW_OK);
-    rw_tensor *const a = rw_average_of(average, p);
+    cr_assert_eq(rw_weight_average_create(&average, b.ctx, 0.5), RW_OK);
+    rw_tensor *const a = rw_weight_average_of(average, p);
     cr_expect_str_eq(rw_tensor_name(a), "average of h.0/w");
     cr_expect_null(rw_relu(other.t, a));
-    cr_expect(strstr(rw_error_message(other.ctx), "\"average of h.0/w\" belongs to another context"), "%s",
+    cr_expect(strstr(rw_error_message(other.ctx), "\"average of h.0/w\": expected a tensor of this tape"), "%s",
               rw_error_message(other.ctx));
     cr_expect_eq(rw_write(a, x, 3), RW_ERR_ARGUMENT);
-    cr_expect(strstr(rw_error_message(b.ctx), "\"average of h.0/w\" has 16"), "%s", rw_error_message(b.ctx));
+    cr_expect(strstr(rw_error_message(b.ctx), "expected 16, those of \"average of h.0/w\""), "%s",
+              rw_error_message(b.ctx));
     rw_error_clear(b.ctx);
     rw_tensor *const loss = rw_sum(b.t, rw_mul(b.t, a, p), RW_ALL_AXES, false);
-    cr_assert_eq(rw_average_step(average), RW_OK);
-    cr_expect_eq(rw_backward(b.t, loss), RW_ERR_CHANGED);
+    cr_assert_eq(rw_weight_average_step(average), RW_OK);
+    cr_expect_eq(rw_backward(b.t, loss), RW_ERR_MODIFIED);
     cr_expect(strstr(rw_error_message(b.ctx), "\"average of h.0/w\" changed"), "%s", rw_error_message(b.ctx));
     rw_error_clear(b.ctx);
     rw_tape_reset(b.t);
-    rw_average_destroy(&average);
+    rw_weight_average_destroy(&average);
     cr_expect_str_eq(rw_tensor_name(a), "");
     fixture_close(&other);
     fixture_close(&b);
@@ -245,20 +279,22 @@ Test(average, mistakes_are_refused)
 {
     static const double bad[] = { -0.1, 1, NAN, INFINITY };
     struct fixture b = fixture_open(1, 1);
-    rw_average *average = NULL;
+    rw_weight_average *average = NULL;
     for (int i = 0; i < 4; i++) {
-        cr_assert_eq(rw_average_create(&average, b.ctx, bad[i]), RW_ERR_ARGUMENT);
-        cr_assert(strstr(rw_error_message(b.ctx), "rw_average_create: a decay of"), "%s", rw_error_message(b.ctx));
+        cr_assert_eq(rw_weight_average_create(&average, b.ctx, bad[i]), RW_ERR_ARGUMENT);
+        cr_assert(strstr(rw_error_message(b.ctx), "rw_weight_average_create(decay): expected"), "%s",
+                  rw_error_message(b.ctx));
         rw_error_clear(b.ctx);
     }
-    cr_assert_eq(rw_average_create(NULL, b.ctx, 0.5), RW_ERR_ARGUMENT);
+    cr_assert_eq(rw_weight_average_create(NULL, b.ctx, 0.5), RW_ERR_ARGUMENT);
     rw_error_clear(b.ctx);
-    cr_assert_eq(rw_average_create(&average, NULL, 0.5), RW_ERR_ARGUMENT);
+    cr_assert_eq(rw_weight_average_create(&average, NULL, 0.5), RW_ERR_ARGUMENT);
     cr_assert_null(average);
-    cr_assert_eq(rw_average_step(NULL), RW_ERR_ARGUMENT);
-    cr_assert_null(rw_average_of(NULL, NULL));
-    rw_average_destroy(NULL);
-    rw_average_destroy(&average);
+    cr_assert_eq(rw_weight_average_step(NULL), RW_ERR_ARGUMENT);
+    cr_assert_eq(rw_weight_average_set_decay(NULL, 0.5), RW_ERR_ARGUMENT);
+    cr_assert_null(rw_weight_average_of(NULL, NULL));
+    rw_weight_average_destroy(NULL);
+    rw_weight_average_destroy(&average);
     fixture_close(&b);
 }
 
@@ -273,13 +309,13 @@ Test(average, its_tensor_is_refused_when_it_has_gone)
 {
     static const char gone[] = "belongs to averages that were destroyed";
     struct fixture b = fixture_open(1, 1);
-    rw_average *average = NULL, *other = NULL;
+    rw_weight_average *average = NULL, *other = NULL;
     rw_tensor *const w = rw_param(b.ctx, "w", RW_F32, RW_SHAPE(2));
     float x[2];
-    cr_assert_eq(rw_average_create(&average, b.ctx, 0.5), RW_OK);
-    rw_tensor *const mean = rw_average_of(average, w);
-    rw_average_destroy(&average);
-    cr_assert_eq(rw_average_create(&other, b.ctx, 0.5), RW_OK); /* has the numbers of the first */
+    cr_assert_eq(rw_weight_average_create(&average, b.ctx, 0.5), RW_OK);
+    rw_tensor *const mean = rw_weight_average_of(average, w);
+    rw_weight_average_destroy(&average);
+    cr_assert_eq(rw_weight_average_create(&other, b.ctx, 0.5), RW_OK); /* starts from the values of the first */
     cr_expect_null(rw_add(b.t, mean, w));
     expect_refusal(&b, "rw_add", gone);
     cr_expect_eq(rw_read(NULL, mean, x, sizeof x), RW_ERR_ARGUMENT);
@@ -296,33 +332,33 @@ Test(average, its_tensor_is_refused_when_it_has_gone)
     cr_expect_eq(rw_tensor_bytes(mean), 0);
     cr_expect_str_eq(rw_tensor_name(mean), "");
     cr_expect_null(rw_gradient(mean));
-    rw_average_destroy(&other);
+    rw_weight_average_destroy(&other);
     fixture_close(&b);
 }
 
-/* Whether another one has its place by then or not. */
+/* Both if another average has reused its slot by then and if not. */
 Test(average, a_tape_that_used_it_runs_nothing_before_its_reset)
 {
     static const char gone[] = "averages of the weights that were destroyed";
     for (int with = 0; with < 2; with++) {
         struct fixture b = fixture_open(1, 1);
-        rw_average *average = NULL, *other = NULL;
+        rw_weight_average *average = NULL, *other = NULL;
         rw_graph *g = NULL;
         rw_tape *graphs = NULL;
         float x[2];
         rw_tensor *const w = rw_param(b.ctx, "w", RW_F32, RW_SHAPE(2));
         rw_init_constant(w, 3);
         cr_assert_eq(rw_tape_create(&graphs, b.ctx), RW_OK);
-        cr_assert_eq(rw_average_create(&average, b.ctx, 0.5), RW_OK);
-        rw_tensor *const mean = rw_average_of(average, w), *const turned = rw_reshape(b.t, mean, RW_SHAPE(1, 2));
+        cr_assert_eq(rw_weight_average_create(&average, b.ctx, 0.5), RW_OK);
+        rw_tensor *const mean = rw_weight_average_of(average, w), *const turned = rw_reshape(b.t, mean, RW_SHAPE(1, 2));
         rw_tensor *const loss = rw_sum(b.t, rw_mul(b.t, mean, w), RW_ALL_AXES, false);
         rw_tensor *const again = rw_sum(graphs, rw_mul(graphs, mean, w), RW_ALL_AXES, false);
         cr_assert_eq(rw_item(b.t, loss), 18);
         cr_assert_eq(rw_graph_create(&g, graphs, again, NULL), RW_OK, "%s", rw_error_message(b.ctx));
         cr_assert_eq(rw_graph_launch(g), RW_OK, "%s", rw_error_message(b.ctx));
-        rw_average_destroy(&average);
-        if (with) cr_assert_eq(rw_average_create(&other, b.ctx, 0.5), RW_OK);
-        cr_expect_eq(rw_item(b.t, loss), 18); /* which is there */
+        rw_weight_average_destroy(&average);
+        if (with) cr_assert_eq(rw_weight_average_create(&other, b.ctx, 0.5), RW_OK);
+        cr_expect_eq(rw_item(b.t, loss), 18); /* whose average still exists */
         cr_expect_eq(rw_backward(b.t, loss), RW_ERR_ARGUMENT);
         expect_refusal(&b, "rw_backward", gone);
         cr_expect(isnan(rw_item(b.t, rw_sum(b.t, turned, RW_ALL_AXES, false))));
@@ -335,21 +371,22 @@ Test(average, a_tape_that_used_it_runs_nothing_before_its_reset)
         cr_expect_eq(rw_item(b.t, rw_sum(b.t, w, RW_ALL_AXES, false)), 6);
         rw_graph_destroy(&g);
         rw_tape_destroy(&graphs);
-        rw_average_destroy(&other);
+        rw_weight_average_destroy(&other);
         fixture_close(&b);
     }
 }
 
 /* ---- schedules ---- */
 
-static void expect_rates(const char *what, rw_schedule s, const double *want, int n)
+static void expect_rates(const char *what, rw_lr_schedule s, const double *want, int n)
 {
     for (int step = 0; step < n; step++)
-        cr_expect(fabs(rw_schedule_lr(&s, (uint64_t)step) - want[step]) <= 16 * 0x1p-53,
-                  "%s, step %d: %.17g, not %.17g", what, step, rw_schedule_lr(&s, (uint64_t)step), want[step]);
+        cr_expect(fabs(rw_lr_schedule_rate(&s, (uint64_t)step) - want[step]) <= 16 * 0x1p-53,
+                  "%s, step %d: %.17g, not %.17g", what, step, rw_lr_schedule_rate(&s, (uint64_t)step), want[step]);
 }
 
-/* What torch.optim.lr_scheduler gives: CosineAnnealingLR, LinearLR, StepLR; which goes from each to the next. */
+/* Compared with torch.optim.lr_scheduler: CosineAnnealingLR, LinearLR, StepLR, which compute each rate from the one
+   before. */
 Test(schedule, is_that_of_pytorch)
 {
     static const double cosine[] = { 0.5, 0.48572741234586625, 0.4450825214724776, 0.38425314356845436, 0.3125,
@@ -357,47 +394,48 @@ Test(schedule, is_that_of_pytorch)
     static const double linear[] = { 0.5, 0.453125, 0.40625, 0.359375, 0.3125, 0.265625, 0.21875, 0.171875, 0.125,
                                      0.125 };
     static const double steps[] = { 0.5, 0.5, 0.5, 0.125, 0.125, 0.125, 0.03125, 0.03125, 0.03125 };
-    expect_rates("cosine", (rw_schedule){ .kind = RW_SCHEDULE_COSINE, .lr = 0.5, .min_lr = 0.125, .total = 8 }, cosine,
+    expect_rates("cosine", (rw_lr_schedule){ .kind = RW_LR_COSINE, .lr = 0.5, .min_lr = 0.125, .total = 8 }, cosine,
                  8);
-    expect_rates("linear", (rw_schedule){ .kind = RW_SCHEDULE_LINEAR, .lr = 0.5, .min_lr = 0.125, .total = 8 }, linear,
+    expect_rates("linear", (rw_lr_schedule){ .kind = RW_LR_LINEAR, .lr = 0.5, .min_lr = 0.125, .total = 8 }, linear,
                  10);
-    expect_rates("steps", (rw_schedule){ .kind = RW_SCHEDULE_STEPS, .lr = 0.5, .every = 3, .factor = 0.25 }, steps, 9);
+    expect_rates("steps", (rw_lr_schedule){ .kind = RW_LR_STEPS, .lr = 0.5, .every = 3, .factor = 0.25 }, steps, 9);
     const double warm[] = { 0.125, 0.25, 0.375, 0.5, 0.5, 0.5 };
-    expect_rates("constant", (rw_schedule){ .lr = 0.5, .warmup = 4 }, warm, 6);
+    expect_rates("constant", (rw_lr_schedule){ .lr = 0.5, .warmup = 4 }, warm, 6);
 }
 
-/* The warm-up is part of the whole; behind it a kind begins at its highest and never ends below its lowest. */
+/* The warm-up is part of the total number of steps. After it, a schedule starts at its highest rate and never ends
+   below its lowest. */
 Test(schedule, warms_up_first)
 {
-    for (rw_schedule_kind kind = RW_SCHEDULE_CONSTANT; kind <= RW_SCHEDULE_STEPS; kind++) {
-        const rw_schedule s = { .kind = kind, .lr = 1, .min_lr = 0.25, .warmup = 5, .total = 9, .every = 2,
-                                .factor = 0.125 };
-        for (uint64_t step = 0; step < 5; step++) cr_expect_eq(rw_schedule_lr(&s, step), (double)(step + 1) / 5);
-        cr_expect_eq(rw_schedule_lr(&s, 5), 1);
-        cr_expect_eq(rw_schedule_lr(&s, 9), kind == RW_SCHEDULE_CONSTANT ? 1 : 0.25);
-        cr_expect_eq(rw_schedule_lr(&s, UINT64_MAX), kind == RW_SCHEDULE_CONSTANT ? 1 : 0.25);
+    for (rw_lr_schedule_kind kind = RW_LR_CONSTANT; kind <= RW_LR_STEPS; kind++) {
+        const rw_lr_schedule s = { .kind = kind, .lr = 1, .min_lr = 0.25, .warmup = 5, .total = 9, .every = 2,
+                                   .factor = 0.125 };
+        for (uint64_t step = 0; step < 5; step++) cr_expect_eq(rw_lr_schedule_rate(&s, step), (double)(step + 1) / 5);
+        cr_expect_eq(rw_lr_schedule_rate(&s, 5), 1);
+        cr_expect_eq(rw_lr_schedule_rate(&s, 9), kind == RW_LR_CONSTANT ? 1 : 0.25);
+        cr_expect_eq(rw_lr_schedule_rate(&s, UINT64_MAX), kind == RW_LR_CONSTANT ? 1 : 0.25);
     }
 }
 
 Test(schedule, of_nonsense_is_no_number_and_no_optimizer_takes_it)
 {
-    static const rw_schedule bad[] = {
-        { .kind = (rw_schedule_kind)4, .lr = 1 },
+    static const rw_lr_schedule bad[] = {
+        { .kind = (rw_lr_schedule_kind)4, .lr = 1 },
         { .lr = -1 },
         { .lr = NAN },
         { .lr = 1, .min_lr = INFINITY },
-        { .kind = RW_SCHEDULE_COSINE, .lr = 1 },
-        { .kind = RW_SCHEDULE_LINEAR, .lr = 1, .warmup = 7, .total = 7 },
-        { .kind = RW_SCHEDULE_STEPS, .lr = 1, .factor = 0.5 },
-        { .kind = RW_SCHEDULE_STEPS, .lr = 1, .factor = -0.5, .every = 1 },
+        { .kind = RW_LR_COSINE, .lr = 1 },
+        { .kind = RW_LR_LINEAR, .lr = 1, .warmup = 7, .total = 7 },
+        { .kind = RW_LR_STEPS, .lr = 1, .factor = 0.5 },
+        { .kind = RW_LR_STEPS, .lr = 1, .factor = -0.5, .every = 1 },
     };
-    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) cr_expect(isnan(rw_schedule_lr(&bad[i], 3)), "%zu", i);
-    cr_expect(isnan(rw_schedule_lr(NULL, 0)));
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) cr_expect(isnan(rw_lr_schedule_rate(&bad[i], 3)), "%zu", i);
+    cr_expect(isnan(rw_lr_schedule_rate(NULL, 0)));
     struct fixture b = fixture_open(1, 1);
     rw_optimizer *opt = NULL;
     rw_param(b.ctx, "w", RW_F32, RW_SHAPE(3));
     cr_assert_eq(rw_sgd_create(&opt, b.ctx, NULL), RW_OK);
-    rw_optimizer_set_lr(opt, rw_schedule_lr(&bad[0], 0));
+    rw_optimizer_set_lr(opt, rw_lr_schedule_rate(&bad[0], 0));
     cr_expect_eq(rw_optimizer_step(opt), RW_ERR_ARGUMENT);
     rw_optimizer_destroy(&opt);
     fixture_close(&b);

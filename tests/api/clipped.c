@@ -1,4 +1,5 @@
-/* Clipping of gradients whose norm is NaN or infinite: nothing of them looks like a good step, or the call refuses. */
+/* Clipping of gradients whose norm is NaN or infinite: the result never looks like a valid step, or the call
+   refuses. */
 #include "support/compare.h"
 #include "support/support.h"
 
@@ -32,7 +33,7 @@ static struct world world_open(void)
     return x;
 }
 
-/* Small numbers, and one that is not finite in gradient `at`; -1: in none. */
+/* Writes small numbers, and one that is not finite to gradient `at`; -1: to none. */
 static void write_gradients(struct world *x, int at, double what)
 {
     rw_zero_grad(x->b.ctx);
@@ -75,7 +76,7 @@ Test(clipped, to_a_norm_that_is_not_finite_all_are_nan)
     fixture_close(&x.b);
 }
 
-/* An infinite limit measures. */
+/* An infinite limit only measures the norm. */
 Test(clipped, to_no_limit_nothing_changes)
 {
     struct world x = world_open();
@@ -132,7 +133,7 @@ Test(clipped, or_refused)
     fixture_close(&x.b);
 }
 
-/* What it refuses is no change: a tape that has read a gradient goes on. */
+/* A refused clip is no change: a tape that has read a gradient continues. */
 Test(clipped, or_refused_without_a_change)
 {
     static const rw_clip_options refuses = { .error_if_nonfinite = true };
@@ -158,7 +159,7 @@ static rw_tensor *loss_of(struct world *x, rw_tape *t, rw_tensor **factor)
 {
     rw_tensor *sum = NULL;
     for (int k = 0; k < N; k++) {
-        factor[k] = rw_input(t, RW_F32, RW_SCALAR, NULL);
+        factor[k] = rw_input(t, RW_F32, RW_SCALAR, NULL, 0);
         rw_tensor *const y = rw_sum(t, rw_mul(t, rw_cast(t, x->w[k], RW_F32), factor[k]), RW_ALL_AXES, false);
         sum = sum ? rw_add(t, sum, y) : y;
     }

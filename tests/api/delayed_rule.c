@@ -1,6 +1,6 @@
 /*
- * The rule of delayed scaling: its histories and scales as a table, what a step notes and what it does not, and which
- * scales it computes with.
+ * The rule of delayed scaling: its histories and scales compared with a table, which steps record amaxes and which do
+ * not, and which scales are used.
  */
 #include "api/delayed_world.h"
 
@@ -21,7 +21,7 @@ struct expected {
 
 static const struct rule {
     const char *name;
-    rw_delayed_params params;
+    rw_delayed_scaling_params params;
     struct expected step[6];
 } rules[] = {
     { "by the largest of three",
@@ -63,40 +63,40 @@ Test(delayed_rule, follows_its_rule_step_by_step)
     for (size_t r = 0; r < sizeof rules / sizeof *rules; r++) {
         struct fixture b = fixture_open(1, 1);
         rw_param(b.ctx, "w", RW_F32, RW_SHAPE(2, 3));
-        rw_delayed *d = delayed_open(b.ctx, &rules[r].params);
+        rw_delayed_scaling *d = delayed_open(b.ctx, &rules[r].params);
         for (int i = 0; i < 6 && rules[r].step[i].scale[0] > 0; i++) {
             rw_tensor *const amax = delayed_buffer(b.ctx, "fp8.amax");
             cr_assert_eq(rw_write(amax, rules[r].step[i].amax, sizeof rules[r].step[i].amax), RW_OK);
-            cr_assert_eq(rw_delayed_update(d, NULL), RW_OK, "%s", rw_error_message(b.ctx));
+            cr_assert_eq(rw_delayed_scaling_update(d, NULL), RW_OK, "%s", rw_error_message(b.ctx));
             check_step(&rules[r], i, b.ctx);
         }
-        rw_delayed_destroy(&d);
+        rw_delayed_scaling_destroy(&d);
         fixture_close(&b);
     }
 }
 
 enum { LONG = 200 };
 
-/* The largest number is the last one that stays. */
+/* The largest element is the last one that stays in the window. */
 static float long_number(int row, int at)
 {
     return row == 0 && at == LONG - 2 ? 500 : (float)(at + 1 + row);
 }
 
-/* A history that no block of threads holds at once. */
+/* A history longer than one block of threads. */
 Test(delayed_rule, long_histories_move_on_whole)
 {
     static float history[ROWS * LONG];
     struct fixture b = fixture_open(1, 1);
     rw_param(b.ctx, "w", RW_BF16, RW_SHAPE(2, 3));
-    rw_delayed *d = delayed_open(b.ctx, &(rw_delayed_params){ .history = LONG });
+    rw_delayed_scaling *d = delayed_open(b.ctx, &(rw_delayed_scaling_params){ .history = LONG });
     for (int step = 0; step < 3; step++) {
         for (int i = 0; i < ROWS * LONG; i++) history[i] = long_number(i / LONG, i % LONG);
         const float amax[] = { 5, 0, 700 };
         float scale[ROWS];
         cr_assert_eq(rw_write(delayed_buffer(b.ctx, "fp8.history"), history, sizeof history), RW_OK);
         cr_assert_eq(rw_write(delayed_buffer(b.ctx, "fp8.amax"), amax, sizeof amax), RW_OK);
-        cr_assert_eq(rw_delayed_update(d, NULL), RW_OK);
+        cr_assert_eq(rw_delayed_scaling_update(d, NULL), RW_OK);
         delayed_read(b.ctx, "fp8.history", history, ROWS * LONG);
         delayed_read(b.ctx, "fp8.scale", scale, ROWS);
         for (int i = 0; i < ROWS * LONG; i++) {
@@ -106,11 +106,11 @@ Test(delayed_rule, long_histories_move_on_whole)
         }
         cr_assert(scale[0] == 0.5f && scale[1] == 1 && scale[2] == 64, "%g %g", (double)scale[0], (double)scale[2]);
     }
-    rw_delayed_destroy(&d);
+    rw_delayed_scaling_destroy(&d);
     fixture_close(&b);
 }
 
-/* ---- what is noted ---- */
+/* ---- recorded amaxes ---- */
 
 static float largest(const float *x, int n)
 {
@@ -123,23 +123,24 @@ static float largest(const float *x, int n)
 static rw_tensor *product(struct delayed_world *x, const float *in, const float *c)
 {
     rw_tape *const t = x->b.t;
-    rw_tensor *const h = rw_input(t, RW_F32, RW_SHAPE(TOKENS, WIDTH), in);
+    rw_tensor *const h = rw_input(t, RW_F32, RW_SHAPE(TOKENS, WIDTH), in, TOKENS * WIDTH * sizeof *in);
     cr_assert_eq(rw_recipe_begin(t, &(rw_recipe){ .kind = RW_RECIPE_F8, .delayed = x->d }), RW_OK);
     rw_tensor *const y = rw_cast(t, rw_linear(t, h, x->other, RW_NONE), RW_F32);
-    rw_tensor *const aside = rw_linear(t, h, x->up, RW_NONE); /* nobody's loss depends on it */
+    rw_tensor *const aside = rw_linear(t, h, x->up, RW_NONE); /* no loss depends on it */
     cr_assert_eq(rw_recipe_end(t), RW_OK);
     cr_assert_not_null(aside);
-    return rw_sum(t, rw_mul(t, y, rw_input(t, RW_F32, RW_SHAPE(TOKENS, WIDTH), c)), RW_ALL_AXES, false);
+    return rw_sum(t, rw_mul(t, y, rw_input(t, RW_F32, RW_SHAPE(TOKENS, WIDTH), c, TOKENS * WIDTH * sizeof *c)),
+                  RW_ALL_AXES, false);
 }
 
 Test(delayed_rule, notes_the_largest_of_all_micro_batches)
 {
     struct delayed_world x = delayed_world_open("none", 1, false);
-    const int64_t row = rw_delayed_row(x.d, x.other);
+    const int64_t row = rw_delayed_scaling_row(x.d, x.other);
     float in[TOKENS * WIDTH], c[TOKENS * WIDTH], w[WIDTH * WIDTH], amax[9], most[3] = { 0 };
     cr_assert_eq(row, 2);
-    cr_assert_eq(rw_delayed_row(x.d, rw_gradient(x.other)), -1);
-    cr_assert_eq(rw_delayed_row(x.d, delayed_buffer(x.b.ctx, "fp8.history")), -1);
+    cr_assert_eq(rw_delayed_scaling_row(x.d, rw_gradient(x.other)), -1);
+    cr_assert_eq(rw_delayed_scaling_row(x.d, delayed_buffer(x.b.ctx, "fp8.history")), -1);
     cr_assert_eq(rw_read(NULL, x.other, w, sizeof w), RW_OK);
     for (int m = 0; m < 3; m++) {
         for (int i = 0; i < TOKENS * WIDTH; i++) in[i] = (float)(i - 9 * m) / 4, c[i] = (float)(20 * m - i) / 1024;
@@ -155,7 +156,8 @@ Test(delayed_rule, notes_the_largest_of_all_micro_batches)
     delayed_world_close(&x);
 }
 
-/* Who verifies a step, looks for what is not finite in it, or asks for its loss, makes none. */
+/* No amaxes are recorded when a step is only verified, checked for values that are not finite, or when its loss is
+   read. */
 Test(delayed_rule, notes_nothing_of_a_step_that_is_only_looked_at)
 {
     static const char *const modes[] = { "0", "1", "digest" };
@@ -179,12 +181,13 @@ Test(delayed_rule, notes_nothing_of_a_step_that_is_only_looked_at)
     }
 }
 
-/* Codes by hand with the scales that are there. */
+/* Quantizes by hand with the current scales. */
 static void decoded(rw_tape *t, float *x, int n, rw_dtype codes, float scale)
 {
-    rw_tensor *inverse, *const s = rw_input(t, RW_F32, RW_SCALAR, &scale);
+    rw_tensor *inverse, *const s = rw_input(t, RW_F32, RW_SCALAR, &scale, sizeof scale);
     const rw_quantize_params p = { codes, RW_SCALING_TENSOR, true };
-    rw_tensor *const c = rw_quantize(t, rw_input(t, RW_F32, RW_SHAPE(n), x), s, &p, &inverse, NULL);
+    rw_tensor *const c = rw_quantize(t, rw_input(t, RW_F32, RW_SHAPE(n), x, (size_t)n * sizeof *x), s, &p, &inverse,
+                                     NULL);
     rw_tensor *const y = rw_dequantize(t, c, inverse, RW_SCALING_TENSOR, RW_F32);
     cr_assert_eq(rw_read(t, y, x, (size_t)n * sizeof *x), RW_OK, "%s", rw_error_message(rw_tape_context(t)));
     rw_tape_reset(t);
@@ -218,20 +221,21 @@ Test(delayed_rule, computes_with_the_scales_that_are_there)
     cr_expect(fabs(got - sum) <= 0x1p-8 * bound, "y is rounded to bfloat16: %g, %g", got, sum);
     for (int o = 0; o < WIDTH; o++)
         for (int k = 0; k < WIDTH; k++) {
-            double is = 0; /* few bits: exact */
+            double is = 0; /* few bits, so exact */
             for (int i = 0; i < TOKENS; i++) is += (double)d[i * WIDTH + o] * (double)in[i * WIDTH + k];
             cr_expect_eq((double)dw[o * WIDTH + k], is, "dw[%d, %d]", o, k);
         }
     delayed_world_close(&x);
 }
 
-/* Of one product: by earlier steps, which here saturates, by itself, or both on one tape, in that order. */
+/* One product: scaled by earlier steps, which here saturates, by current scaling, or both on one tape, in that
+   order. */
 static void of_recipes(struct delayed_world *x, int first, int last, float *ret)
 {
     const rw_recipe recipes[] = { { .kind = RW_RECIPE_F8, .delayed = x->d }, { .kind = RW_RECIPE_F8 } };
     float in[TOKENS * WIDTH];
     for (int i = 0; i < TOKENS * WIDTH; i++) in[i] = (float)(i % 13 - 5) / 4;
-    rw_tensor *const h = rw_input(x->b.t, RW_F32, RW_SHAPE(TOKENS, WIDTH), in), *y = NULL;
+    rw_tensor *const h = rw_input(x->b.t, RW_F32, RW_SHAPE(TOKENS, WIDTH), in, sizeof in), *y = NULL;
     for (int i = first; i <= last; i++) {
         cr_assert_eq(rw_recipe_begin(x->b.t, &recipes[i]), RW_OK);
         y = rw_linear(x->b.t, h, x->other, RW_NONE);
@@ -256,7 +260,7 @@ Test(delayed_rule, codes_of_another_recipe_on_the_tape_are_others)
     delayed_world_close(&x);
 }
 
-/* ---- a step that is left out, or not finite ---- */
+/* ---- a step that is skipped, or not finite ---- */
 
 static void read_state(struct delayed_world *x, float *scale, float *history, float *amax)
 {
@@ -277,13 +281,13 @@ Test(delayed_rule, stays_where_a_step_is_left_out_or_not_finite)
         rw_zero_grad(x.b.ctx);
         delayed_backward(&x, delayed_loss(&x, 1, INFINITY));
         rw_tape_reset(x.b.t);
-        delayed_backward(&x, delayed_loss(&x, 2, 1)); /* its own numbers are finite: it is left out all the same */
+        delayed_backward(&x, delayed_loss(&x, 2, 1)); /* its own values are finite, but it is skipped all the same */
         rw_tape_reset(x.b.t);
         if (scaled) delayed_end_step(&x);
-        else cr_assert_eq(rw_delayed_update(x.d, NULL), RW_OK);
+        else cr_assert_eq(rw_delayed_scaling_update(x.d, NULL), RW_OK);
         read_state(&x, scale[1], history[1], amax);
         for (int i = 0; i < 9; i++) cr_expect_eq(amax[i], 0);
-        const int weight = 1; /* an amax that is finite: taken where no scaler says that there was no step */
+        const int weight = 1; /* an amax that is finite: recorded, because no scaler skipped the step */
         const bool same = history[1][4 * weight] == history[0][4 * weight] &&
                           history[1][4 * weight + 1] == history[0][4 * weight + 1];
         cr_expect_eq(same, scaled, "%g %g", (double)history[1][4 * weight], (double)history[1][4 * weight + 1]);

@@ -1,4 +1,4 @@
-/* See delayed_world.h. */
+/* Trains the model of delayed_world.h and records its results. */
 #include "api/delayed_world.h"
 
 #include <criterion/criterion.h>
@@ -18,10 +18,10 @@ void delayed_read(rw_context *ctx, const char *name, float *ret, int64_t n)
     cr_assert_eq(status, RW_OK, "%s", rw_error_message(ctx));
 }
 
-rw_delayed *delayed_open(rw_context *ctx, const rw_delayed_params *p)
+rw_delayed_scaling *delayed_open(rw_context *ctx, const rw_delayed_scaling_params *p)
 {
-    rw_delayed *d = NULL;
-    cr_assert_eq(rw_delayed_create(&d, ctx, p), RW_OK, "%s", rw_error_message(ctx));
+    rw_delayed_scaling *d = NULL;
+    cr_assert_eq(rw_delayed_scaling_create(&d, ctx, p), RW_OK, "%s", rw_error_message(ctx));
     return d;
 }
 
@@ -37,7 +37,7 @@ struct delayed_world delayed_world_open(const char *policy, int threads, bool sc
     init(x.up = rw_param(x.b.ctx, "up", RW_F32, RW_SHAPE(2 * WIDTH, WIDTH)));
     init(x.down = rw_param(x.b.ctx, "down", RW_BF16, RW_SHAPE(WIDTH, 2 * WIDTH)));
     init(x.other = rw_param(x.b.ctx, "other", RW_F32, RW_SHAPE(WIDTH, WIDTH)));
-    x.d = delayed_open(x.b.ctx, &(rw_delayed_params){ .history = 4 });
+    x.d = delayed_open(x.b.ctx, &(rw_delayed_scaling_params){ .history = 4 });
     cr_assert_eq(rw_adamw_create(&x.opt, x.b.ctx, &(rw_adamw_params){ .lr = 0.02 }), RW_OK);
     if (scales) cr_assert_eq(rw_scaler_create(&x.s, x.b.ctx, &(rw_scaler_params){ .init_scale = 8 }), RW_OK);
     return x;
@@ -45,9 +45,9 @@ struct delayed_world delayed_world_open(const char *policy, int threads, bool sc
 
 void delayed_world_close(struct delayed_world *x)
 {
-    rw_delayed_destroy(&x->d);
+    rw_delayed_scaling_destroy(&x->d);
     rw_scaler_destroy(&x->s);
-    rw_adamw_destroy(&x->opt);
+    rw_optimizer_destroy(&x->opt);
     fixture_close(&x->b);
 }
 
@@ -57,7 +57,7 @@ rw_tensor *delayed_loss(struct delayed_world *x, int number, float factor)
     float data[TOKENS * WIDTH];
     for (int i = 0; i < TOKENS * WIDTH; i++)
         data[i] = factor * (float)((i * 7 + number * 5) % 11 - 5) * (float)(1 + number % 4) / 8;
-    rw_tensor *h = rw_input(t, RW_F32, RW_SHAPE(TOKENS, WIDTH), data);
+    rw_tensor *h = rw_input(t, RW_F32, RW_SHAPE(TOKENS, WIDTH), data, sizeof data);
     cr_assert_eq(rw_recipe_begin(t, &(rw_recipe){ .kind = RW_RECIPE_F8, .delayed = x->d }), RW_OK);
     for (int l = 0; l < 2; l++) {
         ckpt_begin(t, l ? "second" : "first");
@@ -79,7 +79,7 @@ void delayed_end_step(struct delayed_world *x)
 {
     const rw_status stepped = x->s ? rw_scaler_step(x->s, x->opt) : rw_optimizer_step(x->opt);
     cr_assert_eq(stepped, RW_OK, "%s", rw_error_message(x->b.ctx));
-    cr_assert_eq(rw_delayed_update(x->d, x->s), RW_OK, "%s", rw_error_message(x->b.ctx));
+    cr_assert_eq(rw_delayed_scaling_update(x->d, x->s), RW_OK, "%s", rw_error_message(x->b.ctx));
     if (x->s) cr_assert_eq(rw_scaler_update(x->s), RW_OK);
 }
 
@@ -105,7 +105,7 @@ void delayed_train_step(struct delayed_world *x, struct delayed_outcome *o, bool
         o->loss[number] = (float)rw_item(x->b.t, loss);
         rw_tape_reset(x->b.t);
         const rw_generator_state generator = rw_generator_get(x->b.ctx);
-        if (look) rw_item(x->b.t, delayed_loss(x, number + 1, 100)); /* forward alone notes nothing */
+        if (look) rw_item(x->b.t, delayed_loss(x, number + 1, 100)); /* forward without backward records no amaxes */
         rw_tape_reset(x->b.t);
         rw_generator_set(x->b.ctx, generator);
     }

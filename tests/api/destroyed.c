@@ -1,6 +1,6 @@
 /*
- * Objects that caches name - planned updates of scalers and of delayed scaling, monitors, checkpoints - are freed when
- * they are destroyed: their memory, files and descriptors are gone, and each cache goes on without them.
+ * Objects that caches refer to - planned updates of scalers and of delayed scaling, monitors, checkpoints - are freed
+ * when they are destroyed: their memory, files and descriptors are released, and each cache continues without them.
  */
 #include "record/context.h"
 #include "support/support.h"
@@ -63,7 +63,7 @@ static void nothing_of_an_optimizer_stays(struct fixture *b)
               m.optimizer, m.files, m.host);
 }
 
-/* Optimizers of each place of states, stepped by two scalers and by themselves. */
+/* Optimizers with their states in each location, stepped by two scalers and without one. */
 Test(destroyed, an_optimizer_that_scalers_stepped)
 {
     struct fixture b = fixture_open(1, 1);
@@ -71,7 +71,7 @@ Test(destroyed, an_optimizer_that_scalers_stepped)
     rw_scaler *s[2] = { NULL };
     folder_make();
     for (int i = 0; i < 2; i++) cr_assert_eq(rw_scaler_create(&s[i], b.ctx, NULL), RW_OK);
-    const rw_states places[] = { { 0 }, { RW_STATES_HOST, NULL, 1 << 16 }, { RW_STATES_FILE, folder, 1 << 16 } };
+    const rw_state_offload places[] = { { 0 }, { RW_STATE_HOST, NULL, 1 << 16 }, { RW_STATE_FILE, folder, 1 << 16 } };
     int before = 0;
     for (int turn = 0; turn < 9; turn++) {
         rw_optimizer *opt = NULL;
@@ -93,7 +93,7 @@ Test(destroyed, an_optimizer_that_scalers_stepped)
     folder_remove();
 }
 
-/* A budget of all memory that holds one optimizer is enough for one after the other. */
+/* A total budget that holds one optimizer suffices for several in succession. */
 Test(destroyed, makes_room_under_a_total)
 {
     struct fixture b = fixture_open(1, 1);
@@ -122,7 +122,7 @@ Test(destroyed, makes_room_under_a_total)
     fixture_close(&b);
 }
 
-/* In each order of ends: scaler or optimizer first, with the work of both still queued. */
+/* In each order of destruction: scaler or optimizer first, with the work of both still queued. */
 Test(destroyed, in_any_order)
 {
     for (int order = 0; order < 6; order++) {
@@ -150,7 +150,7 @@ Test(destroyed, in_any_order)
     }
 }
 
-/* A graph keeps its optimizer until it is destroyed, whatever else named it. */
+/* A graph keeps its optimizer until it is destroyed, whatever else referred to it. */
 Test(destroyed, a_graph_keeps_its_optimizer)
 {
     struct fixture b = fixture_open(1, 1);
@@ -214,28 +214,28 @@ static void is_refused(struct fixture *b, rw_status status, const char *what)
     rw_error_clear(b->ctx);
 }
 
-/* What was saved before stays whole; saving and loading without what the files consist of is refused. */
+/* Earlier saves stay complete. Saving and loading after an object of the checkpoint is destroyed is refused. */
 Test(destroyed, what_a_checkpoint_saves)
 {
     for (int which = 0; which < 2; which++) {
         struct fixture b = fixture_open(1, 1);
         one_parameter(&b, 16);
         rw_optimizer *opt = NULL;
-        rw_average *average = NULL;
+        rw_weight_average *average = NULL;
         rw_checkpoint *c = NULL;
         folder_make();
         cr_assert_eq(rw_adamw_create(&opt, b.ctx, NULL), RW_OK);
-        cr_assert_eq(rw_average_create(&average, b.ctx, 0.5), RW_OK);
+        cr_assert_eq(rw_weight_average_create(&average, b.ctx, 0.5), RW_OK);
         cr_assert_eq(rw_checkpoint_create(&c, b.ctx, &(rw_checkpoint_params){ .folder = folder, .optimizer = opt,
                                                                              .average = average }), RW_OK);
         cr_assert_eq(rw_checkpoint_save(c, 1, NULL, 0), RW_OK);
-        if (which) rw_average_destroy(&average);
+        if (which) rw_weight_average_destroy(&average);
         else rw_optimizer_destroy(&opt);
         is_refused(&b, rw_checkpoint_save(c, 2, NULL, 0), which ? "average" : "optimizer");
         is_refused(&b, rw_checkpoint_load(c, NULL), which ? "average" : "optimizer");
         cr_assert_eq(rw_checkpoint_wait(c), RW_OK);
         rw_optimizer_destroy(&opt);
-        rw_average_destroy(&average);
+        rw_weight_average_destroy(&average);
         nothing_of_an_optimizer_stays(&b);
         rw_checkpoint_destroy(&c);
         fixture_close(&b);
@@ -250,13 +250,13 @@ static size_t states_of(const rw_context *ctx)
     return n;
 }
 
-/* Delayed scaling does not keep the scaler that its last update went by, nor what that one has planned. */
+/* Delayed scaling does not keep the scaler that its last update used, nor that scaler's plans. */
 Test(destroyed, a_scaler_that_delayed_scaling_went_by)
 {
     struct fixture b = fixture_open(1, 1);
     rw_tensor *const p = one_parameter(&b, 16);
-    rw_delayed *d = NULL;
-    cr_assert_eq(rw_delayed_create(&d, b.ctx, NULL), RW_OK);
+    rw_delayed_scaling *d = NULL;
+    cr_assert_eq(rw_delayed_scaling_create(&d, b.ctx, NULL), RW_OK);
     const float four[4] = { 65536, 0, 1, 0 };
     rw_tensor *const numbers = rw_buffer(b.ctx, "scaler", RW_F32, RW_SHAPE(4));
     cr_assert_eq(rw_write(numbers, four, sizeof four), RW_OK);
@@ -266,13 +266,13 @@ Test(destroyed, a_scaler_that_delayed_scaling_went_by)
         cr_assert_eq(rw_scaler_create(&s, b.ctx, NULL), RW_OK);
         add_gradient(&b, p, 1);
         cr_assert_eq(rw_scaler_unscale(s), RW_OK);
-        cr_assert_eq(rw_delayed_update(d, s), RW_OK, "%s", rw_error_message(b.ctx));
+        cr_assert_eq(rw_delayed_scaling_update(d, s), RW_OK, "%s", rw_error_message(b.ctx));
         cr_assert_eq(rw_scaler_update(s), RW_OK);
         rw_scaler_destroy(&s);
         const size_t left = states_of(b.ctx);
         cr_assert_eq(left, states, "%zu tensors of the context, %zu before the scaler", left, states);
-        cr_assert_eq(rw_delayed_update(d, NULL), RW_OK, "%s", rw_error_message(b.ctx));
+        cr_assert_eq(rw_delayed_scaling_update(d, NULL), RW_OK, "%s", rw_error_message(b.ctx));
     }
-    rw_delayed_destroy(&d);
+    rw_delayed_scaling_destroy(&d);
     fixture_close(&b);
 }

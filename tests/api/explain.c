@@ -1,6 +1,6 @@
 /*
- * What ckpt_explain() says: equal blocks once, bytes that sum to what the plan keeps, and advice that holds when it is
- * followed.
+ * Output of ckpt_explain(): equal blocks are shown once, bytes sum to those that the plan keeps, and its advice holds
+ * when it is followed.
  */
 #include "remat/random_tape.h"
 #include "support/support.h"
@@ -19,7 +19,7 @@ enum { BLOCKS = 12, N = 1024, VALUE = N * sizeof(float), ROOM = 1 << 16 };
 /* Blocks of two squares, `odd` of them of three. */
 static rw_tensor *blocks(struct fixture *b, int odd)
 {
-    rw_tensor *x = rw_require_grad(b->t, rw_input(b->t, RW_F32, RW_SHAPE(N), NULL));
+    rw_tensor *x = rw_require_grad(b->t, rw_input(b->t, RW_F32, RW_SHAPE(N), NULL, 0));
     for (int l = 0; l < BLOCKS; l++) {
         ckpt_begin(b->t, "block");
         x = counted_square(b->t, counted_square(b->t, x, 0), 1);
@@ -29,10 +29,10 @@ static rw_tensor *blocks(struct fixture *b, int odd)
     return rw_sum(b->t, x, RW_ALL_AXES, false);
 }
 
-/* Squares outside any region, of which no policy that names regions says anything. */
+/* Squares outside any region, to which no policy that names regions applies. */
 static rw_tensor *row(struct fixture *b, int n)
 {
-    rw_tensor *x = rw_require_grad(b->t, rw_input(b->t, RW_F32, RW_SHAPE(N), NULL));
+    rw_tensor *x = rw_require_grad(b->t, rw_input(b->t, RW_F32, RW_SHAPE(N), NULL, 0));
     for (int i = 0; i < n; i++) x = counted_square(b->t, x, i);
     return rw_sum(b->t, x, RW_ALL_AXES, false);
 }
@@ -42,7 +42,7 @@ static char *explained(struct fixture *b, unsigned flags, char *text)
     FILE *const f = tmpfile();
     cr_assert_not_null(f);
     cr_assert_eq(ckpt_explain_with(b->t, f, flags), RW_OK, "%s", rw_error_message(b->ctx));
-    fseek(f, ftell(f) < ROOM ? 0 : 1 - ROOM, ftell(f) < ROOM ? SEEK_SET : SEEK_END); /* of a long one the end */
+    fseek(f, ftell(f) < ROOM ? 0 : 1 - ROOM, ftell(f) < ROOM ? SEEK_SET : SEEK_END); /* for a long text its end */
     text[fread(text, 1, ROOM - 1, f)] = '\0';
     fclose(f);
     return text;
@@ -55,7 +55,7 @@ static size_t count(const char *text, const char *what)
     return n;
 }
 
-/* Bytes of all lines that are kept, those of a block and of equal values as often as they are there. */
+/* Bytes of all lines of kept values; those of a block and of equal values times their number. */
 static size_t sum_of_kept(const char *text)
 {
     size_t sum = 0, times = 1, bytes, n;
@@ -97,12 +97,12 @@ Test(explain, blocks_that_differ_are_told_apart)
     fixture_close(&b);
 }
 
-/* Blocks inside of others that are not alike: the blocks are the ones that are shown once, under their path. */
+/* Blocks inside of different outer regions: the inner blocks are shown once, under their path. */
 Test(explain, equal_blocks_inside_of_another_region_are_shown_once)
 {
     static char text[ROOM];
     struct fixture b = fixture_open(1, 1);
-    rw_tensor *x = rw_require_grad(b.t, rw_input(b.t, RW_F32, RW_SHAPE(N), NULL));
+    rw_tensor *x = rw_require_grad(b.t, rw_input(b.t, RW_F32, RW_SHAPE(N), NULL, 0));
     ckpt_begin(b.t, "model");
     for (int l = 0; l < BLOCKS; l++) {
         if (l == 0 || l == 5) ckpt_begin(b.t, "half");
@@ -123,7 +123,7 @@ Test(explain, equal_blocks_inside_of_another_region_are_shown_once)
     fixture_close(&b);
 }
 
-/* Calls of one op at one place whose results are as large and have the same fate are one line. */
+/* Results of one op at one source line with equal size and fate are one line. */
 Test(explain, equal_values_outside_of_regions_are_shown_once)
 {
     static char text[ROOM];
@@ -137,14 +137,14 @@ Test(explain, equal_values_outside_of_regions_are_shown_once)
     fixture_close(&b);
 }
 
-/* The reason is one that holds: of a value that is kept what is replayed around it, if anything is. */
+/* The stated reason is true: a value is kept because of what is replayed around it, if anything is. */
 Test(explain, reasons_are_true)
 {
     static char text[ROOM];
     for (int i = 0; i < 3; i++) {
         struct fixture b = fixture_open(1, 1);
         cr_assert_eq(ckpt_set_policy(b.t, i == 0 ? "none" : i == 1 ? "full" : "ops:dropout_add"), RW_OK);
-        rw_tensor *x = rw_require_grad(b.t, rw_input(b.t, RW_F32, RW_SHAPE(N), NULL));
+        rw_tensor *x = rw_require_grad(b.t, rw_input(b.t, RW_F32, RW_SHAPE(N), NULL, 0));
         rw_tensor *const first = x = counted_square(b.t, x, 0);
         ckpt_begin(b.t, "block");
         x = counted_square(b.t, counted_square(b.t, x, 1), 2);
@@ -159,12 +159,12 @@ Test(explain, reasons_are_true)
     }
 }
 
-/* Attention keeps logarithms of sums beside its output: they go with that, though nobody has said so. */
+/* Attention keeps the log-sum-exps next to its output: they have its fate, although no policy named them. */
 Test(explain, what_is_made_beside_a_replayed_value_says_so)
 {
     static char text[ROOM];
     struct fixture b = fixture_open(1, 1);
-    rw_tensor *const x = rw_require_grad(b.t, rw_input(b.t, RW_F32, RW_SHAPE(1, 2, 16, 32), NULL));
+    rw_tensor *const x = rw_require_grad(b.t, rw_input(b.t, RW_F32, RW_SHAPE(1, 2, 16, 32), NULL, 0));
     rw_tensor *const y = ckpt_recompute(b.t, rw_attention(b.t, x, x, x, NULL));
     rw_sum(b.t, rw_mul(b.t, y, y), RW_ALL_AXES, false);
     explained(&b, CKPT_EXPLAIN_ALL, text);
@@ -173,12 +173,12 @@ Test(explain, what_is_made_beside_a_replayed_value_says_so)
     fixture_close(&b);
 }
 
-/* tanh writes over what it reads; its own result is what is kept, and that once. */
+/* tanh overwrites its input: only its result is kept, and counted once. */
 Test(explain, memory_that_was_taken_over_in_place_is_counted_once)
 {
     static char text[ROOM];
     struct fixture b = fixture_open(1, 1);
-    rw_tensor *x = rw_require_grad(b.t, rw_input(b.t, RW_F32, RW_SHAPE(N), NULL));
+    rw_tensor *x = rw_require_grad(b.t, rw_input(b.t, RW_F32, RW_SHAPE(N), NULL, 0));
     rw_sum(b.t, rw_tanh(b.t, rw_scale(b.t, x, 2)), RW_ALL_AXES, false);
     explained(&b, 0, text);
     cr_expect(strstr(text, "kept 4096 bytes;"), "%s", text);
@@ -186,10 +186,10 @@ Test(explain, memory_that_was_taken_over_in_place_is_counted_once)
     fixture_close(&b);
 }
 
-/* The lines of what fills memory, by what was predicted: each with its bytes, and none is left out. */
+/* The lines of the memory breakdown compared with the prediction: each has its bytes, and none is missing. */
 static void expect_categories(const char *text, const rw_prediction *p, bool *seen)
 {
-    const rw_bytes *const b = &p->at_peak;
+    const rw_memory_breakdown *const b = &p->at_peak;
     const struct {
         const char *name;
         size_t bytes;
@@ -201,10 +201,10 @@ static void expect_categories(const char *text, const rw_prediction *p, bool *se
         { "results", b->results },
         { "kept for backward", b->kept },
         { "replayed", b->replayed },
-        { "passing through forward", b->passing },
+        { "transient in forward", b->transient },
         { "gradients on their way", b->adjoint },
         { "workspace", b->workspace },
-        { "lost to placement", b->lost },
+        { "fragmentation", b->fragmentation },
     };
     char line[96];
     size_t sum = 0;
@@ -221,10 +221,10 @@ static void expect_categories(const char *text, const rw_prediction *p, bool *se
     cr_expect_eq(sum, p->total_bytes);
 }
 
-/* A value of forward that is large for a moment, and nothing else is. */
+/* A forward value that is large and short-lived, and the only large one. */
 static rw_tensor *moment(struct fixture *b)
 {
-    rw_tensor *const x = rw_require_grad(b->t, rw_input(b->t, RW_F32, RW_SHAPE(N), NULL));
+    rw_tensor *const x = rw_require_grad(b->t, rw_input(b->t, RW_F32, RW_SHAPE(N), NULL, 0));
     rw_tensor *const wide = rw_sum(b->t, rw_exp(b->t, rw_randn(b->t, RW_F32, RW_SHAPE(64 * N))), RW_ALL_AXES, false);
     return rw_sum(b->t, rw_mul(b->t, x, wide), RW_ALL_AXES, false);
 }
@@ -244,7 +244,7 @@ Test(explain, says_what_fills_memory)
     bool seen[11] = { false };
     struct fixture b = fixture_open(1, 1);
     struct net n;
-    rw_adamw *opt = NULL;
+    rw_optimizer *opt = NULL;
     net_init(&n, b.ctx, 3, 64, RW_F32, 2);
     cr_assert_eq(rw_adamw_create(&opt, b.ctx, NULL), RW_OK);
     for (size_t i = 0; i < sizeof policies / sizeof *policies; i++)
@@ -260,15 +260,15 @@ Test(explain, says_what_fills_memory)
     rw_tape_reset(b.t);
     ckpt_set_policy(b.t, "none");
     rw_tensor *const odd = rw_param(b.ctx, "p", RW_F32, RW_SHAPE(MADE_UNIT / 4));
-    p = explain_prediction(&b, random_tape(b.t, odd, 38, 8), text); /* placement loses some (remat/budgets.c) */
+    p = explain_prediction(&b, random_tape(b.t, odd, 38, 8), text); /* some bytes are fragmentation (remat/budgets.c) */
     expect_categories(text, &p, seen);
     seen[10] |= test_device() != RW_DEVICE_CPU;
     for (size_t i = 0; i < sizeof seen / sizeof *seen; i++) cr_expect(seen[i], "category %zu was never there", i);
-    rw_adamw_destroy(&opt);
+    rw_optimizer_destroy(&opt);
     fixture_close(&b);
 }
 
-/* Calls of one op at one place are one line, the largest first: how many, their bytes, what for, and where. */
+/* Calls of one op at one source line are one line, the largest first: number, bytes, purpose, and location. */
 Test(explain, says_who_fills_the_arena)
 {
     static char text[ROOM];
@@ -302,8 +302,8 @@ Test(explain, says_who_fills_the_arena)
     fixture_close(&b);
 }
 
-/* Policies are offered the fastest first, each smaller than the one before; each takes as many bytes less as it says,
-   and so much time. Returns how many there are. */
+/* Follows the offered policies: they are listed from the fastest on, each smaller than the one before, and each reduces
+   the bytes by as much as stated and costs the stated time. Returns their number. */
 static int follow(struct fixture *b, rw_tensor *loss, const char *text, const rw_prediction *now)
 {
     const char *at = strstr(text, "what takes less:\n");
@@ -351,8 +351,8 @@ Test(explain, advice_holds_when_it_is_followed)
     cr_expect(offered > 8 && budgets > 2, "%d, %d", offered, budgets);
 }
 
-/* From what keeps all down to the least there is; of that nothing takes less. Where there is a store, some with
-   +offload may be faster and smaller than these. */
+/* Budgets from keeping all values down to the minimum, below which no plan exists. With a store, some with +offload may
+   be faster and smaller than these. */
 Test(explain, budgets_are_offered_without_regions)
 {
     static char text[ROOM];
@@ -374,7 +374,7 @@ Test(explain, budgets_are_offered_without_regions)
     fixture_close(&b);
 }
 
-/* Of a tape of which frontiers take seconds two are tried, and that is said. */
+/* For a tape whose frontier takes seconds, two budgets are tried, and the text says so. */
 Test(explain, says_what_is_not_tried_of_a_long_tape)
 {
     static char text[ROOM];
@@ -390,9 +390,9 @@ Test(explain, says_what_is_not_tried_of_a_long_tape)
     fixture_close(&b);
 }
 
-/* ---- what could wait outside the device's memory ---- */
+/* ---- values that could be offloaded ---- */
 
-/* What is said of a net whose values could go to a store of that speed. */
+/* The text for a net whose values could be offloaded to a store of that speed. */
 static int explain_with_store(const rw_offload *store, char *text, int *ret_moves)
 {
     struct fixture b = fixture_open(1, 1);
@@ -407,7 +407,7 @@ static int explain_with_store(const rw_offload *store, char *text, int *ret_move
     return n;
 }
 
-/* A fast store beats replays, a slow one is beaten by them: of both what is offered holds. */
+/* A fast store beats replays, and replays beat a slow one: in both cases the offer holds. */
 Test(explain, offers_to_move_what_pays)
 {
     static char text[ROOM];
@@ -421,8 +421,8 @@ Test(explain, offers_to_move_what_pays)
     cr_expect(of_slow > 0 && moves < of_slow && !strstr(text, "\n  offload:"), "%s", text);
 }
 
-/* Host memory of a CPU is the arena's: where nothing is known of a store no rate is made up, and what is missing is
-   said. */
+/* Host memory of a CPU is also the arena's. If no store is known, no rate is invented, and the text says what is
+   missing. */
 Test(explain, says_what_is_missing_where_there_is_no_store)
 {
     static char text[ROOM];
@@ -434,7 +434,7 @@ Test(explain, says_what_is_missing_where_there_is_no_store)
                            "rw_context_set_offload() or REWIND_OFFLOAD names a folder on a disk\n"), "%s", text);
 }
 
-/* A folder is measured once, for the plans that follow as well; one that is gone costs nothing but the offer. */
+/* A folder is measured once, also for later plans. If a folder has been deleted, only the offer is missing. */
 Test(explain, measures_a_folder_and_survives_one_that_is_gone)
 {
     static char text[ROOM];

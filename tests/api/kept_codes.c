@@ -1,7 +1,7 @@
 /*
- * Codes of weights that are kept between micro-batches: made once an optimizer's step, and again whenever the weight or
- * its scale was written, whoever wrote it and whatever other tapes are under way. That the bytes are the same is
- * recipe_runs.c's.
+ * Quantized weights that are kept between micro-batches: quantized once per optimizer step, and once more after any
+ * write to the weight or its scale, whatever other tapes are in progress. recipe_runs.c checks that the bytes are the
+ * same.
  */
 #include "api/recipe_world.h"
 #include "base/alloc.h"
@@ -15,7 +15,7 @@ static const struct recipe_way way = { .recipe = { .kind = RW_RECIPE_F8, .keep_w
 static const struct recipe_way delayed = { .recipe = { .kind = RW_RECIPE_F8, .keep_weights = true },
                                            .delayed = { .history = 4 } };
 
-/* How often the tape makes codes of the weight. */
+/* Number of times that the tape quantizes the weight. */
 static int makes_codes(const rw_tape *t, const rw_tensor *weight)
 {
     int n = 0;
@@ -29,7 +29,7 @@ static int makes_codes(const rw_tape *t, const rw_tensor *weight)
     return n;
 }
 
-/* A micro-batch on that tape: how often it has made codes of a weight. */
+/* A micro-batch on that tape. Returns the number of times that it has quantized a weight. */
 static int batch(struct recipe_world *x, rw_tape *t, int number)
 {
     rw_tensor *const loss = recipe_loss(x, t, number);
@@ -60,9 +60,9 @@ Test(kept_codes, are_made_again_when_a_weight_was_written)
     cr_assert_eq(rw_init_normal(x.up, 0, 1), RW_OK);
     cr_expect_eq(batch(&x, x.b.t, 2), 1);
     cr_expect_eq(batch(&x, x.b.t, 3), 0);
-    cr_assert_eq(rw_delayed_update(x.d, NULL), RW_OK); /* its scale */
+    cr_assert_eq(rw_delayed_scaling_update(x.d, NULL), RW_OK); /* its scale */
     cr_expect_eq(batch(&x, x.b.t, 4), 1);
-    x.recipe.delayed = NULL; /* scaled in another way */
+    x.recipe.delayed = NULL; /* scaled differently */
     cr_expect_eq(batch(&x, x.b.t, 5), 1);
     cr_expect_eq(batch(&x, x.b.t, 6), 0);
     x.recipe.keep_weights = false;
@@ -70,7 +70,8 @@ Test(kept_codes, are_made_again_when_a_weight_was_written)
     recipe_world_close(&x);
 }
 
-/* What only goes forward keeps nothing and spoils nothing; a tape that is not reset has codes of its own. */
+/* A step without backward keeps nothing and invalidates nothing; a tape that is not reset has its own quantized
+   weight. */
 Test(kept_codes, of_steps_that_have_no_backward)
 {
     struct recipe_world x = recipe_world_open(&way, "full", 1);
@@ -93,7 +94,7 @@ Test(kept_codes, of_steps_that_have_no_backward)
     recipe_world_close(&x);
 }
 
-/* A frozen weight's are made once. */
+/* A frozen weight is quantized once. */
 Test(kept_codes, where_nothing_is_trained)
 {
     struct fixture b = fixture_open(1, 1);
@@ -103,7 +104,7 @@ Test(kept_codes, where_nothing_is_trained)
     cr_assert_eq(rw_init_normal(w, 0, 1), RW_OK);
     for (int i = 0; i < 3; i++) {
         cr_assert_eq(rw_recipe_begin(b.t, &way.recipe), RW_OK);
-        rw_tensor *const y = rw_linear(b.t, rw_input(b.t, RW_F32, RW_SHAPE(3, 7), data), w, RW_NONE);
+        rw_tensor *const y = rw_linear(b.t, rw_input(b.t, RW_F32, RW_SHAPE(3, 7), data, sizeof data), w, RW_NONE);
         cr_assert_eq(rw_recipe_end(b.t), RW_OK);
         cr_expect_eq(makes_codes(b.t, w), i == 0);
         sum[i] = rw_item(b.t, rw_sum(b.t, y, RW_ALL_AXES, false));
@@ -117,8 +118,9 @@ Test(kept_codes, where_nothing_is_trained)
 /* ---- other tapes ---- */
 
 /*
- * Forward of two tapes, then backward of both, in either order; a third step reads what they have left. between: the
- * weight is written while the first one is under way, whose backward does not read it: its codes are of what it was.
+ * Forward of two tapes, then backward of both, in either order; a third step reads the quantized weight that they have
+ * kept. between: the weight is written while the first tape is in progress. Its backward does not read the weight, so
+ * it uses the quantized value of before.
  */
 static uint64_t of_two_tapes(bool keep, bool turned, bool between)
 {
@@ -131,11 +133,11 @@ static uint64_t of_two_tapes(bool keep, bool turned, bool between)
     for (int i = 0; i < 2; i++) {
         if (i && between) cr_assert_eq(rw_init_constant(x.up, 0.3), RW_OK);
         loss[i] = recipe_loss(&x, t[i], i);
-        cr_assert_eq(rw_forward(t[i], 1, &loss[i]), RW_OK, "%s", rw_error_message(x.b.ctx));
+        cr_assert_eq(rw_forward(t[i], &loss[i], 1), RW_OK, "%s", rw_error_message(x.b.ctx));
     }
     for (int i = 0; i < 2; i++) recipe_backward(&x, t[i ^ (int)turned], loss[i ^ (int)turned]);
     for (int i = 0; i < 2; i++) rw_tape_reset(t[i]);
-    for (int i = 0; i < 3; i++) { /* the last one reads what the one before it has kept, at the latest */
+    for (int i = 0; i < 3; i++) { /* the last one reads at the latest what the one before it has kept */
         const int n = batch(&x, t[i % 2], 2 + i);
         if (keep) cr_expect(i < 2 || n == 0);
         digest = digest * 31 + recipe_digest(x.b.ctx);
@@ -153,7 +155,7 @@ Test(kept_codes, of_tapes_that_are_under_way_at_once)
                          between);
 }
 
-/* An evaluation, on a tape that is reset, or goes. */
+/* An evaluation, on a tape that is reset, or destroyed. */
 Test(kept_codes, of_a_tape_that_makes_them_no_more)
 {
     for (int goes = 0; goes < 2; goes++) {
@@ -171,7 +173,7 @@ Test(kept_codes, of_a_tape_that_makes_them_no_more)
     }
 }
 
-/* Of one weight, scaled in two ways in turn. */
+/* One weight, scaled in two ways alternately. */
 Test(kept_codes, of_two_recipes)
 {
     static const rw_scaling scalings[] = { RW_SCALING_TENSOR, RW_SCALING_1X128 };
@@ -189,8 +191,8 @@ Test(kept_codes, of_two_recipes)
     cr_expect_eq(digest[0], digest[1]);
 }
 
-/* Codes that a step has read are others when its backward begins: the weight was written, and another step has made
-   new ones. */
+/* The kept data that a step has read differ when its backward starts: the weight was written, and another step has
+   quantized it anew. */
 Test(kept_codes, that_change_under_a_step_are_named)
 {
     struct recipe_world x = recipe_world_open(&way, "full", 1);
@@ -201,14 +203,15 @@ Test(kept_codes, that_change_under_a_step_are_named)
     rw_item(x.b.t, loss);
     cr_assert_eq(rw_init_constant(x.up, 0.3), RW_OK);
     batch(&x, t, 2);
-    cr_expect_eq(rw_backward(x.b.t, loss), RW_ERR_CHANGED);
+    cr_expect_eq(rw_backward(x.b.t, loss), RW_ERR_MODIFIED);
     cr_expect(strstr(rw_error_message(x.b.ctx), "\"up\" changed"), "%s", rw_error_message(x.b.ctx));
     rw_error_clear(x.b.ctx);
     rw_tape_destroy(&t);
     recipe_world_close(&x);
 }
 
-/* A weight that is written between recording and backward is an error whether its codes are kept or not (law 8). */
+/* A weight that is written between recording and backward is an error whether its quantized form is kept or not (law
+   8). */
 Test(kept_codes, of_a_weight_that_was_written_since)
 {
     for (int delays = 0; delays < 2; delays++)
@@ -219,7 +222,7 @@ Test(kept_codes, of_a_weight_that_was_written_since)
             rw_tensor *const loss = recipe_loss(&x, x.b.t, 1);
             cr_expect_eq(makes_codes(x.b.t, x.up), !keep);
             cr_assert_eq(rw_init_constant(x.up, 0.3), RW_OK);
-            cr_expect_eq(rw_backward(x.b.t, loss), RW_ERR_CHANGED, "keep %d, delayed %d", keep, delays);
+            cr_expect_eq(rw_backward(x.b.t, loss), RW_ERR_MODIFIED, "keep %d, delayed %d", keep, delays);
             cr_expect(strstr(rw_error_message(x.b.ctx), "\"up\" changed"), "%s", rw_error_message(x.b.ctx));
             rw_error_clear(x.b.ctx);
             rw_tape_reset(x.b.t);
@@ -230,15 +233,16 @@ Test(kept_codes, of_a_weight_that_was_written_since)
 
 /* ---- averages ---- */
 
-/* y of a linear layer whose weight is the average; *ret_made says whether its codes were made. */
-static double through_average(struct fixture *b, const rw_average *average, rw_tensor *w, bool keep, int *ret_made)
+/* y of a linear layer whose weight is the average; *ret_made says whether the average was quantized. */
+static double through_average(struct fixture *b, const rw_weight_average *average, rw_tensor *w, bool keep,
+                              int *ret_made)
 {
     static const float data[3 * 7] = { 1, 2, 3, 4, 5, 6, 7, 8, 9 };
     rw_recipe recipe = way.recipe;
     recipe.keep_weights = keep;
-    rw_tensor *const a = rw_average_of(average, w);
+    rw_tensor *const a = rw_weight_average_of(average, w);
     cr_assert_eq(rw_recipe_begin(b->t, &recipe), RW_OK);
-    rw_tensor *const y = rw_linear(b->t, rw_input(b->t, RW_F32, RW_SHAPE(3, 7), data), a, RW_NONE);
+    rw_tensor *const y = rw_linear(b->t, rw_input(b->t, RW_F32, RW_SHAPE(3, 7), data, sizeof data), a, RW_NONE);
     cr_assert_eq(rw_recipe_end(b->t), RW_OK);
     cr_assert(y, "%s", rw_error_message(b->ctx));
     *ret_made = makes_codes(b->t, a);
@@ -248,7 +252,7 @@ static double through_average(struct fixture *b, const rw_average *average, rw_t
     return sum;
 }
 
-/* Those of a destroyed average are freed, and no other average finds them. */
+/* The quantized form of a destroyed average is freed, and no other average finds it. */
 Test(kept_codes, of_averages)
 {
     struct fixture b = fixture_open(1, 1);
@@ -256,10 +260,10 @@ Test(kept_codes, of_averages)
     int made;
     rw_tensor *const w = rw_param(b.ctx, "w", RW_F32, RW_SHAPE(5, 7));
     for (int turn = 0; turn < 3; turn++) {
-        rw_average *average = NULL;
+        rw_weight_average *average = NULL;
         cr_assert_eq(rw_init_normal(w, 0, 1 + turn), RW_OK);
         cr_assert_eq(rw_memory_stats(b.ctx, &before), RW_OK);
-        cr_assert_eq(rw_average_create(&average, b.ctx, 0.5), RW_OK);
+        cr_assert_eq(rw_weight_average_create(&average, b.ctx, 0.5), RW_OK);
         const double sum = through_average(&b, average, w, true, &made);
         cr_expect_eq(made, 1, "turn %d: codes of a destroyed average", turn);
         cr_expect_eq(through_average(&b, average, w, true, &made), sum);
@@ -267,7 +271,7 @@ Test(kept_codes, of_averages)
         cr_expect_eq(through_average(&b, average, w, false, &made), sum);
         cr_assert_eq(rw_memory_stats(b.ctx, &after), RW_OK);
         cr_expect_gt(after.parameters, before.parameters);
-        rw_average_destroy(&average);
+        rw_weight_average_destroy(&average);
         cr_assert_eq(rw_memory_stats(b.ctx, &after), RW_OK);
         cr_expect_eq(after.parameters, before.parameters);
     }
@@ -284,7 +288,7 @@ Test(kept_codes, take_a_byte_an_element_and_their_scales)
         struct fixture b = fixture_open(1, 1);
         rw_memory before, after;
         rw_tensor *const w = rw_param(b.ctx, "w", RW_F32, RW_SHAPE(130, 260));
-        rw_tensor *const x = rw_param(b.ctx, "x", RW_BF16, RW_SHAPE(3, 260)); /* no weight here */
+        rw_tensor *const x = rw_param(b.ctx, "x", RW_BF16, RW_SHAPE(3, 260)); /* not used as a weight here */
         rw_memory_stats(b.ctx, &before);
         for (int i = 0; i < 3; i++) {
             const rw_recipe recipe = { .kind = RW_RECIPE_F8, .scaling = scalings[k], .keep_weights = true };
@@ -308,7 +312,7 @@ Test(kept_codes, are_not_for_graphs)
 {
     struct recipe_world x = recipe_world_open(&way, "none", 1);
     rw_graph *g = NULL;
-    for (int i = 0; i < 2; i++) { /* made, and read */
+    for (int i = 0; i < 2; i++) { /* quantized, then read */
         rw_tensor *const loss = recipe_loss(&x, x.b.t, 0);
         cr_expect_eq(rw_graph_create(&g, x.b.t, loss, &(rw_graph_params){ .optimizer = x.opt }), RW_ERR_UNSUPPORTED);
         cr_expect(strstr(rw_error_message(x.b.ctx), "\"up\""), "%s", rw_error_message(x.b.ctx));
@@ -320,7 +324,7 @@ Test(kept_codes, are_not_for_graphs)
     recipe_world_close(&x);
 }
 
-/* What was to be kept is undone with the call. */
+/* A refused call undoes what it would have kept. */
 Test(kept_codes, of_a_call_that_is_refused)
 {
     struct recipe_world x = recipe_world_open(&way, "none", 1);
@@ -328,7 +332,7 @@ Test(kept_codes, of_a_call_that_is_refused)
     for (int i = 0; i < 3; i++) {
         const size_t nodes = rw_tape_nodes(x.b.t);
         cr_assert_eq(rw_recipe_begin(x.b.t, &x.recipe), RW_OK);
-        rw_tensor *const h = rw_input(x.b.t, RW_BF16, RW_SHAPE(2, 35), NULL);
+        rw_tensor *const h = rw_input(x.b.t, RW_BF16, RW_SHAPE(2, 35), NULL, 0);
         cr_expect_null(rw_linear(x.b.t, h, x.up, few));
         cr_assert_eq(rw_recipe_end(x.b.t), RW_OK);
         rw_error_clear(x.b.ctx);
@@ -338,7 +342,7 @@ Test(kept_codes, of_a_call_that_is_refused)
     recipe_world_close(&x);
 }
 
-/* The n-th allocation fails, for every n: the next try does what the first one would have done. */
+/* The n-th allocation fails, for every n: the next try has the same effect as a first one. */
 Test(kept_codes, memory_that_ends_anywhere_changes_nothing)
 {
     struct recipe_world x = recipe_world_open(&way, "full", 1);
@@ -349,7 +353,7 @@ Test(kept_codes, memory_that_ends_anywhere_changes_nothing)
     for (uint64_t n = 1; status; n++) {
         rw_tape_reset(x.b.t);
         const float data[4 * 35] = { 1, 2, 3 };
-        rw_tensor *const h = rw_input(x.b.t, RW_F32, RW_SHAPE(4, 35), data);
+        rw_tensor *const h = rw_input(x.b.t, RW_F32, RW_SHAPE(4, 35), data, sizeof data);
         cr_assert_eq(rw_recipe_begin(x.b.t, &x.recipe), RW_OK);
         rw_alloc_fail_at(n);
         rw_tensor *const y = rw_linear(x.b.t, h, x.up, x.bias);

@@ -1,7 +1,7 @@
 /*
- * What memory costs that no cache holds, with made-up times of everything: what a block's times say, when a device is
- * asked, what is taken off which node and that a prediction adds the same again. Only one of these tests has a clock
- * read, and what that says decides nothing.
+ * The cost of memory that misses the caches, with invented times: what block times imply, when a device is measured,
+ * how much is deducted from which node's cost, and that a prediction adds the same amount. Only one of these tests
+ * reads a clock, and no result depends on it.
  */
 #include "support/support.h"
 
@@ -15,11 +15,11 @@
 #include <string.h>
 
 #define MIB ((uint64_t)1 << 20)
-#define NS 0x1p-30 /* a nanosecond, nearly: sums and halves are exact */
+#define NS 0x1p-30 /* about a nanosecond: sums and halves are exact */
 
-/* ---- what times of blocks say ---- */
+/* ---- evaluation of block times ---- */
 
-/* Blocks of 8 to 256 MiB: nanoseconds of a byte written in each, and how much longer a far one is read. */
+/* Blocks of 8 to 256 MiB: nanoseconds per byte written in each, and the additional time to read a cache miss. */
 struct blocks {
     double written[RW_MEMORY_SIZES], read;
     uint64_t near;
@@ -41,22 +41,22 @@ static void expect_price(const struct blocks *b)
 Test(memory_price, is_where_blocks_begin_to_take_longer_and_by_how_much)
 {
     static const struct blocks cases[] = {
-        { { 1, 1, 1, 1, 1, 1 }, 5, 0, 0 },    /* all are near, whatever reading says */
-        { { 1, 1, 1, 1, 1, 1.29 }, 0, 0, 0 }, /* not clearly longer */
+        { { 1, 1, 1, 1, 1, 1 }, 5, 0, 0 },    /* all are hits, whatever reading takes */
+        { { 1, 1, 1, 1, 1, 1.29 }, 0, 0, 0 }, /* not clearly slower */
         { { 2, 1, 1, 1, 1, 1 }, 0, 0, 0 },    /* shorter */
         { { 1, 1, 1, 1, 1, 1.31 }, 0, 128 * MIB, 0.31 },
         { { 1, 5, 5, 5, 5, 5 }, 0, 8 * MIB, 4 },
         { { 1, 1, 1, 5, 5, 5 }, 0, 32 * MIB, 4 },
-        { { 1, 1.5, 1.9, 2.1, 3, 5 }, 0, 32 * MIB, 4 }, /* a quarter of the way is 2 */
-        { { 1, 1, 2, 4, 5, 5 }, 0, 16 * MIB, 4 },       /* at a quarter it is far */
-        { { 1, 1, 4, 1, 1, 5 }, 0, 16 * MIB, 4 },     /* the first that is far counts */
+        { { 1, 1.5, 1.9, 2.1, 3, 5 }, 0, 32 * MIB, 4 }, /* a quarter of the range is at 2 */
+        { { 1, 1, 2, 4, 5, 5 }, 0, 16 * MIB, 4 },       /* at a quarter it is a miss */
+        { { 1, 1, 4, 1, 1, 5 }, 0, 16 * MIB, 4 },     /* the first miss counts */
         { { 1, 1, 1, 5, 5, 5 }, 2, 32 * MIB, 6 },     /* written once and read once */
-        { { 1, 1, 1, 5, 5, 5 }, -2, 32 * MIB, 4 },    /* reading is at least as fast as it is */
+        { { 1, 1, 1, 5, 5, 5 }, -2, 32 * MIB, 4 },    /* reading takes at least no time */
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) expect_price(&cases[i]);
 }
 
-/* Of a block that ends at a protected page. What it says depends on the machine; that it may be true does not. */
+/* A block that ends at a protected page. The result depends on the machine, but must be plausible. */
 Test(memory_price, measured_is_a_size_and_a_time)
 {
     void *const block = rw_device_cpu.alloc(NULL, RW_MEMORY_TIMED);
@@ -75,15 +75,15 @@ Test(memory_price, measured_is_a_size_and_a_time)
     rw_device_cpu.free(NULL, block);
 }
 
-/* ---- a device whose clock says what it is told ---- */
+/* ---- a device with a controlled clock ---- */
 
 static struct clock {
     struct rw_device_fns fns;
-    size_t last, i;  /* the mark asked for last, and how many of this step were before it */
-    double us, more; /* of a step's first action, and how much more of each one behind it */
-    int asked;       /* how often, for what memory costs */
-    int threads;     /* of the host, when it was asked last */
-    bool knows;      /* what it says then: */
+    size_t last, i;  /* the mark queried last, and the number of marks of this step before it */
+    double us, more; /* duration of a step's first action, and the increment for each later one */
+    int asked;       /* number of queries of the cost of memory */
+    int threads;     /* host threads at the last query */
+    bool knows;      /* its reply then: */
     struct rw_memory_times says;
 } fake;
 
@@ -120,7 +120,7 @@ static void close_fake(struct fixture *b)
     fixture_close(b);
 }
 
-/* ---- ops in a row, of which none writes over what it reads ---- */
+/* ---- ops in a row, none of which overwrites its input ---- */
 
 static rw_status row_check(rw_op_call *call)
 {
@@ -129,7 +129,7 @@ static rw_status row_check(rw_op_call *call)
 
 static rw_status row_kernel(const rw_kernel *k)
 {
-    *(float *)k->out[0].data = *(const float *)k->in[0].data; /* nobody looks at the rest */
+    *(float *)k->out[0].data = *(const float *)k->in[0].data; /* the other elements are not read */
     return RW_OK;
 }
 
@@ -142,13 +142,13 @@ static const rw_op_def row_ops[] = { ROW_OP("first"), ROW_OP("second"), ROW_OP("
 enum { ROW = sizeof row_ops / sizeof *row_ops };
 static const rw_op_def *row_op[ROW] = { &row_ops[0], &row_ops[1], &row_ops[2], &row_ops[3], &row_ops[4] };
 
-/* Two of them are alive at a time, so the third has the first one's memory, and the fourth the second one's. */
+/* Two of them are live at a time, so the third reuses the memory of the first, and the fourth that of the second. */
 static void run_row(struct fixture *b, uint64_t mib)
 {
     const int64_t n = (int64_t)(mib * MIB / sizeof(float));
     float *const zeros = calloc((size_t)n, sizeof *zeros);
     cr_assert_not_null(zeros);
-    rw_tensor *x = rw_input(b->t, RW_F32, RW_SHAPE(n), zeros);
+    rw_tensor *x = rw_input(b->t, RW_F32, RW_SHAPE(n), zeros, (size_t)n * sizeof *zeros);
     for (int i = 0; i < ROW; i++) x = rw_apply(b->t, row_op[i], &x, 1, NULL, 0, NULL);
     cr_assert_eq(rw_eval(b->t, &x, 1), RW_OK, "%s", rw_error_message(b->ctx));
     rw_tape_reset(b->t);
@@ -157,12 +157,12 @@ static void run_row(struct fixture *b, uint64_t mib)
 
 static void measure_row(struct fixture *b, uint64_t mib)
 {
-    cr_assert_eq(rw_costs_begin(b->ctx), RW_OK);
+    cr_assert_eq(rw_profile_begin(b->ctx), RW_OK);
     for (int i = 0; i < 3; i++) run_row(b, mib);
-    cr_assert_eq(rw_costs_end(b->ctx), RW_OK, "%s", rw_error_message(b->ctx));
+    cr_assert_eq(rw_profile_end(b->ctx), RW_OK, "%s", rw_error_message(b->ctx));
 }
 
-/* Microseconds that the costs have for an op of the row. */
+/* The cost of an op of the row, in microseconds. */
 static double us_of(const struct fixture *b, const char *op)
 {
     const struct rw_costs *const costs = b->ctx->costs;
@@ -172,8 +172,8 @@ static double us_of(const struct fixture *b, const char *op)
     return 0;
 }
 
-/* Megabytes that come from afar where 14 are near. The input and the first one's result begin with what the step before
-   left: 14 of 16. The second finds nothing that is free; whoever comes then lies where one has died that has 6 left.
+/* Megabytes of misses with a cache of 14. The input and the first result start with what the step before left: 14 of
+   16. The second result finds nothing free; later ones reuse memory of a dead buffer, of which 6 are left in the cache.
    The result has memory of its own. */
 static const struct {
     const char *op;
@@ -197,7 +197,7 @@ Test(memory_price, is_taken_off_whose_operands_are_far)
 
 Test(memory_price, takes_at_most_half_of_a_node)
 {
-    static const double seconds[] = { 99e-6, 124e-6, 126e-6, 1e-3, 1, 1e6 }; /* a MiB, both ways */
+    static const double seconds[] = { 99e-6, 124e-6, 126e-6, 1e-3, 1, 1e6 }; /* per MiB, each way */
     for (size_t i = 0; i < sizeof seconds / sizeof *seconds; i++) {
         struct fixture b = open_fake(14 * MIB, seconds[i] / (double)MIB);
         measure_row(&b, 8);
@@ -210,13 +210,13 @@ Test(memory_price, takes_at_most_half_of_a_node)
     }
 }
 
-/* The same elements in a row, not in a column: a kernel's threads share them otherwise, as far as anybody can tell. */
+/* The same elements as a row instead of a column: the model assumes that a kernel's threads divide them differently. */
 static rw_status turn_check(rw_op_call *call)
 {
     return rw_op_output(call, 0, call->in[0].dtype, RW_SHAPE(1, call->in[0].layout->numel));
 }
 
-/* The second op reads across what the first one has made, and the third one lies there. */
+/* The second op reads in another layout what the first one has written, and the third writes over that memory. */
 Test(memory_price, is_taken_off_who_writes_what_others_have_read)
 {
     static const rw_op_def turn = { .name = "second", .n_inputs = 1, .n_outputs = 1, .check = turn_check,
@@ -233,7 +233,8 @@ Test(memory_price, is_taken_off_who_writes_what_others_have_read)
     close_fake(&b);
 }
 
-/* Nobody is asked about steps that fit into the caches of a core; once, as long as threads are as many. */
+/* The device is not queried for steps that fit into one core's caches; otherwise once, as long as the number of threads
+   is the same. */
 Test(memory_price, is_asked_for_once_and_for_large_steps_alone)
 {
     struct fixture b = open_fake(6 * MIB, 1e-9);
@@ -270,15 +271,15 @@ Test(memory_price, is_asked_for_once_and_for_large_steps_alone)
 
 #define CHAIN_BYTES (2 << 20)
 
-/* A chain of squares of 2 MiB in regions, kept whole 24 MiB and more. */
+/* A chain of squares of 2 MiB in regions: 24 MiB and more if all are kept. */
 static rw_tensor *chain(struct fixture *b)
 {
     enum { N = CHAIN_BYTES / sizeof(float) };
     static float ones[N];
-    rw_tensor *x = rw_require_grad(b->t, rw_input(b->t, RW_F32, RW_SHAPE(N), ones));
+    rw_tensor *x = rw_require_grad(b->t, rw_input(b->t, RW_F32, RW_SHAPE(N), ones, sizeof ones));
     for (int i = 0; i < 12; i++) {
         if (i % 3 == 0) ckpt_begin(b->t, "r");
-        x = counted_square(b->t, x, 0); /* all equal: what one of them pays is shared */
+        x = counted_square(b->t, x, 0); /* all equal: their cost is shared */
         if (i % 3 == 2) ckpt_end(b->t);
     }
     return rw_sum(b->t, x, RW_ALL_AXES, false);
@@ -297,25 +298,25 @@ static rw_prediction predict(struct fixture *b, const char *policy)
     return predict_of(b, chain(b), policy);
 }
 
-/* Costs from some steps, whose nodes take longer from one to the next. Microseconds of a step. */
+/* Measures costs in some steps, in which each node takes longer than the one before. Returns microseconds per step. */
 static double measure_steps(struct fixture *b, rw_tensor *(*loss_of)(struct fixture *b))
 {
     fake.more = 3;
-    cr_assert_eq(rw_costs_begin(b->ctx), RW_OK);
+    cr_assert_eq(rw_profile_begin(b->ctx), RW_OK);
     for (int step = 0; step < 4; step++) {
         cr_assert_eq(rw_backward(b->t, loss_of(b)), RW_OK, "%s", rw_error_message(b->ctx));
         rw_tape_reset(b->t);
         rw_zero_grad(b->ctx);
     }
-    cr_assert_eq(rw_costs_end(b->ctx), RW_OK);
+    cr_assert_eq(rw_profile_end(b->ctx), RW_OK);
     const double n = (double)fake.i + 1;
     return n * fake.us + n * (n - 1) / 2 * fake.more;
 }
 
-/* What is taken off nodes is what the step pays: the prediction of a step that was measured is that step. */
+/* The sum deducted from nodes is what the step pays for memory: the prediction of a measured step equals that step. */
 Test(memory_price, of_a_measured_step_the_prediction_is_the_step)
 {
-    static const double seconds[] = { 0, 1e-6, 1e-5, 3e-5 }; /* each MiB beyond 5 */
+    static const double seconds[] = { 0, 1e-6, 1e-5, 3e-5 }; /* for each MiB beyond 5 */
     double full[2] = { 0 };
     for (size_t i = 0; i < sizeof seconds / sizeof *seconds; i++) {
         struct fixture b = open_fake(5 * MIB, seconds[i] / (double)MIB);
@@ -330,12 +331,12 @@ Test(memory_price, of_a_measured_step_the_prediction_is_the_step)
     cr_expect_lt(full[1], full[0] - 0.1, "%g %g: one that uses little memory pays little", full[1], full[0]);
 }
 
-/* Layers with weights, whose gradients read both sides across. */
+/* Layers with weights. Their gradients read both operands in another layout. */
 static rw_tensor *layers(struct fixture *b)
 {
     enum { ROWS = 4096, WIDTH = 256, LAYERS = 8 };
     static float ones[ROWS * WIDTH];
-    rw_tensor *x = rw_input(b->t, RW_F32, RW_SHAPE(ROWS, WIDTH), ones);
+    rw_tensor *x = rw_input(b->t, RW_F32, RW_SHAPE(ROWS, WIDTH), ones, sizeof ones);
     for (int i = 0; i < LAYERS; i++) {
         char name[8];
         snprintf(name, sizeof name, "w%d", i);
@@ -353,7 +354,7 @@ static double layers_ms(struct fixture *b, const char *policy)
     return predict_of(b, layers(b), policy).ms;
 }
 
-/* And so it is where threads read what others wrote. What is made again is written where backward has just read. */
+/* The same if threads read what other threads wrote. Recomputed values are written where backward has just read. */
 Test(memory_price, of_a_measured_step_with_shared_memory_the_prediction_is_the_step)
 {
     static const char *const policies[] = { "none", "full" };
@@ -368,7 +369,7 @@ Test(memory_price, of_a_measured_step_with_shared_memory_the_prediction_is_the_s
         cr_assert(rw_costs_seal(b.ctx->costs));
         const double none_more = layers_ms(&b, "none") - none, full_more = layers_ms(&b, "full") - full;
         cr_expect(none_more > 0 && full_more > none_more + 0.1, "%g and %g ms", none_more, full_more);
-        b.ctx->costs->memory.near_bytes = (uint64_t)1 << 40; /* then that is all there is */
+        b.ctx->costs->memory.near_bytes = (uint64_t)1 << 40; /* so that this is the only cost */
         cr_assert(rw_costs_seal(b.ctx->costs));
         const double near = layers_ms(&b, "full");
         b.ctx->costs->memory.shared_picoseconds = 0;
@@ -378,14 +379,15 @@ Test(memory_price, of_a_measured_step_with_shared_memory_the_prediction_is_the_s
     }
 }
 
-/* Bytes that the nodes of a plan of `none` read and write, however often: what is far where no cache holds anything. */
+/* Bytes that the nodes of a plan of `none` read and write, repetitions included: the misses of a cache of no size. */
 static uint64_t used_by_chain(void)
 {
-    const uint64_t forward = 12 * 2, sum = 1, backward = 12 * (2 + 3) - 1; /* 2 x, times what comes: first a number */
+    const uint64_t forward = 12 * 2, sum = 1, backward = 12 * (2 + 3) - 1; /* 2 x, times upstream, at first a scalar */
     return (forward + sum + backward) * CHAIN_BYTES;
 }
 
-/* Nodes, and half the price for each byte that comes from afar: none where there is room for all that a step uses. */
+/* The prediction is the cost of nodes plus half the price of each missed byte: zero if the cache holds all that a step
+   uses. */
 Test(memory_price, a_prediction_is_nodes_and_the_price_of_what_is_far)
 {
     static const char *const policies[] = { "none", "full", "uniform:2", "block:2", "ops:linear" };
@@ -396,9 +398,9 @@ Test(memory_price, a_prediction_is_nodes_and_the_price_of_what_is_far)
         const uint64_t near[] = { 0, CHAIN_BYTES, all / 2, all - CHAIN_BYTES / 2, all, all + 1, UINT64_MAX };
         enum { N = sizeof near / sizeof *near };
         double far[N];
-        b.ctx->costs = calloc(1, sizeof *b.ctx->costs); /* nominal ones */
+        b.ctx->costs = calloc(1, sizeof *b.ctx->costs); /* nominal costs */
         for (size_t k = 0; k < N; k++) {
-            b.ctx->costs->memory = (struct rw_memory_cost){ near[k], 2000000000 }; /* 1 ms for each MiB, each way */
+            b.ctx->costs->memory = (struct rw_memory_cost){ near[k], 2000000000 }; /* 1 ms per MiB, each way */
             far[k] = predict(&b, policies[i]).ms - p.ms;
             b.ctx->costs->memory.picoseconds = 1000000000;
             cr_expect_float_eq(predict(&b, policies[i]).ms - p.ms, far[k] / 2, 1e-9 * (p.ms + far[k]));
@@ -414,7 +416,7 @@ Test(memory_price, a_prediction_is_nodes_and_the_price_of_what_is_far)
     fixture_close(&b);
 }
 
-/* Parameters that are read and gradients that are written go through the caches, too; what nobody reads does not. */
+/* Parameters that are read and gradients that are written use the caches, too; values that no op reads do not. */
 Test(memory_price, caches_hold_what_lies_beside_the_arena)
 {
     enum { N = 1 << 18 };
@@ -422,14 +424,14 @@ Test(memory_price, caches_hold_what_lies_beside_the_arena)
     rw_tensor *const w = rw_param(b.ctx, "w", RW_F32, RW_SHAPE(N));
     rw_tensor *const table = rw_buffer(b.ctx, "table", RW_F32, RW_SHAPE(N));
     rw_tensor *const unread = rw_buffer(b.ctx, "unread", RW_F32, RW_SHAPE(N));
-    const uint64_t beside = 3 * N * sizeof(float); /* of w its gradient, too */
+    const uint64_t beside = 3 * N * sizeof(float); /* for w also its gradient */
     b.ctx->costs = calloc(1, sizeof *b.ctx->costs);
     double ms[4];
     uint64_t live = 0;
     for (int i = 0; i < 4; i++) {
         rw_tensor *const y = rw_tanh(b.t, rw_mul(b.t, rw_mul(b.t, w, table), rw_exp(b.t, rw_mul(b.t, w, table))));
         rw_prediction p;
-        rw_exp(b.t, unread); /* which nobody needs */
+        rw_exp(b.t, unread); /* whose result is not read */
         b.ctx->costs->memory.picoseconds = i ? 1000000000 : 0;
         b.ctx->costs->memory.near_bytes = live + (i == 2 ? beside - MIB : i == 3 ? beside - 1 : beside);
         cr_assert_eq(rw_tape_plan(b.t, rw_sum(b.t, y, RW_ALL_AXES, false), "none", &p), RW_OK);
@@ -446,7 +448,7 @@ Test(memory_price, caches_hold_what_lies_beside_the_arena)
     fixture_close(&b);
 }
 
-/* Of a table no more comes than what is read of it. */
+/* Only the rows of a table that are read count. */
 Test(memory_price, of_a_table_a_few_rows_are_far)
 {
     enum { ROWS = 1 << 16, WIDTH = 64, TOKENS = 8 };
@@ -456,9 +458,9 @@ Test(memory_price, of_a_table_a_few_rows_are_far)
     b.ctx->costs = calloc(1, sizeof *b.ctx->costs);
     double ms[2];
     for (int i = 0; i < 2; i++) {
-        rw_tensor *const x = rw_embedding(b.t, table, rw_input(b.t, RW_I32, RW_SHAPE(TOKENS), token));
+        rw_tensor *const x = rw_embedding(b.t, table, rw_input(b.t, RW_I32, RW_SHAPE(TOKENS), token, sizeof token));
         rw_prediction p;
-        b.ctx->costs->memory.picoseconds = i ? 1000000000 : 0; /* a ms for each MiB, of which the table has 16 */
+        b.ctx->costs->memory.picoseconds = i ? 1000000000 : 0; /* one ms per MiB, of which the table has 16 */
         cr_assert_eq(rw_tape_plan(b.t, rw_sum(b.t, rw_tanh(b.t, x), RW_ALL_AXES, false), "none", &p), RW_OK);
         ms[i] = p.ms;
         rw_tape_reset(b.t);
@@ -469,15 +471,15 @@ Test(memory_price, of_a_table_a_few_rows_are_far)
     fixture_close(&b);
 }
 
-static double said; /* by the next op's cost */
+static double said; /* traffic returned by the next op's cost function */
 
 static rw_op_cost odd_cost(const rw_op_call *call)
 {
-    return (rw_op_cost){ 1, said };
+    return (rw_op_cost){ .flops = 1, .bytes = said };
 }
 
-/* What a caller's op says of its traffic may be no number, or none that there is: it reads no more than there is, and
-   no less than nothing. */
+/* A caller's op may report traffic that is NaN or impossible: it is clamped to at least zero and at most its
+   operands. */
 Test(memory_price, of_an_op_whose_traffic_is_odd_is_a_number)
 {
     enum { N = 1 << 18 };
@@ -492,7 +494,7 @@ Test(memory_price, of_an_op_whose_traffic_is_odd_is_a_number)
         rw_prediction p[2];
         said = traffic[i];
         for (int priced = 0; priced < 2; priced++) {
-            b.ctx->costs->memory.picoseconds = priced ? 1000000000 : 0; /* half a ms for each MiB: all are far */
+            b.ctx->costs->memory.picoseconds = priced ? 1000000000 : 0; /* half a ms per MiB: all are misses */
             rw_tensor *const x = rw_require_grad(b.t, rw_apply(b.t, &odd, (rw_tensor *[]){ w }, 1, NULL, 0, NULL));
             cr_assert_eq(rw_tape_plan(b.t, rw_sum(b.t, x, RW_ALL_AXES, false), "none", &p[priced]), RW_OK, "%s",
                          rw_error_message(b.ctx));
@@ -506,7 +508,7 @@ Test(memory_price, of_an_op_whose_traffic_is_odd_is_a_number)
     fixture_close(&b);
 }
 
-/* However much caches hold, what comes back is not there. */
+/* A value that is copied back is a cache miss, however large the caches are. */
 Test(memory_price, what_was_moved_comes_back_from_afar)
 {
     struct fixture b = fixture_open(3, 1);
@@ -515,15 +517,16 @@ Test(memory_price, what_was_moved_comes_back_from_afar)
     cr_assert(moved.at_peak.host > 0 && moved.at_peak.host % CHAIN_BYTES == 0, "%zu", moved.at_peak.host);
     b.ctx->costs = calloc(1, sizeof *b.ctx->costs);
     const double near = predict(&b, "offload:r").ms;
-    b.ctx->costs->memory = (struct rw_memory_cost){ UINT64_MAX, 1000000000 }; /* 1 ms for each MiB, both ways */
+    b.ctx->costs->memory = (struct rw_memory_cost){ UINT64_MAX, 1000000000 }; /* 1 ms per MiB, both ways */
     const double far = predict(&b, "offload:r").ms - near, want = (double)moved.at_peak.host / (double)MIB / 2;
-    cr_expect_float_eq(far, want, 0.02 * want, "%g ms for %g", far, want); /* copies wait for who computes longer */
+    cr_expect_float_eq(far, want, 0.02 * want, "%g ms for %g", far, want); /* copies wait for the slower computation */
     free(b.ctx->costs);
     b.ctx->costs = NULL;
     fixture_close(&b);
 }
 
-/* Where values may move the bound is the nodes of `none` alone: who moves them may pay for fewer bytes. */
+/* If values may be offloaded, the bound is the sum of the nodes of `none` only: an offloading plan may have fewer
+   misses. */
 Test(memory_price, is_in_no_bound_where_values_may_move)
 {
     struct fixture b = fixture_open(3, 1);

@@ -1,4 +1,4 @@
-/* rw_memory_stats(): each number against what it must be, counted by hand. */
+/* rw_memory_stats(): each number compared with a count by hand. */
 #include "support/support.h"
 
 #include <criterion/criterion.h>
@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { N = 1000, BYTES = N * 4, ROUNDED = 4096 }; /* what a value of N takes: the next multiple of 256, or of 512 */
+enum { N = 1000, BYTES = N * 4, ROUNDED = 4096 }; /* size of a value of N: the next multiple of 256, or of 512 */
 
 static rw_memory stats(const struct fixture *b)
 {
@@ -19,7 +19,7 @@ static rw_memory stats(const struct fixture *b)
 Test(memory_stats, parameters_gradients_and_optimizers)
 {
     struct fixture b = fixture_open(1, 1);
-    rw_adamw *opt = NULL;
+    rw_optimizer *opt = NULL;
     cr_assert_eq(stats(&b).parameters, 0);
     rw_param(b.ctx, "w", RW_F32, RW_SHAPE(30, 7));
     rw_param(b.ctx, "h", RW_BF16, RW_SHAPE(50));
@@ -29,11 +29,11 @@ Test(memory_stats, parameters_gradients_and_optimizers)
     cr_assert_eq(stats(&b).gradients, 210 * 4 + 50 * 4 + 11 * 8);
     cr_assert_eq(stats(&b).optimizer, 0);
     cr_assert_eq(rw_adamw_create(&opt, b.ctx, NULL), RW_OK);
-    /* two moments, and a copy of the narrow one; on CUDA the numbers of the steps under way as well */
+    /* two moments, and a master copy of the 16-bit one; on CUDA also the step counts in progress */
     const size_t states = 210 * 8 + 50 * (8 + 4) + 11 * 16;
     cr_assert(stats(&b).optimizer == states || test_device() != RW_DEVICE_CPU);
     cr_assert_geq(stats(&b).optimizer, states);
-    rw_adamw_destroy(&opt);
+    rw_optimizer_destroy(&opt);
     cr_assert_eq(stats(&b).optimizer, 0);
     fixture_close(&b);
 }
@@ -41,15 +41,15 @@ Test(memory_stats, parameters_gradients_and_optimizers)
 Test(memory_stats, inputs_and_results)
 {
     struct fixture b = fixture_open(1, 1);
-    rw_tensor *const x = rw_input(b.t, RW_F32, RW_SHAPE(N), NULL);
-    rw_input(b.t, RW_I32, RW_SHAPE(7), NULL);
+    rw_tensor *const x = rw_input(b.t, RW_F32, RW_SHAPE(N), NULL, 0);
+    rw_input(b.t, RW_I32, RW_SHAPE(7), NULL, 0);
     cr_assert_eq(stats(&b).inputs, BYTES + 7 * 4);
     rw_tensor *y[] = { rw_tanh(b.t, x), rw_exp(b.t, x) };
     cr_assert_eq(stats(&b).results, 0);
     cr_assert_eq(rw_eval(b.t, y, 2), RW_OK);
     cr_assert_eq(stats(&b).results, 2 * ROUNDED);
     rw_tape_reset(b.t);
-    rw_tensor *const again = rw_input(b.t, RW_F32, RW_SHAPE(N), NULL);
+    rw_tensor *const again = rw_input(b.t, RW_F32, RW_SHAPE(N), NULL, 0);
     rw_tensor *z[] = { rw_tanh(b.t, again), rw_exp(b.t, again), rw_sigmoid(b.t, again) };
     cr_assert_eq(rw_eval(b.t, z, 3), RW_OK);
     cr_assert_eq(stats(&b).results, 3 * ROUNDED, "what the last step used grows");
@@ -65,7 +65,7 @@ static rw_memory step(const char *policy)
 {
     struct fixture b = fixture_open(1, 1);
     cr_assert_eq(ckpt_set_policy(b.t, policy), RW_OK);
-    rw_tensor *const x = rw_require_grad(b.t, rw_input(b.t, RW_F32, RW_SHAPE(N), NULL));
+    rw_tensor *const x = rw_require_grad(b.t, rw_input(b.t, RW_F32, RW_SHAPE(N), NULL, 0));
     ckpt_begin(b.t, "r");
     rw_tensor *const c = counted_square(b.t, counted_square(b.t, counted_square(b.t, x, 0), 1), 2);
     ckpt_end(b.t);
@@ -93,11 +93,11 @@ Test(memory_stats, what_is_kept_and_what_is_replayed)
     }
 }
 
-/* b = a^2 where a = d(sum x^2)/dx: what the step's own backward reads is a alone; what rw_grad() read is over. */
+/* b = a^2 where a = d(sum x^2)/dx: the step's own backward only reads a; the values that rw_grad() read are freed. */
 Test(memory_stats, what_is_kept_behind_gradients_that_are_ops)
 {
     struct fixture b = fixture_open(1, 1);
-    rw_tensor *const x = rw_require_grad(b.t, rw_input(b.t, RW_F32, RW_SHAPE(N), NULL)), *a = NULL;
+    rw_tensor *const x = rw_require_grad(b.t, rw_input(b.t, RW_F32, RW_SHAPE(N), NULL, 0)), *a = NULL;
     rw_tensor *const y = counted_square(b.t, counted_square(b.t, rw_tanh(b.t, x), 0), 1);
     cr_assert_eq(rw_grad(b.t, rw_sum(b.t, y, RW_ALL_AXES, false), &x, 1, &a), RW_OK);
     rw_tensor *const c = rw_tanh(b.t, rw_tanh(b.t, rw_tanh(b.t, rw_tanh(b.t, a))));
@@ -123,7 +123,7 @@ Test(memory_stats, explain_warns_of_names_that_no_region_has)
     struct fixture b = fixture_open(1, 1);
     char text[4096];
     cr_assert_eq(ckpt_set_policy(b.t, "selective:block,blokc"), RW_OK);
-    rw_tensor *const x = rw_require_grad(b.t, rw_input(b.t, RW_F32, RW_SHAPE(N), NULL));
+    rw_tensor *const x = rw_require_grad(b.t, rw_input(b.t, RW_F32, RW_SHAPE(N), NULL, 0));
     ckpt_begin(b.t, "block");
     rw_tensor *const y = counted_square(b.t, counted_square(b.t, x, 0), 1);
     ckpt_end(b.t);
@@ -134,7 +134,7 @@ Test(memory_stats, explain_warns_of_names_that_no_region_has)
     fixture_close(&b);
 }
 
-/* Every form that takes names of the program's says the same of one that nothing has, and of no other. */
+/* Every form of policy that takes names reports a name that no value or region has, and no other. */
 Test(memory_stats, explain_warns_of_every_name_that_nothing_has)
 {
     static const struct {
@@ -145,16 +145,16 @@ Test(memory_stats, explain_warns_of_every_name_that_nothing_has)
         { "full+discard:typo", "no region is called \"typo\", nothing is discarded for it; there are r, inner" },
         { "full+offload:typo,r", "no region is called \"typo\", nothing is moved for it; there are r, inner" },
         { "megatron:mlp", "no region is called \"mlp\", nothing is replayed for it; there are r, inner" },
-        { "names:save=h,typo", "no value is called \"typo\", nothing is kept for it; there are h" },
+        { "names:keep=h,typo", "no value is called \"typo\", nothing is kept for it; there are h" },
         { "names:offload=typo", "no value is called \"typo\", nothing is moved for it; there are h" },
-        { "names:save=h;offload=typo", "no value is called \"typo\", nothing is moved for it; there are h" },
-        { "names:save=h", NULL }, { "names:save=h;offload=h", NULL }, { "selective:r,inner+discard:r", NULL },
+        { "names:keep=h;offload=typo", "no value is called \"typo\", nothing is moved for it; there are h" },
+        { "names:keep=h", NULL }, { "names:keep=h;offload=h", NULL }, { "selective:r,inner+discard:r", NULL },
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct fixture b = fixture_open(1, 1);
         char text[8192], line[256];
         cr_assert_eq(ckpt_set_policy(b.t, cases[i].policy), RW_OK);
-        rw_tensor *const x = rw_require_grad(b.t, rw_input(b.t, RW_F32, RW_SHAPE(N), NULL));
+        rw_tensor *const x = rw_require_grad(b.t, rw_input(b.t, RW_F32, RW_SHAPE(N), NULL, 0));
         ckpt_begin(b.t, "r");
         ckpt_begin(b.t, "inner");
         rw_tensor *const y = counted_square(b.t, ckpt_name(b.t, counted_square(b.t, x, 0), "h"), 1);
@@ -170,16 +170,16 @@ Test(memory_stats, explain_warns_of_every_name_that_nothing_has)
     }
 }
 
-/* Nothing of the caller's is changed by that: errno, and what had failed on the stream before. */
+/* A failed write changes nothing of the caller's: neither errno nor the stream's earlier error. */
 Test(memory_stats, explain_says_when_it_cannot_be_written)
 {
     struct fixture b = fixture_open(1, 1);
-    rw_tensor *const x = rw_require_grad(b.t, rw_input(b.t, RW_F32, RW_SHAPE(N), NULL));
+    rw_tensor *const x = rw_require_grad(b.t, rw_input(b.t, RW_F32, RW_SHAPE(N), NULL, 0));
     rw_tensor *const loss = rw_sum(b.t, counted_square(b.t, x, 0), RW_ALL_AXES, false);
     rw_tape *t;
     cr_assert_eq(rw_tape_create(&t, b.ctx), RW_OK);
-    rw_tensor *const larger = rw_require_grad(t, rw_input(t, RW_F32, RW_SHAPE(2 * N), NULL));
-    const rw_grown grown = { t, rw_sum(t, counted_square(t, larger, 0), RW_ALL_AXES, false), "batch", 2 };
+    rw_tensor *const larger = rw_require_grad(t, rw_input(t, RW_F32, RW_SHAPE(2 * N), NULL, 0));
+    const rw_scaled_step grown = { t, rw_sum(t, counted_square(t, larger, 0), RW_ALL_AXES, false), "batch", 2 };
     for (int buffered = 0; buffered < 2; buffered++) {
         FILE *const full = fopen("/dev/full", "w");
         cr_assert_not_null(full);
@@ -190,9 +190,9 @@ Test(memory_stats, explain_says_when_it_cannot_be_written)
         cr_expect_str_eq(rw_error_message(b.ctx), "ckpt_explain: out cannot be written to: No space left on device");
         rw_error_clear(b.ctx);
         clearerr(full);
-        cr_expect_eq(ckpt_explain_growth(b.t, loss, &grown, 1, full), RW_ERR_IO);
+        cr_expect_eq(ckpt_explain_scaling(b.t, loss, &grown, 1, full), RW_ERR_IO);
         cr_expect_str_eq(rw_error_message(b.ctx),
-                         "ckpt_explain_growth: out cannot be written to: No space left on device");
+                         "ckpt_explain_scaling: out cannot be written to: No space left on device");
         rw_error_clear(b.ctx);
         fclose(full);
     }
@@ -205,17 +205,17 @@ Test(memory_stats, explain_says_when_it_cannot_be_written)
     fixture_close(&b);
 }
 
-/* Two ends: what only the first one's backward reads is in the plan as well. */
+/* Two roots: values that only the first root's backward reads are in the plan as well. */
 Test(memory_stats, explain_shows_the_step_of_several_roots)
 {
     struct fixture b = fixture_open(1, 1);
     char text[8192];
-    rw_tensor *const x = rw_require_grad(b.t, rw_input(b.t, RW_F32, RW_SHAPE(N), NULL));
+    rw_tensor *const x = rw_require_grad(b.t, rw_input(b.t, RW_F32, RW_SHAPE(N), NULL, 0));
     rw_tensor *y[] = { rw_tanh(b.t, x), rw_sigmoid(b.t, x) };
-    cr_assert_eq(rw_forward(b.t, 2, y), RW_OK, "%s", rw_error_message(b.ctx));
+    cr_assert_eq(rw_forward(b.t, y, 2), RW_OK, "%s", rw_error_message(b.ctx));
     explained(&b, text, sizeof text);
     cr_assert(strstr(text, "3 backward"), "that of tanh, that of sigmoid and their sum: %s", text);
-    cr_assert_eq(rw_backward_from(b.t, 2, y, NULL), RW_OK);
+    cr_assert_eq(rw_backward_from(b.t, y, NULL, 2), RW_OK);
     explained(&b, text, sizeof text);
     fixture_close(&b);
 }

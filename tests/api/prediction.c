@@ -1,6 +1,6 @@
 /*
- * rw_tape_plan(): what it says is what the step then takes, to the byte; and asking runs nothing, allocates nothing on
- * the device and leaves nothing behind.
+ * rw_tape_plan(): its prediction is exactly what the step then takes, to the byte. A prediction runs nothing, allocates
+ * nothing on the device and has no lasting effect.
  */
 #include "support/support.h"
 
@@ -15,17 +15,17 @@ static const char *const policies[] = { "none", "full", "selective:outer", "sele
                                         "ops:linear" };
 #define N_POLICIES (sizeof policies / sizeof *policies)
 
-static size_t arena_of(const rw_bytes *b)
+static size_t arena_of(const rw_memory_breakdown *b)
 {
-    return b->passing + b->kept + b->replayed + b->adjoint + b->workspace + b->lost;
+    return b->transient + b->kept + b->replayed + b->adjoint + b->workspace + b->fragmentation;
 }
 
 static void expect_sums(const rw_prediction *p, const char *policy)
 {
-    const rw_bytes *const b = &p->at_peak;
+    const rw_memory_breakdown *const b = &p->at_peak;
     cr_expect_eq(arena_of(b), p->peak_bytes, "%s: the arena's parts sum to %zu, not %zu", policy, arena_of(b),
                  p->peak_bytes);
-    cr_expect_eq(p->peak_bytes - b->lost, p->largest_live, "%s", policy);
+    cr_expect_eq(p->peak_bytes - b->fragmentation, p->largest_live, "%s", policy);
     cr_expect_eq(p->total_bytes, b->parameters + b->gradients + b->optimizer + b->inputs + b->results + arena_of(b),
                  "%s", policy);
 }
@@ -34,7 +34,7 @@ Test(prediction, says_what_the_step_then_takes)
 {
     struct fixture b = fixture_open(1, 1);
     struct net n;
-    rw_adamw *opt = NULL;
+    rw_optimizer *opt = NULL;
     net_init(&n, b.ctx, 4, 32, RW_F32, 2);
     cr_assert_eq(rw_adamw_create(&opt, b.ctx, NULL), RW_OK);
     for (size_t i = 0; i < N_POLICIES; i++) {
@@ -64,7 +64,7 @@ Test(prediction, says_what_the_step_then_takes)
         rw_tape_reset(b.t);
         rw_zero_grad(b.ctx);
     }
-    rw_adamw_destroy(&opt);
+    rw_optimizer_destroy(&opt);
     fixture_close(&b);
 }
 
@@ -77,10 +77,10 @@ static void *count_alloc(void *state, size_t bytes)
     return below->alloc(state, bytes);
 }
 
-/* x -> x^2 -> ... in a region: five values of one size, of which backward reads four. */
+/* x -> x^2 -> ... in a region: five values of equal size, of which backward reads four. */
 static rw_tensor *chain(struct fixture *b, int64_t n)
 {
-    rw_tensor *y = rw_require_grad(b->t, rw_input(b->t, RW_F32, RW_SHAPE(n), NULL));
+    rw_tensor *y = rw_require_grad(b->t, rw_input(b->t, RW_F32, RW_SHAPE(n), NULL, 0));
     ckpt_begin(b->t, "r");
     for (int i = 0; i < 4; i++) y = counted_square(b->t, y, i);
     ckpt_end(b->t);
@@ -109,7 +109,7 @@ Test(prediction, runs_nothing_and_leaves_nothing)
         cr_assert_eq(rw_tape_plan(b.t, loss, budgets[i], &p), i < 3 ? RW_OK : RW_ERR_BUDGET);
         rw_error_clear(b.ctx);
     }
-    rw_point points[16];
+    rw_frontier_point points[16];
     size_t n = 16;
     cr_assert_eq(rw_tape_frontier(b.t, loss, points, &n), RW_OK);
     const struct rw_tape_mark after = rw_tape_mark(b.t);
@@ -125,7 +125,8 @@ Test(prediction, runs_nothing_and_leaves_nothing)
     fixture_close(&b);
 }
 
-/* What is live where the most is: under none all that backward reads and the first gradient; under full one chain. */
+/* The live bytes at the peak: under none all values that backward reads and the first gradient; under full one
+   chain. */
 Test(prediction, says_where_and_of_what)
 {
     struct fixture b = fixture_open(1, 1);
@@ -140,7 +141,7 @@ Test(prediction, says_where_and_of_what)
     cr_expect_eq(full.at_peak.kept, 0, "%zu kept: the input is no value of the arena", full.at_peak.kept);
     const rw_prediction *const both[] = { &none, &full };
     for (int i = 0; i < 2; i++) {
-        const rw_where *const w = &both[i]->where;
+        const rw_peak_location *const w = &both[i]->where;
         cr_expect_str_eq(w->op, "counted_square", "%s", w->op);
         cr_expect_str_eq(w->region, "r");
         cr_expect(strstr(w->file, "support.c"), "%s", w->file);
@@ -148,8 +149,8 @@ Test(prediction, says_where_and_of_what)
         cr_expect_lt(w->action, w->actions);
         expect_sums(both[i], i ? "full" : "none");
     }
-    /* Most is there first when the fourth square is made beside the three that are kept; under full, behind the four,
-       their sum and its gradient, when the third of those that are made again is. */
+    /* Under none the peak is first reached when the fourth square is computed while three are kept. Under full it is
+       after the four squares, their sum and its gradient, when the third value is recomputed. */
     cr_expect(!strcmp(none.where.kind, "forward") && none.where.action == 3, "%s, %zu", none.where.kind,
               none.where.action);
     cr_expect(!strcmp(full.where.kind, "replay") && full.where.action == 8, "%s, %zu", full.where.kind,
@@ -185,7 +186,7 @@ Test(prediction, the_frontier_is_what_budgets_give)
 {
     struct fixture b = fixture_open(1, 1);
     struct net n;
-    rw_point points[256], few[3];
+    rw_frontier_point points[256], few[3];
     rw_prediction none, p;
     size_t count = 256, room = 3, asked = 0;
     net_init(&n, b.ctx, 4, 32, RW_F32, 2);
@@ -226,7 +227,7 @@ Test(prediction, below_the_least_that_is_named)
 {
     struct fixture b = fixture_open(1, 1);
     struct net n;
-    rw_point points[256];
+    rw_frontier_point points[256];
     rw_prediction p, same;
     size_t count = 256;
     char policy[64];
@@ -246,7 +247,7 @@ Test(prediction, below_the_least_that_is_named)
     fixture_close(&b);
 }
 
-/* Where values may move, a replay's bound is none: a fast store beats it. */
+/* If values may be offloaded, a bound that allows replays only does not hold: a fast store beats it. */
 Test(prediction, budgets_with_offload_have_limits_of_their_own)
 {
     struct fixture b = fixture_open(1, 1);
@@ -271,12 +272,13 @@ Test(prediction, budgets_with_offload_have_limits_of_their_own)
     fixture_close(&b);
 }
 
-/* Where the tape's policy lets values move, at each point and a byte below it: what a budget with +offload says. */
+/* If the tape's policy allows offload, each point, and a byte less, agrees with the prediction for a budget with
+   +offload. */
 Test(prediction, the_frontier_follows_the_tapes_policy_in_what_may_move)
 {
     struct fixture b = fixture_open(1, 1);
     struct net n;
-    rw_point replays[256], moves[256];
+    rw_frontier_point replays[256], moves[256];
     rw_prediction p;
     size_t n_replays = 256, n_moves = 256, faster = 0;
     char policy[64];
@@ -288,7 +290,7 @@ Test(prediction, the_frontier_follows_the_tapes_policy_in_what_may_move)
     cr_assert_eq(ckpt_set_policy(b.t, "budget:1B+offload"), RW_OK);
     cr_assert_eq(rw_tape_frontier(b.t, loss, moves, &n_moves), RW_OK, "%s", rw_error_message(b.ctx));
     cr_assert(n_moves > 3 && n_moves < 256);
-    const size_t points = (size_t)test_steps((int)n_moves, 12); /* each is two plans */
+    const size_t points = (size_t)test_steps((int)n_moves, 12); /* each takes two plans */
     const size_t apart = (n_moves + points - 1) / points;
     for (size_t i = 0; i < n_moves; i += apart) {
         cr_expect(!i || (moves[i].peak_bytes > moves[i - 1].peak_bytes && moves[i].ms < moves[i - 1].ms), "%zu", i);
@@ -302,7 +304,7 @@ Test(prediction, the_frontier_follows_the_tapes_policy_in_what_may_move)
         cr_expect(!i || p.ms == moves[i - 1].ms, "%s: %g", policy, p.ms);
         rw_error_clear(b.ctx);
     }
-    /* of what replays alone give, each point is matched, and some are beaten */
+    /* each point of replays only is matched, and some are beaten */
     for (size_t i = 0; i < n_replays; i++) {
         size_t k = n_moves;
         while (k && moves[k - 1].peak_bytes > replays[i].peak_bytes) k--;
@@ -313,13 +315,12 @@ Test(prediction, the_frontier_follows_the_tapes_policy_in_what_may_move)
     fixture_close(&b);
 }
 
-/* All that the context holds is at most so much: predicted, and when it has run; also when the optimizer comes
-   later. */
+/* All memory of the context is at most the total: predicted and measured, also if the optimizer is created later. */
 Test(prediction, total_bounds_all_that_the_context_holds)
 {
     struct fixture b = fixture_open(1, 1);
     struct net n;
-    rw_adamw *opt = NULL;
+    rw_optimizer *opt = NULL;
     rw_prediction none, p;
     rw_memory m;
     char policy[64];
@@ -353,16 +354,16 @@ Test(prediction, total_bounds_all_that_the_context_holds)
     snprintf(policy, sizeof policy, "total:%zuB", p.least_bytes);
     cr_expect_eq(rw_tape_plan(b.t, loss, policy, &p), RW_OK, "%s", rw_error_message(b.ctx));
     cr_expect_leq(p.total_bytes, p.at_peak.optimizer + fixed + none.peak_bytes);
-    rw_adamw_destroy(&opt);
+    rw_optimizer_destroy(&opt);
     fixture_close(&b);
 }
 
-/* To the byte: what a plan takes in all is enough for it, and a byte less is not. */
+/* To the byte: a plan's own total suffices for it, and one byte less does not. */
 Test(prediction, total_counts_every_byte_that_is_there)
 {
     struct fixture b = fixture_open(1, 1);
     struct net n;
-    rw_adamw *opt = NULL;
+    rw_optimizer *opt = NULL;
     rw_prediction some, p;
     char policy[64];
     net_init(&n, b.ctx, 4, 32, RW_F32, 1);
@@ -371,7 +372,7 @@ Test(prediction, total_counts_every_byte_that_is_there)
     for (int percent = 90; percent > 30; percent -= 20) {
         snprintf(policy, sizeof policy, "budget:%d%%", percent);
         cr_assert_eq(rw_tape_plan(b.t, loss, policy, &some), RW_OK, "%s", rw_error_message(b.ctx));
-        const rw_bytes *const at = &some.at_peak;
+        const rw_memory_breakdown *const at = &some.at_peak;
         cr_assert(at->parameters && at->gradients && at->optimizer && at->inputs && at->results);
         snprintf(policy, sizeof policy, "total:%zuB", some.total_bytes);
         cr_assert_eq(rw_tape_plan(b.t, loss, policy, &p), RW_OK, "%s", rw_error_message(b.ctx));
@@ -381,7 +382,7 @@ Test(prediction, total_counts_every_byte_that_is_there)
         cr_assert_eq(rw_tape_plan(b.t, loss, policy, &p), RW_OK, "%s", rw_error_message(b.ctx));
         cr_expect_lt(p.total_bytes, some.total_bytes, "%s: %zu", policy, p.total_bytes);
     }
-    /* what another tape holds comes on top of it, also for a step that has been planned */
+    /* memory of another tape is added to it, also for a step that is already planned */
     rw_tape *other = NULL;
     snprintf(policy, sizeof policy, "total:%zuB", some.total_bytes);
     cr_assert_eq(ckpt_set_policy(b.t, policy), RW_OK);
@@ -389,7 +390,7 @@ Test(prediction, total_counts_every_byte_that_is_there)
     rw_tape_reset(b.t);
     rw_zero_grad(b.ctx);
     cr_assert_eq(rw_tape_create(&other, b.ctx), RW_OK);
-    rw_input(other, RW_F32, RW_SHAPE(64), (float[64]){ 0 });
+    rw_input(other, RW_F32, RW_SHAPE(64), (float[64]){ 0 }, 64 * sizeof(float));
     rw_tensor *const again = net_step(&b, &n);
     rw_memory m;
     cr_assert_eq(rw_backward(b.t, again), RW_OK, "%s", rw_error_message(b.ctx));
@@ -407,12 +408,11 @@ Test(prediction, total_counts_every_byte_that_is_there)
     snprintf(policy, sizeof policy, "total:%zuB", least);
     cr_expect_eq(rw_tape_plan(b.t, last, policy, &p), RW_OK, "%s", rw_error_message(b.ctx));
     cr_expect_eq(p.total_bytes, least);
-    rw_adamw_destroy(&opt);
+    rw_optimizer_destroy(&opt);
     fixture_close(&b);
 }
 
-/* A loss that is computed from a gradient: x <- sin(tanh(x^2)), ten times, and the mean square of what rw_grad() gives
-   of it. */
+/* A loss computed from a gradient: x <- sin(tanh(x^2)), ten times, and the mean square of its rw_grad(). */
 static rw_tensor *penalty(struct fixture *b, rw_tensor *w)
 {
     rw_tensor *x = w, *g = NULL;
@@ -422,8 +422,8 @@ static rw_tensor *penalty(struct fixture *b, rw_tensor *w)
     return rw_add(b->t, y, rw_mean(b->t, rw_mul(b->t, g, g), RW_ALL_AXES, false));
 }
 
-/* Read before its backward it makes another step of it: what rw_tape_plan() says then is what backward does, down to
-   the least that it names. Read behind it, it changes nothing. */
+/* If the loss is read before its backward, the step is a different one: rw_tape_plan() then predicts what backward
+   does, down to the minimum that it names. If it is read afterwards, nothing changes. */
 Test(prediction, a_loss_with_gradients_in_it)
 {
     for (int before = 0; before < 2; before++) {

@@ -1,6 +1,6 @@
 /*
- * Every recipe in use: fifty steps of three micro-batches have the same losses, gradients, parameters, scales and
- * histories under every policy, for any number of threads, and with codes of weights that are kept.
+ * Every precision recipe in use: fifty steps of three micro-batches have the same losses, gradients, parameters, scales
+ * and histories under every policy, for any number of threads, and with kept quantized weights.
  */
 #include "api/recipe_world.h"
 
@@ -37,7 +37,7 @@ static bool is_kept(int way)
 
 static int steps_of_a_run(void)
 {
-    return test_steps(RECIPE_MOST_STEPS, 3);
+    return test_steps(RECIPE_STEPS_MAX, 3);
 }
 
 Test(recipe_runs, policies_and_threads_change_no_byte_in_fifty_steps)
@@ -68,7 +68,7 @@ Test(recipe_runs, codes_that_are_kept_are_those_that_are_made)
     }
 }
 
-/* Otherwise the same bytes would say nothing. */
+/* Otherwise equal bytes would prove nothing. */
 Test(recipe_runs, recipes_differ)
 {
     struct recipe_outcome o[WAYS];
@@ -83,7 +83,7 @@ Test(recipe_runs, recipes_differ)
 
 enum { SIDE = 8, ROWS = 3 };
 
-/* Small whole numbers: no type rounds them, nor what the products below make of them. */
+/* Small integers: neither they nor their products below are rounded in any type. */
 static rw_tensor *rows_of(rw_tape *t, int number, float *sums)
 {
     float data[ROWS * SIDE];
@@ -91,10 +91,11 @@ static rw_tensor *rows_of(rw_tape *t, int number, float *sums)
         data[i] = (float)((i * 5 + number) % 7 - 3);
         sums[i % SIDE] += data[i];
     }
-    return rw_input(t, RW_F32, RW_SHAPE(ROWS, SIDE), data);
+    return rw_input(t, RW_F32, RW_SHAPE(ROWS, SIDE), data, sizeof data);
 }
 
-/* The sum of two layers of one weight, as it is or cast to a type: each column's gradient is that column's sum of x. */
+/* The sum of two layers with one weight, unchanged or cast to a type: each column's gradient is that column's sum of
+   x. */
 static void backward_of_two_uses(struct fixture *b, rw_tensor *w, rw_dtype dtype, float *sums)
 {
     rw_tape *const t = b->t;
@@ -122,7 +123,8 @@ static void expect_gradient(struct fixture *b, rw_tensor *w, const float *sums, 
     rw_tape_reset(b->t);
 }
 
-/* A weight that is cast to it, and a parameter of that type with its gradient in that type, over two micro-batches. */
+/* A weight that is cast to the type, and a parameter of that type with its gradient in that type, over two
+   micro-batches. */
 Test(recipe_runs, weights_of_any_type_sum_what_codes_give_them)
 {
     static const rw_dtype types[] = { RW_F32, RW_BF16, RW_F16 };

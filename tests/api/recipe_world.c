@@ -1,11 +1,11 @@
-/* See recipe_world.h. */
+/* Trains the model of recipe_world.h and records its results. */
 #include "api/recipe_world.h"
 
 #include <criterion/criterion.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { WIDE = 35, HIDDEN = 67, MOST_ROWS = 33 };
+enum { WIDE = 35, HIDDEN = 67, ROWS_MAX = 33 };
 
 static rw_tensor *param(struct recipe_world *x, const char *name, rw_dtype dtype, rw_shape shape)
 {
@@ -26,7 +26,7 @@ struct recipe_world recipe_world_open(const struct recipe_way *way, const char *
     x.down = param(&x, "down", narrow ? RW_BF16 : RW_F32, RW_SHAPE(WIDE, HIDDEN));
     x.last = param(&x, "last", RW_F32, RW_SHAPE(WIDE, WIDE));
     if (way->delayed.history)
-        cr_assert_eq(rw_delayed_create(&x.d, ctx, &way->delayed), RW_OK, "%s", rw_error_message(ctx));
+        cr_assert_eq(rw_delayed_scaling_create(&x.d, ctx, &way->delayed), RW_OK, "%s", rw_error_message(ctx));
     const rw_scaler_params scales = { .init_scale = 64, .growth_interval = 5 };
     if (way->scaler) cr_assert_eq(rw_scaler_create(&x.s, ctx, &scales), RW_OK, "%s", rw_error_message(ctx));
     x.recipe.delayed = x.d;
@@ -36,7 +36,7 @@ struct recipe_world recipe_world_open(const struct recipe_way *way, const char *
 
 void recipe_world_close(struct recipe_world *x)
 {
-    rw_delayed_destroy(&x->d);
+    rw_delayed_scaling_destroy(&x->d);
     rw_scaler_destroy(&x->s);
     rw_optimizer_destroy(&x->opt);
     fixture_close(&x->b);
@@ -52,7 +52,7 @@ static void end(rw_tape *t)
     cr_assert_eq(rw_recipe_end(t), RW_OK, "%s", rw_error_message(rw_tape_context(t)));
 }
 
-/* A layer that the recipe leaves in bfloat16, where it is one of codes. */
+/* A layer that an FP8 recipe leaves in bfloat16. */
 static rw_tensor *edge(struct recipe_world *x, rw_tape *t, rw_tensor *h, rw_tensor *w)
 {
     const bool codes = x->recipe.kind == RW_RECIPE_F8;
@@ -64,11 +64,11 @@ static rw_tensor *edge(struct recipe_world *x, rw_tape *t, rw_tensor *h, rw_tens
 
 rw_tensor *recipe_loss(struct recipe_world *x, rw_tape *t, int number)
 {
-    float data[MOST_ROWS * WIDE];
-    const int rows = MOST_ROWS - number * 5 % 17; /* of other extents from one micro-batch to the next */
+    float data[ROWS_MAX * WIDE];
+    const int rows = ROWS_MAX - number * 5 % 17; /* extents differ between micro-batches */
     for (int i = 0; i < rows * WIDE; i++)
         data[i] = (float)((i * 7 + number * 5) % 23 - 11) * (float)(1 + number % 3) / 16;
-    rw_tensor *const in = rw_input(t, RW_F32, RW_SHAPE(rows, WIDE), data);
+    rw_tensor *const in = rw_input(t, RW_F32, RW_SHAPE(rows, WIDE), data, (size_t)(rows * WIDE) * sizeof *data);
     begin(t, &x->recipe);
     rw_tensor *h = edge(x, t, in, x->first);
     for (int l = 0; l < 2; l++) {
@@ -94,7 +94,7 @@ void recipe_backward(struct recipe_world *x, rw_tape *t, rw_tensor *loss)
 void recipe_end_step(struct recipe_world *x)
 {
     rw_status status = x->s ? rw_scaler_step(x->s, x->opt) : rw_optimizer_step(x->opt);
-    if (!status && x->d) status = rw_delayed_update(x->d, x->s);
+    if (!status && x->d) status = rw_delayed_scaling_update(x->d, x->s);
     if (!status && x->s) status = rw_scaler_update(x->s);
     cr_assert_eq(status, RW_OK, "%s", rw_error_message(x->b.ctx));
 }

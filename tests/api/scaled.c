@@ -1,4 +1,4 @@
-/* See scaled.h. */
+/* Trains parameters of every type under an optimizer and a scaler. */
 #include "api/scaled.h"
 
 #include "support/compare.h"
@@ -35,7 +35,7 @@ struct zoo zoo_open(enum optimizer_kind kind, bool scales, const rw_scaler_param
 void zoo_close(struct zoo *z)
 {
     rw_scaler_destroy(&z->s);
-    rw_adamw_destroy(&z->opt);
+    rw_optimizer_destroy(&z->opt);
     fixture_close(&z->b);
 }
 

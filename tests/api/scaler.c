@@ -1,6 +1,6 @@
 /*
- * Loss scaling: its rule as a table of steps, what a step that is left out leaves as it was, in calls and in graphs,
- * and gradients that have the bytes they have without.
+ * Loss scaling: its rule as a table of steps; a skipped step changes nothing, in calls and in graphs; and gradients
+ * have the same bytes as without a scaler.
  */
 #include "api/scaled.h"
 
@@ -53,7 +53,7 @@ Test(scaler, follows_its_rule_step_by_step)
     for (size_t r = 0; r < sizeof rules / sizeof *rules; r++) {
         struct fixture b = fixture_open(1, 2);
         rw_scaler *s = NULL;
-        rw_adamw *opt = NULL;
+        rw_optimizer *opt = NULL;
         rw_param(b.ctx, "w", RW_F32, RW_SHAPE(40003));
         rw_param(b.ctx, "v", RW_F64, RW_SHAPE(37));
         rw_param_with(b.ctx, "u", RW_F16, RW_SHAPE(41), &(rw_param_options){ .grad_dtype = RW_F16 });
@@ -72,12 +72,12 @@ Test(scaler, follows_its_rule_step_by_step)
                       now.hysteresis, (int)now.skipped, now.found_inf);
         }
         rw_scaler_destroy(&s);
-        rw_adamw_destroy(&opt);
+        rw_optimizer_destroy(&opt);
         fixture_close(&b);
     }
 }
 
-/* Every float32 there is in steps of 4099 patterns: what of it is not finite is found, once it is unscaled. */
+/* All float32 values in steps of 4099 patterns: those that are not finite after unscaling are found, and no other. */
 Test(scaler, finds_what_is_not_finite_and_nothing_else)
 {
     enum { N = 1 << 12 };
@@ -105,7 +105,7 @@ Test(scaler, finds_what_is_not_finite_and_nothing_else)
     fixture_close(&b);
 }
 
-/* ---- a step that is left out ---- */
+/* ---- a skipped step ---- */
 
 enum { STEPS = 8 };
 
@@ -116,10 +116,10 @@ static float factor_of(int step)
     return 0.25f + (float)(step % 3) / 8;
 }
 
-/* A parameter is written before step 3, whether that is left out or not: its master copy begins anew. */
+/* A parameter is written before step 3, whether that is skipped or not: its master copy is created again. */
 static void before(struct zoo *z, int step)
 {
-    rw_adamw_set_lr(z->opt, 0.03 / (step + 1));
+    rw_optimizer_set_lr(z->opt, 0.03 / (step + 1));
     if (step == 3) cr_assert_eq(rw_init_constant(z->w[1], 0.5), RW_OK);
 }
 
@@ -127,10 +127,10 @@ static void plain_step(struct zoo *z, int step)
 {
     const float factor = factor_of(step);
     rw_zero_grad(z->b.ctx);
-    rw_tensor *const loss = zoo_loss(z, z->b.t, rw_input(z->b.t, RW_F32, RW_SCALAR, &factor));
+    rw_tensor *const loss = zoo_loss(z, z->b.t, rw_input(z->b.t, RW_F32, RW_SCALAR, &factor, sizeof factor));
     cr_assert_eq(rw_backward(z->b.t, loss), RW_OK, "%s", rw_error_message(z->b.ctx));
     cr_assert_eq(rw_clip_grad_norm(z->b.ctx, 0.7, NULL), RW_OK);
-    cr_assert_eq(rw_adamw_step(z->opt), RW_OK);
+    cr_assert_eq(rw_optimizer_step(z->opt), RW_OK);
     rw_tape_reset(z->b.t);
 }
 
@@ -138,7 +138,7 @@ static void scaled_step(struct zoo *z, int step, bool overflows)
 {
     const float factor = overflows ? INFINITY : factor_of(step);
     rw_zero_grad(z->b.ctx);
-    rw_tensor *const loss = zoo_loss(z, z->b.t, rw_input(z->b.t, RW_F32, RW_SCALAR, &factor));
+    rw_tensor *const loss = zoo_loss(z, z->b.t, rw_input(z->b.t, RW_F32, RW_SCALAR, &factor, sizeof factor));
     cr_assert_eq(rw_scaler_backward(z->s, z->b.t, loss), RW_OK, "%s", rw_error_message(z->b.ctx));
     cr_assert_eq(rw_scaler_unscale(z->s), RW_OK, "%s", rw_error_message(z->b.ctx));
     cr_assert_eq(rw_clip_grad_norm(z->b.ctx, 0.7, NULL), RW_OK);
@@ -147,7 +147,7 @@ static void scaled_step(struct zoo *z, int step, bool overflows)
     rw_tape_reset(z->b.t);
 }
 
-/* Steps that are not left out, in calls without a scaler. */
+/* The steps that are not skipped, in calls without a scaler. */
 static unsigned char *without(unsigned left_out, size_t *bytes)
 {
     struct zoo z = zoo_open(kind, false, NULL);
@@ -167,7 +167,7 @@ static unsigned char *with(unsigned left_out, unsigned launched, rw_scaler_state
     rw_tape *t = NULL;
     rw_graph *g = NULL;
     cr_assert_eq(rw_tape_create(&t, z.b.ctx), RW_OK);
-    rw_tensor *const factor = rw_input(t, RW_F32, RW_SCALAR, NULL);
+    rw_tensor *const factor = rw_input(t, RW_F32, RW_SCALAR, NULL, 0);
     if (launched)
         cr_assert_eq(rw_graph_create(&g, t, zoo_loss(&z, t, factor),
                                      &(rw_graph_params){ .optimizer = z.opt, .max_norm = 0.7, .scaler = z.s }),
@@ -198,6 +198,7 @@ static int ones_of(unsigned set)
     return n;
 }
 
+/* Training with the scaler must equal training without it that leaves out the same steps. */
 static void same_as_without(unsigned left_out, unsigned launched, const char *what)
 {
     size_t bytes, again;
@@ -215,7 +216,7 @@ static void same_as_without(unsigned left_out, unsigned launched, const char *wh
     free(called);
 }
 
-/* Parameters, moments, master copies, counts of steps: what follows would show each of them. */
+/* Parameters, moments, master copies and step counts: later steps would show a change in any. */
 Test(scaler, a_step_that_is_left_out_changes_nothing)
 {
     static const unsigned left_out[] = { 0x00, 0x01, 0x08, 0x2a, 0x19, 0xff };
@@ -237,7 +238,7 @@ Test(scaler, nor_does_one_of_a_graph)
     unsetenv("REWIND_VERIFY");
 }
 
-/* What it has left out counts in calls without a scaler too. */
+/* The optimizer's count of skipped steps is also used by later calls without a scaler. */
 Test(scaler, an_optimizer_goes_on_without)
 {
     size_t bytes;
@@ -257,6 +258,7 @@ Test(scaler, an_optimizer_goes_on_without)
 
 /* ---- gradients ---- */
 
+/* Gradients of the small net with a loss scale, or without one. */
 static unsigned char *gradients_of_net(const char *policy, double scale, size_t *bytes)
 {
     struct fixture b = fixture_open(7, 2);
@@ -296,7 +298,7 @@ Test(scaler, a_power_of_two_changes_no_bit_of_a_gradient)
     free(want);
 }
 
-/* 2^-26 is nothing in float16; times 2^16 it is. */
+/* 2^-26 underflows in float16; times 2^16 it does not. */
 Test(scaler, gradients_that_float16_has_no_number_for)
 {
     for (int scaled = 0; scaled < 2; scaled++) {
@@ -317,7 +319,7 @@ Test(scaler, gradients_that_float16_has_no_number_for)
     }
 }
 
-/* Reading the loss between two halves runs nothing twice. */
+/* Reading the loss between forward and backward executes nothing twice. */
 Test(scaler, a_loss_that_is_read_before)
 {
     struct fixture b = fixture_open(1, 1);
@@ -327,7 +329,7 @@ Test(scaler, a_loss_that_is_read_before)
     cr_assert_eq(rw_scaler_create(&s, b.ctx, NULL), RW_OK);
     counted_clear();
     rw_tensor *const loss = rw_sum(b.t, counted_square(b.t, w, 1), RW_ALL_AXES, false);
-    cr_assert_eq(rw_forward(b.t, 1, &loss), RW_OK);
+    cr_assert_eq(rw_forward(b.t, &loss, 1), RW_OK);
     cr_assert_eq(rw_item(b.t, loss), 72);
     cr_assert_eq(rw_scaler_backward(s, b.t, loss), RW_OK);
     cr_assert_eq(counted_runs[1], 1);
@@ -383,7 +385,7 @@ static void remove_folder(const char *folder)
     rmdir(folder);
 }
 
-/* Counts of what was left out, and that a master copy still is to begin anew, are part of what goes on. */
+/* The count of skipped steps, and that a master copy is still to be created again, are part of the saved state. */
 Test(scaler, a_run_that_ended_goes_on)
 {
     enum { MIDDLE = 4 };
@@ -399,7 +401,7 @@ Test(scaler, a_run_that_ended_goes_on)
             rw_checkpoint *c = NULL;
             const rw_checkpoint_params params = { .folder = folder, .optimizer = z.opt };
             if (half) cr_assert_eq(rw_init_constant(z.w[0], 77), RW_OK);
-            if (half) scaled_step(&z, 5, true); /* what it counted before counts no more */
+            if (half) scaled_step(&z, 5, true); /* its earlier count is discarded */
             cr_assert_eq(rw_checkpoint_create(&c, z.b.ctx, &params), RW_OK, "%s", rw_error_message(z.b.ctx));
             if (half) cr_assert_eq(rw_checkpoint_load(c, NULL), RW_OK, "%s", rw_error_message(z.b.ctx));
             for (int step = half ? MIDDLE : 0; step < (half ? STEPS : MIDDLE); step++) {
@@ -421,7 +423,7 @@ Test(scaler, a_run_that_ended_goes_on)
     }
 }
 
-/* A program's own use of the buffer is one of its contents then. */
+/* A program that reads the buffer sees it change between contents, as with any other. */
 Test(scaler, changes_its_buffer_for_whoever_has_read_it)
 {
     for (int launched = 0; launched < 2; launched++) {
@@ -441,7 +443,7 @@ Test(scaler, changes_its_buffer_for_whoever_has_read_it)
             cr_assert_eq(rw_scaler_unscale(z.s), RW_OK);
             cr_assert_eq(rw_scaler_update(z.s), RW_OK);
         }
-        cr_assert_eq(rw_backward(reader, loss), RW_ERR_CHANGED);
+        cr_assert_eq(rw_backward(reader, loss), RW_ERR_MODIFIED);
         cr_assert(strstr(rw_error_message(z.b.ctx), "\"scaler\""), "%s", rw_error_message(z.b.ctx));
         rw_error_clear(z.b.ctx);
         rw_graph_destroy(&g);

@@ -1,4 +1,4 @@
-/* Loss scaling in wrong hands: numbers, calls and graphs that are refused, lifetimes, memory that runs out. */
+/* Misuse of loss scaling: invalid numbers, calls and graphs are refused; lifetimes; exhausted memory. */
 #include "api/scaled.h"
 
 #include "base/alloc.h"
@@ -29,7 +29,7 @@ Test(scaler_misuse, refuses_numbers_that_make_no_sense)
         { { .backoff_factor = -2 }, "backoff_factor" }, { { .growth_interval = -1 }, "growth_interval" },
         { { .growth_interval = (1 << 24) + 1 }, "growth_interval" }, { { .hysteresis = -1 }, "hysteresis" },
         { { .min_scale = -1 }, "min_scale" },         { { .min_scale = 8, .max_scale = 4 }, "max_scale" },
-        { { .name = "" }, "a name of 1 to 255" },
+        { { .name = "" }, "expected 1 to 255 bytes" },
     };
     struct fixture b = fixture_open(1, 1);
     rw_scaler *s = NULL;
@@ -39,10 +39,10 @@ Test(scaler_misuse, refuses_numbers_that_make_no_sense)
     refused(b.ctx, rw_scaler_create(NULL, b.ctx, NULL), RW_ERR_ARGUMENT, "ret_scaler");
     cr_assert_eq(rw_scaler_create(&s, NULL, NULL), RW_ERR_ARGUMENT);
     rw_param(b.ctx, "scaler", RW_F32, RW_SHAPE(4));
-    refused(b.ctx, rw_scaler_create(&s, b.ctx, NULL), RW_ERR_ARGUMENT, "\"scaler\" is taken");
+    refused(b.ctx, rw_scaler_create(&s, b.ctx, NULL), RW_ERR_ARGUMENT, "expected \"scaler\" to be free");
     rw_buffer(b.ctx, "x", RW_I32, RW_SHAPE(4));
     refused(b.ctx, rw_scaler_create(&s, b.ctx, &(rw_scaler_params){ .name = "x" }), RW_ERR_ARGUMENT,
-            "\"x\" is taken");
+            "expected \"x\" to be free");
     cr_assert_null(s);
     rw_scaler_destroy(&s);
     rw_scaler_destroy(NULL);
@@ -60,7 +60,7 @@ Test(scaler_misuse, says_how_many_gradients_it_takes)
     }
     cr_assert_eq(rw_scaler_create(&s, b.ctx, NULL), RW_OK, "%s", rw_error_message(b.ctx));
     cr_assert_eq(rw_scaler_unscale(s), RW_ERR_ARGUMENT);
-    cr_assert(strstr(rw_error_message(b.ctx), "rw_scaler_unscale: 32766 gradients, at most 32765"), "%s",
+    cr_assert(strstr(rw_error_message(b.ctx), "rw_scaler_unscale: expected at most 32765 gradients, got 32766"), "%s",
               rw_error_message(b.ctx));
     rw_error_clear(b.ctx);
     rw_scaler_destroy(&s);
@@ -99,35 +99,35 @@ Test(scaler_misuse, refuses_losses_and_graphs_that_it_cannot_scale)
     rw_tape *const t = z.b.t;
     rw_graph *g = NULL;
     rw_tensor *const half = rw_sum(t, z.w[2], RW_ALL_AXES, false), *const loss = rw_sum(t, z.w[0], RW_ALL_AXES, false);
-    refused(ctx, rw_scaler_backward(z.s, t, half), RW_ERR_DTYPE, "the loss is of type f16");
+    refused(ctx, rw_scaler_backward(z.s, t, half), RW_ERR_DTYPE, "(loss): expected f32, got f16");
     refused(ctx, rw_scaler_backward(z.s, t, z.w[0]), RW_ERR_ARGUMENT, "rw_scaler_backward");
     refused(ctx, rw_scaler_backward(other.s, t, loss), RW_ERR_ARGUMENT, "another context");
     refused(ctx, rw_scaler_backward(NULL, t, loss), RW_ERR_ARGUMENT, "rw_scaler_backward");
     cr_assert_eq(rw_scaler_backward(z.s, NULL, loss), RW_ERR_ARGUMENT);
     rw_error_clear(ctx);
     refused(ctx, rw_graph_create(&g, t, loss, &(rw_graph_params){ .scaler = other.s }), RW_ERR_ARGUMENT,
-            "the scaler belongs");
+            "rw_graph_create(scaler)");
     refused(ctx, rw_graph_create(&g, t, half, &(rw_graph_params){ .scaler = z.s }), RW_ERR_DTYPE, "rw_graph_create");
-    /* a graph of an optimizer that then begins to count on the device */
+    /* a graph of an optimizer that later starts to count on the device */
     cr_assert_eq(rw_graph_create(&g, t, loss, &(rw_graph_params){ .optimizer = z.opt }), RW_OK);
     cr_assert_eq(rw_graph_launch(g), RW_OK);
     cr_assert_eq(rw_scaler_step(z.s, z.opt), RW_OK);
-    refused(ctx, rw_graph_launch(g), RW_ERR_CHANGED, "create it again");
+    refused(ctx, rw_graph_launch(g), RW_ERR_MODIFIED, "create it again");
     rw_graph_destroy(&g);
     zoo_close(&z);
     zoo_close(&other);
 }
 
-/* The graph has what it needs when the others are gone. */
+/* The graph keeps what it needs after the other objects are destroyed. */
 Test(scaler_misuse, lives_as_long_as_a_graph_that_uses_it)
 {
     struct zoo z = zoo_open(ADAMW, true, NULL);
     rw_graph *g = NULL;
     const float one = 1;
-    rw_tensor *const loss = zoo_loss(&z, z.b.t, rw_input(z.b.t, RW_F32, RW_SCALAR, &one));
+    rw_tensor *const loss = zoo_loss(&z, z.b.t, rw_input(z.b.t, RW_F32, RW_SCALAR, &one, sizeof one));
     cr_assert_eq(rw_graph_create(&g, z.b.t, loss, &(rw_graph_params){ .optimizer = z.opt, .scaler = z.s }), RW_OK);
     cr_assert_eq(rw_scaler_step(z.s, z.opt), RW_OK);
-    rw_adamw_destroy(&z.opt);
+    rw_optimizer_destroy(&z.opt);
     rw_scaler_destroy(&z.s);
     for (int i = 0; i < 3; i++) cr_assert_eq(rw_graph_launch(g), RW_OK, "%s", rw_error_message(z.b.ctx));
     float numbers[4];
@@ -137,7 +137,8 @@ Test(scaler_misuse, lives_as_long_as_a_graph_that_uses_it)
     zoo_close(&z);
 }
 
-/* The n-th allocation fails, for every n: a scaler is made whole or not at all, a step is made or nothing changes. */
+/* The n-th allocation fails, for every n: a scaler is created completely or not at all, and a step takes place or
+   changes nothing. */
 Test(scaler_misuse, out_of_memory_changes_nothing)
 {
     size_t bytes;

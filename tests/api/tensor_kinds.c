@@ -1,7 +1,7 @@
 /*
- * Every kind of tensor through every public function that takes one, at each of its places (the functions come from the
+ * Every kind of tensor is passed to every public function that takes one, in each position (the functions come from the
  * headers: tests/tools/tensor_calls.py). Nothing crashes, no message has "(null)", and a call that fails leaves a
- * message, but where nothing that it was given knows a context.
+ * message, unless none of its arguments has a context.
  */
 #include "support/support.h"
 
@@ -30,10 +30,10 @@ enum says { STATUS, RECORDED, ANSWER };
 struct walk {
     struct fixture b, other;
     rw_tape *t, *second;
-    rw_average *average, *other_average;
+    rw_weight_average *average, *other_average;
     rw_optimizer *optimizer;
     rw_scaler *scaler;
-    rw_delayed *delayed;
+    rw_delayed_scaling *delayed;
     rw_tensor *of[KINDS], *good;
     rw_graph *graph;
     FILE *file;
@@ -44,7 +44,7 @@ struct walk {
     size_t counts[8];
 };
 
-/* What the process of one function says. */
+/* The report of the process of one function. */
 static struct seen {
     enum kind kind;
     int at, faults;
@@ -83,12 +83,12 @@ static void fault(const struct walk *w, const char *name, const char *what)
              seen->at, what, rw_error_message(w->b.ctx), rw_error_message(w->other.ctx));
 }
 
-/* After each call. result: a status, or the tensor that was recorded. */
+/* Called after each call. result: a status, or the tensor that was recorded. */
 static void told(struct walk *w, const char *name, enum says says, intptr_t result)
 {
     const char *const here = rw_error_message(w->b.ctx), *const there = rw_error_message(w->other.ctx);
     const bool failed = says == STATUS ? result != RW_OK : says == RECORDED && !result;
-    /* of these all but the tensor is nothing of a context */
+    /* of these all arguments except the tensor belong to no context */
     const bool nobody = seen->kind == MISSING || seen->kind == NONE;
     if (strstr(here, "(null)") || strstr(there, "(null)")) fault(w, name, "its message has \"(null)\"");
     if (failed && !*here && !*there && !nobody) fault(w, name, "it failed without a message");
@@ -105,6 +105,7 @@ static rw_tensor *square(rw_tape *t, rw_tensor *x)
     return rw_mul(t, x, x);
 }
 
+/* Creates the contexts, objects and arguments of all calls. */
 static void open_walk(struct walk *w)
 {
     memset(w, 0, sizeof *w);
@@ -118,39 +119,39 @@ static void open_walk(struct walk *w)
     w->of[BUFFER] = rw_buffer(w->b.ctx, "b", RW_F32, RW_SHAPE(4, 4));
     w->of[GRADIENT] = rw_gradient(w->of[PARAMETER]);
     w->of[OF_ANOTHER_CONTEXT] = rw_param(w->other.ctx, "w", RW_F32, RW_SHAPE(4, 4));
-    rw_average *gone = NULL;
+    rw_weight_average *gone = NULL;
     rw_tape *dead = NULL;
-    cr_assert_eq(rw_average_create(&w->average, w->b.ctx, 0.5), RW_OK);
-    cr_assert_eq(rw_average_create(&w->other_average, w->other.ctx, 0.5), RW_OK);
-    cr_assert_eq(rw_average_create(&gone, w->b.ctx, 0.5), RW_OK);
-    w->of[AVERAGE] = rw_average_of(w->average, w->of[PARAMETER]);
-    w->of[AVERAGE_OF_ANOTHER_CONTEXT] = rw_average_of(w->other_average, w->of[OF_ANOTHER_CONTEXT]);
-    w->of[OF_DESTROYED_AVERAGES] = rw_average_of(gone, w->of[PARAMETER]);
-    rw_average_destroy(&gone);
+    cr_assert_eq(rw_weight_average_create(&w->average, w->b.ctx, 0.5), RW_OK);
+    cr_assert_eq(rw_weight_average_create(&w->other_average, w->other.ctx, 0.5), RW_OK);
+    cr_assert_eq(rw_weight_average_create(&gone, w->b.ctx, 0.5), RW_OK);
+    w->of[AVERAGE] = rw_weight_average_of(w->average, w->of[PARAMETER]);
+    w->of[AVERAGE_OF_ANOTHER_CONTEXT] = rw_weight_average_of(w->other_average, w->of[OF_ANOTHER_CONTEXT]);
+    w->of[OF_DESTROYED_AVERAGES] = rw_weight_average_of(gone, w->of[PARAMETER]);
+    rw_weight_average_destroy(&gone);
     cr_assert_eq(rw_tape_create(&dead, w->b.ctx), RW_OK);
     w->of[OF_A_DESTROYED_TAPE] = square(dead, w->of[PARAMETER]);
     rw_tape_destroy(&dead);
     cr_assert_eq(rw_tape_create(&w->second, w->b.ctx), RW_OK);
     cr_assert_eq(rw_adamw_create(&w->optimizer, w->b.ctx, NULL), RW_OK);
     cr_assert_eq(rw_scaler_create(&w->scaler, w->b.ctx, NULL), RW_OK);
-    cr_assert_eq(rw_delayed_create(&w->delayed, w->b.ctx, NULL), RW_OK);
+    cr_assert_eq(rw_delayed_scaling_create(&w->delayed, w->b.ctx, NULL), RW_OK);
     w->of[NONE] = rw_none();
 }
 
 static void close_walk(struct walk *w)
 {
     rw_tape_destroy(&w->second);
-    rw_average_destroy(&w->average);
-    rw_average_destroy(&w->other_average);
+    rw_weight_average_destroy(&w->average);
+    rw_weight_average_destroy(&w->other_average);
     rw_optimizer_destroy(&w->optimizer);
-    rw_delayed_destroy(&w->delayed);
+    rw_delayed_scaling_destroy(&w->delayed);
     rw_scaler_destroy(&w->scaler);
     fclose(w->file);
     fixture_close(&w->b);
     fixture_close(&w->other);
 }
 
-/* The tensors of tapes, anew before each call: the values of the step before are stale. */
+/* Records the tapes' tensors anew before each call: values of the step before are stale. */
 static void record(struct walk *w)
 {
     static const float data[16] = { 1, 2, 3, 4 };
@@ -164,8 +165,8 @@ static void record(struct walk *w)
     rw_tape_reset(w->t);
     rw_tape_reset(w->second);
     rw_tape_reset(w->other.t);
-    w->of[INPUT] = rw_require_grad(w->t, rw_input(w->t, RW_F32, RW_SHAPE(4, 4), data));
-    w->of[WHOLE_NUMBERS] = rw_input(w->t, RW_I32, RW_SHAPE(4, 4), numbers);
+    w->of[INPUT] = rw_require_grad(w->t, rw_input(w->t, RW_F32, RW_SHAPE(4, 4), data, sizeof data));
+    w->of[WHOLE_NUMBERS] = rw_input(w->t, RW_I32, RW_SHAPE(4, 4), numbers, sizeof numbers);
     w->of[SCALAR] = rw_sum(w->t, square(w->t, w->of[INPUT]), RW_ALL_AXES, false);
     cr_assert_eq(rw_backward(w->t, w->of[SCALAR]), RW_OK, "%s", rw_error_message(w->b.ctx));
     w->of[GRADIENT_OF_A_VALUE] = rw_gradient(w->of[INPUT]);
@@ -192,7 +193,7 @@ static void walk(const struct call *c)
     close_walk(&w);
 }
 
-/* What only answers gives for a tensor that no longer is what it gives for NULL. */
+/* A query of a tensor that no longer exists returns the same as one of NULL. */
 Test(tensor_kinds, that_are_no_more_answer_as_null_does)
 {
     static const enum kind gone[] = { STALE, STALE_GRADIENT, OF_A_DESTROYED_TAPE, OF_DESTROYED_AVERAGES, MISSING };
@@ -208,16 +209,16 @@ Test(tensor_kinds, that_are_no_more_answer_as_null_does)
         cr_expect_null(rw_tensor_base(x), "%s", name);
         cr_expect_null(rw_tensor_layout(x), "%s", name);
         cr_expect_null(rw_gradient(x), "%s", name);
-        cr_expect_null(rw_average_of(w.average, x), "%s", name);
+        cr_expect_null(rw_weight_average_of(w.average, x), "%s", name);
         cr_expect_str_eq(rw_tensor_name(x), "", "%s", name);
         cr_expect_eq(rw_tensor_shape(x).rank, 0, "%s", name);
         cr_expect_eq(rw_tensor_bytes(x), 0, "%s", name);
-        cr_expect_eq(rw_delayed_row(w.delayed, x), -1, "%s", name);
+        cr_expect_eq(rw_delayed_scaling_row(w.delayed, x), -1, "%s", name);
     }
     close_walk(&w);
 }
 
-/* Each function in a process of its own: a crash is that function's. */
+/* Each function runs in a process of its own, which isolates a crash. */
 Test(tensor_kinds, go_through_every_function, .timeout = 300)
 {
     const size_t n = sizeof calls / sizeof *calls;

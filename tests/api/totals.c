@@ -1,7 +1,7 @@
 /*
- * `total:SIZE` when the context holds more than the step itself: arenas of larger steps, steps that wait, results of
- * other tapes. What rw_memory_stats() says is held, arenas as they are, is within SIZE, or the call names the least
- * that would do, and that does.
+ * `total:SIZE` when the context holds more than the step itself: arenas of larger steps, suspended steps, results of
+ * other tapes. The memory reported by rw_memory_stats(), with arenas at their actual size, is within SIZE, or the call
+ * names the minimum, which then suffices.
  */
 #include "support/support.h"
 
@@ -67,7 +67,7 @@ static void set_total(const struct world *x, rw_tape *t, size_t bytes)
     ok(x, ckpt_set_policy(t, policy));
 }
 
-/* Of the step that stands on the tape. */
+/* The minimum of the step recorded on the tape. */
 static size_t least_of(const struct world *x, rw_tape *t, rw_tensor *loss)
 {
     rw_prediction p = { .least_bytes = 0 };
@@ -89,7 +89,7 @@ static void clear(const struct world *x, rw_tape *t)
     rw_zero_grad(x->b.ctx);
 }
 
-/* The step on the tape takes what it said, and no more is held. */
+/* The step on the tape takes its predicted bytes, and the context holds no more. */
 static void expect_held(const struct world *x, rw_tape *t, size_t bound)
 {
     rw_prediction p;
@@ -104,7 +104,7 @@ static void expect_held(const struct world *x, rw_tape *t, size_t bound)
     if (p.total_bytes == bound) cr_expect_eq(held(x), bound);
 }
 
-/* What the chain gives without any bound, in a context of its own. The caller frees. */
+/* The chain's gradients without any bound, in a context of its own. The caller frees. */
 static unsigned char *plain_gradients(size_t *ret_bytes)
 {
     struct world plain = open_world();
@@ -133,7 +133,8 @@ static void *count_alloc(void *state, size_t bytes)
     return below->alloc(state, bytes);
 }
 
-/* `none` leaves its arena: the next step under a total makes do without. Then nothing is allocated any more. */
+/* `none` leaves its arena: the next step under a total replaces it by a smaller one. After that nothing is
+   allocated. */
 Test(totals, arena_of_a_larger_step_before)
 {
     struct world x = open_world();
@@ -156,7 +157,7 @@ Test(totals, arena_of_a_larger_step_before)
     fixture_close(&x.b);
 }
 
-/* Where there is room for the larger arena it stays: steps of two sizes do not allocate in turn. */
+/* If the total has space for the larger arena, it stays: alternating steps of two sizes do not reallocate. */
 Test(totals, larger_arena_stays_where_there_is_room)
 {
     struct world x = open_world();
@@ -170,7 +171,7 @@ Test(totals, larger_arena_stays_where_there_is_room)
     fixture_close(&x.b);
 }
 
-/* Of two steps that wait the one that stopped first is given up, and with less room the other one too. */
+/* The first of two suspended steps is given up, and with less space also the other. */
 Test(totals, steps_that_wait_give_their_arenas)
 {
     for (size_t stay = 0; stay < 3; stay++) {
@@ -200,7 +201,7 @@ Test(totals, steps_that_wait_give_their_arenas)
     }
 }
 
-/* Somebody can read them: they count, and the least grows by them. Once nobody can, they go. */
+/* While they can be read, they count, and the minimum grows by them. Afterwards they are freed. */
 Test(totals, results_of_another_tape)
 {
     struct world x = open_world();
@@ -208,7 +209,7 @@ Test(totals, results_of_another_tape)
     rw_prediction p;
     const size_t alone = least(&x, x.b.t);
     set_total(&x, x.b.t, alone);
-    expect_held(&x, x.b.t, alone); /* a plan of when there were none */
+    expect_held(&x, x.b.t, alone); /* a plan made when there were none */
     clear(&x, x.b.t);
     rw_tensor *y[8];
     for (int i = 0; i < 8; i++) y[i] = rw_exp(u, rw_scale(u, x.w, i));
@@ -236,7 +237,7 @@ Test(totals, results_of_another_tape)
     fixture_close(&x.b);
 }
 
-/* Of two tapes' results those go that nobody can read. */
+/* Results of two tapes that can no longer be read are freed. */
 Test(totals, results_that_somebody_reads_stay)
 {
     struct world x = open_world();
@@ -262,7 +263,7 @@ Test(totals, results_that_somebody_reads_stay)
     fixture_close(&x.b);
 }
 
-/* The tape's own block of results is no larger than its step needs, either. */
+/* The tape's own block of results is not larger than its step needs, either. */
 Test(totals, results_of_an_evaluation_before)
 {
     struct world x = open_world();
@@ -276,7 +277,7 @@ Test(totals, results_of_an_evaluation_before)
     fixture_close(&x.b);
 }
 
-/* Something comes between the loss and its backward: what has stopped is planned anew, in what is left. */
+/* Memory is taken between the loss and its backward: the suspended step is planned anew for the remaining memory. */
 Test(totals, what_comes_while_the_step_waits)
 {
     struct world x = open_world();
@@ -286,7 +287,7 @@ Test(totals, what_comes_while_the_step_waits)
     set_total(&x, x.b.t, bound);
     rw_item(x.b.t, loss);
     cr_expect_eq(stats(&x).runs, 1);
-    rw_input(u, RW_F32, RW_SHAPE(15 * N), NULL);
+    rw_input(u, RW_F32, RW_SHAPE(15 * N), NULL, 0);
     cr_assert_gt(held(&x), bound, "or this shows nothing");
     ok(&x, rw_backward(x.b.t, loss));
     cr_expect_leq(held(&x), bound, "%zu held, %zu allowed", held(&x), bound);
@@ -295,13 +296,13 @@ Test(totals, what_comes_while_the_step_waits)
     fixture_close(&x.b);
 }
 
-/* Other steps take and free arenas between the launches; what it has not counted makes a launch fail, and nothing
-   else: it goes on when that has gone. */
+/* Other steps take and free arenas between the launches. Memory that the graph has not counted makes a launch fail,
+   without other effect: launches succeed after it is freed. */
 Test(totals, graphs)
 {
     struct world x = open_world();
     rw_graph *g = NULL;
-    rw_adamw *opt = NULL;
+    rw_optimizer *opt = NULL;
     rw_tape *u = add_tape(&x, "none");
     const size_t bound = least(&x, x.b.t);
     rw_tensor *const loss = chain(&x, x.b.t, LINKS);
@@ -323,7 +324,7 @@ Test(totals, graphs)
     cr_expect_eq(rw_graph_launch(g), RW_ERR_BUDGET);
     cr_expect(strstr(rw_error_message(x.b.ctx), said), "%s, not %s", rw_error_message(x.b.ctx), said);
     rw_error_clear(x.b.ctx);
-    rw_adamw_destroy(&opt);
+    rw_optimizer_destroy(&opt);
     ok(&x, rw_graph_launch(g));
     expect_plain_gradients(&x);
     rw_graph_destroy(&g);
@@ -331,7 +332,7 @@ Test(totals, graphs)
     fixture_close(&x.b);
 }
 
-/* A graph frees the arena of another one, which asks for the one it had. */
+/* A graph frees the arena of another one, which requests its former arena again. */
 Test(totals, graphs_of_two_tapes)
 {
     struct world x = open_world();
@@ -341,7 +342,7 @@ Test(totals, graphs_of_two_tapes)
         rw_prediction p;
         rw_tensor *const loss = chain(&x, t[i], LINKS << i);
         ok(&x, rw_tape_plan(t[i], loss, "none", &p));
-        set_total(&x, t[i], p.total_bytes + 1024 + (i ? 0 : BYTES)); /* and the results of both */
+        set_total(&x, t[i], p.total_bytes + 1024 + (i ? 0 : BYTES)); /* including the results of both */
         ok(&x, rw_graph_create(&g[i], t[i], loss, NULL));
     }
     for (int i = 0; i < 6; i++) {
@@ -353,7 +354,7 @@ Test(totals, graphs_of_two_tapes)
     fixture_close(&x.b);
 }
 
-static void give_gradients_up(const struct world *x, rw_adamw *opt)
+static void give_gradients_up(const struct world *x, rw_optimizer *opt)
 {
     rw_graph *g = NULL;
     rw_tape *u = add_tape(x, "none");
@@ -366,12 +367,12 @@ static void give_gradients_up(const struct world *x, rw_adamw *opt)
     cr_assert_eq(stats(x).gradients, before - BYTES, "or this shows nothing");
 }
 
-/* An update inside backward has given gradients up: the next backward makes them again, and they count. */
+/* A fused update has freed gradients: the next backward allocates them again, and they count. */
 Test(totals, gradients_that_have_no_memory_yet)
 {
     struct world x = open_world();
     struct world other = x; /* another parameter of the same context */
-    rw_adamw *opt = NULL;
+    rw_optimizer *opt = NULL;
     other.w = rw_param(x.b.ctx, "v", RW_F32, RW_SHAPE(N));
     ok(&x, rw_adamw_create(&opt, x.b.ctx, NULL));
     give_gradients_up(&x, opt);
@@ -380,14 +381,14 @@ Test(totals, gradients_that_have_no_memory_yet)
     expect_held(&x, x.b.t, bound);
     cr_expect_eq(stats(&x).gradients, 2 * BYTES);
     rw_tape_reset(x.b.t);
-    give_gradients_up(&other, opt); /* as many bytes, and none that the step needs: a plan of its own */
+    give_gradients_up(&other, opt); /* as many bytes, which the step does not need: a plan of its own */
     expect_held(&x, x.b.t, bound);
     cr_expect_eq(stats(&x).gradients, BYTES);
-    rw_adamw_destroy(&opt);
+    rw_optimizer_destroy(&opt);
     fixture_close(&x.b);
 }
 
-/* What the verifier takes for itself is not bounded, and what it verifies is. */
+/* The verifier's own memory is not bounded, but that of the verified step is. */
 Test(totals, verified)
 {
     setenv("REWIND_VERIFY", "1", 1);
@@ -404,8 +405,8 @@ Test(totals, verified)
     fixture_close(&x.b);
 }
 
-/* A gradient that the program wants to read is a result: what was rehearsed has none, so it is counted once, and nobody
-   reads it before the step has run. */
+/* A gradient that the program wants to read is a result. The rehearsal has none, so it is counted once, and it is not
+   read before the step has run. */
 Test(totals, verified_with_a_gradient_to_read)
 {
     setenv("REWIND_VERIFY", "1", 1);
@@ -428,7 +429,7 @@ Test(totals, verified_with_a_gradient_to_read)
     fixture_close(&x.b);
 }
 
-/* The pool itself: the arena that one had, whether it is still there, and the one that may stay. */
+/* The pool itself: the previous arena, whether it still exists, and the one that may stay. */
 Test(totals, arenas_of_the_pool)
 {
     struct fixture b = fixture_open(1, 1);

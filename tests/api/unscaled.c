@@ -1,6 +1,6 @@
 /*
- * By what gradients are multiplied: which calls a scaler's unscaling holds for. It ends with the gradients, however
- * they end; nothing of another scale is added to them; and no optimizer is stepped twice by one scale.
+ * Gradients and their scale: which calls a scaler's unscaling applies to. It ends with the gradients, however they end;
+ * nothing of another scale is added to them; and no optimizer is stepped twice with one scale.
  */
 #include "base/alloc.h"
 #include "io/saved_run.h"
@@ -10,7 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* loss = p * p, scaled by 1024: plain SGD at a rate of 1/8 leaves 3/4 of p, and one that forgets the scale -255. */
+/* loss = p * p, scaled by 1024: plain SGD at a rate of 1/8 leaves 3/4 of p, or -255 times p if the scale is
+   forgotten. */
 struct scaled {
     struct fixture b;
     rw_tensor *p, *q;
@@ -79,7 +80,7 @@ static double first_of(const struct scaled *x, rw_tensor *p)
 
 static const rw_dtype types[] = { RW_F32, RW_BF16, RW_F16, RW_F64 };
 
-/* ---- it ends with the gradients ---- */
+/* ---- unscaling ends with the gradients ---- */
 
 Test(unscaled, ends_with_a_step_that_the_program_leaves_out)
 {
@@ -122,7 +123,7 @@ Test(unscaled, ends_with_a_checkpoint_that_is_loaded, .init = folder_open, .fini
     }
 }
 
-/* Wherever a step has failed, the program can repeat it: with its gradients, or with new ones. */
+/* Wherever a step has failed, the program can repeat it, with its gradients or with new ones. */
 Test(unscaled, ends_with_a_step_that_has_failed)
 {
     for (int renewed = 0; renewed < 2; renewed++)
@@ -171,7 +172,8 @@ Test(unscaled, in_a_graph)
     scaled_close(&x);
 }
 
-/* After a launch that has used its gradients up there is nothing that another scale could be added to. */
+/* After a launch with fused updates, which consumes its gradients, nothing remains to which another scale could be
+   added. */
 Test(unscaled, after_an_update_inside_backward)
 {
     struct scaled x = scaled_open(RW_F32);
@@ -193,6 +195,7 @@ Test(unscaled, after_an_update_inside_backward)
 
 /* ---- nothing of another scale is added ---- */
 
+/* Nothing can be added to unscaled gradients, before or after an update used them. */
 static void refuses_to_add(void)
 {
     struct scaled x = scaled_open(RW_F32);
@@ -201,9 +204,9 @@ static void refuses_to_add(void)
     for (int used = 0; used < 2; used++) {
         rw_tape_reset(x.b.t);
         rw_tensor *const y = square_of(x.b.t, x.p);
-        refused(&x, rw_scaler_backward(x.s, x.b.t, y), RW_ERR_CHANGED, "the gradient of \"p\" was unscaled");
-        refused(&x, rw_backward(x.b.t, y), RW_ERR_CHANGED, "rw_zero_grad() first");
-        refused(&x, rw_backward_from(x.b.t, 1, &y, NULL), RW_ERR_CHANGED, "the gradient of \"p\" was unscaled");
+        refused(&x, rw_scaler_backward(x.s, x.b.t, y), RW_ERR_MODIFIED, "the gradient of \"p\" was unscaled");
+        refused(&x, rw_backward(x.b.t, y), RW_ERR_MODIFIED, "rw_zero_grad() first");
+        refused(&x, rw_backward_from(x.b.t, &y, NULL, 1), RW_ERR_MODIFIED, "the gradient of \"p\" was unscaled");
         cr_assert_eq(first_of(&x, rw_gradient(x.p)), 2, "it is what it was");
         if (used) break;
         ok(&x, rw_scaler_step(x.s, x.opt));
@@ -233,7 +236,7 @@ Test(unscaled, is_not_added_to_under_the_verifier)
     refuses_to_add();
 }
 
-/* A rehearsal writes elsewhere. */
+/* A rehearsal writes to other memory. */
 Test(unscaled, can_be_verified)
 {
     struct scaled x = scaled_open(RW_F32);
@@ -253,8 +256,8 @@ Test(unscaled, in_part)
     begin(&x);
     ok(&x, rw_scaler_unscale(x.s));
     backward(&x, x.q);
-    refused(&x, rw_scaler_step(x.s, x.opt), RW_ERR_CHANGED, "\"p\" and \"q\" have different scales");
-    refused(&x, rw_scaler_unscale(x.s), RW_ERR_CHANGED, "\"p\" and \"q\" have different scales");
+    refused(&x, rw_scaler_step(x.s, x.opt), RW_ERR_MODIFIED, "\"p\" and \"q\" have different scales");
+    refused(&x, rw_scaler_unscale(x.s), RW_ERR_MODIFIED, "\"p\" and \"q\" have different scales");
     cr_assert_eq(first_of(&x, x.p), 1);
     begin(&x);
     ok(&x, rw_scaler_step(x.s, x.opt));
@@ -268,8 +271,8 @@ Test(unscaled, by_another_scaler)
     rw_scaler *other = NULL;
     ok(&x, rw_scaler_create(&other, x.b.ctx, &(rw_scaler_params){ .init_scale = 8, .name = "other" }));
     begin(&x);
-    refused(&x, rw_scaler_unscale(other), RW_ERR_CHANGED, "another scaler, \"scaler\"; expected \"other\"");
-    refused(&x, rw_scaler_backward(other, x.b.t, square_of(x.b.t, x.p)), RW_ERR_CHANGED, "another scaler");
+    refused(&x, rw_scaler_unscale(other), RW_ERR_MODIFIED, "another scaler, \"scaler\"; expected \"other\"");
+    refused(&x, rw_scaler_backward(other, x.b.t, square_of(x.b.t, x.p)), RW_ERR_MODIFIED, "another scaler");
     ok(&x, rw_scaler_unscale(x.s));
     refused(&x, rw_scaler_unscale(other), RW_ERR_ARGUMENT, "unscaled by another scaler");
     refused(&x, rw_scaler_step(other, x.opt), RW_ERR_ARGUMENT, "unscaled by another scaler");
@@ -290,12 +293,12 @@ Test(unscaled, by_another_scale)
     const float numbers[4] = { 512, 0, 1, 0 };
     begin(&x);
     ok(&x, rw_write(rw_param_find(x.b.ctx, "scaler"), numbers, sizeof numbers));
-    refused(&x, rw_scaler_step(x.s, x.opt), RW_ERR_CHANGED, "the scale in \"scaler\" changed after backward");
+    refused(&x, rw_scaler_step(x.s, x.opt), RW_ERR_MODIFIED, "the scale in \"scaler\" changed after backward");
     begin(&x);
     ok(&x, rw_scaler_unscale(x.s));
     begin(&x);
     ok(&x, rw_scaler_update(x.s));
-    refused(&x, rw_scaler_step(x.s, x.opt), RW_ERR_CHANGED, "the scale in \"scaler\" changed after backward");
+    refused(&x, rw_scaler_step(x.s, x.opt), RW_ERR_MODIFIED, "the scale in \"scaler\" changed after backward");
     cr_assert_eq(first_of(&x, x.p), 1);
     begin(&x);
     ok(&x, rw_scaler_step(x.s, x.opt));
@@ -303,7 +306,7 @@ Test(unscaled, by_another_scale)
     scaled_close(&x);
 }
 
-/* What a caller writes has the scale of the others: a sum over processes before or after unscaling. */
+/* A write of the caller has the scale of the others: a sum over processes before or after unscaling. */
 Test(unscaled, or_not_as_the_caller_writes_it)
 {
     const float two[3] = { 2, 2, 2 }, large[3] = { 2048, 2048, 2048 };
@@ -317,7 +320,7 @@ Test(unscaled, or_not_as_the_caller_writes_it)
                 const float *const v = after ? two : large;
                 void *const at = address ? rw_tensor_data(g) : NULL;
                 if (!address) ok(&x, rw_write(g, v, sizeof two));
-                else ok(&x, rw_read(x.b.t, rw_input(x.b.t, RW_F32, RW_SHAPE(3), v), at, sizeof two));
+                else ok(&x, rw_read(x.b.t, rw_input(x.b.t, RW_F32, RW_SHAPE(3), v, 3 * sizeof *v), at, sizeof two));
             }
             ok(&x, rw_scaler_step(x.s, x.opt));
             ok(&x, rw_scaler_update(x.s));
@@ -338,11 +341,13 @@ Test(unscaled, once_for_each_optimizer)
         begin(&x);
         const double p = first_of(&x, x.p);
         ok(&x, rw_scaler_step(x.s, x.opt));
-        refused(&x, rw_scaler_step(x.s, x.opt), RW_ERR_ARGUMENT, "stepped since the last rw_scaler_update()");
+        refused(&x, rw_scaler_step(x.s, x.opt), RW_ERR_ARGUMENT,
+                "expected rw_scaler_update() since the optimizer was stepped");
         ok(&x, rw_scaler_step(x.s, other));
         cr_assert_eq(first_of(&x, x.p), p / 2, "each has subtracted a quarter: %g", first_of(&x, x.p));
         begin(&x);
-        refused(&x, rw_scaler_step(x.s, x.opt), RW_ERR_ARGUMENT, "stepped since the last rw_scaler_update()");
+        refused(&x, rw_scaler_step(x.s, x.opt), RW_ERR_ARGUMENT,
+                "expected rw_scaler_update() since the optimizer was stepped");
         refused(&x, rw_scaler_unscale(x.s), RW_ERR_ARGUMENT, "stepped with other gradients");
         cr_assert_eq(first_of(&x, x.p), p / 2);
         rw_zero_grad(x.b.ctx);
@@ -352,7 +357,7 @@ Test(unscaled, once_for_each_optimizer)
     scaled_close(&x);
 }
 
-/* The gradients of one step, used once more after the update of the scale: they are unscaled once. */
+/* The gradients of one step are used once more after the scale's update: they are unscaled once. */
 Test(unscaled, also_after_the_update)
 {
     struct scaled x = scaled_open(RW_F32);
@@ -365,7 +370,8 @@ Test(unscaled, also_after_the_update)
     scaled_close(&x);
 }
 
-/* A parameter that came after the unscaling was planned, where the new plan finds no memory at first. */
+/* A parameter that was created after the unscaling was planned, where the first attempt at a new plan finds no
+   memory. */
 Test(unscaled, with_a_parameter_that_comes_later)
 {
     for (uint64_t n = 1, failed = 1; failed; n++) {

@@ -1,6 +1,6 @@
 /*
- * Clipping and AdamW as commits of a plan: what they refuse, what a failure leaves, what the parameters' versions say,
- * and that a graph which ends with them is the calls one by one, to the last bit.
+ * Clipping and AdamW as commits of a plan: what they refuse, what a failure leaves, the parameters' versions, and that
+ * a graph that ends with them is bit-identical to single calls.
  */
 #include "base/alloc.h"
 #include "record/context.h"
@@ -16,17 +16,18 @@
 
 enum { N = 5 };
 
-/* Parameters of every type, a matrix among them, and one whose gradient stays clear. */
+/* Parameters of every type, including a matrix, and one whose gradient stays clear. */
 struct zoo {
     struct fixture b;
     rw_tensor *w[N], *idle;
-    rw_adamw *opt;
+    rw_optimizer *opt;
 };
 
+/* Parameters of each type, a long one, one without a gradient, and AdamW. */
 static struct zoo zoo_open(void)
 {
     static const rw_dtype dtypes[N] = { RW_F32, RW_BF16, RW_F16, RW_F64, RW_F32 };
-    const int64_t long_one = test_device() == RW_DEVICE_CPU ? 40003 : 9001; /* more than a block, or a thread's share */
+    const int64_t long_one = test_device() == RW_DEVICE_CPU ? 40003 : 9001; /* more than a block, or a thread's part */
     struct zoo z = { .b = fixture_open(3, 2) };
     for (int k = 0; k < N; k++) {
         char name[8];
@@ -42,7 +43,7 @@ static struct zoo zoo_open(void)
 
 static void zoo_close(struct zoo *z)
 {
-    rw_adamw_destroy(&z->opt);
+    rw_optimizer_destroy(&z->opt);
     fixture_close(&z->b);
 }
 
@@ -89,7 +90,7 @@ static void expect_as(rw_context *ctx, const unsigned char *want, const char *wh
 static void expect_refused(rw_adamw_params p, const char *text)
 {
     struct fixture b = fixture_open(1, 1);
-    rw_adamw *opt = NULL;
+    rw_optimizer *opt = NULL;
     rw_param(b.ctx, "w", RW_F32, RW_SHAPE(3));
     cr_assert_eq(rw_adamw_create(&opt, b.ctx, &p), RW_ERR_ARGUMENT, "%s", text);
     cr_assert_null(opt);
@@ -99,18 +100,18 @@ static void expect_refused(rw_adamw_params p, const char *text)
 
 Test(updates, refuse_numbers_that_make_no_sense)
 {
-    expect_refused((rw_adamw_params){ .lr = NAN }, "lr is nan");
-    expect_refused((rw_adamw_params){ .lr = -1 }, "lr is -1");
-    expect_refused((rw_adamw_params){ .lr = INFINITY }, "lr is inf");
-    expect_refused((rw_adamw_params){ .beta1 = 1 }, "beta1 is 1");
-    expect_refused((rw_adamw_params){ .beta1 = NAN }, "beta1 is nan");
-    expect_refused((rw_adamw_params){ .beta2 = 1.5 }, "beta2 is 1.5");
-    expect_refused((rw_adamw_params){ .eps = -1 }, "eps is -1");
-    expect_refused((rw_adamw_params){ .eps = NAN }, "eps is nan");
-    expect_refused((rw_adamw_params){ .weight_decay = NAN }, "weight_decay is nan");
+    expect_refused((rw_adamw_params){ .lr = NAN }, "(lr): expected 0 or more, got nan");
+    expect_refused((rw_adamw_params){ .lr = -1 }, "(lr): expected 0 or more, got -1");
+    expect_refused((rw_adamw_params){ .lr = INFINITY }, "(lr): expected 0 or more, got inf");
+    expect_refused((rw_adamw_params){ .beta1 = 1 }, "(beta1): expected below 1, got 1");
+    expect_refused((rw_adamw_params){ .beta1 = NAN }, "(beta1): expected below 1, got nan");
+    expect_refused((rw_adamw_params){ .beta2 = 1.5 }, "(beta2): expected below 1, got 1.5");
+    expect_refused((rw_adamw_params){ .eps = -1 }, "(eps): expected 0 or more, got -1");
+    expect_refused((rw_adamw_params){ .eps = NAN }, "(eps): expected 0 or more, got nan");
+    expect_refused((rw_adamw_params){ .weight_decay = NAN }, "(weight_decay): expected a finite number, got nan");
 }
 
-/* An error that is stuck, a learning rate that is none: neither parameters nor counts of steps move. */
+/* With a sticky error, or an invalid learning rate, neither parameters nor step counts change. */
 Test(updates, do_nothing_while_an_error_is_stuck)
 {
     struct zoo a = zoo_open(), z = zoo_open();
@@ -118,17 +119,18 @@ Test(updates, do_nothing_while_an_error_is_stuck)
     zoo_backward(&a);
     zoo_backward(&z);
     unsigned char *const before = everything(z.b.ctx, &bytes);
-    rw_adamw_set_lr(z.opt, NAN);
-    cr_assert_eq(rw_adamw_step(z.opt), RW_ERR_ARGUMENT);
-    cr_assert(strstr(rw_error_message(z.b.ctx), "rw_adamw_set_lr: a learning rate of nan"));
+    rw_optimizer_set_lr(z.opt, NAN);
+    cr_assert_eq(rw_optimizer_step(z.opt), RW_ERR_ARGUMENT);
+    cr_assert(strstr(rw_error_message(z.b.ctx),
+                     "rw_optimizer_set_lr(lr): expected a finite number of 0 or more, got nan"));
     double norm = 7;
     cr_assert_eq(rw_clip_grad_norm(z.b.ctx, 1e-3, &norm), RW_ERR_ARGUMENT);
     cr_assert_eq(norm, 7);
     rw_error_clear(z.b.ctx);
     expect_as(z.b.ctx, before, "after a step that was refused");
     free(before);
-    cr_assert_eq(rw_adamw_step(a.opt), RW_OK);
-    cr_assert_eq(rw_adamw_step(z.opt), RW_OK, "with the learning rate it had");
+    cr_assert_eq(rw_optimizer_step(a.opt), RW_OK);
+    cr_assert_eq(rw_optimizer_step(z.opt), RW_OK, "with the learning rate it had");
     unsigned char *const want = everything(a.b.ctx, &bytes);
     expect_as(z.b.ctx, want, "as if it had never been refused");
     free(want);
@@ -138,13 +140,13 @@ Test(updates, do_nothing_while_an_error_is_stuck)
 
 /* ---- many parameters, by hand ---- */
 
-/* After one step both moments cancel: every number moves by the learning rate, against its gradient. */
+/* After one step both moments cancel: every element changes by the learning rate, against its gradient. */
 Test(updates, of_more_parameters_than_a_node_takes)
 {
-    const int many = test_device() == RW_DEVICE_CPU ? 4500 : 130; /* than a launch takes, there */
+    const int many = test_device() == RW_DEVICE_CPU ? 4500 : 130; /* more than one launch takes on CUDA */
     struct fixture b = fixture_open(1, 1);
     rw_tensor **const w = calloc((size_t)many, sizeof *w);
-    rw_adamw *opt = NULL;
+    rw_optimizer *opt = NULL;
     for (int k = 0; k < many; k++) {
         char name[16];
         snprintf(name, sizeof name, "w%d", k);
@@ -159,7 +161,7 @@ Test(updates, of_more_parameters_than_a_node_takes)
     const double whole = 2 * sqrt(many - many / 5);
     cr_assert_eq(rw_clip_grad_norm(b.ctx, whole / 4, &norm), RW_OK, "%s", rw_error_message(b.ctx));
     cr_assert(fabs(norm - whole) < 1e-12 * whole, "%.17g, not %.17g", norm, whole);
-    cr_assert_eq(rw_adamw_step(opt), RW_OK);
+    cr_assert_eq(rw_optimizer_step(opt), RW_OK);
     for (int k = 0; k < many; k++) {
         double x, g;
         cr_assert_eq(rw_read(NULL, w[k], &x, sizeof x), RW_OK);
@@ -169,7 +171,7 @@ Test(updates, of_more_parameters_than_a_node_takes)
         cr_assert(fabs(fabs(g) - (k % 5 ? 0.5 : 0)) < 1e-12, "gradient %d: %.17g", k, g);
     }
     free(w);
-    rw_adamw_destroy(&opt);
+    rw_optimizer_destroy(&opt);
     fixture_close(&b);
 }
 
@@ -177,7 +179,7 @@ Test(updates, of_more_parameters_than_a_node_takes)
 
 enum { STEPS = 7 };
 
-/* Launches and single calls in turn, as `launched` says by step: the optimizer counts both. */
+/* Launches and single calls mixed, by the bits of `launched`: the optimizer counts both. */
 static unsigned char *train(unsigned launched, size_t *bytes)
 {
     struct zoo z = zoo_open();
@@ -189,8 +191,8 @@ static unsigned char *train(unsigned launched, size_t *bytes)
     const rw_graph_params params = { .optimizer = z.opt, .max_norm = 0.7 };
     cr_assert_eq(rw_graph_create(&g, t, zoo_loss(&of_graph), &params), RW_OK, "%s", rw_error_message(z.b.ctx));
     for (int s = 0; s < STEPS; s++) {
-        rw_adamw_set_lr(z.opt, 0.03 / (s + 1));
-        if (s == 3) cr_assert_eq(rw_init_constant(z.w[1], 0.5), RW_OK); /* its master copy counts no more */
+        rw_optimizer_set_lr(z.opt, 0.03 / (s + 1));
+        if (s == 3) cr_assert_eq(rw_init_constant(z.w[1], 0.5), RW_OK); /* its master copy is discarded */
         if (launched >> s & 1) {
             cr_assert_eq(rw_graph_launch(g), RW_OK, "%s", rw_error_message(z.b.ctx));
             continue;
@@ -198,7 +200,7 @@ static unsigned char *train(unsigned launched, size_t *bytes)
         rw_zero_grad(z.b.ctx);
         zoo_backward(&z);
         cr_assert_eq(rw_clip_grad_norm(z.b.ctx, 0.7, NULL), RW_OK);
-        cr_assert_eq(rw_adamw_step(z.opt), RW_OK);
+        cr_assert_eq(rw_optimizer_step(z.opt), RW_OK);
     }
     unsigned char *const all = everything(z.b.ctx, bytes);
     rw_graph_destroy(&g);
@@ -231,13 +233,13 @@ Test(updates, in_a_graph_are_the_calls_one_by_one)
     unsetenv("REWIND_VERIFY");
 }
 
-/* A mean of the parameters that the step itself keeps: it reads what was there before the update. */
+/* A mean of the parameters that the step itself assigns: it reads the values before the update. */
 Test(updates, come_behind_what_the_step_assigns)
 {
     float mean[2][4];
     for (int graph = 0; graph < 2; graph++) {
         struct fixture b = fixture_open(1, 1);
-        rw_adamw *opt = NULL;
+        rw_optimizer *opt = NULL;
         rw_graph *g = NULL;
         rw_tensor *const w = rw_param(b.ctx, "w", RW_F32, RW_SHAPE(4)), *const m = rw_buffer(b.ctx, "m", RW_F32,
                                                                                              RW_SHAPE(4));
@@ -253,11 +255,11 @@ Test(updates, come_behind_what_the_step_assigns)
                     cr_assert_eq(rw_graph_create(&g, b.t, loss, &(rw_graph_params){ .optimizer = opt }), RW_OK);
                 else cr_assert_eq(rw_backward(b.t, loss), RW_OK);
             }
-            cr_assert_eq(g ? rw_graph_launch(g) : rw_adamw_step(opt), RW_OK, "%s", rw_error_message(b.ctx));
+            cr_assert_eq(g ? rw_graph_launch(g) : rw_optimizer_step(opt), RW_OK, "%s", rw_error_message(b.ctx));
         }
         cr_assert_eq(rw_read(NULL, m, mean[graph], sizeof mean[graph]), RW_OK);
         rw_graph_destroy(&g);
-        rw_adamw_destroy(&opt);
+        rw_optimizer_destroy(&opt);
         fixture_close(&b);
     }
     cr_assert_eq(memcmp(mean[0], mean[1], sizeof mean[0]), 0);
@@ -265,7 +267,7 @@ Test(updates, come_behind_what_the_step_assigns)
 
 /* ---- failures ---- */
 
-/* The n-th allocation fails, for every n. What is made is made whole or not at all. */
+/* The n-th allocation fails, for every n. Objects are created completely or not at all. */
 static void expect_whole(struct zoo *z, rw_status (*call)(struct zoo *z), void (*undo)(struct zoo *z))
 {
     size_t bytes;
@@ -291,12 +293,12 @@ static void expect_whole(struct zoo *z, rw_status (*call)(struct zoo *z), void (
     free(before);
 }
 
-static rw_adamw *second;
+static rw_optimizer *second;
 static rw_graph *ending;
 static rw_tensor *loss_of_graph;
 
 static rw_status make_second(struct zoo *z) { return rw_adamw_create(&second, z->b.ctx, NULL); }
-static void end_second(struct zoo *z) { rw_adamw_destroy(&second); }
+static void end_second(struct zoo *z) { rw_optimizer_destroy(&second); }
 
 static rw_status make_graph(struct zoo *z)
 {
@@ -307,8 +309,8 @@ static void end_graph(struct zoo *z) { rw_graph_destroy(&ending); }
 static rw_status clip_far_above(struct zoo *z) { return rw_clip_grad_norm(z->b.ctx, 1e9, NULL); }
 static void nothing(struct zoo *z) {}
 
-/* The plan is one for other threads: it is made again, and the step is made once in the end. */
-static rw_status step(struct zoo *z) { return rw_adamw_step(z->opt); }
+/* The plan is for another number of threads: the step is planned again, and takes place once. */
+static rw_status step(struct zoo *z) { return rw_optimizer_step(z->opt); }
 
 Test(updates, that_run_out_of_memory_change_nothing)
 {
@@ -322,9 +324,9 @@ Test(updates, that_run_out_of_memory_change_nothing)
     expect_whole(&z, make_graph, end_graph);
     rw_context_set_threads(z.b.ctx, 3);
     expect_whole(&z, step, nothing);
-    cr_assert_eq(rw_adamw_step(a.opt), RW_OK);
-    cr_assert_eq(rw_adamw_step(a.opt), RW_OK);
-    cr_assert_eq(rw_adamw_step(z.opt), RW_OK);
+    cr_assert_eq(rw_optimizer_step(a.opt), RW_OK);
+    cr_assert_eq(rw_optimizer_step(a.opt), RW_OK);
+    cr_assert_eq(rw_optimizer_step(z.opt), RW_OK);
     unsigned char *const want = everything(a.b.ctx, &bytes);
     expect_as(z.b.ctx, want, "two steps");
     free(want);
@@ -332,21 +334,21 @@ Test(updates, that_run_out_of_memory_change_nothing)
     zoo_close(&z);
 }
 
-/* Neither call allocates once it has been made, nor changes what rw_memory tells of the step before it. */
+/* Neither call allocates after its first use, nor changes the step statistics of rw_memory. */
 Test(updates, allocate_nothing_in_steady_state)
 {
     struct zoo z = zoo_open();
     zoo_backward(&z);
     cr_assert_eq(rw_clip_grad_norm(z.b.ctx, 0.5, NULL), RW_OK);
-    cr_assert_eq(rw_adamw_step(z.opt), RW_OK);
+    cr_assert_eq(rw_optimizer_step(z.opt), RW_OK);
     zoo_backward(&z);
     const uint64_t before = rw_alloc_count();
     rw_memory was, is;
     rw_memory_stats(z.b.ctx, &was);
     for (int s = 0; s < 3; s++) {
         cr_assert_eq(rw_clip_grad_norm(z.b.ctx, 0.5 / (s + 1), NULL), RW_OK);
-        cr_assert_eq(rw_adamw_step(z.opt), RW_OK);
-        rw_adamw_set_lr(z.opt, 0.01 * s);
+        cr_assert_eq(rw_optimizer_step(z.opt), RW_OK);
+        rw_optimizer_set_lr(z.opt, 0.01 * s);
     }
     cr_assert_eq(rw_alloc_count(), before);
     rw_memory_stats(z.b.ctx, &is);
@@ -357,9 +359,10 @@ Test(updates, allocate_nothing_in_steady_state)
     zoo_close(&z);
 }
 
-/* ---- what others see ---- */
+/* ---- effects on other objects ---- */
 
-/* A tape whose step stands between forward and backward relies on what an update writes, and on nothing else. */
+/* A tape whose step is suspended between forward and backward depends on the parameters that an update writes, and on
+   nothing else. */
 Test(updates, change_the_parameters_that_they_write)
 {
     struct zoo z = zoo_open();
@@ -372,16 +375,17 @@ Test(updates, change_the_parameters_that_they_write)
         rw_item(t[i], loss[i]);
     }
     zoo_backward(&z);
-    cr_assert_eq(rw_adamw_step(z.opt), RW_OK);
+    cr_assert_eq(rw_optimizer_step(z.opt), RW_OK);
     cr_assert_eq(rw_backward(t[1], loss[1]), RW_OK, "nothing has written it: %s", rw_error_message(z.b.ctx));
-    cr_assert_eq(rw_backward(t[0], loss[0]), RW_ERR_CHANGED);
+    cr_assert_eq(rw_backward(t[0], loss[0]), RW_ERR_MODIFIED);
     rw_error_clear(z.b.ctx);
     rw_tape_destroy(&t[0]);
     rw_tape_destroy(&t[1]);
     zoo_close(&z);
 }
 
-/* Moments are no parameters: they are neither listed nor found, and what one optimizer had another may have. */
+/* Moments are not parameters: they are neither listed nor found, and one optimizer's memory can be reused by
+   another. */
 Test(updates, keep_their_states_to_themselves)
 {
     struct zoo z = zoo_open();
@@ -396,13 +400,13 @@ Test(updates, keep_their_states_to_themselves)
     cr_assert_eq(rw_clip_grad_norm(z.b.ctx, 1e9, &all), RW_OK);
     cr_assert(fabs(all * all - few * few - 2) < 1e-9 * all * all, "one more parameter: another plan");
     cr_assert_eq(rw_optimizer_exclude(late, true), RW_OK);
-    cr_assert_eq(rw_adamw_step(z.opt), RW_OK);
+    cr_assert_eq(rw_optimizer_step(z.opt), RW_OK);
     cr_assert_eq(rw_optimizer_exclude(late, false), RW_OK);
     const size_t ids = z.b.ctx->n_ids;
     for (int i = 0; i < 3; i++) {
-        rw_adamw_destroy(&z.opt);
+        rw_optimizer_destroy(&z.opt);
         cr_assert_eq(rw_adamw_create(&z.opt, z.b.ctx, NULL), RW_OK);
-        cr_assert_eq(rw_adamw_step(z.opt), RW_OK, "%s", rw_error_message(z.b.ctx));
+        cr_assert_eq(rw_optimizer_step(z.opt), RW_OK, "%s", rw_error_message(z.b.ctx));
         cr_assert_leq(z.b.ctx->n_ids, ids + 2, "two moments of the late one");
     }
     zoo_close(&z);
@@ -430,7 +434,7 @@ Test(updates, are_in_a_trace)
     unsetenv("REWIND_TRACE");
     zoo_backward(&z);
     cr_assert_eq(rw_clip_grad_norm(z.b.ctx, 1, NULL), RW_OK);
-    cr_assert_eq(rw_adamw_step(z.opt), RW_OK);
+    cr_assert_eq(rw_optimizer_step(z.opt), RW_OK);
     loss_of_graph = zoo_loss(&z);
     cr_assert_eq(make_graph(&z), RW_OK);
     for (int i = 0; i < 2; i++) cr_assert_eq(rw_graph_launch(ending), RW_OK);
@@ -438,6 +442,6 @@ Test(updates, are_in_a_trace)
     zoo_close(&z);
     cr_assert_eq(count_of(path, "\"clip_grad_norm\""), 3);
     cr_assert_eq(count_of(path, "\"adamw\""), 3);
-    cr_assert_eq(count_of(path, "\"rw_adamw_step:0\""), 3);
+    cr_assert_eq(count_of(path, "\"rw_optimizer_step:0\""), 3);
     remove(path);
 }

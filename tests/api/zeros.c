@@ -1,6 +1,6 @@
 /*
- * Members of parameter structs whose zero is a default: 0 computes what the default computes, to the bit, and RW_ZERO
- * what zero does.
+ * Members of parameter structs whose zero is a default: 0 is bit-identical to the default value, and RW_ZERO means
+ * zero.
  */
 #include "support/support.h"
 
@@ -36,7 +36,7 @@ static rw_status lion(rw_context *ctx, const void *p)
     return rw_lion_create(&opt, ctx, p);
 }
 
-/* Three steps of a matrix, by an optimizer of these numbers. */
+/* Three steps of a matrix, by an optimizer with these parameters. */
 static void train(rw_status (*create)(rw_context *, const void *), const void *p, const rw_optimizer_settings *s,
                   double *ret)
 {
@@ -139,7 +139,8 @@ static void expect_batch_norm(double momentum, const float *running)
     rw_tensor *const mean = rw_buffer(b.ctx, "mean", RW_F32, RW_SHAPE(2));
     rw_tensor *const var = rw_buffer(b.ctx, "var", RW_F32, RW_SHAPE(2));
     const rw_batchnorm_params p = { .eps = RW_ZERO, .momentum = momentum };
-    rw_tensor *const y = rw_batchnorm(b.t, rw_input(b.t, RW_F32, RW_SHAPE(2, 2), x), RW_NONE, RW_NONE, mean, var, &p);
+    rw_tensor *const y = rw_batchnorm(b.t, rw_input(b.t, RW_F32, RW_SHAPE(2, 2), x, sizeof x), RW_NONE, RW_NONE, mean,
+                                      var, &p);
     expect_values(&b, y, want, 4, "batch norm");
     rw_tape_reset(b.t);
     expect_values(&b, mean, running, 2, "running mean");
@@ -156,26 +157,27 @@ Test(zeros, of_scales)
 {
     struct fixture b = fixture_open(1, 1);
     const float x[4] = { 1, 3, 5, 9 }, none[4] = { 0, 0, 0, 0 };
-    rw_tensor *const rows = rw_input(b.t, RW_F32, RW_SHAPE(1, 1, 1, 4), x), *index = NULL;
+    rw_tensor *const rows = rw_input(b.t, RW_F32, RW_SHAPE(1, 1, 1, 4), x, sizeof x), *index = NULL;
     expect_values(&b, rw_rope_with(b.t, rows, RW_NONE, &(rw_rope_params){ .scale = RW_ZERO }), none, 4, "rope");
     expect_values(&b, rw_rope_with(b.t, rows, RW_NONE, &(rw_rope_params){ 0 }), x, 4, "rope at position 0");
-    rw_tensor *const logits = rw_input(b.t, RW_F32, RW_SHAPE(1, 4), x);
+    rw_tensor *const logits = rw_input(b.t, RW_F32, RW_SHAPE(1, 4), x, sizeof x);
     const rw_moe_router_params p = { .choice = { .k = 2 }, .scale = RW_ZERO };
     expect_values(&b, rw_moe_router(b.t, logits, &p, &index, NULL), none, 2, "router");
     fixture_close(&b);
 }
 
-/* A scale of zero is no default: it is refused, also where a type rounds it to zero. */
+/* A scale of zero is not a default: it is refused, also if a type rounds it to zero. */
 Test(zeros, of_attention_are_refused)
 {
     static const double scales[] = { RW_ZERO, 1e-300 };
     for (size_t i = 0; i < 2; i++) {
         struct fixture b = fixture_open(1, 1);
         const float x[4] = { 1, 3, 5, 9 };
-        rw_tensor *const q = rw_input(b.t, RW_F32, RW_SHAPE(1, 1, 2, 2), x);
+        rw_tensor *const q = rw_input(b.t, RW_F32, RW_SHAPE(1, 1, 2, 2), x, sizeof x);
         cr_expect_null(rw_attention(b.t, q, q, q, &(rw_attention_params){ .scale = scales[i] }));
         cr_expect_eq(rw_error_status(b.ctx), RW_ERR_ARGUMENT);
-        cr_expect(strstr(rw_error_message(b.ctx), "scale 0"), "%s", rw_error_message(b.ctx));
+        cr_expect(strstr(rw_error_message(b.ctx), "scale: expected a finite number other than 0, got 0"), "%s",
+                  rw_error_message(b.ctx));
         fixture_close(&b);
     }
 }

@@ -1,9 +1,9 @@
 /*
- * Operands that may be absent when a node runs: what a gradient is added to. The bytes are then those of the op that is
- * given none.
+ * Optional operands that may be absent when a node is executed: the sum to which a gradient is added. Without it, the
+ * bytes must be those of the op that has no such operand.
  *
- * The ops are the library's own, found in the context after a program that adds to gradients. Each is recorded three
- * times: without the sum, with it, and with it but with a kernel that takes the operand's memory away before.
+ * The ops are the library's own, found in the context after a program that accumulates gradients. Each is recorded
+ * three times: without the sum, with it, and with it but with a kernel that removes the operand's memory first.
  */
 #include <criterion/criterion.h>
 
@@ -43,7 +43,7 @@ static const rw_op_def *op_named(const rw_context *ctx, const char *name)
 /* The op with that kernel. */
 static const rw_op_def *taking_away(const struct fixture *b, const char *name, int i)
 {
-    static rw_op_def made[100]; /* contexts keep the addresses */
+    static rw_op_def made[100]; /* contexts keep their addresses */
     static int n_made;
     original = op_named(b->ctx, name);
     cr_assert(rw_op_set_has(original->optional, i), "%s", name);
@@ -54,13 +54,13 @@ static const rw_op_def *taking_away(const struct fixture *b, const char *name, i
     return op;
 }
 
-/* Every op that adds to a gradient, once: each parameter is used twice. */
+/* Records every op that adds to a gradient, once: each parameter is used twice. */
 static void meet_all(struct fixture *b)
 {
     rw_tensor *const w = rw_param(b->ctx, "w", RW_F32, RW_SHAPE(4, 4)), *const v = rw_param(b->ctx, "v", RW_F32,
                                                                                             RW_SHAPE(4));
     const int32_t index[4] = { 1, 0, 1, 3 };
-    rw_tensor *const i = rw_input(b->t, RW_I32, RW_SHAPE(4), index);
+    rw_tensor *const i = rw_input(b->t, RW_I32, RW_SHAPE(4), index, sizeof index);
     rw_tensor *x = rw_matmul(b->t, w, w);
     x = rw_add(b->t, rw_embedding(b->t, w, i), rw_add(b->t, x, rw_embedding(b->t, w, i)));
     x = rw_add(b->t, rw_layernorm(b->t, x, v, v, 1e-5f), x);
@@ -70,7 +70,7 @@ static void meet_all(struct fixture *b)
     rw_tape_reset(b->t);
 }
 
-/* As the product's kernels see it: a matrix that is turned, so that a library has to be asked for another one. */
+/* As the product's kernels receive it: optionally a transposed matrix, so that the library needs another product. */
 static rw_tensor *some(struct fixture *b, rw_dtype dtype, rw_shape shape)
 {
     rw_shape turned = shape;
@@ -110,7 +110,7 @@ static bool same(struct fixture *b, const struct outputs *x, const struct output
     return equal;
 }
 
-/* in[at] is the sum. plain: the op that is given none; NULL where it is the same op with one operand less. */
+/* in[at] is the sum. plain: the op without a sum; NULL if it is the same op with one operand less. */
 static void expect_plain(struct fixture *b, const char *name, const char *plain, rw_tensor *const *in, int n, int at,
                          const void *attrs, size_t size)
 {
@@ -150,10 +150,10 @@ Test(absent, a_tables_gradient)
     struct fixture b = fixture_open(1, 2);
     meet_all(&b);
     const int32_t index[6] = { 4, 0, 4, 4, 2, 0 };
-    const int64_t attrs[] = { 5, 33 }; /* rows, width: 1 and 3 without tokens */
+    const int64_t attrs[] = { 5, 33 }; /* rows, width: 1 and 3 have no tokens */
     for (size_t d = 0; d < 4; d++) {
         rw_tensor *const in[] = { rw_contiguous(b.t, some(&b, types[d], RW_SHAPE(6, 33))),
-                                  rw_input(b.t, RW_I32, RW_SHAPE(6), index),
+                                  rw_input(b.t, RW_I32, RW_SHAPE(6), index, sizeof index),
                                   rw_contiguous(b.t, some(&b, types[d], RW_SHAPE(5, 33))) };
         expect_plain(&b, "embedding_backward", NULL, in, 3, 2, attrs, sizeof attrs);
     }
@@ -178,7 +178,8 @@ Test(absent, the_norms_residual)
     fixture_close(&b);
 }
 
-/* Nothing to add to: the term as it is, also the zeros' signs and a NaN's payload, whatever its strides. */
+/* With nothing to add to, the result is the term itself, including the signs of zeros and a NaN's payload, for any
+   strides. */
 Test(absent, a_sum_of_contributions)
 {
     struct fixture b = fixture_open(1, 2);
@@ -186,9 +187,9 @@ Test(absent, a_sum_of_contributions)
     uint32_t v[12];
     for (int i = 0; i < 12; i++) v[i] = 0x80000000u + (i > 3 ? 0x7fc00000u - 0x80000000u + (uint32_t)i : 0);
     for (int turned = 0; turned < 2; turned++) {
-        rw_tensor *term = rw_input(b.t, RW_F32, RW_SHAPE(3, 4), v);
+        rw_tensor *term = rw_input(b.t, RW_F32, RW_SHAPE(3, 4), v, sizeof v);
         if (turned) term = rw_transpose(b.t, term, 0, 1);
-        rw_tensor *const in[] = { rw_input(b.t, RW_F32, rw_tensor_shape(term), NULL), term };
+        rw_tensor *const in[] = { rw_input(b.t, RW_F32, rw_tensor_shape(term), NULL, 0), term };
         rw_tensor *const y = rw_apply(b.t, taking_away(&b, "accumulate", 0), in, 2, NULL, 0, NULL);
         uint32_t got[12], wanted[12];
         cr_assert_eq(rw_read(b.t, y, got, sizeof got), RW_OK, "%s", rw_error_message(b.ctx));

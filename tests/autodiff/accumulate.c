@@ -1,8 +1,8 @@
 /*
- * Gradients that are added up, over the uses of a value and over micro-batches: a product of backward that nobody else
- * reads is added by one node, where it would have been made first and added then; and the bytes are the same under
- * every policy. Where numbers are compared with others than those of another policy, they are small integers: every sum
- * is exact.
+ * Gradients that are accumulated over the uses of a value and over micro-batches: if no other op reads a product of
+ * backward, one node computes and adds it, instead of computing it first and adding it then. The bytes are the same
+ * under every policy. When results are compared with anything but another policy, numbers are small integers, so every
+ * sum is exact.
  */
 #include "support/steps.h"
 
@@ -15,7 +15,7 @@
 #include <string.h>
 
 static const char *const policies[] = { "full",    "selective:outer", "selective:middle,inner", "uniform:2",
-                                        "block:1", "ops:linear",      "ops:layernorm,gelu",     "names:save=up" };
+                                        "block:1", "ops:linear",      "ops:layernorm,gelu",     "names:keep=up" };
 #define POLICIES (sizeof policies / sizeof *policies)
 
 static void expect_steps(struct fixture *b, rw_tensor *loss, int products, int added, int sums)
@@ -49,14 +49,18 @@ static rw_tensor *input(struct fixture *b, rw_shape shape, int salt)
 {
     float data[4096];
     fill(data, rw_shape_numel(shape), salt);
-    return rw_input(b->t, RW_F32, shape, data);
+    return rw_input(b->t, RW_F32, shape, data, (size_t)rw_shape_numel(shape) * sizeof *data);
 }
 
 static rw_tensor *total(rw_tape *t, rw_tensor *y)
 {
     float data[4096];
     fill(data, rw_shape_numel(rw_tensor_shape(y)), 3);
-    return rw_sum(t, rw_mul(t, y, rw_input(t, RW_F32, rw_tensor_shape(y), data)), RW_ALL_AXES, false);
+    return rw_sum(t,
+                  rw_mul(t, y,
+                         rw_input(t, RW_F32, rw_tensor_shape(y), data,
+                                  (size_t)rw_shape_numel(rw_tensor_shape(y)) * sizeof *data)),
+                  RW_ALL_AXES, false);
 }
 
 static void read_gradient(rw_tensor *p, float *to)
@@ -70,7 +74,7 @@ static void backward(struct fixture *b, rw_tensor *loss)
     rw_tape_reset(b->t);
 }
 
-/* The gradient is `times` what it was after one step. */
+/* The gradient must be `times` the one after one step. */
 static void expect_times(rw_tensor *p, const float *once, int times, const char *what)
 {
     float now[4096];
@@ -115,7 +119,7 @@ Test(accumulate, no_second_buffer_for_a_weight_gradient)
     struct fixture b = fixture_open(1, 1);
     rw_tensor *const w = rw_param(b.ctx, "w", RW_F32, RW_SHAPE(512, 512));
     for (int step = 0; step < 2; step++) {
-        rw_tensor *const y = rw_linear(b.t, rw_input(b.t, RW_F32, RW_SHAPE(2, 512), zeros), w, RW_NONE);
+        rw_tensor *const y = rw_linear(b.t, rw_input(b.t, RW_F32, RW_SHAPE(2, 512), zeros, sizeof zeros), w, RW_NONE);
         rw_tensor *const loss = rw_sum(b.t, rw_mul(b.t, y, y), RW_ALL_AXES, false);
         const rw_plan *const plan = step_plan(&b, loss);
         cr_expect_eq(steps_of(&b, plan, "matmul_add"), 1);
@@ -128,7 +132,7 @@ Test(accumulate, no_second_buffer_for_a_weight_gradient)
 struct sums {
     unsigned char *bytes;
     size_t n;
-    int added; /* steps of matmul_add in all plans */
+    int added; /* number of matmul_add actions in all plans */
 };
 
 enum { MICRO = 3 };
@@ -139,6 +143,7 @@ static bool is_small(void)
     return test_device() == RW_DEVICE_CUDA;
 }
 
+/* Some steps of micro-batches of the small net under a policy: gradients and loss. */
 static struct sums train(const char *policy, rw_dtype dtype, int threads)
 {
     struct fixture b = fixture_open(7, threads);
@@ -166,6 +171,7 @@ static struct sums train(const char *policy, rw_dtype dtype, int threads)
     return s;
 }
 
+/* Gradients accumulated over micro-batches must have the same bytes under each policy. */
 static void same_under_every_policy(rw_dtype dtype)
 {
     struct sums none = train("none", dtype, 2);
@@ -190,7 +196,7 @@ Test(accumulate, micro_batches_under_every_policy_float16) { same_under_every_po
 
 /* ---- over the uses of one value ---- */
 
-/* Three layers read h: their contributions to its gradient are one product and two that are added to it. */
+/* Three layers read h: its gradient is one product and two that are added to it. */
 Test(accumulate, a_value_that_three_layers_read)
 {
     struct fixture b = fixture_open(1, 2);
@@ -223,7 +229,7 @@ Test(accumulate, a_sum_of_products_is_differentiated_again)
     float dw;
     rw_tensor *const w = rw_param(b.ctx, "w", RW_F32, one), *g = NULL;
     cr_assert_eq(rw_write(w, &three, sizeof three), RW_OK);
-    rw_tensor *const x = rw_input(b.t, RW_F32, one, &five);
+    rw_tensor *const x = rw_input(b.t, RW_F32, one, &five, (size_t)rw_shape_numel(one) * sizeof(float));
     rw_tensor *const y = rw_sum(b.t, rw_matmul(b.t, rw_matmul(b.t, x, w), w), RW_ALL_AXES, false);
     cr_assert_eq(rw_grad(b.t, y, &w, 1, &g), RW_OK, "%s", rw_error_message(b.ctx));
     rw_tensor *const loss = rw_sum(b.t, rw_mul(b.t, g, g), RW_ALL_AXES, false);
@@ -234,7 +240,7 @@ Test(accumulate, a_sum_of_products_is_differentiated_again)
     fixture_close(&b);
 }
 
-/* Over the sum, and beside a sum that lives on or that is a view which begins somewhere. */
+/* Overwriting the sum, and with a sum that is read later or that is a view at an offset. */
 Test(accumulate, in_place_and_beside_the_sum)
 {
     static const rw_dtype types[] = { RW_F64, RW_F32, RW_BF16, RW_F16 };
@@ -263,9 +269,9 @@ Test(accumulate, in_place_and_beside_the_sum)
         }
 }
 
-/* ---- where the product is somebody else's too ---- */
+/* ---- products that are used elsewhere, too ---- */
 
-/* One product is the gradient of two parameters: it is made once and added twice. */
+/* One product is the gradient of two parameters: it is computed once and added twice. */
 Test(accumulate, a_product_that_two_parameters_share)
 {
     struct fixture b = fixture_open(1, 2);
@@ -282,7 +288,7 @@ Test(accumulate, a_product_that_two_parameters_share)
     fixture_close(&b);
 }
 
-/* The gradient of a value on the way is asked for, and is the same product. */
+/* The gradient of an intermediate value is requested, and is the same product. */
 Test(accumulate, a_product_that_is_asked_for)
 {
     struct fixture b = fixture_open(1, 2);
@@ -302,7 +308,7 @@ Test(accumulate, a_product_that_is_asked_for)
     fixture_close(&b);
 }
 
-/* The gradient of a transposed weight is a product seen turned. */
+/* The gradient of a transposed weight is a transposed view of a product. */
 Test(accumulate, a_product_that_is_turned)
 {
     struct fixture b = fixture_open(1, 2);
@@ -318,7 +324,7 @@ Test(accumulate, a_product_that_is_turned)
     fixture_close(&b);
 }
 
-/* An op whose gradient is its second input, as it stands. */
+/* An op whose gradient is its second input, unchanged. */
 static rw_status borrow_check(rw_op_call *call)
 {
     return rw_op_output_like(call, 0, 0);
@@ -339,8 +345,8 @@ HOST_KERNEL_OF(borrow_kernel)
 static const rw_op_def borrow = { .name = "borrow", .n_inputs = 2, .n_outputs = 1, .check = borrow_check,
                                   .kernel = HOST_KERNEL(borrow_kernel), .grad = borrow_grad };
 
-/* A product of forward, and an input: neither is backward's to make again, and the loss may be read before either is
- * added. */
+/* A product of forward, and an input: backward must not recompute either, and the loss may be read before they are
+   added. */
 Test(accumulate, a_gradient_that_forward_made)
 {
     for (int leaf = 0; leaf < 2; leaf++)
@@ -363,7 +369,7 @@ Test(accumulate, a_gradient_that_forward_made)
         }
 }
 
-/* An op whose gradient is a product, turned: dy^T times its second input, which is the identity here. */
+/* An op whose gradient is a transposed product: dy^T times its second input, which is the identity here. */
 static rw_status turned_grad(rw_grad_call *g)
 {
     rw_tape *const t = rw_grad_tape(g);
@@ -381,7 +387,7 @@ Test(accumulate, a_turned_product_among_the_uses_of_a_value)
     float plain[36], diagonal[36] = { 0 };
     for (int i = 0; i < 6; i++) diagonal[7 * i] = 1;
     for (int own = 0; own < 2; own++) {
-        rw_tensor *const in[] = { v, rw_input(b.t, RW_F32, RW_SHAPE(6, 6), diagonal) };
+        rw_tensor *const in[] = { v, rw_input(b.t, RW_F32, RW_SHAPE(6, 6), diagonal, sizeof diagonal) };
         rw_tensor *const once = own ? rw_apply(b.t, &turned, in, 2, NULL, 0, NULL) : v;
         rw_tensor *const loss = total(b.t, rw_add(b.t, once, own ? rw_apply(b.t, &turned, in, 2, NULL, 0, NULL) : v));
         rw_zero_grad(b.ctx);
@@ -393,7 +399,8 @@ Test(accumulate, a_turned_product_among_the_uses_of_a_value)
     fixture_close(&b);
 }
 
-/* The two operands of a sum have one gradient, made by one node: each handle, and a parameter among them, has it. */
+/* The two operands of a sum share one gradient, computed by one node: each handle, and a parameter among them, has
+   it. */
 Test(accumulate, one_gradient_that_belongs_to_several)
 {
     struct fixture b = fixture_open(1, 1);

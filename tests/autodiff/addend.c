@@ -1,7 +1,7 @@
 /*
- * rw_grad_addend() and rw_grad_set_sum(): rules that add to a gradient themselves, what of it ends in a parameter's
- * gradient, and that neither the old gradient nor a contribution is lost or counted twice. All numbers are small
- * integers: every sum is exact in any order.
+ * rw_grad_accumulator() and rw_grad_set_sum(): rules that add to a gradient themselves, which of these sums are written
+ * directly to a parameter's gradient, and that neither the old gradient nor a contribution is lost or counted twice.
+ * All numbers are small integers: every sum is exact in any order.
  */
 #include "support/steps.h"
 
@@ -26,7 +26,7 @@ static rw_tensor *param(struct fixture *b, const char *name, const float *data)
 
 static rw_tensor *input(struct fixture *b, const float *data)
 {
-    return rw_input(b->t, RW_F32, RW_SHAPE(N), data);
+    return rw_input(b->t, RW_F32, RW_SHAPE(N), data, N * sizeof *data);
 }
 
 static rw_tensor *total(struct fixture *b, rw_tensor *x)
@@ -62,7 +62,7 @@ enum way {
     WAYS
 };
 
-/* sum + a b by one node, which may write over the sum or not. */
+/* sum + a b by one node, which may overwrite the sum or not. */
 static rw_status madd_check(rw_op_call *call)
 {
     return rw_op_output_like(call, 0, 0);
@@ -76,7 +76,7 @@ static rw_status madd_kernel(const rw_kernel *k)
         for (int64_t i = 0; i < k->out[0].layout->numel; i++) y[i] = sum[i] + a[i] * b[i];
         return RW_OK;
     }
-    /* As a kernel may that was never promised the sum's memory. */
+    /* A kernel may do that if it was not promised the sum's memory. */
     for (int64_t i = 0; i < k->out[0].layout->numel; i++) y[i] = 0;
     for (int64_t i = 0; i < k->out[0].layout->numel; i++) y[i] += sum[i];
     for (int64_t i = 0; i < k->out[0].layout->numel; i++) y[i] += a[i] * b[i];
@@ -119,13 +119,13 @@ static rw_tensor *sum_of(rw_grad_call *g, rw_tensor *addend, int other)
 
 static rw_status add_to(rw_grad_call *g, int i)
 {
-    return rw_grad_set_sum(g, i, sum_of(g, rw_grad_addend(g, i), 1 - i));
+    return rw_grad_set_sum(g, i, sum_of(g, rw_grad_accumulator(g, i), 1 - i));
 }
 
 static rw_status both_asked_first(rw_grad_call *g, bool second_first)
 {
     rw_tensor *addend[2], *sums[2];
-    for (int i = 0; i < 2; i++) addend[second_first ? 1 - i : i] = rw_grad_addend(g, second_first ? 1 - i : i);
+    for (int i = 0; i < 2; i++) addend[second_first ? 1 - i : i] = rw_grad_accumulator(g, second_first ? 1 - i : i);
     for (int i = 0; i < 2; i++) sums[i] = sum_of(g, addend[i], 1 - i);
     for (int i = 0; i < 2; i++) {
         const rw_status status = rw_grad_set_sum(g, i, sums[i]);
@@ -134,6 +134,7 @@ static rw_status both_asked_first(rw_grad_call *g, bool second_first)
     return RW_OK;
 }
 
+/* The rule of the product: it adds in the way that its attribute selects, right or wrong. */
 static rw_status times_grad(rw_grad_call *g)
 {
     const enum way way = (enum way)((const struct times_attrs *)rw_grad_attrs(g))->way;
@@ -147,7 +148,7 @@ static rw_status times_grad(rw_grad_call *g)
         return status ? status : add_to(g, 0);
     case ASKED_AND_LEFT:
         for (int i = 0; !status && i < 2; i++) {
-            ignored = rw_grad_addend(g, i);
+            ignored = rw_grad_accumulator(g, i);
             status = rw_grad_set(g, i, sum_of(g, NULL, 1 - i));
         }
         return status;
@@ -155,13 +156,13 @@ static rw_status times_grad(rw_grad_call *g)
         for (int i = 0; !status && i < 2; i++) status = rw_grad_set_sum(g, i, sum_of(g, NULL, 1 - i));
         return status;
     case ASKED_TWICE:
-        ignored = rw_grad_addend(g, 0);
-        if (ignored != rw_grad_addend(g, 0)) return RW_ERR_ARGUMENT;
+        ignored = rw_grad_accumulator(g, 0);
+        if (ignored != rw_grad_accumulator(g, 0)) return RW_ERR_ARGUMENT;
         status = add_to(g, 0);
         return status ? status : add_to(g, 1);
-    case ASKED_AGAIN_AFTER: /* the second time it is the sum that was handed over: nothing is added to it */
+    case ASKED_AGAIN_AFTER: /* the second time it returns the sum that it was given: nothing is added to it */
         status = add_to(g, 0);
-        if (!status && rw_grad_wanted(g, 0)) status = rw_grad_set_sum(g, 0, rw_grad_addend(g, 0));
+        if (!status && rw_grad_wanted(g, 0)) status = rw_grad_set_sum(g, 0, rw_grad_accumulator(g, 0));
         return status ? status : add_to(g, 1);
     default:
         status = add_to(g, 0);
@@ -192,7 +193,8 @@ static rw_tensor *times(struct fixture *b, rw_tensor *x, rw_tensor *y, enum way 
     return rw_apply(b->t, &times_op, in, 2, &a, sizeof a, NULL);
 }
 
-/* x x + x y + x x + z x: d/dx = 4 x + y + z. over: does what is added first (2), then (1) write over the sum? */
+/* x x + x y + x x + z x: d/dx = 4 x + y + z. over: whether the first (2) and the second addition (1) overwrite the
+   sum. */
 static void same_value_twice(enum way way, int over, bool on_the_way)
 {
     struct fixture b = fixture_open(1, 2);
@@ -225,7 +227,7 @@ Test(addend, one_value_as_two_inputs)
                 same_value_twice((enum way)way, over, on_the_way);
 }
 
-/* The library's own: what the second input contributes goes into the first one's product. */
+/* The library's own op: the second input's contribution is added to the first one's product. */
 Test(addend, a_matrix_times_itself)
 {
     struct fixture b = fixture_open(1, 1);
@@ -248,7 +250,7 @@ Test(addend, a_matrix_times_itself)
     fixture_close(&b);
 }
 
-/* x x x by an op that adds by an op that adds: d/dx = 3 x^2 = g, d(sum of g)/dx = 6 x. */
+/* x x x by nested ops that add: d/dx = 3 x^2 = g, d(sum of g)/dx = 6 x. */
 Test(addend, a_sum_is_differentiated_again)
 {
     for (int way = 0; way < WAYS; way++)
@@ -268,16 +270,16 @@ Test(addend, a_sum_is_differentiated_again)
         }
 }
 
-/* ---- where the sum of a parameter goes ---- */
+/* ---- where the sum of a parameter is written ---- */
 
-/* Three products of one weight: their sum is made where it belongs, over what was there before. */
+/* Three products of one weight: their sum is accumulated in the gradient's memory. */
 Test(addend, no_second_buffer_for_a_weight_that_is_used_several_times)
 {
     static float zeros[2 * 512];
     struct fixture b = fixture_open(1, 1);
     rw_tensor *const w = rw_param(b.ctx, "w", RW_F32, RW_SHAPE(512, 512));
     for (int step = 0; step < 3; step++) {
-        rw_tensor *y = rw_input(b.t, RW_F32, RW_SHAPE(2, 512), zeros);
+        rw_tensor *y = rw_input(b.t, RW_F32, RW_SHAPE(2, 512), zeros, sizeof zeros);
         for (int i = 0; i < 3; i++) y = rw_linear(b.t, y, w, RW_NONE);
         rw_tensor *const loss = total(&b, rw_mul(b.t, y, y));
         const rw_plan *const plan = step_plan(&b, loss);
@@ -289,7 +291,7 @@ Test(addend, no_second_buffer_for_a_weight_that_is_used_several_times)
     fixture_close(&b);
 }
 
-/* The product is a matrix, the parameter has another shape: the bytes are the same, nothing is copied. */
+/* The product is a matrix, the parameter has another shape: the bytes are the same, and nothing is copied. */
 Test(addend, a_sum_in_another_shape)
 {
     struct fixture b = fixture_open(1, 1);
@@ -300,7 +302,8 @@ Test(addend, a_sum_in_another_shape)
     for (int step = 1; step < 4; step++) {
         rw_tensor *const y = rw_add(b.t, rw_linear(b.t, x, w, RW_NONE), rw_linear(b.t, x, w, RW_NONE));
         const float weights[2] = { 1, 2 };
-        rw_tensor *const loss = total(&b, rw_mul(b.t, y, rw_input(b.t, RW_F32, RW_SHAPE(2, 1, 1), weights)));
+        rw_tensor *const loss = total(
+            &b, rw_mul(b.t, y, rw_input(b.t, RW_F32, RW_SHAPE(2, 1, 1), weights, sizeof weights)));
         const rw_plan *const plan = step_plan(&b, loss);
         cr_expect_eq(steps_of(&b, plan, "contiguous") + steps_of(&b, plan, "accumulate"), 0);
         backward(&b, loss);
@@ -310,7 +313,7 @@ Test(addend, a_sum_in_another_shape)
     fixture_close(&b);
 }
 
-/* Tied embeddings: the rows that tokens name are added to what the head's product left, in place. */
+/* Tied embeddings: the rows of tokens are added in place to the result of the head's product. */
 Test(addend, a_table_that_is_the_head_too)
 {
     static const int32_t tokens[4] = { 3, 70, 3, 1 };
@@ -319,7 +322,7 @@ Test(addend, a_table_that_is_the_head_too)
     float once[512], now[512];
     for (int step = 0; step < 3; step++) {
         rw_init_constant(table, 1);
-        rw_tensor *const x = rw_embedding(b.t, table, rw_input(b.t, RW_I32, RW_SHAPE(4), tokens));
+        rw_tensor *const x = rw_embedding(b.t, table, rw_input(b.t, RW_I32, RW_SHAPE(4), tokens, sizeof tokens));
         rw_tensor *const y = rw_linear(b.t, x, table, RW_NONE), *const loss = total(&b, rw_mul(b.t, y, y));
         const rw_plan *const plan = step_plan(&b, loss);
         cr_expect_eq(steps_of(&b, plan, "embedding_backward"), 1);
@@ -333,14 +336,14 @@ Test(addend, a_table_that_is_the_head_too)
         free(all);
         if (step == 0) memcpy(once, now, sizeof once);
         for (int row = 0; row < 512; row++) cr_assert_eq(now[row], (float)(step + 1) * once[row], "row %d", row);
-        /* y = 64 everywhere, dy = 128: 4 rows of ones by the head; for each token that names a row, 512 times dy */
+        /* y = 64 everywhere, dy = 128: 4 rows of ones by the head; for each token with that row, 512 times dy */
         cr_assert(once[0] == 4 * 128 && once[1] == 4 * 128 + 512 * 128 && once[3] == 4 * 128 + 2 * 512 * 128);
         rw_tape_reset(b.t);
     }
     fixture_close(&b);
 }
 
-/* y = t0 t1 + 2 t1 t2, of rows by index: g = (t1, t0 + 2 t2, 2 t1), and d(g g)/dt = (2 g1, 10 t1, 4 g1). */
+/* y = t0 t1 + 2 t1 t2, with rows by index: g = (t1, t0 + 2 t2, 2 t1), and d(g g)/dt = (2 g1, 10 t1, 4 g1). */
 Test(addend, a_table_is_differentiated_again)
 {
     static const int32_t left[3] = { 0, 1, 1 }, right[3] = { 1, 2, 2 };
@@ -351,8 +354,8 @@ Test(addend, a_table_is_differentiated_again)
     for (int step = 1; step < 3; step++) {
         float got[3];
         rw_tensor *g = NULL;
-        rw_tensor *const x = rw_embedding(b.t, table, rw_input(b.t, RW_I32, RW_SHAPE(3), left));
-        rw_tensor *const y = rw_embedding(b.t, table, rw_input(b.t, RW_I32, RW_SHAPE(3), right));
+        rw_tensor *const x = rw_embedding(b.t, table, rw_input(b.t, RW_I32, RW_SHAPE(3), left, sizeof left));
+        rw_tensor *const y = rw_embedding(b.t, table, rw_input(b.t, RW_I32, RW_SHAPE(3), right, sizeof right));
         cr_assert_eq(rw_grad(b.t, total(&b, rw_mul(b.t, x, y)), (rw_tensor *[]){ table }, 1, &g), RW_OK);
         rw_tensor *const loss = total(&b, rw_mul(b.t, g, g));
         cr_expect_eq(steps_of(&b, step_plan(&b, loss), "embedding_backward"), 4);
@@ -364,7 +367,7 @@ Test(addend, a_table_is_differentiated_again)
     fixture_close(&b);
 }
 
-/* x + f(norm(x)), twice: the residual stream's gradient is added to by the norms. */
+/* x + f(norm(x)), twice: the norms add to the residual stream's gradient. */
 Test(addend, a_residual_stream)
 {
     for (int rms = 0; rms < 2; rms++) {
@@ -383,7 +386,7 @@ Test(addend, a_residual_stream)
     }
 }
 
-/* A gradient that nothing flows into stays what it was. */
+/* A gradient to which nothing flows is unchanged. */
 Test(addend, a_parameter_that_nobody_reaches)
 {
     struct fixture b = fixture_open(1, 1);
@@ -401,11 +404,11 @@ Test(addend, a_parameter_that_nobody_reaches)
     fixture_close(&b);
 }
 
-/* y = x0, whose rule takes the sum for more than adding to it: all of what it was goes to the other input too. */
+/* y = x0, with a rule that misuses the sum: it returns the sum's old contents as the other input's gradient, too. */
 static rw_status nosy_grad(rw_grad_call *g)
 {
     rw_tape *const t = rw_grad_tape(g);
-    rw_tensor *const addend = rw_grad_addend(g, 0);
+    rw_tensor *const addend = rw_grad_accumulator(g, 0);
     rw_tensor *const in[] = { addend, rw_grad_upstream(g, 0), rw_grad_input(g, 1) };
     if (!addend) return rw_grad_set(g, 0, rw_mul(t, in[1], in[2]));
     const rw_status status = rw_grad_set_sum(g, 0, rw_apply(t, &madd_over, in, 3, NULL, 0, NULL));
@@ -434,10 +437,10 @@ Test(addend, a_rule_that_reads_the_old_gradient_afterwards)
     fixture_close(&b);
 }
 
-/* A rule that finds nothing to add hands the sum back as it is. */
+/* A rule with nothing to add returns the sum unchanged. */
 static rw_status silent_grad(rw_grad_call *g)
 {
-    rw_tensor *const addend = rw_grad_addend(g, 0);
+    rw_tensor *const addend = rw_grad_accumulator(g, 0);
     return addend ? rw_grad_set_sum(g, 0, addend) : RW_OK;
 }
 
@@ -462,14 +465,14 @@ Test(addend, a_rule_that_adds_nothing)
     }
 }
 
-/* An input whose gradient is asked for: what parameters' gradients held is no part of it. */
+/* An input whose gradient is requested: it does not include the old contents of parameters' gradients. */
 Test(addend, a_leaf_that_is_asked_for)
 {
     struct fixture b = fixture_open(1, 1);
     rw_tensor *const p = param(&b, "p", ys);
     for (int step = 1; step < 4; step++) {
         rw_tensor *const x = rw_require_grad(b.t, input(&b, xs));
-        rw_tensor *const shared = rw_add(b.t, p, x); /* the same gradient for both */
+        rw_tensor *const shared = rw_add(b.t, p, x); /* both have the same gradient */
         rw_tensor *const y = rw_add(b.t, times(&b, shared, shared, IN_TURN, true), times(&b, x, x, IN_TURN, true));
         backward(&b, total(&b, y));
         float both[N], alone[N];
@@ -481,7 +484,8 @@ Test(addend, a_leaf_that_is_asked_for)
     fixture_close(&b);
 }
 
-/* Whether there is anything to add to is found out when backward runs: one plan for clear gradients and for others. */
+/* Whether gradients have contents to add to is determined when backward runs: one plan serves clear gradients and
+   others. */
 Test(addend, one_plan_whatever_gradients_hold)
 {
     struct fixture b = fixture_open(1, 1);
@@ -497,9 +501,9 @@ Test(addend, one_plan_whatever_gradients_hold)
     fixture_close(&b);
 }
 
-/* ---- what the program itself reads of a gradient ---- */
+/* ---- gradients that the program itself reads ---- */
 
-/* The loss contains p's gradient as it was when it was recorded; backward reads it for q, late, or in a replay. */
+/* The loss contains p's gradient as it was at recording; backward reads it for q, late, or in a replay. */
 Test(addend, a_program_that_reads_the_old_gradient)
 {
     static const char *const policies[] = { "none", "full" };
@@ -510,7 +514,7 @@ Test(addend, a_program_that_reads_the_old_gradient)
             cr_assert_eq(rw_write(rw_gradient(p), ys, sizeof ys), RW_OK);
             cr_assert_eq(ckpt_set_policy(b.t, policies[i]), RW_OK);
             ckpt_begin(b.t, "r");
-            rw_tensor *const seen = rw_scale(b.t, rw_gradient(p), 2); /* in the region: made again where it is "full" */
+            rw_tensor *const seen = rw_scale(b.t, rw_gradient(p), 2); /* in the region: recomputed under "full" */
             rw_tensor *y = rw_mul(b.t, rw_mul(b.t, q, seen), rw_gradient(p));
             ckpt_end(b.t);
             for (int k = 0; k < uses; k++) y = rw_add(b.t, y, times(&b, p, input(&b, xs), IN_TURN, true));
@@ -523,7 +527,7 @@ Test(addend, a_program_that_reads_the_old_gradient)
         }
 }
 
-/* Cleared without having been written: whoever computes with it finds zeros, forward, late and in replays. */
+/* Cleared without having been written: every reader finds zeros, in forward, late and in replays. */
 Test(addend, a_program_that_reads_a_cleared_gradient)
 {
     static const char *const policies[] = { "none", "full" };
@@ -549,8 +553,8 @@ Test(addend, a_program_that_reads_a_cleared_gradient)
     }
 }
 
-/* Two tapes in turns, as a pipeline runs them: the first backward writes the gradient that the second adds to, and what
-   the second one's forward has computed is not computed again. */
+/* Two tapes alternating, as in a pipeline: the first backward writes the gradient that the second adds to, and values
+   that the second one's forward has computed are not recomputed. */
 Test(addend, backwards_of_two_tapes_whose_forwards_ran_before)
 {
     struct fixture b = fixture_open(1, 1);
@@ -577,7 +581,7 @@ Test(addend, backwards_of_two_tapes_whose_forwards_ran_before)
     fixture_close(&b);
 }
 
-/* Between a loss that was read and its backward: what the gradients hold is found out when backward runs. */
+/* Between reading a loss and its backward: the contents of gradients are determined when backward runs. */
 Test(addend, gradients_that_are_cleared_or_written_after_the_loss_was_read)
 {
     struct fixture b = fixture_open(1, 1);
@@ -596,14 +600,14 @@ Test(addend, gradients_that_are_cleared_or_written_after_the_loss_was_read)
     fixture_close(&b);
 }
 
-/* ---- what is refused ---- */
+/* ---- invalid rules ---- */
 
 static int wrong;
 
 static rw_status wrong_grad(rw_grad_call *g)
 {
     rw_tape *const t = rw_grad_tape(g);
-    rw_tensor *const addend = rw_grad_addend(g, 0);
+    rw_tensor *const addend = rw_grad_accumulator(g, 0);
     if (addend) cr_assert(rw_shape_equal(rw_tensor_shape(addend), RW_SHAPE(N)));
     if (wrong == 0) return rw_grad_set_sum(g, 0, rw_reshape(t, rw_grad_upstream(g, 0), RW_SHAPE(2, N / 2)));
     if (wrong == 1) return rw_grad_set_sum(g, 0, rw_cast(t, rw_grad_upstream(g, 0), RW_F64));
@@ -635,7 +639,7 @@ Test(addend, refused)
     }
 }
 
-/* A micro-batch of no rows: a product over nothing is added to what the weight's gradient holds. */
+/* A micro-batch without rows: an empty product is added to the weight's gradient. */
 Test(addend, a_batch_of_nothing_adds_nothing)
 {
     enum { IN = 3, OUT = 2 };
@@ -645,7 +649,9 @@ Test(addend, a_batch_of_nothing_adds_nothing)
     rw_tensor *const w = rw_param(b.ctx, "w", RW_F32, RW_SHAPE(OUT, IN));
     rw_init_constant(w, 1);
     for (int64_t rows = 2; rows >= 0; rows -= 2) {
-        rw_tensor *const y = rw_linear(b.t, rw_input(b.t, RW_F32, RW_SHAPE(rows, IN), rows ? x : NULL), w, RW_NONE);
+        rw_tensor *const y = rw_linear(
+            b.t, rw_input(b.t, RW_F32, RW_SHAPE(rows, IN), rows ? x : NULL, (size_t)(rows * IN) * sizeof *x), w,
+            RW_NONE);
         backward(&b, total(&b, y));
         cr_assert_eq(rw_read(NULL, rw_gradient(w), rows ? before : after, sizeof after), RW_OK);
         rw_tape_reset(b.t);

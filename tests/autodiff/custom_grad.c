@@ -1,6 +1,6 @@
 /*
- * detach, straight_through and custom_grad: what flows and what does not, in regions, under recompute, under the
- * verifier, and as gradients of gradients; and what the recording function may get wrong.
+ * detach, straight_through and custom_grad: which gradients flow, in regions, under recompute, under the verifier, and
+ * as second gradients; and errors of the recording function.
  */
 #include "support/support.h"
 
@@ -15,7 +15,7 @@ static const double numbers[N] = { -2, -0.5, 0.25, 1, 1.5, 3 };
 
 static rw_tensor *input(struct fixture *b)
 {
-    return rw_require_grad(b->t, rw_input(b->t, RW_F64, RW_SHAPE(N), numbers));
+    return rw_require_grad(b->t, rw_input(b->t, RW_F64, RW_SHAPE(N), numbers, sizeof numbers));
 }
 
 /* The gradient of sum(y) in x. */
@@ -51,12 +51,12 @@ Test(custom_grad, straight_through_hands_on_what_comes)
     cr_assert_eq(rw_read(b.t, signs, y, sizeof y), RW_OK);
     for (int i = 0; i < N; i++) {
         cr_expect_eq(y[i], numbers[i] < 0 ? -1 : 1);
-        cr_expect_eq(g[i], 2 * y[i]); /* nothing but the upstream gradient */
+        cr_expect_eq(g[i], 2 * y[i]); /* only the upstream gradient */
     }
     fixture_close(&b);
 }
 
-/* Half the upstream gradient times data, whatever y is made of. */
+/* Half the upstream gradient times data, whatever the function is. */
 static rw_status scaled(rw_grad_call *g, const void *data)
 {
     double factor;
@@ -79,7 +79,7 @@ Test(custom_grad, the_function_is_asked_instead_of_the_rules)
     fixture_close(&b);
 }
 
-/* Of a product with what `keep` holds: 0.5 dy keep to a, dy a^2 to b, where they are wanted. */
+/* The rule of a product with the values that `keep` holds: 0.5 dy keep to a, dy a^2 to b, if requested. */
 static rw_status product_rule(rw_grad_call *g, const void *data)
 {
     rw_tape *const t = rw_grad_tape(g);
@@ -92,7 +92,7 @@ static rw_status product_rule(rw_grad_call *g, const void *data)
     return rw_grad_wanted(g, 2) ? rw_grad_set(g, 2, rw_mul(t, dy, rw_mul(t, a, a))) : RW_OK;
 }
 
-/* A network whose blocks have a gradient of their own; its gradients and loss. */
+/* A network whose blocks have a custom gradient; returns its gradients and loss. */
 static unsigned char *run(const char *policy, int threads, size_t *ret_bytes)
 {
     struct fixture b = fixture_open(5, threads);
@@ -198,7 +198,7 @@ Test(custom_grad, what_a_function_gets_wrong_is_an_error_that_names_it)
     }
 }
 
-/* What a rule may not do to the tape that it is called for. */
+/* Calls that a rule may not make on its own tape. */
 static rw_status ends_its_tape(rw_grad_call *g, const void *data)
 {
     rw_tape *t = rw_grad_tape(g);
@@ -211,8 +211,10 @@ static rw_status ends_its_tape(rw_grad_call *g, const void *data)
 
 Test(custom_grad, a_rule_neither_resets_nor_destroys_its_tape)
 {
-    static const char *const names[] = { "rw_tape_reset: called by a gradient rule",
-                                         "rw_tape_destroy: called by a gradient rule" };
+    static const char *const names[] = { "rw_tape_reset: expected a call from outside a callback, "
+                                         "got one by a gradient rule",
+                                         "rw_tape_destroy: expected a call from outside a callback, "
+                                         "got one by a gradient rule" };
     for (int destroys = 0; destroys < 2; destroys++)
         for (int as_ops = 0; as_ops < 2; as_ops++) {
             struct fixture b = fixture_open(1, 1);
@@ -229,7 +231,7 @@ Test(custom_grad, a_rule_neither_resets_nor_destroys_its_tape)
         }
 }
 
-/* A rule that asks for gradients of what depends on its own upstream gradient, and so of itself. */
+/* A rule that requests gradients of a value that depends on its own upstream gradient, and so on itself. */
 static rw_status meets_itself(rw_grad_call *g, const void *data)
 {
     rw_tape *const t = rw_grad_tape(g);
@@ -240,7 +242,7 @@ static rw_status meets_itself(rw_grad_call *g, const void *data)
     return status ? status : rw_grad_set(g, 1, dx);
 }
 
-/* The last op is none: of a scalar and what has no such axis. */
+/* The last op fails: a scalar has no such axis. */
 static rw_status fails_behind_a_gradient(rw_grad_call *g, const void *data)
 {
     rw_tape *const t = rw_grad_tape(g);
@@ -262,7 +264,7 @@ Test(custom_grad, what_a_rule_records_behind_a_gradient_has_the_callers_line)
     fixture_close(&b);
 }
 
-/* Of the function that it wraps, as often as `levels` says: one more rule inside of each. */
+/* Differentiates the function that it wraps, nested `levels` deep: one more rule in each. */
 static rw_status differentiates_a_copy(rw_grad_call *g, const void *data)
 {
     rw_tape *const t = rw_grad_tape(g);
@@ -282,7 +284,7 @@ Test(custom_grad, rules_inside_of_rules_have_an_end)
     rw_tensor *const x = input(&b), *const from[] = { x };
     rw_tensor *const endless = rw_custom_grad(b.t, rw_exp(b.t, x), from, 1, meets_itself, NULL, 0);
     cr_expect_eq(rw_backward(b.t, rw_sum(b.t, rw_mul(b.t, endless, endless), RW_ALL_AXES, false)), RW_ERR_ARGUMENT);
-    cr_expect(strstr(rw_error_message(b.ctx), "meets itself"), "%s", rw_error_message(b.ctx));
+    cr_expect(strstr(rw_error_message(b.ctx), "never ends"), "%s", rw_error_message(b.ctx));
     cr_expect(strstr(rw_error_message(b.ctx), "rw_grad at "), "%s", rw_error_message(b.ctx));
     rw_error_clear(b.ctx);
     for (int levels = 1; levels <= 8; levels++) {

@@ -1,7 +1,7 @@
 /*
- * Gradients in float32 of parameters of 16 bits. Inputs are small integers that 16 bits hold, and so are the terms that
- * a gradient is made of; their sums are integers that 16 bits do not hold. So the gradient is that of the same program
- * in float64, number for number, unless something on the way was rounded.
+ * Float32 gradients of 16-bit parameters. Inputs are small integers that 16 bits hold, and so are the terms of a
+ * gradient; their sums are integers that 16 bits do not hold. So the gradient equals that of the same program in
+ * float64 exactly, unless an intermediate value was rounded.
  */
 #include "support/compare.h"
 #include "support/steps.h"
@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST = 48 * 1024 };
+enum { MAX = 48 * 1024 };
 
 static const rw_dtype narrow[] = { RW_BF16, RW_F16 };
 
@@ -20,13 +20,13 @@ static double whole(int64_t i, int salt)
     return (double)((i * 7 + salt * 5 + i * i % 11) % 9 - 4);
 }
 
-/* What flows into element i of y: 8 bits at most, and above zero, so that sums are large. */
+/* The upstream gradient of element i of y: at most 8 bits, and positive, so that sums are large. */
 static double flow(int64_t i, int salt)
 {
     return 17 * (whole(i, 3) + 5);
 }
 
-/* What that is multiplied by and keeps its bits. */
+/* A factor that does not add bits. */
 static double power(int64_t i, int salt)
 {
     return 1 << i % 3;
@@ -34,10 +34,10 @@ static double power(int64_t i, int salt)
 
 static rw_tensor *made(struct fixture *b, rw_dtype dtype, rw_shape shape, double (*number)(int64_t, int), int salt)
 {
-    static char data[MOST * 8];
+    static char data[MAX * 8];
     for (int64_t i = 0; i < rw_shape_numel(shape); i++)
         cr_assert(number_put(data, dtype, i, number(i, salt)), "%g", number(i, salt));
-    return rw_input(b->t, dtype, shape, data);
+    return rw_input(b->t, dtype, shape, data, (size_t)rw_shape_numel(shape) * rw_dtype_size(dtype));
 }
 
 static rw_tensor *numbers(struct fixture *b, rw_dtype dtype, rw_shape shape, int salt)
@@ -73,14 +73,14 @@ static rw_tensor *table(struct fixture *b, rw_tensor *w)
 {
     int32_t token[600];
     for (int i = 0; i < 600; i++) token[i] = i * i % 7 % 5; /* 3 is never named */
-    return rw_embedding(b->t, w, rw_input(b->t, RW_I32, RW_SHAPE(600), token));
+    return rw_embedding(b->t, w, rw_input(b->t, RW_I32, RW_SHAPE(600), token, sizeof token));
 }
 
 static rw_tensor *tokens(struct fixture *b, rw_shape shape)
 {
     int32_t token[600];
     for (int i = 0; i < 600; i++) token[i] = i * i % 7 % 5;
-    return rw_input(b->t, RW_I32, shape, token);
+    return rw_input(b->t, RW_I32, shape, token, (size_t)rw_shape_numel(shape) * sizeof *token);
 }
 
 static rw_tensor *rows_by_index(struct fixture *b, rw_tensor *w)
@@ -119,12 +119,12 @@ static rw_tensor *widened(struct fixture *b, rw_tensor *w)
     return rw_scale(b->t, rw_cast(b->t, w, dtype), 257);
 }
 
-/* The products overtake what is added otherwise. */
+/* The products are added before the other contribution. */
 static rw_tensor *tied(struct fixture *b, rw_tensor *w)
 {
     int32_t token[120];
     for (int i = 0; i < 120; i++) token[i] = i % 9;
-    rw_tensor *const x = rw_embedding(b->t, w, rw_input(b->t, RW_I32, RW_SHAPE(120), token));
+    rw_tensor *const x = rw_embedding(b->t, w, rw_input(b->t, RW_I32, RW_SHAPE(120), token, sizeof token));
     rw_tensor *const one = numbers(b, rw_tensor_dtype(w), RW_SHAPE(120, 5), 1);
     return rw_concat(b->t, (rw_tensor *[]){ rw_linear(b->t, one, w, RW_NONE), x }, 2, 1);
 }
@@ -135,7 +135,8 @@ static rw_tensor *experts(struct fixture *b, rw_tensor *w)
     rw_moe_routes r;
     int32_t index[300];
     for (int i = 0; i < 300; i++) index[i] = i * i % 7 % 5 % 2;
-    cr_assert_eq(rw_moe_route(b->t, rw_input(b->t, RW_I32, RW_SHAPE(300, 1), index), s.dim[0], &r), RW_OK);
+    cr_assert_eq(rw_moe_route(b->t, rw_input(b->t, RW_I32, RW_SHAPE(300, 1), index, sizeof index), s.dim[0], &r),
+                 RW_OK);
     return rw_moe_linear(b->t, numbers(b, rw_tensor_dtype(w), RW_SHAPE(300, s.dim[2]), 1), w, &r);
 }
 
@@ -159,13 +160,13 @@ static const struct {
     { "widened", widened, { 1, { 40 } }, 0, 0, 1 },
     { "tied", tied, { 2, { 9, 5 } }, 1, 0 },
     { "experts_of_few_numbers", experts, { 3, { 3, 7, 16 } }, 0, 0 },
-    { "experts", experts, { 3, { 2, 128, 128 } }, 0, 0 }, /* by the library's products */
+    { "experts", experts, { 3, { 2, 128, 128 } }, 0, 0 }, /* with the library's products */
 };
 enum { PROGRAMS = sizeof programs / sizeof *programs };
 
 static rw_tensor *param_of(struct fixture *b, int p, rw_dtype dtype)
 {
-    static char data[MOST * 8];
+    static char data[MAX * 8];
     rw_tensor *const w = rw_param(b->ctx, "w", dtype, programs[p].shape);
     for (int64_t i = 0; i < rw_shape_numel(programs[p].shape); i++) cr_assert(number_put(data, dtype, i, whole(i, 8)));
     cr_assert_eq(rw_write(w, data, rw_tensor_bytes(w)), RW_OK);
@@ -236,7 +237,7 @@ Test(wide, sums_over_uses_and_micro_batches_are_float32)
     }
 }
 
-/* The product writes into the sum, and what is of 16 bits is added as it is: no cast, no second buffer. */
+/* The product is written to the sum, and 16-bit terms are added unconverted: no cast, no second buffer. */
 Test(wide, one_node_makes_and_adds)
 {
     for (int p = 0; p < PROGRAMS; p++) {
@@ -255,13 +256,13 @@ Test(wide, no_second_buffer_for_a_weight_gradient)
 {
     struct fixture b = fixture_open(1, 1);
     rw_tensor *const w = rw_param(b.ctx, "w", RW_BF16, RW_SHAPE(512, 512));
-    rw_tensor *const y = rw_linear(b.t, rw_input(b.t, RW_BF16, RW_SHAPE(2, 512), NULL), w, RW_NONE);
+    rw_tensor *const y = rw_linear(b.t, rw_input(b.t, RW_BF16, RW_SHAPE(2, 512), NULL, 0), w, RW_NONE);
     const rw_plan *const plan = step_plan(&b, loss_of(&b, y));
     cr_expect_lt(plan->largest_live, rw_tensor_bytes(w) / 2, "%d bytes", (int)plan->largest_live);
     fixture_close(&b);
 }
 
-/* On the tape a sum begins with nothing; its bytes are those of a step that begins with clear gradients. */
+/* On the tape a sum starts without contents; its bytes are those of a step that starts with clear gradients. */
 Test(wide, as_ops_they_are_float32_too)
 {
     for (int p = 0; p < PROGRAMS; p++) {
@@ -278,7 +279,7 @@ Test(wide, as_ops_they_are_float32_too)
     }
 }
 
-/* Of |dw|^2: through every op that adds to a float32 sum. */
+/* The gradient of |dw|^2: through every op that adds to a float32 sum. */
 Test(wide, can_be_differentiated_again)
 {
     for (int p = 0; p < PROGRAMS; p++) {
@@ -296,7 +297,7 @@ Test(wide, can_be_differentiated_again)
         }
         double most = 0;
         for (int64_t i = 0; i < rw_shape_numel(programs[p].shape); i++) most = fmax(most, fabs(got[0][i]));
-        /* some ten intermediates stored in 8 bits */
+        /* some ten intermediates stored with 8 bits */
         for (int64_t i = 0; i < rw_shape_numel(programs[p].shape); i++)
             cr_expect(fabs(got[0][i] - got[1][i]) <= 10 * 0x1p-8 * most, "%s, %d: %g, not %g", programs[p].name, (int)i,
                       got[1][i], got[0][i]);
@@ -305,7 +306,7 @@ Test(wide, can_be_differentiated_again)
     }
 }
 
-/* ---- sums that are no integers ---- */
+/* ---- sums that are not integers ---- */
 
 enum { ROWS = 300, WIDTH = 24 };
 
@@ -316,7 +317,8 @@ static rw_tensor *vector(struct fixture *b, const char *name, rw_dtype dtype)
     return v;
 }
 
-/* xh <= sqrt(WIDTH) and dy <= 153, ROWS of them with some ten roundings each; of 16 bits the sum had 2^-9 of itself. */
+/* xh <= sqrt(WIDTH) and dy <= 153, ROWS of them with some ten roundings each; in 16 bits the sum would have an error of
+   2^-9 of itself. */
 Test(wide, of_norms)
 {
     for (int rms = 0; rms < 2; rms++)
@@ -344,7 +346,8 @@ Test(wide, of_norms)
         }
 }
 
-/* The bias of a linear layer with gelu is summed in the pass that makes the slopes: the bytes of the two ops. */
+/* The bias gradient of a linear layer with gelu is summed in the pass that computes the slopes: the bytes of the two
+   ops. */
 Test(wide, of_a_bias_that_backward_sums_on_the_way)
 {
     for (int d = 0; d < 2; d++)
@@ -417,10 +420,10 @@ static rw_status twice(const rw_kernel *k)
 }
 HOST_KERNEL_OF(twice)
 
-/* A rule that knows of one type: there is nothing for it to add to where the sum has another. */
+/* A rule that only supports one type: it has no sum to add to if the sum has another type. */
 static rw_status grad_twice(rw_grad_call *g)
 {
-    rw_tensor *const dx = rw_scale(rw_grad_tape(g), rw_grad_upstream(g, 0), 2), *const sum = rw_grad_addend(g, 0);
+    rw_tensor *const dx = rw_scale(rw_grad_tape(g), rw_grad_upstream(g, 0), 2), *const sum = rw_grad_accumulator(g, 0);
     const bool same = rw_grad_dtype(g, 0) == rw_tensor_dtype(rw_grad_input(g, 0));
     if (!same && sum) return RW_ERR_ARGUMENT;
     return rw_grad_set_sum(g, 0, sum ? rw_add(rw_grad_tape(g), sum, dx) : dx);
@@ -447,7 +450,7 @@ Test(wide, a_rule_of_ones_own_need_not_know)
     }
 }
 
-/* ---- what a parameter may ask for ---- */
+/* ---- the type of a parameter's gradient ---- */
 
 Test(wide, a_parameter_says_which_it_wants)
 {
@@ -499,6 +502,7 @@ Test(wide, what_no_gradient_can_be_is_refused)
     rw_tensor *const w = rw_param(b.ctx, "w", RW_BF16, RW_SHAPE(3));
     const uint16_t data[3] = { 0 };
     cr_assert_eq(rw_write(rw_gradient(w), data, sizeof data), RW_ERR_ARGUMENT);
-    cr_assert(strstr(rw_error_message(b.ctx), "the gradient of \"w\" has 12"), "%s", rw_error_message(b.ctx));
+    cr_assert(strstr(rw_error_message(b.ctx), "expected 12, those of the gradient of \"w\""),
+            "%s", rw_error_message(b.ctx));
     fixture_close(&b);
 }

@@ -1,6 +1,6 @@
 /*
- * Aligned blocks of the build that users have. The suites are linked with another one, whose blocks end at a protected
- * page (guarded.c), so the file is compiled here once more, without what that build adds and under names of its own.
+ * Aligned blocks of the release build. The suites are linked with another build, whose blocks end at a protected page
+ * (guarded.c), so the file is compiled here once more, without that build's additions and with names of its own.
  */
 #undef RW_FAULTS
 #define rw_alloc_refused plain_refused
@@ -36,7 +36,7 @@ Test(aligned, blocks_are_aligned_and_apart)
     plain_free_aligned(NULL);
 }
 
-/* Also of memory that somebody had before. */
+/* Also for memory that was used before. */
 Test(aligned, zeros_are_zero)
 {
     for (size_t i = 0; i < SIZES; i++)
@@ -50,7 +50,7 @@ Test(aligned, zeros_are_zero)
         }
 }
 
-#if !defined __SANITIZE_ADDRESS__ && !defined __SANITIZE_THREAD__ /* which end the process where so much is asked for */
+#if !defined __SANITIZE_ADDRESS__ && !defined __SANITIZE_THREAD__ /* which end the process on so large an allocation */
 Test(aligned, what_no_machine_has_is_refused)
 {
     volatile size_t most = SIZE_MAX; /* volatile: compilers know that malloc() has no such block */

@@ -1,6 +1,6 @@
 /*
- * Digests of a device's memory: another one for every other byte and for bytes in another order, the same one for every
- * number of threads and wherever they begin.
+ * Digests of a device's memory: they differ if any byte differs and for bytes in another order, and are the same for
+ * every number of threads and every start address.
  */
 #include "support/support.h"
 
@@ -68,7 +68,8 @@ Test(digest, sees_every_byte_of_short_ranges)
     }
 }
 
-/* Around the pieces that threads and blocks take, powers of two up to a chunk's MiB; and the end. */
+/* Bytes at the boundaries of the pieces that threads and blocks take, powers of two up to a chunk's MiB; and at the
+   end. */
 Test(digest, sees_the_ends_of_what_it_is_cut_into)
 {
     const size_t n = (size_t)(1 << 20) + 64 * 1024 + 13;
@@ -92,7 +93,7 @@ Test(digest, depends_neither_on_threads_nor_on_where_bytes_begin)
     free(data);
 }
 
-/* Of words, of blocks and of chunks that change places. */
+/* Exchanged words, blocks and chunks. */
 Test(digest, depends_on_the_order)
 {
     const size_t n = (size_t)2 << 20;

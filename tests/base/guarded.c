@@ -1,4 +1,4 @@
-/* In the build of the tests a device's memory ends where it was said to end: the arena of a step, to the unit. */
+/* In the test build a device's memory is protected from its exact end on: the arena of a step, to the unit. */
 #include "support/support.h"
 
 #include "base/alloc.h"
@@ -11,7 +11,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* AddressSanitizer guards allocations by itself, and reports what these tests do on purpose. */
+/* AddressSanitizer guards allocations itself, and would report the accesses that these tests make on purpose. */
 #ifdef __SANITIZE_ADDRESS__
 #include <sanitizer/common_interface_defs.h>
 #define NEEDS_PAGES() cr_skip_test("AddressSanitizer guards allocations by itself")
@@ -21,7 +21,7 @@
 #define HIDE_REPORTS() (void)0
 #endif
 
-/* In a process of its own. True when that came to its end. */
+/* Runs it in a process of its own. True if that completed. */
 static bool survives(void (*act)(char *p), char *p)
 {
     const pid_t child = fork();
@@ -60,7 +60,7 @@ Test(guarded, memory_ends_at_a_protected_page)
     }
 }
 
-/* An op that touches the byte behind the arena of its step, or the last one in it. */
+/* An op that touches the byte after the arena of its step, or the last one in it. */
 static size_t behind;
 static char *arena;
 
@@ -80,6 +80,7 @@ static rw_status reach_kernel(const rw_kernel *k)
 static const rw_op_def reach = { .name = "reach", .n_inputs = 1, .n_outputs = 1, .check = reach_check,
                                  .kernel = { [RW_DEVICE_CPU] = reach_kernel } };
 
+/* Runs two steps, whose op then touches the byte after the arena, or with `ignored` the last one in it. */
 static void run_step(char *ignored)
 {
     struct fixture b = fixture_open(1, 1);
@@ -120,7 +121,7 @@ static rw_status trespass_kernel(const rw_kernel *k)
     if (behind == 1) write_here((char *)k->out[0].data + n * (int64_t)sizeof(float));
     if (behind == 2 && n == 1) read_here((char *)(uintptr_t)left);
     if (behind == 3) read_here((char *)(uintptr_t)(x + n));
-    if (n > 1) left = x + n / 2; /* where nothing small is put later */
+    if (n > 1) left = x + n / 2; /* where no small buffer is placed later */
     return RW_OK;
 }
 
@@ -141,7 +142,7 @@ static void run_trespass(char *what)
     fixture_close(&b);
 }
 
-/* 4001 floats end in the middle of a unit of the arena: what is behind them is nobody's. */
+/* 4001 floats end in the middle of a unit of the arena: the bytes after them belong to no buffer. */
 Test(guarded, a_byte_behind_an_output_and_memory_that_is_left_are_poisoned)
 {
     cr_assert(survives(run_trespass, NULL), "nothing is wrong");

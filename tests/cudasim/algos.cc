@@ -1,8 +1,8 @@
 /*
- * The choice of an algorithm. There are several with really different orders of summation, so that a product whose
- * algorithm changes between forward and replay gives other bytes. Which comes first follows from what cuBLASLt's choice
- * follows from: shapes, types, leading dimensions, transposes, epilogue, promised alignments, the alignments of the
- * bias' and of the auxiliary output's address, workspace; not from beta.
+ * The choice of an algorithm. Several algorithms differ in their order of summation, so that a product whose algorithm
+ * changes between forward and replay gives other bytes. The order of the answers depends on the same inputs as in
+ * cuBLASLt: shapes, types, leading dimensions, transposes, epilogue, promised alignments, the alignments of the
+ * addresses of the bias and of the auxiliary output, and workspace; but not beta.
  */
 #include "blas.h"
 
@@ -62,7 +62,7 @@ uint64_t inner(const problem &p)
     return rows_of(*p.b, p.desc->transb);
 }
 
-/* The table of the documentation, as far as D is of 16 or 32 bits. */
+/* The table of the documentation, for D of 16 or 32 bits. */
 static bool types_of_8f_go_together(const problem &p)
 {
     const uint32_t out = p.d->type;
@@ -72,7 +72,7 @@ static bool types_of_8f_go_together(const problem &p)
            (out == CUDA_R_16BF || out == CUDA_R_16F || out == CUDA_R_32F);
 }
 
-/* Codes of 8 bits: from 8.9 on; before 10, and on 12, A transposed and B not; whole 16 bytes of everything. */
+/* FP8 data: from 8.9 on; before 10, and on 12, A transposed and B not; everything a multiple of 16 bytes. */
 static bool has_kernels_of_8f(const problem &p)
 {
     const int capability = 10 * config.major + config.minor;
@@ -86,7 +86,7 @@ static bool has_kernels_of_8f(const problem &p)
     return true;
 }
 
-/* Scales are of 8-bit operands alone. */
+/* Only 8-bit operands have scales. */
 static bool scales_go_together(const problem &p)
 {
     const layout *const all[] = { p.a, p.b, p.c, p.d };
@@ -95,6 +95,7 @@ static bool scales_go_together(const problem &p)
     return true;
 }
 
+/* The combinations of types that cuBLASLt documents. */
 static bool types_go_together(const problem &p)
 {
     const uint32_t in = p.a->type, out = p.d->type;
@@ -115,20 +116,37 @@ static bool types_go_together(const problem &p)
     }
 }
 
+/* Extents, strides, and elements from the first to the last. What the library does beyond is not documented. */
+static bool is_counted(const layout &l)
+{
+    const uint64_t most = config.max_count, ld = static_cast<uint64_t>(l.ld), stride = static_cast<uint64_t>(l.stride);
+    const bool by_cols = l.order == CUBLASLT_ORDER_COL;
+    if (l.rows > most || l.cols > most || ld > most || (l.batch > 1 && stride > most)) return false;
+    const uint64_t one = ((by_cols ? l.cols : l.rows) - 1) * ld + (by_cols ? l.rows : l.cols);
+    return (static_cast<uint64_t>(l.batch) - 1) * stride + one <= most;
+}
+
 static cublasStatus_t check_layout(const layout &l)
 {
     if (l.order != CUBLASLT_ORDER_COL && l.order != CUBLASLT_ORDER_ROW) return CUBLAS_STATUS_NOT_SUPPORTED;
     if (!l.rows || !l.cols || l.batch < 1 || l.stride < 0) return CUBLAS_STATUS_INVALID_VALUE;
     const uint64_t within = l.order == CUBLASLT_ORDER_COL ? l.rows : l.cols;
-    return l.ld < static_cast<int64_t>(within) ? CUBLAS_STATUS_INVALID_VALUE : CUBLAS_STATUS_SUCCESS;
+    if (l.ld < static_cast<int64_t>(within)) return CUBLAS_STATUS_INVALID_VALUE;
+    if (is_counted(l)) return CUBLAS_STATUS_SUCCESS;
+    report("cublasLt: %llu by %llu, %lld apart, %d in a batch, %lld apart: more than %llu",
+           static_cast<unsigned long long>(l.rows), static_cast<unsigned long long>(l.cols),
+           static_cast<long long>(l.ld), l.batch, static_cast<long long>(l.stride),
+           static_cast<unsigned long long>(config.max_count));
+    return CUBLAS_STATUS_INVALID_VALUE;
 }
 
-/* -1: D's own. */
+/* -1: the type of D itself. */
 static bool is_type(int32_t type, const layout &l)
 {
     return type < 0 || static_cast<uint32_t>(type) == l.type;
 }
 
+/* The epilogue's requirements on types and operands. */
 static cublasStatus_t check_epilogue(const problem &p)
 {
     static const uint32_t known[] = { CUBLASLT_EPILOGUE_DEFAULT,   CUBLASLT_EPILOGUE_RELU,
@@ -190,7 +208,7 @@ size_t workspace_of(const algorithm &algo, const problem &p)
     return algo.workspace + parts * element * p.d->rows * p.d->cols * static_cast<size_t>(p.d->batch);
 }
 
-/* The largest power of two up to 256 that divides everything a matrix' vectors begin at. */
+/* The largest power of two up to 256 that divides the start of every vector of a matrix. */
 static unsigned alignment_of(const layout &l, unsigned promised)
 {
     const uint64_t size = size_of_type(l.type), all = (promised ? promised : 1) | static_cast<uint64_t>(l.ld) * size |
@@ -221,13 +239,13 @@ static uint64_t checksum(const cublasLtMatmulAlgo_t &packed)
     return h;
 }
 
-/* What an address in a descriptor promises, 16 at most. */
+/* The alignment that an address in a descriptor promises, at most 16. */
 static unsigned address_alignment(uint64_t address)
 {
     return static_cast<unsigned>((address | 16) & -(address | 16));
 }
 
-/* Words: 0 what made it, 1 id, 2 splits, 3 scheme, 4 promised alignments, 5 those of bias and aux, 7 checksum. */
+/* Words: 0 library, 1 id, 2 splits, 3 scheme, 4 promised alignments, 5 those of bias and aux, 7 checksum. */
 static cublasLtMatmulAlgo_t pack(const algorithm &algo, const unsigned promised[4], const matmul_desc *desc)
 {
     cublasLtMatmulAlgo_t packed = { { magic << 32 | CUBLAS_VERSION, static_cast<uint64_t>(algo.id),
@@ -256,7 +274,7 @@ bool unpack(const cublasLtMatmulAlgo_t *packed, algorithm *algo, unsigned promis
     return false;
 }
 
-/* What the order of the answers follows from. */
+/* A hash of everything on which the order of the answers depends. */
 static uint64_t signature(const problem &p, const preference &pref, const unsigned alignment[4])
 {
     const matmul_desc &d = *p.desc;
@@ -278,7 +296,7 @@ static uint64_t signature(const problem &p, const preference &pref, const unsign
 static bool fits(const algorithm &algo, const problem &p, const preference &pref, const unsigned alignment[4])
 {
     if (algo.scheme && !(algo.scheme & pref.reductions)) return false;
-    if (p.d->batch > 65535) return false; /* some of the library's algorithms refuse it, all of these do */
+    if (p.d->batch > 65535) return false; /* some of the library's algorithms refuse it; here all do */
     if (workspace_of(algo, p) > pref.workspace) return false;
     for (int i = 0; i < 4; i++)
         if (alignment[i] < algo.alignment) return false;
@@ -295,6 +313,7 @@ bool blas_rotates()
     return rotates;
 }
 
+/* Writes the algorithms of a problem in their order; returns their number. */
 static int answer(const problem &p, const preference &pref, int requested, cublasLtMatmulHeuristicResult_t *results)
 {
     const layout *const all[] = { p.a, p.b, p.c, p.d };
@@ -326,7 +345,7 @@ cublasStatus_t default_algorithm(const problem &p, cublasLtMatmulAlgo_t *packed)
     return CUBLAS_STATUS_SUCCESS;
 }
 
-/* Integers of 4 bytes, as all of these attributes are but the last. */
+/* Integers of 4 bytes, as all of these attributes except the last. */
 static cublasStatus_t give_attribute(uint64_t value, size_t own, void *buf, size_t size, size_t *written)
 {
     if (written) *written = own;

@@ -1,5 +1,5 @@
-/* cuBLASLt's objects, and a product as it is run: between cublaslt.cc (calls and checks), algos.cc (choice) and
- * gemm.cc. */
+/* The objects of cuBLASLt, and a product as it is run: shared by cublaslt.cc (calls and checks), algos.cc (choice) and
+   gemm.cc (arithmetic). */
 #ifndef CUDASIM_BLAS_H
 #define CUDASIM_BLAS_H
 
@@ -18,7 +18,7 @@ struct cublasLtMatmulDescOpaque_t {
     int64_t bias_stride, aux_ld, aux_stride;
     int32_t sm_target, aux_type, bias_type;
     int8_t fast_accumulation;
-    uint64_t scale_pointer[4]; /* of A, B, C, D: on the device */
+    uint64_t scale_pointer[4]; /* for A, B, C, D: on the device */
 };
 
 struct cublasLtMatrixLayoutOpaque_t {
@@ -44,20 +44,20 @@ using matmul_desc = cublasLtMatmulDescOpaque_t;
 using layout = cublasLtMatrixLayoutOpaque_t;
 using preference = cublasLtMatmulPreferenceOpaque_t;
 
-/* How an algorithm adds up along k. */
+/* The order in which an algorithm adds up along k. */
 enum class order : int { one, blocks, lanes, backwards };
 
 struct algorithm {
     int id;
     enum order order;
     int block;
-    unsigned alignment; /* that A, B, C and D need, in bytes */
+    unsigned alignment; /* alignment that A, B, C and D need, in bytes */
     int splits;
     unsigned scheme;
-    size_t workspace; /* bytes, beside those of split sums */
+    size_t workspace; /* bytes, in addition to those of split sums */
 };
 
-/* One product with everything it needs; nothing in it is the caller's. */
+/* One product with all its arguments, copied from the caller's. */
 struct product {
     matmul_desc desc;
     layout a, b, c, d;
@@ -68,36 +68,36 @@ struct product {
     double alpha, beta;
 };
 
-size_t size_of_type(uint32_t type); /* 0 for one that is not simulated */
+size_t size_of_type(uint32_t type); /* 0 for a type that is not simulated */
 bool is_8f(uint32_t type);          /* 8-bit floating point */
 
-/* What the choice depends on. */
+/* Everything on which the choice depends. */
 struct problem {
     const matmul_desc *desc;
     const layout *a, *b, *c, *d;
 };
-/* Success when types, shapes and epilogue go together. */
+/* Success if types, shapes and epilogue are a supported combination. */
 cublasStatus_t check_problem(const problem &p);
 uint64_t rows_of_a(const problem &p);
 uint64_t inner(const problem &p);
 size_t workspace_of(const algorithm &algo, const problem &p);
-/* Unpacks and proves: only what this library has made is an algorithm. */
+/* Unpacks an algorithm and checks that this library has made it. */
 bool unpack(const cublasLtMatmulAlgo_t *packed, algorithm *algo, unsigned promised[6]); /* A, B, C, D, bias, aux */
 /* The first answer for the default preferences. */
 cublasStatus_t default_algorithm(const problem &p, cublasLtMatmulAlgo_t *packed);
-/* NOT_SUPPORTED when the algorithm cannot do the problem. */
+/* NOT_SUPPORTED if the algorithm does not support the problem. */
 cublasStatus_t check_algorithm(const algorithm &algo, const problem &p);
 
 bool blas_is_alive(const void *object);
-/* Does a second question for the same product give another answer? */
+/* Whether a second query for the same product gives another answer. */
 bool blas_rotates();
 
-/* The door of a call: takes the lock, gives a planted status. */
+/* Entered by every call: takes the lock, returns a planted status. */
 class blas_entry {
 public:
     explicit blas_entry(const char *function) : inner(function) {}
 
-    /* Of calls that need no device: only what is planted. */
+    /* For calls that need no device: only a planted status. */
     cublasStatus_t planted() const
     {
         return inner.is_planted() ? static_cast<cublasStatus_t>(inner.refused()) : CUBLAS_STATUS_SUCCESS;

@@ -1,9 +1,10 @@
 /*
- * A block's threads: one fiber each while they wait, one after another on the same fiber while they do not.
+ * A block's threads. A waiting thread has a fiber of its own; threads that do not wait run one after another on the
+ * same fiber.
  *
- * A thread gives up the processor only in a barrier or a warp operation that others have still to come to. Who runs
- * next varies with the seed: the order in which threads start and in which a barrier lets them go, and whether released
- * threads go before new ones.
+ * A thread gives up the processor only in a barrier or a warp operation at which other threads have yet to arrive. The
+ * seed determines which thread runs next: the order in which threads start and in which a barrier releases them, and
+ * whether released threads run before new ones.
  */
 #include "cudasim_device.h"
 #include "cudasim_warp.h"
@@ -29,7 +30,7 @@ struct thread {
     enum state state;
     uint3 index;
     fiber *on;
-    /* Of a thread that waits */
+    /* of a waiting thread */
     const char *file;
     int line;
     enum barrier barrier;
@@ -51,7 +52,7 @@ static struct block_state {
     const kernel_launch *kernel;
     std::vector<thread> threads;
     std::vector<warp_lanes> warps;
-    std::vector<uint32_t> ready; /* a queue in a ring that has room for all: from ready_head on, to ready_end */
+    std::vector<uint32_t> ready; /* a queue in a ring with space for all: from ready_head to ready_end */
     uint32_t ready_head, ready_end, ready_mask;
     scatter order;
     uint32_t count, fresh, live, at_barrier;
@@ -59,8 +60,8 @@ static struct block_state {
     thread *current;
     fiber host;
     fiber abandoned;
-    std::vector<fiber *> &all, &idle; /* live as long as the process */
-    fiber *taken; /* from idle, to be entered now */
+    std::vector<fiber *> &all, &idle; /* exist as long as the process */
+    fiber *taken; /* from idle, to be entered next */
     cudaError_t failed;
     int running; /* a kernel: 1 */
     pthread_t host_thread;
@@ -95,14 +96,14 @@ void trap()
     kernel_fail(cudaErrorLaunchFailure);
 }
 
-/* Errors of the program. */
+/* ---- errors of the program ---- */
 
 /*
- * What the current thread did wrong; its block's host side reports it, because what a thread has on the heap when it is
- * abandoned is lost.
+ * The error of the current thread. The block's host side reports it, because heap memory of a thread is leaked when it
+ * is abandoned.
  */
 static char complaint[1024];
-static bool complaint_lists; /* who waits */
+static bool complaint_lists; /* the report lists the waiting threads */
 
 [[noreturn]] static void thread_error(bool list, const char *fmt, ...)
 {
@@ -135,7 +136,7 @@ static std::string waits_where(const thread *t)
     return text;
 }
 
-/* Who waits where, equal places together, threads by their numbers in the block. */
+/* Lists which threads wait where: equal places together, threads by their numbers in the block. */
 static std::string who_waits()
 {
     std::string text;
@@ -160,7 +161,7 @@ static std::string who_waits()
     return text;
 }
 
-/* Choosing who runs. */
+/* ---- choosing the next thread ---- */
 
 static void push_ready(uint32_t i)
 {
@@ -181,7 +182,7 @@ static fiber *idle_fiber()
     return block.taken;
 }
 
-/* The fiber `from` cannot go on. */
+/* Suspends the fiber `from`. */
 static void leave(fiber *from)
 {
     const bool some_ready = block.ready_head != block.ready_end;
@@ -222,7 +223,7 @@ static void start_thread(uint32_t i, fiber *on)
     make_current(t);
 }
 
-/* A fiber's life: threads that have not started, one after another; then waiting for another block. */
+/* The loop of a fiber: it runs threads that have not started, one after another; then it waits for another block. */
 static void worker()
 {
     fiber_entered();
@@ -252,7 +253,7 @@ static int barrier_result(const thread *t, int sum, uint32_t n)
     return 0;
 }
 
-/* Every live thread waits: let them all go, in a scattered order. */
+/* Every live thread waits: releases all, in a scattered order. */
 static void release_barrier()
 {
     scatter order;
@@ -298,9 +299,9 @@ void pause_thread()
     leave(t->on);
 }
 
-/* Warp operations. */
+/* ---- warp operations ---- */
 
-static const uint64_t nobody = 0xcbcbcbcbcbcbcbcbu; /* what a lane reads from one that takes no part */
+static const uint64_t nobody = 0xcbcbcbcbcbcbcbcbu; /* the value that a lane reads from one that does not take part */
 
 static uint64_t shuffled(const thread *lanes, unsigned lane)
 {
@@ -346,7 +347,7 @@ static uint64_t reduced(warp_op op, uint64_t a, uint64_t b)
     }
 }
 
-/* All lanes of the mask have come: their results. */
+/* All lanes of the mask have arrived: computes their results. */
 static void complete_warp(thread *lanes, unsigned mask, warp_op op)
 {
     unsigned ballot = 0;
@@ -395,7 +396,7 @@ static bool mask_is_right(const thread *t, const warp_lanes *w, unsigned bit)
     thread_error(false, "%s (%s:%d)", text, t->file, t->line);
 }
 
-/* Whether o waits for what t came to; an error when it waits for t in something else. */
+/* Whether o waits in the same operation as t; an error if it waits for t in another one. */
 static bool same_operation(const thread *t, const thread *o, unsigned bit)
 {
     if (o->op == t->op && o->mask == t->mask) return true;
@@ -421,7 +422,7 @@ warp_result warp(warp_op op, unsigned mask, uint64_t value, unsigned operand, in
     if (!mask_is_right(t, w, bit)) mask_error(t, w, bit);
     t->state = state::at_warp;
     w->waiting |= bit;
-    /* Until the last has come one other lane is looked at: enough to find most errors where they are made. */
+    /* Until the last lane arrives, only one other lane is checked: enough to find most errors where they are made. */
     const unsigned others = mask & w->waiting & ~bit;
     bool all = (w->waiting & mask) == mask;
     for (unsigned m = all ? others : others & -others; m; m &= m - 1)
@@ -433,10 +434,10 @@ warp_result warp(warp_op op, unsigned mask, uint64_t value, unsigned operand, in
     complete_warp(lanes, mask, op);
     w->waiting &= ~mask;
     const unsigned turn = static_cast<unsigned>(block_serial * 7 + static_cast<unsigned>(line)) & 31;
-    const uint64_t twice = (mask & ~bit) * 0x100000001u >> turn; /* the others, from the lane whose turn it is on */
+    const uint64_t twice = (mask & ~bit) * 0x100000001u >> turn; /* the others, starting at the lane whose turn it is */
     for (unsigned m = static_cast<unsigned>(twice); m; m &= m - 1)
         push_ready((i & ~31u) + ((static_cast<unsigned>(__builtin_ctz(m)) + turn) & 31));
-    t->state = state::running; /* the last to come goes on */
+    t->state = state::running; /* the last lane to arrive continues */
     return t->result;
 }
 
@@ -447,6 +448,7 @@ unsigned active_mask()
 
 /* Blocks. */
 
+/* Prepares the threads and barriers of a block. */
 static void begin_block(uint64_t number)
 {
     const dim3 &g = grid_dimensions;
@@ -474,6 +476,7 @@ static void report_thread()
     complaint[0] = 0;
 }
 
+/* Runs all threads of a block, and checks its shared memory. */
 static void run_block(uint64_t number)
 {
     begin_block(number);
@@ -493,7 +496,7 @@ static void run_block(uint64_t number)
     block.failed = cudaErrorLaunchFailure;
 }
 
-/* After a failure fibers hold threads that will never run again. */
+/* After a failure, fibers hold threads that never continue. */
 static void abandon_fibers()
 {
     for (fiber *f : block.all) fiber_reset(f, worker);

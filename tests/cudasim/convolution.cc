@@ -1,7 +1,7 @@
 /*
- * Convolutions by cuDNN's engines: which there are, in which order they are offered, and the arithmetic. Engines add up
- * in really different orders. Those that nobody may take who wants the same bytes, or products of the factors as they
- * are, do what their notes say, so that taking one shows.
+ * Convolutions by cuDNN's engines: the engines, the order in which they are offered, and the arithmetic. Engines differ
+ * in their order of summation. Engines that are not deterministic, or that do not use exact products of the operands,
+ * behave as their notes say, so that a wrong choice is visible.
  */
 #include "blas.h"
 #include "dnn.h"
@@ -17,7 +17,7 @@ namespace cudasim {
 
 /* ---- the choice ---- */
 
-static const size_t too_much = size_t(257) << 20; /* of what the library gives an engine */
+static const size_t too_much = size_t(257) << 20; /* the maximum that the library gives an engine */
 
 static const dnn_engine engines[] = {
     { 0, { CUDNN_NUMERICAL_NOTE_STRICT_NAN_PROP }, sums::one, false, false, 0 },
@@ -56,7 +56,7 @@ static uint64_t signature(const dnn_convolution &c)
     return h;
 }
 
-/* What a test offers, in its order: ids with commas between. */
+/* The engines that a test selects, in its order: comma-separated ids. */
 static std::vector<const dnn_engine *> listed()
 {
     std::vector<const dnn_engine *> found;
@@ -69,7 +69,7 @@ static std::vector<const dnn_engine *> listed()
     return found;
 }
 
-/* The fast ones come first, each with several settings, and the plain ones behind them, as in the library. */
+/* The fast ones come first, each with several settings, followed by the plain ones, as in the library. */
 std::vector<const dnn_engine *> dnn_choices(const dnn_convolution &c, cudnnBackendHeurMode_t mode)
 {
     static uint64_t questions;
@@ -154,7 +154,7 @@ static double to_tf32(double x)
 static float to_bf16(float x) { return __bfloat162float(__float2bfloat16_rn(x)); }
 static double to_bf16(double x) { return static_cast<double>(to_bf16(static_cast<float>(x))); }
 
-/* A tensor in order of its axes, whatever its strides. */
+/* A dense copy of a tensor in the order of its axes. */
 template <typename W> static std::vector<W> gather(const void *from, const dnn_tensor &t, bool rounds)
 {
     std::vector<W> to;
@@ -219,7 +219,7 @@ template <typename W> struct factors {
         return static_cast<size_t>(((a * t.dim[1] + b) * t.dim[2] + h) * t.dim[3] + v);
     }
 
-    /* Of x along axis i under output `out` and a tap, or -1. */
+    /* Index of x along axis i under output `out` and a tap, or -1. */
     int64_t under(int i, int64_t out, int64_t tap) const
     {
         const int64_t at = out * c.stride[i] - c.padding[i] + tap * c.dilation[i];
@@ -268,6 +268,7 @@ template <typename W> struct factors {
     }
 };
 
+/* Computes the result element by element: gathers its products, sums them in the engine's order and stores the sum. */
 template <typename W> static void run_sums(const dnn_run &r)
 {
     const dnn_convolution &c = r.c;
@@ -296,7 +297,7 @@ template <typename W> static void run_sums(const dnn_run &r)
                 }
 }
 
-/* A workspace is scratch: whatever was in it is lost. */
+/* A workspace is scratch memory: its contents are destroyed. */
 cudaError_t run_convolution(const dnn_run &r)
 {
     const size_t scratch = dnn_workspace(*r.engine, r.c);

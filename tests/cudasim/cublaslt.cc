@@ -1,4 +1,4 @@
-/* cuBLASLt's calls: objects, attributes and the checks in front of a product. Choice: algos.cc. Arithmetic: gemm.cc. */
+/* cuBLASLt's calls: objects, attributes and the checks before a product. Choice: algos.cc. Arithmetic: gemm.cc. */
 #include "blas.h"
 
 #include <stddef.h>
@@ -9,7 +9,7 @@
 
 namespace cudasim {
 
-static std::map<const void *, void (*)(const void *)> alive; /* and how to delete it */
+static std::map<const void *, void (*)(const void *)> alive; /* object and its deleter */
 
 template <typename T> static void delete_object(const void *object)
 {
@@ -133,7 +133,7 @@ template <typename T> static cublasStatus_t destroy(T *object)
     return CUBLAS_STATUS_SUCCESS;
 }
 
-/* Bytes from the first to behind the last element. */
+/* Bytes from the first element to the end of the last. */
 static size_t extent(const layout &l)
 {
     const bool by_cols = l.order == CUBLASLT_ORDER_COL;
@@ -149,8 +149,8 @@ static cublasStatus_t wrong(const std::string &what)
 }
 
 /*
- * Operands against what the choice was promised and against what is allocated. Breaking these is an error of the
- * program that a device answers with anything from wrong numbers to a lost context, so it is reported.
+ * Checks operands against the alignment that the choice was promised and against allocations. A violation is reported,
+ * because it is an error of the program, to which a device responds with anything from wrong numbers to a lost context.
  */
 static cublasStatus_t check_operand(const char *name, const void *ptr, const layout &l, unsigned promised)
 {
@@ -181,7 +181,7 @@ static cublasStatus_t check_places(const product &p, bool reads_c)
     return p.c_ptr == p.d_ptr && same_places(p.c, p.d) ? CUBLAS_STATUS_SUCCESS : wrong("D overlaps C, and is not C");
 }
 
-/* What an epilogue reads and writes beside C and D. Bits of ReLU are left to the sanitizers. */
+/* Checks the operands of an epilogue other than C and D. The sanitizers check the bits of ReLU. */
 static cublasStatus_t check_epilogue_operands(const product &p, unsigned bias_promised, unsigned aux_promised)
 {
     const uint32_t e = p.desc.epilogue;
@@ -204,7 +204,7 @@ static cublasStatus_t check_epilogue_operands(const product &p, unsigned bias_pr
     return CUBLAS_STATUS_SUCCESS;
 }
 
-/* One float each, where the descriptor has them. */
+/* One float each, if the descriptor has them. */
 static cublasStatus_t check_scales(const product &p)
 {
     for (const uint64_t at : p.desc.scale_pointer)
@@ -234,11 +234,12 @@ static cublasStatus_t status_of(cudaError_t e)
     return e ? CUBLAS_STATUS_EXECUTION_FAILED : CUBLAS_STATUS_SUCCESS;
 }
 
+/* Copies the arguments of a call and checks them. */
 static cublasStatus_t start_product(product *p, const cublasLtMatmulAlgo_t *algo, size_t workspace_size,
                                     cudaStream_t stream)
 {
     const problem q = { &p->desc, &p->a, &p->b, &p->c, &p->d };
-    cublasLtMatmulAlgo_t chosen; /* what a call without an algorithm gets */
+    cublasLtMatmulAlgo_t chosen; /* the algorithm of a call without one */
     unsigned promised[6];
     cublasStatus_t s = check_problem(q);
     if (!s && !algo) s = default_algorithm(q, &chosen);
@@ -280,7 +281,7 @@ cublasStatus_t cublasLtCreate(cublasLtHandle_t *handle)
     blas_entry here(__func__);
     if (here.refused()) return here.refused();
     if (!handle) return CUBLAS_STATUS_INVALID_VALUE;
-    if (refuse_legacy()) return CUBLAS_STATUS_NOT_INITIALIZED; /* it initialises on the legacy stream */
+    if (refuse_legacy()) return CUBLAS_STATUS_NOT_INITIALIZED; /* it initializes on the legacy stream */
     return keep(handle, new cublasLtContext{ 0 });
 }
 

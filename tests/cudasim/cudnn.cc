@@ -1,7 +1,7 @@
 /*
- * cuDNN's graph API: descriptors, what each may hold, what is looked at when one is finalized, and the door of a run.
- * Of graphs there are a convolution, and one with a bias added to it; others are answered as what no engine takes.
- * Engines and arithmetic: convolution.cc.
+ * cuDNN's graph API: descriptors, their attributes, the checks of finalization, and the entry of a run. Supported
+ * graphs are a convolution, and one with a bias added to it; for others no engine is offered. Engines and arithmetic:
+ * convolution.cc.
  */
 #include "dnn.h"
 
@@ -27,7 +27,7 @@ struct dnn_descriptor {
     cudnnBackendDescriptorType_t type;
     bool finalized;
     std::map<int, value> values;
-    /* What finalizing made of it. */
+    /* The result of finalizing. */
     dnn_tensor tensor;
     std::shared_ptr<dnn_convolution> convolution;
     std::vector<const dnn_engine *> choices;
@@ -58,7 +58,7 @@ void count_dnn(struct cudasim_live *live)
     live->dnn_objects = alive.size() + handles.size();
 }
 
-/* The door of a call: takes the lock, gives a planted status. */
+/* Entered by every call: takes the lock, returns a planted status. */
 class dnn_entry {
 public:
     explicit dnn_entry(const char *function) : inner(function) {}
@@ -66,7 +66,7 @@ public:
     {
         return inner.is_planted() ? static_cast<cudnnStatus_t>(inner.refused()) : CUDNN_STATUS_SUCCESS;
     }
-    /* Of calls that need a device. */
+    /* For calls that need a device. */
     cudnnStatus_t refused() const
     {
         if (inner.is_planted() || !inner.refused()) return planted();
@@ -77,7 +77,7 @@ private:
     entry inner;
 };
 
-/* ---- what a descriptor may hold ---- */
+/* ---- attributes of descriptors ---- */
 
 #define CONVOLUTION_OF(kind) CUDNN_BACKEND_OPERATION_CONVOLUTION_##kind##_DESCRIPTOR
 
@@ -86,7 +86,7 @@ struct attribute {
     cudnnBackendAttributeType_t type;
     int64_t most;
     bool needed;
-    int holds; /* of a descriptor: its type */
+    int holds; /* for a descriptor: its type */
 };
 
 static const int anything = -1;
@@ -180,13 +180,13 @@ static const attribute *find(int of, int name)
     return nullptr;
 }
 
-/* Factors of a product in double are doubles. */
+/* Scale factors of a product in double are doubles. */
 static bool takes_type(const attribute &a, cudnnBackendAttributeType_t type)
 {
     return a.type == type || (is_convolution(a.of) && a.type == CUDNN_TYPE_FLOAT && type == CUDNN_TYPE_DOUBLE);
 }
 
-/* Only what is finalized can be part of another one. */
+/* Only a finalized descriptor can be part of another one. */
 static cudnnStatus_t hold(value *to, const attribute &a, const void *elements)
 {
     for (int64_t i = 0; i < to->count; i++) {
@@ -201,6 +201,7 @@ static cudnnStatus_t hold(value *to, const attribute &a, const void *elements)
     return CUDNN_STATUS_SUCCESS;
 }
 
+/* Stores an attribute's elements, if type and count are valid. */
 static cudnnStatus_t set(dnn_descriptor *d, const attribute &a, cudnnBackendAttributeType_t type, int64_t count,
                          const void *elements)
 {
@@ -221,11 +222,30 @@ static cudnnStatus_t set(dnn_descriptor *d, const attribute &a, cudnnBackendAttr
 
 /* ---- finalizing ---- */
 
+/* What the library does beyond is not documented. */
+static bool are_counted(const int64_t *counts, int n)
+{
+    for (int i = 0; i < n; i++) {
+        if (counts[i] <= static_cast<int64_t>(config.max_count)) continue;
+        report("cudnn: %lld: more than %llu", static_cast<long long>(counts[i]),
+               static_cast<unsigned long long>(config.max_count));
+        return false;
+    }
+    return true;
+}
+
+static bool is_counted(const dnn_tensor &t)
+{
+    if (!are_counted(t.dim, 4) || !are_counted(t.stride, 4)) return false;
+    const int64_t elements = static_cast<int64_t>(dnn_bytes(t) / dnn_size(t.type));
+    return t.is_virtual || are_counted(&elements, 1);
+}
+
 static cudnnStatus_t finish_tensor(dnn_descriptor *d)
 {
     dnn_tensor *const t = &d->tensor;
     if (d->values[CUDNN_ATTR_TENSOR_DIMENSIONS].count != 4 || d->values[CUDNN_ATTR_TENSOR_STRIDES].count != 4)
-        return CUDNN_STATUS_BAD_PARAM; /* none of the simulator's is anything else */
+        return CUDNN_STATUS_BAD_PARAM; /* the simulator has no other type */
     t->type = d->get<cudnnDataType_t>(CUDNN_ATTR_TENSOR_DATA_TYPE);
     t->id = d->get<int64_t>(CUDNN_ATTR_TENSOR_UNIQUE_ID);
     t->alignment = d->get<int64_t>(CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT);
@@ -240,7 +260,7 @@ static cudnnStatus_t finish_tensor(dnn_descriptor *d)
     t->is_virtual = d->has(CUDNN_ATTR_TENSOR_IS_VIRTUAL) && d->get<bool>(CUDNN_ATTR_TENSOR_IS_VIRTUAL);
     if (d->has(CUDNN_ATTR_TENSOR_IS_BY_VALUE) && d->get<bool>(CUDNN_ATTR_TENSOR_IS_BY_VALUE))
         return CUDNN_STATUS_NOT_SUPPORTED;
-    return CUDNN_STATUS_SUCCESS;
+    return is_counted(*t) ? CUDNN_STATUS_SUCCESS : CUDNN_STATUS_BAD_PARAM;
 }
 
 static cudnnStatus_t finish_convolution(dnn_descriptor *d)
@@ -251,13 +271,15 @@ static cudnnStatus_t finish_convolution(dnn_descriptor *d)
         const bool padding =
             name == CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS || name == CUDNN_ATTR_CONVOLUTION_POST_PADDINGS;
         if (d->values[name].count != 2) return CUDNN_STATUS_BAD_PARAM;
-        for (int i = 0; i < 2; i++)
-            if (d->get<int64_t>(name, i) < (padding ? 0 : 1)) return CUDNN_STATUS_BAD_PARAM;
+        for (int i = 0; i < 2; i++) {
+            const int64_t count = d->get<int64_t>(name, i);
+            if (count < (padding ? 0 : 1) || !are_counted(&count, 1)) return CUDNN_STATUS_BAD_PARAM;
+        }
     }
     return CUDNN_STATUS_SUCCESS;
 }
 
-/* The numbers of an operation's attributes, in the order of OPERATION above. */
+/* The ids of an operation's attributes, in the order of OPERATION above. */
 static int name_of(const dnn_descriptor *d, int i)
 {
     for (const attribute &a : attributes)
@@ -298,6 +320,7 @@ static cudnnStatus_t types_agree(const dnn_convolution &c, const dnn_descriptor 
     return CUDNN_STATUS_SUCCESS;
 }
 
+/* Checks an operation's tensors and shapes. */
 static cudnnStatus_t finish_operation(dnn_descriptor *d)
 {
     const dnn_descriptor *const conv = d->descriptor(name_of(d, CONVOLUTION)).get();
@@ -321,7 +344,7 @@ static cudnnStatus_t finish_operation(dnn_descriptor *d)
     return types_agree(c, d);
 }
 
-/* y + bias, what is added being a number for each channel, in the type of the sums. */
+/* y + bias, with one number for each channel, in the type of the sums. */
 static cudnnStatus_t add_bias(dnn_convolution *c, const dnn_descriptor *op)
 {
     const dnn_descriptor *const how = op->descriptor(CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR).get();
@@ -361,7 +384,7 @@ static cudnnStatus_t finish_heuristics(dnn_descriptor *d)
     return CUDNN_STATUS_SUCCESS;
 }
 
-/* It loads code, which must not be done while somebody captures. */
+/* It loads code, which is not allowed during a capture. */
 static cudnnStatus_t finish_plan(dnn_descriptor *d)
 {
     const dnn_descriptor *const config = d->descriptor(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG).get();
@@ -385,6 +408,7 @@ static cudnnStatus_t finish_pack(dnn_descriptor *d)
     return CUDNN_STATUS_SUCCESS;
 }
 
+/* Checks that all needed attributes are set, then finalizes by the descriptor's type. */
 static cudnnStatus_t finish(dnn_descriptor *d)
 {
     for (const attribute &a : attributes)
@@ -402,9 +426,9 @@ static cudnnStatus_t finish(dnn_descriptor *d)
     }
 }
 
-/* ---- questions ---- */
+/* ---- queries ---- */
 
-/* The caller's descriptor i of an array, when it is one of that type that nothing has been put in. */
+/* The caller's descriptor i of an array, if it has the type and is empty. */
 static dnn_descriptor *to_fill(void *elements, int64_t i, cudnnBackendDescriptorType_t type)
 {
     const auto found = alive.find(static_cast<void **>(elements)[i]);
@@ -443,6 +467,7 @@ static cudnnStatus_t give(int64_t requested, int64_t *count, void *elements, con
     return CUDNN_STATUS_SUCCESS;
 }
 
+/* Answers a query of an attribute. */
 static cudnnStatus_t ask(const dnn_descriptor *d, int name, cudnnBackendAttributeType_t type, int64_t requested,
                          int64_t *count, void *elements)
 {
@@ -483,7 +508,7 @@ static bool overlap(const void *a, size_t a_size, const void *b, size_t b_size)
     return x < y + b_size && y < x + a_size;
 }
 
-/* The address that a pack has for a tensor, or null. */
+/* The address that a variant pack has for a tensor, or null. */
 static void *address_of(const dnn_descriptor *pack, int64_t id)
 {
     for (int64_t i = 0; i < pack->values.at(CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS).count; i++)
@@ -493,8 +518,9 @@ static void *address_of(const dnn_descriptor *pack, int64_t id)
 }
 
 /*
- * Operands against what the plan was promised and against what is allocated. Breaking the latter is an error of the
- * program that a device answers with anything from wrong numbers to a lost context, so it is reported.
+ * Checks operands against the alignment that the plan was promised and against allocations. Violations of the latter
+ * are reported, because they are errors of the program, to which a device responds with anything from wrong numbers to
+ * a lost context.
  */
 static cudnnStatus_t check_operands(const dnn_run &r)
 {
@@ -524,6 +550,7 @@ static cudnnStatus_t check_operands(const dnn_run &r)
     return is_device(r.workspace, scratch) ? CUDNN_STATUS_SUCCESS : wrong("the workspace is too small");
 }
 
+/* Checks the operands of a run and queues it. */
 static cudnnStatus_t execute(cudnnHandle_t handle, const dnn_descriptor *plan, const dnn_descriptor *pack)
 {
     const auto r = std::make_shared<dnn_run>();
@@ -585,7 +612,7 @@ cudnnStatus_t cudnnCreate(cudnnHandle_t *handle)
     dnn_entry here(__func__);
     if (here.refused()) return here.refused();
     if (!handle) return CUDNN_STATUS_BAD_PARAM_NULL_POINTER;
-    if (refuse_legacy() || refuse_unsafe()) return CUDNN_STATUS_NOT_INITIALIZED; /* it takes device memory */
+    if (refuse_legacy() || refuse_unsafe()) return CUDNN_STATUS_NOT_INITIALIZED; /* it allocates device memory */
     *handle = new cudnnContext{ nullptr };
     handles.insert(*handle);
     return CUDNN_STATUS_SUCCESS;
@@ -610,7 +637,7 @@ cudnnStatus_t cudnnSetStream(cudnnHandle_t handle, cudaStream_t stream)
     return CUDNN_STATUS_SUCCESS;
 }
 
-/* Those that are filled, and those with attributes of their own. */
+/* Descriptors that queries fill, and those with attributes of their own. */
 cudnnStatus_t cudnnBackendCreateDescriptor(cudnnBackendDescriptorType_t type, cudnnBackendDescriptor_t *descriptor)
 {
     dnn_entry here(__func__);

@@ -69,6 +69,7 @@ static void plant_list(const char *list)
     }
 }
 
+/* Reads the environment. */
 static void configure()
 {
     configured = true;
@@ -122,7 +123,7 @@ void use_device()
     contexts.insert(device_of_thread());
 }
 
-/* Why no call works, or cudaSuccess. */
+/* The reason that no call works, or cudaSuccess. */
 static cudaError_t unusable()
 {
     if (!config.driver) return cudaErrorInsufficientDriver;
@@ -146,7 +147,7 @@ entry::~entry()
     pthread_mutex_unlock(&lock);
 }
 
-/* That of the runtime which the thread calls. */
+/* The last error of the runtime that the thread calls. */
 static cudaError_t &last_error()
 {
     if (last_errors.size() <= runtime_of_calls) last_errors.resize(runtime_of_calls + 1);
@@ -169,6 +170,7 @@ struct attribute {
     int value;
 };
 
+/* The value of a device attribute; *known: whether it is simulated. */
 static int attribute_value(cudaDeviceAttr attr, bool *known)
 {
     static const attribute table[] = {
@@ -225,6 +227,7 @@ static int attr(cudaDeviceAttr a)
     return attribute_value(a, &known);
 }
 
+/* The device's properties, consistent with its attributes. */
 static void fill_properties(cudaDeviceProp *p)
 {
     memset(p, 0, sizeof *p);
@@ -290,7 +293,7 @@ const char *cudaGetErrorString(cudaError_t error)
     return "unrecognized error code";
 }
 
-/* These two answer without a driver. */
+/* These two work without a driver. */
 cudaError_t cudaDriverGetVersion(int *version)
 {
     lock_scope scope;
@@ -335,7 +338,7 @@ cudaError_t cudaInitDevice(int device, unsigned, unsigned)
     return here.give(device < 0 || device >= config.devices ? cudaErrorInvalidDevice : cudaSuccess);
 }
 
-/* The driver's: a context is the address of its device's number. */
+/* The driver's contexts: a context is the address of its device's number. */
 static char device_numbers[64];
 
 int cuCtxGetCurrent(void **context)
@@ -474,6 +477,7 @@ CUDASIM_SETTER(cudasim_set_devices, int count, config.devices = count)
 CUDASIM_SETTER(cudasim_set_memory, size_t bytes, config.memory = bytes)
 CUDASIM_SETTER(cudasim_set_multiprocessors, int count, config.multiprocessors = count)
 CUDASIM_SETTER(cudasim_set_cudnn, int version, config.cudnn = version)
+CUDASIM_SETTER(cudasim_set_max_count, int64_t max, config.max_count = static_cast<uint64_t>(max))
 CUDASIM_SETTER(cudasim_set_dnn_engines, const char *ids, config.dnn_engines = ids ? ids : "")
 CUDASIM_SETTER(cudasim_break, cudaError_t code, broken = code)
 
@@ -482,7 +486,7 @@ void cudasim_set_strict(bool strict)
     lock_scope scope;
     {
         if (strict) watch_faults();
-        device_access all; /* whatever it was, it is open now */
+        device_access all; /* opens device memory for this scope */
         config.strict = strict;
     }
 }
@@ -553,8 +557,8 @@ void cudasim_print_live(FILE *file)
 }
 
 /*
- * A failed assertion in a kernel ends the kernel, as on the device; elsewhere the process, as the C library does. Here
- * because kernels are compiled with the C library's assert().
+ * A failed assertion in a kernel ends the kernel, as on the device; elsewhere the process, as in the C library. It is
+ * defined here because kernels are compiled with the C library's assert().
  */
 void __assert_fail(const char *expression, const char *file, unsigned line, const char *function) noexcept
 {

@@ -1,4 +1,5 @@
-/* cuDNN's convolutions as they are run: between cudnn.cc (descriptors and checks) and convolution.cc (the rest). */
+/* cuDNN's convolutions as they are run: shared by cudnn.cc (descriptors and checks) and convolution.cc (engines and
+   arithmetic). */
 #ifndef CUDASIM_DNN_H
 #define CUDASIM_DNN_H
 
@@ -20,7 +21,7 @@ struct dnn_tensor {
     bool is_virtual;
 };
 
-/* One operation: of x, w and y two are read and one is written, by kind. y may be followed by the sum with a bias. */
+/* One operation: of x, w and y two are read and one is written, by kind. The sum with a bias may follow y. */
 struct dnn_convolution {
     cudnnBackendDescriptorType_t kind;
     cudnnDataType_t precision;
@@ -28,30 +29,30 @@ struct dnn_convolution {
     double alpha, beta;
     dnn_tensor x, w, y;
     bool biased;
-    dnn_tensor bias, to; /* in place of y, which is then virtual */
+    dnn_tensor bias, to; /* replaces y, which is then virtual */
 
     const dnn_tensor &result() const;
     int64_t groups() const { return x.dim[1] / w.dim[1]; }
 };
 
-/* How an engine adds up, and what of. */
+/* The order of summation of an engine, and its operands. */
 enum class sums : int { one, blocks, lanes, any, rough };
 
 struct dnn_engine {
     int id;
     std::vector<cudnnBackendNumericalNote_t> notes;
     enum sums sums;
-    bool rounds; /* factors of float32 to TF32 */
+    bool rounds; /* rounds float32 operands to TF32 */
     bool refuses;
-    size_t workspace; /* bytes beside a copy of the weight */
+    size_t workspace; /* bytes in addition to a copy of the weight */
 };
 
-/* What the library has for it, best first. */
+/* The engines for a convolution, best first. */
 std::vector<const dnn_engine *> dnn_choices(const dnn_convolution &c, cudnnBackendHeurMode_t mode);
 size_t dnn_workspace(const dnn_engine &engine, const dnn_convolution &c);
 
 size_t dnn_size(cudnnDataType_t type); /* 0 for one that is not simulated */
-size_t dnn_bytes(const dnn_tensor &t); /* from the first to behind the last element */
+size_t dnn_bytes(const dnn_tensor &t); /* from the first element to the end of the last */
 
 struct dnn_run {
     dnn_convolution c;

@@ -1,4 +1,4 @@
-/* Fibers: stacks with a guard page, and the switch. */
+/* Fibers: stacks with a guard page, and the switch between them. */
 #include "fiber.h"
 
 #include <stdint.h>
@@ -22,7 +22,7 @@
 
 #if defined(__x86_64__)
 
-/* Saves what a call preserves. The control words of the floating-point units are the same in all fibers. */
+/* Saves the registers that a call preserves. All fibers have the same floating-point control words. */
 __asm__(".text\n"
         ".globl cudasim_switch\n"
         ".hidden cudasim_switch\n"
@@ -88,7 +88,7 @@ static const size_t stack_size = 512 << 10; /* a translated kernel (../ptx) has 
 #endif
 
 #ifdef CUDASIM_ASAN
-static fiber *arriving_from; /* who is leaving during a switch */
+static fiber *arriving_from; /* the fiber that is being left during a switch */
 #endif
 
 fiber *fiber_create(void (*entry)())
@@ -118,7 +118,7 @@ void fiber_reset(fiber *f, void (*entry)())
     f->sp = first_frame(static_cast<char *>(f->bottom) + f->size, entry);
 }
 
-/* Completes a switch. The stack that was left is told to us: this is how a host thread's becomes known. */
+/* Completes a switch. AddressSanitizer reports the stack that was left, which is how a host thread's becomes known. */
 static void arrive(void *fake)
 {
 #ifdef CUDASIM_ASAN

@@ -24,11 +24,11 @@ struct fiber {
 
 /* A fiber that calls entry(), which must not return. */
 fiber *fiber_create(void (*entry)());
-/* Makes an abandoned fiber start anew at its next switch. */
+/* Makes an abandoned fiber start again at its next switch. */
 void fiber_reset(fiber *f, void (*entry)());
-/* Leaves `from`, which runs, for `to`. Returns when somebody switches back. */
+/* Switches from the running fiber `from` to `to`. Returns at a switch back. */
 void fiber_switch(fiber *from, fiber *to);
-/* The first thing that a fiber's entry does. */
+/* A fiber's entry function calls it first. */
 void fiber_entered();
 
 } // namespace cudasim

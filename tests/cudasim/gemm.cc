@@ -1,6 +1,6 @@
 /*
- * Products: D = epilogue(alpha op(A) op(B) + beta C), summed along k as the algorithm says. Operands are first brought
- * into row-major arrays of the type that is summed in; those reads and the writes of D are checked by the sanitizers.
+ * Products: D = epilogue(alpha op(A) op(B) + beta C), summed along k in the algorithm's order. Operands are first
+ * copied to row-major arrays of the accumulation type; the sanitizers check those reads and the writes of D.
  */
 #include "blas.h"
 
@@ -36,7 +36,7 @@ static double load(const void *base, uint32_t type, size_t i)
     }
 }
 
-/* x is a float's value but in products of doubles. */
+/* x is a float's value except in products of doubles. */
 static void store(void *base, uint32_t type, size_t i, double x)
 {
     switch (type) {
@@ -57,7 +57,7 @@ static double rounded(uint32_t type, double x)
     }
 }
 
-/* To 10 stored bits, ties away from zero, as conversions to TF32 do. */
+/* To 10 stored bits, ties away from zero, as in conversions to TF32. */
 static float to_tf32(float x)
 {
     const uint32_t u = __float_as_uint(x);
@@ -90,8 +90,8 @@ static void gather(std::vector<W> *to, const void *from, const layout &l, int32_
         }
 }
 
-/* acc[0..n) += sum over k in [from, to) of a[k] b[k][0..n), one k after another. On arrays of our own: not sanitized,
- * fast. */
+/* acc[0..n) += sum over k in [from, to) of a[k] b[k][0..n), in the order of k. The arrays are internal: not sanitized,
+   for speed. */
 template <typename W>
 __attribute__((no_sanitize("address", "undefined"), optimize("O3"))) static void
 axpy(W *__restrict__ acc, const W *__restrict__ a, const W *__restrict__ b, uint64_t n, uint64_t from, uint64_t to,
@@ -135,7 +135,7 @@ static void sum_row(const algorithm &algo, std::vector<W> *acc, const W *a, cons
 
 /*
  * One row from several parts of k. COMPUTE_TYPE adds them in the order of k; OUTPUT_TYPE rounds each first; INPLACE
- * adds to the output, rounded each time, in the order in which the parts happen to arrive.
+ * adds to the output, rounded each time, in a random order of the parts.
  */
 template <typename W>
 static void sum_split_row(const algorithm &algo, std::vector<W> *acc, const W *a, const W *b, uint64_t k, uint32_t type)
@@ -189,7 +189,7 @@ static void set_bit(const aux_place &at, bool on)
     *byte = static_cast<unsigned char>(on ? *byte | bit : *byte & ~bit);
 }
 
-/* What the epilogue makes of one element. */
+/* Applies the epilogue to one element. */
 template <typename W> static W after(const product &p, W x, uint64_t row, uint64_t col, int32_t batch)
 {
     const uint32_t e = p.desc.epilogue;
@@ -209,7 +209,7 @@ template <typename W> static W after(const product &p, W x, uint64_t row, uint64
     return e & 32 ? static_cast<W>(gelu(static_cast<float>(x))) : x;
 }
 
-/* Sums that go to the bias' address: of D's rows, of op(A)'s rows or of op(B)'s columns. */
+/* Sums that are written to the address of the bias: of D's rows, of op(A)'s rows or of op(B)'s columns. */
 template <typename W>
 static void bias_gradient(const product &p, const std::vector<W> &x, uint64_t rows, uint64_t cols, bool of_rows,
                           int32_t batch)
@@ -229,8 +229,8 @@ static bool has_rows_of_16_bytes(const layout &l)
 }
 
 /*
- * Two ways to round twice, as cuBLASLt 13.1 was seen to do on an H100. A beta of 1 that the host knows, of a C that is
- * D, is added in the store, in D's type. Where rows are no multiple of 16 bytes, the bias is added to what was rounded.
+ * Two ways to round twice, as measured for cuBLASLt 13.1 on an H100. With a beta of 1 from the host and C equal to D, C
+ * is added in the store, in D's type. If rows are not a multiple of 16 bytes, the bias is added to the rounded product.
  */
 enum class rounding { once, before_c, before_bias };
 
@@ -242,7 +242,7 @@ template <typename W> static rounding rounding_of(const product &p, W beta)
     return !p.beta_device && beta == W(1) && p.c_ptr == p.d_ptr ? rounding::before_c : rounding::once;
 }
 
-/* alpha a b + beta c and what the epilogue makes of it. */
+/* alpha a b + beta c, followed by the epilogue. */
 template <typename W>
 static W result_of(const product &p, rounding how, W x, W beta, uint64_t i, uint64_t j, int32_t batch)
 {
@@ -263,7 +263,7 @@ template <typename W> static W short_sum(const product &p, W x)
     return static_cast<W>(ldexp(trunc(m * 0x1p14) * 0x1p-14, e));
 }
 
-/* What A and B are multiplied by. */
+/* The scale by which A and B are multiplied. */
 template <typename W> static W scale_of(const product &p)
 {
     W scale = 1;
@@ -272,6 +272,7 @@ template <typename W> static W scale_of(const product &p)
     return scale;
 }
 
+/* One product of a batch: sums in the algorithm's order, then the epilogue and its bias gradients. */
 template <typename W> static void run_batch(const product &p, W alpha, W beta, int32_t batch)
 {
     const rounding how = rounding_of(p, beta);
@@ -294,7 +295,7 @@ template <typename W> static void run_batch(const product &p, W alpha, W beta, i
     if (p.desc.epilogue & 512) bias_gradient(p, b, k, n, false, batch);
 }
 
-/* A workspace is scratch: whatever was in it is lost. */
+/* A workspace is scratch memory: its contents are destroyed. */
 static void spoil_workspace(const product &p)
 {
     const problem q = { &p.desc, &p.a, &p.b, &p.c, &p.d };

@@ -1,5 +1,5 @@
-/* Stream capture and graphs: queued work becomes nodes with their arguments; a launch runs them in any allowed order.
- */
+/* Stream capture and graphs: queued work becomes nodes with their arguments; a launch runs them in any allowed
+   order. */
 #include "stream.h"
 
 #include <algorithm>
@@ -17,7 +17,8 @@ cudaError_t spoil(capture *c, cudaError_t error)
     return error;
 }
 
-/* A call that is unsafe while somebody captures: which captures forbid it depends on their mode and on who calls. */
+/* For calls that are unsafe during a capture: which captures forbid them depends on their mode and on the calling
+   thread. */
 cudaError_t refuse_unsafe()
 {
     if (thread_mode == cudaStreamCaptureModeRelaxed) return cudaSuccess;
@@ -48,7 +49,7 @@ capture *capture_by_id(uint64_t id)
     return nullptr;
 }
 
-/* A wait with an event or a stream of a capture in it: the stream joins the capture. */
+/* A wait for an event or a stream that is part of a capture: the stream joins the capture. */
 cudaError_t capture_wait(CUstream_st *s, cudaEvent_t event)
 {
     if (!event->capture) return spoil(s->capture, cudaErrorStreamCaptureIsolation);
@@ -111,7 +112,7 @@ static cudaError_t begin(cudaStream_t handle, cudaStreamCaptureMode mode)
     return cudaSuccess;
 }
 
-/* Whether every node comes before what the stream's next would come after. */
+/* Whether every node precedes the next node of the stream. */
 static bool all_joined(const CUgraph_st *graph, const std::vector<size_t> &tips)
 {
     std::vector<bool> seen(graph->nodes.size());
@@ -128,6 +129,7 @@ static bool all_joined(const CUgraph_st *graph, const std::vector<size_t> &tips)
     return count == graph->nodes.size();
 }
 
+/* Ends a capture and returns its graph. */
 static cudaError_t end(cudaStream_t handle, cudaGraph_t *graph)
 {
     CUstream_st *s = stream_of(handle);
@@ -151,7 +153,7 @@ static cudaError_t end(cudaStream_t handle, cudaGraph_t *graph)
     return cudaSuccess;
 }
 
-/* All nodes, each after those that it depends on, otherwise in an order of chance. */
+/* Runs all nodes, each after those on which it depends, otherwise in a random order. */
 static cudaError_t run_nodes(const std::vector<CUgraphNode_st> &nodes)
 {
     std::vector<size_t> left(nodes.size()), ready;

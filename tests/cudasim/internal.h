@@ -1,5 +1,5 @@
 /*
- * What the simulator's own files share. Everything here is used under one lock (class entry in runtime.h),
+ * Declarations that the simulator's own files share. Everything here is used under one lock (class entry in runtime.h),
  * which a running kernel holds as well.
  */
 #ifndef CUDASIM_INTERNAL_H
@@ -18,19 +18,19 @@ struct kernel_launch {
     dim3 grid, block;
     size_t shared;
     std::function<void()> thread;
-    std::vector<char> parameters; /* as a device gets them: each where its alignment lets it begin */
+    std::vector<char> parameters; /* laid out as on a device: each at an offset of its alignment */
 };
 
 /* Runs all blocks. cudaSuccess, or the error that ends the context. */
 cudaError_t run_kernel(const kernel_launch &k);
 
-/* What runs a launch when its stream comes to it: run_kernel(), unless a test has put its own there. */
+/* Runs a launch when its stream reaches it: run_kernel(), unless a test has replaced it. */
 extern cudaError_t (*kernel_runner)(const kernel_launch &k);
 
-/* True on the thread of a kernel that runs now. */
+/* True on the thread of the running kernel. */
 bool in_kernel();
 
-/* A kernel's own end: assertion, trap, or a program error already reported. Does not return. */
+/* Ends a kernel: assertion, trap, or a program error that was already reported. Does not return. */
 [[noreturn]] void kernel_fail(cudaError_t code);
 
 /* Prints, and ends the process unless cudasim_set_fatal(false). */
@@ -40,7 +40,7 @@ uint64_t random_bits();
 uint64_t random_below(uint64_t n);
 void random_seed(uint64_t seed);
 
-/* Steps through 0..n-1 in a scattered order, once each. */
+/* Iterates over 0..n-1 in a scattered order, once each. */
 class scatter {
 public:
     void start(uint64_t n_);
@@ -59,7 +59,7 @@ private:
 /* shared.cc */
 void shared_begin_kernel(size_t dynamic_bytes);
 void shared_begin_block();
-const char *shared_check(); /* null, or what was overwritten */
+const char *shared_check(); /* null, or a description of what was overwritten */
 
 } // namespace cudasim
 

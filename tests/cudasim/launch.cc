@@ -1,4 +1,4 @@
-/* Kernel launches, copies and fills: checked when they are called, run when their stream comes to them. */
+/* Kernel launches, copies and fills: checked when they are called, run when their stream reaches them. */
 #include "cudasim_device.h"
 #include "runtime.h"
 
@@ -11,7 +11,7 @@ namespace cudasim {
 
 cudaError_t (*kernel_runner)(const kernel_launch &k) = run_kernel;
 
-static std::map<const void *, int> dynamic_limits; /* kernels that may have more than 48 KiB */
+static std::map<const void *, int> dynamic_limits; /* kernels with a limit above 48 KiB */
 static long limit_changes;
 
 static cudaError_t check_launch(const void *function, dim3 g, dim3 b, size_t shared)
@@ -53,7 +53,7 @@ void launch(const char *name, const void *function, dim3 grid, dim3 block, size_
     here.give(enqueue(stream, cudaGraphNodeTypeKernel, [k] { return run(k); }));
 }
 
-/* 1: device, 0: host, -1: neither range is whole */
+/* 1: device, 0: host, -1: neither contains the whole range */
 static int side(const void *ptr, size_t size)
 {
     if (is_in_device_region(ptr)) return is_device(ptr, size) ? 1 : -1;
@@ -81,8 +81,8 @@ static bool is_pageable(const void *ptr, size_t size)
 }
 
 /*
- * As the runtime promises it: from pageable memory the bytes are taken before the call returns; to pageable memory the
- * call returns when they are there. Between pinned and device memory nothing is promised before a synchronisation.
+ * As the runtime promises: from pageable memory the bytes are read before the call returns; to pageable memory the call
+ * returns when they have arrived. Between pinned and device memory nothing is promised before a synchronization.
  */
 static cudaError_t copy(void *dst, const void *src, size_t size, cudaMemcpyKind kind, cudaStream_t stream, bool wait)
 {
@@ -206,7 +206,7 @@ cudaError_t cudaFuncGetAttributes(struct cudaFuncAttributes *attributes, const v
     return cudaSuccess;
 }
 
-/* By threads and shared memory, for a kernel of 32 registers. */
+/* By threads and shared memory, for a kernel with 32 registers. */
 cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, const void *function, int block_size,
                                                           size_t shared)
 {

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""A .cu file of somebody else's as C++ for the simulator.
+"""Converts an external .cu file to C++ for the simulator.
 
     launches.py SOURCE TARGET EXPORT [OLD=NEW]
 
-Launches are spelled as calls, main() gets another name, and example_op() gives the op that the file calls EXPORT. OLD,
-which occurs once outside comments, becomes NEW: a mistake for a test.
+Launches become calls, main() gets another name, and example_op() returns the op that the file calls EXPORT. OLD, which
+occurs once outside comments, becomes NEW: a planted mistake for a test.
 """
 import re
 import sys

@@ -1,8 +1,8 @@
 /*
  * Memory: the device's in one reserved range of addresses, with guard zones, and pinned host memory.
  *
- * Fresh memory is filled with 0xcb. Freed memory is not handed out again at once, so that a late use shows. Under
- * AddressSanitizer what is not allocated is poisoned; otherwise guard zones are checked when memory is freed.
+ * Fresh memory is filled with 0xcb. Freed memory is not reused at once, so that a use after free is visible. Under
+ * AddressSanitizer unallocated memory is poisoned; otherwise guard zones are checked when memory is freed.
  */
 #include "runtime.h"
 #include "fiber.h"
@@ -70,7 +70,7 @@ host_turn::~host_turn()
 
 static struct sigaction previous;
 
-/* Says what happened and where, then lets the fault happen again, to whoever handled it before. */
+/* Reports the fault and its location, then lets it be raised again for the previous handler. */
 static void on_fault(int, siginfo_t *info, void *)
 {
     static const char text[] = "cudasim: the host touched device memory:\n";
@@ -110,12 +110,13 @@ static void unpoison(size_t offset, size_t size)
 #endif
 }
 
-/* An allocation's whole extent: its guard follows it; the guard in front is its neighbour's. */
+/* An allocation's whole extent, including the guard after it; the guard before it belongs to its predecessor. */
 static size_t extent_of(size_t size)
 {
     return (size + alignment - 1) / alignment * alignment + guard;
 }
 
+/* Adds a freed range, and joins it with the free ranges beside it. */
 static void add_hole(size_t offset, size_t size)
 {
     auto next = holes.lower_bound(offset);
@@ -161,6 +162,7 @@ static bool open_more(size_t size, size_t *offset)
     return true;
 }
 
+/* Takes a hole that fits, or new memory, and fills it. */
 static cudaError_t allocate(void **ptr, size_t size)
 {
     size_t offset = 0;
@@ -194,6 +196,7 @@ static bool guard_is_whole(size_t offset, const allocation &a)
     return true;
 }
 
+/* Checks an allocation's guard and puts it in quarantine; the oldest blocks there become holes. */
 static void release(size_t offset)
 {
     const allocation a = live_at[offset];

@@ -1,4 +1,4 @@
-/* NVTX ranges, counted. */
+/* Counts NVTX ranges. */
 #include "cudasim.h"
 
 #include <nvtx3/nvToolsExt.h>

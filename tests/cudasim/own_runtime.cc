@@ -1,6 +1,6 @@
 /*
- * The calls of an object with a runtime of its own (own_runtime.h). They are hidden, so the object is bound to these,
- * and nobody else is; each is the simulator's call, made to the object's runtime.
+ * The calls of an object with a runtime of its own (own_runtime.h). They are hidden, so only that object is bound to
+ * them; each forwards to the simulator's call for the object's runtime.
  */
 #include "own_runtime.h"
 

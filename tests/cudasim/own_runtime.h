@@ -1,7 +1,7 @@
 /*
- * A runtime of its own for a shared object, as one has that is linked with a static libcudart: its calls have a last
- * error of their own. The object is compiled with -DCUDASIM_OWN_RUNTIME and linked with own_runtime.cc; without, its
- * calls are everybody's.
+ * A separate runtime for a shared object, as for one that is linked with a static libcudart: its calls have their own
+ * last error. The object is compiled with -DCUDASIM_OWN_RUNTIME and linked with own_runtime.cc; without that, it uses
+ * the common runtime.
  */
 #ifndef CUDASIM_OWN_RUNTIME_H
 #define CUDASIM_OWN_RUNTIME_H
@@ -17,7 +17,7 @@ __attribute__((visibility("hidden"))) int own_runtime();
 static inline int own_runtime() { return 0; }
 #endif
 
-/* The thread's calls are made to this object's runtime while one lives. */
+/* During its lifetime the thread's calls are made to this object's runtime. */
 class calling_own_runtime {
 public:
     calling_own_runtime() : before(cudasim_call_runtime(own_runtime())) {}
@@ -27,7 +27,7 @@ private:
     const int before;
 };
 
-/* kernel<<<grid, block, shared, stream>>>, which waits for its arguments: what launches.py makes of it. */
+/* kernel<<<grid, block, shared, stream>>>, to be called with its arguments: launches.py generates it. */
 template <typename... P> struct configured {
     const char *name;
     void (*kernel)(P...);

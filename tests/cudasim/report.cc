@@ -1,4 +1,4 @@
-/* Reports of program errors, and the random numbers that choose orders. */
+/* Reports of program errors, and the random numbers that determine orders. */
 #include "internal.h"
 
 #include <stdarg.h>

@@ -1,7 +1,7 @@
 /*
- * Shared memory. Static arrays are the kernels' function-local statics: the symbol tables of the program and of the
- * libraries beside it say where they lie. A function's arrays are those of its local statics that can be written; the
- * mark that `__shared__` puts beside them has the same function's name in front.
+ * Shared memory. Static arrays are the kernels' function-local statics: the symbol tables of the program and of its
+ * libraries have their addresses. A function's arrays are its writable local statics; the name of the mark that
+ * `__shared__` adds starts with the same function's name.
  */
 #include "cudasim_device.h"
 #include "fiber.h"
@@ -35,14 +35,14 @@ static bool scanned;
 
 static const char mark_name[] = "cudasim_mark_";
 
-/* "_ZZ4kernPfE" of "_ZZ4kernPfE14cudasim_mark_0" and of "_ZZ4kernPfE1x"; "" when the name is no local static's. */
+/* "_ZZ4kernPfE" from "_ZZ4kernPfE14cudasim_mark_0" and from "_ZZ4kernPfE1x"; "" if the name is not that of a local
+   static. */
 static std::string function_of(const std::string &name, size_t variable)
 {
     return name.substr(0, variable);
 }
 
-/* Where a name's last part, a length and so many characters with an optional discriminator, begins. 0 when it has none.
- */
+/* The start of a name's last part: a length and so many characters with an optional discriminator. 0 if it has none. */
 static size_t last_part(const std::string &name)
 {
     for (size_t i = name.size(); i-- > 3;) {
@@ -67,6 +67,7 @@ static bool is_variables_section(const std::string &name)
            (name.rfind(".data.", 0) == 0 && name.rfind(".data.rel.ro", 0) != 0);
 }
 
+/* Finds the shared arrays of one file by its symbol table. */
 static void scan_symbols(const char *file, uintptr_t load)
 {
     const Elf64_Ehdr *e = at<Elf64_Ehdr>(file, 0);
@@ -94,6 +95,7 @@ static void scan_symbols(const char *file, uintptr_t load)
     for (const auto &m : marks) arrays[m.first] = by_function[m.second];
 }
 
+/* One of the program's loaded objects. */
 static int scan_module(struct dl_phdr_info *info, size_t, void *)
 {
     const char *path = info->dlpi_name && info->dlpi_name[0] ? info->dlpi_name : "/proc/self/exe";
@@ -138,7 +140,7 @@ void shared_begin_kernel(size_t bytes)
     if (!dynamic_region) {
         dynamic_region = static_cast<char *>(aligned_alloc(1024, dynamic_limit + 3 * guard));
         if (!dynamic_region) abort();
-        dynamic_region += 16; /* what relies on more than the alignment that the device promises shows */
+        dynamic_region += 16; /* detects code that relies on more than the alignment that the device promises */
     }
     if (!scanned) dl_iterate_phdr(scan_module, nullptr);
     scanned = true;

@@ -1,6 +1,6 @@
 /*
- * Streams and events. Work runs when it is queued or, if lazy, when somebody waits for it, in any order that the
- * promised dependencies allow: within a stream, on events, and around the legacy stream.
+ * Streams and events. Work runs when it is queued or, if lazy, when a call waits for it, in any order that the promised
+ * dependencies allow: within a stream, by events, and with the legacy stream.
  */
 #include "stream.h"
 
@@ -14,7 +14,7 @@ namespace cudasim {
 std::set<cudaStream_t> streams;
 std::set<cudaEvent_t> events;
 static CUstream_st legacy = { true, nullptr, {}, nullptr, {}, -1 }, per_thread = { true, nullptr, {}, nullptr, {}, -1 };
-static std::vector<work_ptr> pending; /* not done, and perhaps some that are */
+static std::vector<work_ptr> pending; /* work that is not done, possibly among some that is */
 
 CUstream_st *stream_of(cudaStream_t handle)
 {
@@ -59,7 +59,7 @@ static void run_one(const work_ptr &w)
     w->done = true;
 }
 
-/* What must be done first and can be done now; w itself when nothing must. */
+/* Work that must be done first and can be done now; w itself if there is none. */
 static work_ptr next_step(work_ptr w)
 {
     for (;;) {
@@ -195,7 +195,7 @@ static cudaError_t make_event(cudaEvent_t *event, unsigned flags)
     return cudaSuccess;
 }
 
-/* Lets time pass: a poll finds the work undone once for every piece that is in front of it. */
+/* Simulates elapsed time: a poll finds the work undone once for every piece queued before it. */
 static cudaError_t poll(const work_ptr &w)
 {
     if (!w || w->done) return broken;
@@ -271,7 +271,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream)
         spoil(stream->capture, cudaErrorStreamCaptureInvalidated);
         stream->capture->streams.erase(stream);
     }
-    streams.erase(stream); /* what it still has to do is pending all the same */
+    streams.erase(stream); /* its remaining work stays pending */
     delete stream;
     return cudaSuccess;
 }

@@ -1,4 +1,4 @@
-/* Streams, events, captures and graphs as stream.cc and graph.cc share them. */
+/* Streams, events, captures and graphs, shared by stream.cc and graph.cc. */
 #ifndef CUDASIM_STREAM_H
 #define CUDASIM_STREAM_H
 
@@ -10,7 +10,7 @@
 struct CUgraphNode_st {
     cudaGraphNodeType type;
     std::function<cudaError_t()> run;
-    std::vector<size_t> after; /* numbers of nodes in the graph */
+    std::vector<size_t> after; /* indexes of nodes in the graph */
 };
 
 struct CUgraph_st {
@@ -40,14 +40,14 @@ struct CUstream_st {
     cudasim::work_ptr last;
     std::vector<cudasim::work_ptr> waits; /* for the next piece of work */
     cudasim::capture *capture;
-    std::vector<size_t> tips; /* the graph's nodes that the next one comes after */
-    int device;               /* -1: any, of the default streams */
+    std::vector<size_t> tips; /* the graph's nodes that the next one follows */
+    int device;               /* -1: any, for the default streams */
 };
 
 struct CUevent_st {
     unsigned flags;
     cudasim::work_ptr mark;
-    uint64_t capture; /* of the capture that it was recorded in, or 0 */
+    uint64_t capture; /* of the capture in which it was recorded, or 0 */
     std::vector<size_t> tips;
     int device;
 };
@@ -58,7 +58,7 @@ extern std::set<cudaStream_t> streams; /* user's */
 extern std::set<cudaEvent_t> events;
 extern std::set<capture *> captures;
 
-/* The stream that a handle means, or null. */
+/* The stream of a handle, or null. */
 CUstream_st *stream_of(cudaStream_t handle);
 cudaError_t spoil(capture *c, cudaError_t error);
 cudaError_t capture_node(CUstream_st *s, cudaGraphNodeType type, std::function<cudaError_t()> run);

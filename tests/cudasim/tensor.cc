@@ -1,8 +1,8 @@
 /*
- * Sums of tensor cores. What hardware does is not documented; it was measured (Fasi, Higham, Mikaitis, Pranesh,
+ * Sums of tensor cores. The hardware's algorithm is not documented; it was measured (Fasi, Higham, Mikaitis, Pranesh,
  * "Numerical behavior of NVIDIA tensor cores", 2021): products are exact, the terms of a sum are shifted to the largest
- * one's exponent, cut off there and added, and the result is cut off to float32. The A100 adds eight products at a time
- * and keeps two bits or more below the largest term's last; here it is one, so the errors are twice the device's.
+ * one's exponent, truncated there and added, and the result is truncated to float32. The A100 adds eight products at a
+ * time and keeps two bits or more below the largest term's last; here it is one, so the errors are twice the device's.
  */
 #include "cudasim_device.h"
 
@@ -16,7 +16,7 @@ static bool truncates()
     return how && strcmp(how, "truncate") == 0;
 }
 
-/* Towards zero, to `bits` bits. */
+/* Rounds toward zero, to `bits` bits. */
 static double cut(double x, int bits)
 {
     int exponent;

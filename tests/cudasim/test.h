@@ -1,4 +1,4 @@
-/* What the simulator's own tests share: launches in the library's spelling, without the library. */
+/* Helpers of the simulator's own tests: launches in the library's notation, without the library. */
 #ifndef CUDASIM_TEST_H
 #define CUDASIM_TEST_H
 

@@ -1,4 +1,4 @@
-/* cuBLASLt's stand-in against products in double; its choices and its checks. */
+/* The simulated cuBLASLt: products compared with double, its choices and its checks. */
 #include "test.h"
 
 #include <cublasLt.h>
@@ -9,14 +9,14 @@
 
 #include <set>
 
-TestSuite(cudasim_blas, .fini = cudasim_restart); /* what a test leaves alive is freed */
+TestSuite(cudasim_blas, .fini = cudasim_restart); /* frees what a test leaves allocated */
 
 static cublasLtHandle_t handle;
 
-/* A product with its descriptors; fields are set before make(). */
+/* A product with its descriptors; members are set before make(). */
 struct setup {
     cudaDataType_t in = CUDA_R_32F, out = CUDA_R_32F;
-    int other = -1; /* type of B, where it is not A's */
+    int other = -1; /* type of B, if it differs from A's */
     cublasComputeType_t compute = CUBLAS_COMPUTE_32F;
     cublasOperation_t ta = CUBLAS_OP_N, tb = CUBLAS_OP_N;
     int a_order = CUBLASLT_ORDER_COL, b_order = CUBLASLT_ORDER_COL, d_order = CUBLASLT_ORDER_COL;
@@ -34,7 +34,7 @@ struct setup {
     void *a_ptr = nullptr, *b_ptr = nullptr, *d_ptr = nullptr, *c_ptr = nullptr, *bias_ptr = nullptr,
          *aux_ptr = nullptr;
     void *workspace_ptr = nullptr;
-    std::vector<double> a_values, b_values, c_values, bias_values; /* as the operands lie in memory */
+    std::vector<double> a_values, b_values, c_values, bias_values; /* the operands in memory order */
     int64_t aux_ld = 128;
 
     cublasLtMatrixLayout_t layout(cudaDataType_t type, uint64_t rows, uint64_t cols, int order, int64_t *stride);
@@ -50,7 +50,7 @@ static size_t bytes_of(cudaDataType_t type)
     return type == CUDA_R_64F ? 8 : type == CUDA_R_32F ? 4 : is_code(type) ? 1 : 2;
 }
 
-/* Of a code that is a finite number. */
+/* The value of an FP8 encoding that is a finite number. */
 static double value_of_code(unsigned char code, cudaDataType_t type)
 {
     const int fraction = type == CUDA_R_8F_E5M2 ? 2 : 3, bias = type == CUDA_R_8F_E5M2 ? 15 : 7;
@@ -77,7 +77,7 @@ static void write_value(void *p, cudaDataType_t type, size_t i, double v)
     case CUDA_R_64F: ((double *)p)[i] = v; break;
     case CUDA_R_32F: ((float *)p)[i] = (float)v; break;
     case CUDA_R_16BF: ((__nv_bfloat16 *)p)[i] = __float2bfloat16_rn((float)v); break;
-    case CUDA_R_8F_E4M3: /* any finite code, by the number's own bits */
+    case CUDA_R_8F_E4M3: /* any finite encoding, by its bits */
     case CUDA_R_8F_E5M2:
         ((unsigned char *)p)[i] = (unsigned char)((int)((v + 1) * 0x7a) % 0x7b | (v < -0.25 ? 128 : 0));
         break;
@@ -85,7 +85,7 @@ static void write_value(void *p, cudaDataType_t type, size_t i, double v)
     }
 }
 
-/* n numbers in [-1, 1) in device memory; *values gets them as stored. */
+/* n numbers in [-1, 1) in device memory; *values receives them as stored. */
 static void *random_operand(cudaDataType_t type, size_t n, unsigned seed, std::vector<double> *values)
 {
     std::vector<char> bytes(n * bytes_of(type));
@@ -109,6 +109,7 @@ cublasLtMatrixLayout_t setup::layout(cudaDataType_t type, uint64_t rows, uint64_
     return l;
 }
 
+/* Creates the descriptors, and operands of random values. */
 void setup::make()
 {
     int64_t as, bs, ds;
@@ -190,8 +191,8 @@ static double unit_of(cudaDataType_t type)
 }
 
 /*
- * In any order of k products and k sums each term is rounded at most k + 1 times in the type summed in, and the result,
- * with alpha, beta and C, thrice there and once in D's type (half's subnormals: 2^-25).
+ * In any order of k products and k sums each term is rounded at most k + 1 times in the accumulation type. The result,
+ * with alpha, beta and C, is rounded three times there and once in D's type (half's subnormals: 2^-25).
  */
 static void check_result(const setup &s, double alpha, double beta, const char *what)
 {
@@ -389,7 +390,7 @@ Test(cudasim_blas, gradients_of_epilogues)
                 const size_t bit = j * (size_t)s.aux_ld + i;
                 if (kind & 64) {
                     const double z = read_value(aux.data(), CUDA_R_32F, bit), h = 1e-5;
-                    x *= (gelu(z + h) - gelu(z - h)) / (2 * h); /* off by less than 1e-9 */
+                    x *= (gelu(z + h) - gelu(z - h)) / (2 * h); /* the error is less than 1e-9 */
                 }
                 if (kind & 8) x = aux[bit / 8] >> bit % 8 & 1 ? x : 0;
                 sums[i] += x;
@@ -483,7 +484,7 @@ Test(cudasim_blas, wrong_problems_are_refused)
     GIVES(ASK(), CUBLAS_STATUS_INVALID_VALUE);
 }
 
-/* ---- codes of 8 bits ---- */
+/* ---- FP8 data ---- */
 
 static setup of_codes(cudaDataType_t a, cudaDataType_t b, cudaDataType_t out)
 {
@@ -504,6 +505,28 @@ static cublasStatus_t asked(setup *s)
 
 static const cudaDataType_t E4M3 = CUDA_R_8F_E4M3, E5M2 = CUDA_R_8F_E5M2;
 
+/* A is 32 by 72: the largest of the operands. */
+Test(cudasim_blas, counts_that_an_int32_does_not_hold_are_reported)
+{
+    setup s;
+    cublasLtMatmulHeuristicResult_t found[1];
+    int count;
+    cudasim_set_fatal(false);
+    s.make();
+    for (const int64_t ld : { int64_t(1) << 31, int64_t(1) << 25, int64_t(32) }) {
+        OK(cublasLtMatrixLayoutSetAttribute(s.a, CUBLASLT_MATRIX_LAYOUT_LD, &ld, 8));
+        GIVES(ASK(), ld == 32 ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_INVALID_VALUE);
+        cr_assert_eq(reported("more than 2147483647"), ld != 32);
+        cudasim_clear_report();
+    }
+    for (const int most : { 32 * 72 - 1, 32 * 72 }) {
+        cudasim_set_max_count(most);
+        GIVES(ASK(), most == 32 * 72 ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_INVALID_VALUE);
+        cr_assert_eq(reported("32 by 72, 32 apart"), most != 32 * 72);
+        cudasim_clear_report();
+    }
+}
+
 Test(cudasim_blas, products_of_codes)
 {
     for (int mixed = 0; mixed < 3; mixed++)
@@ -511,7 +534,7 @@ Test(cudasim_blas, products_of_codes)
             run_all_answers(of_codes(mixed == 1 ? E5M2 : E4M3, mixed == 2 ? E5M2 : E4M3, out), "codes");
 }
 
-/* A and B are multiplied by floats that lie on the device when the product runs. */
+/* A and B are multiplied by floats that are read on the device when the product runs. */
 Test(cudasim_blas, scales_of_codes)
 {
     cublasLtMatmulHeuristicResult_t found[1];
@@ -535,7 +558,7 @@ Test(cudasim_blas, scales_of_codes)
     GIVES(asked(&plain), CUBLAS_STATUS_INVALID_VALUE);
 }
 
-/* What the documentation of cublasLtMatmul() asks of FP8. */
+/* The requirements of the documentation of cublasLtMatmul() for FP8. */
 Test(cudasim_blas, codes_that_are_refused)
 {
     for (int way = 0; way < 11; way++) {
@@ -566,7 +589,7 @@ Test(cudasim_blas, codes_that_are_refused)
     OK(asked(&s));
 }
 
-/* The fast way loses bits of long sums; which is what it is refused for. */
+/* Fast accumulation loses bits of long sums, which is the reason to refuse it. */
 Test(cudasim_blas, fast_accumulation_shows)
 {
     cublasLtMatmulHeuristicResult_t found[1];
@@ -687,7 +710,7 @@ Test(cudasim_blas, products_are_captured)
     OK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
     OK(cublasLtMatmul(handle, s.desc, &alpha, s.a_ptr, s.a, s.b_ptr, s.b, &beta, s.d_ptr, s.d, s.d_ptr, s.d,
                       &found[0].algo, s.workspace_ptr, 1 << 20, stream));
-    alpha = 100; /* the captured value stays */
+    alpha = 100; /* the captured value is unchanged */
     OK(cudaStreamEndCapture(stream, &graph));
     OK(cudaGraphInstantiate(&exec, graph, 0));
     OK(cudaGraphLaunch(exec, stream));

@@ -1,4 +1,4 @@
-/* cuDNN's stand-in: its convolutions against sums in double, its choices and its checks. */
+/* The simulated cuDNN: its convolutions compared with sums in double, its choices and its checks. */
 #include "test.h"
 
 #include <cuda_bf16.h>
@@ -9,7 +9,7 @@
 
 #include <string>
 
-TestSuite(cudasim_dnn, .fini = cudasim_restart); /* what a test leaves alive is freed */
+TestSuite(cudasim_dnn, .fini = cudasim_restart); /* frees what a test leaves allocated */
 
 using descriptor = cudnnBackendDescriptor_t;
 
@@ -26,7 +26,7 @@ static void set(descriptor d, cudnnBackendAttributeName_t name, cudnnBackendAttr
     OK(cudnnBackendSetAttribute(d, name, type, n, value));
 }
 
-/* Operands 1 x, 2 w, 3 y, 4 bias; images lie channels last, the weight as [oc, c / groups, kh, kw]. */
+/* Operands 1 x, 2 w, 3 y, 4 bias; images are channels last, the weight is [oc, c / groups, kh, kw]. */
 struct layer {
     cudnnDataType_t type = CUDNN_DATA_FLOAT, precision = CUDNN_DATA_FLOAT;
     int kind = 0; /* forward, data, weight */
@@ -144,7 +144,7 @@ static void write_value(void *p, cudnnDataType_t type, size_t i, double v)
     }
 }
 
-/* The graph, and random operands on the device. */
+/* Creates the graph, and random operands on the device. */
 void layer::make()
 {
     const descriptor x = image(1, type, n, c, h, w), y = image(3, type, n, oc, extent(0), extent(1));
@@ -185,7 +185,7 @@ void layer::make()
     }
 }
 
-/* The first configuration when only that engine is offered; as a plan, not finalized. */
+/* The first configuration if only that engine is offered; as a plan, not finalized. */
 descriptor layer::plan(const char *engine)
 {
     const cudnnBackendHeurMode_t mode = CUDNN_HEUR_MODE_A;
@@ -230,7 +230,7 @@ std::vector<double> layer::run(descriptor p)
     return to;
 }
 
-/* Element i by a walk over all products there are, and the sum of their sizes. */
+/* Element i as a sum over all products, and the sum of their magnitudes. */
 double layer::expected(size_t element, double *ret_size) const
 {
     const int64_t cg = c / groups, ocg = oc / groups;
@@ -269,7 +269,7 @@ static double precision_of(cudnnDataType_t type)
 
 static const cudnnDataType_t types[] = { CUDNN_DATA_FLOAT, CUDNN_DATA_DOUBLE, CUDNN_DATA_HALF, CUDNN_DATA_BFLOAT16 };
 
-/* Each product in each type by the engines that add up what they are given. */
+/* Each product in each type by the engines that add unmodified operands. */
 Test(cudasim_dnn, convolutions)
 {
     for (const cudnnDataType_t type : types)
@@ -294,7 +294,7 @@ Test(cudasim_dnn, convolutions)
             }
 }
 
-/* Engines differ; the one that is noted for it differs from itself, no other does. */
+/* Engines differ from each other; only the one marked as nondeterministic differs from itself. */
 Test(cudasim_dnn, orders_of_sums)
 {
     layer l;
@@ -314,7 +314,7 @@ Test(cudasim_dnn, orders_of_sums)
     }
 }
 
-/* Twenty-four answers and what always works; an engine that nobody may take says so. */
+/* Twenty-four answers and those that always work; an unsuitable engine is marked in its notes. */
 Test(cudasim_dnn, choices)
 {
     layer l;
@@ -408,6 +408,35 @@ Test(cudasim_dnn, operands_agree)
     GIVES(finished(l, l.extent(0), 3, 3, l.type), CUDNN_STATUS_NOT_SUPPORTED_DATA_TYPE);
 }
 
+static cudnnStatus_t finished_image(int64_t n, int64_t pixel)
+{
+    const cudnnDataType_t type = CUDNN_DATA_FLOAT;
+    const int64_t dim[] = { n, 3, 4, 5 }, stride[] = { 20 * pixel, 1, 5 * pixel, pixel }, id = 1, alignment = 16;
+    const descriptor d = create(CUDNN_BACKEND_TENSOR_DESCRIPTOR);
+    set(d, CUDNN_ATTR_TENSOR_DATA_TYPE, CUDNN_TYPE_DATA_TYPE, &type);
+    set(d, CUDNN_ATTR_TENSOR_DIMENSIONS, CUDNN_TYPE_INT64, dim, 4);
+    set(d, CUDNN_ATTR_TENSOR_STRIDES, CUDNN_TYPE_INT64, stride, 4);
+    set(d, CUDNN_ATTR_TENSOR_UNIQUE_ID, CUDNN_TYPE_INT64, &id);
+    set(d, CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, CUDNN_TYPE_INT64, &alignment);
+    return cudnnBackendFinalize(d);
+}
+
+Test(cudasim_dnn, counts_that_an_int32_does_not_hold_are_reported)
+{
+    cudasim_set_fatal(false);
+    GIVES(finished_image(2, 3), CUDNN_STATUS_SUCCESS);
+    GIVES(finished_image(2, 1 << 27), CUDNN_STATUS_BAD_PARAM); /* a stride */
+    cr_assert(reported("2684354560: more than 2147483647"));
+    GIVES(finished_image(1 << 26, 3), CUDNN_STATUS_BAD_PARAM); /* elements */
+    cr_assert(reported("4026531840: more than 2147483647"));
+    cudasim_clear_report();
+    cudasim_set_max_count(120);
+    GIVES(finished_image(2, 3), CUDNN_STATUS_SUCCESS);
+    cudasim_set_max_count(119);
+    GIVES(finished_image(2, 3), CUDNN_STATUS_BAD_PARAM);
+    cr_assert(reported("120: more than 119"));
+}
+
 Test(cudasim_dnn, operands_of_a_run)
 {
     layer l;
@@ -439,7 +468,7 @@ Test(cudasim_dnn, operands_of_a_run)
     GIVES(cudnnBackendExecute(l.handle, p, l.pack({ 1, 2, 3 })), CUDNN_STATUS_BAD_PARAM_STREAM_MISMATCH);
 }
 
-/* A plan loads code, which a capture does not allow; a run is captured, and happens when the graph does. */
+/* A plan loads code, which a capture does not allow; a run is captured, and executed when the graph is. */
 Test(cudasim_dnn, in_a_capture)
 {
     layer l;
@@ -465,7 +494,7 @@ Test(cudasim_dnn, in_a_capture)
     GIVES(cudaStreamEndCapture(l.stream, &graph), cudaErrorStreamCaptureInvalidated);
 }
 
-/* Work waits for somebody who waits for it. */
+/* Work is executed only when a call waits for it. */
 Test(cudasim_dnn, runs_are_queued)
 {
     layer l;

@@ -1,9 +1,9 @@
-/* Capture and graphs. */
+/* Tests of capture and graphs. */
 #include "test.h"
 
 #include <pthread.h>
 
-TestSuite(cudasim_graph, .fini = cudasim_restart); /* what a test leaves alive is freed */
+TestSuite(cudasim_graph, .fini = cudasim_restart); /* frees what a test leaves allocated */
 
 __global__ static void add_kernel(int *x, int n, int v)
 {
@@ -57,7 +57,7 @@ Test(cudasim_graph, a_captured_graph_runs_at_each_launch_with_its_arguments)
     cudasim_set_lazy(true);
     for (int i = 0; i < 3; i++) OK(cudaGraphLaunch(executable, stream));
     cr_assert_eq(cudasim_live().queued, 3);
-    OK(cudaGraphExecDestroy(executable)); /* what was launched still runs */
+    OK(cudaGraphExecDestroy(executable)); /* the launched work still runs */
     OK(cudaStreamSynchronize(stream));
     cr_assert_eq(from_device(x, 4)[0], 309);
     cr_assert_eq(from_device(x, 4)[3], 9);
@@ -66,7 +66,7 @@ Test(cudasim_graph, a_captured_graph_runs_at_each_launch_with_its_arguments)
     cr_assert_eq(cudasim_live_allocations(), 0);
 }
 
-/* One stream forks into two and joins: sum += 3 + 10 * 4, once, in every order that this allows. */
+/* One stream forks into two and joins: sum += 3 + 10 * 4, once, in every allowed order. */
 static void capture_fork(bool join)
 {
     cudaStream_t side;
@@ -144,7 +144,7 @@ Test(cudasim_graph, the_legacy_stream_spoils_captures_of_blocking_streams)
     end_spoiled();
     OK(cudaStreamDestroy(stream));
     stream = nullptr;
-    begin(cudaStreamCaptureModeRelaxed); /* a stream that does not block */
+    begin(cudaStreamCaptureModeRelaxed); /* a non-blocking stream */
     LAUNCH(add_kernel, 1, 1, 0, 0, x, 1, 1);
     OK(cudaGetLastError());
     OK(cudaStreamEndCapture(stream, &graph));

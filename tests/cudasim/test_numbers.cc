@@ -1,4 +1,4 @@
-/* bfloat16, half and intrinsics against slow references. */
+/* bfloat16, half and intrinsics compared with slow references. */
 #include "test.h"
 
 #include <cuda_bf16.h>
@@ -6,7 +6,7 @@
 
 #include <math.h>
 
-/* What a pattern of `mantissa` and `exponent` bits means, in double. */
+/* The value of a pattern of `mantissa` and `exponent` bits, in double. */
 static double value_of(unsigned pattern, int mantissa, int exponent)
 {
     const int bias = (1 << (exponent - 1)) - 1, e = (int)(pattern >> mantissa) & ((1 << exponent) - 1);
@@ -29,6 +29,7 @@ struct half_float {
     static float widen(unsigned p) { return __half2float(__ushort_as_half((unsigned short)p)); }
 };
 
+/* All 65536 patterns must widen to their value, and their value must convert back to the pattern. */
 template <typename F> static void check_patterns()
 {
     for (unsigned p = 0; p < 65536; p++) {
@@ -46,7 +47,8 @@ template <typename F> static void check_patterns()
     }
 }
 
-/* Between neighbours: below the middle, the middle (to the even one), above it. Past the largest lies infinity. */
+/* Values between neighbors: below the middle, the middle (to the even one), above it. Beyond the largest comes
+   infinity. */
 template <typename F, typename W> static void check_rounding()
 {
     const unsigned infinity = ((1u << F::exponent) - 1) << F::mantissa;

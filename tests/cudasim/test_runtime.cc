@@ -1,11 +1,11 @@
-/* Runtime calls: errors, memory, copies, streams and events. */
+/* Tests of runtime calls: errors, memory, copies, streams and events. */
 #include "test.h"
 
 #include <nvtx3/nvToolsExt.h>
 #include <pthread.h>
 #include <signal.h>
 
-TestSuite(cudasim_runtime, .fini = cudasim_restart); /* what a test leaves alive is freed */
+TestSuite(cudasim_runtime, .fini = cudasim_restart); /* frees what a test leaves allocated */
 
 __global__ static void add_kernel(int *x, int n, int v)
 {
@@ -41,7 +41,7 @@ Test(cudasim_runtime, another_runtime_has_last_errors_of_its_own)
     OK(cudaGetLastError());
     cudasim_call_runtime(other);
     GIVES(cudaGetLastError(), cudaErrorInvalidValue);
-    cudasim_break(cudaErrorIllegalAddress); /* the context is everybody's */
+    cudasim_break(cudaErrorIllegalAddress); /* the context is common to all runtimes */
     for (const int runtime : { 0, other }) {
         cudasim_call_runtime(runtime);
         GIVES(cudaGetLastError(), cudaErrorIllegalAddress);
@@ -172,7 +172,7 @@ Test(cudasim_runtime, memory_is_limited)
     cr_assert_null(q);
     OK(cudaFree(p));
     OK(cudaMalloc(&q, 600 << 10));
-    for (int i = 0; i < 2000; i++) { /* freed memory comes back */
+    for (int i = 0; i < 2000; i++) { /* freed memory is reused eventually */
         OK(cudaFree(q));
         OK(cudaMalloc(&q, 1 << 20));
     }
@@ -202,7 +202,7 @@ Test(cudasim_runtime, writes_behind_an_allocation_are_reported)
     cr_assert(reported("byte 0 behind device allocation 1 of 100 bytes was overwritten"));
 }
 
-#if !UNDER_ASAN /* it would tell of the access itself */
+#if !UNDER_ASAN /* it would report the access itself */
 Test(cudasim_runtime, the_host_may_not_touch_device_memory, .signal = SIGSEGV)
 {
     cudasim_set_strict(true);
@@ -281,7 +281,7 @@ Test(cudasim_runtime, lazy_work_waits_for_synchronisation)
     OK(cudaStreamSynchronize(s));
     cr_assert_eq(*pinned, 41);
     cr_assert_eq(cudasim_live().queued, 0);
-    /* What pinned memory holds when the copy runs is what is copied; pageable memory is read at the call. */
+    /* A copy reads pinned memory when it runs; pageable memory is read at the call. */
     int pageable = 5;
     *pinned = 5;
     OK(cudaMemcpyAsync(x, pinned, 4, cudaMemcpyHostToDevice, s));
@@ -317,8 +317,8 @@ Test(cudasim_runtime, polls_let_time_pass)
     OK(cudaGetLastError() == cudaErrorInvalidResourceHandle ? 0 : 1);
 }
 
-/* Stream 2 reads what stream 1 writes; only an event orders them. Returns in how many of the runs it read the new
- * value. */
+/* Stream 2 reads what stream 1 writes; only an event orders them. Returns the number of runs in which it read the new
+   value. */
 static int ordered_runs(bool with_event)
 {
     int good = 0;

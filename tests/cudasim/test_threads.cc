@@ -1,8 +1,9 @@
-/* The simulator by itself: threads, blocks, barriers, warps, shared memory. Its runtime calls: other test_*.cc here. */
+/* Tests of the simulator itself: threads, blocks, barriers, warps, shared memory. Its runtime calls: other test_*.cc
+   here. */
 #undef NDEBUG /* a test fails assertions */
 #include "test.h"
 
-TestSuite(cudasim, .fini = cudasim_restart); /* what a test leaves alive is freed */
+TestSuite(cudasim, .fini = cudasim_restart); /* frees what a test leaves allocated */
 
 /* Barriers. */
 
@@ -313,6 +314,7 @@ Test(cudasim, deadlocks_are_reported_with_who_waits_where)
                   "threads 40 to 63 wait in __syncwarp with mask ffffffff at ");
 }
 
+/* Warp calls with wrong masks: of exited lanes, of another call, or not of the lanes that call. */
 __global__ static void mask_kernel(unsigned mask, int op)
 {
     const int lane = threadIdx.x & 31;
@@ -348,7 +350,7 @@ Test(cudasim, wrong_masks_are_reported)
     for (uint64_t seed = 0; seed < 8; seed++) {
         cudasim_set_seed(seed);
         LAUNCH(mask_kernel, 1, 32, 0, 0, 0xffffffffu, 1);
-        expect_report("__shfl_sync", "name", "thread ("); /* lane 3 was before the others, or it was not */
+        expect_report("__shfl_sync", "name", "thread ("); /* lane 3 arrived before the others, or it did not */
     }
     LAUNCH(mask_kernel, 1, 32, 0, 0, 0xffffffffu, 2);
     expect_report("lanes of one mask came to different operations", "__ballot_sync", "__any_sync");

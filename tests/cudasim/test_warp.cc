@@ -1,10 +1,10 @@
-/* Warp operations against a slow model of what PTX says of them. */
+/* Warp operations compared with a slow model of PTX's specification. */
 #include "test.h"
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
-TestSuite(cudasim_warp, .fini = cudasim_restart); /* what a test leaves alive is freed */
+TestSuite(cudasim_warp, .fini = cudasim_restart); /* frees what a test leaves allocated */
 
 enum { MODES = 4 };
 
@@ -22,7 +22,7 @@ template <typename T> __global__ static void shuffle_kernel(T *y, int mode, unsi
     y[threadIdx.x] = got;
 }
 
-/* The lane read from, from the PTX manual's description of shfl: segment mask and clamp, not the code's formulas. */
+/* The source lane, by the PTX manual's description of shfl: segment mask and clamp, not the code's formulas. */
 static int source_lane(int mode, int lane, unsigned operand, int width)
 {
     const int segment = 32 - width, clamp = mode == 1 ? 0 : 31, b = (int)(operand & 31);
@@ -102,7 +102,7 @@ Test(cudasim_warp, votes_matches_and_reductions)
     }
 }
 
-/* Both halves are in different operations at the same time, and in loops of different lengths. */
+/* The two halves are in different operations at the same time, and in loops of different lengths. */
 __global__ static void halves_kernel(int *y)
 {
     const int lane = threadIdx.x & 31;
@@ -142,7 +142,7 @@ Test(cudasim_warp, what_a_lane_outside_the_mask_has_is_not_to_be_had)
     for (unsigned v : from_device(y, 8)) cr_assert_eq(v, 0xcbcbcbcbu);
 }
 
-/* Writes of other lanes are there after __syncwarp(), and a missing one shows. */
+/* Writes of other lanes are visible after __syncwarp(), and a missing one is detected. */
 __global__ static void exchange_kernel(int *y, bool barrier)
 {
     __shared__ int v[64];

@@ -1,8 +1,8 @@
 /*
- * Convolutions by cuDNN where there is a device, or a simulated one: it is the library that computes, and the engines
- * that say that they are deterministic are: the same bytes in ten steps, in a graph, under a policy that makes values
- * again, and in a context of its own. Skipped where cuDNN is not installed. What is computed: scripts/gpu_check.sh runs
- * ops/conv.c and the tables of cases with REWIND_CONV=cudnn.
+ * Convolutions by cuDNN on a device, or a simulated one: the library computes, and the engines that claim to be
+ * deterministic are. Ten steps, a graph, a policy that recomputes values, and another context give the same bytes.
+ * Skipped if cuDNN is not installed. Results are checked by scripts/gpu_check.sh, which runs ops/conv.c and the tables
+ * of cases with REWIND_CONV=cudnn.
  */
 #include "device/conv_layer.h"
 #include "support/support.h"
@@ -17,7 +17,7 @@
 
 enum { STEPS = 10, KINDS = 3 };
 
-/* Sums long enough to be cut into parts; strides; groups and dilation; a filter for each channel; odd numbers. */
+/* Sums long enough to be split; strides; groups and dilation; depthwise; odd numbers. */
 static const struct layer layers[] = {
     { 4, 16, 12, 12, 32, 3, 1, 1, 1, 1 }, { 2, 3, 17, 17, 24, 5, 2, 2, 1, 1 }, { 2, 16, 9, 9, 24, 3, 1, 2, 2, 4 },
     { 3, 32, 10, 10, 32, 3, 1, 1, 1, 32 }, { 3, 7, 11, 11, 5, 3, 2, 1, 1, 1 },
@@ -51,6 +51,7 @@ static unsigned char *step(struct fixture *b, const struct layer *l, const char 
     return all_gradients(b->ctx, ret_bytes);
 }
 
+/* The gradients after three launches of the layer as a graph. */
 static unsigned char *launched(struct fixture *b, const struct layer *l, size_t *ret_bytes)
 {
     rw_graph *g = NULL;
@@ -68,7 +69,7 @@ static unsigned char *launched(struct fixture *b, const struct layer *l, size_t 
     return all;
 }
 
-/* Of how many of the three products the library has an engine pinned. */
+/* For how many of the three products the library has a pinned engine. */
 static int pinned(const struct fixture *b, const struct layer *l, rw_dtype dtype)
 {
     const struct rw_cuda *const cuda = b->ctx->device_state;
@@ -89,6 +90,7 @@ static void expect_same(const unsigned char *first, unsigned char *again, size_t
     free(again);
 }
 
+/* Runs every layer repeatedly, in a graph and under a policy, and compares all gradients. */
 static void same_bytes(rw_dtype dtype)
 {
     struct rw_cuda cuda = { .ordinal = 0 };

@@ -1,4 +1,4 @@
-/* A convolution's layer, and what cuDNN is told of its three products. */
+/* A convolution layer, and the descriptions of its three products for cuDNN. */
 #ifndef DEVICE_CONV_LAYER_H
 #define DEVICE_CONV_LAYER_H
 
@@ -10,6 +10,7 @@ struct layer {
     int64_t n, c, h, w, oc, k, stride, padding, dilation, groups;
 };
 
+/* The signature by which the library identifies a product of this layer. */
 static inline struct rw_dnn_conv_signature signature_of(const struct layer *l, rw_dtype dtype,
                                                         enum rw_dnn_conv_kind kind, bool bias)
 {

@@ -1,7 +1,7 @@
 /*
- * cuDNN itself takes the three products of convolutions for compute capability 9.0, in every type, and the notes of the
- * engine that is chosen are those that may be taken. No device is needed, one is described; nothing is run. Skipped
- * where cuDNN is not installed.
+ * The real cuDNN accepts the three products of convolutions for compute capability 9.0, in every type, and the notes of
+ * the chosen engine are allowed ones. No device is needed, because one is described; nothing is executed. Skipped if
+ * cuDNN is not installed.
  */
 #include "device/conv_layer.h"
 #include "device/described.h"
@@ -9,8 +9,7 @@
 #include "device/cuda/cudnn/conv.h"
 #include "device/cuda/cudnn/conv_graph.h"
 
-/* The first layer of a ResNet, one of the usual ones, 1 x 1, groups and dilation, a filter for each channel, odd
-   numbers. */
+/* The first layer of a ResNet, a usual one, 1 x 1, groups and dilation, depthwise, odd numbers. */
 static const struct layer layers[] = {
     { 8, 3, 224, 224, 64, 7, 2, 3, 1, 1 },    { 8, 64, 56, 56, 64, 3, 1, 1, 1, 1 },
     { 8, 256, 56, 56, 512, 1, 2, 0, 1, 1 },   { 8, 64, 28, 28, 128, 3, 1, 2, 2, 4 },
@@ -19,7 +18,7 @@ static const struct layer layers[] = {
 
 static const char *const kinds[] = { "forward", "data", "weight", "forward with a bias" };
 
-/* Of the engine that a plan is made of; its configuration comes before the plan. */
+/* The notes of a plan's engine; its configuration precedes the plan. */
 static uint32_t notes_of(const struct rw_cudnn *dnn, const struct rw_dnn_plan *plan)
 {
     cudnnBackendNumericalNote_t notes[32];
@@ -38,7 +37,8 @@ static uint32_t notes_of(const struct rw_cudnn *dnn, const struct rw_dnn_plan *p
     return all;
 }
 
-/* Only tensor cores and the strict propagation of NaN are no reason against an engine; tensor cores are in float32. */
+/* The only notes that do not exclude an engine are tensor cores and strict propagation of NaN; tensor cores do in
+   float32. */
 static void makes_plans(rw_dtype dtype, bool tf32)
 {
     const uint32_t harmless = 1u << CUDNN_NUMERICAL_NOTE_STRICT_NAN_PROP,
@@ -92,7 +92,7 @@ Test(conv_plans, f64)
     makes_plans(RW_F64, false);
 }
 
-/* What the library does not take is no failure: extents that do not go together, and no room at all. */
+/* A graph that the library does not accept is not a failure: inconsistent extents, and no workspace at all. */
 Test(conv_plans, what_is_refused_has_no_plan)
 {
     struct rw_dnn_conv_signature s = signature_of(&layers[1], RW_F32, RW_DNN_CONV_FORWARD, false);

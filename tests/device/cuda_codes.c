@@ -1,6 +1,6 @@
 /*
- * Products of 8-bit codes on simulated devices of all ages: cuBLASLt's from compute capability 8.9 on, chosen once for
- * a signature; decoded on older ones, and where the library has none after all. What is computed: ops/codes_product.c.
+ * Products of FP8 data on simulated devices of all generations: cuBLASLt's from compute capability 8.9 on, chosen once
+ * per signature; dequantized on older ones, and if the library has none after all. Results: ops/codes_product.c.
  */
 #include "support/support.h"
 
@@ -93,7 +93,7 @@ static int occurrences(const char *text, const char *part)
     return n;
 }
 
-/* A trace says of each product of 8-bit factors how it was executed, and of no other op. */
+/* A trace says of each product of FP8 operands how it was executed, and of no other op. */
 static void expect_traced(int major, const char *how)
 {
     static char text[1 << 18];
@@ -115,11 +115,11 @@ static void expect_traced(int major, const char *how)
     cr_expect_eq(occurrences(text, "\"product\":"), 3);
 }
 
-/* Each in a process of its own: of a second trace the name is another one. */
+/* Each in a process of its own, because a second trace has another name. */
 Test(cuda_codes, a_trace_says_that_they_were_multiplied) { expect_traced(9, "fp8"); }
 Test(cuda_codes, a_trace_says_that_they_were_decoded) { expect_traced(8, "decoded to bfloat16"); }
 
-/* Their scales lie otherwise there; two factors of E5M2 it does not take. */
+/* Their scales have another layout in cuBLASLt; and it does not accept two operands of E5M2. */
 Test(cuda_codes, of_blocks_and_of_other_types_are_decoded)
 {
     static const rw_recipe all[] = { { .kind = RW_RECIPE_F8, .scaling = RW_SCALING_1X128 },
@@ -137,7 +137,7 @@ Test(cuda_codes, of_blocks_and_of_other_types_are_decoded)
     }
 }
 
-/* A second question for the same product would give another algorithm: none is asked. */
+/* A second query for the same product would return another algorithm: there is none. */
 Test(cuda_codes, the_choice_is_made_once)
 {
     struct fixture b = opened(9, 0);
@@ -157,7 +157,7 @@ Test(cuda_codes, the_choice_is_made_once)
     close_device(&b);
 }
 
-/* The product of forward, for the rest of the context's life. */
+/* The product of forward, as long as the context exists. */
 Test(cuda_codes, that_the_library_refuses_are_decoded)
 {
     size_t workspace;
@@ -175,8 +175,8 @@ Test(cuda_codes, that_the_library_refuses_are_decoded)
     close_device(&b);
 }
 
-/* Whichever question for an algorithm is refused: the weight's gradient is computed on the same units without a sum, as
-   in the first micro-batch, and with one. */
+/* Whichever query for an algorithm is refused: the weight's gradient uses the same units without a sum, as in the first
+   micro-batch, and with one. */
 Test(cuda_codes, with_a_sum_and_without_are_multiplied_by_the_same_units)
 {
     uint64_t decoded_once = 0;
@@ -210,18 +210,18 @@ Test(cuda_codes, sums_keep_the_bits_of_float32)
     struct fixture b = opened(9, 0);
     for (int i = 0; i < ROWS * IN; i++) x[i] = i < IN ? 1 : 448;
     for (int i = 0; i < ROWS * OUT; i++) c[i] = i < OUT ? 1 : 256;
-    rw_tensor *const in = rw_input(b.t, RW_F32, RW_SHAPE(ROWS, IN), x), *const w = rw_param_find(b.ctx, "w");
+    rw_tensor *const in = rw_input(b.t, RW_F32, RW_SHAPE(ROWS, IN), x, sizeof x), *const w = rw_param_find(b.ctx, "w");
     cr_assert_eq(rw_recipe_begin(b.t, &(rw_recipe){ .kind = RW_RECIPE_F8 }), RW_OK);
     rw_tensor *const y = rw_cast(b.t, rw_linear(b.t, in, w, RW_NONE), RW_F32);
     cr_assert_eq(rw_recipe_end(b.t), RW_OK);
-    rw_tensor *const by = rw_input(b.t, RW_F32, RW_SHAPE(ROWS, OUT), c);
+    rw_tensor *const by = rw_input(b.t, RW_F32, RW_SHAPE(ROWS, OUT), c, sizeof c);
     cr_assert_eq(rw_backward(b.t, rw_sum(b.t, rw_mul(b.t, y, by), RW_ALL_AXES, false)), RW_OK);
     cr_assert_eq(rw_read(NULL, rw_gradient(w), dw, sizeof dw), RW_OK);
     for (int i = 0; i < OUT * IN; i++) cr_assert_eq(dw[i], 63 * 448 * 256 + 1, "%d: %f", i, (double)dw[i]);
     close_device(&b);
 }
 
-/* Whatever call fails, nothing is leaked, and the next step is whole. */
+/* Whichever call fails, nothing is leaked, and the next step is complete. */
 Test(cuda_codes, a_call_that_fails)
 {
     static const char *const calls[] = { "cublasLtMatmulDescCreate", "cublasLtMatmulDescSetAttribute",

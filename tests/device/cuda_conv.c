@@ -1,7 +1,7 @@
 /*
- * Convolutions by the simulated device's cuDNN: asked for or not, there or not, which engines are taken, that the
- * choice stays, and what a failure of each call leaves behind. What is computed: ops/conv.c and the tables of cases,
- * which scripts/test.sh runs with REWIND_CONV=cudnn as well.
+ * Convolutions by the simulated device's cuDNN: on request or not, installed or not, which engines are chosen, that the
+ * choice is permanent, and the state after a failure of each call. Results: ops/conv.c and the tables of cases, which
+ * scripts/test.sh runs with REWIND_CONV=cudnn as well.
  */
 #include "support/compare.h"
 #include "support/support.h"
@@ -20,7 +20,7 @@
 
 static const rw_dtype types[] = { RW_F32, RW_BF16, RW_F16, RW_F64 };
 
-/* Every engine that nobody may take who wants the same bytes: convolution.cc. */
+/* Every engine that is not deterministic or not exact: convolution.cc. */
 #define REFUSED "1,2,3,4,6,10"
 enum { RUNS = 3 }; /* convolutions of a step: forward, data, weight */
 
@@ -39,7 +39,7 @@ static void open_context(struct world *o, const char *choice, bool tf32)
     cr_assert_eq(rw_tape_create(&o->b.t, o->b.ctx), RW_OK);
 }
 
-/* Every type holds them; their products are of very different sizes. */
+/* Every type holds them; their products differ widely in magnitude. */
 static double number(int64_t i)
 {
     return ldexp((double)(i * 7919 % 1009 % 127 - 63), -5 - (int)(i % 7));
@@ -81,7 +81,7 @@ static void close_world(struct world *o)
     cr_assert_eq(cudasim_live_allocations(), 0, "leaked");
 }
 
-/* A step of a context of its own, and how many convolutions the library ran. */
+/* A step of a context of its own, and the number of convolutions that the library executed. */
 static unsigned char *once(const char *choice, rw_dtype dtype, bool tf32, size_t *ret_bytes, long *ret_runs)
 {
     struct world o;
@@ -101,7 +101,7 @@ static void same(unsigned char *a, unsigned char *b, size_t bytes, const char *w
     free(b);
 }
 
-/* ---- who computes ---- */
+/* ---- when the library is used ---- */
 
 Test(cuda_conv, is_by_the_library_where_that_is_asked_for)
 {
@@ -117,7 +117,7 @@ Test(cuda_conv, is_by_the_library_where_that_is_asked_for)
     }
 }
 
-/* Without it the tiles compute, and nobody hears of it. */
+/* Without it the library's own tiles are used, without a message. */
 Test(cuda_conv, a_library_that_is_not_there_or_too_old)
 {
     static const int versions[] = { 0, 90300, 91002 };
@@ -135,7 +135,7 @@ Test(cuda_conv, a_library_that_is_not_there_or_too_old)
     }
 }
 
-/* What a context has found stays: neither the word nor the library is looked for again. */
+/* A context's choice is permanent: neither the variable nor the library is checked again. */
 Test(cuda_conv, the_library_is_looked_for_once)
 {
     for (int there = 0; there < 2; there++) {
@@ -147,7 +147,7 @@ Test(cuda_conv, the_library_is_looked_for_once)
         cudasim_set_cudnn(there ? 91900 : 0);
         unsigned char *const first = step(&o, &bytes);
         cudasim_set_cudnn(there ? 0 : 91900);
-        cr_assert_eq(ckpt_set_policy(o.b.t, "full"), RW_OK); /* the step is planned anew */
+        cr_assert_eq(ckpt_set_policy(o.b.t, "full"), RW_OK); /* so that the step is planned again */
         same(first, step(&o, &bytes), bytes, there ? "gone" : "found later");
         cr_expect_eq(cudasim_calls("cudnnCreate"), there);
         cr_expect_eq(cudasim_calls("cudnnBackendExecute") > 0, there);
@@ -164,7 +164,7 @@ struct offer {
     bool tf32, taken;
 };
 
-/* By their notes, workspace and what they say when a plan is made of them: convolution.cc. */
+/* By their notes, workspace and status when a plan is made with them: convolution.cc. */
 static const struct offer offers[] = {
     { "0", RW_F32, false, true },      { "8", RW_F32, false, true },     { "7", RW_F32, false, true },
     { "1", RW_F32, false, false },     { "1", RW_BF16, false, false },   { "1", RW_F64, true, false },
@@ -192,7 +192,7 @@ Test(cuda_conv, engines_are_taken_by_their_notes)
     }
 }
 
-/* Behind what the heuristics like best, and before what always works. */
+/* After the favorites of the heuristics, and before the fallback engines. */
 Test(cuda_conv, a_plain_engine_is_looked_for_behind_many_others)
 {
     size_t bytes;
@@ -204,7 +204,7 @@ Test(cuda_conv, a_plain_engine_is_looked_for_behind_many_others)
     free(all), free(last);
 }
 
-/* Empty extents are no question for a library that knows none. */
+/* Convolutions with empty extents are not passed to the library, which does not support them. */
 Test(cuda_conv, of_nothing)
 {
     static const int64_t shapes[][4] = { { 0, 3, 4, 4 }, { 2, 0, 4, 4 }, { 2, 3, 4, 4 } };
@@ -222,9 +222,9 @@ Test(cuda_conv, of_nothing)
     }
 }
 
-/* ---- the choice stays ---- */
+/* ---- the choice is permanent ---- */
 
-/* Though the library would answer otherwise each time; and nothing but the runs asks it again. */
+/* Although the library would answer otherwise each time; and only the executions call it again. */
 Test(cuda_conv, a_choice_is_for_the_life_of_a_context)
 {
     for (size_t d = 0; d < sizeof types / sizeof *types; d++) {
@@ -248,7 +248,7 @@ Test(cuda_conv, a_choice_is_for_the_life_of_a_context)
     }
 }
 
-/* That there is none, too. */
+/* Also if there is no engine. */
 Test(cuda_conv, so_is_that_there_is_no_engine)
 {
     size_t bytes;
@@ -258,14 +258,14 @@ Test(cuda_conv, so_is_that_there_is_no_engine)
     cudasim_set_dnn_engines(REFUSED);
     unsigned char *const first = step(&o, &bytes);
     cudasim_set_dnn_engines("8");
-    cr_assert_eq(ckpt_set_policy(o.b.t, "full"), RW_OK); /* the step is planned anew */
+    cr_assert_eq(ckpt_set_policy(o.b.t, "full"), RW_OK); /* so that the step is planned again */
     same(first, step(&o, &bytes), bytes, "offered one later");
     cr_expect_eq(cudasim_calls("cudnnBackendExecute"), 0);
     free(first);
     close_world(&o);
 }
 
-/* An image, a weight and a bias one behind the other, with so much before each. */
+/* An image, a weight and a bias in one buffer, with so much before each. */
 enum { N = 2 * 5 * 6 * 3, K = 4 * 3 * 3 * 3, M = 4 };
 static int apart;
 
@@ -275,7 +275,7 @@ static double lying(int64_t i)
     return number(bias >= apart ? 5 * (bias - apart) : w >= apart ? 3 * (w - apart) : i - apart);
 }
 
-/* An input that begins off 16 bytes is copied to where the engine may load it: the same bytes. */
+/* An input that is not aligned to 16 bytes is copied to an address that the engine accepts: the same bytes. */
 Test(cuda_conv, where_an_operand_begins_does_not_count)
 {
     for (size_t d = 0; d < sizeof types / sizeof *types; d++) {
@@ -304,7 +304,7 @@ Test(cuda_conv, where_an_operand_begins_does_not_count)
     }
 }
 
-/* As one CUDA graph: what it launches is what it would have recorded, also where nothing has run before. */
+/* As one CUDA graph: a launch computes what a recorded step would have, also if nothing has been executed before. */
 Test(cuda_conv, in_a_graph)
 {
     for (size_t d = 0; d < sizeof types / sizeof *types; d++) {
@@ -332,7 +332,7 @@ Test(cuda_conv, in_a_graph)
     }
 }
 
-/* The first signatures of a context keep their plans; those behind the last of the table have none, and never will. */
+/* The first signatures of a context keep their plans; those beyond the capacity of the table never get one. */
 Test(cuda_conv, the_table_has_an_end)
 {
     struct world o;
@@ -344,21 +344,21 @@ Test(cuda_conv, the_table_has_an_end)
     s.stride[0] = s.stride[1] = s.dilation[0] = s.dilation[1] = s.groups = 1;
     s.dtype = RW_F32;
     for (int pass = 0; pass < 2; pass++)
-        for (s.n = 1; s.n <= RW_DNN_PINS_MOST + 2; s.n++) {
+        for (s.n = 1; s.n <= RW_DNN_PINS_MAX + 2; s.n++) {
             cr_assert_eq(rw_dnn_conv_query(conv, &s, &has, &workspace), RW_OK);
-            cr_assert_eq(has, s.n <= RW_DNN_PINS_MOST, "signature %lld", (long long)s.n);
+            cr_assert_eq(has, s.n <= RW_DNN_PINS_MAX, "signature %lld", (long long)s.n);
             cr_assert_eq(rw_dnn_conv_has(conv, &s, &workspace), has);
             n += has;
         }
-    cr_expect_eq(n, 2 * RW_DNN_PINS_MOST);
+    cr_expect_eq(n, 2 * RW_DNN_PINS_MAX);
     close_world(&o);
 }
 
 /* ---- failures ---- */
 
 /*
- * Of each call in turn, for want of memory: the step says so, leaks nothing, and the next one has the bytes that it
- * would have had. No engine is passed over because there was no memory for it at that moment (law 6).
+ * Each call fails in turn for lack of memory: the step reports it, leaks nothing, and the next one has the bytes that
+ * it would have had. No engine is skipped because memory was exhausted at that moment (law 6).
  */
 static void every_call_fails(const char *function, int code, rw_status status)
 {
@@ -412,7 +412,7 @@ Test(cuda_conv, without_memory_for_a_plan)
     every_call_fails("cudnnBackendFinalize", CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED, RW_ERR_MEMORY);
 }
 
-/* Each allocation of a first step, the table's among them. */
+/* Each allocation of a first step, including the table's. */
 Test(cuda_conv, without_memory_of_our_own)
 {
     size_t bytes;
@@ -438,7 +438,7 @@ Test(cuda_conv, without_memory_of_our_own)
     free(expected);
 }
 
-/* It is there, and yet it cannot be used: that is told, and not taken for a library that is not there. */
+/* It is installed, but cannot be loaded: this is reported, and not treated as a library that is not installed. */
 Test(cuda_conv, a_library_that_cannot_be_opened)
 {
     static const char *const functions[] = { "cudnnCreate", "cudnnSetStream" };
@@ -458,7 +458,7 @@ Test(cuda_conv, a_library_that_cannot_be_opened)
     }
 }
 
-/* An engine that fails when it runs: nothing else is tried, and the message names what and why. */
+/* An engine that fails at execution: no other one is tried, and the message names it and the reason. */
 Test(cuda_conv, an_engine_that_fails_at_run)
 {
     static const char *const names[] = { "a convolution: ", "backward of", "backward of" };
@@ -480,7 +480,7 @@ Test(cuda_conv, an_engine_that_fails_at_run)
     close_world(&o);
 }
 
-/* What a kernel before it did is told as what it is. */
+/* An error of an earlier kernel is reported as such. */
 Test(cuda_conv, a_convolution_that_finds_the_device_lost)
 {
     struct world o;

@@ -1,6 +1,6 @@
 /*
- * What a CUDA device that is missing, too old, full, or failing gets: one status, a message with the call and its text,
- * nothing leaked, and the CPU still usable. On the simulated device, where every call can be made to fail.
+ * A CUDA device that is missing, too old, full, or failing: one status, a message with the call and its text, nothing
+ * leaked, and the CPU still usable. On the simulated device, where every call can be made to fail.
  */
 #include "support/support.h"
 
@@ -59,14 +59,14 @@ Test(cuda_errors, auto_takes_a_device_that_answers)
     cr_assert_eq(cudasim_live_allocations(), 0);
 }
 
-/* One runtime serves both, as where the library is linked statically: its last error is the program's, too. */
+/* The program and the library share one runtime, as with static linking: its last error is the program's, too. */
 Test(cuda_errors, an_error_of_the_programs_own_is_not_the_next_steps)
 {
     struct fixture b = fixture_open(1, 1);
     for (int i = 0; i < 2; i++) {
         float y = 0;
         void *p;
-        rw_tensor *const x = rw_input(b.t, RW_F32, RW_SCALAR, &(float){ 2 });
+        rw_tensor *const x = rw_input(b.t, RW_F32, RW_SCALAR, &(float){ 2 }, sizeof(float));
         if (i) cr_assert_neq(cudaMalloc(&p, (size_t)1 << 60), cudaSuccess);
         cr_assert_eq(rw_read(b.t, rw_mul(b.t, x, x), &y, sizeof y), RW_OK, "%s", rw_error_message(b.ctx));
         cr_assert_eq(y, 4);
@@ -74,12 +74,12 @@ Test(cuda_errors, an_error_of_the_programs_own_is_not_the_next_steps)
     fixture_close(&b);
 }
 
-/* ---- a training step that may fail anywhere ---- */
+/* ---- a training step that may fail at any call ---- */
 
 struct training {
     struct fixture b;
     struct net n;
-    rw_adamw *opt;
+    rw_optimizer *opt;
 };
 
 static rw_status open_training(struct training *r, rw_device device)
@@ -96,12 +96,12 @@ static rw_status open_training(struct training *r, rw_device device)
 
 static void close_training(struct training *r)
 {
-    rw_adamw_destroy(&r->opt);
+    rw_optimizer_destroy(&r->opt);
     rw_tape_destroy(&r->b.t);
     rw_context_destroy(&r->b.ctx);
 }
 
-/* From the same parameters and generator every time; ret_gradients may be NULL. */
+/* From the same parameters and generator state every time; ret_gradients may be NULL. */
 static rw_status step(struct training *r, unsigned char **ret_gradients, size_t *ret_bytes)
 {
     rw_context *const ctx = r->b.ctx;
@@ -114,7 +114,7 @@ static rw_status step(struct training *r, unsigned char **ret_gradients, size_t 
     return status ? status : rw_error_status(ctx);
 }
 
-/* Every call of these that a context and a step make, failed once. */
+/* Every call of these functions by a context and a step fails once. */
 static const char *const functions[] = { "cudaMalloc",
                                          "cudaMallocHost",
                                          "cudaMemcpyAsync",
@@ -190,7 +190,7 @@ Test(cuda_errors, out_of_memory_says_how_much_was_asked_for)
     cr_assert_eq(cudasim_live_allocations(), 0);
 }
 
-/* An error after which the device answers nothing more: the context says so, and the CPU goes on. */
+/* An error after which the device is lost: the context reports it, and the CPU stays usable. */
 Test(cuda_errors, a_kernel_that_breaks_the_device)
 {
     struct training r, host;
@@ -202,13 +202,13 @@ Test(cuda_errors, a_kernel_that_breaks_the_device)
     cr_assert(strstr(rw_error_message(r.b.ctx), "cannot use the device any more"), "%s", rw_error_message(r.b.ctx));
     cr_assert_neq(step(&r, NULL, NULL), RW_OK);
     close_training(&r);
-    cudasim_restart(); /* what a dead context holds goes with its process; nothing of the library's own may be left */
+    cudasim_restart(); /* a dead context's memory is freed with its process; no object of the library may remain */
     cr_assert_eq(open_training(&host, RW_DEVICE_CPU), RW_OK);
     cr_assert_eq(step(&host, NULL, NULL), RW_OK);
     close_training(&host);
 }
 
-/* So does one that says little of what has happened: no later call of the process will be answered. */
+/* The same for an error of unknown extent: no later call of the process will succeed. */
 Test(cuda_errors, errors_after_which_nothing_is_known_end_the_device_too)
 {
     static const cudaError_t codes[] = { cudaErrorUnknown, cudaErrorMpsClientTerminated };
@@ -224,7 +224,7 @@ Test(cuda_errors, errors_after_which_nothing_is_known_end_the_device_too)
     }
 }
 
-/* A product may be the first to meet what a kernel before it has done. */
+/* A product may be the first to report the error of an earlier kernel. */
 Test(cuda_errors, a_product_that_finds_the_device_lost)
 {
     for (int lost = 0; lost < 2; lost++) {
@@ -243,8 +243,8 @@ Test(cuda_errors, a_product_that_finds_the_device_lost)
 }
 
 /*
- * While a step is captured the device is not asked for an earlier error: the question would end the capture, and its
- * own failure would take the place of the library's.
+ * During a capture the device is not queried for an earlier error: the query would end the capture, and its own failure
+ * would replace the library's.
  */
 Test(cuda_errors, a_product_that_fails_in_a_capture)
 {
@@ -254,7 +254,7 @@ Test(cuda_errors, a_product_that_fails_in_a_capture)
         rw_graph *g = NULL;
         cr_assert_eq(open_training(&r, RW_DEVICE_CUDA), RW_OK);
         cr_assert_eq(rw_graph_create(&g, r.b.t, net_loss(&r.n, r.b.t, 9, 0), NULL), RW_OK);
-        cr_assert_eq(rw_graph_launch(g), RW_OK); /* runs plainly */
+        cr_assert_eq(rw_graph_launch(g), RW_OK); /* runs without a capture */
         cudasim_fail_call("cublasLtMatmul", n + 1, 13);
         const rw_status status = rw_graph_launch(g);
         const char *const message = rw_error_message(r.b.ctx);
@@ -272,7 +272,7 @@ Test(cuda_errors, a_product_that_fails_in_a_capture)
     cr_assert_gt(failures, 0, "no product was captured");
 }
 
-/* a b of whole numbers, with a batch of its own or the same b for all; and the gradient of a, which is 1 b^T. */
+/* a b of integers, with a batch of its own or the same b for all; and the gradient of a, which is 1 b^T. */
 static void expect_batch(struct fixture *b, int64_t outer, int64_t inner, bool shared)
 {
     enum { M = 2, K = 3, N = 2 };
@@ -283,7 +283,8 @@ static void expect_batch(struct fixture *b, int64_t outer, int64_t inner, bool s
     for (int64_t i = 0; i < batch * K * N; i++) w[i] = (float)(i % 7 - 3);
     rw_tensor *const a = rw_param(b->ctx, shared ? "shared" : "own", RW_F32, RW_SHAPE(outer, inner, M, K));
     cr_assert_eq(rw_write(a, x, rw_tensor_bytes(a)), RW_OK);
-    rw_tensor *const by = rw_input(b->t, RW_F32, shared ? RW_SHAPE(K, N) : RW_SHAPE(outer, inner, K, N), w);
+    rw_tensor *const by = rw_input(b->t, RW_F32, shared ? RW_SHAPE(K, N) : RW_SHAPE(outer, inner, K, N), w,
+                                   (size_t)(shared ? K * N : outer * inner * K * N) * sizeof *w);
     rw_tensor *const product = rw_matmul(b->t, a, by);
     cr_assert_eq(rw_backward(b->t, rw_sum(b->t, product, RW_ALL_AXES, false)), RW_OK, "%s", rw_error_message(b->ctx));
     cr_assert_eq(rw_read(b->t, product, y, rw_tensor_bytes(product)), RW_OK);
@@ -301,7 +302,7 @@ static void expect_batch(struct fixture *b, int64_t outer, int64_t inner, bool s
     free(all);
 }
 
-/* Some algorithms of cuBLASLt take 65,535 of a batch at most. */
+/* Some algorithms of cuBLASLt take a batch of at most 65,535. */
 Test(cuda_errors, a_batch_that_is_too_long_for_one_call)
 {
     struct fixture b = { 0 };
@@ -324,7 +325,8 @@ Test(cuda_errors, an_index_out_of_range_is_named_where_it_was_recorded)
     cr_assert_eq(rw_tape_create(&b.t, b.ctx), RW_OK);
     rw_tensor *const table = rw_param(b.ctx, "table", RW_F32, RW_SHAPE(4, 8));
     for (int i = 0; i < 2; i++) {
-        rw_tensor *const rows = rw_embedding(b.t, table, rw_input(b.t, RW_I32, RW_SHAPE(3), i ? good : bad));
+        rw_tensor *const rows = rw_embedding(b.t, table,
+                                             rw_input(b.t, RW_I32, RW_SHAPE(3), i ? good : bad, 3 * sizeof(int32_t)));
         const rw_status status = rw_backward(b.t, rw_sum(b.t, rows, RW_ALL_AXES, false));
         cr_assert_eq(status, i ? RW_OK : RW_ERR_ARGUMENT, "%s", rw_error_message(b.ctx));
         if (!i)
@@ -337,8 +339,8 @@ Test(cuda_errors, an_index_out_of_range_is_named_where_it_was_recorded)
 }
 
 /*
- * residual + x w^T + bias in whole numbers, which no order of sums shows. The residual dies, and the result lies where
- * it lay; or it is a part of something, and begins off an aligned address.
+ * residual + x w^T + bias in integers, whose sums are exact in any order. The residual is not read later, and the
+ * result overwrites it; or it is a slice, which begins at an unaligned address.
  */
 static void expect_sum(struct fixture *b, bool apart, const char *what)
 {
@@ -348,12 +350,12 @@ static void expect_sum(struct fixture *b, bool apart, const char *what)
     for (int i = 0; i < N * K; i++) w[i] = (float)(i % 7 - 3);
     for (int i = 0; i < N; i++) bias[i] = (float)(i % 9);
     for (int i = 0; i < M * N + 1; i++) to[i] = (float)(i % 11);
-    rw_tensor *const whole = rw_input(b->t, RW_F32, RW_SHAPE(M * N + 1), to);
+    rw_tensor *const whole = rw_input(b->t, RW_F32, RW_SHAPE(M * N + 1), to, sizeof to);
     rw_tensor *const part = rw_slice(b->t, whole, 0, apart, apart + M * N);
     rw_tensor *const residual = rw_reshape(b->t, apart ? part : rw_scale(b->t, part, 1), RW_SHAPE(M, N));
-    rw_tensor *const sum = rw_linear_add(b->t, rw_input(b->t, RW_F32, RW_SHAPE(M, K), x),
-                                         rw_input(b->t, RW_F32, RW_SHAPE(N, K), w),
-                                         rw_input(b->t, RW_F32, RW_SHAPE(N), bias), residual);
+    rw_tensor *const sum = rw_linear_add(b->t, rw_input(b->t, RW_F32, RW_SHAPE(M, K), x, sizeof x),
+                                         rw_input(b->t, RW_F32, RW_SHAPE(N, K), w, sizeof w),
+                                         rw_input(b->t, RW_F32, RW_SHAPE(N), bias, sizeof bias), residual);
     cr_assert_eq(rw_read(b->t, sum, y, sizeof y), RW_OK, "%s: %s", what, rw_error_message(b->ctx));
     for (int i = 0; i < M * N; i++) {
         float want = to[i + apart] + bias[i % N];
@@ -363,7 +365,7 @@ static void expect_sum(struct fixture *b, bool apart, const char *what)
     rw_tape_reset(b->t);
 }
 
-/* Without an algorithm for a product with a bias and beta = 1 the tiles of our own add both. */
+/* Without an algorithm for a product with a bias and beta = 1, the library's own tiles add both. */
 Test(cuda_errors, a_sum_that_the_library_does_not_have)
 {
     for (int refused = 0; refused < 2; refused++)
@@ -398,8 +400,8 @@ static unsigned char *activation(struct fixture *b, bool one_op, uint64_t seed, 
 }
 
 /*
- * cuBLASLt has no algorithm with gelu behind the product: then the function is taken by our kernel, and for the rest of
- * the context's life, though the library would have an answer, and another one each time.
+ * If cuBLASLt has no algorithm with a gelu epilogue, our kernel computes the function, as long as the context exists,
+ * although the library would have an answer later, and another one each time.
  */
 Test(cuda_errors, an_epilogue_that_the_library_does_not_have)
 {
@@ -410,7 +412,7 @@ Test(cuda_errors, an_epilogue_that_the_library_does_not_have)
         cr_assert_eq(create(&b.ctx, RW_DEVICE_CUDA), RW_OK);
         cr_assert_eq(rw_tape_create(&b.t, b.ctx), RW_OK);
         bytes[0] = activation(&b, false, 4, &n);
-        free(activation(&b, false, 5, &n)); /* over what lies where the next results will lie */
+        free(activation(&b, false, 5, &n)); /* overwrites the memory of the next results */
         if (refused) cudasim_fail_call("cublasLtMatmulAlgoGetHeuristic", 1, 15 /* CUBLAS_STATUS_NOT_SUPPORTED */);
         for (int i = 1; i < 4; i++) {
             bytes[i] = activation(&b, true, 4, &n);
@@ -426,8 +428,8 @@ Test(cuda_errors, an_epilogue_that_the_library_does_not_have)
     }
 }
 
-/* A capture, or the launch of one, that finds no memory has touched no state that waits in pinned memory: it can be
-   launched again. */
+/* A capture, or its launch, that fails for lack of memory has not changed states in pinned memory: it can be launched
+   again. */
 Test(cuda_errors, a_launch_that_fails_leaves_states_in_pinned_memory_usable)
 {
     static const char *const calls[] = { "cudaGraphInstantiate", "cudaGraphLaunch" };
@@ -436,7 +438,7 @@ Test(cuda_errors, a_launch_that_fails_leaves_states_in_pinned_memory_usable)
     rw_graph *g = NULL;
     rw_tensor *const w = rw_param(b.ctx, "w", RW_F32, RW_SHAPE(300));
     rw_init_constant(w, 2);
-    const rw_adamw_params p = { .states = { .place = RW_STATES_HOST } };
+    const rw_adamw_params p = { .states = { .place = RW_STATE_HOST } };
     cr_assert_eq(rw_adamw_create(&opt, b.ctx, &p), RW_OK, "%s", rw_error_message(b.ctx));
     rw_tensor *const loss = rw_sum(b.t, rw_mul(b.t, w, w), RW_ALL_AXES, false);
     cr_assert_eq(rw_graph_create(&g, b.t, loss, &(rw_graph_params){ .optimizer = opt }), RW_OK);
@@ -452,8 +454,8 @@ Test(cuda_errors, a_launch_that_fails_leaves_states_in_pinned_memory_usable)
     fixture_close(&b);
 }
 
-/* Values that wait in pinned memory, of which there is none at one call or another of a step: an error that says what
-   found no room, or what did without; then the step runs. */
+/* Offload to pinned memory, which is exhausted at one call or another of a step: an error that names the allocation, or
+   success without it; then the step runs. */
 Test(cuda_errors, pinned_memory_that_there_is_not_is_named_and_the_step_runs_again)
 {
     unsigned char *expected = NULL;
@@ -471,7 +473,7 @@ Test(cuda_errors, pinned_memory_that_there_is_not_is_named_and_the_step_runs_aga
         cudasim_clear_faults();
         if (status) {
             cr_assert_eq(status, RW_ERR_MEMORY, "%ld: %s", n, rw_error_message(b.ctx));
-            const char *const said = strstr(rw_error_message(b.ctx), "values that are moved out find no room (");
+            const char *const said = strstr(rw_error_message(b.ctx), "offloaded values do not fit (");
             named += said && strstr(said, "pinned") != NULL;
             rw_error_clear(b.ctx);
             rw_zero_grad(b.ctx);

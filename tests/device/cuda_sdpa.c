@@ -1,7 +1,7 @@
 /*
- * Attention where REWIND_SDPA=cudnn asks for the library and the library has no engine, as the simulated one never has:
- * the kernels of our own compute, to the same bytes, and each signature is asked about once. A library that cannot be
- * opened for want of memory is no library that is not there: the step says so, and the next one asks again.
+ * Attention with REWIND_SDPA=cudnn when the library has no engine, like the simulated one: the library's own kernels
+ * compute the same bytes, and each signature is queried once. A library that cannot be loaded for lack of memory is not
+ * treated as missing: the step reports it, and the next one tries again.
  */
 #include "support/compare.h"
 #include "support/support.h"
@@ -30,7 +30,7 @@ static void open_context(struct world *o, const char *choice)
     *o = (struct world){ 0 };
     cr_assert_eq(rw_context_create(&o->b.ctx, &(rw_context_params){ .device = RW_DEVICE_CUDA, .seed = 3 }), RW_OK);
     cr_assert_eq(rw_tape_create(&o->b.t, o->b.ctx), RW_OK);
-    unsetenv("REWIND_SDPA"); /* it is read when the context is made */
+    unsetenv("REWIND_SDPA"); /* it is read when the context is created */
     for (int i = 0; i < 3; i++) {
         o->qkv[i] = rw_param(o->b.ctx, names[i], RW_BF16, RW_SHAPE(2, 2, 24, 64));
         cr_assert(tensor_fill(o->qkv[i], number));

@@ -1,6 +1,6 @@
 /*
- * What a CUDA user brings along: kernels of their own on the library's stream, and data in pinned or in device memory.
- * The simulated device runs queued work as late and in as odd an order as the promises allow.
+ * Features for users of CUDA: their own kernels on the library's stream, and data in pinned or in device memory. The
+ * simulated device executes queued work as late and in as unusual an order as the promises allow.
  */
 #include "support/support.h"
 
@@ -71,6 +71,7 @@ static rw_status twice_grad(rw_grad_call *g)
 static const rw_op_def twice = { .name = "twice", .n_inputs = 1, .n_outputs = 1, .check = twice_check,
                                  .kernel = { [RW_DEVICE_CUDA] = twice_cuda }, .grad = twice_grad };
 
+/* A step with the caller's own op in a region, compared with numbers computed by hand. */
 static void own_op(uint64_t seed, const char *policy)
 {
     be_late(seed);
@@ -98,9 +99,9 @@ Test(cuda_use, an_own_op_on_the_stream)
     }
 }
 
-/* ---- an op that breaks the law: its bytes come from memory that nobody told the library of ---- */
+/* ---- an op that breaks the law: it reads memory that the library does not know ---- */
 
-static float *hidden[2]; /* pinned; read by the first computation, and by its replay */
+static float *hidden[2]; /* pinned; read by the first execution, and by its replay */
 static int asked;
 
 static rw_status hidden_check(rw_op_call *call)
@@ -133,7 +134,7 @@ static rw_tensor *hidden_loss(struct fixture *b, rw_tensor *w)
     return rw_sum(b->t, z, RW_AXES(0), false);
 }
 
-/* What is queued does not change any more, what it computes does: the captured graph finds that out itself. */
+/* The queued work does not change later, but its results do: the captured graph itself detects that. */
 Test(cuda_use, a_captured_graph_digests_its_replays)
 {
     setenv("REWIND_VERIFY", "digest", 1);
@@ -181,7 +182,7 @@ Test(cuda_use, the_stream_of_a_context)
 
 /* ---- several devices, several threads ---- */
 
-/* Steps, a graph, clipping, AdamW, a file: every way in, and the caller's own device is as it was. */
+/* Steps, a graph, clipping, AdamW, a file: every entry point, after which the caller's current device is unchanged. */
 static unsigned char *train(struct fixture *b, int caller, size_t *ret_bytes)
 {
 #define CALLER_IS_UNTOUCHED()                                      \
@@ -191,7 +192,7 @@ static unsigned char *train(struct fixture *b, int caller, size_t *ret_bytes)
         cr_assert_eq(now_, caller, "line %d left device %d", __LINE__, now_); \
     } while (0)
     struct net n = { .dropout = 0.1f };
-    rw_adamw *opt = NULL;
+    rw_optimizer *opt = NULL;
     rw_graph *g = NULL;
     net_init(&n, b->ctx, 2, 16, RW_BF16, 1);
     cr_assert_eq(ckpt_set_policy(b->t, "full"), RW_OK);
@@ -202,8 +203,8 @@ static unsigned char *train(struct fixture *b, int caller, size_t *ret_bytes)
         cr_assert_eq(rw_backward(b->t, net_loss(&n, b->t, 9, step)), RW_OK, "%s", rw_error_message(b->ctx));
         CALLER_IS_UNTOUCHED();
         cr_assert_eq(rw_clip_grad_norm(b->ctx, 0.5, NULL), RW_OK);
-        if (step == 1) cr_assert_eq(rw_init_constant(n.up[0], 0.25), RW_OK); /* the optimizer takes its copy again */
-        cr_assert_eq(rw_adamw_step(opt), RW_OK, "%s", rw_error_message(b->ctx));
+        if (step == 1) cr_assert_eq(rw_init_constant(n.up[0], 0.25), RW_OK); /* outdates the optimizer's master copy */
+        cr_assert_eq(rw_optimizer_step(opt), RW_OK, "%s", rw_error_message(b->ctx));
         CALLER_IS_UNTOUCHED();
         rw_tape_reset(b->t);
     }
@@ -212,7 +213,7 @@ static unsigned char *train(struct fixture *b, int caller, size_t *ret_bytes)
     CALLER_IS_UNTOUCHED();
     unsigned char *const bytes = all_parameters(b->ctx, ret_bytes);
     rw_graph_destroy(&g);
-    rw_adamw_destroy(&opt);
+    rw_optimizer_destroy(&opt);
     CALLER_IS_UNTOUCHED();
     return bytes;
 }
@@ -264,7 +265,7 @@ Test(cuda_use, contexts_of_two_devices_and_another_thread)
     free(a), free(b), free(e.bytes);
 }
 
-/* ---- two contexts whose kernels want different amounts of shared memory ---- */
+/* ---- two contexts whose kernels need different amounts of shared memory ---- */
 
 enum { FEW = 13000, MANY = 25000, TOKENS = 2, WIDTH = 4, VOCABULARY_STEPS = 4 };
 
@@ -284,9 +285,10 @@ static void *train_vocabulary(void *arg)
     rw_init_normal(w, 0, 0.5);
     for (int step = 0; step < VOCABULARY_STEPS; step++) {
         rw_zero_grad(b.ctx);
-        rw_tensor *const logits = rw_linear(b.t, rw_input(b.t, RW_F32, RW_SHAPE(TOKENS, WIDTH), x), w, RW_NONE);
+        rw_tensor *const logits = rw_linear(b.t, rw_input(b.t, RW_F32, RW_SHAPE(TOKENS, WIDTH), x, sizeof x), w,
+                                            RW_NONE);
         rw_tensor *const loss =
-            rw_cross_entropy(b.t, logits, rw_input(b.t, RW_I32, RW_SHAPE(TOKENS), targets));
+            rw_cross_entropy(b.t, logits, rw_input(b.t, RW_I32, RW_SHAPE(TOKENS), targets, sizeof targets));
         cr_expect_eq(rw_backward(b.t, loss), RW_OK, "%lld classes: %s", (long long)v->classes,
                      rw_error_message(b.ctx));
         cr_expect_eq(rw_read(b.t, loss, &v->loss, sizeof v->loss), RW_OK);
@@ -296,7 +298,7 @@ static void *train_vocabulary(void *arg)
     return NULL;
 }
 
-/* The limit of shared memory is the kernel's on the device, and both contexts'. */
+/* The limit of shared memory belongs to the kernel on the device, and is common to both contexts. */
 Test(cuda_use, vocabularies_of_two_contexts)
 {
     struct vocabulary alone[] = { { FEW, 0 }, { MANY, 0 } }, beside[] = { { FEW, 0 }, { MANY, 0 } };
@@ -322,7 +324,7 @@ static void *train_beside(void *arg)
     return NULL;
 }
 
-/* A new thread's device is the first one: giving it back must not make a context there, which takes 500 MB. */
+/* A new thread's device is the first one: restoring it must not create a context there, which takes 500 MB. */
 Test(cuda_use, a_device_that_nobody_uses_gets_no_context)
 {
     cudasim_set_devices(2);
@@ -338,7 +340,7 @@ Test(cuda_use, a_device_that_nobody_uses_gets_no_context)
     free(e.bytes);
 }
 
-/* The driver's functions may fail: then the runtime's own change of devices does it. */
+/* The driver's functions may fail: then the runtime's own function switches devices. */
 Test(cuda_use, without_a_stack_of_contexts)
 {
     cudasim_set_devices(2);
@@ -354,7 +356,7 @@ Test(cuda_use, without_a_stack_of_contexts)
     free(e.bytes);
 }
 
-/* The old arena and the new one do not fit together: what is in the old one is of no use any more. */
+/* The old arena and the new one do not fit together: the contents of the old one are not needed. */
 Test(cuda_use, a_larger_plan_takes_the_memory_of_the_smaller)
 {
     cudasim_set_memory((size_t)48 << 20);
@@ -377,7 +379,7 @@ Test(cuda_use, a_larger_plan_takes_the_memory_of_the_smaller)
 
 /* ---- the caller's bytes ---- */
 
-/* A loader that fills its pinned buffer again as soon as the call has returned. */
+/* A loader that refills its pinned buffer as soon as the call has returned. */
 static void from_pinned(uint64_t seed)
 {
     be_late(seed);
@@ -387,7 +389,7 @@ static void from_pinned(uint64_t seed)
     rw_tensor *x[6];
     for (int i = 0; i < 6; i++) {
         count_up(pinned, N, (float)(i * N));
-        x[i] = rw_input(b.t, RW_F32, RW_SHAPE(N), pinned);
+        x[i] = rw_input(b.t, RW_F32, RW_SHAPE(N), pinned, N * sizeof *pinned);
     }
     count_up(pinned, N, -1);
     for (int i = 0; i < 6; i++) {
@@ -403,6 +405,7 @@ Test(cuda_use, pinned_memory_may_change_after_the_call)
     for (uint64_t seed = 1; seed <= SEEDS; seed++) from_pinned(seed);
 }
 
+/* Input data in device memory, and results read to device memory. */
 static void from_device(uint64_t seed)
 {
     be_late(seed);
@@ -412,7 +415,7 @@ static void from_device(uint64_t seed)
     cr_assert_eq(cudaMalloc((void **)&device, sizeof host), cudaSuccess);
     cr_assert_eq(cudaMemcpy(device, host, sizeof host, cudaMemcpyDefault), cudaSuccess);
     rw_tensor *const p = rw_param(b.ctx, "p", RW_F32, RW_SHAPE(N)), *const x = rw_input(b.t, RW_F32, RW_SHAPE(N),
-                                                                                        device);
+                                                                                        device, N * sizeof *device);
     cr_assert_eq(rw_write(p, device, sizeof host), RW_OK);
     cr_assert_eq(cudaMemset(device, 0, sizeof host), cudaSuccess);
     cr_assert_eq(cudaStreamSynchronize(cudaStreamLegacy), cudaSuccess);
@@ -429,8 +432,8 @@ Test(cuda_use, device_memory_in_and_out)
     for (uint64_t seed = 1; seed <= SEEDS; seed++) from_device(seed);
 }
 
-/* Half of the batch on each of two contexts, summed where the gradients lie: the bytes of one context that saw both
- * halves. */
+/* Half of the batch on each of two contexts, summed in the gradients' memory: the bytes of one context with both
+   halves. */
 Test(cuda_use, gradients_are_summed_in_place)
 {
     be_late(3);
@@ -440,12 +443,14 @@ Test(cuda_use, gradients_are_summed_in_place)
     for (int i = 0; i < 2; i++) {
         p[i] = rw_param(b[i].ctx, "p", RW_F32, RW_SHAPE(N));
         count_up(x, N, (float)i);
-        cr_assert_eq(rw_backward(b[i].t, rw_sum(b[i].t, rw_mul(b[i].t, p[i], rw_input(b[i].t, RW_F32, RW_SHAPE(N), x)),
-                                                RW_ALL_AXES, false)),
-                     RW_OK);
+        cr_assert_eq(
+            rw_backward(b[i].t, rw_sum(b[i].t, rw_mul(b[i].t, p[i], rw_input(b[i].t, RW_F32, RW_SHAPE(N), x, sizeof x)),
+                                       RW_ALL_AXES, false)),
+            RW_OK);
     }
     q = rw_gradient(p[0]);
-    rw_tensor *const other = rw_input(b[0].t, RW_F32, RW_SHAPE(N), rw_tensor_data(rw_gradient(p[1])));
+    rw_tensor *const other = rw_input(b[0].t, RW_F32, RW_SHAPE(N), rw_tensor_data(rw_gradient(p[1])),
+                                      N * sizeof(float));
     cr_assert_eq(rw_read(b[0].t, rw_add(b[0].t, q, other), rw_tensor_data(q), sizeof x), RW_OK, "%s",
                  rw_error_message(b[0].ctx));
     cr_assert_eq(rw_read(NULL, q, sum, sizeof sum), RW_OK);
@@ -455,7 +460,7 @@ Test(cuda_use, gradients_are_summed_in_place)
     fixture_close(&b[1]);
 }
 
-/* Many times what is under way at once, and no whole number of pieces. */
+/* Many times the bytes that may be in flight, and not a multiple of the piece size. */
 Test(cuda_use, large_uploads)
 {
     const size_t n = ((size_t)9 << 18) + 77;
@@ -481,7 +486,7 @@ Test(cuda_use, large_uploads)
     free(out);
 }
 
-/* The next step's input travels while the graph runs, and takes its place when it has ended. */
+/* The next step's input is copied while the graph runs, and replaces the old one after it has ended. */
 static void input_of_a_running_graph(uint64_t seed)
 {
     enum { STEPS = 7 };
@@ -492,7 +497,7 @@ static void input_of_a_running_graph(uint64_t seed)
     rw_tensor *const p = rw_param(b.ctx, "p", RW_F32, RW_SHAPE(N)), *const total = rw_buffer(b.ctx, "total", RW_F32,
                                                                                              RW_SHAPE(1));
     cr_assert_eq(rw_init_constant(p, 1), RW_OK);
-    rw_tensor *const in = rw_input(b.t, RW_F32, RW_SHAPE(N), NULL);
+    rw_tensor *const in = rw_input(b.t, RW_F32, RW_SHAPE(N), NULL, 0);
     rw_tensor *const loss = rw_sum(b.t, rw_mul(b.t, p, in), RW_ALL_AXES, false);
     rw_assign(b.t, total, rw_add(b.t, total, rw_reshape(b.t, loss, RW_SHAPE(1))));
     cr_assert_eq(rw_graph_create(&g, b.t, loss, NULL), RW_OK, "%s", rw_error_message(b.ctx));

@@ -1,6 +1,6 @@
 /*
- * cuDNN itself where there is no device: one is described, and a module stands in for the driver. It finds engines,
- * compiles their kernels and says how much workspace they want; nothing is run. For suites that only it can answer.
+ * The real cuDNN without a device: one is described, and a module replaces the driver. cuDNN finds engines, compiles
+ * their kernels and reports their workspace; nothing is executed. For suites that test its actual answers.
  */
 #ifndef DEVICE_DESCRIBED_H
 #define DEVICE_DESCRIBED_H
@@ -23,11 +23,11 @@ static const char described[] =
     "\"reservedSharedMemoryPerBlock\":1024,\"smClockRateKHz\":1980000,\"supportCoopLaunch\":1,"
     "\"totalGlobalMem\":150000000000,\"warpSize\":32}";
 
-/* By their numbers: headers of the first releases of cuDNN 9 name neither. */
+/* As numbers, because headers of the first releases of cuDNN 9 have neither name. */
 #define DEVICEPROP_DESCRIPTOR ((cudnnBackendDescriptorType_t)38)
 #define DEVICEPROP_JSON ((cudnnBackendAttributeName_t)2702)
 
-/* What cuDNN and the compiler inside it keep to themselves is no error of ours, and Valgrind takes minutes. */
+/* Memory that cuDNN and its compiler keep is not a leak of ours, and Valgrind takes minutes. */
 static bool is_watched(void)
 {
     const char *const preloaded = getenv("LD_PRELOAD");

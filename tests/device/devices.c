@@ -1,7 +1,8 @@
 /*
- * What two devices must agree on to the last bit, beside the words of the generator: the optimizer's update, whose
- * arithmetic is element by element and rounded the same everywhere, and sums of whole numbers, in any order. And the
- * norm of clipping, to a bound. The device of REWIND_TEST_DEVICE against the CPU; there, three threads against one.
+ * Results that two devices must compute bit-identically, besides the words of the generator: the optimizer's update,
+ * whose arithmetic is element-wise and rounded the same everywhere, and sums of integers, in any order. The norm of
+ * clipping is compared within a bound. The device of REWIND_TEST_DEVICE is compared with the CPU; on the CPU, three
+ * threads with one.
  */
 #include "support/compare.h"
 #include "support/support.h"
@@ -13,7 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#define TENSORS 70 /* more gradients than one launch of the clipping takes */
+#define TENSORS 70 /* more gradients than one launch of clipping takes */
 #define STEPS 6
 
 static struct fixture reference_open(void)
@@ -25,7 +26,7 @@ static struct fixture reference_open(void)
     return b;
 }
 
-/* Around the packs, and the chunk of 8192 elements that a block updates. */
+/* Close to multiples of packs, and of the chunk of 8192 elements that a block updates. */
 static int64_t elements(int i)
 {
     static const int64_t sizes[] = { 1, 3, 4, 7, 257, 0, 8191, 8192, 8195, 16390 };
@@ -50,27 +51,31 @@ static void make_gradients(struct fixture *b, rw_dtype dtype, rw_tensor **p, int
     for (int i = 0; i < TENSORS; i++) {
         if ((i + step) % 4 == 3) continue;
         for (int64_t k = 0; k < elements(i); k++) c[k] = (float)((k * 37 + i * 11 + step * 5) % 129 - 64) / 32;
-        rw_tensor *const x = rw_cast(b->t, rw_input(b->t, RW_F32, rw_tensor_shape(p[i]), c), dtype);
+        rw_tensor *const x = rw_cast(
+            b->t,
+            rw_input(b->t, RW_F32, rw_tensor_shape(p[i]), c, (size_t)rw_shape_numel(rw_tensor_shape(p[i])) * sizeof *c),
+            dtype);
         cr_assert_eq(rw_backward(b->t, rw_sum(b->t, rw_mul(b->t, p[i], x), RW_ALL_AXES, false)), RW_OK);
         rw_tape_reset(b->t);
     }
     free(c);
 }
 
+/* Runs AdamW updates on made gradients, and returns all parameters' bytes. */
 static unsigned char *train(struct fixture *b, rw_dtype dtype, size_t *ret_bytes)
 {
     rw_tensor *p[TENSORS];
-    rw_adamw *opt;
+    rw_optimizer *opt;
     make_parameters(b, dtype, p);
     cr_assert_eq(rw_adamw_create(&opt, b->ctx, &(rw_adamw_params){ .lr = 0.03 }), RW_OK);
     for (int step = 0; step < STEPS; step++) {
-        if (step == 3) cr_assert_eq(rw_init_uniform(p[8], -1, 1), RW_OK); /* the master copy is made anew */
-        if (step == 4) rw_adamw_set_lr(opt, 0.1);
+        if (step == 3) cr_assert_eq(rw_init_uniform(p[8], -1, 1), RW_OK); /* the master copy is created again */
+        if (step == 4) rw_optimizer_set_lr(opt, 0.1);
         make_gradients(b, dtype, p, step);
-        cr_assert_eq(rw_clip_grad_norm(b->ctx, 1e9, NULL), RW_OK); /* far above: nothing may change */
-        cr_assert_eq(rw_adamw_step(opt), RW_OK);
+        cr_assert_eq(rw_clip_grad_norm(b->ctx, 1e9, NULL), RW_OK); /* far above the norm: nothing may change */
+        cr_assert_eq(rw_optimizer_step(opt), RW_OK);
     }
-    rw_adamw_destroy(&opt);
+    rw_optimizer_destroy(&opt);
     return all_parameters(b->ctx, ret_bytes);
 }
 
@@ -107,8 +112,8 @@ static double clip(struct fixture *b, rw_dtype dtype, double *first)
 
 /*
  * A norm of n squares added in double, in any order, is within G(n + 1, 2^-53) of itself, on both sides; the factor
- * takes a rounding more. It is rounded to the type that is computed in, and so is the product, and that again to its
- * own type.
+ * takes one more rounding. It is rounded to the arithmetic type, and so is the product, which is rounded once more to
+ * its own type.
  */
 static void check_clip(rw_dtype dtype)
 {
@@ -126,11 +131,11 @@ Test(devices, clip_f32) { check_clip(RW_F32); }
 Test(devices, clip_f64) { check_clip(RW_F64); }
 Test(devices, clip_bf16) { check_clip(RW_BF16); }
 
-/* ---- the gradient of embedding: several tiles and passes of the sort, rows over several runs ---- */
+/* ---- the gradient of embedding: several tiles and passes of the sort, rows that span several runs ---- */
 
 struct table {
     int64_t rows, width, tokens;
-    int often; /* of every three tokens, two are this row; -1: none is */
+    int often; /* two of every three tokens are this row; -1: none */
 };
 
 static uint32_t next_random(uint32_t *r)
@@ -148,20 +153,22 @@ static void fill_index(int32_t *index, const struct table *s)
     }
 }
 
-/* w: what each token adds to its row. */
+/* w: the gradient that each token adds to its row. */
 static unsigned char *embedding_gradient(struct fixture *b, const struct table *s, const int32_t *index, const float *w,
                                          size_t *ret_bytes)
 {
     rw_tensor *const table = rw_param(b->ctx, "table", RW_F32, RW_SHAPE(s->rows, s->width));
-    rw_tensor *const y = rw_embedding(b->t, table, rw_input(b->t, RW_I32, RW_SHAPE(s->tokens), index));
-    rw_tensor *const x = rw_input(b->t, RW_F32, RW_SHAPE(s->tokens, s->width), w);
+    rw_tensor *const y = rw_embedding(
+        b->t, table, rw_input(b->t, RW_I32, RW_SHAPE(s->tokens), index, (size_t)s->tokens * sizeof *index));
+    rw_tensor *const x = rw_input(b->t, RW_F32, RW_SHAPE(s->tokens, s->width), w,
+                                  (size_t)(s->tokens * s->width) * sizeof *w);
     cr_assert_eq(rw_backward(b->t, rw_sum(b->t, rw_mul(b->t, y, x), RW_ALL_AXES, false)), RW_OK);
     return all_gradients(b->ctx, ret_bytes);
 }
 
 /*
- * What the kernels promise: a row's tokens are added in their order. CUDA adds runs of RW_SUM_RUN of all tokens, sorted
- * by row and in their order, and then the sums of a row's runs, also in order.
+ * The order that the kernels promise: a row's tokens are added in their order. CUDA adds runs of RW_SUM_RUN of all
+ * tokens, sorted by row and in their order, and then the sums of a row's runs, also in order.
  */
 static float *sums_in_order(const struct table *s, const int32_t *index, const float *w)
 {
@@ -201,7 +208,7 @@ Test(devices, embedding_gradient_adds_in_order)
         float *const w = malloc((size_t)(s->tokens * s->width) * sizeof *w);
         uint32_t r = 9;
         fill_index(index, s);
-        /* Of many magnitudes: two tokens that change places change the sum. */
+        /* Many magnitudes: exchanging two tokens changes the sum. */
         for (int64_t k = 0; k < s->tokens * s->width; k++) {
             const int number = (int)(next_random(&r) % 2001) - 1000;
             w[k] = ldexpf((float)number, (int)(next_random(&r) % 16));
@@ -241,7 +248,7 @@ Test(devices, embedding_gradient)
     }
 }
 
-/* The driver's count sees what a context takes; a CPU has nobody who counts. */
+/* The driver's count includes a context's memory; a CPU has no such count. */
 Test(devices, memory_in_use)
 {
     const size_t bytes = (size_t)64 << 20;

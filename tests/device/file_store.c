@@ -1,9 +1,10 @@
 /*
- * A device's store in files by itself: values of any length out and back, more of them than are queued at a time, and
- * what fails is told to who waits for it, and to nobody who waits for what came before.
+ * A device's file store in isolation: values of any length are copied out and in, more of them than are queued at a
+ * time; a failure is reported to waits for that copy or later ones, and not to waits for earlier ones.
  */
 #include "run/folder.h"
 
+#include "device/checksums.h"
 #include "record/context.h"
 
 #include <criterion/criterion.h>
@@ -17,7 +18,7 @@
 
 TestSuite(file_store, .init = make_folder, .fini = remove_folder);
 
-/* Memory of the device, as long as the store. */
+/* Memory of the device, as large as the store. */
 struct desk {
     struct fixture b;
     const struct rw_device_fns *device;
@@ -63,7 +64,7 @@ static void fill(struct desk *d, const unsigned char *with)
     cr_assert_eq(d->device->upload(d->state, d->memory, with, d->bytes), RW_OK);
 }
 
-/* Behind what compute has been given so far; event `mark` is compute's, mark + 1 the copy's. */
+/* After the work queued on compute so far; event `mark` is compute's, mark + 1 the copy's. */
 static void put(struct desk *d, size_t mark, size_t at, size_t bytes)
 {
     cr_assert_eq(d->device->signal(d->state, RW_LANE_COMPUTE, d->events, mark), RW_OK);
@@ -121,7 +122,7 @@ Test(file_store, values_of_any_length_come_back)
     desk_close(&d);
 }
 
-/* Where only its own lanes wait: the way back for the way out, and that for nothing. */
+/* Only the store's own lanes wait: the copy in for the copy out, and the copy out for nothing. */
 Test(file_store, a_value_comes_back_while_it_goes_out)
 {
     struct desk d = desk_open(3 * PIECE, 8);
@@ -172,7 +173,7 @@ Test(file_store, what_fails_is_told_to_who_waits_for_it)
             *(out ? &plant.fail_write : &plant.fail_read) = 1 + nth;
             for (size_t i = 0; i < N; i++) (out ? put : get)(&d, 2 * i, i * PAGE, PAGE);
             for (int k = 0; k < 2 * N; k++) {
-                const int i = nth % 2 ? k % N : (2 * N - 1 - k) % N; /* some know already what has failed behind them */
+                const int i = nth % 2 ? k % N : (2 * N - 1 - k) % N; /* some already have the error of a later copy */
                 cr_assert_eq(await(&d, 2 * (size_t)i), i < nth ? RW_OK : RW_ERR_IO, "copy %d of %d", i, nth);
                 d.device->take_message(d.state, text, sizeof text);
                 cr_assert_eq(strstr(text, out ? "could not be written" : "could not be read") != NULL, i >= nth, "%s",
@@ -217,4 +218,40 @@ Test(file_store, its_speed_is_measured)
     plant = (struct plant){ .error = EIO, .fail_write = 2 };
     cr_assert_eq(d.fns->measure(d.state, folder, 1, &rate), RW_ERR_IO);
     desk_close(&d);
+}
+
+/* ---- checksums ---- */
+
+/* The first 16 MiB always have one; later ones take at most a fiftieth of the copies' time. A piece written without one
+   is not compared with that of an older piece. */
+Test(file_store, checksums_take_a_fiftieth_of_the_copies_time)
+{
+    struct rw_checksums c;
+    unsigned char piece[512] = { 1 };
+    rw_checksums_init(&c);
+    for (uint64_t at = 0; at < 4096 * 512; at += 512) {
+        piece[3] = (unsigned char)(at >> 9);
+        piece[4] = (unsigned char)(at >> 17);
+        rw_checksums_note(&c, piece, sizeof piece, at);
+    }
+    for (uint64_t at = 0; at < 4096 * 512; at += 512) {
+        piece[3] = (unsigned char)(at >> 9);
+        piece[4] = (unsigned char)(at >> 17);
+        cr_expect(rw_checksums_match(&c, piece, sizeof piece, at));
+        piece[511] ^= 1;
+        cr_expect_not(rw_checksums_match(&c, piece, sizeof piece, at));
+        cr_expect(rw_checksums_match(&c, piece, 256, at), "another piece is none that is known");
+        piece[511] ^= 1;
+    }
+    rw_checksums_add_time(&c, 16 << 20, 0);
+    cr_expect_gt(c.summing_s, 0);
+    piece[0] = 9;
+    rw_checksums_note(&c, piece, sizeof piece, 512);
+    cr_expect(rw_checksums_match(&c, piece, sizeof piece, 512), "nothing is known of it");
+    rw_checksums_add_time(&c, 0, 1000);
+    rw_checksums_note(&c, piece, sizeof piece, 512);
+    cr_expect(rw_checksums_match(&c, piece, sizeof piece, 512));
+    piece[0] = 8;
+    cr_expect_not(rw_checksums_match(&c, piece, sizeof piece, 512));
+    rw_checksums_finish(&c);
 }

@@ -1,6 +1,6 @@
 /*
- * What a process may take of the machine's memory: control groups as files say it, made-up ones for the parser and,
- * where one can be made, a real one; the process' own limits; and what a step beyond them is told.
+ * The memory limits of a process: control groups as files, invented ones for the parser and, if one can be created, a
+ * real one; the process's own limits; and the error of a step beyond them.
  */
 #include "device/cpu/memory_limits.h"
 #include "record/context.h"
@@ -19,14 +19,14 @@
 #define NONE UINT64_MAX
 #define MIB ((uint64_t)1 << 20)
 
-/* ---- files that are made up ---- */
+/* ---- invented files ---- */
 
-#define MOST_FILES 12
+#define FILES_MAX 12
 
 /* The files of a process, the first two by their own names; others [path, text]. */
 struct files {
     const char *cgroup, *mountinfo;
-    const char *other[MOST_FILES][2];
+    const char *other[FILES_MAX][2];
 };
 
 static FILE *opened(const char *text)
@@ -39,7 +39,7 @@ static FILE *open_made_up(void *self, const char *path)
     const struct files *const f = self;
     if (!strcmp(path, "/proc/self/cgroup")) return f->cgroup ? opened(f->cgroup) : NULL;
     if (!strcmp(path, "/proc/self/mountinfo")) return f->mountinfo ? opened(f->mountinfo) : NULL;
-    for (int i = 0; i < MOST_FILES && f->other[i][0]; i++)
+    for (int i = 0; i < FILES_MAX && f->other[i][0]; i++)
         if (!strcmp(path, f->other[i][0])) return opened(f->other[i][1]);
     return NULL;
 }
@@ -99,11 +99,11 @@ Test(memory_limits, what_makes_no_sense_bounds_nothing)
                mounts[i] ? mounts[i] : "no mounts");
 }
 
-/* A container sees its group as the root of what is mounted, with its own name of it or with the host's. */
+/* A container sees its group as the root of the mount, with its own name for it or the host's. */
 Test(memory_limits, a_mount_may_begin_below_the_root_or_above_a_namespaces)
 {
     static const struct {
-        const char *path, *root, *group; /* below the mount; NULL: the mount does not show it */
+        const char *path, *root, *group; /* below the mount; NULL: the mount does not contain it */
     } cases[] = { { "/", "/", "" },           { "/docker/x", "/docker/x", "" }, { "/docker/x/y", "/docker/x", "/y" },
                   { "/docker/xy", "/docker/x", NULL }, { "/docker", "/docker/x", NULL }, { "/", "/docker/x", NULL },
                   { "/../x", "/", NULL },     { "/x", "/..", "" },              { "/", "/../..", "" },
@@ -162,7 +162,7 @@ Test(memory_limits, groups_of_the_first_version)
                              { "/cg/all/u/memory.swap.max", "50\n" } } }, 600, 50, NONE, "both versions");
 }
 
-/* ---- limits together ---- */
+/* ---- several limits ---- */
 
 Test(memory_limits, the_least_limit_counts_and_is_named)
 {
@@ -209,7 +209,7 @@ static rw_tensor *beyond(struct fixture *b, rw_tensor *p, uint64_t bytes)
     return rw_sum(b->t, x, RW_ALL_AXES, false);
 }
 
-/* A step's arena is larger than the limit by itself: the call says so, and which budget would do. */
+/* A step's arena alone is larger than the limit: the error says so, and names a budget that fits. */
 static void expect_refused(struct fixture *b, rw_tensor *loss, uint64_t limit, const char *note)
 {
     char there[160];
@@ -233,7 +233,7 @@ static size_t pages_of(int field)
     return n[field] * (size_t)sysconf(_SC_PAGESIZE);
 }
 
-/* Refused while the limit stands, and run by the same call when it is gone. */
+/* Refused while the limit is set, and executed by the same call afterwards. */
 static void check_limit(int resource, int field, const char *note)
 {
     struct fixture b = fixture_open(5, 1);
@@ -265,10 +265,10 @@ Test(memory_limits, a_step_beyond_the_limit_of_data_is_refused_before_it_runs)
 
 struct group {
     char own[PATH_MAX], made[PATH_MAX];
-    const char *file; /* of the limit */
+    const char *file; /* file of the limit */
 };
 
-/* Notes the first file of a limit that is opened: it is in the process' own group, or the nearest that has one. */
+/* Records the first opened file of a limit: it is in the process's own group, or the nearest ancestor that has one. */
 static FILE *open_and_note(void *self, const char *path)
 {
     struct group *const g = self;
@@ -289,7 +289,8 @@ static bool write_to(const char *group, const char *name, uint64_t number)
     return f && !fclose(f) && wrote;
 }
 
-/* A group of so many bytes below the process' own, with the process in it; false where the machine lets nobody. */
+/* Creates a group of so many bytes below the process's own, with the process in it; false if the machine does not allow
+   it. */
 static bool enter_group(struct group *g, uint64_t bytes)
 {
     *g = (struct group){ .file = NULL };

@@ -1,7 +1,7 @@
 /*
- * An op from a shared object with a CUDA runtime of its own, as examples/custom_op_cuda.cu is one: linked with a static
- * libcudart beside the library's. What the library clears is the last error of its own runtime; an op that leaves one
- * behind in its own finds it again at its next launch.
+ * An op from a shared object with a CUDA runtime of its own, such as examples/custom_op_cuda.cu linked with a static
+ * libcudart. The library clears the last error of its own runtime; an op that leaves an error in its own runtime finds
+ * it at its next launch.
  */
 #include "support/support.h"
 
@@ -29,7 +29,7 @@ static rw_status cube(struct fixture *b, const rw_op_def *op, bool refused)
     const float numbers[N] = { 1, 2, 3, -4 };
     float y[N] = { 0 };
     rw_tape_reset(b->t);
-    rw_tensor *const x = rw_input(b->t, RW_F32, RW_SHAPE(N), numbers);
+    rw_tensor *const x = rw_input(b->t, RW_F32, RW_SHAPE(N), numbers, sizeof numbers);
     rw_tensor *const cubes = rw_apply(b->t, op, (rw_tensor *[]){ x }, 1, NULL, 0, NULL);
     if (refused) cudasim_fail_call("launch", 1, cudaErrorLaunchOutOfResources);
     const rw_status status = rw_read(b->t, cubes, y, sizeof y);
@@ -39,7 +39,7 @@ static rw_status cube(struct fixture *b, const rw_op_def *op, bool refused)
     return status;
 }
 
-/* A step that works, one whose launch is refused, two in which nothing is. `later`: what these give. */
+/* A step that works, one whose launch is refused, and two without refusal. `later`: the status of these. */
 static void check(const char *path, rw_status later)
 {
     struct fixture b = fixture_open(1, 1);
@@ -51,19 +51,19 @@ static void check(const char *path, rw_status later)
     fixture_close(&b);
 }
 
-/* As it stands it takes its error away. */
+/* The unmodified op clears its error. */
 Test(runtimes, an_op_that_clears_its_error_goes_on)
 {
     check(REWIND_EXAMPLE_OP, RW_OK);
 }
 
-/* With cudaPeekAtLastError() in its place: nobody else can reach that. */
+/* With cudaPeekAtLastError() instead: no other code can clear that error. */
 Test(runtimes, an_error_left_in_a_runtime_of_its_own_fails_each_later_step)
 {
     check(REWIND_OP_THAT_PEEKS, RW_ERR_DEVICE);
 }
 
-/* The same mistake in the library's runtime: a step begins with that cleared. */
+/* The same mistake in the library's runtime, whose last error is cleared when a step begins. */
 Test(runtimes, in_the_librarys_runtime_it_is_cleared_when_a_step_begins)
 {
     check(REWIND_SHARED_OP_THAT_PEEKS, RW_OK);

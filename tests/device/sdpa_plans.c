@@ -1,9 +1,9 @@
 /*
- * cuDNN itself takes attention's graphs, forward and backward, for compute capability 9.0: it finds an engine, compiles
- * its kernels and says how much workspace they want. No device is needed, one is described; nothing is run. Skipped
- * where cuDNN is not installed.
+ * The real cuDNN accepts attention's graphs, forward and backward, for compute capability 9.0: it finds an engine,
+ * compiles its kernels and reports their workspace. No device is needed, because one is described; nothing is executed.
+ * Skipped if cuDNN is not installed.
  *
- * And what is given to it: sdpa.h's rule, operand by operand.
+ * Also tests which operands are passed to it: the rule of sdpa.h, operand by operand.
  */
 #include "device/described.h"
 
@@ -28,7 +28,7 @@ static rw_layout layout_of(int64_t batch, int64_t heads, int64_t rows, int64_t d
 static bool describe(struct rw_sdpa_signature *s, const struct extents *e, rw_dtype dtype, bool backward,
                      bool packed, double dropout)
 {
-    const int64_t parts = e->heads == e->kv_heads ? 3 : 1; /* of one product for q, k and v */
+    const int64_t parts = e->heads == e->kv_heads ? 3 : 1; /* slices of one product for q, k and v */
     const rw_layout q = layout_of(e->batch, e->heads, e->seq, e->d, parts);
     const rw_layout k = layout_of(e->batch, e->kv_heads, e->kv_seq, e->d, parts);
     const rw_layout o = layout_of(e->batch, e->heads, e->seq, e->d, 1);
@@ -37,8 +37,8 @@ static bool describe(struct rw_sdpa_signature *s, const struct extents *e, rw_dt
 }
 
 /*
- * What the deterministic backward keeps: a number of 16 bits for each score, rows and keys filled up to 128 at most;
- * and dk and dv of each head, where heads share keys. The forward: nothing of the kind.
+ * Workspace of the deterministic backward: a 16-bit number for each score, with rows and keys padded to at most 128;
+ * and dk and dv of each head, if heads share keys. Forward needs nothing similar.
  */
 static size_t kept(const struct extents *e)
 {
@@ -49,6 +49,7 @@ static size_t kept(const struct extents *e)
 
 static const char *const form_names[] = { "forward", "backward", "backward, packed" };
 
+/* Makes a plan for each shape in each form, and checks its workspace. */
 static void makes_plans(const struct extents *all, size_t n, rw_dtype dtype)
 {
     struct rw_cudnn dnn;
@@ -70,7 +71,7 @@ static void makes_plans(const struct extents *all, size_t n, rw_dtype dtype)
     dnn.BackendDestroyDescriptor(dnn.described);
 }
 
-/* Of every kind one; each plan takes the library about a second. */
+/* One of every kind; each plan takes the library about a second. */
 static const struct extents usual[] = {
     { 4, 12, 12, 512, 512, 64, true },
     { 2, 16, 4, 256, 256, 128, true }, /* heads that share keys */
@@ -127,7 +128,7 @@ Test(sdpa_plans, what_is_given_to_the_library)
     cr_expect(!describe(&s, &other, RW_BF16, false, false, 0), "nothing");
 }
 
-/* Rows that lie apart are refused; where the operand begins does not count. */
+/* Rows that are not contiguous are refused; the offset of the operand does not matter. */
 Test(sdpa_plans, layouts)
 {
     rw_layout q = layout_of(2, 4, 32, 64, 1);
@@ -144,7 +145,7 @@ Test(sdpa_plans, layouts)
     cr_expect(!rw_sdpa_describe(&t, RW_BF16, &q, &k, &k, NULL, NULL, false, 1, false, 0), "columns that lie apart");
 }
 
-/* Where the gradients lie: each in a tensor of its own, or side by side in one, row by row. */
+/* Gradients in separate tensors, or concatenated in one, row by row. */
 Test(sdpa_plans, strides_of_the_gradients)
 {
     const struct extents e = { 2, 6, 3, 32, 32, 64, true };

@@ -1,6 +1,6 @@
 /*
- * A handler that is called while the library computes finds the stack pointer in a stack: what the kernel writes below
- * it for a handler without a stack of its own, it must not write into somebody's memory.
+ * A signal handler that is called while the library computes finds the stack pointer in a stack: the frame that the
+ * kernel writes below it, for a handler without a stack of its own, must not overwrite other memory.
  */
 #include "support/support.h"
 
@@ -13,7 +13,7 @@
 
 #if defined(__x86_64__) && defined(__linux__)
 
-enum { N = 512, SIGNALS = 300, STEPS_MOST = 4000 };
+enum { N = 512, SIGNALS = 300, STEPS_MAX = 4000 };
 
 static volatile sig_atomic_t seen, outside;
 static _Thread_local char *low, *high; /* of the thread's stack */
@@ -30,7 +30,7 @@ static void find_stack(void)
     high = low + size;
 }
 
-/* On a stack of its own, so that it may look at what it finds. */
+/* Runs on a stack of its own, so that it may read the interrupted one. */
 static void look(int signal, siginfo_t *info, void *context)
 {
     const ucontext_t *const c = context;
@@ -52,7 +52,7 @@ static void begin_timer(void)
     cr_assert_eq(setitimer(ITIMER_REAL, &often, NULL), 0);
 }
 
-/* Of one thread: a timer's signals go to any that does not hold them. */
+/* In one thread: a timer's signals are delivered to any thread that does not block them. */
 static void step(struct fixture *b, rw_tensor *w)
 {
     rw_tape_reset(b->t);
@@ -68,14 +68,14 @@ Test(signals, find_the_stack_pointer_in_a_stack)
     find_stack();
     step(&b, w);
     begin_timer();
-    for (int i = 0; i < STEPS_MOST && seen < SIGNALS; i++) step(&b, w);
+    for (int i = 0; i < STEPS_MAX && seen < SIGNALS; i++) step(&b, w);
     setitimer(ITIMER_REAL, &(struct itimerval){ 0 }, NULL);
     cr_expect_geq(seen, SIGNALS);
     cr_expect_eq(outside, 0, "%d of %d signals found it elsewhere", (int)outside, (int)seen);
     fixture_close(&b);
 }
 
-/* They are only held: one that was sent while a product ran has arrived when the call is over. */
+/* They are only delayed: one sent during a product has arrived when the call returns. */
 Test(signals, arrive)
 {
     sigset_t before, after;
@@ -87,7 +87,7 @@ Test(signals, arrive)
     step(&b, w);
     begin_timer();
     step(&b, w);
-    for (int i = 0; i < STEPS_MOST && !seen; i++) step(&b, w);
+    for (int i = 0; i < STEPS_MAX && !seen; i++) step(&b, w);
     setitimer(ITIMER_REAL, &(struct itimerval){ 0 }, NULL);
     cr_expect_gt(seen, 0);
     pthread_sigmask(SIG_SETMASK, NULL, &after);

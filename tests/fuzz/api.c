@@ -1,7 +1,7 @@
 /*
- * The public API: an input is a series of calls, most of them right and some not, on one or two contexts with two tapes
- * each. Whatever the calls are: nothing crashes, a call that fails says so in its status and its message and leaves no
- * node and no ticket behind, afterwards the context still computes what it should, and nothing is leaked.
+ * Fuzzes the public API: an input is a series of calls, most of them valid and some not, on one or two contexts with
+ * two tapes each. For any calls: nothing crashes, a failed call has a status and a message and leaves no node and no
+ * ticket, afterwards the context still computes correct results, and nothing is leaked.
  */
 #include "fuzz/calls.h"
 
@@ -10,7 +10,7 @@
 #include <math.h>
 #include <string.h>
 
-#define FAMILIES 198 /* bytes from here on call what has a header of its own */
+#define FAMILIES 198 /* bytes from here on select calls of families with their own headers */
 
 /* ---- calls ---- */
 
@@ -58,6 +58,7 @@ static void attention(struct state *s)
     RECORDED(rw_attention, T, q, k, v, fz_ask(s, 2) ? &params : NULL);
 }
 
+/* An op with an arbitrary number as argument, or a random leaf. */
 static void numbers(struct state *s)
 {
     const uint8_t op = fz_byte(s) % 8;
@@ -102,6 +103,7 @@ static void pieces(struct state *s, rw_tensor *x)
     for (int i = 0; !status && i < n; i++) X->value[X->n_values++ % VALUES] = part[i];
 }
 
+/* An op that changes the shape, with arbitrary axes and extents. */
 static void shapes(struct state *s)
 {
     const uint8_t op = fz_byte(s) % 8;
@@ -129,11 +131,14 @@ static void leaves(struct state *s)
     const rw_dtype type = fz_dtype(s);
     const rw_shape of = fz_shape(s);
     snprintf(name, sizeof name, "%.*s%d", fz_byte(s) < 250, "p", fz_byte(s) % 8);
-    if (op < 5) RECORDED(rw_input, T, type, of, rw_shape_numel(of) <= LARGEST && op ? data : NULL);
+    const bool given = rw_shape_numel(of) <= LARGEST && op;
+    const size_t bytes = given ? (size_t)rw_shape_numel(of) * rw_dtype_size(type) : 0;
+    if (op < 5) RECORDED(rw_input, T, type, of, given ? data : NULL, bytes + (fz_ask(s, 8) ? 1 : 0));
     else if (op < 7) RECORDED(rw_param, X->ctx, name, type, of);
     else RECORDED(rw_buffer, X->ctx, name, type, of);
 }
 
+/* A call that writes or initializes a tensor, sometimes with a wrong byte count. */
 static void contents(struct state *s)
 {
     static const uint8_t data[LARGEST * 16] = { 1, 2, 3 };
@@ -154,11 +159,12 @@ static void contents(struct state *s)
     }
 }
 
+/* A call of the checkpoint regions or policies, with valid and invalid names. */
 static void regions(struct state *s)
 {
     static const char *const names[] = { "a", "b", "mlp", "", "x:y", NULL };
     static const char *const policies[] = { "full", "none", "selective:a", "uniform:2", "block:1", "ops:mul,linear",
-                                            "names:save=mlp", "full+", "budget:3GiB", "selective:a,mlp", NULL };
+                                            "names:keep=mlp", "full+", "budget:3GiB", "selective:a,mlp", NULL };
     const uint8_t op = fz_byte(s) % 8;
     const char *const name = names[fz_byte(s) % (fz_ask(s, 8) ? 6 : 3)];
     switch (op) {
@@ -167,26 +173,27 @@ static void regions(struct state *s)
     case 2:
     case 3: RETURNED(ckpt_end, T); break;
     case 4: ckpt_name(T, fz_operand(s), name), fz_look(s, "ckpt_name"); break;
-    case 5: ckpt_save(T, fz_operand(s)), fz_look(s, "ckpt_save"); break;
+    case 5: ckpt_keep(T, fz_operand(s)), fz_look(s, "ckpt_keep"); break;
     case 6: ckpt_recompute(T, fz_operand(s)), fz_look(s, "ckpt_recompute"); break;
     default: RETURNED(ckpt_set_policy, T, policies[fz_byte(s) % 11]);
     }
 }
 
+/* A call that runs the tape: read, forward, backward or gradients. */
 static void results(struct state *s)
 {
     rw_tensor *const x = fz_operand(s);
     rw_tensor *const several[] = { x, fz_operand(s) };
     const uint8_t op = fz_byte(s) % 6;
     const size_t bytes = rw_tensor_bytes(x) + (fz_ask(s, 8) ? 1 : 0);
-    uint8_t *const out = malloc(bytes); /* just as long */
+    uint8_t *const out = malloc(bytes); /* of exactly that length */
     rw_tensor *grads[2] = { NULL };
     switch (op) {
     case 0: RETURNED(rw_read, T, x, out, bytes); break;
     case 1: rw_item(T, x), fz_look(s, "rw_item"); break;
     case 2: RETURNED(rw_eval, T, several, fz_byte(s) % 3); break;
-    case 3: RETURNED(rw_forward, T, fz_byte(s) % 3, several); break;
-    case 4: RETURNED(rw_backward_from, T, 1, several, fz_ask(s, 2) ? several + 1 : NULL); break;
+    case 3: RETURNED(rw_forward, T, several, fz_byte(s) % 3); break;
+    case 4: RETURNED(rw_backward_from, T, several, fz_ask(s, 2) ? several + 1 : NULL, 1); break;
     default: if (rw_tape_nodes(T) < NODES / 4) RETURNED(rw_grad, T, fz_operand(s), several, fz_byte(s) % 3, grads);
     }
     for (int i = 0; i < 2; i++)
@@ -213,6 +220,7 @@ static void backward(struct state *s)
     }
 }
 
+/* A call between steps: reset, switch of tape or context, update, statistics. */
 static void steps(struct state *s)
 {
     rw_memory memory;
@@ -229,13 +237,14 @@ static void steps(struct state *s)
         params.moments = how & 2 ? RW_BF16 : how & 4 ? (rw_dtype)(how / 8) : RW_F32;
         RETURNED(rw_adamw_create, &X->optimizer, X->ctx, how & 1 ? &params : NULL);
         break;
-    case 5: if (X->optimizer) RETURNED(rw_adamw_step, X->optimizer); break;
+    case 5: if (X->optimizer) RETURNED(rw_optimizer_step, X->optimizer); break;
     case 6: RETURNED(rw_memory_stats, X->ctx, &memory); break;
     default: s->sticks = fz_ask(s, 4);
     }
     fz_look(s, "a step");
 }
 
+/* A call that creates, launches or destroys a graph and what it uses. */
 static void graphs(struct state *s)
 {
     rw_graph_params params = { .optimizer = X->optimizer, .max_norm = fz_ask(s, 3) ? fz_number(s) : 0 };
@@ -248,9 +257,9 @@ static void graphs(struct state *s)
     case 1:
     case 2: if (X->graph) RETURNED(rw_graph_launch, X->graph); break;
     case 3: rw_graph_destroy(&X->graph); break;
-    case 4: rw_adamw_destroy(&X->optimizer); break;
+    case 4: rw_optimizer_destroy(&X->optimizer); break;
     case 5: rw_scaler_destroy(&X->scaler); break;
-    case 6: rw_delayed_destroy(&X->delayed); break;
+    case 6: rw_delayed_scaling_destroy(&X->delayed); break;
     default: {
         rw_tape_destroy(&T);
         HOLDS(!rw_tape_create(&T, X->ctx) || rw_error_status(X->ctx), "no tape");
@@ -268,13 +277,13 @@ static void open_side(struct side *x, const rw_context_params *params)
     rw_init_constant(rw_param(x->ctx, "w", RW_F32, RW_SHAPE(3, 3)), 0.5);
     rw_init_constant(rw_param(x->ctx, "b", RW_F32, RW_SHAPE(3)), 0.25);
     rw_buffer(x->ctx, "n", RW_F32, RW_SHAPE(3));
-    x->value[0] = rw_input(x->tape[0], RW_F32, RW_SHAPE(2, 3), NULL);
+    x->value[0] = rw_input(x->tape[0], RW_F32, RW_SHAPE(2, 3), NULL, 0);
     x->value[1] = rw_linear(x->tape[0], x->value[0], rw_param_get(x->ctx, 0), rw_param_get(x->ctx, 1));
     x->n_values = 2;
     HOLDS(x->value[1] && !rw_error_status(x->ctx), "%s", rw_error_message(x->ctx));
 }
 
-/* Whatever went before, this step gives what it gives. */
+/* Whatever happened before, this step gives its expected result. */
 static void is_usable(struct side *x)
 {
     const float data[2] = { 3, 5 };
@@ -286,7 +295,7 @@ static void is_usable(struct side *x)
     rw_zero_grad(x->ctx);
     HOLDS(w && !rw_init_constant(w, 2), "%s", rw_error_message(x->ctx));
     ckpt_begin(t, "a");
-    rw_tensor *const y = rw_mul(t, rw_input(t, RW_F32, RW_SHAPE(2), data), w);
+    rw_tensor *const y = rw_mul(t, rw_input(t, RW_F32, RW_SHAPE(2), data, sizeof data), w);
     ckpt_end(t);
     rw_tensor *const loss = rw_sum(t, y, RW_ALL_AXES, false);
     HOLDS(rw_item(t, loss) == 16 && !rw_backward(t, loss), "%s", rw_error_message(x->ctx));
@@ -295,25 +304,26 @@ static void is_usable(struct side *x)
     rw_tape_destroy(&t);
 }
 
-/* In either order: who is used longest keeps the context. */
+/* In either order: the last user keeps the context. */
 static void close_side(struct side *x, bool context_first)
 {
     if (context_first) rw_context_destroy(&x->ctx);
     rw_graph_destroy(&x->graph);
     rw_scaler_destroy(&x->scaler);
-    rw_adamw_destroy(&x->optimizer);
+    rw_optimizer_destroy(&x->optimizer);
     for (int i = 0; i < 2; i++) rw_tape_destroy(&x->tape[i]);
-    rw_delayed_destroy(&x->delayed);
+    rw_delayed_scaling_destroy(&x->delayed);
     rw_context_destroy(&x->ctx);
 }
 
-/* The environment as a context finds it when it is made. */
+/* The environment that a context reads when it is created. */
 static void set_environment(uint8_t b)
 {
     setenv("REWIND_EAGER", b % 8 == 1 ? "1" : "0", 1);
     setenv("REWIND_VERIFY", b % 8 == 2 ? "1" : b % 8 == 3 ? "digest" : "0", 1);
 }
 
+/* Reads the input as a program of calls, and checks that nothing leaks and the contexts stay usable. */
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     static void (*const calls[])(struct state *) = { one_input, two_inputs, layers,  attention, numbers,  reductions,

@@ -1,4 +1,4 @@
-/* See calls.h. */
+/* Operands and checks that all fuzzed calls share. */
 #include "fuzz/calls.h"
 
 #include <math.h>
@@ -38,6 +38,7 @@ rw_dtype fz_dtype(struct state *s)
     return b < 250 ? (rw_dtype)(b % 3 ? RW_F32 : b % RW_DTYPE_COUNT) : (rw_dtype)b;
 }
 
+/* A value, parameter or gradient; now and then NULL, none, or a value of the other context. */
 rw_tensor *fz_operand(struct state *s)
 {
     const uint8_t b = fz_byte(s);
@@ -72,7 +73,7 @@ double fz_number(struct state *s)
     return numbers[fz_byte(s) % (sizeof numbers / sizeof *numbers)];
 }
 
-/* ---- what holds of every call ---- */
+/* ---- properties of every call ---- */
 
 struct before fz_note(const struct side *x)
 {

@@ -1,6 +1,6 @@
 /*
- * Calls of the families of ops that have a header of their own, of recipes, scalers, quantized weights, files and
- * predictions. Most operands are made to fit: with any others nearly every call would be refused.
+ * Fuzzed calls of the families of ops with their own headers, of recipes, scalers, quantized weights, files and
+ * predictions. Most operands are chosen to be valid: with random ones nearly every call would be refused.
  */
 #include "fuzz/calls.h"
 
@@ -13,7 +13,7 @@ static int64_t small(struct state *s)
     return extents[fz_byte(s) % 8];
 }
 
-/* A new value of that shape, or now and then any other. */
+/* A new value of that shape, or sometimes any other. */
 static rw_tensor *fitting(struct state *s, rw_dtype type, rw_shape shape)
 {
     if (fz_ask(s, 12)) return fz_operand(s);
@@ -56,6 +56,7 @@ static void comparisons(struct state *s)
     else RECORDED(rw_isfinite, T, a);
 }
 
+/* A convolution or pooling op with arbitrary parameters and mostly fitting shapes. */
 static void convolutions(struct state *s)
 {
     const int groups = 1 + fz_byte(s) % 2, kernel = 1 + fz_byte(s) % 3, a = fz_byte(s) % 4, b = fz_byte(s) % 4;
@@ -81,6 +82,7 @@ static void convolutions(struct state *s)
     }
 }
 
+/* Batch, group or instance norm with arbitrary parameters. */
 static void norms(struct state *s)
 {
     const int64_t channels = 2 * small(s), n = small(s), wide = small(s);
@@ -129,6 +131,7 @@ static void codes(struct state *s)
     if (scale) RECORDED(rw_dequantize, T, y, scale, fz_ask(s, 8) ? RW_SCALING_TENSOR : params.scaling, floating(s));
 }
 
+/* An op that reads or writes by index. */
 static void gathering(struct state *s)
 {
     const int64_t n = small(s), m = small(s), k = small(s);
@@ -149,6 +152,7 @@ static void gathering(struct state *s)
     keep(s, values), keep(s, indexes);
 }
 
+/* A loss op with arbitrary parameters and mostly fitting operands. */
 static void losses(struct state *s)
 {
     const int64_t rows = small(s), classes = small(s);
@@ -160,7 +164,7 @@ static void losses(struct state *s)
     rw_tensor *const target = fitting(s, RW_I32, RW_SHAPE(rows)), *const w = optional(s, RW_F32, RW_SHAPE(classes));
     rw_tensor *const matrix = fitting(s, type, RW_SHAPE(5, classes));
     const int op = fz_byte(s) % 7;
-    if (op != 1 && params.chunk > 1) params.chunk = 0; /* else it is refused */
+    if (op != 1 && params.chunk > 1) params.chunk = 0; /* otherwise it is refused */
     switch (op) {
     case 0: RECORDED(rw_cross_entropy_with, T, x, target, w, fz_ask(s, 4) ? NULL : &params); break;
     case 1: RECORDED(rw_linear_cross_entropy, T, x, matrix, target, &params); break;
@@ -172,6 +176,7 @@ static void losses(struct state *s)
     }
 }
 
+/* The ops of a mixture of experts in their usual order, with arbitrary routing parameters. */
 static void experts(struct state *s)
 {
     const int64_t tokens = small(s), n = 2 * small(s), k = 1 + fz_byte(s) % 3, in = small(s), out = small(s);
@@ -193,6 +198,7 @@ static void experts(struct state *s)
     else RECORDED(rw_moe_linear, T, x, w, &routes);
 }
 
+/* A recurrent cell or layer, or a causal convolution. */
 static void recurrent(struct state *s)
 {
     const uint8_t op = fz_byte(s) % 5;
@@ -245,6 +251,7 @@ static void more_reductions(struct state *s)
     }
 }
 
+/* An op that selects, stacks, pads, rolls or flips, with arbitrary arguments. */
 static void choices(struct state *s)
 {
     rw_tensor *const x = fz_operand(s), *several[] = { x, fz_operand(s) }, *parts[3] = { NULL };
@@ -253,7 +260,7 @@ static void choices(struct state *s)
     switch (fz_byte(s) % 8) {
     case 0: RECORDED(rw_select, T, x, a, fz_extent(s) - 1); break;
     case 1: RECORDED(rw_unsqueeze, T, x, a); break;
-    case 2: RETURNED(rw_unbind, T, x, a, n, parts); break;
+    case 2: RETURNED(rw_unbind, T, x, a, parts, n); break;
     case 3: RECORDED(rw_unfold, T, x, a, fz_extent(s), fz_extent(s)); break;
     case 4: RECORDED(rw_stack, T, several, n % 3, a); break;
     case 5: if (pad[0] < 64) RECORDED(rw_pad, T, x, pad, n + 1, (rw_pad_mode)(n + fz_ask(s, 8)), fz_number(s)); break;
@@ -263,6 +270,7 @@ static void choices(struct state *s)
     for (int i = 0; i < 3; i++) keep(s, parts[i]);
 }
 
+/* Attention with an arbitrary set of its options. */
 static void attention_with(struct state *s)
 {
     const int64_t batch = small(s), heads = small(s), queries = small(s), keys = fz_ask(s, 2) ? queries : small(s);
@@ -299,8 +307,9 @@ static void own_gradients(struct state *s)
     }
 }
 
-/* ---- what is not an op ---- */
+/* ---- calls that are not ops ---- */
 
+/* A call of the low-precision recipes or of the loss scaler. */
 static void precision(struct state *s)
 {
     const unsigned kind = fz_byte(s);
@@ -334,17 +343,20 @@ static void parts(struct state *s)
 
 static void delayed(struct state *s)
 {
-    const rw_delayed_params params = { fz_byte(s) % 20, (rw_delayed_rule)(fz_byte(s) % 3), fz_byte(s) % 8,
-                                       fz_ask(s, 4) ? RW_F8_E4M3 : 0, fz_ask(s, 8) ? "w" : NULL };
+    const rw_delayed_scaling_params params = { fz_byte(s) % 20, (rw_delayed_scaling_rule)(fz_byte(s) % 3),
+                                               fz_byte(s) % 8,
+                                               fz_ask(s, 4) ? RW_F8_E4M3 : 0, fz_ask(s, 8) ? "w" : NULL };
     const rw_recipe recipe = { .kind = fz_ask(s, 8) ? RW_RECIPE_BF16 : RW_RECIPE_F8, .delayed = X->delayed,
                                .keep_weights = params.history % 2 };
     switch (fz_byte(s) % 4) {
-    case 0: if (!X->delayed) RETURNED(rw_delayed_create, &X->delayed, X->ctx, fz_ask(s, 4) ? &params : NULL); break;
-    case 1: if (X->delayed) RETURNED(rw_delayed_update, X->delayed, fz_ask(s, 2) ? X->scaler : NULL); break;
+    case 0: if (!X->delayed) RETURNED(rw_delayed_scaling_create, &X->delayed, X->ctx,
+                                      fz_ask(s, 4) ? &params : NULL); break;
+    case 1: if (X->delayed) RETURNED(rw_delayed_scaling_update, X->delayed, fz_ask(s, 2) ? X->scaler : NULL); break;
     default: if (X->delayed) RETURNED(rw_recipe_begin_at, RW_HERE, T, &recipe);
     }
 }
 
+/* Creates, writes, reads and multiplies by a quantized weight. */
 static void quantized(struct state *s)
 {
     static const float data[256] = { 1, -2, 0.5f };
@@ -370,12 +382,13 @@ static void files(struct state *s)
     char path[64];
     HOLDS(file >= 0, "no file in memory");
     snprintf(path, sizeof path, "/proc/self/fd/%d", file);
-    RETURNED(rw_save, X->ctx, path); /* beside it, which cannot be */
+    RETURNED(rw_save, X->ctx, path); /* next to it, where nothing can be written */
     if (fz_ask(s, 2)) RETURNED(rw_load, X->ctx, path);
     else RETURNED(rw_load_parts, X->ctx, path, &part, fz_byte(s) % 2);
     close(file);
 }
 
+/* A call that predicts, explains or searches for non-finite values. */
 static void predictions(struct state *s)
 {
     static const char *const policies[] = { "none", "full", "budget:50%", "budget:90%+offload", "megatron:mlp", "no",
@@ -384,7 +397,7 @@ static void predictions(struct state *s)
     rw_tensor *const loss = fz_ask(s, 4) ? x : rw_sum(T, x, RW_ALL_AXES, false);
     rw_prediction prediction;
     rw_nonfinite found;
-    rw_point points[4];
+    rw_frontier_point points[4];
     size_t n = fz_byte(s) % 5;
     fz_look(s, "rw_sum");
     switch (fz_byte(s) % 5) {

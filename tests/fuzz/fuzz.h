@@ -1,4 +1,5 @@
-/* What the harnesses of libFuzzer share. Each is a program of its own: scripts/fuzz.sh builds and runs them. */
+/* Helpers that the libFuzzer harnesses share. Each harness is a program of its own: scripts/fuzz.sh builds and runs
+   them. */
 #ifndef FUZZ_H
 #define FUZZ_H
 
@@ -10,7 +11,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-/* What must hold; else the input that broke it is kept by libFuzzer. */
+/* A condition that must hold; if not, libFuzzer keeps the input. */
 #define HOLDS(condition, ...)                                        \
     do {                                                             \
         if (!(condition)) {                                          \
@@ -21,7 +22,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
         }                                                            \
     } while (0)
 
-/* A status that is not RW_OK comes with one line of text that sticks, and the other way round. */
+/* A status other than RW_OK comes with one line of text that sticks, and vice versa. */
 static inline void status_and_message_agree(const rw_context *ctx, const char *call)
 {
     const char *const message = rw_error_message(ctx);

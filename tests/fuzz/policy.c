@@ -1,5 +1,5 @@
-/* The reader of policies: any text is a policy, or an error that says where and what. An input is texts, one behind the
- * other, each with a 0 at its end. */
+/* Fuzzes the policy parser: any text is a policy, or an error with position and reason. An input is a sequence of
+   texts, each terminated by a 0. */
 #include "fuzz/fuzz.h"
 
 #include "base/alloc.h"
@@ -7,7 +7,7 @@
 
 #include <string.h>
 
-/* What a policy says is in it says the same again. */
+/* The text printed for a policy is parsed to the same policy. */
 static void reads_again(const struct rw_policy *policy)
 {
     struct rw_policy again;
@@ -35,6 +35,7 @@ static void say_how_many(void)
     fprintf(stderr, "stat::number_of_texts: %llu\n", (unsigned long long)texts);
 }
 
+/* Parses one text: checks the error's position, and that nothing is leaked. */
 static void read_one(const uint8_t *data, size_t size)
 {
     const int64_t live = rw_alloc_live();

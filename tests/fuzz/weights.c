@@ -1,7 +1,7 @@
 /*
- * rw_load(): any file is read, or is an error that says what is wrong with it, and then nothing has changed. The first
- * byte of an input says what the rest is: the file itself, or its header, for which the length is put in front and
- * elements behind.
+ * Fuzzes rw_load(): any file is loaded, or is an error that describes the fault, and then nothing has changed. The
+ * first byte of an input selects whether the rest is the file itself, or its header, for which the length is prepended
+ * and elements are appended.
  */
 #include "fuzz/fuzz.h"
 
@@ -11,7 +11,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#define ELEMENTS 64 /* bytes behind a header: what the tensors take, and more */
+#define ELEMENTS 64 /* bytes after a header: at least the size of the tensors */
 
 static rw_context *ctx;
 static int file;
@@ -54,6 +54,7 @@ static size_t bytes_of_all(uint8_t *to)
     return n;
 }
 
+/* Loads the input as a weights file; a failed load must not leak or change any tensor. */
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     uint8_t before[ELEMENTS], after[ELEMENTS];

@@ -1,4 +1,4 @@
-/* The rows of conv.golden. Of shape: stride, padding, dilation, groups; axis: the output's padding. */
+/* The rows of conv.golden. shape: stride, padding, dilation, groups; axis: the output's padding. */
 #include "golden/rows.h"
 
 static const struct golden_row rows[] = {

@@ -1,4 +1,4 @@
-/* The rows of gather.golden. What meets in one place is at most an index's extent along the axis. */
+/* The rows of gather.golden. At most an index's extent along the axis is added to one element. */
 #include "golden/rows.h"
 
 static const struct golden_row rows[] = {

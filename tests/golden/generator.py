@@ -1,4 +1,4 @@
-"""The words of the library's generator of random numbers (Salmon et al., SC'11): four of a block."""
+"""The words of the library's random number generator (Salmon et al., SC'11): four per block."""
 
 
 def philox(block, seed):
@@ -11,5 +11,5 @@ def philox(block, seed):
 
 
 def drawn(block, seed, n):
-    """The n of the block and those behind it."""
+    """The n words of the block and those that follow."""
     return [word for i in range(-(-n // 4)) for word in philox(block + i, seed)][:n]

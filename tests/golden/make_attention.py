@@ -1,4 +1,4 @@
-"""Golden values of attention.golden: attention beyond that of ops.golden, and rope of interleaved pairs."""
+"""Writes attention.golden: attention with options beyond those of ops.golden, and rope of interleaved pairs."""
 import math
 
 import torch
@@ -7,7 +7,7 @@ from writer import case, normal, write
 
 
 def large(x):
-    """1 + 8 max|x| over the keys: what an exponential's argument is off by, in roundings."""
+    """1 + 8 max|x| over the keys: the error of an exponential's argument, in roundings."""
     return 1 + 8 * x.abs().amax(-1, keepdim=True)
 
 
@@ -16,7 +16,7 @@ def causal(s, kv):
 
 
 def attention(name, q, k, v, seen, scale):
-    """By the formula, q and k of another width than v."""
+    """By the formula, with q and k of another width than v."""
     group = q.shape[1] // k.shape[1]
 
     def spread(x):
@@ -53,7 +53,7 @@ SOFT_CAP = 3.0  # of cases/attention_options.c
 
 
 def spans(s, kv, causal=False, window=0, documents=None):
-    """Who sees whom, by the definition; documents: an array of starts for each row of the batch."""
+    """Which query attends to which key, by the definition; documents: an array of starts for each row of the batch."""
     away = (torch.arange(s)[:, None] + kv - s) - torch.arange(kv)
     seen = torch.ones(s, kv, dtype=torch.bool)
     if causal:
@@ -72,7 +72,7 @@ def spans(s, kv, causal=False, window=0, documents=None):
 
 
 def with_options(name, q, k, v, seen, more=None, kind="", cap=False, slopes=False, lse=False):
-    """more: a mask or sinks, as `kind` says; lse: its logarithms are added to the result."""
+    """more: a mask or sinks, according to `kind`; lse: the log-sum-exps are added to the result."""
     heads, group = q.shape[1], q.shape[1] // k.shape[1]
     scale, (s, kv) = 1 / math.sqrt(q.shape[-1]), (q.shape[2], k.shape[2])
     away = ((torch.arange(s)[:, None] + kv - s) - torch.arange(kv)).abs().double()

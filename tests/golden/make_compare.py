@@ -1,4 +1,4 @@
-"""Writes compare.golden: see writer.py. Comparisons, and choices by them."""
+"""Writes compare.golden: see writer.py. Comparisons, and selection by them."""
 import torch
 
 from writer import case, gradients, normal, positive, write
@@ -7,7 +7,7 @@ OPS = [("eq", torch.eq), ("ne", torch.ne), ("lt", torch.lt), ("le", torch.le), (
 
 
 def own(f):
-    """Magnitudes: its own values, and gradients of an upstream gradient that is nowhere negative."""
+    """Magnitudes: its own values, and gradients of a nonnegative upstream gradient."""
     return lambda w, y, *xs: (y, *gradients(f, xs, w.abs())[1])
 
 
@@ -33,7 +33,7 @@ f = lambda x: torch.clamp(x, -0.5, 0.75)
 x = normal(3, 37)
 assert not ((x == -0.5) | (x == 0.75)).any()
 case("clamp", f, [x], sizes=own(f))
-# At a bound the gradient is 0 from PyTorch 2.15 on; it passed before.
+# At a bound the gradient is 0 from PyTorch 2.15 on; earlier versions passed it on.
 x = torch.randint(-8, 9, (3, 37)) / 8
 assert (x == -0.5).any() and (x == 0.75).any()
 case("clamp.bounds", f, [x], sizes=own(f))

@@ -1,4 +1,4 @@
-"""Writes conv.golden: see writer.py. Convolutions; the numbers of a case stand in conv_rows.c too."""
+"""Writes conv.golden: see writer.py. Convolutions; conv_rows.c repeats the parameters of a case."""
 import torch
 import torch.nn.functional as F
 
@@ -30,7 +30,7 @@ def maximum(name, x, *how):
                                                         w.abs()).sum(), [v])[0]))
 
 
-# Halves: many are equal, and the first of them is taken.
+# Halves: many are equal, and the first of them is chosen.
 maximum("max_pool2d", (2, 5, 7, 8), (3, 3), 2, 1)
 maximum("max_pool2d_even", (2, 19, 6, 6), (2, 2))
 case("avg_pool2d", lambda x: F.avg_pool2d(x, 3, 2, 1), [normal(2, 5, 7, 8)])
@@ -40,7 +40,7 @@ case("global_avg_pool2d", lambda x: F.adaptive_avg_pool2d(x, 1), [normal(2, 19, 
 maximum("max_pool2d_dilated", (2, 5, 9, 8), (3, 2), 1, 1, 2)
 maximum("max_pool2d_up", (2, 19, 6, 8), 3, 2, 1, 1, True)
 maximum("max_pool2d_all", (1, 3, 12, 11), 3, 3, 1, 2, True)
-# Elements of the padding count, what a last window reaches behind that does not.
+# Elements of the padding count, those of a last window beyond it do not.
 case("avg_pool2d_up", lambda x: F.avg_pool2d(x, (3, 2), 2, 1, True), [normal(2, 5, 6, 7)])
 case("avg_pool2d_up.gap", lambda x: F.avg_pool2d(x, (3, 2), 2, 1, True), [normal(1, 3, 4, 4)])
 case("avg_pool2d_up_inside", lambda x: F.avg_pool2d(x, 3, 2, 1, True, False), [normal(2, 5, 6, 8)])
@@ -53,7 +53,7 @@ for height, width in ((3, 4), (7, 7), (1, 1)):
          sizes=lambda w, y, x: (y, torch.autograd.grad((F.adaptive_max_pool2d(v := x.clone().requires_grad_(),
                                                                               (height, width)) * w.abs()).sum(),
                                                        [v])[0]))
-# Windows of more elements than a byte counts.
+# Windows with more than 255 elements.
 case("adaptive_max_pool2d_far", lambda x: F.adaptive_max_pool2d(x, (1, 2)),
      [torch.randint(-200, 201, (1, 2, 20, 33)) / 2],
      sizes=lambda w, y, x: (y, torch.autograd.grad((F.adaptive_max_pool2d(v := x.clone().requires_grad_(), (1, 2)) *

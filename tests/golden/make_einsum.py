@@ -1,4 +1,4 @@
-"""Writes einsum.golden: see writer.py."""
+"""Writes einsum.golden: see writer.py. Sums of products by notation."""
 import torch
 
 from writer import case, normal, write

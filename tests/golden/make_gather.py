@@ -6,7 +6,7 @@ from writer import case, gradients, normal, write
 
 
 def own(f):
-    """Magnitudes: its own values, and gradients of an upstream gradient that is nowhere negative."""
+    """Magnitudes: its own values, and gradients of a nonnegative upstream gradient."""
     return lambda w, y, *xs: (y, *gradients(f, xs, w.abs())[1])
 
 
@@ -32,7 +32,7 @@ j = at(7, 4, 9)
 for mode in ("sum", "mean"):
     case("bag_" + mode, lambda x: F.embedding_bag(j, x, mode=mode), [normal(7, 19)], index=j)
 
-# Numbers that occur once in a row: which of two equal ones PyTorch takes, it does not say.
+# Numbers that occur once in a row: PyTorch does not specify which of two equal ones it chooses.
 x = (torch.stack([torch.randperm(33) for _ in range(5)]).to(torch.float64) - 16) / 8
 case("topk", lambda x: x.topk(7, -1).values, [x], sizes=own(lambda x: x.topk(7, -1).values))
 x = x.T.contiguous()
@@ -66,7 +66,7 @@ def most_but_padding(x):
     return most_of_each(x, padding_idx=3)
 
 
-# Of numbers that meet again: equal ones in a bag, of which the first row takes the gradient.
+# Repeated numbers: the gradient goes to the first row of equal ones in a bag.
 same = torch.randint(-2, 3, (7, 19)).to(torch.float64)
 case("bag_offsets_max", most_of_each, [normal(7, 19)], index=flat, sizes=own(most_of_each))
 case("bag_offsets_max_ties", most_of_each, [same], index=flat, sizes=own(most_of_each))

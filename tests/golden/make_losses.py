@@ -116,7 +116,7 @@ nll("nll_loss_sum", F.log_softmax(normal(4, 130, size=2), -1).to(torch.bfloat16)
 
 
 def elements(name, f, xs, parts, reduction=MEAN):
-    """parts(*xs): what each element's loss is made of, and its derivatives, as in op_sizes.c."""
+    """parts(*xs): the terms of each element's loss, and its derivatives, as in op_sizes.c."""
     def sizes(w, y, *xs):
         loss, *slopes = parts(*xs)
         factor = 1 / loss.numel() if reduction == MEAN else 1
@@ -137,7 +137,7 @@ def bce(name, x, y, p, weight, reduction):
         return loss * weight, *[s * weight for s in slopes], loss
 
     class Composed:
-        """PyTorch has no gradient of pos_weight: the formula has, and gives the same values."""
+        """PyTorch has no gradient of pos_weight; the formula has one, and gives the same values."""
         @staticmethod
         def f(x, y, p, weight):
             loss = weight * ((1 - y) * x + (1 + (p - 1) * y) * F.softplus(-x, threshold=500))
@@ -189,7 +189,7 @@ elements("mse_loss_sum", lambda x, y: F.mse_loss(x, y, reduction=SUM), [normal(5
 
 
 def far(name, offset, **options):
-    """Of logits that have `offset` in common: in 16ths, so that float32 holds the sums."""
+    """Logits with a common `offset`: in 16ths, so that float32 holds the sums."""
     target = torch.tensor([[3, -100, 36], [0, 7, -100]], dtype=torch.int32)
     x = (torch.randn(2, 3, 37) * 32).round() / 16
     settings = (target, -100, single(options.get("smoothing", 0.0)), 0.0,

@@ -1,15 +1,14 @@
-"""Golden values of models.golden: a step of each model of bench/models, by plain operations as its paper or its
-authors' code has them. In the file stand, of each model, a salt and the loss, and of each parameter the 2-norm of
-its gradient and its product with a vector of signs: a gradient in another order has the same norm and another
-product.
+"""Writes models.golden: a step of each model of bench/models, with plain operations as in its paper or its authors'
+code. For each model the file has a salt and the loss, and for each parameter the 2-norm of its gradient and its product
+with a vector of signs: a gradient in another order has the same norm and another product.
 
-Parameters have the names that bench/models gives them, and each is asked for by its name and shape where it is used:
-that is the whole of the mapping. Where layouts are a matter of taste - q, k and v in one matrix, heads next to each
-other - what is cut from what stands in the code. Numbers are hashes of the name and the place (beside_pytorch.c has the
-same), so that both sides have them without a file.
+Parameters have the names of bench/models, and each is requested by its name and shape where it is used: this is the
+whole mapping. Where layouts are arbitrary - q, k and v in one matrix, heads next to each other - the code shows the
+slices. Numbers are hashes of the name and the index (beside_pytorch.c has the same function), so that both sides have
+them without a file.
 
-Roundings must not decide anything: a relu's sign, a pool's maximum, a router's choice. Each model is run in float32,
-too, and has the first salt with which every such decision is MARGIN times as clear as float32 is off there.
+Rounding must not affect a decision: a relu's sign, a pool's maximum, a router's choice. Each model is also run in
+float32, and has the first salt for which the margin of every such decision is MARGIN times float32's error there.
 """
 import math
 import pathlib
@@ -38,7 +37,7 @@ def key_of(name, salt):
 
 
 def hashes(name, salt, n):
-    """Of 32 bits."""
+    """Hashes of 32 bits."""
     h = (torch.arange(n) * 0x9E3779B1 + key_of(name, salt)) % 2**32
     for _ in range(3):
         h = (h ^ h >> 16) * 0x045D9F3B % 2**32
@@ -50,7 +49,8 @@ def signs(name, salt, n):
 
 
 def spread(shape):
-    """Of a weight: sums stay near the size of what is summed, as numbers between -1 and 1 have a variance of 1 / 3."""
+    """The scale of a weight: sums stay as large as the summed values, because numbers between -1 and 1 have a variance
+    of 1 / 3."""
     terms = shape[-1] if len(shape) == 3 else math.prod(shape[1:])
     e = 0
     while 3 * 4**e < terms:
@@ -61,21 +61,21 @@ def spread(shape):
 def values(name, salt, shape):
     u = ((hashes(name, salt, math.prod(shape)) >> 16) / 32768 - 1).reshape(shape)
     if name.endswith("dt.bias"):
-        return u - 4  # a step's decay is seen some chunks later
+        return u - 4  # a step's decay is visible some chunks later
     if name.endswith("bias"):
-        return u / 4 + (torch.where(u < 0.75, 2, -1) if name.startswith("bn") else 0)  # far from a relu's bend
+        return u / 4 + (torch.where(u < 0.75, 2, -1) if name.startswith("bn") else 0)  # far from a relu's kink
     return 1 + u / 4 if len(shape) == 1 else u * spread(shape)
 
 
 class Step:
-    """Parameters by name, and what was decided on the way."""
+    """Parameters by name, and the decisions made."""
 
     def __init__(self, salt, dtype):
         self.salt, self.dtype = salt, dtype
         self.parameters, self.decisions, self.drawn = {}, [], 11
 
     def __call__(self, name, *shape):
-        """A parameter. Asked for again it is the same."""
+        """A parameter. A repeated request returns the same one."""
         if name not in self.parameters:
             self.parameters[name] = values(name, self.salt, shape).to(self.dtype).requires_grad_()
         assert self.parameters[name].shape == shape, name
@@ -88,7 +88,7 @@ class Step:
         return (hashes(name, self.salt, math.prod(shape)) >> 16).reshape(shape) % VOCAB
 
     def decide(self, x, where=None):
-        """The signs of x decide, where they do."""
+        """Records the margin of a decision by the signs of x."""
         self.decisions.append((x.detach(), where))
 
     def relu(self, x):
@@ -96,21 +96,21 @@ class Step:
         return F.relu(x)
 
     def max_pool(self, x, kernel, padding=0):
-        """The largest of each window; where nothing is above 0 the relu before it lets no gradient through."""
+        """The maximum of each window; if none is above 0, the preceding relu passes no gradient."""
         inside = F.pad(x.detach(), (padding,) * 4, value=-1).unfold(2, kernel, 2).unfold(3, kernel, 2).flatten(4)
         first, second = inside.topk(2).values.unbind(-1)
         self.decide(first - second, first > 0)
         return F.max_pool2d(x, kernel, 2, padding)
 
     def best(self, x, k):
-        """[..., k], the places of the largest of each row."""
+        """[..., k], the indexes of the largest of each row."""
         if k < x.shape[-1]:
             sorted_ = x.detach().sort(descending=True).values
             self.decide(sorted_[..., k - 1] - sorted_[..., k])
         return x.topk(k).indices
 
     def dropout(self, x, p):
-        """As by the generator of seed 5 at block 11, four elements a block."""
+        """As by the generator of seed 5 at block 11, four elements per block."""
         words = drawn(self.drawn, 5, x.numel())
         self.drawn += -(-x.numel() // 4)
         return x * (torch.tensor(words) >= p * 2.0**32).reshape(x.shape) / (1 - p)
@@ -144,14 +144,14 @@ def joined(x):
 
 def attention(q, k, v, scale, causal, bias=0):
     scores = q @ k.transpose(-1, -2) * scale + bias
-    if causal:  # a query sees its own place and those before it
+    if causal:  # a query attends to its own place and those before it
         hidden = torch.arange(k.shape[-2])[None, :] > torch.arange(q.shape[-2])[:, None]
         scores = scores.masked_fill(hidden, -math.inf)
     return scores.softmax(-1) @ v
 
 
 def turned(a, b, base):
-    """Pairs (a, b) by an angle of place * base^(-i / pairs), i counting pairs."""
+    """Rotates pairs (a, b) by an angle of place * base^(-i / pairs), where i counts pairs."""
     rate = base ** (-torch.arange(a.shape[-1], dtype=torch.float64) / a.shape[-1])
     angle = torch.arange(a.shape[-2], dtype=torch.float64)[:, None] * rate
     cos, sin = angle.cos().to(a.dtype), angle.sin().to(a.dtype)
@@ -195,7 +195,7 @@ def gpt(p, seq=24, places=32):
 
 
 def vit(p, side=20, places=17):
-    """Sides are filled up to patches of 8, numbered by rows behind the class token."""
+    """Sides are padded to patches of 8, numbered by rows after the class token."""
     width, n, patch = 64, 4, 8
     images, labels = pictures(p, side)
     images = F.pad(images, (0, -side % patch) * 2)
@@ -233,7 +233,7 @@ EXPERTS, CHOSEN, EXPERT_HIDDEN = 16, 4, 32
 
 
 def latent_attention(p, h, x, q_rank, width, n, d, rope, kv_rank):
-    def rotated(y):  # neighbours are pairs
+    def rotated(y):  # adjacent elements are pairs
         return torch.stack(turned(y[..., ::2], y[..., 1::2], 10000.0), -1).flatten(-2)
 
     c_q = rms_norm(p, f"{h}.q_norm", linear(p, f"{h}.q_a", x, q_rank), 1e-6) if q_rank else x
@@ -246,9 +246,9 @@ def latent_attention(p, h, x, q_rank, width, n, d, rope, kv_rank):
 
 
 def route(p, h, x, softmax):
-    """x [tokens, width] -> weights [tokens, experts], 0 for those not chosen, and the loss that balances: of shares of
-    the scores and of tokens, over the whole batch. Version 3 chooses in two of four groups, whose best two sum to the
-    most."""
+    """x [tokens, width] -> weights [tokens, experts], 0 for those not chosen, and the balancing loss: of shares of the
+    scores and of tokens, over the whole batch. Version 3 chooses from two of four groups, those with the largest sum of
+    their best two."""
     logits = linear(p, f"{h}.router", x, EXPERTS)
     scores = logits.softmax(-1) if softmax else logits.sigmoid()
     compared = scores if softmax else scores + p.buffer(f"{h}.bias", EXPERTS)
@@ -273,7 +273,7 @@ def experts(p, h, x, softmax):
     down = p(f"{h}.moe.down.weight", EXPERTS, x.shape[-1], f)
     for e in range(EXPERTS):
         y = y + (F.silu(rows @ up[e, :f].T) * (rows @ up[e, f:].T)) @ down[e].T * weights[:, e:e + 1]
-    return y.view_as(x) + swiglu(p, f"{h}.mlp", x, f), loss  # that of all tokens
+    return y.view_as(x) + swiglu(p, f"{h}.mlp", x, f), loss  # sum over all tokens
 
 
 def deepseek_block(p, h, x, dense, q_rank, softmax):
@@ -284,8 +284,8 @@ def deepseek_block(p, h, x, dense, q_rank, softmax):
 
 
 def deepseek(p, seq=24, ahead=2, q_rank=32, softmax=False):
-    """Targets are the tokens one place later, so what depth k reads at place i is target i + k - 1, and what it
-    predicts target i + k; its loss is the mean over the places it has."""
+    """Targets are the tokens one place later, so depth k at place i reads target i + k - 1, and predicts target i + k;
+    its loss is the mean over its places."""
     tokens, targets = texts(p, seq)
     wte, layers, aux = p("wte.weight", VOCAB, LATENT["width"]), 4, 0
     x = wte[tokens]
@@ -343,7 +343,7 @@ def mamba2(p, seq=40):
 # ---- T5 (arXiv 1910.10683; github.com/google-research/text-to-text-transfer-transformer, Mesh TensorFlow's) ----
 
 def bucket(far, both):
-    """far: the key's place less the query's."""
+    """far: the key's place minus the query's."""
     n, first = 32, 0
     if both:
         n, first = 16, 16 if far > 0 else 0
@@ -403,7 +403,7 @@ def pictures(p, side):
 
 
 class Layers:
-    """Numbered in the order in which they are met, from 1 on."""
+    """Numbered in the order of first use, from 1 on."""
 
     def __init__(self, p):
         self.p, self.met = p, 0
@@ -445,8 +445,8 @@ class Layers:
 
 
 def resnet50(p, side=64, width=8):
-    """arXiv 1512.03385, table 1; a block's stride is in its 3x3 convolution, as torchvision has it. A block's shortcut
-    is numbered behind its branch."""
+    """arXiv 1512.03385, table 1; a block's stride is in its 3x3 convolution, as in torchvision. A block's shortcut is
+    numbered after its branch."""
     x, labels = pictures(p, side)
     n = Layers(p)
     x = p.max_pool(n.conv_bn_relu(x, width, 7, 2), 3, 1)
@@ -457,7 +457,7 @@ def resnet50(p, side=64, width=8):
             y = n.conv_bn_relu(x, inner, 1)
             y = n.conv_bn_relu(y, inner, 3, stride)
             y = n.conv(y, 4 * inner, 1)
-            if block == 0:  # the shortcut's convolution is met before the branch's last norm, its norm too
+            if block == 0:  # the shortcut's convolution and its norm are numbered before the branch's last norm
                 x = n.bn(n.conv(x, 4 * inner, 1, stride))
             x = p.relu(n.bn(y) + x)
     return n.classify(x, labels)
@@ -479,7 +479,7 @@ def vgg16(p, side=64, width=8):
 
 def mobilenet(p, side=64, width=8):
     """arXiv 1704.04861, table 1, whose first layer has 32 channels: half of `width` there and here. The last block's
-    stride is 1, as its size has to be."""
+    stride is 1, as its size requires."""
     x, labels = pictures(p, side)
     n = Layers(p)
     x = n.conv_bn_relu(x, width // 2, 3, 2)
@@ -525,8 +525,8 @@ MODELS = (gpt, llama, deepseek, deepseek_v2, mamba2, t5, t5_gated, vit, resnet50
 
 
 def margin(model, salt):
-    """How many times what float32 is off there the least clear decision is; 0 where a gradient is noise, as that of a
-    batch norm's bias is where all relus behind it are open up to the next one."""
+    """The smallest margin of a decision, relative to float32's error there; 0 if a gradient is only rounding noise, as
+    for a batch norm's bias whose following relus are all positive up to the next norm."""
     wide, narrow = (Step(salt, dtype) for dtype in (torch.float64, torch.float32))
     with torch.no_grad():
         model(wide), model(narrow)
@@ -560,7 +560,7 @@ def rows(model, salt):
 
 
 def folded(words):
-    """Lines of 120 columns."""
+    """Wraps to lines of 120 columns."""
     lines = [""]
     for word in words:
         if len(lines[-1]) + 1 + len(word) > 120:

@@ -1,4 +1,4 @@
-"""Golden values of moe.golden: whole layers of experts, by a loop over all of them."""
+"""Writes moe.golden: whole layers of experts, by a loop over all of them."""
 import math
 
 import torch
@@ -10,7 +10,7 @@ EXPERTS, CHOSEN = 6, 2  # of cases/moe.h
 
 
 def stays(index, weights, rule):
-    """[T, k]: the slots that stay of experts with half the room they need: Megatron's policies position and probs."""
+    """[T, k]: the slots kept with a capacity of half the average load: Megatron's policies position and probs."""
     stay, tokens = torch.zeros_like(index), len(index)
     for e in range(EXPERTS):
         slots = (index == e).nonzero().tolist()
@@ -28,7 +28,7 @@ def weights_of(s, index, score, groups):
     return 2.5 * w / w.sum(-1, keepdim=True) if groups else w
 
 
-# The same and the experts once more, as the ops compute it: what each makes is off.
+# Repeats the computation of the experts in the ops' order, for the error of each op.
 def softmax(r, z):
     e = r.off(r.off(z - z.detach().amax(-1, keepdim=True)).exp())
     return r.off(e / r.of_rows(r.sum(e)[:, None], e.shape))
@@ -54,7 +54,7 @@ def layer(name, x, router, first, second, score, groups=False, rule=None, bias=0
         assert (gaps[:, CHOSEN - 1] - gaps[:, CHOSEN]).min() > 1e-4, "a near tie: take other numbers"
         return s.topk(CHOSEN).indices
 
-    with torch.no_grad():  # the choice has no gradient, and what is compared no part in the weights
+    with torch.no_grad():  # the choice has no gradient, and the compared scores do not affect the weights
         added = torch.tensor([bias * number(e, 7, False) for e in range(EXPERTS)])
         s = scores(x, router)
         index = chosen(s + added)
@@ -77,7 +77,7 @@ def layer(name, x, router, first, second, score, groups=False, rule=None, bias=0
 
     def steps(r, x, router, first, second):
         w = steps_of_weights(r, r.product(x, router), index, score, groups)
-        rows = r.of_rows(x[:, None], (len(x), CHOSEN, x.shape[1]))  # their gradients are summed up
+        rows = r.of_rows(x[:, None], (len(x), CHOSEN, x.shape[1]))  # their gradients are summed
         gate, up = r.off(r.product(rows, first[index])).chunk(2, -1)
         h = r.off(r.off(gate * r.function(gate, "sigmoid")) * up)
         h = r.off(h * r.of_rows((w * stay)[..., None], h.shape))

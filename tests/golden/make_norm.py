@@ -1,4 +1,4 @@
-"""Writes norm.golden: see writer.py. Normalisation by batch, by group of channels, by channel."""
+"""Writes norm.golden: see writer.py. Normalization by batch, by group of channels, by channel."""
 import torch
 import torch.nn.functional as F
 
@@ -8,7 +8,7 @@ EPS = single(1e-3)
 
 
 def sizes(groups):
-    """What op_sizes_groups() says; groups 0: of the batch."""
+    """As op_sizes_groups(); groups 0: of the batch."""
     def f(w, y, x, weight, bias):
         n, c = x.shape[:2]
         cut = (lambda v: v.transpose(0, 1).reshape(1, c, 1, -1)) if not groups else \
@@ -44,7 +44,7 @@ def statistics(n):
 
 
 def given_sizes(w, y, x, *vectors):
-    """As sizes(0), of statistics that are constants."""
+    """As sizes(0), for statistics that are constants."""
     row = lambda v: v.reshape(1, -1, *(1 for _ in x.shape[2:]))
     mean, var = map(row, statistics(x.shape[1]))
     weight, bias = map(row, vectors) if vectors else (torch.ones(()), torch.zeros(()))

@@ -19,7 +19,7 @@ binary("mul", torch.mul)
 binary("div", torch.div, positive(3, 1))
 for name, f in [("add", torch.add), ("sub", torch.sub), ("mul", torch.mul), ("div", torch.div)]:
     case(f"{name}.same", f, [normal(5, 19), positive(5, 19)], absolute=torch.add if name == "sub" else None)
-# Ties are in there on purpose: the first operand is taken.
+# Ties are included on purpose: the first operand is chosen.
 first = lambda a, b: torch.where(a >= b, a, b)
 for name, a, b in [("maximum", (2, 1, 37), (3, 37)), ("maximum.same", (5, 19), (5, 19))]:
     case(name, first, [torch.randint(-3, 4, a) / 2, torch.randint(-3, 4, b) / 2],
@@ -29,7 +29,7 @@ last = lambda a, b: torch.where(a <= b, a, b)
 case("minimum", last, [torch.randint(-3, 4, (2, 1, 37)) / 2, torch.randint(-3, 4, (3, 37)) / 2],
      sizes=lambda w, y, a, b: (y, *gradients(last, [a, b], w.abs())[1]))
 
-# Twice each: values around 0 and, as a tensor of odd extents, values far from it, where functions saturate.
+# Two tensors: values around 0 and, with odd extents, values far from it, where functions saturate.
 spread = exact(torch.cat([torch.linspace(-6, 6, 75), torch.zeros(1), torch.randn(35)])).reshape(3, 37)
 far = exact(torch.cat([torch.linspace(-24, 24, 41), torch.tensor([-0.0, 2.0**-9, -(2.0**-9), 1.0])])).reshape(3, 5, 3)
 many = positive(3, 37)
@@ -95,7 +95,7 @@ for variant, shape in [("", (2, 3, 37)), (".even", (5, 64)), (".narrow", (40, 3)
 # ---- reductions
 
 def maximum(x, axes, keep):
-    """The first maximal element in row-major order takes the whole gradient; amax would share it out."""
+    """The first maximal element in row-major order gets the whole gradient; amax would divide it."""
     rest = [i for i in range(x.dim()) if i not in axes]
     rows = x.permute(*rest, *axes).reshape(*[x.shape[i] for i in rest], -1)
     best = rows == rows.amax(-1, keepdim=True)
@@ -167,7 +167,7 @@ logsumexp("logsumexp_outer", normal(3, 5, 7, size=2), (0, 2), False)
 # ---- attention
 
 def attention(name, q, k, v, mask, scale, drop=None):
-    """drop: what the probabilities are multiplied by, 0 or 1 / (1 - p)."""
+    """drop: the factor of the probabilities, 0 or 1 / (1 - p)."""
     group = q.shape[1] // k.shape[1]
     drop = torch.ones(()) if drop is None else drop
     most = drop.max()
@@ -317,7 +317,7 @@ case("concat.columns", lambda a, b, c: torch.cat([a, b, c], 1), [normal(7, 1), n
 
 
 class ToBfloat16(torch.autograd.Function):
-    """Rounded forward, the gradient passed on as it is: what a cast does."""
+    """Rounded forward, with the gradient passed on unchanged, as by a cast."""
 
     @staticmethod
     def forward(ctx, x):
@@ -339,7 +339,7 @@ def linear_gelu(x, weight, *bias):
 
 
 def linear_gelu_sizes(w, y, x, weight, *bias):
-    """The function at what the product gives: its terms meet its slope, below 1.129, and the slope's, below 0.798."""
+    """The function of the product: its terms are multiplied by its slope, below 1.129, and the slope's, below 0.798."""
     terms = F.linear(x.abs(), weight.abs(), *[b.abs() for b in bias])
     dz = (w.abs() * (1 + slope(F.linear(x, weight, *bias)) + 0.798 * terms)).reshape(-1, weight.shape[0])
     dx, dw = (dz @ weight.abs()).reshape(x.shape), dz.T @ x.abs().reshape(-1, x.shape[-1])

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Writes optimizers.h: what PyTorch's optimizers make of a few numbers in float64. Run from this folder.
+"""Writes optimizers.h: the results of PyTorch's optimizers for a few numbers in float64. Run it in this folder.
 
-Lion is not in PyTorch: its update is written out as in the authors' code (github.com/google/automl, lion_pytorch.py).
-The numbers that go in are sums of few powers of two, as tests/ops/optimizers.c makes them."""
+Lion is not in PyTorch: its update is implemented here as in the authors' code (github.com/google/automl,
+lion_pytorch.py). The inputs are sums of few powers of two, as in tests/ops/optimizers.c."""
 import pathlib
 
 import torch

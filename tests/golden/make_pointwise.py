@@ -4,7 +4,7 @@ import torch.nn.functional as F
 
 from writer import case, exact, gradients, normal, positive, write
 
-# Around 0 and the other kinks, which are in there on purpose, and far from them.
+# Around 0 and the other kinks, which are included on purpose, and far from them.
 spread = exact(torch.cat([torch.linspace(-8, 8, 105), torch.tensor([0.0, 3, -3, 6, -0.0, 2.0**-9])])).reshape(3, 37)
 far = exact(torch.linspace(-60, 60, 45)).reshape(3, 5, 3)
 for variant, x in [("", spread), (".far", far)]:
@@ -24,7 +24,7 @@ def power(variant, a, b):
 
 power("", positive(2, 1, 37), normal(3, 1))
 power(".same", positive(5, 19), normal(5, 19))
-# Powers of 0, and to the power of 0: what has no logarithm, and what would be 0 times infinity.
+# Powers of 0, and to the power of 0: bases without a logarithm, and products of 0 and infinity.
 case("pow.corners", torch.pow, [torch.tensor([0.0, 0, 0, 2, 2]), torch.tensor([2.0, 0, 1, 0, -1])],
      sizes=lambda w, y, a, b: (y, *[1 + x for x in gradients(torch.pow, [a, b], w.abs())[1]]))
 write(__file__)

@@ -1,8 +1,8 @@
 """
-Golden values of quantized.golden, products with weights that bitsandbytes decodes, and of quantized_codes.h, the codes
-that it gives numbers. Needs bitsandbytes 0.50.2 beside PyTorch; its CPU backend.
+Writes quantized.golden, products with weights that bitsandbytes dequantizes, and quantized_codes.h, the data into
+which it quantizes numbers. Needs bitsandbytes 0.50.2 in addition to PyTorch; its CPU backend.
 
-Codes of scales are those of its portable backend and of its CUDA kernels, the nearest of the dynamic map: its library
+Quantized scales are those of its portable backend and of its CUDA kernels, the nearest of the dynamic map. Its library
 for x86 looks them up by a number's upper 16 bits, and takes the second nearest for one in a thousand.
 """
 import pathlib
@@ -63,7 +63,7 @@ product("linear_int8", int8_weight(7, 33), 10)
 write(__file__)
 
 
-# ---- codes ----
+# ---- quantized data ----
 
 def digest(x):
     """FNV-1a of 64 bits."""
@@ -74,7 +74,7 @@ def digest(x):
 
 
 def numbers(n, bits):
-    """What tests/ops/quantized.c makes: whole numbers, by 2^-bits, smaller in some blocks and in every second group."""
+    """As in tests/ops/quantized.c: integers times 2^-bits, smaller in some blocks and in every second group."""
     i = np.arange(n, dtype=np.uint64)
     x = ((i * 2654435761 + i // 7 * 40503) % 2**32 >> np.uint64(31 - bits)).astype(np.float64) - 2**bits
     x = x * 2.0**-bits * 2.0 ** -((i // 64) % 3 + (i // 16384) % 2).astype(np.float64)

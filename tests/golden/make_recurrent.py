@@ -1,4 +1,4 @@
-"""Writes recurrent.golden: see writer.py. What goes along a sequence."""
+"""Writes recurrent.golden: see writer.py. Ops along a sequence."""
 import torch
 import torch.nn.functional as F
 
@@ -16,7 +16,8 @@ case("causal_conv1d.short", causal_conv1d, [normal(3, 2, 4), normal(4, 7), norma
 
 
 def named(weights, width, suffix):
-    """The parameters of a torch.nn module: of the input, of the state, and both biases, side by side in one tensor."""
+    """The parameters of a torch.nn module: for the input, for the state, and both biases, concatenated in one
+    tensor."""
     names = ["weight_ih", "weight_hh", "bias_ih", "bias_hh"]
     w_in = weights.shape[1] - width - 2
     parts = weights[:, :w_in], weights[:, w_in:-2], weights[:, -2], weights[:, -1]
@@ -39,7 +40,7 @@ def gru(x, h, weights):
     return y[0] if sequence else y
 
 
-# Once more, as the cells compute it: what each op makes is off.
+# Repeats the computation in the cells' order, for the error of each op.
 def linear(r, x, w, bias):
     return r.off(r.product(x, w) + r.of_rows(bias, (x.shape[0], w.shape[0])))
 

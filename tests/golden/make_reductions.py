@@ -8,7 +8,7 @@ from writer import case, gradients, normal, write
 
 
 def values(name, f, x):
-    """No terms that cancel: M is the result, and the gradient at |w|."""
+    """Terms that do not cancel: M is the result, and the gradient at |w|."""
     case(name, f, [x], sizes=lambda w, y, x: (y, gradients(f, [x], w.abs())[1][0]))
 
 

@@ -1,4 +1,4 @@
-"""Writes select.golden: see writer.py. Parts of a tensor, pads, and leaves without storage."""
+"""Writes select.golden: see writer.py. Slices, pads, and leaves without storage."""
 import torch
 import torch.nn.functional as F
 
@@ -6,7 +6,7 @@ from writer import case, gradients, normal, positive, write
 
 
 def own(f):
-    """Magnitudes: its own values, and gradients of an upstream gradient that is nowhere negative."""
+    """Magnitudes: its own values, and gradients of a nonnegative upstream gradient."""
     return lambda w, y, *xs: (y, *gradients(f, xs, w.abs())[1])
 
 

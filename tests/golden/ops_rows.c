@@ -112,7 +112,7 @@ static const struct golden_row rows[] = {
     COUNTED(rope_with_pairs, rope_with, rope_with, .value = 1, .keep = true),
     ROW(dropout, dropout, .dropout = 0.3, .r = { { N_DROPOUT, 0 }, { N_DROPOUT, 0 } }),
     ROW(dropout_add, dropout_add, .dropout = 0.3, .r = { { N_DROPOUT + 1, 0 }, { N_DROPOUT, 0 }, { 0, 0 } }),
-    /* the deviate, stored, and a product; words are exact in float64, and deviates computed in it */
+    /* the deviate, stored, and a product; words are exact in float64, and so are deviates */
     { "rand", { .build = with_rand, .r = { { 2, 1 }, { 2, 1 } } }, NULL },
     { "randn", { .build = with_randn, .r = { { N_RANDN + 2, 1 }, { N_RANDN + 2, 1 } } }, NULL },
     COUNTED(embedding, embedding, embedding, ),
@@ -130,7 +130,7 @@ static const struct golden_row rows[] = {
     COUNTED(broadcast_to, broadcast_to, broadcast_to, SHAPE(3, 4, 6)),
     ROW(concat, concat, .axis = 1),
     { "split", { .build = split }, NULL },
-    /* Squares have 16 bits: rounded once to a narrow type, by the product or by the cast. */
+    /* Squares have 16 bits: rounded once to a 16-bit type, by the product or by the cast. */
     ROW(cast_bf16, cast, .dtype = RW_BF16, .r = { { 1, 0 }, { 2, 1 } }),
     ROW(cast_f32, cast, .dtype = RW_F32, .r = { { 1, 1 }, { 2, 1 } }),
     ROW(cast_f64, cast, .dtype = RW_F64, .r = { { 1, 1 }, { 2, 1 } }),

@@ -1,7 +1,7 @@
 /* The rows of pointwise.golden. */
 #include "golden/rows.h"
 
-/* What has no gradient of its own. */
+/* An op without a gradient of its own, multiplied by x. */
 static rw_tensor *with_sign(rw_tape *t, rw_tensor **x, const struct op_case *c)
 {
     (void)c;

@@ -1,5 +1,5 @@
-/* Written by make_quantized.py: out, in, bits and type of the numbers; digests of NF4's codes, codes of scales,
-   mean and largest, decoded numbers; of INT8's codes, largest, decoded numbers. No include guard. */
+/* Written by make_quantized.py: out, in, bits and type of the numbers; digests of NF4's data, quantized scales, mean
+   and largest, dequantized numbers; of INT8's data, largest, dequantized numbers. No include guard. */
 { 3, 64, 20, RW_F32,
   { 0x528a8f49f9b12503, 0xf8cf831be3d103c4, 0x2482a83ce9ca8c0f, 0xe6cc06f59b40155c,
     0x2472d33023607703, 0xb515f576879763da, 0x385f57e0453753cb } },

@@ -1,4 +1,4 @@
-/* The rows of quantized.golden: the words of cases/quantized.c, decoded by bitsandbytes. */
+/* The rows of quantized.golden: the words of cases/quantized.c, dequantized by bitsandbytes. */
 #include "golden/rows.h"
 
 static const struct golden_row rows[] = {

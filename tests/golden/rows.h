@@ -1,7 +1,7 @@
 /*
- * The sets of golden values: a file of golden/ and, for each op in it, what tests/ops/golden.c records and how many
- * roundings it may take. A case of the file is OP or OP.VARIANT, where a variant has other shapes or values; OP is the
- * name of a row.
+ * The sets of golden values: a file of golden/ and, for each op in it, what tests/ops/golden.c records and its number
+ * of roundings. A case of the file is OP or OP.VARIANT, where a variant has other shapes or values; OP is the name of a
+ * row.
  */
 #ifndef RW_TESTS_GOLDEN_ROWS_H
 #define RW_TESTS_GOLDEN_ROWS_H
@@ -12,7 +12,7 @@
 struct golden_row {
     const char *name;
     struct op_case c;
-    void (*count)(struct op_case *c); /* when the roundings depend on the shapes */
+    void (*count)(struct op_case *c); /* if the roundings depend on the shapes */
 };
 
 struct golden_set {
@@ -32,11 +32,11 @@ struct golden_set {
 #define SHAPE(...) .shape = RW_SHAPE(__VA_ARGS__)
 
 /*
- * A bound takes hundreds of roundings as if all of them went one way, and terms that cancel as if they did not: of the
- * largest ones a hundredth is used and less. The errors of n roundings that go either way sum to the root of n times
- * one (Higham and Mary, SIAM J. Sci. Comput. 41(5), 2019, theorem 2.4), and M of a gradient through a softmax or a gate
- * is that of terms as large as it. So a case is held to this share of its bound, which is measured (shares.c): at most
- * ten times what it uses.
+ * A bound assumes that hundreds of roundings all have the same sign, and that terms do not cancel: of the largest
+ * bounds a hundredth is used and less. The errors of n roundings of either sign sum to the root of n times one (Higham
+ * and Mary, SIAM J. Sci. Comput. 41(5), 2019, theorem 2.4), and M of a gradient through a softmax or a gate assumes
+ * terms as large as the gradient. So a case must stay within this measured share of its bound (shares.c): at most ten
+ * times the share that it uses.
  */
 double golden_share(const char *name, rw_dtype dtype);
 

@@ -1,7 +1,7 @@
 /* The rows of select.golden. */
 #include "golden/rows.h"
 
-/* An element is copied to three places at most along an axis; what one axis adds up is stored for the next. */
+/* An element is copied to at most three places along an axis; the sum along one axis is stored before the next. */
 #define TWICE { { 0, 0 }, { 6, 1 } }
 #define ONCE { { 0, 0 }, { 3, 0 } }
 

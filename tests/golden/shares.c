@@ -1,8 +1,8 @@
 /*
- * The share of its bound that a row of golden values is held to, as rows.h says, where it uses less than a tenth: six
- * times the most that it uses in that type anywhere, and no more than ten times the least, but twice the most at least.
- * It is what REWIND_GOLDEN_SHOW=1 prints without this table, of all cases of the row, under REWIND_ISA=base, v3 and v4,
- * with oneDNN held to AVX2, and on the simulated device with cuDNN and without.
+ * The share of its bound that a row of golden values may use, as described in rows.h, if it uses less than a tenth: six
+ * times the maximum that it uses in that type anywhere, and no more than ten times the minimum, but at least twice the
+ * maximum. REWIND_GOLDEN_SHOW=1 prints the used shares without this table, for all cases of the row, under
+ * REWIND_ISA=base, v3 and v4, with oneDNN restricted to AVX2, and on the simulated device with cuDNN and without.
  */
 #include "golden/rows.h"
 

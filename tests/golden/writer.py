@@ -1,17 +1,17 @@
 """
-Writes a file of golden values, which tests/ops/golden.c holds the ops to: inputs, results and gradients by PyTorch, in
-float64. A family of ops has a script make_NAME.py, which writes NAME.golden beside itself. It is run by hand when a
-case is added (PyTorch 2 or newer); nothing needs it to build or to test.
+Writes a file of golden values, with which tests/ops/golden.c compares the ops: inputs, results and gradients by
+PyTorch, in float64. A family of ops has a script make_NAME.py, which writes NAME.golden to its own folder. It is run by
+hand when a case is added (PyTorch 2 or newer); neither building nor testing needs it.
 
 Inputs and upstream weights are numbers that bfloat16 and float16 hold exactly, so that one reference serves all four
-types. A result y is followed by y.m, the size of the terms that its rounding errors are relative to; likewise g0
-and g0.m of the gradient of input 0. The number of roundings stands in op_roundings.h and .c, what M is in op_sizes.c
-and, of what is composed of many ops, at slopes().
+types. A result y is followed by y.m, the magnitude of the terms to which its rounding errors are relative; likewise g0
+and g0.m of the gradient of input 0. The number of roundings is in op_roundings.h and .c, the definition of M in
+op_sizes.c and, for composites of many ops, at slopes().
 
 The file: "RWGOLD01", then tensors up to the end, all little-endian: u32 length of the name, the name, u32 type (0
 float32, 1 float64, 2 int32), u32 rank, u64 per extent, the elements in row-major order. Names are CASE/x0, x1, ...
-(inputs), CASE/i0 (an int32 input), CASE/w (upstream gradient), CASE/y, CASE/y.m, CASE/g0, CASE/g0.m ...
-CASE is OP or OP.VARIANT: another shape, or other values.
+(inputs), CASE/i0 (an int32 input), CASE/w (upstream gradient), CASE/y, CASE/y.m, CASE/g0, CASE/g0.m ... CASE is OP or
+OP.VARIANT: another shape, or other values.
 """
 import pathlib
 import struct
@@ -33,7 +33,7 @@ def put(name, x, code):
 
 
 def exact(x):
-    """The nearest that bfloat16 holds and, of those below 2^-16, float16 too."""
+    """The nearest number that bfloat16 holds and, below 2^-16, float16 too."""
     return x.to(torch.bfloat16).to(torch.float16).to(torch.float64)
 
 
@@ -64,10 +64,10 @@ def gradients(f, xs, w):
     return y.detach(), torch.autograd.grad((y * w).sum(), xs)
 
 
-# ---- M of what is composed of many ops: the slope along each of its roundings ----
+# ---- M of composites of many ops: the slope along each rounding ----
 
 class Off(torch.autograd.Function):
-    """x, off by the share `there` of itself, whose gradient is off by the share `back`."""
+    """x with a relative error `there`, whose gradient has a relative error `back`."""
     @staticmethod
     def forward(ctx, x, there, back):
         ctx.save_for_backward(x, back)
@@ -80,7 +80,7 @@ class Off(torch.autograd.Function):
 
 
 class OffFunction(torch.autograd.Function):
-    """sigmoid or tanh of x, as Off; its slope is made of the value, which is computed again and off by `again`."""
+    """sigmoid or tanh of x, as Off; its slope is computed from the value, which is recomputed with an error `again`."""
     @staticmethod
     def forward(ctx, x, there, back, again, kind):
         ctx.save_for_backward(x, back, again)
@@ -97,7 +97,7 @@ class OffFunction(torch.autograd.Function):
 
 
 class Roundings:
-    """Functions for what case() is given as `steps`. Each result is off, and so is each gradient on its way back."""
+    """Functions passed to case() as `steps`. Each result has an error, and so has each gradient in backward."""
     def __init__(self):
         self.shares = []
 
@@ -112,11 +112,11 @@ class Roundings:
         return OffFunction.apply(x, self.share(x), self.share(x), self.share(x), kind)
 
     def sum(self, x, axis=-1):
-        """Each term is off, as a sum's bound has it, and so is each that is summed up on the way back."""
+        """Each term has an error, as in a sum's bound, and so has each summed term in backward."""
         return self.off(x).sum(axis)
 
     def product(self, x, w):
-        """x w^T, where w is of all rows, or one for each."""
+        """x w^T, where w is common to all rows, or one for each."""
         return self.sum(x[..., None, :] * w)
 
     def of_rows(self, x, shape):
@@ -125,9 +125,9 @@ class Roundings:
 
 def slopes(steps, w, xs, want):
     """
-    Of y and of each gradient, for each element: the sum over all roundings of |its slope along that one|, each relative
-    to what is rounded. To first order an element is off by no more than this times the most roundings of any of them:
-    running error analysis, without the growth that comes of absolute values from step to step.
+    For y and for each gradient, for each element: the sum over all roundings of |its slope along that one|, each
+    relative to the rounded value. To first order the error of an element is at most this times the maximum number of
+    roundings of any of them: running error analysis, without the growth due to taking absolute values at each step.
     """
     r, xs = Roundings(), [x.detach().clone().requires_grad_() for x in xs]
     y = steps(r, *xs)
@@ -145,8 +145,8 @@ def slopes(steps, w, xs, want):
 
 def case(name, f, xs, sizes=None, absolute=None, index=None, loss=False, steps=None):
     """
-    sizes(w, y, *xs) gives the magnitudes of y and of each gradient. Without it the op has no cancelling terms but those
-    of its sums: then they are its own values at |x| and |w|, by `absolute`, or by f. With `steps`, f once more by
+    sizes(w, y, *xs) gives the magnitudes of y and of each gradient. Without it the op has no cancelling terms except
+    those of its sums: then they are its own values at |x| and |w|, by `absolute`, or by f. With `steps`, f again by
     Roundings, they are slopes().
     """
     with torch.no_grad():
@@ -173,7 +173,7 @@ def case(name, f, xs, sizes=None, absolute=None, index=None, loss=False, steps=N
 
 
 def write(script):
-    """Writes what was put: make_NAME.py to NAME.golden."""
+    """Writes all cases: make_NAME.py to NAME.golden."""
     path = pathlib.Path(script)
     path = path.with_name(path.stem.removeprefix("make_") + ".golden")
     path.write_bytes(out)

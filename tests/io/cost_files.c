@@ -1,7 +1,7 @@
 /*
- * Files of costs: those of earlier versions are read, what they know of the folder in which values wait is of that
- * folder alone, and files that are cut off, changed or from elsewhere are refused with their line, with nothing
- * changed.
+ * Cost files: those of earlier versions are read; their transfer rates apply only to the offload folder for which they
+ * were measured; and files that are truncated, changed or from another machine are refused with their line, without any
+ * effect.
  */
 #include "io/measured.h"
 
@@ -26,7 +26,7 @@ static void expect_refused(struct fixture *b, const char *text, size_t bytes, rw
     rw_error_clear(b->ctx);
 }
 
-/* Line number `line` (from 1) replaced. */
+/* Replaces line number `line` (from 1). */
 static const char *other_line(const char *text, int line, const char *in_place)
 {
     static char changed[1 << 16];
@@ -65,8 +65,8 @@ Test(cost_files, files_from_elsewhere_are_refused_by_line)
     const char *const negative = other_line(text, 6, "memory 5 -1 5");
     write_file(other, negative, strlen(negative));
     cr_assert_eq(rw_costs_load(b.ctx, other), RW_ERR_IO);
-    cr_expect(strstr(rw_error_message(b.ctx), "line 6: bytes and picoseconds twice, up to 10^18 each, are expected, "
-                                              "found \"5 -1 5\""), "%s", rw_error_message(b.ctx));
+    cr_expect(strstr(rw_error_message(b.ctx), "line 6: expected bytes and picoseconds twice, up to 10^18 each, "
+                                              "got \"5 -1 5\""), "%s", rw_error_message(b.ctx));
     rw_error_clear(b.ctx);
     static const char *const no_store[] = {
         "store", "store ", "store nobody", "store none ", "store 5", "store 5 5 5", "store 5 5 5 ", "store 5 5 5 tmp",
@@ -77,7 +77,7 @@ Test(cost_files, files_from_elsewhere_are_refused_by_line)
     const char *const no_folder = other_line(text, 7, "store 5 5 5 folder");
     write_file(other, no_folder, strlen(no_folder));
     cr_assert_eq(rw_costs_load(b.ctx, other), RW_ERR_IO);
-    cr_expect(strstr(rw_error_message(b.ctx), "line 7: column 13: the whole path of a folder expected, found \"folder"),
+    cr_expect(strstr(rw_error_message(b.ctx), "line 7: column 13: expected the whole path of a folder, got \"folder"),
               "%s", rw_error_message(b.ctx));
     rw_error_clear(b.ctx);
     with_line(&b, text, 8, "nodes 0", RW_ERR_IO);
@@ -102,7 +102,7 @@ Test(cost_files, files_from_elsewhere_are_refused_by_line)
     fixture_close(&b);
 }
 
-/* What the system says of the first processor under that key; empty where it says nothing. */
+/* The system's value of the first processor for that key; empty if there is none. */
 static void ask_processor(const char *key, char *said, size_t size)
 {
     char command[128];
@@ -113,7 +113,7 @@ static void ask_processor(const char *key, char *said, size_t size)
     pclose(f);
 }
 
-/* A virtual machine may give all processors of one maker the same name. */
+/* A virtual machine may give all processors of one vendor the same name. */
 Test(cost_files, name_the_processor_by_its_family_and_model)
 {
     struct fixture b = measured();
@@ -132,7 +132,7 @@ Test(cost_files, name_the_processor_by_its_family_and_model)
     fixture_close(&b);
 }
 
-/* They were written before costs knew of memory. */
+/* They were written before costs of memory existed. */
 Test(cost_files, files_of_version_1_are_read)
 {
     struct fixture b = measured();
@@ -159,7 +159,7 @@ Test(cost_files, files_of_version_1_are_read)
     fixture_close(&b);
 }
 
-/* They were written before costs knew of a folder. */
+/* They were written before transfer rates of a folder existed. */
 Test(cost_files, files_of_version_2_are_read)
 {
     struct fixture b = measured();
@@ -184,7 +184,8 @@ Test(cost_files, files_of_version_2_are_read)
     fixture_close(&b);
 }
 
-/* They were written before costs knew of threads that read what others wrote: two numbers of memory, the same hash. */
+/* They were written before the cost of memory written by other threads existed: two numbers for memory, the same
+   hash. */
 Test(cost_files, files_of_version_3_are_read)
 {
     struct fixture b = measured();
@@ -212,7 +213,7 @@ Test(cost_files, files_of_version_3_are_read)
     fixture_close(&b);
 }
 
-/* A file of version 1 knows no line "memory", one of version 2 cannot do without, and knows no line "store". */
+/* A file of version 1 must not have a line "memory"; one of version 2 must, and must not have a line "store". */
 Test(cost_files, a_version_has_the_lines_that_it_has)
 {
     struct fixture b = measured();
@@ -231,7 +232,7 @@ Test(cost_files, a_version_has_the_lines_that_it_has)
     fixture_close(&b);
 }
 
-/* The largest numbers that a file may have: read as they are, and plans are made with them. */
+/* The largest numbers that a file may have: they are read unchanged, and plans are made with them. */
 Test(cost_files, memory_may_cost_the_most_that_a_file_can_say)
 {
     static const uint64_t most = 1000000000000000000u;
@@ -257,7 +258,7 @@ Test(cost_files, memory_may_cost_the_most_that_a_file_can_say)
     fixture_close(&b);
 }
 
-/* ---- where values wait ---- */
+/* ---- rates of the offload folder ---- */
 
 static void wait_in(struct fixture *b, const char *folder, double out, double in)
 {
@@ -270,7 +271,7 @@ struct moves {
     size_t peak, host;
 };
 
-/* Of a plan that moves values; no step runs. */
+/* From a plan that offloads values; no step is executed. */
 static struct moves predicted_moves(struct fixture *b)
 {
     rw_prediction p;
@@ -285,8 +286,8 @@ static bool is_same(struct moves a, struct moves b)
     return a.ms == b.ms && a.peak == b.peak && a.host == b.host;
 }
 
-/* One context measures its disk and writes that down; another one, as in another process, plans the same to the bit and
-   measures nothing: rates that no disk has are taken as they are. */
+/* One context measures its disk and writes the rates; another one, as in another process, makes bit-identical plans and
+   measures nothing: impossible rates are used unchanged. */
 Test(cost_files, a_file_knows_how_fast_the_folder_is)
 {
     struct fixture a = measured();
@@ -316,7 +317,7 @@ Test(cost_files, a_file_knows_how_fast_the_folder_is)
     fixture_close(&a);
 }
 
-/* What is known of one folder says nothing of another, is not lost meanwhile, and gives way to what the caller says. */
+/* The rates of one folder do not apply to another, are not lost meanwhile, and are overridden by the caller's. */
 Test(cost_files, what_is_known_of_a_folder_is_of_that_folder)
 {
     struct fixture b = measured();
@@ -338,9 +339,9 @@ Test(cost_files, what_is_known_of_a_folder_is_of_that_folder)
     wait_in(&b, dir, 2e9, 3e9);
     cr_expect(b.ctx->store.rate.out == 2e9 && b.ctx->store.rate.in == 3e9 && b.ctx->store.rate.loss == 0);
     wait_in(&b, "/tmp", 0, 0);
-    cr_assert_eq(rw_costs_begin(b.ctx), RW_OK);
+    cr_assert_eq(rw_profile_begin(b.ctx), RW_OK);
     steps(&b, 2, 24);
-    cr_assert_eq(rw_costs_end(b.ctx), RW_OK);
+    cr_assert_eq(rw_profile_end(b.ctx), RW_OK);
     cr_assert_eq(rw_costs_save(b.ctx, other), RW_OK);
     text = text_of(other, &bytes);
     cr_expect_not_null(strstr(text, there), "costs that were measured since know it too: %s", text);
@@ -352,7 +353,7 @@ Test(cost_files, what_is_known_of_a_folder_is_of_that_folder)
     fixture_close(&b);
 }
 
-/* Cut off anywhere, any byte another one: refused, or the same costs; no crash, nothing changed. */
+/* Truncated anywhere, or with any byte changed: refused, or the same costs; no crash, and no effect. */
 Test(cost_files, no_damaged_file_is_taken)
 {
     struct fixture b = measured();
@@ -391,14 +392,14 @@ Test(cost_files, what_is_no_file_and_calls_in_a_wrong_order)
     rw_error_clear(b.ctx);
     cr_expect_eq(rw_costs_save(b.ctx, other), RW_ERR_ARGUMENT, "no costs");
     rw_error_clear(b.ctx);
-    cr_expect_eq(rw_costs_end(b.ctx), RW_ERR_ARGUMENT);
+    cr_expect_eq(rw_profile_end(b.ctx), RW_ERR_ARGUMENT);
     rw_error_clear(b.ctx);
-    cr_expect_eq(rw_costs_begin(b.ctx), RW_OK);
-    cr_expect_eq(rw_costs_begin(b.ctx), RW_ERR_ARGUMENT);
+    cr_expect_eq(rw_profile_begin(b.ctx), RW_OK);
+    cr_expect_eq(rw_profile_begin(b.ctx), RW_ERR_ARGUMENT);
     rw_error_clear(b.ctx);
-    cr_expect_eq(rw_costs_end(b.ctx), RW_OK, "nothing ran");
+    cr_expect_eq(rw_profile_end(b.ctx), RW_OK, "nothing ran");
     cr_expect_eq(rw_costs_count(b.ctx), 0);
     fixture_close(&b);
 }
 
-/* How a step runs does not depend on what was measured of it. */
+/* The execution of a step does not depend on its measurements. */

@@ -1,7 +1,6 @@
 /*
- * A locale that writes numbers with a comma, or with a point of two bytes, changes nothing of what is written and read.
- * The test makes such locales itself, so that none must be installed; where the C library does not take them it is
- * skipped.
+ * A locale whose decimal point is a comma, or has two bytes, does not affect what is written and read. The test creates
+ * such locales itself, so that none must be installed; it is skipped if the C library does not accept them.
  */
 #include "io/saved_run.h"
 
@@ -32,7 +31,7 @@ static const struct point comma = { "comma", ",", 0x2c }, arabic = { "arabic", "
 
 static char home[120];
 
-/* glibc's file of a locale's numbers: a mark, how many fields, where each begins, the fields. */
+/* glibc's file of a locale's numbers: a magic number, the number of fields, their offsets, the fields. */
 static void put_numeric(const struct point *p, const char *path)
 {
     struct {
@@ -50,7 +49,7 @@ static void in_home(const char *name, const char *file, char path[200])
     snprintf(path, 200, "%s/%s%s", home, name, file);
 }
 
-/* The process goes by it, as a program does that calls setlocale(LC_ALL, ""). False: the C library does not take it. */
+/* Sets the process's locale, as setlocale(LC_ALL, "") would. False: the C library does not accept it. */
 static bool go_by(const struct point *p)
 {
     char path[200], text[16];
@@ -100,7 +99,7 @@ Test(locale, one_thread_goes_by_c_and_the_others_by_the_callers)
     cr_assert_str_eq(inner, "0.5");
     cr_assert_str_eq(beside, "0,5");
     cr_assert_str_eq(behind, "0,5");
-    /* A locale that the thread has for itself comes back, too. */
+    /* A thread's own locale is restored, too. */
     const locale_t own = newlocale(LC_ALL_MASK, "C", (locale_t)0);
     uselocale(own);
     rw_c_locale_end(rw_c_locale_begin());
@@ -114,11 +113,11 @@ Test(locale, one_thread_goes_by_c_and_the_others_by_the_callers)
 
 #define RATE (1.0 / 3)
 
-/* The rate and the schedule come back to the last bit. */
+/* The rate and the schedule are restored to the last bit. */
 static void expect_back(struct world *w)
 {
     rw_optimizer_set_lr(w->opt, 5);
-    schedule = (rw_schedule){ .kind = RW_SCHEDULE_CONSTANT, .lr = 7 };
+    schedule = (rw_lr_schedule){ .kind = RW_LR_CONSTANT, .lr = 7 };
     world_load(w);
     cr_assert_eq(rw_optimizer_lr(w->opt), RATE);
     cr_assert_eq(schedule.lr, planned.lr);
@@ -126,7 +125,7 @@ static void expect_back(struct world *w)
     cr_assert_eq(schedule.factor, planned.factor);
 }
 
-/* The same bytes as under C's locale, and either locale reads them. */
+/* The same bytes as with C's locale, and both locales read them. */
 static void save_and_load(const struct point *p)
 {
     unsigned char *file[2];
@@ -159,7 +158,7 @@ Test(locale, checkpoints_with_a_point_of_two_bytes)
     save_and_load(&arabic);
 }
 
-/* Writes one text over another of the same length in a file's header, whose digest is made anew. */
+/* Replaces a text in a file's header by another of the same length, and updates the header's digest. */
 static void forge(const char *path, const char *there, const char *instead)
 {
     size_t bytes;
@@ -174,7 +173,7 @@ static void forge(const char *path, const char *there, const char *instead)
     free(file);
 }
 
-/* As a library wrote them that went by the caller's locale. */
+/* As written by a library that used the caller's locale. */
 Test(locale, what_is_not_read_to_its_end_is_refused_by_name)
 {
     static const struct {
@@ -201,8 +200,9 @@ Test(locale, what_is_not_read_to_its_end_is_refused_by_name)
     }
 }
 
-/* ---- what other programs read ---- */
+/* ---- files for other programs ---- */
 
+/* Log, Prometheus text and trace written in that locale have points and are valid. */
 static void monitored(const struct point *p)
 {
     char line[160], text[160], trace[160];
@@ -226,7 +226,7 @@ static void monitored(const struct point *p)
         size_t bytes;
         unsigned char *const all = file_get(files[i], &bytes);
         all[bytes] = 0;
-        setlocale(LC_NUMERIC, "C"); /* the reader's */
+        setlocale(LC_NUMERIC, "C"); /* the reader's locale */
         if (i == 0) cr_expect(strstr((char *)all, "\"loss\":2.5,"), "%s", (char *)all);
         if (i == 1) cr_expect(strstr((char *)all, "rewind_loss 2.5\n"), "%s", (char *)all);
         if (i == 2) cr_expect(strstr((char *)all, "\"ts\":"), "%s", (char *)all);

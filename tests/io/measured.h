@@ -1,4 +1,4 @@
-/* What suites of costs begin with: a net whose steps were measured, and two files. */
+/* The common start of suites of costs: a net whose steps were measured, and two files. */
 #ifndef REWIND_TESTS_IO_MEASURED_H
 #define REWIND_TESTS_IO_MEASURED_H
 
@@ -50,9 +50,9 @@ static inline struct fixture measured(void)
 {
     struct fixture b = fixture_open(1, 1);
     net_init(&net, b.ctx, 3, 32, RW_F32, 1);
-    cr_assert_eq(rw_costs_begin(b.ctx), RW_OK);
+    cr_assert_eq(rw_profile_begin(b.ctx), RW_OK);
     steps(&b, 5, 24);
-    cr_assert_eq(rw_costs_end(b.ctx), RW_OK, "%s", rw_error_message(b.ctx));
+    cr_assert_eq(rw_profile_end(b.ctx), RW_OK, "%s", rw_error_message(b.ctx));
     cr_assert_gt(rw_costs_count(b.ctx), 10);
     return b;
 }

@@ -1,4 +1,4 @@
-/* What a monitor warns of, and what it writes: a line of JSON for each step, whole, whatever the numbers are. */
+/* A monitor's alerts and its output: one complete line of JSON per step, whatever the numbers are. */
 #include "base/alloc.h"
 #include "io/monitor_files.h"
 #include "support/support.h"
@@ -51,7 +51,7 @@ static unsigned step(rw_monitor *m, uint64_t n, double loss, double norm, double
     return alerts;
 }
 
-/* The lines of the file, parsed; what is no JSON is a failure. */
+/* The parsed lines of the file; invalid JSON is a failure. */
 static int lines(cJSON **ret, int most)
 {
     static char text[1 << 16];
@@ -110,7 +110,7 @@ Test(monitor, warns_of_spikes_of_the_loss)
     }
 }
 
-/* A median goes with a loss that rises by a hundredth a step. */
+/* A median follows a loss that rises by one per cent per step. */
 Test(monitor, warns_of_a_loss_that_rises_slowly_to_ten_times_its_first)
 {
     rw_monitor *m = monitor(NULL);
@@ -147,7 +147,7 @@ Test(monitor, needs_twenty_numbers_for_a_median)
     rw_monitor_destroy(&m);
 }
 
-/* After a hundred steps of another kind nothing of what was before is in the medians. */
+/* After a hundred steps of another kind the medians do not contain earlier ones. */
 Test(monitor, forgets_what_was_a_hundred_steps_before)
 {
     rw_monitor *m = monitor(NULL);
@@ -212,7 +212,7 @@ Test(monitor, warns_of_more_than_one_update_of_twenty_that_is_left_out)
     rw_monitor_destroy(&m);
 }
 
-/* The loss falls, or the norm does, or neither: said with the last step of a hundred. */
+/* The loss falls, or the norm does, or neither: reported at the last step of a hundred. */
 Test(monitor, warns_of_a_plateau)
 {
     for (int how = 0; how < 3; how++) {
@@ -278,7 +278,7 @@ Test(monitor, writes_a_line_for_each_step)
     cr_expect_null(cJSON_GetObjectItemCaseSensitive(line[0], "nonfinite"));
     cJSON_Delete(line[0]);
     rw_monitor_destroy(&m);
-    m = monitor(path); /* a run that goes on */
+    m = monitor(path); /* a resumed run */
     cr_assert_eq(rw_monitor_step(m, &(rw_monitor_values){ .step = 8, .loss = NAN, .grad_norm = -1 }, NULL), RW_OK);
     cr_assert_eq(rw_monitor_step(m, &(rw_monitor_values){ .step = UINT64_MAX, .loss = 1e-300 }, NULL), RW_OK);
     rw_monitor_destroy(&m);
@@ -349,7 +349,7 @@ static float tagged(const char *record, size_t n, const char *tag)
     return 0;
 }
 
-/* The published check value of CRC-32C, and records that follow one another up to the end of the file. */
+/* The published check value of CRC-32C, and consecutive records up to the end of the file. */
 Test(monitor, writes_events_for_tensorboard)
 {
     char folder[160], name[512];
@@ -374,7 +374,7 @@ Test(monitor, writes_events_for_tensorboard)
         cr_assert_eq(word(data + at + 8), rw_masked_crc(data + at, 8));
         cr_assert_eq(word(record + n), rw_masked_crc(record, n));
         if (!i) cr_assert(!memcmp(record + n - 15, "\x1a\x0d" "brain.Event:2", 15));
-        const int low = (300 + i - 1) % 128; /* a number of 7 bits a byte: 300 = 2 * 128 + 44 */
+        const int low = (300 + i - 1) % 128; /* a varint with 7 bits per byte: 300 = 2 * 128 + 44 */
         if (i) cr_assert(record[9] == 0x10 && (unsigned char)record[10] == 0x80 + low && record[11] == 2);
         if (i == 1) cr_assert(tagged(record, n, "loss") == 3.25f && tagged(record, n, "tokens_per_second") == 400);
         if (i == 2) cr_assert(isnan(tagged(record, n, "loss")));
@@ -424,7 +424,7 @@ static double seconds(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* Steps of one second share a text, unless one has an alert; the last one's stays. */
+/* Steps within one second share a text, unless one has an alert; the last one's stays. */
 Test(monitor, replaces_its_text_once_in_a_second)
 {
     static const char *const has[] = { "rewind_step 7\n", "rewind_step 7\n", "rewind_step 9\n", "rewind_step 9\n" };
@@ -451,8 +451,8 @@ Test(monitor, replaces_its_text_once_in_a_second)
     remove(name);
 }
 
-/* Nobody reads it: to open it would wait. And whose reader goes, to write to it would end the process. */
-Test(monitor, a_fifo_is_refused_without_waiting, .timeout = 20)
+/* Without a reader, opening it would block; and if its reader disappears, writing would end the process. */
+Test(monitor, a_fifo_is_refused_without_waiting, .timeout = 120)
 {
     char name[400];
     rw_monitor *m = NULL;

@@ -1,6 +1,6 @@
 /*
- * What a monitor is told of 8-bit codes: amax, scale and shares are those of the numbers that were quantised, the same
- * under every policy, in graphs and for every number of threads, and no byte of a training depends on somebody looking.
+ * A monitor's statistics of FP8 data: amax, scale and shares are those of the quantized numbers, the same under every
+ * policy, in graphs and for every number of threads, and no byte of a training depends on the monitor.
  */
 #include "base/alloc.h"
 #include "support/compare.h"
@@ -51,7 +51,7 @@ static void world_close(struct world *x)
     remove(path);
 }
 
-/* Each row: `first` in front, a number that is flushed where `first` is 8, a zero; ones from the middle on. */
+/* Each row: `first` at the start, a number that is flushed if `first` is 8, a zero; ones from the middle on. */
 static void fill(float *data, float first)
 {
     for (int i = 0; i < ROWS * IN; i++) data[i] = 1;
@@ -68,8 +68,8 @@ static rw_tensor *loss_of(struct world *x, const rw_recipe *recipe, float first,
     float data[ROWS * IN], weights[ROWS * OUT];
     fill(data, first);
     for (int i = 0; i < ROWS * OUT; i++) weights[i] = i == 5 ? dy : 1;
-    rw_tensor *const in = rw_input(x->b.t, RW_F32, RW_SHAPE(ROWS, IN), data);
-    rw_tensor *const by = rw_input(x->b.t, RW_F32, RW_SHAPE(ROWS, OUT), weights);
+    rw_tensor *const in = rw_input(x->b.t, RW_F32, RW_SHAPE(ROWS, IN), data, sizeof data);
+    rw_tensor *const by = rw_input(x->b.t, RW_F32, RW_SHAPE(ROWS, OUT), weights, sizeof weights);
     cr_assert_eq(rw_recipe_begin(x->b.t, recipe), RW_OK);
     ckpt_begin(x->b.t, "layer");
     rw_tensor *const y = rw_linear(x->b.t, in, x->w, RW_NONE);
@@ -109,7 +109,7 @@ static cJSON *sites(void)
     return s;
 }
 
-/* below zero: it is not there */
+/* negative: absent */
 static void expect_site(const cJSON *all, const char *name, const double want[5])
 {
     static const char *const what[] = { "elements", "amax", "scale", "scale_most", "flushed" };
@@ -125,7 +125,7 @@ static void expect_site(const cJSON *all, const char *name, const double want[5]
     }
 }
 
-/* By tensor 448 / 8 gives 32, 448 / 2 gives 128, and 57344 / 4 gives 8192; a block of ones has 256, of E5M2 32768. */
+/* By tensor 448 / 8 gives 32, 448 / 2 gives 128, and 57344 / 4 gives 8192; a block of ones has 256, in E5M2 32768. */
 Test(monitor_sites, tells_of_what_was_quantised)
 {
     static const rw_scaling scalings[] = { RW_SCALING_TENSOR, RW_SCALING_1X128, RW_SCALING_MX };
@@ -157,6 +157,69 @@ Test(monitor_sites, tells_of_what_was_quantised)
 
 /* ---- alerts ---- */
 
+/* A binding of another language may have no source file, or a name whose memory is freed with its tape. */
+static rw_tensor *site_of_binding(struct world *x, rw_tape *t, rw_site at)
+{
+    float data[ROWS * IN];
+    fill(data, 8);
+    const rw_recipe recipe = { .kind = RW_RECIPE_F8 };
+    rw_tensor *const in = rw_input_at(at, t, RW_F32, RW_SHAPE(ROWS, IN), data, sizeof data);
+    cr_assert_eq(rw_recipe_begin_at(at, t, &recipe), RW_OK);
+    ckpt_begin_at(at, t, "layer");
+    rw_tensor *const y = ckpt_name_at(at, t, rw_linear_at(at, t, in, x->w, RW_NONE), "y");
+    ckpt_end_at(at, t);
+    cr_assert_eq(rw_recipe_end_at(at, t), RW_OK);
+    return rw_sum_at(at, t, rw_cast_at(at, t, y, RW_F32), RW_ALL_AXES, false);
+}
+
+static void expect_at(const char *want)
+{
+    cJSON *const all = sites();
+    const cJSON *const at = cJSON_GetObjectItemCaseSensitive(cJSON_GetObjectItemCaseSensitive(all, "w/x"), "at");
+    cr_assert(at && at->valuestring);
+    cr_expect_str_eq(at->valuestring, want);
+    cJSON_Delete(all);
+}
+
+Test(monitor_sites, are_told_without_a_file)
+{
+    struct world x = world_open(1);
+    rw_monitor_site site;
+    watch(&x);
+    cr_expect_eq(rw_backward(x.b.t, site_of_binding(&x, x.b.t, (rw_site){ NULL, 7 })), RW_OK, "%s",
+                 rw_error_message(x.b.ctx));
+    told(&x);
+    expect_at("(unknown file):7");
+    cr_expect(rw_monitor_get_site(x.m, 0, &site));
+    cr_expect_str_eq(site.at.file, "(unknown file)");
+    ckpt_explain(x.b.t, stderr);
+    world_close(&x);
+}
+
+Test(monitor_sites, are_told_when_their_text_is_gone)
+{
+    struct world x = world_open(1);
+    rw_monitor_site site;
+    watch(&x);
+    char *const text = malloc(32);
+    for (int i = 0; i < 3; i++) { /* the same address, another text */
+        rw_tape *t = NULL;
+        char want[32];
+        cr_assert_eq(rw_tape_create(&t, x.b.ctx), RW_OK);
+        snprintf(text, 32, "model%d.py", i);
+        cr_expect_eq(rw_backward(t, site_of_binding(&x, t, (rw_site){ text, 7 })), RW_OK);
+        rw_tape_destroy(&t);
+        memset(text, '#', 31);
+        told(&x);
+        snprintf(want, sizeof want, "model%d.py:7", i);
+        expect_at(want);
+        cr_expect(rw_monitor_get_site(x.m, 0, &site));
+        cr_expect_eq(strncmp(site.at.file, want, strlen(want) - 2), 0, "%s", site.at.file);
+    }
+    free(text);
+    world_close(&x);
+}
+
 Test(monitor_sites, warns_of_scales_and_shares_when_they_begin)
 {
     static const float first[] = { 1, 2, 8, 8, 1, 64, 64 };
@@ -165,7 +228,7 @@ Test(monitor_sites, warns_of_scales_and_shares_when_they_begin)
     const rw_recipe recipe = { .kind = RW_RECIPE_F8 };
     watch(&x);
     for (int i = 0; i < 20; i++) {
-        backward(&x, &recipe, i < 19 ? 1 : 16, 0.5f); /* of nineteen there is no median yet */
+        backward(&x, &recipe, i < 19 ? 1 : 16, 0.5f); /* nineteen have no median yet */
         cr_expect_eq(told(&x), 0, "step %d", i);
     }
     for (int i = 0; i < 7; i++) {
@@ -186,12 +249,12 @@ Test(monitor_sites, warns_of_scales_and_shares_when_they_begin)
     world_close(&x);
 }
 
-/* Under delayed scaling the first step's scale is 1, so what is above 448 is saturated. */
+/* With delayed scaling the first step's scale is 1, so numbers above 448 are saturated. */
 Test(monitor_sites, counts_what_delayed_scaling_saturates)
 {
     struct world x = world_open(1);
-    rw_delayed *d = NULL;
-    cr_assert_eq(rw_delayed_create(&d, x.b.ctx, NULL), RW_OK);
+    rw_delayed_scaling *d = NULL;
+    cr_assert_eq(rw_delayed_scaling_create(&d, x.b.ctx, NULL), RW_OK);
     const rw_recipe recipe = { .kind = RW_RECIPE_F8, .delayed = d };
     static const float first[] = { 448, 1000, INFINITY };
     static const unsigned want[] = { 0, RW_ALERT_SATURATED, RW_ALERT_AMAX_NONFINITE };
@@ -206,11 +269,11 @@ Test(monitor_sites, counts_what_delayed_scaling_saturates)
         cr_expect(i == 2 ? cJSON_IsNull(amax) : amax->valuedouble == (double)first[i]);
         cJSON_Delete(all);
     }
-    rw_delayed_destroy(&d);
+    rw_delayed_scaling_destroy(&d);
     world_close(&x);
 }
 
-/* Neither a search for what is not finite, nor a comparison of the step with itself, counts a second time. */
+/* Neither a search for values that are not finite, nor a verification of the step, counts a second time. */
 Test(monitor_sites, do_not_count_what_is_run_again_to_be_looked_at)
 {
     struct world x = world_open(1);
@@ -232,7 +295,7 @@ Test(monitor_sites, do_not_count_what_is_run_again_to_be_looked_at)
     world_close(&x);
 }
 
-/* ---- the same whoever counts ---- */
+/* ---- independence from the counting ---- */
 
 static struct world random_world(const char *policy, int threads)
 {
@@ -242,13 +305,14 @@ static struct world random_world(const char *policy, int threads)
     return x;
 }
 
-/* Products of one weight, above what one thread takes alone. */
+/* Products of one weight, larger than one thread handles alone. */
 static rw_tensor *random_loss(struct world *x, rw_scaling scaling)
 {
     const int rows = test_device() == RW_DEVICE_CPU ? 300 : 40;
     rw_tape *const t = x->b.t;
     float *const zeros = calloc((size_t)(rows * IN), sizeof *zeros);
-    rw_tensor *const in = rw_input(t, RW_F32, RW_SHAPE(rows, IN), zeros), *sum = NULL;
+    rw_tensor *const in = rw_input(t, RW_F32, RW_SHAPE(rows, IN), zeros, (size_t)(rows * IN) * sizeof *zeros),
+                     *sum = NULL;
     rw_tensor *const h = rw_dropout(t, rw_add_scalar(t, in, 1), 0.3f);
     cr_assert_eq(rw_recipe_begin(t, &(rw_recipe){ .kind = RW_RECIPE_F8, .scaling = scaling }), RW_OK);
     for (int l = 0; l < 2; l++) {
@@ -263,7 +327,7 @@ static rw_tensor *random_loss(struct world *x, rw_scaling scaling)
     return sum;
 }
 
-/* The gradient and, where somebody watches, the line's sites. */
+/* The gradient and, with a monitor, the line's sites. */
 static unsigned char *random_run(const char *policy, int threads, rw_scaling scaling, bool watched, bool graph,
                                  char **ret_sites)
 {
@@ -323,7 +387,7 @@ static bool has(const char *name, const char *text)
     return memmem(data, n, text, strlen(text));
 }
 
-/* So many that several events hold them. */
+/* So many that several events are needed. */
 Test(monitor_sites, go_to_tensorboard_and_prometheus)
 {
     struct world x = world_open(1);
@@ -342,7 +406,7 @@ Test(monitor_sites, go_to_tensorboard_and_prometheus)
     cr_assert_eq(rw_monitor_add(x.m, RW_MONITOR_PROMETHEUS, text), RW_OK);
     cr_assert_eq(rw_recipe_begin(x.b.t, &recipe), RW_OK);
     for (int i = 0; i < 20; i++) {
-        rw_tensor *const in = rw_input(x.b.t, RW_F32, RW_SHAPE(1, 2), ((float[]){ 8, 1 }));
+        rw_tensor *const in = rw_input(x.b.t, RW_F32, RW_SHAPE(1, 2), ((float[]){ 8, 1 }), 2 * sizeof(float));
         rw_tensor *const y = rw_sum(x.b.t, rw_linear(x.b.t, in, w[i], RW_NONE), RW_ALL_AXES, false);
         sum = sum ? rw_add(x.b.t, sum, y) : y;
     }
@@ -372,7 +436,7 @@ Test(monitor_sites, belong_to_one_monitor_and_end_with_it)
     watch(&x);
     cr_assert_eq(rw_monitor_create(&other, x.b.ctx, NULL), RW_OK);
     cr_expect_eq(rw_monitor_watch(other, &(rw_monitor_sources){ .sites = true }), RW_ERR_ARGUMENT);
-    cr_expect(strstr(rw_error_message(x.b.ctx), "another monitor"), "%s", rw_error_message(x.b.ctx));
+    cr_expect(strstr(rw_error_message(x.b.ctx), "got a second"), "%s", rw_error_message(x.b.ctx));
     rw_error_clear(x.b.ctx);
     rw_tensor *const loss = loss_of(&x, &recipe, 8, 1);
     rw_monitor_destroy(&x.m); /* between record and backward */
@@ -391,13 +455,13 @@ Test(monitor_sites, belong_to_one_monitor_and_end_with_it)
     world_close(&x);
 }
 
-/* Each allocation of the call fails once: what was watched before still is. */
+/* Each allocation of the call fails once: what was monitored before still is. */
 Test(monitor_sites, without_memory_go_on_as_before)
 {
     struct world x = world_open(1);
     const rw_recipe recipe = { .kind = RW_RECIPE_F8 };
     watch(&x);
-    rw_tensor *const more = rw_param(x.b.ctx, "more", RW_F32, RW_SHAPE(2, 2)); /* so that there is more to make */
+    rw_tensor *const more = rw_param(x.b.ctx, "more", RW_F32, RW_SHAPE(2, 2)); /* so that more has to be allocated */
     cr_assert_not_null(more);
     rw_status status = RW_ERR_MEMORY;
     uint64_t n = 0;

@@ -1,6 +1,6 @@
 /*
- * A run that ends and goes on makes the bytes of one that does not: every type, with and without graphs, whatever the
- * policies, and whenever it is killed.
+ * A run that ends and is resumed has the bytes of one that does not end: for every type, with and without graphs, for
+ * all policies, and whenever it is killed.
  */
 #include "io/saved_run.h"
 
@@ -14,11 +14,11 @@
 
 TestSuite(resume, .init = folder_open, .fini = folder_close, .timeout = 400);
 
-/* A run from where the folder stands to a step, and what is saved there: all bytes of the file. */
+/* A run from the newest checkpoint of the folder to a step, and what is saved there: all bytes of the file. */
 static unsigned char *run_to(rw_dtype dtype, const struct way *how, uint64_t from, uint64_t to, size_t *bytes)
 {
     struct world w = world_open(dtype, how);
-    if (from) schedule = (rw_schedule){ 0 };
+    if (from) schedule = (rw_lr_schedule){ 0 };
     const rw_checkpoint_found found = world_load(&w);
     cr_assert_eq(memcmp(&schedule, &planned, sizeof planned), 0, "a run goes on by the schedule that it began with");
     cr_assert_eq(found.found, from > 0);
@@ -72,7 +72,8 @@ Test(resume, every_kind_of_optimizer_goes_on)
     kind = 0;
 }
 
-/* Ends and goes on after every step: counts of updates and master copies, too, which a parameter written outdates. */
+/* Ends and is resumed after every step: includes step counts, and master copies, which a write to a parameter
+   outdates. */
 Test(resume, a_run_that_ends_after_every_step)
 {
     static const struct way none = { "none", false, 1, NULL }, full = { "full", false, 2, NULL };
@@ -84,7 +85,7 @@ Test(resume, a_run_that_ends_after_every_step)
         cr_assert_eq(world_load(&w).step, step);
         w.written = step == 4;
         world_train(&w, step % 2 ? &none : &full, step + 1);
-        if (step == 3) world_step_begins(&w); /* what happens before step 4 is saved with its master outdated */
+        if (step == 3) world_step_begins(&w); /* the write before step 4 is saved with its outdated master copy */
         world_save(&w);
         world_close(&w);
     }
@@ -95,7 +96,7 @@ Test(resume, a_run_that_ends_after_every_step)
     free(got);
 }
 
-/* The copy is what was there at the call, whatever the training does while it is written. */
+/* The copy is the state at the call, whatever the training does while it is written. */
 Test(resume, goes_on_training_while_a_file_is_written)
 {
     static const struct way how = { "none", false, 1, NULL };
@@ -114,7 +115,7 @@ Test(resume, goes_on_training_while_a_file_is_written)
     free(got);
 }
 
-/* Dropout's masks of every launch, of a graph that is created before or after the run is loaded. */
+/* Dropout's masks of every launch, for a graph that is created before or after loading. */
 static void train_dropout(uint64_t from, uint64_t to, bool created_first, const char *verify, float *ret)
 {
     if (verify) setenv("REWIND_VERIFY", verify, 1);
@@ -156,20 +157,20 @@ Test(resume, a_graph_created_before_the_load_goes_on)
 
 /* ---- kills ---- */
 
-/* Trains and saves until it is killed; says each step that is safe. */
+/* Trains and saves until it is killed; reports each step that is safe. */
 static void child(int said)
 {
     struct world w = large_open();
     for (;;) {
         world_train(&w, &alone, w.step + 1);
         world_save(&w);
-        if (w.step % 2) continue; /* this one is waited for by the next */
+        if (w.step % 2) continue; /* the next save waits for this one */
         if (rw_checkpoint_wait(w.ck)) _exit(3);
         if (write(said, &w.step, sizeof w.step) != sizeof w.step) _exit(4);
     }
 }
 
-/* One child, killed some microseconds after its first words: the last step that it said was safe. */
+/* One child, killed some microseconds after its first report: the last step that it reported as safe. */
 static uint64_t kill_one(unsigned microseconds)
 {
     int pipe_fds[2];

@@ -1,9 +1,10 @@
 /*
- * What is on the disk: whole files, in a rotation. What is cut off, damaged or half-written is passed over and said.
+ * Files on the disk: complete files, in a rotation. Files that are truncated, damaged or half-written are skipped and
+ * reported.
  */
 #include "io/saved_run.h"
 
-#include "io/rotation.h"
+#include "io/retention.h"
 
 #include <criterion/criterion.h>
 #include <fcntl.h>
@@ -85,7 +86,7 @@ Test(resume_files, none_of_the_files_is_whole)
 
 /* ---- the rotation ---- */
 
-/* A disk takes them from the copy's own memory, and begins while the copy is still being taken. */
+/* Direct writes from the copy's own memory begin while the copy is still being made. */
 Test(resume_files, elements_of_a_large_file_begin_at_a_block_and_are_whole)
 {
     struct world w = large_open();
@@ -116,7 +117,7 @@ Test(resume_files, the_newest_files_stay)
     cr_assert_eq(mkdir(folder, 0777), 0);
     file_put(file_of(9999, 0), "", 0);
     char path[160];
-    snprintf(path, sizeof path, "%s/020000-step5.safetensorz", folder); /* somebody else's */
+    snprintf(path, sizeof path, "%s/020000-step5.safetensorz", folder); /* another program's */
     file_put(path, "", 0);
     snprintf(path, sizeof path, "%s/notes.txt", folder);
     file_put(path, "", 0);
@@ -132,7 +133,7 @@ Test(resume_files, the_newest_files_stay)
     world_close(&w);
 }
 
-/* Somebody copies a file there while the run goes on: what is saved is newer all the same, and stays. */
+/* Another program copies a file to the folder during the run: later saves are newer all the same, and stay. */
 Test(resume_files, a_file_that_comes_from_elsewhere_is_counted_on_from)
 {
     struct world w = world_open(RW_F32, &alone); /* keeps two */
@@ -150,23 +151,23 @@ Test(resume_files, a_file_that_comes_from_elsewhere_is_counted_on_from)
     world_close(&w);
 }
 
-/* What came while a file was written is newer: the file just written stays beside what is to be kept. */
+/* A file that appeared while one was being written is newer: the one just written is kept in addition. */
 Test(resume_files, the_file_just_written_is_never_removed)
 {
-    struct rw_rotation r;
+    struct rw_retention r;
     char why[200];
-    cr_assert_eq(rw_rotation_init(&r, folder), RW_OK);
-    cr_assert_eq(rw_rotation_lock(&r, why, sizeof why), RW_OK, "%s", why);
+    cr_assert_eq(rw_retention_init(&r, folder), RW_OK);
+    cr_assert_eq(rw_retention_lock(&r, why, sizeof why), RW_OK, "%s", why);
     r.number = 3;
     for (int i = 2; i < 7; i++) file_put(file_of(i, 0), "", 0);
-    cr_assert_eq(rw_rotation_settle(&r, 1, why, sizeof why), RW_OK, "%s", why);
+    cr_assert(rw_retention_settle(&r, 1, why, sizeof why), "%s", why);
     cr_assert_str_eq(names_in(folder), SAVED("000003", "0") " " SAVED("000006", "0"));
-    cr_assert_eq(rw_rotation_lock(&r, why, sizeof why), RW_OK, "%s", why);
+    cr_assert_eq(rw_retention_lock(&r, why, sizeof why), RW_OK, "%s", why);
     cr_assert_eq(r.number, 6);
-    rw_rotation_finish(&r);
+    rw_retention_finish(&r);
 }
 
-/* Behind 2^63 - 1 a file's name would not be read again. */
+/* After 2^63 - 1 a file's name could not be read again. */
 Test(resume_files, numbers_that_are_used_up_are_said)
 {
     struct world w = small_open();
@@ -175,7 +176,8 @@ Test(resume_files, numbers_that_are_used_up_are_said)
     snprintf(path, sizeof path, "%s/9223372036854775807-step1.safetensors", folder);
     file_put(path, "", 0);
     cr_assert_eq(rw_checkpoint_save(w.ck, 3, NULL, 0), RW_ERR_IO);
-    cr_assert(strstr(rw_error_message(w.b.ctx), "no number is above"), "%s", rw_error_message(w.b.ctx));
+    const char *const m = rw_error_message(w.b.ctx);
+    cr_assert(strstr(m, "9223372036854775807-step1") && strstr(m, "remove it"), "%s", m);
     rw_error_clear(w.b.ctx);
     cr_assert_eq(world_load(&w).step, 2);
     remove(path);
@@ -184,21 +186,87 @@ Test(resume_files, numbers_that_are_used_up_are_said)
     world_close(&w);
 }
 
-Test(resume_files, an_old_file_that_cannot_be_removed_is_said)
+/* It affects neither the file that was being saved nor later ones. */
+Test(resume_files, an_old_file_that_cannot_be_removed_is_said_once_and_costs_nothing)
 {
     struct world w = world_open(RW_F32, &alone);
     cr_assert_eq(mkdir(folder, 0777), 0);
     cr_assert_eq(mkdir(file_of(1, 1), 0777), 0);
-    for (w.step = 2; w.step < 4; w.step++) world_save(&w);
-    cr_assert_eq(rw_checkpoint_wait(w.ck), RW_ERR_IO);
-    const char *const m = rw_error_message(w.b.ctx);
-    cr_assert(strstr(m, "the new file is there") && strstr(m, "000001-step1.safetensors cannot be removed"), "%s", m);
-    rw_error_clear(w.b.ctx);
-    cr_assert_eq(world_load(&w).step, 3);
+    cr_assert_null(rw_checkpoint_warning(w.ck));
+    for (w.step = 2; w.step < 6; w.step++) world_save(&w);
+    cr_assert_eq(rw_checkpoint_wait(w.ck), RW_OK);
+    const char *const m = rw_checkpoint_warning(w.ck);
+    cr_assert(m && strstr(m, "000001-step1.safetensors cannot be removed: "), "%s", m);
+    world_save(&w);
+    cr_assert_null(rw_checkpoint_warning(w.ck), "told once");
+    cr_assert_null(rw_checkpoint_warning(NULL));
+    cr_assert_str_eq(names_in(folder), SAVED("000001", "1") " " SAVED("000005", "5") " " SAVED("000006", "6"));
+    cr_assert_eq(world_load(&w).step, 6);
     world_close(&w);
 }
 
-/* A file that was found to be damaged doesn't take the place of a whole one. */
+/* ---- a folder that is replaced ---- */
+
+static void move_away(const char *to)
+{
+    cr_assert_eq(rename(folder, to), 0);
+}
+
+static void remove_moved(const char *where)
+{
+    empty_folder(where);
+    cr_assert_neq(access(where, F_OK), 0);
+}
+
+/* A run saves to its path, even if the folder was moved and a new one created: the new one is locked, numbering
+   continues and old files are removed there; the moved one is left alone. */
+Test(resume_files, a_folder_that_is_made_again_is_taken_up)
+{
+    char away[160], names[400];
+    for (int made = 0; made < 2; made++) {
+        struct world w = world_open(RW_F32, &alone), z;
+        snprintf(away, sizeof away, "%s.away", folder);
+        for (w.step = 1; w.step < 4; w.step++) world_save(&w);
+        cr_assert_eq(rw_checkpoint_wait(w.ck), RW_OK);
+        move_away(away);
+        snprintf(names, sizeof names, "%s", names_in(away));
+        if (made) cr_assert_eq(mkdir(folder, 0777), 0);
+        for (; w.step < 8; w.step++) world_save(&w);
+        cr_assert_eq(rw_checkpoint_wait(w.ck), RW_OK, "%s", rw_error_message(w.b.ctx));
+        cr_assert_null(rw_checkpoint_warning(w.ck));
+        cr_assert_str_eq(names_in(folder), SAVED("000006", "6") " " SAVED("000007", "7"));
+        cr_assert_str_eq(names_in(away), names);
+        z = small_open();
+        cr_assert_eq(rw_checkpoint_save(z.ck, 9, NULL, 0), RW_ERR_IO, "the new one is locked");
+        rw_error_clear(z.b.ctx);
+        world_close(&z);
+        cr_assert_eq(world_load(&w).step, 7);
+        world_close(&w);
+        remove_moved(away);
+        empty_folder(folder);
+    }
+}
+
+/* Created by another run, which saves there. */
+Test(resume_files, a_folder_that_is_made_again_by_another_run_is_refused)
+{
+    char away[160];
+    struct world w = small_open(), z = small_open();
+    put_two(&w);
+    snprintf(away, sizeof away, "%s.away", folder);
+    move_away(away);
+    put_two(&z);
+    cr_assert_eq(rw_checkpoint_save(w.ck, 3, NULL, 0), RW_ERR_IO);
+    cr_assert(strstr(rw_error_message(w.b.ctx), "another process saves there"), "%s", rw_error_message(w.b.ctx));
+    rw_error_clear(w.b.ctx);
+    world_close(&z);
+    world_save(&w);
+    cr_assert_eq(rw_checkpoint_wait(w.ck), RW_OK, "%s", rw_error_message(w.b.ctx));
+    world_close(&w);
+    remove_moved(away);
+}
+
+/* A file known to be damaged does not replace a complete one in the rotation. */
 Test(resume_files, damaged_files_do_not_count_as_kept)
 {
     struct world w = world_open(RW_F32, &alone);
@@ -221,7 +289,7 @@ Test(resume_files, one_folder_for_two_runs_is_refused)
     struct world a = small_open(), z = small_open();
     put_two(&a);
     cr_assert_eq(rw_checkpoint_save(z.ck, 5, NULL, 0), RW_ERR_IO);
-    cr_assert(strstr(rw_error_message(z.b.ctx), "somebody else saves there"), "%s", rw_error_message(z.b.ctx));
+    cr_assert(strstr(rw_error_message(z.b.ctx), "another process saves there"), "%s", rw_error_message(z.b.ctx));
     rw_error_clear(z.b.ctx);
     cr_assert_eq(world_load(&z).step, 2, "but it may be read");
     world_close(&a);

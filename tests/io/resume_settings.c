@@ -1,6 +1,6 @@
 /*
- * What rw_optimizer_set() has set goes on with the run that is loaded. Files of older builds do not have it, which the
- * load says; files whose numbers no run can have are refused by name and field.
+ * Settings of rw_optimizer_set() are restored when a run is loaded. Files of older builds do not have them, which the
+ * load reports; files with impossible numbers are refused with name and field.
  */
 #include "io/saved_run.h"
 
@@ -19,7 +19,7 @@
 
 TestSuite(resume_settings, .init = folder_open, .fini = folder_close, .timeout = 400);
 
-/* ---- over a restart ---- */
+/* ---- after a restart ---- */
 
 static void set(struct world *w, rw_tensor *p, double lr_factor, double weight_decay)
 {
@@ -27,7 +27,7 @@ static void set(struct world *w, rw_tensor *p, double lr_factor, double weight_d
     cr_assert_eq(rw_optimizer_set(w->opt, p, &s), RW_OK, "%s", rw_error_message(w->b.ctx));
 }
 
-/* One parameter is frozen, one lowered, one with a decay of its own, one without. */
+/* One parameter is frozen, one has a lower rate, one its own decay, one has no settings. */
 static void set_some(struct world *w)
 {
     set(w, w->net.gain[0], RW_ZERO, 0);
@@ -36,7 +36,7 @@ static void set_some(struct world *w)
     set(w, w->net.down[1], 0, RW_ZERO);
 }
 
-/* Steps with settings from the third on, and a restart after the fifth or none: all bytes of what is saved last. */
+/* Steps with settings from the third on, and a restart after the fifth or none: all bytes of the last save. */
 static unsigned char *run(rw_dtype dtype, const struct way *how, bool restarts, size_t *bytes)
 {
     struct world w = world_open(dtype, how);
@@ -47,7 +47,7 @@ static unsigned char *run(rw_dtype dtype, const struct way *how, bool restarts, 
         world_save(&w);
         world_close(&w);
         w = world_open(dtype, how);
-        set(&w, w.net.up[1], 0.5, 0); /* the program's own, which was not so in the run that was saved */
+        set(&w, w.net.up[1], 0.5, 0); /* the program's own setting, which the saved run did not have */
         const rw_checkpoint_found found = world_load(&w);
         cr_assert_str_eq(found.missing, "");
     }
@@ -84,8 +84,8 @@ struct old {
     rw_context *ctx;
     rw_tensor *w, *b;
     rw_optimizer *opt;
-    rw_average *average;
-    rw_schedule schedule;
+    rw_weight_average *average;
+    rw_lr_schedule schedule;
     rw_checkpoint *ck;
 };
 
@@ -98,7 +98,7 @@ static void old_open(struct old *o)
     o->b = rw_param(o->ctx, "b", RW_BF16, RW_SHAPE(3));
     rw_buffer(o->ctx, "n", RW_F32, RW_SHAPE(2));
     cr_assert_eq(rw_adamw_create(&o->opt, o->ctx, NULL), RW_OK);
-    cr_assert_eq(rw_average_create(&o->average, o->ctx, 0.75), RW_OK);
+    cr_assert_eq(rw_weight_average_create(&o->average, o->ctx, 0.75), RW_OK);
     const rw_checkpoint_params p = { .folder = folder, .optimizer = o->opt, .average = o->average,
                                      .schedule = &o->schedule };
     cr_assert_eq(rw_checkpoint_create(&o->ck, o->ctx, &p), RW_OK);
@@ -107,43 +107,34 @@ static void old_open(struct old *o)
 static void old_close(struct old *o)
 {
     rw_checkpoint_destroy(&o->ck);
-    rw_average_destroy(&o->average);
+    rw_weight_average_destroy(&o->average);
     rw_optimizer_destroy(&o->opt);
     rw_context_destroy(&o->ctx);
 }
 
 static struct rw_format_file parse(const char *path)
 {
-    struct rw_format_file f = { 0 };
+    struct rw_format_file f;
     char why[512] = "";
-    size_t bytes;
-    unsigned char *const all = file_get(path, &bytes);
-    f.data = rw_malloc(bytes + 1);
-    f.bytes = bytes;
-    memcpy(f.data, all, bytes);
-    free(all);
-    cr_assert_eq(rw_format_parse(&f, why, sizeof why), RW_OK, "%s: %s", path, why);
+    cr_assert_eq(rw_format_open(&f, path, why, sizeof why), RW_OK, "%s: %s", path, why);
+    cr_assert_eq(rw_format_read_all(&f, why, sizeof why), RW_OK, "%s: %s", path, why);
     return f;
 }
 
-/* Every tensor of the first but for digests of headers is in the second, byte for byte; and the metadata. */
+/* Every tensor of the first, except digests of headers, is in the second, byte for byte; and the metadata. */
 static void expect_contained(const char *old, const char *new)
 {
     struct rw_format_file a = parse(old), b = parse(new);
-    for (const cJSON *e = a.header->child; e; e = e->next) {
-        const cJSON *const other = cJSON_GetObjectItemCaseSensitive(b.header, e->string);
-        cr_assert_not_null(other, "%s", e->string);
-        if (!strcmp(e->string, RW_SNAPSHOT_HEADER)) continue;
-        if (!strcmp(e->string, RW_FORMAT_METADATA)) {
-            for (const cJSON *m = e->child; m; m = m->next)
-                cr_assert_str_eq(m->valuestring, cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(other,
-                                                                                                       m->string)));
-            continue;
-        }
+    for (size_t i = 0; i < a.header.n; i++) {
+        const struct rw_header_entry *const e = &a.header.entry[i], *const other = rw_header_find(&b.header, e->name);
+        cr_assert_not_null(other, "%s", e->name);
+        if (!strcmp(e->name, RW_SNAPSHOT_HEADER)) continue;
         cr_assert_eq(rw_format_bytes(e), rw_format_bytes(other));
-        cr_assert_eq(memcmp(a.elements + rw_format_from(e), b.elements + rw_format_from(other), rw_format_bytes(e)), 0,
-                     "%s", e->string);
+        cr_assert_eq(memcmp(a.elements + e->from, b.elements + other->from, rw_format_bytes(e)), 0, "%s", e->name);
     }
+    cr_assert_gt(a.header.n_pairs, 4);
+    for (size_t i = 0; i < a.header.n_pairs; i++)
+        cr_assert_str_eq(a.header.pair[i].value, rw_header_metadata(&b.header, a.header.pair[i].key));
     rw_format_finish(&a);
     rw_format_finish(&b);
 }
@@ -163,8 +154,8 @@ Test(resume_settings, a_file_without_them_is_loaded_and_says_so)
     cr_expect(found.found && found.step == 3 && found.extra_bytes == 5 && !memcmp(found.extra, "words", 5));
     cr_expect(strstr(found.missing, "rw_optimizer_set()") && strstr(found.missing, "\"w\""), "%s", found.missing);
     cr_expect_eq(rw_optimizer_kept(o.opt, 0).lr_factor, 0.5, "the program's stays");
-    cr_expect_eq(o.schedule.kind, RW_SCHEDULE_COSINE);
-    cr_expect_eq(rw_optimizer_lr(o.opt), rw_schedule_lr(&o.schedule, 2));
+    cr_expect_eq(o.schedule.kind, RW_LR_COSINE);
+    cr_expect_eq(rw_optimizer_lr(o.opt), rw_lr_schedule_rate(&o.schedule, 2));
     cr_assert_eq(rw_checkpoint_save(o.ck, 3, "words", 5), RW_OK, "%s", rw_error_message(o.ctx));
     cr_assert_eq(rw_checkpoint_wait(o.ck), RW_OK, "%s", rw_error_message(o.ctx));
     expect_contained(file_of(1, 3), file_of(2, 3));
@@ -201,11 +192,11 @@ static void forge_text(const char *path, const char *there, const char *instead)
 static void forge_tensor(const char *path, const char *name, const void *data, size_t n)
 {
     size_t bytes;
-    char key[RW_SNAPSHOT_NAME_MOST + 32], text[RW_DIGEST_TEXT];
+    char key[RW_SNAPSHOT_NAME_MAX + 32], text[RW_DIGEST_TEXT];
     struct rw_format_file f = parse(path);
-    const cJSON *const entry = rw_format_find(&f, name);
+    const struct rw_header_entry *const entry = rw_header_find(&f.header, name);
     cr_assert_not_null(entry, "%s", name);
-    const size_t header = (size_t)(f.elements - f.data), from = header + rw_format_from(entry);
+    const size_t header = f.n_begin, from = header + entry->from;
     const size_t size = rw_format_bytes(entry);
     rw_format_finish(&f);
     unsigned char *const file = file_get(path, &bytes);
@@ -220,7 +211,7 @@ static void forge_tensor(const char *path, const char *name, const void *data, s
     free(file);
 }
 
-/* A run whose newest file is forged, and goes on from nothing. */
+/* A run whose newest file is forged, and which loads nothing. */
 static struct world saved(void)
 {
     struct world w = world_open(RW_F32, &alone);
@@ -231,10 +222,11 @@ static struct world saved(void)
     return w;
 }
 
+/* The load fails, names the field and value, and changes nothing. */
 static void expect_refused(struct world *w, const char *field, const char *value)
 {
     size_t bytes, now_bytes;
-    const rw_schedule before = schedule;
+    const rw_lr_schedule before = schedule;
     unsigned char *const want = all_parameters(w->b.ctx, &bytes);
     rw_optimizer_set_lr(w->opt, 5);
     cr_expect_eq(rw_checkpoint_load(w->ck, NULL), RW_ERR_IO, "%s", field);
@@ -284,7 +276,7 @@ Test(resume_settings, settings_that_are_none_are_refused)
         const char *value;
     } rows[] = { { { NAN, -1 }, "nan" }, { { INFINITY, -1 }, "inf" }, { { -0.5, -1 }, "-0.5" },
                  { { 1, NAN }, "nan" }, { { 1, -INFINITY }, "-inf" } };
-    char name[RW_SNAPSHOT_NAME_MOST];
+    char name[RW_SNAPSHOT_NAME_MAX];
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         struct world w = saved();
         rw_snapshot_name(name, "settings", rw_tensor_name(w.net.up[1]));
@@ -296,7 +288,7 @@ Test(resume_settings, settings_that_are_none_are_refused)
 Test(resume_settings, counts_that_are_none_are_refused)
 {
     static const int64_t counts[][2] = { { -1, 1 }, { UINT32_MAX, 1 }, { INT64_MAX, 0 }, { 5, 2 } };
-    char name[RW_SNAPSHOT_NAME_MOST];
+    char name[RW_SNAPSHOT_NAME_MAX];
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
         struct world w = saved();
         rw_snapshot_name(name, "step", rw_tensor_name(w.net.up[1]));

@@ -1,4 +1,5 @@
-/* Weights in safetensors files: every type comes back to the byte; whatever is wrong with a file, nothing changes. */
+/* Weights in safetensors files: every type is restored to the byte; an invalid file, whatever its fault, changes
+   nothing. */
 #include "support/support.h"
 
 #include "base/alloc.h"
@@ -55,7 +56,7 @@ static unsigned char *get(size_t *ret_bytes)
     return data;
 }
 
-/* A file made of this header and n zero bytes. */
+/* A file with this header and n zero bytes. */
 static void put_header(const char *header, size_t n)
 {
     unsigned char file[512] = { 0 };
@@ -129,7 +130,7 @@ Test(io, a_context_without_parameters_and_names_that_are_not_asked_for)
     cr_assert_eq(w[0], 0);
 }
 
-/* ---- somebody else's names ---- */
+/* ---- names of other programs ---- */
 
 /* a is [2, 3] in the file and [3, 2] here; q, k and v are rows of one matrix. */
 static void put_foreign(void)
@@ -183,18 +184,18 @@ Test(io, parts_that_do_not_fit_change_nothing)
         rw_status status;
         const char *text;
     } wrong[] = {
-        { { .param = "other", .name = "a" }, RW_ERR_ARGUMENT, "there is no parameter \"other\"" },
+        { { .param = "other", .name = "a" }, RW_ERR_ARGUMENT, "expected a parameter of the context, got \"other\"" },
         { { .name = "a" }, RW_ERR_ARGUMENT, "(null)" },
-        { { .param = "qkv" }, RW_ERR_ARGUMENT, "what \"qkv\" is called there is NULL" },
+        { { .param = "qkv" }, RW_ERR_ARGUMENT, "name of \"qkv\" is NULL" },
         { { .param = "qkv", .name = "v" }, RW_ERR_IO, "\"v\" is not in it" },
         { { .param = "mine", .name = "a" }, RW_ERR_SHAPE, "\"a\" does not fit into \"mine\"" },
-        { { .param = "flat", .name = "a", .transposed = true }, RW_ERR_SHAPE, "another shape" },
-        { { .param = "qkv", .name = "q" }, RW_ERR_SHAPE, "another shape" },
-        { { .param = "qkv", .name = "q", .part = true, .row = 3 }, RW_ERR_SHAPE, "another shape" },
-        { { .param = "qkv", .name = "q", .part = true, .row = -1 }, RW_ERR_SHAPE, "another shape" },
-        { { .param = "qkv", .name = "q", .part = true, .row = INT64_MAX }, RW_ERR_SHAPE, "another shape" },
-        { { .param = "short", .name = "q" }, RW_ERR_DTYPE, "\"q\" is F32 there, BF16 here" },
-        { { .param = "qkv", .name = "t", .transposed = true, .part = true }, RW_ERR_IO, "\"t\" has 0 bytes there" },
+        { { .param = "flat", .name = "a", .transposed = true }, RW_ERR_SHAPE, "does not fit into" },
+        { { .param = "qkv", .name = "q" }, RW_ERR_SHAPE, "does not fit into" },
+        { { .param = "qkv", .name = "q", .part = true, .row = 3 }, RW_ERR_SHAPE, "does not fit into" },
+        { { .param = "qkv", .name = "q", .part = true, .row = -1 }, RW_ERR_SHAPE, "does not fit into" },
+        { { .param = "qkv", .name = "q", .part = true, .row = INT64_MAX }, RW_ERR_SHAPE, "does not fit into" },
+        { { .param = "short", .name = "q" }, RW_ERR_DTYPE, "\"q\": expected BF16, got F32 in the file" },
+        { { .param = "qkv", .name = "t", .transposed = true, .part = true }, RW_ERR_IO, "got 0 in the file" },
     };
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         const rw_load_part parts[] = { { .param = "mine", .name = "a", .transposed = true }, wrong[i].part };
@@ -233,7 +234,7 @@ Test(io, a_file_cut_off_anywhere)
     free(file);
 }
 
-/* x fits in each of these files; y, which comes after it, doesn't. */
+/* x fits in each of these files; y, which comes after it, does not. */
 Test(io, what_does_not_fit_changes_nothing)
 {
 #define X "{\"x\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}"
@@ -278,7 +279,7 @@ Test(io, what_does_not_fit_changes_nothing)
     cr_assert_eq(rw_load(b.ctx, path), RW_OK, "%s", rw_error_message(b.ctx));
 }
 
-/* Each is refused with the byte of the file at which it stands. */
+/* Each is refused with the byte offset of the fault in the file. */
 Test(io, what_the_format_forbids_is_refused_with_its_place)
 {
 #define A "{\"a\":{\"dtype\":\"I64\",\"shape\":[2],\"data_offsets\":[8,24]},"
@@ -301,7 +302,7 @@ Test(io, what_the_format_forbids_is_refused_with_its_place)
         { A B("[0,8]") "}{}", "byte 116", "follows" },
         { A B("[0,8]") ",\"u\":7}", "byte 116", "object" },
         { "{\"x\\\"y,{\":{\"k\":[\"}\",{}]}," B("[0,8]") "}", "byte 9", "no type" },
-        { A "oops}", "byte 64", "no JSON" },
+        { A "oops}", "byte 63", "no JSON" },
     };
     rw_tensor *const x = filled(rw_param(b.ctx, "x", RW_F32, RW_SHAPE(2)), 5);
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
@@ -316,7 +317,7 @@ Test(io, what_the_format_forbids_is_refused_with_its_place)
     cr_assert_eq(rw_load(b.ctx, path), RW_OK, "%s", rw_error_message(b.ctx));
 }
 
-Test(io, a_fifo_a_device_and_a_directory_are_refused_without_waiting, .timeout = 20)
+Test(io, a_fifo_a_device_and_a_directory_are_refused_without_waiting, .timeout = 120)
 {
     static const struct {
         const char *path, *what;
@@ -356,7 +357,7 @@ Test(io, a_link_stays_and_what_it_names_is_replaced)
     cr_assert_eq(rw_load(b.ctx, path), RW_OK);
     expect_filled(x, 9);
     remove(link);
-    /* where a part would lie: what it leads to is not written to */
+    /* at the name of the temporary file: the link's target is not written to */
     snprintf(link, sizeof link, "%s/victim", dir);
     for (unsigned i = 0; i < 64; i++) {
         snprintf(part, sizeof part, "%s.%ld.%u.part", path, (long)getpid(), i);
@@ -374,7 +375,7 @@ Test(io, a_link_stays_and_what_it_names_is_replaced)
     }
 }
 
-/* What a write meets on a full disk, as far as the library sees. */
+/* The results of a write on a full disk. */
 Test(io, a_disk_that_is_full_keeps_the_old_file)
 {
     rw_tensor *const x = filled(rw_param(b.ctx, "x", RW_F32, RW_SHAPE(2)), 5);
@@ -411,7 +412,7 @@ static void *save_often(void *argument)
     return NULL;
 }
 
-/* Contexts of threads that save to one path: the file is always one of theirs. */
+/* Contexts of several threads save to one path: the file is always one of theirs. */
 Test(io, one_path_for_two_contexts)
 {
     struct saver s[3] = { { .seed = 1 }, { .seed = 2 }, { .seed = 3 } };
@@ -439,7 +440,7 @@ Test(io, a_header_longer_than_any_file)
     cr_assert_eq(rw_load(b.ctx, path), RW_ERR_IO);
 }
 
-/* The format's own readers would take it for metadata: a file that cannot be read back must not be written. */
+/* Readers of the format would treat it as metadata: a file that cannot be read back must not be written. */
 Test(io, a_parameter_of_the_formats_reserved_name_is_refused_and_no_file_appears)
 {
     filled(rw_param(b.ctx, "w", RW_F32, RW_SHAPE(2)), 5);
@@ -456,13 +457,13 @@ Test(io, a_parameter_of_the_formats_reserved_name_is_refused_and_no_file_appears
     free(now);
 }
 
-/* Readers of the format refuse the whole file: names are of the caller's language only where it is UTF-8. */
+/* Readers of the format refuse the whole file if a name is not UTF-8. */
 Test(io, a_name_that_is_not_utf8_is_refused_and_no_file_appears)
 {
-    static const char *const good[] = { "\x01\x7f", "\xc2\x80", "gr\xc3\xb6\xc3\x9f" "e", "\xe0\xa0\x80",
+    static const char *const good[] = { "\x01\x7f", "\xc2\x80", ("gr\xc3\xb6\xc3\x9f" "e"), "\xe0\xa0\x80",
                                         "\xed\x9f\xbf", "\xee\x80\x80", "\xf0\x90\x80\x80", "\xf4\x8f\xbf\xbf" };
     static const char *const bad[] = {
-        "\xff\xfe", "gr\xf6\xdf" "e", "\x80", "\xc1\xbf", "a\xc3", "\xe0\x9f\xbf", "\xe2\x82", "\xed\xa0\x80",
+        "\xff\xfe", ("gr\xf6\xdf" "e"), "\x80", "\xc1\xbf", "a\xc3", "\xe0\x9f\xbf", "\xe2\x82", "\xed\xa0\x80",
         "\xf0\x8f\xbf\xbf", "\xf4\x90\x80\x80", "\xf5\x80\x80\x80", "\xc3(", "\xf0\x90\x80("
     };
     for (size_t i = 0; i < sizeof good / sizeof *good; i++) filled(rw_param(b.ctx, good[i], RW_F32, RW_SHAPE(2)), 5);
@@ -473,7 +474,7 @@ Test(io, a_name_that_is_not_utf8_is_refused_and_no_file_appears)
         struct fixture one = fixture_open(3, 1);
         filled(rw_param(one.ctx, bad[i], RW_F32, RW_SHAPE(2)), 6);
         cr_assert_eq(rw_save(one.ctx, path), RW_ERR_ARGUMENT, "%d", (int)i);
-        cr_assert(strstr(rw_error_message(one.ctx), "is not UTF-8"), "%s", rw_error_message(one.ctx));
+        cr_assert(strstr(rw_error_message(one.ctx), "expected names in UTF-8"), "%s", rw_error_message(one.ctx));
         cr_assert_eq(access(path, F_OK), -1);
         rw_error_clear(one.ctx);
         fixture_close(&one);

@@ -1,4 +1,4 @@
-/* See saved_run.h. */
+/* A run that is saved and loaded, for the suites of checkpoints. */
 #include "io/saved_run.h"
 
 #include <criterion/criterion.h>
@@ -21,7 +21,7 @@ void folder_open(void)
     snprintf(folder, sizeof folder, "%s/run", dir);
 }
 
-/* Names of the files in a folder that exists, in order, separated by blanks. */
+/* Sorted names of the files in an existing folder, separated by blanks. */
 const char *names_in(const char *where)
 {
     static char all[4096];
@@ -88,10 +88,10 @@ const char *file_of(int number, int step)
 
 const struct way alone = { "none", false, 1, NULL };
 
-const rw_schedule planned = {
-    .kind = RW_SCHEDULE_COSINE, .lr = 0.02, .min_lr = 1e-3 / 3, .warmup = 3, .total = 101, .every = 1, .factor = 0.1
+const rw_lr_schedule planned = {
+    .kind = RW_LR_COSINE, .lr = 0.02, .min_lr = 1e-3 / 3, .warmup = 3, .total = 101, .every = 1, .factor = 0.1
 };
-rw_schedule schedule;
+rw_lr_schedule schedule;
 
 int kind;
 
@@ -116,7 +116,7 @@ struct world world_open(rw_dtype dtype, const struct way *how)
     rw_buffer(w.b.ctx, "ids", RW_I32, RW_SHAPE(3));
     cr_assert_eq(ckpt_set_policy(w.b.t, how->policy), RW_OK);
     cr_assert_eq(make_optimizer(&w), RW_OK);
-    cr_assert_eq(rw_average_create(&w.average, w.b.ctx, 0.75), RW_OK);
+    cr_assert_eq(rw_weight_average_create(&w.average, w.b.ctx, 0.75), RW_OK);
     const rw_checkpoint_params params = {
         .folder = folder, .optimizer = w.opt, .average = w.average, .schedule = &schedule, .keep = 2
     };
@@ -126,7 +126,7 @@ struct world world_open(rw_dtype dtype, const struct way *how)
 
 void world_close(struct world *w)
 {
-    rw_average_destroy(&w->average);
+    rw_weight_average_destroy(&w->average);
     rw_optimizer_destroy(&w->opt);
     rw_checkpoint_destroy(&w->ck);
     fixture_close(&w->b);
@@ -146,7 +146,7 @@ void world_save(struct world *w)
     cr_assert_eq(rw_checkpoint_save(w->ck, w->step, &mark, sizeof mark), RW_OK, "%s", rw_error_message(w->b.ctx));
 }
 
-/* A running mean of a parameter, and a loss with dropout in it. */
+/* A running mean of a parameter, and a loss with dropout. */
 static rw_tensor *world_record(struct world *w)
 {
     rw_tape *const t = w->b.t;
@@ -154,11 +154,11 @@ static rw_tensor *world_record(struct world *w)
     return net_loss(&w->net, t, test_device() == RW_DEVICE_CPU ? 24 : 8, 5);
 }
 
-/* The rate and the policies in force belong to the loop: a parameter is written in between, too. */
+/* The loop determines the current rate and policies, and writes a parameter before one of the steps. */
 void world_step_begins(struct world *w)
 {
     const float three[48] = { 3 };
-    if (w->step % 5 == 0) rw_optimizer_set_lr(w->opt, rw_schedule_lr(&schedule, w->step));
+    if (w->step % 5 == 0) rw_optimizer_set_lr(w->opt, rw_lr_schedule_rate(&schedule, w->step));
     if (w->step == 4 && !w->written)
         cr_assert_eq(rw_write(w->net.shift[1], three, rw_tensor_bytes(w->net.shift[1])), RW_OK);
     w->written = false;
@@ -175,7 +175,7 @@ void world_train(struct world *w, const struct way *how, uint64_t to)
                 RW_OK);
         if (g) {
             cr_assert_eq(audited_launch(g, w->b.t), RW_OK, "%s", rw_error_message(w->b.ctx));
-            cr_assert_eq(rw_average_step(w->average), RW_OK);
+            cr_assert_eq(rw_weight_average_step(w->average), RW_OK);
             continue;
         }
         rw_tape_reset(w->b.t);
@@ -183,13 +183,13 @@ void world_train(struct world *w, const struct way *how, uint64_t to)
         cr_assert_eq(rw_backward(w->b.t, world_record(w)), RW_OK, "%s", rw_error_message(w->b.ctx));
         cr_assert_eq(rw_clip_grad_norm(w->b.ctx, 1, NULL), RW_OK);
         cr_assert_eq(rw_optimizer_step(w->opt), RW_OK, "%s", rw_error_message(w->b.ctx));
-        cr_assert_eq(rw_average_step(w->average), RW_OK);
+        cr_assert_eq(rw_weight_average_step(w->average), RW_OK);
     }
     rw_graph_destroy(&g);
     rw_tape_reset(w->b.t);
 }
 
-/* A few steps of a run with 2 MB to save, so that most kills meet a file that is being written. */
+/* A few steps of a run with 2 MB to save, so that most kills happen while a file is being written. */
 struct world large_open(void)
 {
     struct world w = world_open(RW_F32, &alone);
@@ -199,7 +199,7 @@ struct world large_open(void)
     return w;
 }
 
-/* Two small files; the newer is damaged by the test. */
+/* Two small files; the test damages the newer one. */
 struct world small_open(void)
 {
     struct world w = { .b = fixture_open(3, 1) };

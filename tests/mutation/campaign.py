@@ -1,32 +1,35 @@
 #!/usr/bin/env python3
-"""Mutations of runtime/, ops/ and bench/models/, and which suite notices each: what nothing can fail proves nothing.
+"""Mutations of runtime/, ops/, bench/ and examples/, and which suite detects each: a test that cannot fail proves
+nothing.
 
-    tests/mutation/campaign.py check            every anchor stands in its file, once
-    tests/mutation/campaign.py make FOLDER      the tree with all mutations in it, each behind a switch
+    tests/mutation/campaign.py check            every anchor occurs in its file, once
+    tests/mutation/campaign.py make FOLDER      the tree with all mutations in it, each enabled by a switch
     tests/mutation/campaign.py targets          what has to be built: the suites of the CPU, and others that are named
     tests/mutation/campaign.py run BUILD [NAME...]    tries them all, or those whose names begin so
 
-The mutations stand in *.txt beside this file:
+The mutations are in the *.txt files of this folder:
 
-    @ FILE                      those that follow are of this file
+    @ FILE                      the following mutations are of this file
     NAME: SUITE SUITE:TESTS     a mutation, and the suites that are tried first; TESTS: those of a suite, by a pattern
-    - text before <<<what is mutated>>> and behind
-    + what stands there instead
-    = reason                    it changes nothing that can be seen: it is neither tried nor counted
+    NAME: SCRIPT SCRIPT:WORD    of a program: scripts of tests/tools, and no suite after them; WORD: their argument
+    - text before <<<what is mutated>>> and after
+    + the replacement
+    = reason                    it has no observable effect: it is neither tried nor counted
 
-The text of the `-` lines occurs once in the file, however it is broken into lines. A mutated part that ends in a
-semicolon is a statement, any other an expression; without brackets all of the text is mutated. In what `make` writes
-both stand there, and REWIND_MUTANT=N in the environment chooses. scripts/mutation.sh builds that and runs it.
+The text of the `-` lines occurs once in the file, with any line breaks. A mutated part that ends in a semicolon is a
+statement, any other an expression; without brackets all of the text is mutated. The output of `make` has both versions,
+and REWIND_MUTANT=N in the environment selects one. scripts/mutation.sh builds that and runs it.
 
-A mutation is killed when a suite fails, crashes, or takes ten times as long as without it. The rest of the suites are
-not run then. REWIND_MUTATION_QUICK=1 runs those alone that the list names. Of the simulated device's suites, which are
-slow, no others ever run: kernels of CUDA are those that they name. The last line is the summary."""
+A mutation is killed if a suite fails, crashes, or takes ten times as long as without it. The rest of the suites are not
+run then. REWIND_MUTATION_QUICK=1 runs only those that the list names. Suites of the simulated device, which are slow,
+are only run if they are named: those of CUDA kernels. The last line is the summary."""
 import concurrent.futures
 import json
 import os
 import pathlib
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -34,8 +37,16 @@ import zlib
 
 HERE = pathlib.Path(__file__).parent
 ROOT = HERE.parents[1]
-COPIED = ['meson.build', 'meson_options.txt', 'include', 'runtime', 'ops', 'tests', 'bench/models',
-          'bench/zoo.c', 'bench/zoo.h', 'bench/figure.h', 'docs/ops.md', 'examples/custom_op_cuda.cu']
+COPIED = ['meson.build', 'meson_options.txt', 'include', 'runtime', 'ops', 'tests', 'bench', 'examples', 'docs/ops.md']
+# The scripts that run programs, and the programs that they need.
+SCRIPTS = {'trainer.py': ['examples/train_gpt'], 'train_gpt.sh': ['examples/train_gpt'],
+           'trainer_kills.py': ['examples/train_gpt'], 'trainer_numbers.py': ['examples/train_gpt'],
+           'sweep.py': ['bench/recompute_sweep', 'bench/sweep_faults'],
+           'sweep_numbers.py': ['bench/recompute_sweep', 'bench/sweep_faults']}
+# The files with the switch: in the library, and in each program that is mutated, because a shared library does not
+# export it.
+SWITCHED = ['runtime/base/alloc.c', 'examples/train_gpt/main.c', 'examples/train_text.c',
+            'bench/sweep/recompute_sweep.c']
 HEADER = '''#ifdef __cplusplus
 extern "C" int rw_mutant;
 #else
@@ -45,7 +56,7 @@ extern int rw_mutant;
 '''
 SWITCH = '''
 #include <stdlib.h>
-int rw_mutant;
+__attribute__((weak)) int rw_mutant;
 static __attribute__((constructor)) void choose_mutant(void)
 {
     const char *const number = getenv("REWIND_MUTANT");
@@ -58,12 +69,12 @@ class Mutation:
     def __init__(self, path, name, suites):
         self.path, self.suites = path, suites
         self.name = f'{pathlib.Path(path).with_suffix("")}/{name}'.removeprefix('runtime/')
-        # Of the name alone: a list that grows leaves the other files of a build as they are
+        # From the name only: when the list grows, the other files of a build are unchanged
         self.number = zlib.crc32(self.name.encode()) & 0x7fffffff
         self.anchor, self.instead, self.reason = [], [], []
 
     def pattern(self):
-        """The anchor, with any blanks between its words; groups: before, mutated, behind."""
+        """The anchor, with any white space between its words; groups: before, mutated, after."""
         def words(text):
             return r'\s+'.join(re.escape(word) for word in text.split())
         text = ' '.join(self.anchor)
@@ -111,13 +122,13 @@ def sources_of(mutations):
     return {path: (ROOT / path).read_text() for path in {m.path for m in mutations}}
 
 
-# What no operand of ?: begins or ends with
+# Tokens with which no operand of ?: begins or ends
 BEGINS = re.compile(r'[<>=!+*/%&|^-]=|[<>=/%|^?:,;]|&&|\.[a-z]')
 ENDS = re.compile(r'(?:[*/%&|^<>=!,?:;]|->|(?<![+])[+]|(?<!-)-)$')
 
 
 def misfits(m, original, texts):
-    """Why no compiler would take the text with its switch, as far as that can be seen without one."""
+    """Why no compiler would accept the text with its switch, as far as this can be determined without one."""
     instead = '\n'.join(m.instead).strip()
     begin = m.place(texts)[0][0]
     before = texts[m.path][:begin].rstrip()
@@ -150,6 +161,7 @@ def faults_of(mutations):
         suites |= {suite} if 'cpu' in where.split() else set()
         suites |= {f'{kind}_{suite}' for kind in ('sim', 'amx') if kind in where.split()}
     faults += [f'{m.name}: {why}' for m, span, original in places if span for why in misfits(m, original, texts)]
+    suites |= set(SCRIPTS)
     return faults + [f'{m.name}: no suite is called {s}' for m in mutations for s in m.suites
                      if s.split(':')[0] not in suites]
 
@@ -183,16 +195,17 @@ def make(folder, mutations):
             text = text[:begin] + switched(m, text[begin:end]) + text[end:]
         (fresh / path).write_text(text)
     (fresh / 'mutant.h').write_text(HEADER)
-    # GCC 12 fails on switches between vectors without AVX; the kernels in question do not run here
+    # GCC 12 fails on switches between vectors without AVX; these kernels do not run here
     meson = (fresh / 'meson.build').read_text()
     (fresh / 'meson.build').write_text(meson.replace("isa_flags = {'base': []}", "isa_flags = {'base': ['-mavx2']}"))
-    with open(fresh / 'runtime/base/alloc.c', 'a') as f:
-        f.write(SWITCH)
+    for path in SWITCHED:
+        with open(fresh / path, 'a') as f:
+            f.write(SWITCH)
     synchronize(fresh, folder / 'tree')
 
 
 def synchronize(fresh, tree):
-    """What has not changed keeps its time: it is not compiled again."""
+    """Unchanged files keep their time: they are not compiled again."""
     for file in [p for p in fresh.rglob('*') if p.is_file()]:
         to = tree / file.relative_to(fresh)
         if to.is_file() and to.read_bytes() == file.read_bytes():
@@ -203,22 +216,33 @@ def synchronize(fresh, tree):
 
 
 def run_suite(build, suite, number, limit):
-    """None when it passes, else how it ends. suite: as in the list."""
+    """None if it passes, else how it fails. suite: as in the list."""
     name, _, tests = suite.partition(':')
     environment = {**os.environ, 'REWIND_MUTANT': str(number)}
     if name.startswith('sim_'):
         environment |= {'REWIND_TEST_DEVICE': 'cuda', 'CUDASIM_LAZY': '1', 'REWIND_FUZZ_PROGRAMS': '10'}
     if not name.startswith('amx_'):
-        environment.setdefault('REWIND_ISA', 'v3') # what other suites run is mutated in every set of kernels alike
-    only = ['--filter', f'*/{tests}'] if tests else []
+        environment.setdefault('REWIND_ISA', 'v3') # other suites run code mutated in every set of kernels
+    if name in SCRIPTS:
+        command = [ROOT / 'tests/tools' / name, build, *tests.split()]
+    else:
+        command = [build / 'tests' / name, '--tap', '--fail-fast', *(['--filter', f'*/{tests}'] if tests else [])]
     try:
-        done = subprocess.run([build / 'tests' / name, '--tap', '--fail-fast', *only], env=environment, timeout=limit,
-                              stdin=subprocess.DEVNULL, capture_output=True, text=True, errors='replace')
+        done = subprocess.run(command, env=environment, timeout=limit, stdin=subprocess.DEVNULL, capture_output=True,
+                              text=True, errors='replace')
     except subprocess.TimeoutExpired:
         return 'time'
+    if name in SCRIPTS:
+        return 'failure' if done.returncode else None
     if done.returncode or re.search(r'^not ok ', done.stdout, re.M) or not re.search(r'^ok ', done.stdout, re.M):
         return 'failure'
     return None
+
+
+def needs_of(suite):
+    """The programs that it runs, as targets of a build."""
+    name = suite.split(':')[0]
+    return SCRIPTS.get(name, [f'tests/{name}'])
 
 
 def time_suites(build, suites):
@@ -226,11 +250,11 @@ def time_suites(build, suites):
     known = build / 'seconds.json'
     times = json.loads(known.read_text()) if known.is_file() else {}
     for suite in suites:
-        made = (build / 'tests' / suite.split(':')[0]).stat().st_mtime
+        made = max((build / file).stat().st_mtime for file in needs_of(suite))
         if times.get(suite, [0])[0] == made:
             continue
         begin = time.monotonic()
-        if run_suite(build, suite, 0, 600):
+        if run_suite(build, suite, 0, 3600):
             sys.exit(f'{suite} fails without a mutation')
         times[suite] = [made, time.monotonic() - begin]
         known.write_text(json.dumps(times))
@@ -239,7 +263,7 @@ def time_suites(build, suites):
 
 def try_one(build, m, seconds, rest):
     begin = time.monotonic()
-    if m.path.endswith(('.cu', '.cuh')):
+    if m.path.endswith(('.cu', '.cuh')) or m.suites[0].split(':')[0] in SCRIPTS:
         rest = []
     for suite in m.suites + sorted(set(rest) - set(m.suites), key=seconds.get):
         end = run_suite(build, suite, m.number, 10 * seconds[suite] + 20)
@@ -250,6 +274,8 @@ def try_one(build, m, seconds, rest):
 
 def run(build, names, mutations):
     build = pathlib.Path(build).resolve()
+    # Scripts send SIGINT, which a program does not handle if it was ignored at its start, as in a shell's background.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     chosen = [m for m in mutations if not m.reason and (not names or any(m.name.startswith(n) for n in names))]
     rest = [s for s in (build / 'tests/suites.txt').read_text().split() if s != 'cudasim_test']
     if os.environ.get('REWIND_MUTATION_QUICK'):
@@ -274,10 +300,10 @@ def run(build, names, mutations):
 
 def targets(mutations):
     table = re.findall(r"'\w+/(\w+)': '([^']*)'", (ROOT / 'tests/meson.build').read_text())
-    named = {s.split(':')[0] for m in mutations for s in m.suites}
+    named = {target for m in mutations for s in m.suites for target in needs_of(s)}
     cpu = {s for s, where in table if 'cpu' in where.split() and 'cuda' not in where.split()}
     amx = {f'amx_{s}' for s, where in table if 'amx' in where.split()}
-    return sorted(f'tests/{s}' for s in cpu | amx | named)
+    return sorted({f'tests/{s}' for s in cpu | amx} | named)
 
 
 def main():

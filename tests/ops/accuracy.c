@@ -1,11 +1,11 @@
 /*
- * Every op, shape class and element type of op_cases.c on the device of REWIND_TEST_DEVICE: results and gradients
- * within the derived bound (compare.h, op_cases.c, op_sizes.c) of the CPU's in float64, and the same bytes in a second
- * run. On the CPU the second run has three threads instead of one. The CPU's float32 and bfloat16 are held to the same
- * bounds, so two devices differ by at most twice the bound.
+ * Runs every op, shape class and element type of op_cases.c on the device of REWIND_TEST_DEVICE. Results and gradients
+ * must be within the derived bound (compare.h, op_cases.c, op_sizes.c) of the CPU's in float64, and a second run must
+ * give the same bytes. On the CPU the second run has three threads instead of one. The CPU's float32 and bfloat16 have
+ * the same bounds, so two devices differ by at most twice the bound.
  *
- * REWIND_TEST_OPS=text runs the cases whose name holds the text (op_cases.h); REWIND_TEST_LARGE=1 the large ones too;
- * REWIND_TEST_SHOW=1 prints how much of its bound each case uses (without --tap, which swallows it).
+ * REWIND_TEST_OPS=text runs the cases whose name contains the text (op_cases.h); REWIND_TEST_LARGE=1 the large ones
+ * too; REWIND_TEST_SHOW=1 prints the share of its bound that each case uses (without --tap, which hides it).
  */
 #include "support/op_builds.h"
 #include "support/op_run.h"
@@ -24,7 +24,7 @@ static const char *part(int i)
     return names[i];
 }
 
-/* Both sides of a typed case were rounded to the type. */
+/* Both results of a typed case were rounded to the type. */
 static double bound(const struct op_case *c, rw_dtype dtype, int i, rw_dtype stored, double want, double size)
 {
     const struct roundings r = op_allowed(c, i);
@@ -33,11 +33,11 @@ static double bound(const struct op_case *c, rw_dtype dtype, int i, rw_dtype sto
 }
 
 /*
- * The bound of an element adds up the worst. Roundings that have no sign in common add up like the root of their
- * number: n of the arithmetic, s and the last one of the stored type. What is wrong in some elements, each within its
- * bound, shows here; the worst case uses four fifths. In attention, size adds up the magnitudes of both terms of
- * p (dp - sum) and of a softmax whose weights sum to 1, so the roundings are of far less: of a thirty-second the worst
- * case uses half.
+ * The bound of an element assumes the worst case of every rounding. Roundings with independent signs add up like the
+ * root of their number: n of the arithmetic, s and the last one of the stored type. This check finds errors in some
+ * elements that are each within their bounds; the worst case uses four fifths. In attention, size sums the magnitudes
+ * of both terms of p (dp - sum), and of a softmax whose weights sum to 1, so the actual roundings are of much smaller
+ * numbers: the worst case uses half of a thirty-second.
  */
 static void close_on_average(const struct op_case *c, rw_dtype dtype, int i, const struct outcome *got,
                              const struct outcome *want, const struct outcome *size)
@@ -59,6 +59,7 @@ static void close_on_average(const struct op_case *c, rw_dtype dtype, int i, con
               c->name, rw_dtype_name(dtype), part(i), sqrt(errors / sizes), share * one);
 }
 
+/* Every element must be within its bound. */
 static void within(const struct op_case *c, rw_dtype dtype, const struct outcome *got, const struct outcome *want,
                    const struct outcome *size)
 {
@@ -71,10 +72,10 @@ static void within(const struct op_case *c, rw_dtype dtype, const struct outcome
             if (a == b) continue;
             double most = bound(c, dtype, i, got->dtype[i], b, fabs(number_get(size->raw[i], size->dtype[i], k)));
             if (want->dtype[i] != RW_F64)
-                most += unit_roundoff(want->dtype[i]) * fabs(b); /* a cast: it was rounded too */
+                most += unit_roundoff(want->dtype[i]) * fabs(b); /* a cast: it was rounded, too */
             cr_expect(fabs(a - b) <= most, "%s, %s, %s, element %lld: %.17g, not %.17g: off by %.3g, %.3g allowed",
                       c->name, rw_dtype_name(dtype), part(i), (long long)k, a, b, fabs(a - b), most);
-            if (!(fabs(a - b) <= most)) return; /* one element tells enough */
+            if (!(fabs(a - b) <= most)) return; /* one element suffices */
             worst = fmax(worst, fabs(a - b) / most);
         }
         if (!c->typed) close_on_average(c, dtype, i, got, want, size);
@@ -106,6 +107,7 @@ struct pair {
     struct fixture subject, reference;
 };
 
+/* Runs a case twice, compares the bytes, and compares the values with the reference's within their bounds. */
 static void check(struct pair *p, const struct op_case *c, rw_dtype dtype)
 {
     const bool cpu = test_device() == RW_DEVICE_CPU;
@@ -123,6 +125,7 @@ static void check(struct pair *p, const struct op_case *c, rw_dtype dtype)
     op_forget(&got), op_forget(&again), op_forget(&want), op_forget(&size);
 }
 
+/* Runs all cases of a group in one type. */
 static void check_group(enum op_group group, rw_dtype dtype)
 {
     size_t n;
@@ -172,9 +175,9 @@ GROUP(tables, OP_TABLES)
 GROUP(shapes, OP_SHAPES)
 GROUP(random, OP_RANDOM)
 
-/* ---- attention in float16: what lies between its products has a larger range than the type ---- */
+/* ---- attention in float16: intermediates between its products exceed the range of the type ---- */
 
-/* The results and gradients of a case whose upstream gradient is 2^shift times the usual one. */
+/* Results and gradients of a case whose upstream gradient is 2^shift times the usual one. */
 static rw_status run_times(struct outcome *o, struct fixture *b, const struct op_case *c, int shift)
 {
     const rw_shape q = c->in[0].shape;
@@ -189,9 +192,9 @@ static rw_status run_times(struct outcome *o, struct fixture *b, const struct op
 }
 
 /*
- * A power of two in the upstream gradient is one in the gradients. Rounding keeps it, where both are normal numbers.
- * Below 2^-14 what is stored is off by 2^-25, the usual one then times the power; a normal one there by 2^-11 of
- * itself, which is no more.
+ * A power of two in the upstream gradient scales the gradients by the same power. Rounding preserves it if both are
+ * normal numbers. Below 2^-14 a stored value is off by 2^-25, and the usual one by that times the power; a normal
+ * number there is off by 2^-11 of itself, which is not more.
  */
 static void follows(const struct op_case *c, const struct outcome *got, const struct outcome *usual, int shift)
 {
@@ -217,7 +220,7 @@ Test(ops_device, attention_f16_follows_powers_of_two)
         const struct op_case *const c = &all[i];
         struct outcome usual, got;
         if (c->group != OP_ATTENTION || c->n != 3 || c->large || !rw_shape_numel(c->in[0].shape)) continue;
-        if (c->in[0].layout == OP_EXPANDED) continue; /* sums of what was stored */
+        if (c->in[0].layout == OP_EXPANDED) continue; /* sums of stored values */
         const rw_status status = run_times(&usual, &b, c, 0);
         for (size_t k = 0; k < sizeof shifts / sizeof *shifts && !status; k++) {
             if (!run_times(&got, &b, c, shifts[k])) follows(c, &got, &usual, shifts[k]);

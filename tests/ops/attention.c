@@ -1,6 +1,6 @@
 /*
- * Attention with options beyond what the tables of cases hold it to: bytes under threads and policies, rows that see
- * nothing, documents that are none, memory without a score matrix, and a ring's two halves.
+ * Attention with options, beyond the table of cases: bit-identical results for all threads and policies, rows that
+ * attend to no key, empty documents, memory without a score matrix, and the two halves of a ring.
  */
 #include "support/compare.h"
 #include "support/support.h"
@@ -21,7 +21,7 @@ static rw_tensor *numbers(rw_tape *t, rw_dtype dtype, rw_shape shape, int salt)
     const int64_t n = rw_shape_numel(shape);
     char *const data = malloc((size_t)n * 8 + 8);
     for (int64_t i = 0; i < n; i++) cr_assert(number_put(data, dtype, i, number(i, salt)));
-    rw_tensor *const x = rw_input(t, dtype, shape, data);
+    rw_tensor *const x = rw_input(t, dtype, shape, data, (size_t)n * rw_dtype_size(dtype));
     free(data);
     return rw_require_grad(t, x);
 }
@@ -42,7 +42,7 @@ static double *read_numbers(rw_tape *t, rw_tensor *x)
 #define SEQ 150
 #define INPUTS 5
 
-/* Three rows packed from documents, with everything that there is, behind a region. */
+/* Three rows packed from documents, with all options, after a region. */
 static rw_tensor *loss_of_all(struct fixture *b, rw_dtype dtype, rw_tensor *in[INPUTS])
 {
     rw_tape *const t = b->t;
@@ -61,10 +61,11 @@ static rw_tensor *loss_of_all(struct fixture *b, rw_dtype dtype, rw_tensor *in[I
         .window = 70,
         .soft_cap = 5,
         .slopes = rw_input(t, dtype == RW_F64 ? RW_F64 : RW_F32, RW_SHAPE(4),
-                           dtype == RW_F64 ? (const void *)slopes : (const void *)narrow),
+                           dtype == RW_F64 ? (const void *)slopes : (const void *)narrow,
+                           4 * (dtype == RW_F64 ? sizeof *slopes : sizeof *narrow)),
         .mask = in[3],
         .sinks = in[4],
-        .documents = rw_input(t, RW_I32, RW_SHAPE(3, 4), cuts),
+        .documents = rw_input(t, RW_I32, RW_SHAPE(3, 4), cuts, sizeof cuts),
     };
     rw_tensor *y = NULL;
     for (int layer = 0; layer < 2; layer++) {
@@ -77,6 +78,7 @@ static rw_tensor *loss_of_all(struct fixture *b, rw_dtype dtype, rw_tensor *in[I
     return rw_sum(t, rw_mul(t, y, y), RW_ALL_AXES, false);
 }
 
+/* All gradients of the step, with so many threads and a policy. */
 static unsigned char *gradients(int threads, const char *policy, rw_dtype dtype, size_t *ret_bytes)
 {
     struct fixture b = fixture_open(7, threads);
@@ -97,6 +99,7 @@ static unsigned char *gradients(int threads, const char *policy, rw_dtype dtype,
     return all;
 }
 
+/* Compares the gradients of all runs, byte for byte. */
 static void check_bytes(rw_dtype dtype)
 {
     static const struct {
@@ -136,9 +139,9 @@ Test(attention, options_pass_the_verifier)
     fixture_close(&b);
 }
 
-/* ---- rows that see nothing ---- */
+/* ---- rows that attend to no key ---- */
 
-/* Row 1 is masked whole. A gradient of a gradient goes through it too. */
+/* Row 1 is masked completely. Second gradients pass through it, too. */
 static void check_masked_row(bool again)
 {
     struct fixture b = fixture_open(1, 1);
@@ -147,7 +150,7 @@ static void check_masked_row(bool again)
     rw_tensor *const q = numbers(b.t, RW_F64, RW_SHAPE(1, 2, 4, 3), 1);
     rw_tensor *const k = numbers(b.t, RW_F64, RW_SHAPE(1, 2, 5, 3), 2);
     rw_tensor *const v = numbers(b.t, RW_F64, RW_SHAPE(1, 2, 5, 3), 3);
-    rw_tensor *const mask = rw_require_grad(b.t, rw_input(b.t, RW_F64, RW_SHAPE(1, 1, 4, 5), cut));
+    rw_tensor *const mask = rw_require_grad(b.t, rw_input(b.t, RW_F64, RW_SHAPE(1, 1, 4, 5), cut, sizeof cut));
     rw_tensor *const y = rw_attention_with(b.t, q, k, v, &(rw_attention_options){ .mask = mask });
     rw_tensor *loss = rw_sum(b.t, rw_mul(b.t, y, y), RW_ALL_AXES, false), *g[4];
     rw_tensor *const of[] = { q, k, v, mask };
@@ -181,7 +184,7 @@ Test(attention, a_row_that_is_masked_whole_gives_zeros)
 
 /* ---- documents ---- */
 
-/* By the frequencies that its base stands for, rounded to float32, a rope of its own is nearly the other. */
+/* Custom frequencies that equal those of its base, rounded to float32, give nearly the same rope. */
 Test(attention, a_rope_by_frequencies_of_its_own)
 {
     struct fixture b = fixture_open(5, 1);
@@ -190,10 +193,10 @@ Test(attention, a_rope_by_frequencies_of_its_own)
     float frequency[WIDTH / 2];
     for (int i = 0; i < WIDTH / 2; i++) frequency[i] = (float)pow(100, -2.0 * i / WIDTH);
     rw_tensor *const x = rw_randn(b.t, RW_F64, RW_SHAPE(1, 2, PLACES, WIDTH));
-    rw_tensor *const f = rw_input(b.t, RW_F32, RW_SHAPE(WIDTH / 2), frequency);
+    rw_tensor *const f = rw_input(b.t, RW_F32, RW_SHAPE(WIDTH / 2), frequency, sizeof frequency);
     const rw_rope_params params = { .frequencies = f, .scale = 2 }, base = { .base = 100 };
     const int32_t late[PLACES] = { 7, 8, 9, 10, 11, 12 };
-    rw_tensor *const positions = rw_input(b.t, RW_I32, RW_SHAPE(PLACES), late);
+    rw_tensor *const positions = rw_input(b.t, RW_I32, RW_SHAPE(PLACES), late, sizeof late);
     cr_assert_eq(rw_read(b.t, rw_rope_with(b.t, x, RW_NONE, &params), own, sizeof own), RW_OK, "%s",
                  rw_error_message(b.ctx));
     cr_assert_eq(rw_read(b.t, rw_rope(b.t, x, RW_NONE, 100), other, sizeof other), RW_OK);
@@ -202,7 +205,7 @@ Test(attention, a_rope_by_frequencies_of_its_own)
     cr_assert_eq(rw_read(b.t, rw_rope(b.t, x, positions, 100), far, sizeof far), RW_OK);
     cr_expect_arr_eq(own, far, sizeof far, "the same op");
     rw_tape *const t = b.t;
-    rw_tensor *const odd = rw_input(t, RW_F32, RW_SHAPE(3), NULL);
+    rw_tensor *const odd = rw_input(t, RW_F32, RW_SHAPE(3), NULL, 0);
     rw_tensor *const flat = rw_reshape(t, x, RW_SHAPE(2, PLACES, WIDTH));
     const rw_rope_params wrong[] = { { .frequencies = odd }, { .scale = NAN }, { .base = -1 },
                                      { .frequencies = positions } };
@@ -230,7 +233,7 @@ Test(attention, documents_that_fall_or_leave_the_row_are_refused_when_they_are_r
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         struct fixture b = fixture_open(1, 1);
         rw_tensor *const q = numbers(b.t, RW_F32, RW_SHAPE(1, 1, 8, 4), 1);
-        const rw_attention_options o = { .documents = rw_input(b.t, RW_I32, RW_SHAPE(3), wrong[i]) };
+        const rw_attention_options o = { .documents = rw_input(b.t, RW_I32, RW_SHAPE(3), wrong[i], sizeof wrong[i]) };
         rw_tensor *const y = rw_attention_with(b.t, q, q, q, &o);
         cr_expect_eq(rw_eval(b.t, &y, 1), RW_ERR_ARGUMENT, "%zu: %s", i, rw_error_message(b.ctx));
         cr_expect(strstr(rw_error_message(b.ctx), "attention"), "%s", rw_error_message(b.ctx));
@@ -238,13 +241,14 @@ Test(attention, documents_that_fall_or_leave_the_row_are_refused_when_they_are_r
     }
 }
 
-/* Where a document lies in its row changes its tiles, so not its bits, but its numbers stay. */
+/* The position of a document in its row changes its tiles, and so its bits, but not its values. */
 Test(attention, a_document_in_a_row_gives_what_it_gives_alone)
 {
     struct fixture b = fixture_open(1, 1);
     const int32_t cuts[] = { 0, 40, 120 };
     rw_tensor *const q = numbers(b.t, RW_F64, RW_SHAPE(1, 2, 120, 8), 1);
-    const rw_attention_options o = { .causal = true, .documents = rw_input(b.t, RW_I32, RW_SHAPE(3), cuts) };
+    const rw_attention_options o = { .causal = true,
+                                     .documents = rw_input(b.t, RW_I32, RW_SHAPE(3), cuts, sizeof cuts) };
     double *const packed = read_numbers(b.t, rw_contiguous(b.t, rw_attention_with(b.t, q, q, q, &o)));
     rw_tensor *const second = rw_slice(b.t, q, 2, 40, 120);
     const rw_attention_params params = { .causal = true };
@@ -271,7 +275,8 @@ Test(attention, slopes_have_no_gradient)
     fixture_close(&b);
 }
 
-/* What the last query's slopes leave of far keys: numbers below the least normal one are 0, in forward and backward. */
+/* After the last query's slopes, the weights of far keys are below the least normal number: they are 0, in forward and
+   backward. */
 Test(attention, what_slopes_leave_of_far_keys_is_zero)
 {
     if (!test_flushes()) cr_skip_test("subnormal numbers cost nothing here, and stay");
@@ -281,7 +286,8 @@ Test(attention, what_slopes_leave_of_far_keys_is_zero)
     rw_tensor *const x[] = { numbers(b.t, RW_F32, RW_SHAPE(1, 1, LONG, D), 1),
                              numbers(b.t, RW_F32, RW_SHAPE(1, 1, LONG, D), 2),
                              numbers(b.t, RW_F32, RW_SHAPE(1, 1, LONG, D), 3) };
-    const rw_attention_options o = { .causal = true, .slopes = rw_input(b.t, RW_F32, RW_SHAPE(1), &steep) };
+    const rw_attention_options o = { .causal = true,
+                                     .slopes = rw_input(b.t, RW_F32, RW_SHAPE(1), &steep, sizeof steep) };
     rw_tensor *const last = rw_slice(b.t, rw_attention_with(b.t, x[0], x[1], x[2], &o), 2, LONG - 1, LONG);
     rw_tensor *const loss = rw_scale(b.t, rw_sum(b.t, rw_mul(b.t, last, last), RW_ALL_AXES, false), 0x1p-10);
     cr_assert_eq(rw_backward(b.t, loss), RW_OK, "%s", rw_error_message(b.ctx));
@@ -306,11 +312,16 @@ Test(attention, options_take_no_matrix_of_scores)
     const int64_t seq = 2048;
     const int32_t cuts[] = { 0, 1000, 2048 };
     rw_prediction p;
-    rw_tensor *const q = rw_require_grad(b.t, rw_input(b.t, RW_F32, RW_SHAPE(1, 2, seq, 16), NULL));
-    rw_tensor *const sinks = rw_require_grad(b.t, rw_input(b.t, RW_F32, RW_SHAPE(2), NULL));
-    rw_tensor *const keys = rw_input(b.t, RW_F32, RW_SHAPE(1, 1, 1, seq), NULL);
-    const rw_attention_options o = { .causal = true, .dropout = 0.1, .window = 100, .soft_cap = 5, .mask = keys,
-                                     .sinks = sinks, .documents = rw_input(b.t, RW_I32, RW_SHAPE(3), cuts) };
+    rw_tensor *const q = rw_require_grad(b.t, rw_input(b.t, RW_F32, RW_SHAPE(1, 2, seq, 16), NULL, 0));
+    rw_tensor *const sinks = rw_require_grad(b.t, rw_input(b.t, RW_F32, RW_SHAPE(2), NULL, 0));
+    rw_tensor *const keys = rw_input(b.t, RW_F32, RW_SHAPE(1, 1, 1, seq), NULL, 0);
+    const rw_attention_options o = { .causal = true,
+                                     .dropout = 0.1,
+                                     .window = 100,
+                                     .soft_cap = 5,
+                                     .mask = keys,
+                                     .sinks = sinks,
+                                     .documents = rw_input(b.t, RW_I32, RW_SHAPE(3), cuts, sizeof cuts) };
     rw_tensor *const loss = rw_sum(b.t, rw_attention_with(b.t, q, q, q, &o), RW_ALL_AXES, false);
     cr_assert_eq(rw_tape_plan(b.t, loss, "none", &p), RW_OK, "%s", rw_error_message(b.ctx));
     cr_expect_lt(p.peak_bytes, (size_t)(seq * seq * 4) / 4, "%zu bytes", p.peak_bytes);
@@ -369,14 +380,14 @@ Test(attention, two_halves_of_the_keys_merged_give_the_whole)
     fixture_close(&b);
 }
 
-/* One half sees nothing, then both: a weight of 0, not of nothing over nothing. */
+/* One half attends to no key, then both: its weight is 0, not 0 / 0. */
 Test(attention, a_half_that_sees_nothing_weighs_nothing)
 {
     struct fixture b = fixture_open(1, 1);
     const float inf = INFINITY, a_lse[] = { -inf, -inf }, b_lse[] = { 1, -inf };
     rw_tensor *const a = numbers(b.t, RW_F32, RW_SHAPE(2, 3), 1), *const c = numbers(b.t, RW_F32, RW_SHAPE(2, 3), 2);
-    rw_tensor *const la = rw_require_grad(b.t, rw_input(b.t, RW_F32, RW_SHAPE(2), a_lse));
-    rw_tensor *const lc = rw_require_grad(b.t, rw_input(b.t, RW_F32, RW_SHAPE(2), b_lse)), *lse, *g[4];
+    rw_tensor *const la = rw_require_grad(b.t, rw_input(b.t, RW_F32, RW_SHAPE(2), a_lse, sizeof a_lse));
+    rw_tensor *const lc = rw_require_grad(b.t, rw_input(b.t, RW_F32, RW_SHAPE(2), b_lse, sizeof b_lse)), *lse, *g[4];
     rw_tensor *const y = rw_attention_merge(b.t, a, la, c, lc, &lse), *const of[] = { a, la, c, lc };
     double *const out = read_numbers(b.t, y), *const sums = read_numbers(b.t, lse), *const x = read_numbers(b.t, c);
     for (int i = 0; i < 6; i++) cr_expect_eq(out[i], i < 3 ? x[i] : 0);
@@ -392,13 +403,13 @@ Test(attention, a_half_that_sees_nothing_weighs_nothing)
     fixture_close(&b);
 }
 
-/* ---- extents of none ---- */
+/* ---- zero extents ---- */
 
 Test(attention, heads_without_width_take_the_mean_of_what_they_see)
 {
     struct fixture b = fixture_open(1, 1);
-    rw_tensor *const q = rw_input(b.t, RW_F64, RW_SHAPE(1, 1, 3, 0), NULL);
-    rw_tensor *const k = rw_input(b.t, RW_F64, RW_SHAPE(1, 1, 4, 0), NULL);
+    rw_tensor *const q = rw_input(b.t, RW_F64, RW_SHAPE(1, 1, 3, 0), NULL, 0);
+    rw_tensor *const k = rw_input(b.t, RW_F64, RW_SHAPE(1, 1, 4, 0), NULL, 0);
     rw_tensor *const v = numbers(b.t, RW_F64, RW_SHAPE(1, 1, 4, 2), 3), *const y = rw_attention(b.t, q, k, v, NULL);
     rw_require_grad(b.t, y);
     cr_assert_eq(rw_backward(b.t, rw_sum(b.t, y, RW_ALL_AXES, false)), RW_OK, "%s", rw_error_message(b.ctx));
@@ -417,7 +428,7 @@ Test(attention, without_keys_a_sink_takes_all)
 {
     struct fixture b = fixture_open(1, 1);
     rw_tensor *const q = numbers(b.t, RW_F32, RW_SHAPE(1, 2, 3, 4), 1);
-    rw_tensor *const k = rw_input(b.t, RW_F32, RW_SHAPE(1, 2, 0, 4), NULL);
+    rw_tensor *const k = rw_input(b.t, RW_F32, RW_SHAPE(1, 2, 0, 4), NULL, 0);
     rw_tensor *const sinks = numbers(b.t, RW_F32, RW_SHAPE(2), 2), *lse;
     rw_tensor *const y = rw_attention_lse(b.t, q, k, k, &(rw_attention_options){ .sinks = sinks }, &lse);
     rw_require_grad(b.t, y), rw_require_grad(b.t, lse);

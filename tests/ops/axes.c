@@ -1,6 +1,6 @@
 /*
- * Parts of a tensor, pads and leaves without storage, where the table of op_cases.h cannot look: every type that has no
- * gradient, views in place of copies, what is made again rather than kept, and what is refused.
+ * Slices, pads and leaves without storage, beyond the table of op_cases.h: every type that has no gradient, views
+ * instead of copies, values that are recomputed rather than kept, and invalid calls.
  */
 #include "record/tape.h"
 #include "support/compare.h"
@@ -31,7 +31,7 @@ Test(axes, whole_numbers_too)
 {
     struct fixture b = open();
     const int32_t data[] = { 0, 1, 2, 3, 4, 5 };
-    rw_tensor *const x = rw_input(b.t, RW_I32, RW_SHAPE(2, 3), data), *part[3];
+    rw_tensor *const x = rw_input(b.t, RW_I32, RW_SHAPE(2, 3), data, sizeof data), *part[3];
     READS(rw_select(b.t, x, 0, -1), 3, 4, 5);
     READS(rw_select(b.t, x, -1, 1), 1, 4);
     READS(rw_unsqueeze(b.t, rw_select(b.t, x, 1, 0), 0), 0, 3);
@@ -43,7 +43,7 @@ Test(axes, whole_numbers_too)
     READS(rw_roll(b.t, x, INT64_MIN, 0), 0, 1, 2, 3, 4, 5);
     READS(rw_unfold(b.t, x, 1, 2, 1), 0, 1, 1, 2, 3, 4, 4, 5);
     READS(rw_unfold(b.t, x, 0, 2, 9), 0, 3, 1, 4, 2, 5);
-    cr_assert_eq(rw_unbind(b.t, x, 1, 3, part), RW_OK);
+    cr_assert_eq(rw_unbind(b.t, x, 1, part, 3), RW_OK);
     READS(rw_stack(b.t, part, 3, 0), 0, 3, 1, 4, 2, 5);
     READS(rw_stack(b.t, part, 3, -1), 0, 1, 2, 3, 4, 5);
     const int64_t pad[] = { 2, 1, 0, 1 };
@@ -83,7 +83,7 @@ Test(axes, numbers_of_every_type)
     fixture_close(&b);
 }
 
-/* Through float first it would be rounded twice: 2^-9 above 1 and a little more. */
+/* Through float it would be rounded twice: 2^-9 above 1 and a little more. */
 Test(axes, a_sequence_is_rounded_once)
 {
     struct fixture b = open();
@@ -102,7 +102,8 @@ Test(axes, one_hot_of_every_type)
     int32_t index[N], got[N * CLASSES];
     for (int i = 0; i < N; i++) index[i] = i * 11 % CLASSES;
     for (int d = 0; d < 6; d++) {
-        rw_tensor *const x = rw_one_hot(b.t, rw_input(b.t, RW_I32, RW_SHAPE(3, 3), index), CLASSES, types[d]);
+        rw_tensor *const x = rw_one_hot(b.t, rw_input(b.t, RW_I32, RW_SHAPE(3, 3), index, sizeof index), CLASSES,
+                                        types[d]);
         cr_assert(x && rw_shape_equal(rw_tensor_shape(x), RW_SHAPE(3, 3, CLASSES)));
         cr_assert_eq(rw_tensor_dtype(x), types[d]);
         cr_assert_eq(rw_read(b.t, rw_cast(b.t, x, RW_I32), got, sizeof got), RW_OK, "%s", rw_error_message(b.ctx));
@@ -110,7 +111,7 @@ Test(axes, one_hot_of_every_type)
             cr_assert_eq(got[i], index[i / CLASSES] == i % CLASSES, "%s, element %d", rw_dtype_name(types[d]), i);
     }
     const int32_t bad[] = { 0, CLASSES };
-    rw_tensor *const x = rw_one_hot(b.t, rw_input(b.t, RW_I32, RW_SHAPE(2), bad), CLASSES, RW_F32);
+    rw_tensor *const x = rw_one_hot(b.t, rw_input(b.t, RW_I32, RW_SHAPE(2), bad, sizeof bad), CLASSES, RW_F32);
     cr_expect_eq(rw_read(b.t, x, got, rw_tensor_bytes(x)), RW_ERR_ARGUMENT);
     cr_expect(strstr(rw_error_message(b.ctx), "one_hot") && strstr(rw_error_message(b.ctx), "out of range"), "%s",
               rw_error_message(b.ctx));
@@ -118,20 +119,21 @@ Test(axes, one_hot_of_every_type)
     fixture_close(&b);
 }
 
-/* Numbers of bytes that divide into words of every width; long enough for threads. */
+/* Byte counts that divide into words of every width; long enough for several threads. */
 Test(axes, moves_of_every_width)
 {
     static const rw_dtype types[] = { RW_BOOL, RW_BF16, RW_F32, RW_F64 };
     static const int64_t inner[] = { 1, 3, 8, 33 };
-    enum { OUTER = 3, ROWS = 11, MOST = OUTER * (ROWS + 5) * 33 * 8 };
-    static unsigned char x[MOST], got[MOST];
+    enum { OUTER = 3, ROWS = 11, MAX = OUTER * (ROWS + 5) * 33 * 8 };
+    static unsigned char x[MAX], got[MAX];
     struct fixture b = fixture_open(1, 3);
     const int64_t pad[] = { 0, 0, 3, 2 };
     for (size_t i = 0; i < sizeof x; i++) x[i] = (unsigned char)(i * 131 >> 3);
     for (int d = 0; d < 4; d++)
         for (int w = 0; w < 4; w++) {
             const size_t row = (size_t)inner[w] * rw_dtype_size(types[d]);
-            rw_tensor *const in = rw_input(b.t, types[d], RW_SHAPE(OUTER, ROWS, inner[w]), x);
+            rw_tensor *const in = rw_input(b.t, types[d], RW_SHAPE(OUTER, ROWS, inner[w]), x,
+                                           (size_t)(OUTER * ROWS * inner[w]) * rw_dtype_size(types[d]));
             rw_tensor *const out = rw_pad(b.t, in, pad, 4, RW_PAD_REFLECT, 0);
             cr_assert_eq(rw_read(b.t, out, got, OUTER * (ROWS + 5) * row), RW_OK, "%s", rw_error_message(b.ctx));
             for (int o = 0; o < OUTER; o++)
@@ -145,9 +147,9 @@ Test(axes, moves_of_every_width)
     fixture_close(&b);
 }
 
-enum { LONG = 20011, WIDE = 3, BEFORE = 5, BEHIND = 9, LONG_MOST = (LONG + BEFORE + BEHIND) * WIDE };
+enum { LONG = 20011, WIDE = 3, BEFORE = 5, BEHIND = 9, LONG_ELEMENTS = (LONG + BEFORE + BEHIND) * WIDE };
 
-/* Where place j of a padded axis of LONG elements comes from. */
+/* The source of position j of a padded axis of LONG elements. */
 static int64_t source_of(rw_pad_mode mode, int64_t j)
 {
     const int64_t i = j - BEFORE, last = LONG - 1;
@@ -156,18 +158,18 @@ static int64_t source_of(rw_pad_mode mode, int64_t j)
     return (i + LONG) % LONG;
 }
 
-/* Small whole numbers, of which a type of 16 bits has the sums too. */
+/* Small integers, whose sums 16-bit types hold exactly, too. */
 static rw_tensor *small_numbers(struct fixture *b, rw_dtype dtype, rw_shape shape, int by, double *ret)
 {
-    static unsigned char data[8 * 2 * LONG_MOST];
+    static unsigned char data[8 * 2 * LONG_ELEMENTS];
     const int64_t n = rw_shape_numel(shape);
     for (int64_t i = 0; i < n; i++) number_put(data, dtype, (size_t)i, ret[i] = (double)(i * by % 7) - 2);
-    return rw_input(b->t, dtype, shape, data);
+    return rw_input(b->t, dtype, shape, data, (size_t)n * rw_dtype_size(dtype));
 }
 
 static void has(struct fixture *b, rw_tensor *x, const double *want, const char *what)
 {
-    static unsigned char got[8 * 2 * LONG_MOST];
+    static unsigned char got[8 * 2 * LONG_ELEMENTS];
     const rw_dtype dtype = rw_tensor_dtype(x);
     const size_t bytes = rw_tensor_bytes(x);
     cr_assert_eq(rw_read(b->t, x, got, bytes), RW_OK, "%s", rw_error_message(b->ctx));
@@ -175,12 +177,12 @@ static void has(struct fixture *b, rw_tensor *x, const double *want, const char 
         cr_assert_eq(number_get(got, dtype, i), want[i], "%s, %s, element %zu", rw_dtype_name(dtype), what, i);
 }
 
-/* Axes so long that a row of the result, or of the gradient, is nobody's alone. */
+/* Axes so long that several threads divide a row of the result, or of the gradient. */
 Test(axes, long_axes_are_shared_out)
 {
     static const rw_dtype floats[] = { RW_F32, RW_F64, RW_BF16, RW_F16 };
     static const int64_t pad[] = { 0, 0, BEFORE, BEHIND };
-    static double x[LONG_MOST], dy[LONG_MOST], y[LONG_MOST], dx[LONG_MOST];
+    static double x[LONG_ELEMENTS], dy[LONG_ELEMENTS], y[LONG_ELEMENTS], dx[LONG_ELEMENTS];
     struct fixture b = fixture_open(1, 3);
     for (int d = 0; d < 4; d++)
         for (int mode = RW_PAD_CONSTANT; mode < RW_PAD_MODE_COUNT; mode++)
@@ -196,7 +198,7 @@ Test(axes, long_axes_are_shared_out)
                     y[i] = from < 0 || from >= LONG ? 4 : x[from * wide + i % wide];
                     if (from >= 0 && from < LONG) dx[from * wide + i % wide] += dy[i];
                 }
-                cr_assert_eq(rw_backward_from(b.t, 1, &out, &g), RW_OK, "%s", rw_error_message(b.ctx));
+                cr_assert_eq(rw_backward_from(b.t, &out, &g, 1), RW_OK, "%s", rw_error_message(b.ctx));
                 has(&b, out, y, "a pad");
                 has(&b, rw_gradient(in), dx, "its gradient");
                 rw_tape_reset(b.t);
@@ -204,11 +206,11 @@ Test(axes, long_axes_are_shared_out)
     fixture_close(&b);
 }
 
-/* Windows of five, three apart; rows wider than a share of sums; and tensors joined along an axis of which they are
-   long pieces, or short ones. */
+/* Windows of five, three apart; rows longer than a block of sums; and tensors concatenated along an axis where each is
+   long, or short. */
 Test(axes, long_windows_and_joins)
 {
-    static double x[LONG_MOST], z[LONG_MOST], dy[2 * LONG_MOST], want[2 * LONG_MOST];
+    static double x[LONG_ELEMENTS], z[LONG_ELEMENTS], dy[2 * LONG_ELEMENTS], want[2 * LONG_ELEMENTS];
     struct fixture b = fixture_open(1, 3);
     enum { SIZE = 5, STEP = 3, WINDOWS = (LONG - SIZE) / STEP + 1 };
     for (int d = 0; d < 2; d++) {
@@ -220,7 +222,7 @@ Test(axes, long_windows_and_joins)
             memset(want, 0, sizeof want);
             for (int64_t i = 0; i < WINDOWS * wide * SIZE; i++)
                 want[(i / SIZE / wide * STEP + i % SIZE) * wide + i / SIZE % wide] += dy[i];
-            cr_assert_eq(rw_backward_from(b.t, 1, &out, &g), RW_OK, "%s", rw_error_message(b.ctx));
+            cr_assert_eq(rw_backward_from(b.t, &out, &g, 1), RW_OK, "%s", rw_error_message(b.ctx));
             has(&b, rw_gradient(in), want, "windows");
             rw_tape_reset(b.t);
         }
@@ -231,7 +233,7 @@ Test(axes, long_windows_and_joins)
         static const int source[] = { 0, 0, 0, 1, 2, 3, 3 };
         memset(want, 0, sizeof want);
         for (int64_t i = 0; i < 7 * COLUMNS; i++) want[source[i / COLUMNS] * COLUMNS + i % COLUMNS] += dy[i];
-        cr_assert_eq(rw_backward_from(b.t, 1, &more, &dmore), RW_OK, "%s", rw_error_message(b.ctx));
+        cr_assert_eq(rw_backward_from(b.t, &more, &dmore, 1), RW_OK, "%s", rw_error_message(b.ctx));
         has(&b, rw_gradient(rows), want, "wide rows");
         rw_tape_reset(b.t);
         rw_tensor *pair[] = { small_numbers(&b, dtype, RW_SHAPE(LONG, WIDE), 3, x),
@@ -250,31 +252,33 @@ Test(axes, long_windows_and_joins)
     fixture_close(&b);
 }
 
-/* Nodes with a kernel: a view has none. */
+/* Counts nodes with a kernel: a view has none. */
 Test(axes, views_are_views)
 {
     struct fixture b = open();
     const float data[24] = { 0 };
-    rw_tensor *const x = rw_input(b.t, RW_F32, RW_SHAPE(2, 3, 4), data), *const turned = rw_transpose(b.t, x, 0, 2);
+    rw_tensor *const x = rw_input(b.t, RW_F32, RW_SHAPE(2, 3, 4), data, sizeof data), *const turned = rw_transpose(
+                                                                                          b.t, x, 0, 2);
     rw_tensor *part[3];
     cr_expect_eq(rw_tensor_base(rw_select(b.t, turned, 1, 2)), x);
     cr_expect_eq(rw_tensor_base(rw_unsqueeze(b.t, turned, 1)), x);
     cr_expect_eq(rw_tensor_base(rw_unfold(b.t, turned, 0, 2, 1)), x);
-    cr_assert_eq(rw_unbind(b.t, turned, 1, 3, part), RW_OK);
+    cr_assert_eq(rw_unbind(b.t, turned, 1, part, 3), RW_OK);
     cr_expect_eq(rw_tensor_base(part[2]), x);
     cr_expect_eq(rw_pad(b.t, turned, (const int64_t[]){ 0, 0 }, 2, RW_PAD_CONSTANT, 1), turned);
     cr_expect_eq(rw_pad(b.t, turned, NULL, 0, RW_PAD_REFLECT, 1), turned);
     fixture_close(&b);
 }
 
-/* Overlapping windows as an operand of a product: its strides are none that a library takes. */
+/* Overlapping windows as an operand of a product: libraries do not accept their strides. */
 Test(axes, a_product_takes_overlapping_windows)
 {
     struct fixture b = open();
     const float x[] = { 1, 2, 3, 4, 5, 6 }, w[] = { 1, 10, 100 };
     float y[4], dx[6];
-    rw_tensor *const in = rw_require_grad(b.t, rw_input(b.t, RW_F32, RW_SHAPE(6), x));
-    rw_tensor *const out = rw_matmul(b.t, rw_unfold(b.t, in, 0, 3, 1), rw_input(b.t, RW_F32, RW_SHAPE(3, 1), w));
+    rw_tensor *const in = rw_require_grad(b.t, rw_input(b.t, RW_F32, RW_SHAPE(6), x, sizeof x));
+    rw_tensor *const out = rw_matmul(b.t, rw_unfold(b.t, in, 0, 3, 1),
+                                     rw_input(b.t, RW_F32, RW_SHAPE(3, 1), w, sizeof w));
     rw_require_grad(b.t, out);
     cr_assert_eq(rw_backward(b.t, rw_sum(b.t, out, RW_ALL_AXES, false)), RW_OK, "%s", rw_error_message(b.ctx));
     cr_assert_eq(rw_read(b.t, out, y, sizeof y), RW_OK);
@@ -291,11 +295,12 @@ Test(axes, what_is_refused)
     const float data[6] = { 0 };
     const int64_t ok[] = { 1, 1, 1, 1, 1, 1 }, below[] = { -1, 0 }, far[] = { 2, 0 }, three[] = { 0, 3 };
     const int64_t cut[] = { -2, -1 }, more[] = { -1, -1 }, most[] = { INT64_MAX, 1 }, least[] = { INT64_MIN, 0 };
-    rw_tensor *const x = rw_input(b.t, RW_F32, RW_SHAPE(3, 2), data), *const none = rw_input(b.t, RW_F32,
-                                                                                             RW_SHAPE(2, 0), data);
-    rw_tensor *const y = rw_input(b.t, RW_F32, RW_SHAPE(2, 3), data), *const scalar = rw_zeros(b.t, RW_F32, RW_SCALAR);
+    rw_tensor *const x = rw_input(b.t, RW_F32, RW_SHAPE(3, 2), data, sizeof data), *const none = rw_input(b.t, RW_F32,
+                                                                                             RW_SHAPE(2, 0), data, 0);
+    rw_tensor *const y = rw_input(b.t, RW_F32, RW_SHAPE(2, 3), data, sizeof data), *const scalar = rw_zeros(b.t, RW_F32,
+                                                                                                            RW_SCALAR);
     rw_tensor *const wide = rw_reshape(b.t, x, RW_SHAPE(3, 2, 1, 1, 1, 1, 1, 1));
-    rw_tensor *const index = rw_input(b.t, RW_I32, RW_SHAPE(2), data), *pair[] = { x, y }, *part[3];
+    rw_tensor *const index = rw_input(b.t, RW_I32, RW_SHAPE(2), data, 2 * sizeof *data), *pair[] = { x, y }, *part[3];
     REFUSED(RW_ERR_SHAPE, rw_select(b.t, x, 2, 0));
     REFUSED(RW_ERR_SHAPE, rw_select(b.t, x, 0, 3));
     REFUSED(RW_ERR_SHAPE, rw_select(b.t, x, 0, -4));
@@ -350,19 +355,19 @@ Test(axes, what_is_refused)
     for (size_t i = 0; i < sizeof unbinds / sizeof *unbinds; i++) {
         const size_t nodes = b.t->n_nodes;
         rw_tensor *many[4];
-        cr_expect_eq(rw_unbind(b.t, x, unbinds[i].axis, unbinds[i].n, many), unbinds[i].status, "%zu: %s", i,
+        cr_expect_eq(rw_unbind(b.t, x, unbinds[i].axis, many, unbinds[i].n), unbinds[i].status, "%zu: %s", i,
                      rw_error_message(b.ctx));
         rw_error_clear(b.ctx);
         cr_expect_eq(b.t->n_nodes, nodes);
     }
-    cr_expect_eq(rw_unbind(b.t, x, 0, 3, NULL), RW_ERR_ARGUMENT);
+    cr_expect_eq(rw_unbind(b.t, x, 0, NULL, 3), RW_ERR_ARGUMENT);
     rw_error_clear(b.ctx);
-    cr_expect_eq(rw_unbind(NULL, x, 0, 3, part), RW_ERR_ARGUMENT);
+    cr_expect_eq(rw_unbind(NULL, x, 0, part, 3), RW_ERR_ARGUMENT);
     rw_error_clear(b.ctx);
     fixture_close(&b);
 }
 
-/* What has no input is made again: under "full" nothing of it waits for backward. */
+/* A value without inputs is recomputed: under "full" none is kept for backward. */
 Test(axes, leaves_are_made_again)
 {
     struct fixture b = open();

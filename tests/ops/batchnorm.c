@@ -1,11 +1,11 @@
 /*
- * batchnorm: running statistics change once a step under every policy, to the values that PyTorch's rule gives; an
- * evaluation reads them and leaves them; the same bytes on any number of threads; what is kept; what is refused.
+ * batchnorm: running statistics change once per step under every policy, by PyTorch's rule; an evaluation reads them
+ * and leaves them unchanged; bit-identical for any number of threads; which values are kept; invalid calls.
  */
 #include "support/compare.h"
 #include "support/steps.h"
 
-#include "record/mark.h"
+#include "record/tape_mark.h"
 
 #include <criterion/criterion.h>
 #include <math.h>
@@ -38,7 +38,7 @@ static struct model open_model(rw_dtype dtype, int threads, const char *policy)
     return m;
 }
 
-/* Two layers in a region, of which the second one's statistics are those of the test; two steps. */
+/* Two layers in a region, the second with the statistics under test; two steps. */
 static unsigned char *run(rw_dtype dtype, int threads, const char *policy, size_t *ret)
 {
     struct model m = open_model(dtype, threads, policy);
@@ -123,7 +123,7 @@ Test(ops_batchnorm, running_statistics_move_by_the_momentum_when_the_step_ends)
 
 /*
  * The running statistics of PyTorch 2.15, BatchNorm2d(2, momentum=m, affine=False) in float64, after each of three
- * batches [2, 2, 1, 3] of the numbers below. Without a momentum all batches weigh alike.
+ * batches [2, 2, 1, 3] of the numbers below. Without a momentum all batches have equal weight.
  */
 Test(ops_batchnorm, running_statistics_are_those_of_pytorch)
 {
@@ -143,7 +143,7 @@ Test(ops_batchnorm, running_statistics_are_those_of_pytorch)
         for (int step = 0; step < 3; step++) {
             double image[12], got[5];
             for (int i = 0; i < 12; i++) image[i] = (i * 7 + step * 5) % 11 / 4.0 - 1;
-            rw_tensor *const x = rw_require_grad(b.t, rw_input(b.t, RW_F64, RW_SHAPE(2, 2, 1, 3), image));
+            rw_tensor *const x = rw_require_grad(b.t, rw_input(b.t, RW_F64, RW_SHAPE(2, 2, 1, 3), image, sizeof image));
             ckpt_begin(b.t, "bn");
             rw_tensor *const y = rw_batchnorm(b.t, x, RW_NONE, RW_NONE, mean, var,
                                               &(rw_batchnorm_params){ .momentum = momentum[counted],
@@ -163,8 +163,8 @@ Test(ops_batchnorm, running_statistics_are_those_of_pytorch)
     }
 }
 
-/* A layer twice in each of three steps: batch i, of two rows, has in channel c the mean 40 + c + i^2, the variance
-   2 (i + 1)^2. */
+/* A layer used twice in each of three steps: batch i, of two rows, has in channel c the mean 40 + c + i^2 and the
+   variance 2 (i + 1)^2. */
 static void in_each_step_twice(const char *policy, int threads, rw_dtype dtype, unsigned char *ret)
 {
     struct fixture b = fixture_open(1, threads);
@@ -182,7 +182,7 @@ static void in_each_step_twice(const char *policy, int threads, rw_dtype dtype, 
             float image[2 * C];
             for (int c = 0; c < C; c++)
                 image[c] = (float)(41 + c + i * i + i), image[C + c] = (float)(39 + c + i * i - i);
-            rw_tensor *const x = rw_cast(b.t, rw_input(b.t, RW_F32, RW_SHAPE(2, C), image), dtype);
+            rw_tensor *const x = rw_cast(b.t, rw_input(b.t, RW_F32, RW_SHAPE(2, C), image, sizeof image), dtype);
             y[k] = rw_batchnorm(b.t, rw_relu(b.t, rw_require_grad(b.t, x)), RW_NONE, RW_NONE, mean, var,
                                 &(rw_batchnorm_params){ .batches = batches });
         }
@@ -197,7 +197,7 @@ static void in_each_step_twice(const char *policy, int threads, rw_dtype dtype, 
     fixture_close(&b);
 }
 
-/* Each of the six batches weighs a sixth; a second use within a step reads what the first one left. */
+/* Each of the six batches has a weight of a sixth; a second use within a step reads the result of the first one. */
 Test(ops_batchnorm, each_use_within_a_step_counts_as_a_batch)
 {
     static const char *const policies[] = { "none", "full", "uniform:1", "discard:bn", "ops:relu" };
@@ -248,7 +248,7 @@ Test(ops_batchnorm, an_evaluation_reads_them_and_leaves_them)
 
 struct form {
     bool relu, adds, evaluates, fused;
-    double weight; /* of all channels, the bias being 0; 0: those that differ */
+    double weight; /* of all channels, with a bias of 0; 0: different weights */
 };
 
 static rw_tensor *formed(rw_tape *t, const struct form *f, rw_tensor *x, rw_tensor *more, rw_tensor *w, rw_tensor *b,
@@ -261,7 +261,7 @@ static rw_tensor *formed(rw_tape *t, const struct form *f, rw_tensor *x, rw_tens
     return !f->fused && f->relu ? rw_relu(t, y) : y;
 }
 
-/* The gradients, and unless it is made again for them the result; x lies channels last, what is added does not. */
+/* The gradients, and the result unless it is recomputed for them. x is channels last, the added tensor is not. */
 static unsigned char *with_form(rw_dtype dtype, const struct form *f, const int *extent, bool replays, size_t *ret)
 {
     struct fixture b = fixture_open(4, 2);
@@ -286,7 +286,7 @@ static unsigned char *with_form(rw_dtype dtype, const struct form *f, const int 
     size_t gradients;
     unsigned char *const result = malloc(bytes + 1);
     if (bytes) cr_assert_eq(rw_read(t, y, result, bytes), RW_OK, "%s", rw_error_message(b.ctx));
-    /* with a slope where y is 0, too: there relu's has to tell */
+    /* has a slope where y is 0, too: relu's own slope decides there */
     rw_tensor *const loss = rw_sum(t, rw_add(t, y, rw_mul(t, y, rw_tanh(t, y))), RW_ALL_AXES, false);
     cr_assert_eq(rw_backward(t, loss), RW_OK, "%s", rw_error_message(b.ctx));
     unsigned char *all = all_gradients(b.ctx, &gradients);
@@ -319,8 +319,8 @@ Test(ops_batchnorm, with_relu_and_a_sum_has_the_bytes_of_the_three_ops)
     }
 }
 
-/* Results so small that the type has but 0 for half of them: where relu cut is to be seen in the result, not in what is
-   computed of x. */
+/* Results so small that half of them round to 0 in the type: relu's mask is read from the result, not computed from
+   x. */
 Test(ops_batchnorm, relu_cuts_what_rounds_to_zero)
 {
     static const struct {
@@ -372,7 +372,7 @@ Test(ops_batchnorm, with_relu_and_a_sum_has_their_second_gradient)
     free(apart), free(one);
 }
 
-/* x again, and two numbers of a channel; not the result, whatever relu cut of it. */
+/* Keeps x and two numbers per channel, not the result, whatever relu masked in it. */
 Test(ops_batchnorm, keeps_x_and_two_numbers_for_each_channel)
 {
     for (int relu = 0; relu < 2; relu++) {
@@ -382,7 +382,7 @@ Test(ops_batchnorm, keeps_x_and_two_numbers_for_each_channel)
                                           &(rw_batchnorm_params){ .relu = relu });
         cr_assert_eq(rw_backward(m.b.t, rw_sum(m.b.t, y, RW_ALL_AXES, false)), RW_OK, "%s", rw_error_message(m.b.ctx));
         cr_assert_eq(rw_memory_stats(m.b.ctx, &memory), RW_OK);
-        cr_assert_eq(memory.kept, rw_tensor_bytes(m.x) + 2 * 512, /* where buffers begin */ "%zu bytes, relu %d",
+        cr_assert_eq(memory.kept, rw_tensor_bytes(m.x) + 2 * 512, /* buffers are aligned */ "%zu bytes, relu %d",
                      memory.kept, relu);
         fixture_close(&m.b);
     }
@@ -397,13 +397,13 @@ static void refuses(struct model *m, rw_tensor *y, rw_status status, const char 
     rw_error_clear(m->b.ctx);
 }
 
-/* As PyTorch 2.15 has it: no batch, no word about what all batches are like. */
+/* As in PyTorch 2.15: an empty batch leaves the statistics unchanged. */
 Test(ops_batchnorm, an_empty_batch_moves_no_running_statistics)
 {
     struct model m = open_model(RW_F32, 1, "full");
     rw_init_constant(m.mean, 0.5), rw_init_constant(m.var, 2);
     float mean[C], var[C];
-    rw_tensor *const x = rw_require_grad(m.b.t, rw_input(m.b.t, RW_F32, RW_SHAPE(0, C, 3), NULL));
+    rw_tensor *const x = rw_require_grad(m.b.t, rw_input(m.b.t, RW_F32, RW_SHAPE(0, C, 3), NULL, 0));
     rw_tensor *const y = rw_batchnorm(m.b.t, x, m.weight, m.bias, m.mean, m.var, NULL);
     cr_assert_not_null(y, "%s", rw_error_message(m.b.ctx));
     cr_assert_eq(rw_backward(m.b.t, rw_sum(m.b.t, y, RW_ALL_AXES, false)), RW_OK, "%s", rw_error_message(m.b.ctx));
@@ -418,49 +418,58 @@ Test(ops_batchnorm, mistakes_are_named_and_leave_nothing)
 {
     struct model m = open_model(RW_F32, 1, "none");
     rw_tape *const t = m.b.t;
-    rw_tensor *const x = rw_input(t, RW_F32, RW_SHAPE(2, C, 3, 3), NULL);
-    rw_tensor *const one = rw_input(t, RW_F32, RW_SHAPE(1, C, 1, 1), NULL);
-    rw_tensor *const rows = rw_input(t, RW_F32, RW_SHAPE(2, C, 3), NULL);
-    rw_tensor *const flat = rw_input(t, RW_F32, RW_SHAPE(2, C), NULL);
-    rw_tensor *const v = rw_input(t, RW_F32, RW_SHAPE(5), NULL);
+    rw_tensor *const x = rw_input(t, RW_F32, RW_SHAPE(2, C, 3, 3), NULL, 0);
+    rw_tensor *const one = rw_input(t, RW_F32, RW_SHAPE(1, C, 1, 1), NULL, 0);
+    rw_tensor *const rows = rw_input(t, RW_F32, RW_SHAPE(2, C, 3), NULL, 0);
+    rw_tensor *const flat = rw_input(t, RW_F32, RW_SHAPE(2, C), NULL, 0);
+    rw_tensor *const v = rw_input(t, RW_F32, RW_SHAPE(5), NULL, 0);
     rw_tensor *const narrow = rw_buffer(m.b.ctx, "narrow", RW_BF16, RW_SHAPE(C));
     rw_tensor *const other = rw_buffer(m.b.ctx, "other", RW_F32, RW_SHAPE(C + 1));
-    rw_tensor *const half = rw_input(t, RW_BF16, RW_SHAPE(2, C, 3, 3), NULL);
+    rw_tensor *const half = rw_input(t, RW_BF16, RW_SHAPE(2, C, 3, 3), NULL, 0);
     rw_tape *elsewhere = NULL;
     cr_assert_eq(rw_tape_create(&elsewhere, m.b.ctx), RW_OK);
-    rw_tensor *const foreign = rw_input(elsewhere, RW_F32, RW_SHAPE(2, C, 3, 3), NULL);
+    rw_tensor *const foreign = rw_input(elsewhere, RW_F32, RW_SHAPE(2, C, 3, 3), NULL, 0);
     const size_t n = rw_tape_mark(t).nodes;
 #define BN(x, mean, var, ...)                                                                                          \
     rw_batchnorm(t, x, m.weight, m.bias, mean, var, &(rw_batchnorm_params){ __VA_ARGS__ })
-    refuses(&m, BN(x, m.mean, RW_NONE, .eps = 1), RW_ERR_ARGUMENT, "one of the running statistics is missing", n);
-    refuses(&m, BN(x, RW_NONE, RW_NONE, .evaluate = true), RW_ERR_ARGUMENT, "needs running statistics", n);
-    refuses(&m, BN(x, NULL, NULL, .eps = 1), RW_ERR_ARGUMENT, "running statistics are NULL", n);
-    refuses(&m, BN(x, v, v, .eps = 1), RW_ERR_ARGUMENT, "must be buffers", n);
-    refuses(&m, BN(x, m.mean, other, .eps = 1), RW_ERR_SHAPE, "the running variance has another shape", n);
+    refuses(&m, BN(x, m.mean, RW_NONE, .eps = 1), RW_ERR_ARGUMENT,
+            "running_var: expected a tensor as running_mean is one", n);
+    refuses(&m, BN(x, RW_NONE, RW_NONE, .evaluate = true), RW_ERR_ARGUMENT, "expected a tensor in evaluation", n);
+    refuses(&m, BN(x, NULL, NULL, .eps = 1), RW_ERR_ARGUMENT, "running_mean is NULL", n);
+    refuses(&m, BN(x, v, v, .eps = 1), RW_ERR_ARGUMENT, "expected buffers made by rw_buffer()", n);
+    refuses(&m, BN(x, m.mean, other, .eps = 1), RW_ERR_SHAPE, "running_var: expected shape [19]", n);
     refuses(&m, BN(x, narrow, narrow, .eps = 1), RW_ERR_DTYPE, "batchnorm", n);
-    refuses(&m, BN(x, m.mean, m.var, .momentum = 2), RW_ERR_ARGUMENT, "the momentum is not between 0 and 1", n);
-    refuses(&m, BN(x, m.mean, m.var, .eps = -1), RW_ERR_ARGUMENT, "eps -1", n);
-    refuses(&m, BN(one, m.mean, m.var, .eps = 1), RW_ERR_SHAPE, "1 element of a channel has no variance", n);
-    refuses(&m, BN(v, m.mean, m.var, .eps = 1), RW_ERR_SHAPE, "batchnorm: x of rank 1", n);
-    refuses(&m, BN(x, m.mean, m.var, .add = rows), RW_ERR_SHAPE, "batchnorm: what is added has not x's shape", n);
+    refuses(&m, BN(x, m.mean, m.var, .momentum = 2), RW_ERR_ARGUMENT, "batchnorm(momentum): expected 0 to 1, got 2", n);
+    refuses(&m, BN(x, m.mean, m.var, .eps = -1), RW_ERR_ARGUMENT,
+            "eps: expected a finite number of 0 or more, got -1", n);
+    refuses(&m, BN(one, m.mean, m.var, .eps = 1), RW_ERR_SHAPE, "2 elements or more per channel", n);
+    refuses(&m, BN(v, m.mean, m.var, .eps = 1), RW_ERR_SHAPE, "batchnorm(x): expected [n, c] or [n, c, ...], got [", n);
+    refuses(&m, BN(x, m.mean, m.var, .add = rows), RW_ERR_SHAPE, "batchnorm(add): expected shape [", n);
     refuses(&m, BN(x, m.mean, m.var, .add = half), RW_ERR_DTYPE, "batchnorm", n);
-    refuses(&m, BN(x, m.mean, m.var, .add = foreign), RW_ERR_ARGUMENT, "add is not a value of this tape", n);
-    refuses(&m, rw_batchnorm(t, x, v, m.bias, m.mean, m.var, NULL), RW_ERR_SHAPE, "weight is not [19]", n);
-    refuses(&m, rw_batchnorm(t, x, m.weight, v, m.mean, m.var, NULL), RW_ERR_SHAPE, "bias is not [19]", n);
+    refuses(&m, BN(x, m.mean, m.var, .add = foreign), RW_ERR_ARGUMENT, "got a value of another tape", n);
+    refuses(&m, rw_batchnorm(t, x, v, m.bias, m.mean, m.var, NULL), RW_ERR_SHAPE, "weight: expected shape [19]", n);
+    refuses(&m, rw_batchnorm(t, x, m.weight, v, m.mean, m.var, NULL), RW_ERR_SHAPE, "bias: expected shape [19]", n);
     refuses(&m, rw_batchnorm(t, NULL, m.weight, m.bias, m.mean, m.var, NULL), RW_ERR_ARGUMENT, "x is NULL", n);
-    refuses(&m, rw_group_norm(t, x, 2, m.weight, m.bias, 1), RW_ERR_ARGUMENT, "2 groups of 19 channels", n);
-    refuses(&m, rw_group_norm(t, x, 0, m.weight, m.bias, 1), RW_ERR_ARGUMENT, "group_norm: 0 groups", n);
-    refuses(&m, rw_group_norm(t, v, 1, RW_NONE, RW_NONE, 1), RW_ERR_SHAPE, "group_norm: x of rank 1", n);
-    refuses(&m, rw_instance_norm(t, flat, m.weight, m.bias, 1), RW_ERR_SHAPE, "instance_norm: x of rank 2", n);
-    refuses(&m, rw_instance_norm(t, one, m.weight, m.bias, 1), RW_ERR_SHAPE, "1 element of each channel", n);
+    refuses(&m, rw_group_norm(t, x, 2, m.weight, m.bias, 1), RW_ERR_ARGUMENT,
+            "groups: expected a divisor of 19 channels, got 2", n);
+    refuses(&m, rw_group_norm(t, x, 0, m.weight, m.bias, 1), RW_ERR_ARGUMENT,
+            "group_norm(groups): expected 1 or more, got 0", n);
+    refuses(&m, rw_group_norm(t, v, 1, RW_NONE, RW_NONE, 1), RW_ERR_SHAPE,
+            "group_norm(x): expected [n, c] or [n, c, ...]", n);
+    refuses(&m, rw_instance_norm(t, flat, m.weight, m.bias, 1), RW_ERR_SHAPE,
+            "instance_norm(x): expected [n, c, ...], got [", n);
+    refuses(&m, rw_instance_norm(t, one, m.weight, m.bias, 1), RW_ERR_SHAPE, "2 elements or more per channel", n);
     rw_tensor *const several = rw_buffer(m.b.ctx, "several", RW_F32, RW_SHAPE(2));
     rw_tensor *const wide = rw_buffer(m.b.ctx, "wide", RW_F64, RW_SCALAR);
     rw_tensor *const batches = rw_buffer(m.b.ctx, "batches", RW_F32, RW_SCALAR);
-    refuses(&m, BN(x, m.mean, m.var, .batches = v), RW_ERR_ARGUMENT, "the number of batches must be a buffer", n);
-    refuses(&m, BN(x, m.mean, m.var, .batches = several), RW_ERR_ARGUMENT, "more than a number", n);
-    refuses(&m, BN(x, m.mean, m.var, .batches = wide), RW_ERR_ARGUMENT, "batches is of another type", n);
+    refuses(&m, BN(x, m.mean, m.var, .batches = v), RW_ERR_ARGUMENT, "batchnorm(batches): expected a buffer", n);
+    refuses(&m, BN(x, m.mean, m.var, .batches = several), RW_ERR_ARGUMENT,
+            "batchnorm(batches): expected shape [] or [1], got [2]", n);
+    refuses(&m, BN(x, m.mean, m.var, .batches = wide), RW_ERR_ARGUMENT,
+            "batchnorm(batches): expected f32, the type of running_mean, got f64", n);
     refuses(&m, BN(x, RW_NONE, RW_NONE, .batches = batches), RW_ERR_ARGUMENT, "without running statistics", n);
-    refuses(&m, BN(x, m.mean, m.var, .batches = batches, .momentum = 0.5), RW_ERR_ARGUMENT, "both a momentum", n);
+    refuses(&m, BN(x, m.mean, m.var, .batches = batches, .momentum = 0.5), RW_ERR_ARGUMENT,
+            "batchnorm(momentum): expected 0 with batches, got 0.5", n);
     refuses(&m, BN(x, m.mean, other, .batches = batches), RW_ERR_SHAPE, "batchnorm", n);
     rw_tape_destroy(&elsewhere);
     fixture_close(&m.b);

@@ -1,7 +1,7 @@
 /*
- * Products of 8-bit codes. Those that decode their factors, on the CPU panel by panel: the very bytes of the products
- * of what the codes mean, decoded whole; for any number of threads; in a workspace that docs/precision.md gives a
- * formula of. Those of a CUDA device that multiplies codes: within a bound, and the same bytes under every policy.
+ * Products of FP8 data. Those that dequantize their factors (on the CPU panel by panel) are bit-identical to products
+ * of the values dequantized as a whole, for any number of threads, in a workspace that docs/precision.md has a formula
+ * for. Those of a CUDA device that multiplies FP8 data are within a bound, and bit-identical under every policy.
  */
 #include "support/compare.h"
 #include "support/support.h"
@@ -20,23 +20,25 @@ static const struct {
                { 1300, 1056, 40 }, { 300, 8192, 300 },  { 600, 2080, 1300 },
                { 1100, 2500, 1000 } };
 
-/* The last one is of panels that are held one after the other, and so are a matrix unit's of the third last. CUDA has
-   none, and is simulated as a rule; an emulated unit is slow. */
+/* Panels of the last shape are used one after the other, and so are a matrix unit's of the third last. They are skipped
+   on CUDA, which does not need them and is usually simulated, and where an emulated unit or sanitized kernels are
+   slow. */
 static size_t shapes_here(void)
 {
-    return test_device() != RW_DEVICE_CPU ? 7 : sizeof shapes / sizeof *shapes - (rw_cpu_emulates_amx ? 2 : 0);
+    if (!test_steps(1, 0)) return 7;
+    return sizeof shapes / sizeof *shapes - (rw_cpu_emulates_amx ? 2 : 0);
 }
 
 static const rw_scaling scalings[] = { RW_SCALING_TENSOR, RW_SCALING_1X128, RW_SCALING_MX };
 
-/* Extents, types and scales that cuBLASLt has kernels of codes for, on devices from 8.9 on. */
+/* Extents, types and scales for which cuBLASLt has FP8 kernels, on devices from 8.9 on. */
 static bool may_be_by_codes(size_t s, rw_scaling scaling)
 {
     const int64_t all = shapes[s].rows | shapes[s].in | shapes[s].out;
     return test_device() == RW_DEVICE_CUDA && scaling == RW_SCALING_TENSOR && all % 16 == 0;
 }
 
-/* What an op made, and the gradients. */
+/* The results of an op, and the gradients. */
 struct bytes {
     void *data[3];
     size_t n[3];
@@ -62,11 +64,11 @@ static rw_tensor *coded(struct fixture *b, rw_tensor *x, rw_scaling scaling)
 }
 
 struct layer {
-    rw_tensor *x, *w, *c, *bias, *decoded; /* decoded: what w means, in bfloat16 */
+    rw_tensor *x, *w, *c, *bias, *decoded; /* decoded: w dequantized to bfloat16 */
     rw_scaling scaling;
 };
 
-/* Blocks of nothing, of the smallest and the largest numbers, of none: their scales are at all ends. */
+/* Blocks of zeros, of the smallest and the largest numbers, and of NaN: their scales take all extreme values. */
 static void put_extremes(const struct layer *l, int64_t n)
 {
     static const float ends[] = { 0, -0.0f, 1e-38f, 0x1p-133f, 3e38f, -INFINITY, NAN };
@@ -78,6 +80,7 @@ static void put_extremes(const struct layer *l, int64_t n)
     free(x);
 }
 
+/* A layer of shape number s, with random and extreme values. */
 static struct layer layer_of(struct fixture *b, size_t s, rw_scaling scaling, bool biased)
 {
     struct layer l = { rw_param(b->ctx, "x", RW_F32, RW_SHAPE(shapes[s].rows, shapes[s].in)),
@@ -106,7 +109,7 @@ static rw_tensor *record(struct fixture *b, const struct layer *l, rw_tensor **r
     return rw_sum(b->t, rw_mul(b->t, rw_cast(b->t, *ret_y, RW_F32), rw_detach(b->t, l->c)), RW_ALL_AXES, false);
 }
 
-/* By rw_backward(): products of codes. */
+/* By rw_backward(): products of FP8 data. */
 static struct bytes by_codes(struct fixture *b, const struct layer *l, rw_memory *ret_memory)
 {
     struct bytes got = { 0 };
@@ -122,7 +125,7 @@ static struct bytes by_codes(struct fixture *b, const struct layer *l, rw_memory
     return got;
 }
 
-/* In float32, as a weight of bfloat16 has it, of what x and dy mean. */
+/* In float32, as a weight of bfloat16 has it, from dequantized x and dy. */
 static void gradient_of_weight(struct fixture *b, const struct layer *l, struct bytes *to)
 {
     const rw_quantize_params p = { .dtype = RW_F8_E5M2, .scaling = l->scaling, .power_of_two = true };
@@ -137,7 +140,8 @@ static void gradient_of_weight(struct fixture *b, const struct layer *l, struct 
     rw_zero_grad(b->ctx);
 }
 
-/* Decoded whole: forward by hand, that of x by rw_grad(), whose products can be differentiated again. */
+/* Dequantized as a whole: forward by hand, the gradient of x by rw_grad(), whose products can be differentiated
+   again. */
 static struct bytes by_decoding(struct fixture *b, const struct layer *l, rw_memory *ret_memory)
 {
     struct bytes got = { 0 };
@@ -189,13 +193,13 @@ Test(codes_product, panels_give_the_bytes_of_what_is_decoded_whole)
 }
 
 /*
- * What the product of bfloat16 takes for itself, and panels. Tiles of the library are 432 by 368 here: of the second
- * factor one is held at a time, of the first one each thread has one. Those of the library's own loops are 48 by 64: of
- * the second factor nine are held, half of what there is. A matrix unit's are 160 by 160; it packs the factors of
+ * The workspace of a bfloat16 product itself, and panels. Tiles of the library are 432 by 368 here: one panel of the
+ * second factor is held at a time, and each thread has one of the first. Those of the library's own loops are 48 by 64:
+ * nine panels of the second factor are held, half of all. A matrix unit's are 160 by 160. It packs the factors of
  * either product, with a depth of whole steps of 32, holds four tiles of the second one, and keeps a tile's sums by
- * blocks. Where bfloat16 is widened for float32's products, tiles are 240 by 224 and parts 256 deep, whatever lies
- * there; the library may take a copy of a part besides. Those of the packed loops are 432 by 368, with the sums and 48
- * rows and all columns 384 deep; of panels one of the second factor is held, too.
+ * blocks. If bfloat16 is widened for float32's products, tiles are 240 by 224 and parts 256 deep for any layout, and
+ * the library may also take a copy of a part. Those of the packed loops are 432 by 368, with the sums, and 48 rows and
+ * all columns 384 deep; one panel of the second factor is held, too.
  */
 Test(codes_product, a_workspace_of_panels)
 {
@@ -250,8 +254,8 @@ struct matrix {
     int64_t row, col;
 };
 
-/* c = times (a b) + bias, [m, n], with k terms each: how far the device may be off, and what 16 bits round. Hopper
-   keeps 14 bits of a sum while it grows; the way that is asked for brings it to float32 every so often. */
+/* c = times (a b) + bias, [m, n], with k terms each. The bound covers the device's error and the rounding to 16 bits.
+   Hopper accumulates with 14 bits; the requested mode adds that to float32 at intervals. */
 static void expect_product(const char *what, const float *c, int64_t m, int64_t n, int64_t k, struct matrix a,
                            struct matrix b, const float *bias, double times, double roundoff)
 {
@@ -277,7 +281,7 @@ static float *read_floats(struct fixture *b, rw_tensor *x)
     return to;
 }
 
-/* type: of x and w; of bfloat16 ones the gradients are float32 sums. */
+/* type: of x and w; the gradients of bfloat16 operands are float32 sums. */
 static void expect_layer(int64_t rows, int64_t in, int64_t out, rw_dtype type, rw_dtype gradient, bool biased)
 {
     struct fixture b = fixture_open(5, 2);
@@ -316,7 +320,7 @@ static void expect_layer(int64_t rows, int64_t in, int64_t out, rw_dtype type, r
     fixture_close(&b);
 }
 
-/* Of which all extents, some, and none are multiples of 16. */
+/* All extents, some, and none are multiples of 16. */
 Test(codes_product, products_are_those_of_what_the_codes_mean)
 {
     static const int64_t all[][3] = { { 16, 16, 16 }, { 48, 80, 32 }, { 80, 208, 144 }, { 32, 48, 24 }, { 7, 12, 5 } };
@@ -326,7 +330,7 @@ Test(codes_product, products_are_those_of_what_the_codes_mean)
                          g / 2 == 1);
 }
 
-/* ---- what is kept of the signal ---- */
+/* ---- signal-to-noise ratio ---- */
 
 static double decibels(const float *is, const float *approx, int64_t n)
 {
@@ -338,18 +342,18 @@ static double decibels(const float *is, const float *approx, int64_t n)
     return 10 * log10(signal / noise);
 }
 
-/* y, dx and dw of a layer 16 to 32 on those rows, one behind the other. recipe NULL: in float32. */
+/* y, dx and dw of a layer 16 to 32 on those rows, concatenated. recipe NULL: in float32. */
 static float *layer_under(const rw_recipe *recipe, bool delayed, rw_shape rows, bool biased, int64_t *n)
 {
     struct fixture b = fixture_open(7, 1);
-    rw_delayed *d = NULL;
+    rw_delayed_scaling *d = NULL;
     rw_tensor *const w = rw_param(b.ctx, "w", RW_F32, RW_SHAPE(32, 16)), *bias = RW_NONE;
     rw_tensor *const in = rw_param(b.ctx, "x", RW_F32, rows);
-    rw_init_uniform(w, -0.25, 0.25); /* as torch.nn.Linear begins */
+    rw_init_uniform(w, -0.25, 0.25); /* initialized as torch.nn.Linear */
     rw_init_normal(in, 0, 1);
     if (biased) bias = rw_param(b.ctx, "bias", RW_F32, RW_SHAPE(32));
     if (biased) rw_init_uniform(bias, -0.25, 0.25);
-    if (delayed) cr_assert_eq(rw_delayed_create(&d, b.ctx, NULL), RW_OK, "%s", rw_error_message(b.ctx));
+    if (delayed) cr_assert_eq(rw_delayed_scaling_create(&d, b.ctx, NULL), RW_OK, "%s", rw_error_message(b.ctx));
     rw_recipe own = recipe ? *recipe : (rw_recipe){ .kind = RW_RECIPE_NONE };
     own.delayed = d;
     float *parts[3] = { NULL };
@@ -363,7 +367,7 @@ static float *layer_under(const rw_recipe *recipe, bool delayed, rw_shape rows, 
         n[0] = rw_shape_numel(rw_tensor_shape(y));
         cr_assert_eq(rw_backward(b.t, rw_sum(b.t, y, RW_ALL_AXES, false)), RW_OK, "%s", rw_error_message(b.ctx));
         rw_tape_reset(b.t);
-        if (d) cr_assert_eq(rw_delayed_update(d, NULL), RW_OK);
+        if (d) cr_assert_eq(rw_delayed_scaling_update(d, NULL), RW_OK);
     }
     n[1] = rw_shape_numel(rows), n[2] = 32 * 16;
     parts[1] = read_floats(&b, rw_gradient(in));
@@ -373,12 +377,12 @@ static float *layer_under(const rw_recipe *recipe, bool delayed, rw_shape rows, 
     memcpy(all + n[0], parts[1], (size_t)n[1] * sizeof *all);
     memcpy(all + n[0] + n[1], parts[2], (size_t)n[2] * sizeof *all);
     for (int i = 0; i < 3; i++) free(parts[i]);
-    rw_delayed_destroy(&d);
+    rw_delayed_scaling_destroy(&d);
     fixture_close(&b);
     return all;
 }
 
-/* The least that torchao's tests ask of such a layer, in decibels (bench/codes.c has the large ones). */
+/* The minimum that torchao's tests require of such a layer, in decibels (bench/codes.c has the large ones). */
 Test(codes_product, keep_18_and_17_dB_of_a_layer)
 {
     static const rw_shape rows[] = { { 2, { 16, 16 } }, { 4, { 3, 2, 16, 16 } } };
@@ -405,31 +409,32 @@ Test(codes_product, keep_18_and_17_dB_of_a_layer)
 
 enum { STEPS = 2 };
 
-/* How a model is trained; odd: no extent is a multiple of anything, and some numbers are at all ends. */
+/* How a model is trained; odd: all extents are odd, and some numbers are extreme. */
 struct way {
     rw_scaling scaling;
     bool delayed, odd;
 };
 
-/* Two layers, a region each, with what follows them; gradients of several micro-batches. */
+/* Two layers, a region each, with the ops that follow them; gradients of several micro-batches. */
 static unsigned char *train(const struct way *way, const char *policy, int threads, bool verifies, size_t *ret_bytes)
 {
     struct fixture b = fixture_open(11, threads);
     const int64_t width = way->odd ? 67 : 64, tokens = way->odd ? 9 : 16;
     static const float ends[] = { NAN, INFINITY, -0.0f, 3e38f, 1e-40f };
     rw_tensor *w[2], *bias = rw_param(b.ctx, "bias", RW_F32, RW_SHAPE(width));
-    rw_delayed *d = NULL;
+    rw_delayed_scaling *d = NULL;
     for (int i = 0; i < 2; i++) {
         w[i] = rw_param(b.ctx, i ? "down" : "up", RW_F32, RW_SHAPE(width, width));
         rw_init_normal(w[i], 0, 0.1);
     }
     rw_init_normal(bias, 0, 0.1);
-    if (way->delayed) cr_assert_eq(rw_delayed_create(&d, b.ctx, NULL), RW_OK, "%s", rw_error_message(b.ctx));
+    if (way->delayed) cr_assert_eq(rw_delayed_scaling_create(&d, b.ctx, NULL), RW_OK, "%s", rw_error_message(b.ctx));
     const rw_recipe recipe = { .kind = RW_RECIPE_F8, .scaling = way->scaling, .delayed = d };
     cr_assert_eq(ckpt_set_policy(b.t, policy), RW_OK);
     for (int step = 0; step < STEPS; step++) {
         rw_tensor *x = rw_randn(b.t, RW_F32, RW_SHAPE(2, tokens, width));
-        if (way->odd && step) x = rw_mul(b.t, x, rw_input(b.t, RW_F32, RW_SHAPE(1), &ends[way->scaling]));
+        if (way->odd && step)
+            x = rw_mul(b.t, x, rw_input(b.t, RW_F32, RW_SHAPE(1), &ends[way->scaling], sizeof ends[way->scaling]));
         cr_assert_eq(rw_recipe_begin(b.t, &recipe), RW_OK);
         for (int i = 0; i < 2; i++) {
             ckpt_begin(b.t, "layer");
@@ -441,10 +446,10 @@ static unsigned char *train(const struct way *way, const char *policy, int threa
         if (verifies) cr_assert_eq(ckpt_verify(b.t, loss, NULL), RW_OK, "%s", rw_error_message(b.ctx));
         cr_assert_eq(rw_backward(b.t, loss), RW_OK, "%s", rw_error_message(b.ctx));
         rw_tape_reset(b.t);
-        if (d) cr_assert_eq(rw_delayed_update(d, NULL), RW_OK);
+        if (d) cr_assert_eq(rw_delayed_scaling_update(d, NULL), RW_OK);
     }
     unsigned char *const g = all_gradients(b.ctx, ret_bytes);
-    rw_delayed_destroy(&d);
+    rw_delayed_scaling_destroy(&d);
     fixture_close(&b);
     return g;
 }
@@ -458,20 +463,21 @@ static unsigned char *steps(bool graph, bool delayed, size_t *ret_bytes)
 {
     struct fixture b = fixture_open(11, 1);
     rw_graph *g = NULL;
-    rw_delayed *d = NULL;
+    rw_delayed_scaling *d = NULL;
     rw_optimizer *opt = NULL;
     static float data[32 * 64];
     for (int i = 0; i < 32 * 64; i++) data[i] = (float)(i * 7 % 23 - 11) / 8;
     rw_tensor *const w = rw_param(b.ctx, "w", RW_F32, RW_SHAPE(64, 64));
     rw_init_normal(w, 0, 0.1);
     cr_assert_eq(rw_sgd_create(&opt, b.ctx, &(rw_sgd_params){ .lr = 4 }), RW_OK); /* amaxes grow, and scales fall */
-    if (delayed) cr_assert_eq(rw_delayed_create(&d, b.ctx, &(rw_delayed_params){ .history = 2 }), RW_OK);
+    if (delayed)
+        cr_assert_eq(rw_delayed_scaling_create(&d, b.ctx, &(rw_delayed_scaling_params){ .history = 2 }), RW_OK);
     const rw_recipe recipe = { .kind = RW_RECIPE_F8, .delayed = d };
     for (int step = 0; step < LAUNCHES; step++) {
         if (!g) {
             rw_zero_grad(b.ctx);
             cr_assert_eq(rw_recipe_begin(b.t, &recipe), RW_OK);
-            rw_tensor *const y = rw_linear(b.t, rw_input(b.t, RW_F32, RW_SHAPE(32, 64), data), w, RW_NONE);
+            rw_tensor *const y = rw_linear(b.t, rw_input(b.t, RW_F32, RW_SHAPE(32, 64), data, sizeof data), w, RW_NONE);
             cr_assert_eq(rw_recipe_end(b.t), RW_OK);
             rw_tensor *const loss = rw_mean(b.t, rw_mul(b.t, y, y), RW_ALL_AXES, false);
             const rw_graph_params p = { .optimizer = opt, .delayed = d };
@@ -480,18 +486,18 @@ static unsigned char *steps(bool graph, bool delayed, size_t *ret_bytes)
         }
         if (graph) cr_assert_eq(rw_graph_launch(g), RW_OK, "%s", rw_error_message(b.ctx));
         else cr_assert_eq(rw_optimizer_step(opt), RW_OK);
-        if (!graph && d) cr_assert_eq(rw_delayed_update(d, NULL), RW_OK);
+        if (!graph && d) cr_assert_eq(rw_delayed_scaling_update(d, NULL), RW_OK);
         if (!graph) rw_tape_reset(b.t);
     }
     unsigned char *const all = all_parameters(b.ctx, ret_bytes);
     rw_graph_destroy(&g);
-    rw_delayed_destroy(&d);
+    rw_delayed_scaling_destroy(&d);
     rw_optimizer_destroy(&opt);
     fixture_close(&b);
     return all;
 }
 
-/* Scales stay on the device: each launch multiplies by those of its own step. */
+/* Scales stay on the device: each launch uses those of its own step. */
 Test(codes_product, of_a_graph_are_those_of_the_calls)
 {
     for (int delayed = 0; delayed < 2; delayed++) {

@@ -1,7 +1,7 @@
 /*
- * The numbers among an op's arguments. On float64 an op takes them as they are: its result and its gradients are those
- * of the definition, in long double, to 1e-15. On the other types it takes them rounded to float32, so that a double
- * and the float next to it give the same bytes.
+ * The numeric arguments of ops. On float64 an op uses them unrounded: its result and its gradients agree with the
+ * definition, in long double, to 1e-15. On the other types it rounds them to float32, so that a double and the nearest
+ * float give the same bytes.
  */
 #include "support/support.h"
 
@@ -14,9 +14,9 @@
 
 typedef long double complex number;
 
-enum { MOST = 32 };
+enum { MAX = 32 };
 
-/* A use of one argument: y, of n elements, made of x. */
+/* A use of one argument: y, of n elements, computed from x. */
 struct use {
     const char *name;
     rw_shape shape; /* of x */
@@ -35,7 +35,7 @@ static uint32_t word_of(int i)
     return word[i % 4];
 }
 
-/* ---- norms: rows of four, whose variance epsilon outweighs ---- */
+/* ---- norms: rows of four, with an epsilon larger than the variance ---- */
 
 static rw_tensor *ones(rw_tape *t, rw_dtype dtype, int n)
 {
@@ -106,7 +106,7 @@ static rw_tensor *record_causal_softmax(rw_tape *t, rw_tensor *x, double value)
     return rw_causal_softmax(t, x, value);
 }
 
-/* Row q of two, over keys that it sees. */
+/* Row q of two, over the keys that it attends to. */
 static void probabilities(const number *score, int sees, int n, number *p)
 {
     number sum = 0;
@@ -228,19 +228,22 @@ static const double w_of[8] = { 1, 0.5, -0.75, 0.25, 0.625, -1, 0.875, -0.375 };
 
 /* dx is that of the sum of w y. */
 struct outcome {
-    unsigned char y[MOST * 8], dx[MOST * 8];
+    unsigned char y[MAX * 8], dx[MAX * 8];
 };
 
+/* The value and the gradient of one op with the given constant. */
 static struct outcome run(struct fixture *b, const struct use *u, rw_dtype dtype, double value)
 {
     struct outcome o = { 0 };
     const size_t bytes = 8 * rw_dtype_size(dtype);
     rw_tape_reset(b->t);
     rw_generator_set(b->ctx, start);
-    rw_tensor *const x = rw_cast(b->t, rw_input(b->t, RW_F64, u->shape, x_of), dtype);
+    rw_tensor *const x = rw_cast(
+        b->t, rw_input(b->t, RW_F64, u->shape, x_of, (size_t)rw_shape_numel(u->shape) * sizeof *x_of), dtype);
     rw_require_grad(b->t, x);
     rw_tensor *const y = u->record(b->t, x, value);
-    rw_tensor *const w = rw_cast(b->t, rw_input(b->t, RW_F64, u->shape, w_of), dtype);
+    rw_tensor *const w = rw_cast(
+        b->t, rw_input(b->t, RW_F64, u->shape, w_of, (size_t)rw_shape_numel(u->shape) * sizeof *w_of), dtype);
     cr_assert_eq(rw_backward(b->t, rw_sum(b->t, rw_mul(b->t, w, y), RW_ALL_AXES, false)), RW_OK, "%s: %s", u->name,
                  rw_error_message(b->ctx));
     cr_assert_eq(rw_read(b->t, y, o.y, bytes), RW_OK, "%s", rw_error_message(b->ctx));
@@ -248,7 +251,7 @@ static struct outcome run(struct fixture *b, const struct use *u, rw_dtype dtype
     return o;
 }
 
-/* got is within 1e-15 of wanted, of the largest element. */
+/* got is within 1e-15 of wanted, relative to the largest element. */
 static void expect(const struct use *u, const char *what, const unsigned char *got, const long double *wanted)
 {
     long double most = 0;
@@ -260,7 +263,7 @@ static void expect(const struct use *u, const char *what, const unsigned char *g
     }
 }
 
-/* Derivatives by a step that is imaginary, and so small that nothing else of it is left. */
+/* Derivatives by a complex step, so small that terms of higher order vanish. */
 Test(constants, of_float64_are_doubles)
 {
     struct fixture b = fixture_open(9, 1);
@@ -281,7 +284,7 @@ Test(constants, of_float64_are_doubles)
     fixture_close(&b);
 }
 
-/* What dropout draws goes by the double too: the word itself is kept, the next number is not. */
+/* Dropout compares words with the double, too: the word that equals it is kept, the next one is not. */
 Test(constants, a_probability_of_float64_is_a_double)
 {
     struct fixture b = fixture_open(9, 1);
@@ -296,7 +299,7 @@ Test(constants, a_probability_of_float64_is_a_double)
     fixture_close(&b);
 }
 
-/* The float next to each value, and values that meet a word of dropout's: the same bytes. The gradient of a power
+/* The nearest float of each value, and values that equal a word of dropout: the same bytes. The gradient of a power
    subtracts 1 from the double. */
 Test(constants, of_other_types_are_rounded_to_float32)
 {
@@ -314,14 +317,14 @@ Test(constants, of_other_types_are_rounded_to_float32)
     fixture_close(&b);
 }
 
-/* What rounds to a number that is refused, or to one that means something else, is that number. */
+/* A value that rounds to a number that is refused, or that has another meaning, is treated as that number. */
 Test(constants, are_rounded_before_they_are_looked_at)
 {
     struct fixture b = fixture_open(9, 1);
     const float f[4] = { 1, 2, 3, 4 };
     const double d[4] = { 1, 2, 3, 4 };
-    rw_tensor *const narrow = rw_input(b.t, RW_F32, RW_SHAPE(4), f);
-    rw_tensor *const wide = rw_input(b.t, RW_F64, RW_SHAPE(4), d);
+    rw_tensor *const narrow = rw_input(b.t, RW_F32, RW_SHAPE(4), f, sizeof f);
+    rw_tensor *const wide = rw_input(b.t, RW_F64, RW_SHAPE(4), d, sizeof d);
     cr_assert_eq(rw_dropout(b.t, narrow, 1e-60), narrow, "0 as a float");
     cr_assert_neq(rw_dropout(b.t, wide, 1e-60), wide);
     cr_assert_not_null(rw_dropout(b.t, wide, 1 - 0x1p-40));

@@ -1,6 +1,7 @@
 /*
- * Convolutions: the same bytes on any number of threads, under every policy and however the image lies; chains of them
- * lie channels last and are never turned; a weight's gradient is added to what is there; and what is refused.
+ * Convolutions: bit-identical for any number of threads, under every policy and for every layout of the image; chains
+ * of them stay channels last and are never transposed; a weight's gradient is added to the existing one; and invalid
+ * calls are refused.
  */
 #include "support/compare.h"
 #include "support/refuses.h"
@@ -8,7 +9,7 @@
 
 #include "device/cpu/onednn.h"
 #include "record/context.h"
-#include "record/mark.h"
+#include "record/tape_mark.h"
 
 #include <criterion/criterion.h>
 #include <math.h>
@@ -20,31 +21,32 @@ static const rw_dtype types[] = { RW_F64, RW_F32, RW_BF16, RW_F16 };
 struct layer {
     int64_t n, c, h, w, oc, k;
     int stride, groups;
-    int more; /* padding than half a kernel */
+    int more; /* additional padding beyond half a kernel */
     int dilation; /* 0: 1 */
 };
 
-/* Cut into groups of images, into filters, by channels; one pixel; images that don't divide by eight; bands of rows;
-   products; padding of one tap and beyond a kernel's half. */
+/* Split into groups of images, into filters, by channels; one pixel; images that do not divide by eight; bands of rows;
+   products; padding of one tap and beyond half a kernel. */
 static const struct layer layers[] = {
     { 8, 3, 20, 20, 16, 3, 2, 1 },  { 3, 64, 5, 5, 80, 3, 1, 1 },  { 9, 16, 11, 10, 16, 3, 1, 16 },
     { 2, 48, 6, 6, 70, 1, 1, 1 },   { 11, 16, 9, 9, 8, 3, 1, 1 },  { 5, 12, 7, 7, 20, 3, 1, 4 },
     { 1, 8, 37, 9, 24, 3, 1, 1 },   { 2, 6, 42, 11, 20, 3, 2, 2 }, { 4, 128, 17, 17, 144, 1, 1, 1 },
     { 3, 40, 9, 10, 48, 1, 2, 1 },  { 2, 5, 9, 8, 260, 3, 1, 1 },  { 2, 5, 6, 5, 257, 1, 1, 1, 1 },
     { 2, 3, 18, 5, 4, 3, 2, 1, 2 },
-    /* By the weight turned half round, on the CPU: for rows that the first cache has few places for, and few rows. */
+    /* With the weight rotated by 180 degrees, on the CPU: for rows for which the first-level cache has few sets, and
+       few rows. */
     { 1, 3, 4, 17, 512, 3, 1, 1 },  { 2, 5, 6, 20, 512, 3, 1, 1, 0, 2 }, { 1, 2, 5, 19, 512, 3, 1, 1, 1 },
     { 1, 2, 5, 19, 512, 3, 1, 1, 2 }, { 1, 257, 5, 6, 20, 3, 1, 1 }, { 1, 256, 3, 171, 4, 3, 1, 1 },
 };
 
-/* The last ones take long where kernels are simulated, and are like others there. */
+/* The last ones take long if kernels are simulated, and are similar to others there. */
 static size_t n_layers(void)
 {
     return sizeof layers / sizeof *layers - (test_device() == RW_DEVICE_CPU ? 0 : 6);
 }
 
-/* Layer i, or where kernels are simulated and it is three quarters of all work, the next one, which is a product too:
-   the exact ones have it, and bytes are compared of many runs. */
+/* Layer i, or the next one if kernels are simulated and layer i is three quarters of all work. The next one is a
+   product, too. The exact tests include the large layer; comparisons of bytes need many runs. */
 static const struct layer *shorter(size_t i)
 {
     const bool takes_long = test_device() != RW_DEVICE_CPU && layers[i].c * layers[i].oc > 1 << 14;
@@ -132,7 +134,7 @@ Test(ops_conv, bytes_do_not_depend_on_the_policy)
         }
 }
 
-/* ---- how images lie ---- */
+/* ---- layouts of images ---- */
 
 static bool was_recorded(const struct fixture *b, const char *name)
 {
@@ -147,7 +149,7 @@ static bool lies_channels_last(const rw_tensor *x)
     return l->rank == 4 && l->stride[1] == 1 && l->stride[3] == l->dim[1] && l->stride[2] == l->dim[1] * l->dim[3];
 }
 
-/* relu(x + conv(relu(conv(x)))), of which each op but the convolutions is element-wise. */
+/* relu(x + conv(relu(conv(x)))), in which each op other than the convolutions is element-wise. */
 static rw_tensor *block(struct fixture *b, rw_tensor *x, rw_tensor *w)
 {
     const rw_conv2d_params same = { .padding = { 1, 1 } };
@@ -156,7 +158,7 @@ static rw_tensor *block(struct fixture *b, rw_tensor *x, rw_tensor *w)
     return rw_relu(b->t, rw_add(b->t, x, rw_conv2d(b->t, h, w, RW_NONE, &same)));
 }
 
-/* relu(x + relu(batchnorm(x))) of volumes: as images, in the order of their memory. */
+/* relu(x + relu(batchnorm(x))) of volumes: treated as images, in memory order. */
 Test(ops_conv, a_chain_of_volumes_is_never_turned)
 {
     struct fixture b = fixture_open(1, 2);
@@ -220,7 +222,7 @@ Test(ops_conv, bytes_do_not_depend_on_how_the_image_lies)
     }
 }
 
-/* A value in the middle of a chain is a view: its gradient is asked for as it stands. */
+/* A value in the middle of a chain is a view: its gradient is requested in its own layout. */
 Test(ops_conv, values_between_have_gradients)
 {
     struct fixture b = fixture_open(1, 1);
@@ -237,7 +239,7 @@ Test(ops_conv, values_between_have_gradients)
 
 /* ---- sums ---- */
 
-/* What is small and whole has sums that every type holds, in whatever order they are taken. */
+/* Small integers: every type holds their sums, in any order of summation. */
 static double whole(int64_t i)
 {
     return (double)(i * 7919 % 1009 % 7 - 3);
@@ -248,7 +250,7 @@ static double whole_too(int64_t i)
     return (double)(i * 104729 % 997 % 5 - 2);
 }
 
-/* y, dx and dweight of a layer and of its transpose as float64 numbers, one behind the other; n: how many. */
+/* y, dx and dweight of a layer and of its transpose as float64 numbers, concatenated; n: how many. */
 static double *exact(const struct layer *l, bool transposed, rw_dtype dtype, size_t *n)
 {
     struct fixture b = fixture_open(3, 2);
@@ -280,7 +282,7 @@ static double *exact(const struct layer *l, bool transposed, rw_dtype dtype, siz
     return numbers;
 }
 
-/* In 16 bits what is no number of that type is rounded, once. */
+/* In 16 bits, results that the type does not hold are rounded once. */
 static void expect_exact(const struct layer *l, int n_types)
 {
     static const rw_dtype narrower[] = { RW_F32, RW_BF16, RW_F16 };
@@ -307,7 +309,7 @@ Test(ops_conv, of_whole_numbers_are_exact)
     for (size_t i = 0; i < n_layers(); i++) expect_exact(&layers[i], 3);
 }
 
-/* Each test is a process of its own: the instruction set is not chosen yet. */
+/* Each test is a process of its own: the instruction set has not been selected yet. */
 Test(ops_conv, where_the_processor_does_not_multiply_bfloat16)
 {
     if (test_device() != RW_DEVICE_CPU) cr_skip_test("of the CPU");
@@ -315,7 +317,7 @@ Test(ops_conv, where_the_processor_does_not_multiply_bfloat16)
     for (size_t i = 0; i < n_layers(); i++) expect_exact(&layers[i], 3);
 }
 
-/* A thread widens an image at a time, however many its unit has: y, and dx. */
+/* A thread widens one image at a time, however many its unit has: y, and dx. */
 Test(ops_conv, what_is_widened_takes_no_more_room_for_more_images)
 {
     size_t workspace[2];
@@ -335,17 +337,17 @@ Test(ops_conv, what_is_widened_takes_no_more_room_for_more_images)
     cr_expect_eq(workspace[0], workspace[1], "%zu and %zu bytes", workspace[0], workspace[1]);
 }
 
-/* Of which oneDNN makes wrong sums, or reads behind its operands: dilated ones, taps that meet no pixel. Nothing of its
-   own says so. */
+/* Shapes for which oneDNN computes wrong sums, or reads beyond its operands: dilated ones, taps that meet no pixel. It
+   reports no error. */
 Test(ops_conv, of_shapes_that_the_library_gets_wrong_are_exact)
 {
     static const struct layer odd[] = {
-        { 1, 16, 33, 40, 16, 3, 1, 16, 1, 2 }, /* a filter for each channel */
-        { 1, 24, 33, 40, 17, 3, 1, 1, 1, 2 },  /* channels of no whole vector */
+        { 1, 16, 33, 40, 16, 3, 1, 16, 1, 2 }, /* depthwise */
+        { 1, 24, 33, 40, 17, 3, 1, 1, 1, 2 },  /* a partial vector of channels */
         { 2, 40, 20, 33, 24, 3, 1, 2, 2, 3 },  /* groups */
         { 1, 32, 52, 2, 32, 3, 3, 32, 1 },     /* two pixels wide, and padding of two */
         { 3, 64, 37, 1, 8, 7, 2, 1 },          /* one pixel wide */
-        { 1, 8, 42, 46, 17, 5, 2, 1, 4, 3 },   /* padding that nears what the kernel reaches */
+        { 1, 8, 42, 46, 17, 5, 2, 1, 4, 3 },   /* padding almost as large as the kernel's extent */
         { 1, 38, 38, 45, 33, 1, 1, 1 },        /* one tap, and an odd number of filters */
         { 2, 59, 24, 40, 59, 1, 2, 1 },
     };
@@ -353,7 +355,26 @@ Test(ops_conv, of_shapes_that_the_library_gets_wrong_are_exact)
     for (size_t i = 0; i < sizeof odd / sizeof *odd; i++) expect_exact(&odd[i], 3);
 }
 
-/* Of one channel, as its definition says: each element of x goes to where the kernel's taps lie. */
+/* Rows that are too long for the library: matrix products, and the library's own loops for groups. */
+Test(ops_conv, of_long_rows_are_exact)
+{
+    static const struct layer rows[] = {
+        { 1, 4, 3, 5100, 8, 3, 1, 1 }, { 2, 3, 5, 10400, 5, 3, 2, 1 }, { 1, 6, 3, 5100, 4, 3, 1, 2 },
+        { 1, 4, 5, 1600, 8, 3, 1, 1, 1 }, /* padding of two */
+    };
+    if (test_device() != RW_DEVICE_CPU) return;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        size_t n, more;
+        expect_exact(&rows[i], 3);
+        unsigned char *const one = gradients(&rows[i], RW_F32, 1, "none", &n);
+        unsigned char *const three = gradients(&rows[i], RW_F32, 3, "full", &more);
+        cr_assert_eq(n, more);
+        cr_expect_eq(first_difference(one, three, n), -1, "row %zu, three threads", i);
+        free(one), free(three);
+    }
+}
+
+/* One channel, by the definition: each element of x is added at the positions of the kernel's taps. */
 static void transpose_by_hand(const double *x, const double *w, const rw_conv2d_params *p, int64_t h, int64_t k,
                               int64_t out, double *y)
 {
@@ -366,9 +387,10 @@ static void transpose_by_hand(const double *x, const double *w, const rw_conv2d_
     }
 }
 
-/* Output padding of a stride or more, which a dilation allows: into what is cut off at the end, and behind it. */
-/* With padding as far as its taps are apart a window has one element of the image, or a few: it takes the time and
-   memory of these. Of 3 x 3 ones the middle one has the image; and of a stride as large the first of it. */
+/* Output padding of a stride or more, which a dilation allows: inside the part cropped at the end, and after it. */
+/* If the padding is as large as the distance between taps, a window contains one element of the image, or a few: time
+   and memory are proportional to these. Of 3 x 3 taps the middle one reads the image; with an equally large stride, its
+   first element. */
 static void far_apart(rw_dtype dtype, int padding, int stride)
 {
     enum { SIDE = 8 };
@@ -377,7 +399,7 @@ static void far_apart(rw_dtype dtype, int padding, int stride)
     double got[3 * SIDE * SIDE];
     const int made = stride > 1 ? 1 : SIDE;
     for (int i = 0; i < 2 * SIDE * SIDE; i++) ones[i] = 1;
-    rw_tensor *const image = rw_input(b.t, RW_F32, RW_SHAPE(1, 2, SIDE, SIDE), ones);
+    rw_tensor *const image = rw_input(b.t, RW_F32, RW_SHAPE(1, 2, SIDE, SIDE), ones, sizeof ones);
     rw_tensor *const x = rw_require_grad(b.t, rw_cast(b.t, image, dtype));
     rw_tensor *const w = rw_param(b.ctx, "w", dtype, RW_SHAPE(3, 2, 3, 3));
     cr_assert_eq(rw_init_constant(w, 2), RW_OK);
@@ -402,7 +424,7 @@ Test(ops_conv, padding_as_far_as_taps_are_apart, .timeout = 60)
     }
 }
 
-/* With padding on all sides there is no memory for the result, and the message says whose it is. */
+/* With padding on all sides the result does not fit in memory, and the message names its op. */
 Test(ops_conv, a_result_beyond_all_memory_is_named)
 {
     struct fixture b = fixture_open(1, 1);
@@ -432,9 +454,9 @@ Test(ops_conv, a_transposed_one_is_larger_by_up_to_its_dilation)
                                              .padding = { padding, padding },
                                              .dilation = { 4, 4 },
                                              .output_padding = { more, more } };
-                rw_tensor *const in = rw_require_grad(b.t, rw_input(b.t, RW_F64, RW_SHAPE(1, 1, H, H), x));
-                rw_tensor *const z = rw_conv_transpose2d(b.t, in, rw_input(b.t, RW_F64, RW_SHAPE(1, 1, K, K), w),
-                                                         RW_NONE, &p);
+                rw_tensor *const in = rw_require_grad(b.t, rw_input(b.t, RW_F64, RW_SHAPE(1, 1, H, H), x, sizeof x));
+                rw_tensor *const z = rw_conv_transpose2d(
+                    b.t, in, rw_input(b.t, RW_F64, RW_SHAPE(1, 1, K, K), w, sizeof w), RW_NONE, &p);
                 cr_assert_not_null(z, "%s", rw_error_message(b.ctx));
                 const int64_t out = (H - 1) * stride - 2 * padding + 4 * (K - 1) + more + 1;
                 cr_assert(rw_shape_equal(rw_tensor_shape(z), RW_SHAPE(1, 1, out, out)));
@@ -447,6 +469,7 @@ Test(ops_conv, a_transposed_one_is_larger_by_up_to_its_dilation)
             }
 }
 
+/* A second step must double the weight's gradient, up to a relative difference of `apart`. */
 static void adds_up(const struct layer *some, size_t n_some, double apart)
 {
     for (size_t d = 0; d < 2; d++)
@@ -475,14 +498,14 @@ static void adds_up(const struct layer *some, size_t n_some, double apart)
         }
 }
 
-/* The library's products begin with what is added to by its code for AVX2, and end with it by its other code. */
+/* The library's code for AVX2 starts its sums with the existing gradient; its other code adds it at the end. */
 Test(ops_conv, a_second_step_adds_to_the_weights_gradient)
 {
     adds_up(layers, n_layers(), rw_onednn_takes_avx512() || test_device() != RW_DEVICE_CPU ? 0 : 0x1p-21);
 }
 
-/* Whose dw goes by the packed loops: two blocks of channels, of which the second has fewer, and parts for all threads;
-   few filters; strides, taps far apart; pixels that are summed in two goes, and more padding. */
+/* Shapes whose dw uses the packed loops: two blocks of channels, the second partial, and parts for all threads; few
+   filters; strides, taps far apart; pixels that are summed in two passes, and more padding. */
 static const struct layer large[] = {
     { 2, 176, 20, 17, 512, 3, 1, 1 },
     { 2, 256, 50, 33, 37, 3, 1, 1 },
@@ -500,7 +523,7 @@ Test(ops_conv, large_ones_by_code_for_older_processors_are_exact)
 Test(ops_conv, large_ones_by_code_for_older_processors)
 {
     static const int threads[] = { 2, 3, 5, 8, 8 };
-    const int first = 5 - test_steps(5, 2); /* the last two have the most room, and the least */
+    const int first = 5 - test_steps(5, 2); /* the last two need the largest and the smallest workspace */
     BY_CODE_FOR_AVX2();
     for (size_t i = 0; i < LARGE; i++) {
         size_t n, more;
@@ -517,8 +540,8 @@ Test(ops_conv, large_ones_by_code_for_older_processors)
     adds_up(large, (size_t)test_steps(LARGE, 1), 0x1p-21);
 }
 
-/* dweight of a layer of one image, of ones. dy is one but for the first filter's first pixel, and the last one of a
-   filter that is the last of a packed part. */
+/* dweight of a layer of one image of ones. dy is one except at the first filter's first pixel, and at the last pixel of
+   the last filter of a packed part. */
 static float *beside_padding(const struct layer *l, float corner, int threads, size_t *n)
 {
     struct fixture b = fixture_open(3, threads);
@@ -532,7 +555,9 @@ static float *beside_padding(const struct layer *l, float corner, int threads, s
     *n = (size_t)rw_shape_numel(rw_tensor_shape(w));
     for (int64_t i = 0; i < l->oc * pixels; i++) dy[i] = 1;
     dy[0] = dy[(l->oc / 2 + 1) * pixels - 1] = corner;
-    rw_tensor *const loss = rw_sum(b.t, rw_mul(b.t, y, rw_input(b.t, RW_F32, shape, dy)), RW_ALL_AXES, false);
+    rw_tensor *const loss = rw_sum(
+        b.t, rw_mul(b.t, y, rw_input(b.t, RW_F32, shape, dy, (size_t)rw_shape_numel(shape) * sizeof *dy)), RW_ALL_AXES,
+        false);
     cr_assert_eq(rw_backward(b.t, loss), RW_OK, "%s", rw_error_message(b.ctx));
     cr_assert_eq(rw_read(b.t, rw_gradient(w), dw, rw_tensor_bytes(w)), RW_OK);
     fixture_close(&b);
@@ -540,7 +565,8 @@ static float *beside_padding(const struct layer *l, float corner, int threads, s
     return dw;
 }
 
-/* What has no pixel of x beside it is added to no sum, be it infinite: neither in the library's code, nor by strips. */
+/* An element of dy without a pixel of x is added to no sum, even if it is infinite: neither in oneDNN's code, nor in
+   the packed loops. */
 Test(ops_conv, an_infinite_gradient_meets_no_padding)
 {
     static const struct layer some[] = { { 1, 16, 9, 7, 24, 3, 1, 1 }, { 1, 64, 41, 129, 94, 3, 1, 1 } };
@@ -561,46 +587,48 @@ Test(ops_conv, an_infinite_gradient_meets_no_padding)
         }
 }
 
-/* ---- mistakes ---- */
+/* ---- invalid calls ---- */
 
 Test(ops_conv, mistakes_are_named_and_leave_nothing)
 {
     struct fixture b = fixture_open(1, 1);
     rw_tape *const t = b.t;
-    rw_tensor *const x = rw_input(t, RW_F32, RW_SHAPE(2, 4, 5, 6), NULL);
-    rw_tensor *const w = rw_input(t, RW_F32, RW_SHAPE(6, 4, 3, 3), NULL);
-    rw_tensor *const odd = rw_input(t, RW_F32, RW_SHAPE(6, 3, 3, 3), NULL);
-    rw_tensor *const v = rw_input(t, RW_F32, RW_SHAPE(5), NULL);
-    rw_tensor *const large = rw_input(t, RW_F32, RW_SHAPE(6, 4, 9, 9), NULL);
-    rw_tensor *const flat = rw_input(t, RW_F32, RW_SHAPE(2, 4), NULL);
-    rw_tensor *const doubles = rw_input(t, RW_F64, RW_SHAPE(6, 4, 3, 3), NULL);
-    rw_tensor *const index = rw_input(t, RW_I32, RW_SHAPE(2, 4, 5, 6), NULL);
-    rw_tensor *const empty = rw_input(t, RW_F32, RW_SHAPE(6, 4, 0, 3), NULL);
+    rw_tensor *const x = rw_input(t, RW_F32, RW_SHAPE(2, 4, 5, 6), NULL, 0);
+    rw_tensor *const w = rw_input(t, RW_F32, RW_SHAPE(6, 4, 3, 3), NULL, 0);
+    rw_tensor *const odd = rw_input(t, RW_F32, RW_SHAPE(6, 3, 3, 3), NULL, 0);
+    rw_tensor *const v = rw_input(t, RW_F32, RW_SHAPE(5), NULL, 0);
+    rw_tensor *const large = rw_input(t, RW_F32, RW_SHAPE(6, 4, 9, 9), NULL, 0);
+    rw_tensor *const flat = rw_input(t, RW_F32, RW_SHAPE(2, 4), NULL, 0);
+    rw_tensor *const doubles = rw_input(t, RW_F64, RW_SHAPE(6, 4, 3, 3), NULL, 0);
+    rw_tensor *const index = rw_input(t, RW_I32, RW_SHAPE(2, 4, 5, 6), NULL, 0);
+    rw_tensor *const empty = rw_input(t, RW_F32, RW_SHAPE(6, 4, 0, 3), NULL, 0);
     const size_t n = rw_tape_mark(t).nodes;
 #define CONV(...) rw_conv2d(t, x, w, RW_NONE, &(rw_conv2d_params){ __VA_ARGS__ })
 #define TURNED(...) rw_conv_transpose2d(t, x, turned, RW_NONE, &(rw_conv2d_params){ __VA_ARGS__ })
-    refuses(&b, CONV(.stride = { -1, 1 }), RW_ERR_ARGUMENT, "stride -1 of axis 0", n);
-    refuses(&b, CONV(.padding = { 0, -2 }), RW_ERR_ARGUMENT, "padding -2 of axis 1", n);
-    refuses(&b, CONV(.dilation = { 1, -1 }), RW_ERR_ARGUMENT, "dilation -1 of axis 1", n);
-    refuses(&b, CONV(.groups = -1), RW_ERR_ARGUMENT, "-1 groups", n);
-    refuses(&b, CONV(.groups = 2), RW_ERR_SHAPE, "4 channels, the weight takes 4 in each of 2 groups", n);
-    refuses(&b, CONV(.dilation = { 3, 1 }), RW_ERR_SHAPE, "the kernel reaches over 7, x has 5", n);
-    refuses(&b, rw_conv2d(t, x, odd, RW_NONE, NULL), RW_ERR_SHAPE, "the weight takes 3", n);
-    refuses(&b, rw_conv2d(t, x, large, RW_NONE, NULL), RW_ERR_SHAPE, "reaches over 9", n);
-    refuses(&b, rw_conv2d(t, x, empty, RW_NONE, NULL), RW_ERR_SHAPE, "extent 0", n);
-    refuses(&b, rw_conv2d(t, x, w, v, NULL), RW_ERR_SHAPE, "bias is not [6]", n);
-    refuses(&b, rw_conv2d(t, flat, w, RW_NONE, NULL), RW_ERR_SHAPE, "need four axes", n);
-    refuses(&b, rw_conv2d(t, x, v, RW_NONE, NULL), RW_ERR_SHAPE, "need four axes", n);
+    refuses(&b, CONV(.stride = { -1, 1 }), RW_ERR_ARGUMENT, "stride[0]: expected 1 or more, got -1", n);
+    refuses(&b, CONV(.padding = { 0, -2 }), RW_ERR_ARGUMENT, "padding[1]: expected 0 or more, got -2", n);
+    refuses(&b, CONV(.dilation = { 1, -1 }), RW_ERR_ARGUMENT, "dilation[1]: expected 1 or more, got -1", n);
+    refuses(&b, CONV(.groups = -1), RW_ERR_ARGUMENT, "groups: expected 1 or more, got -1", n);
+    refuses(&b, CONV(.groups = 2), RW_ERR_SHAPE,
+            "x: expected 8 channels, as weight has 4 in each of 2 groups, got 4", n);
+    refuses(&b, CONV(.dilation = { 3, 1 }), RW_ERR_SHAPE, "at least 7, that of the dilated kernel, got 5", n);
+    refuses(&b, rw_conv2d(t, x, odd, RW_NONE, NULL), RW_ERR_SHAPE, "x: expected 3 channels", n);
+    refuses(&b, rw_conv2d(t, x, large, RW_NONE, NULL), RW_ERR_SHAPE, "at least 9", n);
+    refuses(&b, rw_conv2d(t, x, empty, RW_NONE, NULL), RW_ERR_SHAPE, "1 or more, got 0", n);
+    refuses(&b, rw_conv2d(t, x, w, v, NULL), RW_ERR_SHAPE, "bias: expected shape [6]", n);
+    refuses(&b, rw_conv2d(t, flat, w, RW_NONE, NULL), RW_ERR_SHAPE, "conv2d(x): expected [n, c, h, w]", n);
+    refuses(&b, rw_conv2d(t, x, v, RW_NONE, NULL), RW_ERR_SHAPE, "conv2d(weight): expected four axes", n);
     refuses(&b, rw_conv2d(t, x, doubles, RW_NONE, NULL), RW_ERR_DTYPE, "conv2d", n);
     refuses(&b, rw_conv2d(t, index, index, RW_NONE, NULL), RW_ERR_DTYPE, "conv2d", n);
     refuses(&b, rw_conv2d(t, NULL, w, RW_NONE, NULL), RW_ERR_ARGUMENT, "x is NULL", n);
     refuses(&b, rw_conv2d(t, x, w, NULL, NULL), RW_ERR_ARGUMENT, "bias is NULL", n);
-    rw_tensor *const turned = rw_input(t, RW_F32, RW_SHAPE(4, 6, 3, 3), NULL);
+    rw_tensor *const turned = rw_input(t, RW_F32, RW_SHAPE(4, 6, 3, 3), NULL, 0);
     const size_t m = rw_tape_mark(t).nodes;
-    refuses(&b, TURNED(.output_padding = { 1, 0 }), RW_ERR_ARGUMENT, "output padding 1 of axis 0", m);
+    refuses(&b, TURNED(.output_padding = { 1, 0 }), RW_ERR_ARGUMENT, "output_padding[0]", m);
     refuses(&b, TURNED(.padding = { 9, 0 }), RW_ERR_SHAPE, "extent", m);
     refuses(&b, rw_conv_transpose2d(t, x, turned, v, NULL), RW_ERR_SHAPE, "conv_transpose2d", m);
-    refuses(&b, rw_conv_transpose2d(t, x, w, RW_NONE, NULL), RW_ERR_SHAPE, "filters", m);
+    refuses(&b, rw_conv_transpose2d(t, x, w, RW_NONE, NULL), RW_ERR_SHAPE,
+            "weight: expected extent 4 at axis 0, got 6", m);
     refuses(&b, rw_conv_transpose2d(t, x, turned, NULL, NULL), RW_ERR_ARGUMENT, "bias is NULL", m);
     fixture_close(&b);
 }

@@ -1,6 +1,6 @@
 /*
- * Extents of 0 as PyTorch 2.15 has them: what it gives for them, and that what it refuses is refused here. A batch of
- * nothing, rows of nothing, a product over nothing; then the gradient of what went in.
+ * Extents of 0 as in PyTorch 2.15: the same results, and the same calls refused. Empty batches, empty rows, a product
+ * over nothing; then the gradient of the input.
  */
 #include "support/support.h"
 
@@ -128,10 +128,11 @@ static const struct empty all[] = {
     { "concat", concat, S(0, 3), S(2, 3), 1, false },
 };
 
+/* Compares the result's shape and values and the gradient with PyTorch's. */
 static void check(const struct empty *e)
 {
     struct fixture b = fixture_open(1, 2);
-    rw_tensor *const x = rw_require_grad(b.t, rw_input(b.t, RW_F32, e->x, NULL));
+    rw_tensor *const x = rw_require_grad(b.t, rw_input(b.t, RW_F32, e->x, NULL, 0));
     const int64_t n = rw_shape_numel(e->y);
     float y[64];
     rw_tensor *const out = e->record(b.t, x);

@@ -1,7 +1,7 @@
 /*
- * Attention with infinity and NaN in rows that others do not see: what a mask, a causal rule, a window or a document
- * excludes has no effect, forward and backward. Results that have nothing to do with such a row are compared by bytes
- * with those of a run in which it holds ordinary numbers.
+ * Attention with infinity and NaN in excluded rows: a key that a mask, a causal rule, a window or a document excludes
+ * has no effect, forward and backward. Results that do not depend on such a row are compared by bytes with those of a
+ * run in which it holds ordinary numbers.
  */
 #include "support/compare.h"
 #include "support/support.h"
@@ -13,9 +13,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { BATCH = 2, HEADS = 4, KV_HEADS = 2, SEQ_MOST = 150, PLACES = 2 };
+enum { BATCH = 2, HEADS = 4, KV_HEADS = 2, SEQ_MAX = 150, PLACES = 2 };
 
-/* Where a row holds what others may not see. */
+/* The operand whose rows hold the poison. */
 enum place { OF_K, OF_V, OF_BOTH, OF_Q, OF_DY, PLACE_COUNT };
 static const char *const places[] = { "k", "v", "k and v", "q", "dy" };
 
@@ -37,7 +37,7 @@ static bool is_seen_by_mask(int64_t i, int64_t j)
     return i != 5 && (i * 7 + j * 3) % 5 != 0 && j % 31 != 9;
 }
 
-/* Does query i see key j? By the definitions in attention.h. */
+/* Whether query i attends to key j, by the definitions in attention.h. */
 static bool is_seen(const struct attention *a, int64_t i, int64_t j)
 {
     const int64_t at = i + a->kv_seq - a->seq;
@@ -53,7 +53,7 @@ static bool is_seen(const struct attention *a, int64_t i, int64_t j)
     }
 }
 
-/* A poison for those rows of an operand. */
+/* The poison for those rows of an operand. */
 struct poison {
     enum place where;
     double value;
@@ -76,10 +76,11 @@ static rw_tensor *operand(rw_tape *t, const struct attention *a, int64_t heads, 
     const int64_t n = BATCH * heads * rows * d;
     char *const data = malloc((size_t)n * 8 + 8);
     for (int64_t i = 0; i < n; i++) {
-        const bool poisoned = has(p, i / d % rows) && i % d % 3 != 1; /* not all of a row */
+        const bool poisoned = has(p, i / d % rows) && i % d % 3 != 1; /* a part of a row */
         number_put(data, a->dtype, i, poisoned ? p->value : number(i, salt));
     }
-    rw_tensor *const x = rw_input(t, a->dtype, RW_SHAPE(BATCH, heads, rows, d), data);
+    rw_tensor *const x = rw_input(t, a->dtype, RW_SHAPE(BATCH, heads, rows, d), data,
+                                  (size_t)(BATCH * heads * rows * d) * rw_dtype_size(a->dtype));
     free(data);
     return x;
 }
@@ -93,11 +94,13 @@ static rw_tensor *mask_of(rw_tape *t, const struct attention *a)
         if (a->rule == TRUTHS) data[i] = seen;
         else number_put(data, dtype, i, seen ? number(i, 7) : -(double)INFINITY);
     }
-    rw_tensor *const x = rw_input(t, dtype, RW_SHAPE(1, 1, a->seq, a->kv_seq), data);
+    rw_tensor *const x = rw_input(t, dtype, RW_SHAPE(1, 1, a->seq, a->kv_seq), data,
+                                  (size_t)(a->seq * a->kv_seq) * rw_dtype_size(dtype));
     free(data);
     return x;
 }
 
+/* Records attention with the options of a case. */
 static rw_tensor *record(rw_tape *t, const struct attention *a, rw_tensor *const *in, rw_tensor *mask)
 {
     static const float narrow[HEADS] = { 0.5f, 0.25f, 0.125f, 0.0625f };
@@ -106,11 +109,12 @@ static rw_tensor *record(rw_tape *t, const struct attention *a, rw_tensor *const
     const rw_attention_params plain = { .causal = true, .dropout = a->dropout };
     if (a->rule == CAUSAL) return rw_attention(t, in[0], in[1], in[2], &plain);
     if (a->rule == WINDOW) o.causal = true, o.window = 20;
-    if (a->rule == DOCUMENTS) o.documents = rw_input(t, RW_I32, RW_SHAPE(4), cuts);
+    if (a->rule == DOCUMENTS) o.documents = rw_input(t, RW_I32, RW_SHAPE(4), cuts, sizeof cuts);
     if (a->rule == CAPPED) {
         const bool f64 = a->dtype == RW_F64;
         o.causal = true, o.soft_cap = 5;
-        o.slopes = rw_input(t, f64 ? RW_F64 : RW_F32, RW_SHAPE(HEADS), f64 ? (const void *)wide : narrow);
+        o.slopes = rw_input(t, f64 ? RW_F64 : RW_F32, RW_SHAPE(HEADS), f64 ? (const void *)wide : narrow,
+                            HEADS * (f64 ? sizeof *wide : sizeof *narrow));
     }
     o.mask = mask;
     return rw_attention_with(t, in[0], in[1], in[2], &o);
@@ -135,6 +139,7 @@ static unsigned char *bytes_of(struct fixture *b, rw_tensor *x)
     return raw;
 }
 
+/* Runs a case with a poison or without, and returns its results. */
 static struct results run(const struct attention *a, const struct poison *p, int threads)
 {
     struct fixture b = fixture_open(7, threads);
@@ -159,7 +164,7 @@ static struct results run(const struct attention *a, const struct poison *p, int
     return r;
 }
 
-/* Has query i to do with a poisoned row? Key j, if any query that sees it has? */
+/* Whether query i depends on a poisoned row; for key j, whether any query that attends to it does. */
 static bool is_touched(const struct attention *a, const struct poison *p, int64_t i)
 {
     if (p->where == OF_Q || p->where == OF_DY) return has(p, i);
@@ -175,7 +180,7 @@ static bool is_touched_key(const struct attention *a, const struct poison *p, in
     return false;
 }
 
-/* The rows of a result that have nothing to do with it. Returns how many. */
+/* Compares the rows of a result that do not depend on the poison. Returns their number. */
 static int same_rows(const struct attention *a, const struct poison *p, int which, const unsigned char *got,
                      const unsigned char *want)
 {
@@ -200,7 +205,8 @@ static int same_rows(const struct attention *a, const struct poison *p, int whic
     return same;
 }
 
-/* A NaN that is seen is not hidden: all of a row's output has it where k or q has, a column where v has. */
+/* A NaN that is visible is not hidden: it is in all of a row's output if k or q has it, and in one column if v has
+   it. */
 static void reaches_who_sees_it(const struct attention *a, const struct poison *p, const unsigned char *y)
 {
     if (!isnan(p->value) || p->where == OF_DY || a->dropout > 0) return;
@@ -214,7 +220,7 @@ static void reaches_who_sees_it(const struct attention *a, const struct poison *
     }
 }
 
-/* The mask's gradient is 0 for pairs that are not seen, and the same for untouched rows. */
+/* The mask's gradient is 0 for excluded pairs, and unchanged for untouched rows. */
 static void check_mask_gradient(const struct attention *a, const struct poison *p, const unsigned char *got,
                                 const unsigned char *want)
 {
@@ -227,10 +233,11 @@ static void check_mask_gradient(const struct attention *a, const struct poison *
     }
 }
 
+/* Places each poison in each operand, and compares the rows that do not depend on it. */
 static void check(const struct attention *a)
 {
     static const double values[] = { NAN, INFINITY, -INFINITY };
-    const int n_values = test_device() == RW_DEVICE_CPU ? 3 : 1;
+    const int n_values = test_steps(3, 1);
     struct results want = run(a, NULL, 2);
     for (int where = 0; where < PLACE_COUNT; where++)
         for (int v = 0; v < (where == OF_BOTH ? 1 : n_values); v++) {
@@ -248,7 +255,7 @@ static void check(const struct attention *a)
     free_results(&want);
 }
 
-/* Widths of 64 in 16 bits take a GPU's tensor cores, others the ordinary ones. */
+/* Widths of 64 in 16 bits use a GPU's tensor cores, others the ordinary kernels. */
 static void check_all(rw_dtype dtype)
 {
     static const int64_t widths[][2] = { { 8, 12 }, { 64, 64 } };
@@ -258,7 +265,7 @@ static void check_all(rw_dtype dtype)
                 struct attention a = { dtype, (enum rule)rule, 70, 70, widths[w][0], widths[w][1], form ? 0.25 : 0 };
                 if (form) a.seq = 40;
                 if (rule == DOCUMENTS) a.seq = a.kv_seq = 150;
-                if (test_device() != RW_DEVICE_CPU && (form + w + rule) % 2) continue;
+                if (!test_steps(1, 0) && (form + w + rule) % 2) continue;
                 check(&a);
             }
 }
@@ -283,7 +290,7 @@ Test(excluded, rows_have_no_effect_f16)
     check_all(RW_F16);
 }
 
-/* Two passes where the pairs of batch and head are few, one where they are many; padding behind a short row. */
+/* Two passes if the pairs of batch and head are few, one if they are many; padding after a short row. */
 Test(excluded, padding_of_many_heads_has_no_effect)
 {
     struct fixture b = fixture_open(1, 3);
@@ -291,7 +298,7 @@ Test(excluded, padding_of_many_heads_has_no_effect)
     static float x[N], y[2][N], g[2][3][N];
     uint8_t seen[B * S];
     for (int i = 0; i < B * S; i++) seen[i] = i % S < 13 + i / S;
-    rw_tensor *const mask = rw_input(b.t, RW_BOOL, RW_SHAPE(B, 1, 1, S), seen);
+    rw_tensor *const mask = rw_input(b.t, RW_BOOL, RW_SHAPE(B, 1, 1, S), seen, sizeof seen);
     for (int poisoned = 0; poisoned < 2; poisoned++) {
         rw_tensor *in[3];
         for (int k = 0; k < 3; k++) {
@@ -299,7 +306,7 @@ Test(excluded, padding_of_many_heads_has_no_effect)
                 const bool hidden = k && !seen[i / (H * S * D) * S + i / D % S];
                 x[i] = poisoned && hidden ? NAN : (float)number(i, k);
             }
-            in[k] = rw_require_grad(b.t, rw_input(b.t, RW_F32, RW_SHAPE(B, H, S, D), x));
+            in[k] = rw_require_grad(b.t, rw_input(b.t, RW_F32, RW_SHAPE(B, H, S, D), x, sizeof x));
         }
         rw_tensor *const out = rw_attention_with(b.t, in[0], in[1], in[2], &(rw_attention_options){ .mask = mask });
         rw_require_grad(b.t, out);

@@ -1,6 +1,6 @@
 /*
- * Codes of 8 bits against an oracle that is written from the formats: a table of what each code means, and a search for
- * the nearest. Every device is held to the same oracle, so their codes are the same.
+ * FP8 data compared with an oracle that is written from the formats: a table of each encoding's value, and a search for
+ * the nearest. Every device is compared with the same oracle, so all give the same data.
  */
 #include "support/compare.h"
 #include "support/support.h"
@@ -12,7 +12,7 @@
 #include <string.h>
 
 static const rw_dtype formats[] = { RW_F8_E4M3, RW_F8_E5M2 };
-static double meaning[2][128]; /* of the codes without a sign; of those that are no finite number, nothing */
+static double meaning[2][128]; /* of encodings without sign; those that are not finite are omitted */
 static int largest[2];
 
 /* OCP 8-bit floating point, revision 1.0: table 1. */
@@ -77,10 +77,11 @@ static void *read_all(rw_tensor *x)
 
 /* ---- codes ---- */
 
+/* Quantizes data with a given scale, and compares every element with the oracle. */
 static void expect_codes(int f, rw_dtype dtype, const void *data, int64_t n, float by)
 {
-    rw_tensor *scale, *const x = rw_input(b.t, dtype, RW_SHAPE(n), data);
-    rw_tensor *const given = rw_input(b.t, RW_F32, RW_SHAPE(1), &by);
+    rw_tensor *scale, *const x = rw_input(b.t, dtype, RW_SHAPE(n), data, (size_t)n * rw_dtype_size(dtype));
+    rw_tensor *const given = rw_input(b.t, RW_F32, RW_SHAPE(1), &by, sizeof by);
     rw_tensor *const y = rw_quantize(b.t, x, given, &(rw_quantize_params){ .dtype = formats[f] }, &scale, NULL);
     cr_assert_not_null(y, "%s", rw_error_message(b.ctx));
     uint8_t *const got = read_all(y);
@@ -108,7 +109,7 @@ Test(quantize, every_pattern_of_16_bits)
     }
 }
 
-/* Every code and every tie between two, and the floats beside them. */
+/* Every encoding, every tie between two, and the floats next to them. */
 Test(quantize, the_neighbourhood_of_every_code_and_every_tie)
 {
     static float x[8 * 128 * 3];
@@ -139,8 +140,8 @@ Test(quantize, every_code_decoded)
     for (int f = 0; f < 2; f++)
         for (int d = 0; d < 3; d++)
             for (int s = 0; s < 6; s++) {
-                rw_tensor *const codes = rw_input(b.t, formats[f], RW_SHAPE(N), all);
-                rw_tensor *const scale = rw_input(b.t, RW_F32, RW_SCALAR, &scales[s]);
+                rw_tensor *const codes = rw_input(b.t, formats[f], RW_SHAPE(N), all, N * rw_dtype_size(formats[f]));
+                rw_tensor *const scale = rw_input(b.t, RW_F32, RW_SCALAR, &scales[s], sizeof scales[s]);
                 rw_tensor *const y = rw_dequantize(b.t, codes, scale, RW_SCALING_TENSOR, types[d]);
                 cr_assert_not_null(y, "%s", rw_error_message(b.ctx));
                 char *const got = read_all(y);
@@ -161,7 +162,8 @@ Test(quantize, every_code_decoded)
             }
 }
 
-/* Every code under every scale of MX, and under float32 ones at all ends: in 16 bits what float32 is rounded to. */
+/* Every encoding with every scale of MX, and with float32 scales of all extremes: in 16 bits the float32 value,
+   rounded. */
 Test(quantize, blocks_decoded_to_16_bits)
 {
     enum { ROWS = 256, WIDE = 300 };
@@ -175,9 +177,10 @@ Test(quantize, blocks_decoded_to_16_bits)
     }
     for (int f = 0; f < 2; f++)
         for (int mx = 0; mx < 2; mx++) {
-            rw_tensor *const x = rw_input(b.t, formats[f], RW_SHAPE(ROWS, WIDE), codes);
-            rw_tensor *const scale = mx ? rw_input(b.t, RW_F8_E8M0, RW_SHAPE(ROWS, 10), exponents)
-                                        : rw_input(b.t, RW_F32, RW_SHAPE(ROWS, 3), numbers);
+            rw_tensor *const x = rw_input(b.t, formats[f], RW_SHAPE(ROWS, WIDE), codes,
+                                          ROWS * WIDE * rw_dtype_size(formats[f]));
+            rw_tensor *const scale = mx ? rw_input(b.t, RW_F8_E8M0, RW_SHAPE(ROWS, 10), exponents, sizeof exponents)
+                                        : rw_input(b.t, RW_F32, RW_SHAPE(ROWS, 3), numbers, sizeof numbers);
             const rw_scaling scaling = mx ? RW_SCALING_MX : RW_SCALING_1X128;
             rw_tensor *const half = rw_dequantize(b.t, x, scale, scaling, RW_BF16);
             rw_tensor *const full = rw_cast(b.t, rw_dequantize(b.t, x, scale, scaling, RW_F32), RW_BF16);
@@ -198,7 +201,7 @@ static const struct {
 } blocks[] = { { RW_SCALING_TENSOR, 0, 0 }, { RW_SCALING_1X128, 1, 128 }, { RW_SCALING_128X128, 128, 128 },
                { RW_SCALING_MX, 1, 32 } };
 
-/* Of the block that begins at (row, column): the amax, and what a float32 quotient or the exponent rule makes of it. */
+/* For the block that starts at (row, column): the amax, and its scale by a float32 quotient or by the exponent rule. */
 static float amax_of(const float *x, int64_t rows, int64_t columns, int64_t row, int64_t column, int64_t high,
                      int64_t wide)
 {
@@ -227,14 +230,16 @@ static int exponent_of(int f, float amax)
     if (amax == 0) return 0;
     int e;
     const float r = amax * (1.0f / (float)meaning[f][largest[f]]), m = frexpf(r, &e); /* r = m 2^e, m in [1/2, 1) */
-    const int up = m == 0.5f ? e - 1 : e; /* the power of two that is no less than r */
+    const int up = m == 0.5f ? e - 1 : e; /* the smallest power of two that is at least r */
     return r == 0 || up <= -127 ? 0 : up + 127;
 }
 
+/* Quantizes a matrix with scales per block, and compares scales and data with the oracle. */
 static void expect_blocks(int f, size_t k, bool power, const float *x, int64_t rows, int64_t columns)
 {
     const rw_quantize_params p = { .dtype = formats[f], .scaling = blocks[k].scaling, .power_of_two = power };
-    rw_tensor *scale, *amax, *const in = rw_input(b.t, RW_F32, RW_SHAPE(rows, columns), x);
+    rw_tensor *scale,
+        *amax, *const in = rw_input(b.t, RW_F32, RW_SHAPE(rows, columns), x, (size_t)(rows * columns) * sizeof *x);
     rw_tensor *const y = rw_quantize(b.t, in, RW_NONE, &p, &scale, &amax);
     cr_assert_not_null(y, "%s", rw_error_message(b.ctx));
     rw_tensor *const back = rw_dequantize(b.t, y, scale, p.scaling, RW_F32);
@@ -285,14 +290,14 @@ Test(quantize, scales_of_tensors_and_blocks)
                     expect_blocks(f, k, power, x, ROWS, COLUMNS);
                     expect_blocks(f, k, power, x, 3, 32);
                 }
-        for (int i = 0; i < 128; i++) x[i] = 0, x[COLUMNS + i] = FLT_TRUE_MIN; /* blocks of nothing, or next to it */
+        for (int i = 0; i < 128; i++) x[i] = 0, x[COLUMNS + i] = FLT_TRUE_MIN; /* zero, or least subnormal */
         x[2 * COLUMNS + 5] = INFINITY, x[3 * COLUMNS + 7] = NAN, x[130 * COLUMNS + 160] = -FLT_MAX;
     }
 }
 
 /*
- * Scales of MX at their lower end: 2^-127 is one of them (OCP MX 1.0, E8M0), so that the quotient amax / largest is
- * rounded up to it, and only a larger one to 2^-126. As Transformer Engine's float_to_e8m0().
+ * Scales of MX at their lower end: 2^-127 is a valid one (OCP MX 1.0, E8M0), so the quotient amax / largest is rounded
+ * up to it, and only a larger one to 2^-126. As Transformer Engine's float_to_e8m0().
  */
 Test(quantize, mx_scales_reach_down_to_2_to_the_minus_127)
 {
@@ -311,7 +316,7 @@ Test(quantize, mx_scales_reach_down_to_2_to_the_minus_127)
             cr_assert_eq(x[3] * by, target);
             x[4] = -x[3] / 3;
             const rw_quantize_params p = { .dtype = formats[f], .scaling = RW_SCALING_MX };
-            rw_tensor *scale, *const in = rw_input(b.t, RW_F32, RW_SHAPE(1, 32), x);
+            rw_tensor *scale, *const in = rw_input(b.t, RW_F32, RW_SHAPE(1, 32), x, sizeof x);
             rw_tensor *const y = rw_quantize(b.t, in, RW_NONE, &p, &scale, NULL);
             cr_assert_not_null(y, "%s", rw_error_message(b.ctx));
             uint8_t *const raw = read_all(scale);
@@ -322,8 +327,8 @@ Test(quantize, mx_scales_reach_down_to_2_to_the_minus_127)
         }
 }
 
-/* Ten million patterns of float32, every other one near the codes' own range; elsewhere than on the CPU one batch, but
-   with REWIND_TEST_LARGE. */
+/* Ten million patterns of float32, every other one close to the range of FP8; except on the CPU or with
+   REWIND_TEST_LARGE one batch. */
 Test(quantize, random_patterns)
 {
     enum { ROWS = 125, COLUMNS = 128, BATCH = ROWS * COLUMNS };
@@ -342,7 +347,7 @@ Test(quantize, random_patterns)
             expect_codes(f, RW_F32, x, BATCH, 1);
             for (size_t k = 1; k < 4; k++) expect_blocks(f, k, n % 2, x, ROWS, COLUMNS);
         }
-        for (int i = 0; i < BATCH; i++) /* finite ones, for a scale of all */
+        for (int i = 0; i < BATCH; i++) /* finite ones, for one scale */
             if (!isfinite(x[i])) x[i] = 1;
         for (int f = 0; f < 2; f++) expect_blocks(f, 0, n % 2, x, ROWS, COLUMNS);
     }
@@ -351,7 +356,7 @@ Test(quantize, random_patterns)
 Test(quantize, of_nothing_there_are_no_codes)
 {
     rw_tensor *scale, *amax;
-    rw_tensor *const x = rw_input(b.t, RW_F32, RW_SHAPE(0, 7), NULL);
+    rw_tensor *const x = rw_input(b.t, RW_F32, RW_SHAPE(0, 7), NULL, 0);
     for (int k = 0; k < RW_SCALING_COUNT; k++) {
         const rw_quantize_params p = { .scaling = (rw_scaling)k };
         rw_tensor *const y = rw_quantize(b.t, x, RW_NONE, &p, &scale, &amax);
@@ -362,7 +367,7 @@ Test(quantize, of_nothing_there_are_no_codes)
     }
 }
 
-/* The least a cast must keep of normal numbers, in dB: torchao's threshold. */
+/* Minimum signal-to-noise ratio of a cast of normal numbers, in dB: torchao's threshold. */
 Test(quantize, keeps_25_dB_of_normal_numbers)
 {
     rw_tensor *const w = rw_param(b.ctx, "w", RW_F32, RW_SHAPE(64, 256));
@@ -378,8 +383,9 @@ Test(quantize, keeps_25_dB_of_normal_numbers)
     }
 }
 
-/* ---- codes on a tape ---- */
+/* ---- FP8 data on a tape ---- */
 
+/* A step whose activations are quantized, under a policy. */
 static unsigned char *train(const char *policy, size_t *ret_bytes, size_t *ret_kept)
 {
     struct fixture c = fixture_open(5, 1);
@@ -390,7 +396,7 @@ static unsigned char *train(const char *policy, size_t *ret_bytes, size_t *ret_k
     for (int r = 0; r < 2; r++) {
         ckpt_begin(c.t, "block");
         rw_tensor *const codes = rw_quantize(c.t, x, RW_NONE, NULL, &scale, NULL);
-        rw_tensor *const turned = rw_contiguous(c.t, rw_transpose(c.t, codes, 0, 1)); /* codes are copied as they are */
+        rw_tensor *const turned = rw_contiguous(c.t, rw_transpose(c.t, codes, 0, 1)); /* FP8 data is copied as it is */
         rw_tensor *const back = rw_transpose(c.t, rw_dequantize(c.t, turned, scale, RW_SCALING_TENSOR, RW_F32), 0, 1);
         rw_tensor *const kept = rw_straight_through(c.t, back, x);
         x = rw_mul(c.t, kept, rw_tanh(c.t, kept));
@@ -418,12 +424,12 @@ Test(quantize, policies_change_no_byte)
 
 Test(quantize, codes_are_for_storage_alone)
 {
-    rw_tensor *const codes = rw_input(b.t, RW_F8_E4M3, RW_SHAPE(4, 4), NULL);
+    rw_tensor *const codes = rw_input(b.t, RW_F8_E4M3, RW_SHAPE(4, 4), NULL, 0);
     cr_expect_null(rw_add(b.t, codes, codes));
     cr_expect_not_null(strstr(rw_error_message(b.ctx), "f8_e4m3, which is for storage alone"), "%s",
                        rw_error_message(b.ctx));
     rw_error_clear(b.ctx);
-    cr_expect_null(rw_cast(b.t, rw_input(b.t, RW_F32, RW_SHAPE(4), NULL), RW_F8_E5M2));
+    cr_expect_null(rw_cast(b.t, rw_input(b.t, RW_F32, RW_SHAPE(4), NULL, 0), RW_F8_E5M2));
     cr_expect_not_null(strstr(rw_error_message(b.ctx), "for storage alone"), "%s", rw_error_message(b.ctx));
     rw_error_clear(b.ctx);
     cr_expect_null(rw_param(b.ctx, "p", RW_F8_E4M3, RW_SHAPE(4)));

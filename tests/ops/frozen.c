@@ -1,6 +1,6 @@
 /*
- * Parameters that are frozen - an lr_factor of RW_ZERO, or a learning rate of 0 - keep their bytes, their states and
- * their counts under every gradient, whatever makes the update: a call, a scaler, a graph, backward itself.
+ * Frozen parameters - an lr_factor of RW_ZERO, or a learning rate of 0 - keep their bytes, their states and their
+ * counts for every gradient, whatever performs the update: a call, a scaler, a graph, or backward itself.
  */
 #include "support/support.h"
 
@@ -19,18 +19,19 @@ enum { N = 6 };
 
 static const rw_dtype dtypes[] = { RW_F32, RW_F64, RW_BF16, RW_F16 };
 
-/* Two parameters, of which the first is frozen. */
+/* Two parameters; the first is frozen. */
 struct run {
     struct fixture b;
     rw_tensor *w[2];
     rw_optimizer *opt;
     rw_scaler *scaler;
     rw_graph *graph;
-    rw_tensor *factor; /* an input: the gradients */
+    rw_tensor *factor; /* an input that determines the gradients */
     enum way way;
 };
 
-static rw_status create(struct run *r, enum kind kind, bool by_chance, rw_states states)
+/* An optimizer of the given kind that decays all parameters where it has decay. */
+static rw_status create(struct run *r, enum kind kind, bool by_chance, rw_state_offload states)
 {
     rw_context *const ctx = r->b.ctx;
     switch (kind) {
@@ -67,19 +68,19 @@ static void put_start(rw_tensor *w, rw_dtype dtype)
         h[i] = (uint16_t)(bits >> 16);
     }
     const void *const from = dtype == RW_F64 ? (const void *)d : dtype == RW_F32 ? (const void *)f : (const void *)h;
-    cr_assert_eq(rw_write(w, from, rw_tensor_bytes(w)), RW_OK); /* of float16 other numbers, -0 among them */
+    cr_assert_eq(rw_write(w, from, rw_tensor_bytes(w)), RW_OK); /* for float16 other numbers, including -0 */
 }
 
 static struct run run_open(enum kind kind, rw_dtype dtype, enum way way, bool by_chance)
 {
     struct run r = { .b = fixture_open(3, 2), .way = way };
     const char *const tmp = getenv("TMPDIR");
-    const rw_states in_file = { .place = RW_STATES_FILE, .path = tmp ? tmp : P_tmpdir };
+    const rw_state_offload in_file = { .place = RW_STATE_FILE, .path = tmp ? tmp : P_tmpdir };
     for (int i = 0; i < 2; i++) {
         r.w[i] = rw_param(r.b.ctx, i ? "free" : "frozen", dtype, RW_SHAPE(N));
         put_start(r.w[i], dtype);
     }
-    cr_assert_eq(create(&r, kind, by_chance, way == IN_FILE ? in_file : (rw_states){ 0 }), RW_OK, "%s",
+    cr_assert_eq(create(&r, kind, by_chance, way == IN_FILE ? in_file : (rw_state_offload){ 0 }), RW_OK, "%s",
                  rw_error_message(r.b.ctx));
     if (way == SCALED || way == GRAPH_SCALED || way == INSIDE_SCALED)
         cr_assert_eq(rw_scaler_create(&r.scaler, r.b.ctx, &(rw_scaler_params){ .init_scale = 2 }), RW_OK);
@@ -100,7 +101,7 @@ static rw_tensor *loss_of(struct run *r, const double *first)
     double both[2][N];
     for (int i = 0; i < N; i++) both[0][i] = first[i], both[1][i] = 0.25 * (i + 1);
     rw_tensor *sum = NULL;
-    r->factor = rw_input(t, RW_F64, RW_SHAPE(2, N), both);
+    r->factor = rw_input(t, RW_F64, RW_SHAPE(2, N), both, sizeof both);
     for (int k = 0; k < 2; k++) {
         rw_tensor *const x = rw_reshape(t, rw_slice(t, r->factor, 0, k, k + 1), RW_SHAPE(N));
         rw_tensor *const y = rw_sum(t, rw_mul(t, rw_cast(t, r->w[k], RW_F64), x), RW_ALL_AXES, false);
@@ -109,7 +110,7 @@ static rw_tensor *loss_of(struct run *r, const double *first)
     return rw_cast(t, sum, RW_F32);
 }
 
-/* One step whose gradient of the first parameter is this. */
+/* One step with this gradient of the first parameter. */
 static void step(struct run *r, const double *first)
 {
     rw_context *const ctx = r->b.ctx;
@@ -150,12 +151,12 @@ static void bytes_of(const struct run *r, int k, unsigned char *to)
 static const double usual[N] = { 1, -1, 0.5, 2, -0.5, 3 };
 static const double wild[N] = { 1, NAN, INFINITY, -INFINITY, -1, 0 };
 
-/* A step, frozen steps, a step: as without those between. */
+/* A step, frozen steps, a step: the same result as without the frozen ones. */
 static void expect_frozen(enum kind kind, rw_dtype dtype, enum way way, enum freeze how, bool by_chance)
 {
     struct run r = run_open(kind, dtype, way, by_chance), plain = run_open(kind, dtype, way, by_chance);
     unsigned char before[8 * N], now[8 * N];
-    const bool scaled = r.scaler; /* leaves the whole step out where a gradient is not finite */
+    const bool scaled = r.scaler; /* skips the whole step if a gradient is not finite */
     step(&r, usual);
     step(&plain, usual);
     put_start(r.w[0], dtype);
@@ -199,7 +200,7 @@ Test(frozen, parameters_that_are_rounded_stochastically_are_not_rounded)
         for (int how = 0; how < FREEZES; how++) expect_frozen((enum kind)kind, RW_BF16, CALL, (enum freeze)how, true);
 }
 
-/* What has read a frozen parameter may still be replayed: nothing has changed it. */
+/* An op that has read a frozen parameter may still be replayed: the parameter has not changed. */
 Test(frozen, parameters_do_not_count_as_changed)
 {
     struct run r = run_open(ADAMW, RW_F32, CALL, false);
@@ -208,7 +209,7 @@ Test(frozen, parameters_do_not_count_as_changed)
     freeze(&r, BY_FACTOR, true);
     rw_tensor *const y = rw_mul(late, r.w[0], r.w[0]);
     rw_tensor *const loss = rw_sum(late, rw_mul(late, y, y), RW_ALL_AXES, false);
-    cr_assert_eq(rw_forward(late, 1, &loss), RW_OK);
+    cr_assert_eq(rw_forward(late, &loss, 1), RW_OK);
     step(&r, wild);
     rw_zero_grad(r.b.ctx);
     cr_assert_eq(rw_backward(late, loss), RW_OK, "%s", rw_error_message(r.b.ctx));

@@ -1,12 +1,12 @@
 /*
- * Every op against PyTorch: values and gradients in float64 from inputs that all types hold exactly
- * (the files of golden/, written by the scripts beside them), which all four types are held to.
+ * Every op compared with PyTorch: values and gradients in float64 for inputs that all types hold exactly (the files of
+ * golden/, written by the scripts there). All four types are compared with them.
  *
- * Every element has its own bound: the roundings of the op (op_roundings.h) times the magnitude of the terms that meet
- * in it, which is in the file (compare.h says how they make a bound), and of that the share of shares.c.
+ * Every element has its own bound: the roundings of the op (op_roundings.h) times the magnitude of the element's terms,
+ * which is in the file (compare.h derives the bound), times the measured share of shares.c.
  *
- * REWIND_GOLDEN_FILE=conv.golden compares what is in that file alone; REWIND_GOLDEN_SHOW=1 prints how much of its bound
- * each case uses (without --tap, which swallows it).
+ * REWIND_GOLDEN_FILE=conv.golden compares only that file; REWIND_GOLDEN_SHOW=1 prints the share of its bound that each
+ * case uses (without --tap, which hides it).
  */
 #include "golden/rows.h"
 #include "support/support.h"
@@ -17,9 +17,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MOST_TENSORS 2048
-#define MOST_ROWS 256
-#define MOST_BYTES (3 << 19)
+#define TENSORS_MAX 2048
+#define ROWS_MAX 256
+#define BYTES_MAX (3 << 19)
 
 struct golden {
     char name[64];
@@ -28,7 +28,7 @@ struct golden {
     const unsigned char *data;
 };
 
-static struct golden tensors[MOST_TENSORS];
+static struct golden tensors[TENSORS_MAX];
 static size_t n_tensors;
 
 /* ---- the file ---- */
@@ -40,9 +40,10 @@ static const unsigned char *take(void *to, const unsigned char *from, const unsi
     return from + bytes;
 }
 
+/* Reads the tensors of a file. */
 static void load(const char *name)
 {
-    static unsigned char file[MOST_BYTES];
+    static unsigned char file[BYTES_MAX];
     char path[4096];
     snprintf(path, sizeof path, "%s/%s", REWIND_GOLDEN, name);
     FILE *const f = fopen(path, "rb");
@@ -53,14 +54,14 @@ static void load(const char *name)
     fclose(f);
     cr_assert(end - p >= 8 && memcmp(p, "RWGOLD01", 8) == 0, "not a file of golden values");
     for (p += 8; p < end; n_tensors++) {
-        cr_assert_lt(n_tensors, MOST_TENSORS);
+        cr_assert_lt(n_tensors, TENSORS_MAX);
         struct golden *const g = &tensors[n_tensors];
         uint32_t length, rank;
-        *g = (struct golden){ .code = 0 }; /* of another set, perhaps */
+        *g = (struct golden){ .code = 0 }; /* possibly of another set */
         p = take(&length, p, end, sizeof length);
         cr_assert_lt(length, sizeof g->name);
         p = take(g->name, p, end, length);
-        g->name[length] = '\0'; /* of a longer one in the file before */
+        g->name[length] = '\0'; /* clears the rest of a longer name from the file before */
         p = take(&g->code, p, end, sizeof g->code);
         p = take(&rank, p, end, sizeof rank);
         cr_assert_leq(rank, RW_MAX_RANK);
@@ -89,7 +90,7 @@ static rw_tensor *input(rw_tape *t, const struct golden *g, rw_dtype dtype)
     for (int64_t i = 0; i < n; i++)
         cr_assert(number_put(p, dtype, i, number_get(g->data, RW_F32, i)), "%s: %s does not hold element %lld", g->name,
                   rw_dtype_name(dtype), (long long)i);
-    rw_tensor *const x = rw_input(t, dtype, g->shape, p);
+    rw_tensor *const x = rw_input(t, dtype, g->shape, p, (size_t)n * rw_dtype_size(dtype));
     free(p);
     return x;
 }
@@ -98,7 +99,7 @@ static rw_tensor *input(rw_tape *t, const struct golden *g, rw_dtype dtype)
 
 extern size_t cudasim_live_allocations(void) __attribute__((weak)); /* of the simulated device */
 
-/* Where shares were measured. PTX that is translated has functions of its own. */
+/* Whether shares were measured on this device. Translated PTX uses other math functions. */
 static bool is_measured(void)
 {
     return test_device() == RW_DEVICE_CPU || (cudasim_live_allocations && !getenv("CUDASIM_PTX"));
@@ -110,9 +111,9 @@ static double share_of(const char *name, rw_dtype dtype)
 }
 
 /*
- * What a cast of float16 to bfloat16 adds: PyTorch's number was rounded too, from one that was not float16 before. Each
- * may be off by half of bfloat16's spacing, and what they are rounded from by float16's rounding u, which is counted
- * twice for terms of second order: bfloat16's v has 8 bits, so v^2 is far below u, of 11.
+ * Additional error of a cast of float16 to bfloat16. PyTorch's number was also rounded, from one that was not float16
+ * before. Each may be off by half of bfloat16's spacing, and the unrounded values by float16's rounding u, which is
+ * counted twice for terms of second order: bfloat16's v has 8 bits, so v^2 is far below u, which has 11.
  */
 static double of_cast(rw_dtype dtype, rw_dtype stored, double size)
 {
@@ -142,13 +143,13 @@ static double compare(const struct op_case *c, rw_dtype dtype, rw_tape *t, rw_te
         cr_expect(error <= most, "%s in %s, %s, element %lld: %.17g, PyTorch %.17g, off by %g, allowed %g", c->name,
                   rw_dtype_name(dtype), key, (long long)i, a, b, error, most);
         if (most > 0) worst = fmax(worst, error / most);
-        if (!(error <= most)) break; /* one element tells enough */
+        if (!(error <= most)) break; /* one element suffices */
     }
     free(p);
     return worst;
 }
 
-/* Returns how much of its bound it uses. */
+/* Returns the share of its bound that the case uses. */
 static double check(struct op_case *c, void (*count)(struct op_case *c), rw_dtype dtype)
 {
     static const char *const xs[] = { "x0", "x1", "x2", "x3" }, *const gs[] = { "g0", "g1", "g2", "g3" };
@@ -158,7 +159,7 @@ static double check(struct op_case *c, void (*count)(struct op_case *c), rw_dtyp
     for (const struct golden *g; c->n < OP_INPUTS && (g = find(c->name, xs[c->n], "")); c->n++) {
         struct op_operand *const o = &c->in[c->n];
         o->shape = g->shape;
-        o->shape = op_base_shape(o); /* turning is its own inverse */
+        o->shape = op_base_shape(o); /* transposing is its own inverse */
         base[c->n] = rw_require_grad(b.t, input(b.t, g, dtype));
         x[c->n] = op_operand_of(b.t, o, base[c->n]);
     }
@@ -173,7 +174,7 @@ static double check(struct op_case *c, void (*count)(struct op_case *c), rw_dtyp
     cr_assert(y, "%s in %s: %s", c->name, rw_dtype_name(dtype), rw_error_message(b.ctx));
     rw_tensor *loss = y;
     if (!c->no_sum) loss = rw_sum(b.t, rw_mul(b.t, y, input(b.t, weight, rw_tensor_dtype(y))), RW_ALL_AXES, false);
-    rw_require_grad(b.t, y); /* keeps y to be read */
+    rw_require_grad(b.t, y); /* keeps y readable */
     cr_assert_eq(rw_backward(b.t, loss), RW_OK, "%s in %s: %s", c->name, rw_dtype_name(dtype), rw_error_message(b.ctx));
     double worst = compare(c, dtype, b.t, y, "y", c->r[0]);
     for (int i = 0; i < c->n; i++)
@@ -194,7 +195,7 @@ static size_t row_of(const struct golden_set *set, const struct golden *g)
     return i;
 }
 
-/* Is a number of the result beyond what float16 holds? */
+/* Whether a number of the result exceeds the range of float16. */
 static bool is_beyond(const char *name, rw_dtype dtype)
 {
     const struct golden *const y = find(name, "y", "");
@@ -204,8 +205,8 @@ static bool is_beyond(const char *name, rw_dtype dtype)
 }
 
 /*
- * Of the cases of one row. On another machine than those of shares.c it may be less than a tenth; but what is used far
- * below that would notice nothing.
+ * Checks the used share over the cases of one row. On a machine other than that of shares.c it may be less than a tenth
+ * of the recorded one. A share far below that means that the bound would detect nothing.
  */
 static void expect_used(const char *name, rw_dtype dtype, double used)
 {
@@ -214,12 +215,12 @@ static void expect_used(const char *name, rw_dtype dtype, double used)
               name, rw_dtype_name(dtype), used);
 }
 
-/* Every case of the file that the type holds, and every row at least once. */
+/* Checks every case of the file that the type holds, and that every row occurs. */
 static void check_set(const struct golden_set *set, rw_dtype dtype)
 {
-    bool ran[MOST_ROWS] = { false };
-    double used[MOST_ROWS] = { 0 };
-    cr_assert_leq(set->n_rows, MOST_ROWS);
+    bool ran[ROWS_MAX] = { false };
+    double used[ROWS_MAX] = { 0 };
+    cr_assert_leq(set->n_rows, ROWS_MAX);
     load(set->file);
     for (size_t i = 0; i < n_tensors; i++) {
         const char *const key = strchr(tensors[i].name, '/');
@@ -238,6 +239,7 @@ static void check_set(const struct golden_set *set, rw_dtype dtype)
     }
 }
 
+/* Checks every golden file, or the one that REWIND_GOLDEN_FILE names. */
 static void check_all(rw_dtype dtype)
 {
     static const struct golden_set *const sets[] = {

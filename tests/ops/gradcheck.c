@@ -1,20 +1,24 @@
 /*
- * Every op's gradient rules in float64 against finite differences: every case of op_cases.c, first order by the fused
- * rules and, for each input, the gradient of its gradient by the composed ones, along random directions in all inputs
- * at once.
+ * Every op's gradient rules in float64 compared with finite differences, for every case of op_cases.c: first order by
+ * the fused rules and, for each input, the gradient of its gradient by the composed ones, along random directions in
+ * all inputs at once.
  *
  * L(k) is a weighted sum of the result, or of one input's gradient, at x + k h d. The central difference over k = 1 to
  * 4 with the weights 4/5, -1/5, 4/105, -1/280 is D8 = L' + O(h^8 L^(9)); over k = 1 to 3 with 3/4, -3/20, 1/60 it is D6
- * = L' + O(h^6 L^(7)). Bound: |D8 - D6|, which is what D6 is off and more than D8 is, as each further order weighs h d
- * over the distance to the nearest singularity less, here at most 2^-7 squared; and the roundings. An L is off by
- * E = sum |w_i| G(n_i) M_i (compare.h, op_sizes.c) with the adding up among the n; the weights of D8 add up to 2.09, so
- * D8 is off by 2.09 E / h, and the slope by the roundings of its own terms, twice the fused rule's when it is composed.
- * Of the second order: the square of the result is taken, so that linear ops have one, thus the gradient's upstream is
- * 2 w y, of size 2 |w| M; composed of primitives it takes at most twice the roundings of the fused rule. Its own slope
- * has as many, without the factor 1 / h = 512, which exceeds what one more derivative weighs: 2.09 E / h once more.
- * Inputs keep off kinks by more than 4 h d: no two elements whose larger is taken are closer, nor any to 0.
+ * = L' + O(h^6 L^(7)).
  *
- * REWIND_GRADCHECK_SHOW=1 prints how much of its bound each case uses (without --tap, which swallows it).
+ * The bound is |D8 - D6| plus the roundings. |D8 - D6| is the error of D6 and more than that of D8, because each
+ * further order has another factor of h d over the distance to the nearest singularity, here at most 2^-7, squared. An
+ * L is off by E = sum |w_i| G(n_i) M_i (compare.h, op_sizes.c), where n includes the summation. The weights of D8 add
+ * up to 2.09, so D8 is off by 2.09 E / h. The slope is off by the roundings of its own terms, twice the fused rule's if
+ * it is composed.
+ *
+ * Second order: the square of the result is taken, so that linear ops have one. The gradient's upstream is then 2 w y,
+ * of magnitude 2 |w| M. Composed of primitives, it takes at most twice the roundings of the fused rule. Its own slope
+ * has as many, without the factor 1 / h = 512, which exceeds the weight of one more derivative: 2.09 E / h once more.
+ * Inputs are more than 4 h d away from kinks: no two elements of which the larger is taken are closer, nor is any to 0.
+ *
+ * REWIND_GRADCHECK_SHOW=1 prints the share of its bound that each case uses (without --tap, which hides it).
  */
 #include "support/cases/moe.h"
 #include "support/op_builds.h"
@@ -27,7 +31,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The rules are the same on the simulated device, where each point takes long: there it is one. */
+/* Number of directions. The rules are the same on the simulated device, where each point takes long: one there. */
 static int directions(void)
 {
     return test_device() == RW_DEVICE_CPU ? 3 : 1;
@@ -44,14 +48,15 @@ struct problem {
 
 static uint64_t state;
 
-/* Above -1/2, below 1/2, by 128ths. */
+/* Between -1/2 and 1/2, by 128ths. */
 static double random_part(void)
 {
     state = state * 6364136223846793005u + 1442695040888963407u;
     return (double)((int)(state >> 57) - 64) / 128;
 }
 
-/* Linear and exact: any step will do, but the narrow type must hold every point and every gradient. */
+/* Casts to the type and back. The function is linear and exact, so any step works, but the 16-bit type must hold every
+   point and every gradient. */
 static rw_tensor *there_and_back(rw_tape *t, rw_tensor **x, const struct op_case *c)
 {
     return rw_cast(t, rw_cast(t, x[0], c->dtype), RW_F64);
@@ -77,13 +82,14 @@ static bool is_cast(const struct op_case *c)
     return c->build == there_and_back;
 }
 
-/* Of a cast by halves, so that products of three of them have few bits. */
+/* For a cast by halves, so that products of three of them have few bits. */
 static double coarse(const struct op_case *c, double x)
 {
     return is_cast(c) ? rint(2 * x) / 2 : x;
 }
 
-/* Off the kinks: maxima are taken of numbers that differ by 64ths, or that lie on grids of 32nds half a cell apart. */
+/* Inputs away from kinks: maxima are taken of numbers that differ by 64ths, or that are on grids of 32nds shifted by
+   half a cell. */
 static double place(const struct op_case *c, int input, int64_t i, int64_t n)
 {
     if (is_cast(c)) return op_number(OP_TIES, i, input);
@@ -100,6 +106,7 @@ static double place(const struct op_case *c, int input, int64_t i, int64_t n)
     return op_number(range, i, input) + (input % 2 ? 0 : 1.0 / 64);
 }
 
+/* Chooses inputs, weights and a direction for a case. */
 static void open_problem(struct problem *p, const struct op_case *c, int by, int direction)
 {
     *p = (struct problem){ .c = c, .by = by, .h = is_cast(c) ? 1 : 0x1p-9, .b = fixture_open(1, 2) };
@@ -139,7 +146,11 @@ static void close_problem(struct problem *p)
 
 static rw_tensor *weighted(rw_tape *t, rw_tensor *y, const double *w)
 {
-    return rw_sum(t, rw_mul(t, y, rw_input(t, RW_F64, rw_tensor_shape(y), w)), RW_ALL_AXES, false);
+    return rw_sum(
+        t,
+        rw_mul(t, y,
+               rw_input(t, RW_F64, rw_tensor_shape(y), w, (size_t)rw_shape_numel(rw_tensor_shape(y)) * sizeof *w)),
+        RW_ALL_AXES, false);
 }
 
 /* L at x + k h d. */
@@ -172,7 +183,7 @@ static double loss_at(struct problem *p, int k)
     return loss;
 }
 
-/* The derivative of L along d, by rw_backward() or by the rules that rw_grad() composes of ops. */
+/* The derivative of L along d, by rw_backward() or by the rules of rw_grad(). */
 static double slope_along(struct problem *p, bool composed)
 {
     struct recording r;
@@ -201,7 +212,7 @@ static double weighed(const struct outcome *size, int part, const double *w, int
     return roundings(n + (int)size->numel[part] + 1, 0x1p-53) * sum;
 }
 
-/* What the roundings of L do to the difference, and to the slope. */
+/* The error of the difference, and of the slope, due to the roundings of L. */
 static double rounding_error(struct problem *p)
 {
     const struct op_case *const c = p->c;
@@ -226,7 +237,7 @@ static double rounding_error(struct problem *p)
     return error;
 }
 
-/* Returns how much of the bound was used. */
+/* Returns the share of the bound that was used. */
 static double check(const struct op_case *c, int by, int direction)
 {
     static const double eight[] = { 4.0 / 5, -1.0 / 5, 4.0 / 105, -1.0 / 280 },
@@ -256,7 +267,7 @@ static void check_case(const struct op_case *c, bool second)
 {
     double worst = 0;
     for (int i = 0; i < c->n; i++)
-        if (rw_shape_numel(op_base_shape(&c->in[i])) == 0) return; /* no direction to go */
+        if (rw_shape_numel(op_base_shape(&c->in[i])) == 0) return; /* no elements, so no direction */
     for (int direction = 0; direction < directions(); direction++)
         for (int by = second ? 0 : -1; by < (second ? c->n : 0); by++) worst = fmax(worst, check(c, by, direction));
     if (getenv("REWIND_GRADCHECK_SHOW"))
@@ -305,7 +316,7 @@ Test(gradcheck, values_are_what_the_closed_form_says)
 {
     struct fixture b = fixture_open(1, 1);
     const double x[3] = { -1, 0.5, 2 };
-    rw_tensor *const in = rw_input(b.t, RW_F64, RW_SHAPE(3), x);
+    rw_tensor *const in = rw_input(b.t, RW_F64, RW_SHAPE(3), x, sizeof x);
     double y[3];
     rw_read(b.t, rw_gelu(b.t, in), y, sizeof y);
     for (int i = 0; i < 3; i++) cr_assert_float_eq(y[i], 0.5 * x[i] * (1 + erf(x[i] / sqrt(2))), 1e-14);

@@ -1,6 +1,6 @@
 /*
- * Elements by index where the table of op_cases.h cannot look: places against a search through the row, ties and NaN,
- * every type that has no gradient, indexes out of range, the order of sums, and what is refused.
+ * Indexing ops, beyond the table of op_cases.h: positions compared with a search of the row, ties and NaN, every type
+ * that has no gradient, indexes out of range, the order of sums, and invalid calls.
  */
 #include "record/tape.h"
 #include "support/compare.h"
@@ -15,7 +15,7 @@
 
 static const rw_dtype floats[] = { RW_F32, RW_F64, RW_BF16, RW_F16 };
 
-/* Many are equal, some are NaN or infinite, zeros of both signs. */
+/* Many are equal, some are NaN or infinite, with zeros of both signs. */
 static double value_of(int64_t i)
 {
     const uint32_t k = (uint32_t)(i * 2654435761u) >> 16;
@@ -30,7 +30,7 @@ static rw_tensor *values(struct fixture *b, rw_dtype dtype, rw_shape shape, bool
     const int64_t n = rw_shape_numel(shape);
     unsigned char *const data = malloc((size_t)n * 8 + 8);
     for (int64_t i = 0; i < n; i++) number_put(data, dtype, i, nan || !isnan(value_of(i)) ? value_of(i) : 1.5);
-    rw_tensor *const x = rw_input(b->t, dtype, shape, data);
+    rw_tensor *const x = rw_input(b->t, dtype, shape, data, (size_t)n * rw_dtype_size(dtype));
     free(data);
     return x;
 }
@@ -42,7 +42,7 @@ static bool comes_first(double v, int64_t i, double w, int64_t j, bool smallest)
     return smallest ? v < w : v > w;
 }
 
-/* The places of a row in their order, by selection. */
+/* The indexes of a row in descending order of value, by selection. */
 static void places_of(int64_t base, int64_t n, int64_t step, int64_t k, bool smallest, int32_t *place)
 {
     for (int64_t done = 0; done < k; done++) {
@@ -84,7 +84,7 @@ Test(indexes, the_first_of_the_largest_and_of_the_smallest_along_any_axis)
     fixture_close(&b);
 }
 
-/* Far apart in a long row, in each type: of equal ones the first, also where nothing is larger than -infinity. */
+/* Equal elements far apart in a long row, in each type: the first is chosen, also if nothing exceeds -infinity. */
 Test(indexes, the_first_of_equal_ones_of_a_long_row)
 {
     enum { N = 3000 };
@@ -95,7 +95,8 @@ Test(indexes, the_first_of_equal_ones_of_a_long_row)
             for (int i = 0; i < N; i++) number_put(data, floats[d], i, k == 2 ? -INFINITY : k ? 0.5 : i % 7 / 8.0);
             if (k < 2) number_put(data, floats[d], 1100, 2), number_put(data, floats[d], 2700, 2);
             int32_t got = -1;
-            rw_tensor *const y = rw_argmax(b.t, rw_input(b.t, floats[d], RW_SHAPE(N), data), 0, false);
+            rw_tensor *const y = rw_argmax(
+                b.t, rw_input(b.t, floats[d], RW_SHAPE(N), data, N * rw_dtype_size(floats[d])), 0, false);
             cr_assert_eq(rw_read(b.t, y, &got, sizeof got), RW_OK, "%s", rw_error_message(b.ctx));
             cr_expect_eq(got, k < 2 ? 1100 : 0, "%s, %d: %d", rw_dtype_name(floats[d]), k, got);
             free(data);
@@ -130,17 +131,17 @@ Test(indexes, topk_in_order_with_ties_and_nan)
     fixture_close(&b);
 }
 
-/* The gradient goes where the value lay, and to nothing else. */
+/* The gradient goes to the element that was chosen, and to no other. */
 Test(indexes, topk_of_another_axis_and_its_gradient)
 {
     struct fixture b = fixture_open(1, 1);
     const float x[] = { 1, 5, 3, 5, 2, 5 };
     float got[4], dx[6];
     int32_t at[4];
-    rw_tensor *const in = rw_require_grad(b.t, rw_input(b.t, RW_F32, RW_SHAPE(3, 2), x)), *top, *place;
+    rw_tensor *const in = rw_require_grad(b.t, rw_input(b.t, RW_F32, RW_SHAPE(3, 2), x, sizeof x)), *top, *place;
     cr_assert_eq(rw_topk(b.t, in, 2, 0, &top, &place), RW_OK);
     const float w[] = { 1, 10, 100, 1000 };
-    rw_tensor *const weight = rw_input(b.t, RW_F32, RW_SHAPE(2, 2), w);
+    rw_tensor *const weight = rw_input(b.t, RW_F32, RW_SHAPE(2, 2), w, sizeof w);
     rw_tensor *const loss = rw_sum(b.t, rw_mul(b.t, top, weight), RW_ALL_AXES, false);
     cr_assert(!rw_tensor_requires_grad(rw_cast(b.t, place, RW_F32)));
     cr_assert_eq(rw_backward(b.t, loss), RW_OK, "%s", rw_error_message(b.ctx));
@@ -154,7 +155,7 @@ Test(indexes, topk_of_another_axis_and_its_gradient)
     fixture_close(&b);
 }
 
-/* Any bytes, of every size of element. */
+/* Arbitrary bytes, for every element size. */
 Test(indexes, gather_and_index_select_of_every_type)
 {
     static const rw_dtype types[] = { RW_BOOL, RW_F16, RW_I32, RW_F64 };
@@ -167,12 +168,12 @@ Test(indexes, gather_and_index_select_of_every_type)
     for (int i = 0; i < J; i++) list[i] = i * 3 % R;
     for (int d = 0; d < 4; d++) {
         const size_t size = rw_dtype_size(types[d]);
-        rw_tensor *const in = rw_input(b.t, types[d], RW_SHAPE(R, C), x);
-        rw_tensor *const y = rw_gather(b.t, in, 0, rw_input(b.t, RW_I32, RW_SHAPE(J, C), index));
+        rw_tensor *const in = rw_input(b.t, types[d], RW_SHAPE(R, C), x, R * C * rw_dtype_size(types[d]));
+        rw_tensor *const y = rw_gather(b.t, in, 0, rw_input(b.t, RW_I32, RW_SHAPE(J, C), index, sizeof index));
         cr_assert_eq(rw_read(b.t, y, got, J * C * size), RW_OK, "%s", rw_error_message(b.ctx));
         for (int i = 0; i < J * C; i++)
             cr_assert_arr_eq(got + (size_t)i * size, x + (size_t)(index[i] * C + i % C) * size, size, "element %d", i);
-        rw_tensor *const z = rw_index_select(b.t, in, 0, rw_input(b.t, RW_I32, RW_SHAPE(J), list));
+        rw_tensor *const z = rw_index_select(b.t, in, 0, rw_input(b.t, RW_I32, RW_SHAPE(J), list, sizeof list));
         cr_assert_eq(rw_read(b.t, z, got, J * C * size), RW_OK, "%s", rw_error_message(b.ctx));
         for (int i = 0; i < J; i++)
             cr_assert_arr_eq(got + (size_t)(i * C) * size, x + (size_t)(list[i] * C) * size, C * size, "row %d", i);
@@ -181,8 +182,8 @@ Test(indexes, gather_and_index_select_of_every_type)
 }
 
 /*
- * In the order of the index, then what is added to: of 1, 2^-24 and 2^-24 in float32 that order shows. x is 2^24, to
- * which a 1 alone would not add.
+ * In the order of the index, then the addend: for 1, 2^-24 and 2^-24 in float32 the order is visible. x is 2^24, to
+ * which adding 1 alone has no effect.
  */
 Test(indexes, sums_are_taken_in_the_order_of_the_index)
 {
@@ -191,12 +192,13 @@ Test(indexes, sums_are_taken_in_the_order_of_the_index)
     const float src[] = { 1, 0x1p-24f, 0x1p-24f, 0x1p-24f, 0x1p-24f, 1, 1, 1 }, x[] = { 0, 0, 0x1p24f };
     const float want[] = { 1 + 0x1p-23f, 1, 0x1p24f + 2 };
     float got[3];
-    rw_tensor *const at = rw_input(b.t, RW_I32, RW_SHAPE(8), index), *const from = rw_input(b.t, RW_F32, RW_SHAPE(8),
-                                                                                            src);
-    rw_tensor *const y = rw_scatter_add(b.t, rw_input(b.t, RW_F32, RW_SHAPE(3), x), 0, at, from);
+    rw_tensor *const at = rw_input(b.t, RW_I32, RW_SHAPE(8), index, sizeof index), *const from = rw_input(
+                                                                                       b.t, RW_F32, RW_SHAPE(8), src,
+                                                                                       sizeof src);
+    rw_tensor *const y = rw_scatter_add(b.t, rw_input(b.t, RW_F32, RW_SHAPE(3), x, sizeof x), 0, at, from);
     cr_assert_eq(rw_read(b.t, y, got, sizeof got), RW_OK, "%s", rw_error_message(b.ctx));
     for (int i = 0; i < 3; i++) cr_expect_eq(got[i], want[i], "scatter_add, element %d: %a", i, (double)got[i]);
-    rw_tensor *const p = rw_require_grad(b.t, rw_input(b.t, RW_F32, RW_SHAPE(3), x));
+    rw_tensor *const p = rw_require_grad(b.t, rw_input(b.t, RW_F32, RW_SHAPE(3), x, sizeof x));
     rw_tensor *const lists[] = { rw_gather(b.t, p, 0, at), rw_index_select(b.t, p, 0, at),
                                  rw_reshape(b.t, rw_embedding_bag(b.t, rw_reshape(b.t, p, RW_SHAPE(3, 1)),
                                                                   rw_reshape(b.t, at, RW_SHAPE(8, 1)), RW_BAG_SUM),
@@ -218,10 +220,11 @@ Test(indexes, one_out_of_range_is_named_when_it_runs)
     for (int k = 0; k < 10; k++) {
         const int32_t out = k % 2 ? -1 : k == 4 ? 2 : 3, bad[] = { k % 3 ? out : 1, k % 3 ? 1 : out };
         float got[16];
-        rw_tensor *const in = rw_input(b.t, RW_F32, RW_SHAPE(3, 2), x);
-        rw_tensor *const row = rw_input(b.t, RW_I32, RW_SHAPE(1, 2), bad), *const list = rw_input(b.t, RW_I32,
-                                                                                                  RW_SHAPE(2), bad);
-        rw_tensor *const src = rw_input(b.t, RW_F32, RW_SHAPE(1, 2), x);
+        rw_tensor *const in = rw_input(b.t, RW_F32, RW_SHAPE(3, 2), x, sizeof x);
+        rw_tensor *const row = rw_input(b.t, RW_I32, RW_SHAPE(1, 2), bad, sizeof bad), *const list = rw_input(
+                                                                                           b.t, RW_I32, RW_SHAPE(2),
+                                                                                           bad, sizeof bad);
+        rw_tensor *const src = rw_input(b.t, RW_F32, RW_SHAPE(1, 2), x, 2 * sizeof *x);
         static const char *const names[] = { "gather", "scatter_add", "index_select", "embedding_bag" };
         rw_tensor *const y = k < 2   ? rw_gather(b.t, in, 0, row)
                              : k < 4 ? rw_scatter_add(b.t, in, 0, row, src)
@@ -241,20 +244,20 @@ Test(indexes, one_out_of_range_is_named_when_it_runs)
     fixture_close(&b);
 }
 
-/* The row of the padding is read, and takes nothing; nor does it give anything to the gradient of a gradient. */
+/* The padding's row is read but gets no gradient, and contributes nothing to second gradients. */
 Test(indexes, a_padding_is_read_and_has_no_gradient)
 {
     struct fixture b = fixture_open(1, 1);
     const double rows[] = { 1, 2, 3, 4, 5, 6 }, up[] = { 1, 10, 100, 1000, 1e4, 1e5 }, more[] = { 7, 8, 9, 10, 11, 12 };
     const int32_t places[] = { 2, 0, 2 };
     double y[6], first[6], second[6];
-    rw_tensor *const table = rw_require_grad(b.t, rw_input(b.t, RW_F64, RW_SHAPE(3, 2), rows));
-    rw_tensor *const u = rw_require_grad(b.t, rw_input(b.t, RW_F64, RW_SHAPE(3, 2), up));
-    rw_tensor *const z = rw_embedding_padded(b.t, table, rw_input(b.t, RW_I32, RW_SHAPE(3), places), -3);
+    rw_tensor *const table = rw_require_grad(b.t, rw_input(b.t, RW_F64, RW_SHAPE(3, 2), rows, sizeof rows));
+    rw_tensor *const u = rw_require_grad(b.t, rw_input(b.t, RW_F64, RW_SHAPE(3, 2), up, sizeof up));
+    rw_tensor *const z = rw_embedding_padded(b.t, table, rw_input(b.t, RW_I32, RW_SHAPE(3), places, sizeof places), -3);
     rw_tensor *const loss = rw_sum(b.t, rw_mul(b.t, z, u), RW_ALL_AXES, false);
     rw_tensor *slope, *again;
     cr_assert_eq(rw_grad(b.t, loss, &table, 1, &slope), RW_OK, "%s", rw_error_message(b.ctx));
-    rw_tensor *const weighed = rw_mul(b.t, slope, rw_input(b.t, RW_F64, RW_SHAPE(3, 2), more));
+    rw_tensor *const weighed = rw_mul(b.t, slope, rw_input(b.t, RW_F64, RW_SHAPE(3, 2), more, sizeof more));
     cr_assert_eq(rw_grad(b.t, rw_sum(b.t, weighed, RW_ALL_AXES, false), &u, 1, &again), RW_OK);
     cr_assert_eq(rw_read(b.t, z, y, sizeof y), RW_OK, "%s", rw_error_message(b.ctx));
     cr_assert_eq(rw_read(b.t, slope, first, sizeof first), RW_OK);
@@ -266,14 +269,14 @@ Test(indexes, a_padding_is_read_and_has_no_gradient)
     fixture_close(&b);
 }
 
-/* Bags that have nothing give 0 in each mode, not a quotient by 0 or minus infinity; offsets have to begin with 0. */
+/* Bags of padding only give 0 in each mode, not a quotient by 0 or minus infinity; offsets have to begin with 0. */
 Test(indexes, bags_of_nothing_but_padding)
 {
     struct fixture b = fixture_open(1, 1);
     const float rows[] = { 1, -2, -3, 4 };
     const int32_t places[] = { 1, 1, 0, 1 }, begin[] = { 0, 4 };
-    rw_tensor *const table = rw_input(b.t, RW_F32, RW_SHAPE(2, 2), rows);
-    rw_tensor *const index = rw_input(b.t, RW_I32, RW_SHAPE(2, 2), places);
+    rw_tensor *const table = rw_input(b.t, RW_F32, RW_SHAPE(2, 2), rows, sizeof rows);
+    rw_tensor *const index = rw_input(b.t, RW_I32, RW_SHAPE(2, 2), places, sizeof places);
     rw_tensor *const flat = rw_reshape(b.t, index, RW_SHAPE(4));
     for (int mode = RW_BAG_SUM; mode <= RW_BAG_MAX; mode++) {
         float y[4];
@@ -283,23 +286,28 @@ Test(indexes, bags_of_nothing_but_padding)
                   y[3]);
     }
     float y[4];
-    for (int ends = 0; ends < 2; ends++) { /* a bag of padding, one with a row, one of nothing */
+    for (int ends = 0; ends < 2; ends++) { /* a bag of padding, one with a row, an empty one */
         static const int32_t start[] = { 0, 2, 4, 4 };
         float most[6];
-        const rw_embedding_bag_params p = { .mode = RW_BAG_MAX, .pads = true, .padding = 1, .ends = ends,
-                                            .offsets = rw_input(b.t, RW_I32, RW_SHAPE(3 + ends), start) };
+        const rw_embedding_bag_params p = { .mode = RW_BAG_MAX,
+                                            .pads = true,
+                                            .padding = 1,
+                                            .ends = ends,
+                                            .offsets = rw_input(b.t, RW_I32, RW_SHAPE(3 + ends), start,
+                                                                (size_t)(3 + ends) * sizeof *start) };
         cr_assert_eq(rw_read(b.t, rw_embedding_bag_with(b.t, table, flat, &p), most, sizeof most), RW_OK);
         for (int i = 0; i < 6; i++) cr_expect_eq(most[i], i == 2 ? 1 : i == 3 ? -2 : 0, "%d: %g", i, most[i]);
     }
-    const rw_embedding_bag_params p = { .mode = RW_BAG_MEAN, .offsets = rw_input(b.t, RW_I32, RW_SHAPE(2), begin) };
+    const rw_embedding_bag_params p = { .mode = RW_BAG_MEAN,
+                                        .offsets = rw_input(b.t, RW_I32, RW_SHAPE(2), begin, sizeof begin) };
     cr_expect_eq(rw_read(b.t, rw_embedding_bag_with(b.t, table, flat, &p), y, sizeof y), RW_OK);
     cr_expect(y[0] == -2 && y[1] == 2.5f && y[2] == 0 && y[3] == 0, "%g %g %g %g", y[0], y[1], y[2], y[3]);
     fixture_close(&b);
 }
 
 /*
- * NaN wins, of equals the first takes the gradient; what is in no bag takes none and is not seen, be it NaN or all that
- * is larger than minus infinity. The gradient's own gradient goes back to the same places.
+ * NaN is the maximum, and of equal elements the first gets the gradient. A row in no bag gets no gradient and is not
+ * read, even if it is NaN or larger than all others. The second gradient goes back to the same positions.
  */
 Test(indexes, the_row_of_a_maximum)
 {
@@ -307,12 +315,15 @@ Test(indexes, the_row_of_a_maximum)
     const double rows[] = { 1, NAN, 5, -INFINITY, 5, 7, NAN, NAN }, up[] = { 1, 10, 100, 1000, 1e4, 1e5 };
     const int32_t places[] = { 0, 2, 1, 3, 3, 1, 0, 2, 3 }, begin[] = { 0, 3, 6 };
     double y[6], first[8], second[6];
-    rw_tensor *const table = rw_require_grad(b.t, rw_input(b.t, RW_F64, RW_SHAPE(4, 2), rows));
-    rw_tensor *const u = rw_require_grad(b.t, rw_input(b.t, RW_F64, RW_SHAPE(3, 2), up));
+    rw_tensor *const table = rw_require_grad(b.t, rw_input(b.t, RW_F64, RW_SHAPE(4, 2), rows, sizeof rows));
+    rw_tensor *const u = rw_require_grad(b.t, rw_input(b.t, RW_F64, RW_SHAPE(3, 2), up, sizeof up));
     for (int way = 0; way < 2; way++) { /* with offsets, and without */
-        rw_tensor *const index = rw_input(b.t, RW_I32, way ? RW_SHAPE(3, 3) : RW_SHAPE(9), places);
-        const rw_embedding_bag_params p = { .mode = RW_BAG_MAX, .pads = true, .padding = 3,
-                                            .offsets = way ? RW_NONE : rw_input(b.t, RW_I32, RW_SHAPE(3), begin) };
+        rw_tensor *const index = rw_input(b.t, RW_I32, way ? RW_SHAPE(3, 3) : RW_SHAPE(9), places, 9 * sizeof *places);
+        const rw_embedding_bag_params p = { .mode = RW_BAG_MAX,
+                                            .pads = true,
+                                            .padding = 3,
+                                            .offsets = way ? RW_NONE
+                                                           : rw_input(b.t, RW_I32, RW_SHAPE(3), begin, sizeof begin) };
         rw_tensor *const z = rw_embedding_bag_with(b.t, table, index, &p), *slope, *again;
         rw_tensor *const loss = rw_sum(b.t, rw_mul(b.t, z, u), RW_ALL_AXES, false);
         cr_assert_eq(rw_grad(b.t, loss, &table, 1, &slope), RW_OK, "%s", rw_error_message(b.ctx));
@@ -330,7 +341,7 @@ Test(indexes, the_row_of_a_maximum)
     fixture_close(&b);
 }
 
-/* Where the maxima are and which bags have none: not the rows. */
+/* Keeps the positions of the maxima and which bags are empty, not the rows. */
 Test(indexes, a_maximum_keeps_places)
 {
     struct fixture b = fixture_open(1, 1);
@@ -342,11 +353,11 @@ Test(indexes, a_maximum_keeps_places)
     rw_memory memory;
     cr_assert_eq(rw_backward(b.t, rw_sum(b.t, y, RW_ALL_AXES, false)), RW_OK, "%s", rw_error_message(b.ctx));
     cr_assert_eq(rw_memory_stats(b.ctx, &memory), RW_OK);
-    cr_expect_eq(memory.kept, rw_tensor_bytes(y) + 2048 /* index, in whole units */, "%zu bytes", memory.kept);
+    cr_expect_eq(memory.kept, rw_tensor_bytes(y) + 2048 /* index, in alignment units */, "%zu bytes", memory.kept);
     fixture_close(&b);
 }
 
-/* Offsets begin with 0, do not fall, and end within the index, of as many places as `n` says. */
+/* Offsets begin with 0, do not decrease, and end within the index, which has `n` places. */
 Test(indexes, offsets_of_bags_are_looked_at_when_they_are_read)
 {
     static const struct {
@@ -364,14 +375,16 @@ Test(indexes, offsets_of_bags_are_looked_at_when_they_are_read)
     static const int32_t zero[3];
     for (size_t k = 0; k < 2 * (sizeof all / sizeof *all); k++) {
         const size_t i = k / 2;
-        const bool most = k % 2 && all[i].n; /* of no rows a maximum is a sum */
+        const bool most = k % 2 && all[i].n; /* without rows a maximum is a sum */
         const int bags = all[i].given - all[i].ends;
         struct fixture b = fixture_open(1, 1);
         float y[6];
         rw_tensor *const table = rw_ones(b.t, RW_F32, RW_SHAPE(2, 2));
-        rw_tensor *const index = rw_input(b.t, RW_I32, RW_SHAPE(all[i].n), zero);
-        const rw_embedding_bag_params p = { .mode = k % 2 ? RW_BAG_MAX : RW_BAG_SUM, .ends = all[i].ends,
-                                            .offsets = rw_input(b.t, RW_I32, RW_SHAPE(all[i].given), all[i].offset) };
+        rw_tensor *const index = rw_input(b.t, RW_I32, RW_SHAPE(all[i].n), zero, (size_t)all[i].n * sizeof *zero);
+        const rw_embedding_bag_params p = { .mode = k % 2 ? RW_BAG_MAX : RW_BAG_SUM,
+                                            .ends = all[i].ends,
+                                            .offsets = rw_input(b.t, RW_I32, RW_SHAPE(all[i].given), all[i].offset,
+                                                                (size_t)all[i].given * sizeof *all[i].offset) };
         rw_tensor *const got = rw_embedding_bag_with(b.t, table, index, &p);
         cr_assert(got, "%zu: %s", k, rw_error_message(b.ctx));
         cr_expect_eq(rw_read(b.t, got, y, rw_tensor_bytes(got)), all[i].fits ? RW_OK : RW_ERR_ARGUMENT, "%zu: %s", k,
@@ -392,13 +405,20 @@ Test(indexes, what_is_refused)
 {
     struct fixture b = fixture_open(1, 1);
     const int32_t zero[8] = { 0 };
-    rw_tensor *const x = rw_input(b.t, RW_F32, RW_SHAPE(3, 2), zero), *const none = rw_input(b.t, RW_F32,
-                                                                                             RW_SHAPE(0, 2), zero);
-    rw_tensor *const d = rw_input(b.t, RW_F64, RW_SHAPE(1, 2), zero), *const s = rw_input(b.t, RW_F32, RW_SHAPE(1, 2),
-                                                                                          zero);
-    rw_tensor *const at = rw_input(b.t, RW_I32, RW_SHAPE(1, 2), zero), *const wide = rw_input(b.t, RW_I32,
-                                                                                              RW_SHAPE(1, 3), zero);
-    rw_tensor *const list = rw_input(b.t, RW_I32, RW_SHAPE(2), zero);
+    rw_tensor *const x = rw_input(b.t, RW_F32, RW_SHAPE(3, 2), zero, 3 * 2 * sizeof *zero), *const none = rw_input(
+                                                                                                b.t, RW_F32,
+                                                                                                RW_SHAPE(0, 2), zero,
+                                                                                                0);
+    rw_tensor *const d = rw_input(b.t, RW_F64, RW_SHAPE(1, 2), zero, 2 * rw_dtype_size(RW_F64)), *const s = rw_input(
+                                                                                                     b.t, RW_F32,
+                                                                                                     RW_SHAPE(1, 2),
+                                                                                                     zero,
+                                                                                                     2 * sizeof *zero);
+    rw_tensor *const at = rw_input(b.t, RW_I32, RW_SHAPE(1, 2), zero, 2 * sizeof *zero), *const wide = rw_input(
+                                                                                             b.t, RW_I32,
+                                                                                             RW_SHAPE(1, 3), zero,
+                                                                                             3 * sizeof *zero);
+    rw_tensor *const list = rw_input(b.t, RW_I32, RW_SHAPE(2), zero, 2 * sizeof *zero);
     REFUSED(RW_ERR_DTYPE, rw_argmax(b.t, list, 0, false));
     REFUSED(RW_ERR_SHAPE, rw_argmax(b.t, x, 2, false));
     REFUSED(RW_ERR_SHAPE, rw_argmin(b.t, none, 0, false));
@@ -419,14 +439,15 @@ Test(indexes, what_is_refused)
     REFUSED(RW_ERR_DTYPE, rw_embedding_bag(b.t, x, x, RW_BAG_SUM));
     REFUSED(RW_ERR_DTYPE, rw_embedding_bag(b.t, at, at, RW_BAG_SUM));
     REFUSED(RW_ERR_ARGUMENT, rw_embedding_bag(b.t, x, at, RW_BAG_MAX));
-    rw_tensor *const real = rw_input(b.t, RW_F32, RW_SHAPE(2), NULL);
+    rw_tensor *const real = rw_input(b.t, RW_F32, RW_SHAPE(2), NULL, 0);
 #define BAG(table, index, ...) rw_embedding_bag_with(b.t, table, index, &(rw_embedding_bag_params){ __VA_ARGS__ })
     REFUSED(RW_ERR_ARGUMENT, BAG(x, at, .mode = (rw_bag_mode)3));
     REFUSED(RW_ERR_ARGUMENT, BAG(x, at, .mode = RW_BAG_MEAN, .weights = x));
     REFUSED(RW_ERR_ARGUMENT, BAG(x, at, .ends = true));
-    REFUSED(RW_ERR_SHAPE, BAG(x, list, .offsets = rw_input(b.t, RW_I32, RW_SHAPE(0), NULL), .ends = true));
-    REFUSED(RW_ERR_SHAPE, BAG(x, list, .offsets = rw_input(b.t, RW_I32, RW_SHAPE(1), zero), .ends = true));
-    REFUSED(RW_ERR_ARGUMENT, BAG(x, rw_input(b.t, RW_I32, RW_SHAPE(2, 0), NULL), .mode = RW_BAG_MAX));
+    REFUSED(RW_ERR_SHAPE, BAG(x, list, .offsets = rw_input(b.t, RW_I32, RW_SHAPE(0), NULL, 0), .ends = true));
+    REFUSED(RW_ERR_SHAPE,
+            BAG(x, list, .offsets = rw_input(b.t, RW_I32, RW_SHAPE(1), zero, sizeof *zero), .ends = true));
+    REFUSED(RW_ERR_ARGUMENT, BAG(x, rw_input(b.t, RW_I32, RW_SHAPE(2, 0), NULL, 0), .mode = RW_BAG_MAX));
     REFUSED(RW_ERR_ARGUMENT, BAG(x, list, .mode = RW_BAG_SUM));
     REFUSED(RW_ERR_ARGUMENT, BAG(x, at, .offsets = list));
     REFUSED(RW_ERR_ARGUMENT, BAG(x, at, .pads = true, .padding = 100));
@@ -461,7 +482,7 @@ Test(indexes, what_is_refused)
     fixture_close(&b);
 }
 
-/* Long enough for threads to share, and the same bytes with any number of them. */
+/* Long enough to be divided between threads, and bit-identical for any number of them. */
 Test(indexes, bytes_do_not_depend_on_threads)
 {
     enum { R = 300, C = 150, J = 400 };
@@ -471,8 +492,8 @@ Test(indexes, bytes_do_not_depend_on_threads)
     for (int threads = 1; threads < 6; threads++) {
         struct fixture b = fixture_open(1, threads);
         rw_tensor *const x = rw_full(b.t, RW_BF16, RW_SHAPE(R, C), 3);
-        rw_tensor *const y = rw_scatter_add(b.t, x, 0, rw_input(b.t, RW_I32, RW_SHAPE(J, C), index),
-                                            rw_input(b.t, RW_BF16, RW_SHAPE(J, C), src));
+        rw_tensor *const y = rw_scatter_add(b.t, x, 0, rw_input(b.t, RW_I32, RW_SHAPE(J, C), index, sizeof index),
+                                            rw_input(b.t, RW_BF16, RW_SHAPE(J, C), src, sizeof src));
         cr_assert_eq(rw_read(b.t, y, threads > 1 ? got : first, sizeof got), RW_OK, "%s", rw_error_message(b.ctx));
         if (threads > 1) cr_assert_eq(first_difference((unsigned char *)first, (unsigned char *)got, sizeof got), -1);
         fixture_close(&b);

@@ -1,9 +1,9 @@
 /*
- * Losses with options, and cross-entropy of a linear layer by chunks: no more logits in memory than one chunk's, the
- * same bytes under every policy and for every number of threads, and what their header promises of corners. Values and
- * gradients are held to derived bounds by accuracy.c, golden.c and gradcheck.c.
+ * Losses with options, and cross-entropy of a linear layer by chunks: at most one chunk's logits in memory,
+ * bit-identical under every policy and for every number of threads, and the header's promises about edge cases.
+ * accuracy.c, golden.c and gradcheck.c compare values and gradients with derived bounds.
  */
-#include "record/own_ops.h"
+#include "record/builtin_ops.h"
 #include "support/compare.h"
 #include "support/support.h"
 
@@ -25,7 +25,7 @@ static rw_tensor *targets(rw_tape *t, struct layer l)
 {
     int32_t *const data = malloc((size_t)(l.rows + 1) * sizeof *data);
     for (int64_t i = 0; i < l.rows; i++) data[i] = target_of(i, l.classes);
-    rw_tensor *const y = rw_input(t, RW_I32, RW_SHAPE(l.rows), data);
+    rw_tensor *const y = rw_input(t, RW_I32, RW_SHAPE(l.rows), data, (size_t)l.rows * sizeof *data);
     free(data);
     return y;
 }
@@ -44,7 +44,7 @@ static size_t aligned(int64_t bytes)
     return ((size_t)bytes + 255) / 256 * 256;
 }
 
-/* Backward's peak of a step x = 2 e, loss(x), where e and the weight are parameters. */
+/* Peak memory of backward in a step x = 2 e, loss(x), where e and the weight are parameters. */
 static rw_memory step(rw_dtype dtype, struct layer l, bool by_chunks, const char *policy)
 {
     struct fixture b = fixture_open(1, 2);
@@ -63,9 +63,9 @@ static rw_memory step(rw_dtype dtype, struct layer l, bool by_chunks, const char
 }
 
 /*
- * The highest moment is when the last whole chunk's logits are there: beside x, the gradients of the chunks' rows of x
- * before it, the two numbers that each row keeps, the gradients of the chunk's rows, and a few scalars, SCALARS bytes
- * of them at most. Nothing of it grows with rows times classes.
+ * The peak is reached when the last whole chunk's logits are live. It consists of x, the gradients of x of the chunks
+ * before, two numbers per row, the gradients of the chunk's rows, and a few scalars, at most SCALARS bytes. No part of
+ * it grows with rows times classes.
  */
 #define SCALARS (12 * 256)
 
@@ -107,7 +107,7 @@ Test(losses, no_policy_holds_more_logits)
 
 enum { LAYERS = 2, ROWS = 90, WIDTH = 24, CLASSES = 130 };
 
-/* Loss and gradients of a small model whose table is its last layer's weight, too. */
+/* Loss and gradients of a small model whose embedding table is also its last layer's weight. */
 static unsigned char *run(rw_dtype dtype, const char *policy, int threads, bool verify, size_t *ret_bytes)
 {
     const struct layer l = { ROWS, WIDTH, CLASSES, 32 };
@@ -116,7 +116,7 @@ static unsigned char *run(rw_dtype dtype, const char *policy, int threads, bool 
     rw_tensor *const w = parameter(&b, "w", dtype, WIDTH, WIDTH);
     int32_t tokens[ROWS];
     for (int i = 0; i < ROWS; i++) tokens[i] = i * 5 % CLASSES;
-    rw_tensor *x = rw_embedding(b.t, table, rw_input(b.t, RW_I32, RW_SHAPE(ROWS), tokens));
+    rw_tensor *x = rw_embedding(b.t, table, rw_input(b.t, RW_I32, RW_SHAPE(ROWS), tokens, sizeof tokens));
     for (int k = 0; k < LAYERS; k++) {
         ckpt_begin(b.t, "block");
         rw_tensor *const h = rw_elu(b.t, rw_linear(b.t, x, w, RW_NONE), 1);
@@ -157,7 +157,7 @@ Test(losses, same_bytes_with_recompute_and_for_every_number_of_threads)
     }
 }
 
-/* Beside the products of all rows at once, with the table's other gradient added to: the same but for roundings. */
+/* Compared with the product of all rows at once, with the table's other gradient added: equal except for roundings. */
 Test(losses, chunks_add_up_to_the_whole)
 {
     struct layer l = { 61, 12, 37, 8 };
@@ -167,7 +167,7 @@ Test(losses, chunks_add_up_to_the_whole)
         rw_tensor *const table = parameter(&b, "table", RW_F64, l.classes, l.width);
         int32_t tokens[61];
         for (int i = 0; i < 61; i++) tokens[i] = i * 5 % 37;
-        rw_tensor *const x = rw_embedding(b.t, table, rw_input(b.t, RW_I32, RW_SHAPE(61), tokens));
+        rw_tensor *const x = rw_embedding(b.t, table, rw_input(b.t, RW_I32, RW_SHAPE(61), tokens, sizeof tokens));
         const rw_cross_entropy_params p = { .label_smoothing = 0.25, .z_loss = 0.5, .chunk = k ? l.chunk : 0 };
         rw_tensor *const loss = k ? rw_linear_cross_entropy(b.t, x, table, targets(b.t, l), &p)
                                   : rw_cross_entropy_with(b.t, rw_linear(b.t, x, table, RW_NONE), targets(b.t, l),
@@ -179,7 +179,7 @@ Test(losses, chunks_add_up_to_the_whole)
         cr_assert_eq(rw_read(b.t, rw_gradient(table), grads[k], 37 * 12 * sizeof(double)), RW_OK);
         fixture_close(&b);
     }
-    /* 61 rows of 37 classes and 12 products: well within 400 roundings of terms that are 40 at most. */
+    /* 61 rows of 37 classes and 12 products: well within 400 roundings of terms that are at most 40. */
     cr_assert_float_eq(value[0], value[1], 400 * 0x1p-53 * 40);
     for (int i = 0; i < 37 * 12; i++) cr_assert_float_eq(grads[0][i], grads[1][i], 400 * 0x1p-53 * 40, "%d", i);
     free(grads[0]), free(grads[1]);
@@ -191,18 +191,19 @@ enum { FAR_ROWS = 7, FAR_CLASSES = 77, FAR_WIDTH = 5 };
 
 enum far { FAR_ALONE, FAR_JOINT, FAR_OPTIONS, FAR_CHUNKS, FAR_AGAIN, FAR_KINDS };
 
-/* Whole numbers or quarters, small ones: with what they have in common they are exact in float32, products too. */
+/* Small integers or quarters: with their common offset they are exact in float32, including products. */
 static rw_tensor *quarters(struct fixture *b, rw_dtype dtype, rw_shape s, int most, double by)
 {
     const int64_t n = rw_shape_numel(s);
     void *const x = malloc((size_t)n * 8);
     for (int64_t i = 0; i < n; i++) cr_assert(number_put(x, dtype, i, by * (double)(i * 29 % (2 * most + 1) - most)));
-    rw_tensor *const y = rw_require_grad(b->t, rw_input(b->t, dtype, s, x));
+    rw_tensor *const y = rw_require_grad(b->t,
+                                         rw_input(b->t, dtype, s, x, (size_t)n * rw_dtype_size(dtype)));
     free(x);
     return y;
 }
 
-/* Logits that have `offset` in common, and what gradients are taken of. */
+/* Logits with a common `offset`, and the values for which gradients are taken. */
 static rw_tensor *far_loss(struct fixture *b, rw_dtype dtype, enum far kind, double offset, rw_tensor **ret_x)
 {
     const struct layer l = { FAR_ROWS, FAR_WIDTH, FAR_CLASSES, 3 };
@@ -217,7 +218,7 @@ static rw_tensor *far_loss(struct fixture *b, rw_dtype dtype, enum far kind, dou
                                : rw_cross_entropy(b->t, logits, targets(b->t, l));
 }
 
-/* Loss, gradient of x and, of FAR_AGAIN, the gradient of the square of that. Returns their bytes. */
+/* Loss, gradient of x and, for FAR_AGAIN, the gradient of its square. Returns their bytes. */
 static size_t far_bytes(rw_dtype dtype, enum far kind, double offset, unsigned char *ret)
 {
     struct fixture b = fixture_open(1, 2);
@@ -256,16 +257,16 @@ Test(losses, what_all_logits_have_in_common_changes_no_byte)
         }
 }
 
-/* ---- corners ---- */
+/* ---- edge cases ---- */
 
-/* ---- a loss and its gradient at once: where backward follows the loss, one kernel reads the logits ---- */
+/* ---- loss and gradient in one pass: if backward follows the loss, one kernel reads the logits ---- */
 
 struct gradient {
     unsigned char loss[8], *dx;
     size_t bytes;
 };
 
-/* Of cross-entropy of 2 x. first: the loss is read before, so that backward runs by itself. */
+/* The gradient of cross-entropy of 2 x. first: the loss is read first, so that backward runs separately. */
 static struct gradient gradient_of(rw_dtype dtype, struct layer l, bool first, double by, int threads)
 {
     struct fixture b = fixture_open(1, threads);
@@ -278,8 +279,8 @@ static struct gradient gradient_of(rw_dtype dtype, struct layer l, bool first, d
     const float narrow = (float)by;
     rw_tensor *const dy = by == 1 ? NULL
                                   : rw_input(b.t, rw_tensor_dtype(loss), RW_SCALAR,
-                                             size == 8 ? (const void *)&by : (const void *)&narrow);
-    cr_assert_eq(dy ? rw_backward_from(b.t, 1, &loss, &dy) : rw_backward(b.t, loss), RW_OK, "%s",
+                                             size == 8 ? (const void *)&by : (const void *)&narrow, size);
+    cr_assert_eq(dy ? rw_backward_from(b.t, &loss, &dy, 1) : rw_backward(b.t, loss), RW_OK, "%s",
                  rw_error_message(b.ctx));
     cr_assert_eq(rw_read(b.t, loss, g.loss, size), RW_OK);
     g.dx = malloc(g.bytes + 1);
@@ -288,7 +289,8 @@ static struct gradient gradient_of(rw_dtype dtype, struct layer l, bool first, d
     return g;
 }
 
-/* Of cross-entropy of x and of a sum of its squares, whose backward reads x behind: no gradient lies over it. */
+/* The gradient of cross-entropy of x and of a sum of its squares, whose backward reads x later: no gradient may
+   overwrite x. */
 static struct gradient gradient_beside(rw_dtype dtype, bool first)
 {
     struct fixture b = fixture_open(1, 2);
@@ -297,8 +299,8 @@ static struct gradient gradient_beside(rw_dtype dtype, bool first)
     rw_tensor *const squares = rw_sum(b.t, rw_mul(b.t, x, x), RW_AXES(0, 1), false);
     rw_tensor *const y[] = { squares, rw_cross_entropy(b.t, x, targets(b.t, l)) };
     struct gradient g = { .bytes = (size_t)(l.rows * l.classes) * rw_dtype_size(rw_tensor_dtype(rw_gradient(w))) };
-    if (first) cr_assert_eq(rw_forward(b.t, 2, y), RW_OK, "%s", rw_error_message(b.ctx));
-    cr_assert_eq(rw_backward_from(b.t, 2, y, NULL), RW_OK, "%s", rw_error_message(b.ctx));
+    if (first) cr_assert_eq(rw_forward(b.t, y, 2), RW_OK, "%s", rw_error_message(b.ctx));
+    cr_assert_eq(rw_backward_from(b.t, y, NULL, 2), RW_OK, "%s", rw_error_message(b.ctx));
     g.dx = malloc(g.bytes);
     cr_assert_eq(rw_read(NULL, rw_gradient(w), g.dx, g.bytes), RW_OK);
     fixture_close(&b);
@@ -315,7 +317,8 @@ Test(losses, a_gradient_beside_logits_that_are_read_again)
     }
 }
 
-/* Rows that begin at any place in a pack, that are shorter than one, more than 1024, and too long to be held. */
+/* Rows that start at any position of a pack, that are shorter than one, longer than 1024, and too long for
+   registers. */
 Test(losses, a_gradient_with_its_loss_has_the_bytes_of_a_gradient_by_itself)
 {
     static const rw_dtype types[] = { RW_F32, RW_BF16, RW_F16, RW_F64 };
@@ -341,7 +344,7 @@ Test(losses, a_batch_without_a_target_has_no_loss_and_no_gradient)
         const int32_t ignored[] = { -1, -1, -1 };
         float g[12], loss_value = 1;
         rw_tensor *const w = parameter(&b, "w", RW_F32, 4, 3), *const e = parameter(&b, "e", RW_F32, 3, 3);
-        rw_tensor *const y = rw_input(b.t, RW_I32, RW_SHAPE(3), ignored);
+        rw_tensor *const y = rw_input(b.t, RW_I32, RW_SHAPE(3), ignored, sizeof ignored);
         const rw_cross_entropy_params p = { .label_smoothing = 0.1, .z_loss = 1, .ignores = true, .ignored = -1,
                                             .reduction = k == 2 ? RW_REDUCTION_SUM : RW_REDUCTION_MEAN };
         rw_tensor *const loss = k ? rw_linear_cross_entropy(b.t, e, w, y, &p)
@@ -361,7 +364,7 @@ Test(losses, a_target_beside_the_classes_is_an_error_when_it_runs)
         struct fixture b = fixture_open(1, 1);
         const int32_t target[] = { 0, k % 2 ? 4 : -7, 1 };
         rw_tensor *const w = parameter(&b, "w", RW_F32, 4, 3), *const e = parameter(&b, "e", RW_F32, 3, 3);
-        rw_tensor *const y = rw_input(b.t, RW_I32, RW_SHAPE(3), target);
+        rw_tensor *const y = rw_input(b.t, RW_I32, RW_SHAPE(3), target, sizeof target);
         rw_tensor *const loss = k / 2 ? rw_linear_cross_entropy(b.t, e, w, y, NULL)
                                       : rw_cross_entropy_with(b.t, rw_linear(b.t, e, w, RW_NONE), y, RW_NONE, NULL);
         cr_assert(loss);
@@ -373,8 +376,9 @@ Test(losses, a_target_beside_the_classes_is_an_error_when_it_runs)
 Test(losses, reductions_give_the_shapes_of_their_names)
 {
     struct fixture b = fixture_open(1, 1);
-    rw_tensor *const x = rw_input(b.t, RW_BF16, RW_SHAPE(2, 3, 5), NULL), *const w = parameter(&b, "w", RW_BF16, 7, 5);
-    rw_tensor *const y = rw_input(b.t, RW_I32, RW_SHAPE(2, 3), NULL);
+    rw_tensor *const x = rw_input(b.t, RW_BF16, RW_SHAPE(2, 3, 5), NULL, 0), *const w = parameter(&b, "w", RW_BF16, 7,
+                                                                                                  5);
+    rw_tensor *const y = rw_input(b.t, RW_I32, RW_SHAPE(2, 3), NULL, 0);
     for (int r = RW_REDUCTION_MEAN; r <= RW_REDUCTION_NONE; r++) {
         rw_cross_entropy_params p = { .reduction = (rw_reduction)r, .chunk = 2 };
         rw_tensor *const a = rw_linear_cross_entropy(b.t, x, w, y, &p);
@@ -387,7 +391,7 @@ Test(losses, reductions_give_the_shapes_of_their_names)
     fixture_close(&b);
 }
 
-/* The loss and the gradient of x of a case of three numbers. */
+/* The loss and the gradient of x of a case of three elements. */
 static void take(struct fixture *b, rw_tensor *loss, rw_tensor *x, float *ret_loss, float *ret_gradient)
 {
     cr_assert_eq(rw_backward(b->t, loss), RW_OK, "%s", rw_error_message(b->ctx));
@@ -398,7 +402,7 @@ static void take(struct fixture *b, rw_tensor *loss, rw_tensor *x, float *ret_lo
 
 static rw_tensor *three(struct fixture *b, float x, float y, float z)
 {
-    return rw_require_grad(b->t, rw_input(b->t, RW_F32, RW_SHAPE(3), (const float[]){ x, y, z }));
+    return rw_require_grad(b->t, rw_input(b->t, RW_F32, RW_SHAPE(3), (const float[]){ x, y, z }, 3 * sizeof(float)));
 }
 
 Test(losses, infinities_and_zeros_that_count_nothing)
@@ -407,10 +411,10 @@ Test(losses, infinities_and_zeros_that_count_nothing)
     float loss, g[3];
     const int32_t one = 1;
     rw_tensor *x = three(&b, -INFINITY, -2, -INFINITY);
-    take(&b, rw_nll_loss(b.t, x, rw_input(b.t, RW_I32, RW_SCALAR, &one), RW_NONE, NULL), x, &loss, g);
+    take(&b, rw_nll_loss(b.t, x, rw_input(b.t, RW_I32, RW_SCALAR, &one, sizeof one), RW_NONE, NULL), x, &loss, g);
     cr_expect(loss == 2 && g[0] == 0 && g[1] == -1 && g[2] == 0, "%g %g %g %g", loss, g[0], g[1], g[2]);
     x = three(&b, 300, -300, 0); /* logits of what is there, is not there, and may be */
-    rw_tensor *const y = rw_input(b.t, RW_F32, RW_SHAPE(3), (const float[]){ 1, 0, 1 });
+    rw_tensor *const y = rw_input(b.t, RW_F32, RW_SHAPE(3), (const float[]){ 1, 0, 1 }, 3 * sizeof(float));
     take(&b, rw_bce_with_logits(b.t, x, y, RW_NONE, RW_NONE, RW_REDUCTION_SUM), x, &loss, g);
     cr_expect_float_eq(loss, logf(2), 1e-6f);
     cr_expect(g[0] == 0 && g[1] == 0 && g[2] == -0.5f, "%g %g %g", g[0], g[1], g[2]);
@@ -419,7 +423,7 @@ Test(losses, infinities_and_zeros_that_count_nothing)
     take(&b, rw_kl_div(b.t, x, p, false, RW_REDUCTION_SUM), p, &loss, g);
     cr_expect(loss == 2 && g[0] == 0 && g[1] == 3 && g[2] == 0, "%g %g %g %g", loss, g[0], g[1], g[2]);
     x = three(&b, 1e30f, -1e30f, 0.5f);
-    rw_tensor *const zero = rw_input(b.t, RW_F32, RW_SHAPE(3), (const float[]){ 0, 0, 0 });
+    rw_tensor *const zero = rw_input(b.t, RW_F32, RW_SHAPE(3), (const float[]){ 0, 0, 0 }, 3 * sizeof(float));
     take(&b, rw_huber_loss(b.t, x, zero, 2, RW_REDUCTION_SUM), x, &loss, g);
     cr_expect(isfinite(loss) && g[0] == 2 && g[1] == -2 && g[2] == 0.5f, "%g %g %g %g", loss, g[0], g[1], g[2]);
     fixture_close(&b);
@@ -437,40 +441,45 @@ Test(losses, what_probabilities_and_options_of_the_last_layer_have_to_be)
 {
     struct fixture b = fixture_open(1, 1);
     rw_tape *const t = b.t;
-    rw_tensor *const x = rw_input(t, RW_F32, RW_SHAPE(3, 5), NULL);
-    rw_tensor *const y = rw_input(t, RW_F32, RW_SHAPE(3, 5), NULL);
-    rw_tensor *const w = rw_input(t, RW_F32, RW_SHAPE(7, 5), NULL), *const v = rw_input(t, RW_F32, RW_SHAPE(5), NULL);
-    rw_tensor *const target = rw_input(t, RW_I32, RW_SHAPE(3), NULL);
-    rw_tensor *const u = rw_input(t, RW_BF16, RW_SHAPE(7), NULL);
-    rw_tensor *const flat = rw_input(t, RW_F32, RW_SHAPE(3), NULL);
+    rw_tensor *const x = rw_input(t, RW_F32, RW_SHAPE(3, 5), NULL, 0);
+    rw_tensor *const y = rw_input(t, RW_F32, RW_SHAPE(3, 5), NULL, 0);
+    rw_tensor *const w = rw_input(t, RW_F32, RW_SHAPE(7, 5), NULL, 0), *const v = rw_input(t, RW_F32, RW_SHAPE(5), NULL,
+                                                                                           0);
+    rw_tensor *const target = rw_input(t, RW_I32, RW_SHAPE(3), NULL, 0);
+    rw_tensor *const u = rw_input(t, RW_BF16, RW_SHAPE(7), NULL, 0);
+    rw_tensor *const flat = rw_input(t, RW_F32, RW_SHAPE(3), NULL, 0);
     const size_t n = rw_tape_mark(t).nodes;
 #define SOFT(x, y, w, ...) rw_cross_entropy_with(t, x, y, w, &(rw_cross_entropy_params){ __VA_ARGS__ })
 #define LINEAR(...) rw_linear_cross_entropy(t, x, w, target, &(rw_cross_entropy_params){ __VA_ARGS__ })
-    refuses(&b, SOFT(x, flat, RW_NONE, .z_loss = 0), RW_ERR_SHAPE, "logits and probabilities [..., classes]");
-    refuses(&b, SOFT(target, flat, RW_NONE, .z_loss = 0), RW_ERR_DTYPE, "logits are of type i32");
-    refuses(&b, SOFT(x, y, RW_NONE, .ignores = true), RW_ERR_ARGUMENT, "have no target to be ignored");
-    refuses(&b, SOFT(x, y, flat, .z_loss = 0), RW_ERR_SHAPE, "a weight for each of 5 classes");
-    refuses(&b, SOFT(x, y, RW_NONE, .label_smoothing = 1), RW_ERR_ARGUMENT, "a label smoothing of 1");
-    refuses(&b, LINEAR(.bias = v), RW_ERR_SHAPE, "the bias is not [7]");
-    refuses(&b, LINEAR(.class_weight = v), RW_ERR_SHAPE, "the class weight is not [7]");
+    refuses(&b, SOFT(x, flat, RW_NONE, .z_loss = 0), RW_ERR_SHAPE, "(target): expected shape [3, 5], got [3]");
+    refuses(&b, SOFT(target, flat, RW_NONE, .z_loss = 0), RW_ERR_DTYPE,
+            "(logits): expected a floating-point type, got i32");
+    refuses(&b, SOFT(x, y, RW_NONE, .ignores = true), RW_ERR_ARGUMENT, "(ignores): expected false");
+    refuses(&b, SOFT(x, y, flat, .z_loss = 0), RW_ERR_SHAPE, "(weight): expected shape [5], got [3]");
+    refuses(&b, SOFT(x, y, RW_NONE, .label_smoothing = 1), RW_ERR_ARGUMENT,
+            "(label_smoothing): expected a number in [0, 1), got 1");
+    refuses(&b, LINEAR(.bias = v), RW_ERR_SHAPE, "(bias): expected shape [7], got [5]");
+    refuses(&b, LINEAR(.class_weight = v), RW_ERR_SHAPE, "): expected shape [7], got [5]");
     refuses(&b, LINEAR(.bias = u), RW_ERR_DTYPE, "linear");
-    refuses(&b, rw_mse_loss_with(t, x, y, (rw_reduction)3), RW_ERR_ARGUMENT, "mse_loss_with: reduction 3");
+    refuses(&b, rw_mse_loss_with(t, x, y, (rw_reduction)3), RW_ERR_ARGUMENT,
+            "mse_loss_with(reduction): expected one of rw_reduction, 0 to 2, got 3");
     cr_expect_eq(rw_tape_mark(t).nodes, n, "the tape has grown");
-    rw_tensor *const none = rw_input(t, RW_F32, RW_SHAPE(0, 5), NULL);
+    rw_tensor *const none = rw_input(t, RW_F32, RW_SHAPE(0, 5), NULL, 0);
     float loss = 1;
     cr_assert_eq(rw_read(t, rw_cross_entropy_with(t, none, none, RW_NONE, NULL), &loss, sizeof loss), RW_OK);
     cr_expect_eq(loss, 0, "no rows: %g", loss);
     fixture_close(&b);
 }
 
-/* Of probabilities what log_softmax makes, and what they are once smoothed; not the logits, nor their products. */
+/* For probabilities as targets, the result of log_softmax and the smoothed targets are kept; not the logits, nor their
+   products. */
 Test(losses, what_is_kept_of_probabilities)
 {
     for (int smoothed = 0; smoothed < 2; smoothed++) {
         struct fixture b = fixture_open(1, 1);
         ckpt_set_policy(b.t, "none");
         rw_tensor *const x = rw_param(b.ctx, "x", RW_F32, RW_SHAPE(64, 128));
-        rw_tensor *const y = rw_input(b.t, RW_F32, RW_SHAPE(64, 128), NULL);
+        rw_tensor *const y = rw_input(b.t, RW_F32, RW_SHAPE(64, 128), NULL, 0);
         const rw_cross_entropy_params p = { .label_smoothing = smoothed ? 0.1 : 0 };
         rw_tensor *const loss = rw_cross_entropy_with(b.t, rw_scale(b.t, x, 2), y, RW_NONE, &p);
         rw_memory memory;
@@ -481,23 +490,24 @@ Test(losses, what_is_kept_of_probabilities)
     }
 }
 
-/* Options of another loss are refused, not left out. */
+/* Options of another loss are refused, not ignored. */
 Test(losses, options_of_another_loss_are_refused_by_name)
 {
     struct fixture b = fixture_open(1, 1);
     rw_tape *const t = b.t;
-    rw_tensor *const x = rw_input(t, RW_F32, RW_SHAPE(2, 3), NULL), *const v = rw_input(t, RW_F32, RW_SHAPE(3), NULL);
-    rw_tensor *const target = rw_input(t, RW_I32, RW_SHAPE(2), NULL);
+    rw_tensor *const x = rw_input(t, RW_F32, RW_SHAPE(2, 3), NULL, 0), *const v = rw_input(t, RW_F32, RW_SHAPE(3), NULL,
+                                                                                           0);
+    rw_tensor *const target = rw_input(t, RW_I32, RW_SHAPE(2), NULL, 0);
     const size_t n = rw_tape_mark(t).nodes;
 #define NLL(...) rw_nll_loss(t, x, target, RW_NONE, &(rw_cross_entropy_params){ __VA_ARGS__ })
-    refuses(&b, NLL(.class_weight = v), RW_ERR_ARGUMENT, "nll_loss: class_weight");
-    refuses(&b, NLL(.bias = v), RW_ERR_ARGUMENT, "nll_loss: bias");
-    refuses(&b, NLL(.chunk = 7), RW_ERR_ARGUMENT, "nll_loss: chunk");
-    refuses(&b, NLL(.label_smoothing = 0.5), RW_ERR_ARGUMENT, "nll_loss: label smoothing");
-    refuses(&b, SOFT(x, target, RW_NONE, .class_weight = v), RW_ERR_ARGUMENT, "cross_entropy_with: class_weight");
-    refuses(&b, SOFT(x, target, RW_NONE, .bias = v), RW_ERR_ARGUMENT, "cross_entropy_with: bias");
-    refuses(&b, SOFT(x, x, RW_NONE, .bias = v), RW_ERR_ARGUMENT, "cross_entropy_with: bias");
-    refuses(&b, SOFT(x, target, RW_NONE, .chunk = 7), RW_ERR_ARGUMENT, "cross_entropy_with: chunk");
+    refuses(&b, NLL(.class_weight = v), RW_ERR_ARGUMENT, "nll_loss(class_weight)");
+    refuses(&b, NLL(.bias = v), RW_ERR_ARGUMENT, "nll_loss(bias)");
+    refuses(&b, NLL(.chunk = 7), RW_ERR_ARGUMENT, "nll_loss(chunk)");
+    refuses(&b, NLL(.label_smoothing = 0.5), RW_ERR_ARGUMENT, "nll_loss(label_smoothing, z_loss)");
+    refuses(&b, SOFT(x, target, RW_NONE, .class_weight = v), RW_ERR_ARGUMENT, "cross_entropy_with(class_weight)");
+    refuses(&b, SOFT(x, target, RW_NONE, .bias = v), RW_ERR_ARGUMENT, "cross_entropy_with(bias)");
+    refuses(&b, SOFT(x, x, RW_NONE, .bias = v), RW_ERR_ARGUMENT, "cross_entropy_with(bias)");
+    refuses(&b, SOFT(x, target, RW_NONE, .chunk = 7), RW_ERR_ARGUMENT, "cross_entropy_with(chunk)");
     cr_expect_eq(rw_tape_mark(t).nodes, n, "the tape has grown");
     cr_expect(NLL(.bias = RW_NONE, .class_weight = RW_NONE), "%s", rw_error_message(b.ctx));
     cr_expect(SOFT(x, target, RW_NONE, .bias = RW_NONE, .class_weight = RW_NONE), "%s", rw_error_message(b.ctx));

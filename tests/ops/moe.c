@@ -1,6 +1,6 @@
 /*
- * Mixtures of experts beyond what the tables of cases hold them to: rows that do not depend on their company, experts
- * without rows, products of the library's. moe_routing.c has the way there.
+ * Mixtures of experts, beyond the table of cases: rows that do not depend on other rows of the batch, experts without
+ * rows, products of the library. moe_routing.c tests the routing.
  */
 #include "ops/moe_numbers.h"
 #include "support/cases/moe.h"
@@ -17,7 +17,7 @@ struct layer {
     rw_tensor *x[4], *y;
 };
 
-static bool drops; /* the layer's experts have a capacity */
+static bool drops; /* the layer's experts have a limited capacity */
 
 static struct layer layer_of(rw_tape *t, rw_dtype dtype, int64_t tokens, int64_t from)
 {
@@ -31,8 +31,8 @@ static struct layer layer_of(rw_tape *t, rw_dtype dtype, int64_t tokens, int64_t
     return l;
 }
 
-/* So small that a CPU's products are its own loops, one chain per element whatever the rows: then nothing of a layer
-   depends on how many tokens there are either. */
+/* So small that a CPU uses its own loops, one chain per element whatever the rows: a token's result does not depend on
+   the number of tokens, either. */
 Test(moe, a_tokens_result_does_not_depend_on_the_other_tokens)
 {
     static const rw_dtype types[] = { RW_F64, RW_F32, RW_BF16, RW_F16 };
@@ -46,7 +46,7 @@ Test(moe, a_tokens_result_does_not_depend_on_the_other_tokens)
         rw_tape_reset(b.t);
         for (int64_t n = 0; n < tokens; n += 5)
             for (int64_t others = 0; others < tokens; others += tokens - 1) {
-                if (!others && test_device() != RW_DEVICE_CPU) continue; /* the library has another product for a row */
+                if (!others && test_device() != RW_DEVICE_CPU) continue; /* one row: another library product */
                 const struct layer one = layer_of(b.t, types[d], 1 + others, n);
                 cr_assert_eq(rw_backward(b.t, rw_sum(b.t, rw_mul(b.t, one.y, one.y), RW_ALL_AXES, false)), RW_OK);
                 unsigned char *const own = bytes_of(b.t, one.y), *const g = bytes_of(b.t, rw_gradient(one.x[0]));
@@ -66,8 +66,8 @@ Test(moe, a_tokens_result_does_not_depend_on_the_other_tokens)
 
 enum { FULL = 1024, FULL_EXPERTS = 256, FULL_CHOSEN = 8, FULL_INNER = 16 };
 
-/* What the tokens beside one are: numbers, the same in another order, or all of them that token: its experts then have
-   as many rows as there are tokens, and their products are cut in another way. */
+/* The other tokens: distinct, the same in another order, or copies of the one token. In the last case its experts have
+   as many rows as there are tokens, and their products are split differently. */
 enum company { OTHERS, TURNED_ROUND, COPIES, COMPANIES };
 
 struct weights {
@@ -94,7 +94,7 @@ static rw_tensor *full_layer(rw_tape *t, const struct weights *w, rw_tensor *x)
     return rw_moe_combine(t, rw_moe_linear(t, h, w->down, &r), &r);
 }
 
-/* The result and the gradient of the first of so many tokens, which lies last where they are turned round. */
+/* The result and the gradient of the first token, which is the last if they are reversed. */
 static unsigned char *full_token(rw_tape *t, const struct weights *w, rw_dtype dtype, int64_t tokens,
                                  enum company company)
 {
@@ -104,7 +104,8 @@ static unsigned char *full_token(rw_tape *t, const struct weights *w, rw_dtype d
         const int64_t to = company == TURNED_ROUND ? tokens - 1 - i : i, from = company == COPIES ? 0 : i;
         for (int64_t c = 0; c < FULL; c++) number_put(data, dtype, to * FULL + c, number(from * FULL + c, 5) * 2);
     }
-    rw_tensor *const x = rw_require_grad(t, rw_input(t, dtype, RW_SHAPE(tokens, FULL), data));
+    rw_tensor *const x = rw_require_grad(
+        t, rw_input(t, dtype, RW_SHAPE(tokens, FULL), data, (size_t)(tokens * FULL) * rw_dtype_size(dtype)));
     rw_tensor *const y = full_layer(t, w, x);
     cr_assert_eq(rw_backward(t, rw_sum(t, rw_mul(t, y, y), RW_ALL_AXES, false)), RW_OK, "%s",
                  rw_error_message(rw_tape_context(t)));
@@ -118,6 +119,7 @@ static unsigned char *full_token(rw_tape *t, const struct weights *w, rw_dtype d
     return both;
 }
 
+/* A token's output must have the same bytes whichever other tokens are in the batch. */
 static void expect_a_token_of_its_own(void)
 {
     static const rw_dtype types[] = { RW_F32, RW_BF16 };
@@ -154,6 +156,7 @@ Test(moe, a_token_of_a_full_layer_has_the_same_bits_by_code_for_older_processors
     expect_a_token_of_its_own();
 }
 
+/* All gradients of a layer of experts, with so many threads and a policy. */
 static unsigned char *gradients(int threads, const char *policy, rw_dtype dtype, size_t *ret_bytes)
 {
     struct fixture b = fixture_open(5, threads);
@@ -193,7 +196,7 @@ Test(moe, the_same_bytes_with_any_threads_and_policy)
     }
 }
 
-/* Of a token that experts have no room for, nothing comes: neither a result, nor a gradient. */
+/* A token dropped for capacity has neither a result nor a gradient. */
 Test(moe, a_dropped_token_gives_nothing_and_gets_nothing)
 {
     struct fixture b = fixture_open(1, 2);
@@ -201,7 +204,8 @@ Test(moe, a_dropped_token_gives_nothing_and_gets_nothing)
     rw_tensor *const x = numbers(b.t, RW_F32, RW_SHAPE(3, 8), 1, 0), *const w = numbers(b.t, RW_F32, RW_SHAPE(3, 70, 8),
                                                                                         2, 0);
     rw_tensor *const back = numbers(b.t, RW_F32, RW_SHAPE(3, 8, 70), 3, 0), *const i = rw_input(b.t, RW_I32,
-                                                                                                RW_SHAPE(3, 2), index);
+                                                                                                RW_SHAPE(3, 2), index,
+                                                                                                sizeof index);
     rw_moe_routes r;
     cr_assert_eq(rw_moe_route(b.t, i, 3, &r), RW_OK);
     cr_assert_eq(rw_moe_route(b.t, rw_moe_drop(b.t, i, RW_NONE, &r, 1), 3, &r), RW_OK);
@@ -217,8 +221,8 @@ Test(moe, a_dropped_token_gives_nothing_and_gets_nothing)
     fixture_close(&b);
 }
 
-/* Of one token, most experts have no rows: what their gradients leave unwritten, the verifier finds; and what rows that
-   were dropped leave unwritten. */
+/* With one token, most experts have no rows. The verifier would find parts of their gradients, or of dropped rows, that
+   are left unwritten. */
 Test(moe, a_layer_passes_the_verifier)
 {
     for (int64_t tokens = 1; tokens < 80; tokens += 39) {
@@ -234,7 +238,7 @@ Test(moe, a_layer_passes_the_verifier)
     }
 }
 
-/* Expert 2 of 3 has no rows. Its gradient is zeros, then what another micro-batch left there. */
+/* Expert 2 of 3 has no rows. Its gradient is zeros, then the gradient left by an earlier micro-batch. */
 Test(moe, an_expert_without_rows_has_a_gradient_of_zeros)
 {
     struct fixture b = fixture_open(1, 2);
@@ -244,7 +248,7 @@ Test(moe, an_expert_without_rows_has_a_gradient_of_zeros)
     float *before = NULL;
     for (int micro = 0; micro < 2; micro++) {
         rw_moe_routes r;
-        rw_moe_route(b.t, rw_input(b.t, RW_I32, RW_SHAPE(2, 2), micro ? second : first), 3, &r);
+        rw_moe_route(b.t, rw_input(b.t, RW_I32, RW_SHAPE(2, 2), micro ? second : first, 4 * sizeof(int32_t)), 3, &r);
         rw_tensor *const x = numbers(b.t, RW_F32, RW_SHAPE(2, 4), 3, micro * 50);
         rw_tensor *const y = rw_moe_linear_of_tokens(b.t, x, w, &r);
         cr_assert_eq(rw_backward(b.t, rw_sum(b.t, y, RW_ALL_AXES, false)), RW_OK, "%s", rw_error_message(b.ctx));
@@ -268,10 +272,10 @@ Test(moe, an_expert_without_rows_has_a_gradient_of_zeros)
 
 /* ---- experts large enough for the library's products ---- */
 
-enum { WIDE_IN = 80, WIDE_EXPERTS = 3, MOST_ROWS = 600 };
+enum { WIDE_IN = 80, WIDE_EXPERTS = 3, ROWS_MAX = 600 };
 
-/* The simulated device has no such products: there the second of two tiles, and of a product's depth the last piece,
-   are not full. */
+/* The simulated device has no such products: there, the second of two tiles and the last part of a product's depth are
+   partial. */
 static int full_or_simulated(int full, int simulated)
 {
     return test_device() == RW_DEVICE_CPU || getenv("REWIND_TEST_LARGE") ? full : simulated;
@@ -279,7 +283,7 @@ static int full_or_simulated(int full, int simulated)
 
 static int wide_rows(void)
 {
-    return full_or_simulated(MOST_ROWS, 150);
+    return full_or_simulated(ROWS_MAX, 150);
 }
 
 static int wide_out(void)
@@ -292,17 +296,19 @@ struct products {
     size_t of_dw;
 };
 
-/* n tokens, each with one row, of expert 1 but for every `else_every`th, which is of expert 0. */
+/* n tokens with one row each, of expert 1, except every `else_every`th, which is of expert 0. */
 static struct products multiply(rw_dtype dtype, int n, int else_every, bool gathers, int threads)
 {
     struct fixture b = fixture_open(1, threads);
     struct products p;
-    int32_t index[MOST_ROWS];
+    int32_t index[ROWS_MAX];
     rw_moe_routes r;
     for (int i = 0; i < n; i++) index[i] = else_every && i % else_every == else_every - 1 ? 0 : 1;
     rw_tensor *const x = numbers(b.t, dtype, RW_SHAPE(n, WIDE_IN), 1, 0);
     rw_tensor *const w = numbers(b.t, dtype, RW_SHAPE(WIDE_EXPERTS, wide_out(), WIDE_IN), 2, 0);
-    cr_assert_eq(rw_moe_route(b.t, rw_input(b.t, RW_I32, RW_SHAPE(n, 1), index), WIDE_EXPERTS, &r), RW_OK);
+    cr_assert_eq(
+        rw_moe_route(b.t, rw_input(b.t, RW_I32, RW_SHAPE(n, 1), index, (size_t)n * sizeof *index), WIDE_EXPERTS, &r),
+        RW_OK);
     rw_tensor *const rows = gathers ? rw_moe_linear_of_tokens(b.t, x, w, &r)
                                     : rw_moe_linear(b.t, x, w, &r);
     rw_tensor *const y = rw_moe_combine(b.t, rows, &r);
@@ -319,7 +325,7 @@ static void products_free(struct products *p)
     free(p->y), free(p->dx), free(p->dw);
 }
 
-/* Cuts of rows: none, one of each size, several, and what is left of one. */
+/* Numbers of rows in each split: none, one of each size, several, and remainders. */
 static void expect_same_bits_in_any_number_of_rows(void)
 {
     static const rw_dtype types[] = { RW_F64, RW_F32, RW_BF16, RW_F16 };
@@ -351,7 +357,7 @@ Test(moe, a_row_has_the_same_bits_by_code_for_older_processors)
     expect_same_bits_in_any_number_of_rows();
 }
 
-/* In float64 the own loops are the measure. */
+/* The reference is the library's own loops in float64. */
 Test(moe, the_library_s_products_are_those_of_float64)
 {
     static const rw_dtype types[] = { RW_F32, RW_BF16, RW_F16 };
@@ -382,14 +388,14 @@ Test(moe, the_library_s_products_are_those_of_float64)
     }
 }
 
-/* ---- gradients of rows that are not made, but read where their tokens' lie ---- */
+/* ---- gradients of rows that are read from their tokens instead of being gathered ---- */
 
 struct gradients {
     unsigned char *dx, *dw, *ddx, *ddw; /* the last two in float64, of the sum of the first two's squares */
 };
 
-/* k slots of a token. `others`: rows are combined by routes other than those of the product. lie: by way of rows that
-   lie in memory, as both their signs are turned twice. */
+/* k slots per token. `others`: rows are combined by routes other than those of the product. With `lie` the rows are in
+   memory, because their signs are changed twice. */
 static struct gradients through_rows(rw_dtype dtype, int k, bool gathers, bool others, bool lie)
 {
     enum { TOKENS = 90 };
@@ -399,8 +405,11 @@ static struct gradients through_rows(rw_dtype dtype, int k, bool gathers, bool o
     struct gradients ret;
     for (int i = 0; i < TOKENS * k; i++) index[0][i] = (i * 7 + i / 5) % 3, index[1][i] = (i * 5 + i / 3) % 3;
     for (int i = 0; i < 2; i++)
-        cr_assert_eq(rw_moe_route(b.t, rw_input(b.t, RW_I32, RW_SHAPE(TOKENS, k), index[i]), WIDE_EXPERTS, &r[i]),
-                     RW_OK);
+        cr_assert_eq(
+            rw_moe_route(b.t,
+                         rw_input(b.t, RW_I32, RW_SHAPE(TOKENS, k), index[i], (size_t)(TOKENS * k) * sizeof *index[i]),
+                         WIDE_EXPERTS, &r[i]),
+            RW_OK);
     rw_tensor *const x = numbers(b.t, dtype, RW_SHAPE(gathers ? TOKENS : TOKENS * k, WIDE_IN), 1, 0);
     rw_tensor *const w = numbers(b.t, dtype, RW_SHAPE(WIDE_EXPERTS, wide_out(), WIDE_IN), 2, 0);
     rw_tensor *rows = gathers ? rw_moe_linear_of_tokens(b.t, x, w, &r[0]) : rw_moe_linear(b.t, x, w, &r[0]);
@@ -445,7 +454,7 @@ Test(moe, gradients_of_rows_are_read_where_they_come_from)
         const size_t w = (size_t)(WIDE_EXPERTS * wide_out() * WIDE_IN);
         cr_expect_eq(first_difference(read.dx, lie.dx, n * rw_dtype_size(dtype)), -1, "dx, case %d", i);
         cr_expect_eq(first_difference(read.dw, lie.dw, w * rw_dtype_size(dtype)), -1, "dw, case %d", i);
-        if (dtype == RW_F64) { /* tokens' sums are added up in another order */
+        if (dtype == RW_F64) { /* sums over tokens are added in another order */
             expect_near(read.ddx, lie.ddx, n, "ddx");
             expect_near(read.ddw, lie.ddw, w, "ddw");
         }
@@ -454,7 +463,7 @@ Test(moe, gradients_of_rows_are_read_where_they_come_from)
     }
 }
 
-/* ---- a gradient in one pass, where nobody differentiates it again ---- */
+/* ---- a gradient in one pass, if it is not differentiated again ---- */
 
 /* Bytes of the gradients of rows [90, n] and of weights, by rw_backward() or, of two ops, rw_grad(). */
 static void weighed(rw_dtype dtype, int64_t n, bool again, unsigned char **ret_dx, unsigned char **ret_dw)
@@ -465,7 +474,7 @@ static void weighed(rw_dtype dtype, int64_t n, bool again, unsigned char **ret_d
     int32_t index[TOKENS * EACH];
     rw_moe_routes r;
     for (int i = 0; i < TOKENS * EACH; i++) index[i] = i % 11 == 5 ? RW_MOE_DROPPED : (i * 7 + i / 5) % 4;
-    cr_assert_eq(rw_moe_route(b.t, rw_input(b.t, RW_I32, RW_SHAPE(TOKENS, EACH), index), 4, &r), RW_OK);
+    cr_assert_eq(rw_moe_route(b.t, rw_input(b.t, RW_I32, RW_SHAPE(TOKENS, EACH), index, sizeof index), 4, &r), RW_OK);
     rw_tensor *const x = numbers(b.t, dtype, RW_SHAPE(TOKENS * EACH, n), 3, 0);
     rw_tensor *const w = numbers(b.t, wide, RW_SHAPE(TOKENS, EACH), 4, 0);
     rw_tensor *const y = rw_moe_weigh(b.t, x, w, &r);
@@ -496,15 +505,16 @@ Test(moe, rows_are_weighed_and_multiplied_in_one_pass)
     }
 }
 
-/* ---- what lies between two products, in one pass ---- */
+/* ---- the activation between two products, in one pass ---- */
 
 enum { ACT_TOKENS = 45, ACT_EACH = 2, ACT_ROWS = ACT_TOKENS * ACT_EACH };
 
-/* Bytes of the result, the gradients of gate, of up where there is one, and of the weights; in one pass or in two. */
+/* Bytes of the result, the gradients of gate, of up if it exists, and of the weights; in one pass or in two. */
 struct activated {
     unsigned char *part[4];
 };
 
+/* Runs the activation in one pass or in two. */
 static struct activated activated(rw_dtype dtype, int64_t n, bool gated, bool at_once, int threads)
 {
     const rw_dtype wide = dtype == RW_F64 ? RW_F64 : RW_F32;
@@ -512,7 +522,8 @@ static struct activated activated(rw_dtype dtype, int64_t n, bool gated, bool at
     int32_t index[ACT_ROWS];
     rw_moe_routes r;
     for (int i = 0; i < ACT_ROWS; i++) index[i] = i % 11 == 5 ? RW_MOE_DROPPED : (i * 7 + i / 5) % 4;
-    cr_assert_eq(rw_moe_route(b.t, rw_input(b.t, RW_I32, RW_SHAPE(ACT_TOKENS, ACT_EACH), index), 4, &r), RW_OK);
+    cr_assert_eq(rw_moe_route(b.t, rw_input(b.t, RW_I32, RW_SHAPE(ACT_TOKENS, ACT_EACH), index, sizeof index), 4, &r),
+                 RW_OK);
     rw_tensor *const x = numbers(b.t, dtype, RW_SHAPE(ACT_ROWS, 2 * n + 1), 3, 0);
     rw_tensor *const w = numbers(b.t, wide, RW_SHAPE(ACT_TOKENS, ACT_EACH), 4, 0);
     rw_tensor *const gate = rw_slice(b.t, x, -1, 0, n), *const up = rw_slice(b.t, x, -1, n + 1, 2 * n + 1);
@@ -546,7 +557,7 @@ Test(moe, activation_and_weight_in_one_pass_have_the_bytes_of_two)
     }
 }
 
-/* Kept: what is activated, the weights and the routes; the activation itself where it is a value of the tape. */
+/* Kept are the activation's inputs, the weights and the routes; the activation only if it is a value of the tape. */
 Test(moe, an_activation_in_one_pass_is_not_kept)
 {
     size_t kept[2];
@@ -555,7 +566,9 @@ Test(moe, an_activation_in_one_pass_is_not_kept)
         int32_t index[ACT_ROWS];
         rw_moe_routes r;
         for (int i = 0; i < ACT_ROWS; i++) index[i] = i % 4;
-        cr_assert_eq(rw_moe_route(b.t, rw_input(b.t, RW_I32, RW_SHAPE(ACT_TOKENS, ACT_EACH), index), 4, &r), RW_OK);
+        cr_assert_eq(
+            rw_moe_route(b.t, rw_input(b.t, RW_I32, RW_SHAPE(ACT_TOKENS, ACT_EACH), index, sizeof index), 4, &r),
+            RW_OK);
         rw_tensor *const x = rw_scale(b.t, numbers(b.t, RW_F32, RW_SHAPE(ACT_ROWS, 1024), 3, 0), 2);
         rw_tensor *const w = numbers(b.t, RW_F32, RW_SHAPE(ACT_TOKENS, ACT_EACH), 4, 0);
         rw_tensor *const y = at_once ? rw_moe_silu_weigh(b.t, x, w, &r) : rw_moe_weigh(b.t, rw_silu(b.t, x), w, &r);
@@ -568,7 +581,7 @@ Test(moe, an_activation_in_one_pass_is_not_kept)
     cr_expect_eq(kept[0] - kept[1], ACT_ROWS * 1024 * sizeof(float), "%zu and %zu bytes", kept[0], kept[1]);
 }
 
-/* ---- a gradient that goes past the caches ---- */
+/* ---- a gradient written past the caches ---- */
 
 enum { STREAMED_OUT = 512 };
 
@@ -579,7 +592,7 @@ struct streamed {
     int64_t in;
 };
 
-/* Bytes of the gradient of so many experts' matrices, of whom the first four have rows. */
+/* Bytes of the gradient of so many experts' matrices; the first four have rows. */
 static unsigned char *streamed_gradient(const struct streamed *s, int64_t experts)
 {
     enum { TOKENS = 21 };
@@ -587,7 +600,8 @@ static unsigned char *streamed_gradient(const struct streamed *s, int64_t expert
     int32_t index[TOKENS];
     rw_moe_routes r;
     for (int i = 0; i < TOKENS; i++) index[i] = i * 5 % 4;
-    cr_assert_eq(rw_moe_route(b.t, rw_input(b.t, RW_I32, RW_SHAPE(TOKENS, 1), index), experts, &r), RW_OK);
+    cr_assert_eq(rw_moe_route(b.t, rw_input(b.t, RW_I32, RW_SHAPE(TOKENS, 1), index, sizeof index), experts, &r),
+                 RW_OK);
     rw_tensor *const x = numbers(b.t, s->dtype, RW_SHAPE(TOKENS, s->in), 1, 0);
     rw_tensor *w = numbers(b.t, s->dtype, RW_SHAPE(experts, STREAMED_OUT, s->in), 2, 0);
     if (s->of_param) {
@@ -606,7 +620,8 @@ static unsigned char *streamed_gradient(const struct streamed *s, int64_t expert
 
 Test(moe, a_gradient_past_the_caches_has_the_bytes_of_a_small_one)
 {
-    /* Rows of the last are no whole lines, and begin anywhere in one: a matrix unit writes past the caches what is. */
+    /* Rows of the last form are partial cache lines at any offset in one: a matrix unit writes the whole lines past the
+       caches. */
     static const struct streamed all[] = { { RW_F32, false, 512 }, { RW_BF16, false, 512 }, { RW_BF16, true, 512 },
                                            { RW_BF16, true, 500 } };
     if (test_device() != RW_DEVICE_CPU && !getenv("REWIND_TEST_LARGE")) return; /* the simulator is slow */

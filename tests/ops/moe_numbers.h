@@ -1,4 +1,4 @@
-/* Numbers made of their place, and what has been computed, as the tests of mixtures of experts need them. */
+/* Numbers computed from their position, and reading of results, for the tests of mixtures of experts. */
 #ifndef RW_TESTS_OPS_MOE_NUMBERS_H
 #define RW_TESTS_OPS_MOE_NUMBERS_H
 
@@ -18,7 +18,7 @@ static inline rw_tensor *numbers(rw_tape *t, rw_dtype dtype, rw_shape shape, int
     const int64_t n = rw_shape_numel(shape);
     char *const data = malloc((size_t)n * 8 + 8);
     for (int64_t i = 0; i < n; i++) cr_assert(number_put(data, dtype, i, number(from + i, salt)));
-    rw_tensor *const x = rw_input(t, dtype, shape, data);
+    rw_tensor *const x = rw_input(t, dtype, shape, data, (size_t)n * rw_dtype_size(dtype));
     free(data);
     return rw_require_grad(t, x);
 }

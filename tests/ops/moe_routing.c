@@ -1,6 +1,6 @@
 /*
- * The way of tokens to experts beyond what the tables of cases hold it to: ties, groups, routes, capacity, loads and
- * biases that are written once, and the losses that balance experts.
+ * Routing of tokens to experts, beyond the table of cases: ties, groups, routes, capacity, loads and biases that are
+ * written once, and the losses that balance experts.
  */
 #include "ops/moe_numbers.h"
 #include "support/cases/moe.h"
@@ -14,8 +14,10 @@ static void expect_choice(const float *scores, int64_t tokens, int64_t experts, 
                           const int32_t *want)
 {
     struct fixture b = fixture_open(1, 3);
-    rw_tensor *const x = rw_input(b.t, RW_F32, RW_SHAPE(tokens, experts), scores);
-    rw_tensor *const own = bias ? rw_input(b.t, RW_F32, RW_SHAPE(experts), bias) : RW_NONE;
+    rw_tensor *const x = rw_input(b.t, RW_F32, RW_SHAPE(tokens, experts), scores,
+                                  (size_t)(tokens * experts) * sizeof *scores);
+    rw_tensor *const own = bias ? rw_input(b.t, RW_F32, RW_SHAPE(experts), bias, (size_t)experts * sizeof *bias)
+                                : RW_NONE;
     int32_t *const got = bytes_of(b.t, rw_moe_topk(b.t, x, own, &choice));
     for (int64_t i = 0; i < tokens * choice.k; i++)
         cr_expect_eq(got[i], want[i], "token %lld, slot %lld: %d, not %d", (long long)(i / choice.k),
@@ -32,10 +34,10 @@ Test(moe_routing, among_equals_the_lower_index_is_chosen)
     expect_choice(equal, 1, 6, NULL, (rw_moe_choice){ .k = 6 }, (const int32_t[]){ 0, 1, 2, 3, 4, 5 });
     expect_choice(border, 1, 6, NULL, (rw_moe_choice){ .k = 4 }, (const int32_t[]){ 1, 3, 2, 4 });
     expect_choice(low, 1, 6, NULL, (rw_moe_choice){ .k = 3 }, (const int32_t[]){ 3, 0, 1 });
-    /* zeros are equal, whatever their sign; below them the one nearer to zero is larger */
+    /* zeros are equal, whatever their sign; of negative numbers the one closer to zero is larger */
     const float signs[6] = { -0.0f, 0, -1, 0, -0.0f, -2 };
     expect_choice(signs, 1, 6, NULL, (rw_moe_choice){ .k = 6 }, (const int32_t[]){ 0, 1, 3, 4, 2, 5 });
-    /* over more experts than a warp has lanes */
+    /* more experts than a warp has lanes */
     float many[70] = { 0 };
     many[33] = many[65] = many[1] = 1;
     expect_choice(many, 1, 70, NULL, (rw_moe_choice){ .k = 5 }, (const int32_t[]){ 1, 33, 65, 0, 2 });
@@ -60,16 +62,17 @@ Test(moe_routing, a_score_that_is_no_number_is_an_error)
         struct fixture b = fixture_open(1, 1);
         float scores[8] = { 1, 2, 3, 4, 5, 6, 7, 8 };
         scores[i] = i % 2 ? NAN : -NAN;
-        rw_tensor *const x = rw_moe_topk(b.t, rw_input(b.t, RW_F32, RW_SHAPE(2, 4), scores), RW_NONE,
+        rw_tensor *const x = rw_moe_topk(b.t, rw_input(b.t, RW_F32, RW_SHAPE(2, 4), scores, sizeof scores), RW_NONE,
                                          &(rw_moe_choice){ .k = 1 });
         cr_expect_eq(rw_eval(b.t, &x, 1), RW_ERR_ARGUMENT, "%d", i);
         cr_expect(strstr(rw_error_message(b.ctx), "moe_topk"), "%s", rw_error_message(b.ctx));
-        cr_expect(strstr(rw_error_message(b.ctx), "another value in its inputs"), "%s", rw_error_message(b.ctx));
+        cr_expect(strstr(rw_error_message(b.ctx), "got an index or another value out of range"),
+                "%s", rw_error_message(b.ctx));
         fixture_close(&b);
     }
 }
 
-/* Numbers that come again and again; tokens that are no multiple of those worked on side by side; and a bias. */
+/* Repeated numbers; numbers of tokens that are not multiples of those processed together; and a bias. */
 static void expect_choice_by_search(rw_dtype dtype, int64_t tokens, int64_t experts, int64_t k, bool biased)
 {
     struct fixture b = fixture_open(1, 2);
@@ -114,17 +117,17 @@ Test(moe_routing, what_cannot_be_chosen_is_refused)
                                            { .k = 1, .groups = -1 } };
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         struct fixture b = fixture_open(1, 1);
-        rw_tensor *const x = rw_input(b.t, RW_F32, RW_SHAPE(2, 6), NULL);
+        rw_tensor *const x = rw_input(b.t, RW_F32, RW_SHAPE(2, 6), NULL, 0);
         cr_expect_null(rw_moe_topk(b.t, x, RW_NONE, &wrong[i]), "%zu", i);
         cr_expect_eq(rw_error_status(b.ctx), RW_ERR_ARGUMENT, "%zu: %s", i, rw_error_message(b.ctx));
         fixture_close(&b);
     }
 }
 
-/* ---- by the choice ---- */
+/* ---- elements by the choice ---- */
 
-/* More slots than are moved in one thread: each takes its number, and its gradient goes there, among zeros, whatever
-   the memory held before. */
+/* More slots than one thread moves: each reads its number, and its gradient is written there, with zeros elsewhere,
+   whatever the memory held before. */
 static void expect_moved(const struct fixture *b, rw_dtype dtype, int turn)
 {
     enum { TOKENS = 3000, EXPERTS = 5, K = 3 };
@@ -132,7 +135,7 @@ static void expect_moved(const struct fixture *b, rw_dtype dtype, int turn)
     for (int i = 0; i < TOKENS * K; i++) index[i] = (i / K * 2 + i % K * (1 + i / K % 2) + turn) % EXPERTS;
     rw_tensor *x = numbers(b->t, dtype, RW_SHAPE(TOKENS, EXPERTS), 1, 0), *dx;
     rw_tensor *const w = numbers(b->t, dtype, RW_SHAPE(TOKENS, K), 2, 0);
-    rw_tensor *const y = rw_moe_select(b->t, x, rw_input(b->t, RW_I32, RW_SHAPE(TOKENS, K), index));
+    rw_tensor *const y = rw_moe_select(b->t, x, rw_input(b->t, RW_I32, RW_SHAPE(TOKENS, K), index, sizeof index));
     cr_assert_eq(rw_grad(b->t, rw_mul(b->t, y, w), &x, 1, &dx), RW_OK, "%s", rw_error_message(b->ctx));
     void *const got = bytes_of(b->t, y), *const back = bytes_of(b->t, dx);
     int wrong = 0;
@@ -169,7 +172,7 @@ Test(moe_routing, a_choice_of_none_is_refused_on_both_ways)
         for (int s = 0; s < N; s++) index[s] = s % K;
         index[bad[i / 2][0]] = bad[i / 2][1];
         rw_tensor *x = numbers(b.t, RW_F32, RW_SHAPE(TOKENS, EXPERTS), 1, 0), *dx;
-        rw_tensor *y = rw_moe_select(b.t, x, rw_input(b.t, RW_I32, RW_SHAPE(TOKENS, K), index));
+        rw_tensor *y = rw_moe_select(b.t, x, rw_input(b.t, RW_I32, RW_SHAPE(TOKENS, K), index, sizeof index));
         cr_assert_eq(rw_grad(b.t, y, &x, 1, &dx), RW_OK, "%s", rw_error_message(b.ctx));
         cr_expect_eq(rw_eval(b.t, i % 2 ? &dx : &y, 1), RW_ERR_ARGUMENT, "%d", i);
         cr_expect(strstr(rw_error_message(b.ctx), i % 2 ? "moe_scatter" : "moe_select"), "%d: %s", i,
@@ -187,7 +190,9 @@ Test(moe_routing, rows_lie_by_expert_then_by_slot)
     int32_t *const index = malloc((size_t)n * sizeof *index), counts[37] = { 0 }, next[38] = { 0 };
     for (int64_t i = 0; i < n; i++) counts[index[i] = (int32_t)((i * 7 + i / each * 5) % (experts - 1))]++;
     rw_moe_routes r;
-    cr_assert_eq(rw_moe_route(b.t, rw_input(b.t, RW_I32, RW_SHAPE(tokens, each), index), experts, &r), RW_OK);
+    cr_assert_eq(rw_moe_route(b.t, rw_input(b.t, RW_I32, RW_SHAPE(tokens, each), index, tokens * each * sizeof *index),
+                              experts, &r),
+                 RW_OK);
     int32_t *const order = bytes_of(b.t, r.order), *const inverse = bytes_of(b.t, r.inverse),
                    *const offsets = bytes_of(b.t, r.offsets);
     float *const load = bytes_of(b.t, r.load);
@@ -212,7 +217,7 @@ Test(moe_routing, an_expert_that_is_none_is_an_error)
     for (int i = 0; i < 2; i++) {
         struct fixture b = fixture_open(1, 1);
         rw_moe_routes r;
-        rw_tensor *const index = rw_input(b.t, RW_I32, RW_SHAPE(1, 2), wrong[i]);
+        rw_tensor *const index = rw_input(b.t, RW_I32, RW_SHAPE(1, 2), wrong[i], sizeof wrong[i]);
         cr_assert_eq(rw_moe_route(b.t, index, 4, &r), RW_OK);
         cr_expect_eq(rw_eval(b.t, &r.order, 1), RW_ERR_ARGUMENT);
         cr_expect(strstr(rw_error_message(b.ctx), "moe_route"), "%s", rw_error_message(b.ctx));
@@ -222,7 +227,7 @@ Test(moe_routing, an_expert_that_is_none_is_an_error)
 
 /* ---- capacity ---- */
 
-/* Expert 0 has five slots, expert 1 three, expert 2 none; one was dropped before. Room for two. */
+/* Expert 0 has five slots, expert 1 three, expert 2 none; one was dropped before. The capacity is two. */
 static const int32_t crowded[] = { 0, 1, 0, 3, 1, 0, RW_MOE_DROPPED, 0, 0, 1 };
 static const float light[] = { 0.5f, 0.25f, 0.75f, 1, 0.5f, 0.5f, 9, 0.5f, 0.75f, 0.25f };
 
@@ -230,8 +235,8 @@ static void expect_dropped(bool by_weight, const int32_t *want)
 {
     struct fixture b = fixture_open(1, 3);
     rw_moe_routes r;
-    rw_tensor *const index = rw_input(b.t, RW_I32, RW_SHAPE(5, 2), crowded);
-    rw_tensor *const weights = by_weight ? rw_input(b.t, RW_F32, RW_SHAPE(5, 2), light) : RW_NONE;
+    rw_tensor *const index = rw_input(b.t, RW_I32, RW_SHAPE(5, 2), crowded, sizeof crowded);
+    rw_tensor *const weights = by_weight ? rw_input(b.t, RW_F32, RW_SHAPE(5, 2), light, sizeof light) : RW_NONE;
     cr_assert_eq(rw_moe_route(b.t, index, 4, &r), RW_OK);
     int32_t *const got = bytes_of(b.t, rw_moe_drop(b.t, index, weights, &r, 2));
     for (int i = 0; i < 10; i++) cr_expect_eq(got[i], want[i], "slot %d: %d, not %d", i, got[i], want[i]);
@@ -242,7 +247,7 @@ static void expect_dropped(bool by_weight, const int32_t *want)
 Test(moe_routing, beyond_capacity_the_later_or_the_lighter_are_dropped)
 {
     expect_dropped(false, (const int32_t[]){ 0, 1, 0, 3, 1, -1, -1, -1, -1, -1 });
-    /* of equal weights the earlier stays */
+    /* of equal weights the earlier slot stays */
     expect_dropped(true, (const int32_t[]){ -1, 1, 0, 3, 1, -1, -1, -1, 0, -1 });
 }
 
@@ -263,10 +268,11 @@ Test(moe_routing, what_cannot_be_dropped_is_refused)
         struct fixture b = fixture_open(1, 1);
         const float weights[4] = { 1, wrong == 3 ? NAN : 2, 3, 4 };
         const int32_t entries[4] = { 0, 1, wrong == 4 ? 3 : 0, 1 };
-        rw_tensor *const index = rw_input(b.t, RW_I32, RW_SHAPE(2, 2), entries);
-        rw_tensor *const w = rw_input(b.t, RW_F32, RW_SHAPE(wrong == 2 ? 1 : 2, 2), weights);
+        rw_tensor *const index = rw_input(b.t, RW_I32, RW_SHAPE(2, 2), entries, sizeof entries);
+        rw_tensor *const w = rw_input(b.t, RW_F32, RW_SHAPE(wrong == 2 ? 1 : 2, 2), weights,
+                                      (size_t)((wrong == 2 ? 1 : 2) * 2) * sizeof *weights);
         rw_moe_routes r;
-        cr_assert_eq(rw_moe_route(b.t, rw_input(b.t, RW_I32, RW_SHAPE(wrong == 1 ? 3 : 2, 2), NULL), 3, &r), RW_OK);
+        cr_assert_eq(rw_moe_route(b.t, rw_input(b.t, RW_I32, RW_SHAPE(wrong == 1 ? 3 : 2, 2), NULL, 0), 3, &r), RW_OK);
         rw_tensor *const y = rw_moe_drop(b.t, index, w, &r, wrong ? 1 : 0);
         cr_expect_eq(y != NULL, wrong >= 3, "%d: %s", wrong, rw_error_message(b.ctx));
         if (y) cr_expect_eq(rw_eval(b.t, &y, 1), RW_ERR_ARGUMENT, "%d", wrong);
@@ -275,7 +281,7 @@ Test(moe_routing, what_cannot_be_dropped_is_refused)
     }
 }
 
-/* Rows that were dropped lie behind the others, by slot; several chunks of them. */
+/* Dropped rows follow the others, by slot; several chunks of them. */
 Test(moe_routing, dropped_rows_lie_behind_all_others)
 {
     struct fixture b = fixture_open(1, 2);
@@ -283,7 +289,8 @@ Test(moe_routing, dropped_rows_lie_behind_all_others)
     int32_t index[N], behind = 0;
     for (int i = 0; i < N; i++) behind += (index[i] = i * 7 % 6 - 1) >= 0;
     rw_moe_routes r;
-    cr_assert_eq(rw_moe_route(b.t, rw_input(b.t, RW_I32, RW_SHAPE(TOKENS, EACH), index), EXPERTS, &r), RW_OK);
+    cr_assert_eq(rw_moe_route(b.t, rw_input(b.t, RW_I32, RW_SHAPE(TOKENS, EACH), index, sizeof index), EXPERTS, &r),
+                 RW_OK);
     int32_t *const order = bytes_of(b.t, r.order), *const inverse = bytes_of(b.t, r.inverse),
                    *const offsets = bytes_of(b.t, r.offsets);
     cr_expect_eq(offsets[EXPERTS], behind);
@@ -297,7 +304,7 @@ Test(moe_routing, dropped_rows_lie_behind_all_others)
 
 /* ---- state ---- */
 
-/* Layers that share a total, in one step. */
+/* Layers that share a counter, in one step. */
 Test(moe_routing, counts_of_one_step_add_up)
 {
     static const int32_t index[2][6] = { { 0, 1, 1, 2, 2, 3 }, { 3, 2, 1, 3, 1, 3 } };
@@ -308,7 +315,7 @@ Test(moe_routing, counts_of_one_step_add_up)
     rw_tensor *const w = rw_param(b.ctx, "w", RW_F32, RW_SHAPE(4));
     for (int i = 0; i < 2; i++) {
         rw_moe_routes r;
-        cr_assert_eq(rw_moe_route(b.t, rw_input(b.t, RW_I32, RW_SHAPE(3, 2), index[i]), 4, &r), RW_OK);
+        cr_assert_eq(rw_moe_route(b.t, rw_input(b.t, RW_I32, RW_SHAPE(3, 2), index[i], sizeof index[i]), 4, &r), RW_OK);
         cr_assert_eq(rw_moe_count(b.t, load, &r), RW_OK, "%s", rw_error_message(b.ctx));
     }
     cr_assert_eq(rw_backward(b.t, rw_sum(b.t, w, RW_ALL_AXES, false)), RW_OK, "%s", rw_error_message(b.ctx));
@@ -318,7 +325,7 @@ Test(moe_routing, counts_of_one_step_add_up)
     fixture_close(&b);
 }
 
-/* Three micro-batches under each policy, then one step of balance. */
+/* Three micro-batches under each policy, then one update of the biases. */
 Test(moe_routing, loads_and_biases_are_written_once_under_every_policy)
 {
     static const char *const policies[] = { "none", "full", "selective:moe" };
@@ -364,7 +371,7 @@ Test(moe_routing, loads_and_biases_are_written_once_under_every_policy)
     }
 }
 
-/* ---- with a scaler: an update that is left out is none of the routes', which have been taken ---- */
+/* ---- with a scaler: skipping an update does not undo the loads, because the routes were used ---- */
 
 enum way { BY_CALLS, BY_GRAPH, BY_GRAPH_INSIDE, WAYS }; /* the last one runs backward twice */
 enum { SCALED_STEPS = 4, SCALED_TOKENS = 10, SCALED_CHOSEN = 2 };
@@ -396,7 +403,7 @@ static void close_scaled(struct scaled *x)
     fixture_close(&x->b);
 }
 
-/* A layer's router in a region, its loads counted; the loss times a factor that may be infinite. */
+/* A layer's router in a region, with its loads counted; the loss times a factor that may be infinite. */
 static rw_tensor *scaled_loss(struct scaled *x, float factor)
 {
     rw_tape *const t = x->b.t;
@@ -410,7 +417,7 @@ static rw_tensor *scaled_loss(struct scaled *x, float factor)
     cr_assert_eq(rw_moe_count(t, x->load, &r), RW_OK, "%s", rw_error_message(x->b.ctx));
     rw_tensor *const y = rw_mul(t, weights, weights);
     ckpt_end(t);
-    x->factor = rw_input(t, RW_F32, RW_SCALAR, &factor);
+    x->factor = rw_input(t, RW_F32, RW_SCALAR, &factor, sizeof factor);
     return rw_mul(t, rw_sum(t, y, RW_ALL_AXES, false), x->factor);
 }
 
@@ -442,7 +449,7 @@ static void read_counted(const struct scaled *x, struct counted *c)
     cr_assert_eq(rw_read(NULL, x->w, c->w, sizeof c->w), RW_OK);
 }
 
-/* Steps 1 and 2 are left out. ret: what each has come to. */
+/* Steps 1 and 2 are skipped. ret: the counters after each. */
 static void run_scaled(const char *policy, enum way way, struct counted ret[SCALED_STEPS])
 {
     struct scaled x = open_scaled(policy);
@@ -494,7 +501,8 @@ Test(moe_routing, losses_are_what_their_closed_forms_say)
 {
     struct fixture b = fixture_open(1, 1);
     static const double logits[] = { 1, 0, 2, 0.5, 0.25, -1, 3, 1 };
-    rw_tensor *const z = rw_require_grad(b.t, rw_input(b.t, RW_F64, RW_SHAPE(2, 4), logits)), *index, *scores;
+    rw_tensor *const z = rw_require_grad(b.t, rw_input(b.t, RW_F64, RW_SHAPE(2, 4), logits, sizeof logits)), *index,
+                     *scores;
     const rw_moe_router_params params = { .choice = { .k = 2 }, .score = RW_MOE_SOFTMAX };
     rw_moe_routes r;
     cr_assert(rw_moe_router(b.t, z, &params, &index, &scores));
@@ -511,7 +519,7 @@ Test(moe_routing, losses_are_what_their_closed_forms_say)
 }
 
 /*
- * By the logits z of T tokens, p their softmax and load a constant, as it counts rows:
+ * In terms of the logits z of T tokens, with p their softmax and load a constant, because it counts rows:
  *     aux: c E / (k T^2) p_te (load_e - sum over i of p_ti load_i)        z-loss: 2 c / T logsumexp(z_t) p_te
  */
 Test(moe_routing, gradients_of_losses_are_what_their_closed_forms_say)
@@ -520,7 +528,8 @@ Test(moe_routing, gradients_of_losses_are_what_their_closed_forms_say)
     struct fixture b = fixture_open(1, 1);
     static const double logits[T][E] = { { 1, 0, 2, 0.5 }, { 0.25, -1, 3, 1 }, { -0.5, 0.75, 1.5, 0.125 } };
     static const double load[E] = { 1, 1, 3, 1 }; /* chosen: 2 0, 2 3, 2 1 */
-    rw_tensor *const z = rw_require_grad(b.t, rw_input(b.t, RW_F64, RW_SHAPE(T, E), logits)), *index, *scores;
+    rw_tensor *const z = rw_require_grad(b.t, rw_input(b.t, RW_F64, RW_SHAPE(T, E), logits, sizeof logits)), *index,
+                     *scores;
     const rw_moe_router_params params = { .choice = { .k = K }, .score = RW_MOE_SOFTMAX };
     rw_moe_routes r;
     cr_assert(rw_moe_router(b.t, z, &params, &index, &scores));

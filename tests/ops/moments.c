@@ -1,8 +1,8 @@
 /*
- * Moments of Adam in bfloat16: what is stored is float32's result, the first moment to nearest, the second one of its
- * two neighbours by the noise that noise.h defines, on every device and for any number of threads. To nearest a second
- * moment stands still; by chance it does not. Graphs, policies, updates inside backward, left-out steps and checkpoints
- * change no bit; files of moments of another type are refused.
+ * Moments of Adam in bfloat16: the stored value is float32's result, the first moment rounded to nearest, the second
+ * stochastically by the noise that noise.h defines, on every device and for any number of threads. Rounded to nearest a
+ * second moment would not change; rounded stochastically it does. Graphs, policies, fused updates, skipped steps and
+ * checkpoints change no bit; files of moments of another type are refused.
  */
 #include "api/optimizer.h"
 #include "ops/optim/noise.h"
@@ -45,7 +45,7 @@ static double slope(int64_t i)
     return (double)(i * 2654435761u % 4096 - 2048) / 0x1p13;
 }
 
-/* State j of parameter i of an optimizer, which has so many bytes. */
+/* State j of parameter i of an optimizer, of so many bytes. */
 static void *state(rw_optimizer *opt, size_t i, int j, size_t bytes)
 {
     char *const data = malloc(bytes + 1);
@@ -82,7 +82,7 @@ static float adamw(float x, float g, uint32_t step, float *m, float *v)
     return x * (float)(1 - lr * decay) - (float)(lr / c1) * *m / (sqrtf(*v) * (float)(1 / sqrt(c2)) + (float)eps);
 }
 
-/* Of a float32 parameter, which is the second one of its optimizer. */
+/* Checks the update of a float32 parameter, the second one of its optimizer. */
 static void expect_updated(uint32_t step, int64_t n, const float *before, const uint16_t *m0, const uint16_t *v0,
                            const float *after, const uint16_t *m1, const uint16_t *v1)
 {
@@ -101,7 +101,7 @@ static void expect_updated(uint32_t step, int64_t n, const float *before, const 
 
 Test(moments, what_is_stored_is_the_definition_s_on_every_device_for_any_number_of_threads)
 {
-    const int64_t n = test_device() == RW_DEVICE_CPU ? 40003 : 9001; /* more than one thread's, than one block's */
+    const int64_t n = test_device() == RW_DEVICE_CPU ? 40003 : 9001; /* more than a thread's part, and a block's */
     for (int threads = 1; threads <= 5; threads += 2) {
         struct fixture b = fixture_open(77, threads);
         rw_param(b.ctx, "first", RW_F32, RW_SHAPE(2));
@@ -125,8 +125,8 @@ Test(moments, what_is_stored_is_the_definition_s_on_every_device_for_any_number_
     }
 }
 
-/* Beside a float32 parameter of the same numbers: moments and masters are its own, what is rounded by chance is so by
-   the other half of its word, and float64 is as without. */
+/* Next to a float32 parameter with the same values: moments and masters are its own, stochastic rounding uses the other
+   half of its word, and float64 is unchanged. */
 Test(moments, of_every_type_of_parameter)
 {
     enum { N = 67, TYPES = 4 };
@@ -173,7 +173,7 @@ Test(moments, of_every_type_of_parameter)
     }
 }
 
-/* ---- what nearest would do ---- */
+/* ---- rounding to nearest ---- */
 
 static double mean_of(const uint16_t *h, int64_t n)
 {
@@ -182,8 +182,8 @@ static double mean_of(const uint16_t *h, int64_t n)
     return mean;
 }
 
-/* With beta2 = 0.999 a moment on its way up stops where a thousandth of the way is half of the distance to the
-   neighbour, and one on its way down does not even begin. */
+/* With beta2 = 0.999 a rising moment rounded to nearest stops where a thousandth of the remaining way is half of the
+   distance to the neighbor, and a falling one does not change at all. */
 Test(moments, to_nearest_a_second_moment_stands_still_by_chance_it_does_not)
 {
     enum { N = 256, UP = 3000, DOWN = 1500 };
@@ -210,8 +210,8 @@ Test(moments, to_nearest_a_second_moment_stands_still_by_chance_it_does_not)
         stuck = nearest(0.999f * of_bf16(stuck) + 0.001f * g);
         cr_assert_eq(rw_optimizer_step(opt), RW_OK);
     }
-    /* Each step's error is within the distance of neighbours below 1, has mean zero given those before it, and what is
-       left of it shrinks by 0.999: Azuma, 2 exp(-d^2 / (2 sum c^2)), is 10^-12 at 0.042. */
+    /* Each step's error is within the distance of neighbors below 1, has mean zero given those before it, and its
+       remainder shrinks by 0.999: Azuma, 2 exp(-d^2 / (2 sum c^2)), is 10^-12 at 0.042. */
     uint16_t *const v = state(opt, 0, V, 2 * N);
     cr_expect_eq(of_bf16(stuck), 0.25f, "to nearest it would have begun: %g", (double)of_bf16(stuck));
     cr_expect_float_eq(mean_of(v, N), want, 0.05, "%g", mean_of(v, N));
@@ -228,7 +228,7 @@ Test(moments, nothing_finite_becomes_infinite_and_what_is_no_number_stays_none)
     struct fixture b = fixture_open(8, 1);
     rw_tensor *const w = rw_param(b.ctx, "w", RW_F32, RW_SHAPE(N));
     rw_optimizer *opt = NULL;
-    float g[N]; /* a square a quarter beyond the largest bfloat16; infinite; no number */
+    float g[N]; /* a square a quarter beyond the largest bfloat16; infinite; NaN */
     for (int i = 0; i < N; i++) g[i] = i % 3 == 0 ? 0x1.ff4p63f : i % 3 == 1 ? INFINITY : NAN;
     cr_assert(tensor_fill(w, one));
     cr_assert_eq(rw_adam_create(&opt, b.ctx, &(rw_adam_params){ .beta2 = -1, .moments = RW_BF16 }), RW_OK);
@@ -258,13 +258,13 @@ Test(moments, of_other_types_are_refused)
                                        : rw_adamw_create(&opt, b.ctx, &(rw_adamw_params){ .moments = d });
         cr_assert_eq(status, RW_ERR_DTYPE, "%zu", i);
         cr_assert_null(opt);
-        cr_assert(strstr(rw_error_message(b.ctx), i % 2 ? "rw_adam_create: moments of" : "rw_adamw_create: moments of"),
+        cr_assert(strstr(rw_error_message(b.ctx), i % 2 ? "rw_adam_create(moments)" : "rw_adamw_create(moments)"),
                   "%s", rw_error_message(b.ctx));
         fixture_close(&b);
     }
 }
 
-/* ---- graphs, left-out steps, updates inside, checkpoints ---- */
+/* ---- graphs, skipped steps, fused updates, checkpoints ---- */
 
 enum { PARAMS = 3, STEPS = 6, ROWS = 4, IN = 33, OUT = 8 };
 
@@ -299,7 +299,7 @@ static void run_close(struct run *r)
 static rw_tensor *record(struct run *r, const float *x)
 {
     rw_tape *const t = r->b.t;
-    r->x = rw_input(t, RW_F32, RW_SHAPE(ROWS, IN), x);
+    r->x = rw_input(t, RW_F32, RW_SHAPE(ROWS, IN), x, ROWS * IN * sizeof *x);
     ckpt_begin(t, "block");
     rw_tensor *y = rw_dropout(t, rw_linear(t, rw_cast(t, r->x, RW_BF16), r->w[0], RW_NONE), 0.25);
     y = rw_gelu(t, rw_linear(t, rw_cast(t, y, RW_F32), r->w[1], RW_NONE));
@@ -308,13 +308,14 @@ static rw_tensor *record(struct run *r, const float *x)
     return rw_mean(t, rw_cast(t, rw_mul(t, y, y), RW_F32), RW_ALL_AXES, false);
 }
 
-/* Step 2 overflows where it is scaled: it is left out on the device. */
+/* Step 2 overflows if it is scaled: it is skipped on the device. */
 static void numbers_of(const struct run *r, int step, float *x)
 {
     for (int i = 0; i < ROWS * IN; i++)
         x[i] = r->scaler && step == 2 ? 0x1p120f : (float)((i * 7 + step * 3) % 13 - 6) / 64;
 }
 
+/* Steps [from, to) of the run. */
 static void train(struct run *r, int from, int to)
 {
     float x[ROWS * IN];
@@ -413,8 +414,8 @@ Test(moments, a_run_that_is_loaded_goes_on_to_the_bit_and_other_moments_are_refu
         ck = checkpoint_of(&wrong, folder);
         void *const before = values(wrong.w[0]);
         cr_assert_eq(rw_checkpoint_load(ck, &found), RW_ERR_DTYPE);
-        cr_assert(strstr(rw_error_message(wrong.b.ctx), "exp_avg:w\" is"), "%s", rw_error_message(wrong.b.ctx));
-        cr_assert(strstr(rw_error_message(wrong.b.ctx), narrow ? "BF16 there, F32 here" : "F32 there, BF16 here"));
+        cr_assert(strstr(rw_error_message(wrong.b.ctx), "exp_avg:w\": expected"), "%s", rw_error_message(wrong.b.ctx));
+        cr_assert(strstr(rw_error_message(wrong.b.ctx), narrow ? "F32, got BF16" : "BF16, got F32"));
         rw_error_clear(wrong.b.ctx);
         void *const after = values(wrong.w[0]);
         cr_expect_lt(first_difference(before, after, rw_tensor_bytes(wrong.w[0])), 0, "something was loaded");

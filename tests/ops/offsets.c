@@ -1,7 +1,8 @@
 /*
- * Where an operand begins changes no bit: every op, shape and type of op_cases.c on inputs that are views of a longer
- * buffer, which begin at its start and off the alignments that kernels like: 2, 4 and 8 bytes, and 16. Results and
- * gradients are compared as bytes. The device of REWIND_TEST_DEVICE; REWIND_TEST_LARGE=1 has the large cases too.
+ * The offset at which an operand begins changes no bit: every op, shape and type of op_cases.c on inputs that are views
+ * of a longer buffer. They begin at its start and at offsets of 2, 4, 8 and 16 bytes, which break the alignment that
+ * kernels prefer. Results and gradients are compared as bytes, on the device of REWIND_TEST_DEVICE; REWIND_TEST_LARGE=1
+ * includes the large cases.
  */
 #include "support/op_run.h"
 #include "support/support.h"
@@ -10,9 +11,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define PAST 8 /* elements that a buffer is longer than its input */
+#define PAST 8 /* a buffer has so many elements more than its input */
 
-/* The input of operand i, from element `offset` of ret_whole on. */
+/* The input of operand i: a view of *ret_whole from element `offset` on. */
 static rw_tensor *input_at(rw_tape *t, const struct op_case *c, rw_dtype dtype, int i, int64_t offset,
                            rw_tensor **ret_whole)
 {
@@ -21,13 +22,13 @@ static rw_tensor *input_at(rw_tape *t, const struct op_case *c, rw_dtype dtype, 
     char *const data = calloc((size_t)(n + PAST), 8);
     bool held = true;
     for (int64_t k = 0; k < n; k++) held &= number_put(data, dtype, offset + k, op_number(c->in[i].range, k, i));
-    *ret_whole = held ? rw_input(t, dtype, RW_SHAPE(n + PAST), data) : NULL;
+    *ret_whole = held ? rw_input(t, dtype, RW_SHAPE(n + PAST), data, (size_t)(n + PAST) * rw_dtype_size(dtype)) : NULL;
     free(data);
     rw_require_grad(t, *ret_whole);
     return rw_reshape(t, rw_slice(t, *ret_whole, 0, offset, offset + n), shape);
 }
 
-/* All of a tensor's bytes from element `first` on, for n elements; the whole of it with n < 0. */
+/* Copies n elements of a tensor from element `first` on; all of them with n < 0. */
 static rw_status keep(struct outcome *o, rw_tape *t, rw_tensor *x, int i, int64_t first, int64_t n)
 {
     const size_t bytes = rw_tensor_bytes(x), each = rw_dtype_size(rw_tensor_dtype(x));
@@ -38,6 +39,7 @@ static rw_status keep(struct outcome *o, rw_tape *t, rw_tensor *x, int i, int64_
     return status;
 }
 
+/* Runs a case on inputs at an offset of elements. */
 static rw_status run_at(struct outcome *o, rw_tape *t, const struct op_case *c, rw_dtype dtype, int64_t offset)
 {
     const struct op_data numbers = { .w = NULL };
@@ -51,7 +53,7 @@ static rw_status run_at(struct outcome *o, rw_tape *t, const struct op_case *c, 
     r.y = c->build(t, x, c);
     rw_tensor *const loss = op_record_loss(&r, t, c, &numbers, OP_PLAIN);
     if (!loss) return rw_error_status(rw_tape_context(t)) ? rw_error_status(rw_tape_context(t)) : RW_ERR_ARGUMENT;
-    rw_require_grad(t, r.y); /* keeps y to be read */
+    rw_require_grad(t, r.y); /* keeps y readable */
     rw_status status = c->n ? rw_backward(t, loss) : RW_OK;
     if (!status) status = keep(o, t, r.y, 0, 0, -1);
     for (int i = 0; i < c->n && !status; i++) {
@@ -61,6 +63,7 @@ static rw_status run_at(struct outcome *o, rw_tape *t, const struct op_case *c, 
     return status;
 }
 
+/* Compares the results at each offset with those at the start of a buffer. */
 static void check(struct fixture *b, const struct op_case *c, rw_dtype dtype)
 {
     static const int64_t offsets[] = { 1, 2, 4, 8 };
@@ -83,6 +86,7 @@ static void check(struct fixture *b, const struct op_case *c, rw_dtype dtype)
     op_forget(&want);
 }
 
+/* Checks all cases of one group in each floating type that they take. */
 static void check_group(enum op_group group)
 {
     size_t n;

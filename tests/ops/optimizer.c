@@ -1,6 +1,6 @@
 /*
- * AdamW and clipping against their definitions, written out here for one number at a time in double: decay of matrices
- * alone, epsilon beside the root, a count of steps for each parameter, master copies, one norm over all gradients.
+ * AdamW and clipping compared with their definitions, written here for one number at a time in double: decay of
+ * matrices only, epsilon added to the root, a step count per parameter, master copies, one norm over all gradients.
  */
 #include "support/compare.h"
 #include "support/support.h"
@@ -59,18 +59,19 @@ static void update(struct scalar *s, const rw_adamw_params *p, bool decays, doub
 
 enum { STEPS = 5, PARAMS = 5 };
 
-/* The vector has no gradient in every second step: neither it nor its count moves then. */
+/* The vector has no gradient in every second step: neither it nor its count changes then. */
 static bool has_gradient(int param, int step)
 {
     return param != 1 || step % 2 == 0;
 }
 
+/* Trains several parameters and compares them with the definition in double. */
 static void check_adamw(struct fixture *b, rw_dtype dtype, rw_dtype of_gradient, const rw_adamw_params *given,
                         const rw_adamw_params *meant, double slack)
 {
     const rw_shape shapes[PARAMS] = { RW_SHAPE(3, 41), RW_SHAPE(37), RW_SHAPE(2, 3, 4), RW_SHAPE(1, 20011), RW_SCALAR };
     rw_tensor *w[PARAMS];
-    rw_adamw *opt = NULL;
+    rw_optimizer *opt = NULL;
     struct scalar *want[PARAMS];
     for (int k = 0; k < PARAMS; k++) {
         char name[48];
@@ -81,7 +82,7 @@ static void check_adamw(struct fixture *b, rw_dtype dtype, rw_dtype of_gradient,
         for (int64_t i = 0; i < rw_shape_numel(shapes[k]); i++) want[k][i].x = start_of(i);
     }
     cr_assert_eq(rw_adamw_create(&opt, b->ctx, given), RW_OK);
-    /* after the optimizer took its copy: what is written counts */
+    /* after the optimizer made its copy: written values must be used */
     for (int k = 0; k < PARAMS; k++) fill(w[k], rw_shape_numel(shapes[k]), start, 0);
     for (int step = 0; step < STEPS; step++) {
         rw_zero_grad(b->ctx);
@@ -92,7 +93,7 @@ static void check_adamw(struct fixture *b, rw_dtype dtype, rw_dtype of_gradient,
             const bool decays = meant->decay_all || shapes[k].rank > 1;
             for (int64_t i = 0; i < n; i++) update(&want[k][i], meant, decays, gradient_of(i, step + k));
         }
-        cr_assert_eq(rw_adamw_step(opt), RW_OK);
+        cr_assert_eq(rw_optimizer_step(opt), RW_OK);
     }
     for (int k = 0; k < PARAMS; k++) {
         void *const got = contents(w[k]);
@@ -104,10 +105,10 @@ static void check_adamw(struct fixture *b, rw_dtype dtype, rw_dtype of_gradient,
         free(got);
         free(want[k]);
     }
-    rw_adamw_destroy(&opt);
+    rw_optimizer_destroy(&opt);
 }
 
-/* Twenty roundings of numbers of about one in float32; the moments are float32 then too. */
+/* Twenty roundings of numbers of about one in float32; the moments are float32 in these types, too. */
 static const struct {
     rw_dtype dtype, gradient;
     double slack;
@@ -143,33 +144,33 @@ Test(optimizer, zero_means_the_default_and_less_means_zero)
     fixture_close(&b);
 }
 
-/* 64 steps of 2^-12 each: each alone is lost beside 1 in bfloat16, together they are 4 of its units. */
+/* 64 steps of 2^-12 each: each alone is rounded away at 1 in bfloat16, together they are 4 of its units. */
 Test(optimizer, a_master_copy_adds_up_what_narrow_types_cannot_hold)
 {
     struct fixture b = fixture_open(1, 1);
     rw_tensor *const w = rw_param(b.ctx, "w", RW_BF16, RW_SHAPE(4));
-    rw_adamw *opt = NULL;
+    rw_optimizer *opt = NULL;
     cr_assert_eq(rw_init_constant(w, 1), RW_OK);
     cr_assert_eq(rw_adamw_create(&opt, b.ctx, &(rw_adamw_params){ .lr = 0x1p-12, .eps = 1e-30, .weight_decay = -1 }),
                  RW_OK);
     fill(rw_gradient(w), 4, gradient_of, 3);
-    for (int step = 0; step < 64; step++) cr_assert_eq(rw_adamw_step(opt), RW_OK);
+    for (int step = 0; step < 64; step++) cr_assert_eq(rw_optimizer_step(opt), RW_OK);
     void *const got = contents(w);
     for (int i = 0; i < 4; i++)
         cr_assert_eq(number_get(got, RW_BF16, i), gradient_of(i, 3) > 0 ? 1 - 0x1p-6 : 1 + 0x1p-6);
     free(got);
-    rw_adamw_destroy(&opt);
+    rw_optimizer_destroy(&opt);
     fixture_close(&b);
 }
 
-/* Without moments a step is lr g / (|g| + 1): of 1 + 2^-10, 64 times, 2^-6 more than of 1. And in float16's range there
-   is no 2^-40: its steps would be zero. */
+/* Without moments a step is lr g / (|g| + 1): for 1 + 2^-10, 64 times, it is 2^-6 more than for 1. Float16 does not
+   hold 2^-40: steps with it would be zero. */
 Test(optimizer, a_float32_gradient_is_read_as_it_is)
 {
     struct fixture b = fixture_open(1, 1);
     rw_tensor *const w = rw_param(b.ctx, "w", RW_BF16, RW_SHAPE(40)), *const v = rw_param(b.ctx, "v", RW_F16,
                                                                                           RW_SHAPE(40));
-    rw_adamw *opt = NULL;
+    rw_optimizer *opt = NULL;
     float g[40];
     cr_assert_eq(rw_init_constant(w, 32), RW_OK);
     cr_assert_eq(rw_adamw_create(&opt, b.ctx, &(rw_adamw_params){ .lr = 1, .beta1 = -1, .beta2 = -1, .eps = 1,
@@ -178,38 +179,38 @@ Test(optimizer, a_float32_gradient_is_read_as_it_is)
     cr_assert_eq(rw_write(rw_gradient(w), g, sizeof g), RW_OK);
     for (int i = 0; i < 40; i++) g[i] = 0x1p-40f;
     cr_assert_eq(rw_write(rw_gradient(v), g, sizeof g), RW_OK);
-    for (int step = 0; step < 64; step++) cr_assert_eq(rw_adamw_step(opt), RW_OK);
+    for (int step = 0; step < 64; step++) cr_assert_eq(rw_optimizer_step(opt), RW_OK);
     void *const moved = contents(w);
     for (int i = 0; i < 40; i++) {
-        const double x = number_get(moved, RW_BF16, i); /* 32 roundings of the master at most */
+        const double x = number_get(moved, RW_BF16, i); /* at most 32 roundings of the master copy */
         cr_assert(fabs(x + 0x1p-6) < 0x1p-10, "%g", x);
     }
     free(moved);
-    rw_adamw_set_lr(opt, 0x1p30);
-    cr_assert_eq(rw_adamw_step(opt), RW_OK);
+    rw_optimizer_set_lr(opt, 0x1p30);
+    cr_assert_eq(rw_optimizer_step(opt), RW_OK);
     void *const small = contents(v);
     for (int i = 0; i < 40; i++) {
         const double x = number_get(small, RW_F16, i);
         cr_assert_eq(x, -0x1p-10, "%g", x);
     }
     free(small);
-    rw_adamw_destroy(&opt);
+    rw_optimizer_destroy(&opt);
     fixture_close(&b);
 }
 
-/* Its master copy is one of something else by then. */
+/* The master copy is outdated by then. */
 Test(optimizer, what_is_written_between_two_steps_counts)
 {
     struct fixture b = fixture_open(1, 1);
     rw_tensor *const w = rw_param(b.ctx, "w", RW_F16, RW_SHAPE(40));
-    rw_adamw *opt = NULL;
+    rw_optimizer *opt = NULL;
     cr_assert_eq(rw_init_constant(w, 1), RW_OK);
     cr_assert_eq(rw_adamw_create(&opt, b.ctx, &(rw_adamw_params){ .lr = 0x1p-3, .eps = 1e-30, .weight_decay = -1 }),
                  RW_OK);
     fill(rw_gradient(w), 40, gradient_of, 3);
     for (int step = 0; step < 3; step++) {
         if (step == 1) cr_assert_eq(rw_init_constant(w, 8), RW_OK);
-        cr_assert_eq(rw_adamw_step(opt), RW_OK);
+        cr_assert_eq(rw_optimizer_step(opt), RW_OK);
     }
     void *const got = contents(w);
     for (int i = 0; i < 40; i++) {
@@ -217,7 +218,7 @@ Test(optimizer, what_is_written_between_two_steps_counts)
         if (g != 0) cr_assert_eq(x, g > 0 ? 7.75 : 8.25, "%d: %g", i, x);
     }
     free(got);
-    rw_adamw_destroy(&opt);
+    rw_optimizer_destroy(&opt);
     fixture_close(&b);
 }
 
@@ -231,7 +232,7 @@ struct clip {
     double norm;
 };
 
-/* Each parameter alone is a share of the norm that cannot be missed; the last one's gradient is clear. */
+/* Each parameter has a substantial part of the norm; the last one's gradient is clear. */
 static struct clip clip_open(struct fixture *b)
 {
     static const rw_dtype dtypes[CLIPPED] = { RW_F32, RW_F64, RW_BF16, RW_F32 };
@@ -306,7 +307,7 @@ Test(optimizer, clipping_without_gradients_gives_zero)
     fixture_close(&b);
 }
 
-/* Squares of 48 bits: their sum rounds, so another order is another norm, at least of some of the sets. */
+/* Squares of 48 bits: their sum rounds, so another order gives another norm, for at least some of the sets. */
 Test(optimizer, clipping_gives_the_same_bits_with_any_number_of_threads)
 {
     const int sets = test_device() == RW_DEVICE_CPU ? 16 : 1;
@@ -332,7 +333,7 @@ Test(optimizer, clipping_gives_the_same_bits_with_any_number_of_threads)
     }
 }
 
-/* ---- what fades away ---- */
+/* ---- underflow ---- */
 
 static double small_once(int64_t i, int salt)
 {
@@ -344,24 +345,24 @@ static double none(int64_t i, int salt)
     return 0;
 }
 
-/* Halved in each step; below the least normal number it is 0, and does not stay at the least one of all for good. */
+/* Halved in each step. Below the least normal number it becomes 0, and does not stay at the least subnormal number. */
 Test(optimizer, a_momentum_that_has_faded_is_zero)
 {
     if (!test_flushes()) cr_skip_test("subnormal numbers cost nothing here, and stay");
     enum { N = 20011, LAST = 26 };
     struct fixture b = fixture_open(1, 2);
     rw_tensor *const w = rw_param(b.ctx, "w", RW_F32, RW_SHAPE(N));
-    rw_adamw *opt = NULL;
+    rw_optimizer *opt = NULL;
     cr_assert_eq(rw_sgd_create(&opt, b.ctx, &(rw_sgd_params){ .lr = 0x1p126, .momentum = 0.5 }), RW_OK);
     for (int step = 0; step <= LAST + 1; step++) {
         fill(w, N, none, 0);
         fill(rw_gradient(w), N, small_once, step);
-        cr_assert_eq(rw_adamw_step(opt), RW_OK, "%s", rw_error_message(b.ctx));
+        cr_assert_eq(rw_optimizer_step(opt), RW_OK, "%s", rw_error_message(b.ctx));
         float *const got = contents(w);
         const float want = step <= LAST ? -ldexpf(1, LAST - step) : 0;
         for (int i = 0; i < N; i++) cr_assert_eq(got[i], want, "step %d, element %d: %a", step, i, (double)got[i]);
         free(got);
     }
-    rw_adamw_destroy(&opt);
+    rw_optimizer_destroy(&opt);
     fixture_close(&b);
 }

@@ -1,6 +1,7 @@
 /*
- * Optimizers of every kind: against PyTorch's in float64 (golden/make_optimizers.py), the same bytes for every number
- * of threads and in graphs, and settings of single parameters, which are what an optimizer of those numbers makes.
+ * Optimizers of every kind: compared with PyTorch in float64 (golden/make_optimizers.py), bit-identical for every
+ * number of threads and in graphs; and settings of single parameters have the effect of an optimizer with these
+ * settings.
  */
 #include "golden/optimizers.h"
 #include "support/compare.h"
@@ -14,6 +15,7 @@
 
 /* ---- the kinds ---- */
 
+/* Creates an optimizer by the name of its golden values. */
 static rw_status make(rw_optimizer **opt, rw_context *ctx, const char *name)
 {
     if (!strncmp(name, "sgd", 3)) {
@@ -45,7 +47,7 @@ static double start_of(int64_t i, int step)
     return ((double)((uint64_t)i * 40503u >> 3 & 0x7f) - 50) / 32;
 }
 
-/* The few numbers again and again: every lane sees each. */
+/* Repeats a few numbers, so that every vector lane has each of them. */
 static void fill(rw_tensor *x, double (*value)(int64_t, int), int step)
 {
     const rw_dtype dtype = rw_tensor_dtype(x);
@@ -57,8 +59,8 @@ static void fill(rw_tensor *x, double (*value)(int64_t, int), int step)
 }
 
 /*
- * States and master copies are float32 here, of numbers up to 4, and a step has ten roundings at most, of which no
- * error grows in the next: five steps, each number rounded to within 2^-22, and what has 16 bits once more.
+ * States and master copies are float32 here, of numbers up to 4, and a step has at most ten roundings, none of whose
+ * errors grows in the next step: five steps, each number rounded to within 2^-22, and 16-bit parameters once more.
  */
 static double bound_of(rw_dtype dtype, double want)
 {
@@ -66,6 +68,7 @@ static double bound_of(rw_dtype dtype, double want)
     return 64 * 0x1p-24 * (1 + fabs(want)) + (dtype == RW_F32 ? 0 : unit_roundoff(dtype) * fabs(want));
 }
 
+/* Compares the parameters after five steps with PyTorch's. */
 static void check_golden(const char *name, const double *want, rw_dtype dtype, rw_dtype grad_dtype)
 {
     struct fixture b = fixture_open(1, 2);
@@ -110,7 +113,7 @@ Test(optimizers, are_those_of_pytorch)
 
 enum { N = 5 };
 
-/* Parameters of every type, one of them longer than a thread's share, and one whose gradient stays clear. */
+/* Parameters of every type, one of them longer than a thread's part, and one whose gradient stays clear. */
 struct zoo {
     struct fixture b;
     rw_tensor *w[N + 1];
@@ -149,6 +152,7 @@ static rw_tensor *zoo_loss(struct zoo *z)
     return sum;
 }
 
+/* Four steps by calls or by a graph; returns the parameters. */
 static unsigned char *train(const char *name, int threads, bool graph, size_t *bytes)
 {
     struct zoo z = zoo_open(name, threads);
@@ -195,7 +199,7 @@ static rw_status adamw(rw_optimizer **opt, rw_context *ctx, double lr, double de
     return rw_adamw_create(opt, ctx, &(rw_adamw_params){ .lr = lr, .weight_decay = decay, .decay_all = all });
 }
 
-/* w[0] after some steps: a matrix, by an optimizer of these numbers, with these settings for it. */
+/* w[0] after some steps: a matrix, by an optimizer with these parameters, with these settings for it. */
 static double after(double lr, double decay, bool all, bool vector, const rw_optimizer_settings *settings)
 {
     struct fixture b = fixture_open(1, 1);
@@ -233,7 +237,7 @@ Test(optimizers, settings_of_one_parameter_are_those_numbers)
     cr_expect_neq(after(0.5, 0.25, false, false, NULL), after(0.5, -1, false, false, NULL));
 }
 
-/* Settings of one are not those of its neighbour, though both are of one rank and one step. */
+/* Settings of one parameter do not affect the next one, though both have one rank and one step. */
 Test(optimizers, settings_of_one_parameter_leave_the_others)
 {
     struct zoo a = zoo_open("adamw", 1), z = zoo_open("adamw", 1);
@@ -256,9 +260,9 @@ Test(optimizers, settings_of_one_parameter_leave_the_others)
     zoo_close(&z);
 }
 
-/* ---- what is not trained ---- */
+/* ---- untrained parameters ---- */
 
-/* A frozen base with a small update beside it, as LoRA has it. */
+/* A frozen base with a small update added to it, as in LoRA. */
 Test(optimizers, frozen_weights_take_neither_gradients_nor_states)
 {
     struct fixture b = fixture_open(1, 1);
@@ -274,7 +278,7 @@ Test(optimizers, frozen_weights_take_neither_gradients_nor_states)
     float x[64], was[64 * 64], now[64 * 64];
     for (int i = 0; i < 64; i++) x[i] = (float)gradient_of(i, 0);
     rw_read(NULL, base, was, sizeof was);
-    rw_tensor *const in = rw_input(b.t, RW_F32, RW_SHAPE(1, 64), x);
+    rw_tensor *const in = rw_input(b.t, RW_F32, RW_SHAPE(1, 64), x, sizeof x);
     rw_tensor *const y = rw_add(b.t, rw_linear(b.t, in, base, RW_NONE),
                                 rw_linear(b.t, rw_linear(b.t, in, down, RW_NONE), up, RW_NONE));
     cr_assert_eq(rw_backward(b.t, rw_sum(b.t, rw_mul(b.t, y, y), RW_ALL_AXES, false)), RW_OK);
@@ -329,40 +333,43 @@ Test(optimizers, refuse_numbers_that_make_no_sense)
         rw_sgd_params params;
         const char *text;
     } bad[] = {
-        { { .lr = -1 }, "rw_sgd_create: lr is -1" },
-        { { .momentum = 1 }, "momentum is 1" },
-        { { .momentum = NAN }, "momentum is nan" },
-        { { .momentum = 0.5, .dampening = 1 }, "dampening is 1" },
-        { { .weight_decay = INFINITY }, "weight_decay is inf" },
-        { { .nesterov = true }, "nesterov needs a momentum" },
-        { { .nesterov = true, .momentum = 0.5, .dampening = 0.1 }, "no dampening, not 0.5 and 0.1" },
+        { { .lr = -1 }, "rw_sgd_create(lr): expected 0 or more, got -1" },
+        { { .momentum = 1 }, "(momentum): expected below 1, got 1" },
+        { { .momentum = NAN }, "(momentum): expected below 1, got nan" },
+        { { .momentum = 0.5, .dampening = 1 }, "(dampening): expected below 1 and above -1e300, got 1" },
+        { { .weight_decay = INFINITY }, "(weight_decay): expected a finite number, got inf" },
+        { { .nesterov = true }, "expected a momentum above 0" },
+        { { .nesterov = true, .momentum = 0.5, .dampening = 0.1 }, "no dampening with nesterov, got 0.5 and 0.1" },
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
         refused(&b, rw_sgd_create(&opt, b.ctx, &bad[i].params), opt, bad[i].text);
     static const double no[] = { NAN, INFINITY, -INFINITY };
-    for (int i = 0; i < 3; i++) { /* every number that an optimizer takes */
-        refused(&b, rw_sgd_create(&opt, b.ctx, &(rw_sgd_params){ .lr = no[i] }), opt, "lr is ");
-        refused(&b, rw_sgd_create(&opt, b.ctx, &(rw_sgd_params){ .momentum = no[i] }), opt, "momentum is ");
-        refused(&b, rw_sgd_create(&opt, b.ctx, &(rw_sgd_params){ .dampening = no[i] }), opt, "dampening is ");
-        refused(&b, rw_sgd_create(&opt, b.ctx, &(rw_sgd_params){ .weight_decay = no[i] }), opt, "weight_decay is ");
-        refused(&b, rw_adam_create(&opt, b.ctx, &(rw_adam_params){ .beta1 = no[i] }), opt, "beta1 is ");
-        refused(&b, rw_adam_create(&opt, b.ctx, &(rw_adam_params){ .eps = no[i] }), opt, "eps is ");
-        refused(&b, rw_adamw_create(&opt, b.ctx, &(rw_adamw_params){ .beta2 = no[i] }), opt, "beta2 is ");
-        refused(&b, rw_lion_create(&opt, b.ctx, &(rw_lion_params){ .beta1 = no[i] }), opt, "beta1 is ");
+    for (int i = 0; i < 3; i++) { /* every number that an optimizer takes as a parameter */
+        refused(&b, rw_sgd_create(&opt, b.ctx, &(rw_sgd_params){ .lr = no[i] }), opt, "(lr): ");
+        refused(&b, rw_sgd_create(&opt, b.ctx, &(rw_sgd_params){ .momentum = no[i] }), opt, "(momentum): ");
+        refused(&b, rw_sgd_create(&opt, b.ctx, &(rw_sgd_params){ .dampening = no[i] }), opt, "(dampening): ");
+        refused(&b, rw_sgd_create(&opt, b.ctx, &(rw_sgd_params){ .weight_decay = no[i] }), opt, "(weight_decay): ");
+        refused(&b, rw_adam_create(&opt, b.ctx, &(rw_adam_params){ .beta1 = no[i] }), opt, "(beta1): ");
+        refused(&b, rw_adam_create(&opt, b.ctx, &(rw_adam_params){ .eps = no[i] }), opt, "(eps): ");
+        refused(&b, rw_adamw_create(&opt, b.ctx, &(rw_adamw_params){ .beta2 = no[i] }), opt, "(beta2): ");
+        refused(&b, rw_lion_create(&opt, b.ctx, &(rw_lion_params){ .beta1 = no[i] }), opt, "(beta1): ");
     }
-    refused(&b, rw_adam_create(&opt, b.ctx, &(rw_adam_params){ .eps = -1 }), opt, "rw_adam_create: eps is -1");
-    refused(&b, rw_lion_create(&opt, b.ctx, &(rw_lion_params){ .beta2 = 1 }), opt, "rw_lion_create: beta2 is 1");
+    refused(&b, rw_adam_create(&opt, b.ctx, &(rw_adam_params){ .eps = -1 }), opt,
+            "rw_adam_create(eps): expected 0 or more, got -1");
+    refused(&b, rw_lion_create(&opt, b.ctx, &(rw_lion_params){ .beta2 = 1 }), opt,
+            "rw_lion_create(beta2): expected below 1, got 1");
     refused(&b, rw_lion_create(NULL, b.ctx, NULL), opt, "ret_opt");
     cr_expect_eq(rw_adam_create(&opt, NULL, NULL), RW_ERR_ARGUMENT);
     cr_assert_eq(rw_lion_create(&opt, b.ctx, NULL), RW_OK);
-    refused(&b, rw_optimizer_set(opt, free_one, NULL), NULL, "not a parameter that the optimizer has");
+    refused(&b, rw_optimizer_set(opt, free_one, NULL), NULL, "expected a parameter that the optimizer has, got \"b\"");
     refused(&b, rw_optimizer_set(opt, NULL, NULL), NULL, "param is NULL");
-    refused(&b, rw_optimizer_set(opt, w, &(rw_optimizer_settings){ .lr_factor = NAN }), NULL, "\"w\": a factor of nan");
+    refused(&b, rw_optimizer_set(opt, w, &(rw_optimizer_settings){ .lr_factor = NAN }), NULL,
+            "of \"w\": expected finite numbers, got nan");
     for (int i = 0; i < 3; i++) {
-        refused(&b, rw_optimizer_set(opt, w, &(rw_optimizer_settings){ .lr_factor = no[i] }), NULL, "a factor of");
-        refused(&b, rw_optimizer_set(opt, w, &(rw_optimizer_settings){ .weight_decay = no[i] }), NULL, "a decay of");
+        refused(&b, rw_optimizer_set(opt, w, &(rw_optimizer_settings){ .lr_factor = no[i] }), NULL, "lr_factor");
+        refused(&b, rw_optimizer_set(opt, w, &(rw_optimizer_settings){ .weight_decay = no[i] }), NULL, "weight_decay");
         rw_optimizer_set_lr(opt, no[i]);
-        refused(&b, rw_optimizer_step(opt), NULL, "a learning rate of");
+        refused(&b, rw_optimizer_step(opt), NULL, "(lr): expected a finite number of 0 or more");
     }
     cr_expect_eq(rw_optimizer_set(NULL, w, NULL), RW_ERR_ARGUMENT);
     cr_expect_eq(rw_optimizer_step(NULL), RW_ERR_ARGUMENT);

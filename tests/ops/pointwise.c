@@ -1,10 +1,10 @@
 /*
- * Element-wise ops, copies and fills against plain scalar code in double: every type, sizes around vector widths,
- * broadcast and strided operands, special values; and the same bytes for every number of threads.
+ * Element-wise ops, copies and fills compared with scalar code in double: every type, sizes close to vector widths,
+ * broadcast and strided operands, special values; and bit-identical for every number of threads.
  *
- * Tolerance. SLEEF's functions err by at most 1 ulp each and no op takes more than eight roundings after each other, so
- * 24 unit roundoffs of the type, relative to the result plus the larger of 1 and the operands' size where terms
- * may cancel, hold for all of them; bfloat16 rounds once from float32, by one of its own.
+ * Tolerance: SLEEF's functions err by at most 1 ulp each, and no op takes more than eight successive roundings. So 24
+ * unit roundoffs of the type, relative to the result plus the larger of 1 and the operands' magnitude if terms may
+ * cancel, bound all of them. bfloat16 rounds once from float32, by one of its own.
  */
 #include "support/compare.h"
 #include "support/support.h"
@@ -136,9 +136,10 @@ Test(ops_pointwise, values_of_every_size_type_and_number_of_threads)
                 void *const x = samples(types[d], n, 0, all[f].positive), *const y = samples(types[d], n, 1, true);
                 char *const out[2] = { malloc(bytes + 1), malloc(bytes + 1) };
                 for (int th = 0; th < 3; th++) {
-                    rw_tensor *const a = rw_input(b[th].t, types[d], RW_SHAPE(n), x), *const c = rw_input(
-                                                                                          b[th].t, types[d],
-                                                                                          RW_SHAPE(n), y);
+                    rw_tensor *const a = rw_input(b[th].t, types[d], RW_SHAPE(n), x,
+                                                  (size_t)n * rw_dtype_size(types[d])),
+                                     *const c = rw_input(b[th].t, types[d], RW_SHAPE(n), y,
+                                                         (size_t)n * rw_dtype_size(types[d]));
                     cr_assert_eq(rw_read(b[th].t, apply(&all[f], b[th].t, a, c), out[th > 0], bytes), RW_OK, "%s",
                                  rw_error_message(b[th].ctx));
                     rw_tape_reset(b[th].t);
@@ -154,19 +155,27 @@ Test(ops_pointwise, values_of_every_size_type_and_number_of_threads)
     for (int th = 0; th < 3; th++) fixture_close(&b[th]);
 }
 
-/* Operands of shape [5, 3, 37] seen through strides and broadcasting. */
+/* Operands of shape [5, 3, 37], as views with strides and broadcasting. */
 static rw_tensor *operand(rw_tape *t, int kind, rw_dtype dtype, const void *data)
 {
     switch (kind) {
-    case 0: return rw_input(t, dtype, RW_SHAPE(5, 3, 37), data);
-    case 1: return rw_input(t, dtype, RW_SHAPE(37), data);
-    case 2: return rw_input(t, dtype, RW_SHAPE(1), data);
-    case 3: return rw_input(t, dtype, RW_SHAPE(5, 1, 37), data);
-    case 4: return rw_input(t, dtype, RW_SHAPE(3, 1), data);
-    case 5: return rw_permute(t, rw_input(t, dtype, RW_SHAPE(37, 3, 5), data), (const int[]){ 2, 1, 0 });
-    case 6: return rw_slice(t, rw_input(t, dtype, RW_SHAPE(5, 3, 41), data), 2, 3, 40);
-    case 7: return rw_transpose(t, rw_slice(t, rw_input(t, dtype, RW_SHAPE(5, 37, 4), data), -1, 1, 4), 1, 2);
-    default: return rw_broadcast_to(t, rw_input(t, dtype, RW_SHAPE(5, 3, 1), data), RW_SHAPE(5, 3, 37));
+    case 0: return rw_input(t, dtype, RW_SHAPE(5, 3, 37), data, 5 * 3 * 37 * rw_dtype_size(dtype));
+    case 1: return rw_input(t, dtype, RW_SHAPE(37), data, 37 * rw_dtype_size(dtype));
+    case 2: return rw_input(t, dtype, RW_SHAPE(1), data, rw_dtype_size(dtype));
+    case 3: return rw_input(t, dtype, RW_SHAPE(5, 1, 37), data, 5 * 37 * rw_dtype_size(dtype));
+    case 4: return rw_input(t, dtype, RW_SHAPE(3, 1), data, 3 * rw_dtype_size(dtype));
+    case 5:
+        return rw_permute(t, rw_input(t, dtype, RW_SHAPE(37, 3, 5), data, 37 * 3 * 5 * rw_dtype_size(dtype)),
+                          (const int[]){ 2, 1, 0 });
+    case 6:
+        return rw_slice(t, rw_input(t, dtype, RW_SHAPE(5, 3, 41), data, 5 * 3 * 41 * rw_dtype_size(dtype)), 2, 3, 40);
+    case 7:
+        return rw_transpose(
+            t, rw_slice(t, rw_input(t, dtype, RW_SHAPE(5, 37, 4), data, 5 * 37 * 4 * rw_dtype_size(dtype)), -1, 1, 4),
+            1, 2);
+    default:
+        return rw_broadcast_to(t, rw_input(t, dtype, RW_SHAPE(5, 3, 1), data, 5 * 3 * rw_dtype_size(dtype)),
+                               RW_SHAPE(5, 3, 37));
     }
 }
 
@@ -216,7 +225,8 @@ Test(ops_pointwise, special_values)
     struct fixture b = fixture_open(1, 1);
     const double x[8] = { NAN, 1, INFINITY, -INFINITY, 0.0, -0.0, 2, -1e308 }, y[8] = { 1, NAN, 1, 1, -0.0, 0.0, 2, 1 };
     double out[8];
-    rw_tensor *const a = rw_input(b.t, RW_F64, RW_SHAPE(8), x), *const c = rw_input(b.t, RW_F64, RW_SHAPE(8), y);
+    rw_tensor *const a = rw_input(b.t, RW_F64, RW_SHAPE(8), x, sizeof x), *const c = rw_input(b.t, RW_F64, RW_SHAPE(8),
+                                                                                              y, sizeof y);
     rw_read(b.t, rw_maximum(b.t, a, c), out, sizeof out);
     cr_assert(isnan(out[0]) && isnan(out[1]), "NaN wins");
     cr_assert(out[2] == INFINITY && out[3] == 1 && !signbit(out[4]) && signbit(out[5]));
@@ -240,7 +250,7 @@ Test(ops_pointwise, special_values)
     fixture_close(&b);
 }
 
-/* Up to the largest number, and -0 stays what it is. */
+/* Up to the largest number, and -0 is unchanged. */
 Test(pointwise, log1p_of_what_is_large)
 {
     struct fixture b = fixture_open(1, 1);
@@ -248,8 +258,8 @@ Test(pointwise, log1p_of_what_is_large)
     const float narrow[4] = { 9e36f, 1.1e37f, FLT_MAX, -0.0f };
     double doubles[4];
     float floats[4];
-    rw_read(b.t, rw_log1p(b.t, rw_input(b.t, RW_F64, RW_SHAPE(4), wide)), doubles, sizeof doubles);
-    rw_read(b.t, rw_log1p(b.t, rw_input(b.t, RW_F32, RW_SHAPE(4), narrow)), floats, sizeof floats);
+    rw_read(b.t, rw_log1p(b.t, rw_input(b.t, RW_F64, RW_SHAPE(4), wide, sizeof wide)), doubles, sizeof doubles);
+    rw_read(b.t, rw_log1p(b.t, rw_input(b.t, RW_F32, RW_SHAPE(4), narrow, sizeof narrow)), floats, sizeof floats);
     for (int i = 0; i < 4; i++) {
         const double want = log1p(narrow[i]);
         cr_expect_float_eq(doubles[i], log1p(wide[i]), 4 * DBL_EPSILON * log1p(wide[i]), "%g: %g", wide[i], doubles[i]);
@@ -259,7 +269,7 @@ Test(pointwise, log1p_of_what_is_large)
     fixture_close(&b);
 }
 
-/* A NaN stays one; which of them, a GPU does not say. */
+/* A NaN stays NaN; a GPU does not specify its payload. */
 static void same_bfloat16(const uint16_t *x, const uint16_t *want, int n)
 {
     for (int i = 0; i < n; i++) {
@@ -274,7 +284,7 @@ Test(ops_pointwise, rounding_to_bfloat16_is_to_nearest_even_and_keeps_nan)
     const uint32_t bits[8] = { 0x3f808000, 0x3f818000, 0x3f808001, 0x3f807fff,
                                0x7f7fffff, 0x7f800001, 0x80000001, 0xffffffff };
     uint16_t half[8], scaled[8];
-    rw_tensor *const x = rw_input(b.t, RW_F32, RW_SHAPE(8), bits), *const h = rw_cast(b.t, x, RW_BF16);
+    rw_tensor *const x = rw_input(b.t, RW_F32, RW_SHAPE(8), bits, sizeof bits), *const h = rw_cast(b.t, x, RW_BF16);
     rw_read(b.t, h, half, sizeof half);
     const uint16_t want[8] = { 0x3f80, 0x3f82, 0x3f81, 0x3f80, 0x7f80, 0x7fc0, 0x8000, 0xffff };
     same_bfloat16(half, want, 8);
@@ -283,8 +293,8 @@ Test(ops_pointwise, rounding_to_bfloat16_is_to_nearest_even_and_keeps_nan)
     fixture_close(&b);
 }
 
-/* x by a constant power, its slope, or the slope's: as C's pow() says, sign of 0 and all; of what is rounded once the
-   very number in float32. */
+/* x to a constant power, its slope, or the slope's: as C's pow() including the sign of 0; results that are rounded once
+   equal it exactly in float32. */
 static void expect_power(rw_dtype dtype, double x, double exponent, int order, double got)
 {
     const bool once = exponent == 1 || exponent == 2 || exponent == -1 || exponent == 0.5;
@@ -310,7 +320,8 @@ Test(ops_pointwise, powers_by_constants_are_those_of_c)
             const double exponent = exponents[e];
             double in[N], out[3][N];
             for (int i = 0; i < N; i++) number_put(in, floats[d], i, xs[i]);
-            rw_tensor *const x = rw_require_grad(b.t, rw_input(b.t, floats[d], RW_SHAPE(N), in));
+            rw_tensor *const x = rw_require_grad(
+                b.t, rw_input(b.t, floats[d], RW_SHAPE(N), in, N * rw_dtype_size(floats[d])));
             rw_tensor *const y = rw_pow_scalar(b.t, x, exponent);
             rw_tensor *first = NULL, *second = NULL;
             const int orders = exponent == 0 || exponent == 1 ? 2 : 3;
@@ -318,7 +329,7 @@ Test(ops_pointwise, powers_by_constants_are_those_of_c)
             if (orders > 2) rw_grad(b.t, first, &x, 1, &second);
             rw_read(b.t, y, out[0], rw_tensor_bytes(y));
             if (second) rw_read(b.t, second, out[2], rw_tensor_bytes(second));
-            cr_assert_eq(rw_backward_from(b.t, 1, &y, NULL), RW_OK, "%s", rw_error_message(b.ctx));
+            cr_assert_eq(rw_backward_from(b.t, &y, NULL, 1), RW_OK, "%s", rw_error_message(b.ctx));
             rw_read(b.t, rw_gradient(x), out[1], rw_tensor_bytes(x));
             for (int i = 0; i < N; i++)
                 for (int order = 0; order < orders; order++)
@@ -332,9 +343,9 @@ Test(ops_pointwise, an_infinite_gradient_leaves_zero_where_nothing_flows)
 {
     struct fixture b = fixture_open(1, 1);
     const double x[2] = { 1, 2 }, y[2] = { 2, 1 }, w[2] = { INFINITY, INFINITY };
-    rw_tensor *const in[2] = { rw_require_grad(b.t, rw_input(b.t, RW_F64, RW_SHAPE(2), x)),
-                               rw_require_grad(b.t, rw_input(b.t, RW_F64, RW_SHAPE(2), y)) };
-    rw_tensor *const m = rw_mul(b.t, rw_maximum(b.t, in[0], in[1]), rw_input(b.t, RW_F64, RW_SHAPE(2), w));
+    rw_tensor *const in[2] = { rw_require_grad(b.t, rw_input(b.t, RW_F64, RW_SHAPE(2), x, sizeof x)),
+                               rw_require_grad(b.t, rw_input(b.t, RW_F64, RW_SHAPE(2), y, sizeof y)) };
+    rw_tensor *const m = rw_mul(b.t, rw_maximum(b.t, in[0], in[1]), rw_input(b.t, RW_F64, RW_SHAPE(2), w, sizeof w));
     rw_tensor *g[2];
     cr_assert_eq(rw_grad(b.t, m, in, 2, g), RW_OK);
     for (int i = 0; i < 2; i++) {
@@ -349,7 +360,7 @@ Test(ops_pointwise, a_square_has_no_third_derivative_at_zero)
 {
     struct fixture b = fixture_open(1, 1);
     const double zero = 0;
-    rw_tensor *const x = rw_require_grad(b.t, rw_input(b.t, RW_F64, RW_SHAPE(1), &zero));
+    rw_tensor *const x = rw_require_grad(b.t, rw_input(b.t, RW_F64, RW_SHAPE(1), &zero, sizeof zero));
     rw_tensor *y = rw_pow_scalar(b.t, x, 2);
     const double want[3] = { 0, 2, 0 };
     for (int order = 0; order < 3; order++) {
@@ -377,7 +388,8 @@ Test(ops_shape, dense_copies_of_turned_tensors)
                 const size_t size = rw_dtype_size(types[d]);
                 unsigned char *const x = malloc((size_t)numel * size), *const y = malloc((size_t)numel * size);
                 for (size_t i = 0; i < (size_t)numel * size; i++) x[i] = (unsigned char)(i * 2654435761u >> 13);
-                rw_tensor *const in = rw_input(b.t, types[d], RW_SHAPE(n[0], n[1], n[2]), x);
+                rw_tensor *const in = rw_input(b.t, types[d], RW_SHAPE(n[0], n[1], n[2]), x,
+                                               (size_t)(n[0] * n[1] * n[2]) * rw_dtype_size(types[d]));
                 cr_assert_eq(rw_read(b.t, rw_contiguous(b.t, rw_permute(b.t, in, axes)), y, (size_t)numel * size),
                              RW_OK);
                 const int64_t s[3] = { stride[axes[0]], stride[axes[1]], stride[axes[2]] },
@@ -395,17 +407,18 @@ Test(ops_shape, dense_copies_of_turned_tensors)
     }
 }
 
-/* Rows of eight, or four, out of longer ones: what begins off its alignment moves an element at a time. */
+/* Rows of eight, or four, sliced from longer ones: unaligned rows are moved element by element. */
 Test(ops_shape, dense_copies_of_columns)
 {
-    enum { ROWS = 7, MOST = 19 };
+    enum { ROWS = 7, MAX = 19 };
     struct fixture b = fixture_open(1, 1);
-    for (int width = 9; width <= MOST; width++)
+    for (int width = 9; width <= MAX; width++)
         for (int from = 0; from < 2; from++)
             for (int n = 4; n <= 8; n += 4) {
-                float x[ROWS * MOST], y[ROWS * 8], z[ROWS * 8];
+                float x[ROWS * MAX], y[ROWS * 8], z[ROWS * 8];
                 for (int i = 0; i < ROWS * width; i++) x[i] = (float)i;
-                rw_tensor *const whole = rw_input(b.t, RW_F32, RW_SHAPE(ROWS, width), x);
+                rw_tensor *const whole = rw_input(b.t, RW_F32, RW_SHAPE(ROWS, width), x,
+                                                  (size_t)(ROWS * width) * sizeof *x);
                 rw_tensor *const part = rw_slice(b.t, whole, 1, from, from + n);
                 cr_assert_eq(rw_read(b.t, rw_contiguous(b.t, part), y, (size_t)(ROWS * n) * sizeof *y), RW_OK);
                 cr_assert_eq(rw_read(b.t, rw_neg(b.t, part), z, (size_t)(ROWS * n) * sizeof *z), RW_OK);
@@ -430,7 +443,7 @@ Test(random_fills, uniform_deviates_stay_below_the_open_end)
     fixture_close(&b);
 }
 
-/* The number in front of 3, to which x + 3 rounds up to 6; and those where the slope is constant. */
+/* The number before 3, for which x + 3 rounds up to 6; and numbers at which the slope is constant. */
 Test(ops_pointwise, the_second_slope_of_hardswish_ends_at_three)
 {
     static const double at[] = { -4, -3, -2.984375, 0, 2.984375, 3, 4 };
@@ -439,7 +452,8 @@ Test(ops_pointwise, the_second_slope_of_hardswish_ends_at_three)
     for (int d = 0; d < 4; d++) {
         struct fixture b = fixture_open(1, 1);
         double got[N];
-        rw_tensor *x = rw_cast(b.t, rw_require_grad(b.t, rw_input(b.t, RW_F64, RW_SHAPE(N), at)), types[d]), *g;
+        rw_tensor *x = rw_cast(b.t, rw_require_grad(b.t, rw_input(b.t, RW_F64, RW_SHAPE(N), at, sizeof at)), types[d]),
+                  *g;
         rw_tensor *const y = rw_sum(b.t, rw_hardswish(b.t, x), RW_ALL_AXES, false);
         cr_assert_eq(rw_grad(b.t, y, &x, 1, &g), RW_OK, "%s", rw_error_message(b.ctx));
         cr_assert_eq(rw_grad(b.t, rw_sum(b.t, g, RW_ALL_AXES, false), &x, 1, &g), RW_OK, "%s",

@@ -1,13 +1,13 @@
 /*
- * linear_gelu: the same bytes as linear and gelu_tanh where the function is taken by our kernel, the same bytes of its
- * own under every policy and whether or not there is a backward where cuBLASLt takes it. TF32: only when asked for, and
- * only float32 on CUDA.
+ * linear_gelu: if our kernel computes the function, the bytes equal those of linear followed by gelu_tanh. If cuBLASLt
+ * does, they are the same under every policy and with or without a backward. TF32: only on request, and only for
+ * float32 on CUDA.
  */
 #include "support/compare.h"
 #include "support/support.h"
 
 #include "ops/matmul/matmul.h"
-#include "record/own_ops.h"
+#include "record/builtin_ops.h"
 #include "record/context.h"
 
 #include <criterion/criterion.h>
@@ -26,7 +26,7 @@ static struct fixture open_fixture(uint64_t seed, bool tf32)
     return b;
 }
 
-/* Is the function taken by cuBLASLt's epilogue? */
+/* Whether cuBLASLt's epilogue computes the function. */
 static bool is_fused(rw_dtype dtype, int64_t out, bool tf32)
 {
     return test_device() == RW_DEVICE_CUDA && (rw_dtype_size(dtype) == 2 || (tf32 && dtype == RW_F32)) && out % 8 == 0;
@@ -59,7 +59,7 @@ struct layer {
     bool bias, turned, tf32;
 };
 
-/* The activation first, then all gradients, whose upstream is rounded by a product of its own. */
+/* The activation first, then all gradients, whose upstream gradient is rounded by a product of its own. */
 static struct bytes run(const struct layer *l, bool one_op, bool backward)
 {
     struct fixture b = open_fixture(3, l->tf32);
@@ -117,10 +117,10 @@ Test(products, one_op_gives_what_two_give)
         }
 }
 
-/* ---- what backward holds at one time ---- */
+/* ---- peak memory of backward ---- */
 
-/* h of a wide layer, then dh: the product that reads h for the last time comes before the one that makes dh. In
-   float64 no product needs a workspace here. */
+/* h of a wide layer, then dh: the product that reads h last is executed before the one that writes dh. In float64 no
+   product needs a workspace here. */
 Test(products, the_weight_s_gradient_lets_go_of_x_before_dx_is_made)
 {
     enum { ROWS = 64, WIDE = 2048, NARROW = 8, H = ROWS * WIDE * 8 };
@@ -139,11 +139,11 @@ Test(products, the_weight_s_gradient_lets_go_of_x_before_dx_is_made)
     }
 }
 
-/* ---- the bias's gradient, taken with the slope ---- */
+/* ---- the bias gradient, computed with the slope ---- */
 
 /*
- * gelu(x + bias), the weight being the identity: so the gradient of x is dz itself, and that of the bias the sum of its
- * columns. Adds dx, dweight and, with `wanted`, dbias.
+ * gelu(x + bias) with an identity weight: the gradient of x is dz itself, and that of the bias the sum of its columns.
+ * Appends dx, dweight and, with `wanted`, dbias.
  */
 static struct bytes slopes(rw_dtype dtype, rw_shape shape, int threads, bool wanted)
 {
@@ -152,7 +152,8 @@ static struct bytes slopes(rw_dtype dtype, rw_shape shape, int threads, bool wan
     const int64_t n = shape.dim[shape.rank - 1];
     char *const identity = calloc((size_t)(n * n), 8);
     for (int64_t i = 0; i < n; i++) number_put(identity, dtype, i * (n + 1), 1);
-    rw_tensor *const w = rw_require_grad(b.t, rw_input(b.t, dtype, RW_SHAPE(n, n), identity));
+    rw_tensor *const w = rw_require_grad(
+        b.t, rw_input(b.t, dtype, RW_SHAPE(n, n), identity, (size_t)(n * n) * rw_dtype_size(dtype)));
     rw_tensor *const x = rw_require_grad(b.t, rw_scale(b.t, rw_randn(b.t, dtype, shape), 2));
     rw_tensor *const bias = rw_scale(b.t, rw_randn(b.t, dtype, RW_SHAPE(n)), 1);
     if (wanted) rw_require_grad(b.t, bias);
@@ -167,12 +168,14 @@ static struct bytes slopes(rw_dtype dtype, rw_shape shape, int threads, bool wan
     return r;
 }
 
-/* sum_to of dz, by itself. */
+/* sum_to of dz, as a separate op. */
 static struct bytes summed(rw_dtype dtype, rw_shape shape, const struct bytes *dz)
 {
     struct fixture b = fixture_open(9, 1);
     struct bytes r = { 0 };
-    add(&r, b.t, rw_sum_to(b.t, rw_input(b.t, dtype, shape, dz->data), RW_SHAPE(shape.dim[shape.rank - 1])));
+    add(&r, b.t,
+        rw_sum_to(b.t, rw_input(b.t, dtype, shape, dz->data, (size_t)rw_shape_numel(shape) * rw_dtype_size(dtype)),
+                  RW_SHAPE(shape.dim[shape.rank - 1])));
     fixture_close(&b);
     return r;
 }
@@ -197,12 +200,12 @@ Test(products, the_bias_gradient_is_the_sum_of_the_slopes_that_were_stored)
             }
 }
 
-/* Large enough that some element shows it: the function of what was not rounded is another one. */
+/* Large enough that some element differs: the function of the unrounded product is another number. */
 Test(products, the_function_is_taken_before_rounding_where_the_library_takes_it)
 {
     for (int d = 0; d < 8; d++)
         for (int form = 0; form < 4; form++) {
-            const bool odd = form & 1, batch = form & 2; /* rows that do not join: a product for each of two */
+            const bool odd = form & 1, batch = form & 2; /* rows that are not contiguous: a product for each of two */
             struct layer l = { .dtype = types[d % 4], .x = { 2, { 30, 40 } }, .out = odd ? 65 : 64,
                                .bias = true, .tf32 = d >= 4, .turned = batch };
             if (batch) l.x = RW_SHAPE(40, 30, 2);
@@ -213,7 +216,7 @@ Test(products, the_function_is_taken_before_rounding_where_the_library_takes_it)
         }
 }
 
-/* Nobody reads what the function was taken of: the same bytes as when backward does. */
+/* The function's argument is not read again: the same bytes as with a backward. */
 Test(products, without_a_backward)
 {
     for (size_t i = 0; i < sizeof layers / sizeof *layers; i++)
@@ -227,6 +230,7 @@ Test(products, without_a_backward)
         }
 }
 
+/* A step of three layers under a policy: activations and gradients. */
 static struct bytes train(const char *policy, rw_dtype dtype, bool tf32)
 {
     struct fixture b = open_fixture(5, tf32);
@@ -262,7 +266,7 @@ static struct bytes train(const char *policy, rw_dtype dtype, bool tf32)
 Test(products, under_every_policy)
 {
     static const char *const policies[] = { "full", "selective:ffn", "uniform:2", "block:1", "ops:linear_gelu",
-                                            "ops:linear", "names:save=up" };
+                                            "ops:linear", "names:keep=up" };
     for (int d = 0; d < 5; d++) {
         const rw_dtype dtype = d < 4 ? types[d] : RW_F32;
         struct bytes none = train("none", dtype, d == 4);
@@ -280,7 +284,7 @@ Test(products, under_every_policy)
 
 enum { M = 24, K = 50, COLS = 40 };
 
-/* a b, or sum + a b; the factors too. */
+/* a b, or sum + a b; also the factors' gradients. */
 static struct bytes product(rw_dtype dtype, bool tf32, bool adds, float *a, float *x)
 {
     struct fixture b = open_fixture(8, tf32);
@@ -298,8 +302,8 @@ static struct bytes product(rw_dtype dtype, bool tf32, bool adds, float *a, floa
 }
 
 /*
- * K roundings of the terms and their sum to float32; with TF32 each factor has 11 significant bits, cut or rounded, so
- * a term is off by less than 2 2^-10 and the square of that.
+ * K roundings of the terms and their sum to float32. With TF32 each factor has 11 significant bits, truncated or
+ * rounded, so a term is off by less than 2 2^-10 and the square of that.
  */
 static void expect_near(const struct bytes *y, const float *a, const float *x, bool tf32)
 {

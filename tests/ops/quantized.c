@@ -1,8 +1,9 @@
 /*
- * Weights in codes: codes and numbers are bitsandbytes', bytes are the formula's, a product has the bits of one with
- * the decoded weight wherever that is exact, the weight is never whole in memory, and what is refused.
+ * Quantized weights: data and values equal those of bitsandbytes, memory equals the formula, a product is bit-identical
+ * to one with the dequantized weight wherever that is exact, the whole weight is never dequantized in memory, and
+ * invalid calls are refused.
  */
-#include "base/quantized.h"
+#include "base/quantized_formats.h"
 #include "record/tape.h"
 #include "support/compare.h"
 #include "support/refused.h"
@@ -94,8 +95,8 @@ Test(quantized, codes_and_numbers_are_those_of_bitsandbytes)
     }
 }
 
-/* Numbers in the middle between two levels, and some that a division instead of the rounded inverse puts beside one:
-   the codes are what bitsandbytes says of them. */
+/* Numbers halfway between two levels, and some that a division instead of the rounded inverse would move to another
+   level: the data equal those of bitsandbytes. */
 Test(quantized, ties_and_roundings_are_those_of_bitsandbytes)
 {
     static const float levels[] = { RW_NF4_NUMBERS };
@@ -147,8 +148,8 @@ Test(quantized, bytes_are_the_formula_s)
 
 /* ---- products ---- */
 
-/* So small that results lie below the normal numbers: those are rounded, not taken for 0. A small product, as a matrix
-   unit would take them for 0 itself. */
+/* So small that results are below the least normal number: those are rounded, not flushed to 0. The product is small,
+   because a matrix unit would flush them itself. */
 Test(quantized, numbers_below_the_normal_ones_are_decoded)
 {
     enum { OUT = 16, IN = 32 };
@@ -160,8 +161,9 @@ Test(quantized, numbers_below_the_normal_ones_are_decoded)
     cr_assert_eq(rw_quantized_create(b.ctx, "w", RW_INT8, RW_SHAPE(OUT, IN), &w), RW_OK);
     cr_assert_eq(rw_quantized_write(&w, RW_F32, x, sizeof x), RW_OK);
     float *const numbers = decoded(&w);
-    rw_tensor *const identity = rw_cast(b.t, rw_input(b.t, RW_F32, RW_SHAPE(IN, IN), one), RW_BF16);
-    rw_tensor *const want = rw_cast(b.t, rw_input(b.t, RW_F32, RW_SHAPE(OUT, IN), numbers), RW_BF16);
+    rw_tensor *const identity = rw_cast(b.t, rw_input(b.t, RW_F32, RW_SHAPE(IN, IN), one, sizeof one), RW_BF16);
+    rw_tensor *const want = rw_cast(b.t, rw_input(b.t, RW_F32, RW_SHAPE(OUT, IN), numbers, OUT * IN * sizeof *numbers),
+                                    RW_BF16);
     rw_tensor *const got = rw_contiguous(b.t, rw_transpose(b.t, rw_linear_quantized(b.t, identity, &w, RW_NONE), 0, 1));
     uint16_t bytes[2][OUT * IN];
     cr_assert_eq(rw_read(b.t, got, bytes[0], sizeof bytes[0]), RW_OK, "%s", rw_error_message(b.ctx));
@@ -173,7 +175,7 @@ Test(quantized, numbers_below_the_normal_ones_are_decoded)
     fixture_close(&b);
 }
 
-/* x is the identity, so a product is the weight: every code, each rounded to the type, on every device. */
+/* x is the identity, so the product equals the weight: every encoding, each rounded to the type, on every device. */
 Test(quantized, a_product_decodes_every_code_to_the_bit)
 {
     struct fixture b = fixture_open(1, 2);
@@ -184,8 +186,10 @@ Test(quantized, a_product_decodes_every_code_to_the_bit)
         const rw_quantized w = filled(&b, kind ? "int8" : "nf4", (rw_quantized_kind)kind, out, in, 20, RW_F32);
         float *const want = decoded(&w);
         for (int d = 0; d < 4; d++) {
-            rw_tensor *const x = rw_cast(b.t, rw_input(b.t, RW_F64, RW_SHAPE(in, in), one), floats[d]);
-            rw_tensor *const all = rw_cast(b.t, rw_input(b.t, RW_F32, RW_SHAPE(out, in), want), floats[d]);
+            rw_tensor *const x = rw_cast(b.t, rw_input(b.t, RW_F64, RW_SHAPE(in, in), one, in * in * sizeof *one),
+                                         floats[d]);
+            rw_tensor *const all = rw_cast(b.t, rw_input(b.t, RW_F32, RW_SHAPE(out, in), want, out * in * sizeof *want),
+                                           floats[d]);
             rw_tensor *const y[] = { rw_transpose(b.t, rw_linear_quantized(b.t, x, &w, RW_NONE), 0, 1), all };
             unsigned char got[2][140 * 128 * 8];
             for (int i = 0; i < 2; i++)
@@ -204,7 +208,7 @@ Test(quantized, a_product_decodes_every_code_to_the_bit)
 
 #define ROWS 2
 
-/* y and the gradient of x into out, for rows of numbers. */
+/* Computes y and the gradient of x into out, for rows of numbers. */
 static void run(struct fixture *b, const rw_quantized *w, rw_dtype dtype, unsigned char *y, unsigned char *dx)
 {
     const size_t size = rw_dtype_size(dtype);
@@ -212,8 +216,10 @@ static void run(struct fixture *b, const rw_quantized *w, rw_dtype dtype, unsign
     double *const u = numbers + ROWS * w->in;
     for (int64_t i = 0; i < ROWS * w->in; i++) numbers[i] = number((uint64_t)i * 3, 5);
     for (int64_t i = 0; i < ROWS * w->out; i++) u[i] = number((uint64_t)i * 5, 5);
-    rw_tensor *const x = rw_cast(b->t, rw_input(b->t, RW_F64, RW_SHAPE(ROWS, w->in), numbers), dtype);
-    rw_tensor *const up = rw_cast(b->t, rw_input(b->t, RW_F64, RW_SHAPE(ROWS, w->out), u), dtype);
+    rw_tensor *const x = rw_cast(
+        b->t, rw_input(b->t, RW_F64, RW_SHAPE(ROWS, w->in), numbers, (size_t)(ROWS * w->in) * sizeof *numbers), dtype);
+    rw_tensor *const up = rw_cast(
+        b->t, rw_input(b->t, RW_F64, RW_SHAPE(ROWS, w->out), u, (size_t)(ROWS * w->out) * sizeof *u), dtype);
     rw_require_grad(b->t, x);
     rw_tensor *const product = rw_linear_quantized(b->t, x, w, RW_NONE);
     rw_require_grad(b->t, product);
@@ -224,7 +230,7 @@ static void run(struct fixture *b, const rw_quantized *w, rw_dtype dtype, unsign
     free(numbers);
 }
 
-/* In float64 forward takes three panels of rows, backward two of columns; in float32, oneDNN's, two and one. */
+/* In float64 forward takes three panels of rows, backward two of columns; in float32, by oneDNN, two and one. */
 Test(quantized, many_panels_are_one_product_and_no_bit_depends_on_threads)
 {
     const int64_t out = test_device() == RW_DEVICE_CUDA ? 8200 : 2100, in = 128;
@@ -274,7 +280,8 @@ Test(quantized, many_panels_are_one_product_and_no_bit_depends_on_threads)
         }
 }
 
-/* As docs/precision.md puts together what bitsandbytes saves; of 5 rows the scales end within a word. */
+/* Assembled from the tensors that bitsandbytes saves, as described in docs/precision.md; with 5 rows the scales end
+   within a word. */
 Test(quantized, a_base_out_of_its_parts)
 {
     enum { OUT = 5, IN = 64, N = OUT * IN };
@@ -297,7 +304,7 @@ Test(quantized, a_base_out_of_its_parts)
     fixture_close(&b);
 }
 
-/* 127 over the largest of such a row is infinite. */
+/* 127 divided by the maximum of such a row is infinite. */
 Test(quantized, rows_of_the_smallest_numbers)
 {
     enum { OUT = 6, IN = 65 };
@@ -318,12 +325,12 @@ Test(quantized, rows_of_the_smallest_numbers)
 
 /* ---- a model on a frozen base ---- */
 
-/* Two blocks, each x + gelu of (the base's product and what is trained beside it). */
+/* Two blocks, each x + gelu of (the base's product plus the trained update). */
 static rw_tensor *adapted(struct fixture *b, const rw_quantized *base, rw_tensor *const *down, rw_tensor *const *up)
 {
     static float numbers[8 * 64];
     for (int i = 0; i < 8 * 64; i++) numbers[i] = (float)number((uint64_t)i, 6);
-    rw_tensor *x = rw_input(b->t, RW_F32, RW_SHAPE(8, 64), numbers);
+    rw_tensor *x = rw_input(b->t, RW_F32, RW_SHAPE(8, 64), numbers, sizeof numbers);
     for (int l = 0; l < 2; l++) {
         ckpt_begin(b->t, "block");
         rw_tensor *const beside = rw_linear(b->t, rw_dropout(b->t, rw_linear(b->t, x, down[l], RW_NONE), 0.2), up[l],
@@ -380,9 +387,9 @@ Test(quantized, a_base_that_changes_before_its_replay_is_named)
     rw_tensor *const y = rw_gelu(b.t, rw_linear_quantized(b.t, p, &w, RW_NONE));
     ckpt_end(b.t);
     rw_tensor *const loss = rw_sum(b.t, rw_mul(b.t, y, y), RW_ALL_AXES, false);
-    cr_assert_eq(rw_forward(b.t, 1, &loss), RW_OK, "%s", rw_error_message(b.ctx));
+    cr_assert_eq(rw_forward(b.t, &loss, 1), RW_OK, "%s", rw_error_message(b.ctx));
     cr_assert_eq(rw_quantized_write(&w, RW_F32, numbers, sizeof numbers), RW_OK);
-    cr_expect_eq(rw_backward(b.t, loss), RW_ERR_CHANGED);
+    cr_expect_eq(rw_backward(b.t, loss), RW_ERR_MODIFIED);
     cr_expect(strstr(rw_error_message(b.ctx), "\"base\""), "%s", rw_error_message(b.ctx));
     fixture_close(&b);
 }
@@ -426,7 +433,7 @@ Test(quantized, mistakes_are_refused_by_name)
     uint8_t *const words = words_of(&w);
     x[77] = NAN;
     cr_expect_eq(rw_quantized_write(&w, RW_F32, x, sizeof x), RW_ERR_ARGUMENT);
-    cr_expect(strstr(rw_error_message(b.ctx), "number 77"), "%s", rw_error_message(b.ctx));
+    cr_expect(strstr(rw_error_message(b.ctx), "got another at 77"), "%s", rw_error_message(b.ctx));
     rw_error_clear(b.ctx);
     uint8_t *const same = words_of(&w);
     cr_expect_lt(first_difference(words, same, rw_tensor_bytes(w.words)), 0, "a refused call wrote");
@@ -434,12 +441,12 @@ Test(quantized, mistakes_are_refused_by_name)
     rw_memory_stats(b.ctx, &after);
     cr_expect_eq(before.parameters, after.parameters);
 
-    rw_tensor *const rows = rw_input(b.t, RW_F32, RW_SHAPE(2, 64), NULL);
-    rw_tensor *const narrow = rw_input(b.t, RW_F32, RW_SHAPE(2, 63), NULL);
-    rw_tensor *const index = rw_input(b.t, RW_I32, RW_SHAPE(2, 64), NULL);
-    rw_tensor *const scalar = rw_input(b.t, RW_F32, RW_SCALAR, NULL);
-    rw_tensor *const bias = rw_input(b.t, RW_BF16, RW_SHAPE(8), NULL), *const few = rw_input(b.t, RW_F32, RW_SHAPE(7),
-                                                                                             NULL);
+    rw_tensor *const rows = rw_input(b.t, RW_F32, RW_SHAPE(2, 64), NULL, 0);
+    rw_tensor *const narrow = rw_input(b.t, RW_F32, RW_SHAPE(2, 63), NULL, 0);
+    rw_tensor *const index = rw_input(b.t, RW_I32, RW_SHAPE(2, 64), NULL, 0);
+    rw_tensor *const scalar = rw_input(b.t, RW_F32, RW_SCALAR, NULL, 0);
+    rw_tensor *const bias = rw_input(b.t, RW_BF16, RW_SHAPE(8), NULL, 0), *const few = rw_input(b.t, RW_F32,
+                                                                                                RW_SHAPE(7), NULL, 0);
     const rw_quantized odd = { RW_NF4, 8, 63, w.words }, wide = { RW_NF4, 8, 128, w.words },
                        kind = { (rw_quantized_kind)9, 8, 64, w.words }, real = { RW_NF4, 8, 64, rows },
                        negative = { RW_NF4, -8, 64, w.words };
@@ -458,7 +465,7 @@ Test(quantized, mistakes_are_refused_by_name)
     fixture_close(&b);
 }
 
-/* A gradient of the base, and an optimizer over it. */
+/* A gradient of the base, and an optimizer for it, are refused. */
 Test(quantized, a_base_takes_no_gradient_and_no_optimizer)
 {
     struct fixture b = fixture_open(1, 1);

@@ -1,4 +1,5 @@
-/* Philox against its published vectors and Random123; law 3: which element draws which word; no word drawn twice. */
+/* Philox compared with its published vectors and Random123; law 3: which element draws which word; and no word is drawn
+   twice. */
 #include "support/compare.h"
 #include "support/support.h"
 
@@ -46,6 +47,7 @@ Test(random, blocks_equal_random123)
     }
 }
 
+/* Which elements a dropout keeps when it starts at the given offset of the random stream. */
 static unsigned char *mask_of(struct fixture *b, rw_dtype dtype, int n, double p, uint64_t offset)
 {
     unsigned char *const kept = malloc((size_t)n), *const y = malloc((size_t)n * 8);
@@ -106,7 +108,7 @@ Test(random, the_audit_finds_no_word_taken_twice)
     fixture_close(&b);
 }
 
-/* The threshold is exact to 2^-32: words right beside it are drawn, and fall on their side. */
+/* The threshold is exact to 2^-32: words next to it are drawn, and are kept or dropped correctly. */
 Test(random, an_element_stays_from_the_threshold_on)
 {
     struct fixture b = fixture_open(1, 2);
@@ -126,7 +128,8 @@ Test(random, an_element_stays_from_the_threshold_on)
     fixture_close(&b);
 }
 
-/* A word that is the threshold itself is kept. Of words that float32 can hold: the share is rounded to it. */
+/* A word equal to the threshold is kept. The words are such that float32 holds them, because the probability is rounded
+   to it. */
 Test(random, a_word_at_the_threshold_stays)
 {
     enum { N = 1024 };
@@ -149,7 +152,7 @@ Test(random, a_word_at_the_threshold_stays)
     cr_assert_gt(found, 3);
 }
 
-/* One in 512 words rounds to 1 in bfloat16, one in 4096 in float16. */
+/* One in 512 words would round to 1 in bfloat16, one in 4096 in float16. */
 Test(random, numbers_stay_below_one)
 {
     enum { N = 1 << 14 };
@@ -165,7 +168,7 @@ Test(random, numbers_stay_below_one)
     fixture_close(&b);
 }
 
-/* No two fills draw the same words; each takes one per element, and ends with a block. */
+/* No two fills draw the same words; each takes one per element, and ends with a whole block. */
 Test(random, fills_share_no_words)
 {
     enum { N = 10, BLOCKS = 3 };
@@ -189,7 +192,8 @@ Test(random, fills_share_no_words)
     fixture_close(&b);
 }
 
-/* An image that lies channels last is counted as it lies, the result lies as it does, and no copy is made. */
+/* An image that is channels last draws its words in memory order, its result has the same layout, and no copy is
+   made. */
 Test(random, an_image_is_counted_as_it_lies)
 {
     enum { N = 2, H = 3, W = 5, C = 7, ALL = N * H * W * C };

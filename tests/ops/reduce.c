@@ -1,13 +1,13 @@
 /*
- * Reductions against plain code in double: every pattern of axes, lengths around lanes, blocks and parts, special
- * values, no elements. Rows (softmax, norms, losses, embedding, rope): float32 and bfloat16 with the fused backward
- * against the same op in float64 with the composed one. The same bytes for every number of threads.
+ * Reductions compared with plain code in double: every pattern of axes, lengths close to lanes, blocks and parts,
+ * special values, no elements. Rows (softmax, norms, losses, embedding, rope): float32 and bfloat16 with the fused
+ * backward compared with the same op in float64 with the composed one. Bit-identical for every number of threads.
  *
- * Tolerance of a sum. At most 64 + 4 float additions follow each other (1024 elements in 16 lanes, a tree over lanes;
- * 64 rows by fours); the rest is double. So |error| <= 70 u sum|x| with u = 2^-24 (2^-53 in double, where the longest
- * chain here is below 16384 additions), and the rounding of the result. The gradient of logsumexp is exp(x - y) of the
- * stored y, whose absolute error makes a relative one. Of rows: relative to the largest element, 64 roundings of
- * float32 and, stored as bfloat16, 2 of its own: the element's and that of the result which a backward reads.
+ * Tolerance of a sum: at most 64 + 4 float additions are successive (1024 elements in 16 lanes, a tree over lanes; 64
+ * rows by fours); the rest is in double. So |error| <= 70 u sum|x| with u = 2^-24 (2^-53 in double, where the longest
+ * chain here is below 16384 additions), plus the rounding of the result. The gradient of logsumexp is exp(x - y) of the
+ * stored y, whose absolute error becomes a relative one. Of rows: relative to the largest element, 64 roundings of
+ * float32 and, if stored as bfloat16, 2 of its own: the element's and that of the result which a backward reads.
  */
 #include "support/compare.h"
 #include "support/support.h"
@@ -45,7 +45,7 @@ static rw_tensor *reduce(rw_tape *t, rw_tensor *x, enum kind kind, uint32_t axes
     }
 }
 
-/* Which output element i belongs to. */
+/* The output element to which element i belongs. */
 static int64_t group(rw_shape s, uint32_t mask, int64_t i)
 {
     int64_t o = 0, place[RW_MAX_RANK];
@@ -58,12 +58,13 @@ static int64_t group(rw_shape s, uint32_t mask, int64_t i)
     return o;
 }
 
-/* y: the result, size: sum|x| (of the exponentials for logsumexp) over what divides it, first: the first maximum. */
+/* y: the result, size: sum|x| (for logsumexp of the exponentials) divided by the divisor, first: the first maximum. */
 struct reference {
     double *y, *size;
     int64_t *first;
 };
 
+/* Computes the reduction in plain double. */
 static struct reference reference(rw_shape s, uint32_t mask, enum kind kind, int64_t n, int64_t out)
 {
     struct reference r = { calloc((size_t)out, 8), calloc((size_t)out, 8), calloc((size_t)out, 8) };
@@ -95,6 +96,7 @@ static struct reference reference(rw_shape s, uint32_t mask, enum kind kind, int
     return r;
 }
 
+/* Compares one reduction and its gradient with the reference. */
 static void check_reduce(struct fixture *b, rw_dtype dtype, rw_shape s, uint32_t mask, enum kind kind)
 {
     const int64_t n = rw_shape_numel(s);
@@ -109,8 +111,9 @@ static void check_reduce(struct fixture *b, rw_dtype dtype, rw_shape s, uint32_t
         unsigned char *const bytes = got[threads > 1];
         rw_context_set_threads(b->ctx, threads);
         rw_tape_reset(b->t);
-        rw_tensor *const in = rw_require_grad(b->t, rw_input(b->t, dtype, s, x)), *const y = reduce(b->t, in, kind,
-                                                                                                    mask);
+        rw_tensor *const in = rw_require_grad(
+                             b->t, rw_input(b->t, dtype, s, x, (size_t)n * rw_dtype_size(dtype))),
+                         *const y = reduce(b->t, in, kind, mask);
         rw_tensor *g;
         cr_assert_eq(rw_grad(b->t, rw_sum(b->t, y, RW_ALL_AXES, false), &in, 1, &g), RW_OK);
         cr_assert_eq(rw_read(b->t, y, bytes, (size_t)out * size), RW_OK);
@@ -155,7 +158,7 @@ Test(ops_reduce, special_values)
 {
     struct fixture b = fixture_open(1, 1);
     const float low = -INFINITY, x[] = { low, low, 1, NAN, NAN, 2, INFINITY, 0, 1, low, low, low };
-    rw_tensor *const in = rw_require_grad(b.t, rw_input(b.t, RW_F32, RW_SHAPE(4, 3), x));
+    rw_tensor *const in = rw_require_grad(b.t, rw_input(b.t, RW_F32, RW_SHAPE(4, 3), x, sizeof x));
     rw_tensor *const most = rw_max(b.t, in, RW_AXES(1), false), *g;
     float m[4], l[4], s[12], first[12];
     cr_assert_eq(rw_grad(b.t, rw_sum(b.t, most, RW_ALL_AXES, false), &in, 1, &g), RW_OK);
@@ -174,7 +177,7 @@ Test(ops_reduce, special_values)
 Test(ops_reduce, no_elements)
 {
     struct fixture b = fixture_open(1, 1);
-    rw_tensor *const x = rw_input(b.t, RW_F32, RW_SHAPE(0, 3), NULL);
+    rw_tensor *const x = rw_input(b.t, RW_F32, RW_SHAPE(0, 3), NULL, 0);
     float y[3];
     cr_assert_eq(rw_read(b.t, rw_sum(b.t, x, RW_AXES(0), false), y, sizeof y), RW_OK);
     for (int i = 0; i < 3; i++) cr_assert_eq(y[i], 0);
@@ -192,7 +195,7 @@ static int32_t target[512];
 
 static rw_tensor *indexes(rw_tape *t, int64_t n)
 {
-    return rw_input(t, RW_I32, RW_SHAPE(n), target);
+    return rw_input(t, RW_I32, RW_SHAPE(n), target, (size_t)n * sizeof *target);
 }
 
 #define ROWS(name, expr)                                                                                               \
@@ -255,6 +258,7 @@ struct result {
     void *bytes[4];
 };
 
+/* Runs a row op with the fused backward or with the composed one. */
 static struct result run_rows(struct fixture *b, const struct rows_case *c, rw_dtype dtype, bool composed)
 {
     struct result r = { .dtype = { 0, dtype, dtype, dtype } };
@@ -263,7 +267,8 @@ static struct result run_rows(struct fixture *b, const struct rows_case *c, rw_d
     for (int i = 0; i < c->n; i++) {
         r.n[i + 1] = rw_shape_numel(c->shape[i]);
         void *const data = values(dtype, r.n[i + 1], i);
-        x[i] = rw_require_grad(b->t, rw_input(b->t, dtype, c->shape[i], data));
+        x[i] = rw_require_grad(
+            b->t, rw_input(b->t, dtype, c->shape[i], data, (size_t)rw_shape_numel(c->shape[i]) * rw_dtype_size(dtype)));
         free(data);
     }
     rw_tensor *const y = c->build(b->t, x);
@@ -271,9 +276,10 @@ static struct result run_rows(struct fixture *b, const struct rows_case *c, rw_d
     r.dtype[0] = rw_tensor_dtype(y);
     r.n[0] = rw_shape_numel(rw_tensor_shape(y));
     void *const weight = values(r.dtype[0], r.n[0], 5);
-    rw_tensor *const w = rw_input(b->t, r.dtype[0], rw_tensor_shape(y), weight);
+    rw_tensor *const w = rw_input(b->t, r.dtype[0], rw_tensor_shape(y), weight,
+                                  (size_t)rw_shape_numel(rw_tensor_shape(y)) * rw_dtype_size(r.dtype[0]));
     rw_tensor *const loss = r.n[0] == 1 ? y : rw_sum(b->t, rw_mul(b->t, y, w), RW_ALL_AXES, false);
-    rw_require_grad(b->t, y); /* keeps y to be read */
+    rw_require_grad(b->t, y); /* keeps y readable */
     cr_assert_eq(composed ? rw_grad(b->t, loss, x, (size_t)c->n, g) : rw_backward(b->t, loss), RW_OK, "%s: %s", c->name,
                  rw_error_message(b->ctx));
     for (int i = 0; i <= c->n; i++) {
@@ -286,6 +292,7 @@ static struct result run_rows(struct fixture *b, const struct rows_case *c, rw_d
     return r;
 }
 
+/* Compares with the float64 result, relative to the largest element. */
 static void close_to(const struct rows_case *c, const struct result *got, const struct result *want, rw_dtype dtype)
 {
     for (int i = 0; i <= c->n; i++) {
@@ -335,8 +342,22 @@ Test(ops_reduce, rows)
     fixture_close(&b);
 }
 
-/* Whole rows and columns of a million: the bound does not grow with their length, as it would in one chain of
-   float32. */
+Test(ops_reduce, sum_all_and_mean_all_are_the_general_forms)
+{
+    struct fixture b = fixture_open(1, 1);
+    float v[35];
+    for (int i = 0; i < 35; i++) v[i] = 0.1f * (float)(i * 17 % 35) - 1;
+    rw_tensor *const x = rw_input(b.t, RW_F32, RW_SHAPE(5, 7), v, sizeof v);
+    cr_expect_eq(rw_tensor_shape(rw_mean_all(b.t, x)).rank, 0);
+    const double sum = rw_item(b.t, rw_sum_all(b.t, x)), mean = rw_item(b.t, rw_mean_all(b.t, x));
+    cr_expect_eq(sum, rw_item(b.t, rw_sum(b.t, x, RW_ALL_AXES, false)));
+    cr_expect_eq(mean, rw_item(b.t, rw_mean(b.t, x, RW_ALL_AXES, false)));
+    cr_expect_neq(sum, mean);
+    fixture_close(&b);
+}
+
+/* Whole rows and columns of a million: the bound does not grow with their length, as it would with one chain of float32
+   additions. */
 Test(ops_reduce, long_sums_keep_the_bound)
 {
     struct fixture b = fixture_open(1, 2);
@@ -345,7 +366,7 @@ Test(ops_reduce, long_sums_keep_the_bound)
     double sum[2] = { 0 };
     for (int64_t i = 0; i < 2 * n; i++) sum[i / n] += (double)(x[i] = 0.1f + 0.01f * (float)(i % 7));
     for (int columns = 0; columns < 2; columns++) {
-        rw_tensor *const in = rw_input(b.t, RW_F32, RW_SHAPE(2, n), x);
+        rw_tensor *const in = rw_input(b.t, RW_F32, RW_SHAPE(2, n), x, (size_t)(2 * n) * sizeof *x);
         rw_tensor *const s = columns ? rw_sum(b.t, rw_contiguous(b.t, rw_transpose(b.t, in, 0, 1)), RW_AXES(0), false)
                                      : rw_sum(b.t, in, RW_AXES(1), false);
         cr_assert_eq(rw_read(b.t, s, y, sizeof y), RW_OK);

@@ -1,6 +1,6 @@
 /*
- * linear_add and dropout_add, the ends of a residual branch: what two ops give, rounded once; the same bytes under
- * every policy; and no buffer more than the residual's.
+ * linear_add and dropout_add, the ends of a residual branch: the result of two ops, rounded once; bit-identical under
+ * every policy; and no buffer besides the residual's.
  */
 #include "support/compare.h"
 #include "support/support.h"
@@ -52,7 +52,8 @@ static rw_tensor *numbers(rw_tape *t, rw_dtype dtype, rw_shape shape, double (*n
     const int64_t n = rw_shape_numel(shape);
     char *const data = malloc((size_t)n * 8 + 8);
     for (int64_t i = 0; i < n; i++) cr_assert(number_put(data, dtype, i, number(i)));
-    rw_tensor *const x = rw_require_grad(t, rw_input(t, dtype, shape, data));
+    rw_tensor *const x = rw_require_grad(
+        t, rw_input(t, dtype, shape, data, (size_t)n * rw_dtype_size(dtype)));
     free(data);
     return x;
 }
@@ -96,7 +97,8 @@ static const struct layer layers[] = {
     { .x = { 2, { 4, 0 } }, .out = 8, .bias = true },
 };
 
-/* The sum first, then all gradients. Where the residual does not live on, it is a value of its own that dies there. */
+/* The sum first, then all gradients. If the residual is not read later, it is a value of its own whose last use this
+   is. */
 static struct bytes run(const struct layer *l, bool one_op)
 {
     struct fixture b = open_fixture(l->tf32);
@@ -122,7 +124,7 @@ static struct bytes run(const struct layer *l, bool one_op)
     return r;
 }
 
-/* Sums of at most 200 ones and tens have at most eight bits: no order and no rounding shows, everything else does. */
+/* Sums of at most 200 ones and tens have at most eight bits: order and rounding have no effect, every error does. */
 Test(residual, whole_numbers_add_up_exactly)
 {
     for (size_t i = 0; i < sizeof layers / sizeof *layers; i++)
@@ -134,7 +136,7 @@ Test(residual, whole_numbers_add_up_exactly)
         }
 }
 
-/* k ones, one from the bias and one from the residual: k + 2 is held, k + 1 is not, and rounds down to k. */
+/* k ones, one from the bias and one from the residual: k + 2 is representable, k + 1 is not, and rounds down to k. */
 Test(residual, linear_add_rounds_once)
 {
     const int64_t shapes[][2] = { { 3, 5 }, { 40, 64 } };
@@ -159,7 +161,7 @@ Test(residual, linear_add_rounds_once)
 
 /* ---- dropout_add ---- */
 
-/* The sum, by one op or of float32 rounded to the type at the end, then the gradients. */
+/* The sum, by one op or in float32 rounded to the type at the end, then the gradients. */
 static struct bytes drop(rw_dtype dtype, int64_t n, bool one_op, bool lives, float p)
 {
     struct fixture b = open_fixture(false);
@@ -193,15 +195,15 @@ Test(residual, dropout_add_is_the_sum_rounded_once)
             }
 }
 
-/* What is dropped is not looked at; 0 is added to what stands there. */
+/* Dropped elements are not read; 0 is added to the residual in their place. */
 Test(residual, what_is_dropped_may_be_infinite)
 {
     enum { N = 300 };
     float huge[N], negative_zero[N], y[N], kept[N];
     struct fixture b = open_fixture(false);
     for (int i = 0; i < N; i++) huge[i] = i % 2 ? INFINITY : NAN, negative_zero[i] = -0.0f;
-    rw_tensor *const x = rw_input(b.t, RW_F32, RW_SHAPE(N), huge);
-    rw_tensor *const to = rw_input(b.t, RW_F32, RW_SHAPE(N), negative_zero);
+    rw_tensor *const x = rw_input(b.t, RW_F32, RW_SHAPE(N), huge, sizeof huge);
+    rw_tensor *const to = rw_input(b.t, RW_F32, RW_SHAPE(N), negative_zero, sizeof negative_zero);
     rw_generator_set(b.ctx, (rw_generator_state){ 7, 0 });
     cr_assert_eq(rw_read(b.t, rw_dropout(b.t, x, 0.5f), kept, sizeof kept), RW_OK);
     rw_generator_set(b.ctx, (rw_generator_state){ 7, 0 });
@@ -238,6 +240,7 @@ static rw_tensor *layer_of(struct fixture *b, rw_tensor *const w[4], rw_tensor *
     return ckpt_name(b->t, x, "stream");
 }
 
+/* A step of several blocks under a policy: the result and all gradients. */
 static struct bytes train(const char *policy, rw_dtype dtype, bool tf32)
 {
     struct fixture b = open_fixture(tf32);
@@ -266,7 +269,7 @@ static struct bytes train(const char *policy, rw_dtype dtype, bool tf32)
 Test(residual, the_same_bytes_under_every_policy)
 {
     static const char *const policies[] = { "full", "selective:ffn", "uniform:2", "block:1", "ops:linear_add",
-                                            "ops:dropout_add", "ops:linear", "names:save=up", "names:save=stream" };
+                                            "ops:dropout_add", "ops:linear", "names:keep=up", "names:keep=stream" };
     for (int d = 0; d < 5; d++) {
         const rw_dtype dtype = d < 4 ? types[d] : RW_F32;
         struct bytes none = train("none", dtype, d == 4);
@@ -279,7 +282,7 @@ Test(residual, the_same_bytes_under_every_policy)
     }
 }
 
-/* A stream that nobody else reads flows through one buffer. */
+/* A stream without other readers stays in one buffer. */
 static size_t peak(bool one_op, float p)
 {
     enum { ROWS = 2048, WIDTH = 64 };
@@ -309,7 +312,7 @@ Test(residual, the_result_lies_where_the_residual_lay)
     cr_assert_lt(peak(true, 0.5f), 3 * stream, "x and the residual, and nothing beside them");
 }
 
-/* One operand of every sum lives on, the other one dies: which of them does not matter. */
+/* One operand of every sum is read later, the other is not: it does not matter which. */
 static size_t peak_beside(bool x_lives)
 {
     struct fixture b = open_fixture(false);

@@ -1,7 +1,8 @@
 /*
- * ssd_scan: one op whose results are those of the recurrence, place by place, behind steps of any size, and whose fused
- * gradient is the composed one; the same bytes on any number of threads, for strided operands, and for a sample
- * whatever others are in the batch; gradients of either result alone; nothing at all along an axis; what is kept.
+ * ssd_scan, one op: its results equal the recurrence, place by place, after steps of any size, and its fused gradient
+ * equals the composed one. It is bit-identical for any number of threads, for strided operands, and for a sample
+ * whatever others are in the batch. Also tested are gradients of either result alone, zero extents, and which values
+ * are kept.
  */
 #include "support/compare.h"
 #include "support/steps.h"
@@ -119,7 +120,7 @@ Test(ops_ssd_scan, bytes_do_not_depend_on_threads)
 
 /* ---- the recurrence ---- */
 
-/* Within 2^-53 times the terms of one result, of products and exponentials, some 1000; measured: 2e-14. */
+/* Within 2^-53 times the terms of one result, some 1000 products and exponentials; measured: 2e-14. */
 #define CLOSE 1e-13
 
 static void close_to(const double *got, const double *want, int64_t n, double bound, const char *what)
@@ -133,7 +134,7 @@ static void close_to(const double *got, const double *want, int64_t n, double bo
     }
 }
 
-/* One head of one batch: state [p, n] goes on, y of each place. */
+/* One head of one batch: advances the state [p, n] and computes y of each place. */
 static void recur(const struct size *s, double *const *in, int64_t b, int64_t h, double *state, double *y)
 {
     const int64_t g = h / (s->h / s->g);
@@ -175,7 +176,7 @@ Test(ops_ssd_scan, results_are_those_of_the_recurrence)
 
 /* ---- gradients ---- */
 
-/* Of the gradients of rw_grad(), which are composed of other ops, those of rw_backward(). */
+/* Compares the gradients of rw_backward() with those of rw_grad(), which are composed of other ops. */
 static void fused_is_composed(struct size s, bool state, int which)
 {
     struct model m = open_model(s, RW_F64, 3);
@@ -203,17 +204,17 @@ Test(ops_ssd_scan, gradients_are_the_composed_ones)
             for (int which = OF_Y; which <= (OF_Y | OF_STATE); which++) fused_is_composed(sizes[i], state, which);
 }
 
-/* ---- behind a large step ---- */
+/* ---- after a large step ---- */
 
-enum { PLACES = 12, LARGE = 3 }; /* LARGE: where the step is */
+enum { PLACES = 12, LARGE = 3 }; /* LARGE: position of the large step */
 
-/* x, b, c are 1, but x of the large step, which adds 1 as well; the results add up to the loss. */
+/* x, b, c are 1, except x of the large step, which adds 1 as well; the loss is the sum of the results. */
 struct steps {
     double x[PLACES], dt[PLACES], a;
     double y[PLACES], ddt[PLACES], da;
 };
 
-/* What the recurrence gives, forth and back. */
+/* The recurrence's results and gradients. */
 static struct steps recurrence_over(double large, rw_dtype dtype)
 {
     struct steps s = { .a = -16 };
@@ -235,7 +236,8 @@ static struct steps recurrence_over(double large, rw_dtype dtype)
 
 static rw_tensor *numbers(struct fixture *b, rw_dtype dtype, rw_shape shape, const double *x)
 {
-    return rw_require_grad(b->t, rw_cast(b->t, rw_input(b->t, RW_F64, shape, x), dtype));
+    return rw_require_grad(
+        b->t, rw_cast(b->t, rw_input(b->t, RW_F64, shape, x, (size_t)rw_shape_numel(shape) * sizeof *x), dtype));
 }
 
 static void read_as_doubles(struct fixture *b, rw_tensor *x, double *to, int n)
@@ -245,8 +247,8 @@ static void read_as_doubles(struct fixture *b, rw_tensor *x, double *to, int n)
     for (int i = 0; i < n; i++) to[i] = number_get(room, rw_tensor_dtype(x), i);
 }
 
-/* Within 32 roundings of the largest; used: 3.5. Composed ones in float64 are made of plain sums, in which a large step
-   has a part of at most 1024 (PLACES + 1): within some roundings of that. */
+/* Within 32 roundings of the largest; measured: 3.5. Composed gradients in float64 are plain sums, in which a large
+   step has a part of at most 1024 (PLACES + 1): within some roundings of that. */
 static void compare(const struct steps *s, rw_dtype dtype, const struct steps *want, bool composed, bool rates)
 {
     const double bound = dtype == RW_F32 ? 32 * 0x1p-24 : composed ? 1024 * (PLACES + 1) * 0x1p-52 : 32 * 0x1p-53;
@@ -255,7 +257,7 @@ static void compare(const struct steps *s, rw_dtype dtype, const struct steps *w
     if (rates) close_to(&s->da, &want->da, 1, bound, "da");
 }
 
-/* Gradients by rw_backward(), or composed ones, whose gradients are looked at as well. */
+/* Gradients by rw_backward(), or composed ones, whose own gradients are checked as well. */
 static void step_over(double large, rw_dtype dtype, int64_t chunk, bool composed)
 {
     static const double ones[PLACES] = { 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1 };
@@ -296,9 +298,9 @@ Test(ops_ssd_scan, nothing_is_lost_behind_a_large_step)
 
 /* ---- operands ---- */
 
-/* x, b and c as pieces of one tensor, as Mamba-2 has them, or copies of these. */
-/* The first state is as large as the type allows, c of the last place nearly so, and between them all is forgotten: no
-   gradient has the product of the two, which nothing holds. */
+/* x, b and c as slices of one tensor, as in Mamba-2, or copies of these. */
+/* The first state is as large as the type allows, c of the last place nearly so, and between them the state decays to
+   zero: no gradient may contain the product of the two, which would overflow. */
 static void forget(rw_dtype dtype, int exponent, bool composed)
 {
     enum { L = 3 };
@@ -334,6 +336,7 @@ Test(ops_ssd_scan, what_is_forgotten_is_multiplied_with_nothing_large)
     }
 }
 
+/* Runs the scan on slices of one tensor, or on dense copies of them. */
 static unsigned char *run_joined(struct size s, rw_dtype dtype, bool dense, size_t *ret)
 {
     struct model m = open_model(s, dtype, 2);
@@ -407,7 +410,7 @@ Test(ops_ssd_scan, a_sample_does_not_see_the_others)
     fixture_close(&m.b);
 }
 
-/* ---- nothing ---- */
+/* ---- zero extents ---- */
 
 Test(ops_ssd_scan, without_a_place_the_state_stays)
 {
@@ -424,7 +427,7 @@ Test(ops_ssd_scan, without_a_place_the_state_stays)
             const rw_status status = composed ? rw_grad(m.b.t, loss, wanted, 2, of) : rw_backward(m.b.t, loss);
             cr_assert_eq(status, RW_OK, "%s", rw_error_message(m.b.ctx));
             rw_tensor *const dstate = composed ? of[0] : rw_gradient(m.param[STATE]);
-            unsigned char *const got = bytes_of(&m, rw_cast(m.b.t, dstate, types[d])); /* of 16 bits in float32 */
+            unsigned char *const got = bytes_of(&m, rw_cast(m.b.t, dstate, types[d])); /* 16 bits: in float32 */
             unsigned char *const da = bytes_of(&m, composed ? of[1] : rw_gradient(m.param[A]));
             cr_expect_eq(first_difference(want, got, rw_tensor_bytes(m.wlast)), -1, "%s", rw_dtype_name(types[d]));
             for (size_t i = 0; i < rw_tensor_bytes(m.param[A]); i++) cr_expect_eq(da[i], 0);
@@ -445,7 +448,7 @@ Test(ops_ssd_scan, empty_extents)
     }
 }
 
-/* Of stride 0: y has no element, and what belongs to a chunk would take more bytes than there are addresses. */
+/* Operands of stride 0: y has no element, and the values of a chunk would take more bytes than the address space. */
 Test(ops_ssd_scan, extents_beyond_all_memory_are_refused)
 {
     struct fixture b = fixture_open(1, 2);
@@ -475,11 +478,11 @@ Test(ops_ssd_scan, is_one_op_and_keeps_its_operands_alone)
     fixture_close(&m.b);
 }
 
-/* ---- what fades away ---- */
+/* ---- underflow ---- */
 
 /*
- * y[t] and dx[t] are exp of minus the places between: numbers that are below the least normal one are 0, in every
- * thread, and the caller's thread has them again afterwards.
+ * y[t] and dx[t] are exp of minus the distance in places: results below the least normal number are 0, in every thread,
+ * and the caller's thread computes with subnormal numbers again afterwards.
  */
 Test(ops_ssd_scan, what_has_faded_is_zero)
 {
@@ -490,11 +493,11 @@ Test(ops_ssd_scan, what_has_faded_is_zero)
     for (int h = 0; h < H; h++) rates[h] = -1;
     for (int threads = 1; threads < 4; threads++) {
         struct fixture b = fixture_open(1, threads);
-        rw_tensor *const tx = rw_require_grad(b.t, rw_input(b.t, RW_F32, RW_SHAPE(1, L, H, 1), x));
-        const rw_ssd_operands o = { tx, rw_input(b.t, RW_F32, RW_SHAPE(1, L, H), ones),
-                                    rw_input(b.t, RW_F32, RW_SHAPE(H), rates),
-                                    rw_input(b.t, RW_F32, RW_SHAPE(1, L, H, 1), ones),
-                                    rw_input(b.t, RW_F32, RW_SHAPE(1, L, H, 1), ones), RW_NONE };
+        rw_tensor *const tx = rw_require_grad(b.t, rw_input(b.t, RW_F32, RW_SHAPE(1, L, H, 1), x, sizeof x));
+        const rw_ssd_operands o = { tx, rw_input(b.t, RW_F32, RW_SHAPE(1, L, H), ones, sizeof ones),
+                                    rw_input(b.t, RW_F32, RW_SHAPE(H), rates, sizeof rates),
+                                    rw_input(b.t, RW_F32, RW_SHAPE(1, L, H, 1), ones, sizeof ones),
+                                    rw_input(b.t, RW_F32, RW_SHAPE(1, L, H, 1), ones, sizeof ones), RW_NONE };
         rw_tensor *const scan = rw_ssd_scan(b.t, &o, 32, NULL);
         rw_tensor *const last = rw_slice(b.t, scan, 1, L - 1, L);
         cr_assert_eq(rw_backward(b.t, rw_sum(b.t, last, RW_ALL_AXES, false)), RW_OK, "%s", rw_error_message(b.ctx));

@@ -1,7 +1,7 @@
 /*
- * How near the statistics of norms are to those of exact sums: what a sum of thousands of numbers loses is less than
- * what the roundings behind it take, beside a mean that is a thousand times the deviation, too. Held against the same
- * op in float64; errors of a channel's mean and scale are those that its results have in common.
+ * Accuracy of the statistics of norms compared with exact sums: the error of a sum of thousands of numbers is less than
+ * that of the later roundings, also if the mean is a thousand times the deviation. Compared with the same op in
+ * float64; the errors of a channel's mean and scale are those common to all its results.
  */
 #include "support/compare.h"
 #include "support/support.h"
@@ -15,7 +15,7 @@
 
 enum { BATCH, GROUP, INSTANCE };
 
-/* n groups of `inside` numbers are normalised. */
+/* n groups of `inside` numbers are normalized. */
 struct form {
     rw_shape shape;
     int64_t n, inside;
@@ -40,7 +40,7 @@ static rw_tensor *normed(struct fixture *b, int norm, rw_tensor *x)
     return rw_instance_norm(t, x, RW_NONE, RW_NONE, 1e-5);
 }
 
-/* About `mean`, of deviation 1: a sum of four even ones. The same for whoever asks first. */
+/* Numbers with mean `mean` and deviation 1: a sum of four uniform ones. The same in every test. */
 static double *numbers(int64_t n, double mean)
 {
     double *const x = malloc((size_t)n * sizeof *x);
@@ -63,7 +63,8 @@ static double *results(int norm, const struct form *f, rw_dtype dtype, const dou
     double *const y = malloc((size_t)n * sizeof *y);
     float *const narrow = malloc((size_t)n * sizeof *narrow);
     for (int64_t i = 0; i < n; i++) narrow[i] = (float)x[i];
-    rw_tensor *const in = rw_input(b.t, dtype, f->shape, dtype == RW_F64 ? (const void *)x : narrow);
+    rw_tensor *const in = rw_input(b.t, dtype, f->shape, dtype == RW_F64 ? (const void *)x : narrow,
+                                   (size_t)rw_shape_numel(f->shape) * rw_dtype_size(dtype));
     rw_tensor *const out = normed(&b, norm, in);
     cr_assert_not_null(out, "%s", rw_error_message(b.ctx));
     cr_assert_eq(rw_read(b.t, rw_cast(b.t, out, RW_F64), y, (size_t)n * sizeof *y), RW_OK);
@@ -72,7 +73,7 @@ static double *results(int norm, const struct form *f, rw_dtype dtype, const dou
     return y;
 }
 
-/* Element i of group s: a batch's channel lies apart. */
+/* Element i of group s: a batch's channel is not contiguous. */
 static int64_t at(int norm, const struct form *f, int64_t s, int64_t i)
 {
     if (norm != BATCH) return s * f->inside + i;
@@ -82,10 +83,10 @@ static int64_t at(int norm, const struct form *f, int64_t s, int64_t i)
 }
 
 /*
- * Of y = (x - mean) r all elements share the errors of mean and r, and each has roundings of its own, which add up to
- * some of 1 / sqrt(n) in the mean of n. A mean takes one rounding; so does what is left of x without it, and in numbers
- * of one exponent that goes the same way. A variance takes one, of which r has half, its root and the quotient one
- * each, and the product with a weight, which is 1 here, none.
+ * All elements of y = (x - mean) r share the errors of mean and r, and each has roundings of its own, which add up to
+ * some of 1 / sqrt(n) in the mean of n. A mean takes one rounding; so does the difference from it, which has the same
+ * sign for numbers of one exponent. A variance takes one, half of which is in r, its root and the quotient one each,
+ * and the product with a weight, which is 1 here, none.
  */
 static void check(int norm, const struct form *f, double mean)
 {
@@ -129,7 +130,7 @@ Test(statistics, of_instances_are_near)
     check_all(INSTANCE);
 }
 
-/* A sum of positive numbers: one rounding, and some of what each run of them takes. */
+/* A sum of positive numbers: one rounding, plus some for each partial sum. */
 Test(statistics, a_bias_s_gradient_is_near)
 {
     struct fixture b = fixture_open(1, 2);
@@ -141,8 +142,8 @@ Test(statistics, a_bias_s_gradient_is_near)
     for (int i = 0; i < 2 * N * C * L; i++) narrow[i] = fabsf((float)x[i]);
     for (int i = 0; i < N * C * L; i++) sum[i / L % C] += (double)narrow[i];
     rw_init_constant(bias, 0);
-    rw_tensor *const dy = rw_input(b.t, RW_F32, RW_SHAPE(N, C, L), narrow);
-    rw_tensor *const in = rw_input(b.t, RW_F32, RW_SHAPE(N, C, L), narrow + N * C * L);
+    rw_tensor *const dy = rw_input(b.t, RW_F32, RW_SHAPE(N, C, L), narrow, N * C * L * sizeof *narrow);
+    rw_tensor *const in = rw_input(b.t, RW_F32, RW_SHAPE(N, C, L), narrow + N * C * L, N * C * L * sizeof(float));
     rw_tensor *const y = rw_batchnorm(b.t, in, ones, bias, RW_NONE, RW_NONE, NULL);
     cr_assert_eq(rw_backward(b.t, rw_sum(b.t, rw_mul(b.t, y, dy), RW_ALL_AXES, false)), RW_OK);
     cr_assert_eq(rw_read(b.t, rw_gradient(bias), got, sizeof got), RW_OK, "%s", rw_error_message(b.ctx));
@@ -159,7 +160,7 @@ enum { OF_LAYER = 3, NORMS };
 
 static const char *const names[NORMS] = { "batchnorm", "group_norm", "instance_norm", "layernorm" };
 
-/* n numbers, normalised as one group. */
+/* n numbers, normalized as one group. */
 static rw_tensor *normed_row(struct fixture *b, int norm, rw_tensor *x, int64_t rows, int64_t n)
 {
     rw_tape *const t = b->t;
@@ -177,11 +178,12 @@ static const rw_dtype types[] = { RW_F64, RW_F32, RW_BF16, RW_F16 };
 
 static rw_tensor *input_of(struct fixture *b, rw_dtype dtype, int64_t n, const double *x)
 {
-    rw_tensor *const wide = rw_input(b->t, RW_F64, RW_SHAPE(ROWS, n), x);
+    rw_tensor *const wide = rw_input(b->t, RW_F64, RW_SHAPE(ROWS, n), x, (size_t)(ROWS * n) * sizeof *x);
     void *const raw = malloc((size_t)(ROWS * n) * 8);
     rw_tensor *const narrow = rw_cast(b->t, wide, dtype);
     cr_assert_eq(rw_read(b->t, narrow, raw, rw_tensor_bytes(narrow)), RW_OK);
-    rw_tensor *const in = rw_require_grad(b->t, rw_input(b->t, dtype, RW_SHAPE(ROWS, n), raw));
+    rw_tensor *const in = rw_require_grad(
+        b->t, rw_input(b->t, dtype, RW_SHAPE(ROWS, n), raw, (size_t)(ROWS * n) * rw_dtype_size(dtype)));
     free(raw);
     return in;
 }
@@ -197,7 +199,7 @@ static double *all_of(struct fixture *b, rw_tensor *x)
     return y;
 }
 
-/* What a mean's rounding leaves of them would be divided by the root of eps. */
+/* The rounding error of their mean would be divided by the root of eps. */
 Test(statistics, of_equal_numbers_leave_nothing)
 {
     static const double offsets[] = { 1000.1, -3.3, 1e6 + 0.3, 4.7e-3 };
@@ -220,7 +222,7 @@ Test(statistics, of_equal_numbers_leave_nothing)
                 }
 }
 
-/* One group's numbers as doubles: xh, and the gradient by w of sum(w xh). */
+/* One group's numbers as doubles: xh, and the gradient of sum(w xh) with the weights w. */
 static void exact_row(const double *x, const double *w, int64_t n, double *xh, double *dx)
 {
     double mean = 0, square = 0, w_mean = 0, wx_mean = 0;
@@ -235,8 +237,8 @@ static void exact_row(const double *x, const double *w, int64_t n, double *xh, d
 }
 
 /*
- * A layer's numbers about an offset of up to a million deviations. x is rounded before; from there on an error comes
- * from the numbers' spread, 1, not from their offset: n roundings at most of a sum in any order, a few of the rest.
+ * A layer's numbers with an offset of up to a million deviations. x is rounded before; the remaining error depends on
+ * the numbers' deviation, 1, not on their offset: at most n roundings of a sum in any order, and a few of the rest.
  */
 static void check_offset(double offset, int64_t n, bool composed)
 {
@@ -296,7 +298,7 @@ Test(statistics, a_variance_does_not_lose_the_spread_beside_an_offset)
         }
 }
 
-/* Not below 0 either: its root would be no number. */
+/* It is not below 0 either: its root would be NaN. */
 Test(statistics, a_variance_of_equal_numbers_is_nothing_beside_them)
 {
     static double x[ROWS * LONGEST];

@@ -1,7 +1,7 @@
 /*
- * Rounding by chance of bf16 parameters without a master copy: what is stored is one of two neighbours, by the noise
- * that noise.h defines, on every device and for any number of threads; the mean is the number itself; nothing finite
- * becomes infinite; graphs, left-out steps and checkpoints change no bit; no master copy is there.
+ * Stochastic rounding of bf16 parameters without a master copy: the stored value is one of two neighbors, by the noise
+ * that noise.h defines, on every device and for any number of threads; its mean is the unrounded value; nothing finite
+ * becomes infinite; graphs, skipped steps and checkpoints change no bit; no master copy exists.
  */
 #include "ops/optim/noise.h"
 #include "support/compare.h"
@@ -39,7 +39,7 @@ static double slope(int64_t i)
 
 /* ---- the definition ---- */
 
-/* x - lr g of SGD in float32, rounded by the noise of element i of the second parameter in update `step`. */
+/* x - lr g of SGD in float32, rounded with the noise of element i of the second parameter in update `step`. */
 static uint16_t expected(float x, int64_t i, uint32_t step, uint64_t seed)
 {
     const struct rw_update_row row = { .seed = seed, .stream = 2, .step = step };
@@ -50,7 +50,7 @@ static uint16_t expected(float x, int64_t i, uint32_t step, uint64_t seed)
 
 Test(stochastic, what_is_stored_is_the_definition_s_on_every_device_for_any_number_of_threads)
 {
-    const int64_t n = test_device() == RW_DEVICE_CPU ? 40003 : 9001; /* more than one thread's, than one block's */
+    const int64_t n = test_device() == RW_DEVICE_CPU ? 40003 : 9001; /* more than a thread's part, and a block's */
     for (int threads = 1; threads <= 5; threads += 2) {
         struct fixture b = fixture_open(77, threads);
         rw_param(b.ctx, "first", RW_F32, RW_SHAPE(2));
@@ -79,7 +79,7 @@ Test(stochastic, what_is_stored_is_the_definition_s_on_every_device_for_any_numb
 
 /* ---- the mean ---- */
 
-/* So many of n independent draws of probability p lie within this of n p but for one chance in 10^12: Hoeffding,
+/* The sum of n independent draws of probability p is within this of n p, except with probability 10^-12: Hoeffding,
    "Probability inequalities for sums of bounded random variables", 1963: 2 exp(-2 d^2 / n). */
 static double hoeffding(double n)
 {
@@ -89,7 +89,7 @@ static double hoeffding(double n)
 static double step_down(int64_t i)
 {
     static const double share[] = { 1. / 512, 1. / 8, 0.5, 0.75, 511. / 512 };
-    return share[i % 5] * 0x1p-8; /* below 1 neighbours are 2^-8 apart */
+    return share[i % 5] * 0x1p-8; /* below 1 neighbors are 2^-8 apart */
 }
 
 Test(stochastic, the_mean_is_the_number_itself)
@@ -122,7 +122,8 @@ Test(stochastic, the_mean_is_the_number_itself)
     }
 }
 
-/* Sixty-four steps of a sixty-fourth of the distance to the neighbour: to nearest nothing would ever move. */
+/* Sixty-four steps of a sixty-fourth of the distance to the neighbor: rounded to nearest, the parameter would never
+   change. */
 Test(stochastic, small_steps_add_up)
 {
     const int64_t n = 4096;
@@ -155,7 +156,7 @@ Test(stochastic, nothing_finite_becomes_infinite_and_what_is_no_number_stays_non
     rw_optimizer *opt = NULL;
     uint16_t from[256];
     float g[256];
-    for (int64_t i = 0; i < n; i++) { /* a quarter beyond the largest, either sign; infinite; no number */
+    for (int64_t i = 0; i < n; i++) { /* a quarter beyond the largest, either sign; infinite; NaN */
         from[i] = i % 4 == 0 ? 0x7f7f : i % 4 == 1 ? 0xff7f : i % 4 == 2 ? 0xff80 : 0x3f80;
         g[i] = i % 4 == 0 ? -0x1p118f : i % 4 == 1 ? 0x1p118f : i % 4 == 2 ? 0 : NAN;
     }
@@ -186,7 +187,7 @@ static rw_status make(rw_optimizer **opt, rw_context *ctx, int kind, bool by_cha
     }
 }
 
-/* A float32 parameter beside it, updated alike, says what is rounded; other types are as they are without. */
+/* A float32 parameter with the same updates gives the unrounded value; other types are unaffected. */
 Test(stochastic, every_optimizer_stores_a_neighbour_and_has_no_master_copy)
 {
     static const size_t states[] = { 8, 8, 4, 4 };
@@ -225,12 +226,12 @@ Test(stochastic, every_optimizer_stores_a_neighbour_and_has_no_master_copy)
         }
 }
 
-/* ---- graphs, left-out steps, checkpoints ---- */
+/* ---- graphs, skipped steps, checkpoints ---- */
 
 struct run {
     struct fixture b;
     rw_tensor *w, *x;
-    rw_adamw *opt;
+    rw_optimizer *opt;
     rw_scaler *scaler;
 };
 
@@ -247,20 +248,20 @@ static struct run run_open(void)
 static void run_close(struct run *r)
 {
     rw_scaler_destroy(&r->scaler);
-    rw_adamw_destroy(&r->opt);
+    rw_optimizer_destroy(&r->opt);
     fixture_close(&r->b);
 }
 
 static rw_tensor *record(struct run *r, const float *x)
 {
-    r->x = rw_input(r->b.t, RW_F32, RW_SHAPE(4, 33), x);
+    r->x = rw_input(r->b.t, RW_F32, RW_SHAPE(4, 33), x, 4 * 33 * sizeof *x);
     ckpt_begin(r->b.t, "block");
     rw_tensor *const y = rw_dropout(r->b.t, rw_linear(r->b.t, rw_cast(r->b.t, r->x, RW_BF16), r->w, RW_NONE), 0.25);
     ckpt_end(r->b.t);
     return rw_sum(r->b.t, rw_cast(r->b.t, rw_mul(r->b.t, y, y), RW_F32), RW_ALL_AXES, false);
 }
 
-/* Step 2 overflows: it is left out on the device. */
+/* Step 2 overflows: it is skipped on the device. */
 static void numbers_of(int step, float *x)
 {
     for (int i = 0; i < 4 * 33; i++) x[i] = step == 2 ? 0x1p120f : (float)((i * 7 + step * 3) % 13 - 6) / 8;
@@ -312,7 +313,7 @@ Test(stochastic, a_run_that_is_loaded_goes_on_to_the_bit)
 {
     char folder[64], command[96];
     snprintf(folder, sizeof folder, "/tmp/stochastic_%d", (int)getpid());
-    struct run one = run_open(), other = run_open(), never = run_open(); /* the last is not even saved */
+    struct run one = run_open(), other = run_open(), never = run_open(); /* the last is never saved */
     rw_checkpoint *ck = NULL;
     for (int step = 0; step < 4; step++) one_step(&one, step), one_step(&never, step);
     cr_assert_eq(rw_checkpoint_create(&ck, one.b.ctx, &(rw_checkpoint_params){ .folder = folder,

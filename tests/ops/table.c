@@ -1,13 +1,14 @@
 /*
- * docs/ops.md: every op with PyTorch's name, its types, what backward reads of it and what it may write over. All but
- * PyTorch's names comes from the definitions and from what the cases and table_calls.c record, and the page is held to
- * it. Then the functions that are made of ops, with what they record.
+ * Generates docs/ops.md and compares the page with it: every op with PyTorch's name, its types, the values that
+ * backward reads and the operands that it may overwrite. Everything except PyTorch's names comes from the definitions
+ * and from what the cases and table_calls.c record. Then the functions that are composed of ops, with the ops that they
+ * record.
  *
- * REWIND_OPS_TABLE=docs/ops.md build/tests/table writes the page anew.
+ * REWIND_OPS_TABLE=docs/ops.md build/tests/table writes the page.
  */
 #include "autodiff/problem.h"
 #include "ops/table_calls.h"
-#include "record/own_ops.h"
+#include "record/builtin_ops.h"
 #include "support/op_run.h"
 #include "support/support.h"
 
@@ -17,9 +18,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define TEXT_MOST 65536
+#define TEXT_MAX 65536
 
-#define MOST_OPS 256
+#define OPS_MAX 256
 
 static const struct {
     const char *op, *torch;
@@ -27,7 +28,7 @@ static const struct {
 #include "ops/torch_names.h"
 };
 
-/* What an op makes beside its result, in the order of its outputs; a row that says so reads one of them. */
+/* The results of an op besides its first, in output order; a row that mentions one reads it. */
 static const struct {
     const char *op, *outputs[3];
 } made[] = {
@@ -43,20 +44,20 @@ static const struct {
     { "topk", { "result", "places" } },
 };
 
-#define MOST_INPUTS 8
+#define INPUTS_MAX 8
 
-/* What is known of the op rw_builtin_name(i). Recorded by a case, or else by a call. */
+/* The information about the op rw_builtin_name(i), recorded by a case, or else by a call. */
 static struct {
-    uint32_t types[MOST_INPUTS]; /* of its operands, or [0] of its result: bits by rw_dtype */
-    const struct op_case *c;     /* the one with most operands, and of those the one that records least beside it */
+    uint32_t types[INPUTS_MAX]; /* of its operands, or [0] of its result: bits by rw_dtype */
+    const struct op_case *c;     /* the one with most operands, and among those the one with the fewest other ops */
     const struct table_call *call;
     int named;                   /* operands of the op */
-    uint32_t nodes;              /* that it records */
-    rw_dtype dtype;              /* that it was recorded in */
-} known[MOST_OPS];
+    uint32_t nodes;              /* number of recorded nodes */
+    rw_dtype dtype;              /* type in which it was recorded */
+} known[OPS_MAX];
 
 struct text {
-    char at[TEXT_MOST];
+    char at[TEXT_MAX];
     size_t n;
 };
 
@@ -93,7 +94,7 @@ static uint32_t node_of(const rw_tape *t, const char *op)
     return n;
 }
 
-/* The place of an op in the list of all, whose length stands for what is not there: gradients' own. */
+/* The index of an op in the list of all; the list's length if it is not listed: ops of gradients only. */
 static size_t place_of(const char *op)
 {
     size_t i = 0;
@@ -111,24 +112,30 @@ static void learn_types(const rw_tape *t)
     for (uint32_t n = 0; n < t->n_nodes; n++) {
         const struct rw_node *const node = &t->nodes[n];
         const size_t i = place_of(t->ctx->ops[node->op]->name);
-        cr_assert_lt(i, MOST_OPS);
+        cr_assert_lt(i, OPS_MAX);
         if (!node->n_inputs) known[i].types[0] |= 1u << type_of(t, node->first_output);
-        for (uint32_t k = 0; k < node->n_inputs && k < MOST_INPUTS; k++)
+        for (uint32_t k = 0; k < node->n_inputs && k < INPUTS_MAX; k++)
             known[i].types[k] |= 1u << type_of(t, t->operands[node->first_input + k]);
     }
 }
 
-/* Operands of a node that have names: what an op takes any number of has none. */
+/* Whether the name is one of a variable number of operands, or the op's only one. */
+static bool is_listed(const char *name)
+{
+    return strchr(name, '[') || !strncmp(name, "input ", 6);
+}
+
+/* Number of a node's operands that have names: operands of variable number have none. */
 static int named_of(const rw_tape *t, const struct rw_node *node)
 {
     char name[32];
     int n = 0;
     const rw_op_def *const op = t->ctx->ops[node->op];
-    while (n < node->n_inputs && strncmp(rw_op_input_name(op, n, name, sizeof name), "input ", 6)) n++;
+    while (n < node->n_inputs && !is_listed(rw_op_input_name(op, n, name, sizeof name))) n++;
     return n;
 }
 
-/* Who recorded the tape knows its ops, if nobody knows them better. */
+/* Stores information about the tape's ops, unless better information exists. */
 static void learn(const rw_tape *t, const struct op_case *c, const struct table_call *call, rw_dtype dtype)
 {
     for (size_t i = 0; rw_builtin_name(i); i++) {
@@ -146,12 +153,12 @@ static void learn(const rw_tape *t, const struct op_case *c, const struct table_
     }
 }
 
-/* The case on inputs of a type that may have no gradients. */
+/* Records the case on inputs of a type that may have no gradients. */
 static void record_bare(rw_tape *t, const struct op_case *c, rw_dtype dtype)
 {
     rw_tensor *x[OP_INPUTS] = { NULL };
     for (int i = 0; i < c->n; i++)
-        x[i] = op_operand_of(t, &c->in[i], rw_input(t, dtype, op_base_shape(&c->in[i]), NULL));
+        x[i] = op_operand_of(t, &c->in[i], rw_input(t, dtype, op_base_shape(&c->in[i]), NULL, 0));
     c->build(t, x, c);
 }
 
@@ -193,7 +200,7 @@ static void learn_all(struct fixture *b)
 
 /* ---- what backward reads ---- */
 
-/* By what the node's own rule recorded: what reads its operands for another node's sake is not its doing. */
+/* Whether the node's own rule reads the value: a read by another node's rule does not count. */
 static bool is_read(const rw_tape *t, uint32_t node, uint32_t base)
 {
     for (uint32_t n = 0; n < t->n_nodes; n++)
@@ -234,7 +241,7 @@ static void print_reads(struct text *text, const rw_tape *t, uint32_t which)
     if (text->n == before) print(text, "nothing");
 }
 
-/* Records what is known of the op, and a loss of it; NULL where that has no gradient. */
+/* Records the known case of the op, and a loss of it; NULL if it has no gradient. */
 static rw_tensor *record_known(struct fixture *b, size_t which)
 {
     static const struct op_data none;
@@ -251,6 +258,7 @@ static rw_tensor *record_known(struct fixture *b, size_t which)
     return op_record_loss(&r, b->t, c, &none, OP_PLAIN);
 }
 
+/* Prints which operands and results backward reads. */
 static void print_kept(struct text *text, struct fixture *b, size_t which)
 {
     struct rw_problem problem;
@@ -283,13 +291,32 @@ static void print_inplace(struct text *text, const rw_op_def *op, uint32_t n_inp
     if (text->n == before) print(text, "-");
 }
 
-/* What a recipe makes of the inputs: the set's word, and their names where it is not all of them. */
+/* Inputs whose views the op reads in place; others are copied if they are not dense. A view moves no element. */
+static void print_strided(struct text *text, const rw_op_def *op, uint32_t n_inputs)
+{
+    const size_t before = text->n;
+    uint32_t n = 0;
+    if (op->flags & RW_OP_VIEW || !n_inputs) {
+        print(text, "-");
+        return;
+    }
+    for (uint32_t i = 0; i < n_inputs; i++) n += rw_op_set_has(op->strided, (int)i);
+    if (n == n_inputs) print(text, "all");
+    for (uint32_t i = 0; n < n_inputs && i < n_inputs; i++) {
+        if (!rw_op_set_has(op->strided, (int)i)) continue;
+        if (text->n > before) print(text, ", ");
+        print_operand(text, op, true, i);
+    }
+    if (text->n == before) print(text, "none");
+}
+
+/* The recipe's effect on the inputs: the set's name, and the inputs' names if it is not all of them. */
 static void print_recipe(struct text *text, const rw_op_def *op, uint32_t n_inputs)
 {
     const struct {
         uint32_t inputs;
         const char *word;
-    } sets[] = { { op->lowered, "16 bits" }, { op->raised, "f32" }, { op->alike, "alike" } };
+    } sets[] = { { op->cast_low, "16 bits" }, { op->cast_f32, "f32" }, { op->cast_widest, "one type" } };
     const size_t before = text->n;
     for (int s = 0; s < 3; s++) {
         uint32_t n = 0;
@@ -319,15 +346,15 @@ static void print_set(struct text *text, uint32_t types)
     }
 }
 
-/* Of the first operand, and of those whose types are others. */
+/* Types of the first operand, and of those with other types. */
 static void print_types(struct text *text, const rw_op_def *op, const uint32_t *types)
 {
     char name[32];
     uint32_t before = 0;
     print_set(text, types[0]);
-    for (uint32_t k = 1; k < MOST_INPUTS; k++) {
+    for (uint32_t k = 1; k < INPUTS_MAX; k++) {
         if (!types[k] || types[k] == types[0]) continue;
-        if (!strncmp(rw_op_input_name(op, (int)k, name, sizeof name), "input ", 6)) continue; /* one of several */
+        if (is_listed(rw_op_input_name(op, (int)k, name, sizeof name))) continue;
         if (before && before != types[k]) print(text, ": "), print_set(text, before);
         print(text, "%s %s", before == types[k] ? "," : ";", name);
         before = types[k];
@@ -335,6 +362,7 @@ static void print_types(struct text *text, const rw_op_def *op, const uint32_t *
     if (before) print(text, ": "), print_set(text, before);
 }
 
+/* Prints the row of one op. */
 static void print_row(struct text *text, struct fixture *b, size_t which)
 {
     print(text, "| `%s` | %s | ", rw_builtin_name(which), torch_name(rw_builtin_name(which)));
@@ -349,18 +377,20 @@ static void print_row(struct text *text, struct fixture *b, size_t which)
     print(text, " | ");
     print_inplace(text, op, n_inputs);
     print(text, " | ");
+    print_strided(text, op, n_inputs);
+    print(text, " | ");
     print_recipe(text, op, n_inputs);
     print(text, " |\n");
 }
 
-/* ---- functions that are made of ops ---- */
+/* ---- functions that are composed of ops ---- */
 
 static bool is_op(const char *function)
 {
     return rw_builtin_name(place_of(function)) != NULL;
 }
 
-/* The ops that a call records, each once, in their order. */
+/* The ops that a call records, each once, in order. */
 static void print_parts(struct text *text, struct fixture *b, const struct table_call *c)
 {
     rw_tensor *y = NULL;
@@ -390,19 +420,28 @@ static struct text page;
 
 static const char head[] =
     "# The ops\n\n"
-    "What the definitions say: `tests/ops/table.c` writes this page and holds it to them. *Types* are those that the\n"
-    "tests record of the first operand, and of others where theirs are other ones; *floats* are f32, f64, bf16 and\n"
-    "f16, *any* are those, i32 and bool. *Backward reads* is what the op's own rule reads, and so what recompute can\n"
-    "save: under `none` it is kept from forward to backward. What is no operand there is made beside the result:\n"
-    "*lse*, a log-sum-exp, *max_and_log_sum*, its parts, statistics, places. *May write over* is what an op's result\n"
-    "may take the memory of. *Recipe* is what an open one ([precision.md](precision.md)) casts inputs to.\n"
-    "What is missing: [adding_an_op.md](adding_an_op.md).\n\n"
-    "| op | PyTorch | types | backward reads | may write over | recipe |\n|---|---|---|---|---|---|\n";
+    "All built-in ops, with their cost in memory. For users who look for an op or choose what to recompute.\n"
+    "`tests/ops/table.c` writes this page from the definitions and compares it with them.\n"
+    "\n"
+    "- *Types*: types of the first operand that the tests record, and of others if they differ. *floats* are f32,\n"
+    "  f64, bf16 and f16; *any* also includes i32 and bool.\n"
+    "- *Backward reads*: what the op's gradient rule reads. Under `none` it is kept from forward to backward, so it\n"
+    "  is what recompute can save. Names that are not operands are further outputs: *lse* is a log-sum-exp,\n"
+    "  *max_and_log_sum* its parts; others are statistics and positions.\n"
+    "- *May write over*: operands whose memory the result may take.\n"
+    "- *Reads views of*: operands that the op reads with any strides. A transposed, sliced, permuted or broadcast\n"
+    "  operand that is not listed is copied into a dense one before the op, in forward and in each replay. A slice\n"
+    "  of the first axis is dense.\n"
+    "- *Recipe*: the type to which an open precision recipe ([precision.md](precision.md)) casts inputs.\n"
+    "\n"
+    "Ops that are missing: [adding_an_op.md](adding_an_op.md).\n\n"
+    "| op | PyTorch | types | backward reads | may write over | reads views of | recipe |\n"
+    "|---|---|---|---|---|---|---|\n";
 
 static const char head_of_functions[] =
-    "\n## Functions that are made of ops\n\n"
-    "What a call of each records, on a small example: the ops above say what it keeps and may write over. Options\n"
-    "record others; the headers say which there are.\n\n"
+    "\n## Functions that are composed of ops\n\n"
+    "The ops that a call of each function records, for a small example; the table above says what these keep and may\n"
+    "write over. Options record other ops; the headers list them.\n\n"
     "| function | PyTorch | composed of |\n|---|---|---|\n";
 
 static void print_page(void)
@@ -416,7 +455,7 @@ static void print_page(void)
     fixture_close(&b);
 }
 
-/* Headers whose functions record what they are named for. */
+/* Headers whose functions record the op of the same name. */
 static const char *const headers[] = { "attention", "compare",   "conv",      "create",     "custom_grad", "einsum",
                                        "float8",    "gather",    "losses",    "moe",        "norm",        "ops",
                                        "pointwise", "quantized", "recurrent", "reductions", "select" };
@@ -424,7 +463,7 @@ static const char *const headers[] = { "attention", "compare",   "conv",      "c
 Test(table, every_function_that_records_has_a_row)
 {
     static const char rest[] = "_at(rw_site at, rw_tape *t";
-    static char header[TEXT_MOST];
+    static char header[TEXT_MAX];
     print_page();
     for (size_t i = 0; i < sizeof headers / sizeof *headers; i++) {
         char row[256];
@@ -444,7 +483,7 @@ Test(table, every_function_that_records_has_a_row)
 
 Test(table, the_page_says_what_the_definitions_say)
 {
-    static char there[TEXT_MOST];
+    static char there[TEXT_MAX];
     const char *const to = getenv("REWIND_OPS_TABLE");
     print_page();
     if (to) {

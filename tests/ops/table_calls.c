@@ -1,4 +1,4 @@
-/* See table_calls.h. */
+/* Calls of public functions for table.c, which records them to see their ops. */
 #include "ops/table_calls.h"
 
 #include <stddef.h>
@@ -12,11 +12,11 @@
 
 static rw_tensor *in(rw_tape *t, rw_dtype dtype, rw_shape shape)
 {
-    rw_tensor *const x = rw_input(t, dtype, shape, NULL);
+    rw_tensor *const x = rw_input(t, dtype, shape, NULL, 0);
     return rw_dtype_is_float(dtype) ? rw_require_grad(t, x) : x;
 }
 
-/* Of the context: there from the first call on. */
+/* A buffer of the context, created by the first call. */
 static rw_tensor *buffer(rw_tape *t, const char *role, rw_dtype dtype, rw_shape shape)
 {
     char name[32];
@@ -54,7 +54,7 @@ static rw_tensor *record_assign(rw_tape *t, rw_dtype dtype)
     return rw_assign(t, buffer(t, "buffer", dtype, RW_SHAPE(2, 3)), x) ? NULL : x;
 }
 
-/* A rule that reads what it was given. */
+/* A rule that reads its data. */
 static rw_status times_x(rw_grad_call *g, const void *data)
 {
     return rw_grad_set(g, 1, rw_mul(rw_grad_tape(g), rw_grad_upstream(g, 0), rw_grad_input(g, 1)));
@@ -91,7 +91,7 @@ static rw_tensor *record_batchnorm_average(rw_tape *t, rw_dtype dtype)
                         PARAMS(rw_batchnorm_params, .batches = buffer(t, "batches", wide, RW_SCALAR)));
 }
 
-/* ---- functions that are made of other ops ---- */
+/* ---- functions that are composed of other ops ---- */
 
 #define ATTENTION &(rw_attention_options){ .causal = true, .window = 2 }
 #define LOGITS in(t, dtype, RW_SHAPE(2, 3)), INDEX
@@ -133,7 +133,7 @@ CALL(transpose, rw_transpose(t, X, 0, 1))
 CALL(var, rw_var(t, X, RW_AXES(1), true, false))
 CALL(zeros, rw_zeros(t, dtype, RW_SHAPE(2, 3)))
 
-/* Of two places: what a step more repeats. */
+/* Weights for two steps: a further step would repeat the ops. */
 static rw_recurrent_weights recurrent_of(rw_tape *t, rw_dtype dtype, int gates)
 {
     return (rw_recurrent_weights){ in(t, dtype, RW_SHAPE(gates * 2, 3)), in(t, dtype, RW_SHAPE(gates * 2, 2)),
@@ -156,7 +156,7 @@ static rw_tensor *record_gru(rw_tape *t, rw_dtype dtype)
 static rw_tensor *record_unbind(rw_tape *t, rw_dtype dtype)
 {
     rw_tensor *part[2];
-    return rw_unbind(t, X, 0, 2, part) ? NULL : part[0];
+    return rw_unbind(t, X, 0, part, 2) ? NULL : part[0];
 }
 
 static rw_tensor *record_moe_router(rw_tape *t, rw_dtype dtype)
@@ -166,7 +166,7 @@ static rw_tensor *record_moe_router(rw_tape *t, rw_dtype dtype)
                                       .normalize = true), &index, NULL);
 }
 
-/* Of routes that come from elsewhere: their op is not what the function is made of. */
+/* Routes given as inputs: their op is not part of the function. */
 static rw_moe_routes routes(rw_tape *t)
 {
     return (rw_moe_routes){ in(t, RW_I32, RW_SHAPE(4)), in(t, RW_I32, RW_SHAPE(2, 2)), in(t, RW_I32, RW_SHAPE(4)),
@@ -193,7 +193,7 @@ static rw_tensor *record_moe_linear_of_tokens(rw_tape *t, rw_dtype dtype)
 }
 
 const struct table_call table_calls[] = {
-    /* clang-format off: a line each */
+    /* clang-format off: one line each */
     { "adaptive_avg_pool2d", "F.adaptive_avg_pool2d", record_adaptive_avg_pool2d },
     { "adaptive_max_pool2d", "F.adaptive_max_pool2d", record_adaptive_max_pool2d },
     { "arange", NULL, record_arange },

@@ -1,4 +1,4 @@
-/* Rows of table.c: what PyTorch calls an op; "-" where it has none. No include guard. */
+/* Rows of table.c: PyTorch's name of an op, "-" if it has none. No include guard. */
 { "abs", "torch.abs" },
 { "add", "torch.add" },
 { "add_scalar", "torch.add" },
@@ -51,7 +51,7 @@
 { "gelu", "F.gelu" },
 { "gelu_tanh", "F.gelu(approximate='tanh')" },
 { "group_norm", "F.group_norm" },
-{ "gru_cell", "torch.nn.GRUCell, behind its products" },
+{ "gru_cell", "torch.nn.GRUCell, after its products" },
 { "gt", "torch.gt" },
 { "hardswish", "F.hardswish" },
 { "huber", "F.huber_loss, F.smooth_l1_loss" },
@@ -75,7 +75,7 @@
 { "logical_not", "torch.logical_not" },
 { "logical_or", "torch.logical_or" },
 { "logsumexp", "torch.logsumexp" },
-{ "lstm_cell", "torch.nn.LSTMCell, behind its products" },
+{ "lstm_cell", "torch.nn.LSTMCell, after its products" },
 { "lt", "torch.lt" },
 { "matmul", "torch.matmul" },
 { "max", "torch.amax, but that the first of equals takes the gradient" },

@@ -1,6 +1,6 @@
 /*
- * A transposed value that is made dense: every byte is where its element goes, of every type, at the edges of tiles and
- * of the squares inside of them, and whatever the numbers are.
+ * Dense copies of transposed values: every byte arrives at its element's position, for every type, at the edges of
+ * tiles and of the squares inside of them, whatever the values are.
  */
 #include "support/support.h"
 
@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Any bytes; of a boolean 0 and 1 alone. */
+/* Arbitrary bytes; for booleans only 0 and 1. */
 static unsigned char *any_bytes(rw_dtype dtype, int64_t n)
 {
     const size_t bytes = (size_t)n * rw_dtype_size(dtype);
@@ -23,7 +23,7 @@ static unsigned char *any_bytes(rw_dtype dtype, int64_t n)
     return x;
 }
 
-/* Element [a, b, c] of the result is that of x, whose extents are dim, with its axes in the order `axes`. */
+/* Element [a, b, c] of the result equals that of x, whose extents are dim, with its axes in the order `axes`. */
 static void expect_moved(const unsigned char *x, const unsigned char *y, const int64_t *dim, const int *axes,
                          size_t size, const char *what)
 {
@@ -45,7 +45,8 @@ static void check(struct fixture *f, rw_dtype dtype, const int64_t *dim, const i
     const int64_t n = dim[0] * dim[1] * dim[2];
     const size_t size = rw_dtype_size(dtype), bytes = (size_t)n * size;
     unsigned char *const x = any_bytes(dtype, n), *const y = malloc(bytes + 1);
-    rw_tensor *const in = rw_input(f->t, dtype, RW_SHAPE(dim[0], dim[1], dim[2]), x);
+    rw_tensor *const in = rw_input(f->t, dtype, RW_SHAPE(dim[0], dim[1], dim[2]), x,
+                                   (size_t)(dim[0] * dim[1] * dim[2]) * rw_dtype_size(dtype));
     cr_assert_eq(rw_read(f->t, rw_contiguous(f->t, rw_permute(f->t, in, axes)), y, bytes), RW_OK, "%s",
                  rw_error_message(f->ctx));
     expect_moved(x, y, dim, axes, size, rw_dtype_name(dtype));
@@ -69,7 +70,7 @@ Test(transposes, every_element_is_where_it_goes)
         }
 }
 
-/* Rows that begin off an aligned address, and lie further apart than they are long. */
+/* Rows that begin at an unaligned address, with a stride longer than the row. */
 Test(transposes, of_a_part_of_a_matrix)
 {
     static const rw_dtype types[] = { RW_BF16, RW_F32, RW_F64 };
@@ -79,7 +80,7 @@ Test(transposes, of_a_part_of_a_matrix)
         const size_t size = rw_dtype_size(types[d]);
         const int64_t rows = ROWS - FROM, cols = COLS - FROM;
         unsigned char *const x = any_bytes(types[d], ROWS * COLS), *const y = malloc(ROWS * COLS * size);
-        rw_tensor *const in = rw_input(f.t, types[d], RW_SHAPE(ROWS, COLS), x);
+        rw_tensor *const in = rw_input(f.t, types[d], RW_SHAPE(ROWS, COLS), x, ROWS * COLS * rw_dtype_size(types[d]));
         rw_tensor *const part = rw_slice(f.t, rw_slice(f.t, in, 0, FROM, ROWS), 1, FROM, COLS);
         cr_assert_eq(rw_read(f.t, rw_contiguous(f.t, rw_transpose(f.t, part, 0, 1)), y, (size_t)(rows * cols) * size),
                      RW_OK, "%s", rw_error_message(f.ctx));

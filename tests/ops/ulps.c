@@ -1,6 +1,6 @@
 /*
- * Functions of floats that the CPU has of its own, to the ulp, against C's in double: over every exponent of either
- * sign, the edges of what they give, infinities and a NaN. A number is right in whichever lane it stands.
+ * The CPU's own functions of floats, compared in ulps with C's in double: over every exponent of either sign, the edges
+ * of their range, infinities and a NaN. A result is the same in every vector lane.
  */
 #include "support/support.h"
 
@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* of_ulps: what ops/common/vec_native.h promises. */
+/* of_ulps: the accuracy that ops/common/vec_native.h promises. */
 struct fn {
     const char *name;
     rw_tensor *(*record)(rw_tape *t, rw_tensor *x);
@@ -30,7 +30,7 @@ static rw_tensor *record_erf(rw_tape *t, rw_tensor *x)
 
 static const struct fn exp_fn = { "exp", record_exp, exp, 1.0 }, erf_fn = { "erf", record_erf, erf, 1.2 };
 
-/* Of the floats around y, which is a result in double. */
+/* Size of an ulp of the floats around y, a result in double. */
 static double ulp_of(double y)
 {
     int e;
@@ -40,7 +40,7 @@ static double ulp_of(double y)
 
 static double ulps_off(float got, double want)
 {
-    const double past = 0x1.ffffffp127; /* from here on it is rounded to infinity */
+    const double past = 0x1.ffffffp127; /* from here on results round to infinity */
     if (isnan(want)) return isnan(got) ? 0 : INFINITY;
     if (fabs(want) >= past) return isinf(got) && (got > 0) == (want > 0) ? 0 : INFINITY;
     if (isinf(got) || isnan(got)) return INFINITY;
@@ -52,8 +52,8 @@ static void check(const struct fn *f, float *x, int64_t n)
     struct fixture b = fixture_open(1, 2);
     float *const y = malloc((size_t)n * sizeof *y);
     const size_t bytes = (size_t)n * sizeof *y;
-    cr_assert_eq(rw_read(b.t, f->record(b.t, rw_input(b.t, RW_F32, RW_SHAPE(n), x)), y, bytes), RW_OK, "%s",
-                 rw_error_message(b.ctx));
+    cr_assert_eq(rw_read(b.t, f->record(b.t, rw_input(b.t, RW_F32, RW_SHAPE(n), x, (size_t)n * sizeof *x)), y, bytes),
+                 RW_OK, "%s", rw_error_message(b.ctx));
     for (int64_t i = 0; i < n; i++) {
         const double off = ulps_off(y[i], f->value(x[i]));
         cr_assert(off <= f->of_ulps, "%s(%a) is %a, which is off by %.3f ulp", f->name, (double)x[i], (double)y[i],
@@ -63,7 +63,7 @@ static void check(const struct fn *f, float *x, int64_t n)
     fixture_close(&b);
 }
 
-/* Every `step`-th float: a prime, so that all low bits come and every lane sees every exponent. */
+/* Every `step`-th float: a prime, so that all low bits occur and every lane sees every exponent. */
 static void check_all(const struct fn *f, uint32_t step)
 {
     const int64_t n = (int64_t)(UINT32_MAX / step);
@@ -86,7 +86,7 @@ Test(ops_ulps, erf_of_every_exponent)
     check_all(&erf_fn, 1009);
 }
 
-/* From the largest result down to none, closely; 1, and the least number that is not rounded to 1. */
+/* From the largest result down to 0, in small steps; 1, and the least number that is not rounded to 1. */
 Test(ops_ulps, exp_at_its_edges)
 {
     enum { N = 1 << 18 };

@@ -1,7 +1,7 @@
 /*
- * Gradients under a large upstream gradient, as a loss scale makes it: 3,000 in float16. Each operand's gradient is
- * requested alone and is finite wherever the one of float64 is a number of float16. A rule whose intermediate values
- * leave the type before the result does fails here. Exempt are elements whose terms add up to more than the type holds
+ * Gradients with a large upstream gradient, as a loss scale causes it: 3,000 in float16. Each operand's gradient is
+ * requested alone, and must be finite wherever the one in float64 is a number of float16. A rule whose intermediate
+ * values overflow before the result does fails here. Exempt are elements whose terms add up to more than the type holds
  * (M of compare.h): a sum over a broadcast operand stores them in the type, as PyTorch does.
  */
 #include "support/compare.h"
@@ -19,7 +19,7 @@
 #define LARGEST 65504 /* of float16 */
 
 
-/* Cases that make more of the op's own gradient, which has no number in float16. */
+/* Cases that amplify the op's own gradient beyond float16. */
 static const struct {
     const char *name, *reason;
 } exceptions[] = {
@@ -34,14 +34,14 @@ static bool is_exception(const struct op_case *c)
     return false;
 }
 
-/* A run of a case: on its own numbers times 2^shift, with the gradient of one input. */
+/* A run of a case: on its inputs times 2^shift, with the gradient of one input. */
 struct run {
     const struct op_case *c;
     int wanted, shift;
     bool composed; /* by rw_grad() */
 };
 
-/* Its numbers, and 3,000 of either sign for each element of the result. */
+/* The case's inputs, and 3,000 of either sign for each element of the result. */
 struct numbers {
     double *x[OP_INPUTS], *w;
     struct op_data data;
@@ -92,7 +92,8 @@ static double *doubles(const void *raw, rw_dtype dtype, int64_t n)
     return to;
 }
 
-/* The gradient of input `wanted`, or NULL where there is none. The loss is taken in float64, which it fits into. */
+/* The gradient of input `wanted`, or NULL if there is none. The loss is computed in float64, in which it does not
+   overflow. */
 static double *gradient_of(struct fixture *b, const struct run *run, rw_dtype dtype, int64_t *ret_n)
 {
     struct recording r;
@@ -105,7 +106,8 @@ static double *gradient_of(struct fixture *b, const struct run *run, rw_dtype dt
     free_numbers(&of);
     if (!y) return NULL;
     of = numbers_of(run, rw_tensor_shape(y));
-    rw_tensor *const dy = rw_input(t, RW_F64, rw_tensor_shape(y), of.w);
+    rw_tensor *const dy = rw_input(t, RW_F64, rw_tensor_shape(y), of.w,
+                                   (size_t)rw_shape_numel(rw_tensor_shape(y)) * sizeof *of.w);
     rw_tensor *const loss = rw_sum(t, rw_mul(t, rw_cast(t, y, RW_F64), dy), RW_ALL_AXES, false);
     free_numbers(&of);
     rw_tensor **const x = &r.base[run->wanted];
@@ -119,7 +121,7 @@ static double *gradient_of(struct fixture *b, const struct run *run, rw_dtype dt
     return to;
 }
 
-/* What the terms of each element of that gradient add up to. */
+/* The sum of the magnitudes of the terms of each element of that gradient. */
 static double *sizes_of(struct fixture *b, const struct run *run)
 {
     struct recording r;
@@ -138,7 +140,7 @@ static double *sizes_of(struct fixture *b, const struct run *run)
     return to;
 }
 
-/* May the type's gradient be something else where float64's is `want`? One per cent for what is rounded on the way. */
+/* Whether the type's gradient may overflow if float64's is `want`. One per cent for intermediate roundings. */
 static bool may_overflow(double want, double size)
 {
     return !(fabs(want) * 1.01 < LARGEST && fabs(size) * 1.01 < LARGEST);

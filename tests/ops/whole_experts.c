@@ -1,7 +1,7 @@
 /*
- * Products by expert of small whole numbers, whose results every type holds: each exactly. Of an expert with more rows
- * than a sum is cut into, one with none, one with a few and one with a single row; of matrices beside the extents of
- * tiles and panels, and of two backward passes, the second of which adds to the first one's sums.
+ * Products by expert of small integers, whose results every type holds exactly. There is an expert with more rows than
+ * a sum is split into, one with none, one with a few and one with a single row; matrices close to the extents of tiles
+ * and panels; and two backward passes, the second of which adds to the first one's sums.
  */
 #include "support/compare.h"
 #include "support/support.h"
@@ -18,7 +18,7 @@ static const int rows_of[EXPERTS] = { 1030, 0, 40, 1 };
 
 enum { X = 1, W, DY };
 
-/* -1, 0 or 1: sums of 1,100 products of two stay far below 256, up to which bfloat16 holds every whole number. */
+/* -1, 0 or 1: sums of 1,100 products of two stay far below 256, up to which bfloat16 holds every integer. */
 static int number_at(uint32_t seed, int64_t i)
 {
     uint32_t x = seed * 0x9e3779b9u + (uint32_t)i * 0x85ebca6bu;
@@ -36,12 +36,12 @@ static void *numbers(rw_dtype dtype, uint32_t seed, int64_t n)
 static rw_tensor *input(rw_tape *t, rw_dtype dtype, uint32_t seed, rw_shape shape)
 {
     void *const data = numbers(dtype, seed, rw_shape_numel(shape));
-    rw_tensor *const x = rw_input(t, dtype, shape, data);
+    rw_tensor *const x = rw_input(t, dtype, shape, data, (size_t)rw_shape_numel(shape) * rw_dtype_size(dtype));
     free(data);
     return x;
 }
 
-/* Experts' tokens mixed: those of the first lie between the others'. */
+/* Experts' tokens are mixed: those of the first are between the others'. */
 static int32_t expert_of[TOKENS];
 static int64_t row_of[TOKENS]; /* of x */
 
@@ -69,9 +69,10 @@ static void *bytes_of(rw_tape *t, rw_tensor *x)
 
 struct result {
     unsigned char *y, *dx, *dw;
-    rw_dtype of_dw; /* float32 over 16 bits */
+    rw_dtype of_dw; /* float32 for 16-bit types */
 };
 
+/* Runs a product by expert, forward and two backward passes. */
 static struct result multiply(rw_dtype dtype, bool gathers, int threads)
 {
     struct fixture b = fixture_open(1, threads);
@@ -84,7 +85,9 @@ static struct result multiply(rw_dtype dtype, bool gathers, int threads)
         rw_moe_routes r;
         rw_tensor *const x = rw_require_grad(b.t, input(b.t, dtype, X, RW_SHAPE(TOKENS, IN)));
         rw_tensor *const dy = input(b.t, dtype, DY, RW_SHAPE(TOKENS, OUT));
-        cr_assert_eq(rw_moe_route(b.t, rw_input(b.t, RW_I32, RW_SHAPE(TOKENS, 1), expert_of), EXPERTS, &r), RW_OK);
+        cr_assert_eq(
+            rw_moe_route(b.t, rw_input(b.t, RW_I32, RW_SHAPE(TOKENS, 1), expert_of, sizeof expert_of), EXPERTS, &r),
+            RW_OK);
         rw_tensor *const rows = gathers ? rw_moe_linear_of_tokens(b.t, x, w, &r) : rw_moe_linear(b.t, x, w, &r);
         rw_tensor *const y = rw_moe_combine(b.t, rows, &r);
         cr_assert_eq(rw_backward(b.t, rw_sum(b.t, rw_mul(b.t, y, dy), RW_ALL_AXES, false)), RW_OK, "%s",
@@ -122,7 +125,7 @@ static double sum_of_dw(int64_t expert, int64_t out, int64_t in)
     return 2 * sum; /* of two passes */
 }
 
-/* Elements spread over all, with strides that meet every row, column and expert. */
+/* Elements spread over the result, with strides that reach every row, column and expert. */
 static void expect_exact(const struct result *r, rw_dtype dtype, const char *how)
 {
     for (int64_t s = 0; s < SAMPLES; s++) {
@@ -153,7 +156,7 @@ Test(whole_experts, each_element_exactly)
     }
 }
 
-/* Threads take experts as they come. */
+/* Threads take experts in any order. */
 Test(whole_experts, the_same_bytes_with_any_threads)
 {
     spread_tokens(true);

@@ -1,7 +1,7 @@
 /*
- * Products of small whole numbers, whose results every type holds: each element exactly, for all ways that operands can
- * lie, and for extents beside those of tiles, blocks and steps. Around the operands lies what is no number: a product
- * that reads beside one is found.
+ * Products of small integers, whose results every type holds exactly: each element is checked, for all layouts of
+ * operands, and for extents close to those of tiles, blocks and steps. The operands are surrounded by NaN, so a product
+ * that reads outside of one is detected.
  */
 #include "support/support.h"
 
@@ -17,15 +17,15 @@ struct extents {
     int64_t m, n, k;
 };
 
-/* From what one thread does by itself to what is cut into tiles and panels; with depths of one step and of many. */
+/* From the work of one thread to products that are split into tiles and panels; with depths of one step and of many. */
 static const struct extents all_extents[] = {
     { 3, 5, 7 },       { 32, 64, 1024 },  { 33, 64, 1100 },  { 64, 33, 1100 },  { 129, 161, 130 }, { 257, 300, 65 },
     { 600, 400, 33 },  { 47, 48, 2049 },  { 31, 700, 255 },  { 700, 31, 256 },  { 96, 800, 300 },  { 1100, 70, 257 },
     { 4, 2100, 2003 }, { 8, 1055, 4096 }, { 2050, 1031, 4 }, { 1025, 2049, 1 }, { 80, 1456, 21 },
 };
-/* Of so many multiplications that processors without AVX-512 pack both operands; one with columns of two panels. */
+/* So many multiplications that processors without AVX-512 pack both operands; one with columns of two panels. */
 static const struct extents largest[] = { { 677, 1033, 391 }, { 401, 1601, 421 } };
-/* Of two parts of the depth, where they are packed. */
+/* Two parts of the depth, if they are packed. */
 static const struct extents deep[] = { { 401, 801, 811 } };
 
 static const struct extents *extents = all_extents;
@@ -35,7 +35,7 @@ static const rw_dtype types[] = { RW_BF16, RW_F32, RW_F16, RW_F64 };
 
 enum { ROWS_BEFORE = 1, COLS_BEFORE = 2, ROWS_MORE = 3, COLS_MORE = 5 };
 
-/* -1, 0 or 1: sums of 2,100 products of two stay far below 256, up to which bfloat16 holds every whole number. */
+/* -1, 0 or 1: sums of 2,100 products of two stay far below 256, up to which bfloat16 holds every integer. */
 TEST_RECKONS static int number_at(uint32_t seed, int64_t row, int64_t col)
 {
     uint32_t x = seed * 0x9e3779b9u + (uint32_t)row * 0x85ebca6bu + (uint32_t)col * 0xc2b2ae35u;
@@ -56,7 +56,7 @@ TEST_RECKONS static void put(void *to, rw_dtype dtype, int64_t i, double x)
 
 enum { A = 1, B, BIAS, SUM };
 
-/* [rows, cols] of whole numbers in the middle of a matrix of what is none; turned: the transpose of [cols, rows]. */
+/* [rows, cols] of integers in the middle of a matrix of NaN; with `turned` the transpose of [cols, rows]. */
 static rw_tensor *operand(struct fixture *b, rw_dtype dtype, uint32_t seed, int64_t rows, int64_t cols, bool turned)
 {
     const int64_t high = (turned ? cols : rows), wide = turned ? rows : cols;
@@ -84,7 +84,7 @@ TEST_RECKONS static signed char *numbers(uint32_t seed, int64_t rows, int64_t co
     return x;
 }
 
-/* A row of c, column by column side by side: down the columns of b each number would come from memory anew. */
+/* A row of c, with the columns of the inner loop contiguous: going down the columns of b would miss the caches. */
 TEST_RECKONS static void row_of_product(const signed char *row, const signed char *columns, const struct extents *e,
                                         int *sums)
 {
@@ -92,6 +92,7 @@ TEST_RECKONS static void row_of_product(const signed char *row, const signed cha
         for (int64_t j = 0; row[k] && j < e->n; j++) sums[j] += row[k] * columns[k * e->n + j];
 }
 
+/* Compares sampled rows of the result with exact sums. */
 static void expect_exact(struct fixture *b, rw_tensor *y, const struct extents *e, bool bias, bool adds,
                          const char *what)
 {
@@ -101,7 +102,7 @@ static void expect_exact(struct fixture *b, rw_tensor *y, const struct extents *
     rw_tensor *const wide = rw_cast(b->t, y, RW_F32);
     cr_assert_eq(rw_read(b->t, wide, are, rw_tensor_bytes(wide)), RW_OK, "%s", rw_error_message(b->ctx));
     const bool large = e->m * e->n * e->k >= 1 << 28;
-    const int64_t rows = large ? 13 : 1; /* every so many, and all that a strip may have left over */
+    const int64_t rows = large ? 13 : 1; /* every so many rows, and every remainder that a strip may have */
     for (int64_t i = 0; i < e->m; i += i + rows < e->m - 8 ? rows : 1) {
         for (int64_t j = 0; j < e->n; j++)
             want[j] = (bias ? number_at(BIAS, 0, j) : 0) + (adds ? number_at(SUM, i, j) : 0);
@@ -143,7 +144,7 @@ static void with_a_bias(rw_dtype dtype)
         }
 }
 
-/* Of 16 bits the sum may be of float32, as a weight's gradient is. */
+/* In 16 bits the sum may be float32, as a weight's gradient is. */
 static void beside_a_sum(rw_dtype dtype)
 {
     for (int i = 0; i < n_extents; i++)
@@ -159,8 +160,8 @@ static void beside_a_sum(rw_dtype dtype)
         }
 }
 
-/* A batch of two, whose second factors are the first ones with their signs turned; numbers of a row lie two apart. Some
-   of the extents where kernels are simulated, which have no plan of their own for a batch. */
+/* A batch of two, whose second factors are the first ones with the opposite sign; elements of a row have a stride of
+   two. If kernels are simulated only some extents, because they have no special plan for a batch. */
 static void of_a_batch(rw_dtype dtype)
 {
     for (int i = 0; i < n_extents; i += test_device() == RW_DEVICE_CPU ? 1 : 5) {
@@ -179,7 +180,7 @@ static void of_a_batch(rw_dtype dtype)
     }
 }
 
-/* Rows of factors at random, by several numbers of threads. */
+/* Random rows of factors, with several numbers of threads. */
 static void by_threads_of(rw_dtype dtype, bool adds)
 {
     for (int i = 0; i < n_extents; i++) {
@@ -207,7 +208,7 @@ static void by_threads(rw_dtype dtype)
     by_threads_of(dtype, false);
 }
 
-/* Rows at random, from the last to the first: results lie so, too, byte for byte. */
+/* Random rows, in reverse order: the results are reversed, byte for byte. */
 static void wherever_a_row_lies(rw_dtype dtype)
 {
     for (int i = 0; i < n_extents; i += test_device() == RW_DEVICE_CPU ? 1 : 5)
@@ -239,8 +240,8 @@ static void for_each_type(void (*holds)(rw_dtype dtype))
     for (int d = 0; d < (rw_cpu_emulates_amx ? 1 : 4); d++) holds(types[d]);
 }
 
-/* Both across the depth, so that each row's last numbers are fewer than a vector's: those of the last row end where
-   memory does (base/guarded.c). */
+/* Both operands are transposed, so that each row's last elements are fewer than a vector's: those of the last row end
+   where memory does (base/guarded.c). */
 static void at_the_end_of_memory(rw_dtype dtype)
 {
     static const struct extents e = { 33, 33, 2048 };
@@ -316,7 +317,7 @@ Test(whole_products, the_largest)
     else check_all(largest, sizeof largest / sizeof *largest, 3);
 }
 
-/* Where they are packed, on every machine that has AVX2. */
+/* They are packed on every machine that has AVX2. */
 Test(whole_products, the_largest_by_code_for_older_processors)
 {
     BY_CODE_FOR_AVX2();
@@ -324,7 +325,7 @@ Test(whole_products, the_largest_by_code_for_older_processors)
     check_all(deep, sizeof deep / sizeof *deep, 2);
 }
 
-/* More rows than sums lie beside the product at a time. */
+/* More rows than the sums that are held for the product at a time. */
 Test(whole_products, sums_of_bands_of_rows)
 {
     BY_CODE_FOR_AVX2();
@@ -335,7 +336,7 @@ Test(whole_products, sums_of_bands_of_rows)
     by_threads_of(RW_F32, true);
 }
 
-/* Fewer than are worth sharing what is packed: each thread has room to pack for itself. */
+/* Fewer rows than make sharing of packed operands worthwhile: each thread has workspace to pack for itself. */
 Test(whole_products, few_rows_of_a_large_product_are_for_all_threads)
 {
     BY_CODE_FOR_AVX2();
@@ -355,7 +356,7 @@ Test(whole_products, few_rows_of_a_large_product_are_for_all_threads)
     cr_expect_gt(workspace[1], 3 * workspace[0], "%zu and %zu bytes", workspace[0], workspace[1]);
 }
 
-/* What threads would share has no room where it was planned as tiles of many of them. */
+/* If tiles were planned for many threads, there is no workspace for the shared packing of one thread. */
 Test(whole_products, one_thread_has_the_room_of_many)
 {
     BY_CODE_FOR_AVX2();
@@ -373,7 +374,7 @@ Test(whole_products, one_thread_has_the_room_of_many)
     cr_expect_eq(first_difference(y[0], y[1], sizeof *y), -1);
 }
 
-/* The library's code for AVX2 takes rows by six: others are filled up. */
+/* The library's code for AVX2 processes rows by six: others are padded. */
 Test(whole_products, by_code_for_older_processors)
 {
     BY_CODE_FOR_AVX2();
@@ -385,7 +386,7 @@ Test(whole_products, by_code_for_older_processors)
     }
 }
 
-/* Each test is a process of its own: the instruction set is not chosen yet. */
+/* Each test is a process of its own: the instruction set has not been selected yet. */
 Test(whole_products, where_the_processor_does_not_multiply_bfloat16)
 {
     if (test_device() != RW_DEVICE_CPU) cr_skip_test("of the CPU");
@@ -397,7 +398,7 @@ Test(whole_products, where_the_processor_does_not_multiply_bfloat16)
     by_threads(RW_BF16);
 }
 
-/* Parts of the operands are as deep as a cache is large, whatever the depth. */
+/* Parts of the operands are as deep as the cache size allows, whatever the depth. */
 Test(whole_products, what_is_widened_takes_no_more_room_for_more_depth)
 {
     size_t workspace[2];

@@ -1,6 +1,6 @@
 /*
- * Placement: no two live buffers overlap, near the lower bound on what training steps look like, the same twice,
- * n log n.
+ * Placement: no two live buffers overlap, results for typical training steps are close to the lower bound and
+ * deterministic, and the work is n log n.
  */
 #include "base/alloc.h"
 #include "place/gaps.h"
@@ -21,7 +21,7 @@ static uint64_t draw(uint64_t n)
     return state % n;
 }
 
-static double check(struct rw_life *life, size_t n)
+static double check(struct rw_lifetime *life, size_t n)
 {
     uint64_t size, again;
     cr_assert_eq(rw_place(life, n, 256, &size), RW_OK);
@@ -37,10 +37,10 @@ static double check(struct rw_life *life, size_t n)
     return least ? (double)size / (double)least : 1;
 }
 
-/* Kept values of a few sizes per layer, transients, and replays: a step under full recompute when `replays`. */
-static size_t training_step(struct rw_life *life, int layers, bool replays)
+/* Kept values of a few sizes per layer, transient ones, and replays: a step under full recompute with `replays`. */
+static size_t training_step(struct rw_lifetime *life, int layers, bool replays)
 {
-    static const uint64_t sizes[] = { 1, 1, 3, 1, 1, 1, 4, 4 }; /* of the values of a block, in block inputs */
+    static const uint64_t sizes[] = { 1, 1, 3, 1, 1, 1, 4, 4 }; /* sizes of a block's values, in units of its input */
     const uint64_t unit = 65536 + 256 * draw(64);
     size_t n = 0;
     uint32_t step = 0;
@@ -51,10 +51,10 @@ static size_t training_step(struct rw_life *life, int layers, bool replays)
             const bool kept = !replays || v == 0;
             const uint32_t twice = 2 * (uint32_t)v, done = back + per - twice;
             const uint64_t bytes = sizes[v] * unit;
-            life[n++] = (struct rw_life){ step, kept ? done + 15 : step + 3, bytes, 0 };
-            life[n++] = (struct rw_life){ step, step + 1, unit / 3, 0 };
-            if (replays && v) life[n++] = (struct rw_life){ back + twice, done + 16, bytes, 0 };
-            life[n++] = (struct rw_life){ done + 14, done + 17, bytes, 0 };
+            life[n++] = (struct rw_lifetime){ step, kept ? done + 15 : step + 3, bytes, 0 };
+            life[n++] = (struct rw_lifetime){ step, step + 1, unit / 3, 0 };
+            if (replays && v) life[n++] = (struct rw_lifetime){ back + twice, done + 16, bytes, 0 };
+            life[n++] = (struct rw_lifetime){ done + 14, done + 17, bytes, 0 };
         }
         step = (uint32_t)(l + 1) * per;
     }
@@ -64,11 +64,11 @@ static size_t training_step(struct rw_life *life, int layers, bool replays)
 Test(place, random_lives_never_overlap)
 {
     for (int round = 0; round < 2000; round++) {
-        struct rw_life life[64];
+        struct rw_lifetime life[64];
         const size_t n = draw(64);
         for (size_t i = 0; i < n; i++) {
             const uint32_t first = (uint32_t)draw(40);
-            life[i] = (struct rw_life){ first, first + (uint32_t)draw(20), draw(5) ? draw(5000) : 0, 0 };
+            life[i] = (struct rw_lifetime){ first, first + (uint32_t)draw(20), draw(5) ? draw(5000) : 0, 0 };
         }
         check(life, n);
     }
@@ -76,7 +76,7 @@ Test(place, random_lives_never_overlap)
 
 Test(place, training_steps_come_within_two_percent)
 {
-    static struct rw_life life[8192];
+    static struct rw_lifetime life[8192];
     for (int layers = 2; layers <= 48; layers += layers < 12 ? 2 : 12)
         for (int replays = 0; replays < 2; replays++) {
             const double ratio = check(life, training_step(life, layers, replays));
@@ -84,7 +84,7 @@ Test(place, training_steps_come_within_two_percent)
         }
 }
 
-/* Against one byte of truth per unit of address. */
+/* Compared with a model that has one byte per unit of address. */
 static uint64_t slow_take(unsigned char *taken, uint64_t range, uint64_t bytes, bool low)
 {
     uint64_t found = UINT64_MAX;
@@ -99,15 +99,15 @@ static uint64_t slow_take(unsigned char *taken, uint64_t range, uint64_t bytes, 
 
 Test(place, gaps_are_found_where_a_plain_search_finds_them)
 {
-    enum { RANGE = 300, MOST = 100 };
+    enum { RANGE = 300, MAX = 100 };
     struct rw_gaps g = { 0 };
     for (int round = 0; round < 200; round++) {
         unsigned char taken[RANGE + 1] = { 0 };
-        uint64_t from[MOST], to[MOST];
+        uint64_t from[MAX], to[MAX];
         size_t n = 0;
         cr_assert(rw_gaps_reset(&g, RANGE));
         for (int turn = 0; turn < 400; turn++) {
-            if (n < MOST && draw(2)) {
+            if (n < MAX && draw(2)) {
                 const bool low = draw(2), fixed = draw(4) == 0;
                 const uint64_t bytes = 1 + draw(draw(4) ? 4 : 60), place = draw(RANGE - bytes);
                 uint64_t at = slow_take(taken, RANGE, bytes, low);
@@ -137,7 +137,7 @@ Test(place, gaps_are_found_where_a_plain_search_finds_them)
 
 Test(place, the_walker_finds_an_overlap)
 {
-    struct rw_life life[2] = { { 0, 5, 512, 0 }, { 5, 9, 512, 256 } };
+    struct rw_lifetime life[2] = { { 0, 5, 512, 0 }, { 5, 9, 512, 256 } };
     cr_assert_not(rw_place_is_valid(life, 2, 256, 1024));
     life[1].offset = 512;
     cr_assert(rw_place_is_valid(life, 2, 256, 1024));
@@ -147,10 +147,10 @@ Test(place, the_walker_finds_an_overlap)
     cr_assert(rw_place_is_valid(life, 2, 256, 512), "one after the other");
 }
 
-/* More buffers than the quadratic heuristic takes: the two-ended one must do it alone. */
+/* More buffers than the quadratic heuristic accepts: the two-ended one must suffice alone. */
 Test(place, very_deep_models_come_within_two_percent)
 {
-    static struct rw_life life[16384];
+    static struct rw_lifetime life[16384];
     for (int replays = 0; replays < 2; replays++) {
         const size_t n = training_step(life, 400, replays);
         cr_assert_gt(n, 9000);
@@ -159,31 +159,31 @@ Test(place, very_deep_models_come_within_two_percent)
     }
 }
 
-/* Lives without any order among them: no heuristic is made for these, yet none may waste a lot. */
+/* Random lifetimes: no heuristic is designed for these, but none may waste much. */
 Test(place, lives_without_order_stay_within_a_quarter)
 {
-    static struct rw_life life[3000];
+    static struct rw_lifetime life[3000];
     for (size_t n = 10; n <= 3000; n *= 2) {
         for (size_t i = 0; i < n; i++) {
             const uint32_t first = (uint32_t)draw(n);
             const uint32_t steps = (uint32_t)draw(draw(4) ? 20 : n);
-            life[i] = (struct rw_life){ first, first + steps, draw(1u << (8 + draw(14))), 0 };
+            life[i] = (struct rw_lifetime){ first, first + steps, draw(1u << (8 + draw(14))), 0 };
         }
         const double ratio = check(life, n);
         cr_assert_leq(ratio, 1.25, "%zu buffers: %.4f", n, ratio);
     }
 }
 
-/* What the tries are worth: on the average over many sets of lives, few and many, which one way alone does not
-   reach. */
+/* The value of trying several heuristics: on the average over many sets of lifetimes, few and many buffers, a single
+   one is worse. */
 static double average(size_t n, int rounds)
 {
-    static struct rw_life life[8192];
+    static struct rw_lifetime life[8192];
     double sum = 0;
     for (int round = 0; round < rounds; round++) {
         for (size_t i = 0; i < n; i++) {
             const uint32_t first = (uint32_t)draw(2 * n);
-            life[i] = (struct rw_life){ first, first + (uint32_t)draw(draw(3) ? 12 : n), 256 * (1 + draw(60)), 0 };
+            life[i] = (struct rw_lifetime){ first, first + (uint32_t)draw(draw(3) ? 12 : n), 256 * (1 + draw(60)), 0 };
         }
         sum += check(life, n);
     }
@@ -199,17 +199,17 @@ Test(place, each_way_of_placing_earns_its_time)
     cr_expect_leq(many, 1.105, "%.5f", many);
 }
 
-/* Too many for orders: a stack that is taken down again, between what lives short. The capacities that are tried first
-   lie close to the bound. */
+/* Too many buffers for randomized orders: a stack that is built and removed again, with short-lived buffers in between.
+   The capacities that are tried first are close to the bound. */
 Test(place, a_stack_of_thousands_comes_within_two_percent)
 {
     enum { N = 6500 };
-    static struct rw_life life[N];
+    static struct rw_lifetime life[N];
     state = 12345;
     for (uint32_t i = 0; i < N; i++) {
         const bool brief = i % 4 || i > N / 2;
         const uint32_t last = brief ? i + (uint32_t)draw(4) : 2 * N - i;
-        life[i] = (struct rw_life){ i, last, 256 * (1 + draw(60)), 0 };
+        life[i] = (struct rw_lifetime){ i, last, 256 * (1 + draw(60)), 0 };
     }
     const double ratio = check(life, N);
     cr_assert_leq(ratio, 1.02, "%.4f", ratio);
@@ -217,7 +217,7 @@ Test(place, a_stack_of_thousands_comes_within_two_percent)
 
 Test(place, nothing_and_nothing_but_empty_buffers)
 {
-    struct rw_life life[2] = { { 0, 3, 0, 77 }, { 1, 1, 0, 78 } };
+    struct rw_lifetime life[2] = { { 0, 3, 0, 77 }, { 1, 1, 0, 78 } };
     cr_assert_eq(check(life, 0), 1);
     cr_assert_eq(check(life, 2), 1);
     cr_assert_eq(life[0].offset, 0);
@@ -226,10 +226,10 @@ Test(place, nothing_and_nothing_but_empty_buffers)
 
 Test(place, every_allocation_that_fails_is_reported)
 {
-    struct rw_life life[200];
+    struct rw_lifetime life[200];
     for (size_t i = 0; i < 200; i++) {
         const uint32_t first = (uint32_t)draw(100);
-        life[i] = (struct rw_life){ first, first + (uint32_t)draw(30), 1 + draw(9000), 0 };
+        life[i] = (struct rw_lifetime){ first, first + (uint32_t)draw(30), 1 + draw(9000), 0 };
     }
     uint64_t size;
     const uint64_t before = rw_alloc_count();
@@ -242,13 +242,14 @@ Test(place, every_allocation_that_fails_is_reported)
     }
 }
 
+/* The work that placing n blocks takes; the placement must be valid. */
 static uint64_t work_for(size_t n, bool scattered)
 {
-    struct rw_life *const life = malloc(n * sizeof *life);
+    struct rw_lifetime *const life = malloc(n * sizeof *life);
     for (size_t i = 0; i < n; i++) {
         const uint32_t first = scattered ? (uint32_t)draw(n) : (uint32_t)(i / 2);
         const uint32_t last = scattered ? first + (uint32_t)draw(n / 4) : i % 2 ? first + 3 : (uint32_t)(2 * n - first);
-        life[i] = (struct rw_life){ first, last, 256 * (1 + draw(8)), 0 };
+        life[i] = (struct rw_lifetime){ first, last, 256 * (1 + draw(8)), 0 };
     }
     uint64_t size;
     const uint64_t before = work_done();

@@ -1,4 +1,4 @@
-/* The plan cache: each structure is planned once, and the oldest make room. */
+/* The plan cache: each structure is planned once, and the least recently used plans are evicted. */
 #include "support/support.h"
 
 #include "base/alloc.h"
@@ -8,7 +8,7 @@
 #include <criterion/criterion.h>
 #include <stdlib.h>
 
-/* Structures in turn: each is planned once, however often they alternate. */
+/* Alternating structures: each is planned once, however often they alternate. */
 Test(cache, one_plan_per_structure)
 {
     struct fixture b = fixture_open(1, 1);
@@ -26,14 +26,15 @@ Test(cache, one_plan_per_structure)
     fixture_close(&b);
 }
 
-/* The same ops on the same shapes, the operands the other way round: another plan. */
+/* The same ops on the same shapes, with exchanged operands: another plan. */
 Test(cache, operands_are_part_of_the_structure)
 {
     struct fixture b = fixture_open(1, 1);
     for (int turn = 0; turn < 4; turn++) {
         const float x[] = { 1, 2, 3 }, y[] = { 10, 20, 30 };
         float got[3];
-        rw_tensor *const in[] = { rw_input(b.t, RW_F32, RW_SHAPE(3), x), rw_input(b.t, RW_F32, RW_SHAPE(3), y) };
+        rw_tensor *const in[] = { rw_input(b.t, RW_F32, RW_SHAPE(3), x, sizeof x),
+                                  rw_input(b.t, RW_F32, RW_SHAPE(3), y, sizeof y) };
         rw_tensor *const d = rw_sub(b.t, in[turn % 2], in[!(turn % 2)]);
         cr_assert_eq(rw_read(b.t, d, got, sizeof got), RW_OK);
         for (int i = 0; i < 3; i++) cr_assert_eq(got[i], (turn % 2 ? 9 : -9) * (float)(i + 1));
@@ -44,7 +45,7 @@ Test(cache, operands_are_part_of_the_structure)
     fixture_close(&b);
 }
 
-/* One plan; its number of tokens is its structure. */
+/* One plan; its structure is its number of tokens. */
 static unsigned char *step(struct fixture *b, const struct net *n, int tokens, size_t *ret_bytes)
 {
     rw_zero_grad(b->ctx);
@@ -54,7 +55,7 @@ static unsigned char *step(struct fixture *b, const struct net *n, int tokens, s
     return all_gradients(b->ctx, ret_bytes);
 }
 
-/* The least recently used makes room, not the first one made. */
+/* The least recently used plan is evicted, not the oldest. */
 Test(cache, makes_room_for_the_newest)
 {
     struct fixture b = fixture_open(1, 1);
@@ -74,7 +75,7 @@ Test(cache, makes_room_for_the_newest)
     fixture_close(&b);
 }
 
-/* More structures than the cache holds, round and round: no step differs, and nothing stays allocated. */
+/* More structures than the cache holds, repeatedly: no step differs, and nothing stays allocated. */
 Test(cache, what_makes_room_is_freed)
 {
     enum { STRUCTURES = RW_PLAN_CACHE_SIZE + 8 };
@@ -100,7 +101,7 @@ Test(cache, what_makes_room_is_freed)
     fixture_close(&b);
 }
 
-/* The same by bytes: as many plans as fit, the newest however large it is, and what is counted is what is there. */
+/* The same by bytes: as many plans as fit, always including the newest, and the count equals the allocated bytes. */
 Test(cache, is_bounded_in_bytes)
 {
     struct fixture b = fixture_open(1, 1);

@@ -1,4 +1,4 @@
-/* Planning works in proportion to the tape, whatever there is much of: parameters, marked values, readers. */
+/* The work of planning is proportional to the tape, for many parameters, marked values, or readers. */
 #include "support/support.h"
 #include "support/work.h"
 
@@ -52,7 +52,7 @@ static rw_tensor *record(struct fixture *b, enum kind kind, int n)
     return rw_sum(t, x, RW_ALL_AXES, false);
 }
 
-/* What planning it takes. */
+/* The work of planning it. */
 static uint64_t work_of(enum kind kind, int n)
 {
     struct fixture b = fixture_open(1, 1);
@@ -70,7 +70,7 @@ static uint64_t work_of(enum kind kind, int n)
     return work;
 }
 
-/* Four times as much is sixteen times the work where each is searched for among all, and 4.8 where all were sorted. */
+/* Four times as many would be sixteen times the work with linear searches, and was 4.8 times with sorting. */
 Test(growth, planning_works_in_proportion, .timeout = 60)
 {
     for (enum kind kind = 0; kind < KINDS; kind++) {

@@ -1,7 +1,8 @@
 /*
- * What a plan's key has to hold: pairs of steps that differ in one thing each. Both run in turn in one context, where
- * the second would be given the first one's plan if that thing were not part of the key; and each alone, in a context
- * of its own. What they give is the same: gradients, their shapes, what is kept, how often ops run.
+ * Checks the contents of a plan's key: pairs of steps that differ in one property each. Both run alternately in one
+ * context, where the second would get the first one's plan if that property were not part of the key; and each alone,
+ * in a context of its own. Their results must be the same: gradients, their shapes, kept values, how often ops are
+ * executed.
  */
 #include "record/node.h"
 #include "support/support.h"
@@ -12,7 +13,7 @@
 
 enum { N = 6, OPS = 3 };
 
-/* What a step shows. */
+/* The observable results of a step. */
 struct seen {
     float gradient[2][N];
     rw_shape shape;
@@ -24,7 +25,7 @@ struct seen {
 struct step {
     struct fixture b;
     rw_tensor *w[2], *x; /* parameters; an input that is marked */
-    rw_tensor *marked;   /* another value whose gradient may be there */
+    rw_tensor *marked;   /* another value that may have a gradient */
 };
 
 static rw_tensor *half(rw_tape *t, rw_tensor *x)
@@ -56,7 +57,8 @@ static rw_tensor *parameter(struct step *s, int which)
 static rw_tensor *shape_of_an_input(struct step *s, int which)
 {
     const float ones[N] = { 1, 1, 1, 1, 1, 1 };
-    s->x = rw_require_grad(s->b.t, rw_input(s->b.t, RW_F32, which ? RW_SHAPE(2, 3) : RW_SHAPE(3, 2), ones));
+    s->x = rw_require_grad(
+        s->b.t, rw_input(s->b.t, RW_F32, which ? RW_SHAPE(2, 3) : RW_SHAPE(3, 2), ones, 2 * 3 * sizeof *ones));
     return s->x;
 }
 
@@ -67,7 +69,7 @@ static rw_tensor *mark(struct step *s, int which)
     return rw_mul(s->b.t, y, y);
 }
 
-/* The input is marked after an op has read it: a scope without gradients keeps that op out of backward. */
+/* The input is marked after an op has read it: a scope without gradients excludes that op from backward. */
 static rw_tensor *scope(struct step *s, int which)
 {
     if (which) rw_no_grad_begin(s->b.t);
@@ -76,7 +78,7 @@ static rw_tensor *scope(struct step *s, int which)
     return rw_mul(s->b.t, y, rw_require_grad(s->b.t, s->x));
 }
 
-/* Three ops in a row, the first in a region. */
+/* Three consecutive ops, the first in a region. */
 static rw_tensor *region(struct step *s, int which)
 {
     ckpt_set_policy(s->b.t, "selective:a");
@@ -117,7 +119,7 @@ static rw_tensor *decision(struct step *s, int which)
     ckpt_set_policy(s->b.t, "full");
     ckpt_begin(s->b.t, "a");
     rw_tensor *const y = counted_square(s->b.t, s->w[0], 0);
-    if (which) ckpt_save(s->b.t, y);
+    if (which) ckpt_keep(s->b.t, y);
     rw_tensor *const z = counted_square(s->b.t, y, 1);
     ckpt_end(s->b.t);
     return counted_square(s->b.t, z, 2);
@@ -125,7 +127,7 @@ static rw_tensor *decision(struct step *s, int which)
 
 static rw_tensor *name(struct step *s, int which)
 {
-    ckpt_set_policy(s->b.t, "names:save=kept");
+    ckpt_set_policy(s->b.t, "names:keep=kept");
     ckpt_begin(s->b.t, "a");
     rw_tensor *const y = counted_square(s->b.t, s->w[0], 0);
     ckpt_name(s->b.t, y, which ? "kept" : "left");
@@ -180,6 +182,7 @@ static void look(struct step *s, rw_tensor *x, int i, struct seen *ret)
                  rw_error_message(s->b.ctx));
 }
 
+/* Runs one of the two steps of a pair and records its results. */
 static struct seen run(struct step *s, const struct pair *p, int which)
 {
     const float ones[N] = { 1, 2, 3, 4, 5, 6 };
@@ -190,7 +193,7 @@ static struct seen run(struct step *s, const struct pair *p, int which)
     rw_zero_grad(s->b.ctx);
     rw_tape_reset(s->b.t);
     s->marked = NULL;
-    s->x = rw_input(s->b.t, RW_F32, RW_SHAPE(N), ones);
+    s->x = rw_input(s->b.t, RW_F32, RW_SHAPE(N), ones, sizeof ones);
     rw_tensor *const y = p->build(s, which);
     cr_assert_eq(rw_backward(s->b.t, rw_sum(s->b.t, y, RW_ALL_AXES, false)), RW_OK, "%s: %s", p->name,
                  rw_error_message(s->b.ctx));
@@ -227,7 +230,7 @@ Test(keys, steps_that_differ_in_one_thing_have_plans_of_their_own)
     }
 }
 
-/* Of one and the same recording: which value is asked for, and what backward begins with. */
+/* The same recording with other requested values, and other roots and seeds of backward. */
 Test(keys, what_is_asked_for)
 {
     struct fixture b = fixture_open(1, 1);
@@ -237,8 +240,8 @@ Test(keys, what_is_asked_for)
     rw_init_constant(w, 3);
     for (int turn = 0; turn < 8; turn++) {
         rw_zero_grad(b.ctx);
-        rw_tensor *const y = rw_mul(b.t, w, rw_input(b.t, RW_F32, RW_SHAPE(2), x));
-        rw_tensor *const seed = rw_input(b.t, RW_F32, RW_SCALAR, &two);
+        rw_tensor *const y = rw_mul(b.t, w, rw_input(b.t, RW_F32, RW_SHAPE(2), x, sizeof x));
+        rw_tensor *const seed = rw_input(b.t, RW_F32, RW_SCALAR, &two, sizeof two);
         rw_tensor *const all[] = { rw_neg(b.t, y), rw_exp(b.t, rw_scale(b.t, y, 0)) };
         rw_tensor *const loss[] = { rw_sum(b.t, y, RW_ALL_AXES, false), rw_mean(b.t, y, RW_ALL_AXES, false) };
         const int which = turn % 2;
@@ -248,7 +251,7 @@ Test(keys, what_is_asked_for)
                       (double)got[0], (double)got[1]);
         } else {
             const rw_status status = turn < 6 ? rw_backward(b.t, loss[which])
-                                              : rw_backward_from(b.t, 1, &loss[which], &seed);
+                                              : rw_backward_from(b.t, &loss[which], &seed, 1);
             const float factor = (which ? 0.5f : 1) * (turn < 6 ? 1 : 2);
             cr_assert_eq(status, RW_OK, "%s", rw_error_message(b.ctx));
             cr_assert_eq(rw_read(NULL, rw_gradient(w), got, sizeof got), RW_OK);
@@ -260,23 +263,23 @@ Test(keys, what_is_asked_for)
     fixture_close(&b);
 }
 
-/* A parameter that gets the id of a destroyed average has a gradient; the plan of the step before has none of it. */
+/* A parameter that reuses the id of a destroyed average has a gradient; the plan of the step before has none for it. */
 Test(keys, an_id_that_is_given_again)
 {
     const float ones[N] = { 1, 1, 1, 1, 1, 1 }, numbers[N] = { 1, 2, 3, 4, 5, 6 };
     for (int buffer = 0; buffer < 2; buffer++) {
         struct fixture b = fixture_open(1, 1);
-        rw_average *average = NULL;
+        rw_weight_average *average = NULL;
         float got[N];
         rw_tensor *const w = rw_param(b.ctx, "w", RW_F32, RW_SHAPE(N));
         cr_assert_eq(rw_write(w, numbers, sizeof numbers), RW_OK);
-        cr_assert_eq(rw_average_create(&average, b.ctx, 0.5), RW_OK);
-        rw_tensor *const a = rw_average_of(average, w);
+        cr_assert_eq(rw_weight_average_create(&average, b.ctx, 0.5), RW_OK);
+        rw_tensor *const a = rw_weight_average_of(average, w);
         const uint32_t id = a->id;
         cr_assert_eq(rw_backward(b.t, rw_sum(b.t, rw_mul(b.t, w, a), RW_ALL_AXES, false)), RW_OK);
         rw_zero_grad(b.ctx);
         rw_tape_reset(b.t);
-        rw_average_destroy(&average);
+        rw_weight_average_destroy(&average);
         if (buffer) cr_assert_eq(rw_buffer(b.ctx, "b", RW_F32, RW_SHAPE(N))->id, id);
         rw_tensor *const p = rw_param(b.ctx, "p", RW_F32, RW_SHAPE(N));
         cr_assert_eq(p->id == id, !buffer);

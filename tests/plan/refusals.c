@@ -1,6 +1,6 @@
 /*
- * What is said of a step that does not fit into its budget is one sentence, whoever asks and whatever kind of budget it
- * is: what was asked, the least that would do, and what it takes under none. All three are true.
+ * The error of a step that exceeds its budget is one sentence, for every call and every kind of budget: the requested
+ * size, the minimum, and the memory under none. All three are true.
  */
 #include "support/support.h"
 
@@ -10,7 +10,7 @@
 
 enum { N = 4001, LINKS = 8 };
 
-/* Every other link is a region; part: a policy of its own for what is in the middle, or NULL. */
+/* Every other link is a region; part: a policy of its own for the middle part, or NULL. */
 static rw_tensor *chain(struct fixture *b, const char *part)
 {
     rw_tensor *x = rw_param(b->ctx, "p", RW_F32, RW_SHAPE(N));
@@ -29,6 +29,7 @@ struct refusal {
     char behind[16];
 };
 
+/* Parses the numbers of an error message, and checks its wording. */
 static struct refusal read_refusal(struct fixture *b, const char *word)
 {
     struct refusal r = { 0 };
@@ -101,7 +102,7 @@ Test(refusals, of_a_part_have_it_too)
     fixture_close(&all);
 }
 
-/* Nobody runs anything, and nothing else is said, whoever finds out. */
+/* Nothing is executed, and all calls give the same message. */
 Test(refusals, are_the_same_words_whoever_asks)
 {
     struct fixture b = fixture_open(1, 1);
@@ -118,7 +119,7 @@ Test(refusals, are_the_same_words_whoever_asks)
         FILE *const out = tmpfile();
         rw_error_clear(b.ctx);
         const rw_status status = i == 0   ? rw_backward(b.t, loss)
-                                 : i == 1 ? rw_forward(b.t, 1, &loss)
+                                 : i == 1 ? rw_forward(b.t, &loss, 1)
                                  : i == 2 ? rw_graph_create(&g, b.t, loss, NULL)
                                  : i == 3 ? ckpt_verify(b.t, loss, &report)
                                           : ckpt_explain(b.t, out);

@@ -1,20 +1,20 @@
 #!/usr/bin/env python3
 """Reports PTX that accesses shared memory by an instruction for global memory: address_spaces.py FILE.ptx...
 
-An intrinsic such as __stwb() names .global whatever pointer it gets. Given the generic address of a shared array, a GPU
-faults; a C++ build of the same source cannot see it. For each function, registers that hold an address of shared
-memory are those that `cvta.shared` or the name of a shared variable gives, and those that arithmetic derives from them.
-An ld, st, red, atom, prefetch or the source of a cp.async with .global at such a register is reported.
+An intrinsic such as __stwb() uses .global for any pointer. Given the generic address of a shared array, a GPU faults; a
+C++ build of the same source cannot see it. For each function, registers that hold an address of shared memory are the
+results of `cvta.shared` or of the name of a shared variable, and those that arithmetic derives from them. An ld, st,
+red, atom, prefetch or the source of a cp.async with .global at such a register is reported.
 
 The analysis ignores the order of instructions, and values that pass through memory or calls. Exit status 1: some were
-found, or there was no function to look at.
+found, or there was no function.
 """
 import re
 import sys
 
 from translate import functions, split, statements
 
-# Their results are addresses where an operand is one.
+# Their results are addresses if an operand is one.
 DERIVES = {"mov", "add", "sub", "mad", "cvt", "cvta", "and", "or", "selp", "min", "max"}
 ACCESSES = {"ld", "ldu", "st", "red", "atom", "prefetch"}
 
@@ -33,7 +33,7 @@ def names_in(operands):
 
 
 def sources(parts, given):
-    """Operands that an address may come from; the difference of two addresses is a number."""
+    """Operands from which an address may be derived; the difference of two addresses is a number."""
     return given[1:2] if parts[0] == "sub" else given[1:3] if parts[0] == "selp" else given[1:]
 
 

@@ -1,10 +1,11 @@
 /*
- * attention on tensor cores as compiled PTX, under the simulator: forward and backward of each case run by the
- * simulator's text of every kernel and, from the same memory, by its PTX, with cp.async late and at once (twin.h).
+ * Attention on tensor cores as compiled PTX, under the simulator. Each case runs forward and backward with the
+ * simulator's compilation of every kernel and, from the same memory, with its PTX, with cp.async late and at once
+ * (twin.h).
  *
- * All bytes are the same but the log-sum-exp's: ex2.approx is the host's exp2f() on both sides, and sums of tensor
+ * All bytes must be equal except the log-sum-exp's: ex2.approx is the host's exp2f() on both sides, and sums of tensor
  * cores are those of the simulator. The portable kernels compute powers of e by the toolkit's own polynomials:
- * ptx_accuracy holds them, and these, to float64.
+ * ptx_accuracy compares them, and these, with float64.
  */
 #include "support/op_builds.h"
 #include "support/op_roundings.h"
@@ -50,8 +51,8 @@ static double ulp(double x)
 
 /*
  * The log-sum-exp of a row is its largest score plus logf() of a sum between 1 and the number of keys. Both logf(), the
- * toolkit's and the host's, are off by a unit in the last place at most, and the sum's rounding may then differ by one
- * of its own, which ptx_allow() adds.
+ * toolkit's and the host's, are off by at most one ulp, and the sum's rounding may then differ by one of its own, which
+ * ptx_allow() adds.
  */
 static void check_bytes(struct fixture *b, const struct op_case *c, rw_dtype dtype, const struct op_data *data,
                         int64_t keys)
@@ -72,7 +73,7 @@ static void check_bytes(struct fixture *b, const struct op_case *c, rw_dtype dty
     op_forget(&o);
 }
 
-/* Odd lengths, GQA, fewer keys than queries and more, one row, blocks that are full and not, heads of 64 columns. */
+/* Odd lengths, GQA, fewer keys than queries and more, one row, full and partial blocks, heads of 64 columns. */
 static const struct extents shapes[] = {
     { 1, 2, 1, 65, 65, 64, false, 0, OP_DENSE },
     { 1, 1, 1, 130, 200, 64, false, 0, OP_DENSE },
@@ -80,7 +81,7 @@ static const struct extents shapes[] = {
     { 2, 4, 2, 33, 33, 64, false, 0, OP_SLICED },
     { 1, 1, 1, 1, 66, 64, false, 0, OP_DENSE },
     { 1, 1, 1, 128, 128, 64, false, 0, OP_DENSE },
-    { 1, 1, 1, 190, 35, 64, false, 0, OP_DENSE }, /* with a causal mask a block of queries sees nothing */
+    { 1, 1, 1, 190, 35, 64, false, 0, OP_DENSE }, /* with a causal mask one block of queries has no keys */
 };
 
 static void check_shapes(rw_dtype dtype, int64_t d, bool causal, double dropout)
@@ -105,7 +106,7 @@ TENSOR_CORES(bf16, RW_BF16, 128)
 TENSOR_CORES(f16, RW_F16, 64)
 TENSOR_CORES(f16, RW_F16, 128)
 
-/* q, k and v are pieces of one tensor [batch, seq, heads + 2 kv_heads, d], whose gradient backward writes as one. */
+/* q, k and v are slices of one tensor [batch, seq, heads + 2 kv_heads, d], whose gradient backward writes as one. */
 static rw_tensor *build_packed(rw_tape *t, rw_tensor **x, const struct op_case *c)
 {
     const int64_t kv_heads = c->in[0].shape.dim[2] / 4;
@@ -132,12 +133,13 @@ static void check_packed(rw_dtype dtype)
 Test(ptx_attention, bf16_packed) { check_packed(RW_BF16); }
 Test(ptx_attention, f16_packed) { check_packed(RW_F16); }
 
-/* They are what a layer has made, whose bias gets the sums of the columns of that gradient. */
+/* They are the result of a layer, whose bias gradient is the column sums of that gradient. */
 static rw_tensor *build_layer(rw_tape *t, rw_tensor **x, const struct op_case *c)
 {
     const rw_shape in = c->in[0].shape;
     const int64_t d = c->in[1].shape.dim[0] / 4;
-    /* small: of scores that lie far apart ex2.approx.ftz flushes what the text keeps below the normal numbers */
+    /* small: for scores that are far apart ex2.approx.ftz flushes results that the simulator's compilation keeps as
+       subnormal numbers */
     rw_tensor *const h = rw_linear(t, x[0], rw_scale(t, x[2], 0.0625), rw_scale(t, x[1], 0.0625));
     rw_tensor *qkv = rw_reshape(t, h, RW_SHAPE(in.dim[0], in.dim[1], 4, d));
     return build_packed(t, &qkv, &(struct op_case){ .causal = c->causal, .in[0].shape = rw_tensor_shape(qkv) });
@@ -158,7 +160,7 @@ static void check_columns(rw_dtype dtype)
 Test(ptx_attention, bf16_columns) { check_columns(RW_BF16); }
 Test(ptx_attention, f16_columns) { check_columns(RW_F16); }
 
-/* q, k and v are cut out of tensors with one row more, of infinities: who reads behind the last row shows. */
+/* q, k and v are slices of tensors with one more row, of infinities: a read beyond the last row is detected. */
 static rw_tensor *build_cut(rw_tape *t, rw_tensor **x, const struct op_case *c)
 {
     rw_tensor *qkv[3];

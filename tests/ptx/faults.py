@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
-"""Makes the mistakes of faults.txt one at a time, and says which of them the suite notices: faults.py PROGRAM [NAME...]
+"""Plants the mistakes of faults.txt one at a time, and reports which of them the suite detects: faults.py PROGRAM
+[NAME...]
 
-PROGRAM is the suite with all of them in it, each behind a switch. A mistake is noticed when a test fails, the program
-ends, or takes ten times as long as without it; what no launch reaches is not. Ends with 1 where one is not noticed.
+PROGRAM is the suite with all of them, each with a switch. A mistake is detected if a test fails, or the program ends
+or takes ten times as long as without it; a mistake that no launch reaches is not detected. Exits with 1 if one is not
+detected.
 """
 import concurrent.futures
 import os
@@ -15,7 +17,7 @@ import time
 
 
 def run(program, number, limit):
-    """How the suite ends: None when it passes."""
+    """The way in which the suite fails: None if it passes."""
     with tempfile.NamedTemporaryFile() as log:
         environment = {**os.environ, "REWIND_TEST_DEVICE": "cuda", "CUDASIM_PTX_FAULT": str(number),
                        "CUDASIM_PTX_LOG": log.name}

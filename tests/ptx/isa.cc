@@ -1,4 +1,5 @@
-/* Arithmetic of PTX that is more than a line: approximations, directed rounding, conversions to 16 bits. */
+/* Arithmetic of PTX instructions that take more than a line: approximations, directed rounding, conversions to 16
+   bits. */
 #include "isa.h"
 
 #include "run.h"
@@ -11,7 +12,7 @@ static float flushed(float x)
     return fabsf(x) < 0x1p-126f ? ::copysignf(0, x) : x;
 }
 
-/* What the sum rounded to nearest has lost tells whether it is too large: a sum of two numbers loses a number. */
+/* The error of the sum rounded to nearest, which is a float, determines whether the sum is too large. */
 uint32_t add_zero(uint32_t a, uint32_t b)
 {
     const float x = value_of<f32>(a), y = value_of<f32>(b), r = x + y;
@@ -22,8 +23,8 @@ uint32_t add_zero(uint32_t a, uint32_t b)
 }
 
 /*
- * The product is exact in double, and so is the sum with what its rounding lost: whether the rounded result lies above
- * them tells whether the next number below is the one.
+ * The product is exact in double, and so is the sum with its rounding error: whether the rounded result is above them
+ * determines whether the result is the next lower number.
  */
 uint32_t fma_down(uint32_t a, uint32_t b, uint32_t c)
 {
@@ -34,7 +35,7 @@ uint32_t fma_down(uint32_t a, uint32_t b, uint32_t c)
     return give<f32>((sum - r) + lost < 0 ? nextafterf(r, -INFINITY) : r);
 }
 
-/* A number from -2 to 2 that follows from the operand alone. */
+/* A number from -2 to 2, determined by the operand alone. */
 static int stray(uint32_t a)
 {
     a = (a ^ a >> 16) * 0x7feb352d;
@@ -43,9 +44,8 @@ static int stray(uint32_t a)
 }
 
 /*
- * ISA 9.7.3.21: relative error up to 2^-22, so two units in the last place; with .ftz subnormal operands and results
- * are 0. The nearest that the host has, or, in rough mode, a number up to two units away. Powers of integers are exact
- * on devices.
+ * ISA 9.7.3.21: relative error up to 2^-22, so two ulps; with .ftz subnormal operands and results are 0. The nearest
+ * result of the host or, in rough mode, one up to two ulps away. Integer powers are exact on devices.
  */
 uint32_t ex2_of_any(uint32_t a)
 {
@@ -60,13 +60,13 @@ uint32_t ex2_of(uint32_t a)
     return give<f32>(flushed(value_of<f32>(ex2_of_any(give<f32>(flushed(value_of<f32>(a)))))));
 }
 
-/* ISA 9.7.3.13: within one unit in the last place. */
+/* ISA 9.7.3.13: within one ulp. */
 uint32_t rcp_of(uint32_t a)
 {
     return give<f32>(flushed(1 / flushed(value_of<f32>(a))));
 }
 
-/* ISA 9.7.3.14: of the upper 32 bits, to 20 bits of the fraction; the rest is 0. */
+/* ISA 9.7.3.14: from the upper 32 bits, to 20 bits of the fraction; the rest is 0. */
 uint64_t rcp_of(uint64_t a)
 {
     const double x = value_of<f64>(a & 0xffffffff00000000u);

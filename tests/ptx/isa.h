@@ -1,10 +1,10 @@
 /*
- * What PTX instructions compute, after the PTX ISA 9.0, sections 9.7.1 to 9.7.9: translate.py turns each instruction
+ * Semantics of PTX instructions, from the PTX ISA 9.0, sections 9.7.1 to 9.7.9: translate.py turns each instruction
  * into a call of the function with its name, dots as underscores and types as template arguments.
  *
  * A register is a number of its width without a type (bool for a predicate). Operands are converted to the bits of the
- * instruction's type on the way in: what is too wide is cut off. A result of an integer type is a number, which a wider
- * register extends by its sign; one of a floating-point type is bits.
+ * instruction's type: excess bits are cut off. A result of an integer type is a number, which is sign-extended to a
+ * wider register; one of a floating-point type is bits.
  */
 #ifndef RW_TESTS_PTX_ISA_H
 #define RW_TESTS_PTX_ISA_H
@@ -134,9 +134,9 @@ PTX_INLINE uint64_t fma_rn_(uint64_t a, uint64_t b, uint64_t c)
     return give<f64>(fma(value_of<f64>(a), value_of<f64>(b), value_of<f64>(c)));
 }
 template <typename T> PTX_INLINE typename T::result fma_rn(PTX_IN a, PTX_IN b, PTX_IN c) { return fma_rn_(a, b, c); }
-uint32_t add_zero(uint32_t a, uint32_t b); /* of float32, rounded towards zero */
+uint32_t add_zero(uint32_t a, uint32_t b); /* float32 addition, rounded toward zero */
 template <typename T> PTX_INLINE typename T::result add_rz(PTX_IN a, PTX_IN b) { return add_zero(a, b); }
-uint32_t fma_down(uint32_t a, uint32_t b, uint32_t c); /* of float32, rounded towards minus infinity */
+uint32_t fma_down(uint32_t a, uint32_t b, uint32_t c); /* float32 fused multiply-add, rounded toward minus infinity */
 template <typename T> PTX_INLINE typename T::result fma_rm(PTX_IN a, PTX_IN b, PTX_IN c) { return fma_down(a, b, c); }
 
 template <typename T> PTX_INLINE typename T::result div_rn(PTX_IN a, PTX_IN b)
@@ -149,7 +149,7 @@ template <typename T> PTX_INLINE typename T::result sqrt_rn(PTX_IN a)
     if constexpr (sizeof(PTX_IN) == 4) return give<T>(sqrtf(value_of<T>(a)));
     else return give<T>(sqrt(value_of<T>(a)));
 }
-/* Division by zero gives what the ISA leaves open; the least number by -1 wraps. */
+/* The ISA leaves division by zero undefined; the least number by -1 wraps. */
 template <typename T> PTX_INLINE typename T::result div(PTX_IN a, PTX_IN b)
 {
     const typename T::value x = value_of<T>(a), y = value_of<T>(b);
@@ -183,7 +183,7 @@ template <typename T> PTX_INLINE typename T::result copysign(PTX_IN a, PTX_IN b)
     return (a & sign_of<T>) | (b & ~sign_of<T>);
 }
 
-/* Of a NaN and a number the number, of two NaNs the canonical one; +0 is above -0. */
+/* For a NaN and a number the number, for two NaNs the canonical one; +0 is above -0. */
 template <typename T> PTX_INLINE typename T::result extreme(PTX_IN a, PTX_IN b, bool larger)
 {
     const typename T::value x = value_of<T>(a), y = value_of<T>(b);
@@ -198,9 +198,9 @@ template <typename T> PTX_INLINE typename T::result extreme(PTX_IN a, PTX_IN b, 
 template <typename T> PTX_INLINE typename T::result max(PTX_IN a, PTX_IN b) { return extreme<T>(a, b, true); }
 template <typename T> PTX_INLINE typename T::result min(PTX_IN a, PTX_IN b) { return extreme<T>(a, b, false); }
 
-/* ---- approximations: of those that the ISA's bounds allow, one near the exact result ---- */
+/* ---- approximations: within the ISA's bounds, close to the exact result ---- */
 
-uint32_t ex2_of(uint32_t a), ex2_of_any(uint32_t a); /* of any: subnormal operands and results are what they are */
+uint32_t ex2_of(uint32_t a), ex2_of_any(uint32_t a); /* of_any: subnormal operands and results are not flushed */
 uint32_t rcp_of(uint32_t a);
 uint64_t rcp_of(uint64_t a);
 template <typename T> PTX_INLINE typename T::result ex2_approx_ftz(PTX_IN a) { return ex2_of(a); }
@@ -227,7 +227,7 @@ template <typename T> PTX_INLINE typename T::result shr(PTX_IN a, uint32_t n)
     if (n >= width_of<T>) return x < 0 ? -1 : 0;
     return static_cast<typename T::result>(x >> n);
 }
-/* The low `length` bits of a into b from bit `at` on. */
+/* Inserts the low `length` bits of a into b from bit `at` on. */
 template <typename T> PTX_INLINE PTX_IN bfi(PTX_IN a, PTX_IN b, uint32_t at, uint32_t length)
 {
     at &= 0xff, length &= 0xff;
@@ -305,13 +305,13 @@ template <typename D, typename S> PTX_INLINE typename D::result cvt(typename S::
     return give<D>(static_cast<typename D::value>(value_of<S>(a)));
 }
 template <typename D, typename S> PTX_INLINE typename D::result cvt_rn(typename S::bits a) { return cvt<D, S>(a); }
-/* To 0 ... 1; a NaN gives 0. */
+/* Clamps to 0 ... 1; a NaN gives 0. */
 template <typename D, typename S> PTX_INLINE typename D::result cvt_sat(typename S::bits a)
 {
     const typename S::value x = value_of<S>(a);
     return give<D>(!(x > 0) ? 0 : x > 1 ? 1 : x);
 }
-/* Out of range to the nearest; a NaN to 0, or where 64 bits are involved to the highest bit alone. */
+/* Out-of-range values are clamped; a NaN gives 0, or with 64 bits only the highest bit set. */
 template <typename D> PTX_INLINE typename D::result to_integer(double x, bool from_f64)
 {
     using V = typename D::value;

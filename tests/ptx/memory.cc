@@ -1,4 +1,4 @@
-/* Memory of a translated kernel: each access must be aligned, and to memory of its space. */
+/* Memory of a translated kernel: checks the alignment and the address space of each access. */
 #include "run.h"
 #include "runtime.h"
 
@@ -10,7 +10,7 @@ static const kernel *running;
 static size_t shared_bytes, static_bytes;
 static std::vector<number> numbers;
 
-/* Device memory that the last access was found in: most accesses are to the same allocation as the one before. */
+/* The allocation of the last access: most accesses are to the same one as the access before. */
 static uintptr_t found, found_end;
 
 static module_variable *variables;
@@ -78,7 +78,7 @@ static bool is_global(uint64_t address, size_t n)
     return true;
 }
 
-/* An instruction that names .global: on a GPU any other address faults, the window of shared memory included. */
+/* For an instruction with .global: on a GPU any other address faults, including the window of shared memory. */
 char *global_at(uint64_t address, size_t n)
 {
     check_alignment(address, n, "global");
@@ -134,7 +134,7 @@ uint32_t dynamic_offset()
     return static_cast<uint32_t>(static_bytes);
 }
 
-/* ---- copies that do not wait: ISA 9.7.9.25 ---- */
+/* ---- asynchronous copies: ISA 9.7.9.25 ---- */
 
 struct copy {
     char *to;

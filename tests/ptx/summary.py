@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""What scripts/ptx.sh prints at the end: summary.py LOG TRANSLATED.cc...
+"""Prints the summary of scripts/ptx.sh: summary.py LOG TRANSLATED.cc...
 
-Kernels translated, run and equal; which were not, and why. Ends with 1 where a kernel without approximations differs.
+Kernels that were translated, run and equal; which were not, and why. Exits with 1 if a kernel without approximations
+differs.
 """
 import re
 import sys

@@ -1,6 +1,6 @@
 /*
- * Which translated kernel belongs to a host function: the symbol table of its library says its name, and which file it
- * was compiled from, as two files may have a kernel of one name in their anonymous namespaces.
+ * Finds the translated kernel of a host function: the symbol table of its library has its name, and the file from which
+ * it was compiled, because two files may have a kernel of one name in their anonymous namespaces.
  */
 #include "run.h"
 
@@ -24,7 +24,7 @@ module::module(const char *file_, const kernel *kernels_, size_t n_)
     modules = this;
 }
 
-using names = std::map<std::string, const kernel *>; /* by "file:symbol", and ":symbol" of what all files share */
+using names = std::map<std::string, const kernel *>; /* by "file:symbol", and ":symbol" for those common to all files */
 using functions = std::map<const void *, const kernel *>;
 
 static names all_names()
@@ -70,13 +70,13 @@ struct search {
     functions found;
 };
 
-/* One of the files that the program consists of. The first is the program itself, and has no name. */
+/* One of the program's loaded objects. The first is the program itself, and has no name. */
 static int read_object(struct dl_phdr_info *info, size_t, void *to)
 {
     search *const s = static_cast<search *>(to);
     const int fd = open(info->dlpi_name[0] ? info->dlpi_name : "/proc/self/exe", O_RDONLY | O_CLOEXEC);
     struct stat st;
-    if (fd < 0) return 0; /* the kernel's own has no file */
+    if (fd < 0) return 0; /* the vDSO has no file */
     if (fstat(fd, &st) == 0 && st.st_size > 0) {
         const size_t size = static_cast<size_t>(st.st_size);
         void *const file = mmap(nullptr, size, PROT_READ, MAP_PRIVATE, fd, 0);

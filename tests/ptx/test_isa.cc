@@ -1,6 +1,6 @@
 /*
- * The instructions themselves, against numbers that the PTX ISA's text gives or that follow from it by hand: what the
- * suites beside this one rely on. Warp instructions run in a kernel of one warp.
+ * Tests of the instructions, compared with numbers from the text of the PTX ISA or derived from it by hand; the other
+ * suites here depend on them. Warp instructions run in a kernel of one warp.
  */
 #include "run.h"
 #include "runtime.h"
@@ -134,7 +134,8 @@ Test(ptx_isa, the_largest_stays)
     for (const uint64_t b : before) cr_expect_geq(b, 1ull << 40);
 }
 
-/* Matrix m has 100 m + 10 row + column: lane i gets columns 2 (i % 4) and the next of row i / 4, or these turned. */
+/* Matrix m has 100 m + 10 row + column: lane i gets columns 2 (i % 4) and the next of row i / 4, or the same of the
+   transpose. */
 Test(ptx_isa, ldmatrix_gives_rows_and_columns)
 {
     static uint32_t got[2][32][4];
@@ -187,7 +188,7 @@ Test(ptx_isa, mma_multiplies)
         }
 }
 
-/* ---- what is reported ---- */
+/* ---- reported errors ---- */
 
 static bool refuses(size_t shared, void (*thread)(), const char *part)
 {
@@ -216,7 +217,7 @@ Test(ptx_isa, accesses_are_checked)
     OK(cudaFree(device));
 }
 
-/* What an intrinsic such as __stwb() makes of the address of a shared array, and of one of the host. */
+/* Accesses that an intrinsic such as __stwb() makes at the address of a shared array, and at one of the host. */
 Test(ptx_isa, global_instructions_reach_global_memory_alone)
 {
     static char host[16];
@@ -248,7 +249,8 @@ Test(ptx_isa, copies_that_nobody_waits_for_are_reported)
     OK(cudaFree(device));
 }
 
-/* Late: nothing arrives before the wait, which leaves the last groups open. At once: it arrives with the request. */
+/* Late: nothing arrives before the wait, which leaves the last groups pending. At once: it arrives when it is
+   issued. */
 Test(ptx_isa, copies_arrive_when_they_are_waited_for)
 {
     static uint64_t seen[2][3];

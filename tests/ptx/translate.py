@@ -3,11 +3,11 @@
 
     translate.py NAME.ptx NAME.cc [FAULTS]
 
-An instruction becomes a call of the function of isa.h or run.h with its name; what it computes is written there. A
-kernel with an instruction that is not known is left out: a comment of the output names it and the instruction. One line
-says how many kernels there are.
+An instruction becomes a call of the function of isa.h or run.h with its name, which implements it. A kernel with an
+unsupported instruction is omitted: a comment of the output names the kernel and the instruction. One line gives the
+number of kernels.
 
-FAULTS lists mistakes, as faults.txt does: the output holds them all, each behind a switch (run.h).
+FAULTS lists mistakes in the format of faults.txt: the output contains all of them, each with a switch (run.h).
 """
 import re
 import sys
@@ -22,7 +22,7 @@ PLAIN = set("""add add_rn add_rz sub sub_rn mul_lo mul_hi mul_wide mul_rn mad_lo
 rcp_rn sqrt_rn neg abs copysign max min ex2_approx ex2_approx_ftz rcp_approx_ftz and or xor not shl shr
 bfi prmt popc clz lop3 selp cvt cvt_rn cvt_sat cvt_rzi cvt_rni cvt_rmi cvt_rpi""".split())
 PLAIN |= {"setp_" + c for c in "eq ne lt le gt ge equ neu ltu leu gtu geu nan num".split()}
-WORDS = {"and", "or", "xor", "not"}  # C++ has these names already
+WORDS = {"and", "or", "xor", "not"}  # names that are reserved in C++
 ADDRESSED = ("global", "shared", "param", "local")
 CACHE = {"nc", "wb", "wt", "ca", "cg", "cs", "lu", "cv", "volatile", "relaxed", "gpu", "cta", "sys", "L1::no_allocate"}
 
@@ -52,7 +52,7 @@ def vector(operand):
 
 
 def statements(body):
-    """The statements of a function's body: '{' and '}' of scopes, 'label:', and what ends with a semicolon."""
+    """The statements of a function's body: '{' and '}' of scopes, 'label:', and text that ends with a semicolon."""
     text = ""
     depth = 0
     for ch in body:
@@ -79,7 +79,7 @@ class Variable:
 
 
 def variable(text):
-    """Of '.align 8 .b8 name[16]' or '.u64 name'."""
+    """Parses '.align 8 .b8 name[16]' or '.u64 name'."""
     m = re.match(r"(?:\.align\s+(\d+)\s+)?\.(\w+)\s+([\w$%]+)(?:\[(\d*)\])?$", text.strip())
     if not m:
         raise Unknown(text)
@@ -89,7 +89,7 @@ def variable(text):
 
 @dataclass
 class Fault:
-    """A mistake: what becomes of the instructions that match, in the kernels of one file."""
+    """A mistake: the replacement of matching instructions, in the kernels of one file."""
     number: int
     name: str
     kernel: str
@@ -98,14 +98,14 @@ class Fault:
     places: int = 0
 
     def of(self, kernel, text):
-        """What stands there instead of an instruction; None: the instruction itself."""
+        """The replacement of an instruction; None: the instruction itself."""
         if not re.search(self.kernel, kernel) or not re.fullmatch(self.pattern, text):
             return None
         return re.sub(self.pattern, self.instead, text)
 
 
 def read_faults(path, file):
-    """Those of one .cu file. Their numbers are their places in the list."""
+    """The mistakes of one .cu file. Their numbers are their positions in the list."""
     faults, here, number = [], False, 0
     for line in open(path, encoding="utf-8"):
         kind, rest = line[:2], line[2:].strip()
@@ -146,7 +146,7 @@ class Function:
         return next((s[name] for s in reversed(self.scopes) if name in s), None)
 
     def read(self, x):
-        """An operand as an expression: a number, whose type follows from its use."""
+        """An operand as an expression: a number, whose type depends on its use."""
         if x.startswith("!"):
             return "!" + self.read(x[1:])
         if self.register(x):
@@ -165,7 +165,7 @@ class Function:
         raise Unknown("operand " + x)
 
     def write(self, x, value):
-        """A statement that gives a register its value."""
+        """A statement that assigns a value to a register."""
         if x == "_":
             return f"(void)({value});"
         kind = self.register(x)
@@ -174,18 +174,18 @@ class Function:
         return f"{identifier(x)} = static_cast<{REGISTERS[width(kind)]}>({value});"
 
     def address(self, operand, space, size):
-        """Where [a + offset] lies: a checked pointer."""
+        """A checked pointer to [a + offset]."""
         m = re.fullmatch(r"\[\s*([^+\s]+)\s*(?:\+\s*(-?\d+))?\s*\]", operand)
         if not m:
             raise Unknown("address " + operand)
         at = f"static_cast<uint64_t>({self.read(m[1])}) + {m[2] or 0}"
-        if space == "shared":  # 32 bits wide
+        if space == "shared":  # shared addresses have 32 bits
             at = f"static_cast<uint32_t>({at})"
         if space == "local":
             return f"ptx::local_at({at}, {size}, depot, sizeof depot)"
         return f"ptx::{space}_at({at}, {size})"
 
-    # Instructions
+    # ---- instructions ----
 
     def memory(self, parts, operands):
         """ld and st, of one number or of a vector."""
@@ -198,7 +198,7 @@ class Function:
         values = vector(operands[0 if loads else 1])
         size = int(width(kind)) // 8
         at = self.address(operands[1 if loads else 0], space, size * len(values))
-        # All of a vector before the first result, which may be the address
+        # Loads the whole vector before it writes the first result, which may be the address
         out = [f"char *const at = {at};"]
         if loads:
             out += [f"const auto x{i} = ptx::load<{TYPES[kind]}>(at + {i * size});" for i in range(len(values))]
@@ -228,7 +228,7 @@ class Function:
         return self.write(to, self.read(what))
 
     def carried(self, parts, operands):
-        """Additions and subtractions that set or use the carry; products are added likewise."""
+        """Additions and subtractions that set or use the carry, and products with an addition."""
         kind = TYPES.get(parts[-1])
         inner = parts[0].endswith("c") and parts[0] != "sub"
         base = parts[0][:-1] if inner else parts[0]
@@ -242,7 +242,7 @@ class Function:
         return self.write(operands[0], f"ptx::{function}<{kind}>({', '.join(values)}, {carry}, {out})")
 
     def shuffle(self, parts, operands):
-        """shfl.sync, whose second result tells whether the value is another lane's."""
+        """shfl.sync, whose second result is whether the value is another lane's."""
         results = operands[0].split("|")
         values = ", ".join(self.read(x) for x in operands[1:])
         out = f"bool p; {self.write(results[0], f'ptx::shuffle_{parts[2]}({values}, &p)')}"
@@ -269,7 +269,7 @@ class Function:
         m = re.fullmatch(r"(?:\(\s*([^)]*)\)\s*,\s*)?([\w$]+)\s*(?:,\s*\(([^)]*)\))?", text)
         if not m or m[2] not in self.functions:
             raise Unknown("call " + (m[2] if m else text))
-        self.approximate = True  # the functions are the toolkit's mathematical ones
+        self.approximate = True  # the functions are the toolkit's math functions
         given = [identifier(x) for part in (m[1], m[3]) for x in split(part or "")]
         return f"{self.functions[m[2]]}({', '.join(given)});"
 
@@ -306,7 +306,7 @@ class Function:
 
     @staticmethod
     def converted(name, x):
-        """cvta: between the generic space and another one."""
+        """cvta: between the generic address space and another one."""
         if ".shared" in name:
             return f"ptx::{'shared_of_generic' if '.to.' in name else 'generic_of_shared'}({x})"
         return x  # all other spaces have the host's addresses
@@ -337,7 +337,7 @@ class Function:
     # Statements
 
     def declare(self, text):
-        """.reg, .shared, .local and .param inside of a body; anything else changes nothing."""
+        """.reg, .shared, .local and .param inside a body; anything else has no effect."""
         if m := re.match(r"\.reg\s+\.(\w+)\s+(.*)", text):
             names = []
             for name in split(m[2]):
@@ -381,7 +381,7 @@ class Function:
             self.lines.append(line)
 
     def guarded(self, text):
-        """The C++ of an instruction with or without a predicate; of no instruction it is empty."""
+        """The C++ of an instruction with or without a predicate; empty for no instruction."""
         guard = re.match(r"@(!?%?\w+)\s+(.*)", text)
         condition = f"if ({self.read(guard[1])}) " if guard else ""
         name, _, rest = (guard[2] if guard else text).partition(" ")
@@ -396,7 +396,7 @@ class Function:
         return f"{condition}{{ {self.instruction(name, rest)} }}"
 
     def lay_out(self):
-        """A kernel's parameters: one behind the other, each where its alignment lets it begin. Their bytes."""
+        """Lays out a kernel's parameters, each at an offset of its alignment. Returns their total bytes."""
         at = 0
         for p in self.parameters:
             at = -(-at // p.align) * p.align
@@ -425,7 +425,7 @@ class Function:
 
 
 def host_symbol(name):
-    """The symbol of the same kernel from the host's compiler, which names anonymous namespaces otherwise."""
+    """The symbol of the same kernel from the host's compiler, which mangles anonymous namespaces differently."""
     return re.sub(r"\d+_GLOBAL__N__[0-9a-f]{8}_\d+_\w+?_cu_[0-9a-f]{8}(?=\d)", "12_GLOBAL__N_1", name)
 
 
@@ -439,7 +439,7 @@ def module_variables(text):
         places[v.name] = f"reinterpret_cast<uint64_t>({identifier(v.name)})"
     for m in re.finditer(r"^\.extern\s+\.shared\s+([^;]*);", text, re.M):
         places[variable(m[1]).name] = "ptx::dynamic_offset()"
-    shared = 0  # arrays of functions that were inlined: in front of each kernel's own
+    shared = 0  # bytes of arrays of inlined functions, which precede each kernel's own
     for m in re.finditer(r"^\.shared\s+([^;]*);", text, re.M):
         v = variable(m[1])
         shared = -(-shared // v.align) * v.align

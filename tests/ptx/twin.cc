@@ -1,4 +1,4 @@
-/* Runs launches by PTX and by the simulator's text, and compares what is in memory afterwards (twin.h). */
+/* Runs launches by PTX and by the simulator's compilation, and compares memory afterwards (twin.h). */
 #include "twin.h"
 
 #include "run.h"
@@ -25,7 +25,7 @@ bool is_rough()
     return rough && *rough == '1';
 }
 
-/* ---- what memory holds ---- */
+/* ---- images of memory ---- */
 
 struct image {
     std::vector<std::pair<void *, size_t>> places;
@@ -46,7 +46,7 @@ static void put_back(const image &i)
     for (size_t p = 0; p < i.places.size(); p++) memcpy(i.places[p].first, i.bytes[p].data(), i.places[p].second);
 }
 
-/* Calls f(now, wanted) for each allocation that holds other bytes than the image. */
+/* Calls f(now, wanted) for each allocation whose bytes differ from the image. */
 template <typename F> static void for_each_difference(image *i, F f)
 {
     for (size_t p = 0; p < i->places.size(); p++) {
@@ -57,7 +57,7 @@ template <typename F> static void for_each_difference(image *i, F f)
 
 static double allowed;
 
-/* Whether a number is near enough. */
+/* Whether a number is within the allowed error. */
 template <typename T> static bool is_near(const char *at, const char *wanted)
 {
     T x, y;
@@ -70,7 +70,7 @@ template <typename T> static bool is_near(const char *at, const char *wanted)
     return true;
 }
 
-/* What a kernel wrote as floating-point numbers, and is near enough, becomes what was wanted. */
+/* Replaces floating-point numbers that a kernel wrote, if they are within the allowed error, by the expected ones. */
 static void forgive(image *i)
 {
     for_each_difference(i, [](char *now, char *wanted, size_t size) {
@@ -124,9 +124,10 @@ void reach_fault()
 
 /* ---- launches ---- */
 
+/* Runs a kernel's translated PTX on the simulator in place of its compiled function. */
 static cudaError_t run_ptx(const kernel *k, const cudasim::kernel_launch &launch)
 {
-    /* At the end of a list of parameters a structure's own padding may be missing from either side. */
+    /* At the end of a parameter list, the padding of a structure may be missing on either side. */
     if (launch.parameters.size() > k->parameters + 8 || launch.parameters.size() + 8 < k->parameters) {
         cudasim::report("PTX of %s: %zu bytes of parameters, %zu launched with", k->name, k->parameters,
                         launch.parameters.size());
@@ -185,7 +186,7 @@ static cudaError_t runner(const cudasim::kernel_launch &launch)
     return run_ptx(k, launch);
 }
 
-/* Before main(): what the environment says. */
+/* Before main(): reads the environment. */
 static const bool begun = [] {
     const char *const is = getenv("CUDASIM_PTX");
     if (is && strcmp(is, "replace") == 0) ptx_use(PTX_REPLACE);

@@ -15,7 +15,7 @@ static unsigned lane()
     return thread_number() % 32;
 }
 
-/* Barriers are told apart by their number, and not by the place in the code: PTX may reach one from several. */
+/* Barriers are identified by their number, not by their place in the code: PTX may reach one from several places. */
 void barrier(uint32_t number)
 {
     cudasim::block_barrier(cudasim::barrier::plain, 0, where, static_cast<int>(number));
@@ -26,7 +26,7 @@ void warp_barrier(uint32_t mask)
     cudasim::warp(cudasim::warp_op::sync, mask, 0, 0, 32, where, 0);
 }
 
-/* ISA 9.7.9.6: the lane that the value comes from is j where p says that it is in range, and the own one otherwise. */
+/* ISA 9.7.9.6: the source lane is j if p says that it is in range, and the lane itself otherwise. */
 static uint32_t shuffled(uint32_t a, unsigned j, bool p, uint32_t mask, bool *in_range)
 {
     *in_range = p;
@@ -104,8 +104,8 @@ static uint16_t number_at(const char *row, unsigned column)
 }
 
 /*
- * ISA 9.7.14.5.15: lanes 8 m to 8 m + 7 name the rows of matrix m. Lane i gets of each matrix the numbers 2 (i % 4) and
- * the next of row i / 4; transposed, of column i / 4. A row is 16 bytes, aligned to as many.
+ * ISA 9.7.14.5.15: lanes 8 m to 8 m + 7 give the rows of matrix m. Lane i gets from each matrix the numbers 2 (i % 4)
+ * and the next of row i / 4; transposed, of column i / 4. A row has 16 bytes, and is aligned to 16.
  */
 void load_matrices(uint32_t (&d)[4], uint64_t row, bool transposed)
 {

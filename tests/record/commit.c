@@ -8,7 +8,7 @@
 
 #include <stdlib.h>
 
-/* (x, a, b) -> (a, b): a becomes x, b what a was. */
+/* (x, a, b) -> (a, b): a becomes x, b the old a. */
 static rw_status shift_check(rw_op_call *call)
 {
     const rw_status status = rw_op_output_like(call, 0, 1);
@@ -38,7 +38,8 @@ static float first_of(rw_tensor *x)
     return v[0];
 }
 
-/* Forward and replays read what was there before the step; the step's end writes both; an evaluation writes nothing. */
+/* Forward and replays read the contents from before the step; the end of the step writes both; an evaluation writes
+   nothing. */
 Test(commit, several_buffers_when_the_step_ends)
 {
     if (test_device() != RW_DEVICE_CPU) cr_skip_test("the kernel is one for host memory");
@@ -66,7 +67,7 @@ Test(commit, several_buffers_when_the_step_ends)
     }
 }
 
-/* All that a commit writes has changed for whoever read it before, not the first of it alone. */
+/* All buffers that a commit writes count as changed for earlier readers, not only the first. */
 Test(commit, changes_everything_that_it_writes)
 {
     if (test_device() != RW_DEVICE_CPU) cr_skip_test("the kernel is one for host memory");
@@ -82,20 +83,20 @@ Test(commit, changes_everything_that_it_writes)
         rw_tensor *const in[] = { p, buffer[0], buffer[1] };
         cr_assert_not_null(rw_apply(b.t, &shift, in, 3, NULL, 0, NULL));
         cr_assert_eq(rw_backward(b.t, rw_sum(b.t, p, RW_ALL_AXES, false)), RW_OK, "%s", rw_error_message(b.ctx));
-        cr_assert_eq(rw_backward(reader, loss), RW_ERR_CHANGED, "buffer %d", which);
+        cr_assert_eq(rw_backward(reader, loss), RW_ERR_MODIFIED, "buffer %d", which);
         rw_tape_destroy(&reader);
         fixture_close(&b);
     }
 }
 
-/* A value of the tape, an input, another shape: no memory that a commit could write. Nothing is recorded. */
+/* A value of the tape, an input, another shape: not memory that a commit could write. Nothing is recorded. */
 Test(commit, what_is_no_buffer_is_refused)
 {
     for (int wrong = 0; wrong < 3; wrong++) {
         struct fixture b = fixture_open(1, 1);
         rw_tensor *const p = rw_param(b.ctx, "p", RW_F32, RW_SHAPE(4)), *const a = rw_buffer(b.ctx, "a", RW_F32,
                                                                                              RW_SHAPE(4));
-        rw_tensor *const x = rw_scale(b.t, p, 3), *const input = rw_input(b.t, RW_F32, RW_SHAPE(4), NULL);
+        rw_tensor *const x = rw_scale(b.t, p, 3), *const input = rw_input(b.t, RW_F32, RW_SHAPE(4), NULL, 0);
         rw_tensor *const in[] = { x, a, wrong == 0 ? x : wrong == 1 ? input : rw_slice(b.t, a, 0, 0, 2) };
         const size_t nodes = rw_tape_nodes(b.t);
         cr_assert_null(rw_apply(b.t, &shift, in, 3, NULL, 0, NULL));
@@ -106,7 +107,8 @@ Test(commit, what_is_no_buffer_is_refused)
     }
 }
 
-/* Two that read what the other writes, also through a view; and a third that reads what one of them held. */
+/* Two commits that each read the buffer that the other writes, also through a view; and a third that reads the old
+   contents of one. */
 static void change_places(void)
 {
     static const float one[4] = { 1, 1, 1, 1 }, five[4] = { 5, 5, 5, 5 }, seven[4] = { 7, 7, 7, 7 };
@@ -120,7 +122,7 @@ static void change_places(void)
                 buffer[i] = rw_buffer(b.ctx, names[i], RW_F32, RW_SHAPE(4));
                 cr_assert_eq(rw_write(buffer[i], data[i], sizeof one), RW_OK);
             }
-            for (int round = 1; round <= 2; round++) { /* a and b change places, c becomes what a was */
+            for (int round = 1; round <= 2; round++) { /* a and b are exchanged, c becomes the old a */
                 rw_tensor *const a = view ? rw_reshape(b.t, rw_reshape(b.t, buffer[0], RW_SHAPE(2, 2)), RW_SHAPE(4))
                                           : buffer[0];
                 cr_assert_eq(rw_assign(b.t, buffer[0], buffer[1]), RW_OK);
@@ -146,7 +148,8 @@ Test(commit, buffers_that_change_places)
     unsetenv("REWIND_EAGER");
 }
 
-/* What rw_grad() records names the node that it differentiates, one that is adjoint itself when it is done twice. */
+/* A node recorded by rw_grad() names the node that it differentiates; that one is itself adjoint for second
+   gradients. */
 Test(commit, adjoint_nodes_name_what_they_differentiate)
 {
     struct fixture b = fixture_open(1, 1);

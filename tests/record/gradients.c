@@ -1,6 +1,6 @@
 /*
- * The gradient of a parameter as something that is read: by ops of a tape, through views, at an address that a caller
- * has kept. Every reader finds what the gradient is now, or the bytes that the step began with, or an error.
+ * The gradient of a parameter as a value that is read: by ops of a tape, through views, at an address that a caller has
+ * kept. Every reader gets the current gradient, or the bytes from the start of the step, or an error.
  */
 #include "support/support.h"
 
@@ -34,7 +34,7 @@ static void expect(rw_context *ctx, rw_tape *t, rw_tensor *x, float a, float b, 
 
 static void changed(rw_context *ctx, rw_status status, const char *text)
 {
-    cr_assert_eq(status, RW_ERR_CHANGED, "%s: %s", text, rw_error_message(ctx));
+    cr_assert_eq(status, RW_ERR_MODIFIED, "%s: %s", text, rw_error_message(ctx));
     cr_assert(strstr(rw_error_message(ctx), text), "%s, not %s", rw_error_message(ctx), text);
     rw_error_clear(ctx);
 }
@@ -50,6 +50,7 @@ struct world {
     rw_tensor *p, *w;
 };
 
+/* Two tapes and parameters, of which one tape has read a gradient by `reader`. */
 static struct world world_open(enum reader reader)
 {
     struct world x = { .b = fixture_open(1, 1) };
@@ -82,6 +83,7 @@ static void launch_a_graph(struct world *x)
     rw_graph_destroy(&g);
 }
 
+/* Changes the gradient in one of the ways. */
 static void change_it(struct world *x, enum change change)
 {
     const float fives[4] = { 5, 5, 5, 5 };
@@ -129,8 +131,8 @@ static rw_status step(const char *policy, enum reader reader, enum change change
     return status;
 }
 
-/* The bytes of a step in which nothing changes, or RW_ERR_CHANGED: under no policy any other bytes. An eager forward
-   has all its values: nothing is replayed, and only the rule that reads the gradient itself finds another. */
+/* The bytes of a step without a change, or RW_ERR_MODIFIED: other bytes under no policy. An eager forward has all its
+   values: nothing is replayed, and only the rule that reads the gradient itself reads a changed one. */
 static void read_and_changed(bool eager)
 {
     static const char *const policies[] = { "none", "full", "uniform:1", "ops:exp" };
@@ -142,8 +144,8 @@ static void read_and_changed(bool eager)
                 const rw_status status = step(policies[i], reader, change, got);
                 if (change == NOTHING) cr_assert_eq(status, RW_OK);
                 else if ((i == 1 && !eager) || reader == RULE)
-                    cr_assert_eq(status, RW_ERR_CHANGED, "%d %d", reader, change);
-                /* backward adds to the gradient of w: what a launch or an unscaling did to that is its own matter */
+                    cr_assert_eq(status, RW_ERR_MODIFIED, "%d %d", reader, change);
+                /* backward adds to the gradient of w, which a launch or an unscaling changes independently */
                 if (!status) cr_assert_eq(memcmp(want, got, sizeof got), 0, "%s %d %d", policies[i], reader, change);
             }
     }
@@ -166,7 +168,7 @@ Test(gradients, changed_after_forward_has_read_it_under_the_verifier)
     read_and_changed(false);
 }
 
-/* The step itself adds to what its tape has read: what runs on that tape later would read the sum. */
+/* The step itself adds to the gradient that its tape has read: later runs on that tape would read the sum. */
 Test(gradients, added_to_by_the_step_that_has_read_it)
 {
     struct world x = world_open(WHOLE);
@@ -184,7 +186,7 @@ Test(gradients, added_to_by_the_step_that_has_read_it)
     world_close(&x);
 }
 
-/* What changes nothing that was read is no change. */
+/* Calls that do not change the read bytes are not changes. */
 Test(gradients, that_stay_as_they_were_when_read)
 {
     struct world x = world_open(WHOLE);
@@ -269,7 +271,7 @@ Test(gradients, zeros_go_where_the_caller_says)
     fixture_close(&b);
 }
 
-/* Its gradient has no memory any more, and gets none to be read. */
+/* Its gradient has no memory afterwards, and none is allocated for reading it. */
 Test(gradients, views_after_an_update_inside_backward_are_zero)
 {
     struct world x = world_open(WHOLE);
@@ -339,17 +341,17 @@ Test(gradients, views_of_a_spoiled_one_are_refused)
 
 /* ---- an address that a caller keeps ---- */
 
-/* As another library on the device's stream would: reads and writes there, and calls nothing that knows gradients. */
+/* As another library on the device's stream would do: reads and writes there, without calls that involve gradients. */
 static void peek(struct fixture *b, const void *at, float *v)
 {
     rw_tensor *const p = rw_param_get(b->ctx, 0);
     cr_assert_eq(rw_read(NULL, p, v, 4 * sizeof *v), RW_OK, "waits for the stream: rw_input() reads what is complete");
-    cr_assert_eq(rw_read(b->t, rw_input(b->t, RW_F32, RW_SHAPE(4), at), v, 4 * sizeof *v), RW_OK);
+    cr_assert_eq(rw_read(b->t, rw_input(b->t, RW_F32, RW_SHAPE(4), at, 4 * sizeof(float)), v, 4 * sizeof *v), RW_OK);
 }
 
 static void poke(struct fixture *b, void *at, const float *v)
 {
-    cr_assert_eq(rw_read(b->t, rw_input(b->t, RW_F32, RW_SHAPE(4), v), at, 4 * sizeof *v), RW_OK);
+    cr_assert_eq(rw_read(b->t, rw_input(b->t, RW_F32, RW_SHAPE(4), v, 4 * sizeof *v), at, 4 * sizeof *v), RW_OK);
 }
 
 static void expect_there(struct fixture *b, const void *at, float first, const char *what)
@@ -361,7 +363,7 @@ static void expect_there(struct fixture *b, const void *at, float first, const c
                  (double)v[3]);
 }
 
-/* Replicas sum there once a step, whether this one's batch has reached the parameter or not. */
+/* Replicas sum there once per step, whether or not the parameter was used in this one's batch. */
 Test(gradients, at_a_kept_address_are_summed_over_replicas)
 {
     struct fixture b = fixture_open(1, 1);
@@ -391,7 +393,7 @@ Test(gradients, at_a_kept_address_are_summed_over_replicas)
     fixture_close(&b);
 }
 
-/* What a launch leaves there is the step's; it begins with zeros, in a captured graph too. */
+/* The gradient there after a launch is the step's; it starts at zero, in a captured graph too. */
 Test(gradients, at_a_kept_address_after_a_launch)
 {
     struct fixture b = fixture_open(1, 1);
@@ -415,7 +417,7 @@ Test(gradients, at_a_kept_address_after_a_launch)
     fixture_close(&b);
 }
 
-/* The memory stays where it is, and is zero: the update has used the step's own gradients up. */
+/* The memory stays at its address, and is zero: the update has consumed the step's own gradients. */
 Test(gradients, at_a_kept_address_outlive_updates_inside_backward)
 {
     struct fixture b = fixture_open(1, 1);
@@ -448,7 +450,7 @@ Test(gradients, at_a_kept_address_outlive_updates_inside_backward)
     fixture_close(&b);
 }
 
-/* What a caller has written in place of a backward's sum is the caller's: a launch may drop it. */
+/* A gradient that the caller has written instead of backward belongs to the caller: a launch may overwrite it. */
 Test(gradients, that_were_written_do_not_wait_for_an_update)
 {
     struct fixture b = fixture_open(1, 1);
@@ -468,7 +470,7 @@ Test(gradients, that_were_written_do_not_wait_for_an_update)
     fixture_close(&b);
 }
 
-/* update_inside has no update of a parameter that the step does not reach, and a shared gradient asks for one. */
+/* update_inside does not update a parameter that the step does not use, which a shared gradient requires. */
 Test(gradients, at_a_kept_address_that_a_step_inside_backward_does_not_reach)
 {
     struct fixture b = fixture_open(1, 1);
@@ -487,7 +489,7 @@ Test(gradients, at_a_kept_address_that_a_step_inside_backward_does_not_reach)
     fixture_close(&b);
 }
 
-/* An infinite max_norm measures: nothing has changed for a tape that has read a gradient. */
+/* An infinite max_norm only measures: nothing has changed for a tape that has read a gradient. */
 Test(gradients, that_were_measured_have_not_changed)
 {
     struct fixture b = fixture_open(1, 1);

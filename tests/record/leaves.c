@@ -1,10 +1,10 @@
 /*
- * Leaves: what stands on a tape for a parameter, its gradient or an input, with several tapes and plans in one
- * context.
+ * Leaves: the values of a tape for a parameter, its gradient or an input, with several tapes and plans in one context.
  */
 #include "support/support.h"
 
 #include <criterion/criterion.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -43,7 +43,7 @@ static void expect_gradient(rw_tensor *p, const float *expected, const char *wha
                  (double)g[3]);
 }
 
-/* As a sum over processes does: read, summed elsewhere, written back. */
+/* As in a sum over processes: read, summed elsewhere, written back. */
 Test(leaves, a_gradient_that_is_written_is_the_gradient)
 {
     rw_tensor *const p = param("p", 1);
@@ -60,17 +60,44 @@ Test(leaves, a_gradient_that_is_written_is_the_gradient)
     expect_gradient(p, zeros, "asked for its address");
 }
 
-/* No bytes are where nothing has to be. */
+/* Without bytes no memory is needed. */
 Test(leaves, nothing_can_be_written_to_what_is_empty)
 {
     rw_tensor *const p = rw_param(b.ctx, "empty", RW_F32, RW_SHAPE(0, 3)), *const one = param("one", 1);
-    rw_tensor *const x = rw_input(b.t, RW_F32, RW_SHAPE(2, 0), NULL);
+    rw_tensor *const x = rw_input(b.t, RW_F32, RW_SHAPE(2, 0), NULL, 0);
     cr_assert(p && x, "%s", rw_error_message(b.ctx));
     cr_expect_eq(rw_write(p, NULL, 0), RW_OK, "%s", rw_error_message(b.ctx));
     cr_expect_eq(rw_input_write(x, NULL, 0), RW_OK, "%s", rw_error_message(b.ctx));
     cr_expect_eq(rw_write(one, NULL, rw_tensor_bytes(one)), RW_ERR_ARGUMENT);
-    cr_expect_str_eq(rw_error_message(b.ctx), "rw_write: data is NULL");
+    cr_expect_str_eq(rw_error_message(b.ctx), "rw_write: data is NULL; expected the bytes to read or write");
     rw_error_clear(b.ctx);
+}
+
+static void expect_no_input(rw_shape shape, const float *data, size_t bytes, const char *says)
+{
+    char text[128];
+    snprintf(text, sizeof text, "%s%zu", says, bytes);
+    cr_expect_null(rw_input(b.t, RW_F32, shape, data, bytes), "%zu bytes", bytes);
+    cr_expect_eq(rw_error_status(b.ctx), RW_ERR_ARGUMENT, "%zu bytes", bytes);
+    cr_expect_not_null(strstr(rw_error_message(b.ctx), text), "%s", rw_error_message(b.ctx));
+    rw_error_clear(b.ctx);
+}
+
+/* Data of another size than the shape's are not read. */
+Test(leaves, an_input_of_a_wrong_size_is_refused)
+{
+    static const size_t wrong[] = { 0, 4, 23, 25, 48, SIZE_MAX };
+    const float x[6] = { 1, 2, 3, 4, 5, 6 };
+    float got[6];
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
+        expect_no_input(RW_SHAPE(2, 3), x, wrong[i], ": expected 24 bytes for f32[2, 3], got ");
+    expect_no_input(RW_SCALAR, x, sizeof x, ": expected 4 bytes for f32[], got ");
+    expect_no_input(RW_SHAPE(0, 3), x, sizeof x, ": expected 0 bytes for f32[0, 3], got ");
+    expect_no_input(RW_SHAPE(2, 3), NULL, sizeof x, "or NULL and 0 bytes for zeros, got NULL and ");
+    rw_tensor *const in = rw_input(b.t, RW_F32, RW_SHAPE(2, 3), x, sizeof x);
+    cr_assert_eq(rw_read(b.t, in, got, sizeof got), RW_OK, "%s", rw_error_message(b.ctx));
+    cr_expect_eq(memcmp(got, x, sizeof x), 0);
+    cr_expect_not_null(rw_input(b.t, RW_F32, RW_SHAPE(0, 3), x, 0), "%s", rw_error_message(b.ctx));
 }
 
 Test(leaves, addresses)
@@ -94,7 +121,8 @@ Test(leaves, addresses)
     cr_assert_null(rw_tensor_data(NULL));
 }
 
-/* One after the other, then op by op in turns: each use of a parameter must count, whoever recorded in between. */
+/* One after the other, then alternating op by op: each use of a parameter must count, whichever tape recorded in
+   between. */
 Test(leaves, two_tapes_recorded_in_turns_give_what_each_gives_alone)
 {
     rw_tape *other = NULL;
@@ -120,7 +148,7 @@ Test(leaves, two_tapes_recorded_in_turns_give_what_each_gives_alone)
     rw_tape_destroy(&other);
 }
 
-/* A rule may read a parameter that its op doesn't: y = x, dx = dy * captured. */
+/* A rule may read a parameter that its op does not: y = x, dx = dy * captured. */
 static rw_tensor *captured;
 
 static rw_status captures_check(rw_op_call *call)
@@ -154,19 +182,18 @@ Test(leaves, a_parameter_that_only_a_gradient_rule_reads_can_be_used_afterwards)
         rw_tensor *const y = rw_apply(b.t, &captures, &p, 1, NULL, 0, NULL);
         cr_assert_eq(rw_backward(b.t, total(b.t, y)), RW_OK, "%s", rw_error_message(b.ctx));
         expect_gradient(p, scale, "by the rule");
-        /* On the same tape, behind the adjoint nodes that are gone: the values that they had are others' now. */
+        /* On the same tape, after the adjoint nodes were removed: the ids of their values belong to others now. */
         rw_zero_grad(b.ctx);
         rw_tensor *const z = rw_add(b.t, rw_scale(b.t, p, 1), rw_mul(b.t, captured, captured));
         cr_assert_eq(rw_backward(b.t, total(b.t, z)), RW_OK, "%s", rw_error_message(b.ctx));
         expect_gradient(captured, twice, "by the tape");
         rw_tape_reset(b.t);
-        rw_write(captured, scale, sizeof scale); /* a change between steps is none within one */
+        rw_write(captured, scale, sizeof scale); /* a change between steps is not a change within one */
     }
 }
 
 /*
- * Adding to gradients reads them: a leaf of the plan alone, whose place on the tape belongs to another structure's
- * leaf.
+ * Adding to gradients reads them: a leaf of the plan only, whose id on the tape belongs to another structure's leaf.
  */
 Test(leaves, a_plan_that_adds_to_gradients_does_not_mistake_another_structures_leaves_for_its_own)
 {
@@ -175,11 +202,12 @@ Test(leaves, a_plan_that_adds_to_gradients_does_not_mistake_another_structures_l
     for (int step = 0; step < 6; step++) {
         rw_tensor *loss = total(b.t, rw_mul(b.t, p, p));
         if (step % 2) {
-            rw_tensor *const in = rw_input(b.t, RW_F32, RW_SHAPE(4), x);
-            loss = total(b.t, rw_mul(b.t, rw_mul(b.t, p, in), rw_mul(b.t, q, rw_input(b.t, RW_F32, RW_SHAPE(4), x))));
+            rw_tensor *const in = rw_input(b.t, RW_F32, RW_SHAPE(4), x, sizeof x);
+            loss = total(
+                b.t, rw_mul(b.t, rw_mul(b.t, p, in), rw_mul(b.t, q, rw_input(b.t, RW_F32, RW_SHAPE(4), x, sizeof x))));
             rw_item(b.t, loss);
             rw_input_write(in, x, sizeof x);
-            cr_assert_eq(rw_backward(b.t, loss), RW_ERR_CHANGED);
+            cr_assert_eq(rw_backward(b.t, loss), RW_ERR_MODIFIED);
             rw_error_clear(b.ctx);
         } else {
             cr_assert_eq(rw_backward(b.t, loss), RW_OK, "step %d: %s", step, rw_error_message(b.ctx));

@@ -1,4 +1,4 @@
-/* Nodes of many operands, what ops may know of their operands, and what of them may be written over. */
+/* Nodes with many operands, the properties of operands that ops may query, and which operands may be overwritten. */
 #include <criterion/criterion.h>
 
 #include "record/overwrite.h"
@@ -27,7 +27,7 @@ static rw_tensor *counting(rw_context *ctx, const char *name, rw_shape shape)
     return p;
 }
 
-/* Piece i is multiplied by i + 1; joined in the opposite order, the columns' gradients are those numbers. */
+/* Slice i is multiplied by i + 1; concatenated in the opposite order, the columns' gradients are those numbers. */
 Test(operands, a_split_into_200_and_a_concat_of_200)
 {
     for (int full = 0; full < 2; full++) {
@@ -64,7 +64,7 @@ Test(operands, a_split_into_200_and_a_concat_of_200)
     }
 }
 
-/* ---- an op of many inputs ---- */
+/* ---- an op with many inputs ---- */
 
 static int n_strided;
 
@@ -95,7 +95,7 @@ static rw_status sum_grad(rw_grad_call *g)
     rw_tape *const t = rw_grad_tape(g);
     for (int i = 0; i < rw_grad_n_inputs(g); i++)
         if (rw_grad_wanted(g, i)) {
-            rw_tensor *const so_far = rw_grad_addend(g, i), *const dx = rw_scale(t, rw_grad_upstream(g, 0), i + 1);
+            rw_tensor *const so_far = rw_grad_accumulator(g, i), *const dx = rw_scale(t, rw_grad_upstream(g, 0), i + 1);
             rw_status status = so_far ? rw_grad_set_sum(g, i, rw_add(t, so_far, dx)) : rw_grad_set(g, i, dx);
             if (status) return status;
         }
@@ -110,7 +110,7 @@ static const rw_op_def weighted = { .name = "weighted",
                                     .kernel = { [RW_DEVICE_CPU] = sum_kernel },
                                     .grad = sum_grad };
 
-/* Bit 31 stands for input 31 and all behind it: strides reach the kernel there, and in input 2. */
+/* Bit 31 represents input 31 and all after it: strides reach the kernel there, and in input 2. */
 Test(operands, an_op_of_200_inputs)
 {
     struct fixture b = fixture_open(1, 2);
@@ -165,7 +165,7 @@ Test(operands, as_many_as_a_node_can_have_and_one_more)
 {
     struct fixture b = fixture_open(1, 2);
     static rw_tensor *out[RW_OP_MAX_OPERANDS];
-    rw_tensor *const x = rw_input(b.t, RW_F32, RW_SHAPE(1), &(float){ 7 });
+    rw_tensor *const x = rw_input(b.t, RW_F32, RW_SHAPE(1), &(float){ 7 }, sizeof(float));
     wanted_outputs = RW_OP_MAX_OPERANDS - 1;
     cr_assert_not_null(rw_apply(b.t, &fan, &x, 1, NULL, 0, out), "%s", rw_error_message(b.ctx));
     cr_assert_eq(rw_item(b.t, out[wanted_outputs - 1]), 7 + RW_OP_MAX_OPERANDS - 2, "%s", rw_error_message(b.ctx));
@@ -182,11 +182,11 @@ Test(operands, as_many_as_a_node_can_have_and_one_more)
     cr_assert_eq(rw_tape_nodes(b.t), nodes);
     static int64_t size[9000];
     cr_assert_eq(rw_split(b.t, x, 0, size, 9000, out), RW_ERR_ARGUMENT, "its sizes are attributes: 64 KiB of them");
-    cr_assert_not_null(strstr(rw_error_message(b.ctx), "9000 pieces"));
+    cr_assert_not_null(strstr(rw_error_message(b.ctx), "got 9000"));
     fixture_close(&b);
 }
 
-/* ---- what is public of a tensor ---- */
+/* ---- public properties of a tensor ---- */
 
 Test(operands, kinds_layouts_and_bases)
 {
@@ -218,7 +218,7 @@ Test(operands, kinds_layouts_and_bases)
     fixture_close(&other);
 }
 
-/* ---- what may be written over ---- */
+/* ---- operands that may be overwritten ---- */
 
 static rw_status pair_check(rw_op_call *call)
 {
@@ -247,8 +247,8 @@ Test(operands, what_a_node_may_write_over)
     struct fixture b = fixture_open(1, 2);
     rw_tape *const t = b.t;
     rw_tensor *x[4];
-    for (int i = 0; i < 3; i++) x[i] = rw_input(t, RW_F32, RW_SHAPE(4, 4), NULL);
-    x[3] = rw_input(t, RW_F32, RW_SHAPE(4, 8), NULL);
+    for (int i = 0; i < 3; i++) x[i] = rw_input(t, RW_F32, RW_SHAPE(4, 4), NULL, 0);
+    x[3] = rw_input(t, RW_F32, RW_SHAPE(4, 8), NULL, 0);
     cr_assert(may(t, x[0], x[1], x[2], 0, 0));
     cr_assert(may(t, x[0], x[1], x[2], 1, 1));
     cr_assert(may(t, x[0], x[1], x[2], 1, 2));
@@ -264,10 +264,10 @@ Test(operands, what_a_node_may_write_over)
     fixture_close(&b);
 }
 
-/* ---- what is written over ---- */
+/* ---- operands that are overwritten ---- */
 
 static struct seen {
-    int n, over[2]; /* nodes; outputs that lay where an input of theirs did */
+    int n, over[2]; /* nodes; outputs at the address of one of their inputs */
 } seen;
 
 /* (x, y) -> (x + 1, 2 y) */
@@ -289,13 +289,13 @@ static rw_status two_check(rw_op_call *call)
     return status ? status : rw_op_output_like(call, 1, 1);
 }
 
-/* Nodes of two outputs, the one of the other: nothing is read again, so each pair lies in one place all the way. */
+/* Nodes with two outputs, in a chain: no output is read again, so each of the two stays in one buffer throughout. */
 static struct seen run_two(const rw_op_def *op, int nodes, bool same, float *ret)
 {
     struct fixture b = fixture_open(1, 1);
     const float ones[8] = { 1, 1, 1, 1, 1, 1, 1, 1 };
     rw_tensor *x[2];
-    for (int i = 0; i < 2; i++) x[i] = rw_scale(b.t, rw_input(b.t, RW_F32, RW_SHAPE(8), ones), 3 + i);
+    for (int i = 0; i < 2; i++) x[i] = rw_scale(b.t, rw_input(b.t, RW_F32, RW_SHAPE(8), ones, sizeof ones), 3 + i);
     seen = (struct seen){ 0 };
     for (int i = 0; i < nodes; i++) {
         rw_tensor *const in[] = { x[0], same ? x[0] : x[1] };
@@ -319,7 +319,7 @@ Test(operands, each_output_is_written_over_an_input_of_its_own)
         cr_assert(s.n == 5 && !s.over[0] && !s.over[1]);
         s = run_two(&over, 5, same, &got);
         cr_assert_eq(got, want);
-        /* two inputs that are one value: the op may write neither output over what it reads through the other */
+        /* two inputs that are one value: no output may overwrite memory that the op reads through the other input */
         cr_assert(s.over[0] == (same ? 0 : 5) && s.over[1] == (same ? 0 : 5), "%d, %d", s.over[0], s.over[1]);
         s = run_two(&second, 5, same, &got);
         cr_assert_eq(got, want);

@@ -1,6 +1,6 @@
 /*
- * Recipes: what is recorded while one is open is the program with the casts written by hand, to the last byte, under
- * every policy; and each class of ops runs in the types that docs/precision.md says.
+ * Precision recipes: ops recorded inside one are bit-identical to the program with explicit casts, under every policy;
+ * and each class of ops runs in the types stated in docs/precision.md.
  */
 #include "record/tape.h"
 #include "support/support.h"
@@ -12,7 +12,7 @@
 
 enum { TOKENS = 8, WIDTH = 16, HEADS = 2, VOCABULARY = 12 };
 
-/* ---- a block of a transformer, twice ---- */
+/* ---- two transformer blocks ---- */
 
 struct model {
     rw_tensor *table, *gain, *qkv[3], *out, *up, *down, *bias;
@@ -34,7 +34,7 @@ static struct model make(struct fixture *b)
                            param(b, "down", RW_SHAPE(WIDTH, 2 * WIDTH)), param(b, "bias", RW_SHAPE(2 * WIDTH)) };
 }
 
-/* Of what the recipe casts: as it is, or cast by hand. */
+/* Casts a value that the recipe casts implicitly: unchanged, or cast by hand. */
 static rw_dtype by_hand; /* RW_F32: by a recipe */
 
 static rw_tensor *low(rw_tape *t, rw_tensor *x)
@@ -52,13 +52,14 @@ static rw_tensor *heads_of(rw_tape *t, rw_tensor *x)
     return rw_transpose(t, rw_reshape(t, x, RW_SHAPE(1, TOKENS, HEADS, WIDTH / HEADS)), 1, 2);
 }
 
-/* A product added to the stream: by hand the two ops that rw_linear_add() is then. */
+/* A product added to the residual stream: by hand the two ops that rw_linear_add() then records. */
 static rw_tensor *add_product(rw_tape *t, rw_tensor *stream, rw_tensor *x, rw_tensor *w)
 {
     if (by_hand == RW_F32) return rw_linear_add(t, x, w, RW_NONE, stream);
     return rw_add(t, stream, high(t, rw_linear(t, x, low(t, w), RW_NONE)));
 }
 
+/* A transformer layer under a recipe, with its two halves in regions. */
 static rw_tensor *block(rw_tape *t, const struct model *m, rw_tensor *x)
 {
     rw_tensor *qkv[3];
@@ -80,10 +81,10 @@ static rw_tensor *loss_of(rw_tape *t, const struct model *m, int step)
 {
     int32_t token[TOKENS], next[TOKENS];
     for (int i = 0; i < TOKENS; i++) token[i] = (i * 7 + step) % VOCABULARY, next[i] = (i * 5 + 3) % VOCABULARY;
-    rw_tensor *x = rw_embedding(t, m->table, rw_input(t, RW_I32, RW_SHAPE(TOKENS), token));
+    rw_tensor *x = rw_embedding(t, m->table, rw_input(t, RW_I32, RW_SHAPE(TOKENS), token, sizeof token));
     x = block(t, m, x);
     return rw_linear_cross_entropy(t, low(t, rw_rmsnorm(t, x, m->gain, 1e-5)), low(t, m->table),
-                                   rw_input(t, RW_I32, RW_SHAPE(TOKENS), next), NULL);
+                                   rw_input(t, RW_I32, RW_SHAPE(TOKENS), next, sizeof next), NULL);
 }
 
 struct way {
@@ -91,14 +92,14 @@ struct way {
     rw_dtype by_hand;
     const char *policy;
     int threads;
-    bool blunders; /* calls that are refused stand in between */
+    bool blunders; /* with refused calls in between */
     bool verifies;
     rw_scaling scaling;
 };
 
 static void blunder(struct fixture *b, const struct model *m)
 {
-    rw_tensor *const x = rw_input(b->t, RW_F32, RW_SHAPE(3, WIDTH + 1), NULL);
+    rw_tensor *const x = rw_input(b->t, RW_F32, RW_SHAPE(3, WIDTH + 1), NULL, 0);
     cr_assert_null(rw_linear(b->t, x, m->up, m->bias));
     cr_assert_null(rw_linear_add(b->t, x, m->down, RW_NONE, x));
     rw_error_clear(b->ctx);
@@ -112,7 +113,7 @@ static unsigned char *train(const struct way *w, size_t *ret_bytes, float *ret_l
     const rw_recipe recipe = { .kind = w->kind, .scaling = w->scaling };
     by_hand = w->by_hand;
     cr_assert_eq(ckpt_set_policy(b.t, w->policy), RW_OK);
-    for (int step = 0; step < 2; step++) { /* micro-batches: gradients are added up */
+    for (int step = 0; step < 2; step++) { /* micro-batches, whose gradients are added up */
         if (w->by_hand == RW_F32) cr_assert_eq(rw_recipe_begin(b.t, &recipe), RW_OK);
         if (w->blunders) blunder(&b, &m);
         rw_tensor *const loss = loss_of(b.t, &m, step);
@@ -177,7 +178,7 @@ Test(recipes, of_codes_give_the_same_bytes_under_every_policy)
     }
 }
 
-/* What a refused call has cast is gone, and not found again by what gets its numbers. */
+/* The casts of a refused call are removed, and are not found by values that reuse their ids. */
 Test(recipes, leave_nothing_of_calls_that_are_refused)
 {
     const struct way none = { .kind = RW_RECIPE_BF16, .by_hand = RW_F32, .policy = "full", .threads = 1 };
@@ -186,7 +187,7 @@ Test(recipes, leave_nothing_of_calls_that_are_refused)
     expect_same(&none, &other);
 }
 
-/* ---- products of codes ---- */
+/* ---- products of FP8 data ---- */
 
 static void begin(struct fixture *b, rw_recipe_kind kind)
 {
@@ -198,7 +199,7 @@ static void end(struct fixture *b)
     cr_assert_eq(rw_recipe_end(b->t), RW_OK, "%s", rw_error_message(b->ctx));
 }
 
-/* x as codes and back, in float32: exact, as the scale is a power of two. */
+/* x quantized and dequantized, in float32: exact, because the scale is a power of two. */
 static void coded(struct fixture *b, rw_tensor *x, rw_dtype dtype, float *to)
 {
     const rw_quantize_params p = { .dtype = dtype, .power_of_two = true };
@@ -207,7 +208,7 @@ static void coded(struct fixture *b, rw_tensor *x, rw_dtype dtype, float *to)
     cr_assert_eq(rw_read(b->t, y, to, rw_tensor_bytes(y)), RW_OK, "%s", rw_error_message(b->ctx));
 }
 
-/* c[i, j] = sum over k of a[i ai + k ak] b[j bj + k bk]: the float32 sum of n terms, and what rounding adds to it. */
+/* c[i, j] = sum over k of a[i ai + k ak] b[j bj + k bk]: the float32 sum of n terms, plus a rounding error. */
 static void expect_product(const char *what, const float *c, int rows, int columns, int n, const float *a, int ai,
                            int ak, const float *b, int bj, int bk, double roundoff)
 {
@@ -249,15 +250,16 @@ Test(recipes, products_of_codes_are_those_of_what_the_codes_mean)
     fixture_close(&b);
 }
 
-/* A byte of each element of input and weight, and their scales, each buffer in whole units: docs/precision.md. */
+/* One byte per element of input and weight, and their scales, each buffer in whole alignment units: docs/precision.md.
+   The scale of a tensor is a scalar, which is among the results. */
 Test(recipes, products_of_codes_keep_the_codes)
 {
     enum { ROWS = 64, IN = 256, OUT = 128 };
     enum { UNIT = 512 };
-    const size_t scales[] = { [RW_SCALING_TENSOR] = 2 * UNIT, [RW_SCALING_1X128] = ROWS * 2 * 4 + UNIT,
+    const size_t scales[] = { [RW_SCALING_1X128] = ROWS * 2 * 4 + UNIT,
                               [RW_SCALING_MX] = (ROWS + OUT) * 8 };
     for (int k = 0; k < RW_SCALING_COUNT; k++) {
-        if (!scales[k]) continue;
+        if (k != RW_SCALING_TENSOR && !scales[k]) continue;
         struct fixture b = fixture_open(1, 1);
         rw_tensor *const p = param(&b, "p", RW_SHAPE(ROWS, IN)), *const w = param(&b, "w", RW_SHAPE(OUT, IN));
         cr_assert_eq(rw_recipe_begin(b.t, &(rw_recipe){ .kind = RW_RECIPE_F8, .scaling = (rw_scaling)k }), RW_OK);
@@ -271,7 +273,7 @@ Test(recipes, products_of_codes_keep_the_codes)
     }
 }
 
-/* Quantising counts as the identity: of dw = dy^T x, times a constant, the gradient of x is dy times that. */
+/* Quantization counts as the identity: for dw = dy^T x, times a constant, the gradient of x is dy times that. */
 Test(recipes, products_of_codes_have_second_derivatives)
 {
     enum { ROWS = 7, IN = 12, OUT = 5 };
@@ -294,7 +296,7 @@ Test(recipes, products_of_codes_have_second_derivatives)
     fixture_close(&b);
 }
 
-/* ---- which casts there are ---- */
+/* ---- which casts are recorded ---- */
 
 static int nodes_of(const struct fixture *b, const char *op, const rw_tensor *x)
 {
@@ -314,7 +316,7 @@ Test(recipes, cast_a_parameter_once_a_step_and_a_value_once_a_region)
     struct fixture b = fixture_open(1, 1);
     rw_tensor *const w = param(&b, "w", RW_SHAPE(4, 4));
     for (int step = 0; step < 2; step++) {
-        rw_tensor *const x = rw_input(b.t, RW_F32, RW_SHAPE(3, 4), NULL), *const h = rw_tanh(b.t, x);
+        rw_tensor *const x = rw_input(b.t, RW_F32, RW_SHAPE(3, 4), NULL, 0), *const h = rw_tanh(b.t, x);
         for (int r = 0; r < 3; r++) {
             begin(&b, RW_RECIPE_BF16);
             ckpt_begin(b.t, "r");
@@ -340,7 +342,7 @@ Test(recipes, cast_a_parameter_once_a_step_and_a_value_once_a_region)
 Test(recipes, make_codes_of_a_weight_once_a_step)
 {
     struct fixture b = fixture_open(1, 1);
-    rw_tensor *const w = param(&b, "w", RW_SHAPE(4, 4)), *const x = rw_input(b.t, RW_BF16, RW_SHAPE(3, 4), NULL);
+    rw_tensor *const w = param(&b, "w", RW_SHAPE(4, 4)), *const x = rw_input(b.t, RW_BF16, RW_SHAPE(3, 4), NULL, 0);
     begin(&b, RW_RECIPE_F8);
     for (int r = 0; r < 3; r++) {
         ckpt_begin(b.t, "r");
@@ -358,18 +360,18 @@ Test(recipes, of_a_16_bit_parameter_there_is_nothing_to_cast)
     struct fixture b = fixture_open(1, 1);
     rw_tensor *const w = rw_param(b.ctx, "w", RW_BF16, RW_SHAPE(4, 4));
     begin(&b, RW_RECIPE_BF16);
-    rw_tensor *const y = rw_linear(b.t, rw_input(b.t, RW_BF16, RW_SHAPE(3, 4), NULL), w, RW_NONE);
+    rw_tensor *const y = rw_linear(b.t, rw_input(b.t, RW_BF16, RW_SHAPE(3, 4), NULL, 0), w, RW_NONE);
     end(&b);
     cr_expect_eq(b.t->n_nodes, 1);
     cr_expect_eq(rw_tensor_dtype(y), RW_BF16);
     fixture_close(&b);
 }
 
-/* ---- the types that ops run in ---- */
+/* ---- the types in which ops run ---- */
 
 static rw_tensor *input(struct fixture *b, rw_dtype dtype, rw_shape shape)
 {
-    return rw_input(b->t, dtype, shape, NULL);
+    return rw_input(b->t, dtype, shape, NULL, 0);
 }
 
 #define TYPE(Y, TYPE) \
@@ -453,7 +455,8 @@ Test(recipes, what_runs_in_which_type)
     fixture_close(&b);
 }
 
-/* Rules run in the types they meet: a recipe that is open where a program is differentiated is not theirs. */
+/* Rules run in the types of their operands: a recipe that is open where a program is differentiated does not apply to
+   them. */
 Test(recipes, do_not_reach_into_gradients)
 {
     rw_tensor *g[2];
@@ -473,14 +476,15 @@ Test(recipes, do_not_reach_into_gradients)
     fixture_close(&b);
 }
 
-/* The numbers of values that an undone call had are others' now. */
+/* The ids of an undone call's values belong to other values afterwards. */
 Test(recipes, what_a_refused_call_has_cast_is_not_found_again)
 {
     uint16_t got[2][16];
     struct fixture b = fixture_open(1, 1);
     float data[16];
     for (int i = 0; i < 16; i++) data[i] = (float)(i % 5) - 1.5f;
-    rw_tensor *const z = rw_input(b.t, RW_F32, RW_SHAPE(4, 4), data), *const w = param(&b, "w", RW_SHAPE(4, 4));
+    rw_tensor *const z = rw_input(b.t, RW_F32, RW_SHAPE(4, 4), data, sizeof data), *const w = param(&b, "w",
+                                                                                                    RW_SHAPE(4, 4));
     begin(&b, RW_RECIPE_BF16);
     cr_assert_null(rw_linear(b.t, w, param(&b, "wrong", RW_SHAPE(4, 5)), RW_NONE));
     rw_error_clear(b.ctx);
@@ -495,7 +499,7 @@ Test(recipes, what_a_refused_call_has_cast_is_not_found_again)
     fixture_close(&b);
 }
 
-/* ---- mistakes ---- */
+/* ---- invalid calls ---- */
 
 static void expect(struct fixture *b, rw_status got, rw_status want, const char *part)
 {
@@ -513,14 +517,14 @@ Test(recipes, are_closed_where_they_were_opened)
     cr_expect_eq(rw_recipe_begin(NULL, &bf16), RW_ERR_ARGUMENT);
     cr_expect_eq(rw_recipe_end(NULL), RW_ERR_ARGUMENT);
     expect(&b, rw_recipe_begin(b.t, NULL), RW_ERR_ARGUMENT, "recipe");
-    expect(&b, rw_recipe_begin(b.t, &wrong), RW_ERR_ARGUMENT, "no recipe of kind 77");
+    expect(&b, rw_recipe_begin(b.t, &wrong), RW_ERR_ARGUMENT, "got 77");
     const rw_recipe square = { .kind = RW_RECIPE_F8, .scaling = RW_SCALING_128X128 };
-    expect(&b, rw_recipe_begin(b.t, &square), RW_ERR_ARGUMENT, "no scaling 2");
+    expect(&b, rw_recipe_begin(b.t, &square), RW_ERR_ARGUMENT, "got 2");
     const rw_recipe powers = { .kind = RW_RECIPE_F8, .gradient_dtype = RW_F8_E8M0 };
-    expect(&b, rw_recipe_begin(b.t, &powers), RW_ERR_DTYPE, "no codes of gradients of f8_e8m0");
+    expect(&b, rw_recipe_begin(b.t, &powers), RW_ERR_DTYPE, "expected f8_e4m3 or f8_e5m2, got f8_e8m0");
     begin(&b, RW_RECIPE_F8);
     cr_expect_null(rw_linear(b.t, NULL, w, RW_NONE));
-    cr_expect_null(rw_linear(b.t, w, rw_input(b.t, RW_F32, RW_SHAPE(2, 7), NULL), RW_NONE));
+    cr_expect_null(rw_linear(b.t, w, rw_input(b.t, RW_F32, RW_SHAPE(2, 7), NULL, 0), RW_NONE));
     end(&b);
     cr_expect_eq(b.t->n_nodes, 0, "nothing is left of what was refused");
     rw_error_clear(b.ctx);

@@ -1,5 +1,5 @@
 /*
- * Law 9 while recording: whichever allocation fails, and whatever a check refuses, the tape has as many nodes, values,
+ * Law 9 during recording: whichever allocation fails, and whatever a check refuses, the tape has as many nodes, values,
  * operands and attributes as before, and records the same afterwards.
  */
 #include "support/support.h"
@@ -27,7 +27,7 @@ static struct size size_of(const rw_tape *t)
     return s;
 }
 
-/* Many results, attributes and a ticket. It is not run. */
+/* Many results, attributes and a ticket. It is not executed. */
 static rw_status many_check(rw_op_call *call)
 {
     rw_status status = RW_OK;
@@ -51,7 +51,7 @@ static rw_tensor *record(struct fixture *b, rw_tensor *x)
     return rw_apply(b->t, &many_op, (rw_tensor *[]){ x, x }, 2, attrs, sizeof attrs, NULL);
 }
 
-/* Records while the nth allocation from here on fails. False when none did; else all must be as it was. */
+/* Records while the n-th allocation from here on fails. False if none did; else everything must be unchanged. */
 static bool is_refused(struct fixture *b, rw_tensor *x, rw_tensor *(*call)(struct fixture *b, rw_tensor *x),
                        uint64_t nth)
 {
@@ -76,7 +76,8 @@ static rw_tensor *attend(struct fixture *b, rw_tensor *x)
     return rw_attention(b->t, x, x, x, &(rw_attention_params){ .dropout = 0.5f });
 }
 
-/* The second of attention's nodes may be what finds no memory; under REWIND_EAGER the first one has run by then. */
+/* The second of attention's nodes may be the one without memory; under REWIND_EAGER the first one has been executed by
+   then. */
 static int refused_attentions(void)
 {
     int failures = 0;
@@ -99,7 +100,7 @@ Test(refused, a_call_of_several_nodes_leaves_none_of_them)
     cr_assert_gt(eagerly, 20);
 }
 
-/* Calls with as many parts as one likes, which they keep in memory of their own. */
+/* Calls with an arbitrary number of parts, for which they allocate memory. */
 static rw_tensor *split(struct fixture *b, rw_tensor *x)
 {
     const int64_t sizes[] = { 1, 1 };
@@ -110,7 +111,7 @@ static rw_tensor *split(struct fixture *b, rw_tensor *x)
 static rw_tensor *unbind(struct fixture *b, rw_tensor *x)
 {
     rw_tensor *part[2];
-    return rw_unbind(b->t, x, 0, 2, part) ? NULL : part[0];
+    return rw_unbind(b->t, x, 0, part, 2) ? NULL : part[0];
 }
 
 static rw_tensor *stack(struct fixture *b, rw_tensor *x)
@@ -136,20 +137,20 @@ static void names(struct fixture *b, const char *call)
     rw_error_clear(b->ctx);
 }
 
-/* What a call is made of may be what refuses. */
+/* An op inside of a composite may be the one that refuses. */
 Test(refused, the_call_is_named_that_was_made)
 {
     struct fixture b = fixture_open(1, 1);
-    rw_tensor *x = rw_input(b.t, RW_F32, RW_SHAPE(2, 3), NULL), *values = NULL, *places = NULL;
+    rw_tensor *x = rw_input(b.t, RW_F32, RW_SHAPE(2, 3), NULL, 0), *values = NULL, *places = NULL;
     cr_expect_eq(rw_topk(b.t, x, 1, 9, &values, &places), RW_ERR_SHAPE);
     names(&b, "topk: ");
     cr_expect_null(rw_stack(b.t, NULL, 2, 0));
     names(&b, "stack: ");
     cr_expect_null(rw_stack(b.t, &x, 0, 0));
     names(&b, "stack: ");
-    cr_expect_eq(rw_unbind(b.t, x, 0, 2, NULL), RW_ERR_ARGUMENT);
+    cr_expect_eq(rw_unbind(b.t, x, 0, NULL, 2), RW_ERR_ARGUMENT);
     names(&b, "unbind: ");
-    cr_expect_eq(rw_unbind(b.t, x, 0, -2, &values), RW_ERR_ARGUMENT);
+    cr_expect_eq(rw_unbind(b.t, x, 0, &values, -2), RW_ERR_ARGUMENT);
     names(&b, "unbind: ");
     cr_expect_eq(rw_tape_nodes(b.t), 0);
     fixture_close(&b);
@@ -171,7 +172,7 @@ Test(refused, memory_for_the_parts_of_a_call)
     fixture_close(&b);
 }
 
-/* What stands behind the rank of a shape is no part of the program: the tape's hash is the same, and so the plan. */
+/* Extents beyond the rank of a shape are not part of the program: the tape's hash is the same, and so is the plan. */
 Test(refused, extents_behind_the_rank_tell_nothing)
 {
     struct rw_hash hash[2];
@@ -193,10 +194,10 @@ Test(refused, a_failed_allocation_leaves_nothing_recorded)
     int failures = 0;
     struct fixture b = fixture_open(1, 1);
     while (b.t->n_values % RW_VALUE_CHUNK != RW_VALUE_CHUNK - 4) rw_rand(b.t, RW_F32, RW_SCALAR);
-    for (int64_t length = 3; length < 200; length++) { /* the first one's results lie in two chunks */
+    for (int64_t length = 3; length < 200; length++) { /* the first one's results are in two chunks */
         rw_tensor *const x = rw_rand(b.t, RW_F32, RW_SHAPE(2, length));
         cr_assert_not_null(x);
-        /* what the last try got it keeps: the second one from there on fails */
+        /* a failed try keeps its allocations: the second one from there on fails */
         for (uint64_t nth = 1; is_refused(&b, x, record, nth); nth = 2) failures++;
     }
     cr_assert_gt(failures, 5, "only %d allocations failed", failures);
@@ -222,4 +223,108 @@ Test(refused, a_refused_call_leaves_nothing_recorded)
     cr_assert_eq(memcmp(&before, &after, sizeof before), 0);
     cr_assert_eq(rw_generator_get(b.ctx).offset, drawn.offset);
     fixture_close(&b);
+}
+
+/* ---- sizes returned by a caller's op that overflow ---- */
+
+static int64_t words, places;
+static size_t workspace;
+
+static int64_t draws_words(const rw_op_call *call)
+{
+    return words;
+}
+
+static size_t takes_workspace(const rw_op_call *call)
+{
+    return workspace;
+}
+
+static rw_status like_first(rw_op_call *call)
+{
+    return rw_op_output_like(call, 0, 0);
+}
+
+static rw_status view_without_strides(rw_op_call *call)
+{
+    return rw_op_output_view(call, 0, RW_SHAPE(places), NULL, 0);
+}
+
+static const rw_op_def draws_op = { .name = "draws", .n_inputs = 1, .n_outputs = 1, .flags = RW_OP_RANDOM,
+                                    .check = like_first, .draws = draws_words,
+                                    .kernel = { [RW_DEVICE_CPU] = never_run, [RW_DEVICE_CUDA] = never_run } };
+static const rw_op_def roomy_op = { .name = "roomy", .n_inputs = 1, .n_outputs = 1, .check = like_first,
+                                    .workspace = { [RW_DEVICE_CPU] = takes_workspace },
+                                    .kernel = { [RW_DEVICE_CPU] = never_run, [RW_DEVICE_CUDA] = never_run } };
+static const rw_op_def view_op = { .name = "unstrided", .n_inputs = 1, .n_outputs = 1, .flags = RW_OP_VIEW,
+                                   .check = view_without_strides };
+
+Test(refused, a_view_without_strides)
+{
+    struct fixture b = fixture_open(1, 1);
+    rw_tensor *const x = rw_randn(b.t, RW_F32, RW_SHAPE(4));
+    places = 4;
+    cr_assert_null(rw_apply(b.t, &view_op, &(rw_tensor *){ x }, 1, NULL, 0, NULL));
+    cr_expect_eq(rw_error_status(b.ctx), RW_ERR_ARGUMENT);
+    cr_expect(strstr(rw_error_message(b.ctx), "stride is NULL"), "%s", rw_error_message(b.ctx));
+    fixture_close(&b);
+}
+
+Test(refused, more_random_words_than_can_be_counted)
+{
+    static const int64_t bad[] = { -1, INT64_MIN, INT64_MAX, ((int64_t)1 << 60) + 1 };
+    struct fixture b = fixture_open(1, 1);
+    rw_tensor *const x = rw_randn(b.t, RW_F32, RW_SHAPE(4));
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        const rw_generator_state before = rw_generator_get(b.ctx);
+        words = bad[i];
+        cr_assert_null(rw_apply(b.t, &draws_op, &(rw_tensor *){ x }, 1, NULL, 0, NULL));
+        cr_expect_eq(rw_error_status(b.ctx), RW_ERR_ARGUMENT);
+        cr_expect(strstr(rw_error_message(b.ctx), "random words"), "%s", rw_error_message(b.ctx));
+        cr_expect_eq(rw_generator_get(b.ctx).offset, before.offset);
+        rw_error_clear(b.ctx);
+    }
+    words = 4;
+    cr_expect_not_null(rw_apply(b.t, &draws_op, &(rw_tensor *){ x }, 1, NULL, 0, NULL));
+    fixture_close(&b);
+}
+
+/* Planned or refused, and never without end. */
+Test(refused, workspaces_that_nothing_can_hold, .timeout = 60)
+{
+    static const size_t bytes[] = { SIZE_MAX - 1, SIZE_MAX - 255, SIZE_MAX / 2 + 1, SIZE_MAX / 2, (size_t)1 << 62,
+                                    ((size_t)1 << 61) + 1, (size_t)1 << 60, (size_t)1 << 38 };
+    const rw_context_params params = { .device = RW_DEVICE_CPU, .threads = 1, .plan_only = true };
+    rw_context *ctx = NULL;
+    rw_tape *t = NULL;
+    cr_assert_eq(rw_context_create(&ctx, &params), RW_OK);
+    cr_assert_eq(rw_tape_create(&t, ctx), RW_OK);
+    for (size_t i = 0; i < sizeof bytes / sizeof *bytes; i++) {
+        rw_prediction p;
+        rw_tensor *const x = rw_require_grad(t, rw_randn(t, RW_F32, RW_SHAPE(4)));
+        workspace = bytes[i];
+        rw_tensor *const y = rw_apply(t, &roomy_op, &(rw_tensor *){ rw_detach(t, x) }, 1, NULL, 0, NULL);
+        const rw_status status = rw_tape_plan(t, rw_sum(t, rw_mul(t, x, y), RW_ALL_AXES, false), "none", &p);
+        cr_expect_eq(status, bytes[i] > (size_t)1 << 38 ? RW_ERR_MEMORY : RW_OK, "%zu: %s", bytes[i],
+                     rw_error_message(ctx));
+        cr_expect(!status || strstr(rw_error_message(ctx), bytes[i] > (size_t)1 << 61 ? "roomy" : "arena"), "%s",
+                  rw_error_message(ctx));
+        cr_expect(status || p.peak_bytes >= bytes[i]);
+        rw_error_clear(ctx);
+        rw_tape_reset(t);
+    }
+    rw_tape_destroy(&t);
+    rw_context_destroy(&ctx);
+}
+
+Test(refused, parameters_that_cannot_be_counted_together)
+{
+    const rw_context_params params = { .device = RW_DEVICE_CPU, .threads = 1, .plan_only = true };
+    rw_context *ctx = NULL;
+    cr_assert_eq(rw_context_create(&ctx, &params), RW_OK);
+    cr_expect_not_null(rw_param(ctx, "a", RW_F32, RW_SHAPE((int64_t)1 << 57)));
+    cr_expect_null(rw_param(ctx, "b", RW_F32, RW_SHAPE((int64_t)1 << 58)));
+    cr_expect_eq(rw_error_status(ctx), RW_ERR_MEMORY);
+    cr_expect(strstr(rw_error_message(ctx), "2^60"), "%s", rw_error_message(ctx));
+    rw_context_destroy(&ctx);
 }

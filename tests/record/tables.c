@@ -1,6 +1,6 @@
 /*
- * The tables of a context: names, call sites, layouts. What a program makes anew in each step finds room for ever, and
- * an index that has passed to another name or layout never leads to the plan of the old one.
+ * The tables of a context: names, call sites, layouts. A program that makes new entries in each step never runs out of
+ * space, and an index that has been reused for another name or layout never finds the plan of the old one.
  */
 #include "support/support.h"
 
@@ -30,7 +30,7 @@ Test(tables, names_made_in_every_step)
             snprintf(name, sizeof name, "step%d.layer%d", step, i);
             cr_assert_eq(ckpt_begin(b.t, name), RW_OK, "%s: %s", name, rw_error_message(b.ctx));
             snprintf(name, sizeof name, "tag%d.%d", step, i);
-            rw_tensor *const x = ckpt_name(b.t, rw_input(b.t, RW_F32, RW_SHAPE(2), NULL), name);
+            rw_tensor *const x = ckpt_name(b.t, rw_input(b.t, RW_F32, RW_SHAPE(2), NULL, 0), name);
             cr_assert_not_null(x, "%s", rw_error_message(b.ctx));
             cr_assert_str_eq(rw_tensor_name(x), name);
             cr_assert_eq(ckpt_end(b.t), RW_OK);
@@ -38,7 +38,7 @@ Test(tables, names_made_in_every_step)
         rw_tape_reset(b.t);
         if (step == 1000) filled = table_bytes(&b);
     }
-    cr_assert_leq(table_bytes(&b), filled + 32768); /* whatever of the last steps is still there */
+    cr_assert_leq(table_bytes(&b), filled + 32768); /* including entries of the last steps */
     cr_assert_lt(table_bytes(&b), (size_t)1 << 20);
     fixture_close(&b);
 }
@@ -51,7 +51,7 @@ Test(tables, a_tape_keeps_the_names_that_it_uses)
     cr_assert_eq(rw_tape_create(&other, b.ctx), RW_OK);
     ckpt_begin(other, "long");
     ckpt_begin(other, "lived");
-    rw_tensor *const x = ckpt_name(other, rw_input(other, RW_F32, RW_SHAPE(2), NULL), "tagged");
+    rw_tensor *const x = ckpt_name(other, rw_input(other, RW_F32, RW_SHAPE(2), NULL, 0), "tagged");
     for (int i = 0; i < 5000; i++) {
         snprintf(name, sizeof name, "r%d", i);
         ckpt_begin(b.t, name);
@@ -77,7 +77,7 @@ Test(tables, names_that_are_all_in_use_end_with_a_message)
         if (!status) ckpt_end(b.t);
     }
     cr_assert_eq(status, RW_ERR_MEMORY);
-    cr_assert_eq(i - 1, RW_NAMES_MOST);
+    cr_assert_eq(i - 1, RW_NAMES_MAX);
     cr_assert(strstr(rw_error_message(b.ctx), "65534 names"), "%s", rw_error_message(b.ctx));
     rw_error_clear(b.ctx);
     rw_tape_reset(b.t);
@@ -86,11 +86,11 @@ Test(tables, names_that_are_all_in_use_end_with_a_message)
     fixture_close(&b);
 }
 
-/* A step whose region is called so: how many of its nodes ran again. */
+/* A step whose region has that name: number of replayed nodes. */
 static int replays_of(struct fixture *b, const char *name)
 {
     counted_clear();
-    rw_tensor *const x = rw_require_grad(b->t, rw_input(b->t, RW_F32, RW_SHAPE(4), NULL));
+    rw_tensor *const x = rw_require_grad(b->t, rw_input(b->t, RW_F32, RW_SHAPE(4), NULL, 0));
     ckpt_begin(b->t, name);
     rw_tensor *const y = counted_square(b->t, counted_square(b->t, x, 0), 1);
     ckpt_end(b->t);
@@ -104,7 +104,7 @@ Test(tables, an_index_that_has_another_name_finds_another_plan)
     struct fixture b = fixture_open(1, 1);
     char name[32];
     ckpt_set_policy(b.t, "selective:chosen");
-    cr_assert_eq(replays_of(&b, "first"), 0); /* has index 0 and a plan in the cache */
+    cr_assert_eq(replays_of(&b, "first"), 0); /* has index 0 and a cached plan */
     for (int i = 0; i < 1023; i++) {
         snprintf(name, sizeof name, "r%d", i);
         ckpt_begin(b.t, name);
@@ -127,22 +127,22 @@ Test(tables, call_sites_without_end)
     size_t filled = 0;
     for (int i = 0; i < 100000; i++) {
         const rw_site at = { &files[i % 8], i };
-        rw_tensor *const x = rw_input_at(at, b.t, RW_F32, RW_SHAPE(2), NULL);
+        rw_tensor *const x = rw_input_at(at, b.t, RW_F32, RW_SHAPE(2), NULL, 0);
         cr_assert_not_null(rw_tanh_at(at, b.t, x), "%s", rw_error_message(b.ctx));
         rw_tape_reset(b.t);
         if (i == 70000) filled = table_bytes(&b);
     }
-    cr_assert_eq(b.ctx->n_sites, RW_SITES_MOST);
+    cr_assert_eq(b.ctx->n_sites, RW_SITES_MAX);
     cr_assert_eq(table_bytes(&b), filled);
     fixture_close(&b);
 }
 
-/* One op over a shape of its own: y = sum(x^2 + x), where x counts up. */
+/* One op with a shape of its own: y = sum(x^2 + x), where x counts up. */
 static double value_of(struct fixture *b, int64_t n)
 {
     float *const data = malloc((size_t)n * sizeof *data);
     for (int64_t i = 0; i < n; i++) data[i] = 1;
-    rw_tensor *const x = rw_require_grad(b->t, rw_input(b->t, RW_F32, RW_SHAPE(n), data));
+    rw_tensor *const x = rw_require_grad(b->t, rw_input(b->t, RW_F32, RW_SHAPE(n), data, (size_t)n * sizeof *data));
     rw_tensor *const loss = rw_sum(b->t, rw_add(b->t, rw_mul(b->t, x, x), x), RW_ALL_AXES, false);
     free(data);
     cr_assert_eq(rw_backward(b->t, loss), RW_OK, "%s", rw_error_message(b->ctx));
@@ -157,7 +157,7 @@ Test(tables, shapes_without_end)
     struct fixture b = fixture_open(1, 1);
     rw_tape *other = NULL;
     cr_assert_eq(rw_tape_create(&other, b.ctx), RW_OK);
-    rw_tensor *const lasting = rw_input(other, RW_F32, RW_SHAPE(3, 5, 7), NULL);
+    rw_tensor *const lasting = rw_input(other, RW_F32, RW_SHAPE(3, 5, 7), NULL, 0);
     rw_tensor *const w = rw_param(b.ctx, "w", RW_F32, RW_SHAPE(11, 13));
     size_t filled = 0;
     for (int i = 0; i < 30000; i++) {
@@ -173,16 +173,16 @@ Test(tables, shapes_without_end)
     fixture_close(&b);
 }
 
-/* The same structure with indexes that have passed to other layouts: the old plan must not be found. */
+/* The same structure with indexes that were reused for other layouts: the old plan must not be found. */
 Test(tables, an_index_that_has_another_layout_finds_another_plan)
 {
     struct fixture b = fixture_open(1, 1);
-    rw_tensor *const w = rw_param(b.ctx, "w", RW_F32, RW_SHAPE(1)); /* and what a sum gives, so it stays */
+    rw_tensor *const w = rw_param(b.ctx, "w", RW_F32, RW_SHAPE(1)); /* also the layout of a sum's result, so it stays */
     cr_assert_not_null(w);
     cr_assert_eq(value_of(&b, 2), 4);
     const uint64_t generation = b.ctx->layouts.generation;
     for (int64_t n = 1000; b.ctx->layouts.generation == generation; n++) {
-        rw_input(b.t, RW_F32, RW_SHAPE(n), NULL);
+        rw_input(b.t, RW_F32, RW_SHAPE(n), NULL, 0);
         if (n % 512 == 0) rw_tape_reset(b.t);
     }
     rw_tape_reset(b.t);
@@ -191,7 +191,7 @@ Test(tables, an_index_that_has_another_layout_finds_another_plan)
     fixture_close(&b);
 }
 
-/* Seconds of the processor's time to find each of n parameters by its name. */
+/* CPU seconds to find each of n parameters by its name. */
 static double find_all(int n)
 {
     struct fixture b = fixture_open(1, 1);
@@ -213,7 +213,7 @@ static double find_all(int n)
     return (double)(end.tv_sec - begin.tv_sec) + 1e-9 * (double)(end.tv_nsec - begin.tv_nsec);
 }
 
-/* Four times as many take sixteen times as long where each is searched for among all. */
+/* With linear search, four times as many would take sixteen times as long. */
 Test(tables, parameters_are_found_by_their_names)
 {
     double few = 0, many = 1;

@@ -1,6 +1,6 @@
 /*
- * Budgets from outside: a step takes at most its budget or fails before it runs and names the least that would do; less
- * never makes the arena larger, more never the predicted step slower; what can be read are the bytes of `none`.
+ * Budgets from outside: a step takes at most its budget, or fails before it runs and names the minimum. Less budget
+ * never makes the arena larger, more never the predicted step slower. Observable results have the bytes of `none`.
  */
 #include "remat/random_tape.h"
 #include "support/support.h"
@@ -16,7 +16,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- programs: regions, nested regions, no regions, branches, skips, results and gradients read on the way ---- */
+/* ---- programs: regions, nested regions, no regions, branches, skips, results and gradients read during the step
+   ---- */
 
 static rw_tensor *normal(struct fixture *b, const char *name, rw_shape shape)
 {
@@ -42,7 +43,7 @@ static rw_tensor *net_in_nested_regions(struct fixture *b)
     return net_of(b, 3);
 }
 
-/* A U: every level of the way down is read again on the way up; no region. */
+/* A U: every value of the contracting path is read again in the expanding path; no region. */
 static rw_tensor *skips(struct fixture *b)
 {
     rw_tensor *x = normal(b, "p", RW_SHAPE(4001)), *down[5];
@@ -54,12 +55,12 @@ static rw_tensor *skips(struct fixture *b)
     return rw_mean(b->t, rw_mul(b->t, x, x), RW_ALL_AXES, false);
 }
 
-/* A gradient that is read in forward, values that are saved and replayed by name, a view. */
+/* A gradient that forward reads, values that are saved and replayed by name, a view. */
 static rw_tensor *penalty(struct fixture *b)
 {
     rw_tensor *const p = normal(b, "p", RW_SHAPE(60, 40)), *const q = normal(b, "q", RW_SHAPE(40, 60));
     rw_tensor *x = rw_dropout(b->t, rw_gelu(b->t, rw_matmul(b->t, p, q)), 0.2f);
-    x = ckpt_save(b->t, rw_tanh(b->t, x));
+    x = ckpt_keep(b->t, rw_tanh(b->t, x));
     x = ckpt_recompute(b->t, rw_exp(b->t, rw_mul(b->t, x, x)));
     rw_tensor *const y = rw_mean(b->t, rw_reshape(b->t, x, RW_SHAPE(3600)), RW_ALL_AXES, false);
     rw_tensor *g = NULL;
@@ -102,6 +103,7 @@ struct answer {
     double seconds;
 };
 
+/* Plans a policy and returns the plan's numbers. */
 static struct answer plan_under(struct fixture *b, uint32_t loss, const char *policy)
 {
     struct rw_planning g;
@@ -129,7 +131,7 @@ static struct answer plan_within(struct fixture *b, uint32_t loss, uint64_t byte
     return plan_under(b, loss, policy);
 }
 
-/* The number behind "budget:" at the end of the message. */
+/* The number after "budget:" at the end of the message. */
 static uint64_t named_least(struct fixture *b)
 {
     const char *at = rw_error_message(b->ctx), *last = NULL;
@@ -168,20 +170,20 @@ Test(budgets, are_bounds_and_monotone_in_bytes_and_seconds)
 
 /* ---- on random tapes ---- */
 
-/* Sanitizers ask whether memory is used as it may be: fewer tapes show that. */
+/* Sanitizers check memory accesses, for which fewer tapes suffice. */
 #ifdef __SANITIZE_ADDRESS__
-enum { TAPES = 8, MARKED_TAPES = 4, MOVING_TAPES = 4, BOUND_TAPES = 8 };
+enum { TAPES = 8, MARKED_TAPES = 4, MOVING_TAPES = 4, BOUND_TAPES = 4 };
 #else
 enum { TAPES = 40, MARKED_TAPES = 24, MOVING_TAPES = 12, BOUND_TAPES = 24 };
 #endif
 
 struct seen {
-    size_t lost, moved;     /* answers: with a larger arena than what lives, with values outside */
-    size_t least, none;     /* tapes of which the least loses, or `none` */
-    size_t faster, smaller; /* than `none`, where all that it takes was allowed */
+    size_t lost, moved;     /* budgets answered: with an arena larger than the live bytes, with offloaded values */
+    size_t least, none;     /* tapes whose minimum, or `none`, has fragmentation */
+    size_t faster, smaller; /* than `none`, with a budget of all its bytes */
 };
 
-/* Thirteen budgets of one tape, from the least that is named to what `none` takes. */
+/* Thirteen budgets of one tape, from the named minimum to the bytes of `none`. */
 static void check_tape(struct fixture *b, uint64_t seed, const char *more, struct seen *seen)
 {
     rw_tensor *const p = rw_param(b->ctx, "p", RW_F32, RW_SHAPE(MADE_UNIT / 4));
@@ -218,12 +220,12 @@ static void check_tape(struct fixture *b, uint64_t seed, const char *more, struc
     seen->smaller += before.arena < none.arena;
 }
 
-/* Tapes of which placement loses something: the bound is of the arena, not of what lives. */
+/* Tapes whose placement has fragmentation: the budget limits the arena, not the live bytes. */
 Test(budgets, hold_on_random_tapes_also_where_placement_loses)
 {
     struct seen seen = { 0 };
     for (uint64_t i = 0; i < TAPES + 3; i++) {
-        static const uint64_t losing[] = { 58, 70, 72 }; /* 70: the least */
+        static const uint64_t losing[] = { 58, 70, 72 }; /* 70: at the minimum */
         struct fixture b = fixture_open(3, 1);
         check_tape(&b, i < TAPES ? i + 1 : losing[i - TAPES], "", &seen);
         fixture_close(&b);
@@ -232,25 +234,25 @@ Test(budgets, hold_on_random_tapes_also_where_placement_loses)
         cr_expect(seen.lost > 5 && seen.least > 0 && seen.none > 2, "%zu, %zu, %zu", seen.lost, seen.least, seen.none);
 }
 
-/* Where bytes that are far cost something, the fastest step may be one that replays: a budget of all that `none` takes
-   is then faster than `none`. */
+/* If cache misses cost time, the fastest step may be one that replays: a budget of all the bytes of `none` is then
+   faster than `none`. */
 Test(budgets, hold_on_random_tapes_whatever_memory_costs)
 {
     struct seen seen = { 0 };
     for (uint64_t seed = 1; seed <= MARKED_TAPES; seed++) {
         struct fixture b = fixture_open(3, 1);
         const uint64_t units = seed % 3 * 15, us = 1 + seed % 4 * 5;
-        b.ctx->costs = rw_calloc(1, sizeof *b.ctx->costs); /* nominal ones, and memory's */
+        b.ctx->costs = rw_calloc(1, sizeof *b.ctx->costs); /* nominal ones, and those of memory */
         cr_assert_not_null(b.ctx->costs);
         b.ctx->costs->memory = (struct rw_memory_cost){ units * MADE_UNIT, us * 1000000 * ((1 << 20) / MADE_UNIT) };
         check_tape(&b, seed, "", &seen);
         fixture_close(&b);
     }
-    cr_expect_geq(2 * seen.faster, MARKED_TAPES, "%zu of %d", seen.faster, MARKED_TAPES); /* or this shows little */
+    cr_expect_geq(2 * seen.faster, MARKED_TAPES, "%zu of %d", seen.faster, MARKED_TAPES); /* else it proves little */
     cr_expect_geq(2 * seen.smaller, MARKED_TAPES, "%zu of %d", seen.smaller, MARKED_TAPES);
 }
 
-/* Where values may wait outside, with a store that is fast and with one that is slow. */
+/* With offload, with a fast store and with a slow one. */
 Test(budgets, hold_on_random_tapes_whose_values_may_move)
 {
     struct seen seen = { 0 };
@@ -265,7 +267,7 @@ Test(budgets, hold_on_random_tapes_whose_values_may_move)
     cr_expect_gt(seen.moved, MOVING_TAPES, "%zu", seen.moved);
 }
 
-/* Copies that are hidden take no time where cores are left, but who has room does not move anything. */
+/* Hidden copies take no time if cores are idle, but a plan with enough memory does not offload anything. */
 Test(budgets, that_are_enough_move_nothing)
 {
     size_t moving = 0;
@@ -288,14 +290,15 @@ Test(budgets, that_are_enough_move_nothing)
 
 /* ---- the bound ---- */
 
-/* Nodes of any cost in regions and in parts of which some replay, some keep and some move; some values are marked. */
+/* Nodes of any cost in regions and in parts, of which some replay, some keep and some offload; some values are
+   marked. */
 static rw_tensor *tape_with_marks(struct fixture *b, uint64_t seed)
 {
     static const char *const parts[] = { "none", "full", "offload:r", "names:offload=tag", "ops:made" };
     struct dice d = { seed };
     rw_tensor *value[40] = { rw_param(b->ctx, "p", RW_F32, RW_SHAPE(MADE_UNIT / 4)) };
     const int nodes = 6 + (int)below(&d, 30);
-    int open = 0; /* nodes that are left of the part */
+    int open = 0; /* nodes left in the open part */
     for (int i = 1; i <= nodes; i++) {
         if (!open && below(&d, 2)) open = 1 + (int)below(&d, 8), ckpt_policy_begin(b->t, parts[below(&d, 5)]);
         const bool region = below(&d, 3) > 0;
@@ -308,7 +311,7 @@ static rw_tensor *tape_with_marks(struct fixture *b, uint64_t seed)
                                     .tail = !below(&d, 4) };
             value[i] = made_apply(b->t, in, n, a);
             const int64_t mark = below(&d, 12);
-            if (mark == 0) ckpt_save(b->t, value[i]);
+            if (mark == 0) ckpt_keep(b->t, value[i]);
             if (mark == 1 || mark == 2) ckpt_recompute(b->t, value[i]);
             if (mark == 3) ckpt_offload(b->t, value[i]);
             if (mark == 4) ckpt_name(b->t, value[i], "tag");
@@ -328,7 +331,7 @@ static void expect_bound(double ms, double bound, uint64_t seed, const char *whe
 
 Test(budgets, no_plan_is_below_the_bound_whatever_parts_and_marks_say)
 {
-    static rw_point point[1024];
+    static rw_frontier_point point[1024];
     size_t planned = 0, listed = 0;
     for (uint64_t seed = 1; seed <= BOUND_TAPES; seed++) {
         struct fixture b = fixture_open(3, 1);
@@ -355,7 +358,7 @@ Test(budgets, no_plan_is_below_the_bound_whatever_parts_and_marks_say)
     cr_expect(24 * planned > 100 * BOUND_TAPES && 24 * listed > 200 * BOUND_TAPES, "%zu, %zu", planned, listed);
 }
 
-/* How many values some point moves; of those that the caller saves or wants to be made again, none. */
+/* Number of values that some point offloads; none of those that the caller saves or marks for recompute. */
 static size_t count_moved(const struct rw_frontier *f, const struct rw_problem *p, uint64_t seed)
 {
     size_t moved = 0;
@@ -395,12 +398,13 @@ Test(budgets, move_nothing_that_the_caller_saves_or_replays)
     cr_expect_gt(moved, 60, "%zu", moved);
 }
 
-/* In a part that keeps everything, marks win, and what is made again brings the other outputs of its node along. */
+/* In a part that keeps everything, marks take precedence, and a replay for a marked value also recomputes the other
+   outputs of its node. */
 Test(budgets, the_bound_knows_what_is_made_again_beside_a_marked_value)
 {
     struct fixture b = fixture_open(3, 1);
     rw_tensor *x = normal(&b, "p", RW_SHAPE(2048, 1)), *const w = normal(&b, "w", RW_SHAPE(1));
-    rw_point point[64];
+    rw_frontier_point point[64];
     size_t n = 64;
     ckpt_policy_begin(b.t, "none");
     ckpt_begin(b.t, "r");
@@ -431,7 +435,8 @@ Test(budgets, a_share_is_of_what_none_takes)
     fixture_close(&b);
 }
 
-/* Of a deep model segments nest down to about one layer: what is least is that of a few layers, not of a third. */
+/* For a deep model, segments nest down to about one layer: the minimum is the memory of a few layers, not of a third of
+   them. */
 Test(budgets, the_least_of_many_layers_is_far_below_full)
 {
     struct fixture b = fixture_open(3, 1);
@@ -449,7 +454,7 @@ Test(budgets, the_least_of_many_layers_is_far_below_full)
     fixture_close(&b);
 }
 
-/* ---- what can be read ---- */
+/* ---- observable results ---- */
 
 struct outcome {
     rw_status status;
@@ -458,6 +463,7 @@ struct outcome {
     size_t bytes, peak, replayed;
 };
 
+/* Runs a program under a policy and returns everything observable. */
 static struct outcome run_under(program record, const char *policy)
 {
     struct fixture b = fixture_open(17, 2);
@@ -466,14 +472,14 @@ static struct outcome run_under(program record, const char *policy)
     rw_memory memory;
     cr_assert_eq(ckpt_set_policy(b.t, policy), RW_OK);
     rw_tensor *const loss = record(&b);
-    o.status = rw_backward(b.t, loss);
+    o.status = rw_tape_cost(b.t, loss, &cost); /* of this step: one whose loss exists has another minimum */
+    if (!o.status) o.status = rw_backward(b.t, loss);
     if (o.status) {
         fixture_close(&b);
         return o;
     }
     o.loss = (float)rw_item(b.t, loss);
     o.gradients = all_gradients(b.ctx, &o.bytes);
-    cr_assert_eq(rw_tape_cost(b.t, loss, &cost), RW_OK);
     cr_assert_eq(rw_memory_stats(b.ctx, &memory), RW_OK);
     o.replayed = cost.replayed_nodes;
     o.peak = memory.measured_peak;
@@ -527,8 +533,8 @@ Test(budgets, a_step_that_does_not_fit_runs_nothing_and_can_be_run_under_another
     fixture_close(&b);
 }
 
-/* Who has room asks for what `none` does, also with a size that no machine has; what is no size is refused, and the old
-   policy stays. */
+/* A budget larger than the memory gives the plan of `none`, also with a size that no machine has. An invalid size is
+   refused, and the old policy stays. */
 Test(budgets, of_more_than_there_is_are_those_of_none)
 {
     static const char *const sizes[] = { "budget:80GiB", "budget:255TiB", "total:255TiB", "budget:255TiB+offload" };
@@ -544,7 +550,7 @@ Test(budgets, of_more_than_there_is_are_those_of_none)
     cr_assert_eq(ckpt_set_policy(b.t, sizes[0]), RW_OK);
     for (size_t i = 0; i < sizeof beyond / sizeof *beyond; i++) {
         cr_expect_eq(ckpt_set_policy(b.t, beyond[i]), RW_ERR_POLICY, "%s", beyond[i]);
-        cr_expect(strstr(rw_error_message(b.ctx), "less than 256TiB is expected, found"), "%s",
+        cr_expect(strstr(rw_error_message(b.ctx), "expected less than 256TiB, got"), "%s",
                   rw_error_message(b.ctx));
         cr_expect_str_eq(ckpt_policy(b.t), sizes[0]);
         rw_error_clear(b.ctx);
@@ -553,7 +559,8 @@ Test(budgets, of_more_than_there_is_are_those_of_none)
     fixture_close(&b);
 }
 
-/* A plan says what it would take; the step is refused before anything runs, with what there is. */
+/* A plan states what it would take; the step is refused before anything runs, with the available bytes in the
+   message. */
 Test(budgets, a_step_beyond_the_machine_is_refused_before_it_runs)
 {
     struct fixture b = fixture_open(17, 2);
@@ -590,7 +597,7 @@ static rw_tensor *too_large(struct fixture *b, rw_tensor *p, uint64_t all)
     return rw_sum(b->t, x, RW_ALL_AXES, false);
 }
 
-/* Where a budget would do, the call says which one: the least. Nothing has run, gradients are what they were. */
+/* If a budget suffices, the message names the minimum. Nothing has run, and gradients are unchanged. */
 Test(budgets, a_step_beyond_the_machine_names_the_least_budget_that_would_do)
 {
     struct fixture b = fixture_open(17, 2);
@@ -637,6 +644,7 @@ Test(budgets, a_step_beyond_the_machine_names_the_least_budget_that_would_do)
     fixture_close(&b);
 }
 
+/* Allocations of planning fail, one per attempt: an error that leaves nothing, until planning succeeds. */
 static void check_allocations(const char *policy)
 {
     struct fixture b = fixture_open(3, 1);

@@ -1,6 +1,6 @@
 /*
- * What a planner tries by several threads is what one thread tries: candidate by candidate, whoever simulates which.
- * And what one of them lacks memory for fails as a whole.
+ * A planner with several threads tries the same candidates as with one, in the same order, whichever thread simulates
+ * which. If one thread lacks memory, the planner fails as a whole.
  */
 #include "support/support.h"
 
@@ -14,7 +14,7 @@
 
 enum { BLOCKS, GRAPH, LLAMA, PROGRAMS };
 
-/* A tape of some hundred nodes whose workspaces do not depend on threads, but for the model's. */
+/* A tape of some hundred nodes whose workspaces do not depend on threads, except for the model. */
 static rw_tensor *record(struct fixture *b, int program)
 {
     static struct model m;
@@ -32,7 +32,7 @@ static rw_tensor *record(struct fixture *b, int program)
     return rw_sum(b->t, x, RW_ALL_AXES, false);
 }
 
-/* A frontier by so many threads, of a tape that was recorded for one. */
+/* A frontier planned by so many threads, of a tape recorded for one. */
 struct planned {
     struct fixture b;
     struct rw_problem p;
@@ -45,7 +45,7 @@ static rw_status plan(struct planned *x, uint32_t loss, int threads)
     rw_status status = rw_problem_open(&x->p, x->b.t, &request);
     if (status) return status;
     const int before = x->b.ctx->threads;
-    x->b.ctx->threads = threads; /* behind the workspaces, which have a part for each thread */
+    x->b.ctx->threads = threads; /* after recording, because workspaces have a part for each thread */
     status = rw_frontier_init(&x->f, &x->p);
     if (!status) status = rw_frontier_add_moved(&x->f);
     if (status) rw_frontier_finish(&x->f);
@@ -81,6 +81,7 @@ static int rooms_used(const struct rw_simulations *s)
     return n;
 }
 
+/* Compares frontiers planned by several threads with that of one. */
 static void check(int program)
 {
     static const int counts[] = { 2, 3, 7 };
@@ -110,7 +111,7 @@ Test(by_threads, candidates_do_not_depend_on_who_simulates_them)
     for (int program = 0; program < PROGRAMS; program++) check(program);
 }
 
-/* More threads allocate no less: each has a room. */
+/* More threads allocate at least as much: each has its own memory. */
 Test(by_threads, a_piece_that_fails_fails_the_whole)
 {
     struct planned x = { .b = fixture_open(3, 1) };

@@ -1,6 +1,6 @@
 /*
- * The planner's answers on chains: against Revolve's closed form where steps are equal, and an exact solver's answer
- * where they are not.
+ * The planner on chains: compared with Revolve's closed form for equal steps, and with an exact solver for unequal
+ * ones.
  */
 #include "remat/planned.h"
 #include "remat/random_tape.h"
@@ -11,8 +11,8 @@
 
 /* ---- equal steps ---- */
 
-/* Least repeated steps to reverse l equal steps with room for s of their inputs, the first included: Griewank and
-   Walther's recurrence. */
+/* Minimum number of repeated steps to reverse l equal steps with memory for s of their inputs, the first included:
+   Griewank and Walther's recurrence. */
 static size_t revolve(size_t l, size_t s)
 {
     static size_t t[65][65];
@@ -37,8 +37,8 @@ static void open_chain(struct step *s, int steps)
     open_problem(s, rw_sum(s->b.t, x, RW_ALL_AXES, false));
 }
 
-/* Of what may be dropped there are the inputs of steps 2 to l: the parameter is there. What is alive besides the kept
-   inputs where the peak is reached: two gradients. */
+/* The inputs of steps 2 to l may be dropped: the first is a parameter. At the peak, two gradients are live besides the
+   kept inputs. */
 Test(chains, are_what_revolve_says)
 {
     for (int steps = 2; steps <= 12; steps++) {
@@ -62,12 +62,12 @@ Test(chains, are_what_revolve_says)
 /* ---- unequal steps ---- */
 
 /*
- * Step i of l makes x[i] of x[i - 1] and is differentiated with x[i - 1] and the gradient of x[i], of x[i]'s size;
- * x[0] and its gradient are not in the arena. With m units, least seconds of replay of
+ * Step i of l computes x[i] from x[i - 1] and is differentiated with x[i - 1] and the gradient of x[i], of x[i]'s size;
+ * x[0] and its gradient are not in the arena. With m units, minimum seconds of replay of
  *
- *     F(s, t, m)   backward of s + 1 .. t where x[s] and the gradient of x[t] are there, x[s] not counted:
- *                  none where t = s + 1; else over j the replay of s + 1 .. j, F(j, t, m - x[j]), F(s, j, m)
- *     G(s, m)      forward and backward of s + 1 .. l, x[s] there and not counted: forward to the end and F(s, l, m),
+ *     F(s, t, m)   backward of s + 1 .. t with x[s] and the gradient of x[t] live, x[s] not counted:
+ *                  none if t = s + 1; else over j the replay of s + 1 .. j, F(j, t, m - x[j]), F(s, j, m)
+ *     G(s, m)      forward and backward of s + 1 .. l, x[s] live and not counted: forward to the end and F(s, l, m),
  *                  or over j forward to j, G(j, m - x[j]), F(s, j, m)
  *
  * Source: Beaumont et al., "Optimal checkpointing for heterogeneous chains", ACM TOMS 50 (2024), the persistent case.
@@ -80,7 +80,7 @@ struct chain {
     double inside[STEPS][STEPS + 1][CHAIN_UNITS], whole[STEPS + 1][CHAIN_UNITS]; /* F, G */
 };
 
-/* May steps s + 1 .. j run with so much beside what they read and make? */
+/* Whether steps s + 1 .. j can run with so many bytes live besides their inputs and outputs. */
 static bool passes(const struct chain *c, int s, int j, int beside, int m)
 {
     for (int k = s + 1; k <= j; k++)
@@ -137,11 +137,12 @@ static void open_unequal(struct step *s, struct chain *c, uint64_t seed)
         c->seconds[i] = rw_problem_seconds(&s->problem, n);
 }
 
-/* To the replay: no plan is faster, and none slower, at any number of units that the solver has an answer for. */
+/* No plan is slower, for any number of units for which the solver has an answer. The solver keeps a value until its
+   last use; ours may keep one only for a first visit, so a few are faster. */
 Test(chains, of_unequal_steps_are_what_an_exact_solver_says, .timeout = 600)
 {
     static struct chain c;
-    size_t budgets = 0;
+    size_t budgets = 0, faster = 0;
     for (uint64_t seed = 1; seed <= tapes() / 8; seed++) {
         struct step s;
         struct rw_frontier f;
@@ -151,13 +152,54 @@ Test(chains, of_unequal_steps_are_what_an_exact_solver_says, .timeout = 600)
         const double none = rw_frontier_none_seconds(&f);
         for (int m = 1; (uint64_t)m * MADE_UNIT <= rw_frontier_none_peak(&f); m++) {
             const double best = none + c.whole[0][m], planned = planned_within(&f, (uint64_t)m * MADE_UNIT);
-            cr_expect(planned == best || fabs(planned - best) <= 1e-9 * best,
+            cr_expect(planned == best || planned <= best * (1 + 1e-9),
                       "chain %d of %d, %d units: %g seconds of replay planned, best %g", (int)seed, c.l, m,
                       planned - none, best - none);
             budgets += best < INFINITY;
+            faster += best < INFINITY && planned < best * (1 - 1e-9);
         }
         rw_frontier_finish(&f);
         close_step(&s);
     }
-    fprintf(stderr, "unequal chains: %zu budgets, each the solver's\n", budgets);
+    cr_expect_leq(faster * 10, budgets, "%zu of %zu", faster, budgets);
+    fprintf(stderr, "unequal chains: %zu budgets, %zu faster than the solver's\n", budgets, faster);
+}
+
+/* ---- views ---- */
+
+/* Number of replays of a chain whose nodes are one segment and dropped, with a view in the middle of it. */
+static size_t replays_around_a_view(bool ends_at_views)
+{
+    struct step s = { .b = fixture_open(1, 1) };
+    struct rw_replayable g;
+    struct rw_compact_choice r;
+    struct rw_choice c;
+    struct rw_simulation sim = { 0 };
+    struct rw_cost_of_schedule cost;
+    rw_tensor *x = rw_param(s.b.ctx, "p", RW_F32, RW_SHAPE(MADE_UNIT));
+    for (int i = 0; i < 4; i++) {
+        if (i == 2) x = rw_slice(s.b.t, x, 0, 0, MADE_UNIT / 2);
+        x = made_apply(s.b.t, &x, 1, (struct made){ .units = 4, .us = 50, .reads = 1 });
+    }
+    open_problem(&s, rw_sum(s.b.t, x, RW_ALL_AXES, false));
+    cr_assert_eq(rw_replayable_init(&g, &s.problem), RW_OK);
+    cr_assert_eq(rw_compact_choice_init(&r, &g), RW_OK);
+    cr_assert_eq(rw_compact_choice_add_stretch(&r, (struct rw_stretch){ 0, 4, RW_NONE_ID }), 0);
+    for (uint32_t v = 0; v < 3; v++) r.drop[v] = RW_DROP_AT;
+    r.ends_at_views = ends_at_views;
+    cr_assert_eq(rw_compact_choice_choose(&r, &g, &c), RW_OK);
+    cr_assert_eq(rw_simulate(&s.problem, &c, &sim, &cost), RW_OK);
+    rw_simulation_finish(&sim);
+    rw_choice_finish(&c);
+    rw_compact_choice_finish(&r);
+    rw_replayable_finish(&g);
+    close_step(&s);
+    return cost.n_replays;
+}
+
+/* The adjoint node of the view is in the segment, so the visit continues, and each node is replayed once. */
+Test(chains, a_visit_does_not_end_at_a_view)
+{
+    cr_expect_eq(replays_around_a_view(false), 3);
+    cr_expect_eq(replays_around_a_view(true), 4, "the first node once more");
 }

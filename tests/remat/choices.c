@@ -1,21 +1,21 @@
 /*
- * Choices that no policy makes: segments across regions and without any, single values, snapshots within snapshots.
- * Each is scheduled, placed and run; gradients are the bytes of a run that keeps everything. And what is no choice is
+ * Choices that no policy makes: segments across regions and without any, single values, nested snapshots. Each is
+ * scheduled, placed and run, and its gradients must have the bytes of a run that keeps everything. Invalid choices are
  * refused.
  */
-#include "remat/by_hand.h"
+#include "remat/manual_choice.h"
 
 #include <criterion/criterion.h>
 #include <stdlib.h>
 #include <string.h>
 
 #define STEPS 16
-#define MOST_STEPS 512
+#define STEPS_MAX 512
 
-/* A chain of squares x[0] -> x[1] -> ..., whose adjoint nodes read the inputs; each has a counter of its own. */
+/* A chain of squares x[0] -> x[1] -> ..., whose adjoint nodes read the inputs; each has its own counter. */
 struct chain {
     struct fixture b;
-    rw_tensor *p, *x[MOST_STEPS + 1], *loss;
+    rw_tensor *p, *x[STEPS_MAX + 1], *loss;
     int n;
 };
 
@@ -35,7 +35,7 @@ static void end_chain(struct chain *c, rw_tensor *y)
     cr_assert_not_null(c->loss, "%s", rw_error_message(c->b.ctx));
 }
 
-/* x[i + 1] = tanh(x[i])^2: two nodes a step, both read again by adjoint nodes. */
+/* x[i + 1] = tanh(x[i])^2: two nodes per step, whose outputs adjoint nodes read. */
 static rw_tensor *squashed(struct chain *c, int i)
 {
     return counted_square(c->b.t, rw_tanh(c->b.t, c->x[i]), i);
@@ -44,7 +44,7 @@ static rw_tensor *squashed(struct chain *c, int i)
 typedef void (*record_fn)(struct chain *c);
 typedef void (*choose_fn)(struct by_hand *h, struct chain *c);
 
-/* The gradient of p; *ret_plan (may be NULL) is the cache's, of the chain, which is left open. */
+/* The gradient of p. *ret_plan (may be NULL) is the cached plan of the chain, which stays open. */
 static unsigned char *gradients(struct chain *c, int n, record_fn record, choose_fn choose, const rw_plan **ret_plan,
                                 size_t *ret_bytes)
 {
@@ -66,7 +66,7 @@ static unsigned char *gradients(struct chain *c, int n, record_fn record, choose
     return all_gradients(c->b.ctx, ret_bytes);
 }
 
-/* Runs the chain both ways and compares. c is left as the second run leaves it. */
+/* Runs the chain with and without the choice and compares. c has the state of the second run. */
 static const rw_plan *compare(struct chain *c, int n, record_fn record, choose_fn choose)
 {
     const rw_plan *plan = NULL;
@@ -92,7 +92,7 @@ static void record_two_regions(struct chain *c)
     end_chain(c, c->x[8]);
 }
 
-/* Everything made in the nodes of x .. y but y itself is dropped. */
+/* Drops every value computed in the nodes of x .. y except y itself. */
 static void drop_inside(struct by_hand *h, const rw_tensor *x, const rw_tensor *y, uint32_t level)
 {
     const rw_tape *const t = h->b->t;
@@ -143,6 +143,41 @@ Test(choices, segments_need_no_region)
     fixture_close(&c.b);
 }
 
+/* A skip: x[2] is read by the visit of the product, and later by that of the squares. */
+static void record_skip(struct chain *c)
+{
+    for (int i = 0; i < 4; i++) c->x[i + 1] = counted_square(c->b.t, c->x[i], i);
+    c->x[5] = rw_mul(c->b.t, c->x[4], c->x[2]);
+    end_chain(c, c->x[5]);
+}
+
+static void choose_for_visits(struct by_hand *h, struct chain *c)
+{
+    by_hand_segment(h, 0, c->x[1], c->x[4]);
+    by_hand_segment(h, 0, c->x[5], c->x[5]);
+    by_hand_segments_end(h);
+    by_hand_drop(h, c->x[2], 1);
+}
+
+static void choose_for_first(struct by_hand *h, struct chain *c)
+{
+    choose_for_visits(h, c);
+    h->g.choice.fate[c->x[2]->base].what = RW_KEEP_FIRST;
+}
+
+Test(choices, a_value_is_kept_for_the_first_visit_that_reads_it)
+{
+    struct chain c;
+    const rw_plan *plan = compare(&c, 5, record_skip, choose_for_visits);
+    cr_expect_eq(by_hand_replays(plan, c.x[2]), 2);
+    const uint64_t kept = plan->kept_bytes;
+    fixture_close(&c.b);
+    plan = compare(&c, 5, record_skip, choose_for_first);
+    cr_expect_eq(by_hand_replays(plan, c.x[2]), 1, "the product's visit finds what forward made");
+    cr_expect_geq(plan->kept_bytes, kept + (size_t)rw_tensor_layout(c.x[2])->numel * sizeof(float));
+    fixture_close(&c.b);
+}
+
 /* ---- single values ---- */
 
 static void choose_to_move(struct by_hand *h, struct chain *c)
@@ -150,7 +185,7 @@ static void choose_to_move(struct by_hand *h, struct chain *c)
     for (int i = 1; i < STEPS; i++) h->g.choice.fate[c->x[i]->base].what = RW_MOVE;
 }
 
-/* Kept, but not in the arena: nothing runs twice, and every way out has its way back. */
+/* Kept, but offloaded: nothing is executed twice, and every copy out has its copy in. */
 Test(choices, values_that_wait_outside_the_device)
 {
     struct chain c;
@@ -186,7 +221,7 @@ Test(choices, one_value_outside_any_segment_is_made_again_once)
 
 #define READERS 5
 
-/* x[1] is what one region makes and each of the next regions reads, forward and backward. */
+/* x[1] is the output of one region, and each of the next regions reads it, forward and backward. */
 static void record_readers(struct chain *c)
 {
     ckpt_begin(c->b.t, "maker");
@@ -222,7 +257,7 @@ static void choose_for_each(struct by_hand *h, struct chain *c)
     choose_readers(h, c, 1);
 }
 
-/* Places where the value is written by a replay, and the last action that reads each. */
+/* The actions in which a replay writes the value, and the last action that reads each. */
 Test(choices, what_a_region_makes_is_made_again_once_and_held_through_backward)
 {
     struct chain c;
@@ -245,7 +280,8 @@ Test(choices, what_a_region_makes_is_made_again_for_each_region_that_reads_it)
 
 /* ---- snapshots within snapshots ---- */
 
-/* The steps i + 1 .. j lie in `segment`: halves are segments inside, what lies between them a snapshot of its visit. */
+/* The steps i + 1 .. j are in `segment`: halves become nested segments, and the value between them a snapshot of its
+   visit. */
 static void halve(struct by_hand *h, struct chain *c, uint32_t segment, int i, int j)
 {
     if (j - i < 2) return;
@@ -268,7 +304,7 @@ static void choose_halves(struct by_hand *h, struct chain *c)
 Test(choices, snapshots_within_snapshots_take_memory_and_runs_in_logarithms)
 {
     uint64_t before = 0;
-    for (int n = 4, log = 2; n <= MOST_STEPS; n *= 2, log++) {
+    for (int n = 4, log = 2; n <= STEPS_MAX; n *= 2, log++) {
         struct chain c;
         const rw_plan *const plan = compare(&c, n, record_without_regions, choose_halves);
         const uint64_t buffer = 512, peak = plan->largest_live;
@@ -280,7 +316,7 @@ Test(choices, snapshots_within_snapshots_take_memory_and_runs_in_logarithms)
     }
 }
 
-/* ---- what is no choice ---- */
+/* ---- invalid choices ---- */
 
 static rw_status once_check(rw_op_call *call)
 {
@@ -312,6 +348,7 @@ struct refused {
     uint32_t outer, inner;
 };
 
+/* A chain with a buffer and an effect, for choices that violate one rule each. */
 static void open_refused(struct refused *r)
 {
     struct chain *const c = &r->c;
@@ -392,6 +429,7 @@ Test(choices, fates_that_cannot_be_are_refused)
     REFUSED(k->fate[t->nodes[first_adjoint(t)].first_output].level = 1);
     REFUSED(k->fate[r.c.x[3]->id].what = RW_REPLAY);
     REFUSED(k->fate[r.c.x[3]->id].what = RW_MOVE);
-    REFUSED(k->fate[r.c.x[3]->id].what = RW_MOVE + 1);
-    REFUSED(k->fate[r.c.x[7]->id].what = RW_MOVE + 1);
+    REFUSED(k->fate[r.c.x[3]->id].what = RW_KEEP_FIRST + 1);
+    REFUSED(k->fate[r.c.x[7]->id].what = RW_KEEP_FIRST + 1);
+    REFUSED(k->fate[r.c.x[7]->id] = ((struct rw_fate){ .level = 0, .what = RW_KEEP_FIRST }));
 }

@@ -1,6 +1,6 @@
 /*
- * discard: and megatron: by what is kept, to the byte, and by how often each op runs. A value that backward reads
- * outside its region goes as well, and is made again once; and no gradient changes.
+ * discard: and megatron: compared by kept bytes, exactly, and by how often each op is executed. A value that backward
+ * reads outside its region is dropped as well, and recomputed once; and no gradient changes.
  */
 #include "support/support.h"
 
@@ -13,7 +13,7 @@ enum { N = 1024, VALUE = N * sizeof(float) };
 
 /*
  * x -> [NAME: a = x^2, b = a^2] -> c = b^2 -> [moe_act: d = c^2] -> e = d^2 -> sum. The rule of each op reads its
- * input: x is no value of the arena, so a, b, c and d are kept under none.
+ * input: x is not a value of the arena, so a, b, c and d are kept under none.
  */
 static size_t kept_under(const char *policy, const char *name)
 {
@@ -23,7 +23,7 @@ static size_t kept_under(const char *policy, const char *name)
     for (int i = 0; i < N; i++) one[i] = 1;
     counted_clear();
     cr_assert_eq(ckpt_set_policy(b.t, policy), RW_OK, "%s", rw_error_message(b.ctx));
-    rw_tensor *const x = rw_require_grad(b.t, rw_input(b.t, RW_F32, RW_SHAPE(N), one));
+    rw_tensor *const x = rw_require_grad(b.t, rw_input(b.t, RW_F32, RW_SHAPE(N), one, sizeof one));
     ckpt_begin(b.t, name);
     rw_tensor *y = counted_square(b.t, counted_square(b.t, x, 0), 1);
     ckpt_end(b.t);
@@ -75,7 +75,7 @@ Test(discards, what_is_kept_by_formula)
     }
 }
 
-/* Each of Megatron's labels in the meaning that it has there: outputs dropped, or replayed from what came in. */
+/* Each of Megatron's labels has Megatron's meaning: outputs dropped, or replayed from the inputs. */
 Test(discards, labels_mean_what_they_mean_in_megatron)
 {
     static const struct {
@@ -100,7 +100,7 @@ Test(discards, labels_mean_what_they_mean_in_megatron)
     }
 }
 
-/* A net with dropout, two regions a layer, under policies that drop what leaves them: the bytes of none. */
+/* A net with dropout, two regions per layer, under policies that drop the regions' outputs: the bytes of none. */
 Test(discards, gradients_are_those_of_none)
 {
     static const char *const policies[] = { "none", "discard:outer", "discard:inner", "full+discard:inner",

@@ -1,6 +1,6 @@
 /*
- * Marks on single values: ckpt_save() keeps one inside a region that is replayed, ckpt_recompute() replays one that a
- * policy would keep. Seen in how often each op runs, and in the bytes that are kept.
+ * Marks on single values: ckpt_keep() keeps one inside a region that is replayed, ckpt_recompute() replays one that a
+ * policy would keep. Checked by how often each op is executed, and by the kept bytes.
  */
 #include "support/support.h"
 
@@ -18,7 +18,7 @@ static rw_memory chain(const char *policy, int marked, rw_tensor *(*mark)(rw_tap
     for (int i = 0; i < N; i++) one[i] = 1;
     counted_clear();
     cr_assert_eq(ckpt_set_policy(b.t, policy), RW_OK);
-    rw_tensor *const x = rw_require_grad(b.t, rw_input(b.t, RW_F32, RW_SHAPE(N), one));
+    rw_tensor *const x = rw_require_grad(b.t, rw_input(b.t, RW_F32, RW_SHAPE(N), one, sizeof one));
     ckpt_begin(b.t, "r");
     rw_tensor *y = x;
     for (int i = 0; i < OPS; i++) {
@@ -36,7 +36,7 @@ static rw_memory chain(const char *policy, int marked, rw_tensor *(*mark)(rw_tap
 
 static rw_tensor *save(rw_tape *t, rw_tensor *x)
 {
-    return ckpt_save(t, x);
+    return ckpt_keep(t, x);
 }
 
 static rw_tensor *recompute(rw_tape *t, rw_tensor *x)

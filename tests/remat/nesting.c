@@ -1,6 +1,6 @@
 /*
- * Regions inside of regions under `full`: what is replayed is what the children need, in exact numbers, and planning
- * works in proportion to the schedule however deep they lie.
+ * Nested regions under `full`: the nodes that are replayed are those that the children need, in exact numbers, and the
+ * work of planning is proportional to the schedule, whatever the depth.
  */
 #include "support/support.h"
 #include "support/work.h"
@@ -30,17 +30,17 @@ static struct pair open_pair(void)
     return s;
 }
 
-/* Begins with an add, which reads x in a replay alone; tanh and exp are what adjoint nodes read. */
+/* Begins with an add, which reads x only in a replay; adjoint nodes read tanh and exp. */
 static rw_tensor *four_nodes(struct pair *s, rw_tensor *x)
 {
     rw_tape *const t = s->b.t;
     rw_tensor *const a = rw_add(t, x, s->p);
     return rw_mul(t, rw_tanh(t, a), rw_exp(t, rw_neg(t, a)));
 }
-#define OWN 4  /* of its nodes a visit of its own repeats all but the product */
+#define OWN 4  /* number of its nodes that a visit repeats: all except the product */
 #define ALL 5
 
-/* `levels` regions one in the other, each but the innermost with k of the next inside. */
+/* `levels` nested regions, each except the innermost with k of the next inside. */
 static rw_tensor *tree(struct pair *s, rw_tensor *x, int levels, int k)
 {
     ckpt_begin(s->b.t, "region");
@@ -64,8 +64,8 @@ static size_t power(size_t k, int n)
 }
 
 /*
- * Every child is visited once by itself; and at each level above it, what comes before the last child is passed through
- * once on the way to that child.
+ * Every child has one visit of its own. At each level above it, the nodes before the last child are replayed once more
+ * to reach it.
  */
 Test(nesting, children_are_replayed_once_for_themselves_and_once_a_level_for_the_last_of_them)
 {
@@ -97,7 +97,7 @@ Test(nesting, regions_side_by_side_do_not_know_each_other)
     fixture_close(&s.b);
 }
 
-/* A nest: region i + 1 inside of region i, four nodes before it, behind it, or both. */
+/* Nested regions: region i + 1 is inside region i, with four nodes before it, after it, or both. */
 enum where { BEFORE = 1, BEHIND = 2 };
 
 static rw_tensor *nest(struct pair *s, int depth, int where)
@@ -114,7 +114,7 @@ static rw_tensor *nest(struct pair *s, int depth, int where)
     return x;
 }
 
-/* Each region makes a value that is read outside all of them. */
+/* Each region computes a value that is read outside all of them. */
 static rw_tensor *nest_read_outside(struct pair *s, int depth)
 {
     rw_tape *const t = s->b.t;
@@ -130,7 +130,7 @@ static rw_tensor *nest_read_outside(struct pair *s, int depth)
     return x;
 }
 
-/* What a region reads of the regions inside it is made by running all of those: once in the visit of each. */
+/* Values of inner regions that a region reads are recomputed by replaying all of these: once in the visit of each. */
 Test(nesting, what_lies_behind_an_inner_region_repeats_it_once_a_level)
 {
     struct pair s = open_pair();
@@ -146,11 +146,12 @@ Test(nesting, what_lies_behind_an_inner_region_repeats_it_once_a_level)
     fixture_close(&s.b);
 }
 
-/* Of planning, and of explaining, a nest. */
+/* Work of planning, and of explaining, nested regions. */
 struct works {
     uint64_t plan, explain;
 };
 
+/* Plans and explains nested regions, and returns the work of both. */
 static struct works works_of(struct pair *s, int depth, bool read_outside)
 {
     FILE *const out = fopen("/dev/null", "w");
@@ -172,7 +173,7 @@ static struct works works_of(struct pair *s, int depth, bool read_outside)
     return works;
 }
 
-/* Eight times the depth: in a quadratic way it would be 64 times the work, where all were sorted 10. */
+/* Eight times the depth: quadratic work would be 64 times as much; sorting everything gave 10 times. */
 static void grows_with_the_depth(bool read_outside)
 {
     struct pair s = open_pair();
@@ -187,10 +188,28 @@ static void grows_with_the_depth(bool read_outside)
     fixture_close(&s.b);
 }
 
-/* One timeout for all: of several Criterion leaks what it holds for the shorter ones. */
+/* One timeout for all tests: with several, Criterion leaks memory for the shorter ones. */
 Test(nesting, planning_a_deep_nest_works_in_proportion, .timeout = 300)
 {
     grows_with_the_depth(false);
+}
+
+/* `full` repeats the nodes after inner regions once per level. Under a budget that is one candidate of many, and its
+   schedule, quadratic in the depth, is abandoned before its end. */
+Test(nesting, a_budget_of_a_deep_nest_works_in_proportion, .timeout = 300)
+{
+    struct pair s = open_pair();
+    uint64_t work[2];
+    for (int i = 0; i < 2; i++) {
+        rw_prediction p;
+        rw_tensor *const loss = rw_sum(s.b.t, nest(&s, i ? 1000 : 250, BEHIND), RW_ALL_AXES, false);
+        const uint64_t begin = work_done();
+        cr_assert_eq(rw_tape_plan(s.b.t, loss, "budget:60%", &p), RW_OK, "%s", rw_error_message(s.b.ctx));
+        work[i] = work_done() - begin;
+        rw_tape_reset(s.b.t);
+    }
+    cr_expect_lt(work[1], 6 * work[0], "%llu and %llu", (unsigned long long)work[0], (unsigned long long)work[1]);
+    fixture_close(&s.b);
 }
 
 Test(nesting, values_that_leave_a_deep_nest_cost_no_walk_each, .timeout = 300)
@@ -198,9 +217,9 @@ Test(nesting, values_that_leave_a_deep_nest_cost_no_walk_each, .timeout = 300)
     grows_with_the_depth(true);
 }
 
-/* ---- which nested regions stay regions ---- */
+/* ---- which nested regions become segments ---- */
 
-/* How many segments `full` makes of the tape, the whole one aside. */
+/* Number of segments that `full` makes of the tape, except the whole one. */
 static size_t segments_of(struct pair *s, rw_tensor *y)
 {
     struct rw_problem problem;
@@ -217,7 +236,7 @@ static size_t segments_of(struct pair *s, rw_tensor *y)
     return n;
 }
 
-/* An inner region that drops as much as comes in: the product of exp's rule reads one value, of x's size. */
+/* An inner region that drops as much as its inputs take: the product in exp's rule reads one value, of x's size. */
 static rw_tensor *drops_as_much(struct pair *s, rw_tensor *x)
 {
     ckpt_begin(s->b.t, "inner");
@@ -259,7 +278,7 @@ Test(nesting, a_region_that_drops_no_more_than_comes_in_is_dissolved)
     fixture_close(&s.b);
 }
 
-/* One value comes into the middle region, and one is dropped there; the other is of the region inside it. */
+/* The middle region has one input, and drops one value; the other belongs to the region that was merged into it. */
 Test(nesting, a_region_has_what_was_dissolved_into_it)
 {
     struct pair s = open_pair();
@@ -301,7 +320,7 @@ Test(nesting, gradients_of_a_deep_nest_are_those_without_recompute, .timeout = 3
     }
 }
 
-/* Paths in messages: outermost first, and what there is no room for is left out there. */
+/* Paths in messages: outermost first; what does not fit is omitted at that end. */
 Test(nesting, a_path_keeps_its_inner_end)
 {
     struct fixture b = fixture_open(1, 1);

@@ -1,4 +1,4 @@
-/* See oracle.h. */
+/* Computes the cost of a plan by simulating its words on an arena of units. */
 #include "remat/oracle.h"
 
 #include "record/tape.h"
@@ -6,12 +6,12 @@
 #include <stdlib.h>
 
 #define NEVER UINT32_MAX
-#define ANY (UINT32_MAX - 1) /* of a commit: the copy of what a buffer held */
+#define ANY (UINT32_MAX - 1) /* by a commit: the copy of a buffer's earlier contents */
 
-/* One piece of the arena, as large as words can tell apart. */
+/* One unit of the arena, the granularity of words. */
 struct unit {
-    uint32_t value;         /* base value that it holds a part of, RW_NONE_ID for a workspace */
-    uint32_t written, read; /* first action of what it holds, and the last that needs it; NEVER: holds nothing */
+    uint32_t value;         /* base value of which it holds a part, RW_NONE_ID for a workspace */
+    uint32_t written, read; /* action that wrote the contents, and the last that reads them; NEVER: holds nothing */
 };
 
 struct watch {
@@ -19,7 +19,7 @@ struct watch {
     const rw_plan *plan;
     struct unit *unit;
     uint32_t *slot;  /* slot of the store -> value that it holds */
-    int64_t *change; /* action -> units that begin to be needed, less those that no longer are */
+    int64_t *change; /* action -> units that begin to be live, minus those that end */
     struct oracle o;
 };
 
@@ -56,7 +56,7 @@ static void read(struct watch *w, uint32_t word, uint64_t bytes, uint32_t value,
     }
 }
 
-/* What is read by the very action that writes it goes on: the op works in place. */
+/* Contents that are read by the same action that writes them continue: the op works in place. */
 static void write(struct watch *w, uint32_t word, uint64_t bytes, uint32_t value, uint32_t action)
 {
     if (rw_word_is_source(word)) return;
@@ -69,12 +69,13 @@ static void write(struct watch *w, uint32_t word, uint64_t bytes, uint32_t value
     }
 }
 
-/* The compute action that waits for a move. */
+/* The last action at which the source of a copy is in use: the first that waits for it, if that is compute's, else the
+   one before, because a copy in writes memory itself. Waits are in the order of their actions. */
 static uint32_t wait_for(const rw_plan *plan, uint32_t move)
 {
     for (size_t i = 0; i < plan->n_waits; i++)
-        if (plan->waits[i].on == move && plan->actions[plan->waits[i].action].lane == RW_LANE_COMPUTE)
-            return plan->waits[i].action;
+        if (plan->waits[i].on == move)
+            return plan->waits[i].action - (plan->actions[plan->waits[i].action].lane != RW_LANE_COMPUTE);
     return move;
 }
 
@@ -91,6 +92,7 @@ static void move(struct watch *w, uint32_t i)
     read(w, words[0], bytes, w->slot[index], i, wait_for(w->plan, i));
 }
 
+/* Executes one compute action on the units: reads, workspace, then writes. */
 static void compute(struct watch *w, uint32_t i, size_t *workspace)
 {
     const rw_plan *const plan = w->plan;
@@ -123,7 +125,7 @@ static void count(struct watch *w, size_t n_units)
     }
 }
 
-/* Units behind the last one that a word can name: more than any operand has. */
+/* One more than the last unit that a word can name, plus the size of the largest operand. */
 static size_t arena_units(const rw_tape *t, const rw_plan *plan)
 {
     uint64_t highest = 0, largest = 0;

@@ -1,6 +1,6 @@
 /*
- * What a plan costs, read off its words alone: which units of the arena are written, read and written again. Knows no
- * buffers and no schedule; the tape must still have the plan's tail on it.
+ * Computes the cost of a plan from its words alone: which units of the arena are written, read and overwritten. Uses
+ * neither buffers nor the schedule; the tape must still have the plan's tail.
  */
 #ifndef RW_TESTS_ORACLE_H
 #define RW_TESTS_ORACLE_H
@@ -8,7 +8,7 @@
 #include "plan/plan.h"
 
 struct oracle {
-    const char *fault; /* what the plan does that no plan may, NULL when it is sound */
+    const char *fault; /* the rule that the plan violates, NULL if it is sound */
     uint32_t action;   /* where */
     uint64_t peak, kept;
     size_t n_replays;

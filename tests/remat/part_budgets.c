@@ -1,13 +1,14 @@
 /*
- * Budgets of parts: a part takes at most its own or the step fails before it runs and names the least that would do;
- * less never takes more, more is never slower, whatever the other parts have; what can be read are the bytes of `none`.
+ * Budgets of parts: a part takes at most its own budget, or the step fails before it runs and names the minimum. Less
+ * budget never takes more memory, more is never slower, whatever the other parts have. Observable results have the
+ * bytes of `none`.
  */
 #include "remat/random_tape.h"
 #include "support/support.h"
 
 #include "base/alloc.h"
 #include "plan/build.h"
-#include "remat/live.h"
+#include "remat/live_set.h"
 
 #include <criterion/criterion.h>
 #include <stdio.h>
@@ -16,7 +17,8 @@
 
 enum { PARTS = 2, ROOM = 1 << 16 };
 
-/* Number of the part that node i stands in, -1 for none: one part behind the other, or with other nodes around each. */
+/* Index of the part that contains node i, -1 for none: parts follow each other directly, or with other nodes around
+   each. */
 static int part_of(int i, int nodes, bool side_by_side)
 {
     const int band = i * (2 * PARTS + 1) / (nodes + 1);
@@ -24,7 +26,7 @@ static int part_of(int i, int nodes, bool side_by_side)
     return side_by_side ? i * PARTS / (nodes + 1) : band % 2 ? band / 2 : -1;
 }
 
-/* A random tape of which stretches stand in parts, some nodes in regions, some of these in parts of their own. */
+/* A random tape with some stretches in parts, some nodes in regions, and some of these in parts of their own. */
 static rw_tensor *tape_in_parts(struct fixture *b, uint64_t seed, const char *const *spec)
 {
     struct dice d = { seed };
@@ -51,7 +53,7 @@ static rw_tensor *tape_in_parts(struct fixture *b, uint64_t seed, const char *co
     return rw_sum(b->t, value[nodes], RW_ALL_AXES, false);
 }
 
-/* ---- what a part takes, counted action by action ---- */
+/* ---- memory of a part, counted action by action ---- */
 
 static bool is_of_part(const rw_tape *t, const struct rw_tape_part *part, uint32_t n)
 {
@@ -62,6 +64,7 @@ static bool is_of_part(const rw_tape *t, const struct rw_tape_part *part, uint32
     return n >= part->first && n < part->end;
 }
 
+/* Maximum bytes of a part's live buffers, action by action. */
 static uint64_t taken_by(const struct rw_planning *g, const struct rw_tape_part *part)
 {
     const struct rw_schedule *const s = &g->schedule;
@@ -98,7 +101,7 @@ static void check_uses(const struct rw_planning *g, int tape)
     }
 }
 
-/* part: number so many of the parts with a budget. */
+/* part: index of the part with the budget. */
 static struct answer plan_parts(uint64_t seed, const char *whole, const char *const *spec, size_t part)
 {
     struct fixture b = fixture_open(3, 1);
@@ -149,7 +152,7 @@ Test(part_budgets, are_bounds_and_monotone_whatever_the_others_have)
         if (all.status) continue; /* the others do not fit */
         with_others += other != others[0];
         const uint64_t least = plan_with(seed, whole, part, 1, other).least;
-        if (!least) continue; /* nothing of it ever lies in the arena */
+        if (!least) continue; /* nothing of it is ever in the arena */
         cr_assert_eq(plan_with(seed, whole, part, least - 1, other).status, RW_ERR_BUDGET);
         struct answer before = { .seconds = 1e30 };
         for (uint64_t k = 0; k <= 8; k++) {
@@ -168,7 +171,7 @@ Test(part_budgets, are_bounds_and_monotone_whatever_the_others_have)
     cr_expect_gt(with_others, 5, "%zu", with_others);
 }
 
-/* A value that comes back has a later number than what takes its memory over. */
+/* A value that is copied in has a later buffer than the one that reuses its memory. */
 Test(part_budgets, count_what_comes_back_from_outside)
 {
     struct fixture b = fixture_open(3, 1);
@@ -181,7 +184,7 @@ Test(part_budgets, count_what_comes_back_from_outside)
         for (int i = 0; i < 4; i++) {
             rw_tensor *const inner = rw_linear(b.t, x, w, RW_NONE);
             x = rw_gelu(b.t, inner);
-            ckpt_offload(b.t, inner); /* gelu's gradient takes its memory over */
+            ckpt_offload(b.t, inner); /* gelu's gradient reuses its memory */
         }
         cr_assert_eq(ckpt_policy_end(b.t), RW_OK);
     }
@@ -197,12 +200,12 @@ Test(part_budgets, count_what_comes_back_from_outside)
     fixture_close(&b);
 }
 
-/* What is the least for a part with all others kept is enough beside others that have their least. */
+/* The minimum of a part with all others kept also suffices when the others have their minimum. */
 Test(part_budgets, do_not_depend_on_each_other)
 {
     static const char *const wholes[] = { "none", "full", "ops:made" };
     size_t tried = 0;
-    for (uint64_t seed = 570; seed <= 630; seed++) { /* 611: they would, if they dropped what replays of others read */
+    for (uint64_t seed = 570; seed <= 630; seed++) { /* 611: they would, by dropping what replays of others read */
         const char *const whole = wholes[seed / 2 % 3];
         char text[PARTS][32];
         const char *spec[PARTS];
@@ -220,7 +223,7 @@ Test(part_budgets, do_not_depend_on_each_other)
     cr_expect_gt(tried, 40, "%zu", tried);
 }
 
-/* ---- what can be read, and what runs ---- */
+/* ---- observable results, and executions ---- */
 
 enum { N = 1024, VALUE = N * sizeof(float), LAYERS = 12 };
 
@@ -230,7 +233,7 @@ static rw_tensor *layers(rw_tape *t, rw_tensor *x, int id)
     return x;
 }
 
-/* Two parts of the same layers, no region. */
+/* Two parts with the same layers, no region. */
 static rw_tensor *two_parts(struct fixture *b, const char *first, const char *second)
 {
     rw_tensor *const p = rw_param(b->ctx, "p", RW_F32, RW_SHAPE(N));
@@ -276,7 +279,7 @@ Test(part_budgets, a_budget_for_one_part_and_none_for_another_are_the_bytes_of_n
     free(none);
 }
 
-/* A part in a region that is replayed, around regions that others decide about: 40 and 41 are kept, 42 replayed. */
+/* A part in a region that is replayed, around regions with another policy: 40 and 41 are kept, 42 replayed. */
 static rw_tensor *part_in_region(struct fixture *b, const char *spec)
 {
     rw_tensor *const p = rw_param(b->ctx, "p", RW_F32, RW_SHAPE(N));
@@ -296,7 +299,7 @@ static rw_tensor *part_in_region(struct fixture *b, const char *spec)
     }
     cr_assert_eq(ckpt_policy_end(b->t), RW_OK);
     ckpt_end(b->t);
-    ckpt_policy_begin(b->t, "budget:1B"); /* nothing stands in it */
+    ckpt_policy_begin(b->t, "budget:1B"); /* it is empty */
     ckpt_policy_end(b->t);
     return rw_mean(b->t, x, RW_ALL_AXES, false);
 }
@@ -329,7 +332,7 @@ Test(part_budgets, inside_of_what_is_replayed_and_around_other_parts)
     cr_expect(percent > 0 && percent < 60, "%d", percent);
 }
 
-/* ---- what is said ---- */
+/* ---- explanations ---- */
 
 Test(part_budgets, are_explained)
 {
@@ -373,7 +376,7 @@ Test(part_budgets, that_cannot_be_are_refused_by_name)
 {
     struct fixture b = fixture_open(17, 1);
     rw_prediction p = { 0 };
-    rw_point point;
+    rw_frontier_point point;
     size_t n = 1;
     REFUSED(b, RW_ERR_UNSUPPORTED, ckpt_policy_begin(b.t, "total:1GiB"), "total: is for the whole tape");
     REFUSED(b, RW_ERR_UNSUPPORTED, ckpt_policy_begin(b.t, "budget:40%+offload"), "+offload is for the whole tape");

@@ -1,6 +1,6 @@
 /*
- * Policies of parts of a tape: by what is kept and how often each op runs. What a part says holds inside it alone,
- * the innermost one decides, and who asks for a run without recompute gets one.
+ * Policies of parts of a tape: checked by kept bytes and by how often each op is executed. A part's policy holds only
+ * inside it, the innermost part decides, and a run without recompute ignores all of them.
  */
 #include "support/support.h"
 
@@ -13,7 +13,7 @@
 
 enum { N = 1024, VALUE = N * sizeof(float) };
 
-/* A region of three squares; backward reads what the first two make, and the third's where something follows. */
+/* A region of three squares; backward reads the outputs of the first two, and the third's if an op follows. */
 static rw_tensor *region(rw_tape *t, rw_tensor *x, int id)
 {
     ckpt_begin(t, "r");
@@ -28,7 +28,7 @@ static rw_tensor *begin(struct fixture *b, const char *policy)
     for (int i = 0; i < N; i++) one[i] = 1;
     counted_clear();
     cr_assert_eq(ckpt_set_policy(b->t, policy), RW_OK);
-    return rw_require_grad(b->t, rw_input(b->t, RW_F32, RW_SHAPE(N), one));
+    return rw_require_grad(b->t, rw_input(b->t, RW_F32, RW_SHAPE(N), one, sizeof one));
 }
 
 static size_t finish(struct fixture *b, rw_tensor *y)
@@ -46,7 +46,7 @@ static void expect_runs(const int *want, int n, const char *when)
         cr_expect_eq(counted_runs[i], want[i], "%s: op %d ran %d times, not %d", when, i, counted_runs[i], want[i]);
 }
 
-/* Two regions one after the other, the second in a part. */
+/* Two consecutive regions, the second in a part. */
 static size_t two(const char *policy, const char *part)
 {
     struct fixture b = fixture_open(1, 1);
@@ -73,7 +73,7 @@ Test(parts, each_has_its_own_policy)
     cr_expect_eq(two("none", "discard:r") + 2 * VALUE, none, "nobody reads its last value");
 }
 
-/* The policy of a part holds also in regions that stand in a region which is replayed. */
+/* The policy of a part also holds in a region that is replayed. */
 Test(parts, what_is_kept_inside_of_what_is_replayed)
 {
     struct fixture b = fixture_open(1, 1);
@@ -94,7 +94,7 @@ Test(parts, what_is_kept_inside_of_what_is_replayed)
     fixture_close(&b);
 }
 
-/* What a part does not name is kept, wherever the part stands; and it counts its own outermost regions. */
+/* Values that a part does not name are kept, wherever the part is; and it counts its own outermost regions. */
 static size_t nested(const char *part)
 {
     struct fixture b = fixture_open(1, 1);
@@ -118,7 +118,7 @@ Test(parts, what_is_not_named_is_kept)
     cr_expect_eq(nested("block:1"), 3 * VALUE, "the last value of the first region and two of the second");
 }
 
-/* Groups of a part stay in the region around, with a part of another kind between them. */
+/* Groups of a part stay in the enclosing region, with a part of another kind between them. */
 Test(parts, groups_with_a_part_between_them)
 {
     struct fixture b = fixture_open(1, 1);
@@ -142,7 +142,7 @@ Test(parts, groups_with_a_part_between_them)
     fixture_close(&b);
 }
 
-/* A run without recompute is one, whatever parts say: the verifier's first, an eval, REWIND_POLICY's. */
+/* A run without recompute has none, whatever parts say: the verifier's first run, an eval, REWIND_POLICY's. */
 Test(parts, who_asks_for_the_whole_gets_it)
 {
     setenv("REWIND_POLICY", "none", 1);
@@ -170,7 +170,7 @@ Test(parts, who_asks_for_the_whole_gets_it)
     fixture_close(&b);
 }
 
-/* A step that differs in a part's policy is another step; the same one is planned once and allocates nothing more. */
+/* A step with another policy of a part is another step; the same one is planned once and allocates nothing more. */
 Test(parts, are_part_of_the_structure)
 {
     struct fixture b = fixture_open(1, 1);

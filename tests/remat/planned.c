@@ -1,4 +1,4 @@
-/* See planned.h. */
+/* Opens a step's problem and reads the planner's answers for it. */
 #include "remat/planned.h"
 
 #include <criterion/criterion.h>

@@ -1,4 +1,4 @@
-/* A step, and what the planner makes of it. */
+/* A step, its problem, and the planner's answers for it. */
 #ifndef RW_TESTS_REMAT_PLANNED_H
 #define RW_TESTS_REMAT_PLANNED_H
 
@@ -14,14 +14,14 @@ struct step {
     struct rw_problem problem;
 };
 
-/* Its problem; the fixture is open. close_step() closes both. */
+/* Opens its problem; the fixture is open. close_step() closes both. */
 void open_problem(struct step *s, rw_tensor *loss);
 void close_step(struct step *s);
 
-/* Seconds of the fastest plan with at most that peak; INFINITY: there is none. */
+/* Seconds of the fastest plan with at most that peak; INFINITY if there is none. */
 double planned_within(const struct rw_frontier *f, uint64_t bytes);
 
-/* How many random tapes to look at: REWIND_OPTIMUM, or 1000; 40 under AddressSanitizer. */
+/* Number of random tapes to test: REWIND_OPTIMUM, or 1000; 40 under AddressSanitizer. */
 size_t tapes(void);
 
 #endif

@@ -1,8 +1,9 @@
-/* The policy language: every form is read, every mistake and every name of nothing refused with its place. */
+/* The policy language: every form is accepted; every mistake and every name without a match is refused with its
+   position. */
 #include "support/support.h"
 
 #include "base/alloc.h"
-#include "record/own_ops.h"
+#include "record/builtin_ops.h"
 #include "record/tape.h"
 #include "record/policy.h"
 
@@ -22,14 +23,15 @@ Test(policy, every_form_of_the_language)
     } good[] = { { "none", RW_POLICY_NONE, 0, 0 },          { "full", RW_POLICY_FULL, 0, 0 },
                  { "selective:a,b c", RW_POLICY_SELECTIVE, 0, 2 }, { "uniform:12", RW_POLICY_UNIFORM, 12, 0 },
                  { "block:3", RW_POLICY_BLOCK, 3, 0 },      { "ops:matmul", RW_POLICY_OPS, 0, 1 },
-                 { "names:save=x,y,z", RW_POLICY_NAMES, 0, 3 }, { "discard:a,b", RW_POLICY_NONE, 0, 0 },
+                 { "names:keep=x,y,z", RW_POLICY_NAMES, 0, 3 },
+                 { "names:save=x;offload=y", RW_POLICY_NAMES, 0, 1, 1 }, { "discard:a,b", RW_POLICY_NONE, 0, 0 },
                  { "full+discard:a", RW_POLICY_FULL, 0, 0 }, { "selective:m+discard:a,b", RW_POLICY_SELECTIVE, 0, 1 },
                  { "megatron:layernorm", RW_POLICY_SELECTIVE, 0, 0 },
                  { "megatron:core_attn,moe_act,mlp", RW_POLICY_SELECTIVE, 0, 2 },
                  { "offload:a,b", RW_POLICY_NONE, 0, 0, 0, 2 }, { "offload:a+offload:b", RW_POLICY_NONE, 0, 0, 0, 2 },
                  { "full+offload:a", RW_POLICY_FULL, 0, 0, 0, 1 }, { "ops:a,b+offload:c", RW_POLICY_OPS, 0, 2, 0, 1 },
                  { "full+discard:a+offload:b", RW_POLICY_FULL, 0, 0, 0, 1 },
-                 { "names:save=x;offload=y,z", RW_POLICY_NAMES, 0, 1, 2, 0 },
+                 { "names:keep=x;offload=y,z", RW_POLICY_NAMES, 0, 1, 2, 0 },
                  { "names:offload=y+offload:a,b", RW_POLICY_NAMES, 0, 0, 1, 2 } };
     for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
         struct rw_policy p;
@@ -74,12 +76,13 @@ Test(policy, a_mistake_is_told_as_what_it_is)
 {
     static const struct {
         const char *spec, *words;
-    } bad[] = { { "full+full", "column 6: \"discard:\" or \"offload:\" is expected after \"+\"" },
-                { "full+discard:a+full", "column 16: \"offload:\" is expected after \"+\"" },
-                { "budget:50%+full", "column 12: \"offload\" is expected after \"+\"" },
+    } bad[] = { { "full+full", "column 6: expected \"discard:\" or \"offload:\" after \"+\"" },
+                { "full+discard:a+full", "column 16: expected \"offload:\" after \"+\"" },
+                { "budget:50%+full", "column 12: expected \"offload\" after \"+\"" },
                 { "budget:50%+offload:a", "column 12: names behind a budget" },
-                { "uniform:99999999999", "column 9: a number of regions is at most 1000000000" },
-                { "uniform:99999999999999999999999999", "column 9: a number of regions is at most 1000000000" } };
+                { "uniform:99999999999", "column 9: expected a number of regions, at most 1000000000" },
+                { "uniform:99999999999999999999999999",
+                        "column 9: expected a number of regions, at most 1000000000" } };
     struct rw_policy p;
     char message[256];
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
@@ -102,8 +105,8 @@ Test(policy, names_are_looked_up_whole)
 }
 
 /*
- * What is not in this version is read to the end before it is refused: a mistake in it is named first, with its
- * place.
+ * A form that this version does not support is parsed to the end before it is refused: a mistake in it is reported
+ * first, with its position.
  */
 Test(policy, budgets_are_bytes_or_a_share)
 {
@@ -156,7 +159,7 @@ Test(policy, a_wrong_budget_is_refused_with_its_place)
         { "budget:40%+", 12, RW_ERR_POLICY },               { "budget:40%+full", 12, RW_ERR_POLICY },
         { "full+offload", 6, RW_ERR_POLICY },               { "full+offload:", 14, RW_ERR_POLICY },
         { "full+offload:a,", 16, RW_ERR_POLICY },           { "offload:a+offload:b+", 20, RW_ERR_POLICY },
-        { "names:save=a;offload=", 22, RW_ERR_POLICY },     { "names:offload=a;b", 16, RW_ERR_POLICY },
+        { "names:keep=a;offload=", 22, RW_ERR_POLICY },     { "names:offload=a;b", 16, RW_ERR_POLICY },
         { "offloads:a", 1, RW_ERR_POLICY },                 { "budget:40%+offload:;", 20, RW_ERR_POLICY },
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -169,9 +172,9 @@ Test(policy, a_wrong_budget_is_refused_with_its_place)
 }
 
 /*
- * Sizes put together from parts, right and wrong ones: each is read, or refused where it goes wrong. That is its first
- * letter where that is no digit; what should be a digit behind the point; what should be a unit and the end; or the
- * size itself where it is one, but too much.
+ * Sizes composed of valid and invalid parts: each is accepted, or refused at the position of the mistake. That is its
+ * first letter if that is not a digit; the character after the point if it is not a digit; an invalid unit or end; or
+ * the size itself if it is valid but too large.
  */
 static void check_size(const char *word, const char *front, const char *whole, const char *part, const char *more,
                        const char *unit)
@@ -217,20 +220,20 @@ Test(policy, every_size_is_read_or_refused_where_it_goes_wrong)
 #define EACH(i, list) for (size_t i = 0; i < sizeof list / sizeof *list; i++)
     EACH(a, words) EACH(b, fronts) EACH(c, wholes) EACH(d, parts) EACH(e, mores) EACH(f, units)
     {
-        if (!*parts[d] && !strcmp(mores[e], ".5")) continue; /* that is a part */
+        if (!*parts[d] && !strcmp(mores[e], ".5")) continue; /* equal to another part */
         check_size(words[a], fronts[b], wholes[c], parts[d], mores[e], units[f]);
     }
 #undef EACH
 }
 
 /*
- * Strings over the language's own letters: read or refused with a column inside the string, and nothing is left over.
+ * Strings of the language's own characters: accepted, or refused with a column inside the string, without leaks.
  */
 Test(policy, any_string_is_read_or_refused_with_a_column)
 {
     static const char *const bits[] = { "none", "full", "selective", "uniform", "block", "ops", "names", "budget",
                                         "offload", "discard:", "megatron:", "+discard:", "core_attn", "moe_act",
-                                        ":", ":", ",", ";", "=", "+", "save=", "offload=", "a", "12", "0", " ", "\xff",
+                                        ":", ":", ",", ";", "=", "+", "keep=", "offload=", "a", "12", "0", " ", "\xff",
                                         ".", "%", "GiB", "budget:12" };
     uint32_t state = 7;
     for (int round = 0; round < 20000; round++) {
@@ -260,7 +263,7 @@ Test(policy, every_allocation_that_fails_is_reported)
     char message[256];
     for (uint64_t i = 1; i < 50; i++) {
         rw_alloc_fail_at(i);
-        const rw_status status = rw_policy_parse("names:save=x;offload=y+discard:u+offload:z", &p, message,
+        const rw_status status = rw_policy_parse("names:keep=x;offload=y+discard:u+offload:z", &p, message,
                                                  sizeof message);
         rw_alloc_fail_at(0);
         if (status == RW_OK) {
@@ -286,7 +289,7 @@ static void record_every_op(rw_tape *t, rw_tensor *x, rw_tensor *state)
     const int64_t sizes[2] = { 1, 1 };
     rw_tensor *part[2];
     rw_tensor *const v = rw_sum(t, x, RW_AXES(0), false), *const q = rw_reshape(t, x, RW_SHAPE(1, 1, 2, 2));
-    rw_tensor *const index = rw_input(t, RW_I32, RW_SHAPE(2), NULL);
+    rw_tensor *const index = rw_input(t, RW_I32, RW_SHAPE(2), NULL, 0);
     rw_add(t, x, x), rw_sub(t, x, x), rw_mul(t, x, x), rw_div(t, x, x), rw_maximum(t, x, x), rw_minimum(t, x, x);
     rw_swiglu(t, x, x), rw_log1p(t, x), rw_erf(t, x), rw_sin(t, x), rw_cos(t, x), rw_softplus(t, x);
     rw_pow(t, x, x), rw_sign(t, x), rw_elu(t, x, 1), rw_leaky_relu(t, x, 0.1), rw_relu6(t, x), rw_hardswish(t, x);
@@ -301,7 +304,7 @@ static void record_every_op(rw_tape *t, rw_tensor *x, rw_tensor *state)
     rw_exp(t, x), rw_log(t, x);
     rw_sqrt(t, x), rw_tanh(t, x), rw_sigmoid(t, x), rw_relu(t, x), rw_silu(t, x), rw_gelu(t, x), rw_gelu_tanh(t, x);
     rw_matmul(t, x, x), rw_linear(t, x, x, RW_NONE), rw_linear_gelu(t, x, x, v);
-    const rw_quantized frozen = { RW_INT8, 2, 2, rw_input(t, RW_I32, RW_SHAPE(3), NULL) };
+    const rw_quantized frozen = { RW_INT8, 2, 2, rw_input(t, RW_I32, RW_SHAPE(3), NULL, 0) };
     rw_linear_quantized(t, x, &frozen, v);
     rw_linear_add(t, x, x, v, x), rw_dropout_add(t, x, x, 0.5f), rw_layernorm(t, x, v, v, 1), rw_rmsnorm(t, x, v, 1);
     rw_mean(t, x, RW_AXES(0), false), rw_max(t, x, RW_AXES(0), false), rw_logsumexp(t, x, RW_AXES(0), false);
@@ -358,7 +361,7 @@ static bool was_recorded(const rw_context *ctx, const char *name)
     return false;
 }
 
-/* What records other ops than one of its own name. */
+/* Whether the function records ops of other names than its own. */
 static bool is_composed(const char *name)
 {
     static const char *const all[] = {
@@ -410,7 +413,7 @@ static bool is_composed(const char *name)
     return false;
 }
 
-/* Returns how many functions the header has whose op must be in the list and on the tape. */
+/* Returns the number of functions in the header whose op must be in the list and on the tape. */
 static int check_header(const rw_context *ctx, const char *header)
 {
     char path[4096], line[512], name[64];
@@ -429,7 +432,7 @@ static int check_header(const rw_context *ctx, const char *header)
     return n;
 }
 
-/* Both ways: a function of a header of ops whose op the list doesn't know, and an op on the tape that it doesn't. */
+/* Both ways: a function of a header whose op is not in the list, and an op on the tape that is not. */
 Test(policy, the_list_of_built_in_ops_is_that_of_the_public_headers)
 {
     static const char *const headers[] = {
@@ -544,4 +547,94 @@ Test(policy, the_environment_wins_over_the_program)
     cr_assert_null(t);
     unsetenv("REWIND_POLICY");
     rw_context_destroy(&ctx);
+}
+
+/* ---- names that match nothing ---- */
+
+static rw_tensor *named_step(rw_tape *t, rw_tensor *w)
+{
+    rw_tensor *x = rw_randn(t, RW_F32, RW_SHAPE(4, 4));
+    ckpt_begin(t, "block");
+    x = ckpt_name(t, rw_gelu(t, rw_linear(t, x, w, RW_NONE)), "hidden");
+    ckpt_end(t);
+    return rw_mean(t, rw_mul(t, x, x), RW_ALL_AXES, false);
+}
+
+Test(policy, names_that_match_nothing_are_returned)
+{
+    struct fixture b = fixture_open(1, 1);
+    rw_tensor *const w = rw_param(b.ctx, "w", RW_F32, RW_SHAPE(4, 4));
+    static const struct {
+        const char *spec;
+        size_t n;
+        const char *names[3];
+    } cases[] = { { "selective:blcok", 1, { "blcok" } },
+                  { "selective:block+discard:norm", 1, { "norm" } },
+                  { "names:keep=hidden,hiden;offload=ffn", 2, { "hiden", "ffn" } },
+                  { "full+offload:block,blok", 1, { "blok" } },
+                  { "megatron:core_attn,layernorm", 2, { "core_attn", "layernorm" } },
+                  { "selective:block", 0, { NULL } },
+                  { "ops:linear", 0, { NULL } },
+                  { "budget:50%", 0, { NULL } } };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const char *names[3] = { NULL };
+        cr_assert_eq(ckpt_set_policy(b.t, cases[i].spec), RW_OK);
+        named_step(b.t, w);
+        cr_expect_eq(ckpt_unmatched_names(b.t, NULL, 0), cases[i].n, "%s", cases[i].spec);
+        cr_expect_eq(ckpt_unmatched_names(b.t, names, 3), cases[i].n);
+        for (size_t k = 0; k < 3; k++)
+            cr_expect(cases[i].names[k] ? names[k] && !strcmp(names[k], cases[i].names[k]) : !names[k], "%s, %zu: %s",
+                      cases[i].spec, k, names[k] ? names[k] : "none");
+        rw_tape_reset(b.t);
+    }
+    cr_assert_eq(ckpt_set_policy(b.t, "none"), RW_OK);
+    ckpt_policy_begin(b.t, "selective:mlp");
+    named_step(b.t, w);
+    ckpt_policy_end(b.t);
+    const char *name = NULL;
+    cr_expect_eq(ckpt_unmatched_names(b.t, &name, 1), 1);
+    cr_expect_str_eq(name, "mlp");
+    cr_expect_eq(ckpt_unmatched_names(NULL, &name, 1), 0);
+    fixture_close(&b);
+}
+
+Test(policy, a_strict_context_refuses_them)
+{
+    rw_context *ctx = NULL;
+    rw_tape *t = NULL;
+    const rw_context_params params = { .device = test_device(), .strict_policy = true };
+    cr_assert_eq(rw_context_create(&ctx, &params), RW_OK);
+    cr_assert_eq(rw_tape_create(&t, ctx), RW_OK);
+    rw_tensor *const w = rw_param(ctx, "w", RW_F32, RW_SHAPE(4, 4));
+    rw_init_constant(w, 0.5);
+    cr_assert_eq(ckpt_set_policy(t, "selective:block,blcok"), RW_OK);
+    rw_tensor *loss = named_step(t, w);
+    cr_expect_gt(rw_item(t, loss), 0, "a number is read all the same: %s", rw_error_message(ctx));
+    cr_expect_eq(rw_backward(t, loss), RW_ERR_POLICY);
+    cr_expect(strstr(rw_error_message(ctx), "column 17: no region is called \"blcok\""), "%s", rw_error_message(ctx));
+    cr_expect(strstr(rw_error_message(ctx), "there are block"), "%s", rw_error_message(ctx));
+    rw_error_clear(ctx);
+    cr_assert_eq(ckpt_set_policy(t, "names:keep=hiden"), RW_OK);
+    cr_expect_eq(rw_backward(t, loss), RW_ERR_POLICY);
+    cr_expect(strstr(rw_error_message(ctx), "no value is called \"hiden\""), "%s", rw_error_message(ctx));
+    rw_error_clear(ctx);
+    cr_assert_eq(ckpt_set_policy(t, "selective:block"), RW_OK);
+    cr_expect_eq(rw_backward(t, loss), RW_OK, "%s", rw_error_message(ctx));
+    rw_tape_destroy(&t);
+    rw_context_destroy(&ctx);
+}
+
+Test(policy, a_decimal_unit_is_refused_by_the_binary_one)
+{
+    static const struct {
+        const char *spec, *says;
+    } cases[] = { { "budget:2GB", "write GiB, which is 2^30 bytes" }, { "total:1.5T", "write TiB, which is 2^40" },
+                  { "budget:64mb", "write MiB, which is 2^20 bytes" }, { "budget:7kB", "write KiB, which is 2^10" },
+                  { "budget:7parsecs", "got \"parsecs\"" } };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct rw_policy p;
+        char message[256];
+        cr_expect_eq(rw_policy_parse(cases[i].spec, &p, message, sizeof message), RW_ERR_POLICY);
+        cr_expect(strstr(message, cases[i].says), "%s: %s", cases[i].spec, message);
+    }
 }

@@ -1,11 +1,12 @@
 /*
- * Random programs under random choices: what `full` would choose is replaced by a random tree of segments over the tape
- * and random fates, whatever is valid; or, every third time, by some point of the planner's frontier. What can be seen
- * from outside must be the bytes of a run that keeps everything; each choice costs the same when it is simulated twice,
- * without an allocation the second time; and the oracle finds every plan sound and as costly as it was said to be.
+ * Random programs under random choices: the choice of `full` is replaced by a random tree of segments over the tape and
+ * random valid fates; or, every third time, by a point of the planner's frontier. Everything observable must have the
+ * bytes of a run that keeps everything. Each choice costs the same when it is simulated twice, without an allocation
+ * the second time. The oracle finds every plan sound and its cost as predicted. No choice, nor any candidate of the
+ * planner, is faster than the lower bound for its bytes.
  *
- *   REWIND_CHOICES     how many programs (300)
- *   REWIND_FUZZ_SEED   the first one (1)
+ *   REWIND_CHOICES     number of programs (300)
+ *   REWIND_FUZZ_SEED   the first seed (1)
  *   REWIND_FUZZ_REPORT 1: prints what was covered
  */
 #include "remat/oracle.h"
@@ -18,6 +19,7 @@
 #include "plan/assemble.h"
 #include "remat/choose.h"
 #include "remat/frontier.h"
+#include "remat/candidate_gen.h"
 #include "remat/simulate.h"
 
 #include <criterion/criterion.h>
@@ -26,19 +28,22 @@
 #include <string.h>
 #include <sys/mman.h>
 
-/* The linker turns the library's calls of rw_policy_choose() into calls of the first of these. */
+/* The linker redirects the library's calls of rw_policy_choose() and rw_frontier_init() to the first function of each
+   pair. */
+rw_status __wrap_rw_frontier_init(struct rw_frontier *f, const struct rw_problem *p);
+rw_status __real_rw_frontier_init(struct rw_frontier *f, const struct rw_problem *p);
 rw_status __wrap_rw_policy_choose(const struct rw_problem *p, const struct rw_policy *policy,
                                   struct rw_choice *ret_choice);
 rw_status __real_rw_policy_choose(const struct rw_problem *p, const struct rw_policy *policy,
                                   struct rw_choice *ret_choice);
 
-/* Shared with the processes that programs run in. */
+/* Shared with the processes that run the programs. */
 static struct covered {
     uint64_t seed;
-    uint64_t choices, segments, deepest, replaying, replays, above_once, moves, planned, points;
+    uint64_t choices, segments, deepest, replaying, replays, above_once, deferred, moves, planned, points, bounds;
 } *covered;
 
-/* In a process of its own a test ends by a crash. */
+/* In a process of its own a test fails by a crash. */
 #define MUST(condition)                                                        \
     do {                                                                       \
         if (condition) break;                                                  \
@@ -63,7 +68,7 @@ static bool chance(struct dice *d, int64_t percent)
     return below(d, 100) < percent;
 }
 
-/* Some intervals of [from, to) become segments inside of `parent`, and so on. */
+/* Makes some intervals of [from, to) segments inside of `parent`, recursively. */
 static void grow(struct dice *d, struct rw_choice *c, uint32_t parent, uint32_t from, uint32_t to)
 {
     if (c->segment[parent].depth >= 6) return;
@@ -81,7 +86,7 @@ static void grow(struct dice *d, struct rw_choice *c, uint32_t parent, uint32_t 
 static void choose_segments(struct dice *d, const struct rw_problem *p, struct rw_choice *c)
 {
     const rw_tape *const t = p->t;
-    const int64_t strays = chance(d, 30) ? 10 : 0; /* nodes that lie anywhere */
+    const int64_t strays = chance(d, 30) ? 10 : 0; /* nodes anywhere else */
     grow(d, c, 0, 0, (uint32_t)p->mark.nodes);
     rw_choice_close(c);
     for (uint32_t n = 0; n < t->n_nodes; n++) {
@@ -99,6 +104,7 @@ static uint32_t deepest(const struct rw_choice *c)
     return depth;
 }
 
+/* Random valid fates: values are dropped, at a random level or at their home. */
 static void choose_fates(struct dice *d, const struct rw_problem *p, struct rw_choice *c)
 {
     const int64_t drops = below(d, 5) * 25, at_home = below(d, 3) * 50, levels = deepest(c) + 2;
@@ -109,6 +115,7 @@ static void choose_fates(struct dice *d, const struct rw_problem *p, struct rw_c
                                                   : (uint32_t)below(d, levels);
         const struct rw_fate kept = c->fate[v];
         c->fate[v] = (struct rw_fate){ .level = level, .what = level ? RW_KEEP : RW_REPLAY, .why = kept.why };
+        if (level && chance(d, 30)) c->fate[v].what = RW_KEEP_FIRST;
         if (!level && chance(d, 50)) c->fate[v].what = RW_MOVE;
         const struct rw_node *const node = &p->t->nodes[producer];
         const bool once = p->t->ctx->ops[node->op]->flags & (RW_OP_STATEFUL | RW_OP_NONDETERMINISTIC);
@@ -122,7 +129,23 @@ static bool same_cost(const struct rw_cost_of_schedule *a, const struct rw_cost_
            a->workspace == b->workspace && a->n_replays == b->n_replays && a->seconds == b->seconds;
 }
 
-/* Twice, with something else in between. */
+/* No choice is below the bound for its bytes; those that offload values are not below the bound with offload. */
+static void check_bound(const struct rw_problem *p, const struct rw_cost_of_schedule *cost)
+{
+    struct rw_candidates c;
+    struct rw_bound *b;
+    MUST(rw_candidates_init(&c, p) == RW_OK);
+    MUST(rw_propose_none(&c) == RW_OK);
+    MUST(rw_bound_create(&b, &c.graph, &c.sims.room->schedule) == RW_OK);
+    if (!cost->moved) MUST(rw_bound_seconds(b, cost->peak) <= cost->seconds * (1 + 1e-9));
+    MUST(rw_bound_seconds_moved(b, cost->peak) <= cost->seconds * (1 + 1e-9));
+    MUST(rw_bound_seconds_moved(b, cost->peak) <= rw_bound_seconds(b, cost->peak) * (1 + 1e-9));
+    covered->bounds++;
+    rw_bound_destroy(&b);
+    rw_candidates_finish(&c);
+}
+
+/* Simulates twice, with another simulation in between. */
 static void check_simulation(const struct rw_problem *p, const struct rw_choice *c)
 {
     struct rw_simulation sim = { 0 };
@@ -134,18 +157,23 @@ static void check_simulation(const struct rw_problem *p, const struct rw_choice 
     MUST(rw_simulate(p, &none, &sim, &between) == RW_OK);
     const uint64_t allocations = rw_alloc_count();
     MUST(rw_simulate(p, c, &sim, &again) == RW_OK);
-    MUST(rw_alloc_count() == allocations); /* memory of an earlier simulation is enough */
+    MUST(rw_alloc_count() == allocations); /* memory of an earlier simulation suffices */
     MUST(same_cost(&first, &again));
     MUST(rw_schedule_is_valid(p, c, &sim.schedule));
     MUST(between.n_replays == 0);
     covered->replaying += first.n_replays > 0;
     covered->replays += first.n_replays;
     covered->above_once += first.n_replays > sim.schedule.n_forward;
+    for (size_t i = sim.schedule.n_forward; i < sim.schedule.n_actions; i++) {
+        const struct rw_action *const a = &sim.schedule.actions[i];
+        covered->deferred += a->kind == RW_ACTION_FORWARD && p->deferrable[a->node];
+    }
+    check_bound(p, &first);
     rw_simulation_finish(&sim);
     rw_choice_finish(&none);
 }
 
-/* Some of what is kept waits elsewhere. Not to be run: the schedule holds what its equations say. */
+/* Offloads some of the kept values. Not executed: the schedule must satisfy its equations. */
 static void check_moves(struct dice *d, const struct rw_problem *p, struct rw_choice *c)
 {
     struct rw_simulation sim = { 0 };
@@ -159,15 +187,26 @@ static void check_moves(struct dice *d, const struct rw_problem *p, struct rw_ch
     MUST(rw_simulate(p, c, &sim, &cost) == RW_OK);
     MUST(rw_schedule_is_valid(p, c, &sim.schedule));
     covered->moves += sim.schedule.n_slots;
+    check_bound(p, &cost);
     memcpy(c->fate, fates, p->t->n_values * sizeof *fates);
     free(fates);
     rw_simulation_finish(&sim);
 }
 
-/* A frontier is under way: `full` is one of its candidates, and means itself. */
+/* A frontier is being computed, possibly by ckpt_explain(): `full` is one of its candidates, and is not replaced. The
+   context's threads simulate the candidates, so a check in one of them would count the allocations of the others. */
 static bool planning;
 
-/* The choice of some point; it costs what the point says, and no point is below the bound for its bytes. */
+rw_status __wrap_rw_frontier_init(struct rw_frontier *f, const struct rw_problem *p)
+{
+    const bool before = planning;
+    planning = true;
+    const rw_status status = __real_rw_frontier_init(f, p);
+    planning = before;
+    return status;
+}
+
+/* The choice of some point: it costs what the point states, and no point is below the bound for its bytes. */
 static void choose_point(struct dice *d, const struct rw_problem *p, struct rw_choice *ret_choice)
 {
     struct rw_frontier f;
@@ -182,8 +221,11 @@ static void choose_point(struct dice *d, const struct rw_problem *p, struct rw_c
     MUST(rw_frontier_choose(&f, point, ret_choice) == RW_OK);
     MUST(rw_simulate(p, ret_choice, &sim, &cost) == RW_OK);
     MUST(cost.peak == f.point[point].peak && cost.seconds == f.point[point].seconds);
-    MUST(rw_frontier_bound(&f, cost.peak, &bound) == RW_OK);
-    MUST(bound <= cost.seconds * (1 + 1e-6));
+    for (size_t i = 0; i < f.candidates.n; i++) {
+        MUST(rw_frontier_bound(&f, f.candidates.candidate[i].peak, &bound) == RW_OK);
+        MUST(bound <= f.candidates.candidate[i].seconds * (1 + 1e-9));
+        covered->bounds++;
+    }
     covered->planned++;
     covered->points += f.n_points;
     rw_simulation_finish(&sim);
@@ -191,6 +233,7 @@ static void choose_point(struct dice *d, const struct rw_problem *p, struct rw_c
     planning = false;
 }
 
+/* Replaces the choice of policy full by a random valid one, whose simulation is checked. */
 rw_status __wrap_rw_policy_choose(const struct rw_problem *p, const struct rw_policy *policy,
                                   struct rw_choice *ret_choice)
 {
@@ -216,7 +259,7 @@ rw_status __wrap_rw_policy_choose(const struct rw_problem *p, const struct rw_po
     return RW_OK;
 }
 
-/* Every plan that is made, of random choices and of those that keep everything: as costly as it was said to be. */
+/* Every plan, of random choices and of those that keep everything, must cost what was predicted. */
 rw_status __wrap_rw_plan_assemble(const struct rw_problem *p, const struct rw_schedule *s, const uint64_t *offset,
                                   rw_plan **ret_plan);
 rw_status __real_rw_plan_assemble(const struct rw_problem *p, const struct rw_schedule *s, const uint64_t *offset,
@@ -260,10 +303,12 @@ Test(random_choices, gradients_are_those_of_a_run_that_keeps_everything, .timeou
                            fz_print(p, &v));
     }
     if (from_environment("REWIND_FUZZ_REPORT", 0))
-        fprintf(stderr, "%llu choices, %llu segments, up to %llu deep; %llu replay, %llu nodes, %llu more than once\n",
+        fprintf(stderr, "%llu choices, %llu segments, up to %llu deep; %llu replay, %llu nodes, %llu more than once; "
+                "%llu nodes deferred\n",
                 (unsigned long long)covered->choices, (unsigned long long)covered->segments,
                 (unsigned long long)covered->deepest, (unsigned long long)covered->replaying,
-                (unsigned long long)covered->replays, (unsigned long long)covered->above_once);
+                (unsigned long long)covered->replays, (unsigned long long)covered->above_once,
+                (unsigned long long)covered->deferred);
     if (count >= 100) {
         cr_expect_geq(covered->choices, count);
         cr_expect_geq(covered->planned * 4, count);
@@ -271,8 +316,10 @@ Test(random_choices, gradients_are_those_of_a_run_that_keeps_everything, .timeou
         cr_expect_geq(covered->replaying * 100, covered->choices * 50);
         cr_expect_geq(covered->segments, 3 * covered->choices);
         cr_expect_geq(covered->above_once * 100, covered->choices);
+        cr_expect_geq(covered->deferred * 20, covered->choices);
         cr_expect_geq(covered->deepest, 5);
         cr_expect_geq(covered->moves, covered->choices);
+        cr_expect_geq(covered->bounds, 20 * count);
     }
     munmap(covered, sizeof *covered);
     covered = NULL;

@@ -1,8 +1,8 @@
-/* See random_tape.h. */
+/* Records random tapes of an op of any size and cost. */
 #include "remat/random_tape.h"
 
-/* Each tail is one more value with fates of its own. */
-#define MOST_WITH_TAILS 6
+/* Each tail is one more value with its own fate. */
+#define WITH_TAILS_MAX 6
 
 int64_t below(struct dice *d, int64_t n)
 {
@@ -26,7 +26,7 @@ rw_tensor *random_tape_of(rw_tape *t, rw_tensor *p, int nodes, uint64_t seed, in
         const int n = in[0] != in[1] && below(&d, 2) ? 2 : 1;
         const struct made a = { .units = times * (1 + below(&d, 8)), .us = (double)(1 + below(&d, 50)),
                                 .reads = (int32_t)below(&d, n == 2 ? 8 : 2) | (int32_t)below(&d, 2) * 4,
-                                .tail = nodes <= MOST_WITH_TAILS && !below(&tails, 4) };
+                                .tail = nodes <= WITH_TAILS_MAX && !below(&tails, 4) };
         value[i] = made_apply(t, in, n, a);
     }
     return rw_sum(t, value[nodes], RW_ALL_AXES, false);

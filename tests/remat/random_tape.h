@@ -1,4 +1,4 @@
-/* Random tapes of an op of any size and cost (bench/models/made.h): to be planned, not to be run. */
+/* Random tapes of an op of any size and cost (bench/models/made.h), which are planned, but not run. */
 #ifndef RW_TESTS_RANDOM_TAPE_H
 #define RW_TESTS_RANDOM_TAPE_H
 
@@ -9,8 +9,8 @@ struct dice {
 };
 int64_t below(struct dice *d, int64_t n);
 
-/* The loss of a tape of so many nodes (63 at most): each reads the one before and perhaps another of the last four. */
+/* The loss of a tape of so many nodes (at most 63): each reads the one before and possibly another of the last four. */
 rw_tensor *random_tape(rw_tape *t, rw_tensor *p, int nodes, uint64_t seed);
-rw_tensor *random_tape_of(rw_tape *t, rw_tensor *p, int nodes, uint64_t seed, int64_t times); /* so many times larger */
+rw_tensor *random_tape_of(rw_tape *t, rw_tensor *p, int nodes, uint64_t seed, int64_t times); /* factor on the sizes */
 
 #endif

@@ -1,8 +1,8 @@
 /*
- * The equations of schedule.h: they hold of what is scheduled, under every policy and for choices by hand, and a
- * schedule in which one number is wrong breaks one of them.
+ * The equations of schedule.h hold for schedules under every policy and for manual choices, and a schedule with one
+ * wrong number violates one of them.
  */
-#include "remat/by_hand.h"
+#include "remat/manual_choice.h"
 
 #include "record/overwrite.h"
 #include "remat/choose.h"
@@ -49,7 +49,7 @@ static bool is_valid(struct scene *s)
 Test(schedules, equations_hold_under_every_policy)
 {
     static const char *const policies[] = { "none", "full", "selective:outer", "selective:middle", "uniform:2",
-                                            "block:1", "ops:linear,gelu", "names:save=up" };
+                                            "block:1", "ops:linear,gelu", "names:keep=up" };
     for (size_t i = 0; i < sizeof policies / sizeof *policies; i++) {
         struct scene s;
         open_scene(&s, policies[i]);
@@ -76,7 +76,7 @@ static uint32_t last_action(const struct rw_schedule *s, enum rw_action_kind kin
     return i - 1;
 }
 
-/* A buffer in the arena that is read: made by a replay or not, in memory of another or not. */
+/* A buffer in the arena that is read: written by a replay or not, in reused memory or not. */
 static uint32_t find_buffer(const struct rw_schedule *s, bool replay, bool merged)
 {
     uint32_t b = 0;
@@ -88,7 +88,7 @@ static uint32_t find_buffer(const struct rw_schedule *s, bool replay, bool merge
     return b;
 }
 
-/* Made in forward, read by an action of backward. */
+/* Written in forward, read by an action of backward. */
 static uint32_t kept_buffer(const struct rw_schedule *s, const rw_tape *t)
 {
     for (size_t i = s->n_forward; i < s->n_actions; i++) {
@@ -102,7 +102,7 @@ static uint32_t kept_buffer(const struct rw_schedule *s, const rw_tape *t)
     return 0;
 }
 
-/* An input of an action of backward that a replay has made. */
+/* An input of an action of backward that a replay has computed. */
 static uint32_t *read_of_replayed(const struct rw_schedule *s, const rw_tape *t)
 {
     for (size_t i = s->n_forward; i < s->n_actions; i++) {
@@ -114,7 +114,7 @@ static uint32_t *read_of_replayed(const struct rw_schedule *s, const rw_tape *t)
     return NULL;
 }
 
-/* The buffer that forward made of the value that another buffer holds. */
+/* The forward buffer of the value that another buffer holds. */
 static uint32_t forward_buffer(const struct rw_schedule *s, uint32_t value)
 {
     uint32_t b = 0;
@@ -129,7 +129,8 @@ static void swap_actions(struct rw_schedule *s, uint32_t i, uint32_t k)
     s->actions[k] = a;
 }
 
-/* A second run of a replay behind the first, with outputs of its own that nobody reads, or that everybody does. */
+/* A second execution of a replay after the first, with outputs of its own that no action reads, or that all readers
+   read. */
 static void repeat_replay(struct rw_schedule *s, uint32_t i)
 {
     cr_assert_lt(s->n_actions, s->cap_actions);
@@ -149,7 +150,7 @@ static void repeat_replay(struct rw_schedule *s, uint32_t i)
         struct rw_schedule *const s = &scene.h.sim.schedule;   \
         struct rw_choice *const c = &scene.h.g.choice;         \
         const rw_tape *const t = scene.b.t;                    \
-        (void)c, (void)t;                                      \
+        (void)s, (void)c, (void)t;                             \
         change;                                                \
         cr_expect_not(is_valid(&scene), "%s", #change);        \
         close_scene(&scene);                                   \
@@ -177,7 +178,7 @@ Test(schedules, a_wrong_action_is_seen)
     BROKEN(repeat_replay(s, find_action(s, RW_ACTION_REPLAY, 0)));
 }
 
-/* Two inputs of an action, of the same size and with other readers. */
+/* Exchanges two inputs of an action, of the same size and with other readers. */
 static void swap_inputs(struct rw_schedule *s, const rw_tape *t)
 {
     for (size_t i = 0; i < s->n_actions; i++) {
@@ -218,7 +219,7 @@ static uint32_t root_of_merged(const struct rw_schedule *s)
     return s->buffers[find_buffer(s, false, true)].merged;
 }
 
-/* An op writes over an input that somebody reads later. */
+/* An op overwrites an input that is read later. */
 static void merge_too_early(struct rw_schedule *s, const rw_tape *t)
 {
     for (uint32_t i = 0; i < s->n_actions; i++) {
@@ -250,7 +251,7 @@ Test(schedules, memory_that_two_values_have_at_once_is_seen)
     BROKEN(s->buffers[root_of_merged(s)].last--);
 }
 
-/* The same list under another choice: a visit that made it too often, or not often enough. */
+/* The same list under another choice: a visit replayed too often, or not often enough. */
 Test(schedules, replays_for_the_wrong_visits_are_seen)
 {
     BROKEN(c->fate[s->buffers[find_buffer(s, true, false)].value] = (struct rw_fate){ 0 });
@@ -259,15 +260,16 @@ Test(schedules, replays_for_the_wrong_visits_are_seen)
     BROKEN(c->fate[s->buffers[kept_buffer(s, t)].value].what = RW_REPLAY);
 }
 
-/* x, made of the parameter alone, is read by three segments, in backward twice each, and made again for each of
+/* x, computed from a parameter only, is read by three segments, twice each in backward, and recomputed for each of
    them. */
 struct readers {
     struct fixture b;
     struct by_hand h;
     rw_tensor *p, *x, *unread;
-    uint32_t segment[3], made[3]; /* the buffers that replays made of x, in the order of the list */
+    uint32_t segment[3], made[3]; /* the buffers that replays wrote x to, in the order of the list */
 };
 
+/* Records x with its three segments, and schedules the choice. */
 static void open_readers(struct readers *r)
 {
     r->b = fixture_open(3, 1);
@@ -326,11 +328,11 @@ Test(schedules, a_second_replay_for_one_visit_is_seen)
     open_readers(&r);
     struct rw_choice *const c = &r.h.g.choice;
     for (size_t n = 0; n < r.b.t->n_nodes; n++)
-        if (c->segment_of[n]) c->segment_of[n] = r.segment[0]; /* what were three visits is one */
+        if (c->segment_of[n]) c->segment_of[n] = r.segment[0]; /* three visits become one */
     cr_expect_not(close_readers(&r));
 }
 
-/* A replay of what is dropped, but read in forward alone, behind the first replay. */
+/* Inserts a replay of a value that is dropped, but only read in forward, after the first replay. */
 static void add_unread_replay(struct readers *r)
 {
     struct rw_schedule *const s = &r->h.sim.schedule;
@@ -357,9 +359,9 @@ Test(schedules, a_replay_that_nobody_reads_is_seen)
     }
 }
 
-/* ---- what is there already ---- */
+/* ---- values that exist already ---- */
 
-/* A node with two outputs runs again for one of them: the other, which is held, is read where it is held. */
+/* A node with two outputs is replayed for one of them: the other one, which is held, is read from its result. */
 Test(schedules, a_held_value_is_read_where_it_is_held)
 {
     for (int policy = 0; policy < 2; policy++) {
@@ -368,7 +370,7 @@ Test(schedules, a_held_value_is_read_where_it_is_held)
         int32_t targets[5] = { 0, 1, 2, 3, 4 };
         cr_assert_eq(ckpt_set_policy(b.t, policy ? "full" : "none"), RW_OK);
         ckpt_begin(b.t, "region");
-        rw_tensor *const x = rw_cross_entropy(b.t, p, rw_input(b.t, RW_I32, RW_SHAPE(5), targets));
+        rw_tensor *const x = rw_cross_entropy(b.t, p, rw_input(b.t, RW_I32, RW_SHAPE(5), targets, sizeof targets));
         rw_tensor *const y = rw_mul(b.t, x, rw_tanh(b.t, x));
         ckpt_end(b.t);
         rw_tensor *const loss = rw_scale(b.t, y, 2);

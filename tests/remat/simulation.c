@@ -1,8 +1,8 @@
 /*
- * What rw_simulate() says of a choice is what the plan of it costs: against the plan's own numbers, and against the
- * oracle, which knows nothing of buffers. And asking takes no memory from the second time on.
+ * The cost that rw_simulate() predicts for a choice is the cost of its plan: compared with the plan's own numbers, and
+ * with the oracle, which uses no buffers. Simulations after the first allocate nothing.
  */
-#include "remat/by_hand.h"
+#include "remat/manual_choice.h"
 #include "remat/oracle.h"
 
 #include "base/alloc.h"
@@ -13,7 +13,7 @@
 
 static const char *const policies[] = { "none", "full", "selective:block,outer", "selective:core_attn,middle",
                                         "selective:mlp,inner", "uniform:1", "uniform:2", "block:1", "block:2",
-                                        "ops:matmul,linear", "ops:attention,gelu_tanh", "names:save=up" };
+                                        "ops:matmul,linear", "ops:attention,gelu_tanh", "names:keep=up" };
 #define POLICIES (sizeof policies / sizeof *policies)
 
 /* ---- the programs ---- */
@@ -73,6 +73,7 @@ static void check_plan(const struct rw_planning *g, const rw_plan *plan, const c
     cr_expect_leq(g->cost.peak, plan->arena_bytes);
 }
 
+/* Compares the simulated cost of a policy with its plan and with the oracle. */
 static void check_policy(struct fixture *b, uint32_t loss, const char *policy, struct rw_simulation *sim)
 {
     struct rw_planning g;
@@ -95,7 +96,7 @@ static void check_policy(struct fixture *b, uint32_t loss, const char *policy, s
     rw_planning_close(&g);
 }
 
-/* What remains of one program in the memory of a simulation is nothing to the next. */
+/* The state that one program leaves in the memory of a simulation does not affect the next. */
 Test(simulation, is_what_the_plan_of_every_policy_and_model_costs)
 {
     struct rw_simulation sim = { 0 };
@@ -109,7 +110,7 @@ Test(simulation, is_what_the_plan_of_every_policy_and_model_costs)
     rw_simulation_finish(&sim);
 }
 
-/* Values that are moved: what lies outside does not count, and a copy that reads is waited for. */
+/* Offloaded values: they do not count for the arena, and a copy that reads is waited for. */
 Test(simulation, is_what_a_plan_with_moves_costs)
 {
     for (uint32_t k = 1; k <= 4; k++) {
@@ -130,7 +131,7 @@ Test(simulation, is_what_a_plan_with_moves_costs)
     }
 }
 
-/* The oracle against plans with one wrong word: it must be able to see. */
+/* The oracle must detect plans with one wrong word. */
 Test(simulation, the_oracle_sees_a_wrong_word)
 {
     struct fixture b = fixture_open(3, 2);

@@ -1,17 +1,17 @@
 /*
- * Law 3 over whole processes: no two draws share a Philox word, and a draw that is repeated (a replay, a mask in
- * backward, a value read twice) has the words of the first time.
+ * Law 3 over whole processes: no two draws share a Philox word, and a repeated draw (a replay, a mask in backward, a
+ * value read twice) has the words of the first time.
  *
- * Programs of random calls on three tapes: ops are recorded, values read, steps run backward, verified and searched for
- * NaN, graphs created, launched and destroyed, tapes reset, the generator set, parameters initialized, checkpoints
+ * Programs make random calls on three tapes: ops are recorded, values read, steps run backward, verified and searched
+ * for NaN, graphs created, launched and destroyed, tapes reset, the generator set, parameters initialized, checkpoints
  * saved and loaded, kernels fail. The oracle is independent of the library's accounting: the kernel of the test's own
- * op records the seed and the first block that it receives, and the test says by itself which draw that has to be.
+ * op records the seed and the first block that it receives, and the test itself determines which draw that has to be.
  *
  *     a draw    an op, as recorded or of one launch of a graph
- *     recorded  what the op draws until a graph of its tape is launched, and in the first launch of a tape
- *     launched  what it draws from a later launch on, until the next, if it was recorded before that graph
+ *     recorded  the op's draw until a graph of its tape is launched, and in the first launch of a tape
+ *     launched  its draw from a later launch on, until the next, if it was recorded before that graph
  *
- * A launch that fails draws nothing. A checkpoint that is loaded takes back the draws since it was saved.
+ * A launch that fails draws nothing. Loading a checkpoint undoes the draws after it was saved.
  *
  * REWIND_DRAWS_PROGRAMS=10000 REWIND_DRAWS_SEED=1 runs as many programs, from a seed on.
  */
@@ -28,7 +28,7 @@
 
 enum { TAPES = 3, OPS = 10, GRAPHS = 2, PARAMS = 4, DRAWS = 4096, SEEN = 65536, CALLS = 50, NONE = -1 };
 
-/* ---- the test's own ops: what their kernels receive ---- */
+/* ---- the test's own ops, which record what their kernels receive ---- */
 
 struct call_of {
     int64_t tape, op, n;
@@ -76,32 +76,32 @@ static const rw_op_def mask = { .name = "mask_words", .n_inputs = 1, .n_outputs 
                                 .flags = RW_OP_RANDOM, .inplace = RW_INPLACE({ 0, 0 }),
                                 .kernel = { [RW_DEVICE_CPU] = words_cpu }, .grad = mask_grad };
 
-/* As dropout: the same mask once more. */
+/* As in dropout: the same mask once more. */
 static rw_status mask_grad(rw_grad_call *g)
 {
     rw_tensor *const dy = rw_grad_upstream(g, 0);
     return rw_grad_set(g, 0, rw_apply(rw_grad_tape(g), &mask, &dy, 1, rw_grad_attrs(g), sizeof(struct call_of), NULL));
 }
 
-/* ---- what has to be drawn ---- */
+/* ---- expected draws ---- */
 
 struct draw {
-    bool known, live; /* its words were seen; no checkpoint has taken it back */
+    bool known, live; /* its words were seen; no checkpoint has undone it */
     uint64_t seed, first, blocks;
 };
 
-/* What the test knows of one tape. */
+/* The test's knowledge of one tape. */
 struct taped {
     rw_tape *t;
     uint64_t steps;
     rw_tensor *loss, *x[OPS], *p[OPS];
     int n; /* ops */
-    int recorded[OPS], launched[OPS], n_launched; /* draws; of the last launch's ops */
+    int recorded[OPS], launched[OPS], n_launched; /* draws; those of the last launch's ops */
     bool used; /* the recorded draws were launched, or a checkpoint was loaded */
     struct graphed {
         rw_graph *g;
         uint64_t step;
-        int n; /* ops when it was created */
+        int n; /* number of ops when it was created */
     } graph[GRAPHS];
 };
 
@@ -111,11 +111,11 @@ struct program {
     rw_tensor *p[PARAMS];
     struct taped tape[TAPES];
     struct draw draws[DRAWS];
-    int n_draws, n_saved; /* that there were when the checkpoint was saved */
+    int n_draws, n_saved; /* numbers of draws when the checkpoint was saved */
     uint64_t seeds;
     rw_checkpoint *ck;
     bool has_saved, has_loaded;
-    char calls[8192]; /* what it has done */
+    char calls[8192]; /* the calls that the program has made */
 };
 
 static struct {
@@ -158,7 +158,7 @@ static void claim(struct program *w, struct draw *d, uint64_t seed, uint64_t fir
     *d = words;
 }
 
-/* What kernels have received since the last time. */
+/* Checks the draws that kernels have received since the last check. */
 static void judge(struct program *w)
 {
     for (int i = 0; i < n_seen; i++) {
@@ -177,7 +177,7 @@ static void judge(struct program *w)
     n_seen = 0;
 }
 
-/* Calls may be refused: a value that changed, a tape that was computed. Bytes that differ are the library's fault. */
+/* Calls may be refused, because a value changed or a tape was executed. Differing bytes are a bug of the library. */
 static void done(struct program *w, const char *call, int tape, rw_status status)
 {
     note(w, call, tape, status);
@@ -190,6 +190,7 @@ static void done(struct program *w, const char *call, int tape, rw_status status
 
 /* ---- calls ---- */
 
+/* Records a random op, sometimes in a region, and adds its sum to the tape's loss. */
 static void record(struct program *w, int tape)
 {
     struct taped *const k = &w->tape[tape];
@@ -220,6 +221,7 @@ static void read_one(struct program *w, int tape)
     total.reads++;
 }
 
+/* A random action on a tape's step: read, backward, verification or search for NaN. */
 static void step(struct program *w, int tape)
 {
     struct taped *const k = &w->tape[tape];
@@ -250,7 +252,7 @@ static void graph(struct program *w, int tape)
     done(w, "graph", tape, status);
 }
 
-/* Which draws a launch has is settled before it runs, and forgotten when it fails. */
+/* The draws of a launch are determined before it runs, and discarded if it fails. */
 static void launch(struct program *w, int tape)
 {
     struct taped *const k = &w->tape[tape], before = *k;
@@ -294,7 +296,7 @@ static void reset(struct program *w, int tape)
     done(w, "reset", tape, rw_error_status(w->ctx));
 }
 
-/* A step that is recorded to be launched. */
+/* A step recorded in order to be launched. */
 static void begin(struct program *w, int tape)
 {
     reset(w, tape);
@@ -302,7 +304,7 @@ static void begin(struct program *w, int tape)
     for (uint64_t n = 1 + chance(w, 3); n; n--) graph(w, tape);
 }
 
-/* Draws of the context: an initializer, or another state of the generator that nobody has had. */
+/* Draws of the context: an initializer, or a new state of the generator that was not used before. */
 static void draw(struct program *w)
 {
     const rw_generator_state at = rw_generator_get(w->ctx);
@@ -326,11 +328,12 @@ static void save(struct program *w)
     done(w, "save", NONE, status);
 }
 
+/* Loads the saved checkpoint; draws made after the save count as undone. */
 static void load(struct program *w)
 {
     rw_checkpoint_found found = { 0 };
     if (!w->has_saved) return;
-    for (int i = 0; i < TAPES; i++) /* a recorded step without a graph is in the way */
+    for (int i = 0; i < TAPES; i++) /* a recorded step without a graph prevents loading */
         if (!w->tape[i].graph[0].g && !w->tape[i].graph[1].g && chance(w, 8)) reset(w, i);
     const rw_status status = rw_checkpoint_load(w->ck, &found);
     if (!status) {
@@ -343,6 +346,7 @@ static void load(struct program *w)
     done(w, "load", NONE, status);
 }
 
+/* Makes one random call. */
 static void call(struct program *w)
 {
     const int tape = (int)chance(w, TAPES);
@@ -376,6 +380,7 @@ static void set_mode(struct program *w)
     if (!chance(w, 5)) setenv("REWIND_EAGER", "1", 1);
 }
 
+/* Runs one program in a context of its own. */
 static void run_program(uint64_t number)
 {
     static struct program w;
@@ -415,9 +420,9 @@ static uint64_t number_from(const char *variable, uint64_t otherwise)
 
 Test(draws, no_word_is_drawn_twice, .timeout = 3600)
 {
-    NEEDS_HOST_MEMORY(); /* a captured kernel is called once, when it is captured */
+    NEEDS_HOST_MEMORY(); /* a captured kernel is called only once, at its capture */
     char folder[96], command[128];
-    const bool in_memory = !access("/dev/shm", W_OK); /* checkpoints are brought to the disk */
+    const bool in_memory = !access("/dev/shm", W_OK); /* checkpoints wait for a disk */
     snprintf(folder, sizeof folder, "%.60s/rewind-draws-XXXXXX", in_memory ? "/dev/shm" : P_tmpdir);
     cr_assert_not_null(mkdtemp(folder));
     folder_name = folder;

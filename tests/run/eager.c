@@ -1,6 +1,6 @@
 /*
- * REWIND_EAGER=1 computes each op as it is recorded. A step ends with the same bytes as without, under every policy;
- * what the plain mode refuses as changed is not computed from old values.
+ * REWIND_EAGER=1 executes each op as it is recorded. A step ends with the same bytes as without, under every policy; a
+ * value that the plain mode refuses because an input changed is not computed from old values.
  */
 #include "support/support.h"
 
@@ -52,8 +52,8 @@ Test(eager, ends_with_the_same_bytes_under_every_policy)
     }
 }
 
-/* A weight, a view of one, or an input is written between two forwards of one tape: the cast that the first one
-   recorded is not used again, in either mode. */
+/* A weight, a view of one, or an input is written between two forwards of one tape: the cast recorded by the first one
+   is not reused, in either mode. */
 Test(eager, a_cast_of_what_was_written_since_is_refused)
 {
     static const float one[4] = { 1, 0, 0, 1 }, two[4] = { 2, 2, 2, 2 };
@@ -65,36 +65,36 @@ Test(eager, a_cast_of_what_was_written_since_is_refused)
             rw_tensor *const w = rw_param(b.ctx, "w", RW_F32, RW_SHAPE(2, 2));
             OK(b.ctx, rw_write(w, one, sizeof one));
             OK(b.ctx, rw_recipe_begin(b.t, &recipe));
-            rw_tensor *const x = rw_input(b.t, RW_F32, RW_SHAPE(2, 2), one);
+            rw_tensor *const x = rw_input(b.t, RW_F32, RW_SHAPE(2, 2), one, sizeof one);
             rw_tensor *const used = which == 1 ? rw_transpose(b.t, w, 0, 1) : w;
             OK(b.ctx, rw_read(b.t, rw_cast(b.t, rw_linear(b.t, x, used, RW_NONE), RW_F32), y, sizeof y));
             if (which == 2) OK(b.ctx, rw_input_write(x, two, sizeof two));
             else OK(b.ctx, rw_write(w, two, sizeof two));
             rw_tensor *const again = rw_cast(b.t, rw_linear(b.t, x, used, RW_NONE), RW_F32);
             const rw_status status = again ? rw_read(b.t, again, y, sizeof y) : rw_error_status(b.ctx);
-            cr_expect_eq(status, RW_ERR_CHANGED, "eager %d, case %d: %s, %g", eager, which, rw_status_name(status),
+            cr_expect_eq(status, RW_ERR_MODIFIED, "eager %d, case %d: %s, %g", eager, which, rw_status_name(status),
                          (double)y[0]);
             cr_expect(strstr(rw_error_message(b.ctx), which == 2 ? "input" : "\"w\""), "%s", rw_error_message(b.ctx));
             fixture_close(&b);
         }
 }
 
-/* A recipe finds the cast of a view whose average is gone: an error, as of everything on that tape. */
+/* A recipe finds the cast of a view whose average is destroyed: an error, as for everything on that tape. */
 Test(eager, a_cast_of_a_destroyed_average_is_refused)
 {
     for (int eager = 0; eager < 2; eager++) {
         struct fixture b = open_in(eager);
-        rw_average *a = NULL;
+        rw_weight_average *a = NULL;
         const rw_recipe recipe = { .kind = RW_RECIPE_BF16 };
         rw_tensor *const p = rw_param(b.ctx, "p", RW_F32, RW_SHAPE(8, 8)),
                          *const q = rw_param(b.ctx, "q", RW_F32, RW_SHAPE(8, 8));
         OK(b.ctx, rw_init_constant(p, 1));
         OK(b.ctx, rw_init_constant(q, 1));
-        OK(b.ctx, rw_average_create(&a, b.ctx, 0.9));
+        OK(b.ctx, rw_weight_average_create(&a, b.ctx, 0.9));
         OK(b.ctx, rw_recipe_begin(b.t, &recipe));
-        rw_tensor *const v = rw_transpose(b.t, rw_average_of(a, p), 0, 1);
+        rw_tensor *const v = rw_transpose(b.t, rw_weight_average_of(a, p), 0, 1);
         cr_assert_not_null(rw_matmul(b.t, v, q));
-        rw_average_destroy(&a);
+        rw_weight_average_destroy(&a);
         cr_expect_null(rw_matmul(b.t, v, q));
         cr_expect_eq(rw_error_status(b.ctx), RW_ERR_ARGUMENT, "%s", rw_error_message(b.ctx));
         fixture_close(&b);

@@ -1,6 +1,6 @@
 /*
- * Values that wait in files: the same bytes whatever is moved, however the copies are delayed, in whatever folder,
- * process and thread; nothing is left of files and threads.
+ * Values offloaded to files: the same bytes for any offloaded values, copy delays, folders, processes and threads; and
+ * no files or threads are left.
  */
 #include "run/folder.h"
 
@@ -41,7 +41,7 @@ Test(files, give_the_bytes_of_what_is_kept)
     cr_assert_gt(plant.reads, 0);
 }
 
-/* What memory the folder's disk takes as it is; a large number where nobody says. */
+/* The memory alignment that the folder's disk requires for direct access; a large number if unknown. */
 static size_t disk_alignment(void)
 {
 #ifdef STATX_DIOALIGN
@@ -54,7 +54,7 @@ static size_t disk_alignment(void)
     return SIZE_MAX;
 }
 
-/* Values of whole pages, among others that are not: nothing is copied once more on its way to the disk or back. */
+/* Whole pages, among other values: they are not copied to a buffer on their way to the disk or back. */
 Test(files, whole_pages_go_from_the_arena_itself)
 {
     if (test_device() != RW_DEVICE_CPU || disk_alignment() > 512) return;
@@ -68,7 +68,7 @@ Test(files, whole_pages_go_from_the_arena_itself)
     fixture_close(&w.b);
 }
 
-/* Does the file system of the folder have it? */
+/* Whether the file system of the folder supports direct access. */
 static bool has_direct(void)
 {
     const int fd = open(folder, O_TMPFILE | O_RDWR | O_DIRECT, 0600);
@@ -76,7 +76,7 @@ static bool has_direct(void)
     return fd >= 0;
 }
 
-/* Values that are used once and never again are not to push what else there is out of the page cache. */
+/* Values that are used only once should not evict other data from the page cache. */
 Test(files, go_past_the_page_cache_where_they_can)
 {
     if (!has_direct()) cr_skip_test("this file system does not have it");
@@ -87,7 +87,7 @@ Test(files, go_past_the_page_cache_where_they_can)
     fixture_close(&w.b);
 }
 
-/* A new file is a place on the disk that nobody has written yet: slower. */
+/* A new file has unallocated blocks on the disk: writing to it is slower. */
 Test(files, are_made_once_for_all_steps)
 {
     struct world w = open_world("offload:outer", folder, 2);
@@ -113,7 +113,7 @@ Test(files, copies_that_come_late_change_nothing)
     free(none.gradients);
 }
 
-/* Two steps that wait at one time, each in a file of its own; and a file is used again by the next step. */
+/* Two suspended steps have a file each; and the next step reuses a file. */
 Test(files, belong_to_runs_and_are_used_again)
 {
     struct outcome expected[2];
@@ -168,7 +168,7 @@ Test(files, what_refuses_to_go_past_the_cache_goes_through_it)
     free(o.gradients), free(none.gradients);
 }
 
-/* ---- what is left ---- */
+/* ---- no leaks ---- */
 
 static int entries_of(const char *path)
 {
@@ -196,7 +196,7 @@ Test(files, leave_nothing_behind)
     if (on_cpu) cr_assert_eq(entries_of("/proc/self/task"), threads);
 }
 
-/* ---- where they wait ---- */
+/* ---- where the files are ---- */
 
 Test(files, a_folder_that_cannot_be_used_is_named_and_the_old_one_stays)
 {
@@ -229,7 +229,7 @@ Test(files, a_folder_that_cannot_be_used_is_named_and_the_old_one_stays)
     fixture_close(&w.b);
 }
 
-/* A step that stopped goes on with the file it has. */
+/* A suspended step continues with its own file. */
 Test(files, the_place_changes_between_steps)
 {
     struct outcome none = outcome_of("none", NULL, 2, 1, false);
@@ -271,7 +271,7 @@ Test(files, are_not_captured)
 {
     struct world w = open_world("offload:outer", folder, 2);
     rw_graph *g = NULL;
-    free(outcome_in(&w, 1, false).gradients); /* what files have left on the lanes is none of a capture's business */
+    free(outcome_in(&w, 1, false).gradients); /* earlier work of files on the lanes does not affect a capture */
     rw_tensor *loss = net_loss(&w.n, w.b.t, TOKENS, 0);
     cr_assert_eq(rw_graph_create(&g, w.b.t, loss, NULL), RW_ERR_UNSUPPORTED);
     cr_assert_null(g);
@@ -290,6 +290,7 @@ Test(files, are_not_captured)
 
 /* ---- processes and threads ---- */
 
+/* Runs in a forked child: a step recorded before the fork must fail, a new one must give the same gradients. */
 static int child(struct world *w, rw_tensor *loss, const struct outcome *none)
 {
     if (loss) {
@@ -317,7 +318,7 @@ static void expect_child(struct world *w, rw_tensor *loss, const struct outcome 
     cr_assert(WIFEXITED(how) && !WEXITSTATUS(how), "%x", how);
 }
 
-/* A child makes files of its own, and copies by itself. It has no CUDA. */
+/* A child process creates its own files, and copies by itself. It has no CUDA. */
 Test(files, are_not_shared_with_a_child)
 {
     if (test_device() != RW_DEVICE_CPU) return;

@@ -1,4 +1,4 @@
-/* See folder.h. */
+/* Replacements of file-system calls that delay and fail as a test requires, and a net with offloaded values. */
 #include "run/folder.h"
 
 #include <criterion/criterion.h>
@@ -23,7 +23,7 @@ static void wait_a_while(void)
     usleep((state >> 8) % plant.delay);
 }
 
-/* One thread copies. */
+/* Only one thread copies. */
 static void note_memory(const char *memory, ssize_t n)
 {
     if (n <= 0) return;
@@ -47,7 +47,7 @@ ssize_t __wrap_pwrite64(int fd, const void *from, size_t n, off_t at)
     if (refuses(fd)) return -1;
     errno = plant.error;
     if (plant.fail_write && !--plant.fail_write) return plant.error ? -1 : 0;
-    if (n > 8192) n = n / 2 / 4096 * 4096; /* less than was asked for is fine */
+    if (n > 8192) n = n / 2 / 4096 * 4096; /* a call may transfer less than requested */
     const ssize_t done = __real_pwrite64(fd, from, n, at);
     note_memory(from, done);
     return done;
@@ -68,6 +68,11 @@ ssize_t __wrap_pread64(int fd, void *to, size_t n, off_t at)
 
 int __wrap_fallocate64(int fd, int mode, off_t at, off_t n)
 {
+    if (plant.interrupted_fallocates) {
+        plant.interrupted_fallocates--;
+        errno = EINTR;
+        return -1;
+    }
     plant.files++;
     errno = plant.fallocate_error;
     return plant.fallocate_error ? -1 : __real_fallocate64(fd, mode, at, n);
@@ -79,7 +84,7 @@ int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attr, void *(
     return __real_pthread_create(thread, attr, start, argument);
 }
 
-/* ---- a net whose values wait in a folder ---- */
+/* ---- a net with values offloaded to a folder ---- */
 
 char folder[64];
 

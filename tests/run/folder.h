@@ -1,6 +1,6 @@
 /*
- * A net whose values wait in a folder, for the suites of stores in files. The file system's calls go through this
- * file's own, which delay and fail as a test says (suite_wraps in meson.build).
+ * A net whose values are offloaded to a folder, for the suites of stores in files. Calls of the file system are
+ * redirected to this file's, which delay and fail as a test requires (suite_wraps in meson.build).
  */
 #ifndef RW_TESTS_FOLDER_H
 #define RW_TESTS_FOLDER_H
@@ -9,20 +9,21 @@
 
 enum { LAYERS = 4, WIDTH = 64, TOKENS = 37, STALL_US = 150000 };
 
-/* What the calls do. All zero: what they are asked to. */
+/* Faults of the calls. All zero: none. */
 extern struct plant {
-    int fail_write, fail_read; /* the n-th from now on fails, 0: none */
+    int fail_write, fail_read; /* the n-th call from now on fails, 0: none */
     int error;                 /* with this; 0: nothing is transferred */
-    unsigned delay;            /* at most so many microseconds before each */
-    int stall_write;           /* the n-th from now on takes STALL_US more, 0: none */
-    bool refuses_direct;       /* once a file is read or written past the cache */
+    unsigned delay;            /* maximum microseconds of a delay before each call */
+    int stall_write;           /* the n-th call from now on takes STALL_US longer, 0: none */
+    bool refuses_direct;       /* reads and writes with O_DIRECT fail */
     bool refuses_threads;
     int writes, reads, fallocate_error;
-    int files, direct;            /* that were made; writes and reads past the page cache */
-    const char *lowest, *highest; /* memory that was written from and read to */
+    int interrupted_fallocates; /* so many calls from now on end with EINTR */
+    int files, direct;            /* files created; reads and writes that bypass the page cache */
+    const char *lowest, *highest; /* range of memory that was written from and read to */
 } plant;
 
-/* Before and behind each test. Nothing may lie in the folder then. */
+/* Before and after each test. The folder must be empty afterwards. */
 extern char folder[64];
 void make_folder(void);
 void remove_folder(void);
@@ -32,7 +33,7 @@ struct world {
     struct net n;
 };
 
-/* Given rates: nothing is measured, plans are the same each time. */
+/* Rates are given: nothing is measured, and plans are always the same. */
 struct world open_world(const char *policy, const char *path, int threads);
 
 struct outcome {
@@ -46,10 +47,10 @@ struct outcome outcome_in(struct world *w, int micro, bool reads);
 struct outcome outcome_of(const char *policy, const char *path, int threads, int micro, bool reads);
 bool is_same(const struct outcome *a, const struct outcome *b);
 
-/* The context's message has both. */
+/* Checks that the context's message contains both. */
 void expect_message(const struct world *w, const char *a, const char *b);
 
-/* The same step again, from what is recorded. */
+/* Repeats the same step from the recorded tape. */
 void expect_recovery(struct world *w, rw_tensor *loss, const struct outcome *none);
 
 #endif

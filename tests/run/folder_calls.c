@@ -1,5 +1,5 @@
-/* What the linker's --wrap does where the library is part of the program: where it is shared, the program's functions
-   come first. */
+/* The redirection of the linker's --wrap, for a library that is linked statically; for a shared one, the program's
+   functions take precedence. */
 #include <dlfcn.h>
 #include <pthread.h>
 #include <sys/types.h>

@@ -1,8 +1,9 @@
 /*
- * rw_graph: launching a step again is recording it again, byte for byte. Losses of every launch, gradients, parameters
- * and the generator, for every policy and type; and what a graph refuses.
+ * rw_graph: launching a step again is bit-identical to recording it again. Compared are losses of every launch,
+ * gradients, parameters and the generator, for every policy and type; invalid uses are refused.
  */
 #include "run/graph_world.h"
+#include "run/run.h"
 
 #include <criterion/criterion.h>
 #include <stdio.h>
@@ -30,7 +31,7 @@ static void every_policy(enum model_kind kind, rw_dtype dtype)
     these_policies(kind, dtype, policies, sizeof policies / sizeof *policies);
 }
 
-/* Each step's tokens go to other experts. How many went to each is counted once a launch, and compared with the
+/* Each step's tokens go to other experts. The load of each is counted once per launch, and compared with the
    parameters. */
 static void experts(rw_dtype dtype)
 {
@@ -45,7 +46,8 @@ Test(graph, llama_float32) { every_policy(MODEL_LLAMA, RW_F32); }
 Test(graph, experts_float32) { experts(RW_F32); }
 Test(graph, experts_bfloat16) { experts(RW_BF16); }
 
-/* What the planner chose is captured like any other plan, moves with it. Wide enough for values that may move. */
+/* A budget's plan is captured like any other plan, including offloaded values. The model is wide enough for values that
+   may be offloaded. */
 static void every_budget(rw_dtype dtype)
 {
     static const char *const budgets[] = { "budget:95%", "budget:85%", "budget:95%+offload", "budget:80%+offload" };
@@ -76,7 +78,7 @@ Test(graph, clipping_is_part_of_the_step)
     graph_release(&launched);
 }
 
-/* Nothing waits between the launches: the next one must not overwrite what the last one still reads. */
+/* No call waits between the launches: the next one must not overwrite what the last one still reads. */
 Test(graph, launches_without_reading)
 {
     const struct model_config c = graph_config(MODEL_GPT, RW_F32);
@@ -88,7 +90,7 @@ Test(graph, launches_without_reading)
     graph_release(&launched);
 }
 
-/* dropout(1, ..., 1): the sum says how many elements the mask kept. */
+/* dropout(1, ..., 1): the sum is the number of elements that the mask kept. */
 Test(graph, each_launch_draws_a_fresh_mask)
 {
     enum { N = 4096, LAUNCHES = 4 };
@@ -107,7 +109,7 @@ Test(graph, each_launch_draws_a_fresh_mask)
     for (int i = 0; i < LAUNCHES; i++) {
         cr_assert_eq(audited_launch(g, b.t), RW_OK, "%s", rw_error_message(b.ctx));
         cr_assert_eq(rw_read(NULL, rw_gradient(w), gradient[i], sizeof gradient[i]), RW_OK);
-        /* the gradient is 0 where forward dropped: a replay that drew another mask would give 0 x something else */
+        /* the gradient is 0 where forward dropped: a replay with another mask would give 0 times some value */
         for (int j = 0; j < i; j++)
             cr_assert_neq(memcmp(gradient[i], gradient[j], sizeof gradient[i]), 0, "launches %d, %d", i, j);
     }
@@ -117,7 +119,7 @@ Test(graph, each_launch_draws_a_fresh_mask)
     fixture_close(&b);
 }
 
-/* What drops half: elements, or weights of attention, whose kernels get the seed's keys in another way. */
+/* Dropout of a half: of elements, or of attention's weights, whose kernels receive the seed's keys differently. */
 static rw_tensor *dropped(rw_tape *t, rw_tensor *w, bool attention)
 {
     if (!attention) return rw_dropout(t, w, 0.5f);
@@ -126,7 +128,7 @@ static rw_tensor *dropped(rw_tape *t, rw_tensor *w, bool attention)
     return rw_reshape(t, rw_cast(t, y, RW_F32), RW_SHAPE(256));
 }
 
-/* Steps of dropout, some of them under another seed: by a graph, or each recorded anew. */
+/* Steps with dropout, some of them with another seed: by a graph, or each recorded anew. */
 static void draw_under_seeds(bool graph, bool attention, float *ret, int launches)
 {
     enum { N = 256 };
@@ -151,7 +153,7 @@ static void draw_under_seeds(bool graph, bool attention, float *ret, int launche
     fixture_close(&b);
 }
 
-/* A captured launch holds whatever its kernels were given: also the seed, which a loaded checkpoint changes. */
+/* A captured launch holds its kernels' arguments, including the seed, which loading a checkpoint changes. */
 static void follow_to_another_seed(bool attention)
 {
     enum { LAUNCHES = 6 };
@@ -241,7 +243,7 @@ Test(graph, refuses_what_it_cannot_repeat)
     cr_assert_eq(rw_graph_create(&g, b.t, loss, NULL), RW_OK);
     cr_assert_eq(audited_launch(g, b.t), RW_OK);
     rw_tape_reset(b.t);
-    cr_assert_eq(rw_graph_launch(g), RW_ERR_CHANGED);
+    cr_assert_eq(rw_graph_launch(g), RW_ERR_MODIFIED);
     rw_error_clear(b.ctx);
     rw_graph_destroy(&g);
     rw_graph_destroy(&g);
@@ -249,7 +251,7 @@ Test(graph, refuses_what_it_cannot_repeat)
     fixture_close(&b);
 }
 
-/* Parameters written by the caller between launches count, as they would on a new tape. */
+/* Parameters that the caller writes between launches are read, as they would be on a new tape. */
 Test(graph, reads_parameters_as_they_are)
 {
     struct fixture b = fixture_open(1, 1);
@@ -267,7 +269,7 @@ Test(graph, reads_parameters_as_they_are)
     fixture_close(&b);
 }
 
-/* Some bytes of workspace for each thread, and as many threads as there are bytes for. */
+/* Workspace in bytes per thread, and as many threads as the bytes suffice for. */
 static size_t per_thread(const rw_op_call *call)
 {
     return 64 * (size_t)call->threads;
@@ -298,7 +300,7 @@ static const rw_op_def threaded_op = { .name = "threaded", .n_inputs = 1, .n_out
 
 /* ---- gradients that a launch would drop ---- */
 
-/* A graph of the sum of p, whose gradient is 1, and a recorded step of two parameters on another tape. */
+/* A graph of the sum of p, whose gradient is 1, and a recorded step with two parameters on another tape. */
 struct dropping {
     struct fixture b;
     rw_tape *other;
@@ -344,11 +346,11 @@ static void launches(const struct dropping *w)
     cr_assert_eq(gradient_of(w->q), 0);
 }
 
-/* The message names the parameter, and the gradients are what they were. */
+/* The message names the parameter, and the gradients are unchanged. */
 static void is_refused(const struct dropping *w, const char *name, float p, float q)
 {
     char text[64];
-    snprintf(text, sizeof text, "the gradient of \"%s\"", name);
+    snprintf(text, sizeof text, "got a gradient of \"%s\"", name);
     cr_assert_eq(rw_graph_launch(w->g), RW_ERR_ARGUMENT);
     cr_assert_not_null(strstr(rw_error_message(w->b.ctx), text), "%s", rw_error_message(w->b.ctx));
     cr_assert_not_null(strstr(rw_error_message(w->b.ctx), "rw_zero_grad()"));
@@ -366,7 +368,7 @@ Test(graph, refuses_to_drop_what_backward_added)
     is_refused(&w, "p", 5, 5);
     rw_zero_grad(w.b.ctx);
     launches(&w);
-    launches(&w); /* its own gradients are no loss */
+    launches(&w); /* overwriting its own gradients is not a loss */
     adds(&w, w.p);
     is_refused(&w, "p", 6, 0);
     rw_zero_grad(w.b.ctx);
@@ -374,19 +376,20 @@ Test(graph, refuses_to_drop_what_backward_added)
     dropping_close(&w);
 }
 
-/* Half of a pipeline's step counts as a whole one does. */
+/* Half of a pipeline's step counts like a whole one. */
 Test(graph, refuses_to_drop_what_a_half_added)
 {
     struct dropping w = dropping_open();
     rw_tensor *y = rw_scale(w.other, w.q, 3);
-    cr_assert_eq(rw_forward(w.other, 1, &y), RW_OK);
+    cr_assert_eq(rw_forward(w.other, &y, 1), RW_OK);
     launches(&w); /* nothing was added yet */
-    cr_assert_eq(rw_backward_from(w.other, 1, &y, NULL), RW_OK, "%s", rw_error_message(w.b.ctx));
+    cr_assert_eq(rw_backward_from(w.other, &y, NULL, 1), RW_OK, "%s", rw_error_message(w.b.ctx));
     is_refused(&w, "q", 1, 3);
     dropping_close(&w);
 }
 
-/* What the caller writes, an all-reduce of a launch's gradients for one, and what an update has used. */
+/* Gradients that the caller writes, for example an all-reduce of a launch's gradients, and those that an update has
+   consumed. */
 Test(graph, drops_gradients_that_are_no_loss)
 {
     struct dropping w = dropping_open();
@@ -408,7 +411,7 @@ Test(graph, drops_gradients_that_are_no_loss)
     dropping_close(&w);
 }
 
-/* A backward that failed has added nothing that could be used. */
+/* A backward that failed has added nothing usable. */
 Test(graph, drops_what_failed)
 {
     if (test_device() != RW_DEVICE_CPU) cr_skip_test("the op is the CPU's");
@@ -424,7 +427,45 @@ Test(graph, drops_what_failed)
     dropping_close(&w);
 }
 
-/* REWIND_EAGER=1 has computed all values before the graph is made: it computes them again, as on a new tape. */
+/* A launch that fails clears gradients: those of the runs queued after it are lost, and no others. An update queued
+   after the launch before has completed, and a step has reused its memory. */
+Test(graph, a_failed_launch_leaves_a_step_that_waits)
+{
+    if (test_device() != RW_DEVICE_CPU) cr_skip_test("the op is the CPU's");
+    struct dropping w = dropping_open();
+    rw_optimizer *opt = NULL, *ended = NULL;
+    rw_tape *t = NULL;
+    rw_graph *g = NULL;
+    float q[2];
+    cr_assert_eq(rw_sgd_create(&opt, w.b.ctx, &(rw_sgd_params){ .lr = 1 }), RW_OK, "%s", rw_error_message(w.b.ctx));
+    cr_assert_eq(rw_tape_create(&t, w.b.ctx), RW_OK);
+    rw_tensor *const loss = rw_sum(t, rw_apply(t, &threaded_op, &w.p, 1, NULL, 0, NULL), RW_ALL_AXES, false);
+    cr_assert_eq(rw_graph_create(&g, t, loss, NULL), RW_OK, "%s", rw_error_message(w.b.ctx));
+    cr_assert_eq(rw_sgd_create(&ended, w.b.ctx, &(rw_sgd_params){ .lr = 1e-3 }), RW_OK);
+    cr_assert_eq(rw_graph_launch(g), RW_OK, "%s", rw_error_message(w.b.ctx));
+    cr_assert_eq(rw_optimizer_step(ended), RW_OK);
+    rw_item(t, loss);
+    rw_optimizer_destroy(&ended);
+    rw_init_constant(w.q, 1);
+    rw_tensor *const y = rw_sum(w.other, rw_scale(w.other, w.q, 5), RW_ALL_AXES, false);
+    cr_assert_eq(rw_item(w.other, y), 10);
+    fails = true;
+    cr_assert_eq(rw_graph_launch(g), RW_ERR_DEVICE);
+    fails = false;
+    rw_error_clear(w.b.ctx);
+    for (const struct rw_run *r = w.other->runs; r; r = r->next) cr_expect_not(r->flags & RW_RUN_LOST);
+    cr_assert_eq(rw_backward(w.other, y), RW_OK, "%s", rw_error_message(w.b.ctx));
+    is_refused(&w, "q", 0, 5); /* the step's gradients count as added */
+    cr_assert_eq(rw_optimizer_step(opt), RW_OK, "%s", rw_error_message(w.b.ctx));
+    cr_assert_eq(rw_read(NULL, w.q, q, sizeof q), RW_OK);
+    cr_assert(q[0] == -4 && q[1] == -4, "%g, %g", (double)q[0], (double)q[1]);
+    rw_graph_destroy(&g);
+    rw_tape_destroy(&t);
+    rw_optimizer_destroy(&opt);
+    dropping_close(&w);
+}
+
+/* REWIND_EAGER=1 has computed all values before the graph is created: it computes them again, as on a new tape. */
 Test(graph, begins_anew_after_eager_recording)
 {
     const struct model_config c = graph_config(MODEL_GPT, RW_F32);
@@ -437,7 +478,7 @@ Test(graph, begins_anew_after_eager_recording)
     graph_release(&launched);
 }
 
-/* What was planned for a number of threads runs with that number: a graph, and a backward that goes on. */
+/* A plan made for a number of threads runs with that number: a graph, and a backward that continues a step. */
 Test(graph, keeps_the_threads_it_was_made_for)
 {
     if (test_device() != RW_DEVICE_CPU) cr_skip_test("threads are the CPU's");
@@ -462,7 +503,7 @@ Test(graph, keeps_the_threads_it_was_made_for)
     fixture_close(&b);
 }
 
-/* A launch that nobody has waited for, a backward of another tape that stopped before it, and both in the end. */
+/* A launch without a wait, together with a backward of another tape that was suspended before it. */
 Test(graph, is_in_flight_beside_other_tapes)
 {
     enum { N = 256, LAUNCHES = 3 };
@@ -484,7 +525,7 @@ Test(graph, is_in_flight_beside_other_tapes)
         rw_tensor *const y = rw_sum(other, h, RW_AXES(0), false);
         rw_tensor *const x = rw_sum(b.t, rw_dropout(b.t, rw_tanh(b.t, rw_mul(b.t, w, w)), 0.5f), RW_AXES(0), false);
         cr_assert_eq(rw_graph_create(&g, b.t, x, NULL), RW_OK, "%s", rw_error_message(b.ctx));
-        if (mixed) other_loss[1] = rw_item(other, y); /* stops, and keeps its arena */
+        if (mixed) other_loss[1] = rw_item(other, y); /* is suspended, and keeps its arena */
         for (int i = 0; i < LAUNCHES; i++) {
             cr_assert_eq(audited_launch(g, b.t), RW_OK, "%s", rw_error_message(b.ctx));
             if (!mixed) loss[0][i] = rw_item(b.t, x);

@@ -1,6 +1,6 @@
 /*
- * rw_graph with .update_inside: each parameter is updated as soon as its gradient is complete. The bytes of updates
- * behind backward, in the memory of one or two gradients; who reads a parameter later sees what it was.
+ * rw_graph with .update_inside: each parameter is updated as soon as its gradient is complete. The bytes are those of
+ * updates after backward, in the memory of one or two gradients; later readers of a parameter see its old value.
  */
 #include "run/graph_world.h"
 
@@ -24,8 +24,8 @@ static size_t largest_gradient(enum model_kind kind, rw_dtype dtype)
     return most;
 }
 
-/* The same losses and parameters under every policy; gradients take what one or two of them take. With a norm backward
-   runs twice. */
+/* The same losses and parameters under every policy; gradients take the memory of one or two of them. With a norm
+   backward is executed twice. */
 static void updates_inside(enum model_kind kind, rw_dtype dtype, double max_norm)
 {
     static const char *const policies[] = { "full", "none", "uniform:2", "ops:linear", "block:1", "budget:95%" };
@@ -33,13 +33,13 @@ static void updates_inside(enum model_kind kind, rw_dtype dtype, double max_norm
     const size_t most = largest_gradient(kind, dtype), n = sizeof policies / sizeof *policies;
     const rw_graph_params clipped = { .max_norm = max_norm }, inside = { .update_inside = true, .max_norm = max_norm };
     struct graph_outcome recorded = graph_record(&c, "none", max_norm);
-    for (size_t i = 0; i < (test_device() == RW_DEVICE_CPU ? n : 1); i++) { /* the simulated device takes its time */
+    for (size_t i = 0; i < (test_device() == RW_DEVICE_CPU ? n : 1); i++) { /* the simulated device is slow */
         struct graph_outcome behind = graph_launch(&c, policies[i], &clipped, true);
         struct graph_outcome o = graph_launch(&c, policies[i], &inside, true);
-        cr_assert_eq(behind.memory.used_up, 0);
+        cr_assert_eq(behind.memory.consumed, 0);
         cr_assert_eq(o.memory.gradients, 0, "%s: %zu bytes", policies[i], o.memory.gradients);
-        cr_assert(o.memory.used_up >= most && 2 * o.memory.used_up < behind.memory.gradients,
-                  "%s: %zu of %zu bytes, the largest one has %zu", policies[i], o.memory.used_up,
+        cr_assert(o.memory.consumed >= most && 2 * o.memory.consumed < behind.memory.gradients,
+                  "%s: %zu of %zu bytes, the largest one has %zu", policies[i], o.memory.consumed,
                   behind.memory.gradients, most);
         size_t left = 0;
         for (size_t k = 0; k < o.bytes; k++) left += o.gradients[k] != 0;
@@ -73,7 +73,7 @@ static float value_of(rw_tensor *x)
     return value;
 }
 
-/* What the program itself assigns is made of parameters as they were when the step began. */
+/* Assignments of the program read parameters as they were when the step began. */
 Test(graph_updates, an_update_inside_waits_for_who_reads_the_parameter)
 {
     struct fixture b = fixture_open(1, 1);
@@ -99,7 +99,8 @@ Test(graph_updates, an_update_inside_waits_for_who_reads_the_parameter)
     fixture_close(&b);
 }
 
-/* Gradients have memory again when somebody asks for them; what is no parameter of the optimizer keeps its own. */
+/* Gradients are allocated again when they are requested; a tensor that is no parameter of the optimizer keeps its
+   own. */
 Test(graph_updates, gradients_come_back_behind_an_update_inside)
 {
     struct fixture b = fixture_open(1, 1);
@@ -131,7 +132,7 @@ Test(graph_updates, gradients_come_back_behind_an_update_inside)
     fixture_close(&b);
 }
 
-/* The n-th allocation fails, for every n: what was not updated is as it was. */
+/* The n-th allocation fails, for every n: parameters that were not updated are unchanged. */
 static void updates_inside_without_memory(double max_norm, float after)
 {
     struct fixture b = fixture_open(1, 1);
@@ -171,12 +172,13 @@ Test(graph_updates, updates_inside_that_cannot_be_are_refused)
     rw_tensor *const w = rw_param(b.ctx, "w", RW_F32, RW_SHAPE(1));
     rw_tensor *const loss = square(b.t, w);
     cr_assert_eq(rw_graph_create(&g, b.t, loss, &(rw_graph_params){ .update_inside = true }), RW_ERR_ARGUMENT);
-    cr_assert(strstr(rw_error_message(b.ctx), "no optimizer"), "%s", rw_error_message(b.ctx));
+    cr_assert(strstr(rw_error_message(b.ctx), "rw_graph_create(optimizer): expected one with update_inside, got NULL"),
+            "%s", rw_error_message(b.ctx));
     cr_assert_null(g);
     fixture_close(&b);
 }
 
-/* An op whose gradient is made by one that runs once, or whose bytes differ. */
+/* An op whose gradient is computed by one that is executed once, or whose bytes differ. */
 static rw_status as_input(rw_op_call *call)
 {
     return rw_op_output_like(call, 0, 0);

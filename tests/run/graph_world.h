@@ -1,4 +1,4 @@
-/* Small models whose steps are recorded anew each time, or launched as a graph: what has come of either. */
+/* Small models whose steps are recorded anew each time, or launched as a graph, and the results of either. */
 #ifndef RUN_GRAPH_WORLD_H
 #define RUN_GRAPH_WORLD_H
 
@@ -7,7 +7,7 @@
 #include "models/model.h"
 
 #ifdef __SANITIZE_ADDRESS__
-enum { GRAPH_STEPS = 3 }; /* the first launch, the second, and one that comes behind a launch of a graph that has run */
+enum { GRAPH_STEPS = 3 }; /* the first launch, the second, and one after an ordinary launch of a captured graph */
 #else
 enum { GRAPH_STEPS = 6 };
 #endif
@@ -17,18 +17,18 @@ struct graph_outcome {
     double loss[GRAPH_STEPS];
     unsigned char *gradients, *parameters;
     size_t bytes, parameter_bytes; /* bytes: of the gradients; a buffer has none */
-    rw_memory memory; /* behind the last launch */
+    rw_memory memory; /* after the last launch */
     rw_generator_state generator;
 };
 
 void graph_release(struct graph_outcome *o);
 
-/* Losses, gradients, parameters and the generator, byte for byte. */
+/* Compares losses, gradients, parameters and the generator, byte for byte. */
 void graph_same(const struct graph_outcome *a, const struct graph_outcome *b, const char *what);
 
 struct model_config graph_config(enum model_kind kind, rw_dtype dtype);
 
-/* All steps. max_norm: 0 does not clip. */
+/* Runs all steps. max_norm: 0 does not clip. */
 struct graph_outcome graph_record(const struct model_config *c, const char *policy, double max_norm);
 struct graph_outcome graph_launch(const struct model_config *c, const char *policy, const rw_graph_params *how,
                                   bool read_losses);

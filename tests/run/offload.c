@@ -1,11 +1,11 @@
 /*
- * Values that wait outside the device's memory, as a program asks for it: by policies and by ckpt_offload(). Whatever
- * waits, and wherever a step stops meanwhile, it gives the bytes of one that keeps everything, and ckpt_explain() and
- * rw_memory say what waits.
+ * Offload as requested by a program: by policies and by ckpt_offload(). Whatever is offloaded, and wherever a step is
+ * suspended meanwhile, its bytes are those of a step that keeps everything; ckpt_explain() and rw_memory report the
+ * offloaded values.
  */
 #include "support/support.h"
 
-#include "run/advance.h"
+#include "run/step.h"
 
 #include <criterion/criterion.h>
 #include <stdio.h>
@@ -14,7 +14,7 @@
 
 enum { LAYERS = 4, WIDTH = 64, TOKENS = 37, STEPS = 3 };
 
-/* Micro-batches of one step, read or not before their backward, over several steps. */
+/* Micro-batches of one step, whose losses are read or not before their backward, over several steps. */
 struct outcome {
     double loss[STEPS];
     unsigned char *gradients[STEPS];
@@ -28,6 +28,7 @@ struct way {
     bool reads; /* the loss before backward */
 };
 
+/* Trains some steps in the given way, and returns gradients and counts. */
 static struct outcome outcome_of(struct way w)
 {
     struct fixture b = fixture_open(3, w.threads);
@@ -67,7 +68,7 @@ static void release(struct outcome *o)
 
 static const char *const policies[] = { "offload:outer",         "full+offload:outer",      "uniform:2+offload:outer",
                                         "block:2+offload:outer", "ops:linear+offload:inner", "names:offload=up",
-                                        "names:save=up+offload:outer", "selective:inner+offload:middle,outer" };
+                                        "names:keep=up+offload:outer", "selective:inner+offload:middle,outer" };
 
 Test(offload, every_policy_gives_the_bytes_of_none)
 {
@@ -113,7 +114,7 @@ static rw_memory by_hand(const char *policy, rw_tensor *(*decide)(rw_tape *t, rw
     for (int i = 0; i < N; i++) one[i] = 1;
     counted_clear();
     cr_assert_eq(ckpt_set_policy(b.t, policy), RW_OK);
-    rw_tensor *const x = rw_require_grad(b.t, rw_input(b.t, RW_F32, RW_SHAPE(N), one));
+    rw_tensor *const x = rw_require_grad(b.t, rw_input(b.t, RW_F32, RW_SHAPE(N), one, N * sizeof *one));
     ckpt_begin(b.t, "r");
     rw_tensor *y = decide(b.t, counted_square(b.t, x, 0));
     y = counted_square(b.t, counted_square(b.t, y, 1), 2);
@@ -126,7 +127,7 @@ static rw_memory by_hand(const char *policy, rw_tensor *(*decide)(rw_tape *t, rw
     rw_memory_stats(b.ctx, &memory);
     rw_tape_reset(b.t);
     FILE *const f = open_memstream(ret_text, &size);
-    rw_tensor *const again = rw_require_grad(b.t, rw_input(b.t, RW_F32, RW_SHAPE(N), one));
+    rw_tensor *const again = rw_require_grad(b.t, rw_input(b.t, RW_F32, RW_SHAPE(N), one, N * sizeof *one));
     ckpt_begin(b.t, "r");
     y = counted_square(b.t, decide(b.t, counted_square(b.t, again, 0)), 1);
     ckpt_end(b.t);
@@ -145,7 +146,7 @@ static rw_tensor *offload(rw_tape *t, rw_tensor *x)
 
 static rw_tensor *changed_mind(rw_tape *t, rw_tensor *x)
 {
-    return ckpt_save(t, ckpt_offload(t, x));
+    return ckpt_keep(t, ckpt_offload(t, x));
 }
 
 static rw_tensor *nothing(rw_tape *t, rw_tensor *x)
@@ -167,7 +168,7 @@ Test(offload, a_single_value_wins_over_the_policy)
     free(text);
     const rw_memory saved = by_hand("full", changed_mind, &text);
     cr_assert_eq(saved.host, 0, "the last decision counts");
-    cr_assert(!strstr(text, "moved") && strstr(text, "(ckpt_save())"), "%s", text);
+    cr_assert(!strstr(text, "moved") && strstr(text, "(ckpt_keep())"), "%s", text);
     free(text);
     by_hand("offload:r,nobody", changed_mind, &text);
     cr_assert(!strstr(text, "moved  "), "saved by hand: %s", text);
@@ -184,7 +185,7 @@ Test(offload, explain_says_what_is_moved_and_why)
     free(text);
 }
 
-/* The loss is read, other steps run, a graph is launched: all with values outside. */
+/* The loss is read, other steps run, a graph is launched: all with offloaded values. */
 Test(offload, stops_and_graphs)
 {
     struct fixture b = fixture_open(3, 2);
@@ -228,7 +229,7 @@ Test(offload, stops_and_graphs)
 
 /* ---- by budget ---- */
 
-/* The number behind "budget:" at the end of the message. */
+/* The number after "budget:" at the end of the message. */
 static unsigned long long least_of(const char *policy)
 {
     struct fixture b = fixture_open(3, 1);
@@ -251,7 +252,8 @@ static void set_fast(rw_context *ctx)
     cr_assert_eq(rw_context_set_offload(ctx, &o), RW_OK);
 }
 
-/* Budgets from the least on, with a store that costs next to nothing: values go out, the bytes are those of none. */
+/* Budgets from the minimum on, with a store that costs almost nothing: values are offloaded, and the bytes are those of
+   none. */
 Test(offload, a_budget_may_move_what_it_has_no_room_for)
 {
     struct way w = { "none", 1, 1, 1, false };
@@ -285,7 +287,7 @@ Test(offload, a_budget_may_move_what_it_has_no_room_for)
     release(&none);
 }
 
-/* With more to choose from the predicted step is never slower, and with more bytes neither. */
+/* With offload the predicted step is never slower, and with more bytes it is not slower either. */
 Test(offload, a_budget_that_may_move_is_never_slower_by_prediction)
 {
     struct fixture b = fixture_open(3, 1);
@@ -314,23 +316,24 @@ Test(offload, a_budget_that_may_move_is_never_slower_by_prediction)
     fixture_close(&b);
 }
 
-/* ---- what a plan must not move ---- */
+/* ---- values that a plan must not offload ---- */
 
-enum { CHAIN = 12, CHAIN_N = 200000 }; /* so large that a copy takes less than a square */
+enum { CHAIN = 12, CHAIN_N = 200000 }; /* so large that a copy takes less time than a square */
 
-/* Squares of which the seventh is saved by hand and written into a buffer when the step ends. */
+/* Squares; the seventh is saved by hand and assigned to a buffer when the step ends. */
 static rw_tensor *written_chain(struct fixture *b)
 {
     rw_tensor *const state = rw_param_find(b->ctx, "state"), *const p = rw_param_find(b->ctx, "p");
     rw_tensor *x = p;
     for (int i = 0; i < CHAIN; i++) {
         x = counted_square(b->t, x, i);
-        if (i == 6) x = ckpt_save(b->t, x);
+        if (i == 6) x = ckpt_keep(b->t, x);
         if (i == 8) rw_assign(b->t, state, x);
     }
     return rw_sum(b->t, x, RW_ALL_AXES, false);
 }
 
+/* A step of the written chain under a policy, with the text of ckpt_explain(). */
 static struct outcome written_under(const char *policy, char **ret_text)
 {
     struct fixture b = fixture_open(3, 1);
@@ -365,7 +368,7 @@ Test(offload, a_budget_moves_neither_what_is_saved_by_hand_nor_what_a_buffer_is_
         snprintf(policy, sizeof policy, "budget:%d%%+offload", percent);
         struct outcome o = written_under(policy, &text);
         cr_assert_gt(o.memory.host, 0, "%s", policy);
-        const char *const saved = strstr(text, "(ckpt_save())");
+        const char *const saved = strstr(text, "(ckpt_keep())");
         cr_assert_not_null(saved, "%s: %s", policy, text);
         const char *line = saved;
         while (line > text && line[-1] != '\n') line--;

@@ -1,6 +1,7 @@
 /*
- * Reading values costs what the answer costs: rw_read() and rw_eval() take inference's memory and begin no step, what
- * rw_item() assumes is never an error, and nothing in rw_no_grad_begin() .. rw_no_grad_end() requires a gradient.
+ * The cost of reading a value is the cost of computing it: rw_read() and rw_eval() take inference's memory and begin no
+ * step, the assumption of rw_item() never causes an error, and nothing in rw_no_grad_begin() .. rw_no_grad_end()
+ * requires a gradient.
  */
 #include "support/support.h"
 
@@ -19,7 +20,7 @@ struct model {
 
 static rw_tensor *forward(struct model *m)
 {
-    rw_tensor *x = rw_input(m->b.t, RW_F32, RW_SHAPE(BATCH, WIDTH), NULL);
+    rw_tensor *x = rw_input(m->b.t, RW_F32, RW_SHAPE(BATCH, WIDTH), NULL, 0);
     x = rw_add_scalar(m->b.t, x, 0.5);
     for (int i = 0; i < LAYERS; i++) {
         ckpt_begin(m->b.t, "layer");
@@ -48,6 +49,7 @@ static size_t arena(const struct model *m)
 
 enum way { DETACHED, READ, EVAL, NO_GRAD, ITEM, WAYS };
 
+/* Arena of reading the loss in the given way. */
 static size_t arena_of(const char *policy, enum way way, double *ret_loss)
 {
     struct model m = open_model(policy);
@@ -82,7 +84,7 @@ Test(reading, takes_the_memory_of_inference)
     cr_expect_gt(arena_of("none", ITEM, &loss), (size_t)2 * LAYERS * BATCH * WIDTH * sizeof(float));
 }
 
-/* A budget that no step has is refused by rw_backward(), not by reading a number. */
+/* An impossible budget is refused by rw_backward(), not when a number is read. */
 Test(reading, a_scalar_is_read_where_its_step_has_no_plan)
 {
     struct model m = open_model("budget:1KiB");
@@ -98,7 +100,7 @@ Test(reading, a_scalar_is_read_where_its_step_has_no_plan)
     fixture_close(&m.b);
 }
 
-/* In the middle of recording the budget is one of the step to come: a scalar of its beginning is read all the same. */
+/* During recording, the budget is for the future step: a scalar from its beginning is read all the same. */
 Test(reading, a_scalar_in_the_middle_under_a_budget_of_the_whole)
 {
     struct model m = open_model("budget:60%");
@@ -110,7 +112,8 @@ Test(reading, a_scalar_in_the_middle_under_a_budget_of_the_whole)
     fixture_close(&m.b);
 }
 
-/* However many scalars are read before backward, one begun step waits at a time; the gradients are the same bytes. */
+/* However many scalars are read before backward, only one begun step is suspended; the gradients have the same
+   bytes. */
 Test(reading, several_scalars_hold_one_step)
 {
     unsigned char *bytes[3];
@@ -166,6 +169,7 @@ Test(reading, a_loss_after_an_op_without_a_rule)
 
 /* ---- rw_no_grad_begin() ---- */
 
+/* Values recorded without gradients must act as constants, also in nested scopes and after a later mark. */
 static void no_grad(void)
 {
     struct fixture b = fixture_open(1, 1);
@@ -175,7 +179,7 @@ static void no_grad(void)
     OK(b.ctx, rw_write(p, ramp, sizeof ramp));
     cr_expect_eq(rw_no_grad_end(b.t), RW_ERR_REGION);
     rw_error_clear(b.ctx);
-    rw_tensor *const x = rw_input(b.t, RW_F32, RW_SHAPE(4), ramp);
+    rw_tensor *const x = rw_input(b.t, RW_F32, RW_SHAPE(4), ramp, sizeof ramp);
     OK(b.ctx, rw_no_grad_begin(b.t));
     OK(b.ctx, rw_no_grad_begin(b.t));
     rw_tensor *const square = rw_mul(b.t, p, p), *const y = rw_scale(b.t, x, 2);
@@ -184,7 +188,7 @@ static void no_grad(void)
     OK(b.ctx, rw_no_grad_end(b.t));
     cr_expect_not(rw_tensor_requires_grad(square));
     cr_expect_not(rw_tensor_requires_grad(cube));
-    rw_require_grad(b.t, x); /* marked afterwards: it does not spread into what was recorded without gradients */
+    rw_require_grad(b.t, x); /* marked afterwards: it does not affect what was recorded without gradients */
     rw_tensor *const loss = rw_sum(b.t, rw_add(b.t, rw_mul(b.t, cube, p), rw_mul(b.t, x, y)), RW_ALL_AXES, false);
     OK(b.ctx, rw_backward(b.t, loss));
     OK(b.ctx, rw_read(b.t, rw_gradient(p), got, sizeof got));
@@ -205,7 +209,7 @@ Test(reading, without_gradients_in_a_scope)
     unsetenv("REWIND_EAGER");
 }
 
-/* The same ops with and without the scope are two programs: no plan of one serves the other. */
+/* The same ops with and without the scope are two programs: they share no plan. */
 Test(reading, the_scope_is_part_of_the_plans_key)
 {
     struct fixture b = fixture_open(1, 1);
@@ -229,7 +233,7 @@ Test(reading, the_scope_is_part_of_the_plans_key)
     fixture_close(&b);
 }
 
-/* Running statistics of forward passes alone happen when a value is read. */
+/* Running statistics of a forward without backward are updated when a value is read. */
 Test(reading, effects_happen_in_the_scope)
 {
     struct fixture b = fixture_open(1, 1);
@@ -247,9 +251,10 @@ Test(reading, effects_happen_in_the_scope)
     fixture_close(&b);
 }
 
-/* ---- what a reader of this code found ---- */
+/* ---- bugs found by a review of this code ---- */
 
-/* A value that is marked after its use spreads no further than the scope: two programs that differ in it alone. */
+/* A value that is marked after its use only affects ops outside the scope: two programs that differ only in the
+   scope. */
 Test(reading, a_late_mark_finds_the_plan_of_its_own_scope)
 {
     struct fixture b = fixture_open(1, 1);
@@ -257,7 +262,7 @@ Test(reading, a_late_mark_finds_the_plan_of_its_own_scope)
     float got[4];
     for (int step = 0; step < 4; step++) {
         const bool scope = step % 2 == 0;
-        rw_tensor *const x = rw_input(b.t, RW_F32, RW_SHAPE(4), ramp);
+        rw_tensor *const x = rw_input(b.t, RW_F32, RW_SHAPE(4), ramp, sizeof ramp);
         if (scope) OK(b.ctx, rw_no_grad_begin(b.t));
         rw_tensor *const square = rw_mul(b.t, x, x);
         if (scope) OK(b.ctx, rw_no_grad_end(b.t));
@@ -275,7 +280,7 @@ Test(reading, a_late_mark_finds_the_plan_of_its_own_scope)
     fixture_close(&b);
 }
 
-/* Backward goes into nothing that was recorded in the scope, also from a result that was marked there. */
+/* Backward does not enter what was recorded in the scope, even from a result that was marked there. */
 Test(reading, a_marked_result_of_the_scope_is_where_backward_ends)
 {
     struct fixture b = fixture_open(1, 1);
@@ -295,7 +300,7 @@ Test(reading, a_marked_result_of_the_scope_is_where_backward_ends)
     fixture_close(&b);
 }
 
-/* Nor does a cast that a recipe recorded there serve what is recorded outside. */
+/* Nor is a cast that a recipe recorded there reused for ops outside. */
 Test(reading, a_cast_of_the_scope_is_not_used_outside)
 {
     static const float x0[4] = { 1, 2, 2, 1 };
@@ -306,7 +311,7 @@ Test(reading, a_cast_of_the_scope_is_not_used_outside)
         OK(b.ctx, rw_init_constant(w, 1));
         const rw_recipe recipe = { .kind = RW_RECIPE_BF16 };
         OK(b.ctx, rw_recipe_begin(b.t, &recipe));
-        rw_tensor *const x = rw_input(b.t, RW_F32, RW_SHAPE(2, 2), x0);
+        rw_tensor *const x = rw_input(b.t, RW_F32, RW_SHAPE(2, 2), x0, sizeof x0);
         if (before) OK(b.ctx, rw_no_grad_begin(b.t));
         if (before) rw_linear(b.t, x, w, RW_NONE);
         if (before) OK(b.ctx, rw_no_grad_end(b.t));
@@ -320,7 +325,7 @@ Test(reading, a_cast_of_the_scope_is_not_used_outside)
     cr_expect_eq(got[1][0], 3);
 }
 
-/* A gradient rule leaves no scope open, and what it records in one is gone with the plan. */
+/* A gradient rule cannot leave a scope open, and what it records in one is removed with the plan. */
 static bool leaves_open;
 
 static rw_status scoped_rule(rw_grad_call *g)
@@ -357,7 +362,8 @@ Test(reading, a_rule_ends_the_scopes_that_it_begins)
     }
 }
 
-/* rw_grad() in the scope gives constants, however often x is used; outside of it gradients that backward goes into. */
+/* rw_grad() in the scope gives constants, however often x is used; outside of it gradients through which backward
+   passes. */
 Test(reading, gradients_recorded_in_the_scope_are_constants)
 {
     for (int uses = 1; uses <= 2; uses++)

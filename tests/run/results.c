@@ -1,7 +1,7 @@
 /*
- * What a caller holds while more is recorded and asked for: gradients and values that were handed out stay as they are,
- * marks and assignments that come late count, and what changes under a step is told (law 8). And memory that runs out
- * for good: the context stays usable.
+ * Values that a caller holds while more is recorded and requested: returned gradients and values stay unchanged, late
+ * marks and assignments count, and changes during a step are reported (law 8). After memory is exhausted for good, the
+ * context stays usable.
  */
 #include "support/support.h"
 
@@ -19,7 +19,7 @@ static rw_tensor *ramp(struct fixture *b, double scale)
 {
     float x[N];
     for (int i = 0; i < N; i++) x[i] = (float)(scale * (i % 31 - 15) / 16);
-    return rw_input(b->t, RW_F32, RW_SHAPE(N), x);
+    return rw_input(b->t, RW_F32, RW_SHAPE(N), x, sizeof x);
 }
 
 static rw_tensor *total(struct fixture *b, rw_tensor *x)
@@ -34,9 +34,9 @@ static void expect_read(struct fixture *b, rw_tensor *x, const float *want, cons
     for (int i = 0; i < N; i++) cr_assert_eq(got[i], want[i], "%s: element %d is %g, not %g", when, i, got[i], want[i]);
 }
 
-/* ---- what was handed out ---- */
+/* ---- returned values ---- */
 
-/* Several plans, each of which puts its results somewhere. */
+/* Several plans, each with its own block of results. */
 static void ask_for_more(struct fixture *b, rw_tensor *x)
 {
     rw_tensor *y = x;
@@ -70,7 +70,7 @@ Test(results, a_gradient_that_was_handed_out_stays)
     fixture_close(&b);
 }
 
-/* The second plan makes no loss any more: nothing but the gradient lies where it puts its results. */
+/* The second plan computes no loss: its block of results has only the gradient. */
 Test(results, a_gradient_of_the_second_backward_stays)
 {
     struct fixture b = fixture_open(1, 1);
@@ -102,9 +102,9 @@ Test(results, a_value_that_was_read_stays)
     fixture_close(&b);
 }
 
-/* ---- what comes late ---- */
+/* ---- late marks and assignments ---- */
 
-/* Recorded when the loss has been read: the forward part has run, and a plan for all of it is half done. */
+/* Recorded after the loss has been read: forward has run, and a plan of the whole step is half executed. */
 Test(results, an_assignment_after_the_loss_was_read_happens)
 {
     for (int policy = 0; policy < 2; policy++) {
@@ -146,7 +146,7 @@ Test(results, a_gradient_asked_for_after_the_use_is_there)
     fixture_close(&b);
 }
 
-/* The loss has a gradient already; what lies between it and the mark has none yet. */
+/* The loss has a gradient already; the values between it and the mark have none yet. */
 Test(results, a_late_mark_reaches_through_what_needed_no_gradient)
 {
     struct fixture b = fixture_open(1, 1);
@@ -161,7 +161,7 @@ Test(results, a_late_mark_reaches_through_what_needed_no_gradient)
     fixture_close(&b);
 }
 
-/* ---- what changes under the step ---- */
+/* ---- changes during the step ---- */
 
 /* Read by a region that will be replayed. */
 static rw_tensor *half_done(struct fixture *b, rw_tensor *state)
@@ -178,7 +178,7 @@ static rw_tensor *half_done(struct fixture *b, rw_tensor *state)
 
 static void expect_changed(struct fixture *b, rw_tensor *loss, const char *name)
 {
-    cr_assert_eq(rw_backward(b->t, loss), RW_ERR_CHANGED, "%s", rw_error_message(b->ctx));
+    cr_assert_eq(rw_backward(b->t, loss), RW_ERR_MODIFIED, "%s", rw_error_message(b->ctx));
     cr_assert(strstr(rw_error_message(b->ctx), name), "%s", rw_error_message(b->ctx));
     rw_error_clear(b->ctx);
 }
@@ -214,13 +214,13 @@ Test(results, loading_weights_is_told)
     fixture_close(&b);
 }
 
-/* ---- memory that runs out for good ---- */
+/* ---- memory exhausted for good ---- */
 
-/* Values of 144 GiB, more than a GPU has, where the process may have 32 in all: no try succeeds. */
+/* Values of 144 GiB, more than a GPU has, in a process limited to 32 GiB: no attempt succeeds. */
 static rw_status ask_for_too_much(struct fixture *b)
 {
     enum { SIDE = 3 << 16 };
-    rw_tensor *const x = rw_require_grad(b->t, rw_input(b->t, RW_F32, RW_SHAPE(SIDE, 1), NULL));
+    rw_tensor *const x = rw_require_grad(b->t, rw_input(b->t, RW_F32, RW_SHAPE(SIDE, 1), NULL, 0));
     rw_tensor *const wide = rw_tanh(b->t, rw_broadcast_to(b->t, x, RW_SHAPE(SIDE, SIDE)));
     const rw_status status = rw_backward(b->t, total(b, rw_mul(b->t, wide, wide)));
     rw_error_clear(b->ctx);
@@ -236,7 +236,7 @@ static void small_step(struct fixture *b, float *ret_gradient)
     rw_tape_reset(b->t);
 }
 
-/* It is no part of the arena: the message says what it is, and how much. */
+/* A result is not part of the arena: the message says what it is, and how large. */
 Test(results, what_is_to_be_read_and_can_never_fit_is_named)
 {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
@@ -246,7 +246,7 @@ Test(results, what_is_to_be_read_and_can_never_fit_is_named)
     const struct rlimit most = { (rlim_t)32 << 30, (rlim_t)32 << 30 };
     if (test_device() == RW_DEVICE_CPU) cr_assert_eq(setrlimit(RLIMIT_AS, &most), 0);
     struct fixture b = fixture_open(1, 1);
-    rw_tensor *const x = rw_input(b.t, RW_F32, RW_SHAPE(SIDE, 1), NULL);
+    rw_tensor *const x = rw_input(b.t, RW_F32, RW_SHAPE(SIDE, 1), NULL, 0);
     rw_tensor *const wide = rw_tanh(b.t, rw_broadcast_to(b.t, x, RW_SHAPE(SIDE, SIDE)));
     cr_assert_eq(rw_eval(b.t, &wide, 1), RW_ERR_MEMORY);
     cr_assert(strstr(rw_error_message(b.ctx), "held to be read takes 154618822656 bytes"), "%s",

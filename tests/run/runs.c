@@ -1,11 +1,12 @@
 /*
- * Runs: what may come between a loss that is read and its backward, how many may be under way, and what each of them
- * costs. Values are held to those of a program that reads nothing in between; counters say which nodes ran.
+ * Runs: what may happen between reading a loss and its backward, how many runs may be suspended, and what each of them
+ * costs. Values are compared with those of a program that reads nothing in between; counters show which nodes were
+ * executed.
  */
 #include "support/support.h"
 
 #include "base/alloc.h"
-#include "run/advance.h"
+#include "run/step.h"
 
 #include <criterion/criterion.h>
 #include <math.h>
@@ -40,7 +41,7 @@ static rw_tensor *input(rw_tape *t, int which)
 {
     float data[N * N];
     for (int i = 0; i < N * N; i++) data[i] = (float)((i * 37 + which * 11) % 23 - 11) / 16;
-    return rw_input(t, RW_F32, RW_SHAPE(N, N), data);
+    return rw_input(t, RW_F32, RW_SHAPE(N, N), data, sizeof data);
 }
 
 /* Two regions around counted nodes `id` and `id + 1`; dropout between them. */
@@ -81,7 +82,7 @@ static void ok(struct world *x, rw_status status)
 
 static const char *const policies[] = { "none", "full", "uniform:2" };
 
-/* What the caller does between the two. The reference does the same before it reads anything. */
+/* The caller's actions between the two. The reference does the same before it reads anything. */
 enum between { METRIC, NODES, RESET_OTHER, THREADS, BETWEENS };
 
 static void do_between(struct world *x, enum between what, rw_tape *other, rw_tensor *middle)
@@ -160,8 +161,8 @@ Test(runs, an_assignment_that_is_recorded_in_between_happens)
     fixture_close(&x.b);
 }
 
-/* The last product's weights are read by backward, for the gradient of what it multiplies; what only forward read may
-   change. */
+/* Backward reads the last product's weights, for the gradient of its other operand; parameters that only forward read
+   may change. */
 Test(runs, what_changes_in_between_matters_where_somebody_still_reads_it)
 {
     float zeros[N * N] = { 0 };
@@ -173,7 +174,7 @@ Test(runs, what_changes_in_between_matters_where_somebody_still_reads_it)
         rw_item(x.b.t, loss);
         ok(&x, rw_write(late ? x.v : x.w, zeros, sizeof zeros));
         const rw_status status = rw_backward(x.b.t, loss);
-        cr_assert_eq(status, late ? RW_ERR_CHANGED : RW_OK, "%d: %s", late, rw_error_message(x.b.ctx));
+        cr_assert_eq(status, late ? RW_ERR_MODIFIED : RW_OK, "%d: %s", late, rw_error_message(x.b.ctx));
         rw_error_clear(x.b.ctx);
         if (!late) expect_gradients(&plain, &x, "the first weights are read by forward alone");
         fixture_close(&x.b);
@@ -199,7 +200,7 @@ Test(runs, an_input_that_nobody_reads_any_more_may_be_written)
         rw_tensor *const loss = rw_mean(x.b.t, y, RW_ALL_AXES, false);
         rw_item(x.b.t, loss);
         write_input(in);
-        cr_assert_eq(rw_backward(x.b.t, loss), late ? RW_ERR_CHANGED : RW_OK, "%s", rw_error_message(x.b.ctx));
+        cr_assert_eq(rw_backward(x.b.t, loss), late ? RW_ERR_MODIFIED : RW_OK, "%s", rw_error_message(x.b.ctx));
         rw_error_clear(x.b.ctx);
         if (!late) expect_gradients(&plain, &x, "an input that was added");
         fixture_close(&x.b);
@@ -207,7 +208,7 @@ Test(runs, an_input_that_nobody_reads_any_more_may_be_written)
     fixture_close(&plain.b);
 }
 
-/* F1 F2 B1 B2 over parameters of their own: two runs stand still at once. */
+/* F1 F2 B1 B2 over separate parameters: two runs are suspended at once. */
 Test(runs, two_tapes_stop_and_go_on)
 {
     for (size_t p = 0; p < sizeof policies / sizeof *policies; p++) {
@@ -242,10 +243,10 @@ Test(runs, two_tapes_stop_and_go_on)
     }
 }
 
-/* Of too many steps that wait, the first is given up: it is computed again, to the same bytes. */
+/* With too many suspended steps, the first is given up: it is recomputed, to the same bytes. */
 Test(runs, more_than_may_stop_are_computed_again)
 {
-    enum { TAPES = RW_RUNS_STOPPED_MOST + 3 };
+    enum { TAPES = RW_RUNS_STOPPED_MAX + 3 };
     struct world plain = open_world(), x = open_world();
     rw_tape *t[TAPES];
     rw_tensor *loss[TAPES];
@@ -259,7 +260,7 @@ Test(runs, more_than_may_stop_are_computed_again)
     for (int i = 0; i < TAPES; i++) rw_item(t[i], loss[i]);
     rw_memory m;
     rw_memory_stats(x.b.ctx, &m);
-    cr_assert_eq(m.runs, RW_RUNS_STOPPED_MOST);
+    cr_assert_eq(m.runs, RW_RUNS_STOPPED_MAX);
     cr_assert_eq(counted_runs[ID], TAPES);
     ok(&x, rw_backward(t[TAPES - 1], loss[TAPES - 1]));
     cr_assert_eq(counted_runs[ID], TAPES, "the last one goes on");
@@ -271,7 +272,7 @@ Test(runs, more_than_may_stop_are_computed_again)
     fixture_close(&plain.b);
 }
 
-/* The same by bytes: those that stopped last fit, and what they hold is counted. */
+/* The same by bytes: the most recently suspended ones fit, and their memory is counted. */
 Test(runs, hold_no_more_bytes_than_may_wait)
 {
     enum { TAPES = 8, FIT = 3 };
@@ -290,7 +291,7 @@ Test(runs, hold_no_more_bytes_than_may_wait)
         rw_memory_stats(x.b.ctx, &m);
         if (i == 0) x.b.ctx->pool->waiting_most = FIT * m.waiting;
         cr_assert(m.waiting > 0 && m.waiting <= m.arenas);
-        cr_assert_eq(m.runs, i < FIT ? i + 1 : FIT);
+        cr_assert_eq(m.runs, (size_t)(i < FIT ? i + 1 : FIT));
     }
     cr_assert_leq(m.waiting, x.b.ctx->pool->waiting_most);
     ok(&x, rw_backward(t[TAPES - FIT], loss[TAPES - FIT]));
@@ -306,14 +307,15 @@ Test(runs, hold_no_more_bytes_than_may_wait)
     free(again);
     x.b.ctx->pool->waiting_most = 1;
     rw_tape_reset(t[1]);
-    rw_item(t[1], whole_loss(&x, t[1], 1, ID));
+    rw_tensor *const last = whole_loss(&x, t[1], 1, ID);
+    ok(&x, rw_forward(t[1], (rw_tensor *[]){ last }, 1));
     rw_memory_stats(x.b.ctx, &m);
     cr_assert_eq(m.runs, 1, "none but the last");
     for (int i = 0; i < TAPES; i++) rw_tape_destroy(&t[i]);
     fixture_close(&x.b);
 }
 
-/* One allocation fails while a second step runs: it takes the arena of the one that waits, which is computed again. */
+/* One allocation fails while a second step runs: it takes the arena of the suspended one, which is recomputed. */
 static bool second_takes_memory(uint64_t failing, struct world *plain, bool *ret_given_up)
 {
     struct world x = open_world();
@@ -349,13 +351,14 @@ Test(runs, memory_that_ends_is_taken_from_a_step_that_waits)
     fixture_close(&plain.b);
 }
 
-/* A tape's reset gives back what its runs had. */
+/* A tape's reset returns the memory of its runs. */
 Test(runs, a_reset_ends_them)
 {
     struct world x = open_world();
     rw_memory m;
     for (int step = 0; step < 5; step++) {
-        rw_item(x.b.t, whole_loss(&x, x.b.t, step, ID));
+        rw_tensor *const y = whole_loss(&x, x.b.t, step, ID);
+        ok(&x, rw_forward(x.b.t, (rw_tensor *[]){ y }, 1));
         rw_memory_stats(x.b.ctx, &m);
         cr_assert_eq(m.runs, 1);
         cr_assert_eq(m.arenas, m.predicted_peak, "one arena serves all steps");
@@ -366,7 +369,7 @@ Test(runs, a_reset_ends_them)
     fixture_close(&x.b);
 }
 
-/* Digests of the first half are still there when the second is compared with them. */
+/* Digests of the first half still exist when the second is compared with them. */
 Test(runs, digests_see_both_halves_of_a_step)
 {
     setenv("REWIND_VERIFY", "digest", 1);
@@ -383,7 +386,107 @@ Test(runs, digests_see_both_halves_of_a_step)
     fixture_close(&x.b);
 }
 
-/* A run and its walker. */
+/* ---- observers ---- */
+
+enum { MANY = 100 };
+
+/* One of many: each checks that its own call comes in order. */
+struct counting {
+    struct rw_observer observer; /* first */
+    struct rw_attach attach;
+    int turn, of, attached, detached; /* of: their number */
+    bool in_turn;
+};
+
+static int before_turn, after_turn;
+
+static rw_status count_before(struct rw_observer *o, struct rw_at *at)
+{
+    struct counting *const c = (struct counting *)(void *)o;
+    c->in_turn &= before_turn++ % c->of == c->of - 1 - c->turn;
+    return RW_OK;
+}
+
+static rw_status count_after(struct rw_observer *o, const struct rw_at *at)
+{
+    struct counting *const c = (struct counting *)(void *)o;
+    c->in_turn &= after_turn++ % c->of == c->turn;
+    return RW_OK;
+}
+
+static void count_detached(struct rw_observer *o, struct rw_run *r)
+{
+    ((struct counting *)(void *)o)->detached++;
+}
+
+static rw_status attach_counting(struct rw_attach *self, struct rw_run *r, struct rw_observer **ret_observer)
+{
+    struct counting *const c = (struct counting *)(void *)((char *)self - offsetof(struct counting, attach));
+    c->attached++;
+    *ret_observer = &c->observer;
+    return RW_OK;
+}
+
+static void forget_counting(struct rw_attach *self) {}
+
+static void attach_many(struct world *x, struct counting *all)
+{
+    before_turn = after_turn = 0;
+    for (int i = MANY; i-- > 0;) {
+        all[i] = (struct counting){ { .before = count_before, .after = count_after, .detach = count_detached },
+                                    { x->b.ctx->attach, attach_counting, forget_counting }, i, MANY, 0, 0, true };
+        x->b.ctx->attach = &all[i].attach;
+    }
+}
+
+/* A run has space for any number of them; the one attached last is the outermost. */
+Test(runs, any_number_of_observers_watches)
+{
+    static struct counting all[MANY];
+    struct world x = open_world(), plain = open_world();
+    attach_many(&x, all);
+    ok(&plain, rw_backward(plain.b.t, whole_loss(&plain, plain.b.t, 1, ID)));
+    ok(&x, rw_backward(x.b.t, whole_loss(&x, x.b.t, 1, ID)));
+    expect_gradients(&plain, &x, "observed");
+    rw_tape_reset(x.b.t);
+    cr_assert(before_turn > MANY && before_turn == after_turn && before_turn % MANY == 0, "%d, %d", before_turn,
+              after_turn);
+    for (int i = 0; i < MANY; i++) 
+        cr_expect(all[i].in_turn && all[i].attached == 1 && all[i].detached == 1, "observer %d", i);
+    fixture_close(&plain.b), fixture_close(&x.b);
+}
+
+/* If there is no memory for one, the others are detached, and the step fails as a whole. */
+Test(runs, an_observer_without_memory_fails_the_step)
+{
+    static struct counting all[MANY];
+    struct world x = open_world();
+    ok(&x, rw_backward(x.b.t, whole_loss(&x, x.b.t, 1, ID))); /* has made the plan */
+    rw_tape_reset(x.b.t);
+    rw_tensor *const loss = whole_loss(&x, x.b.t, 1, ID);
+    attach_many(&x, all);
+    int failed = 0, watched = 0;
+    for (uint64_t n = 1; n < 1000; n++) {
+        rw_alloc_fail_at(n);
+        const rw_status status = rw_backward(x.b.t, loss);
+        rw_alloc_fail_at(0);
+        if (!status) break;
+        failed++;
+        cr_assert_eq(status, RW_ERR_MEMORY);
+        rw_error_clear(x.b.ctx);
+        watched += all[0].attached > 0;
+        for (int i = 0; i < MANY; i++)
+            cr_assert_eq(all[i].attached, all[i].detached, "observer %d: %d, %d", i, all[i].attached, all[i].detached);
+        cr_assert_null(x.b.t->runs, "a run is left");
+    }
+    cr_assert(failed >= 3 && watched >= 3, "%d, %d", failed, watched);
+    rw_tape_reset(x.b.t);
+    for (int i = 0; i < MANY; i++)
+        cr_expect(all[i].attached == all[i].detached && all[i].attached > 0, "observer %d: %d", i, all[i].attached);
+    fixture_close(&x.b);
+}
+
+/* A run and its iterator. */
 Test(runs, is_valid_sees_what_is_wrong)
 {
     struct world x = open_world();
@@ -409,7 +512,7 @@ Test(runs, is_valid_sees_what_is_wrong)
     fixture_close(&x.b);
 }
 
-/* What is recorded in a region that is still open is no loss: nothing waits for a backward that cannot come yet. */
+/* A value of a region that is still open is not a loss: it begins no step, because backward is not possible yet. */
 Test(runs, a_value_read_inside_a_region_starts_no_step)
 {
     struct fixture b = fixture_open(1, 1);
@@ -426,7 +529,7 @@ Test(runs, a_value_read_inside_a_region_starts_no_step)
     fixture_close(&b);
 }
 
-#if !defined __SANITIZE_ADDRESS__ && !defined __SANITIZE_THREAD__ /* which keep what was given back */
+#if !defined __SANITIZE_ADDRESS__ && !defined __SANITIZE_THREAD__ /* these keep freed memory */
 static uint64_t address_space(void)
 {
     unsigned long long pages = 0;
@@ -436,7 +539,7 @@ static uint64_t address_space(void)
     return (uint64_t)pages * (uint64_t)sysconf(_SC_PAGESIZE);
 }
 
-/* A step of so many numbers, and what arenas take behind it. */
+/* A step of so many elements; returns the bytes of arenas after it. */
 static uint64_t arena_of(const struct fixture *b, int64_t n)
 {
     rw_memory m;
@@ -448,7 +551,7 @@ static uint64_t arena_of(const struct fixture *b, int64_t n)
     return m.arenas;
 }
 
-/* There is no room for a larger arena beside the free one: that has to go first. */
+/* There is no memory for a larger arena in addition to the free one, which has to be released first. */
 Test(runs, a_larger_arena_takes_the_memory_of_a_free_one)
 {
     NEEDS_HOST_MEMORY();

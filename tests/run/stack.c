@@ -1,7 +1,7 @@
 /*
- * A caller's thread with a small stack: 128 KiB, what musl gives one. Everything that a step does with one thread runs
- * there, planning as well, the own loops of products with it, whose blocks lie on the stack; and calls that have
- * thousands of operands, pieces or steps.
+ * A caller's thread with a small stack: 128 KiB, the default of musl. Everything that a step does with one thread runs
+ * there: planning, and the library's own product loops, whose blocks are on the stack. Also calls with thousands of
+ * operands, parts or steps.
  */
 #include "support/support.h"
 
@@ -20,7 +20,7 @@
 
 enum { BATCH = 2, SEQ = 32 };
 
-static const char *failed; /* what a thread says, as an assertion ends the thread it is in */
+static const char *failed; /* message of a thread, because a failed assertion ends its own thread */
 static char message[512];
 
 static void say(const char *what, rw_context *ctx)
@@ -107,12 +107,12 @@ Test(stack, is_small_on_another_processor)
     each_model(RW_F32);
 }
 
-/* ---- calls with as many parts as there may be ---- */
+/* ---- calls with the maximum number of parts ---- */
 
-enum { MOST_PIECES = 8189, MANY = 20000 }; /* rw_split()'s most; more pointers than the stack has room for */
+enum { PIECES_MAX = 8189, MANY = 20000 }; /* rw_split()'s maximum; more pointers than fit on the stack */
 
 static rw_tensor *part[MANY];
-static int64_t ones[MOST_PIECES];
+static int64_t ones[PIECES_MAX];
 
 static rw_tensor *filled(rw_tape *t, rw_shape shape)
 {
@@ -125,7 +125,7 @@ static rw_tensor *same(rw_tensor *x, int n)
     return x;
 }
 
-/* Each records a value whose gradient has as many parts, of x [n, 1]; NULL where a call failed. */
+/* Each records a value whose gradient has as many parts, from x [n, 1]; NULL if a call failed. */
 static rw_tensor *pieces(rw_tape *t, rw_tensor *x, int n)
 {
     for (int i = 0; i < n; i++) ones[i] = 1;
@@ -134,7 +134,7 @@ static rw_tensor *pieces(rw_tape *t, rw_tensor *x, int n)
 
 static rw_tensor *elements(rw_tape *t, rw_tensor *x, int n)
 {
-    return rw_unbind(t, x, 0, n, part) ? NULL : rw_mul(t, part[0], part[n - 1]);
+    return rw_unbind(t, x, 0, part, n) ? NULL : rw_mul(t, part[0], part[n - 1]);
 }
 
 static rw_tensor *layers(rw_tape *t, rw_tensor *x, int n)
@@ -143,7 +143,7 @@ static rw_tensor *layers(rw_tape *t, rw_tensor *x, int n)
     return row ? rw_stack(t, part, n, 0) : NULL;
 }
 
-/* Whose memory goes over their channels first: they are turned before they are joined. */
+/* Their memory is channels last: they are transposed before they are concatenated. */
 static rw_tensor *images(rw_tape *t, rw_tensor *x, int n)
 {
     rw_tensor *const image = rw_reshape(t, rw_slice(t, x, 0, 0, 8), RW_SHAPE(1, 2, 2, 2));
@@ -168,10 +168,11 @@ static const struct call {
     const char *name;
     rw_tensor *(*record)(rw_tape *t, rw_tensor *x, int n);
     int n;
-} calls[] = { { "split", pieces, MOST_PIECES }, { "unbind", elements, MOST_PIECES },
+} calls[] = { { "split", pieces, PIECES_MAX }, { "unbind", elements, PIECES_MAX },
               { "stack", layers, MANY },        { "images", images, MANY },
-              { "lstm", steps, MOST_PIECES },   { "ssd_scan", chunks, MOST_PIECES } };
+              { "lstm", steps, PIECES_MAX },   { "ssd_scan", chunks, PIECES_MAX } };
 
+/* Records the call on a thread with a small stack, and takes its gradient. */
 static void *record(void *argument)
 {
     const struct call *const call = argument;

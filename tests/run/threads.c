@@ -1,4 +1,4 @@
-/* How many threads a node is given: one where waking the others, or waiting for them, costs more than they gain. */
+/* The number of threads given to a node: one if waking the others, or waiting for them, costs more than they gain. */
 #include "support/support.h"
 
 #include "run/run.h"
@@ -26,20 +26,20 @@ static rw_status kernel(const rw_kernel *k)
 
 static rw_op_cost little(const rw_op_call *call)
 {
-    return (rw_op_cost){ 1000, 1000 };
+    return (rw_op_cost){ .flops = 1000, .bytes = 1000 };
 }
 
 static rw_op_cost much_arithmetic(const rw_op_call *call)
 {
-    return (rw_op_cost){ 1e12, 1000 };
+    return (rw_op_cost){ .flops = 1e12, .bytes = 1000 };
 }
 
 static rw_op_cost much_traffic(const rw_op_call *call)
 {
-    return (rw_op_cost){ 1000, 1e12 };
+    return (rw_op_cost){ .flops = 1000, .bytes = 1e12 };
 }
 
-/* What a node of that op is given in a context of so many. */
+/* The number of threads given to a node of that op in a context with so many. */
 static int threads_of(const rw_op_def *op, int threads)
 {
     struct fixture b = fixture_open(1, threads);
@@ -61,7 +61,7 @@ Test(threads, nodes_of_little_work_run_in_one)
     } ops[] = { { "little", little, 1 },
                 { "much_arithmetic", much_arithmetic, THREADS },
                 { "much_traffic", much_traffic, THREADS },
-                { "unknown", NULL, THREADS } }; /* an op that does not say may do anything */
+                { "unknown", NULL, THREADS } }; /* an op without that declaration may do anything */
     for (size_t i = 0; i < sizeof ops / sizeof *ops; i++) {
         const rw_op_def op = { .name = ops[i].name, .n_inputs = 1, .n_outputs = 1, .check = check,
                                .kernel[RW_DEVICE_CPU] = kernel, .cost = ops[i].cost };
@@ -70,9 +70,9 @@ Test(threads, nodes_of_little_work_run_in_one)
     }
 }
 
-/* ---- nodes that are faster in one thread, by a clock that they move ---- */
+/* ---- nodes that are faster in one thread, by a controlled clock ---- */
 
-/* What a node takes in one thread, in all, and in all where these wait for cores. */
+/* Time of a node in one thread, in all threads, and in all if these wait for cores. */
 enum { NODES = 8, ALONE_US = 500, TOGETHER_US = 300, WAITING_US = 6000 };
 
 static long long clock_us;
@@ -98,7 +98,7 @@ static rw_status waiting_kernel(const rw_kernel *k)
 /* 2 ms at nominal rates. */
 static rw_op_cost some(const rw_op_call *call)
 {
-    return (rw_op_cost){ 2e8, 0 };
+    return (rw_op_cost){ .flops = 2e8, .bytes = 0 };
 }
 
 static const rw_op_def waiting = { .name = "waiting", .n_inputs = 1, .n_outputs = 1, .check = check,
@@ -113,7 +113,7 @@ static void run_of(struct fixture *b, const rw_op_def *op)
     rw_tape_reset(b->t);
 }
 
-/* The share of nodes that ran in one thread, of so many runs. */
+/* The share of nodes that ran in one thread, in so many runs. */
 static double share_alone(struct fixture *b, int runs)
 {
     alone = together = 0;
@@ -126,7 +126,7 @@ Test(threads, nodes_run_in_one_for_as_long_as_all_have_to_wait_for_cores)
 {
     struct fixture b = fixture_open(1, THREADS);
     share_alone(&b, 2);
-    cr_expect_leq(share_alone(&b, 20), 0.05, "idle: %d of %d", alone, alone + together); /* once, to see */
+    cr_expect_leq(share_alone(&b, 20), 0.05, "idle: %d of %d", alone, alone + together); /* once, as a trial */
     cores_are_busy = true;
     share_alone(&b, 2);
     cr_expect_geq(share_alone(&b, 60), 0.95, "busy: %d of %d", alone, alone + together);
@@ -148,7 +148,7 @@ static rw_status quick_kernel(const rw_kernel *k)
 static const rw_op_def quick = { .name = "quick", .n_inputs = 1, .n_outputs = 1, .check = check,
                                  .kernel[RW_DEVICE_CPU] = quick_kernel, .cost = some };
 
-/* In one thread the one takes less than the other does in all: that says nothing of either. */
+/* One plan takes less in a single thread than the other one in all threads: this says nothing about either. */
 Test(threads, plans_that_take_turns_are_not_compared_with_each_other)
 {
     struct fixture b = fixture_open(1, THREADS);
@@ -157,21 +157,21 @@ Test(threads, plans_that_take_turns_are_not_compared_with_each_other)
         run_of(&b, &waiting);
         run_of(&b, &quick);
     }
-    cr_expect_leq(alone, 2 * NODES, "%d of %d", alone, alone + together); /* each once, to see */
+    cr_expect_leq(alone, 2 * NODES, "%d of %d", alone, alone + together); /* each once, as a trial */
     fixture_close(&b);
 }
 
-/* One run of a unit of work a time: what it takes together, and what alone. */
-static bool judged(struct rw_company *c, double seconds_together, double seconds_alone)
+/* One run with one unit of work at a time: its time in all threads, and in one. */
+static bool judged(struct rw_small_op_threads *c, double seconds_together, double seconds_alone)
 {
-    for (int i = 0; i < 100; i++) rw_company_note(c, 1, (c->alone ? seconds_alone : seconds_together) / 100);
-    rw_company_judge(c);
+    for (int i = 0; i < 100; i++) rw_small_op_threads_note(c, 1, (c->alone ? seconds_alone : seconds_together) / 100);
+    rw_small_op_threads_judge(c);
     return c->alone;
 }
 
 Test(threads, a_first_run_that_is_slow_decides_nothing)
 {
-    struct rw_company c = { 0 };
+    struct rw_small_op_threads c = { 0 };
     cr_expect_not(judged(&c, 0.5, 0.1));
     cr_expect(judged(&c, 0.06, 0.1), "alone was not tried");
     cr_expect_not(judged(&c, 0.06, 0.1));
@@ -180,7 +180,7 @@ Test(threads, a_first_run_that_is_slow_decides_nothing)
 
 Test(threads, trying_all_of_them_takes_a_small_part_of_the_time)
 {
-    struct rw_company c = { 0 };
+    struct rw_small_op_threads c = { 0 };
     double all = 0, tried = 0;
     for (int i = 0; i < 20000; i++) {
         const double seconds = c.alone ? 0.1 : 1.2;
@@ -193,28 +193,28 @@ Test(threads, trying_all_of_them_takes_a_small_part_of_the_time)
 
 Test(threads, one_thread_is_given_up_at_once_where_all_are_many_times_faster)
 {
-    struct rw_company c = { 0 };
+    struct rw_small_op_threads c = { 0 };
     judged(&c, 0.002, 1);
     judged(&c, 0.002, 1);
     cr_assert(c.alone);
-    rw_company_note(&c, 1, 0.01);
+    rw_small_op_threads_note(&c, 1, 0.01);
     cr_expect_not(c.alone);
     for (int i = 0; i < 100; i++) cr_expect_not(judged(&c, 0.002, 1));
 }
 
 Test(threads, runs_of_hardly_any_work_decide_nothing)
 {
-    struct rw_company c = { 0 };
+    struct rw_small_op_threads c = { 0 };
     for (int i = 0; i < 4; i++) {
-        rw_company_note(&c, 1, 1);
-        rw_company_judge(&c);
+        rw_small_op_threads_note(&c, 1, 1);
+        rw_small_op_threads_judge(&c);
         cr_expect_not(c.alone, "run %d", i);
     }
 }
 
 Test(threads, one_thread_that_is_a_little_slower_is_tried_and_left)
 {
-    struct rw_company c = { 0 };
+    struct rw_small_op_threads c = { 0 };
     int runs = 0;
     for (int i = 0; i < 100; i++) runs += judged(&c, 0.1, 0.12);
     cr_expect_eq(runs, 1, "%d", runs);
@@ -223,24 +223,24 @@ Test(threads, one_thread_that_is_a_little_slower_is_tried_and_left)
 Test(threads, a_plan_that_has_not_run_begins_as_the_one_that_ran_last)
 {
     struct rw_companies all = { 0 };
-    rw_company_of(&all, 7)->alone = true;
-    cr_expect(rw_company_of(&all, 8)->alone);
-    rw_company_of(&all, 8)->alone = false;
-    cr_expect_not(rw_company_of(&all, 9)->alone);
-    cr_expect(rw_company_of(&all, 7)->alone, "its own was forgotten");
-    cr_expect(rw_company_of(&all, 10)->alone);
-    struct rw_company *const c = rw_company_of(&all, 10);
-    rw_company_note(c, 1, 0.01);
+    rw_small_op_threads_of(&all, 7)->alone = true;
+    cr_expect(rw_small_op_threads_of(&all, 8)->alone);
+    rw_small_op_threads_of(&all, 8)->alone = false;
+    cr_expect_not(rw_small_op_threads_of(&all, 9)->alone);
+    cr_expect(rw_small_op_threads_of(&all, 7)->alone, "its own was forgotten");
+    cr_expect(rw_small_op_threads_of(&all, 10)->alone);
+    struct rw_small_op_threads *const c = rw_small_op_threads_of(&all, 10);
+    rw_small_op_threads_note(c, 1, 0.01);
     cr_expect(c->alone, "given up before all were tried");
 }
 
 Test(threads, the_plan_that_ran_longest_ago_is_forgotten)
 {
     struct rw_companies all = { 0 };
-    for (uint64_t plan = 1; plan <= RW_COMPANIES; plan++) rw_company_of(&all, plan)->together = (double)plan;
-    cr_expect_eq(rw_company_of(&all, 1)->together, 1);
-    rw_company_of(&all, RW_COMPANIES + 1);
+    for (uint64_t plan = 1; plan <= RW_COMPANIES; plan++) rw_small_op_threads_of(&all, plan)->together = (double)plan;
+    cr_expect_eq(rw_small_op_threads_of(&all, 1)->together, 1);
+    rw_small_op_threads_of(&all, RW_COMPANIES + 1);
     for (uint64_t plan = 1; plan <= RW_COMPANIES; plan++)
-        if (plan != 2) cr_expect_eq(rw_company_of(&all, plan)->together, (double)plan, "plan %d", (int)plan);
-    cr_expect_eq(rw_company_of(&all, 2)->together, 0);
+        if (plan != 2) cr_expect_eq(rw_small_op_threads_of(&all, plan)->together, (double)plan, "plan %d", (int)plan);
+    cr_expect_eq(rw_small_op_threads_of(&all, 2)->together, 0);
 }

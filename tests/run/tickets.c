@@ -1,6 +1,6 @@
 /*
  * Which random words a launch draws (law 3): graphs of one tape, ops recorded after a launch, values read after one,
- * failed launches, checkpoints. The suite's last test lets random programs run and looks at what kernels receive.
+ * failed launches, checkpoints. tests/run/draws.c runs random programs and checks what kernels receive.
  */
 #include "support/support.h"
 
@@ -14,7 +14,8 @@
 
 enum { N = 8 };
 
-/* A context with two tapes and a parameter of ones: the gradient of a sum of products with numbers is the numbers. */
+/* A context with two tapes and a parameter of ones: the gradient of a sum of products with random values equals these
+   values. */
 struct two {
     struct fixture b;
     rw_tape *other;
@@ -58,7 +59,7 @@ static rw_graph *graph_of(const struct two *w, rw_tensor *loss)
     return g;
 }
 
-/* Launches, and returns the random values that were multiplied with p. */
+/* Launches, and returns the random values that were multiplied by p. */
 static void launch(const struct two *w, rw_graph *g, float *ret)
 {
     ok(w, audited_launch(g, w->b.t));
@@ -75,7 +76,7 @@ static bool equal(const float *a, const float *b)
     return !memcmp(a, b, N * sizeof *a);
 }
 
-/* Of that many draws, none repeats another. */
+/* No two of so many draws are equal. */
 static void all_differ(float (*draw)[N], int n)
 {
     for (int i = 0; i < n; i++)
@@ -86,7 +87,7 @@ static void all_differ(float (*draw)[N], int n)
                                   "draws %d and %d share a block", k, i);
 }
 
-/* What the generator gives in its present state, which does not change. */
+/* The next draw of the generator, whose state is not changed. */
 static void peek(const struct two *w, float *ret)
 {
     const rw_generator_state now = rw_generator_get(w->b.ctx);
@@ -117,7 +118,7 @@ Test(tickets, an_op_recorded_after_launches_draws_from_the_generator)
     two_close(&w);
 }
 
-/* Ops that come later do not change how far a launch moves the generator. */
+/* Ops recorded later do not change how far a launch advances the generator. */
 Test(tickets, a_launch_moves_the_generator_by_its_own_numbers)
 {
     struct two w = two_open();
@@ -136,7 +137,7 @@ Test(tickets, a_launch_moves_the_generator_by_its_own_numbers)
     two_close(&w);
 }
 
-/* A value that depends on numbers of the launch and on numbers recorded after it: each has its own. */
+/* A value that depends on numbers of the launch and on numbers recorded after it: each has its own words. */
 Test(tickets, a_value_of_a_launch_and_of_a_later_op)
 {
     struct two w = two_open();
@@ -200,7 +201,7 @@ Test(tickets, two_graphs_of_a_tape)
     two_close(&w);
 }
 
-/* Two ops of one step that draw the same words, on purpose: no launch can move both. */
+/* Two ops of one step that draw the same words intentionally: no launch can advance both. */
 Test(tickets, a_generator_that_was_set_back)
 {
     for (uint64_t back = 1; back <= 6; back++) {
@@ -214,13 +215,13 @@ Test(tickets, a_generator_that_was_set_back)
         rw_tensor *const loss = rw_add(w.b.t, total(w.b.t, a), total(w.b.t, rw_mul(w.b.t, w.p, b)));
         rw_graph *g = NULL;
         cr_assert_eq(rw_graph_create(&g, w.b.t, loss, NULL), RW_ERR_ARGUMENT, "by %d", (int)back);
-        cr_assert_not_null(strstr(rw_error_message(w.b.ctx), "the generator was set"));
+        cr_assert_not_null(strstr(rw_error_message(w.b.ctx), "got one that was set"));
         cr_assert_null(g);
         two_close(&w);
     }
 }
 
-/* Offsets are numbers of 64 bits, of which a step may take the last. */
+/* Offsets have 64 bits, and a step may take the last one. */
 Test(tickets, offsets_pass_the_last)
 {
     struct two w = two_open();
@@ -235,7 +236,7 @@ Test(tickets, offsets_pass_the_last)
     two_close(&w);
 }
 
-/* The other graph's first launch is the recorded step where no other launch was. */
+/* If no other graph was launched, the other graph's first launch is the recorded step. */
 Test(tickets, a_graph_whose_first_launch_comes_late)
 {
     struct two w = two_open();
@@ -271,7 +272,7 @@ static int64_t draws_none(const rw_op_call *call)
     return 0;
 }
 
-/* As attention without dropout is. */
+/* As attention without dropout. */
 HOST_KERNEL_OF(copies)
 static const rw_op_def may_draw = { .name = "may_draw", .n_inputs = 1, .n_outputs = 1, .flags = RW_OP_RANDOM,
                                     .check = like_input, .kernel = HOST_KERNEL(copies), .draws = draws_none };
@@ -285,7 +286,7 @@ static rw_status passes_through_it(rw_grad_call *g)
 static const rw_op_def plain = { .name = "plain", .n_inputs = 1, .n_outputs = 1, .check = like_input,
                                  .kernel = HOST_KERNEL(copies), .grad = passes_through_it };
 
-/* Planning records what rules record: that moves neither the generator nor a launch. */
+/* Planning records the nodes of rules: this affects neither the generator nor a launch. */
 Test(tickets, a_rule_records_an_op_that_draws_nothing)
 {
     NEEDS_HOST_MEMORY(); /* on copies it cannot be captured */
@@ -345,7 +346,7 @@ static void saved_close(struct saved *s)
     two_close(&s->w);
 }
 
-/* A run of graphs that ends after `at` launches and is resumed, by a graph made before the file is loaded. */
+/* A run of graphs that ends after `at` launches and is resumed, by a graph created before the file is loaded. */
 Test(tickets, a_graph_goes_on_from_a_checkpoint, .init = make_folder, .fini = remove_folder)
 {
     enum { STEPS = 5 };
@@ -357,7 +358,7 @@ Test(tickets, a_graph_goes_on_from_a_checkpoint, .init = make_folder, .fini = re
             if (i + 1 == at) ok(&s.w, rw_checkpoint_save(s.ck, (uint64_t)at, NULL, 0));
         }
         ok(&s.w, rw_checkpoint_wait(s.ck));
-        /* the same process goes back, then another one begins there */
+        /* the same process loads the checkpoint, then another one starts from it */
         for (int other = 0; other < 2; other++) {
             rw_checkpoint_found found;
             if (other) {
@@ -393,7 +394,7 @@ Test(tickets, nothing_to_load, .init = make_folder, .fini = remove_folder)
 
 /* ---- failures ---- */
 
-static int fail_in; /* the kernel's n-th run from now on fails; 0: none */
+static int fail_in; /* the kernel's n-th execution from now on fails; 0: none */
 
 static rw_status fails_now(const rw_kernel *k)
 {
@@ -409,7 +410,7 @@ static rw_status passes(rw_grad_call *g)
 static const rw_op_def may_fail = { .name = "may_fail", .n_inputs = 1, .n_outputs = 1, .check = like_input,
                                     .grad = passes, .kernel = { [RW_DEVICE_CPU] = fails_now } };
 
-/* A launch that fails has drawn nothing: the next one draws what it would have drawn. */
+/* A launch that fails draws nothing: the next one draws what it would have drawn. */
 Test(tickets, a_failed_launch_and_its_repetition)
 {
     NEEDS_HOST_MEMORY();
@@ -439,7 +440,7 @@ Test(tickets, a_failed_launch_and_its_repetition)
     }
 }
 
-/* A rule may repeat the words of its op, and no others: those after them are another op's. */
+/* A rule may repeat the words of its op, and no others: later ones belong to other ops. */
 static int64_t draws_four(const rw_op_call *call)
 {
     return 4;

@@ -1,5 +1,4 @@
-/* REWIND_TRACE: a file that a JSON reader takes, with every step of what ran, and nothing of it when it cannot be
- * written. */
+/* REWIND_TRACE: the file is valid JSON with every step that ran; if it cannot be written, the error is reported. */
 #include "support/support.h"
 
 #include "remat/schedule.h"
@@ -80,7 +79,7 @@ Test(trace, has_every_step_of_what_ran)
     free(path);
 }
 
-/* One value of 64 KiB waits outside. */
+/* One value of 64 KiB is offloaded. */
 Test(trace, a_move_has_the_bytes_that_it_moves)
 {
     char *const path = temporary_name();
@@ -126,7 +125,7 @@ static void expect_refused(const char *name, const char *why)
     fixture_close(&b);
 }
 
-/* Each in a process of its own: of a second trace the name is another one. Nobody reads what is no file. */
+/* Each in a process of its own, because a second trace has another name. The invalid file is never read. */
 Test(trace, a_file_that_cannot_be_written_is_an_error_that_names_it)
 {
     expect_refused("no/such/folder/trace.json", "No such file");
@@ -134,7 +133,7 @@ Test(trace, a_file_that_cannot_be_written_is_an_error_that_names_it)
 
 Test(trace, a_folder_is_refused) { expect_refused("/tmp", "directory"); }
 
-Test(trace, a_fifo_is_refused_without_waiting, .timeout = 20)
+Test(trace, a_fifo_is_refused_without_waiting, .timeout = 120)
 {
     char name[] = "/tmp/rewind-trace-XXXXXX";
     cr_assert_geq(mkstemp(name), 0);
@@ -144,7 +143,7 @@ Test(trace, a_fifo_is_refused_without_waiting, .timeout = 20)
     remove(name);
 }
 
-/* It stops where the limit is; the step goes on. */
+/* The trace stops at the limit; the step continues. */
 Test(trace, a_limit_on_the_size_of_files_ends_no_process)
 {
     char name[] = "/tmp/rewind-trace-XXXXXX";
@@ -155,7 +154,7 @@ Test(trace, a_limit_on_the_size_of_files_ends_no_process)
     setrlimit(RLIMIT_FSIZE, &(struct rlimit){ 10, RLIM_INFINITY });
     rw_tensor *const w = rw_param(b.ctx, "w", RW_F32, RW_SHAPE(2));
     cr_assert_eq(rw_backward(b.t, rw_sum(b.t, w, RW_ALL_AXES, false)), RW_OK);
-    fixture_close(&b); /* what was not written yet is written here */
+    fixture_close(&b); /* writes the rest */
     setrlimit(RLIMIT_FSIZE, &(struct rlimit){ RLIM_INFINITY, RLIM_INFINITY });
     remove(name);
 }
@@ -168,7 +167,7 @@ static rw_status run_once(struct fixture *b, rw_tensor *w)
     return status;
 }
 
-/* The step that was traced last is whole; the next one says what is lost, before it runs; then training goes on. */
+/* The last traced step is complete; the next one reports what is lost, before it runs; then training continues. */
 Test(trace, a_full_disk_is_said_once)
 {
     setenv("REWIND_TRACE", "/dev/full", 1);

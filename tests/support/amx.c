@@ -1,7 +1,7 @@
 /*
- * See amx.h. Encodings, and what each instruction does, are those of Intel's Software Developer's Manual, volume 2: the
- * pages LDTILECFG, TILERELEASE, TILEZERO, TILELOADD, TILESTORED and TDPBF16PS. What these call an error, and any other
- * instruction, is left to who handled SIGILL before.
+ * The emulator of AMX instructions of amx.h. Encodings and semantics are those of Intel's Software Developer's Manual,
+ * volume 2: the pages LDTILECFG, TILERELEASE, TILEZERO, TILELOADD, TILESTORED and TDPBF16PS. Cases that these call an
+ * error, and any other instruction, are passed to the previous handler of SIGILL.
  */
 #include "support/amx.h"
 
@@ -23,7 +23,7 @@ struct tile {
     int rows, bytes; /* as configured; 0: no such register */
 };
 
-/* As LDTILECFG reads it. */
+/* The memory format of LDTILECFG. */
 struct configuration {
     uint8_t palette, start, reserved[14];
     uint16_t bytes[16];
@@ -59,7 +59,7 @@ static int32_t four_bytes(const uint8_t *p)
     return x;
 }
 
-/* The operand in memory whose ModRM byte is *p. x, b: what the prefix adds to the numbers of index and base. */
+/* The memory operand whose ModRM byte is *p. x, b: the bits that the prefix adds to the index and base registers. */
 static void decode_memory(struct instruction *i, const uint8_t *p, const greg_t *registers, int x, int b)
 {
     const int mod = *p >> 6, rm = *p++ & 7;
@@ -75,7 +75,7 @@ static void decode_memory(struct instruction *i, const uint8_t *p, const greg_t 
     i->next = p;
 }
 
-/* Of those with a prefix VEX.128.0F38.W0 and a tile, or none, in ModRM.reg. */
+/* Decodes an instruction with a prefix VEX.128.0F38.W0 and a tile, or none, in ModRM.reg. */
 static bool decode(const uint8_t *p, const greg_t *registers, struct instruction *ret)
 {
     if (p[0] != 0xc4 || (p[1] & 0x9f) != 0x82 || p[2] & 0x84) return false;
@@ -86,7 +86,7 @@ static bool decode(const uint8_t *p, const greg_t *registers, struct instruction
     return true;
 }
 
-/* Which one; AMX_KINDS: another. */
+/* The instruction's kind; AMX_KINDS: another instruction. */
 static enum amx_kind kind_of(const struct instruction *i)
 {
     const bool plain = !i->vvvv, rows = plain && i->memory && i->sib;
@@ -99,7 +99,7 @@ static enum amx_kind kind_of(const struct instruction *i)
     return AMX_KINDS;
 }
 
-/* ---- carrying out ---- */
+/* ---- execution ---- */
 
 static bool configure(const void *from)
 {
@@ -127,8 +127,8 @@ static void store(const struct tile *t, char *to, intptr_t stride)
     for (int i = 0; i < t->rows; i++) memcpy(to + i * stride, t->row[i], (size_t)t->bytes);
 }
 
-/* Two chains of fused multiplications and additions, of the even and of the odd numbers, begin at zero for each row;
-   what they add up to is added to the sum. To nearest even, small numbers are zeros, whatever the thread has set. */
+/* Two chains of fused multiply-adds, of the even and of the odd elements, start at zero for each row; their sum is
+   added to the accumulator. Rounds to nearest even and flushes subnormal numbers, whatever mode the thread has set. */
 __attribute__((target("avx512f"), noinline)) static void add_products(struct tile *c, const struct tile *a,
                                                                       const struct tile *b)
 {
@@ -188,7 +188,7 @@ static bool step(greg_t *registers)
     return true;
 }
 
-/* A signal costs as much as a product of tiles: those that follow one another are carried out at once. */
+/* A signal costs as much as a product of tiles, so consecutive instructions are executed in one handler call. */
 static void handle(int signal, siginfo_t *info, void *context)
 {
     greg_t *const registers = ((ucontext_t *)context)->uc_mcontext.gregs;

@@ -1,9 +1,10 @@
 /*
- * Intel's matrix unit for machines without: a handler of SIGILL carries out the instructions that the library has
- * (ops/matmul/gemm_amx_cpu.c), on registers of the thread's own. What is compiled for the unit then runs, as it is,
- * wherever there are AVX-512 and its instructions for bfloat16, on Linux.
+ * Emulates Intel's matrix unit (AMX) on machines without one: a handler of SIGILL executes the instructions that the
+ * library uses (ops/matmul/gemm_amx_cpu.c), on tile registers that each thread has. Code compiled for the unit then
+ * runs unchanged on any Linux machine with AVX-512 and its bfloat16 instructions.
  *
- * The programs amx_NAME are suite NAME with this beside it (amx_suites.c). Where there is a unit they run on that.
+ * The programs amx_NAME are suite NAME linked with this file (amx_suites.c). On a machine with the unit they use the
+ * unit.
  */
 #ifndef RW_TESTS_AMX_H
 #define RW_TESTS_AMX_H
@@ -13,11 +14,11 @@
 
 enum amx_kind { AMX_CONFIGURE, AMX_RELEASE, AMX_ZERO, AMX_LOAD, AMX_STORE, AMX_MULTIPLY, AMX_KINDS };
 
-/* What has been carried out, by kind. Handlers add to it: it may be memory that processes share. */
+/* Number of emulated instructions, by kind. Handlers add to it: it may be memory that processes share. */
 extern uint64_t *amx_counts;
 
-/* From now on, for the process. Where the processor has the unit, or not what its code needs beside it: false, and
-   nothing happens. */
+/* Emulates from now on, for this process. Returns false and does nothing if the processor has the unit, or lacks the
+   other instructions that its code needs. */
 bool amx_emulate(void);
 
 #endif

@@ -1,10 +1,9 @@
 /*
- * What a program amx_NAME has beside suite NAME: the unit, before anybody asks for it. Where neither the processor nor
- * amx.h has one, all tests are skipped; where amx.h has it and no test has reached it, the program fails: it would
- * prove nothing. REWIND_TEST_SHOW=1 prints what was carried out.
+ * Linked into each program amx_NAME besides suite NAME: it enables the emulated unit before any code is selected. If
+ * neither the processor nor amx.h has the unit, all tests are skipped. If amx.h emulates it and no test has reached it,
+ * the program fails, because it would prove nothing. REWIND_TEST_SHOW=1 prints the number of emulated instructions.
  *
- * Each test is a process of its own, which begins anew. They count in memory that the program makes and names by its
- * environment.
+ * Each test is a process of its own. They count in shared memory that the program creates and names in its environment.
  */
 #include "support/amx.h"
 

@@ -1,5 +1,5 @@
-/* A launch, and the audit of law 3 after it. Apart from support.c, which programs beside the suites use with the public
-   library alone. */
+/* A graph launch followed by the audit of law 3. Separate from support.c, which programs other than the suites link
+   with the public library only. */
 #include "support/support.h"
 
 #include "record/tape.h"

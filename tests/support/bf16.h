@@ -1,4 +1,4 @@
-/* bfloat16 by its bits, for what is said of single bits. */
+/* bfloat16 as bits, for tests of single bits. */
 #ifndef RW_TESTS_BF16_H
 #define RW_TESTS_BF16_H
 

@@ -1,4 +1,4 @@
-/* See compare.h. */
+/* Conversions of every element type, and the error bounds of compare.h. */
 #include "support/compare.h"
 
 #include <math.h>
@@ -83,7 +83,7 @@ double underflow(rw_dtype dtype, rw_dtype stored, struct roundings r)
 double tolerance(rw_dtype dtype, rw_dtype stored, struct roundings r, double want, double size)
 {
     const double u = arithmetic_roundoff(dtype), v = unit_roundoff(stored);
-    /* The value in double took as many roundings. */
+    /* The reference in double took as many roundings. */
     double e = (roundings(r.n, u) + roundings(r.n, 0x1p-53)) * size;
     if (unit_roundoff(dtype) > u) e += roundings(r.s, unit_roundoff(dtype)) * size;
     if (!(e > 0)) return e;

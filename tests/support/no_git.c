@@ -1,12 +1,13 @@
 /*
- * Criterion asks libgit2 for the difference of two texts that should be equal, and makes it ready in each test's
- * process: it reads all certificates of the system, which takes longer than most tests run. These stand before the
- * library's functions: nothing is made ready until a difference is asked for.
+ * Replaces the initialization of libgit2. Criterion uses libgit2 to show the difference of two texts that should be
+ * equal, and initializes it in each test's process. That reads all certificates of the system, which takes longer than
+ * most tests run. The functions below override those of the library, so that initialization happens only when a
+ * difference is shown.
  */
 #include <dlfcn.h>
 #include <stddef.h>
 
-/* As in <git2/diff.h>, which need not be there; what is not looked at here is a pointer. */
+/* As in <git2/diff.h>, which may be absent; types that are not used here are plain pointers. */
 typedef int differ(const void *from, size_t from_bytes, const char *from_name, const void *to, size_t to_bytes,
                    const char *to_name, const void *options, void *file, void *binary, void *hunk, void *line,
                    void *arg);

@@ -1,4 +1,4 @@
-/* What the cases of op_cases.c record, and the operands that they record it on. */
+/* The build functions of op_cases.c: what each case records, on which operands. */
 #include "support/op_builds.h"
 
 #include "ops/matmul/matmul.h"
@@ -7,7 +7,7 @@
 
 /* ---- operands ---- */
 
-/* GCC 12 drops the rounding where it vectorizes two of them: hence volatile. */
+/* GCC 12 omits the rounding when it vectorizes two of them: hence volatile. */
 double op_single(double value)
 {
     const volatile float narrow = (float)value;
@@ -75,7 +75,7 @@ static rw_tensor *indexes(rw_tape *t, const struct op_case *c, int64_t below)
     const int64_t n = rw_shape_numel(c->shape);
     int32_t *const data = malloc((size_t)(n + 1) * sizeof *data);
     for (int64_t i = 0; i < n; i++) data[i] = op_index(c, i, below);
-    rw_tensor *const index = rw_input(t, RW_I32, c->shape, data);
+    rw_tensor *const index = rw_input(t, RW_I32, c->shape, data, (size_t)n * sizeof *data);
     free(data);
     return index;
 }
@@ -116,7 +116,7 @@ B(softplus, rw_softplus(t, x[0]))
 B(sigmoid, rw_sigmoid(t, x[0]))
 B(relu, rw_relu(t, x[0]))
 B(sign, rw_mul(t, x[0], rw_sign(t, x[0])))
-/* Gradients of one's own that are the slope. What would flow through the detached sign is another's. */
+/* Custom gradients that equal the slope. The detached sign carries no gradient. */
 B(detach, rw_mul(t, x[0], rw_detach(t, rw_straight_through(t, rw_sign(t, x[0]), x[0]))))
 B(straight_through, rw_straight_through(t, rw_add(t, rw_detach(t, x[0]), rw_sign(t, x[0])), x[0]))
 
@@ -133,14 +133,14 @@ B(gelu, rw_gelu(t, x[0]))
 B(gelu_tanh, rw_gelu_tanh(t, x[0]))
 B(swiglu, rw_swiglu(t, x[0], x[1]))
 B(matmul, rw_matmul(t, x[0], x[1]))
-/* keep: the sum lives on; else it dies here, and the result is written over it */
+/* keep: the sum is read later; else this is its last use, and the result may overwrite it */
 B(matmul_add, rw_matmul_add_at(RW_HERE, t, c->keep ? x[0] : rw_scale(t, x[0], 1), x[1], x[2]))
 B(linear, rw_linear(t, x[0], x[1], c->n == 3 ? x[2] : RW_NONE))
 B(linear_gelu, rw_linear_gelu(t, x[0], x[1], c->n == 3 ? x[2] : RW_NONE))
 /* The residual is operand 0; keep as for matmul_add. */
 B(linear_add,
   rw_linear_add(t, x[1], x[2], c->n == 4 ? x[3] : RW_NONE, c->keep ? x[0] : rw_scale(t, x[0], 1)))
-/* keep: in a residual stream, which x lives on in and whose gradient the norm's is added to */
+/* keep: in a residual stream, where x is read later and the norm's gradient is added to its gradient */
 #define BESIDE(x, y) (c->keep ? rw_add(t, x, y) : (y))
 #define WEIGHT (c->n > 1 ? x[1] : RW_NONE)
 #define BIAS (c->n > 2 ? x[2] : RW_NONE)
@@ -175,8 +175,8 @@ rw_tensor *op_statistic(rw_tape *t, rw_dtype dtype, int64_t n, bool variance)
     double *const wide = malloc((size_t)(n + 1) * sizeof *wide);
     float *const narrow = malloc((size_t)(n + 1) * sizeof *narrow);
     for (int64_t i = 0; i < n; i++) narrow[i] = (float)(wide[i] = op_number(variance ? OP_POSITIVE : OP_SIGNED, i, 9));
-    rw_tensor *const x = dtype == RW_F64 ? rw_input(t, RW_F64, RW_SHAPE(n), wide)
-                                         : rw_input(t, RW_F32, RW_SHAPE(n), narrow);
+    rw_tensor *const x = dtype == RW_F64 ? rw_input(t, RW_F64, RW_SHAPE(n), wide, (size_t)n * sizeof *wide)
+                                         : rw_input(t, RW_F32, RW_SHAPE(n), narrow, (size_t)n * sizeof *narrow);
     free(wide), free(narrow);
     return x;
 }
@@ -214,19 +214,20 @@ B(adaptive_avg_pool2d, rw_adaptive_avg_pool2d(t, x[0], c->shape.dim[0], c->shape
 B(adaptive_max_pool2d, rw_adaptive_max_pool2d(t, x[0], c->shape.dim[0], c->shape.dim[1]))
 B(conv_transpose2d, rw_conv_transpose2d(t, x[0], x[1], c->n == 3 ? x[2] : RW_NONE, CONV(c)))
 B(rope, rw_rope(t, x[0], c->shape.rank ? indexes(t, c, INT32_MAX) : RW_NONE, op_single(c->value)))
-/* shape: of positions; keep: pairs side by side; value: scale. */
+/* shape: of positions; keep: interleaved pairs; value: scale. */
 static rw_tensor *rotated(rw_tape *t, rw_tensor **x, const struct op_case *c)
 {
     const int64_t half = c->in[0].shape.dim[3] / 2;
     double *const f = malloc((size_t)(half + 1) * sizeof *f);
     for (int64_t i = 0; i < half; i++) f[i] = op_number(OP_POSITIVE, i, 5) / 4;
-    const rw_rope_params params = { .interleaved = c->keep, .frequencies = rw_input(t, RW_F64, RW_SHAPE(half), f),
+    const rw_rope_params params = { .interleaved = c->keep,
+                                    .frequencies = rw_input(t, RW_F64, RW_SHAPE(half), f, (size_t)half * sizeof *f),
                                     .scale = op_single(c->value) };
     free(f);
     return rw_rope_with(t, x[0], c->shape.rank ? indexes(t, c, INT32_MAX) : RW_NONE, &params);
 }
 B(rope_with, rotated(t, x, c))
-/* keep: the table is read elsewhere too, and the gradient is added to what flows from there */
+/* keep: the table has another reader, and the gradient is added to the other's */
 static rw_tensor *embedded(rw_tape *t, rw_tensor *table, const struct op_case *c)
 {
     rw_tensor *const rows = rw_embedding(t, table, indexes(t, c, c->in[0].shape.dim[0]));
@@ -235,7 +236,8 @@ static rw_tensor *embedded(rw_tape *t, rw_tensor *table, const struct op_case *c
 B(embedding, embedded(t, x[0], c))
 /* axis: the padding */
 B(embedding_padded, rw_embedding_padded(t, x[0], indexes(t, c, c->in[0].shape.dim[0]), c->axis))
-/* value: what all logits have in common, added where float32 at least holds the sum. The losses are those without. */
+/* value: a common offset of all logits, added only if float32 or wider holds the sum. The losses do not depend on
+   it. */
 static rw_tensor *logits_of(rw_tape *t, rw_tensor *x, const struct op_case *c)
 {
     if (!c->value) return x;
@@ -263,7 +265,7 @@ static rw_tensor *class_weights(rw_tape *t, const struct op_case *c, int64_t n)
     if (!c->loss.weighted) return RW_NONE;
     double *const data = malloc((size_t)n * sizeof *data);
     for (int64_t i = 0; i < n; i++) data[i] = op_class_weight(i);
-    rw_tensor *const w = rw_input(t, RW_F64, RW_SHAPE(n), data);
+    rw_tensor *const w = rw_input(t, RW_F64, RW_SHAPE(n), data, (size_t)n * sizeof *data);
     free(data);
     return w;
 }
@@ -323,7 +325,7 @@ B(broadcast_to, rw_broadcast_to(t, x[0], c->shape))
 B(concat, rw_concat(t, x, c->n, c->axis))
 B(cast, rw_cast(t, rw_mul(t, x[0], x[0]), c->dtype))
 B(dropout, rw_dropout(t, x[0], op_single(c->dropout)))
-/* keep: both live on; else both die here, and the result is written over one */
+/* keep: both inputs are read later; else this is their last use, and the result may overwrite one */
 B(dropout_add,
   c->keep ? rw_dropout_add(t, x[0], x[1], op_single(c->dropout))
           : rw_dropout_add(t, rw_scale(t, x[0], 1), rw_scale(t, x[1], 1), op_single(c->dropout)))
@@ -334,14 +336,15 @@ rw_tensor *op_build_split(rw_tape *t, rw_tensor **x, const struct op_case *c)
 {
     rw_tensor *part[3];
     const rw_shape s = rw_tensor_shape(x[0]);
+    if (!x[0]) return NULL; /* NULL: the case has no such axis */
     const int64_t n = s.dim[c->axis < 0 ? s.rank + c->axis : c->axis];
     if (rw_split(t, x[0], c->axis, (const int64_t[]){ 1, n - 3, 2 }, 3, part)) return NULL;
     return rw_concat(t, (rw_tensor *const[]){ part[2], part[0], part[1] }, 3, c->axis);
 }
 
-/* ---- choices by truth values, which themselves are no numbers to be compared ---- */
+/* ---- choices by booleans, which are not compared as numbers themselves ---- */
 
-/* x times what comparison number c->axis says of x and z, as 1 and 0. */
+/* x times the result, as 1 and 0, of comparison number c->axis of x and z. */
 rw_tensor *op_build_compare(rw_tape *t, rw_tensor **x, const struct op_case *c)
 {
     rw_tensor *const truth[] = { rw_eq(t, x[0], x[1]), rw_ne(t, x[0], x[1]), rw_lt(t, x[0], x[1]),
@@ -349,7 +352,7 @@ rw_tensor *op_build_compare(rw_tape *t, rw_tensor **x, const struct op_case *c)
     return rw_mul(t, rw_add(t, x[0], x[1]), rw_cast(t, truth[c->axis], rw_tensor_dtype(x[0])));
 }
 
-/* keep: what is chosen lives on; else it dies here, and the result is written over it */
+/* keep: the inputs are read later; else this is their last use, and the result may overwrite one */
 B(where,
   rw_mul(t, x[0], rw_where(t, rw_gt_scalar(t, x[0], 2), c->keep ? x[1] : rw_scale(t, x[1], 1),
                            c->keep ? x[2] : rw_scale(t, x[2], 1))))
@@ -370,32 +373,33 @@ B(unfold, rw_unfold(t, x[0], c->axis, c->shape.dim[0], c->shape.dim[1]))
 B(roll, rw_roll(t, x[0], (int64_t)c->value, c->axis))
 B(flip, rw_flip(t, x[0], c->axis))
 
-/* All but the first of an axis, the last in front: one part has no gradient. */
+/* All parts of an axis except the first, the last part in front: the first part has no gradient. */
 rw_tensor *op_build_unbind(rw_tape *t, rw_tensor **x, const struct op_case *c)
 {
     rw_tensor *part[16];
     const rw_shape s = rw_tensor_shape(x[0]);
     const int n = (int)s.dim[c->axis < 0 ? s.rank + c->axis : c->axis];
-    if (rw_unbind(t, x[0], c->axis, n, part)) return NULL;
+    if (rw_unbind(t, x[0], c->axis, part, n)) return NULL;
     rw_tensor *const first = part[1];
     part[1] = part[n - 1], part[n - 1] = first;
     return rw_stack(t, part + 1, n - 1, c->axis);
 }
 
-/* Mode c->axis; as many axes from the last one on as c->keep says. */
+/* Mode c->axis. c->keep: number of axes, counted from the last. */
 rw_tensor *op_build_pad(rw_tape *t, rw_tensor **x, const struct op_case *c)
 {
     static const int64_t around[] = { 1, 2, 2, 0 }, cut[] = { -1, 2, 3, -2 };
     return rw_pad(t, x[0], c->causal ? cut : around, c->keep ? 4 : 2, (rw_pad_mode)c->axis, c->value);
 }
 
-/* Leaves of one shape and of x's type, which carry no gradient. */
+/* Leaves of one shape and of x's type, which have no gradient. */
 rw_tensor *op_build_numbers(rw_tape *t, rw_tensor **x, const struct op_case *c)
 {
     const rw_dtype type = rw_tensor_dtype(x[0]);
     const int64_t n = c->in[0].shape.dim[c->in[0].shape.rank - 1];
     static const int32_t place[] = { 2, 0 };
-    rw_tensor *const hot = rw_select(t, rw_one_hot(t, rw_input(t, RW_I32, RW_SHAPE(2), place), n, type), 0, 0);
+    rw_tensor *const hot = rw_select(t, rw_one_hot(t, rw_input(t, RW_I32, RW_SHAPE(2), place, sizeof place), n, type),
+                                     0, 0);
     rw_tensor *const row = rw_add(t, rw_arange(t, type, 3, 3 - 0.5 * (double)n, -0.5), hot);
     rw_tensor *const flat = rw_sub(t, rw_full(t, type, c->in[0].shape, 0.75), rw_ones(t, type, RW_SHAPE(n)));
     return rw_add(t, rw_mul(t, x[0], row), rw_add(t, flat, rw_zeros(t, type, RW_SCALAR)));
@@ -410,7 +414,7 @@ rw_tensor *op_build_topk(rw_tape *t, rw_tensor **x, const struct op_case *c)
     return values;
 }
 
-/* The largest, whose gradient goes where they find it; and the smallest. */
+/* The largest, whose gradient goes to its position; and the smallest. */
 B(argmax,
   rw_straight_through(t, rw_max(t, x[0], RW_AXES(c->axis), true),
                       rw_gather(t, x[0], c->axis, rw_argmax(t, x[0], c->axis, true))))
@@ -425,21 +429,25 @@ static int64_t along(const struct op_case *c)
 }
 
 B(gather, rw_gather(t, x[0], c->axis, indexes(t, c, along(c))))
-/* keep: the sum lives on; else it dies here, and the result is written over it */
+/* keep: the sum is read later; else this is its last use, and the result may overwrite it */
 B(scatter_add, rw_scatter_add(t, c->keep ? x[0] : rw_scale(t, x[0], 1), c->axis, indexes(t, c, along(c)), x[1]))
 B(index_select, rw_index_select(t, x[0], c->axis, indexes(t, c, along(c))))
 B(embedding_bag, rw_embedding_bag(t, x[0], indexes(t, c, c->in[0].shape.dim[0]), c->keep ? RW_BAG_MEAN : RW_BAG_SUM))
 
 /* axis: the mode; value: the padding, -1 none; operand 1: weights; causal: bags of 0, 3, 0 ... places, by offsets;
-   keep: with the last one's end */
+   keep: offsets include the end of the last bag */
 rw_tensor *op_build_embedding_bag_with(rw_tape *t, rw_tensor **x, const struct op_case *c)
 {
     const int64_t n = rw_shape_numel(c->shape), bags = 4;
     const int32_t offsets[] = { 0, 0, (int32_t)(n < 3 ? n : 3), (int32_t)(n < 3 ? n : 3), (int32_t)n };
-    const rw_embedding_bag_params params = {
-        .mode = (rw_bag_mode)c->axis, .weights = c->n > 1 ? x[1] : NULL, .pads = c->value >= 0,
-        .padding = c->value >= 0 ? (int64_t)c->value : 0,
-        .offsets = c->causal ? rw_input(t, RW_I32, RW_SHAPE(bags + c->keep), offsets) : NULL, .ends = c->keep
-    };
+    const rw_embedding_bag_params params = { .mode = (rw_bag_mode)c->axis,
+                                             .weights = c->n > 1 ? x[1] : NULL,
+                                             .pads = c->value >= 0,
+                                             .padding = c->value >= 0 ? (int64_t)c->value : 0,
+                                             .offsets = c->causal
+                                                            ? rw_input(t, RW_I32, RW_SHAPE(bags + c->keep), offsets,
+                                                                       (size_t)(bags + c->keep) * sizeof *offsets)
+                                                            : NULL,
+                                             .ends = c->keep };
     return rw_embedding_bag_with(t, x[0], indexes(t, c, c->in[0].shape.dim[0]), &params);
 }

@@ -1,10 +1,10 @@
-/* The build functions of the table, one per op: see op_cases.h. */
+/* The build functions of the table of op_cases.h, one per op: each records a case on a tape. */
 #ifndef RW_TESTS_OP_BUILDS_H
 #define RW_TESTS_OP_BUILDS_H
 
 #include "support/op_cases.h"
 
-/* The float32 next to it, as the references have arguments. */
+/* The nearest float32, for references whose arguments are float32. */
 double op_single(double value);
 
 /* Statistics [n] that an evaluation is given: a mean, or a variance. */

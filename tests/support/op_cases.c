@@ -1,5 +1,5 @@
 /*
- * The table of op_cases.h: ops times shapes, a file of cases/ per family. What they record is in op_builds.c; the
+ * The table of op_cases.h: ops times shapes, one file of cases/ per family. The recorded ops are in op_builds.c; the
  * roundings are derived in op_roundings.h and .c.
  */
 #include "support/cases/cases.h"
@@ -9,9 +9,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MOST_CASES 4096
+#define CASES_MAX 4096
 
-static struct op_case table[MOST_CASES];
+static struct op_case table[CASES_MAX];
 static size_t n_table;
 
 void op_case_describe(struct op_case *c, const char *text, ...)
@@ -33,13 +33,13 @@ void op_case_describe(struct op_case *c, const char *text, ...)
 
 struct op_case *op_case_next(enum op_group group, op_build build, op_sizes sizes, int n)
 {
-    if (n_table == MOST_CASES) abort();
+    if (n_table == CASES_MAX) abort();
     struct op_case *const c = &table[n_table++];
     *c = (struct op_case){ .group = group, .build = build, .sizes = sizes, .n = n, .value = 1 };
     return c;
 }
 
-/* A name that no case has must not pass for a success. */
+/* A name that matches no case must not pass as a success. */
 static void keep_wanted(void)
 {
     const char *const text = getenv("REWIND_TEST_OPS");
@@ -53,6 +53,7 @@ static void keep_wanted(void)
     abort();
 }
 
+/* Makes all cases at the first call. */
 const struct op_case *op_cases(size_t *ret_n)
 {
     static void (*const families[])(void) = {

@@ -1,9 +1,9 @@
 /*
- * One table of ops and shapes for every device and element type: what to record, from which inputs, and how many
- * roundings each result and each gradient may take. accuracy.c runs it; op_sizes.c knows the magnitudes.
+ * One table of ops and shapes for every device and element type: what to record, on which inputs, and how many
+ * roundings each result and each gradient may take. accuracy.c runs it; op_sizes.c has the magnitudes.
  *
- * Inputs are numbers of at most eight significant bits, so that every type holds them and one reference in float64
- * serves all. A gradient is that of sum(w * y), w made like an input.
+ * Inputs have at most eight significant bits, so that every type holds them and one reference in float64 serves all. A
+ * gradient is that of sum(w * y), where w is made like an input.
  */
 #ifndef RW_TESTS_OP_CASES_H
 #define RW_TESTS_OP_CASES_H
@@ -14,14 +14,14 @@
 
 #define OP_INPUTS 4
 
-/* How the operand of a case lies in the input that it is made from. */
+/* Layout of a case's operand in the input of which it is a view. */
 enum op_layout {
     OP_DENSE,
     OP_TURNED,   /* the last two axes swapped */
     OP_MIDDLE,   /* axes 1 and 2 swapped: [batch, seq, heads, d] seen as [batch, heads, seq, d] */
-    OP_SLICED,   /* cut out of a longer last axis, from element 1 on */
-    OP_CUT,      /* cut out of a longer first axis */
-    OP_EXPANDED, /* the first axis stretched from extent 1 */
+    OP_SLICED,   /* a slice of a longer last axis, from element 1 on */
+    OP_CUT,      /* a slice of a longer first axis */
+    OP_EXPANDED, /* the first axis expanded from extent 1 */
     OP_LAYOUTS
 };
 
@@ -53,18 +53,18 @@ struct op_operand {
 
 struct op_case;
 
-/* Records the case on x, the operands. NULL on a mistake. */
+/* Records the case on its operands x. NULL on an error. */
 typedef rw_tensor *(*op_build)(rw_tape *t, rw_tensor **x, const struct op_case *c);
 
 /*
- * Records, in float64, the sizes M of the terms: m[0] of the result y, m[1 + i] of the gradient of operand i, each of a
- * shape that broadcasts to the operand's. w is the upstream gradient.
+ * Records in float64 the magnitudes M of the terms: m[0] of the result y, m[1 + i] of the gradient of operand i. The
+ * shape of each broadcasts to the operand's. w is the upstream gradient.
  */
 typedef void (*op_sizes)(rw_tape *t, const struct op_case *c, rw_tensor **x, rw_tensor *w, rw_tensor *y, rw_tensor **m);
 
 /* M is the case's own result and gradient at |x| and |w|: sums and products whose terms may cancel. */
 #define OP_TERMS ((op_sizes)0)
-/* M is the case's own result, and gradient at |w|: no terms that cancel. */
+/* M is the case's own result, and its gradient at |w|: no terms cancel. */
 void op_values(rw_tape *t, const struct op_case *c, rw_tensor **x, rw_tensor *w, rw_tensor *y, rw_tensor **m);
 
 struct op_case {
@@ -75,7 +75,7 @@ struct op_case {
     int n; /* operands */
     struct op_operand in[OP_INPUTS];
     struct roundings r[1 + OP_INPUTS]; /* of the result, and of each gradient */
-    /* What build reads. */
+    /* Read by build. */
     uint32_t axes;
     int axis;
     bool keep, causal, rms, ignoring;
@@ -84,35 +84,35 @@ struct op_case {
     double dropout;         /* probability */
     rw_shape shape;         /* of the result, or of the indexes */
     rw_dtype dtype;         /* of a cast */
-    const int32_t *indexes; /* instead of those of op_index() */
+    const int32_t *indexes; /* used instead of those of op_index() */
     struct op_loss {
         double smoothing, z;
-        bool weighted; /* classes by op_class_weight() */
+        bool weighted; /* classes are weighted by op_class_weight() */
         rw_reduction reduction;
         int64_t chunk;
     } loss;
-    /* How it is compared. */
+    /* How the case is compared. */
     bool large;  /* only with REWIND_TEST_LARGE=1 */
-    bool tiled;  /* of a size for the tiles of kernels: rules are checked on smaller ones */
+    bool tiled;  /* large enough for the tiles of kernels: gradient rules are checked on smaller ones */
     bool no_sum; /* the loss is the result itself */
-    bool typed;  /* random deviates: against the same type */
+    bool typed;  /* random deviates: compared with the same type */
 };
 
-/* The table, made at the first call: with REWIND_TEST_OPS=text the cases whose name holds the text. Ends the program
- * where none does. */
+/* Returns the table, made at the first call. With REWIND_TEST_OPS=text: the cases whose name contains the text. Ends
+   the program if there is none. */
 const struct op_case *op_cases(size_t *ret_n);
 
 /* The shape of the input that an operand is made from, and the operand made from it. */
 rw_shape op_base_shape(const struct op_operand *o);
 rw_tensor *op_operand_of(rw_tape *t, const struct op_operand *o, rw_tensor *base);
 
-/* How many elements of the operand one element of its base stands for. */
+/* Number of operand elements that one element of its base is expanded to. */
 int64_t op_expansion(const struct op_operand *o);
 
 /* Element i of input number `salt`. */
 double op_number(enum op_range range, int64_t i, int salt);
 
-/* What a class of a weighted loss counts. */
+/* The weight of a class in a weighted loss. */
 double op_class_weight(int64_t class);
 
 /* Magnitudes: see op_sizes.c. */
@@ -152,8 +152,7 @@ void op_sizes_var(rw_tape *t, const struct op_case *c, rw_tensor **x, rw_tensor 
 void op_sizes_normalize(rw_tape *t, const struct op_case *c, rw_tensor **x, rw_tensor *w, rw_tensor *y, rw_tensor **m);
 void op_sizes_mse(rw_tape *t, const struct op_case *c, rw_tensor **x, rw_tensor *w, rw_tensor *y, rw_tensor **m);
 
-/* Index i of a case's c->shape of indexes, from 0 to `below` or OP_INDEXES; where c->ignoring, every third is c->axis.
- */
+/* Index i of a case's c->shape of indexes, from 0 to `below` or OP_INDEXES. If c->ignoring, every third is c->axis. */
 #define OP_INDEXES 300
 int32_t op_index(const struct op_case *c, int64_t i, int64_t below);
 

@@ -1,4 +1,4 @@
-/* See op_roundings.h: the counts that depend on shapes. */
+/* The rounding counts of op_roundings.h that depend on shapes. */
 #include "support/op_roundings.h"
 
 #include <string.h>
@@ -33,7 +33,7 @@ void op_count_broadcast(struct op_case *c)
     }
 }
 
-/* Of the operands from `first` on. A gradient that is summed over a batch is stored per batch first. */
+/* Counts for the operands from `first` on. A gradient that is summed over a batch is stored per batch first. */
 static void count_product(struct op_case *c, int first)
 {
     rw_shape a = c->in[first].shape, b = c->in[first + 1].shape;
@@ -51,7 +51,7 @@ void op_count_product(struct op_case *c)
     count_product(c, 0);
 }
 
-/* The sum is one more term; its gradient passes as it is. */
+/* The sum is one more term; its gradient is passed on unchanged. */
 void op_count_matmul_add(struct op_case *c)
 {
     count_product(c, 1);
@@ -66,7 +66,8 @@ void op_count_linear(struct op_case *c)
     c->r[2].n = c->r[3].n = rows + 1;
 }
 
-/* The residual is one more term; its gradient passes as it is. Those of the layer are linear's, one operand further. */
+/* The residual is one more term; its gradient is passed on unchanged. The other operands' counts are linear's, shifted
+   by one operand. */
 void op_count_linear_add(struct op_case *c)
 {
     const int rows = quotient(rw_shape_numel(c->in[1].shape), extent(c->in[1].shape, -1));
@@ -77,8 +78,8 @@ void op_count_linear_add(struct op_case *c)
 }
 
 /*
- * The product, then the function; where they are two kernels, the product is stored between them. Each gradient goes
- * through the product again, the slope, which is stored, and linear's own.
+ * The product, then the function; with two kernels the product is stored between them. Each gradient recomputes the
+ * product, computes the slope, which is stored, and adds linear's own.
  */
 void op_count_linear_gelu(struct op_case *c)
 {
@@ -90,7 +91,7 @@ void op_count_linear_gelu(struct op_case *c)
 
 /*
  * Over c elements: mean c + 1; the variance c + 4, halved by the root, and root and quotient: 1 / sqrt(var + eps) is
- * off by c / 2 + 4. y takes both. dx has that, xh twice (each 1.5 c + 6) and a mean. dweight: xh and the rows.
+ * off by c / 2 + 4. y has both errors. dx has that, xh twice (each 1.5 c + 6) and a mean. dweight: xh and the rows.
  */
 void op_count_norm(struct op_case *c)
 {
@@ -100,22 +101,22 @@ void op_count_norm(struct op_case *c)
     c->r[2].n = 2 * n + 8 + rows;
     c->r[3].n = rows;
     if (!c->keep) return;
-    /* The norm is stored before it is added. So is its gradient where the norm reads a dense copy of x. */
+    /* The norm is stored before it is added. Its gradient is stored too if the norm reads a dense copy of x. */
     c->r[0].n++, c->r[0].s = 1;
     c->r[1].n++, c->r[1].s = c->in[0].layout != OP_DENSE && c->in[0].layout != OP_CUT;
 }
 
 /*
  * y: over the channels of a group and the taps; dx: over its filters and the taps; dweight and dbias: over the pixels
- * of y. A weight is [oc, c / groups, kh, kw] for both ops: of a transposed one, x is what y is of the other; its bias
- * is added to the stored sum, and summed up over the pixels of its result.
+ * of y. A weight is [oc, c / groups, kh, kw] for both ops: a transposed convolution exchanges x and y. Its bias is
+ * added to the stored sum, and its bias gradient sums over the pixels of its result.
  */
 void op_count_conv(struct op_case *c)
 {
     const rw_shape x = c->in[0].shape, weight = c->in[1].shape;
     const int64_t stride = c->shape.dim[0], groups = c->shape.dim[3], taps = weight.dim[2] * weight.dim[3];
     const bool transposed = c->build == op_build_conv_transpose2d;
-    int64_t pixels = x.dim[0], results = x.dim[0]; /* of the sums of a weight's and of a bias's gradient */
+    int64_t pixels = x.dim[0], results = x.dim[0]; /* in the sums of a weight's and of a bias's gradient */
     for (int i = 2; i < 4; i++) {
         const int64_t reach = (weight.dim[i] - 1) * c->shape.dim[2] - 2 * c->shape.dim[1];
         const int64_t out = transposed ? (x.dim[i] - 1) * stride + reach + c->axis + 1
@@ -131,8 +132,8 @@ void op_count_conv(struct op_case *c)
 }
 
 /*
- * As of op_count_norm(), over the n elements that share a mean and a variance; those of blocks are merged in double,
- * which takes no more. dweight and dbias: over all elements of a channel.
+ * As op_count_norm(), over the n elements that share a mean and a variance. Those of blocks are merged in double, which
+ * adds no rounding. dweight and dbias: over all elements of a channel.
  */
 void op_count_groups(struct op_case *c)
 {
@@ -149,7 +150,8 @@ void op_count_groups(struct op_case *c)
     c->r[3].n = rows;
 }
 
-/* Sums of a window and of the windows over an element; of averages with a quotient each. A maximum is exact. */
+/* Sums over a window and over the windows that contain an element; averages have a quotient each. A maximum is
+   exact. */
 void op_count_pool(struct op_case *c)
 {
     const rw_shape x = c->in[0].shape, k = c->shape;
@@ -165,8 +167,8 @@ void op_count_pool(struct op_case *c)
 }
 
 /*
- * The same of windows that cut an extent of n into m: none has more than n / m + 2 elements, no element lies in more
- * than m / n + 2 windows. A mean of all is that of op_count_pool(), which takes two roundings more.
+ * The same for windows that divide an extent of n into m: each has at most n / m + 2 elements, and each element is in
+ * at most m / n + 2 windows. A mean of all is that of op_count_pool(), which has two roundings more.
  */
 void op_count_adaptive_pool(struct op_case *c)
 {
@@ -184,7 +186,7 @@ void op_count_adaptive_pool(struct op_case *c)
 
 /* ---- reductions ---- */
 
-/* How many elements meet in one of the result. Axes are counted from the first. */
+/* Number of elements that are reduced to one element of the result. Axes are counted from the first. */
 static int meeting(const struct op_case *c)
 {
     const rw_shape s = c->in[0].shape;
@@ -210,7 +212,7 @@ void op_count_max(struct op_case *c)
     c->r[0].n = c->r[1].n = 0;
 }
 
-/* exp(x - logsumexp) is from the stored result. */
+/* exp(x - logsumexp) uses the stored result. */
 void op_count_logsumexp(struct op_case *c)
 {
     c->r[0].n = meeting(c) + 2 * N_F + 10;
@@ -229,7 +231,7 @@ void op_count_broadcast_to(struct op_case *c)
 
 /*
  * exp, sum, quotient, product; the error of exp's argument is in M. Gradient: two probabilities and a sum, from stored
- * ones. Logarithms are one function more; their gradients, exp of what is stored.
+ * values. Logarithms add one function; their gradients add exp of the stored value.
  */
 void op_count_softmax(struct op_case *c)
 {
@@ -251,7 +253,8 @@ void op_count_prod(struct op_case *c)
     c->r[0].n = c->r[1].n = meeting(c);
 }
 
-/* The mean, a difference and a square, each twice; a sum, a factor. Gradient: those of one distance, and their mean. */
+/* The mean, a difference and a square, each twice; a sum, a factor. Gradient: the roundings of one distance, and their
+   mean. */
 void op_count_var(struct op_case *c)
 {
     c->r[0].n = 3 * meeting(c) + 8;
@@ -282,7 +285,7 @@ void op_count_cumsum(struct op_case *c)
 /*
  * A probability has a sum over d, the scale, and a softmax over kv keys, and 8 more for each rescaling, at most one per
  * block of 16 keys. ds: p, the dot products with dy and with y, and the scale. `rows` are those of all heads that share
- * a kv head. Stored, where tiles go through a matrix unit of 16 bits: p; the output, p and ds on the way to a gradient.
+ * a kv head. If tiles use a 16-bit matrix unit, p is stored, and in backward the output, p and ds.
  */
 void op_count_attention(struct op_case *c)
 {
@@ -297,21 +300,21 @@ void op_count_attention(struct op_case *c)
     c->r[3] = (struct roundings){ p + rows, 1 };
 }
 
-/* The angle's 4 (weighed by the angle in M), sine or cosine, its rounding, product, sum. */
+/* The angle's 4 (weighted by the angle in M), sine or cosine, its rounding, product, sum. */
 void op_count_rope(struct op_case *c)
 {
     c->r[0].n = c->r[1].n = N_F + 8;
 }
 
-/* A factor on cos and sin. */
+/* One more factor on cos and sin. */
 void op_count_rope_with(struct op_case *c)
 {
     c->r[0].n = c->r[1].n = N_F + 9;
 }
 
 /*
- * A bag has at most all rows, each times its weight, and a quotient behind its sum; the row of a table, or a weight, as
- * many gradients as there are places, of c columns. The weights' gradient is stored, and so is the table's by place.
+ * A bag has at most all rows, each times its weight, and a quotient after its sum. A table row or a weight sums as many
+ * gradients as there are places, of c columns. The weights' gradient is stored, and so is the table's per place.
  */
 void op_count_bag_with(struct op_case *c)
 {
@@ -323,7 +326,7 @@ void op_count_bag_with(struct op_case *c)
     c->r[2] = (struct roundings){ (int)c->in[0].shape.dim[1] + 2, 1 };
 }
 
-/* The most that any row of a table is asked for. */
+/* The maximum number of times that any row of a table is read. */
 void op_count_embedding(struct op_case *c)
 {
     int asked[OP_INDEXES] = { 0 }, most = 0;
@@ -333,19 +336,20 @@ void op_count_embedding(struct op_case *c)
     }
     c->r[1].n = most;
     if (!c->keep) return;
-    /* The sum of the rows, which is stored, and the one with it; a gradient that comes through it adds all tokens. */
+    /* The sum of the rows, which is stored, and the other use added to it; a gradient through the sum adds all
+       tokens. */
     c->r[0] = (struct roundings){ extent(c->in[0].shape, 0) + 1, 1 };
     c->r[1] = (struct roundings){ quotient(rw_shape_numel(c->shape), 1) + most + 1, 1 };
 }
 
-/* The largest extent of each letter up to the next comma or arrow; '.' stands for all axes of an ellipsis. */
+/* The largest extent of each letter up to the next comma or arrow; '.' represents all axes of an ellipsis. */
 static const char *measure_letters(const char *s, rw_shape shape, int64_t *extents)
 {
     int letters = 0, axis = 0;
     for (const char *l = s; *l && *l != ',' && *l != '-'; l++) letters += *l != '.' && *l != ' ';
     for (; *s && *s != ',' && *s != '-'; s++) {
         int64_t extent = 1;
-        if (*s == ' ' || (*s == '.' && s[1] == '.')) continue; /* the last of three stands for all */
+        if (*s == ' ' || (*s == '.' && s[1] == '.')) continue; /* the last of the three represents all */
         if (*s != '.') extent = shape.dim[axis++];
         else
             for (const int end = axis + shape.rank - letters; axis < end; axis++) extent *= shape.dim[axis];
@@ -355,8 +359,8 @@ static const char *measure_letters(const char *s, rw_shape shape, int64_t *exten
 }
 
 /*
- * A sum of as many products as the letters have elements that are not its own; each step of the plan is stored. A
- * gradient is such a sum of the others.
+ * A sum of as many products as the letters that are not in the result have elements; each step of the plan is stored. A
+ * gradient is such a sum over the letters of the others.
  */
 void op_count_einsum(struct op_case *c)
 {
@@ -384,7 +388,7 @@ void op_count_cross_entropy(struct op_case *c)
 }
 
 /*
- * Of a row: a sum of exponentials and one of weighted logits, and their products with what classes weigh; of all rows,
+ * Per row: a sum of exponentials and one of weighted logits, and their products with the class weights. Over all rows:
  * their sum and its product with the inverse of a sum. A gradient has the same once more.
  */
 void op_count_row_loss(struct op_case *c)
@@ -394,7 +398,7 @@ void op_count_row_loss(struct op_case *c)
     c->r[1].n = 2 * n + 2 * N_F + 30 + rows;
 }
 
-/* The same of shares that are computed, whose gradient is a log-softmax. */
+/* The same with probabilities that are computed, whose gradient is a log-softmax. */
 void op_count_soft_loss(struct op_case *c)
 {
     op_count_row_loss(c);
@@ -403,8 +407,8 @@ void op_count_soft_loss(struct op_case *c)
 }
 
 /*
- * The logits before that, of d terms, which are stored; a product with their gradient, which is stored, behind it. That
- * of the weight is stored after each chunk.
+ * First the logits, sums of d terms that are stored; afterwards a product with their gradient, which is stored. The
+ * weight's gradient is stored after each chunk.
  */
 void op_count_linear_loss(struct op_case *c)
 {
@@ -417,9 +421,8 @@ void op_count_linear_loss(struct op_case *c)
 }
 
 /*
- * Of an element's loss with n roundings, and gradients with those of r; where elements are reduced, they are stored,
- * and so is each gradient's share, behind the mean's two roundings. An operand that broadcasts adds up what it was used
- * for.
+ * Losses per element with n roundings, and gradients with those of r. If elements are reduced, they are stored, and so
+ * is each element's gradient, after the mean's two roundings. The gradient of a broadcast operand sums over its uses.
  */
 static void count_elements(struct op_case *c, int n)
 {
@@ -435,7 +438,7 @@ static void count_elements(struct op_case *c, int n)
     }
 }
 
-/* The weight is one more factor, of elements that are stored; the logarithm of what a positive costs, too. */
+/* The weight is one more factor, on stored elements; the positive weight's logarithm adds one, too. */
 void op_count_bce(struct op_case *c)
 {
     const int weight = c->n > 3;
@@ -445,8 +448,8 @@ void op_count_bce(struct op_case *c)
     count_elements(c, N_SOFTPLUS + 8 + weight);
 }
 
-/* The distance, its square or product, the difference; over beta once more, stored. */
-/* A difference and its square; of the slope the factor, and each of the product's two operands. */
+/* The distance, its square or product, the difference; divided by beta once more, stored. */
+/* A difference and its square; for the slope the factor, and each of the product's two operands. */
 void op_count_mse_with(struct op_case *c)
 {
     c->r[0] = (struct roundings){ 0, 2 };
@@ -469,7 +472,7 @@ void op_count_kl(struct op_case *c)
     count_elements(c, N_F + 4);
 }
 
-/* The weight twice: as it is taken, and in the mean. */
+/* The weight counts twice: as a factor, and in the mean. */
 void op_count_nll(struct op_case *c)
 {
     const int n = extent(c->in[0].shape, -1), rows = quotient(rw_shape_numel(c->in[0].shape), n);
@@ -477,8 +480,7 @@ void op_count_nll(struct op_case *c)
     c->r[1].n = rows + 8;
 }
 
-/* (x - y)^2, n of them, over n; 2 (x - y) / n dy. Broadcast operands go through stored differences, squares and sums.
- */
+/* (x - y)^2, n of them, over n; 2 (x - y) / n dy. Broadcast operands add stored differences, squares and sums. */
 void op_count_mse(struct op_case *c)
 {
     const int n = (int)rw_shape_numel(c->in[0].shape), times = quotient(n, rw_shape_numel(c->in[1].shape));

@@ -1,9 +1,9 @@
 /*
- * How many roundings the results and gradients of the ops take, from the arithmetic in ops/: the n and s of compare.h,
- * for op_cases.c and golden.c. Each is an upper bound over the devices. What M is made of stands in op_sizes.c.
+ * Number of roundings that the results and gradients of the ops take, derived from the arithmetic in ops/: the n and s
+ * of compare.h, for op_cases.c and golden.c. Each is an upper bound over the devices. The terms of M are in op_sizes.c.
  *
- * A sum or a product of k terms, in any order, is k roundings. A library function of exp's kind is N_F = 4, for CUDA's
- * are within 2 ulp (SLEEF's within 1) and an ulp is two unit roundoffs; powf is within 4 ulp.
+ * A sum or a product of k terms, in any order, is k roundings. A library function such as exp is N_F = 4: CUDA's are
+ * within 2 ulp (SLEEF's within 1), and an ulp is two unit roundoffs. powf is within 4 ulp.
  */
 #ifndef RW_TESTS_OP_ROUNDINGS_H
 #define RW_TESTS_OP_ROUNDINGS_H
@@ -14,12 +14,13 @@
 #define N_POW 8
 #define N_POW_G (N_POW + 4)
 
-/* exp, sum, quotient, and 1 to spare; y (1 - y) dy has it twice. */
+/* exp, sum, quotient, and 1 to spare; y (1 - y) dy contains it twice. */
 #define N_SIGMOID (N_F + 3)
 #define N_SIGMOID_G (2 * N_SIGMOID + 1)
-/* exp, the logarithm of it and 1, and their sum: what log1p makes of an error is no more than that error. */
+/* exp, the logarithm of it plus 1, and their sum. log1p does not increase the error of its argument. */
 #define N_SOFTPLUS (2 * N_F + 2)
-/* exp of -x x, where |x| <= 2: a rounding of x x weighs 4; the constant and the product with the upstream gradient. */
+/* exp of -x x, where |x| <= 2: a rounding of x x has weight 4; the constant and the product with the upstream
+   gradient. */
 #define N_ERF_G (N_F + 6)
 /* 1 - y y: y twice, product, difference, product with the upstream gradient. */
 #define N_TANH_G (2 * N_F + 3)
@@ -28,10 +29,10 @@
 #define N_SILU_G (2 * N_SIGMOID + 6)
 #define N_SWIGLU (N_SILU + 1)
 #define N_SWIGLU_G (N_SILU_G + 1)
-/* erf's argument (2 at half weight), erf, sum, half, product; the slope adds the density, whose argument has 3. */
+/* erf's argument (2 at half weight), erf, sum, half, product. The slope adds the density, whose argument has 3. */
 #define N_GELU (N_F + 6)
 #define N_GELU_G (2 * N_F + 12)
-/* The inner polynomial of 6 at a quarter of its weight, sigmoid or tanh, product; the slope twice that. */
+/* The inner polynomial of 6 at a quarter of its weight, sigmoid or tanh, product. The slope has twice that. */
 #define N_GELU_TANH (2 * N_F + 8)
 #define N_GELU_TANH_G (4 * N_F + 16)
 /* 1 - p, its inverse, the product. */
@@ -42,7 +43,7 @@
 /* The shape that two shapes broadcast to. */
 rw_shape op_broadcast(rw_shape a, rw_shape b);
 
-/* Set c->r from the operands and the parameters of c. */
+/* Sets c->r from the operands and the parameters of c. */
 void op_count_product(struct op_case *c);
 void op_count_matmul_add(struct op_case *c);
 void op_count_linear(struct op_case *c);
@@ -83,7 +84,8 @@ void op_count_einsum(struct op_case *c);
 void op_count_mse(struct op_case *c);
 void op_count_broadcast_to(struct op_case *c);
 
-/* Adds to the gradients' what summing over broadcast axes takes: operands of one shape, or as in NumPy. */
+/* Adds to the gradients the roundings of summing over broadcast axes. Operands have one shape, or broadcast as in
+   NumPy. */
 void op_count_broadcast(struct op_case *c);
 
 #endif

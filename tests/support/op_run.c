@@ -1,4 +1,4 @@
-/* See op_run.h. */
+/* Records and runs a case of op_cases.h, and the magnitudes of its terms. */
 #include "support/op_run.h"
 
 #include <math.h>
@@ -16,7 +16,8 @@ static rw_tensor *numbers(rw_tape *t, rw_dtype dtype, rw_shape shape, const doub
         const double x = given ? given[i] : op_number(range, i, salt);
         held &= number_put(data, dtype, i, absolute ? fabs(x) : x);
     }
-    rw_tensor *const x = held ? rw_input(t, dtype, shape, data) : NULL;
+    rw_tensor *const x = held ? rw_input(t, dtype, shape, data, (size_t)n * rw_dtype_size(dtype))
+                              : NULL;
     free(data);
     return x;
 }
@@ -65,7 +66,7 @@ static rw_status failed(rw_tape *t)
     return status ? status : RW_ERR_ARGUMENT;
 }
 
-/* composed: by rw_grad(). */
+/* composed: gradients by rw_grad(). */
 static rw_status run(struct outcome *o, rw_tape *t, const struct op_case *c, rw_dtype dtype, const struct op_data *data,
                      enum op_mode mode, bool composed)
 {
@@ -75,7 +76,7 @@ static rw_status run(struct outcome *o, rw_tape *t, const struct op_case *c, rw_
     op_record(&r, t, c, dtype, data, mode);
     rw_tensor *const loss = op_record_loss(&r, t, c, data, mode);
     if (!loss) return failed(t);
-    rw_require_grad(t, r.y); /* keeps y to be read */
+    rw_require_grad(t, r.y); /* keeps y readable */
     rw_status status = RW_OK;
     if (c->n) status = composed ? rw_grad(t, loss, r.base, (size_t)c->n, g) : rw_backward(t, loss);
     if (!status) status = keep(o, t, r.y, 0);
@@ -109,11 +110,14 @@ static rw_tensor *detached(rw_tape *t, rw_tensor *m, rw_shape shape)
 {
     rw_tensor *const all = rw_contiguous(t, rw_broadcast_to(t, rw_abs(t, m), shape));
     void *const data = malloc(rw_tensor_bytes(all) + 8);
-    rw_tensor *const x = rw_read(t, all, data, rw_tensor_bytes(all)) ? NULL : rw_input(t, RW_F64, shape, data);
+    rw_tensor *const x = rw_read(t, all, data, rw_tensor_bytes(all))
+                             ? NULL
+                             : rw_input(t, RW_F64, shape, data, (size_t)rw_shape_numel(shape) * sizeof(double));
     free(data);
     return x;
 }
 
+/* The magnitudes of the value and of each gradient, which bound the error of a case. */
 static rw_status derived(struct outcome *o, rw_tape *t, const struct op_case *c, const struct op_data *data)
 {
     struct recording r;
@@ -122,7 +126,7 @@ static rw_status derived(struct outcome *o, rw_tape *t, const struct op_case *c,
     c->sizes(t, c, r.x, r.w, r.y, m);
     rw_status status = keep(o, t, detached(t, m[0], rw_tensor_shape(r.y)), 0);
     for (int i = 0; i < c->n && !status; i++) {
-        /* the sizes of a view's gradient are summed to those of what it looks at */
+        /* the magnitudes of a view's gradient are summed to those of its base */
         rw_tensor *const looked = rw_mul(t, r.x[i], detached(t, m[1 + i], c->in[i].shape));
         status = rw_grad(t, looked, &r.base[i], 1, &base);
         if (!status) status = keep(o, t, base, 1 + i);
@@ -131,7 +135,7 @@ static rw_status derived(struct outcome *o, rw_tape *t, const struct op_case *c,
     return status;
 }
 
-/* The result of one run, the gradients of another. */
+/* Takes the result from one run and the gradients from another. */
 static rw_status upward(struct outcome *o, rw_tape *t, const struct op_case *c, const struct op_data *data)
 {
     struct outcome plain;

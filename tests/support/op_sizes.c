@@ -1,14 +1,14 @@
 /*
- * The magnitudes M of op_cases.h where they are not the op's own result at absolute values. Each is the sum of the
- * magnitudes that meet in an element, as the kernels add them up, so that an error of a part, relative to that part, is
- * relative to M. All in float64.
+ * The magnitudes M of op_cases.h for ops whose own result at absolute values is not enough. Each is the sum of the
+ * magnitudes of the terms of an element, as the kernels add them up, so that an error relative to a term is relative to
+ * M. All are computed in float64.
  *
- * Where a part is a function of something that carries an error itself, that error is weighed by the function's slope:
- *  - sigmoid and tanh have slopes below their own size or below 1; gelu's erf and density: |z erf'(z)| < 1/2 and
- *    |x^3 density(x)| < 1/2, so x and 1 + |x| cover them; gelu_tanh's argument: 1 + the slope of |x|.
- *  - exp(x - max) of a softmax: its argument is off by 2 u |x| from shifting and 2 u |x| from scaling, in the numerator
- * and in the sum: K = 1 + 8 max|scaled x| times the exponential.
- *  - an angle of rope is off by a few u times itself: 1 + angle.
+ * Where a term is a function of something that has an error itself, that error is weighted by the function's slope:
+ * - sigmoid and tanh have slopes below their own size or below 1; gelu's erf and density: |z erf'(z)| < 1/2 and |x^3
+ *   density(x)| < 1/2, so x and 1 + |x| cover them; gelu_tanh's argument: 1 + the slope of |x|.
+ * - exp(x - max) of a softmax: its argument is off by 2 u |x| from shifting and 2 u |x| from scaling, in the numerator
+ *   and in the sum: K = 1 + 8 max|scaled x| times the exponential.
+ * - an angle of rope is off by a few u times itself: 1 + angle.
  */
 #include "support/op_builds.h"
 
@@ -32,11 +32,11 @@ static rw_tensor *absolute(rw_tape *t, rw_tensor *x)
 
 void op_values(rw_tape *t, const struct op_case *c, rw_tensor **x, rw_tensor *w, rw_tensor *y, rw_tensor **m)
 {
-    /* a marker: the harness takes the case's own gradient at |w| */
+    /* A marker: the harness uses the case's own gradient at |w| */
     (void)t, (void)c, (void)x, (void)w, (void)y, (void)m;
 }
 
-/* A rounding of b - 1 weighs |(b - 1) log a|. */
+/* A rounding of b - 1 has weight |(b - 1) log a|. */
 void op_sizes_pow(rw_tape *t, const struct op_case *c, rw_tensor **x, rw_tensor *w, rw_tensor *y, rw_tensor **m)
 {
     rw_tensor *const up = absolute(t, w), *const log = absolute(t, rw_log(t, x[0]));
@@ -85,8 +85,8 @@ void op_sizes_gelu_tanh(rw_tape *t, const struct op_case *c, rw_tensor **x, rw_t
 }
 
 /*
- * The function is taken of z = x weight^T + bias, which is off by some u |x| |weight|^T + u |bias|: weighed by the
- * largest slope, 1.129, in the result, and by the slope's largest slope, 0.798, in the gradient.
+ * The function's argument is z = x weight^T + bias, which is off by some u |x| |weight|^T + u |bias|. That is weighted
+ * by the largest slope, 1.129, in the result, and by the slope's largest slope, 0.798, in the gradient.
  */
 void op_sizes_linear_gelu(rw_tape *t, const struct op_case *c, rw_tensor **x, rw_tensor *w, rw_tensor *y, rw_tensor **m)
 {
@@ -117,7 +117,7 @@ void op_sizes_swiglu(rw_tape *t, const struct op_case *c, rw_tensor **x, rw_tens
     m[2] = rw_mul(t, w, rw_silu(t, x[0]));
 }
 
-/* xh: (|x| + |mean|) / sqrt(var + eps), where var is of the centred values. */
+/* xh: (|x| + |mean|) / sqrt(var + eps), where var is of the values with their mean subtracted. */
 void op_sizes_norm(rw_tape *t, const struct op_case *c, rw_tensor **x, rw_tensor *w, rw_tensor *y, rw_tensor **m)
 {
     (void)y;
@@ -213,7 +213,7 @@ void op_sizes_logsumexp(rw_tape *t, const struct op_case *c, rw_tensor **x, rw_t
 
 /* ---- attention ---- */
 
-/* [b, kv_heads, s, d] as [b, heads, s, d], and back as a sum. */
+/* [b, kv_heads, s, d] as [b, heads, s, d], and the inverse as a sum. */
 static rw_tensor *repeated(rw_tape *t, rw_tensor *x, int64_t heads)
 {
     const rw_shape s = rw_tensor_shape(x);
@@ -235,7 +235,7 @@ static rw_tensor *times_transposed(rw_tape *t, rw_tensor *a, rw_tensor *b)
     return rw_matmul(t, a, rw_transpose(t, b, -1, -2));
 }
 
-/* Dropout takes terms away and multiplies the others: no sum of magnitudes is above that with all of them. */
+/* Dropout removes terms and scales the others: no sum of magnitudes exceeds that of all of them. */
 void op_sizes_attention(rw_tape *t, const struct op_case *c, rw_tensor **x, rw_tensor *w, rw_tensor *y, rw_tensor **m)
 {
     (void)y;
@@ -258,7 +258,7 @@ void op_sizes_attention(rw_tape *t, const struct op_case *c, rw_tensor **x, rw_t
 
 /* ---- rope and the losses ---- */
 
-/* The pairs of the last axis: their firsts, then their seconds; and the way back. */
+/* Splits the last axis into pairs: first elements, then second elements; and the inverse. */
 static rw_tensor *halves(rw_tape *t, rw_tensor *x, bool interleaved)
 {
     const rw_shape s = rw_tensor_shape(x);
@@ -274,6 +274,7 @@ static rw_tensor *pairs(rw_tape *t, rw_tensor *x)
     return rw_reshape(t, rw_transpose(t, two, -1, -2), s);
 }
 
+/* A rotated element: the sum of both elements of its pair, weighted by the error of its angle. */
 static void sizes_rope(rw_tape *t, const struct op_case *c, rw_tensor **x, rw_tensor *w, rw_tensor **m,
                        bool interleaved)
 {
@@ -286,7 +287,7 @@ static void sizes_rope(rw_tape *t, const struct op_case *c, rw_tensor **x, rw_te
                                        : pow(c->value, -(double)(i % half) / (double)half);
         angles[i] = (1 + (double)position * frequency) * (given ? fabs(c->value) : 1);
     }
-    rw_tensor *const weight = rw_input(t, RW_F64, RW_SHAPE(seq, half), angles);
+    rw_tensor *const weight = rw_input(t, RW_F64, RW_SHAPE(seq, half), angles, (size_t)(seq * half) * sizeof *angles);
     free(angles);
     for (int i = 0; i < 2; i++) {
         rw_tensor *const from = halves(t, absolute(t, i ? w : x[0]), interleaved);
@@ -333,7 +334,8 @@ void op_sizes_cross_entropy(rw_tape *t, const struct op_case *c, rw_tensor **x, 
     }
     rw_shape keep = s;
     keep.dim[s.rank - 1] = 1;
-    rw_tensor *const hit = rw_input(t, RW_F64, s, hits), *const live = rw_input(t, RW_F64, keep, counted);
+    rw_tensor *const hit = rw_input(t, RW_F64, s, hits, (size_t)rw_shape_numel(s) * sizeof *hits),
+                     *const live = rw_input(t, RW_F64, keep, counted, (size_t)rw_shape_numel(keep) * sizeof *counted);
     free(hits), free(counted);
     rw_tensor *const total = absolute(t, rw_logsumexp(t, x[0], RW_AXES(-1), true));
     rw_tensor *const k = rw_add(t, steepness(t, x[0], RW_AXES(-1)), total);
@@ -345,7 +347,8 @@ void op_sizes_cross_entropy(rw_tape *t, const struct op_case *c, rw_tensor **x, 
 }
 
 /*
- * Of rows of logits with options: what is taken of each class, `share` [rows, classes], and the mean's factor.
+ * For rows of logits with options: the target probability of each class, `share` [rows, classes], and the mean's
+ * factor.
  */
 static rw_tensor *shares(rw_tape *t, const struct op_case *c, rw_shape logits, double *ret_factor)
 {
@@ -359,15 +362,15 @@ static rw_tensor *shares(rw_tape *t, const struct op_case *c, rw_shape logits, d
             share[i * classes + k] = (c->loss.weighted ? op_class_weight(k) : 1) *
                                      (c->loss.smoothing / (double)classes + (k == target ? 1 - c->loss.smoothing : 0));
     }
-    rw_tensor *const all = rw_input(t, RW_F64, logits, share);
+    rw_tensor *const all = rw_input(t, RW_F64, logits, share, (size_t)rw_shape_numel(logits) * sizeof *share);
     free(share);
     *ret_factor = c->loss.reduction != RW_REDUCTION_MEAN ? 1 : total > 0 ? 1 / total : 0;
     return all;
 }
 
 /*
- * k: what a row's log-sum-exp is off by, as in op_sizes_cross_entropy(), where each logit is off by `off` [rows, 1] or
- * less itself. z l^2 is off by 2 z |l| k; p (s + 2 z l) by p k (s + 2 z |l|) and p 2 z k.
+ * k: the error factor of a row's log-sum-exp, as in op_sizes_cross_entropy(), where each logit itself is off by `off`
+ * [rows, 1] or less. z l^2 is off by 2 z |l| k; p (s + 2 z l) by p k (s + 2 z |l|) and p 2 z k.
  */
 static void row_sizes(rw_tape *t, const struct op_case *c, rw_tensor *x, rw_tensor *off, rw_tensor *w, rw_tensor **m)
 {
@@ -396,7 +399,7 @@ void op_sizes_row_loss(rw_tape *t, const struct op_case *c, rw_tensor **x, rw_te
     row_sizes(t, c, x[0], NULL, w, m);
 }
 
-/* As row_sizes(), of shares that are operand 1, smoothed and weighed. */
+/* As row_sizes(), with target probabilities from operand 1, smoothed and weighted. */
 void op_sizes_soft_loss(rw_tape *t, const struct op_case *c, rw_tensor **x, rw_tensor *w, rw_tensor *y, rw_tensor **m)
 {
     (void)y;
@@ -404,7 +407,7 @@ void op_sizes_soft_loss(rw_tape *t, const struct op_case *c, rw_tensor **x, rw_t
     const int64_t classes = s.dim[s.rank - 1], rows = rw_shape_numel(s) / classes;
     double *const each = calloc((size_t)classes + 1, sizeof *each);
     for (int64_t i = 0; i < classes; i++) each[i] = c->loss.weighted ? op_class_weight(i) : 1;
-    rw_tensor *const gain = rw_input(t, RW_F64, RW_SHAPE(classes), each);
+    rw_tensor *const gain = rw_input(t, RW_F64, RW_SHAPE(classes), each, (size_t)classes * sizeof *each);
     free(each);
     const double factor = c->loss.reduction != RW_REDUCTION_MEAN ? 1 : rows ? 1 / (double)rows : 0;
     rw_tensor *const soft = rw_scale(t, absolute(t, x[1]), 1 - c->loss.smoothing);
@@ -443,7 +446,7 @@ void op_sizes_linear_loss(rw_tape *t, const struct op_case *c, rw_tensor **x, rw
     if (c->n > 2) m[3] = rw_sum(t, slope, RW_AXES(0), false);
 }
 
-/* What each element's loss and its derivatives are made of, as the reduction weighs them. */
+/* The terms of each element's loss and of its derivatives, as the reduction weights them. */
 static void element_sizes(rw_tape *t, const struct op_case *c, rw_tensor *w, rw_tensor *loss, rw_tensor **slope,
                           rw_tensor **m)
 {
@@ -525,7 +528,7 @@ void op_sizes_nll(rw_tape *t, const struct op_case *c, rw_tensor **x, rw_tensor 
                                                                          : absolute(t, w));
 }
 
-/* A distance from the mean is off by some u (|x| + mean |x|), and twice a term of the sum. */
+/* A distance from the mean is off by some u (|x| + mean |x|), and is in a term of the sum twice. */
 void op_sizes_var(rw_tape *t, const struct op_case *c, rw_tensor **x, rw_tensor *w, rw_tensor *y, rw_tensor **m)
 {
     (void)y;
@@ -540,7 +543,7 @@ void op_sizes_var(rw_tape *t, const struct op_case *c, rw_tensor **x, rw_tensor 
     m[1] = rw_add(t, term, rw_mean(t, term, c->axes, true));
 }
 
-/* dy over the norm, and y times the sum of what flows into the norm. */
+/* dy over the norm, and y times the sum of the gradients of the norm. */
 void op_sizes_normalize(rw_tape *t, const struct op_case *c, rw_tensor **x, rw_tensor *w, rw_tensor *y, rw_tensor **m)
 {
     const uint32_t axes = RW_AXES(c->axis);

@@ -1,6 +1,6 @@
 /*
- * What a mistake must come to: NULL, this status, a message, and no node left. `b` is a struct fixture in scope;
- * Criterion and record/tape.h must be included.
+ * Checks an invalid call: it returns NULL, sets this status and a message, and leaves no node. `b` is a struct fixture
+ * in scope; Criterion and record/tape.h must be included.
  */
 #ifndef RW_TESTS_REFUSED_H
 #define RW_TESTS_REFUSED_H

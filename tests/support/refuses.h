@@ -1,10 +1,10 @@
-/* A call that makes a tensor is refused: by a status and a text, and nothing is left on the tape. */
+/* Checks that a call that returns a tensor is refused with a status and a text, and leaves nothing on the tape. */
 #ifndef RW_TESTS_REFUSES_H
 #define RW_TESTS_REFUSES_H
 
 #include "support/support.h"
 
-#include "record/mark.h"
+#include "record/tape_mark.h"
 
 #include <criterion/criterion.h>
 #include <string.h>

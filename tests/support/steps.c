@@ -1,4 +1,4 @@
-/* See steps.h. */
+/* Reads the plan of a step and the ops of its backward. */
 #include "support/steps.h"
 
 #include "plan/cache.h"

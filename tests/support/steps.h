@@ -1,4 +1,4 @@
-/* The plan of a step, and which ops backward runs in it. For suites that see the library's inside. */
+/* The plan of a step, and the ops that its backward executes. For suites that use the library's internals. */
 #ifndef RW_TESTS_STEPS_H
 #define RW_TESTS_STEPS_H
 
@@ -6,13 +6,13 @@
 
 #include "plan/plan.h"
 
-/* Of rw_backward(b->t, loss) under the tape's policy; the cache's own. */
+/* The cached plan of rw_backward(b->t, loss) under the tape's policy. The cache owns it. */
 const rw_plan *step_plan(struct fixture *b, rw_tensor *loss);
 
-/* The node of a step, if that is one of backward with this op; else NULL. */
+/* The node of an action, if it belongs to backward and has this op; else NULL. */
 const struct rw_node *backward_node(struct fixture *b, const rw_plan *plan, size_t step, const char *op);
 
-/* Steps of backward with that op. */
+/* Number of backward actions with that op. */
 int steps_of(struct fixture *b, const rw_plan *plan, const char *op);
 
 #endif

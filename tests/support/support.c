@@ -1,4 +1,4 @@
-/* See support.h. */
+/* The fixture, the counted op, the small model and the comparisons that the suites share. */
 #include "support/support.h"
 
 #include "device/device.h"
@@ -20,7 +20,7 @@ rw_device test_device(void)
     abort();
 }
 
-extern const struct rw_device_fns rw_device_cuda __attribute__((weak)); /* of a build that has it */
+extern const struct rw_device_fns rw_device_cuda __attribute__((weak)); /* defined only in a build with CUDA */
 
 static size_t span_of(const rw_view *v)
 {
@@ -167,13 +167,14 @@ rw_tensor *net_loss(const struct net *n, rw_tape *t, int tokens, int step)
         in[i] = (i * 31 + step * 7) % 97;
         out[i] = (i * 17 + step * 3 + 1) % 97;
     }
-    rw_tensor *x = rw_embedding(t, n->table, rw_input(t, RW_I32, RW_SHAPE(tokens), in));
+    rw_tensor *x = rw_embedding(t, n->table, rw_input(t, RW_I32, RW_SHAPE(tokens), in, (size_t)tokens * sizeof *in));
     x = rw_dropout(t, x, n->dropout);
     for (int l = 0; l < n->layers; l++) x = layer(n, t, x, l);
-    return rw_cross_entropy(t, rw_linear(t, x, n->table, RW_NONE), rw_input(t, RW_I32, RW_SHAPE(tokens), out));
+    return rw_cross_entropy(t, rw_linear(t, x, n->table, RW_NONE),
+                            rw_input(t, RW_I32, RW_SHAPE(tokens), out, (size_t)tokens * sizeof *out));
 }
 
-/* What is read of a parameter or buffer; NULL for the gradient of what has none. */
+/* The tensor to read for a parameter or buffer; NULL for the gradient of one that has none. */
 static rw_tensor *part_of(rw_context *ctx, size_t i, bool gradients)
 {
     rw_tensor *const p = rw_param_get(ctx, i);

@@ -1,4 +1,5 @@
-/* What the suites share: a context with a tape, an op that counts its runs, a small model, comparison of bytes. */
+/* Helpers that the suites share: a context with a tape, an op that counts its executions, a small model, comparison of
+   bytes. */
 #ifndef RW_TESTS_SUPPORT_H
 #define RW_TESTS_SUPPORT_H
 
@@ -13,8 +14,9 @@ struct fixture {
  * another value. */
 rw_device test_device(void);
 
-/* Steps of a long run, or what else is repeated: `few` where each takes long, on the simulated device and under
-   AddressSanitizer. A first step makes the plan, a second uses it: later ones run the same code on other numbers. */
+/* Number of steps of a long run, or of other repetitions: `few` on the simulated device and under AddressSanitizer,
+   where each takes long. A first step makes the plan and a second uses it: later ones run the same code on other
+   numbers. */
 static inline int test_steps(int all, int few)
 {
 #ifdef __SANITIZE_ADDRESS__
@@ -25,28 +27,29 @@ static inline int test_steps(int all, int few)
 #endif
 }
 
-/* Before a function by which a test reckons at length what the library should have: only the library is sanitized. */
+/* Put before a test's own long reference computation. It is not sanitized, because only the library needs to be. */
 #if defined(__SANITIZE_ADDRESS__) && !defined(__clang__)
 #define TEST_RECKONS __attribute__((optimize("O2"), no_sanitize("address,undefined")))
 #else
 #define TEST_RECKONS
 #endif
 
-/* First in a test that looks into the arena itself. Criterion must be included. */
+/* Call it first in a test that reads the arena itself. Criterion must be included. */
 #define NEEDS_HOST_MEMORY() \
     if (test_device() != RW_DEVICE_CPU) cr_skip_test("the arena is not in host memory")
 
-/* First in a test that holds the CPU's kernels, and oneDNN, to the code for processors without AVX-512. Each test is a
-   process of its own, in which nobody has asked for code yet. */
+/* Call it first in a test that restricts the CPU's kernels, and oneDNN, to the code for processors without AVX-512.
+   Each test is a process of its own, in which no code has been selected yet. */
 #define BY_CODE_FOR_AVX2()                                              \
     if (test_device() != RW_DEVICE_CPU) cr_skip_test("of the CPU");     \
     setenv("REWIND_ISA", "v3", 1);                                      \
     setenv("DNNL_MAX_CPU_ISA", "AVX2", 1)
 
-/* Runs begin as on cores that are busy: nodes of little work in one thread, with the room that was planned for all. */
+/* Makes runs start as if cores were busy: small nodes run in one thread, with the workspace that was planned for
+   all. */
 void begin_alone(rw_context *ctx);
 
-/* Are results below the least normal number 0 where numbers fade away (rw_flush_enter())? */
+/* Whether results below the least normal number are flushed to 0 (rw_flush_enter()). */
 static inline bool test_flushes(void)
 {
 #if defined(__x86_64__)
@@ -69,21 +72,22 @@ rw_status run_on_copies(const rw_kernel *k, rw_kernel_fn kernel);
     }
 #define HOST_KERNEL(name) { [RW_DEVICE_CPU] = name, [RW_DEVICE_CUDA] = name##_away }
 
-/* On that device. Ends the program when it isn't there: a suite that was asked for it must not pass on another. */
+/* Opens the fixture on test_device(). Ends the program if that device does not exist: a suite that was started for one
+   device must not pass on another. */
 struct fixture fixture_open(uint64_t seed, int threads);
 void fixture_close(struct fixture *b);
 
-/* Of an op of one's own that gives its first input, of four bytes an element in host memory, as it is. */
+/* A test's own op that returns its first input unchanged: four bytes per element, in host memory. */
 rw_status identity_check(rw_op_call *call);
 rw_status identity_kernel(const rw_kernel *k);
 
-/* y = x * x, one run counted per id; its gradient needs x. */
+/* y = x * x with one execution count per id. Its gradient needs x. */
 #define COUNTERS 64
 extern int counted_runs[COUNTERS];
 rw_tensor *counted_square(rw_tape *t, rw_tensor *x, int id);
 void counted_clear(void);
 
-/* A residual network with dropout; every layer a region, `nesting` regions deep. */
+/* A residual network with dropout. Every layer is a region, nested `nesting` deep. */
 struct net {
     rw_context *ctx;
     int layers, width, nesting;
@@ -95,14 +99,14 @@ struct net {
 void net_init(struct net *n, rw_context *ctx, int layers, int width, rw_dtype dtype, int nesting);
 rw_tensor *net_loss(const struct net *n, rw_tape *t, int tokens, int step);
 
-/* All gradients of a context, one after the other. The caller frees. */
+/* Copies of all gradients of a context, concatenated. The caller frees. */
 unsigned char *all_gradients(rw_context *ctx, size_t *ret_bytes);
 unsigned char *all_parameters(rw_context *ctx, size_t *ret_bytes);
 
-/* rw_graph_launch() of a graph of tape t; RW_ERR_MISMATCH where two random ops of the tape share a word then: law 3. */
+/* rw_graph_launch() of a graph of tape t. RW_ERR_MISMATCH if two random ops of the tape then share a word: law 3. */
 rw_status audited_launch(rw_graph *g, const rw_tape *t);
 
-/* -1 when equal, else the first byte that differs. */
+/* -1 if equal, else the index of the first byte that differs. */
 long first_difference(const void *a, const void *b, size_t bytes);
 
 #endif

@@ -10,7 +10,7 @@ uint64_t work_done(void)
     return work;
 }
 
-/* In front of each basic block of what is counted. */
+/* Called before each basic block of the counted code. */
 void __sanitizer_cov_trace_pc(void);
 void __sanitizer_cov_trace_pc(void)
 {
@@ -22,7 +22,7 @@ static void count_bytes(size_t bytes)
     work += bytes / 16;
 }
 
-/* These stand where the program and the library call the functions without the prefix. */
+/* Replace the calls of the program and the library to the functions without the prefix. */
 void *__real_memset(void *to, int c, size_t bytes);
 void *__real_memcpy(void *to, const void *from, size_t bytes);
 void *__real_memmove(void *to, const void *from, size_t bytes);

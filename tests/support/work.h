@@ -1,7 +1,7 @@
 /*
- * How much the planner does, counted and not timed: the same on a busy machine and on an idle one. A suite that
- * `counted_suites` of tests/meson.build names has a second compilation of everything that records, plans and explains,
- * with a call for each basic block that runs (-fsanitize-coverage=trace-pc). What runs inside of libc counts by its
+ * Counts how much work the planner does, instead of timing it: the count is the same on a busy machine and on an idle
+ * one. The suites listed in `counted_suites` of tests/meson.build use a second compilation of everything that records,
+ * plans and explains, with a call in each basic block (-fsanitize-coverage=trace-pc). Functions of libc count by their
  * bytes.
  */
 #ifndef SUPPORT_WORK_H
@@ -9,7 +9,7 @@
 
 #include <stdint.h>
 
-/* Blocks so far, and 16 bytes each of what was set, copied, compared or taken as zeros. */
+/* Number of basic blocks executed so far, plus one for every 16 bytes set, copied, compared or zero-allocated. */
 uint64_t work_done(void);
 
 #endif

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""What the pages name is there: functions, types, constants (rw_..., RW_..., ckpt_..., REWIND_...) somewhere in the
-sources, and files by their paths from the root. Prints what is not, with its page and line."""
+"""Checks that everything named in the pages exists: functions, types, constants (rw_..., RW_..., ckpt_..., REWIND_...)
+somewhere in the sources, and files by their paths from the root. Prints what does not exist, with its page and line."""
 import pathlib
 import re
 import sys
@@ -22,7 +22,7 @@ def named_in_sources():
 
 
 def is_there(path):
-    """A file or a folder, of the tests' by its path among them, too; a program that is built of one."""
+    """Whether it is a file or a folder, also by a path relative to tests/, or a program built from one."""
     suite = f'*/{pathlib.PurePath(path).name}.c'
     return any((ROOT / p).exists() for p in (path, f'{path}.c', f'tests/{path}')) or any((ROOT / 'tests').glob(suite))
 
@@ -32,10 +32,17 @@ def is_placeholder(name):
     return not name.startswith(('RW_', 'REWIND_')) and re.search(r'(?<![A-Za-z])[A-Z]{4,}', name) is not None
 
 
+def without_old_names(line):
+    """Handles a row of the changelog's table of names: | old | new |. The names of its first column no longer exist."""
+    cells = line.split('|')
+    return '|'.join(cells[2:]) if len(cells) == 4 and line.startswith('|') else line
+
+
 def missing_of(page, known):
     for number, line in enumerate(page.read_text().splitlines(), 1):
-        for name in NAME.findall(line):
-            # a family is named by its beginning
+        named = without_old_names(line) if page.name == 'CHANGELOG.md' else line
+        for name in NAME.findall(named):
+            # a family of names is written as its common prefix
             if name not in known and not (name.endswith('_') and any(k.startswith(name) for k in known)):
                 yield number, name
         yield from ((number, path) for path in PATH.findall(line) if not is_there(path))

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Holds the folders of runtime/ and ops/ to one direction, by what their files include and whom they call.
+"""Checks that the dependencies between folders of runtime/ and ops/ have one direction, by includes and by calls.
 
     tests/tools/include_graph.py BUILD
 
-A .c and its header are one room. No room may reach itself through others, nor may a folder of runtime/ or a family of
-ops/. An arrow within runtime/ stays in its folder or goes to one that stands before it in ORDER; runtime/ includes
+A .c and its header are one unit. No unit may depend on itself through others, nor may a folder of runtime/ or a family
+of ops/. A dependency within runtime/ stays in its folder or goes to an earlier folder of ORDER; runtime/ includes
 nothing of ops/. Kernels and headers of ops/ include ops/, base/, device/ and the headers of OF_OPS; the other files of
-an op ops/, those headers and the public ones. Calls within runtime/, which BUILD's objects tell, count as includes do:
-a function that a later folder defines is seen, whoever declares it."""
+an op include ops/, those headers and the public ones. Calls within runtime/, read from BUILD's objects, count like
+includes: a call of a function that a later folder defines is detected, whichever header declares it."""
 import pathlib
 import re
 import subprocess
@@ -15,8 +15,8 @@ import sys
 
 ROOT = pathlib.Path(__file__).parents[2]
 ORDER = ['base', 'device', 'record', 'autodiff', 'remat', 'place', 'plan', 'run', 'verify', 'api', 'io']
-OF_OPS = ('runtime/record/own_ops.h', 'runtime/record/maker.h')
-# Arrows that are still to go, FROM -> TO. One that could be left out fails the test as well.
+OF_OPS = ('runtime/record/builtin_ops.h', 'runtime/record/producer.h', 'runtime/record/edge.h')
+# Dependencies that remain to be removed, FROM -> TO. An entry that is not needed fails the test as well.
 EXCEPTIONS = """
 """
 
@@ -26,12 +26,12 @@ def room(path):
 
 
 def folder(name):
-    """runtime/record, ops/matmul: two levels, device/cpu and device/cuda are the device's."""
+    """runtime/record, ops/matmul: two levels; device/cpu and device/cuda belong to device."""
     return '/'.join(name.split('/')[:2])
 
 
 def resolve(source, name):
-    """The file of the tree that an #include "NAME" means."""
+    """The file of the tree to which an #include "NAME" refers."""
     for base in (source.parent, pathlib.Path('runtime'), pathlib.Path('.')):
         if (ROOT / base / name).is_file():
             return base / name
@@ -67,7 +67,7 @@ def calls(build):
 
 
 def refused(source, target):
-    """Why an arrow between two folders is against the order, or None."""
+    """Why a dependency between two folders violates the order, or None."""
     a, b = source.parts, target.parts
     if a[0] == 'runtime' and b[0] == 'ops':
         return 'runtime/ knows nothing of ops/'
@@ -108,7 +108,7 @@ def circles(edges):
 
 
 def faults(edges):
-    """Sentences about what is wrong with these arrows between files."""
+    """Messages about the invalid dependencies between files."""
     said = [f'{a} -> {b}: {why}' for a, b in sorted(edges) for why in [refused(a, b)] if why]
     rooms = {(room(a), room(b)) for a, b in edges}
     said += ['files in a circle: ' + ', '.join(part) for part in circles(rooms)]

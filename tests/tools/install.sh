@@ -9,7 +9,7 @@ trap 'rm -rf "$dir"' EXIT
 DESTDIR="$dir/stage" meson install -C "$build" --no-rebuild >/dev/null
 installed=$(find "$dir/stage" -name rewind.pc | head -1)
 libdir=$(dirname "$(dirname "$installed")")
-# As if the stage were the root, for Rewind alone: the libraries that it needs are where they are.
+# Use the staging folder as the root for Rewind only: the libraries that it needs are at their usual places.
 mkdir "$dir/pkgconfig"
 sed "s|^prefix=|prefix=$dir/stage|" "$installed" >"$dir/pkgconfig/rewind.pc"
 export PKG_CONFIG_PATH=$dir/pkgconfig
@@ -49,7 +49,7 @@ run "$dir/c_shared"
 run "$dir/cpp_shared"
 "$dir/c_static"
 
-# The example is the inside of a main(): its includes go in front.
+# The example is the body of main(): its includes are moved to the front.
 awk '/^```c$/ { inside = 1; next } /^```$/ { inside = 0 } inside' "$readme" >"$dir/example"
 grep -q rw_backward "$dir/example"
 {
@@ -65,5 +65,5 @@ cc -std=c11 $strict $flags "$dir/readme.c" -o "$dir/readme_c" $(pkg-config --lib
 c++ -std=c++17 $strict $flags "$dir/readme.cpp" -o "$dir/readme_cpp" $(pkg-config --libs rewind)
 for program in readme_c readme_cpp; do
     run "$dir/$program"
-    run "$dir/$program" | grep -qx 'the same bytes with recompute and without'
+    run "$dir/$program" | grep -qx 'bit-identical with recompute and without'
 done

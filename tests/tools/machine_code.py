@@ -1,18 +1,18 @@
 #!/usr/bin/env python3
-"""What the compiler made of the CUDA kernels: laws that the machine code must keep, read with cuobjdump.
+"""Checks the machine code of the CUDA kernels, read with cuobjdump, against a list of rules.
 
-    tests/tools/machine_code.py DIR [--table]      DIR holds the objects (*.cu.o) of a build
+    tests/tools/machine_code.py DIR [--table]      DIR has the objects (*.cu.o) of a build
 
 For every kernel and every architecture in the objects:
-  - no atomics on floats, and no atomics at all but in the kernels listed in ATOMICS: sums of a fixed order;
+  - no atomics on floats, and no atomics at all except in the kernels listed in ATOMICS: sums have a fixed order;
   - no stack and no local memory: a spilled register is read back through the memory that the kernel is waiting for;
   - compiled without contraction; no fused multiply-add in the kernels listed in UNFUSED;
   - kernels that move memory, listed in STREAMS, load and store 16 bytes at a time and have enough bytes in flight.
-A kernel that neither STREAMS nor OTHERS knows is a failure too: whoever adds one says what it is.
+A kernel that neither STREAMS nor OTHERS lists is a failure too: a new kernel must be added to one of them.
 
-Bytes in flight are counted in the machine code: the most that one thread has loaded before it touches any of it, times
-the threads that registers and shared memory let stay on a multiprocessor. The count follows the code from top to
-bottom, so it is a model; it sees loads that wait for one another, which is what it is for.
+Bytes in flight are counted in the machine code: the maximum that one thread has loaded before it uses any of it, times
+the threads that registers and shared memory allow on a multiprocessor. The count follows the code from top to bottom,
+so it is a model; it detects loads that wait for one another, which is its purpose.
 """
 import argparse
 import collections
@@ -25,11 +25,11 @@ import subprocess
 import sys
 
 # Kernels whose integers are added in any order: the sums are the same.
-ATOMICS = {'delayed_cuda:note_kernel', 'digest:digest_kernel', 'embedding_cuda:count_kernel',
+ATOMICS = {'delayed_update_cuda:note_kernel', 'digest:digest_kernel', 'embedding_cuda:count_kernel',
            *(f'quantize_cuda:{kernel}_kernel' for kernel in ('block', 'codes', 'note', 'part', 'scale'))}
 
-# Kernels that may use the stack: how many of the instructions of the innermost loop around an access may be such
-# accesses, and why.
+# Kernels that may use the stack: the allowed share of such accesses among the instructions of the innermost loop around
+# one, and the reason.
 STACK = [
     (r'rope_cuda:table_kernel<.*>', 1, 'sincos() of libdevice, for large angles; one small launch per call'),
     (r'pointwise_cuda:map_\w+<(sin|cos)_of<.*', 0.1, 'sin() and cos() of libdevice, for angles beyond 100,000'),
@@ -47,22 +47,22 @@ STACK = [
     (r'pool_cuda:backward_kernel<.*>', 0.01, 'a few words, beside divisions that are calls'),
 ]
 
-# Bit-equal to the CPU, and without a division or a root, whose own code fuses.
+# Bit-identical to the CPU, and without a division or a root, whose own code contains fused multiply-adds.
 UNFUSED = ('random_cuda:dropout_kernel',)
 
 # An H200 moves 4.8 TB/s with about 700 ns of latency: 4.8e12 * 700e-9 / 132 multiprocessors is 25.5 KB that each must
-# have asked for. Where a kernel writes as well, loads are only a share of the traffic.
+# have in flight. If a kernel writes as well, loads are only a share of the traffic.
 LATENCY_BYTES = 4.8e12 * 700e-9 / 132
 
 ELEMENT = {'double': 8, 'float': 4, '__half': 2, '__nv_bfloat16': 2, 'int': 4, 'char': 1}
 
 
 class Stream:
-    """A kernel of the fast path: bits of its widest load and store (0: any), and the loads' share of the traffic."""
+    """A memory-bound kernel: bits of its widest load and store (0: any), and the loads' share of the traffic."""
 
     def __init__(self, pattern, load=128, store=128, share=0.5, stores=1):
         self.pattern, self.load, self.store, self.share = re.compile(pattern), load, store, share
-        self.stores = stores  # how many of the widest: one for each result
+        self.stores = stores  # number of the widest ones: one for each result
 
     def of(self, kernel):
         """(load, store, share): those of a cast follow from its types."""
@@ -76,10 +76,10 @@ class Stream:
 FLOATS = '(float|__half|__nv_bfloat16)'
 ANY = '(float|__half|__nv_bfloat16|double)'
 STREAMS = [
-    # An element-wise op is as wide as its wider side; bytes of the other side follow.
+    # An element-wise op is as wide as its wider side; the width of the other side follows.
     Stream(r'shape_cuda:map_packs<cast_of<.*>', load=None, store=None, share=None),
     Stream(r'pointwise_cuda:map_packs<swiglu_backward_of<.*>', stores=2),
-    # From elements to truth values, a byte each.
+    # From elements to booleans of one byte each.
     Stream(r'compare_cuda:map_packs<(eq|ne|lt|le|gt|ge|isfinite)_of<.*>', store=0, share=2 / 3),
     Stream(r'where_cuda:where_packs<.*>', share=2 / 3),
     Stream(r'\w+:map_packs<.*>'),
@@ -90,7 +90,7 @@ STREAMS = [
     Stream(rf'norm_cuda:backward_kernel<{FLOATS}, \d, \d+, (true|false), (true|false)>', share=2 / 3),
     Stream(rf'softmax_cuda:forward_kernel<{FLOATS}, \d, \d+>'),
     Stream(rf'softmax_cuda:backward_kernel<{FLOATS}, \d, \d+>', share=2 / 3),
-    # Its loads are groups of copies to shared memory, which are not counted here; only its results are looked at.
+    # Its loads are groups of copies to shared memory, which are not counted here; only its stores are checked.
     Stream(r'attention_mma_cuda:(forward|queries)_kernel<.*>', load=0, share=0),
     Stream(r'attention_mma_cuda:keys_kernel<.*>', load=0, share=0, stores=2),
     Stream(rf'attention_rows_cuda:stat_kernel<{ANY}>', store=0, share=1),
@@ -103,7 +103,7 @@ STREAMS = [
     Stream(r'reduce_cuda:columns_kernel<\w+, (float, 4|__half, 8|__nv_bfloat16, 8), stored>', store=0, share=1),
     Stream(r'pointwise_cuda:columns_kernel<summed, (float, 4|__half, 8|__nv_bfloat16, 8), gelu_slopes>', share=2 / 3),
     Stream(r'random_cuda:columns_kernel<summed, (float, 4|__half, 8|__nv_bfloat16, 8), dropped>'),
-    # A term of 16 bits and a float32 sum are read, a float32 sum is written.
+    # A 16-bit term and a float32 sum are read, a float32 sum is written.
     Stream(r'pointwise_cuda:add_wide_kernel<.*>', share=0.6, stores=2),
     Stream(r'reduce_cuda:runs_kernel<\w+, (float, 4|__half, 8|__nv_bfloat16, 8), \d+>', store=0, share=1),
     Stream(r'embedding_cuda:gather_kernel<unit16>'),
@@ -112,12 +112,12 @@ STREAMS = [
     Stream(r'remap_cuda:move_kernel<unit16>'),
     Stream(r'shape_cuda:(move|pad)_kernel<unit16>'),
     Stream(r'shape_cuda:fill_kernel', load=0, share=0),
-    # Elements one by one, side by side in a warp: a transpose has no wider access on both of its sides.
+    # Single elements, contiguous in a warp: a transpose has no wider access on both of its sides.
     Stream(r'shape_cuda:turn_kernel<unsigned short>', load=16, store=16),
     Stream(r'shape_cuda:turn_kernel<unsigned int>', load=32, store=32),
     Stream(r'shape_cuda:turn_kernel<unsigned long>', load=64, store=64),
     Stream(r'shape_cuda:turn_kernel<unit16>'),
-    # Codes, 16 to a thread on either side, through shared memory.
+    # FP8 data, 16 per thread on either side, through shared memory.
     Stream(r'codes_product_cuda:turn_kernel'),
     # AdamW: four reads, three writes, some of half the bytes; Lion and SGD: three and two; averages: two and one.
     Stream(r'update_cuda:update_kernel<0, float>', share=4 / 7),
@@ -132,7 +132,7 @@ STREAMS = [
     Stream(r'scaler_cuda:unscale_kernel<(true|false)>'),
 ]
 
-# What else there is, and why nothing is asked of its accesses.
+# Other kernels, and the reason that their accesses are not checked.
 OTHERS = [
     (r'attention_portable_cuda:\w+<.*>', 'limited by arithmetic'),
     (r'attention_bias_cuda:\w+_kernel(<.*>)?', 'only for gradients of gradients'),
@@ -151,8 +151,8 @@ OTHERS = [
     (r'ssd_scan_cuda:pairs_kernel<.*>', 'limited by arithmetic, beside an exponential for each pair'),
     (r'ssd_scan_cuda:(pass|sums|steps|whole|rates)_kernel<.*>', 'one after the other along a sequence'),
     (r'attention_cuda:span_kernel', 'eight bytes for each row'),
-    (r'delayed_cuda:note_kernel', 'one block'),
-    (r'delayed_cuda:update_kernel', 'a block for each history: few numbers'),
+    (r'delayed_update_cuda:note_kernel', 'one block'),
+    (r'delayed_update_cuda:update_kernel', 'a block for each history: few numbers'),
     (r'attention_merge_cuda:\w+_kernel<.*>', 'operands of any layout, a warp for each row'),
     (r'moe_balance_cuda:balance_kernel', 'one block'),
     (r'moe_drop_cuda:drop_kernel<.*>', 'a few numbers a token'),
@@ -231,7 +231,7 @@ class Kernel:
         self.widest = {'load': 0, 'store': 0}
         self.stores = collections.Counter()  # by bits
         self.opcodes = collections.Counter()
-        self.loops, self.spills = [], []  # addresses: (begin, end), and of accesses to local memory
+        self.loops, self.spills = [], []  # addresses: (begin, end) of loops, and of accesses to local memory
         self.flight = 0
 
     @property
@@ -243,7 +243,7 @@ class Kernel:
         return self.id.split('<')[0]
 
     def blocks(self):
-        """Blocks of a multiprocessor, by its 64 Ki registers, its threads and its shared memory."""
+        """Blocks per multiprocessor, limited by its 64 Ki registers, its threads and its shared memory."""
         warps = (self.threads + 31) // 32
         per_warp = (self.registers * 32 + 255) // 256 * 256
         shared = {80: 164, 90: 228}.get(self.arch, 100) * 1024
@@ -251,7 +251,7 @@ class Kernel:
         return min(65536 // per_warp // warps, 64 // warps, 32, shared // each if each else 32)
 
     def spill_share(self):
-        """The greatest share of accesses to local memory in the innermost loop around one of them."""
+        """The largest share of accesses to local memory in the innermost loop around one of them."""
         share = 0
         for spill in self.spills:
             around = [(end - begin, begin, end) for begin, end in self.loops if begin <= spill <= end]
@@ -265,7 +265,7 @@ class Kernel:
 
 
 def run(command, pattern=None):
-    """The lines of a command's output, those that match the extended regular expression where there is one."""
+    """The lines of a command's output; with a pattern, those that match the extended regular expression."""
     if not pattern:
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
     made = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
@@ -291,7 +291,8 @@ def bits_of(opcode):
 
 
 class Flight:
-    """Bytes that a thread waits for, each width by itself: a slow path beside a fast one does not count."""
+    """Bytes in flight of one thread, counted separately for each width: a slow path next to a fast one does not
+    count."""
 
     def __init__(self):
         self.pending = {}  # register: (its load, bits)
@@ -399,7 +400,7 @@ ARITHMETIC = re.compile(r'(FFMA|DFMA|HFMA2)(\.|$)')
 
 
 def faults_of(k):
-    """What is wrong with a kernel, in words."""
+    """The faults of a kernel, in words."""
     stream = next((s for s in STREAMS if s.pattern.fullmatch(k.id)), None)
     if any(FLOAT_ATOMIC.match(op) for op in k.opcodes):
         yield 'adds floats with atomics: the sum depends on the order of threads'
@@ -435,7 +436,7 @@ def print_table(kernels):
 
 
 def find_tool():
-    """cuobjdump: named by CUOBJDUMP, or where programs are found, or beside nvcc; with nvdisasm, which it runs."""
+    """cuobjdump: from CUOBJDUMP, the PATH, or the folder of nvcc; together with nvdisasm, which it runs."""
     for place in (os.environ.get('CUOBJDUMP'), 'cuobjdump', '/usr/local/cuda/bin/cuobjdump'):
         tool = place and shutil.which(place)
         if tool and (shutil.which('nvdisasm') or shutil.which(pathlib.Path(tool).with_name('nvdisasm'))):

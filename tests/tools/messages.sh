@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# What programs say to a mistake: one line, on the right stream, with the right status; to --help, all there is; and
-# that a program outside the tree builds with the library where it was built (rewind-uninstalled.pc).
+# Checks the programs' messages for invalid options: one line, on the right stream, with the right status; and that
+# --help lists all options. Also checks that a program outside the tree builds with the uninstalled library
+# (rewind-uninstalled.pc).
 set -u
 build=$(cd "$1" && pwd)
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
@@ -8,7 +9,8 @@ dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 failed=0
 
-# says STATUS WORDS COMMAND...: the program ends with that status and prints one line, to stderr, that holds the words
+# says STATUS WORDS COMMAND...: checks that the program ends with that status and prints one line, to stderr, that
+# contains the words
 says() {
     local status=$1 words=$2 got
     shift 2
@@ -22,7 +24,7 @@ says() {
     fi
 }
 
-# helps WORDS COMMAND...: it prints its options to stdout, and nothing else happens
+# helps WORDS COMMAND...: checks that it prints its options to stdout, and does nothing else
 helps() {
     local words=$1
     shift
@@ -45,7 +47,7 @@ says 1 'column 1: unknown policy "rubbish"' env REWIND_POLICY=rubbish "$build/ex
 says 2 '--nonsense' "$build/examples/train_text" --nonsense
 helps '--policy' "$sweep" --help
 helps '--temperature' "$build/examples/train_text" --help
-helps '--policy' env PATH=/usr/bin:/bin REWIND_BUILD=/nowhere "$root/scripts/sweep.sh" --help # needs no build
+helps '--policy' env PATH=/usr/bin:/bin REWIND_BUILD=/nowhere "$root/scripts/sweep.sh" --help # does not need a build
 
 # One parameter more than can be clipped: in the suites' private build so many allocations are too many mappings.
 cat >"$dir/use.c" <<'C'
@@ -64,7 +66,7 @@ int main(void)
         good = rw_param(ctx, name, RW_F32, RW_SHAPE(1)) && (k != MOST - 1 || !rw_clip_grad_norm(ctx, 1, &norm));
     }
     good = good && norm == 0 && rw_clip_grad_norm(ctx, 1, &norm) == RW_ERR_ARGUMENT &&
-           strstr(rw_error_message(ctx), "32765 parameters, at most 32764");
+           strstr(rw_error_message(ctx), "expected at most 32764 parameters, got 32765");
     if (!good) puts(rw_error_message(ctx));
     rw_context_destroy(&ctx);
     return !good;
@@ -77,7 +79,7 @@ if ! cc $(pkg-config --cflags rewind) "$dir/use.c" -o "$dir/use" $(pkg-config --
     failed=1
 fi
 
-# A policy of the environment that no one can read is told by every example, not only by its status.
+# An invalid policy in the environment is reported by every example, not only by its status.
 while read -r example; do
     REWIND_POLICY=typo "$build/examples/$example" --quick >"$dir/out" 2>"$dir/err" </dev/null
     if [ $? -eq 0 ] || ! grep -q 'REWIND_POLICY' "$dir/err"; then

@@ -1,6 +1,6 @@
 /*
- * In the place of libcuda.so.1: enough for cuDNN to compile its kernels and make plans where there is no device. Every
- * call succeeds and does nothing. For conv_plans.c and sdpa_plans.c.
+ * A replacement of libcuda.so.1 with which cuDNN compiles its kernels and makes plans without a device. Every call
+ * succeeds and does nothing. For conv_plans.c and sdpa_plans.c.
  */
 #define DOES_NOTHING(X)                                                                                                \
     X(cuCtxGetCurrent) X(cuCtxGetLimit) X(cuCtxPopCurrent) X(cuCtxPushCurrent) X(cuDeviceGet) X(cuDeviceGetCount)      \

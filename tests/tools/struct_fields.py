@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Writes a C header with one row for each field of the named structs, taken from their definitions.
+"""Writes a C header with one row for each field of the named structs, generated from their definitions.
 
     struct_fields.py OUTPUT NAME=HEADER...    NAME: a tag ("rw_node"), or with "typedef:" a type ("typedef:rw_layout")
 
 A row has the struct, the field, and a function that changes the field of an object: a number by one bit, a boolean to
-its opposite, a text to another one, an array in its first element. It is NULL for what has no change of its own:
+its opposite, a text to another one, an array in its first element. It is NULL for a field that cannot be changed alone:
 another struct, a pointer to anything else.
 """
 import re

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Writes a C header with one function for each public function that takes a tensor, taken from the public headers.
+"""Writes a C header with one function for each public function that takes a tensor, generated from the public headers.
 
     tensor_calls.py OUTPUT INCLUDE_DIRECTORY
 
-A written function calls the public one with valid arguments, but for the tensor at one place: an argument, the first
-element of an array, a member of an options struct. It tells told() (tests/api/tensor_kinds.c) what came of it.
+A generated function calls the public one with valid arguments, except for the tensor at one place: an argument, the
+first element of an array, a member of an options struct. It passes the result to told() (tests/api/tensor_kinds.c).
 """
 import glob
 import os
@@ -17,8 +17,8 @@ BY_TYPE = {
     'uint32_t': 'RW_ALL_AXES', 'unsigned': '1', 'bool': 'false', 'size_t': '64', 'rw_tensor **': 'w->out',
     'const char *': '"full"', 'const void *': 'w->bytes', 'void *': 'w->bytes', 'rw_dtype': 'RW_F32',
     'rw_shape': 'RW_SHAPE(4, 4)', 'rw_graph **': '&w->graph', 'FILE *': 'w->file', 'rw_custom_grad_fn': 'no_gradient',
-    'const rw_average *': 'w->average', 'rw_optimizer *': 'w->optimizer', 'rw_scaler *': 'w->scaler',
-    'const rw_delayed *': 'w->delayed', 'const rw_op_def *': '&same_op', 'const int64_t *': 'w->sizes',
+    'const rw_weight_average *': 'w->average', 'rw_optimizer *': 'w->optimizer', 'rw_scaler *': 'w->scaler',
+    'const rw_delayed_scaling *': 'w->delayed', 'const rw_op_def *': '&same_op', 'const int64_t *': 'w->sizes',
     'const int *': 'w->axes', 'size_t *': 'w->counts', 'rw_grad_call *': None,
 }
 
@@ -48,7 +48,7 @@ def split(argument):
 
 
 def argument_text(kind, name, at, structs, many):
-    """The argument, and how many places for a tensor it has, the first of which is number `at`."""
+    """The argument, and the number of places for a tensor that it has, the first of which is number `at`."""
     place = f'at == {at} ? x : w->good'
     if kind in ('rw_tensor *', 'const rw_tensor *'):
         return place, 1
@@ -79,7 +79,7 @@ def main():
         if not any('rw_tensor' in kind for kind in kinds) and \
                 not any(structs.get(kind[6:-2]) for kind in kinds if kind.startswith('const ')):
             continue
-        if 'rw_grad_call *' in kinds:  # of gradient rules alone
+        if 'rw_grad_call *' in kinds:  # only for gradient rules
             continue
         many, at, values = 'rw_tensor *const *' in kinds, 0, []
         for kind, argument in arguments:
@@ -98,4 +98,5 @@ def main():
         f.write('\n'.join(texts) + '\nstatic const struct call calls[] = {\n' + '\n'.join(rows) + '\n};\n')
 
 
-main()
+if __name__ == '__main__':
+    main()

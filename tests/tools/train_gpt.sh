@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Holds runs of train_gpt against each other: 20 steps, and 10 that another run goes on from under another policy, save
-# equal files; so does a run that was killed again and again. Tokens as llm.c writes them are read, mistakes refused.
+# Compares runs of train_gpt with each other: 20 steps, and 10 steps that another run continues under another policy,
+# save equal files; so does a run that is killed repeatedly. Tokens in llm.c's format are read, and mistakes are
+# refused.
 #
 #   tests/tools/train_gpt.sh BUILD
 set -eu
@@ -9,11 +10,19 @@ dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 cd "$dir"
 
-small="--layers 2 --width 64 --heads 2 --kv-heads 2 --hidden 96 --seq 24 --batch 2 --sample 0 --eval-batches 1"
+small="--layers 2 --width 64 --heads 2 --kv-heads 2 --hidden 96 --seq 24 --batch 2 --sample 0 --eval-tokens 48"
 small="$small --lr 3e-3"
 train() { "$program" $small "$@" >log 2>&1 || { echo "train_gpt $*:"; cat log; exit 1; }; }
 
-# same NAME OPTIONS -- BEFORE -- AFTER: what the three have in common, and in what the two halves differ
+# ends STATUS OPTIONS...
+ends() {
+    local wanted=$1 status=0
+    shift
+    "$program" $small "$@" >log 2>&1 || status=$?
+    [ $status -eq "$wanted" ] || { echo "train_gpt $*: status $status, not $wanted"; cat log; exit 1; }
+}
+
+# same NAME OPTIONS -- BEFORE -- AFTER: the options common to the three runs, and those of the two halves
 same() {
     local name=$1 common=$2 before=$3 after=$4
     rm -rf run whole halves
@@ -36,13 +45,13 @@ same "GPT-2, fp8 of earlier steps" "--dtype fp8 --scaling delayed --accum 2 --th
 same "GPT-2, delayed, updated inside" "--dtype fp8 --scaling delayed" "--graph --update-inside --policy full" ""
 same "Llama, fp8 of blocks, graph" "--dtype fp8 --scaling 1x128 --preset llama-tiny" "--policy full --graph" ""
 
-# What the scaler leaves out is no step of the schedule: of weights that are no numbers all of them are.
+# A step that the scaler skips does not count for the schedule: with weights that are NaN all are skipped.
 for graph in "" "--graph"; do
     rm -f left_out.jsonl
-    train --dtype f16 --lr 50 --warmup 0 --clip 1000 --steps 12 --on loss_nonfinite=note --log left_out.jsonl $graph
+    ends 3 --dtype f16 --lr 50 --warmup 0 --clip 1000 --steps 12 --on loss_nonfinite=note --log left_out.jsonl $graph
     python3 - <<'PY'
 import json
-lines = [json.loads(line) for line in open("left_out.jsonl")]
+lines = [line for line in map(json.loads, open("left_out.jsonl")) if "memory" in line]
 made = [i for i, line in enumerate(lines) if line["loss"] is not None]
 rates = [line["lr"] for line in lines]
 assert made and len(made) < 6, f"{len(made)} of 12 losses are numbers"
@@ -51,35 +60,35 @@ PY
 done
 echo "what is left out is no step of the schedule"
 
-# Some hundred steps learn something, call by call and as a graph; the two are the same steps.
+# Some hundred steps reduce the loss, call by call and as a graph; the two have the same steps.
 for how in "--policy selective:mlp" "--policy full --graph"; do
     rm -f "long$how.jsonl"
     train --steps 300 --dropout 0 --log "long$how.jsonl" $how
 done
 python3 - "long--policy selective:mlp.jsonl" "long--policy full --graph.jsonl" <<'PY'
 import json, sys
-calls, graph = ([json.loads(line)["loss"] for line in open(path)] for path in sys.argv[1:])
+calls, graph = ([x["loss"] for x in map(json.loads, open(path)) if "loss" in x] for path in sys.argv[1:])
 last = sum(calls[-50:]) / 50
 assert len(calls) == 300 and calls == graph, "not the same losses"
 assert 5.4 < calls[0] < 5.7 and 2 < last < 2.9, (calls[0], last)
 PY
 echo "three hundred steps: from the logarithm of 256 to less than 2.9"
 
-# An evaluation, here of as long as a hundred steps, is no part of the step behind it.
-train --steps 60 --eval-every 10 --eval-batches 400 --log evaluated.jsonl
+# The time of an evaluation, here of as long as a hundred steps, is not part of the next step's.
+train --steps 60 --eval-every 10 --eval-tokens 19200 --log evaluated.jsonl
 python3 - <<'PY'
 import json, statistics
-ms = [json.loads(line).get("step_ms", 0) for line in open("evaluated.jsonl")]
+ms = [x.get("step_ms", 0) for x in map(json.loads, open("evaluated.jsonl")) if "loss" in x]
 least = min(ms[10::10])  # the machine may be late once
 assert least < 20 * statistics.median(ms[1:]), f"{least} ms behind an evaluation"
 PY
 echo "an evaluation is no step"
 
-# A run that is killed in the midst of saving, five times.
+# A run that is killed five times while it saves.
 rm -rf run whole halves
 train --steps 40 --policy none --save whole
 for i in 1 2 3 4 5; do
-    "$program" $small --steps 40 --resume run --checkpoint run --save-every 1 >log 2>&1 &
+    "$program" $small --steps 40 --resume run --resume-if-there --checkpoint run --save-every 1 >log 2>&1 &
     pid=$!
     for _ in $(seq 100); do ls run/*.safetensors >/dev/null 2>&1 && break; sleep 0.05; done
     sleep "0.$((i * 7 % 10))"
@@ -90,7 +99,8 @@ train --steps 40 --resume run --checkpoint run --save halves
 cmp whole halves || { echo "killed: not the same bytes"; exit 1; }
 echo "killed five times: the same bytes"
 
-# Weights as Hugging Face names them, made of a run's own: GPT-2's products transposed, a Llama's q, k and v apart.
+# Weights with Hugging Face's names, converted from a run's own: GPT-2's products transposed, a Llama's q, k and v
+# separate.
 train --steps 0 --save gpt
 train --steps 0 --save llama --preset llama-tiny
 python3 - <<'PY'
@@ -139,11 +149,25 @@ for k, (shape, data) in read('llama').items():
         out[f'model.layers.{l}.self_attn.{name}_proj.weight'] = [shape[0] // 3, shape[1]], part
 write('llama.hf', out)
 PY
-train --steps 0 --seed 7 --load-hf gpt.hf --save again
+mkdir -p hf_gpt hf_llama
+mv gpt.hf hf_gpt/; mv llama.hf hf_llama/
+python3 - <<'PY'
+import json
+gpt = {'model_type': 'gpt2', 'n_embd': 64, 'n_layer': 2, 'n_head': 2, 'n_inner': 96, 'n_positions': 24,
+       'vocab_size': 256, 'layer_norm_epsilon': 1e-5, 'activation_function': 'gelu_new'}
+llama = {'model_type': 'llama', 'hidden_size': 64, 'num_hidden_layers': 2, 'num_attention_heads': 2,
+         'num_key_value_heads': 2, 'intermediate_size': 96, 'rms_norm_eps': 1e-5, 'vocab_size': 256}
+json.dump(gpt, open('hf_gpt/config.json', 'w'))
+json.dump(llama, open('hf_llama/config.json', 'w'))
+PY
+train --steps 0 --seed 7 --load-hf hf_gpt/gpt.hf --save again
 cmp gpt again || { echo "GPT-2 as Hugging Face names it: other weights"; exit 1; }
-train --steps 0 --seed 7 --preset llama-tiny --load-hf llama.hf --save again
+train --steps 0 --seed 7 --preset llama-tiny --load-hf hf_llama/llama.hf --save again
 cmp llama again || { echo "Llama as Hugging Face names it: other weights"; exit 1; }
-"$program" $small --steps 0 --load-hf llama.hf >log 2>&1 && { echo "a Llama went into a GPT-2"; exit 1; }
+ends 2 --steps 0 --load-hf hf_llama/llama.hf
+grep -q '"model_type" is "llama": --preset is a GPT-2' log || { cat log; exit 1; }
+cp hf_gpt/config.json hf_llama/ # a config that does not belong to the file is detected when it is read
+ends 1 --steps 0 --load-hf hf_llama/llama.hf
 grep -q '"wte.weight" is not in it' log || { cat log; exit 1; }
 echo "Hugging Face's names: the same weights"
 
@@ -161,16 +185,16 @@ train --data tokens.bin --val tokens.bin --vocab 300 --steps 3 --log steps.jsonl
 train --data tokens.bin --val tokens.bin --vocab 300 --steps 2 --log steps.jsonl
 python3 - <<'PY'
 import json
-rows = [json.loads(line) for line in open('steps.jsonl')]
+rows = [x for x in map(json.loads, open('steps.jsonl')) if 'loss' in x]
 assert [r['step'] for r in rows] == [0, 1, 2, 0, 1], rows
 assert all(r['loss'] > 0 and r['grad_norm'] > 0 and r['memory']['peak'] > 0 and r['alerts'] == [] for r in rows), rows
 PY
 grep -q "4000 training tokens" log || { cat log; exit 1; }
-# Of 8-bit codes a line and the page have each operand of each product.
+# With FP8 data, a line and the page have each operand of each product.
 train --dtype fp8 --scaling 1x128 --steps 2 --log sites.jsonl --dashboard sites.html
 python3 - <<'PY'
 import json
-sites = json.loads(open('sites.jsonl').readlines()[-1])['sites']
+sites = json.loads(open('sites.jsonl').readlines()[-2])['sites']
 assert {name.split('/')[1] for name in sites} == {'x', 'w', 'dy'} and len(sites) % 3 == 0, sites
 assert all(s['amax'] > 0 and s['scale'] > 0 and 0 <= s['flushed'] < 1 and 'model.c:' in s['at']
            for s in sites.values()), sites
@@ -180,26 +204,28 @@ train --dtype fp8 --steps 60 --dashboard sites.html
 grep -Eq "<td>(site_scale_drop|site_scale_rise|flushed): layer.[01].[a-z]*/" sites.html ||
     { echo "the page does not say which operand"; exit 1; }
 
-# The small trainer says how far it is, and shows it.
+# The small trainer prints its progress, and draws it.
 "${program%train_gpt}train_text" --quick --steps 12 --log text.jsonl --dashboard text.html >log 2>&1
-grep -q "^step   10 of 12  loss .* 0:0[0-9] left$" log && [ "$(wc -l <text.jsonl)" -eq 12 ] &&
+grep -q "^step   10 of 12  loss .* 0:0[0-9] left$" log && [ "$(grep -c "\"memory\"" text.jsonl)" -eq 12 ] &&
+    grep -q "\"validation_loss\"" text.jsonl && grep -q "class='validation'" text.html &&
     grep -q "aria-label='loss'" text.html && grep -q "ended 20" text.html || { cat log; exit 1; }
 
-# refused OPTIONS...: with status 2 and a line that says why
+# refused OPTIONS...: with status 2 and a line with the reason
 refused() {
     local status=0
     "$program" $small "$@" >log 2>&1 || status=$?
     [ $status -eq 2 ] && grep -q "train_gpt" log || { echo "not refused, status $status: $*"; cat log; exit 1; }
 }
-# A run that goes wrong again and again: each recovery is written down, and so is that it was given up. Whether the loss
-# or a gradient overflows first is a matter of rounding; an update by such gradients makes the next loss no number.
+# A run that diverges repeatedly: each recovery is logged, and so is that it was given up. It depends on rounding
+# whether the loss or a gradient overflows first; an update with such gradients makes the next loss NaN.
 cp steps.jsonl good.jsonl
 status=0
-"$program" $small --steps 40 --lr 900 --clip 1e8 --on grad_nonfinite=note --log wild.jsonl --good good.jsonl \
-    --dashboard page.html --tensorboard tb --prometheus metrics --checkpoint wild --save-every 2 \
+"$program" $small --steps 40 --lr 900 --decay 1000 --on grad_nonfinite=note --log wild.jsonl --good good.jsonl \
+    --dashboard page.html --tensorboard tb --prometheus metrics --checkpoint wild --save-every 50 \
     --on loss_nonfinite=roll_back >log 2>&1 || status=$?
 [ $status -eq 3 ] && [ "$(grep -c '"recovery":"roll_back"' wild.jsonl)" -eq 10 ] &&
-    [ "$(grep -c '"recovery":"stop"' wild.jsonl)" -eq 1 ] && grep -q "rate halved to 450" page.html &&
+    [ "$(grep -c '"recovery":"stop"' wild.jsonl)" -eq 1 ] && grep -q "rate halved to 450" wild.jsonl &&
+    grep -q "rate halved to 0.879" page.html &&
     grep -q "known to be good" page.html && grep -q '^rewind_alerts_total{alert="loss_nonfinite"} 11$' metrics &&
     [ "$(ls tb | wc -l)" -eq 1 ] && [ ! -e page.html.part ] || { echo "gone wrong: status $status"; cat log; exit 1; }
 refused --on loss_spike=jump
@@ -213,7 +239,7 @@ grep -q "^step .* norm [0-9.]* " log || { cat log; exit 1; }
 for chart in "loss" "norm of the gradients" "norm of the weights" "update over the weights" "learning rate"; do
     grep -q "aria-label='$chart'" graph.html || { echo "the page of a graph has no $chart"; exit 1; }
 done
-# A rate at which it goes wrong: where it did is said, and the run ends with status 3.
+# A learning rate at which it diverges: the step is reported, and the run ends with status 3.
 status=0
 "$program" $small --steps 60 --schedule constant --warmup 0 --lr 900 --clip 1e9 --on grad_nonfinite=note \
     --log nan.jsonl >log 2>&1 || status=$?
@@ -221,7 +247,7 @@ status=0
     grep -q " at .*train_gpt/[a-z]*.c:[0-9]*, which reads" log &&
     grep -q '"nonfinite":true' nan.jsonl || { echo "no NaN was found, status $status"; tail -5 log; exit 1; }
 
-# A finite loss whose gradients are not: the op is named, whichever micro-batch it is in, and the update left out.
+# A finite loss whose gradients are not: the op is named, whichever micro-batch it is in, and the update is skipped.
 train --steps 0 --preset llama-tiny --save tame
 python3 - <<'PY'
 import json, struct
@@ -244,13 +270,13 @@ named="of linear in block/mlp at .*model.c:[0-9]*, computed by matmul_add, which
 [ "$(grep -c "^a gradient: .* $named" log)" -eq 2 ] &&
     [ "$(grep -c '"recovery":"skip","alerts":\["grad_nonfinite"' left_out.jsonl)" -eq 2 ] || { cat log; exit 1; }
 cmp overflows untouched || { echo "an update that was to be left out"; exit 1; }
-for weights in tame overflows; do # that it was looked for draws no random number
+for weights in tame overflows; do # the search for it draws no random number
     train --preset llama-tiny --load $weights --dropout 0.01 --accum 2 --steps 1 --checkpoint looked_$weights
     head -c 3000 looked_$weights/*.safetensors | grep -ao '"rewind.generator":"42 [0-9]*"' >drawn_$weights
 done
 grep -q "^a gradient: " log && ! grep -q "another loss" log && cmp drawn_tame drawn_overflows ||
     { cat log drawn_*; exit 1; }
-for what in note lower; do # then the weights are no numbers either, which stops it
+for what in note lower; do # then the weights are not finite either, which stops it
     status=0
     lowered=$([ $what = lower ] && echo 1 || echo 0)
     "$program" $small $overflows --steps 2 --on grad_nonfinite=$what --log $what.jsonl >log 2>&1 || status=$?
@@ -263,19 +289,19 @@ grep -q '"step":0,"recovery":"lower","alerts":\["grad_nonfinite"\],"note":"rate 
 status=0
 "$program" $small $overflows --graph --steps 2 >log 2>&1 || status=$?
 [ $status -eq 3 ] && grep -q "grad_nonfinite" log || { echo "a graph went on, status $status"; cat log; exit 1; }
-# Codes of an infinity are finite: neither the loss nor the norm shows it.
+# The FP8 data of an infinity are finite: neither the loss nor the norm shows it.
 train --preset llama-tiny --load hides --dtype fp8 --accum 2 --steps 1 --log hides.jsonl
 grep -q "^step *0  amax_nonfinite: loss [0-9.]*, norm [0-9.]*$" log &&
     grep -q "^made in forward: -*inf, .* by rmsnorm in block at .*model.c:[0-9]*, which reads" log ||
     { cat log; exit 1; }
 echo "gradients that are no numbers: found, and left out"
-# Of f16 the scale is written down, and which updates it has left out.
+# For f16 the scale is logged, and which updates it has skipped.
 for how in "" --graph; do
     rm -f scaled.jsonl
     train --dtype f16 --steps 8 --lr 0.5 --clip 1000 --schedule constant --log scaled.jsonl $how
     python3 - <<'PY'
 import json
-steps = [json.loads(line) for line in open('scaled.jsonl')]
+steps = [x for x in map(json.loads, open('scaled.jsonl')) if 'loss' in x]
 assert any(s.get('skipped') for s in steps) and not all(s.get('skipped') for s in steps), steps
 for a, b in zip(steps, steps[1:]):
     assert ('grad_nonfinite' in a['alerts']) == a.get('skipped', False), a
@@ -283,7 +309,7 @@ for a, b in zip(steps, steps[1:]):
 PY
 done
 
-# What a run that goes on does not share with the one before is said, or refused.
+# Settings that a resumed run does not share with the one before are reported, or refused.
 rm -rf run
 train --steps 2 --checkpoint run
 train --steps 3 --resume run --total-steps 2

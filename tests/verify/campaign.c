@@ -1,17 +1,18 @@
 /*
- * The verifier against ops that break their law, in random programs: what it lets pass is held against the bytes that
- * really differ with recompute on and off. The verifier knows nothing of what is planted.
+ * The verifier on ops that break their law, in random programs: whether it accepts a program is compared with whether
+ * bytes really differ with recompute on and off. The verifier does not know the planted faults.
  *
- *   REWIND_CAMPAIGN_PROGRAMS   how many of each kind (24)
- *   REWIND_CAMPAIGN_SEED       the first one (1)
+ *   REWIND_CAMPAIGN_PROGRAMS   number of programs of each kind (24)
+ *   REWIND_CAMPAIGN_SEED       the first seed (1)
  *   REWIND_CAMPAIGN_REPORT     1: prints a row for each kind
  *
- * Of each program three things are asked, each in a process of its own, as a write astray may do anything:
+ * Three results are determined for each program, each in a process of its own, because a wild write may have any
+ * effect:
  *   what the program itself shows with recompute and without: losses, values, gradients, parameters;
  *   the verdict of REWIND_VERIFY=1, which promises that all of these are right or that a call fails;
- *   the verdict of ckpt_verify() before each backward, which promises it of the gradients of that step, where the
- *     program has read nothing before: what is read is computed once and stays. A rehearsal promises nothing of an op
- *     that is wrong in a later run alone.
+ *   the verdict of ckpt_verify() before each backward, which promises it of the gradients of that step, if the
+ *     program has read nothing before: a value that is read is computed once and stays. A rehearsal promises nothing of
+ *     an op that is wrong only in a later execution.
  */
 #include "whole/fuzz/generate.h"
 #include "whole/fuzz/judge.h"
@@ -45,12 +46,12 @@ static const struct {
 #define KINDS (sizeof kinds / sizeof *kinds)
 
 struct verdict {
-    bool whole; /* the process came to its end */
+    bool whole; /* the process completed */
     bool yes, gradients;
     char text[400];
 };
 
-/* Of one program. */
+/* Results for one program. */
 struct trial {
     const struct fz_program *p;
     enum fuzz_plant plant;
@@ -73,6 +74,7 @@ static void drop_reads(struct fz_program *p)
     }
 }
 
+/* Runs the program in `mode`, and for FZ_PLAIN also without recompute; stores the verdict. */
 static void ask(const struct trial *x, enum fz_mode mode, bool reads, struct verdict *v)
 {
     struct fz_program *const p = malloc(sizeof *p);
@@ -95,6 +97,7 @@ static void ask(const struct trial *x, enum fz_mode mode, bool reads, struct ver
     v->whole = true;
 }
 
+/* The same in a child process. */
 static struct verdict ask_apart(const struct trial *x, enum fz_mode mode, bool reads)
 {
     struct verdict *const shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1,
@@ -113,12 +116,13 @@ static struct verdict ask_apart(const struct trial *x, enum fz_mode mode, bool r
     return v;
 }
 
-/* What came of the programs of one kind. */
+/* Results for the programs of one kind. */
 struct row {
     int programs, differ, gradients, said, escaped, asked, slipped;
     char escape[400];
 };
 
+/* Determines the verdicts on one program, and adds them to the row. */
 static void judge(const struct trial *x, struct row *row)
 {
     const struct verdict real = ask_apart(x, FZ_PLAIN, true), watched = ask_apart(x, FZ_VERIFIED, true),
@@ -170,7 +174,7 @@ static struct row campaign(size_t kind)
     return row;
 }
 
-/* What leaves its memory does not come as far as the verifier where AddressSanitizer watches. */
+/* Whether AddressSanitizer detects the fault, an access out of bounds, before the verifier does. */
 static bool is_stopped_by_a_sanitizer(enum fuzz_plant plant)
 {
 #ifdef __SANITIZE_ADDRESS__

@@ -1,4 +1,4 @@
-/* The verifier against planted faults: it must find each one, and name the node, the element and the cause. */
+/* The verifier with planted faults: it must detect each one, and name the node, the element and the cause. */
 #include "support/support.h"
 
 #include "verify/faults.h"
@@ -24,7 +24,8 @@ static void build(struct world *x, uint64_t seed)
     rw_init_normal(x->v, 0, 1);
 }
 
-/* Three terms go into the gradient of each g, of the last h, and of what comes before it: sums have an order. */
+/* Three terms contribute to the gradient of each g, of the last h, and of the value before it: their sums have an
+   order. */
 static void record(struct world *x)
 {
     rw_tape *const t = x->b.t;
@@ -38,9 +39,9 @@ static void record(struct world *x)
     x->loss = rw_mean(t, rw_mul(t, h, rw_mul(t, h, rw_tanh(t, h))), RW_ALL_AXES, false);
 }
 
-static struct rw_fault struck; /* the last fault, with where it struck */
+static struct rw_fault struck; /* the last fault, with its location */
 
-/* Plants the fault and verifies. False when it found nothing to strike. */
+/* Plants the fault and verifies. False if it found no target. */
 static bool verify_with_any(struct rw_fault fault, ckpt_report *ret)
 {
     struct world x;
@@ -117,7 +118,7 @@ Test(faults, a_parameter_that_changes_before_its_replay)
     cr_assert_eq(r.cause, CKPT_CAUSE_INPUT_CHANGED, "%s", ckpt_cause_name(r.cause));
 }
 
-/* A caller's op that is not what it says: its result depends on how often it ran. */
+/* A caller's op with a wrong declaration: its result depends on its number of executions. */
 static rw_status fickle_check(rw_op_call *call)
 {
     return rw_op_output_like(call, 0, 0);
@@ -168,7 +169,7 @@ Test(faults, a_nondeterministic_op_of_the_caller)
     fixture_close(&b);
 }
 
-/* Two results, x and 2 x; of the second one element depends on how often the op ran. */
+/* Two results, x and 2 x; one element of the second depends on the number of executions. */
 static rw_status pair_check(rw_op_call *call)
 {
     const rw_status status = rw_op_output_like(call, 0, 0);
@@ -238,7 +239,7 @@ Test(faults, an_op_that_says_so_is_kept_and_verified_around)
     fixture_close(&b);
 }
 
-/* Each step of that op in turn: it is that very node that is named. Returns how many there were. */
+/* Each execution of that op in turn: exactly that node must be named. Returns their number. */
 static int strike_each(struct rw_fault fault)
 {
     ckpt_report r;
@@ -256,7 +257,7 @@ Test(faults, whichever_node_is_struck_is_the_one_named)
     cr_assert_geq(strike_each((struct rw_fault){ .kind = RW_FAULT_REORDER, .op = "matmul_add" }), 2);
 }
 
-/* What a message must say of the cause. A digest cannot tell which of the others it was. */
+/* The cause that the message must state. A digest cannot distinguish the others. */
 static const char *cause_in(const char *mode, struct rw_fault fault)
 {
     if (fault.kind == RW_FAULT_TICKET) return "drew other random numbers";
@@ -264,7 +265,7 @@ static const char *cause_in(const char *mode, struct rw_fault fault)
     return strcmp(mode, "digest") ? "a parameter, input or buffer that it reads changed" : "parameter \"w\" changed";
 }
 
-/* REWIND_VERIFY: nothing but the environment changes; rw_backward() fails and its message names the node. */
+/* REWIND_VERIFY: only the environment changes; rw_backward() fails and its message names the node. */
 static void by_environment(const char *mode, struct rw_fault fault, bool found)
 {
     setenv("REWIND_VERIFY", mode, 1);
@@ -320,13 +321,13 @@ Test(faults, rewind_verify_digest_finds_every_kind_that_a_replay_shows)
     fickle_by_environment("digest");
 }
 
-/* It has nothing to compare an adjoint node with: what it promises is that each replay equals its first run. */
+/* It has nothing to compare an adjoint node with: its promise is that each replay equals its first execution. */
 Test(faults, rewind_verify_digest_looks_at_replays_alone)
 {
     by_environment("digest", (struct rw_fault){ .kind = RW_FAULT_REORDER, .op = "accumulate" }, false);
 }
 
-/* A fault at launch number `at`: of a captured graph the next call that reads tells, elsewhere the launch. */
+/* A fault at launch number `at`: for a captured graph the next call that reads reports it, otherwise the launch. */
 static void launch_with(struct rw_fault fault, int at)
 {
     setenv("REWIND_VERIFY", "digest", 1);

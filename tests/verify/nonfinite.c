@@ -1,4 +1,5 @@
-/* Where a NaN or an infinity came from: op, region, line, element, and what the op read; nothing else changes. */
+/* The origin of a NaN or an infinity: op, region, line, element, and the op's inputs; the search has no other
+   effect. */
 #include "base/alloc.h"
 #include "support/support.h"
 
@@ -55,7 +56,7 @@ static void expect_place(const rw_nonfinite *w, const char *op, const char *regi
     cr_expect(strstr(w->site, site), "%s, not %s", w->site, site);
 }
 
-/* In forward, with and without recompute, before the loss was read and after. */
+/* In forward, with and without recompute, before and after the loss was read. */
 Test(nonfinite, a_division_by_zero_is_named)
 {
     static const char *const policies[] = { "none", "full" };
@@ -104,11 +105,12 @@ Test(nonfinite, what_was_there_from_the_beginning_is_named)
     cr_expect_str_eq(w.value, "bad");
     rw_tape_reset(b.t);
     const float in[2] = { 0, INFINITY };
-    const rw_nonfinite v = find(sum(rw_mul(b.t, rw_slice(b.t, x, 0, 0, 2), rw_input(b.t, RW_F32, RW_SHAPE(2), in))), 0);
+    const rw_nonfinite v = find(
+        sum(rw_mul(b.t, rw_slice(b.t, x, 0, 0, 2), rw_input(b.t, RW_F32, RW_SHAPE(2), in, sizeof in))), 0);
     cr_expect(v.found && v.leaf && v.element == 1 && v.got == INFINITY);
 }
 
-/* Of a view only what it shows is looked at. */
+/* Only the visible elements of a view are checked. */
 Test(nonfinite, what_nobody_reads_is_no_matter)
 {
     rw_tensor *const x = rw_param(b.ctx, "x", RW_F32, RW_SHAPE(2, 3));
@@ -130,8 +132,8 @@ Test(nonfinite, a_gradient_that_is_infinite_is_named)
     cr_expect_str_eq(w.rule_op, "sqrt_backward");
 }
 
-/* Gradient rules record ops that the program never called: the op whose gradient it is is named, of second derivatives
-   too. */
+/* Gradient rules record ops that the program never called: the message names the op being differentiated, for second
+   derivatives too. */
 Test(nonfinite, the_op_of_the_program_is_named)
 {
     rw_tensor *const x = param("x", (float[]){ 1, 1, 0 }, 3);
@@ -150,7 +152,7 @@ Test(nonfinite, the_op_of_the_program_is_named)
     cr_expect(v.backward);
 }
 
-/* A clipping by a norm that is no number makes all gradients NaN: the ops that would add to them are not at fault. */
+/* Clipping by a norm that is NaN makes all gradients NaN: ops that would add to them are not the cause. */
 Test(nonfinite, the_op_is_named_after_the_gradients_were_clipped)
 {
     rw_tensor *const x = param("x", (float[]){ 4, 0, 9 }, 3), *const w = param("w", (float[]){ 1, 2, 3 }, 3);
@@ -173,13 +175,13 @@ Test(nonfinite, infinities_may_be_meant)
 {
     rw_tensor *const x = param("x", (float[]){ 1, 2, 3 }, 3);
     const float mask[3] = { 0, -INFINITY, 0 };
-    rw_tensor *const masked = rw_add(b.t, x, rw_input(b.t, RW_F32, RW_SHAPE(3), mask));
+    rw_tensor *const masked = rw_add(b.t, x, rw_input(b.t, RW_F32, RW_SHAPE(3), mask, sizeof mask));
     rw_tensor *const p = rw_softmax(b.t, masked, 0), *const loss = sum(rw_mul(b.t, p, p));
     cr_expect(find(loss, 0).found);
     cr_expect(!find(loss, RW_NONFINITE_NAN).found);
 }
 
-/* Gradients, buffers, the generator, and what was read are what they were; then the step goes on. */
+/* Gradients, buffers, the generator, and values already read are unchanged; then the step continues. */
 Test(nonfinite, nothing_else_changes)
 {
     rw_tensor *const x = param("x", (float[]){ 1, 2, 3, 4 }, 4);
@@ -223,18 +225,18 @@ Test(nonfinite, an_op_with_an_effect_is_not_run_twice)
     rw_error_clear(b.ctx);
 }
 
-/* What was written since is said: the step would not be the same one. */
+/* Later writes are reported, because the step would not be the same one. */
 Test(nonfinite, after_the_update_it_is_too_late)
 {
     rw_nonfinite where;
     rw_tensor *const x = param("x", (float[]){ 1, 2, 3 }, 3), *const loss = sum(rw_mul(b.t, x, x));
     rw_item(b.t, loss);
     rw_init_constant(x, 2);
-    cr_expect_eq(rw_find_nonfinite(b.t, loss, 0, &where), RW_ERR_CHANGED);
+    cr_expect_eq(rw_find_nonfinite(b.t, loss, 0, &where), RW_ERR_MODIFIED);
     rw_error_clear(b.ctx);
 }
 
-/* A machine that makes a mistake once: what the first run adds to its first element. */
+/* A hardware error that occurs once: the first execution adds this to its first element. */
 static float mistake;
 
 static rw_status copy_kernel(const rw_kernel *k)
@@ -271,7 +273,7 @@ Test(nonfinite, a_rerun_that_comes_out_different_is_a_fault_of_the_machine)
         rw_nonfinite_print(&where, f);
         fclose(f);
         cr_expect_eq(strstr(text, "not the bytes that were read before: a fault of the machine") != NULL, i < 2);
-        const double after = rw_item(b.t, loss); /* what was read stays as it is */
+        const double after = rw_item(b.t, loss); /* the value that was read stays the same */
         cr_expect_eq(memcmp(&before, &after, sizeof before), 0);
         rw_tape_reset(b.t);
     }
@@ -293,7 +295,7 @@ Test(nonfinite, mistakes_are_refused)
     cr_expect_eq(rw_find_nonfinite(b.t, loss, 0, NULL), RW_ERR_ARGUMENT);
     rw_error_clear(b.ctx);
     cr_expect_eq(rw_find_nonfinite(b.t, loss, 2, &where), RW_ERR_ARGUMENT);
-    cr_expect(strstr(rw_error_message(b.ctx), "rw_find_nonfinite: there are no flags 0x2"));
+    cr_expect(strstr(rw_error_message(b.ctx), "rw_find_nonfinite(flags): expected 0 or RW_NONFINITE_NAN, got 0x2"));
     rw_error_clear(b.ctx);
     cr_expect_neq(rw_find_nonfinite(b.t, rw_mul(b.t, x, x), 0, &where), RW_OK);
     rw_error_clear(b.ctx);
@@ -334,7 +336,7 @@ Test(nonfinite, without_memory_nothing_changes)
     cr_assert(where.found && where.element == 1 && where.got == -INFINITY);
 }
 
-/* Non-deterministic ops run again in the search; what the program has read stays as it is. */
+/* The search executes non-deterministic ops once more; values that the program has read stay the same. */
 static int n_runs;
 
 static rw_status count_kernel(const rw_kernel *k)
@@ -368,7 +370,7 @@ Test(nonfinite, what_was_read_stays)
     cr_assert_eq(rw_read(b.t, r, before, sizeof before), RW_OK);
     cr_assert_eq(rw_read(b.t, y, after, sizeof after), RW_OK);
     for (int i = 0; i < 40; i++) rw_require_grad(b.t, z = rw_scale(b.t, z, 1));
-    find(sum(rw_log(b.t, z)), 0); /* it ends at the op, which gives other bytes than were read */
+    find(sum(rw_log(b.t, z)), 0); /* it ends at the op whose bytes differ from those that were read */
     cr_assert_eq(rw_read(b.t, r, after, sizeof after), RW_OK);
     cr_expect(!memcmp(before, after, sizeof after), "%g, then %g", (double)before[0], (double)after[0]);
     cr_assert_eq(rw_read(b.t, y, after, sizeof after), RW_OK);

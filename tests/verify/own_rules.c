@@ -1,6 +1,6 @@
 /*
- * What the verifier sees of the caller's own ops: rules that record something else each time, ops with two outputs, ops
- * that depend on threads or write where they read, and one that fails while it is verified.
+ * The verifier with a caller's own ops: rules that record different nodes each time, ops with two outputs, ops that
+ * depend on threads or write to their inputs, and one that fails while it is verified.
  */
 #include "support/support.h"
 
@@ -15,7 +15,7 @@ static const float numbers[4] = { 1, 2, 3, 4 };
 
 static rw_tensor *input(struct fixture *b)
 {
-    return rw_input(b->t, RW_F32, RW_SHAPE(4), numbers);
+    return rw_input(b->t, RW_F32, RW_SHAPE(4), numbers, sizeof numbers);
 }
 
 static rw_tensor *sum(struct fixture *b, rw_tensor *y)
@@ -34,7 +34,7 @@ static struct fixture open_with(const char *name, const char *value)
 static int calls;
 static bool other_op;
 
-/* Another op, or the same one of other operands, each second time. */
+/* Another op, or the same one with other operands, every second time. */
 static rw_status fickle(rw_grad_call *g)
 {
     rw_tape *const t = rw_grad_tape(g);
@@ -88,7 +88,7 @@ static rw_status two_grad(rw_grad_call *g)
 static const rw_op_def two = { .name = "two", .n_inputs = 2, .n_outputs = 2, .check = two_check,
                                .kernel = { [RW_DEVICE_CPU] = two_kernel }, .grad = two_grad };
 
-/* A parameter changes under a replay: only the second output shows it. */
+/* A parameter changes before a replay: only the second output shows it. */
 Test(own_rules, a_second_output_is_compared)
 {
     NEEDS_HOST_MEMORY();
@@ -131,7 +131,7 @@ Test(own_rules, a_second_output_is_digested)
     fixture_close(&b);
 }
 
-/* What is made again for one output makes the other one too, which then waits for nobody. */
+/* A recompute for one output also computes the other one, which is not kept. */
 Test(own_rules, a_second_output_of_what_is_made_again_is_not_kept)
 {
     struct fixture b = fixture_open(1, 1);
@@ -185,7 +185,7 @@ Test(own_rules, an_op_that_depends_on_threads_is_seen)
 
 static int calls_of_spoiler, spoiled_element;
 
-/* Writes where it should read, the first time alone: that is when it is tried. */
+/* Writes to its input in its first execution only, which is the one that is tested. */
 static rw_status spoil_once(const rw_kernel *k)
 {
     const rw_status status = identity_kernel(k);
@@ -231,7 +231,7 @@ static rw_status fails_in_backward(rw_grad_call *g)
 static const rw_op_def late_failure = { .name = "late_failure", .n_inputs = 1, .n_outputs = 1, .check = identity_check,
                                         .kernel = { [RW_DEVICE_CPU] = identity_kernel }, .grad = fails_in_backward };
 
-/* Whichever of the verifier's runs of it fails, the one that counts among them: gradients are what they were. */
+/* Whichever of its executions by the verifier fails, including the one that counts: gradients are unchanged. */
 Test(own_rules, a_verified_step_that_fails_late_spoils_nothing)
 {
     NEEDS_HOST_MEMORY();

@@ -1,21 +1,22 @@
 /*
- * The n-th allocation of a training step fails, for each n: once, and from then on. The call reports RW_ERR_MEMORY (or
- * NULL with that error stuck), leaves what it should have written as it was, and gives back what it took; the same step
- * then succeeds and gives the bytes of a step that nothing disturbed. A step is all that a trainer calls: optimizer,
- * record, verify, backward, clip, update, save, load, and a graph of the next step. What the device's driver
- * gives counts as well.
+ * The n-th allocation of a training step fails, for each n: once, or from then on. The call reports RW_ERR_MEMORY (or
+ * returns NULL with that sticky error), leaves its destinations unchanged, and frees what it allocated. The same step
+ * then succeeds and gives the bytes of an undisturbed step. A step makes all the calls of a trainer: optimizer, record,
+ * verify, backward, clip, update, save, load, and a graph of the next step. Allocations by the device's driver count as
+ * well.
  *
- * Each allocation fails, in either mode and type. That the step then succeeds is looked at behind every FAILURES of
- * them: in between, the next failure comes one allocation later in the same step, so what the last one has left behind
- * has to carry the step past the place where it stopped. Of a first step each failure needs a context of its own; of
- * four of them, one in each of the modes and types, one is followed by the step that succeeds.
+ * Each allocation fails, in either mode and type. The succeeding step is checked after every FAILURES of them: in
+ * between, the next failure comes one allocation later in the same step, so the state left by the last failure has to
+ * carry the step past the point where it stopped. For a first step each failure needs a context of its own; of four of
+ * them, one in each of the modes and types, one is followed by the step that succeeds.
  *
- * Explaining tries budgets, which allocates more often than all else together: there some hundreds fail, spread.
+ * Explaining tries budgets, which allocates more often than everything else together: there some hundreds of
+ * allocations fail, spread evenly.
  *
- * Under sanitizers each fails in one of modes and types, the next one in another.
+ * Under sanitizers each allocation fails in one of the modes and types, the next one in another.
  *
- * On the simulated device a step takes long: there four of them fail, spread over all, or with
- * REWIND_ALLOC_STRIDE=N every N-th, from the first one on or from REWIND_ALLOC_FIRST=I. So N runs fail all of them.
+ * On the simulated device a step takes long: there four of them fail, spread evenly, or with REWIND_ALLOC_STRIDE=N
+ * every N-th, from the first one on or from REWIND_ALLOC_FIRST=I. So N runs cover all of them.
  */
 #include "support/support.h"
 
@@ -31,14 +32,14 @@
 
 enum { BATCH = 1, SEQ = 6, FAILURES = 8 };
 
-extern size_t cudasim_live_allocations(void) __attribute__((weak)); /* of the build that has it */
+extern size_t cudasim_live_allocations(void) __attribute__((weak)); /* only in builds with the simulated device */
 
 static char dir[40], path[64];
 static FILE *explained;
 
 static void open_files(void)
 {
-    strcpy(dir, "/dev/shm/rewind-alloc-XXXXXX"); /* a disk is waited for at each save */
+    strcpy(dir, "/dev/shm/rewind-alloc-XXXXXX"); /* not on a disk, which each save would wait for */
     if (!mkdtemp(dir)) strcpy(dir, "/tmp/rewind-alloc-XXXXXX");
     cr_assert(strcmp(dir + strlen(dir) - 6, "XXXXXX") || mkdtemp(dir));
     snprintf(path, sizeof path, "%s/weights", dir);
@@ -119,7 +120,7 @@ static void close_step(struct step *s)
     rw_context_destroy(&s->ctx);
 }
 
-/* A failed step may have updated them: it begins where the first one began. */
+/* A failed step may have updated the parameters: the next one starts from their initial values. */
 static void set_back(struct step *s)
 {
     rw_zero_grad(s->ctx);
@@ -164,8 +165,8 @@ static rw_tensor *record(struct step *s)
     return model_loss(&s->model, s->t, BATCH, SEQ, tokens, targets);
 }
 
-/* The step after it, as a graph. */
-static rw_status launch(struct step *s, rw_adamw *opt)
+/* The next step, as a graph. */
+static rw_status launch(struct step *s, rw_optimizer *opt)
 {
     rw_graph *g = NULL;
     rw_tape_reset(s->t);
@@ -179,7 +180,8 @@ static rw_status launch(struct step *s, rw_adamw *opt)
     return status ? status : rw_error_status(s->ctx);
 }
 
-static rw_status train(struct step *s, rw_adamw **opt)
+/* All calls of one training step, up to the first error. */
+static rw_status train(struct step *s, rw_optimizer **opt)
 {
     rw_status status = rw_adamw_create(opt, s->ctx, &(rw_adamw_params){ .lr = 0.01 });
     if (status) return status;
@@ -191,7 +193,7 @@ static rw_status train(struct step *s, rw_adamw **opt)
     rw_item(s->t, loss);
     if ((status = rw_error_status(s->ctx))) return status;
     if ((status = clip(s))) return status;
-    if ((status = rw_adamw_step(*opt))) return status;
+    if ((status = rw_optimizer_step(*opt))) return status;
     if ((status = launch(s, *opt))) return status;
     if ((status = rw_save(s->ctx, path))) return status;
     return rw_load(s->ctx, path);
@@ -199,13 +201,13 @@ static rw_status train(struct step *s, rw_adamw **opt)
 
 static rw_status run_step(struct step *s)
 {
-    rw_adamw *opt = NULL;
+    rw_optimizer *opt = NULL;
     const rw_status status = train(s, &opt);
-    rw_adamw_destroy(&opt);
+    rw_optimizer_destroy(&opt);
     return status;
 }
 
-/* What a step leaves: gradients, then parameters. */
+/* The results of a step: gradients, then parameters. */
 static unsigned char *result_of(struct step *s)
 {
     size_t bytes;
@@ -226,7 +228,7 @@ static void expect_no_part_of_a_file(void)
     closedir(d);
 }
 
-/* One allocation that is made to fail, for messages. */
+/* One failing allocation, for messages. */
 struct failure {
     const struct mode *mode;
     rw_dtype dtype;
@@ -248,9 +250,9 @@ static void expect_bytes(struct step *s, const struct failure *f, const unsigned
     free(got);
 }
 
-static int survived; /* failures that a step did without */
+static int survived; /* failures that a step handled without an error */
 
-/* The step is given up. live: the count after a reset, or -1 to leave it. */
+/* The step fails. live: number of allocations after a reset, or -1 to leave the tape. */
 static void fail(struct step *s, const struct failure *f, const unsigned char *expected, int64_t live)
 {
     set_back(s);
@@ -258,7 +260,7 @@ static void fail(struct step *s, const struct failure *f, const unsigned char *e
     const rw_status status = run_step(s);
     rw_alloc_fail_at(0);
     if (status == RW_OK && f->mode->fail == rw_alloc_fail_at) {
-        expect_bytes(s, f, expected); /* it did without: by a smaller way, or by giving up what could be spared */
+        expect_bytes(s, f, expected); /* it succeeded: with a smaller allocation, or by freeing something */
         survived++;
     } else {
         cr_assert_eq(status, RW_ERR_MEMORY, "%s: %s, \"%s\"", text_of(f), rw_status_name(status),
@@ -269,9 +271,9 @@ static void fail(struct step *s, const struct failure *f, const unsigned char *e
     expect_no_part_of_a_file();
     rw_error_clear(s->ctx);
     rw_tape_reset(s->t);
-    if (live >= 0)
-        cr_assert_eq(rw_alloc_live(), live, "%s: %lld allocations are left", text_of(f),
-                     (long long)(rw_alloc_live() - live));
+    if (live >= 0) /* fewer: blocks of results that no step uses are freed (run/results.h) */
+        cr_assert_leq(rw_alloc_live(), live, "%s: %lld allocations are left", text_of(f),
+                      (long long)(rw_alloc_live() - live));
 }
 
 static void succeed(struct step *s, const struct failure *f, const unsigned char *expected)
@@ -287,7 +289,7 @@ static void expect_nothing_of_the_driver(void)
     if (cudasim_live_allocations) cr_assert_eq(cudasim_live_allocations(), 0);
 }
 
-/* From nothing: creation may fail anywhere and leaves nothing behind. */
+/* Creation may fail at any allocation and leaves nothing allocated. */
 Test(alloc_failure, of_creation)
 {
     struct step whole = { 0 };
@@ -311,7 +313,7 @@ Test(alloc_failure, of_creation)
         }
 }
 
-/* turn: that of this mode and type. Which of four failures is followed by the step that succeeds follows from it. */
+/* turn: index of this mode and type. It determines which of four failures is followed by the step that succeeds. */
 static void fail_first_steps(rw_dtype dtype, const struct mode *mode, uint64_t turn)
 {
     struct step whole = open_step(dtype);
@@ -333,11 +335,11 @@ static void fail_first_steps(rw_dtype dtype, const struct mode *mode, uint64_t t
         cr_assert_eq(rw_alloc_live(), live, "%s", text_of(&f));
         expect_nothing_of_the_driver();
     }
-    cr_assert_leq(survived, 4);
+    cr_assert_leq(survived, 12, "%d", survived); /* most are of values that rw_item() only assumes to be needed */
     free(expected);
 }
 
-/* The first step of a context, with everything that is made once: plans, tables, kernels' primitives. */
+/* The first step of a context, with everything that is created once: plans, tables, kernels' primitives. */
 Test(alloc_failure, of_a_first_step)
 {
     for (size_t d = 0; d < N_TYPES; d++) fail_first_steps(types[d], &modes[0], d);
@@ -348,7 +350,7 @@ Test(alloc_failure, of_a_first_step_from_then_on)
     for (size_t d = 0; d < N_TYPES; d++) fail_first_steps(types[d], &modes[1], N_TYPES + d);
 }
 
-/* In a context that has run the step before, a failure leaves not one allocation more than there was. */
+/* In a context that has run the step before, a failure leaves no additional allocation. */
 static void fail_later_steps(const char *verify, rw_dtype dtype)
 {
     setenv("REWIND_VERIFY", verify, 1);
@@ -358,9 +360,11 @@ static void fail_later_steps(const char *verify, rw_dtype dtype)
     cr_assert_eq(run_step(&s), RW_OK, "%s", rw_error_message(s.ctx));
     unsigned char *const expected = result_of(&s);
     rw_tape_reset(s.t);
-    set_back(&s);
-    cr_assert_eq(run_step(&s), RW_OK);
-    rw_tape_reset(s.t);
+    for (int i = 0; i < 8; i++) { /* until the results of the first step are freed */
+        set_back(&s);
+        cr_assert_eq(run_step(&s), RW_OK);
+        rw_tape_reset(s.t);
+    }
     const int64_t live = rw_alloc_live();
     set_back(&s);
     const uint64_t before = rw_alloc_count();
@@ -391,7 +395,7 @@ Test(alloc_failure, of_a_later_step_that_verifies_itself)
     fail_later_steps("digest", RW_BF16);
 }
 
-/* It leaves nothing behind, has printed nothing, and says the same afterwards. */
+/* It leaves no allocation, prints nothing, and gives the same text afterwards. */
 Test(alloc_failure, of_explaining)
 {
     struct step s = open_step(RW_F32);

@@ -1,11 +1,12 @@
 /*
- * The models of bench/models beside PyTorch: the loss of a step, and of each parameter's gradient the 2-norm and the
- * product with a vector of signs, from golden/models.golden. golden/make_models.py has the models once more, by plain
- * operations as they are published, and the same numbers: hashes of a parameter's name and an element's place.
+ * The models of bench/models compared with PyTorch: the loss of a step, and for each parameter's gradient the 2-norm
+ * and the product with a vector of signs, from golden/models.golden. golden/make_models.py implements the models
+ * independently, with plain operations as published, and the same inputs: hashes of a parameter's name and an element's
+ * index.
  *
- * Both types are held to the same count of roundings: their arithmetic is the same, and the script has chosen numbers
- * that leave no decision - a relu, a maximum, a choice of experts - to float32's. REWIND_GOLDEN_SHOW=1 prints how much
- * of its bound each model uses (without --tap, which swallows it).
+ * Both types have the same count of roundings: their arithmetic is the same, and the script has chosen inputs for which
+ * no decision - a relu, a maximum, a choice of experts - depends on float32's rounding. REWIND_GOLDEN_SHOW=1 prints the
+ * share of its bound that each model uses (without --tap, which hides it).
  */
 #include "support/compare.h"
 #include "support/support.h"
@@ -18,7 +19,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { BATCH = 2, MOST_PLACES = 80, MOST_PARAMETERS = 384 };
+enum { BATCH = 2, PLACES_MAX = 80, PARAMETERS_MAX = 384 };
 
 /* ---- the file ---- */
 
@@ -27,12 +28,12 @@ struct golden {
     double norm, product;
 };
 
-static struct golden golden[MOST_PARAMETERS];
+static struct golden golden[PARAMETERS_MAX];
 static int n_golden;
 static uint32_t salt;
 static double golden_loss;
 
-/* A model begins with `= NAME SALT PARAMETERS LOSS`; then come, of each parameter, its name and the two numbers. */
+/* A model begins with `= NAME SALT PARAMETERS LOSS`; then, for each parameter, its name and the two numbers. */
 static void load(const char *model)
 {
     char path[4096], word[40];
@@ -44,7 +45,7 @@ static void load(const char *model)
         cr_assert_eq(fscanf(f, "= %39s %u %d %lf", word, &salt, &n_golden, &golden_loss), 4, "no %s in %s", model,
                      path);
     } while (strcmp(word, model) != 0);
-    cr_assert_leq(n_golden, MOST_PARAMETERS);
+    cr_assert_leq(n_golden, PARAMETERS_MAX);
     for (int i = 0; i < n_golden; i++) {
         struct golden *const g = &golden[i];
         cr_assert_eq(fscanf(f, "%39s %lf %lf", g->name, &g->norm, &g->product), 3, "%s: entry %d", model, i);
@@ -59,7 +60,7 @@ static const struct golden *find(const char *name)
     return NULL;
 }
 
-/* ---- numbers, as the script makes them ---- */
+/* ---- inputs, computed as in the script ---- */
 
 static uint32_t key_of(const char *name, const char *suffix)
 {
@@ -76,7 +77,7 @@ static uint32_t hash(uint32_t key, int64_t i)
     return h ^ h >> 16;
 }
 
-/* Of a weight: sums stay near the size of what is summed. */
+/* The scale of a weight: sums stay about as large as the summed values. */
 static double spread(rw_shape s)
 {
     const int64_t terms = s.rank == 3 ? s.dim[2] : rw_shape_numel(s) / s.dim[0];
@@ -91,7 +92,7 @@ static bool ends_with(const char *name, const char *end)
     return n >= m && !strcmp(name + n - m, end);
 }
 
-/* From u, from -1 to 1. */
+/* Computed from u, from -1 to 1. */
 static double value(const char *name, rw_shape s, double u)
 {
     if (ends_with(name, "dt.bias")) return u - 4;
@@ -113,7 +114,7 @@ static void fill(rw_tensor *x)
     free(p);
 }
 
-/* Parameters, and the one buffer that a loss depends on. */
+/* Fills the parameters, and the one buffer on which a loss depends. */
 static void fill_all(rw_context *ctx)
 {
     rw_tensor *p;
@@ -126,18 +127,18 @@ static void fill_all(rw_context *ctx)
 struct row {
     const char *name;
     struct model_config config;
-    int seq;                                     /* of a picture the side */
-    int ops;                                     /* on the longest way from a parameter to the loss, counted by hand */
+    int seq;                                     /* the side of an image */
+    int ops;                                     /* on the longest path from a parameter to the loss, counted by hand */
     void (*change)(struct model_config *preset); /* NULL: none */
 };
 
 /*
- * Roundings of what went through so many ops there and as many back, two for each: a sum of k terms is k of them, which
- * go either way, so that the root of k is left, over results that are themselves as large as the root of k terms. A
- * batch norm's backward takes from a gradient its mean and its part along x, and leaves a fraction: four times as many.
- * A norm of numbers that are off by a share is off by that share at most, and their product with signs by that share of
- * the norm, again as errors go either way. Of a bound a tenth to four tenths are used, by whichever of the two types
- * uses more, under any REWIND_ISA.
+ * Roundings of a path of so many ops forward and as many backward, two for each. A sum of k terms has k roundings of
+ * either sign, so that the root of k remains, and results are themselves as large as the root of k terms. A batch
+ * norm's backward subtracts from a gradient its mean and its part along x, and leaves a fraction: four times as many. A
+ * norm of values with a relative error has at most that error, and their product with signs has that part of the norm,
+ * again because errors have either sign. The type that uses more of the bound uses a tenth to four tenths, under any
+ * REWIND_ISA.
  */
 static double bound(const struct row *row)
 {
@@ -146,7 +147,7 @@ static double bound(const struct row *row)
     return roundings((norms ? 16 : 4) * row->ops, unit_roundoff(row->config.dtype));
 }
 
-/* Returns by how much of its bound x is off; infinity where that is too much. */
+/* Returns the error of x relative to its bound; infinity if that is too much. */
 static double off(const struct row *row, const char *what, const char *name, double x, double want, double size)
 {
     const double most = bound(row) * size, error = fabs(x - want);
@@ -155,6 +156,7 @@ static double off(const struct row *row, const char *what, const char *name, dou
     return error <= most ? error / most : INFINITY;
 }
 
+/* Compares one parameter's gradient with the file; returns the used share of its bound. */
 static double compare(const struct row *row, rw_tensor *p)
 {
     const char *const name = rw_tensor_name(p);
@@ -177,8 +179,8 @@ static double compare(const struct row *row, rw_tensor *p)
 
 static rw_tensor *loss_of(const struct model *m, rw_tape *t, int seq)
 {
-    int32_t tokens[BATCH * MOST_PLACES], targets[BATCH * MOST_PLACES];
-    cr_assert_leq(seq, MOST_PLACES);
+    int32_t tokens[BATCH * PLACES_MAX], targets[BATCH * PLACES_MAX];
+    cr_assert_leq(seq, PLACES_MAX);
     for (int i = 0; i < BATCH * seq; i++) {
         tokens[i] = (int32_t)((hash(key_of("tokens", ""), i) >> 16) % 256);
         targets[i] = (int32_t)((hash(key_of("targets", ""), i) >> 16) % 256);
@@ -186,6 +188,7 @@ static rw_tensor *loss_of(const struct model *m, rw_tape *t, int seq)
     return model_loss(m, t, BATCH, seq, tokens, targets);
 }
 
+/* Runs one model in one type, and compares its loss and all gradients. */
 static void check(struct row row, rw_dtype dtype)
 {
     struct fixture b = fixture_open(5, 2);
@@ -198,11 +201,11 @@ static void check(struct row row, rw_dtype dtype)
     if (row.change) row.change(&row.config);
     cr_assert_eq(model_declare(&m, b.ctx, &row.config), RW_OK, "%s", rw_error_message(b.ctx));
     fill_all(b.ctx);
-    rw_generator_set(b.ctx, (rw_generator_state){ 5, 11 }); /* vgg16 has dropout whatever its configuration says */
+    rw_generator_set(b.ctx, (rw_generator_state){ 5, 11 }); /* vgg16 has dropout whatever its configuration is */
     rw_tensor *const loss = loss_of(&m, b.t, row.seq);
     cr_assert_eq(rw_backward(b.t, loss), RW_OK, "%s: %s", row.name, rw_error_message(b.ctx));
     double worst = off(&row, "the value", "the loss", rw_item(b.t, loss), golden_loss, golden_loss);
-    for (size_t i = 0; worst <= 1 && (p = rw_param_get(b.ctx, i)); i++) { /* one parameter tells enough */
+    for (size_t i = 0; worst <= 1 && (p = rw_param_get(b.ctx, i)); i++) { /* one parameter suffices */
         if (!rw_gradient(p)) continue;
         worst = fmax(worst, compare(&row, p));
         n++;
@@ -213,14 +216,14 @@ static void check(struct row row, rw_dtype dtype)
     fixture_close(&b);
 }
 
-/* On the slow simulator float64, whose code is float32's, is left out. */
+/* On the slow simulator float64, whose code is that of float32, is skipped. */
 static void both(struct row row)
 {
     if (test_device() == RW_DEVICE_CPU) check(row, RW_F64);
     check(row, RW_F32);
 }
 
-/* And with the scores of attention in memory, which are other ops, but for the simulator. */
+/* Also with the scores of attention in memory, which uses other ops, except on the simulator. */
 static void both_attentions(struct row row)
 {
     both(row);
@@ -228,7 +231,7 @@ static void both_attentions(struct row row)
     if (test_device() == RW_DEVICE_CPU) both(row);
 }
 
-/* ---- transformers and their kin ---- */
+/* ---- transformers and similar models ---- */
 
 /* A layer: norm, product, scores, softmax, values, product, sum; norm, product, gelu, product, sum. Some positions have
    no token. */
@@ -237,7 +240,7 @@ Test(beside_pytorch, gpt)
     both_attentions((struct row){ "gpt", { .kind = MODEL_GPT, .max_seq = 32 }, 24, 4 * 12 + 4 });
 }
 
-/* And the rotation. Two heads share their key. */
+/* Adds the rotation. Two heads share their key. */
 Test(beside_pytorch, llama)
 {
     both_attentions((struct row){ "llama", { .kind = MODEL_LLAMA }, 24, 4 * 13 + 3 });
@@ -250,7 +253,8 @@ static void version_3(struct model_config *c)
     c->ahead = 2;
 }
 
-/* And of q a second product and norm, of experts the weighed sum: six layers, and what joins the last two. */
+/* Adds for q a second product and norm, for experts the weighted sum: six layers, and the op that joins the last
+   two. */
 Test(beside_pytorch, deepseek)
 {
     both((struct row){ "deepseek", { .kind = MODEL_DEEPSEEK }, 24, 6 * 16 + 2 * 3 + 3, version_3 });
@@ -270,7 +274,7 @@ Test(beside_pytorch, deepseek_v2)
     both((struct row){ "deepseek_v2", { .kind = MODEL_DEEPSEEK }, 24, 4 * 14 + 3, version_2 });
 }
 
-/* Norm, product, convolution, silu, a scan through 40 places, two sums, gate, norm, product. Two chunks and a half. */
+/* Norm, product, convolution, silu, a scan over 40 places, two sums, gate, norm, product. Two chunks and a half. */
 Test(beside_pytorch, mamba2)
 {
     both((struct row){ "mamba2", { .kind = MODEL_MAMBA2, .chunk = 16 }, 40, 4 * (9 + 40) + 3 });
@@ -282,14 +286,14 @@ static void gated(struct model_config *c)
 }
 
 /* Two layers of the encoder and two of the decoder, with a second attention. Texts are long enough for distances that
-   share their bucket, of both kinds. */
+   share a bucket, of both kinds. */
 Test(beside_pytorch, t5)
 {
     both_attentions((struct row){ "t5", { .kind = MODEL_T5 }, 80, 2 * 12 + 2 * 19 + 5 });
     both((struct row){ "t5_gated", { .kind = MODEL_T5 }, 80, 2 * 13 + 2 * 20 + 5, gated });
 }
 
-/* Pictures are no whole number of patches high, and the table has positions for larger ones. */
+/* The image height is not a multiple of the patch, and the table has positions for larger images. */
 Test(beside_pytorch, vit)
 {
     both_attentions((struct row){ "vit", { .kind = MODEL_VIT, .max_seq = 32 }, 20, 4 * 12 + 5 });

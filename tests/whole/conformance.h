@@ -1,19 +1,19 @@
 /*
- * What the conformance suites share: a step of a program as bytes, to be compared between policies. No tolerance:
- * what is compared is recompute with itself. Numbers in the suites' comments are those of the behaviours that peers'
- * test suites and bug reports ask of a checkpointing runtime:
+ * Shared code of the conformance suites: runs a step of a program under several policies and compares the results byte
+ * for byte. Numbers in the suites' comments refer to this list of behaviors, which test suites and bug reports of other
+ * checkpointing runtimes require:
  *
- *    1 replayed nodes run twice, others once        15 a value made in a region and used after it
+ *    1 replayed nodes run twice, others once        15 a value computed in a region and used after it
  *    2 equal outputs and gradients                  16 dropout under every choice of kept values
  *    3 dropout before, in and after a region        17 an auxiliary output of a region's last op
  *    4 bytes held drop all through backward         18 state changes once per step
- *    5 the peak is lower, and as predicted          19 what changed between record and replay is named
+ *    5 the peak is lower, and as predicted          19 a change between record and replay is named
  *    6 a parameter used in several places           20 ties in routing
  *    7 replayed once, dropped after the last use    22 precision belongs to the recorded op
  *    8 a backward that fails                        23 no random word twice
- *    9 nested regions, gradients of gradients       25 no dependence on threads, alignment or the past
- *   10 nothing is replayed in vain                  26 no growth, no leak
- *   11 selective saving of products                 27 what a region costs
+ *    9 nested regions, gradients of gradients       25 no dependence on threads, alignment or history
+ *   10 nothing is replayed needlessly               26 no growth, no leak
+ *   11 selective saving of products                 27 cost of a region
  *   12 several outputs, integer outputs             28 misuse of regions and tapes
  *   13 uniform: and block: that do not divide evenly
  *   14 views across a region's edge
@@ -27,10 +27,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Records one step and returns its loss. Parameters are made on the first call. */
+/* Records one step and returns its loss. Parameters are created by the first call. */
 typedef rw_tensor *(*program)(struct fixture *b);
 
-/* Values that the program wants compared, with their gradients where it asked for them. */
+/* Values that the program wants compared, with their gradients if it requested them. */
 #define WATCHED 8
 static rw_tensor *watched[WATCHED];
 static int n_watched;
@@ -40,7 +40,7 @@ static inline rw_tensor *watch(rw_tensor *x)
     return watched[n_watched++] = x;
 }
 
-/* Gradients of all parameters, the loss, the generator, watched values and their gradients, one after the other. */
+/* Gradients of all parameters, the loss, the generator, compared values and their gradients, concatenated. */
 struct answer {
     unsigned char *bytes;
     size_t n;
@@ -64,7 +64,7 @@ static inline void append_tensor(struct answer *a, rw_tape *t, rw_tensor *x)
     free(data);
 }
 
-/* One step on a fixture that is there. The tape is reset afterwards, the gradients stay. */
+/* One step on an existing fixture. The tape is reset afterwards; the gradients stay. */
 static inline struct answer step_of(struct fixture *b, program p)
 {
     struct answer a = { 0 };
@@ -110,7 +110,8 @@ static inline void answer_free(struct answer *a)
     a->bytes = NULL;
 }
 
-/* The program gives the same bytes under each policy as under none; some policy must have replayed something. */
+/* Checks that the program gives the same bytes under each policy as under none, and that some policy has replayed
+   something. */
 static inline void expect_same_under(program p, const char *const *policies, size_t n)
 {
     struct answer none = answer_of(p, "none", 2);
@@ -127,7 +128,7 @@ static inline void expect_same_under(program p, const char *const *policies, siz
 #define NAMES(...) (const char *const[]){ __VA_ARGS__ }
 #define SAME_UNDER(p, ...) expect_same_under(p, NAMES(__VA_ARGS__), sizeof(NAMES(__VA_ARGS__)) / sizeof(char *))
 
-/* A parameter of normal deviates, made on the first call. */
+/* A parameter of normal deviates, created by the first call. */
 static inline rw_tensor *normal(struct fixture *b, const char *name, rw_dtype dtype, rw_shape shape, double std)
 {
     rw_tensor *p = rw_param_find(b->ctx, name);

@@ -1,4 +1,4 @@
-/* Conformance: the same bytes with recompute as without. The list of behaviours is in conformance.h. */
+/* Conformance: recompute changes no byte. The list of behaviors is in conformance.h. */
 #include "whole/conformance.h"
 
 #include "record/tape.h"
@@ -11,7 +11,7 @@ static rw_tensor *asked_input(struct fixture *b, rw_shape shape, uint32_t seed)
         seed = seed * 1664525u + 1013904223u;
         v[i] = (float)(seed >> 8) * 0x1p-23f - 1;
     }
-    return watch(rw_require_grad(b->t, rw_input(b->t, RW_F32, shape, v)));
+    return watch(rw_require_grad(b->t, rw_input(b->t, RW_F32, shape, v, (size_t)rw_shape_numel(shape) * sizeof *v)));
 }
 
 static rw_tensor *chain(struct fixture *b)
@@ -32,7 +32,7 @@ Test(conformance_bytes, outputs_and_gradients_of_a_chain)
     SAME_UNDER(chain, "full", "selective:link", "uniform:2", "uniform:3", "block:2", "ops:linear");
 }
 
-/* Each with weights of its own, chosen while the step is recorded. */
+/* Each has its own weights, which are chosen while the step is recorded. */
 static rw_tensor *module_list(struct fixture *b)
 {
     rw_tensor *x = asked_input(b, RW_SHAPE(9, 8), 2);
@@ -53,7 +53,7 @@ Test(conformance_bytes, outputs_and_gradients_of_a_list_of_modules)
     SAME_UNDER(module_list, "full", "selective:odd", "selective:even,odd", "uniform:2", "block:3");
 }
 
-/* A region takes and gives whatever the caller's own structs hold. */
+/* A region's inputs and outputs are members of the caller's own structs. */
 struct state {
     rw_tensor *hidden;
     struct {
@@ -89,8 +89,8 @@ Test(conformance_bytes, outputs_and_gradients_of_regions_that_take_and_give_stru
 static rw_tensor *plain_input(struct fixture *b)
 {
     const float v[12] = { 0.5f, -1, 2, 0.25f, 1, -0.75f, 3, 1.5f, -2, 0.125f, 1, 1 };
-    rw_tensor *const x = rw_input(b->t, RW_F32, RW_SHAPE(3, 4), v), *const w = normal(b, "w", RW_F32, RW_SHAPE(4, 4),
-                                                                                      0.5);
+    rw_tensor *const x = rw_input(b->t, RW_F32, RW_SHAPE(3, 4), v, sizeof v), *const w = normal(b, "w", RW_F32,
+                                                                                                RW_SHAPE(4, 4), 0.5);
     ckpt_begin(b->t, "mixed");
     rw_tensor *const h = rw_mul(b->t, rw_exp(b->t, x), rw_tanh(b->t, rw_linear(b->t, x, w, RW_NONE)));
     rw_tensor *const y = rw_mul(b->t, h, watch(rw_tanh(b->t, x)));
@@ -106,7 +106,7 @@ Test(conformance_bytes, an_input_that_needs_no_gradient)
 static rw_tensor *nothing_to_train_inside(struct fixture *b)
 {
     const float v[6] = { 0.5f, -1, 2, 0.25f, 1, -0.75f };
-    rw_tensor *const x = rw_input(b->t, RW_F32, RW_SHAPE(6), v);
+    rw_tensor *const x = rw_input(b->t, RW_F32, RW_SHAPE(6), v, sizeof v);
     ckpt_begin(b->t, "constant");
     rw_tensor *const c = watch(rw_dropout(b->t, rw_tanh(b->t, rw_mul(b->t, x, x)), 0.3f));
     ckpt_end(b->t);
@@ -161,7 +161,7 @@ Test(conformance_bytes, dropout_before_inside_and_after_a_region)
     }
 }
 
-/* 6. Three uses of one parameter, or each of one of three equal ones. */
+/* 6. Three uses of one parameter, or one use of each of three equal ones. */
 static rw_tensor *three_uses(struct fixture *b, rw_tensor *const *p)
 {
     ckpt_begin(b->t, "first");
@@ -190,7 +190,7 @@ static void expected_sum(const char *policy, float sum[8])
     for (int i = 0; i < 2; i++) rw_read(NULL, rw_gradient(p[2 - i]), g[i], sizeof g[i]);
     rw_read(NULL, rw_gradient(p[0]), first, sizeof first);
     fixture_close(&b);
-    /* The first region uses p twice: its two contributions come one by one, not as their sum. */
+    /* The first region uses p twice: its two contributions are added one by one, not as their sum. */
     b = fixture_open(21, 1);
     rw_tensor *const a = ramp(&b, "a", 8, 1), *const c = ramp(&b, "c", 8, 1), *const q = ramp(&b, "q", 8, 1),
                     *const r = ramp(&b, "r", 8, 1);
@@ -273,7 +273,7 @@ static rw_tensor *views(struct fixture *b)
     rw_tensor *const outside = rw_transpose(b->t, rw_tanh(b->t, w), 0, 1);
     ckpt_begin(b->t, "r");
     rw_tensor *const base = rw_exp(b->t, rw_reshape(b->t, outside, RW_SHAPE(4, 12)));
-    rw_tensor *const view = watch(rw_slice(b->t, base, 1, 3, 9)); /* leaves the region: kept */
+    rw_tensor *const view = watch(rw_slice(b->t, base, 1, 3, 9)); /* leaves the region, so it is kept */
     rw_tensor *const within = rw_slice(b->t, rw_sigmoid(b->t, base), 1, 2, 8); /* of a value that is discarded */
     rw_tensor *const inner = rw_mul(b->t, rw_mul(b->t, view, within),
                                     rw_transpose(b->t, rw_transpose(b->t, within, 0, 1), 0, 1));
@@ -300,14 +300,14 @@ Test(conformance_bytes, views_and_aliases_cross_a_regions_edge_both_ways)
 }
 
 /*
- * 16. A byte budget chooses which values to keep. Whatever it chooses, the masks stay: every set of the values between
- * six ops, three of them dropouts, is kept in turn and the rest replayed.
+ * 16. A byte budget chooses which values to keep. Whatever it chooses, the masks stay the same: every subset of the
+ *     values between six ops, three of them dropouts, is kept in turn and the rest replayed.
  */
 static unsigned kept_set;
 
 static rw_tensor *decided(struct fixture *b, rw_tensor *x, int bit)
 {
-    return kept_set >> bit & 1 ? ckpt_save(b->t, x) : ckpt_recompute(b->t, x);
+    return kept_set >> bit & 1 ? ckpt_keep(b->t, x) : ckpt_recompute(b->t, x);
 }
 
 static rw_tensor *choices(struct fixture *b)
@@ -339,7 +339,7 @@ Test(conformance_bytes, dropout_under_every_choice_of_kept_values_equals_dropout
     answer_free(&all);
 }
 
-/* 20. Exact ties: the first wins, in forward, in replay and in backward. */
+/* 20. Exact ties: the first one is chosen, in forward, in replay and in backward. */
 static rw_tensor *ties(struct fixture *b)
 {
     rw_tensor *p = rw_param_find(b->ctx, "p");
@@ -364,7 +364,7 @@ Test(conformance_bytes, ties_fall_the_same_way_in_forward_and_replay)
 
 /* 20. The two best of each row, as indexes. */
 #define EXPERTS 6
-static int32_t chosen[2][2 * 8]; /* by run: forward, replay */
+static int32_t chosen[2][2 * 8]; /* by execution: forward, replay */
 static int top2_runs;
 
 static rw_status top2_check(rw_op_call *call)
@@ -372,6 +372,7 @@ static rw_status top2_check(rw_op_call *call)
     return rw_op_output(call, 0, RW_I32, RW_SHAPE(call->in[0].layout->dim[0], 2));
 }
 
+/* The indexes of the two largest of each row, the first of equal ones. */
 static rw_status top2_kernel(const rw_kernel *k)
 {
     int32_t *const out = k->out[0].data;
@@ -399,7 +400,7 @@ static rw_tensor *mixture(struct fixture *b)
 {
     rw_tensor *const x = normal(b, "x", RW_F32, RW_SHAPE(8, 5), 1), *const experts = normal(b, "experts", RW_F32,
                                                                                             RW_SHAPE(EXPERTS, 5), 1);
-    rw_tensor *router = rw_param_find(b->ctx, "router"); /* zero: all experts tie, at every token */
+    rw_tensor *router = rw_param_find(b->ctx, "router"); /* zero: all experts tie, for every token */
     if (!router) router = rw_param(b->ctx, "router", RW_F32, RW_SHAPE(EXPERTS, 5));
     ckpt_begin(b->t, "moe");
     rw_tensor *const scores = rw_softmax(b->t, rw_linear(b->t, rw_tanh(b->t, x), router, RW_NONE), -1);

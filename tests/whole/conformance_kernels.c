@@ -1,13 +1,13 @@
 /*
- * * Conformance: what a node gives depends on its inputs, its attributes and its ticket alone. Items 22 and 25 of the
- * list in conformance.h: precision, threads, alignment, the place in the arena, what ran before.
+ * Conformance: the result of a node depends only on its inputs, its attributes and its ticket. Items 22 and 25 of the
+ * list in conformance.h: precision, threads, alignment, the position in the arena, and earlier work.
  */
 #include "whole/conformance.h"
 
 #include "record/tape.h"
 #include "run/run.h"
 
-/* 22. A caller's op that notes what precision it ran in and what it read. */
+/* 22. A caller's op that records the precision in which it ran and what it read. */
 #define RUNS 8
 static struct {
     rw_dtype dtype;
@@ -79,7 +79,7 @@ Test(conformance_kernels, bfloat16_is_part_of_the_recorded_op_and_replay_runs_in
     answer_free(&full);
 }
 
-/* 22. The forward part runs; then the context computes in another precision, elsewhere; then backward replays. */
+/* 22. Forward runs; then the context computes in another precision on another tape; then backward replays. */
 Test(conformance_kernels, work_in_another_precision_between_forward_and_backward_changes_nothing)
 {
     inside = RW_BF16;
@@ -112,6 +112,7 @@ Test(conformance_kernels, work_in_another_precision_between_forward_and_backward
 /* 25. A step with every family of kernels in it. */
 static rw_dtype dtype;
 
+/* Records a step with every family of kernels. */
 static rw_tensor *all_families(struct fixture *b)
 {
     enum { S = 33, C = 24, V = 29 };
@@ -121,7 +122,7 @@ static rw_tensor *all_families(struct fixture *b)
     int32_t index[S];
     for (int i = 0; i < S; i++) index[i] = i * 7 % V;
     const int64_t sizes[3] = { C, C, C };
-    rw_tensor *part[3], *x = rw_embedding(b->t, table, rw_input(b->t, RW_I32, RW_SHAPE(S), index));
+    rw_tensor *part[3], *x = rw_embedding(b->t, table, rw_input(b->t, RW_I32, RW_SHAPE(S), index, sizeof index));
     ckpt_begin(b->t, "block");
     rw_tensor *h = rw_rmsnorm(b->t, rw_layernorm(b->t, x, gain, gain, 1e-5f), gain, 1e-5f);
     cr_assert_eq(rw_split(b->t, rw_linear(b->t, h, w, RW_NONE), -1, sizes, 3, part), RW_OK);
@@ -138,7 +139,7 @@ static rw_tensor *all_families(struct fixture *b)
     x = rw_add(b->t, watch(x), rw_scale(b->t, rw_randn(b->t, dtype, RW_SHAPE(S, C)), 0.1));
     ckpt_end(b->t);
     return rw_cross_entropy(b->t, rw_matmul(b->t, x, rw_transpose(b->t, table, 0, 1)),
-                            rw_input(b->t, RW_I32, RW_SHAPE(S), index));
+                            rw_input(b->t, RW_I32, RW_SHAPE(S), index, sizeof index));
 }
 
 static const rw_dtype types[] = { RW_F32, RW_BF16, RW_F64 };
@@ -159,7 +160,7 @@ Test(conformance_kernels, masks_and_results_do_not_depend_on_the_number_of_threa
 
 static struct rw_arena arena;
 
-/* An arena of ours: moved by some bytes from where memory comes from, and full of something. */
+/* An arena of the test's own: moved by some bytes from the allocation's start, and filled with a pattern. */
 static void give_arena(struct fixture *b, void **memory, size_t bytes, size_t shift, int fill)
 {
     const struct rw_device_fns *const device = b->ctx->device;
@@ -203,9 +204,11 @@ Test(conformance_kernels, results_do_not_depend_on_where_the_arena_lies_or_on_wh
     }
 }
 
-/* The same op on the same elements, which begin at any element of a buffer: no vector width fits all of them. */
+/* The same op on the same elements, which begin at any element of a buffer, so that they are not aligned to any vector
+   width. */
 #define N 67
 
+/* One op by number, or NULL after the last. */
 static rw_tensor *one_op(rw_tape *t, rw_tensor *x, int op)
 {
     switch (op) {
@@ -266,13 +269,14 @@ Test(conformance_kernels, masks_and_results_do_not_depend_on_the_alignment_of_th
     }
 }
 
-/* 25. Whatever the context did before: other shapes, other types, other policies, more threads, failed steps. */
+/* 25. Independent of the context's earlier work: other shapes, other types, other policies, more threads, failed
+   steps. */
 static void some_other_work(struct fixture *b, int what)
 {
     const rw_dtype mine = dtype;
     struct answer a;
     switch (what) {
-    case 0: /* values of another size, at other places of the arena, and random numbers */
+    case 0: /* values of another size, at other offsets of the arena, and random numbers */
         for (int i = 1; i < 4; i++) {
             rw_tensor *const x = rw_dropout(b->t, rw_randn(b->t, RW_F32, RW_SHAPE(100 * i, 77)), 0.3f);
             rw_item(b->t, total(b, rw_softmax(b->t, rw_matmul(b->t, x, rw_transpose(b->t, x, 0, 1)), -1)));
@@ -303,7 +307,7 @@ Test(conformance_kernels, masks_and_results_do_not_depend_on_what_ran_before)
         dtype = types[d];
         struct fixture b = fixture_open(21, 2);
         rw_tape_reset(b.t);
-        all_families(&b); /* makes the parameters */
+        all_families(&b); /* creates the parameters */
         rw_tape_reset(b.t);
         const rw_generator_state start = { 77, 123456 };
         rw_generator_set(b.ctx, start);
@@ -323,12 +327,13 @@ Test(conformance_kernels, masks_and_results_do_not_depend_on_what_ran_before)
     }
 }
 
-/* 25. The same ops behind others on the same tape: elsewhere in the arena, in the plan and in every table. */
+/* 25. The same ops after others on the same tape: they have other positions in the arena, in the plan and in every
+       table. */
 static int recorded_before;
 
 static rw_tensor *after_others(struct fixture *b)
 {
-    rw_tensor *other = rw_input(b->t, dtype, RW_SHAPE(13, 17), NULL);
+    rw_tensor *other = rw_input(b->t, dtype, RW_SHAPE(13, 17), NULL, 0);
     for (int i = 0; i < recorded_before; i++) other = rw_tanh(b->t, rw_add_scalar(b->t, other, 0.1));
     rw_tensor *const loss = all_families(b);
     return recorded_before ? rw_add(b->t, loss,

@@ -1,16 +1,17 @@
-/* Conformance: what is held, for how long, and that nothing grows. The list of behaviours is in conformance.h. */
+/* Conformance: which memory is held, for how long, and that nothing grows. The list of behaviors is in
+   conformance.h. */
 #include "whole/conformance.h"
 
 #include "plan/cache.h"
-#include "run/advance.h"
-#include "api/ask.h"
+#include "run/step.h"
+#include "api/requests.h"
 #include "base/alloc.h"
 
 #include <malloc.h>
 
 /*
- * The life of every buffer in the arena, read from a plan as it stands: an output begins one, an input lasts as long as
- * somebody reads it. That this is the truth is proved by running the plan with everything else poisoned.
+ * The lifetime of every buffer in the arena, derived from a plan: an output begins one, the last read of it ends it.
+ * Running the plan with everything else poisoned proves that the lifetimes are right.
  */
 struct life {
     uint32_t first, last; /* steps */
@@ -57,7 +58,7 @@ static struct lives lives_of(const rw_tape *t, const rw_plan *p)
     return l;
 }
 
-/* Bytes that some later step still reads. */
+/* Bytes that some later action still reads. */
 static size_t held_after(const struct lives *l, size_t step)
 {
     size_t bytes = 0;
@@ -66,7 +67,7 @@ static size_t held_after(const struct lives *l, size_t step)
     return bytes;
 }
 
-/* Overwrites, after each step, all of the arena that is not held. */
+/* After each action, overwrites all of the arena that is not held. */
 struct poison {
     struct rw_observer observer;
     const struct lives *lives;
@@ -101,7 +102,7 @@ static void run_poisoned(struct fixture *b, rw_plan *plan, const struct lives *l
     struct poison p = { .observer.after = poison_after, .lives = lives, .keep = malloc(plan->arena_bytes + 1) };
     struct rw_run *r = NULL;
     cr_assert_eq(rw_run_make(b->t, plan, 0, &r), RW_OK);
-    rw_run_watch(r, &p.observer);
+    cr_assert_eq(rw_run_watch(r, &p.observer), RW_OK);
     cr_assert_eq(rw_run_through(r, plan->n_actions), RW_OK, "%s", rw_error_message(b->ctx));
     free(p.keep);
 }
@@ -123,7 +124,7 @@ static rw_tensor *layers(struct fixture *b)
     return rw_mean(b->t, x, RW_ALL_AXES, false);
 }
 
-/* The last step of backward that belongs to each layer. */
+/* The last action of backward that belongs to each layer. */
 static void last_steps(const rw_tape *t, const rw_plan *p, size_t *last)
 {
     for (size_t i = 0; i < p->n_actions; i++) {
@@ -144,7 +145,7 @@ Test(conformance_memory, bytes_held_drop_at_every_layer_of_backward_and_nothing_
         struct lives lives = lives_of(b.t, plan);
         size_t last[LAYERS] = { 0 };
         last_steps(b.t, plan, last);
-        size_t before = SIZE_MAX; /* after the last layer: kept values and the one gradient that travels down */
+        size_t before = SIZE_MAX; /* after the last layer: kept values and the one gradient that is propagated */
         for (int l = LAYERS; l-- > 0;) {
             const size_t now = held_after(&lives, last[l]);
             cr_assert_lt(now, before, "%s, layer %d: %zu bytes held, %zu before it", held_policies[k], l, now, before);
@@ -156,7 +157,7 @@ Test(conformance_memory, bytes_held_drop_at_every_layer_of_backward_and_nothing_
     }
 }
 
-/* 4. Were anything used that is not among the held bytes, the gradients would be NaN. */
+/* 4. If anything outside of the held bytes were read, the gradients would be NaN. */
 Test(conformance_memory, bytes_that_are_not_held_are_never_read)
 {
     NEEDS_HOST_MEMORY();
@@ -225,7 +226,7 @@ Test(conformance_memory, several_backward_passes_over_one_tape)
     for (int pass = 2; pass <= 3; pass++) {
         cr_assert_eq(rw_backward(b.t, loss), RW_OK, "%s", rw_error_message(b.ctx));
         rw_read(NULL, rw_gradient(p), more, sizeof more);
-        /* p is both operands of the product: each adds its half, which is exact, to what the gradient holds. */
+        /* p is both operands of the product: each adds its half, which is exact, to the existing gradient. */
         for (int i = 0; i < 8; i++) expected[i] = expected[i] + once[i] / 2 + once[i] / 2;
         cr_assert_eq(first_difference(more, expected, sizeof more), -1, "pass %d", pass);
     }
@@ -262,8 +263,8 @@ Test(conformance_memory, peak_with_recompute_is_below_peak_without_and_equals_th
 }
 
 /*
- * 7. Replays of one region make room for those of the next: more regions cost their inputs, 4096 floats each, no
- * more.
+ * 7. Memory of one region's replays is reused by the next region's: more regions cost only their inputs, 4096 floats
+ *    each.
  */
 Test(conformance_memory, a_replayed_value_is_dropped_after_its_last_use)
 {
@@ -315,21 +316,23 @@ Test(conformance_memory, nested_regions_take_less_memory_than_flat_ones)
 /* 26 */
 #define WARM 50
 
-/* 16 bytes, the least that malloc() gives, leaked at every step would be twice what the heap may grow by. The simulator
-   runs kernels by fibers: fewer steps. */
+/* 16 bytes, the minimum of malloc(), leaked in every step would be twice the allowed growth of the heap. The simulator
+   runs kernels by fibers: fewer steps there. */
 static int many_steps(void)
 {
     return test_device() == RW_DEVICE_CPU ? 10000 : 2000;
 }
 
-/* Nothing in a sum over all steps may be left out: every category of memory, every allocation of ours, and the heap. */
+/* Everything that could grow over many steps: every category of memory, every allocation of the library, and the
+   heap. */
 struct held {
     rw_memory memory;
     int64_t allocations;
-    size_t heap; /* whoever's: oneDNN's and libgomp's too; 0 under a sanitizer, which brings its own heap */
+    size_t heap; /* of the whole process, including oneDNN and libgomp; 0 under a sanitizer, which replaces the heap */
 };
 
-static struct held trained_step(struct fixture *b, const struct net *n, rw_adamw *opt, int step)
+/* One training step, and the memory that is in use after it. */
+static struct held trained_step(struct fixture *b, const struct net *n, rw_optimizer *opt, int step)
 {
     struct held h = { 0 };
     float gain[8];
@@ -337,8 +340,8 @@ static struct held trained_step(struct fixture *b, const struct net *n, rw_adamw
     rw_tensor *const loss = net_loss(n, b->t, 4, step);
     if (step % 2) rw_item(b->t, loss);
     cr_assert_eq(rw_backward(b->t, loss), RW_OK, "%s", rw_error_message(b->ctx));
-    cr_assert_eq(rw_adamw_step(opt), RW_OK);
-    cr_assert_eq(rw_read(NULL, n->gain[0], gain, sizeof gain), RW_OK); /* and so waits for what is queued */
+    cr_assert_eq(rw_optimizer_step(opt), RW_OK);
+    cr_assert_eq(rw_read(NULL, n->gain[0], gain, sizeof gain), RW_OK); /* waits for the queued work */
     rw_memory_stats(b->ctx, &h.memory);
     rw_tape_reset(b->t);
     h.allocations = rw_alloc_live();
@@ -350,7 +353,7 @@ Test(conformance_memory, no_category_of_memory_grows_over_thousands_of_steps)
 {
     struct fixture b = fixture_open(4, 1);
     struct net n;
-    rw_adamw *opt = NULL;
+    rw_optimizer *opt = NULL;
     struct held warm = { 0 };
     net_init(&n, b.ctx, 2, 8, RW_F32, 1);
     ckpt_set_policy(b.t, "full");
@@ -365,17 +368,17 @@ Test(conformance_memory, no_category_of_memory_grows_over_thousands_of_steps)
         cr_assert_leq(h.heap, warm.heap + 16384, "step %d: the heap grew by %zu bytes", step, h.heap - warm.heap);
     }
     cr_assert_eq(rw_tape_nodes(b.t), 0);
-    rw_adamw_destroy(&opt);
+    rw_optimizer_destroy(&opt);
     fixture_close(&b);
 }
 
-/* 26. Each way a step can fail, in turn; at the end of it all is as it was. */
+/* 26. Each way in which a step can fail, in turn; afterwards everything is as before. */
 static void fail_a_step(struct fixture *b, const struct net *n, int how)
 {
     rw_tensor *loss = NULL;
     rw_status status = RW_OK;
     switch (how) {
-    case 0: /* a mistake while it is recorded */
+    case 0: /* an invalid call during recording */
         loss = rw_matmul(b->t, net_loss(n, b->t, 4, 1), n->table);
         status = rw_backward(b->t, loss);
         break;
@@ -383,27 +386,28 @@ static void fail_a_step(struct fixture *b, const struct net *n, int how)
         ckpt_begin(b->t, "open");
         status = rw_backward(b->t, net_loss(n, b->t, 4, 1));
         break;
-    case 2: { /* an index out of range, when it runs */
+    case 2: { /* an index out of range, during execution */
         const int32_t index[4] = { 1, 2, 3, 4000 };
         ckpt_begin(b->t, "r");
-        loss = total(b, rw_tanh(b->t, rw_embedding(b->t, n->table, rw_input(b->t, RW_I32, RW_SHAPE(4), index))));
+        loss = total(
+            b, rw_tanh(b->t, rw_embedding(b->t, n->table, rw_input(b->t, RW_I32, RW_SHAPE(4), index, sizeof index))));
         ckpt_end(b->t);
         status = rw_backward(b->t, loss);
         break;
     }
-    case 3: /* a parameter that changes under the step */
+    case 3: /* a parameter that changes during the step */
         loss = net_loss(n, b->t, 4, 1);
         rw_item(b->t, loss);
         rw_init_constant(n->gain[0], 1);
         status = rw_backward(b->t, loss);
         break;
-    default: /* no memory, somewhere */
+    default: /* an allocation fails */
         rw_alloc_fail_at((uint64_t)how);
         loss = net_loss(n, b->t, 4 + how % 3, 1);
         if (loss) status = rw_backward(b->t, loss);
         if (!status && loss) rw_item(b->t, loss);
         rw_alloc_fail_at(0);
-        return; /* may also have succeeded: a later step has fewer allocations */
+        return; /* it may also have succeeded: a later step has fewer allocations */
     }
     cr_assert_neq(status, RW_OK, "case %d", how);
 }

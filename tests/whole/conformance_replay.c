@@ -1,4 +1,5 @@
-/* Conformance: which nodes run again, how often, and what that keeps. The list of behaviours is in conformance.h. */
+/* Conformance: which nodes are replayed, how often, and which values that keeps. The list of behaviors is in
+   conformance.h. */
 #include "whole/conformance.h"
 
 /* 1 */
@@ -13,7 +14,7 @@ Test(conformance_replay, each_replayed_node_runs_exactly_twice_and_any_other_onc
         ckpt_end(b.t);
     }
     cr_assert_eq(rw_backward(b.t, total(&b, x)), RW_OK);
-    /* The last op of a region leads to nothing that backward needs. */
+    /* Backward does not need the last op of a region. */
     for (int i = 0; i < 10; i++)
         cr_assert_eq(counted_runs[i], i % 5 == 4 ? 1 : 2, "layer %d ran %d times", i, counted_runs[i]);
     fixture_close(&b);
@@ -58,7 +59,7 @@ Test(conformance_replay, a_region_from_which_nothing_is_needed_is_not_replayed)
     struct fixture b = fixture_open(1, 1);
     ckpt_set_policy(b.t, "full");
     const float c[4] = { 1, 2, 3, 4 };
-    rw_tensor *const x = rw_input(b.t, RW_F32, RW_SHAPE(4), c);
+    rw_tensor *const x = rw_input(b.t, RW_F32, RW_SHAPE(4), c, sizeof c);
     ckpt_begin(b.t, "constant");
     rw_tensor *const y = counted_square(b.t, counted_square(b.t, x, 0), 1);
     ckpt_end(b.t);
@@ -101,7 +102,7 @@ Test(conformance_replay, selective_saving_on_512_matmuls_keeps_and_replays_what_
     cr_assert_eq(kept[2], 512 * 512 * 4, "the product: %zu", kept[2]);
 }
 
-/* 12. argmax along the last axis, the first of equals: an integer output; and the maximum itself. */
+/* 12. argmax along the last axis, the first of equal elements: an integer output; and the maximum itself. */
 static int argmax_runs;
 
 static rw_status argmax_check(rw_op_call *call)
@@ -129,7 +130,7 @@ HOST_KERNEL_OF(argmax_kernel)
 static const rw_op_def argmax = { .name = "argmax_of_rows", .n_inputs = 1, .n_outputs = 2, .flags = RW_OP_NO_GRADIENT,
                                   .check = argmax_check, .kernel = HOST_KERNEL(argmax_kernel) };
 
-/* The index chooses rows of a table: backward of the look-up needs it again. */
+/* The index selects rows of a table: backward of the lookup reads it again. */
 static rw_tensor *route(struct fixture *b)
 {
     rw_tensor *const scores = normal(b, "scores", RW_F32, RW_SHAPE(6, 5), 1);
@@ -162,7 +163,7 @@ static rw_tensor *split_and_join(struct fixture *b)
     const int64_t sizes[3] = { 2, 6, 4 };
     rw_tensor *part[3];
     ckpt_begin(b->t, "r");
-    rw_tensor *const x = rw_embedding(b->t, table, rw_input(b->t, RW_I32, RW_SHAPE(5), index));
+    rw_tensor *const x = rw_embedding(b->t, table, rw_input(b->t, RW_I32, RW_SHAPE(5), index, sizeof index));
     cr_assert_eq(rw_split(b->t, rw_tanh(b->t, x), -1, sizes, 3, part), RW_OK);
     rw_tensor *const y = rw_concat(b->t, (rw_tensor *[]){ rw_exp(b->t, part[2]), part[0] }, 2, -1);
     ckpt_end(b->t);
@@ -175,7 +176,7 @@ Test(conformance_replay, an_op_with_several_outputs_and_an_integer_input_inside_
     SAME_UNDER(split_and_join, "full", "ops:tanh", "ops:embedding");
 }
 
-/* 13. Seven regions of two counted ops each; a counted op's gradient needs its input. */
+/* 13. Seven regions of two counted ops each; a counted op's gradient reads its input. */
 #define LAYERS 7
 
 static rw_tensor *seven_layers(struct fixture *b)
@@ -189,7 +190,7 @@ static rw_tensor *seven_layers(struct fixture *b)
     return total(b, x);
 }
 
-/* runs: what is expected of the 14 ops, one digit each. */
+/* runs: the expected counts of the 14 ops, one digit each. */
 static void expect_runs(const char *policy, const char *runs)
 {
     counted_clear();
@@ -209,7 +210,7 @@ static void expect_runs(const char *policy, const char *runs)
     answer_free(&a);
 }
 
-/* The last op of a group leads to nothing that backward needs; values between the layers of a group are replayed. */
+/* Backward does not need the last op of a group; values between the layers of a group are replayed. */
 Test(conformance_replay, uniform_with_a_chunk_that_does_not_divide_the_layers)
 {
     expect_runs("uniform:1", "21212121212121");
@@ -253,7 +254,7 @@ Test(conformance_replay, a_value_made_inside_a_region_and_used_after_it_is_kept)
     answer_free(&full);
 }
 
-/* 15. Read by the caller and by nobody else: discarded, and computed again for the reader. */
+/* 15. Read by the caller only: discarded, and recomputed for the read. */
 static rw_tensor *read_later(struct fixture *b)
 {
     rw_tensor *const p = ramp(b, "p", 8, 1);
@@ -272,7 +273,7 @@ Test(conformance_replay, reading_a_discarded_value_replays_it)
     SAME_UNDER(read_later, "full");
 }
 
-/* 17. y = x * noise, noise a second output that the gradient needs; both drawn from the ticket. */
+/* 17. y = x * noise. The noise is a second output that the gradient reads; both are computed from the ticket. */
 static int noisy_runs;
 
 static rw_status noisy_check(rw_op_call *call)
@@ -311,7 +312,7 @@ static rw_tensor *noise_at_the_end(struct fixture *b)
     rw_tensor *const h = rw_tanh(b->t, rw_mul(b->t, p, p));
     rw_apply(b->t, &noisy, &h, 1, NULL, 0, out);
     ckpt_end(b->t);
-    return total(b, out[0]); /* the sum's gradient needs nothing: early stop would end before the last op */
+    return total(b, out[0]); /* the sum's gradient reads nothing: early stop would end before the last op */
 }
 
 Test(conformance_replay, an_auxiliary_output_of_a_regions_last_op_is_complete_in_replay)
@@ -327,7 +328,7 @@ Test(conformance_replay, an_auxiliary_output_of_a_regions_last_op_is_complete_in
     answer_free(&full);
 }
 
-/* The built-in ones: attention's backward reads its row sums, the loss's its row statistics. */
+/* The built-in ops: attention's backward reads its row sums, the loss's its row statistics. */
 static rw_tensor *attention_at_the_end(struct fixture *b)
 {
     rw_tensor *const w = normal(b, "w", RW_F32, RW_SHAPE(48, 16), 0.3), *const x = normal(b, "x", RW_F32,
@@ -349,8 +350,8 @@ static rw_tensor *loss_at_the_end(struct fixture *b)
                                                                                           RW_SHAPE(6, 16), 1);
     const int32_t target[6] = { 1, 10, -100, 0, 3, 3 };
     ckpt_begin(b->t, "head");
-    rw_tensor *const loss =
-        rw_cross_entropy(b->t, rw_linear(b->t, x, w, RW_NONE), rw_input(b->t, RW_I32, RW_SHAPE(6), target));
+    rw_tensor *const loss = rw_cross_entropy(b->t, rw_linear(b->t, x, w, RW_NONE),
+                                             rw_input(b->t, RW_I32, RW_SHAPE(6), target, sizeof target));
     ckpt_end(b->t);
     return rw_scale(b->t, loss, 2);
 }

@@ -1,5 +1,5 @@
 /*
- * Conformance: failures, effects, changes under the step, misuse, and what a region costs. The list is in
+ * Conformance: failures, effects, changes during the step, misuse, and the cost of a region. The list is in
  * conformance.h.
  */
 #include "whole/conformance.h"
@@ -10,7 +10,7 @@
 #include <math.h>
 #include <time.h>
 
-/* 8. A caller's op that fails at its n-th run from now: in forward, in a replay, or (its twin) in backward. */
+/* 8. A caller's op that fails at its n-th execution from now: in forward, in a replay, or (its twin) in backward. */
 static int fails_in;
 static rw_status fails_with = RW_ERR_DEVICE;
 
@@ -35,7 +35,8 @@ HOST_KERNEL_OF(brittle_kernel)
 static const rw_op_def brittle = { .name = "brittle", .n_inputs = 1, .n_outputs = 1, .check = brittle_check,
                                    .kernel = HOST_KERNEL(brittle_kernel), .grad = brittle_grad };
 
-/* 2 x dy by way of the op itself, so that it runs in backward, too: (x + dy/2)^2 - x^2 - (dy/2)^2 = x dy. */
+/* 2 x dy, computed with the op itself, so that it is executed in backward, too: (x + dy/2)^2 - x^2 - (dy/2)^2 = x
+   dy. */
 static rw_status brittle_grad(rw_grad_call *g)
 {
     rw_tape *const t = rw_grad_tape(g);
@@ -55,21 +56,21 @@ static rw_tensor *with_brittle(struct fixture *b)
         ckpt_begin(b->t, "r");
         x = rw_dropout(b->t, rw_tanh(b->t, rw_linear(b->t, x, l % 2 ? v : w, RW_NONE)), 0.1f);
         if (l == 1) x = rw_apply(b->t, &brittle, &x, 1, NULL, 0, NULL);
-        if (l == 1) x = rw_tanh(b->t, rw_mul(b->t, x, x)); /* the product's gradient needs what the brittle op gave */
+        if (l == 1) x = rw_tanh(b->t, rw_mul(b->t, x, x)); /* the product's gradient reads the failing op's result */
         ckpt_end(b->t);
     }
-    x = rw_mul(b->t, x, normal(b, "last", RW_F32, RW_SHAPE(16), 1)); /* its gradient is the first to be ready */
+    x = rw_mul(b->t, x, normal(b, "last", RW_F32, RW_SHAPE(16), 1)); /* its gradient is completed first */
     return rw_mean(b->t, rw_mul(b->t, x, x), RW_ALL_AXES, false);
 }
 
-/* The step fails at the n-th run of the op; then the context goes on as if it hadn't. */
+/* The step fails at the n-th execution of the op; then the context continues as if it had not. */
 static void fail_at_run(int n, rw_status with, const struct answer *expected)
 {
     const rw_generator_state start = { 21, 50000 };
     struct fixture b = fixture_open(21, 2);
     size_t bytes;
     ckpt_set_policy(b.t, "full");
-    with_brittle(&b); /* makes the parameters */
+    with_brittle(&b); /* creates the parameters */
     rw_tape_reset(b.t);
     unsigned char *const before = all_gradients(b.ctx, &bytes);
     fails_in = n;
@@ -114,8 +115,8 @@ Test(conformance_use, a_failing_op_in_forward_replay_or_backward_leaves_tape_and
 }
 
 /*
- * * Gradients of an earlier backward that a failed one was to add to: each is as it was, or says that it isn't. None
- * holds a part of the sum and passes for the whole.
+ * Gradients of an earlier backward to which a failed one was to add: each is unchanged, or marked as lost. None has a
+ * part of the sum while it appears to be complete.
  */
 static int lost_or_unchanged(struct fixture *b, unsigned char *const *before)
 {
@@ -127,7 +128,7 @@ static int lost_or_unchanged(struct fixture *b, unsigned char *const *before)
         const rw_status status = rw_read(NULL, rw_gradient(p), now, bytes);
         if (status) {
             lost++;
-            cr_assert_eq(status, RW_ERR_CHANGED);
+            cr_assert_eq(status, RW_ERR_MODIFIED);
             cr_assert(strstr(rw_error_message(b->ctx), rw_tensor_name(p)), "%s", rw_error_message(b->ctx));
             rw_error_clear(b->ctx);
         } else {
@@ -138,6 +139,7 @@ static int lost_or_unchanged(struct fixture *b, unsigned char *const *before)
     return lost;
 }
 
+/* Fails at execution `run` while gradients exist; returns the number of lost ones. */
 static int fail_while_adding(int run)
 {
     struct fixture b = fixture_open(21, 2);
@@ -157,19 +159,19 @@ static int fail_while_adding(int run)
     rw_tape_reset(b.t);
     const int lost = lost_or_unchanged(&b, before);
     if (lost) {
-        rw_adamw *opt = NULL;
+        rw_optimizer *opt = NULL;
         cr_assert_eq(rw_adamw_create(&opt, b.ctx, NULL), RW_OK);
-        cr_assert_eq(rw_adamw_step(opt), RW_ERR_CHANGED);
+        cr_assert_eq(rw_optimizer_step(opt), RW_ERR_MODIFIED);
         rw_error_clear(b.ctx);
-        cr_assert_eq(rw_clip_grad_norm(b.ctx, 1, NULL), RW_ERR_CHANGED);
+        cr_assert_eq(rw_clip_grad_norm(b.ctx, 1, NULL), RW_ERR_MODIFIED);
         rw_error_clear(b.ctx);
-        cr_assert_eq(rw_backward(b.t, with_brittle(&b)), RW_ERR_CHANGED, "to add to it would pass for a sum");
+        cr_assert_eq(rw_backward(b.t, with_brittle(&b)), RW_ERR_MODIFIED, "to add to it would pass for a sum");
         rw_error_clear(b.ctx);
-        rw_adamw_destroy(&opt);
+        rw_optimizer_destroy(&opt);
     }
     rw_tape_reset(b.t);
     rw_generator_set(b.ctx, (rw_generator_state){ 21, 50000 });
-    struct answer expected = undisturbed(), next = step_of(&b, with_brittle); /* begins with rw_zero_grad() */
+    struct answer expected = undisturbed(), next = step_of(&b, with_brittle); /* starts with rw_zero_grad() */
     expect_same(&expected, &next, "the step after");
     answer_free(&expected);
     answer_free(&next);
@@ -232,7 +234,7 @@ Test(conformance_use, running_statistics_change_exactly_once_per_step_under_ever
             rw_tensor *const y = rw_mul(b.t, h, h);
             ckpt_end(b.t);
             rw_tensor *const loss = total(&b, y);
-            const double read = rw_item(b.t, loss); /* the step goes on from here: not a second update */
+            const double read = rw_item(b.t, loss); /* continues the step: not a second update */
             cr_assert(isfinite(read));
             cr_assert_eq(rw_backward(b.t, loss), RW_OK, "%s", rw_error_message(b.ctx));
             rw_tape_reset(b.t);
@@ -244,7 +246,7 @@ Test(conformance_use, running_statistics_change_exactly_once_per_step_under_ever
     }
 }
 
-/* 18. An auxiliary loss reported on the side, a history of maxima: whatever a stateful op keeps outside its outputs. */
+/* 18. An auxiliary loss that is reported, a history of maxima: state that an op keeps outside of its outputs. */
 static int reports;
 static float history[8];
 
@@ -299,7 +301,7 @@ Test(conformance_use, maxima_and_losses_reported_on_the_side_are_reported_once_p
     answer_free(&none);
 }
 
-/* 19. What the replay would read has changed since the forward part ran. */
+/* 19. A value that the replay would read has changed after forward. */
 static rw_tensor *record_and_run(struct fixture *b, rw_tensor *x)
 {
     rw_tensor *const p = ramp(b, "p", 8, 1);
@@ -313,7 +315,7 @@ static rw_tensor *record_and_run(struct fixture *b, rw_tensor *x)
 
 static void expect_changed(struct fixture *b, rw_tensor *loss, const char *name)
 {
-    cr_assert_eq(rw_backward(b->t, loss), RW_ERR_CHANGED);
+    cr_assert_eq(rw_backward(b->t, loss), RW_ERR_MODIFIED);
     cr_assert(strstr(rw_error_message(b->ctx), name), "%s", rw_error_message(b->ctx));
     rw_error_clear(b->ctx);
     rw_tape_reset(b->t);
@@ -338,7 +340,7 @@ Test(conformance_use, an_input_changed_between_forward_and_replay_is_an_error_th
 {
     struct fixture b = fixture_open(4, 1);
     ckpt_set_policy(b.t, "full");
-    rw_tensor *const x = ckpt_name(b.t, rw_input(b.t, RW_F32, RW_SHAPE(8), zeros), "the_input");
+    rw_tensor *const x = ckpt_name(b.t, rw_input(b.t, RW_F32, RW_SHAPE(8), zeros, sizeof zeros), "the_input");
     rw_tensor *const loss = record_and_run(&b, x);
     cr_assert_eq(rw_input_write(x, zeros, sizeof zeros), RW_OK);
     expect_changed(&b, loss, "the_input");
@@ -359,7 +361,7 @@ Test(conformance_use, a_captured_buffer_changed_between_forward_and_replay_is_an
 /* 27 */
 static double seconds(void)
 {
-    struct timespec now; /* of this thread: another process on the core costs no region anything */
+    struct timespec now; /* CPU time of this thread, so that other processes do not matter */
     clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
@@ -370,7 +372,7 @@ static int by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Where an instruction doesn't take the time it takes: code that is instrumented, emulated or not optimized. */
+/* Reasons not to compare times: code that is instrumented, emulated or not optimized. */
 static const char *not_timed(void)
 {
 #if defined __SANITIZE_ADDRESS__ || defined __SANITIZE_THREAD__
@@ -403,9 +405,10 @@ Test(conformance_use, a_region_costs_at_most_one_microsecond)
     cr_assert_leq(cost[BATCHES / 2], 1e-6, "%g us, the median of %d batches", cost[BATCHES / 2] * 1e6, BATCHES);
 }
 
-/* 28. After the error is cleared the tape goes on: what was recorded is still there, and gives the same bytes. */
+/* 28. After the error is cleared the tape is usable: the recorded nodes still exist, and give the same bytes. */
 static int misuse;
 
+/* Makes the invalid call number `misuse`, and checks its error. */
 static void misuse_regions(struct fixture *b)
 {
     rw_tape *other = NULL;
@@ -414,7 +417,7 @@ static void misuse_regions(struct fixture *b)
     const char *part = "";
     cr_assert_eq(rw_tape_create(&other, b->ctx), RW_OK);
     switch (misuse) {
-    case 1: /* inside no region of its own: two ends for one begin, as overlapping regions would have */
+    case 1: /* in no region of its own: two ends for one begin, as overlapping regions would have */
         ckpt_begin(b->t, "mine");
         ckpt_end(b->t);
         status = ckpt_end(b->t);
@@ -426,7 +429,7 @@ static void misuse_regions(struct fixture *b)
         part = "left_open";
         break;
     case 3:
-        cr_assert_null(rw_add(b->t, p, rw_input(other, RW_F32, RW_SHAPE(8), zeros)));
+        cr_assert_null(rw_add(b->t, p, rw_input(other, RW_F32, RW_SHAPE(8), zeros, sizeof zeros)));
         status = rw_error_status(b->ctx);
         expected = RW_ERR_ARGUMENT;
         part = "another tape";

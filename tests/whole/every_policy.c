@@ -1,9 +1,9 @@
 /*
  * Every model of bench/models under every kind of policy, with 1 to 5 threads: losses and gradients of each step,
- * parameters and buffers after twenty, and the generator, against `none` with one thread, byte for byte.
+ * parameters and buffers after twenty steps, and the generator, are compared with `none` in one thread, byte for byte.
  *
- * On the simulated device two steps stand for the twenty, of two policies, and there are no threads; under
- * AddressSanitizer two steps of all policies.
+ * On the simulated device there are two steps instead of twenty, two policies, and no threads; under AddressSanitizer
+ * two steps of all policies.
  */
 #include "support/support.h"
 
@@ -14,18 +14,18 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { STEPS = 20, STEPS_AWAY = 2, BATCH = 2, SEQ = 21, SIDE = 16, LARGE_SIDE = 32, MOST_POLICIES = 12 };
+enum { STEPS = 20, STEPS_AWAY = 2, BATCH = 2, SEQ = 21, SIDE = 16, LARGE_SIDE = 32, POLICIES_MAX = 12 };
 
 struct world {
     struct fixture b;
     struct model m;
-    rw_adamw *opt;
+    rw_optimizer *opt;
 };
 
 static struct world open_world(const struct model_config *c, const char *spec, int threads)
 {
     struct world w = { .b = fixture_open(5, threads) };
-    const rw_offload fast = { .out_bytes_per_s = 1e12, .in_bytes_per_s = 1e12 }; /* budgets move what they can */
+    const rw_offload fast = { .out_bytes_per_s = 1e12, .in_bytes_per_s = 1e12 }; /* budgets offload all they can */
     cr_assert_eq(rw_context_set_offload(w.b.ctx, &fast), RW_OK);
     cr_assert_eq(model_create(&w.m, w.b.ctx, c), RW_OK, "%s", rw_error_message(w.b.ctx));
     cr_assert_eq(ckpt_set_policy(w.b.t, spec), RW_OK, "%s", rw_error_message(w.b.ctx));
@@ -35,11 +35,11 @@ static struct world open_world(const struct model_config *c, const char *spec, i
 
 static void close_world(struct world *w)
 {
-    rw_adamw_destroy(&w->opt);
+    rw_optimizer_destroy(&w->opt);
     fixture_close(&w->b);
 }
 
-/* Images as small as the network can be made of. */
+/* Images as small as the network allows. */
 static int length_of(enum model_kind kind)
 {
     return kind < MODEL_RESNET50 ? SEQ : kind == MODEL_VGG16 || kind == MODEL_DENSENET121 ? LARGE_SIDE : SIDE;
@@ -55,7 +55,7 @@ static rw_tensor *loss_of(const struct world *w, int step)
     return model_loss(&w->m, w->b.t, BATCH, seq, tokens, targets);
 }
 
-/* What a model's policies name. */
+/* Names in a model's policies. */
 struct names {
     const char *region, *op, *dropped, *tag; /* tag: NULL for a model that names no values */
     const char *megatron;                    /* NULL: regions of other names */
@@ -74,7 +74,7 @@ static struct names names_of(enum model_kind kind)
 
 typedef char policy[96];
 
-/* A quarter of the way from the least that would do to what `none` takes. More threads need more room. */
+/* A budget a quarter of the way from the minimum to the memory of `none`. More threads need more workspace. */
 static void budget_of(const struct model_config *c, const char *more, int threads, char *ret)
 {
     struct world w = open_world(c, "none", threads);
@@ -88,14 +88,14 @@ static void budget_of(const struct model_config *c, const char *more, int thread
     close_world(&w);
 }
 
-/* How many run policy i of a model, or the number asked for. Its neighbours have another number, as has policy i of the
-   next model. */
+/* Number of threads for policy i of a model, or the requested number. The next policy has another number, and so has
+   policy i of the next model. */
 static int threads_of(enum model_kind kind, int i, int asked)
 {
     return asked ? asked : 1 + (i + (int)kind) % 5;
 }
 
-/* One of each kind; budgets are of those threads. Returns how many. */
+/* One policy of each kind; budgets are for this number of threads. Returns their number. */
 static int policies_of(const struct model_config *c, int threads, policy *ret)
 {
     const struct names a = names_of(c->kind);
@@ -104,13 +104,13 @@ static int policies_of(const struct model_config *c, int threads, policy *ret)
     budget_of(c, "", threads_of(c->kind, n, threads), ret[n]), n++;
     budget_of(c, "+offload", threads_of(c->kind, n, threads), ret[n]), n++;
     snprintf(ret[n++], sizeof *ret, "uniform:2");
-    snprintf(ret[n++], sizeof *ret, "block:%d", c->kind >= MODEL_RESNET50 ? 4 : 1); /* a convolution alone is first */
+    snprintf(ret[n++], sizeof *ret, "block:%d", c->kind >= MODEL_RESNET50 ? 4 : 1); /* first a lone convolution */
     snprintf(ret[n++], sizeof *ret, "selective:%s", a.region);
     snprintf(ret[n++], sizeof *ret, "ops:%s", a.op);
     snprintf(ret[n++], sizeof *ret, "discard:%s", a.dropped);
     snprintf(ret[n++], sizeof *ret, "offload:block");
     snprintf(ret[n++], sizeof *ret, "full+offload:block");
-    if (a.tag) snprintf(ret[n++], sizeof *ret, "names:save=%s", a.tag);
+    if (a.tag) snprintf(ret[n++], sizeof *ret, "names:keep=%s", a.tag);
     if (a.megatron) snprintf(ret[n++], sizeof *ret, "megatron:%s", a.megatron);
     return n;
 }
@@ -128,6 +128,7 @@ static int steps_of_a_run(void)
     return test_steps(STEPS, STEPS_AWAY);
 }
 
+/* Runs one step and appends its loss and gradients. */
 static void train_step(struct outcome *o, const struct world *w, int step, const char *spec)
 {
     rw_context *const ctx = w->b.ctx;
@@ -156,7 +157,7 @@ static struct outcome train(const struct model_config *c, const char *spec, int 
     struct outcome o = { 0 };
     for (int step = 0; step < steps_of_a_run(); step++) {
         train_step(&o, &w, step, spec);
-        cr_assert_eq(rw_adamw_step(w.opt), RW_OK);
+        cr_assert_eq(rw_optimizer_step(w.opt), RW_OK);
         rw_tape_reset(w.b.t);
         cr_assert_eq(model_end_step(&w.m, w.b.t), RW_OK, "%s", rw_error_message(w.b.ctx));
     }
@@ -190,8 +191,8 @@ static void run(const struct model_config *c, const struct outcome *none, const 
     struct outcome o = train(c, spec, threads);
     snprintf(what, sizeof what, "%s, %s, %s, %d threads", model_name(c->kind), rw_dtype_name(c->dtype), spec, threads);
     same(none, &o, what);
-    /* In 16 bits a small network of images has values too small to move, and its least is hardly less than what `none`
-       takes: other places for values will do. */
+    /* In 16 bits a small network of images has values too small to offload, and its minimum is hardly less than the
+       memory of `none`: other offsets of values suffice there. */
     const bool small = c->dtype == RW_BF16 && (!strncmp(spec, "budget:", 7) || !strncmp(spec, "offload:", 8));
     const bool may_keep_all = small || !strcmp(spec, "none");
     cr_expect(may_keep_all || o.replayed + o.outside > 0, "%s: nothing is replayed or moved", what);
@@ -208,11 +209,11 @@ static struct model_config config_of(enum model_kind kind, rw_dtype dtype)
     return c;
 }
 
-/* The first of a model's policies, `most` at most, against what `none` gave. threads: of each; 0: each has
-   another number than its neighbours. */
+/* Compares the first of a model's policies, at most `most`, with the result of `none`. threads: of each; 0: each has
+   another number than the one before. */
 static void run_policies(const struct model_config *c, const struct outcome *none, int threads, int most)
 {
-    policy list[MOST_POLICIES];
+    policy list[POLICIES_MAX];
     const int n = policies_of(c, threads, list);
     for (int i = 0; i < n && i < most; i++) run(c, none, list[i], threads_of(c->kind, i, threads));
 }
@@ -226,7 +227,7 @@ static void every_policy(enum model_kind kind)
         struct outcome none = train(&c, "none", 1);
         if (host) run(&c, &none, "none", half ? 3 : 5);
         for (int threads = all; threads <= (all ? 5 : 0); threads++)
-            run_policies(&c, &none, threads, all || (host && !half) ? MOST_POLICIES : 2);
+            run_policies(&c, &none, threads, all || (host && !half) ? test_steps(POLICIES_MAX, 5) : 2);
         release(&none);
     }
 }

@@ -1,16 +1,16 @@
 /*
  * Random programs: tapes of random ops, shapes and types, with shared values, views, effects, nested regions, decisions
- * for single values and gradients of gradients, run under random policies against `none`. What can be seen from outside
- * must be the same bytes: losses, values read, gradients, parameters after two optimizer steps, the generator's state,
- * how often an effect happened. The predicted peak is the measured one after every run.
+ * for single values and gradients of gradients, run under random policies and compared with `none`. Everything
+ * observable must have the same bytes: losses, values read, gradients, parameters after two optimizer steps, the
+ * generator's state, how often an effect happened. The predicted peak must equal the measured one after every run.
  *
- *   REWIND_FUZZ_PROGRAMS   how many (300)
- *   REWIND_FUZZ_SEED       the first one (1)
+ *   REWIND_FUZZ_PROGRAMS   number of programs (300)
+ *   REWIND_FUZZ_SEED       the first seed (1)
  *   REWIND_FUZZ_MAX        the largest extent (67): smaller where kernels are slow
  *   REWIND_FUZZ_REPORT     1: prints what was covered
  *
- * A program that fails is shrunk until nothing can be left out, and printed as C for tests/whole/found.c.
- * fuzz/program.h says what a program is.
+ * A program that fails is shrunk until nothing can be removed, and printed as C for tests/whole/regressions.c.
+ * fuzz/program.h defines a program.
  */
 #include "whole/fuzz/generate.h"
 #include "whole/fuzz/own.h"
@@ -103,7 +103,7 @@ Test(fuzz, random_programs_under_random_policies, .timeout = 36000)
     fz_look_for_leaks(first, count, largest_extent());
 }
 
-/* The shrinker against planted faults: what is left must be small, and fail in the same way. */
+/* The shrinker with planted faults: the shrunk program must be small, and fail in the same way. */
 
 static bool has(const struct fz_program *p, const char *op)
 {
@@ -112,7 +112,7 @@ static bool has(const struct fz_program *p, const char *op)
     return false;
 }
 
-/* The first program that the sabotage makes fail as wanted, shrunk. */
+/* Shrinks the first program that the sabotage makes fail as wanted. */
 static void shrinks(struct fz_sabotage sabotage, const char *op, enum fz_failure wanted, int detail, int at_most)
 {
     struct fz_program *const p = new_program();

@@ -1,9 +1,10 @@
 /*
- * The promise: recompute changes no byte. Losses and gradients of every step, parameters after twenty and the
- * generator's state, for every policy, nesting and type, against the policy "none". No tolerance anywhere.
+ * Recompute changes no byte: losses and gradients of every step, parameters after twenty and the generator's state, for
+ * every policy, nesting and type, are compared with the policy "none". No tolerance.
  *
- * On the simulated device four steps stand for the twenty: the first makes the plan and the optimizer's states, the
- * second finds both, and from then on each launches the same kernels on other numbers. There is one number of threads.
+ * On the simulated device there are four steps instead of twenty: the first makes the plan and the optimizer's states,
+ * the second finds both, and from then on each launches the same kernels on other numbers. There is one number of
+ * threads.
  */
 #include "support/support.h"
 
@@ -17,12 +18,12 @@
 static const char *const policies[] = { "full",           "selective:outer",  "selective:inner",
                                         "selective:middle,inner",
                                         "uniform:2",      "uniform:3",        "block:1",         "block:99",
-                                        "ops:linear",     "ops:layernorm,gelu", "names:save=up",
+                                        "ops:linear",     "ops:layernorm,gelu", "names:keep=up",
                                         "full+offload:outer", "offload:outer",  "block:2+offload:inner,middle",
                                         "names:offload=up" };
 #define POLICIES (sizeof policies / sizeof *policies)
 
-/* From what takes hardly less than none to the least that each of the nets below can do with. */
+/* From slightly less than the memory of none to the minimum of each of the nets below. */
 static const char *const budgets[] = { "budget:90%", "budget:75%", "budget:90%+offload", "budget:75%+offload",
                                        "budget:55%+offload" };
 #define BUDGETS (sizeof budgets / sizeof *budgets)
@@ -40,7 +41,7 @@ struct outcome {
     size_t bytes; /* of the gradients of one step, and of the parameters */
     int steps;
     rw_generator_state generator;
-    size_t replayed, outside; /* nodes, and room for what waits outside the device's memory, of a step */
+    size_t replayed, outside; /* nodes, and bytes of offloaded values, of a step */
 };
 
 struct run {
@@ -58,6 +59,7 @@ static void keep_gradients(struct outcome *o, rw_context *ctx)
     free(g);
 }
 
+/* One step: keeps loss and gradients; predicted and measured peak must be equal. */
 static void train_step(struct outcome *o, struct fixture *b, const struct net *n, const char *policy)
 {
     rw_zero_grad(b->ctx);
@@ -75,20 +77,21 @@ static void train_step(struct outcome *o, struct fixture *b, const struct net *n
     keep_gradients(o, b->ctx);
 }
 
+/* Trains in the given way and returns everything observable. */
 static struct outcome train_run(struct run run)
 {
     struct fixture b = fixture_open(7, run.threads);
     struct net n;
     struct outcome o = { 0 };
-    rw_adamw *opt = NULL;
-    const rw_offload fast = { .out_bytes_per_s = 1e12, .in_bytes_per_s = 1e12 }; /* budgets move what they can */
+    rw_optimizer *opt = NULL;
+    const rw_offload fast = { .out_bytes_per_s = 1e12, .in_bytes_per_s = 1e12 }; /* budgets offload all they can */
     cr_assert_eq(rw_context_set_offload(b.ctx, &fast), RW_OK);
     net_init(&n, b.ctx, 5, 24, run.dtype, run.nesting);
     cr_assert_eq(ckpt_set_policy(b.t, run.policy), RW_OK, "%s", rw_error_message(b.ctx));
     cr_assert_eq(rw_adamw_create(&opt, b.ctx, &(rw_adamw_params){ .lr = 1e-2 }), RW_OK);
     while (o.steps < run.steps) {
         train_step(&o, &b, &n, run.policy);
-        cr_assert_eq(rw_adamw_step(opt), RW_OK);
+        cr_assert_eq(rw_optimizer_step(opt), RW_OK);
         rw_tape_reset(b.t);
         if (run.forgets) rw_plan_cache_finish(b.ctx->plans);
     }
@@ -97,7 +100,7 @@ static struct outcome train_run(struct run run)
     else cr_assert(steps < 4 || misses < steps, "no plan was used again: %d misses", (int)misses);
     o.parameters = all_parameters(b.ctx, &o.bytes);
     o.generator = rw_generator_get(b.ctx);
-    rw_adamw_destroy(&opt);
+    rw_optimizer_destroy(&opt);
     fixture_close(&b);
     return o;
 }
@@ -152,7 +155,7 @@ Test(identity, float16_one_deep) { all_policies(RW_F16, 1); }
 Test(identity, bfloat16_three_deep) { all_policies(RW_BF16, 3); }
 Test(identity, float64_two_deep) { all_policies(RW_F64, 2); }
 
-/* The planner's own choices: values of each layer kept here and replayed there, and moved where they may. */
+/* The planner's own choices: values of each layer are kept, replayed, or offloaded if allowed. */
 static void all_budgets(rw_dtype dtype, int nesting)
 {
     struct outcome none = train("none", dtype, nesting, 2, steps_of_a_run());
@@ -200,7 +203,7 @@ Test(identity, eager_and_lazy)
     release(&eager);
 }
 
-/* A plan made for this very step and one from the cache: no byte tells them apart. */
+/* A new plan and one from the cache give the same bytes. */
 Test(identity, cached_plans_and_new_ones)
 {
     static const char *const some[] = { "none", "full", "selective:inner", "uniform:2", "ops:linear", "budget:75%",
@@ -214,7 +217,7 @@ Test(identity, cached_plans_and_new_ones)
     }
 }
 
-/* A loss read before backward runs the forward part first; a second backward runs the same plan again. */
+/* Reading a loss before backward runs forward first; a second backward runs the same plan again. */
 Test(identity, reading_the_loss_first)
 {
     struct fixture b = fixture_open(3, 2);

@@ -1,10 +1,10 @@
 /*
- * The networks for images of bench/models beside the tables of their papers: of each layer the parameters and what it
- * makes of one image, to the unit, and of a step each value that is kept, to the byte. What is expected is worked out
- * here from the published architectures: He et al., arXiv 1512.03385, table 1, with the stride in the 3x3 convolution;
- * Simonyan and Zisserman, arXiv 1409.1556, table 1, column D; Howard et al., arXiv 1704.04861, table 1; Huang et al.,
- * arXiv 1608.06993, table 1; Ronneberger et al., arXiv 1505.04597, figure 1, as there, and with padding for images of
- * three channels.
+ * The image networks of bench/models compared with the tables of their papers: for each layer the number of parameters
+ * and of result elements per image, exactly, and for a step each value that is kept, to the byte. Expected numbers are
+ * computed here from the published architectures: He et al., arXiv 1512.03385, table 1, with the stride in the 3x3
+ * convolution; Simonyan and Zisserman, arXiv 1409.1556, table 1, column D; Howard et al., arXiv 1704.04861, table 1;
+ * Huang et al., arXiv 1608.06993, table 1; Ronneberger et al., arXiv 1505.04597, figure 1, as published, and with
+ * padding for images of three channels.
  */
 #include "support/support.h"
 
@@ -19,9 +19,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- lists of numbers with names, in no order ---- */
+/* ---- unordered lists of named numbers ---- */
 
-#define MOST_ENTRIES 1024
+#define ENTRIES_MAX 1024
 
 struct entry {
     char name[20];
@@ -30,13 +30,13 @@ struct entry {
 
 struct list {
     int n;
-    struct entry entry[MOST_ENTRIES];
+    struct entry entry[ENTRIES_MAX];
 };
 
 static void put(struct list *l, const char *name, int64_t n)
 {
     struct entry *const e = &l->entry[l->n++];
-    cr_assert_leq(l->n, MOST_ENTRIES);
+    cr_assert_leq(l->n, ENTRIES_MAX);
     snprintf(e->name, sizeof e->name, "%s", name);
     e->n = n;
 }
@@ -67,14 +67,14 @@ static void same(struct list *a, struct list *b, const char *what, const char *n
 
 /* ---- tables ---- */
 
-/* What the layers so far have and make, of images that are now `height` x `width` of so many channels. */
+/* Parameters and results of the layers so far, for images that are now `height` x `width` with so many channels. */
 struct table {
     int64_t channels, height, width;
-    int64_t images, size;    /* of what is kept; bytes of an element */
+    int64_t images, size;    /* of kept values; bytes of an element */
     bool valid;              /* convolutions have no padding */
     struct list parameters;  /* of each layer: weight and bias */
     struct list made;        /* by each op, elements of one image */
-    struct list kept, again; /* bytes under none, and with bn and relu made again */
+    struct list kept, again; /* bytes under none, and with bn and relu recomputed */
 };
 
 enum keeps { NOTHING, UNDER_NONE, ALWAYS };
@@ -111,7 +111,7 @@ static void conv_of(struct table *t, int64_t out, int64_t kernel, int64_t stride
 
 static void conv(struct table *t, int64_t out, int64_t kernel, int64_t stride)
 {
-    conv_of(t, out, kernel, stride, 1, ALWAYS); /* the batch norm behind it reads it */
+    conv_of(t, out, kernel, stride, 1, ALWAYS); /* read by the following batch norm */
 }
 
 /* With mean and variance of each channel, in float32. */
@@ -122,7 +122,7 @@ static void norm(struct table *t, enum keeps keeps)
     for (int i = 0; i < 2; i++) keep(t, "batchnorm", t->channels, 4, ALWAYS);
 }
 
-/* With the place of each largest, in a byte. */
+/* With the index of each maximum, in a byte. */
 static void max_pool(struct table *t, enum keeps keeps)
 {
     t->height = (t->height + 1) / 2;
@@ -138,14 +138,14 @@ static void dense(struct table *t, int64_t out, enum keeps keeps)
     make(t, "linear", keeps);
 }
 
-/* The loss's gradient reads them, and the logarithm of the sum of each row. */
+/* The loss's gradient reads the logits, and the log-sum-exp of each row. */
 static void logits(struct table *t)
 {
     dense(t, 1000, ALWAYS);
     keep(t, "cross_entropy", t->images, 4, ALWAYS);
 }
 
-/* The mean of each map and a dense layer, whose gradient reads it. */
+/* The mean of each map and a dense layer, whose gradient reads the mean. */
 static void classify(struct table *t)
 {
     t->height = t->width = 1;
@@ -155,7 +155,7 @@ static void classify(struct table *t)
 
 /* ---- networks ---- */
 
-/* What a block ends with is a relu behind a sum: the relu reads it. The projection's batch norm is read by nobody. */
+/* A block ends with a sum and a relu, which reads the sum. The projection's batch norm is not read by backward. */
 static void bottleneck(struct table *t, int64_t width, int64_t stride, bool projects)
 {
     struct table in = *t;
@@ -177,13 +177,14 @@ static void resnet50(struct table *t)
 {
     static const int blocks[] = { 3, 4, 6, 3 };
     conv(t, 64, 7, 2);
-    norm(t, NOTHING); /* the pool knows where its largest were, and a batch norm's relu reads what is there already */
+    norm(t, NOTHING); /* the pool has its maxima's indexes, and a batch norm's relu reads a value that is kept anyway */
     max_pool(t, ALWAYS);
     for (int stage = 0; stage < 4; stage++)
         for (int b = 0; b < blocks[stage]; b++) bottleneck(t, 64 << stage, stage && !b ? 2 : 1, !b);
     classify(t);
 }
 
+/* MobileNet's rows: a convolution, then 13 depthwise separable ones. */
 static void mobilenet(struct table *t)
 {
     static const struct {
@@ -196,12 +197,12 @@ static void mobilenet(struct table *t)
         conv_of(t, t->channels, 3, rows[i].stride, t->channels, ALWAYS);
         norm(t, UNDER_NONE);
         conv(t, rows[i].out, 1, 1);
-        norm(t, i + 1 < sizeof rows / sizeof *rows ? UNDER_NONE : NOTHING); /* the last is only averaged */
+        norm(t, i + 1 < sizeof rows / sizeof *rows ? UNDER_NONE : NOTHING); /* the last one is only averaged */
     }
     classify(t);
 }
 
-/* Batch norms read the pieces of a concatenation: it is not made. */
+/* Batch norms read the inputs of a concatenation, which is virtual. */
 static void densenet121(struct table *t)
 {
     static const int layers[] = { 6, 12, 24, 16 };
@@ -227,7 +228,7 @@ static void densenet121(struct table *t)
     classify(t);
 }
 
-/* With a bias, and relu behind it, which reads its own result. */
+/* With a bias, followed by relu, whose backward reads its own result. */
 static void conv_relu(struct table *t, int64_t out)
 {
     conv_of(t, out, 3, 1, 1, NOTHING);
@@ -235,6 +236,7 @@ static void conv_relu(struct table *t, int64_t out)
     make(t, "relu", UNDER_NONE);
 }
 
+/* VGG-16's rows: five stages of convolutions, then three dense layers. */
 static void vgg16(struct table *t)
 {
     static const int convs[] = { 2, 2, 3, 3, 3 };
@@ -242,7 +244,7 @@ static void vgg16(struct table *t)
         for (int i = 0; i < convs[stage]; i++) conv_relu(t, 64 << (stage < 3 ? stage : 3));
         max_pool(t, stage < 4 ? ALWAYS : NOTHING);
     }
-    make(t, "contiguous", ALWAYS); /* the map in the order of the weights behind it */
+    make(t, "contiguous", ALWAYS); /* the map in the order of the following layer's weights */
     t->channels *= t->height * t->width;
     t->height = t->width = 1;
     for (int i = 0; i < 2; i++) {
@@ -253,8 +255,8 @@ static void vgg16(struct table *t)
     logits(t);
 }
 
-/* The path up reads the pieces of its concatenations, where none of them is the middle of something larger; the loss
-   reads both of its sides. */
+/* The expanding path reads the inputs of its concatenations, unless one is cropped from a larger one; the loss reads
+   both of its operands. */
 static void unet(struct table *t)
 {
     for (int i = 0; i < 4; i++) {
@@ -279,8 +281,8 @@ static void unet(struct table *t)
         keep(t, "contiguous", t->images * t->channels * t->height * t->width, t->size, UNDER_NONE);
 }
 
-/* What a network has by its definition, torchvision's for all but unet, and what its layers make, in millions of
-   elements of an image of that size: convolutions, batch norms, relus beside them, concatenations, pools. */
+/* A network's size by its definition, torchvision's except for unet, and the results of its layers, in millions of
+   elements for an image of that size: convolutions, batch norms, relus next to them, concatenations, pools. */
 static const struct network {
     enum model_kind kind;
     void (*layers)(struct table *t);
@@ -308,7 +310,7 @@ static struct table *table_of(const struct network *n, int64_t images, int64_t h
     return t;
 }
 
-/* To the last digit that is given. */
+/* To the last given digit. */
 static void is(int64_t elements, double given, const char *what, const struct network *n)
 {
     const double digit = n->kind == MODEL_UNET ? 0.1 : 0.01, a = (double)elements / 1e6;
@@ -316,7 +318,7 @@ static void is(int64_t elements, double given, const char *what, const struct ne
               model_name(n->kind), a, given);
 }
 
-/* The tables themselves: beside sums that others have published. */
+/* The tables themselves, compared with published sums. */
 Test(images, tables_add_up_to_published_sums)
 {
     for (size_t i = 0; i < NETWORKS; i++) {
@@ -340,20 +342,20 @@ struct world {
     rw_tensor *loss;
 };
 
-/* Recorded, not run. The images lie channels last: no copy is made of them. */
+/* Recorded, not run. The images are channels last, so they are not copied. */
 static struct world record(const struct network *n, int64_t images, int64_t height, int64_t width, rw_dtype dtype)
 {
     struct model_config c = { .kind = n->kind, .dtype = dtype, .valid = n->valid };
     struct world w = { .b = fixture_open(1, 2) };
     cr_assert(model_preset(&c, "published"));
-    rw_tensor *const lie = rw_input(w.b.t, dtype, RW_SHAPE(images, height, width, n->valid ? 1 : 3), NULL);
+    rw_tensor *const lie = rw_input(w.b.t, dtype, RW_SHAPE(images, height, width, n->valid ? 1 : 3), NULL, 0);
     rw_tensor *const x = rw_permute(w.b.t, lie, (const int[]){ 0, 3, 1, 2 });
-    w.loss = images_loss(&c, w.b.ctx, w.b.t, x, rw_input(w.b.t, RW_I32, RW_SHAPE(images), NULL));
+    w.loss = images_loss(&c, w.b.ctx, w.b.t, x, rw_input(w.b.t, RW_I32, RW_SHAPE(images), NULL, 0));
     cr_assert_not_null(w.loss, "%s", rw_error_message(w.b.ctx));
     return w;
 }
 
-/* Of each layer, which is what a parameter's name begins with: weight and bias. */
+/* For each layer, which is the prefix of a parameter's name: weight and bias. */
 static void list_parameters(rw_context *ctx, struct list *ret)
 {
     char last[64] = "";
@@ -370,7 +372,7 @@ static void list_parameters(rw_context *ctx, struct list *ret)
     }
 }
 
-/* By nodes of ops that the table knows. */
+/* By nodes of ops that are in the table. */
 static void list_made(rw_tape *t, int64_t images, const struct list *known, struct list *ret)
 {
     for (size_t i = 0; i < t->n_nodes; i++) {
@@ -381,7 +383,7 @@ static void list_made(rw_tape *t, int64_t images, const struct list *known, stru
     }
 }
 
-/* Each value, by the op that made it; returns what is kept in all. */
+/* Lists each value by the op that computed it; returns the total of kept bytes. */
 static int64_t list_kept(const struct world *w, const char *policy, struct list *ret)
 {
     char *text = NULL;
@@ -442,7 +444,7 @@ Test(images, keep_under_none_what_backward_reads)
     }
 }
 
-/* Those with batch norms, each with the relu that is a part of it. */
+/* Networks with batch norms, each including its relu. */
 Test(images, keep_convolutions_results_where_bn_and_relu_are_made_again)
 {
     for (size_t i = 0; i < NETWORKS; i++) {
@@ -452,8 +454,8 @@ Test(images, keep_convolutions_results_where_bn_and_relu_are_made_again)
     }
 }
 
-/* What goes below the convolutions' results at the least price: two convolutions of few channels and a large result,
-   and the pool. docs/figures.md has the lists. */
+/* Plans below the convolutions' results at the lowest cost: two convolutions of few channels and a large result, and
+   the pool are recomputed. docs/figures.md has the lists. */
 Test(images, keep_less_than_convolutions_results)
 {
     const struct {
@@ -473,10 +475,10 @@ Test(images, keep_less_than_convolutions_results)
     }
 }
 
-/* ---- sides that are not published ---- */
+/* ---- image sides that are not published ---- */
 
-/* VGG's map becomes 7 x 7 as torchvision's AdaptiveAvgPool2d does it: window i from i side / 7 to (i + 1) side / 7,
-   rounded outwards. Means of at most nine numbers, none of them negative, are rounded nine times: 9 x 2^-24 at most. */
+/* VGG's map becomes 7 x 7 as by torchvision's AdaptiveAvgPool2d: window i from i side / 7 to (i + 1) side / 7, rounded
+   outwards. Means of at most nine nonnegative numbers are rounded nine times: an error of at most 9 x 2^-24. */
 static void map_is_as_torchvisions(int side)
 {
     enum { WIDTH = 8, CHANNELS = 8 * WIDTH };
@@ -513,6 +515,6 @@ static void map_is_as_torchvisions(int side)
 
 Test(images, vgg_of_any_side_is_torchvisions)
 {
-    map_is_as_torchvisions(64);  /* 2 x 2: each stands for several */
+    map_is_as_torchvisions(64);  /* 2 x 2: each element is in several windows */
     map_is_as_torchvisions(320); /* 10 x 10: windows overlap */
 }

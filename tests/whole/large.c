@@ -1,6 +1,6 @@
 /*
- * Tensors of more than 2^31 elements: their last ones, held to a small run that draws the same numbers. Takes some
- * 20 GB and a minute on a CPU: only where REWIND_TEST_LARGE is set.
+ * Tensors of more than 2^31 elements: their last elements are compared with a small run that draws the same random
+ * numbers. Takes about 20 GB and a minute on a CPU: only runs if REWIND_TEST_LARGE is set.
  */
 #include "support/support.h"
 
@@ -37,7 +37,8 @@ TestSuite(large, .init = open_both, .fini = close_both, .timeout = 600);
 #define NEEDS_A_LARGE_MACHINE() \
     if (!large.ctx) cr_skip_test("REWIND_TEST_LARGE is not set")
 
-/* The small run's next op draws what element `from` on of the large one's op draws, which began at block `block`. */
+/* The small run's next op draws the numbers that element `from` on of the large op drew, which began at block
+   `block`. */
 static void draw_from(uint64_t block, int64_t from)
 {
     rw_generator_set(small.ctx, (rw_generator_state){ start.seed, start.offset + block + (uint64_t)from / 4 });
@@ -126,16 +127,18 @@ Test(large, sums)
     free(sums);
 }
 
-/* The mean is over 2^16 rows there and 2^2 here: an exact factor of 2^14 between the gradients. */
+/* The mean is over 2^16 rows in the large run and 2^2 here: an exact factor of 2^14 between the gradients. */
 Test(large, cross_entropy)
 {
     NEEDS_A_LARGE_MACHINE();
     int32_t *const targets = malloc((size_t)ROWS * sizeof *targets);
     for (int64_t i = 0; i < ROWS; i++) targets[i] = (int32_t)(i * 7919 % COLS);
     rw_tensor *const x = rw_require_grad(large.t, large_matrix()), *const y = rw_require_grad(small.t, small_matrix());
-    rw_tensor *const of_large = rw_cross_entropy(large.t, x, rw_input(large.t, RW_I32, RW_SHAPE(ROWS), targets));
+    rw_tensor *const of_large = rw_cross_entropy(
+        large.t, x, rw_input(large.t, RW_I32, RW_SHAPE(ROWS), targets, ROWS * sizeof *targets));
     const int32_t *const last = targets + ROWS - LAST;
-    rw_tensor *const of_small = rw_cross_entropy(small.t, y, rw_input(small.t, RW_I32, RW_SHAPE(LAST), last));
+    rw_tensor *const of_small = rw_cross_entropy(small.t, y,
+                                                 rw_input(small.t, RW_I32, RW_SHAPE(LAST), last, LAST * sizeof *last));
     free(targets);
     rw_tensor *dx, *dy;
     cr_assert_eq(rw_grad(large.t, of_large, &x, 1, &dx), RW_OK, "%s", rw_error_message(large.ctx));
@@ -143,7 +146,7 @@ Test(large, cross_entropy)
     same_tail(last_rows(dx), rw_scale(small.t, dy, 1.0 / 16384));
 }
 
-/* Whole numbers: exact in any order. */
+/* Integers: exact in any order. */
 Test(large, a_product)
 {
     NEEDS_A_LARGE_MACHINE();
@@ -152,8 +155,9 @@ Test(large, a_product)
     float *const out = malloc((size_t)COLS * sizeof *out);
     for (int64_t i = 0; i < ROWS * K; i++) a[i] = (float)(i % 5);
     for (int64_t i = 0; i < K * COLS; i++) b[i] = (float)(i % 7 - 3);
-    rw_tensor *const c = rw_matmul(large.t, rw_cast(large.t, rw_input(large.t, RW_F32, RW_SHAPE(ROWS, K), a), RW_BF16),
-                                   rw_cast(large.t, rw_input(large.t, RW_F32, RW_SHAPE(K, COLS), b), RW_BF16));
+    rw_tensor *const c = rw_matmul(
+        large.t, rw_cast(large.t, rw_input(large.t, RW_F32, RW_SHAPE(ROWS, K), a, ROWS * K * sizeof *a), RW_BF16),
+        rw_cast(large.t, rw_input(large.t, RW_F32, RW_SHAPE(K, COLS), b, K * COLS * sizeof *b), RW_BF16));
     rw_tensor *const last = rw_cast(large.t, rw_slice(large.t, c, 0, ROWS - 1, ROWS), RW_F32);
     cr_assert_eq(rw_read(large.t, last, out, (size_t)COLS * sizeof *out), RW_OK, "%s", rw_error_message(large.ctx));
     for (int64_t j = 0; j < COLS; j++) {

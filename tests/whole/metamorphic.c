@@ -1,16 +1,16 @@
 /*
  * Metamorphic sessions: random programs of the public API over several tapes and steps, each run in a process of its
- * own, compared byte by byte with the same program with extra calls that must not change a byte, in other modes, under
- * other policies, with graphs in place of recorded steps (metamorphic/session.h).
+ * own. The same program with extra calls that must not change a byte, in other modes, under other policies, or with
+ * graphs instead of recorded steps, is compared with it byte by byte (metamorphic/session.h).
  *
  *   REWIND_METAMORPHIC_SECONDS   how long (10)
  *   REWIND_METAMORPHIC_RUNS      or how many variants of sessions
  *   REWIND_METAMORPHIC_SEED      the first seed (1)
- *   REWIND_METAMORPHIC_VARIANT   of each seed this variant alone
+ *   REWIND_METAMORPHIC_VARIANT   only this variant of each seed
  *   REWIND_METAMORPHIC_HERE      1: runs that variant of that seed in this very process, for a debugger
  *   REWIND_METAMORPHIC_FINDINGS  ends after so many findings of different kinds (1)
- *   REWIND_METAMORPHIC_WITHOUT   events and ops that sessions do without, "rw_rand,fuzz_store" say
- *   REWIND_METAMORPHIC_STRICT    a mode, "REWIND_EAGER=1" say: a documented refusal there is a failure, too
+ *   REWIND_METAMORPHIC_WITHOUT   events and ops that sessions omit, for example "rw_rand,fuzz_store"
+ *   REWIND_METAMORPHIC_STRICT    a mode, for example "REWIND_EAGER=1": a documented refusal there is a failure, too
  *   REWIND_METAMORPHIC_REPORT    1: prints what was covered; 2: each documented refusal, too
  *
  * A session that fails is shrunk and printed as a list of calls. The last line is the verdict.
@@ -24,7 +24,7 @@
 
 #define VARIANTS 4 /* of each seed */
 #define KNOWN 64
-#define LIKE 4     /* findings of the same extra calls */
+#define LIKE 4     /* findings with the same extra calls */
 
 static uint64_t from_environment(const char *name, uint64_t fallback)
 {
@@ -39,11 +39,11 @@ static double now(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* What tells findings apart. */
+/* The properties by which findings differ. */
 struct finding {
     struct mm_verdict verdict;
-    uint32_t extras; /* kinds of the extra events that are left, a bit each */
-    uint64_t ops;    /* of the statements that are left, one number for all */
+    uint32_t extras; /* kinds of the remaining extra events, a bit each */
+    uint64_t ops;    /* a hash of the remaining statements' ops */
     enum mm_mode mode;
     bool launches;
 };
@@ -78,8 +78,8 @@ static bool is_like(const struct finding *a, const struct finding *b)
            a->launches == b->launches;
 }
 
-/* Shrinks and prints what fails in a way that no finding before did: by other extra calls, or by other ops, of which a
-   few are looked at. */
+/* Shrinks and prints a failure that differs from all earlier findings: by other extra calls, or by other ops, of which
+   a few are reported. */
 static void report(struct campaign *c, struct mm_session *s, const struct mm_verdict *before)
 {
     uint64_t like = 0;
@@ -109,6 +109,7 @@ static bool is_over(const struct campaign *c)
     return c->runs ? c->variants >= c->runs : now() >= c->until;
 }
 
+/* Judges the plain session of a seed and its variants. */
 static void try_seed(struct campaign *c, uint64_t seed)
 {
     mm_generate(c->plain, seed);
@@ -127,7 +128,7 @@ static void try_seed(struct campaign *c, uint64_t seed)
         if (mm_is_failure(&found)) {
             report(c, c->variant, &found);
             if (is_over(c)) return;
-            /* Shrinking has written over the plain run's log. */
+            /* Shrinking has overwritten the log of the plain run. */
             v = mm_judge_plain(&c->court, c->plain, &(struct mm_coverage){ 0 });
         }
         if (c->only) return;

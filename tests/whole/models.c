@@ -1,6 +1,6 @@
 /*
  * The benchmark models under every policy and type, with fused and with explicit attention: losses, gradients,
- * parameters after the steps, and the generator, against `none`, byte for byte. Many steps: every_policy.c.
+ * parameters after the steps, and the generator are compared with `none`, byte for byte. Many steps: every_policy.c.
  */
 #include "support/support.h"
 
@@ -22,12 +22,13 @@ struct outcome {
     uint64_t offset;
 };
 
+/* Some steps of a model under a policy; returns everything observable. */
 static struct outcome train(const struct model_config *c, const char *policy, int threads)
 {
     struct fixture b = fixture_open(5, threads);
     struct model m;
     struct outcome o = { 0 };
-    rw_adamw *opt = NULL;
+    rw_optimizer *opt = NULL;
     int32_t tokens[BATCH * SEQ], targets[BATCH * SEQ];
     cr_assert_eq(model_create(&m, b.ctx, c), RW_OK, "%s", rw_error_message(b.ctx));
     cr_assert_eq(ckpt_set_policy(b.t, policy), RW_OK);
@@ -45,18 +46,18 @@ static struct outcome train(const struct model_config *c, const char *policy, in
         o.replayed = cost.replayed_nodes;
         cr_assert_eq(memory.predicted_peak, memory.measured_peak);
         if (s == STEPS - 1) o.gradients = all_gradients(b.ctx, &o.bytes);
-        rw_adamw_step(opt);
+        rw_optimizer_step(opt);
         rw_tape_reset(b.t);
         cr_assert_eq(model_end_step(&m, b.t), RW_OK, "%s", rw_error_message(b.ctx));
     }
     o.parameters = all_parameters(b.ctx, &o.parameter_bytes);
     o.offset = rw_generator_get(b.ctx).offset;
-    rw_adamw_destroy(&opt);
+    rw_optimizer_destroy(&opt);
     fixture_close(&b);
     return o;
 }
 
-/* Losses, gradients, parameters and the generator. Frees what o has. */
+/* Compares losses, gradients, parameters and the generator. Frees o's members. */
 static void same(const struct outcome *none, struct outcome *o, const char *what)
 {
     cr_assert_gt(o->replayed, 0, "%s replayed nothing", what);
@@ -67,6 +68,7 @@ static void same(const struct outcome *none, struct outcome *o, const char *what
     free(o->gradients), free(o->parameters);
 }
 
+/* Compares every policy with `none` for one model and type. */
 static void every_policy(enum model_kind kind, rw_dtype dtype, bool scores)
 {
     static const char *const policies[] = { "full",
@@ -76,7 +78,7 @@ static void every_policy(enum model_kind kind, rw_dtype dtype, bool scores)
                                             "selective:mlp",
                                             "selective:block,mlp",
                                             "ops:linear,attention",
-                                            "names:save=qkv",
+                                            "names:keep=qkv",
                                             "megatron:layernorm" };
     const struct model_config c = { .kind = kind,
                                     .layers = 3,
@@ -89,7 +91,7 @@ static void every_policy(enum model_kind kind, rw_dtype dtype, bool scores)
                                     .dtype = dtype,
                                     .scores = scores };
     struct outcome none = train(&c, "none", 1);
-    /* On the slow simulator three policies will do of models whose kernels the others have, too. */
+    /* On the slow simulator three policies suffice for models whose kernels others also use. */
     const bool few = kind > MODEL_DEEPSEEK || (kind == MODEL_DEEPSEEK && dtype != RW_F32);
     const size_t step = test_device() != RW_DEVICE_CPU && few ? 3 : 1;
     for (size_t i = 0; i < sizeof policies / sizeof *policies; i += step) {
@@ -119,7 +121,7 @@ Test(models, t5_bfloat16_with_scores) { every_policy(MODEL_T5, RW_BF16, true); }
 Test(models, vit_float32) { every_policy(MODEL_VIT, RW_F32, false); }
 Test(models, vit_bfloat16) { every_policy(MODEL_VIT, RW_BF16, false); }
 
-/* Megatron's names: what each region holds is made again, to the same bytes. */
+/* Megatron's names: the values of each region are recomputed, to the same bytes. */
 Test(models, deepseek_under_megatrons_regions)
 {
     static const char *const policies[] = { "discard:mla_up_proj", "megatron:mla_up_proj,moe_act,layernorm",
@@ -134,7 +136,7 @@ Test(models, deepseek_under_megatrons_regions)
     free(none.gradients), free(none.parameters);
 }
 
-/* Experts with room for three quarters of what comes, by either rule. */
+/* Experts with a capacity of three quarters of their load, by either rule. */
 Test(models, deepseek_of_a_capacity)
 {
     for (int rule = test_device() == RW_DEVICE_CPU ? 0 : 1; rule < 2; rule++) {
@@ -151,7 +153,7 @@ Test(models, deepseek_of_a_capacity)
     }
 }
 
-/* Version 2's router: by softmax, without a bias, so that there is nothing to balance. */
+/* Version 2's router: softmax without a bias, so there is nothing to balance. */
 Test(models, deepseek_by_softmax)
 {
     struct model_config c = { .kind = MODEL_DEEPSEEK, .max_seq = SEQ, .dtype = RW_F32 };
@@ -165,7 +167,7 @@ Test(models, deepseek_by_softmax)
     free(none.gradients), free(none.parameters), free(other.gradients), free(other.parameters);
 }
 
-/* With a head of zeros. */
+/* The loss with a head of zeros. */
 static double loss_of(const struct model_config *c, int seq, const int32_t *tokens)
 {
     struct fixture b = fixture_open(1, 1);
@@ -178,8 +180,8 @@ static double loss_of(const struct model_config *c, int seq, const int32_t *toke
     return loss;
 }
 
-/* Every token costs log(vocab), and a tenth of that all depths together. A text has as many as tokens behind its
-   first. */
+/* Every token costs log(vocab), and all further depths together a tenth of that. A text predicts one token fewer than
+   it has. */
 Test(models, tokens_further_ahead_cost_a_tenth)
 {
     const int32_t tokens[8] = { 1, 2, 3, 4, 5, 6, 7, 8 };
@@ -196,7 +198,7 @@ Test(models, tokens_further_ahead_cost_a_tenth)
         }
 }
 
-/* After a step every expert that had more than the average is less liked, and the count begins anew. */
+/* After a step the bias of every expert with more than the average load decreases, and the counters start at zero. */
 Test(models, experts_are_balanced_once_a_step)
 {
     struct fixture b = fixture_open(1, 1);
@@ -228,7 +230,7 @@ Test(models, experts_are_balanced_once_a_step)
     fixture_close(&b);
 }
 
-/* A state-space model, of three chunks of which one is not whole; 1 to 5 threads. */
+/* A state-space model with three chunks, one of them partial; 1 to 5 threads. */
 Test(models, mamba2_under_every_policy)
 {
     static const char *const policies[] = { "full", "uniform:2", "selective:ssd", "ops:linear", "budget:60%" };
@@ -264,8 +266,8 @@ static size_t kept_under(const struct model_config *c, const char *policy, int b
 }
 
 /*
- * q, k and v do not stay, n (2 (d_nope + d_rope) + d_v) elements for each token and layer. The latents do, as under
- * none for the sake of their weights, and the key that all heads share, d_rope, which none has no use for.
+ * q, k and v are not kept, n (2 (d_nope + d_rope) + d_v) elements for each token and layer. The latents are, as under
+ * none for their weights' gradients, and the key that all heads share, d_rope, which none does not keep.
  */
 Test(models, latents_are_kept_in_place_of_q_k_and_v)
 {
@@ -273,7 +275,7 @@ Test(models, latents_are_kept_in_place_of_q_k_and_v)
         struct model_config c = { .kind = MODEL_DEEPSEEK, .max_seq = 32, .dtype = i & 1 ? RW_BF16 : RW_F32 };
         cr_assert(model_preset(&c, "tiny"));
         c.ahead = 0;
-        if (i & 2) c.q_rank = 0; /* q is made of what the norm gave, which stays as well */
+        if (i & 2) c.q_rank = 0; /* q is computed from the norm's result, which is kept as well */
         const int each = c.heads * (2 * (c.head_width + c.rope_width) + c.head_width) - c.rope_width;
         const size_t want = (size_t)(each * 2 * 32 * c.layers) * rw_dtype_size(c.dtype);
         const size_t less = kept_under(&c, "none", 2, 32) - kept_under(&c, "discard:mla_up_proj", 2, 32);
@@ -282,7 +284,7 @@ Test(models, latents_are_kept_in_place_of_q_k_and_v)
     }
 }
 
-/* The fused attention against the explicit one, without dropout: two algorithms for one function, in float64. */
+/* The fused attention compared with the explicit one, without dropout: two algorithms for one function, in float64. */
 Test(models, fused_and_explicit_attention_agree)
 {
     static const enum model_kind kinds[] = { MODEL_GPT, MODEL_LLAMA, MODEL_T5, MODEL_VIT };
@@ -304,10 +306,10 @@ Test(models, fused_and_explicit_attention_agree)
     }
 }
 
-/* torchvision's vit_b_16; the others as published: openai-community/gpt2 and gpt2-xl (of 50,257 tokens, which the
-   presets fill up), TinyLlama-1.1B, Meta-Llama-3-8B, DeepSeek-V2-Lite, DeepSeek-V3 (671,026,419,200 with the
-   58 x 256 biases that balance its experts, which are no parameters here) without and with the layer that predicts a
-   second token, state-spaces/mamba2-130m and -2.7b, t5-small and google/t5-v1_1-small. */
+/* torchvision's vit_b_16; the others as published: openai-community/gpt2 and gpt2-xl (with 50,257 tokens, which the
+   presets pad), TinyLlama-1.1B, Meta-Llama-3-8B, DeepSeek-V2-Lite, DeepSeek-V3 (671,026,419,200 with the 58 x 256
+   biases that balance its experts, which are not parameters here) without and with the layer that predicts a second
+   token, state-spaces/mamba2-130m and -2.7b, t5-small and google/t5-v1_1-small. */
 static const struct size {
     enum model_kind kind;
     const char *preset;
@@ -356,7 +358,7 @@ static struct fixture planner_open(void)
     return b;
 }
 
-/* Where nothing has memory, they are made, and are as many as were counted. */
+/* In a context without memory they are created, and their number equals the published one. */
 Test(models, declared_parameters_of_published_sizes)
 {
     for (size_t i = 0; i < PUBLISHED; i++) {
@@ -375,12 +377,12 @@ Test(models, declared_parameters_of_published_sizes)
     }
 }
 
-/* Steps of published sizes are planned where no machine holds them: of bfloat16 with AdamW, whose gradients, moments
-   and master copies are of float32. DeepSeek's experts have two float32 buffers of 256 in each of 59 layers.
-   Products meet, of llama, all but the embedding and the norms; of DeepSeek with each of the four tokens 61 layers'
-   attention (187,105,280), three dense layers (396,361,728), in 58 the router, eight experts and the shared one
-   (398,196,736), and the head (926,679,040); with each of three tokens another layer of these behind one of
-   2 x 7168 x 7168. What is no product takes less than five thousandths of that. */
+/* Steps of published sizes are planned although no machine can hold them: in bfloat16 with AdamW, with gradients,
+   moments and master copies in float32. DeepSeek's experts have two float32 buffers of 256 in each of 59 layers. For
+   llama, products use all parameters except the embedding and the norms. For DeepSeek, each of the four tokens uses 61
+   layers' attention (187,105,280), three dense layers (396,361,728), in 58 layers the router, eight experts and the
+   shared one (398,196,736), and the head (926,679,040); each of three tokens also uses another layer of these, after
+   one of 2 x 7168 x 7168. All other ops take less than five thousandths of that. */
 Test(models, plans_of_published_sizes)
 {
     enum { TOKENS = 4 };
@@ -388,7 +390,7 @@ Test(models, plans_of_published_sizes)
         enum model_kind kind;
         const char *preset;
         size_t parameters, buffer_bytes;
-        double products; /* numbers of parameters that are multiplied */
+        double products; /* number of parameters used by products */
     } rows[] = { { MODEL_LLAMA, "llama3-8b", 8030261248, 0, TOKENS * 7504658432. },
                  { MODEL_DEEPSEEK, "v3", 682636472320, (size_t)59 * 2 * 256 * 4,
                    TOKENS * 36624596992. + (TOKENS - 1) * 1614741504. } };
@@ -396,7 +398,7 @@ Test(models, plans_of_published_sizes)
         struct fixture b = planner_open();
         struct model m;
         struct model_config c = { .kind = rows[i].kind, .dtype = RW_BF16, .max_seq = TOKENS };
-        rw_adamw *opt = NULL;
+        rw_optimizer *opt = NULL;
         rw_prediction p;
         const size_t n = rows[i].parameters;
         cr_assert(model_preset(&c, rows[i].preset));
@@ -411,12 +413,12 @@ Test(models, plans_of_published_sizes)
         cr_expect_eq(p.total_bytes, 18 * n + rows[i].buffer_bytes + others, "%s", rows[i].preset);
         cr_expect(p.cost.forward_flops > 2 * rows[i].products && p.cost.forward_flops < 2.01 * rows[i].products,
                   "%s: %g, products %g", rows[i].preset, p.cost.forward_flops, 2 * rows[i].products);
-        rw_adamw_destroy(&opt);
+        rw_optimizer_destroy(&opt);
         fixture_close(&b);
     }
 }
 
-/* What transformers' T5Attention._relative_position_bucket() gives of 32 buckets up to 128. */
+/* Values of transformers' T5Attention._relative_position_bucket() for 32 buckets up to a distance of 128. */
 Test(models, buckets_of_distances)
 {
     static const int far[] = { 0, 1, 7, 8, 11, 12, 15, 16, 31, 32, 63, 64, 127, 128, 4000 };
@@ -430,7 +432,8 @@ Test(models, buckets_of_distances)
     }
 }
 
-/* An image's last columns reach the loss where its side is no multiple of a patch; a text of one token is read. */
+/* An image's last columns affect the loss even if its side is not a multiple of a patch; a text of one token is
+   accepted. */
 Test(models, sizes_that_patches_and_halves_do_not_divide)
 {
     for (int kind = MODEL_T5; kind <= MODEL_VIT; kind++)

@@ -1,20 +1,20 @@
-/* The CPU device: host memory and oneDNN. Kernels run in the calling thread and the OpenMP threads it starts. */
+/* The CPU device: host memory and oneDNN. Kernels run in the calling thread and its team (base/team.h). */
 #include "device/cpu/cpu.h"
 #include "device/cpu/isa.h"
-#include "device/cpu/lanes.h"
+#include "device/cpu/copy_lanes.h"
 #include "device/cpu/memory_limits.h"
 #include "device/cpu/memory_time.h"
 #include "device/cpu/onednn.h"
-#include "device/cpu/threads.h"
 #include "device/device.h"
 #include "base/alloc.h"
+#include "base/team.h"
 
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 
-/* What disks take past the page cache: a value that lies elsewhere is copied once more on its way to a file. */
+/* The alignment that disks need without the page cache. A value with less alignment would be copied once more. */
 #define CPU_ALIGNMENT 512
 #define HUGE_PAGE ((size_t)2 << 20)
 
@@ -22,7 +22,7 @@ static rw_status cpu_open(void **ret_state, const rw_context_params *params, cha
 {
     struct rw_cpu *const cpu = rw_calloc(1, sizeof *cpu);
     if (!cpu) return RW_ERR_MEMORY;
-    const rw_status status = rw_onednn_create(&cpu->onednn);
+    const rw_status status = rw_onednn_create(params && params->plan_only, &cpu->onednn);
     if (status) {
         rw_free(cpu);
         return status;
@@ -40,7 +40,7 @@ static void cpu_close(void *state)
     rw_free(cpu);
 }
 
-/* Is it the line of that key, of /proc/cpuinfo? Copies what it says then. */
+/* Is it the line with that key of /proc/cpuinfo? If so, copies its value. */
 static bool says(const char *line, const char *key, char *text, size_t size)
 {
     const char *const colon = strchr(line, ':');
@@ -51,8 +51,8 @@ static bool says(const char *line, const char *key, char *text, size_t size)
     return true;
 }
 
-/* The first processor's name and, since a virtual machine may call all of a maker's the same, its family and model;
-   which kernels run on it. */
+/* Describes the first processor and the kernels that run on it. Virtual machines may use one name for all processors of
+   a maker, so family and model are included. */
 static void cpu_describe(void *state, char *text, size_t size)
 {
     static const char *const isa[] = { [RW_ISA_BASE] = "base", [RW_ISA_V3] = "v3", [RW_ISA_V4] = "v4" };
@@ -67,9 +67,9 @@ static void cpu_describe(void *state, char *text, size_t size)
     snprintf(text, size, "%s%s, %s%s", name, which, isa[rw_cpu_isa()], rw_cpu_has_amx() ? ", AMX" : "");
 }
 
-/* A step walks through all of its arena, and with pages of 4 KiB spends a share of that on finding them. Systems that
-   give huge pages only to those that ask are asked, for whole ones alone, so that nothing behind the block is touched;
-   one that has none gives small ones. */
+/* A step passes through its whole arena, and with pages of 4 KiB a noticeable part of the time is spent on page table
+   walks. Some systems give huge pages only on request. The request is for whole pages inside of the block, so that no
+   memory after it is affected; without huge pages the system uses small ones. */
 static void ask_for_huge_pages(void *p, size_t bytes)
 {
     const size_t before = -(uintptr_t)p % HUGE_PAGE;
@@ -81,7 +81,7 @@ static struct rw_device_memory cpu_memory(void *state)
     return rw_memory_limits().all;
 }
 
-/* Whether so much could be had; else the reason becomes the message. */
+/* Could the process hold that many bytes? Otherwise the reason becomes the message. */
 static bool could_hold(struct rw_cpu *cpu, size_t bytes)
 {
     if (bytes <= RW_ALWAYS_HELD) return true;
@@ -92,7 +92,10 @@ static bool could_hold(struct rw_cpu *cpu, size_t bytes)
     return false;
 }
 
-/* A system that promises more than there is would give it, and end the process when it is touched. */
+/*
+ * Refuses sizes that the machine cannot hold: a system with overcommit would return a block, and end the process when
+ * it is touched.
+ */
 static void *cpu_alloc(void *state, size_t bytes)
 {
     void *const p = could_hold(state, bytes) ? rw_malloc_aligned(bytes, CPU_ALIGNMENT) : NULL;
@@ -126,26 +129,26 @@ static rw_status cpu_clear(void *state, void *to, size_t bytes)
 
 static rw_status cpu_digest(void *state, const void *data, size_t bytes, int threads, struct rw_digest *ret)
 {
-    *ret = rw_digest_bytes(data, bytes, rw_threads_usable(threads));
+    *ret = rw_digest_bytes(data, bytes, threads);
     return RW_OK;
 }
 
 static rw_status cpu_compare(void *state, const struct rw_digest *a, const struct rw_digest *b, uint32_t serial,
-                             struct rw_run_words *words)
+                             struct rw_error_flags *words)
 {
     return rw_digest_equal(*a, *b) ? RW_OK : RW_ERR_MISMATCH;
 }
 
 static bool cpu_time_memory(void *state, int threads, struct rw_memory_times *ret)
 {
-    if (rw_threads_ready(threads, &threads)) return false;
+    if (rw_team_ready(threads)) return false;
     void *const block = cpu_alloc(state, RW_MEMORY_TIMED);
     const bool known = block && rw_cpu_memory_time(block, threads, ret);
     cpu_free(state, block);
     return known;
 }
 
-static struct rw_holding *cpu_hold_begin(void *state)
+static struct rw_library_ref *cpu_hold_begin(void *state)
 {
     return rw_onednn_hold_begin(((struct rw_cpu *)state)->onednn);
 }

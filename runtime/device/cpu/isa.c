@@ -1,4 +1,4 @@
-/* Picks the instruction set once per process. See isa.h. */
+/* Selects the instruction set once per process, and requests the matrix unit. */
 #include "device/cpu/isa.h"
 
 #include <stdlib.h>
@@ -10,6 +10,7 @@ bool rw_cpu_emulates_amx;
 enum { rw_cpu_emulates_amx = false };
 #endif
 
+/* The best instruction set of build and processor. */
 static enum rw_isa best(void)
 {
 #if defined(__x86_64__)
@@ -29,7 +30,7 @@ static enum rw_isa best(void)
 
 static int choose(void)
 {
-    const char *const asked = getenv("REWIND_ISA");
+    const char *const asked = secure_getenv("REWIND_ISA");
     const enum rw_isa most = best();
     enum rw_isa isa = most;
     if (asked && !strcmp(asked, "base")) isa = RW_ISA_BASE;
@@ -41,7 +42,10 @@ static int choose(void)
     return (int)isa;
 }
 
-/* Benign race: every thread computes the same value. Kept as value + 1 so that 0 means "not yet". */
+/*
+ * Evaluates choose_it() once. The race is benign: every thread computes the same value. The value is stored + 1, so 0
+ * means "not yet".
+ */
 static int once(int *chosen, int (*choose_it)(void))
 {
     int value = __atomic_load_n(chosen, __ATOMIC_RELAXED);
@@ -72,7 +76,8 @@ static bool has_tiles_of_bf16(void)
 static int multiplies_bf16(void)
 {
     if (rw_cpu_isa() != RW_ISA_V4 || !__builtin_cpu_supports("avx512bf16")) return 0;
-    /* Of Intel's without the matrix unit one is as fast as its maker says; the others were measured. */
+    /* Among Intel processors without the matrix unit, Cooper Lake is fast by its documentation; the others were
+       measured. */
     return has_tiles_of_bf16() || !__builtin_cpu_is("intel") || __builtin_cpu_is("cooperlake");
 }
 
@@ -99,12 +104,12 @@ bool rw_cpu_multiplies_bf16(void)
 #define REQUEST_PERMISSION 0x1023 /* of arch_prctl(), for the whole process */
 #define TILE_DATA 18
 
-/* Linux has a process ask: the unit's registers make what is saved of each thread larger by 8 KiB. */
+/* Requests the unit from Linux, which requires that: its registers add 8 KiB to the saved state of each thread. */
 static int amx(void)
 {
-    const char *const asked = getenv("REWIND_ISA");
+    const char *const asked = secure_getenv("REWIND_ISA");
     if (rw_cpu_isa() != RW_ISA_V4 || (asked && !strcmp(asked, "v4")) || !__builtin_cpu_supports("avx512bf16")) return 0;
-    if (rw_cpu_emulates_amx) return true; /* no register to ask for */
+    if (rw_cpu_emulates_amx) return true; /* no permission is needed */
     return has_tiles_of_bf16() && !syscall(SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA);
 }
 

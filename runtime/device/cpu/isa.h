@@ -1,10 +1,11 @@
 /*
- * One kernel source, compiled once per instruction set, chosen when the process starts.
+ * Dispatch by instruction set: one kernel source is compiled once per set, and the set is chosen when the process
+ * starts.
  *
  * Kernel files (ops/FAMILY/NAME_cpu.c) are compiled with RW_ISA set to base, v3 (AVX2, FMA) or v4 (AVX-512) and define
  *     rw_status RW_ISA_NAME(rw_gelu_cpu)(const rw_kernel *k)
- * The op's own file (NAME.c) writes RW_CPU_KERNEL(rw_gelu_cpu) once, outside any function, and puts rw_gelu_cpu into
- * its rw_op_def.
+ * The op's own file (NAME.c) has RW_CPU_KERNEL(rw_gelu_cpu) once, outside of any function, and uses rw_gelu_cpu in its
+ * rw_op_def.
  */
 #ifndef RW_DEVICE_CPU_ISA_H
 #define RW_DEVICE_CPU_ISA_H
@@ -16,16 +17,22 @@ enum rw_isa { RW_ISA_BASE, RW_ISA_V3, RW_ISA_V4 };
 /* The best instruction set that both this build and this processor have. REWIND_ISA=base|v3|v4 lowers it. */
 enum rw_isa rw_cpu_isa(void);
 
-/* And beside v4 the matrix unit for bfloat16 (Intel AMX), which the system has to allow? REWIND_ISA=v4 does without. */
+/*
+ * Is there also the matrix unit for bfloat16 (Intel AMX)? The operating system has to allow it. REWIND_ISA=v4 turns it
+ * off.
+ */
 bool rw_cpu_has_amx(void);
 
 #ifdef RW_FAULTS
-/* A handler of the tests (tests/support/amx.h) carries out the unit's instructions. Set before anybody asks. */
+/*
+ * Tests set this before the first question: a signal handler (tests/support/amx.h) then executes the unit's
+ * instructions.
+ */
 extern bool rw_cpu_emulates_amx;
 #endif
 
-/* Does the processor multiply bfloat16 faster than float32? Intel's without the matrix unit have instructions for it
-   that take twice as long. REWIND_ISA below v4: no. */
+/* Is a product in bfloat16 faster than in float32? Intel processors without the matrix unit have instructions for it,
+   but they take twice as long. False if REWIND_ISA is below v4. */
 bool rw_cpu_multiplies_bf16(void);
 
 #define RW_ISA_JOIN_(name, isa) name##_##isa
@@ -43,11 +50,11 @@ bool rw_cpu_multiplies_bf16(void);
 #define RW_ISA_CASE_V4(name)
 #endif
 
-/* Without the baseline's kernels (-Dcpu_base=false) v3 is the least. */
+/* Without the baseline's kernels (-Dcpu_base=false) v3 is the minimum. */
 #ifdef RW_NO_ISA_BASE
-#define RW_ISA_LEAST(name) name##_v3(k)
+#define RW_ISA_MIN(name) name##_v3(k)
 #else
-#define RW_ISA_LEAST(name) name##_base(k)
+#define RW_ISA_MIN(name) name##_base(k)
 #endif
 
 #define RW_CPU_KERNEL(name)                      \
@@ -58,7 +65,7 @@ bool rw_cpu_multiplies_bf16(void);
     {                                            \
         RW_ISA_CASE_V4(name)                     \
         RW_ISA_CASE_V3(name)                     \
-        return RW_ISA_LEAST(name);               \
+        return RW_ISA_MIN(name);               \
     }
 
 #endif

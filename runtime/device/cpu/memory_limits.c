@@ -1,4 +1,4 @@
-/* See memory_limits.h. */
+/* Combines the limits of machine, control groups and process, and names the smallest one for messages. */
 #include "device/cpu/memory_limits.h"
 
 #include <string.h>

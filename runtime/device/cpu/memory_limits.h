@@ -1,12 +1,12 @@
 /*
- * The most memory that this process could ever hold: what the machine has, and what control groups (cgroup.h) and the
- * process' own limits (RLIMIT_AS, RLIMIT_DATA) leave of it. All that asks for the size of the machine asks here.
+ * The maximum memory that this process could ever hold: the machine's memory, as far as control groups (cgroup.h) and
+ * the process's own limits (RLIMIT_AS, RLIMIT_DATA) allow. All code that needs the size of the machine uses this.
  *
- * It is a bound and not what is free: whatever else is held under such a limit, by this process too, counts against it,
- * but may be given back before the memory is needed - page cache, arenas of other plans, another process of the group.
- * So a block that is larger than the limit by itself can never be had, and is refused with reason; of one that is not,
- * nobody can tell. Limits may be changed from outside while the process runs: they are read anew with each call, some
- * ten files and less than a millisecond.
+ * It is an upper bound, not the free memory. Other memory under the same limit counts against it, including that of
+ * this process, but may be released before the memory is needed: page cache, arenas of other plans, other processes of
+ * the group. So a block that exceeds the limit by itself is impossible and is refused; for a smaller block nothing is
+ * known. Limits can change while the process runs, so each call reads them again: some ten files, less than a
+ * millisecond.
  */
 #ifndef RW_DEVICE_CPU_MEMORY_LIMITS_H
 #define RW_DEVICE_CPU_MEMORY_LIMITS_H
@@ -14,7 +14,7 @@
 #include "device/cpu/cgroup.h"
 #include "device/device.h"
 
-/* What is read. UINT64_MAX, of each: there is no such limit, or nobody says. */
+/* The limits as read. UINT64_MAX: there is no such limit, or it is unknown. */
 struct rw_memory_facts {
     uint64_t memory, swap; /* of the machine */
     struct rw_cgroup_memory groups;
@@ -22,13 +22,13 @@ struct rw_memory_facts {
 };
 
 struct rw_memory_limits {
-    uint64_t resident;          /* what may be in memory at once, without swap */
-    struct rw_device_memory all; /* with room to swap, in words too */
+    uint64_t resident;          /* maximum in memory at once, without swap */
+    struct rw_device_memory all; /* including swap, also in words */
 };
 
 struct rw_memory_limits rw_memory_limits_of(const struct rw_memory_facts *facts);
 
-/* Of this process, now. From any thread. */
+/* The limits of this process, now. From any thread. */
 struct rw_memory_limits rw_memory_limits(void);
 
 #endif

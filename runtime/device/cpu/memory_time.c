@@ -1,15 +1,15 @@
-/* See memory_time.h. */
+/* Timed passes over blocks of several sizes, by all threads. */
 #include "device/cpu/memory_time.h"
 
 #include "base/clock.h"
+#include "base/team.h"
 
 #include <math.h>
-#include <omp.h>
 #include <string.h>
 
-#define LEAST (RW_MEMORY_TIMED >> (SIZES - 1)) /* below are caches that each core has for itself */
+#define MIN (RW_MEMORY_TIMED >> (SIZES - 1)) /* smaller blocks fit in the private caches of each core */
 #define SIZES RW_MEMORY_SIZES
-#define PASSES 4 /* the fastest counts: who else is on the machine makes it slower */
+#define PASSES 4 /* the fastest counts, because other processes make passes slower */
 #define CLEARLY 1.3
 #define WRITTEN 1024
 #define LINE 64
@@ -18,11 +18,12 @@
 #define COLUMNS 256
 #define BAND ((size_t)ROWS * ROW)
 
-/* Whole lines are written by the widest stores there are, as kernels do: narrow ones fetch a line before they write it.
-   The C library's memset() has them, and for so few bytes at a time nothing else; the compiler's own has not. */
+/* Writes whole lines with the widest stores, as kernels do: narrow stores would fetch a line before they write it.
+   memset() of the C library does this for so few bytes; the compiler's inline version does not, hence the volatile
+   pointer. */
 static void *(*const volatile write_lines)(void *to, int byte, size_t n) = memset;
 
-/* As products read the operand that they pack: a few columns of many rows, then the next few. */
+/* Reads like products that pack an operand: a few columns of many rows, then the next few. */
 static uint64_t read_band(const char *band)
 {
     uint64_t sum = 0;
@@ -36,29 +37,53 @@ static uint64_t read_band(const char *band)
 
 enum way { WRITES, READS, READS_COLUMNS };
 
-/* Seconds of a pass of all threads, each through its part. */
+/* A pass over a block. Reads are summed, so that the compiler does not remove them. */
+struct passing {
+    char *block;
+    uint64_t sum;
+};
+
+static void write_some(void *of, int64_t first, int64_t end)
+{
+    const struct passing *const p = of;
+    for (int64_t i = first; i < end; i++) write_lines(p->block + i * WRITTEN, 1, WRITTEN);
+}
+
+static void read_words(void *of, int64_t first, int64_t end)
+{
+    struct passing *const p = of;
+    const uint64_t *const word = (const uint64_t *)(const void *)p->block;
+    uint64_t sum = 0;
+    for (int64_t i = first; i < end; i++) sum += word[i];
+    __atomic_fetch_add(&p->sum, sum, __ATOMIC_RELAXED);
+}
+
+static void read_bands(void *of, int64_t first, int64_t end)
+{
+    struct passing *const p = of;
+    uint64_t sum = 0;
+    for (int64_t i = first; i < end; i++) sum += read_band(p->block + (size_t)i * BAND);
+    __atomic_fetch_add(&p->sum, sum, __ATOMIC_RELAXED);
+}
+
+/* Seconds of a pass in which each thread handles its part. */
 static double pass(char *block, size_t bytes, int threads, enum way way)
 {
-    const long n = (long)(bytes / WRITTEN), words = (long)(bytes / sizeof(uint64_t)), bands = (long)(bytes / BAND);
-    const uint64_t *const word = (const uint64_t *)(const void *)block;
+    static const struct {
+        rw_team_range *range;
+        size_t item;
+    } ways[] = { [WRITES] = { write_some, WRITTEN },
+                 [READS] = { read_words, sizeof(uint64_t) },
+                 [READS_COLUMNS] = { read_bands, BAND } };
+    struct passing p = { .block = block };
     const double begin = rw_now_s();
-    uint64_t sum = 0;
-    if (way == WRITES) {
-#pragma omp parallel for num_threads(threads) schedule(static)
-        for (long i = 0; i < n; i++) write_lines(block + i * WRITTEN, 1, WRITTEN);
-    } else if (way == READS) {
-#pragma omp parallel for num_threads(threads) schedule(static) reduction(+ : sum)
-        for (long i = 0; i < words; i++) sum += word[i];
-    } else {
-#pragma omp parallel for num_threads(threads) schedule(static) reduction(+ : sum)
-        for (long i = 0; i < bands; i++) sum += read_band(block + i * BAND);
-    }
+    rw_team_for(threads, (int64_t)(bytes / ways[way].item), ways[way].range, &p);
     const double seconds = rw_now_s() - begin;
-    *(volatile char *)block = (char)sum;
+    *(volatile char *)block = (char)p.sum;
     return seconds;
 }
 
-/* Of a byte, written or read again in a block of so many. */
+/* Seconds per byte, of repeated passes over a block of that size. */
 static double time_of(void *block, size_t bytes, int threads, enum way way)
 {
     double least = INFINITY;
@@ -67,18 +92,18 @@ static double time_of(void *block, size_t bytes, int threads, enum way way)
     return least / (double)bytes;
 }
 
-/* How much longer a byte of the largest block takes than one of the smallest. */
+/* Additional seconds per byte of the largest block, relative to the smallest. */
 static double longer(void *block, int threads, enum way way)
 {
-    return time_of(block, RW_MEMORY_TIMED, threads, way) - time_of(block, LEAST, threads, way);
+    return time_of(block, RW_MEMORY_TIMED, threads, way) - time_of(block, MIN, threads, way);
 }
 
-/* ---- what another thread has read ---- */
+/* ---- writes after reads of another thread ---- */
 
-/* Share i of as many as there are threads. */
+/* The part of thread i. */
 static char *share(char *block, int threads, int i, size_t *ret_bytes)
 {
-    *ret_bytes = LEAST / (size_t)threads / WRITTEN * WRITTEN;
+    *ret_bytes = MIN / (size_t)threads / WRITTEN * WRITTEN;
     return block + (size_t)i * *ret_bytes;
 }
 
@@ -96,35 +121,41 @@ static void read_share(char *block, int threads, int i)
     for (size_t k = 0; k < bytes; k += LINE) (void)from[k];
 }
 
-/* Seconds in which each thread writes its share, which before the thread so many places ahead of its own has read. */
+struct sharing {
+    char *block;
+    int ahead;
+    double begin, end;
+};
+
+static void share_lines(void *of, int thread, int threads)
+{
+    struct sharing *const s = of;
+    write_share(s->block, threads, thread);
+    rw_team_barrier();
+    read_share(s->block, threads, (thread + s->ahead) % threads);
+    rw_team_barrier();
+    if (!thread) s->begin = rw_now_s();
+    write_share(s->block, threads, thread);
+    rw_team_barrier();
+    if (!thread) s->end = rw_now_s();
+}
+
+/* Seconds in which each thread writes its part, after the thread `ahead` places before it has read that part. */
 static double write_what_was_read(char *block, int threads, int ahead)
 {
-    double begin = 0, end = 0;
-#pragma omp parallel num_threads(threads)
-    {
-        const int i = omp_get_thread_num();
-        write_share(block, threads, i);
-#pragma omp barrier
-        read_share(block, threads, (i + ahead) % threads);
-#pragma omp barrier
-#pragma omp master
-        begin = rw_now_s();
-        write_share(block, threads, i);
-#pragma omp barrier
-#pragma omp master
-        end = rw_now_s();
-    }
-    return end - begin;
+    struct sharing s = { .block = block, .ahead = ahead };
+    rw_team_run(threads, share_lines, &s);
+    return s.end - s.begin;
 }
 
 static double time_of_shared(char *block, int threads, int ahead)
 {
     double least = INFINITY;
     for (int i = 0; i < PASSES; i++) least = fmin(least, write_what_was_read(block, threads, ahead));
-    return least / LEAST;
+    return least / MIN;
 }
 
-/* ---- */
+/* ---- results ---- */
 
 bool rw_cpu_memory_price(const double *written, double read, uint64_t *ret_near, double *ret_seconds)
 {
@@ -132,7 +163,7 @@ bool rw_cpu_memory_price(const double *written, double read, uint64_t *ret_near,
     if (far < CLEARLY * near) return false;
     int last = 0;
     while (written[last + 1] < near + (far - near) / 4) last++;
-    *ret_near = LEAST << last;
+    *ret_near = MIN << last;
     *ret_seconds = far - near + fmax(read, 0);
     return true;
 }
@@ -140,7 +171,7 @@ bool rw_cpu_memory_price(const double *written, double read, uint64_t *ret_near,
 bool rw_cpu_memory_time(void *block, int threads, struct rw_memory_times *ret)
 {
     double written[SIZES];
-    for (int i = SIZES; i-- > 0;) written[i] = time_of(block, LEAST << i, threads, WRITES);
+    for (int i = SIZES; i-- > 0;) written[i] = time_of(block, MIN << i, threads, WRITES);
     if (!rw_cpu_memory_price(written, 0, &ret->near_bytes, &ret->far)) return false;
     const double straight = longer(block, threads, READS), columns = longer(block, threads, READS_COLUMNS);
     ret->shared = threads < 2 ? 0 : fmax(0, time_of_shared(block, threads, 1) - time_of_shared(block, threads, 0));

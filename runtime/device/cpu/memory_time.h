@@ -1,9 +1,10 @@
 /*
- * What memory costs that is not in the caches: how large a block may be until going through it takes clearly longer a
- * byte, and how much longer it takes to write and to read a byte of a block that is far larger. Written straight
- * through, as most kernels do; read half straight through, and half by a few columns of many rows, as products read
- * the operand that they pack: prefetchers help them less. And how much longer a byte takes to write that another thread
- * has read: it has to leave that one's caches, which takes long where the two do not share the last one.
+ * Measures the time of memory accesses that miss the caches: the block size up to which a byte takes about the same
+ * time, and the additional seconds to write and read a byte of a much larger block. Writes are sequential, as in most
+ * kernels. Reads are half sequential, and half a few columns of many rows, as products read the operand that they pack;
+ * prefetchers help less with these. Also measures the additional seconds to write a byte that another thread has read:
+ * its cache line has to be invalidated in that thread's caches, which takes long if the two threads share no last-level
+ * cache.
  */
 #ifndef RW_DEVICE_CPU_MEMORY_TIME_H
 #define RW_DEVICE_CPU_MEMORY_TIME_H
@@ -19,14 +20,17 @@
 #define RW_MEMORY_SIZES 6
 
 /*
- * Of times alone. written[i]: seconds that a byte takes which is written again, in blocks of 8, 16 ... 256 MiB; read:
- * how much longer than in the smallest of them one takes that is read in the largest. Near are blocks of which a byte
- * takes less than a quarter of the way from the smallest's time to the largest's: in twice what the caches hold about
- * half of a pass is far. False, and nothing is said, where the largest's is not clearly longer.
+ * Computes sizes and prices from times alone. written[i]: seconds per byte that is rewritten in blocks of 8, 16 ... 256
+ * MiB; read: additional seconds per byte read in the largest block, relative to the smallest. A block size counts as
+ * cached if its time per byte is in the first quarter between smallest and largest block: at twice the size of the
+ * caches about half of a pass misses. Returns false and writes nothing if the largest block is not clearly slower.
  */
 bool rw_cpu_memory_price(const double *written, double read, uint64_t *ret_near, double *ret_seconds);
 
-/* In a block of RW_MEMORY_TIMED bytes, in so many threads: a fifth of a second. False where all of it is near. */
+/*
+ * Measures in a block of RW_MEMORY_TIMED bytes with that many threads, for about 0.2 seconds. False if all of it is
+ * cached.
+ */
 bool rw_cpu_memory_time(void *block, int threads, struct rw_memory_times *ret);
 
 #endif

@@ -1,13 +1,14 @@
-/* Convolutions by oneDNN, and copies of weights from and to its own layouts. See onednn.h. */
+/* Convolutions by oneDNN, and conversion of weights from and to its own layouts. */
 #include "device/cpu/onednn_primitive.h"
 
-#include <omp.h>
+#include "base/team.h"
+
 #include <string.h>
 
 #define FEW_FILTERS 16
 #define FEW_ELEMENTS 65536 /* 256 KiB of float32 */
 
-/* ---- making one ---- */
+/* ---- making a primitive ---- */
 
 static dnnl_status_t describe_images(struct rw_onednn_primitive *p)
 {
@@ -20,7 +21,7 @@ static dnnl_status_t describe_images(struct rw_onednn_primitive *p)
     return status;
 }
 
-/* A weight, dense or in whatever layout the primitive likes best. */
+/* Describes a weight, dense or in the layout that the primitive prefers. */
 static dnnl_status_t describe_weight(const struct rw_conv_signature *s, bool dense, dnnl_memory_desc_t *d)
 {
     const bool grouped = s->groups > 1;
@@ -31,40 +32,27 @@ static dnnl_status_t describe_weight(const struct rw_conv_signature *s, bool den
     return dnnl_memory_desc_init_by_tag(d, grouped ? 5 : 4, grouped ? many : one, type, tag);
 }
 
-static dnnl_status_t describe_conv(const struct rw_conv_signature *s, int kind, const struct rw_onednn_primitive *p,
+/* Describes one of the three products. */
+static dnnl_status_t describe_conv(const struct rw_conv_signature *s, const struct rw_onednn_primitive *p,
                                    const dnnl_memory_desc_t *weight, dnnl_convolution_desc_t *ret)
 {
     const dnnl_memory_desc_t *const x = &p->operand[FIRST], *const y = &p->operand[RESULT];
     const dnnl_dims_t stride = { s->stride[0], s->stride[1] }, padding = { s->padding[0], s->padding[1] };
     const dnnl_dims_t end = { s->end[0], s->end[1] };
     const dnnl_dims_t dilates = { s->dilation[0] - 1, s->dilation[1] - 1 };
-    if (kind == RW_ONEDNN_FORWARD)
+    if (s->kind == RW_ONEDNN_FORWARD)
         return dnnl_dilated_convolution_forward_desc_init(ret, dnnl_forward_training, dnnl_convolution_direct, x,
                                                           weight, s->bias ? &p->operand[BIAS] : NULL, y, stride,
                                                           dilates, padding, end);
-    if (kind == RW_ONEDNN_BACKWARD_DATA)
+    if (s->kind == RW_ONEDNN_BACKWARD_DATA)
         return dnnl_dilated_convolution_backward_data_desc_init(ret, dnnl_convolution_direct, x, weight, y, stride,
                                                                 dilates, padding, end);
     return dnnl_dilated_convolution_backward_weights_desc_init(ret, dnnl_convolution_direct, x, weight, NULL, y,
                                                                stride, dilates, padding, end);
 }
 
-/* What oneDNN asks of a gradient: the primitive whose gradient it is. NULL where there is none. */
-static dnnl_status_t hint_of(struct rw_onednn_primitive *p, dnnl_primitive_desc_t *ret)
-{
-    const struct rw_conv_signature *const s = &p->signature.of.conv;
-    dnnl_memory_desc_t weight;
-    dnnl_convolution_desc_t desc;
-    struct rw_conv_signature forward = *s;
-    forward.kind = RW_ONEDNN_FORWARD;
-    dnnl_status_t status = describe_weight(&forward, false, &weight);
-    if (!status) status = describe_conv(s, RW_ONEDNN_FORWARD, p, &weight, &desc);
-    if (!status) status = dnnl_primitive_desc_create(ret, &desc, NULL, p->engine, NULL);
-    return status == dnnl_unimplemented ? dnnl_success : status;
-}
-
-/* Filters that lie together in a gradient's layout as a rule: as they come out of it, they stay in a thread's cache
-   until they are rounded. */
+/* Filters per conversion, which are contiguous in most layouts. Those of a gradient stay in a thread's cache until they
+   are rounded; those of a weight are distributed over threads. */
 static int64_t few_filters(const struct rw_conv_signature *s)
 {
     int64_t few = FEW_FILTERS;
@@ -72,25 +60,26 @@ static int64_t few_filters(const struct rw_conv_signature *s)
     return few;
 }
 
-/* What is turned at a time: all of a weight, of a gradient a few filters. */
+/* Describes what is converted at a time: a few filters, or all if the layout does not allow that. */
 static dnnl_status_t describe_turned(struct rw_onednn_primitive *p)
 {
     const struct rw_conv_signature *const s = &p->signature.of.conv;
     const int64_t few = few_filters(s);
     const dnnl_dims_t extent = { few, s->c, s->kh, s->kw }, first = { 0 }, next = { few };
+    const dnnl_data_type_t type = s->kind == RW_ONEDNN_BACKWARD_WEIGHT ? dnnl_f32 : rw_onednn_type_of(s->dtype);
     dnnl_memory_desc_t turned, second;
     p->operand[TURNED] = p->operand[SECOND];
     p->filters = s->oc;
-    if (s->kind != RW_ONEDNN_BACKWARD_WEIGHT || s->groups > 1 || s->oc <= few || s->oc % few) return dnnl_success;
+    if (s->groups > 1 || s->oc <= few || s->oc % few) return dnnl_success;
     if (dnnl_memory_desc_init_submemory(&turned, &p->operand[SECOND], extent, first)) return dnnl_success;
     if (dnnl_memory_desc_init_submemory(&second, &p->operand[SECOND], extent, next)) return dnnl_success;
     p->operand[TURNED] = turned;
     p->filters = few;
     p->step = second.offset0;
-    return dnnl_memory_desc_init_by_tag(&p->operand[PLAIN], 4, extent, dnnl_f32, dnnl_oihw);
+    return dnnl_memory_desc_init_by_tag(&p->operand[PLAIN], 4, extent, type, dnnl_oihw);
 }
 
-/* The copy between the dense weight and the primitive's own. */
+/* Describes the conversion between the dense weight and the primitive's own. */
 static dnnl_status_t describe_turn(const struct rw_onednn_primitive *p, dnnl_primitive_attr_t attr,
                                    dnnl_primitive_desc_t *ret)
 {
@@ -100,7 +89,7 @@ static dnnl_status_t describe_turn(const struct rw_onednn_primitive *p, dnnl_pri
     return dnnl_reorder_primitive_desc_create(ret, from, p->engine, to, p->engine, attr);
 }
 
-/* Its scratch memory is that of the primitive. */
+/* Makes the conversion. It shares the scratch memory of the primitive. */
 static dnnl_status_t make_turn(struct rw_onednn_primitive *p, dnnl_primitive_attr_t attr)
 {
     dnnl_primitive_desc_t pd = NULL;
@@ -109,24 +98,24 @@ static dnnl_status_t make_turn(struct rw_onednn_primitive *p, dnnl_primitive_att
         const dnnl_memory_desc_t *const scratch = dnnl_primitive_desc_query_md(pd, dnnl_query_scratchpad_md, 0);
         if (dnnl_memory_desc_get_size(scratch) > dnnl_memory_desc_get_size(&p->operand[SCRATCH]))
             p->operand[SCRATCH] = *scratch;
-        status = dnnl_primitive_create(&p->turn, pd);
+        status = rw_onednn_make(p, pd, &p->turn);
     }
     if (pd) dnnl_primitive_desc_destroy(pd);
     return status;
 }
 
+/* Describes the operands, makes the primitive with fast code, and the conversion of its weight. */
 static dnnl_status_t make_conv(struct rw_onednn_primitive *p, dnnl_primitive_attr_t attr)
 {
     const struct rw_conv_signature *const s = &p->signature.of.conv;
     dnnl_memory_desc_t weight;
     dnnl_convolution_desc_t desc;
-    dnnl_primitive_desc_t pd = NULL, hint = NULL;
+    dnnl_primitive_desc_t pd = NULL;
     dnnl_status_t status = describe_images(p);
     if (!status) status = describe_weight(s, true, &p->operand[PLAIN]);
     if (!status) status = describe_weight(s, false, &weight);
-    if (!status) status = describe_conv(s, s->kind, p, &weight, &desc);
-    if (!status && s->kind != RW_ONEDNN_FORWARD) status = hint_of(p, &hint);
-    if (!status && (hint || s->kind == RW_ONEDNN_FORWARD)) status = rw_onednn_make_fast(p, &desc, attr, hint, &pd);
+    if (!status) status = describe_conv(s, p, &weight, &desc);
+    if (!status) status = rw_onednn_make_fast(p, &desc, attr, &pd);
     if (!status && p->fast) {
         const bool out = s->kind == RW_ONEDNN_BACKWARD_WEIGHT;
         p->operand[SECOND] = *dnnl_primitive_desc_query_md(pd, out ? dnnl_query_diff_weights_md : dnnl_query_weights_md,
@@ -136,38 +125,65 @@ static dnnl_status_t make_conv(struct rw_onednn_primitive *p, dnnl_primitive_att
         if (!status && !p->of_pairs) status = make_turn(p, attr);
     }
     if (pd) dnnl_primitive_desc_destroy(pd);
-    if (hint) dnnl_primitive_desc_destroy(hint);
     return status;
 }
 
-/* Where it takes no more scratch memory than the copy by one thread. */
-static dnnl_status_t make_spread(struct rw_onednn_primitive *p, dnnl_primitive_attr_t attr)
+/*
+ * Upper bounds of measurements with version 2.6.3 on Xeons, for kernels of 1 to 301 taps and rows of up to 2,048
+ * outputs; tests/device/machine.c compares. Forward for AVX-512 has a table entry, and often code, for each number of
+ * outputs up to that of a row. There are several if more than one tap at a time is outside of x, and each grows with
+ * the number of channels. A weight's gradient for AVX2 is code that is unrolled along a row of x.
+ */
+#define CONV_BYTES ((size_t)160 << 10)
+#define MANY_CHANNELS 1024
+
+static size_t forward_bytes(const struct rw_conv_signature *s)
 {
-    dnnl_primitive_desc_t pd = NULL;
-    dnnl_primitive_t made = NULL;
-    dnnl_status_t status = describe_turn(p, attr, &pd);
-    const dnnl_memory_desc_t *const scratch = status ? NULL
-                                                     : dnnl_primitive_desc_query_md(pd, dnnl_query_scratchpad_md, 0);
-    if (!status && dnnl_memory_desc_get_size(scratch) <= dnnl_memory_desc_get_size(&p->operand[SCRATCH]))
-        status = dnnl_primitive_create(&made, pd);
-    if (pd) dnnl_primitive_desc_destroy(pd);
-    if (status) return status;
-    if (p->spread) dnnl_primitive_destroy(p->spread);
-    p->spread = made;
-    return status;
+    const int64_t padding = s->padding[1] > s->end[1] ? s->padding[1] : s->end[1];
+    const int64_t channels = s->c < MANY_CHANNELS ? s->c : MANY_CHANNELS;
+    return (size_t)(3 * channels) + (padding <= s->dilation[1] ? 1280 : 4096 + 8 * (size_t)s->kw);
 }
 
-/* A weight's gradient is brought back by the thread that made it. */
-static rw_status spread_by(struct rw_onednn_primitive *p, int threads)
+static size_t bytes_each_output(const struct rw_conv_signature *s)
 {
-    if (p->signature.of.conv.kind == RW_ONEDNN_BACKWARD_WEIGHT) return RW_OK;
-    if (threads == 1 || p->spread_by == threads) return RW_OK;
-    if (!p->of_pairs) RW_ONEDNN_TRY(rw_onednn_make_for_threads(p, threads, make_spread));
-    p->spread_by = threads;
-    return RW_OK;
+    if (s->kind == RW_ONEDNN_FORWARD)
+        return s->groups > 1 || s->kh * s->kw == 1 || !rw_onednn_takes_avx512() ? 0 : forward_bytes(s);
+    if (s->kind == RW_ONEDNN_BACKWARD_DATA || rw_onednn_takes_avx512() || s->groups == s->c) return 0;
+    return 1536 * (size_t)s->stride[1];
 }
 
-static const struct rw_onednn_kind kind = { .operands = OPERANDS, .make = make_conv, .for_threads = spread_by };
+size_t rw_onednn_conv_bytes(const struct rw_conv_signature *s)
+{
+    const size_t most = 2 * RW_ONEDNN_BYTES_MAX;
+    size_t bytes;
+    if (__builtin_mul_overflow(bytes_each_output(s), (size_t)s->ow, &bytes) || bytes > most) return most;
+    return CONV_BYTES + bytes;
+}
+
+static size_t conv_bytes(const struct rw_onednn_signature *s)
+{
+    return rw_onednn_conv_bytes(&s->of.conv);
+}
+
+static bool conv_fits(const struct rw_onednn_signature *signature)
+{
+    const struct rw_conv_signature *const s = &signature->of.conv;
+    const int64_t each[] = { s->n,          s->h,          s->w,      s->c,      s->oh,          s->ow,
+                             s->oc,         s->kh,         s->kw,     s->groups, s->stride[0],   s->stride[1],
+                             s->padding[0], s->padding[1], s->end[0], s->end[1], s->dilation[0], s->dilation[1] };
+    const int64_t x[] = { s->h, s->w, s->c }, y[] = { s->oh, s->ow, s->oc };
+    const int64_t weight[] = { s->oc, s->c / s->groups, s->kh, s->kw };
+    if (!rw_onednn_counts(each, sizeof each / sizeof *each) || !rw_onednn_counts_bytes(x, 3) ||
+        !rw_onednn_counts_bytes(y, 3) || !rw_onednn_counts_bytes(weight, 4))
+        return false;
+    const int64_t batches[] = { s->n * s->h * s->w * s->c, s->n * s->oh * s->ow * s->oc };
+    return rw_onednn_counts(batches, 2) && rw_onednn_conv_bytes(s) <= RW_ONEDNN_BYTES_MAX;
+}
+
+static const struct rw_onednn_kind kind = { .operands = OPERANDS,
+                                            .fits = conv_fits,
+                                            .bytes = conv_bytes,
+                                            .make = make_conv };
 
 static struct rw_onednn_signature key_of(const struct rw_conv_signature *s)
 {
@@ -203,13 +219,14 @@ struct rw_onednn_primitive *rw_onednn_conv_find(const struct rw_onednn *o, const
     return p;
 }
 
-/* ---- the run ---- */
+/* ---- execution ---- */
 
 bool rw_onednn_conv_same_weight(const struct rw_onednn_primitive *p, const struct rw_onednn_primitive *q)
 {
     return dnnl_memory_desc_equal(&p->operand[SECOND], &q->operand[SECOND]);
 }
 
+/* Sets the addresses of this thread's memory objects and executes. */
 rw_status rw_onednn_conv_run(struct rw_onednn_primitive *p, int thread, const void *image, const void *weight,
                              const void *bias, const void *result, void *scratch)
 {
@@ -229,8 +246,8 @@ rw_status rw_onednn_conv_run(struct rw_onednn_primitive *p, int thread, const vo
     return rw_onednn_execute(p, p->primitive, thread, args, has_bias ? 5 : 4);
 }
 
-static rw_status turn_by(struct rw_onednn_primitive *p, dnnl_primitive_t turn, int thread, const void *from, void *to,
-                         void *scratch)
+/* Converts p->filters filters of a weight. */
+static rw_status turn(struct rw_onednn_primitive *p, int thread, const void *from, void *to, void *scratch)
 {
     dnnl_memory_t *const of = p->slots[thread].of;
     const bool out = p->signature.of.conv.kind == RW_ONEDNN_BACKWARD_WEIGHT;
@@ -241,39 +258,65 @@ static rw_status turn_by(struct rw_onednn_primitive *p, dnnl_primitive_t turn, i
     if (status) return rw_onednn_status_of(status);
     const dnnl_exec_arg_t args[] = { { DNNL_ARG_FROM, source }, { DNNL_ARG_TO, target },
                                      { DNNL_ARG_SCRATCHPAD, of[SCRATCH] } };
-    return rw_onednn_execute(p, turn, thread, args, 3);
+    return rw_onednn_execute(p, p->turn, thread, args, 3);
+}
+
+/* Bytes of an element of the weight. */
+static int64_t size_of(const struct rw_conv_signature *s)
+{
+    return s->kind == RW_ONEDNN_BACKWARD_WEIGHT || rw_onednn_type_of(s->dtype) == dnnl_f32 ? 4 : 2;
+}
+
+/* Bytes of that many filters of a dense weight. */
+static int64_t dense_bytes(const struct rw_conv_signature *s, int64_t filters)
+{
+    return filters * (s->c / s->groups) * s->kh * s->kw * size_of(s);
 }
 
 rw_status rw_onednn_conv_turn_filters(struct rw_onednn_primitive *p, int thread, int64_t i, const void *from, void *to,
                                       void *scratch)
 {
-    return turn_by(p, p->turn, thread, (const float *)from + i * p->step, to, scratch);
+    return turn(p, thread, (const float *)from + i * p->step, to, scratch);
 }
 
-rw_status rw_onednn_conv_turn_weight(struct rw_onednn_primitive *p, int thread, const void *from, void *to,
-                                     void *scratch)
+rw_status rw_onednn_conv_turn_gradient(struct rw_onednn_primitive *p, int thread, const void *from, void *to,
+                                       void *scratch)
 {
     const struct rw_conv_signature *const s = &p->signature.of.conv;
-    const int64_t turned = p->filters * s->c / s->groups * s->kh * s->kw;
-    if (p->of_pairs) {
-        rw_onednn_copy_pairs(&p->operand[SECOND], from, 1, to);
-        return RW_OK;
-    }
-    if (s->kind != RW_ONEDNN_BACKWARD_WEIGHT) return turn_by(p, p->turn, thread, from, to, scratch);
+    const int64_t dense = dense_bytes(s, p->filters);
     for (int64_t i = 0; i < s->oc / p->filters; i++)
-        RW_ONEDNN_TRY(rw_onednn_conv_turn_filters(p, thread, i, from, (float *)to + i * turned, scratch));
+        RW_ONEDNN_TRY(rw_onednn_conv_turn_filters(p, thread, i, from, (char *)to + i * dense, scratch));
     return RW_OK;
 }
 
-rw_status rw_onednn_conv_spread_weight(struct rw_onednn_primitive *p, const void *from, void *to, void *scratch)
+/* Conversion of a weight by several threads, some filters at a time. */
+struct turning {
+    struct rw_onednn_primitive *p;
+    const char *from;
+    char *to, *scratch;
+    size_t each;
+    int failed;
+};
+
+static void turn_some(void *of, int thread, int threads)
 {
-    if (p->of_pairs) {
-        rw_onednn_copy_pairs(&p->operand[SECOND], from, p->spread_by, to);
-        return RW_OK;
+    struct turning *const t = of;
+    const struct rw_conv_signature *const s = &t->p->signature.of.conv;
+    const int64_t dense = dense_bytes(s, t->p->filters), step = t->p->step * size_of(s);
+    const int64_t n = s->oc / t->p->filters, end = rw_team_first(n, thread + 1, threads);
+    for (int64_t i = rw_team_first(n, thread, threads); i < end; i++) {
+        const rw_status status = turn(t->p, thread, t->from + i * dense, t->to + i * step,
+                                      t->scratch + (size_t)thread * t->each);
+        if (status) __atomic_store_n(&t->failed, (int)status, __ATOMIC_RELAXED);
     }
-    const int allowed = omp_get_max_threads();
-    omp_set_num_threads(p->spread ? p->spread_by : 1);
-    const rw_status status = turn_by(p, p->spread ? p->spread : p->turn, 0, from, to, scratch);
-    omp_set_num_threads(allowed);
-    return status;
+}
+
+rw_status rw_onednn_conv_turn_weight(struct rw_onednn_primitive *p, int threads, const void *from, void *to,
+                                     char *scratch, size_t each)
+{
+    struct turning t = { p, from, to, scratch, each, RW_OK };
+    const int64_t n = p->signature.of.conv.oc / p->filters;
+    if (p->of_pairs) rw_onednn_copy_pairs(&p->operand[SECOND], from, threads, to);
+    else rw_team_run(threads < n ? threads : (int)n, turn_some, &t);
+    return (rw_status)t.failed;
 }

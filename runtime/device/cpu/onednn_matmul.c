@@ -1,9 +1,9 @@
-/* Matrix products by oneDNN. See onednn.h. */
+/* Matrix products by oneDNN: makes, finds and runs their primitives. */
 #include "device/cpu/onednn_primitive.h"
 
 #include <string.h>
 
-/* ---- making one ---- */
+/* ---- making a primitive ---- */
 
 static dnnl_status_t describe(dnnl_memory_desc_t *d, int32_t dtype, int64_t rows, int64_t cols, int64_t row,
                               int64_t col)
@@ -23,6 +23,7 @@ static dnnl_status_t add_to_c(dnnl_primitive_attr_t attr)
     return status;
 }
 
+/* Describes the operands by their strides and makes the primitive. */
 static dnnl_status_t make_matmul(struct rw_onednn_primitive *p, dnnl_primitive_attr_t attr)
 {
     const struct rw_matmul_signature *const s = &p->signature.of.matmul;
@@ -35,12 +36,36 @@ static dnnl_status_t make_matmul(struct rw_onednn_primitive *p, dnnl_primitive_a
     if (!status) status = describe(&d[RESULT], s->to, s->m, s->n, s->c_row, 1);
     if (!status && s->adds) status = add_to_c(attr);
     if (!status) status = dnnl_matmul_desc_init(&desc, &d[FIRST], &d[SECOND], s->bias ? &d[BIAS] : NULL, &d[RESULT]);
-    if (!status) status = rw_onednn_make_fast(p, &desc, attr, NULL, &pd);
+    if (!status) status = rw_onednn_make_fast(p, &desc, attr, &pd);
     if (pd) dnnl_primitive_desc_destroy(pd);
     return status;
 }
 
-static const struct rw_onednn_kind kind = { .operands = PLAIN, .make = make_matmul };
+/* Elements from the first to the last of a matrix. */
+static int64_t span(int64_t rows, int64_t cols, int64_t row, int64_t col)
+{
+    return (rows - 1) * row + (cols - 1) * col;
+}
+
+static bool matmul_fits(const struct rw_onednn_signature *signature)
+{
+    const struct rw_matmul_signature *const s = &signature->of.matmul;
+    const int64_t each[] = { s->m, s->n, s->k, s->a_row, s->a_col, s->b_row, s->b_col, s->c_row };
+    if (!rw_onednn_counts(each, sizeof each / sizeof *each)) return false;
+    const int64_t spans[] = { span(s->m, s->k, s->a_row, s->a_col), span(s->k, s->n, s->b_row, s->b_col),
+                              span(s->m, s->n, s->c_row, 1) };
+    return rw_onednn_counts(spans, sizeof spans / sizeof *spans);
+}
+
+static size_t matmul_bytes(const struct rw_onednn_signature *s)
+{
+    return RW_ONEDNN_PRIMITIVE_BYTES;
+}
+
+static const struct rw_onednn_kind kind = { .operands = PLAIN,
+                                            .fits = matmul_fits,
+                                            .bytes = matmul_bytes,
+                                            .make = make_matmul };
 
 static struct rw_onednn_signature key_of(const struct rw_matmul_signature *s)
 {
@@ -74,8 +99,9 @@ struct rw_onednn_primitive *rw_onednn_matmul_find(const struct rw_onednn *o, con
     return p;
 }
 
-/* ---- the run ---- */
+/* ---- execution ---- */
 
+/* Sets the addresses of this thread's memory objects and executes. */
 rw_status rw_onednn_matmul_run(struct rw_onednn_primitive *p, int thread, const void *a, const void *b,
                                const void *bias, void *c, void *scratch)
 {

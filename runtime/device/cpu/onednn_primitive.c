@@ -1,36 +1,39 @@
-/* See onednn_primitive.h. What oneDNN itself allocates, when a primitive is made, is outside our count. */
+/*
+ * The table of oneDNN primitives. oneDNN does not report what it allocates, so measured upper bounds are counted
+ * instead.
+ */
 #include "device/cpu/onednn_primitive.h"
 
 #include "base/alloc.h"
-#include "device/cpu/signals.h"
+#include "base/signals.h"
+#include "device/cpu/onednn_threads.h"
 
-#include <omp.h>
 #include <string.h>
 #include <sys/mman.h>
 
 /*
- * oneDNN crashes where an allocation of its own fails: code is written to where there is no memory, and what C++ throws
- * has nobody to catch it. So it is asked for something only while there is so much address space left. A primitive
- * takes below a quarter of it: some twenty kernels of up to 256 KiB of address space each.
+ * oneDNN crashes if one of its own allocations fails: it writes code where there is no memory, or throws a C++
+ * exception that is not caught. So it is called only while this much address space is available, plus ROOM_TIMES the
+ * memory of the primitive: each of its kernels takes 256 KiB of address space, and more while it is made. An ordinary
+ * primitive takes less than a quarter of LIBRARY_ROOM. Other threads of the program can still take the rest in between.
  */
 #define LIBRARY_ROOM ((size_t)16 << 20)
-
-/* Resident memory that a primitive of fast code was seen to take: tests/device/machine.c. */
-#define PRIMITIVE_BYTES ((size_t)64 << 10)
+#define ROOM_TIMES 8
 
 struct rw_onednn {
     dnnl_engine_t engine;
+    bool plans_only;
     dnnl_stream_t *streams; /* one per thread */
     size_t n_streams, cap_streams;
     struct rw_onednn_primitive **table; /* by signature, open addressing */
     size_t size, n, n_idle;          /* size is 0 or a power of two; idle: without a holder */
     uint64_t clock;
-    struct held *holding; /* under way, or NULL */
+    struct held *holding; /* the one between begin and end, or NULL */
 };
 
-/* What a plan holds. */
+/* The primitives that a plan holds. */
 struct held {
-    struct rw_holding base; /* first */
+    struct rw_library_ref base; /* must be first */
     struct rw_onednn *owner;
     uint64_t number;
     struct rw_onednn_primitive **primitives;
@@ -43,12 +46,30 @@ rw_status rw_onednn_status_of(dnnl_status_t s)
     return s == dnnl_out_of_memory ? RW_ERR_MEMORY : RW_ERR_DEVICE;
 }
 
-/* Counted like memory that is written to, so that every limit which a process can have is seen; never written. */
-static bool library_has_room(void)
+/* Is there room for an object of that many bytes? Maps writable memory, so that every limit of the process applies, but
+   never writes to it. */
+static bool library_has_room(size_t bytes)
 {
-    void *const p = mmap(NULL, LIBRARY_ROOM, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    const size_t room = LIBRARY_ROOM + ROOM_TIMES * bytes;
+    void *const p = mmap(NULL, room, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (p == MAP_FAILED) return false;
-    munmap(p, LIBRARY_ROOM);
+    munmap(p, room);
+    return true;
+}
+
+bool rw_onednn_counts(const int64_t *numbers, int n)
+{
+    for (int i = 0; i < n; i++)
+        if (numbers[i] > INT32_MAX || numbers[i] < -INT32_MAX) return false;
+    return true;
+}
+
+bool rw_onednn_counts_bytes(const int64_t *extents, int n)
+{
+    int64_t product = 8;
+    for (int i = 0; i < n; i++)
+        if (extents[i] < 0 || __builtin_mul_overflow(product, extents[i], &product) || product > INT32_MAX)
+            return false;
     return true;
 }
 
@@ -57,11 +78,13 @@ bool rw_onednn_takes_avx512(void)
     return (dnnl_get_effective_cpu_isa() & dnnl_cpu_isa_avx512_core) == dnnl_cpu_isa_avx512_core;
 }
 
-rw_status rw_onednn_create(struct rw_onednn **ret)
+/* Creates the engine, if there is room for it. */
+rw_status rw_onednn_create(bool plans_only, struct rw_onednn **ret)
 {
     struct rw_onednn *const o = rw_calloc(1, sizeof *o);
     if (!o) return RW_ERR_MEMORY;
-    const rw_status status = library_has_room() ? rw_onednn_status_of(dnnl_engine_create(&o->engine, dnnl_cpu, 0))
+    o->plans_only = plans_only;
+    const rw_status status = library_has_room(0) ? rw_onednn_status_of(dnnl_engine_create(&o->engine, dnnl_cpu, 0))
                                                 : RW_ERR_MEMORY;
     if (status) {
         rw_free(o);
@@ -83,7 +106,6 @@ static void primitive_free(struct rw_onednn_primitive *p)
     for (size_t i = 0; i < p->n_slots; i++) slot_finish(&p->slots[i]);
     if (p->primitive) dnnl_primitive_destroy(p->primitive);
     if (p->turn) dnnl_primitive_destroy(p->turn);
-    if (p->spread) dnnl_primitive_destroy(p->spread);
     rw_free(p->slots);
     rw_free(p);
 }
@@ -112,7 +134,7 @@ static uint64_t hash(const struct rw_onednn_signature *s)
     return h;
 }
 
-/* Where the signature is, or the free place where it belongs. The table is never full. */
+/* The entry of a signature, or the free entry for it. The table is never full. */
 static struct rw_onednn_primitive **find(struct rw_onednn_primitive **table, size_t size,
                                          const struct rw_onednn_signature *s)
 {
@@ -121,6 +143,7 @@ static struct rw_onednn_primitive **find(struct rw_onednn_primitive **table, siz
     return &table[i];
 }
 
+/* Doubles the table when it would be more than half full. */
 static rw_status make_room(struct rw_onednn *o)
 {
     if (2 * (o->n + 1) <= o->size) return RW_OK;
@@ -140,7 +163,7 @@ dnnl_data_type_t rw_onednn_type_of(int32_t dtype)
     return dtype == RW_BF16 ? dnnl_bf16 : dtype == RW_F16 ? dnnl_f16 : dnnl_f32;
 }
 
-/* oneDNN's reference code is there for checking, not for use. */
+/* oneDNN's reference code is meant for verification, not for use. */
 static bool is_fast(dnnl_primitive_desc_t pd)
 {
     const char *name = NULL;
@@ -148,30 +171,38 @@ static bool is_fast(dnnl_primitive_desc_t pd)
     return name && !strstr(name, "ref");
 }
 
-dnnl_status_t rw_onednn_make_fast(struct rw_onednn_primitive *p, const void *desc, dnnl_primitive_attr_t attr,
-                                  dnnl_primitive_desc_t hint, dnnl_primitive_desc_t *ret)
+dnnl_status_t rw_onednn_make(const struct rw_onednn_primitive *p, dnnl_primitive_desc_t pd, dnnl_primitive_t *ret)
 {
-    dnnl_status_t status = dnnl_primitive_desc_create(ret, desc, attr, p->engine, hint);
+    return p->plans_only ? dnnl_success : dnnl_primitive_create(ret, pd);
+}
+
+/* A gradient is described without its forward convolution as a hint: no CPU code uses that, and its description takes
+   memory that grows with the length of a row. */
+dnnl_status_t rw_onednn_make_fast(struct rw_onednn_primitive *p, const void *desc, dnnl_primitive_attr_t attr,
+                                  dnnl_primitive_desc_t *ret)
+{
+    dnnl_status_t status = dnnl_primitive_desc_create(ret, desc, attr, p->engine, NULL);
     if (status == dnnl_unimplemented) return dnnl_success;
     if (status) return status;
     p->fast = is_fast(*ret);
     if (!p->fast) return dnnl_success;
     p->operand[SCRATCH] = *dnnl_primitive_desc_query_md(*ret, dnnl_query_scratchpad_md, 0);
-    return dnnl_primitive_create(&p->primitive, *ret);
+    p->bytes = p->kind->bytes(&p->signature);
+    return rw_onednn_make(p, *ret, &p->primitive);
 }
 
-rw_status rw_onednn_make_for_threads(struct rw_onednn_primitive *p, int threads,
+/* Makes a primitive for one thread. oneDNN fixes the number when a primitive is made. */
+static rw_status make_for_one_thread(struct rw_onednn_primitive *p,
                                      dnnl_status_t (*make)(struct rw_onednn_primitive *p, dnnl_primitive_attr_t attr))
 {
     dnnl_primitive_attr_t attr;
-    if (!library_has_room()) return RW_ERR_MEMORY;
+    if (!library_has_room(p->kind->bytes(&p->signature))) return RW_ERR_MEMORY;
     dnnl_status_t status = dnnl_primitive_attr_create(&attr);
     if (status) return rw_onednn_status_of(status);
-    const int allowed = omp_get_max_threads();
-    omp_set_num_threads(threads);
+    const int allowed = rw_onednn_threads_enter();
     status = dnnl_primitive_attr_set_scratchpad_mode(attr, dnnl_scratchpad_mode_user);
     if (!status) status = make(p, attr);
-    omp_set_num_threads(allowed);
+    rw_onednn_threads_leave(allowed);
     dnnl_primitive_attr_destroy(attr);
     return rw_onednn_status_of(status);
 }
@@ -188,6 +219,7 @@ static rw_status add_streams(struct rw_onednn *o, size_t threads)
     return RW_OK;
 }
 
+/* Adds memory objects of the primitive's operands up to that number of threads. */
 static rw_status add_slots(struct rw_onednn_primitive *p, size_t threads)
 {
     while (p->n_slots < threads) {
@@ -206,14 +238,15 @@ static rw_status add_slots(struct rw_onednn_primitive *p, size_t threads)
     return RW_OK;
 }
 
-/* Streams, and memory objects of a primitive, for so many threads. */
+/* Adds streams, and memory objects of a primitive, for that many threads. */
 static rw_status add_threads(struct rw_onednn_primitive *p, size_t threads)
 {
     struct rw_onednn *const o = p->owner;
     if (!p->fast) return RW_OK;
-    if (p->kind->for_threads) RW_ONEDNN_TRY(p->kind->for_threads(p, (int)threads));
+    if (threads > p->threads) p->threads = threads;
+    if (p->plans_only) return RW_OK;
     if (o->n_streams >= threads && p->n_slots >= threads) return RW_OK;
-    if (!library_has_room()) return RW_ERR_MEMORY;
+    if (!library_has_room(0)) return RW_ERR_MEMORY;
     RW_ONEDNN_TRY(add_streams(o, threads));
     return add_slots(p, threads);
 }
@@ -223,7 +256,7 @@ struct rw_onednn_primitive *rw_onednn_find(const struct rw_onednn *o, const stru
     return o->size ? *find(o->table, o->size, s) : NULL;
 }
 
-/* What follows it in the table moves up to where looking for it begins. */
+/* Removes an entry, and moves later entries of the probe sequence up, so that searches still find them. */
 static void forget(struct rw_onednn *o, struct rw_onednn_primitive *p)
 {
     const size_t mask = o->size - 1;
@@ -252,6 +285,7 @@ void rw_onednn_forget_idle(struct rw_onednn *o)
     }
 }
 
+/* Makes a primitive without a holder and adds it to the table. */
 static rw_status add(struct rw_onednn *o, const struct rw_onednn_signature *s, const struct rw_onednn_kind *kind,
                      struct rw_onednn_primitive **ret)
 {
@@ -262,7 +296,8 @@ static rw_status add(struct rw_onednn *o, const struct rw_onednn_signature *s, c
     p->kind = kind;
     p->owner = o;
     p->engine = o->engine;
-    const rw_status status = rw_onednn_make_for_threads(p, 1, kind->make);
+    p->plans_only = o->plans_only;
+    const rw_status status = kind->fits(s) ? make_for_one_thread(p, kind->make) : RW_OK;
     if (status) {
         primitive_free(p);
         return status;
@@ -274,9 +309,10 @@ static rw_status add(struct rw_onednn *o, const struct rw_onednn_signature *s, c
     return RW_OK;
 }
 
-/* ---- holdings ---- */
+/* ---- holders ---- */
 
-static void let_go(struct rw_holding *base)
+/* Releases the primitives of a reference; the idle ones that are now too many are freed. */
+static void let_go(struct rw_library_ref *base)
 {
     struct held *const h = (struct held *)base;
     struct rw_onednn *const o = h->owner;
@@ -291,11 +327,11 @@ static void let_go(struct rw_holding *base)
     rw_onednn_forget_idle(o);
 }
 
-struct rw_holding *rw_onednn_hold_begin(struct rw_onednn *o)
+struct rw_library_ref *rw_onednn_hold_begin(struct rw_onednn *o)
 {
     struct held *const h = rw_calloc(1, sizeof *h);
     if (!h) return NULL;
-    *h = (struct held){ .base = { 1, let_go }, .owner = o, .number = ++o->clock };
+    *h = (struct held){ .base = { .references = 1, .let_go = let_go }, .owner = o, .number = ++o->clock };
     o->holding = h;
     return &h->base;
 }
@@ -311,6 +347,7 @@ static rw_status hold(struct rw_onednn_primitive *p)
     if (!h || p->held_in == h->number) return RW_OK;
     if (!rw_grow(&h->primitives, &h->cap, h->n, 1, sizeof *h->primitives)) return RW_ERR_MEMORY;
     h->primitives[h->n++] = p;
+    h->base.bytes += p->bytes;
     p->owner->n_idle -= !p->holders++;
     p->held_in = h->number;
     return RW_OK;
@@ -343,24 +380,27 @@ size_t rw_onednn_bytes(const struct rw_onednn *o)
     size_t bytes = sizeof *o + o->size * sizeof *o->table;
     for (size_t i = 0; i < o->size; i++) {
         const struct rw_onednn_primitive *const p = o->table[i];
-        if (p) bytes += sizeof *p + p->n_slots * sizeof *p->slots + (p->primitive ? PRIMITIVE_BYTES : 0);
+        if (p) bytes += sizeof *p + p->threads * sizeof *p->slots + p->bytes;
     }
     return bytes;
 }
 
-/* ---- the run ---- */
+/* ---- execution ---- */
 
 dnnl_status_t rw_onednn_point(dnnl_memory_t m, const void *data)
 {
     return dnnl_memory_set_data_handle(m, (void *)(uintptr_t)data);
 }
 
+/* Runs with one OpenMP thread and with signals blocked. */
 rw_status rw_onednn_execute(struct rw_onednn_primitive *p, dnnl_primitive_t primitive, int thread,
                             const dnnl_exec_arg_t *args, int n)
 {
     sigset_t signals;
+    const int allowed = rw_onednn_threads_enter();
     rw_signals_hold(&signals);
     const dnnl_status_t status = dnnl_primitive_execute(primitive, p->owner->streams[thread], n, args);
     rw_signals_let(&signals);
+    rw_onednn_threads_leave(allowed);
     return rw_onednn_status_of(status);
 }

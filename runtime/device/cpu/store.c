@@ -1,4 +1,4 @@
-/* The store in plain memory: a copy has happened when it returns, so lanes don't matter. */
+/* The store in plain memory: a copy has finished when the call returns, so lanes do not matter. */
 #include "device/store.h"
 
 #include "base/alloc.h"

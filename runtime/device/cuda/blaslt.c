@@ -1,6 +1,7 @@
 /* Pinned matrix products. See blaslt.h. */
 #include "device/cuda/blaslt.h"
-#include "device/cuda/hash.h"
+#include "device/cuda/blaslt_parts.h"
+#include "device/cuda/signature_hash.h"
 #include "device/cuda/library.h"
 #include "device/cuda/take.h"
 #include "base/alloc.h"
@@ -10,11 +11,13 @@
 #include <stddef.h>
 #include <string.h>
 
-/* What NVIDIA recommends for Hopper; an upper bound, most products take none. A constant: it feeds the choice. */
+/*
+ * NVIDIA's recommendation for Hopper. An upper bound; most products take none. Constant, because it affects the choice.
+ */
 #define WORKSPACE_LIMIT ((uint64_t)32 << 20)
 #define WORKSPACE_ALIGN 256
 #define CHOICES 8
-/* From this k on it may be added up in parts: those of fewer rows would take workspace for little. */
+/* Minimum k that may be summed in parts. With fewer rows that would take workspace for little gain. */
 #define LONG_K 1024
 
 /* The functions in use, by name: X(Create) is cublasLtCreate. */
@@ -33,7 +36,7 @@ struct api {
 struct entry {
     struct rw_blaslt_product product;
     uint64_t hash;
-    bool has; /* else the library has no algorithm */
+    bool has; /* otherwise the library has no algorithm */
     cublasLtMatmulDesc_t desc;
     cublasLtMatrixLayout_t a, b, c;
     cublasLtMatmulAlgo_t algo;
@@ -50,9 +53,10 @@ struct rw_blaslt {
 };
 
 /*
- * What a product with a sum reads its two factors of, alpha and beta. From the host it would know that beta is 1, and
- * where the sum is c it would then add in the store: on Hopper in c's type, so that 16 bits are rounded twice, and a
- * residual that is written over gets other bytes than one that is not.
+ * Alpha and beta in device memory, for products with a sum. If beta were in host memory, the library would know that it
+ * is
+ * 1. If the sum is c, it would then add in the store, on Hopper in c's type. Then 16-bit values would be rounded twice,
+ * and a residual that is overwritten would get other bytes than one that is not.
  */
 struct factors {
     double wide;
@@ -162,8 +166,8 @@ static cublasComputeType_t compute_type(const struct rw_blaslt_product *p)
 }
 
 /*
- * cuBLASLt's matrices lie by columns. Ours lie by rows, so it computes c^T = b^T a^T: its first operand is b, whose
- * rows are columns of b^T. An operand that lies by columns is transposed once more.
+ * cuBLASLt's matrices are column-major. Ours are row-major, so it computes c^T = b^T a^T: its first operand is b, whose
+ * rows are columns of b^T. A column-major operand is transposed once more.
  */
 static rw_status make_layout(struct rw_blaslt *lt, cublasLtMatrixLayout_t *ret, const struct rw_blaslt_product *p,
                              int32_t dtype, int64_t rows, int64_t cols, int64_t row, int64_t col, int64_t stride)
@@ -177,7 +181,7 @@ static rw_status make_layout(struct rw_blaslt *lt, cublasLtMatrixLayout_t *ret, 
     return RW_OK;
 }
 
-/* What an epilogue reads and writes beside C and D. */
+/* Sets what an epilogue reads and writes besides C and D. */
 static rw_status set_pointers(struct rw_blaslt *lt, const struct entry *e, const void *bias, const void *aux)
 {
     if (e->product.bias) TRY(MatmulDescSetAttribute(e->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias));
@@ -190,11 +194,12 @@ static rw_status set_gelu(struct rw_blaslt *lt, const struct entry *e)
 {
     const struct rw_blaslt_product *const p = &e->product;
     const int64_t each = p->m * p->n;
-    TRY(MatmulDescSetAttribute(e->desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &p->n, sizeof p->n));
+    TRY(MatmulDescSetAttribute(e->desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &p->c_row, sizeof p->c_row));
     TRY(MatmulDescSetAttribute(e->desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_BATCH_STRIDE, &each, sizeof each));
     return RW_OK;
 }
 
+/* Sets bias and gelu as the epilogue of a product. */
 static rw_status set_epilogue(struct rw_blaslt *lt, const struct entry *e)
 {
     static const cublasLtEpilogue_t epilogues[2][2] = {
@@ -208,12 +213,12 @@ static rw_status set_epilogue(struct rw_blaslt *lt, const struct entry *e)
     if (p->bias) TRY(MatmulDescSetAttribute(e->desc, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &type, sizeof type));
     const rw_status status = p->gelu ? set_gelu(lt, e) : RW_OK;
     if (status) return status;
-    /* The choice of an algorithm looks at the alignment of these addresses: let it be what the layouts promise. */
+    /* The heuristic uses the alignment of these addresses, so they get the one that the layouts promise. */
     return set_pointers(lt, e, (const void *)(uintptr_t)(4096 + p->bias_align),
                         (const void *)(uintptr_t)(4096 + p->c_align));
 }
 
-/* Its first operand is b. */
+/* The first operand of cuBLASLt is b. */
 static rw_status set_scales(struct rw_blaslt *lt, const struct entry *e, const float *a, const float *b)
 {
     TRY(MatmulDescSetAttribute(e->desc, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, &b, sizeof b));
@@ -221,7 +226,10 @@ static rw_status set_scales(struct rw_blaslt *lt, const struct entry *e, const f
     return RW_OK;
 }
 
-/* Sums are brought to float32 as they grow: not the fast way. The choice sees that there are scales; any will do. */
+/*
+ * Sums are accumulated in float32, not in the fast mode. The heuristic only checks that there are scales, so any will
+ * do.
+ */
 static rw_status set_codes(struct rw_blaslt *lt, const struct entry *e)
 {
     const int8_t fast = 0;
@@ -255,7 +263,7 @@ static rw_status make_descriptors(struct rw_blaslt *lt, struct entry *e)
     return status;
 }
 
-/* ---- the choice ---- */
+/* ---- choice of the algorithm ---- */
 
 static rw_status set_preference(struct rw_blaslt *lt, cublasLtMatmulPreference_t pref,
                                 const struct rw_blaslt_product *p)
@@ -274,9 +282,9 @@ static rw_status set_preference(struct rw_blaslt *lt, cublasLtMatmulPreference_t
 }
 
 /*
- * True when an algorithm adds up along k in one order: in one sequence, or in parts that lie in the workspace, in the
- * type of the sum, until a pass of its own adds them up. A gradient of a weight is small and its k long: without parts
- * most of the device would idle. The mask asks for it, this makes sure.
+ * Does the algorithm add along k in one order? It does so in one sequence, or in parts that are stored in the workspace
+ * in the type of the sum until a separate pass adds them. A weight's gradient is small and its k long, so without parts
+ * most of the device would be idle. The mask already requests this; the check makes sure.
  */
 static bool has_one_order(const struct rw_blaslt *lt, const cublasLtMatmulAlgo_t *algo)
 {
@@ -288,6 +296,7 @@ static bool has_one_order(const struct rw_blaslt *lt, const cublasLtMatmulAlgo_t
     return split <= 1 ? scheme == CUBLASLT_REDUCTION_SCHEME_NONE : scheme == CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
 }
 
+/* Takes the first of the heuristic's algorithms with one order of summation. */
 static rw_status ask(struct rw_blaslt *lt, struct entry *e, cublasLtMatmulPreference_t pref)
 {
     cublasLtMatmulHeuristicResult_t found[CHOICES];
@@ -342,6 +351,7 @@ static bool make_room(struct rw_blaslt *lt)
     return true;
 }
 
+/* Finds a product's entry, or chooses its algorithm. */
 static rw_status find(struct rw_blaslt *lt, const struct rw_blaslt_product *p, struct entry **ret)
 {
     if (!make_room(lt)) return RW_ERR_MEMORY;
@@ -364,18 +374,33 @@ static rw_status find(struct rw_blaslt *lt, const struct rw_blaslt_product *p, s
     return RW_OK;
 }
 
+/* ---- a product in parts ---- */
+
+/* All parts along an axis have the same extent, except perhaps the last one: at most eight products. */
 rw_status rw_blaslt_query(struct rw_blaslt *lt, const struct rw_blaslt_product *p, bool *ret_has, size_t *ret_workspace)
 {
-    struct entry *e;
-    const rw_status status = find(lt, p, &e);
-    if (status) return status;
-    *ret_has = e->has;
-    *ret_workspace = e->workspace;
+    struct rw_blaslt_part part = { 1, 1, 1 };
+    bool has = rw_blaslt_part_of(p, lt->cuda->max_count, &part);
+    size_t workspace = 0;
+    const struct rw_blaslt_part last = { p->batch % part.batch, p->m % part.rows, p->n % part.cols };
+    for (int i = 0; i < 8 && has; i++) {
+        const struct rw_blaslt_part one = { i & 1 ? last.batch : part.batch, i & 2 ? last.rows : part.rows,
+                                            i & 4 ? last.cols : part.cols };
+        struct entry *e;
+        if (!one.batch || !one.rows || !one.cols) continue;
+        const struct rw_blaslt_product q = rw_blaslt_part_product(p, one);
+        const rw_status status = find(lt, &q, &e);
+        if (status) return status;
+        has = e->has;
+        if (e->workspace > workspace) workspace = e->workspace;
+    }
+    *ret_has = has;
+    *ret_workspace = has ? workspace : 0;
     return RW_OK;
 }
 
-rw_status rw_blaslt_run(struct rw_blaslt *lt, const struct rw_blaslt_product *p, const struct rw_blaslt_operands *x,
-                        void *workspace, size_t workspace_bytes)
+static rw_status run_part(struct rw_blaslt *lt, const struct rw_blaslt_product *p, const struct rw_blaslt_operands *x,
+                          void *workspace, size_t workspace_bytes)
 {
     static const struct factors one = { 1, 1 }, zero = { 0, 0 };
     const size_t at = p->dtype == RW_F64 ? offsetof(struct factors, wide) : offsetof(struct factors, narrow);
@@ -391,5 +416,25 @@ rw_status rw_blaslt_run(struct rw_blaslt *lt, const struct rw_blaslt_product *p,
         return rw_cuda_fail(lt->cuda, RW_ERR_DEVICE, "cuBLASLt: the plan gave too little workspace");
     TRY(Matmul(lt->handle, e->desc, alpha, x->b, e->b, x->a, e->a, beta, p->adds ? x->sum : x->c, e->c, x->c, e->c,
                &e->algo, workspace, workspace_bytes, lt->cuda->stream));
+    return RW_OK;
+}
+
+rw_status rw_blaslt_run(struct rw_blaslt *lt, const struct rw_blaslt_product *p, const struct rw_blaslt_operands *x,
+                        void *workspace, size_t workspace_bytes)
+{
+    struct rw_blaslt_part part, at;
+    if (!rw_blaslt_part_of(p, lt->cuda->max_count, &part)) return RW_ERR_UNSUPPORTED;
+    for (at.batch = 0; at.batch < p->batch; at.batch += part.batch)
+        for (at.rows = 0; at.rows < p->m; at.rows += part.rows)
+            for (at.cols = 0; at.cols < p->n; at.cols += part.cols) {
+                struct rw_blaslt_part one = part;
+                if (p->batch - at.batch < one.batch) one.batch = p->batch - at.batch;
+                if (p->m - at.rows < one.rows) one.rows = p->m - at.rows;
+                if (p->n - at.cols < one.cols) one.cols = p->n - at.cols;
+                const struct rw_blaslt_product q = rw_blaslt_part_product(p, one);
+                const struct rw_blaslt_operands operands = rw_blaslt_part_operands(p, at, x);
+                const rw_status status = run_part(lt, &q, &operands, workspace, workspace_bytes);
+                if (status) return status;
+            }
     return RW_OK;
 }

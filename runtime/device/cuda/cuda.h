@@ -1,9 +1,9 @@
 /*
- * The CUDA device's state, as its own files and the kernels' host code see it. C11 and C++17.
+ * State of the CUDA device, for its own files and the kernels' host code. C11 and C++17.
  *
- * One compute stream: kernels are queued on it in plan order, so nothing has to be waited for but results that the host
- * reads. No kernel allocates, waits or talks to the host. Values leave the device's memory and come back on streams of
- * their own (lanes.h), and from there to files (files.h); another one brings the caller's bytes (staging.h).
+ * There is one compute stream: kernels are queued on it in plan order, so only results that the host reads are waited
+ * for. No kernel allocates, waits or communicates with the host. Offloaded values are copied on streams of their own
+ * (copy_streams.h), and from there to files (files.h). Another stream uploads the caller's bytes (staging.h).
  */
 #ifndef RW_DEVICE_CUDA_CUDA_H
 #define RW_DEVICE_CUDA_CUDA_H
@@ -29,51 +29,56 @@ struct rw_cuda_files;
 
 struct rw_cuda {
     int ordinal;
-    void *context;  /* the driver's; NULL: not known */
+    void *context;  /* the driver's; NULL: unknown */
     int capability; /* 90 for compute capability 9.0 */
     bool tf32;      /* rw_context_params */
+    /* Maximum of each extent and stride, and of the elements of a matrix or tensor, that a library is given: INT32_MAX.
+       Larger operations run in parts or in our kernels. Tests set less. */
+    int64_t max_count;
     int shared_per_block, shared_per_multiprocessor; /* bytes of shared memory, the former by opt-in */
     const void **large; /* kernels that were allowed more than 48 KiB of dynamic shared memory */
     size_t n_large, cap_large;
     cudaStream_t lane[RW_LANES]; /* by enum rw_lane */
     cudaStream_t stream;         /* the compute lane's */
-    /* What is added to the first block of every ticket: 0, but for a graph that is launched again. In device memory. */
+    /* Added to the first block of every ticket: 0, except for a graph that is launched again. In device memory. */
     uint64_t *ticket_base;
-    uint64_t known_base; /* what was put there last */
+    uint64_t known_base; /* its last value */
     struct rw_blaslt *blaslt;
     struct rw_sdpa *sdpa;
     struct rw_dnn_conv *conv;
     struct rw_staging *staging;
     struct rw_cuda_files *files; /* NULL before the first store in a file */
-    cudaEvent_t *marks; /* for a trace's times */
+    cudaEvent_t *marks; /* times of a trace */
     size_t n_marks, cap_marks;
-    /* Products of two 8-bit factors that were queued: by FP8 units, and of factors decoded to bfloat16. */
+    /* Queued products of two 8-bit factors: by FP8 units, and with factors decoded to bfloat16. */
     uint64_t fp8_products, decoded_products;
-    bool dead;                     /* an error that the CUDA runtime does not recover from */
-    char message[RW_CUDA_MESSAGE]; /* what failed, until somebody takes it; "" when nothing did */
+    bool dead;                     /* after an error from which the CUDA runtime does not recover */
+    char message[RW_CUDA_MESSAGE]; /* the first failure, until a caller takes it; "" if there is none */
 };
 
-/* RW_OK, or notes "call: text (name, code)" and gives RW_ERR_MEMORY or RW_ERR_DEVICE. Clears what can be cleared. */
+/*
+ * RW_OK, or records "call: text (name, code)" and returns RW_ERR_MEMORY or RW_ERR_DEVICE. Clears the error if possible.
+ */
 rw_status rw_cuda_status(struct rw_cuda *cuda, cudaError_t error, const char *call);
 
-/* Notes a failure that is not a cudaError_t. */
+/* Records a failure that is not a cudaError_t. */
 rw_status rw_cuda_fail(struct rw_cuda *cuda, rw_status status, const char *fmt, ...) RW_PRINTF(3, 4);
 
 /*
- * After a library's call failed to execute: the error that the device had before it, whose cause may be an earlier
- * kernel, noted with the call's name; RW_OK when it had none. While the stream is captured nothing is asked: the
- * question would invalidate the capture.
+ * For a library's call that failed to execute: returns and records, with the call's name, the error that the device had
+ * before it, whose cause may be an earlier kernel; RW_OK if there was none. During capture it does not query the
+ * stream, because that would invalidate the capture.
  */
 rw_status rw_cuda_earlier_error(struct rw_cuda *cuda, const char *call);
 
 /*
  * Allows a kernel all the dynamic shared memory that the device gives a block. The limit belongs to the function on the
- * device, and contexts share it: it is the same constant in each of them, so that none lowers it between another one's
- * call and launch. Asked for once per context and kernel.
+ * device and is shared by contexts. Each of them sets the same constant, so none lowers it between another one's call
+ * and launch. Set once per context and kernel.
  */
 rw_status rw_cuda_allow_shared(struct rw_cuda *cuda, const void *kernel);
 
-/* After the launches of one node: RW_OK, or why the last of them was refused. */
+/* For use after the launches of one node: RW_OK, or why the last of them was refused. */
 static inline rw_status rw_cuda_launched(const rw_kernel *k)
 {
     const cudaError_t error = cudaPeekAtLastError();

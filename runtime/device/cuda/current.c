@@ -1,4 +1,4 @@
-/* The current device. See current.h. */
+/* Switches the current device, by the driver's stack of contexts where that is possible. */
 #include "device/cuda/current.h"
 
 #include <dlfcn.h>
@@ -6,9 +6,9 @@
 #include <string.h>
 
 /*
- * cudaSetDevice() makes a context, some 500 MB, on a device that has none: so would giving a thread back a device that
- * it never used, as the first one is every new thread's. Pushing our context on the driver's stack and taking it away
- * again leaves all as it was. The driver is loaded: the runtime has used it.
+ * On a device without a context cudaSetDevice() creates one, of about 500 MB. Restoring a device that a thread never
+ * used would do the same, and device 0 is current in every new thread. Pushing our context on the driver's stack and
+ * popping it leaves everything as it was. The driver is already loaded, because the runtime uses it.
  */
 static struct {
     int (*get)(void **); /* cuCtxGetCurrent */
@@ -21,7 +21,7 @@ enum { PUSHED = -2, NOTHING = -1 };
 static void find_driver(void)
 {
 #ifdef RW_CUDASIM
-    void *const handle = dlopen(NULL, RTLD_NOW); /* the simulator's stand-ins are part of the program */
+    void *const handle = dlopen(NULL, RTLD_NOW); /* the simulator's functions are part of the program */
 #else
     void *const handle = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
 #endif
@@ -41,11 +41,11 @@ void rw_cuda_note_context(struct rw_cuda *cuda)
     if (!driver.get || driver.get(&cuda->context)) cuda->context = NULL;
 }
 
-/* A failure is left to the call that follows: it fails as well, on a stream of another device, and says which. */
+/* A failure is not reported here: the next call fails too, on a stream of another device, and reports it. */
 int rw_cuda_enter(const struct rw_cuda *cuda)
 {
     int previous = NOTHING;
-    cudaGetLastError(); /* the program may share the runtime: an error of its own is not this call's */
+    cudaGetLastError(); /* the program may share the runtime: its own errors are not this call's */
     if (cudaGetDevice(&previous) == cudaSuccess && previous == cuda->ordinal) return NOTHING;
     if (cuda->context && !driver.push(cuda->context)) return PUSHED;
     if (cudaSetDevice(cuda->ordinal) != cudaSuccess) cudaGetLastError();

@@ -1,4 +1,4 @@
-/* The CUDA device: opening it, its memory, copies, and waiting. */
+/* The CUDA device: opening it, its memory, copies, waits, capture and timing. */
 #include "device/cuda/blaslt.h"
 #include "device/cuda/cuda.h"
 #include "device/cuda/current.h"
@@ -6,7 +6,7 @@
 #include "device/cuda/cudnn/sdpa.h"
 #include "device/cuda/digest.h"
 #include "device/cuda/files.h"
-#include "device/cuda/lanes.h"
+#include "device/cuda/copy_streams.h"
 #include "device/cuda/staging.h"
 #include "device/cuda/take.h"
 #include "device/device.h"
@@ -17,9 +17,9 @@
 #include <stdio.h>
 #include <string.h>
 
-#define LEAST_CAPABILITY 80
-/* Kernels are compiled for this version; a driver that is older cannot load them. */
-#define LEAST_DRIVER CUDART_VERSION
+#define CAPABILITY_MIN 80
+/* Kernels are compiled for this version; an older driver cannot load them. */
+#define DRIVER_MIN CUDART_VERSION
 
 #define TRY(call)                                                           \
     do {                                                                    \
@@ -27,6 +27,7 @@
         if (try_) return try_;                                              \
     } while (0)
 
+/* Checks that there is a driver of the needed version, and a device. */
 static rw_status check_driver(struct rw_cuda *cuda)
 {
     int driver = 0, devices = 0;
@@ -35,10 +36,10 @@ static rw_status check_driver(struct rw_cuda *cuda)
         cudaGetLastError();
         return rw_cuda_fail(cuda, RW_ERR_UNSUPPORTED, "no CUDA driver on this machine");
     }
-    if (driver / 1000 < LEAST_DRIVER / 1000)
+    if (driver / 1000 < DRIVER_MIN / 1000)
         return rw_cuda_fail(cuda, RW_ERR_UNSUPPORTED,
-                            "the driver is for CUDA %d.%d, this build needs CUDA %d.0 or later", driver / 1000,
-                            driver % 1000 / 10, LEAST_DRIVER / 1000);
+                            "expected a driver for CUDA %d.0 or later, got one for CUDA %d.%d", DRIVER_MIN / 1000,
+                            driver / 1000, driver % 1000 / 10);
     const cudaError_t counted = cudaGetDeviceCount(&devices);
     if (counted || devices == 0) {
         cudaGetLastError();
@@ -58,9 +59,9 @@ static rw_status check_capability(struct rw_cuda *cuda)
     TRY(cudaDeviceGetAttribute(&cuda->shared_per_multiprocessor, cudaDevAttrMaxSharedMemoryPerMultiprocessor,
                                cuda->ordinal));
     cuda->capability = major * 10 + minor;
-    if (cuda->capability < LEAST_CAPABILITY)
-        return rw_cuda_fail(cuda, RW_ERR_UNSUPPORTED, "the device is of compute capability %d.%d, 8.0 is needed", major,
-                            minor);
+    if (cuda->capability < CAPABILITY_MIN)
+        return rw_cuda_fail(cuda, RW_ERR_UNSUPPORTED, "expected a device of compute capability 8.0 or more, got %d.%d",
+                            major, minor);
     return RW_OK;
 }
 
@@ -80,6 +81,7 @@ static rw_status make_state(struct rw_cuda *cuda)
     return status ? status : rw_dnn_conv_create(&cuda->conv, cuda);
 }
 
+/* Closes a device that may be only partly open. */
 static void cuda_close(void *state)
 {
     struct rw_cuda *const cuda = state;
@@ -100,11 +102,13 @@ static void cuda_close(void *state)
     rw_free(cuda);
 }
 
+/* Opens the current device; on failure the message goes to `why`. */
 static rw_status cuda_open(void **ret_state, const rw_context_params *params, char *why, size_t size)
 {
     struct rw_cuda *const cuda = rw_calloc(1, sizeof *cuda);
     if (!cuda) return RW_ERR_MEMORY;
     cuda->tf32 = params->tf32;
+    cuda->max_count = INT32_MAX;
     rw_status status = check_driver(cuda);
     if (!status) status = check_capability(cuda);
     if (!status) status = make_state(cuda);
@@ -127,6 +131,7 @@ static void cuda_leave(void *state, int previous)
     rw_cuda_leave(previous);
 }
 
+/* Allocates memory; the message of a failure has the free bytes. */
 static void *cuda_alloc(void *state, size_t bytes)
 {
     struct rw_cuda *const cuda = state;
@@ -209,7 +214,7 @@ static rw_status cuda_digest(void *state, const void *data, size_t bytes, int th
 }
 
 static rw_status cuda_compare(void *state, const struct rw_digest *a, const struct rw_digest *b, uint32_t serial,
-                              struct rw_run_words *words)
+                              struct rw_error_flags *words)
 {
     struct rw_cuda *const cuda = state;
     RW_ON_DEVICE(cuda);
@@ -217,18 +222,18 @@ static rw_status cuda_compare(void *state, const struct rw_digest *a, const stru
     return RW_OK;
 }
 
-/* In pinned memory: the device writes there as it is. */
-static struct rw_run_words *cuda_make_words(void *state)
+/* In pinned memory, which the device writes directly. */
+static struct rw_error_flags *cuda_make_words(void *state)
 {
     struct rw_cuda *const cuda = state;
     RW_ON_DEVICE(cuda);
     void *p = NULL;
-    if (rw_cuda_status(cuda, rw_cuda_take_host(&p, sizeof(struct rw_run_words)), "cudaMallocHost")) return NULL;
-    memset(p, 0, sizeof(struct rw_run_words));
+    if (rw_cuda_status(cuda, rw_cuda_take_host(&p, sizeof(struct rw_error_flags)), "cudaMallocHost")) return NULL;
+    memset(p, 0, sizeof(struct rw_error_flags));
     return p;
 }
 
-static void cuda_free_words(void *state, struct rw_run_words *words)
+static void cuda_free_words(void *state, struct rw_error_flags *words)
 {
     RW_ON_DEVICE(state);
     cudaFreeHost(words);
@@ -243,7 +248,7 @@ static rw_status cuda_finish(void *state)
     return status ? status : files;
 }
 
-/* From pageable memory: CUDA has taken them when the call returns. */
+/* The source is pageable memory, which CUDA has read when the call returns. */
 static rw_status cuda_set_ticket_base(void *state, uint64_t base)
 {
     struct rw_cuda *const cuda = state;

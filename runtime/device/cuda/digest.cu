@@ -1,7 +1,7 @@
 /*
- * Digests of device memory: every 8-byte word is mixed with its place, and the mixed words are added up. Sums of
- * integers do not depend on their order, so blocks add with atomics. For finding bytes that differ by accident, not by
- * malice. Mixing: the finalizers of SplitMix64 and MurmurHash3.
+ * Digests of device memory: every 8-byte word is mixed with its position, and the mixed words are added. Sums of
+ * integers do not depend on their order, so blocks add with atomics. The digest detects accidental differences, not
+ * malicious ones. Mixing: the finalizers of SplitMix64 and MurmurHash3.
  */
 #include "device/cuda/digest.h"
 #include "device/cuda/kernel.cuh"
@@ -10,8 +10,8 @@
 
 namespace {
 
-constexpr int THREADS = 256; /* at most: few words have few threads */
-constexpr int EACH = 16;     /* words of a thread, where they are few: its sums take longer than it reads */
+constexpr int THREADS = 256; /* maximum; small inputs have fewer threads */
+constexpr int EACH = 16;     /* words per thread of small inputs: sums of a block take longer than its reads */
 constexpr int64_t BLOCK_WORDS = 16384;
 
 __device__ uint64_t mix_a(uint64_t x)
@@ -28,7 +28,7 @@ __device__ uint64_t mix_b(uint64_t x)
     return x ^ (x >> 33);
 }
 
-/* Word i of the bytes, whatever their alignment; the last one is filled up with zeros. */
+/* Word i of the bytes, with any alignment; the last one is padded with zeros. */
 __device__ uint64_t word_at(const unsigned char *data, int64_t i, int64_t bytes)
 {
     uint64_t word = 0;
@@ -39,6 +39,7 @@ __device__ uint64_t word_at(const unsigned char *data, int64_t i, int64_t bytes)
     return word;
 }
 
+/* A block sums its own words, and adds the result to the digest with atomics. */
 __global__ void digest_kernel(const unsigned char *data, int64_t bytes, rw_digest *sum)
 {
     __shared__ uint64_t shared[32];
@@ -56,13 +57,13 @@ __global__ void digest_kernel(const unsigned char *data, int64_t bytes, rw_diges
     atomicAdd(reinterpret_cast<unsigned long long *>(&sum->hi), static_cast<unsigned long long>(b));
 }
 
-__global__ void compare_kernel(const rw_digest *a, const rw_digest *b, uint32_t serial, rw_run_words *words)
+__global__ void compare_kernel(const rw_digest *a, const rw_digest *b, uint32_t serial, rw_error_flags *words)
 {
     if ((a->lo != b->lo || a->hi != b->hi) && !words->bad_comparison)
         words->bad_comparison = serial + 1;
 }
 
-/* Whole warps, no more than have words. */
+/* Whole warps, and no warp without words. */
 unsigned threads_for(size_t bytes)
 {
     const size_t words = (bytes + 7) / 8, threads = (words + EACH - 1) / EACH;
@@ -93,7 +94,7 @@ extern "C" cudaError_t rw_cuda_digest(struct rw_cuda *cuda, const void *data, si
 
 extern "C" cudaError_t rw_cuda_compare_digests(struct rw_cuda *cuda, const struct rw_digest *a,
                                                const struct rw_digest *b, uint32_t serial,
-                                               struct rw_run_words *words)
+                                               struct rw_error_flags *words)
 {
     const rw_kernel k = kernel_on(cuda);
     RW_LAUNCH(compare_kernel, 1, 1, 0, &k, a, b, serial, words);

@@ -4,17 +4,17 @@
 
 #include "device/cuda/cuda.h"
 #include "base/digest.h"
-#include "device/words.h"
+#include "device/error_flags.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-/* Queue a digest of bytes, and a comparison that notes its serial in the words when it is the first to fail. All other
+/* Queue a digest of bytes, and a comparison that records its serial in the words if it is the first to fail. All other
    pointers are to device memory. */
 cudaError_t rw_cuda_digest(struct rw_cuda *cuda, const void *data, size_t bytes, struct rw_digest *ret);
 cudaError_t rw_cuda_compare_digests(struct rw_cuda *cuda, const struct rw_digest *a, const struct rw_digest *b,
-                                    uint32_t serial, struct rw_run_words *words);
+                                    uint32_t serial, struct rw_error_flags *words);
 
 #ifdef __cplusplus
 }

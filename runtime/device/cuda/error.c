@@ -1,4 +1,4 @@
-/* CUDA errors: one message with the call, the text and the code; and whether the device can go on. */
+/* CUDA errors: one message with the call, the text and the code; and whether the device is still usable. */
 #include "device/cuda/cuda.h"
 
 #include <stdarg.h>
@@ -6,7 +6,7 @@
 
 rw_status rw_cuda_fail(struct rw_cuda *cuda, rw_status status, const char *fmt, ...)
 {
-    if (cuda->message[0]) return status; /* the first one is the cause */
+    if (cuda->message[0]) return status; /* the first failure is the cause */
     va_list args;
     va_start(args, fmt);
     vsnprintf(cuda->message, sizeof cuda->message, fmt, args);
@@ -14,7 +14,7 @@ rw_status rw_cuda_fail(struct rw_cuda *cuda, rw_status status, const char *fmt, 
     return status;
 }
 
-/* Errors after which every call of this process on this device fails. The others are cleared and forgotten. */
+/* Errors after which every call of this process on this device fails. Others are cleared. */
 static bool is_sticky(cudaError_t error)
 {
     switch (error) {
@@ -47,7 +47,7 @@ rw_status rw_cuda_earlier_error(struct rw_cuda *cuda, const char *call)
 rw_status rw_cuda_status(struct rw_cuda *cuda, cudaError_t error, const char *call)
 {
     if (!error) return RW_OK;
-    cudaGetLastError(); /* clears it, unless it is sticky */
+    cudaGetLastError(); /* clears the error, unless it is sticky */
     if (is_sticky(error)) cuda->dead = true;
     return rw_cuda_fail(cuda, error == cudaErrorMemoryAllocation ? RW_ERR_MEMORY : RW_ERR_DEVICE,
                         "CUDA: %s: %s (%s, %d)%s", call, cudaGetErrorString(error), cudaGetErrorName(error), (int)error,

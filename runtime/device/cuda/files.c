@@ -1,4 +1,4 @@
-/* See files.h. */
+/* File copies of a CUDA device: servers with a second stream per lane, whose host functions read and write pieces. */
 #include "device/cuda/files.h"
 
 #include "base/alloc.h"
@@ -20,7 +20,7 @@
         if (try_) return try_;                                      \
     } while (0)
 
-/* What one host function does. */
+/* The work of one host function. */
 struct job {
     struct rw_cuda_files *files;
     struct rw_file *file;
@@ -30,29 +30,34 @@ struct job {
     bool out;
 };
 
-/* Of pinned memory: its side of the lane has copied to it or from it, its side of the file has. */
+/* A piece of pinned memory. copied: the lane's copy is done; filed: the file's transfer is done. */
 struct piece {
     char *memory;
     cudaEvent_t copied, filed;
 };
 
-/* What serves one lane. Its jobs are carried out in order: they take turns in a ring, whose end is awaited. */
+/*
+ * Serves one lane. Its jobs are executed in order and stored in a ring; at the end of the ring the stream is waited
+ * for.
+ */
 struct server {
     cudaStream_t stream;
     cudaEvent_t begin;
     struct piece piece[PIECES];
     size_t next_piece, next_job;
     struct job *job;
-    uint64_t last; /* the number of the last copy; 0: another kind of copy has been queued since */
+    uint64_t last; /* number of the last copy; 0: another kind of copy has been queued after it */
 };
 
 struct rw_cuda_files {
-    struct server server[RW_LANES]; /* of all lanes but compute */
+    struct server server[RW_LANES]; /* of all lanes except compute */
     void *pinned;
-    uint64_t queued; /* copies, counted from 1 */
-    pthread_mutex_t mutex;
-    rw_status status; /* of the first that failed */
-    uint64_t failed;  /* which that is */
+    uint64_t queued; /* number of copies, counted from 1 */
+    pthread_mutex_t mutex; /* for what follows, and for the jobs' files */
+    pthread_cond_t left;
+    unsigned inside; /* host functions that are using a file */
+    rw_status status; /* of the first copy that failed */
+    uint64_t failed;  /* its number */
     bool told;
     char why[RW_CUDA_MESSAGE];
 };
@@ -89,6 +94,18 @@ static rw_status make(struct rw_cuda *cuda, struct rw_cuda_files *f)
     return status;
 }
 
+/* Removes the file from its jobs, and waits for running host functions. After a sticky error, waiting for a stream
+   returns at once, although a host function is still running or starts later; it then finds no file. */
+static void drop_jobs(struct rw_cuda_files *f, const struct rw_file *file)
+{
+    pthread_mutex_lock(&f->mutex);
+    for (int i = RW_LANE_COMPUTE + 1; i < RW_LANES; i++)
+        for (size_t k = 0; k < JOBS && f->server[i].job; k++)
+            if (!file || f->server[i].job[k].file == file) f->server[i].job[k].file = NULL;
+    while (f->inside) pthread_cond_wait(&f->left, &f->mutex);
+    pthread_mutex_unlock(&f->mutex);
+}
+
 static void free_server(struct server *s)
 {
     for (int i = 0; i < PIECES; i++) {
@@ -100,18 +117,22 @@ static void free_server(struct server *s)
     rw_free(s->job);
 }
 
+/* Frees everything, unless a host function may still start. */
 void rw_cuda_files_close(struct rw_cuda *cuda)
 {
     struct rw_cuda_files *const f = cuda->files;
     if (!f) return;
-    for (int i = 0; i < RW_LANES; i++) {
-        if (f->server[i].stream) cudaStreamSynchronize(f->server[i].stream);
-        free_server(&f->server[i]);
-    }
+    bool waited = true;
+    for (int i = 0; i < RW_LANES; i++)
+        if (f->server[i].stream) waited &= !cudaStreamSynchronize(f->server[i].stream);
+    drop_jobs(f, NULL);
+    cuda->files = NULL;
+    if (!waited) return; /* a host function that starts later reads its job, so the jobs are not freed */
+    for (int i = 0; i < RW_LANES; i++) free_server(&f->server[i]);
     cudaFreeHost(f->pinned);
     pthread_mutex_destroy(&f->mutex);
+    pthread_cond_destroy(&f->left);
     rw_free(f);
-    cuda->files = NULL;
 }
 
 static rw_status start(struct rw_cuda *cuda)
@@ -120,6 +141,7 @@ static rw_status start(struct rw_cuda *cuda)
     struct rw_cuda_files *const f = rw_calloc(1, sizeof *f);
     if (!f) return RW_ERR_MEMORY;
     pthread_mutex_init(&f->mutex, NULL);
+    pthread_cond_init(&f->left, NULL);
     cuda->files = f;
     const rw_status status = make(cuda, f);
     if (status) rw_cuda_files_close(cuda);
@@ -149,15 +171,16 @@ static void file_close(void *device, void *store)
     struct rw_cuda *const cuda = device;
     RW_ON_DEVICE(cuda);
     wait_for_servers(cuda);
+    drop_jobs(cuda->files, store);
     rw_file_close(store);
 }
 
-static bool file_is_own(const void *store)
+static bool file_is_closed(const void *store)
 {
-    return rw_file_is_own(store);
+    return rw_file_is_closed(store);
 }
 
-/* ---- copying, in a thread of the driver's ---- */
+/* ---- copies, in a thread of the driver ---- */
 
 static void note(struct rw_cuda_files *f, uint64_t number, rw_status status, const char *why)
 {
@@ -171,30 +194,50 @@ static void note(struct rw_cuda_files *f, uint64_t number, rw_status status, con
     pthread_mutex_unlock(&f->mutex);
 }
 
-static bool goes_on(struct rw_cuda_files *f)
+/* False if an earlier copy failed, or the file was closed meanwhile. */
+static bool enter(const struct job *j)
 {
+    struct rw_cuda_files *const f = j->files;
     pthread_mutex_lock(&f->mutex);
-    const bool ok = !f->status;
+    const bool goes_on = !f->status && j->file;
+    f->inside += goes_on;
     pthread_mutex_unlock(&f->mutex);
-    return ok;
+    return goes_on;
 }
 
-/* In whole pages: the slot has them. */
+static void leave(struct rw_cuda_files *f)
+{
+    pthread_mutex_lock(&f->mutex);
+    f->inside--;
+    pthread_cond_broadcast(&f->left);
+    pthread_mutex_unlock(&f->mutex);
+}
+
+/* Transfers whole pages: the slot has them. */
+static rw_status move_piece(const struct job *j, char *why, size_t size)
+{
+    const size_t whole = rw_round_up(j->bytes, RW_FILE_PAGE);
+    if (j->out) memset(j->piece + j->bytes, 0, whole - j->bytes);
+    if (j->out) rw_file_note(j->file, j->piece, j->bytes, j->at);
+    rw_status status = rw_file_check_length(j->file, why, size);
+    if (!status) status = rw_file_transfer(j->file, j->piece, whole, j->at, j->out, why, size);
+    return status || j->out ? status : rw_file_check(j->file, j->piece, j->bytes, j->at, why, size);
+}
+
+/* The host function of a job. */
 static void CUDART_CB carry_out(void *argument)
 {
     const struct job *const j = argument;
     char why[RW_CUDA_MESSAGE] = "";
-    if (!goes_on(j->files)) return;
-    const size_t whole = rw_round_up(j->bytes, RW_FILE_PAGE);
-    if (j->out) memset(j->piece + j->bytes, 0, whole - j->bytes);
-    rw_status status = rw_file_check_length(j->file, why, sizeof why);
-    if (!status) status = rw_file_transfer(j->file, j->piece, whole, j->at, j->out, why, sizeof why);
+    if (!enter(j)) return;
+    const rw_status status = move_piece(j, why, sizeof why);
     if (status) note(j->files, j->number, status, why);
+    leave(j->files);
 }
 
 /* ---- queueing ---- */
 
-/* Behind all that its stream was told to wait for. */
+/* Queues a job after everything that its stream waits for. */
 static rw_status queue_job(struct rw_cuda *cuda, struct server *s, struct job job)
 {
     if (s->next_job == JOBS) {
@@ -207,6 +250,7 @@ static rw_status queue_job(struct rw_cuda *cuda, struct server *s, struct job jo
     return RW_OK;
 }
 
+/* Copies a piece to pinned memory on the lane, then writes it on the second stream. */
 static rw_status put_piece(struct rw_cuda *cuda, cudaStream_t lane, struct server *s, struct job job, const char *from)
 {
     const struct piece *const p = &s->piece[s->next_piece++ % PIECES];
@@ -221,6 +265,7 @@ static rw_status put_piece(struct rw_cuda *cuda, cudaStream_t lane, struct serve
     return RW_OK;
 }
 
+/* Reads a piece on the second stream, then copies it to the device on the lane. */
 static rw_status get_piece(struct rw_cuda *cuda, cudaStream_t lane, struct server *s, struct job job, char *to)
 {
     const struct piece *const p = &s->piece[s->next_piece++ % PIECES];
@@ -235,7 +280,7 @@ static rw_status get_piece(struct rw_cuda *cuda, cudaStream_t lane, struct serve
     return RW_OK;
 }
 
-/* What the lane has been told to wait for, and its copies so far, come before the file's. */
+/* Makes the second stream wait for the lane's work so far. */
 static rw_status begin(struct rw_cuda *cuda, cudaStream_t lane, const struct server *s)
 {
     TRY(cudaEventRecord(s->begin, lane));
@@ -243,12 +288,13 @@ static rw_status begin(struct rw_cuda *cuda, cudaStream_t lane, const struct ser
     return RW_OK;
 }
 
+/* Queues a copy in pieces. A lane that copies out waits for its last write. */
 static rw_status copy(struct rw_cuda *cuda, int lane, struct rw_file *file, uint64_t at, char *memory, uint64_t bytes,
                       bool out)
 {
     struct rw_cuda_files *const f = cuda->files;
     struct server *const s = &f->server[lane];
-    if (!rw_file_is_own(file)) return rw_file_not_own(file, cuda->message, sizeof cuda->message);
+    if (rw_file_is_closed(file)) return rw_file_closed(file, cuda->message, sizeof cuda->message);
     struct job job = { .files = f, .file = file, .number = ++f->queued, .out = out };
     rw_status status = begin(cuda, cuda->lane[lane], s);
     for (uint64_t from = 0; !status && from < bytes; from += job.bytes) {
@@ -275,7 +321,7 @@ static rw_status file_get(void *device, int lane, void *to, const void *store, u
     return copy(device, lane, (struct rw_file *)(uintptr_t)store, at, to, bytes, false);
 }
 
-/* The host's threads have nothing to do beside it. */
+/* The host's threads have no other work meanwhile, so there is no loss. */
 static rw_status file_measure(void *device, const char *path, int threads, struct rw_store_rate *ret)
 {
     struct rw_cuda *const cuda = device;
@@ -303,7 +349,7 @@ void rw_cuda_files_passed(struct rw_cuda *cuda, int lane)
     if (cuda->files) cuda->files->server[lane].last = 0;
 }
 
-/* With the mutex. */
+/* The mutex is held. */
 static rw_status tell(struct rw_cuda *cuda, struct rw_cuda_files *f)
 {
     if (f->status) f->told = true;
@@ -334,6 +380,6 @@ rw_status rw_cuda_files_finish(struct rw_cuda *cuda)
 }
 
 const struct rw_store_fns rw_store_cuda_file = {
-    .name = "file", .in_file = true, .open = file_open, .close = file_close, .is_own = file_is_own, .put = file_put,
-    .get = file_get, .measure = file_measure
+    .name = "file", .in_file = true, .open = file_open, .close = file_close, .is_closed = file_is_closed,
+    .put = file_put, .get = file_get, .measure = file_measure
 };

@@ -1,17 +1,18 @@
 /*
- * What CUDA kernels share: element types and their accumulators, 16-byte accesses, sums of a fixed order, tickets.
+ * Shared code of the CUDA kernels: element types and their accumulators, 16-byte accesses, sums of a fixed order,
+ * tickets.
  *
- * The law that these keep: bytes depend on inputs, attributes and ticket alone. Grids and the cuts of reductions come
- * from shapes, never from the number of multiprocessors; a sum's tree is fixed; no atomics on floats. Everything is
- * compiled without contraction: a fused multiply-add is written fmaf() where it is wanted, so the simulator gives the
- * same bits.
+ * All of it keeps one law: bytes depend only on inputs, attributes and ticket. Grids and the division of reductions
+ * follow from shapes, never from the number of multiprocessors; the tree of a sum is fixed; there are no atomics on
+ * floats. Everything is compiled without contraction. A fused multiply-add is written as fmaf() where it is wanted, so
+ * the simulator computes the same bits.
  */
 #ifndef RW_DEVICE_CUDA_KERNEL_CUH
 #define RW_DEVICE_CUDA_KERNEL_CUH
 
 #include "device/cuda/launch.cuh"
 #include "base/philox.h"
-#include "device/words.h"
+#include "device/error_flags.h"
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -23,7 +24,7 @@
 using bf16 = __nv_bfloat16;
 using f16 = __half;
 
-/* Sums and functions of T are computed in this type. */
+/* The type in which sums and functions of T are computed. */
 template <typename T> struct rw_wide { using type = float; };
 template <> struct rw_wide<double> { using type = double; };
 template <typename T> using wide = typename rw_wide<T>::type;
@@ -40,7 +41,7 @@ template <> __device__ __forceinline__ double narrow<double>(double x) { return 
 template <> __device__ __forceinline__ bf16 narrow<bf16>(float x) { return __float2bfloat16_rn(x); }
 template <> __device__ __forceinline__ f16 narrow<f16>(float x) { return __float2half_rn(x); }
 
-/* Two of 16 bits in a word, the first in its lower half. */
+/* Two 16-bit elements in a word, the first in its lower half. */
 template <typename T> __device__ __forceinline__ uint32_t narrow_pair(float low, float high)
 {
     uint32_t r;
@@ -54,7 +55,7 @@ template <typename T> __device__ __forceinline__ uint32_t narrow_pair(float low,
     return r;
 }
 
-/* Within 2 units in the last place; subnormal numbers are 0. Executed as PTX by ptx_attention and ptx_losses. */
+/* Within 2 units in the last place; subnormal results are 0. Executed as PTX by ptx_attention and ptx_losses. */
 __device__ __forceinline__ float power_of_two(float x)
 {
 #ifdef RW_CUDASIM
@@ -67,8 +68,8 @@ __device__ __forceinline__ float power_of_two(float x)
 }
 
 /*
- * A vector of elements on its way from memory, in words of 32 bits. Where a fast way of loading and a slow one meet,
- * words must meet: the compiler takes 16-bit elements apart at that place, and then waits for each load before it
+ * A vector of elements as loaded from memory, in words of 32 bits. Where a fast path of loading and a slow one merge,
+ * words must merge: otherwise the compiler splits 16-bit elements at that place, and waits for each load before it
  * issues the next.
  */
 template <typename V> struct alignas(sizeof(V)) raw {
@@ -81,7 +82,7 @@ template <typename V> struct alignas(sizeof(V)) raw {
 #pragma unroll
         for (int i = 0; i < static_cast<int>(sizeof(V) / 4); i++) {
             w[i] = word[i];
-            asm("" : "+r"(w[i])); /* no instruction: the taking apart stays behind the place where the ways meet */
+            asm("" : "+r"(w[i])); /* no instruction: keeps the split after the place where the paths merge */
         }
         memcpy(static_cast<void *>(&v), w, sizeof v);
         return v;
@@ -102,9 +103,9 @@ template <typename V> __device__ __forceinline__ raw<V> raw_of(const V &v)
 }
 
 /*
- * One store to global memory. The compiler would join two structures in a row and split the rest by elements. p is
- * never in shared memory: __stwb() is st.global, which faults there (tests/ptx/address_spaces.py). Executed as PTX by
- * ptx_losses.
+ * One store to global memory. Without it the compiler would merge two adjacent structures and split the rest by
+ * elements. p is never in shared memory: __stwb() is st.global, which faults there (tests/ptx/address_spaces.py).
+ * Executed as PTX by ptx_losses.
  */
 template <typename V> __device__ __forceinline__ void store_global(void *p, const V &v)
 {
@@ -120,7 +121,7 @@ template <typename V> __device__ __forceinline__ void store_global(void *p, cons
     }
 }
 
-/* Of element(0), element(1) ..., which are of type T. */
+/* The words of element(0), element(1) ..., which are of type T. */
 template <typename V, typename T, typename F> __device__ __forceinline__ raw<V> gather_raw(F element)
 {
     raw<V> r;
@@ -156,7 +157,7 @@ template <typename V, typename T, typename F> __device__ __forceinline__ raw<V> 
     return r;
 }
 
-/* Sixteen bytes of elements: one load or store instruction when the address is a multiple of 16. */
+/* Sixteen bytes of elements: one load or store instruction if the address is a multiple of 16. */
 template <typename T> struct alignas(16) pack {
     static constexpr int size = 16 / sizeof(T);
     T x[size];
@@ -167,7 +168,7 @@ template <typename T> __device__ __forceinline__ pack<T> load_pack(const T *p)
     return load_raw<pack<T>>(p).elements();
 }
 
-/* Rounded as narrow() does, where elements have 16 bits two with one instruction. */
+/* Rounds as narrow() does. Two 16-bit elements take one instruction. */
 template <typename T> __device__ __forceinline__ raw<pack<T>> narrow_pack(const wide<T> (&x)[pack<T>::size])
 {
     if constexpr (sizeof(T) == 2) {
@@ -181,8 +182,8 @@ template <typename T> __device__ __forceinline__ raw<pack<T>> narrow_pack(const 
 }
 
 /*
- * The same from any address: who sums packs cuts rows by their shape alone, so that a view that begins off a multiple
- * of 16 bytes is added up in the same order, and has the same bits, as one that does not.
+ * The same for any address. Code that sums packs divides rows by their shape only. So a view that does not begin at a
+ * multiple of 16 bytes is summed in the same order, with the same bits, as one that does.
  */
 template <typename T> __device__ __forceinline__ raw<pack<T>> load_raw_anywhere(const T *p)
 {
@@ -205,7 +206,7 @@ static inline bool is_aligned_16(const void *p)
     return (reinterpret_cast<uintptr_t>(p) & 15) == 0;
 }
 
-/* Sums and maxima over a warp, the same in every lane; the tree is that of the lanes' numbers. All lanes take part. */
+/* Sums and maxima over a warp, the same in every lane. The tree is that of the lanes' numbers. All lanes take part. */
 template <typename W> __device__ __forceinline__ W warp_sum(W x)
 {
     for (int d = 16; d > 0; d >>= 1) x += __shfl_xor_sync(0xffffffffu, x, d);
@@ -222,8 +223,8 @@ template <typename W> __device__ __forceinline__ W warp_max(W x)
 }
 
 /*
- * Over a block of whole warps, the same in every thread. `shared` has 32 elements and may be used again at once by the
- * next call: both barriers are needed.
+ * Over a block of whole warps, the same in every thread. `shared` has 32 elements and may be reused at once by the next
+ * call: both barriers are needed.
  */
 template <typename W> __device__ __forceinline__ W block_sum(W x, W *shared)
 {
@@ -260,9 +261,9 @@ static inline device_ticket ticket_of(const rw_kernel *k)
     return { k->ticket.seed, k->ticket.offset, k->ticket_base };
 }
 
-/* For kernels that read indexes: what to write, and where, when one is out of range. */
+/* For kernels that read indexes: the value and the place to write if one is out of range. */
 struct index_guard {
-    rw_run_words *words;
+    rw_error_flags *words;
     uint32_t serial;
 
     __device__ __forceinline__ void report() const { if (!words->bad_index) words->bad_index = serial + 1; }
@@ -270,11 +271,11 @@ struct index_guard {
 
 static inline index_guard guard_of(const rw_kernel *k)
 {
-    return { static_cast<rw_run_words *>(k->words_), k->serial };
+    return { static_cast<rw_error_flags *>(k->words_), k->serial };
 }
 
-/* Calls f with a value of the element type: f(float()), f(double()), f(bf16()), f(f16()). RW_ERR_UNSUPPORTED for the
- * others. */
+/* Calls f with a value of the element type: f(float()), f(double()), f(bf16()), f(f16()). RW_ERR_UNSUPPORTED for
+   others. */
 template <typename F> static inline rw_status with_float_type(rw_dtype dtype, F f)
 {
     switch (dtype) {

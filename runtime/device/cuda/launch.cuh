@@ -1,12 +1,12 @@
 /*
- * How a kernel is launched, and its dynamic shared memory: one spelling for nvcc and for the simulator of the tests.
+ * Launching a kernel, and its dynamic shared memory, with one syntax for nvcc and for the simulator of the tests.
  *
  *     RW_LAUNCH(rows_kernel<float>, grid, block, shared_bytes, k, x, y, n);
  *     RW_LAUNCH((tile_kernel<float, 64>), grid, block, shared_bytes, k, x, y);    // commas need parentheses
  *
- * k is the rw_kernel: its device says on which stream. Arguments are evaluated once, at the call. After a launch or a
- * copy that was refused nothing more is launched until rw_cuda_launched() has reported it: a later stage of a node
- * would read what an earlier one never wrote.
+ * k is the rw_kernel: its device has the stream. Arguments are evaluated once, at the call. After a refused launch or
+ * copy nothing more is launched until rw_cuda_launched() has reported it, because a later stage of a node would read
+ * what an earlier one never wrote.
  */
 #ifndef RW_DEVICE_CUDA_LAUNCH_CUH
 #define RW_DEVICE_CUDA_LAUNCH_CUH
@@ -21,7 +21,7 @@ static inline cudaStream_t rw_stream(const rw_kernel *k)
 }
 
 /* Only nvcc compiles <<<>>> and extern __shared__. The launch is host code; kernels with RW_SHARED_DYNAMIC() are
- * executed as PTX by ptx_losses and ptx_attention. */
+   executed as PTX by ptx_losses and ptx_attention. */
 #ifdef RW_CUDASIM
 
 template <typename... P, typename... A>
@@ -29,7 +29,7 @@ static inline void rw_launch(const char *name, void (*kernel)(P...), dim3 grid, 
                              cudaStream_t stream, const A &...args)
 {
     if (cudaPeekAtLastError()) return;
-    /* With the kernel's address: more than 48 KiB of dynamic shared memory has to be asked for, as on a device. */
+    /* Passes the kernel's address: more than 48 KiB of dynamic shared memory must be requested, as on a device. */
     cudasim::launch(name, reinterpret_cast<const void *>(kernel), grid, block, shared, stream,
                     [=] { kernel(static_cast<P>(args)...); }, cudasim::pack_parameters<P...>(args...));
 }

@@ -1,4 +1,4 @@
-/* Opening cuBLASLt and cuDNN at run time. See library.h. */
+/* Opens cuBLASLt and cuDNN at run time with dlopen(). */
 #include "device/cuda/library.h"
 
 #ifdef RW_CUDASIM
@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* The major versions whose headers this build was made with: another one has other structures. */
+/* The major versions of the headers in this build: other versions have other structures. */
 #define TEXT_(x) #x
 #define TEXT(x) TEXT_(x)
 
@@ -18,7 +18,7 @@ static const char *const files[] = {
 };
 
 #ifndef RW_CUDASIM /* its libraries are in no folder */
-/* RW_CUDA_LIBRARY_DIRS: folders of the build machine, each ended by a colon. */
+/* RW_CUDA_LIBRARY_DIRS: folders of the build machine, each followed by a colon. */
 static void *open_in_folders(const char *file)
 {
     char path[1024];
@@ -33,11 +33,12 @@ static void *open_in_folders(const char *file)
 }
 #endif
 
+/* Opens a library and looks up its functions. */
 rw_status rw_cuda_library(struct rw_cuda *cuda, enum rw_library library, const char *const *names, void *const *to,
                           size_t n)
 {
 #ifdef RW_CUDASIM
-    /* The simulator's stand-ins are part of the program. */
+    /* The simulator's functions are part of the program. */
     void *handle = dlopen(cudasim_has_library(files[library]) ? NULL : files[library], RTLD_NOW);
 #else
     void *handle = dlopen(files[library], RTLD_NOW | RTLD_LOCAL);

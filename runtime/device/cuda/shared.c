@@ -1,4 +1,4 @@
-/* Kernels with more than 48 KiB of dynamic shared memory. See cuda.h. */
+/* Opt-in for kernels with more than 48 KiB of dynamic shared memory. */
 #include "device/cuda/cuda.h"
 
 #include "base/alloc.h"
@@ -17,7 +17,7 @@ rw_status rw_cuda_allow_shared(struct rw_cuda *cuda, const void *kernel)
     TRY(cudaFuncGetAttributes(&attributes, kernel));
     const int limit = cuda->shared_per_block - (int)attributes.sharedSizeBytes;
     TRY(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, limit));
-    /* Without memory for the note the next call asks again, for the same number. */
+    /* Without memory for the record the next call sets the same number again. */
     if (rw_grow(&cuda->large, &cuda->cap_large, cuda->n_large, 1, sizeof *cuda->large))
         cuda->large[cuda->n_large++] = kernel;
     return RW_OK;

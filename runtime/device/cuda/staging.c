@@ -1,4 +1,4 @@
-/* Staged uploads. See staging.h. */
+/* Staged uploads: a ring of slots, each with pinned memory and device memory. */
 #include "device/cuda/staging.h"
 
 #include "base/alloc.h"
@@ -9,7 +9,10 @@
 #define SLOTS 4
 #define SLOT_BYTES ((size_t)1 << 20)
 
-/* A piece under way: in pinned memory until it has arrived in the slot's device memory, and there until it is taken. */
+/*
+ * A piece in flight: it is in pinned memory until it has arrived in the slot's device memory, and there until it is
+ * taken.
+ */
 struct slot {
     cudaEvent_t arrived, taken;
     bool used;
@@ -18,7 +21,7 @@ struct slot {
 struct rw_staging {
     struct rw_cuda *cuda;
     cudaStream_t copies;
-    char *pinned, *device; /* SLOTS pieces each; made with the first upload */
+    char *pinned, *device; /* SLOTS pieces each; allocated with the first upload */
     struct slot slot[SLOTS];
     unsigned next;
 };
@@ -81,6 +84,7 @@ static rw_status make_room(struct rw_staging *s)
     return status;
 }
 
+/* Copies one piece through the next slot, and waits only if the slot is still in use. */
 static rw_status upload_piece(struct rw_staging *s, void *to, const void *from, size_t bytes, bool on_device)
 {
     const unsigned i = s->next;
@@ -99,7 +103,7 @@ static rw_status upload_piece(struct rw_staging *s, void *to, const void *from, 
     TRY(cudaEventRecord(slot->taken, s->cuda->stream));
     slot->used = true;
     s->next = (i + 1) % SLOTS;
-    /* Pinned memory of ours holds what was the host's; the caller's device memory is read by the copy itself. */
+    /* Host memory was copied to the pinned buffer; device memory of the caller is read by the copy itself. */
     if (on_device) TRY(cudaEventSynchronize(slot->arrived));
     return RW_OK;
 }
@@ -119,7 +123,7 @@ rw_status rw_staging_upload(struct rw_staging *s, void *to, const void *from, si
 {
     if (!bytes) return RW_OK;
     const rw_status status = upload(s, to, from, bytes);
-    /* What was begun may still read the ring, with no event that tells when it is done. */
+    /* Copies in flight may still read the ring, and no event tells when they are done. */
     if (status && !s->cuda->dead) {
         cudaStreamSynchronize(s->copies);
         cudaStreamSynchronize(s->cuda->stream);

@@ -1,4 +1,4 @@
-/* Memory of the driver's, which the build with planted faults can refuse. */
+/* Allocations of CUDA memory, which fault-injection builds can make fail. */
 #ifndef RW_DEVICE_CUDA_TAKE_H
 #define RW_DEVICE_CUDA_TAKE_H
 

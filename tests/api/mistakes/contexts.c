@@ -1,4 +1,4 @@
-/* rewind/context.h, rewind/status.h, rewind/types.h, rewind/memory.h. */
+/* Invalid calls of rewind/context.h, rewind/status.h, rewind/types.h and rewind/memory.h. */
 #include "api/mistakes/table.h"
 
 #include <rewind/rewind.h>
@@ -6,7 +6,7 @@
 #include <math.h>
 #include <string.h>
 
-/* By two pointers, as whoever asks a tape for its context has: what is left belongs to the tapes. */
+/* Destroyed through two pointers, as by a caller who got the context from a tape: the rest belongs to the tapes. */
 static bool outlives_two_calls(struct world *w)
 {
     rw_context *one = w->ctx, *two = rw_tape_context(w->t);
@@ -14,7 +14,7 @@ static bool outlives_two_calls(struct world *w)
     rw_context_destroy(&one);
     rw_context_destroy(&two);
     if (one || two || rw_read(w->t, w->v, x, sizeof x)) return false;
-    rw_adamw_destroy(&w->opt);
+    rw_optimizer_destroy(&w->opt);
     rw_tape_destroy(&w->other);
     const bool reads = !rw_read(w->t, w->v, x, sizeof x);
     rw_tape_destroy(&w->t);
@@ -22,6 +22,7 @@ static bool outlives_two_calls(struct world *w)
     return reads;
 }
 
+/* Invalid calls on contexts, errors and the generator. */
 static void contexts(struct trial *m, struct world *w)
 {
     rw_context *const ctx = w->ctx, **const out = (rw_context **)(void *)w->out;
@@ -73,6 +74,7 @@ static void contexts(struct trial *m, struct world *w)
     ALLOWED("rw_shape_numel", rw_shape_numel(RW_SHAPE(INT64_MAX, INT64_MAX)) == INT64_MAX);
 }
 
+/* Invalid calls of memory statistics and costs. */
 static void memory(struct trial *m, struct world *w)
 {
     rw_memory *const stats = (rw_memory *)(void *)w->out;

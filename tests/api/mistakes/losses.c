@@ -1,4 +1,4 @@
-/* rewind/ops.h, losses.h and custom_grad.h: tables, losses, gradients of the caller's own. */
+/* Invalid calls of rewind/ops.h, losses.h and custom_grad.h: tables, losses, custom gradients. */
 #include "api/mistakes/table.h"
 
 #include <rewind/custom_grad.h>
@@ -7,6 +7,7 @@
 
 #include <math.h>
 
+/* Cross-entropies with invalid options. */
 static void options(struct trial *m, struct world *w)
 {
     rw_tape *const t = w->t;
@@ -56,6 +57,7 @@ static void options(struct trial *m, struct world *w)
 #undef WITH
 }
 
+/* Element-wise losses with invalid operands. */
 static void elements(struct trial *m, struct world *w)
 {
     rw_tape *const t = w->t;
@@ -93,6 +95,7 @@ static rw_status none(rw_grad_call *g, const void *data)
     return RW_OK;
 }
 
+/* Custom gradients with invalid operands or rules. */
 static void own_gradients(struct trial *m, struct world *w)
 {
     rw_tape *const t = w->t;
@@ -134,7 +137,7 @@ void mistakes_with_losses(struct trial *m, struct world *w)
     TENSOR_OF("rw_embedding", RW_ERR_SHAPE, deep = rw_reshape(t, w->index, RW_SHAPE(1, 1, 1, 1, 1, 1, 1, 2)),
               rw_embedding(t, w->table, deep));
     STATUS_OF("rw_embedding", RW_ERR_ARGUMENT,
-              many = rw_embedding(t, w->table, rw_input(t, RW_I32, RW_SHAPE(2), outside)),
+              many = rw_embedding(t, w->table, rw_input(t, RW_I32, RW_SHAPE(2), outside, sizeof outside)),
               rw_read(t, many, w->out, 24) ? rw_error_status(w->ctx) : RW_OK);
     TENSOR("rw_cross_entropy", RW_ERR_ARGUMENT, rw_cross_entropy(t, NULL, w->index));
     TENSOR("rw_cross_entropy", RW_ERR_ARGUMENT, rw_cross_entropy(t, w->p, NULL));

@@ -1,4 +1,4 @@
-/* rewind/op.h: ops of a caller's own, and what helps to record them. */
+/* Invalid calls of rewind/op.h: custom ops, and the helpers that record them. */
 #include "api/mistakes/table.h"
 
 #include <rewind/op.h>
@@ -139,7 +139,7 @@ static rw_status sets_twice_input_minus_1(rw_grad_call *g)
 }
 
 #define KERNEL .kernel = { [RW_DEVICE_CPU] = nothing, [RW_DEVICE_CUDA] = nothing }
-/* A rule that does its work and leaves open what it has begun. */
+/* A rule that records its nodes but does not close the region that it opened. */
 static rw_status begins_a_region(rw_grad_call *g)
 {
     ckpt_begin(rw_grad_tape(g), "of a rule");
@@ -158,7 +158,7 @@ static rw_status begins_a_recipe(rw_grad_call *g)
     return rw_grad_set(g, 0, rw_grad_upstream(g, 0));
 }
 
-/* What a kernel, rule or check of a caller may return by mistake. */
+/* Invalid return values of a caller's kernel, rule or check. */
 static int returned;
 
 static rw_status returns_from_kernel(const rw_kernel *k)
@@ -195,6 +195,8 @@ OP(overwriter = { .name = "overwriter",
                   KERNEL,
                   .inplace = (const rw_inplace[]){ { 3, 0 }, RW_INPLACE_END } });
 OP(committer = { .name = "committer", .n_inputs = 1, .n_outputs = 1, .check = fine, KERNEL, .flags = RW_OP_COMMIT });
+OP(flag_16 = { .name = "flag_16", .n_inputs = 1, .n_outputs = 1, .check = fine, KERNEL, .flags = 1 << 16 });
+OP(biased = { .name = "biased", .n_inputs = 2, .n_outputs = 1, .check = fine, KERNEL, .bias = 1 });
 OP(says_none = { .name = "says_none", .n_inputs = 1, .n_outputs = 1, .check = says_nothing, KERNEL });
 OP(says_second = { .name = "says_second", .n_inputs = 1, .n_outputs = 2, .check = names_second_of_two, KERNEL });
 OP(rank_100 = { .name = "rank_100", .n_inputs = 1, .n_outputs = 1, .check = of_rank_100, KERNEL });
@@ -241,13 +243,13 @@ OP(odd_kernel = { .name = "odd_kernel",
 OP(odd_rule = { .name = "odd_rule", .n_inputs = 1, .n_outputs = 1, .check = fine, KERNEL, .grad = returns_from_rule });
 OP(odd_check = { .name = "odd_check", .n_inputs = 1, .n_outputs = 1, .check = returns_from_check, KERNEL });
 
-/* Kernels that call what they may not: each does one thing to the tape of the trial, and says that all is well. */
+/* Kernels that make calls that are not allowed there: each makes one call on the trial's tape and returns RW_OK. */
 static struct world *disturbed;
 
 static rw_status records(const rw_kernel *k)
 {
     (void)k;
-    return rw_input(disturbed->t, RW_F32, RW_SHAPE(2, 3), NULL) ? RW_ERR_DEVICE : RW_OK;
+    return rw_input(disturbed->t, RW_F32, RW_SHAPE(2, 3), NULL, 0) ? RW_ERR_DEVICE : RW_OK;
 }
 
 static rw_status records_an_op(const rw_kernel *k)
@@ -309,6 +311,7 @@ CALLS(stranger, resets_another);
     STATUS_OF(name_, expected, y = rw_sum(t, rw_apply(t, &op, &p, 1, NULL, 0, NULL), RW_ALL_AXES, false),              \
               rw_backward(t, y))
 
+/* Ops with invalid definitions. */
 static void definitions(struct trial *m, struct world *w)
 {
     rw_tape *const t = w->t;
@@ -326,6 +329,8 @@ static void definitions(struct trial *m, struct world *w)
     RECORD("outputs_70000", RW_ERR_ARGUMENT, outputs_70000);
     RECORD("overwriter", RW_ERR_ARGUMENT, overwriter);
     RECORD("committer", RW_ERR_ARGUMENT, committer);
+    RECORD("flag_16", RW_ERR_ARGUMENT, flag_16);
+    RECORD("biased", RW_ERR_ARGUMENT, biased);
     RECORD("says_none", RW_ERR_ARGUMENT, says_none);
     RECORD("says_second", RW_ERR_ARGUMENT, says_second);
     RECORD("rank_100", RW_ERR_SHAPE, rank_100);
@@ -354,19 +359,90 @@ static rw_status run_of(struct world *w, const rw_op_def *op)
     return rw_eval(w->t, &y, 1);
 }
 
-/* The op that they are of is recorded: the tape is not what it was. */
+/* Their op is recorded, so the tape does change. */
 static void disturbances(struct trial *m, struct world *w)
 {
 #define DISTURBS(name_, op)                                                                                            \
     ALLOWED(name_, run_of(w, &op) == RW_ERR_ARGUMENT && w->t && strstr(rw_error_message(w->ctx), name_) &&             \
-                       strstr(rw_error_message(w->ctx), "called by a kernel"))
+                       strstr(rw_error_message(w->ctx), "got one by a kernel"))
     DISTURBS("rw_input", recorder);
     DISTURBS("tanh", caller);
     DISTURBS("ckpt_begin", beginner);
     DISTURBS("rw_tape_reset", resetter);
     DISTURBS("rw_tape_destroy", destroyer);
-    DISTURBS("running a step", runner);
+    DISTURBS("rw_read", runner);
     ALLOWED("rw_apply", run_of(w, &stranger) == RW_OK);
+}
+
+/* ---- rw_kernel_parallel() ---- */
+
+static int shares;
+
+static void share(void *of, int thread, int threads)
+{
+    (void)of;
+    if (thread >= 0 && thread < threads) __atomic_fetch_add(&shares, 1, __ATOMIC_RELAXED);
+}
+
+/* Number of times that a job ran. */
+static int shares_of(const rw_kernel *k, rw_kernel_job job)
+{
+    shares = 0;
+    rw_kernel_parallel(k, job, NULL);
+    return shares;
+}
+
+static int shares_by(int32_t threads)
+{
+    const rw_kernel k = { .threads = threads };
+    return shares_of(&k, share);
+}
+
+static void share_of_a_share(void *of, int thread, int threads)
+{
+    const rw_kernel k = { .threads = 4 };
+    rw_kernel_parallel(&k, share, NULL);
+}
+
+static int shares_in_shares(void)
+{
+    const rw_kernel k = { .threads = 2 };
+    return shares_of(&k, share_of_a_share);
+}
+
+/* The last of a kernel's threads makes a call that no kernel may make. */
+static void record_share(void *of, int thread, int threads)
+{
+    if (thread == threads - 1) rw_tanh(disturbed->t, disturbed->x);
+}
+
+static rw_status records_in_a_job(const rw_kernel *k)
+{
+    rw_kernel_parallel(k, record_share, NULL);
+    return RW_OK;
+}
+
+static rw_status has_no_job(const rw_kernel *k)
+{
+    rw_kernel_parallel(k, NULL, NULL);
+    return shares_of(NULL, share) == 1 ? RW_OK : RW_ERR_DEVICE;
+}
+
+CALLS(parallel_recorder, records_in_a_job);
+CALLS(jobless, has_no_job);
+
+/* The function has no status: invalid arguments run nothing, or the job once in the calling thread. */
+static void jobs(struct trial *m, struct world *w)
+{
+    ALLOWED("rw_kernel_parallel", shares_of(NULL, NULL) == 0);
+    ALLOWED("rw_kernel_parallel", shares_of(NULL, share) == 1);
+    ALLOWED("rw_kernel_parallel", shares_by(0) == 1);
+    ALLOWED("rw_kernel_parallel", shares_by(-1) == 1);
+    ALLOWED("rw_kernel_parallel", shares_by(INT32_MIN) == 1);
+    ALLOWED("rw_kernel_parallel", shares_by(INT32_MAX) >= 1 && shares <= RW_MAX_THREADS);
+    ALLOWED("rw_kernel_parallel", shares_in_shares() >= 1 && shares <= 2);
+    ALLOWED("rw_kernel_parallel", run_of(w, &jobless) == RW_OK);
+    DISTURBS("tanh", parallel_recorder);
 }
 
 static rw_status backward_of(struct world *w, const rw_op_def *op)
@@ -375,15 +451,16 @@ static rw_status backward_of(struct world *w, const rw_op_def *op)
     return rw_backward(w->t, rw_sum(w->t, y, RW_ALL_AXES, false));
 }
 
-/* The error is there, and names the op and the number. */
+/* Whether the error is set, and names the op and the number that it returned. */
 static bool says(const struct world *w, const char *op, int number)
 {
     char text[32];
-    snprintf(text, sizeof text, "returned %d, which", number);
+    snprintf(text, sizeof text, " %d", number);
     const char *const m = rw_error_message(w->ctx);
     return rw_error_status(w->ctx) == RW_ERR_ARGUMENT && strstr(m, op) && strstr(m, text);
 }
 
+/* A number that a callback may not return becomes RW_ERR_ARGUMENT; an error of its own is passed on. */
 static void numbers(struct trial *m, struct world *w)
 {
     static const int odd[] = { -1, 99, 1000, RW_ERR_MISMATCH };
@@ -401,6 +478,7 @@ static void numbers(struct trial *m, struct world *w)
     ALLOWED("odd_rule", backward_of(w, &odd_rule) == RW_ERR_SHAPE);
 }
 
+/* Valid ops with invalid operands, and rules that make invalid calls. */
 static void calls(struct trial *m, struct world *w)
 {
     rw_tape *const t = w->t;
@@ -432,8 +510,8 @@ static void calls(struct trial *m, struct world *w)
     TENSOR("my_op", RW_ERR_ARGUMENT, rw_operand_at(RW_HERE, t, RW_NONE, "my_op"));
     TENSOR("my_op", RW_ERR_ARGUMENT, rw_operand_at(RW_HERE, t, w->alien_p, "my_op"));
     TENSOR("my_op", RW_ERR_ARGUMENT, rw_operand_at(RW_HERE, t, w->v_grad, "my_op"));
-    STATUS("my_op", RW_ERR_SHAPE, rw_refuse_at(RW_HERE, t, RW_ERR_SHAPE, "my_op: no"));
-    SILENT("rw_refuse", RW_ERR_SHAPE, rw_refuse_at(RW_HERE, NULL, RW_ERR_SHAPE, "my_op: no"));
+    STATUS("my_op", RW_ERR_SHAPE, rw_refuse_at(RW_HERE, t, RW_ERR_SHAPE, "my_op: expected yes, got no"));
+    SILENT("my_op", RW_ERR_SHAPE, rw_refuse_at(RW_HERE, NULL, RW_ERR_SHAPE, "my_op: expected yes, got no"));
     ALLOWED("rw_tensor_layout", !rw_tensor_layout(NULL) && !rw_tensor_layout(RW_NONE));
     ALLOWED("rw_tensor_base", !rw_tensor_base(NULL));
     ALLOWED("rw_tensor_base", rw_tensor_base(w->dead) == NULL);
@@ -445,6 +523,7 @@ void mistakes_with_own_ops(struct trial *m, struct world *w)
 {
     definitions(m, w);
     disturbances(m, w);
+    jobs(m, w);
     numbers(m, w);
     calls(m, w);
 }

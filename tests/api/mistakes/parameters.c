@@ -1,4 +1,4 @@
-/* rewind/tensor.h, rewind/optim.h, rewind/io.h: parameters, gradients, what they are written to. */
+/* Invalid calls of rewind/tensor.h, rewind/optimizers.h and rewind/io.h: parameters, gradients, files. */
 #include "api/mistakes/table.h"
 
 #include <rewind/rewind.h>
@@ -6,6 +6,7 @@
 #include <math.h>
 #include <string.h>
 
+/* Invalid parameters and buffers. */
 static void creation(struct trial *m, struct world *w)
 {
     rw_context *const ctx = w->ctx;
@@ -23,7 +24,7 @@ static void creation(struct trial *m, struct world *w)
     TENSOR("rw_param", RW_ERR_SHAPE, rw_param(ctx, "q", RW_F32, RW_SHAPE(-1)));
     TENSOR("rw_param", RW_ERR_SHAPE, rw_param(ctx, "q", RW_F32, RW_SHAPE(HUGE_EXTENT, HUGE_EXTENT)));
     TENSOR("rw_param", RW_ERR_SHAPE, rw_param(ctx, "q", RW_F32, ((rw_shape){ .rank = INT32_MAX })));
-#ifndef __SANITIZE_ADDRESS__ /* which ends the process where so much is asked for */
+#ifndef __SANITIZE_ADDRESS__ /* which ends the process on so large an allocation */
     TENSOR("rw_param", RW_ERR_MEMORY, rw_param(ctx, "q", RW_F32, RW_SHAPE((int64_t)1 << 50)));
 #endif
     TENSOR("rw_buffer", RW_ERR_ARGUMENT, rw_buffer(ctx, NULL, RW_F32, RW_SHAPE(2)));
@@ -39,6 +40,7 @@ static void creation(struct trial *m, struct world *w)
     ALLOWED("rw_tensor_requires_grad", !rw_tensor_requires_grad(NULL) && !rw_tensor_requires_grad(RW_NONE));
 }
 
+/* Invalid reads and writes of contents. */
 static void contents(struct trial *m, struct world *w)
 {
     SILENT("rw_write", RW_ERR_ARGUMENT, rw_write(NULL, w->out, 24));
@@ -73,18 +75,19 @@ static void contents(struct trial *m, struct world *w)
     STATUS("rw_clip_grad_norm", RW_ERR_ARGUMENT, rw_clip_grad_norm(w->ctx, -1, norm));
     STATUS("rw_clip_grad_norm", RW_ERR_ARGUMENT, rw_clip_grad_norm(w->ctx, NAN, norm));
     SILENT("rw_clip_grad_norm_with", RW_ERR_ARGUMENT, rw_clip_grad_norm_with(NULL, 1, NULL, norm));
-    STATUS("rw_clip_grad_norm", RW_ERR_ARGUMENT, rw_clip_grad_norm_with(w->ctx, NAN, NULL, norm));
+    STATUS("rw_clip_grad_norm_with", RW_ERR_ARGUMENT, rw_clip_grad_norm_with(w->ctx, NAN, NULL, norm));
 }
 
+/* Invalid optimizers and files. */
 static void files(struct trial *m, struct world *w)
 {
-    rw_adamw **const out = (rw_adamw **)(void *)w->out;
-    rw_adamw *none = NULL;
+    rw_optimizer **const out = (rw_optimizer **)(void *)w->out;
+    rw_optimizer *none = NULL;
     SILENT("rw_adamw_create", RW_ERR_ARGUMENT, rw_adamw_create(out, NULL, NULL));
     STATUS("rw_adamw_create", RW_ERR_ARGUMENT, rw_adamw_create(NULL, w->ctx, NULL));
-    ALLOWED("rw_adamw_destroy", (rw_adamw_destroy(NULL), rw_adamw_destroy(&none), true));
-    SILENT("rw_adamw_step", RW_ERR_ARGUMENT, rw_adamw_step(NULL));
-    ALLOWED("rw_adamw_set_lr", (rw_adamw_set_lr(NULL, 1), true));
+    ALLOWED("rw_optimizer_destroy", (rw_optimizer_destroy(NULL), rw_optimizer_destroy(&none), true));
+    SILENT("rw_optimizer_step", RW_ERR_ARGUMENT, rw_optimizer_step(NULL));
+    ALLOWED("rw_optimizer_set_lr", (rw_optimizer_set_lr(NULL, 1), true));
     SILENT("rw_save", RW_ERR_ARGUMENT, rw_save(NULL, w->path));
     STATUS("rw_save", RW_ERR_ARGUMENT, rw_save(w->ctx, NULL));
     STATUS("rw_save", RW_ERR_IO, rw_save(w->ctx, ""));

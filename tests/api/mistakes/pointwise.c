@@ -1,4 +1,4 @@
-/* rewind/ops.h and pointwise.h: element-wise ops, and dropout. */
+/* Invalid calls of rewind/ops.h and pointwise.h: element-wise ops, and dropout. */
 #include "api/mistakes/table.h"
 
 #include <rewind/ops.h>
@@ -19,6 +19,7 @@
     TENSOR(#fn, RW_ERR_SHAPE, fn(t, w->p, w->four));                            \
     TENSOR(#fn, RW_ERR_DTYPE, fn(t, w->bias, w->wide))
 
+/* Ops with two operands. */
 static void binary(struct trial *m, struct world *w)
 {
     rw_tape *const t = w->t;
@@ -45,6 +46,7 @@ static void binary(struct trial *m, struct world *w)
     TENSOR("rw_swiglu", RW_ERR_DTYPE, rw_swiglu(t, w->x, w->half));
 }
 
+/* Dropout with invalid operands or probabilities. */
 static void dropout(struct trial *m, struct world *w)
 {
     rw_tape *const t = w->t;
@@ -71,6 +73,7 @@ static void dropout(struct trial *m, struct world *w)
           rw_rand(NULL, RW_F32, RW_SHAPE(2)) ? RW_OK : RW_ERR_ARGUMENT);
 }
 
+/* Quantization with invalid operands or parameters. */
 static void quantized(struct trial *m, struct world *w)
 {
     rw_tape *const t = w->t;

@@ -1,4 +1,4 @@
-/* rewind/ops.h and einsum.h: products, normalisation, attention, positions. */
+/* Invalid calls of rewind/ops.h and einsum.h: products, normalization, attention, positions. */
 #include "api/mistakes/table.h"
 
 #include <rewind/einsum.h>
@@ -6,6 +6,7 @@
 
 #include <math.h>
 
+/* Matrix products with invalid shapes or types. */
 static void products(struct trial *m, struct world *w)
 {
     rw_tape *const t = w->t;
@@ -48,7 +49,7 @@ static void products(struct trial *m, struct world *w)
     TENSOR("rw_rmsnorm", RW_ERR_SHAPE, rw_rmsnorm(t, w->turned, w->vector, 1e-5f));
 }
 
-/* w->x is [2, 3] of float32, w->index [2] of int32: routes of nothing. */
+/* w->x is [2, 3] of float32, w->index [2] of int32: routes with no rows. */
 static void experts(struct trial *m, struct world *w)
 {
     rw_tape *const t = w->t;
@@ -74,7 +75,7 @@ static void experts(struct trial *m, struct world *w)
     TENSOR("rw_moe_z_loss", RW_ERR_ARGUMENT, rw_moe_z_loss(t, NULL, 1));
 }
 
-/* Structs that a call needs, and where it writes to; routes that rw_moe_route() left NULL, or that have one hole. */
+/* Structs that a call requires, and its destinations; routes that rw_moe_route() left NULL, or that lack one member. */
 static void structs_of_experts(struct trial *m, struct world *w)
 {
     rw_tape *const t = w->t;
@@ -133,6 +134,7 @@ static void with_options(struct trial *m, struct world *w)
 #undef WITH
 }
 
+/* Attention with invalid operands. */
 static void attention(struct trial *m, struct world *w)
 {
     rw_tape *const t = w->t;
@@ -171,6 +173,7 @@ static void attention(struct trial *m, struct world *w)
     TENSOR("rw_causal_softmax", RW_ERR_ARGUMENT, rw_causal_softmax(t, w->p, INFINITY));
 }
 
+/* einsum with invalid equations or operands. */
 static void einsums(struct trial *m, struct world *w)
 {
     rw_tape *const t = w->t;

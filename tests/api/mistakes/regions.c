@@ -1,4 +1,4 @@
-/* rewind/checkpoint.h: regions, policies, decisions about values. */
+/* Invalid calls of rewind/recompute.h: regions, policies, decisions about values. */
 #include "api/mistakes/table.h"
 
 #include <rewind/rewind.h>
@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A policy of n names, and the mistake behind them. */
+/* A policy of n names, followed by the mistake. */
 static const char *long_policy(size_t n)
 {
     static char text[40000];
@@ -16,7 +16,7 @@ static const char *long_policy(size_t n)
     return text;
 }
 
-/* The message says at which column. */
+/* Whether the message gives that column. */
 static rw_status at_column(rw_status status, const rw_context *ctx, const char *column)
 {
     return strstr(rw_error_message(ctx), column) ? status : RW_OK;
@@ -83,7 +83,7 @@ void mistakes_with_regions(struct trial *m, struct world *w)
     DECISION(ckpt_name, , "n");
     TENSOR("ckpt_name", RW_ERR_ARGUMENT, ckpt_name(t, w->v, NULL));
     TENSOR("ckpt_name", RW_ERR_ARGUMENT, ckpt_name(t, w->v, ""));
-    DECISION(ckpt_save);
+    DECISION(ckpt_keep);
     DECISION(ckpt_recompute);
     DECISION(ckpt_offload);
     SILENT("ckpt_explain", RW_ERR_ARGUMENT, ckpt_explain_with(NULL, out, 0));

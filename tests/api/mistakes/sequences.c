@@ -1,4 +1,4 @@
-/* rewind/recurrent.h: what goes along a sequence. */
+/* Invalid calls of rewind/recurrent.h: ops along a sequence. */
 #include "api/mistakes/table.h"
 
 #include <rewind/recurrent.h>
@@ -22,7 +22,7 @@ static void convolutions(struct trial *m, struct world *w)
               rw_causal_conv1d(t, w->cube, taps, w->vector));
     TENSOR_OF("rw_causal_conv1d", RW_ERR_SHAPE, none = rw_zeros(t, RW_F32, RW_SHAPE(4, 0)),
               rw_causal_conv1d(t, w->cube, none, RW_NONE));
-    TENSOR_OF("rw_causal_conv1d", RW_ERR_SHAPE, many = rw_zeros(t, RW_F32, RW_SHAPE(4, RW_CAUSAL_CONV1D_MOST + 1)),
+    TENSOR_OF("rw_causal_conv1d", RW_ERR_SHAPE, many = rw_zeros(t, RW_F32, RW_SHAPE(4, RW_CAUSAL_CONV1D_MAX + 1)),
               rw_causal_conv1d(t, w->cube, many, RW_NONE));
 }
 
@@ -31,12 +31,13 @@ static rw_tensor *zeros(struct world *w, int64_t rows, int64_t columns)
     return rw_zeros(w->t, RW_F32, RW_SHAPE(rows, columns));
 }
 
-/* Of a cell of width 2 whose input has 3 features: 8 rows for an LSTM, 6 for a GRU. */
+/* Weights of a cell of width 2 whose input has 3 features: 8 rows for an LSTM, 6 for a GRU. */
 static rw_recurrent_weights weights(struct world *w, int64_t gates)
 {
     return (rw_recurrent_weights){ zeros(w, gates, 3), zeros(w, gates, 2), RW_NONE, RW_NONE };
 }
 
+/* Recurrent cells and layers with invalid weights or states. */
 static void cells(struct trial *m, struct world *w)
 {
     rw_tape *const t = w->t;

@@ -1,4 +1,4 @@
-/* rewind/ops.h: shapes, and reductions. */
+/* Invalid calls of rewind/ops.h: shapes, and reductions. */
 #include "api/mistakes/table.h"
 
 #include <rewind/ops.h>
@@ -9,6 +9,7 @@
 
 #define RANK(n) ((rw_shape){ .rank = (n), .dim = { 1, 1, 1, 1, 1, 1, 1, 1 } })
 
+/* Views with invalid axes or extents. */
 static void views(struct trial *m, struct world *w)
 {
     rw_tape *const t = w->t;
@@ -52,6 +53,7 @@ static void views(struct trial *m, struct world *w)
     TENSOR("rw_broadcast_to", RW_ERR_SHAPE, rw_broadcast_to(t, w->scalar, RANK(-3)));
 }
 
+/* Concatenations and splits with invalid operands. */
 static void joints(struct trial *m, struct world *w)
 {
     rw_tape *const t = w->t;
@@ -110,6 +112,7 @@ static void joints(struct trial *m, struct world *w)
     TENSOR(#fn, RW_ERR_SHAPE, fn(t, w->turned, RW_AXES(0, -2), true)); \
     TENSOR(#fn, RW_ERR_SHAPE, fn(t, w->turned, RW_AXES(77), true))
 
+/* Reductions of reductions.h with invalid axes. */
 static void more_reductions(struct trial *m, struct world *w)
 {
     rw_tape *const t = w->t;
@@ -143,6 +146,7 @@ static void more_reductions(struct trial *m, struct world *w)
     TENSOR("rw_cumsum", RW_ERR_DTYPE, rw_cumsum(t, w->index, 0));
 }
 
+/* Reductions with invalid axes or types. */
 static void reductions(struct trial *m, struct world *w)
 {
     rw_tape *const t = w->t;

@@ -1,4 +1,4 @@
-/* Backward and its halves, graphs; calls in a wrong order, and behind an error. */
+/* Invalid calls of backward and its halves and of graphs; calls in a wrong order, and after an error. */
 #include "api/mistakes/table.h"
 
 #include <rewind/rewind.h>
@@ -6,6 +6,7 @@
 #include <math.h>
 #include <string.h>
 
+/* Backward from invalid roots, and gradients that cannot be requested. */
 static void backward(struct trial *m, struct world *w)
 {
     rw_tape *const t = w->t;
@@ -24,22 +25,22 @@ static void backward(struct trial *m, struct world *w)
     STATUS("rw_backward", RW_ERR_ARGUMENT, rw_backward(w->other, w->loss));
     STATUS("rw_backward", RW_ERR_ARGUMENT, rw_backward(t, w->v_grad));
     STATUS_OF("rw_backward", RW_ERR_REGION, ckpt_begin(t, "r"), rw_backward(t, w->loss));
-    SILENT("rw_forward", RW_ERR_ARGUMENT, rw_forward(NULL, 1, y));
-    STATUS("rw_forward", RW_ERR_ARGUMENT, rw_forward(t, 0, y));
-    STATUS("rw_forward", RW_ERR_ARGUMENT, rw_forward(t, 1, NULL));
-    STATUS("rw_forward", RW_ERR_ARGUMENT, rw_forward(t, 1, none));
-    STATUS("rw_forward", RW_ERR_ARGUMENT, rw_forward(t, 1, dead));
-    STATUS("rw_forward", RW_ERR_ARGUMENT, rw_forward(t, 1, plain));
-    STATUS("rw_forward", RW_ERR_ARGUMENT, rw_forward(t, SIZE_MAX / 4, NULL));
-    SILENT("rw_backward_from", RW_ERR_ARGUMENT, rw_backward_from(NULL, 1, y, NULL));
-    STATUS("rw_backward_from", RW_ERR_ARGUMENT, rw_backward_from(t, 0, y, NULL));
-    STATUS("rw_backward_from", RW_ERR_ARGUMENT, rw_backward_from(t, 1, NULL, NULL));
-    STATUS("rw_backward_from", RW_ERR_ARGUMENT, rw_backward_from(t, 1, lost, NULL));
-    STATUS("rw_backward_from", RW_ERR_SHAPE, rw_backward_from(t, 1, y, strange));
-    STATUS("rw_backward_from", RW_ERR_ARGUMENT, rw_backward_from(t, 1, y, left_out));
-    STATUS("rw_backward_from", RW_ERR_ARGUMENT, rw_backward_from(t, 1, y, handle));
-    STATUS("rw_backward_from", RW_ERR_ARGUMENT, rw_backward_from(t, 1, y, dead));
-    STATUS("rw_backward_from", RW_ERR_ARGUMENT, rw_backward_from(t, 1, y, theirs));
+    SILENT("rw_forward", RW_ERR_ARGUMENT, rw_forward(NULL, y, 1));
+    STATUS("rw_forward", RW_ERR_ARGUMENT, rw_forward(t, y, 0));
+    STATUS("rw_forward", RW_ERR_ARGUMENT, rw_forward(t, NULL, 1));
+    STATUS("rw_forward", RW_ERR_ARGUMENT, rw_forward(t, none, 1));
+    STATUS("rw_forward", RW_ERR_ARGUMENT, rw_forward(t, dead, 1));
+    STATUS("rw_forward", RW_ERR_ARGUMENT, rw_forward(t, plain, 1));
+    STATUS("rw_forward", RW_ERR_ARGUMENT, rw_forward(t, NULL, SIZE_MAX / 4));
+    SILENT("rw_backward_from", RW_ERR_ARGUMENT, rw_backward_from(NULL, y, NULL, 1));
+    STATUS("rw_backward_from", RW_ERR_ARGUMENT, rw_backward_from(t, y, NULL, 0));
+    STATUS("rw_backward_from", RW_ERR_ARGUMENT, rw_backward_from(t, NULL, NULL, 1));
+    STATUS("rw_backward_from", RW_ERR_ARGUMENT, rw_backward_from(t, lost, NULL, 1));
+    STATUS("rw_backward_from", RW_ERR_SHAPE, rw_backward_from(t, y, strange, 1));
+    STATUS("rw_backward_from", RW_ERR_ARGUMENT, rw_backward_from(t, y, left_out, 1));
+    STATUS("rw_backward_from", RW_ERR_ARGUMENT, rw_backward_from(t, y, handle, 1));
+    STATUS("rw_backward_from", RW_ERR_ARGUMENT, rw_backward_from(t, y, dead, 1));
+    STATUS("rw_backward_from", RW_ERR_ARGUMENT, rw_backward_from(t, y, theirs, 1));
     SILENT("rw_grad", RW_ERR_ARGUMENT, rw_grad(NULL, w->loss, x, 1, grads));
     STATUS("rw_grad", RW_ERR_ARGUMENT, rw_grad(t, NULL, x, 1, grads));
     STATUS("rw_grad", RW_ERR_ARGUMENT, rw_grad(t, w->loss, NULL, 1, grads));
@@ -51,9 +52,10 @@ static void backward(struct trial *m, struct world *w)
     STATUS("rw_grad", RW_ERR_ARGUMENT, rw_grad(t, w->loss, handle, 1, grads));
     STATUS("rw_grad", RW_ERR_ARGUMENT, rw_grad(t, w->loss, far, 1, grads));
     STATUS("rw_grad", RW_ERR_ARGUMENT,
-           rw_grad(t, w->loss, ((rw_tensor *[]){ w->table, w->x }), 2, grads)); /* a leaf is made before the mistake */
+           rw_grad(t, w->loss, ((rw_tensor *[]){ w->table, w->x }), 2, grads)); /* records a leaf before the mistake */
 }
 
+/* Predictions of invalid losses or policies. */
 static void predictions(struct trial *m, struct world *w)
 {
     rw_tape *const t = w->t;
@@ -72,7 +74,7 @@ static void predictions(struct trial *m, struct world *w)
     STATUS("rw_tape_plan", RW_ERR_POLICY, rw_tape_plan(t, w->loss, "fully", p));
     STATUS("rw_tape_plan", RW_ERR_POLICY, rw_tape_plan(t, w->loss, "budget:0MiB", p));
     STATUS_OF("rw_tape_plan", RW_ERR_REGION, ckpt_begin(t, "r"), rw_tape_plan(t, w->loss, NULL, p));
-    static rw_point points[4];
+    static rw_frontier_point points[4];
     size_t n = 4;
     SILENT("rw_tape_frontier", RW_ERR_ARGUMENT, rw_tape_frontier(NULL, w->loss, points, &n));
     STATUS("rw_tape_frontier", RW_ERR_ARGUMENT, rw_tape_frontier(t, w->loss, points, NULL));
@@ -81,11 +83,11 @@ static void predictions(struct trial *m, struct world *w)
     STATUS("rw_tape_frontier", RW_ERR_SHAPE, rw_tape_frontier(t, w->v, points, &n));
     STATUS_OF("rw_tape_frontier", RW_ERR_REGION, ckpt_begin(t, "r"), rw_tape_frontier(t, w->loss, points, &n));
     STATUS("rw_tape_plan", RW_ERR_POLICY, rw_tape_plan(t, w->loss, "total:50%", p));
-    SILENT("rw_costs_begin", RW_ERR_ARGUMENT, rw_costs_begin(NULL));
-    SILENT("rw_costs_end", RW_ERR_ARGUMENT, rw_costs_end(NULL));
-    SILENT("rw_costs_ceilings", RW_ERR_ARGUMENT, rw_costs_ceilings(NULL));
-    STATUS("rw_costs_end", RW_ERR_ARGUMENT, rw_costs_end(w->ctx));
-    STATUS_OF("rw_costs_begin", RW_ERR_ARGUMENT, rw_costs_begin(w->ctx), rw_costs_begin(w->ctx));
+    SILENT("rw_profile_begin", RW_ERR_ARGUMENT, rw_profile_begin(NULL));
+    SILENT("rw_profile_end", RW_ERR_ARGUMENT, rw_profile_end(NULL));
+    SILENT("rw_costs_calibrate", RW_ERR_ARGUMENT, rw_costs_calibrate(NULL));
+    STATUS("rw_profile_end", RW_ERR_ARGUMENT, rw_profile_end(w->ctx));
+    STATUS_OF("rw_profile_begin", RW_ERR_ARGUMENT, rw_profile_begin(w->ctx), rw_profile_begin(w->ctx));
     SILENT("rw_costs_save", RW_ERR_ARGUMENT, rw_costs_save(NULL, w->path));
     STATUS("rw_costs_save", RW_ERR_ARGUMENT, rw_costs_save(w->ctx, NULL));
     STATUS("rw_costs_save", RW_ERR_ARGUMENT, rw_costs_save(w->ctx, w->path));
@@ -103,12 +105,12 @@ static rw_graph *graph_of(struct world *w)
     return g;
 }
 
-/* Of an optimizer that is destroyed at once. */
-static rw_status launch_with(rw_tape *t, rw_tensor *loss, rw_adamw **opt)
+/* A launch with an optimizer that is destroyed at once. */
+static rw_status launch_with(rw_tape *t, rw_tensor *loss, rw_optimizer **opt)
 {
     rw_graph *g = NULL;
     const rw_status status = rw_graph_create(&g, t, loss, &(rw_graph_params){ .optimizer = *opt });
-    rw_adamw_destroy(opt);
+    rw_optimizer_destroy(opt);
     return g ? RW_OK : status;
 }
 
@@ -119,11 +121,12 @@ static rw_status launch(rw_graph **g)
     return status;
 }
 
+/* Graphs of invalid losses or optimizers. */
 static void graphs(struct trial *m, struct world *w)
 {
     rw_tape *const t = w->t;
     rw_graph **const out = (rw_graph **)(void *)w->out, *g = NULL;
-    rw_adamw *alien = NULL;
+    rw_optimizer *alien = NULL;
     SILENT("rw_graph_create", RW_ERR_ARGUMENT, rw_graph_create(out, NULL, w->loss, NULL));
     STATUS("rw_graph_create", RW_ERR_ARGUMENT, rw_graph_create(NULL, t, w->loss, NULL));
     STATUS("rw_graph_create", RW_ERR_ARGUMENT, rw_graph_create(out, t, NULL, NULL));
@@ -136,21 +139,22 @@ static void graphs(struct trial *m, struct world *w)
     STATUS_OF("rw_graph_create", RW_ERR_ARGUMENT, rw_adamw_create(&alien, w->alien_ctx, NULL),
               launch_with(t, w->loss, &alien));
     SILENT("rw_graph_launch", RW_ERR_ARGUMENT, rw_graph_launch(NULL));
-    STATUS_OF("rw_graph_launch", RW_ERR_CHANGED, (g = graph_of(w), rw_tape_reset(t)),
+    STATUS_OF("rw_graph_launch", RW_ERR_MODIFIED, (g = graph_of(w), rw_tape_reset(t)),
               launch(&g));
     ALLOWED("rw_graph_destroy", (rw_graph_destroy(NULL), rw_graph_destroy(&g), true));
     ALLOWED_OF("rw_graph_destroy", (g = graph_of(w), rw_tape_destroy(&w->t)), (rw_graph_destroy(&g), g == NULL));
     ALLOWED_OF("rw_graph_launch", (g = graph_of(w), rw_tape_destroy(&w->t)),
-               rw_graph_launch(g) == RW_ERR_CHANGED && (rw_graph_destroy(&g), true));
+               rw_graph_launch(g) == RW_ERR_MODIFIED && (rw_graph_destroy(&g), true));
     ALLOWED_OF("rw_graph_destroy",
-               (g = graph_of(w), rw_adamw_destroy(&w->opt), rw_context_destroy(&w->ctx), rw_tape_destroy(&w->t)),
+               (g = graph_of(w), rw_optimizer_destroy(&w->opt), rw_context_destroy(&w->ctx), rw_tape_destroy(&w->t)),
                (rw_graph_destroy(&g), g == NULL));
-    ALLOWED_OF("rw_adamw_destroy",
-               (rw_graph_create(&g, t, w->loss, &(rw_graph_params){ .optimizer = w->opt }), rw_adamw_destroy(&w->opt)),
+    ALLOWED_OF("rw_optimizer_destroy",
+               (rw_graph_create(&g, t, w->loss, &(rw_graph_params){ .optimizer = w->opt }),
+                rw_optimizer_destroy(&w->opt)),
                rw_graph_launch(g) == RW_OK && (rw_graph_destroy(&g), true));
 }
 
-/* The first error stays, whatever is called behind it. */
+/* The first error stays, whatever is called after it. */
 static rw_status behind(struct world *w, rw_status status)
 {
     return status && strstr(rw_error_message(w->ctx), "matmul(") ? rw_error_status(w->ctx) : RW_OK;
@@ -158,6 +162,7 @@ static rw_status behind(struct world *w, rw_status status)
 
 #define BEHIND(call) STATUS_OF("rw_matmul", RW_ERR_SHAPE, rw_matmul(t, w->x, w->y), behind(w, call))
 
+/* Every call after an error keeps the first one. */
 static void behind_an_error(struct trial *m, struct world *w)
 {
     rw_tape *const t = w->t;
@@ -165,8 +170,8 @@ static void behind_an_error(struct trial *m, struct world *w)
     rw_graph **const graph = (rw_graph **)(void *)w->out;
     BEHIND(rw_backward(t, w->loss));
     BEHIND(rw_backward(t, NULL));
-    BEHIND(rw_backward_from(t, 1, y, NULL));
-    BEHIND(rw_forward(t, 1, y));
+    BEHIND(rw_backward_from(t, y, NULL, 1));
+    BEHIND(rw_forward(t, y, 1));
     BEHIND(rw_eval(t, y, 1));
     BEHIND(rw_read(t, w->v, w->out, 24));
     BEHIND(isnan(rw_item(t, w->loss)) ? RW_ERR_SHAPE : RW_OK);

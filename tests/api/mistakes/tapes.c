@@ -1,10 +1,11 @@
-/* rewind/tape.h: tapes, inputs, values that are asked for. */
+/* Invalid calls of rewind/tape.h: tapes, inputs, requested values. */
 #include "api/mistakes/table.h"
 
 #include <rewind/ops.h>
 
 #include <math.h>
 
+/* Invalid creation, reset and inputs of tapes. */
 static void tapes(struct trial *m, struct world *w)
 {
     rw_tape *const t = w->t, **const out = (rw_tape **)(void *)w->out;
@@ -15,20 +16,29 @@ static void tapes(struct trial *m, struct world *w)
     ALLOWED("rw_tape_reset", (rw_tape_reset(NULL), true));
     ALLOWED("rw_tape_context", rw_tape_context(NULL) == NULL);
     ALLOWED("rw_tape_nodes", rw_tape_nodes(NULL) == 0);
-    SILENT("rw_input", RW_ERR_ARGUMENT, rw_input(NULL, RW_F32, RW_SHAPE(2), NULL) ? RW_OK : RW_ERR_ARGUMENT);
-    TENSOR("rw_input", RW_ERR_DTYPE, rw_input(t, (rw_dtype)9, RW_SHAPE(2), NULL));
-    TENSOR("rw_input", RW_ERR_DTYPE, rw_input(t, (rw_dtype)-1, RW_SHAPE(2), NULL));
-    TENSOR("rw_input", RW_ERR_SHAPE, rw_input(t, RW_F32, RW_SHAPE(-2), NULL));
-    TENSOR("rw_input", RW_ERR_SHAPE, rw_input(t, RW_F32, RW_SHAPE(HUGE_EXTENT, HUGE_EXTENT), NULL));
-    TENSOR("rw_input", RW_ERR_SHAPE, rw_input(t, RW_F32, RW_SHAPE(0, INT64_MAX, INT64_MAX), NULL));
-    TENSOR("rw_input", RW_ERR_SHAPE, rw_input(t, RW_F32, ((rw_shape){ .rank = 9 }), NULL));
-#ifndef __SANITIZE_ADDRESS__ /* which ends the process where so much is asked for */
-    TENSOR("rw_input", RW_ERR_MEMORY, rw_input(t, RW_F32, RW_SHAPE((int64_t)1 << 50), NULL));
+    SILENT("rw_input", RW_ERR_ARGUMENT, rw_input(NULL, RW_F32, RW_SHAPE(2), NULL, 0) ? RW_OK : RW_ERR_ARGUMENT);
+    TENSOR("rw_input", RW_ERR_DTYPE, rw_input(t, (rw_dtype)9, RW_SHAPE(2), NULL, 0));
+    TENSOR("rw_input", RW_ERR_DTYPE, rw_input(t, (rw_dtype)-1, RW_SHAPE(2), NULL, 0));
+    TENSOR("rw_input", RW_ERR_SHAPE, rw_input(t, RW_F32, RW_SHAPE(-2), NULL, 0));
+    TENSOR("rw_input", RW_ERR_SHAPE, rw_input(t, RW_F32, RW_SHAPE(HUGE_EXTENT, HUGE_EXTENT), NULL, 0));
+    TENSOR("rw_input", RW_ERR_SHAPE, rw_input(t, RW_F32, RW_SHAPE(0, INT64_MAX, INT64_MAX), NULL, 0));
+    TENSOR("rw_input", RW_ERR_SHAPE, rw_input(t, RW_F32, ((rw_shape){ .rank = 9 }), NULL, 0));
+    TENSOR("rw_input", RW_ERR_ARGUMENT, rw_input(t, RW_F32, RW_SHAPE(2, 3), w->out, 0));
+    TENSOR("rw_input", RW_ERR_ARGUMENT, rw_input(t, RW_F32, RW_SHAPE(2, 3), w->out, 23));
+    TENSOR("rw_input", RW_ERR_ARGUMENT, rw_input(t, RW_F32, RW_SHAPE(2, 3), w->out, 25));
+    TENSOR("rw_input", RW_ERR_ARGUMENT, rw_input(t, RW_F32, RW_SHAPE(2, 3), w->out, SIZE_MAX));
+    TENSOR("rw_input", RW_ERR_ARGUMENT, rw_input(t, RW_F32, RW_SHAPE(0, 3), w->out, 24));
+    TENSOR("rw_input", RW_ERR_ARGUMENT, rw_input(t, RW_F32, RW_SHAPE(2, 3), NULL, 24));
+    ALLOWED("rw_input", rw_input(t, RW_F32, RW_SHAPE(2, 3), w->out, 24) != NULL);
+#ifndef __SANITIZE_ADDRESS__ /* which ends the process at an allocation of this size */
+    TENSOR("rw_input", RW_ERR_MEMORY, rw_input(t, RW_F32, RW_SHAPE((int64_t)1 << 50), NULL, 0));
 #endif
     SILENT("rw_input_write", RW_ERR_ARGUMENT, rw_input_write(NULL, w->out, 24));
     SILENT("rw_input_write", RW_ERR_ARGUMENT, rw_input_write(RW_NONE, w->out, 24));
     STATUS("rw_input_write", RW_ERR_ARGUMENT, rw_input_write(w->x, NULL, 24));
+    STATUS("rw_input_write", RW_ERR_ARGUMENT, rw_input_write(w->x, w->out, 0));
     STATUS("rw_input_write", RW_ERR_ARGUMENT, rw_input_write(w->x, w->out, 23));
+    STATUS("rw_input_write", RW_ERR_ARGUMENT, rw_input_write(w->x, w->out, 25));
     STATUS("rw_input_write", RW_ERR_ARGUMENT, rw_input_write(w->x, w->out, SIZE_MAX));
     STATUS("rw_input_write", RW_ERR_ARGUMENT, rw_input_write(w->v, w->out, 24));
     STATUS("rw_input_write", RW_ERR_ARGUMENT, rw_input_write(w->p, w->out, 24));
@@ -49,6 +59,7 @@ static void tapes(struct trial *m, struct world *w)
 
 #define READ(expected, t, x, bytes) STATUS("rw_read", expected, rw_read(t, x, w->out, bytes))
 
+/* Reads of tensors that cannot be read. */
 static void reading(struct trial *m, struct world *w)
 {
     rw_tape *const t = w->t;
@@ -89,16 +100,16 @@ static void reading(struct trial *m, struct world *w)
     STATUS("rw_eval", RW_ERR_ARGUMENT, rw_eval(w->other, late, 1));
 }
 
-/* Ends in an order that the headers do not give: all of it is freed, and nothing that is gone is read. */
+/* Destruction in an order other than the headers': everything is freed, and nothing freed is read. */
 static void order(struct trial *m, struct world *w)
 {
     ALLOWED_OF("rw_context_destroy", rw_context_destroy(&w->alien_ctx),
                !w->alien_ctx && rw_tape_nodes(w->alien_t) == 1 && rw_neg(w->alien_t, w->alien));
     ALLOWED_OF("rw_context_destroy", rw_context_destroy(&w->ctx),
-               (rw_adamw_destroy(&w->opt), rw_tape_destroy(&w->t), rw_tape_destroy(&w->other), !w->opt && !w->t));
-    ALLOWED_OF("rw_tape_destroy", (rw_tape_destroy(&w->t), rw_adamw_destroy(&w->opt)), !w->t && !w->opt);
+               (rw_optimizer_destroy(&w->opt), rw_tape_destroy(&w->t), rw_tape_destroy(&w->other), !w->opt && !w->t));
+    ALLOWED_OF("rw_tape_destroy", (rw_tape_destroy(&w->t), rw_optimizer_destroy(&w->opt)), !w->t && !w->opt);
     ALLOWED_OF("rw_context_destroy", (rw_tape_destroy(&w->t), rw_context_destroy(&w->ctx)),
-               rw_adamw_step(w->opt) == RW_OK);
+               rw_optimizer_step(w->opt) == RW_OK);
 }
 
 void mistakes_with_tapes(struct trial *m, struct world *w)

@@ -1,4 +1,4 @@
-/* cuBLASLt as far as the simulator has it, with the toolkit's names, types and numbers. C and C++. */
+/* The part of cuBLASLt that the simulator has, with the toolkit's names, types and numbers. C and C++. */
 #ifndef CUDASIM_CUBLASLT_H
 #define CUDASIM_CUBLASLT_H
 

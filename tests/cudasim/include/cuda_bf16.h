@@ -1,4 +1,4 @@
-/* bfloat16. In C only the storage types. */
+/* bfloat16 as in the toolkit's header. In C only the storage types. */
 #ifndef CUDASIM_CUDA_BF16_H
 #define CUDASIM_CUDA_BF16_H
 

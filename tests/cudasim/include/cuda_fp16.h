@@ -1,4 +1,4 @@
-/* half. In C only the storage types. */
+/* half as in the toolkit's header. In C only the storage types. */
 #ifndef CUDASIM_CUDA_FP16_H
 #define CUDASIM_CUDA_FP16_H
 

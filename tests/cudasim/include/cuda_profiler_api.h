@@ -1,2 +1,2 @@
-/* cudaProfilerStart and cudaProfilerStop are declared beside the other runtime calls. */
+/* An empty header: cudaProfilerStart and cudaProfilerStop are declared with the other runtime calls. */
 #include <cuda_runtime_api.h>

@@ -1,4 +1,4 @@
-/* What a .cu file sees: the runtime calls and, in C++, the device's built-ins as the simulator does them. */
+/* Included by .cu files: the runtime calls and, in C++, the simulator's versions of the device's built-ins. */
 #ifndef CUDASIM_CUDA_RUNTIME_H
 #define CUDASIM_CUDA_RUNTIME_H
 

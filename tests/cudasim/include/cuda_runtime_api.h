@@ -18,7 +18,8 @@ extern "C" {
 #endif
 
 #define CUDASIM_ERROR_ENTRY(name, code, text) name = code,
-/* The last is CUDA's own largest: what a test plants for cuDNN's calls, up to 5,003, has room in the type. */
+/* The last one is CUDA's own largest, so that the type holds the codes of cuDNN's calls that a test plants, up to
+   5,003. */
 typedef enum cudaError { CUDASIM_ERRORS(CUDASIM_ERROR_ENTRY) cudaErrorApiFailureBase = 10000 } cudaError_t;
 #undef CUDASIM_ERROR_ENTRY
 
@@ -212,7 +213,7 @@ cudaError_t cudaMemcpy2DAsync(void *dst, size_t dpitch, const void *src, size_t 
 cudaError_t cudaMemset(void *ptr, int value, size_t count);
 cudaError_t cudaMemsetAsync(void *ptr, int value, size_t count, cudaStream_t stream);
 
-/* Streams and events */
+/* ---- streams and events ---- */
 cudaError_t cudaStreamCreate(cudaStream_t *stream);
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned flags);
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream, unsigned flags, int priority);

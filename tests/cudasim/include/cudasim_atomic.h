@@ -1,6 +1,6 @@
 /*
- * Atomics on integers. Threads switch only where they wait, so plain reads and writes are atomic. There are none on
- * floating point numbers but the exchange: their order is not fixed, and neither are then the bytes.
+ * Atomics on integers. Threads switch only where they wait, so plain reads and writes are atomic. For floating-point
+ * numbers only the exchange exists: the order of others is not fixed, and so their bytes are not.
  */
 #ifndef CUDASIM_ATOMIC_H
 #define CUDASIM_ATOMIC_H

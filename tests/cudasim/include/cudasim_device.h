@@ -23,7 +23,8 @@
 #define __global__
 #define __constant__
 #ifdef __SANITIZE_ADDRESS__
-/* Each kernel's copy of each function would be checked code of its own: most of the time to compile. */
+/* Forced inlining would give each kernel its own instrumented copy of each function, which would take most of the
+   compile time. */
 #define __forceinline__ inline
 #else
 #define __forceinline__ inline __attribute__((always_inline))
@@ -37,11 +38,11 @@ namespace cudasim {
 
 extern uint3 thread_index, block_index;
 extern dim3 block_dimensions, grid_dimensions;
-extern uint64_t block_serial; /* another number for every block that is run */
+extern uint64_t block_serial; /* a new number for every block that is run */
 
 /*
- * One per `__shared__` declaration, in the same function. The first thread of a block that reaches it has the
- * function's shared arrays filled with a pattern (shared.cc), so that what is read before it is written shows.
+ * One per `__shared__` declaration, in the same function. The first thread of a block that reaches it fills the
+ * function's shared arrays with a pattern (shared.cc), so that a read before the first write is visible.
  */
 struct shared_mark {
     uint64_t serial;
@@ -53,20 +54,20 @@ static inline void touch_shared(shared_mark *mark)
     if (mark->serial != block_serial) enter_shared(mark);
 }
 
-/* The block's dynamic shared memory, aligned to 16 bytes and no more. */
+/* The block's dynamic shared memory, aligned to exactly 16 bytes. */
 void *dynamic_shared();
 
 /*
- * What kernel<<<grid, block, shared, stream>>>(...) does: errors are left for cudaGetLastError(). `function` is the
- * kernel's address, for its attributes; without it more than 48 KiB of dynamic shared memory is allowed. `parameters`
- * are the same as the thread's, for who runs the kernel's compiled code instead.
+ * Does what kernel<<<grid, block, shared, stream>>>(...) does: errors are left for cudaGetLastError(). `function` is
+ * the kernel's address, for its attributes; without it more than 48 KiB of dynamic shared memory is allowed.
+ * `parameters` are those of the thread function, for tests that run the kernel's compiled code instead.
  */
 void launch(const char *name, const void *function, dim3 grid, dim3 block, size_t shared, cudaStream_t stream,
             std::function<void()> thread, std::vector<char> parameters = {});
 
 void pack_parameter(std::vector<char> &all, const void *p, size_t size, size_t align);
 
-/* A kernel's parameters one behind the other, each where its alignment lets it begin. */
+/* Concatenates a kernel's parameters, each at an offset of its alignment. */
 template <typename... P> std::vector<char> pack_parameters(const P &...parameters)
 {
     std::vector<char> all;
@@ -75,8 +76,8 @@ template <typename... P> std::vector<char> pack_parameters(const P &...parameter
 }
 
 /*
- * What a tensor core makes of 16 products and a number to add them to (tensor.cc): their sum rounded once, or with
- * CUDASIM_TENSOR=truncate as hardware does it, cut off.
+ * The result of a tensor core for 16 products and an addend (tensor.cc): their sum rounded once, or with
+ * CUDASIM_TENSOR=truncate truncated as by hardware.
  */
 float tensor_sum(float c, const double (&products)[16]);
 
@@ -103,7 +104,7 @@ inline constexpr int warpSize = 32;
 #define CUDASIM_MARK(n) CUDASIM_MARK_(n)
 #define __shared__ CUDASIM_MARK(__COUNTER__)
 
-/* The place of the call goes into reports, and tells barriers apart. */
+/* The source location of the call, for reports, and to distinguish barriers. */
 #define CUDASIM_PLACE const char *file = __builtin_FILE(), int line = __builtin_LINE()
 
 static inline void __syncthreads(CUDASIM_PLACE)

@@ -1,9 +1,9 @@
 /*
- * bfloat16 and half: conversions with one rounding, arithmetic through wider types that make no second one.
+ * bfloat16 and half: conversions with one rounding, and arithmetic through wider types without a second rounding.
  *
- * A sum, product, quotient or root of two numbers of p bits rounded to 2p + 2 bits or more and then to p bits is the
- * one rounded at once (p is 8 or 11, float has 24). A fused multiply-add goes through double: its product is exact
- * there, and no sum of it with a number of p bits lies so near a tie that 53 bits hide it.
+ * A sum, product, quotient or root of two numbers of p bits rounded to 2p + 2 bits or more and then to p bits equals
+ * the one rounded directly (p is 8 or 11, float has 24). A fused multiply-add uses double: its product is exact there,
+ * and its sum with a number of p bits is never so close to a tie that 53 bits are not enough.
  */
 #ifndef CUDASIM_HALF_H
 #define CUDASIM_HALF_H
@@ -13,7 +13,7 @@
 
 namespace cudasim {
 
-/* Of a float's or double's bits: m has `drop` more bits than the result. To nearest even. */
+/* Rounds the bits of a float or double, to nearest even: m has `drop` more bits than the result. */
 static inline uint64_t round_off(uint64_t m, int drop)
 {
     if (drop > 63) return 0;
@@ -23,8 +23,8 @@ static inline uint64_t round_off(uint64_t m, int drop)
 }
 
 /*
- * A double as a number of `mantissa` stored bits and `exponent` exponent bits. NaN gives all ones without a sign, as
- * the device's conversions do.
+ * A double as a number of `mantissa` stored bits and `exponent` exponent bits. NaN gives all ones without a sign, as in
+ * the device's conversions.
  */
 static inline uint16_t narrow_bits(double x, int mantissa, int exponent)
 {
@@ -34,7 +34,7 @@ static inline uint16_t narrow_bits(double x, int mantissa, int exponent)
     const uint64_t fraction = bits & ((uint64_t(1) << 52) - 1), infinity = uint64_t((1 << exponent) - 1) << mantissa;
     if (x != x) return 0x7fff;
     if (e >= (1 << exponent) - 1) return static_cast<uint16_t>(sign | infinity);
-    if (e <= 0) { /* subnormal or zero: a double that is itself subnormal is far below all of these */
+    if (e <= 0) { /* subnormal or zero: subnormal doubles are far below all of these */
         const int drop = 52 - mantissa + 1 - e;
         return static_cast<uint16_t>(sign | round_off(fraction | uint64_t(1) << 52, drop));
     }
@@ -52,7 +52,7 @@ static inline float widen_bits(uint16_t x, int mantissa, int exponent)
     return x & 0x8000 ? -y : y;
 }
 
-/* Faster where it matters: bfloat16 is a float's upper half. */
+/* Fast, because it is used most: bfloat16 is a float's upper half. */
 static inline uint16_t bfloat16_bits(float x)
 {
     const uint32_t u = cudasim_cast<uint32_t>(x);
@@ -65,7 +65,7 @@ static inline uint16_t bfloat16_bits(float x)
 #define CUDASIM_HALF_CONVERT(type, from, expression) \
     type(from x) : __x(expression) {}
 
-/* The class of one type: `narrow` makes bits of a double, `of_float` of a float, `widen` a float of bits. */
+/* The class of one type: `narrow` converts a double to bits, `of_float` a float to bits, `widen` bits to a float. */
 #define CUDASIM_HALF_CLASS(type, raw, of_float, narrow, widen)                                        \
     struct raw { unsigned short x; };                                                                 \
     struct CUDASIM_ALIGNED(2) type {                                                                  \

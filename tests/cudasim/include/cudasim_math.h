@@ -76,7 +76,7 @@ static inline unsigned __byte_perm(unsigned x, unsigned y, unsigned s)
     return r;
 }
 
-/* Floats, rounded to nearest even: what the host compiler does without contraction. */
+/* Floats, rounded to nearest even: the host's operations without contraction. */
 static inline float __fadd_rn(float a, float b) { return a + b; }
 static inline float __fsub_rn(float a, float b) { return a - b; }
 static inline float __fmul_rn(float a, float b) { return a * b; }
@@ -95,14 +95,14 @@ static inline float __frsqrt_rn(float a) { return static_cast<float>(1.0 / sqrt(
 static inline float __fdividef(float a, float b) { return a / b; }
 static inline float __saturatef(float a) { return a > 0.0f ? (a < 1.0f ? a : 1.0f) : 0.0f; }
 
-/* The device's own of these are within a unit or two of these. */
+/* The device's results are within one or two ulps of these. */
 static inline float rsqrtf(float a) { return static_cast<float>(1.0 / sqrt(static_cast<double>(a))); }
 static inline double rsqrt(double a) { return 1.0 / sqrt(a); }
 static inline float rcbrtf(float a) { return 1.0f / cbrtf(a); }
 static inline float normcdff(float a) { return 0.5f * erfcf(-0.70710678118654752f * a); }
 static inline double normcdf(double a) { return 0.5 * erfc(-0.70710678118654752 * a); }
 static inline float cudasim_exp10f(float a) { return static_cast<float>(pow(10.0, static_cast<double>(a))); }
-/* Of pi x: x less its quarters of a turn, which is exact, then turned by them. */
+/* Sine and cosine of pi x: x minus its multiples of a quarter turn, which is exact, then rotated by them. */
 static inline void sincospi(double x, double *ret_sin, double *ret_cos)
 {
     const double turns = nearbyint(2 * x), rest = x - turns / 2;
@@ -114,7 +114,7 @@ static inline void sincospi(double x, double *ret_sin, double *ret_cos)
     default: *ret_sin = -c, *ret_cos = s;
     }
 }
-/* Macros: the C library has functions of some of these names. */
+/* Macros, because the C library has functions with some of these names. */
 #define __expf(x) expf(x)
 #define __exp10f(x) cudasim_exp10f(x)
 #define __logf(x) logf(x)
@@ -211,7 +211,7 @@ static inline double max(double a, float b) { return fmax(a, b); }
 #undef CUDASIM_MIN_MAX
 #undef CUDASIM_MIN_MAX_MIXED
 
-/* Loads and stores with a cache hint: plain here. */
+/* Loads and stores with a cache hint: plain accesses here. */
 template <typename T> static inline T __ldg(const T *p) { return *p; }
 template <typename T> static inline T __ldcg(const T *p) { return *p; }
 template <typename T> static inline T __ldca(const T *p) { return *p; }

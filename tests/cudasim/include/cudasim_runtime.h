@@ -1,4 +1,4 @@
-/* The typed forms of runtime calls that C++ has. */
+/* The typed C++ forms of runtime calls. */
 #ifndef CUDASIM_RUNTIME_H
 #define CUDASIM_RUNTIME_H
 

@@ -1,4 +1,4 @@
-/* Warp-level operations: every lane that the mask names must come, and only then does any of them go on. */
+/* Warp-level operations: each waits until every lane in the mask has arrived. */
 #ifndef CUDASIM_WARP_H
 #define CUDASIM_WARP_H
 
@@ -18,7 +18,7 @@ struct warp_result {
     int predicate;
 };
 
-/* `operand` and `width` are those of shuffles. Returns to each lane its own result. */
+/* `operand` and `width` are those of shuffles. Returns each lane's own result. */
 warp_result warp(warp_op op, unsigned mask, uint64_t value, unsigned operand, int width, const char *file, int line);
 unsigned active_mask();
 
@@ -113,7 +113,7 @@ CUDASIM_WARP_REDUCE(__reduce_or_sync, unsigned, bor)
 CUDASIM_WARP_REDUCE(__reduce_xor_sync, unsigned, bxor)
 #undef CUDASIM_WARP_REDUCE
 
-/* One of the sets that the device may answer with: the lanes are not known to be converged. */
+/* One of the sets that the device may return: the lanes are not known to be converged. */
 static inline unsigned __activemask() { return cudasim::active_mask(); }
 
 #endif

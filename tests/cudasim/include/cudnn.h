@@ -1,4 +1,4 @@
-/* cuDNN as far as the simulator has it, with the toolkit's names, types and numbers. C and C++. */
+/* The part of cuDNN that the simulator has, with the toolkit's names, types and numbers. C and C++. */
 #ifndef CUDASIM_CUDNN_H
 #define CUDASIM_CUDNN_H
 

@@ -1,4 +1,4 @@
-/* Vector types with the alignments they have on the device, and dim3. C and C++. */
+/* Vector types with the device's alignments, and dim3. C and C++. */
 #ifndef CUDASIM_VECTOR_TYPES_H
 #define CUDASIM_VECTOR_TYPES_H
 

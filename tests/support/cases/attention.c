@@ -1,8 +1,9 @@
-/* Attention, and rotations by position. See cases.h. */
+/* Cases of attention and of rotary position embeddings. */
 #include "support/cases/cases.h"
 #include "support/op_builds.h"
 #include "support/op_roundings.h"
 
+/* Causal and not, with dropout and without, shared key heads, and lengths close to the blocks of kernels. */
 static void add_attention(void)
 {
     static const struct {
@@ -89,6 +90,7 @@ static void add_two_widths(void)
     }
 }
 
+/* Both pairings, given positions, and a table of frequencies. */
 static void add_ropes(void)
 {
     const struct op_operand shapes[] = { { S(1, 1, 3, 2), 0, 0 },           { S(2, 3, 5, 36), 0, 0 },

@@ -1,6 +1,6 @@
 /*
- * Attention with options, its log-sum-exp, and the merge of two. See cases.h. c->axes holds the bits of attention.h's
- * options below, c->axis the window; operand 3 is the mask or the sinks.
+ * Cases of attention with options, its log-sum-exp, and the merge of two attentions. c->axes has the bits of
+ * attention_options.h, c->axis the window; operand 3 is the mask or the sinks.
  */
 #include "support/cases/attention_options.h"
 #include "support/cases/cases.h"
@@ -11,14 +11,14 @@
 #include <stdlib.h>
 
 #define SOFT_CAP 3.0
-#define ENTRIES 6 /* of documents, per batch */
+#define ENTRIES 6 /* entries of documents, per batch */
 
 static int64_t least(int64_t a, int64_t b)
 {
     return a < b ? a : b;
 }
 
-/* Entry i of the documents of a row of the batch: the first holds a padded place, one is empty, the last ends early. */
+/* Entry i of the documents of a batch row: the first document has a padded place, one is empty, the last ends early. */
 static int64_t entry(const struct op_case *c, int64_t b, int i)
 {
     const int64_t seq = c->in[0].shape.dim[2];
@@ -33,10 +33,11 @@ static rw_tensor *documents(rw_tape *t, const struct op_case *c)
     int32_t x[64 * ENTRIES];
     for (int64_t b = 0; b < sets; b++)
         for (int i = 0; i < ENTRIES; i++) x[b * ENTRIES + i] = (int32_t)entry(c, b, i);
-    return rw_input(t, RW_I32, sets > 1 ? RW_SHAPE(sets, ENTRIES) : RW_SHAPE(ENTRIES), x);
+    return rw_input(t, RW_I32, sets > 1 ? RW_SHAPE(sets, ENTRIES) : RW_SHAPE(ENTRIES), x,
+                    (size_t)(sets > 1 ? sets * ENTRIES : ENTRIES) * sizeof *x);
 }
 
-/* Does the mask of truth values let this query see this key? Nobody sees anything from place 2 of the second row. */
+/* Whether the boolean mask lets this query attend to this key. From place 2 of the second row on, no query has keys. */
 static bool truth_of(int64_t b, int64_t row, int64_t key)
 {
     return (row * 3 + key * 5 + b) % 4 != 1 && !(b == 1 && row == 2);
@@ -47,7 +48,7 @@ static rw_tensor *truths(rw_tape *t, const struct op_case *c)
     const int64_t batch = c->in[0].shape.dim[0], s = c->in[0].shape.dim[2], kv = c->in[1].shape.dim[2];
     uint8_t *const x = malloc((size_t)(batch * s * kv + 1));
     for (int64_t i = 0; i < batch * s * kv; i++) x[i] = truth_of(i / kv / s, i / kv % s, i % kv) ? 1 + i % 3 : 0;
-    rw_tensor *const mask = rw_input(t, RW_BOOL, RW_SHAPE(batch, 1, s, kv), x);
+    rw_tensor *const mask = rw_input(t, RW_BOOL, RW_SHAPE(batch, 1, s, kv), x, (size_t)(batch * s * kv) * sizeof *x);
     free(x);
     return mask;
 }
@@ -62,7 +63,8 @@ static rw_tensor *slopes(rw_tape *t, const struct op_case *c, rw_dtype dtype)
     double wide[64];
     float narrow[64];
     for (int64_t h = 0; h < c->in[0].shape.dim[1]; h++) narrow[h] = (float)(wide[h] = slope_of(h));
-    return rw_input(t, dtype, RW_SHAPE(c->in[0].shape.dim[1]), dtype == RW_F64 ? (void *)wide : (void *)narrow);
+    return rw_input(t, dtype, RW_SHAPE(c->in[0].shape.dim[1]), dtype == RW_F64 ? (void *)wide : (void *)narrow,
+                    (size_t)c->in[0].shape.dim[1] * rw_dtype_size(dtype));
 }
 
 static rw_dtype sum_type(const rw_tensor *x)
@@ -70,7 +72,7 @@ static rw_dtype sum_type(const rw_tensor *x)
     return rw_tensor_dtype(x) == RW_F64 ? RW_F64 : RW_F32;
 }
 
-/* A row's number beside each of its columns. */
+/* Appends a row's number to each of its columns. */
 static rw_tensor *beside(rw_tape *t, rw_tensor *y, rw_tensor *lse)
 {
     rw_shape s = rw_tensor_shape(lse);
@@ -96,7 +98,7 @@ rw_tensor *op_build_attention_with(rw_tape *t, rw_tensor **x, const struct op_ca
 
 /* ---- magnitudes ---- */
 
-/* Who sees whom by the definition: 1, and what the slopes take off. */
+/* Which query attends to which key by the definition, as 1, and the bias that the slopes subtract. */
 static void matrices(const struct op_case *c, double *seen, double *bias)
 {
     const int64_t heads = c->in[0].shape.dim[1], s = c->in[0].shape.dim[2], kv = c->in[1].shape.dim[2];
@@ -115,7 +117,7 @@ static void matrices(const struct op_case *c, double *seen, double *bias)
     }
 }
 
-/* [b, kv_heads, s, d] as [b, heads, s, d], and back as a sum. */
+/* [b, kv_heads, s, d] as [b, heads, s, d], and the inverse as a sum. */
 static rw_tensor *repeated(rw_tape *t, rw_tensor *x, int64_t heads)
 {
     const rw_shape s = rw_tensor_shape(x);
@@ -136,11 +138,12 @@ static rw_tensor *turned(rw_tape *t, rw_tensor *x)
     return rw_transpose(t, x, -1, -2);
 }
 
-/* What the parts below share. k: the steepness of the exponential, 1 + 8 times the terms of its argument. */
+/* Values that the functions below share. k: the steepness of the exponential, 1 + 8 times the terms of its argument. */
 struct parts {
     rw_tensor *p, *sink, *k; /* sink: probability of the sinks [b, h, s, 1] */
 };
 
+/* Computes the values that the magnitudes below share: probabilities, the sink's, and the steepness. */
 static struct parts parts_of(rw_tape *t, const struct op_case *c, rw_tensor **x, double scale)
 {
     const int64_t heads = c->in[0].shape.dim[1], kv = c->in[1].shape.dim[2];
@@ -148,7 +151,8 @@ static struct parts parts_of(rw_tape *t, const struct op_case *c, rw_tensor **x,
     const int64_t n = rw_shape_numel(all);
     double *const seen = malloc((size_t)(n + 1) * sizeof *seen), *const bias = malloc((size_t)(n + 1) * sizeof *bias);
     matrices(c, seen, bias);
-    rw_tensor *const live = rw_input(t, RW_F64, all, seen), *const added = rw_input(t, RW_F64, all, bias);
+    rw_tensor *const live = rw_input(t, RW_F64, all, seen, (size_t)n * sizeof *seen),
+                     *const added = rw_input(t, RW_F64, all, bias, (size_t)n * sizeof *bias);
     free(seen), free(bias);
     rw_tensor *const key = repeated(t, x[1], heads);
     rw_tensor *s = rw_scale(t, rw_matmul(t, x[0], turned(t, key)), scale);
@@ -175,6 +179,7 @@ static struct parts parts_of(rw_tape *t, const struct op_case *c, rw_tensor **x,
     return r;
 }
 
+/* The magnitudes of attention with options, and of its gradients. */
 static void sizes(rw_tape *t, const struct op_case *c, rw_tensor **x, rw_tensor *w, rw_tensor *y, rw_tensor **m)
 {
     const int64_t heads = c->in[0].shape.dim[1], kv_heads = c->in[1].shape.dim[1], d = c->in[0].shape.dim[3];
@@ -201,7 +206,7 @@ static void sizes(rw_tape *t, const struct op_case *c, rw_tensor **x, rw_tensor 
 
 /* ---- counts ---- */
 
-/* tanh, its product and the slope; distances; the mask. Of lse: a logarithm and the sum over dv of what flows in. */
+/* tanh, its product and the slope; distances; the mask. For lse: a logarithm, and the sum over dv of its gradient. */
 void op_count_attention_with(struct op_case *c)
 {
     const rw_shape q = c->in[0].shape, last = c->in[3].shape;
@@ -225,6 +230,7 @@ rw_tensor *op_build_attention_merge(rw_tape *t, rw_tensor **x, const struct op_c
     return beside(t, y, lse);
 }
 
+/* The magnitudes of merged attention and of its gradients. */
 static void merge_sizes(rw_tape *t, const struct op_case *c, rw_tensor **x, rw_tensor *w, rw_tensor *y, rw_tensor **m)
 {
     (void)y;
@@ -245,7 +251,7 @@ static void merge_sizes(rw_tape *t, const struct op_case *c, rw_tensor **x, rw_t
     }
 }
 
-/* Maximum, exponentials, sum, logarithm, weights; the sum over d in what flows into a log-sum-exp. */
+/* Maximum, exponentials, sum, logarithm, weights; the sum over d for the gradient of a log-sum-exp. */
 void op_count_attention_merge(struct op_case *c)
 {
     const int d = (int)c->in[0].shape.dim[c->in[0].shape.rank - 1], n = 3 * N_F + 12;
@@ -256,6 +262,7 @@ void op_count_attention_merge(struct op_case *c)
 
 /* ---- the table ---- */
 
+/* Each option alone, and combinations of them. */
 static void add_options(void)
 {
     const struct {

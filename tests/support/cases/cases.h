@@ -1,6 +1,6 @@
 /*
- * The families of the table of op_cases.h. Each has shapes that are tiny, odd, around the widths of vectors and blocks,
- * views with strides, broadcast operands, long rows, many rows, and none.
+ * The families of the table of op_cases.h. Each has shapes that are tiny, odd, close to the widths of vectors and
+ * blocks, empty, views with strides, broadcast operands, long rows, and many rows.
  */
 #ifndef RW_TESTS_CASES_H
 #define RW_TESTS_CASES_H
@@ -12,7 +12,7 @@
 /* Sets c->r from the operands and the parameters of c: op_roundings.h. */
 typedef void (*op_count)(struct op_case *c);
 
-/* One more case of n operands, cleared but for what is given here. The table is full: aborts. */
+/* Adds a case of n operands; all other members are zero. Aborts if the table is full. */
 struct op_case *op_case_next(enum op_group group, op_build build, op_sizes sizes, int n);
 
 /* Names a case by a text and the operands' shapes and layouts. */

@@ -1,5 +1,5 @@
 /*
- * Comparisons, by what they choose: what is compared is never rounded, so every type chooses alike. See cases.h.
+ * Cases of comparisons and selections. Compared values are never rounded, so every type selects the same elements.
  */
 #include "support/cases/cases.h"
 #include "support/op_builds.h"
@@ -29,7 +29,7 @@ static struct op_case *pair(op_build build, size_t i, enum op_range range, struc
     return c;
 }
 
-/* A sum, stored, times 1 or 0: relative to what comes out, as nothing but the two operands meets in it. */
+/* A sum, stored, times 1 or 0. The bound is relative to the result, because only the two operands are added. */
 static void compare(void)
 {
     static const char *const names[] = { "eq", "ne", "lt", "le", "gt", "ge" };
@@ -54,7 +54,7 @@ static void choose(void)
     }
 }
 
-/* The product with what was chosen, of numbers of one sign. */
+/* The product with the selected element, of numbers of one sign. */
 static void where(void)
 {
     const struct op_operand all[][3] = {
@@ -98,7 +98,7 @@ static void clamp_by_tensors(void)
             struct op_case *const c = op_case_next(OP_POINTWISE, op_build_clamp_tensor, op_values, n);
             for (int k = 0; k < n; k++) c->in[k] = all[i][k];
             op_count_broadcast(c);
-            c->r[3].n = (int)rw_shape_numel(all[i][0].shape); /* all of them may meet in an element of high */
+            c->r[3].n = (int)rw_shape_numel(all[i][0].shape); /* all of them may be summed into an element of high */
             op_case_describe(c, "clamp_tensor");
         }
 }

@@ -1,8 +1,9 @@
-/* Convolutions: strides, padding, dilation, groups, a filter for each channel, one pixel, and sums of every length. */
+/* Cases of convolutions: strides, padding, dilation, groups, depthwise, one pixel, and sums of every length. */
 #include "support/cases/cases.h"
 #include "support/op_builds.h"
 #include "support/op_roundings.h"
 
+/* Appends the cases of convolutions. */
 void op_cases_conv(void)
 {
     static const struct {
@@ -30,9 +31,9 @@ void op_cases_conv(void)
         { 1, 8, 37, 9, 24, 3, 3, 1, 1, 1, 1, OP_DENSE, true }, /* bands of rows */
         { 2, 6, 42, 11, 20, 3, 3, 2, 1, 2, 2, OP_DENSE, true },
         { 1, 20, 29, 20, 36, 1, 1, 3, 0, 1, 1, OP_DENSE, true },
-        { 3, 130, 17, 17, 136, 1, 1, 1, 0, 1, 1, OP_DENSE, true }, /* products, rows that follow and that do not */
+        { 3, 130, 17, 17, 136, 1, 1, 1, 0, 1, 1, OP_DENSE, true }, /* as matrix products, contiguous rows and not */
         { 4, 48, 9, 10, 40, 1, 1, 2, 0, 1, 1, OP_DENSE, true },
-        { 2, 5, 9, 8, 258, 3, 3, 1, 1, 1, 1, OP_DENSE, true }, /* what the kernel meets, gathered */
+        { 2, 5, 9, 8, 258, 3, 3, 1, 1, 1, 1, OP_DENSE, true }, /* gathers the elements under the kernel */
         { 1, 6, 12, 11, 256, 3, 2, 2, 1, 2, 1, OP_DENSE, true },
         { 4, 3, 50, 48, 256, 4, 4, 4, 0, 1, 1, OP_DENSE, true },
     };

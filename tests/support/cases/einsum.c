@@ -1,8 +1,9 @@
-/* Sums of products by notation. See cases.h. */
+/* Cases of einsum: sums of products by notation. */
 #include "support/cases/cases.h"
 #include "support/op_builds.h"
 #include "support/op_roundings.h"
 
+/* Appends the cases of einsum. */
 void op_cases_einsum(void)
 {
     static const struct {

@@ -1,4 +1,4 @@
-/* Elements by index, and sums by index. See cases.h. */
+/* Cases of gather and scatter: elements by index, and sums by index. */
 #include "support/cases/cases.h"
 #include "support/op_builds.h"
 #include "support/op_roundings.h"
@@ -18,7 +18,7 @@ static int64_t extent(rw_shape s, int axis)
     return s.dim[axis < 0 ? s.rank + axis : axis];
 }
 
-/* No more meet in one place than an index has elements along the axis. */
+/* One element receives at most as many as an index has elements along the axis. */
 static void gathers(void)
 {
     const struct {
@@ -61,6 +61,7 @@ static void gathers(void)
     op_case_describe(c, "scatter_add along 1");
 }
 
+/* Selections of several rows by index, along each axis. */
 static void lists(void)
 {
     const struct {
@@ -83,7 +84,7 @@ static void lists(void)
     }
 }
 
-/* The mean is one rounding more; its gradient a factor that was rounded and a product, stored. */
+/* The mean adds one rounding; its gradient adds a rounded factor and a product, stored. */
 static void bags(void)
 {
     const struct {
@@ -105,13 +106,13 @@ static void bags(void)
     }
 }
 
-/* Each mode with what it takes: weights, a padding, offsets, and all of it. */
+/* Each mode with each of its options: weights, a padding, offsets, and all of them. */
 static void bags_with(void)
 {
     const struct {
         struct op_operand table;
         rw_shape index;
-        enum op_layout weights[2]; /* of bags side by side, and by offsets */
+        enum op_layout weights[2]; /* of bags with a fixed size, and by offsets */
     } all[] = { { { S(1, 1), 0, 0 }, S(1, 1), { 0 } },   { { S(7, 19), 0, 0 }, S(5, 3), { 0 } },
                 { { S(5, 64), 0, 0 }, S(2, 10), { 0 } }, { { S(11, 33), 0, 0 }, S(4, 6), { 0 } },
                 { { S(4, 8), 0, 0 }, S(0, 3), { 0 } },   { { S(7, 9), OP_TURNED, 0 }, S(3, 4), { OP_TURNED, OP_CUT } },
@@ -143,6 +144,7 @@ static void bags_with(void)
         }
 }
 
+/* The k largest elements along an axis, with ties. */
 static void largest(void)
 {
     const struct {
@@ -162,6 +164,7 @@ static void largest(void)
     }
 }
 
+/* The place of the largest or smallest element along an axis, with ties. */
 static void places(void)
 {
     const struct {

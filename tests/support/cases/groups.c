@@ -1,8 +1,9 @@
-/* Normalisation of what has channels in axis 1: by batch, with given statistics, by group, by channel. */
+/* Cases of normalizations with channels in axis 1: by batch, with given statistics, by group, by channel. */
 #include "support/cases/cases.h"
 #include "support/op_builds.h"
 #include "support/op_roundings.h"
 
+/* Appends the cases of norms over channels. */
 void op_cases_groups(void)
 {
     static const struct {
@@ -26,7 +27,7 @@ void op_cases_groups(void)
                                        op_build_instance_norm };
     static const char *const names[] = { "batchnorm", "batchnorm_eval", "group_norm", "instance_norm" };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        for (int kind = 0; kind < 8; kind++) { /* each without weight and bias too */
+        for (int kind = 0; kind < 8; kind++) { /* each also without weight and bias */
             const rw_shape s = all[i].x.shape;
             const int form = kind % 4;
             if (form == 3 && s.rank == 2) continue; /* one element has no variance */

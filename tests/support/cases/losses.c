@@ -1,9 +1,9 @@
-/* Losses with options. See cases.h. */
+/* Cases of losses with options. */
 #include "support/cases/cases.h"
 #include "support/op_builds.h"
 #include "support/op_roundings.h"
 
-/* Of every kind of option, and all together. */
+/* Each option, and all together. */
 static const struct op_loss options[] = {
     { 0, 0, false, RW_REDUCTION_MEAN, 0 },        { 0.1, 0, false, RW_REDUCTION_MEAN, 0 },
     { 0, 0.25, false, RW_REDUCTION_SUM, 0 },      { 0, 0, true, RW_REDUCTION_MEAN, 0 },
@@ -19,7 +19,7 @@ static void take(struct op_case *c, struct op_loss loss, rw_shape rows, bool ign
     c->no_sum = loss.reduction != RW_REDUCTION_NONE;
 }
 
-/* Of logits, and of probabilities of their shape where those are the targets. */
+/* A case of logits, with probabilities of their shape if those are the targets. */
 static struct op_case *row_case(const struct op_operand *logits, struct op_loss loss, bool soft, bool ignoring)
 {
     struct op_case *const c = op_case_next(OP_TABLES, soft ? op_build_soft_cross_entropy : op_build_cross_entropy_with,
@@ -52,7 +52,8 @@ static void add_rows(void)
         }
 }
 
-/* Logits of 1e4 and more in common, of which the losses keep nothing; z-loss, which does, is left out. */
+/* Logits with a common offset of 1e4 and more, which cancels in the losses. z-loss, in which it does not, is
+   excluded. */
 static void add_far(void)
 {
     const struct op_operand shapes[] = { { S(2, 3, 37), 0, 0 }, { S(4, 257), OP_SLICED, 0 } };
@@ -78,6 +79,7 @@ static void add_soft(void)
         }
 }
 
+/* Cross-entropy fused with its linear layer. */
 static void add_linear(void)
 {
     static const struct op_loss kinds[] = { { 0, 0, false, RW_REDUCTION_MEAN, 3 },
@@ -110,6 +112,7 @@ static void add_linear(void)
         }
 }
 
+/* Negative log-likelihood. */
 static void add_nll(void)
 {
     const struct op_operand shapes[] = { { S(1, 1), 0, 0 }, { S(2, 3, 37), 0, 0 }, { S(4, 16), OP_SLICED, 0 },
@@ -128,7 +131,7 @@ static void add_nll(void)
         }
 }
 
-/* Operands of one shape, and some that broadcast, under each reduction. */
+/* Operands of one shape, and some that broadcast, with each reduction. */
 static void add_elements(void)
 {
     static const struct {
@@ -163,7 +166,7 @@ static void add_elements(void)
     for (size_t i = 0; i < sizeof ops / sizeof *ops; i++)
         for (size_t k = 0; k < sizeof shapes / sizeof *shapes; k++)
             for (int r = RW_REDUCTION_MEAN; r <= RW_REDUCTION_NONE; r++) {
-                if (k == 3 && r == RW_REDUCTION_MEAN) continue; /* of nothing */
+                if (k == 3 && r == RW_REDUCTION_MEAN) continue; /* the mean of no elements */
                 struct op_case *const c = op_case_next(OP_TABLES, ops[i].build, ops[i].sizes, ops[i].n);
                 for (int j = 0; j < ops[i].n; j++) c->in[j] = shapes[k][j], c->in[j].range = ops[i].range[j];
                 c->value = ops[i].value;

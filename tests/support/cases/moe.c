@@ -1,5 +1,5 @@
-/* Mixtures of experts: rows by expert, and what multiplies and adds them up. See cases.h. c->shape is [T, k] of the
-   index, c->axes the number of experts, some have no rows; c->causal: no expert has more than two. */
+/* Cases of mixtures of experts: routing, rows by expert, and their weighted sums. c->shape is [T, k] of the index,
+   c->axes the number of experts, some of which have no rows; c->causal: no expert has more than two rows. */
 #include "support/cases/moe.h"
 #include "support/cases/cases.h"
 #include "support/op_builds.h"
@@ -13,7 +13,7 @@ static rw_dtype sum_type(const rw_tensor *x)
     return rw_tensor_dtype(x) == RW_F64 ? RW_F64 : RW_F32;
 }
 
-/* Slot s of token n: all of a token's differ, expert 1 has nobody where there are others. */
+/* The expert in slot s of token n. The slots of a token differ, and expert 1 gets no token if there are others. */
 static int32_t expert_of(const struct op_case *c, int64_t n, int64_t s)
 {
     const int64_t experts = (int64_t)c->axes;
@@ -26,7 +26,7 @@ static rw_moe_routes routes_of(rw_tape *t, const struct op_case *c, rw_tensor **
     const int64_t tokens = c->shape.dim[0], each = c->shape.dim[1];
     int32_t *const x = malloc((size_t)(tokens * each + 1) * sizeof *x);
     for (int64_t i = 0; i < tokens * each; i++) x[i] = expert_of(c, i / each, i % each);
-    rw_tensor *const index = rw_input(t, RW_I32, c->shape, x);
+    rw_tensor *const index = rw_input(t, RW_I32, c->shape, x, (size_t)rw_shape_numel(c->shape) * sizeof *x);
     rw_moe_routes r;
     free(x);
     rw_moe_route(t, index, (int64_t)c->axes, &r);
@@ -59,7 +59,7 @@ static rw_tensor *build_swiglu_weigh(rw_tape *t, rw_tensor **x, const struct op_
     return rw_moe_swiglu_weigh(t, x[0], x[1], rw_cast(t, x[2], sum_type(x[0])), &r);
 }
 
-/* Those of silu or swiglu, times the weights; a weight's gradient is a row's sum of terms that may cancel. */
+/* The magnitudes of silu or swiglu, times the weights. A weight's gradient is a row's sum of terms that may cancel. */
 static void act_sizes(rw_tape *t, const struct op_case *c, rw_tensor **x, rw_tensor *w, rw_tensor *y, rw_tensor **m)
 {
     const rw_moe_routes r = routes_of(t, c, NULL);
@@ -89,7 +89,7 @@ static rw_tensor *build_select(rw_tape *t, rw_tensor **x, const struct op_case *
     return rw_moe_select(t, x[0], index);
 }
 
-/* A bias that decides which experts are chosen, so that no step of a difference changes it. */
+/* A bias determines which experts are chosen, so that no step of a difference changes the choice. */
 static rw_tensor *build_router(rw_tape *t, rw_tensor **x, const struct op_case *c)
 {
     const rw_dtype wide = sum_type(x[0]);
@@ -100,14 +100,16 @@ static rw_tensor *build_router(rw_tape *t, rw_tensor **x, const struct op_case *
     const rw_moe_router_params p = {
         .choice = { .k = c->shape.dim[1] },
         .score = (rw_moe_score)c->axis,
-        .bias = rw_input(t, wide, RW_SHAPE(c->axes), wide == RW_F64 ? (void *)bias : (void *)narrow),
+        .bias = rw_input(t, wide, RW_SHAPE(c->axes), wide == RW_F64 ? (void *)bias : (void *)narrow,
+                         (size_t)c->axes * rw_dtype_size(wide)),
         .normalize = c->keep,
         .scale = c->keep ? 2.5 : 0,
     };
     return rw_moe_router(t, rw_cast(t, x[0], wide), &p, &index, NULL);
 }
 
-/* Weights lie in 0..scale and move with the logits by less; an exponential's argument is off as in op_sizes.c. */
+/* Weights are in 0..scale and their slope in the logits is below 1; an exponential's argument is off as in
+   op_sizes.c. */
 static void router_sizes(rw_tape *t, const struct op_case *c, rw_tensor **x, rw_tensor *w, rw_tensor *y, rw_tensor **m)
 {
     const double scale = c->keep ? 2.5 : 1;
@@ -117,7 +119,7 @@ static void router_sizes(rw_tape *t, const struct op_case *c, rw_tensor **x, rw_
                            c->in[0].shape);
 }
 
-/* The best of each row, whose gradient goes where they are found; c->keep: of two groups of three, what is found. */
+/* The best of each row, whose gradient goes to their positions. c->keep: the best of two groups of three experts. */
 rw_tensor *op_build_moe_topk(rw_tape *t, rw_tensor **x, const struct op_case *c)
 {
     const int64_t k = c->shape.dim[1];
@@ -135,6 +137,7 @@ static struct op_case *add(op_build build, op_sizes sizes, rw_shape index, int e
     return c;
 }
 
+/* Products by expert. */
 static void add_linears(void)
 {
     const struct {
@@ -161,6 +164,7 @@ static void add_linears(void)
     }
 }
 
+/* Weights of routed rows, their sums by token, and the selection of scores. */
 static void add_rows(void)
 {
     const struct {
@@ -196,6 +200,7 @@ static void add_rows(void)
     }
 }
 
+/* Activations of routed rows, times their weights. */
 static void add_acts(void)
 {
     const struct {
@@ -220,6 +225,7 @@ static void add_acts(void)
     }
 }
 
+/* Choices of experts. */
 static void add_routers(void)
 {
     const struct op_operand all[] = { { S(3, 7), 0, 0 },         { S(33, 7), 0, 0 },        { S(0, 7), 0, 0 },
@@ -237,7 +243,7 @@ static void add_routers(void)
         }
 }
 
-/* Nothing is rounded; of equals each device has to choose the same. */
+/* Nothing is rounded. Of equal scores each device has to choose the same. */
 static void add_choices(void)
 {
     const struct op_operand all[] = { { S(1, 6), 0, 0 },         { S(33, 6), 0, 0 },         { S(0, 6), 0, 0 },
@@ -258,7 +264,7 @@ static rw_tensor *layer_bias(rw_tape *t, const struct op_case *c, rw_dtype dtype
 {
     double data[LAYER_EXPERTS];
     for (int e = 0; e < LAYER_EXPERTS; e++) number_put(data, dtype, e, c->value * op_number(OP_SIGNED, e, 7));
-    return rw_input(t, dtype, RW_SHAPE(LAYER_EXPERTS), data);
+    return rw_input(t, dtype, RW_SHAPE(LAYER_EXPERTS), data, LAYER_EXPERTS * rw_dtype_size(dtype));
 }
 
 rw_tensor *op_build_moe_layer(rw_tape *t, rw_tensor **x, const struct op_case *c)
@@ -288,8 +294,8 @@ rw_tensor *op_build_moe_layer(rw_tape *t, rw_tensor **x, const struct op_case *c
     return rw_moe_combine(t, rw_moe_linear(t, h, x[3], &r), &r);
 }
 
-/* The most that any step takes, M being slopes along all of them: a sum of either product or of an expert's rows, or
-   what comes of an activation; and what each is rounded to where it is stored. */
+/* Maximum roundings of any step, where M has the slopes along all of them: a sum of either product or of an expert's
+   rows, or those of an activation, plus those of storing each. */
 void op_count_moe_layer(struct op_case *c)
 {
     const int h = (int)c->in[0].shape.dim[1], f = (int)c->in[3].shape.dim[2], slots = (int)c->in[0].shape.dim[0];

@@ -1,10 +1,11 @@
-/* prod, var, norm, normalize, cumsum. See cases.h. */
+/* Cases of prod, var, norm, normalize and cumsum. */
 #include "support/cases/cases.h"
 #include "support/op_builds.h"
 #include "support/op_roundings.h"
 
 #include <math.h>
 
+/* Products, variances and norms over a set of axes. */
 static void add_over_axes(void)
 {
     static const struct {
@@ -49,6 +50,7 @@ static void add_over_axes(void)
         }
 }
 
+/* Cumulative sums and normalizations along one axis. */
 static void add_along_one(void)
 {
     static const double orders[] = { 1, 2, INFINITY };

@@ -1,9 +1,9 @@
-/* Normalisations of the last axis. See cases.h. */
+/* Cases of normalizations of the last axis. */
 #include "support/cases/cases.h"
 #include "support/op_builds.h"
 #include "support/op_roundings.h"
 
-/* Neither weight nor bias. */
+/* Without weight and bias. */
 static void add_plain(const struct op_operand *shapes, size_t n)
 {
     for (size_t i = 0; i < n; i++)
@@ -18,6 +18,7 @@ static void add_plain(const struct op_operand *shapes, size_t n)
         }
 }
 
+/* Appends the cases of norms of the last axis. */
 void op_cases_norms(void)
 {
     const struct op_operand shapes[] = {
@@ -30,7 +31,7 @@ void op_cases_norms(void)
     };
     add_plain(shapes, 10);
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
-        for (int form = 0; form < 6; form++) { /* layernorm, without bias, rmsnorm; each beside its input too */
+        for (int form = 0; form < 6; form++) { /* layernorm, without bias, rmsnorm; each also added to its input */
             const int kind = form % 3;
             const rw_shape s = shapes[i].shape;
             const int64_t width = s.dim[s.rank - 1];

@@ -1,8 +1,9 @@
-/* Element-wise ops of one operand and of two. See cases.h. */
+/* Cases of element-wise ops of one operand and of two. */
 #include "support/cases/cases.h"
 #include "support/op_builds.h"
 #include "support/op_roundings.h"
 
+/* Functions of one operand. */
 static void add_unary(void)
 {
     static const struct {
@@ -62,6 +63,7 @@ static void add_unary(void)
         }
 }
 
+/* Functions of two operands, which broadcast. */
 static void add_binary(void)
 {
     static const struct {

@@ -1,9 +1,9 @@
-/* Pooling: windows that overlap, that leave gaps, with padding, of one element; more channels than a vector has. */
+/* Cases of pooling: overlapping windows, windows with gaps, padding, one element, and more channels than a vector. */
 #include "support/cases/cases.h"
 #include "support/op_builds.h"
 #include "support/op_roundings.h"
 
-/* Gaps, a last window that is not whole, a divisor of one's own, and all three at odds with the image's extents. */
+/* Dilation, a partial last window, a custom divisor, and all three with extents that do not divide the image. */
 static void add_options(void)
 {
     static const struct {
@@ -24,7 +24,7 @@ static void add_options(void)
                                                    form ? OP_TERMS : op_values, 1);
             c->in[0] = all[i].x;
             c->shape = all[i].how;
-            c->shape.dim[form ? 4 : 6] = 0; /* of the other one */
+            c->shape.dim[form ? 4 : 6] = 0; /* of the other operand */
             c->keep = form == 2;
             op_count_pool(c);
             c->large = rw_shape_numel(all[i].x.shape) > 4096;
@@ -33,7 +33,7 @@ static void add_options(void)
         }
 }
 
-/* Extents that divide and that do not, as many as there are and more, all of an image, more than a byte counts. */
+/* Extents that divide and that do not, equal and larger ones, all of an image, more than 255. */
 static void add_adaptive(void)
 {
     static const struct {
@@ -61,6 +61,7 @@ static void add_adaptive(void)
         }
 }
 
+/* Appends the cases of pooling. */
 void op_cases_pool(void)
 {
     add_options();
@@ -81,7 +82,7 @@ void op_cases_pool(void)
         { { S(4, 130, 20, 20), 0, 0 }, { 3, 3 }, 2, 1 },
     };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        for (int form = 0; form < 4; form++) { /* maximum; average, with padding and without; of all */
+        for (int form = 0; form < 4; form++) { /* maximum; average, counting padding and not; over all */
             static const op_build builds[] = { op_build_max_pool2d, op_build_avg_pool2d, op_build_avg_pool2d,
                                                op_build_global_avg_pool2d };
             static const char *const names[] = { "max_pool2d", "avg_pool2d", "avg_pool2d inside",

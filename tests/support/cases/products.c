@@ -1,4 +1,4 @@
-/* Products: matmul, linear, and what they are added to. See cases.h. */
+/* Cases of matrix products: matmul, linear, and their sums with a residual. */
 #include "support/cases/cases.h"
 #include "support/op_builds.h"
 #include "support/op_roundings.h"
@@ -12,6 +12,7 @@ static rw_shape op_product(rw_shape a, rw_shape b)
     return c;
 }
 
+/* Appends the cases of matrix products. */
 void op_cases_products(void)
 {
     const struct {

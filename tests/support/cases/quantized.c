@@ -1,13 +1,14 @@
-/* Products with weights in codes. See cases.h. c->axis is the kind, c->shape [out, in] of the weight, operand 1 the
-   bias. Weights are above zero, as a case's sizes are its own result at |x|; ops/quantized.c has those of any sign. */
-#include "base/quantized.h"
+/* Cases of products with quantized weights. c->axis is the kind, c->shape [out, in] of the weight, operand 1 the bias.
+   Weights are positive, because a case's magnitudes are its own result at |x|; ops/quantized.c tests weights of any
+   sign. */
+#include "base/quantized_formats.h"
 #include "support/cases/cases.h"
 #include "support/op_builds.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* The words as an input of the tape. */
+/* The quantized words as an input of the tape. */
 rw_tensor *op_build_linear_quantized(rw_tape *t, rw_tensor **x, const struct op_case *c)
 {
     const rw_quantized_kind kind = (rw_quantized_kind)c->axis;
@@ -24,11 +25,13 @@ rw_tensor *op_build_linear_quantized(rw_tape *t, rw_tensor **x, const struct op_
         const float scale = 0.25f + (float)(at / 4 % 5) / 8;
         memcpy(words + at, &scale, 4);
     }
-    const rw_quantized w = { kind, c->shape.dim[0], c->shape.dim[1], rw_input(t, RW_I32, RW_SHAPE(bytes / 4), words) };
+    const rw_quantized w = { kind, c->shape.dim[0], c->shape.dim[1],
+                             rw_input(t, RW_I32, RW_SHAPE(bytes / 4), words, (size_t)(bytes / 4) * sizeof(int32_t)) };
     free(words);
     return rw_linear_quantized(t, x[0], &w, c->n > 1 ? x[1] : RW_NONE);
 }
 
+/* Each kind of quantization, with and without bias. */
 void op_cases_quantized(void)
 {
     const struct {

@@ -1,8 +1,9 @@
-/* Ops that draw. See cases.h. */
+/* Cases of random ops. */
 #include "support/cases/cases.h"
 #include "support/op_builds.h"
 #include "support/op_roundings.h"
 
+/* Appends the cases of random ops. */
 void op_cases_random(void)
 {
     static const double p[] = { 0.1, 0.5, 0.9 };
@@ -20,7 +21,7 @@ void op_cases_random(void)
         for (int k = 0; k < 3; k++) {
             struct op_case *const c = op_case_next(OP_RANDOM, op_build_dropout, op_values, 1);
             c->in[0] = shapes[i];
-            c->in[0].range = OP_POSITIVE; /* no zeros but the mask's */
+            c->in[0].range = OP_POSITIVE; /* no zeros except the mask's */
             c->dropout = p[k];
             c->r[0].n = c->r[1].n = N_DROPOUT;
             c->large = large;
@@ -45,7 +46,7 @@ void op_cases_random(void)
                 c->shape = shapes[i].shape;
                 c->dtype = (rw_dtype)d;
                 c->typed = true;
-                /* Evaluated in double: logarithm, root, sine and product, then rounded. Uniform deviates are words. */
+                /* Evaluated in double: logarithm, root, sine and product, then rounded. Uniform deviates are exact. */
                 c->r[0].n = normal ? N_RANDN : 0;
                 c->large = large;
                 op_case_describe(c, "%s %s of %lld", normal ? "randn" : "rand", rw_dtype_name(c->dtype),

@@ -1,4 +1,4 @@
-/* What goes along a sequence. See cases.h. */
+/* Cases of ops along a sequence: causal convolutions, LSTM and GRU, scans. */
 #include "support/cases/recurrent.h"
 #include "support/cases/cases.h"
 #include "support/op_roundings.h"
@@ -12,7 +12,7 @@ rw_tensor *op_build_causal_conv1d(rw_tape *t, rw_tensor **x, const struct op_cas
     return rw_causal_conv1d(t, x[0], x[1], c->n > 2 ? x[2] : RW_NONE);
 }
 
-/* Taps and the bias; rows, and the sums of their parts. */
+/* Taps and the bias; for gradients the rows, and the sums of their parts. */
 void op_count_causal_conv1d(struct op_case *c)
 {
     const int taps = (int)c->in[1].shape.dim[1], rows = (int)(c->in[0].shape.dim[0] * c->in[0].shape.dim[1]);
@@ -21,6 +21,7 @@ void op_count_causal_conv1d(struct op_case *c)
     c->r[2].n = c->r[3].n = rows + rows / 128 + 2;
 }
 
+/* Causal convolutions with 1 to 16 taps, with and without a bias. */
 static void convolutions(void)
 {
     const struct {
@@ -44,7 +45,7 @@ static void convolutions(void)
     }
 }
 
-/* ---- cells: their weights are ones, so that a gate is an element of x plus, or beside, one of h ---- */
+/* ---- cells: their weights are ones, so that a gate is an element of x plus, or next to, one of h ---- */
 
 #define LSTM 4 /* gates */
 #define GRU 3
@@ -54,7 +55,8 @@ static rw_tensor *ones(rw_tape *t, rw_dtype dtype, int64_t rows, int64_t columns
 {
     char *const data = calloc((size_t)(rows * columns) + 1, 8);
     for (int64_t i = 0; i < rows; i++) number_put(data, dtype, i * columns + i % columns, 1);
-    rw_tensor *const x = rw_input(t, dtype, RW_SHAPE(rows, columns), data);
+    rw_tensor *const x = rw_input(t, dtype, RW_SHAPE(rows, columns), data,
+                                  (size_t)(rows * columns) * rw_dtype_size(dtype));
     free(data);
     return x;
 }
@@ -67,7 +69,7 @@ static rw_recurrent_weights weights_of(rw_tape *t, const rw_tensor *h, int gates
                                    RW_NONE, RW_NONE };
 }
 
-/* c->axis: 0 both results side by side, 1 the first alone, 2 the second. */
+/* c->axis: 0 both results concatenated, 1 only the first, 2 only the second. */
 static rw_tensor *chosen(rw_tape *t, const struct op_case *c, rw_tensor *h, rw_tensor *next)
 {
     if (c->axis) return c->axis == 1 ? h : next;
@@ -89,12 +91,12 @@ static rw_tensor *build_gru_cell(rw_tape *t, rw_tensor **x, const struct op_case
 }
 
 /*
- * A gate g is off by u G, G the sum of its terms' magnitudes. A sigmoid's slope is below its own value, so s is off by
- * s (n u + u G): its size is s (1 + G). tanh's slope is below 1: |a| + G. Of 1 - s it is 1 + s (1 + G), of 1 - a a it
- * is 1 + 2 (|a| + G)^2.
+ * A gate g is off by u G, where G is the sum of its terms' magnitudes. A sigmoid's slope is below its own value, so s
+ * is off by s (n u + u G): its magnitude is s (1 + G). tanh's slope is below 1: |a| + G. For 1 - s it is 1 + s (1 + G),
+ * for 1 - a a it is 1 + 2 (|a| + G)^2.
  */
 struct sized {
-    rw_tensor *value, *size, *rest; /* a function of a gate, its size, and that of what its slope is made of */
+    rw_tensor *value, *size, *rest; /* a function of a gate, its magnitude, and that of the complement in its slope */
 };
 
 static struct sized sigmoid_of(rw_tape *t, rw_tensor *g, rw_tensor *size)
@@ -121,10 +123,10 @@ static rw_tensor *part(rw_tape *t, rw_tensor *x, int i, int64_t h)
 
 struct lstm_sized {
     struct sized i, f, a, o, r; /* r: tanh of the next c */
-    rw_tensor *before, *next, *large; /* the size of c, and the next one with its size */
+    rw_tensor *before, *next, *large; /* the magnitude of c, and the next c with its magnitude */
 };
 
-/* Of gates side by side, and of c, with their sizes. */
+/* One step from concatenated gates and c, with their magnitudes. */
 static struct lstm_sized lstm_step(rw_tape *t, rw_tensor *gates, rw_tensor *size, rw_tensor *c, rw_tensor *before)
 {
     const int64_t h = rw_tensor_shape(c).dim[1];
@@ -139,8 +141,8 @@ static struct lstm_sized lstm_step(rw_tape *t, rw_tensor *gates, rw_tensor *size
     return s;
 }
 
-/* Of the gates' gradients side by side, for those of h and of the next c; of the latter's own what it takes to the c
-   before. */
+/* The concatenated gradients of the gates, from those of h and of the next c. *dc becomes the gradient of the previous
+   c. */
 static rw_tensor *lstm_back(rw_tape *t, const struct lstm_sized *s, rw_tensor *dh, rw_tensor **dc)
 {
     *dc = rw_add(t, *dc, times(t, dh, s->o.size, s->r.rest));
@@ -152,7 +154,7 @@ static rw_tensor *lstm_back(rw_tape *t, const struct lstm_sized *s, rw_tensor *d
     return rw_concat(t, d, LSTM, -1);
 }
 
-/* x is beside h as often as there are gates. */
+/* x followed by one copy of h per gate. */
 static rw_tensor *beside(rw_tape *t, rw_tensor *x, rw_tensor *h, int gates)
 {
     rw_tensor *all[LSTM];
@@ -186,7 +188,7 @@ struct gru_sized {
     rw_tensor *before, *of_h, *apart, *next, *large;
 };
 
-/* Of the gates of x and of h side by side, and of h, with their sizes. */
+/* One step from the concatenated gates of x and of h, and h, with their magnitudes. */
 static struct gru_sized gru_step(rw_tape *t, rw_tensor *const gates[2], rw_tensor *const size[2], rw_tensor *h,
                                  rw_tensor *before)
 {
@@ -204,7 +206,7 @@ static struct gru_sized gru_step(rw_tape *t, rw_tensor *const gates[2], rw_tenso
     return s;
 }
 
-/* d: of the gates of x and of h. Returns that of h beside its gates. */
+/* d: gradients of the gates of x and of h. Returns the gradient of h that does not pass through its gates. */
 static rw_tensor *gru_back(rw_tape *t, const struct gru_sized *s, rw_tensor *dh, rw_tensor *d[2])
 {
     rw_tensor *const da = times(t, dh, s->z.rest, s->a.rest);
@@ -230,8 +232,8 @@ static void gru_sizes(rw_tape *t, const struct op_case *c, rw_tensor **x, rw_ten
     m[2] = rw_add(t, m[2], sum_of_parts(t, d[1], GRU, h));
 }
 
-/* Every function as often as it is a factor, those of c' among them, and their products. Gates are stored, what flows
-   into them, and what is added up for h. */
+/* Every function counts as often as it is a factor, including those in c', and their products. Gates, their gradients
+   and the sum for h are stored. */
 static void add_cells(void)
 {
     const struct {
@@ -260,7 +262,7 @@ static void add_cells(void)
     }
 }
 
-/* ---- with weights: operand x[last] is [G h, in + h + 2], all of them side by side ---- */
+/* ---- with weights: operand x[last] is [G h, in + h + 2], all weights concatenated ---- */
 
 static rw_tensor *scaled(rw_tape *t, rw_tensor *w, const struct op_case *c)
 {
@@ -292,8 +294,8 @@ rw_tensor *op_build_gru_layer(rw_tape *t, rw_tensor **x, const struct op_case *c
     return rw_tensor_shape(x[0]).rank == 2 ? rw_gru_cell(t, x[0], x[1], &w) : rw_gru(t, x[0], x[1], &w, NULL);
 }
 
-/* The most that any op of a step takes, M being slopes along all of them: a product and its bias, a function, or what
-   the rows of all steps add up to; and what each is rounded to where it is stored. */
+/* Maximum roundings of any op of a step, where M has the slopes along all of them: a product and its bias, a function,
+   or the sum of the rows of all steps; plus those of storing each. */
 void op_count_recurrent_layer(struct op_case *c)
 {
     const rw_shape x = c->in[0].shape, w = c->in[c->n - 1].shape;
@@ -304,14 +306,14 @@ void op_count_recurrent_layer(struct op_case *c)
     for (int i = 0; i <= c->n; i++) c->r[i] = (struct roundings){ n, 1 };
 }
 
-/* ---- sequences: the sizes of a step, those of its state being what came before ---- */
+/* ---- sequences: the magnitudes of a step, whose state has the magnitudes of the step before ---- */
 
-#define MOST_STEPS 4
+#define STEPS_MAX 4
 
 struct sequence {
     rw_recurrent_weights w, size; /* and their absolute values */
-    rw_tensor *x[MOST_STEPS], *h[MOST_STEPS]; /* absolute values of what goes into each step, with their sizes */
-    rw_tensor *dx[MOST_STEPS], *dw;
+    rw_tensor *x[STEPS_MAX], *h[STEPS_MAX]; /* absolute values of each step's inputs, with their magnitudes */
+    rw_tensor *dx[STEPS_MAX], *dw;
     int64_t steps;
 };
 
@@ -325,7 +327,7 @@ static struct sequence sequence_of(rw_tape *t, const struct op_case *c, rw_tenso
     return s;
 }
 
-/* What the gates' gradients d, of x and of h, come to before step i. Returns that of h. */
+/* Propagates the gradients d of the gates of x and of h to before step i. Returns the gradient of h. */
 static rw_tensor *products_back(rw_tape *t, struct sequence *s, int64_t i, rw_tensor *d_x, rw_tensor *d_h)
 {
     rw_tensor *const x = rw_transpose(t, d_x, 0, 1), *const h = rw_transpose(t, d_h, 0, 1);
@@ -341,12 +343,13 @@ static rw_tensor *gates_of(rw_tape *t, rw_tensor *x, rw_tensor *h, const rw_recu
     return rw_add(t, rw_linear(t, x, w->ih, w->bias_ih), rw_linear(t, h, w->hh, w->bias_hh));
 }
 
+/* The magnitudes of an LSTM over a sequence: step by step forward, then back. */
 static void lstm_sequence_sizes(rw_tape *t, const struct op_case *c, rw_tensor **x, rw_tensor *w, rw_tensor *y,
                                 rw_tensor **m)
 {
     struct sequence s = sequence_of(t, c, x);
-    struct lstm_sized step[MOST_STEPS];
-    rw_tensor *all[MOST_STEPS + 2], *h = x[1], *cell = x[2], *large = rw_abs(t, x[1]), *before = rw_abs(t, x[2]);
+    struct lstm_sized step[STEPS_MAX];
+    rw_tensor *all[STEPS_MAX + 2], *h = x[1], *cell = x[2], *large = rw_abs(t, x[1]), *before = rw_abs(t, x[2]);
     (void)y;
     for (int64_t i = 0; i < s.steps; i++) {
         s.h[i] = large;
@@ -366,12 +369,13 @@ static void lstm_sequence_sizes(rw_tape *t, const struct op_case *c, rw_tensor *
     m[2] = dh, m[3] = dc, m[4] = rw_scale(t, s.dw, c->value);
 }
 
+/* The magnitudes of a GRU over a sequence: step by step forward, then back. */
 static void gru_sequence_sizes(rw_tape *t, const struct op_case *c, rw_tensor **x, rw_tensor *w, rw_tensor *y,
                                rw_tensor **m)
 {
     struct sequence s = sequence_of(t, c, x);
-    struct gru_sized step[MOST_STEPS];
-    rw_tensor *all[MOST_STEPS], *d[2], *h = x[1], *large = rw_abs(t, x[1]), *const up = rw_abs(t, w);
+    struct gru_sized step[STEPS_MAX];
+    rw_tensor *all[STEPS_MAX], *d[2], *h = x[1], *large = rw_abs(t, x[1]), *const up = rw_abs(t, w);
     (void)y;
     for (int64_t i = 0; i < s.steps; i++) {
         rw_tensor *const gates[] = { rw_linear(t, rw_select(t, x[0], 0, i), s.w.ih, s.w.bias_ih),
@@ -392,7 +396,7 @@ static void gru_sequence_sizes(rw_tape *t, const struct op_case *c, rw_tensor **
     m[2] = dh, m[3] = rw_scale(t, s.dw, c->value);
 }
 
-/* Of each step what a cell takes, and a product's terms; a weight's gradient adds up the rows of all. */
+/* Per step the roundings of a cell and the terms of a product; a weight's gradient sums the rows of all steps. */
 static void add_sequences(void)
 {
     const struct {
@@ -409,7 +413,7 @@ static void add_sequences(void)
         const int gates = i % 2 ? GRU : LSTM;
         struct op_case *const c = op_case_next(OP_PRODUCTS, i % 2 ? op_build_gru_layer : op_build_lstm_layer,
                                                i % 2 ? gru_sequence_sizes : lstm_sequence_sizes, gates);
-        c->value = 0.125; /* of the weights: gates keep slopes */
+        c->value = 0.125; /* scale of the weights: gates stay away from saturation */
         c->in[0].shape = S(steps, n, in);
         c->in[1].shape = c->in[2].shape = S(n, h);
         c->in[c->n - 1].shape = S(gates * h, in + h + 2);
@@ -444,8 +448,8 @@ rw_tensor *op_build_ssd_scan(rw_tape *t, rw_tensor **x, const struct op_case *c)
 }
 
 /*
- * Products of n, q and p terms, and of each chunk a factor and a sum. An exponential's argument is off by u times the
- * sum of |dt a| from both ends, here below 4 in all: 8 roundings more. A gradient has the terms of all places.
+ * Products of n, q and p terms, and per chunk a factor and a sum. An exponential's argument is off by u times the sum
+ * of |dt a| from both ends, here below 4 in total: 8 roundings more. A gradient has the terms of all places.
  */
 void op_count_ssd_scan(struct op_case *c)
 {
@@ -455,6 +459,7 @@ void op_count_ssd_scan(struct op_case *c)
     for (int i = 1; i <= 4; i++) c->r[i] = (struct roundings){ 3 * each + l * (h + n + p), 3 };
 }
 
+/* State-space scans by chunks that divide the length, chunks that do not, and one by the default chunk. */
 static void scans(void)
 {
     const int64_t all[][7] = { { 1, 1, 1, 1, 1, 1, 0 }, { 2, 5, 2, 2, 1, 3, 2 }, { 1, 4, 4, 1, 2, 2, 2 },

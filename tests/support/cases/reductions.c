@@ -1,8 +1,9 @@
-/* Reductions over axes, and softmaxes along one. See cases.h. */
+/* Cases of reductions over axes, and of softmaxes along one. */
 #include "support/cases/cases.h"
 #include "support/op_builds.h"
 #include "support/op_roundings.h"
 
+/* Sums, means and maxima over axes. */
 static void add_reductions(void)
 {
     static const struct {
@@ -47,7 +48,7 @@ static void add_reductions(void)
     for (size_t i = 0; i < sizeof ops / sizeof *ops; i++)
         for (size_t k = 0; k < sizeof shapes / sizeof *shapes; k++) {
             const rw_shape s = shapes[k].x.shape;
-            if (i && k == NOTHING) continue; /* which has a sum only */
+            if (i && k == NOTHING) continue; /* only sum is defined for it */
             struct op_case *const c = op_case_next(OP_REDUCTIONS, ops[i].build, ops[i].sizes, 1);
             c->in[0] = shapes[k].x;
             c->in[0].range = ops[i].range;
@@ -70,6 +71,7 @@ static void add_reductions(void)
     }
 }
 
+/* Softmax, log-softmax and causal softmax. */
 static void add_softmaxes(void)
 {
     const struct {

@@ -1,4 +1,4 @@
-/* Parts of a tensor, pads, and leaves without storage. Nothing is rounded but sums of what was copied. See cases.h. */
+/* Cases of slices, pads and leaves without storage. Only sums of copied elements are rounded. */
 #include "support/cases/cases.h"
 #include "support/op_builds.h"
 #include "support/op_roundings.h"
@@ -20,7 +20,7 @@ static struct op_case *one(op_build build, struct op_operand x, int axis, const 
     return c;
 }
 
-/* An element lies in as many windows as steps go into one. */
+/* An element is in as many windows as there are steps in one. */
 static void windows(struct op_operand x, int axis, int64_t size, int64_t step)
 {
     struct op_case *const c = one(op_build_unfold, x, axis, "unfold");
@@ -29,6 +29,7 @@ static void windows(struct op_operand x, int axis, int64_t size, int64_t step)
     op_case_describe(c, "unfold %d by %d, %d apart", axis, (int)size, (int)step);
 }
 
+/* Ops that select, insert or unbind axes, and windows. */
 static void views(void)
 {
     for (size_t i = 0; i < N_BOXES - 1; i++)
@@ -69,7 +70,7 @@ static void moves(void)
     one(op_build_roll, (struct op_operand){ .shape = S(0, 3) }, 0, "roll")->value = 5;
 }
 
-/* An element is copied to three places at most along an axis; what one axis adds up is stored for the next. */
+/* An element is copied to at most three places along an axis; the sum along one axis is stored before the next. */
 static void pads(void)
 {
     static const char *const names[] = { "constant pad", "reflect pad", "replicate pad", "circular pad" };
@@ -79,14 +80,14 @@ static void pads(void)
                 struct op_case *const c = one(op_build_pad, boxes[i], mode, names[mode]);
                 c->keep = both;
                 c->value = -1.25;
-                c->causal = mode == RW_PAD_CONSTANT && i % 2; /* cuts off too */
+                c->causal = mode == RW_PAD_CONSTANT && i % 2; /* crops too */
                 if (mode) c->r[1] = (struct roundings){ both ? 6 : 3, both };
                 op_case_describe(c, "%s of %d", names[mode], both + 1);
             }
     one(op_build_pad, (struct op_operand){ .shape = S(2, 0) }, RW_PAD_CONSTANT, "constant pad");
 }
 
-/* Quarters and halves that every type holds, but for one product and one sum. */
+/* Quarters and halves that every type holds, except for one product and one sum. */
 static void numbers(void)
 {
     const struct op_operand all[] = { { S(3), 0, 0 }, { S(4, 9), OP_TURNED, 0 }, { S(2, 5, 33), OP_SLICED, 0 } };

@@ -1,4 +1,4 @@
-/* Ops that move elements or convert them. See cases.h. */
+/* Cases of ops that move elements or convert them. */
 #include "support/cases/cases.h"
 #include "support/op_builds.h"
 #include "support/op_roundings.h"
@@ -14,6 +14,7 @@ static struct op_case *exact(const char *name, op_build build, struct op_operand
     return c;
 }
 
+/* Appends the cases of ops that move or convert elements. */
 void op_cases_shapes(void)
 {
     const struct op_operand boxes[] = { { S(4, 5, 6), 0, 0 },           { S(2, 33, 12), OP_TURNED, 0 },
@@ -55,7 +56,7 @@ void op_cases_shapes(void)
     }
     for (int d = 0; d < RW_DTYPE_COUNT; d++)
         for (int k = 0; k < 2 && rw_dtype_is_float((rw_dtype)d); k++) {
-            /* Squares have 16 bits: rounded once to a narrow type, by the product or by the cast. */
+            /* Squares have 16 bits: rounded once to a 16-bit type, by the product or by the cast. */
             struct op_case *const c = op_case_next(OP_SHAPES, op_build_cast, op_values, 1);
             c->in[0] = (struct op_operand){ .shape = k ? S(5, 33) : S(257), .layout = k ? OP_TURNED : OP_DENSE };
             c->dtype = (rw_dtype)d;

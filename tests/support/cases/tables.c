@@ -1,14 +1,15 @@
-/* Tables that are read by index, and losses. See cases.h. */
+/* Cases of embedding tables, and of losses. */
 #include "support/cases/cases.h"
 #include "support/op_builds.h"
 #include "support/op_roundings.h"
 
+/* Appends the cases of embedding tables and losses. */
 void op_cases_tables(void)
 {
     const rw_shape tables[][2] = { { S(1, 1), S(1) },        { S(7, 19), S(2, 3) }, { S(5, 64), S(33) },
                                    { S(3, 5), S(200) },      { S(4, 8), S(0) },     { S(11, 257), S(4) },
                                    { S(250, 96), S(3, 700) } };
-    for (size_t form = 0; form < 2 * (sizeof tables / sizeof *tables); form++) { /* each beside another use too */
+    for (size_t form = 0; form < 2 * (sizeof tables / sizeof *tables); form++) { /* each also with a second reader */
         const size_t i = form / 2;
         struct op_case *const c = op_case_next(OP_TABLES, op_build_embedding, OP_TERMS, 1);
         c->in[0].shape = tables[i][0];
@@ -31,7 +32,7 @@ void op_cases_tables(void)
         struct op_operand x;
         bool ignoring;
         int ignored;
-        double offset; /* that all logits have in common: 16ths of it are exact in float32 */
+        double offset; /* a common offset of all logits: 16ths of it are exact in float32 */
     } losses[] = { { { S(1, 1), 0, 0 }, false, -100 },
                    { { S(2, 3, 37), 0, 0 }, true, -100 },
                    { { S(5, 11), 0, 0 }, true, 1 },

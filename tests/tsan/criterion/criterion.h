@@ -56,7 +56,7 @@ __attribute__((weak)) int tsan_failed;
     }                                                                                                                \
     static void suite_##_##name_(void)
 
-/* Says what did not hold; with a format, that too. */
+/* Reports the condition that did not hold; with a format, that text too. */
 #define TSAN_SAY(file, line, text, ...)                       \
     do {                                                      \
         fprintf(stderr, "%s:%d: %s:", file, line, text);      \
@@ -93,7 +93,21 @@ __attribute__((weak)) int tsan_failed;
 #define cr_assert_float_eq(a, b, e, ...) TSAN_ASSERT(fabs((double)((a) - (b))) <= (e), #a " near " #b, __VA_ARGS__)
 #define cr_expect(c, ...) TSAN_EXPECT(c, #c, __VA_ARGS__)
 #define cr_expect_eq(a, b, ...) TSAN_EXPECT((a) == (b), #a " == " #b, __VA_ARGS__)
+#define TSAN_SAME(a, b, n) (!memcmp(a, b, n))
+#define cr_assert_arr_eq(a, b, n, ...) TSAN_ASSERT(TSAN_SAME(a, b, n), #a " has the bytes of " #b, __VA_ARGS__)
+#define cr_expect_arr_eq(a, b, n, ...) TSAN_EXPECT(TSAN_SAME(a, b, n), #a " has the bytes of " #b, __VA_ARGS__)
+#define cr_expect_arr_neq(a, b, n, ...) TSAN_EXPECT(!TSAN_SAME(a, b, n), #a " has other bytes than " #b, __VA_ARGS__)
+#define cr_expect_float_eq(a, b, e, ...) TSAN_EXPECT(fabs((double)((a) - (b))) <= (e), #a " near " #b, __VA_ARGS__)
+#define cr_expect_not(c, ...) TSAN_EXPECT(!(c), "not " #c, __VA_ARGS__)
+#define cr_expect_fail(...) TSAN_EXPECT(false, "failed", __VA_ARGS__)
+#define cr_expect_neq(a, b, ...) TSAN_EXPECT((a) != (b), #a " != " #b, __VA_ARGS__)
+#define cr_expect_lt(a, b, ...) TSAN_EXPECT((a) < (b), #a " < " #b, __VA_ARGS__)
+#define cr_expect_leq(a, b, ...) TSAN_EXPECT((a) <= (b), #a " <= " #b, __VA_ARGS__)
+#define cr_expect_gt(a, b, ...) TSAN_EXPECT((a) > (b), #a " > " #b, __VA_ARGS__)
 #define cr_expect_geq(a, b, ...) TSAN_EXPECT((a) >= (b), #a " >= " #b, __VA_ARGS__)
+#define cr_expect_null(a, ...) TSAN_EXPECT((a) == NULL, #a " is NULL", __VA_ARGS__)
+#define cr_expect_not_null(a, ...) TSAN_EXPECT((a) != NULL, #a " is not NULL", __VA_ARGS__)
+#define cr_expect_str_eq(a, b, ...) TSAN_EXPECT(!strcmp(a, b), #a " is the text " #b, __VA_ARGS__)
 #define TSAN_SKIPPED 77
 #define cr_skip_test(...) exit(TSAN_SKIPPED)
 
@@ -111,7 +125,7 @@ static void tsan_run(const struct tsan_test *t)
     exit(tsan_failed);
 }
 
-/* One test per process, as under Criterion: what a test sets in its environment is gone with it. */
+/* One test per process, as in Criterion: changes of the environment end with the test. */
 __attribute__((weak)) int main(void)
 {
     int n = 0, failures = 0;

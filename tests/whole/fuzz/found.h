@@ -1,4 +1,5 @@
-/* What printed programs call: a run without recompute is put down, one with it is compared with that. */
+/* Functions that printed programs call: a run without recompute is recorded, and one with recompute is compared with
+   it. */
 #ifndef FUZZ_FOUND_H
 #define FUZZ_FOUND_H
 
@@ -9,19 +10,19 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define FOUND_MOST 256
+#define FOUND_MAX 256
 
 struct found {
-    int policy; /* 0: puts down; 1: compares */
+    int policy; /* 0: records; 1: compares */
     int n[2];
-    size_t bytes[FOUND_MOST];
-    void *data[FOUND_MOST];
+    size_t bytes[FOUND_MAX];
+    void *data[FOUND_MAX];
 };
 
 static inline void found_bytes(struct found *f, const void *data, size_t bytes)
 {
     const int i = f->n[f->policy]++;
-    cr_assert_lt(i, FOUND_MOST);
+    cr_assert_lt(i, FOUND_MAX);
     if (!f->policy) {
         f->data[i] = malloc(bytes + 1);
         memcpy(f->data[i], data, f->bytes[i] = bytes);

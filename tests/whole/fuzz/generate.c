@@ -1,4 +1,4 @@
-/* See generate.h. */
+/* Generates a random program from a seed. */
 #include "whole/fuzz/generate.h"
 #include "whole/fuzz/names.h"
 
@@ -23,7 +23,7 @@ int64_t fz_extent(struct fz_generator *g)
 int fz_emit_list(struct fz_generator *g, int op, int n, const int *in)
 {
     struct fz_program *const p = g->p;
-    if (p->n >= FZ_STATEMENTS - 40) return -1; /* room for closing regions and for losses */
+    if (p->n >= FZ_STATEMENTS - 40) return -1; /* leaves space for closing regions and for losses */
     struct fz_statement *const s = &p->s[p->n];
     *s = (struct fz_statement){ .op = (uint8_t)op, .n_in = (uint8_t)n };
     for (int i = 0; i < n; i++) {
@@ -65,7 +65,7 @@ static int pick(struct fz_generator *g, bool (*fits)(const struct fz_type *, con
                 bool newer)
 {
     int found[FZ_STATEMENTS * FZ_OUTS], n = 0;
-    const bool unread = newer && fz_chance(g, 40); /* so that the program hangs together */
+    const bool unread = newer && fz_chance(g, 40); /* so that statements depend on each other */
     for (int i = 0; i < g->p->n; i++)
         for (int k = 0; k < g->p->s[i].n_out; k++)
             if (fits(&g->p->s[i].out[k], what) && !(unread && g->read[i * FZ_OUTS + k]) &&
@@ -156,7 +156,7 @@ static void end(struct fz_generator *g)
     g->depth--;
 }
 
-/* Everything that nobody reads goes into one of the losses. */
+/* Adds every value that is not read to one of the losses. */
 
 static int scalar_sum(struct fz_generator *g, int a, int b)
 {
@@ -196,7 +196,7 @@ void fz_make_losses(struct fz_generator *g)
         const int l = i % wanted;
         if (x >= 0) loss[l] = scalar_sum(g, loss[l], x);
     }
-    const int first = term(g, 0); /* the first leaf is a parameter: a loss trains */
+    const int first = term(g, 0); /* the first leaf is a parameter: a loss trains it */
     for (int i = 0; i < wanted; i++) {
         if (loss[i] >= 0 && fz_type_of(p, loss[i])->trains) p->loss[p->n_losses++] = (int16_t)loss[i];
         else if (i == 0) p->loss[p->n_losses++] = (int16_t)scalar_sum(g, loss[i], first);
@@ -216,7 +216,8 @@ static void act(struct fz_generator *g, enum fz_action_kind kind, int loss)
                                                     .value = (int16_t)value };
 }
 
-/* A program with an effect on a buffer ends with its backward: from then on the buffer is not what was recorded. */
+/* A program with an effect on a buffer ends with its backward: from then on the buffer has other contents than
+   recorded. */
 static void make_actions(struct fz_generator *g, bool assigns)
 {
     const int n = g->p->n_losses;
@@ -238,7 +239,7 @@ static void make_actions(struct fz_generator *g, bool assigns)
     }
 }
 
-/* How it is run */
+/* Policies */
 
 void fz_make_policy(struct fz_generator *g, char *out)
 {
@@ -255,11 +256,11 @@ void fz_make_policy(struct fz_generator *g, char *out)
     case 3: snprintf(out, FZ_POLICY, "block:%d", 1 + (int)fz_below(g, 3)); break;
     case 4: snprintf(out, FZ_POLICY, "ops:%s", ops[x]); break;
     case 5: snprintf(out, FZ_POLICY, "ops:%s,%s", ops[x], ops[y]); break;
-    case 6: snprintf(out, FZ_POLICY, "names:save=%s", t[a]); break;
-    case 7: snprintf(out, FZ_POLICY, "names:save=%s,%s", t[a], t[b]); break;
-    case 8: snprintf(out, FZ_POLICY, "none"); break; /* decisions for single values still replay */
+    case 6: snprintf(out, FZ_POLICY, "names:keep=%s", t[a]); break;
+    case 7: snprintf(out, FZ_POLICY, "names:keep=%s,%s", t[a], t[b]); break;
+    case 8: snprintf(out, FZ_POLICY, "none"); break; /* decisions for single values still cause replays */
     case 9: snprintf(out, FZ_POLICY, "names:offload=%s", t[a]); break;
-    case 10: snprintf(out, FZ_POLICY, "names:save=%s;offload=%s", t[a], t[b]); break;
+    case 10: snprintf(out, FZ_POLICY, "names:keep=%s;offload=%s", t[a], t[b]); break;
     default: snprintf(out, FZ_POLICY, "full");
     }
     const size_t length = strlen(out);
@@ -290,7 +291,7 @@ void fz_make_shapes(struct fz_generator *g)
         int64_t n = extents[fz_below(g, 15)];
         if (fz_chance(g, 3)) n = 0;
         if (i == 0 && fz_chance(g, 15))
-            n = g->most / 2 + fz_below(g, g->most / 2 + 1); /* past the blocks of a kernel */
+            n = g->most / 2 + fz_below(g, g->most / 2 + 1); /* larger than the blocks of a kernel */
         g->extent[i] = n < g->most ? n : g->most;
     }
     g->dtype = types[fz_below(g, 6)];

@@ -1,4 +1,4 @@
-/* See judge.h. */
+/* Runs programs in child processes and compares the results. */
 #include "whole/fuzz/judge.h"
 #include "whole/fuzz/generate.h"
 #include "whole/fuzz/own.h"
@@ -12,7 +12,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define SECONDS 300 /* for one program, on the slowest of tools */
+#define SECONDS 300 /* for one program, with the slowest tool */
 
 /* Written by the child, read by the parent. */
 struct shared {
@@ -43,6 +43,7 @@ static int depth_of(const struct fz_program *p)
     return most;
 }
 
+/* Adds one run to the coverage. */
 static void cover(struct fz_coverage *c, const struct fz_program *p, const struct fz_run *run)
 {
     bool empty = false;
@@ -62,7 +63,7 @@ static void cover(struct fz_coverage *c, const struct fz_program *p, const struc
     c->empty += empty;
 }
 
-/* What a message says, without its numbers, names and shapes: a smaller program is refused for the same reason. */
+/* A hash of a message without its numbers, names and shapes: a smaller program must be refused for the same reason. */
 static int reason_of(const char *text)
 {
     uint32_t hash = 0;
@@ -74,6 +75,7 @@ static int reason_of(const char *text)
     return (int)(hash >> 1);
 }
 
+/* Runs the program plainly and under its policy in this process, and compares. */
 static void judge_here(const struct fz_program *p, const struct fz_sabotage *sabotage, struct shared *out)
 {
     struct fz_run plain, other;
@@ -99,7 +101,7 @@ static struct shared *begin(void)
     return s;
 }
 
-/* In the parent: what became of the child. */
+/* In the parent: how the child ended. */
 static void wait_for(pid_t child, struct shared *s)
 {
     int status = 0;
@@ -139,7 +141,8 @@ struct fz_verdict fz_judge(const struct fz_program *p, const struct fz_sabotage 
     return finish(s);
 }
 
-/* In a child: goes on until a candidate fails as wanted; s->seed is its number, or of the one that ends the process. */
+/* In a child: continues until a candidate fails as wanted; s->seed is its number, or that of the one that ends the
+   process. */
 static void search(fz_candidate_fn make, void *context, const struct fz_verdict *wanted,
                    const struct fz_sabotage *sabotage, struct shared *s)
 {
@@ -176,7 +179,7 @@ int fz_judge_first(fz_candidate_fn make, void *context, int from, const struct f
             *ret_verdict = v;
             return from;
         }
-        from++; /* another crash than the one wanted */
+        from++; /* another crash than the wanted one */
     }
 }
 
@@ -205,7 +208,7 @@ struct fz_verdict fz_judge_seeds(uint64_t first, uint64_t count, int64_t most, u
     return finish(s);
 }
 
-/* Present in a build with AddressSanitizer, which looks for leaks when a process ends, but not by _exit(). */
+/* Exists in a build with AddressSanitizer, which looks for leaks when a process exits, but not by _exit(). */
 int __lsan_do_recoverable_leak_check(void) __attribute__((weak));
 
 void fz_look_for_leaks(uint64_t first, uint64_t count, int64_t most)

@@ -1,4 +1,4 @@
-/* Names that regions and tagged values of random programs have, and that policies pick from. */
+/* Names of regions and tagged values of random programs, which policies choose from. */
 #ifndef FUZZ_NAMES_H
 #define FUZZ_NAMES_H
 

@@ -1,6 +1,6 @@
 /*
- * Sums of products by Einstein's notation: a row for each equation, so that each is counted. What an equation says of
- * shapes is read from it here once more.
+ * Statements of einsum: a row for each equation, so that each is counted. Shapes are computed here from the equation,
+ * independently of the library.
  */
 #include "whole/fuzz/generate.h"
 
@@ -12,7 +12,7 @@
 
 struct axes {
     int64_t letter['z' + 1]; /* extents; -1: not seen */
-    int times['z' + 1];      /* how often it stands in operands */
+    int times['z' + 1];      /* number of occurrences in operands */
     rw_shape dots;
 };
 
@@ -26,7 +26,7 @@ static const char *equation_of(int op)
     return fz_op(op)->function;
 }
 
-/* The letters of the next operand; *at is set behind them. */
+/* The letters of the next operand; *at is set after them. */
 static int letters_of(const char **at, char *ret, bool *dots)
 {
     int n = 0;
@@ -39,7 +39,7 @@ static int letters_of(const char **at, char *ret, bool *dots)
     return n;
 }
 
-/* An axis of extent 1 stretches. Axes of an ellipsis are the first: no equation here has letters before one. */
+/* An axis of extent 1 broadcasts. Axes of an ellipsis are the first: no equation here has letters before one. */
 static bool read_operand(const char **at, rw_shape s, struct axes *a)
 {
     char letter[8];
@@ -62,7 +62,7 @@ static bool read_operand(const char **at, rw_shape s, struct axes *a)
     return true;
 }
 
-/* Behind the arrow; without one the letters that stand once, in their order. */
+/* The shape after the arrow; without an arrow that of the letters that occur once, in alphabetical order. */
 static rw_shape result_of(const char *arrow, const struct axes *a, double *ret_summed)
 {
     rw_shape out = a->dots;
@@ -82,6 +82,7 @@ static rw_shape result_of(const char *arrow, const struct axes *a, double *ret_s
     return out;
 }
 
+/* Computes the result's shape, bound and slope from the equation. */
 static bool resolve_einsum(const struct fz_program *p, struct fz_statement *s)
 {
     struct axes a = { .dots = { 0 } };
@@ -101,7 +102,7 @@ static bool resolve_einsum(const struct fz_program *p, struct fz_statement *s)
     return fz_out(s, 0, fz_in(p, s, 0)->dtype, out, bound * n, slope * n);
 }
 
-/* Extents of the letters: of a value that is there, if one operand's axes all differ, or of the program. */
+/* Extents of the letters: those of an existing value, if one operand's letters all differ, or of the program. */
 static int first_operand(struct fz_generator *g, const char *letter, int n, bool dots, int64_t *extent)
 {
     bool twice = false;
@@ -113,6 +114,7 @@ static int first_operand(struct fz_generator *g, const char *letter, int n, bool
     return x;
 }
 
+/* Chooses operands whose extents agree for each letter. */
 static int choose_einsum(struct fz_generator *g, int op)
 {
     int64_t extent['z' + 1];

@@ -1,4 +1,4 @@
-/* Images: convolutions, pooling with all of its options, norms by batch and by group. */
+/* Statements on images: convolutions, pooling with all of its options, norms by batch and by group. */
 #include "whole/fuzz/generate.h"
 
 #include <rewind/conv.h>
@@ -24,7 +24,7 @@ static int choose_image(struct fz_generator *g, int op)
     return fz_emit(g, op, 1, image(g));
 }
 
-/* Of elements up to `most` times as large. */
+/* Sets an image result whose elements are up to `most` times as large. */
 static bool image_like(const struct fz_type *x, struct fz_statement *s, int64_t h, int64_t w, double most)
 {
     rw_shape shape = x->shape;
@@ -45,7 +45,7 @@ static int choose_conv(struct fz_generator *g, int op)
     return fz_chance(g, 50) ? fz_emit(g, op, 2, x, w) : fz_emit(g, op, 3, x, w, fz_like(g, t.dtype, RW_SHAPE(out)));
 }
 
-/* How often a window fits into n, the last one, which may be the first, cut off or not; 0: not once. */
+/* Number of windows in n. The last one, which may be the first, may be partial or not; 0: none fits. */
 static int64_t windows(int64_t n, int64_t padding, int64_t window, int64_t stride, bool ceil)
 {
     const int64_t room = n + 2 * padding - window;
@@ -90,8 +90,8 @@ static void record_conv(struct fz_call *c)
 
 /* ---- pooling ---- */
 
-/* k[0], k[1]: the kernel, k[2]: stride, k[3]: of the options below */
-enum { PADS = 1, DILATES = 2, CEIL = 4, OWN = 8 /* excludes the padding, and a divisor, in turn */ };
+/* k[0], k[1]: the kernel, k[2]: stride, k[3]: the options below */
+enum { PADS = 1, DILATES = 2, CEIL = 4, OWN = 8 /* excludes the padding, and uses a custom divisor, alternately */ };
 
 static rw_pool2d_params params_of(const struct fz_statement *s)
 {
@@ -109,7 +109,7 @@ static rw_pool2d_params params_of(const struct fz_statement *s)
     return params;
 }
 
-/* A dilated window without padding has an element of the image, and so has one whose elements are neighbours. */
+/* A dilated window without padding contains an element of the image, and so does one whose elements are contiguous. */
 static bool resolve_pool(const struct fz_program *p, struct fz_statement *s)
 {
     const bool average = !strcmp(fz_op(s->op)->name, "avg_pool2d");
@@ -144,7 +144,7 @@ static void record_avg_pool(struct fz_call *c)
     c->out[0] = rw_avg_pool2d_at(c->at, c->t, c->in[0], &params);
 }
 
-/* Fewer extents than the image has, as many, or more. */
+/* Smaller extents than the image's, equal ones, or larger ones. */
 static bool resolve_adaptive(const struct fz_program *p, struct fz_statement *s)
 {
     s->k[0] = 1 + s->word[0] % 6;
@@ -174,7 +174,7 @@ static int choose_norm(struct fz_generator *g, int op)
     return fz_emit_list(g, op, n, in);
 }
 
-/* k[0]: groups, of a batch's norm whether there is a relu in it */
+/* k[0]: groups, for a batch norm whether it has a relu */
 static bool resolve_norm(const struct fz_program *p, struct fz_statement *s)
 {
     const struct fz_type *const x = fz_in(p, s, 0);

@@ -1,4 +1,5 @@
-/* Leaves: parameters, buffers, inputs, random tensors. A leaf has a shape of its own; the rest of a program follows. */
+/* Leaves: parameters, buffers, inputs, random tensors. A leaf has its own shape; all other shapes follow from those of
+   leaves. */
 #include "whole/fuzz/generate.h"
 #include "whole/fuzz/leaf.h"
 
@@ -14,7 +15,7 @@ static uint64_t mixed(uint64_t x)
     return x ^ x >> 32;
 }
 
-/* From 0 on and never falling: bags of up to two elements and a half, or all that there is. */
+/* Starts at 0 and never decreases: bags of up to two elements and a half, or of all. */
 static double offset_of(const struct fz_statement *s, int step, int64_t i)
 {
     const double at = (double)(i * (int64_t)((s->word[1] + (uint32_t)step) % 6) / 2), most = s->out[0].bound - 1;
@@ -67,7 +68,7 @@ static bool resolve_float(const struct fz_program *p, struct fz_statement *s)
     return rw_dtype_is_float(s->out[0].dtype) && resolve_leaf(p, s);
 }
 
-/* Filled from its own seed: leaving one leaf out changes no other. */
+/* Filled from its own seed: removing one leaf does not change another. */
 static void seed_of_its_own(const struct fz_call *c)
 {
     rw_generator_set(c->ctx, (rw_generator_state){ .seed = c->s->word[0] });
@@ -102,7 +103,8 @@ static void record_input(struct fz_call *c)
 {
     double data[40000];
     fz_elements(c->p, c->s, c->step, data);
-    c->out[0] = rw_input_at(c->at, c->t, c->s->out[0].dtype, c->s->out[0].shape, data);
+    c->out[0] = rw_input_at(c->at, c->t, c->s->out[0].dtype, c->s->out[0].shape, data,
+                            (size_t)rw_shape_numel(c->s->out[0].shape) * rw_dtype_size(c->s->out[0].dtype));
 }
 
 static void record_randn(struct fz_call *c)
@@ -127,11 +129,11 @@ const struct fz_op fz_leaf_ops[] = {
     { "param", 0, FZ_LEAF | FZ_CONTEXT, 0, choose_leaf, resolve_float, record_param, "rw_param(b.ctx, \"$\", ^0, @0)" },
     { "buffer", 1, FZ_LEAF | FZ_CONTEXT, 0, choose_leaf, resolve_float, record_buffer,
       "rw_buffer(b.ctx, \"$\", ^0, @0)" },
-    { "input", 2, FZ_LEAF, 0, choose_leaf, resolve_float, record_input, "rw_input(t, ^0, @0, $[step])" },
-    { "index", 0, FZ_LEAF, 0, NULL, resolve_leaf, record_input, "rw_input(t, RW_I32, @0, $[step])" },
-    { "targets", 0, FZ_LEAF, 0, NULL, resolve_leaf, record_input, "rw_input(t, RW_I32, @0, $[step])" },
-    { "offsets", 0, FZ_LEAF, 0, NULL, resolve_leaf, record_input, "rw_input(t, RW_I32, @0, $[step])" },
-    { "mask", 0, FZ_LEAF, 0, NULL, resolve_leaf, record_input, "rw_input(t, RW_BOOL, @0, $[step])" },
+    { "input", 2, FZ_LEAF, 0, choose_leaf, resolve_float, record_input, "rw_input(t, ^0, @0, $[step], !0)" },
+    { "index", 0, FZ_LEAF, 0, NULL, resolve_leaf, record_input, "rw_input(t, RW_I32, @0, $[step], !0)" },
+    { "targets", 0, FZ_LEAF, 0, NULL, resolve_leaf, record_input, "rw_input(t, RW_I32, @0, $[step], !0)" },
+    { "offsets", 0, FZ_LEAF, 0, NULL, resolve_leaf, record_input, "rw_input(t, RW_I32, @0, $[step], !0)" },
+    { "mask", 0, FZ_LEAF, 0, NULL, resolve_leaf, record_input, "rw_input(t, RW_BOOL, @0, $[step], !0)" },
     { "randn", 2, FZ_LEAF, 0, choose_leaf, resolve_float, record_randn, "rw_randn(t, ^0, @0)" },
     { "rand", 2, FZ_LEAF, 0, choose_leaf, resolve_float, record_rand, "rw_rand(t, ^0, @0)" },
     { NULL },

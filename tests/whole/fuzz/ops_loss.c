@@ -1,4 +1,5 @@
-/* Cross-entropies with their options: class weights, smoothing, z-loss, reductions, rows of probabilities, chunks. */
+/* Statements of cross-entropies with their options: class weights, smoothing, z-loss, reductions, rows of
+   probabilities, chunks. */
 #include "whole/fuzz/generate.h"
 #include "whole/fuzz/leaf.h"
 
@@ -29,7 +30,7 @@ static int choose_vector(struct fz_generator *g, rw_dtype dtype, int64_t classes
     return fz_like(g, dtype, RW_SHAPE(classes));
 }
 
-/* k[0]: reduction, k[1]: the target that counts nothing, k[2]: z-loss in 64ths, k[3]: rows of a chunk; f: smoothing */
+/* k[0]: reduction, k[1]: the ignored target, k[2]: z-loss in 64ths, k[3]: rows of a chunk; f: smoothing */
 static rw_cross_entropy_params params_of(const struct fz_statement *s)
 {
     return (rw_cross_entropy_params){ .reduction = (rw_reduction)s->k[0],
@@ -46,10 +47,11 @@ static rw_cross_entropy_params params_of_classes(const struct fz_statement *s)
     return p;
 }
 
-/* Of logits that are `x` large; share: what the classes of a row count together, most: what a mean makes of that. */
+/* Sets the result for logits as large as `x`; share: total weight of a row's classes, most: the factor that a mean
+   adds. */
 static bool loss(struct fz_statement *s, const struct fz_type *x, rw_shape rows, double share, double most)
 {
-    s->k[0] = s->word[0] % 4 % 3; /* the mean twice */
+    s->k[0] = s->word[0] % 4 % 3; /* the mean twice as often */
     s->k[2] = s->word[0] >> 8 & 1;
     s->f = s->word[0] >> 9 & 1 ? 0.125 : 0;
     const double log_sum = x->bound + 5, z = (double)s->k[2] / 64;
@@ -71,7 +73,7 @@ static bool fits_target(const struct fz_program *p, struct fz_statement *s, int 
     return target->dtype == RW_I32 && rw_shape_equal(rows, target->shape) && target->bound <= (double)classes;
 }
 
-/* As parts of a mean they are never near 0. */
+/* They are never close to 0, because a mean divides by them. */
 static rw_tensor *weights(struct fz_call *c, rw_tensor *x)
 {
     return rw_add_scalar_at(c->at, c->t, rw_abs_at(c->at, c->t, x), 0.5);
@@ -107,7 +109,7 @@ static void record_rows(struct fz_call *c)
     c->out[0] = rw_cross_entropy_with_at(c->at, c->t, c->in[0], c->in[1], weight, &params);
 }
 
-/* ---- of rows of anything in place of probabilities: x, y[, weights] ---- */
+/* ---- of rows of arbitrary values as probabilities: x, y[, weights] ---- */
 
 static int choose_soft(struct fz_generator *g, int op)
 {
@@ -137,7 +139,7 @@ static void record_soft(struct fz_call *c)
                                          &params);
 }
 
-/* ---- of a linear layer's: x, weight, target[, weights of the classes][, bias] ---- */
+/* ---- of a linear layer: x, weight, target[, weights of the classes][, bias] ---- */
 
 static int choose_linear(struct fz_generator *g, int op)
 {
@@ -154,6 +156,7 @@ static int choose_linear(struct fz_generator *g, int op)
     return fz_emit_list(g, op, n, in);
 }
 
+/* Checks the operands of a linear cross-entropy, and bounds its logits and its loss. */
 static bool resolve_linear(const struct fz_program *p, struct fz_statement *s)
 {
     const struct fz_type *const x = fz_in(p, s, 0), *const w = fz_in(p, s, 1);
@@ -171,7 +174,7 @@ static bool resolve_linear(const struct fz_program *p, struct fz_statement *s)
                               .bound = x->bound * w->bound * n,
                               .slope = (x->slope * w->bound + w->slope * x->bound) * n };
     if (s->n_in > bias) logits.bound += fz_in(p, s, bias)->bound, logits.slope += fz_in(p, s, bias)->slope;
-    s->k[3] = s->word[1] % 8; /* 0: by the shapes */
+    s->k[3] = s->word[1] % 8; /* 0: chosen from the shapes */
     return loss(s, &logits, rows_of(x->shape), weighted ? fz_in(p, s, 3)->bound + 0.5 : 1, weighted ? 2 : 1);
 }
 

@@ -1,8 +1,8 @@
-/* What is recorded beside ops: regions, decisions, names, effects, gradients as ops. */
+/* Statements that are not ops: regions, decisions, names, effects, recorded gradients. */
 #include "whole/fuzz/generate.h"
 #include "whole/fuzz/names.h"
 
-#include <rewind/checkpoint.h>
+#include <rewind/recompute.h>
 #include <rewind/ops.h>
 
 #include <math.h>
@@ -22,7 +22,7 @@ static bool resolve_end(const struct fz_program *p, struct fz_statement *s)
     return true;
 }
 
-/* A value that the tape makes: leaves of the context can't be decided about. */
+/* A value computed by the tape: decisions about leaves of the context are not allowed. */
 static bool resolve_decision(const struct fz_program *p, struct fz_statement *s)
 {
     s->k[0] = s->word[0] % FZ_NAMES;
@@ -51,7 +51,7 @@ static void record_end(struct fz_call *c)
 
 static void record_save(struct fz_call *c)
 {
-    ckpt_save_at(c->at, c->t, c->in[0]);
+    ckpt_keep_at(c->at, c->t, c->in[0]);
 }
 
 static void record_recompute(struct fz_call *c)
@@ -93,7 +93,7 @@ static void record_assign(struct fz_call *c)
     rw_assign_at(c->at, c->t, c->in[0], c->in[1]);
 }
 
-/* Gradients of y with respect to one or two values it depends on. */
+/* Gradients of y with respect to one or two values on which it depends. */
 static int choose_grad(struct fz_generator *g, int op)
 {
     int y = -1;
@@ -110,8 +110,8 @@ static int choose_grad(struct fz_generator *g, int op)
 }
 
 /*
- * That of a parameter of 16 bits is float32. Of what may be the parameter itself, by an op that may give back its
- * operand, it would be either: there is no program that asks for it.
+ * The type of a 16-bit parameter's gradient is float32. For a value that may be the parameter itself, because an op may
+ * return its operand, the type is not determined: no program requests it.
  */
 static bool type_of_gradient(const struct fz_program *p, int value, rw_dtype *dtype)
 {
@@ -142,11 +142,11 @@ static void record_grad(struct fz_call *c)
     rw_grad_at(c->at, c->t, c->in[0], c->in + 1, (size_t)c->s->n_in - 1, c->out);
 }
 
-/* What comes out of grad is not counted on to depend on anything: its flows are none. */
+/* The result of grad is not assumed to depend on anything: it has no flows. */
 const struct fz_op fz_mark_ops[] = {
     { "ckpt_begin", 0, FZ_MARK, 0, NULL, resolve_name, record_begin, NULL },
     { "ckpt_end", 0, FZ_MARK, 0, NULL, resolve_end, record_end, "ckpt_end(t)" },
-    { "ckpt_save", 4, FZ_MARK, 0, choose_decision, resolve_decision, record_save, "ckpt_save(t, $0)" },
+    { "ckpt_keep", 4, FZ_MARK, 0, choose_decision, resolve_decision, record_save, "ckpt_keep(t, $0)" },
     { "ckpt_recompute", 7, FZ_MARK, 0, choose_decision, resolve_decision, record_recompute, "ckpt_recompute(t, $0)" },
     { "ckpt_offload", 5, FZ_MARK, 0, choose_decision, resolve_decision, record_offload, "ckpt_offload(t, $0)" },
     { "ckpt_name", 5, FZ_MARK, 0, choose_decision, resolve_decision, record_name, NULL },

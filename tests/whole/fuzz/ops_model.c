@@ -1,4 +1,4 @@
-/* The ops that models are made of: products, norms, attention, rope, tables, losses, dropout. */
+/* Statements of the ops of models: products, norms, attention, rope, tables, losses, dropout. */
 #include "whole/fuzz/generate.h"
 #include "whole/fuzz/leaf.h"
 
@@ -59,7 +59,7 @@ static void record_linear(struct fz_call *c)
 static bool resolve_linear_gelu(const struct fz_program *p, struct fz_statement *s)
 {
     if (!resolve_linear(p, s)) return false;
-    s->out[0].slope *= 1.2; /* gelu is a little steeper than 1 */
+    s->out[0].slope *= 1.2; /* gelu is slightly steeper than 1 */
     return true;
 }
 
@@ -68,7 +68,7 @@ static void record_linear_gelu(struct fz_call *c)
     c->out[0] = rw_linear_gelu_at(c->at, c->t, c->in[0], c->in[1], c->s->n_in > 2 ? c->in[2] : RW_NONE);
 }
 
-/* x, weight, residual and perhaps a bias */
+/* x, weight, residual and optionally a bias */
 static int choose_linear_add(struct fz_generator *g, int op)
 {
     const int x = fz_any(g, 1, 5);
@@ -100,7 +100,7 @@ static void record_linear_add(struct fz_call *c)
     c->out[0] = rw_linear_add_at(c->at, c->t, c->in[0], c->in[1], c->s->n_in > 3 ? c->in[3] : RW_NONE, c->in[2]);
 }
 
-/* The other factor: leading axes dropped or of extent 1, and now and then a transposed view of it. */
+/* The other factor: leading axes missing or of extent 1, and sometimes a transposed view of it. */
 static int choose_matmul(struct fz_generator *g, int op)
 {
     const int a = fz_any(g, 2, 5);
@@ -180,7 +180,7 @@ static void record_rmsnorm(struct fz_call *c)
     c->out[0] = rw_rmsnorm_at(c->at, c->t, c->in[0], c->s->n_in > 1 ? c->in[1] : RW_NONE, (float)c->s->f);
 }
 
-/* Attention and rope: values of rank 4, made of others by reshape and permute or new */
+/* Attention and rope: values of rank 4, made from others by reshape and permute, or new */
 
 static int rank_4(struct fz_generator *g)
 {
@@ -253,7 +253,7 @@ static void record_rope(struct fz_call *c)
     c->out[0] = rw_rope_at(c->at, c->t, c->in[0], c->s->n_in > 1 ? c->in[1] : RW_NONE, (float)c->s->f);
 }
 
-/* By a table of frequencies: x, frequencies[, positions]. k[0]: interleaved; f: scale, 0 for the default */
+/* With a table of frequencies: x, frequencies[, positions]. k[0]: interleaved; f: scale, 0 for the default */
 
 static int choose_rope_with(struct fz_generator *g, int op)
 {

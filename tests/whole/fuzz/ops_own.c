@@ -1,4 +1,4 @@
-/* The caller's own ops as statements. */
+/* Statements of the caller's own ops. */
 #include "whole/fuzz/generate.h"
 #include "whole/fuzz/own.h"
 

@@ -1,4 +1,4 @@
-/* Element-wise ops. Where a function is not defined everywhere, its argument is shifted to where it is. */
+/* Statements of element-wise ops. If a function is not defined everywhere, its argument is shifted into its domain. */
 #include "whole/fuzz/generate.h"
 
 #include <rewind/ops.h>
@@ -19,7 +19,7 @@ static int choose_unary(struct fz_generator *g, int op)
     return fz_emit(g, op, 1, fz_any(g, 0, 6));
 }
 
-/* x's shape, with axes of extent 1 and leading axes left out at random */
+/* x's shape, with random axes of extent 1 and leading axes missing */
 static rw_shape narrowed(struct fz_generator *g, rw_shape x)
 {
     rw_shape s = { 0 };
@@ -28,7 +28,7 @@ static rw_shape narrowed(struct fz_generator *g, rw_shape x)
     return s;
 }
 
-/* An operand to broadcast with a: any value that does, or one with a's shape narrowed. */
+/* An operand to broadcast with a: any value that does, or one whose shape is a's, narrowed. */
 static int partner(struct fz_generator *g, int a)
 {
     const struct fz_type *const x = fz_type_of(g->p, a);
@@ -68,7 +68,7 @@ static bool unary(const struct fz_program *p, struct fz_statement *s, double bou
 
 static bool resolve_same(const struct fz_program *p, struct fz_statement *s)
 {
-    return unary(p, s, fz_in(p, s, 0)->bound, 1.2); /* silu and gelu are a little steeper than 1 */
+    return unary(p, s, fz_in(p, s, 0)->bound, 1.2); /* silu and gelu are slightly steeper than 1 */
 }
 
 static bool resolve_tanh(const struct fz_program *p, struct fz_statement *s)
@@ -87,7 +87,7 @@ static bool resolve_log(const struct fz_program *p, struct fz_statement *s)
     return unary(p, s, larger(0.7, log(fz_in(p, s, 0)->bound + 0.5)), 2);
 }
 
-/* log(1 + x) of what is 0.5 at least. */
+/* log(1 + x) of values of at least 0.5. */
 static bool resolve_log1p(const struct fz_program *p, struct fz_statement *s)
 {
     return unary(p, s, log(fz_in(p, s, 0)->bound + 1.5), 1);
@@ -125,7 +125,7 @@ static bool binary(const struct fz_program *p, struct fz_statement *s, double bo
     const struct fz_type *const a = fz_in(p, s, 0), *const b = fz_in(p, s, 1);
     rw_shape joint;
     if (!is_float(a) || a->dtype != b->dtype || !fz_broadcast(a->shape, b->shape, &joint)) return false;
-    /* a broadcast operand gets the sum of what flows back to each of its copies */
+    /* a broadcast operand gets the sum of the gradients of its copies */
     return fz_out(s, 0, a->dtype, joint, bound, slope);
 }
 
@@ -198,7 +198,7 @@ static void record_add_scalar(struct fz_call *c)
     c->out[0] = rw_add_scalar_at(c->at, c->t, c->in[0], c->s->f);
 }
 
-/* A pointer to data can point at a pointer to a function, not at a function. */
+/* A pointer to data can point to a pointer to a function, but not to a function. */
 #define FN(name, type) static const type fn_##name = rw_##name##_at;
 FN(neg, unary_fn) FN(abs, unary_fn) FN(exp, unary_fn) FN(log, unary_fn) FN(sqrt, unary_fn) FN(tanh, unary_fn)
 FN(sigmoid, unary_fn) FN(relu, unary_fn) FN(silu, unary_fn) FN(gelu, unary_fn) FN(gelu_tanh, unary_fn)

@@ -1,4 +1,4 @@
-/* Reductions and softmaxes over random axes, the axes kept or not. */
+/* Statements of reductions and softmaxes over random axes, with the axes kept or not. */
 #include "whole/fuzz/generate.h"
 
 #include <rewind/ops.h>
@@ -24,7 +24,7 @@ static int choose_matrix(struct fz_generator *g, int op)
     return fz_emit(g, op, 1, fz_any(g, 2, 6));
 }
 
-/* k[0]: set of axes, k[1]: kept, k[2]: elements that become one */
+/* k[0]: set of axes, k[1]: kept, k[2]: number of elements reduced to one */
 static rw_shape reduced(struct fz_statement *s, rw_shape x)
 {
     const uint32_t all = (1u << x.rank) - 1;
@@ -51,7 +51,7 @@ static bool resolve_reduce(const struct fz_program *p, struct fz_statement *s)
     const double n = (double)s->k[2];
     if (!strcmp(name, "sum")) return fz_out(s, 0, x->dtype, out, x->bound * n, x->slope * n);
     if (!strcmp(name, "logsumexp")) return n > 0 && fz_out(s, 0, x->dtype, out, x->bound + log(n), x->slope);
-    return n > 0 && fz_out(s, 0, x->dtype, out, x->bound, x->slope); /* a mean or maximum of nothing is none */
+    return n > 0 && fz_out(s, 0, x->dtype, out, x->bound, x->slope); /* of no elements there is no mean or maximum */
 }
 
 static bool resolve_sum_to(const struct fz_program *p, struct fz_statement *s)
@@ -110,7 +110,7 @@ static void record_causal(struct fz_call *c)
     c->out[0] = rw_causal_softmax_at(c->at, c->t, c->in[0], (float)c->s->f);
 }
 
-/* What a loss is made of: a scalar of any value. */
+/* A term of a loss: a scalar computed from any value. */
 static bool resolve_term(const struct fz_program *p, struct fz_statement *s)
 {
     const struct fz_type *const x = fz_in(p, s, 0);

@@ -1,4 +1,4 @@
-/* The scan of a state-space model: x, dt, a, b, c[, state] -> y and the state behind it. */
+/* Statements of the scan of a state-space model: x, dt, a, b, c[, state] -> y and the final state. */
 #include "whole/fuzz/generate.h"
 
 #include <rewind/ops.h>
@@ -8,6 +8,7 @@
 
 enum { X, DT, A, B, C, STATE };
 
+/* Emits a state-space scan with fitting operands, half of the time with an initial state. */
 static int choose_scan(struct fz_generator *g, int op)
 {
     const int64_t length = fz_chance(g, 60) ? fz_extent(g) : 1 + fz_below(g, 5);
@@ -42,7 +43,7 @@ static bool fits(const struct fz_program *p, const struct fz_statement *s)
     return s->n_in == STATE || rw_shape_equal(fz_in(p, s, STATE)->shape, RW_SHAPE(d[0], d[2], d[3], n));
 }
 
-/* Nothing grows from place to place: dt is at least 0 and a at most. k[0]: places of a chunk */
+/* The state does not grow: dt is at least 0 and a at most. k[0]: places of a chunk */
 static bool resolve_scan(const struct fz_program *p, struct fz_statement *s)
 {
     if (!fits(p, s)) return false;
@@ -54,7 +55,7 @@ static bool resolve_scan(const struct fz_program *p, struct fz_statement *s)
     double slope = places * (dt->slope * x->bound * b->bound + dt->bound * (x->slope * b->bound + x->bound * b->slope));
     if (s->n_in > STATE) state += fz_in(p, s, STATE)->bound, slope += fz_in(p, s, STATE)->slope;
     slope += state * (double)(d[1] + 1) * (dt->slope * a->bound + a->slope * dt->bound);
-    s->k[0] = s->word[0] % 8; /* 0: as many as there are by default */
+    s->k[0] = s->word[0] % 8; /* 0: the default number */
     return fz_out(s, 0, x->dtype, x->shape, width * state * c->bound, width * (slope * c->bound + state * c->slope)) &&
            fz_out(s, 1, x->dtype, RW_SHAPE(d[0], d[2], d[3], n), state, slope);
 }

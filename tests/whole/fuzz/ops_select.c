@@ -1,4 +1,4 @@
-/* Comparisons and choices, parts of a tensor, elements by index. */
+/* Statements of comparisons and selections, slices, and indexing. */
 #include "whole/fuzz/generate.h"
 
 #include <rewind/compare.h>
@@ -32,7 +32,7 @@ static int axis_of(const struct fz_statement *s, rw_shape x)
     return (int)(s->word[0] % (uint32_t)x.rank);
 }
 
-/* An axis as the caller writes it: from the end now and then. */
+/* An axis as the caller writes it: sometimes counted from the end. */
 static int64_t written(const struct fz_statement *s, int axis, int rank)
 {
     return s->word[0] >> 9 & 1 ? axis - rank : axis;
@@ -54,7 +54,7 @@ static int choose_equal(struct fz_generator *g, int op)
     return a < 0 ? -1 : fz_emit(g, op, 2, a, fz_like(g, fz_type_of(g->p, a)->dtype, fz_type_of(g->p, a)->shape));
 }
 
-/* ---- truth values ---- */
+/* ---- booleans ---- */
 
 static int choose_masks(struct fz_generator *g, int op)
 {
@@ -67,7 +67,7 @@ static int choose_mask(struct fz_generator *g, int op)
     return fz_emit(g, op, 1, fz_any_mask(g));
 }
 
-/* What chooses, and two of its shape, or of one that broadcasts with it. */
+/* The condition, and two operands of its shape, or of one that broadcasts with it. */
 static int choose_where(struct fz_generator *g, int op)
 {
     const int mask = fz_any_mask(g);
@@ -192,7 +192,7 @@ static void record_clamp(struct fz_call *c)
     c->out[0] = rw_clamp_at(c->at, c->t, c->in[0], -0.5, 0.75);
 }
 
-/* ---- parts of a tensor ---- */
+/* ---- slices ---- */
 
 static bool resolve_select(const struct fz_program *p, struct fz_statement *s)
 {
@@ -276,7 +276,7 @@ static bool resolve_moved(const struct fz_program *p, struct fz_statement *s)
     return like(p, s, x);
 }
 
-/* The last axis, in each mode; what is cut off is left, at least one element of it. */
+/* The last axis, in each mode; at least one element remains when it is cropped. */
 static bool resolve_pad(const struct fz_program *p, struct fz_statement *s)
 {
     rw_shape x = fz_in(p, s, 0)->shape;
@@ -306,7 +306,7 @@ static void record_unsqueeze(struct fz_call *c)
 
 static void record_unbind(struct fz_call *c)
 {
-    rw_unbind_at(c->at, c->t, c->in[0], (int)c->s->k[0], c->s->n_out, c->out);
+    rw_unbind_at(c->at, c->t, c->in[0], (int)c->s->k[0], c->out, c->s->n_out);
 }
 
 static void record_stack(struct fz_call *c)
@@ -359,7 +359,7 @@ static bool resolve_topk(const struct fz_program *p, struct fz_statement *s)
     return n > 0 && fz_out(s, 0, x->dtype, shape, x->bound, x->slope) && fz_out(s, 1, RW_I32, shape, (double)n, 0);
 }
 
-/* Of x's shape but along axis 0, which is that of the row's words. */
+/* x's shape except along axis 0, whose extent the row's words determine. */
 static rw_shape index_shape(struct fz_generator *g, rw_shape x)
 {
     x.dim[0] = fz_extent(g);
@@ -413,7 +413,7 @@ static int choose_list(struct fz_generator *g, int op)
     return fz_emit(g, op, 2, x, fz_index(g, RW_SHAPE(fz_extent(g)), shape.dim[fz_below(g, shape.rank)]));
 }
 
-/* The first axis from the word's on that all indexes lie in. */
+/* The first axis, from the word's on, for which all indexes are in range. */
 static bool resolve_list(const struct fz_program *p, struct fz_statement *s)
 {
     const struct fz_type *const x = fz_in(p, s, 0), *const index = fz_in(p, s, 1);
@@ -504,7 +504,7 @@ static void record_hot(struct fz_call *c)
     c->out[0] = rw_one_hot_at(c->at, c->t, c->in[0], c->s->k[0], c->s->out[0].dtype);
 }
 
-/* A pointer to data can point at a pointer to a function, not at a function. */
+/* A pointer to data can point to a pointer to a function, but not to a function. */
 #define FN(name, type) static const type fn_##name = rw_##name##_at;
 FN(eq, binary_fn) FN(ne, binary_fn) FN(lt, binary_fn) FN(le, binary_fn) FN(gt, binary_fn) FN(ge, binary_fn)
 FN(logical_and, binary_fn) FN(logical_or, binary_fn) FN(logical_not, unary_fn) FN(isfinite, unary_fn)

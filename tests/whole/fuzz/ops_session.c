@@ -1,6 +1,6 @@
 /*
- * Statements of metamorphic programs alone (FZ_SESSION): gradients of the caller's own, gradients as operands, effects,
- * precision recipes, parts with a policy, and own ops that fail or record what they drew.
+ * Statements of metamorphic programs only (FZ_SESSION): custom gradients, gradients as operands, effects, precision
+ * recipes, parts with a policy, and own ops that fail or record what they drew.
  */
 #include "whole/fuzz/generate.h"
 #include "whole/fuzz/own.h"
@@ -34,7 +34,7 @@ static bool like(struct fz_statement *s, int i, const struct fz_type *x)
     return rw_dtype_is_float(x->dtype) && fz_out(s, i, x->dtype, x->shape, x->bound, x->slope);
 }
 
-/* ---- gradients of the caller's own ---- */
+/* ---- custom gradients ---- */
 
 static bool resolve_detach(const struct fz_program *p, struct fz_statement *s)
 {
@@ -57,14 +57,14 @@ static void record_straight(struct fz_call *c)
     c->out[0] = rw_straight_through_at(c->at, c->t, c->in[0], c->in[1]);
 }
 
-/* The gradient of x is a value of forward, as that of a loss which is computed together with its gradient. */
+/* The gradient of x is a value of forward, as for a loss that is computed together with its gradient. */
 static rw_status forward_value_rule(rw_grad_call *g, const void *data)
 {
     (void)data;
     return rw_grad_set(g, 1, rw_grad_input(g, 2));
 }
 
-/* The gradient of x is computed from one. */
+/* The gradient of x is computed from a value of forward. */
 static rw_status product_rule(rw_grad_call *g, const void *data)
 {
     (void)data;
@@ -73,7 +73,7 @@ static rw_status product_rule(rw_grad_call *g, const void *data)
     return rw_grad_set(g, 1, rw_mul(t, rw_grad_input(g, 2), sum));
 }
 
-/* y, x, z: x is no parameter of 16 bits, whose gradient is of another type. */
+/* y, x, z: x is not a 16-bit parameter, whose gradient has another type. */
 static int choose_custom(struct fz_generator *g, int op)
 {
     const int y = fz_any(g, 0, 6), x = fz_any(g, 0, 6);
@@ -169,7 +169,7 @@ static void record_store(struct fz_call *c)
     rw_apply_at(c->at, c->t, &fuzz_store, c->in, 2, NULL, 0, NULL);
 }
 
-/* ---- own ops: one that fails when it is told to, one that records what it draws ---- */
+/* ---- own ops: one that fails on demand, one that records what it draws ---- */
 
 static bool resolve_like(const struct fz_program *p, struct fz_statement *s)
 {

@@ -1,4 +1,4 @@
-/* Views and copies: reshape, permute, slice, split, concat, broadcast, cast. */
+/* Statements of views and copies: reshape, permute, slice, split, concat, broadcast, cast. */
 #include "whole/fuzz/generate.h"
 
 #include <rewind/ops.h>
@@ -21,7 +21,7 @@ static bool view(const struct fz_program *p, struct fz_statement *s, rw_shape sh
     return rw_dtype_is_float(x->dtype) && fz_out(s, 0, x->dtype, shape, x->bound, x->slope);
 }
 
-/* Flatten, join two axes, cut one in two, or put in one of extent 1. */
+/* Flattens, merges two axes, splits one in two, or inserts one of extent 1. */
 static bool resolve_reshape(const struct fz_program *p, struct fz_statement *s)
 {
     rw_shape x = fz_in(p, s, 0)->shape;
@@ -46,6 +46,7 @@ static bool resolve_reshape(const struct fz_program *p, struct fz_statement *s)
     return view(p, s, x);
 }
 
+/* A random permutation by the statement's words, stored in k[0]. */
 static bool resolve_permute(const struct fz_program *p, struct fz_statement *s)
 {
     const rw_shape x = fz_in(p, s, 0)->shape;
@@ -86,12 +87,13 @@ static bool resolve_slice(const struct fz_program *p, struct fz_statement *s)
     int64_t from = (int64_t)(s->word[1] % (uint64_t)(n + 1)), to = (int64_t)(s->word[2] % (uint64_t)(n + 1));
     if (from > to) { const int64_t swap = from; from = to, to = swap; }
     if (from == to && s->word[1] % 16)
-        from = from ? from - 1 : 0, to = from < n ? from + 1 : n; /* an empty one now and then */
+        from = from ? from - 1 : 0, to = from < n ? from + 1 : n; /* sometimes an empty one */
     s->k[0] = axis, s->k[1] = from, s->k[2] = to;
     x.dim[axis] = to - from;
     return view(p, s, x);
 }
 
+/* Two or three parts along an axis. */
 static bool resolve_split(const struct fz_program *p, struct fz_statement *s)
 {
     const struct fz_type *const x = fz_in(p, s, 0);
@@ -125,6 +127,7 @@ static int choose_concat(struct fz_generator *g, int op)
     return fz_emit_list(g, op, n, in);
 }
 
+/* Operands that differ in at most one extent. */
 static bool resolve_concat(const struct fz_program *p, struct fz_statement *s)
 {
     const struct fz_type *const x = fz_in(p, s, 0);
@@ -132,7 +135,7 @@ static bool resolve_concat(const struct fz_program *p, struct fz_statement *s)
     double bound = x->bound, slope = x->slope;
     int axis = -1;
     if (!out.rank || !rw_dtype_is_float(x->dtype)) return false;
-    for (int i = 1; i < s->n_in; i++) { /* the axis along which they differ */
+    for (int i = 1; i < s->n_in; i++) { /* the axis in which they differ */
         const struct fz_type *const y = fz_in(p, s, i);
         if (y->dtype != x->dtype || y->shape.rank != out.rank) return false;
         for (int k = 0; k < out.rank; k++) {

@@ -1,4 +1,5 @@
-/* Rows of a table with PyTorch's options: one that takes no gradient, bags with weights, offsets, modes. */
+/* Statements of embedding tables with PyTorch's options: a padding row without gradient, bags with weights, offsets,
+   modes. */
 #include "whole/fuzz/generate.h"
 
 #include <rewind/gather.h>
@@ -15,7 +16,7 @@ static bool is_index_of(const struct fz_type *index, const struct fz_type *table
     return is_table(table) && index->dtype == RW_I32 && index->bound <= (double)table->shape.dim[0];
 }
 
-/* A row of the table, counted from the end now and then. */
+/* A row of the table, sometimes counted from the end. */
 static int64_t row_of(const struct fz_statement *s, const struct fz_type *table)
 {
     const int64_t n = table->shape.dim[0], row = (int64_t)(s->word[2] % (uint64_t)n);
@@ -74,7 +75,7 @@ static bool bags(struct fz_statement *s, const struct fz_type *table, int64_t n,
     return fz_out(s, 0, table->dtype, RW_SHAPE(n, table->shape.dim[1]), m * table->bound, m * table->slope);
 }
 
-/* What each row counts in its bag. */
+/* The weight of each row in its bag. */
 static bool weigh(struct fz_statement *s, const struct fz_type *table, const struct fz_type *weights)
 {
     const struct fz_type *const y = &s->out[0];
@@ -103,7 +104,7 @@ static void record_bag(struct fz_call *c)
     c->out[0] = rw_embedding_bag_with_at(c->at, c->t, c->in[0], c->in[1], &params);
 }
 
-/* Bags one behind the other: table, index, offsets[, weights] */
+/* Concatenated bags: table, index, offsets[, weights] */
 
 static int choose_offsets(struct fz_generator *g, int op)
 {

@@ -54,7 +54,7 @@ static void store(const rw_view *v, int64_t i, double x)
     else ((uint16_t *)v->data)[i] = (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
-/* The last element of output 0 as it was before the op ran, for the plant that leaves it so. */
+/* The last element of output 0 before the op ran, for the plant that leaves it unwritten. */
 struct before {
     unsigned char last[8];
 };
@@ -72,7 +72,7 @@ static struct before before_kernel(const rw_kernel *k)
     return b;
 }
 
-/* What stands in the planted op behind the kernel that does as it should. */
+/* The fault of the planted op, executed after its correct kernel. */
 static void misbehave(const rw_kernel *k, const struct before *b)
 {
     const rw_view *const x = &k->in[0], *const y = &k->out[0];
@@ -128,7 +128,7 @@ static rw_status pair_cpu(const rw_kernel *k)
 {
     const int runs = fuzz_pair_runs[id_of(k)]++;
     const struct before b = before_kernel(k);
-    if (runs && fuzz_plant == FUZZ_CRASHES) raise(SIGKILL); /* which no tool takes for a mistake of ours */
+    if (runs && fuzz_plant == FUZZ_CRASHES) raise(SIGKILL); /* a signal that no tool reports as a bug of the program */
     const double lie = runs && fuzz_plant == FUZZ_LIES ? 0.25 : 0;
     for (int64_t i = 0; i < k->in[0].layout->numel; i++) {
         const double x = load(&k->in[0], i);
@@ -163,6 +163,7 @@ static rw_status top_check(rw_op_call *call)
     return rw_op_output(call, 1, RW_I32, rows);
 }
 
+/* Each row's sum and the index of its largest element. */
 static rw_status top_cpu(const rw_kernel *k)
 {
     const rw_layout *const l = k->in[0].layout;
@@ -289,6 +290,7 @@ const rw_op_def fuzz_store = { .name = "fuzz_store",
 
 struct fuzz_ledger fuzz_ledger;
 
+/* Records drawn blocks, and counts overlaps with other draws. */
 static void enter(rw_ticket ticket, uint64_t blocks, int64_t id)
 {
     struct fuzz_ledger *const l = &fuzz_ledger;

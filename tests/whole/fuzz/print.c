@@ -1,4 +1,4 @@
-/* A program as C that can be pasted into tests/whole/found.c. */
+/* Prints a program as C that can be pasted into tests/whole/regressions.c. */
 #include "whole/fuzz/leaf.h"
 #include "whole/fuzz/names.h"
 #include "whole/fuzz/shrink.h"
@@ -52,6 +52,11 @@ static void print_number(FILE *out, double x)
     fprintf(out, strpbrk(text, ".en") ? "%s" : "%s.0", text);
 }
 
+static size_t bytes_of(const struct fz_type *x)
+{
+    return (size_t)rw_shape_numel(x->shape) * rw_dtype_size(x->dtype);
+}
+
 /* The row's text with its places filled in: see struct fz_op. */
 static void print_call(const struct printer *p, const struct fz_statement *s)
 {
@@ -66,6 +71,7 @@ static void print_call(const struct printer *p, const struct fz_statement *s)
         case '%': fprintf(p->out, "%lld", (long long)s->k[digit]), c++; break;
         case '~': print_number(p->out, s->f); break;
         case '@': print_shape(p->out, s->out[digit].shape), c++; break;
+        case '!': fprintf(p->out, "%zu", bytes_of(&s->out[digit])), c++; break;
         case '^': fprintf(p->out, "%s", type_names[s->out[digit].dtype]), c++; break;
         case '#': print_axes(p->out, s->k[0], fz_in(p->p, s, 0)->shape.rank); break;
         default: fputc(*c, p->out);
@@ -81,7 +87,7 @@ static void print_operands(const struct printer *p, const struct fz_statement *s
     }
 }
 
-/* Statements that one row of text can't say. */
+/* Statements that one row of text cannot express. */
 static bool print_special(const struct printer *p, const struct fz_statement *s)
 {
     FILE *const o = p->out;
@@ -101,7 +107,7 @@ static bool print_special(const struct printer *p, const struct fz_statement *s)
         fprintf(o, " }, %d, v%d);\n", s->n_out, i);
     } else if (!strcmp(name, "unbind")) {
         fprintf(o, "rw_tensor *v%d[%d];\n            rw_unbind(t, ", i, s->n_out), print_name(p, s->in[0]);
-        fprintf(o, ", %lld, %d, v%d);\n", (long long)s->k[0], s->n_out, i);
+        fprintf(o, ", %lld, v%d, %d);\n", (long long)s->k[0], s->n_out, i);
     } else if (!strcmp(name, "topk")) {
         fprintf(o, "rw_tensor *v%d[2];\n            rw_topk(t, ", i), print_name(p, s->in[0]);
         fprintf(o, ", %lld, %lld, v%d, v%d + 1);\n", (long long)s->k[1], (long long)s->k[0], i, i);
@@ -120,6 +126,7 @@ static bool print_special(const struct printer *p, const struct fz_statement *s)
     return true;
 }
 
+/* Prints the call of a statement. */
 static void print_expression(const struct printer *p, const struct fz_statement *s)
 {
     FILE *const o = p->out;
@@ -149,6 +156,7 @@ static void print_expression(const struct printer *p, const struct fz_statement 
     }
 }
 
+/* Prints a leaf's elements of all steps as an array. */
 static void print_data(const struct printer *p, const struct fz_statement *s)
 {
     static const char *const types[] = {
@@ -195,6 +203,7 @@ void fz_print_statement(FILE *out, const struct fz_program *p, int statement)
     print_statement(&(struct printer){ out, p }, &p->s[statement]);
 }
 
+/* Prints an action on the tape. */
 static void print_action(const struct printer *p, const struct fz_action *a)
 {
     FILE *const o = p->out;
@@ -224,10 +233,11 @@ static void print_comment(const struct printer *p, const struct fz_verdict *v)
             fz_failure_names[v->failure], v->text, (unsigned long long)p->p->seed, modes[p->p->mode],
             p->p->two_tapes ? ", the program on two tapes in turn" : "",
             p->p->clips ? ", rw_clip_grad_norm() after each step" : "",
-            p->p->steps > 1 ? ", rw_adamw_step() after each step" : "",
+            p->p->steps > 1 ? ", rw_optimizer_step() after each step" : "",
             p->p->accumulates ? ", gradients never cleared" : "");
 }
 
+/* Prints the loop over both policies. */
 static void print_body(const struct printer *p)
 {
     FILE *const o = p->out;
@@ -242,7 +252,8 @@ static void print_body(const struct printer *p)
     if (q->steps > 1)
         fprintf(
             o,
-            "        rw_adamw *opt = NULL;\n        rw_adamw_create(&opt, b.ctx, &(rw_adamw_params){ .lr = 0.01 });\n");
+            "        rw_optimizer *opt = NULL;\n"
+            "        rw_adamw_create(&opt, b.ctx, &(rw_adamw_params){ .lr = 0.01 });\n");
     fprintf(o, "        for (int step = 0; step < %d; step++) {\n", q->steps);
     if (strcmp(q->policy[0], q->policy[1]) && q->steps > 1)
         fprintf(o, "            ckpt_set_policy(t, !f.policy ? \"none\" : step ? \"%s\" : \"%s\");\n", q->policy[1],
@@ -255,10 +266,10 @@ static void print_body(const struct printer *p)
     for (int i = 0; i < q->n_actions; i++)
         if (!q->action[i].dropped) print_action(p, &q->action[i]);
     if (q->clips) fprintf(o, "            rw_clip_grad_norm(b.ctx, 1, NULL);\n");
-    if (q->steps > 1) fprintf(o, "            rw_adamw_step(opt);\n            found_parameters(&f, b.ctx);\n");
+    if (q->steps > 1) fprintf(o, "            rw_optimizer_step(opt);\n            found_parameters(&f, b.ctx);\n");
     if (!q->accumulates) fprintf(o, "            rw_zero_grad(b.ctx);\n");
     fprintf(o, "            rw_tape_reset(t);\n        }\n");
-    if (q->steps > 1) fprintf(o, "        rw_adamw_destroy(&opt);\n");
+    if (q->steps > 1) fprintf(o, "        rw_optimizer_destroy(&opt);\n");
     fprintf(o, "        fixture_close(&b);\n    }\n    found_finish(&f);\n");
 }
 

@@ -1,11 +1,11 @@
-/* See program.h. */
+/* Resolves a program: attributes, types and shapes of all statements, from its leaves and words. */
 #include "whole/fuzz/program.h"
 
 #include <string.h>
 
-#define MOST_ELEMENTS 40000
-#define MOST_BOUND 300.0
-#define MOST_SLOPE 1e7
+#define ELEMENTS_MAX 40000
+#define BOUND_MAX 300.0
+#define SLOPE_MAX 1e7
 
 static const struct fz_op *const families[] = { fz_leaf_ops, fz_mark_ops,  fz_pointwise_ops, fz_reduce_ops,
                                                 fz_shape_ops, fz_model_ops, fz_own_ops, fz_select_ops,
@@ -41,7 +41,7 @@ const struct fz_type *fz_type_of(const struct fz_program *p, int value)
 
 bool fz_out(struct fz_statement *s, int i, rw_dtype dtype, rw_shape shape, double bound, double slope)
 {
-    if (shape.rank > 6 || rw_shape_numel(shape) > MOST_ELEMENTS || bound > MOST_BOUND || slope > MOST_SLOPE)
+    if (shape.rank > 6 || rw_shape_numel(shape) > ELEMENTS_MAX || bound > BOUND_MAX || slope > SLOPE_MAX)
         return false;
     s->out[i] = (struct fz_type){
         .dtype = dtype, .shape = shape, .bound = bound, .slope = slope, .trains = s->out[i].trains
@@ -161,7 +161,7 @@ bool fz_is_used(const struct fz_program *p, int statement)
     return false;
 }
 
-/* Field by field: the bytes between them are anybody's. */
+/* Compares the members: padding bytes between them are undefined. */
 
 static bool same_type(const struct fz_type *a, const struct fz_type *b)
 {

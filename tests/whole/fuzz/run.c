@@ -33,14 +33,14 @@ struct entry {
     uint64_t bytes;
 };
 
-/* One run in progress. */
+/* A run in progress. */
 struct stage {
     struct fz_run *r;
     const struct fz_program *p;
     struct fixture b;
     rw_tape *tape[2];
     rw_tensor *value[2][FZ_STATEMENTS * FZ_OUTS];
-    rw_adamw *opt;
+    rw_optimizer *opt;
     int step, n_tapes;
     bool plain;
 };
@@ -72,7 +72,7 @@ static void *append(struct fz_log *log, size_t bytes)
     return log->data + log->bytes - bytes;
 }
 
-/* The caller writes `bytes` bytes to what comes back. */
+/* Appends an entry. The caller writes `bytes` bytes to the returned address. */
 static void *note(struct stage *g, enum fz_failure kind, int tape, int what, rw_status status, size_t bytes)
 {
     const size_t padded = (bytes + 7) / 8 * 8;
@@ -83,10 +83,10 @@ static void *note(struct stage *g, enum fz_failure kind, int tape, int what, rw_
     return at + sizeof e;
 }
 
-/* Of ops and calls that may fail because a buffer has changed meanwhile: the same under every policy. */
+/* For ops and calls that may fail because a buffer has changed meanwhile: the same under every policy. */
 static bool settle(struct stage *g, int tape, int what, const char *call, rw_status status)
 {
-    if (status && status != RW_ERR_CHANGED) {
+    if (status && status != RW_ERR_MODIFIED) {
         g->r->status = status;
         fail(g, status == RW_ERR_MISMATCH ? FZ_REPORT : FZ_REFUSED, "%s: %s: %s", call, rw_status_name(status),
              rw_error_message(g->b.ctx));
@@ -109,6 +109,7 @@ static bool tensor(struct stage *g, enum fz_failure kind, int tape, int what, co
 
 /* Recording */
 
+/* Records the program's statements on a tape. */
 static void record(struct stage *g, int tape)
 {
     for (int i = 0; i < g->p->n && !g->r->failure; i++) {
@@ -133,6 +134,7 @@ static void record(struct stage *g, int tape)
     }
 }
 
+/* Opens the context and creates its leaves. */
 static void make_context(struct stage *g)
 {
     g->b = fixture_open(g->p->numbers, g->plain ? 1 : g->p->threads[0]);
@@ -192,6 +194,7 @@ static void explain(struct stage *g, int tape, int what)
     fclose(out);
 }
 
+/* Performs one action and logs its results. */
 static void act(struct stage *g, int tape, int what)
 {
     const struct fz_action *const a = &g->p->action[what];
@@ -225,6 +228,7 @@ static bool goes_backward(const struct fz_program *p)
     return false;
 }
 
+/* Clips, steps the optimizer, and logs gradients and parameters. */
 static void end_step(struct stage *g)
 {
     double norm = 0;
@@ -232,14 +236,14 @@ static void end_step(struct stage *g)
         settle(g, -1, -1, "rw_clip_grad_norm", rw_clip_grad_norm(g->b.ctx, 1.0, &norm));
         memcpy(note(g, FZ_GRADIENT, -1, -1, RW_OK, sizeof norm), &norm, sizeof norm);
     }
-    settle(g, -1, -1, "rw_adamw_step", rw_adamw_step(g->opt));
+    settle(g, -1, -1, "rw_optimizer_step", rw_optimizer_step(g->opt));
     for (int i = 0; i < g->p->n; i++) {
         if (g->p->s[i].dropped || !(fz_op(g->p->s[i].op)->flags & FZ_CONTEXT)) continue;
         tensor(g, FZ_PARAMETER, -1, i, "rw_read of a parameter", g->value[0][i * FZ_OUTS]);
     }
     const rw_generator_state state = rw_generator_get(g->b.ctx);
     memcpy(note(g, FZ_GENERATOR, -1, -1, RW_OK, sizeof state), &state, sizeof state);
-    if (goes_backward(g->p)) /* else effects need not have happened, and under REWIND_EAGER they have */
+    if (goes_backward(g->p)) /* without a backward, effects need not have happened, and under REWIND_EAGER they have */
         memcpy(note(g, FZ_EFFECT, -1, -1, RW_OK, sizeof fuzz_tally_runs), fuzz_tally_runs, sizeof fuzz_tally_runs);
     if (!g->p->accumulates) rw_zero_grad(g->b.ctx);
     for (int tape = 0; tape < g->n_tapes; tape++) rw_tape_reset(g->tape[tape]);
@@ -281,7 +285,7 @@ void fz_run(struct fz_run *r, const struct fz_program *p, bool plain)
     set_mode(plain ? FZ_PLAIN : p->mode);
     make_context(g);
     for (g->step = 0; g->step < p->steps && !r->failure; g->step++) step(g);
-    rw_adamw_destroy(&g->opt);
+    rw_optimizer_destroy(&g->opt);
     if (g->n_tapes > 1) rw_tape_destroy(&g->tape[1]);
     fixture_close(&g->b);
     set_mode(FZ_PLAIN);

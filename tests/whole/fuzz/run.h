@@ -1,13 +1,13 @@
-/* Runs a program once, and puts down everything that can be seen from outside: two runs must put down the same. */
+/* Runs a program once, and logs everything observable: two runs must log the same. */
 #ifndef FUZZ_RUN_H
 #define FUZZ_RUN_H
 
 #include "whole/fuzz/program.h"
 
-/* In the order of looking: what is seen first when several things differ. */
+/* In the order of precedence: the first one is reported if several things differ. */
 enum fz_failure {
     FZ_FINE,
-    FZ_REFUSED,    /* a call fails that should not */
+    FZ_REFUSED,    /* a call fails that should succeed */
     FZ_STATUS,     /* a call's status differs */
     FZ_LOSS,       /* the bytes of a loss */
     FZ_VALUE,      /* of a value that was read */
@@ -31,21 +31,21 @@ struct fz_log {
 struct fz_run {
     const struct fz_program *p;
     struct fz_log log;
-    enum fz_failure failure; /* seen within the run */
+    enum fz_failure failure; /* detected within the run */
     rw_status status;
     char text[400];
-    size_t nodes, replayed; /* recorded, and run again by backward */
+    size_t nodes, replayed; /* recorded, and re-executed by backward */
     bool finite;            /* every loss */
 };
 
-/* With the program's policy, threads and mode, or plainly with `none` and one thread. */
+/* Runs with the program's policy, threads and mode, or with `none` and one thread if plain. */
 void fz_run(struct fz_run *r, const struct fz_program *p, bool plain);
 void fz_run_finish(struct fz_run *r);
 
-/* The first difference between two runs of a program, in words; FZ_FINE when there is none. */
+/* The first difference between two runs of a program; FZ_FINE if there is none. */
 enum fz_failure fz_compare(const struct fz_run *plain, const struct fz_run *other, char *text, size_t size);
 
-/* Do gradients of the first step? */
+/* Whether gradients of the first step differ. */
 bool fz_gradients_differ(const struct fz_run *plain, const struct fz_run *other);
 
 #endif

@@ -1,15 +1,15 @@
 /*
- * Delta debugging over a program. A pass is a list of reductions, each of which makes a candidate from the best program
- * so far. A candidate is mended where the reduction has left something that can't be; when it is then smaller, and
- * still fails in the same way, it takes the best one's place. Passes that leave most out come first, and all are gone
- * through again until none helps. That ends, for there is one measure of what is smaller.
+ * Shrinks a failing program by delta debugging (Zeller and Hildebrandt). A pass is a list of reductions, each of which
+ * makes a candidate from the best program so far. A candidate is repaired if the reduction has left something invalid.
+ * If it is then smaller, and still fails in the same way, it replaces the best one. Passes that remove most come first,
+ * and all are repeated until none helps. This terminates, because there is one measure of size.
  */
 #include "whole/fuzz/shrink.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* Makes candidate number k of *p; false past the last one. What isn't smaller than *p is passed over. */
+/* Makes candidate number k of *p; false after the last one. A candidate that is not smaller than *p is skipped. */
 typedef bool (*pass_fn)(struct fz_program *p, int k);
 
 /* Settings */
@@ -17,6 +17,7 @@ typedef bool (*pass_fn)(struct fz_program *p, int k);
 static const char *const simple[] = { "full", "selective:a", "uniform:1", "block:1", "none" };
 #define SIMPLE (int)(sizeof simple / sizeof *simple)
 
+/* Applies the k-th simplification of the program's settings; false after the last. */
 static bool settings(struct fz_program *p, int k)
 {
     switch (k) {
@@ -34,7 +35,7 @@ static bool settings(struct fz_program *p, int k)
     return true;
 }
 
-/* The first of these that will do. */
+/* The first of these with which it still fails. */
 static bool policies(struct fz_program *p, int k)
 {
     if (k >= SIMPLE * FZ_STEPS) return false;
@@ -109,7 +110,7 @@ static bool is_read(const struct fz_program *p, int value)
     return false;
 }
 
-/* A leaf takes the statement's place, when what is read of it is of one type. */
+/* A leaf replaces the statement, if only outputs of one type are read. */
 static bool cut(struct fz_program *p, int i)
 {
     struct fz_statement *const s = &p->s[i];
@@ -177,7 +178,7 @@ static bool merges(struct fz_program *p, int k)
     return true;
 }
 
-/* All that nobody reads, then statement by statement; a region's edges go together. */
+/* Removes all values that are not read, then statement by statement; a region's begin and end together. */
 static bool drops(struct fz_program *p, int k)
 {
     const int i = p->n - k;
@@ -190,7 +191,7 @@ static bool drops(struct fz_program *p, int k)
     return true;
 }
 
-/* A region goes on where the next one within the same one begins. */
+/* Merges a region with the next one in the same region. */
 static bool joins(struct fz_program *p, int i)
 {
     int depth = 0;
@@ -207,7 +208,7 @@ static bool joins(struct fz_program *p, int i)
     return true;
 }
 
-/* Fewer operands: a bias, a third piece. What an op can do without shows when it is resolved. */
+/* Fewer operands: a bias, a third input. Resolving shows which operands an op can omit. */
 static bool operands(struct fz_program *p, int i)
 {
     static const char *const names[] = { "linear", "linear_gelu", "linear_add", "layernorm", "concat", "rope",
@@ -219,7 +220,7 @@ static bool operands(struct fz_program *p, int i)
     return true;
 }
 
-/* An op gives way to one that does less, and does not take that operand. */
+/* Replaces an op by a simpler one, which does not take that operand. */
 static bool simpler(struct fz_program *p, int i)
 {
     static const struct {
@@ -262,7 +263,7 @@ static void lower(struct fz_program *p, int64_t from, int64_t to)
     }
 }
 
-/* All large extents at once: what is small is quick to run. */
+/* All large extents at once: small programs run fast. */
 static bool sizes(struct fz_program *p, int k)
 {
     const int64_t to[] = { 1, 2, 3, 5 };
@@ -289,7 +290,7 @@ static void drop_axis(struct fz_statement *s, int axis)
     shape->rank--;
 }
 
-/* Leaves of fewer dimensions: all at once, then an axis of one. */
+/* Leaves of fewer dimensions: all at once, then one axis. */
 static bool ranks(struct fz_program *p, int k)
 {
     const int i = k / RW_MAX_RANK - 1;
@@ -317,7 +318,7 @@ static bool choices(struct fz_program *p, int i)
     return true;
 }
 
-/* Numbers the statements without gaps. */
+/* Numbers the statements consecutively. */
 static bool compaction(struct fz_program *p, int k)
 {
     int n = 0, kept = 0;
@@ -334,7 +335,7 @@ static bool compaction(struct fz_program *p, int k)
     return true;
 }
 
-/* What is smaller */
+/* ---- order of sizes ---- */
 
 static int rank_of(const char *policy)
 {
@@ -351,9 +352,10 @@ static int64_t weight_of_settings(const struct fz_program *p)
     return sum + p->steps;
 }
 
-/* What counts, the most important first. */
+/* The components of the size, the most important first. */
 enum { STATEMENTS, OPS, OPERANDS, SETTINGS, RANKS, EXTENTS, TYPES, WORDS, GAPS, WEIGHTS };
 
+/* Computes the components of a program's size. */
 static void weigh(const struct fz_program *p, int64_t w[WEIGHTS])
 {
     memset(w, 0, sizeof *w * WEIGHTS);
@@ -384,7 +386,7 @@ static bool is_smaller(const struct fz_program *a, const struct fz_program *b)
     return x[i] < y[i];
 }
 
-/* Whether it is a program, once marks that can't be any more are gone and ops that can't be are leaves. */
+/* Repairs the program: removes invalid marks and replaces invalid ops by leaves. Returns whether it is then valid. */
 static bool mend(struct fz_program *p)
 {
     for (int i = 0; i < p->n; i++) {
@@ -398,7 +400,7 @@ static bool mend(struct fz_program *p)
     return fz_resolve(p, NULL);
 }
 
-/* Statements alone */
+/* Only statements */
 
 enum fz_candidate fz_reduce(const struct fz_program *from, struct fz_program *to, int pass, int k)
 {
@@ -416,12 +418,12 @@ struct shrinker {
     struct fz_verdict wanted, found;
     const struct fz_sabotage *sabotage;
     pass_fn pass;
-    int luck; /* other random numbers that each candidate is tried with as well */
+    int luck; /* number of other random seeds with which each candidate is tried as well */
 };
 
 /*
- * Candidate k of the pass under way, for fz_judge_first(). With other numbers too when the program is small: a mask
- * that differs in an element that is dropped anyway shows nothing.
+ * Candidate k of the current pass, for fz_judge_first(). If the program is small, it is also tried with other random
+ * numbers: a mask that differs in an element that is dropped anyway has no visible effect.
  */
 static enum fz_candidate make(void *context, struct fz_program *p, int k)
 {

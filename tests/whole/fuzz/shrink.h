@@ -1,4 +1,4 @@
-/* Makes a failing program as small as it gets while it still fails in the same way. */
+/* Makes a failing program as small as possible while it still fails in the same way. */
 #ifndef FUZZ_SHRINK_H
 #define FUZZ_SHRINK_H
 
@@ -6,14 +6,14 @@
 
 #include <stdio.h>
 
-/* Returns the verdict on what is left in *p. */
+/* Returns the verdict on the shrunk program in *p. */
 struct fz_verdict fz_shrink(struct fz_program *p, const struct fz_sabotage *sabotage);
 
-/* Candidate k of a pass over the statements of a program, for a shrinker of what programs are parts of. */
+/* Candidate k of a pass over the statements of a program, for a shrinker of larger structures that contain programs. */
 #define FZ_REDUCTIONS 13
 enum fz_candidate fz_reduce(const struct fz_program *from, struct fz_program *to, int pass, int k);
 
-/* Statements that are left, regions' edges and marks included. */
+/* Number of statements, region boundaries and marks included. */
 int fz_size(const struct fz_program *p);
 
 /* The program as C for a test, with the failure as its comment. The caller frees. */

@@ -1,4 +1,4 @@
-/* The statements of one tape: what fz_generate() chooses from, shorter and smaller, and the ops of FZ_SESSION. */
+/* Generates the statements of one tape: ops of fz_generate(), shorter and smaller, and those of FZ_SESSION. */
 #include "whole/metamorphic/session.h"
 #include "whole/fuzz/generate.h"
 
@@ -37,7 +37,7 @@ static void count(struct fz_generator *g)
     if (sum >= 0) fz_emit(g, fz_op_named("rw_assign"), 2, b, sum);
 }
 
-/* A buffer takes a view of itself. */
+/* A view of a buffer is assigned to the buffer itself. */
 static void turn(struct fz_generator *g)
 {
     const int64_t n = 2 + fz_below(g, 2);
@@ -72,11 +72,11 @@ static void effect(struct fz_generator *g, bool reads_gradients)
     else if (which == 6) count(g);
     else if (which == 7 && !mm_without("own view")) turn(g);
     else if (which > 7 && !mm_without("assigned gradient")) assign_gradient(g);
-    /* Where nothing is trained an effect happens with the next evaluation: nobody reads its buffer after that. */
+    /* If nothing is trained, an effect happens with the next evaluation: its buffer is not read afterwards. */
     for (int i = before; i < g->p->n && g->evaluates; i++) g->hidden[i] = true;
 }
 
-/* ---- regions and parts: they nest ---- */
+/* ---- regions and parts, which nest ---- */
 
 struct nesting {
     int depth, begun[4];
@@ -101,12 +101,13 @@ static void end(struct fz_generator *g, struct nesting *n)
 
 /* ---- ops ---- */
 
-/* Those that make code for their shapes take a millisecond in each process. */
+/* Ops that generate code for their shapes take a millisecond in each process. */
 static bool is_slow(const char *name)
 {
     return !strcmp(name, "conv2d") || !strcmp(name, "ssd_scan");
 }
 
+/* Appends a random op: one of FZ_SESSION, or one of the fuzzer's. */
 static void add_op(struct fz_generator *g, const struct mm_body *how)
 {
     static const char *const own[] = { "detach", "straight_through", "straight_through", "custom_grad", "custom_grad",
@@ -121,11 +122,12 @@ static void add_op(struct fz_generator *g, const struct mm_body *how)
     const char *const name = fz_op(op)->name;
     if (!strcmp(name, "fuzz_noise") || (is_slow(name) && !fz_chance(g, 10))) return;
     if ((!how->effects && !strcmp(name, "fuzz_tally")) || mm_without(name)) return;
-    /* A marked value is something to train: effects then wait for a backward. */
+    /* A marked value is trained: effects then wait for a backward. */
     if (g->evaluates && (!strcmp(name, "rw_grad") || !strcmp(name, "rw_require_grad"))) return;
     fz_op(op)->choose(g, op);
 }
 
+/* The first statements: a copy of the first body's shared leaves, or new ones. */
 static void lead(struct fz_generator *g, const struct mm_body *how)
 {
     struct fz_program *const p = g->p;

@@ -1,4 +1,4 @@
-/* Extra calls: none of them may change a byte of what the session computes. */
+/* Extra calls: none of them may change a byte of the session's results. */
 #include "whole/metamorphic/stage.h"
 #include "whole/fuzz/own.h"
 
@@ -7,7 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Nothing of a tape may have run when its graph is created, and the generator may not have been set since. */
+/* Whether the tape may still get a graph: nothing of it may have run before, and the generator may not have been
+   set. */
 static bool waits_for_graph(const struct mm_stage *g, int tape)
 {
     return g->s->launches && !g->graph[0] && tape == 0;
@@ -18,7 +19,7 @@ static bool is_recording(const struct mm_stage *g)
     return g->s->launches && !g->graph[0] && rw_tape_nodes(g->tape[0]) > 0;
 }
 
-/* Whether the program may load a checkpoint: no tape without a graph holds a step. */
+/* Whether the program may load a checkpoint: no tape without a graph has a recorded step. */
 static bool tapes_are_empty(const struct mm_stage *g)
 {
     for (int k = g->graph[0] ? 1 : 0; k < g->s->tapes; k++)
@@ -55,6 +56,7 @@ static rw_status graph_not_launched(rw_tape *t, rw_tensor *loss)
     return status;
 }
 
+/* Runs an extra call on the loss that must not change any result. */
 static rw_status of_loss(struct mm_stage *g, const struct mm_event *e, rw_tensor *loss)
 {
     rw_tape *const t = g->tape[e->tape];
@@ -63,7 +65,7 @@ static rw_status of_loss(struct mm_stage *g, const struct mm_event *e, rw_tensor
     rw_cost cost;
     switch ((enum mm_kind)e->kind) {
     case MM_X_ITEM: rw_item(t, loss); return rw_error_status(g->ctx);
-    case MM_X_FORWARD: return rw_forward(t, 1, &loss);
+    case MM_X_FORWARD: return rw_forward(t, &loss, 1);
     case MM_X_VERIFY: return ckpt_verify(t, loss, NULL);
     case MM_X_PLAN: return rw_tape_plan(t, loss, e->word % 2 ? "full" : NULL, &prediction);
     case MM_X_COST: return rw_tape_cost(t, loss, &cost);
@@ -93,7 +95,7 @@ static rw_status other_tape(struct mm_stage *g)
     return status;
 }
 
-/* The statements of a tape once more, on a tape of their own. The values of the session's tape stay what they are. */
+/* Records the statements of a tape once more, on a separate tape. The values of the session's tape are unchanged. */
 static rw_tensor *record_again(struct mm_stage *g, int tape, rw_tape *t)
 {
     const struct fz_program *const p = g->s->body[tape];
@@ -127,11 +129,11 @@ static rw_status update(struct mm_stage *g)
     rw_status status = RW_OK;
     if (g->s->scales) status = rw_scaler_step(g->scaler, g->opt);
     else if (g->opt) status = rw_optimizer_step(g->opt);
-    if (!status && g->average) status = rw_average_step(g->average);
+    if (!status && g->average) status = rw_weight_average_step(g->average);
     return status;
 }
 
-/* Unscaled, looked at and dropped: rw_scaler_update() is never called. */
+/* Unscaled, checked and discarded: rw_scaler_update() is never called. */
 static rw_status left_out(struct mm_stage *g, const struct mm_event *e)
 {
     rw_status status = gradients_of(g, e->tape, 1);
@@ -177,7 +179,7 @@ static rw_status roll_back(struct mm_stage *g, const struct mm_event *e)
     return loaded ? loaded : status;
 }
 
-/* A step that leaves nothing: the generator and the counts of effects are set back. */
+/* A step without lasting effect: the generator and the counts of effects are restored. */
 static rw_status whole_step(struct mm_stage *g, const struct mm_event *e)
 {
     const rw_generator_state before = rw_generator_get(g->ctx);
@@ -196,14 +198,14 @@ static rw_status whole_step(struct mm_stage *g, const struct mm_event *e)
 
 static rw_status averages(struct mm_stage *g)
 {
-    rw_average *a = NULL;
-    rw_status status = rw_average_create(&a, g->ctx, 0.5);
-    if (!status) status = rw_average_step(a);
-    rw_average_destroy(&a);
+    rw_weight_average *a = NULL;
+    rw_status status = rw_weight_average_create(&a, g->ctx, 0.5);
+    if (!status) status = rw_weight_average_step(a);
+    rw_weight_average_destroy(&a);
     return status;
 }
 
-/* ---- which may be made now ---- */
+/* ---- whether a call is allowed at this point ---- */
 
 static bool reads_a_gradient(const struct mm_stage *g)
 {
@@ -212,7 +214,7 @@ static bool reads_a_gradient(const struct mm_stage *g)
     return false;
 }
 
-/* Effects of a tape on which nothing is trained so far would happen now, and not with its backward. */
+/* Whether effects of the tape, on which nothing is trained so far, would happen now instead of with its backward. */
 static bool would_settle(const struct mm_stage *g, int tape)
 {
     const struct fz_program *const p = g->s->body[tape];
@@ -224,7 +226,8 @@ static bool would_settle(const struct mm_stage *g, int tape)
     return true;
 }
 
-/* Whether gradients are in proportion to the loss's, so that another scale, a power of two, changes no byte of them. */
+/* Whether gradients are proportional to the loss's, so that another scale, a power of two, changes none of their
+   bits. */
 static bool is_scaled(const struct mm_stage *g)
 {
     for (int k = 0; k < g->s->tapes; k++)
@@ -232,6 +235,7 @@ static bool is_scaled(const struct mm_stage *g)
     return true;
 }
 
+/* Whether the extra call may be made at this point. */
 static bool may(const struct mm_stage *g, const struct mm_event *e)
 {
     const struct fz_program *const p = g->s->body[e->tape];
@@ -266,6 +270,7 @@ static bool may(const struct mm_stage *g, const struct mm_event *e)
     }
 }
 
+/* Makes the extra call. */
 static rw_status extra(struct mm_stage *g, const struct mm_event *e)
 {
     rw_tape *const t = g->tape[e->tape];

@@ -1,4 +1,5 @@
-/* See judge.h. The parent never runs a session itself: OpenMP's threads do not survive a fork(). */
+/* Runs sessions in child processes and compares their logs. The parent never runs a session itself: OpenMP's threads do
+   not survive a fork(). */
 #include "whole/metamorphic/judge.h"
 
 #include <dirent.h>
@@ -9,7 +10,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define SECONDS 60 /* for one run, on the slowest of tools */
+#define SECONDS 60 /* for one run, with the slowest tool */
 
 const char *const mm_failures[MM_FAILURES] = {
     "equal", "a documented refusal", "no session", "bytes differ", "statuses differ", "other calls were made",
@@ -27,7 +28,7 @@ void mm_court_open(struct mm_court *c)
 {
     c->plain = new_log();
     c->other = new_log();
-    strcpy(c->folder, "/dev/shm/rewind-metamorphic-XXXXXX"); /* a disk is waited for at each save */
+    strcpy(c->folder, "/dev/shm/rewind-metamorphic-XXXXXX"); /* not on a disk, which each save would wait for */
     if (mkdtemp(c->folder)) return;
     strcpy(c->folder, "/tmp/rewind-metamorphic-XXXXXX");
     if (!mkdtemp(c->folder)) abort();
@@ -53,7 +54,7 @@ void mm_court_close(struct mm_court *c)
     munmap(c->other, sizeof *c->other);
 }
 
-/* In a child. 0, or the signal that ended it. */
+/* Runs in a child. 0, or the signal that ended it. */
 static int run(struct mm_log *log, const struct mm_session *s, const char *folder)
 {
     int status = 0;
@@ -90,21 +91,21 @@ static struct mm_verdict clash(const struct mm_log *log)
 
 /* ---- comparing ---- */
 
-/* Whether a variant may be refused what the plain session is not, or the other way round. */
+/* Whether a variant may be refused a call that the plain session is not, or vice versa. */
 static bool is_allowed(const struct mm_session *s, const struct mm_entry *plain, const struct mm_entry *other)
 {
     const char *const strict = getenv("REWIND_METAMORPHIC_STRICT");
     if (strict && !strcmp(strict, mm_modes[s->mode]) && !s->launches) return false;
-    if (other->status == RW_ERR_CHANGED && other->excused) return true;
-    if (plain->status == RW_ERR_CHANGED && plain->excused) return true;
+    if (other->status == RW_ERR_MODIFIED && other->excused) return true;
+    if (plain->status == RW_ERR_MODIFIED && plain->excused) return true;
     if (other->status == RW_ERR_MISMATCH && other->excused && (s->mode == MM_VERIFY || s->mode == MM_DIGEST))
         return true;
     if (other->status == RW_ERR_BUDGET) return true;
-    if (other->status == RW_ERR_ARGUMENT && s->launches && s->mode == MM_EAGER) return true; /* its values have run */
-    return other->status == RW_ERR_UNSUPPORTED && s->launches; /* codes that are kept, two passes */
+    if (other->status == RW_ERR_ARGUMENT && s->launches && s->mode == MM_EAGER) return true; /* already executed */
+    return other->status == RW_ERR_UNSUPPORTED && s->launches; /* kept quantized weights; two passes */
 }
 
-/* What an eager context refuses when it is recorded, others refuse when it runs. */
+/* Whether an eager context refuses the statement at recording, which others refuse at execution. */
 static bool is_refused_later(const struct mm_session *s, const struct mm_entry *plain, const struct mm_entry *other)
 {
     return plain && other && s->mode == MM_EAGER && other->kind == MM_STATEMENT && is_allowed(s, plain, other);
@@ -148,7 +149,8 @@ static void describe_bytes(struct mm_verdict *v, const struct mm_entry *a, const
     v->detail = a->what / 1000 == 2 ? a->what : a->what / 1000;
 }
 
-/* A launch that fails has run its ops with effects, and the next one runs them again; elsewhere runs are counted. */
+/* A failed launch has executed its ops with effects, and the next one executes them again; other modes count executions
+   exactly. */
 static bool counts_more(const struct mm_session *s, const struct mm_entry *e)
 {
     bool fails = false;
@@ -156,6 +158,7 @@ static bool counts_more(const struct mm_session *s, const struct mm_entry *e)
     return fails && e->what == MM_RUNS;
 }
 
+/* Compares the plain entries of two logs in order. */
 static struct mm_verdict compare(const struct mm_court *c, const struct mm_session *s, struct mm_coverage *coverage)
 {
     struct mm_verdict v = { .failure = MM_EQUAL, .event = -1 };
@@ -164,7 +167,7 @@ static struct mm_verdict compare(const struct mm_court *c, const struct mm_sessi
         if (!a && !b) return v;
         if (a && b && same_call(a, b) && a->status != b->status) {
             v.failure = is_allowed(s, a, b) ? MM_ALLOWED : MM_STATUS;
-            if (a->status == RW_ERR_CHANGED && !b->status && s->mode == MM_EAGER) coverage->eager_goes_on++;
+            if (a->status == RW_ERR_MODIFIED && !b->status && s->mode == MM_EAGER) coverage->eager_goes_on++;
             describe_statuses(&v, a, b, c);
             return v;
         }

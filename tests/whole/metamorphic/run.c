@@ -31,7 +31,7 @@ const struct mm_entry *mm_entry_at(const struct mm_log *log, uint64_t at)
     return at < log->bytes ? (const struct mm_entry *)(const void *)(log->data + at) : NULL;
 }
 
-/* The status of a plain call, whose error is cleared. */
+/* Logs the status of a plain call, and clears its error. */
 static bool settle(struct mm_stage *g, const struct mm_event *e, rw_status status)
 {
     if (status) snprintf(g->log->text, sizeof g->log->text, "%s", rw_error_message(g->ctx));
@@ -64,7 +64,7 @@ static bool operands(const struct mm_stage *g, int tape, const struct fz_stateme
     return true;
 }
 
-/* rw_assign(b, x) becomes rw_assign(b, 1 x): nobody may tell the two apart. */
+/* rw_assign(b, x) becomes rw_assign(b, 1 x): the results must be identical. */
 static void copy_assigned(struct mm_stage *g, struct fz_call *c)
 {
     if (!g->copies || strcmp(fz_op(c->s->op)->name, "rw_assign")) return;
@@ -108,14 +108,14 @@ static void statement(struct mm_stage *g, const struct mm_event *e)
     if (!ok) snprintf(g->log->text, sizeof g->log->text, "%s", rw_error_message(g->ctx)), g->over = true;
 }
 
-/* ---- calls that run something ---- */
+/* ---- calls that execute ops ---- */
 
 static bool reads_gradients(const struct mm_stage *g, int tape)
 {
     return mm_has(g->s->body[tape], "gradient");
 }
 
-/* Something that recorded steps may read has changed: they may be RW_ERR_CHANGED from now on. */
+/* Something that recorded steps may read has changed: they may return RW_ERR_MODIFIED from now on. */
 static void changed(struct mm_stage *g, bool gradients_alone)
 {
     for (int k = 0; k < g->s->tapes; k++)
@@ -133,13 +133,13 @@ static rw_status backward(struct mm_stage *g, const struct mm_event *e, rw_tenso
     return rw_backward(g->tape[e->tape], loss);
 }
 
-/* Once; what it gives back goes to *item. */
+/* One attempt; its value is written to *item. */
 static rw_status attempt(struct mm_stage *g, const struct mm_event *e, rw_tensor *x, void *out)
 {
     rw_tape *const t = g->tape[e->tape];
     switch ((enum mm_kind)e->kind) {
     case MM_BACKWARD: return backward(g, e, x);
-    case MM_FORWARD: return rw_forward(t, 1, &x);
+    case MM_FORWARD: return rw_forward(t, &x, 1);
     case MM_EVAL: return rw_eval(t, &x, 1);
     case MM_ITEM: *(double *)out = rw_item(t, x); return rw_error_status(g->ctx);
     default: return rw_read(t, x, out, rw_tensor_bytes(x));
@@ -156,7 +156,7 @@ static void arm(struct mm_stage *g, const struct mm_event *e)
     else rw_alloc_fail_at(1 + (word >> 8) % 60);
 }
 
-/* Where a failure was planted, the call fails, changes nothing, and is repeated. */
+/* If a failure is planted, the call fails, changes nothing, and is repeated. */
 static rw_status run(struct mm_stage *g, const struct mm_event *e, rw_tensor *x, void *out)
 {
     const bool armed = g->armed[e->tape] && g->clear;
@@ -178,7 +178,7 @@ static void create_graphs(struct mm_stage *g)
     const struct fz_program *const p = s->body[0];
     rw_graph_params params = { .optimizer = NULL };
     if (s->graph > MM_BARE) {
-        const bool inside = s->graph == MM_INSIDE && !mm_has(p, "fuzz_store"); /* refused beside a caller's commit */
+        const bool inside = s->graph == MM_INSIDE && !mm_has(p, "fuzz_store"); /* refused next to a caller's commit */
         params = (rw_graph_params){ .optimizer = g->opt, .scaler = g->scaler, .update_inside = inside };
         for (int i = 0; i < s->n; i++)
             if (s->event[i].kind == MM_CLIP && !s->event[i].dropped) params.max_norm = 0.5;
@@ -187,6 +187,7 @@ static void create_graphs(struct mm_stage *g)
         if (rw_graph_create(&g->graph[l], g->tape[0], g->value[0][p->loss[l]], &params)) return;
 }
 
+/* Runs an event that executes ops, and logs its result. */
 static void run_event(struct mm_stage *g, const struct mm_event *e)
 {
     const struct fz_program *const p = g->s->body[e->tape];
@@ -216,6 +217,7 @@ static rw_tensor *parameter(struct mm_stage *g, int n)
     return NULL;
 }
 
+/* Writes to a parameter or its gradient. */
 static void write_parameter(struct mm_stage *g, const struct mm_event *e)
 {
     rw_tensor *x = parameter(g, e->a);
@@ -239,6 +241,7 @@ static void write_parameter(struct mm_stage *g, const struct mm_event *e)
     changed(g, e->word % 2);
 }
 
+/* Logs the gradients of parameters and of marked values. */
 static void note_gradients(struct mm_stage *g, const struct mm_event *e)
 {
     const struct fz_program *const p = g->s->body[e->tape];
@@ -250,7 +253,7 @@ static void note_gradients(struct mm_stage *g, const struct mm_event *e)
         if (dx) note_tensor(g, e, (int)i, t, dx);
     }
     g->views = g->views && e->tape;
-    if (g->s->graph && p->n_losses > 1) return; /* a graph's tape keeps those of another loss's launch */
+    if (g->s->graph && p->n_losses > 1) return; /* a graph's tape keeps the results of another loss's launch */
     for (int i = 0; i < p->n; i++) {
         const struct fz_statement *const s = &p->s[i];
         if (s->dropped || strcmp(fz_op(s->op)->name, "rw_require_grad") || g->s->scales) continue;
@@ -261,7 +264,7 @@ static void note_gradients(struct mm_stage *g, const struct mm_event *e)
     }
 }
 
-/* An extra read may have run the effects of a tape without gradients already; here they have happened in any case. */
+/* An extra read may have executed the effects of a tape without gradients already; this executes them in any case. */
 static void settle_effects(struct mm_stage *g)
 {
     for (int k = 0; k < g->s->tapes; k++) {
@@ -278,7 +281,7 @@ static void note_state(struct mm_stage *g, const struct mm_event *e)
     for (size_t i = 0; (x = rw_param_get(g->ctx, i)); i++) {
         if (!strcmp(rw_tensor_name(x), "scaler")) continue; /* a skipped step changes it */
         note_tensor(g, e, (int)i, NULL, x);
-        rw_tensor *const mean = g->average ? rw_average_of(g->average, x) : NULL;
+        rw_tensor *const mean = g->average ? rw_weight_average_of(g->average, x) : NULL;
         if (mean) note_tensor(g, e, 1000 + (int)i, NULL, mean);
     }
     const rw_generator_state state = rw_generator_get(g->ctx);
@@ -303,13 +306,14 @@ static void reset(struct mm_stage *g, int k)
     g->armed[k] = 0;
 }
 
-/* What a graph does itself. */
+/* Whether the graph does this itself. */
 static bool is_in_graph(const struct mm_stage *g, const struct mm_event *e)
 {
     return g->graph[0] && g->s->graph > MM_BARE &&
            (e->kind == MM_UNSCALE || e->kind == MM_CLIP || e->kind == MM_OPTIMIZE || e->kind == MM_UPDATE);
 }
 
+/* Performs one plain event. */
 static void plain_event(struct mm_stage *g, const struct mm_event *e)
 {
     if (is_in_graph(g, e)) {
@@ -338,7 +342,7 @@ static void plain_event(struct mm_stage *g, const struct mm_event *e)
         changed(g, false);
         break;
     case MM_UPDATE: settle(g, e, rw_scaler_update(g->scaler)); break;
-    case MM_AVERAGE: settle(g, e, rw_average_step(g->average)); break;
+    case MM_AVERAGE: settle(g, e, rw_weight_average_step(g->average)); break;
     case MM_RESET: reset(g, e->tape); break;
     default: run_event(g, e);
     }
@@ -374,6 +378,7 @@ static rw_status make_optimizer(struct mm_stage *g)
     }
 }
 
+/* Creates the context, the tapes and all objects that the session uses. */
 static void open_stage(struct mm_stage *g)
 {
     const rw_context_params params = { .device = test_device(), .seed = g->s->seed, .threads = g->s->threads };
@@ -386,7 +391,7 @@ static void open_stage(struct mm_stage *g)
     make_leaves(g);
     make_optimizer(g);
     if (g->s->scales) rw_scaler_create(&g->scaler, g->ctx, &(rw_scaler_params){ .init_scale = 1024 });
-    if (g->s->averages) rw_average_create(&g->average, g->ctx, 0.75);
+    if (g->s->averages) rw_weight_average_create(&g->average, g->ctx, 0.75);
     if (rw_error_status(g->ctx)) g->over = true;
     g->clear = true;
 }
@@ -395,7 +400,7 @@ static void close_stage(struct mm_stage *g)
 {
     for (int l = 0; l < 2; l++) rw_graph_destroy(&g->graph[l]);
     rw_checkpoint_destroy(&g->checkpoint);
-    rw_average_destroy(&g->average);
+    rw_weight_average_destroy(&g->average);
     rw_scaler_destroy(&g->scaler);
     rw_optimizer_destroy(&g->opt);
     for (int k = 0; k < g->s->tapes; k++) rw_tape_destroy(&g->tape[k]);

@@ -1,11 +1,11 @@
-/* Runs a session once and logs everything that can be seen from outside. Two runs of a session must log the same. */
+/* Runs a session once and logs everything observable. Two runs of a session must log the same. */
 #ifndef METAMORPHIC_RUN_H
 #define METAMORPHIC_RUN_H
 
 #include "whole/metamorphic/session.h"
 
 #define MM_LOG (4u << 20)
-#define MM_RUNS 2001 /* mm_entry.what of a state: how often ops with an effect ran */
+#define MM_RUNS 2001 /* mm_entry.what of a state: number of executions of ops with an effect */
 
 /* One record of a log, followed by its bytes, padded to eight. */
 struct mm_entry {
@@ -13,7 +13,7 @@ struct mm_entry {
     int16_t id;         /* of the event */
     int16_t step, what; /* what: number of the tensor, for events that compare several */
     int32_t status;
-    bool excused; /* RW_ERR_CHANGED is documented here: what ran before has changed since */
+    bool excused; /* RW_ERR_MODIFIED is documented here: a value read before has changed */
     uint64_t bytes;
 };
 
@@ -24,12 +24,12 @@ struct mm_log {
     int clashes; /* of fuzz_ledger */
     uint32_t extras[MM_KINDS], refused[MM_KINDS]; /* extra calls, and those of them that returned an error */
     char text[300];                               /* the message of the last plain call that failed */
-    char last[200];                               /* the event under way: where a process ended */
+    char last[200];                               /* the current event, in case the process ends */
     char extra_text[200];                         /* the message of the last extra call that failed */
     unsigned char data[MM_LOG];
 };
 
-/* In this process; the folder is for checkpoint files and has nothing in it. */
+/* Runs in this process; the folder is for checkpoint files and is empty. */
 void mm_run(struct mm_log *log, const struct mm_session *s, const char *folder);
 
 const struct mm_entry *mm_entry_at(const struct mm_log *log, uint64_t at);

@@ -1,4 +1,4 @@
-/* From a seed to a session, and to its variants. */
+/* Generates a session from a seed, and its variants. */
 #include "whole/metamorphic/session.h"
 #include "whole/fuzz/generate.h"
 
@@ -20,7 +20,7 @@ const char *const mm_names[MM_KINDS] = {
     [MM_CLIP] = "rw_clip_grad_norm",
     [MM_OPTIMIZE] = "rw_optimizer_step",
     [MM_UPDATE] = "rw_scaler_update",
-    [MM_AVERAGE] = "rw_average_step",
+    [MM_AVERAGE] = "rw_weight_average_step",
     [MM_STATE] = "state",
     [MM_RESET] = "rw_tape_reset",
     [MM_X_READ] = "extra rw_read",
@@ -111,7 +111,7 @@ static struct mm_event *add(struct maker *m, int tape, enum mm_kind kind, int a)
     return e;
 }
 
-/* A floating-point value of the tape that an op has made; newer ones more often. */
+/* A floating-point value of the tape computed by an op; newer ones more often. */
 static int a_value(struct fz_generator *g, const struct fz_program *p, bool leaves)
 {
     int found[FZ_STATEMENTS * FZ_OUTS], n = 0;
@@ -145,7 +145,8 @@ static void end_training(struct maker *m, int k)
     if (fz_chance(&m->g, 50)) add(m, k, MM_ITEM, loss);
 }
 
-/* One backward, before which nothing has run; in the last step perhaps of another loss, by a graph of its own. */
+/* One backward, before which nothing has been executed; in the last step possibly of another loss, by a graph of its
+   own. */
 static void end_launch(struct maker *m)
 {
     const struct fz_program *const p = m->s->body[0];
@@ -191,10 +192,10 @@ static void put(struct maker *m, enum mm_kind kind, int tape)
     append(m->s, (struct mm_event){ .kind = (uint8_t)kind, .tape = (uint8_t)tape, .steps = 0xff });
 }
 
-/* The tapes' events, some of one and then some of another. */
+/* Interleaves the tapes' events. */
 static void merge(struct maker *m)
 {
-    /* A graph draws its numbers when it is launched, a step when it is recorded: nobody draws in between. */
+    /* A graph draws its numbers when it is launched, a step when it is recorded: nothing may draw in between. */
     for (struct queue *q = &m->queue[0]; m->s->graph && q->at < q->n && q->event[q->at].kind <= MM_BACKWARD;)
         append(m->s, q->event[q->at++]);
     for (;;) {
@@ -207,6 +208,7 @@ static void merge(struct maker *m)
     }
 }
 
+/* Appends the events of the end of a step: gradients, clip, update, state and resets. */
 static void end_step(struct maker *m)
 {
     struct mm_session *const s = m->s;
@@ -224,6 +226,7 @@ static void end_step(struct maker *m)
     for (int k = 0; k < s->tapes && !resets_first; k++) put(m, MM_RESET, k);
 }
 
+/* Draws the settings that stay fixed for the whole session. */
 static void choose_settings(struct maker *m)
 {
     struct fz_generator *const g = &m->g;
@@ -281,7 +284,7 @@ void mm_generate(struct mm_session *s, uint64_t seed)
 
 /* ---- variants ---- */
 
-/* How often each kind is chosen. */
+/* Weight of each kind. */
 static const uint8_t weights[MM_KINDS] = {
     [MM_X_READ] = 14,  [MM_X_ITEM] = 8,      [MM_X_EVAL] = 8,   [MM_X_EVAL_NOTHING] = 2, [MM_X_FORWARD] = 6,
     [MM_X_VERIFY] = 5, [MM_X_PLAN] = 3,      [MM_X_COST] = 3,   [MM_X_EXPLAIN] = 1,      [MM_X_STATS] = 1,
@@ -321,7 +324,7 @@ static void choose_mode(struct fz_generator *g, struct mm_session *s)
     s->launches = s->graph && fz_chance(g, 70);
 }
 
-/* Whether statements of one tape may be recorded before what another tape runs: neither sees the other. */
+/* Whether statements of one tape may be recorded before another tape is executed: neither affects the other. */
 static bool is_independent(const struct mm_session *s)
 {
     bool independent = s->tapes > 1 && !s->graph;
@@ -333,7 +336,7 @@ static bool is_independent(const struct mm_session *s)
     return independent;
 }
 
-/* All tapes are recorded before anything runs. */
+/* All tapes are recorded before anything is executed. */
 static void record_first(struct mm_session *s)
 {
     struct mm_event *const kept = malloc(sizeof s->event);

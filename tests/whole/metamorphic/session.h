@@ -1,10 +1,10 @@
 /*
  * A metamorphic session as data: the statements of one to three tapes of a context (struct fz_program, each), and a
- * script of events that records them, runs them and steps an optimizer, once per step.
+ * script of events that records them, executes them and steps an optimizer, once per step.
  *
  * Events are plain or extra. Extra ones must not change a byte: a run of the script with them, in another mode, is
- * compared with a run of the plain ones alone. Each event can be dropped by itself: one whose operands are not there is
- * passed over when it runs, so the shrinker needs to know nothing about events.
+ * compared with a run of the plain ones only. Each event can be dropped by itself: one whose operands do not exist is
+ * skipped, so the shrinker needs no knowledge of events.
  */
 #ifndef METAMORPHIC_SESSION_H
 #define METAMORPHIC_SESSION_H
@@ -17,7 +17,7 @@
 
 enum mm_kind {
     /* plain */
-    MM_STATEMENT,  /* a: of the tape's program */
+    MM_STATEMENT,  /* a: index in the tape's program */
     MM_ZERO,       /* rw_zero_grad() */
     MM_BACKWARD,   /* a: loss; with a scaler rw_scaler_backward() */
     MM_FORWARD,    /* a: loss */
@@ -31,7 +31,7 @@ enum mm_kind {
     MM_CLIP,       /* rw_clip_grad_norm() */
     MM_OPTIMIZE,   /* rw_optimizer_step() or rw_scaler_step() */
     MM_UPDATE,     /* rw_scaler_update() */
-    MM_AVERAGE,    /* rw_average_step() */
+    MM_AVERAGE,    /* rw_weight_average_step() */
     MM_STATE,      /* parameters, buffers, averages, generator and counts of effects are compared */
     MM_RESET,      /* rw_tape_reset() */
     /* extra */
@@ -50,14 +50,14 @@ enum mm_kind {
     MM_X_ZERO,     /* rw_zero_grad() of clear gradients */
     MM_X_SAVE,     /* rw_checkpoint_save() */
     MM_X_LOAD,     /* rw_checkpoint_load() of what was just saved */
-    MM_X_FAIL,     /* the tape's next call that runs fails once and is repeated; word: where */
+    MM_X_FAIL,     /* the tape's next execution fails once and is repeated; word: where */
     MM_X_GRAPH,    /* a graph created and destroyed */
     MM_X_POLICY,   /* ckpt_set_policy() */
-    MM_X_OTHER,    /* another tape of the context draws, is read and destroyed; the generator is set back */
+    MM_X_OTHER,    /* another tape of the context draws, is read and destroyed; the generator is restored */
     MM_X_COPY,     /* rw_assign() of the next assigned value times one */
     MM_X_VIEW,     /* the next compared gradients are read through views */
-    MM_X_ROLLBACK, /* a whole step, then rw_checkpoint_load() of what was saved before it */
-    MM_X_LEFT_OUT, /* a backward whose gradients are unscaled, looked at, and cleared */
+    MM_X_ROLLBACK, /* a whole step, then rw_checkpoint_load() of the state before it */
+    MM_X_LEFT_OUT, /* a backward whose gradients are unscaled, checked, and cleared */
     MM_X_SKIPPED,  /* a step with an infinite loss, which the scaler skips */
     MM_X_AVERAGE,  /* averages created and destroyed */
     MM_KINDS
@@ -73,7 +73,7 @@ static inline bool mm_is_extra(int kind)
 struct mm_event {
     uint8_t kind, tape, steps; /* bit i of steps: in step i */
     bool dropped;
-    int16_t id; /* of a plain event: its place in the plain script */
+    int16_t id; /* of a plain event: its index in the plain script */
     int16_t a;
     uint32_t word;
 };
@@ -81,22 +81,22 @@ struct mm_event {
 enum mm_mode { MM_PLAIN, MM_EAGER, MM_VERIFY, MM_DIGEST, MM_FULL, MM_MODES };
 extern const char *const mm_modes[MM_MODES];
 
-/* How a graph takes the place of recorded steps. */
+/* How a graph replaces recorded steps. */
 enum mm_graph {
     MM_NO_GRAPH,
     MM_BARE,   /* forward and backward */
-    MM_UPDATES, /* unscaling, clipping and update too */
-    MM_INSIDE   /* the update inside of backward */
+    MM_UPDATES, /* also unscaling, clipping and update */
+    MM_INSIDE   /* fused updates */
 };
 
 struct mm_session {
     uint64_t seed, variant;
-    int tapes, steps, shared; /* leading statements of all tapes are those of tape 0 */
+    int tapes, steps, shared; /* shared: number of leading statements of all tapes that equal those of tape 0 */
     struct fz_program *body[MM_TAPES];
     bool trains[MM_TAPES];
     int optimizer; /* 0: none, SGD, SGD with momentum, AdamW, Adam, Lion */
     bool scales, averages;
-    enum mm_graph graph; /* steps can be launches, of this kind */
+    enum mm_graph graph; /* kind of graph whose launches may replace steps */
     int threads;
     bool launches; /* and are */
     enum mm_mode mode;
@@ -110,7 +110,7 @@ void mm_generate(struct mm_session *s, uint64_t seed);
 /* The session with extra events and a mode; variant 0 is the plain one. */
 void mm_vary(struct mm_session *to, const struct mm_session *plain, uint64_t variant);
 
-/* Whether REWIND_METAMORPHIC_WITHOUT names an event, an op or a kind of effect, with commas between them. */
+/* Whether REWIND_METAMORPHIC_WITHOUT names an event, an op or a kind of effect, in a comma-separated list. */
 bool mm_without(const char *name);
 
 struct mm_session *mm_new(void);
@@ -119,14 +119,14 @@ void mm_free(struct mm_session *s);
 
 /* The program of one tape: see body.c. */
 struct mm_body {
-    uint64_t seed, shapes; /* of all; of the shapes, which tapes share */
+    uint64_t seed, shapes; /* seed of everything; seed of the shapes, which tapes share */
     int part, length;
-    const struct fz_program *first; /* whose leading statements these are too; NULL */
+    const struct fz_program *first; /* shares its leading statements; NULL: none */
     bool trains, effects, reads_gradients;
 };
 void mm_make_body(struct fz_program *p, const struct mm_body *how);
 
-/* What a program contains. */
+/* Whether a program contains an op. */
 bool mm_has(const struct fz_program *p, const char *op);
 bool mm_has_effects(const struct fz_program *p);
 

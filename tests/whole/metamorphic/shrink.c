@@ -1,6 +1,6 @@
 /*
- * Delta debugging over a session: settings, events, then the statements of each tape by the passes of the shrinker of
- * programs (fz_reduce()). A candidate that still fails in the same way takes the best one's place.
+ * Shrinks a session by delta debugging: settings, events, then the statements of each tape by the passes of the
+ * shrinker of programs (fz_reduce()). A candidate that still fails in the same way replaces the best one.
  */
 #include "whole/metamorphic/judge.h"
 #include "whole/fuzz/shrink.h"
@@ -26,6 +26,7 @@ static bool accept(struct shrinker *s)
 
 /* ---- settings ---- */
 
+/* Simplifies setting number k; false if there is nothing to simplify. */
 static bool set(struct mm_session *s, int k)
 {
     const bool no_policy = !strcmp(s->policy, "none");
@@ -45,7 +46,7 @@ static bool set(struct mm_session *s, int k)
     }
 }
 
-/* Events of what is gone. */
+/* Drops events whose objects have been removed. */
 static void drop_orphans(struct mm_session *s)
 {
     for (int i = 0; i < s->n; i++) {
@@ -70,7 +71,7 @@ static bool shrink_settings(struct shrinker *s)
 
 /* ---- events ---- */
 
-/* A graph is launched in every step, and does in each what it was created for. */
+/* A graph is launched in every step, and each launch does what it was created for. */
 static bool is_needed(const struct mm_session *s, const struct mm_event *e)
 {
     const bool updates = e->kind == MM_UNSCALE || e->kind == MM_CLIP || e->kind == MM_OPTIMIZE || e->kind == MM_UPDATE;
@@ -78,7 +79,8 @@ static bool is_needed(const struct mm_session *s, const struct mm_event *e)
     return s->graph && (e->kind == MM_BACKWARD || e->kind == MM_ZERO || e->kind == MM_RESET);
 }
 
-/* Where nothing is trained, effects happen with the evaluation: without it extra calls would be the first. */
+/* If nothing is trained, effects happen with the evaluation: without it extra calls would be the first to execute
+   them. */
 static bool has_effects(const struct mm_session *s, const struct mm_event *e)
 {
     return e->kind == MM_EVAL && mm_has_effects(s->body[e->tape]);
@@ -90,7 +92,7 @@ static bool is_droppable(const struct mm_session *s, const struct mm_event *e, b
            !has_effects(s, e);
 }
 
-/* Drops `size` events at a time, all sizes from half of them down to one. */
+/* Drops `size` events at a time, for all sizes from half of them down to one. */
 static bool shrink_events(struct shrinker *s, bool extra)
 {
     bool any = false;
@@ -105,7 +107,7 @@ static bool shrink_events(struct shrinker *s, bool extra)
     return any;
 }
 
-/* In one step alone. */
+/* Reduces the session to one step. */
 static bool shrink_steps(struct shrinker *s)
 {
     bool any = false;
@@ -143,7 +145,7 @@ static void note_reads(struct mm_session *s, int k)
     }
 }
 
-/* Events follow the values that they read, and statements that are gone are not recorded. */
+/* Updates the events of values that have moved, and drops the recording of removed statements. */
 static void follow(struct mm_session *s, int k, const struct fz_program *before)
 {
     const struct fz_program *const p = s->body[k];
@@ -159,6 +161,7 @@ static void follow(struct mm_session *s, int k, const struct fz_program *before)
     }
 }
 
+/* Applies one pass of the shrinker of programs to tape k. */
 static bool shrink_statements(struct shrinker *s, int k, int pass)
 {
     bool any = false;
@@ -203,6 +206,7 @@ static const char *const optimizers[] = { "none", "SGD", "SGD with momentum", "A
 static const char *const graphs[] = { "", "forward and backward", "with the update",
                                       "with the update inside backward" };
 
+/* Prints one event as a call. */
 static void print_event(FILE *out, const struct mm_session *s, const struct mm_event *e)
 {
     const struct fz_program *const p = s->body[e->tape];

@@ -1,4 +1,4 @@
-/* See conv_graph.h. */
+/* Builds the graph of a convolution, and selects the numerical notes that are refused. */
 #include "device/cuda/cudnn/conv_graph.h"
 
 static cudnnDataType_t element_type(const struct rw_dnn_conv_signature *s)
@@ -18,7 +18,7 @@ static cudnnBackendDescriptorType_t operation_of(const struct rw_dnn_conv_signat
                                        : CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR;
 }
 
-/* By note. In float32 a tensor core's factors are TF32, which nobody asked for unless the context says so. */
+/* Bits by note. In float32 tensor cores read TF32 factors, which are used only if the context allows it. */
 static uint32_t refused_notes(const struct rw_dnn_conv_signature *s, bool tf32)
 {
     const uint32_t always = 1u << CUDNN_NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION | 1u << CUDNN_NUMERICAL_NOTE_FFT |
@@ -30,7 +30,7 @@ static uint32_t refused_notes(const struct rw_dnn_conv_signature *s, bool tf32)
     return tf32 ? always : always | rounded | 1u << CUDNN_NUMERICAL_NOTE_TENSOR_CORE;
 }
 
-/* Axes as the library counts them, [n, c, h, w], of an image whose channels lie side by side. id 0: not in memory. */
+/* An image with contiguous channels, with axes in the library's order [n, c, h, w]. id 0: not in memory. */
 static struct rw_dnn_tensor image(struct rw_dnn_graph *g, int64_t id, cudnnDataType_t type, int64_t n, int64_t h,
                                   int64_t w, int64_t c)
 {
@@ -38,6 +38,7 @@ static struct rw_dnn_tensor image(struct rw_dnn_graph *g, int64_t id, cudnnDataT
     return rw_dnn_tensor(g, id ? id : g->next++, type, dim, stride, id != 0, false);
 }
 
+/* Describes the operands, the product and the bias, and makes the plan. */
 cudnnStatus_t rw_dnn_conv_build(const struct rw_cudnn *dnn, const struct rw_dnn_conv_signature *s, bool tf32,
                                 size_t limit, struct rw_dnn_plan *plan)
 {

@@ -1,4 +1,4 @@
-/* One of the three products of a convolution, described for cuDNN: what a plan is pinned for. C11, C++17. */
+/* The signature of one of the three products of a convolution, for which a cuDNN plan is pinned. C11, C++17. */
 #ifndef RW_DEVICE_CUDA_CUDNN_CONV_SIGNATURE_H
 #define RW_DEVICE_CUDA_CUDNN_CONV_SIGNATURE_H
 
@@ -8,8 +8,8 @@
 enum rw_dnn_conv_kind { RW_DNN_CONV_FORWARD, RW_DNN_CONV_DATA, RW_DNN_CONV_WEIGHT };
 
 /*
- * x [n, h, w, c] and y [n, oh, ow, oc] dense, the weight dense [oc, c / groups, kh, kw]; all at 16 bytes. What of them
- * is read and what is made says the kind. All bytes count: no padding.
+ * x [n, h, w, c] and y [n, oh, ow, oc] are dense, the weight is dense [oc, c / groups, kh, kw]; all aligned to 16
+ * bytes. The kind says which of them are read and which is written. Keys are compared by bytes: there is no padding.
  */
 struct rw_dnn_conv_signature {
     int64_t n, h, w, c, oh, ow, oc, kh, kw;
@@ -17,7 +17,7 @@ struct rw_dnn_conv_signature {
     int64_t groups;
     int32_t dtype;
     int32_t kind;
-    int64_t bias; /* of a forward: is one added, [oc], before the sum is rounded? */
+    int64_t bias; /* of a forward: is a bias [oc] added before the sum is rounded? */
 };
 
 #endif

@@ -1,23 +1,23 @@
 /*
- * The graph API of cuDNN: one operation per step, then a plan of the first engine that takes them. See graph.h.
+ * Operations and plans of cuDNN's graph API: one operation per step, then a plan of the first engine that takes them.
  */
 #include "device/cuda/cudnn/graph.h"
 
 #include <string.h>
 
-#define MOST_CHOICES 64 /* of a convolution in float32 the first thirty may round to TF32 */
+#define CHOICES_MAX 64 /* for a convolution in float32 the first thirty may round to TF32 */
 
-#define MOST_NOTES 32
-/* What take_first() adds to a plan, beside what make() has: the engine's configuration and the plan. */
+#define NOTES_MAX 32
+/* Descriptors that take_first() adds to those of make(): the engine's configuration and the plan. */
 #define ADDED 2
 
-/* By their numbers: headers of the first releases of cuDNN 9 name neither. */
+/* As numbers, because headers of the first releases of cuDNN 9 have no names for them. */
 #define HEURISTICS_DEVICEPROP ((cudnnBackendAttributeName_t)204)
 #define PLAN_DEVICEPROP ((cudnnBackendAttributeName_t)407)
 
 typedef cudnnBackendDescriptor_t descriptor;
 
-/* ---- descriptors. After a failure nothing is done any more. ---- */
+/* ---- descriptors; after a failure nothing is done ---- */
 
 static descriptor make(struct rw_dnn_graph *g, cudnnBackendDescriptorType_t type)
 {
@@ -39,7 +39,7 @@ static void set_descriptor(struct rw_dnn_graph *g, descriptor d, cudnnBackendAtt
     set(g, d, name, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &value);
 }
 
-/* What a plan is for: the handle's device, or one that is only described. */
+/* Sets the device of a plan: the handle's, or one that is only described. */
 static void set_device(struct rw_dnn_graph *g, descriptor d, cudnnBackendAttributeName_t handle,
                        cudnnBackendAttributeName_t described)
 {
@@ -54,6 +54,7 @@ static void finalize(struct rw_dnn_graph *g, descriptor d)
 
 /* ---- tensors ---- */
 
+/* Describes a tensor of four axes, aligned to 16 bytes. */
 struct rw_dnn_tensor rw_dnn_tensor(struct rw_dnn_graph *g, int64_t id, cudnnDataType_t type, const int64_t *dim,
                                    const int64_t *stride, bool in_memory, bool by_value)
 {
@@ -96,6 +97,7 @@ static descriptor operation(struct rw_dnn_graph *g, cudnnBackendDescriptorType_t
     return d;
 }
 
+/* Adds an elementwise operation with result y. */
 struct rw_dnn_tensor rw_dnn_pointwise_to(struct rw_dnn_graph *g, struct rw_dnn_tensor x, struct rw_dnn_step step,
                                          struct rw_dnn_tensor y)
 {
@@ -114,7 +116,7 @@ struct rw_dnn_tensor rw_dnn_pointwise_to(struct rw_dnn_graph *g, struct rw_dnn_t
     return y;
 }
 
-/* In float, of the shape of x. */
+/* In float, with the shape of x. */
 struct rw_dnn_tensor rw_dnn_pointwise(struct rw_dnn_graph *g, cudnnPointwiseMode_t mode, struct rw_dnn_tensor x,
                                       const struct rw_dnn_tensor *b)
 {
@@ -167,11 +169,12 @@ struct rw_dnn_tensor rw_dnn_exchange(struct rw_dnn_graph *g, struct rw_dnn_tenso
     return y;
 }
 
-/* By kind: the numbers of an operation's attributes. */
+/* Attributes of an operation, by its kind. */
 struct convolution_attributes {
     cudnnBackendAttributeName_t alpha, beta, conv, w, x, y;
 };
 
+/* The three kinds have the same attributes under different numbers. */
 static struct convolution_attributes attributes_of(cudnnBackendDescriptorType_t kind)
 {
     if (kind == CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR)
@@ -209,6 +212,7 @@ static descriptor convolution(struct rw_dnn_graph *g, const struct rw_dnn_convol
     return d;
 }
 
+/* Adds a convolution with factors of 1 and 0, in the type of its sums. */
 void rw_dnn_convolve(struct rw_dnn_graph *g, const struct rw_dnn_convolution *c, struct rw_dnn_tensor x,
                      struct rw_dnn_tensor w, struct rw_dnn_tensor y)
 {
@@ -227,9 +231,9 @@ void rw_dnn_convolve(struct rw_dnn_graph *g, const struct rw_dnn_convolution *c,
     finalize(g, op);
 }
 
-/* ---- the choice ---- */
+/* ---- choice of the engine ---- */
 
-/* What is only looked at, and not part of a plan. */
+/* Makes a descriptor that is only read, and is not part of a plan. */
 static descriptor borrow(struct rw_dnn_graph *g, cudnnBackendDescriptorType_t type)
 {
     descriptor d = NULL;
@@ -237,32 +241,32 @@ static descriptor borrow(struct rw_dnn_graph *g, cudnnBackendDescriptorType_t ty
     return d;
 }
 
-/* True when that worked. A refusal is none of the graph's failures. */
+/* Did the call succeed? A refusal is not a failure of the graph. */
 static bool took(struct rw_dnn_graph *g, cudnnStatus_t status)
 {
     if (status && !rw_dnn_is_refusal(status)) g->failed = status;
     return status == CUDNN_STATUS_SUCCESS;
 }
 
-/* By its notes. Of attention it is the form of the graph that makes it deterministic, and this only a last check. */
+/* Do its notes allow the engine? For attention the form of the graph makes it deterministic; this is a final check. */
 static bool is_taken(struct rw_dnn_graph *g, descriptor config)
 {
     const uint32_t refused = g->refused | 1u << CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC;
-    cudnnBackendNumericalNote_t notes[MOST_NOTES];
+    cudnnBackendNumericalNote_t notes[NOTES_MAX];
     descriptor engine = borrow(g, CUDNN_BACKEND_ENGINE_DESCRIPTOR);
     int64_t n = 0;
     bool taken = !g->failed;
     taken = taken && took(g, g->dnn->BackendGetAttribute(config, CUDNN_ATTR_ENGINECFG_ENGINE,
                                                          CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &n, &engine));
     taken = taken && took(g, g->dnn->BackendGetAttribute(engine, CUDNN_ATTR_ENGINE_NUMERICAL_NOTE,
-                                                         CUDNN_TYPE_NUMERICAL_NOTE, MOST_NOTES, &n, notes));
-    if (n > MOST_NOTES) taken = false; /* a later library's: not all were told */
+                                                         CUDNN_TYPE_NUMERICAL_NOTE, NOTES_MAX, &n, notes));
+    if (n > NOTES_MAX) taken = false; /* a later library's: the list is incomplete */
     for (int64_t i = 0; taken && i < n; i++) taken = (unsigned)notes[i] < 32 && !(refused >> notes[i] & 1);
     if (engine) g->dnn->BackendDestroyDescriptor(engine);
     return taken;
 }
 
-/* What a plan of this engine wants, when it makes one. */
+/* Makes a plan of this engine, and returns its workspace. */
 static bool ask_workspace(struct rw_dnn_graph *g, descriptor plan, descriptor config, int64_t *ret)
 {
     int64_t n = 0;
@@ -274,7 +278,7 @@ static bool ask_workspace(struct rw_dnn_graph *g, descriptor plan, descriptor co
            *ret >= 0;
 }
 
-/* Both descriptors are the plan's then. */
+/* Keeps the plan if its workspace is within the limit. Both descriptors then belong to the plan. */
 static bool make_plan(struct rw_dnn_graph *g, descriptor config, size_t limit)
 {
     struct rw_dnn_plan *const to = g->to;
@@ -292,17 +296,17 @@ static bool make_plan(struct rw_dnn_graph *g, descriptor config, size_t limit)
     return false;
 }
 
-/* The first of the library's choices that is taken. */
+/* Takes the first of the library's choices that is allowed and fits. */
 static void take_first(struct rw_dnn_graph *g, descriptor heuristics, size_t limit)
 {
-    descriptor configs[MOST_CHOICES];
+    descriptor configs[CHOICES_MAX];
     int64_t n = 0;
-    for (int i = 0; i < MOST_CHOICES; i++) configs[i] = borrow(g, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR);
+    for (int i = 0; i < CHOICES_MAX; i++) configs[i] = borrow(g, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR);
     if (!g->failed && took(g, g->dnn->BackendGetAttribute(heuristics, CUDNN_ATTR_ENGINEHEUR_RESULTS,
-                                                          CUDNN_TYPE_BACKEND_DESCRIPTOR, MOST_CHOICES, &n, configs)))
-        for (int64_t i = 0; i < n && i < MOST_CHOICES && !g->failed && !g->to->plan; i++)
+                                                          CUDNN_TYPE_BACKEND_DESCRIPTOR, CHOICES_MAX, &n, configs)))
+        for (int64_t i = 0; i < n && i < CHOICES_MAX && !g->failed && !g->to->plan; i++)
             if (is_taken(g, configs[i]) && make_plan(g, configs[i], limit)) configs[i] = NULL;
-    for (int i = 0; i < MOST_CHOICES; i++)
+    for (int i = 0; i < CHOICES_MAX; i++)
         if (configs[i]) g->dnn->BackendDestroyDescriptor(configs[i]);
 }
 
@@ -333,6 +337,7 @@ void rw_dnn_free_plan(const struct rw_cudnn *dnn, struct rw_dnn_plan *plan)
     plan->least_refused = plan->workspace = 0;
 }
 
+/* The descriptor of the operands is made for each run. */
 cudnnStatus_t rw_dnn_execute(const struct rw_cudnn *dnn, const struct rw_dnn_plan *plan, int64_t n, const int64_t *ids,
                              void *const *addresses, void *workspace)
 {

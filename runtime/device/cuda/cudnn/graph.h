@@ -1,5 +1,5 @@
 /*
- * What is computed, told to cuDNN as a graph of operations, and the plan it makes of that.
+ * Builds a cuDNN graph of operations, and an execution plan of it.
  *
  *     struct rw_dnn_graph g = { .dnn = dnn, .to = &plan, .next = NUMBER };   numbers from there on are the graph's own
  *     ... rw_dnn_tensor(), rw_dnn_matmul(), ...
@@ -7,8 +7,8 @@
  *     status = rw_dnn_execute(dnn, &plan, n, ids, addresses, workspace);     as often as wanted
  *     rw_dnn_free_plan(dnn, &plan);
  *
- * After a failure nothing is done any more: rw_dnn_plan() returns the first one. An operand is a tensor in memory,
- * known by its number; the others lie between two operations.
+ * After a failure all later calls do nothing, and rw_dnn_plan() returns the first failure. An operand is a tensor in
+ * memory with a number; other tensors are between two operations.
  */
 #ifndef RW_DEVICE_CUDA_CUDNN_GRAPH_H
 #define RW_DEVICE_CUDA_CUDNN_GRAPH_H
@@ -18,13 +18,13 @@
 #define RW_DNN_DESCRIPTORS 192
 #define RW_DNN_OPERATIONS 40
 
-/* Everything that a plan is made of, in the order of its making. */
+/* All descriptors of a plan, in the order of creation. */
 struct rw_dnn_plan {
     cudnnBackendDescriptor_t all[RW_DNN_DESCRIPTORS];
     int n;
     cudnnBackendDescriptor_t plan; /* NULL: the library has none */
     size_t workspace;              /* the plan's own */
-    size_t least_refused; /* of the plans that wanted more than the limit: the smallest workspace; 0: there were none */
+    size_t least_refused; /* minimum workspace of the plans that exceeded the limit; 0: there were none */
 };
 
 struct rw_dnn_graph {
@@ -33,7 +33,7 @@ struct rw_dnn_graph {
     cudnnBackendDescriptor_t operations[RW_DNN_OPERATIONS];
     int n_operations;
     int64_t next; /* number of the next tensor that is not in memory */
-    uint32_t refused; /* engines that are not taken, beside those that are not deterministic: bits by numerical note */
+    uint32_t refused; /* engines that are refused, besides nondeterministic ones: bits by numerical note */
     cudnnStatus_t failed;
 };
 
@@ -46,21 +46,21 @@ struct rw_dnn_tensor rw_dnn_tensor(struct rw_dnn_graph *g, int64_t id, cudnnData
                                    const int64_t *stride, bool in_memory, bool by_value);
 /* One float on the host. */
 struct rw_dnn_tensor rw_dnn_number(struct rw_dnn_graph *g, int64_t id);
-/* Without gaps; id 0: not in memory. */
+/* Dense; id 0: not in memory. */
 struct rw_dnn_tensor rw_dnn_dense(struct rw_dnn_graph *g, int64_t id, cudnnDataType_t type, int64_t a, int64_t b,
                                   int64_t c, int64_t d);
 
 struct rw_dnn_step {
     cudnnPointwiseMode_t mode;
     cudnnDataType_t precision;
-    int64_t axis;                         /* of an index, else 0 */
-    const struct rw_dnn_tensor *b, *mask; /* second operand, and what selects; NULL when there is none */
+    int64_t axis;                         /* of an index, otherwise 0 */
+    const struct rw_dnn_tensor *b, *mask; /* second operand, and the mask that selects; NULL if there is none */
 };
 
-/* Each returns its result. */
+/* Each function returns its result. */
 struct rw_dnn_tensor rw_dnn_pointwise_to(struct rw_dnn_graph *g, struct rw_dnn_tensor x, struct rw_dnn_step step,
                                          struct rw_dnn_tensor y);
-/* In float, of the shape of x. */
+/* In float, with the shape of x. */
 struct rw_dnn_tensor rw_dnn_pointwise(struct rw_dnn_graph *g, cudnnPointwiseMode_t mode, struct rw_dnn_tensor x,
                                       const struct rw_dnn_tensor *b);
 struct rw_dnn_tensor rw_dnn_matmul(struct rw_dnn_graph *g, struct rw_dnn_tensor a, struct rw_dnn_tensor b,
@@ -76,13 +76,13 @@ struct rw_dnn_convolution {
     const int64_t *stride, *padding, *dilation;
 };
 
-/* Of x, w and y two are read and one is the result, by kind; groups follow from their channels. */
+/* Two of x, w and y are read and one is the result, by kind. Groups follow from the channels. */
 void rw_dnn_convolve(struct rw_dnn_graph *g, const struct rw_dnn_convolution *c, struct rw_dnn_tensor x,
                      struct rw_dnn_tensor w, struct rw_dnn_tensor y);
 
 /*
- * A refusal follows from the graph, the library and the device alone: it is the same whenever it is asked for. Other
- * failures may come from the memory that is left or from work before, and may not decide which engine is taken.
+ * A refusal depends only on the graph, the library and the device, so it is the same every time. Other failures may
+ * come from lack of memory or from earlier work, and must not decide which engine is used.
  */
 static inline bool rw_dnn_is_refusal(cudnnStatus_t status)
 {
@@ -93,14 +93,14 @@ static inline bool rw_dnn_is_refusal(cudnnStatus_t status)
 }
 
 /*
- * Asks for engines and makes a plan of the first deterministic one that takes the graph within `limit` bytes of
+ * Queries engines and makes a plan of the first deterministic one that takes the graph within `limit` bytes of
  * workspace.
- * @return CUDNN_STATUS_SUCCESS also when there is none; else what failed. Whatever it returns, the plan is to be freed.
+ * @return CUDNN_STATUS_SUCCESS also if there is none, otherwise the failure. In any case the plan must be freed.
  */
 cudnnStatus_t rw_dnn_plan(struct rw_dnn_graph *g, size_t limit);
 void rw_dnn_free_plan(const struct rw_cudnn *dnn, struct rw_dnn_plan *plan);
 
-/* Queues a run: n operands by number and address. */
+/* Queues a run of the plan, with n operands by number and address. */
 cudnnStatus_t rw_dnn_execute(const struct rw_cudnn *dnn, const struct rw_dnn_plan *plan, int64_t n, const int64_t *ids,
                              void *const *addresses, void *workspace);
 

@@ -1,9 +1,9 @@
-/* See library.h. */
+/* Loads cuDNN, checks its version and translates its errors. */
 #include "device/cuda/cudnn/library.h"
 
 #include "device/cuda/library.h"
 
-#define LEAST_VERSION 91100 /* earlier ones have known errors in attention's backward */
+#define VERSION_MIN 91100 /* earlier versions have known errors in attention's backward */
 
 rw_status rw_cudnn_status(const struct rw_cudnn *dnn, struct rw_cuda *cuda, cudnnStatus_t status, const char *call)
 {
@@ -31,7 +31,7 @@ rw_status rw_cudnn_load(struct rw_cudnn *dnn, struct rw_cuda *cuda)
 #undef POINTER
     };
     const rw_status status = rw_cuda_library(cuda, RW_LIBRARY_CUDNN, names, to, sizeof names / sizeof *names);
-    return !status && dnn->GetVersion() < LEAST_VERSION ? RW_ERR_UNSUPPORTED : status;
+    return !status && dnn->GetVersion() < VERSION_MIN ? RW_ERR_UNSUPPORTED : status;
 }
 
 rw_status rw_cudnn_open(struct rw_cudnn *dnn, struct rw_cuda *cuda)

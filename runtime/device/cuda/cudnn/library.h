@@ -1,4 +1,4 @@
-/* cuDNN: the functions in use, opened while the program runs. Only what needs them includes this: it takes cudnn.h. */
+/* cuDNN's functions, opened at run time. It includes cudnn.h, so only files that need that include it. */
 #ifndef RW_DEVICE_CUDA_CUDNN_LIBRARY_H
 #define RW_DEVICE_CUDA_CUDNN_LIBRARY_H
 
@@ -17,17 +17,17 @@ struct rw_cudnn {
     CUDNN_FUNCTIONS(CUDNN_MEMBER)
 #undef CUDNN_MEMBER
     cudnnHandle_t handle;
-    cudnnBackendDescriptor_t described; /* a device's description, with which plans are made where there is no handle */
+    cudnnBackendDescriptor_t described; /* description of a device, for making plans without a handle */
 };
 
-/* Finds the functions. RW_ERR_UNSUPPORTED where the library is not there or too old. Needs no device. */
+/* Finds the functions. RW_ERR_UNSUPPORTED if the library does not exist or is too old. Needs no device. */
 rw_status rw_cudnn_load(struct rw_cudnn *dnn, struct rw_cuda *cuda);
 
 /* Loads it, and makes a handle on the device's stream. */
 rw_status rw_cudnn_open(struct rw_cudnn *dnn, struct rw_cuda *cuda);
 void rw_cudnn_close(struct rw_cudnn *dnn);
 
-/* RW_OK, or the failure of `call`, noted in cuda->message. */
+/* RW_OK, or the failure of `call`, recorded in cuda->message. */
 rw_status rw_cudnn_status(const struct rw_cudnn *dnn, struct rw_cuda *cuda, cudnnStatus_t status, const char *call);
 
 #endif

@@ -1,8 +1,8 @@
-/* See pins.h. */
+/* A hash table of pinned plans, and the library that makes them. */
 #include "device/cuda/cudnn/pins.h"
 
 #include "device/cuda/current.h"
-#include "device/cuda/hash.h"
+#include "device/cuda/signature_hash.h"
 
 #include "base/alloc.h"
 
@@ -12,7 +12,7 @@
 void rw_dnn_pins_init(struct rw_dnn_pins *p, struct rw_cuda *cuda, const char *variable, size_t size,
                       rw_dnn_build_fn build)
 {
-    const char *const choice = getenv(variable);
+    const char *const choice = secure_getenv(variable);
     *p = (struct rw_dnn_pins){ .cuda = cuda, .build = build, .size = size };
     p->wanted = choice && !strcmp(choice, "cudnn");
 }
@@ -34,7 +34,10 @@ void rw_dnn_pins_finish(struct rw_dnn_pins *p)
     rw_cudnn_close(&p->dnn);
 }
 
-/* That it is not there is no failure. What may be otherwise the next time is one, and decides nothing. */
+/*
+ * Opens the library once. That it does not exist is not a failure. A failure that may not occur next time is one, and
+ * decides nothing.
+ */
 static rw_status open_once(struct rw_dnn_pins *p)
 {
     if (p->opened || !p->wanted) return RW_OK;
@@ -65,6 +68,7 @@ const struct rw_dnn_pin *rw_dnn_pinned(const struct rw_dnn_pins *p, const void *
     return pin && pin->plan.plan ? pin : NULL;
 }
 
+/* Makes a plan and pins it, or pins that there is none. */
 static rw_status add(struct rw_dnn_pins *p, const void *signature, const char *plan)
 {
     struct rw_dnn_pin *const pin = rw_calloc(1, sizeof *pin + p->size);
@@ -88,6 +92,6 @@ rw_status rw_dnn_pin(struct rw_dnn_pins *p, const void *signature, const char *p
 {
     RW_ON_DEVICE(p->cuda);
     const rw_status status = open_once(p);
-    if (status || !p->has || find(p, signature) || p->n == RW_DNN_PINS_MOST) return status;
+    if (status || !p->has || find(p, signature) || p->n == RW_DNN_PINS_MAX) return status;
     return add(p, signature, plan);
 }

@@ -1,55 +1,59 @@
 /*
- * cuDNN for one family of ops: opened where the environment asked for it when the context was made, and what is pinned
- * (law 6): for each signature a plan, or that the library has none. Both stay for the life of the context. A failure
- * that is no refusal (memory, a device that is lost) pins nothing and is told; it is asked again.
+ * Pinned cuDNN plans of one family of ops (law 6): for each signature a plan, or the fact that the library has none.
+ * The library is opened if the environment requested it when the context was created. Entries stay for the life of the
+ * context. A failure that is not a refusal (memory, a lost device) pins nothing and is reported; the next call tries
+ * again.
  */
 #ifndef RW_DEVICE_CUDA_CUDNN_PINS_H
 #define RW_DEVICE_CUDA_CUDNN_PINS_H
 
 #include "device/cuda/cudnn/graph.h"
 
-/* Signatures of a family: plans take host memory, and shapes may vary without end. Those behind have no plan. */
-#define RW_DNN_PINS_MOST 1024
+/*
+ * Maximum number of signatures of a family: plans take host memory, and shapes may vary without end. Further signatures
+ * have no plan.
+ */
+#define RW_DNN_PINS_MAX 1024
 
 struct rw_dnn_pin {
     struct rw_dnn_pin *next; /* in its bucket */
-    struct rw_dnn_plan plan; /* .plan is NULL: the op's own kernels */
-    int64_t pieces;          /* equal ones of the batch, each a run of the plan */
+    struct rw_dnn_plan plan; /* .plan is NULL: use the op's own kernels */
+    int64_t pieces;          /* equal parts of the batch, each of them one run of the plan */
     unsigned char signature[];
 };
 
 struct rw_dnn_pins;
 
-/* Makes pin->plan of a signature and may set pin->pieces. A refusal, or no plan and success: there is none. */
+/* Makes pin->plan for a signature, and may set pin->pieces. A refusal, or success without a plan: there is none. */
 typedef cudnnStatus_t (*rw_dnn_build_fn)(const struct rw_dnn_pins *p, const void *signature, struct rw_dnn_pin *pin);
 
 struct rw_dnn_pins {
     struct rw_cuda *cuda;
     struct rw_cudnn dnn;
     rw_dnn_build_fn build;
-    size_t size; /* of a signature, whose bytes all count */
-    bool wanted; /* else nothing is opened */
-    bool opened; /* looked for, and found or not */
+    size_t size; /* of a signature, which is compared by bytes */
+    bool wanted; /* otherwise nothing is opened */
+    bool opened; /* searched for, whether it was found or not */
     bool has;
-    struct rw_dnn_pin *bucket[RW_DNN_PINS_MOST / 2]; /* by the signature's hash */
+    struct rw_dnn_pin *bucket[RW_DNN_PINS_MAX / 2]; /* by the signature's hash */
     int n;
 };
 
-/* variable: of the environment; "cudnn" asks for it. */
+/* variable: an environment variable; "cudnn" requests the library. */
 void rw_dnn_pins_init(struct rw_dnn_pins *p, struct rw_cuda *cuda, const char *variable, size_t size,
                       rw_dnn_build_fn build);
 void rw_dnn_pins_finish(struct rw_dnn_pins *p);
 
-/* What is pinned for a signature, with a plan; NULL where there is none. Asks nobody. */
+/* The entry of a signature with a plan; NULL if there is none. Does not query the library. */
 const struct rw_dnn_pin *rw_dnn_pinned(const struct rw_dnn_pins *p, const void *signature);
 
 /*
- * Pins a signature that was not asked about before. Call it where an op's workspace is asked for: outside of a graph's
- * capture. plan: what to call it in the message of a failure.
+ * Pins a signature that has no entry. Call it where an op's workspace is requested, outside of a graph's capture. plan:
+ * its name in the message of a failure.
  */
 rw_status rw_dnn_pin(struct rw_dnn_pins *p, const void *signature, const char *plan);
 
-/* Bytes at which a workspace, or a part of it, begins. */
+/* Alignment of a workspace and of its parts. */
 #define RW_DNN_ALIGN 256
 static inline size_t rw_dnn_aligned(size_t bytes)
 {

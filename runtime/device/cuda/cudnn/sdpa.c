@@ -1,6 +1,7 @@
-/* cuDNN's attention: which operands it takes, what is pinned, and runs. See sdpa.h. */
+/* cuDNN's attention: which operands it takes, pinning, and execution. */
 #include "device/cuda/cudnn/sdpa.h"
 
+#include "device/cuda/cudnn/extents.h"
 #include "device/cuda/cudnn/pins.h"
 #include "device/cuda/cudnn/sdpa_graph.h"
 
@@ -11,29 +12,30 @@
 
 #define DETERMINISTIC_CAPABILITY 90
 #define PACK 8 /* elements of 16 bytes: what addresses and strides are multiples of */
+#define MAX_PIECES 1024
 
 struct rw_sdpa {
     struct rw_dnn_pins pins;
 };
 
-/* ---- which operands ---- */
+/* ---- operands ---- */
 
 static bool take_layout(int64_t *stride, const rw_layout *l)
 {
     if (l->rank != 4 || l->stride[3] != 1) return false;
     for (int i = 0; i < 3; i++) {
-        stride[i] = l->dim[i] == 1 ? l->dim[3] : l->stride[i]; /* that of a single element means nothing */
+        stride[i] = l->dim[i] == 1 ? l->dim[3] : l->stride[i]; /* the stride of a single element has no meaning */
         if (stride[i] <= 0 || stride[i] % PACK) return false;
     }
     return true;
 }
 
-/* The rule: what the library is given, but for the layouts. Each line says why. */
+/* Which operands the library is used for, apart from layouts. Each line has its reason. */
 static bool takes(const struct rw_sdpa_signature *s, double dropout)
 {
-    return (s->dtype == RW_BF16 || s->dtype == RW_F16)      /* its fused engines know no other types */
-           && !(dropout > 0)                                /* its masks are not the CPU's (law 3) */
-           && s->d % PACK == 0 && s->d <= RW_SDPA_HEAD_MOST /* its limits on compute capability 9.0 */
+    return (s->dtype == RW_BF16 || s->dtype == RW_F16)      /* its fused engines have no other types */
+           && !(dropout > 0)                                /* its masks differ from the CPU's (law 3) */
+           && s->d % PACK == 0 && s->d <= RW_SDPA_HEAD_MAX /* its limits on compute capability 9.0 */
            && (!s->causal || s->seq == s->kv_seq)           /* our mask ends at the last key, its at the diagonal */
            && !(s->seq == 1 && s->kv_seq == 1);             /* not supported */
 }
@@ -48,6 +50,7 @@ static void set_gradients(struct rw_sdpa_signature *s, bool packed)
     memcpy(s->dk, packed ? side_by_side : dk, sizeof s->dk);
 }
 
+/* Fills in a signature if the library takes the operands. */
 bool rw_sdpa_describe(struct rw_sdpa_signature *ret, rw_dtype dtype, const rw_layout *q, const rw_layout *k,
                       const rw_layout *v, const rw_layout *o, const rw_layout *dy, bool packed, double scale,
                       bool causal, double dropout)
@@ -74,24 +77,43 @@ bool rw_sdpa_describe(struct rw_sdpa_signature *ret, rw_dtype dtype, const rw_la
     return true;
 }
 
-/* ---- what is pinned ---- */
+/* ---- pinning ---- */
 
-/* Behind the plan's own workspace lie, in backward, the sums of rows. */
+/* Bytes of the sums of rows in backward, which follow the plan's own workspace. */
 static size_t bytes_of_sums(const struct rw_sdpa_signature *s)
 {
     return s->backward ? rw_dnn_aligned((size_t)(s->batch * s->heads * s->seq) * sizeof(float)) : 0;
+}
+
+/* The smallest number of equal pieces that fit into the library's types; 0 when there is none. */
+static int64_t least_pieces(const struct rw_sdpa_signature *s, int64_t max_count)
+{
+    for (int64_t n = 1; n <= s->batch && n <= MAX_PIECES; n++)
+        if (s->batch % n == 0 && rw_sdpa_fits(s, s->batch / n, max_count)) return n;
+    return 0;
 }
 
 /* The next number of pieces, equal ones, of which each should need at most `limit` bytes; 0 when there is none. */
 static int64_t more_pieces(const struct rw_sdpa_signature *s, int64_t pieces, size_t needed, size_t limit)
 {
     const size_t all = needed * (size_t)pieces;
-    for (int64_t n = pieces + 1; n <= s->batch; n++)
+    for (int64_t n = pieces + 1; n <= s->batch && n <= MAX_PIECES; n++)
         if (s->batch % n == 0 && all / (size_t)n <= limit) return n;
     return 0;
 }
 
-/* Of a part of the batch, as large as the limit on workspace allows. */
+/* The stride of an axis with one element has no effect: one that does not fit is not passed to the library. */
+static struct rw_sdpa_signature piece_of(const struct rw_sdpa_signature *s, int64_t pieces, int64_t max_count)
+{
+    struct rw_sdpa_signature r = *s;
+    int64_t *const of_batch[] = { r.q, r.k, r.v, r.o, r.dy, r.dq, r.dk };
+    r.batch /= pieces;
+    for (size_t i = 0; i < sizeof of_batch / sizeof *of_batch && r.batch == 1; i++)
+        if (*of_batch[i] > max_count) *of_batch[i] = r.d;
+    return r;
+}
+
+/* Of a part of the batch, as large as the limit on workspace and the library's types allow. */
 static cudnnStatus_t build(const struct rw_dnn_pins *p, const void *signature, struct rw_dnn_pin *pin)
 {
     const struct rw_sdpa_signature *const s = signature;
@@ -100,9 +122,8 @@ static cudnnStatus_t build(const struct rw_dnn_pins *p, const void *signature, s
     if (s->backward && p->cuda->capability != DETERMINISTIC_CAPABILITY) return status;
     if (sums >= RW_SDPA_WORKSPACE_LIMIT) return status;
     const size_t limit = RW_SDPA_WORKSPACE_LIMIT - sums;
-    for (int64_t n = 1; n && !pin->plan.plan && !status;) {
-        struct rw_sdpa_signature piece = *s;
-        piece.batch /= n;
+    for (int64_t n = least_pieces(s, p->cuda->max_count); n && !pin->plan.plan && !status;) {
+        const struct rw_sdpa_signature piece = piece_of(s, n, p->cuda->max_count);
         rw_dnn_free_plan(&p->dnn, &pin->plan);
         status = rw_sdpa_build(&p->dnn, &piece, limit, &pin->plan);
         pin->pieces = n;
@@ -144,9 +165,9 @@ rw_status rw_sdpa_query(struct rw_sdpa *sdpa, const struct rw_sdpa_signature *s,
     return RW_OK;
 }
 
-/* ---- runs ---- */
+/* ---- execution ---- */
 
-/* The operands of a run: addresses by number, NULL where the plan has none. */
+/* Executes the plan with operands by number; NULL if the plan has none. */
 static cudnnStatus_t execute(const struct rw_sdpa *sdpa, const struct rw_dnn_pin *pin, void *const *operands,
                              void *workspace)
 {
@@ -161,7 +182,7 @@ static cudnnStatus_t execute(const struct rw_sdpa *sdpa, const struct rw_dnn_pin
     return rw_dnn_execute(&sdpa->pins.dnn, &pin->plan, n, ids, addresses, workspace);
 }
 
-/* From one of so many pieces of the batch to the next. */
+/* Advances the operands from one of that many pieces of the batch to the next. */
 static void step_on(const struct rw_sdpa_signature *s, int64_t pieces, void **operands)
 {
     const int64_t size = 2, queries = s->heads * s->seq;
@@ -180,6 +201,7 @@ static void step_on(const struct rw_sdpa_signature *s, int64_t pieces, void **op
         if (operands[i]) operands[i] = (char *)operands[i] + bytes[i] * (s->batch / pieces);
 }
 
+/* Adds the constants to the operands, and runs the pieces of the batch one after the other. */
 static rw_status run(const struct rw_sdpa *sdpa, const struct rw_sdpa_signature *s, void **operands, char *workspace,
                      size_t workspace_bytes)
 {
@@ -189,7 +211,7 @@ static rw_status run(const struct rw_sdpa *sdpa, const struct rw_sdpa_signature 
     size_t wanted = 0;
     if (!rw_sdpa_has(sdpa, s, &wanted) || workspace_bytes < wanted)
         return rw_cuda_fail(sdpa->pins.cuda, RW_ERR_DEVICE, "cuDNN: %s: the plan gave too little workspace", name);
-    const struct rw_sdpa_signature *const kept = (const void *)pin->signature; /* it lives as long as a graph may */
+    const struct rw_sdpa_signature *const kept = (const void *)pin->signature; /* valid as long as a graph */
     operands[RW_SDPA_SCALE] = (void *)&kept->scale;
     if (s->causal) operands[RW_SDPA_LOWEST] = (void *)&lowest;
     if (s->backward) {

@@ -1,6 +1,6 @@
 /*
- * Attention as cuDNN's graph API takes it: one operation per step, in the pattern that its fused engines know. The
- * order of the operations and the types of what lies between them are part of that pattern. See sdpa_graph.h.
+ * Attention for cuDNN's graph API: one operation per step, in the pattern that its fused engines recognize. The order
+ * of the operations and the types of the intermediate tensors are part of that pattern.
  */
 #include "device/cuda/cudnn/sdpa_graph.h"
 
@@ -14,7 +14,7 @@ static cudnnDataType_t element_type(const struct attention *a)
     return a->s->dtype == RW_F16 ? CUDNN_DATA_HALF : CUDNN_DATA_BFLOAT16;
 }
 
-/* An operand in memory: [batch, heads, rows, d], or the last two axes exchanged. */
+/* Describes an operand in memory: [batch, heads, rows, d], or with the last two axes exchanged. */
 static struct rw_dnn_tensor operand(struct attention *a, enum rw_sdpa_operand id, int64_t heads, int64_t rows,
                                     const int64_t *stride, bool exchanged)
 {
@@ -29,7 +29,7 @@ static struct rw_dnn_tensor query(struct attention *a, enum rw_sdpa_operand id, 
     return operand(a, id, a->s->heads, a->s->seq, stride, false);
 }
 
-/* Between two operations: a number for each score, or for each row of them. */
+/* An intermediate tensor: a number per score, or per row of them. */
 static struct rw_dnn_tensor scores(struct attention *a, cudnnDataType_t type)
 {
     return rw_dnn_dense(&a->g, 0, type, a->s->batch, a->s->heads, a->s->seq, a->s->kv_seq);
@@ -40,6 +40,7 @@ static struct rw_dnn_tensor rows(struct attention *a, int64_t id)
     return rw_dnn_dense(&a->g, id, CUDNN_DATA_FLOAT, a->s->batch, a->s->heads, a->s->seq, 1);
 }
 
+/* Replaces scores of later keys, if attention is causal. */
 static struct rw_dnn_tensor masked(struct attention *a, struct rw_dnn_tensor x)
 {
     if (!a->s->causal) return x;
@@ -56,6 +57,7 @@ static struct rw_dnn_tensor masked(struct attention *a, struct rw_dnn_tensor x)
         scores(a, CUDNN_DATA_FLOAT));
 }
 
+/* O = softmax(scale Q K^T) V, with the logarithms of the rows' sums in stats. */
 static void forward(struct attention *a)
 {
     const struct rw_sdpa_signature *const s = a->s;
@@ -79,7 +81,7 @@ static void forward(struct attention *a)
     rw_dnn_matmul(&a->g, p, v, o);
 }
 
-/* A product for k or v: heads that share one are added up. */
+/* A product for k or v: heads that share one are summed. */
 static void key_gradient(struct attention *a, struct rw_dnn_tensor x, struct rw_dnn_tensor y, enum rw_sdpa_operand id)
 {
     const struct rw_sdpa_signature *const s = a->s;

@@ -1,11 +1,11 @@
-/* Inside cuDNN's attention: its operands, and how a plan is built. See sdpa.h. */
+/* Operands of cuDNN's attention, and the construction of its plan. */
 #ifndef RW_DEVICE_CUDA_CUDNN_SDPA_GRAPH_H
 #define RW_DEVICE_CUDA_CUDNN_SDPA_GRAPH_H
 
 #include "device/cuda/cudnn/graph.h"
 #include "device/cuda/cudnn/sdpa_signature.h"
 
-/* Operands by their numbers in a plan. */
+/* Numbers of the operands in a plan. */
 enum rw_sdpa_operand {
     RW_SDPA_Q = 1,
     RW_SDPA_K,
@@ -13,7 +13,7 @@ enum rw_sdpa_operand {
     RW_SDPA_O,
     RW_SDPA_STATS,
     RW_SDPA_SCALE,  /* on the host, as the next two */
-    RW_SDPA_LOWEST, /* what stands for a masked score */
+    RW_SDPA_LOWEST, /* replaces a masked score */
     RW_SDPA_ONE,
     RW_SDPA_DY,
     RW_SDPA_DQ,
@@ -23,7 +23,7 @@ enum rw_sdpa_operand {
     RW_SDPA_OPERANDS
 };
 
-/* Describes the computation and makes a plan, as rw_dnn_plan() does. */
+/* Describes the computation and makes a plan, like rw_dnn_plan(). */
 cudnnStatus_t rw_sdpa_build(const struct rw_cudnn *dnn, const struct rw_sdpa_signature *s, size_t limit,
                             struct rw_dnn_plan *plan);
 

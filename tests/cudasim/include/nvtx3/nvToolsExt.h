@@ -1,4 +1,4 @@
-/* NVTX ranges: counted per host thread, so that a test can see whether they balance (cudasim.h). C and C++. */
+/* NVTX ranges: counted per host thread, so that a test can check that they balance (cudasim.h). C and C++. */
 #ifndef CUDASIM_NVTX_H
 #define CUDASIM_NVTX_H
 

@@ -1,0 +1,218 @@
+/* Saves, resumes and rolls back a run. */
+#include "saves.h"
+
+#include "paths.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+/* ---- identity of a checkpoint ---- */
+
+/* Properties that a run must share with the one that it resumes, to produce the same bytes, and the run's own number:
+   checkpoints of another run may be in the same folder. */
+struct identity {
+    uint64_t run, seed, tokens, digest;
+    int32_t batch, accum, seq, vocab, layers, heads, kv_heads, codes;
+    double dropout, clip, decay;
+};
+
+static struct identity identity_of(const struct run *r)
+{
+    return (struct identity){ r->id, o.seed, r->train.n, r->train_digest, o.batch, o.accum, o.m.seq, o.vocab,
+                              o.m.layers, o.m.heads, o.m.kv_heads,
+                              o.fp8 ? 1 + (int)o.scaling + 8 * o.delayed : 0, o.dropout, o.clip, o.decay };
+}
+
+static uint64_t new_run(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_REALTIME, &t);
+    return number_of((uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec, (uint64_t)getpid());
+}
+
+static bool identity_found(const rw_checkpoint_found *found, struct identity *ret)
+{
+    if (!found->found || found->extra_bytes != sizeof *ret) return false;
+    memcpy(ret, found->extra, sizeof *ret);
+    return true;
+}
+
+/* Reports, one by one, the numbers that differ from those of the resumed run. */
+static void tell_differences(const struct identity *now, const rw_checkpoint_found *found)
+{
+    struct identity then;
+    if (!found->found) return;
+    if (!identity_found(found, &then)) {
+        printf("that file is of another version of train_gpt: what differs from that run is not known\n");
+        return;
+    }
+    const struct {
+        const char *name;
+        bool differs;
+    } what[] = {
+        { "data", now->tokens != then.tokens || now->digest != then.digest },
+        { "--seed", now->seed != then.seed },         { "--batch", now->batch != then.batch },
+        { "--accum", now->accum != then.accum },      { "--seq", now->seq != then.seq },
+        { "--vocab", now->vocab != then.vocab },      { "--layers", now->layers != then.layers },
+        { "--heads", now->heads != then.heads },      { "--kv-heads", now->kv_heads != then.kv_heads },
+        { "--dtype fp8 or --scaling", now->codes != then.codes },
+        { "--dropout", now->dropout < then.dropout || now->dropout > then.dropout },
+        { "--clip", now->clip < then.clip || now->clip > then.clip },
+        { "--decay", now->decay < then.decay || now->decay > then.decay },
+    };
+    int n = 0;
+    for (size_t i = 0; i < sizeof what / sizeof *what; i++)
+        if (what[i].differs) printf("%s%s", n++ ? ", " : "that run had another ", what[i].name);
+    if (n) printf(": these are other bytes\n");
+}
+
+/* ---- resuming ---- */
+
+static rw_status open_checkpoint(struct run *r, const char *folder, rw_checkpoint **ret)
+{
+    const rw_checkpoint_params params = { .folder = folder, .optimizer = r->opt, .schedule = &r->schedule,
+                                          .keep = o.keep };
+    return rw_checkpoint_create(ret, r->ctx, &params);
+}
+
+static void tell_schedule(const rw_lr_schedule *asked, const rw_lr_schedule *now)
+{
+    if (now->kind != asked->kind || now->lr != asked->lr || now->min_lr != asked->min_lr ||
+        now->warmup != asked->warmup || now->total != asked->total)
+        printf("its schedule goes on, not the one asked for now: a rate of %g to %g over %d steps\n", now->lr,
+               now->min_lr, (int)now->total);
+}
+
+/* Loads the newest complete checkpoint, or starts at the beginning. */
+static rw_status resume(struct run *r, int *first)
+{
+    const struct identity id = identity_of(r);
+    const rw_lr_schedule asked = r->schedule;
+    struct identity then;
+    rw_checkpoint *from = NULL;
+    rw_checkpoint_found found = { 0 };
+    rw_status status = open_checkpoint(r, o.resume, &from);
+    if (!status) status = rw_checkpoint_load(from, &found);
+    if (found.skipped) printf("passed over %zu that are not whole: %s\n", found.skipped, found.why);
+    if (found.found) printf("going on from step %d of %s\n", (int)found.step, found.path);
+    if (*found.missing) printf("that file does not have %s\n", found.missing);
+    else if (!status && !found.found) printf("no checkpoint in %s: from the beginning\n", o.resume);
+    tell_differences(&id, &found);
+    if (found.found) tell_schedule(&asked, &r->schedule);
+    *first = (int)found.step;
+    if (identity_found(&found, &then)) {
+        r->id = then.run;
+        r->has_saved = o.checkpoint && path_is_same(o.resume, o.checkpoint);
+        if (r->has_saved) r->loaded_step = *first, snprintf(r->loaded, sizeof r->loaded, "%s", found.path);
+    }
+    rw_checkpoint_destroy(&from);
+    return status;
+}
+
+rw_status saves_open(struct run *r, int *first)
+{
+    *first = 0;
+    r->id = new_run();
+    r->loaded_step = -1;
+    rw_status status = o.checkpoint ? open_checkpoint(r, o.checkpoint, &r->ck) : RW_OK;
+    if (!status && o.resume) status = resume(r, first);
+    return status;
+}
+
+/* ---- saving ---- */
+
+/* An exponent of all ones: infinity or NaN. */
+static bool are_finite(rw_dtype dtype, const void *bytes, size_t n)
+{
+    const uint32_t *const wide = bytes;
+    const uint16_t *const narrow = bytes;
+    const uint16_t ones = dtype == RW_F16 ? 0x7c00 : 0x7f80;
+    for (size_t i = 0; dtype == RW_F32 && i < n; i++)
+        if ((wide[i] & 0x7f800000) == 0x7f800000) return false;
+    for (size_t i = 0; (dtype == RW_F16 || dtype == RW_BF16) && i < n; i++)
+        if ((narrow[i] & ones) == ones) return false;
+    return true;
+}
+
+rw_status weights_are_finite(struct run *r, bool *ret)
+{
+    void *bytes = NULL;
+    size_t room = 0;
+    rw_status status = RW_OK;
+    rw_tensor *p;
+    *ret = true;
+    for (size_t i = 0; !status && *ret && (p = rw_param_get(r->ctx, i)); i++) {
+        const size_t n = rw_tensor_bytes(p);
+        if (n > room) {
+            free(bytes);
+            bytes = malloc(room = n);
+        }
+        status = bytes ? rw_read(NULL, p, bytes, n) : RW_ERR_MEMORY;
+        if (!status) *ret = are_finite(rw_tensor_dtype(p), bytes, n / rw_dtype_size(rw_tensor_dtype(p)));
+    }
+    free(bytes);
+    return status;
+}
+
+void saves_warn(struct run *r)
+{
+    const char *const warning = r->ck ? rw_checkpoint_warning(r->ck) : NULL;
+    if (warning) fprintf(stderr, "train_gpt: %s\n", warning);
+}
+
+rw_status save(struct run *r, int steps)
+{
+    bool finite = true;
+    if (!r->ck) return RW_OK;
+    saves_warn(r);
+    const struct identity id = identity_of(r);
+    rw_status status = weights_are_finite(r, &finite);
+    if (!status && !finite) {
+        fprintf(stderr, "step %6d  the weights are not finite: no checkpoint is saved\n", steps);
+        return RW_OK;
+    }
+    if (!status) status = rw_checkpoint_save(r->ck, (uint64_t)steps, &id, sizeof id);
+    if (!status) r->has_saved = true, r->saved_step = steps;
+    return status;
+}
+
+rw_status saves_begin(struct run *r, int first)
+{
+    bool any = false;
+    for (int i = 0; i < ALERTS; i++) any |= o.on[i] == RW_RECOVERY_ROLL_BACK;
+    return any && !r->has_saved ? save(r, first) : RW_OK;
+}
+
+/* ---- rolling back ---- */
+
+static void set_aside(const struct run *r)
+{
+    char from[PATH_SIZE + 256], to[PATH_SIZE + 264];
+    const char *const slash = strrchr(r->loaded, '/');
+    snprintf(from, sizeof from, "%s/%s", o.checkpoint, slash ? slash + 1 : r->loaded);
+    snprintf(to, sizeof to, "%s.failed", from);
+    if (rename(from, to)) perror(from);
+    else fprintf(stderr, "step %6d  the step after this checkpoint fails again: %s\n", r->loaded_step, to);
+}
+
+rw_status saves_go_back(struct run *r, int step, int *ret_step)
+{
+    rw_checkpoint_found found = { 0 };
+    struct identity then;
+    *ret_step = -1;
+    rw_status status = rw_checkpoint_wait(r->ck);
+    if (!status && step == r->loaded_step) set_aside(r);
+    if (!status && !path_count_checkpoints(o.checkpoint)) return RW_OK;
+    if (!status) status = rw_checkpoint_load(r->ck, &found);
+    if (status || !found.found) return status;
+    if (!identity_found(&found, &then) || then.run != r->id) {
+        fprintf(stderr, "train_gpt: %s is another run's: this run has no checkpoint left\n", found.path);
+        return RW_OK;
+    }
+    *ret_step = r->loaded_step = (int)found.step;
+    snprintf(r->loaded, sizeof r->loaded, "%s", found.path);
+    return RW_OK;
+}

@@ -1,0 +1,42 @@
+/* rw_lr_schedule_rate(): learning-rate schedules. */
+#include <rewind/lr_schedule.h>
+
+#include "record/edge.h"
+
+#include <math.h>
+
+static bool is_rate(double x)
+{
+    return x >= 0 && isfinite(x);
+}
+
+static bool makes_sense(const rw_lr_schedule *s)
+{
+    if (!is_rate(s->lr) || !is_rate(s->min_lr)) return false;
+    switch (s->kind) {
+    case RW_LR_CONSTANT: return true;
+    case RW_LR_LINEAR:
+    case RW_LR_COSINE: return s->total > s->warmup;
+    case RW_LR_STEPS: return s->every > 0 && is_rate(s->factor);
+    }
+    return false;
+}
+
+/* The progress of the decay, 0 to 1. */
+static double progress(const rw_lr_schedule *s, uint64_t step)
+{
+    return step >= s->total ? 1 : (double)(step - s->warmup) / (double)(s->total - s->warmup);
+}
+
+double rw_lr_schedule_rate(const rw_lr_schedule *s, uint64_t step)
+{
+    RW_ENTER_ANYWHERE;
+    if (!s || !makes_sense(s)) return NAN;
+    if (step < s->warmup) return s->lr * ((double)(step + 1) / (double)s->warmup);
+    switch (s->kind) {
+    case RW_LR_LINEAR: return s->lr + (s->min_lr - s->lr) * progress(s, step);
+    case RW_LR_COSINE: return s->min_lr + (s->lr - s->min_lr) * (0.5 * (1 + cos(M_PI * progress(s, step))));
+    case RW_LR_STEPS: return fmax(s->min_lr, s->lr * pow(s->factor, (double)((step - s->warmup) / s->every)));
+    default: return s->lr;
+    }
+}

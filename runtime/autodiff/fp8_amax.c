@@ -1,0 +1,63 @@
+/* Records the commits that write a step's amaxes into the buffers of delayed scaling. */
+#include "autodiff/fp8_amax.h"
+
+#include "base/alloc.h"
+#include "record/builtin_ops.h"
+
+static uint32_t maker_of(const rw_tape *t, uint32_t value)
+{
+    return rw_tape_value(t, rw_tape_base(t, value))->producer;
+}
+
+static void spread(const rw_tape *t, bool *needed)
+{
+    for (size_t n = t->n_nodes; n-- > 0;) {
+        const struct rw_node *const node = &t->nodes[n];
+        for (uint32_t i = 0; needed[n] && i < node->n_inputs; i++) {
+            const uint32_t maker = maker_of(t, t->operands[node->first_input + i]);
+            if (maker != RW_NONE_ID) needed[maker] = true;
+        }
+    }
+}
+
+/* Collects the amaxes among the first n of the tape that belong to one buffer, into rows and, preceded by the
+   buffer, into in. */
+static rw_status record(rw_tape *t, uint32_t buffer, bool counts, size_t n_amaxes, const bool *needed, rw_tensor **in,
+                        uint32_t *rows)
+{
+    const rw_op_def *const op = counts ? &rw_op_note_counts : &rw_op_note_amax;
+    int n = 0;
+    for (size_t i = 0; i < n_amaxes; i++) {
+        const struct rw_tape_amax *const a = &t->amaxes[i];
+        if (a->buffer != buffer || !needed[maker_of(t, a->value)]) continue;
+        in[n] = rw_tape_value(t, a->value);
+        rows[n++] = a->row;
+    }
+    in[n] = &t->ctx->by_id[buffer]->tensor;
+    if (!n || rw_apply_at(RW_HERE, t, op, in, n + 1, rows, (size_t)n * sizeof *rows, NULL)) return RW_OK;
+    return t->ctx->status;
+}
+
+static bool is_first_of_its_buffer(const rw_tape *t, size_t i)
+{
+    for (size_t k = 0; k < i; k++)
+        if (t->amaxes[k].buffer == t->amaxes[i].buffer) return false;
+    return true;
+}
+
+rw_status rw_amaxes_record(rw_tape *t, bool *needed)
+{
+    const size_t n = t->n_amaxes;
+    rw_tensor **const in = rw_malloc((n + 1) * sizeof *in);
+    uint32_t *const rows = rw_malloc(n * sizeof *rows);
+    rw_status status = in && rows ? RW_OK : rw_fail(t->ctx, RW_ERR_MEMORY, "planning: out of memory");
+    spread(t, needed);
+    t->origin = rw_origin_of(t, RW_NONE_ID);
+    for (size_t i = 0; !status && i < n; i++)
+        if (is_first_of_its_buffer(t, i))
+            status = record(t, t->amaxes[i].buffer, t->amaxes[i].counts, n, needed, in, rows);
+    t->origin = (struct rw_origin){ 0 };
+    rw_free(in);
+    rw_free(rows);
+    return status;
+}

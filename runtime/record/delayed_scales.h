@@ -1,0 +1,32 @@
+/*
+ * Delayed FP8 scaling during recording: which row of the histories belongs to which operand of which weight, and which
+ * amaxes a tape computes. A scale is an operand, an amax a result. autodiff/fp8_amax.h records the commits that store
+ * amaxes; api/delayed_scaling.c updates the histories.
+ */
+#ifndef RW_RECORD_DELAYED_SCALES_H
+#define RW_RECORD_DELAYED_SCALES_H
+
+#include "record/builtin_ops.h"
+#include "record/tape.h"
+
+/* The first members of struct rw_delayed_scaling. */
+struct rw_delayed_rows {
+    rw_context *ctx;
+    struct rw_param *scale, *history, *amax; /* buffers of the context */
+    rw_dtype gradient_dtype;
+    uint64_t *weights; /* by row: the serial of the parameter or buffer; they rise */
+    size_t n;
+};
+
+static inline const struct rw_delayed_rows *rw_delayed_rows(const rw_delayed_scaling *d)
+{
+    return (const struct rw_delayed_rows *)(const void *)d;
+}
+
+/* RW_NONE_ID if it has none. */
+static inline uint32_t rw_delayed_row_of(const struct rw_delayed_rows *d, uint64_t serial)
+{
+    return rw_serial_find(d->weights, d->n, serial);
+}
+
+#endif

@@ -1,0 +1,53 @@
+/* Marks of a tape, and rollback to them. */
+#include "record/tape_mark.h"
+
+#include "record/tape.h"
+
+struct rw_tape_mark rw_tape_mark(const rw_tape *t)
+{
+    return (struct rw_tape_mark){ t->n_nodes,   t->n_operands, t->n_attrs, t->n_values,
+                                  t->n_leaves,  t->n_tickets,  t->n_effects, t->n_casts,
+                                  t->n_amaxes, t->key.n,      t->key.hash, t->ctx->generator.offset, t->ticket_end };
+}
+
+void rw_tape_cut(rw_tape *t, const struct rw_tape_mark *mark)
+{
+    for (size_t i = mark->leaves; i < t->n_leaves; i++)
+        if (t->leaves[i].kind == RW_LEAF_PARAM) t->seen[t->leaves[i].param].step = 0;
+    t->n_nodes = mark->nodes;
+    t->n_operands = mark->operands;
+    t->n_attrs = mark->attrs;
+    t->n_values = mark->values;
+    t->n_leaves = mark->leaves;
+    t->n_tickets = mark->tickets;
+    t->n_effects = mark->effects;
+    t->n_casts = mark->casts;
+    t->n_amaxes = mark->amaxes;
+    t->key.n = mark->words;
+    t->key.hash = mark->hash;
+}
+
+void rw_tape_rollback(rw_tape *t, const struct rw_tape_mark *mark)
+{
+    const bool held = t->n_held && t->n_values > mark->values; /* REWIND_EAGER=1 has already executed some of it */
+    rw_tape_cut(t, mark);
+    t->ctx->generator.offset = mark->drawn;
+    t->ticket_end = mark->ticket_end;
+    if (held) t->ctx->up->undone(t);
+}
+
+struct rw_composite rw_composite_begin(rw_tape *t, const char *name)
+{
+    if (!t) return (struct rw_composite){ 0 };
+    const struct rw_composite c = { t, t->composite, rw_tape_mark(t) };
+    if (!t->composite) t->composite = name;
+    return c;
+}
+
+rw_tensor *rw_composite_end(const struct rw_composite *c, rw_tensor *result)
+{
+    if (!c->t) return result;
+    if (!result) rw_tape_rollback(c->t, &c->mark);
+    c->t->composite = c->within;
+    return result;
+}

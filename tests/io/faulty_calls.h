@@ -1,0 +1,19 @@
+/*
+ * System calls on files, one of which fails: the n-th call that a thread of this process makes while the fault is
+ * planted. A suite that uses it is linked so that the library calls these functions (system_calls in meson.build).
+ */
+#ifndef RW_TESTS_FAULTY_CALLS_H
+#define RW_TESTS_FAULTY_CALLS_H
+
+#include <stdbool.h>
+
+#define SHORTENS (-1) /* instead of an error: half of the bytes are read or written */
+
+/* A call only returns errors that are possible for it: EINTR calls that wait, ENOSPC calls that write, EINVAL the
+   fsync() of a folder, which some file systems do not have. */
+void fault_plant(int n, int error);
+
+/* Removes the fault. True if it has occurred; *ret_name receives the call's name. */
+bool fault_take(const char **ret_name);
+
+#endif

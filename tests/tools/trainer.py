@@ -1,0 +1,557 @@
+#!/usr/bin/env python3
+"""Checks of train_gpt's safety and of its numbers: folders of another run, outputs that are not files, sizes that
+overflow, roll-backs, logs that cannot be written, signals, validation, data, model FLOPs, the page.
+
+    tests/tools/trainer.py BUILD [NAME...]
+
+NAME: only the checks whose names contain it."""
+import functools
+import json
+import os
+import pathlib
+import re
+import resource
+import signal
+import stat
+import statistics
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+
+BUILD = pathlib.Path(sys.argv[1]).resolve()
+PROGRAM = BUILD / 'examples/train_gpt'
+QUICK = ['--quick', '--threads', '1', '--sample', '0']
+
+
+def limit_files(most):
+    """For a process: a file larger than so many bytes cannot be written, as on a full disk."""
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+
+
+def run(*options, status=0, limit=None, quick=True, timeout=600):
+    """Its output. options: words in one string, or a path."""
+    words = [w for o in options for w in (o.split() if isinstance(o, str) else [str(o)])]
+    done = subprocess.run([PROGRAM, *(QUICK if quick else []), *words], stdout=subprocess.PIPE,
+                          stderr=subprocess.STDOUT, text=True, errors='replace', timeout=timeout,
+                          preexec_fn=limit and functools.partial(limit_files, limit))
+    wanted = status if isinstance(status, tuple) else (status,)
+    assert done.returncode in wanted, (words, done.returncode, done.stdout[-2000:])
+    return done.stdout
+
+
+def refused(*options, says=''):
+    said = run(*options, status=2)
+    assert said.startswith('train_gpt: ') and said.count('\n') == 1 and says in said, (options, says, said)
+
+
+def lines_of(path):
+    return [json.loads(line) for line in pathlib.Path(path).read_text().splitlines()]
+
+
+def steps_of(path):
+    return [line for line in lines_of(path) if 'memory' in line]
+
+
+def files_of(folder):
+    return sorted(p.name for p in pathlib.Path(folder).glob('*.safetensors'))
+
+
+def header_of(path):
+    with open(path, 'rb') as f:
+        return json.loads(f.read(struct.unpack('<Q', f.read(8))[0]))
+
+
+# ---- no data is lost ----
+
+def check_folder_of_another_run():
+    run('--steps 30 --checkpoint used --save-every 10')
+    before = files_of('used')
+    wild = '--steps 40 --seed 7 --lr 1000 --clip 1e9 --warmup 0 --save-every 50 --on loss_nonfinite=roll_back'
+    refused(wild, '--checkpoint used', says='--replace-checkpoints')
+    refused('--steps 10 --seed 9 --checkpoint used --save-every 5', says='3 checkpoints of another run')
+    assert files_of('used') == before
+    said = run(wild, '--checkpoint used --replace-checkpoints', status=(0, 3))
+    assert 'back to step 0' in said and 'back to step 30' not in said, said
+    run('--steps 40 --resume used --checkpoint used')
+
+
+def check_roll_back_finds_no_other_run():
+    """The run's own files are gone: the newest existing one was saved by another run."""
+    run('--steps 6 --checkpoint mixed --save-every 2 --keep 9 --save weights')
+    scale('weights', 'norm', 3e38)
+    said = run('--steps 8 --seed 3 --load weights --checkpoint mixed --replace-checkpoints --save-every 99 --keep 9'
+               ' --on loss_nonfinite=roll_back', status=3)
+    assert "is another run's: this run has no checkpoint left" in said, said
+
+
+def scale(path, name, factor):
+    """Makes finite weights whose loss is not finite."""
+    data = bytearray(pathlib.Path(path).read_bytes())
+    base = 8 + struct.unpack('<Q', data[:8])[0]
+    begin, end = (base + x for x in header_of(path)[name]['data_offsets'])
+    numbers = struct.unpack(f'<{(end - begin) // 4}f', data[begin:end])
+    data[begin:end] = struct.pack(f'<{len(numbers)}f', *(max(-3e38, min(3e38, x * factor)) for x in numbers))
+    pathlib.Path(path).write_bytes(data)
+
+
+def check_outputs_that_are_no_files():
+    os.mkfifo('fifo')
+    is_root = os.geteuid() == 0
+    if is_root:
+        os.mknod('device', 0o666 | stat.S_IFCHR, os.makedev(1, 3))
+    for option in '--dashboard', '--save', '--prometheus':
+        refused(f'--steps 5 {option} fifo', says='a FIFO, not a file')
+        if is_root:
+            refused(f'--steps 5 {option} ./device', says='a device, not a file')
+            assert stat.S_ISCHR(os.stat('device').st_mode)
+        refused(f'--steps 5 {option} nowhere/file', says='folder does not exist')
+        refused(f'--steps 5 {option} .', says='a folder, not a file')
+    for option in '--data', '--val', '--good', '--load', '--load-hf':
+        refused(f'--steps 5 {option} fifo', says='a FIFO, not a file')
+        refused(f'--steps 5 {option} nowhere', says='No such file')
+    for target in 'there', 'new', 'folder/new':
+        os.makedirs('folder', exist_ok=True)
+        pathlib.Path('there').write_text('old')
+        for option in '--dashboard', '--save', '--prometheus':
+            link = pathlib.Path('link')
+            link.unlink(missing_ok=True)
+            link.symlink_to(target)
+            if (option, target) != ('--save', 'new') and (option, target) != ('--save', 'folder/new'):
+                run(f'--steps 2 {option} link')
+                assert link.is_symlink() and pathlib.Path(target).stat().st_size > 100, (option, target)
+
+
+def check_outputs_that_are_one_file():
+    pathlib.Path('text').write_bytes(b'some text ' * 2000)
+    for other in '--data text --log text', '--save a --dashboard a', '--data text --save text':
+        refused('--steps 1', other, says='the same file as')
+    assert pathlib.Path('text').stat().st_size == 20000
+    run('--steps 1 --save weights')
+    run('--steps 1 --load weights --save weights')
+
+
+def check_sizes():
+    refused('--steps 1 --batch 65536 --seq 65536', says='2^30')
+    refused('--steps 1 --batch 65536 --seq 16385', says='2^30')
+
+
+def check_roll_back_without_a_good_checkpoint():
+    """The weights of the first checkpoint are the best available; NaN is never saved, and is not a success."""
+    for how in '', '--graph':
+        folder = f'nan{how}'
+        said = run(f'--steps 12 --lr 1000 --clip 1e9 --warmup 0 --eval-tokens 64 --checkpoint {folder} --save-every 50'
+                   f' --on loss_nonfinite=roll_back --on grad_nonfinite=roll_back --save {folder}.weights', how,
+                   status=(0, 3))
+        assert 'back to step 0' in said and 'validation loss -nan' not in said, said
+        saved = pathlib.Path(f'{folder}.weights').exists()
+        assert saved == ('stopped' not in said) and (not saved or finite(f'{folder}.weights')), said
+        for name in files_of(folder):
+            assert finite(f'{folder}/{name}'), name
+    # Saved after the update that broke the weights: the earlier file is used.
+    said = run('--steps 14 --lr 1000 --clip 1e9 --warmup 0 --save-every 2 --checkpoint behind --keep 9'
+               ' --on loss_nonfinite=roll_back --on grad_nonfinite=note', status=(0, 3))
+    back = [int(n) for n in re.findall(r'roll_back: back to step (\d+)', said)]
+    assert 'fails again: behind/0' in said and 2 in back, said
+
+
+def finite(path):
+    header = header_of(path)
+    data = pathlib.Path(path).read_bytes()
+    base = 8 + struct.unpack('<Q', data[:8])[0]
+    for name, t in header.items():
+        if name == '__metadata__' or t['dtype'] != 'F32':
+            continue
+        begin, end = (base + x for x in t['data_offsets'])
+        if not all(abs(x) < float('inf') for x in struct.unpack(f'<{(end - begin) // 4}f', data[begin:end])):
+            return False
+    return True
+
+
+def check_nan_is_no_success():
+    said = run('--steps 12 --lr 1000 --clip 1e9 --warmup 0 --checkpoint noted --save-every 2 --on loss_nonfinite=note'
+               ' --on grad_nonfinite=note --save noted.weights', status=3)
+    assert 'not finite' in said and not pathlib.Path('noted.weights').exists(), said
+    assert files_of('noted') and all(finite(f'noted/{name}') for name in files_of('noted'))
+
+
+def check_log_that_cannot_be_written():
+    said = run('--steps 5 --log /dev/full --checkpoint lost --save-every 2')
+    assert said.count('/dev/full: No space') == 1, said
+    assert re.search(r'^train_gpt: 6 lines or files of the log', said, re.M), said
+    assert files_of('lost')[-1].endswith('-step5.safetensors')
+    run('--steps 3 --checkpoint whole')
+    # The disk fills up: every line in the log is complete.
+    said = run('--steps 30 --log short.jsonl', limit=3000)
+    assert 'could not be written' in said, said
+
+
+def restore_signals():
+    """A shell starts background processes with SIGINT ignored, and the program does not change that."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def signalled(number, *options, after=b'step     10'):
+    words = [w for o in options for w in o.split()]
+    process = subprocess.Popen([PROGRAM, *QUICK, '--steps', '1000000', *words], stdout=subprocess.PIPE,
+                               stderr=subprocess.STDOUT, preexec_fn=restore_signals)
+    said = b''
+    while after not in said:
+        said += process.stdout.readline()
+    process.send_signal(number)
+    said += process.stdout.read()
+    return process.wait(300), said.decode()
+
+
+def check_signals():
+    for number, how in (signal.SIGINT, ''), (signal.SIGTERM, '--graph'):
+        folder = f'signal{int(number)}'
+        status, said = signalled(number, f'--checkpoint {folder} --save-every 1000000 --dashboard {folder}.html'
+                                 f' --log {folder}.jsonl --save {folder}.weights', how)
+        assert status == 128 + number, (status, said)
+        steps = steps_of(f'{folder}.jsonl')
+        assert files_of(folder)[-1].endswith(f'-step{steps[-1]["step"] + 1}.safetensors'), (files_of(folder), steps[-1])
+        page = pathlib.Path(f'{folder}.html').read_text()
+        assert '; ended 20' in page and 'http-equiv' not in page
+        assert finite(f'{folder}.weights')
+        run(f'--steps {steps[-1]["step"] + 3} --total-steps 1000000 --resume {folder} --checkpoint {folder}')
+    long = ['--steps', '1000000', '--eval-every', '5', '--eval-tokens', '100000000']
+    process = subprocess.Popen([PROGRAM, *QUICK, *long], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                               preexec_fn=restore_signals)
+    time.sleep(1)
+    process.send_signal(signal.SIGINT)
+    time.sleep(0.2)
+    process.send_signal(signal.SIGTERM)
+    process.stdout.read()
+    assert process.wait(300) in (-signal.SIGTERM, 130), process.returncode
+
+
+def check_full_stdout():
+    with open('/dev/full', 'w') as full:
+        done = subprocess.run([PROGRAM, *QUICK, '--steps', '2'], stdout=full, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 1 and 'standard output' in done.stderr, done
+
+
+# ---- data ----
+
+def tokens_file(path, tokens, magic=20240520):
+    head = [magic, 1, len(tokens)] + [0] * 253
+    pathlib.Path(path).write_bytes(struct.pack('<256i', *head) + struct.pack(f'<{len(tokens)}H', *tokens))
+
+
+def check_data():
+    tokens_file('tokens.bin', [i * i % 300 for i in range(4000)])
+    tokens_file('tokens', [i * i % 300 for i in range(4000)])
+    tokens_file('wide.bin', [1] * 4000, magic=20240801)
+    pathlib.Path('text').write_bytes(bytes(i * i % 251 for i in range(40000)))
+    pathlib.Path('text.bin').write_bytes(b'some text ' * 2000)
+    refused('--vocab 2000 --data tokens.bin --val text', says='is text, --data is tokens')
+    refused('--vocab 2000 --data text --val tokens', says='is tokens, --data is text')
+    refused('--data text.bin', says='not a file of tokens')
+    refused('--data wide.bin', says='32 bits')
+    refused('--data tokens --vocab 200', says='is beyond --vocab 200')
+    said = run('--data tokens --vocab 300 --steps 1')
+    assert '3600 training tokens' in said, said
+    # Another file of the same length is other data.
+    pathlib.Path('other').write_bytes(bytes((i * i + i) % 251 for i in range(40000)))
+    run('--data text --steps 4 --checkpoint data')
+    assert 'another' not in run('--data text --steps 6 --total-steps 4 --resume data')
+    said = run('--data other --steps 6 --total-steps 4 --resume data')
+    assert 'that run had another data: these are other bytes' in said, said
+    said = run('--data text --steps 6 --total-steps 4 --resume data --seed 9 --dropout 0')
+    assert 'another --seed, --dropout:' in said, said
+
+
+def check_resume_of_nothing():
+    refused('--steps 2 --resume typo', says='--resume-if-there')
+    assert not pathlib.Path('typo').exists()
+    refused('--steps 2 --resume-if-there', says='--resume DIR')
+    assert 'from the beginning' in run('--steps 2 --resume later --checkpoint later --resume-if-there')
+    said = run('--steps 4 --total-steps 2 --resume later --checkpoint later --resume-if-there')
+    assert 'going on from step 2' in said, said
+
+
+def check_samples_of_known_tokens():
+    """No token is drawn that the data does not have: padding of the vocabulary."""
+    tokens_file('few.bin', [i % 5 for i in range(4000)])
+    said = run('--data few.bin --vocab 50304 --steps 1 --sample 60', quick=True)
+    drawn = [int(x) for x in said.strip().split('\n')[-1].split()]
+    assert len(drawn) == 60 and max(drawn) < 5, drawn
+
+
+# ---- Hugging Face ----
+
+def check_config_of_hugging_face():
+    """A config.json is required, and each field that is not supported is refused by its name. A tied head is tied."""
+    shape = ('--preset llama-tiny --layers 1 --width 32 --heads 2 --kv-heads 1 --hidden 48 --seq 24 --vocab 256 '
+             '--batch 2 --sample 0')
+    config = {'model_type': 'llama', 'hidden_size': 32, 'num_hidden_layers': 1, 'num_attention_heads': 2,
+              'num_key_value_heads': 1, 'intermediate_size': 48, 'rms_norm_eps': 1e-5, 'vocab_size': 256,
+              'max_position_embeddings': 64, 'hidden_act': 'silu', 'torch_dtype': 'float32', 'rope_scaling': None,
+              'rope_parameters': {'rope_type': 'default', 'rope_theta': 10000.0}, 'use_cache': True}
+    refused('--steps 1 --load-hf nowhere')
+    run(shape, '--steps 0 --save own', quick=False)
+    names = {'table': 'model.embed_tokens', 'norm': 'model.norm', 'head': 'lm_head', 'norm1': 'input_layernorm',
+             'norm2': 'post_attention_layernorm', 'proj': 'self_attn.o_proj', 'gate': 'mlp.gate_proj',
+             'up': 'mlp.up_proj', 'down': 'mlp.down_proj'}
+    data = pathlib.Path('own').read_bytes()
+    base = 8 + struct.unpack('<Q', data[:8])[0]
+    tensors = {}
+    for name, t in header_of('own').items():
+        if name == '__metadata__':
+            continue
+        bytes_ = data[base + t['data_offsets'][0]:base + t['data_offsets'][1]]
+        layer, part = (f'model.layers.{name.split(".")[1]}.', name.split('.')[2]) if '.' in name else ('', name)
+        if part != 'qkv':
+            tensors[f'{layer}{names[part]}.weight'] = t['shape'], bytes_
+            continue
+        row = 4 * 32
+        for letter, (first, last) in zip('qkv', ((0, 32), (32, 48), (48, 64))):
+            tensors[f'{layer}self_attn.{letter}_proj.weight'] = [last - first, 32], bytes_[first * row:last * row]
+    write_tensors('untied.safetensors', tensors)
+    load = shape + ' --steps 0 --seed 9 --load-hf'
+    refused(load, 'untied.safetensors --save x', says='which says what the model is')
+    changes = [('model_type', 'mistral'), ('rms_norm_eps', 1e-6), ('rope_theta', 500000), ('hidden_act', 'gelu'),
+               ('rope_scaling', {'rope_type': 'llama3', 'factor': 8.0}), ('attention_bias', True), ('mlp_bias', True),
+               ('rope_parameters', {'rope_type': 'default', 'rope_theta': 5e5}), ('head_dim', 32),
+               ('hidden_size', 64), ('num_key_value_heads', 2), ('vocab_size', 300), ('sliding_window', 8),
+               ('quantization_config', {'bits': 4}), ('max_position_embeddings', 16), ('tie_word_embeddings', 1)]
+    for field, value in changes:
+        pathlib.Path('config.json').write_text(json.dumps({**config, field: value}))
+        refused(load, 'untied.safetensors', says=f'"{field}" is ')
+    pathlib.Path('config.json').write_text('{')
+    refused(load, 'untied.safetensors', says='not a JSON object')
+    pathlib.Path('config.json').write_text(json.dumps(config))
+    run(load, 'untied.safetensors --save again', quick=False)
+    assert pathlib.Path('again').read_bytes() == data
+    # Tied: the file has no head, the model one parameter less, and they stay tied in training.
+    del tensors['lm_head.weight']
+    write_tensors('tied.safetensors', tensors)
+    assert '"lm_head.weight" is not in it' in run(load, 'tied.safetensors', quick=False, status=1)
+    pathlib.Path('config.json').write_text(json.dumps({**config, 'tie_word_embeddings': True}))
+    run(shape, '--steps 5 --load-hf tied.safetensors --save trained', quick=False)
+    assert set(header_of('trained')) == set(header_of('own')) - {'head'}
+
+
+def write_tensors(path, tensors):
+    header, at = {}, 0
+    for name, (shape, data) in tensors.items():
+        header[name] = {'dtype': 'F32', 'shape': shape, 'data_offsets': [at, at + len(data)]}
+        at += len(data)
+    text = json.dumps(header).encode()
+    pathlib.Path(path).write_bytes(struct.pack('<Q', len(text)) + text + b''.join(d for _, d in tensors.values()))
+
+
+def check_options():
+    done = subprocess.run([PROGRAM, *QUICK, '--optimizer', 'adamw adam'], stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 2 and 'takes one of' in done.stderr, done
+    refused('--optimizer adam_w', says='takes one of')
+    refused('--preset llama', says='llama-tiny')
+    refused('--on nan=stop', says='loss_nonfinite')
+    refused('--policy selctive:mlp', says='--policy: ')
+    refused('--log nowhere/log', says='--log nowhere/log: its folder does not exist')
+    pathlib.Path('file').touch()
+    refused('--tensorboard file', says='not a folder')
+    refused('--stesp 3', says='--stesp: no such option')
+    refused('--checkpoint', says='--checkpoint: a value is missing')
+    assert run('-h') == run('--help')
+    refused('--min-lr 1', says='--min-lr is above --lr')
+    assert '--warmup 500 is longer than the run of 3 steps' in run('--warmup 500')
+
+
+# ---- numbers ----
+
+def check_validation():
+    """A separate data set: it depends neither on --seed nor on --batch. Its loss is in every log, and on a page."""
+    run('--steps 5 --save weights')
+    frozen = '--steps 1 --lr 1e-12 --min-lr 0 --load weights --eval-tokens 4096'
+    losses = {}
+    for seed in range(1, 4):
+        for batch in 4, 8, 7:
+            said = run(frozen, f'--seed {seed} --batch {batch}')
+            losses[seed, batch] = float(re.search(r'validation loss (\S+)', said)[1])
+    assert max(losses.values()) - min(losses.values()) <= 1.001e-4, losses
+    every = '--eval-every 2 --log v.jsonl --dashboard v.html --tensorboard v.tb --prometheus v.prom --checkpoint v'
+    run('--steps 4', every)
+    logged = [line for line in lines_of('v.jsonl') if 'validation_loss' in line]
+    assert [line['step'] for line in logged] == [1, 3], logged
+    assert all(5 < line['validation_loss'] < 6 for line in logged), logged
+    events = b''.join(p.read_bytes() for p in pathlib.Path('v.tb').iterdir())
+    assert events.count(b'validation_loss') == 2
+    text = pathlib.Path('v.prom').read_text()
+    assert re.findall(r'^rewind_validation_loss (\S+)', text, re.M) == [str(logged[-1]['validation_loss'])], text[-300:]
+    run('--steps 8 --total-steps 4', every, '--resume v')
+    page = pathlib.Path('v.html').read_text()
+    assert page.count("<circle class='validation'") == 4, page.count("<circle class='validation'")
+
+
+def chart_of(page, name):
+    return re.search(rf"<svg [^>]*aria-label='{name}'>(.*?)</svg>", page, re.S)[1]
+
+
+def labels_of(chart):
+    """(height, text) of each line of the grid."""
+    return [(float(y), text) for y, text in
+            re.findall(r"<path class='grid' d='M\d+ ([0-9.]+)H\d+'/><text [^>]*class='up'>([^<]*)<", chart)]
+
+
+def values_of(chart, kind):
+    """The drawn values, as numbers read from the axis: a list of points for each stretch without a gap."""
+    (y0, low), *_, (y1, high) = labels_of(chart)
+    low, high = float(low), float(high)
+    path = re.search(rf"<path class='{kind}' d='([^']*)'", chart)[1]
+    along = re.findall(r"<text x='([0-9.]+)' y='\d+' class='along'>([^<]*)<", chart)
+    x_labels = [(float(x), float(text)) for x, text in along]
+    (x0, first), (x1, last) = x_labels[0], x_labels[-1]
+    stretches = []
+    for stretch in path.split('M')[1:]:
+        points = [tuple(map(float, p.split())) for p in stretch.replace('h0', '').replace('Z', '').split('L')]
+        stretches.append([(first + (x - x0) / (x1 - x0) * (last - first), low + (y - y0) / (y1 - y0) * (high - low))
+                          for x, y in points])
+    return stretches
+
+
+def check_page_against_log():
+    """For 1,200 steps, buckets: the line is their mean, the band contains all of them, a value that is not finite is a
+    gap."""
+    every = '--log long.jsonl --checkpoint long --eval-tokens 0 --save-every 5000'
+    run('--steps 1200 --dashboard page.html', every)
+    losses = [line['loss'] for line in steps_of('long.jsonl')]
+    pathlib.Path('good.jsonl').write_text(''.join(open('long.jsonl').readlines()[:300]))
+    run('--steps 1201 --total-steps 1200 --resume long --dashboard both.html --good good.jsonl', every)
+    for page in 'page.html', 'both.html':
+        text = pathlib.Path(page).read_text()
+        chart = chart_of(text, 'loss')
+        line, = values_of(chart, 'run')
+        near = 0.004 * (max(losses) - min(losses))
+        for i, (step, value) in enumerate(line[:390]):
+            part = losses[3 * i:3 * i + 3]
+            assert abs(step - 3 * i - 1) < 2 and abs(value - sum(part) / 3) < near, (page, i, step, value, part)
+        band, = values_of(chart, 'band of-run')
+        heights = [y for _, y in band]
+        for i in range(0, 390):
+            part = losses[3 * i:3 * i + 3]
+            assert heights[i] > max(part) - near and heights[-1 - i] < min(part) + near, (i, part)
+        assert 'mean of each 3 steps' in text
+    good, = values_of(chart, 'good')
+    assert len(good) == 300 and all(abs(y - loss) < near for (_, y), loss in zip(good, losses)), 'the same numbers'
+    lines = open('long.jsonl').readlines()
+    broken = range(30, 1200, 24)
+    for i in broken:
+        lines[i] = re.sub(r'"loss":[^,]*', '"loss":null', lines[i])
+    open('long.jsonl', 'w').writelines(lines)
+    run('--steps 1202 --total-steps 1200 --resume long --dashboard gaps.html', every)
+    text = pathlib.Path('gaps.html').read_text()
+    chart = chart_of(text, 'loss')
+    assert len(values_of(chart, 'run')) == len(broken) + 1 and chart.count("class='mark'") == len(broken), 'gaps'
+    assert '× not finite' in text
+    steps = [x for stretch in values_of(chart, 'run') for x, _ in stretch]
+    assert steps == sorted(steps), 'the line goes on'
+
+
+def check_memory_on_the_page():
+    """The memory of a step, not of the evaluation after it."""
+    run('--steps 4 --eval-every 2 --policy none --dashboard page.html --log memory.jsonl')
+    peak, kept = (float(re.search(rf'<td>{name}</td><td[^>]*>([0-9.]+) MiB', pathlib.Path('page.html').read_text())[1])
+                  for name in ('peak', 'kept'))
+    memory = steps_of('memory.jsonl')[-1]['memory']
+    assert abs(peak - memory['peak'] / 2**20) < 0.06, (peak, memory)
+    assert abs(kept - memory['kept'] / 2**20) < 0.06 and kept > 0.1, (kept, memory)
+
+
+def check_labels():
+    """For weights that hardly change, and for numbers of any magnitude."""
+    run('--steps 12 --width 512 --hidden 2048 --lr 1e-6 --batch 1 --dashboard labels.html')
+    lines = [json.dumps({'step': i, 'loss': 1e7 + i, 'grad_norm': 1e-7 * (1 + i * 1e-3), 'lr': 3e30 * (i + 1),
+                         'tokens_per_s': 123456 + i, 'param_norm': 65.95 + 1e-5 * i, 'memory': {}, 'alerts': []})
+             for i in range(40)]
+    pathlib.Path('odd.jsonl').write_text('\n'.join(lines) + '\n')
+    run('--steps 1 --good odd.jsonl --dashboard odd.html')
+    for page in 'labels.html', 'odd.html':
+        for chart in re.findall(r"<svg [^>]*aria-label=.*?</svg>", pathlib.Path(page).read_text(), re.S):
+            labels = [text for _, text in labels_of(chart)]
+            assert len(set(labels)) == len(labels) >= 2 and all(len(text) <= 11 for text in labels), (page, labels)
+
+
+def check_model_flops():
+    """The three ways to run a step have the same count, which is the formula of monitor.h; hardware FLOPs include
+    recompute."""
+    width, seq, layers, vocab, batch = 64, 128, 2, 256, 8
+    for preset, hidden, kv in ('tiny', 128, 4), ('llama-tiny', 96, 2):
+        head = width // 4
+        products = layers * ((4 + 2 * kv) * head * width + width * width + (3 if kv == 2 else 2) * width * hidden)
+        wanted = batch * seq * (6 * (products + vocab * width) + 6 * layers * width * seq)
+        work = {}
+        for how in '', '--graph', '--graph --update-inside':
+            pathlib.Path('flops.jsonl').unlink(missing_ok=True)
+            run(f'--preset {preset} --layers {layers} --width {width} --hidden {hidden} --seq {seq} --steps 4'
+                ' --policy full --heads 4 --log flops.jsonl --peak-flops 1e11', f'--kv-heads {kv}', how,
+                '--sample 0 --threads 1', quick=False)
+            step = steps_of('flops.jsonl')[-1]
+            work[how] = [step[kind] * step['step_ms'] / 1e3 for kind in ('model_flops_per_s', 'hardware_flops_per_s')]
+            assert abs(step['mfu'] / (step['model_flops_per_s'] / 1e11) - 1) < 1e-6
+            assert abs(work[how][0] / wanted - 1) < 1e-6, (preset, how, work[how][0] / wanted)
+        assert 1.2 < work[''][1] / work[''][0] < work['--graph --update-inside'][1] / work[''][0], work
+
+
+def check_group_of_a_spike():
+    """A spike of one group is reported with its name and its norm: the norm of all may be ordinary."""
+    said = run('--steps 200 --log spikes.jsonl')
+    told = set()
+    for line in steps_of('spikes.jsonl'):
+        for name, group in line.get('groups', {}).items():
+            if 'grad_spike' in group.get('alerts', []):
+                told.add((line['step'], name))
+    named = {(int(step), name) for step, names in re.findall(r'^step +(\d+)  grad_spike of (.*): loss', said, re.M)
+             for name in re.findall(r'(?:^|and )(\w+), norm', names)}
+    assert named == told, (named, told)
+
+
+def check_rate_that_is_lowered():
+    """The line, the console and the update of a step have the same rate; the next step has the lower one."""
+    run('--steps 6 --lr 0.5 --warmup 0 --schedule constant --on loss_spike=lower --on updates=lower'
+        ' --on grad_spike=lower --log low.jsonl')
+    for how in '', '--graph':
+        pathlib.Path('rate.jsonl').unlink(missing_ok=True)
+        said = run('--steps 30 --lr 1000 --clip 1e9 --warmup 0 --schedule constant --on loss_nonfinite=lower'
+                   ' --on grad_nonfinite=lower --log rate.jsonl', how, status=3)
+        rates = [line['lr'] for line in steps_of('rate.jsonl')]
+        lowered = [line['step'] for line in lines_of('rate.jsonl') if line.get('recovery') == 'lower']
+        assert lowered, said
+        for step in lowered[:5]:
+            assert rates[step + 1] == rates[step] / 2, (step, rates)
+        for step, rate in re.findall(r'^step +(\d+)  loss .* lr (\S+)', said, re.M):
+            assert abs(float(rate) / rates[int(step)] - 1) < 0.01, (step, rate, rates)
+
+
+def check_step_times():
+    """The times of saving and drawing are not part of a step's."""
+    run('--steps 60 --width 256 --seq 2 --save-every 6 --checkpoint times --keep 1 --log times.jsonl --batch 1')
+    ms = [line.get('step_ms', 0) for line in steps_of('times.jsonl')]
+    least = min(ms[6::6]) # the machine may be late, and the disk busy, sometimes
+    assert least < 1.25 * statistics.median(ms[1:]), (least, statistics.median(ms[1:]))
+
+
+def main():
+    names = sys.argv[2:]
+    for name, check in list(globals().items()):
+        if not name.startswith('check_') or (names and not any(n in name for n in names)):
+            continue
+        with tempfile.TemporaryDirectory() as folder:
+            os.chdir(folder)
+            try:
+                check()
+            except (AssertionError, subprocess.TimeoutExpired, OSError, KeyError, IndexError) as e:
+                print(f'{name}: {type(e).__name__}: {str(e)[-1500:]}')
+                main.failed = True
+            finally:
+                os.chdir('/')
+    if not main.failed:
+        print('train_gpt: nothing lost, no misleading number')
+    sys.exit(main.failed)
+
+
+main.failed = False
+main()
