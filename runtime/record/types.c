@@ -1,34 +1,26 @@
 /* Names and sizes of the small value types, and the sentinel for an omitted operand. */
+#include "base/element_size.h"
 #include "record/context.h"
 #include "record/node.h"
 
 #include <rewind/ops.h>
 
-static const struct {
-    const char *name;
-    size_t size;
-} dtypes[RW_DTYPE_COUNT] = {
-    [RW_F32] = { "f32", 4 },
-    [RW_F64] = { "f64", 8 },
-    [RW_BF16] = { "bf16", 2 },
-    [RW_F16] = { "f16", 2 },
-    [RW_I32] = { "i32", 4 },
-    [RW_BOOL] = { "bool", 1 },
-    [RW_F8_E4M3] = { "f8_e4m3", 1 },
-    [RW_F8_E5M2] = { "f8_e5m2", 1 },
-    [RW_F8_E8M0] = { "f8_e8m0", 1 },
+static const char *const dtype_names[RW_DTYPE_COUNT] = {
+    [RW_F32] = "f32",         [RW_F64] = "f64",         [RW_BF16] = "bf16",
+    [RW_F16] = "f16",         [RW_I32] = "i32",         [RW_BOOL] = "bool",
+    [RW_F8_E4M3] = "f8_e4m3", [RW_F8_E5M2] = "f8_e5m2", [RW_F8_E8M0] = "f8_e8m0",
 };
 
 size_t rw_dtype_size(rw_dtype dtype)
 {
     RW_LOOKS_ONLY;
-    return (unsigned)dtype < RW_DTYPE_COUNT ? dtypes[dtype].size : 0;
+    return rw_element_size((int32_t)dtype);
 }
 
 const char *rw_dtype_name(rw_dtype dtype)
 {
     RW_LOOKS_ONLY;
-    return (unsigned)dtype < RW_DTYPE_COUNT ? dtypes[dtype].name : "?";
+    return (unsigned)dtype < RW_DTYPE_COUNT ? dtype_names[dtype] : "?";
 }
 
 bool rw_dtype_is_float(rw_dtype dtype)

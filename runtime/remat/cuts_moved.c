@@ -112,7 +112,8 @@ static rw_status try_prices(struct moved_cuts *m, double price, double factor)
     return status;
 }
 
-/* The number of prices whose pairs are at most `most` candidates. Each price is paired with itself, every lower one and 0. */
+/* The number of prices whose pairs are at most `most` candidates. Each price is paired with itself, every lower one and
+   0. */
 static size_t prices_for(size_t most)
 {
     size_t n = 1;

@@ -18,8 +18,8 @@
  *     moved       if offload is requested (frontier_moved.c): of these points, with the first sixteenths of what each
  *                 keeps offloaded. Values that a point drops are cheap to recompute for their bytes, so those that it
  *                 keeps, and that are offloaded, are the expensive ones. Then cuts at two prices, of a kept and of an
- *                 offloaded byte (cuts_moved.h). Except on long tapes, also choices that differ from these in one or two
- *                 values (local_search.h)
+ *                 offloaded byte (cuts_moved.h). Except on long tapes, also choices that differ from these in one or
+ *                 two values (local_search.h)
  *
  * Each candidate is simulated. A candidate that is slower and not smaller than another one is removed; the rest are the
  * points. For a budget, a planner takes the first point in order of seconds whose placed size fits. This is monotone by

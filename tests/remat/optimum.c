@@ -284,8 +284,8 @@ static void compare_moves(const struct rw_frontier *f, const struct best *best, 
     }
 }
 
-/* The tape of a seed, after `front` nodes whose values are too small to be offloaded, at one of three rates of the store,
-   from one that hides nearly all copies to one that hides few. */
+/* The tape of a seed, after `front` nodes whose values are too small to be offloaded, at one of three rates of the
+   store, from one that hides nearly all copies to one that hides few. */
 static void compare_with_all_moves(uint64_t seed, int front, struct gap *gap)
 {
     static const double rates[] = { 64e9, 16e9, 4e9 };

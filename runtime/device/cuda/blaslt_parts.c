@@ -1,6 +1,8 @@
 /* Cuts a matrix product into parts: their extents, and the operands of each. */
 #include "device/cuda/blaslt_parts.h"
 
+#include "base/element_size.h"
+
 #define ALIGNMENT 16 /* bytes: the most that a product promises of an address */
 
 static int64_t min_of(int64_t a, int64_t b)
@@ -18,7 +20,7 @@ static int64_t vectors_within(int64_t length, int64_t step, int64_t max_count)
 /* The smallest power of two whose multiple of the step is aligned. */
 static int64_t unit_of(int64_t step, int32_t dtype)
 {
-    const uint64_t bytes = (uint64_t)step * rw_dtype_size((rw_dtype)dtype) | ALIGNMENT;
+    const uint64_t bytes = (uint64_t)step * rw_element_size(dtype) | ALIGNMENT;
     return (int64_t)(ALIGNMENT / (bytes & (~bytes + 1)));
 }
 
@@ -99,7 +101,7 @@ struct rw_blaslt_product rw_blaslt_part_product(const struct rw_blaslt_product *
 
 static void *moved(const void *p, int64_t elements, int32_t dtype)
 {
-    return p ? (char *)p + elements * (int64_t)rw_dtype_size((rw_dtype)dtype) : NULL;
+    return p ? (char *)p + elements * (int64_t)rw_element_size(dtype) : NULL;
 }
 
 struct rw_blaslt_operands rw_blaslt_part_operands(const struct rw_blaslt_product *p, struct rw_blaslt_part begin,

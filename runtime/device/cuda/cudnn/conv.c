@@ -6,6 +6,7 @@
 #include "device/cuda/cudnn/pins.h"
 
 #include "base/alloc.h"
+#include "base/element_size.h"
 
 struct rw_dnn_conv {
     struct rw_dnn_pins pins;
@@ -89,7 +90,7 @@ static rw_status run_part(const struct rw_dnn_conv *conv, const struct rw_dnn_co
                           int64_t images, void *const *operands, void *workspace, size_t workspace_bytes)
 {
     const int64_t ids[] = { RW_DNN_CONV_X, RW_DNN_CONV_W, RW_DNN_CONV_Y, RW_DNN_CONV_BIAS };
-    const int64_t size = (int64_t)rw_dtype_size((rw_dtype)s->dtype);
+    const int64_t size = (int64_t)rw_element_size(s->dtype);
     void *const addresses[] = { (char *)operands[0] + from * s->h * s->w * s->c * size, operands[1],
                                 (char *)operands[2] + from * s->oh * s->ow * s->oc * size, operands[3] };
     const struct rw_dnn_pins *const p = &conv->pins;

@@ -1,7 +1,7 @@
 /* Decides which convolutions and attentions fit into the types of cuDNN, and in how many parts. */
 #include "device/cuda/cudnn/extents.h"
 
-#include <rewind/types.h>
+#include "base/element_size.h"
 
 #define ALIGNMENT 16 /* bytes at which the library's engines load */
 
@@ -23,7 +23,7 @@ static int64_t product(const int64_t *extents, size_t n, int64_t max_count)
 
 static bool is_aligned(int64_t elements, int32_t dtype)
 {
-    return (uint64_t)elements * rw_dtype_size((rw_dtype)dtype) % ALIGNMENT == 0;
+    return (uint64_t)elements * rw_element_size(dtype) % ALIGNMENT == 0;
 }
 
 /* ---- convolutions ---- */
