@@ -36,7 +36,7 @@ static dnnl_status_t make_matmul(struct rw_onednn_primitive *p, dnnl_primitive_a
     if (!status) status = describe(&d[RESULT], s->to, s->m, s->n, s->c_row, 1);
     if (!status && s->adds) status = add_to_c(attr);
     if (!status) status = dnnl_matmul_desc_init(&desc, &d[FIRST], &d[SECOND], s->bias ? &d[BIAS] : NULL, &d[RESULT]);
-    if (!status) status = rw_onednn_make_fast(p, &desc, attr, &pd);
+    if (!status) status = rw_onednn_make_fast(p, &desc, attr, NULL, &pd);
     if (pd) dnnl_primitive_desc_destroy(pd);
     return status;
 }

@@ -163,12 +163,29 @@ dnnl_data_type_t rw_onednn_type_of(int32_t dtype)
     return dtype == RW_BF16 ? dnnl_bf16 : dtype == RW_F16 ? dnnl_f16 : dnnl_f32;
 }
 
-/* oneDNN's reference code is meant for verification, not for use. */
-static bool is_fast(dnnl_primitive_desc_t pd)
+/* Does the name of a primitive's code contain this? */
+static bool is_named(dnnl_primitive_desc_t pd, const char *part)
 {
     const char *name = NULL;
-    if (dnnl_primitive_desc_query(pd, dnnl_query_impl_info_str, 0, &name)) return false;
-    return name && !strstr(name, "ref");
+    return !dnnl_primitive_desc_query(pd, dnnl_query_impl_info_str, 0, &name) && name && strstr(name, part);
+}
+
+/* Describes a primitive by the library's first choice of code whose name does not contain `excluded`. */
+static dnnl_status_t describe(const struct rw_onednn_primitive *p, const void *desc, dnnl_primitive_attr_t attr,
+                              const char *excluded, dnnl_primitive_desc_t *ret)
+{
+    dnnl_primitive_desc_iterator_t choice = NULL;
+    dnnl_status_t status = dnnl_primitive_desc_iterator_create(&choice, desc, attr, p->engine, NULL);
+    while (!status) {
+        *ret = dnnl_primitive_desc_iterator_fetch(choice);
+        if (!*ret) status = dnnl_out_of_memory;
+        if (status || !excluded || !is_named(*ret, excluded)) break;
+        dnnl_primitive_desc_destroy(*ret);
+        *ret = NULL;
+        status = dnnl_primitive_desc_iterator_next(choice);
+    }
+    if (choice) dnnl_primitive_desc_iterator_destroy(choice);
+    return status == dnnl_iterator_ends ? dnnl_unimplemented : status;
 }
 
 dnnl_status_t rw_onednn_make(const struct rw_onednn_primitive *p, dnnl_primitive_desc_t pd, dnnl_primitive_t *ret)
@@ -179,12 +196,12 @@ dnnl_status_t rw_onednn_make(const struct rw_onednn_primitive *p, dnnl_primitive
 /* A gradient is described without its forward convolution as a hint: no CPU code uses that, and its description takes
    memory that grows with the length of a row. */
 dnnl_status_t rw_onednn_make_fast(struct rw_onednn_primitive *p, const void *desc, dnnl_primitive_attr_t attr,
-                                  dnnl_primitive_desc_t *ret)
+                                  const char *excluded, dnnl_primitive_desc_t *ret)
 {
-    dnnl_status_t status = dnnl_primitive_desc_create(ret, desc, attr, p->engine, NULL);
+    dnnl_status_t status = describe(p, desc, attr, excluded, ret);
     if (status == dnnl_unimplemented) return dnnl_success;
     if (status) return status;
-    p->fast = is_fast(*ret);
+    p->fast = !is_named(*ret, "ref"); /* the library's reference code is meant for verification, not for use */
     if (!p->fast) return dnnl_success;
     p->operand[SCRATCH] = *dnnl_primitive_desc_query_md(*ret, dnnl_query_scratchpad_md, 0);
     p->bytes = p->kind->bytes(&p->signature);

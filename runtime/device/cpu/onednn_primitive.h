@@ -97,9 +97,10 @@ dnnl_data_type_t rw_onednn_type_of(int32_t dtype);
 /* Makes *ret from its description, unless the owner only plans. */
 dnnl_status_t rw_onednn_make(const struct rw_onednn_primitive *p, dnnl_primitive_desc_t pd, dnnl_primitive_t *ret);
 
-/* Makes the primitive of a description if there is fast code for it. */
+/* Makes the primitive of a description if there is fast code for it. `excluded`: not by code whose name contains this;
+   NULL excludes nothing. */
 dnnl_status_t rw_onednn_make_fast(struct rw_onednn_primitive *p, const void *desc, dnnl_primitive_attr_t attr,
-                                  dnnl_primitive_desc_t *ret);
+                                  const char *excluded, dnnl_primitive_desc_t *ret);
 
 rw_status rw_onednn_status_of(dnnl_status_t s);
 
