@@ -135,8 +135,18 @@ static rw_status list_moves(struct descent *d)
 
 /* ---- one descent ---- */
 
-static void apply(const struct descent *d, const struct move *m, struct rw_compact_choice *r)
+/* Is the value recomputed once, or kept for replays alone? */
+static bool is_for_replays(const struct descent *d, uint32_t v)
 {
+    const uint8_t drop = d->r.drop[v];
+    return drop == RW_DROP_ONCE || (drop == RW_DROP_NOT && !d->g->late[v] && rw_value_may_drop(d->g, v));
+}
+
+/* with_inputs: what a replay of its values may read is recomputed in each visit as well. */
+static void apply(const struct descent *d, const struct move *m, bool with_inputs, struct rw_compact_choice *r)
+{
+    for (uint32_t v = 0; with_inputs && v < d->g->n_values; v++)
+        if (is_for_replays(d, v)) r->drop[v] = RW_DROP_AT;
     for (uint32_t v = 0; v < d->g->n_values; v++)
         if (d->group[v] == m->group && rw_value_may_drop(d->g, v) &&
             (rw_drop_rank(m->drop) > rw_drop_rank(r->drop[v]) || !m->drop))
@@ -175,13 +185,13 @@ static bool is_accepted(const struct descent *d, const struct move *m, const str
 }
 
 /* Simulates one change, and makes it the current recipe if it is accepted. */
-static rw_status try_move(struct descent *d, const struct move *m, bool *ret_accepted)
+static rw_status try_move(struct descent *d, const struct move *m, bool with_inputs, bool *ret_accepted)
 {
     struct rw_compact_choice r;
     struct rw_cost_of_schedule cost;
     rw_status status = rw_compact_choice_copy(&r, &d->r, d->g);
     if (status) return status;
-    apply(d, m, &r);
+    apply(d, m, with_inputs, &r);
     status = simulate(d, &r, &cost);
     *ret_accepted = !status && is_accepted(d, m, &cost);
     if (!*ret_accepted) {
@@ -196,7 +206,26 @@ static rw_status try_move(struct descent *d, const struct move *m, bool *ret_acc
     return note(d, &cost);
 }
 
-/* Descends from d->r while a change is accepted. */
+/* Tries moves until one is accepted. */
+static rw_status try_moves(struct descent *d, bool with_inputs, bool *ret_accepted)
+{
+    rw_status status = RW_OK;
+    *ret_accepted = false;
+    for (size_t i = 0; !status && !*ret_accepted && i < d->n_moves && i < TRIES && d->left; i++)
+        if (!with_inputs || rw_drop_rank(d->move[i].drop) > 1)
+            status = try_move(d, &d->move[i], with_inputs, ret_accepted);
+    return status;
+}
+
+static bool any_is_for_replays(const struct descent *d)
+{
+    for (uint32_t v = 0; v < d->g->n_values; v++)
+        if (is_for_replays(d, v)) return d->r.n_stretches > 0;
+    return false;
+}
+
+/* Descends from d->r while a change is accepted. A value that is recomputed for a visit needs its inputs there: if
+   these are kept, or recomputed once for all visits, the peak may only move to them, so at last both change. */
 static rw_status descend(struct descent *d)
 {
     struct rw_cost_of_schedule cost;
@@ -207,9 +236,8 @@ static rw_status descend(struct descent *d)
     status = note(d, &cost);
     for (bool goes_on = true; !status && goes_on && d->left;) {
         status = list_moves(d);
-        goes_on = false;
-        for (size_t i = 0; !status && !goes_on && i < d->n_moves && i < TRIES && d->left; i++)
-            status = try_move(d, &d->move[i], &goes_on);
+        if (!status) status = try_moves(d, false, &goes_on);
+        if (!status && !goes_on && any_is_for_replays(d)) status = try_moves(d, true, &goes_on);
     }
     return status;
 }

@@ -13,6 +13,8 @@
  * - look at the values that are live at the peak and not read there, the largest first: drop one, for the step if only
  *   forward has read it so far, else for each visit; or keep one that a replay computes there
  * - simulate; accept the first change that does not raise the peak
+ * - if none is accepted, try again those that recompute a value for each visit, with their inputs recomputed for each
+ *   visit as well
  *
  * A dropped value stays dropped unless keeping it lowers the peak, so the descent terminates. Nothing here depends on a
  * budget. Greedy fills (greedy_fill.h) later keep values that were dropped without need.
