@@ -8,8 +8,8 @@
 #                              the slowest ones, within five minutes on two idle cores once built
 #   scripts/test.sh --full     all of that, metamorphic sessions for ten minutes instead of one
 #                              (REWIND_METAMORPHIC_SECONDS), all suites under sanitizers, CUDA kernels for every
-#                              architecture, and suites once more over everything of which they otherwise test a
-#                              sample: an hour and a half more
+#                              architecture and by CUDA 12, more of them as compiled PTX, and suites once more over
+#                              everything of which they otherwise test a sample: an hour and a half more
 #   scripts/test.sh --tsan     all suites, and two contexts in two threads, under ThreadSanitizer as well
 #   scripts/test.sh --valgrind all suites and that program under Valgrind as well
 #
@@ -281,7 +281,8 @@ long_ones="sim_alloc_failure sim_conformance_memory sim_gradcheck sim_identity s
 unsanitized_sim="sim_identity sim_conformance_memory sim_gradcheck sim_reduce sim_models sim_budgets sim_offsets "
 unsanitized_sim+="sim_accuracy sim_accumulate sim_adjacent_gradients sim_whole_products sim_mistakes sim_every_policy "
 unsanitized_sim+="sim_double_backward sim_residual sim_bias_grad_attention sim_explain sim_conv sim_file_failures "
-unsanitized_sim+="sim_virtual_concat sim_virtual_concat_conv sim_totals sim_batchnorm sim_golden"
+unsanitized_sim+="sim_virtual_concat sim_virtual_concat_conv sim_totals sim_batchnorm sim_golden sim_graph "
+unsanitized_sim+="sim_offload sim_files sim_logging"
 
 # The same on the CPU. Kernels: ops/offsets, definitions and aligned run each of them at odd sizes and addresses. The
 # planner: remat/choices, chains, copy_schedule, deferred, discards, marks and plan/ run all of it.
@@ -366,7 +367,7 @@ sanitized() {
         "leak_of_the_calling_thread leak_of_another_thread" "$1/tests/planted"
     later with_sanitizers planted "asan sees a planted overflow" 'planted/overflow*' "overflow_in_a_kernel" \
         "$1/tests/planted"
-    local on_simulator=("${on_simulator[@]}" REWIND_FUZZ_PROGRAMS="${REWIND_SIM_FUZZ_PROGRAMS:-10}")
+    local on_simulator=("${on_simulator[@]}" REWIND_FUZZ_PROGRAMS="${REWIND_SIM_FUZZ_PROGRAMS:-6}")
     simulator "asan " "$1" && simulated "asan " "$1" sanitized_suite without "${full:-$unsanitized_sim}" \
         --filter 'fuzz/!(*shrinks*|*shrunk*)'
     suites "asan " "$1" sanitized_suite "$never_sanitized ${full:-$unsanitized}"
@@ -450,7 +451,7 @@ programs() {
     later check "recompute_sweep: what it writes and answers" "$rewind_root/tests/tools/sweep.py" "$REWIND_BUILD"
     later check "recompute_sweep: numbers beside each other" "$rewind_root/tests/tools/sweep_numbers.py" "$REWIND_BUILD"
     later check "headers: each alone, C11 and C++17" "$rewind_root/tests/tools/headers.sh"
-    later optional "CUDA 12 compiles every kernel" "$rewind_root/scripts/cuda12.sh"
+    [ -z "$full" ] || later optional "CUDA 12 compiles every kernel" "$rewind_root/scripts/cuda12.sh"
     later optional "machine code of the CUDA kernels" \
         python3 "$rewind_root/tests/tools/machine_code.py" "$REWIND_BUILD"
     later check "examples: there are some" test -s "$REWIND_BUILD/examples/examples.txt"
