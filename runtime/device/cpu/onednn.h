@@ -47,8 +47,9 @@ struct rw_conv_signature {
     int32_t unused;
 };
 
-/* Does the library use its AVX-512 code? DNNL_MAX_CPU_ISA may limit it to less than the processor has. */
+/* Does the library use its AVX-512 or AMX code? DNNL_MAX_CPU_ISA may limit it to less than the processor has. */
 bool rw_onednn_takes_avx512(void);
+bool rw_onednn_takes_amx(void);
 
 /*
  * The order in which that code sums a row of a float32 product depends on the number of rows: one, fewer than MANY,

@@ -173,9 +173,26 @@ size_t rw_onednn_conv_bytes(const struct rw_conv_signature *s)
     return CONV_BYTES + bytes;
 }
 
+/*
+ * The same for AMX code, from 1,400 random bfloat16 shapes of up to 15 x 7 taps, 512 channels and rows of 3,000; the
+ * largest took 10 MB. Forward has a description for each number of taps and of outputs at a time, of which the library
+ * chooses the latter; a weight's gradient is unrolled along a row.
+ */
+#define AMX_BYTES_MAX ((size_t)12 << 20)
+
+static size_t amx_bytes(const struct rw_conv_signature *s)
+{
+    const bool is_gradient = s->kind == RW_ONEDNN_BACKWARD_WEIGHT;
+    if (!rw_onednn_takes_amx() || s->dtype != RW_BF16 || s->kind == RW_ONEDNN_BACKWARD_DATA || excludes_amx(s)) return 0;
+    const double forward = 2.0 * (1 << 20) + (double)(s->kh * s->kw + 1) * (double)s->ow * 10240;
+    const double bytes = is_gradient ? (double)CONV_BYTES + (double)(s->kw * s->ow) * 768 : forward;
+    return bytes < (double)AMX_BYTES_MAX ? (size_t)bytes : AMX_BYTES_MAX;
+}
+
 static size_t conv_bytes(const struct rw_onednn_signature *s)
 {
-    return rw_onednn_conv_bytes(&s->of.conv);
+    const size_t bytes = rw_onednn_conv_bytes(&s->of.conv), amx = amx_bytes(&s->of.conv);
+    return amx > bytes ? amx : bytes;
 }
 
 static bool conv_fits(const struct rw_onednn_signature *signature)

@@ -78,6 +78,11 @@ bool rw_onednn_takes_avx512(void)
     return (dnnl_get_effective_cpu_isa() & dnnl_cpu_isa_avx512_core) == dnnl_cpu_isa_avx512_core;
 }
 
+bool rw_onednn_takes_amx(void)
+{
+    return (dnnl_get_effective_cpu_isa() & dnnl_cpu_isa_avx512_core_amx) == dnnl_cpu_isa_avx512_core_amx;
+}
+
 /* Creates the engine, if there is room for it. */
 rw_status rw_onednn_create(bool plans_only, struct rw_onednn **ret)
 {
