@@ -298,7 +298,7 @@ static inline bool rw_op_writes_over(const rw_op_def *op, int output, int input)
  *                   NULL.
  * @return output 0, owned by the tape; NULL on an error, which is sticky.
  */
-RW_API rw_tensor *rw_apply_at(rw_site at, rw_tape *t, const rw_op_def *op, rw_tensor *const *in, int n,
+RW_API rw_tensor *rw_apply_at(rw_site at, rw_tape *t, const rw_op_def *op, rw_tensor *const *in, size_t n,
                               const void *attrs, size_t attrs_size, rw_tensor **ret_outs);
 #define rw_apply(...) rw_apply_at(RW_HERE, __VA_ARGS__)
 

@@ -370,7 +370,7 @@ RW_API rw_tensor *rw_cast_at(rw_site at, rw_tape *t, rw_tensor *x, rw_dtype dtyp
 #define rw_cast(...) rw_cast_at(RW_HERE, __VA_ARGS__)
 
 /** Concatenates n tensors of equal type whose shapes differ at most along axis. Always a new tensor. */
-RW_API rw_tensor *rw_concat_at(rw_site at, rw_tape *t, rw_tensor *const *x, int n, int axis);
+RW_API rw_tensor *rw_concat_at(rw_site at, rw_tape *t, rw_tensor *const *x, size_t n, int axis);
 #define rw_concat(...) rw_concat_at(RW_HERE, __VA_ARGS__)
 
 /**
@@ -379,7 +379,7 @@ RW_API rw_tensor *rw_concat_at(rw_site at, rw_tape *t, rw_tensor *const *x, int 
  * @param ret_parts receives the n views; set to NULL on an error, unless n is invalid.
  * @return RW_OK or the error, which is sticky
  */
-RW_API rw_status rw_split_at(rw_site at, rw_tape *t, rw_tensor *x, int axis, const int64_t *sizes, int n,
+RW_API rw_status rw_split_at(rw_site at, rw_tape *t, rw_tensor *x, int axis, const int64_t *sizes, size_t n,
                              rw_tensor **ret_parts);
 #define rw_split(...) rw_split_at(RW_HERE, __VA_ARGS__)
 

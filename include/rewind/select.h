@@ -32,7 +32,7 @@ RW_API rw_tensor *rw_unsqueeze_at(rw_site at, rw_tape *t, rw_tensor *x, int axis
  * @param n the extent of the axis
  * @param ret_parts receives the n parts; set to NULL on an error, unless n itself is wrong
  */
-RW_API rw_status rw_unbind_at(rw_site at, rw_tape *t, rw_tensor *x, int axis, rw_tensor **ret_parts, int n);
+RW_API rw_status rw_unbind_at(rw_site at, rw_tape *t, rw_tensor *x, int axis, rw_tensor **ret_parts, size_t n);
 #define rw_unbind(...) rw_unbind_at(RW_HERE, __VA_ARGS__)
 
 /**
@@ -48,7 +48,7 @@ RW_API rw_tensor *rw_unfold_at(rw_site at, rw_tape *t, rw_tensor *x, int axis, i
  */
 
 /** Stacks n tensors of equal type and shape along a new axis. Always a new tensor. */
-RW_API rw_tensor *rw_stack_at(rw_site at, rw_tape *t, rw_tensor *const *x, int n, int axis);
+RW_API rw_tensor *rw_stack_at(rw_site at, rw_tape *t, rw_tensor *const *x, size_t n, int axis);
 #define rw_stack(...) rw_stack_at(RW_HERE, __VA_ARGS__)
 
 /** Values that rw_pad() adds around a tensor. */
@@ -67,7 +67,7 @@ typedef enum rw_pad_mode {
  * numbers are 0. The gradient sums the copies of an element in order, rounded once per axis.
  * @param value for RW_PAD_CONSTANT; ignored otherwise
  */
-RW_API rw_tensor *rw_pad_at(rw_site at, rw_tape *t, rw_tensor *x, const int64_t *pad, int n, rw_pad_mode mode,
+RW_API rw_tensor *rw_pad_at(rw_site at, rw_tape *t, rw_tensor *x, const int64_t *pad, size_t n, rw_pad_mode mode,
                             double value);
 #define rw_pad(...) rw_pad_at(RW_HERE, __VA_ARGS__)
 

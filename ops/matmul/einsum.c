@@ -414,20 +414,20 @@ static rw_tensor *record(struct plan *p, rw_tensor *const *x)
 }
 
 /* Parses the equation, checks the operands, and records the ops. See the public header for the contract. */
-rw_tensor *rw_einsum_at(rw_site at, rw_tape *t, const char *equation, rw_tensor *const *x, int n)
+rw_tensor *rw_einsum_at(rw_site at, rw_tape *t, const char *equation, rw_tensor *const *x, size_t n)
 {
     RW_ENTER_OP(t);
-    struct plan p = { .at = at, .t = t, .equation = equation, .n = n };
     if (!t || !equation || !x || n < 1 || n > RW_EINSUM_OPERANDS) {
         if (!equation) rw_refuse_at(at, t, RW_ERR_ARGUMENT, "einsum: equation is NULL; expected text as \"ij,jk->ik\"");
         else if (t && x)
-            rw_refuse_at(at, t, RW_ERR_ARGUMENT, "einsum(n): expected 1 to %d, got %d", RW_EINSUM_OPERANDS, n);
+            rw_refuse_at(at, t, RW_ERR_ARGUMENT, "einsum(n): expected 1 to %d operands, got %zu", RW_EINSUM_OPERANDS, n);
         else
             rw_refuse_at(at, t, RW_ERR_ARGUMENT, "einsum: %s is NULL; expected %s", t ? "x" : "t",
                          rw_expected_of_null(t ? "x" : "t"));
         return NULL;
     }
-    for (int i = 0; i < n; i++) {
+    struct plan p = { .at = at, .t = t, .equation = equation, .n = (int)n };
+    for (int i = 0; i < p.n; i++) {
         char name[16];
         snprintf(name, sizeof name, "x[%d]", i);
         if (!rw_operand_check(at, t, x[i], "einsum", name)) return NULL;

@@ -138,6 +138,7 @@ rw_status rw_load_parts(rw_context *ctx, const char *path, const rw_load_part *p
     if (!ctx || !path || (!parts && n))
         return rw_fail_null(ctx, "rw_load_parts", !ctx ? "ctx" : !path ? "path" : "parts");
     if (ctx->status) return ctx->status;
+    if (!rw_count_check(ctx, "rw_load_parts", n)) return RW_ERR_ARGUMENT;
     const rw_status runs = rw_check_runs(ctx, "rw_load_parts");
     if (runs) return runs;
     struct rw_format_file f = { .fd = -1 };

@@ -131,6 +131,13 @@ const char *rw_expected_of_null(const char *argument)
     return "a valid pointer";
 }
 
+bool rw_count_check(rw_context *ctx, const char *what, size_t n)
+{
+    if (n <= UINT32_MAX) return true;
+    rw_fail(ctx, RW_ERR_ARGUMENT, "%s(n): expected at most %u elements, got %zu", what, UINT32_MAX, n);
+    return false;
+}
+
 rw_status rw_fail_null(rw_context *ctx, const char *what, const char *argument)
 {
     return rw_fail(ctx, RW_ERR_ARGUMENT, "%s: %s is NULL; expected %s", what, argument, rw_expected_of_null(argument));
