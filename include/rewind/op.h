@@ -290,8 +290,9 @@ static inline bool rw_op_writes_over(const rw_op_def *op, int output, int input)
  * Records a node.
  * @param op         validated when the context first uses it: name, numbers of operands, flags, lists, check, and a
  *                   kernel for the context's device. A message names the field that is invalid.
- * @param in         n inputs. If one is NULL, the result is NULL, and this is an error unless there already is one. In
- *                   a gradient rule it is not an error, so a rule need not check the results of its ops.
+ * @param in         n inputs, as many as op->n_inputs; 0 to RW_OP_MAX_OPERANDS for RW_OP_VARIADIC. If one is NULL, the
+ *                   result is NULL, and this is an error unless there already is one. In a gradient rule it is not an
+ *                   error, so a rule need not check the results of its ops.
  * @param attrs      copied bytewise. Pointers in it must stay valid until the tape is reset. Use structs without
  *                   padding, because plans are cached by these bytes.
  * @param ret_outs   receives the outputs, as many as op->n_outputs or, for RW_OP_VARIADIC, as the check set; may be

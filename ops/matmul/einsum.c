@@ -420,7 +420,8 @@ rw_tensor *rw_einsum_at(rw_site at, rw_tape *t, const char *equation, rw_tensor 
     if (!t || !equation || !x || n < 1 || n > RW_EINSUM_OPERANDS) {
         if (!equation) rw_refuse_at(at, t, RW_ERR_ARGUMENT, "einsum: equation is NULL; expected text as \"ij,jk->ik\"");
         else if (t && x)
-            rw_refuse_at(at, t, RW_ERR_ARGUMENT, "einsum(n): expected 1 to %d operands, got %zu", RW_EINSUM_OPERANDS, n);
+            rw_refuse_at(at, t, RW_ERR_ARGUMENT, "einsum(n): expected 1 to %d operands, got %zu", RW_EINSUM_OPERANDS,
+                         n);
         else
             rw_refuse_at(at, t, RW_ERR_ARGUMENT, "einsum: %s is NULL; expected %s", t ? "x" : "t",
                          rw_expected_of_null(t ? "x" : "t"));

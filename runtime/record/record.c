@@ -498,11 +498,11 @@ static bool know_op(struct recording *r)
     return r->op_index != RW_NONE_ID;
 }
 
-/* A call without a tape or an op: its inputs may still lead to a context for the error. */
+/* A call without a tape or an op: its inputs may still lead to a context for the error, if their number is valid. */
 static rw_tensor *refuse_nothing(rw_site at, rw_tape *t, const rw_op_def *op, rw_tensor *const *in, size_t n)
 {
     rw_context *ctx = rw_tape_context(t);
-    for (size_t i = 0; !ctx && in && i < n && i < FEW; i++) ctx = rw_tensor_context(in[i]);
+    for (size_t i = 0; !ctx && in && n <= RW_OP_MAX_OPERANDS && i < n && i < FEW; i++) ctx = rw_tensor_context(in[i]);
     rw_fail(ctx, RW_ERR_ARGUMENT, "%s at %s:%d: %s", op && op->name ? op->name : "rw_apply", rw_file_of(at), at.line,
             t ? "op is NULL; expected the definition of an op" : "t is NULL; expected a tape");
     return NULL;
