@@ -70,9 +70,9 @@ static double scan_s(struct work *x)
 static double attention_s(struct work *x)
 {
     const rw_shape rows = RW_SHAPE(2, 8, 512, 64);
-    const rw_attention_options o = { .causal = true, .slopes = filled(x, RW_SHAPE(8), x->given) };
+    const rw_attention_params o = { .causal = true, .slopes = filled(x, RW_SHAPE(8), x->given) };
     rw_tensor *const q = drawn(x, rows), *const k = drawn(x, rows), *const v = drawn(x, rows);
-    return backward_s(x, rw_attention_with(x->t, q, k, v, &o));
+    return backward_s(x, rw_attention(x->t, q, k, v, &o));
 }
 
 static double update_s(struct work *x)

@@ -120,9 +120,8 @@ static const rw_op_def rw_op_cross_entropy = { .name = "cross_entropy",
                                                .workspace = RW_WORKSPACES(NULL, rw_cross_entropy_workspace_cuda),
                                                .fused = &with_backward };
 
-rw_tensor *rw_cross_entropy_ignore_at(rw_site at, rw_tape *t, rw_tensor *logits, rw_tensor *target, int32_t ignore)
+rw_tensor *rw_cross_entropy_mean_at(rw_site at, rw_tape *t, rw_tensor *logits, rw_tensor *target, int64_t ignore)
 {
-    RW_ENTER_OP(t);
     const struct rw_cross_entropy_attrs a = { .ignore = ignore };
     rw_tensor *const in[] = { logits, target };
     return rw_apply_at(at, t, &rw_op_cross_entropy, in, 2, &a, sizeof a, NULL);
@@ -131,7 +130,7 @@ rw_tensor *rw_cross_entropy_ignore_at(rw_site at, rw_tape *t, rw_tensor *logits,
 rw_tensor *rw_cross_entropy_at(rw_site at, rw_tape *t, rw_tensor *logits, rw_tensor *target)
 {
     RW_ENTER_OP(t);
-    return rw_cross_entropy_ignore_at(at, t, logits, target, -100);
+    return rw_cross_entropy_mean_at(at, t, logits, target, -100);
 }
 
 /* -1/n at the target of each counted row, else 0 */

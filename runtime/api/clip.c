@@ -332,10 +332,11 @@ static rw_status clip_by(const char *name, rw_context *ctx, double max_norm, boo
     return refuses ? clip_finite(ctx, max_norm, ret_norm, name) : clip(ctx, max_norm, ret_norm);
 }
 
-rw_status rw_clip_grad_norm_with(rw_context *ctx, double max_norm, const rw_clip_options *options, double *ret_norm)
+rw_status rw_clip_grad_norm_with(rw_context *ctx, double max_norm, const rw_clip_grad_norm_params *params,
+                                 double *ret_norm)
 {
     RW_ENTER(ctx, RW_ERR_ARGUMENT);
-    return clip_by("rw_clip_grad_norm_with", ctx, max_norm, options && options->error_if_nonfinite, ret_norm);
+    return clip_by("rw_clip_grad_norm_with", ctx, max_norm, params && params->error_if_nonfinite, ret_norm);
 }
 
 rw_status rw_clip_grad_norm(rw_context *ctx, double max_norm, double *ret_norm)

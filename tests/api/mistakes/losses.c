@@ -144,8 +144,8 @@ void mistakes_with_losses(struct trial *m, struct world *w)
     TENSOR("rw_cross_entropy", RW_ERR_SHAPE, rw_cross_entropy(t, w->turned, w->index));
     TENSOR("rw_cross_entropy", RW_ERR_DTYPE, rw_cross_entropy(t, w->p, w->four));
     TENSOR("rw_cross_entropy", RW_ERR_SHAPE, rw_cross_entropy(t, w->scalar, w->index));
-    TENSOR("cross_entropy", RW_ERR_ARGUMENT, rw_cross_entropy_ignore(t, w->dead, w->index, 0));
-    TENSOR("cross_entropy", RW_ERR_ARGUMENT, rw_cross_entropy_ignore(t, w->p, NULL, 0));
+    TENSOR("cross_entropy", RW_ERR_ARGUMENT, rw_cross_entropy(t, w->dead, w->index));
+    TENSOR("cross_entropy", RW_ERR_ARGUMENT, rw_cross_entropy(t, w->p, NULL));
     TENSOR("rw_mse_loss", RW_ERR_ARGUMENT, rw_mse_loss(t, NULL, w->x));
     TENSOR("rw_mse_loss", RW_ERR_ARGUMENT, rw_mse_loss(t, w->x, NULL));
     TENSOR("rw_mse_loss", RW_ERR_ARGUMENT, rw_mse_loss(t, w->x, RW_NONE));

@@ -115,8 +115,7 @@ static void with_options(struct trial *m, struct world *w)
     rw_tape *const t = w->t;
     rw_tensor *const q = w->heads;
 #define WITH(status, ...)                                                                                              \
-    TENSOR("rw_attention_with", status, rw_attention_with(t, q, q, q, &(rw_attention_options){ __VA_ARGS__ }))
-    TENSOR("rw_attention_with", RW_ERR_ARGUMENT, rw_attention_with(t, NULL, q, q, NULL));
+    TENSOR("rw_attention", status, rw_attention(t, q, q, q, &(rw_attention_params){ __VA_ARGS__ }))
     TENSOR("rw_attention_lse", RW_ERR_ARGUMENT, rw_attention_lse(t, q, q, w->dead, NULL, &(rw_tensor *){ NULL }));
     WITH(RW_ERR_ARGUMENT, .window = -1);
     WITH(RW_ERR_ARGUMENT, .soft_cap = -2);
@@ -156,8 +155,8 @@ static void attention(struct trial *m, struct world *w)
     with_options(m, w);
     experts(m, w);
     structs_of_experts(m, w);
-    TENSOR("rw_rope_interleaved", RW_ERR_SHAPE, rw_rope_interleaved(t, w->x, RW_NONE, 10000));
-    TENSOR("rw_rope_interleaved", RW_ERR_ARGUMENT, rw_rope_interleaved(t, q, RW_NONE, 0));
+    TENSOR("rw_rope_with", RW_ERR_SHAPE, rw_rope_with(t, w->x, RW_NONE, &(rw_rope_params){ .interleaved = true }));
+    TENSOR("rw_rope_with", RW_ERR_ARGUMENT, rw_rope_with(t, q, RW_NONE, &(rw_rope_params){ .base = RW_ZERO }));
     TENSOR("rw_rope", RW_ERR_ARGUMENT, rw_rope(t, q, NULL, 10000));
     TENSOR("rw_rope", RW_ERR_ARGUMENT, rw_rope(t, NULL, RW_NONE, 10000));
     TENSOR("rw_rope", RW_ERR_ARGUMENT, rw_rope(t, q, RW_NONE, 0));
