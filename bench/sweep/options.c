@@ -174,6 +174,22 @@ static bool read_policies(struct sweep_options *o, const char *list)
     return ok && o->n_policies > 0 && !joined_by_commas(list);
 }
 
+/* With the regions and tags that the model has: other names are refused. */
+static const char *default_policies(enum model_kind kind)
+{
+    switch (kind) {
+    case MODEL_MAMBA2: return "none full uniform:2 block:3 selective:ssd ops:linear";
+    case MODEL_VGG16:
+    case MODEL_UNET: return "none full uniform:2 block:3 discard:relu ops:conv2d";
+    case MODEL_RESNET50:
+    case MODEL_MOBILENET:
+    case MODEL_DENSENET121: return "none full uniform:2 block:3 discard:bn ops:conv2d";
+    default:
+        return "none full uniform:2 block:3 selective:core_attn selective:mlp ops:linear,attention "
+               "names:keep=qkv,attn_out";
+    }
+}
+
 /* The column, from 1, of a comma without an entry before it, or of the end without a last entry; 0: none. */
 static size_t find_gap(const char *list)
 {
@@ -367,10 +383,7 @@ int sweep_options_read(struct sweep_options *o, int argc, char **argv)
     if (!model_preset(&o->model, o->preset)) return refuse(PRESET, o->preset);
     o->model.dropout = o->model.kind == MODEL_GPT || o->model.kind == MODEL_T5 ? 0.1f : 0;
     read_seqs(o, model_is_of_images(o->model.kind) ? "64" : "256,512");
-    read_policies(o, o->model.kind >= MODEL_RESNET50
-                         ? "none full uniform:2 block:3 discard:bn,relu ops:conv2d"
-                         : "none full uniform:2 block:3 selective:core_attn selective:mlp ops:linear,attention "
-                           "names:keep=qkv,attn_out");
+    read_policies(o, default_policies(o->model.kind));
     optind = 0; /* restarts getopt_long */
     while (!status && (option = getopt_long(argc, argv, ":h", names, NULL)) != -1) status = take(o, option, optarg);
     optind = 0; /* budgets follow the policies, wherever they were given */

@@ -123,7 +123,8 @@ static rw_status open_monitor(struct run *r)
 static rw_status run(struct run *r)
 {
     int first = 0;
-    rw_status status = rw_context_create(&r->ctx, &(rw_context_params){ .seed = o.seed, .threads = o.threads });
+    const rw_context_params params = { .seed = o.seed, .threads = o.threads, .strict_policy = true };
+    rw_status status = rw_context_create(&r->ctx, &params);
     if (status) return status;
     make_model(r->ctx);
     status = rw_tape_create(&r->t, r->ctx);

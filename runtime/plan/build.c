@@ -128,7 +128,7 @@ rw_status rw_planning_open_with_limits(struct rw_planning *g, rw_tape *t, const 
                                 .total_bytes = request->policy->total ? request->policy->bytes : 0 };
     rw_status status = rw_tape_misses_nothing(t, "planning a step");
     if (!status) status = check_op_names(t, request->policy);
-    if (!status && request->policy == &t->policy) status = rw_unmatched_check(t);
+    if (!status) status = rw_unmatched_check(t, request->policy);
     if (!status) status = rw_part_budgets_check(t, request->policy);
     if (!status) status = rw_problem_open(&g->problem, t, request);
     if (!status) status = decide(g, request, limits);

@@ -620,6 +620,12 @@ Test(policy, a_strict_context_refuses_them)
     rw_error_clear(ctx);
     cr_assert_eq(ckpt_set_policy(t, "selective:block"), RW_OK);
     cr_expect_eq(rw_backward(t, loss), RW_OK, "%s", rw_error_message(ctx));
+    rw_prediction p;
+    cr_expect_eq(rw_tape_plan(t, loss, "selective:blcok", &p), RW_ERR_POLICY, "a policy that is not the tape's");
+    cr_expect(strstr(rw_error_message(ctx), "column 11: no region is called \"blcok\""), "%s", rw_error_message(ctx));
+    rw_error_clear(ctx);
+    cr_expect_eq(rw_tape_plan(t, loss, "budget:100%", &p), RW_OK, "%s", rw_error_message(ctx));
+    cr_expect_eq(ckpt_verify(t, loss, NULL), RW_OK, "%s", rw_error_message(ctx));
     rw_tape_destroy(&t);
     rw_context_destroy(&ctx);
 }

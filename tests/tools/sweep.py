@@ -97,6 +97,24 @@ def check_models(out, costs):
         assert none['identical'] and full['identical'] and full['replayed_nodes'] > 0, (model, full)
 
 
+def check_default_policies(out, costs):
+    """They name regions and tags of the model, so none of them is `none` by another name."""
+    for model in *TEXTS, 'vit', *IMAGES:
+        run('--model', model, '--steps', '1', '--out', out, *costs)
+        rows = json.loads((out / 'sweep.json').read_text())
+        assert len(rows) > 5 and all(r['identical'] for r in rows), model
+        assert all(r['kept_bytes'] < rows[0]['kept_bytes'] for r in rows[1:]), (model, rows)
+
+
+def check_misspelt_names(out, costs):
+    """A name that the model does not have is an error, before any row has run."""
+    for policy, says in (('selective:blcok', 'column 11: no region is called "blcok"'),
+                         ('names:keep=qvk', 'column 12: no value is called "qvk"')):
+        for question in [], ['--fit', '8MiB'], ['--advise']:
+            said = run('--policy', f'none {policy}', '--out', out, *question, *costs, status=2)
+            assert says in said and 'wrote' not in said, said
+
+
 def check_store(out):
     run('--policy', 'none', '--budget', '60%+offload', '--out', out, store=out)
     none, row = json.loads((out / 'sweep.json').read_text())
