@@ -27,7 +27,7 @@ static int32_t tokens[BATCH * SEQ];
 static void must(const struct step *s, rw_status status)
 {
     if (!status) return;
-    fprintf(stderr, "budgets: %s\n", s->ctx ? rw_error_message(s->ctx) : rw_status_name(status));
+    fprintf(stderr, "budgets: %s\n", rw_error_message(s->ctx));
     exit(1);
 }
 

@@ -21,8 +21,10 @@ struct runner {
 
 static bool runner_open(struct runner *r, int threads)
 {
-    if (rw_context_create(&r->ctx, &(rw_context_params){ .threads = threads }) || rw_tape_create(&r->t, r->ctx))
+    if (rw_context_create(&r->ctx, &(rw_context_params){ .threads = threads }) || rw_tape_create(&r->t, r->ctx)) {
+        fprintf(stderr, "busy: %s\n", rw_error_message(r->ctx));
         return false;
+    }
     r->ih = rw_param(r->ctx, "ih", RW_F32, RW_SHAPE(4 * WIDTH, WIDTH));
     r->hh = rw_param(r->ctx, "hh", RW_F32, RW_SHAPE(4 * WIDTH, WIDTH));
     return !rw_init_normal(r->ih, 0, 0.05) && !rw_init_normal(r->hh, 0, 0.05);

@@ -67,7 +67,7 @@ static rw_status ours_step(struct ours *r, const struct layer *l)
 
 static void ours_close(struct ours *r)
 {
-    if (r->ctx && rw_error_status(r->ctx)) fprintf(stderr, "convolutions: %s\n", rw_error_message(r->ctx));
+    if (rw_error_status(r->ctx)) fprintf(stderr, "convolutions: %s\n", rw_error_message(r->ctx));
     rw_tape_destroy(&r->t);
     rw_context_destroy(&r->ctx);
 }

@@ -21,7 +21,7 @@ struct work {
 static void must(const struct work *x, rw_status status)
 {
     if (!status) return;
-    fprintf(stderr, "faded: %s\n", x->ctx ? rw_error_message(x->ctx) : rw_status_name(status));
+    fprintf(stderr, "faded: %s\n", rw_error_message(x->ctx));
     exit(1);
 }
 

@@ -44,7 +44,8 @@ static struct taken measure(const struct model_config *c, const rw_state_offload
     rw_optimizer *opt = NULL;
     struct taken r = { 0 };
     double s[ROUNDS_MAX];
-    if (rw_context_create(&ctx, &(rw_context_params){ .device = RW_DEVICE_CPU, .seed = 1 })) exit(1);
+    if (rw_context_create(&ctx, &(rw_context_params){ .device = RW_DEVICE_CPU, .seed = 1 }))
+        die(NULL, "rw_context_create");
     if (rw_tape_create(&t, ctx) || model_create(&m, ctx, c)) die(ctx, "making the model");
     const double begin = now_s();
     if (rw_adamw_create(&opt, ctx, &(rw_adamw_params){ .states = *states })) die(ctx, "making the optimizer");

@@ -47,7 +47,7 @@ struct limits {
 
 static void die(rw_context *ctx, const char *what)
 {
-    fprintf(stderr, "train_step: %s: %s\n", what, ctx ? rw_error_message(ctx) : "");
+    fprintf(stderr, "train_step: %s: %s\n", what, rw_error_message(ctx));
     exit(2);
 }
 

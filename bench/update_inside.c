@@ -46,7 +46,8 @@ static struct taken launch(const struct model_config *c, enum how how)
     rw_graph *g = NULL;
     struct taken r;
     int32_t *const tokens = calloc((size_t)c->max_seq, sizeof *tokens);
-    if (!tokens || rw_context_create(&ctx, &(rw_context_params){ .device = RW_DEVICE_CPU, .seed = 1 })) exit(1);
+    if (!tokens || rw_context_create(&ctx, &(rw_context_params){ .device = RW_DEVICE_CPU, .seed = 1 }))
+        die(NULL, "rw_context_create");
     if (rw_tape_create(&t, ctx) || model_create(&m, ctx, c) || ckpt_set_policy(t, "full") ||
         rw_sgd_create(&opt, ctx, NULL))
         die(ctx, "making the model");
