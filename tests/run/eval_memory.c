@@ -152,8 +152,10 @@ Test(eval_memory, of_a_step_is_more)
     struct fixture b = fixture_open(1, 1);
     rw_memory memory;
     cr_assert(model_preset(&c, "tiny"));
+    if (c.max_seq < TOKENS) c.max_seq = TOKENS;
     OK(b.ctx, model_create(&m, b.ctx, &c));
     rw_tensor *const loss = model_loss(&m, b.t, BATCH, TOKENS, tokens, tokens);
+    cr_assert(loss, "%s", rw_error_message(b.ctx));
     const size_t live = largest_live(b.t, loss->id, false);
     cr_assert_gt(live, 0);
     rw_item(b.t, loss);
