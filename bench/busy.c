@@ -81,7 +81,7 @@ static void end_busy(const pid_t pid[THREADS])
 int main(void)
 {
     pid_t pid[THREADS];
-    struct runner one, all;
+    struct runner one = { 0 }, all = { 0 };
     double ignored;
     keep_busy(pid);
     bool ok = runner_open(&one, 1) && runner_open(&all, THREADS);

@@ -21,7 +21,7 @@ static inline void figure_flush(void)
 static inline void figure_must(const rw_context *ctx, rw_status status)
 {
     if (!status) return;
-    fprintf(stderr, "%s: %s\n", rw_status_name(status), ctx ? rw_error_message(ctx) : "no context");
+    fprintf(stderr, "%s: %s\n", rw_status_name(status), rw_error_message(ctx));
     exit(EXIT_FAILURE);
 }
 

@@ -31,8 +31,8 @@ static rw_tensor *param(struct layer *l, const char *name, rw_dtype dtype, rw_sh
 
 static void layer_open(struct layer *l, const struct sizes *s, rw_dtype dtype)
 {
-    rw_context_create(&l->ctx, &(rw_context_params){ .seed = 1 });
-    rw_tape_create(&l->t, l->ctx);
+    figure_must(NULL, rw_context_create(&l->ctx, &(rw_context_params){ .seed = 1 }));
+    figure_must(l->ctx, rw_tape_create(&l->t, l->ctx));
     l->x = param(l, "x", dtype, RW_SHAPE(s->tokens, s->width), 1);
     l->router = param(l, "router", dtype, RW_SHAPE(s->experts, s->width), 0.05);
     l->up = param(l, "up", dtype, RW_SHAPE(s->experts, s->inner, s->width), 0.05);

@@ -100,8 +100,9 @@ static void print_kind(const char *kind)
 {
     rw_context *ctx;
     rw_tape *t;
-    rw_context_create(&ctx, &(rw_context_params){ .device = RW_DEVICE_CPU, .threads = 2 });
-    rw_tape_create(&t, ctx);
+    if (rw_context_create(&ctx, &(rw_context_params){ .device = RW_DEVICE_CPU, .threads = 2 }) ||
+        rw_tape_create(&t, ctx))
+        fail(ctx);
     rw_tensor *const loss = !strcmp(kind, "chain")
                                 ? record_chain(t, ctx)
                                 : record_model(t, ctx, strcmp(kind, "llama") ? MODEL_GPT : MODEL_LLAMA);

@@ -78,8 +78,9 @@ static void open_step(struct step *s)
 {
     struct model_config config = { 0 };
     const bool gpt = !strcmp(s->kind, "gpt");
-    rw_context_create(&s->ctx, &(rw_context_params){ .device = RW_DEVICE_CPU, .threads = 2 });
-    rw_tape_create(&s->t, s->ctx);
+    if (rw_context_create(&s->ctx, &(rw_context_params){ .device = RW_DEVICE_CPU, .threads = 2 }) ||
+        rw_tape_create(&s->t, s->ctx))
+        fail(s);
     if (far.picoseconds && (s->ctx->costs = rw_calloc(1, sizeof *s->ctx->costs))) s->ctx->costs->memory = far;
     model_preset(&config, "tiny");
     config.kind = gpt ? MODEL_GPT : MODEL_LLAMA;

@@ -198,15 +198,19 @@ static double worst_of(enum model_kind kind, double *ret_by_ceilings)
     return worst;
 }
 
-static void print(enum model_kind kind)
+/* False if a step failed. */
+static bool print(enum model_kind kind)
 {
     char what[128];
     double by_ceilings = NAN;
     snprintf(what, sizeof what, "predicted over measured step time, off by, worst of %s policies, %s",
              folder ? "seven" : "four", model_name(kind));
-    figure(what, worst_of(kind, &by_ceilings), "of it", 0.05);
+    const double worst = worst_of(kind, &by_ceilings);
+    if (isnan(worst)) return false;
+    figure(what, worst, "of it", 0.05);
     printf("predicted by the machine's ceilings alone, off by, worst of four policies, %s, %.4g of it, "
            "for comparison\n", model_name(kind), by_ceilings);
+    return true;
 }
 
 static bool is_named(const char *name, int n, char **names)
@@ -236,7 +240,8 @@ int main(int argc, char **argv)
                     "[LENGTH] [FOLDER or -] [MODEL]...\n", argv[i]);
             return 2;
         }
-    for (enum model_kind kind = MODEL_GPT; kind < MODEL_KINDS; kind++)
-        if (argc > 6 ? is_named(model_name(kind), argc - 6, argv + 6) : kind <= MODEL_LLAMA) print(kind);
-    return answer_end("prediction", 0);
+    bool good = true;
+    for (enum model_kind kind = MODEL_GPT; good && kind < MODEL_KINDS; kind++)
+        if (argc > 6 ? is_named(model_name(kind), argc - 6, argv + 6) : kind <= MODEL_LLAMA) good = print(kind);
+    return answer_end("prediction", good ? 0 : 1);
 }

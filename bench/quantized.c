@@ -58,8 +58,8 @@ static void measure(struct layer *l, rw_quantized_kind kind, int64_t rows, int r
     char name[160];
     uint32_t state = 1;
     for (size_t i = 0; i < n; i++) numbers[i] = (float)(int32_t)(state = state * 1664525 + 1013904223) * 0x1p-36f;
-    rw_context_create(&l->ctx, &(rw_context_params){ .seed = 1 });
-    rw_tape_create(&l->t, l->ctx);
+    figure_must(NULL, rw_context_create(&l->ctx, &(rw_context_params){ .seed = 1 }));
+    figure_must(l->ctx, rw_tape_create(&l->t, l->ctx));
     l->dense = rw_param(l->ctx, "dense", l->dtype, shape);
     rw_init_normal(l->dense, 0, 0.02);
     rw_quantized_create(l->ctx, "w", kind, shape, &l->weight);
