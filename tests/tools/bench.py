@@ -35,8 +35,8 @@ def check_no_context():
     """A program that cannot create a context, or a tape, says why, and prints no figure."""
     for program in ('block_step', 'budgets', 'busy', 'codes', 'convolutions', 'discard_step', 'faded', 'host_cost',
                     'linear_loss', 'memory_figures', 'model_step', 'moe_layer', 'monitor', 'narrow', 'offload_step',
-                    'ops', 'peer_planners', 'planning', 'prediction', 'quantized', 'save', 'shapes', 'states', 'train_step',
-                    'update_inside'):
+                    'ops', 'peer_planners', 'planning', 'prediction', 'quantized', 'save', 'shapes', 'states',
+                    'train_step', 'update_inside'):
         for variables in {'REWIND_POLICY': 'rubbish'}, {'REWIND_DUMP': '/dev/null/rubbish'}:
             done = run(f'bench/{program}', *WORDS.get(program, ()), variables=variables)
             told = 'rubbish' in done.stderr

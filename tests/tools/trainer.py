@@ -531,8 +531,8 @@ def check_rate_that_is_lowered():
 
 
 def check_step_times():
-    """The times of saving and drawing are not part of a step's. On a clock that goes on by 1,000 s whenever the training
-    thread starts the thread that saves, or renames a page, a step that includes one of them is that long."""
+    """The times of saving and drawing are not part of a step's. On a clock that goes on by 1,000 s whenever the
+    training thread starts the thread that saves, or renames a page, a step that includes one of them is that long."""
     subprocess.run(['cc', '-shared', '-fPIC', '-O1', '-o', 'clock.so', TOOLS / 'jumping_clock.c'], check=True)
     for what in '--save-every 6 --checkpoint times --keep 1', '--dashboard times.html':
         pathlib.Path('times.jsonl').unlink(missing_ok=True)
