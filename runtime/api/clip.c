@@ -208,7 +208,8 @@ rw_status rw_clip_read(rw_context *ctx, uint64_t *seen, const struct rw_clip **r
     const size_t bytes = c->sums.n * sizeof *c->sums.read;
     status = ctx->device->download(ctx->device_state, ret_norm, c->norm->data, sizeof *ret_norm);
     if (!status && bytes) status = ctx->device->download(ctx->device_state, c->sums.read, c->sums.state->data, bytes);
-    if (status) return rw_fail(ctx, status, "the norms of a clipping could not be read: %s", rw_status_name(status));
+    if (status) return rw_fail(ctx, status, "rw_clip_grad_norm: the norms could not be read: %s",
+                               rw_status_name(status));
     *ret = c;
     return RW_OK;
 }

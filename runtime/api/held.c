@@ -57,7 +57,7 @@ rw_status rw_optimizer_exclude(rw_tensor *param, bool excluded)
     struct rw_param *const p = rw_param_of(param);
     if (!p || (param->flags & RW_VALUE_GRADIENT) || !rw_param_is_trained(p))
         return rw_fail(rw_tensor_context(param), RW_ERR_ARGUMENT,
-                       "rw_optimizer_exclude(param): expected a parameter, made by rw_param(), got another tensor");
+                       "rw_optimizer_exclude(param): expected a parameter created by rw_param(), got another tensor");
     p->is_excluded = excluded;
     return RW_OK;
 }

@@ -108,7 +108,7 @@ static rw_status begin(struct rw_observer *o, struct rw_run *r, size_t from, siz
     m->to = to;
     if (!device->make_marks) return RW_OK;
     const rw_status status = device->make_marks(m->ctx->device_state, first_mark(m) + to - from + 1);
-    return status ? rw_fail(m->ctx, status, "rw_profile_begin: the device gives no times") : RW_OK;
+    return status ? rw_fail(m->ctx, status, "rw_profile_begin: the device's clock could not be read") : RW_OK;
 }
 
 static void take_time(struct measure *m, size_t i)

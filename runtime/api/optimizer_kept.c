@@ -81,7 +81,7 @@ rw_status rw_optimizer_settle(rw_optimizer *opt)
         struct rw_param *const p = opt->pending[g];
         rw_status moved = ctx->device->download(ctx->device_state, pending, p->data, p->bytes);
         if (!moved) moved = ctx->device->clear(ctx->device_state, p->data, p->bytes);
-        if (moved) status = rw_fail(ctx, moved, "an optimizer's counts could not be read: the device failed");
+        if (moved) status = rw_fail(ctx, moved, "an optimizer's update counts could not be read: the device failed");
         else settle_group(opt, g, pending);
     }
     rw_free(pending);
@@ -123,8 +123,8 @@ rw_status rw_optimizer_check(const rw_optimizer *opt, const char *call)
 {
     if (!opt->away || !rw_optimizer_offload_is_torn(opt->away)) return RW_OK;
     return rw_fail(opt->ctx, RW_ERR_MODIFIED,
-                   "%s: an update failed on its way and left some parameters updated and others not; a checkpoint "
-                   "makes the optimizer usable again",
+                   "%s: an update failed partway: some parameters are updated and others are not; load a checkpoint to "
+                   "use the optimizer again",
                    call);
 }
 

@@ -173,7 +173,7 @@ static rw_status read_value(const char *name, rw_tape *t, rw_tensor *x, void *ou
     if (fault) return refuse(ctx, name, x, -1, fault);
     if (rw_check_runs(ctx, name)) return RW_ERR_UNSUPPORTED;
     if (bytes != rw_tensor_bytes(x))
-        return rw_fail(ctx, RW_ERR_ARGUMENT, "%s(bytes): expected %zu, those of x, got %zu", name,
+        return rw_fail(ctx, RW_ERR_ARGUMENT, "%s(bytes): expected %zu, the size of x, got %zu", name,
                        rw_tensor_bytes(x), bytes);
     rw_status status = rw_runs_wait(ctx);
     if (status) return status;

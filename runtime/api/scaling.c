@@ -23,13 +23,13 @@ enum { MAX = CKPT_SCALED_STEPS_MAX, NAME = 24 };
  */
 static rw_status check_grown(rw_context *ctx, const rw_tape *t, const rw_scaled_step *g, size_t i)
 {
-    const char *const fault = !g->tape                  ? "tape is NULL; expected a tape"
-                              : !g->loss                ? "loss is NULL; expected a tensor"
-                              : g->tape == t            ? "tape: expected another one than t, got t"
-                              : g->tape->ctx->status    ? "tape: expected a context without an error, got one with"
-                              : !g->what || !*g->what   ? "what: expected a name, got none"
+    const char *const fault = !g->tape                  ? "tape): expected a tape, got NULL"
+                              : !g->loss                ? "loss): expected a tensor, got NULL"
+                              : g->tape == t            ? "tape): expected another tape than t, got t"
+                              : g->tape->ctx->status    ? "tape): expected a context without an error, got an error"
+                              : !g->what || !*g->what   ? "what): expected a name, got none"
                                                         : NULL;
-    if (fault) return rw_fail(ctx, RW_ERR_ARGUMENT, "ckpt_explain_scaling: grown[%zu].%s", i, fault);
+    if (fault) return rw_fail(ctx, RW_ERR_ARGUMENT, "ckpt_explain_scaling(grown[%zu].%s", i, fault);
     if (g->times > 1 && g->times < INFINITY) return RW_OK;
     return rw_fail(ctx, RW_ERR_ARGUMENT,
                    "ckpt_explain_scaling(grown[%zu].times): expected a finite number above 1, got "
@@ -124,7 +124,7 @@ static const char *growth(double now, double then, double times)
            : power < 1.25 ? "yes"
            : power < 1.75 ? "more"
            : power < 2.25 ? "squared"
-                          : "more still";
+                          : "faster";
 }
 
 struct row {
@@ -143,7 +143,7 @@ static const struct row rows[] = {
     { "kept for backward", AT_PEAK(kept) },
     { "replayed", AT_PEAK(replayed) },
     { "transient in forward", AT_PEAK(transient) },
-    { "gradients on their way", AT_PEAK(adjoint) },
+    { "intermediate gradients", AT_PEAK(adjoint) },
     { "workspace", AT_PEAK(workspace) },
     { "arena", offsetof(rw_prediction, peak_bytes) },
     { "all", offsetof(rw_prediction, total_bytes) },
@@ -172,7 +172,7 @@ static void print_row(const struct step *step, const rw_scaled_step *grown, size
 static void print_miss(const rw_tape *t, const char *what, const struct step *step, FILE *out)
 {
     if (step->by_least)
-        fprintf(out, "%s does not fit under %s: its column is of the least that would do, total:%zuB%s\n", what,
+        fprintf(out, "%s does not fit under %s: its column is for the minimum, total:%zuB%s\n", what,
                 t->policy.spec, step->p.total_bytes, behind_of(&t->policy));
 }
 
@@ -188,7 +188,7 @@ static void print_misses(const rw_tape *t, const struct step *step, const rw_sca
 
 static void print_table(const struct step *step, const rw_scaled_step *grown, size_t n, FILE *out)
 {
-    fprintf(out, "at the peak, in bytes, and what grows with what:\n  %-24s %14s", "", "this step");
+    fprintf(out, "bytes at the peak, and how each row grows with each size:\n  %-24s %14s", "", "this step");
     for (size_t i = 0; i < n; i++) {
         char head[64];
         snprintf(head, sizeof head, "%.*s x %g", NAME, grown[i].what, grown[i].times);
@@ -254,13 +254,13 @@ static void print_remedy(const rw_scaled_step *g, const rw_prediction *now, cons
     const rw_prediction *const then = &larger->p;
     fprintf(out, "%.*s x %g: ", NAME, g->what, g->times);
     if (!larger->by_least && then->total_bytes <= now->total_bytes) fprintf(out, "takes no more than this step\n");
-    else if (r->status == RW_ERR_UNSUPPORTED) fprintf(out, "parts of it have budgets of their own\n");
+    else if (r->status == RW_ERR_UNSUPPORTED) fprintf(out, "its parts have budgets of their own\n");
     else if (r->status)
-        fprintf(out, "no plan takes what this step does, %zu bytes in all; the least is total:%zuB%s\n",
+        fprintf(out, "no plan fits into the %zu bytes of this step; the minimum is total:%zuB%s\n",
                 now->total_bytes, r->total, r->behind);
     else
-        fprintf(out, "fits into what this step takes under total:%zuB%s, %+.1f %% time over %s\n", r->total,
-                r->behind, 100 * (r->ms / then->ms - 1), larger->by_least ? "its least" : "its own policy");
+        fprintf(out, "fits into the bytes of this step under total:%zuB%s, %+.1f %% time over %s\n", r->total,
+                r->behind, 100 * (r->ms / then->ms - 1), larger->by_least ? "its minimum" : "its own policy");
 }
 
 /* Plans all steps and remedies first, so that nothing is printed on failure. */

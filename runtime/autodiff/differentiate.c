@@ -107,8 +107,9 @@ static rw_status check_open(const struct rw_grad_call *g, const rw_op_def *op, c
     t->n_parts = before->parts;
     t->n_recipes = before->recipes;
     if (status) return status;
-    return rw_fail(t->ctx, RW_ERR_REGION, left ? "%s: it left an rw_no_grad_begin() open"
-                                               : "%s: it ended what it had not begun", what);
+    return rw_fail(t->ctx, RW_ERR_REGION,
+                   left ? "%s: expected rw_no_grad_end() for each rw_no_grad_begin(), got too few"
+                        : "%s: expected no end of a scope that the rule has not begun, got one", what);
 }
 
 /* The status of a rule whose recorded ops have all succeeded. RW_ERR_MISMATCH is not a status of rules. */
@@ -164,7 +165,8 @@ static rw_status apply_rule(struct rw_grad_call *g)
     const rw_site at = rw_rule_site(g);
     if (!op->grad)
         return rw_fail(ctx, RW_ERR_NO_GRADIENT,
-                       "%s at %s:%d: the op has no gradient rule, and a gradient has to flow through it", op->name,
+                       "%s at %s:%d: expected an op with a gradient rule, as a gradient flows through it, got one "
+                       "without", op->name,
                        rw_file_of(at), at.line);
     const rw_status status = run_rule(g, op);
     if (status)

@@ -351,9 +351,9 @@ static rw_status check_twice(const struct rw_outputs *s, size_t first)
         if (!(op->flags & (RW_OP_STATEFUL | RW_OP_NONDETERMINISTIC))) continue;
         const rw_site at = s->ctx->sites[t->nodes[n].site];
         return rw_fail(s->ctx, RW_ERR_UNSUPPORTED,
-                       "planning: backward cannot run twice: the gradient of what was recorded at %s:%d is made by %s, "
-                       "which %s", rw_file_of(at), at.line, op->name,
-                       op->flags & RW_OP_STATEFUL ? "runs once" : "gives other bytes the second time");
+                       "planning: backward cannot run twice: the gradient of the op recorded at %s:%d is computed by "
+                       "%s, which %s", rw_file_of(at), at.line, op->name,
+                       op->flags & RW_OP_STATEFUL ? "may run only once" : "is not deterministic");
     }
     return RW_OK;
 }

@@ -122,8 +122,8 @@ static rw_status count_bytes(struct rw_problem *p, const struct rw_node *node, u
     if (bytes <= BYTES_MAX && (p->all_bytes += bytes) <= BYTES_MAX) return RW_OK;
     const rw_site site = t->ctx->sites[node->site];
     return rw_fail(t->ctx, RW_ERR_MEMORY,
-                   "planning: values and workspaces take more than 2^61 bytes in all, at %s (%s:%d), whose own take "
-                   "%llu, %llu of them workspace", t->ctx->ops[node->op]->name, site.file, (int)site.line,
+                   "planning: expected values and workspaces of at most 2^61 bytes, got more at %s (%s:%d), whose own "
+                   "take %llu, %llu of them workspace", t->ctx->ops[node->op]->name, site.file, (int)site.line,
                    (unsigned long long)bytes, (unsigned long long)workspace);
 }
 

@@ -30,7 +30,8 @@ static bool may_have(const rw_tape *t, const struct rw_node *node)
 static rw_status refuse(const struct ruling *r, rw_status status, const char *what)
 {
     const rw_site at = r->t->ctx->sites[r->node.site];
-    return rw_fail(r->t->ctx, status, "remake rule of %s at %s:%d: %s", r->op->name, rw_file_of(at), at.line, what);
+    return rw_fail(r->t->ctx, status, "recompute_output of %s at %s:%d: %s", r->op->name, rw_file_of(at), at.line,
+                   what);
 }
 
 /* Rolls back, so that the next remake draws from the same state. */
@@ -54,14 +55,17 @@ static const char *fault_of(const struct ruling *r, const rw_tensor *y, const rw
     const rw_tape *const t = r->t;
     const struct rw_node *const last = &t->nodes[t->n_nodes - 1];
     const uint32_t not = RW_OP_VIEW | RW_OP_STATEFUL | RW_OP_NONDETERMINISTIC | RW_OP_COMMIT;
-    if (y->producer != t->n_nodes - 1) return "it returns what it did not record";
-    if (last->ticket != RW_NONE_ID && last->ticket != r->node.ticket) return "it draws, and the op does not";
+    if (y->producer != t->n_nodes - 1) return "expected a value that it recorded, got another";
+    if (last->ticket != RW_NONE_ID && last->ticket != r->node.ticket)
+        return "expected no random op, as the op draws none, got one";
     if (last->n_outputs != 1 || (t->ctx->ops[last->op]->flags & not))
-        return "it records an op that makes more than one output, or may not run again";
-    if (y->dtype != value->dtype || y->layout != value->layout) return "it makes another type or shape than the output";
+        return "expected an op with one output that may be executed twice, got another";
+    if (y->dtype != value->dtype || y->layout != value->layout)
+        return "expected the type and shape of the output, got others";
     for (uint32_t i = 0; i < last->n_inputs; i++) {
         const uint32_t in = t->operands[last->first_input + i];
-        if (in == value->id || !is_operand_of(r, in)) return "it reads what is neither an input nor another output";
+        if (in == value->id || !is_operand_of(r, in))
+            return "expected it to read inputs and other outputs of the op, got another value";
     }
     return NULL;
 }
@@ -87,7 +91,8 @@ static rw_status settle(const struct ruling *r, const struct rw_tape_mark *mark,
         return RW_OK;
     }
     const bool is_new = rw_tape_has(t, y) && t->n_nodes > mark->nodes;
-    const char *const fault = is_new ? fault_of(r, y, rw_tape_value(t, v)) : "it returns what it did not record";
+    const char *const fault = is_new ? fault_of(r, y, rw_tape_value(t, v))
+                                     : "expected a value that it recorded, got another";
     if (fault) return fail(r, mark, fault);
     if (reads(t, last, r->node.first_output, r->node.n_outputs, state, IS_MADE)) {
         rw_tape_cut(t, mark);

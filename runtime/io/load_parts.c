@@ -35,7 +35,7 @@ static rw_status fit(const rw_load_part *what, rw_shape whole, const struct rw_h
     }
     if (!fits) {
         char whole_text[RW_SHAPE_TEXT], part[RW_SHAPE_TEXT];
-        snprintf(why, size, "\"%s\" does not fit into \"%s\": expected %s%s%s, got %s from row %lld", what->name,
+        snprintf(why, size, "\"%s\" does not fit into \"%s\": expected shape %s%s%s, got %s from row %lld", what->name,
                  what->param, what->part ? "rows of " : "", rw_shape_text(whole_text, sizeof whole_text, whole),
                  what->transposed ? ", transposed in the file" : "", rw_shape_text(part, sizeof part, file),
                  (long long)what->row);
@@ -57,7 +57,7 @@ static rw_status locate(rw_context *ctx, const struct rw_format_file *f, const r
     }
     if (!p || !entry) {
         const char *const name = p ? what->name : what->param;
-        snprintf(why, size, p ? "\"%s\" is not in it" : "expected a parameter of the context, got \"%s\"",
+        snprintf(why, size, p ? "\"%s\" is not in the file" : "expected a parameter of the context, got \"%s\"",
                  name ? name : "(null)");
         return p ? RW_ERR_IO : RW_ERR_ARGUMENT;
     }

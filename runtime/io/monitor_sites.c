@@ -34,7 +34,7 @@ static rw_status take(struct rw_watched_sites *s)
     if (!s->n || status) return status;
     status = ctx->device->download(ctx->device_state, s->words, s->noted->data, s->noted->bytes);
     if (!status) status = ctx->device->clear(ctx->device_state, s->noted->data, s->noted->bytes);
-    return status ? rw_fail(ctx, status, "counts of 8-bit codes could not be read: the device failed") : RW_OK;
+    return status ? rw_fail(ctx, status, "rw_monitor: the counts of FP8 values could not be read") : RW_OK;
 }
 
 rw_status rw_sites_open(struct rw_watched_sites *ret, rw_context *ctx, const void *watcher)

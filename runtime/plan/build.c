@@ -30,8 +30,8 @@ static rw_status check_names_of(rw_context *ctx, const struct rw_policy *policy)
         char part[RW_POLICY_PART];
         if (!is_op(ctx, policy->names[i]))
             return rw_fail(ctx, RW_ERR_POLICY,
-                           "policy \"%s\", column %zu: no op is called \"%s\": it is neither built in nor recorded in "
-                           "this context",
+                           "policy \"%s\", column %zu: expected the name of a built-in op or of one recorded in this "
+                           "context, got \"%s\"",
                            rw_policy_part(policy->spec, policy->spec + column - 1, part), column, policy->names[i]);
         column += strlen(policy->names[i]) + 1;
     }
@@ -61,7 +61,7 @@ rw_status rw_try_to_measure_store(rw_context *ctx)
 static rw_status measure_store(rw_context *ctx)
 {
     const rw_status status = rw_try_to_measure_store(ctx);
-    if (status) return rw_fail(ctx, status, "planning: how fast values move to and from files cannot be measured");
+    if (status) return rw_fail(ctx, status, "planning: the speed of copies to and from files could not be measured");
     return RW_OK;
 }
 

@@ -365,7 +365,8 @@ static bool commits_soundly(struct recording *r)
                 r->call.out[i].layout->id == to->layout;
     }
     if (!sound)
-        refuse(r, RW_ERR_ARGUMENT, "what the op writes is no parameter or buffer of its output's type and shape");
+        refuse(r, RW_ERR_ARGUMENT,
+               "expected to write parameters or buffers of the outputs' types and shapes, got another tensor");
     return sound;
 }
 
@@ -532,7 +533,7 @@ static bool may_draw(struct recording *r)
     const uint64_t blocks = ((uint64_t)words + 3) / 4;
     char text[192];
     if (words < 0 || words > WORDS_MAX) {
-        snprintf(text, sizeof text, "the op draws %lld random words; expected 0 to 2^60", (long long)words);
+        snprintf(text, sizeof text, "draws: expected 0 to 2^60 random words, got %lld", (long long)words);
         refuse(r, RW_ERR_ARGUMENT, text);
         return false;
     }
@@ -540,15 +541,15 @@ static bool may_draw(struct recording *r)
     if (o->ticket != RW_NONE_ID && blocks <= r->tape->ticket_blocks[o->ticket]) return true;
     if (o->ticket != RW_NONE_ID) {
         snprintf(text, sizeof text,
-                 "a rule of %s draws %llu blocks of four words by the ticket of its op, which took %llu: the rest "
-                 "belong to other ops", r->ctx->ops[r->tape->nodes[o->of].op]->name, (unsigned long long)blocks,
-                 (unsigned long long)r->tape->ticket_blocks[o->ticket]);
+                 "a rule of %s draws with the ticket of its op: expected at most %llu blocks of four words, as the op "
+                 "draws, got %llu", r->ctx->ops[r->tape->nodes[o->of].op]->name,
+                 (unsigned long long)r->tape->ticket_blocks[o->ticket], (unsigned long long)blocks);
         refuse(r, RW_ERR_ARGUMENT, text);
         return false;
     }
     snprintf(text, sizeof text,
-             "a rule of %s draws numbers of its own, which would be the same in every step: draw them in forward, and "
-             "let it read them", r->ctx->ops[r->tape->nodes[o->of].op]->name);
+             "a rule of %s draws numbers of its own, which would be the same in every step; draw them in forward and "
+             "let the rule read them", r->ctx->ops[r->tape->nodes[o->of].op]->name);
     refuse(r, RW_ERR_ARGUMENT, text);
     return false;
 }

@@ -69,8 +69,8 @@ static void add_policy(struct list *l, const struct rw_policy *p)
     if (p->kind == RW_POLICY_SELECTIVE) add_names(l, p, p->names, p->n_names, false, "replayed");
     if (p->kind == RW_POLICY_NAMES) add_names(l, p, p->names, p->n_names, true, "kept");
     add_names(l, p, p->discards, p->n_discards, false, "discarded");
-    add_names(l, p, p->moved_tags, p->n_moved_tags, true, "moved");
-    add_names(l, p, p->moved_regions, p->n_moved_regions, false, "moved");
+    add_names(l, p, p->moved_tags, p->n_moved_tags, true, "offloaded");
+    add_names(l, p, p->moved_regions, p->n_moved_regions, false, "offloaded");
 }
 
 size_t rw_unmatched_names(const rw_tape *t, struct rw_unmatched *ret, size_t n)
@@ -98,9 +98,9 @@ rw_status rw_unmatched_check(const rw_tape *t)
     const char *const spec = first.policy->spec;
     const size_t column = column_of(spec, first.name);
     rw_unmatched_print_others(t, first.is_tag, others, sizeof others);
-    return rw_fail(t->ctx, RW_ERR_POLICY, "policy \"%s\", column %zu: no %s is called \"%s\", nothing would be %s for "
-                   "it; %s", rw_policy_part(spec, spec + column - 1, part), column, first.is_tag ? "value" : "region",
-                   first.name, first.what, others);
+    return rw_fail(t->ctx, RW_ERR_POLICY, "policy \"%s\", column %zu: expected the name of a %s, got \"%s\"; nothing "
+                   "would be %s; %s", rw_policy_part(spec, spec + column - 1, part), column, 
+                   first.is_tag ? "value" : "region", first.name, first.what, others);
 }
 
 size_t ckpt_unmatched_names(const rw_tape *t, const char **ret_names, size_t n)

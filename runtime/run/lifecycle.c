@@ -109,7 +109,7 @@ rw_status rw_run_watch(struct rw_run *r, struct rw_observer *o)
 /* Results are not in the arena: they are kept as long as they can be read. */
 static rw_status refuse_results(rw_context *ctx, const rw_plan *plan)
 {
-    return rw_fail(ctx, RW_ERR_MEMORY, "run: out of memory (what is held to be read takes %llu bytes)",
+    return rw_fail(ctx, RW_ERR_MEMORY, "run: out of memory (the values kept for reading take %llu bytes)",
                    (unsigned long long)plan->results_bytes);
 }
 

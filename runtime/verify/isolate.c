@@ -212,7 +212,7 @@ static rw_status check_margins(const struct pass *p, const enum rw_pattern *besi
         }
         accuse(p->at, CKPT_CAUSE_OUTSIDE, -1, report);
         snprintf(report->detail, sizeof report->detail, "it wrote %s its %s %d, from byte %td to %td of %zu",
-                 behind ? "behind" : "before", what, i, margin + first - data, margin + last - data, bytes);
+                 behind ? "after" : "before", what, i, margin + first - data, margin + last - data, bytes);
         return RW_OK;
     }
     return RW_OK;
@@ -287,7 +287,8 @@ static rw_status describe(const struct rw_isolation *room, const struct rw_at *a
                      report->element, output);
         } else {
             snprintf(report->detail, sizeof report->detail,
-                     "run again by itself it gave other bytes in output %d: it depends on more than its inputs",
+                     "re-executed in isolation it gave different bytes in output %d: it depends on more than its "
+                     "inputs",
                      output);
         }
     }

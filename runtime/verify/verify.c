@@ -330,8 +330,9 @@ static void compare_begun(const rw_tape *t, const struct rw_table *begun, const 
                                                                   : CKPT_CAUSE_NONDETERMINISTIC };
         rw_report_place(t, &t->nodes[x->producer], false, report);
         snprintf(report->value, sizeof report->value, "%s", rw_tensor_name(x));
-        snprintf(report->detail, sizeof report->detail, "when the loss was read it gave other bytes than now%s%.64s%s",
-                 changed ? ": \"" : "", changed ? changed : "", changed ? "\" has changed in between" : "");
+        snprintf(report->detail, sizeof report->detail,
+                 "when the loss was read it gave different bytes than now%s%.64s%s",
+                 changed ? ": \"" : "", changed ? changed : "", changed ? "\" has changed since" : "");
         return;
     }
 }

@@ -143,11 +143,11 @@ Test(memory_stats, explain_warns_of_every_name_that_nothing_has)
         { "selective:r,typo", "no region is called \"typo\", nothing is replayed for it; there are r, inner" },
         { "discard:inner,typo", "no region is called \"typo\", nothing is discarded for it; there are r, inner" },
         { "full+discard:typo", "no region is called \"typo\", nothing is discarded for it; there are r, inner" },
-        { "full+offload:typo,r", "no region is called \"typo\", nothing is moved for it; there are r, inner" },
+        { "full+offload:typo,r", "no region is called \"typo\", nothing is offloaded for it; there are r, inner" },
         { "megatron:mlp", "no region is called \"mlp\", nothing is replayed for it; there are r, inner" },
         { "names:keep=h,typo", "no value is called \"typo\", nothing is kept for it; there are h" },
-        { "names:offload=typo", "no value is called \"typo\", nothing is moved for it; there are h" },
-        { "names:keep=h;offload=typo", "no value is called \"typo\", nothing is moved for it; there are h" },
+        { "names:offload=typo", "no value is called \"typo\", nothing is offloaded for it; there are h" },
+        { "names:keep=h;offload=typo", "no value is called \"typo\", nothing is offloaded for it; there are h" },
         { "names:keep=h", NULL }, { "names:keep=h;offload=h", NULL }, { "selective:r,inner+discard:r", NULL },
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

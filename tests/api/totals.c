@@ -217,7 +217,7 @@ Test(totals, results_of_another_tape)
     rw_tensor *const loss = chain(&x, x.b.t, LINKS);
     cr_expect_eq(rw_backward(x.b.t, loss), RW_ERR_BUDGET);
     char said[64];
-    snprintf(said, sizeof said, "the least budget that would do is total:%zuB", alone + 8 * BYTES);
+    snprintf(said, sizeof said, "the minimum is total:%zuB", alone + 8 * BYTES);
     cr_expect(strstr(rw_error_message(x.b.ctx), said), "%s", rw_error_message(x.b.ctx));
     rw_error_clear(x.b.ctx);
     cr_expect_eq(least_of(&x, x.b.t, loss), alone + 8 * BYTES);
@@ -320,7 +320,7 @@ Test(totals, graphs)
     }
     ok(&x, rw_adamw_create(&opt, x.b.ctx, NULL));
     char said[64];
-    snprintf(said, sizeof said, "the least budget that would do is total:%zuB", bound + stats(&x).optimizer);
+    snprintf(said, sizeof said, "the minimum is total:%zuB", bound + stats(&x).optimizer);
     cr_expect_eq(rw_graph_launch(g), RW_ERR_BUDGET);
     cr_expect(strstr(rw_error_message(x.b.ctx), said), "%s, not %s", rw_error_message(x.b.ctx), said);
     rw_error_clear(x.b.ctx);

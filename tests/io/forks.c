@@ -40,7 +40,7 @@ static char trace[200], lines[200], board[200], text[200], run[200];
 static bool saved(struct program *p, rw_status status)
 {
     if (!status) return true;
-    const bool refused = strstr(rw_error_message(p->b.ctx), "another process saves there");
+    const bool refused = strstr(rw_error_message(p->b.ctx), "another process saves to this folder");
     rw_error_clear(p->b.ctx);
     return refused;
 }

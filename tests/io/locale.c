@@ -179,9 +179,9 @@ Test(locale, what_is_not_read_to_its_end_is_refused_by_name)
     static const struct {
         const char *there, *instead, *message;
     } rows[] = {
-        { "\"0x1.8p-1\"", "\"0x1,8p-1\"", "its learning rate is \"0x1,8p-1\", no number" },
-        { " 0x1.999999999999ap-4\"", " 0x1,999999999999ap-4\"", "its schedule is \"2 " },
-        { "\"123\"", "\"12.\"", "no step or no generator is in it" },
+        { "\"0x1.8p-1\"", "\"0x1,8p-1\"", "learning rate: expected a number, got \"0x1,8p-1\"" },
+        { " 0x1.999999999999ap-4\"", " 0x1,999999999999ap-4\"", "schedule: expected a learning-rate " },
+        { "\"123\"", "\"12.\"", "expected a step and the state of a generator" },
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         struct world w = world_open(RW_F32, &alone);

@@ -78,7 +78,7 @@ Test(resume_files, none_of_the_files_is_whole)
     cr_assert_eq(rw_checkpoint_load(w.ck, &found), RW_ERR_IO);
     cr_assert_eq(found.step, 77);
     const char *const m = rw_error_message(w.b.ctx);
-    cr_assert(strstr(m, "none of the files is whole: 000002-step2") && strstr(m, folder), "%s", m);
+    cr_assert(strstr(m, "no undamaged file: 000002-step2") && strstr(m, folder), "%s", m);
     rw_error_clear(w.b.ctx);
     expect_x(&w, 3);
     world_close(&w);
@@ -177,7 +177,7 @@ Test(resume_files, numbers_that_are_used_up_are_said)
     file_put(path, "", 0);
     cr_assert_eq(rw_checkpoint_save(w.ck, 3, NULL, 0), RW_ERR_IO);
     const char *const m = rw_error_message(w.b.ctx);
-    cr_assert(strstr(m, "9223372036854775807-step1") && strstr(m, "remove it"), "%s", m);
+    cr_assert(strstr(m, "9223372036854775807-step1") && strstr(m, "remove or rename"), "%s", m);
     rw_error_clear(w.b.ctx);
     cr_assert_eq(world_load(&w).step, 2);
     remove(path);
@@ -257,7 +257,8 @@ Test(resume_files, a_folder_that_is_made_again_by_another_run_is_refused)
     move_away(away);
     put_two(&z);
     cr_assert_eq(rw_checkpoint_save(w.ck, 3, NULL, 0), RW_ERR_IO);
-    cr_assert(strstr(rw_error_message(w.b.ctx), "another process saves there"), "%s", rw_error_message(w.b.ctx));
+    cr_assert(strstr(rw_error_message(w.b.ctx), "another process saves to this folder"), "%s",
+              rw_error_message(w.b.ctx));
     rw_error_clear(w.b.ctx);
     world_close(&z);
     world_save(&w);
@@ -289,7 +290,8 @@ Test(resume_files, one_folder_for_two_runs_is_refused)
     struct world a = small_open(), z = small_open();
     put_two(&a);
     cr_assert_eq(rw_checkpoint_save(z.ck, 5, NULL, 0), RW_ERR_IO);
-    cr_assert(strstr(rw_error_message(z.b.ctx), "another process saves there"), "%s", rw_error_message(z.b.ctx));
+    cr_assert(strstr(rw_error_message(z.b.ctx), "another process saves to this folder"), "%s",
+              rw_error_message(z.b.ctx));
     rw_error_clear(z.b.ctx);
     cr_assert_eq(world_load(&z).step, 2, "but it may be read");
     world_close(&a);

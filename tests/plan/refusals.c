@@ -34,17 +34,17 @@ static struct refusal read_refusal(struct fixture *b, const char *word)
 {
     struct refusal r = { 0 };
     char form[200], again[400];
-    const char *const message = rw_error_message(b->ctx), *const at = strstr(message, "doesn't fit into ");
+    const char *const message = rw_error_message(b->ctx), *const at = strstr(message, "does not fit into ");
     cr_assert(at, "%s", message);
-    snprintf(form, sizeof form, "doesn't fit into %%llu bytes; the least budget that would do is %s:%%lluB%%15[^;]; "
+    snprintf(form, sizeof form, "does not fit into %%llu bytes; the minimum is %s:%%lluB%%15[^;]; "
              "under none it takes %%llu", word);
     if (sscanf(at, form, &r.asked, &r.least, r.behind, &r.none) != 4) {
         r.behind[0] = '\0';
-        snprintf(form, sizeof form, "doesn't fit into %%llu bytes; the least budget that would do is %s:%%lluB; under "
+        snprintf(form, sizeof form, "does not fit into %%llu bytes; the minimum is %s:%%lluB; under "
                  "none it takes %%llu", word);
         cr_assert_eq(sscanf(at, form, &r.asked, &r.least, &r.none), 3, "%s", message);
     }
-    snprintf(again, sizeof again, "doesn't fit into %llu bytes; the least budget that would do is %s:%lluB%s; under "
+    snprintf(again, sizeof again, "does not fit into %llu bytes; the minimum is %s:%lluB%s; under "
              "none it takes %llu", r.asked, word, r.least, r.behind, r.none);
     cr_assert_str_eq(at, again);
     return r;

@@ -528,17 +528,18 @@ Test(recipes, are_closed_where_they_were_opened)
     end(&b);
     cr_expect_eq(b.t->n_nodes, 0, "nothing is left of what was refused");
     rw_error_clear(b.ctx);
-    expect(&b, rw_recipe_end(b.t), RW_ERR_REGION, "no recipe is open");
+    expect(&b, rw_recipe_end(b.t), RW_ERR_REGION, "expected an open recipe, got none");
     begin(&b, RW_RECIPE_BF16);
     ckpt_begin(b.t, "inner");
-    expect(&b, rw_recipe_end(b.t), RW_ERR_REGION, "region \"inner\", begun inside");
+    expect(&b, rw_recipe_end(b.t), RW_ERR_REGION, "inside the recipe, got \"inner\"");
     ckpt_begin(b.t, "outer");
     begin(&b, RW_RECIPE_BF16);
     expect(&b, ckpt_end(b.t), RW_ERR_REGION, "recipes.c");
     begin(&b, RW_RECIPE_BF16);
-    expect(&b, rw_backward(b.t, rw_sum(b.t, w, RW_ALL_AXES, false)), RW_ERR_REGION, "recipe begun at");
+    expect(&b, rw_backward(b.t, rw_sum(b.t, w, RW_ALL_AXES, false)), RW_ERR_REGION,
+           "expected no open recipe, got one begun at");
     begin(&b, RW_RECIPE_BF16);
     rw_tape_reset(b.t);
-    expect(&b, rw_recipe_end(b.t), RW_ERR_REGION, "no recipe is open");
+    expect(&b, rw_recipe_end(b.t), RW_ERR_REGION, "expected an open recipe, got none");
     fixture_close(&b);
 }

@@ -622,8 +622,8 @@ Test(budgets, a_step_beyond_the_machine_names_the_least_budget_that_would_do)
         cr_assert(said, "%s", rw_error_message(b.ctx));
         snprintf(part, sizeof part, "the arena takes %%llu bytes, the %s %%llu", limit.has);
         cr_assert_eq(sscanf(said, part, &arena, &there), 2, "%s", said);
-        const char *const advice = strstr(rw_error_message(b.ctx), "the least budget that would do is budget:");
-        cr_assert(advice && sscanf(advice, "the least budget that would do is budget:%lluB", &least) == 1, "%s",
+        const char *const advice = strstr(rw_error_message(b.ctx), "the minimum is budget:");
+        cr_assert(advice && sscanf(advice, "the minimum is budget:%lluB", &least) == 1, "%s",
                   rw_error_message(b.ctx));
         rw_error_clear(b.ctx);
         cr_assert_eq(rw_tape_plan(b.t, loss, NULL, &plan), RW_OK, "%s", rw_error_message(b.ctx));

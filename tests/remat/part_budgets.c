@@ -378,17 +378,20 @@ Test(part_budgets, that_cannot_be_are_refused_by_name)
     rw_prediction p = { 0 };
     rw_frontier_point point;
     size_t n = 1;
-    REFUSED(b, RW_ERR_UNSUPPORTED, ckpt_policy_begin(b.t, "total:1GiB"), "total: is for the whole tape");
-    REFUSED(b, RW_ERR_UNSUPPORTED, ckpt_policy_begin(b.t, "budget:40%+offload"), "+offload is for the whole tape");
+    REFUSED(b, RW_ERR_UNSUPPORTED, ckpt_policy_begin(b.t, "total:1GiB"), "got total:, which is for the whole tape");
+    REFUSED(b, RW_ERR_UNSUPPORTED, ckpt_policy_begin(b.t, "budget:40%+offload"),
+            "got +offload, which is for the whole tape");
     REFUSED(b, RW_ERR_POLICY, ckpt_policy_begin(b.t, "budget:0%"), "column 8");
     REFUSED(b, RW_ERR_POLICY, ckpt_policy_begin(b.t, "budget:40 %"), "column 10");
     cr_assert_eq(ckpt_policy_begin(b.t, "budget:50%"), RW_OK);
-    REFUSED(b, RW_ERR_UNSUPPORTED, ckpt_policy_begin(b.t, "budget:10%"), "around it has a budget");
+    REFUSED(b, RW_ERR_UNSUPPORTED, ckpt_policy_begin(b.t, "budget:10%"),
+            "expected no budget inside the part begun at ");
     cr_assert_eq(ckpt_policy_begin(b.t, "none"), RW_OK);
-    REFUSED(b, RW_ERR_UNSUPPORTED, ckpt_policy_begin(b.t, "budget:10%"), "around it has a budget");
+    REFUSED(b, RW_ERR_UNSUPPORTED, ckpt_policy_begin(b.t, "budget:10%"),
+            "expected no budget inside the part begun at ");
     cr_assert_eq(ckpt_policy_end(b.t), RW_OK);
     cr_assert_eq(ckpt_policy_end(b.t), RW_OK);
-    REFUSED(b, RW_ERR_REGION, ckpt_policy_end(b.t), "no policy is open");
+    REFUSED(b, RW_ERR_REGION, ckpt_policy_end(b.t), "expected an open policy, got none");
     counted_clear();
     rw_tensor *const loss = two_parts(&b, "none", "budget:1KiB");
     REFUSED(b, RW_ERR_BUDGET, rw_backward(b.t, loss), "\"budget:1KiB\", column 8");

@@ -79,7 +79,7 @@ Test(policy, a_mistake_is_told_as_what_it_is)
     } bad[] = { { "full+full", "column 6: expected \"discard:\" or \"offload:\" after \"+\"" },
                 { "full+discard:a+full", "column 16: expected \"offload:\" after \"+\"" },
                 { "budget:50%+full", "column 12: expected \"offload\" after \"+\"" },
-                { "budget:50%+offload:a", "column 12: names behind a budget" },
+                { "budget:50%+offload:a", "column 12: expected \"+offload\" without names" },
                 { "uniform:99999999999", "column 9: expected a number of regions, at most 1000000000" },
                 { "uniform:99999999999999999999999999",
                         "column 9: expected a number of regions, at most 1000000000" } };
@@ -611,12 +611,14 @@ Test(policy, a_strict_context_refuses_them)
     rw_tensor *loss = named_step(t, w);
     cr_expect_gt(rw_item(t, loss), 0, "a number is read all the same: %s", rw_error_message(ctx));
     cr_expect_eq(rw_backward(t, loss), RW_ERR_POLICY);
-    cr_expect(strstr(rw_error_message(ctx), "column 17: no region is called \"blcok\""), "%s", rw_error_message(ctx));
+    cr_expect(strstr(rw_error_message(ctx), "column 17: expected the name of a region, got \"blcok\""), "%s",
+              rw_error_message(ctx));
     cr_expect(strstr(rw_error_message(ctx), "there are block"), "%s", rw_error_message(ctx));
     rw_error_clear(ctx);
     cr_assert_eq(ckpt_set_policy(t, "names:keep=hiden"), RW_OK);
     cr_expect_eq(rw_backward(t, loss), RW_ERR_POLICY);
-    cr_expect(strstr(rw_error_message(ctx), "no value is called \"hiden\""), "%s", rw_error_message(ctx));
+    cr_expect(strstr(rw_error_message(ctx), "expected the name of a value, got \"hiden\""), "%s",
+              rw_error_message(ctx));
     rw_error_clear(ctx);
     cr_assert_eq(ckpt_set_policy(t, "selective:block"), RW_OK);
     cr_expect_eq(rw_backward(t, loss), RW_OK, "%s", rw_error_message(ctx));

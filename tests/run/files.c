@@ -208,7 +208,7 @@ Test(files, a_folder_that_cannot_be_used_is_named_and_the_old_one_stays)
     if (test_device() == RW_DEVICE_CPU) {
         plant.refuses_threads = true;
         cr_assert_eq(rw_context_set_offload(w.b.ctx, &(rw_offload){ .path = folder }), RW_ERR_MEMORY);
-        expect_message(&w, "cannot be started", folder);
+        expect_message(&w, "could not be started", folder);
         rw_error_clear(w.b.ctx);
         plant.refuses_threads = false;
     }
@@ -275,7 +275,7 @@ Test(files, are_not_captured)
     rw_tensor *loss = net_loss(&w.n, w.b.t, TOKENS, 0);
     cr_assert_eq(rw_graph_create(&g, w.b.t, loss, NULL), RW_ERR_UNSUPPORTED);
     cr_assert_null(g);
-    expect_message(&w, "rw_graph_create: a step that moves values to a file", folder);
+    expect_message(&w, "rw_graph_create: a step that offloads values to a file", folder);
     rw_error_clear(w.b.ctx);
     cr_assert_eq(rw_context_set_offload(w.b.ctx, NULL), RW_OK);
     cr_assert_eq(rw_graph_create(&g, w.b.t, loss, NULL), RW_OK, "%s", rw_error_message(w.b.ctx));
@@ -283,7 +283,7 @@ Test(files, are_not_captured)
     for (int i = 0; i < 3; i++) cr_assert_eq(rw_graph_launch(g), RW_OK, "%s", rw_error_message(w.b.ctx));
     cr_assert_eq(rw_context_set_offload(w.b.ctx, &(rw_offload){ .path = folder }), RW_OK);
     cr_assert_eq(rw_graph_launch(g), RW_ERR_UNSUPPORTED);
-    expect_message(&w, "rw_graph_launch: a step that moves values to a file", folder);
+    expect_message(&w, "rw_graph_launch: a step that offloads values to a file", folder);
     rw_graph_destroy(&g);
     fixture_close(&w.b);
 }

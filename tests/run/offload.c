@@ -159,7 +159,7 @@ Test(offload, a_single_value_wins_over_the_policy)
     char *text = NULL;
     by_hand("full", nothing, &text);
     cr_assert_eq(counted_runs[0], 2);
-    cr_assert(!strstr(text, "moved"), "%s", text);
+    cr_assert(!strstr(text, "offloaded"), "%s", text);
     free(text);
     const rw_memory moved = by_hand("full", offload, &text);
     cr_assert_eq(counted_runs[0], 1, "it comes back, nobody makes it again");
@@ -168,11 +168,11 @@ Test(offload, a_single_value_wins_over_the_policy)
     free(text);
     const rw_memory saved = by_hand("full", changed_mind, &text);
     cr_assert_eq(saved.host, 0, "the last decision counts");
-    cr_assert(!strstr(text, "moved") && strstr(text, "(ckpt_keep())"), "%s", text);
+    cr_assert(!strstr(text, "offloaded") && strstr(text, "(ckpt_keep())"), "%s", text);
     free(text);
     by_hand("offload:r,nobody", changed_mind, &text);
-    cr_assert(!strstr(text, "moved  "), "saved by hand: %s", text);
-    cr_assert(strstr(text, "no region is called \"nobody\", nothing is moved"), "%s", text);
+    cr_assert(!strstr(text, "  offloaded "), "saved by hand: %s", text);
+    cr_assert(strstr(text, "no region is called \"nobody\", nothing is offloaded"), "%s", text);
     free(text);
 }
 
@@ -180,8 +180,9 @@ Test(offload, explain_says_what_is_moved_and_why)
 {
     char *text = NULL;
     by_hand("offload:r", nothing, &text);
-    cr_assert(strstr(text, "moved ") && strstr(text, "(the policy moves what it keeps of this region)"), "%s", text);
-    cr_assert(strstr(text, "moved out 20480 bytes"), "%s", text);
+    cr_assert(strstr(text, "  offloaded ") && strstr(text, "(the policy offloads the kept values of this region)"),
+              "%s", text);
+    cr_assert(strstr(text, "offloaded 20480 bytes"), "%s", text);
     free(text);
 }
 

@@ -249,7 +249,7 @@ Test(results, what_is_to_be_read_and_can_never_fit_is_named)
     rw_tensor *const x = rw_input(b.t, RW_F32, RW_SHAPE(SIDE, 1), NULL, 0);
     rw_tensor *const wide = rw_tanh(b.t, rw_broadcast_to(b.t, x, RW_SHAPE(SIDE, SIDE)));
     cr_assert_eq(rw_eval(b.t, &wide, 1), RW_ERR_MEMORY);
-    cr_assert(strstr(rw_error_message(b.ctx), "held to be read takes 154618822656 bytes"), "%s",
+    cr_assert(strstr(rw_error_message(b.ctx), "kept for reading take 154618822656 bytes"), "%s",
               rw_error_message(b.ctx));
     fixture_close(&b);
 }

@@ -125,7 +125,7 @@ Test(workers, that_cannot_be_started_change_nothing, .timeout = 300)
         starts_left = at;
         cr_assert_eq(rw_context_set_threads(b.ctx, 5), RW_ERR_MEMORY, "start %d", at);
         starts_left = -1;
-        cr_expect(strstr(rw_error_message(b.ctx), "rw_context_set_threads: 5 threads cannot be started"), "%s",
+        cr_expect(strstr(rw_error_message(b.ctx), "rw_context_set_threads: 5 threads could not be started"), "%s",
                   rw_error_message(b.ctx));
         rw_error_clear(b.ctx);
         cr_expect_eq(rw_context_threads(b.ctx), 2);

@@ -116,7 +116,7 @@ def check_store_without_room(out, costs):
     assert 'budgets with +offload are left out: ' in said and said.count('  yes\n') == 2, said
     assert 'class="moved"' not in (out / 'sweep.html').read_text(), 'nobody knows how fast that would be'
     said = run('--policy', 'none full', '--advise', *costs, **full)
-    assert said.count('\nlength x 2: ') == 2 and 'where values may wait outside' not in said, said
+    assert said.count('\nlength x 2: ') == 2 and 'that the planner finds with offload' not in said, said
     assert 'as predicted' in run('--policy', 'full', '--fit', '8MiB', *costs, **full)
     assert 'cannot be measured' in run('--policy', 'none budget:60%+offload', *costs, **full, status=2)
 
@@ -299,8 +299,8 @@ def check_advice_of_more(out):
     said = run('--seq', '32,128,64', '--policy', 'none', '--advise', store=out)
     for size in 'batch x 2', 'length x 4', 'length x 2':
         assert re.search(rf'^{size}: (fits|no plan)', said, re.M), said
-    assert 'where values may wait outside' in said, said # whether offload by name pays depends on the disk: explain.c
-    assert re.search(r'^  budget:\d+B\+offload .* bytes less', said, re.M) and f'wait in {out} as well' in said, said
+    assert 'that the planner finds with offload' in said, said # whether offload by name pays depends on the disk: explain.c
+    assert re.search(r'^  budget:\d+B\+offload .* bytes less', said, re.M) and f'may also offload values to {out}' in said, said
 
 
 def check_advice_beyond_a_budget(costs):
@@ -308,7 +308,7 @@ def check_advice_beyond_a_budget(costs):
     proposed."""
     said = run('--seq', '32,128', '--policy', 'total:4300KiB total:3550KiB full', '--advise', *costs)
     assert said.count('all  ') == said.count('\nlength x 4: ') == 3, said
-    missed = re.findall(r'^(.*) does not fit under (total:\w+): .* the least that would do, (total:\d+B)$', said, re.M)
+    missed = re.findall(r'^(.*) does not fit under (total:\w+): .* the minimum, (total:\d+B)$', said, re.M)
     assert [m[:2] for m in missed] == [('length x 4', 'total:4300KiB'), ('it', 'total:3550KiB'),
                                        ('batch x 2', 'total:3550KiB'), ('length x 4', 'total:3550KiB')], said
     said = run('--seq', '128', '--policy', missed[0][2], '--fit', '1GiB', *costs)

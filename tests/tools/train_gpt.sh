@@ -292,7 +292,7 @@ status=0
 # The FP8 data of an infinity are finite: neither the loss nor the norm shows it.
 train --preset llama-tiny --load hides --dtype fp8 --accum 2 --steps 1 --log hides.jsonl
 grep -q "^step *0  amax_nonfinite: loss [0-9.]*, norm [0-9.]*$" log &&
-    grep -q "^made in forward: -*inf, .* by rmsnorm in block at .*model.c:[0-9]*, which reads" log ||
+    grep -q "^forward value: -*inf, .* by rmsnorm in block at .*model.c:[0-9]*, which reads" log ||
     { cat log; exit 1; }
 echo "gradients that are no numbers: found, and left out"
 # For f16 the scale is logged, and which updates it has skipped.

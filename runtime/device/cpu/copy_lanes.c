@@ -135,7 +135,7 @@ rw_status rw_cpu_lanes_start(struct rw_cpu *cpu)
             return RW_OK;
         }
         rw_forked_remove(&c->forked);
-        snprintf(cpu->message, sizeof cpu->message, "the thread that copies to and from files cannot be started");
+        snprintf(cpu->message, sizeof cpu->message, "the thread that copies to and from files could not be started");
     }
     rw_free_aligned(room);
     rw_free(c);
