@@ -104,8 +104,8 @@ int main(int argc, char **argv)
     const struct sizes s = { given[0], given[1], given[2], given[3], given[4] };
     const struct sizes olmoe = { .tokens = 4096, .width = 2048, .inner = 1024, .experts = 64, .chosen = 8 };
     if (s.experts < s.chosen) {
-        fprintf(stderr, "moe_layer: %lld experts, fewer than the %lld of a token\n", (long long)s.experts,
-                (long long)s.chosen);
+        fprintf(stderr, "moe_layer: expected at least %lld experts, the number per token, got %lld\n",
+                (long long)s.chosen, (long long)s.experts);
         return 2;
     }
     compare_both_types(&s, rounds);

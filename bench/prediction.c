@@ -232,7 +232,8 @@ int main(int argc, char **argv)
     if (argc > 5 && strcmp(argv[5], "-") != 0) folder = argv[5];
     for (int i = 6; i < argc; i++)
         if (!is_model(argv[i])) {
-            fprintf(stderr, "prediction: there is no model \"%s\"; usage: prediction [ROUNDS] [THREADS] [PRESET] "
+            fprintf(stderr, "prediction: expected the name of a model, got \"%s\"; usage: prediction [ROUNDS] "
+                            "[THREADS] [PRESET] "
                     "[LENGTH] [FOLDER or -] [MODEL]...\n", argv[i]);
             return 2;
         }

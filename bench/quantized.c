@@ -83,7 +83,7 @@ int main(int argc, char **argv)
     const int64_t rows = argc > 2 ? figure_integer(argv[2], 1, 1 << 20) : 1024;
     struct layer l = { .out = argc > 3 ? figure_integer(argv[3], 1, 1 << 20) : 3072,
                        .in = argc > 4 ? figure_integer(argv[4], 64, 1 << 20) : 768 };
-    if (l.in % 64) return fprintf(stderr, "quantized: %d is no multiple of 64\n", (int)l.in), 2;
+    if (l.in % 64) return fprintf(stderr, "quantized: expected a multiple of 64, got %d\n", (int)l.in), 2;
     const rw_dtype types[] = { RW_F32, RW_BF16 };
     for (int d = 0; d < 2; d++)
         for (int kind = 0; kind < RW_QUANTIZED_KIND_COUNT; kind++) {

@@ -74,7 +74,7 @@ static rw_tensor *contrastive_loss(rw_tape *t, rw_tensor *const *embedded)
 /* ---- one step, in three ways ---- */
 
 enum way { WHOLE, KEEP, AGAIN };
-static const char *const names[] = { "one tape", "chunks that keep", "chunks that run again" };
+static const char *const names[] = { "one tape", "chunks, kept", "chunks, recomputed" };
 
 static double whole_step(struct encoder *e, rw_memory *ret)
 {

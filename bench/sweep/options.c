@@ -94,7 +94,7 @@ static const char *const wanted[] = {
     [BATCH - LAYERS] = "1 to 16777216",
     [STEPS - LAYERS] = "1 to 16777216",
     [DTYPE - LAYERS] = "f32, bf16, f16 or f64",
-    [DROPOUT - LAYERS] = "a number from 0 up to, not including, 1",
+    [DROPOUT - LAYERS] = "a number of 0 or more and less than 1",
     [ATTENTION - LAYERS] = "flash or scores",
     [THREADS - LAYERS] = "1 to 1024",
     [DEVICE - LAYERS] = "auto, cpu or cuda",
@@ -141,7 +141,7 @@ static int refuse(int option, const char *value)
 static int refuse_word(const char *word, int option)
 {
     fprintf(stderr, "recompute_sweep: %s: %s (--help lists the options)\n", word,
-            option == ':' ? "a value is missing" : "no such option, or the beginning of several");
+            option == ':' ? "a value is missing" : "unknown option, or the beginning of several");
     return 3;
 }
 
@@ -337,8 +337,8 @@ static int check(struct sweep_options *o)
             return 3;
         }
         if ((int64_t)o->batch * o->seqs[i] <= INT32_MAX / 2) continue;
-        fprintf(stderr, "recompute_sweep: batch %d of length %d: more than 2^30 tokens in a step\n", o->batch,
-                o->seqs[i]);
+        fprintf(stderr, "recompute_sweep: expected at most 2^30 tokens in a step, got batch %d of length %d\n",
+                o->batch, o->seqs[i]);
         return 3;
     }
     return 0;
@@ -377,7 +377,8 @@ int sweep_options_read(struct sweep_options *o, int argc, char **argv)
     while (!status && (option = getopt_long(argc, argv, ":h", names, NULL)) != -1)
         if (option == BUDGET) status = take_budgets(o, optarg);
     if (!status && optind < argc) {
-        fprintf(stderr, "recompute_sweep: \"%s\" is no option (--help lists them; a list with blanks needs quotes)\n",
+        fprintf(stderr, "recompute_sweep: unknown argument \"%s\" (--help lists the options; a list with blanks needs "
+                        "quotes)\n",
                 argv[optind]);
         status = 3;
     }

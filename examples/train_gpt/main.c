@@ -164,7 +164,8 @@ static void read_data(struct run *r)
         r->train.n -= held;
     }
     if (r->val.bytes != r->train.bytes)
-        die(r->val.bytes ? "--val %s is text, --data is tokens" : "--val %s is tokens, --data is text", o.val);
+        die(r->val.bytes ? "--val %s: expected tokens, as --data has, got text"
+                         : "--val %s: expected text, as --data is, got tokens", o.val);
     check_tokens(&r->train, o.data);
     check_tokens(&r->val, o.val ? o.val : o.data);
     const size_t asked = o.eval_tokens < 0 ? EVAL_WINDOWS * (size_t)o.m.seq : (size_t)o.eval_tokens;

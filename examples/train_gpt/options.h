@@ -27,7 +27,7 @@ extern struct options {
 } o;
 
 /* Ends the program with a message, which contains one %s. */
-void die(const char *format, const char *what);
+__attribute__((format(printf, 1, 2))) void die(const char *format, ...);
 
 /* Sets o, or ends the program. */
 void read_options(int argc, char **argv);

@@ -247,9 +247,9 @@ def check_data():
     tokens_file('wide.bin', [1] * 4000, magic=20240801)
     pathlib.Path('text').write_bytes(bytes(i * i % 251 for i in range(40000)))
     pathlib.Path('text.bin').write_bytes(b'some text ' * 2000)
-    refused('--vocab 2000 --data tokens.bin --val text', says='is text, --data is tokens')
-    refused('--vocab 2000 --data text --val tokens', says='is tokens, --data is text')
-    refused('--data text.bin', says='not a file of tokens')
+    refused('--vocab 2000 --data tokens.bin --val text', says='expected tokens, as --data has, got text')
+    refused('--vocab 2000 --data text --val tokens', says='expected text, as --data is, got tokens')
+    refused('--data text.bin', says='expected a file of tokens')
     refused('--data wide.bin', says='32 bits')
     refused('--data tokens --vocab 200', says='is beyond --vocab 200')
     said = run('--data tokens --vocab 300 --steps 1')
@@ -329,7 +329,7 @@ def check_config_of_hugging_face():
     # Tied: the file has no head, the model one parameter less, and they stay tied in training.
     del tensors['lm_head.weight']
     write_tensors('tied.safetensors', tensors)
-    assert '"lm_head.weight" is not in it' in run(load, 'tied.safetensors', quick=False, status=1)
+    assert '"lm_head.weight" is not in the file' in run(load, 'tied.safetensors', quick=False, status=1)
     pathlib.Path('config.json').write_text(json.dumps({**config, 'tie_word_embeddings': True}))
     run(shape, '--steps 5 --load-hf tied.safetensors --save trained', quick=False)
     assert set(header_of('trained')) == set(header_of('own')) - {'head'}
@@ -354,10 +354,10 @@ def check_options():
     refused('--log nowhere/log', says='--log nowhere/log: its folder does not exist')
     pathlib.Path('file').touch()
     refused('--tensorboard file', says='not a folder')
-    refused('--stesp 3', says='--stesp: no such option')
+    refused('--stesp 3', says='--stesp: unknown option')
     refused('--checkpoint', says='--checkpoint: a value is missing')
     assert run('-h') == run('--help')
-    refused('--min-lr 1', says='--min-lr is above --lr')
+    refused('--min-lr 1', says='--min-lr: expected at most --lr')
     assert '--warmup 500 is longer than the run of 3 steps' in run('--warmup 500')
 
 
