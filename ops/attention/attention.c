@@ -412,9 +412,9 @@ static rw_tensor *record(rw_site at, const char *name, rw_tape *t, rw_tensor *q,
     const int sinks = rw_att_extra(&a, ATT_SINKS, 3); /* sinks have q's type; masks and slopes may be float32 */
     if (sinks >= 0) in[sinks] = rw_lowered_at(at, t, in[sinks]);
     rw_tensor *const y = rw_apply_at(at, t, &rw_op_attention, in, n, &a, sizeof a, out);
-    rw_tensor *const turned = rw_composite_end(&c, y ? rw_transpose_at(at, t, y, 1, 2) : NULL);
-    if (ret_lse) *ret_lse = turned ? out[1] : NULL;
-    return turned;
+    rw_tensor *const transposed = rw_composite_end(&c, y ? rw_transpose_at(at, t, y, 1, 2) : NULL);
+    if (ret_lse) *ret_lse = transposed ? out[1] : NULL;
+    return transposed;
 }
 
 rw_tensor *rw_attention_at(rw_site at, rw_tape *t, rw_tensor *q, rw_tensor *k, rw_tensor *v,

@@ -87,7 +87,7 @@ template <typename T> struct args {
  * without bank conflicts.
  */
 template <typename T>
-__device__ __forceinline__ void stage_turned(wide<T> *to, const matrix<T> &m, int row, int col, int cols)
+__device__ __forceinline__ void stage_transposed(wide<T> *to, const matrix<T> &m, int row, int col, int cols)
 {
     for (int i = threadIdx.x; i < TILE * (cols / 4); i += THREADS) {
         const int r = i % TILE, c = i / TILE * 4;
@@ -128,8 +128,8 @@ __device__ __forceinline__ void scores(wide<T> (&s)[4][4], wide<T> *staged, cons
     for (int i = 0; i < 4; i++)
         for (int j = 0; j < 4; j++) s[i][j] = 0;
     for (int col = 0; col < a.d; col += DEPTH<W>) {
-        stage_turned(at, a, a_row, col, DEPTH<W>);
-        stage_turned(bt, b, b_row, col, DEPTH<W>);
+        stage_transposed(at, a, a_row, col, DEPTH<W>);
+        stage_transposed(bt, b, b_row, col, DEPTH<W>);
         __syncthreads();
 #pragma unroll 8
         for (int c = 0; c < DEPTH<W>; c++) {
@@ -153,7 +153,7 @@ template <typename W> __device__ __forceinline__ bool is_finite(W x)
  * p^T m. A thread has rows ty * 4 + i and columns tx * 4 + j % 4 + j / 4 * 64 of the slice. There is a barrier before
  * the first access, and one at the end. CAREFUL: a p of 0 adds nothing.
  */
-template <int SLICE, bool TURNED, bool CAREFUL, typename T>
+template <int SLICE, bool TRANSPOSED, bool CAREFUL, typename T>
 __device__ __forceinline__ void add_product(wide<T> (&sum)[4][SLICE / 16], const wide<T> *p, wide<T> *staged,
                                             const matrix<T> &m, int row, int col)
 {
@@ -167,7 +167,7 @@ __device__ __forceinline__ void add_product(wide<T> (&sum)[4][SLICE / 16], const
         for (int r = 0; r < ROWS; r++) {
             W x[4];
             for (int i = 0; i < 4; i++)
-                x[i] = TURNED ? p[(from + r) * TILE_ROW + ty * 4 + i] : p[(ty * 4 + i) * TILE_ROW + from + r];
+                x[i] = TRANSPOSED ? p[(from + r) * TILE_ROW + ty * 4 + i] : p[(ty * 4 + i) * TILE_ROW + from + r];
             for (int n = 0; n < SLICE / 64; n++) {
                 const quad<W> y = *reinterpret_cast<const quad<W> *>(staged + r * SLICE + n * 64 + tx * 4);
                 for (int i = 0; i < 4; i++)

@@ -90,8 +90,8 @@ static rw_tensor *gathered(const struct asked *q, rw_tensor *x)
     for (int i = 0; i < q->shape.rank; i++)
         if (q->mask >> i & 1) axes[n++] = i;
     shape.dim[shape.rank++] = q->n;
-    rw_tensor *const turned = rw_permute_at(q->at, q->t, x, axes);
-    return turned ? rw_reshape_at(q->at, q->t, turned, shape) : NULL;
+    rw_tensor *const permuted = rw_permute_at(q->at, q->t, x, axes);
+    return permuted ? rw_reshape_at(q->at, q->t, permuted, shape) : NULL;
 }
 
 /* Multiplies the first half of the last axis by the second half, keeping an odd last element, until one element is

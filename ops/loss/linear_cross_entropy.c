@@ -43,8 +43,8 @@ static int64_t least(int64_t a, int64_t b)
 /* Adds a^T b to *sum, which is NULL before the first term. */
 static void add_product(rw_tape *t, rw_tensor **sum, rw_tensor *a, rw_tensor *b, bool first)
 {
-    rw_tensor *const turned = a ? rw_transpose(t, a, 0, 1) : NULL;
-    *sum = first && !*sum ? rw_matmul(t, turned, b) : rw_matmul_add_at(RW_HERE, t, *sum, turned, b);
+    rw_tensor *const transposed = a ? rw_transpose(t, a, 0, 1) : NULL;
+    *sum = first && !*sum ? rw_matmul(t, transposed, b) : rw_matmul_add_at(RW_HERE, t, *sum, transposed, b);
 }
 
 /* Adds the sums of slope's columns, in the type of losses, as a product with ones. */

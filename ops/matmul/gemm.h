@@ -51,7 +51,7 @@ struct gemm_operand {
  * columns of b. `make` writes elements [col, col + n) of one row of the source matrix.
  */
 struct gemm_source {
-    bool turned; /* the operand is the transpose of the source matrix */
+    bool transposed; /* the operand is the transpose of the source matrix */
     void (*make)(const void *of, int64_t row, int64_t col, int64_t n, void *to);
     const void *of;
     /* Alternative for b in float32, which then uses the packed loops: generates elements [from, from + depth) along the

@@ -20,7 +20,7 @@
 /* ---- packing ---- */
 
 /* Transposes 16 x 16 pairs. */
-static inline void turn(__m512i r[16])
+static inline void transpose(__m512i r[16])
 {
     __m512i t[16];
     for (int i = 0; i < 8; i++) {
@@ -100,9 +100,9 @@ static inline void load_across(const struct lying *x, int64_t row, int64_t col, 
 
 /* Packs half of one step of a block. along: elements along the depth are adjacent in memory. A half of a has 16 rows; a
    half of b has 16 pairs in sequence. */
-static inline void put_half(__m512i r[16], bool turned, uint16_t *to)
+static inline void put_half(__m512i r[16], bool transposed, uint16_t *to)
 {
-    if (turned) turn(r);
+    if (transposed) transpose(r);
     for (int i = 0; i < 16; i++) _mm512_store_si512(to + 32 * i, r[i]);
 }
 
@@ -197,7 +197,7 @@ void rw_gemm_amx_pack(const struct gemm *g, bool is_a, int64_t first, int64_t n,
     const struct gemm_operand *const o = is_a ? &g->a : &g->b;
     const int64_t depth = rw_gemm_amx_depth(g), wide = is_a ? o->row : o->col, deep = is_a ? o->col : o->row;
     if (from->make) {
-        if (is_a != from->turned) pack_made_along(g, from, is_a, first, n, to);
+        if (is_a != from->transposed) pack_made_along(g, from, is_a, first, n, to);
         else pack_made_across(g, from, is_a, first, n, to);
         return;
     }

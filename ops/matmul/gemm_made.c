@@ -52,7 +52,7 @@ static void make_rows(void *of, int64_t first, int64_t end)
 static void make_panel(const struct gemm *g, const struct gemm_source *from, const struct gemm_panels *p, int64_t i,
                        int threads, char *to)
 {
-    const bool is_a = from == &g->from_a, along = is_a != from->turned; /* along rows of the source matrix */
+    const bool is_a = from == &g->from_a, along = is_a != from->transposed; /* along rows of the source matrix */
     const int64_t first = i * p->wide, extent = is_a ? g->m : g->n, size = (int64_t)rw_dtype_size(g->dtype);
     const int64_t wide = extent - first < p->wide ? extent - first : p->wide;
     const struct making_rows m = { .from = from, .row = along ? first : 0, .col = along ? 0 : first,

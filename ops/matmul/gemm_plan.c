@@ -34,7 +34,7 @@ static int64_t even_tile(int64_t extent, int64_t most, int64_t align)
    matrix, and stay in place. */
 static bool has_rows(const struct gemm *g)
 {
-    return g->panels ? g->a_lies || !g->from_a.turned : g->a.col == 1 || g->a.row > g->a.col;
+    return g->panels ? g->a_lies || !g->from_a.transposed : g->a.col == 1 || g->a.row > g->a.col;
 }
 
 /* oneDNN's code for AVX-512 sums rows in an order that depends on their number (device/cpu/onednn.h). An element must
@@ -96,10 +96,10 @@ static struct gemm_panels panels_of(const struct gemm *g, bool amx, int64_t exte
 static void describe_panel(const struct gemm *g, const struct gemm_panels *a, const struct gemm_panels *b,
                            struct gemm_operand *ret_a, struct gemm_operand *ret_b)
 {
-    *ret_a = g->from_a.turned ? (struct gemm_operand){ .row = 1, .col = a->wide }
-                              : (struct gemm_operand){ .row = g->k, .col = 1 };
-    *ret_b = g->from_b.turned ? (struct gemm_operand){ .row = 1, .col = g->k }
-                              : (struct gemm_operand){ .row = b->wide, .col = 1 };
+    *ret_a = g->from_a.transposed ? (struct gemm_operand){ .row = 1, .col = a->wide }
+                                  : (struct gemm_operand){ .row = g->k, .col = 1 };
+    *ret_b = g->from_b.transposed ? (struct gemm_operand){ .row = 1, .col = g->k }
+                                  : (struct gemm_operand){ .row = b->wide, .col = 1 };
     rw_gemm_tidy(ret_a, a->wide, g->k);
     rw_gemm_tidy(ret_b, g->k, b->wide);
 }

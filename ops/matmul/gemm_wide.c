@@ -32,7 +32,7 @@ struct wide_operand {
 
 static struct wide_operand made_operand(const struct gemm_source *from, bool is_a)
 {
-    return (struct wide_operand){ .made = from, .along_depth = is_a != from->turned };
+    return (struct wide_operand){ .made = from, .along_depth = is_a != from->transposed };
 }
 
 /* along, across: strides of the stored operand along the depth and across it. */

@@ -108,8 +108,8 @@ static rw_status grad_of_weight(rw_grad_call *g, int at, rw_tensor *dy)
     rw_tape *const t = rw_grad_tape(g);
     if (!rw_grad_wanted(g, at + 1)) return RW_OK;
     rw_tensor *const rows = rw_matrix_of_rows(t, dy);
-    rw_tensor *const turned = rows ? rw_transpose(t, rows, 0, 1) : NULL;
-    return rw_grad_set_product(g, at + 1, turned, rw_matrix_of_rows(t, rw_grad_input(g, at)));
+    rw_tensor *const transposed = rows ? rw_transpose(t, rows, 0, 1) : NULL;
+    return rw_grad_set_product(g, at + 1, transposed, rw_matrix_of_rows(t, rw_grad_input(g, at)));
 }
 
 /*

@@ -50,11 +50,11 @@ static rw_tensor *decoded(const rw_grad_call *g, rw_tensor *codes, rw_tensor *sc
 static rw_status set_weight(rw_grad_call *g, rw_tensor *dy, rw_tensor *x)
 {
     rw_tape *const t = rw_grad_tape(g);
-    rw_tensor *const turned = dy ? rw_transpose(t, dy, 0, 1) : NULL, *const rows = rw_matrix_of_rows(t, x);
-    if (!turned || !rows) return rw_grad_set(g, WEIGHT, NULL);
+    rw_tensor *const transposed = dy ? rw_transpose(t, dy, 0, 1) : NULL, *const rows = rw_matrix_of_rows(t, x);
+    if (!transposed || !rows) return rw_grad_set(g, WEIGHT, NULL);
     rw_tensor *const sum = rw_grad_wide_addend(g, WEIGHT);
-    if (sum) return rw_grad_set_sum(g, WEIGHT, rw_matmul_add_at(RW_HERE, t, sum, turned, rows));
-    return rw_grad_set(g, WEIGHT, rw_grad_narrowed(g, WEIGHT, rw_matmul(t, turned, rows)));
+    if (sum) return rw_grad_set_sum(g, WEIGHT, rw_matmul_add_at(RW_HERE, t, sum, transposed, rows));
+    return rw_grad_set(g, WEIGHT, rw_grad_narrowed(g, WEIGHT, rw_matmul(t, transposed, rows)));
 }
 
 static rw_status again(rw_grad_call *g, const struct rule_data *a, rw_tensor *dy, rw_tensor *codes, rw_tensor *scale)

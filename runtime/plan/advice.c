@@ -114,7 +114,7 @@ static void note(struct trial *x, const char *policy, uint64_t bytes, const stru
     row->bytes = bytes;
     row->moved = cost->moved;
     row->seconds = cost->seconds;
-    row->turn = a->n_rows;
+    row->order = a->n_rows;
 }
 
 /* Applies a policy to the problem of the plan and places its buffers, without assembling a plan: an advice is what
@@ -161,7 +161,7 @@ static int by_seconds(const void *a, const void *b)
     const struct rw_advice_row *const x = a, *const y = b;
     if (x->seconds != y->seconds) return x->seconds < y->seconds ? -1 : 1;
     if (x->bytes != y->bytes) return x->bytes < y->bytes ? -1 : 1;
-    return x->turn < y->turn ? -1 : x->turn > y->turn; /* names before budgets */
+    return x->order < y->order ? -1 : x->order > y->order; /* names before budgets */
 }
 
 /* Keeps the trials that no other beats in both bytes and time. */

@@ -36,13 +36,13 @@ struct rw_greedy_fill {
     } *gap;                       /* by value */
     size_t n_gaps, cap_gaps;
     uint32_t *gap_at; /* value -> its gaps are gap[gap_at[v] .. gap_at[v + 1]) */
-    struct rw_greedy_fill_turn {
+    struct rw_greedy_fill_candidate {
         uint32_t value;
         bool later;
         double worth;
         int64_t least; /* minimum limit with room for it, if no other value is kept */
-    } *turn;
-    size_t n_turns;
+    } *candidate;
+    size_t n_candidates;
 };
 
 /* Prepares for the recipe that s is the schedule of, buffers merged. RW_ERR_MEMORY leaves *f empty. */

@@ -13,7 +13,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#define TURN ((uintptr_t)1 << 16) /* addresses differ in the bits below this one */
+#define ALIASING ((uintptr_t)1 << 16) /* addresses differ in the bits below this one */
 
 /* Which patterns: memory around an input may be read by mistake, memory around the rest may be written or added to.
    An output or workspace first holds an ordinary number, then a large one; NaN is what the place in the plan holds
@@ -63,7 +63,7 @@ bool rw_at_shares(const struct rw_at *at, int out, int in)
 
 static size_t slot_bytes(size_t bytes)
 {
-    return rw_round_up(2 * TURN + bytes + RW_MARGIN, TURN);
+    return rw_round_up(2 * ALIASING + bytes + RW_MARGIN, ALIASING);
 }
 
 static rw_op_call call_of(const struct rw_isolation *room, const struct rw_at *at, int threads)
@@ -104,7 +104,7 @@ static bool make_room(struct rw_isolation *room, const struct rw_at *at)
 {
     const rw_context *const ctx = room->probe->ctx;
     const size_t n = (size_t)at->n_in + (size_t)at->n_out;
-    size_t bytes = TURN;
+    size_t bytes = ALIASING;
     if (!rw_grow(&room->views, &room->cap_views, 0, RW_ROOMS * n, sizeof *room->views) ||
         !rw_grow(&room->descs, &room->cap_descs, 0, n, sizeof *room->descs) ||
         !rw_grow(&room->digests, &room->cap_digests, 0, n, sizeof *room->digests))
@@ -136,8 +136,8 @@ static uintptr_t unit_of(const rw_view *v)
 /* An address for a copy: in one room one unit further, in the other with all of these bits inverted. */
 static char *next_place(struct pass *p, const void *original, size_t bytes, uintptr_t unit)
 {
-    const uintptr_t low = (uintptr_t)original & (TURN - 1);
-    char *const at = p->next + TURN + (p->number ? low ^ (TURN - unit) : (low + unit) & (TURN - 1));
+    const uintptr_t low = (uintptr_t)original & (ALIASING - 1);
+    char *const at = p->next + ALIASING + (p->number ? low ^ (ALIASING - unit) : (low + unit) & (ALIASING - 1));
     p->next += slot_bytes(bytes);
     return at;
 }
@@ -364,7 +364,7 @@ static rw_status try_twice(struct rw_isolation *room, struct rw_at *at, const st
                            ckpt_report *report)
 {
     struct pass pass[RW_ROOMS];
-    char *next = (char *)rw_round_up((uintptr_t)room->data, TURN);
+    char *next = (char *)rw_round_up((uintptr_t)room->data, ALIASING);
     rw_status status = note_inputs(room, at, noted);
     for (int i = 0; !status && !report->mismatches && i < RW_ROOMS; i++) {
         pass[i] = (struct pass){ .room = room, .at = at, .number = i, .next = next,

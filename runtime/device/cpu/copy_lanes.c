@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 #define QUEUED_MAX 256
-#define SHORT_TURN_NS 100000 /* the minimum that Linux allows */
+#define SHORT_SLICE_NS 100000 /* the minimum that Linux allows */
 
 /* Copies are counted from 1; copy i is in queue[i % QUEUED_MAX] until it is done. */
 struct rw_copier {
@@ -60,12 +60,12 @@ struct attributes {
 };
 
 /* Requests short time slices for the calling thread. Nothing else changes, and a refusal has no effect. */
-static void ask_for_short_turns(void)
+static void request_short_slices(void)
 {
 #ifdef SYS_sched_setattr
     struct attributes a = { 0 };
     if (syscall(SYS_sched_getattr, 0, &a, sizeof a, 0) || a.policy != SCHED_OTHER) return;
-    a.runtime = SHORT_TURN_NS;
+    a.runtime = SHORT_SLICE_NS;
     syscall(SYS_sched_setattr, 0, &a, 0);
 #endif
 }
@@ -74,7 +74,7 @@ static void ask_for_short_turns(void)
 static void *serve(void *argument)
 {
     struct rw_copier *const c = argument;
-    ask_for_short_turns();
+    request_short_slices();
     pthread_mutex_lock(&c->mutex);
     for (;;) {
         while (c->done == c->queued && !c->stops) pthread_cond_wait(&c->work, &c->mutex);
