@@ -257,16 +257,16 @@ Test(axes, views_are_views)
 {
     struct fixture b = open();
     const float data[24] = { 0 };
-    rw_tensor *const x = rw_input(b.t, RW_F32, RW_SHAPE(2, 3, 4), data, sizeof data), *const turned = rw_transpose(
+    rw_tensor *const x = rw_input(b.t, RW_F32, RW_SHAPE(2, 3, 4), data, sizeof data), *const transposed = rw_transpose(
                                                                                           b.t, x, 0, 2);
     rw_tensor *part[3];
-    cr_expect_eq(rw_tensor_base(rw_select(b.t, turned, 1, 2)), x);
-    cr_expect_eq(rw_tensor_base(rw_unsqueeze(b.t, turned, 1)), x);
-    cr_expect_eq(rw_tensor_base(rw_unfold(b.t, turned, 0, 2, 1)), x);
-    cr_assert_eq(rw_unbind(b.t, turned, 1, part, 3), RW_OK);
+    cr_expect_eq(rw_tensor_base(rw_select(b.t, transposed, 1, 2)), x);
+    cr_expect_eq(rw_tensor_base(rw_unsqueeze(b.t, transposed, 1)), x);
+    cr_expect_eq(rw_tensor_base(rw_unfold(b.t, transposed, 0, 2, 1)), x);
+    cr_assert_eq(rw_unbind(b.t, transposed, 1, part, 3), RW_OK);
     cr_expect_eq(rw_tensor_base(part[2]), x);
-    cr_expect_eq(rw_pad(b.t, turned, (const int64_t[]){ 0, 0 }, 2, RW_PAD_CONSTANT, 1), turned);
-    cr_expect_eq(rw_pad(b.t, turned, NULL, 0, RW_PAD_REFLECT, 1), turned);
+    cr_expect_eq(rw_pad(b.t, transposed, (const int64_t[]){ 0, 0 }, 2, RW_PAD_CONSTANT, 1), transposed);
+    cr_expect_eq(rw_pad(b.t, transposed, NULL, 0, RW_PAD_REFLECT, 1), transposed);
     fixture_close(&b);
 }
 

@@ -605,7 +605,7 @@ Test(ops_conv, mistakes_are_named_and_leave_nothing)
     rw_tensor *const empty = rw_input(t, RW_F32, RW_SHAPE(6, 4, 0, 3), NULL, 0);
     const size_t n = rw_tape_mark(t).nodes;
 #define CONV(...) rw_conv2d(t, x, w, RW_NONE, &(rw_conv2d_params){ __VA_ARGS__ })
-#define TURNED(...) rw_conv_transpose2d(t, x, turned, RW_NONE, &(rw_conv2d_params){ __VA_ARGS__ })
+#define TRANSPOSED(...) rw_conv_transpose2d(t, x, transposed, RW_NONE, &(rw_conv2d_params){ __VA_ARGS__ })
     refuses(&b, CONV(.stride = { -1, 1 }), RW_ERR_ARGUMENT, "stride[0]: expected 1 or more, got -1", n);
     refuses(&b, CONV(.padding = { 0, -2 }), RW_ERR_ARGUMENT, "padding[1]: expected 0 or more, got -2", n);
     refuses(&b, CONV(.dilation = { 1, -1 }), RW_ERR_ARGUMENT, "dilation[1]: expected 1 or more, got -1", n);
@@ -623,13 +623,13 @@ Test(ops_conv, mistakes_are_named_and_leave_nothing)
     refuses(&b, rw_conv2d(t, index, index, RW_NONE, NULL), RW_ERR_DTYPE, "conv2d", n);
     refuses(&b, rw_conv2d(t, NULL, w, RW_NONE, NULL), RW_ERR_ARGUMENT, "x is NULL", n);
     refuses(&b, rw_conv2d(t, x, w, NULL, NULL), RW_ERR_ARGUMENT, "bias is NULL", n);
-    rw_tensor *const turned = rw_input(t, RW_F32, RW_SHAPE(4, 6, 3, 3), NULL, 0);
+    rw_tensor *const transposed = rw_input(t, RW_F32, RW_SHAPE(4, 6, 3, 3), NULL, 0);
     const size_t m = rw_tape_mark(t).nodes;
-    refuses(&b, TURNED(.output_padding = { 1, 0 }), RW_ERR_ARGUMENT, "output_padding[0]", m);
-    refuses(&b, TURNED(.padding = { 9, 0 }), RW_ERR_SHAPE, "extent", m);
-    refuses(&b, rw_conv_transpose2d(t, x, turned, v, NULL), RW_ERR_SHAPE, "conv_transpose2d", m);
+    refuses(&b, TRANSPOSED(.output_padding = { 1, 0 }), RW_ERR_ARGUMENT, "output_padding[0]", m);
+    refuses(&b, TRANSPOSED(.padding = { 9, 0 }), RW_ERR_SHAPE, "extent", m);
+    refuses(&b, rw_conv_transpose2d(t, x, transposed, v, NULL), RW_ERR_SHAPE, "conv_transpose2d", m);
     refuses(&b, rw_conv_transpose2d(t, x, w, RW_NONE, NULL), RW_ERR_SHAPE,
             "weight: expected extent 4 at axis 0, got 6", m);
-    refuses(&b, rw_conv_transpose2d(t, x, turned, NULL, NULL), RW_ERR_ARGUMENT, "bias is NULL", m);
+    refuses(&b, rw_conv_transpose2d(t, x, transposed, NULL, NULL), RW_ERR_ARGUMENT, "bias is NULL", m);
     fixture_close(&b);
 }

@@ -621,9 +621,9 @@ static double count(int64_t i)
 Test(edge_values, joined_parts_of_any_strides)
 {
     struct fixture b = fixture_open(1, 1);
-    rw_tensor *const x = made(&b, RW_F64, RW_SHAPE(3, 4, 5), count), *const turned = rw_transpose(b.t, x, 1, 2);
+    rw_tensor *const x = made(&b, RW_F64, RW_SHAPE(3, 4, 5), count), *const transposed = rw_transpose(b.t, x, 1, 2);
     rw_tensor *const narrow = rw_slice(b.t, x, 2, 1, 4);
-    double *const a = numbers(&b, rw_concat(b.t, (rw_tensor *const[]){ turned, turned }, 2, -2));
+    double *const a = numbers(&b, rw_concat(b.t, (rw_tensor *const[]){ transposed, transposed }, 2, -2));
     double *const c = numbers(&b, rw_concat(b.t, (rw_tensor *const[]){ narrow, narrow }, 2, 1));
     for (int i = 0; i < 3; i++)
         for (int j = 0; j < 10; j++)

@@ -396,8 +396,10 @@ static unsigned char *train(const char *policy, size_t *ret_bytes, size_t *ret_k
     for (int r = 0; r < 2; r++) {
         ckpt_begin(c.t, "block");
         rw_tensor *const codes = rw_quantize(c.t, x, RW_NONE, NULL, &scale, NULL);
-        rw_tensor *const turned = rw_contiguous(c.t, rw_transpose(c.t, codes, 0, 1)); /* FP8 data is copied as it is */
-        rw_tensor *const back = rw_transpose(c.t, rw_dequantize(c.t, turned, scale, RW_SCALING_TENSOR, RW_F32), 0, 1);
+        /* FP8 data is copied as it is */
+        rw_tensor *const transposed = rw_contiguous(c.t, rw_transpose(c.t, codes, 0, 1));
+        rw_tensor *const copy = rw_dequantize(c.t, transposed, scale, RW_SCALING_TENSOR, RW_F32);
+        rw_tensor *const back = rw_transpose(c.t, copy, 0, 1);
         rw_tensor *const kept = rw_straight_through(c.t, back, x);
         x = rw_mul(c.t, kept, rw_tanh(c.t, kept));
         ckpt_end(c.t);

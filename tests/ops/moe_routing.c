@@ -128,11 +128,11 @@ Test(moe_routing, what_cannot_be_chosen_is_refused)
 
 /* More slots than one thread moves: each reads its number, and its gradient is written there, with zeros elsewhere,
    whatever the memory held before. */
-static void expect_moved(const struct fixture *b, rw_dtype dtype, int turn)
+static void expect_moved(const struct fixture *b, rw_dtype dtype, int shift)
 {
     enum { TOKENS = 3000, EXPERTS = 5, K = 3 };
     static int32_t index[TOKENS * K];
-    for (int i = 0; i < TOKENS * K; i++) index[i] = (i / K * 2 + i % K * (1 + i / K % 2) + turn) % EXPERTS;
+    for (int i = 0; i < TOKENS * K; i++) index[i] = (i / K * 2 + i % K * (1 + i / K % 2) + shift) % EXPERTS;
     rw_tensor *x = numbers(b->t, dtype, RW_SHAPE(TOKENS, EXPERTS), 1, 0), *dx;
     rw_tensor *const w = numbers(b->t, dtype, RW_SHAPE(TOKENS, K), 2, 0);
     rw_tensor *const y = rw_moe_select(b->t, x, rw_input(b->t, RW_I32, RW_SHAPE(TOKENS, K), index, sizeof index));
@@ -148,7 +148,7 @@ static void expect_moved(const struct fixture *b, rw_dtype dtype, int turn)
         }
         wrong += number_get(back, dtype, i) != want;
     }
-    cr_expect_eq(wrong, 0, "%s, turn %d: %d numbers", rw_dtype_name(dtype), turn, wrong);
+    cr_expect_eq(wrong, 0, "%s, shift %d: %d numbers", rw_dtype_name(dtype), shift, wrong);
     free(got), free(back);
 }
 
@@ -157,7 +157,7 @@ Test(moe_routing, what_is_selected_has_its_gradient_in_its_place)
     static const rw_dtype types[] = { RW_F32, RW_BF16, RW_F16, RW_F64 };
     for (int k = 0; k < 4; k++) {
         struct fixture b = fixture_open(1, 2);
-        for (int turn = 0; turn < 2; turn++) expect_moved(&b, types[k], turn), rw_tape_reset(b.t);
+        for (int shift = 0; shift < 2; shift++) expect_moved(&b, types[k], shift), rw_tape_reset(b.t);
         fixture_close(&b);
     }
 }

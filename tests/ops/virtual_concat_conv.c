@@ -405,7 +405,7 @@ static rw_tensor *moved(rw_tape *t, rw_tensor **x)
     return ckpt_offload(t, channels(t, x));
 }
 
-static rw_tensor *turned(rw_tape *t, rw_tensor **x)
+static rw_tensor *transposed(rw_tape *t, rw_tensor **x)
 {
     for (int i = 0; i < 2; i++) x[i] = rw_contiguous(t, x[i]);
     return channels(t, x);
@@ -418,7 +418,7 @@ Test(ops_joined_conv, what_is_read_by_its_pieces)
     cr_expect_eq(read_of(named), 1);
     cr_expect_eq(read_of(saved), 1);
     cr_expect_eq(read_of(moved), 1);
-    cr_expect_eq(read_of(turned), 1);
+    cr_expect_eq(read_of(transposed), 1);
 }
 
 /* A weight with the wrong number of channels is refused in terms of the caller's arguments, and leaves nothing. */
