@@ -304,8 +304,8 @@ static rw_status find_uses(struct walk *w, const struct rw_root *roots, size_t n
     const rw_tape *const t = w->t;
     uint32_t end = 0;
     for (size_t i = 0; i < n_roots; i++) {
-        const uint32_t maker = rw_tape_value(t, roots[i].value)->producer;
-        if (maker != RW_NONE_ID && maker >= end) end = maker + 1;
+        const uint32_t producer = rw_tape_value(t, roots[i].value)->producer;
+        if (producer != RW_NONE_ID && producer >= end) end = producer + 1;
     }
     w->use = rw_calloc(t->n_values, sizeof *w->use);
     if (!w->use) return rw_fail(t->ctx, RW_ERR_MEMORY, "backward: out of memory");

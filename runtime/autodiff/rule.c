@@ -170,7 +170,7 @@ static bool is_last_part(const rw_grad_call *g, int i)
 }
 
 /* The bias of the linear layer that computed value v; RW_NONE_ID if the conditions for column sums do not hold. */
-static uint32_t bias_of_maker(const rw_grad_call *g, uint32_t v)
+static uint32_t bias_of_producer(const rw_grad_call *g, uint32_t v)
 {
     const rw_tape *const t = g->tape;
     const rw_tensor *const x = rw_tape_value(t, v);
@@ -185,7 +185,7 @@ static uint32_t bias_of_maker(const rw_grad_call *g, uint32_t v)
 static uint32_t bias_behind(const rw_grad_call *g, int i)
 {
     if (!g->use || !rw_grad_wanted(g, i) || !is_last_part(g, i)) return RW_NONE_ID;
-    return bias_of_maker(g, value_of(g, i));
+    return bias_of_producer(g, value_of(g, i));
 }
 
 /* The base of input i, a view; RW_NONE_ID if other ops read the base or a view in between, or if a gradient has
@@ -195,9 +195,9 @@ static uint32_t seen_alone(const rw_grad_call *g, int i)
     const rw_tape *const t = g->tape;
     for (uint32_t v = value_of(g, i);;) {
         if (g->use[v].n != 1 || g->grads[v]) return RW_NONE_ID;
-        const uint32_t maker = rw_tape_value(t, v)->producer;
-        if (maker == RW_NONE_ID || !(t->ctx->ops[t->nodes[maker].op]->flags & RW_OP_VIEW)) return v;
-        v = t->operands[t->nodes[maker].first_input];
+        const uint32_t producer = rw_tape_value(t, v)->producer;
+        if (producer == RW_NONE_ID || !(t->ctx->ops[t->nodes[producer].op]->flags & RW_OP_VIEW)) return v;
+        v = t->operands[t->nodes[producer].first_input];
     }
 }
 
@@ -208,7 +208,7 @@ static uint32_t bias_behind_pieces(const rw_grad_call *g, int n, int64_t columns
     for (int i = 0; i < n; i++)
         if (!rw_grad_wanted(g, i) || seen_alone(g, i) != whole) return RW_NONE_ID;
     const rw_layout *const l = rw_layout_of(g->tape->ctx, rw_tape_value(g->tape, whole));
-    return l->rank && l->dim[l->rank - 1] == columns ? bias_of_maker(g, whole) : RW_NONE_ID;
+    return l->rank && l->dim[l->rank - 1] == columns ? bias_of_producer(g, whole) : RW_NONE_ID;
 }
 
 bool rw_grad_pieces_want_columns(const rw_grad_call *g, int n, int64_t columns, rw_tensor **ret_sum)

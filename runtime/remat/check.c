@@ -37,7 +37,7 @@ struct checker {
     uint32_t segment, last_visit;
     struct making *making;
     size_t n_making;
-    bool *first_maker; /* action -> it is the first to compute some value for some visit */
+    bool *first_producer; /* action -> it is the first to compute some value for some visit */
     bool *deferred;    /* node -> it is deferred */
     uint32_t *first;   /* value kept for the first visit that reads it -> that visit, 0: none so far */
 };
@@ -453,9 +453,9 @@ static bool replays_are_valid(struct checker *k)
     struct making *const m = k->making;
     qsort(m, k->n_making, sizeof *m, by_visit);
     for (size_t i = 0; i < k->n_making; i++)
-        if (!i || m[i].value != m[i - 1].value || m[i].visit != m[i - 1].visit) k->first_maker[m[i].action] = true;
+        if (!i || m[i].value != m[i - 1].value || m[i].visit != m[i - 1].visit) k->first_producer[m[i].action] = true;
     for (size_t i = 0; i < s->n_actions; i++)
-        if (is_demanded(k, &s->actions[i]) && !k->first_maker[i]) return false;
+        if (is_demanded(k, &s->actions[i]) && !k->first_producer[i]) return false;
     return true;
 }
 
@@ -531,14 +531,14 @@ bool rw_schedule_is_valid(const struct rw_problem *p, const struct rw_choice *c,
     k.end = calloc(s->n_buffers + 1, sizeof *k.end);
     k.waited = calloc(s->n_actions + 1, sizeof *k.waited);
     k.back = calloc(s->n_actions + 1, sizeof *k.back);
-    k.first_maker = calloc(s->n_actions + 1, sizeof *k.first_maker);
+    k.first_producer = calloc(s->n_actions + 1, sizeof *k.first_producer);
     k.making = calloc(s->n_refs + 1, sizeof *k.making);
     k.visit = calloc(depth + 1, sizeof *k.visit);
     k.first = calloc(p->t->n_values + 1, sizeof *k.first);
     k.deferred = calloc(p->t->n_nodes + 1, sizeof *k.deferred);
     bool *const read = calloc(p->t->n_values + 1, sizeof *read);
     bool valid = true; /* without memory it counts as valid */
-    if (k.use && k.end && k.waited && k.back && k.first_maker && k.making && k.visit && k.deferred && k.first &&
+    if (k.use && k.end && k.waited && k.back && k.first_producer && k.making && k.visit && k.deferred && k.first &&
         read) {
         k.visit[0] = 1;
         find_deferred(&k, read);
@@ -548,7 +548,7 @@ bool rw_schedule_is_valid(const struct rw_problem *p, const struct rw_choice *c,
     free(k.end);
     free(k.waited);
     free(k.back);
-    free(k.first_maker);
+    free(k.first_producer);
     free(k.making);
     free(k.visit);
     free(k.deferred);

@@ -54,7 +54,7 @@ static rw_status list_points(struct rw_frontier *f)
         const bool is_smaller = point[i].peak < least;
         if (is_smaller) least = point[i].peak;
         if (is_smaller || x->named) point[f->n_points++] = point[i];
-        else rw_compact_choice_finish(&x->recipe);
+        else rw_compact_choice_finish(&x->compact);
     }
     f->point = point;
     return RW_OK;

@@ -165,7 +165,7 @@ static int worthier_first(const void *pa, const void *pb)
 /* Seconds of replays that are saved if the value is kept. */
 static double saved_by(const struct rw_greedy_fill *f, uint32_t v)
 {
-    return f->g->seconds[f->g->maker[v]] * (f->gap_at[v + 1] - f->gap_at[v]);
+    return f->g->seconds[f->g->producer[v]] * (f->gap_at[v + 1] - f->gap_at[v]);
 }
 
 static bool may_be_kept(const struct rw_greedy_fill *f, const struct rw_compact_choice *base, uint32_t v)
@@ -173,7 +173,7 @@ static bool may_be_kept(const struct rw_greedy_fill *f, const struct rw_compact_
     return base->drop[v] && f->gap_at[v] < f->gap_at[v + 1];
 }
 
-/* The maximum of the recipe's own live bytes in the gap. Walks up from the leaves. */
+/* The maximum of the compact choice's own live bytes in the gap. Walks up from the leaves. */
 static int64_t most_in(const struct rw_greedy_fill *f, const struct rw_gap *gap)
 {
     int64_t most = 0;
@@ -211,7 +211,7 @@ void rw_greedy_fill_rank(struct rw_greedy_fill *f, const struct rw_compact_choic
         double length = 0;
         for (uint32_t k = f->gap_at[v]; k < f->gap_at[v + 1]; k++)
             length += (double)(f->gap[k].to - f->gap[k].from) + 1;
-        const bool later = !replayed_by_better || replayed_by_better[g->maker[v]];
+        const bool later = !replayed_by_better || replayed_by_better[g->producer[v]];
         const double bytes = (double)g->bytes[v] + 1;
         const double worth = later ? saved_by(f, v) / (bytes * length) : 1 / length;
         f->candidate[f->n_candidates++] = (struct rw_greedy_fill_candidate){ .value = v, .later = later,

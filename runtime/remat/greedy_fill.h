@@ -45,7 +45,7 @@ struct rw_greedy_fill {
     size_t n_candidates;
 };
 
-/* Prepares for the recipe that s is the schedule of, buffers merged. RW_ERR_MEMORY leaves *f empty. */
+/* Prepares for the compact choice that s is the schedule of, buffers merged. RW_ERR_MEMORY leaves *f empty. */
 rw_status rw_greedy_fill_init(struct rw_greedy_fill *f, const struct rw_replayable *g, const struct rw_schedule *s);
 void rw_greedy_fill_finish(struct rw_greedy_fill *f);
 

@@ -19,10 +19,10 @@ static bool takes_over(const rw_tape *t, const struct rw_schedule *s, uint32_t i
 /* The index of the output that buffer b is, among the outputs of the action that writes it. */
 static uint32_t output_of(const rw_tape *t, const struct rw_schedule *s, const struct rw_buffer *b)
 {
-    const struct rw_action *const maker = &s->actions[b->first];
-    const uint32_t *const made = s->refs + maker->word + t->nodes[maker->node].n_inputs;
+    const struct rw_action *const producer = &s->actions[b->first];
+    const uint32_t *const made = s->refs + producer->word + t->nodes[producer->node].n_inputs;
     uint32_t output = 0;
-    while (output < t->nodes[maker->node].n_outputs && &s->buffers[made[output]] != b) output++;
+    while (output < t->nodes[producer->node].n_outputs && &s->buffers[made[output]] != b) output++;
     return output;
 }
 

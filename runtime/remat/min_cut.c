@@ -91,7 +91,7 @@ static size_t find_end(const struct rw_replayable *g, const uint8_t *need)
 {
     size_t v = g->n_values;
     while (v && need[v - 1] != RW_NEED_LATER) v--;
-    return v ? g->maker[v - 1] + 1 : 0;
+    return v ? g->producer[v - 1] + 1 : 0;
 }
 
 /* The edges of a place are consecutive: that of its gain, then those to the values that it requires. */
@@ -185,7 +185,7 @@ void rw_min_cut_solve_between(struct rw_min_cut *c, const uint8_t *need, double 
         if (need[v] == RW_NEED_THERE || (g->flags[v] & RW_IS_FREE)) continue;
         const bool is_reached = c->state[v] & IS_USED && level[p_of(c, v)] != UINT32_MAX;
         const bool has = need[v] || c->state[v] & IS_REQUIRED || is_reached;
-        const bool made = cut->replayed[g->maker[v]] && rw_value_may_drop(g, v);
+        const bool made = cut->replayed[g->producer[v]] && rw_value_may_drop(g, v);
         if (has && !made) cut->kept += (double)g->bytes[v];
     }
 }

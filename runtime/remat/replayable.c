@@ -17,7 +17,7 @@ static bool reserve(struct rw_replayable *g, size_t nodes, size_t values)
     g->input_at = rw_malloc((nodes + 1) * sizeof *g->input_at);
     g->output_at = rw_malloc((nodes + 1) * sizeof *g->output_at);
     g->value = rw_malloc(values * sizeof *g->value);
-    g->maker = rw_malloc(values * sizeof *g->maker);
+    g->producer = rw_malloc(values * sizeof *g->producer);
     g->bytes = rw_malloc(values * sizeof *g->bytes);
     g->last_read = rw_malloc(values * sizeof *g->last_read);
     g->late = rw_calloc(values, sizeof *g->late);
@@ -25,7 +25,7 @@ static bool reserve(struct rw_replayable *g, size_t nodes, size_t values)
     g->kept = rw_calloc(t->n_values, sizeof *g->kept);
     g->value_of = rw_malloc(t->n_values * sizeof *g->value_of);
     g->place_of = rw_malloc(t->n_nodes * sizeof *g->place_of);
-    return g->node && g->seconds && g->again && g->input_at && g->output_at && g->value && g->maker && g->bytes &&
+    return g->node && g->seconds && g->again && g->input_at && g->output_at && g->value && g->producer && g->bytes &&
            g->last_read && g->late && g->flags && g->kept && g->value_of && g->place_of;
 }
 
@@ -91,7 +91,7 @@ static void add_output(struct rw_replayable *g, uint32_t base, uint32_t place)
     const uint32_t v = (uint32_t)g->n_values;
     g->value[v] = base;
     g->value_of[base] = v;
-    g->maker[v] = g->last_read[v] = place;
+    g->producer[v] = g->last_read[v] = place;
     g->bytes[v] = rw_round_up(rw_tensor_bytes(rw_tape_value(t, base)), t->ctx->device->alignment);
     g->flags[v] = flags_of(g->p, base);
     g->n_values++;
@@ -193,7 +193,7 @@ rw_status rw_replayable_init(struct rw_replayable *g, const struct rw_problem *p
 
 void rw_replayable_finish(struct rw_replayable *g)
 {
-    void *const arrays[] = { g->node, g->seconds, g->again, g->input_at, g->input, g->output_at, g->value, g->maker,
+    void *const arrays[] = { g->node, g->seconds, g->again, g->input_at, g->input, g->output_at, g->value, g->producer,
                              g->bytes, g->last_read, g->late, g->flags, g->kept, g->value_of, g->place_of };
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) rw_free(arrays[i]);
     *g = (struct rw_replayable){ 0 };

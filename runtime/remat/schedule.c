@@ -309,7 +309,7 @@ static rw_status push(struct rw_order_scratch *s, uint32_t value)
 
 /* The node that recomputes a value. If the input of its remake must itself be recomputed by the value's producer, that
    execution computes the value as well. */
-static uint32_t maker_of(const struct emitter *e, uint32_t base)
+static uint32_t producer_of(const struct emitter *e, uint32_t base)
 {
     const uint32_t remake = e->p->remake[base];
     return remake != RW_NONE_ID ? remake : rw_tape_value(e->t, base)->producer;
@@ -330,7 +330,7 @@ static rw_status demand(struct emitter *e, uint32_t base)
             s->n_stack--;
             continue;
         }
-        const uint32_t n = maker_of(e, b);
+        const uint32_t n = producer_of(e, b);
         const struct rw_node *const node = &e->t->nodes[n];
         const size_t before = s->n_stack;
         for (uint32_t i = 0; !status && i < node->n_inputs; i++) {

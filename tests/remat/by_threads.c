@@ -69,8 +69,8 @@ static void check_same(const struct rw_candidates *one, const struct rw_candidat
         cr_assert(a->peak == b->peak && a->moved == b->moved && a->seconds == b->seconds && a->base == b->base,
                   "%d threads, candidate %zu: %llu bytes and %.9g s, by one %llu and %.9g", threads, i,
                   (unsigned long long)b->peak, b->seconds, (unsigned long long)a->peak, a->seconds);
-        cr_assert_eq(!a->recipe.drop, !b->recipe.drop);
-        cr_assert(!a->recipe.drop || !memcmp(a->recipe.drop, b->recipe.drop, one->graph.n_values));
+        cr_assert_eq(!a->compact.drop, !b->compact.drop);
+        cr_assert(!a->compact.drop || !memcmp(a->compact.drop, b->compact.drop, one->graph.n_values));
     }
 }
 

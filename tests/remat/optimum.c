@@ -60,7 +60,7 @@ struct search {
     struct best *best;
 };
 
-static void try_recipe(struct search *s)
+static void try_choice(struct search *s)
 {
     struct rw_choice choice;
     struct rw_cost_of_schedule c;
@@ -76,7 +76,7 @@ static void try_recipe(struct search *s)
 static void try_fates(struct search *s, uint32_t v, int fates)
 {
     if (v == s->g->n_values) {
-        try_recipe(s);
+        try_choice(s);
         return;
     }
     for (int drop = 0; drop < (rw_value_may_drop(s->g, v) ? fates : 1); drop++) {
@@ -257,7 +257,7 @@ static void try_moves(struct search *s, uint32_t n)
 {
     static const uint8_t drops[] = { RW_DROP_NOT, RW_DROP_MOVED, RW_DROP_ONCE };
     if (!n) {
-        try_recipe(s);
+        try_choice(s);
         return;
     }
     const uint32_t v = n - 1;

@@ -149,7 +149,7 @@ static struct kept kept_of(const struct rw_problem *p, const struct rw_choice *c
     cr_assert_eq(rw_replayable_init(&g, p), RW_OK);
     for (uint32_t v = 0; v < g.n_values; v++) {
         if (!g.late[v]) continue;
-        const double bytes = (double)g.bytes[v], seconds = g.seconds[g.maker[v]];
+        const double bytes = (double)g.bytes[v], seconds = g.seconds[g.producer[v]];
         k.all_bytes += bytes;
         k.item_bytes[k.n] = bytes;
         k.item_seconds[k.n++] = seconds;
