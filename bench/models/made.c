@@ -26,10 +26,10 @@ static rw_status run(const rw_kernel *k)
 }
 
 static rw_status differentiate(rw_grad_call *g);
-static rw_tensor *remake(rw_tape *t, const rw_op_call *call, int i, rw_tensor *const *in, rw_tensor *const *out);
+static rw_tensor *recompute(rw_tape *t, const rw_op_call *call, int i, rw_tensor *const *in, rw_tensor *const *out);
 
 static const rw_op_def op = { .name = "made", .n_inputs = RW_OP_VARIADIC, .n_outputs = RW_OP_VARIADIC,
-                              .check = check, .cost = cost, .recompute_output = remake,
+                              .check = check, .cost = cost, .recompute_output = recompute,
                               .kernel = { [RW_DEVICE_CPU] = run, [RW_DEVICE_CUDA] = run }, .grad = differentiate };
 
 rw_tensor *made_apply(rw_tape *t, rw_tensor *const *in, int n, struct made a)
@@ -37,7 +37,7 @@ rw_tensor *made_apply(rw_tape *t, rw_tensor *const *in, int n, struct made a)
     return rw_apply(t, &op, in, n, &a, sizeof a, NULL);
 }
 
-static rw_tensor *remake(rw_tape *t, const rw_op_call *call, int i, rw_tensor *const *in, rw_tensor *const *out)
+static rw_tensor *recompute(rw_tape *t, const rw_op_call *call, int i, rw_tensor *const *in, rw_tensor *const *out)
 {
     const struct made *const a = call->attrs;
     if (!a->tail || i) return NULL;

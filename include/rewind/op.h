@@ -395,8 +395,8 @@ RW_API bool rw_grad_is_differentiable(const rw_grad_call *g);
  *
  * A kernel must not change its own context or execute anything in it. Such a call is refused: it returns
  * RW_ERR_ARGUMENT, NULL, NaN or nothing, an error names the call, and the step fails with RW_ERR_ARGUMENT whatever the
- * kernel returns. The same holds for check, cost, draws and workspace functions. A gradient rule and remake may also
- * record ops. Calls in other contexts are unrestricted. Functions that are legal everywhere, in addition to
+ * kernel returns. The same holds for check, cost, draws and workspace functions. A gradient rule and recompute_output
+ * may also record ops. Calls in other contexts are unrestricted. Functions that are legal everywhere, in addition to
  * rw_op_...() in a check and rw_grad_...() in a rule:
  *
  *     any thread, no context   rw_status_name, rw_dtype_size, rw_dtype_name, rw_dtype_is_float, rw_dtype_is_code,

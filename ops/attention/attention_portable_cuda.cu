@@ -45,7 +45,7 @@ template <typename T> struct options {
 
     /* Returns the input of the softmax for a scaled score of this pair. slope: derivative of soft-capping. */
     __device__ __forceinline__ wide<T> operator()(wide<T> x, wide<T> *slope, int64_t b, int h, int row, int key,
-                                                  int away) const
+                                                  int distance) const
     {
         using W = wide<T>;
         *slope = 1;
@@ -54,7 +54,7 @@ template <typename T> struct options {
             x = t * cap;
             *slope = 1 - t * t;
         }
-        if (slopes) x -= slopes[h * slope_stride] * static_cast<W>(away < 0 ? -away : away);
+        if (slopes) x -= slopes[h * slope_stride] * static_cast<W>(distance < 0 ? -distance : distance);
         if (mask) {
             const int64_t at = b * mask_stride[0] + h * mask_stride[1] + row * mask_stride[2] + key * mask_stride[3];
             if (mask_is_truth) return static_cast<const uint8_t *>(mask)[at] ? x : -static_cast<W>(INFINITY);
@@ -245,8 +245,8 @@ __device__ __forceinline__ void mask(wide<T> (&s)[4][4], wide<T> (&slope)[4][4],
             const att_span span = row + i < a.seq ? a.more.span(x.b, row + i) : att_span{ 0, 0 };
             for (int j = 0; j < 4; j++) {
                 const bool seen = key + j >= span.lo && key + j < span.hi;
-                const int away = row + i + a.kv_seq - a.seq - key - j;
-                s[i][j] = seen ? a.more(s[i][j] * a.scale, &slope[i][j], x.b, x.h, row + i, key + j, away)
+                const int distance = row + i + a.kv_seq - a.seq - key - j;
+                s[i][j] = seen ? a.more(s[i][j] * a.scale, &slope[i][j], x.b, x.h, row + i, key + j, distance)
                                : -static_cast<wide<T>>(INFINITY);
                 if (!seen) slope[i][j] = 0;
             }

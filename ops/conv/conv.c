@@ -366,7 +366,7 @@ rw_tensor *rw_conv2d_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *weight,
     if (!is_image(at, t, x, weight, "conv2d")) return NULL;
     const struct rw_composite c = rw_composite_begin(t, "conv2d");
     rw_tensor *in[RW_PIECES_MAX + 2];
-    int n = rw_joined_pieces(rw_channels_inside_at(at, t, x), 3, in, &a.more, &a.whole);
+    int n = rw_virtual_concat_inputs(rw_channels_inside_at(at, t, x), 3, in, &a.more, &a.whole);
     in[n++] = weight;
     if (bias != rw_none()) in[n++] = bias;
     rw_tensor *const y = rw_apply_at(at, t, &rw_op_conv2d, in, n, &a, sizeof a, NULL);
@@ -386,7 +386,7 @@ static int64_t extent_of_transposed(const struct rw_conv_attrs *a, int i, int64_
 
 /* A result that is larger by a stride or more equals that of an x with a corresponding number of zero rows or columns
    appended. */
-static rw_tensor *with_zeros_behind(rw_site at, rw_tape *t, rw_tensor *x, const int64_t *zeros)
+static rw_tensor *pad_at_end(rw_site at, rw_tape *t, rw_tensor *x, const int64_t *zeros)
 {
     if (!zeros[0] && !zeros[1]) return x;
     return rw_pad_at(at, t, x, (const int64_t[]){ 0, zeros[1], 0, zeros[0] }, 4, RW_PAD_CONSTANT, 0);
@@ -412,7 +412,7 @@ rw_tensor *rw_conv_transpose2d_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tenso
                                          more);
     }
     const struct rw_composite c = rw_composite_begin(t, "conv_transpose2d");
-    x = with_zeros_behind(at, t, x, zeros);
+    x = pad_at_end(at, t, x, zeros);
     rw_tensor *const in[] = { x ? rw_channels_inside_at(at, t, x) : NULL, weight };
     rw_tensor *y = rw_apply_at(at, t, &rw_op_conv_transpose2d, in, 2, &a, sizeof a, NULL);
     if (y && bias != rw_none())

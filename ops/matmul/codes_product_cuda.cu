@@ -34,7 +34,7 @@ size_t aligned(int64_t bytes)
 /* The library requires k to be contiguous in both factors: other factors are transposed into the workspace. Factors at
    an unaligned address are copied there. Otherwise the library might select another algorithm by their alignment, and
    the results would depend on the address (law 1). */
-enum reading { IN_PLACE, AS_IT_LIES, TRANSPOSED };
+enum reading { IN_PLACE, AS_STORED, TRANSPOSED };
 
 struct by_codes {
     bool has;
@@ -53,7 +53,7 @@ bool begins_aligned(const rw_operand_desc &x)
 
 reading reading_of(const rw_operand_desc &x, bool transposed)
 {
-    return transposed ? TRANSPOSED : begins_aligned(x) ? IN_PLACE : AS_IT_LIES;
+    return transposed ? TRANSPOSED : begins_aligned(x) ? IN_PLACE : AS_STORED;
 }
 
 /* Block scales are excluded. The library's 1x128 scales run along the other axis, and it supports neither two factors
@@ -153,7 +153,7 @@ const void *copied(const rw_kernel *k, const rw_view &x, void *to)
 const void *factor(const rw_kernel *k, const rw_view &x, reading how, void *to)
 {
     if (how == IN_PLACE) return x.data;
-    if (how == AS_IT_LIES) return copied(k, x, to);
+    if (how == AS_STORED) return copied(k, x, to);
     const rw_layout l = rw_codes_rows(x.layout);
     const int64_t blocks = (l.dim[0] + TILE - 1) / TILE * ((l.dim[1] + TILE - 1) / TILE);
     const uint8_t *const from = static_cast<const uint8_t *>(x.data);

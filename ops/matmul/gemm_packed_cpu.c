@@ -274,8 +274,8 @@ VEC_INLINE void add_rows(const struct gemm *g, rw_dtype dtype, const struct plac
         pack_a(g, dtype, at->a + from * g->a.col, rows, depth, a);
         some = cols - j;
         if (g->from_b.clear && !are_finite(a, gemm_align(rows, STRIP) * depth)) {
-            const int64_t alike = g->from_b.clear(g->from_b.of, from, depth, at->col + j, rows, a);
-            if (alike < some) some = alike;
+            const int64_t n_same = g->from_b.clear(g->from_b.of, from, depth, at->col + j, rows, a);
+            if (n_same < some) some = n_same;
         }
         add_part(a, b + j * depth, depth, !from, at->sums + j, at->across, rows, some, ends ? &end : NULL);
     }

@@ -34,7 +34,7 @@ static int64_t even_tile(int64_t extent, int64_t most, int64_t align)
    matrix, and stay in place. */
 static bool has_rows(const struct gemm *g)
 {
-    return g->panels ? g->a_lies || !g->from_a.transposed : g->a.col == 1 || g->a.row > g->a.col;
+    return g->panels ? g->a_is_stored || !g->from_a.transposed : g->a.col == 1 || g->a.row > g->a.col;
 }
 
 /* oneDNN's code for AVX-512 sums rows in an order that depends on their number (device/cpu/onednn.h). An element must
@@ -108,7 +108,7 @@ static void describe_panel(const struct gemm *g, const struct gemm_panels *a, co
    panel. */
 static void set_panels(struct gemm *g, struct gemm_plan *p)
 {
-    if (g->a_lies && !p->amx) {
+    if (g->a_is_stored && !p->amx) {
         struct gemm_operand no_panel;
         p->holds_a = true;
         p->a = (struct gemm_panels){ .tiles = p->tiles_m, .wide = g->m, .n = 1 };

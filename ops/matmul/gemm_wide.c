@@ -52,7 +52,7 @@ static const void *start(const struct gemm *g, const struct gemm_operand *x, int
 
 static struct wide_operand operand_a(const struct gemm *g, int64_t item)
 {
-    if (g->panels && !g->a_lies) return made_operand(&g->from_a, true);
+    if (g->panels && !g->a_is_stored) return made_operand(&g->from_a, true);
     if (g->panels) return lying_operand(g->a.data, 1, g->k);
     return lying_operand(start(g, &g->a, item), g->a.col, g->a.row);
 }

@@ -155,7 +155,7 @@ static rw_status grad_gelu(rw_grad_call *g)
 }
 
 /* Recomputes gelu from the stored, rounded pre-activation, unless a library computes it from the unrounded one. */
-static rw_tensor *remake_gelu(rw_tape *t, const rw_op_call *call, int i, rw_tensor *const *in, rw_tensor *const *out)
+static rw_tensor *recompute_gelu(rw_tape *t, const rw_op_call *call, int i, rw_tensor *const *in, rw_tensor *const *out)
 {
     if (i != 0) return NULL;
 #ifdef RW_HAVE_CUDA
@@ -182,7 +182,7 @@ static const rw_op_def rw_op_linear_gelu = { .name = "linear_gelu", .n_inputs = 
                                              .strided = RW_OP_INPUT(0) | RW_OP_INPUT(1), .check = check,
                                              .kernel = RW_KERNELS(rw_linear_gelu), .grad = grad_gelu, .cost = cost_gelu,
                                              .workspace = RW_WORKSPACES(workspace_cpu, rw_linear_workspace_cuda),
-                                             .recompute_output = remake_gelu,
+                                             .recompute_output = recompute_gelu,
                                              .cast_low = RW_OP_ALL_INPUTS };
 
 RW_DECLARE_KERNELS(rw_linear_add)

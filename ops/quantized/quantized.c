@@ -49,7 +49,7 @@ void rw_quantized_gemm(struct gemm *g, const struct rw_linear_quantized_attrs *a
     int64_t rows = 1;
     for (int i = 0; i + 1 < x->rank; i++) rows *= x->dim[i];
     rw_gemm_of_panels(g, rows, a->transposed ? a->in : a->out, a->transposed ? a->out : a->in, dtype);
-    g->a_lies = true;
+    g->a_is_stored = true;
     g->a.row = g->k;
     g->a.col = 1;
     g->from_b.transposed = !a->transposed;
@@ -72,14 +72,14 @@ static size_t workspace_cuda(const rw_op_call *call)
     const struct quantized_panels p = quantized_panels_of(a, x, call->in[0].dtype, QUANTIZED_PANEL_CUDA);
     size_t greedier = 0;
     for (int64_t i = 0; i < p.n; i += p.n > 1 ? p.n - 1 : 1) {
-        const rw_layout *const lies = call->n_inputs > 2 ? call->in[2].layout : NULL;
-        const struct quantized_product q = quantized_product_of(&p, i, a->transposed, x, lies);
+        const rw_layout *const bias = call->n_inputs > 2 ? call->in[2].layout : NULL;
+        const struct quantized_product q = quantized_product_of(&p, i, a->transposed, x, bias);
         const rw_operand_desc in[] = { { call->in[0].dtype, &q.x },
                                        { call->in[0].dtype, &q.weight },
                                        { call->in[0].dtype, &q.bias } };
         rw_op_call product = *call;
         product.in = in;
-        product.n_inputs = lies ? 3 : 2;
+        product.n_inputs = bias ? 3 : 2;
         const size_t bytes = rw_linear_panel_workspace_cuda(&product, p.cols);
         if (bytes == SIZE_MAX) return SIZE_MAX;
         if (bytes > greedier) greedier = bytes;

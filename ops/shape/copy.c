@@ -263,7 +263,7 @@ rw_tensor *rw_concat_at(rw_site at, rw_tape *t, rw_tensor *const *x, int n, int 
 {
     RW_ENTER_OP(t);
     struct rw_concat_attrs a = { axis };
-    const int rank = rw_any_lies_channels_last(x, n) ? rw_tensor_shape(x[0]).rank : 0;
+    const int rank = rw_any_is_channels_last(x, n) ? rw_tensor_shape(x[0]).rank : 0;
     if (axis >= -rank && axis < rank) a.axis = rw_axis_inside(axis < 0 ? axis + rank : axis, rank);
     return rw_apply_in_order_at(at, t, &rw_op_concat, x, n, &a, sizeof a);
 }

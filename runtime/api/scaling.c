@@ -85,7 +85,7 @@ static rw_status predict(rw_tape *t, rw_tensor *loss, const char *policy, rw_pre
     return RW_OK;
 }
 
-static const char *behind_of(const struct rw_policy *policy)
+static const char *suffix_of(const struct rw_policy *policy)
 {
     return policy->moves ? "+offload" : "";
 }
@@ -96,12 +96,12 @@ static rw_status predict_own(rw_context *ctx, rw_tape *t, rw_tensor *loss, int i
     const struct rw_policy *const own = &t->policy;
     const size_t others = t->ctx->memory.inputs - t->input_bytes;
     char policy[64];
-    snprintf(policy, sizeof policy, "total:%zuB%s", (size_t)own->bytes + others, behind_of(own));
+    snprintf(policy, sizeof policy, "total:%zuB%s", (size_t)own->bytes + others, suffix_of(own));
     rw_status status = predict(t, loss, own->total ? policy : NULL, &ret->p);
     if (status == RW_ERR_BUDGET && own->kind == RW_POLICY_BUDGET) {
         rw_error_clear(t->ctx);
         snprintf(policy, sizeof policy, "%s:%zuB%s", own->total ? "total" : "budget", ret->p.least_bytes,
-                 behind_of(own));
+                 suffix_of(own));
         ret->by_least = true;
         status = predict(t, loss, policy, &ret->p);
     }
@@ -173,7 +173,7 @@ static void print_miss(const rw_tape *t, const char *what, const struct step *st
 {
     if (step->by_least)
         fprintf(out, "%s does not fit under %s: its column is for the minimum, total:%zuB%s\n", what,
-                t->policy.spec, step->p.total_bytes, behind_of(&t->policy));
+                t->policy.spec, step->p.total_bytes, suffix_of(&t->policy));
 }
 
 static void print_misses(const rw_tape *t, const struct step *step, const rw_scaled_step *grown, size_t n, FILE *out)
@@ -208,20 +208,20 @@ struct remedy {
     rw_status status; /* RW_OK; RW_ERR_BUDGET: there is none; RW_ERR_UNSUPPORTED: parts have their own budgets */
     size_t total;     /* that this step takes, or the minimum of the larger one */
     double ms;
-    const char *behind; /* end of its policy */
+    const char *suffix; /* end of its policy */
 };
 
-/* Plans the larger step within the total bytes of this one. `behind`: text after the budget. */
+/* Plans the larger step within the total bytes of this one. `suffix`: text after the budget. */
 static rw_status try_budget(const rw_scaled_step *g, const rw_prediction *now, const rw_prediction *then,
-                            const char *behind, struct remedy *ret)
+                            const char *suffix, struct remedy *ret)
 {
     rw_context *const ctx = g->tape->ctx;
     const size_t beside = then->total_bytes - then->peak_bytes;
     const size_t room = now->total_bytes > beside ? now->total_bytes - beside : 1;
     char policy[48];
     rw_prediction p = { 0 };
-    snprintf(policy, sizeof policy, "budget:%zuB%s", room, behind);
-    ret->behind = behind;
+    snprintf(policy, sizeof policy, "budget:%zuB%s", room, suffix);
+    ret->suffix = suffix;
     ret->status = predict(g->tape, g->loss, policy, &p);
     ret->total = ret->status == RW_ERR_BUDGET ? p.least_bytes + beside : now->total_bytes;
     ret->ms = p.ms;
@@ -257,10 +257,10 @@ static void print_remedy(const rw_scaled_step *g, const rw_prediction *now, cons
     else if (r->status == RW_ERR_UNSUPPORTED) fprintf(out, "its parts have budgets of their own\n");
     else if (r->status)
         fprintf(out, "no plan fits into the %zu bytes of this step; the minimum is total:%zuB%s\n",
-                now->total_bytes, r->total, r->behind);
+                now->total_bytes, r->total, r->suffix);
     else
         fprintf(out, "fits into the bytes of this step under total:%zuB%s, %+.1f %% time over %s\n", r->total,
-                r->behind, 100 * (r->ms / then->ms - 1), larger->by_least ? "its minimum" : "its own policy");
+                r->suffix, 100 * (r->ms / then->ms - 1), larger->by_least ? "its minimum" : "its own policy");
 }
 
 /* Plans all steps and remedies first, so that nothing is printed on failure. */

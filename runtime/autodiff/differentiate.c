@@ -335,7 +335,7 @@ static rw_status make_room(struct walk *w)
 }
 
 /* Might the node read value `least` or a later one? Values are numbered in the order of nodes. */
-static bool reads_behind(const struct walk *w, uint32_t n)
+static bool reads_after(const struct walk *w, uint32_t n)
 {
     return !w->least || w->t->nodes[n].first_output > w->least;
 }
@@ -363,7 +363,7 @@ rw_status rw_differentiate(rw_tape *t, const struct rw_root *roots, size_t n_roo
     if (!status && taker) status = find_uses(&w, roots, n_roots);
     if (!status) status = make_room(&w);
     if (!status) status = begin(&w, roots, n_roots, &n);
-    while (!status && n-- > 0 && reads_behind(&w, n)) status = visit(&w, n);
+    while (!status && n-- > 0 && reads_after(&w, n)) status = visit(&w, n);
     t->origin = around;
     rw_free(w.asked);
     rw_free(w.use);

@@ -1,5 +1,5 @@
-/* Calls the remake functions of ops and checks what they record: one node with one output of the same type and
-   shape. */
+/* Calls the recompute_output functions of ops and checks what they record: one node with one output of the same type
+   and shape. */
 #include "autodiff/recompute_output.h"
 
 #include "base/alloc.h"
@@ -7,10 +7,12 @@
 
 #include <string.h>
 
-/* By value: an adjoint node reads it or a value computed from it; it has a remake; a remake reads it. */
+/* By value: an adjoint node reads it or a value computed from it; it has a recompute node; a recompute node reads
+   it. */
 enum { READ_LATE = 1, IS_MADE = 2, IS_SOURCE = 4 };
 
-/* What a node's op sees of it in its remake function; copies, because recording may move nodes and attributes. */
+/* What a node's op sees of it in its recompute_output function; copies, because recording may move nodes and
+   attributes. */
 struct ruling {
     rw_tape *t;
     uint32_t n;
@@ -34,7 +36,7 @@ static rw_status refuse(const struct ruling *r, rw_status status, const char *wh
                    what);
 }
 
-/* Rolls back, so that the next remake draws from the same state. */
+/* Rolls back, so that the next recompute node draws from the same state. */
 static rw_status fail(const struct ruling *r, const struct rw_tape_mark *mark, const char *what)
 {
     r->t->ctx->generator.offset = mark->drawn;
@@ -80,7 +82,8 @@ static bool reads(const rw_tape *t, const struct rw_node *node, uint32_t first, 
     return false;
 }
 
-/* The function has recorded something: one valid node becomes the remake of the value; otherwise it is rolled back. */
+/* The function has recorded something: one valid node becomes the recompute node of the value; otherwise it is
+   rolled back. */
 static rw_status settle(const struct ruling *r, const struct rw_tape_mark *mark, rw_tensor *y, uint32_t v,
                         uint8_t *state)
 {
@@ -163,7 +166,7 @@ static void find_late(const rw_tape *t, uint8_t *state)
     }
 }
 
-rw_status rw_remakes_record(rw_tape *t, size_t n_recorded)
+rw_status rw_recompute_nodes_record(rw_tape *t, size_t n_recorded)
 {
     uint32_t n = 0;
     while (n < n_recorded && !may_have(t, &t->nodes[n])) n++;

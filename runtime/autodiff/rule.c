@@ -182,7 +182,7 @@ static uint32_t bias_of_producer(const rw_grad_call *g, uint32_t v)
     return g->use[b].n == 1 && rw_tape_value(t, b)->flags & RW_VALUE_REQUIRES ? b : RW_NONE_ID;
 }
 
-static uint32_t bias_behind(const rw_grad_call *g, int i)
+static uint32_t fused_bias_of(const rw_grad_call *g, int i)
 {
     if (!g->use || !rw_grad_wanted(g, i) || !is_last_part(g, i)) return RW_NONE_ID;
     return bias_of_producer(g, value_of(g, i));
@@ -201,7 +201,7 @@ static uint32_t seen_alone(const rw_grad_call *g, int i)
     }
 }
 
-static uint32_t bias_behind_pieces(const rw_grad_call *g, int n, int64_t columns)
+static uint32_t fused_bias_of_pieces(const rw_grad_call *g, int n, int64_t columns)
 {
     const uint32_t whole = g->use ? seen_alone(g, 0) : RW_NONE_ID;
     if (whole == RW_NONE_ID) return RW_NONE_ID;
@@ -213,7 +213,7 @@ static uint32_t bias_behind_pieces(const rw_grad_call *g, int n, int64_t columns
 
 bool rw_grad_pieces_want_columns(const rw_grad_call *g, int n, int64_t columns, rw_tensor **ret_sum)
 {
-    const uint32_t bias = bias_behind_pieces(g, n, columns);
+    const uint32_t bias = fused_bias_of_pieces(g, n, columns);
     *ret_sum = bias == RW_NONE_ID ? NULL : g->grads[bias];
     return bias != RW_NONE_ID;
 }
@@ -221,14 +221,14 @@ bool rw_grad_pieces_want_columns(const rw_grad_call *g, int n, int64_t columns, 
 void rw_grad_set_columns_of_pieces(rw_grad_call *g, int n, rw_tensor *columns, bool added)
 {
     const int64_t count = rw_tensor_shape(columns).dim[0];
-    struct rw_use *const use = &g->use[bias_behind_pieces(g, n, count)];
+    struct rw_use *const use = &g->use[fused_bias_of_pieces(g, n, count)];
     use->columns = columns;
     use->added = added;
 }
 
 bool rw_grad_wants_columns(const rw_grad_call *g, int i, rw_tensor **ret_sum)
 {
-    const uint32_t bias = bias_behind(g, i);
+    const uint32_t bias = fused_bias_of(g, i);
     *ret_sum = bias == RW_NONE_ID ? NULL : g->grads[bias];
     return bias != RW_NONE_ID;
 }
@@ -240,7 +240,7 @@ bool rw_grad_is_whole(const rw_grad_call *g, int i)
 
 void rw_grad_set_columns(rw_grad_call *g, int i, rw_tensor *columns, bool added)
 {
-    struct rw_use *const use = &g->use[bias_behind(g, i)];
+    struct rw_use *const use = &g->use[fused_bias_of(g, i)];
     use->columns = columns;
     use->added = added;
 }

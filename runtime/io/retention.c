@@ -255,13 +255,13 @@ static bool remove_old(const struct rw_retention *r, int keep, const struct rw_r
 bool rw_retention_settle(struct rw_retention *r, int keep, char *why, size_t size)
 {
     static const char still[] = "older files were not removed: ";
-    const size_t behind = sizeof still - 1;
+    const size_t prefix = sizeof still - 1;
     struct rw_rotated *files;
     size_t n;
     snprintf(why, size, still);
-    if (!is_there(r) && take_up(r, why + behind, size - behind)) return false;
-    if (list(r->fd, &files, &n, why + behind, size - behind)) return false;
-    const bool all = remove_old(r, keep, files, n, why + behind, size - behind);
+    if (!is_there(r) && take_up(r, why + prefix, size - prefix)) return false;
+    if (list(r->fd, &files, &n, why + prefix, size - prefix)) return false;
+    const bool all = remove_old(r, keep, files, n, why + prefix, size - prefix);
     rw_free(files);
     return all;
 }

@@ -122,7 +122,7 @@ static rw_status mark_little_work(const struct rw_problem *p, rw_plan *plan)
 }
 
 /* Marks actions that REWIND_VERIFY=digest digests: both computations of values that are replayed, and offloaded
-   values before and after. The output of a remake is that of its original node. */
+   values before and after. The output of a recompute node is that of its original node. */
 static rw_status mark_digests(const rw_tape *t, rw_plan *plan)
 {
     bool *const again = rw_calloc(t->n_nodes, sizeof *again);

@@ -66,9 +66,9 @@ static struct use *use_of(const struct checker *k, const struct rw_action *a, ui
 
 /* ---- operands of an action ---- */
 
-static bool is_remake(const struct checker *k, const struct rw_action *a)
+static bool is_recompute_node(const struct checker *k, const struct rw_action *a)
 {
-    return rw_problem_remakes(k->p, a->node);
+    return rw_problem_is_recompute_node(k->p, a->node);
 }
 
 /* Each operand is a buffer of the value that the node's operand names. */
@@ -77,16 +77,16 @@ static bool words_are_valid(const struct checker *k, const struct rw_action *a)
     const struct rw_schedule *const s = k->s;
     if (a->node >= k->t->n_nodes || a->lane >= RW_LANES) return false;
     const struct rw_node *const node = node_of(k, a);
-    if (!k->p->needed[is_remake(k, a) ? node->of : a->node]) return false;
+    if (!k->p->needed[is_recompute_node(k, a) ? node->of : a->node]) return false;
     const bool moves = rw_action_is_move(a->kind);
     const uint32_t n = moves ? 2 : node->n_inputs + node->n_outputs + (k->p->workspace[a->node] > 0);
     if (a->n_words != n || (uint64_t)a->word + n > s->n_refs || moves == (a->lane == RW_LANE_COMPUTE)) return false;
     for (uint32_t i = 0; i < n; i++)
         if (s->refs[a->word + i] >= s->n_buffers) return false;
     for (uint32_t i = 0; !moves && i < n; i++) {
-        const uint32_t behind = i - node->n_inputs;
+        const uint32_t output = i - node->n_inputs;
         const uint32_t value = i < node->n_inputs        ? input_base(k, a, i)
-                               : behind < node->n_outputs ? node->first_output + behind
+                               : output < node->n_outputs ? node->first_output + output
                                                           : RW_NONE_ID;
         if (buffer_of(k, a, i)->value != value) return false;
     }
@@ -192,7 +192,7 @@ static bool order_is_valid(const struct checker *k)
         if (rw_action_is_move(a->kind)) {
             if (early != (a->kind == RW_ACTION_OUT)) return false;
         } else if (is_demanded(k, a)) {
-            if (early || next == k->p->n_order || (node_of(k, a)->adjoint && !is_remake(k, a))) return false;
+            if (early || next == k->p->n_order || (node_of(k, a)->adjoint && !is_recompute_node(k, a))) return false;
         } else if (rw_action_is_fused_update(k->p, a)) {
             if (early) return false;
         } else if (a->kind == RW_ACTION_COMMIT) {

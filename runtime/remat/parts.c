@@ -219,7 +219,7 @@ void rw_parts_choose(const struct rw_parts *x, const struct rw_part_order *o, si
 
 /*
  * The part of a buffer: that of its producer. A workspace belongs to the node that runs, or to the node whose value a
- * remake computes.
+ * recompute node computes.
  */
 static uint32_t owner_of(const struct rw_parts *x, const struct rw_schedule *s, const struct rw_buffer *b)
 {

@@ -135,7 +135,7 @@ static bool begin_place(struct rw_replayable *g, uint32_t n, const struct rw_nod
     return add_inputs(g, reads, place, n_inputs);
 }
 
-/* Adds a node, and after it its remakes. Their seconds add up to those of the node. */
+/* Adds a node, and after it its recompute nodes. Their seconds add up to those of the node. */
 static bool add_node(struct rw_replayable *g, uint32_t n, size_t *n_inputs)
 {
     const struct rw_problem *const p = g->p;
@@ -145,13 +145,13 @@ static bool add_node(struct rw_replayable *g, uint32_t n, size_t *n_inputs)
     if (!begin_place(g, n, node, seconds, n_inputs)) return false;
     for (uint32_t i = 0; i < node->n_outputs; i++) {
         const uint32_t v = node->first_output + i;
-        if (rw_problem_makes(p, v) && p->remake[v] == RW_NONE_ID) add_output(g, v, place);
+        if (rw_problem_makes(p, v) && p->recompute_node[v] == RW_NONE_ID) add_output(g, v, place);
     }
     for (uint32_t i = 0; i < node->n_outputs; i++) {
-        const uint32_t v = node->first_output + i, remake = p->remake[v];
-        if (!rw_problem_makes(p, v) || remake == RW_NONE_ID) continue;
-        const double part = fmin(rw_problem_seconds(p, remake), seconds);
-        if (!begin_place(g, n, &p->t->nodes[remake], part, n_inputs)) return false;
+        const uint32_t v = node->first_output + i, recompute_node = p->recompute_node[v];
+        if (!rw_problem_makes(p, v) || recompute_node == RW_NONE_ID) continue;
+        const double part = fmin(rw_problem_seconds(p, recompute_node), seconds);
+        if (!begin_place(g, n, &p->t->nodes[recompute_node], part, n_inputs)) return false;
         add_output(g, v, (uint32_t)g->n_nodes - 1);
         g->seconds[place] = seconds -= part;
     }
@@ -179,7 +179,7 @@ static rw_status fill(struct rw_replayable *g)
 rw_status rw_replayable_init(struct rw_replayable *g, const struct rw_problem *p)
 {
     *g = (struct rw_replayable){ .p = p };
-    size_t nodes = p->t->n_nodes - p->first_remake, values = 0;
+    size_t nodes = p->t->n_nodes - p->first_recompute_node, values = 0;
     for (size_t i = 0; i < p->n_order; i++) {
         const struct rw_node *const node = &p->t->nodes[p->order[i]];
         if (!node->adjoint) nodes++, values += node->n_outputs;

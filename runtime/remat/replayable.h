@@ -5,9 +5,9 @@
  * Nodes are numbered by their place in forward, values by the place of their producer. What exists anyway is no value
  * of this graph: leaves, held values, and outputs of adjoint nodes.
  *
- * A node with a remake (autodiff/recompute_output.h) is several nodes here: one that computes the other outputs, and
- * after it one for each output with a remake. So dropping only that output costs its remake, and dropping all outputs
- * costs the node.
+ * A node with a recompute node (autodiff/recompute_output.h) is several nodes here: one that computes the other
+ * outputs, and after it one for each output with a recompute node. So dropping only that output costs its recompute
+ * node, and dropping all outputs costs the node.
  */
 #ifndef RW_REMAT_REPLAYABLE_H
 #define RW_REMAT_REPLAYABLE_H

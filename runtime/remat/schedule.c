@@ -307,12 +307,12 @@ static rw_status push(struct rw_order_scratch *s, uint32_t value)
     return RW_OK;
 }
 
-/* The node that recomputes a value. If the input of its remake must itself be recomputed by the value's producer, that
-   execution computes the value as well. */
+/* The node that recomputes a value. If the input of its recompute node must itself be recomputed by the value's
+   producer, that execution computes the value as well. */
 static uint32_t producer_of(const struct emitter *e, uint32_t base)
 {
-    const uint32_t remake = e->p->remake[base];
-    return remake != RW_NONE_ID ? remake : rw_tape_value(e->t, base)->producer;
+    const uint32_t recompute_node = e->p->recompute_node[base];
+    return recompute_node != RW_NONE_ID ? recompute_node : rw_tape_value(e->t, base)->producer;
 }
 
 /*

@@ -15,7 +15,7 @@
 #define PATIENCE_MAX 32 /* times the speedup: so that trying all threads takes about 3 % of the time */
 #define PATIENCE_EVER 4096
 
-struct rw_small_op_threads *rw_small_op_threads_of(struct rw_companies *all, uint64_t plan)
+struct rw_small_op_threads *rw_small_op_threads_of(struct rw_op_thread_table *all, uint64_t plan)
 {
     struct rw_small_op_threads *last = all->of, *first = all->of, *own = NULL;
     for (struct rw_small_op_threads *c = all->of; c < all->of + RW_COMPANIES; c++) {

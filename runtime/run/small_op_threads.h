@@ -31,13 +31,13 @@ struct rw_small_op_threads {
 /* Number of plans with statistics, the most recent ones. If more plans alternate, each starts anew. */
 #define RW_COMPANIES 64
 
-struct rw_companies {
+struct rw_op_thread_table {
     struct rw_small_op_threads of[RW_COMPANIES];
     uint64_t asked;
 };
 
 /* Statistics of a plan that is about to run, by its serial. */
-struct rw_small_op_threads *rw_small_op_threads_of(struct rw_companies *all, uint64_t plan);
+struct rw_small_op_threads *rw_small_op_threads_of(struct rw_op_thread_table *all, uint64_t plan);
 
 /* Adds the time of a node of so many units of work. */
 void rw_small_op_threads_note(struct rw_small_op_threads *c, unsigned little, double seconds);

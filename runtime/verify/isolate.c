@@ -202,8 +202,8 @@ static rw_status check_margins(const struct pass *p, const enum rw_pattern *besi
 {
     bool whole;
     size_t first, last;
-    for (int behind = 0; behind < 2; behind++) {
-        const char *const margin = behind ? data + bytes : data - RW_MARGIN;
+    for (int at_end = 0; at_end < 2; at_end++) {
+        const char *const margin = at_end ? data + bytes : data - RW_MARGIN;
         const rw_status status = rw_patterns_margin(p->room->probe, margin, beside[p->number], &whole, &first,
                                                     &last);
         if (status || whole) {
@@ -212,7 +212,7 @@ static rw_status check_margins(const struct pass *p, const enum rw_pattern *besi
         }
         accuse(p->at, CKPT_CAUSE_OUTSIDE, -1, report);
         snprintf(report->detail, sizeof report->detail, "it wrote %s its %s %d, from byte %td to %td of %zu",
-                 behind ? "after" : "before", what, i, margin + first - data, margin + last - data, bytes);
+                 at_end ? "after" : "before", what, i, margin + first - data, margin + last - data, bytes);
         return RW_OK;
     }
     return RW_OK;

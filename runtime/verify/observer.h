@@ -20,7 +20,7 @@
 #include "plan/arena_buffers.h"
 #include "verify/isolate.h"
 
-enum rw_verifier_role { RW_WATCH_TRIES, RW_WATCH_NOTES, RW_WATCH_COMPARES, RW_WATCH_CAPTURES };
+enum rw_verifier_role { RW_WATCH_TRIES, RW_WATCH_RECORDS, RW_WATCH_COMPARES, RW_WATCH_CAPTURES };
 
 /* The last write to a source of the run. */
 struct rw_written {

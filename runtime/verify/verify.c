@@ -97,7 +97,7 @@ static rw_status make_reference(const struct subject *x, struct reference *ref, 
     rw_status status = plan_for(x, &rw_policy_none, &ref->plan);
     if (status) return status;
     if (!rw_table_make(&ref->table, ref->plan)) return no_memory(x);
-    rw_verifier_init(&w, RW_WATCH_NOTES, RW_PATTERN_NAN, x->probe);
+    rw_verifier_init(&w, RW_WATCH_RECORDS, RW_PATTERN_NAN, x->probe);
     w.table = &ref->table;
     w.room = x->room;
     status = rehearse(x, &w, ref->plan);
@@ -440,7 +440,7 @@ static rw_status watch_run(struct rw_attach *self, struct rw_run *r, struct rw_o
     struct rw_verifier *const w = rw_malloc(sizeof *w);
     if (!w) return RW_ERR_MEMORY;
     /* a step is compared with a rehearsal that starts with NaN; any other run is the only one */
-    rw_verifier_init(w, step ? RW_WATCH_NOTES : RW_WATCH_TRIES, step ? RW_PATTERN_LOW : RW_PATTERN_NAN, &v->probe);
+    rw_verifier_init(w, step ? RW_WATCH_RECORDS : RW_WATCH_TRIES, step ? RW_PATTERN_LOW : RW_PATTERN_NAN, &v->probe);
     w->observer.detach = detach;
     w->room = &v->room;
     w->says = true;

@@ -423,8 +423,9 @@ static double times_nominal(struct fixture *b, const struct rw_costs *costs, con
 }
 
 /*
- * The remake of a linear layer with gelu is gelu alone, which was never executed: its gradient was, and predicts it
- * better than copies do. A name with the same prefix only is not related, and one in another type does not count.
+ * The recompute node of a linear layer with gelu is gelu alone, which was never executed: its gradient was, and
+ * predicts it better than copies do. A name with the same prefix only is not related, and one in another type does not
+ * count.
  */
 Test(costs, an_op_that_never_ran_is_like_its_family)
 {

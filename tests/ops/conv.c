@@ -143,7 +143,7 @@ static bool was_recorded(const struct fixture *b, const char *name)
     return false;
 }
 
-static bool lies_channels_last(const rw_tensor *x)
+static bool is_channels_last(const rw_tensor *x)
 {
     const rw_layout *const l = rw_tensor_layout(x);
     return l->rank == 4 && l->stride[1] == 1 && l->stride[3] == l->dim[1] && l->stride[2] == l->dim[1] * l->dim[3];
@@ -154,7 +154,7 @@ static rw_tensor *block(struct fixture *b, rw_tensor *x, rw_tensor *w)
 {
     const rw_conv2d_params same = { .padding = { 1, 1 } };
     rw_tensor *const h = rw_relu(b->t, rw_conv2d(b->t, x, w, RW_NONE, &same));
-    cr_assert(lies_channels_last(h));
+    cr_assert(is_channels_last(h));
     return rw_relu(b->t, rw_add(b->t, x, rw_conv2d(b->t, h, w, RW_NONE, &same)));
 }
 
@@ -180,7 +180,7 @@ Test(ops_conv, a_residual_chain_is_never_turned)
     rw_tensor *const w = param(b.ctx, "w", RW_F32, RW_SHAPE(6, 6, 3, 3));
     rw_tensor *x = rw_permute(b.t, param(b.ctx, "x", RW_F32, RW_SHAPE(2, 5, 7, 6)), (const int[]){ 0, 3, 1, 2 });
     for (int i = 0; i < 3; i++) x = block(&b, x, w);
-    cr_assert(lies_channels_last(x));
+    cr_assert(is_channels_last(x));
     cr_assert(rw_shape_equal(rw_tensor_shape(x), RW_SHAPE(2, 6, 5, 7)));
     cr_assert_not(was_recorded(&b, "contiguous"), "forward");
     rw_tensor *const loss = loss_of(b.t, x);

@@ -205,8 +205,8 @@ static bool is_random(const rw_tape *t, const struct rw_node *node)
 static const struct rw_node *producer_of(const struct items *x, uint32_t v)
 {
     const struct rw_problem *const p = x->g.p;
-    const uint32_t remake = p->remake[x->g.value[v]];
-    return &p->t->nodes[remake == RW_NONE_ID ? x->g.node[x->g.producer[v]] : remake];
+    const uint32_t recompute_node = p->recompute_node[x->g.value[v]];
+    return &p->t->nodes[recompute_node == RW_NONE_ID ? x->g.node[x->g.producer[v]] : recompute_node];
 }
 
 static bool is_small(const struct items *x, uint32_t v)

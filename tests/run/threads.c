@@ -222,7 +222,7 @@ Test(threads, one_thread_that_is_a_little_slower_is_tried_and_left)
 
 Test(threads, a_plan_that_has_not_run_begins_as_the_one_that_ran_last)
 {
-    struct rw_companies all = { 0 };
+    struct rw_op_thread_table all = { 0 };
     rw_small_op_threads_of(&all, 7)->alone = true;
     cr_expect(rw_small_op_threads_of(&all, 8)->alone);
     rw_small_op_threads_of(&all, 8)->alone = false;
@@ -236,7 +236,7 @@ Test(threads, a_plan_that_has_not_run_begins_as_the_one_that_ran_last)
 
 Test(threads, the_plan_that_ran_longest_ago_is_forgotten)
 {
-    struct rw_companies all = { 0 };
+    struct rw_op_thread_table all = { 0 };
     for (uint64_t plan = 1; plan <= RW_COMPANIES; plan++) rw_small_op_threads_of(&all, plan)->together = (double)plan;
     cr_expect_eq(rw_small_op_threads_of(&all, 1)->together, 1);
     rw_small_op_threads_of(&all, RW_COMPANIES + 1);
