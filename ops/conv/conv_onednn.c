@@ -231,8 +231,8 @@ static void share_weight(struct plan *p, int i)
 }
 
 /* Planning creates the primitives; a run finds them, because its plan keeps them alive. */
-static rw_status ask_library(const struct rw_conv *c, enum rw_conv_kind kind, struct rw_onednn *onednn, bool bias,
-                             bool planning, struct plan *p)
+static rw_status query_library(const struct rw_conv *c, enum rw_conv_kind kind, struct rw_onednn *onednn, bool bias,
+                               bool planning, struct plan *p)
 {
     for (int i = 0; i < primitives(p) && !p->own; i++) {
         const struct rw_conv_signature s = signature_of(c, kind, p, i, bias);
@@ -346,7 +346,7 @@ static rw_status make_plan(const struct rw_conv *c, enum rw_conv_kind kind, stru
     if (ret->own) return RW_OK;
     if (kind == RW_CONV_WEIGHT) cut_weight(c, ret);
     else cut_images(c, kind, UNITS, ret);
-    RW_CHECK(ask_library(c, kind, onednn, bias, planning, ret));
+    RW_CHECK(query_library(c, kind, onednn, bias, planning, ret));
     if (ret->own) return RW_OK;
     const size_t each_thread = (size_t)ret->threads;
     set_copies(c, kind, pieces, ret);
@@ -589,9 +589,9 @@ static rw_status reorder_weights(const struct job *j)
     float *const wide = (float *)(void *)(j->at - p->weight);
     const void *const weight = p->wide ? wide : j->o->y;
     if (p->wide) rw_conv_widen_all(j->loops, j->c->dtype, j->o->y, weight_elements(j->c), p->threads, wide);
-    for (int i = 0, made = 0; i < primitives(p); i++) {
-        if (p->copy[i] < made) continue;
-        char *const to = j->at + (size_t)made++ * p->reordered;
+    for (int i = 0, n_done = 0; i < primitives(p); i++) {
+        if (p->copy[i] < n_done) continue;
+        char *const to = j->at + (size_t)n_done++ * p->reordered;
         RW_CHECK(rw_onednn_conv_reorder_weight(p->primitive[i], p->threads, weight, to, scratch, p->scratch));
     }
     return RW_OK;

@@ -147,12 +147,12 @@ static inline int64_t rw_gemm_start(const struct gemm *g, const struct gemm_oper
  * A skinny product: few rows, and a row-major matrix that is too large for a cache. Its time is that of reading the
  * matrix, so it is read in runs as long as possible (skinny_product_cpu.c). Decided by shape and strides alone.
  */
-#define GEMM_THIN_ROWS 8
-#define GEMM_THIN_COLS 1024
-bool rw_gemm_is_thin(const struct gemm *g);
+#define GEMM_SKINNY_ROWS 8
+#define GEMM_SKINNY_COLS 1024
+bool rw_gemm_is_skinny(const struct gemm *g);
 
 /* A shallow product: a small depth k, and a c that is too large for a cache. */
-#define GEMM_THIN_DEPTH 8
+#define GEMM_SKINNY_DEPTH 8
 bool rw_gemm_is_shallow(const struct gemm *g);
 
 /* Register block of the packed loops, and the maximum depth and rows of a part of a that is packed at a time. */

@@ -244,7 +244,7 @@ rw_status rw_gemm_run(const rw_kernel *k, struct gemm *g, const struct gemm_loop
         return RW_OK;
     }
     if (p.wide || (p.packed && !g->panels)) return run_tiles(g, &p, loops, tiles, k->workspace);
-    if (g->panels || p.amx) return rw_gemm_run_made(g, &p, loops, k->workspace);
+    if (g->panels || p.amx) return rw_gemm_run_generated(g, &p, loops, k->workspace);
     if (p.own) return rw_shares_run(p.threads, tiles, run_one_of_own, &(struct tiles){ g, &p, loops, NULL });
     char *scratch = k->workspace;
     if (g->a.pack_bytes) pack(g, &g->a, p.threads, scratch, g->m, g->k);

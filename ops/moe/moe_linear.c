@@ -121,9 +121,9 @@ struct rows {
    not needed. */
 static struct rows rows_of(rw_tensor *x, rw_tensor *const *routes)
 {
-    struct rw_producer made;
-    if (!rw_producer_of(x, &made) || made.op != &rw_op_moe_gather || rw_producer_input(x, 1) != routes[1] ||
-        ((const struct rw_moe_gather_attrs *)made.attrs)->k != rw_tensor_shape(routes[2]).dim[1])
+    struct rw_producer producer;
+    if (!rw_producer_of(x, &producer) || producer.op != &rw_op_moe_gather || rw_producer_input(x, 1) != routes[1] ||
+        ((const struct rw_moe_gather_attrs *)producer.attrs)->k != rw_tensor_shape(routes[2]).dim[1])
         return (struct rows){ x, false };
     return (struct rows){ rw_producer_input(x, 0), true };
 }

@@ -120,8 +120,8 @@ static struct rw_matmul_signature signature_of(const struct moe_product *m, cons
 }
 
 /* All primitives, created when planning and found in a run. *ret_fast: there is fast code for each. */
-static rw_status ask(const struct moe_product *m, struct library *l, struct rw_onednn *onednn, bool outer,
-                     int threads, bool planning, bool *ret_fast)
+static rw_status query_library(const struct moe_product *m, struct library *l, struct rw_onednn *onednn, bool outer,
+                               int threads, bool planning, bool *ret_fast)
 {
     *ret_fast = true;
     const int n = next_cut(l, m->rows, MAX) + 1; /* no expert has more rows than there are in total */
@@ -186,7 +186,7 @@ static rw_status open_library(const struct moe_product *m, struct library *l, st
     l->across = tiling_of(width, outer ? OUTER_MAX : columns_of_product(wide, depth));
     l->down = tiling_of(outer ? m->out : 1, OUTER_MAX);
     set_rows(m, l, outer);
-    RW_CHECK(ask(m, l, onednn, outer, threads, planning, ret_fast));
+    RW_CHECK(query_library(m, l, onednn, outer, threads, planning, ret_fast));
     set_bytes(m, l, outer);
     return RW_OK;
 }

@@ -25,9 +25,9 @@ __device__ __forceinline__ bool unscale(void *to, const void *data, int64_t from
         for (int l = 0; l < P; l++) w[l] = widen(v.x[l]) * by;
         const raw<pack<T>> r = narrow_pack<T>(w);
         store_global(y + i, r);
-        const pack<T> made = r.elements();
+        const pack<T> unscaled = r.elements();
 #pragma unroll
-        for (int l = 0; l < P; l++) found |= !(widen(made.x[l]) - widen(made.x[l]) == 0);
+        for (int l = 0; l < P; l++) found |= !(widen(unscaled.x[l]) - widen(unscaled.x[l]) == 0);
     }
     const int last = whole + static_cast<int>(threadIdx.x);
     if (last < n) {

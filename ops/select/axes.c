@@ -136,10 +136,10 @@ rw_tensor *rw_stack_at(rw_site at, rw_tape *t, rw_tensor *const *x, int n, int a
     const struct rw_composite c = rw_composite_begin(t, "stack");
     if (n < 1 || n >= RW_OP_MAX_OPERANDS || !x) return rw_composite_end(&c, rw_concat_at(at, t, x, n, axis));
     rw_tensor **const part = t ? rw_scratch_at(at, t, "stack", (size_t)n, sizeof *part) : NULL, *result = NULL;
-    int made = 0;
+    int n_done = 0;
     if (!part) return rw_composite_end(&c, NULL);
-    while (made < n && (part[made] = rw_unsqueeze_at(at, t, x[made], axis))) made++;
-    if (made == n) result = rw_concat_at(at, t, part, n, axis);
+    while (n_done < n && (part[n_done] = rw_unsqueeze_at(at, t, x[n_done], axis))) n_done++;
+    if (n_done == n) result = rw_concat_at(at, t, part, n, axis);
     rw_free(part);
     return rw_composite_end(&c, result);
 }

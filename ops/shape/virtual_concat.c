@@ -10,15 +10,15 @@
    dense. */
 static int concat_inputs_of(rw_tensor *x, int axis)
 {
-    struct rw_producer made;
+    struct rw_producer producer;
     const rw_layout *const layout = rw_tensor_layout(x);
     rw_tensor *const whole = rw_tensor_base(x);
     if (layout != rw_tensor_layout(whole) || rw_is_decided_about(whole)) return 0;
-    if (!rw_producer_of(whole, &made) || made.op != &rw_op_concat) return 0;
-    const int64_t along = ((const struct rw_concat_attrs *)made.attrs)->axis;
-    for (int i = 0; i < made.n_inputs; i++)
+    if (!rw_producer_of(whole, &producer) || producer.op != &rw_op_concat) return 0;
+    const int64_t along = ((const struct rw_concat_attrs *)producer.attrs)->axis;
+    for (int i = 0; i < producer.n_inputs; i++)
         if (!rw_tensor_layout(rw_producer_input(whole, i))->dense) return 0;
-    return (along < 0 ? along + layout->rank : along) == axis ? made.n_inputs : 0;
+    return (along < 0 ? along + layout->rank : along) == axis ? producer.n_inputs : 0;
 }
 
 /* Replaces concatenation input i by several. */

@@ -249,7 +249,7 @@ static rw_status plan(rw_context *ctx, bool keeps_nonfinite)
     struct rw_clipping *const c = ctx->clipping;
     const bool fits = c->n_params == ctx->n_params && c->clip.keeps_nonfinite == keeps_nonfinite;
     if (c->update.run && fits && !rw_update_is_stale(&c->update)) return RW_OK;
-    struct rw_update made;
+    struct rw_update created;
     struct rw_clip_sums sums = c->clip.sums;
     if (!open_sums(ctx, &c->clip.sums)) {
         c->clip.sums = sums;
@@ -257,7 +257,7 @@ static rw_status plan(rw_context *ctx, bool keeps_nonfinite)
     }
     const bool kept = c->clip.keeps_nonfinite;
     c->clip.keeps_nonfinite = keeps_nonfinite;
-    const rw_status status = rw_update_open(&made, ctx, rw_clip_recorder(&c->clip));
+    const rw_status status = rw_update_open(&created, ctx, rw_clip_recorder(&c->clip));
     if (status) {
         c->clip.keeps_nonfinite = kept;
         close_sums(ctx, &c->clip.sums);
@@ -266,7 +266,7 @@ static rw_status plan(rw_context *ctx, bool keeps_nonfinite)
     }
     rw_update_close(&c->update);
     close_sums(ctx, &sums);
-    c->update = made;
+    c->update = created;
     c->n_params = ctx->n_params;
     return RW_OK;
 }

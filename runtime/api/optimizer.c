@@ -266,12 +266,12 @@ static void free_sums(rw_optimizer *opt)
 static rw_status add_sums(rw_optimizer *opt)
 {
     opt->sums = add_states(opt, RW_F64, RW_UPDATE_SUMS);
-    bool made = opt->sums;
-    for (size_t i = 0; made && i < opt->n; i++) {
+    bool has_sums = opt->sums;
+    for (size_t i = 0; has_sums && i < opt->n; i++) {
         opt->members[i].sums = rw_state_create(opt->ctx, RW_F64, RW_SHAPE(1, RW_UPDATE_SUMS));
-        made = opt->members[i].sums;
+        has_sums = opt->members[i].sums;
     }
-    if (made) return RW_OK;
+    if (has_sums) return RW_OK;
     free_sums(opt);
     return no_memory(opt->ctx, "rw_monitor_watch");
 }
@@ -568,11 +568,11 @@ const void *rw_optimizer_store(const rw_optimizer *opt)
 
 static rw_status plan_again(rw_optimizer *opt)
 {
-    struct rw_update made;
-    const rw_status status = open_update(opt, &made);
+    struct rw_update created;
+    const rw_status status = open_update(opt, &created);
     if (status) return status;
     rw_update_close(&opt->update);
-    opt->update = made;
+    opt->update = created;
     opt->update_follows = opt->pending;
     opt->update_sums = opt->n_watchers > 0;
     return RW_OK;

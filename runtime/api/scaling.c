@@ -45,9 +45,9 @@ static void name_step(int i, char *text, size_t size)
 
 static rw_status check_loss(rw_context *ctx, rw_tape *t, rw_tensor *loss, int i)
 {
-    char who[64];
-    name_step(i, who, sizeof who);
-    if (rw_loss_check(t, loss, who) != RW_NONE_ID) return RW_OK;
+    char name[64];
+    name_step(i, name, sizeof name);
+    if (rw_loss_check(t, loss, name) != RW_NONE_ID) return RW_OK;
     const rw_status status = t->ctx->status;
     if (t->ctx == ctx) return status;
     rw_fail(ctx, status, "%s", rw_error_message(t->ctx));
@@ -59,11 +59,11 @@ static rw_status check_loss(rw_context *ctx, rw_tape *t, rw_tensor *loss, int i)
    are compared with, whichever context met it. */
 static rw_status name_failure(rw_context *ctx, rw_context *met, rw_status status, int i)
 {
-    char who[64], why[RW_MESSAGE_MAX / 2];
-    name_step(i, who, sizeof who);
+    char name[64], why[RW_MESSAGE_MAX / 2];
+    name_step(i, name, sizeof name);
     snprintf(why, sizeof why, "%s", rw_error_message(met));
     rw_error_clear(met);
-    return rw_fail(ctx, status, "%s: %s", who, why);
+    return rw_fail(ctx, status, "%s: %s", name, why);
 }
 
 /* ---- predictions ---- */

@@ -77,7 +77,7 @@ static uint64_t count_beside(const struct rw_problem *p)
     uint64_t bytes = 0;
     for (uint32_t v = 0; v < p->mark.values; v++) {
         const struct rw_tensor *const x = rw_tape_value(t, v);
-        if (p->asked[v] && x->producer == RW_NONE_ID && rw_tape_base(t, v) == v) bytes += rw_tensor_bytes(x);
+        if (p->is_read[v] && x->producer == RW_NONE_ID && rw_tape_base(t, v) == v) bytes += rw_tensor_bytes(x);
     }
     for (size_t i = 0; i < p->targets.n_params; i++) bytes += t->ctx->by_id[p->targets.params[i]]->gradient.bytes;
     return bytes;
@@ -88,14 +88,14 @@ static bool is_optional(const rw_op_def *op, uint32_t input)
     return op->optional >> (input < 31 ? input : 31) & 1;
 }
 
-static void mark_asked(struct rw_problem *p)
+static void mark_read(struct rw_problem *p)
 {
     const rw_tape *const t = p->t;
     for (size_t n = 0; n < t->n_nodes; n++) {
         const struct rw_node *const node = &t->nodes[n];
         for (uint32_t i = 0; p->needed[n] && i < node->n_inputs; i++) {
             const uint32_t b = rw_tape_base(t, t->operands[node->first_input + i]);
-            if (!is_view(t, node) && !is_optional(t->ctx->ops[node->op], i)) p->asked[b] = true;
+            if (!is_view(t, node) && !is_optional(t->ctx->ops[node->op], i)) p->is_read[b] = true;
         }
     }
 }
@@ -128,7 +128,7 @@ static rw_status count_bytes(struct rw_problem *p, const struct rw_node *node, u
                    (unsigned long long)bytes, (unsigned long long)workspace);
 }
 
-static rw_status ask_costs(struct rw_problem *p, uint32_t n)
+static rw_status query_costs(struct rw_problem *p, uint32_t n)
 {
     const rw_tape *const t = p->t;
     const struct rw_node *const node = &t->nodes[n];
@@ -167,7 +167,7 @@ static rw_status make_order(struct rw_problem *p)
         const bool recomputes = rw_problem_is_recompute_node(p, n);
         if (!p->needed[recomputes ? node->of : n] || is_view(p->t, node)) continue;
         if (!recomputes && !is_commit(p->t, node)) p->order[p->n_order++] = n;
-        status = ask_costs(p, n);
+        status = query_costs(p, n);
     }
     return status;
 }
@@ -241,7 +241,7 @@ static rw_status fill(struct rw_problem *p)
     p->needed = rw_calloc(nodes, sizeof *p->needed);
     p->wanted = rw_calloc(values, sizeof *p->wanted);
     p->target_of = rw_malloc(values * sizeof *p->target_of);
-    p->asked = rw_calloc(values, sizeof *p->asked);
+    p->is_read = rw_calloc(values, sizeof *p->is_read);
     p->given = rw_malloc(values * sizeof *p->given);
     p->recompute_node = rw_malloc(values * sizeof *p->recompute_node);
     p->base = rw_malloc(p->t->n_operands * sizeof *p->base);
@@ -253,7 +253,7 @@ static rw_status fill(struct rw_problem *p)
     p->cost = rw_calloc(nodes, sizeof *p->cost);
     p->across = rw_calloc(nodes, sizeof *p->across);
     p->seconds = rw_calloc(nodes, sizeof *p->seconds);
-    if (!p->needed || !p->wanted || !p->target_of || !p->asked || !p->given || !p->recompute_node || !p->base ||
+    if (!p->needed || !p->wanted || !p->target_of || !p->is_read || !p->given || !p->recompute_node || !p->base ||
         !p->bytes || !p->order || !p->deferrable || !p->overwrites || !p->workspace || !p->cost || !p->across ||
         !p->seconds)
         return RW_ERR_MEMORY;
@@ -261,11 +261,11 @@ static rw_status fill(struct rw_problem *p)
     list_recompute_nodes(p);
     mark_given(p);
     mark_needed(p);
-    mark_asked(p);
+    mark_read(p);
     p->beside_bytes = count_beside(p);
     if (p->t->ctx->costs) p->memory = p->t->ctx->costs->memory;
-    const rw_status made = make_order_holding(p);
-    return made ? made : find_deferrable(p);
+    const rw_status ordered = make_order_holding(p);
+    return ordered ? ordered : find_deferrable(p);
 }
 
 static _Atomic uint64_t n_opened;
@@ -288,7 +288,7 @@ rw_status rw_problem_open(struct rw_problem *p, rw_tape *t, const struct rw_requ
 
 void rw_problem_close(struct rw_problem *p)
 {
-    void *const arrays[] = { p->needed, p->wanted, p->target_of, p->asked, p->given, p->recompute_node, p->base,
+    void *const arrays[] = { p->needed, p->wanted, p->target_of, p->is_read, p->given, p->recompute_node, p->base,
                              p->bytes, p->order, p->deferrable, p->overwrites, p->workspace, p->cost, p->across,
                              p->seconds };
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) rw_free(arrays[i]);

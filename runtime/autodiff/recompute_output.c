@@ -9,7 +9,7 @@
 
 /* By value: an adjoint node reads it or a value computed from it; it has a recompute node; a recompute node reads
    it. */
-enum { READ_LATE = 1, IS_MADE = 2, IS_SOURCE = 4 };
+enum { READ_LATE = 1, IS_RECOMPUTED = 2, IS_SOURCE = 4 };
 
 /* What a node's op sees of it in its recompute_output function; copies, because recording may move nodes and
    attributes. */
@@ -97,7 +97,7 @@ static rw_status settle(const struct ruling *r, const struct rw_tape_mark *mark,
     const char *const fault = is_new ? fault_of(r, y, rw_tape_value(t, v))
                                      : "expected a value that it recorded, got another";
     if (fault) return fail(r, mark, fault);
-    if (reads(t, last, r->node.first_output, r->node.n_outputs, state, IS_MADE)) {
+    if (reads(t, last, r->node.first_output, r->node.n_outputs, state, IS_RECOMPUTED)) {
         rw_tape_cut(t, mark);
         return RW_OK;
     }
@@ -105,13 +105,13 @@ static rw_status settle(const struct ruling *r, const struct rw_tape_mark *mark,
         const uint32_t in = t->operands[last->first_input + i];
         if (in - r->node.first_output < r->node.n_outputs) state[in] |= IS_SOURCE;
     }
-    state[v] |= IS_MADE;
+    state[v] |= IS_RECOMPUTED;
     last->first_output = v;
     t->n_values = mark->values;
     return RW_OK;
 }
 
-static rw_status ask(const struct ruling *r, uint32_t output, uint8_t *state)
+static rw_status try_output(const struct ruling *r, uint32_t output, uint8_t *state)
 {
     rw_tape *const t = r->t;
     const struct rw_tape_mark mark = rw_tape_mark(t);
@@ -126,11 +126,11 @@ static rw_status ask(const struct ruling *r, uint32_t output, uint8_t *state)
     return settle(r, &mark, y, r->node.first_output + output, state);
 }
 
-static rw_status ask_for_each(const struct ruling *r, uint8_t *state)
+static rw_status try_each_output(const struct ruling *r, uint8_t *state)
 {
     rw_status status = RW_OK;
     for (uint32_t i = 0; !status && i < r->node.n_outputs; i++)
-        if ((state[r->node.first_output + i] & (READ_LATE | IS_SOURCE)) == READ_LATE) status = ask(r, i, state);
+        if ((state[r->node.first_output + i] & (READ_LATE | IS_SOURCE)) == READ_LATE) status = try_output(r, i, state);
     return status;
 }
 
@@ -146,7 +146,7 @@ static rw_status record_of(rw_tape *t, uint32_t n, uint8_t *state)
             r.operand[i] = rw_tape_value(t, t->operands[r.node.first_input + i]);
         for (uint32_t i = 0; i < r.node.n_outputs; i++)
             r.operand[r.node.n_inputs + i] = rw_tape_value(t, r.node.first_output + i);
-        status = ask_for_each(&r, state);
+        status = try_each_output(&r, state);
     }
     rw_free(r.attrs);
     rw_free(r.operand);

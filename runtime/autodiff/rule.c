@@ -82,7 +82,7 @@ static uint32_t value_of(const rw_grad_call *g, int i)
 bool rw_grad_wanted(const rw_grad_call *g, int i)
 {
     RW_LOOKS_ONLY;
-    return has(n_inputs(g), i) && rw_value_is_wanted(g->tape, g->asked, value_of(g, i));
+    return has(n_inputs(g), i) && rw_value_is_wanted(g->tape, g->requested, value_of(g, i));
 }
 
 /* The type in which a value's gradient is summed. */
@@ -311,7 +311,7 @@ rw_tensor *rw_grad_value(const rw_grad_call *g, int64_t number)
 
 bool rw_grad_value_wanted(const rw_grad_call *g, int64_t number)
 {
-    return rw_value_is_wanted(g->tape, g->asked, (uint32_t)number);
+    return rw_value_is_wanted(g->tape, g->requested, (uint32_t)number);
 }
 
 rw_status rw_grad_set_value(rw_grad_call *g, rw_tensor *x, rw_tensor *dx)

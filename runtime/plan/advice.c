@@ -65,9 +65,9 @@ static size_t list_pieces(const struct rw_planning *g, const uint32_t *holder, s
         if (!rw_buffer_is_placed(s, i) || !rw_buffer_lives(b, g->cost.peak_action) || !b->bytes) continue;
         const enum rw_live_kind kind = rw_live_kind_of(&g->problem, s, i, holder[i]);
         const uint32_t value = s->buffers[holder[i]].value;
-        const bool made = value != RW_NONE_ID && rw_tape_value(g->problem.t, value)->producer != RW_NONE_ID;
-        piece[n++] = (struct piece){ key_of(g, made ? value : RW_NONE_ID, kind), rw_buffer_room(&g->problem, b),
-                                     made ? value : RW_NONE_ID, 1, (uint8_t)kind };
+        const bool is_computed = value != RW_NONE_ID && rw_tape_value(g->problem.t, value)->producer != RW_NONE_ID;
+        piece[n++] = (struct piece){ key_of(g, is_computed ? value : RW_NONE_ID, kind), rw_buffer_room(&g->problem, b),
+                                     is_computed ? value : RW_NONE_ID, 1, (uint8_t)kind };
     }
     return n;
 }

@@ -142,7 +142,7 @@ rw_status rw_planning_open(struct rw_planning *g, rw_tape *t, const struct rw_re
 }
 
 /* The first of the largest values that nodes compute. It exists if the arena is not empty. */
-static const rw_tensor *largest_made(const rw_tape *t)
+static const rw_tensor *largest_result(const rw_tape *t)
 {
     const rw_tensor *most = NULL;
     for (size_t v = 0; v < t->n_values; v++) {
@@ -159,7 +159,7 @@ static rw_status check_size(const rw_tape *t, uint64_t bytes)
 {
     rw_context *const ctx = t->ctx;
     if (bytes / ctx->device->alignment < RW_WORD_SOURCE) return RW_OK;
-    const rw_tensor *const x = largest_made(t);
+    const rw_tensor *const x = largest_result(t);
     const struct rw_node *const node = &t->nodes[x->producer];
     const rw_site at = ctx->sites[node->site];
     return rw_fail(ctx, RW_ERR_MEMORY, "planning: the step needs an arena of %llu bytes, more than a plan can address; "

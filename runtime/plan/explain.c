@@ -25,9 +25,10 @@ static const char *reason_of(const struct rw_planning *g, const struct rw_explai
 {
     const uint32_t value = g->schedule.buffers[line->buffer].value;
     const struct rw_fate fate = g->choice.fate[value];
-    const bool asked = (fate.level || fate.what == RW_REPLAY) && fate.why != RW_WHY_OUTSIDE && fate.why != RW_WHY_OP;
+    const bool is_decided = (fate.level || fate.what == RW_REPLAY) && fate.why != RW_WHY_OUTSIDE &&
+                            fate.why != RW_WHY_OP;
     if (line->what == RW_LINE_DEFERRED) return "only backward reads it: computed there for the first time";
-    if (line->what == RW_LINE_REPLAYED && !asked) return "its op is replayed for another output";
+    if (line->what == RW_LINE_REPLAYED && !is_decided) return "its op is replayed for another output";
     if (fate.why != RW_WHY_OUTSIDE) return rw_why_text(fate.why);
     if (!l->replays) return "nothing is replayed under this policy";
     return g->choice.segment_of[rw_tape_value(g->problem.t, value)->producer]

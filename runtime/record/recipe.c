@@ -279,11 +279,11 @@ rw_tensor *rw_recipe_codes_at(rw_site at, rw_tape *t, rw_tensor *x, const rw_qua
     const bool keeps = key_of(t, x, recipe, origin, which, &key);
     rw_tensor *kept;
     if (keeps && rw_kept_codes_find(at, t, &key, x->leaf, &kept, ret_scale)) return *ret_scale ? kept : NULL;
-    struct rw_tensor *const made = cast_before(t, x, RW_F8_E4M3, origin);
-    if (made) {
+    struct rw_tensor *const cast = cast_before(t, x, RW_F8_E4M3, origin);
+    if (cast) {
         if (check_source(t, x, at)) return NULL;
-        *ret_scale = rw_tape_value(t, made->id + 1);
-        return made;
+        *ret_scale = rw_tape_value(t, cast->id + 1);
+        return cast;
     }
     if (!reserve(t, x->id)) {
         rw_fail(t->ctx, RW_ERR_MEMORY, "quantize at %s:%d: out of memory", rw_file_of(at), at.line);

@@ -111,9 +111,9 @@ rw_status ckpt_end_at(rw_site at, rw_tape *t)
 /* Reserves one more part, which may still hold the policy of an earlier step's part. */
 static bool reserve_part(rw_tape *t)
 {
-    if (t->n_parts < t->n_made_parts) return true;
+    if (t->n_parts < t->n_created_parts) return true;
     if (!rw_grow(&t->parts, &t->cap_parts, t->n_parts, 1, sizeof *t->parts)) return false;
-    t->parts[t->n_made_parts++] = (struct rw_tape_part){ 0 };
+    t->parts[t->n_created_parts++] = (struct rw_tape_part){ 0 };
     return true;
 }
 

@@ -129,7 +129,7 @@ struct rw_tape {
     size_t n_retained, cap_retained;
     uint32_t open_region; /* innermost, RW_NONE_ID outside any */
     struct rw_tape_part *parts;
-    size_t n_parts, n_made_parts, cap_parts; /* entries from n_parts on are of earlier steps */
+    size_t n_parts, n_created_parts, cap_parts; /* entries from n_parts on are of earlier steps */
     uint32_t open_part; /* the same of parts */
     unsigned open_no_grads; /* calls of rw_no_grad_begin() without their end */
     struct rw_tape_recipe *recipes;

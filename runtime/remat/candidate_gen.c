@@ -333,12 +333,12 @@ static rw_status propose_filled(struct proposer *m, const struct filling *x)
  */
 static size_t cut_evenly(const struct rw_replayable *g, size_t n_stages, uint32_t *cut)
 {
-    uint64_t all = 0, made = 0;
+    uint64_t all = 0, computed = 0;
     size_t n = 0;
     for (size_t v = 0; v < g->n_values; v++) all += g->bytes[v];
     for (uint32_t i = 0; i < g->n_nodes; i++) {
-        if (!i || (n < n_stages && rw_place_may_begin(g, i) && made * n_stages >= all * n)) cut[n++] = i;
-        for (uint32_t v = g->output_at[i]; v < g->output_at[i + 1]; v++) made += g->bytes[v];
+        if (!i || (n < n_stages && rw_place_may_begin(g, i) && computed * n_stages >= all * n)) cut[n++] = i;
+        for (uint32_t v = g->output_at[i]; v < g->output_at[i + 1]; v++) computed += g->bytes[v];
     }
     cut[n] = (uint32_t)g->n_nodes;
     return n;

@@ -189,8 +189,8 @@ static void drop_siblings(struct rw_choice *c, const struct rw_problem *p)
         for (uint32_t i = 0; node->n_outputs > 1 && i < node->n_outputs; i++)
             replayed |= fate[i].what == RW_REPLAY && p->recompute_node[node->first_output + i] == RW_NONE_ID;
         for (uint32_t i = 0; replayed && i < node->n_outputs; i++) {
-            const bool asked = fate[i].why != RW_WHY_OUTSIDE && fate[i].why != RW_WHY_OP;
-            if (!asked && fate[i].level == 0) fate[i].what = RW_REPLAY;
+            const bool is_decided = fate[i].why != RW_WHY_OUTSIDE && fate[i].why != RW_WHY_OP;
+            if (!is_decided && fate[i].level == 0) fate[i].what = RW_REPLAY;
         }
     }
 }

@@ -35,14 +35,14 @@ struct moved_cuts {
 static void find_parts(struct moved_cuts *m)
 {
     const struct rw_replayable *const g = m->g;
-    double all = 0, made = 0;
+    double all = 0, computed = 0;
     size_t n = 0;
     for (uint32_t v = 0; v < g->n_values; v++)
         if (g->late[v] && rw_value_may_move(g, v)) all += (double)g->bytes[v];
     for (uint32_t v = 0; v < g->n_values; v++) {
         if (!g->late[v] || !rw_value_may_move(g, v)) continue;
-        made += (double)g->bytes[v];
-        while (n < PARTS && made * PARTS >= all * (double)(n + 1)) m->end[n++] = g->producer[v] + 1;
+        computed += (double)g->bytes[v];
+        while (n < PARTS && computed * PARTS >= all * (double)(n + 1)) m->end[n++] = g->producer[v] + 1;
     }
     while (n < PARTS) m->end[n++] = (uint32_t)g->n_nodes;
 }

@@ -234,10 +234,10 @@ static rw_status descend(struct descent *d)
     d->peak = cost.peak;
     d->at = cost.peak_action;
     status = note(d, &cost);
-    for (bool goes_on = true; !status && goes_on && d->left;) {
+    for (bool continues = true; !status && continues && d->left;) {
         status = list_moves(d);
-        if (!status) status = try_moves(d, false, &goes_on);
-        if (!status && !goes_on && any_is_for_replays(d)) status = try_moves(d, true, &goes_on);
+        if (!status) status = try_moves(d, false, &continues);
+        if (!status && !continues && any_is_for_replays(d)) status = try_moves(d, true, &continues);
     }
     return status;
 }
@@ -250,14 +250,14 @@ static rw_status descend(struct descent *d)
 static rw_status cut_stages(struct descent *d, size_t n_stages)
 {
     const struct rw_replayable *const g = d->g;
-    uint64_t all = 0, made = 0;
+    uint64_t all = 0, computed = 0;
     uint32_t *const stage = rw_malloc(g->n_nodes * sizeof *stage);
     if (!stage) return RW_ERR_MEMORY;
     rw_status status = RW_OK;
     for (size_t v = 0; v < g->n_values; v++) all += g->bytes[v];
     uint32_t first = 0, n = 0;
     for (uint32_t i = 0; i < g->n_nodes; i++) {
-        if (i > first && rw_place_may_begin(g, i) && (!n_stages || made * n_stages >= all * (n + 1))) {
+        if (i > first && rw_place_may_begin(g, i) && (!n_stages || computed * n_stages >= all * (n + 1))) {
             if (rw_compact_choice_add_stretch(&d->r, (struct rw_stretch){ first, i, RW_NONE_ID }) == RW_NONE_ID)
                 status = RW_ERR_MEMORY;
             first = i;
@@ -265,7 +265,7 @@ static rw_status cut_stages(struct descent *d, size_t n_stages)
         }
         stage[i] = n;
         for (uint32_t v = g->output_at[i]; v < g->output_at[i + 1]; v++) {
-            made += g->bytes[v];
+            computed += g->bytes[v];
             d->group[v] = n_stages ? 2 * n : v;
         }
         for (uint32_t k = g->input_at[i]; n_stages && k < g->input_at[i + 1]; k++)

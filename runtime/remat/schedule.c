@@ -116,7 +116,7 @@ static uint32_t given_buffer(struct emitter *e, uint32_t base)
     const bool gradient = leaf->kind == RW_LEAF_GRADIENT, input = leaf->kind == RW_LEAF_INPUT;
     const enum rw_source_kind kind = input                ? RW_SOURCE_INPUT
                                      : !gradient          ? RW_SOURCE_PARAM
-                                     : e->p->asked[base] ? RW_SOURCE_OLD
+                                     : e->p->is_read[base] ? RW_SOURCE_OLD
                                                          : RW_SOURCE_ADDEND;
     const uint32_t buffer = source_buffer(e->out, base, 0, kind, input ? v->leaf : leaf->param, v->leaf);
     return gradient && buffer != RW_NONE_ID ? note_read_gradient(e->out, leaf->param, buffer) : buffer;

@@ -21,7 +21,7 @@
 #include <stdint.h>
 
 struct rw_small_op_threads {
-    uint64_t plan, asked;   /* its serial; count of runs at its last one, 0: unused entry */
+    uint64_t plan, last_run;   /* its serial; count of runs at its last one, 0: unused entry */
     bool alone;             /* small nodes run in one thread */
     double seconds, work;   /* time of small nodes in the present mode, and their units of RW_LITTLE_S */
     double together, apart; /* seconds per unit when last tried in all threads and in one; 0: not yet */
@@ -29,11 +29,11 @@ struct rw_small_op_threads {
 };
 
 /* Number of plans with statistics, the most recent ones. If more plans alternate, each starts anew. */
-#define RW_COMPANIES 64
+#define RW_OP_THREAD_PLANS 64
 
 struct rw_op_thread_table {
-    struct rw_small_op_threads of[RW_COMPANIES];
-    uint64_t asked;
+    struct rw_small_op_threads of[RW_OP_THREAD_PLANS];
+    uint64_t last_run;
 };
 
 /* Statistics of a plan that is about to run, by its serial. */

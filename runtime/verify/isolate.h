@@ -33,14 +33,14 @@ struct rw_table {
     struct rw_digest *digest;
     bool *known;
     size_t n;
-    uint32_t mark, made; /* start of the tail, and its first value that a node computes */
+    uint32_t mark, first_computed; /* start of the tail, and its first value that a node computes */
 };
 
 /* The entry of a value of that plan. */
 static inline uint32_t rw_table_at(const struct rw_table *table, const rw_plan *plan, uint32_t v)
 {
     if (v < plan->mark_values) return v;
-    return v < rw_plan_first_made(plan) ? RW_NONE_ID : v - rw_plan_first_made(plan) + table->made;
+    return v < rw_plan_first_computed(plan) ? RW_NONE_ID : v - rw_plan_first_computed(plan) + table->first_computed;
 }
 
 bool rw_table_make(struct rw_table *table, const rw_plan *plan);

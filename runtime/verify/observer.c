@@ -12,7 +12,7 @@ bool rw_table_make(struct rw_table *table, const rw_plan *plan)
 {
     table->n = plan->mark_values + plan->n_values;
     table->mark = plan->mark_values;
-    table->made = rw_plan_first_made(plan);
+    table->first_computed = rw_plan_first_computed(plan);
     table->digest = rw_calloc(table->n, sizeof *table->digest);
     table->known = rw_calloc(table->n, sizeof *table->known);
     return table->digest && table->known;

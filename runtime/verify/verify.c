@@ -114,7 +114,7 @@ static uint32_t operand(const rw_plan *p, uint32_t node, uint32_t i)
 {
     const uint32_t v = p->operands[p->nodes[node].first_input + i - p->mark_operands];
     if (v < p->mark_values) return v;
-    return v < rw_plan_first_made(p) ? RW_NONE_ID : v - rw_plan_first_made(p) + RW_WORD_SOURCE;
+    return v < rw_plan_first_computed(p) ? RW_NONE_ID : v - rw_plan_first_computed(p) + RW_WORD_SOURCE;
 }
 
 static bool same_node(const rw_plan *a, const rw_plan *b, uint32_t i)
@@ -130,9 +130,9 @@ static bool have_one_tail(const rw_tape *t, const rw_plan *a, const rw_plan *b, 
 {
     uint32_t i = 0;
     while (i < a->n_nodes && i < b->n_nodes && same_node(a, b, i)) i++;
-    const uint64_t made_a = a->mark_values + a->n_values - rw_plan_first_made(a);
-    const uint64_t made_b = b->mark_values + b->n_values - rw_plan_first_made(b);
-    if (i == a->n_nodes && i == b->n_nodes && made_a == made_b) return true;
+    const uint64_t computed_a = a->mark_values + a->n_values - rw_plan_first_computed(a);
+    const uint64_t computed_b = b->mark_values + b->n_values - rw_plan_first_computed(b);
+    if (i == a->n_nodes && i == b->n_nodes && computed_a == computed_b) return true;
     const struct rw_node *const last = i < b->n_nodes ? &b->nodes[i] : i < a->n_nodes ? &a->nodes[i] : NULL;
     *report = (ckpt_report){ .mismatches = 1, .cause = CKPT_CAUSE_RULE };
     if (last) rw_report_place(t, last->of == RW_NONE_ID ? last : &t->nodes[last->of], false, report);
@@ -145,8 +145,8 @@ static bool have_one_tail(const rw_tape *t, const rw_plan *a, const rw_plan *b, 
 
 /* Executes the plan once more to get the bytes of the node's output, in a plain run or at an action of the other
    run. */
-static void run_again(const struct subject *x, rw_plan *plan, uint32_t node, size_t at_action, int output,
-                      struct rw_verifier *ret)
+static void re_execute(const struct subject *x, rw_plan *plan, uint32_t node, size_t at_action, int output,
+                       struct rw_verifier *ret)
 {
     const enum rw_pattern pattern = at_action == SIZE_MAX ? RW_PATTERN_NAN : RW_PATTERN_LOW;
     rw_verifier_init(ret, RW_WATCH_CAPTURES, pattern, x->probe);
@@ -190,8 +190,8 @@ static void describe_mismatch(const struct subject *x, const struct reference *r
     const uint32_t plain_node = a.node < plan->mark_nodes ? a.node : a.node - plan->mark_nodes + ref->plan->mark_nodes;
     struct rw_verifier plain = { 0 }, again = { 0 };
     if (ref->plan->n_effects == ref->plan->n_commits)
-        run_again(x, ref->plan, plain_node, SIZE_MAX, second->output, &plain);
-    if (plan->n_effects == plan->n_commits) run_again(x, plan, a.node, second->action, second->output, &again);
+        re_execute(x, ref->plan, plain_node, SIZE_MAX, second->output, &plain);
+    if (plan->n_effects == plan->n_commits) re_execute(x, plan, a.node, second->action, second->output, &again);
     rw_report_place(t, &node, a.kind == RW_ACTION_REPLAY, report);
     if (v < plan->mark_values)
         snprintf(report->value, sizeof report->value, "%s", rw_tensor_name(rw_tape_value(t, v)));

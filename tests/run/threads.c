@@ -237,10 +237,11 @@ Test(threads, a_plan_that_has_not_run_begins_as_the_one_that_ran_last)
 Test(threads, the_plan_that_ran_longest_ago_is_forgotten)
 {
     struct rw_op_thread_table all = { 0 };
-    for (uint64_t plan = 1; plan <= RW_COMPANIES; plan++) rw_small_op_threads_of(&all, plan)->together = (double)plan;
+    for (uint64_t plan = 1; plan <= RW_OP_THREAD_PLANS; plan++)
+        rw_small_op_threads_of(&all, plan)->together = (double)plan;
     cr_expect_eq(rw_small_op_threads_of(&all, 1)->together, 1);
-    rw_small_op_threads_of(&all, RW_COMPANIES + 1);
-    for (uint64_t plan = 1; plan <= RW_COMPANIES; plan++)
+    rw_small_op_threads_of(&all, RW_OP_THREAD_PLANS + 1);
+    for (uint64_t plan = 1; plan <= RW_OP_THREAD_PLANS; plan++)
         if (plan != 2) cr_expect_eq(rw_small_op_threads_of(&all, plan)->together, (double)plan, "plan %d", (int)plan);
     cr_expect_eq(rw_small_op_threads_of(&all, 2)->together, 0);
 }

@@ -81,9 +81,9 @@ static void *serve(void *argument)
         if (c->done == c->queued) break;
         const uint64_t number = c->done + 1;
         const struct rw_copy copy = c->queue[number % QUEUED_MAX];
-        const bool goes_on = !c->status;
+        const bool continues = !c->status;
         pthread_mutex_unlock(&c->mutex);
-        if (goes_on) carry_out(c, &copy, number);
+        if (continues) carry_out(c, &copy, number);
         pthread_mutex_lock(&c->mutex);
         c->done++;
         pthread_cond_broadcast(&c->progress);
