@@ -55,7 +55,7 @@ struct plan {
     struct rw_onednn_primitive *primitive[UNITS]; /* per band; else for a unit, and for the last one */
     int copy[UNITS], copies;                      /* index of the weight's copy that a primitive reads */
     int64_t at_once[UNITS];                       /* filters that a primitive converts from its layout at a time */
-    size_t scratch, reordered, dense, pack;          /* bytes: per thread, of a weight in any layout, of a unit's dy */
+    size_t scratch, reordered, dense, pack;       /* bytes: per thread, of a weight in any layout, of a unit's dy */
     size_t rows, whole;                           /* bytes of a concatenated x: of a unit's rows, or of all of it */
     size_t result, weight;                        /* bytes of float32 copies: of a unit's y, and of the weight */
     int64_t places;                               /* buffers for units: the maximum number of units that run at once */

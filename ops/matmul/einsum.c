@@ -38,10 +38,10 @@ struct plan {
     int n;
     struct letters in[RW_EINSUM_OPERANDS], out;
     int begins[RW_EINSUM_OPERANDS]; /* column of each operand's first letter; stays valid when its axes change */
-    int64_t extent[128]; /* the largest extent other than 1 */
-    int used[128];       /* number of operands that have the letter, not counting dropped axes */
-    int occurrences[128];     /* number of occurrences in all operands */
-    int wide;            /* number of axes of the longest ellipsis */
+    int64_t extent[128];  /* the largest extent other than 1 */
+    int used[128];        /* number of operands that have the letter, not counting dropped axes */
+    int occurrences[128]; /* number of occurrences in all operands */
+    int wide;             /* number of axes of the longest ellipsis */
 };
 
 static bool RW_PRINTF(4, 5) fault(const struct plan *p, rw_status status, int column, const char *fmt, ...)

@@ -68,7 +68,7 @@ struct making {
     const struct gemm_loops *loops;
     struct gemm_panels held, passing;
     int64_t held_tiles; /* tiles of the held operand in total */
-    bool all_generated;      /* the workspace has memory for every panel of the other operand */
+    bool all_generated; /* the workspace has memory for every panel of the other operand */
     const char *at_held;
     char *at_passing, *scratch;
 };

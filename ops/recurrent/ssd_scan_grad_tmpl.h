@@ -17,10 +17,10 @@ struct F(head) {
     int64_t b, h, part_h;    /* part_h: its index within its part */
     T *x, *dy, *dx;
     T *x_transposed, *dy_transposed; /* x times dt */
-    T *m, *dc, *ds;          /* [j][i]; [n][places]; [places] */
-    T *state, *dstate;       /* before the chunk; and the gradient of the one after it */
-    bool is_last;            /* the last chunk, whose final state has no gradient */
-    bool is_first;           /* the first chunk, before which the state is 0 */
+    T *m, *dc, *ds;                  /* [j][i]; [n][places]; [places] */
+    T *state, *dstate;               /* before the chunk; and the gradient of the one after it */
+    bool is_last;                    /* the last chunk, whose final state has no gradient */
+    bool is_first;                   /* the first chunk, before which the state is 0 */
 };
 
 /* A V that is accumulated in a loop, in parts that stay in registers (see vec_parts.h). */

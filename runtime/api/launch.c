@@ -40,8 +40,8 @@ struct rw_graph {
     uint64_t tape_step; /* a reset tape has another one */
     struct rw_run *run; /* one for all launches: its results and its words do not move */
     uint32_t loss;
-    rw_optimizer *optimizer; /* NULL: none */
-    rw_scaler *scaler;   /* NULL: none */
+    rw_optimizer *optimizer;     /* NULL: none */
+    rw_scaler *scaler;           /* NULL: none */
     rw_delayed_scaling *delayed; /* NULL: none */
     const void *seeds[1]; /* backward begins with this: the scaler's scale */
     bool follows;        /* the optimizer did so when it was recorded */

@@ -60,7 +60,7 @@ struct measure {
     size_t n, cap;
     uint32_t touched;      /* the first sample of the current step */
     double us, nominal_us; /* of the current step */
-    struct rw_memory_cost memory; /* known or measured; `asked`: it was measured, for a large step */
+    struct rw_memory_cost memory; /* known or measured; `is_measured`: it was measured, for a large step */
     bool is_measured;
     struct rw_cache_misses far;
     uint32_t *slot; /* signature -> sample + 1, open addressing; n_slots a power of two */

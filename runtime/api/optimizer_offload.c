@@ -30,7 +30,7 @@ struct rw_optimizer_offload {
     size_t slot_bytes, n_slots;
     struct rw_events *events;
     size_t next; /* of the current or last run: the block that is updated next */
-    bool in_graph;     /* that run is a graph's */
+    bool in_graph;    /* that run is a graph's */
     bool after_graph; /* only runs of graphs were queued after one of them */
     bool torn;   /* the store is inconsistent */
     bool failed; /* the store may be the cause */

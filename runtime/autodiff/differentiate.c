@@ -57,8 +57,8 @@ static bool *find_requested(const rw_tape *t, const uint32_t *x, size_t n)
 struct walk {
     rw_tape *t;
     rw_tensor **grads;
-    bool *requested;    /* by value; NULL: all */
-    uint32_t least; /* the first requested value, 0 for all: nodes before it are skipped */
+    bool *requested; /* by value; NULL: all */
+    uint32_t least;  /* the first requested value, 0 for all: nodes before it are skipped */
     bool again;
     struct rw_grad_taker *taker;
     struct rw_use *use;  /* by value; NULL without a taker */

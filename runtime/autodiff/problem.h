@@ -19,7 +19,7 @@ struct rw_problem {
     bool *needed;        /* node -> a requested output depends on it */
     bool *wanted;        /* base value -> it is a requested output, or a commit reads it */
     uint32_t *target_of; /* base value -> its index in targets, or RW_NONE_ID */
-    bool *is_read;         /* base value, a gradient's old contents -> an op reads it for which it is not optional */
+    bool *is_read;       /* base value, a gradient's old contents -> an op reads it for which it is not optional */
     bool *given;         /* base value -> it exists before the run: a leaf, or held from an earlier run */
     size_t first_recompute_node; /* nodes from here on recompute an output of another node (recompute_output.h) */
     uint32_t *recompute_node;    /* base value -> its recompute node, or RW_NONE_ID */

@@ -38,8 +38,8 @@ struct checker {
     struct making *making;
     size_t n_making;
     bool *first_producer; /* action -> it is the first to compute some value for some visit */
-    bool *deferred;    /* node -> it is deferred */
-    uint32_t *first;   /* value kept for the first visit that reads it -> that visit, 0: none so far */
+    bool *deferred;       /* node -> it is deferred */
+    uint32_t *first;      /* value kept for the first visit that reads it -> that visit, 0: none so far */
 };
 
 static const struct rw_node *node_of(const struct checker *k, const struct rw_action *a)

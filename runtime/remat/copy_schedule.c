@@ -125,11 +125,11 @@ static void place_ways_back(struct planner *w)
 /* The time at which compute reaches the actions of backward, including its waits and its losses to copies. */
 struct compute_clock {
     const struct planner *w;
-    double between;   /* lost in forward, and waited for copies out before backward's first action */
-    double lost;   /* to the copies in so far */
-    double waited; /* for the copies in that actions before `at` wait for */
-    double all;    /* for all copies in so far */
-    size_t passed; /* number of copies in that are counted in `waited` */
+    double between; /* lost in forward, and waited for copies out before backward's first action */
+    double lost;    /* to the copies in so far */
+    double waited;  /* for the copies in that actions before `at` wait for */
+    double all;     /* for all copies in so far */
+    size_t passed;  /* number of copies in that are counted in `waited` */
 };
 
 /*

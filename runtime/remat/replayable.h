@@ -31,7 +31,7 @@ struct rw_replayable {
     uint32_t *input;
     uint32_t *output_at; /* place -> its outputs are the values [output_at[i], output_at[i + 1]) */
     uint32_t *value;     /* value -> base value of the tape */
-    uint32_t *producer;     /* value -> place of its producer */
+    uint32_t *producer;  /* value -> place of its producer */
     uint64_t *bytes;     /* value -> bytes, rounded up to the device's alignment */
     uint32_t *last_read; /* value -> the last place of forward that reads it; its producer's place if none does */
     uint32_t *late;      /* value -> the last place in the problem's order of an adjoint node that reads it; 0: none */

@@ -21,11 +21,11 @@
 #include <stdint.h>
 
 struct rw_small_op_threads {
-    uint64_t plan, last_run;   /* its serial; count of runs at its last one, 0: unused entry */
-    bool alone;             /* small nodes run in one thread */
-    double seconds, work;   /* time of small nodes in the present mode, and their units of RW_LITTLE_S */
-    double together, apart; /* seconds per unit when last tried in all threads and in one; 0: not yet */
-    size_t patience, left;  /* runs until all threads are tried again: in total, and remaining */
+    uint64_t plan, last_run; /* its serial; count of runs at its last one, 0: unused entry */
+    bool alone;              /* small nodes run in one thread */
+    double seconds, work;    /* time of small nodes in the present mode, and their units of RW_LITTLE_S */
+    double together, apart;  /* seconds per unit when last tried in all threads and in one; 0: not yet */
+    size_t patience, left;   /* runs until all threads are tried again: in total, and remaining */
 };
 
 /* Number of plans with statistics, the most recent ones. If more plans alternate, each starts anew. */

@@ -53,10 +53,10 @@ struct rw_onednn_primitive {
     size_t bytes;     /* that the library uses for it */
     size_t threads;   /* that it was prepared for */
     dnnl_primitive_t primitive;
-    bool of_pairs;         /* of a convolution: rw_onednn_copy_pairs() converts its weight; otherwise */
+    bool of_pairs;            /* of a convolution: rw_onednn_copy_pairs() converts its weight; otherwise */
     dnnl_primitive_t reorder; /* converts some filters of it from or to dense ones */
-    int64_t filters;       /* that are converted at a time, all or a few, */
-    int64_t step;          /* and the elements of the layout from one group to the next */
+    int64_t filters;          /* that are converted at a time, all or a few, */
+    int64_t step;             /* and the elements of the layout from one group to the next */
     /* Operands: a, b, bias, c of a product; image, weight in the primitive's layout, bias, result of a convolution.
        Then scratch memory, the dense weight and the converted one, or the parts of them that are converted at a
        time. */
