@@ -188,8 +188,8 @@ static rw_status note(struct rw_verifier *w, const struct rw_at *at)
     rw_status status = RW_OK;
     for (int i = 0; !status && i < at->n_out; i++) {
         const uint32_t v = at->node->first_output + (uint32_t)i;
-        const struct rw_digest *const known = w->room && !w->found.mismatches ? rw_isolation_output(w->room, at,
-                                                                                                    i) : NULL;
+        const struct rw_digest *const known = w->iso && !w->found.mismatches ? rw_isolation_output(w->iso, at,
+                                                                                                         i) : NULL;
         if (known) w->table->digest[v] = *known;
         else status = digest_view(w, &at->out[i], &w->table->digest[v]);
         w->table->known[v] = true;
@@ -314,7 +314,7 @@ static rw_status before(struct rw_observer *o, struct rw_at *at)
     if (!status) status = fill_outputs(w, at);
     if (status) return failed(w, status);
     const struct rw_table *const noted = w->role == RW_WATCH_RECORDS ? w->table : NULL;
-    if (w->room && w->role < RW_WATCH_COMPARES) status = rw_isolation_before(w->room, at, noted, &w->found);
+    if (w->iso && w->role < RW_WATCH_COMPARES) status = rw_isolation_before(w->iso, at, noted, &w->found);
     return status ? status : give_verdict(w);
 }
 
@@ -323,7 +323,7 @@ static rw_status after(struct rw_observer *o, const struct rw_at *at)
     struct rw_verifier *const w = (struct rw_verifier *)o;
     rw_status status = RW_OK;
     if (!at->node || at->kind == RW_ACTION_COMMIT) return RW_OK;
-    if (w->room && w->role < RW_WATCH_COMPARES) status = rw_isolation_after(w->room, at, &w->found);
+    if (w->iso && w->role < RW_WATCH_COMPARES) status = rw_isolation_after(w->iso, at, &w->found);
     if (status) return status;
     status = w->role == RW_WATCH_CAPTURES   ? capture(w, at)
              : w->role == RW_WATCH_COMPARES ? compare(w, at)

@@ -24,7 +24,7 @@ struct subject {
     const struct rw_request *request;
     const void *const *seeds;
     const struct rw_patterns *probe;
-    struct rw_isolation *room;
+    struct rw_isolation *iso;
 };
 
 /* The run without recompute. */
@@ -37,7 +37,7 @@ struct reference {
 struct verifier {
     struct rw_attach attach; /* first, because ctx->attach returns it */
     struct rw_patterns probe;
-    struct rw_isolation room;
+    struct rw_isolation iso;
 };
 
 static rw_status no_memory(const struct subject *x)
@@ -99,7 +99,7 @@ static rw_status make_reference(const struct subject *x, struct reference *ref, 
     if (!rw_table_make(&ref->table, ref->plan)) return no_memory(x);
     rw_verifier_init(&w, RW_WATCH_RECORDS, RW_PATTERN_NAN, x->probe);
     w.table = &ref->table;
-    w.room = x->room;
+    w.iso = x->iso;
     status = rehearse(x, &w, ref->plan);
     if (w.found.mismatches) take_found(&w, report);
     rw_verifier_finish(&w);
@@ -261,17 +261,17 @@ static rw_status verify(const struct subject *x, ckpt_report *report)
     return status;
 }
 
-/* With the context's memory for isolation, or with memory for this one call. */
+/* With the context's memory for isolated executions, or with memory for this one call. */
 static rw_status with_room(rw_tape *t, const struct rw_request *request, const void *const *seeds,
                            rw_status (*work)(const struct subject *x, ckpt_report *report), ckpt_report *report)
 {
     struct rw_patterns probe;
-    struct rw_isolation room = { 0 };
+    struct rw_isolation iso = { 0 };
     rw_status status = rw_patterns_open(&probe, t->ctx);
-    rw_isolation_open(&room, &probe);
-    const struct subject x = { t, request, seeds, &probe, &room };
+    rw_isolation_open(&iso, &probe);
+    const struct subject x = { t, request, seeds, &probe, &iso };
     if (!status) status = work(&x, report);
-    rw_isolation_close(&room);
+    rw_isolation_close(&iso);
     rw_patterns_close(&probe);
     return status;
 }
@@ -442,7 +442,7 @@ static rw_status watch_run(struct rw_attach *self, struct rw_run *r, struct rw_o
     /* a step is compared with a rehearsal that starts with NaN; any other run is the only one */
     rw_verifier_init(w, step ? RW_WATCH_RECORDS : RW_WATCH_TRIES, step ? RW_PATTERN_LOW : RW_PATTERN_NAN, &v->probe);
     w->observer.detach = detach;
-    w->room = &v->room;
+    w->iso = &v->iso;
     w->says = true;
     w->table = step ? &w->own : NULL;
     if (step && !rw_table_make(&w->own, r->plan)) {
@@ -458,7 +458,7 @@ static rw_status watch_run(struct rw_attach *self, struct rw_run *r, struct rw_o
 static void destroy(struct rw_attach *self)
 {
     struct verifier *const v = (struct verifier *)self;
-    rw_isolation_close(&v->room);
+    rw_isolation_close(&v->iso);
     rw_patterns_close(&v->probe);
     rw_free(v);
 }
@@ -473,7 +473,7 @@ rw_status rw_verify_attach(rw_context *ctx)
         destroy(&v->attach);
         return status;
     }
-    rw_isolation_open(&v->room, &v->probe);
+    rw_isolation_open(&v->iso, &v->probe);
     ctx->attach = &v->attach;
     return RW_OK;
 }
@@ -488,6 +488,6 @@ rw_status rw_verify_and_run(rw_tape *t, const struct rw_request *request, const 
     const struct rw_run *const begun = rw_run_stopped(t, request);
     struct rw_request own = *request;
     if (begun) own.seeded = begun->plan->seeded;
-    const struct subject x = { t, &own, seeds, &v->probe, &v->room };
+    const struct subject x = { t, &own, seeds, &v->probe, &v->iso };
     return verdict(t, verify_and_run(&x, &report), &report);
 }

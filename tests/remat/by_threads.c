@@ -5,7 +5,7 @@
 #include "support/support.h"
 
 #include "base/alloc.h"
-#include "models/made.h"
+#include "models/synthetic.h"
 #include "models/model.h"
 #include "remat/frontier.h"
 
@@ -27,8 +27,8 @@ static rw_tensor *record(struct fixture *b, int program)
         cr_assert_eq(model_create(&m, b->ctx, &config), RW_OK, "%s", rw_error_message(b->ctx));
         return model_loss(&m, b->t, 2, 32, tokens, tokens);
     }
-    rw_tensor *const p = rw_param(b->ctx, "p", RW_F32, RW_SHAPE(2 * MADE_UNIT));
-    rw_tensor *const x = program == BLOCKS ? made_blocks(b->t, p, 12) : made_graph(b->t, p, 400);
+    rw_tensor *const p = rw_param(b->ctx, "p", RW_F32, RW_SHAPE(2 * SYNTH_UNIT));
+    rw_tensor *const x = program == BLOCKS ? synth_blocks(b->t, p, 12) : synth_graph(b->t, p, 400);
     return rw_sum(b->t, x, RW_ALL_AXES, false);
 }
 

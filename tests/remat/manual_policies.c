@@ -133,10 +133,10 @@ static rw_tensor *nested_regions(rw_tape *t, rw_tensor *p, int nodes, uint64_t s
         for (; depth < 3 && below(&d, 2); depth++) ckpt_begin(t, names[below(&d, 3)]);
         rw_tensor *in[2] = { value[i - 1], value[i - 1 - (i > 1 ? below(&d, i < 4 ? i - 1 : 3) : 0)] };
         const int n = in[0] != in[1] && below(&d, 2) ? 2 : 1;
-        const struct made a = { .units = 1 + below(&d, 8), .us = (double)(1 + below(&d, 50)),
+        const struct synth a = { .units = 1 + below(&d, 8), .us = (double)(1 + below(&d, 50)),
                                 .reads = (int32_t)below(&d, n == 2 ? 8 : 2) | (int32_t)below(&d, 2) * 4,
                                 .tail = !below(&d, 8) };
-        value[i] = made_apply(t, in, n, a);
+        value[i] = synth_apply(t, in, n, a);
     }
     while (depth--) ckpt_end(t);
     return rw_sum(t, value[nodes], RW_ALL_AXES, false);
@@ -153,7 +153,7 @@ Test(manual_policies, nothing_is_better_on_tapes_of_nodes_of_any_size_and_cost, 
 {
     for (uint64_t seed = 1; seed <= TAPES; seed++) {
         struct beside *const x = new_beside(1);
-        rw_tensor *const p = rw_param(x->b.ctx, "p", RW_F32, RW_SHAPE(MADE_UNIT / 4));
+        rw_tensor *const p = rw_param(x->b.ctx, "p", RW_F32, RW_SHAPE(SYNTH_UNIT / 4));
         open_beside(x, nested_regions(x->b.t, p, 6 + (int)(seed * 7 % 55), seed));
         hold_names(x);
         hold_counts(x);

@@ -30,7 +30,7 @@ static int part_of(int i, int nodes, bool side_by_side)
 static rw_tensor *tape_in_parts(struct fixture *b, uint64_t seed, const char *const *spec)
 {
     struct dice d = { seed };
-    rw_tensor *value[64] = { rw_param(b->ctx, "p", RW_F32, RW_SHAPE(MADE_UNIT / 4)) };
+    rw_tensor *value[64] = { rw_param(b->ctx, "p", RW_F32, RW_SHAPE(SYNTH_UNIT / 4)) };
     const int nodes = 40 + (int)below(&d, 20);
     const bool side_by_side = seed % 2;
     for (int i = 1; i <= nodes; i++) {
@@ -42,10 +42,10 @@ static rw_tensor *tape_in_parts(struct fixture *b, uint64_t seed, const char *co
         if (region) ckpt_begin(b->t, "r");
         rw_tensor *in[2] = { value[i - 1], value[i - 1 - (i > 1 ? below(&d, i < 4 ? i - 1 : 3) : 0)] };
         const int n = in[0] != in[1] && below(&d, 2) ? 2 : 1;
-        const struct made a = { .units = 1 + below(&d, 8), .us = (double)(1 + below(&d, 50)),
+        const struct synth a = { .units = 1 + below(&d, 8), .us = (double)(1 + below(&d, 50)),
                                 .reads = (int32_t)below(&d, n == 2 ? 8 : 2) | (int32_t)below(&d, 2) * 4,
                                 .tail = !below(&d, 5) };
-        value[i] = made_apply(b->t, in, n, a);
+        value[i] = synth_apply(b->t, in, n, a);
         if (region) ckpt_end(b->t);
         if (inner) ckpt_policy_end(b->t);
         if (part >= 0 && part != part_of(i + 1, nodes, side_by_side)) ckpt_policy_end(b->t);
