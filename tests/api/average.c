@@ -417,7 +417,7 @@ Test(schedule, warms_up_first)
     }
 }
 
-Test(schedule, of_nonsense_is_no_number_and_no_optimizer_takes_it)
+Test(schedule, of_invalid_values_is_nan_and_no_optimizer_takes_it)
 {
     static const rw_lr_schedule bad[] = {
         { .kind = (rw_lr_schedule_kind)4, .lr = 1 },

@@ -160,7 +160,7 @@ Test(explain, reasons_are_true)
 }
 
 /* Attention keeps the log-sum-exps next to its output: they have its fate, although no policy named them. */
-Test(explain, what_is_made_beside_a_replayed_value_says_so)
+Test(explain, other_outputs_of_a_replayed_op_are_explained)
 {
     static char text[ROOM];
     struct fixture b = fixture_open(1, 1);
@@ -269,7 +269,7 @@ Test(explain, says_what_fills_memory)
 }
 
 /* Calls of one op at one source line are one line, the largest first: number, bytes, purpose, and location. */
-Test(explain, says_who_fills_the_arena)
+Test(explain, names_what_fills_the_arena)
 {
     static char text[ROOM];
     struct fixture b = fixture_open(1, 1);
@@ -408,7 +408,7 @@ static int explain_with_store(const rw_offload *store, char *text, int *ret_move
 }
 
 /* A fast store beats replays, and replays beat a slow one: in both cases the offer holds. */
-Test(explain, offers_to_move_what_pays)
+Test(explain, offers_offload_where_it_pays)
 {
     static char text[ROOM];
     int moves;

@@ -39,7 +39,7 @@ static int batch(struct recipe_world *x, rw_tape *t, int number)
     return n;
 }
 
-Test(kept_codes, are_made_once_an_optimizers_step)
+Test(kept_codes, are_computed_once_per_optimizer_step)
 {
     for (int d = 0; d < 2; d++) {
         struct recipe_world x = recipe_world_open(d ? &delayed : &way, "full", 1);
@@ -52,7 +52,7 @@ Test(kept_codes, are_made_once_an_optimizers_step)
     }
 }
 
-Test(kept_codes, are_made_again_when_a_weight_was_written)
+Test(kept_codes, are_recomputed_when_a_weight_was_written)
 {
     struct recipe_world x = recipe_world_open(&delayed, "none", 1);
     batch(&x, x.b.t, 0);

@@ -94,7 +94,7 @@ Test(memory_stats, what_is_kept_and_what_is_replayed)
 }
 
 /* b = a^2 where a = d(sum x^2)/dx: the step's own backward only reads a; the values that rw_grad() read are freed. */
-Test(memory_stats, what_is_kept_behind_gradients_that_are_ops)
+Test(memory_stats, values_kept_after_gradients_that_are_ops)
 {
     struct fixture b = fixture_open(1, 1);
     rw_tensor *const x = rw_require_grad(b.t, rw_input(b.t, RW_F32, RW_SHAPE(N), NULL, 0)), *a = NULL;

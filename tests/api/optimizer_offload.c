@@ -245,7 +245,7 @@ Test(optimizer_offload, memory_is_counted_where_it_is)
 
 /* If states of several widths are split, each block starts at a page that the one before it has filled: for 2,048
    elements two bfloat16 moments take a page each, the master copy two. */
-Test(optimizer_offload, blocks_of_several_widths_waste_no_room)
+Test(optimizer_offload, blocks_of_several_widths_waste_no_memory)
 {
     struct zoo z = { .b = fixture_open(3, 1) };
     const int64_t n = 6 * 2048;
@@ -348,7 +348,7 @@ static void expect_refused(rw_state_offload s, rw_status want, const char *text)
     zoo_close(&z);
 }
 
-Test(optimizer_offload, what_makes_no_sense_is_refused_when_the_optimizer_is_made)
+Test(optimizer_offload, invalid_settings_are_refused_when_the_optimizer_is_created)
 {
     rw_state_offload s = outside();
     s.window = WINDOW - 1;

@@ -132,7 +132,7 @@ Test(scaling_report, names_a_policy_that_holds_when_it_is_followed)
     program_close(&p);
 }
 
-Test(scaling_report, names_the_least_where_nothing_fits_and_what_fits_anyhow)
+Test(scaling_report, names_the_minimum_where_nothing_fits_and_what_fits_anyway)
 {
     struct program p = program_open(), q = program_open();
     rw_prediction r;
@@ -154,7 +154,7 @@ Test(scaling_report, names_the_least_where_nothing_fits_and_what_fits_anyhow)
 
 /* "It ran at 64 and runs out at 1024", both under budgets: the report names the size that does not fit, and gives its
    minimum. */
-Test(scaling_report, tells_what_does_not_fit_its_budget_by_the_least)
+Test(scaling_report, reports_steps_beyond_their_budget_with_the_minimum)
 {
     static const char *const policies[] = { "total:1MiB", "budget:256KiB" };
     for (int i = 0; i < 2; i++) {
@@ -203,7 +203,7 @@ Test(scaling_report, a_total_is_not_spent_on_inputs_of_other_tapes)
 }
 
 /* With a fast store the larger step fits where it did not, and is faster where it did; a slow store is not proposed. */
-Test(scaling_report, weighs_what_could_wait_outside)
+Test(scaling_report, weighs_values_that_could_be_offloaded)
 {
     static const double rates[] = { 0, 1e12, 1e2 };
     for (int i = test_device() == RW_DEVICE_CPU ? 0 : 1; i < 3; i++) { /* another device has a store anyway */

@@ -289,7 +289,7 @@ Test(accumulate, a_product_that_two_parameters_share)
 }
 
 /* The gradient of an intermediate value is requested, and is the same product. */
-Test(accumulate, a_product_that_is_asked_for)
+Test(accumulate, a_product_that_is_requested)
 {
     struct fixture b = fixture_open(1, 2);
     rw_tensor *const w = param(&b, "w", RW_SHAPE(24, 16), 2);
@@ -309,7 +309,7 @@ Test(accumulate, a_product_that_is_asked_for)
 }
 
 /* The gradient of a transposed weight is a transposed view of a product. */
-Test(accumulate, a_product_that_is_turned)
+Test(accumulate, a_product_that_is_transposed)
 {
     struct fixture b = fixture_open(1, 2);
     rw_tensor *const w = param(&b, "w", RW_SHAPE(16, 24), 2);
@@ -347,7 +347,7 @@ static const rw_op_def borrow = { .name = "borrow", .n_inputs = 2, .n_outputs = 
 
 /* A product of forward, and an input: backward must not recompute either, and the loss may be read before they are
    added. */
-Test(accumulate, a_gradient_that_forward_made)
+Test(accumulate, a_gradient_that_forward_computed)
 {
     for (int leaf = 0; leaf < 2; leaf++)
         for (int early = 0; early < 2; early++) {
@@ -380,7 +380,7 @@ static rw_status turned_grad(rw_grad_call *g)
 static const rw_op_def turned = { .name = "turned", .n_inputs = 2, .n_outputs = 1, .check = borrow_check,
                                   .kernel = HOST_KERNEL(borrow_kernel), .grad = turned_grad };
 
-Test(accumulate, a_turned_product_among_the_uses_of_a_value)
+Test(accumulate, a_transposed_product_among_the_uses_of_a_value)
 {
     struct fixture b = fixture_open(1, 2);
     rw_tensor *const v = param(&b, "v", RW_SHAPE(6, 6), 1);

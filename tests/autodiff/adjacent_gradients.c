@@ -226,7 +226,7 @@ static void check_form(enum form form)
 }
 
 Test(adjacent_gradients, split) { check_form(SPLIT); }
-Test(adjacent_gradients, turned_first) { check_form(TURNED_FIRST); }
+Test(adjacent_gradients, transposed_first) { check_form(TURNED_FIRST); }
 Test(adjacent_gradients, sliced) { check_form(SLICED); }
 Test(adjacent_gradients, other_order) { check_form(OTHER_ORDER); }
 Test(adjacent_gradients, a_gap) { check_form(A_GAP); }
@@ -329,7 +329,7 @@ Test(adjacent_gradients, differentiated_again)
 
 /* The slices concatenated in the same order: the gradient is passed through without a copy. In another order: one
    copy. */
-Test(adjacent_gradients, cut_up_and_joined)
+Test(adjacent_gradients, split_and_concatenated)
 {
     float data[3 * 8 * 4], dy[3 * 8 * 4], g[3 * 8 * 4];
     struct fixture b = fixture_open(1, 1);

@@ -64,7 +64,7 @@ static rw_status scaled(rw_grad_call *g, const void *data)
     return rw_grad_set(g, 1, rw_scale(rw_grad_tape(g), rw_grad_upstream(g, 0), factor / 2));
 }
 
-Test(custom_grad, the_function_is_asked_instead_of_the_rules)
+Test(custom_grad, the_function_is_called_instead_of_the_rules)
 {
     struct fixture b = fixture_open(1, 1);
     for (int k = 0; k < 3; k++) { /* other data: another plan */
@@ -252,7 +252,7 @@ static rw_status fails_behind_a_gradient(rw_grad_call *g, const void *data)
     return status ? status : rw_grad_set(g, 1, rw_sum(t, dx, RW_AXES(5), false));
 }
 
-Test(custom_grad, what_a_rule_records_behind_a_gradient_has_the_callers_line)
+Test(custom_grad, ops_of_a_rule_after_a_gradient_have_the_callers_line)
 {
     struct fixture b = fixture_open(1, 1);
     char here[300];

@@ -89,7 +89,7 @@ Test(late_marks, gradients_of_values_in_the_middle_end_there)
 
 /* Nodes recorded after these values that do not depend on them are not involved either: the nodes are those of
    constants. */
-Test(late_marks, gradients_end_beside_what_is_asked_for)
+Test(late_marks, gradients_stop_at_requested_values)
 {
     struct fixture b = fixture_open(1, 1);
     int calls = 0, *const counter = &calls;
@@ -363,7 +363,7 @@ Test(late_marks, a_constant_between_no_grad_marks)
 }
 
 /* Effects belong to the step: not to a value that is read, and only to the first backward; each launch is a step. */
-Test(late_marks, effects_happen_once_a_step)
+Test(late_marks, effects_happen_once_per_step)
 {
     struct fixture b = fixture_open(1, 1);
     rw_graph *g = NULL;
@@ -529,7 +529,7 @@ Test(late_marks, results_beside_what_is_replayed)
 }
 
 /* rw_forward() also computes values that depend on a recorded gradient. */
-Test(late_marks, values_behind_a_gradient)
+Test(late_marks, values_after_a_gradient)
 {
     struct fixture b = fixture_open(1, 1);
     counted_clear();

@@ -114,7 +114,7 @@ Test(digest, depends_on_the_order)
 }
 
 /* On the CPU chunks are digested in groups of 256 MiB. */
-Test(digest, sees_what_lies_behind_the_first_group)
+Test(digest, sees_bytes_after_the_first_group)
 {
     NEEDS_HOST_MEMORY();
     const size_t group = (size_t)256 << 20, n = group + ((size_t)1 << 20) + 5;

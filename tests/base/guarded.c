@@ -143,7 +143,7 @@ static void run_trespass(char *what)
 }
 
 /* 4001 floats end in the middle of a unit of the arena: the bytes after them belong to no buffer. */
-Test(guarded, a_byte_behind_an_output_and_memory_that_is_left_are_poisoned)
+Test(guarded, a_byte_after_an_output_and_released_memory_are_poisoned)
 {
     cr_assert(survives(run_trespass, NULL), "nothing is wrong");
     cr_assert_not(survives(run_trespass, (char *)NULL + 1), "a byte behind the output");

@@ -103,7 +103,7 @@ static void same(unsigned char *a, unsigned char *b, size_t bytes, const char *w
 
 /* ---- when the library is used ---- */
 
-Test(cuda_conv, is_by_the_library_where_that_is_asked_for)
+Test(cuda_conv, is_by_the_library_where_that_is_requested)
 {
     size_t bytes;
     long runs;
@@ -193,7 +193,7 @@ Test(cuda_conv, engines_are_taken_by_their_notes)
 }
 
 /* After the favorites of the heuristics, and before the fallback engines. */
-Test(cuda_conv, a_plain_engine_is_looked_for_behind_many_others)
+Test(cuda_conv, a_plain_engine_is_found_after_many_others)
 {
     size_t bytes;
     long runs;

@@ -89,7 +89,7 @@ Test(cuda_sdpa, without_an_engine_is_by_kernels_of_our_own)
     free(expected);
 }
 
-Test(cuda_sdpa, is_asked_for_when_the_context_is_made)
+Test(cuda_sdpa, is_opened_when_the_context_is_created)
 {
     struct world o;
     size_t bytes;

@@ -325,7 +325,7 @@ static void *train_beside(void *arg)
 }
 
 /* A new thread's device is the first one: restoring it must not create a context there, which takes 500 MB. */
-Test(cuda_use, a_device_that_nobody_uses_gets_no_context)
+Test(cuda_use, an_unused_device_gets_no_context)
 {
     cudasim_set_devices(2);
     cr_assert_eq(cudaSetDevice(1), cudaSuccess);

@@ -158,7 +158,7 @@ Test(file_store, more_copies_than_are_queued_at_a_time)
     desk_close(&d);
 }
 
-Test(file_store, what_fails_is_told_to_who_waits_for_it)
+Test(file_store, a_failure_is_reported_to_its_waiter)
 {
     enum { N = 6 };
     struct desk d = desk_open(N * PAGE, 2 * N);
@@ -190,7 +190,7 @@ Test(file_store, what_fails_is_told_to_who_waits_for_it)
     desk_close(&d);
 }
 
-Test(file_store, what_nobody_waits_for_is_told_in_the_end)
+Test(file_store, a_failure_without_a_waiter_is_reported_at_the_end)
 {
     struct desk d = desk_open(PAGE, 2);
     char text[RW_MESSAGE_MAX];

@@ -47,7 +47,7 @@ Test(resume_files, a_file_cut_off_anywhere_is_passed_over)
     world_close(&w);
 }
 
-Test(resume_files, a_file_with_one_bit_turned_is_passed_over)
+Test(resume_files, a_file_with_one_bit_flipped_is_skipped)
 {
     struct world w = small_open();
     size_t bytes;
@@ -134,7 +134,7 @@ Test(resume_files, the_newest_files_stay)
 }
 
 /* Another program copies a file to the folder during the run: later saves are newer all the same, and stay. */
-Test(resume_files, a_file_that_comes_from_elsewhere_is_counted_on_from)
+Test(resume_files, numbering_continues_after_a_foreign_file)
 {
     struct world w = world_open(RW_F32, &alone); /* keeps two */
     w.step = 1;
@@ -168,7 +168,7 @@ Test(resume_files, the_file_just_written_is_never_removed)
 }
 
 /* After 2^63 - 1 a file's name could not be read again. */
-Test(resume_files, numbers_that_are_used_up_are_said)
+Test(resume_files, exhausted_numbers_are_reported)
 {
     struct world w = small_open();
     put_two(&w);
@@ -220,7 +220,7 @@ static void remove_moved(const char *where)
 
 /* A run saves to its path, even if the folder was moved and a new one created: the new one is locked, numbering
    continues and old files are removed there; the moved one is left alone. */
-Test(resume_files, a_folder_that_is_made_again_is_taken_up)
+Test(resume_files, a_folder_that_is_recreated_is_used)
 {
     char away[160], names[400];
     for (int made = 0; made < 2; made++) {
@@ -248,7 +248,7 @@ Test(resume_files, a_folder_that_is_made_again_is_taken_up)
 }
 
 /* Created by another run, which saves there. */
-Test(resume_files, a_folder_that_is_made_again_by_another_run_is_refused)
+Test(resume_files, a_folder_that_is_recreated_by_another_run_is_refused)
 {
     char away[160];
     struct world w = small_open(), z = small_open();

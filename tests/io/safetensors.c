@@ -117,7 +117,7 @@ Test(io, the_layout_is_the_one_of_the_format)
     free(file);
 }
 
-Test(io, a_context_without_parameters_and_names_that_are_not_asked_for)
+Test(io, a_context_without_parameters_and_names_that_are_not_requested)
 {
     cr_assert_eq(rw_save(b.ctx, path), RW_OK, "%s", rw_error_message(b.ctx));
     cr_assert_eq(rw_load(b.ctx, path), RW_OK, "%s", rw_error_message(b.ctx));

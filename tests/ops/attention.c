@@ -277,7 +277,7 @@ Test(attention, slopes_have_no_gradient)
 
 /* After the last query's slopes, the weights of far keys are below the least normal number: they are 0, in forward and
    backward. */
-Test(attention, what_slopes_leave_of_far_keys_is_zero)
+Test(attention, probabilities_of_distant_keys_underflow_to_zero)
 {
     if (!test_flushes()) cr_skip_test("subnormal numbers cost nothing here, and stay");
     enum { LONG = 500, D = 8 };

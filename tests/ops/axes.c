@@ -368,7 +368,7 @@ Test(axes, what_is_refused)
 }
 
 /* A value without inputs is recomputed: under "full" none is kept for backward. */
-Test(axes, leaves_are_made_again)
+Test(axes, views_of_leaves_are_recomputed)
 {
     struct fixture b = open();
     uint64_t peak[2];

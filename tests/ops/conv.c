@@ -159,7 +159,7 @@ static rw_tensor *block(struct fixture *b, rw_tensor *x, rw_tensor *w)
 }
 
 /* relu(x + relu(batchnorm(x))) of volumes: treated as images, in memory order. */
-Test(ops_conv, a_chain_of_volumes_is_never_turned)
+Test(ops_conv, a_chain_of_volumes_keeps_its_layout)
 {
     struct fixture b = fixture_open(1, 2);
     rw_tensor *x = rw_permute(b.t, param(b.ctx, "x", RW_F32, RW_SHAPE(2, 5, 7, 3, 6)), (const int[]){ 0, 4, 1, 2, 3 });
@@ -174,7 +174,7 @@ Test(ops_conv, a_chain_of_volumes_is_never_turned)
     fixture_close(&b);
 }
 
-Test(ops_conv, a_residual_chain_is_never_turned)
+Test(ops_conv, a_residual_chain_keeps_its_layout)
 {
     struct fixture b = fixture_open(1, 2);
     rw_tensor *const w = param(b.ctx, "w", RW_F32, RW_SHAPE(6, 6, 3, 3));
@@ -210,7 +210,7 @@ static unsigned char *gradient_of_image(rw_dtype dtype, bool last, size_t *ret)
     return all;
 }
 
-Test(ops_conv, bytes_do_not_depend_on_how_the_image_lies)
+Test(ops_conv, bytes_do_not_depend_on_the_layout_of_the_image)
 {
     for (size_t d = 0; d < sizeof types / sizeof *types; d++) {
         size_t n, more;
@@ -318,7 +318,7 @@ Test(ops_conv, where_the_processor_does_not_multiply_bfloat16)
 }
 
 /* A thread widens one image at a time, however many its unit has: y, and dx. */
-Test(ops_conv, what_is_widened_takes_no_more_room_for_more_images)
+Test(ops_conv, widened_operands_take_no_more_memory_for_more_images)
 {
     size_t workspace[2];
     if (test_device() != RW_DEVICE_CPU) cr_skip_test("of the CPU");
@@ -417,7 +417,7 @@ static void far_apart(rw_dtype dtype, int padding, int stride)
     fixture_close(&b);
 }
 
-Test(ops_conv, padding_as_far_as_taps_are_apart, .timeout = 60)
+Test(ops_conv, padding_as_large_as_the_dilation, .timeout = 60)
 {
     for (size_t d = 0; d < sizeof types / sizeof *types; d++) {
         far_apart(types[d], 100000000, 1);

@@ -155,7 +155,7 @@ Test(edge_values, slopes_at_kinks_and_of_nan)
 }
 
 /* The gradient of the bias through the norm's own relu: 1 for each of 1, NaN and 2. */
-Test(edge_values, a_nan_behind_a_norm_with_relu_passes_its_gradient_on)
+Test(edge_values, a_nan_after_a_norm_with_relu_passes_its_gradient_on)
 {
     struct fixture b = fixture_open(1, 1);
     for (int d = 0; d < 2; d++) {
@@ -302,7 +302,7 @@ Test(edge_values, logsumexp_shares_its_gradient_out)
     fixture_close(&b);
 }
 
-Test(edge_values, the_mean_of_nothing_is_no_number)
+Test(edge_values, the_mean_of_nothing_is_nan)
 {
     struct fixture b = fixture_open(1, 1);
     double *const y = numbers(&b, rw_mean(b.t, rw_input(b.t, RW_F32, RW_SHAPE(0, 3), NULL, 0), RW_AXES(0), false));
@@ -420,7 +420,7 @@ Test(edge_values, exponentials_of_attention)
 }
 
 /* At a far position, an error in the eighth digit of a frequency is an error of radians. */
-Test(edge_values, angles_of_far_positions)
+Test(edge_values, angles_of_large_positions)
 {
     enum { D = 16 };
     struct fixture b = fixture_open(1, 1);
@@ -618,7 +618,7 @@ static double count(int64_t i)
     return (double)i;
 }
 
-Test(edge_values, joined_parts_of_any_strides)
+Test(edge_values, concatenation_inputs_of_any_strides)
 {
     struct fixture b = fixture_open(1, 1);
     rw_tensor *const x = made(&b, RW_F64, RW_SHAPE(3, 4, 5), count), *const transposed = rw_transpose(b.t, x, 1, 2);

@@ -353,7 +353,7 @@ Test(quantize, random_patterns)
     }
 }
 
-Test(quantize, of_nothing_there_are_no_codes)
+Test(quantize, an_empty_tensor_has_no_quantized_values)
 {
     rw_tensor *scale, *amax;
     rw_tensor *const x = rw_input(b.t, RW_F32, RW_SHAPE(0, 7), NULL, 0);
@@ -424,7 +424,7 @@ Test(quantize, policies_change_no_byte)
     free(none), free(full);
 }
 
-Test(quantize, codes_are_for_storage_alone)
+Test(quantize, fp8_types_are_for_storage_alone)
 {
     rw_tensor *const codes = rw_input(b.t, RW_F8_E4M3, RW_SHAPE(4, 4), NULL, 0);
     cr_expect_null(rw_add(b.t, codes, codes));

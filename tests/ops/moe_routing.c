@@ -56,7 +56,7 @@ Test(moe_routing, groups_are_chosen_by_the_sum_of_their_best)
                   (const int32_t[]){ 5, 3 });
 }
 
-Test(moe_routing, a_score_that_is_no_number_is_an_error)
+Test(moe_routing, a_score_that_is_nan_is_an_error)
 {
     for (int i = 0; i < 8; i++) {
         struct fixture b = fixture_open(1, 1);
@@ -183,7 +183,7 @@ Test(moe_routing, a_choice_of_none_is_refused_on_both_ways)
 
 /* ---- routes ---- */
 
-Test(moe_routing, rows_lie_by_expert_then_by_slot)
+Test(moe_routing, rows_are_ordered_by_expert_then_by_slot)
 {
     struct fixture b = fixture_open(1, 2);
     const int64_t tokens = 700, each = 3, experts = 37, n = tokens * each; /* several chunks */
@@ -282,7 +282,7 @@ Test(moe_routing, what_cannot_be_dropped_is_refused)
 }
 
 /* Dropped rows follow the others, by slot; several chunks of them. */
-Test(moe_routing, dropped_rows_lie_behind_all_others)
+Test(moe_routing, dropped_rows_follow_all_others)
 {
     struct fixture b = fixture_open(1, 2);
     enum { TOKENS = 400, EACH = 2, EXPERTS = 5, N = TOKENS * EACH };

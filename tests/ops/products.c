@@ -121,7 +121,7 @@ Test(products, one_op_gives_what_two_give)
 
 /* h of a wide layer, then dh: the product that reads h last is executed before the one that writes dh. In float64 no
    product needs a workspace here. */
-Test(products, the_weight_s_gradient_lets_go_of_x_before_dx_is_made)
+Test(products, the_weight_gradient_releases_x_before_dx_is_computed)
 {
     enum { ROWS = 64, WIDE = 2048, NARROW = 8, H = ROWS * WIDE * 8 };
     for (int one_op = 0; one_op < 2; one_op++) {
@@ -321,7 +321,7 @@ static void expect_near(const struct bytes *y, const float *a, const float *x, b
         }
 }
 
-Test(products, tf32_only_when_it_is_asked_for)
+Test(products, tf32_only_when_it_is_requested)
 {
     float a[M * K], x[K * COLS];
     for (int d = 0; d < 4; d++)

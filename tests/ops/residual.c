@@ -304,7 +304,7 @@ static size_t peak(bool one_op, float p)
     return m.measured_peak;
 }
 
-Test(residual, the_result_lies_where_the_residual_lay)
+Test(residual, the_result_reuses_the_memory_of_the_residual)
 {
     const size_t stream = 2048 * 64 * sizeof(float);
     cr_assert_leq(peak(true, 0), peak(false, 0) - 3 * stream / 4, "the layer needs a little workspace, but no buffer");

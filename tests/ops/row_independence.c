@@ -32,7 +32,7 @@ static unsigned char *rows_of(struct fixture *b, const struct extents *e, rw_dty
     return bytes_of(b->t, back ? rw_contiguous(b->t, rw_flip(b->t, y, 0)) : y);
 }
 
-Test(row_independence, rows_that_are_turned_round)
+Test(row_independence, rows_in_reverse_order)
 {
     const bool all = test_device() == RW_DEVICE_CPU; /* the simulator is slow */
     const size_t n = all ? sizeof products / sizeof *products : 2;

@@ -116,7 +116,7 @@ static void expect_exact(struct fixture *b, rw_tensor *y, const struct extents *
     free(are), free(want), free(a), free(columns);
 }
 
-static void as_operands_lie(rw_dtype dtype)
+static void operands_in_any_layout(rw_dtype dtype)
 {
     for (int i = 0; i < n_extents; i++)
         for (int lie = 0; lie < 4; lie++) {
@@ -261,14 +261,14 @@ static void at_the_end_of_memory(rw_dtype dtype)
     fixture_close(&b);
 }
 
-Test(whole_products, nothing_is_read_behind_an_operand)
+Test(whole_products, nothing_is_read_after_an_operand)
 {
     for_each_type(at_the_end_of_memory);
 }
 
-Test(whole_products, as_operands_lie)
+Test(whole_products, operands_in_any_layout)
 {
-    for_each_type(as_operands_lie);
+    for_each_type(operands_in_any_layout);
 }
 
 Test(whole_products, with_a_bias)
@@ -291,7 +291,7 @@ Test(whole_products, any_number_of_threads_gives_the_same_bytes)
     for_each_type(by_threads);
 }
 
-Test(whole_products, a_row_has_the_same_bits_wherever_it_lies)
+Test(whole_products, a_row_has_the_same_bits_at_any_position)
 {
     for_each_type(wherever_a_row_lies);
 }
@@ -301,7 +301,7 @@ static void check_all(const struct extents *list, int n, int n_types)
     extents = list;
     n_extents = n;
     for (int d = 0; d < n_types; d++) {
-        as_operands_lie(types[d]);
+        operands_in_any_layout(types[d]);
         with_a_bias(types[d]);
         beside_a_sum(types[d]);
         of_a_batch(types[d]);
@@ -357,7 +357,7 @@ Test(whole_products, few_rows_of_a_large_product_are_for_all_threads)
 }
 
 /* If tiles were planned for many threads, there is no workspace for the shared packing of one thread. */
-Test(whole_products, one_thread_has_the_room_of_many)
+Test(whole_products, one_thread_has_the_workspace_of_many)
 {
     BY_CODE_FOR_AVX2();
     enum { M = 256, N = 1024, K = 1030 };
@@ -391,7 +391,7 @@ Test(whole_products, where_the_processor_does_not_multiply_bfloat16)
 {
     if (test_device() != RW_DEVICE_CPU) cr_skip_test("of the CPU");
     setenv("REWIND_ISA", "v3", 1);
-    as_operands_lie(RW_BF16);
+    operands_in_any_layout(RW_BF16);
     with_a_bias(RW_BF16);
     beside_a_sum(RW_BF16);
     of_a_batch(RW_BF16);
@@ -399,7 +399,7 @@ Test(whole_products, where_the_processor_does_not_multiply_bfloat16)
 }
 
 /* Parts of the operands are as deep as the cache size allows, whatever the depth. */
-Test(whole_products, what_is_widened_takes_no_more_room_for_more_depth)
+Test(whole_products, widened_operands_take_no_more_memory_for_more_depth)
 {
     size_t workspace[2];
     if (test_device() != RW_DEVICE_CPU) cr_skip_test("of the CPU");

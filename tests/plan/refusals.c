@@ -103,7 +103,7 @@ Test(refusals, of_a_part_have_it_too)
 }
 
 /* Nothing is executed, and all calls give the same message. */
-Test(refusals, are_the_same_words_whoever_asks)
+Test(refusals, are_the_same_words_for_every_call)
 {
     struct fixture b = fixture_open(1, 1);
     char first[600];

@@ -237,7 +237,7 @@ Test(ptx_isa, global_instructions_reach_global_memory_alone)
     OK(cudaFreeHost(pinned));
 }
 
-Test(ptx_isa, copies_that_nobody_waits_for_are_reported)
+Test(ptx_isa, copies_without_a_wait_are_reported)
 {
     OK(cudaMalloc(&device, 64));
     set_eager(false);

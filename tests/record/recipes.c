@@ -311,7 +311,7 @@ static int nodes_of(const struct fixture *b, const char *op, const rw_tensor *x)
     return n;
 }
 
-Test(recipes, cast_a_parameter_once_a_step_and_a_value_once_a_region)
+Test(recipes, cast_a_parameter_once_per_step_and_a_value_once_per_region)
 {
     struct fixture b = fixture_open(1, 1);
     rw_tensor *const w = param(&b, "w", RW_SHAPE(4, 4));
@@ -339,7 +339,7 @@ Test(recipes, cast_a_parameter_once_a_step_and_a_value_once_a_region)
     fixture_close(&b);
 }
 
-Test(recipes, make_codes_of_a_weight_once_a_step)
+Test(recipes, quantize_a_weight_once_per_step)
 {
     struct fixture b = fixture_open(1, 1);
     rw_tensor *const w = param(&b, "w", RW_SHAPE(4, 4)), *const x = rw_input(b.t, RW_BF16, RW_SHAPE(3, 4), NULL, 0);

@@ -138,7 +138,7 @@ static void names(struct fixture *b, const char *call)
 }
 
 /* An op inside of a composite may be the one that refuses. */
-Test(refused, the_call_is_named_that_was_made)
+Test(refused, the_message_names_the_call)
 {
     struct fixture b = fixture_open(1, 1);
     rw_tensor *x = rw_input(b.t, RW_F32, RW_SHAPE(2, 3), NULL, 0), *values = NULL, *places = NULL;
@@ -173,7 +173,7 @@ Test(refused, memory_for_the_parts_of_a_call)
 }
 
 /* Extents beyond the rank of a shape are not part of the program: the tape's hash is the same, and so is the plan. */
-Test(refused, extents_behind_the_rank_tell_nothing)
+Test(refused, extents_after_the_rank_are_ignored)
 {
     struct rw_hash hash[2];
     for (int round = 0; round < 2; round++) {

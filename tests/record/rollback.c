@@ -156,7 +156,7 @@ static void expect_view(struct fixture *b, const rw_op_def *op, int64_t n, int64
     rw_error_clear(b->ctx);
 }
 
-Test(rollback, views_that_look_too_far)
+Test(rollback, views_beyond_their_buffer)
 {
     struct fixture b = fixture_open(1, 1);
     expect_view(&b, &window, 6, 0, true);

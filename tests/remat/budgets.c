@@ -400,7 +400,7 @@ Test(budgets, move_nothing_that_the_caller_saves_or_replays)
 
 /* In a part that keeps everything, marks take precedence, and a replay for a marked value also recomputes the other
    outputs of its node. */
-Test(budgets, the_bound_knows_what_is_made_again_beside_a_marked_value)
+Test(budgets, the_bound_counts_other_outputs_of_a_marked_replay)
 {
     struct fixture b = fixture_open(3, 1);
     rw_tensor *x = normal(&b, "p", RW_SHAPE(2048, 1)), *const w = normal(&b, "w", RW_SHAPE(1));
@@ -437,7 +437,7 @@ Test(budgets, a_share_is_of_what_none_takes)
 
 /* For a deep model, segments nest down to about one layer: the minimum is the memory of a few layers, not of a third of
    them. */
-Test(budgets, the_least_of_many_layers_is_far_below_full)
+Test(budgets, the_minimum_of_many_layers_is_far_below_full)
 {
     struct fixture b = fixture_open(3, 1);
     struct model m;
@@ -598,7 +598,7 @@ static rw_tensor *too_large(struct fixture *b, rw_tensor *p, uint64_t all)
 }
 
 /* If a budget suffices, the message names the minimum. Nothing has run, and gradients are unchanged. */
-Test(budgets, a_step_beyond_the_machine_names_the_least_budget_that_would_do)
+Test(budgets, a_step_beyond_the_machine_names_the_minimum_budget)
 {
     struct fixture b = fixture_open(17, 2);
     const struct rw_device_memory limit = b.ctx->device->memory(b.ctx->device_state);

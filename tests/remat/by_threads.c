@@ -106,7 +106,7 @@ static void check(int program)
     fixture_close(&one.b);
 }
 
-Test(by_threads, candidates_do_not_depend_on_who_simulates_them)
+Test(by_threads, candidates_do_not_depend_on_the_simulating_thread)
 {
     for (int program = 0; program < PROGRAMS; program++) check(program);
 }

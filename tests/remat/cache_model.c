@@ -60,7 +60,7 @@ Test(cache_model, least_recently_used_goes_first)
 }
 
 /* The model is reused without clearing: the second step must not find the contents of the first. */
-Test(cache_model, each_step_begins_anew)
+Test(cache_model, each_step_begins_with_empty_caches)
 {
     struct rw_cache_model x = begin(3, 10);
     cr_expect_eq(far_of(&x, 0, 12, RW_USE_WRITE), 2);
@@ -73,7 +73,7 @@ Test(cache_model, each_step_begins_anew)
     rw_cache_model_finish(&x);
 }
 
-Test(cache_model, what_is_written_lies_where_something_died)
+Test(cache_model, writes_reuse_memory_after_its_last_use)
 {
     enum { A, B, C, D, W, N };
     struct rw_cache_model x = begin(N, 100);
@@ -124,7 +124,7 @@ Test(cache_model, what_was_read_across_is_shared_until_it_is_written)
 }
 
 /* A value that is copied back was not written by any thread. */
-Test(cache_model, what_is_read_first_comes_from_afar)
+Test(cache_model, a_first_read_is_a_cache_miss)
 {
     struct rw_cache_model x = begin(2, 1000);
     cr_expect_eq(far_of(&x, 0, 10, RW_USE_READ), 10);
@@ -135,7 +135,7 @@ Test(cache_model, what_is_read_first_comes_from_afar)
 
 /* Live bytes that are used after some moment, beyond those that the caches hold, miss after it, and as many missed
    before. */
-Test(cache_model, nobody_gets_around_what_they_do_not_hold)
+Test(cache_model, no_op_avoids_its_cache_misses)
 {
     static struct use { uint32_t m; uint64_t far; bool dies; } use[LONG];
     for (int round = 0; round < 300; round++) {

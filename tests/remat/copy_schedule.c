@@ -136,7 +136,7 @@ Test(copy_schedule, copies_stand_around_what_they_read_and_bring)
 
 /* After the last value that may be offloaded, little of forward remains, and its copy begins only when the value
    exists: compute waits at the end of forward until it is copied. */
-Test(copy_schedule, a_copy_begins_when_its_value_is_made)
+Test(copy_schedule, a_copy_begins_when_its_value_is_computed)
 {
     struct scene s;
     struct rw_simulation sim = { 0 };

@@ -353,7 +353,7 @@ Test(exact, small_tapes, .timeout = 3600)
     check_families(0);
 }
 
-Test(exact, small_tapes_behind_many_tiny_nodes, .timeout = 3600)
+Test(exact, small_tapes_after_many_tiny_nodes, .timeout = 3600)
 {
     check_families(FRONT);
 }

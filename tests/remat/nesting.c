@@ -131,7 +131,7 @@ static rw_tensor *nest_read_outside(struct pair *s, int depth)
 }
 
 /* Values of inner regions that a region reads are recomputed by replaying all of these: once in the visit of each. */
-Test(nesting, what_lies_behind_an_inner_region_repeats_it_once_a_level)
+Test(nesting, values_after_an_inner_region_repeat_it_once_per_level)
 {
     struct pair s = open_pair();
     cr_assert_eq(ckpt_set_policy(s.b.t, "full"), RW_OK);

@@ -192,7 +192,7 @@ Test(optimum, is_nearly_reached_on_tapes_of_up_to_ten_nodes, .timeout = 3600)
 
 /* A unit of misses, both ways, takes so many microseconds, while nodes take up to 50: as much as their computation. The
    same for a unit written where another thread has read, or zero for it. */
-Test(optimum, counts_what_memory_costs_that_is_far, .timeout = 3600)
+Test(optimum, counts_the_cost_of_cache_misses, .timeout = 3600)
 {
     for (uint64_t us = 1; us <= 16; us *= 4)
         for (uint64_t units = 0; units <= 20; units += 10) {
@@ -392,7 +392,7 @@ static void check_model(enum model_kind kind)
     close_step(&s);
 }
 
-Test(optimum, is_three_percent_away_at_most_for_gpt_and_llama)
+Test(optimum, is_within_three_percent_for_gpt_and_llama)
 {
     check_model(MODEL_GPT);
     check_model(MODEL_LLAMA);
@@ -497,7 +497,7 @@ static void check_images(enum model_kind kind)
     close_step(&s);
 }
 
-Test(optimum, is_two_percent_away_at_most_for_networks_for_images)
+Test(optimum, is_within_two_percent_for_networks_for_images)
 {
     check_images(MODEL_RESNET50);
     check_images(MODEL_DENSENET121);

@@ -172,7 +172,7 @@ Test(part_budgets, are_bounds_and_monotone_whatever_the_others_have)
 }
 
 /* A value that is copied in has a later buffer than the one that reuses its memory. */
-Test(part_budgets, count_what_comes_back_from_outside)
+Test(part_budgets, count_values_copied_in)
 {
     struct fixture b = fixture_open(3, 1);
     struct rw_planning g;

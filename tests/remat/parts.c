@@ -143,7 +143,7 @@ Test(parts, groups_with_a_part_between_them)
 }
 
 /* A run without recompute has none, whatever parts say: the verifier's first run, an eval, REWIND_POLICY's. */
-Test(parts, who_asks_for_the_whole_gets_it)
+Test(parts, a_request_for_the_whole_is_met)
 {
     setenv("REWIND_POLICY", "none", 1);
     const size_t pinned = two("full", "full");

@@ -498,7 +498,7 @@ static rw_tensor *loss_through(struct fixture *b, bool own)
     return rw_sum(b->t, x, RW_ALL_AXES, false);
 }
 
-Test(policy, an_op_that_nobody_has_is_refused_when_the_step_is_planned)
+Test(policy, an_unknown_op_is_refused_when_the_step_is_planned)
 {
     struct fixture b = fixture_open(1, 1);
     rw_cost cost;

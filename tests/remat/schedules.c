@@ -301,7 +301,7 @@ static bool close_readers(struct readers *r)
     return valid;
 }
 
-Test(schedules, a_read_of_what_another_visit_made_is_seen)
+Test(schedules, a_read_of_another_visits_buffer_is_seen)
 {
     for (int redirects = 0; redirects < 2; redirects++) {
         struct readers r;
@@ -348,7 +348,7 @@ static void add_unread_replay(struct readers *r)
                                                      .merged = out };
 }
 
-Test(schedules, a_replay_that_nobody_reads_is_seen)
+Test(schedules, a_replay_without_a_reader_is_seen)
 {
     for (int added = 0; added < 2; added++) {
         struct readers r;

@@ -177,7 +177,7 @@ Test(file_failures, a_value_that_is_changed_in_its_file_is_noticed_and_named)
 }
 
 /* A signal, such as from a profiler's timer, interrupts any call. */
-Test(file_failures, a_call_that_is_interrupted_is_made_again)
+Test(file_failures, an_interrupted_call_is_repeated)
 {
     struct outcome none = outcome_of("none", NULL, 2, 1, false);
     for (int i = 0; i < 12; i++) {
@@ -306,7 +306,7 @@ static unsigned char *untroubled(int steps)
     return p;
 }
 
-Test(file_failures, states_that_find_no_room_are_refused_when_the_optimizer_is_made)
+Test(file_failures, states_that_do_not_fit_are_refused_when_the_optimizer_is_created)
 {
     struct world w = open_world("none", NULL, 1);
     const rw_state_offload s = { .place = RW_STATE_FILE, .path = folder, .window = 64 << 10 };

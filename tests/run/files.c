@@ -88,7 +88,7 @@ Test(files, go_past_the_page_cache_where_they_can)
 }
 
 /* A new file has unallocated blocks on the disk: writing to it is slower. */
-Test(files, are_made_once_for_all_steps)
+Test(files, are_created_once_for_all_steps)
 {
     struct world w = open_world("offload:outer", folder, 2);
     int files = 0;
@@ -179,7 +179,7 @@ static int entries_of(const char *path)
     return n;
 }
 
-Test(files, leave_nothing_behind)
+Test(files, leave_no_files)
 {
     free(outcome_of("offload:outer", folder, 1, 1, true).gradients);
     const int descriptors = entries_of("/proc/self/fd"), threads = entries_of("/proc/self/task");

@@ -149,7 +149,10 @@ static void every_policy(struct with with)
     free(calls.bytes), free(behind.bytes);
 }
 
-Test(fused_updates, a_scaler_leaves_out_what_it_leaves_out_behind) { every_policy((struct with){ .scaler = true }); }
+Test(fused_updates, a_scaler_skips_the_same_updates_as_after_backward)
+{
+    every_policy((struct with){ .scaler = true });
+}
 Test(fused_updates, histories_move_on_once) { every_policy((struct with){ .delayed = true }); }
 Test(fused_updates, of_a_clipped_step_too) { every_policy((struct with){ .delayed = true, .max_norm = 0.01 }); }
 Test(fused_updates, a_scaler_and_clipping) { every_policy((struct with){ .scaler = true, .max_norm = 0.01 }); }
@@ -160,7 +163,7 @@ Test(fused_updates, all_of_them) { every_policy((struct with){ true, true, 0.01 
 
 /* w = 2: the gradients of w and of the marked x are two ends of backward. Both start with this step's scale; a scale
    that grows in every step belongs to the next. */
-Test(fused_updates, the_next_scale_comes_behind_everything)
+Test(fused_updates, the_next_scale_is_computed_last)
 {
     float of_x[2][3];
     double w_after[2];
@@ -333,7 +336,7 @@ Test(fused_updates, amaxes_are_noted_of_one_pass)
 /* ---- a monitor ---- */
 
 /* Backward is executed twice. */
-Test(fused_updates, what_is_counted_of_codes_is_what_is_counted_behind)
+Test(fused_updates, fp8_counts_equal_those_after_backward)
 {
     rw_monitor_site site[2][16];
     size_t n[2] = { 0 };

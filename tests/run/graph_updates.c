@@ -74,7 +74,7 @@ static float value_of(rw_tensor *x)
 }
 
 /* Assignments of the program read parameters as they were when the step began. */
-Test(graph_updates, an_update_inside_waits_for_who_reads_the_parameter)
+Test(graph_updates, a_fused_update_follows_all_reads_of_the_parameter)
 {
     struct fixture b = fixture_open(1, 1);
     rw_graph *g = NULL;
@@ -101,7 +101,7 @@ Test(graph_updates, an_update_inside_waits_for_who_reads_the_parameter)
 
 /* Gradients are allocated again when they are requested; a tensor that is no parameter of the optimizer keeps its
    own. */
-Test(graph_updates, gradients_come_back_behind_an_update_inside)
+Test(graph_updates, gradients_return_after_a_fused_update)
 {
     struct fixture b = fixture_open(1, 1);
     rw_graph *g = NULL;

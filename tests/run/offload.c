@@ -176,7 +176,7 @@ Test(offload, a_single_value_wins_over_the_policy)
     free(text);
 }
 
-Test(offload, explain_says_what_is_moved_and_why)
+Test(offload, explain_says_what_is_offloaded_and_why)
 {
     char *text = NULL;
     by_hand("offload:r", nothing, &text);
@@ -255,7 +255,7 @@ static void set_fast(rw_context *ctx)
 
 /* Budgets from the minimum on, with a store that costs almost nothing: values are offloaded, and the bytes are those of
    none. */
-Test(offload, a_budget_may_move_what_it_has_no_room_for)
+Test(offload, a_budget_may_offload_what_does_not_fit)
 {
     struct way w = { "none", 1, 1, 1, false };
     struct outcome none = outcome_of(w);

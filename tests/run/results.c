@@ -46,7 +46,7 @@ static void ask_for_more(struct fixture *b, rw_tensor *x)
     }
 }
 
-Test(results, a_gradient_that_was_handed_out_stays)
+Test(results, a_gradient_that_was_returned_stays)
 {
     struct fixture b = fixture_open(1, 1);
     rw_tensor *const x = rw_require_grad(b.t, ramp(&b, 1)), *const u = rw_require_grad(b.t, ramp(&b, 2));
@@ -127,7 +127,7 @@ Test(results, an_assignment_after_the_loss_was_read_happens)
     }
 }
 
-Test(results, a_gradient_asked_for_after_the_use_is_there)
+Test(results, a_gradient_requested_after_its_use_exists)
 {
     struct fixture b = fixture_open(1, 1);
     float want[N];

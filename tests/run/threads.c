@@ -122,7 +122,7 @@ static double share_alone(struct fixture *b, int runs)
     return (double)alone / (NODES * runs);
 }
 
-Test(threads, nodes_run_in_one_for_as_long_as_all_have_to_wait_for_cores)
+Test(threads, nodes_run_in_one_thread_while_all_wait_for_cores)
 {
     struct fixture b = fixture_open(1, THREADS);
     share_alone(&b, 2);

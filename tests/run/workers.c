@@ -183,7 +183,7 @@ Test(workers, are_as_many_as_the_process_may_use_cores)
     cr_expect_eq(threads_by_default(), 5);
 }
 
-Test(workers, a_variable_that_is_no_number_is_refused)
+Test(workers, a_variable_that_is_not_a_number_is_refused)
 {
     static const char *const bad[] = { "0", "-1", "two", "2x", "1025", "99999999999999999999", " " };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {

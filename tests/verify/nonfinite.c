@@ -111,7 +111,7 @@ Test(nonfinite, what_was_there_from_the_beginning_is_named)
 }
 
 /* Only the visible elements of a view are checked. */
-Test(nonfinite, what_nobody_reads_is_no_matter)
+Test(nonfinite, unread_values_do_not_matter)
 {
     rw_tensor *const x = rw_param(b.ctx, "x", RW_F32, RW_SHAPE(2, 3));
     const float values[6] = { 1, NAN, 3, NAN, NAN, 6 };

@@ -430,7 +430,7 @@ Test(observer, an_op_that_is_wrong_once_differs_from_its_replay)
 
 /* Each digest of a value that two nodes read is computed once: an op that overwrites its input, which was read before,
    is the one that is named. */
-Test(observer, who_writes_over_what_was_read_before_is_named)
+Test(observer, an_op_that_overwrites_a_value_read_before_is_named)
 {
     ON_THE_CPU();
     struct world x = open_world(NULL, NULL);
@@ -653,7 +653,7 @@ static rw_tensor *peeking_loss(const struct fixture *b)
 }
 
 /* Both executions would read the same there, if the dead memory were not overwritten with another pattern. */
-Test(observer, an_op_that_reads_what_nobody_needs_any_more_is_named)
+Test(observer, an_op_that_reads_a_dead_buffer_is_named)
 {
     NEEDS_HOST_MEMORY();
 #ifdef __SANITIZE_ADDRESS__

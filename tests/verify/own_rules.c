@@ -132,7 +132,7 @@ Test(own_rules, a_second_output_is_digested)
 }
 
 /* A recompute for one output also computes the other one, which is not kept. */
-Test(own_rules, a_second_output_of_what_is_made_again_is_not_kept)
+Test(own_rules, a_second_output_of_a_replayed_op_is_not_kept)
 {
     struct fixture b = fixture_open(1, 1);
     struct rw_problem problem;
