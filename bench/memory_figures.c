@@ -180,7 +180,7 @@ int main(void)
     figure_exactly("kept bytes per GPT block under none, 16-bit: 32 per element of its input and 4 per head and query",
                    kept_per_block("none", NULL, BATCH, SEQ, WIDTH), "bytes", 32 * input + 4 * queries);
     const rw_recipe bf16 = { .kind = RW_RECIPE_BF16 }, fp8 = { .kind = RW_RECIPE_F8 };
-    figure_exactly("kept bytes per GPT block under none, linears in 8-bit codes: 31, 4 per head and query, a byte per "
+    figure_exactly("kept bytes per GPT block under none, FP8 linear layers: 31, 4 per head and query, a byte per "
                    "weight, 8 scales", kept_per_block("none", &fp8, BATCH, SEQ, WIDTH), "bytes",
                    31 * input + 4 * queries + 12.0 * WIDTH * WIDTH + 8 * SCALE);
     figure_exactly("kept bytes per GPT block under none, bf16 recipe: 36, 4 per head and query, 2 bytes per weight",

@@ -59,7 +59,7 @@ static void open_run(struct run *r, const struct model_config *c, bool graph, co
     if (rw_context_create(&r->ctx, &(rw_context_params){ .device = RW_DEVICE_CPU, .seed = 1 })) exit(1);
     if (rw_tape_create(&r->t, r->ctx) || model_create(&r->model, r->ctx, c) || ckpt_set_policy(r->t, "full") ||
         rw_adamw_create(&r->opt, r->ctx, NULL))
-        die(r->ctx, "making the model");
+        die(r->ctx, "creating the model");
     if (folder) add_monitor(r, folder);
 }
 

@@ -108,7 +108,7 @@ static double worst_by_ceilings(enum model_kind kind, const char *const *policie
     if (!open_runner(&r, kind) || rw_costs_calibrate(r.ctx)) worst = NAN;
     for (int p = 0; p < STAYING && worst == worst; p++) {
         const double says = predict(&r, policies[p]).ms, off = fabs(says / measured[p] - 1);
-        printf("# %s %s: by ceilings alone %.2f ms, measured %.2f ms, %.3f times\n", model_name(kind), policies[p],
+        printf("# %s %s: from calibration alone %.2f ms, measured %.2f ms, %.3f times\n", model_name(kind), policies[p],
                says, measured[p], says / measured[p]);
         worst = figure_worst(worst, off);
     }
@@ -202,10 +202,10 @@ static void print(enum model_kind kind)
 {
     char what[128];
     double by_ceilings = NAN;
-    snprintf(what, sizeof what, "predicted over measured step time, off by, worst of %s policies, %s",
+    snprintf(what, sizeof what, "step-time prediction error, worst of %s policies, %s",
              folder ? "seven" : "four", model_name(kind));
     figure(what, worst_of(kind, &by_ceilings), "of it", 0.05);
-    printf("predicted by the machine's ceilings alone, off by, worst of four policies, %s, %.4g of it, "
+    printf("step-time prediction error from calibration alone, worst of four policies, %s, %.4g of it, "
            "for comparison\n", model_name(kind), by_ceilings);
 }
 

@@ -28,7 +28,7 @@ static const char usage[] =
     "  --grow batch|seq        [batch]\n"
     "  --advise                says what fills memory, what would help and what it grows with, by planning alone: the\n"
     "                          batch twice, and from the first length or side of --seq to each longer one, or twice\n"
-    "  --all                   with --advise: a line for every value, also where layers are alike\n"
+    "  --all                   with --advise: a line for every value, also where layers are equal\n"
     "  --costs FILE            times of nodes: read when it is there, else measured and written [OUT/costs.txt]\n"
     "  --seq LIST              sequence lengths separated by commas [256,512; of networks for images 64]\n"
     "  --batch N               [4]\n"

@@ -303,7 +303,7 @@ Test(kept_codes, take_a_byte_an_element_and_their_scales)
         rw_memory_stats(b.ctx, &after);
         cr_expect_eq(after.parameters - before.parameters, 130 * 260 + scales[k], "scaling %d: %zu", k,
                      after.parameters - before.parameters);
-        cr_expect_null(rw_param_get(b.ctx, 2), "nobody sees them, no file has them");
+        cr_expect_null(rw_param_get(b.ctx, 2), "they are not visible, and no file has them");
         fixture_close(&b);
     }
 }

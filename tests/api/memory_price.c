@@ -263,7 +263,7 @@ Test(memory_price, is_measured_once_and_for_large_steps_alone)
     fake.fns.time_memory = NULL;
     rw_costs_clear(b.ctx);
     measure_row(&b, 8);
-    cr_expect_eq(b.ctx->costs->memory.picoseconds, 0, "a device that nobody asks");
+    cr_expect_eq(b.ctx->costs->memory.picoseconds, 0, "a device without measurements");
     close_fake(&b);
 }
 

@@ -562,7 +562,7 @@ Test(optimizer_offload, a_graph_refuses_what_it_cannot_step_with_and_leaves_its_
         zoo_backward(&a, 0);
         cr_assert_eq(rw_optimizer_step(a.opt), RW_OK);
     }
-    expect_same(&a, &z, "behind a graph", 0);
+    expect_same(&a, &z, "after a graph", 0);
     rw_graph_destroy(&g);
     zoo_close(&a);
     zoo_close(&z);

@@ -42,7 +42,7 @@ enum form {
     FORMS
 };
 
-static const char *const form_names[] = { "split", "turned first", "sliced", "other order", "a gap", "a copy" };
+static const char *const form_names[] = { "split", "transposed first", "sliced", "other order", "a gap", "a copy" };
 
 /* Whether the slices form one contiguous buffer. */
 static bool is_packed(enum form form)

@@ -103,7 +103,7 @@ Test(digest, depends_on_the_order)
         memcpy(kept, data, size);
         memmove(data, data + size, size);
         memcpy(data + size, kept, size);
-        cr_assert(memcmp(data, kept, size), "pieces of %zu are alike", size);
+        cr_assert(memcmp(data, kept, size), "pieces of %zu are equal", size);
         cr_assert_not(rw_digest_equal(d, digest_of(data, n, 0, 2)), "pieces of %zu", size);
         memcpy(data + size, data, size);
         memcpy(data, kept, size);

@@ -146,8 +146,8 @@ static void run_trespass(char *what)
 Test(guarded, a_byte_after_an_output_and_released_memory_are_poisoned)
 {
     cr_assert(survives(run_trespass, NULL), "nothing is wrong");
-    cr_assert_not(survives(run_trespass, (char *)NULL + 1), "a byte behind the output");
-    cr_assert_not(survives(run_trespass, (char *)NULL + 2), "a byte of what nobody needs any more");
-    cr_assert_not(survives(run_trespass, (char *)NULL + 3), "a byte behind the input");
+    cr_assert_not(survives(run_trespass, (char *)NULL + 1), "a byte after the output");
+    cr_assert_not(survives(run_trespass, (char *)NULL + 2), "a byte of a dead buffer");
+    cr_assert_not(survives(run_trespass, (char *)NULL + 3), "a byte after the input");
 }
 #endif

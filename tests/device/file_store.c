@@ -180,7 +180,7 @@ Test(file_store, a_failure_is_reported_to_its_waiter)
                              text);
                 cr_assert(i < nth || strstr(text, folder));
             }
-            cr_assert_eq(out ? plant.writes : plant.reads, nth + 1, "nothing is copied behind it");
+            cr_assert_eq(out ? plant.writes : plant.reads, nth + 1, "nothing is copied after it");
             cr_assert_eq(d.device->finish(d.state), RW_OK, "it was told");
             for (size_t i = 0; i < N; i++) get(&d, 2 * i, i * PAGE, PAGE);
             cr_assert_eq(d.device->finish(d.state), RW_OK, "and is forgotten");

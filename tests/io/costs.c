@@ -138,7 +138,7 @@ Test(costs, what_a_step_pays_for_memory_is_no_nodes)
     for (size_t i = 0; i < b.ctx->costs->n; i++)
         if (!strcmp(b.ctx->costs->entry[i].op, "nap")) ms = (double)b.ctx->costs->entry[i].picoseconds * 1e-9;
     cr_expect_float_eq(ms, 32.0 / 6, 1e-3, "%.4f ms", ms);
-    cr_expect_eq(b.ctx->costs->memory.picoseconds, 1000000000000000000, "it is not asked for again");
+    cr_expect_eq(b.ctx->costs->memory.picoseconds, 1000000000000000000, "it is not measured again");
     fixture_close(&b);
 }
 

@@ -366,7 +366,7 @@ Test(io, a_link_stays_and_what_it_names_is_replaced)
     snprintf(part, sizeof part, "%s.%ld.part", path, (long)getpid());
     cr_assert_eq(symlink(link, part), 0);
     cr_assert_eq(rw_save(b.ctx, path), RW_OK, "%s", rw_error_message(b.ctx));
-    cr_expect_neq(access(link, F_OK), 0, "somebody else's file was written");
+    cr_expect_neq(access(link, F_OK), 0, "another process's file was written");
     remove(part);
     remove(link);
     for (unsigned i = 0; i < 64; i++) {

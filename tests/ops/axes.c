@@ -239,15 +239,15 @@ Test(axes, long_windows_and_joins)
         rw_tensor *pair[] = { small_numbers(&b, dtype, RW_SHAPE(LONG, WIDE), 3, x),
                               small_numbers(&b, dtype, RW_SHAPE(LONG, WIDE), 5, z) };
         for (int64_t i = 0; i < LONG * WIDE; i++) want[i] = x[i], want[LONG * WIDE + i] = z[i];
-        has(&b, rw_concat(b.t, pair, 2, 0), want, "one behind the other");
+        has(&b, rw_concat(b.t, pair, 2, 0), want, "one after the other");
         for (int64_t i = 0; i < LONG * WIDE; i++) want[2 * i] = x[i], want[2 * i + 1] = z[i];
         has(&b, rw_stack(b.t, pair, 2, 2), want, "one beside the other");
         rw_tensor *const columns[] = { rw_slice(b.t, pair[0], 1, 0, 1), rw_slice(b.t, pair[0], 1, 2, 3) };
         for (int64_t i = 0; i < LONG; i++) want[2 * i] = x[WIDE * i], want[2 * i + 1] = x[WIDE * i + 2];
-        has(&b, rw_concat(b.t, columns, 2, 1), want, "numbers that lie apart");
+        has(&b, rw_concat(b.t, columns, 2, 1), want, "elements with a stride");
         for (int64_t i = 0; i < LONG * WIDE; i++) want[i] = x[i % WIDE * LONG + i / WIDE];
         pair[0] = rw_transpose(b.t, rw_reshape(b.t, pair[0], RW_SHAPE(WIDE, LONG)), 0, 1);
-        has(&b, rw_concat(b.t, pair, 1, 0), want, "one that lies across");
+        has(&b, rw_concat(b.t, pair, 1, 0), want, "a transposed one");
     }
     fixture_close(&b);
 }

@@ -435,7 +435,7 @@ Test(gradients, at_a_kept_address_outlive_updates_inside_backward)
     cr_assert_eq(rw_graph_create(&g, t, total(t, rw_mul(t, p, q)), &params), RW_OK);
     for (int i = 0; i < 3; i++) {
         cr_assert_eq(rw_graph_launch(g), RW_OK, "%s", rw_error_message(b.ctx));
-        expect_there(&b, at, 0, "used up");
+        expect_there(&b, at, 0, "consumed");
         cr_assert_eq(rw_tensor_data(rw_gradient(p)), at);
         rw_memory_stats(b.ctx, &m);
         cr_assert_eq(m.gradients, 4 * sizeof(float), "q's has gone");

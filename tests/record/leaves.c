@@ -57,7 +57,7 @@ Test(leaves, a_gradient_that_is_written_is_the_gradient)
     expect_gradient(p, sum, "a write that was refused");
     rw_zero_grad(b.ctx);
     cr_assert_not_null(rw_tensor_data(rw_gradient(p)));
-    expect_gradient(p, zeros, "asked for its address");
+    expect_gradient(p, zeros, "its address was read");
 }
 
 /* Without bytes no memory is needed. */

@@ -22,7 +22,7 @@ static uint32_t random_below(uint32_t n)
 static uint64_t far_of(struct rw_cache_model *x, uint32_t memory, uint64_t bytes, enum rw_use use)
 {
     const struct rw_fetched f = rw_cache_model_use(x, memory, bytes, use);
-    cr_assert_eq(f.shared, 0, "nobody reads across here");
+    cr_assert_eq(f.shared, 0, "no thread reads another's data here");
     return f.far;
 }
 
@@ -82,7 +82,7 @@ Test(cache_model, writes_reuse_memory_after_its_last_use)
     rw_cache_model_die(&x, A);
     rw_cache_model_die(&x, A); /* an operand that occurs twice */
     rw_cache_model_die(&x, B);
-    cr_expect_eq(far_of(&x, W, 10, RW_USE_BESIDE), 10, "a parameter lies where nothing else did");
+    cr_expect_eq(far_of(&x, W, 10, RW_USE_BESIDE), 10, "a parameter is where no other value was");
     cr_expect_eq(far_of(&x, C, 70, RW_USE_WRITE), 0, "all of b, which died last, and some of a");
     cr_expect_eq(far_of(&x, D, 30, RW_USE_WRITE), 10, "what the parameter has left of a");
     cr_expect_eq(far_of(&x, C, 70, RW_USE_READ), 0, "which pushed the parameter out, not c");

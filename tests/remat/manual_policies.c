@@ -56,8 +56,8 @@ static void hold(struct beside *x, const char *spec, bool is_tried)
     const double faster = below > 0 ? 0 : 1 - p.ms / x->point[i - 1].ms;
     x->tried++;
     if (is_tried)
-        cr_expect(below <= 0 && faster <= 1e-9, "%s: %zu bytes, %g ms; the least is %zu, that budget gives %g ms", spec,
-                  p.peak_bytes, p.ms, x->point[0].peak_bytes, x->point[i - 1].ms);
+        cr_expect(below <= 0 && faster <= 1e-9, "%s: %zu bytes, %g ms; the minimum is %zu, that budget gives %g ms",
+                  spec, p.peak_bytes, p.ms, x->point[0].peak_bytes, x->point[i - 1].ms);
     x->below = fmax(x->below, below);
     x->faster = fmax(x->faster, faster);
 }
@@ -157,7 +157,7 @@ Test(manual_policies, nothing_is_better_on_tapes_of_nodes_of_any_size_and_cost, 
         open_beside(x, nested_regions(x->b.t, p, 6 + (int)(seed * 7 % 55), seed));
         hold_names(x);
         hold_counts(x);
-        cr_expect(x->below <= 0 && x->faster <= 1e-9, "tape %llu: %g of the least, %g of the time",
+        cr_expect(x->below <= 0 && x->faster <= 1e-9, "tape %llu: %g of the minimum, %g of the time",
                   (unsigned long long)seed, x->below, x->faster);
         close_beside(x);
     }
@@ -173,7 +173,7 @@ Test(manual_policies, nothing_is_better_on_a_transformer, .timeout = 3600)
     cr_assert_eq(x->n_names, 4); /* block, layernorm, core_attn, mlp */
     hold_names(x);
     hold_counts(x);
-    cr_expect(x->below <= 0 && x->faster <= 1e-9, "%g of the least, %g of the time", x->below, x->faster);
+    cr_expect(x->below <= 0 && x->faster <= 1e-9, "%g of the minimum, %g of the time", x->below, x->faster);
     close_beside(x);
 }
 
@@ -226,7 +226,7 @@ Test(manual_policies, little_is_better_on_random_programs, .timeout = 3600)
         close_beside(x);
     }
     if (asked)
-        fprintf(stderr, "%llu programs, %zu policies: below the least on %zu, by %.4f at most; faster on %zu, by "
+        fprintf(stderr, "%llu programs, %zu policies: below the minimum on %zu, by %.4f at most; faster on %zu, by "
                 "%.4f\n", (unsigned long long)programs, tried, below, most_below, faster, most_faster);
     cr_expect(tried > 40 * programs, "%zu", tried);
     /* a dozen programs may include a few of those */

@@ -70,7 +70,7 @@ Test(parts, each_has_its_own_policy)
     cr_expect_eq(two("full", "full") + 4 * VALUE, none);
     cr_expect_eq(two("full", "block:1") + 4 * VALUE, none, "the part counts its own regions");
     cr_expect_eq(two("block:1", "block:1") + 4 * VALUE, none, "and so does the tape");
-    cr_expect_eq(two("none", "discard:r") + 2 * VALUE, none, "nobody reads its last value");
+    cr_expect_eq(two("none", "discard:r") + 2 * VALUE, none, "its last value is not read");
 }
 
 /* The policy of a part also holds in a region that is replayed. */

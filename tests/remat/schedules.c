@@ -385,7 +385,7 @@ Test(schedules, a_held_value_is_read_where_it_is_held)
         cr_expect_eq(runs, 1, "its other output is not there");
         for (size_t i = 0; i < h.g.schedule.n_buffers; i++) {
             const struct rw_buffer *const k = &h.g.schedule.buffers[i];
-            if (k->value == x->id && k->source == RW_NONE_ID) cr_expect_eq(k->first, k->last, "nobody reads it");
+            if (k->value == x->id && k->source == RW_NONE_ID) cr_expect_eq(k->first, k->last, "it is not read");
         }
         by_hand_close(&h);
         fixture_close(&b);

@@ -137,7 +137,7 @@ static void every_policy(struct with with)
     static const char *const policies[] = { "full", "none", "selective:second", "uniform:2", "block:1", "ops:linear" };
     const size_t n = test_device() == RW_DEVICE_CPU ? sizeof policies / sizeof *policies : 2;
     struct outcome calls = by_calls(with), behind = by_graph("none", with, false);
-    same(&calls, &behind, "behind backward");
+    same(&calls, &behind, "after backward");
     if (with.scaler) cr_assert_eq(calls.skipped, 2, "%g", (double)calls.skipped);
     for (size_t i = 0; i < n; i++) {
         struct outcome o = by_graph(policies[i], with, true);
@@ -263,7 +263,7 @@ Test(fused_updates, an_optimizer_that_has_left_steps_out_goes_on)
         finish(&x, &o[inside]);
     }
     cr_assert_eq(o[0].skipped, 1);
-    same(&o[0], &o[1], "behind a scaler");
+    same(&o[0], &o[1], "after a scaler");
     free(o[0].bytes), free(o[1].bytes);
 }
 

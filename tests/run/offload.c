@@ -162,7 +162,7 @@ Test(offload, a_single_value_wins_over_the_policy)
     cr_assert(!strstr(text, "offloaded"), "%s", text);
     free(text);
     const rw_memory moved = by_hand("full", offload, &text);
-    cr_assert_eq(counted_runs[0], 1, "it comes back, nobody makes it again");
+    cr_assert_eq(counted_runs[0], 1, "it is copied in, not recomputed");
     cr_assert_eq(moved.host, 2 * 20480, "two slots of whole pages");
     cr_assert(strstr(text, "moved ") && strstr(text, "(ckpt_offload())"), "%s", text);
     free(text);

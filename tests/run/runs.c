@@ -143,7 +143,7 @@ Test(runs, a_gradient_that_is_requested_in_between_is_returned)
     cr_assert_not_null(rw_gradient(middle));
     ok(&x, rw_read(x.b.t, rw_gradient(middle), got, sizeof got));
     cr_assert_eq(memcmp(got, expected, sizeof got), 0);
-    expect_gradients(&x, &y, "asked for in between");
+    expect_gradients(&x, &y, "requested in between");
     fixture_close(&x.b);
     fixture_close(&y.b);
 }

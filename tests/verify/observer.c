@@ -126,17 +126,17 @@ static const struct {
     const char *detail;
     int64_t element; /* -1: none */
 } mistakes[] = {
-    { writes_behind, CKPT_CAUSE_OUTSIDE, "behind its output 0, from byte 96", -1 },
-    { writes_far_behind, CKPT_CAUSE_OUTSIDE, "behind its output 0, from byte 3696", -1 },
+    { writes_behind, CKPT_CAUSE_OUTSIDE, "after its output 0, from byte 96", -1 },
+    { writes_far_behind, CKPT_CAUSE_OUTSIDE, "after its output 0, from byte 3696", -1 },
     { writes_before, CKPT_CAUSE_OUTSIDE, "before its output 0, from byte -4", -1 },
-    { adds_behind, CKPT_CAUSE_OUTSIDE, "behind its output 0, from byte 9", -1 },
-    { adds_little_behind, CKPT_CAUSE_OUTSIDE, "behind its output 0, from byte 9", -1 },
-    { adds_behind_its_input, CKPT_CAUSE_OUTSIDE, "behind its input 0, from byte 9", -1 },
+    { adds_behind, CKPT_CAUSE_OUTSIDE, "after its output 0, from byte 9", -1 },
+    { adds_little_behind, CKPT_CAUSE_OUTSIDE, "after its output 0, from byte 9", -1 },
+    { adds_behind_its_input, CKPT_CAUSE_OUTSIDE, "after its input 0, from byte 9", -1 },
     { takes_the_largest_one, CKPT_CAUSE_NONDETERMINISTIC, "output 0", 7 },
     { adds_before, CKPT_CAUSE_OUTSIDE, "before its output 0, from byte -", -1 },
-    { adds_behind_its_workspace, CKPT_CAUSE_OUTSIDE, "behind its workspace 0, from byte 10", -1 },
-    { takes_the_larger_one_behind, CKPT_CAUSE_OUTSIDE, "behind its output 0, from byte 9", -1 },
-    { writes_behind_its_workspace, CKPT_CAUSE_OUTSIDE, "behind its workspace 0, from byte 100", -1 },
+    { adds_behind_its_workspace, CKPT_CAUSE_OUTSIDE, "after its workspace 0, from byte 10", -1 },
+    { takes_the_larger_one_behind, CKPT_CAUSE_OUTSIDE, "after its output 0, from byte 9", -1 },
+    { writes_behind_its_workspace, CKPT_CAUSE_OUTSIDE, "after its workspace 0, from byte 100", -1 },
     { reads_its_workspace, CKPT_CAUSE_NONDETERMINISTIC, "output 0", 7 },
     { reads_zeros_in_its_workspace, CKPT_CAUSE_NONDETERMINISTIC, "output 0", 7 },
     { asks_its_workspace, CKPT_CAUSE_NONDETERMINISTIC, "output 0", 7 },
@@ -484,7 +484,7 @@ Test(observer, a_value_that_is_read_is_verified)
     float got[N];
     rw_tensor *const y = rw_apply(x.b.t, &own_op, &x.p, 1, NULL, 0, NULL);
     cr_assert_eq(rw_read(x.b.t, y, got, sizeof got), RW_ERR_MISMATCH);
-    cr_assert(strstr(rw_error_message(x.b.ctx), "behind its output 0"), "%s", rw_error_message(x.b.ctx));
+    cr_assert(strstr(rw_error_message(x.b.ctx), "after its output 0"), "%s", rw_error_message(x.b.ctx));
     fixture_close(&x.b);
 }
 
@@ -550,7 +550,7 @@ Test(observer, a_write_beside_the_arena_is_named)
 {
     ON_THE_CPU();
     static void (*const plants[])(const rw_kernel *k) = { writes_before_the_arena, writes_behind_the_arena };
-    static const char *const said[] = { "it wrote before the arena", "it wrote behind the arena" };
+    static const char *const said[] = { "it wrote before the arena", "it wrote after the arena" };
     for (int i = 0; i < 2; i++) {
         struct world x = open_world(NULL, plants[i]);
         ckpt_report r = { 0 };

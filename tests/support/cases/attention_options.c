@@ -304,7 +304,7 @@ static void add_options(void)
         { "lse with sinks", S(2, 2, 5, 8), S(2, 1, 7, 8), S(2, 1, 7, 4), S(2), WITH_LSE | WITH_SINKS | WITH_CAP, 3,
           true, 0.2, OP_MIDDLE },
         { "lse of width 64", S(1, 2, 17, 64), S(1, 1, 17, 64), S(1, 1, 17, 64), S(0), WITH_LSE, 0, true, 0.1, 0 },
-        { "slopes of nobody", S(1, 2, 0, 8), S(1, 2, 4, 8), S(1, 2, 4, 8), S(0), WITH_SLOPES, 0, false, 0, 0 },
+        { "slopes of no head", S(1, 2, 0, 8), S(1, 2, 4, 8), S(1, 2, 4, 8), S(0), WITH_SLOPES, 0, false, 0, 0 },
     };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         const bool four = all[i].bits & (WITH_MASK | WITH_SINKS);
