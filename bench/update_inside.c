@@ -10,7 +10,7 @@
 
 #include <rewind/optimizers.h>
 
-enum how { BEHIND, INSIDE, CLIPPED, CLIPPED_INSIDE };
+enum how { AFTER, INSIDE, CLIPPED, CLIPPED_INSIDE };
 
 struct taken {
     rw_memory memory;
@@ -75,15 +75,15 @@ static struct taken launch(const struct model_config *c, enum how how)
 static void report(const char *name, const struct model_config *c)
 {
     char text[160];
-    const struct taken behind = launch(c, BEHIND), inside = launch(c, INSIDE);
+    const struct taken after = launch(c, AFTER), inside = launch(c, INSIDE);
     const struct taken clipped = launch(c, CLIPPED), twice = launch(c, CLIPPED_INSIDE);
     const size_t used = inside.memory.consumed + inside.memory.gradients;
     snprintf(text, sizeof text, "gradients over the largest one, fused updates, %s (%.1f and %.1f MB, all: %.1f)",
-             name, (double)used / 1e6, (double)inside.largest / 1e6, (double)behind.memory.gradients / 1e6);
+             name, (double)used / 1e6, (double)inside.largest / 1e6, (double)after.memory.gradients / 1e6);
     figure(text, (double)used / (double)inside.largest, "times", 1.15);
     printf("gradients and activations, updates fused and after backward, %s, %.1f and %.1f MB, for comparison\n",
            name, (double)(inside.memory.gradients + inside.memory.measured_peak) / 1e6,
-           (double)(behind.memory.gradients + behind.memory.measured_peak) / 1e6);
+           (double)(after.memory.gradients + after.memory.measured_peak) / 1e6);
     snprintf(text, sizeof text, "gradients over the largest one, clipped fused updates, %s (%.1f MB)", name,
              (double)(twice.memory.consumed + twice.memory.gradients) / 1e6);
     figure(text, (double)(twice.memory.consumed + twice.memory.gradients) / (double)twice.largest, "times", 1.15);

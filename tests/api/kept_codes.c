@@ -122,7 +122,7 @@ Test(kept_codes, where_nothing_is_trained)
  * kept. between: the weight is written while the first tape is in progress. Its backward does not read the weight, so
  * it uses the quantized value of before.
  */
-static uint64_t of_two_tapes(bool keep, bool turned, bool between)
+static uint64_t of_two_tapes(bool keep, bool reversed, bool between)
 {
     struct recipe_world x = recipe_world_open(&way, "none", 1);
     rw_tape *t[2] = { x.b.t, NULL };
@@ -135,7 +135,7 @@ static uint64_t of_two_tapes(bool keep, bool turned, bool between)
         loss[i] = recipe_loss(&x, t[i], i);
         cr_assert_eq(rw_forward(t[i], &loss[i], 1), RW_OK, "%s", rw_error_message(x.b.ctx));
     }
-    for (int i = 0; i < 2; i++) recipe_backward(&x, t[i ^ (int)turned], loss[i ^ (int)turned]);
+    for (int i = 0; i < 2; i++) recipe_backward(&x, t[i ^ (int)reversed], loss[i ^ (int)reversed]);
     for (int i = 0; i < 2; i++) rw_tape_reset(t[i]);
     for (int i = 0; i < 3; i++) { /* the last one reads at the latest what the one before it has kept */
         const int n = batch(&x, t[i % 2], 2 + i);
@@ -149,9 +149,9 @@ static uint64_t of_two_tapes(bool keep, bool turned, bool between)
 
 Test(kept_codes, of_tapes_that_are_under_way_at_once)
 {
-    for (int turned = 0; turned < 2; turned++)
+    for (int reversed = 0; reversed < 2; reversed++)
         for (int between = 0; between < 2; between++)
-            cr_expect_eq(of_two_tapes(true, turned, between), of_two_tapes(false, turned, between), "%d %d", turned,
+            cr_expect_eq(of_two_tapes(true, reversed, between), of_two_tapes(false, reversed, between), "%d %d", reversed,
                          between);
 }
 

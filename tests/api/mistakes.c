@@ -126,7 +126,7 @@ static void make_values(struct world *w)
     w->x = input(t, RW_F32, RW_SHAPE(2, 3));
     w->y = input(t, RW_F32, RW_SHAPE(2, 3));
     w->v = rw_tanh(t, w->x);
-    w->turned = rw_transpose(t, w->v, 0, 1);
+    w->transposed = rw_transpose(t, w->v, 0, 1);
     w->image = rw_permute(t, rw_zeros(t, RW_F32, RW_SHAPE(1, 2, 2, 3)), (const int[]){ 0, 3, 1, 2 });
     w->four = input(t, RW_F32, RW_SHAPE(4));
     w->matrix = input(t, RW_F32, RW_SHAPE(3, 5));

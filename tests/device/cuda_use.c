@@ -315,12 +315,12 @@ Test(cuda_use, vocabularies_of_two_contexts)
 #ifdef RW_CUDASIM
 static void *train_beside(void *arg)
 {
-    int before = -1, behind = -1;
+    int before = -1, after = -1;
     cr_assert_eq(cudaGetDevice(&before), cudaSuccess);
     train_in_a_thread(arg);
-    cr_assert_eq(cudaGetDevice(&behind), cudaSuccess);
+    cr_assert_eq(cudaGetDevice(&after), cudaSuccess);
     cr_assert_eq(before, 0);
-    cr_assert_eq(behind, 0);
+    cr_assert_eq(after, 0);
     return NULL;
 }
 

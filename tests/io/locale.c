@@ -84,7 +84,7 @@ static void *print_beside(void *text)
 Test(locale, one_thread_goes_by_c_and_the_others_by_the_callers)
 {
     GO_BY(&comma);
-    char here[16], inner[16], beside[16], behind[16];
+    char here[16], inner[16], beside[16], after[16];
     pthread_t thread;
     errno = EDOM;
     const locale_t before = rw_c_locale_begin();
@@ -94,11 +94,11 @@ Test(locale, one_thread_goes_by_c_and_the_others_by_the_callers)
     rw_c_locale_end(nested);
     snprintf(inner, sizeof inner, "%.1f", 0.5);
     rw_c_locale_end(before);
-    snprintf(behind, sizeof behind, "%.1f", 0.5);
+    snprintf(after, sizeof after, "%.1f", 0.5);
     cr_assert_eq(errno, EDOM);
     cr_assert_str_eq(inner, "0.5");
     cr_assert_str_eq(beside, "0,5");
-    cr_assert_str_eq(behind, "0,5");
+    cr_assert_str_eq(after, "0,5");
     /* A thread's own locale is restored, too. */
     const locale_t own = newlocale(LC_ALL_MASK, "C", (locale_t)0);
     uselocale(own);

@@ -56,8 +56,8 @@ Test(resume_files, a_file_with_one_bit_flipped_is_skipped)
     const int fd = open(file_of(2, 2), O_WRONLY);
     const size_t stride = test_device() == RW_DEVICE_CPU ? 1 : 97;
     for (size_t bit = 0; bit < 8 * bytes; bit += stride) {
-        const unsigned char turned = (unsigned char)(file[bit / 8] ^ 1u << bit % 8);
-        cr_assert_eq(pwrite(fd, &turned, 1, (off_t)(bit / 8)), 1);
+        const unsigned char flipped = (unsigned char)(file[bit / 8] ^ 1u << bit % 8);
+        cr_assert_eq(pwrite(fd, &flipped, 1, (off_t)(bit / 8)), 1);
         expect_older(&w, "bit", bit);
         cr_assert_eq(pwrite(fd, &file[bit / 8], 1, (off_t)(bit / 8)), 1);
     }

@@ -147,7 +147,7 @@ Test(axes, moves_of_every_width)
     fixture_close(&b);
 }
 
-enum { LONG = 20011, WIDE = 3, BEFORE = 5, BEHIND = 9, LONG_ELEMENTS = (LONG + BEFORE + BEHIND) * WIDE };
+enum { LONG = 20011, WIDE = 3, BEFORE = 5, AFTER = 9, LONG_ELEMENTS = (LONG + BEFORE + AFTER) * WIDE };
 
 /* The source of position j of a padded axis of LONG elements. */
 static int64_t source_of(rw_pad_mode mode, int64_t j)
@@ -181,7 +181,7 @@ static void has(struct fixture *b, rw_tensor *x, const double *want, const char 
 Test(axes, long_axes_are_shared_out)
 {
     static const rw_dtype floats[] = { RW_F32, RW_F64, RW_BF16, RW_F16 };
-    static const int64_t pad[] = { 0, 0, BEFORE, BEHIND };
+    static const int64_t pad[] = { 0, 0, BEFORE, AFTER };
     static double x[LONG_ELEMENTS], dy[LONG_ELEMENTS], y[LONG_ELEMENTS], dx[LONG_ELEMENTS];
     struct fixture b = fixture_open(1, 3);
     for (int d = 0; d < 4; d++)
@@ -190,9 +190,9 @@ Test(axes, long_axes_are_shared_out)
                 rw_tensor *const in = small_numbers(&b, floats[d], RW_SHAPE(LONG, wide), 3, x);
                 rw_require_grad(b.t, in);
                 rw_tensor *out = rw_pad(b.t, in, pad, 4, (rw_pad_mode)mode, 4), *g;
-                g = small_numbers(&b, floats[d], RW_SHAPE(LONG + BEFORE + BEHIND, wide), 5, dy);
+                g = small_numbers(&b, floats[d], RW_SHAPE(LONG + BEFORE + AFTER, wide), 5, dy);
                 memset(dx, 0, sizeof dx);
-                for (int64_t i = 0; i < (LONG + BEFORE + BEHIND) * wide; i++) {
+                for (int64_t i = 0; i < (LONG + BEFORE + AFTER) * wide; i++) {
                     const int64_t j = i / wide, own = j - BEFORE;
                     const int64_t from = mode == RW_PAD_CONSTANT ? own : source_of((rw_pad_mode)mode, j);
                     y[i] = from < 0 || from >= LONG ? 4 : x[from * wide + i % wide];

@@ -286,17 +286,17 @@ Test(moe_routing, dropped_rows_follow_all_others)
 {
     struct fixture b = fixture_open(1, 2);
     enum { TOKENS = 400, EACH = 2, EXPERTS = 5, N = TOKENS * EACH };
-    int32_t index[N], behind = 0;
-    for (int i = 0; i < N; i++) behind += (index[i] = i * 7 % 6 - 1) >= 0;
+    int32_t index[N], after = 0;
+    for (int i = 0; i < N; i++) after += (index[i] = i * 7 % 6 - 1) >= 0;
     rw_moe_routes r;
     cr_assert_eq(rw_moe_route(b.t, rw_input(b.t, RW_I32, RW_SHAPE(TOKENS, EACH), index, sizeof index), EXPERTS, &r),
                  RW_OK);
     int32_t *const order = bytes_of(b.t, r.order), *const inverse = bytes_of(b.t, r.inverse),
                    *const offsets = bytes_of(b.t, r.offsets);
-    cr_expect_eq(offsets[EXPERTS], behind);
+    cr_expect_eq(offsets[EXPERTS], after);
     for (int i = 0; i < N; i++) {
         cr_expect_eq(order[inverse[i]], i);
-        if (index[i] == RW_MOE_DROPPED) cr_expect_eq(inverse[i], behind++, "slot %d", i);
+        if (index[i] == RW_MOE_DROPPED) cr_expect_eq(inverse[i], after++, "slot %d", i);
     }
     free(order), free(inverse), free(offsets);
     fixture_close(&b);

@@ -162,11 +162,11 @@ Test(refused, memory_for_the_parts_of_a_call)
     rw_param(b.ctx, "w", RW_F32, RW_SHAPE(3, 1));
     rw_tensor *const x = rw_rand(b.t, RW_F32, RW_SHAPE(2, 3, 1));
     rw_tensor *const image = rw_rand(b.t, RW_F32, RW_SHAPE(1, 2, 2, 2));
-    rw_tensor *const turned = rw_permute(b.t, image, (const int[]){ 0, 3, 1, 2 });
+    rw_tensor *const transposed = rw_permute(b.t, image, (const int[]){ 0, 3, 1, 2 });
     rw_tensor *(*const calls[])(struct fixture *, rw_tensor *) = { split, unbind, stack, join_images, take_steps };
     for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
         uint64_t failures = 0;
-        while (is_refused(&b, calls[i] == join_images ? turned : x, calls[i], failures + 1)) failures++;
+        while (is_refused(&b, calls[i] == join_images ? transposed : x, calls[i], failures + 1)) failures++;
         cr_expect_gt(failures, 0, "call %zu", i);
     }
     fixture_close(&b);

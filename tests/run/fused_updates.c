@@ -136,17 +136,17 @@ static void every_policy(struct with with)
 {
     static const char *const policies[] = { "full", "none", "selective:second", "uniform:2", "block:1", "ops:linear" };
     const size_t n = test_device() == RW_DEVICE_CPU ? sizeof policies / sizeof *policies : 2;
-    struct outcome calls = by_calls(with), behind = by_graph("none", with, false);
-    same(&calls, &behind, "after backward");
+    struct outcome calls = by_calls(with), after = by_graph("none", with, false);
+    same(&calls, &after, "after backward");
     if (with.scaler) cr_assert_eq(calls.skipped, 2, "%g", (double)calls.skipped);
     for (size_t i = 0; i < n; i++) {
         struct outcome o = by_graph(policies[i], with, true);
         same(&calls, &o, policies[i]);
-        cr_assert_lt(o.memory.gradients, behind.memory.gradients);
-        cr_assert(o.memory.consumed > 0 && o.memory.consumed < behind.memory.gradients, "%zu", o.memory.consumed);
+        cr_assert_lt(o.memory.gradients, after.memory.gradients);
+        cr_assert(o.memory.consumed > 0 && o.memory.consumed < after.memory.gradients, "%zu", o.memory.consumed);
         free(o.bytes);
     }
-    free(calls.bytes), free(behind.bytes);
+    free(calls.bytes), free(after.bytes);
 }
 
 Test(fused_updates, a_scaler_skips_the_same_updates_as_after_backward)

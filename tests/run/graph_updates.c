@@ -34,19 +34,19 @@ static void updates_inside(enum model_kind kind, rw_dtype dtype, double max_norm
     const rw_graph_params clipped = { .max_norm = max_norm }, inside = { .update_inside = true, .max_norm = max_norm };
     struct graph_outcome recorded = graph_record(&c, "none", max_norm);
     for (size_t i = 0; i < (test_device() == RW_DEVICE_CPU ? n : 1); i++) { /* the simulated device is slow */
-        struct graph_outcome behind = graph_launch(&c, policies[i], &clipped, true);
+        struct graph_outcome after = graph_launch(&c, policies[i], &clipped, true);
         struct graph_outcome o = graph_launch(&c, policies[i], &inside, true);
-        cr_assert_eq(behind.memory.consumed, 0);
+        cr_assert_eq(after.memory.consumed, 0);
         cr_assert_eq(o.memory.gradients, 0, "%s: %zu bytes", policies[i], o.memory.gradients);
-        cr_assert(o.memory.consumed >= most && 2 * o.memory.consumed < behind.memory.gradients,
+        cr_assert(o.memory.consumed >= most && 2 * o.memory.consumed < after.memory.gradients,
                   "%s: %zu of %zu bytes, the largest one has %zu", policies[i], o.memory.consumed,
-                  behind.memory.gradients, most);
+                  after.memory.gradients, most);
         size_t left = 0;
         for (size_t k = 0; k < o.bytes; k++) left += o.gradients[k] != 0;
         cr_assert_eq(left, 0, "they are clear");
         memcpy(o.gradients, recorded.gradients, o.bytes);
         graph_same(&recorded, &o, policies[i]);
-        graph_release(&behind);
+        graph_release(&after);
         graph_release(&o);
     }
     graph_release(&recorded);
