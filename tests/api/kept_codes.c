@@ -151,8 +151,8 @@ Test(kept_codes, of_tapes_that_are_under_way_at_once)
 {
     for (int reversed = 0; reversed < 2; reversed++)
         for (int between = 0; between < 2; between++)
-            cr_expect_eq(of_two_tapes(true, reversed, between), of_two_tapes(false, reversed, between), "%d %d", reversed,
-                         between);
+            cr_expect_eq(of_two_tapes(true, reversed, between), of_two_tapes(false, reversed, between),
+                         "%d %d", reversed, between);
 }
 
 /* An evaluation, on a tape that is reset, or destroyed. */
