@@ -118,9 +118,13 @@ rw_tensor *rw_linear_quantized_at(rw_site at, rw_tape *t, rw_tensor *x, const rw
 {
     RW_ENTER_OP(t);
     if (!weight || (unsigned)weight->kind >= RW_QUANTIZED_KIND_COUNT) {
-        rw_refuse_at(at, t, RW_ERR_ARGUMENT,
-                     weight ? "rw_linear_quantized(weight): expected one of rw_quantized_kind, got another kind"
-                            : "rw_linear_quantized: weight is NULL; expected a weight of rw_quantized_create()");
+        if (weight)
+            rw_refuse_at(at, t, RW_ERR_ARGUMENT,
+                         "rw_linear_quantized(weight): expected one of rw_quantized_kind, 0 to %d, got kind %d",
+                         RW_QUANTIZED_KIND_COUNT - 1, (int)weight->kind);
+        else
+            rw_refuse_at(at, t, RW_ERR_ARGUMENT,
+                         "rw_linear_quantized: weight is NULL; expected a weight of rw_quantized_create()");
         return NULL;
     }
     const struct rw_linear_quantized_attrs a = { weight->kind, weight->out, weight->in, false };

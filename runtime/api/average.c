@@ -204,7 +204,8 @@ rw_status rw_weight_average_set_decay(rw_weight_average *a, double decay)
     if (a->ctx->status) return a->ctx->status;
     if (!is_decay(decay)) return bad_decay(a->ctx, "rw_weight_average_set_decay", decay);
     const rw_status status = upload_decay(a, decay);
-    return status ? rw_fail(a->ctx, status, "rw_weight_average_set_decay: %s", rw_status_name(status)) : RW_OK;
+    if (!status) return RW_OK;
+    return rw_fail(a->ctx, status, "rw_weight_average_set_decay: the copy to the device failed");
 }
 
 /* Plans again if the number of threads has changed, and runs the update. */

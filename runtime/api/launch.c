@@ -24,7 +24,7 @@
 #include "record/builtin_ops.h"
 #include "run/step.h"
 #include "base/alloc.h"
-#include "api/held.h"
+#include "api/optimizer_coverage.h"
 #include "api/optimizer.h"
 #include "api/clip.h"
 #include "api/delayed_scaling.h"
@@ -553,7 +553,7 @@ rw_status rw_graph_launch(rw_graph *g)
                                             "time after the graph had been created; create it again");
     const rw_plan *const p = g->run->plan;
     const rw_status held =
-        g->optimizer ? rw_held_check_ids(ctx, p->gradients, p->n_gradients, "rw_graph_launch") : RW_OK;
+        g->optimizer ? rw_optimizer_coverage_check_ids(ctx, p->gradients, p->n_gradients, "rw_graph_launch") : RW_OK;
     if (held) return held;
     const rw_status stored = check_store(ctx, p, "rw_graph_launch");
     if (stored) return stored;

@@ -8,7 +8,7 @@
  */
 #include "api/optimizer.h"
 
-#include "api/held.h"
+#include "api/optimizer_coverage.h"
 #include "api/optimizer_members.h"
 #include "base/alloc.h"
 #include "base/zero.h"
@@ -588,7 +588,7 @@ rw_status rw_optimizer_step(rw_optimizer *opt)
     const rw_status runs = rw_check_runs(ctx, "rw_optimizer_step");
     if (runs) return runs;
     rw_status status = rw_gradients_check(ctx, "rw_optimizer_step");
-    if (!status) status = rw_held_check(ctx, "rw_optimizer_step");
+    if (!status) status = rw_optimizer_coverage_check(ctx, "rw_optimizer_step");
     const bool stale = rw_update_is_stale(&opt->update) || opt->update_follows != rw_optimizer_follows(opt) ||
                        opt->update_sums != rw_optimizer_is_watched(opt);
     if (!status && stale) status = plan_again(opt);

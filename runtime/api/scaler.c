@@ -7,7 +7,7 @@
 #include "api/scaler.h"
 
 #include "api/begun.h"
-#include "api/held.h"
+#include "api/optimizer_coverage.h"
 #include "api/optimizer.h"
 #include "api/update.h"
 #include "autodiff/roots.h"
@@ -540,7 +540,7 @@ rw_status rw_scaler_step(rw_scaler *s, rw_optimizer *opt)
                        "context, got one of another context");
     struct stepped *step = NULL;
     bool unscaled = false;
-    status = rw_held_check(s->ctx, "rw_scaler_step");
+    status = rw_optimizer_coverage_check(s->ctx, "rw_scaler_step");
     if (!status) status = rw_optimizer_follow(opt);
     if (!status) status = find_step(s, opt, &step);
     if (!status) status = check_once(s, step);

@@ -18,7 +18,7 @@
 
 static void (*const tables[])(struct trial *, struct world *) = {
     mistakes_with_pointwise_ops, mistakes_with_products, mistakes_with_shapes,   mistakes_with_losses,
-    mistakes_with_own_ops,       mistakes_with_tapes,    mistakes_with_parameters, mistakes_with_contexts,
+    mistakes_with_custom_ops,       mistakes_with_tapes,    mistakes_with_parameters, mistakes_with_contexts,
     mistakes_with_regions,       mistakes_with_sequences, mistakes_with_steps,
 };
 

@@ -4,7 +4,7 @@
  * under every policy. When results are compared with anything but another policy, numbers are small integers, so every
  * sum is exact.
  */
-#include "support/steps.h"
+#include "support/plan_queries.h"
 
 #include "ops/matmul/matmul.h"
 #include "record/context.h"

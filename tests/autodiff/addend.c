@@ -3,7 +3,7 @@
  * directly to a parameter's gradient, and that neither the old gradient nor a contribution is lost or counted twice.
  * All numbers are small integers: every sum is exact in any order.
  */
-#include "support/steps.h"
+#include "support/plan_queries.h"
 
 #include "plan/cache.h"
 #include "record/context.h"

@@ -5,7 +5,7 @@
  * same numbers, computed with copies.
  */
 #include "support/compare.h"
-#include "support/steps.h"
+#include "support/plan_queries.h"
 
 #include "models/model.h"
 #include "record/context.h"

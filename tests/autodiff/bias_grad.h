@@ -3,7 +3,7 @@
 #define RW_TESTS_AUTODIFF_BIAS_GRAD_H
 
 #include "support/compare.h"
-#include "support/steps.h"
+#include "support/plan_queries.h"
 
 #include <criterion/criterion.h>
 #include <stdlib.h>

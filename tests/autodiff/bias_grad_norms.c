@@ -4,7 +4,7 @@
  * another gradient besides the norm's, or the bias has another use, the layer sums by itself.
  */
 #include "support/compare.h"
-#include "support/steps.h"
+#include "support/plan_queries.h"
 
 #include <criterion/criterion.h>
 #include <math.h>

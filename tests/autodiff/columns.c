@@ -3,7 +3,7 @@
  * the pass that computes them, and must have the bytes of a separate sum that is then added: the same program, with
  * marked inputs instead of the parameters, computes that.
  */
-#include "support/steps.h"
+#include "support/plan_queries.h"
 
 #include <criterion/criterion.h>
 #include <stdlib.h>

@@ -4,7 +4,7 @@
  * float64 exactly, unless an intermediate value was rounded.
  */
 #include "support/compare.h"
-#include "support/steps.h"
+#include "support/plan_queries.h"
 
 #include <criterion/criterion.h>
 #include <math.h>

@@ -3,7 +3,7 @@
  * and leaves them unchanged; bit-identical for any number of threads; which values are kept; invalid calls.
  */
 #include "support/compare.h"
-#include "support/steps.h"
+#include "support/plan_queries.h"
 
 #include "record/tape_mark.h"
 

@@ -5,7 +5,7 @@
  */
 #include "support/compare.h"
 #include "support/refuses.h"
-#include "support/steps.h"
+#include "support/plan_queries.h"
 
 #include "device/cpu/onednn.h"
 #include "record/context.h"

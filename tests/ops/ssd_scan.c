@@ -5,7 +5,7 @@
  * are kept.
  */
 #include "support/compare.h"
-#include "support/steps.h"
+#include "support/plan_queries.h"
 
 #include <criterion/criterion.h>
 #include <math.h>

@@ -13,7 +13,7 @@
  * fuzz/program.h defines a program.
  */
 #include "whole/fuzz/generate.h"
-#include "whole/fuzz/own.h"
+#include "whole/fuzz/custom_ops.h"
 #include "whole/fuzz/shrink.h"
 
 #include <criterion/criterion.h>

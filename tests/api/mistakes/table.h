@@ -76,7 +76,7 @@ void mistakes_with_pointwise_ops(struct trial *m, struct world *w);
 void mistakes_with_products(struct trial *m, struct world *w);
 void mistakes_with_shapes(struct trial *m, struct world *w);
 void mistakes_with_losses(struct trial *m, struct world *w);
-void mistakes_with_own_ops(struct trial *m, struct world *w);
+void mistakes_with_custom_ops(struct trial *m, struct world *w);
 void mistakes_with_tapes(struct trial *m, struct world *w);
 void mistakes_with_parameters(struct trial *m, struct world *w);
 void mistakes_with_contexts(struct trial *m, struct world *w);

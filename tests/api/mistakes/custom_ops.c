@@ -519,7 +519,7 @@ static void calls(struct trial *m, struct world *w)
             rw_tensor_kind_of(NULL) == RW_TENSOR_NONE && rw_tensor_kind_of(w->dead_grad) == RW_TENSOR_NONE);
 }
 
-void mistakes_with_own_ops(struct trial *m, struct world *w)
+void mistakes_with_custom_ops(struct trial *m, struct world *w)
 {
     definitions(m, w);
     disturbances(m, w);
