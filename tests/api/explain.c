@@ -259,7 +259,7 @@ Test(explain, says_what_fills_memory)
     expect_categories(text, &p, seen);
     rw_tape_reset(b.t);
     ckpt_set_policy(b.t, "none");
-    rw_tensor *const odd = rw_param(b.ctx, "p", RW_F32, RW_SHAPE(MADE_UNIT / 4));
+    rw_tensor *const odd = rw_param(b.ctx, "p", RW_F32, RW_SHAPE(SYNTH_UNIT / 4));
     p = explain_prediction(&b, random_tape(b.t, odd, 38, 8), text); /* some bytes are fragmentation (remat/budgets.c) */
     expect_categories(text, &p, seen);
     seen[10] |= test_device() != RW_DEVICE_CPU;
