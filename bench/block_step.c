@@ -24,8 +24,8 @@ static void runner_open(struct runner *r, rw_dtype dtype, int threads, float dro
 {
     const struct model_config c = { .kind = MODEL_GPT, .layers = LAYERS, .width = WIDTH, .heads = 12, .kv_heads = 12,
                                     .vocab = 1, .max_seq = 1, .dropout = dropout, .dtype = dtype };
-    rw_context_create(&r->ctx, &(rw_context_params){ .seed = 1, .threads = threads });
-    rw_tape_create(&r->t, r->ctx);
+    figure_must(NULL, rw_context_create(&r->ctx, &(rw_context_params){ .seed = 1, .threads = threads }));
+    figure_must(r->ctx, rw_tape_create(&r->t, r->ctx));
     figure_must(r->ctx, model_create(&r->m, r->ctx, &c));
 }
 

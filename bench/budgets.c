@@ -7,7 +7,7 @@
  */
 #include "distance.h"
 #include "figure.h"
-#include "models/made.h"
+#include "models/synthetic.h"
 #include "models/model.h"
 
 #include <math.h>
@@ -27,7 +27,7 @@ static int32_t tokens[BATCH * SEQ];
 static void must(const struct step *s, rw_status status)
 {
     if (!status) return;
-    fprintf(stderr, "budgets: %s\n", s->ctx ? rw_error_message(s->ctx) : rw_status_name(status));
+    fprintf(stderr, "budgets: %s\n", rw_error_message(s->ctx));
     exit(1);
 }
 
@@ -104,7 +104,7 @@ static double planning_of(rw_tensor *(*make)(rw_tape *t, rw_tensor *x, int n), i
 {
     struct step s = { 0 };
     open_context(&s);
-    rw_tensor *const p = rw_param(s.ctx, "p", RW_F32, RW_SHAPE(2 * MADE_UNIT));
+    rw_tensor *const p = rw_param(s.ctx, "p", RW_F32, RW_SHAPE(2 * SYNTH_UNIT));
     const double seconds = planning_s(&s, rw_sum(s.t, make(s.t, p, n), RW_ALL_AXES, false));
     close_step(&s);
     return seconds;
@@ -137,10 +137,10 @@ static double least_of_equal_layers(void)
 {
     struct step s = { 0 };
     open_context(&s);
-    rw_tensor *x = rw_param(s.ctx, "p", RW_F32, RW_SHAPE(MADE_UNIT));
+    rw_tensor *x = rw_param(s.ctx, "p", RW_F32, RW_SHAPE(SYNTH_UNIT));
     for (int i = 0; i < 96; i++) {
         ckpt_begin(s.t, "layer");
-        for (int k = 0; k < 3; k++) x = made_apply(s.t, &x, 1, (struct made){ .units = 4, .us = 20, .reads = 1 });
+        for (int k = 0; k < 3; k++) x = synth_apply(s.t, &x, 1, (struct synth){ .units = 4, .us = 20, .reads = 1 });
         ckpt_end(s.t);
     }
     return least_over_full(&s, rw_sum(s.t, x, RW_ALL_AXES, false), "equal layers");
@@ -160,8 +160,8 @@ static void print_predicted(void)
     figure("gap to the lower bound, worst of budget:75%, 50%, 25%, 12 Llama layers", worst_gap(MODEL_LLAMA), "of it",
            0.03);
     figure("planning of a budget, 12 GPT blocks", planning_of_gpt(), "s", 0.02);
-    figure("planning of a budget, 100 blocks of 30 nodes", planning_of(made_blocks, 100), "s", 0.1);
-    figure("planning of a budget, a graph of 10,000 nodes", planning_of(made_graph, 10000), "s", 5);
+    figure("planning of a budget, 100 blocks of 30 nodes", planning_of(synth_blocks, 100), "s", 0.1);
+    figure("planning of a budget, a graph of 10,000 nodes", planning_of(synth_graph, 10000), "s", 5);
     figure("least peak over that of full, 96 equal layers", least_of_equal_layers(), "times", 0.5);
     figure("least peak over that of full, 96 GPT layers of width 64", least_of_gpt(), "times", 0.5);
 }

@@ -21,8 +21,10 @@ struct runner {
 
 static bool runner_open(struct runner *r, int threads)
 {
-    if (rw_context_create(&r->ctx, &(rw_context_params){ .threads = threads }) || rw_tape_create(&r->t, r->ctx))
+    if (rw_context_create(&r->ctx, &(rw_context_params){ .threads = threads }) || rw_tape_create(&r->t, r->ctx)) {
+        fprintf(stderr, "busy: %s\n", rw_error_message(r->ctx));
         return false;
+    }
     r->ih = rw_param(r->ctx, "ih", RW_F32, RW_SHAPE(4 * WIDTH, WIDTH));
     r->hh = rw_param(r->ctx, "hh", RW_F32, RW_SHAPE(4 * WIDTH, WIDTH));
     return !rw_init_normal(r->ih, 0, 0.05) && !rw_init_normal(r->hh, 0, 0.05);
@@ -79,7 +81,7 @@ static void end_busy(const pid_t pid[THREADS])
 int main(void)
 {
     pid_t pid[THREADS];
-    struct runner one, all;
+    struct runner one = { 0 }, all = { 0 };
     double ignored;
     keep_busy(pid);
     bool ok = runner_open(&one, 1) && runner_open(&all, THREADS);

@@ -217,7 +217,7 @@ static void measure_decoding(void)
         rw_tape_reset(w.t);
     }
     const double d = median_of(more, ROUNDS), m = median_of(product, ROUNDS);
-    snprintf(name, sizeof name, "decode of 8-bit codes of both factors beside the product (%.3g and %.3g ms)", d, m);
+    snprintf(name, sizeof name, "decode of FP8 data of both factors beside the product (%.3g and %.3g ms)", d, m);
     figure(name, d / m, "of it", 0.05);
     rw_tape_destroy(&w.t);
     rw_context_destroy(&w.ctx);

@@ -67,7 +67,7 @@ static rw_status ours_step(struct ours *r, const struct layer *l)
 
 static void ours_close(struct ours *r)
 {
-    if (r->ctx && rw_error_status(r->ctx)) fprintf(stderr, "convolutions: %s\n", rw_error_message(r->ctx));
+    if (rw_error_status(r->ctx)) fprintf(stderr, "convolutions: %s\n", rw_error_message(r->ctx));
     rw_tape_destroy(&r->t);
     rw_context_destroy(&r->ctx);
 }
@@ -199,7 +199,7 @@ struct totals {
 static bool compare(const struct layer *l, rw_dtype dtype, int threads, int rounds, struct totals *sum)
 {
     struct ours ours;
-    struct theirs theirs;
+    struct theirs theirs = { 0 };
     double ms[KINDS][ROUNDS_MAX], our_ms[KINDS];
     bool good = ours_open(&ours, l, dtype, threads) && theirs_open(&theirs, l, dtype) && !ours_step(&ours, l);
     for (int k = 0; good && k < KINDS; k++) theirs_run(&theirs, k);

@@ -43,7 +43,7 @@ static bool open_runner(struct runner *r, enum model_kind kind, rw_dtype dtype, 
 
 static void close_runner(struct runner *r)
 {
-    if (r->ctx && rw_error_status(r->ctx)) fprintf(stderr, "discard_step: %s\n", rw_error_message(r->ctx));
+    if (rw_error_status(r->ctx)) fprintf(stderr, "discard_step: %s\n", rw_error_message(r->ctx));
     rw_tape_destroy(&r->t);
     rw_context_destroy(&r->ctx);
 }

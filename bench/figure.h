@@ -21,7 +21,7 @@ static inline void figure_flush(void)
 static inline void figure_must(const rw_context *ctx, rw_status status)
 {
     if (!status) return;
-    fprintf(stderr, "%s: %s\n", rw_status_name(status), ctx ? rw_error_message(ctx) : "no context");
+    fprintf(stderr, "%s: %s\n", rw_status_name(status), rw_error_message(ctx));
     exit(EXIT_FAILURE);
 }
 
@@ -31,7 +31,7 @@ static inline int figure_integer(const char *text, int least, int most)
     char *end;
     const long x = strtol(text, &end, 10);
     if (end != text && !*end && x >= least && x <= most) return (int)x;
-    fprintf(stderr, "\"%s\" is no whole number from %d to %d\n", text, least, most);
+    fprintf(stderr, "expected a whole number from %d to %d, got \"%s\"\n", least, most, text);
     exit(2);
 }
 

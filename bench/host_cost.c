@@ -66,8 +66,8 @@ static double plan_seconds(long nodes)
     for (int round = 0; round < 3; round++) {
         rw_context *ctx = NULL;
         rw_tape *t = NULL;
-        rw_context_create(&ctx, &(rw_context_params){ .device = RW_DEVICE_CPU, .threads = 1 });
-        rw_tape_create(&t, ctx);
+        figure_must(NULL, rw_context_create(&ctx, &(rw_context_params){ .device = RW_DEVICE_CPU, .threads = 1 }));
+        figure_must(ctx, rw_tape_create(&t, ctx));
         rw_tensor *const p = rw_param(ctx, "p", RW_F32, RW_SHAPE(1));
         rw_tensor *const loss = record(t, p, nodes);
         rw_cost cost;
@@ -86,8 +86,8 @@ static void host_cost(void)
     enum { NODES = 2000, ROUNDS = 301 };
     rw_context *ctx = NULL;
     rw_tape *t = NULL;
-    rw_context_create(&ctx, &(rw_context_params){ .device = RW_DEVICE_CPU, .threads = 1 });
-    rw_tape_create(&t, ctx);
+    figure_must(NULL, rw_context_create(&ctx, &(rw_context_params){ .device = RW_DEVICE_CPU, .threads = 1 }));
+    figure_must(ctx, rw_tape_create(&t, ctx));
     rw_tensor *const p = rw_param(ctx, "p", RW_F32, RW_SHAPE(1));
     double times[ROUNDS], regions[ROUNDS];
     rw_memory m = { 0 };
@@ -149,8 +149,8 @@ static double simulation_us(const char *spec, long nodes, int rounds)
 {
     rw_context *ctx = NULL;
     rw_tape *t = NULL;
-    rw_context_create(&ctx, &(rw_context_params){ .device = RW_DEVICE_CPU, .threads = 1 });
-    rw_tape_create(&t, ctx);
+    figure_must(NULL, rw_context_create(&ctx, &(rw_context_params){ .device = RW_DEVICE_CPU, .threads = 1 }));
+    figure_must(ctx, rw_tape_create(&t, ctx));
     ckpt_set_policy(t, spec);
     const uint32_t loss = record_regions(t, rw_param(ctx, "p", RW_F32, RW_SHAPE(1)), nodes)->id;
     const struct rw_request request = { .kind = RW_PLAN_STEP, .values = &loss, .n_values = 1, .policy = &t->policy };

@@ -21,8 +21,8 @@ struct head {
 
 static void head_open(struct head *h, rw_dtype dtype, int64_t width)
 {
-    rw_context_create(&h->ctx, &(rw_context_params){ .seed = 1 });
-    rw_tape_create(&h->t, h->ctx);
+    figure_must(NULL, rw_context_create(&h->ctx, &(rw_context_params){ .seed = 1 }));
+    figure_must(h->ctx, rw_tape_create(&h->t, h->ctx));
     h->e = rw_param(h->ctx, "e", dtype, RW_SHAPE(h->rows, width));
     h->weight = rw_param(h->ctx, "weight", dtype, RW_SHAPE(h->classes, width));
     rw_init_normal(h->e, 0, 1);

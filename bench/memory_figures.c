@@ -20,8 +20,8 @@ static rw_memory run(struct model_config config, const char *policy, const rw_re
     struct model m;
     rw_memory memory = { 0 };
     int32_t *const tokens = calloc((size_t)batch * (size_t)seq, sizeof *tokens);
-    rw_context_create(&ctx, &(rw_context_params){ .device = RW_DEVICE_CPU, .seed = 1 });
-    rw_tape_create(&t, ctx);
+    figure_must(NULL, rw_context_create(&ctx, &(rw_context_params){ .device = RW_DEVICE_CPU, .seed = 1 }));
+    figure_must(ctx, rw_tape_create(&t, ctx));
     config.max_seq = seq;
     rw_tensor *loss = NULL;
     if (!model_create(&m, ctx, &config) && !ckpt_set_policy(t, policy) &&
@@ -61,8 +61,8 @@ static rw_memory run_of_zoo(const struct zoo_entry *z, const char *policy)
     rw_context *ctx = NULL;
     rw_tape *t = NULL;
     rw_memory memory = { 0 };
-    rw_context_create(&ctx, &(rw_context_params){ .device = RW_DEVICE_CPU, .seed = 1 });
-    rw_tape_create(&t, ctx);
+    figure_must(NULL, rw_context_create(&ctx, &(rw_context_params){ .device = RW_DEVICE_CPU, .seed = 1 }));
+    figure_must(ctx, rw_tape_create(&t, ctx));
     figure_must(ctx, ckpt_set_policy(t, policy));
     figure_must(ctx, rw_backward(t, z->loss(z, ctx, t)));
     rw_memory_stats(ctx, &memory);
@@ -96,8 +96,8 @@ static void plans_of_models(struct worst *w, rw_dtype dtype)
         char name[32];
         model_preset(&c, "small");
         if (c.max_seq < size) c.max_seq = size;
-        rw_context_create(&ctx, &(rw_context_params){ .device = RW_DEVICE_CPU, .seed = 1 });
-        rw_tape_create(&t, ctx);
+        figure_must(NULL, rw_context_create(&ctx, &(rw_context_params){ .device = RW_DEVICE_CPU, .seed = 1 }));
+        figure_must(ctx, rw_tape_create(&t, ctx));
         rw_tensor *const loss = model_declare(&m, ctx, &c) ? NULL : model_loss(&m, t, BATCH, size, tokens, tokens);
         snprintf(name, sizeof name, "%s %s", model_name(kind), rw_dtype_name(dtype));
         for (size_t i = 0; i < sizeof policies / sizeof *policies; i++) {
@@ -180,7 +180,7 @@ int main(void)
     figure_exactly("kept bytes per GPT block under none, 16-bit: 32 per element of its input and 4 per head and query",
                    kept_per_block("none", NULL, BATCH, SEQ, WIDTH), "bytes", 32 * input + 4 * queries);
     const rw_recipe bf16 = { .kind = RW_RECIPE_BF16 }, fp8 = { .kind = RW_RECIPE_F8 };
-    figure_exactly("kept bytes per GPT block under none, linears in 8-bit codes: 31, 4 per head and query, a byte per "
+    figure_exactly("kept bytes per GPT block under none, FP8 linear layers: 31, 4 per head and query, a byte per "
                    "weight, 8 scales", kept_per_block("none", &fp8, BATCH, SEQ, WIDTH), "bytes",
                    31 * input + 4 * queries + 12.0 * WIDTH * WIDTH + 8 * SCALE);
     figure_exactly("kept bytes per GPT block under none, bf16 recipe: 36, 4 per head and query, 2 bytes per weight",

@@ -31,8 +31,8 @@ static rw_tensor *param(struct layer *l, const char *name, rw_dtype dtype, rw_sh
 
 static void layer_open(struct layer *l, const struct sizes *s, rw_dtype dtype)
 {
-    rw_context_create(&l->ctx, &(rw_context_params){ .seed = 1 });
-    rw_tape_create(&l->t, l->ctx);
+    figure_must(NULL, rw_context_create(&l->ctx, &(rw_context_params){ .seed = 1 }));
+    figure_must(l->ctx, rw_tape_create(&l->t, l->ctx));
     l->x = param(l, "x", dtype, RW_SHAPE(s->tokens, s->width), 1);
     l->router = param(l, "router", dtype, RW_SHAPE(s->experts, s->width), 0.05);
     l->up = param(l, "up", dtype, RW_SHAPE(s->experts, s->inner, s->width), 0.05);
@@ -104,8 +104,8 @@ int main(int argc, char **argv)
     const struct sizes s = { given[0], given[1], given[2], given[3], given[4] };
     const struct sizes olmoe = { .tokens = 4096, .width = 2048, .inner = 1024, .experts = 64, .chosen = 8 };
     if (s.experts < s.chosen) {
-        fprintf(stderr, "moe_layer: %lld experts, fewer than the %lld of a token\n", (long long)s.experts,
-                (long long)s.chosen);
+        fprintf(stderr, "moe_layer: expected at least %lld experts, the number per token, got %lld\n",
+                (long long)s.chosen, (long long)s.experts);
         return 2;
     }
     compare_both_types(&s, rounds);

@@ -56,10 +56,11 @@ static void add_monitor(struct run *r, const char *folder)
 static void open_run(struct run *r, const struct model_config *c, bool graph, const int32_t *tokens, const char *folder)
 {
     *r = (struct run){ .tokens = tokens, .seq = c->max_seq, .graph = graph };
-    if (rw_context_create(&r->ctx, &(rw_context_params){ .device = RW_DEVICE_CPU, .seed = 1 })) exit(1);
+    if (rw_context_create(&r->ctx, &(rw_context_params){ .device = RW_DEVICE_CPU, .seed = 1 }))
+        die(NULL, "rw_context_create");
     if (rw_tape_create(&r->t, r->ctx) || model_create(&r->model, r->ctx, c) || ckpt_set_policy(r->t, "full") ||
         rw_adamw_create(&r->opt, r->ctx, NULL))
-        die(r->ctx, "making the model");
+        die(r->ctx, "creating the model");
     if (folder) add_monitor(r, folder);
 }
 

@@ -23,7 +23,7 @@ struct layer {
 static void must(const struct layer *l, rw_status status)
 {
     if (!status) return;
-    fprintf(stderr, "narrow: %s\n", l->ctx ? rw_error_message(l->ctx) : rw_status_name(status));
+    fprintf(stderr, "narrow: %s\n", rw_error_message(l->ctx));
     exit(1);
 }
 

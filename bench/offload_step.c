@@ -143,8 +143,8 @@ static bool open_world(struct world *w, const char *folder, int width, int layer
                               .vocab = 256, .dropout = 0.1f, .dtype = RW_F32, .layers = layers, .max_seq = w->seq };
     w->tokens = calloc((size_t)BATCH * (size_t)w->seq, sizeof *w->tokens);
     for (int i = 0; i < BATCH * w->seq; i++) w->tokens[i] = i * 37 % 256;
-    if (rw_context_create(&w->ctx, &(rw_context_params){ .device = RW_DEVICE_CPU, .seed = 1 })) return false;
-    if (!rw_tape_create(&w->t, w->ctx) && !model_create(&w->m, w->ctx, &c) &&
+    if (!rw_context_create(&w->ctx, &(rw_context_params){ .device = RW_DEVICE_CPU, .seed = 1 }) &&
+        !rw_tape_create(&w->t, w->ctx) && !model_create(&w->m, w->ctx, &c) &&
         !rw_context_set_offload(w->ctx, &(rw_offload){ .path = folder }))
         return true;
     fprintf(stderr, "%s\n", rw_error_message(w->ctx));

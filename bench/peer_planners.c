@@ -8,7 +8,7 @@
  *     chain        24 steps of unequal bytes and seconds, whose backward reads the input
  */
 #include "figure.h"
-#include "models/made.h"
+#include "models/synthetic.h"
 #include "models/model.h"
 #include "remat/peers.h"
 
@@ -20,7 +20,7 @@
 #define BATCH 2
 #define SEQ 256
 #define STEPS 24
-#define UNITS_PER_MIB (1048576 / MADE_UNIT)
+#define UNITS_PER_MIB (1048576 / SYNTH_UNIT)
 
 static void fail(const rw_context *ctx)
 {
@@ -30,12 +30,12 @@ static void fail(const rw_context *ctx)
 
 static rw_tensor *record_chain(rw_tape *t, rw_context *ctx)
 {
-    rw_tensor *x = rw_param(ctx, "p", RW_F32, RW_SHAPE(MADE_UNIT));
+    rw_tensor *x = rw_param(ctx, "p", RW_F32, RW_SHAPE(SYNTH_UNIT));
     for (int i = 0; i < STEPS; i++) {
         ckpt_begin(t, "step");
-        x = made_apply(
+        x = synth_apply(
             t, &x, 1,
-            (struct made){ .units = (1 + i * 5 % 7) * UNITS_PER_MIB, .us = 1000 + i * 1100 % 4000, .reads = 1 });
+            (struct synth){ .units = (1 + i * 5 % 7) * UNITS_PER_MIB, .us = 1000 + i * 1100 % 4000, .reads = 1 });
         ckpt_end(t);
     }
     return rw_sum(t, x, RW_ALL_AXES, false);
@@ -100,8 +100,9 @@ static void print_kind(const char *kind)
 {
     rw_context *ctx;
     rw_tape *t;
-    rw_context_create(&ctx, &(rw_context_params){ .device = RW_DEVICE_CPU, .threads = 2 });
-    rw_tape_create(&t, ctx);
+    if (rw_context_create(&ctx, &(rw_context_params){ .device = RW_DEVICE_CPU, .threads = 2 }) ||
+        rw_tape_create(&t, ctx))
+        fail(ctx);
     rw_tensor *const loss = !strcmp(kind, "chain")
                                 ? record_chain(t, ctx)
                                 : record_model(t, ctx, strcmp(kind, "llama") ? MODEL_GPT : MODEL_LLAMA);

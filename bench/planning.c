@@ -11,7 +11,7 @@
 #include "figure.h"
 
 #include "base/alloc.h"
-#include "models/made.h"
+#include "models/synthetic.h"
 #include "models/model.h"
 #include "plan/build.h"
 #include "remat/frontier.h"
@@ -64,8 +64,8 @@ static rw_tensor *record(struct step *s)
 {
     static int32_t tokens[BATCH * SEQ];
     rw_tensor *x;
-    if (!strcmp(s->kind, "blocks")) x = rw_sum(s->t, made_blocks(s->t, s->p, s->size), RW_ALL_AXES, false);
-    else if (!strcmp(s->kind, "graph")) x = rw_sum(s->t, made_graph(s->t, s->p, s->size), RW_ALL_AXES, false);
+    if (!strcmp(s->kind, "blocks")) x = rw_sum(s->t, synth_blocks(s->t, s->p, s->size), RW_ALL_AXES, false);
+    else if (!strcmp(s->kind, "graph")) x = rw_sum(s->t, synth_graph(s->t, s->p, s->size), RW_ALL_AXES, false);
     else if (kind_of_images(s->kind)) x = record_images(s);
     else x = model_loss(&s->model, s->t, BATCH, SEQ, tokens, tokens);
     if (!x) fail(s);
@@ -78,8 +78,9 @@ static void open_step(struct step *s)
 {
     struct model_config config = { 0 };
     const bool gpt = !strcmp(s->kind, "gpt");
-    rw_context_create(&s->ctx, &(rw_context_params){ .device = RW_DEVICE_CPU, .threads = 2 });
-    rw_tape_create(&s->t, s->ctx);
+    if (rw_context_create(&s->ctx, &(rw_context_params){ .device = RW_DEVICE_CPU, .threads = 2 }) ||
+        rw_tape_create(&s->t, s->ctx))
+        fail(s);
     if (far.picoseconds && (s->ctx->costs = rw_calloc(1, sizeof *s->ctx->costs))) s->ctx->costs->memory = far;
     model_preset(&config, "tiny");
     config.kind = gpt ? MODEL_GPT : MODEL_LLAMA;
@@ -94,7 +95,7 @@ static void open_step(struct step *s)
     } else if (gpt || !strcmp(s->kind, "llama")) {
         if (model_create(&s->model, s->ctx, &config)) fail(s);
     } else {
-        s->p = rw_param(s->ctx, "p", RW_F32, RW_SHAPE(2 * MADE_UNIT));
+        s->p = rw_param(s->ctx, "p", RW_F32, RW_SHAPE(2 * SYNTH_UNIT));
     }
 }
 

@@ -49,7 +49,7 @@ static bool open_runner(struct runner *r, enum model_kind kind)
 
 static void close_runner(struct runner *r)
 {
-    if (r->ctx && rw_error_status(r->ctx)) fprintf(stderr, "prediction: %s\n", rw_error_message(r->ctx));
+    if (rw_error_status(r->ctx)) fprintf(stderr, "prediction: %s\n", rw_error_message(r->ctx));
     rw_tape_destroy(&r->t);
     rw_context_destroy(&r->ctx);
 }
@@ -108,7 +108,7 @@ static double worst_by_ceilings(enum model_kind kind, const char *const *policie
     if (!open_runner(&r, kind) || rw_costs_calibrate(r.ctx)) worst = NAN;
     for (int p = 0; p < STAYING && worst == worst; p++) {
         const double says = predict(&r, policies[p]).ms, off = fabs(says / measured[p] - 1);
-        printf("# %s %s: by ceilings alone %.2f ms, measured %.2f ms, %.3f times\n", model_name(kind), policies[p],
+        printf("# %s %s: from calibration alone %.2f ms, measured %.2f ms, %.3f times\n", model_name(kind), policies[p],
                says, measured[p], says / measured[p]);
         worst = figure_worst(worst, off);
     }
@@ -198,15 +198,19 @@ static double worst_of(enum model_kind kind, double *ret_by_ceilings)
     return worst;
 }
 
-static void print(enum model_kind kind)
+/* False if a step failed. */
+static bool print(enum model_kind kind)
 {
     char what[128];
     double by_ceilings = NAN;
-    snprintf(what, sizeof what, "predicted over measured step time, off by, worst of %s policies, %s",
+    snprintf(what, sizeof what, "step-time prediction error, worst of %s policies, %s",
              folder ? "seven" : "four", model_name(kind));
-    figure(what, worst_of(kind, &by_ceilings), "of it", 0.05);
-    printf("predicted by the machine's ceilings alone, off by, worst of four policies, %s, %.4g of it, "
+    const double worst = worst_of(kind, &by_ceilings);
+    if (isnan(worst)) return false;
+    figure(what, worst, "of it", 0.05);
+    printf("step-time prediction error from calibration alone, worst of four policies, %s, %.4g of it, "
            "for comparison\n", model_name(kind), by_ceilings);
+    return true;
 }
 
 static bool is_named(const char *name, int n, char **names)
@@ -232,11 +236,13 @@ int main(int argc, char **argv)
     if (argc > 5 && strcmp(argv[5], "-") != 0) folder = argv[5];
     for (int i = 6; i < argc; i++)
         if (!is_model(argv[i])) {
-            fprintf(stderr, "prediction: there is no model \"%s\"; usage: prediction [ROUNDS] [THREADS] [PRESET] "
+            fprintf(stderr, "prediction: expected the name of a model, got \"%s\"; usage: prediction [ROUNDS] "
+                            "[THREADS] [PRESET] "
                     "[LENGTH] [FOLDER or -] [MODEL]...\n", argv[i]);
             return 2;
         }
-    for (enum model_kind kind = MODEL_GPT; kind < MODEL_KINDS; kind++)
-        if (argc > 6 ? is_named(model_name(kind), argc - 6, argv + 6) : kind <= MODEL_LLAMA) print(kind);
-    return answer_end("prediction", 0);
+    bool good = true;
+    for (enum model_kind kind = MODEL_GPT; good && kind < MODEL_KINDS; kind++)
+        if (argc > 6 ? is_named(model_name(kind), argc - 6, argv + 6) : kind <= MODEL_LLAMA) good = print(kind);
+    return answer_end("prediction", good ? 0 : 1);
 }

@@ -58,8 +58,8 @@ static void measure(struct layer *l, rw_quantized_kind kind, int64_t rows, int r
     char name[160];
     uint32_t state = 1;
     for (size_t i = 0; i < n; i++) numbers[i] = (float)(int32_t)(state = state * 1664525 + 1013904223) * 0x1p-36f;
-    rw_context_create(&l->ctx, &(rw_context_params){ .seed = 1 });
-    rw_tape_create(&l->t, l->ctx);
+    figure_must(NULL, rw_context_create(&l->ctx, &(rw_context_params){ .seed = 1 }));
+    figure_must(l->ctx, rw_tape_create(&l->t, l->ctx));
     l->dense = rw_param(l->ctx, "dense", l->dtype, shape);
     rw_init_normal(l->dense, 0, 0.02);
     rw_quantized_create(l->ctx, "w", kind, shape, &l->weight);
@@ -83,7 +83,7 @@ int main(int argc, char **argv)
     const int64_t rows = argc > 2 ? figure_integer(argv[2], 1, 1 << 20) : 1024;
     struct layer l = { .out = argc > 3 ? figure_integer(argv[3], 1, 1 << 20) : 3072,
                        .in = argc > 4 ? figure_integer(argv[4], 64, 1 << 20) : 768 };
-    if (l.in % 64) return fprintf(stderr, "quantized: %d is no multiple of 64\n", (int)l.in), 2;
+    if (l.in % 64) return fprintf(stderr, "quantized: expected a multiple of 64, got %d\n", (int)l.in), 2;
     const rw_dtype types[] = { RW_F32, RW_BF16 };
     for (int d = 0; d < 2; d++)
         for (int kind = 0; kind < RW_QUANTIZED_KIND_COUNT; kind++) {

@@ -107,7 +107,8 @@ int main(int argc, char **argv)
     rw_tape *t = NULL;
     rw_optimizer *opt = NULL;
     rw_checkpoint *ck = NULL;
-    if (rw_context_create(&ctx, &(rw_context_params){ .device = RW_DEVICE_CPU }) || rw_tape_create(&t, ctx)) return 1;
+    if (rw_context_create(&ctx, &(rw_context_params){ .device = RW_DEVICE_CPU }) || rw_tape_create(&t, ctx))
+        die(ctx, "creating a context");
     for (int k = 0; k < PARAMS; k++) { /* a third each: parameters and two moments */
         char name[8];
         snprintf(name, sizeof name, "w%d", k);

@@ -36,8 +36,10 @@ int main(int argc, char **argv)
         return 2;
     }
     if (rw_context_create(&ctx, &(rw_context_params){ .device = RW_DEVICE_CPU, .threads = 1 }) ||
-        rw_tape_create(&t, ctx))
+        rw_tape_create(&t, ctx)) {
+        fprintf(stderr, "shapes: %s\n", rw_error_message(ctx));
         return 1;
+    }
     double filled = 0, most = 0;
     for (long i = 0; i < steps; i++) {
         if (step(t, i * 7919 % shapes)) { /* a prime: consecutive shapes are far from each other */

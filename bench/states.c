@@ -44,10 +44,11 @@ static struct taken measure(const struct model_config *c, const rw_state_offload
     rw_optimizer *opt = NULL;
     struct taken r = { 0 };
     double s[ROUNDS_MAX];
-    if (rw_context_create(&ctx, &(rw_context_params){ .device = RW_DEVICE_CPU, .seed = 1 })) exit(1);
-    if (rw_tape_create(&t, ctx) || model_create(&m, ctx, c)) die(ctx, "making the model");
+    if (rw_context_create(&ctx, &(rw_context_params){ .device = RW_DEVICE_CPU, .seed = 1 }))
+        die(NULL, "rw_context_create");
+    if (rw_tape_create(&t, ctx) || model_create(&m, ctx, c)) die(ctx, "creating the model");
     const double begin = now_s();
-    if (rw_adamw_create(&opt, ctx, &(rw_adamw_params){ .states = *states })) die(ctx, "making the optimizer");
+    if (rw_adamw_create(&opt, ctx, &(rw_adamw_params){ .states = *states })) die(ctx, "creating the optimizer");
     r.made_s = now_s() - begin;
     make_gradients(ctx, t);
     for (int i = 0; i <= rounds; i++) {
@@ -74,11 +75,11 @@ int main(int argc, char **argv)
     char text[160];
     const struct taken stay = measure(&gpt, &(rw_state_offload){ .place = RW_STATE_DEVICE }, rounds);
     const struct taken go = measure(&gpt, &(rw_state_offload){ .place = RW_STATE_FILE, .path = argv[1] }, rounds);
-    snprintf(text, sizeof text, "an optimizer's memory over its states, which wait in a file (%.1f and %.1f MB)",
+    snprintf(text, sizeof text, "an optimizer's memory over its states, offloaded to a file (%.1f and %.1f MB)",
              (double)go.memory.optimizer / 1e6, (double)stay.memory.optimizer / 1e6);
     figure(text, (double)go.memory.optimizer / (double)stay.memory.optimizer, "of it", 0.07);
-    printf("an update of states in a file, %.0f ms, and of states that stay, %.0f ms; in and out together %.0f MB/s; "
-           "made in %.0f ms, for comparison\n", 1e3 * go.update_s, 1e3 * stay.update_s,
+    printf("an update of states in a file, %.0f ms, and of states on the device, %.0f ms; in and out together %.0f "
+           "MB/s; created in %.0f ms, for comparison\n", 1e3 * go.update_s, 1e3 * stay.update_s,
            2e-6 * (double)go.memory.files / go.update_s, 1e3 * go.made_s);
     return answer_end("states", 0);
 }

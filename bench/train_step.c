@@ -47,7 +47,7 @@ struct limits {
 
 static void die(rw_context *ctx, const char *what)
 {
-    fprintf(stderr, "train_step: %s: %s\n", what, ctx ? rw_error_message(ctx) : "");
+    fprintf(stderr, "train_step: %s: %s\n", what, rw_error_message(ctx));
     exit(2);
 }
 
@@ -249,7 +249,7 @@ static int integer(const char *text, const char *name)
     char *end;
     const long x = strtol(text, &end, 10);
     if (*end || x < 1 || x > 1 << 24) {
-        fprintf(stderr, "train_step: --%s %s: a number from 1 on is needed\n", name, text);
+        fprintf(stderr, "train_step: --%s: expected a number from 1 to %d, got \"%s\"\n", name, 1 << 24, text);
         exit(2);
     }
     return (int)x;
@@ -259,7 +259,7 @@ static rw_device device_of(const char *name)
 {
     for (rw_device d = RW_DEVICE_CPU; d < RW_DEVICE_COUNT; d++)
         if (!strcmp(name, rw_device_name(d))) return d;
-    fprintf(stderr, "train_step: --device %s: cpu or cuda\n", name);
+    fprintf(stderr, "train_step: --device: expected cpu or cuda, got \"%s\"\n", name);
     exit(2);
 }
 
@@ -267,7 +267,7 @@ static rw_dtype dtype_of(const char *name)
 {
     for (rw_dtype d = RW_F32; d < RW_DTYPE_COUNT; d++)
         if (rw_dtype_is_float(d) && !strcmp(name, rw_dtype_name(d))) return d;
-    fprintf(stderr, "train_step: --dtype %s is not a floating-point type\n", name);
+    fprintf(stderr, "train_step: --dtype: expected a floating-point type, got \"%s\"\n", name);
     exit(2);
 }
 
@@ -275,7 +275,7 @@ static enum model_kind model_of(const char *name)
 {
     if (!strcmp(name, model_name(MODEL_GPT))) return MODEL_GPT;
     if (!strcmp(name, model_name(MODEL_LLAMA))) return MODEL_LLAMA;
-    fprintf(stderr, "train_step: --model %s: gpt or llama\n", name);
+    fprintf(stderr, "train_step: --model: expected gpt or llama, got \"%s\"\n", name);
     exit(2);
 }
 
@@ -284,7 +284,7 @@ static float probability(const char *text, const char *name)
     char *end;
     const float x = strtof(text, &end);
     if (end != text && !*end && x >= 0 && x < 1) return x;
-    fprintf(stderr, "train_step: --%s %s: a number from 0 up to, not including, 1 is needed\n", name, text);
+    fprintf(stderr, "train_step: --%s: expected a number of 0 or more and less than 1, got \"%s\"\n", name, text);
     exit(2);
 }
 
@@ -292,7 +292,7 @@ static void set_preset(struct options *o, const char *name)
 {
     const struct model_config given = o->model;
     if (!model_preset(&o->model, name)) {
-        fprintf(stderr, "train_step: --preset %s: there is none\n", name);
+        fprintf(stderr, "train_step: --preset: expected a preset of the model, got \"%s\"\n", name);
         exit(2);
     }
     o->model.kind = given.kind;
@@ -331,7 +331,8 @@ static int read_options(struct options *o, int argc, char **argv)
     }
     if (o->model.kind == MODEL_GPT) o->model.kv_heads = o->model.heads;
     if ((int64_t)o->batch * o->seq > 1 << 30) {
-        fprintf(stderr, "train_step: batch %d of length %d: more than 2^30 tokens in a step\n", o->batch, o->seq);
+        fprintf(stderr, "train_step: expected at most 2^30 tokens in a step, got batch %d of length %d\n", o->batch,
+                o->seq);
         exit(2);
     }
     o->model.max_seq = o->seq;
@@ -374,11 +375,11 @@ int main(int argc, char **argv)
     bool all = true;
     if (o.ceiling) {
         must(NULL, limit_matmul(&(rw_context_params){ .device = o.device }, o.model.dtype, &top.tflops),
-             "the ceiling of products");
-        must(NULL, limit_copy(o.device, &top.gbs), "the ceiling of copies");
+             "measuring the rate of products");
+        must(NULL, limit_copy(o.device, &top.gbs), "measuring the rate of copies");
     }
     if (n == argc) {
-        fprintf(stderr, "train_step: no policy: usage: train_step [OPTION]... POLICY...\n");
+        fprintf(stderr, "train_step: expected a policy, got none; usage: train_step [OPTION]... POLICY...\n");
         return 2;
     }
     for (int i = n; i < argc; i++) all &= run_policy(&o, argv[i], &top, &first);

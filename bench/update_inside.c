@@ -10,7 +10,7 @@
 
 #include <rewind/optimizers.h>
 
-enum how { BEHIND, INSIDE, CLIPPED, CLIPPED_INSIDE };
+enum how { AFTER, INSIDE, CLIPPED, CLIPPED_INSIDE };
 
 struct taken {
     rw_memory memory;
@@ -46,10 +46,11 @@ static struct taken launch(const struct model_config *c, enum how how)
     rw_graph *g = NULL;
     struct taken r;
     int32_t *const tokens = calloc((size_t)c->max_seq, sizeof *tokens);
-    if (!tokens || rw_context_create(&ctx, &(rw_context_params){ .device = RW_DEVICE_CPU, .seed = 1 })) exit(1);
+    if (!tokens || rw_context_create(&ctx, &(rw_context_params){ .device = RW_DEVICE_CPU, .seed = 1 }))
+        die(NULL, "rw_context_create");
     if (rw_tape_create(&t, ctx) || model_create(&m, ctx, c) || ckpt_set_policy(t, "full") ||
         rw_sgd_create(&opt, ctx, NULL))
-        die(ctx, "making the model");
+        die(ctx, "creating the model");
     const rw_graph_params params = { .optimizer = opt, .update_inside = how == INSIDE || how == CLIPPED_INSIDE,
                                      .max_norm = how >= CLIPPED ? 1 : 0 };
     if (rw_graph_create(&g, t, model_loss(&m, t, 1, c->max_seq, tokens, tokens), &params) || rw_graph_launch(g))
@@ -75,20 +76,21 @@ static struct taken launch(const struct model_config *c, enum how how)
 static void report(const char *name, const struct model_config *c)
 {
     char text[160];
-    const struct taken behind = launch(c, BEHIND), inside = launch(c, INSIDE);
+    const struct taken after = launch(c, AFTER), inside = launch(c, INSIDE);
     const struct taken clipped = launch(c, CLIPPED), twice = launch(c, CLIPPED_INSIDE);
     const size_t used = inside.memory.consumed + inside.memory.gradients;
-    snprintf(text, sizeof text, "gradients over the largest one, updated inside, %s (%.1f and %.1f MB, all: %.1f)",
-             name, (double)used / 1e6, (double)inside.largest / 1e6, (double)behind.memory.gradients / 1e6);
+    snprintf(text, sizeof text, "gradients over the largest one, fused updates, %s (%.1f and %.1f MB, all: %.1f)",
+             name, (double)used / 1e6, (double)inside.largest / 1e6, (double)after.memory.gradients / 1e6);
     figure(text, (double)used / (double)inside.largest, "times", 1.15);
-    printf("gradients and activations, updated inside and behind backward, %s, %.1f and %.1f MB, for comparison\n",
+    printf("gradients and activations, updates fused and after backward, %s, %.1f and %.1f MB, for comparison\n",
            name, (double)(inside.memory.gradients + inside.memory.measured_peak) / 1e6,
-           (double)(behind.memory.gradients + behind.memory.measured_peak) / 1e6);
-    snprintf(text, sizeof text, "gradients over the largest one, clipped and updated inside, %s (%.1f MB)", name,
+           (double)(after.memory.gradients + after.memory.measured_peak) / 1e6);
+    snprintf(text, sizeof text, "gradients over the largest one, clipped fused updates, %s (%.1f MB)", name,
              (double)(twice.memory.consumed + twice.memory.gradients) / 1e6);
     figure(text, (double)(twice.memory.consumed + twice.memory.gradients) / (double)twice.largest, "times", 1.15);
-    printf("step time clipped and updated inside over that behind backward, %s (%.0f and %.0f ms), %.3f times, for "
-           "comparison\n", name, 1e3 * twice.seconds, 1e3 * clipped.seconds, twice.seconds / clipped.seconds);
+    printf("step time with clipped fused updates over that with updates after backward, %s (%.0f and %.0f ms), %.3f "
+           "times, for comparison\n", name, 1e3 * twice.seconds, 1e3 * clipped.seconds,
+           twice.seconds / clipped.seconds);
 }
 
 int main(int argc, char **argv)

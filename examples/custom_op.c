@@ -36,7 +36,7 @@ int main(void)
     rw_context *ctx = NULL;
     rw_tape *t = NULL;
     if (rw_context_create(&ctx, &(rw_context_params){ .device = RW_DEVICE_CPU }) || rw_tape_create(&t, ctx)) {
-        fprintf(stderr, "custom_op: %s\n", ctx ? rw_error_message(ctx) : "no context could be created");
+        fprintf(stderr, "custom_op: %s\n", rw_error_message(ctx));
         rw_context_destroy(&ctx);
         return 1;
     }

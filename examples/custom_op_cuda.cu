@@ -65,7 +65,11 @@ static int run(rw_device device)
     params.device = device;
     rw_context *ctx = NULL;
     rw_tape *t = NULL;
-    if (rw_context_create(&ctx, &params) || rw_tape_create(&t, ctx)) return 1;
+    if (rw_context_create(&ctx, &params) || rw_tape_create(&t, ctx)) {
+        fprintf(stderr, "custom_op_cuda: %s\n", rw_error_message(ctx));
+        rw_context_destroy(&ctx);
+        return 1;
+    }
     ckpt_set_policy(t, "full");
     rw_tensor *const p = rw_param(ctx, "p", RW_F32, RW_SHAPE(4));
     const float start[] = { 0.5f, 1, 1.5f, 2 };

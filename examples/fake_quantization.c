@@ -22,7 +22,7 @@ static const double levels = 1; /* -1, 0, 1; 4 bits have 7 */
 static void check(rw_context *ctx, rw_status status)
 {
     if (!status && !rw_error_status(ctx)) return;
-    fprintf(stderr, "fake_quantization: %s\n", ctx ? rw_error_message(ctx) : "no context could be created");
+    fprintf(stderr, "fake_quantization: %s\n", rw_error_message(ctx));
     exit(1);
 }
 

@@ -37,7 +37,7 @@ struct encoder {
    of them draws the same dropout mask in every run. */
 static void make_encoder(struct encoder *e)
 {
-    if (rw_context_create(&e->ctx, &(rw_context_params){ .seed = 7 })) exit(1);
+    check(e->ctx, rw_context_create(&e->ctx, &(rw_context_params){ .seed = 7 }));
     e->up = rw_param(e->ctx, "up", RW_F32, RW_SHAPE(HIDDEN, IN));
     e->down = rw_param(e->ctx, "down", RW_F32, RW_SHAPE(OUT, HIDDEN));
     check(e->ctx, rw_init_normal(e->up, 0, 0.1));
@@ -74,7 +74,7 @@ static rw_tensor *contrastive_loss(rw_tape *t, rw_tensor *const *embedded)
 /* ---- one step, in three ways ---- */
 
 enum way { WHOLE, KEEP, AGAIN };
-static const char *const names[] = { "one tape", "chunks that keep", "chunks that run again" };
+static const char *const names[] = { "one tape", "chunks, kept", "chunks, recomputed" };
 
 static double whole_step(struct encoder *e, rw_memory *ret)
 {

@@ -36,7 +36,7 @@ int main(void)
     rw_graph *g = NULL;
     static float x[BATCH], y[BATCH];
     if (rw_context_create(&ctx, &(rw_context_params){ .seed = 1 }) || rw_tape_create(&t, ctx)) {
-        fprintf(stderr, "graph: %s\n", ctx ? rw_error_message(ctx) : "no context could be created");
+        fprintf(stderr, "graph: %s\n", rw_error_message(ctx));
         rw_context_destroy(&ctx);
         return 1;
     }

@@ -96,7 +96,7 @@ int main(int argc, char **argv)
     rw_tape *t = NULL;
     rw_optimizer *adam = NULL;
     if (rw_context_create(&ctx, &(rw_context_params){ .seed = 7 }) || rw_tape_create(&t, ctx)) {
-        fprintf(stderr, "logging: %s\n", ctx ? rw_error_message(ctx) : "no context could be created");
+        fprintf(stderr, "logging: %s\n", rw_error_message(ctx));
         rw_context_destroy(&ctx);
         return 1;
     }

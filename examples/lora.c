@@ -77,7 +77,7 @@ static void make_model(struct model *m, bool frozen)
     memset(m, 0, sizeof *m);
     m->frozen = frozen;
     if (rw_context_create(&m->ctx, &(rw_context_params){ .seed = 42 }) || rw_tape_create(&m->t, m->ctx)) {
-        fprintf(stderr, "lora: %s\n", m->ctx ? rw_error_message(m->ctx) : "no context could be created");
+        fprintf(stderr, "lora: %s\n", rw_error_message(m->ctx));
         exit(1);
     }
     m->table = named(m, "table", 0, RW_SHAPE(VOCAB, WIDTH), !frozen);

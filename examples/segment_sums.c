@@ -21,7 +21,7 @@ static const float weight[ROWS] = { 1, -1, 0.5f, 2, 1, 3, -2 };
 
 static int fail(rw_context *ctx)
 {
-    fprintf(stderr, "segment_sums: %s\n", ctx ? rw_error_message(ctx) : "no context could be created");
+    fprintf(stderr, "segment_sums: %s\n", rw_error_message(ctx));
     return 1;
 }
 

@@ -89,7 +89,7 @@ int main(int argc, char **argv)
     rw_optimizer *sgd = NULL;
     struct model m;
     if (rw_context_create(&ctx, &(rw_context_params){ .seed = 11 }) || rw_tape_create(&t, ctx)) {
-        fprintf(stderr, "several_losses: %s\n", ctx ? rw_error_message(ctx) : "no context could be created");
+        fprintf(stderr, "several_losses: %s\n", rw_error_message(ctx));
         rw_context_destroy(&ctx);
         return 1;
     }

@@ -22,7 +22,7 @@ static const double discount = 0.8;
 static void check(rw_context *ctx, rw_status status)
 {
     if (!status && !rw_error_status(ctx)) return;
-    fprintf(stderr, "target_network: %s\n", ctx ? rw_error_message(ctx) : "no context could be created");
+    fprintf(stderr, "target_network: %s\n", rw_error_message(ctx));
     exit(1);
 }
 

@@ -362,8 +362,14 @@ static bool read_options(int argc, char **argv)
         else if (c == 'h') exit(fputs(usage, stdout) < 0);
         else return false;
     }
-    if (optind < argc) return fprintf(stderr, "train_text: %s is no option\n", argv[optind]), false;
-    if (o.width % HEAD) return fprintf(stderr, "train_text: the width must be a multiple of %d\n", HEAD), false;
+    if (optind < argc) {
+        fprintf(stderr, "train_text: unknown argument \"%s\"; --help lists the options\n", argv[optind]);
+        return false;
+    }
+    if (o.width % HEAD) {
+        fprintf(stderr, "train_text: --width: expected a multiple of %d, got %d\n", HEAD, o.width);
+        return false;
+    }
     return check_file("--data", o.data, false) && check_file("--load", o.load, false) &&
            check_file("--save", o.save, true) && check_file("--dashboard", o.dashboard, true);
 }
@@ -376,8 +382,8 @@ int main(int argc, char **argv)
     unsigned char *const text = read_file(o.data, &n);
     const struct text parts = { text, n - n / 10, n / 10 };
     if (!text || parts.held <= (size_t)o.seq + 1) {
-        fprintf(stderr, "train_text: %s: cannot be read, or its last tenth is shorter than %d bytes\n", o.data,
-                o.seq + 2);
+        fprintf(stderr, "train_text: --data %s: expected a readable file whose last tenth has %d bytes or more\n",
+                o.data, o.seq + 2);
         return 2;
     }
     rw_context *ctx = NULL;

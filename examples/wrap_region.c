@@ -98,7 +98,10 @@ int main(int argc, char **argv)
     rw_context *ctx = NULL;
     rw_tape *t = NULL;
     rw_optimizer *opt = NULL;
-    if (rw_context_create(&ctx, &(rw_context_params){ .device = RW_DEVICE_AUTO, .seed = 42 }) != RW_OK) return 1;
+    if (rw_context_create(&ctx, &(rw_context_params){ .device = RW_DEVICE_AUTO, .seed = 42 }) != RW_OK) {
+        fprintf(stderr, "wrap_region: %s\n", rw_error_message(NULL));
+        return 1;
+    }
 
     rw_tensor *const table = rw_param(ctx, "wte", RW_F32, RW_SHAPE(VOCAB, WIDTH)); /* exists as long as the context */
     rw_init_normal(table, 0, 0.05);

@@ -7,7 +7,7 @@ set -eu
 . "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
 rewind_setup bench/host_cost bench/memory_figures bench/shapes bench/block_step bench/prediction bench/budgets \
     bench/linear_loss bench/discard_step bench/moe_layer bench/codes bench/quantized bench/save bench/states \
-    bench/update_inside bench/monitor bench/busy bench/faded bench/narrow bench/offload_step bench/convolutions \
+    bench/update_inside bench/monitor bench/busy bench/subnormal bench/narrow bench/offload_step bench/convolutions \
     bench/model_step bench/peer_planners tests/optimum examples/train_gpt >&2
 bench=$REWIND_BUILD/bench
 python=${REWIND_PYTHON:-python3}
@@ -31,7 +31,7 @@ rm -rf "$saved"
 "$bench/update_inside"
 "$bench/monitor"
 "$bench/busy"
-"$bench/faded"
+"$bench/subnormal"
 "$bench/narrow"
 "$bench/linear_loss" "$rounds"
 "$bench/moe_layer" "$rounds"

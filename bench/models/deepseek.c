@@ -115,12 +115,15 @@ static rw_tensor *heads_of(rw_tape *t, rw_tensor *x, int64_t width)
     return rw_transpose(t, rw_reshape(t, x, RW_SHAPE(s.dim[0], s.dim[1], s.dim[2] / width, width)), 1, 2);
 }
 
+/* Rotates pairs of neighbors, with the default base of 10000. */
+static const rw_rope_params neighbors = { .interleaved = true };
+
 /* Rotates the last rope columns by position; the others are unchanged. */
 static rw_tensor *turned(rw_tape *t, rw_tensor *x, int64_t rope)
 {
     const int64_t d = rw_tensor_shape(x).dim[3];
     rw_tensor *const plain = rw_slice(t, x, -1, 0, d - rope), *const last = rw_slice(t, x, -1, d - rope, d);
-    return rw_concat(t, ((rw_tensor *[]){ plain, rw_rope_interleaved(t, last, RW_NONE, 10000) }), 2, -1);
+    return rw_concat(t, ((rw_tensor *[]){ plain, rw_rope_with(t, last, RW_NONE, &neighbors) }), 2, -1);
 }
 
 struct qkv {
@@ -138,7 +141,7 @@ static struct qkv up_project(const struct model *m, rw_tape *t, const struct mod
     rw_tensor *const both = heads_of(t, rw_linear(t, c_kv, p->kv_b, RW_NONE), 2 * d);
     rw_shape shared = rw_tensor_shape(r.q);
     shared.dim[3] = rope;
-    rw_tensor *const one = rw_rope_interleaved(t, heads_of(t, k_rope, rope), RW_NONE, 10000);
+    rw_tensor *const one = rw_rope_with(t, heads_of(t, k_rope, rope), RW_NONE, &neighbors);
     rw_tensor *const parts[] = { rw_slice(t, both, -1, 0, d), rw_broadcast_to(t, one, shared) };
     r.k = rw_concat(t, parts, 2, -1);
     r.v = rw_contiguous(t, rw_slice(t, both, -1, d, 2 * d)); /* a view would keep what k has a copy of */

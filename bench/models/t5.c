@@ -150,9 +150,9 @@ static rw_tensor *attend(const struct model *m, rw_tape *t, rw_tensor *x, rw_ten
     rw_tensor *const kv = ckpt_name(t, rw_linear(t, memory ? memory : h, a.kv, RW_NONE), "qkv");
     if (rw_split(t, heads_of(t, kv, d), 1, counts, 2, part)) return NULL;
     ckpt_begin(t, memory ? "cross_attn" : "core_attn");
-    const rw_attention_options options = { .causal = a.causal, .scale = 1, .dropout = c->dropout, .mask = a.bias };
+    const rw_attention_params options = { .causal = a.causal, .scale = 1, .dropout = c->dropout, .mask = a.bias };
     rw_tensor *const y = c->scores ? explicit_scores(m, t, q, part[0], part[1], a.bias, a.causal)
-                                   : rw_attention_with(t, q, part[0], part[1], &options);
+                                   : rw_attention(t, q, part[0], part[1], &options);
     ckpt_end(t);
     rw_shape s = rw_tensor_shape(x);
     s.dim[2] = c->heads * d;

@@ -200,22 +200,22 @@ bool sweep_fit(const struct sweep_options *o, const struct sweep_text *text)
 /* ---- advice ---- */
 
 /* The fastest steps that a planner finds within shares of the arena. `behind` is the text after a budget. */
-static void print_budgets(const rw_frontier_point *point, size_t n, const char *behind, const rw_prediction *now)
+static void print_budgets(const rw_frontier_point *point, size_t n, const char *suffix, const rw_prediction *now)
 {
     static const int percent[] = { 90, 75, 50, 25, 10 };
-    printf("the fastest steps that the planner finds%s:\n", *behind ? " where values may wait outside" : "");
+    printf("the fastest steps that the planner finds%s:\n", *suffix ? " with offload" : "");
     for (size_t k = 0; k < sizeof percent / sizeof *percent; k++) {
         size_t i = n;
         while (i > 0 && point[i - 1].peak_bytes > now->peak_bytes / 100 * (size_t)percent[k]) i--;
         if (!i) break;
         const rw_frontier_point *const p = &point[i - 1];
-        printf("  budget:%zuB%s%*s %14zu bytes less (%4.1f %% of the arena), %+5.1f %% time", p->peak_bytes, behind,
-               *behind ? 4 : 12, "", now->peak_bytes - p->peak_bytes,
+        printf("  budget:%zuB%s%*s %14zu bytes less (%4.1f %% of the arena), %+5.1f %% time", p->peak_bytes, suffix,
+               *suffix ? 4 : 12, "", now->peak_bytes - p->peak_bytes,
                100 - 100 * (double)p->peak_bytes / (double)now->peak_bytes, 100 * (p->ms / now->ms - 1));
         if (p->bound_ms > 0) printf(", at most %.1f %% above the best there is", 100 * (p->ms / p->bound_ms - 1));
         printf("\n");
     }
-    if (n) printf("  budget:%zuB%s is the least\n", point[0].peak_bytes, behind);
+    if (n) printf("  budget:%zuB%s is the minimum\n", point[0].peak_bytes, suffix);
 }
 
 static rw_tensor *record(struct sweep_run *r, rw_tape *t, int batch, int seq)
@@ -297,7 +297,7 @@ static rw_status fall_back(const struct sweep_options *o, struct sweep_run *r, c
     char least[64];
     snprintf(least, sizeof least, "%s:%zuB%s", strncmp(policy, "total:", 6) ? "budget" : "total", ret->least_bytes,
              strstr(policy, "+offload") ? "+offload" : "");
-    printf("it does not fit under %s: what follows is of the least that would do, %s\n", policy, least);
+    printf("it does not fit under %s: what follows is for the minimum, %s\n", policy, least);
     rw_error_clear(r->m.ctx);
     const rw_status status = ckpt_set_policy(r->t, least);
     return status ? status : sweep_predict(r, o->batch, o->seqs[0], NULL, ret);

@@ -54,8 +54,8 @@ static void describe_rates(FILE *f, const struct sweep_options *o)
     fprintf(f, "<h2>All rows</h2>\n<p class=\"soft\">TFLOP/s are the operations of one forward and one backward per "
                "second of a step: what is replayed does not count. A plain product of square matrices reaches %.3g "
                "TFLOP/s on this device in this type, measured in the same run: the ceiling. Peak is that of the "
-               "activations, by the plan; in use is what the device's driver counts, parameters, library and everybody "
-               "else included; on a CPU what one step in a context of its own added to the process's resident "
+               "activations, by the plan; in use is what the device's driver counts, parameters, library and other "
+               "processes included; on a CPU what one step in a context of its own added to the process's resident "
                "memory.</p>\n", o->ceiling);
 }
 
@@ -104,7 +104,7 @@ static void section(FILE *f, const struct sweep_options *o, int seq, const struc
     fprintf(f, "; small rings are what is predicted of each row%s. A point shows its numbers under the pointer.%s</p>\n"
                "<div class=\"wide\">",
             curve->has_bound ? "; no plan can be below the dashed line" : "",
-            curve->n_moved ? " The other solid line is of budgets with <code>+offload</code>: values may wait outside "
+            curve->n_moved ? " The other solid line is of budgets with <code>+offload</code>: values may be offloaded "
                              "the device's memory as well, and the dashed line is no bound of these."
                            : "");
     sweep_chart_loss(f, rows, n);

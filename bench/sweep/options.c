@@ -28,7 +28,7 @@ static const char usage[] =
     "  --grow batch|seq        [batch]\n"
     "  --advise                says what fills memory, what would help and what it grows with, by planning alone: the\n"
     "                          batch twice, and from the first length or side of --seq to each longer one, or twice\n"
-    "  --all                   with --advise: a line for every value, also where layers are alike\n"
+    "  --all                   with --advise: a line for every value, also where layers are equal\n"
     "  --costs FILE            times of nodes: read when it is there, else measured and written [OUT/costs.txt]\n"
     "  --seq LIST              sequence lengths separated by commas [256,512; of networks for images 64]\n"
     "  --batch N               [4]\n"
@@ -94,7 +94,7 @@ static const char *const wanted[] = {
     [BATCH - LAYERS] = "1 to 16777216",
     [STEPS - LAYERS] = "1 to 16777216",
     [DTYPE - LAYERS] = "f32, bf16, f16 or f64",
-    [DROPOUT - LAYERS] = "a number from 0 up to, not including, 1",
+    [DROPOUT - LAYERS] = "a number of 0 or more and less than 1",
     [ATTENTION - LAYERS] = "flash or scores",
     [THREADS - LAYERS] = "1 to 1024",
     [DEVICE - LAYERS] = "auto, cpu or cuda",
@@ -141,7 +141,7 @@ static int refuse(int option, const char *value)
 static int refuse_word(const char *word, int option)
 {
     fprintf(stderr, "recompute_sweep: %s: %s (--help lists the options)\n", word,
-            option == ':' ? "a value is missing" : "no such option, or the beginning of several");
+            option == ':' ? "a value is missing" : "unknown option, or the beginning of several");
     return 3;
 }
 
@@ -172,6 +172,22 @@ static bool read_policies(struct sweep_options *o, const char *list)
     }
     free(copy);
     return ok && o->n_policies > 0 && !joined_by_commas(list);
+}
+
+/* With the regions and tags that the model has: other names are refused. */
+static const char *default_policies(enum model_kind kind)
+{
+    switch (kind) {
+    case MODEL_MAMBA2: return "none full uniform:2 block:3 selective:ssd ops:linear";
+    case MODEL_VGG16:
+    case MODEL_UNET: return "none full uniform:2 block:3 discard:relu ops:conv2d";
+    case MODEL_RESNET50:
+    case MODEL_MOBILENET:
+    case MODEL_DENSENET121: return "none full uniform:2 block:3 discard:bn ops:conv2d";
+    default:
+        return "none full uniform:2 block:3 selective:core_attn selective:mlp ops:linear,attention "
+               "names:keep=qkv,attn_out";
+    }
 }
 
 /* The column, from 1, of a comma without an entry before it, or of the end without a last entry; 0: none. */
@@ -337,8 +353,8 @@ static int check(struct sweep_options *o)
             return 3;
         }
         if ((int64_t)o->batch * o->seqs[i] <= INT32_MAX / 2) continue;
-        fprintf(stderr, "recompute_sweep: batch %d of length %d: more than 2^30 tokens in a step\n", o->batch,
-                o->seqs[i]);
+        fprintf(stderr, "recompute_sweep: expected at most 2^30 tokens in a step, got batch %d of length %d\n",
+                o->batch, o->seqs[i]);
         return 3;
     }
     return 0;
@@ -367,17 +383,15 @@ int sweep_options_read(struct sweep_options *o, int argc, char **argv)
     if (!model_preset(&o->model, o->preset)) return refuse(PRESET, o->preset);
     o->model.dropout = o->model.kind == MODEL_GPT || o->model.kind == MODEL_T5 ? 0.1f : 0;
     read_seqs(o, model_is_of_images(o->model.kind) ? "64" : "256,512");
-    read_policies(o, o->model.kind >= MODEL_RESNET50
-                         ? "none full uniform:2 block:3 discard:bn,relu ops:conv2d"
-                         : "none full uniform:2 block:3 selective:core_attn selective:mlp ops:linear,attention "
-                           "names:keep=qkv,attn_out");
+    read_policies(o, default_policies(o->model.kind));
     optind = 0; /* restarts getopt_long */
     while (!status && (option = getopt_long(argc, argv, ":h", names, NULL)) != -1) status = take(o, option, optarg);
     optind = 0; /* budgets follow the policies, wherever they were given */
     while (!status && (option = getopt_long(argc, argv, ":h", names, NULL)) != -1)
         if (option == BUDGET) status = take_budgets(o, optarg);
     if (!status && optind < argc) {
-        fprintf(stderr, "recompute_sweep: \"%s\" is no option (--help lists them; a list with blanks needs quotes)\n",
+        fprintf(stderr, "recompute_sweep: unknown argument \"%s\" (--help lists the options; a list with blanks needs "
+                        "quotes)\n",
                 argv[optind]);
         status = 3;
     }

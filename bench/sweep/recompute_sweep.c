@@ -70,16 +70,20 @@ static bool judge(struct sweep_row *r, const struct sweep_row *none)
 {
     char where[64];
     const bool rounds = outcome_same(&none->outcome, &r->outcome, where, sizeof where);
-    if (!rounds) fprintf(stderr, "recompute_sweep: %s: not the bytes of none: %s\n", r->policy, where);
+    if (!rounds) fprintf(stderr, "recompute_sweep: %s: results differ from those of none: %s\n", r->policy, where);
     const bool own = outcome_same(&none->own, &r->own, where, sizeof where);
-    if (!own) fprintf(stderr, "recompute_sweep: %s: not the bytes of none in its own run: %s\n", r->policy, where);
+    if (!own)
+        fprintf(stderr, "recompute_sweep: %s: results differ from those of none in its own run: %s\n", r->policy,
+                where);
     r->identical = rounds && own;
-    if (r->peak != r->predicted) fprintf(stderr, "recompute_sweep: %s: the peak is not the predicted one\n", r->policy);
+    if (r->peak != r->predicted)
+        fprintf(stderr, "recompute_sweep: %s: predicted a peak of %zu bytes, measured %zu\n", r->policy, r->predicted,
+                r->peak);
     if (!r->replayed && strcmp(r->policy, "none") && !strstr(r->policy, "offload"))
         fprintf(stderr,
-                "recompute_sweep: %s: replays nothing; the model's regions are block, core_attn and mlp, of "
-                "deepseek mla_up_proj, moe, moe_act, shared_experts and layernorm, too, of mamba2 block "
-                "and ssd\n",
+                "recompute_sweep: %s: replays nothing; regions of the models are block, core_attn and mlp; "
+                "deepseek also has mla_up_proj, moe, moe_act, shared_experts and layernorm; mamba2 has "
+                "block and ssd\n",
                 r->policy);
     return r->identical && r->peak == r->predicted;
 }
@@ -355,7 +359,7 @@ static int run(struct sweep_options *o, const struct sweep_text *text)
 int main(int argc, char **argv)
 {
     if (getenv("REWIND_POLICY"))
-        fprintf(stderr, "recompute_sweep: REWIND_POLICY is left aside: each row has its own policy\n");
+        fprintf(stderr, "recompute_sweep: REWIND_POLICY is ignored: each row has its own policy\n");
     unsetenv("REWIND_POLICY");
     struct sweep_options o;
     const int read = sweep_options_read(&o, argc, argv);

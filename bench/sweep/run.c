@@ -10,7 +10,8 @@
 
 rw_context_params sweep_context_params(const struct sweep_options *o)
 {
-    rw_context_params params = { .device = RW_DEVICE_AUTO, .seed = o->seed, .threads = o->threads };
+    rw_context_params params = { .device = RW_DEVICE_AUTO, .seed = o->seed, .threads = o->threads,
+                                 .strict_policy = true };
     for (rw_device d = 0; d < RW_DEVICE_COUNT; d++)
         if (!strcmp(o->device, rw_device_name(d))) params.device = d;
     return params;

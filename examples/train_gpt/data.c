@@ -14,9 +14,11 @@ static bool is_tokens(const unsigned char *file, size_t n, const char *path)
     const size_t length = strlen(path);
     int32_t magic = 0;
     if (n >= sizeof magic) memcpy(&magic, file, sizeof magic);
-    if (magic == MAGIC_32) die("%s: tokens of 32 bits, as llm.c writes for Llama 3: only those of 16 are read", path);
+    if (magic == MAGIC_32)
+        die("%s: expected tokens of 16 bits, got tokens of 32 bits, as llm.c writes them for Llama 3", path);
     if (magic != MAGIC && length > 4 && !strcmp(path + length - 4, ".bin"))
-        die("%s: not a file of tokens: it does not begin with llm.c's 20240520 (text must not be called .bin)", path);
+        die("%s: expected a file of tokens, which begins with llm.c's 20240520 (a text file must not be named .bin)",
+            path);
     return magic == MAGIC;
 }
 
@@ -28,8 +30,8 @@ static size_t count_tokens(const unsigned char *file, size_t n, const char *path
     if (n < sizeof head) die("%s: too short for a file of tokens", path);
     memcpy(head, file, sizeof head);
     const size_t there = (n - sizeof head) / sizeof(uint16_t), count = (size_t)(uint32_t)head[2];
-    if (head[1] != 1) die("%s: a file of tokens of another version than 1", path);
-    if (count > there) die("%s: a file of tokens that is cut off", path);
+    if (head[1] != 1) die("%s: expected a file of tokens of version 1, got another version", path);
+    if (count > there) die("%s: the file of tokens is truncated", path);
     return count;
 }
 

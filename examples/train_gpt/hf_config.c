@@ -55,7 +55,7 @@ static bool reads_true(const struct config *c, const char *field, bool otherwise
 {
     const cJSON *const x = cJSON_GetObjectItemCaseSensitive(c->json, field);
     if (!x || cJSON_IsNull(x)) return otherwise;
-    if (!cJSON_IsBool(x)) refuse(c, field, "true or false is expected");
+    if (!cJSON_IsBool(x)) refuse(c, field, "expected true or false");
     return cJSON_IsTrue(x);
 }
 
@@ -85,7 +85,7 @@ static void check_gpt2(const struct config *c)
     want_size(c, "n_embd", o.m.width, false, "width");
     want_size(c, "n_layer", o.m.layers, false, "layers");
     want_size(c, "n_head", o.m.heads, false, "heads");
-    if (o.m.kv_heads != o.m.heads) die("%s", "--kv-heads is not --heads: GPT-2 has as many of both");
+    if (o.m.kv_heads != o.m.heads) die("%s", "--kv-heads: expected as many as --heads for GPT-2");
     want_size(c, "n_inner", o.m.hidden, o.m.hidden == 4 * o.m.width, "hidden");
     want_size(c, "n_positions", o.m.seq, false, "seq");
     want_number(c, "layer_norm_epsilon", 1e-5, true, "only 1e-5 is implemented");

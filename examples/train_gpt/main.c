@@ -123,7 +123,8 @@ static rw_status open_monitor(struct run *r)
 static rw_status run(struct run *r)
 {
     int first = 0;
-    rw_status status = rw_context_create(&r->ctx, &(rw_context_params){ .seed = o.seed, .threads = o.threads });
+    const rw_context_params params = { .seed = o.seed, .threads = o.threads, .strict_policy = true };
+    rw_status status = rw_context_create(&r->ctx, &params);
     if (status) return status;
     make_model(r->ctx);
     status = rw_tape_create(&r->t, r->ctx);
@@ -164,7 +165,8 @@ static void read_data(struct run *r)
         r->train.n -= held;
     }
     if (r->val.bytes != r->train.bytes)
-        die(r->val.bytes ? "--val %s is text, --data is tokens" : "--val %s is tokens, --data is text", o.val);
+        die(r->val.bytes ? "--val %s: expected tokens, as --data has, got text"
+                         : "--val %s: expected text, as --data is, got tokens", o.val);
     check_tokens(&r->train, o.data);
     check_tokens(&r->val, o.val ? o.val : o.data);
     const size_t asked = o.eval_tokens < 0 ? EVAL_WINDOWS * (size_t)o.m.seq : (size_t)o.eval_tokens;

@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <getopt.h>
 #include <math.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -91,10 +92,13 @@ struct options o = {
     .on = { RW_RECOVERY_STOP },
 };
 
-void die(const char *format, const char *what)
+void die(const char *format, ...)
 {
+    va_list args;
+    va_start(args, format);
     fprintf(stderr, "train_gpt: ");
-    fprintf(stderr, format, what);
+    vfprintf(stderr, format, args);
+    va_end(args);
     fputc('\n', stderr);
     exit(2);
 }
@@ -330,13 +334,13 @@ static void check_checkpoints(void)
     char text[200];
     const size_t resumable = o.resume ? path_count_checkpoints(o.resume) : 0;
     if (o.resume && !resumable && !o.resume_if_there)
-        die_of("--resume", o.resume, "no checkpoint there; with --resume-if-there the run begins from the beginning");
-    if (o.resume_if_there && !o.resume) die("%s", "--resume-if-there goes with --resume DIR");
+        die_of("--resume", o.resume, "no checkpoint there; --resume-if-there begins a new run then");
+    if (o.resume_if_there && !o.resume) die("%s", "--resume-if-there needs --resume DIR");
     check_folder(o.checkpoint);
     const size_t others = o.checkpoint ? path_count_checkpoints(o.checkpoint) : 0;
     if (!others || o.replace || (o.resume && path_is_same(o.resume, o.checkpoint))) return;
-    snprintf(text, sizeof text, "%zu checkpoints of another run are there: --resume goes on from them, "
-             "--replace-checkpoints lets them be removed", others);
+    snprintf(text, sizeof text, "%zu checkpoints of another run are there: --resume continues that run, "
+             "--replace-checkpoints allows their removal", others);
     die_of("--checkpoint", o.checkpoint, text);
 }
 
@@ -344,9 +348,9 @@ static void check_checkpoints(void)
 static void check_rates(void)
 {
     const int total = o.total ? o.total : o.steps;
-    if (o.min_lr > o.lr) die("%s", "--min-lr is above --lr");
+    if (o.min_lr > o.lr) die("--min-lr: expected at most --lr %g, got %g", o.lr, o.min_lr);
     if (o.warmup > total)
-        fprintf(stderr, "train_gpt: --warmup %d is longer than the run of %d steps: the rate never comes to --lr\n",
+        fprintf(stderr, "train_gpt: --warmup %d is longer than the run of %d steps: the rate never reaches --lr\n",
                 o.warmup, total);
 }
 
@@ -369,28 +373,30 @@ void read_options(int argc, char **argv)
         if (pass == 1 && is_quick) quick();
         for (int c; (c = getopt_long(argc, argv, ":h", names, &index)) != -1;) {
             if (c == 'h') exit(fputs(usage, stdout) < 0);
-            if (c == '?') die("%s: no such option, or the beginning of several (--help lists them)", argv[optind - 1]);
+            if (c == '?') die("%s: unknown option, or the beginning of several (--help lists them)", argv[optind - 1]);
             if (c == ':') die("%s: a value is missing (--help lists the options)", argv[optind - 1]);
             if (pass == 0 && !strcmp(names[index].name, "preset")) read_preset();
             is_quick |= !strcmp(names[index].name, "quick");
             if (pass == 1) take(names[index].name, index);
         }
     }
-    if (optind < argc) die("%s is no option: --help lists them", argv[optind]);
+    if (optind < argc) die("unknown argument \"%s\"; --help lists the options", argv[optind]);
     if ((int64_t)o.batch * o.m.seq > STEP_TOKENS)
-        die("%s", "--batch and --seq: more than 2^30 tokens at a time; --accum adds up several");
-    if (o.m.width % o.m.heads || o.m.width / o.m.heads % 2) die("%s", "--width is no even multiple of --heads");
-    if (o.m.heads % o.m.kv_heads) die("%s", "--heads is no multiple of --kv-heads");
+        die("%s", "--batch, --seq: expected at most 2^30 tokens at a time; use --accum for more");
+    if (o.m.width % o.m.heads || o.m.width / o.m.heads % 2)
+        die("--width: expected an even multiple of --heads %d, got %d", o.m.heads, o.m.width);
+    if (o.m.heads % o.m.kv_heads) die("--heads: expected a multiple of --kv-heads %d, got %d", o.m.kv_heads, o.m.heads);
     choose_rest();
     check_rates();
     for (int i = 0; i < ALERTS; i++) {
-        if (o.graph && o.on[i] == RW_RECOVERY_SKIP) die("%s", "--graph has updated before --on ...=skip could");
-        if (!o.checkpoint && o.on[i] == RW_RECOVERY_ROLL_BACK) die("%s", "--on ...=roll_back needs --checkpoint");
+        if (o.graph && o.on[i] == RW_RECOVERY_SKIP)
+            die("%s", "--on ALERT=skip cannot be used with --graph, which updates before the alert");
+        if (!o.checkpoint && o.on[i] == RW_RECOVERY_ROLL_BACK) die("%s", "--on ALERT=roll_back needs --checkpoint DIR");
     }
-    if ((o.delayed || o.scaling) && !o.fp8) die("%s", "--scaling is for --dtype fp8");
-    if (o.moments && o.optimizer[0] != 'a') die("--moments is for --optimizer adamw and adam, not %s", o.optimizer);
-    if (o.inside && !o.graph) die("%s", "--update-inside is for --graph");
-    if (o.graph && o.accum > 1) die("%s", "--graph is for --accum 1");
+    if ((o.delayed || o.scaling) && !o.fp8) die("%s", "--scaling needs --dtype fp8");
+    if (o.moments && o.optimizer[0] != 'a') die("--moments needs --optimizer adamw or adam, got %s", o.optimizer);
+    if (o.inside && !o.graph) die("%s", "--update-inside needs --graph");
+    if (o.graph && o.accum > 1) die("%s", "--graph needs --accum 1");
     check_files();
     check_checkpoints();
 }

@@ -26,8 +26,8 @@ extern struct options {
     rw_recovery on[ALERTS]; /* alert 1 << i */
 } o;
 
-/* Ends the program with a message, which contains one %s. */
-void die(const char *format, const char *what);
+/* Prints the message and ends the program with status 2. */
+__attribute__((format(printf, 1, 2))) void die(const char *format, ...);
 
 /* Sets o, or ends the program. */
 void read_options(int argc, char **argv);

@@ -41,7 +41,7 @@ static rw_status roll_back(struct run *r, int *step, unsigned alerts, double los
     rw_status status = leave_out(r);
     if (!status) status = saves_go_back(r, from, &back);
     if (status) return status;
-    if (back < 0) return stop(r, from, alerts, loss, "stopped: no checkpoint is left to go back to");
+    if (back < 0) return stop(r, from, alerts, loss, "stopped: no checkpoint is left to return to");
     r->schedule.lr = lr;
     r->schedule.min_lr = min_lr;
     lower(r);
@@ -60,7 +60,7 @@ rw_status recover(struct run *r, int *step, unsigned alerts, double loss)
     if (what == RW_RECOVERY_ROLL_BACK) return roll_back(r, step, alerts, loss);
     ++*step;
     if (what == RW_RECOVERY_SKIP) {
-        status = note(r, at, alerts, what, "update left out");
+        status = note(r, at, alerts, what, "update skipped");
         return status ? status : leave_out(r);
     }
     if (what == RW_RECOVERY_LOWER) { /* this step has its rate already: a graph has updated with it */

@@ -78,7 +78,7 @@ static rw_status launch(struct run *r, uint64_t step, double *loss)
 static void tell(const rw_nonfinite *where)
 {
     if (where->found || where->differs) rw_nonfinite_print(where, stderr);
-    else fprintf(stderr, "the same step again is finite: a fault of the machine\n");
+    else fprintf(stderr, "the same step repeated is finite: a hardware fault\n");
 }
 
 /* Runs the same step again and checks every value: op, region, line, element. */
@@ -113,9 +113,10 @@ static rw_status find_again(struct run *r, uint64_t step, double loss)
         rw_tape_reset(r->t);
     }
     rw_generator_set(r->ctx, now);
-    if (!status && again != loss) fprintf(stderr, "the same step again has another loss: a fault of the machine\n");
+    if (!status && again != loss) fprintf(stderr, "the same step repeated has another loss: a hardware fault\n");
     if (!status && !where.found && o.accum > 1)
-        fprintf(stderr, "the gradients of each micro-batch are finite: their sum is not, or the machine is at fault\n");
+        fprintf(stderr, "the gradients of each micro-batch are finite: their sum is not, or there is a hardware "
+                        "fault\n");
     else if (!status) tell(&where);
     return status;
 }

@@ -48,7 +48,7 @@ typedef rw_status (*rw_custom_grad_fn)(rw_grad_call *g, const void *data);
  * @param data size bytes, at most 4096; copied. No padding, and no pointers to memory that is freed before the tape is
  *         reset. May be NULL with a size of 0.
  */
-RW_API rw_tensor *rw_custom_grad_at(rw_site at, rw_tape *t, rw_tensor *y, rw_tensor *const *x, int n,
+RW_API rw_tensor *rw_custom_grad_at(rw_site at, rw_tape *t, rw_tensor *y, rw_tensor *const *x, size_t n,
                                     rw_custom_grad_fn grad, const void *data, size_t size);
 #define rw_custom_grad(...) rw_custom_grad_at(RW_HERE, __VA_ARGS__)
 

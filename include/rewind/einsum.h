@@ -33,7 +33,7 @@ extern "C" {
  *         in the equation, and an unchanged tape: RW_ERR_ARGUMENT for the notation, RW_ERR_SHAPE for axes and extents.
  * Thread-safety: as for the context.
  */
-RW_API rw_tensor *rw_einsum_at(rw_site at, rw_tape *t, const char *equation, rw_tensor *const *x, int n);
+RW_API rw_tensor *rw_einsum_at(rw_site at, rw_tape *t, const char *equation, rw_tensor *const *x, size_t n);
 #define rw_einsum(...) rw_einsum_at(RW_HERE, __VA_ARGS__)
 
 #ifdef __cplusplus

@@ -64,13 +64,20 @@ RW_API rw_tensor *rw_scatter_add_at(rw_site at, rw_tape *t, rw_tensor *x, int ax
 RW_API rw_tensor *rw_index_select_at(rw_site at, rw_tape *t, rw_tensor *x, int axis, rw_tensor *index);
 #define rw_index_select(...) rw_index_select_at(RW_HERE, __VA_ARGS__)
 
+/** Zero means that an option is off. */
+typedef struct rw_embedding_params {
+    bool has_padding_index; ///< use `padding_index`; without it that must be 0
+    int64_t padding_index;  ///< this row receives no gradient, PyTorch's padding_idx; negative: from the end
+} rw_embedding_params;
+
 /**
- * rw_embedding() with a padding row that receives no gradient, PyTorch's padding_idx; negative: from the end. Forward
- * reads the row as any other. In backward, gradients of its occurrences are set to 0 before the sum, in one more pass
- * over them.
+ * rw_embedding() with options. Forward reads a padding row as any other. In backward, gradients of its occurrences are
+ * set to 0 before the sum, in one more pass over them.
+ * @param params may be NULL. RW_ERR_ARGUMENT for a padding index outside of the table.
  */
-RW_API rw_tensor *rw_embedding_padded_at(rw_site at, rw_tape *t, rw_tensor *table, rw_tensor *index, int64_t padding);
-#define rw_embedding_padded(...) rw_embedding_padded_at(RW_HERE, __VA_ARGS__)
+RW_API rw_tensor *rw_embedding_with_at(rw_site at, rw_tape *t, rw_tensor *table, rw_tensor *index,
+                                       const rw_embedding_params *params);
+#define rw_embedding_with(...) rw_embedding_with_at(RW_HERE, __VA_ARGS__)
 
 /** How a bag's rows are reduced. */
 typedef enum rw_bag_mode {
@@ -92,8 +99,8 @@ typedef struct rw_embedding_bag_params {
     rw_tensor *weights; ///< factor of each row in a sum, of the index's shape and the table's type
     rw_tensor *offsets; ///< [b] of RW_I32, with an index [m]: start of bag i; starts at 0, non-decreasing
     bool ends;          ///< offsets are [b + 1] and the last is m: PyTorch's include_last_offset
-    bool pads;          ///< use `padding`
-    int64_t padding;    ///< this row is in no bag and receives no gradient; negative: from the end
+    bool has_padding_index; ///< use `padding_index`; without it that must be 0
+    int64_t padding_index;  ///< this row is in no bag and receives no gradient; negative: from the end
 } rw_embedding_bag_params;
 
 /**
@@ -102,9 +109,9 @@ typedef struct rw_embedding_bag_params {
  * the table and the weights. A bag without rows gives 0. For a maximum, backward keeps its position, [b, c] of RW_I32,
  * and not the rows.
  * Errors: RW_ERR_ARGUMENT for weights with a mode other than RW_BAG_SUM, RW_BAG_MAX with an index [b, 0], an index [m]
- *         without offsets, [b, m] with offsets, `ends` without offsets, and a padding outside of the table. When it
- *         executes: for offsets outside of the index, that decrease, whose first is not 0, or whose end is not m. The
- *         message then names embedding_bag_offsets, or for a maximum embedding_bag_argmax, the op that reads them.
+ *         without offsets, [b, m] with offsets, `ends` without offsets, and a padding index outside of the table. When
+ *         it executes: for offsets outside of the index, that decrease, whose first is not 0, or whose end is not m.
+ *         The message then names embedding_bag_offsets, or for a maximum embedding_bag_argmax, the op that reads them.
  *         RW_ERR_SHAPE, also for 2^31 or more elements of rows with offsets or for a maximum; RW_ERR_DTYPE.
  * @param params may be NULL
  */

@@ -29,8 +29,8 @@ typedef struct rw_cross_entropy_params {
     rw_reduction reduction; ///< [RW_REDUCTION_MEAN]
     double label_smoothing; ///< share of the target spread equally over all classes, 0 <= e < 1 [0]
     double z_loss;          ///< factor, at least 0, of log(sum(exp(logits)))^2, added to each row [0]
-    bool ignores;           ///< use `ignored`; otherwise a target of -100 is ignored
-    int32_t ignored;        ///< rows with this target do not count
+    bool has_ignore_index;  ///< use `ignore_index`; without it that must be 0, and a target of -100 is ignored
+    int32_t ignore_index;   ///< rows with this target do not count
     int64_t chunk;          ///< rw_linear_cross_entropy(): rows of logits at a time [by the shapes]
     /**
      * For rw_linear_cross_entropy(): a bias [classes] of x's type, added to the logits; and the class weights that
@@ -48,7 +48,8 @@ typedef struct rw_cross_entropy_params {
  *     (1 - e) w[target] (l - logits[target]) + e / classes sum_c w[c] (l - logits[c]) + z_loss l^2
  *
  * The mean divides by the sum of w[target], as in PyTorch; it is 0 if no row counts. A target that is neither ignored
- * nor a class is RW_ERR_ARGUMENT when the op executes. The gradient overwrites the logits at their last use.
+ * nor a class is RW_ERR_ARGUMENT when the op executes. The gradient overwrites the logits at their last use. Without
+ * options other than `ignore_index`, and without weights, this is the op of rw_cross_entropy().
  *
  * A floating-point target [..., classes] holds probabilities y, as in PyTorch. Then the loss of a row is
  *
@@ -57,7 +58,7 @@ typedef struct rw_cross_entropy_params {
  * the mean is over the rows, and the gradient flows into the probabilities too. This form is a composite: backward
  * keeps the result of log_softmax, float32 (float64) [..., classes]. If probabilities are smoothed, weighted or of
  * another type, it also keeps its factor, as many bytes. PyTorch keeps the same, also under autocast, but not for
- * 16-bit types without autocast. `ignores` is RW_ERR_ARGUMENT there.
+ * 16-bit types without autocast. `has_ignore_index` is RW_ERR_ARGUMENT there.
  * @param params may be NULL
  */
 RW_API rw_tensor *rw_cross_entropy_with_at(rw_site at, rw_tape *t, rw_tensor *logits, rw_tensor *target,

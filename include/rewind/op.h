@@ -290,15 +290,16 @@ static inline bool rw_op_writes_over(const rw_op_def *op, int output, int input)
  * Records a node.
  * @param op         validated when the context first uses it: name, numbers of operands, flags, lists, check, and a
  *                   kernel for the context's device. A message names the field that is invalid.
- * @param in         n inputs. If one is NULL, the result is NULL, and this is an error unless there already is one. In
- *                   a gradient rule it is not an error, so a rule need not check the results of its ops.
+ * @param in         n inputs, as many as op->n_inputs; 0 to RW_OP_MAX_OPERANDS for RW_OP_VARIADIC. If one is NULL, the
+ *                   result is NULL, and this is an error unless there already is one. In a gradient rule it is not an
+ *                   error, so a rule need not check the results of its ops.
  * @param attrs      copied bytewise. Pointers in it must stay valid until the tape is reset. Use structs without
  *                   padding, because plans are cached by these bytes.
  * @param ret_outs   receives the outputs, as many as op->n_outputs or, for RW_OP_VARIADIC, as the check set; may be
  *                   NULL.
  * @return output 0, owned by the tape; NULL on an error, which is sticky.
  */
-RW_API rw_tensor *rw_apply_at(rw_site at, rw_tape *t, const rw_op_def *op, rw_tensor *const *in, int n,
+RW_API rw_tensor *rw_apply_at(rw_site at, rw_tape *t, const rw_op_def *op, rw_tensor *const *in, size_t n,
                               const void *attrs, size_t attrs_size, rw_tensor **ret_outs);
 #define rw_apply(...) rw_apply_at(RW_HERE, __VA_ARGS__)
 
@@ -395,8 +396,8 @@ RW_API bool rw_grad_is_differentiable(const rw_grad_call *g);
  *
  * A kernel must not change its own context or execute anything in it. Such a call is refused: it returns
  * RW_ERR_ARGUMENT, NULL, NaN or nothing, an error names the call, and the step fails with RW_ERR_ARGUMENT whatever the
- * kernel returns. The same holds for check, cost, draws and workspace functions. A gradient rule and remake may also
- * record ops. Calls in other contexts are unrestricted. Functions that are legal everywhere, in addition to
+ * kernel returns. The same holds for check, cost, draws and workspace functions. A gradient rule and recompute_output
+ * may also record ops. Calls in other contexts are unrestricted. Functions that are legal everywhere, in addition to
  * rw_op_...() in a check and rw_grad_...() in a rule:
  *
  *     any thread, no context   rw_status_name, rw_dtype_size, rw_dtype_name, rw_dtype_is_float, rw_dtype_is_code,

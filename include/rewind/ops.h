@@ -6,6 +6,9 @@
  * its message has op, types, shapes and the caller's file and line. NULL inputs propagate: the op returns NULL and
  * keeps the first error; if there is none, the message names the NULL argument.
  *
+ * Options are members of a params struct: zero means the default or that an option is off, and NULL means all defaults.
+ * rw_NAME_with() is rw_NAME() with options.
+ *
  * Scalar arguments are doubles. An op on float64 uses them as they are. Ops on other types compute in float32 and round
  * them to float32 first, so 0.1 and 0.1f are the same. Exception: the gradient of rw_pow_scalar() subtracts 1 from the
  * exponent before rounding.
@@ -30,13 +33,6 @@ RW_API rw_tensor *rw_none(void);
 #define RW_AXES(...) rw_axes_(RW_COUNT_(__VA_ARGS__, 8, 7, 6, 5, 4, 3, 2, 1, 0), __VA_ARGS__)
 #define RW_ALL_AXES 0xffffffffu
 RW_API uint32_t rw_axes_(int n, ...);
-
-/** Zero means the default in brackets. */
-typedef struct rw_attention_params {
-    bool causal;    ///< query i sees keys up to i + (kv_seq - seq)
-    double scale;   ///< [1 / sqrt(d)]; RW_ZERO, and a number that the type rounds to zero, is RW_ERR_ARGUMENT
-    double dropout; ///< probability with which an attention probability is dropped, [0]
-} rw_attention_params;
 
 /* ----------------------------------------------------------------------------------------------------------------
  * Element-wise arithmetic. Operands broadcast as in NumPy: shapes are aligned at their last axes, and axes of extent 1
@@ -277,6 +273,47 @@ RW_API rw_tensor *rw_rand_at(rw_site at, rw_tape *t, rw_dtype dtype, rw_shape sh
  */
 
 /**
+ * Options of rw_attention(). Zero, NULL and RW_NONE mean the default in brackets, or that an option is off. Query i has
+ * position i + (kv_seq - seq) among the keys. A score is changed in this order: scale, soft_cap, slopes, mask; then
+ * excluded keys are removed.
+ */
+typedef struct rw_attention_params {
+    bool causal;    ///< a query sees no keys after its own position
+    double scale;   ///< [1 / sqrt(d)]; RW_ZERO, and a number that the type rounds to zero, is RW_ERR_ARGUMENT
+    double dropout; ///< probability with which an attention probability is dropped
+    /**
+     * Sliding window: a query sees keys at most window - 1 positions away, its own included: window keys with causal,
+     * else 2 window - 1 (Longformer, arXiv 2004.05150; Mistral, arXiv 2310.06825).
+     */
+    int64_t window;
+    double soft_cap; ///< c: scores become c tanh(score / c) (Gemma 2, arXiv 2408.00118)
+    /**
+     * ALiBi (arXiv 2108.12409): [heads], float32 (float64 for float64). Slope times distance is subtracted from a
+     * score. A constant: requesting its gradient is RW_ERR_NO_GRADIENT.
+     */
+    rw_tensor *slopes;
+    /**
+     * Added to the scores: four axes that broadcast to [batch, heads, seq, kv_seq], of q's type or the slopes'. Minus
+     * infinity excludes a key. If its gradient is requested, that is first computed with seq and kv_seq in full.
+     * RW_BOOL: true where a key is seen.
+     */
+    rw_tensor *mask;
+    /**
+     * Attention sinks: [heads], of q's type, one more score per row that belongs to no key. It takes probability and
+     * contributes no value (gpt-oss, arXiv 2508.10925; a sink of 0 is "softmax one").
+     */
+    rw_tensor *sinks;
+    /**
+     * Documents packed in one row: [n + 1] or [batch, n + 1] of RW_I32, n at least 1. Document i has the positions from
+     * entry i up to, not including, entry i + 1, and its queries see only its keys. Entries must not decrease and must
+     * be in 0..seq; otherwise RW_ERR_ARGUMENT when the op executes. Documents may be empty. Positions before the first
+     * and after the last entry are padding, which sees nothing. seq and kv_seq must be equal. The kernel reads the
+     * entries on the device, so one plan serves all of them.
+     */
+    rw_tensor *documents;
+} rw_attention_params;
+
+/**
  * Fused attention: softmax(scale q k^T + mask) v by blocks, with memory linear in the sequence length.
  *
  * q [batch, heads, seq, d], k [batch, kv_heads, kv_seq, d], v [batch, kv_heads, kv_seq, dv] -> [batch, heads, seq, dv].
@@ -284,9 +321,20 @@ RW_API rw_tensor *rw_rand_at(rw_site at, rw_tape *t, rw_dtype dtype, rw_shape sh
  * need no copy. If the three are parts of one dense tensor [batch, seq, heads + 2 kv_heads, d], by rw_split() and
  * rw_transpose(), backward writes its gradient as one tensor. Dropout draws word i of the ticket for element i of the
  * score matrix [batch, heads, seq, kv_seq].
+ *
+ * Neither a score matrix nor its mask is stored, and blocks of keys that no query of a block sees are skipped. The
+ * output of a query that sees no key is 0. Gradients: q, k, v, mask and sinks, of any order; second derivatives
+ * (rw_grad()) store the scores. Options other than causal, scale and dropout use the kernels without tensor cores on
+ * CUDA. Subnormal results on a CPU are 0.
+ *
+ * A key that causal, window, documents or a mask (false, or minus infinity) excludes has no effect, whatever its
+ * contents. Infinity or NaN in its k or v changes no bit of results and gradients of queries that do not see it. The
+ * same holds for q and the gradient of a query, and the gradients of keys that it does not see. It does not hold for
+ * rw_grad(), nor for cuDNN's kernels (REWIND_SDPA=cudnn).
  * Source: Dao, "FlashAttention-2", arXiv 2307.08691.
  * Errors: RW_ERR_SHAPE, RW_ERR_DTYPE, RW_ERR_ARGUMENT for params.
- * @param params may be NULL for the defaults
+ * @param params may be NULL for the defaults; read during the call. A NULL among its tensors counts as left out; the
+ *        error of the op that failed is kept.
  */
 RW_API rw_tensor *rw_attention_at(rw_site at, rw_tape *t, rw_tensor *q, rw_tensor *k, rw_tensor *v,
                                   const rw_attention_params *params);
@@ -301,7 +349,7 @@ RW_API rw_tensor *rw_causal_softmax_at(rw_site at, rw_tape *t, rw_tensor *scores
 
 /**
  * Rotary position embedding of pairs (i, i + d/2): x [batch, heads, seq, d], d even; positions [seq] of RW_I32, or
- * RW_NONE for 0, 1, 2, ... Source: Su et al., arXiv 2104.09864.
+ * RW_NONE for 0, 1, 2, ... rw_rope_with() has other pairs and frequencies. Source: Su et al., arXiv 2104.09864.
  */
 RW_API rw_tensor *rw_rope_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *positions, double base);
 #define rw_rope(...) rw_rope_at(RW_HERE, __VA_ARGS__)
@@ -311,22 +359,17 @@ RW_API rw_tensor *rw_rope_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *po
  */
 
 /** Selects rows: table [n, c], index [...] of RW_I32 -> [..., c]. An index outside of 0..n-1 is RW_ERR_ARGUMENT when
-    the op is executed. */
+    the op is executed. rw_embedding_with() has a padding row. */
 RW_API rw_tensor *rw_embedding_at(rw_site at, rw_tape *t, rw_tensor *table, rw_tensor *index);
 #define rw_embedding(...) rw_embedding_at(RW_HERE, __VA_ARGS__)
 
 /**
  * Mean over rows of -log softmax(logits)[target]: logits [..., classes], target [...] of RW_I32 -> scalar (float32;
- * float64 for float64). A target of -100 is ignored; if all are ignored, the result is 0. The gradient overwrites the
- * logits in memory if no other op needs them.
+ * float64 for float64). A target of -100 is ignored (rw_cross_entropy_with(): another one); if all are ignored,
+ * the result is 0. The gradient overwrites the logits in memory if no other op needs them.
  */
 RW_API rw_tensor *rw_cross_entropy_at(rw_site at, rw_tape *t, rw_tensor *logits, rw_tensor *target);
 #define rw_cross_entropy(...) rw_cross_entropy_at(RW_HERE, __VA_ARGS__)
-
-/** As rw_cross_entropy(), with another ignored index. */
-RW_API rw_tensor *rw_cross_entropy_ignore_at(rw_site at, rw_tape *t, rw_tensor *logits, rw_tensor *target,
-                                             int32_t ignore);
-#define rw_cross_entropy_ignore(...) rw_cross_entropy_ignore_at(RW_HERE, __VA_ARGS__)
 
 /** Mean of (x - y)^2 over all elements -> scalar. */
 RW_API rw_tensor *rw_mse_loss_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *y);
@@ -369,17 +412,17 @@ RW_API rw_tensor *rw_contiguous_at(rw_site at, rw_tape *t, rw_tensor *x);
 RW_API rw_tensor *rw_cast_at(rw_site at, rw_tape *t, rw_tensor *x, rw_dtype dtype);
 #define rw_cast(...) rw_cast_at(RW_HERE, __VA_ARGS__)
 
-/** Concatenates n tensors of equal type whose shapes differ at most along axis. Always a new tensor. */
-RW_API rw_tensor *rw_concat_at(rw_site at, rw_tape *t, rw_tensor *const *x, int n, int axis);
+/** Concatenates n tensors, 1 to 65533, of equal type whose shapes differ at most along axis. Always a new tensor. */
+RW_API rw_tensor *rw_concat_at(rw_site at, rw_tape *t, rw_tensor *const *x, size_t n, int axis);
 #define rw_concat(...) rw_concat_at(RW_HERE, __VA_ARGS__)
 
 /**
- * Splits x along an axis into n views of the given sizes, whose sum is the extent. The gradient of x concatenates the
- * gradients of the views, at no cost if they already are adjacent in one buffer.
+ * Splits x along an axis into n views, 1 to 8189, of the given sizes, whose sum is the extent. The gradient of x
+ * concatenates the gradients of the views, at no cost if they already are adjacent in one buffer.
  * @param ret_parts receives the n views; set to NULL on an error, unless n is invalid.
  * @return RW_OK or the error, which is sticky
  */
-RW_API rw_status rw_split_at(rw_site at, rw_tape *t, rw_tensor *x, int axis, const int64_t *sizes, int n,
+RW_API rw_status rw_split_at(rw_site at, rw_tape *t, rw_tensor *x, int axis, const int64_t *sizes, size_t n,
                              rw_tensor **ret_parts);
 #define rw_split(...) rw_split_at(RW_HERE, __VA_ARGS__)
 

@@ -29,10 +29,10 @@ RW_API rw_tensor *rw_unsqueeze_at(rw_site at, rw_tape *t, rw_tensor *x, int axis
 /**
  * Splits x into the elements of an axis, each without that axis. Views; their gradients are joined as those of
  * rw_split().
- * @param n the extent of the axis
+ * @param n the extent of the axis, 1 to 8189
  * @param ret_parts receives the n parts; set to NULL on an error, unless n itself is wrong
  */
-RW_API rw_status rw_unbind_at(rw_site at, rw_tape *t, rw_tensor *x, int axis, rw_tensor **ret_parts, int n);
+RW_API rw_status rw_unbind_at(rw_site at, rw_tape *t, rw_tensor *x, int axis, rw_tensor **ret_parts, size_t n);
 #define rw_unbind(...) rw_unbind_at(RW_HERE, __VA_ARGS__)
 
 /**
@@ -47,8 +47,8 @@ RW_API rw_tensor *rw_unfold_at(rw_site at, rw_tape *t, rw_tensor *x, int axis, i
  * Copies.
  */
 
-/** Stacks n tensors of equal type and shape along a new axis. Always a new tensor. */
-RW_API rw_tensor *rw_stack_at(rw_site at, rw_tape *t, rw_tensor *const *x, int n, int axis);
+/** Stacks n tensors, 1 to 65533, of equal type and shape along a new axis. Always a new tensor. */
+RW_API rw_tensor *rw_stack_at(rw_site at, rw_tape *t, rw_tensor *const *x, size_t n, int axis);
 #define rw_stack(...) rw_stack_at(RW_HERE, __VA_ARGS__)
 
 /** Values that rw_pad() adds around a tensor. */
@@ -61,13 +61,13 @@ typedef enum rw_pad_mode {
 } rw_pad_mode;
 
 /**
- * Pads x, as F.pad. pad holds n numbers: (before, after) of the last axis, then of the axis before it, and so on. With
- * RW_PAD_CONSTANT a negative number removes elements. Other modes take numbers of at least 0: reflect less than the
- * extent, circular at most the extent, and all of them 0 for an empty axis. One copy per axis; returns x itself if all
- * numbers are 0. The gradient sums the copies of an element in order, rounded once per axis.
+ * Pads x, as F.pad. pad holds n numbers, two per axis: (before, after) of the last axis, then of the axis before it,
+ * and so on. With RW_PAD_CONSTANT a negative number removes elements. Other modes take numbers of at least 0: reflect
+ * less than the extent, circular at most the extent, and all of them 0 for an empty axis. One copy per axis; returns x
+ * itself if all numbers are 0. The gradient sums the copies of an element in order, rounded once per axis.
  * @param value for RW_PAD_CONSTANT; ignored otherwise
  */
-RW_API rw_tensor *rw_pad_at(rw_site at, rw_tape *t, rw_tensor *x, const int64_t *pad, int n, rw_pad_mode mode,
+RW_API rw_tensor *rw_pad_at(rw_site at, rw_tape *t, rw_tensor *x, const int64_t *pad, size_t n, rw_pad_mode mode,
                             double value);
 #define rw_pad(...) rw_pad_at(RW_HERE, __VA_ARGS__)
 

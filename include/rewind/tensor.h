@@ -151,13 +151,13 @@ RW_API void rw_zero_grad(rw_context *ctx);
 RW_API rw_status rw_clip_grad_norm(rw_context *ctx, double max_norm, double *ret_norm);
 
 /** Options of rw_clip_grad_norm_with(). All zero: as rw_clip_grad_norm(). */
-typedef struct rw_clip_options {
+typedef struct rw_clip_grad_norm_params {
     /** If the norm is NaN or infinite, return RW_ERR_ARGUMENT and change no gradient. The call waits for the device. */
     bool error_if_nonfinite;
-} rw_clip_options;
+} rw_clip_grad_norm_params;
 
-/** As rw_clip_grad_norm(), with options, which may be NULL. */
-RW_API rw_status rw_clip_grad_norm_with(rw_context *ctx, double max_norm, const rw_clip_options *options,
+/** As rw_clip_grad_norm(), with options. params may be NULL. */
+RW_API rw_status rw_clip_grad_norm_with(rw_context *ctx, double max_norm, const rw_clip_grad_norm_params *params,
                                         double *ret_norm);
 
 #ifdef __cplusplus

@@ -387,7 +387,7 @@ const rw_op_def rw_op_attention = { .name = "attention", .n_inputs = RW_OP_VARIA
 
 /* name: the public function that was called. */
 static rw_tensor *record(rw_site at, const char *name, rw_tape *t, rw_tensor *q, rw_tensor *k, rw_tensor *v,
-                         const rw_attention_options *o, rw_tensor **ret_lse)
+                         const rw_attention_params *o, rw_tensor **ret_lse)
 {
     const rw_shape s = rw_tensor_shape(q);
     if (ret_lse) *ret_lse = NULL;
@@ -412,33 +412,23 @@ static rw_tensor *record(rw_site at, const char *name, rw_tape *t, rw_tensor *q,
     const int sinks = rw_att_extra(&a, ATT_SINKS, 3); /* sinks have q's type; masks and slopes may be float32 */
     if (sinks >= 0) in[sinks] = rw_lowered_at(at, t, in[sinks]);
     rw_tensor *const y = rw_apply_at(at, t, &rw_op_attention, in, n, &a, sizeof a, out);
-    rw_tensor *const turned = rw_composite_end(&c, y ? rw_transpose_at(at, t, y, 1, 2) : NULL);
-    if (ret_lse) *ret_lse = turned ? out[1] : NULL;
-    return turned;
+    rw_tensor *const transposed = rw_composite_end(&c, y ? rw_transpose_at(at, t, y, 1, 2) : NULL);
+    if (ret_lse) *ret_lse = transposed ? out[1] : NULL;
+    return transposed;
 }
 
 rw_tensor *rw_attention_at(rw_site at, rw_tape *t, rw_tensor *q, rw_tensor *k, rw_tensor *v,
                            const rw_attention_params *params)
 {
     RW_ENTER_OP(t);
-    rw_attention_options o = { .causal = false };
-    if (params) o = (rw_attention_options){ .causal = params->causal, .scale = params->scale,
-                                            .dropout = params->dropout };
-    return record(at, "attention", t, q, k, v, &o, NULL);
-}
-
-rw_tensor *rw_attention_with_at(rw_site at, rw_tape *t, rw_tensor *q, rw_tensor *k, rw_tensor *v,
-                                const rw_attention_options *options)
-{
-    RW_ENTER_OP(t);
-    const rw_attention_options none = { .causal = false };
-    return record(at, "attention_with", t, q, k, v, options ? options : &none, NULL);
+    static const rw_attention_params defaults;
+    return record(at, "attention", t, q, k, v, params ? params : &defaults, NULL);
 }
 
 rw_tensor *rw_attention_lse_at(rw_site at, rw_tape *t, rw_tensor *q, rw_tensor *k, rw_tensor *v,
-                               const rw_attention_options *options, rw_tensor **ret_lse)
+                               const rw_attention_params *params, rw_tensor **ret_lse)
 {
     RW_ENTER_OP(t);
-    const rw_attention_options none = { .causal = false };
-    return record(at, "attention_lse", t, q, k, v, options ? options : &none, ret_lse);
+    static const rw_attention_params defaults;
+    return record(at, "attention_lse", t, q, k, v, params ? params : &defaults, ret_lse);
 }

@@ -32,9 +32,10 @@ template <typename T, typename M> __global__ void __launch_bounds__(THREADS) bia
     att_reach r = a.reach;
     if (r.documents) r.documents += b * a.documents_batch;
     const att_span span = rw_att_span(&r, i);
-    const int64_t away = i + r.kv_seq - r.seq - j;
+    const int64_t distance = i + r.kv_seq - r.seq - j;
     W x = 0;
-    if (a.slopes) x -= static_cast<const W *>(a.slopes)[h * a.slope_stride] * static_cast<W>(away < 0 ? -away : away);
+    if (a.slopes)
+        x -= static_cast<const W *>(a.slopes)[h * a.slope_stride] * static_cast<W>(distance < 0 ? -distance : distance);
     const int64_t at = b * a.mask_stride[0] + h * a.mask_stride[1] + i * a.mask_stride[2] + j * a.mask_stride[3];
     if (a.truths && !static_cast<const uint8_t *>(a.mask)[at]) x = -static_cast<W>(INFINITY);
     if (a.mask && !a.truths) x += static_cast<W>(widen(static_cast<const M *>(a.mask)[at]));

@@ -97,7 +97,7 @@ void copy_to_workspace(choice *c, int input, int64_t elements)
 
 /* Queries cuDNN. It distinguishes operands by their strides and requires addresses aligned to 16 bytes. pins: planning,
    which selects and pins an algorithm; otherwise the pinned one is looked up for a run. */
-rw_status ask_library(choice *c, const subject &s, bool pins)
+rw_status query_library(choice *c, const subject &s, bool pins)
 {
     rw_sdpa *const sdpa = s.cuda->sdpa;
     bool has = false;
@@ -149,7 +149,7 @@ size_t columns_bytes(const choice &c, const subject &s)
 rw_status choose(choice *c, const subject &s, bool pins)
 {
     *c = {};
-    const rw_status status = ask_library(c, s, pins);
+    const rw_status status = query_library(c, s, pins);
     if (status) return status;
     if (c->by != way::CUDNN) choose_ours(c, s);
     if (!s.columns) return RW_OK;

@@ -302,7 +302,7 @@ __device__ __forceinline__ void add_product(float (&c)[M][D / 8][4], const float
 #pragma unroll
         for (int j = 0; j < D / 8; j += 2) {
             uint32_t b[4];
-            load_matrices_turned(b, at<D>(y, y_row + k * 8, l.left, j / 2));
+            load_matrices_transposed(b, at<D>(y, y_row + k * 8, l.left, j / 2));
 #pragma unroll
             for (int i = 0; i < M; i++) {
                 if constexpr (CAREFUL) {
@@ -463,8 +463,8 @@ template <int N> __device__ __forceinline__ bool is_kept(const uint32_t (&keep)[
  * keys 4 u and 8 + 4 u of queries 2 t and 2 t + 1. Each lane draws one block. Bit 16 i + 4 j of keep[half]: key g + 8
  * half, query 8 j + 2 t + i.
  */
-__device__ __forceinline__ void draw_turned(uint32_t (&keep)[2], const args &a, uint64_t first_block, int64_t row,
-                                            int key)
+__device__ __forceinline__ void draw_transposed(uint32_t (&keep)[2], const args &a, uint64_t first_block, int64_t row,
+                                                int key)
 {
     const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, e = g % 4;
     const uint64_t element = static_cast<uint64_t>((row + 2 * t + e % 2) * a.kv_seq + key + e / 2 * 8 + g / 4 * 4);

@@ -362,7 +362,7 @@ template <int D> struct key_tiles {
 /* Sets a score to minus infinity where a key of the warp, from `key` on, is not seen by a query of the tile, from `row`
    on. */
 template <int M, int N>
-__device__ __forceinline__ void mask_turned(float (&s)[M][N][4], const args &a, int key, int row)
+__device__ __forceinline__ void mask_transposed(float (&s)[M][N][4], const args &a, int key, int row)
 {
     const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
     if (key + 16 * M <= min(a.kv_seq, row + a.reach)) return;
@@ -393,8 +393,8 @@ template <int D> __device__ __forceinline__ void fetch_queries(shared_address to
 
 /* The same for keys by queries; the scores become the probabilities after dropout. */
 template <bool DROP, int QUERIES, bool CAREFUL, int M, int N>
-__device__ __forceinline__ void gradient_turned(float (&ds)[M][N][4], float (&s)[M][N][4], const uint32_t (&keep)[M][2],
-                                                const args &a, const float *stats)
+__device__ __forceinline__ void gradient_transposed(float (&ds)[M][N][4], float (&s)[M][N][4],
+                                                    const uint32_t (&keep)[M][2], const args &a, const float *stats)
 {
 #pragma unroll
     for (int j = 0; j < N; j++) {
@@ -461,12 +461,12 @@ __global__ void __launch_bounds__(key_tiles<D>::THREADS) keys_kernel(const args 
                 uint32_t keep[M][2];
                 const int64_t query = static_cast<int64_t>(b * a.heads + h) * a.seq + row;
 #pragma unroll
-                for (int i = 0; DROP && i < M; i++) draw_turned(keep[i], a, first_block, query, key + i * 16);
+                for (int i = 0; DROP && i < M; i++) draw_transposed(keep[i], a, first_block, query, key + i * 16);
                 if (S::HOLDS) product_of_held<T, D>(s, held, shared + here, part, l);
                 else product<T, D, S::template UNROLL<DROP>>(s, shared + S::K, own, shared + here, part, l);
                 product<T, D, S::template UNROLL<DROP>>(ds, shared + S::V, own, shared + here + S::TILE, part, l);
-                mask_turned(s, a, key, row);
-                gradient_turned<DROP, S::QUERIES, careful.value>(ds, s, keep, a, stats + part + 2 * t);
+                mask_transposed(s, a, key, row);
+                gradient_transposed<DROP, S::QUERIES, careful.value>(ds, s, keep, a, stats + part + 2 * t);
                 add_product<T, D, careful.value>(dv, s, shared + here + S::TILE, part, l);
                 if (LIFT<T> > 0) fit<D>(ds, dk, unit);
                 add_product<T, D, careful.value>(dk, ds, shared + here, part, l);

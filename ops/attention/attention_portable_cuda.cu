@@ -45,7 +45,7 @@ template <typename T> struct options {
 
     /* Returns the input of the softmax for a scaled score of this pair. slope: derivative of soft-capping. */
     __device__ __forceinline__ wide<T> operator()(wide<T> x, wide<T> *slope, int64_t b, int h, int row, int key,
-                                                  int away) const
+                                                  int distance) const
     {
         using W = wide<T>;
         *slope = 1;
@@ -54,7 +54,7 @@ template <typename T> struct options {
             x = t * cap;
             *slope = 1 - t * t;
         }
-        if (slopes) x -= slopes[h * slope_stride] * static_cast<W>(away < 0 ? -away : away);
+        if (slopes) x -= slopes[h * slope_stride] * static_cast<W>(distance < 0 ? -distance : distance);
         if (mask) {
             const int64_t at = b * mask_stride[0] + h * mask_stride[1] + row * mask_stride[2] + key * mask_stride[3];
             if (mask_is_truth) return static_cast<const uint8_t *>(mask)[at] ? x : -static_cast<W>(INFINITY);
@@ -87,7 +87,7 @@ template <typename T> struct args {
  * without bank conflicts.
  */
 template <typename T>
-__device__ __forceinline__ void stage_turned(wide<T> *to, const matrix<T> &m, int row, int col, int cols)
+__device__ __forceinline__ void stage_transposed(wide<T> *to, const matrix<T> &m, int row, int col, int cols)
 {
     for (int i = threadIdx.x; i < TILE * (cols / 4); i += THREADS) {
         const int r = i % TILE, c = i / TILE * 4;
@@ -128,8 +128,8 @@ __device__ __forceinline__ void scores(wide<T> (&s)[4][4], wide<T> *staged, cons
     for (int i = 0; i < 4; i++)
         for (int j = 0; j < 4; j++) s[i][j] = 0;
     for (int col = 0; col < a.d; col += DEPTH<W>) {
-        stage_turned(at, a, a_row, col, DEPTH<W>);
-        stage_turned(bt, b, b_row, col, DEPTH<W>);
+        stage_transposed(at, a, a_row, col, DEPTH<W>);
+        stage_transposed(bt, b, b_row, col, DEPTH<W>);
         __syncthreads();
 #pragma unroll 8
         for (int c = 0; c < DEPTH<W>; c++) {
@@ -153,7 +153,7 @@ template <typename W> __device__ __forceinline__ bool is_finite(W x)
  * p^T m. A thread has rows ty * 4 + i and columns tx * 4 + j % 4 + j / 4 * 64 of the slice. There is a barrier before
  * the first access, and one at the end. CAREFUL: a p of 0 adds nothing.
  */
-template <int SLICE, bool TURNED, bool CAREFUL, typename T>
+template <int SLICE, bool TRANSPOSED, bool CAREFUL, typename T>
 __device__ __forceinline__ void add_product(wide<T> (&sum)[4][SLICE / 16], const wide<T> *p, wide<T> *staged,
                                             const matrix<T> &m, int row, int col)
 {
@@ -167,7 +167,7 @@ __device__ __forceinline__ void add_product(wide<T> (&sum)[4][SLICE / 16], const
         for (int r = 0; r < ROWS; r++) {
             W x[4];
             for (int i = 0; i < 4; i++)
-                x[i] = TURNED ? p[(from + r) * TILE_ROW + ty * 4 + i] : p[(ty * 4 + i) * TILE_ROW + from + r];
+                x[i] = TRANSPOSED ? p[(from + r) * TILE_ROW + ty * 4 + i] : p[(ty * 4 + i) * TILE_ROW + from + r];
             for (int n = 0; n < SLICE / 64; n++) {
                 const quad<W> y = *reinterpret_cast<const quad<W> *>(staged + r * SLICE + n * 64 + tx * 4);
                 for (int i = 0; i < 4; i++)
@@ -245,8 +245,8 @@ __device__ __forceinline__ void mask(wide<T> (&s)[4][4], wide<T> (&slope)[4][4],
             const att_span span = row + i < a.seq ? a.more.span(x.b, row + i) : att_span{ 0, 0 };
             for (int j = 0; j < 4; j++) {
                 const bool seen = key + j >= span.lo && key + j < span.hi;
-                const int away = row + i + a.kv_seq - a.seq - key - j;
-                s[i][j] = seen ? a.more(s[i][j] * a.scale, &slope[i][j], x.b, x.h, row + i, key + j, away)
+                const int distance = row + i + a.kv_seq - a.seq - key - j;
+                s[i][j] = seen ? a.more(s[i][j] * a.scale, &slope[i][j], x.b, x.h, row + i, key + j, distance)
                                : -static_cast<wide<T>>(INFINITY);
                 if (!seen) slope[i][j] = 0;
             }

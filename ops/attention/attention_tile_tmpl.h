@@ -37,7 +37,7 @@ VEC_INLINE struct F(matrix) F(rows)(rw_dtype dtype, struct att_rows x, int64_t r
 }
 
 /* to[i][q] = scale * x[q][i], with a row stride of ATT_BLOCK; lanes without a query are 0. */
-static void F(turn)(T *to, struct F(matrix) x, int64_t queries, int64_t width, T scale)
+static void F(transpose_rows)(T *to, struct F(matrix) x, int64_t queries, int64_t width, T scale)
 {
     const int64_t lanes = F(lanes)(queries);
     for (int64_t q = 0; q < lanes; q += LANES)
@@ -290,13 +290,13 @@ static void F(begin_rows)(const struct att *a, int64_t h, const struct F(running
 VEC_INLINE bool F(forward)(const struct att *a, rw_dtype dtype, T *room, int64_t b, int64_t h, int64_t i)
 {
     const int64_t width = a->e.v_width, queries = att_extent(a->e.seq, i), lanes = F(lanes)(queries);
-    T *const turned = room, *const o = turned + ATT_BLOCK * a->e.width, *const k_room = o + ATT_BLOCK * width;
+    T *const transposed = room, *const o = transposed + ATT_BLOCK * a->e.width, *const k_room = o + ATT_BLOCK * width;
     T *const v_room = k_room + ATT_BLOCK * a->e.widest, *const s = v_room + ATT_BLOCK * a->e.widest;
     uint32_t *const words = (uint32_t *)(void *)(s + ATT_BLOCK * ATT_BLOCK);
     T *const stats = s + 2 * ATT_BLOCK * ATT_BLOCK;
     const struct F(running) run = { stats, stats + ATT_BLOCK, stats + 2 * ATT_BLOCK };
-    F(turn)(turned, F(rows)(dtype, att_operand(a, 0, b, h, i), queries, k_room), queries, a->e.width,
-            (T)a->scale);
+    F(transpose_rows)(transposed, F(rows)(dtype, att_operand(a, 0, b, h, i), queries, k_room), queries, a->e.width,
+                      (T)a->scale);
     memset(o, 0, (size_t)(queries * width) * sizeof *o);
     F(begin_rows)(a, h, &run);
     const struct att_keys seen = att_seen(a, b, i, queries);
@@ -304,7 +304,7 @@ VEC_INLINE bool F(forward)(const struct att *a, rw_dtype dtype, T *room, int64_t
         const int64_t keys = att_keys_in(seen, j);
         const struct F(matrix) k = F(rows)(dtype, att_operand(a, 1, b, h / a->e.group, j), keys, k_room);
         const struct F(matrix) v = F(rows)(dtype, att_operand(a, 2, b, h / a->e.group, j), keys, v_room);
-        F(multiply)(s, ATT_BLOCK, k.p, k.row, 1, turned, ATT_BLOCK, keys, lanes, a->e.d, false);
+        F(multiply)(s, ATT_BLOCK, k.p, k.row, 1, transposed, ATT_BLOCK, keys, lanes, a->e.d, false);
         F(finish_scores)(&(struct F(tile)){ s, b, h, i, j, queries, keys, lanes }, a, NULL);
         F(softmax_tile)(s, &run, keys, lanes);
         if (a->threshold) {
@@ -325,7 +325,7 @@ VEC_INLINE bool F(forward)(const struct att *a, rw_dtype dtype, T *room, int64_t
 /* A block of queries, prepared for its tiles. */
 struct F(block) {
     int64_t b, h, i, queries, lanes;
-    T *q_turned, *do_turned; /* [width][ATT_BLOCK], q times the scale */
+    T *q_transposed, *do_transposed; /* [width][ATT_BLOCK], q times the scale */
     struct F(matrix) q, dy;
     T *lse, *dot, *dq;
     T *s, *ds, *slope, *k_room, *v_room; /* slope: derivative of soft-capping, NULL without */
@@ -361,9 +361,9 @@ VEC_INLINE struct F(block) F(block)(const struct att *a, rw_dtype dtype, T *room
     struct F(block) x = { .b = b, .h = h, .i = i, .queries = att_extent(a->e.seq, i) };
     x.lanes = F(lanes)(x.queries);
     x.seen = att_seen(a, b, i, x.queries);
-    x.q_turned = room;
-    x.do_turned = x.q_turned + panel;
-    x.dq = x.do_turned + v_panel;
+    x.q_transposed = room;
+    x.do_transposed = x.q_transposed + panel;
+    x.dq = x.do_transposed + v_panel;
     x.k_room = x.dq + panel;
     x.v_room = x.k_room + ATT_BLOCK * a->e.widest;
     T *const q_room = x.v_room + v_panel, *const dy_room = q_room + panel;
@@ -375,8 +375,8 @@ VEC_INLINE struct F(block) F(block)(const struct att *a, rw_dtype dtype, T *room
     x.slope = a->cap != 0 ? x.lse + 4 * ATT_BLOCK : NULL;
     x.q = F(rows)(dtype, att_operand(a, 0, b, h, i), x.queries, q_room);
     x.dy = F(rows)(dtype, att_operand(a, 5, b, h, i), x.queries, dy_room);
-    F(turn)(x.q_turned, x.q, x.queries, a->e.width, (T)a->scale);
-    F(turn)(x.do_turned, x.dy, x.queries, a->e.v_width, 1);
+    F(transpose_rows)(x.q_transposed, x.q, x.queries, a->e.width, (T)a->scale);
+    F(transpose_rows)(x.do_transposed, x.dy, x.queries, a->e.v_width, 1);
     F(dots)(a, dtype, &x);
     return x;
 }
@@ -426,8 +426,8 @@ VEC_INLINE struct F(pair) F(probabilities)(const struct att *a, rw_dtype dtype, 
     const int64_t kv_head = x->h / a->e.group, keys = att_keys_in(x->seen, j);
     const struct F(pair) p = { F(rows)(dtype, att_operand(a, 1, x->b, kv_head, j), keys, x->k_room),
                                F(rows)(dtype, att_operand(a, 2, x->b, kv_head, j), keys, x->v_room), keys };
-    F(multiply)(x->s, ATT_BLOCK, p.k.p, p.k.row, 1, x->q_turned, ATT_BLOCK, keys, x->lanes, a->e.d, false);
-    F(multiply)(x->ds, ATT_BLOCK, p.v.p, p.v.row, 1, x->do_turned, ATT_BLOCK, keys, x->lanes, a->e.dv, false);
+    F(multiply)(x->s, ATT_BLOCK, p.k.p, p.k.row, 1, x->q_transposed, ATT_BLOCK, keys, x->lanes, a->e.d, false);
+    F(multiply)(x->ds, ATT_BLOCK, p.v.p, p.v.row, 1, x->do_transposed, ATT_BLOCK, keys, x->lanes, a->e.dv, false);
     F(finish_scores)(&(struct F(tile)){ x->s, x->b, x->h, x->i, j, x->queries, keys, x->lanes }, a, x->slope);
     if (a->threshold) att_draw(a, x->words, x->b, x->h, x->i, j, x->queries, keys);
     F(gradient_tile)(a, x, keys, through);

@@ -15,10 +15,10 @@
 
 /* Is x an image, or a tensor of more axes, whose memory is in channels-last order? False for a tensor that is dense in
    its own order. */
-bool rw_lies_channels_last(const rw_tensor *x);
+bool rw_is_channels_last(const rw_tensor *x);
 
 /* Are all of them images of one rank, and is at least one in channels-last order? */
-bool rw_any_lies_channels_last(rw_tensor *const *in, int n);
+bool rw_any_is_channels_last(rw_tensor *const *in, size_t n);
 
 /* The axis of [n, h, w, c] that corresponds to an axis of [n, c, h, w]; for any rank from 2 on. */
 int rw_axis_inside(int axis, int rank);
@@ -29,7 +29,7 @@ rw_tensor *rw_channels_outside_at(rw_site at, rw_tape *t, rw_tensor *x);
 
 /* rw_apply_at() of an element-wise op with one output. If an operand is in channels-last order, the op is recorded in
    that order. */
-rw_tensor *rw_apply_in_order_at(rw_site at, rw_tape *t, const rw_op_def *op, rw_tensor *const *in, int n,
+rw_tensor *rw_apply_in_order_at(rw_site at, rw_tape *t, const rw_op_def *op, rw_tensor *const *in, size_t n,
                                 const void *attrs, size_t attrs_size);
 
 #endif

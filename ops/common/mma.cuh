@@ -137,7 +137,7 @@ inline void load_matrices(uint32_t (&r)[4], shared_address row)
     __syncwarp();
 }
 
-inline void load_matrices_turned(uint32_t (&r)[4], shared_address row)
+inline void load_matrices_transposed(uint32_t (&r)[4], shared_address row)
 {
     mma_sim::warp_room &w = mma_sim::room();
     const int lane = mma_sim::thread() % 32;
@@ -223,7 +223,7 @@ __device__ __forceinline__ void load_matrices(uint32_t (&r)[4], shared_address r
                : "memory");
 }
 
-__device__ __forceinline__ void load_matrices_turned(uint32_t (&r)[4], shared_address row)
+__device__ __forceinline__ void load_matrices_transposed(uint32_t (&r)[4], shared_address row)
 {
     RW_MMA_ASM("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])

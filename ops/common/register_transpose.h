@@ -19,7 +19,7 @@ typedef uint64_t square_8 __attribute__((vector_size(32), aligned(8), may_alias)
 #endif
 
 /* Transposes 8 rows of 8 elements of 2 bytes. */
-VEC_INLINE void turn_square_2(square_2 r[8])
+VEC_INLINE void transpose_square_2(square_2 r[8])
 {
     square_2 one[8], two[8];
     for (int i = 0; i < 8; i += 2) {
@@ -38,7 +38,7 @@ VEC_INLINE void turn_square_2(square_2 r[8])
 }
 
 /* Transposes 8 rows of 8 elements of 4 bytes. */
-VEC_INLINE void turn_square_4(square_4 r[8])
+VEC_INLINE void transpose_square_4(square_4 r[8])
 {
     square_4 one[8], two[8];
     for (int i = 0; i < 8; i += 2) {
@@ -56,7 +56,7 @@ VEC_INLINE void turn_square_4(square_4 r[8])
     }
 }
 
-VEC_INLINE void turn_square_8(square_8 r[4])
+VEC_INLINE void transpose_square_8(square_8 r[4])
 {
     const square_8 a = TAKE(r[0], r[1], 0, 4, 2, 6), b = TAKE(r[0], r[1], 1, 5, 3, 7);
     const square_8 c = TAKE(r[2], r[3], 0, 4, 2, 6), d = TAKE(r[2], r[3], 1, 5, 3, 7);

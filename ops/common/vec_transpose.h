@@ -38,7 +38,7 @@ VEC_INLINE void vf_transpose(vf r[VF_LANES])
         u[i].v = r[i];
         for (int k = 0; k < 2; k++) part[k][i / 8][i % 8] = u[i].half[k];
     }
-    for (int i = 0; i < 4; i++) turn_square_4(part[i / 2][i % 2]);
+    for (int i = 0; i < 4; i++) transpose_square_4(part[i / 2][i % 2]);
     for (int i = 0; i < VF_LANES; i++) {
         for (int k = 0; k < 2; k++) u[i].half[k] = part[i / 8][k][i % 8];
         r[i] = u[i].v;
@@ -55,7 +55,7 @@ VEC_INLINE void vd_transpose(vd r[VD_LANES])
         u[i].v = r[i];
         for (int k = 0; k < 2; k++) part[k][i / 4][i % 4] = u[i].half[k];
     }
-    for (int i = 0; i < 4; i++) turn_square_8(part[i / 2][i % 2]);
+    for (int i = 0; i < 4; i++) transpose_square_8(part[i / 2][i % 2]);
     for (int i = 0; i < VD_LANES; i++) {
         for (int k = 0; k < 2; k++) u[i].half[k] = part[i / 4][k][i % 4];
         r[i] = u[i].v;

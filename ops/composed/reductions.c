@@ -9,7 +9,7 @@
 #include <math.h>
 
 /* The arguments of a function of this file. */
-struct asked {
+struct reduction {
     rw_site at;
     rw_tape *t;
     const char *what;
@@ -20,7 +20,7 @@ struct asked {
 };
 
 /* As rw_axes_mask(), outside of an op's check. */
-static bool find_axes(struct asked *q, uint32_t axes)
+static bool find_axes(struct reduction *q, uint32_t axes)
 {
     const int rank = q->shape.rank;
     int wrong = axes != RW_ALL_AXES && axes >> 16 ? INT32_MAX : 0, twice = 0;
@@ -43,7 +43,7 @@ static bool find_axes(struct asked *q, uint32_t axes)
     return !wrong && !twice;
 }
 
-static bool begin(struct asked *q, rw_tensor *x, uint32_t axes)
+static bool begin(struct reduction *q, rw_tensor *x, uint32_t axes)
 {
     if (!rw_operand_check(q->at, q->t, x, q->what, "x")) return false;
     q->dtype = rw_tensor_dtype(x);
@@ -60,7 +60,7 @@ static bool begin(struct asked *q, rw_tensor *x, uint32_t axes)
 
 /* Casts x, and sets the type of the result, as an active recipe requires. Inside of the composite, because it may
    record. */
-static rw_tensor *taken(struct asked *q, rw_tensor *x)
+static rw_tensor *taken(struct reduction *q, rw_tensor *x)
 {
     x = rw_raised_at(q->at, q->t, x);
     if (x) q->dtype = rw_tensor_dtype(x);
@@ -68,12 +68,12 @@ static rw_tensor *taken(struct asked *q, rw_tensor *x)
 }
 
 /* x in the type of the arithmetic; and a result cast back. */
-static rw_tensor *widened(const struct asked *q, rw_tensor *x)
+static rw_tensor *widened(const struct reduction *q, rw_tensor *x)
 {
     return rw_dtype_size(q->dtype) == 2 ? rw_cast_at(q->at, q->t, x, RW_F32) : x;
 }
 
-static rw_tensor *narrowed(const struct asked *q, rw_tensor *y)
+static rw_tensor *narrowed(const struct reduction *q, rw_tensor *y)
 {
     return y ? rw_cast_at(q->at, q->t, y, q->dtype) : NULL;
 }
@@ -81,7 +81,7 @@ static rw_tensor *narrowed(const struct asked *q, rw_tensor *y)
 /* ---- product ---- */
 
 /* [rest..., elements]: the axes of the mask, at least one, joined at the end. */
-static rw_tensor *gathered(const struct asked *q, rw_tensor *x)
+static rw_tensor *gathered(const struct reduction *q, rw_tensor *x)
 {
     int axes[RW_MAX_RANK], n = 0;
     rw_shape shape = { 0 };
@@ -90,13 +90,13 @@ static rw_tensor *gathered(const struct asked *q, rw_tensor *x)
     for (int i = 0; i < q->shape.rank; i++)
         if (q->mask >> i & 1) axes[n++] = i;
     shape.dim[shape.rank++] = q->n;
-    rw_tensor *const turned = rw_permute_at(q->at, q->t, x, axes);
-    return turned ? rw_reshape_at(q->at, q->t, turned, shape) : NULL;
+    rw_tensor *const permuted = rw_permute_at(q->at, q->t, x, axes);
+    return permuted ? rw_reshape_at(q->at, q->t, permuted, shape) : NULL;
 }
 
 /* Multiplies the first half of the last axis by the second half, keeping an odd last element, until one element is
    left. */
-static rw_tensor *halved(const struct asked *q, rw_tensor *x)
+static rw_tensor *halved(const struct reduction *q, rw_tensor *x)
 {
     rw_tensor *over = NULL, *part[3];
     for (int64_t n = q->n; x && n > 1; n /= 2) {
@@ -109,7 +109,7 @@ static rw_tensor *halved(const struct asked *q, rw_tensor *x)
     return x && over ? rw_mul_at(q->at, q->t, x, over) : x;
 }
 
-static rw_shape reduced_shape(const struct asked *q, bool keep)
+static rw_shape reduced_shape(const struct reduction *q, bool keep)
 {
     rw_shape s = { 0 };
     for (int i = 0; i < q->shape.rank; i++) {
@@ -119,7 +119,7 @@ static rw_shape reduced_shape(const struct asked *q, bool keep)
     return s;
 }
 
-static rw_tensor *record_prod(const struct asked *q, rw_tensor *x, uint32_t axes, bool keep)
+static rw_tensor *record_prod(const struct reduction *q, rw_tensor *x, uint32_t axes, bool keep)
 {
     if (q->n == 0) { /* the product of no elements is 1 */
         rw_tensor *const zero = rw_sum_at(q->at, q->t, x, axes, keep);
@@ -134,7 +134,7 @@ static rw_tensor *record_prod(const struct asked *q, rw_tensor *x, uint32_t axes
 rw_tensor *rw_prod_at(rw_site at, rw_tape *t, rw_tensor *x, uint32_t axes, bool keep)
 {
     RW_ENTER_OP(t);
-    struct asked q = { .at = at, .t = t, .what = "prod" };
+    struct reduction q = { .at = at, .t = t, .what = "prod" };
     if (!begin(&q, x, axes)) return NULL;
     const struct rw_composite c = rw_composite_begin(t, q.what);
     x = taken(&q, x);
@@ -143,7 +143,7 @@ rw_tensor *rw_prod_at(rw_site at, rw_tape *t, rw_tensor *x, uint32_t axes, bool 
 
 /* ---- variance ---- */
 
-static rw_tensor *record_var(const struct asked *q, rw_tensor *x, uint32_t axes, int64_t over, bool keep)
+static rw_tensor *record_var(const struct reduction *q, rw_tensor *x, uint32_t axes, int64_t over, bool keep)
 {
     rw_tensor *const wide = widened(q, x), *const d = wide ? rw_centred_at(q->at, q->t, wide, axes) : NULL;
     rw_tensor *const squares = d ? rw_mul_at(q->at, q->t, d, d) : NULL;
@@ -154,7 +154,7 @@ static rw_tensor *record_var(const struct asked *q, rw_tensor *x, uint32_t axes,
 rw_tensor *rw_var_at(rw_site at, rw_tape *t, rw_tensor *x, uint32_t axes, bool unbiased, bool keep)
 {
     RW_ENTER_OP(t);
-    struct asked q = { .at = at, .t = t, .what = "var" };
+    struct reduction q = { .at = at, .t = t, .what = "var" };
     if (!begin(&q, x, axes)) return NULL;
     if (q.n < 1 + unbiased) {
         rw_refuse_at(at, t, RW_ERR_SHAPE, "var(x): expected %d or more elements per %svariance, got %lld", 1 + unbiased,
@@ -172,7 +172,7 @@ rw_tensor *rw_var_at(rw_site at, rw_tape *t, rw_tensor *x, uint32_t axes, bool u
  * The root of a sum of squares s. Where s is 0, the root is taken of 1 and the result 0 is selected: so the gradient is
  * 0 there, and no infinite gradient is multiplied by 0.
  */
-static rw_tensor *root(const struct asked *q, rw_tensor *s)
+static rw_tensor *root(const struct reduction *q, rw_tensor *s)
 {
     rw_tensor *const one = rw_fill_at(q->at, q->t, rw_tensor_dtype(s), RW_SCALAR, 1);
     rw_tensor *const lift = one ? rw_leave_at(q->at, q->t, one, s) : NULL;
@@ -182,7 +182,7 @@ static rw_tensor *root(const struct asked *q, rw_tensor *s)
 }
 
 /* The norm of x in the type of the arithmetic. */
-static rw_tensor *norm_of(const struct asked *q, rw_tensor *x, double p, uint32_t axes, bool keep)
+static rw_tensor *norm_of(const struct reduction *q, rw_tensor *x, double p, uint32_t axes, bool keep)
 {
     if (p == 2) {
         rw_tensor *const squares = rw_mul_at(q->at, q->t, x, x);
@@ -194,7 +194,7 @@ static rw_tensor *norm_of(const struct asked *q, rw_tensor *x, double p, uint32_
     return p == 1 ? rw_sum_at(q->at, q->t, size, axes, keep) : rw_max_at(q->at, q->t, size, axes, keep);
 }
 
-static bool takes_order(const struct asked *q, double p)
+static bool takes_order(const struct reduction *q, double p)
 {
     if (p == 1 || p == 2) return true;
     if (isinf(p) && p > 0 && q->n) return true;
@@ -207,7 +207,7 @@ static bool takes_order(const struct asked *q, double p)
 rw_tensor *rw_norm_at(rw_site at, rw_tape *t, rw_tensor *x, double p, uint32_t axes, bool keep)
 {
     RW_ENTER_OP(t);
-    struct asked q = { .at = at, .t = t, .what = "norm" };
+    struct reduction q = { .at = at, .t = t, .what = "norm" };
     if (!begin(&q, x, axes) || !takes_order(&q, p)) return NULL;
     const struct rw_composite c = rw_composite_begin(t, q.what);
     x = taken(&q, x);
@@ -215,7 +215,7 @@ rw_tensor *rw_norm_at(rw_site at, rw_tape *t, rw_tensor *x, double p, uint32_t a
     return rw_composite_end(&c, narrowed(&q, wide ? norm_of(&q, wide, p, axes, keep) : NULL));
 }
 
-static rw_tensor *record_normalize(const struct asked *q, rw_tensor *x, double p, uint32_t axes, double eps)
+static rw_tensor *record_normalize(const struct reduction *q, rw_tensor *x, double p, uint32_t axes, double eps)
 {
     rw_tensor *const wide = widened(q, x), *const norm = wide ? norm_of(q, wide, p, axes, true) : NULL;
     rw_tensor *const least = norm ? rw_fill_at(q->at, q->t, rw_tensor_dtype(wide), RW_SCALAR, eps) : NULL;
@@ -226,7 +226,7 @@ static rw_tensor *record_normalize(const struct asked *q, rw_tensor *x, double p
 rw_tensor *rw_normalize_at(rw_site at, rw_tape *t, rw_tensor *x, double p, int axis, double eps)
 {
     RW_ENTER_OP(t);
-    struct asked q = { .at = at, .t = t, .what = "normalize" };
+    struct reduction q = { .at = at, .t = t, .what = "normalize" };
     const uint32_t axes = RW_AXES(axis);
     if (!begin(&q, x, axes) || !takes_order(&q, p)) return NULL;
     if (!(eps > 0 && isfinite(eps) && (q.dtype == RW_F64 || (float)eps > 0))) {

@@ -130,9 +130,9 @@ static rw_status check_data(rw_op_call *call)
     const rw_shape dy = rw_in_shape(call, 0), weight = rw_in_shape(call, 1);
     rw_shape x = dy;
     for (int i = 0; i < 2; i++) {
-        x.dim[1 + i] = a->made[i];
-        if (a->made[i] < 0)
-            return rw_unexpected_int(call, RW_ERR_SHAPE, "result", a->made[i], "an extent of 0 or more");
+        x.dim[1 + i] = a->result_extent[i];
+        if (a->result_extent[i] < 0)
+            return rw_unexpected_int(call, RW_ERR_SHAPE, "result", a->result_extent[i], "an extent of 0 or more");
     }
     if (__builtin_mul_overflow(weight.dim[1], a->groups, &x.dim[3]))
         return rw_unexpected_int(call, RW_ERR_SHAPE, "weight", weight.dim[1],
@@ -154,7 +154,7 @@ static rw_status check_weight(rw_op_call *call)
     RW_CHECK(check_images(call, call->n_inputs));
     RW_CHECK(shape_of_pieces(call, at.first, &x));
     const rw_shape dy = rw_in_shape(call, at.other);
-    const rw_shape weight = RW_SHAPE(dy.dim[3], x.dim[3] / a->groups, a->made[0], a->made[1]);
+    const rw_shape weight = RW_SHAPE(dy.dim[3], x.dim[3] / a->groups, a->result_extent[0], a->result_extent[1]);
     RW_CHECK(check_channels(call, x.dim[3], dy.dim[3], weight));
     RW_CHECK(shape_of_result(call, x, weight, &y));
     RW_CHECK(rw_expect_shape(call, at.other, "dy", y));
@@ -238,7 +238,7 @@ JOINED(conv2d_weight_joined_add, TO_THE_SUM)
 static struct rw_conv_attrs attrs_of_rule(const rw_grad_call *g)
 {
     struct rw_conv_attrs a = *(const struct rw_conv_attrs *)rw_grad_attrs(g);
-    a.made[0] = a.made[1] = a.more = a.whole = a.sum_first = 0;
+    a.result_extent[0] = a.result_extent[1] = a.more = a.whole = a.sum_first = 0;
     return a;
 }
 
@@ -252,14 +252,14 @@ static rw_tensor *convolved(rw_grad_call *g, rw_tensor *x, rw_tensor *weight)
 static rw_tensor *of_data(rw_grad_call *g, rw_tensor *dy, rw_tensor *weight, const rw_tensor *x)
 {
     struct rw_conv_attrs a = attrs_of_rule(g);
-    for (int i = 0; i < 2; i++) a.made[i] = rw_tensor_shape(x).dim[1 + i];
+    for (int i = 0; i < 2; i++) a.result_extent[i] = rw_tensor_shape(x).dim[1 + i];
     return rw_apply(rw_grad_tape(g), &rw_op_conv2d_data, (rw_tensor *const[]){ dy, weight }, 2, &a, sizeof a, NULL);
 }
 
 static struct rw_conv_attrs attrs_of_weight(const rw_grad_call *g, int i)
 {
     struct rw_conv_attrs a = attrs_of_rule(g);
-    for (int k = 0; k < 2; k++) a.made[k] = rw_tensor_shape(rw_grad_input(g, i)).dim[2 + k];
+    for (int k = 0; k < 2; k++) a.result_extent[k] = rw_tensor_shape(rw_grad_input(g, i)).dim[2 + k];
     return a;
 }
 
@@ -366,7 +366,7 @@ rw_tensor *rw_conv2d_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *weight,
     if (!is_image(at, t, x, weight, "conv2d")) return NULL;
     const struct rw_composite c = rw_composite_begin(t, "conv2d");
     rw_tensor *in[RW_PIECES_MAX + 2];
-    int n = rw_joined_pieces(rw_channels_inside_at(at, t, x), 3, in, &a.more, &a.whole);
+    int n = rw_virtual_concat_inputs(rw_channels_inside_at(at, t, x), 3, in, &a.more, &a.whole);
     in[n++] = weight;
     if (bias != rw_none()) in[n++] = bias;
     rw_tensor *const y = rw_apply_at(at, t, &rw_op_conv2d, in, n, &a, sizeof a, NULL);
@@ -376,17 +376,18 @@ rw_tensor *rw_conv2d_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *weight,
 /* PyTorch's extent of a transposed convolution; an extent that overflows is reported as an invalid extent. */
 static int64_t extent_of_transposed(const struct rw_conv_attrs *a, int i, int64_t in, int64_t kernel, int64_t more)
 {
-    int64_t steps, reach, made;
+    int64_t steps, reach, result_extent;
     if (__builtin_mul_overflow(in - 1, a->stride[i], &steps) ||
-        __builtin_mul_overflow(kernel - 1, a->dilation[i], &reach) || __builtin_add_overflow(steps, reach, &made) ||
-        __builtin_add_overflow(made, more + 1 - 2 * a->padding[i], &made))
+        __builtin_mul_overflow(kernel - 1, a->dilation[i], &reach) || __builtin_add_overflow(steps, reach,
+                                                                                             &result_extent) ||
+        __builtin_add_overflow(result_extent, more + 1 - 2 * a->padding[i], &result_extent))
         return -1;
-    return made;
+    return result_extent;
 }
 
 /* A result that is larger by a stride or more equals that of an x with a corresponding number of zero rows or columns
    appended. */
-static rw_tensor *with_zeros_behind(rw_site at, rw_tape *t, rw_tensor *x, const int64_t *zeros)
+static rw_tensor *pad_at_end(rw_site at, rw_tape *t, rw_tensor *x, const int64_t *zeros)
 {
     if (!zeros[0] && !zeros[1]) return x;
     return rw_pad_at(at, t, x, (const int64_t[]){ 0, zeros[1], 0, zeros[0] }, 4, RW_PAD_CONSTANT, 0);
@@ -408,11 +409,12 @@ rw_tensor *rw_conv_transpose2d_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tenso
             return NULL;
         }
         zeros[i] = a.stride[i] > 0 ? more / a.stride[i] : 0;
-        a.made[i] = extent_of_transposed(&a, i, rw_tensor_shape(x).dim[2 + i], rw_tensor_shape(weight).dim[2 + i],
-                                         more);
+        a.result_extent[i] = extent_of_transposed(&a, i, rw_tensor_shape(x).dim[2 + i],
+                                                  rw_tensor_shape(weight).dim[2 + i],
+                                                  more);
     }
     const struct rw_composite c = rw_composite_begin(t, "conv_transpose2d");
-    x = with_zeros_behind(at, t, x, zeros);
+    x = pad_at_end(at, t, x, zeros);
     rw_tensor *const in[] = { x ? rw_channels_inside_at(at, t, x) : NULL, weight };
     rw_tensor *y = rw_apply_at(at, t, &rw_op_conv_transpose2d, in, 2, &a, sizeof a, NULL);
     if (y && bias != rw_none())

@@ -25,7 +25,7 @@
 #include <rewind/op.h>
 
 struct rw_conv_attrs {
-    int64_t made[2];     /* extents that do not follow from the inputs: h, w of a dx; kh, kw of a dweight */
+    int64_t result_extent[2];     /* extents that do not follow from the inputs: h, w of a dx; kh, kw of a dweight */
     int64_t stride[2], padding[2], dilation[2];
     int64_t groups;
     int64_t more;      /* number of concatenation inputs after the first; 0: x is whole */

@@ -331,16 +331,16 @@ rw_status run_library(const rw_kernel *k, const choice &c, rw_conv_kind kind, co
     const bool sums = kind == RW_CONV_WEIGHT && o.at[2];
     char *const workspace = static_cast<char *>(k->workspace);
     T *const to = static_cast<T *>(k->out[0].data);
-    T *const made = sums ? reinterpret_cast<T *>(workspace + c.gradient_at) : to;
+    T *const result = sums ? reinterpret_cast<T *>(workspace + c.gradient_at) : to;
     const void *const a = loaded(k, c, o, 0, from.first), *const b = loaded(k, c, o, 1, from.other);
     const void *const bias = c.signature.bias ? loaded(k, c, o, 2, from.third) : nullptr;
-    const void *const x = kind == RW_CONV_DATA ? made : a, *const w = kind == RW_CONV_WEIGHT ? made : b;
-    const void *const y = kind == RW_CONV_FORWARD ? made : kind == RW_CONV_DATA ? a : b;
+    const void *const x = kind == RW_CONV_DATA ? result : a, *const w = kind == RW_CONV_WEIGHT ? result : b;
+    const void *const y = kind == RW_CONV_FORWARD ? result : kind == RW_CONV_DATA ? a : b;
     const rw_cuda *const cuda = static_cast<const rw_cuda *>(k->device);
     const rw_status status = rw_dnn_conv_run(cuda->conv, &c.signature, x, w, y, bias, workspace + c.packed, c.own);
     const int64_t n = k->out[0].layout->numel;
     if (!status && sums)
-        RW_LAUNCH(plus_kernel<T>, blocks_for(n, 256), 256, 0, k, made, static_cast<const T *>(o.at[2]), to, n);
+        RW_LAUNCH(plus_kernel<T>, blocks_for(n, 256), 256, 0, k, result, static_cast<const T *>(o.at[2]), to, n);
     return status;
 }
 

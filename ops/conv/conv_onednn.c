@@ -55,7 +55,7 @@ struct plan {
     struct rw_onednn_primitive *primitive[UNITS]; /* per band; else for a unit, and for the last one */
     int copy[UNITS], copies;                      /* index of the weight's copy that a primitive reads */
     int64_t at_once[UNITS];                       /* filters that a primitive converts from its layout at a time */
-    size_t scratch, turned, dense, pack;          /* bytes: per thread, of a weight in any layout, of a unit's dy */
+    size_t scratch, reordered, dense, pack;       /* bytes: per thread, of a weight in any layout, of a unit's dy */
     size_t rows, whole;                           /* bytes of a concatenated x: of a unit's rows, or of all of it */
     size_t result, weight;                        /* bytes of float32 copies: of a unit's y, and of the weight */
     int64_t places;                               /* buffers for units: the maximum number of units that run at once */
@@ -231,8 +231,8 @@ static void share_weight(struct plan *p, int i)
 }
 
 /* Planning creates the primitives; a run finds them, because its plan keeps them alive. */
-static rw_status ask_library(const struct rw_conv *c, enum rw_conv_kind kind, struct rw_onednn *onednn, bool bias,
-                             bool planning, struct plan *p)
+static rw_status query_library(const struct rw_conv *c, enum rw_conv_kind kind, struct rw_onednn *onednn, bool bias,
+                               bool planning, struct plan *p)
 {
     for (int i = 0; i < primitives(p) && !p->own; i++) {
         const struct rw_conv_signature s = signature_of(c, kind, p, i, bias);
@@ -243,7 +243,7 @@ static rw_status ask_library(const struct rw_conv *c, enum rw_conv_kind kind, st
         share_weight(p, i);
         p->own = !needs.fast;
         p->at_once[i] = needs.filters;
-        if (aligned(needs.weight) > p->turned) p->turned = aligned(needs.weight);
+        if (aligned(needs.weight) > p->reordered) p->reordered = aligned(needs.weight);
         if (aligned(needs.scratch) > p->scratch) p->scratch = aligned(needs.scratch);
     }
     return RW_OK;
@@ -262,7 +262,7 @@ static bool is_for_library(const struct rw_conv *c)
 /* Bytes of a thread's own sums of a weight's gradient: two buffers if it accumulates. */
 static size_t own_bytes(const struct plan *p)
 {
-    return p->scratch + p->turned * (p->wide && !p->filters ? 2 : 1) + p->pack + (p->filters ? p->dense : 0);
+    return p->scratch + p->reordered * (p->wide && !p->filters ? 2 : 1) + p->pack + (p->filters ? p->dense : 0);
 }
 
 /* Bytes of a gradient in float32: all of it or, if units are filters, the filters that are converted at a time. */
@@ -346,14 +346,14 @@ static rw_status make_plan(const struct rw_conv *c, enum rw_conv_kind kind, stru
     if (ret->own) return RW_OK;
     if (kind == RW_CONV_WEIGHT) cut_weight(c, ret);
     else cut_images(c, kind, UNITS, ret);
-    RW_CHECK(ask_library(c, kind, onednn, bias, planning, ret));
+    RW_CHECK(query_library(c, kind, onednn, bias, planning, ret));
     if (ret->own) return RW_OK;
     const size_t each_thread = (size_t)ret->threads;
     set_copies(c, kind, pieces, ret);
     if (kind == RW_CONV_WEIGHT) {
         ret->dense = dense_bytes(c, ret);
         ret->workspace = each_thread * own_bytes(ret) + ret->dense * (size_t)(ret->filters ? 0 : ret->units);
-    } else ret->workspace = each_thread * ret->scratch + ret->turned * (size_t)ret->copies;
+    } else ret->workspace = each_thread * ret->scratch + ret->reordered * (size_t)ret->copies;
     ret->workspace += bytes_in_front(ret);
     return RW_OK;
 }
@@ -468,8 +468,8 @@ static rw_status call_images(const struct job *j, enum rw_conv_kind kind, int64_
     const struct unit u = unit_of(j, kind, i, call, thread);
     const int which = primitive_of(p, i);
     const size_t size = rw_dtype_size(c->dtype);
-    const char *const weight = j->at + (size_t)p->copy[which] * p->turned;
-    char *const scratch = j->at + (size_t)p->copies * p->turned + (size_t)thread * p->scratch;
+    const char *const weight = j->at + (size_t)p->copy[which] * p->reordered;
+    char *const scratch = j->at + (size_t)p->copies * p->reordered + (size_t)thread * p->scratch;
     char *const out = (char *)j->o->to + (size_t)(forward ? u.y * c->oc : u.x * c->c) * size;
     void *const to = !p->wide ? out : forward ? place_of_y(j, &u) : place_of_x(j, &u);
     const void *const image = forward ? x_of(j, &u) : to, *const result = forward ? to : dy_of(j, &u, j->o->x);
@@ -499,16 +499,16 @@ static void pack_filters(const struct job *j, int64_t first, int64_t n, char *to
 }
 
 /* The weight's gradient for some images or a band, in the library's layout: the sum of its calls. */
-static rw_status sum_images(const struct job *j, int64_t i, int thread, char *turned, char *scratch)
+static rw_status sum_images(const struct job *j, int64_t i, int thread, char *reordered, char *scratch)
 {
     const struct plan *const p = j->p;
     for (int64_t call = 0; call < calls_of(p, i); call++) {
         const struct unit u = unit_of(j, RW_CONV_WEIGHT, i, call, thread);
-        char *const to = call ? turned + p->turned : turned;
+        char *const to = call ? reordered + p->reordered : reordered;
         RW_CHECK(rw_onednn_conv_run(p->primitive[primitive_of(p, i)], thread, x_of(j, &u), to, NULL,
                                     dy_of(j, &u, j->o->y), scratch));
-        float *const sums = (float *)(void *)turned, *const more = (float *)(void *)to;
-        for (size_t n = 0; call && n < p->turned / sizeof *sums; n++) sums[n] += more[n];
+        float *const sums = (float *)(void *)reordered, *const more = (float *)(void *)to;
+        for (size_t n = 0; call && n < p->reordered / sizeof *sums; n++) sums[n] += more[n];
     }
     return RW_OK;
 }
@@ -523,17 +523,17 @@ static void finish(const struct job *j, float *sum, int64_t from, int64_t n)
 }
 
 /* The gradient of some filters, over all images, a few at a time. */
-static rw_status run_filters(const struct job *j, int64_t i, int thread, char *turned, char *scratch)
+static rw_status run_filters(const struct job *j, int64_t i, int thread, char *reordered, char *scratch)
 {
     const struct plan *const p = j->p;
     const int which = primitive_of(p, i);
     const int64_t filters = i == p->units - 1 ? p->rest : p->each, some = p->at_once[which];
     const int64_t of_one = weight_elements(j->c) / j->c->oc;
-    char *const packed = turned + p->turned, *const dense = packed + p->pack;
+    char *const packed = reordered + p->reordered, *const dense = packed + p->pack;
     pack_filters(j, i * p->each, filters, packed);
-    RW_CHECK(rw_onednn_conv_run(p->primitive[which], thread, j->o->x, turned, NULL, packed, scratch));
+    RW_CHECK(rw_onednn_conv_run(p->primitive[which], thread, j->o->x, reordered, NULL, packed, scratch));
     for (int64_t first = 0; first < filters; first += some) {
-        RW_CHECK(rw_onednn_conv_turn_filters(p->primitive[which], thread, first / some, turned, dense, scratch));
+        RW_CHECK(rw_onednn_conv_reorder_filters(p->primitive[which], thread, first / some, reordered, dense, scratch));
         finish(j, (float *)(void *)dense, (i * p->each + first) * of_one, some * of_one);
     }
     return RW_OK;
@@ -543,11 +543,11 @@ static rw_status run_filters(const struct job *j, int64_t i, int thread, char *t
 static rw_status run_weight(const struct job *j, int64_t i, int thread)
 {
     const struct plan *const p = j->p;
-    char *const scratch = j->at + (size_t)thread * own_bytes(p), *const turned = scratch + p->scratch;
+    char *const scratch = j->at + (size_t)thread * own_bytes(p), *const reordered = scratch + p->scratch;
     char *const to = j->at + (size_t)p->threads * own_bytes(p) + (size_t)i * p->dense;
-    if (p->filters) return run_filters(j, i, thread, turned, scratch);
-    RW_CHECK(sum_images(j, i, thread, turned, scratch));
-    return rw_onednn_conv_turn_gradient(p->primitive[primitive_of(p, i)], thread, turned, to, scratch);
+    if (p->filters) return run_filters(j, i, thread, reordered, scratch);
+    RW_CHECK(sum_images(j, i, thread, reordered, scratch));
+    return rw_onednn_conv_reorder_gradient(p->primitive[primitive_of(p, i)], thread, reordered, to, scratch);
 }
 
 /* Adds the units' sums of some blocks of elements, in order, and finishes them. */
@@ -582,17 +582,17 @@ static rw_status run_unit(const void *of, int64_t i, int thread)
 }
 
 /* Converts the weight into all layouts in use. */
-static rw_status turn_weights(const struct job *j)
+static rw_status reorder_weights(const struct job *j)
 {
     const struct plan *const p = j->p;
-    char *const scratch = j->at + (size_t)p->copies * p->turned;
+    char *const scratch = j->at + (size_t)p->copies * p->reordered;
     float *const wide = (float *)(void *)(j->at - p->weight);
     const void *const weight = p->wide ? wide : j->o->y;
     if (p->wide) rw_conv_widen_all(j->loops, j->c->dtype, j->o->y, weight_elements(j->c), p->threads, wide);
-    for (int i = 0, made = 0; i < primitives(p); i++) {
-        if (p->copy[i] < made) continue;
-        char *const to = j->at + (size_t)made++ * p->turned;
-        RW_CHECK(rw_onednn_conv_turn_weight(p->primitive[i], p->threads, weight, to, scratch, p->scratch));
+    for (int i = 0, n_done = 0; i < primitives(p); i++) {
+        if (p->copy[i] < n_done) continue;
+        char *const to = j->at + (size_t)n_done++ * p->reordered;
+        RW_CHECK(rw_onednn_conv_reorder_weight(p->primitive[i], p->threads, weight, to, scratch, p->scratch));
     }
     return RW_OK;
 }
@@ -620,7 +620,7 @@ rw_status rw_conv_run_library(const rw_kernel *k, enum rw_conv_kind kind, const 
     struct conv_operands all = *o;
     if (p.whole) copy_whole(c, &p, loops, &all, k->workspace);
     const struct job j = { c, &p, &all, loops, kind, k->workspace, (char *)k->workspace + bytes_in_front(&p) };
-    if (kind != RW_CONV_WEIGHT) RW_CHECK(turn_weights(&j));
+    if (kind != RW_CONV_WEIGHT) RW_CHECK(reorder_weights(&j));
     RW_CHECK(rw_shares_run(p.threads, p.units, run_unit, &j));
     if (kind == RW_CONV_WEIGHT && !p.filters) add_up(&j);
     return RW_OK;

@@ -177,8 +177,8 @@ static struct gemm gathered(const struct rw_conv *c, enum rw_conv_kind kind)
     const int64_t pixels = c->n * c->oh * c->ow, met = c->c * c->kh * c->kw;
     if (kind == RW_CONV_FORWARD) rw_gemm_of_panels(&g, pixels, c->oc, met, c->dtype);
     else rw_gemm_of_panels(&g, c->oc, met, pixels, c->dtype);
-    g.from_a = (struct gemm_source){ .turned = kind == RW_CONV_WEIGHT, .make = take };
-    g.from_b = (struct gemm_source){ .turned = kind == RW_CONV_FORWARD, .make = take };
+    g.from_a = (struct gemm_source){ .transposed = kind == RW_CONV_WEIGHT, .make = take };
+    g.from_b = (struct gemm_source){ .transposed = kind == RW_CONV_FORWARD, .make = take };
     return g;
 }
 
@@ -192,10 +192,10 @@ static struct gemm dense(const struct rw_conv *c, enum rw_conv_kind kind, bool b
     struct gemm g;
     const int64_t pixels = c->n * c->oh * c->ow;
     const rw_layout x = matrix(pixels, c->c, c->c, 1), y = matrix(pixels, c->oc, c->oc, 1);
-    const rw_layout turned_y = matrix(c->oc, pixels, 1, c->oc), weight = matrix(c->oc, c->c, c->c, 1);
+    const rw_layout transposed_y = matrix(c->oc, pixels, 1, c->oc), weight = matrix(c->oc, c->c, c->c, 1);
     if (kind == RW_CONV_FORWARD) rw_gemm_of_linear(&g, &x, &weight, bias, c->dtype);
     else if (kind == RW_CONV_DATA) rw_gemm_of_matmul(&g, &y, &weight, c->dtype);
-    else rw_gemm_of_matmul(&g, &turned_y, &x, c->dtype);
+    else rw_gemm_of_matmul(&g, &transposed_y, &x, c->dtype);
     return g;
 }
 

@@ -180,9 +180,9 @@ static void finish_strips(const struct strips *s, const float *sums, const float
 /* The last strips may have fewer channels, and fewer pixels. */
 static struct strips strips_of(const struct rw_conv *c, const struct conv_operands *o, int64_t first, int64_t pixel)
 {
-    const int64_t some = channels_at_once(c), left = c->c - first, behind = c->n * c->oh * c->ow - pixel;
+    const int64_t some = channels_at_once(c), left = c->c - first, rest = c->n * c->oh * c->ow - pixel;
     return (struct strips){ c, o, first, left < some ? left : some, pixel,
-                            behind < PIXELS_AT_ONCE ? behind : PIXELS_AT_ONCE };
+                            rest < PIXELS_AT_ONCE ? rest : PIXELS_AT_ONCE };
 }
 
 size_t rw_conv_strips_workspace(const rw_op_call *call, const struct rw_conv *c)
@@ -197,17 +197,17 @@ size_t rw_conv_strips_workspace(const rw_op_call *call, const struct rw_conv *c)
 rw_status rw_conv_run_strips(const rw_kernel *k, const struct rw_conv *c, const struct conv_operands *o,
                              const struct gemm_loops *loops)
 {
-    rw_kernel behind = *k;
+    rw_kernel product = *k;
     if (k->workspace_bytes < sums_bytes(c)) return RW_ERR_MEMORY;
-    behind.workspace = (char *)k->workspace + sums_bytes(c);
-    behind.workspace_bytes -= sums_bytes(c);
+    product.workspace = (char *)k->workspace + sums_bytes(c);
+    product.workspace_bytes -= sums_bytes(c);
     for (int64_t first = 0; first < c->c; first += channels_at_once(c))
         for (int64_t pixel = 0; pixel < c->n * c->oh * c->ow; pixel += PIXELS_AT_ONCE) {
             const struct strips s = strips_of(c, o, first, pixel);
             struct gemm g = in_strips(c, &s);
             g.a.data = (const float *)o->y + pixel * c->oc;
             g.c = k->workspace;
-            RW_CHECK(rw_gemm_run(&behind, &g, loops));
+            RW_CHECK(rw_gemm_run(&product, &g, loops));
             finish_strips(&s, g.c, pixel ? o->to : o->sum, k->threads, o->to);
         }
     return RW_OK;

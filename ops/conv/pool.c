@@ -97,7 +97,7 @@ static rw_status check_dx(rw_op_call *call, int i)
     RW_CHECK(check_image(call, i));
     const rw_shape dy = rw_in_shape(call, i);
     rw_shape x = dy, y;
-    for (int k = 0; k < 2; k++) x.dim[1 + k] = a->made[k];
+    for (int k = 0; k < 2; k++) x.dim[1 + k] = a->result_extent[k];
     RW_CHECK(rw_op_shape(call, x));
     RW_CHECK(shape_of_result(call, x, &y));
     RW_CHECK(rw_expect_shape(call, i, "dy", y));
@@ -160,7 +160,7 @@ POOL(avg_pool2d_backward, 1, 1, check_avg_backward, grad_avg_backward)
 static rw_tensor *pooled(rw_grad_call *g, const rw_op_def *op, rw_tensor *a, rw_tensor *b, const rw_tensor *x)
 {
     struct rw_pool_attrs attrs = *(const struct rw_pool_attrs *)rw_grad_attrs(g);
-    for (int i = 0; i < 2; i++) attrs.made[i] = x ? rw_tensor_shape(x).dim[1 + i] : 0;
+    for (int i = 0; i < 2; i++) attrs.result_extent[i] = x ? rw_tensor_shape(x).dim[1 + i] : 0;
     return rw_apply(rw_grad_tape(g), op, (rw_tensor *const[]){ a, b }, b ? 2 : 1, &attrs, sizeof attrs, NULL);
 }
 
@@ -278,9 +278,9 @@ rw_tensor *rw_global_avg_pool2d_at(rw_site at, rw_tape *t, rw_tensor *x)
 /* ---- adaptive pooling ---- */
 
 /* Windows that divide an extent as evenly as possible: the maximum number of elements of a window. */
-static int64_t widest(int64_t extent, int64_t made)
+static int64_t widest(int64_t extent, int64_t windows)
 {
-    return extent % made ? extent / made + 2 : extent / made;
+    return extent % windows ? extent / windows + 2 : extent / windows;
 }
 
 /* [n, h, w, c] -> [n, h, w, c]. Along an axis whose extent does not change, a window is one element. */

@@ -20,7 +20,7 @@
 #define RW_POOL_PLACES 256 /* maximum number of elements of a window: positions are bytes */
 
 struct rw_pool_attrs {
-    int64_t made[2]; /* h, w of a dx */
+    int64_t result_extent[2]; /* h, w of a dx */
     int64_t kernel[2], stride[2], padding[2], dilation[2];
     int64_t exclude;     /* padding does not count in an average */
     int64_t up;          /* a last window that begins within the image counts, even if it is incomplete */
@@ -69,8 +69,8 @@ RW_HOST_DEVICE int64_t rw_pool_begin(const struct rw_pool *p, int i, int64_t out
 /* End of a window; may be after the image. */
 RW_HOST_DEVICE int64_t rw_pool_end(const struct rw_pool *p, int i, int64_t out)
 {
-    const int64_t made = p->a.adaptive[i];
-    if (made) return ((out + 1) * (i ? p->w : p->h) + made - 1) / made;
+    const int64_t windows = p->a.adaptive[i];
+    if (windows) return ((out + 1) * (i ? p->w : p->h) + windows - 1) / windows;
     return rw_pool_begin(p, i, out) + (p->a.kernel[i] - 1) * p->a.dilation[i] + 1;
 }
 
@@ -86,9 +86,9 @@ RW_HOST_DEVICE struct rw_pool_range rw_pool_inside(const struct rw_pool *p, int 
 /* If windows have gaps, the element may be in a gap of some of these: see rw_pool_place(). */
 RW_HOST_DEVICE struct rw_pool_range rw_pool_over(const struct rw_pool *p, int i, int64_t in)
 {
-    const int64_t most = i ? p->ow : p->oh, made = p->a.adaptive[i], extent = i ? p->w : p->h;
-    if (made) {
-        const struct rw_pool_range even = { in * made / extent, ((in + 1) * made + extent - 1) / extent };
+    const int64_t most = i ? p->ow : p->oh, windows = p->a.adaptive[i], extent = i ? p->w : p->h;
+    if (windows) {
+        const struct rw_pool_range even = { in * windows / extent, ((in + 1) * windows + extent - 1) / extent };
         return even;
     }
     const int64_t at = in + p->a.padding[i], first = at - (p->a.kernel[i] - 1) * p->a.dilation[i];

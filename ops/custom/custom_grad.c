@@ -84,14 +84,14 @@ static const rw_op_def rw_op_custom_grad = { .name = "custom_grad", .n_inputs = 
                                              .flags = RW_OP_VIEW, .check = check_custom, .kernel = RW_NO_KERNELS,
                                              .grad = grad_custom };
 
-static bool refuses(rw_site at, rw_tape *t, rw_tensor *const *x, int n, rw_custom_grad_fn grad, const void *data,
-                    size_t size)
+static bool refuses(rw_site at, rw_tape *t, rw_tensor *const *x, size_t n, rw_custom_grad_fn grad,
+                    const void *data, size_t size)
 {
     static const char what[] = "custom_grad";
     if (!grad) rw_refuse_at(at, t, RW_ERR_ARGUMENT, "%s: grad is NULL; expected a function", what);
     else if (n < 1 || n > TENSORS_MAX)
-        rw_refuse_at(at, t, RW_ERR_ARGUMENT, "%s(n): expected 1 to %d tensors, got %d", what, TENSORS_MAX, n);
-    else if (!x) rw_refuse_at(at, t, RW_ERR_ARGUMENT, "%s: x is NULL; expected an array of %d tensors", what, n);
+        rw_refuse_at(at, t, RW_ERR_ARGUMENT, "%s(n): expected 1 to %d tensors, got %zu", what, TENSORS_MAX, n);
+    else if (!x) rw_refuse_at(at, t, RW_ERR_ARGUMENT, "%s: x is NULL; expected an array of %zu tensors", what, n);
     else if (size && !data)
         rw_refuse_at(at, t, RW_ERR_ARGUMENT, "%s: data is NULL; expected %zu bytes", what, size);
     else if (size > DATA_MAX)
@@ -100,8 +100,8 @@ static bool refuses(rw_site at, rw_tape *t, rw_tensor *const *x, int n, rw_custo
     return true;
 }
 
-rw_tensor *rw_custom_grad_at(rw_site at, rw_tape *t, rw_tensor *y, rw_tensor *const *x, int n, rw_custom_grad_fn grad,
-                             const void *data, size_t size)
+rw_tensor *rw_custom_grad_at(rw_site at, rw_tape *t, rw_tensor *y, rw_tensor *const *x, size_t n,
+                             rw_custom_grad_fn grad, const void *data, size_t size)
 {
     RW_ENTER_OP(t);
     struct custom_attrs a = { .grad = grad };
@@ -110,6 +110,6 @@ rw_tensor *rw_custom_grad_at(rw_site at, rw_tape *t, rw_tensor *y, rw_tensor *co
     if (!t || refuses(at, t, x, n, grad, data, size)) return NULL;
     if (size) memcpy(a.data, data, size);
     in[0] = y;
-    memcpy(in + 1, x, (size_t)n * sizeof *x);
+    memcpy(in + 1, x, n * sizeof *x);
     return rw_apply_at(at, t, &rw_op_custom_grad, in, n + 1, &a, offsetof(struct custom_attrs, data) + size, NULL);
 }

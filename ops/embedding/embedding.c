@@ -115,19 +115,33 @@ rw_tensor *rw_embedding_at(rw_site at, rw_tape *t, rw_tensor *table, rw_tensor *
     return rw_apply_at(at, t, &rw_op_embedding, in, 2, &a, sizeof a, NULL);
 }
 
+bool rw_padding_row_at(rw_site at, rw_tape *t, const char *what, const rw_tensor *table, bool has, int64_t index,
+                       int64_t *ret_row)
+{
+    const int64_t rows = rw_tensor_shape(table).rank ? rw_tensor_shape(table).dim[0] : 0;
+    *ret_row = !has ? -1 : index < 0 ? index + rows : index;
+    if (!has && index)
+        rw_refuse_at(at, t, RW_ERR_ARGUMENT, "%s(padding_index): expected 0 without has_padding_index, got %lld", what,
+                     (long long)index);
+    else if (has && (index < -rows || index >= rows))
+        rw_refuse_at(at, t, RW_ERR_ARGUMENT, "%s(padding_index): expected a row of the table, %lld to %lld, got %lld",
+                     what, (long long)-rows, (long long)rows - 1, (long long)index);
+    else return true;
+    return false;
+}
+
 /* Records an embedding whose padding row gets no gradient; see the public header for the contract. */
-rw_tensor *rw_embedding_padded_at(rw_site at, rw_tape *t, rw_tensor *table, rw_tensor *index, int64_t padding)
+rw_tensor *rw_embedding_with_at(rw_site at, rw_tape *t, rw_tensor *table, rw_tensor *index,
+                                const rw_embedding_params *params)
 {
     RW_ENTER_OP(t);
-    static const char what[] = "embedding_padded";
-    if (!rw_operand_check(at, t, table, what, "table")) return NULL;
-    const int64_t rows = rw_tensor_shape(table).rank ? rw_tensor_shape(table).dim[0] : 0;
-    if (padding < -rows || padding >= rows) {
-        rw_refuse_at(at, t, RW_ERR_ARGUMENT, "%s(padding): expected a row of the table, %lld to %lld, got %lld", what,
-                     (long long)-rows, (long long)rows - 1, (long long)padding);
+    static const char what[] = "embedding_with";
+    static const rw_embedding_params defaults;
+    const rw_embedding_params *const p = params ? params : &defaults;
+    struct padding_attrs a;
+    if (!rw_operand_check(at, t, table, what, "table") ||
+        !rw_padding_row_at(at, t, what, table, p->has_padding_index, p->padding_index, &a.row))
         return NULL;
-    }
-    const struct padding_attrs a = { padding < 0 ? padding + rows : padding };
     const struct rw_composite c = rw_composite_begin(t, what);
     rw_tensor *const in[] = { table, index };
     return rw_composite_end(&c, rw_apply_at(at, t, &rw_op_embedding, in, 2, &a, sizeof a, NULL));

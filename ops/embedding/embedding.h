@@ -1,4 +1,5 @@
-/* Shared by embedding's op definition and its CUDA kernels: parameters of the sort, and workspace. C11 and C++17. */
+/* Shared by embedding's op definition and its CUDA kernels: parameters of the sort, and workspace. Also the check of a
+   padding row. C11 and C++17. */
 #ifndef RW_OPS_EMBEDDING_H
 #define RW_OPS_EMBEDDING_H
 
@@ -41,5 +42,18 @@ static inline struct rw_embedding_space rw_embedding_space_of(int64_t tokens, in
     s.bytes = at;
     return s;
 }
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* The padding row of a function's parameters, as a row from the start; -1 without one. False, with an error that names
+   `what`, if it is not in the table. */
+bool rw_padding_row_at(rw_site at, rw_tape *t, const char *what, const rw_tensor *table, bool has, int64_t index,
+                       int64_t *ret_row);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

@@ -164,10 +164,10 @@ __global__ void __launch_bounds__(THREADS) scatter_kernel(const sort_pass p)
     for (int j = 0; j < SORT_ITEMS; j++) {
         const int64_t i = base + j * 32;
         const int digit = i < p.n ? digit_of(p, key[j]) : RW_SORT_DIGITS;
-        const uint32_t alike = __match_any_sync(0xffffffffu, digit), below = alike & ((1u << lane) - 1);
+        const uint32_t equal = __match_any_sync(0xffffffffu, digit), below = equal & ((1u << lane) - 1);
         const int32_t counted = place[warp][digit];
         __syncwarp();
-        if (!below) place[warp][digit] = counted + __popc(alike);
+        if (!below) place[warp][digit] = counted + __popc(equal);
         __syncwarp();
         rank[j] = counted + __popc(below);
     }

@@ -73,24 +73,12 @@ static rw_status grad(rw_grad_call *g)
     return rw_grad_set(g, 0, rw_apply(rw_grad_tape(g), &rw_op_rope, in, n, &a, sizeof a, NULL));
 }
 
-static rw_tensor *record(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *positions, double base, bool interleaved)
-{
-    const struct rw_rope_attrs a = { .base = rw_constant(x, base), .interleaved = interleaved, .scale = 1 };
-    rw_tensor *const in[] = { x, positions };
-    return rw_apply_at(at, t, &rw_op_rope, in, positions == rw_none() ? 1 : 2, &a, sizeof a, NULL);
-}
-
 rw_tensor *rw_rope_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *positions, double base)
 {
     RW_ENTER_OP(t);
-    return record(at, t, x, positions, base, false);
-}
-
-rw_tensor *rw_rope_interleaved_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *positions, double base)
-{
-    RW_ENTER_OP(t);
-    const struct rw_composite c = rw_composite_begin(t, "rope_interleaved");
-    return rw_composite_end(&c, record(at, t, x, positions, base, true));
+    const struct rw_rope_attrs a = { .base = rw_constant(x, base), .scale = 1 };
+    rw_tensor *const in[] = { x, positions };
+    return rw_apply_at(at, t, &rw_op_rope, in, positions == rw_none() ? 1 : 2, &a, sizeof a, NULL);
 }
 
 /* Frequencies as the op reads them: a constant, in the type of angles. */

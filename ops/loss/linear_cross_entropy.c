@@ -43,8 +43,8 @@ static int64_t least(int64_t a, int64_t b)
 /* Adds a^T b to *sum, which is NULL before the first term. */
 static void add_product(rw_tape *t, rw_tensor **sum, rw_tensor *a, rw_tensor *b, bool first)
 {
-    rw_tensor *const turned = a ? rw_transpose(t, a, 0, 1) : NULL;
-    *sum = first && !*sum ? rw_matmul(t, turned, b) : rw_matmul_add_at(RW_HERE, t, *sum, turned, b);
+    rw_tensor *const transposed = a ? rw_transpose(t, a, 0, 1) : NULL;
+    *sum = first && !*sum ? rw_matmul(t, transposed, b) : rw_matmul_add_at(RW_HERE, t, *sum, transposed, b);
 }
 
 /* Adds the sums of slope's columns, in the type of losses, as a product with ones. */
@@ -96,10 +96,10 @@ static const rw_op_def rw_op_linear_cross_entropy = { .name = "linear_cross_entr
                                                       .kernel = RW_NO_KERNELS, .grad = grad };
 
 /* Rows of a chunk: its logits have about as many elements as x, but there are enough rows for an efficient product. */
-static int64_t chunk_of(int64_t rows, int64_t width, int64_t classes, int64_t asked)
+static int64_t chunk_of(int64_t rows, int64_t width, int64_t classes, int64_t requested)
 {
-    int64_t chunk = asked ? asked : ROWS_MIN;
-    while (!asked && chunk < rows && (double)chunk * (double)classes < (double)rows * (double)width) chunk *= 2;
+    int64_t chunk = requested ? requested : ROWS_MIN;
+    while (!requested && chunk < rows && (double)chunk * (double)classes < (double)rows * (double)width) chunk *= 2;
     const int64_t most = (rows + CHUNKS_MAX - 1) / CHUNKS_MAX;
     if (chunk < most) chunk = most;
     return chunk > rows ? (rows ? rows : 1) : chunk;

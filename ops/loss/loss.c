@@ -79,7 +79,7 @@ rw_tensor *rw_loss_factors(rw_tape *t, rw_tensor *x, rw_tensor *factor, rw_tenso
 
 /* The fused backward cannot be differentiated; this composition of (softmax - onehot) * dy / n can. It is in the loss's
    type: dy may be a loss scale, and 1 / n may underflow in 16 bits. */
-static rw_tensor *again(rw_grad_call *g, const struct rw_cross_entropy_attrs *a)
+static rw_tensor *double_backward(rw_grad_call *g, const struct rw_cross_entropy_attrs *a)
 {
     rw_tape *const t = rw_grad_tape(g);
     rw_tensor *const x = rw_grad_widened(g, rw_grad_input(g, 0)), *const dy = rw_grad_upstream(g, 0);
@@ -93,7 +93,7 @@ static rw_tensor *again(rw_grad_call *g, const struct rw_cross_entropy_attrs *a)
 static rw_status grad(rw_grad_call *g)
 {
     const struct rw_cross_entropy_attrs a = *(const struct rw_cross_entropy_attrs *)rw_grad_attrs(g);
-    if (rw_grad_is_differentiable(g)) return rw_grad_set_narrowed(g, 0, again(g, &a));
+    if (rw_grad_is_differentiable(g)) return rw_grad_set_narrowed(g, 0, double_backward(g, &a));
     rw_tensor *const in[] = { rw_grad_input(g, 0), rw_grad_input(g, 1), rw_grad_output(g, 1), rw_grad_upstream(g, 0) };
     return rw_grad_set(g, 0, rw_apply(rw_grad_tape(g), &rw_op_cross_entropy_backward, in, 4, &a, sizeof a, NULL));
 }
@@ -120,9 +120,8 @@ static const rw_op_def rw_op_cross_entropy = { .name = "cross_entropy",
                                                .workspace = RW_WORKSPACES(NULL, rw_cross_entropy_workspace_cuda),
                                                .fused = &with_backward };
 
-rw_tensor *rw_cross_entropy_ignore_at(rw_site at, rw_tape *t, rw_tensor *logits, rw_tensor *target, int32_t ignore)
+rw_tensor *rw_cross_entropy_mean_at(rw_site at, rw_tape *t, rw_tensor *logits, rw_tensor *target, int64_t ignore)
 {
-    RW_ENTER_OP(t);
     const struct rw_cross_entropy_attrs a = { .ignore = ignore };
     rw_tensor *const in[] = { logits, target };
     return rw_apply_at(at, t, &rw_op_cross_entropy, in, 2, &a, sizeof a, NULL);
@@ -131,7 +130,7 @@ rw_tensor *rw_cross_entropy_ignore_at(rw_site at, rw_tape *t, rw_tensor *logits,
 rw_tensor *rw_cross_entropy_at(rw_site at, rw_tape *t, rw_tensor *logits, rw_tensor *target)
 {
     RW_ENTER_OP(t);
-    return rw_cross_entropy_ignore_at(at, t, logits, target, -100);
+    return rw_cross_entropy_mean_at(at, t, logits, target, -100);
 }
 
 /* -1/n at the target of each counted row, else 0 */

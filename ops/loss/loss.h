@@ -27,6 +27,9 @@ static inline int64_t rw_mse_blocks(int64_t numel)
     return (numel + RW_MSE_BLOCK - 1) / RW_MSE_BLOCK;
 }
 
+/* rw_cross_entropy() that ignores another target: the mean over rows, by one op. */
+rw_tensor *rw_cross_entropy_mean_at(rw_site at, rw_tape *t, rw_tensor *logits, rw_tensor *target, int64_t ignore);
+
 /* Checks (logits [..., classes], target [...] of RW_I32, ...). */
 rw_status rw_loss_check_targets(rw_op_call *call);
 

@@ -107,7 +107,7 @@ static void backward_row_d(const struct call *c, int64_t row, double factor)
         y[i] = (exp(x[i] - kept.most - kept.log) - (i == c->target[row])) * factor;
 }
 
-static void turn_row(const struct call *c, int64_t row, double factor)
+static void write_gradient_row(const struct call *c, int64_t row, double factor)
 {
     const size_t bytes = (size_t)c->n * rw_dtype_size(c->dtype);
     if (c->target[row] == c->ignore) memset((char *)c->y + (size_t)row * bytes, 0, bytes);
@@ -131,10 +131,10 @@ struct rows {
     int64_t from;
 };
 
-static void turn_rows(void *of, int64_t first, int64_t end)
+static void write_gradient_rows(void *of, int64_t first, int64_t end)
 {
     const struct rows *const r = of;
-    for (int64_t i = first; i < end; i++) turn_row(r->c, r->from + i, r->factor);
+    for (int64_t i = first; i < end; i++) write_gradient_row(r->c, r->from + i, r->factor);
 }
 
 static void join_rows(void *of, int64_t first, int64_t end)
@@ -143,7 +143,7 @@ static void join_rows(void *of, int64_t first, int64_t end)
     for (int64_t i = first; i < end; i++) {
         sum_row(r->c, r->from + i);
         r->loss[i] = loss_of(r->c, r->from + i);
-        turn_row(r->c, r->from + i, r->factor);
+        write_gradient_row(r->c, r->from + i, r->factor);
     }
 }
 
@@ -153,7 +153,7 @@ rw_status RW_ISA_NAME(rw_cross_entropy_backward_cpu)(const rw_kernel *k)
     const struct call c = call_of(k, k->in[2].data, k->out[0].data);
     if (c.counted < 0) return RW_ERR_ARGUMENT;
     const struct rows r = { .c = &c, .factor = factor_of(&c, &k->in[3]) };
-    rw_team_for(threads_of(k, &c), c.rows, turn_rows, &r);
+    rw_team_for(threads_of(k, &c), c.rows, write_gradient_rows, &r);
     return RW_OK;
 }
 

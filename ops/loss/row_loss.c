@@ -178,8 +178,8 @@ bool rw_row_loss_attrs_of(rw_site at, rw_tape *t, const char *what, const rw_cro
 {
     static const rw_cross_entropy_params defaults;
     const rw_cross_entropy_params *const p = params ? params : &defaults;
-    *ret = (struct rw_row_loss_attrs){ .ignore = p->ignores ? p->ignored : -100, .smoothing = p->label_smoothing,
-                                       .z = p->z_loss };
+    *ret = (struct rw_row_loss_attrs){ .ignore = p->has_ignore_index ? p->ignore_index : -100,
+                                       .smoothing = p->label_smoothing, .z = p->z_loss };
     if (!(p->label_smoothing >= 0 && p->label_smoothing < 1))
         rw_refuse_at(at, t, RW_ERR_ARGUMENT, "%s(label_smoothing): expected a number in [0, 1), got %g", what,
                      p->label_smoothing);
@@ -189,6 +189,9 @@ bool rw_row_loss_attrs_of(rw_site at, rw_tape *t, const char *what, const rw_cro
     else if (p->reduction < RW_REDUCTION_MEAN || p->reduction > RW_REDUCTION_NONE)
         rw_refuse_at(at, t, RW_ERR_ARGUMENT, "%s(reduction): expected one of rw_reduction, 0 to %d, got %d", what,
                      RW_REDUCTION_NONE, (int)p->reduction);
+    else if (p->ignore_index && !p->has_ignore_index)
+        rw_refuse_at(at, t, RW_ERR_ARGUMENT, "%s(ignore_index): expected 0 without has_ignore_index, got %d", what,
+                     (int)p->ignore_index);
     else if (p->chunk < 0)
         rw_refuse_at(at, t, RW_ERR_ARGUMENT, "%s(chunk): expected 0 (the default) or more rows, got %lld", what,
                      (long long)p->chunk);
@@ -221,9 +224,12 @@ rw_tensor *rw_reduce_rows_at(rw_site at, rw_tape *t, rw_tensor *rows, rw_tensor 
     return share ? rw_mul_at(at, t, sum, share) : NULL;
 }
 
+/* Records the loss for class indices. The mean without weights, smoothing and z-loss is one op. */
 static rw_tensor *record(rw_site at, rw_tape *t, rw_tensor *logits, rw_tensor *target, rw_tensor *weight,
                          const struct rw_row_loss_attrs *a, rw_reduction reduction)
 {
+    if (weight == RW_NONE && reduction == RW_REDUCTION_MEAN && a->smoothing == 0 && a->z == 0)
+        return rw_cross_entropy_mean_at(at, t, logits, target, a->ignore);
     const struct rw_class_weights w = rw_class_weights_at(at, t, weight, rw_loss_dtype(rw_tensor_dtype(logits)));
     if (!w.sum) return NULL;
     return rw_reduce_rows_at(at, t, rw_cross_entropy_rows_at(at, t, logits, target, &w, a, NULL), target, &w, a,
@@ -270,8 +276,8 @@ static bool fits_probabilities(rw_site at, rw_tape *t, const rw_tensor *logits, 
 {
     static const char what[] = "cross_entropy_with";
     const rw_shape s = rw_tensor_shape(logits);
-    if (p && p->ignores)
-        rw_refuse_at(at, t, RW_ERR_ARGUMENT, "cross_entropy_with(ignores): expected false, as target holds "
+    if (p && p->has_ignore_index)
+        rw_refuse_at(at, t, RW_ERR_ARGUMENT, "cross_entropy_with(has_ignore_index): expected false, as target holds "
                      "probabilities, got true");
     else if (!rw_dtype_is_float(rw_tensor_dtype(logits)))
         return rw_refuse_operand_at(at, t, RW_ERR_DTYPE, what, "logits", logits, "a floating-point type");

@@ -38,8 +38,8 @@ static rw_status check_factors(rw_op_call *call, struct rw_codes_extents *ret)
                            call->in[RW_CODES_A].layout->rank, call->in[RW_CODES_B].layout->rank);
     RW_CHECK(check_scales(call, RW_CODES_A, a->a_scaling));
     RW_CHECK(check_scales(call, RW_CODES_B, a->b_scaling));
-    const rw_layout x = rw_codes_factor(call->in[RW_CODES_A].layout, a->a_turned);
-    const rw_layout y = rw_codes_factor(call->in[RW_CODES_B].layout, a->b_turned);
+    const rw_layout x = rw_codes_factor(call->in[RW_CODES_A].layout, a->a_transposed);
+    const rw_layout y = rw_codes_factor(call->in[RW_CODES_B].layout, a->b_transposed);
     if (x.dim[1] != y.dim[0])
         return rw_unexpected_int(call, RW_ERR_SHAPE, "b", y.dim[0], "%lld rows, as a has columns", (long long)x.dim[1]);
     *ret = rw_codes_extents_of(a, call->in[RW_CODES_A].layout, call->in[RW_CODES_B].layout);
@@ -85,8 +85,8 @@ static size_t workspace_of(const rw_op_call *call, bool bias, bool adds)
     const struct rw_codes_extents e = rw_codes_extents_of(a, call->in[RW_CODES_A].layout, call->in[RW_CODES_B].layout);
     struct gemm g;
     rw_gemm_of_panels(&g, e.m, e.n, e.k, RW_BF16);
-    g.from_a.turned = a->a_turned;
-    g.from_b.turned = a->b_turned;
+    g.from_a.transposed = a->a_transposed;
+    g.from_b.transposed = a->b_transposed;
     g.to = call->out[0].dtype;
     g.has_bias = bias;
     g.adds = adds;

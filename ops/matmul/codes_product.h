@@ -21,7 +21,7 @@ enum { RW_CODES_A, RW_CODES_A_SCALE, RW_CODES_B, RW_CODES_B_SCALE, RW_CODES_MORE
 
 struct rw_codes_product_attrs {
     int64_t a_scaling, b_scaling;
-    int64_t a_turned, b_turned; /* whether the factor is the transpose of the stored matrix */
+    int64_t a_transposed, b_transposed; /* whether the factor is the transpose of the stored matrix */
 };
 
 /* The [rows, cols] layout of one operand: as stored when quantized, dense when decoded to bfloat16. */
@@ -40,10 +40,10 @@ static inline rw_layout rw_codes_rows(const rw_layout *codes)
     return l;
 }
 
-static inline rw_layout rw_codes_factor(const rw_layout *codes, bool turned)
+static inline rw_layout rw_codes_factor(const rw_layout *codes, bool transposed)
 {
     rw_layout l = rw_codes_rows(codes);
-    if (!turned) return l;
+    if (!transposed) return l;
     const int64_t rows = l.dim[0];
     l.dim[0] = l.dim[1];
     l.dim[1] = rows;
@@ -61,7 +61,7 @@ struct rw_codes_extents {
 static inline struct rw_codes_extents rw_codes_extents_of(const struct rw_codes_product_attrs *a, const rw_layout *x,
                                                           const rw_layout *y)
 {
-    const rw_layout fx = rw_codes_factor(x, a->a_turned != 0), fy = rw_codes_factor(y, a->b_turned != 0);
+    const rw_layout fx = rw_codes_factor(x, a->a_transposed != 0), fy = rw_codes_factor(y, a->b_transposed != 0);
     struct rw_codes_extents e;
     e.m = fx.dim[0];
     e.k = fx.dim[1];

@@ -23,8 +23,8 @@ static rw_status run(const rw_kernel *k, bool adds)
     const void *const more = rw_kernel_has(k, RW_CODES_MORE) ? in[RW_CODES_MORE].data : NULL;
     struct gemm g;
     rw_gemm_of_panels(&g, e.m, e.n, e.k, RW_BF16);
-    g.from_a = (struct gemm_source){ p->a_turned != 0, make, &a };
-    g.from_b = (struct gemm_source){ p->b_turned != 0, make, &b };
+    g.from_a = (struct gemm_source){ p->a_transposed != 0, make, &a };
+    g.from_b = (struct gemm_source){ p->b_transposed != 0, make, &b };
     g.to = k->out[0].dtype;
     g.adds = adds && more;
     g.sum = g.adds ? more : NULL;

@@ -34,7 +34,7 @@ size_t aligned(int64_t bytes)
 /* The library requires k to be contiguous in both factors: other factors are transposed into the workspace. Factors at
    an unaligned address are copied there. Otherwise the library might select another algorithm by their alignment, and
    the results would depend on the address (law 1). */
-enum reading { IN_PLACE, AS_IT_LIES, TURNED };
+enum reading { IN_PLACE, AS_STORED, TRANSPOSED };
 
 struct by_codes {
     bool has;
@@ -51,9 +51,9 @@ bool begins_aligned(const rw_operand_desc &x)
     return x.layout->offset * static_cast<int64_t>(rw_dtype_size(x.dtype)) % UNIT == 0;
 }
 
-reading reading_of(const rw_operand_desc &x, bool turned)
+reading reading_of(const rw_operand_desc &x, bool transposed)
 {
-    return turned ? TURNED : begins_aligned(x) ? IN_PLACE : AS_IT_LIES;
+    return transposed ? TRANSPOSED : begins_aligned(x) ? IN_PLACE : AS_STORED;
 }
 
 /* Block scales are excluded. The library's 1x128 scales run along the other axis, and it supports neither two factors
@@ -86,8 +86,8 @@ rw_status plan_codes(const rw_cuda *cuda, const rw_codes_product_attrs *p, const
     q->adds = adds;
     q->bias = bias != nullptr;
     q->bias_align = bias ? static_cast<int32_t>(UNIT) : 0;
-    c->a = reading_of(in[RW_CODES_A], p->a_turned != 0);
-    c->b = reading_of(in[RW_CODES_B], p->b_turned == 0);
+    c->a = reading_of(in[RW_CODES_A], p->a_transposed != 0);
+    c->b = reading_of(in[RW_CODES_B], p->b_transposed == 0);
     c->copies_bias = bias && !begins_aligned(*bias);
     c->a_bytes = c->a == IN_PLACE ? 0 : aligned(e.m * e.k);
     c->b_bytes = c->b == IN_PLACE ? 0 : aligned(e.n * e.k);
@@ -116,7 +116,8 @@ struct alignas(16) chunk {
 };
 
 /* Transposes a matrix of bytes whose extents are multiples of 16; a block of threads transposes TILE by TILE. */
-__global__ void __launch_bounds__(THREADS) turn_kernel(const uint8_t *from, uint8_t *to, int64_t rows, int64_t cols)
+__global__ void __launch_bounds__(THREADS) transpose_kernel(const uint8_t *from, uint8_t *to, int64_t rows,
+                                                            int64_t cols)
 {
     constexpr int WORDS = TILE / 4, CHUNKS = TILE / 16;
     __shared__ uint32_t tile[TILE][WORDS + 1];
@@ -152,12 +153,12 @@ const void *copied(const rw_kernel *k, const rw_view &x, void *to)
 const void *factor(const rw_kernel *k, const rw_view &x, reading how, void *to)
 {
     if (how == IN_PLACE) return x.data;
-    if (how == AS_IT_LIES) return copied(k, x, to);
+    if (how == AS_STORED) return copied(k, x, to);
     const rw_layout l = rw_codes_rows(x.layout);
     const int64_t blocks = (l.dim[0] + TILE - 1) / TILE * ((l.dim[1] + TILE - 1) / TILE);
     const uint8_t *const from = static_cast<const uint8_t *>(x.data);
     uint8_t *const into = static_cast<uint8_t *>(to);
-    RW_LAUNCH(turn_kernel, static_cast<unsigned>(blocks), THREADS, 0, k, from, into, l.dim[0], l.dim[1]);
+    RW_LAUNCH(transpose_kernel, static_cast<unsigned>(blocks), THREADS, 0, k, from, into, l.dim[0], l.dim[1]);
     return to;
 }
 
@@ -198,8 +199,8 @@ struct factors {
 
 factors factors_of(const rw_codes_product_attrs *p, const rw_layout *a, const rw_layout *b, bool linear)
 {
-    return { rw_codes_factor(a, p->a_turned != 0), rw_codes_factor(b, p->b_turned != 0 && !linear), decoded_bytes(a),
-             decoded_bytes(b) };
+    return { rw_codes_factor(a, p->a_transposed != 0), rw_codes_factor(b, p->b_transposed != 0 && !linear),
+             decoded_bytes(a), decoded_bytes(b) };
 }
 
 size_t workspace_of_decoded(const rw_op_call *call, bool linear)

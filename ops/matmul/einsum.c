@@ -38,10 +38,10 @@ struct plan {
     int n;
     struct letters in[RW_EINSUM_OPERANDS], out;
     int begins[RW_EINSUM_OPERANDS]; /* column of each operand's first letter; stays valid when its axes change */
-    int64_t extent[128]; /* the largest extent other than 1 */
-    int used[128];       /* number of operands that have the letter, not counting dropped axes */
-    int stands[128];     /* number of occurrences in all operands */
-    int wide;            /* number of axes of the longest ellipsis */
+    int64_t extent[128];  /* the largest extent other than 1 */
+    int used[128];        /* number of operands that have the letter, not counting dropped axes */
+    int occurrences[128]; /* number of occurrences in all operands */
+    int wide;             /* number of axes of the longest ellipsis */
 };
 
 static bool RW_PRINTF(4, 5) fault(const struct plan *p, rw_status status, int column, const char *fmt, ...)
@@ -122,9 +122,9 @@ static bool spell_ellipsis(const struct plan *p, struct letters *l, int n)
     if (l->ellipsis == NO_ELLIPSIS) return true;
     if (l->n + n > RW_MAX_RANK)
         return fault(p, RW_ERR_SHAPE, l->dots, "expected at most %d axes, got %d", RW_MAX_RANK, l->n + n);
-    const size_t behind = (size_t)(l->n - l->ellipsis);
-    memmove(l->at + l->ellipsis + n, l->at + l->ellipsis, behind);
-    memmove(l->column + l->ellipsis + n, l->column + l->ellipsis, behind * sizeof *l->column);
+    const size_t n_after = (size_t)(l->n - l->ellipsis);
+    memmove(l->at + l->ellipsis + n, l->at + l->ellipsis, n_after);
+    memmove(l->column + l->ellipsis + n, l->column + l->ellipsis, n_after * sizeof *l->column);
     for (int i = 0; i < n; i++) {
         l->at[l->ellipsis + i] = (char)(FIRST_OF_ELLIPSIS + n - 1 - i);
         l->column[l->ellipsis + i] = l->dots;
@@ -141,7 +141,7 @@ static bool default_result(struct plan *p)
     p->out.dots = end;
     if (!spell_ellipsis(p, &p->out, p->wide)) return false;
     for (int c = 'A'; c <= 'z'; c++) {
-        if (p->stands[c] != 1) continue;
+        if (p->occurrences[c] != 1) continue;
         if (p->out.n == RW_MAX_RANK)
             return fault(p, RW_ERR_SHAPE, end, "expected a result of at most %d axes, got more", RW_MAX_RANK);
         p->out.at[p->out.n++] = (char)c;
@@ -159,7 +159,7 @@ static bool read_result(struct plan *p, const char *s)
     if (*s)
         return fault(p, RW_ERR_ARGUMENT, (int)(s - p->equation) + 1, "expected the letters of one result, got more");
     for (int i = 0; i < p->out.n; i++)
-        if (!p->stands[(int)p->out.at[i]])
+        if (!p->occurrences[(int)p->out.at[i]])
             return fault(p, RW_ERR_ARGUMENT, p->out.column[i], "expected letters that operands have, got '%c'",
                          p->out.at[i]);
     return spell_ellipsis(p, &p->out, p->wide);
@@ -181,7 +181,7 @@ static bool measure_axis(struct plan *p, const struct letters *l, int k, rw_shap
     const int c = l->at[k];
     const char *const own = memchr(l->at, c, (size_t)k);
     const int64_t extent = s.dim[k], before = own ? s.dim[own - l->at] : p->extent[c];
-    const bool met = p->stands[c]++ > 0;
+    const bool met = p->occurrences[c]++ > 0;
     if (met && extent != before && (own || (extent != 1 && before != 1)))
         return fault(p, RW_ERR_SHAPE, l->column[k], "expected extent %lld for %s, as before, got %lld",
                      (long long)before, name_of(l->at[k], text, sizeof text), (long long)extent);
@@ -322,7 +322,7 @@ static struct roles roles_of(const struct plan *p, const struct letters *a, cons
     return r;
 }
 
-static struct letters joined(const struct letters *a, const struct letters *b, const struct letters *c)
+static struct letters merged(const struct letters *a, const struct letters *b, const struct letters *c)
 {
     const struct letters *const parts[] = { a, b, c };
     struct letters all = { 0 };
@@ -364,7 +364,7 @@ static rw_tensor *multiply(const struct plan *p, rw_tensor *a, rw_tensor *b, con
 static rw_tensor *spread(const struct plan *p, rw_tensor *a, rw_tensor *b, const struct roles *r)
 {
     const struct letters none = { 0 };
-    const struct letters of_a = joined(&r->batch, &r->rows, &none), of_b = joined(&r->batch, &r->columns, &none);
+    const struct letters of_a = merged(&r->batch, &r->rows, &none), of_b = merged(&r->batch, &r->columns, &none);
     rw_shape s = extents(p, &of_a), u = extents(p, &r->batch);
     const rw_shape columns = extents(p, &of_b);
     for (int i = 0; i < r->columns.n; i++) s.dim[s.rank++] = 1;
@@ -386,11 +386,11 @@ static rw_tensor *contract(const struct plan *p, rw_tensor *a, struct letters *l
               rank);
         return NULL;
     }
-    const struct letters of_a = joined(&r.batch, &r.rows, &r.summed);
-    const struct letters of_b = r.summed.n ? joined(&r.batch, &r.summed, &r.columns)
-                                           : joined(&r.batch, &r.columns, &r.summed);
+    const struct letters of_a = merged(&r.batch, &r.rows, &r.summed);
+    const struct letters of_b = r.summed.n ? merged(&r.batch, &r.summed, &r.columns)
+                                           : merged(&r.batch, &r.columns, &r.summed);
     rw_tensor *const left = ordered(p, a, l, &of_a), *const right = left ? ordered(p, x, b, &of_b) : NULL;
-    *l = joined(&r.batch, &r.rows, &r.columns);
+    *l = merged(&r.batch, &r.rows, &r.columns);
     if (!right) return NULL;
     return shaped(p, r.summed.n ? multiply(p, left, right, &r) : spread(p, left, right, &r), extents(p, l));
 }
@@ -414,20 +414,21 @@ static rw_tensor *record(struct plan *p, rw_tensor *const *x)
 }
 
 /* Parses the equation, checks the operands, and records the ops. See the public header for the contract. */
-rw_tensor *rw_einsum_at(rw_site at, rw_tape *t, const char *equation, rw_tensor *const *x, int n)
+rw_tensor *rw_einsum_at(rw_site at, rw_tape *t, const char *equation, rw_tensor *const *x, size_t n)
 {
     RW_ENTER_OP(t);
-    struct plan p = { .at = at, .t = t, .equation = equation, .n = n };
     if (!t || !equation || !x || n < 1 || n > RW_EINSUM_OPERANDS) {
         if (!equation) rw_refuse_at(at, t, RW_ERR_ARGUMENT, "einsum: equation is NULL; expected text as \"ij,jk->ik\"");
         else if (t && x)
-            rw_refuse_at(at, t, RW_ERR_ARGUMENT, "einsum(n): expected 1 to %d, got %d", RW_EINSUM_OPERANDS, n);
+            rw_refuse_at(at, t, RW_ERR_ARGUMENT, "einsum(n): expected 1 to %d operands, got %zu", RW_EINSUM_OPERANDS,
+                         n);
         else
             rw_refuse_at(at, t, RW_ERR_ARGUMENT, "einsum: %s is NULL; expected %s", t ? "x" : "t",
                          rw_expected_of_null(t ? "x" : "t"));
         return NULL;
     }
-    for (int i = 0; i < n; i++) {
+    struct plan p = { .at = at, .t = t, .equation = equation, .n = (int)n };
+    for (int i = 0; i < p.n; i++) {
         char name[16];
         snprintf(name, sizeof name, "x[%d]", i);
         if (!rw_operand_check(at, t, x[i], "einsum", name)) return NULL;

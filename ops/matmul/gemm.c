@@ -115,16 +115,16 @@ void rw_gemm_describe_dense(const struct gemm *g, struct gemm_operand *x, int64_
     }
 }
 
-bool rw_gemm_is_thin(const struct gemm *g)
+bool rw_gemm_is_skinny(const struct gemm *g)
 {
     if (g->dtype == RW_F64) return false;
     if (g->n_batch != 1 || g->panels || g->b.col != 1 || g->b.pack_bytes) return false;
-    return g->m <= GEMM_THIN_ROWS && g->n >= GEMM_THIN_COLS && (double)g->k * (double)g->n >= 1 << 22;
+    return g->m <= GEMM_SKINNY_ROWS && g->n >= GEMM_SKINNY_COLS && (double)g->k * (double)g->n >= 1 << 22;
 }
 
 bool rw_gemm_is_shallow(const struct gemm *g)
 {
     if (g->dtype == RW_F64 || g->n_batch != 1 || g->panels) return false;
     if (g->a.pack_bytes || g->b.pack_bytes) return false;
-    return g->k <= GEMM_THIN_DEPTH && g->n >= GEMM_THIN_COLS && (double)g->m * (double)g->n >= 1 << 21;
+    return g->k <= GEMM_SKINNY_DEPTH && g->n >= GEMM_SKINNY_COLS && (double)g->m * (double)g->n >= 1 << 21;
 }

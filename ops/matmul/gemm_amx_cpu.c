@@ -20,7 +20,7 @@
 /* ---- packing ---- */
 
 /* Transposes 16 x 16 pairs. */
-static inline void turn(__m512i r[16])
+static inline void transpose(__m512i r[16])
 {
     __m512i t[16];
     for (int i = 0; i < 8; i++) {
@@ -100,9 +100,9 @@ static inline void load_across(const struct lying *x, int64_t row, int64_t col, 
 
 /* Packs half of one step of a block. along: elements along the depth are adjacent in memory. A half of a has 16 rows; a
    half of b has 16 pairs in sequence. */
-static inline void put_half(__m512i r[16], bool turned, uint16_t *to)
+static inline void put_half(__m512i r[16], bool transposed, uint16_t *to)
 {
-    if (turned) turn(r);
+    if (transposed) transpose(r);
     for (int i = 0; i < 16; i++) _mm512_store_si512(to + 32 * i, r[i]);
 }
 
@@ -161,8 +161,8 @@ static void pack_lying(const struct lying *x, bool along, bool is_a, int64_t n, 
 #define PART_WIDE 128  /* across */
 #define PART_NUMBERS (AMX_BLOCK * PART_DEPTH)
 
-static void pack_made_along(const struct gemm *g, const struct gemm_source *from, bool is_a, int64_t first, int64_t n,
-                            uint16_t *to)
+static void pack_generated_along(const struct gemm *g, const struct gemm_source *from, bool is_a, int64_t first,
+                                 int64_t n,                                  uint16_t *to)
 {
     uint16_t part[PART_NUMBERS];
     const int64_t depth = rw_gemm_amx_depth(g);
@@ -176,8 +176,8 @@ static void pack_made_along(const struct gemm *g, const struct gemm_source *from
         }
 }
 
-static void pack_made_across(const struct gemm *g, const struct gemm_source *from, bool is_a, int64_t first, int64_t n,
-                             uint16_t *to)
+static void pack_generated_across(const struct gemm *g, const struct gemm_source *from, bool is_a, int64_t first,
+                                  int64_t n,                                   uint16_t *to)
 {
     uint16_t part[PART_NUMBERS];
     const int64_t depth = rw_gemm_amx_depth(g), most = PART_NUMBERS / PART_WIDE;
@@ -197,8 +197,8 @@ void rw_gemm_amx_pack(const struct gemm *g, bool is_a, int64_t first, int64_t n,
     const struct gemm_operand *const o = is_a ? &g->a : &g->b;
     const int64_t depth = rw_gemm_amx_depth(g), wide = is_a ? o->row : o->col, deep = is_a ? o->col : o->row;
     if (from->make) {
-        if (is_a != from->turned) pack_made_along(g, from, is_a, first, n, to);
-        else pack_made_across(g, from, is_a, first, n, to);
+        if (is_a != from->transposed) pack_generated_along(g, from, is_a, first, n, to);
+        else pack_generated_across(g, from, is_a, first, n, to);
         return;
     }
     const uint16_t *const data = (const uint16_t *)o->data + first * wide;

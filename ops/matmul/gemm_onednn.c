@@ -29,7 +29,7 @@ static double multiplications(const struct gemm *g)
     return (double)g->m * (double)g->n * (double)g->k;
 }
 
-static bool lies_packable(const struct gemm_operand *x)
+static bool is_packable(const struct gemm_operand *x)
 {
     return !x->pack_bytes && (x->row == 1 || x->col == 1);
 }
@@ -38,7 +38,7 @@ bool rw_gemm_amx_takes(const struct gemm *g)
 {
     if (g->dtype != RW_BF16 || g->n_batch != 1 || !rw_cpu_has_amx()) return false;
     if (g->m < EXTENT_MIN || g->n < EXTENT_MIN || g->k < EXTENT_MIN || g->k > DEPTH_MAX) return false;
-    if (!g->panels && (!lies_packable(&g->a) || !lies_packable(&g->b))) return false;
+    if (!g->panels && (!is_packable(&g->a) || !is_packable(&g->b))) return false;
     return multiplications(g) >= PRODUCT_MIN;
 }
 
@@ -168,7 +168,7 @@ rw_status rw_gemm_library_tile(const struct gemm *g, const struct gemm_plan *p, 
                                char *scratch)
 {
     const int64_t size = (int64_t)rw_dtype_size(g->dtype), to = (int64_t)rw_dtype_size(g->to);
-    const int64_t at = (t->item * g->m + t->row) * g->c_row + t->col, lie = t->rows - (t->last_m ? p->copied : 0);
+    const int64_t at = (t->item * g->m + t->row) * g->c_row + t->col, in_place = t->rows - (t->last_m ? p->copied : 0);
     struct operands o = {
         .a = (const char *)g->a.data + (rw_gemm_start(g, &g->a, t->item) + t->row * g->a.row) * size,
         .b = (const char *)g->b.data + (rw_gemm_start(g, &g->b, t->item) + t->col * g->b.col) * size,
@@ -177,11 +177,11 @@ rw_status rw_gemm_library_tile(const struct gemm *g, const struct gemm_plan *p, 
     };
     char *const own = scratch + (size_t)thread * p->scratch;
     if (g->adds && g->sum != g->c) bring_sum(g, t, at, to);
-    if (lie)
+    if (in_place)
         RW_CHECK(rw_onednn_matmul_run(p->primitive[t->last_m][t->last_n], thread, o.a, o.b, o.bias, o.c, own));
-    o.a += lie * g->a.row * size;
-    o.c += lie * g->c_row * to;
-    return lie < t->rows ? run_copied(g, p, t, &o, thread, own) : RW_OK;
+    o.a += in_place * g->a.row * size;
+    o.c += in_place * g->c_row * to;
+    return in_place < t->rows ? run_copied(g, p, t, &o, thread, own) : RW_OK;
 }
 
 static rw_status run_tile(const struct gemm *g, const struct gemm_plan *p, const struct gemm_loops *loops,
@@ -244,7 +244,7 @@ rw_status rw_gemm_run(const rw_kernel *k, struct gemm *g, const struct gemm_loop
         return RW_OK;
     }
     if (p.wide || (p.packed && !g->panels)) return run_tiles(g, &p, loops, tiles, k->workspace);
-    if (g->panels || p.amx) return rw_gemm_run_made(g, &p, loops, k->workspace);
+    if (g->panels || p.amx) return rw_gemm_run_generated(g, &p, loops, k->workspace);
     if (p.own) return rw_shares_run(p.threads, tiles, run_one_of_own, &(struct tiles){ g, &p, loops, NULL });
     char *scratch = k->workspace;
     if (g->a.pack_bytes) pack(g, &g->a, p.threads, scratch, g->m, g->k);

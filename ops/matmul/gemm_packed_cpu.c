@@ -34,23 +34,23 @@ VEC_INLINE void pack_numbers(const void *from, rw_dtype dtype, int64_t at, int64
 }
 
 #if defined(RW_ISA_IS_V3)
-#define TURNED 8
+#define SIDE 8
 
 /* Transposes eight vectors as a matrix. */
-VEC_INLINE void turn(__m256 r[TURNED])
+VEC_INLINE void transpose(__m256 r[SIDE])
 {
-    __m256 x[TURNED];
-    for (int i = 0; i < TURNED; i += 2) {
+    __m256 x[SIDE];
+    for (int i = 0; i < SIDE; i += 2) {
         x[i] = _mm256_unpacklo_ps(r[i], r[i + 1]);
         x[i + 1] = _mm256_unpackhi_ps(r[i], r[i + 1]);
     }
-    for (int i = 0; i < TURNED; i += 4) {
+    for (int i = 0; i < SIDE; i += 4) {
         r[i] = _mm256_shuffle_ps(x[i], x[i + 2], 0x44);
         r[i + 1] = _mm256_shuffle_ps(x[i], x[i + 2], 0xee);
         r[i + 2] = _mm256_shuffle_ps(x[i + 1], x[i + 3], 0x44);
         r[i + 3] = _mm256_shuffle_ps(x[i + 1], x[i + 3], 0xee);
     }
-    for (int i = 0; i < TURNED / 2; i++) {
+    for (int i = 0; i < SIDE / 2; i++) {
         x[i] = _mm256_permute2f128_ps(r[i], r[i + 4], 0x20);
         x[i + 4] = _mm256_permute2f128_ps(r[i], r[i + 4], 0x31);
     }
@@ -63,12 +63,12 @@ VEC_INLINE int64_t pack_lines(const void *from, rw_dtype dtype, int64_t at, int6
                               int64_t depth, float *to)
 {
     int64_t p = 0;
-    for (; p + TURNED <= depth; p += TURNED) {
-        __m256 r[TURNED];
-        for (int i = 0; i < TURNED; i++)
+    for (; p + SIDE <= depth; p += SIDE) {
+        __m256 r[SIDE];
+        for (int i = 0; i < SIDE; i++)
             r[i] = i < n ? (__m256)nf_get(from, dtype, at + i * across + p) : _mm256_setzero_ps();
-        turn(r);
-        for (int i = 0; i < TURNED; i++) *(nf *)(to + (p + i) * wide) = (nf)r[i];
+        transpose(r);
+        for (int i = 0; i < SIDE; i++) *(nf *)(to + (p + i) * wide) = (nf)r[i];
     }
     return p;
 }
@@ -79,9 +79,9 @@ VEC_INLINE void pack_strip(const void *from, rw_dtype dtype, int64_t at, int64_t
 {
     int64_t p = 0;
     if (along == 1 && n == wide) {
-        const int some = wide < TURNED ? (int)wide : TURNED;
+        const int some = wide < SIDE ? (int)wide : SIDE;
         p = pack_lines(from, dtype, at, across, some, wide, depth, to);
-        if (wide > TURNED) pack_lines(from, dtype, at + TURNED * across, across, TURNED, wide, depth, to + TURNED);
+        if (wide > SIDE) pack_lines(from, dtype, at + SIDE * across, across, SIDE, wide, depth, to + SIDE);
     }
     pack_numbers(from, dtype, at + p * along, along, across, n, wide, depth - p, to + p * wide);
 }
@@ -274,8 +274,8 @@ VEC_INLINE void add_rows(const struct gemm *g, rw_dtype dtype, const struct plac
         pack_a(g, dtype, at->a + from * g->a.col, rows, depth, a);
         some = cols - j;
         if (g->from_b.clear && !are_finite(a, gemm_align(rows, STRIP) * depth)) {
-            const int64_t alike = g->from_b.clear(g->from_b.of, from, depth, at->col + j, rows, a);
-            if (alike < some) some = alike;
+            const int64_t n_same = g->from_b.clear(g->from_b.of, from, depth, at->col + j, rows, a);
+            if (n_same < some) some = n_same;
         }
         add_part(a, b + j * depth, depth, !from, at->sums + j, at->across, rows, some, ends ? &end : NULL);
     }

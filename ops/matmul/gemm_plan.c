@@ -34,7 +34,7 @@ static int64_t even_tile(int64_t extent, int64_t most, int64_t align)
    matrix, and stay in place. */
 static bool has_rows(const struct gemm *g)
 {
-    return g->panels ? g->a_lies || !g->from_a.turned : g->a.col == 1 || g->a.row > g->a.col;
+    return g->panels ? g->a_is_stored || !g->from_a.transposed : g->a.col == 1 || g->a.row > g->a.col;
 }
 
 /* oneDNN's code for AVX-512 sums rows in an order that depends on their number (device/cpu/onednn.h). An element must
@@ -96,10 +96,10 @@ static struct gemm_panels panels_of(const struct gemm *g, bool amx, int64_t exte
 static void describe_panel(const struct gemm *g, const struct gemm_panels *a, const struct gemm_panels *b,
                            struct gemm_operand *ret_a, struct gemm_operand *ret_b)
 {
-    *ret_a = g->from_a.turned ? (struct gemm_operand){ .row = 1, .col = a->wide }
-                              : (struct gemm_operand){ .row = g->k, .col = 1 };
-    *ret_b = g->from_b.turned ? (struct gemm_operand){ .row = 1, .col = g->k }
-                              : (struct gemm_operand){ .row = b->wide, .col = 1 };
+    *ret_a = g->from_a.transposed ? (struct gemm_operand){ .row = 1, .col = a->wide }
+                                  : (struct gemm_operand){ .row = g->k, .col = 1 };
+    *ret_b = g->from_b.transposed ? (struct gemm_operand){ .row = 1, .col = g->k }
+                                  : (struct gemm_operand){ .row = b->wide, .col = 1 };
     rw_gemm_tidy(ret_a, a->wide, g->k);
     rw_gemm_tidy(ret_b, g->k, b->wide);
 }
@@ -108,7 +108,7 @@ static void describe_panel(const struct gemm *g, const struct gemm_panels *a, co
    panel. */
 static void set_panels(struct gemm *g, struct gemm_plan *p)
 {
-    if (g->a_lies && !p->amx) {
+    if (g->a_is_stored && !p->amx) {
         struct gemm_operand no_panel;
         p->holds_a = true;
         p->a = (struct gemm_panels){ .tiles = p->tiles_m, .wide = g->m, .n = 1 };
@@ -185,8 +185,8 @@ static struct rw_matmul_signature filled_signature(const struct gemm *g, const s
 
 /* Is there fast code for this product, and how much scratch memory does it need? Planning creates the primitive; a run
    finds it, because its plan keeps it alive. */
-static rw_status ask_for(const struct rw_matmul_signature *s, struct rw_onednn *onednn, bool planning,
-                         struct gemm_plan *p, struct rw_onednn_primitive **ret)
+static rw_status query_primitive(const struct rw_matmul_signature *s, struct rw_onednn *onednn, bool planning,
+                                 struct gemm_plan *p, struct rw_onednn_primitive **ret)
 {
     bool fast = true;
     size_t scratch = 0;
@@ -209,16 +209,16 @@ size_t rw_gemm_copy_bytes(const struct gemm *g, const struct gemm_plan *p)
 }
 
 /* Queries the primitives of all tile shapes, and the scratch memory of a thread. */
-static rw_status ask_library(const struct gemm *g, struct rw_onednn *onednn, bool planning, struct gemm_plan *p)
+static rw_status query_library(const struct gemm *g, struct rw_onednn *onednn, bool planning, struct gemm_plan *p)
 {
     p->copied = rows_to_copy(g, p);
     for (int i = 0; i < 4; i++) {
         const struct rw_matmul_signature s = signature_of(g, p, i >> 1, i & 1);
-        RW_CHECK(ask_for(&s, onednn, planning, p, &p->primitive[i >> 1][i & 1]));
+        RW_CHECK(query_primitive(&s, onednn, planning, p, &p->primitive[i >> 1][i & 1]));
     }
     for (int i = 0; i < 2 && p->copied; i++) {
         const struct rw_matmul_signature s = filled_signature(g, p, i);
-        RW_CHECK(ask_for(&s, onednn, planning, p, &p->filled[i]));
+        RW_CHECK(query_primitive(&s, onednn, planning, p, &p->filled[i]));
     }
     p->library_scratch = (size_t)gemm_align((int64_t)p->scratch, GEMM_SCRATCH_ALIGN);
     p->scratch = p->library_scratch;
@@ -236,11 +236,11 @@ static int threads_for(const struct gemm *g, int threads)
 
 static void plan_own(struct gemm *g, struct gemm_plan *p)
 {
-    const bool long_parts = rw_gemm_is_thin(g) || rw_gemm_is_shallow(g);
+    const bool long_parts = rw_gemm_is_skinny(g) || rw_gemm_is_shallow(g);
     p->own = true;
     p->workspace = p->scratch = 0;
     p->tile_m = GEMM_OWN_M;
-    p->tile_n = long_parts ? GEMM_THIN_COLS : GEMM_OWN_N;
+    p->tile_n = long_parts ? GEMM_SKINNY_COLS : GEMM_OWN_N;
     p->tiles_m = gemm_ceil_div(g->m, p->tile_m);
     p->tiles_n = gemm_ceil_div(g->n, p->tile_n);
     if (g->panels && p->tiles_m && p->tiles_n) set_panels(g, p);
@@ -278,7 +278,7 @@ static rw_status plan_wide(const struct gemm *g, struct rw_onednn *onednn, bool 
     p->wide = true;
     p->depth = rw_gemm_wide_depth(g);
     cut(g, p, WIDE_TILE, WIDE_TILE);
-    RW_CHECK(ask_library(g, onednn, planning, p));
+    RW_CHECK(query_library(g, onednn, planning, p));
     const int64_t tiles = g->n_batch * p->tiles_m * p->tiles_n;
     if (tiles < p->threads) p->threads = (int)tiles;
     p->scratch += rw_gemm_wide_scratch(p);
@@ -333,7 +333,7 @@ rw_status rw_gemm_make_plan(struct gemm *g, struct rw_onednn *onednn, int thread
     }
     const bool nothing = !g->n_batch || !g->m || !g->n;
     const bool small = (double)g->m * (double)g->n * (double)g->k <= OWN_UP_TO;
-    if (nothing || small || g->dtype == RW_F64 || rw_gemm_is_thin(g) || rw_gemm_is_shallow(g)) {
+    if (nothing || small || g->dtype == RW_F64 || rw_gemm_is_skinny(g) || rw_gemm_is_shallow(g)) {
         plan_own(g, ret);
         return RW_OK;
     }
@@ -353,7 +353,7 @@ rw_status rw_gemm_make_plan(struct gemm *g, struct rw_onednn *onednn, int thread
     }
     cut(g, ret, TILE_M, TILE_N);
     if (g->panels) set_panels(g, ret);
-    RW_CHECK(ask_library(g, onednn, planning, ret));
+    RW_CHECK(query_library(g, onednn, planning, ret));
     if (ret->own) plan_own(g, ret);
     else
         ret->workspace = (size_t)(g->a.pack_bytes + g->b.pack_bytes) + rw_gemm_panel_bytes(ret) +

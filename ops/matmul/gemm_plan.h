@@ -1,5 +1,5 @@
 /*
- * The plan of a matrix product on the CPU: gemm_plan.c makes it; gemm_onednn.c, gemm_made.c, gemm_shared.c and
+ * The plan of a matrix product on the CPU: gemm_plan.c makes it; gemm_onednn.c, gemm_generated.c, gemm_shared.c and
  * gemm_wide.c run it.
  */
 #ifndef RW_OPS_MATMUL_GEMM_PLAN_H
@@ -65,8 +65,8 @@ rw_status rw_gemm_library_tile(const struct gemm *g, const struct gemm_plan *p, 
                                char *scratch);
 
 /* Runs a product with generated operands. */
-rw_status rw_gemm_run_made(const struct gemm *g, const struct gemm_plan *p, const struct gemm_loops *loops,
-                           char *workspace);
+rw_status rw_gemm_run_generated(const struct gemm *g, const struct gemm_plan *p, const struct gemm_loops *loops,
+                                char *workspace);
 
 /* ---- parts of b that threads share: gemm_shared.c ---- */
 

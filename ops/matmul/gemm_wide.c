@@ -24,15 +24,15 @@
 
 /* An operand as lines, either along the depth, or along the rows of a or columns of b. */
 struct wide_operand {
-    const struct gemm_source *made; /* or NULL: stored at data, with these strides along and across lines */
+    const struct gemm_source *generated; /* or NULL: stored at data, with these strides along and across lines */
     const char *data;
     int64_t line, step;
     bool along_depth;
 };
 
-static struct wide_operand made_operand(const struct gemm_source *from, bool is_a)
+static struct wide_operand generated_operand(const struct gemm_source *from, bool is_a)
 {
-    return (struct wide_operand){ .made = from, .along_depth = is_a != from->turned };
+    return (struct wide_operand){ .generated = from, .along_depth = is_a != from->transposed };
 }
 
 /* along, across: strides of the stored operand along the depth and across it. */
@@ -52,14 +52,14 @@ static const void *start(const struct gemm *g, const struct gemm_operand *x, int
 
 static struct wide_operand operand_a(const struct gemm *g, int64_t item)
 {
-    if (g->panels && !g->a_lies) return made_operand(&g->from_a, true);
+    if (g->panels && !g->a_is_stored) return generated_operand(&g->from_a, true);
     if (g->panels) return lying_operand(g->a.data, 1, g->k);
     return lying_operand(start(g, &g->a, item), g->a.col, g->a.row);
 }
 
 static struct wide_operand operand_b(const struct gemm *g, int64_t item)
 {
-    if (g->panels) return made_operand(&g->from_b, false);
+    if (g->panels) return generated_operand(&g->from_b, false);
     return lying_operand(start(g, &g->b, item), g->b.row, g->b.col);
 }
 
@@ -68,9 +68,9 @@ static struct wide_operand operand_b(const struct gemm *g, int64_t item)
 static void widen_line(const struct wide_operand *x, const struct gemm *g, const struct gemm_loops *loops, int64_t line,
                        int64_t first, int64_t n, float *to)
 {
-    if (x->made) {
+    if (x->generated) {
         void *const narrow = (char *)to + n * (int64_t)sizeof(uint16_t);
-        x->made->make(x->made->of, line, first, n, narrow);
+        x->generated->make(x->generated->of, line, first, n, narrow);
         loops->widen(g->dtype, narrow, 1, n, to);
     } else {
         const int64_t at = line * x->line + first * x->step;

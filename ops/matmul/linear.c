@@ -108,8 +108,8 @@ static rw_status grad_of_weight(rw_grad_call *g, int at, rw_tensor *dy)
     rw_tape *const t = rw_grad_tape(g);
     if (!rw_grad_wanted(g, at + 1)) return RW_OK;
     rw_tensor *const rows = rw_matrix_of_rows(t, dy);
-    rw_tensor *const turned = rows ? rw_transpose(t, rows, 0, 1) : NULL;
-    return rw_grad_set_product(g, at + 1, turned, rw_matrix_of_rows(t, rw_grad_input(g, at)));
+    rw_tensor *const transposed = rows ? rw_transpose(t, rows, 0, 1) : NULL;
+    return rw_grad_set_product(g, at + 1, transposed, rw_matrix_of_rows(t, rw_grad_input(g, at)));
 }
 
 /*
@@ -155,7 +155,7 @@ static rw_status grad_gelu(rw_grad_call *g)
 }
 
 /* Recomputes gelu from the stored, rounded pre-activation, unless a library computes it from the unrounded one. */
-static rw_tensor *remake_gelu(rw_tape *t, const rw_op_call *call, int i, rw_tensor *const *in, rw_tensor *const *out)
+static rw_tensor *recompute_gelu(rw_tape *t, const rw_op_call *call, int i, rw_tensor *const *in, rw_tensor *const *out)
 {
     if (i != 0) return NULL;
 #ifdef RW_HAVE_CUDA
@@ -182,7 +182,7 @@ static const rw_op_def rw_op_linear_gelu = { .name = "linear_gelu", .n_inputs = 
                                              .strided = RW_OP_INPUT(0) | RW_OP_INPUT(1), .check = check,
                                              .kernel = RW_KERNELS(rw_linear_gelu), .grad = grad_gelu, .cost = cost_gelu,
                                              .workspace = RW_WORKSPACES(workspace_cpu, rw_linear_workspace_cuda),
-                                             .recompute_output = remake_gelu,
+                                             .recompute_output = recompute_gelu,
                                              .cast_low = RW_OP_ALL_INPUTS };
 
 RW_DECLARE_KERNELS(rw_linear_add)

@@ -50,14 +50,15 @@ static rw_tensor *decoded(const rw_grad_call *g, rw_tensor *codes, rw_tensor *sc
 static rw_status set_weight(rw_grad_call *g, rw_tensor *dy, rw_tensor *x)
 {
     rw_tape *const t = rw_grad_tape(g);
-    rw_tensor *const turned = dy ? rw_transpose(t, dy, 0, 1) : NULL, *const rows = rw_matrix_of_rows(t, x);
-    if (!turned || !rows) return rw_grad_set(g, WEIGHT, NULL);
+    rw_tensor *const transposed = dy ? rw_transpose(t, dy, 0, 1) : NULL, *const rows = rw_matrix_of_rows(t, x);
+    if (!transposed || !rows) return rw_grad_set(g, WEIGHT, NULL);
     rw_tensor *const sum = rw_grad_wide_addend(g, WEIGHT);
-    if (sum) return rw_grad_set_sum(g, WEIGHT, rw_matmul_add_at(RW_HERE, t, sum, turned, rows));
-    return rw_grad_set(g, WEIGHT, rw_grad_narrowed(g, WEIGHT, rw_matmul(t, turned, rows)));
+    if (sum) return rw_grad_set_sum(g, WEIGHT, rw_matmul_add_at(RW_HERE, t, sum, transposed, rows));
+    return rw_grad_set(g, WEIGHT, rw_grad_narrowed(g, WEIGHT, rw_matmul(t, transposed, rows)));
 }
 
-static rw_status again(rw_grad_call *g, const struct rule_data *a, rw_tensor *dy, rw_tensor *codes, rw_tensor *scale)
+static rw_status double_backward(rw_grad_call *g, const struct rule_data *a, rw_tensor *dy, rw_tensor *codes,
+                                 rw_tensor *scale)
 {
     rw_tensor *const dz = decoded(g, codes, scale, a->scaling, dy);
     if (rw_grad_wanted(g, X)) {
@@ -110,7 +111,7 @@ static rw_status grad(rw_grad_call *g, const void *data)
     rw_tensor *scale, *const dy = rw_matrix_of_rows(t, rw_grad_upstream(g, 0));
     rw_tensor *const codes = dy ? codes_of_gradient(g, a, dy, &scale) : NULL;
     if (!codes) return rw_grad_set(g, X, NULL);
-    if (rw_grad_is_differentiable(g)) RW_CHECK(again(g, a, dy, codes, scale));
+    if (rw_grad_is_differentiable(g)) RW_CHECK(double_backward(g, a, dy, codes, scale));
     if (!rw_grad_is_differentiable(g) && rw_grad_wanted(g, X)) {
         rw_tensor *const in[] = { codes, scale, rw_grad_input(g, WEIGHT_CODES), rw_grad_input(g, WEIGHT_SCALE) };
         RW_CHECK(set_product(g, X, in, &(struct rw_codes_product_attrs){ a->scaling, a->of_weight, false, false }));

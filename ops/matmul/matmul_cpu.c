@@ -7,7 +7,7 @@
 #define OWN_LOOPS "ops/matmul/gemm_own_tmpl.h"
 #include "ops/matmul/own_loops_tmpl.h"
 
-void RW_ISA_NAME(rw_gemm_thin_tile)(const struct gemm *g, int64_t col, int64_t cols);
+void RW_ISA_NAME(rw_gemm_skinny_tile)(const struct gemm *g, int64_t col, int64_t cols);
 void RW_ISA_NAME(rw_gemm_shallow_tile)(const struct gemm *g, int64_t row, int64_t rows, int64_t col, int64_t cols);
 
 void RW_ISA_NAME(rw_gemm_own_tile)(const struct gemm *g, int64_t item, int64_t row, int64_t rows, int64_t col,
@@ -16,8 +16,8 @@ void RW_ISA_NAME(rw_gemm_own_tile)(const struct gemm *g, int64_t item, int64_t r
 void RW_ISA_NAME(rw_gemm_own_tile)(const struct gemm *g, int64_t item, int64_t row, int64_t rows, int64_t col,
                                    int64_t cols)
 {
-    if (rw_gemm_is_thin(g)) {
-        RW_ISA_NAME(rw_gemm_thin_tile)(g, col, cols);
+    if (rw_gemm_is_skinny(g)) {
+        RW_ISA_NAME(rw_gemm_skinny_tile)(g, col, cols);
         return;
     }
     if (rw_gemm_is_shallow(g)) {

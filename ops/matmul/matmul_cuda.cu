@@ -36,7 +36,7 @@ struct batch {
 };
 
 /* Joins batch axes that are contiguous in both operands. */
-batch joined(const gemm &g)
+batch merged(const gemm &g)
 {
     batch r = {};
     for (int i = 0; i < g.batch_rank; i++) {
@@ -65,7 +65,7 @@ int32_t alignment_of(rw_dtype dtype, const int64_t *strides, int n)
  * Otherwise the library might select another algorithm by its alignment, and the results would depend on the address
  * (law 1).
  */
-enum reading { IN_PLACE, AS_IT_LIES, MADE_DENSE };
+enum reading { IN_PLACE, AS_STORED, COPIED_DENSE };
 
 struct plan {
     bool own;
@@ -93,12 +93,12 @@ size_t span_bytes(rw_dtype dtype, const rw_layout *l)
 
 reading reading_of(const gemm &g, const gemm_operand &x, const rw_layout *l)
 {
-    return x.pack_bytes ? MADE_DENSE : begins_aligned(g.dtype, l) ? IN_PLACE : AS_IT_LIES;
+    return x.pack_bytes ? COPIED_DENSE : begins_aligned(g.dtype, l) ? IN_PLACE : AS_STORED;
 }
 
 size_t copy_bytes(const gemm &g, const gemm_operand &x, const rw_layout *l, reading r)
 {
-    return r == MADE_DENSE ? static_cast<size_t>(aligned(x.pack_bytes)) : r == AS_IT_LIES ? span_bytes(g.dtype, l) : 0;
+    return r == COPIED_DENSE ? static_cast<size_t>(aligned(x.pack_bytes)) : r == AS_STORED ? span_bytes(g.dtype, l) : 0;
 }
 
 bool has_16_bits(const rw_blaslt_product &q)
@@ -137,11 +137,11 @@ rw_status make_plan(const rw_cuda *cuda, const gemm &g, const layouts &of, plan 
     if (p->own) return RW_OK;
     p->a = reading_of(g, g.a, of.a);
     p->b = reading_of(g, g.b, of.b);
-    p->bias = of.bias && !begins_aligned(g.dtype, of.bias) ? AS_IT_LIES : IN_PLACE;
-    p->sum = of.sum && !begins_aligned(g.to, of.sum) ? AS_IT_LIES : IN_PLACE;
-    if (p->a == MADE_DENSE) rw_gemm_describe_dense(&p->g, &p->g.a, g.m, g.k);
-    if (p->b == MADE_DENSE) rw_gemm_describe_dense(&p->g, &p->g.b, g.k, g.n);
-    p->outer = joined(p->g);
+    p->bias = of.bias && !begins_aligned(g.dtype, of.bias) ? AS_STORED : IN_PLACE;
+    p->sum = of.sum && !begins_aligned(g.to, of.sum) ? AS_STORED : IN_PLACE;
+    if (p->a == COPIED_DENSE) rw_gemm_describe_dense(&p->g, &p->g.a, g.m, g.k);
+    if (p->b == COPIED_DENSE) rw_gemm_describe_dense(&p->g, &p->g.b, g.k, g.n);
+    p->outer = merged(p->g);
     const int inner = p->outer.rank - 1;
     rw_blaslt_product *const q = &p->product;
     q->m = g.m, q->n = g.n, q->k = g.k;
@@ -186,7 +186,7 @@ rw_status make_plan(const rw_cuda *cuda, const gemm &g, const layouts &of, plan 
     if (p->apart) p->apart_bytes = static_cast<size_t>(aligned(g.n_batch * g.m * g.n * int64_t{ sizeof(float) }));
     p->a_bytes = copy_bytes(g, g.a, of.a, p->a);
     p->b_bytes = copy_bytes(g, g.b, of.b, p->b);
-    p->bias_bytes = p->bias == AS_IT_LIES ? span_bytes(g.dtype, of.bias) : 0;
+    p->bias_bytes = p->bias == AS_STORED ? span_bytes(g.dtype, of.bias) : 0;
     return RW_OK;
 }
 
@@ -303,7 +303,7 @@ void close_product(const rw_kernel *k, const gemm &g, const float *product, cons
 
 /* ---- execution ---- */
 
-const void *copied_as_it_lies(const rw_kernel *k, int input, void *to)
+const void *copied_as_stored(const rw_kernel *k, int input, void *to)
 {
     const rw_view &x = k->in[input];
     const size_t bytes = static_cast<size_t>(x.layout->span) * rw_dtype_size(x.dtype);
@@ -341,15 +341,15 @@ template <typename T, typename S> rw_status run_library(const rw_kernel *k, cons
     char *const for_bias = for_b + p->b_bytes, *const for_c = for_bias + p->bias_bytes;
     char *const scratch = for_c + p->apart_bytes;
     if (k->workspace_bytes < p->workspace()) return RW_ERR_MEMORY;
-    if (p->a == MADE_DENSE) pack_operand<T>(k, g, g.a, for_a, g.m, g.k);
-    if (p->b == MADE_DENSE) pack_operand<T>(k, g, g.b, for_b, g.k, g.n);
-    if (p->a == AS_IT_LIES) copied_as_it_lies(k, of.a, for_a);
-    if (p->b == AS_IT_LIES) copied_as_it_lies(k, of.b, for_b);
+    if (p->a == COPIED_DENSE) pack_operand<T>(k, g, g.a, for_a, g.m, g.k);
+    if (p->b == COPIED_DENSE) pack_operand<T>(k, g, g.b, for_b, g.k, g.n);
+    if (p->a == AS_STORED) copied_as_stored(k, of.a, for_a);
+    if (p->b == AS_STORED) copied_as_stored(k, of.b, for_b);
     const T *const a = static_cast<const T *>(p->a == IN_PLACE ? g.a.data : for_a);
     const T *const b = static_cast<const T *>(p->b == IN_PLACE ? g.b.data : for_b);
-    const S *const sum = static_cast<const S *>(p->sum == IN_PLACE ? g.sum : copied_as_it_lies(k, of.sum, g.c));
+    const S *const sum = static_cast<const S *>(p->sum == IN_PLACE ? g.sum : copied_as_stored(k, of.sum, g.c));
     rw_blaslt_operands x = {};
-    const void *const bias = p->bias == IN_PLACE ? g.bias : copied_as_it_lies(k, of.bias, for_bias);
+    const void *const bias = p->bias == IN_PLACE ? g.bias : copied_as_stored(k, of.bias, for_bias);
     x.bias = p->apart ? nullptr : bias;
     const int64_t calls = g.n_batch / p->product.batch;
     for (int64_t call = 0; call < calls; call++) {
@@ -391,8 +391,8 @@ rw_status run(const rw_kernel *k, gemm *g, const inputs &of)
     g->sum = data(of.sum);
     g->c = k->out[g->gelu ? 1 : 0].data;
     g->activation = g->gelu ? k->out[0].data : nullptr;
-    const layouts lie = { layout(of.a), layout(of.b), layout(of.bias), layout(of.sum) };
-    rw_status status = make_plan(static_cast<const rw_cuda *>(k->device), *g, lie, &p);
+    const layouts placed = { layout(of.a), layout(of.b), layout(of.bias), layout(of.sum) };
+    rw_status status = make_plan(static_cast<const rw_cuda *>(k->device), *g, placed, &p);
     if (status) return status;
     status = with_float_type(g->dtype, [&](auto type) {
         using T = decltype(type);
@@ -409,8 +409,8 @@ static size_t workspace_of(const rw_op_call *call, const gemm &g, int first)
 {
     const rw_operand_desc *const in = call->in + first;
     plan p;
-    const layouts lie = { in[0].layout, in[1].layout, g.has_bias ? in[2].layout : nullptr, nullptr };
-    return make_plan(static_cast<const rw_cuda *>(call->device), g, lie, &p) ? SIZE_MAX : p.workspace();
+    const layouts placed = { in[0].layout, in[1].layout, g.has_bias ? in[2].layout : nullptr, nullptr };
+    return make_plan(static_cast<const rw_cuda *>(call->device), g, placed, &p) ? SIZE_MAX : p.workspace();
 }
 
 extern "C" size_t rw_matmul_workspace_cuda(const rw_op_call *call)

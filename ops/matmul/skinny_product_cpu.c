@@ -19,11 +19,11 @@
 /* ---- few rows ---- */
 
 struct sums {
-    float of[GEMM_THIN_ROWS][GEMM_THIN_COLS];
+    float of[GEMM_SKINNY_ROWS][GEMM_SKINNY_COLS];
 };
 
 /* Adds the contribution of rows [p, p + depth) of b to n <= NF_LANES columns from col on; b begins at `at`. */
-VEC_INLINE void meet(struct sums *s, const struct gemm *g, rw_dtype dtype, const float x[][GEMM_THIN_ROWS], int depth,
+VEC_INLINE void meet(struct sums *s, const struct gemm *g, rw_dtype dtype, const float x[][GEMM_SKINNY_ROWS], int depth,
                      int64_t at, int64_t col, int64_t n)
 {
     nf y[AT_ONCE];
@@ -40,7 +40,7 @@ VEC_INLINE void meet(struct sums *s, const struct gemm *g, rw_dtype dtype, const
 VEC_INLINE void meet_rows(struct sums *s, const struct gemm *g, rw_dtype dtype, int64_t p, int depth, int64_t first,
                           int64_t cols)
 {
-    float x[AT_ONCE][GEMM_THIN_ROWS] = { { 0 } };
+    float x[AT_ONCE][GEMM_SKINNY_ROWS] = { { 0 } };
     const int64_t at = p * g->b.row + first, whole = cols / NF_LANES * NF_LANES;
     for (int i = 0; i < depth; i++)
         for (int64_t r = 0; r < g->m; r++) x[i][r] = f_get(g->a.data, dtype, r * g->a.row + (p + i) * g->a.col);
@@ -60,7 +60,7 @@ VEC_INLINE void write(const struct sums *s, const struct gemm *g, rw_dtype dtype
         }
 }
 
-VEC_INLINE void thin_tile(const struct gemm *g, rw_dtype dtype, int64_t first, int64_t cols)
+VEC_INLINE void skinny_tile(const struct gemm *g, rw_dtype dtype, int64_t first, int64_t cols)
 {
     struct sums s;
     int64_t p = 0;
@@ -74,7 +74,7 @@ VEC_INLINE void thin_tile(const struct gemm *g, rw_dtype dtype, int64_t first, i
 /* ---- small depth ---- */
 
 struct rows_of_b {
-    float of[GEMM_THIN_DEPTH][GEMM_THIN_COLS];
+    float of[GEMM_SKINNY_DEPTH][GEMM_SKINNY_COLS];
 };
 
 /* Converts n <= NF_LANES sums to elements of c, from `at` on. */
@@ -93,7 +93,7 @@ VEC_INLINE void shallow_row(const struct rows_of_b *y, const struct gemm *g, rw_
                             int64_t first, int64_t cols)
 {
     const int64_t at = row * g->c_row + first;
-    float x[GEMM_THIN_DEPTH];
+    float x[GEMM_SKINNY_DEPTH];
     for (int64_t p = 0; p < g->k; p++) x[p] = f_get(g->a.data, dtype, row * g->a.row + p * g->a.col);
     for (int64_t col = 0; col < cols; col += NF_LANES) {
         nf sum = nf_all(0);
@@ -125,10 +125,10 @@ void RW_ISA_NAME(rw_gemm_shallow_tile)(const struct gemm *g, int64_t row, int64_
     else shallow_tile(g, RW_F16, RW_F16, row, rows, col, cols);
 }
 
-void RW_ISA_NAME(rw_gemm_thin_tile)(const struct gemm *g, int64_t col, int64_t cols);
-void RW_ISA_NAME(rw_gemm_thin_tile)(const struct gemm *g, int64_t col, int64_t cols)
+void RW_ISA_NAME(rw_gemm_skinny_tile)(const struct gemm *g, int64_t col, int64_t cols);
+void RW_ISA_NAME(rw_gemm_skinny_tile)(const struct gemm *g, int64_t col, int64_t cols)
 {
-    if (g->dtype == RW_F16) thin_tile(g, RW_F16, col, cols);
-    else if (g->dtype == RW_BF16) thin_tile(g, RW_BF16, col, cols);
-    else thin_tile(g, RW_F32, col, cols);
+    if (g->dtype == RW_F16) skinny_tile(g, RW_F16, col, cols);
+    else if (g->dtype == RW_BF16) skinny_tile(g, RW_BF16, col, cols);
+    else skinny_tile(g, RW_F32, col, cols);
 }

@@ -24,10 +24,10 @@ struct rw_moe_scatter_attrs {
     int64_t experts;
 };
 
-/* k: slots of a token. gathers: x has one row per token. `turned`: the rows of x times weight [E, out, in] itself, not
-   times its transpose. */
+/* k: slots of a token. gathers: x has one row per token. `transposed`: the rows of x times weight [E, out, in] itself,
+   not times its transpose. */
 struct rw_moe_linear_attrs {
-    int64_t k, gathers, turned;
+    int64_t k, gathers, transposed;
 };
 
 /* gathers: x has one row per token; gathers_dy: dy does. */

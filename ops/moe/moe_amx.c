@@ -55,7 +55,7 @@ static struct gemm linear_of(const struct moe_product *m, int64_t expert, int64_
         .dtype = RW_BF16, .to = RW_BF16, .m = rows, .n = cols, .k = m->depth, .c_row = m->width, .n_batch = 1
     };
     g.a = (struct gemm_operand){ .data = m->x, .row = m->depth, .col = 1 };
-    g.b = (struct gemm_operand){ .row = m->turned ? m->in : 1, .col = m->turned ? 1 : m->in };
+    g.b = (struct gemm_operand){ .row = m->transposed ? m->in : 1, .col = m->transposed ? 1 : m->in };
     if (m->weight) g.b.data = (const uint16_t *)m->weight + expert * m->out * m->in + col * g.b.col;
     return g;
 }

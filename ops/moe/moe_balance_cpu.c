@@ -14,8 +14,8 @@ rw_status RW_ISA_NAME(rw_moe_balance_cpu)(const rw_kernel *k)
     double sum = 0;
     for (int64_t e = 0; e < n; e++) sum += (double)total[e];
     for (int64_t e = 0; e < n; e++) {
-        const double away = sum - (double)total[e] * (double)n;
-        ((float *)k->out[0].data)[e] = bias[e] + (away > 0 ? rate : away < 0 ? -rate : 0);
+        const double excess = sum - (double)total[e] * (double)n;
+        ((float *)k->out[0].data)[e] = bias[e] + (excess > 0 ? rate : excess < 0 ? -rate : 0);
         ((float *)k->out[1].data)[e] = 0;
     }
     return RW_OK;

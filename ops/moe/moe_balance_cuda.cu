@@ -18,8 +18,8 @@ __global__ void __launch_bounds__(RW_MOE_EXPERTS_MAX)
     }
     __syncthreads();
     if (e >= n) return;
-    const double away = sum - static_cast<double>(total[e]) * n;
-    to[e] = bias[e] + (away > 0 ? rate : away < 0 ? -rate : 0.0f);
+    const double excess = sum - static_cast<double>(total[e]) * n;
+    to[e] = bias[e] + (excess > 0 ? rate : excess < 0 ? -rate : 0.0f);
     cleared[e] = 0;
 }
 

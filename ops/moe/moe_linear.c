@@ -19,9 +19,9 @@ static rw_status check_linear(rw_op_call *call)
     for (int i = 2; i < 5; i++) RW_CHECK(rw_want_dtype(call, i, RW_I32));
     RW_CHECK(rw_expect_rank(call, 0, NULL, 2, "[rows, in]"));
     RW_CHECK(rw_expect_rank(call, 1, NULL, 3, "[E, out, in]"));
-    if (x.dim[1] != w.dim[a->turned ? 1 : 2])
+    if (x.dim[1] != w.dim[a->transposed ? 1 : 2])
         return rw_unexpected(call, RW_ERR_SHAPE, 1, NULL,
-                             a->turned ? "[E, %lld, n], x's last axis" : "[E, n, %lld], x's last axis",
+                             a->transposed ? "[E, %lld, n], x's last axis" : "[E, n, %lld], x's last axis",
                              (long long)x.dim[1]);
     const int64_t rows = a->gathers ? x.dim[0] * a->k : x.dim[0];
     if (inverse.rank != 2 || rw_shape_numel(inverse) != rows || inverse.dim[1] != a->k)
@@ -29,7 +29,7 @@ static rw_status check_linear(rw_op_call *call)
                              (long long)a->k, (long long)rows);
     RW_CHECK(rw_expect_shape(call, 3, NULL, RW_SHAPE(rows)));
     RW_CHECK(rw_expect_shape(call, 2, NULL, RW_SHAPE(w.dim[0] + 1)));
-    return rw_op_output(call, 0, call->in[0].dtype, RW_SHAPE(rows, w.dim[a->turned ? 2 : 1]));
+    return rw_op_output(call, 0, call->in[0].dtype, RW_SHAPE(rows, w.dim[a->transposed ? 2 : 1]));
 }
 
 /* Inputs: dy [T k, out] and x, or rows of tokens for either, offsets, order, inverse for the gradient, and optionally
@@ -65,7 +65,8 @@ static size_t workspace_linear(const rw_op_call *call)
     const struct rw_moe_linear_attrs *const a = call->attrs;
     const rw_layout *const w = call->in[1].layout, *const y = call->out[0].layout;
     const struct moe_product m = { .rows = y->dim[0], .experts = w->dim[0], .in = w->dim[2], .out = w->dim[1],
-                                   .depth = call->in[0].layout->dim[1], .width = y->dim[1], .turned = a->turned };
+                                   .depth = call->in[0].layout->dim[1], .width = y->dim[1],
+                                   .transposed = a->transposed };
     const size_t bytes = rw_moe_library_workspace(call, &m, false);
     return bytes ? bytes : (size_t)(rw_moe_linear_elements(m.depth) * call->threads) * SIZE_OF_SUM(call);
 }
@@ -101,10 +102,11 @@ static rw_tensor *of_tokens(rw_tape *t, rw_tensor *rows, rw_tensor *inverse, rw_
     return gathers ? rw_apply(t, &rw_op_moe_combine, in, 3, NULL, 0, NULL) : rows;
 }
 
-/* The product by expert of the rows of x with w [E, out, in]: x w^T, or x w if `turned`. */
-static rw_tensor *product(rw_tape *t, rw_tensor *x, rw_tensor *w, rw_tensor *const *routes, bool gathers, bool turned)
+/* The product by expert of the rows of x with w [E, out, in]: x w^T, or x w if `transposed`. */
+static rw_tensor *product(rw_tape *t, rw_tensor *x, rw_tensor *w, rw_tensor *const *routes, bool gathers,
+                          bool transposed)
 {
-    const struct rw_moe_linear_attrs a = { rw_tensor_shape(routes[2]).dim[1], gathers, turned };
+    const struct rw_moe_linear_attrs a = { rw_tensor_shape(routes[2]).dim[1], gathers, transposed };
     rw_tensor *const in[] = { x, w, routes[0], routes[1], routes[2] };
     return rw_apply(t, &rw_op_moe_linear, in, 5, &a, sizeof a, NULL);
 }
@@ -119,9 +121,9 @@ struct rows {
    not needed. */
 static struct rows rows_of(rw_tensor *x, rw_tensor *const *routes)
 {
-    struct rw_producer made;
-    if (!rw_producer_of(x, &made) || made.op != &rw_op_moe_gather || rw_producer_input(x, 1) != routes[1] ||
-        ((const struct rw_moe_gather_attrs *)made.attrs)->k != rw_tensor_shape(routes[2]).dim[1])
+    struct rw_producer producer;
+    if (!rw_producer_of(x, &producer) || producer.op != &rw_op_moe_gather || rw_producer_input(x, 1) != routes[1] ||
+        ((const struct rw_moe_gather_attrs *)producer.attrs)->k != rw_tensor_shape(routes[2]).dim[1])
         return (struct rows){ x, false };
     return (struct rows){ rw_producer_input(x, 0), true };
 }
@@ -134,7 +136,7 @@ static rw_tensor *outer(rw_tape *t, struct rows dy, struct rows x, rw_tensor *co
     return rw_apply(t, &rw_op_moe_outer, in, sum ? 6 : 5, &a, sizeof a, NULL);
 }
 
-/* The forward is y = x w^T by expert, or x w if `turned`. */
+/* The forward is y = x w^T by expert, or x w if `transposed`. */
 static rw_status grad_linear(rw_grad_call *g)
 {
     rw_tape *const t = rw_grad_tape(g);
@@ -143,14 +145,14 @@ static rw_status grad_linear(rw_grad_call *g)
     rw_tensor *const routes[] = { rw_grad_input(g, 2), rw_grad_input(g, 3), rw_grad_input(g, 4) };
     const struct rows x = { rw_grad_input(g, 0), a.gathers }, dy = rows_of(rw_grad_upstream(g, 0), routes);
     if (rw_grad_wanted(g, 0)) {
-        rw_tensor *const rows = product(t, dy.x, w, routes, dy.gathers, !a.turned);
+        rw_tensor *const rows = product(t, dy.x, w, routes, dy.gathers, !a.transposed);
         RW_CHECK(rw_grad_set(g, 0, of_tokens(t, rows, routes[2], routes[1], a.gathers)));
     }
     if (!rw_grad_wanted(g, 1)) return RW_OK;
     rw_tensor *const sum = rw_grad_wide_addend(g, 1);
     const int64_t experts = rw_tensor_shape(w).dim[0];
-    return rw_grad_set_sum(g, 1, a.turned ? outer(t, x, dy, routes, experts, sum)
-                                          : outer(t, dy, x, routes, experts, sum));
+    return rw_grad_set_sum(g, 1, a.transposed ? outer(t, x, dy, routes, experts, sum)
+                                              : outer(t, dy, x, routes, experts, sum));
 }
 
 /* The gradients of moe_outer: products by expert with the gradient of its result. */

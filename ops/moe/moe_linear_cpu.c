@@ -135,7 +135,7 @@ rw_status RW_ISA_NAME(rw_moe_linear_cpu)(const rw_kernel *k)
                                    .offsets = k->in[2].data, .order = k->in[3].data, .rows = y->dim[0],
                                    .tokens = k->in[0].layout->dim[0], .k = a->k, .in = w->dim[2], .out = w->dim[1],
                                    .depth = k->in[0].layout->dim[1], .width = y->dim[1], .experts = w->dim[0],
-                                   .gathers = a->gathers, .turned = a->turned };
+                                   .gathers = a->gathers, .transposed = a->transposed };
     const struct units u = { k, &m, 1, (m.width + MOE_COLS - 1) / MOE_COLS };
     bool ran;
     clear_rest(&m, k->in[0].dtype, w->dim[0]);

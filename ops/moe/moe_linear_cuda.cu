@@ -22,7 +22,7 @@ struct product_args {
     void *y;
     const int32_t *offsets, *order;
     int64_t rows, tokens, k, experts, in, out, depth, width, blocks;
-    bool gathers, gathers_dy, turned;
+    bool gathers, gathers_dy, transposed;
 
     __device__ __forceinline__ int64_t of_token(int64_t row) const { return rw_moe_within(order[row] / k, tokens); }
     __device__ __forceinline__ int64_t source(int64_t row) const { return gathers ? of_token(row) : row; }
@@ -76,7 +76,7 @@ template <typename T> __global__ void __launch_bounds__(THREADS) linear_kernel(c
         for (int i = first; i < DEPTH; i += THREADS / TILE) {
             const bool in = p + i < a.depth;
             rows[i][lane] = in && row < t.to ? widen(x[source * a.depth + p + i]) : static_cast<W>(0);
-            const int64_t at = a.turned ? (p + i) * a.in + col + lane : (col + lane) * a.in + p + i;
+            const int64_t at = a.transposed ? (p + i) * a.in + col + lane : (col + lane) * a.in + p + i;
             columns[i][lane] = in && col + lane < a.width ? widen(w[at]) : static_cast<W>(0);
         }
         __syncthreads();
@@ -147,7 +147,7 @@ extern "C" rw_status rw_moe_linear_cuda(const rw_kernel *k)
     a.rows = y->dim[0], a.tokens = k->in[0].layout->dim[0], a.k = p->k;
     a.experts = w->dim[0], a.out = w->dim[1], a.in = w->dim[2];
     a.depth = k->in[0].layout->dim[1], a.width = y->dim[1];
-    a.gathers = p->gathers != 0, a.turned = p->turned != 0;
+    a.gathers = p->gathers != 0, a.transposed = p->transposed != 0;
     a.blocks = (a.width + TILE - 1) / TILE;
     const int64_t tiles = a.rows ? (a.rows + TILE - 1) / TILE + a.experts : 0;
     return with_float_type(k->in[0].dtype, [&](auto type) {

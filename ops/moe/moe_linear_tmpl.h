@@ -56,7 +56,7 @@ static void F(multiply)(T *c, const T *a, int64_t a_row, int64_t a_col, const T 
 VEC_INLINE void F(pack)(T *to, const struct moe_product *m, rw_dtype dtype, int64_t expert, int64_t col, int64_t cols)
 {
     const int64_t w = expert * m->out * m->in;
-    if (m->turned) { /* row p of the matrix */
+    if (m->transposed) { /* row p of the matrix */
         for (int64_t p = 0; p < m->depth; p++) {
             F(widen)(to + p * MOE_COLS, m->weight, dtype, w + p * m->in + col, cols);
             for (int64_t j = cols; j < MOE_COLS; j++) to[p * MOE_COLS + j] = 0;

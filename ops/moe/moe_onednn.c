@@ -115,13 +115,13 @@ static struct rw_matmul_signature signature_of(const struct moe_product *m, cons
                                              .a_col = l->a_row, .b_row = l->b_row, .b_col = 1, .c_row = l->c_row,
                                              .dtype = dtype, .adds = 1, .to = RW_F32 };
     return (struct rw_matmul_signature){ .m = rows, .n = n, .k = m->depth, .a_row = l->a_row, .a_col = 1,
-                                         .b_row = m->turned ? l->b_row : 1, .b_col = m->turned ? 1 : l->b_row,
+                                         .b_row = m->transposed ? l->b_row : 1, .b_col = m->transposed ? 1 : l->b_row,
                                          .c_row = l->c_row, .dtype = dtype, .to = dtype };
 }
 
 /* All primitives, created when planning and found in a run. *ret_fast: there is fast code for each. */
-static rw_status ask(const struct moe_product *m, struct library *l, struct rw_onednn *onednn, bool outer,
-                     int threads, bool planning, bool *ret_fast)
+static rw_status query_library(const struct moe_product *m, struct library *l, struct rw_onednn *onednn, bool outer,
+                               int threads, bool planning, bool *ret_fast)
 {
     *ret_fast = true;
     const int n = next_cut(l, m->rows, MAX) + 1; /* no expert has more rows than there are in total */
@@ -153,7 +153,7 @@ static void set_rows(const struct moe_product *m, struct library *l, bool outer)
     l->c_row = outer || l->wide ? l->across.tile : m->width;
     if (!l->wide) return;
     if (outer) l->a_row = l->down.tile;
-    l->b_row = outer || m->turned ? l->across.tile : m->depth;
+    l->b_row = outer || m->transposed ? l->across.tile : m->depth;
 }
 
 static void set_bytes(const struct moe_product *m, struct library *l, bool outer)
@@ -186,7 +186,7 @@ static rw_status open_library(const struct moe_product *m, struct library *l, st
     l->across = tiling_of(width, outer ? OUTER_MAX : columns_of_product(wide, depth));
     l->down = tiling_of(outer ? m->out : 1, OUTER_MAX);
     set_rows(m, l, outer);
-    RW_CHECK(ask(m, l, onednn, outer, threads, planning, ret_fast));
+    RW_CHECK(query_library(m, l, onednn, outer, threads, planning, ret_fast));
     set_bytes(m, l, outer);
     return RW_OK;
 }
@@ -246,8 +246,8 @@ static void copy_rows(const struct moe_product *m, const struct library *l, cons
 static const char *matrix_of(const struct moe_product *m, const struct library *l, const struct room *r, int64_t expert,
                              int64_t col, int64_t cols)
 {
-    const int64_t at = expert * m->out * m->in + (m->turned ? col : col * m->in);
-    const int64_t lines = m->turned ? m->depth : cols, n = m->turned ? cols : m->depth;
+    const int64_t at = expert * m->out * m->in + (m->transposed ? col : col * m->in);
+    const int64_t lines = m->transposed ? m->depth : cols, n = m->transposed ? cols : m->depth;
     if (!l->wide) return (const char *)m->weight + (size_t)at * l->size;
     for (int64_t i = 0; i < lines; i++)
         copy_line(l, m->weight, at + i * m->in, n, r->b + (size_t)(i * l->b_row) * l->inside);

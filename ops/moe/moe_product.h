@@ -12,7 +12,7 @@ struct moe_product {
     int64_t rows, tokens; /* tokens: rows of a gathered operand */
     int64_t k, in, out, depth, width, experts;
     rw_dtype to; /* of an outer product and its addend */
-    bool gathers, gathers_dy, turned; /* for x, and for dy */
+    bool gathers, gathers_dy, transposed; /* for x, and for dy */
     bool streams; /* an outer product is written past the caches: it would be evicted before it is read */
 };
 

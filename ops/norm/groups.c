@@ -259,19 +259,19 @@ static rw_status grad(rw_grad_call *g)
     return rw_grad_is_differentiable(g) ? grad_again(g, &of, dz) : grad_at_once(g, &of, of.relu && !apart, dz);
 }
 
-#define FORWARD(NAME, ADDED, OUT, REMAKE)                                                                          \
+#define FORWARD(NAME, ADDED, OUT, RECOMPUTE)                                                                       \
     static const rw_op_def rw_op_##NAME = { .name = #NAME, .n_inputs = RW_OP_VARIADIC, .n_outputs = OUT,           \
                                             .inplace = RW_INPLACE({ 0, 0 }, { 0, ADDED }), .check = check_forward, \
                                             .kernel = RW_KERNELS(rw_groups), .grad = grad, .cost = cost,           \
                                             .workspace = RW_WORKSPACES(workspace, workspace),                      \
-                                            .recompute_output = REMAKE, .cast_f32 = RW_OP_ALL_INPUTS,              \
+                                            .recompute_output = RECOMPUTE, .cast_f32 = RW_OP_ALL_INPUTS,           \
                                             .parts = parts };
 FORWARD(batchnorm_eval, 5, 1, NULL)
 FORWARD(group_norm_given, 5, 1, NULL)
 
 /* Recomputes the result from the statistics kept for backward: x is read once. A replay would read it twice, to compute
    the statistics first. */
-static rw_tensor *remake(rw_tape *t, const rw_op_call *call, int i, rw_tensor *const *in, rw_tensor *const *out)
+static rw_tensor *recompute(rw_tape *t, const rw_op_call *call, int i, rw_tensor *const *in, rw_tensor *const *out)
 {
     struct rw_groups_attrs a = *(const struct rw_groups_attrs *)call->attrs;
     const struct rw_groups g = groups_of(call);
@@ -285,9 +285,9 @@ static rw_tensor *remake(rw_tape *t, const rw_op_call *call, int i, rw_tensor *c
     return i ? NULL : rw_apply(t, op, of, call->n_inputs > added ? added + 3 : added + 2, &a, sizeof a, NULL);
 }
 
-FORWARD(batchnorm, 3, 3, remake)
-FORWARD(group_norm, 3, 3, remake)
-FORWARD(instance_norm, 3, 3, remake)
+FORWARD(batchnorm, 3, 3, recompute)
+FORWARD(group_norm, 3, 3, recompute)
+FORWARD(instance_norm, 3, 3, recompute)
 
 /* ---- public functions ---- */
 
@@ -395,7 +395,7 @@ rw_tensor *rw_batchnorm_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *weig
     const struct rw_composite c = rw_composite_begin(t, "batchnorm");
     rw_tensor *in[RW_PIECES_MAX + 5], *out[3];
     const rw_shape s = rw_tensor_shape(x);
-    int n = rw_joined_pieces(inside(at, t, x), s.rank - 1, in, &a.more, &a.whole);
+    int n = rw_virtual_concat_inputs(inside(at, t, x), s.rank - 1, in, &a.more, &a.whole);
     in[n++] = vector_or(at, t, weight, x, 1), in[n++] = vector_or(at, t, bias, x, 0);
     if (p->evaluate) in[n++] = mean, in[n++] = var;
     if (p->add && p->add != rw_none()) in[n++] = inside(at, t, p->add);
@@ -412,7 +412,7 @@ static rw_tensor *of_images(rw_site at, rw_tape *t, const rw_op_def *op, rw_tens
     struct rw_groups_attrs a = { .eps = rw_constant(x, eps), .groups = groups };
     const struct rw_composite c = rw_composite_begin(t, op->name);
     rw_tensor *in[RW_PIECES_MAX + 2];
-    int n = rw_joined_pieces(inside(at, t, x), rw_tensor_shape(x).rank - 1, in, &a.more, &a.whole);
+    int n = rw_virtual_concat_inputs(inside(at, t, x), rw_tensor_shape(x).rank - 1, in, &a.more, &a.whole);
     in[n++] = vector_or(at, t, weight, x, 1), in[n++] = vector_or(at, t, bias, x, 0);
     return rw_composite_end(&c, apply(at, t, op, in, n, &a, NULL));
 }

@@ -75,7 +75,7 @@ VEC_INLINE void store_of(const struct rows *s, void *p, int l, int64_t i, bool w
  * Prefetches the same columns of the rows that follow: hardware prefetching stops at the end of a page, which a few
  * rows fill. Prefetching beyond the end of a buffer has no effect.
  */
-VEC_INLINE void fetch_behind(const struct rows *s, const void *p, int l, int64_t i)
+VEC_INLINE void prefetch_next_rows(const struct rows *s, const void *p, int l, int64_t i)
 {
     const int64_t at = s->at + (s->count + l) * s->n + i;
     __builtin_prefetch((const void *)((uintptr_t)p + (size_t)at * float_size(s->dtype)));
@@ -84,7 +84,7 @@ VEC_INLINE void fetch_behind(const struct rows *s, const void *p, int l, int64_t
 VEC_INLINE void add_numbers(const struct rows *s, int64_t i, bool whole, struct nf_parts *sum)
 {
     for (int l = 0; l < s->count; l++) {
-        fetch_behind(s, s->x, l, i);
+        prefetch_next_rows(s, s->x, l, i);
         for (int p = 0; p < NF_PARTS; p++) sum[l].part[p] += load_of(s, s->x, l, i + p * NF_LANES, whole);
     }
 }
@@ -99,7 +99,7 @@ VEC_INLINE void add_distances(const struct rows *s, int64_t i, bool whole, struc
                               struct nf_parts *square)
 {
     for (int l = 0; l < s->count; l++) {
-        if (s->rms) fetch_behind(s, s->x, l, i);
+        if (s->rms) prefetch_next_rows(s, s->x, l, i);
         for (int p = 0; p < NF_PARTS; p++) {
             const nf d = distance_of(s, l, i + p * NF_LANES, whole);
             if (!s->rms) rest[l].part[p] += d;
@@ -251,7 +251,7 @@ VEC_INLINE void add_part(const struct rows *s, const void *dy, int64_t i, int p,
 VEC_INLINE void add_slopes(const struct rows *s, const void *dy, int64_t i, bool whole, struct nf_parts *sum_h,
                            struct nf_parts *sum_hx)
 {
-    for (int l = 0; l < s->count; l++) fetch_behind(s, dy, l, i);
+    for (int l = 0; l < s->count; l++) prefetch_next_rows(s, dy, l, i);
     for (int p = 0; p < NF_PARTS; p++) add_part(s, dy, i + p * NF_LANES, p, whole, sum_h, sum_hx);
 }
 
@@ -287,7 +287,7 @@ VEC_INLINE void put_slopes(const struct rows *s, const struct slopes *d, const s
         db += dy;
         nf dx = s->of[l].scale * nf_fma(xh, nf_all(-d->mean_hx[l]), h - d->mean_h[l]);
         if (d->sum) {
-            fetch_behind(s, d->sum, l, i);
+            prefetch_next_rows(s, d->sum, l, i);
             dx += load_of(s, d->sum, l, i, whole);
         }
         store_of(s, d->dx, l, i, whole, dx);

@@ -233,11 +233,11 @@ __device__ __forceinline__ void backward_row(const held_row<T, PACKS, G> &x, con
     }
     constexpr int AHEAD = ahead_of_sum<T, PACKS, G, RMS>();
     raw<pack<T>> before[AHEAD] = {};
-    const auto ask = [&](int p) {
+    const auto fetch = [&](int p) {
         if (sum && p < PACKS && row::place(p, t) < n) before[p % AHEAD] = load_raw_anywhere(sum + row::place(p, t));
     };
 #pragma unroll
-    for (int p = 0; p < AHEAD; p++) ask(p);
+    for (int p = 0; p < AHEAD; p++) fetch(p);
     group_sums<G>(sums, shared, round);
     float mean_h = 0, rest = 0;
     if constexpr (!RMS) mean_h = sums[2] / count, rest = sums[3] / count;
@@ -249,8 +249,8 @@ __device__ __forceinline__ void backward_row(const held_row<T, PACKS, G> &x, con
         if (at >= n) continue;
         const pack<T> w = load_pack_anywhere(weight + at);
         const pack<T> b = before[p % AHEAD].elements();
-        ask(p + AHEAD);
-        float made[row::size];
+        fetch(p + AHEAD);
+        float result[row::size];
 #pragma unroll
         for (int e = 0; e < row::size; e++) {
             const float xh = fmaf(widen(x.v[p].x[e]) - of.mean, of.scale, of.shift), g = widen(dy.v[p].x[e]);
@@ -258,9 +258,9 @@ __device__ __forceinline__ void backward_row(const held_row<T, PACKS, G> &x, con
             to.dw[c] = fmaf(g, xh, to.dw[c]);
             if (!ONE) to.db[c] += g;
             const float d_x = fmaf(g * widen(w.x[e]), of.scale, fmaf(-xh, by_x, -by_one));
-            made[e] = sum ? widen(b.x[e]) + d_x : d_x;
+            result[e] = sum ? widen(b.x[e]) + d_x : d_x;
         }
-        const raw<pack<T>> words = narrow_pack<T>(made);
+        const raw<pack<T>> words = narrow_pack<T>(result);
         store_global(dx + at, words);
         const pack<T> out = words.elements();
 #pragma unroll
@@ -322,7 +322,7 @@ constexpr int BLOCKS = G == ROW_WARP ? 3 : PACKS * pack<T>::size * (sizeof(T) ==
  * each other's latency, but not if there are only a few with wide rows. For the widest rows in float32 there are not
  * enough registers for a second row with three sums.
  */
-template <typename T, int PACKS, int G, bool RMS, bool OF_DX> constexpr bool asks_early()
+template <typename T, int PACKS, int G, bool RMS, bool OF_DX> constexpr bool loads_early()
 {
     if (G != ROW_WARP && OF_DX && !RMS && sizeof(T) == 4 && PACKS * pack<T>::size == 32) return false;
     return G != ROW_WARP || (sizeof(T) == 2 && PACKS * pack<T>::size == 24);
@@ -346,7 +346,7 @@ __global__ void __launch_bounds__(G == ROW_WARP ? THREADS : G, (BLOCKS<T, PACKS,
     int round = 0;
     row rx, rdy, next_x, next_dy;
     int64_t i = from + threadIdx.x / G;
-    constexpr bool early = asks_early<T, PACKS, G, RMS, OF_DX>();
+    constexpr bool early = loads_early<T, PACKS, G, RMS, OF_DX>();
     if (i < to) rx.load(x + i * n, t, n), rdy.load(dy + i * n, t, n);
     for (; i < to; i += groups) {
         if (early && i + groups < to)

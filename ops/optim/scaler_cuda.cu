@@ -25,9 +25,9 @@ __device__ __forceinline__ bool unscale(void *to, const void *data, int64_t from
         for (int l = 0; l < P; l++) w[l] = widen(v.x[l]) * by;
         const raw<pack<T>> r = narrow_pack<T>(w);
         store_global(y + i, r);
-        const pack<T> made = r.elements();
+        const pack<T> unscaled = r.elements();
 #pragma unroll
-        for (int l = 0; l < P; l++) found |= !(widen(made.x[l]) - widen(made.x[l]) == 0);
+        for (int l = 0; l < P; l++) found |= !(widen(unscaled.x[l]) - widen(unscaled.x[l]) == 0);
     }
     const int last = whole + static_cast<int>(threadIdx.x);
     if (last < n) {
@@ -40,12 +40,12 @@ __device__ __forceinline__ bool unscale(void *to, const void *data, int64_t from
 /* In place or, for a batch of one, to another buffer. All threads that find such an element write the same number. */
 template <bool Moves>
 __global__ void __launch_bounds__(GRADIENT_THREADS)
-    unscale_kernel(void *elsewhere, const float *scaler, int32_t *found, const __grid_constant__ gradient_batch b)
+    unscale_kernel(void *destination, const float *scaler, int32_t *found, const __grid_constant__ gradient_batch b)
 {
     const double inverse = 1 / static_cast<double>(scaler[RW_SCALER_SCALE]);
     bool any = false;
     for_chunks(b, [&](void *data, int dtype, int64_t from, int n) {
-        void *const to = Moves ? elsewhere : data;
+        void *const to = Moves ? destination : data;
         switch (dtype) {
         case RW_F64: any |= unscale<double>(to, data, from, n, inverse); break;
         case RW_BF16: any |= unscale<bf16>(to, data, from, n, inverse); break;

@@ -147,12 +147,12 @@ rw_tensor *rw_accumulate_at(rw_site at, rw_tape *t, rw_tensor *sum, rw_tensor *t
     return rw_apply_in_order_at(at, t, &rw_op_accumulate, in, 2, NULL, 0);
 }
 
-#define BINARY(NAME, GRAD, FLAGS, ALIKE)                                                                             \
+#define BINARY(NAME, GRAD, FLAGS, WIDEST)                                                                            \
     RW_DECLARE_KERNELS(rw_##NAME)                                                                                    \
     static const rw_op_def rw_op_##NAME = { .name = #NAME, .n_inputs = 2, .n_outputs = 1, .flags = FLAGS,            \
                                             .strided = RW_OP_ALL_INPUTS, .inplace = RW_INPLACE({ 0, 0 }, { 0, 1 }), \
                                             .check = check_binary, .kernel = RW_KERNELS(rw_##NAME),                  \
-                                            .grad = GRAD, .cost = cost_binary, .cast_widest = ALIKE };                 \
+                                            .grad = GRAD, .cost = cost_binary, .cast_widest = WIDEST };                \
     rw_tensor *rw_##NAME##_at(rw_site at, rw_tape *t, rw_tensor *a, rw_tensor *b)                                    \
     {                                                                                                                \
         RW_ENTER_OP(t);                                                                                              \

@@ -124,7 +124,7 @@ template <typename R, typename T, int N> struct gelu_slopes {
     const T *z, *dy;
     T *dz;
 
-    __device__ __forceinline__ held ask(int64_t at) const
+    __device__ __forceinline__ held fetch(int64_t at) const
     {
         const int n = at < 0 ? 0 : N;
         return { load<R, T, N>(z, at < 0 ? 0 : at, 0, n), load<R, T, N>(dy, at < 0 ? 0 : at, 0, n) };
@@ -140,9 +140,9 @@ template <typename R, typename T, int N> struct gelu_slopes {
             if constexpr (std::is_same<wide<T>, double>::value) d_op_gelu_tanh_backward(x, &slope[i], 0);
             else f_op_gelu_tanh_backward(x, &slope[i], 0);
         }
-        const loaded<T, N> made = rounded<T, N>(slope);
-        if (at >= 0) store_made<T, N>(dz + at, made);
-        return made;
+        const loaded<T, N> result = rounded<T, N>(slope);
+        if (at >= 0) store_result<T, N>(dz + at, result);
+        return result;
     }
 };
 
@@ -150,12 +150,12 @@ template <typename R, typename T, int N> struct gelu_slopes {
 
 extern "C" size_t rw_gelu_tanh_backward_sum_workspace_cuda(const rw_op_call *call)
 {
-    return made_columns_workspace(call);
+    return computed_columns_workspace(call);
 }
 
 extern "C" rw_status rw_gelu_tanh_backward_sum_cuda(const rw_kernel *k)
 {
-    return sum_made_columns(k, 2, [k](auto type, auto n, const struct rw_reduce_cut &cut, const job &j, void *to) {
+    return sum_computed_columns(k, 2, [k](auto type, auto n, const struct rw_reduce_cut &cut, const job &j, void *to) {
         using T = decltype(type);
         constexpr int N = decltype(n)::value;
         const gelu_slopes<summed<wide<T>>, T, N> x = { static_cast<const T *>(k->in[0].data),

@@ -37,7 +37,7 @@ static const rw_op_def rw_op_swiglu_backward = { .name = "swiglu_backward",
                                                  .cost = cost };
 
 /* The slopes of silu(gate) * up, composed of ops that can be differentiated again. */
-static void slopes_again(rw_grad_call *g, rw_tensor *gate, rw_tensor *up, rw_tensor *dy, rw_tensor *ret[2])
+static void recompute_slopes(rw_grad_call *g, rw_tensor *gate, rw_tensor *up, rw_tensor *dy, rw_tensor *ret[2])
 {
     rw_tape *const t = rw_grad_tape(g);
     const rw_dtype dtype = rw_tensor_dtype(gate);
@@ -52,7 +52,7 @@ void rw_swiglu_slopes(rw_grad_call *g, rw_tensor *gate, rw_tensor *up, rw_tensor
 {
     rw_tensor *const in[] = { gate, up, dy };
     ret[0] = ret[1] = NULL;
-    if (rw_grad_is_differentiable(g)) slopes_again(g, gate, up, dy, ret);
+    if (rw_grad_is_differentiable(g)) recompute_slopes(g, gate, up, dy, ret);
     else rw_apply(rw_grad_tape(g), &rw_op_swiglu_backward, in, 3, NULL, 0, ret);
 }
 

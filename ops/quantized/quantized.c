@@ -15,7 +15,7 @@
 static rw_status check(rw_op_call *call)
 {
     const struct rw_linear_quantized_attrs *const a = call->attrs;
-    const int64_t features = a->turned ? a->out : a->in;
+    const int64_t features = a->transposed ? a->out : a->in;
     RW_CHECK(rw_want_float(call, 0));
     RW_CHECK(rw_want_dtype(call, 1, RW_I32));
     RW_CHECK(rw_op_shape(call, RW_SHAPE(a->out, a->in)));
@@ -28,7 +28,7 @@ static rw_status check(rw_op_call *call)
     if (x.rank < 1 || x.dim[x.rank - 1] != features)
         return rw_unexpected(call, RW_ERR_SHAPE, 0, NULL, "[..., %lld] for a weight [%lld, %lld]", (long long)features,
                              (long long)a->out, (long long)a->in);
-    x.dim[x.rank - 1] = a->turned ? a->in : a->out;
+    x.dim[x.rank - 1] = a->transposed ? a->in : a->out;
     if (call->n_inputs > 2) {
         RW_CHECK(rw_want_same_dtype(call, 0, 2));
         RW_CHECK(rw_expect_shape(call, 2, NULL, RW_SHAPE(a->out)));
@@ -48,11 +48,11 @@ void rw_quantized_gemm(struct gemm *g, const struct rw_linear_quantized_attrs *a
 {
     int64_t rows = 1;
     for (int i = 0; i + 1 < x->rank; i++) rows *= x->dim[i];
-    rw_gemm_of_panels(g, rows, a->turned ? a->in : a->out, a->turned ? a->out : a->in, dtype);
-    g->a_lies = true;
+    rw_gemm_of_panels(g, rows, a->transposed ? a->in : a->out, a->transposed ? a->out : a->in, dtype);
+    g->a_is_stored = true;
     g->a.row = g->k;
     g->a.col = 1;
-    g->from_b.turned = !a->turned;
+    g->from_b.transposed = !a->transposed;
     g->has_bias = bias;
 }
 
@@ -72,14 +72,14 @@ static size_t workspace_cuda(const rw_op_call *call)
     const struct quantized_panels p = quantized_panels_of(a, x, call->in[0].dtype, QUANTIZED_PANEL_CUDA);
     size_t greedier = 0;
     for (int64_t i = 0; i < p.n; i += p.n > 1 ? p.n - 1 : 1) {
-        const rw_layout *const lies = call->n_inputs > 2 ? call->in[2].layout : NULL;
-        const struct quantized_product q = quantized_product_of(&p, i, a->turned, x, lies);
+        const rw_layout *const bias = call->n_inputs > 2 ? call->in[2].layout : NULL;
+        const struct quantized_product q = quantized_product_of(&p, i, a->transposed, x, bias);
         const rw_operand_desc in[] = { { call->in[0].dtype, &q.x },
                                        { call->in[0].dtype, &q.weight },
                                        { call->in[0].dtype, &q.bias } };
         rw_op_call product = *call;
         product.in = in;
-        product.n_inputs = lies ? 3 : 2;
+        product.n_inputs = bias ? 3 : 2;
         const size_t bytes = rw_linear_panel_workspace_cuda(&product, p.cols);
         if (bytes == SIZE_MAX) return SIZE_MAX;
         if (bytes > greedier) greedier = bytes;
@@ -107,7 +107,7 @@ static rw_status grad(rw_grad_call *g)
     rw_tensor *const dy = rw_grad_upstream(g, 0);
     if (rw_grad_wanted(g, 0)) {
         rw_tensor *const in[] = { dy, rw_grad_input(g, 1) };
-        a.turned = !a.turned;
+        a.transposed = !a.transposed;
         RW_CHECK(rw_grad_set(g, 0, rw_apply(rw_grad_tape(g), &rw_op_linear_quantized, in, 2, &a, sizeof a, NULL)));
     }
     if (rw_grad_n_inputs(g) < 3 || !rw_grad_wanted(g, 2)) return RW_OK;
@@ -118,9 +118,13 @@ rw_tensor *rw_linear_quantized_at(rw_site at, rw_tape *t, rw_tensor *x, const rw
 {
     RW_ENTER_OP(t);
     if (!weight || (unsigned)weight->kind >= RW_QUANTIZED_KIND_COUNT) {
-        rw_refuse_at(at, t, RW_ERR_ARGUMENT,
-                     weight ? "rw_linear_quantized(weight): expected one of rw_quantized_kind, got another kind"
-                            : "rw_linear_quantized: weight is NULL; expected a weight of rw_quantized_create()");
+        if (weight)
+            rw_refuse_at(at, t, RW_ERR_ARGUMENT,
+                         "rw_linear_quantized(weight): expected one of rw_quantized_kind, 0 to %d, got kind %d",
+                         RW_QUANTIZED_KIND_COUNT - 1, (int)weight->kind);
+        else
+            rw_refuse_at(at, t, RW_ERR_ARGUMENT,
+                         "rw_linear_quantized: weight is NULL; expected a weight of rw_quantized_create()");
         return NULL;
     }
     const struct rw_linear_quantized_attrs a = { weight->kind, weight->out, weight->in, false };

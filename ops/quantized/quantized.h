@@ -14,10 +14,10 @@
 
 #include <string.h>
 
-/* `turned`: x [..., out] times the weight [out, in], else x [..., in] times its transpose. Inputs: x, the weight's
+/* `transposed`: x [..., out] times the weight [out, in], else x [..., in] times its transpose. Inputs: x, the weight's
    words, and optionally a bias. */
 struct rw_linear_quantized_attrs {
-    int64_t kind, out, in, turned;
+    int64_t kind, out, in, transposed;
 };
 
 static inline struct rw_quantized_parts quantized_parts_of(const struct rw_linear_quantized_attrs *a)
@@ -47,8 +47,8 @@ static inline struct quantized_panels quantized_panels_of(const struct rw_linear
 {
     struct quantized_panels p;
     const int64_t size = (int64_t)rw_dtype_size(dtype);
-    p.depth = a->turned ? a->out : a->in;
-    p.cols = a->turned ? a->in : a->out;
+    p.depth = a->transposed ? a->out : a->in;
+    p.cols = a->transposed ? a->in : a->out;
     p.rows = 1;
     for (int i = 0; i + 1 < x->rank; i++) p.rows *= x->dim[i];
     const int64_t fit = bytes / ((p.depth ? p.depth : 1) * size) / QUANTIZED_COLS * QUANTIZED_COLS;
@@ -85,15 +85,16 @@ static inline rw_layout quantized_matrix(int64_t rows, int64_t cols, int64_t row
 }
 
 /* bias: its layout, dense, or NULL. */
-static inline struct quantized_product quantized_product_of(const struct quantized_panels *p, int64_t i, bool turned,
-                                                            const rw_layout *x, const rw_layout *bias)
+static inline struct quantized_product quantized_product_of(const struct quantized_panels *p, int64_t i,
+                                                            bool transposed, const rw_layout *x, const rw_layout *bias)
 {
     struct quantized_product q;
     const int64_t width = quantized_width(p, i);
     q.first = i * p->width;
     q.x = quantized_matrix(p->rows, p->depth, p->depth, 1);
     q.x.offset = x->offset;
-    q.weight = turned ? quantized_matrix(width, p->depth, 1, width) : quantized_matrix(width, p->depth, p->depth, 1);
+    q.weight = transposed ? quantized_matrix(width, p->depth, 1, width)
+                          : quantized_matrix(width, p->depth, p->depth, 1);
     if (bias) {
         q.bias = *bias;
         q.bias.offset += q.first;

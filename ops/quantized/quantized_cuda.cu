@@ -67,9 +67,9 @@ void decode(const rw_kernel *k, const quantized_panels &p, int64_t i)
     x.mean = reinterpret_cast<const float *>(x.codes + parts.mean);
     x.largest = reinterpret_cast<const float *>(x.codes + parts.largest);
     x.in = a->in;
-    x.row = a->turned ? 0 : first;
-    x.from = a->turned ? first : 0;
-    x.cols = a->turned ? width : p.depth;
+    x.row = a->transposed ? 0 : first;
+    x.from = a->transposed ? first : 0;
+    x.cols = a->transposed ? width : p.depth;
     x.n = width * p.depth;
     if (!x.n) return;
     with_float_type(k->in[0].dtype, [&](auto type) {
@@ -93,7 +93,7 @@ extern "C" rw_status rw_linear_quantized_cuda(const rw_kernel *k)
     for (int64_t i = 0; i < p.n; i++) {
         const rw_view *const b = k->n_inputs > 2 ? &k->in[2] : nullptr;
         const quantized_product q =
-            quantized_product_of(&p, i, a->turned != 0, k->in[0].layout, b ? b->layout : nullptr);
+            quantized_product_of(&p, i, a->transposed != 0, k->in[0].layout, b ? b->layout : nullptr);
         const size_t first = static_cast<size_t>(q.first) * size;
         const rw_view in[] = { { k->in[0].data, &q.x, dtype }, { k->workspace, &q.weight, dtype },
                                { b ? static_cast<char *>(b->data) + first : nullptr, &q.bias, dtype } };

@@ -214,7 +214,7 @@ template <typename R, typename T, int N> struct dropped {
     uint32_t threshold;
     wide<T> factor;
 
-    __device__ __forceinline__ held ask(int64_t at) const
+    __device__ __forceinline__ held fetch(int64_t at) const
     {
         return load<R, T, N>(dy, at < 0 ? 0 : at, 0, at < 0 ? 0 : N);
     }
@@ -232,9 +232,9 @@ template <typename R, typename T, int N> struct dropped {
         if (N == 1) word[0] = one_of(word, element % WORDS); /* a pack begins with a block */
 #pragma unroll
         for (int i = 0; i < N; i++) kept[i] = word[i] >= threshold ? widen(x.x[i]) * factor : wide<T>(0);
-        const held made = rounded<T, N>(kept);
-        store_made<T, N>(dx + at, made);
-        return made;
+        const held result = rounded<T, N>(kept);
+        store_result<T, N>(dx + at, result);
+        return result;
     }
 };
 
@@ -242,13 +242,13 @@ template <typename R, typename T, int N> struct dropped {
 
 extern "C" size_t rw_dropout_columns_workspace_cuda(const rw_op_call *call)
 {
-    return made_columns_workspace(call);
+    return computed_columns_workspace(call);
 }
 
 extern "C" rw_status rw_dropout_columns_cuda(const rw_kernel *k)
 {
     const double p = static_cast<const rw_dropout_attrs *>(k->attrs)->p;
-    return sum_made_columns(k, 1, [=](auto type, auto n, const struct rw_reduce_cut &cut, const job &j, void *to) {
+    return sum_computed_columns(k, 1, [=](auto type, auto n, const struct rw_reduce_cut &cut, const job &j, void *to) {
         using T = decltype(type);
         constexpr int N = decltype(n)::value;
         const dropped<summed<wide<T>>, T, N> x = { static_cast<const T *>(k->in[0].data),

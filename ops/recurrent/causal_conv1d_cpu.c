@@ -10,7 +10,7 @@
 
 struct conv_operands {
     const void *x, *bias, *dy, *sum;
-    void *turned, *to;
+    void *transposed, *to;
 };
 
 VEC_INLINE nf f_get_lanes(const void *p, rw_dtype dtype, int64_t i)
@@ -70,10 +70,10 @@ static void strip_of(const struct rw_causal_conv1d *j, const struct conv_operand
     }
 }
 
-static void turn(const struct rw_causal_conv1d *j, const rw_view *weight, void *to)
+static void transpose(const struct rw_causal_conv1d *j, const rw_view *weight, void *to)
 {
-    if (weight->dtype == RW_F64) d_turn(j, weight->data, RW_F64, to);
-    else f_turn(j, weight->data, weight->dtype, to);
+    if (weight->dtype == RW_F64) d_transpose(j, weight->data, RW_F64, to);
+    else f_transpose(j, weight->data, weight->dtype, to);
 }
 
 struct conv {
@@ -99,11 +99,11 @@ rw_status RW_ISA_NAME(rw_causal_conv1d_cpu)(const rw_kernel *k)
 {
     const struct conv c = { rw_causal_conv1d_of(k, false),
                             { .x = k->in[0].data, .bias = rw_kernel_has(k, 2) ? k->in[2].data : NULL,
-                              .turned = k->workspace, .to = k->out[0].data },
+                              .transposed = k->workspace, .to = k->out[0].data },
                             k->out[0].dtype };
     const int64_t n = k->out[0].layout->numel;
     if (!n) return RW_OK;
-    turn(&c.j, &k->in[1], k->workspace);
+    transpose(&c.j, &k->in[1], k->workspace);
     rw_team_for(rw_threads_for(k, n), c.j.b * c.j.l, rows_of, &c);
     return RW_OK;
 }

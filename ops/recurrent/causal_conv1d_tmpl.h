@@ -23,7 +23,7 @@ VEC_INLINE void F(give)(void *p, rw_dtype dtype, int64_t at, int64_t n, const T 
 }
 
 /* Transposes the weights [c, taps] to [taps, c]. */
-VEC_INLINE void F(turn)(const struct rw_causal_conv1d *j, const void *weight, rw_dtype dtype, T *to)
+VEC_INLINE void F(transpose)(const struct rw_causal_conv1d *j, const void *weight, rw_dtype dtype, T *to)
 {
     for (int64_t c = 0; c < j->c; c++)
         for (int64_t tap = 0; tap < j->taps; tap++)
@@ -41,7 +41,7 @@ VEC_INLINE void F(whole_block)(const struct rw_causal_conv1d *j, const struct co
                                int64_t row, int64_t c)
 {
     const int64_t batch = row / j->l, t = row % j->l;
-    const T *const weight = (const T *)o->turned + c;
+    const T *const weight = (const T *)o->transposed + c;
     N sum[LANES / N_LANES] = { 0 };
     for (int v = 0; v < LANES / N_LANES && o->bias; v++) sum[v] = F(get_lanes)(o->bias, dtype, c + v * N_LANES);
     for (int64_t tap = 0; tap < j->taps; tap++) {
@@ -58,7 +58,7 @@ VEC_INLINE void F(block)(const struct rw_causal_conv1d *j, const struct conv_ope
                          int64_t c, int64_t n)
 {
     const int64_t batch = row / j->l, t = row % j->l;
-    const T *const weight = o->turned;
+    const T *const weight = o->transposed;
     T sum[LANES] = { 0 }, x[LANES];
     if (o->bias) F(take)(sum, o->bias, dtype, c, 1, n);
     for (int64_t tap = 0; tap < j->taps; tap++) {

@@ -87,7 +87,7 @@ static rw_tensor *through_tanh(rw_tape *t, rw_tensor *dy, rw_tensor *y)
 }
 
 /* Composes the gradients of lstm_cell from ops. */
-static rw_status again_lstm(rw_grad_call *g)
+static rw_status lstm_double_backward(rw_grad_call *g)
 {
     rw_tape *const t = rw_grad_tape(g);
     rw_tensor *const gates = rw_grad_widened(g, rw_grad_input(g, 0));
@@ -112,7 +112,7 @@ static rw_status again_lstm(rw_grad_call *g)
 }
 
 /* Composes the gradients of gru_cell from ops. */
-static rw_status again_gru(rw_grad_call *g)
+static rw_status gru_double_backward(rw_grad_call *g)
 {
     rw_tape *const t = rw_grad_tape(g);
     rw_tensor *const x = rw_grad_widened(g, rw_grad_input(g, 0)), *const y = rw_grad_widened(g, rw_grad_input(g, 1));
@@ -153,7 +153,7 @@ static const rw_op_def rw_op_gru_cell_backward = { .name = "gru_cell_backward",
 
 static rw_status grad_lstm(rw_grad_call *g)
 {
-    if (rw_grad_is_differentiable(g)) return again_lstm(g);
+    if (rw_grad_is_differentiable(g)) return lstm_double_backward(g);
     rw_tensor *const dh = rw_grad_upstream(g, 0), *const dc = rw_grad_upstream(g, 1);
     const struct rw_lstm_attrs a = { dh != NULL, dc != NULL };
     rw_tensor *const in[] = { rw_grad_input(g, 0), rw_grad_input(g, 1), dh ? dh : dc, dc };
@@ -165,7 +165,7 @@ static rw_status grad_lstm(rw_grad_call *g)
 
 static rw_status grad_gru(rw_grad_call *g)
 {
-    if (rw_grad_is_differentiable(g)) return again_gru(g);
+    if (rw_grad_is_differentiable(g)) return gru_double_backward(g);
     rw_tensor *const in[] = { rw_grad_input(g, 0), rw_grad_input(g, 1), rw_grad_input(g, 2), rw_grad_upstream(g, 0) };
     rw_tensor *out[3] = { NULL, NULL, NULL };
     rw_apply(rw_grad_tape(g), &rw_op_gru_cell_backward, in, 4, NULL, 0, out);

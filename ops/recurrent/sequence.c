@@ -153,12 +153,12 @@ static rw_tensor *record_steps(const struct recurrence *r, rw_tensor *x, rw_tens
     const int n = (int)rw_tensor_shape(x).dim[0];
     rw_tensor *const product = product_of(r, x), *y = NULL;
     rw_tensor **const step = product ? rw_scratch_at(r->at, r->t, r->name, (size_t)n, sizeof *step) : NULL;
-    int made = 0;
+    int n_done = 0;
     if (step && !rw_unbind_at(r->at, r->t, product, 0, step, n)) {
-        while (made < n &&
-               (*h = step[made] = c ? lstm_step(r, step[made], *h, *c, c) : gru_step(r, step[made], *h)))
-            made++;
-        if (made == n) y = rw_stack_at(r->at, r->t, step, n, 0);
+        while (n_done < n &&
+               (*h = step[n_done] = c ? lstm_step(r, step[n_done], *h, *c, c) : gru_step(r, step[n_done], *h)))
+            n_done++;
+        if (n_done == n) y = rw_stack_at(r->at, r->t, step, n, 0);
     }
     rw_free(step);
     return y;

@@ -111,17 +111,17 @@ struct corner {
 
 /* Elements of a tile; consecutive threads have consecutive rows if a matrix is stored transposed, else consecutive
    terms. */
-template <bool TURNED> __device__ __forceinline__ void element_of(int i, int *side, int *term)
+template <bool TRANSPOSED> __device__ __forceinline__ void element_of(int i, int *side, int *term)
 {
-    *side = TURNED ? i % TILE : i / DEPTH;
-    *term = TURNED ? i / TILE : i % DEPTH;
+    *side = TRANSPOSED ? i % TILE : i / DEPTH;
+    *term = TRANSPOSED ? i / TILE : i % DEPTH;
 }
 
 /*
  * sum += left right for terms from `from` up to `to`: left(row, term) and right(term, col), which are called only
  * within range. Ends with a barrier.
  */
-template <bool LEFT_TURNED, bool RIGHT_TURNED, typename W, typename L, typename R>
+template <bool LEFT_TRANSPOSED, bool RIGHT_TRANSPOSED, typename W, typename L, typename R>
 __device__ __forceinline__ void multiply(W (&sum)[SIDE][SIDE], const corner &at, int rows, int cols, int from, int to,
                                          L left, R right)
 {
@@ -130,9 +130,9 @@ __device__ __forceinline__ void multiply(W (&sum)[SIDE][SIDE], const corner &at,
     for (int k0 = from; k0 < to; k0 += DEPTH) {
         for (int i = threadIdx.x; i < TILE * DEPTH; i += THREADS) {
             int side, term;
-            element_of<LEFT_TURNED>(i, &side, &term);
+            element_of<LEFT_TRANSPOSED>(i, &side, &term);
             staged_left[term][side] = at.row0 + side < rows && k0 + term < to ? left(at.row0 + side, k0 + term) : W(0);
-            element_of<RIGHT_TURNED>(i, &side, &term);
+            element_of<RIGHT_TRANSPOSED>(i, &side, &term);
             staged_right[term][side] =
                 at.col0 + side < cols && k0 + term < to ? right(k0 + term, at.col0 + side) : W(0);
         }

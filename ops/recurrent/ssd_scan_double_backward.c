@@ -70,7 +70,7 @@ static rw_tensor *column(const struct scan *s, rw_tensor *x)
     return rw_unsqueeze(s->t, x, -1);
 }
 
-static rw_tensor *turned(const struct scan *s, rw_tensor *x)
+static rw_tensor *transposed(const struct scan *s, rw_tensor *x)
 {
     return rw_transpose(s->t, x, -1, -2);
 }
@@ -175,13 +175,13 @@ static rw_tensor *prepare(struct scan *s)
 /* From the pairs of places within a chunk: the gradient of the sums; and the contributions to dt x, b and c. */
 static rw_tensor *inside(struct scan *s, rw_tensor *sums, rw_tensor **db, rw_tensor **dc)
 {
-    rw_tensor *const share = shares(s, sums), *const scores = rw_matmul(s->t, s->c, turned(s, s->b));
-    rw_tensor *const m = times(s, scores, share), *const dm = rw_matmul(s->t, s->dy, turned(s, s->added));
+    rw_tensor *const share = shares(s, sums), *const scores = rw_matmul(s->t, s->c, transposed(s, s->b));
+    rw_tensor *const m = times(s, scores, share), *const dm = rw_matmul(s->t, s->dy, transposed(s, s->added));
     rw_tensor *const dscores = over_heads(s, times(s, dm, share)), *const both = times(s, dm, m);
     s->dsum = rw_sub(s->t, rw_sum(s->t, both, RW_AXES(-1), false), rw_sum(s->t, both, RW_AXES(-2), false));
     *dc = rw_matmul(s->t, dscores, s->b);
-    *db = rw_matmul(s->t, turned(s, dscores), s->c);
-    return rw_matmul(s->t, turned(s, m), s->dy);
+    *db = rw_matmul(s->t, transposed(s, dscores), s->c);
+    return rw_matmul(s->t, transposed(s, m), s->dy);
 }
 
 /* The states, and their gradients. *first: the gradient of the state before the first place. */
@@ -189,8 +189,8 @@ static bool both_passes(struct scan *s, rw_tensor **first)
 {
     const int state = s->s.state;
     rw_tensor *forth = state_of(s, state < 0 ? NULL : rw_grad_input(s->g, state));
-    rw_tensor *const more = rw_matmul(s->t, turned(s, times(s, s->added, s->rest)), s->b);
-    rw_tensor *const less = rw_matmul(s->t, turned(s, times(s, s->dy, s->share)), s->c);
+    rw_tensor *const more = rw_matmul(s->t, transposed(s, times(s, s->added, s->rest)), s->b);
+    rw_tensor *const less = rw_matmul(s->t, transposed(s, times(s, s->dy, s->share)), s->c);
     *first = state_of(s, rw_grad_upstream(s->g, 1));
     s->before = pass(s, more, false, &forth);
     s->after = pass(s, less, true, first);
@@ -202,7 +202,7 @@ static void outside(struct scan *s, rw_tensor **dx, rw_tensor **db, rw_tensor **
 {
     rw_tensor *const of_c = rw_matmul(s->t, times(s, s->dy, s->share), s->before);
     rw_tensor *const of_b = rw_matmul(s->t, times(s, s->added, s->rest), s->after);
-    rw_tensor *const of_x = times(s, rw_matmul(s->t, s->b, turned(s, s->after)), s->rest);
+    rw_tensor *const of_x = times(s, rw_matmul(s->t, s->b, transposed(s, s->after)), s->rest);
     rw_tensor *const of_rest = dots(s, s->added, of_x);
     rw_tensor *const kept = times(s, s->after, s->whole); /* first: before it decays, a state may be large */
     rw_tensor *const of_whole = rw_sum(s->t, times(s, s->before, kept), RW_AXES(-1, -2), false);

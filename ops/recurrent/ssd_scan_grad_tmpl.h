@@ -6,7 +6,7 @@
  */
 
 /* The data of a chunk that backward has in addition to struct chunk, for all heads of a part. */
-struct F(turned) {
+struct F(transposed) {
     T *c;                    /* [n][places] */
     T *dscores;              /* [j][i] */
     T *dc, *db;              /* [n][places] */
@@ -16,11 +16,11 @@ struct F(turned) {
 struct F(head) {
     int64_t b, h, part_h;    /* part_h: its index within its part */
     T *x, *dy, *dx;
-    T *x_turned, *dy_turned; /* x times dt */
-    T *m, *dc, *ds;          /* [j][i]; [n][places]; [places] */
-    T *state, *dstate;       /* before the chunk; and the gradient of the one after it */
-    bool is_last;            /* the last chunk, whose final state has no gradient */
-    bool is_first;           /* the first chunk, before which the state is 0 */
+    T *x_transposed, *dy_transposed; /* x times dt */
+    T *m, *dc, *ds;                  /* [j][i]; [n][places]; [places] */
+    T *state, *dstate;               /* before the chunk; and the gradient of the one after it */
+    bool is_last;                    /* the last chunk, whose final state has no gradient */
+    bool is_first;                   /* the first chunk, before which the state is 0 */
 };
 
 /* A V that is accumulated in a loop, in parts that stay in registers (see vec_parts.h). */
@@ -77,9 +77,9 @@ static void F(open_head)(const struct ssd *a, struct F(head) *d, const struct F(
     F(head_rows)(a, SSD_X, d->x, d->b, d->h, c);
     if (a->s.dy >= 0) F(head_rows)(a, a->s.dy, d->dy, d->b, d->h, c);
     else memset(d->dy, 0, (size_t)(c->lanes * a->p) * sizeof *d->dy);
-    F(turn)(d->x_turned, a->q, d->x, a->p, c->lanes, a->p);
-    F(turn)(d->dy_turned, a->q, d->dy, a->p, c->lanes, a->p);
-    F(scale_columns)(d->x_turned, a->q, x->dt, a->p, c->lanes);
+    F(transpose_block)(d->x_transposed, a->q, d->x, a->p, c->lanes, a->p);
+    F(transpose_block)(d->dy_transposed, a->q, d->dy, a->p, c->lanes, a->p);
+    F(scale_columns)(d->x_transposed, a->q, x->dt, a->p, c->lanes);
     memset(d->ds, 0, (size_t)a->q * sizeof *d->ds);
 }
 
@@ -116,7 +116,7 @@ static void F(inside)(const struct ssd *a, struct F(head) *d, const struct F(chu
                       T *dscores)
 {
     for (int64_t j = 0; j < c->lanes; j += RW_SSD_SIDE)
-        F(multiply)(d->m + j * a->q + j, a->q, d->x_turned + j, 1, a->q, d->dy_turned + j, a->q, RW_SSD_SIDE,
+        F(multiply)(d->m + j * a->q + j, a->q, d->x_transposed + j, 1, a->q, d->dy_transposed + j, a->q, RW_SSD_SIDE,
                     c->lanes - j, a->s.p, false);
     for (int64_t j = 0; j < c->places; j++) F(pair_row)(a, d, c, x, dscores, j);
 }
@@ -152,15 +152,15 @@ static T F(inputs)(const struct ssd *a, struct F(head) *d, const struct F(chunk)
 
 /* The terms that pass through the states: dc, db, and the gradient of the state before the chunk. Returns the gradient
    of the factor exp(s[last]) of that state. */
-static T F(outside)(const struct ssd *a, struct F(head) *d, const struct F(chunk) *c, const struct F(turned) *t,
+static T F(outside)(const struct ssd *a, struct F(head) *d, const struct F(chunk) *c, const struct F(transposed) *t,
                     const struct F(places) *x)
 {
     const int64_t each = a->n * a->p;
     T all = 0;
     for (int64_t i = 0; i < c->places; i++) F(scale)(d->dy + i * a->p, x->share[i], a->p);
     if (!d->is_first) {
-        F(scale_columns)(d->dy_turned, a->q, x->share, a->p, c->lanes);
-        F(multiply)(d->dc, a->q, d->state, a->p, 1, d->dy_turned, a->q, a->s.n, c->lanes, a->s.p, false);
+        F(scale_columns)(d->dy_transposed, a->q, x->share, a->p, c->lanes);
+        F(multiply)(d->dc, a->q, d->state, a->p, 1, d->dy_transposed, a->q, a->s.n, c->lanes, a->s.p, false);
         for (int64_t n = 0; n < a->s.n; n++)
             for (int64_t i = 0; i < c->lanes; i += N_LANES) {
                 const N dc = *(const N *)(d->dc + n * a->q + i);
@@ -169,8 +169,8 @@ static T F(outside)(const struct ssd *a, struct F(head) *d, const struct F(chunk
             }
     }
     if (!d->is_last) {
-        F(scale_columns)(d->x_turned, a->q, x->rest, a->p, c->lanes);
-        F(multiply)(t->db, a->q, d->dstate, a->p, 1, d->x_turned, a->q, a->s.n, c->lanes, a->s.p, true);
+        F(scale_columns)(d->x_transposed, a->q, x->rest, a->p, c->lanes);
+        F(multiply)(t->db, a->q, d->dstate, a->p, 1, d->x_transposed, a->q, a->s.n, c->lanes, a->s.p, true);
         F(scale)(d->dstate, x->whole, each); /* first: a product with a state that decays to 0 may overflow */
         if (!d->is_first) all = F(dot)(d->state, d->dstate, each);
     }
@@ -206,18 +206,18 @@ static T *F(part_rows)(const struct ssd *a, bool of_c, int64_t b, int64_t g, int
 }
 
 /* The products with the scores' gradient, and the part's sums as rows. room: rows [places][n]. */
-static void F(close_chunk)(const struct ssd *a, const struct F(chunk) *c, const struct F(turned) *t,
+static void F(close_chunk)(const struct ssd *a, const struct F(chunk) *c, const struct F(transposed) *t,
                            const struct ssd_unit *u, T *rows)
 {
     T *const db = F(part_rows)(a, false, u->b, u->g, u->part) + c->at * a->s.n;
     T *const dc = F(part_rows)(a, true, u->b, u->g, u->part) + c->at * a->s.n;
     for (int64_t i = 0; i < c->lanes; i += RW_SSD_SIDE) {
         const int64_t end = i + RW_SSD_SIDE < c->places ? i + RW_SSD_SIDE : c->places;
-        F(multiply)(t->dc + i, a->q, c->turned, a->q, 1, t->dscores + i, a->q, a->s.n, RW_SSD_SIDE, end, true);
+        F(multiply)(t->dc + i, a->q, c->transposed, a->q, 1, t->dscores + i, a->q, a->s.n, RW_SSD_SIDE, end, true);
     }
-    F(turn)(rows, a->n, t->dc, a->q, a->n, c->lanes);
+    F(transpose_block)(rows, a->n, t->dc, a->q, a->n, c->lanes);
     for (int64_t i = 0; i < c->places; i++) memcpy(dc + i * a->s.n, rows + i * a->n, (size_t)a->s.n * sizeof *dc);
-    F(turn)(rows, a->n, t->db, a->q, a->n, c->lanes);
+    F(transpose_block)(rows, a->n, t->db, a->q, a->n, c->lanes);
     for (int64_t j = 0; j < c->places; j += RW_SSD_SIDE) {
         const int64_t some = c->places - j < RW_SSD_SIDE ? c->places - j : RW_SSD_SIDE;
         F(multiply)(rows + j * a->n, a->n, t->dscores + j * a->q + j, a->q, 1, c->c + j * a->n, a->n, some, a->n,
@@ -226,13 +226,13 @@ static void F(close_chunk)(const struct ssd *a, const struct F(chunk) *c, const 
     for (int64_t i = 0; i < c->places; i++) memcpy(db + i * a->s.n, rows + i * a->n, (size_t)a->s.n * sizeof *db);
 }
 
-static void F(backward_chunk)(const struct ssd *a, struct F(chunk) *c, const struct F(turned) *t,
+static void F(backward_chunk)(const struct ssd *a, struct F(chunk) *c, const struct F(transposed) *t,
                               const struct ssd_unit *u, int64_t i)
 {
     F(open_chunk)(a, c, u, i);
     F(group_rows)(a, SSD_C, c->c, u, c);
-    F(turn)(c->turned, a->q, c->b, a->n, c->lanes, a->n);
-    F(turn)(t->c, a->q, c->c, a->n, c->lanes, a->n);
+    F(transpose_block)(c->transposed, a->q, c->b, a->n, c->lanes, a->n);
+    F(transpose_block)(t->c, a->q, c->c, a->n, c->lanes, a->n);
     for (int64_t j = 0; j < c->lanes; j += RW_SSD_SIDE)
         F(multiply)(c->scores + j * a->q + j, a->q, c->b + j * a->n, a->n, 1, t->c + j, a->q, RW_SSD_SIDE,
                     c->lanes - j, a->s.n, false);
@@ -246,14 +246,14 @@ static void F(backward)(const struct ssd *a, T *room, struct ssd_unit u)
 {
     const int64_t each = a->n * a->p, all = (a->s.chunks + 1) * each, q = a->q;
     struct F(chunk) c = { .b = F(cut)(&room, q * a->n), .c = F(cut)(&room, q * a->n),
-                          .turned = F(cut)(&room, q * a->n), .scores = F(cut)(&room, q * q) };
-    struct F(turned) t = { .c = F(cut)(&room, q * a->n), .dscores = F(cut)(&room, q * q),
-                           .dc = F(cut)(&room, q * a->n), .db = F(cut)(&room, q * a->n) };
+                          .transposed = F(cut)(&room, q * a->n), .scores = F(cut)(&room, q * q) };
+    struct F(transposed) t = { .c = F(cut)(&room, q * a->n), .dscores = F(cut)(&room, q * q),
+                               .dc = F(cut)(&room, q * a->n), .db = F(cut)(&room, q * a->n) };
     struct F(places) x = { .dt = F(cut)(&room, q), .sum = F(cut)(&room, q), .low = F(cut)(&room, q),
                            .share = F(cut)(&room, q), .rest = F(cut)(&room, q) };
     struct F(head) d = { .b = u.b, .x = F(cut)(&room, q * a->p), .dy = F(cut)(&room, q * a->p),
-                         .dx = F(cut)(&room, q * a->p), .x_turned = F(cut)(&room, q * a->p),
-                         .dy_turned = F(cut)(&room, q * a->p), .m = F(cut)(&room, q * q),
+                         .dx = F(cut)(&room, q * a->p), .x_transposed = F(cut)(&room, q * a->p),
+                         .dy_transposed = F(cut)(&room, q * a->p), .m = F(cut)(&room, q * q),
                          .dc = F(cut)(&room, q * a->n), .ds = F(cut)(&room, q) };
     T *const of_dt = F(cut)(&room, q), *const states = F(cut)(&room, RW_SSD_HEADS * all), *const rows = room;
     double da[RW_SSD_HEADS] = { 0 };

@@ -19,7 +19,7 @@ struct F(places) {
 /* A group's part of a chunk: c and b as rows, b also transposed, and their scores. */
 struct F(chunk) {
     int64_t at, places, lanes; /* the first place, their number, and that padded to whole tiles */
-    T *b, *c, *turned, *scores;
+    T *b, *c, *transposed, *scores;
 };
 
 VEC_INLINE T *F(cut)(T **room, int64_t elements)
@@ -48,7 +48,7 @@ static void F(rows)(T *to, int64_t width, const rw_view *v, int64_t at, int64_t 
 }
 
 /* to[c][r] = from[r][c], in squares of whole vectors. */
-static void F(turn)(T *to, int64_t to_row, const T *from, int64_t from_row, int64_t rows, int64_t cols)
+static void F(transpose_block)(T *to, int64_t to_row, const T *from, int64_t from_row, int64_t rows, int64_t cols)
 {
     for (int64_t r = 0; r < rows; r += LANES)
         for (int64_t c = 0; c < cols; c += LANES) {
@@ -151,7 +151,7 @@ static void F(read_state)(const struct ssd *a, int input, T *to, int64_t b, int6
 static void F(write_state)(const struct ssd *a, const rw_view *to, const T *state, int64_t b, int64_t h, T *room)
 {
     for (int64_t p = 0; p < a->s.p; p += LANES) {
-        F(turn)(room, a->n, state + p, a->p, a->n, LANES);
+        F(transpose_block)(room, a->n, state + p, a->p, a->n, LANES);
         for (int64_t i = 0; i < LANES && p + i < a->s.p; i++)
             F(give)(to->data, to->dtype, ((b * a->s.h + h) * a->s.p + p + i) * a->s.n, room + i * a->n, 1, a->s.n);
     }
@@ -207,7 +207,7 @@ static void F(forward_head)(const struct ssd *a, T *state, const struct F(chunk)
 static void F(forward)(const struct ssd *a, T *room, struct ssd_unit u)
 {
     struct F(chunk) c = { .b = F(cut)(&room, a->q * a->n), .c = F(cut)(&room, a->q * a->n),
-                          .turned = F(cut)(&room, a->q * a->n), .scores = F(cut)(&room, a->q * a->q) };
+                          .transposed = F(cut)(&room, a->q * a->n), .scores = F(cut)(&room, a->q * a->q) };
     struct F(places) x = { .dt = F(cut)(&room, a->q), .sum = F(cut)(&room, a->q), .low = F(cut)(&room, a->q),
                            .share = F(cut)(&room, a->q), .rest = F(cut)(&room, a->q) };
     T *const state = F(cut)(&room, RW_SSD_HEADS * a->n * a->p);
@@ -216,9 +216,9 @@ static void F(forward)(const struct ssd *a, T *room, struct ssd_unit u)
     for (int64_t i = 0; i < a->s.chunks; i++) {
         F(open_chunk)(a, &c, &u, i);
         F(group_rows)(a, SSD_C, c.c, &u, &c);
-        F(turn)(c.turned, a->q, c.b, a->n, c.lanes, a->n);
+        F(transpose_block)(c.transposed, a->q, c.b, a->n, c.lanes, a->n);
         for (int64_t k = 0; k < c.lanes; k += RW_SSD_SIDE)
-            F(multiply)(c.scores + k * a->q, a->q, c.c + k * a->n, a->n, 1, c.turned, a->q, RW_SSD_SIDE,
+            F(multiply)(c.scores + k * a->q, a->q, c.c + k * a->n, a->n, 1, c.transposed, a->q, RW_SSD_SIDE,
                         k + RW_SSD_SIDE, a->s.n, false);
         for (int64_t h = u.first; h < u.end; h++) {
             F(head_places)(a, &x, u.b, h, &c);

@@ -93,7 +93,7 @@ template <typename R, typename T, int N> struct stored {
     static constexpr int blocks = 4;    /* per multiprocessor, at most */
     const T *x;
 
-    __device__ __forceinline__ held ask(int64_t at) const
+    __device__ __forceinline__ held fetch(int64_t at) const
     {
         return load<R, T, N>(x, at < 0 ? 0 : at, 0, at < 0 ? 0 : N);
     }
@@ -137,7 +137,7 @@ __global__ void __launch_bounds__(RW_REDUCE_CUDA_THREADS,
             for (int l = 0; l < source::ahead; l++) {
                 const int64_t row = r + (first + l) * step;
                 at[l] = row < end ? from + start_of(j.rows, row) : -1;
-                v[l] = x.ask(at[l]);
+                v[l] = x.fetch(at[l]);
             }
 #pragma unroll
             for (int l = 0; l < source::ahead; l++) taken[first + l] = x.take(v[l], at[l]);
@@ -181,7 +181,7 @@ void launch_columns(const rw_kernel *k, const struct rw_reduce_cut &cut, const j
  * are computed while they are summed, by the source that launch(type, n, cut, job, to) passes to launch_columns(). The
  * order is that of sum_to on the stored elements.
  */
-template <typename F> rw_status sum_made_columns(const rw_kernel *k, int addend, const F &launch)
+template <typename F> rw_status sum_computed_columns(const rw_kernel *k, int addend, const F &launch)
 {
     const rw_layout *const l = k->out[0].layout;
     const struct rw_reduce_plan plan = rw_reduce_plan(l, rw_reduce_rows(l->rank));
@@ -203,7 +203,7 @@ template <typename F> rw_status sum_made_columns(const rw_kernel *k, int addend,
 }
 
 /* Bytes of workspace for that, if the computed elements have the layout of input 0. */
-inline size_t made_columns_workspace(const rw_op_call *call)
+inline size_t computed_columns_workspace(const rw_op_call *call)
 {
     const rw_layout *const l = call->in[0].layout;
     const struct rw_reduce_plan plan = rw_reduce_plan(l, rw_reduce_rows(l->rank));
@@ -211,10 +211,10 @@ inline size_t made_columns_workspace(const rw_op_call *call)
 }
 
 /* Stores elements that such a source has computed, at an address of any alignment. */
-template <typename T, int N> __device__ __forceinline__ void store_made(T *to, const loaded<T, N> &made)
+template <typename T, int N> __device__ __forceinline__ void store_result(T *to, const loaded<T, N> &result)
 {
-    if (!(reinterpret_cast<uintptr_t>(to) % sizeof made)) *reinterpret_cast<loaded<T, N> *>(to) = made;
-    else for (int i = 0; i < N; i++) to[i] = made.elements().x[i];
+    if (!(reinterpret_cast<uintptr_t>(to) % sizeof result)) *reinterpret_cast<loaded<T, N> *>(to) = result;
+    else for (int i = 0; i < N; i++) to[i] = result.elements().x[i];
 }
 
 /* N numbers rounded to their type. */

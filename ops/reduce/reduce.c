@@ -119,10 +119,10 @@ static rw_tensor *softmax_over(rw_tape *t, rw_tensor *x, uint32_t mask)
             order[n++] = i;
             *(last ? &row : &rows) *= in.dim[i];
         }
-    rw_tensor *const turned = rw_permute(t, x, order);
-    if (!turned) return NULL;
-    rw_tensor *const y = rw_softmax(t, rw_reshape(t, turned, RW_SHAPE(rows, row)), 1);
-    return rw_permute(t, rw_reshape(t, y, rw_tensor_shape(turned)), back);
+    rw_tensor *const permuted = rw_permute(t, x, order);
+    if (!permuted) return NULL;
+    rw_tensor *const y = rw_softmax(t, rw_reshape(t, permuted, RW_SHAPE(rows, row)), 1);
+    return rw_permute(t, rw_reshape(t, y, rw_tensor_shape(permuted)), back);
 }
 
 /*

@@ -23,7 +23,7 @@ struct pass_job {
     const double *shift; /* for PASS_EXP, per output */
     double *to;
     double *part; /* [parts][outputs] */
-    const rw_kernel *maker; /* for elements that `make` computes while they are summed; else NULL */
+    const rw_kernel *producer; /* for elements that `make` computes while they are summed; else NULL */
     rw_reduce_make make;
     const void *sum; /* the addend of the results, with the layout of the output; NULL for none */
 };
@@ -215,7 +215,7 @@ VEC_INLINE void columns_f(const struct pass_job *j, rw_dtype dtype, enum pass pa
             const int rows = end - r < 4 ? 1 : 4;
             for (int i = 0; i < rows; i++) {
                 four[i] = at;
-                if (j->make) j->make(j->maker, at, n);
+                if (j->make) j->make(j->producer, at, n);
                 at = next(&j->plan->rows, at, index);
             }
             if (rows == 4) add_rows_f(j->k->in[0].data, dtype, pass, by, four, 4, n, block);
@@ -232,7 +232,7 @@ VEC_INLINE void columns_d(const struct pass_job *j, enum pass pass, int64_t base
     int64_t index[RW_MAX_RANK], at = base + seek(&j->plan->rows, from, index);
     for (int64_t r = from; r < to; r++) {
         const double *const x = (const double *)j->k->in[0].data + at;
-        if (j->make) j->make(j->maker, at, n);
+        if (j->make) j->make(j->producer, at, n);
         for (int64_t i = 0; i < n; i++)
             total[i] = merge(pass, total[i], pass == PASS_EXP ? exp(x[i] - shift[i]) : x[i]);
         at = next(&j->plan->rows, at, index);
@@ -370,7 +370,7 @@ rw_status RW_ISA_NAME(rw_sum_rows_cpu)(const rw_kernel *k, rw_reduce_make make, 
     sum.in = &k->out[0];
     sum.out = &k->out[1];
     sum.n_inputs = sum.n_outputs = 1;
-    run_pass(&(struct pass_job){ .k = &sum, .plan = &plan, .part = k->workspace, .divisor = 1, .maker = k,
+    run_pass(&(struct pass_job){ .k = &sum, .plan = &plan, .part = k->workspace, .divisor = 1, .producer = k,
                                  .make = make, .sum = rw_kernel_has(k, addend) ? k->in[addend].data : NULL },
              PASS_SUM);
     return RW_OK;

@@ -105,7 +105,7 @@ static rw_status failed(rw_tape *t)
 }
 
 /* Splits x and removes the axis from each part; see the public header for the contract. */
-rw_status rw_unbind_at(rw_site at, rw_tape *t, rw_tensor *x, int axis, rw_tensor **ret_parts, int n)
+rw_status rw_unbind_at(rw_site at, rw_tape *t, rw_tensor *x, int axis, rw_tensor **ret_parts, size_t n)
 {
     RW_ENTER_RECORDING(rw_edge_context(t), RW_ERR_ARGUMENT);
     const struct rw_composite c = rw_composite_begin(t, "unbind");
@@ -114,32 +114,32 @@ rw_status rw_unbind_at(rw_site at, rw_tape *t, rw_tensor *x, int axis, rw_tensor
         rw_composite_end(&c, NULL);
         return status;
     }
-    int64_t *const sizes = rw_scratch_at(at, t, "unbind", (size_t)n, sizeof *sizes);
-    for (int i = 0; i < n; i++) ret_parts[i] = NULL;
-    for (int i = 0; sizes && i < n; i++) sizes[i] = 1;
+    int64_t *const sizes = rw_scratch_at(at, t, "unbind", n, sizeof *sizes);
+    for (size_t i = 0; i < n; i++) ret_parts[i] = NULL;
+    for (size_t i = 0; sizes && i < n; i++) sizes[i] = 1;
     rw_tensor *last = NULL;
     if (sizes && !rw_split_at(at, t, x, axis, sizes, n, ret_parts)) {
         last = ret_parts[0];
-        for (int i = 0; i < n && last; i++) last = ret_parts[i] = rw_select_at(at, t, ret_parts[i], axis, 0);
+        for (size_t i = 0; i < n && last; i++) last = ret_parts[i] = rw_select_at(at, t, ret_parts[i], axis, 0);
     }
     rw_free(sizes);
     if (rw_composite_end(&c, last)) return RW_OK;
-    for (int i = 0; i < n; i++) ret_parts[i] = NULL;
+    for (size_t i = 0; i < n; i++) ret_parts[i] = NULL;
     return failed(t);
 }
 
 /* stack */
 
-rw_tensor *rw_stack_at(rw_site at, rw_tape *t, rw_tensor *const *x, int n, int axis)
+rw_tensor *rw_stack_at(rw_site at, rw_tape *t, rw_tensor *const *x, size_t n, int axis)
 {
     RW_ENTER_OP(t);
     const struct rw_composite c = rw_composite_begin(t, "stack");
     if (n < 1 || n >= RW_OP_MAX_OPERANDS || !x) return rw_composite_end(&c, rw_concat_at(at, t, x, n, axis));
-    rw_tensor **const part = t ? rw_scratch_at(at, t, "stack", (size_t)n, sizeof *part) : NULL, *result = NULL;
-    int made = 0;
+    rw_tensor **const part = t ? rw_scratch_at(at, t, "stack", n, sizeof *part) : NULL, *result = NULL;
+    size_t n_done = 0;
     if (!part) return rw_composite_end(&c, NULL);
-    while (made < n && (part[made] = rw_unsqueeze_at(at, t, x[made], axis))) made++;
-    if (made == n) result = rw_concat_at(at, t, part, n, axis);
+    while (n_done < n && (part[n_done] = rw_unsqueeze_at(at, t, x[n_done], axis))) n_done++;
+    if (n_done == n) result = rw_concat_at(at, t, part, n, axis);
     rw_free(part);
     return rw_composite_end(&c, result);
 }

@@ -6,6 +6,7 @@
  */
 #include "ops/common/kernels.h"
 #include "ops/common/util.h"
+#include "ops/embedding/embedding.h"
 #include "ops/select/bags.h"
 #include "ops/select/gather.h"
 #include "record/edge.h"
@@ -161,11 +162,7 @@ static bool read_params(struct bags *b, const rw_embedding_bag_params *p)
     b->ends = p->ends;
     if (!params_fit(b, p, index) || !shapes_fit(b, table, index) || !types_fit(b)) return false;
     b->bags = b->offsets ? rw_tensor_shape(b->offsets).dim[0] - b->ends : index.dim[0];
-    b->padding = p->pads ? p->padding + (p->padding < 0 ? table.dim[0] : 0) : -1;
-    if (!p->pads || (b->padding >= 0 && b->padding < table.dim[0])) return true;
-    rw_refuse_at(b->at, b->t, RW_ERR_ARGUMENT, "%s(padding): expected a row of the table, %lld to %lld, got %lld", what,
-                 (long long)-table.dim[0], (long long)table.dim[0] - 1, (long long)p->padding);
-    return false;
+    return rw_padding_row_at(b->at, b->t, what, b->table, p->has_padding_index, p->padding_index, &b->padding);
 }
 
 /* ---- recording ---- */

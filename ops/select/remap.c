@@ -164,15 +164,15 @@ static const char *pad_mistake(int64_t n, const int64_t *pad, rw_pad_mode mode)
 }
 
 /* Reports invalid paddings before anything is recorded. */
-static bool pad_refused(rw_site at, rw_tape *t, rw_shape x, const int64_t *pad, int n, rw_pad_mode mode)
+static bool pad_refused(rw_site at, rw_tape *t, rw_shape x, const int64_t *pad, size_t n, rw_pad_mode mode)
 {
     if ((unsigned)mode >= RW_PAD_MODE_COUNT)
         return rw_refuse_at(at, t, RW_ERR_ARGUMENT, "pad(mode): expected one of rw_pad_mode, 0 to %d, got %d",
                             RW_PAD_MODE_COUNT - 1, (int)mode);
-    if (n < 0 || n % 2 || n / 2 > x.rank || (n && !pad))
-        return rw_refuse_at(at, t, RW_ERR_SHAPE, "pad(pad, n): expected two numbers per axis, 0 to %d, got %d%s",
+    if (n % 2 || n / 2 > (size_t)x.rank || (n && !pad))
+        return rw_refuse_at(at, t, RW_ERR_SHAPE, "pad(pad, n): expected two numbers per axis, 0 to %d, got %zu%s",
                             2 * x.rank, n, pad ? "" : " at NULL");
-    for (int i = 0; i < n / 2; i++) {
+    for (int i = 0; i < (int)n / 2; i++) {
         const char *const mistake = pad_mistake(x.dim[x.rank - 1 - i], pad + 2 * i, mode);
         if (mistake)
             return rw_refuse_at(at, t, RW_ERR_SHAPE, "pad(pad[%d], pad[%d]): expected %s, got %lld and %lld for extent "
@@ -182,13 +182,14 @@ static bool pad_refused(rw_site at, rw_tape *t, rw_shape x, const int64_t *pad, 
     return false;
 }
 
-rw_tensor *rw_pad_at(rw_site at, rw_tape *t, rw_tensor *x, const int64_t *pad, int n, rw_pad_mode mode, double value)
+rw_tensor *rw_pad_at(rw_site at, rw_tape *t, rw_tensor *x, const int64_t *pad, size_t n, rw_pad_mode mode,
+                     double value)
 {
     RW_ENTER_OP(t);
     if (!rw_operand_check(at, t, x, "pad", "x")) return NULL;
     const int rank = rw_tensor_shape(x).rank;
     if (pad_refused(at, t, rw_tensor_shape(x), pad, n, mode)) return NULL;
     const struct rw_composite c = rw_composite_begin(t, "pad");
-    for (int i = 0; i < n / 2 && x; i++) x = pad_axis(at, t, x, rank - 1 - i, pad + 2 * i, mode, value);
+    for (int i = 0; i < (int)n / 2 && x; i++) x = pad_axis(at, t, x, rank - 1 - i, pad + 2 * i, mode, value);
     return rw_composite_end(&c, x);
 }

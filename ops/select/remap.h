@@ -57,7 +57,7 @@ static inline struct rw_remap_run rw_remap_run_of(int64_t to, int64_t n, int64_t
 /* A rule of windows has none. */
 static inline struct rw_remap_runs rw_remap_runs_of(const struct rw_remap_attrs *a)
 {
-    const int64_t n = a->from, before = a->before, behind = a->to - before - n;
+    const int64_t n = a->from, before = a->before, after = a->to - before - n;
     const struct rw_remap_run none = rw_remap_run_of(a->to, 0, 0, 1);
     const struct rw_remap_run own = rw_remap_run_of(before, n, 0, 1);
     struct rw_remap_runs r = { { none, own, none } };
@@ -69,15 +69,15 @@ static inline struct rw_remap_runs rw_remap_runs_of(const struct rw_remap_attrs 
         break;
     case RW_REMAP_REFLECT:
         r.run[0] = rw_remap_run_of(0, before, before, -1);
-        r.run[2] = rw_remap_run_of(before + n, behind, n - 2, -1);
+        r.run[2] = rw_remap_run_of(before + n, after, n - 2, -1);
         break;
     case RW_REMAP_REPLICATE:
         r.run[0] = rw_remap_run_of(0, before, 0, 0);
-        r.run[2] = rw_remap_run_of(before + n, behind, n - 1, 0);
+        r.run[2] = rw_remap_run_of(before + n, after, n - 1, 0);
         break;
     case RW_REMAP_CIRCULAR:
         r.run[0] = rw_remap_run_of(0, before, n - before, 1);
-        r.run[2] = rw_remap_run_of(before + n, behind, 0, 1);
+        r.run[2] = rw_remap_run_of(before + n, after, 0, 1);
         break;
     default: r.run[1] = none;
     }

@@ -259,11 +259,15 @@ const rw_op_def rw_op_concat = { .name = "concat",
                                  .cost = cost_copy,
                                  .cast_widest = RW_OP_ALL_INPUTS };
 
-rw_tensor *rw_concat_at(rw_site at, rw_tape *t, rw_tensor *const *x, int n, int axis)
+rw_tensor *rw_concat_at(rw_site at, rw_tape *t, rw_tensor *const *x, size_t n, int axis)
 {
     RW_ENTER_OP(t);
     struct rw_concat_attrs a = { axis };
-    const int rank = rw_any_lies_channels_last(x, n) ? rw_tensor_shape(x[0]).rank : 0;
+    if (t && (n < 1 || n >= RW_OP_MAX_OPERANDS)) {
+        rw_refuse_at(at, t, RW_ERR_ARGUMENT, "concat(n): expected 1 to %d tensors, got %zu", RW_OP_MAX_OPERANDS - 1, n);
+        return NULL;
+    }
+    const int rank = rw_any_is_channels_last(x, n) ? rw_tensor_shape(x[0]).rank : 0;
     if (axis >= -rank && axis < rank) a.axis = rw_axis_inside(axis < 0 ? axis + rank : axis, rank);
     return rw_apply_in_order_at(at, t, &rw_op_concat, x, n, &a, sizeof a);
 }

@@ -203,12 +203,12 @@ static void put_number(const rw_view *y, int64_t from, int64_t to, double value)
 
 static void pad_block(const rw_kernel *k, const struct edges *e, const struct blocks *blocks, const struct block *s)
 {
-    const int64_t behind = e->before + e->part, begin = s->row * blocks->whole;
+    const int64_t part_end = e->before + e->part, begin = s->row * blocks->whole;
     const int64_t last = begin + (s->n - 1) * blocks->whole;
-    const int64_t front = s->end < e->before ? s->end : e->before, back = s->begin > behind ? s->begin : behind;
+    const int64_t front = s->end < e->before ? s->end : e->before, back = s->begin > part_end ? s->begin : part_end;
     put_number(&k->out[0], begin + s->begin, begin + front, e->value);
     for (int64_t at = begin; at < last; at += blocks->whole)
-        put_number(&k->out[0], at + behind, at + blocks->whole + e->before, e->value);
+        put_number(&k->out[0], at + part_end, at + blocks->whole + e->before, e->value);
     put_number(&k->out[0], last + back, last + s->end, e->value);
 }
 

@@ -108,10 +108,10 @@ rw_status RW_ISA_NAME(rw_copy_cpu)(const rw_kernel *k)
     const int64_t numel = k->out[0].layout->numel;
     if (!numel) return RW_OK;
     struct copy c = { .k = k };
-    struct turn turn;
+    struct transpose transpose;
     rw_axes_join(k, 1, &c.m);
-    if (turns(k, &c.m, &turn)) {
-        turn_all(k, &turn);
+    if (is_transpose(k, &c.m, &transpose)) {
+        transpose_all(k, &transpose);
         return RW_OK;
     }
     c.row = row_of(k->out[0].dtype, k->in[0].dtype);

@@ -119,25 +119,25 @@ rw_status move(const rw_kernel *k, const rw_view *x, void *y, const int64_t *to)
 
 /* Tiles cover `dense`, the axis that is contiguous in the input, and the last axis, which is contiguous in the
    result. */
-struct turn_args {
+struct transpose_args {
     int rank, dense;
     int64_t dim[RW_MAX_RANK], from[RW_MAX_RANK], to[RW_MAX_RANK];
     int64_t rows, cols; /* tiles over the dense axis and over the last */
 };
 
-constexpr int TURN_ROWS = 8; /* rows of a tile that a block of threads moves at a time */
+constexpr int TRANSPOSE_ROWS = 8; /* rows of a tile that a block of threads moves at a time */
 
-template <typename T> constexpr int turn_tile()
+template <typename T> constexpr int transpose_tile()
 {
     return sizeof(T) == 2 ? 64 : 32;
 }
 
 /* Transposes one tile through shared memory. */
 template <typename T>
-__global__ void __launch_bounds__(turn_tile<T>() *TURN_ROWS)
-    turn_kernel(const T *x, T *y, const __grid_constant__ turn_args a)
+__global__ void __launch_bounds__(transpose_tile<T>() *TRANSPOSE_ROWS)
+    transpose_kernel(const T *x, T *y, const __grid_constant__ transpose_args a)
 {
-    constexpr int TILE = turn_tile<T>();
+    constexpr int TILE = transpose_tile<T>();
     constexpr int WORD = sizeof(T) < 4 ? 4 / sizeof(T) : 1; /* each row starts one bank further: no conflicts */
     __shared__ T tile[TILE][TILE + WORD];
     const int last = a.rank - 1;
@@ -151,23 +151,23 @@ __global__ void __launch_bounds__(turn_tile<T>() *TURN_ROWS)
         rest /= a.dim[axis];
     }
     const int lane = threadIdx.x;
-    T ahead[TILE / TURN_ROWS]; /* all loads of a thread are in flight before the first store */
+    T ahead[TILE / TRANSPOSE_ROWS]; /* all loads of a thread are in flight before the first store */
 #pragma unroll
-    for (int i = 0; i < TILE / TURN_ROWS; i++) {
-        const int64_t at = col + threadIdx.y + i * TURN_ROWS;
+    for (int i = 0; i < TILE / TRANSPOSE_ROWS; i++) {
+        const int64_t at = col + threadIdx.y + i * TRANSPOSE_ROWS;
         const bool inside = row + lane < a.dim[a.dense] && at < a.dim[last];
         ahead[i] = inside ? x[from + (row + lane) + at * a.from[last]] : T{};
     }
 #pragma unroll
-    for (int i = 0; i < TILE / TURN_ROWS; i++) tile[threadIdx.y + i * TURN_ROWS][lane] = ahead[i];
+    for (int i = 0; i < TILE / TRANSPOSE_ROWS; i++) tile[threadIdx.y + i * TRANSPOSE_ROWS][lane] = ahead[i];
     __syncthreads();
-    for (int r = threadIdx.y; r < TILE; r += TURN_ROWS)
+    for (int r = threadIdx.y; r < TILE; r += TRANSPOSE_ROWS)
         if (row + r < a.dim[a.dense] && col + lane < a.dim[last])
             y[to + (row + r) * a.to[a.dense] + (col + lane)] = tile[lane][r];
 }
 
 /* Is it a copy whose last axis is strided in the input, while another axis is contiguous there? */
-bool turns(const move_axes &m, turn_args *ret)
+bool is_transpose(const move_axes &m, transpose_args *ret)
 {
     constexpr int64_t MIN = 8; /* shorter axes leave most of a tile empty */
     const int last = m.rank - 1;
@@ -183,15 +183,16 @@ bool turns(const move_axes &m, turn_args *ret)
     return false;
 }
 
-rw_status turn(const rw_kernel *k, turn_args *a)
+rw_status transpose(const rw_kernel *k, transpose_args *a)
 {
     return with_unit(rw_dtype_size(k->in[0].dtype), [&](auto type) {
         using T = decltype(type);
-        constexpr int TILE = turn_tile<T>();
+        constexpr int TILE = transpose_tile<T>();
         a->rows = blocks_for(a->dim[a->dense], TILE);
         a->cols = blocks_for(a->dim[a->rank - 1], TILE);
         const int64_t others = k->in[0].layout->numel / (a->dim[a->dense] * a->dim[a->rank - 1]);
-        RW_LAUNCH(turn_kernel<T>, dim3(static_cast<unsigned>(others * a->rows * a->cols)), dim3(TILE, TURN_ROWS), 0, k,
+        RW_LAUNCH(transpose_kernel<T>, dim3(static_cast<unsigned>(others * a->rows * a->cols)),
+                  dim3(TILE, TRANSPOSE_ROWS), 0, k,
                   static_cast<const T *>(k->in[0].data), static_cast<T *>(k->out[0].data), *a);
         return rw_cuda_launched(k);
     });
@@ -385,9 +386,9 @@ extern "C" rw_status rw_copy_cuda(const rw_kernel *k)
     if (!x->layout->numel) return RW_OK;
     if (x->dtype != k->out[0].dtype) return cast(k);
     int64_t to[RW_MAX_RANK];
-    turn_args t;
+    transpose_args t;
     dense_strides(x->layout, to);
-    if (turns(join(x->layout, to), &t)) return turn(k, &t);
+    if (is_transpose(join(x->layout, to), &t)) return transpose(k, &t);
     return move(k, x, k->out[0].data, to);
 }
 

@@ -25,7 +25,7 @@
 #define TILE 32  /* elements of a tile's side */
 #define PIECE 16 /* tiles along the innermost axis that a thread processes together */
 
-struct turn {
+struct transpose {
     const struct rw_axes *m;
     int axis;          /* the axis that is dense in the input */
     int64_t to_stride; /* its stride in the result */
@@ -35,16 +35,16 @@ struct turn {
 };
 
 /* Can the copy be done by tiles? Fills in the extents of the tiles. */
-static inline bool turns(const rw_kernel *k, const struct rw_axes *m, struct turn *ret)
+static inline bool is_transpose(const rw_kernel *k, const struct rw_axes *m, struct transpose *ret)
 {
     const int last = m->rank - 1;
     if (k->in[0].dtype != k->out[0].dtype || m->stride[0][last] < 2 || m->dim[last] < 8) return false;
     int64_t step = m->dim[last];
     for (int axis = last - 1; axis >= 0; axis--) {
         if (m->stride[0][axis] == 1 && m->dim[axis] >= 8) {
-            *ret = (struct turn){ .m = m, .axis = axis, .to_stride = step, .stride = m->stride[0][last],
-                                  .tiles = (m->dim[axis] + TILE - 1) / TILE,
-                                  .pieces = (m->dim[last] + PIECE * TILE - 1) / (PIECE * TILE) };
+            *ret = (struct transpose){ .m = m, .axis = axis, .to_stride = step, .stride = m->stride[0][last],
+                                       .tiles = (m->dim[axis] + TILE - 1) / TILE,
+                                       .pieces = (m->dim[last] + PIECE * TILE - 1) / (PIECE * TILE) };
             return true;
         }
         step *= m->dim[axis];
@@ -71,18 +71,18 @@ VEC_INLINE void fetch_rows(const void *x, int64_t row, int64_t n, int64_t bytes)
 }
 
 /* Transposes a square of x into a tile. */
-#define SQUARE(name, type, vector, side, turned)                                                               \
+#define SQUARE(name, type, vector, side, transposed)                                                           \
     VEC_INLINE void name(const type *x, int64_t stride, type *to)                                              \
     {                                                                                                          \
         vector r[side];                                                                                        \
         for (int i = 0; i < side; i++) r[i] = *(const vector *)(x + i * stride);                               \
-        turned(r);                                                                                             \
+        transposed(r);                                                                                         \
         for (int i = 0; i < side; i++) *(vector *)(to + i * TILE) = r[i];                                      \
     }
 
-SQUARE(square_of_2, uint16_t, square_2, 8, turn_square_2)
-SQUARE(square_of_4, uint32_t, square_4, 8, turn_square_4)
-SQUARE(square_of_8, uint64_t, square_8, 4, turn_square_8)
+SQUARE(square_of_2, uint16_t, square_2, 8, transpose_square_2)
+SQUARE(square_of_4, uint32_t, square_4, 8, transpose_square_4)
+SQUARE(square_of_8, uint64_t, square_8, 4, transpose_square_8)
 
 VEC_INLINE void square_of_1(const uint8_t *x, int64_t stride, uint8_t *to)
 {
@@ -91,7 +91,7 @@ VEC_INLINE void square_of_1(const uint8_t *x, int64_t stride, uint8_t *to)
 
 /* NAME_tile(): transposes a tile [some, n] of x, in squares, and element by element beyond the last square. NAME():
    `inner` elements of n rows of the result. */
-#define TURN(name, type, side, square)                                                                         \
+#define TRANSPOSE(name, type, side, square)                                                                    \
     static void name##_tile(const type *x, int64_t stride, type tile[TILE][TILE], int64_t some, int64_t n)     \
     {                                                                                                          \
         const int64_t down = some / side * side, across = n / side * side;                                     \
@@ -100,7 +100,7 @@ VEC_INLINE void square_of_1(const uint8_t *x, int64_t stride, uint8_t *to)
         for (int64_t l = 0; l < some; l++)                                                                     \
             for (int64_t j = l < down ? across : 0; j < n; j++) tile[j][l] = x[l * stride + j];                \
     }                                                                                                          \
-    static void name(const struct turn *t, const type *x, type *y, int64_t n, int64_t inner)                   \
+    static void name(const struct transpose *t, const type *x, type *y, int64_t n, int64_t inner)              \
     {                                                                                                          \
         const int64_t size = sizeof(type);                                                                     \
         type tile[TILE][TILE];                                                                                 \
@@ -112,13 +112,13 @@ VEC_INLINE void square_of_1(const uint8_t *x, int64_t stride, uint8_t *to)
         }                                                                                                      \
     }
 
-TURN(turn_1, uint8_t, 1, square_of_1)
-TURN(turn_2, uint16_t, 8, square_of_2)
-TURN(turn_4, uint32_t, 8, square_of_4)
-TURN(turn_8, uint64_t, 4, square_of_8)
+TRANSPOSE(transpose_1, uint8_t, 1, square_of_1)
+TRANSPOSE(transpose_2, uint16_t, 8, square_of_2)
+TRANSPOSE(transpose_4, uint32_t, 8, square_of_4)
+TRANSPOSE(transpose_8, uint64_t, 4, square_of_8)
 
 /* Part number `part`: one tile along the dense axis, a section of the innermost one, one index along the others. */
-static void turn_part(const rw_kernel *k, const struct turn *t, int64_t part)
+static void transpose_part(const rw_kernel *k, const struct transpose *t, int64_t part)
 {
     const struct rw_axes *const m = t->m;
     const int64_t i = part % t->pieces * PIECE * TILE, last = m->dim[m->rank - 1];
@@ -137,30 +137,30 @@ static void turn_part(const rw_kernel *k, const struct turn *t, int64_t part)
     const void *const x = k->in[0].data;
     void *const y = k->out[0].data;
     switch (rw_dtype_size(k->out[0].dtype)) {
-    case 1: turn_1(t, (const uint8_t *)x + from, (uint8_t *)y + to, n, inner); break;
-    case 2: turn_2(t, (const uint16_t *)x + from, (uint16_t *)y + to, n, inner); break;
-    case 4: turn_4(t, (const uint32_t *)x + from, (uint32_t *)y + to, n, inner); break;
-    default: turn_8(t, (const uint64_t *)x + from, (uint64_t *)y + to, n, inner); break;
+    case 1: transpose_1(t, (const uint8_t *)x + from, (uint8_t *)y + to, n, inner); break;
+    case 2: transpose_2(t, (const uint16_t *)x + from, (uint16_t *)y + to, n, inner); break;
+    case 4: transpose_4(t, (const uint32_t *)x + from, (uint32_t *)y + to, n, inner); break;
+    default: transpose_8(t, (const uint64_t *)x + from, (uint64_t *)y + to, n, inner); break;
     }
 }
 
-struct turn_parts {
+struct transpose_parts {
     const rw_kernel *k;
-    const struct turn *t;
+    const struct transpose *t;
 };
 
-static void turn_parts(void *of, int64_t first, int64_t end)
+static void transpose_parts(void *of, int64_t first, int64_t end)
 {
-    const struct turn_parts *const p = of;
-    for (int64_t i = first; i < end; i++) turn_part(p->k, p->t, i);
+    const struct transpose_parts *const p = of;
+    for (int64_t i = first; i < end; i++) transpose_part(p->k, p->t, i);
 }
 
-static inline void turn_all(const rw_kernel *k, const struct turn *t)
+static inline void transpose_all(const rw_kernel *k, const struct transpose *t)
 {
     const int64_t numel = k->out[0].layout->numel;
     const int64_t places = numel / (t->m->dim[t->axis] * t->m->dim[t->m->rank - 1]);
-    struct turn_parts p = { k, t };
-    rw_team_for(rw_threads_for(k, numel), places * t->tiles * t->pieces, turn_parts, &p);
+    struct transpose_parts p = { k, t };
+    rw_team_for(rw_threads_for(k, numel), places * t->tiles * t->pieces, transpose_parts, &p);
 }
 
 #endif

@@ -253,32 +253,32 @@ static const rw_op_def rw_op_split = { .name = "split", .n_inputs = 1, .n_output
     .kernel = RW_NO_KERNELS,
                                        .check = check_split, .grad = grad_split };
 
-static rw_status refuse_split(rw_site at, rw_tape *t, rw_tensor *x, int n, const char *null)
+static rw_status refuse_split(rw_site at, rw_tape *t, rw_tensor *x, size_t n, const char *null)
 {
     if (!t) rw_operand_check(at, t, x, "split", "x");
     if (!t) return RW_ERR_ARGUMENT;
     if (null) return rw_refuse_at(at, t, RW_ERR_ARGUMENT, "split: %s is NULL; expected an array of n", null);
-    return rw_refuse_at(at, t, RW_ERR_ARGUMENT, "split(n): expected 1 to %zu, got %d", SPLIT_MAX, n);
+    return rw_refuse_at(at, t, RW_ERR_ARGUMENT, "split(n): expected 1 to %zu parts, got %zu", SPLIT_MAX, n);
 }
 
 /* Records the split; see the public header for the contract. */
-rw_status rw_split_at(rw_site at, rw_tape *t, rw_tensor *x, int axis, const int64_t *sizes, int n,
+rw_status rw_split_at(rw_site at, rw_tape *t, rw_tensor *x, int axis, const int64_t *sizes, size_t n,
                       rw_tensor **ret_parts)
 {
     RW_ENTER_RECORDING(rw_edge_context(t), RW_ERR_ARGUMENT);
-    if (n < 1 || (size_t)n > SPLIT_MAX || !ret_parts || !sizes || !t)
+    if (n < 1 || n > SPLIT_MAX || !ret_parts || !sizes || !t)
         return refuse_split(at, t, x, n, !ret_parts ? "ret_parts" : !sizes ? "sizes" : NULL);
-    for (int i = 0; i < n; i++) ret_parts[i] = NULL;
-    const size_t bytes = sizeof(struct split_attrs) + (size_t)n * sizeof *sizes;
+    for (size_t i = 0; i < n; i++) ret_parts[i] = NULL;
+    const size_t bytes = sizeof(struct split_attrs) + n * sizeof *sizes;
     struct split_attrs *const a = rw_scratch_at(at, t, "split", 1, bytes);
     if (a) {
-        a->axis = axis, a->n = n;
-        memcpy(a->size, sizes, (size_t)n * sizeof *sizes);
+        a->axis = axis, a->n = (int64_t)n;
+        memcpy(a->size, sizes, n * sizeof *sizes);
     }
     const bool ok = a && rw_apply_at(at, t, &rw_op_split, &x, 1, a, bytes, ret_parts);
     rw_free(a);
     if (ok) return RW_OK;
-    for (int i = 0; i < n; i++) ret_parts[i] = NULL;
+    for (size_t i = 0; i < n; i++) ret_parts[i] = NULL;
     const rw_status status = rw_error_status(rw_tape_context(t));
     return status ? status : RW_ERR_ARGUMENT;
 }

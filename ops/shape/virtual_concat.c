@@ -8,17 +8,17 @@
 
 /* The number of tensors that x is the concatenation of; 0 if it is none, or if one is not dense: then only the whole is
    dense. */
-static int joined_of(rw_tensor *x, int axis)
+static int concat_inputs_of(rw_tensor *x, int axis)
 {
-    struct rw_producer made;
+    struct rw_producer producer;
     const rw_layout *const layout = rw_tensor_layout(x);
     rw_tensor *const whole = rw_tensor_base(x);
     if (layout != rw_tensor_layout(whole) || rw_is_decided_about(whole)) return 0;
-    if (!rw_producer_of(whole, &made) || made.op != &rw_op_concat) return 0;
-    const int64_t along = ((const struct rw_concat_attrs *)made.attrs)->axis;
-    for (int i = 0; i < made.n_inputs; i++)
+    if (!rw_producer_of(whole, &producer) || producer.op != &rw_op_concat) return 0;
+    const int64_t along = ((const struct rw_concat_attrs *)producer.attrs)->axis;
+    for (int i = 0; i < producer.n_inputs; i++)
         if (!rw_tensor_layout(rw_producer_input(whole, i))->dense) return 0;
-    return (along < 0 ? along + layout->rank : along) == axis ? made.n_inputs : 0;
+    return (along < 0 ? along + layout->rank : along) == axis ? producer.n_inputs : 0;
 }
 
 /* Replaces concatenation input i by several. */
@@ -52,7 +52,7 @@ static int find_pieces(rw_tensor *x, int axis, rw_tensor **piece)
     int n = 1;
     piece[0] = x;
     for (int i = 0; i < n;) {
-        const int pieces = joined_of(piece[i], axis);
+        const int pieces = concat_inputs_of(piece[i], axis);
         if (n - 1 + pieces > RW_PIECES_MAX) return 0;
         if (pieces) {
             put(piece, n, i, pieces);
@@ -62,7 +62,7 @@ static int find_pieces(rw_tensor *x, int axis, rw_tensor **piece)
     return n > 1 && all_differ(piece, n) && any_requires_grad(piece, n) ? n : 0;
 }
 
-int rw_joined_pieces(rw_tensor *x, int axis, rw_tensor **piece, int64_t *ret_more, int64_t *ret_whole)
+int rw_virtual_concat_inputs(rw_tensor *x, int axis, rw_tensor **piece, int64_t *ret_more, int64_t *ret_whole)
 {
     const int n = find_pieces(x, axis, piece);
     if (!n) piece[0] = x;

@@ -31,6 +31,6 @@
  * ret_more, ret_whole: for an op's attributes: the number of inputs after the first and, if there are any, the value of
  * the tape that they form, else 0.
  */
-int rw_joined_pieces(rw_tensor *x, int axis, rw_tensor **piece, int64_t *ret_more, int64_t *ret_whole);
+int rw_virtual_concat_inputs(rw_tensor *x, int axis, rw_tensor **piece, int64_t *ret_more, int64_t *ret_whole);
 
 #endif

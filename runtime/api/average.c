@@ -204,7 +204,8 @@ rw_status rw_weight_average_set_decay(rw_weight_average *a, double decay)
     if (a->ctx->status) return a->ctx->status;
     if (!is_decay(decay)) return bad_decay(a->ctx, "rw_weight_average_set_decay", decay);
     const rw_status status = upload_decay(a, decay);
-    return status ? rw_fail(a->ctx, status, "rw_weight_average_set_decay: %s", rw_status_name(status)) : RW_OK;
+    if (!status) return RW_OK;
+    return rw_fail(a->ctx, status, "rw_weight_average_set_decay: the copy to the device failed");
 }
 
 /* Plans again if the number of threads has changed, and runs the update. */
@@ -216,11 +217,11 @@ rw_status rw_weight_average_step(rw_weight_average *a)
     const rw_status runs = rw_check_runs(a->ctx, "rw_weight_average_step");
     if (runs) return runs;
     if (rw_update_is_stale(&a->update)) {
-        struct rw_update made;
-        const rw_status status = rw_update_open(&made, a->ctx, &a->recorder);
+        struct rw_update created;
+        const rw_status status = rw_update_open(&created, a->ctx, &a->recorder);
         if (status) return status;
         rw_update_close(&a->update);
-        a->update = made;
+        a->update = created;
     }
     const rw_status status = rw_update_run(&a->update);
     for (size_t i = 0; !status && i < a->n; i++) a->members[i].average->version++;

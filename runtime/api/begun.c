@@ -241,8 +241,8 @@ rw_status rw_begun_backward(rw_tape *t, uint32_t loss, const void *const *seeds)
 static void find_seen(const rw_tape *t, bool *nodes, bool *leaves)
 {
     for (size_t i = 0; t->log && i < t->log->n_reads; i++) {
-        const uint32_t maker = rw_tape_value(t, t->log->reads[i])->producer;
-        if (maker != RW_NONE_ID) nodes[maker] = true;
+        const uint32_t producer = rw_tape_value(t, t->log->reads[i])->producer;
+        if (producer != RW_NONE_ID) nodes[producer] = true;
     }
     for (size_t n = t->n_nodes; n-- > 0;) {
         const struct rw_node *const node = &t->nodes[n];
@@ -260,8 +260,8 @@ static void drop_unseen(rw_tape *t)
     size_t n = 0;
     for (size_t i = 0; i < t->n_held; i++) {
         const struct rw_held held = t->held[i];
-        const struct rw_node *const maker = &t->nodes[rw_tape_value(t, held.value)->producer];
-        const bool runs_once = t->ctx->ops[maker->op]->flags & (RW_OP_STATEFUL | RW_OP_NONDETERMINISTIC);
+        const struct rw_node *const producer = &t->nodes[rw_tape_value(t, held.value)->producer];
+        const bool runs_once = t->ctx->ops[producer->op]->flags & (RW_OP_STATEFUL | RW_OP_NONDETERMINISTIC);
         if (held.is_assumed && !runs_once && !rw_log_has_read(t, held.value)) rw_results_release(t->ctx, held.in);
         else t->held[n++] = held;
     }

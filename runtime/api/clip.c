@@ -208,7 +208,8 @@ rw_status rw_clip_read(rw_context *ctx, uint64_t *seen, const struct rw_clip **r
     const size_t bytes = c->sums.n * sizeof *c->sums.read;
     status = ctx->device->download(ctx->device_state, ret_norm, c->norm->data, sizeof *ret_norm);
     if (!status && bytes) status = ctx->device->download(ctx->device_state, c->sums.read, c->sums.state->data, bytes);
-    if (status) return rw_fail(ctx, status, "the norms of a clipping could not be read: %s", rw_status_name(status));
+    if (status) return rw_fail(ctx, status, "rw_clip_grad_norm: the norms could not be read: %s",
+                               rw_status_name(status));
     *ret = c;
     return RW_OK;
 }
@@ -248,7 +249,7 @@ static rw_status plan(rw_context *ctx, bool keeps_nonfinite)
     struct rw_clipping *const c = ctx->clipping;
     const bool fits = c->n_params == ctx->n_params && c->clip.keeps_nonfinite == keeps_nonfinite;
     if (c->update.run && fits && !rw_update_is_stale(&c->update)) return RW_OK;
-    struct rw_update made;
+    struct rw_update created;
     struct rw_clip_sums sums = c->clip.sums;
     if (!open_sums(ctx, &c->clip.sums)) {
         c->clip.sums = sums;
@@ -256,7 +257,7 @@ static rw_status plan(rw_context *ctx, bool keeps_nonfinite)
     }
     const bool kept = c->clip.keeps_nonfinite;
     c->clip.keeps_nonfinite = keeps_nonfinite;
-    const rw_status status = rw_update_open(&made, ctx, rw_clip_recorder(&c->clip));
+    const rw_status status = rw_update_open(&created, ctx, rw_clip_recorder(&c->clip));
     if (status) {
         c->clip.keeps_nonfinite = kept;
         close_sums(ctx, &c->clip.sums);
@@ -265,7 +266,7 @@ static rw_status plan(rw_context *ctx, bool keeps_nonfinite)
     }
     rw_update_close(&c->update);
     close_sums(ctx, &sums);
-    c->update = made;
+    c->update = created;
     c->n_params = ctx->n_params;
     return RW_OK;
 }
@@ -332,10 +333,11 @@ static rw_status clip_by(const char *name, rw_context *ctx, double max_norm, boo
     return refuses ? clip_finite(ctx, max_norm, ret_norm, name) : clip(ctx, max_norm, ret_norm);
 }
 
-rw_status rw_clip_grad_norm_with(rw_context *ctx, double max_norm, const rw_clip_options *options, double *ret_norm)
+rw_status rw_clip_grad_norm_with(rw_context *ctx, double max_norm, const rw_clip_grad_norm_params *params,
+                                 double *ret_norm)
 {
     RW_ENTER(ctx, RW_ERR_ARGUMENT);
-    return clip_by("rw_clip_grad_norm_with", ctx, max_norm, options && options->error_if_nonfinite, ret_norm);
+    return clip_by("rw_clip_grad_norm_with", ctx, max_norm, params && params->error_if_nonfinite, ret_norm);
 }
 
 rw_status rw_clip_grad_norm(rw_context *ctx, double max_norm, double *ret_norm)

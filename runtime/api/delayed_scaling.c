@@ -164,15 +164,15 @@ static rw_status make_buffers(rw_context *ctx, struct buffers *b, struct rw_para
 static rw_status make(rw_delayed_scaling *d, const rw_delayed_scaling_params *p)
 {
     struct buffers b;
-    struct rw_param *made[3];
+    struct rw_param *created[3];
     int64_t n;
     rw_status status = number_rows(&d->rows, p->name, &n);
     if (!status) status = find_buffers(d->rows.ctx, p, n, &b);
-    if (!status) status = make_buffers(d->rows.ctx, &b, made);
+    if (!status) status = make_buffers(d->rows.ctx, &b, created);
     if (status) return status;
-    d->rows.scale = made[0];
-    d->rows.history = made[1];
-    d->rows.amax = made[2];
+    d->rows.scale = created[0];
+    d->rows.history = created[1];
+    d->rows.amax = created[2];
     return RW_OK;
 }
 
@@ -254,12 +254,12 @@ int64_t rw_delayed_scaling_row(const rw_delayed_scaling *d, const rw_tensor *wei
 
 static rw_status plan(rw_delayed_scaling *d, rw_scaler *s)
 {
-    struct rw_update made;
+    struct rw_update created;
     const rw_status status =
-        rw_update_open(&made, d->rows.ctx, rw_delayed_recorder(d, s ? rw_scaler_found(s) : NULL));
+        rw_update_open(&created, d->rows.ctx, rw_delayed_recorder(d, s ? rw_scaler_found(s) : NULL));
     if (status) return status;
     close_update(d);
-    d->update = made;
+    d->update = created;
     d->planned_for = s;
     if (s) rw_scaler_depend(s, &d->on_scaler, scaler_gone);
     return RW_OK;

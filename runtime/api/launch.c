@@ -24,7 +24,7 @@
 #include "record/builtin_ops.h"
 #include "run/step.h"
 #include "base/alloc.h"
-#include "api/held.h"
+#include "api/optimizer_coverage.h"
 #include "api/optimizer.h"
 #include "api/clip.h"
 #include "api/delayed_scaling.h"
@@ -40,8 +40,8 @@ struct rw_graph {
     uint64_t tape_step; /* a reset tape has another one */
     struct rw_run *run; /* one for all launches: its results and its words do not move */
     uint32_t loss;
-    rw_optimizer *optimizer; /* NULL: none */
-    rw_scaler *scaler;   /* NULL: none */
+    rw_optimizer *optimizer;     /* NULL: none */
+    rw_scaler *scaler;           /* NULL: none */
     rw_delayed_scaling *delayed; /* NULL: none */
     const void *seeds[1]; /* backward begins with this: the scaler's scale */
     bool follows;        /* the optimizer did so when it was recorded */
@@ -153,8 +153,8 @@ static rw_status check_commits(const rw_tape *t)
         if (!(op->flags & RW_OP_COMMIT) || op->kernel[RW_DEVICE_AUTO] == rw_op_is_own) continue;
         const rw_site at = t->ctx->sites[node->site];
         return rw_fail(t->ctx, RW_ERR_UNSUPPORTED,
-                       "rw_graph_create: update_inside: %s, recorded at %s:%d, writes buffers (RW_OP_COMMIT) and may "
-                       "fail after parameters were updated; make the update at the end", op->name,
+                       "rw_graph_create(update_inside): %s, recorded at %s:%d, writes buffers (RW_OP_COMMIT) and may "
+                       "fail after parameters were updated; update after backward", op->name,
                        rw_file_of(at), at.line);
     }
     return RW_OK;
@@ -164,14 +164,15 @@ static rw_status check_updates(const rw_tape *t, const rw_graph_params *p)
 {
     rw_context *const ctx = t->ctx;
     if (p->update_inside && !p->optimizer)
-        return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_graph_create(optimizer): expected one with update_inside, got NULL");
+        return rw_fail(ctx, RW_ERR_ARGUMENT,
+                       "rw_graph_create(optimizer): expected one, as update_inside is set, got NULL");
     if (p->optimizer && rw_optimizer_is_offloaded(p->optimizer) &&
         (p->update_inside || rw_optimizer_is_in_file(p->optimizer)))
         return rw_fail(ctx, RW_ERR_UNSUPPORTED,
-                       "rw_graph_create: the optimizer's states are offloaded %s; make the graph without it, and call "
-                       "rw_optimizer_step() after each launch",
-                       p->update_inside ? "from the device's memory, and return in their order, not in backward's"
-                                        : "to a file, which no captured step can read");
+                       "rw_graph_create(optimizer): expected optimizer states in %s, got offloaded ones; create the "
+                       "graph without the optimizer, and call rw_optimizer_step() after each launch",
+                       p->update_inside ? "the device's memory, as update_inside is set"
+                                        : "memory, because a captured step cannot read files");
     return p->update_inside ? check_commits(t) : RW_OK;
 }
 
@@ -197,8 +198,9 @@ static rw_status check(rw_tape *t, rw_tensor *loss, const rw_graph_params *p, ui
     const char *const kept = rw_kept_codes_named(t);
     if (kept)
         return rw_fail(t->ctx, RW_ERR_UNSUPPORTED,
-                       "rw_graph_create: the recipe keeps the codes of \"%s\" for later micro-batches (keep_weights); "
-                       "a graph makes them in each launch", kept);
+                       "rw_graph_create: the recipe keeps the quantized weight of \"%s\" for later micro-batches "
+                       "(keep_weights); a graph quantizes it in each launch; record the step without keep_weights",
+                       kept);
     const rw_status updates = check_updates(t, p);
     if (updates) return updates;
     const rw_status scales = p->scaler ? rw_scaler_check_loss(t, loss, "rw_graph_create") : RW_OK;
@@ -215,7 +217,8 @@ static rw_status check_store(rw_context *ctx, const rw_plan *plan, const char *w
 {
     if (!plan->store_bytes || !ctx->store.fns->in_file) return RW_OK;
     return rw_fail(ctx, RW_ERR_UNSUPPORTED,
-                   "%s: a step that moves values to a file (in %s) cannot be captured", what, ctx->store.path);
+                   "%s: a step that offloads values to a file (in %s) cannot be captured; use a policy without "
+                   "offload, or a store in memory", what, ctx->store.path);
 }
 
 /* Plans the step and makes the one run of all launches. */
@@ -493,8 +496,8 @@ static rw_status check_shared(const rw_graph *g)
         while (k < p->n_used_up && p->used_up[k] != x->tensor.id) k++;
         if (k == p->n_used_up)
             return rw_fail(ctx, RW_ERR_UNSUPPORTED,
-                           "rw_graph_launch: update_inside: rw_tensor_data() has given the address of the gradient of "
-                           "\"%s\", which the step does not reach; make the update at the end", x->name);
+                           "rw_graph_launch(update_inside): rw_tensor_data() has returned the address of the gradient "
+                           "of \"%s\", which the step does not reach; update after backward", x->name);
     }
     return RW_OK;
 }
@@ -541,7 +544,8 @@ rw_status rw_graph_launch(rw_graph *g)
     if (ctx->status) return ctx->status;
     if (t->step != g->tape_step)
         return rw_fail(ctx, RW_ERR_MODIFIED,
-                       "rw_graph_launch: the tape was reset or destroyed after the graph had been created");
+                       "rw_graph_launch: the tape was reset or destroyed after the graph had been created; create the "
+                       "graph again");
     const rw_status missed = rw_tape_misses_nothing(t, "rw_graph_launch");
     if (missed) return missed;
     if (g->optimizer && g->follows != rw_optimizer_follows(g->optimizer))
@@ -549,7 +553,7 @@ rw_status rw_graph_launch(rw_graph *g)
                                             "time after the graph had been created; create it again");
     const rw_plan *const p = g->run->plan;
     const rw_status held =
-        g->optimizer ? rw_held_check_ids(ctx, p->gradients, p->n_gradients, "rw_graph_launch") : RW_OK;
+        g->optimizer ? rw_optimizer_coverage_check_ids(ctx, p->gradients, p->n_gradients, "rw_graph_launch") : RW_OK;
     if (held) return held;
     const rw_status stored = check_store(ctx, p, "rw_graph_launch");
     if (stored) return stored;

@@ -30,7 +30,7 @@
 #define DISTURBED 1.5   /* times the fastest step */
 #define FEW 8 /* steps */
 #define INTERRUPTED 3.0 /* times the median of the same nodes */
-#define WORTH_ASKING ((uint64_t)16 << 20)
+#define WORTH_MEASURING ((uint64_t)16 << 20)
 
 /* Mean time of the nodes of a signature in a step, and the ratio of that step's time to its nominal time. */
 struct mean {
@@ -60,8 +60,8 @@ struct measure {
     size_t n, cap;
     uint32_t touched;      /* the first sample of the current step */
     double us, nominal_us; /* of the current step */
-    struct rw_memory_cost memory; /* known or measured; `asked`: it was measured, for a large step */
-    bool asked;
+    struct rw_memory_cost memory; /* known or measured; `is_measured`: it was measured, for a large step */
+    bool is_measured;
     struct rw_cache_misses far;
     uint32_t *slot; /* signature -> sample + 1, open addressing; n_slots a power of two */
     size_t n_slots;
@@ -108,7 +108,7 @@ static rw_status begin(struct rw_observer *o, struct rw_run *r, size_t from, siz
     m->to = to;
     if (!device->make_marks) return RW_OK;
     const rw_status status = device->make_marks(m->ctx->device_state, first_mark(m) + to - from + 1);
-    return status ? rw_fail(m->ctx, status, "rw_profile_begin: the device gives no times") : RW_OK;
+    return status ? rw_fail(m->ctx, status, "rw_profile_begin: the device's clock could not be read") : RW_OK;
 }
 
 static void take_time(struct measure *m, size_t i)
@@ -207,10 +207,10 @@ static void add_time(struct measure *m, const struct rw_run *r, size_t action, d
 }
 
 /* Measures memory costs once, if a step is larger than the private caches of a core. */
-static void ask_memory(struct measure *m, const rw_plan *plan)
+static void measure_memory(struct measure *m, const rw_plan *plan)
 {
-    if (m->asked || m->memory.picoseconds || plan->largest_live < WORTH_ASKING) return;
-    m->asked = true;
+    if (m->is_measured || m->memory.picoseconds || plan->largest_live < WORTH_MEASURING) return;
+    m->is_measured = true;
     m->memory = rw_costs_measure_memory(m->ctx);
 }
 
@@ -218,7 +218,7 @@ static void end(struct rw_observer *o, struct rw_run *r, rw_status status, size_
 {
     struct measure *const m = measure_of(o);
     const bool any = !status && m->from < m->to;
-    if (any) ask_memory(m, r->plan);
+    if (any) measure_memory(m, r->plan);
     /* without memory the nodes' times stay as measured */
     if (any && m->memory.picoseconds) (void)rw_cache_misses_count(&m->far, r->tape, r->plan, m->memory.near_bytes);
     for (size_t i = m->from; any && i < m->to; i++) add_time(m, r, i, time_of(m, i - m->from));
@@ -286,7 +286,7 @@ rw_status rw_profile_begin(rw_context *ctx)
         ctx->attach = &m->attach;
     }
     m->on = true;
-    m->asked = false;
+    m->is_measured = false;
     m->memory = rw_costs_known_memory(ctx);
     return RW_OK;
 }

@@ -33,7 +33,8 @@ static rw_status try_folder(rw_context *ctx, const struct rw_store_fns *fns, con
 {
     void *store;
     const rw_status status = fns->open(ctx->device_state, path, PROBE_BYTES, &store);
-    if (status) return rw_fail(ctx, status, "rw_context_set_offload: %s", path);
+    if (status) return rw_fail(ctx, status, "rw_context_set_offload(path): the offload store cannot be opened in %s",
+                               path);
     fns->close(ctx->device_state, store);
     return RW_OK;
 }

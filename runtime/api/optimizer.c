@@ -8,7 +8,7 @@
  */
 #include "api/optimizer.h"
 
-#include "api/held.h"
+#include "api/optimizer_coverage.h"
 #include "api/optimizer_members.h"
 #include "base/alloc.h"
 #include "base/zero.h"
@@ -55,7 +55,7 @@ static struct rw_update_attrs attrs_of(const rw_optimizer *opt)
 {
     struct rw_update_attrs attrs = opt->kind->attrs;
     attrs.sums = opt->n_watchers > 0;
-    attrs.windows = opt->away != NULL;
+    attrs.windows = opt->offload != NULL;
     attrs.moments = (int32_t)opt->numbers.moments;
     return attrs;
 }
@@ -183,13 +183,13 @@ static rw_status add_pieces(rw_optimizer *opt)
 }
 
 /* Adds offloaded states. This cuts the pieces, so members get the index of their first piece. */
-static rw_status add_pieces_away(rw_optimizer *opt, const rw_state_offload *where)
+static rw_status add_offloaded_pieces(rw_optimizer *opt, const rw_state_offload *where)
 {
     const rw_status status =
-        rw_optimizer_offload_open(&opt->away, opt->ctx, opt->kind->create, opt->kind->op, where, RW_GROUP_MAX,
+        rw_optimizer_offload_open(&opt->offload, opt->ctx, opt->kind->create, opt->kind->op, where, RW_GROUP_MAX,
                                   &opt->pieces);
     if (status) return status;
-    opt->bytes += rw_optimizer_offload_window(opt->away);
+    opt->bytes += rw_optimizer_offload_window(opt->offload);
     for (size_t i = opt->pieces.n; i-- > 0;) opt->members[opt->pieces.piece[i].member].piece = i;
     return RW_OK;
 }
@@ -266,12 +266,12 @@ static void free_sums(rw_optimizer *opt)
 static rw_status add_sums(rw_optimizer *opt)
 {
     opt->sums = add_states(opt, RW_F64, RW_UPDATE_SUMS);
-    bool made = opt->sums;
-    for (size_t i = 0; made && i < opt->n; i++) {
+    bool has_sums = opt->sums;
+    for (size_t i = 0; has_sums && i < opt->n; i++) {
         opt->members[i].sums = rw_state_create(opt->ctx, RW_F64, RW_SHAPE(1, RW_UPDATE_SUMS));
-        made = opt->members[i].sums;
+        has_sums = opt->members[i].sums;
     }
-    if (made) return RW_OK;
+    if (has_sums) return RW_OK;
     free_sums(opt);
     return no_memory(opt->ctx, "rw_monitor_watch");
 }
@@ -306,15 +306,15 @@ static rw_status open_update(rw_optimizer *opt, struct rw_update *ret)
 static rw_status add_members(rw_optimizer *opt, const rw_state_offload *where)
 {
     rw_context *const ctx = opt->ctx;
-    bool away = false;
-    rw_status status = rw_optimizer_offload_check(ctx, opt->kind->create, where, &away);
+    bool offload = false;
+    rw_status status = rw_optimizer_offload_check(ctx, opt->kind->create, where, &offload);
     if (status) return status;
     opt->members = rw_calloc(ctx->n_params, sizeof *opt->members);
     status = opt->members ? RW_OK : RW_ERR_MEMORY;
     for (size_t i = 0; !status && i < ctx->n_params; i++)
         if (rw_param_is_for_optimizers(ctx->params[i])) status = add_member(opt, ctx->params[i]);
     if (status) return no_memory(ctx, opt->kind->create);
-    status = away && has_states(opt) ? add_pieces_away(opt, where) : add_pieces(opt);
+    status = offload && has_states(opt) ? add_offloaded_pieces(opt, where) : add_pieces(opt);
     if (!status) status = add_rows(opt);
     return status ? status : open_update(opt, &opt->update);
 }
@@ -348,7 +348,7 @@ static void free_all(rw_optimizer *opt)
         rw_state_destroy(ctx, opt->members[i].sums);
         rw_param_release(opt->members[i].param);
     }
-    rw_optimizer_offload_close(opt->away);
+    rw_optimizer_offload_close(opt->offload);
     free_states(ctx, opt->uploaded, opt->pieces.n_groups);
     free_states(ctx, opt->pending, opt->pieces.n_groups);
     free_states(ctx, opt->due, opt->pieces.n_groups);
@@ -532,47 +532,47 @@ void rw_optimizer_count(rw_optimizer *opt)
 
 void rw_optimizer_failed(rw_optimizer *opt)
 {
-    for (size_t i = 0; opt->away && rw_optimizer_offload_is_torn(opt->away) && i < opt->n; i++)
+    for (size_t i = 0; opt->offload && rw_optimizer_offload_is_torn(opt->offload) && i < opt->n; i++)
         opt->members[i].param->version += opt->members[i].due;
 }
 
 rw_status rw_optimizer_attend(rw_optimizer *opt, struct rw_run *run)
 {
-    return opt->away ? rw_run_watch(run, rw_optimizer_offload_observer(opt->away)) : RW_OK;
+    return opt->offload ? rw_run_watch(run, rw_optimizer_offload_observer(opt->offload)) : RW_OK;
 }
 
 bool rw_optimizer_is_offloaded(const rw_optimizer *opt)
 {
-    return opt->away != NULL;
+    return opt->offload != NULL;
 }
 
 bool rw_optimizer_is_in_file(const rw_optimizer *opt)
 {
-    return opt->away && rw_optimizer_offload_is_in_file(opt->away);
+    return opt->offload && rw_optimizer_offload_is_in_file(opt->offload);
 }
 
 rw_status rw_optimizer_before_launch(rw_optimizer *opt)
 {
-    return opt->away ? rw_optimizer_offload_before_launch(opt->away) : RW_OK;
+    return opt->offload ? rw_optimizer_offload_before_launch(opt->offload) : RW_OK;
 }
 
 void rw_optimizer_launched(rw_optimizer *opt, bool ran)
 {
-    if (opt->away) rw_optimizer_offload_launched(opt->away, ran);
+    if (opt->offload) rw_optimizer_offload_launched(opt->offload, ran);
 }
 
 const void *rw_optimizer_store(const rw_optimizer *opt)
 {
-    return opt->away ? rw_optimizer_offload_store(opt->away) : NULL;
+    return opt->offload ? rw_optimizer_offload_store(opt->offload) : NULL;
 }
 
 static rw_status plan_again(rw_optimizer *opt)
 {
-    struct rw_update made;
-    const rw_status status = open_update(opt, &made);
+    struct rw_update created;
+    const rw_status status = open_update(opt, &created);
     if (status) return status;
     rw_update_close(&opt->update);
-    opt->update = made;
+    opt->update = created;
     opt->update_follows = opt->pending;
     opt->update_sums = opt->n_watchers > 0;
     return RW_OK;
@@ -588,7 +588,7 @@ rw_status rw_optimizer_step(rw_optimizer *opt)
     const rw_status runs = rw_check_runs(ctx, "rw_optimizer_step");
     if (runs) return runs;
     rw_status status = rw_gradients_check(ctx, "rw_optimizer_step");
-    if (!status) status = rw_held_check(ctx, "rw_optimizer_step");
+    if (!status) status = rw_optimizer_coverage_check(ctx, "rw_optimizer_step");
     const bool stale = rw_update_is_stale(&opt->update) || opt->update_follows != rw_optimizer_follows(opt) ||
                        opt->update_sums != rw_optimizer_is_watched(opt);
     if (!status && stale) status = plan_again(opt);

@@ -81,7 +81,7 @@ rw_status rw_optimizer_settle(rw_optimizer *opt)
         struct rw_param *const p = opt->pending[g];
         rw_status moved = ctx->device->download(ctx->device_state, pending, p->data, p->bytes);
         if (!moved) moved = ctx->device->clear(ctx->device_state, p->data, p->bytes);
-        if (moved) status = rw_fail(ctx, moved, "an optimizer's counts could not be read: the device failed");
+        if (moved) status = rw_fail(ctx, moved, "an optimizer's update counts could not be read: the device failed");
         else settle_group(opt, g, pending);
     }
     rw_free(pending);
@@ -121,10 +121,10 @@ struct rw_kept rw_optimizer_kept(const rw_optimizer *opt, size_t i)
 
 rw_status rw_optimizer_check(const rw_optimizer *opt, const char *call)
 {
-    if (!opt->away || !rw_optimizer_offload_is_torn(opt->away)) return RW_OK;
+    if (!opt->offload || !rw_optimizer_offload_is_torn(opt->offload)) return RW_OK;
     return rw_fail(opt->ctx, RW_ERR_MODIFIED,
-                   "%s: an update failed on its way and left some parameters updated and others not; a checkpoint "
-                   "makes the optimizer usable again",
+                   "%s: an update failed partway: some parameters are updated and others are not; load a checkpoint to "
+                   "use the optimizer again",
                    call);
 }
 
@@ -136,13 +136,13 @@ rw_status rw_optimizer_read(rw_optimizer *opt, size_t i, int j, size_t at, void 
     while (at >= (size_t)(p->from + p->n) * size) p++;
     const size_t from = at - (size_t)p->from * size, rest = (size_t)p->n * size - from;
     *ret_n = rest < most ? rest : most;
-    if (opt->away) return rw_optimizer_offload_read(opt->away, p, j, from, to, *ret_n);
+    if (opt->offload) return rw_optimizer_offload_read(opt->offload, p, j, from, to, *ret_n);
     return ctx->device->download(ctx->device_state, to, (const char *)p->state[j]->data + from, *ret_n);
 }
 
 rw_status rw_optimizer_rewrite_begin(rw_optimizer *opt)
 {
-    return opt->away ? rw_optimizer_offload_rewrite_begin(opt->away) : RW_OK;
+    return opt->offload ? rw_optimizer_offload_rewrite_begin(opt->offload) : RW_OK;
 }
 
 rw_status rw_optimizer_write(rw_optimizer *opt, size_t i, int j, const void *from)
@@ -152,15 +152,15 @@ rw_status rw_optimizer_write(rw_optimizer *opt, size_t i, int j, const void *fro
     for (size_t k = opt->members[i].piece; !status && k < opt->pieces.n && opt->pieces.piece[k].member == i; k++) {
         const struct rw_piece *const p = &opt->pieces.piece[k];
         const void *const data = (const char *)from + (size_t)p->from * rw_dtype_size(p->dtype[j]);
-        status = opt->away ? rw_optimizer_offload_write(opt->away, p, j, data)
-                           : ctx->device->upload(ctx->device_state, p->state[j]->data, data, p->state[j]->bytes);
+        status = opt->offload ? rw_optimizer_offload_write(opt->offload, p, j, data)
+                              : ctx->device->upload(ctx->device_state, p->state[j]->data, data, p->state[j]->bytes);
     }
     return status;
 }
 
 void rw_optimizer_rewrite_end(rw_optimizer *opt)
 {
-    if (opt->away) rw_optimizer_offload_rewrite_end(opt->away);
+    if (opt->offload) rw_optimizer_offload_rewrite_end(opt->offload);
 }
 
 void rw_optimizer_resume(rw_optimizer *opt, size_t i, uint64_t step, bool current)

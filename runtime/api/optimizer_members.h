@@ -49,7 +49,7 @@ struct rw_optimizer {
     struct rw_optimizer_numbers numbers;
     struct rw_member *members;
     struct rw_pieces pieces;
-    struct rw_optimizer_offload *away; /* NULL: the states are in device memory */
+    struct rw_optimizer_offload *offload; /* NULL: the states are in device memory */
     struct rw_update_row *rows; /* of the pieces */
     struct rw_param **uploaded; /* the same in device memory, by group */
     /* If it follows a scaler, by group: the skipped updates of its parameters, and the corrected rows. */

@@ -30,8 +30,8 @@ struct rw_optimizer_offload {
     size_t slot_bytes, n_slots;
     struct rw_events *events;
     size_t next; /* of the current or last run: the block that is updated next */
-    bool in_graph;     /* that run is a graph's */
-    bool behind_graph; /* only runs of graphs were queued after one of them */
+    bool in_graph;    /* that run is a graph's */
+    bool after_graph; /* only runs of graphs were queued after one of them */
     bool torn;   /* the store is inconsistent */
     bool failed; /* the store may be the cause */
 };
@@ -59,10 +59,11 @@ static rw_status check_fields(rw_context *ctx, const char *call, const rw_state_
     return RW_OK;
 }
 
-rw_status rw_optimizer_offload_check(rw_context *ctx, const char *call, const rw_state_offload *where, bool *ret_away)
+rw_status rw_optimizer_offload_check(rw_context *ctx, const char *call, const rw_state_offload *where,
+                                     bool *ret_offloaded)
 {
     const rw_status status = check_fields(ctx, call, where);
-    *ret_away = where->place == RW_STATE_FILE || (where->place == RW_STATE_HOST && !ctx->device->on_host);
+    *ret_offloaded = where->place == RW_STATE_FILE || (where->place == RW_STATE_HOST && !ctx->device->on_host);
     return status;
 }
 
@@ -203,7 +204,7 @@ static rw_status signal(const struct rw_optimizer_offload *a, int lane, size_t s
 }
 
 /* Copies in start after everything that was queued on the compute lane. */
-static rw_status come_behind(const struct rw_optimizer_offload *a)
+static rw_status start_after_compute(const struct rw_optimizer_offload *a)
 {
     const rw_status status = signal_that(a, RW_LANE_COMPUTE, n_events(a) - 1);
     return status ? status : wait_for(a, RW_LANE_IN, n_events(a) - 1);
@@ -268,8 +269,8 @@ static rw_status begin(struct rw_observer *o, struct rw_run *r, size_t from, siz
     struct rw_optimizer_offload *const a = (struct rw_optimizer_offload *)o;
     a->next = 0;
     a->in_graph = !(r->flags & RW_RUN_UPDATE);
-    rw_status status = a->in_graph || a->behind_graph ? come_behind(a) : RW_OK;
-    a->behind_graph = a->in_graph;
+    rw_status status = a->in_graph || a->after_graph ? start_after_compute(a) : RW_OK;
+    a->after_graph = a->in_graph;
     if (!status) status = get(a, 0);
     if (!status) status = get(a, 1);
     return failed(a, status);

@@ -42,7 +42,8 @@ struct rw_pieces {
 struct rw_optimizer_offload;
 
 /* Does the request need offloading? RW_ERR_ARGUMENT: recorded, as an error of `call`. */
-rw_status rw_optimizer_offload_check(rw_context *ctx, const char *call, const rw_state_offload *where, bool *ret_away);
+rw_status rw_optimizer_offload_check(rw_context *ctx, const char *call, const rw_state_offload *where,
+                                     bool *ret_offloaded);
 
 /*
  * Divides whole parameters, which have no states yet, into pieces of blocks, with states that are zero in the store.

@@ -58,6 +58,7 @@ rw_status rw_eval(rw_tape *t, rw_tensor *const *x, size_t n)
     if (!t) return rw_fail_null(NULL, "rw_eval", "t");
     if (t->ctx->status) return t->ctx->status;
     if (n && !x) return rw_fail_null(t->ctx, "rw_eval", "x");
+    if (!rw_count_check(t->ctx, "rw_eval", n)) return RW_ERR_ARGUMENT;
     const rw_status runs = rw_check_runs(t->ctx, "rw_eval");
     if (runs) return runs;
     uint32_t *const values = rw_malloc(n * sizeof *values);
@@ -173,7 +174,7 @@ static rw_status read_value(const char *name, rw_tape *t, rw_tensor *x, void *ou
     if (fault) return refuse(ctx, name, x, -1, fault);
     if (rw_check_runs(ctx, name)) return RW_ERR_UNSUPPORTED;
     if (bytes != rw_tensor_bytes(x))
-        return rw_fail(ctx, RW_ERR_ARGUMENT, "%s(bytes): expected %zu, those of x, got %zu", name,
+        return rw_fail(ctx, RW_ERR_ARGUMENT, "%s(bytes): expected %zu, the size of x, got %zu", name,
                        rw_tensor_bytes(x), bytes);
     rw_status status = rw_runs_wait(ctx);
     if (status) return status;
@@ -273,7 +274,7 @@ static rw_status check_grad_call(rw_site at, rw_tape *t, rw_tensor *y, rw_tensor
         return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_grad at %s:%d: %s", rw_file_of(at), at.line,
                        rw_fault_text(text, y, "y", "a value of this tape", fault));
     if (n && (!x || !ret_grads)) return rw_fail_null(ctx, "rw_grad", x ? "ret_grads" : "x");
-    return RW_OK;
+    return rw_count_check(ctx, "rw_grad", n) ? RW_OK : RW_ERR_ARGUMENT;
 }
 
 /* Records the gradients of x, by value. In a caller's rw_no_grad_begin() they are constants, whatever rules record. */

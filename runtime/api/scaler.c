@@ -7,7 +7,7 @@
 #include "api/scaler.h"
 
 #include "api/begun.h"
-#include "api/held.h"
+#include "api/optimizer_coverage.h"
 #include "api/optimizer.h"
 #include "api/update.h"
 #include "autodiff/roots.h"
@@ -29,8 +29,8 @@ struct stepped {
     rw_optimizer *opt;
     struct rw_update update;
     bool sums; /* it was planned while a monitor observed the optimizer */
-    bool made; /* it has run, in the period made_in */
-    uint32_t made_in;
+    bool ran; /* in the period ran_in */
+    uint32_t ran_in;
 };
 
 struct rw_scaler {
@@ -139,10 +139,10 @@ static rw_scaler *scaler_of(struct rw_first_pass *f)
 static rw_tensor *unscaled(const rw_scaler *s, rw_tape *t, rw_tensor *gradient, rw_tensor **ret_found)
 {
     rw_tensor *const in[] = { &s->numbers->tensor, gradient }, *out[2];
-    rw_tensor *const made =
+    rw_tensor *const unscaled =
         rw_apply_at((rw_site){ "rw_scaler_unscale", 0 }, t, &rw_op_unscale_grad, in, 2, NULL, 0, out);
-    if (made) *ret_found = out[1];
-    return made ? out[0] : NULL;
+    if (unscaled) *ret_found = out[1];
+    return unscaled ? out[0] : NULL;
 }
 
 static rw_tensor *show(struct rw_first_pass *f, rw_tape *t, uint32_t param, rw_tensor *gradient)
@@ -390,12 +390,12 @@ rw_status rw_scaler_backward(rw_scaler *s, rw_tape *t, rw_tensor *loss)
 
 static rw_status plan(struct rw_update *u, rw_scaler *s, struct rw_recorder *recorders)
 {
-    struct rw_update made;
-    const rw_status status = rw_update_open(&made, s->ctx, recorders);
+    struct rw_update created;
+    const rw_status status = rw_update_open(&created, s->ctx, recorders);
     s->found_now = &s->found->tensor;
     if (status) return status;
     rw_update_close(u);
-    *u = made;
+    *u = created;
     return RW_OK;
 }
 
@@ -514,7 +514,7 @@ static rw_status find_step(rw_scaler *s, rw_optimizer *opt, struct stepped **ret
 
 static rw_status check_once(const rw_scaler *s, const struct stepped *step)
 {
-    if (!step->made || step->made_in != s->numbers->version) return RW_OK;
+    if (!step->ran || step->ran_in != s->numbers->version) return RW_OK;
     return rw_fail(s->ctx, RW_ERR_ARGUMENT, "rw_scaler_step: expected rw_scaler_update() since the optimizer was "
                    "stepped, got none; call that first");
 }
@@ -524,8 +524,8 @@ static void count_step(rw_scaler *s, struct stepped *step)
 {
     rw_optimizer_count(step->opt);
     if (!has_unscaled(s)) return;
-    s->stepped = step->made = true;
-    s->stepped_in = step->made_in = s->numbers->version;
+    s->stepped = step->ran = true;
+    s->stepped_in = step->ran_in = s->numbers->version;
 }
 
 /* Unscales if that has not happened, and updates the optimizer's parameters. */
@@ -540,7 +540,7 @@ rw_status rw_scaler_step(rw_scaler *s, rw_optimizer *opt)
                        "context, got one of another context");
     struct stepped *step = NULL;
     bool unscaled = false;
-    status = rw_held_check(s->ctx, "rw_scaler_step");
+    status = rw_optimizer_coverage_check(s->ctx, "rw_scaler_step");
     if (!status) status = rw_optimizer_follow(opt);
     if (!status) status = find_step(s, opt, &step);
     if (!status) status = check_once(s, step);

@@ -23,13 +23,13 @@ enum { MAX = CKPT_SCALED_STEPS_MAX, NAME = 24 };
  */
 static rw_status check_grown(rw_context *ctx, const rw_tape *t, const rw_scaled_step *g, size_t i)
 {
-    const char *const fault = !g->tape                  ? "tape is NULL; expected a tape"
-                              : !g->loss                ? "loss is NULL; expected a tensor"
-                              : g->tape == t            ? "tape: expected another one than t, got t"
-                              : g->tape->ctx->status    ? "tape: expected a context without an error, got one with"
-                              : !g->what || !*g->what   ? "what: expected a name, got none"
+    const char *const fault = !g->tape                  ? "tape): expected a tape, got NULL"
+                              : !g->loss                ? "loss): expected a tensor, got NULL"
+                              : g->tape == t            ? "tape): expected another tape than t, got t"
+                              : g->tape->ctx->status    ? "tape): expected a context without an error, got an error"
+                              : !g->what || !*g->what   ? "what): expected a name, got none"
                                                         : NULL;
-    if (fault) return rw_fail(ctx, RW_ERR_ARGUMENT, "ckpt_explain_scaling: grown[%zu].%s", i, fault);
+    if (fault) return rw_fail(ctx, RW_ERR_ARGUMENT, "ckpt_explain_scaling(grown[%zu].%s", i, fault);
     if (g->times > 1 && g->times < INFINITY) return RW_OK;
     return rw_fail(ctx, RW_ERR_ARGUMENT,
                    "ckpt_explain_scaling(grown[%zu].times): expected a finite number above 1, got "
@@ -45,9 +45,9 @@ static void name_step(int i, char *text, size_t size)
 
 static rw_status check_loss(rw_context *ctx, rw_tape *t, rw_tensor *loss, int i)
 {
-    char who[64];
-    name_step(i, who, sizeof who);
-    if (rw_loss_check(t, loss, who) != RW_NONE_ID) return RW_OK;
+    char name[64];
+    name_step(i, name, sizeof name);
+    if (rw_loss_check(t, loss, name) != RW_NONE_ID) return RW_OK;
     const rw_status status = t->ctx->status;
     if (t->ctx == ctx) return status;
     rw_fail(ctx, status, "%s", rw_error_message(t->ctx));
@@ -59,11 +59,11 @@ static rw_status check_loss(rw_context *ctx, rw_tape *t, rw_tensor *loss, int i)
    are compared with, whichever context met it. */
 static rw_status name_failure(rw_context *ctx, rw_context *met, rw_status status, int i)
 {
-    char who[64], why[RW_MESSAGE_MAX / 2];
-    name_step(i, who, sizeof who);
+    char name[64], why[RW_MESSAGE_MAX / 2];
+    name_step(i, name, sizeof name);
     snprintf(why, sizeof why, "%s", rw_error_message(met));
     rw_error_clear(met);
-    return rw_fail(ctx, status, "%s: %s", who, why);
+    return rw_fail(ctx, status, "%s: %s", name, why);
 }
 
 /* ---- predictions ---- */
@@ -85,7 +85,7 @@ static rw_status predict(rw_tape *t, rw_tensor *loss, const char *policy, rw_pre
     return RW_OK;
 }
 
-static const char *behind_of(const struct rw_policy *policy)
+static const char *suffix_of(const struct rw_policy *policy)
 {
     return policy->moves ? "+offload" : "";
 }
@@ -96,12 +96,12 @@ static rw_status predict_own(rw_context *ctx, rw_tape *t, rw_tensor *loss, int i
     const struct rw_policy *const own = &t->policy;
     const size_t others = t->ctx->memory.inputs - t->input_bytes;
     char policy[64];
-    snprintf(policy, sizeof policy, "total:%zuB%s", (size_t)own->bytes + others, behind_of(own));
+    snprintf(policy, sizeof policy, "total:%zuB%s", (size_t)own->bytes + others, suffix_of(own));
     rw_status status = predict(t, loss, own->total ? policy : NULL, &ret->p);
     if (status == RW_ERR_BUDGET && own->kind == RW_POLICY_BUDGET) {
         rw_error_clear(t->ctx);
         snprintf(policy, sizeof policy, "%s:%zuB%s", own->total ? "total" : "budget", ret->p.least_bytes,
-                 behind_of(own));
+                 suffix_of(own));
         ret->by_least = true;
         status = predict(t, loss, policy, &ret->p);
     }
@@ -124,7 +124,7 @@ static const char *growth(double now, double then, double times)
            : power < 1.25 ? "yes"
            : power < 1.75 ? "more"
            : power < 2.25 ? "squared"
-                          : "more still";
+                          : "faster";
 }
 
 struct row {
@@ -143,7 +143,7 @@ static const struct row rows[] = {
     { "kept for backward", AT_PEAK(kept) },
     { "replayed", AT_PEAK(replayed) },
     { "transient in forward", AT_PEAK(transient) },
-    { "gradients on their way", AT_PEAK(adjoint) },
+    { "intermediate gradients", AT_PEAK(adjoint) },
     { "workspace", AT_PEAK(workspace) },
     { "arena", offsetof(rw_prediction, peak_bytes) },
     { "all", offsetof(rw_prediction, total_bytes) },
@@ -172,8 +172,8 @@ static void print_row(const struct step *step, const rw_scaled_step *grown, size
 static void print_miss(const rw_tape *t, const char *what, const struct step *step, FILE *out)
 {
     if (step->by_least)
-        fprintf(out, "%s does not fit under %s: its column is of the least that would do, total:%zuB%s\n", what,
-                t->policy.spec, step->p.total_bytes, behind_of(&t->policy));
+        fprintf(out, "%s does not fit under %s: its column is for the minimum, total:%zuB%s\n", what,
+                t->policy.spec, step->p.total_bytes, suffix_of(&t->policy));
 }
 
 static void print_misses(const rw_tape *t, const struct step *step, const rw_scaled_step *grown, size_t n, FILE *out)
@@ -188,7 +188,7 @@ static void print_misses(const rw_tape *t, const struct step *step, const rw_sca
 
 static void print_table(const struct step *step, const rw_scaled_step *grown, size_t n, FILE *out)
 {
-    fprintf(out, "at the peak, in bytes, and what grows with what:\n  %-24s %14s", "", "this step");
+    fprintf(out, "bytes at the peak, and how each row grows with each size:\n  %-24s %14s", "", "this step");
     for (size_t i = 0; i < n; i++) {
         char head[64];
         snprintf(head, sizeof head, "%.*s x %g", NAME, grown[i].what, grown[i].times);
@@ -208,20 +208,20 @@ struct remedy {
     rw_status status; /* RW_OK; RW_ERR_BUDGET: there is none; RW_ERR_UNSUPPORTED: parts have their own budgets */
     size_t total;     /* that this step takes, or the minimum of the larger one */
     double ms;
-    const char *behind; /* end of its policy */
+    const char *suffix; /* end of its policy */
 };
 
-/* Plans the larger step within the total bytes of this one. `behind`: text after the budget. */
+/* Plans the larger step within the total bytes of this one. `suffix`: text after the budget. */
 static rw_status try_budget(const rw_scaled_step *g, const rw_prediction *now, const rw_prediction *then,
-                            const char *behind, struct remedy *ret)
+                            const char *suffix, struct remedy *ret)
 {
     rw_context *const ctx = g->tape->ctx;
     const size_t beside = then->total_bytes - then->peak_bytes;
     const size_t room = now->total_bytes > beside ? now->total_bytes - beside : 1;
     char policy[48];
     rw_prediction p = { 0 };
-    snprintf(policy, sizeof policy, "budget:%zuB%s", room, behind);
-    ret->behind = behind;
+    snprintf(policy, sizeof policy, "budget:%zuB%s", room, suffix);
+    ret->suffix = suffix;
     ret->status = predict(g->tape, g->loss, policy, &p);
     ret->total = ret->status == RW_ERR_BUDGET ? p.least_bytes + beside : now->total_bytes;
     ret->ms = p.ms;
@@ -254,13 +254,13 @@ static void print_remedy(const rw_scaled_step *g, const rw_prediction *now, cons
     const rw_prediction *const then = &larger->p;
     fprintf(out, "%.*s x %g: ", NAME, g->what, g->times);
     if (!larger->by_least && then->total_bytes <= now->total_bytes) fprintf(out, "takes no more than this step\n");
-    else if (r->status == RW_ERR_UNSUPPORTED) fprintf(out, "parts of it have budgets of their own\n");
+    else if (r->status == RW_ERR_UNSUPPORTED) fprintf(out, "its parts have budgets of their own\n");
     else if (r->status)
-        fprintf(out, "no plan takes what this step does, %zu bytes in all; the least is total:%zuB%s\n",
-                now->total_bytes, r->total, r->behind);
+        fprintf(out, "no plan fits into the %zu bytes of this step; the minimum is total:%zuB%s\n",
+                now->total_bytes, r->total, r->suffix);
     else
-        fprintf(out, "fits into what this step takes under total:%zuB%s, %+.1f %% time over %s\n", r->total,
-                r->behind, 100 * (r->ms / then->ms - 1), larger->by_least ? "its least" : "its own policy");
+        fprintf(out, "fits into the bytes of this step under total:%zuB%s, %+.1f %% time over %s\n", r->total,
+                r->suffix, 100 * (r->ms / then->ms - 1), larger->by_least ? "its minimum" : "its own policy");
 }
 
 /* Plans all steps and remedies first, so that nothing is printed on failure. */

@@ -39,6 +39,7 @@ rw_status rw_forward(rw_tape *t, rw_tensor *const *y, size_t n)
     RW_ENTER(rw_edge_context(t), RW_ERR_ARGUMENT);
     if (!t) return rw_fail_null(NULL, "rw_forward", "t");
     if (!n || !y) return no_tensors(t->ctx, "rw_forward", y);
+    if (!rw_count_check(t->ctx, "rw_forward", n)) return RW_ERR_ARGUMENT;
     uint32_t *const roots = rw_malloc(n * sizeof *roots);
     if (!roots) return no_memory(t->ctx, "rw_forward");
     rw_status status = rw_roots_check(t, n, y, "rw_forward", roots);
@@ -96,6 +97,7 @@ rw_status rw_backward_from(rw_tape *t, rw_tensor *const *y, rw_tensor *const *dy
     RW_ENTER(rw_edge_context(t), RW_ERR_ARGUMENT);
     if (!t) return rw_fail_null(NULL, "rw_backward_from", "t");
     if (!n || !y) return no_tensors(t->ctx, "rw_backward_from", y);
+    if (!rw_count_check(t->ctx, "rw_backward_from", n)) return RW_ERR_ARGUMENT;
     uint32_t *const roots = rw_malloc(n * sizeof *roots);
     const void **const seeds = rw_calloc(n, sizeof *seeds);
     const rw_status status = roots && seeds ? backward_from(t, n, y, dy, roots, seeds)

@@ -11,7 +11,7 @@ rw_status rw_timer_begin(rw_context *ctx)
     rw_status status = RW_OK;
     if (ctx->device->make_marks) status = ctx->device->make_marks(ctx->device_state, RW_TRACE_MARKS);
     if (!status && ctx->device->mark) status = ctx->device->mark(ctx->device_state, RW_LANE_COMPUTE, BEGIN);
-    if (status) return rw_fail(ctx, status, "rw_timer_begin: the device gives no times");
+    if (status) return rw_fail(ctx, status, "rw_timer_begin: the device's clock could not be read");
     ctx->timer_runs = true;
     ctx->timer_begin = 1e6 * rw_now_s();
     return RW_OK;

@@ -14,11 +14,11 @@ static rw_status plan(struct rw_update *u, struct rw_recorder *recorders)
 
 rw_status rw_update_open(struct rw_update *u, rw_context *ctx, struct rw_recorder *recorders)
 {
-    struct rw_update made = { 0 };
-    rw_status status = rw_tape_create(&made.t, ctx);
-    if (!status) status = plan(&made, recorders);
-    if (status) rw_tape_destroy(&made.t);
-    else *u = made;
+    struct rw_update created = { 0 };
+    rw_status status = rw_tape_create(&created.t, ctx);
+    if (!status) status = plan(&created, recorders);
+    if (status) rw_tape_destroy(&created.t);
+    else *u = created;
     return status;
 }
 
@@ -53,7 +53,7 @@ rw_status rw_update_record(rw_tape *t, const char *call, const rw_op_def *op, rw
     const uint32_t site = rw_site_index(ctx, at);
     if (site == RW_NONE_ID) return rw_fail(ctx, RW_ERR_MEMORY, "%s: out of memory", call);
     t->origin = (struct rw_origin){ .adjoint = true, .of = RW_NONE_ID, .site = site, .ticket = RW_NONE_ID };
-    const rw_tensor *const made = rw_apply_at(at, t, op, in, n, attrs, attrs_size, ret_outs);
+    const rw_tensor *const created = rw_apply_at(at, t, op, in, n, attrs, attrs_size, ret_outs);
     t->origin = (struct rw_origin){ 0 };
-    return made ? RW_OK : ctx->status;
+    return created ? RW_OK : ctx->status;
 }

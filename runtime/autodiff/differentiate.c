@@ -38,27 +38,27 @@ void rw_spread_requirement(rw_tape *t)
  * By value: is it one of x, or does it depend on one? Only these are differentiated: not what was recorded before all
  * of x, nor what is independent of x. All of them require gradients, because x does.
  */
-static bool *find_asked(const rw_tape *t, const uint32_t *x, size_t n)
+static bool *find_requested(const rw_tape *t, const uint32_t *x, size_t n)
 {
-    bool *const asked = rw_calloc(t->n_values, sizeof *asked);
-    for (size_t i = 0; asked && i < n; i++) asked[x[i]] = true;
-    for (size_t k = 0; asked && k < t->n_nodes; k++) {
+    bool *const requested = rw_calloc(t->n_values, sizeof *requested);
+    for (size_t i = 0; requested && i < n; i++) requested[x[i]] = true;
+    for (size_t k = 0; requested && k < t->n_nodes; k++) {
         const struct rw_node *const node = &t->nodes[k];
         const struct rw_edges e = rw_edges_of(t, node);
         bool depends = false;
-        for (uint32_t i = 0; !depends && i < rw_edges_count(&e); i++) depends = asked[rw_edge(t, &e, i)];
+        for (uint32_t i = 0; !depends && i < rw_edges_count(&e); i++) depends = requested[rw_edge(t, &e, i)];
         if (!depends || stops_gradients(t, k)) continue;
         for (uint32_t v = node->first_output; v < node->first_output + node->n_outputs; v++)
-            asked[v] |= rw_dtype_is_float((rw_dtype)rw_tape_value(t, v)->dtype);
+            requested[v] |= rw_dtype_is_float((rw_dtype)rw_tape_value(t, v)->dtype);
     }
-    return asked;
+    return requested;
 }
 
 struct walk {
     rw_tape *t;
     rw_tensor **grads;
-    bool *asked;    /* by value; NULL: all */
-    uint32_t least; /* the first requested value, 0 for all: nodes before it are skipped */
+    bool *requested; /* by value; NULL: all */
+    uint32_t least;  /* the first requested value, 0 for all: nodes before it are skipped */
     bool again;
     struct rw_grad_taker *taker;
     struct rw_use *use;  /* by value; NULL without a taker */
@@ -107,8 +107,9 @@ static rw_status check_open(const struct rw_grad_call *g, const rw_op_def *op, c
     t->n_parts = before->parts;
     t->n_recipes = before->recipes;
     if (status) return status;
-    return rw_fail(t->ctx, RW_ERR_REGION, left ? "%s: it left an rw_no_grad_begin() open"
-                                               : "%s: it ended what it had not begun", what);
+    return rw_fail(t->ctx, RW_ERR_REGION,
+                   left ? "%s: expected rw_no_grad_end() for each rw_no_grad_begin(), got too few"
+                        : "%s: expected no end of a scope that the rule has not begun, got one", what);
 }
 
 /* The status of a rule whose recorded ops have all succeeded. RW_ERR_MISMATCH is not a status of rules. */
@@ -159,12 +160,13 @@ static rw_status apply_rule(struct rw_grad_call *g)
     }
     const struct rw_edges e = rw_edges_of(g->tape, &g->node);
     for (uint32_t i = 0; i < rw_edges_count(&e); i++)
-        wanted |= rw_value_is_wanted(g->tape, g->asked, rw_edge(g->tape, &e, i));
+        wanted |= rw_value_is_wanted(g->tape, g->requested, rw_edge(g->tape, &e, i));
     if (!flows || !wanted || stops_gradients(g->tape, g->index)) return RW_OK;
     const rw_site at = rw_rule_site(g);
     if (!op->grad)
         return rw_fail(ctx, RW_ERR_NO_GRADIENT,
-                       "%s at %s:%d: the op has no gradient rule, and a gradient has to flow through it", op->name,
+                       "%s at %s:%d: expected an op with a gradient rule, as a gradient flows through it, got one "
+                       "without", op->name,
                        rw_file_of(at), at.line);
     const rw_status status = run_rule(g, op);
     if (status)
@@ -179,7 +181,7 @@ static bool is_awaited(const rw_tape *t, const struct rw_tensor *v)
            (v->leaf != RW_NONE_ID && t->leaves[v->leaf].kind == RW_LEAF_PARAM && (v->flags & RW_VALUE_REQUIRES));
 }
 
-static rw_status hand_out(const struct walk *w, uint32_t value)
+static rw_status pass_on(const struct walk *w, uint32_t value)
 {
     if (!w->taker || !w->grads[value] || !is_awaited(w->t, rw_tape_value(w->t, value))) return RW_OK;
     return w->taker->take(w->taker, value, w->grads[value]);
@@ -195,17 +197,17 @@ static rw_status complete(const struct walk *w, const struct rw_node *node, uint
         const uint32_t in = rw_edge(w->t, &e, i);
         if (w->use[in].first != n || rw_tape_value(w->t, in)->leaf == RW_NONE_ID) continue;
         w->use[in].first = RW_NONE_ID; /* one value may be several inputs */
-        status = hand_out(w, in);
+        status = pass_on(w, in);
     }
     return status;
 }
 
 /* Passes on gradients of a node's outputs, when the walk reaches the node. An output may only be read through its
    parts. */
-static rw_status hand_out_made(const struct walk *w, const struct rw_node *node)
+static rw_status pass_on_outputs(const struct walk *w, const struct rw_node *node)
 {
     rw_status status = RW_OK;
-    for (uint32_t i = 0; w->taker && !status && i < node->n_outputs; i++) status = hand_out(w, node->first_output + i);
+    for (uint32_t i = 0; w->taker && !status && i < node->n_outputs; i++) status = pass_on(w, node->first_output + i);
     return status;
 }
 
@@ -223,7 +225,7 @@ static rw_status visit(const struct walk *w, uint32_t n)
     g.node = *node;
     g.use = w->use;
     g.grads = w->grads;
-    g.asked = w->asked;
+    g.requested = w->requested;
     g.again = w->again;
     g.has_set = false;
     g.upstream = w->room;
@@ -232,7 +234,7 @@ static rw_status visit(const struct walk *w, uint32_t n)
     g.is_sum = (bool *)(lent + node->n_inputs);
     memset(result, 0, node->n_inputs * (2 * sizeof *result + sizeof *g.is_sum));
     t->origin = rw_origin_of(t, n);
-    rw_status status = hand_out_made(w, &g.node);
+    rw_status status = pass_on_outputs(w, &g.node);
     if (!status) status = apply_rule(&g);
     return status ? status : complete(w, &g.node, n);
 }
@@ -255,7 +257,7 @@ static rw_status begin_at(const struct walk *w, const struct rw_root *root)
 {
     rw_tape *const t = w->t;
     const struct rw_tensor *const y = rw_tape_value(t, root->value);
-    if (!rw_value_is_wanted(t, w->asked, y->id)) return RW_OK;
+    if (!rw_value_is_wanted(t, w->requested, y->id)) return RW_OK;
     t->origin = rw_origin_of(t, y->producer);
     if (!t->n_nodes && !originate_anywhere(t)) return failure(t);
     rw_tensor *seed = root->seed;
@@ -290,7 +292,7 @@ static rw_status begin(const struct walk *w, const struct rw_root *roots, size_t
         if (is_repeated(roots, i) || (use != RW_NONE_ID && use < *ret_end)) continue;
         if (rw_tape_value(w->t, v)->leaf == RW_NONE_ID) continue;
         w->t->origin = rw_origin_of(w->t, rw_tape_value(w->t, v)->producer);
-        status = hand_out(w, v);
+        status = pass_on(w, v);
     }
     return status;
 }
@@ -302,8 +304,8 @@ static rw_status find_uses(struct walk *w, const struct rw_root *roots, size_t n
     const rw_tape *const t = w->t;
     uint32_t end = 0;
     for (size_t i = 0; i < n_roots; i++) {
-        const uint32_t maker = rw_tape_value(t, roots[i].value)->producer;
-        if (maker != RW_NONE_ID && maker >= end) end = maker + 1;
+        const uint32_t producer = rw_tape_value(t, roots[i].value)->producer;
+        if (producer != RW_NONE_ID && producer >= end) end = producer + 1;
     }
     w->use = rw_calloc(t->n_values, sizeof *w->use);
     if (!w->use) return rw_fail(t->ctx, RW_ERR_MEMORY, "backward: out of memory");
@@ -333,19 +335,19 @@ static rw_status make_room(struct walk *w)
 }
 
 /* Might the node read value `least` or a later one? Values are numbered in the order of nodes. */
-static bool reads_behind(const struct walk *w, uint32_t n)
+static bool reads_after(const struct walk *w, uint32_t n)
 {
     return !w->least || w->t->nodes[n].first_output > w->least;
 }
 
 /* By value: only these gradients are requested; NULL: all. */
-static rw_status ask(struct walk *w, const uint32_t *x, size_t n)
+static rw_status request(struct walk *w, const uint32_t *x, size_t n)
 {
     w->least = x ? RW_NONE_ID : 0;
     for (size_t i = 0; x && i < n; i++)
         if (x[i] < w->least) w->least = x[i];
-    w->asked = x ? find_asked(w->t, x, n) : NULL;
-    return !x || w->asked ? RW_OK : rw_fail(w->t->ctx, RW_ERR_MEMORY, "backward: out of memory");
+    w->requested = x ? find_requested(w->t, x, n) : NULL;
+    return !x || w->requested ? RW_OK : rw_fail(w->t->ctx, RW_ERR_MEMORY, "backward: out of memory");
 }
 
 /* The walk stops early if only some gradients are requested: nodes before the first requested value cannot depend on
@@ -357,13 +359,13 @@ rw_status rw_differentiate(rw_tape *t, const struct rw_root *roots, size_t n_roo
     const struct rw_origin around = t->origin; /* of a rule that calls rw_grad() */
     uint32_t n = 0;
     rw_spread_requirement(t);
-    rw_status status = ask(&w, x, n_x);
+    rw_status status = request(&w, x, n_x);
     if (!status && taker) status = find_uses(&w, roots, n_roots);
     if (!status) status = make_room(&w);
     if (!status) status = begin(&w, roots, n_roots, &n);
-    while (!status && n-- > 0 && reads_behind(&w, n)) status = visit(&w, n);
+    while (!status && n-- > 0 && reads_after(&w, n)) status = visit(&w, n);
     t->origin = around;
-    rw_free(w.asked);
+    rw_free(w.requested);
     rw_free(w.use);
     rw_free(w.room);
     return status;

@@ -4,7 +4,7 @@
 #include "base/alloc.h"
 #include "record/builtin_ops.h"
 
-static uint32_t maker_of(const rw_tape *t, uint32_t value)
+static uint32_t producer_of(const rw_tape *t, uint32_t value)
 {
     return rw_tape_value(t, rw_tape_base(t, value))->producer;
 }
@@ -14,8 +14,8 @@ static void spread(const rw_tape *t, bool *needed)
     for (size_t n = t->n_nodes; n-- > 0;) {
         const struct rw_node *const node = &t->nodes[n];
         for (uint32_t i = 0; needed[n] && i < node->n_inputs; i++) {
-            const uint32_t maker = maker_of(t, t->operands[node->first_input + i]);
-            if (maker != RW_NONE_ID) needed[maker] = true;
+            const uint32_t producer = producer_of(t, t->operands[node->first_input + i]);
+            if (producer != RW_NONE_ID) needed[producer] = true;
         }
     }
 }
@@ -29,7 +29,7 @@ static rw_status record(rw_tape *t, uint32_t buffer, bool counts, size_t n_amaxe
     int n = 0;
     for (size_t i = 0; i < n_amaxes; i++) {
         const struct rw_tape_amax *const a = &t->amaxes[i];
-        if (a->buffer != buffer || !needed[maker_of(t, a->value)]) continue;
+        if (a->buffer != buffer || !needed[producer_of(t, a->value)]) continue;
         in[n] = rw_tape_value(t, a->value);
         rows[n++] = a->row;
     }

@@ -86,9 +86,9 @@ static bool is_bindable(const struct rw_outputs *s, const rw_tensor *g, const rw
     const rw_layout *const l = rw_layout_of(s->ctx, g);
     if (!is_of_backward(s, whole) || is_taken(s, whole->id)) return false;
     if (!rw_layout_is_whole(l) || rw_tensor_bytes(whole) != rw_tensor_bytes(g)) return false;
-    const struct rw_node *const maker = &t->nodes[whole->producer];
-    if (!works_in_place(s, maker, whole->id - maker->first_output, seed->id)) return false;
-    const size_t after = whole->producer + 1 < t->n_nodes ? maker[1].first_input : t->n_operands;
+    const struct rw_node *const producer = &t->nodes[whole->producer];
+    if (!works_in_place(s, producer, whole->id - producer->first_output, seed->id)) return false;
+    const size_t after = whole->producer + 1 < t->n_nodes ? producer[1].first_input : t->n_operands;
     for (size_t i = after; i < t->n_operands; i++)
         if (rw_tape_base(t, t->operands[i]) == seed->id) return false;
     return true;
@@ -351,9 +351,9 @@ static rw_status check_twice(const struct rw_outputs *s, size_t first)
         if (!(op->flags & (RW_OP_STATEFUL | RW_OP_NONDETERMINISTIC))) continue;
         const rw_site at = s->ctx->sites[t->nodes[n].site];
         return rw_fail(s->ctx, RW_ERR_UNSUPPORTED,
-                       "planning: backward cannot run twice: the gradient of what was recorded at %s:%d is made by %s, "
-                       "which %s", rw_file_of(at), at.line, op->name,
-                       op->flags & RW_OP_STATEFUL ? "runs once" : "gives other bytes the second time");
+                       "planning: backward cannot run twice: the gradient of the op recorded at %s:%d is computed by "
+                       "%s, which %s", rw_file_of(at), at.line, op->name,
+                       op->flags & RW_OP_STATEFUL ? "may run only once" : "is not deterministic");
     }
     return RW_OK;
 }
@@ -409,10 +409,10 @@ static rw_status target_commits(struct rw_outputs *s, size_t first)
     return status;
 }
 
-static void mark_maker(const struct rw_outputs *s, bool *needed, uint32_t value)
+static void mark_producer(const struct rw_outputs *s, bool *needed, uint32_t value)
 {
-    const uint32_t maker = rw_tape_value(s->t, rw_tape_base(s->t, value))->producer;
-    if (maker != RW_NONE_ID) needed[maker] = true;
+    const uint32_t producer = rw_tape_value(s->t, rw_tape_base(s->t, value))->producer;
+    if (producer != RW_NONE_ID) needed[producer] = true;
 }
 
 /* Records the amaxes that the step's losses and gradients depend on. */
@@ -422,10 +422,10 @@ static rw_status note_amaxes(struct rw_outputs *s)
     if (!s->t->n_amaxes) return RW_OK;
     bool *const needed = rw_calloc(s->t->n_nodes, sizeof *needed);
     if (!needed) return no_memory(s);
-    for (size_t i = 0; i < s->request->n_values; i++) mark_maker(s, needed, s->request->values[i]);
+    for (size_t i = 0; i < s->request->n_values; i++) mark_producer(s, needed, s->request->values[i]);
     for (size_t i = 0; i < s->n; i++)
-        if (!s->target[i].only_if_needed) mark_maker(s, needed, s->target[i].value);
-    for (size_t i = 0; i < s->n_used_up; i++) mark_maker(s, needed, s->used_up[i].value);
+        if (!s->target[i].only_if_needed) mark_producer(s, needed, s->target[i].value);
+    for (size_t i = 0; i < s->n_used_up; i++) mark_producer(s, needed, s->used_up[i].value);
     const rw_status status = rw_amaxes_record(s->t, needed);
     rw_free(needed);
     return status ? status : target_commits(s, n_effects);
@@ -507,16 +507,16 @@ static void find_read(const struct rw_outputs *s, bool *needed, bool *read)
 {
     const rw_tape *const t = s->t;
     for (size_t i = 0; i < s->n; i++) {
-        const uint32_t base = rw_tape_base(t, s->target[i].value), maker = rw_tape_value(t, base)->producer;
-        if (maker != RW_NONE_ID && maker >= s->n_recorded) needed[maker] = true;
+        const uint32_t base = rw_tape_base(t, s->target[i].value), producer = rw_tape_value(t, base)->producer;
+        if (producer != RW_NONE_ID && producer >= s->n_recorded) needed[producer] = true;
     }
     for (size_t n = t->n_nodes; n-- > s->n_recorded;) {
         const struct rw_node *const node = &t->nodes[n];
         for (uint32_t i = 0; needed[n] && i < node->n_inputs; i++) {
             const uint32_t base = rw_tape_base(t, t->operands[node->first_input + i]);
-            const uint32_t maker = rw_tape_value(t, base)->producer;
-            if (maker == RW_NONE_ID) continue;
-            if (maker >= s->n_recorded) needed[maker] = true;
+            const uint32_t producer = rw_tape_value(t, base)->producer;
+            if (producer == RW_NONE_ID) continue;
+            if (producer >= s->n_recorded) needed[producer] = true;
             else read[base] = true;
         }
     }

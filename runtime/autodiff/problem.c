@@ -63,10 +63,11 @@ static void mark_needed(struct rw_problem *p)
     }
 }
 
-static void list_remakes(struct rw_problem *p)
+static void list_recompute_nodes(struct rw_problem *p)
 {
-    for (uint32_t v = 0; v < p->t->n_values; v++) p->remake[v] = RW_NONE_ID;
-    for (size_t n = p->first_remake; n < p->t->n_nodes; n++) p->remake[p->t->nodes[n].first_output] = (uint32_t)n;
+    for (uint32_t v = 0; v < p->t->n_values; v++) p->recompute_node[v] = RW_NONE_ID;
+    for (size_t n = p->first_recompute_node; n < p->t->n_nodes; n++)
+        p->recompute_node[p->t->nodes[n].first_output] = (uint32_t)n;
 }
 
 /* Bytes that needed nodes read or write outside of the arena, each counted once: leaves and parameters' gradients. */
@@ -76,7 +77,7 @@ static uint64_t count_beside(const struct rw_problem *p)
     uint64_t bytes = 0;
     for (uint32_t v = 0; v < p->mark.values; v++) {
         const struct rw_tensor *const x = rw_tape_value(t, v);
-        if (p->asked[v] && x->producer == RW_NONE_ID && rw_tape_base(t, v) == v) bytes += rw_tensor_bytes(x);
+        if (p->is_read[v] && x->producer == RW_NONE_ID && rw_tape_base(t, v) == v) bytes += rw_tensor_bytes(x);
     }
     for (size_t i = 0; i < p->targets.n_params; i++) bytes += t->ctx->by_id[p->targets.params[i]]->gradient.bytes;
     return bytes;
@@ -87,14 +88,14 @@ static bool is_optional(const rw_op_def *op, uint32_t input)
     return op->optional >> (input < 31 ? input : 31) & 1;
 }
 
-static void mark_asked(struct rw_problem *p)
+static void mark_read(struct rw_problem *p)
 {
     const rw_tape *const t = p->t;
     for (size_t n = 0; n < t->n_nodes; n++) {
         const struct rw_node *const node = &t->nodes[n];
         for (uint32_t i = 0; p->needed[n] && i < node->n_inputs; i++) {
             const uint32_t b = rw_tape_base(t, t->operands[node->first_input + i]);
-            if (!is_view(t, node) && !is_optional(t->ctx->ops[node->op], i)) p->asked[b] = true;
+            if (!is_view(t, node) && !is_optional(t->ctx->ops[node->op], i)) p->is_read[b] = true;
         }
     }
 }
@@ -122,12 +123,12 @@ static rw_status count_bytes(struct rw_problem *p, const struct rw_node *node, u
     if (bytes <= BYTES_MAX && (p->all_bytes += bytes) <= BYTES_MAX) return RW_OK;
     const rw_site site = t->ctx->sites[node->site];
     return rw_fail(t->ctx, RW_ERR_MEMORY,
-                   "planning: values and workspaces take more than 2^61 bytes in all, at %s (%s:%d), whose own take "
-                   "%llu, %llu of them workspace", t->ctx->ops[node->op]->name, site.file, (int)site.line,
+                   "planning: expected values and workspaces of at most 2^61 bytes, got more at %s (%s:%d), whose own "
+                   "take %llu, %llu of them workspace", t->ctx->ops[node->op]->name, site.file, (int)site.line,
                    (unsigned long long)bytes, (unsigned long long)workspace);
 }
 
-static rw_status ask_costs(struct rw_problem *p, uint32_t n)
+static rw_status query_costs(struct rw_problem *p, uint32_t n)
 {
     const rw_tape *const t = p->t;
     const struct rw_node *const node = &t->nodes[n];
@@ -163,10 +164,10 @@ static rw_status make_order(struct rw_problem *p)
     rw_status status = RW_OK;
     for (uint32_t n = 0; !status && n < p->t->n_nodes; n++) {
         const struct rw_node *const node = &p->t->nodes[n];
-        const bool remakes = rw_problem_remakes(p, n);
-        if (!p->needed[remakes ? node->of : n] || is_view(p->t, node)) continue;
-        if (!remakes && !is_commit(p->t, node)) p->order[p->n_order++] = n;
-        status = ask_costs(p, n);
+        const bool recomputes = rw_problem_is_recompute_node(p, n);
+        if (!p->needed[recomputes ? node->of : n] || is_view(p->t, node)) continue;
+        if (!recomputes && !is_commit(p->t, node)) p->order[p->n_order++] = n;
+        status = query_costs(p, n);
     }
     return status;
 }
@@ -183,14 +184,14 @@ static bool reads_gradient(const struct rw_problem *p, const struct rw_node *nod
 }
 
 /* May it run later than it was recorded? What it computes depends on its inputs and its ticket alone, and no output
-   is requested. Where a remake makes an output, the node itself might never run. */
+   is requested. Where a recompute node makes an output, the node itself might never run. */
 static bool may_wait(const struct rw_problem *p, const struct rw_node *node, const bool *read)
 {
     const uint32_t flags = p->t->ctx->ops[node->op]->flags;
     if ((flags & (RW_OP_STATEFUL | RW_OP_NONDETERMINISTIC | RW_OP_COMMIT)) || !node->n_outputs) return false;
     for (uint32_t i = 0; i < node->n_outputs; i++) {
         const uint32_t v = node->first_output + i;
-        if (!rw_problem_makes(p, v) || p->wanted[v] || read[v] || p->remake[v] != RW_NONE_ID) return false;
+        if (!rw_problem_makes(p, v) || p->wanted[v] || read[v] || p->recompute_node[v] != RW_NONE_ID) return false;
     }
     return !reads_gradient(p, node);
 }
@@ -229,20 +230,20 @@ static rw_status make_order_holding(struct rw_problem *p)
     return status;
 }
 
-/* Everything that is equal for all choices is computed here, once. Remakes are recorded first, because they add
+/* Everything that is equal for all choices is computed here, once. Recompute nodes are recorded first, because they add
    nodes and values that the arrays must cover. */
 static rw_status fill(struct rw_problem *p)
 {
-    p->first_remake = p->t->n_nodes;
-    const rw_status status = rw_remakes_record(p->t, p->mark.nodes);
+    p->first_recompute_node = p->t->n_nodes;
+    const rw_status status = rw_recompute_nodes_record(p->t, p->mark.nodes);
     const size_t nodes = p->t->n_nodes, values = p->t->n_values;
     if (status) return status;
     p->needed = rw_calloc(nodes, sizeof *p->needed);
     p->wanted = rw_calloc(values, sizeof *p->wanted);
     p->target_of = rw_malloc(values * sizeof *p->target_of);
-    p->asked = rw_calloc(values, sizeof *p->asked);
+    p->is_read = rw_calloc(values, sizeof *p->is_read);
     p->given = rw_malloc(values * sizeof *p->given);
-    p->remake = rw_malloc(values * sizeof *p->remake);
+    p->recompute_node = rw_malloc(values * sizeof *p->recompute_node);
     p->base = rw_malloc(p->t->n_operands * sizeof *p->base);
     p->bytes = rw_malloc(values * sizeof *p->bytes);
     p->order = rw_malloc(nodes * sizeof *p->order);
@@ -252,19 +253,19 @@ static rw_status fill(struct rw_problem *p)
     p->cost = rw_calloc(nodes, sizeof *p->cost);
     p->across = rw_calloc(nodes, sizeof *p->across);
     p->seconds = rw_calloc(nodes, sizeof *p->seconds);
-    if (!p->needed || !p->wanted || !p->target_of || !p->asked || !p->given || !p->remake || !p->base ||
+    if (!p->needed || !p->wanted || !p->target_of || !p->is_read || !p->given || !p->recompute_node || !p->base ||
         !p->bytes || !p->order || !p->deferrable || !p->overwrites || !p->workspace || !p->cost || !p->across ||
         !p->seconds)
         return RW_ERR_MEMORY;
     list_bases(p);
-    list_remakes(p);
+    list_recompute_nodes(p);
     mark_given(p);
     mark_needed(p);
-    mark_asked(p);
+    mark_read(p);
     p->beside_bytes = count_beside(p);
     if (p->t->ctx->costs) p->memory = p->t->ctx->costs->memory;
-    const rw_status made = make_order_holding(p);
-    return made ? made : find_deferrable(p);
+    const rw_status ordered = make_order_holding(p);
+    return ordered ? ordered : find_deferrable(p);
 }
 
 static _Atomic uint64_t n_opened;
@@ -287,7 +288,7 @@ rw_status rw_problem_open(struct rw_problem *p, rw_tape *t, const struct rw_requ
 
 void rw_problem_close(struct rw_problem *p)
 {
-    void *const arrays[] = { p->needed, p->wanted, p->target_of, p->asked, p->given, p->remake, p->base,
+    void *const arrays[] = { p->needed, p->wanted, p->target_of, p->is_read, p->given, p->recompute_node, p->base,
                              p->bytes, p->order, p->deferrable, p->overwrites, p->workspace, p->cost, p->across,
                              p->seconds };
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) rw_free(arrays[i]);

@@ -19,11 +19,10 @@ struct rw_problem {
     bool *needed;        /* node -> a requested output depends on it */
     bool *wanted;        /* base value -> it is a requested output, or a commit reads it */
     uint32_t *target_of; /* base value -> its index in targets, or RW_NONE_ID */
-    bool *asked;         /* base value, a gradient's old contents -> an op reads it for which it is not optional */
+    bool *is_read;       /* base value, a gradient's old contents -> an op reads it for which it is not optional */
     bool *given;         /* base value -> it exists before the run: a leaf, or held from an earlier run */
-    size_t first_remake; /* nodes from here on are remakes, each of which recomputes an output of another node
-                            (recompute_output.h) */
-    uint32_t *remake;    /* base value -> its remake, or RW_NONE_ID */
+    size_t first_recompute_node; /* nodes from here on recompute an output of another node (recompute_output.h) */
+    uint32_t *recompute_node;    /* base value -> its recompute node, or RW_NONE_ID */
     uint32_t *base;      /* operand of the tape -> its base value */
     uint64_t *bytes;     /* base value -> its bytes */
     uint32_t *order;     /* needed nodes in tape order, without views and commits */
@@ -60,9 +59,9 @@ static inline uint32_t rw_problem_input(const struct rw_problem *p, const struct
 }
 
 /* True if the node recomputes an output of another node, among those that may be replayed. */
-static inline bool rw_problem_remakes(const struct rw_problem *p, uint32_t node)
+static inline bool rw_problem_is_recompute_node(const struct rw_problem *p, uint32_t node)
 {
-    return node >= p->first_remake;
+    return node >= p->first_recompute_node;
 }
 
 /* Errors are recorded in the context. On failure the tape is as before and *p empty. */

@@ -1,5 +1,5 @@
-/* Calls the remake functions of ops and checks what they record: one node with one output of the same type and
-   shape. */
+/* Calls the recompute_output functions of ops and checks what they record: one node with one output of the same type
+   and shape. */
 #include "autodiff/recompute_output.h"
 
 #include "base/alloc.h"
@@ -7,10 +7,12 @@
 
 #include <string.h>
 
-/* By value: an adjoint node reads it or a value computed from it; it has a remake; a remake reads it. */
-enum { READ_LATE = 1, IS_MADE = 2, IS_SOURCE = 4 };
+/* By value: an adjoint node reads it or a value computed from it; it has a recompute node; a recompute node reads
+   it. */
+enum { READ_LATE = 1, IS_RECOMPUTED = 2, IS_SOURCE = 4 };
 
-/* What a node's op sees of it in its remake function; copies, because recording may move nodes and attributes. */
+/* What a node's op sees of it in its recompute_output function; copies, because recording may move nodes and
+   attributes. */
 struct ruling {
     rw_tape *t;
     uint32_t n;
@@ -30,10 +32,11 @@ static bool may_have(const rw_tape *t, const struct rw_node *node)
 static rw_status refuse(const struct ruling *r, rw_status status, const char *what)
 {
     const rw_site at = r->t->ctx->sites[r->node.site];
-    return rw_fail(r->t->ctx, status, "remake rule of %s at %s:%d: %s", r->op->name, rw_file_of(at), at.line, what);
+    return rw_fail(r->t->ctx, status, "recompute_output of %s at %s:%d: %s", r->op->name, rw_file_of(at), at.line,
+                   what);
 }
 
-/* Rolls back, so that the next remake draws from the same state. */
+/* Rolls back, so that the next recompute node draws from the same state. */
 static rw_status fail(const struct ruling *r, const struct rw_tape_mark *mark, const char *what)
 {
     r->t->ctx->generator.offset = mark->drawn;
@@ -54,14 +57,17 @@ static const char *fault_of(const struct ruling *r, const rw_tensor *y, const rw
     const rw_tape *const t = r->t;
     const struct rw_node *const last = &t->nodes[t->n_nodes - 1];
     const uint32_t not = RW_OP_VIEW | RW_OP_STATEFUL | RW_OP_NONDETERMINISTIC | RW_OP_COMMIT;
-    if (y->producer != t->n_nodes - 1) return "it returns what it did not record";
-    if (last->ticket != RW_NONE_ID && last->ticket != r->node.ticket) return "it draws, and the op does not";
+    if (y->producer != t->n_nodes - 1) return "expected a value that it recorded, got another";
+    if (last->ticket != RW_NONE_ID && last->ticket != r->node.ticket)
+        return "expected no random op, as the op draws none, got one";
     if (last->n_outputs != 1 || (t->ctx->ops[last->op]->flags & not))
-        return "it records an op that makes more than one output, or may not run again";
-    if (y->dtype != value->dtype || y->layout != value->layout) return "it makes another type or shape than the output";
+        return "expected an op with one output that may be executed twice, got another";
+    if (y->dtype != value->dtype || y->layout != value->layout)
+        return "expected the type and shape of the output, got others";
     for (uint32_t i = 0; i < last->n_inputs; i++) {
         const uint32_t in = t->operands[last->first_input + i];
-        if (in == value->id || !is_operand_of(r, in)) return "it reads what is neither an input nor another output";
+        if (in == value->id || !is_operand_of(r, in))
+            return "expected it to read inputs and other outputs of the op, got another value";
     }
     return NULL;
 }
@@ -76,7 +82,8 @@ static bool reads(const rw_tape *t, const struct rw_node *node, uint32_t first, 
     return false;
 }
 
-/* The function has recorded something: one valid node becomes the remake of the value; otherwise it is rolled back. */
+/* The function has recorded something: one valid node becomes the recompute node of the value; otherwise it is
+   rolled back. */
 static rw_status settle(const struct ruling *r, const struct rw_tape_mark *mark, rw_tensor *y, uint32_t v,
                         uint8_t *state)
 {
@@ -87,9 +94,10 @@ static rw_status settle(const struct ruling *r, const struct rw_tape_mark *mark,
         return RW_OK;
     }
     const bool is_new = rw_tape_has(t, y) && t->n_nodes > mark->nodes;
-    const char *const fault = is_new ? fault_of(r, y, rw_tape_value(t, v)) : "it returns what it did not record";
+    const char *const fault = is_new ? fault_of(r, y, rw_tape_value(t, v))
+                                     : "expected a value that it recorded, got another";
     if (fault) return fail(r, mark, fault);
-    if (reads(t, last, r->node.first_output, r->node.n_outputs, state, IS_MADE)) {
+    if (reads(t, last, r->node.first_output, r->node.n_outputs, state, IS_RECOMPUTED)) {
         rw_tape_cut(t, mark);
         return RW_OK;
     }
@@ -97,13 +105,13 @@ static rw_status settle(const struct ruling *r, const struct rw_tape_mark *mark,
         const uint32_t in = t->operands[last->first_input + i];
         if (in - r->node.first_output < r->node.n_outputs) state[in] |= IS_SOURCE;
     }
-    state[v] |= IS_MADE;
+    state[v] |= IS_RECOMPUTED;
     last->first_output = v;
     t->n_values = mark->values;
     return RW_OK;
 }
 
-static rw_status ask(const struct ruling *r, uint32_t output, uint8_t *state)
+static rw_status try_output(const struct ruling *r, uint32_t output, uint8_t *state)
 {
     rw_tape *const t = r->t;
     const struct rw_tape_mark mark = rw_tape_mark(t);
@@ -118,11 +126,11 @@ static rw_status ask(const struct ruling *r, uint32_t output, uint8_t *state)
     return settle(r, &mark, y, r->node.first_output + output, state);
 }
 
-static rw_status ask_for_each(const struct ruling *r, uint8_t *state)
+static rw_status try_each_output(const struct ruling *r, uint8_t *state)
 {
     rw_status status = RW_OK;
     for (uint32_t i = 0; !status && i < r->node.n_outputs; i++)
-        if ((state[r->node.first_output + i] & (READ_LATE | IS_SOURCE)) == READ_LATE) status = ask(r, i, state);
+        if ((state[r->node.first_output + i] & (READ_LATE | IS_SOURCE)) == READ_LATE) status = try_output(r, i, state);
     return status;
 }
 
@@ -138,7 +146,7 @@ static rw_status record_of(rw_tape *t, uint32_t n, uint8_t *state)
             r.operand[i] = rw_tape_value(t, t->operands[r.node.first_input + i]);
         for (uint32_t i = 0; i < r.node.n_outputs; i++)
             r.operand[r.node.n_inputs + i] = rw_tape_value(t, r.node.first_output + i);
-        status = ask_for_each(&r, state);
+        status = try_each_output(&r, state);
     }
     rw_free(r.attrs);
     rw_free(r.operand);
@@ -158,7 +166,7 @@ static void find_late(const rw_tape *t, uint8_t *state)
     }
 }
 
-rw_status rw_remakes_record(rw_tape *t, size_t n_recorded)
+rw_status rw_recompute_nodes_record(rw_tape *t, size_t n_recorded)
 {
     uint32_t n = 0;
     while (n < n_recorded && !may_have(t, &t->nodes[n])) n++;

@@ -82,7 +82,7 @@ static uint32_t value_of(const rw_grad_call *g, int i)
 bool rw_grad_wanted(const rw_grad_call *g, int i)
 {
     RW_LOOKS_ONLY;
-    return has(n_inputs(g), i) && rw_value_is_wanted(g->tape, g->asked, value_of(g, i));
+    return has(n_inputs(g), i) && rw_value_is_wanted(g->tape, g->requested, value_of(g, i));
 }
 
 /* The type in which a value's gradient is summed. */
@@ -170,7 +170,7 @@ static bool is_last_part(const rw_grad_call *g, int i)
 }
 
 /* The bias of the linear layer that computed value v; RW_NONE_ID if the conditions for column sums do not hold. */
-static uint32_t bias_of_maker(const rw_grad_call *g, uint32_t v)
+static uint32_t bias_of_producer(const rw_grad_call *g, uint32_t v)
 {
     const rw_tape *const t = g->tape;
     const rw_tensor *const x = rw_tape_value(t, v);
@@ -182,10 +182,10 @@ static uint32_t bias_of_maker(const rw_grad_call *g, uint32_t v)
     return g->use[b].n == 1 && rw_tape_value(t, b)->flags & RW_VALUE_REQUIRES ? b : RW_NONE_ID;
 }
 
-static uint32_t bias_behind(const rw_grad_call *g, int i)
+static uint32_t fused_bias_of(const rw_grad_call *g, int i)
 {
     if (!g->use || !rw_grad_wanted(g, i) || !is_last_part(g, i)) return RW_NONE_ID;
-    return bias_of_maker(g, value_of(g, i));
+    return bias_of_producer(g, value_of(g, i));
 }
 
 /* The base of input i, a view; RW_NONE_ID if other ops read the base or a view in between, or if a gradient has
@@ -195,25 +195,25 @@ static uint32_t seen_alone(const rw_grad_call *g, int i)
     const rw_tape *const t = g->tape;
     for (uint32_t v = value_of(g, i);;) {
         if (g->use[v].n != 1 || g->grads[v]) return RW_NONE_ID;
-        const uint32_t maker = rw_tape_value(t, v)->producer;
-        if (maker == RW_NONE_ID || !(t->ctx->ops[t->nodes[maker].op]->flags & RW_OP_VIEW)) return v;
-        v = t->operands[t->nodes[maker].first_input];
+        const uint32_t producer = rw_tape_value(t, v)->producer;
+        if (producer == RW_NONE_ID || !(t->ctx->ops[t->nodes[producer].op]->flags & RW_OP_VIEW)) return v;
+        v = t->operands[t->nodes[producer].first_input];
     }
 }
 
-static uint32_t bias_behind_pieces(const rw_grad_call *g, int n, int64_t columns)
+static uint32_t fused_bias_of_pieces(const rw_grad_call *g, int n, int64_t columns)
 {
     const uint32_t whole = g->use ? seen_alone(g, 0) : RW_NONE_ID;
     if (whole == RW_NONE_ID) return RW_NONE_ID;
     for (int i = 0; i < n; i++)
         if (!rw_grad_wanted(g, i) || seen_alone(g, i) != whole) return RW_NONE_ID;
     const rw_layout *const l = rw_layout_of(g->tape->ctx, rw_tape_value(g->tape, whole));
-    return l->rank && l->dim[l->rank - 1] == columns ? bias_of_maker(g, whole) : RW_NONE_ID;
+    return l->rank && l->dim[l->rank - 1] == columns ? bias_of_producer(g, whole) : RW_NONE_ID;
 }
 
 bool rw_grad_pieces_want_columns(const rw_grad_call *g, int n, int64_t columns, rw_tensor **ret_sum)
 {
-    const uint32_t bias = bias_behind_pieces(g, n, columns);
+    const uint32_t bias = fused_bias_of_pieces(g, n, columns);
     *ret_sum = bias == RW_NONE_ID ? NULL : g->grads[bias];
     return bias != RW_NONE_ID;
 }
@@ -221,14 +221,14 @@ bool rw_grad_pieces_want_columns(const rw_grad_call *g, int n, int64_t columns, 
 void rw_grad_set_columns_of_pieces(rw_grad_call *g, int n, rw_tensor *columns, bool added)
 {
     const int64_t count = rw_tensor_shape(columns).dim[0];
-    struct rw_use *const use = &g->use[bias_behind_pieces(g, n, count)];
+    struct rw_use *const use = &g->use[fused_bias_of_pieces(g, n, count)];
     use->columns = columns;
     use->added = added;
 }
 
 bool rw_grad_wants_columns(const rw_grad_call *g, int i, rw_tensor **ret_sum)
 {
-    const uint32_t bias = bias_behind(g, i);
+    const uint32_t bias = fused_bias_of(g, i);
     *ret_sum = bias == RW_NONE_ID ? NULL : g->grads[bias];
     return bias != RW_NONE_ID;
 }
@@ -240,7 +240,7 @@ bool rw_grad_is_whole(const rw_grad_call *g, int i)
 
 void rw_grad_set_columns(rw_grad_call *g, int i, rw_tensor *columns, bool added)
 {
-    struct rw_use *const use = &g->use[bias_behind(g, i)];
+    struct rw_use *const use = &g->use[fused_bias_of(g, i)];
     use->columns = columns;
     use->added = added;
 }
@@ -311,7 +311,7 @@ rw_tensor *rw_grad_value(const rw_grad_call *g, int64_t number)
 
 bool rw_grad_value_wanted(const rw_grad_call *g, int64_t number)
 {
-    return rw_value_is_wanted(g->tape, g->asked, (uint32_t)number);
+    return rw_value_is_wanted(g->tape, g->requested, (uint32_t)number);
 }
 
 rw_status rw_grad_set_value(rw_grad_call *g, rw_tensor *x, rw_tensor *dx)

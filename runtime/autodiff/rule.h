@@ -19,10 +19,10 @@ struct rw_use {
 struct rw_grad_call {
     rw_tape *tape;
     uint32_t index;
-    struct rw_node node; /* a copy, because the array may move while the rule records */
-    struct rw_use *use;  /* per value; NULL: not known */
-    const bool *asked;   /* as of rw_value_is_wanted() */
-    rw_tensor **grads;   /* the sums so far, per value */
+    struct rw_node node;   /* a copy, because the array may move while the rule records */
+    struct rw_use *use;    /* per value; NULL: not known */
+    const bool *requested; /* as of rw_value_is_wanted() */
+    rw_tensor **grads;     /* the sums so far, per value */
     rw_tensor **upstream; /* by output */
     /* By input: the gradient that the rule has set and that is not in its sum yet; the addend that it got; and
        whether what it has set includes the addend. */
@@ -36,9 +36,9 @@ struct rw_grad_call {
 
 /* Is the gradient of a value needed, or that of a value it is a part of? asked: by value; NULL: all that require
    one. */
-static inline bool rw_value_is_wanted(const rw_tape *t, const bool *asked, uint32_t value)
+static inline bool rw_value_is_wanted(const rw_tape *t, const bool *requested, uint32_t value)
 {
-    return asked ? asked[value] : (rw_tape_value(t, value)->flags & RW_VALUE_REQUIRES) != 0;
+    return requested ? requested[value] : (rw_tape_value(t, value)->flags & RW_VALUE_REQUIRES) != 0;
 }
 
 /* The call site of the node. */

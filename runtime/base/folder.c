@@ -58,13 +58,13 @@ bool rw_folder_make(const char *path)
 {
     char *const around = rw_path_around(path);
     errno = ENOMEM;
-    bool made = around && !mkdir(path, 0777);
-    if (made) made = rw_folder_sync_path(around);
-    else made = around && errno == EEXIST;
+    bool exists = around && !mkdir(path, 0777);
+    if (exists) exists = rw_folder_sync_path(around);
+    else exists = around && errno == EEXIST;
     const int reason = errno;
     rw_free(around);
     errno = reason;
-    return made;
+    return exists;
 }
 
 /* Uses a descriptor of its own, because the position in a folder belongs to the descriptor. */

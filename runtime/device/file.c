@@ -95,7 +95,7 @@ rw_status rw_file_open(const char *path, uint64_t bytes, struct rw_file **ret, c
     strcpy(f->path, path);
     const int error = f->fd < 0 ? errno : reserve(f->fd, bytes + PAGE);
     if (error) {
-        fail(why, size, RW_ERR_IO, "%s in %s: %s", f->fd < 0 ? "no file can be made" : "there is no room for a file",
+        fail(why, size, RW_ERR_IO, "%s in %s: %s", f->fd < 0 ? "cannot create a file" : "cannot reserve a file",
              path, strerror(error));
         if (f->fd >= 0) close(f->fd);
         rw_free(f);
@@ -124,7 +124,8 @@ bool rw_file_is_closed(const struct rw_file *f)
 
 rw_status rw_file_closed(const struct rw_file *f, char *why, size_t size)
 {
-    return fail(why, size, RW_ERR_IO, "the file in %s belongs to the process that fork() was called in", f->path);
+    return fail(why, size, RW_ERR_IO, "the file in %s cannot be used after fork(): it belongs to the parent process",
+                f->path);
 }
 
 /* ---- copying ---- */
@@ -133,7 +134,7 @@ rw_status rw_file_check_length(const struct rw_file *f, char *why, size_t size)
 {
     struct stat s;
     if (fstat(f->fd, &s))
-        return fail(why, size, RW_ERR_IO, "the file in %s is not there any more: %s", f->path, strerror(errno));
+        return fail(why, size, RW_ERR_IO, "the file in %s was removed: %s", f->path, strerror(errno));
     if ((uint64_t)s.st_size >= f->bytes + PAGE) return RW_OK;
     return fail(why, size, RW_ERR_IO, "the file in %s was truncated by another process: expected %llu bytes, got %llu",
                 f->path, (unsigned long long)(f->bytes + PAGE), (unsigned long long)s.st_size);
@@ -175,7 +176,7 @@ static rw_status transfer_all(struct rw_file *f, void *memory, size_t n, uint64_
         } else if (done == 0 || errno != EINTR) {
             return fail(why, size, RW_ERR_IO, "%zu bytes at %llu of the file in %s could not be %s: %s", n,
                         (unsigned long long)at, f->path, out ? "written" : "read",
-                        done ? strerror(errno) : "the file ends there");
+                        done ? strerror(errno) : "end of file");
         }
     }
     return RW_OK;
@@ -198,7 +199,7 @@ rw_status rw_file_check(struct rw_file *f, const void *piece, size_t n, uint64_t
 {
     if (rw_checksums_match(&f->sums, piece, n, at)) return RW_OK;
     return fail(why, size, RW_ERR_IO,
-                "the file in %s was changed by another process: %zu bytes at %llu are not those that were written",
+                "the file in %s was changed by another process: %zu bytes at %llu differ from the bytes written",
                 f->path, n, (unsigned long long)at);
 }
 

@@ -61,7 +61,7 @@ unsigned char *rw_format_print(const cJSON *header, size_t align, size_t *ret_by
 static rw_status cannot_read(struct rw_format_file *f, char *why, size_t size)
 {
     f->unreadable = errno != 0;
-    snprintf(why, size, "%s", errno ? strerror(errno) : "it ends too early");
+    snprintf(why, size, "%s", errno ? strerror(errno) : "unexpected end of file");
     return RW_ERR_IO;
 }
 
@@ -79,7 +79,7 @@ static rw_status read_header(struct rw_format_file *f, uint64_t bytes, char *why
     if (bytes >= 8 && !rw_fd_read_at(f->fd, first, 8, 0)) return cannot_read(f, why, size);
     for (int i = 0; bytes >= 8 && i < 8; i++) length |= (uint64_t)first[i] << (8 * i);
     if (bytes < 8 || length > HEADER_MAX || length > bytes - 8) {
-        snprintf(why, size, "not a safetensors file (cut off, or the header's length is wrong)");
+        snprintf(why, size, "not a safetensors file: it is truncated, or the length of its header is wrong");
         return RW_ERR_IO;
     }
     f->n_begin = 8 + (size_t)length;
@@ -149,7 +149,7 @@ rw_status rw_format_locate(const struct rw_format_file *f, const char *name, rw_
     const size_t bytes = (size_t)rw_shape_numel(shape) * rw_dtype_size(dtype);
     const struct rw_header_entry *const e = rw_header_find(&f->header, name);
     if (!e) {
-        snprintf(why, size, "\"%s\" is not in it", name);
+        snprintf(why, size, "\"%s\" is not in the file", name);
         return RW_ERR_IO;
     }
     if (strcmp(e->dtype, dtype_names[dtype])) {

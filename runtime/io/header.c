@@ -42,12 +42,12 @@ static rw_status refuse(const struct reading *r, const char *name, size_t key, c
 /* A syntax error takes precedence in the message. */
 static rw_status not_an_object(struct reading *r, const char *name, size_t key)
 {
-    return rw_json_skip(&r->json, RW_HEADER_DEPTH - 1) ? refuse(r, name, key, "not an object") : RW_OK;
+    return rw_json_skip(&r->json, RW_HEADER_DEPTH - 1) ? refuse(r, name, key, "expected an object") : RW_OK;
 }
 
 static rw_status no_json(const struct reading *r)
 {
-    snprintf(r->why, r->size, "no JSON header: it %s at byte %zu", r->json.fault, r->at + r->json.i);
+    snprintf(r->why, r->size, "invalid JSON header: it %s at byte %zu", r->json.fault, r->at + r->json.i);
     return RW_ERR_IO;
 }
 
@@ -121,12 +121,12 @@ static void take_member(struct reading *r, const char *key, struct rw_header_ent
 /* The fault of an entry, or NULL. The caller checks whether type and shape fit a parameter. */
 static const char *fault_of(const struct reading *r, const struct rw_header_entry *e, const struct found *f)
 {
-    if (!e->dtype) return "no type, or not a text";
-    if (!f->shape) return "no shape, or not a list";
-    if (!f->offsets || f->n_offsets != 2) return "data_offsets is not a list of two numbers";
-    if (f->offset[0] < 0 || f->offset[1] < 0) return "data_offsets are not whole numbers from 0 on";
-    if (f->offset[0] > f->offset[1]) return "data_offsets end before they begin";
-    return (uint64_t)f->offset[1] > r->n_elements ? "its elements lie outside the file" : NULL;
+    if (!e->dtype) return "dtype: expected a string";
+    if (!f->shape) return "shape: expected a list";
+    if (!f->offsets || f->n_offsets != 2) return "data_offsets: expected a list of two numbers";
+    if (f->offset[0] < 0 || f->offset[1] < 0) return "data_offsets: expected integers of 0 or more";
+    if (f->offset[0] > f->offset[1]) return "data_offsets: expected an end at or after the begin";
+    return (uint64_t)f->offset[1] > r->n_elements ? "data_offsets: expected an end within the file" : NULL;
 }
 
 static rw_status take_entry(struct reading *r, const char *name, size_t key)
@@ -135,7 +135,7 @@ static rw_status take_entry(struct reading *r, const char *name, size_t key)
     struct rw_header_entry e = { .name = name, .key = (uint32_t)key };
     struct found f = { 0 };
     if (rw_json_next(j) != '{') return not_an_object(r, name, key);
-    if (r->h->n == r->room) return refuse(r, name, key, "one entry too many");
+    if (r->h->n == r->room) return refuse(r, name, key, "the header has too many entries");
     rw_json_take(j, '{');
     if (rw_json_next(j) == '}') rw_json_take(j, '}');
     else do {
@@ -145,7 +145,7 @@ static rw_status take_entry(struct reading *r, const char *name, size_t key)
             take_member(r, member, &e, &f);
         } while (rw_json_more(j, '}'));
     if (j->fault) return RW_OK;
-    const char *const fault = keys_are_unique(r) ? fault_of(r, &e, &f) : "a key is there twice";
+    const char *const fault = keys_are_unique(r) ? fault_of(r, &e, &f) : "a key occurs twice";
     if (fault) return refuse(r, name, key, fault);
     e.from = (uint64_t)f.offset[0];
     e.to = (uint64_t)f.offset[1];
@@ -172,7 +172,7 @@ static rw_status take_pairs(struct reading *r)
 static rw_status take_metadata(struct reading *r, size_t key)
 {
     struct rw_json *const j = &r->json;
-    if (r->has_metadata) return refuse(r, METADATA, key, "the key is there twice");
+    if (r->has_metadata) return refuse(r, METADATA, key, "the key occurs twice");
     r->has_metadata = true;
     if (rw_json_next(j) != '{') return not_an_object(r, METADATA, key);
     rw_json_take(j, '{');
@@ -185,7 +185,7 @@ static rw_status take_metadata(struct reading *r, size_t key)
     if (!r->keys || !r->h->pair) return out_of_memory(r);
     const rw_status status = take_pairs(r);
     if (status || j->fault) return status;
-    return keys_are_unique(r) ? RW_OK : refuse(r, METADATA, key, "a key is there twice");
+    return keys_are_unique(r) ? RW_OK : refuse(r, METADATA, key, "a key occurs twice");
 }
 
 /* ---- duplicates and overlaps ---- */
@@ -225,7 +225,7 @@ static rw_status check_together(const struct reading *r)
     }
     qsort(e, h->n, sizeof *e, by_name);
     for (size_t i = 1; i < h->n; i++)
-        if (!strcmp(e[i - 1]->name, e[i]->name)) return refuse(r, e[i]->name, e[i]->key, "the key is there twice");
+        if (!strcmp(e[i - 1]->name, e[i]->name)) return refuse(r, e[i]->name, e[i]->key, "the key occurs twice");
     return overlaps;
 }
 
@@ -259,7 +259,7 @@ static rw_status read_all(struct reading *r)
 {
     struct rw_json *const j = &r->json;
     if (rw_json_next(j) != '{') {
-        snprintf(r->why, r->size, "no JSON header: byte %zu does not begin an object", r->at + j->i);
+        snprintf(r->why, r->size, "invalid JSON header: expected an object at byte %zu", r->at + j->i);
         return RW_ERR_IO;
     }
     rw_json_take(j, '{');
@@ -268,7 +268,7 @@ static rw_status read_all(struct reading *r)
     if (!status && j->fault) status = no_json(r);
     if (status) return status;
     if (rw_json_next(j) || j->i < j->length) {
-        snprintf(r->why, r->size, "something follows the JSON header at byte %zu", r->at + j->i);
+        snprintf(r->why, r->size, "unexpected bytes after the JSON header, at byte %zu", r->at + j->i);
         return RW_ERR_IO;
     }
     r->h->by_name = rw_malloc((r->h->n + 1) * sizeof *r->h->by_name);

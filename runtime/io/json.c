@@ -31,7 +31,7 @@ char rw_json_next(struct rw_json *j)
 bool rw_json_take(struct rw_json *j, char c)
 {
     if (j->fault) return false;
-    if (rw_json_next(j) != c || j->i >= j->length) return fail(j, "cannot be read");
+    if (rw_json_next(j) != c || j->i >= j->length) return fail(j, "is not valid JSON");
     j->i++;
     return true;
 }
@@ -40,7 +40,7 @@ bool rw_json_more(struct rw_json *j, char end)
 {
     if (j->fault) return false;
     const char c = rw_json_next(j);
-    if (c != ',' && c != end) return fail(j, "cannot be read");
+    if (c != ',' && c != end) return fail(j, "is not valid JSON");
     j->i++;
     return c == ',';
 }
@@ -87,7 +87,7 @@ static bool take_unit(struct rw_json *j)
         const long low = unit(j);
         c = low >= 0xdc00 && low < 0xe000 ? 0x10000 + ((c - 0xd800) << 10) + (low - 0xdc00) : -1;
     }
-    if (c <= 0 || (c >= 0xd800 && c < 0xe000)) return fail(j, "cannot be read");
+    if (c <= 0 || (c >= 0xd800 && c < 0xe000)) return fail(j, "is not valid JSON");
     put_letter(j, c);
     return true;
 }
@@ -99,7 +99,7 @@ static bool take_escape(struct rw_json *j)
     const char c = j->i < j->length ? j->text[j->i++] : '\0';
     const char *const found = c ? strchr(names, c) : NULL;
     if (c == 'u') return take_unit(j);
-    if (!found) return fail(j, "cannot be read");
+    if (!found) return fail(j, "is not valid JSON");
     *j->out++ = values[found - names];
     return true;
 }
@@ -111,7 +111,7 @@ const char *rw_json_text(struct rw_json *j)
     char *const text = j->out;
     while (j->i < j->length && j->text[j->i] != '"') {
         const unsigned char c = (unsigned char)j->text[j->i++];
-        if (c < 0x20) fail(j, "cannot be read");
+        if (c < 0x20) fail(j, "is not valid JSON");
         else if (c == '\\') take_escape(j);
         else *j->out++ = (char)c;
         if (j->fault) return NULL;
@@ -146,12 +146,12 @@ bool rw_json_number(struct rw_json *j, int64_t *ret)
     rw_json_next(j);
     const bool negative = take_any(j, "-");
     const size_t begin = j->i;
-    if (!take_any(j, "0") && !take_digits(j)) return fail(j, "cannot be read");
+    if (!take_any(j, "0") && !take_digits(j)) return fail(j, "is not valid JSON");
     const size_t end = j->i;
-    if (take_any(j, ".") && !take_digits(j)) return fail(j, "cannot be read");
+    if (take_any(j, ".") && !take_digits(j)) return fail(j, "is not valid JSON");
     if (take_any(j, "eE")) {
         take_any(j, "+-");
-        if (!take_digits(j)) return fail(j, "cannot be read");
+        if (!take_digits(j)) return fail(j, "is not valid JSON");
     }
     *ret = -1;
     if (negative || j->i > end || end - begin > 18) return true;
@@ -165,7 +165,7 @@ bool rw_json_number(struct rw_json *j, int64_t *ret)
 static bool skip_word(struct rw_json *j, const char *word)
 {
     const size_t n = strlen(word);
-    if (j->length - j->i < n || memcmp(j->text + j->i, word, n) != 0) return fail(j, "cannot be read");
+    if (j->length - j->i < n || memcmp(j->text + j->i, word, n) != 0) return fail(j, "is not valid JSON");
     j->i += n;
     return true;
 }

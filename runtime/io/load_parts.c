@@ -35,7 +35,7 @@ static rw_status fit(const rw_load_part *what, rw_shape whole, const struct rw_h
     }
     if (!fits) {
         char whole_text[RW_SHAPE_TEXT], part[RW_SHAPE_TEXT];
-        snprintf(why, size, "\"%s\" does not fit into \"%s\": expected %s%s%s, got %s from row %lld", what->name,
+        snprintf(why, size, "\"%s\" does not fit into \"%s\": expected shape %s%s%s, got %s from row %lld", what->name,
                  what->param, what->part ? "rows of " : "", rw_shape_text(whole_text, sizeof whole_text, whole),
                  what->transposed ? ", transposed in the file" : "", rw_shape_text(part, sizeof part, file),
                  (long long)what->row);
@@ -57,7 +57,7 @@ static rw_status locate(rw_context *ctx, const struct rw_format_file *f, const r
     }
     if (!p || !entry) {
         const char *const name = p ? what->name : what->param;
-        snprintf(why, size, p ? "\"%s\" is not in it" : "expected a parameter of the context, got \"%s\"",
+        snprintf(why, size, p ? "\"%s\" is not in the file" : "expected a parameter of the context, got \"%s\"",
                  name ? name : "(null)");
         return p ? RW_ERR_IO : RW_ERR_ARGUMENT;
     }
@@ -138,6 +138,7 @@ rw_status rw_load_parts(rw_context *ctx, const char *path, const rw_load_part *p
     if (!ctx || !path || (!parts && n))
         return rw_fail_null(ctx, "rw_load_parts", !ctx ? "ctx" : !path ? "path" : "parts");
     if (ctx->status) return ctx->status;
+    if (!rw_count_check(ctx, "rw_load_parts", n)) return RW_ERR_ARGUMENT;
     const rw_status runs = rw_check_runs(ctx, "rw_load_parts");
     if (runs) return runs;
     struct rw_format_file f = { .fd = -1 };

@@ -537,23 +537,23 @@ rw_status rw_monitor_watch(rw_monitor *m, const rw_monitor_sources *sources)
     if (!m) return rw_fail_null(NULL, "rw_monitor_watch", "m");
     if (m->ctx->status) return m->ctx->status;
     const rw_monitor_sources s = sources ? *sources : (rw_monitor_sources){ 0 };
-    struct rw_watched made;
+    struct rw_watched created;
     struct rw_watched_sites sites = { 0 };
     rw_status status = rw_check_runs(m->ctx, "rw_monitor_watch");
-    if (!status) status = rw_watched_open(&made, m->ctx, &s);
+    if (!status) status = rw_watched_open(&created, m->ctx, &s);
     if (status) return status;
     if (s.sites) status = rw_sites_open(&sites, m->ctx, m);
     if (!status && m->waits) status = replace_text_for(m, "rw_monitor_watch");
     if (!status) status = make_room(m, sites.n);
     if (status) {
         rw_sites_free(&sites);
-        rw_watched_close(&made);
+        rw_watched_close(&created);
         return status;
     }
     rw_watched_close(&m->watched);
     rw_counts_close(m->ctx, m);
     rw_sites_free(&m->sites);
-    m->watched = made;
+    m->watched = created;
     m->n_groups = 0;
     m->held.v = NULL; /* its groups have the earlier names */
     rw_watched_begin(&m->watched);

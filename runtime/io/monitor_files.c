@@ -134,10 +134,10 @@ rw_status rw_event_file_open(struct rw_event_file *f, const char *folder)
     if (rw_folder_make(folder)) f->records.fd = rw_fd_open(f->path, O_WRONLY | O_CREAT | O_EXCL | O_APPEND, 0666);
     begin_event(&event, 0);
     put_part(&event, 0x1a, version, sizeof version - 1);
-    const bool made = f->records.fd >= 0;
-    const rw_status status = made ? write_record(f, &event) : RW_ERR_IO;
+    const bool is_open = f->records.fd >= 0;
+    const rw_status status = is_open ? write_record(f, &event) : RW_ERR_IO;
     const int reason = errno;
-    if (status && made) unlink(f->path);
+    if (status && is_open) unlink(f->path);
     if (status) rw_event_file_close(f);
     errno = reason;
     return status;

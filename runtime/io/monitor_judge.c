@@ -118,10 +118,10 @@ static unsigned judge_progress(struct rw_judge *j)
     if (++j->steps % RW_WINDOW || !j->loss.n) return 0;
     const double loss = median(&j->loss), norm = j->norm.n ? median(&j->norm) : 0;
     const bool known = j->steps > RW_WINDOW;
-    const bool stands = loss > j->before.loss - 0.001 * fabs(j->before.loss), steady = norm >= 0.9 * j->before.norm;
+    const bool is_flat = loss > j->before.loss - 0.001 * fabs(j->before.loss), is_steady = norm >= 0.9 * j->before.norm;
     j->before.loss = loss;
     j->before.norm = norm;
-    return known && stands && steady ? RW_ALERT_PLATEAU : 0;
+    return known && is_flat && is_steady ? RW_ALERT_PLATEAU : 0;
 }
 
 static unsigned judge_update(struct rw_judge *j, const struct rw_health *h)

@@ -34,16 +34,16 @@ static rw_status take(struct rw_watched_sites *s)
     if (!s->n || status) return status;
     status = ctx->device->download(ctx->device_state, s->words, s->noted->data, s->noted->bytes);
     if (!status) status = ctx->device->clear(ctx->device_state, s->noted->data, s->noted->bytes);
-    return status ? rw_fail(ctx, status, "counts of 8-bit codes could not be read: the device failed") : RW_OK;
+    return status ? rw_fail(ctx, status, "rw_monitor: the counts of FP8 values could not be read") : RW_OK;
 }
 
 rw_status rw_sites_open(struct rw_watched_sites *ret, rw_context *ctx, const void *watcher)
 {
     struct rw_watched_sites s = { .ctx = ctx };
-    const rw_status status = rw_counts_make(&s.made, ctx, watcher);
+    const rw_status status = rw_counts_make(&s.pending, ctx, watcher);
     if (status) return status;
-    s.n = s.made->n;
-    s.noted = s.made->noted;
+    s.n = s.pending->n;
+    s.noted = s.pending->noted;
     s.words = rw_calloc(s.n + 1, RW_CODES_NUMBERS * sizeof *s.words);
     s.site = rw_calloc(s.n + 1, sizeof *s.site);
     if (!s.words || !s.site) {
@@ -51,7 +51,7 @@ rw_status rw_sites_open(struct rw_watched_sites *ret, rw_context *ctx, const voi
         return rw_fail(ctx, RW_ERR_MEMORY, "rw_monitor_watch: out of memory");
     }
     for (size_t i = 0; i < ctx->n_params; i++) {
-        const uint32_t k = rw_serial_find(s.made->weights, s.made->n_weights, ctx->params[i]->serial);
+        const uint32_t k = rw_serial_find(s.pending->weights, s.pending->n_weights, ctx->params[i]->serial);
         for (size_t j = 0; k != RW_NONE_ID && j < RW_DELAYED_OPERANDS; j++)
             name_it(&s.site[k * RW_DELAYED_OPERANDS + j], ctx->params[i]->name, j);
     }
@@ -61,14 +61,14 @@ rw_status rw_sites_open(struct rw_watched_sites *ret, rw_context *ctx, const voi
 
 void rw_sites_begin(struct rw_watched_sites *s)
 {
-    rw_counts_set(s->ctx, s->made);
-    s->made = NULL;
+    rw_counts_set(s->ctx, s->pending);
+    s->pending = NULL;
     take(s); /* drops what a graph has counted before */
 }
 
 void rw_sites_free(struct rw_watched_sites *s)
 {
-    if (s->ctx) rw_counts_drop(s->ctx, s->made);
+    if (s->ctx) rw_counts_drop(s->ctx, s->pending);
     rw_free(s->words);
     rw_free(s->site);
     *s = (struct rw_watched_sites){ 0 };

@@ -24,7 +24,7 @@ struct rw_site_state {
 
 struct rw_watched_sites {
     rw_context *ctx;
-    struct rw_counts *made; /* until it begins */
+    struct rw_counts *pending; /* until it begins */
     struct rw_param *noted;
     uint64_t *words;
     struct rw_site_state *site;

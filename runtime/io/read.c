@@ -18,7 +18,7 @@ static rw_status take_open(int fd, size_t most, unsigned char **ret_data, size_t
     const char *const fault = fstat(fd, &about) ? strerror(errno) : rw_file_fault(about.st_mode);
     const size_t bytes = fault ? 0 : (size_t)about.st_size;
     if (fault) snprintf(why, size, "%s", fault);
-    else if (bytes > most) snprintf(why, size, "expected at most %zu bytes, got %zu", most, bytes);
+    else if (bytes > most) snprintf(why, size, "expected a file of at most %zu bytes, got %zu", most, bytes);
     if (fault || bytes > most) return RW_ERR_IO;
     unsigned char *const data = rw_malloc(bytes + 1);
     if (!data) {
@@ -26,7 +26,7 @@ static rw_status take_open(int fd, size_t most, unsigned char **ret_data, size_t
         return RW_ERR_MEMORY;
     }
     if (!rw_fd_read_at(fd, data, bytes, 0)) {
-        snprintf(why, size, "cannot be read: %s", errno ? strerror(errno) : "it ends too early");
+        snprintf(why, size, "cannot be read: %s", errno ? strerror(errno) : "unexpected end of file");
         rw_free(data);
         return RW_ERR_IO;
     }

@@ -62,7 +62,8 @@ static rw_status check_header(struct loading *l)
     struct rw_format_file *const f = &l->file;
     const struct rw_header_entry *const entry = rw_header_find(&f->header, RW_SNAPSHOT_HEADER);
     struct rw_digest there;
-    if (!entry || rw_format_bytes(entry) != sizeof there) return refuse(l, RW_ERR_IO, "no checkpoint%s", "");
+    if (!entry || rw_format_bytes(entry) != sizeof there)
+        return refuse(l, RW_ERR_IO, "expected a checkpoint of rw_checkpoint_save(), got another file%s", "");
     const rw_status status = rw_format_read(f, entry, &there, l->why, sizeof l->why);
     if (status) return status;
     const struct rw_digest is = rw_digest_bytes(f->begin, f->n_begin, l->threads);
@@ -76,7 +77,7 @@ static const struct rw_header_entry *digested(struct loading *l, const struct rw
     static const size_t n_prefix = sizeof RW_SNAPSHOT_DIGEST - 1;
     if (strncmp(m->key, RW_SNAPSHOT_DIGEST, n_prefix) != 0) return NULL;
     const struct rw_header_entry *const entry = rw_header_find(&l->file.header, m->key + n_prefix);
-    if (!entry) *status = refuse(l, RW_ERR_IO, "\"%.200s\" is not in it", m->key + n_prefix);
+    if (!entry) *status = refuse(l, RW_ERR_IO, "\"%.200s\" is not in the file", m->key + n_prefix);
     return entry;
 }
 
@@ -93,7 +94,7 @@ static rw_status check_covered(struct loading *l)
         n += entry != NULL;
     }
     const bool all = covered + sizeof(struct rw_digest) == l->file.n_elements && n + 1 == h->n;
-    return status || all ? status : refuse(l, RW_ERR_IO, "it is not covered by its digests%s", "");
+    return status || all ? status : refuse(l, RW_ERR_IO, "its digests do not cover the whole file%s", "");
 }
 
 static rw_status check_tensors(struct loading *l)
@@ -115,7 +116,8 @@ static rw_status check_whole(struct loading *l)
     if (status) return status;
     const char *const version = text_of(l, RW_SNAPSHOT_VERSION);
     if (!version || strcmp(version, "1"))
-        return refuse(l, RW_ERR_UNSUPPORTED, "written by another version of the library: %.20s",
+        return refuse(l, RW_ERR_UNSUPPORTED,
+                      "expected format version 1, got %.20s: another version of the library wrote the file",
                       version ? version : "?");
     status = check_covered(l);
     if (!status) status = rw_format_read_all(&l->file, l->why, sizeof l->why);
@@ -165,7 +167,7 @@ static rw_status check_count(struct loading *l, const char *name, const void *fr
 static void describe_missing(struct loading *l, const char *param)
 {
     snprintf(l->found.missing, sizeof l->found.missing,
-             "settings of rw_optimizer_set(): those that the program has set stay; first of \"%.120s\"", param);
+             "settings of rw_optimizer_set(): the program's settings are kept; first of \"%.120s\"", param);
 }
 
 /* Older files have none. */
@@ -179,7 +181,8 @@ static rw_status find_settings(struct loading *l, size_t i, const struct rw_kept
         if (!*l->found.missing) describe_missing(l, k->param->name);
         return RW_OK;
     }
-    if (rw_format_bytes(entry) != sizeof settings) return refuse(l, RW_ERR_IO, "\"%.300s\" is not two numbers", name);
+    if (rw_format_bytes(entry) != sizeof settings)
+        return refuse(l, RW_ERR_IO, "\"%.300s\": expected two numbers", name);
     memcpy(settings, elements_of(l, entry), sizeof settings);
     if (!is_rate(settings[0])) return refuse_number(l, name, settings[0], "an lr_factor that is finite and 0 or more");
     if (!isfinite(settings[1])) return refuse_number(l, name, settings[1], "a finite weight_decay");
@@ -200,7 +203,7 @@ static rw_status find_kept(struct loading *l, size_t i)
     rw_snapshot_name(name, "step", k.param->name);
     const struct rw_header_entry *const entry = rw_header_find(&l->file.header, name);
     if (!entry || rw_format_bytes(entry) != 2 * sizeof(int64_t))
-        return refuse(l, RW_ERR_IO, "\"%.300s\" is not in it", name);
+        return refuse(l, RW_ERR_IO, "\"%.300s\" is not in the file", name);
     l->counts[i] = elements_of(l, entry);
     status = check_count(l, name, l->counts[i]);
     return status ? status : find_settings(l, i, &k);
@@ -220,12 +223,12 @@ static rw_status find_optimizer(struct loading *l)
 {
     const char *const kind = text_of(l, RW_SNAPSHOT_OPTIMIZER), *const lr = text_of(l, RW_SNAPSHOT_LR);
     const char *const wanted = rw_optimizer_kind_name(l->c->optimizer);
-    if (!kind || !lr) return refuse(l, RW_ERR_IO, "no optimizer is in it%s", "");
+    if (!kind || !lr) return refuse(l, RW_ERR_IO, "expected the state of an optimizer, got a file without one%s", "");
     if (strcmp(kind, wanted)) {
         snprintf(l->why, sizeof l->why, "optimizer: expected %s, got %.20s in the file", wanted, kind);
         return RW_ERR_ARGUMENT;
     }
-    if (!read_rate(lr, &l->lr)) return refuse(l, RW_ERR_IO, "its learning rate is \"%.40s\", no number", lr);
+    if (!read_rate(lr, &l->lr)) return refuse(l, RW_ERR_IO, "learning rate: expected a number, got \"%.40s\"", lr);
     if (!is_rate(l->lr)) return refuse_number(l, RW_SNAPSHOT_LR, l->lr, "a learning rate that is finite and 0 or more");
     const size_t n = rw_optimizer_members(l->c->optimizer);
     l->states = rw_calloc(n * RW_KEPT_MAX, sizeof *l->states);
@@ -265,9 +268,9 @@ static bool read_schedule(const char *text, rw_lr_schedule *s)
 static rw_status find_schedule(struct loading *l)
 {
     const char *const text = text_of(l, RW_SNAPSHOT_SCHEDULE);
-    if (!text) return refuse(l, RW_ERR_IO, "no schedule is in it%s", "");
+    if (!text) return refuse(l, RW_ERR_IO, "expected a learning-rate schedule, got a file without one%s", "");
     if (!read_schedule(text, &l->schedule))
-        return refuse(l, RW_ERR_IO, "its schedule is \"%.120s\", which is none", text);
+        return refuse(l, RW_ERR_IO, "schedule: expected a learning-rate schedule, got \"%.120s\"", text);
     if (isfinite(rw_lr_schedule_rate(&l->schedule, 0))) return RW_OK;
     return refuse(l, RW_ERR_IO, RW_SNAPSHOT_SCHEDULE " \"%.120s\" gives no learning rate", text);
 }
@@ -277,7 +280,7 @@ static rw_status find_extra(struct loading *l, void **ret_extra)
 {
     const struct rw_header_entry *const entry = rw_header_find(&l->file.header, RW_SNAPSHOT_EXTRA);
     const size_t bytes = entry ? rw_format_bytes(entry) : 0;
-    if (!entry) return refuse(l, RW_ERR_IO, "no bytes of the caller's are in it%s", "");
+    if (!entry) return refuse(l, RW_ERR_IO, "expected extra bytes of the caller, got a file without any%s", "");
     void *const extra = rw_malloc(bytes);
     if (!extra) return refuse(l, RW_ERR_MEMORY, "out of memory%s", "");
     memcpy(extra, elements_of(l, entry), bytes);
@@ -295,7 +298,7 @@ static rw_status find_all(struct loading *l, void **ret_extra)
     int step_end = 0, end = 0;
     if (!step || sscanf(step, "%" SCNu64 "%n", &l->found.step, &step_end) != 1 || step[step_end] || !g ||
         sscanf(g, "%" SCNu64 " %" SCNu64 "%n", &l->generator.seed, &l->generator.offset, &end) != 2 || g[end])
-        return refuse(l, RW_ERR_IO, "no step or no generator is in it%s", "");
+        return refuse(l, RW_ERR_IO, "expected a step and the state of a generator, got a file without them%s", "");
     l->params = rw_calloc(ctx->n_params, sizeof *l->params);
     rw_status status = l->params ? RW_OK : refuse(l, RW_ERR_MEMORY, "out of memory%s", "");
     for (size_t i = 0; !status && i < ctx->n_params; i++)
@@ -410,7 +413,7 @@ static rw_status search(struct loading *l, const struct rw_rotated *files, size_
     }
     if (!status) return RW_OK;
     if (l->file.unreadable) return status;
-    snprintf(l->why, sizeof l->why, "%s%s", status == RW_ERR_IO ? "none of the files is whole: " : "", l->found.why);
+    snprintf(l->why, sizeof l->why, "%s%s", status == RW_ERR_IO ? "no undamaged file: " : "", l->found.why);
     return status;
 }
 

@@ -171,7 +171,7 @@ static rw_status count_on(struct rw_retention *r, int fd, char *why, size_t size
     rw_free(files);
     if (newest.number + 1 >= NUMBER_END) {
         name_of(&newest, name, sizeof name);
-        snprintf(why, size, "%s: no number is left above this file's; remove it, or rename it", name);
+        snprintf(why, size, "%s: no larger file number is left; remove or rename this file", name);
         return RW_ERR_IO;
     }
     if (newest.number > r->number) r->number = newest.number;
@@ -183,7 +183,7 @@ static rw_status count_on(struct rw_retention *r, int fd, char *why, size_t size
 static rw_status lock(int fd, char *why, size_t size)
 {
     const enum rw_fd_lock got = rw_fd_lock(fd);
-    if (got == RW_FD_TAKEN) return refuse(why, size, RW_ERR_IO, "another process saves there");
+    if (got == RW_FD_TAKEN) return refuse(why, size, RW_ERR_IO, "another process saves to this folder");
     if (got == RW_FD_LOCKED) rw_folder_read(fd, remove_part, &fd);
     return RW_OK;
 }
@@ -254,14 +254,14 @@ static bool remove_old(const struct rw_retention *r, int keep, const struct rw_r
 /* If the folder was replaced while the file was written, the file is in the new one. */
 bool rw_retention_settle(struct rw_retention *r, int keep, char *why, size_t size)
 {
-    static const char still[] = "older files stay: ";
-    const size_t behind = sizeof still - 1;
+    static const char still[] = "older files were not removed: ";
+    const size_t prefix = sizeof still - 1;
     struct rw_rotated *files;
     size_t n;
     snprintf(why, size, still);
-    if (!is_there(r) && take_up(r, why + behind, size - behind)) return false;
-    if (list(r->fd, &files, &n, why + behind, size - behind)) return false;
-    const bool all = remove_old(r, keep, files, n, why + behind, size - behind);
+    if (!is_there(r) && take_up(r, why + prefix, size - prefix)) return false;
+    if (list(r->fd, &files, &n, why + prefix, size - prefix)) return false;
+    const bool all = remove_old(r, keep, files, n, why + prefix, size - prefix);
     rw_free(files);
     return all;
 }

@@ -65,9 +65,9 @@ static size_t list_pieces(const struct rw_planning *g, const uint32_t *holder, s
         if (!rw_buffer_is_placed(s, i) || !rw_buffer_lives(b, g->cost.peak_action) || !b->bytes) continue;
         const enum rw_live_kind kind = rw_live_kind_of(&g->problem, s, i, holder[i]);
         const uint32_t value = s->buffers[holder[i]].value;
-        const bool made = value != RW_NONE_ID && rw_tape_value(g->problem.t, value)->producer != RW_NONE_ID;
-        piece[n++] = (struct piece){ key_of(g, made ? value : RW_NONE_ID, kind), rw_buffer_room(&g->problem, b),
-                                     made ? value : RW_NONE_ID, 1, (uint8_t)kind };
+        const bool is_computed = value != RW_NONE_ID && rw_tape_value(g->problem.t, value)->producer != RW_NONE_ID;
+        piece[n++] = (struct piece){ key_of(g, is_computed ? value : RW_NONE_ID, kind), rw_buffer_room(&g->problem, b),
+                                     is_computed ? value : RW_NONE_ID, 1, (uint8_t)kind };
     }
     return n;
 }
@@ -114,7 +114,7 @@ static void note(struct trial *x, const char *policy, uint64_t bytes, const stru
     row->bytes = bytes;
     row->moved = cost->moved;
     row->seconds = cost->seconds;
-    row->turn = a->n_rows;
+    row->order = a->n_rows;
 }
 
 /* Applies a policy to the problem of the plan and places its buffers, without assembling a plan: an advice is what
@@ -161,7 +161,7 @@ static int by_seconds(const void *a, const void *b)
     const struct rw_advice_row *const x = a, *const y = b;
     if (x->seconds != y->seconds) return x->seconds < y->seconds ? -1 : 1;
     if (x->bytes != y->bytes) return x->bytes < y->bytes ? -1 : 1;
-    return x->turn < y->turn ? -1 : x->turn > y->turn; /* names before budgets */
+    return x->order < y->order ? -1 : x->order > y->order; /* names before budgets */
 }
 
 /* Keeps the trials that no other beats in both bytes and time. */

@@ -21,7 +21,7 @@ struct rw_advice_row {
     uint64_t bytes; /* its arena */
     uint64_t moved; /* offloaded bytes */
     double seconds;
-    size_t turn; /* its index in the order of trials */
+    size_t order; /* its index in the order of trials */
 };
 
 /* Arena bytes at the peak of all calls of one op at one call site. */

@@ -53,7 +53,7 @@ static void forget_leaves_of_the_tail(rw_plan *plan, const struct rw_tape_mark *
 }
 
 /* True for actions that execute a node a second time: replays, and the first of two backward passes. */
-static bool is_again(const struct rw_problem *p, const struct rw_action *a)
+static bool is_replay(const struct rw_problem *p, const struct rw_action *a)
 {
     return a->kind == RW_ACTION_REPLAY ||
            (a->node >= p->targets.first_pass && a->node < p->targets.end_first_pass);
@@ -64,7 +64,7 @@ static bool is_again(const struct rw_problem *p, const struct rw_action *a)
 static bool is_of_model(const struct rw_problem *p, const struct rw_action *a)
 {
     const struct rw_node *const node = &p->t->nodes[a->node];
-    return !is_again(p, a) && !(node->adjoint && rw_bias_of(p->t->ctx->ops[node->op]) >= 0);
+    return !is_replay(p, a) && !(node->adjoint && rw_bias_of(p->t->ctx->ops[node->op]) >= 0);
 }
 
 static void count_cost(const struct rw_problem *p, const struct rw_schedule *s, rw_cost *cost)
@@ -73,7 +73,7 @@ static void count_cost(const struct rw_problem *p, const struct rw_schedule *s, 
         const struct rw_action *const a = &s->actions[i];
         if (rw_action_is_move(a->kind)) continue;
         const rw_op_cost c = p->cost[a->node];
-        if (is_again(p, a)) cost->replayed_flops += c.flops, cost->replayed_bytes += c.bytes, cost->replayed_nodes++;
+        if (is_replay(p, a)) cost->replayed_flops += c.flops, cost->replayed_bytes += c.bytes, cost->replayed_nodes++;
         else if (a->kind == RW_ACTION_BACKWARD)
             cost->backward_flops += c.flops, cost->backward_bytes += c.bytes, cost->backward_nodes++;
         else cost->forward_flops += c.flops, cost->forward_bytes += c.bytes, cost->forward_nodes++;
@@ -122,7 +122,7 @@ static rw_status mark_little_work(const struct rw_problem *p, rw_plan *plan)
 }
 
 /* Marks actions that REWIND_VERIFY=digest digests: both computations of values that are replayed, and offloaded
-   values before and after. The output of a remake is that of its original node. */
+   values before and after. The output of a recompute node is that of its original node. */
 static rw_status mark_digests(const rw_tape *t, rw_plan *plan)
 {
     bool *const again = rw_calloc(t->n_nodes, sizeof *again);

@@ -94,8 +94,8 @@ static rw_status refuse(struct search *s, const struct rw_policy *policy, uint64
     s->least = least + s->beside;
     char part[RW_POLICY_PART];
     return rw_fail(s->p->t->ctx, RW_ERR_BUDGET,
-                   "policy \"%s\", column %zu: the step doesn't fit into %llu bytes; the least budget that would do is "
-                   "%s:%lluB%s; under none it takes %llu",
+                   "policy \"%s\", column %zu: the step does not fit into %llu bytes; the minimum is %s:%lluB%s; under "
+                   "none it takes %llu",
                    rw_policy_part(policy->spec, policy->spec, part), strlen(word) + 2,
                    (unsigned long long)(policy->total ? policy->bytes : bytes), word, (unsigned long long)s->least,
                    policy->moves ? "+offload" : "", (unsigned long long)(none + s->beside));

@@ -30,8 +30,8 @@ static rw_status check_names_of(rw_context *ctx, const struct rw_policy *policy)
         char part[RW_POLICY_PART];
         if (!is_op(ctx, policy->names[i]))
             return rw_fail(ctx, RW_ERR_POLICY,
-                           "policy \"%s\", column %zu: no op is called \"%s\": it is neither built in nor recorded in "
-                           "this context",
+                           "policy \"%s\", column %zu: expected the name of a built-in op or of one recorded in this "
+                           "context, got \"%s\"",
                            rw_policy_part(policy->spec, policy->spec + column - 1, part), column, policy->names[i]);
         column += strlen(policy->names[i]) + 1;
     }
@@ -61,7 +61,7 @@ rw_status rw_try_to_measure_store(rw_context *ctx)
 static rw_status measure_store(rw_context *ctx)
 {
     const rw_status status = rw_try_to_measure_store(ctx);
-    if (status) return rw_fail(ctx, status, "planning: how fast values move to and from files cannot be measured");
+    if (status) return rw_fail(ctx, status, "planning: the speed of copies to and from files could not be measured");
     return RW_OK;
 }
 
@@ -128,7 +128,7 @@ rw_status rw_planning_open_with_limits(struct rw_planning *g, rw_tape *t, const 
                                 .total_bytes = request->policy->total ? request->policy->bytes : 0 };
     rw_status status = rw_tape_misses_nothing(t, "planning a step");
     if (!status) status = check_op_names(t, request->policy);
-    if (!status && request->policy == &t->policy) status = rw_unmatched_check(t);
+    if (!status) status = rw_unmatched_check(t, request->policy);
     if (!status) status = rw_part_budgets_check(t, request->policy);
     if (!status) status = rw_problem_open(&g->problem, t, request);
     if (!status) status = decide(g, request, limits);
@@ -142,7 +142,7 @@ rw_status rw_planning_open(struct rw_planning *g, rw_tape *t, const struct rw_re
 }
 
 /* The first of the largest values that nodes compute. It exists if the arena is not empty. */
-static const rw_tensor *largest_made(const rw_tape *t)
+static const rw_tensor *largest_result(const rw_tape *t)
 {
     const rw_tensor *most = NULL;
     for (size_t v = 0; v < t->n_values; v++) {
@@ -159,7 +159,7 @@ static rw_status check_size(const rw_tape *t, uint64_t bytes)
 {
     rw_context *const ctx = t->ctx;
     if (bytes / ctx->device->alignment < RW_WORD_SOURCE) return RW_OK;
-    const rw_tensor *const x = largest_made(t);
+    const rw_tensor *const x = largest_result(t);
     const struct rw_node *const node = &t->nodes[x->producer];
     const rw_site at = ctx->sites[node->site];
     return rw_fail(ctx, RW_ERR_MEMORY, "planning: the step needs an arena of %llu bytes, more than a plan can address; "

@@ -59,7 +59,7 @@ static void print_tape(const struct rw_planning *g, const rw_plan *plan, FILE *o
 static void print_problem(const struct rw_planning *g, const rw_plan *plan, FILE *out)
 {
     const struct rw_problem *const p = &g->problem;
-    fprintf(out, "problem: %zu nodes to run, in this order\n", p->n_order);
+    fprintf(out, "problem: %zu nodes to execute, in this order\n", p->n_order);
     for (size_t i = 0; i < p->n_order; i++) {
         const uint32_t n = p->order[i];
         const struct rw_node *const node = &p->t->nodes[n];

@@ -25,14 +25,15 @@ static const char *reason_of(const struct rw_planning *g, const struct rw_explai
 {
     const uint32_t value = g->schedule.buffers[line->buffer].value;
     const struct rw_fate fate = g->choice.fate[value];
-    const bool asked = (fate.level || fate.what == RW_REPLAY) && fate.why != RW_WHY_OUTSIDE && fate.why != RW_WHY_OP;
+    const bool is_decided = (fate.level || fate.what == RW_REPLAY) && fate.why != RW_WHY_OUTSIDE &&
+                            fate.why != RW_WHY_OP;
     if (line->what == RW_LINE_DEFERRED) return "only backward reads it: computed there for the first time";
-    if (line->what == RW_LINE_REPLAYED && !asked) return "its op is replayed for something else that it makes";
+    if (line->what == RW_LINE_REPLAYED && !is_decided) return "its op is replayed for another output";
     if (fate.why != RW_WHY_OUTSIDE) return rw_why_text(fate.why);
     if (!l->replays) return "nothing is replayed under this policy";
     return g->choice.segment_of[rw_tape_value(g->problem.t, value)->producer]
-               ? "made in a replayed region, read outside it"
-               : "made outside any replayed region";
+               ? "computed in a replayed region, read outside it"
+               : "computed outside any replayed region";
 }
 
 /* n: how many say the same. */
@@ -40,7 +41,7 @@ static void print_value(const struct rw_planning *g, const struct rw_explain_row
                         const char *indent, uint32_t n, FILE *out)
 {
     static const char *const what[] = { [RW_LINE_KEPT] = "kept", [RW_LINE_REPLAYED] = "replayed",
-                                        [RW_LINE_MOVED] = "moved", [RW_LINE_DEFERRED] = "deferred" };
+                                        [RW_LINE_MOVED] = "offloaded", [RW_LINE_DEFERRED] = "deferred" };
     const rw_tape *const t = g->problem.t;
     const struct rw_buffer *const b = &g->schedule.buffers[line->buffer];
     const struct rw_tensor *const v = rw_tape_value(t, b->value);
@@ -50,7 +51,7 @@ static void print_value(const struct rw_planning *g, const struct rw_explain_row
     rw_region_path(t, rw_node_region(t, node), region, sizeof region);
     if (n > 1) snprintf(op, sizeof op, "%" PRIu32 " x %s", n, t->ctx->ops[node->op]->name);
     else snprintf(op, sizeof op, "%s", t->ctx->ops[node->op]->name);
-    fprintf(out, "%s  %-8s %12" PRIu64 "  %-14s %-24s %s:%d%s%s  (%s)\n", indent, what[line->what],
+    fprintf(out, "%s  %-9s %11" PRIu64 "  %-14s %-24s %s:%d%s%s  (%s)\n", indent, what[line->what],
             rw_buffer_room(&g->problem, b), op, region, rw_file_of(at), (int)at.line,
             v->tag ? "  " : "", v->tag ? t->ctx->names.text[v->tag - 1] : "", reason_of(g, l, line));
 }
@@ -98,7 +99,7 @@ static void print_memory(const rw_prediction *p, FILE *out)
         { "optimizer", b->optimizer },     { "inputs", b->inputs },
         { "results", b->results },         { "kept for backward", b->kept },
         { "replayed", b->replayed },       { "transient in forward", b->transient },
-        { "gradients on their way", b->adjoint }, { "workspace", b->workspace },
+        { "intermediate gradients", b->adjoint }, { "workspace", b->workspace },
         { "fragmentation", b->fragmentation },
     };
     fprintf(out, "at the peak the context holds %zu bytes on the device:\n", p->total_bytes);
@@ -136,29 +137,30 @@ static void print_store(const rw_context *ctx, const struct rw_advice *a, FILE *
 {
     const char *const path = ctx->store.path;
     if (a->store == RW_STORE_IS_WEIGHED)
-        fprintf(out, ", budget:SIZE+offload with values that wait in %s as well\n", path ? path : "host memory");
+        fprintf(out, ", budget:SIZE+offload may also offload values to %s\n", path ? path : "host memory");
     else if (a->store == RW_STORE_IS_BROKEN)
-        fprintf(out, "\n  nothing can wait in %s: its speed cannot be measured\n", path ? path : "host memory");
+        fprintf(out, "\n  nothing can be offloaded to %s: its speed could not be measured\n",
+                path ? path : "host memory");
     else
-        fprintf(out, "\n  values could wait in a file, too (offload:NAME, budget:SIZE+offload), where "
+        fprintf(out, "\n  values can also be offloaded to a file (offload:NAME, budget:SIZE+offload), where "
                      "rw_context_set_offload() or REWIND_OFFLOAD names a folder on a disk\n");
 }
 
 static void print_rows(const struct rw_planning *g, const rw_plan *plan, const struct rw_advice *a, FILE *out)
 {
-    fprintf(out, a->n_rows ? "what takes less:\n" : "no policy that was tried takes less\n");
+    fprintf(out, a->n_rows ? "policies that take less:\n" : "no policy that was tried takes less\n");
     for (size_t i = 0; i < a->n_rows; i++) {
         const struct rw_advice_row *const r = &a->row[i];
         fprintf(out, "  %-32s %14" PRIu64 " bytes less (%4.1f %% of the arena), %+5.1f %% time", r->policy,
                 plan->arena_bytes - r->bytes, 100 - 100 * (double)r->bytes / (double)plan->arena_bytes,
                 100 * (r->seconds / g->cost.seconds - 1));
-        if (r->moved) fprintf(out, ", %" PRIu64 " bytes wait outside", r->moved);
+        if (r->moved) fprintf(out, ", %" PRIu64 " bytes are offloaded", r->moved);
         fprintf(out, "\n");
     }
     if (a->is_long)
-        fprintf(out, "  of more than %d nodes nothing but full and uniform:2 is tried; rw_tape_plan() tries any "
-                     "policy\n", RW_ADVICE_NODES);
-    fprintf(out, "  budget:SIZE asks for the fastest step whose arena takes at most SIZE");
+        fprintf(out, "  only full and uniform:2 are tried for more than %d nodes; rw_tape_plan() tries any policy\n",
+                RW_ADVICE_NODES);
+    fprintf(out, "  budget:SIZE finds the fastest step whose arena takes at most SIZE");
     print_store(g->problem.t->ctx, a, out);
 }
 
@@ -167,7 +169,7 @@ static void print_peak(const struct rw_planning *g, const rw_plan *plan, FILE *o
     const struct rw_schedule *const s = &g->schedule;
     const rw_context *const ctx = g->problem.t->ctx;
     fprintf(out, "kept %" PRIu64 " bytes; ", plan->kept_bytes);
-    if (plan->n_slots) fprintf(out, "moved out %" PRIu64 " bytes; ", plan->store_bytes);
+    if (plan->n_slots) fprintf(out, "offloaded %" PRIu64 " bytes; ", plan->store_bytes);
     fprintf(out, "peak %" PRIu64 " bytes", plan->arena_bytes);
     if (s->n_actions) {
         const struct rw_action *const at = &s->actions[g->cost.peak_action];
@@ -268,7 +270,7 @@ rw_status ckpt_explain_with(rw_tape *t, FILE *out, unsigned flags)
     if (flags & ~(unsigned)CKPT_EXPLAIN_ALL)
         return rw_fail(ctx, RW_ERR_ARGUMENT, "ckpt_explain(flags): expected 0 or CKPT_EXPLAIN_ALL, got %#x", flags);
     if (t->open_region != RW_NONE_ID || t->open_part != RW_NONE_ID || t->open_recipe != RW_NONE_ID)
-        return rw_fail(ctx, RW_ERR_REGION, "ckpt_explain: a region is open; call ckpt_end()");
+        return rw_fail(ctx, RW_ERR_REGION, "ckpt_explain: expected no open region, got one; call ckpt_end() first");
     const uint32_t loss = t->n_roots ? RW_NONE_ID : loss_of(t);
     if (loss == RW_NONE_ID && !t->n_roots)
         return rw_fail(ctx, RW_ERR_ARGUMENT, "ckpt_explain(t): expected a tape with a loss, got none recorded");

@@ -31,8 +31,8 @@ static rw_status refuse(rw_tape *t, const struct rw_request *request, const rw_p
     const rw_status status = find_least(t, request, &least, &known);
     if (status) return status;
     if (known)
-        snprintf(advice, sizeof advice, least <= all->bytes ? "; the least budget that would do is budget:%lluB%s"
-                                                     : "; no budget would do, the least is budget:%lluB%s",
+        snprintf(advice, sizeof advice, least <= all->bytes ? "; the minimum is budget:%lluB%s"
+                                                     : "; the minimum, budget:%lluB%s, does not fit either",
                  (unsigned long long)least, request->policy->moves ? "+offload" : "");
     return rw_fail(t->ctx, RW_ERR_MEMORY, "run: the arena takes %llu bytes, the %s %llu%s%s",
                    (unsigned long long)plan->arena_bytes, all->has, (unsigned long long)all->bytes, all->note, advice);

@@ -23,8 +23,9 @@ rw_status rw_part_budgets_check(const rw_tape *t, const struct rw_policy *policy
     while (t->parts[i].policy.kind != RW_POLICY_BUDGET) i++;
     const rw_site begun = t->ctx->sites[t->parts[i].site];
     return rw_fail(t->ctx, RW_ERR_UNSUPPORTED,
-                   "policy \"%.100s\": the part begun at %s:%d has a budget of its own, \"%.100s\"; a tape has one "
-                   "budget, or its parts have", policy->spec, begun.file, (int)begun.line, t->parts[i].policy.spec);
+                   "policy \"%.100s\": the part begun at %s:%d has a budget of its own, \"%.100s\"; expected a "
+                   "budget of the tape or budgets of parts, got both", policy->spec, begun.file, (int)begun.line,
+                   t->parts[i].policy.spec);
 }
 
 void rw_part_budgets_refuse(const rw_tape *t, const struct rw_part_uses *uses, uint64_t *ret_least)
@@ -37,8 +38,8 @@ void rw_part_budgets_refuse(const rw_tape *t, const struct rw_part_uses *uses, u
     char text[RW_POLICY_PART];
     *ret_least = use->least;
     rw_fail(t->ctx, RW_ERR_BUDGET,
-            "ckpt_policy_begin at %s:%d: policy \"%s\", column 8: the part doesn't fit into %llu bytes; the least "
-            "budget that would do is budget:%lluB; under none it takes %llu", rw_file_of(at), (int)at.line,
+            "ckpt_policy_begin at %s:%d: policy \"%s\", column 8: the part does not fit into %llu bytes; the minimum "
+            "is budget:%lluB; under none it takes %llu", rw_file_of(at), (int)at.line,
             rw_policy_part(part->policy.spec, part->policy.spec, text), (unsigned long long)use->budget,
             (unsigned long long)use->least, (unsigned long long)use->all);
 }

@@ -149,7 +149,7 @@ static inline bool rw_word_is(const rw_plan *plan, uint32_t word, enum rw_source
 
 /* The first value that a tail node computes. The tail's leaves, one gradient per parameter that the tape used when
    the plan was made, are between the mark and this. In two plans of one step, nodes have equal distances from it. */
-static inline uint32_t rw_plan_first_made(const rw_plan *plan)
+static inline uint32_t rw_plan_first_computed(const rw_plan *plan)
 {
     return plan->n_nodes ? plan->nodes[0].first_output : plan->mark_values + (uint32_t)plan->n_values;
 }

@@ -171,6 +171,10 @@ bool rw_shape_check(rw_context *ctx, const char *what, rw_site at, rw_dtype dtyp
 /* The error of a NULL argument; ctx may be NULL. */
 rw_status rw_fail_null(rw_context *ctx, const char *what, const char *argument);
 
+/* False, with RW_ERR_ARGUMENT, for the length of an array that no program can have, such as a negative number that was
+   converted to size_t. Sizes of such arrays would overflow. */
+bool rw_count_check(rw_context *ctx, const char *what, size_t n);
+
 /* Is this number, returned by an op's function, one of rw_status? */
 bool rw_is_status(int number);
 

@@ -33,7 +33,7 @@ static inline const char *rw_file_of(rw_site at)
 /* Which function of a custom op the library is calling; later ones may make fewer calls. */
 enum rw_callback {
     RW_CALLBACK_NONE,
-    RW_CALLBACK_RULE,  /* grad, remake: records */
+    RW_CALLBACK_RULE,  /* grad, recompute_output: records */
     RW_CALLBACK_QUERY, /* check, cost, draws, workspace: may only describe their call */
     RW_CALLBACK_KERNEL
 };

@@ -39,7 +39,7 @@ void rw_tape_drop_effects(rw_tape *t)
     if (!ctx->n_dropped_effects) ctx->first_dropped_effect = first;
     ctx->n_dropped_effects += pending;
     if (ctx->tells_dropped_effects)
-        rw_fail(ctx, RW_ERR_MODIFIED, "rw_tape_reset or rw_tape_destroy: %zu effects have not happened, the first "
-                "recorded at %s:%d; run rw_backward(), rw_eval() or rw_eval_effects() before", pending, first.file,
-                first.line);
+        rw_fail(ctx, RW_ERR_MODIFIED, "rw_tape_reset or rw_tape_destroy: expected no pending effect, got %zu, the "
+                "first recorded at %s:%d; call rw_backward(), rw_eval() or rw_eval_effects() first", pending,
+                first.file, first.line);
 }

@@ -68,8 +68,8 @@ bool rw_refuse_callback(const rw_context *read_only, const char *function)
 rw_status rw_check_runs(rw_context *ctx, const char *what)
 {
     if (!ctx->plan_only) return RW_OK;
-    return rw_fail(ctx, RW_ERR_UNSUPPORTED, "%s: the context plans only (rw_context_params.plan_only): nothing runs in "
-                   "it, and nothing has contents", what);
+    return rw_fail(ctx, RW_ERR_UNSUPPORTED, "%s: the context plans only (rw_context_params.plan_only): it executes "
+                   "nothing, and its tensors have no contents", what);
 }
 
 const char *rw_error_message(const rw_context *ctx)
@@ -109,18 +109,18 @@ const char *rw_expected_of_null(const char *argument)
         { "t", "a tape" },
         { "tape", "a tape" },
         { "ctx", "a context" },
-        { "x", "a tensor, or an array of n" },
+        { "x", "a tensor, or an array of n tensors" },
         { "loss", "a tensor" },
         { "param", "a parameter" },
         { "opt", "an optimizer" },
         { "optimizer", "an optimizer" },
         { "routes", "the routes of rw_moe_route()" },
-        { "data", "the bytes to read or write" },
+        { "data", "the memory to read or write" },
         { "extra", "extra_bytes bytes" },
         { "path", "the name of a file" },
         { "name", "a name" },
         { "spec", "a policy" },
-        { "out", "where the output goes" },
+        { "out", "the stream to write to" },
         { "points", "an array of n points" },
         { "n", "the length of the array" },
         { "parts", "an array of n parts" },
@@ -129,6 +129,13 @@ const char *rw_expected_of_null(const char *argument)
     for (size_t i = 0; i < sizeof known / sizeof *known; i++)
         if (!strcmp(known[i].argument, argument)) return known[i].expected;
     return "a valid pointer";
+}
+
+bool rw_count_check(rw_context *ctx, const char *what, size_t n)
+{
+    if (n <= UINT32_MAX) return true;
+    rw_fail(ctx, RW_ERR_ARGUMENT, "%s(n): expected at most %u elements, got %zu", what, UINT32_MAX, n);
+    return false;
 }
 
 rw_status rw_fail_null(rw_context *ctx, const char *what, const char *argument)

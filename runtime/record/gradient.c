@@ -9,8 +9,8 @@ rw_status rw_gradient_check(rw_context *ctx, const struct rw_param *p, const cha
 {
     if (p->gradient.state != RW_GRADIENT_SPOILED) return RW_OK;
     return rw_fail(ctx, RW_ERR_MODIFIED,
-                   "%s: the gradient of \"%s\" holds a part of a backward that failed while it was "
-                   "added to it; rw_zero_grad() makes it usable again",
+                   "%s: the gradient of \"%s\" holds a partial sum of a backward that failed while it was "
+                   "added to it; call rw_zero_grad() to use it again",
                    what, p->name);
 }
 
@@ -141,8 +141,8 @@ rw_status rw_gradient_check_sum(rw_context *ctx, const struct rw_param *p, const
     const struct rw_gradient *const g = &p->gradient;
     if (!g->unscaled || rw_gradient_is_clear(g)) return RW_OK;
     return rw_fail(ctx, RW_ERR_MODIFIED,
-                   "%s: the gradient of \"%s\" was unscaled by a scaler; what backward adds to it now would have "
-                   "another scale; call rw_zero_grad() first", what, p->name);
+                   "%s: the gradient of \"%s\" was unscaled by a scaler; backward would add gradients of another "
+                   "scale to it; call rw_zero_grad() first", what, p->name);
 }
 
 rw_status rw_gradients_check_scale(rw_context *ctx, const struct rw_param *buffer, const char *what)

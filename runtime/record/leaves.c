@@ -168,8 +168,8 @@ rw_status rw_input_write(rw_tensor *x, const void *data, size_t bytes)
     struct rw_leaf *const leaf = &t->leaves[x->leaf];
     if (!data && bytes) return rw_fail_null(t->ctx, "rw_input_write", "data");
     if (bytes != leaf->bytes)
-        return rw_fail(t->ctx, RW_ERR_ARGUMENT, "rw_input_write(bytes): expected %zu, those of x, got %zu", leaf->bytes,
-                       bytes);
+        return rw_fail(t->ctx, RW_ERR_ARGUMENT, "rw_input_write(bytes): expected %zu, the size of x, got %zu",
+                       leaf->bytes, bytes);
     if (leaf->ran && leaf->is_assumed) t->ctx->up->written(t, x->leaf);
     leaf->written++;
     const rw_status status = !bytes ? RW_OK : t->ctx->device->upload(t->ctx->device_state, leaf->data, data, bytes);

@@ -87,7 +87,7 @@ uint32_t rw_names_index(struct rw_name_table *t, const char *name)
 
 const char *rw_names_fault(const struct rw_name_table *t)
 {
-    return t->n_used >= RW_NAMES_MAX ? "65534 names of regions and tags are in use, no more can be"
+    return t->n_used >= RW_NAMES_MAX ? "expected at most 65534 names of regions and tags, got more"
                                       : "out of memory";
 }
 

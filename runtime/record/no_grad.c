@@ -19,7 +19,8 @@ rw_status rw_no_grad_end(rw_tape *t)
     RW_ENTER_RECORDING(rw_edge_context(t), RW_ERR_ARGUMENT);
     if (!t) return rw_fail_null(NULL, "rw_no_grad_end", "tape");
     if (!t->open_no_grads)
-        return rw_fail(t->ctx, RW_ERR_REGION, "rw_no_grad_end: there is no open rw_no_grad_begin() on the tape");
+        return rw_fail(t->ctx, RW_ERR_REGION,
+                       "rw_no_grad_end: expected an open no-grad scope, got none; call rw_no_grad_begin() first");
     t->open_no_grads--;
     return RW_OK;
 }

@@ -7,13 +7,14 @@
  *   node     an op with its inputs, outputs, attributes and ticket. Only nodes are executed.
  *   adjoint  a node that differentiation recorded, also if rw_grad() put it on the tape. It belongs to the node that
  *            it differentiates (of), and has its region and call site.
- *   remake   a node that planning recorded: it recomputes an output of another node (of). Its output is the same value.
+ *   recompute node  a node that planning recorded: it recomputes an output of another node (of). Its output is the
+ *            same value.
  *
  * Everything is an index into an array. So a node takes 32 bytes, a value 32, an operand 4, and a plan can be kept for
  * the next step by its indexes alone.
  *
  * Invariants, checked by rw_tape_is_valid():
- *   outputs of a node are consecutive values, and it is their producer unless it is a remake;
+ *   outputs of a node are consecutive values, and it is their producer unless it is a recompute node;
  *   inputs of node n are computed by nodes < n;
  *   value.producer == RW_NONE_ID  <=>  value.leaf != RW_NONE_ID;
  *   base(base(v)) == base(v);  region intervals nest;

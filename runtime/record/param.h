@@ -36,7 +36,7 @@ struct rw_param {
     size_t bytes;
     int64_t numel;
     uint32_t version; /* counts changes of data */
-    uint32_t n_optimizers; /* that hold it: see api/held.h */
+    uint32_t n_optimizers; /* that hold it: see api/optimizer_coverage.h */
     bool is_excluded;      /* rw_optimizer_exclude(): optimizers do not use its gradient */
 };
 

@@ -32,7 +32,7 @@ rw_status rw_write(rw_tensor *x, const void *data, size_t bytes)
     const size_t has = gradient ? p->gradient.bytes : p->bytes;
     if (!data && bytes) return rw_fail_null(ctx, "rw_write", "data");
     if (bytes != has)
-        return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_write(bytes): expected %zu, those of %s\"%s\", got %zu", has,
+        return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_write(bytes): expected %zu, the size of %s\"%s\", got %zu", has,
                        gradient ? "the gradient of " : "", rw_param_name(p), bytes);
     if (!gradient) p->version++;
     const rw_status status = !bytes     ? RW_OK

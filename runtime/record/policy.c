@@ -328,7 +328,7 @@ rw_status rw_policy_parse(const char *spec, struct rw_policy *ret, char *message
     if (!status && *r.at) status = refuse(&r, r.at, RW_ERR_POLICY, "expected the end, got \"%s\"", r.at);
     if (!status && r.unsupported)
         status = refuse(&r, r.unsupported, RW_ERR_UNSUPPORTED,
-                        "names behind a budget, which chooses what it moves, are not in this version: \"+offload\"");
+                        "expected \"+offload\" without names, as a budget chooses what it offloads, got names");
     if (!status && !(r.out.spec = rw_strdup(spec))) status = no_memory(&r);
     if (status) rw_policy_finish(&r.out);
     else *ret = r.out;

@@ -3,14 +3,14 @@
 
 #include "record/tape.h"
 
-static bool is_made(const rw_tensor *x)
+static bool is_computed(const rw_tensor *x)
 {
     return !(x->flags & (RW_VALUE_CONTEXT | RW_VALUE_GRADIENT | RW_VALUE_GONE)) && x->producer != RW_NONE_ID;
 }
 
 bool rw_producer_of(const rw_tensor *x, struct rw_producer *ret)
 {
-    if (!is_made(x)) return false;
+    if (!is_computed(x)) return false;
     const rw_tape *const t = x->owner.tape;
     const struct rw_node *const node = &t->nodes[x->producer];
     *ret = (struct rw_producer){ t->ctx->ops[node->op], t->attrs + node->attrs, node->n_inputs };

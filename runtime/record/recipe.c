@@ -58,13 +58,13 @@ rw_status rw_recipe_end_at(rw_site at, rw_tape *t)
     RW_ENTER_RECORDING(rw_edge_context(t), RW_ERR_ARGUMENT);
     if (!t) return rw_fail_null(NULL, "rw_recipe_end", "t");
     if (t->open_recipe == RW_NONE_ID)
-        return rw_fail(t->ctx, RW_ERR_REGION, "rw_recipe_end at %s:%d: no recipe is open; call rw_recipe_begin() "
-                       "first", rw_file_of(at), at.line);
+        return rw_fail(t->ctx, RW_ERR_REGION, "rw_recipe_end at %s:%d: expected an open recipe, got none; call "
+                       "rw_recipe_begin() first", rw_file_of(at), at.line);
     const struct rw_tape_recipe *const r = &t->recipes[t->open_recipe];
     if (r->region != t->open_region) {
         const struct rw_region *const open = &t->regions[t->open_region];
-        return rw_fail(t->ctx, RW_ERR_REGION, "rw_recipe_end at %s:%d: region \"%s\", begun inside, is still open; "
-                       "call ckpt_end() first",
+        return rw_fail(t->ctx, RW_ERR_REGION, "rw_recipe_end at %s:%d: expected no open region inside the recipe, "
+                       "got \"%s\"; call ckpt_end() first",
                        rw_file_of(at), at.line, t->ctx->names.text[open->name]);
     }
     t->open_recipe = r->parent;
@@ -268,7 +268,7 @@ rw_tensor *rw_recipe_codes_at(rw_site at, rw_tape *t, rw_tensor *x, const rw_qua
 {
     if (t->recipes[t->open_recipe].bereft) {
         rw_fail(t->ctx, RW_ERR_ARGUMENT, "linear at %s:%d: expected the open recipe's delayed scaling, got one that "
-                "was destroyed; call rw_recipe_end() before", rw_file_of(at), at.line);
+                "was destroyed; call rw_recipe_end() first", rw_file_of(at), at.line);
         return NULL;
     }
     const rw_delayed_scaling *const delayed = recipe->delayed;
@@ -279,11 +279,11 @@ rw_tensor *rw_recipe_codes_at(rw_site at, rw_tape *t, rw_tensor *x, const rw_qua
     const bool keeps = key_of(t, x, recipe, origin, which, &key);
     rw_tensor *kept;
     if (keeps && rw_kept_codes_find(at, t, &key, x->leaf, &kept, ret_scale)) return *ret_scale ? kept : NULL;
-    struct rw_tensor *const made = cast_before(t, x, RW_F8_E4M3, origin);
-    if (made) {
+    struct rw_tensor *const cast = cast_before(t, x, RW_F8_E4M3, origin);
+    if (cast) {
         if (check_source(t, x, at)) return NULL;
-        *ret_scale = rw_tape_value(t, made->id + 1);
-        return made;
+        *ret_scale = rw_tape_value(t, cast->id + 1);
+        return cast;
     }
     if (!reserve(t, x->id)) {
         rw_fail(t->ctx, RW_ERR_MEMORY, "quantize at %s:%d: out of memory", rw_file_of(at), at.line);

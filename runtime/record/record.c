@@ -365,7 +365,8 @@ static bool commits_soundly(struct recording *r)
                 r->call.out[i].layout->id == to->layout;
     }
     if (!sound)
-        refuse(r, RW_ERR_ARGUMENT, "what the op writes is no parameter or buffer of its output's type and shape");
+        refuse(r, RW_ERR_ARGUMENT,
+               "expected to write parameters or buffers of the outputs' types and shapes, got another tensor");
     return sound;
 }
 
@@ -461,18 +462,22 @@ static void append(struct recording *r, const void *attrs, size_t attrs_size)
     t->n_nodes++;
 }
 
-static bool call_is_sound(const struct recording *r, rw_tensor *const *in, const void *attrs, size_t attrs_size)
+/* Checks the caller's n inputs and attributes. The number of inputs is an int from here on. */
+static bool call_is_sound(struct recording *r, rw_tensor *const *in, size_t n, const void *attrs, size_t attrs_size)
 {
-    const int takes = r->op->n_inputs == RW_OP_VARIADIC ? RW_OP_MAX_OPERANDS : r->op->n_inputs;
+    const bool is_variadic = r->op->n_inputs == RW_OP_VARIADIC;
+    const size_t takes = is_variadic ? RW_OP_MAX_OPERANDS : (size_t)r->op->n_inputs;
     char text[128];
-    if (r->n < 0 || r->n > takes || (r->op->n_inputs != RW_OP_VARIADIC && r->n != takes))
-        snprintf(text, sizeof text, "expected %s%d inputs, got %d", takes == r->op->n_inputs ? "" : "0 to ", takes,
-                 r->n);
-    else if (r->n && !in) snprintf(text, sizeof text, "inputs is NULL; expected an array of %d tensors", r->n);
+    if (n > takes || (!is_variadic && n != takes))
+        snprintf(text, sizeof text, "n: expected %s%zu inputs, got %zu", is_variadic ? "0 to " : "", takes, n);
+    else if (n && !in) snprintf(text, sizeof text, "inputs is NULL; expected an array of %zu tensors", n);
     else if (attrs_size > UINT16_MAX || (attrs_size && !attrs))
         snprintf(text, sizeof text, "attributes: expected at most %d bytes, and not NULL, got %zu%s", UINT16_MAX,
                  attrs_size, attrs ? "" : " at NULL");
-    else return true;
+    else {
+        r->n = (int)n;
+        return true;
+    }
     refuse(r, RW_ERR_ARGUMENT, text);
     return false;
 }
@@ -494,11 +499,11 @@ static bool know_op(struct recording *r)
     return r->op_index != RW_NONE_ID;
 }
 
-/* A call without a tape or an op: its inputs may still lead to a context for the error. */
-static rw_tensor *refuse_nothing(rw_site at, rw_tape *t, const rw_op_def *op, rw_tensor *const *in, int n)
+/* A call without a tape or an op: its inputs may still lead to a context for the error, if their number is valid. */
+static rw_tensor *refuse_nothing(rw_site at, rw_tape *t, const rw_op_def *op, rw_tensor *const *in, size_t n)
 {
     rw_context *ctx = rw_tape_context(t);
-    for (int i = 0; !ctx && in && i < n && i < FEW; i++) ctx = rw_tensor_context(in[i]);
+    for (size_t i = 0; !ctx && in && n <= RW_OP_MAX_OPERANDS && i < n && i < FEW; i++) ctx = rw_tensor_context(in[i]);
     rw_fail(ctx, RW_ERR_ARGUMENT, "%s at %s:%d: %s", op && op->name ? op->name : "rw_apply", rw_file_of(at), at.line,
             t ? "op is NULL; expected the definition of an op" : "t is NULL; expected a tape");
     return NULL;
@@ -532,7 +537,7 @@ static bool may_draw(struct recording *r)
     const uint64_t blocks = ((uint64_t)words + 3) / 4;
     char text[192];
     if (words < 0 || words > WORDS_MAX) {
-        snprintf(text, sizeof text, "the op draws %lld random words; expected 0 to 2^60", (long long)words);
+        snprintf(text, sizeof text, "draws: expected 0 to 2^60 random words, got %lld", (long long)words);
         refuse(r, RW_ERR_ARGUMENT, text);
         return false;
     }
@@ -540,23 +545,23 @@ static bool may_draw(struct recording *r)
     if (o->ticket != RW_NONE_ID && blocks <= r->tape->ticket_blocks[o->ticket]) return true;
     if (o->ticket != RW_NONE_ID) {
         snprintf(text, sizeof text,
-                 "a rule of %s draws %llu blocks of four words by the ticket of its op, which took %llu: the rest "
-                 "belong to other ops", r->ctx->ops[r->tape->nodes[o->of].op]->name, (unsigned long long)blocks,
-                 (unsigned long long)r->tape->ticket_blocks[o->ticket]);
+                 "a rule of %s draws with the ticket of its op: expected at most %llu blocks of four words, as the op "
+                 "draws, got %llu", r->ctx->ops[r->tape->nodes[o->of].op]->name,
+                 (unsigned long long)r->tape->ticket_blocks[o->ticket], (unsigned long long)blocks);
         refuse(r, RW_ERR_ARGUMENT, text);
         return false;
     }
     snprintf(text, sizeof text,
-             "a rule of %s draws numbers of its own, which would be the same in every step: draw them in forward, and "
-             "let it read them", r->ctx->ops[r->tape->nodes[o->of].op]->name);
+             "a rule of %s draws numbers of its own, which would be the same in every step; draw them in forward and "
+             "let the rule read them", r->ctx->ops[r->tape->nodes[o->of].op]->name);
     refuse(r, RW_ERR_ARGUMENT, text);
     return false;
 }
 
 /* Checks the call and appends the node; what it recorded for its inputs stays after the mark. */
-static bool record(struct recording *r, rw_tensor *const *in, const void *attrs, size_t attrs_size)
+static bool record(struct recording *r, rw_tensor *const *in, size_t n, const void *attrs, size_t attrs_size)
 {
-    if (!know_op(r) || !call_is_sound(r, in, attrs, attrs_size)) return false;
+    if (!know_op(r) || !call_is_sound(r, in, n, attrs, attrs_size)) return false;
     if (!make_room(r)) return no_memory(r);
     if (!take_inputs(r, in) || !describe_inputs(r)) return false;
     if (!check(r, attrs) || ((r->op->flags & RW_OP_COMMIT) && !commits_soundly(r))) return false;
@@ -571,8 +576,8 @@ static bool record(struct recording *r, rw_tensor *const *in, const void *attrs,
 
 /* Records a node. Outputs are returned only on success; on failure everything that was recorded for this call is
    rolled back. */
-rw_tensor *rw_apply_at(rw_site at, rw_tape *t, const rw_op_def *op, rw_tensor *const *in, int n, const void *attrs,
-                       size_t attrs_size, rw_tensor **ret_outs)
+rw_tensor *rw_apply_at(rw_site at, rw_tape *t, const rw_op_def *op, rw_tensor *const *in, size_t n,
+                       const void *attrs, size_t attrs_size, rw_tensor **ret_outs)
 {
     RW_ENTER_OP(t);
     if (!t || !op) return refuse_nothing(at, t, op, in, n);
@@ -581,10 +586,10 @@ rw_tensor *rw_apply_at(rw_site at, rw_tape *t, const rw_op_def *op, rw_tensor *c
     r.ctx = t->ctx;
     r.op = op;
     r.site = t->origin.adjoint ? t->ctx->sites[t->origin.site] : at;
-    r.n = n;
+    r.n = 0;
     r.described = 0;
     r.marked = false;
-    if (!record(&r, in, attrs, attrs_size)) {
+    if (!record(&r, in, n, attrs, attrs_size)) {
         if (r.marked) rw_tape_rollback(t, &r.mark);
         return NULL;
     }

@@ -33,20 +33,21 @@ rw_status rw_open_check(const rw_tape *t, const char *what)
     rw_context *const ctx = t->ctx;
     if (t->open_region == RW_NONE_ID && t->open_part != RW_NONE_ID) {
         const rw_site begun = ctx->sites[t->parts[t->open_part].site];
-        return rw_fail(ctx, RW_ERR_REGION, "%s: the policy begun at %s:%d is still open; call ckpt_policy_end()", what,
-                       begun.file,
-                       (int)begun.line);
+        return rw_fail(ctx, RW_ERR_REGION,
+                       "%s: expected no open policy, got one begun at %s:%d; call ckpt_policy_end() first", what,
+                       begun.file, (int)begun.line);
     }
     if (t->open_region == RW_NONE_ID && t->open_recipe != RW_NONE_ID) {
         const rw_site begun = ctx->sites[t->recipes[t->open_recipe].site];
-        return rw_fail(ctx, RW_ERR_REGION, "%s: the recipe begun at %s:%d is still open; call rw_recipe_end()", what,
-                       begun.file,
-                       (int)begun.line);
+        return rw_fail(ctx, RW_ERR_REGION,
+                       "%s: expected no open recipe, got one begun at %s:%d; call rw_recipe_end() first", what,
+                       begun.file, (int)begun.line);
     }
     if (t->open_region == RW_NONE_ID) return RW_OK;
     const struct rw_region *const r = &t->regions[t->open_region];
     const rw_site at = ctx->sites[r->site];
-    return rw_fail(ctx, RW_ERR_REGION, "%s: region \"%s\", begun at %s:%d, is still open; call ckpt_end()", what,
+    return rw_fail(ctx, RW_ERR_REGION,
+                   "%s: expected no open region, got \"%s\", begun at %s:%d; call ckpt_end() first", what,
                    ctx->names.text[r->name], rw_file_of(at), at.line);
 }
 
@@ -84,17 +85,19 @@ rw_status ckpt_end_at(rw_site at, rw_tape *t)
     RW_ENTER_RECORDING(rw_edge_context(t), RW_ERR_ARGUMENT);
     if (!t) return rw_fail_null(NULL, "ckpt_end", "t");
     if (t->open_region == RW_NONE_ID)
-        return rw_fail(t->ctx, RW_ERR_REGION, "ckpt_end at %s:%d: no region is open; call ckpt_begin() first",
-                       rw_file_of(at), at.line);
+        return rw_fail(t->ctx, RW_ERR_REGION, "ckpt_end at %s:%d: expected an open region, got none; call "
+                       "ckpt_begin() first", rw_file_of(at), at.line);
     if (t->open_part != RW_NONE_ID && t->parts[t->open_part].region == t->open_region) {
         const rw_site begun = t->ctx->sites[t->parts[t->open_part].site];
-        return rw_fail(t->ctx, RW_ERR_REGION, "ckpt_end at %s:%d: the policy begun at %s:%d inside the region is still "
-                       "open; call ckpt_policy_end()", rw_file_of(at), at.line, begun.file, (int)begun.line);
+        return rw_fail(t->ctx, RW_ERR_REGION, "ckpt_end at %s:%d: expected no open policy inside the region, got one "
+                       "begun at %s:%d; call ckpt_policy_end() first", rw_file_of(at), at.line, begun.file,
+                       (int)begun.line);
     }
     if (t->open_recipe != RW_NONE_ID && t->recipes[t->open_recipe].region == t->open_region) {
         const rw_site begun = t->ctx->sites[t->recipes[t->open_recipe].site];
-        return rw_fail(t->ctx, RW_ERR_REGION, "ckpt_end at %s:%d: the recipe begun at %s:%d inside the region is still "
-                       "open; call rw_recipe_end()", rw_file_of(at), at.line, begun.file, (int)begun.line);
+        return rw_fail(t->ctx, RW_ERR_REGION, "ckpt_end at %s:%d: expected no open recipe inside the region, got one "
+                       "begun at %s:%d; call rw_recipe_end() first", rw_file_of(at), at.line, begun.file,
+                       (int)begun.line);
     }
     if (!rw_key_reserve(&t->key, 1))
         return rw_fail(t->ctx, RW_ERR_MEMORY, "ckpt_end at %s:%d: out of memory", rw_file_of(at), at.line);
@@ -108,9 +111,9 @@ rw_status ckpt_end_at(rw_site at, rw_tape *t)
 /* Reserves one more part, which may still hold the policy of an earlier step's part. */
 static bool reserve_part(rw_tape *t)
 {
-    if (t->n_parts < t->n_made_parts) return true;
+    if (t->n_parts < t->n_created_parts) return true;
     if (!rw_grow(&t->parts, &t->cap_parts, t->n_parts, 1, sizeof *t->parts)) return false;
-    t->parts[t->n_made_parts++] = (struct rw_tape_part){ 0 };
+    t->parts[t->n_created_parts++] = (struct rw_tape_part){ 0 };
     return true;
 }
 
@@ -132,14 +135,14 @@ static rw_status refuse_budget(const rw_tape *t, const struct rw_policy *policy,
 {
     if (policy->kind != RW_POLICY_BUDGET) return RW_OK;
     if (policy->total || policy->moves)
-        return rw_fail(t->ctx, RW_ERR_UNSUPPORTED, "ckpt_policy_begin at %s:%d: policy \"%.100s\": a part takes "
-                       "budget: alone, %s is for the whole tape", rw_file_of(at), at.line, policy->spec,
-                       policy->total ? "total:" : "+offload");
+        return rw_fail(t->ctx, RW_ERR_UNSUPPORTED, "ckpt_policy_begin at %s:%d: policy \"%.100s\": expected a "
+                       "budget: without total: or +offload, got %s, which is for the whole tape", rw_file_of(at),
+                       at.line, policy->spec, policy->total ? "total:" : "+offload");
     for (uint32_t i = t->open_part; i != RW_NONE_ID; i = t->parts[i].parent) {
         if (t->parts[i].policy.kind != RW_POLICY_BUDGET) continue;
         const rw_site begun = t->ctx->sites[t->parts[i].site];
-        return rw_fail(t->ctx, RW_ERR_UNSUPPORTED, "ckpt_policy_begin at %s:%d: policy \"%.100s\": the part begun at "
-                       "%s:%d around it has a budget",
+        return rw_fail(t->ctx, RW_ERR_UNSUPPORTED, "ckpt_policy_begin at %s:%d: policy \"%.100s\": expected no "
+                       "budget inside the part begun at %s:%d, which has one, got one",
                        rw_file_of(at), at.line, policy->spec, begun.file, (int)begun.line);
     }
     return RW_OK;
@@ -178,14 +181,13 @@ rw_status ckpt_policy_end_at(rw_site at, rw_tape *t)
     RW_ENTER_RECORDING(rw_edge_context(t), RW_ERR_ARGUMENT);
     if (!t) return rw_fail_null(NULL, "ckpt_policy_end", "t");
     if (t->open_part == RW_NONE_ID)
-        return rw_fail(t->ctx, RW_ERR_REGION, "ckpt_policy_end at %s:%d: no policy is open; call ckpt_policy_begin() "
-                       "first", rw_file_of(at), at.line);
+        return rw_fail(t->ctx, RW_ERR_REGION, "ckpt_policy_end at %s:%d: expected an open policy, got none; call "
+                       "ckpt_policy_begin() first", rw_file_of(at), at.line);
     struct rw_tape_part *const part = &t->parts[t->open_part];
     if (part->region != t->open_region) {
         const struct rw_region *const r = &t->regions[t->open_region];
-        return rw_fail(t->ctx, RW_ERR_REGION, "ckpt_policy_end at %s:%d: region \"%s\", begun inside, is still open; "
-                       "call ckpt_end()",
-                       rw_file_of(at), at.line, t->ctx->names.text[r->name]);
+        return rw_fail(t->ctx, RW_ERR_REGION, "ckpt_policy_end at %s:%d: expected no open region inside the policy, "
+                       "got \"%s\"; call ckpt_end() first", rw_file_of(at), at.line, t->ctx->names.text[r->name]);
     }
     if (!rw_key_reserve(&t->key, 1))
         return rw_fail(t->ctx, RW_ERR_MEMORY, "ckpt_policy_end at %s:%d: out of memory", rw_file_of(at), at.line);

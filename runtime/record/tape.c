@@ -182,7 +182,7 @@ void rw_tape_release(rw_tape *t)
     leave_values(t);
     for (size_t i = 0; i < t->n_inputs; i++) ctx->device->free(ctx->device_state, t->inputs[i].data);
     rw_policy_finish(&t->policy);
-    for (size_t i = 0; i < t->n_made_parts; i++) rw_policy_finish(&t->parts[i].policy);
+    for (size_t i = 0; i < t->n_created_parts; i++) rw_policy_finish(&t->parts[i].policy);
     rw_free(t->parts);
     void *const arrays[] = { t->nodes,   t->operands, t->attrs,    t->chunks, t->leaves, t->seen,      t->tickets,
                              t->ticket_blocks,

@@ -129,7 +129,7 @@ struct rw_tape {
     size_t n_retained, cap_retained;
     uint32_t open_region; /* innermost, RW_NONE_ID outside any */
     struct rw_tape_part *parts;
-    size_t n_parts, n_made_parts, cap_parts; /* entries from n_parts on are of earlier steps */
+    size_t n_parts, n_created_parts, cap_parts; /* entries from n_parts on are of earlier steps */
     uint32_t open_part; /* the same of parts */
     unsigned open_no_grads; /* calls of rw_no_grad_begin() without their end */
     struct rw_tape_recipe *recipes;
@@ -254,8 +254,8 @@ struct rw_effect *rw_tape_effect(const rw_tape *t, uint32_t node);
 /* Is x the output of a commit, which has no bytes before the step ends? Only planning reads those. */
 static inline bool rw_value_is_committed(const rw_tape *t, const struct rw_tensor *x)
 {
-    const uint32_t maker = t->n_effects ? rw_tape_value(t, x->base)->producer : RW_NONE_ID;
-    return maker != RW_NONE_ID && !t->planning && (t->ctx->ops[t->nodes[maker].op]->flags & RW_OP_COMMIT);
+    const uint32_t producer = t->n_effects ? rw_tape_value(t, x->base)->producer : RW_NONE_ID;
+    return producer != RW_NONE_ID && !t->planning && (t->ctx->ops[t->nodes[producer].op]->flags & RW_OP_COMMIT);
 }
 
 /* Counts the effects that have not happened before a reset; under REWIND_DEBUG=effects they are an error. */

@@ -68,18 +68,18 @@ const char *rw_status_name(rw_status status)
     RW_LOOKS_ONLY;
     switch (status) {
     case RW_OK: return "ok";
-    case RW_ERR_ARGUMENT: return "bad argument";
+    case RW_ERR_ARGUMENT: return "invalid argument";
     case RW_ERR_SHAPE: return "shape mismatch";
     case RW_ERR_DTYPE: return "wrong element type";
-    case RW_ERR_REGION: return "regions do not match";
-    case RW_ERR_POLICY: return "bad policy";
+    case RW_ERR_REGION: return "begin and end calls do not match";
+    case RW_ERR_POLICY: return "invalid policy";
     case RW_ERR_MEMORY: return "out of memory";
-    case RW_ERR_MODIFIED: return "captured tensor changed";
+    case RW_ERR_MODIFIED: return "recorded tensor was modified";
     case RW_ERR_MISMATCH: return "bytes differ";
     case RW_ERR_NO_GRADIENT: return "no gradient rule";
-    case RW_ERR_DEVICE: return "device failure";
-    case RW_ERR_IO: return "input/output error";
-    case RW_ERR_UNSUPPORTED: return "not supported here";
+    case RW_ERR_DEVICE: return "device error";
+    case RW_ERR_IO: return "file or stream error";
+    case RW_ERR_UNSUPPORTED: return "not supported";
     case RW_ERR_BUDGET: return "budget too small";
     }
     return "unknown status";

@@ -69,16 +69,23 @@ static void add_policy(struct list *l, const struct rw_policy *p)
     if (p->kind == RW_POLICY_SELECTIVE) add_names(l, p, p->names, p->n_names, false, "replayed");
     if (p->kind == RW_POLICY_NAMES) add_names(l, p, p->names, p->n_names, true, "kept");
     add_names(l, p, p->discards, p->n_discards, false, "discarded");
-    add_names(l, p, p->moved_tags, p->n_moved_tags, true, "moved");
-    add_names(l, p, p->moved_regions, p->n_moved_regions, false, "moved");
+    add_names(l, p, p->moved_tags, p->n_moved_tags, true, "offloaded");
+    add_names(l, p, p->moved_regions, p->n_moved_regions, false, "offloaded");
+}
+
+/* Names in the policy; in that of the tape, also those of its parts. */
+static size_t names_of(const rw_tape *t, const struct rw_policy *policy, struct rw_unmatched *ret, size_t n)
+{
+    struct list l = { .t = t, .names = ret, .most = n };
+    add_policy(&l, policy);
+    if (policy != &t->policy || policy->whole) return l.n;
+    for (size_t i = 0; i < t->n_parts; i++) add_policy(&l, &t->parts[i].policy);
+    return l.n;
 }
 
 size_t rw_unmatched_names(const rw_tape *t, struct rw_unmatched *ret, size_t n)
 {
-    struct list l = { .t = t, .names = ret, .most = n };
-    add_policy(&l, &t->policy);
-    for (size_t i = 0; !t->policy.whole && i < t->n_parts; i++) add_policy(&l, &t->parts[i].policy);
-    return l.n;
+    return names_of(t, &t->policy, ret, n);
 }
 
 /* Column of the name, from 1. A name follows a colon, a comma or an equals sign. */
@@ -90,17 +97,17 @@ static size_t column_of(const char *spec, const char *name)
     return 1;
 }
 
-rw_status rw_unmatched_check(const rw_tape *t)
+rw_status rw_unmatched_check(const rw_tape *t, const struct rw_policy *policy)
 {
     struct rw_unmatched first;
     char others[256], part[RW_POLICY_PART];
-    if (!t->ctx->strict_policy || !rw_unmatched_names(t, &first, 1)) return RW_OK;
+    if (!t->ctx->strict_policy || !names_of(t, policy, &first, 1)) return RW_OK;
     const char *const spec = first.policy->spec;
     const size_t column = column_of(spec, first.name);
     rw_unmatched_print_others(t, first.is_tag, others, sizeof others);
-    return rw_fail(t->ctx, RW_ERR_POLICY, "policy \"%s\", column %zu: no %s is called \"%s\", nothing would be %s for "
-                   "it; %s", rw_policy_part(spec, spec + column - 1, part), column, first.is_tag ? "value" : "region",
-                   first.name, first.what, others);
+    return rw_fail(t->ctx, RW_ERR_POLICY, "policy \"%s\", column %zu: expected the name of a %s, got \"%s\"; nothing "
+                   "would be %s; %s", rw_policy_part(spec, spec + column - 1, part), column,
+                   first.is_tag ? "value" : "region", first.name, first.what, others);
 }
 
 size_t ckpt_unmatched_names(const rw_tape *t, const char **ret_names, size_t n)

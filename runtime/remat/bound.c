@@ -50,7 +50,7 @@ struct rw_bound {
     bool *less, *more; /* by place: nodes that the cuts at the nearest lower and higher price replay */
     uint8_t *need;
     uint32_t looked_at; /* the place that `need` is computed for */
-    uint32_t *made, *used; /* value -> place in the problem's order of its producer, of its last reader */
+    uint32_t *computed, *used; /* value -> place in the problem's order of its producer, of its last reader */
     int64_t *alive; /* place in the problem's order -> bytes of gradients in flight before it, and of its node's
                        outputs and workspace */
     int64_t *aside; /* place -> bytes in `alive` that do not pay memory's price: the node's own, minus the parameters
@@ -126,7 +126,7 @@ static void find_placed(const struct rw_schedule *none, bool *placed)
 }
 
 /* Bytes that are live only while a node runs: its workspace, and its outputs unless it writes in place. */
-static int64_t made_by(const struct rw_problem *p, uint32_t n, const bool *placed)
+static int64_t computed_by(const struct rw_problem *p, uint32_t n, const bool *placed)
 {
     const struct rw_node *const node = &p->t->nodes[n];
     const uint64_t alignment = p->t->ctx->device->alignment;
@@ -161,9 +161,9 @@ static rw_status count_alive(struct rw_bound *b, const struct rw_schedule *none)
     for (size_t i = 1; ok && i < p->n_order; i++) b->alive[i] += b->alive[i - 1];
     rw_status status = ok ? count_leaves(b, last) : RW_ERR_MEMORY;
     for (uint32_t i = 0; ok && i < p->n_order; i++) {
-        const int64_t made = made_by(p, p->order[i], placed);
-        b->alive[i] += made;
-        b->aside[i] += made;
+        const int64_t computed = computed_by(p, p->order[i], placed);
+        b->alive[i] += computed;
+        b->aside[i] += computed;
     }
     rw_free(last);
     rw_free(placed);
@@ -180,7 +180,7 @@ static void find_places(struct rw_bound *b)
     for (uint32_t i = 0; i < p->n_order; i++) {
         uint32_t place = g->place_of[p->order[i]];
         for (; place != RW_NONE_ID && place < g->n_nodes && g->node[place] == p->order[i]; place++) {
-            for (uint32_t v = g->output_at[place]; v < g->output_at[place + 1]; v++) b->made[v] = b->used[v] = i;
+            for (uint32_t v = g->output_at[place]; v < g->output_at[place + 1]; v++) b->computed[v] = b->used[v] = i;
             for (uint32_t k = g->input_at[place]; k < g->input_at[place + 1]; k++) b->used[g->input[k]] = i;
         }
     }
@@ -194,8 +194,8 @@ static void count_all(const struct rw_bound *b, int64_t *all)
     const struct rw_replayable *const g = b->g;
     const size_t n = g->p->n_order;
     for (uint32_t v = 0; v < g->n_values; v++) {
-        if ((g->flags[v] & RW_IS_FREE) || b->used[v] == b->made[v]) continue;
-        all[b->made[v] + 1] += (int64_t)g->bytes[v];
+        if ((g->flags[v] & RW_IS_FREE) || b->used[v] == b->computed[v]) continue;
+        all[b->computed[v] + 1] += (int64_t)g->bytes[v];
         all[b->used[v] + 1] -= (int64_t)g->bytes[v];
     }
     for (size_t i = 1; i < n; i++) all[i] += all[i - 1];
@@ -250,7 +250,7 @@ static double look_at(struct rw_bound *b, uint32_t at)
     const struct rw_node *const node = &t->nodes[g->p->order[at]];
     double bytes = (double)b->alive[at];
     for (uint32_t v = 0; v < g->n_values; v++)
-        b->need[v] = b->made[v] >= at ? RW_NEED_THERE : b->used[v] >= at ? RW_NEED_LATER : RW_NEED_NOT;
+        b->need[v] = b->computed[v] >= at ? RW_NEED_THERE : b->used[v] >= at ? RW_NEED_LATER : RW_NEED_NOT;
     for (uint32_t k = 0; k < node->n_inputs; k++) {
         const uint32_t v = g->value_of[rw_tape_base(t, t->operands[node->first_input + k])];
         if (v == RW_NONE_ID || b->need[v] == RW_NEED_THERE || (g->flags[v] & RW_IS_FREE)) continue;
@@ -561,12 +561,12 @@ static rw_status open(struct rw_bound *b, const struct rw_schedule *none)
     b->less = rw_malloc(g->n_nodes * sizeof *b->less);
     b->more = rw_malloc(g->n_nodes * sizeof *b->more);
     b->need = rw_malloc(g->n_values * sizeof *b->need);
-    b->made = rw_calloc(g->n_values, sizeof *b->made);
+    b->computed = rw_calloc(g->n_values, sizeof *b->computed);
     b->used = rw_calloc(g->n_values, sizeof *b->used);
     b->alive = rw_calloc(n, sizeof *b->alive);
     b->aside = rw_calloc(n, sizeof *b->aside);
     const bool has_cuts = b->cut.replayed && b->less && b->more;
-    const bool has_all = has_cuts && b->graph.flags && b->need && b->made && b->used && b->alive && b->aside;
+    const bool has_all = has_cuts && b->graph.flags && b->need && b->computed && b->used && b->alive && b->aside;
     rw_status status = has_all ? rw_min_cut_init(&b->closure, g) : RW_ERR_MEMORY;
     if (!status) status = count_alive(b, none);
     if (status) return status;
@@ -604,7 +604,7 @@ void rw_bound_destroy(struct rw_bound **ptr)
     rw_free(b->less);
     rw_free(b->more);
     rw_free(b->need);
-    rw_free(b->made);
+    rw_free(b->computed);
     rw_free(b->used);
     rw_free(b->alive);
     rw_free(b->aside);

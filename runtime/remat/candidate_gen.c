@@ -17,8 +17,8 @@ struct proposer {
     struct rw_candidates *c;
     size_t n_try;
     struct rw_hull hull;
-    struct rw_rotor nest;
-    size_t first_cut, first_nest; /* index of the first candidate of the kind; cut i is candidate first_cut + i */
+    struct rw_rotor rotor;
+    size_t first_cut, first_rotor; /* index of the first candidate of the kind; cut i is candidate first_cut + i */
 };
 
 static rw_status add(struct proposer *m, rw_status status, struct rw_compact_choice r)
@@ -92,11 +92,11 @@ rw_status rw_propose_named(struct rw_candidates *c)
 
 /* ---- minimum cuts and nested checkpointing ---- */
 
-static rw_status recipe_of_cut(const struct rw_replayable *g, const struct rw_cut *cut, struct rw_compact_choice *r)
+static rw_status compact_of_cut(const struct rw_replayable *g, const struct rw_cut *cut, struct rw_compact_choice *r)
 {
     const rw_status status = rw_compact_choice_init(r, g);
     for (uint32_t v = 0; !status && v < g->n_values; v++)
-        if (cut->replayed[g->maker[v]] && rw_value_may_drop(g, v)) r->drop[v] = RW_DROP_ONCE;
+        if (cut->replayed[g->producer[v]] && rw_value_may_drop(g, v)) r->drop[v] = RW_DROP_ONCE;
     return status;
 }
 
@@ -121,7 +121,7 @@ static rw_status find_one(void *of, size_t i, struct rw_simulation *room)
 {
     struct proposer *const m = of;
     if (i) return m->c->graph.n_nodes ? find_cuts(m) : RW_OK;
-    return rw_rotor_init(&m->nest, &m->c->graph, &m->c->sims.room[0].schedule, rw_candidates_speck(m->c));
+    return rw_rotor_init(&m->rotor, &m->c->graph, &m->c->sims.room[0].schedule, rw_candidates_speck(m->c));
 }
 
 static rw_status propose_cuts(struct proposer *m)
@@ -130,7 +130,7 @@ static rw_status propose_cuts(struct proposer *m)
     m->first_cut = m->c->n;
     for (size_t i = 0; !status && i < m->hull.n; i++) {
         struct rw_compact_choice r = { 0 };
-        status = recipe_of_cut(&m->c->graph, &m->hull.cut[i], &r);
+        status = compact_of_cut(&m->c->graph, &m->hull.cut[i], &r);
         status = add(m, status, r);
     }
     return status;
@@ -148,26 +148,26 @@ static bool differentiates_views(const struct rw_problem *p)
     return false;
 }
 
-static rw_status propose_nest(struct proposer *m, size_t nest, bool ends_at_views)
+static rw_status propose_rotor(struct proposer *m, size_t rotor, bool ends_at_views)
 {
     struct rw_compact_choice r = { 0 };
-    const rw_status status = rw_rotor_recipe(&m->nest, nest, &r);
+    const rw_status status = rw_rotor_choice(&m->rotor, rotor, &r);
     r.ends_at_views = ends_at_views;
     return add(m, status, r);
 }
 
-/* Adds nested recipes, evenly selected if there are too many. The smaller half is also tried with shorter visits: more
-   is recomputed, and less of it is live at a time. */
-static rw_status propose_nests(struct proposer *m)
+/* Adds nested compact choices, evenly selected if there are too many. The smaller half is also tried with shorter
+   visits: more is recomputed, and less of it is live at a time. */
+static rw_status propose_rotors(struct proposer *m)
 {
     const bool views = differentiates_views(m->c->graph.p);
-    const size_t n = m->nest.n_recipes, most = m->n_try / 4 < n ? m->n_try / 4 : n;
+    const size_t n = m->rotor.n_choices, most = m->n_try / 4 < n ? m->n_try / 4 : n;
     rw_status status = RW_OK;
-    m->first_nest = m->c->n;
+    m->first_rotor = m->c->n;
     for (size_t i = 0; !status && i < most; i++) {
-        const size_t nest = n - 1 - i * n / most;
-        status = propose_nest(m, nest, false);
-        if (!status && views && 2 * nest >= n) status = propose_nest(m, nest, true);
+        const size_t rotor = n - 1 - i * n / most;
+        status = propose_rotor(m, rotor, false);
+        if (!status && views && 2 * rotor >= n) status = propose_rotor(m, rotor, true);
     }
     return status;
 }
@@ -203,10 +203,10 @@ static uint64_t bound(uint64_t least, uint64_t most, size_t i, size_t n)
 /* Sets the order of trials; a base that is a cut is compared with the next better cut. */
 static void rank(const struct proposer *m, const struct filling *x, size_t base, struct rw_greedy_fill *fill)
 {
-    const bool is_cut = base > m->first_cut && base < m->first_nest;
-    const struct rw_compact_choice *const recipe = &m->c->candidate[base].recipe;
-    if (x->dearest_first) rw_greedy_fill_rank_by_seconds(fill, recipe);
-    else rw_greedy_fill_rank(fill, recipe, is_cut ? m->hull.cut[base - m->first_cut - 1].replayed : NULL);
+    const bool is_cut = base > m->first_cut && base < m->first_rotor;
+    const struct rw_compact_choice *const compact = &m->c->candidate[base].compact;
+    if (x->dearest_first) rw_greedy_fill_rank_by_seconds(fill, compact);
+    else rw_greedy_fill_rank(fill, compact, is_cut ? m->hull.cut[base - m->first_cut - 1].replayed : NULL);
 }
 
 /* Consecutive limits with the same base, which is simulated once for all of them. */
@@ -220,7 +220,7 @@ struct filled {
     struct proposer *m;
     const struct filling *x;
     const uint64_t *bound;   /* by index of the limit */
-    struct rw_compact_choice *recipe; /* by limit; empty if it equals the one before */
+    struct rw_compact_choice *compact; /* by limit; empty if it equals the one before */
     struct base *base;
     size_t n_bases;
 };
@@ -230,14 +230,14 @@ static rw_status fill_to(const struct filled *f, const struct base *b, struct rw
 {
     const struct rw_candidates *const c = f->m->c;
     struct rw_compact_choice r;
-    const rw_status status = rw_compact_choice_copy(&r, &c->candidate[b->candidate].recipe, &c->graph);
+    const rw_status status = rw_compact_choice_copy(&r, &c->candidate[b->candidate].compact, &c->graph);
     if (status) return status;
     rw_greedy_fill_to(fill, f->bound[i], &r);
     size_t before = i;
-    while (before > b->first && !f->recipe[before - 1].drop) before--;
-    if (before > b->first && !memcmp(f->recipe[before - 1].drop, r.drop, c->graph.n_values * sizeof *r.drop))
+    while (before > b->first && !f->compact[before - 1].drop) before--;
+    if (before > b->first && !memcmp(f->compact[before - 1].drop, r.drop, c->graph.n_values * sizeof *r.drop))
         rw_compact_choice_finish(&r);
-    else f->recipe[i] = r;
+    else f->compact[i] = r;
     return RW_OK;
 }
 
@@ -277,9 +277,9 @@ static rw_status add_filled(struct filled *f)
 {
     rw_status status = RW_OK;
     for (size_t i = 0; !status && i < f->x->n; i++) {
-        if (!f->recipe[i].drop) continue;
-        status = rw_candidates_add(f->m->c, f->recipe[i]);
-        f->recipe[i] = (struct rw_compact_choice){ 0 };
+        if (!f->compact[i].drop) continue;
+        status = rw_candidates_add(f->m->c, f->compact[i]);
+        f->compact[i] = (struct rw_compact_choice){ 0 };
     }
     return status ? status : rw_candidates_simulate(f->m->c);
 }
@@ -288,17 +288,17 @@ static rw_status add_filled(struct filled *f)
 static rw_status fill_each(struct proposer *m, const struct filling *x, const uint64_t *bounds)
 {
     struct filled f = { .m = m, .x = x, .bound = bounds };
-    f.recipe = rw_calloc(x->n, sizeof *f.recipe);
+    f.compact = rw_calloc(x->n, sizeof *f.compact);
     f.base = rw_malloc(x->n * sizeof *f.base);
-    rw_status status = f.recipe && f.base ? RW_OK : RW_ERR_MEMORY;
+    rw_status status = f.compact && f.base ? RW_OK : RW_ERR_MEMORY;
     if (!status) {
         list_bases(&f);
         status = rw_simulations_share(&m->c->sims, f.n_bases, m->c->n_actions, fill_base, &f);
         m->c->n_simulations += f.n_bases;
     }
     if (!status) status = add_filled(&f);
-    for (size_t i = 0; f.recipe && i < x->n; i++) rw_compact_choice_finish(&f.recipe[i]);
-    rw_free(f.recipe);
+    for (size_t i = 0; f.compact && i < x->n; i++) rw_compact_choice_finish(&f.compact[i]);
+    rw_free(f.compact);
     rw_free(f.base);
     return status;
 }
@@ -333,20 +333,20 @@ static rw_status propose_filled(struct proposer *m, const struct filling *x)
  */
 static size_t cut_evenly(const struct rw_replayable *g, size_t n_stages, uint32_t *cut)
 {
-    uint64_t all = 0, made = 0;
+    uint64_t all = 0, computed = 0;
     size_t n = 0;
     for (size_t v = 0; v < g->n_values; v++) all += g->bytes[v];
     for (uint32_t i = 0; i < g->n_nodes; i++) {
-        if (!i || (n < n_stages && rw_place_may_begin(g, i) && made * n_stages >= all * n)) cut[n++] = i;
-        for (uint32_t v = g->output_at[i]; v < g->output_at[i + 1]; v++) made += g->bytes[v];
+        if (!i || (n < n_stages && rw_place_may_begin(g, i) && computed * n_stages >= all * n)) cut[n++] = i;
+        for (uint32_t v = g->output_at[i]; v < g->output_at[i + 1]; v++) computed += g->bytes[v];
     }
     cut[n] = (uint32_t)g->n_nodes;
     return n;
 }
 
 /* Makes the first n stages segments: values that are not read outside of their stage are recomputed in its visit. */
-static rw_status recipe_of_prefix(const struct rw_replayable *g, const uint32_t *cut, size_t n,
-                                  struct rw_compact_choice *r)
+static rw_status compact_of_prefix(const struct rw_replayable *g, const uint32_t *cut, size_t n,
+                                   struct rw_compact_choice *r)
 {
     rw_status status = rw_compact_choice_init(r, g);
     for (size_t k = 0; !status && k < n; k++) {
@@ -359,7 +359,7 @@ static rw_status recipe_of_prefix(const struct rw_replayable *g, const uint32_t 
     return status;
 }
 
-/* Adds recipes whose first stages are segments, for up to PREFIXES_MAX lengths. */
+/* Adds compact choices whose first stages are segments, for up to PREFIXES_MAX lengths. */
 static rw_status propose_prefixes(struct proposer *m, size_t n_stages)
 {
     const struct rw_replayable *const g = &m->c->graph;
@@ -371,7 +371,7 @@ static rw_status propose_prefixes(struct proposer *m, size_t n_stages)
     if (n > stages) n = stages;
     for (size_t i = 1; !status && i <= n; i++) {
         struct rw_compact_choice r = { 0 };
-        status = recipe_of_prefix(g, cut, i * stages / n, &r);
+        status = compact_of_prefix(g, cut, i * stages / n, &r);
         status = add(m, status, r);
     }
     rw_free(cut);
@@ -429,10 +429,10 @@ rw_status rw_propose_compact_choices(struct rw_candidates *c, size_t n_try, size
     struct proposer m = { .c = c, .n_try = n_try };
     rw_status status = rw_simulations_share(&c->sims, 2, c->n_actions, find_one, &m);
     if (!status) status = propose_cuts(&m);
-    if (!status) status = propose_nests(&m);
+    if (!status) status = propose_rotors(&m);
     if (!status) status = rw_candidates_simulate(c);
     const struct filling by_cuts = { .from = 1, .end = c->n, .n = n_try / 2 };
-    const struct filling by_cuts_alone = { .from = 1, .end = m.first_nest, .but = c->n, .n = n_try / 2 };
+    const struct filling by_cuts_alone = { .from = 1, .end = m.first_rotor, .but = c->n, .n = n_try / 2 };
     const struct filling by_seconds = { .dearest_first = true, .from = 0.75, .end = c->n, .n = n_more };
     if (!status) status = propose_filled(&m, &by_cuts);
     if (!status) status = propose_filled(&m, &by_cuts_alone);
@@ -441,7 +441,7 @@ rw_status rw_propose_compact_choices(struct rw_candidates *c, size_t n_try, size
     c->end_more = c->n;
     if (!status) status = propose_by_position(&m);
     if (!status && !rw_candidates_are_of_short_tape(c)) status = propose_descents(&m);
-    rw_rotor_finish(&m.nest);
+    rw_rotor_finish(&m.rotor);
     rw_hull_finish(&m.hull);
     return status;
 }

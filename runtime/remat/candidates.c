@@ -28,7 +28,7 @@ rw_status rw_candidates_init(struct rw_candidates *c, const struct rw_problem *p
 void rw_candidates_finish(struct rw_candidates *c)
 {
     for (size_t i = 0; i < c->n; i++)
-        if (!c->candidate[i].named) rw_compact_choice_finish(&c->candidate[i].recipe);
+        if (!c->candidate[i].named) rw_compact_choice_finish(&c->candidate[i].compact);
     rw_free(c->candidate);
     rw_free(c->weighty);
     rw_simulations_finish(&c->sims);
@@ -76,7 +76,7 @@ bool rw_candidates_may_cut(const struct rw_candidates *c, uint32_t place)
 static rw_status choose(const struct rw_candidates *c, const struct rw_candidate *x, struct rw_choice *ret_choice)
 {
     if (x->named) return rw_policy_choose(c->graph.p, &x->policy, ret_choice);
-    return rw_compact_choice_choose(&x->recipe, &c->graph, ret_choice);
+    return rw_compact_choice_choose(&x->compact, &c->graph, ret_choice);
 }
 
 rw_status rw_candidate_choose(const struct rw_candidates *c, uint32_t candidate, struct rw_choice *ret_choice)
@@ -131,16 +131,16 @@ rw_status rw_candidates_simulate(struct rw_candidates *c)
 static rw_status add(struct rw_candidates *c, struct rw_candidate x)
 {
     if (!rw_grow(&c->candidate, &c->cap, c->n, 1, sizeof *c->candidate)) {
-        rw_compact_choice_finish(&x.recipe);
+        rw_compact_choice_finish(&x.compact);
         return RW_ERR_MEMORY;
     }
     c->candidate[c->n++] = x;
     return RW_OK;
 }
 
-rw_status rw_candidates_add(struct rw_candidates *c, struct rw_compact_choice recipe)
+rw_status rw_candidates_add(struct rw_candidates *c, struct rw_compact_choice compact)
 {
-    return add(c, (struct rw_candidate){ .recipe = recipe });
+    return add(c, (struct rw_candidate){ .compact = compact });
 }
 
 rw_status rw_candidates_add_named(struct rw_candidates *c, struct rw_policy policy)

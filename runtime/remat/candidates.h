@@ -22,7 +22,7 @@ struct rw_candidate {
     uint8_t part;  /* number of parts offloaded of what candidate `base` keeps (offload_fraction.h); 0: it is its own */
     uint32_t base;
     struct rw_policy policy; /* of a named one; owns nothing */
-    struct rw_compact_choice recipe; /* of the others; empty once the candidate is removed */
+    struct rw_compact_choice compact; /* of the others; empty once the candidate is removed */
     uint64_t peak, moved;    /* simulated, bytes */
     double seconds;          /* of the step, predicted */
 };
@@ -63,8 +63,8 @@ rw_status rw_candidate_choose(const struct rw_candidates *c, uint32_t candidate,
    that of `none` has INFINITY seconds and UINT64_MAX bytes, and the scratch has the beginning of the schedule. */
 rw_status rw_candidate_simulate(struct rw_candidates *c, uint32_t candidate, struct rw_simulation *room);
 
-/* Adds a candidate without costs. Takes ownership of a recipe, also on failure. */
-rw_status rw_candidates_add(struct rw_candidates *c, struct rw_compact_choice recipe);
+/* Adds a candidate without costs. Takes ownership of a compact choice, also on failure. */
+rw_status rw_candidates_add(struct rw_candidates *c, struct rw_compact_choice compact);
 rw_status rw_candidates_add_named(struct rw_candidates *c, struct rw_policy policy);
 rw_status rw_candidates_add_moved(struct rw_candidates *c, uint32_t base, uint8_t part);
 

@@ -37,9 +37,9 @@ struct checker {
     uint32_t segment, last_visit;
     struct making *making;
     size_t n_making;
-    bool *first_maker; /* action -> it is the first to compute some value for some visit */
-    bool *deferred;    /* node -> it is deferred */
-    uint32_t *first;   /* value kept for the first visit that reads it -> that visit, 0: none so far */
+    bool *first_producer; /* action -> it is the first to compute some value for some visit */
+    bool *deferred;       /* node -> it is deferred */
+    uint32_t *first;      /* value kept for the first visit that reads it -> that visit, 0: none so far */
 };
 
 static const struct rw_node *node_of(const struct checker *k, const struct rw_action *a)
@@ -66,9 +66,9 @@ static struct use *use_of(const struct checker *k, const struct rw_action *a, ui
 
 /* ---- operands of an action ---- */
 
-static bool is_remake(const struct checker *k, const struct rw_action *a)
+static bool is_recompute_node(const struct checker *k, const struct rw_action *a)
 {
-    return rw_problem_remakes(k->p, a->node);
+    return rw_problem_is_recompute_node(k->p, a->node);
 }
 
 /* Each operand is a buffer of the value that the node's operand names. */
@@ -77,16 +77,16 @@ static bool words_are_valid(const struct checker *k, const struct rw_action *a)
     const struct rw_schedule *const s = k->s;
     if (a->node >= k->t->n_nodes || a->lane >= RW_LANES) return false;
     const struct rw_node *const node = node_of(k, a);
-    if (!k->p->needed[is_remake(k, a) ? node->of : a->node]) return false;
+    if (!k->p->needed[is_recompute_node(k, a) ? node->of : a->node]) return false;
     const bool moves = rw_action_is_move(a->kind);
     const uint32_t n = moves ? 2 : node->n_inputs + node->n_outputs + (k->p->workspace[a->node] > 0);
     if (a->n_words != n || (uint64_t)a->word + n > s->n_refs || moves == (a->lane == RW_LANE_COMPUTE)) return false;
     for (uint32_t i = 0; i < n; i++)
         if (s->refs[a->word + i] >= s->n_buffers) return false;
     for (uint32_t i = 0; !moves && i < n; i++) {
-        const uint32_t behind = i - node->n_inputs;
+        const uint32_t output = i - node->n_inputs;
         const uint32_t value = i < node->n_inputs        ? input_base(k, a, i)
-                               : behind < node->n_outputs ? node->first_output + behind
+                               : output < node->n_outputs ? node->first_output + output
                                                           : RW_NONE_ID;
         if (buffer_of(k, a, i)->value != value) return false;
     }
@@ -192,7 +192,7 @@ static bool order_is_valid(const struct checker *k)
         if (rw_action_is_move(a->kind)) {
             if (early != (a->kind == RW_ACTION_OUT)) return false;
         } else if (is_demanded(k, a)) {
-            if (early || next == k->p->n_order || (node_of(k, a)->adjoint && !is_remake(k, a))) return false;
+            if (early || next == k->p->n_order || (node_of(k, a)->adjoint && !is_recompute_node(k, a))) return false;
         } else if (rw_action_is_fused_update(k->p, a)) {
             if (early) return false;
         } else if (a->kind == RW_ACTION_COMMIT) {
@@ -453,9 +453,9 @@ static bool replays_are_valid(struct checker *k)
     struct making *const m = k->making;
     qsort(m, k->n_making, sizeof *m, by_visit);
     for (size_t i = 0; i < k->n_making; i++)
-        if (!i || m[i].value != m[i - 1].value || m[i].visit != m[i - 1].visit) k->first_maker[m[i].action] = true;
+        if (!i || m[i].value != m[i - 1].value || m[i].visit != m[i - 1].visit) k->first_producer[m[i].action] = true;
     for (size_t i = 0; i < s->n_actions; i++)
-        if (is_demanded(k, &s->actions[i]) && !k->first_maker[i]) return false;
+        if (is_demanded(k, &s->actions[i]) && !k->first_producer[i]) return false;
     return true;
 }
 
@@ -531,14 +531,14 @@ bool rw_schedule_is_valid(const struct rw_problem *p, const struct rw_choice *c,
     k.end = calloc(s->n_buffers + 1, sizeof *k.end);
     k.waited = calloc(s->n_actions + 1, sizeof *k.waited);
     k.back = calloc(s->n_actions + 1, sizeof *k.back);
-    k.first_maker = calloc(s->n_actions + 1, sizeof *k.first_maker);
+    k.first_producer = calloc(s->n_actions + 1, sizeof *k.first_producer);
     k.making = calloc(s->n_refs + 1, sizeof *k.making);
     k.visit = calloc(depth + 1, sizeof *k.visit);
     k.first = calloc(p->t->n_values + 1, sizeof *k.first);
     k.deferred = calloc(p->t->n_nodes + 1, sizeof *k.deferred);
     bool *const read = calloc(p->t->n_values + 1, sizeof *read);
     bool valid = true; /* without memory it counts as valid */
-    if (k.use && k.end && k.waited && k.back && k.first_maker && k.making && k.visit && k.deferred && k.first &&
+    if (k.use && k.end && k.waited && k.back && k.first_producer && k.making && k.visit && k.deferred && k.first &&
         read) {
         k.visit[0] = 1;
         find_deferred(&k, read);
@@ -548,7 +548,7 @@ bool rw_schedule_is_valid(const struct rw_problem *p, const struct rw_choice *c,
     free(k.end);
     free(k.waited);
     free(k.back);
-    free(k.first_maker);
+    free(k.first_producer);
     free(k.making);
     free(k.visit);
     free(k.deferred);

@@ -179,7 +179,7 @@ static struct rw_fate fate_of(const struct rw_choice *c, enum rw_why why, uint32
 }
 
 /* A node that is replayed for one output computes the others too, so they need not be kept for the step. An output with
-   a remake does not need the node. */
+   a recompute node does not need the node. */
 static void drop_siblings(struct rw_choice *c, const struct rw_problem *p)
 {
     for (uint32_t n = 0; n < p->t->n_nodes; n++) {
@@ -187,10 +187,10 @@ static void drop_siblings(struct rw_choice *c, const struct rw_problem *p)
         struct rw_fate *const fate = &c->fate[node->first_output];
         bool replayed = false;
         for (uint32_t i = 0; node->n_outputs > 1 && i < node->n_outputs; i++)
-            replayed |= fate[i].what == RW_REPLAY && p->remake[node->first_output + i] == RW_NONE_ID;
+            replayed |= fate[i].what == RW_REPLAY && p->recompute_node[node->first_output + i] == RW_NONE_ID;
         for (uint32_t i = 0; replayed && i < node->n_outputs; i++) {
-            const bool asked = fate[i].why != RW_WHY_OUTSIDE && fate[i].why != RW_WHY_OP;
-            if (!asked && fate[i].level == 0) fate[i].what = RW_REPLAY;
+            const bool is_decided = fate[i].why != RW_WHY_OUTSIDE && fate[i].why != RW_WHY_OP;
+            if (!is_decided && fate[i].level == 0) fate[i].what = RW_REPLAY;
         }
     }
 }

@@ -64,8 +64,8 @@ void rw_compact_choice_finish(struct rw_compact_choice *r);
 uint32_t rw_compact_choice_add_stretch(struct rw_compact_choice *r, struct rw_stretch stretch);
 
 /*
- * Makes the full choice. What the caller marked to be replayed is replayed, whatever the recipe says. RW_ERR_MEMORY
- * leaves *ret_choice empty.
+ * Makes the full choice. What the caller marked to be replayed is replayed, whatever the compact choice says.
+ * RW_ERR_MEMORY leaves *ret_choice empty.
  */
 rw_status rw_compact_choice_choose(const struct rw_compact_choice *r, const struct rw_replayable *g,
                                    struct rw_choice *ret_choice);

@@ -125,11 +125,11 @@ static void place_ways_back(struct planner *w)
 /* The time at which compute reaches the actions of backward, including its waits and its losses to copies. */
 struct compute_clock {
     const struct planner *w;
-    double turn;   /* lost in forward, and waited for copies out before backward's first action */
-    double lost;   /* to the copies in so far */
-    double waited; /* for the copies in that actions before `at` wait for */
-    double all;    /* for all copies in so far */
-    size_t passed; /* number of copies in that are counted in `waited` */
+    double between; /* lost in forward, and waited for copies out before backward's first action */
+    double lost;    /* to the copies in so far */
+    double waited;  /* for the copies in that actions before `at` wait for */
+    double all;     /* for all copies in so far */
+    size_t passed;  /* number of copies in that are counted in `waited` */
 };
 
 /*
@@ -140,17 +140,18 @@ static double reach(struct compute_clock *c, const double *wait, size_t n, uint3
 {
     const struct planner *const w = c->w;
     while (c->passed < n && w->trip[c->passed].first_late < at) c->waited += wait[c->passed++];
-    return w->time[at] + c->lost + c->waited + (at > w->s->n_forward ? c->turn : 0);
+    return w->time[at] + c->lost + c->waited + (at > w->s->n_forward ? c->between : 0);
 }
 
-static struct compute_clock clock_at_turn(const struct planner *w)
+static struct compute_clock clock_before_backward(const struct planner *w)
 {
     double lost = 0, out_end = 0;
     for (size_t i = 0; i < w->n; i++) {
         lost += rw_move_loss(w->p, w->s->buffers[w->trip[i].buffer].bytes);
         out_end = fmax(out_end, w->trip[i].out_end);
     }
-    return (struct compute_clock){ .w = w, .turn = fmax(0, out_end - w->time[w->s->n_forward] - lost), .lost = lost };
+    return (struct compute_clock){ .w = w, .between = fmax(0, out_end - w->time[w->s->n_forward] - lost),
+                                   .lost = lost };
 }
 
 /*
@@ -161,7 +162,7 @@ static struct compute_clock clock_at_turn(const struct planner *w)
  */
 static void delay_ways_back(struct planner *w)
 {
-    struct compute_clock c = clock_at_turn(w);
+    struct compute_clock c = clock_before_backward(w);
     double *const wait = w->scratch->wait, lane = 0;
     uint32_t at = (uint32_t)w->s->n_forward;
     for (size_t i = 0; i < w->n; i++) {
@@ -173,7 +174,7 @@ static void delay_ways_back(struct planner *w)
         t->in_before = at;
         lane = fmax(begin, ready) + seconds_of(w, t, RW_LANE_IN);
         c.lost += rw_move_loss(w->p, w->s->buffers[t->buffer].bytes);
-        wait[i] = fmax(0, lane - w->time[t->first_late] - c.turn - c.lost - c.all);
+        wait[i] = fmax(0, lane - w->time[t->first_late] - c.between - c.lost - c.all);
         c.all += wait[i];
     }
 }

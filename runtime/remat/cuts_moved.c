@@ -35,14 +35,14 @@ struct moved_cuts {
 static void find_parts(struct moved_cuts *m)
 {
     const struct rw_replayable *const g = m->g;
-    double all = 0, made = 0;
+    double all = 0, computed = 0;
     size_t n = 0;
     for (uint32_t v = 0; v < g->n_values; v++)
         if (g->late[v] && rw_value_may_move(g, v)) all += (double)g->bytes[v];
     for (uint32_t v = 0; v < g->n_values; v++) {
         if (!g->late[v] || !rw_value_may_move(g, v)) continue;
-        made += (double)g->bytes[v];
-        while (n < PARTS && made * PARTS >= all * (double)(n + 1)) m->end[n++] = g->maker[v] + 1;
+        computed += (double)g->bytes[v];
+        while (n < PARTS && computed * PARTS >= all * (double)(n + 1)) m->end[n++] = g->producer[v] + 1;
     }
     while (n < PARTS) m->end[n++] = (uint32_t)g->n_nodes;
 }
@@ -66,7 +66,7 @@ static void set_factors(struct moved_cuts *m, double factor, uint32_t end)
 {
     const struct rw_replayable *const g = m->g;
     for (uint32_t v = 0; v < g->n_values; v++)
-        m->factor[v] = g->maker[v] < end && rw_value_may_move(g, v) ? factor : 1;
+        m->factor[v] = g->producer[v] < end && rw_value_may_move(g, v) ? factor : 1;
 }
 
 static void find_late(struct moved_cuts *m)
@@ -88,10 +88,10 @@ static rw_status add_choice(struct moved_cuts *m, uint32_t end)
     if (status) return status;
     find_late(m);
     for (uint32_t v = 0; v < g->n_values; v++) {
-        if (m->cut.replayed[g->maker[v]] && rw_value_may_drop(g, v)) r.drop[v] = RW_DROP_ONCE;
-        else if (g->maker[v] < end && m->late[v] && rw_value_may_move(g, v)) r.drop[v] = RW_DROP_MOVED;
+        if (m->cut.replayed[g->producer[v]] && rw_value_may_drop(g, v)) r.drop[v] = RW_DROP_ONCE;
+        else if (g->producer[v] < end && m->late[v] && rw_value_may_move(g, v)) r.drop[v] = RW_DROP_MOVED;
     }
-    const struct rw_compact_choice *const last = m->c->n ? &m->c->candidate[m->c->n - 1].recipe : NULL;
+    const struct rw_compact_choice *const last = m->c->n ? &m->c->candidate[m->c->n - 1].compact : NULL;
     const bool is_same = last && last->drop && !last->n_stretches && !memcmp(last->drop, r.drop, g->n_values);
     if (!is_same) return rw_candidates_add(m->c, r);
     rw_compact_choice_finish(&r);

@@ -1,6 +1,6 @@
 /*
  * Descents from the peak: lists the values that may leave the peak, accepts the first change that does not raise it,
- * and starts from several recipes. Source: FastSA (Imanishi et al., 2023), cited in descend.h.
+ * and starts from several compact choices. Source: FastSA (Imanishi et al., 2023), cited in descend.h.
  */
 #include "remat/descend.h"
 
@@ -35,7 +35,7 @@ struct descent {
     const struct rw_replayable *g;
     uint32_t *group; /* value -> group of values that change together */
     uint32_t n_groups;
-    struct rw_compact_choice r; /* the current recipe */
+    struct rw_compact_choice r; /* the current compact choice */
     uint64_t peak;
     double seconds;
     uint32_t at;     /* the action of the peak */
@@ -47,7 +47,7 @@ struct descent {
     size_t n_moves;
 };
 
-/* Simulates the recipe into the caller's scratch. */
+/* Simulates the compact choice into the caller's scratch. */
 static rw_status simulate(struct descent *d, const struct rw_compact_choice *r, struct rw_cost_of_schedule *cost)
 {
     struct rw_simulation *const room = d->c->sims.room;
@@ -160,7 +160,7 @@ static bool is_beaten(const struct rw_candidates *c, const struct rw_cost_of_sch
     return false;
 }
 
-/* Adds the current recipe as a candidate, unless one is as small and as fast. */
+/* Adds the current compact choice as a candidate, unless one is as small and as fast. */
 static rw_status note(struct descent *d, const struct rw_cost_of_schedule *cost)
 {
     struct rw_compact_choice copy;
@@ -184,7 +184,7 @@ static bool is_accepted(const struct descent *d, const struct move *m, const str
     return cost->peak < d->peak || (cost->peak == d->peak && m->drop);
 }
 
-/* Simulates one change, and makes it the current recipe if it is accepted. */
+/* Simulates one change, and makes it the current compact choice if it is accepted. */
 static rw_status try_move(struct descent *d, const struct move *m, bool with_inputs, bool *ret_accepted)
 {
     struct rw_compact_choice r;
@@ -234,10 +234,10 @@ static rw_status descend(struct descent *d)
     d->peak = cost.peak;
     d->at = cost.peak_action;
     status = note(d, &cost);
-    for (bool goes_on = true; !status && goes_on && d->left;) {
+    for (bool continues = true; !status && continues && d->left;) {
         status = list_moves(d);
-        if (!status) status = try_moves(d, false, &goes_on);
-        if (!status && !goes_on && any_is_for_replays(d)) status = try_moves(d, true, &goes_on);
+        if (!status) status = try_moves(d, false, &continues);
+        if (!status && !continues && any_is_for_replays(d)) status = try_moves(d, true, &continues);
     }
     return status;
 }
@@ -250,14 +250,14 @@ static rw_status descend(struct descent *d)
 static rw_status cut_stages(struct descent *d, size_t n_stages)
 {
     const struct rw_replayable *const g = d->g;
-    uint64_t all = 0, made = 0;
+    uint64_t all = 0, computed = 0;
     uint32_t *const stage = rw_malloc(g->n_nodes * sizeof *stage);
     if (!stage) return RW_ERR_MEMORY;
     rw_status status = RW_OK;
     for (size_t v = 0; v < g->n_values; v++) all += g->bytes[v];
     uint32_t first = 0, n = 0;
     for (uint32_t i = 0; i < g->n_nodes; i++) {
-        if (i > first && rw_place_may_begin(g, i) && (!n_stages || made * n_stages >= all * (n + 1))) {
+        if (i > first && rw_place_may_begin(g, i) && (!n_stages || computed * n_stages >= all * (n + 1))) {
             if (rw_compact_choice_add_stretch(&d->r, (struct rw_stretch){ first, i, RW_NONE_ID }) == RW_NONE_ID)
                 status = RW_ERR_MEMORY;
             first = i;
@@ -265,11 +265,11 @@ static rw_status cut_stages(struct descent *d, size_t n_stages)
         }
         stage[i] = n;
         for (uint32_t v = g->output_at[i]; v < g->output_at[i + 1]; v++) {
-            made += g->bytes[v];
+            computed += g->bytes[v];
             d->group[v] = n_stages ? 2 * n : v;
         }
         for (uint32_t k = g->input_at[i]; n_stages && k < g->input_at[i + 1]; k++)
-            if (stage[g->maker[g->input[k]]] + 1 == n) d->group[g->input[k]] = 2 * (n - 1) + 1;
+            if (stage[g->producer[g->input[k]]] + 1 == n) d->group[g->input[k]] = 2 * (n - 1) + 1;
     }
     const struct rw_stretch last = { first, (uint32_t)g->n_nodes, RW_NONE_ID };
     if (!status && rw_compact_choice_add_stretch(&d->r, last) == RW_NONE_ID) status = RW_ERR_MEMORY;
@@ -291,7 +291,7 @@ static rw_status descend_by_stages(struct descent *d, size_t n_stages)
 /* Descends from what a candidate drops. If it has no segments, each node becomes one. */
 static rw_status descend_from(struct descent *d, size_t candidate)
 {
-    rw_status status = rw_compact_choice_copy(&d->r, &d->c->candidate[candidate].recipe, d->g);
+    rw_status status = rw_compact_choice_copy(&d->r, &d->c->candidate[candidate].compact, d->g);
     if (status) return status;
     d->n_groups = (uint32_t)d->g->n_values;
     for (uint32_t v = 0; v < d->n_groups; v++) d->group[v] = v;
@@ -307,8 +307,8 @@ static size_t next_smallest(const struct rw_candidates *c, size_t n, uint64_t ab
     size_t best = n;
     for (size_t i = 0; i < n; i++) {
         const struct rw_candidate *const x = &c->candidate[i];
-        if (x->named || x->part || !x->recipe.drop || x->peak <= above) continue;
-        if (without_segments && x->recipe.n_stretches) continue;
+        if (x->named || x->part || !x->compact.drop || x->peak <= above) continue;
+        if (without_segments && x->compact.n_stretches) continue;
         if (best == n || x->peak < c->candidate[best].peak) best = i;
     }
     return best;
@@ -320,8 +320,8 @@ static uint64_t find_skipped_bytes(const struct rw_replayable *g, int64_t *delta
 {
     memset(delta, 0, (g->n_nodes + 2) * sizeof *delta);
     for (uint32_t v = 0; v < g->n_values; v++) {
-        if (g->last_read[v] == g->maker[v]) continue;
-        delta[g->maker[v] + 1] += (int64_t)g->bytes[v];
+        if (g->last_read[v] == g->producer[v]) continue;
+        delta[g->producer[v] + 1] += (int64_t)g->bytes[v];
         delta[g->last_read[v] + 1] -= (int64_t)g->bytes[v];
     }
     int64_t live = 0, most = 0;
@@ -361,7 +361,7 @@ static rw_status descend_all(struct descent *d, size_t most_actions)
         const size_t candidate = next_smallest(d->c, n, above, false);
         if (candidate == n) break;
         above = d->c->candidate[candidate].peak;
-        if (d->c->candidate[candidate].recipe.n_stretches) status = descend_from(d, candidate);
+        if (d->c->candidate[candidate].compact.n_stretches) status = descend_from(d, candidate);
     }
     return status;
 }

@@ -12,7 +12,7 @@
    cache model, which takes longer. If the number is above the minimum, half as many again are filled in another
    order. */
 #define ACTIONS_IN_ALL 120000
-#define ACTIONS_WITH_BOOKS 90000
+#define ACTIONS_WITH_CACHES 90000
 #define CANDIDATES_MIN 96
 #define CANDIDATES_MAX 512
 
@@ -54,7 +54,7 @@ static rw_status list_points(struct rw_frontier *f)
         const bool is_smaller = point[i].peak < least;
         if (is_smaller) least = point[i].peak;
         if (is_smaller || x->named) point[f->n_points++] = point[i];
-        else rw_compact_choice_finish(&x->recipe);
+        else rw_compact_choice_finish(&x->compact);
     }
     f->point = point;
     return RW_OK;
@@ -66,7 +66,7 @@ static rw_status propose_all(struct rw_candidates *c)
     rw_status status = rw_propose_none(c);
     if (!status) status = rw_candidates_weigh(c);
     if (status) return status;
-    const size_t all = c->graph.p->memory.picoseconds ? ACTIONS_WITH_BOOKS : ACTIONS_IN_ALL;
+    const size_t all = c->graph.p->memory.picoseconds ? ACTIONS_WITH_CACHES : ACTIONS_IN_ALL;
     const size_t n = all / (c->n_actions + 1);
     const size_t n_try = n < CANDIDATES_MIN ? CANDIDATES_MIN : n > CANDIDATES_MAX ? CANDIDATES_MAX : n;
     status = rw_propose_compact_choices(c, n_try, n > CANDIDATES_MIN ? n_try / 2 : 0);

@@ -46,7 +46,7 @@ static size_t memory_of(const struct rw_schedule *s, uint32_t buffer)
 
 /* Earliest places for one memory: after the last other action that has it as an operand; after the last update so far
    that writes it; after the last update so far that has it as an operand. */
-struct behind {
+struct last_use {
     uint32_t others, writers, updates;
 };
 
@@ -58,16 +58,16 @@ static uint32_t most(uint32_t a, uint32_t b)
 /* The earliest place of an update: after all other actions that have an operand in common with it, and after updates
    with a common operand that one of the two writes. */
 static uint32_t place_of(const struct rw_problem *p, const struct rw_schedule *s, const struct rw_action *a,
-                         struct behind *behind)
+                         struct last_use *last_use)
 {
     const uint32_t n_inputs = p->t->nodes[a->node].n_inputs;
     uint32_t at = (uint32_t)(s->n_before > s->n_forward ? s->n_before : s->n_forward);
     for (uint32_t w = 0; w < a->n_words; w++) {
-        const struct behind *const b = &behind[memory_of(s, s->refs[a->word + w])];
+        const struct last_use *const b = &last_use[memory_of(s, s->refs[a->word + w])];
         at = most(at, most(b->others, w < n_inputs ? b->writers : b->updates));
     }
     for (uint32_t w = 0; w < a->n_words; w++) {
-        struct behind *const b = &behind[memory_of(s, s->refs[a->word + w])];
+        struct last_use *const b = &last_use[memory_of(s, s->refs[a->word + w])];
         b->updates = most(b->updates, at);
         if (w >= n_inputs) b->writers = most(b->writers, at);
     }
@@ -75,13 +75,13 @@ static uint32_t place_of(const struct rw_problem *p, const struct rw_schedule *s
 }
 
 static void find_places(const struct rw_problem *p, const struct rw_schedule *s, struct updates u,
-                        struct behind *behind, struct update *update)
+                        struct last_use *last_use, struct update *update)
 {
     for (uint32_t i = 0; i < u.first; i++)
         for (uint32_t w = 0; w < s->actions[i].n_words; w++)
-            behind[memory_of(s, s->refs[s->actions[i].word + w])].others = i + 1;
+            last_use[memory_of(s, s->refs[s->actions[i].word + w])].others = i + 1;
     for (size_t i = u.first; i < u.end; i++)
-        update[i - u.first] = (struct update){ place_of(p, s, &s->actions[i], behind), (uint32_t)i };
+        update[i - u.first] = (struct update){ place_of(p, s, &s->actions[i], last_use), (uint32_t)i };
     qsort(update, u.end - u.first, sizeof *update, by_place);
 }
 
@@ -113,16 +113,16 @@ rw_status rw_fused_updates(const struct rw_problem *p, struct rw_schedule *s)
 {
     const struct updates u = find_updates(p, s);
     if (u.first == u.end) return RW_OK;
-    struct behind *const behind = rw_calloc(s->n_buffers + s->n_sources, sizeof *behind);
+    struct last_use *const last_use = rw_calloc(s->n_buffers + s->n_sources, sizeof *last_use);
     struct update *const update = rw_malloc((u.end - u.first) * sizeof *update);
     struct rw_action *const merged = rw_malloc(u.end * sizeof *merged);
-    const rw_status status = behind && update && merged ? RW_OK : RW_ERR_MEMORY;
+    const rw_status status = last_use && update && merged ? RW_OK : RW_ERR_MEMORY;
     if (!status) {
-        find_places(p, s, u, behind, update);
+        find_places(p, s, u, last_use, update);
         merge(s, u, update, merged);
         find_lives(s);
     }
-    rw_free(behind);
+    rw_free(last_use);
     rw_free(update);
     rw_free(merged);
     return status;

@@ -96,8 +96,8 @@ rw_status rw_greedy_fill_init(struct rw_greedy_fill *f, const struct rw_replayab
     f->most = rw_malloc(2 * f->n_leaves * sizeof *f->most);
     f->added = rw_malloc(2 * f->n_leaves * sizeof *f->added);
     f->gap_at = rw_malloc((g->n_values + 1) * sizeof *f->gap_at);
-    f->turn = rw_malloc(g->n_values * sizeof *f->turn);
-    rw_status status = f->live && f->most && f->added && f->gap_at && f->turn ? RW_OK : RW_ERR_MEMORY;
+    f->candidate = rw_malloc(g->n_values * sizeof *f->candidate);
+    rw_status status = f->live && f->most && f->added && f->gap_at && f->candidate ? RW_OK : RW_ERR_MEMORY;
     if (!status) {
         count_live(f, s);
         status = find_gaps(f, s);
@@ -113,7 +113,7 @@ void rw_greedy_fill_finish(struct rw_greedy_fill *f)
     rw_free(f->added);
     rw_free(f->gap);
     rw_free(f->gap_at);
-    rw_free(f->turn);
+    rw_free(f->candidate);
     *f = (struct rw_greedy_fill){ 0 };
 }
 
@@ -156,7 +156,7 @@ static void add_to(struct rw_greedy_fill *f, size_t i, size_t first, size_t span
 
 static int worthier_first(const void *pa, const void *pb)
 {
-    const struct rw_greedy_fill_turn *const a = pa, *const b = pb;
+    const struct rw_greedy_fill_candidate *const a = pa, *const b = pb;
     if (a->later != b->later) return a->later ? 1 : -1;
     if (a->worth != b->worth) return a->worth > b->worth ? -1 : 1;
     return a->value > b->value ? -1 : a->value < b->value;
@@ -165,7 +165,7 @@ static int worthier_first(const void *pa, const void *pb)
 /* Seconds of replays that are saved if the value is kept. */
 static double saved_by(const struct rw_greedy_fill *f, uint32_t v)
 {
-    return f->g->seconds[f->g->maker[v]] * (f->gap_at[v + 1] - f->gap_at[v]);
+    return f->g->seconds[f->g->producer[v]] * (f->gap_at[v + 1] - f->gap_at[v]);
 }
 
 static bool may_be_kept(const struct rw_greedy_fill *f, const struct rw_compact_choice *base, uint32_t v)
@@ -173,7 +173,7 @@ static bool may_be_kept(const struct rw_greedy_fill *f, const struct rw_compact_
     return base->drop[v] && f->gap_at[v] < f->gap_at[v + 1];
 }
 
-/* The maximum of the recipe's own live bytes in the gap. Walks up from the leaves. */
+/* The maximum of the compact choice's own live bytes in the gap. Walks up from the leaves. */
 static int64_t most_in(const struct rw_greedy_fill *f, const struct rw_gap *gap)
 {
     int64_t most = 0;
@@ -192,40 +192,41 @@ static int64_t most_in_gaps(const struct rw_greedy_fill *f, uint32_t v)
     return most;
 }
 
-static void sort_turns(struct rw_greedy_fill *f)
+static void sort_candidates(struct rw_greedy_fill *f)
 {
-    for (size_t i = 0; i < f->n_turns; i++) {
-        const uint32_t v = f->turn[i].value;
-        f->turn[i].least = most_in_gaps(f, v) + (int64_t)f->g->bytes[v];
+    for (size_t i = 0; i < f->n_candidates; i++) {
+        const uint32_t v = f->candidate[i].value;
+        f->candidate[i].least = most_in_gaps(f, v) + (int64_t)f->g->bytes[v];
     }
-    if (f->n_turns) qsort(f->turn, f->n_turns, sizeof *f->turn, worthier_first);
+    if (f->n_candidates) qsort(f->candidate, f->n_candidates, sizeof *f->candidate, worthier_first);
 }
 
 /* The first order of greedy_fill.h. */
 void rw_greedy_fill_rank(struct rw_greedy_fill *f, const struct rw_compact_choice *base, const bool *replayed_by_better)
 {
     const struct rw_replayable *const g = f->g;
-    f->n_turns = 0;
+    f->n_candidates = 0;
     for (uint32_t v = 0; v < g->n_values; v++) {
         if (!may_be_kept(f, base, v)) continue;
         double length = 0;
         for (uint32_t k = f->gap_at[v]; k < f->gap_at[v + 1]; k++)
             length += (double)(f->gap[k].to - f->gap[k].from) + 1;
-        const bool later = !replayed_by_better || replayed_by_better[g->maker[v]];
+        const bool later = !replayed_by_better || replayed_by_better[g->producer[v]];
         const double bytes = (double)g->bytes[v] + 1;
         const double worth = later ? saved_by(f, v) / (bytes * length) : 1 / length;
-        f->turn[f->n_turns++] = (struct rw_greedy_fill_turn){ .value = v, .later = later, .worth = worth };
+        f->candidate[f->n_candidates++] = (struct rw_greedy_fill_candidate){ .value = v, .later = later,
+                                                                             .worth = worth };
     }
-    sort_turns(f);
+    sort_candidates(f);
 }
 
 void rw_greedy_fill_rank_by_seconds(struct rw_greedy_fill *f, const struct rw_compact_choice *base)
 {
-    f->n_turns = 0;
+    f->n_candidates = 0;
     for (uint32_t v = 0; v < f->g->n_values; v++)
         if (may_be_kept(f, base, v))
-            f->turn[f->n_turns++] = (struct rw_greedy_fill_turn){ .value = v, .worth = saved_by(f, v) };
-    sort_turns(f);
+            f->candidate[f->n_candidates++] = (struct rw_greedy_fill_candidate){ .value = v, .worth = saved_by(f, v) };
+    sort_candidates(f);
 }
 
 /* Keeps the value for its first visit, if there is room for that. */
@@ -244,10 +245,10 @@ void rw_greedy_fill_to(struct rw_greedy_fill *f, uint64_t most, struct rw_compac
 {
     const struct rw_replayable *const g = f->g;
     reset_tree(f);
-    for (size_t i = 0; i < f->n_turns; i++) {
-        const uint32_t v = f->turn[i].value;
+    for (size_t i = 0; i < f->n_candidates; i++) {
+        const uint32_t v = f->candidate[i].value;
         const int64_t bytes = (int64_t)g->bytes[v];
-        bool fits = f->turn[i].least <= (int64_t)most;
+        bool fits = f->candidate[i].least <= (int64_t)most;
         for (uint32_t k = f->gap_at[v]; fits && k < f->gap_at[v + 1]; k++)
             fits = !exceeds(f, 1, 0, f->n_leaves, &f->gap[k], (int64_t)most - bytes);
         if (!fits) {

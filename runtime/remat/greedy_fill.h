@@ -36,16 +36,16 @@ struct rw_greedy_fill {
     } *gap;                       /* by value */
     size_t n_gaps, cap_gaps;
     uint32_t *gap_at; /* value -> its gaps are gap[gap_at[v] .. gap_at[v + 1]) */
-    struct rw_greedy_fill_turn {
+    struct rw_greedy_fill_candidate {
         uint32_t value;
         bool later;
         double worth;
         int64_t least; /* minimum limit with room for it, if no other value is kept */
-    } *turn;
-    size_t n_turns;
+    } *candidate;
+    size_t n_candidates;
 };
 
-/* Prepares for the recipe that s is the schedule of, buffers merged. RW_ERR_MEMORY leaves *f empty. */
+/* Prepares for the compact choice that s is the schedule of, buffers merged. RW_ERR_MEMORY leaves *f empty. */
 rw_status rw_greedy_fill_init(struct rw_greedy_fill *f, const struct rw_replayable *g, const struct rw_schedule *s);
 void rw_greedy_fill_finish(struct rw_greedy_fill *f);
 

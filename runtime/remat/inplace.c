@@ -19,10 +19,10 @@ static bool takes_over(const rw_tape *t, const struct rw_schedule *s, uint32_t i
 /* The index of the output that buffer b is, among the outputs of the action that writes it. */
 static uint32_t output_of(const rw_tape *t, const struct rw_schedule *s, const struct rw_buffer *b)
 {
-    const struct rw_action *const maker = &s->actions[b->first];
-    const uint32_t *const made = s->refs + maker->word + t->nodes[maker->node].n_inputs;
+    const struct rw_action *const producer = &s->actions[b->first];
+    const uint32_t *const outputs = s->refs + producer->word + t->nodes[producer->node].n_inputs;
     uint32_t output = 0;
-    while (output < t->nodes[maker->node].n_outputs && &s->buffers[made[output]] != b) output++;
+    while (output < t->nodes[producer->node].n_outputs && &s->buffers[outputs[output]] != b) output++;
     return output;
 }
 
@@ -63,7 +63,7 @@ static bool may_take(const struct rw_schedule *s, uint32_t index, uint32_t in)
 }
 
 /* Forward writes no gradients: a step may be suspended after forward while another one adds to the same gradient. */
-static bool is_made_in_backward(const struct rw_schedule *s, const struct rw_buffer *b)
+static bool is_computed_in_backward(const struct rw_schedule *s, const struct rw_buffer *b)
 {
     return b->first >= s->n_forward && !rw_action_is_move(s->actions[b->first].kind);
 }
@@ -100,7 +100,7 @@ static void merge_into_gradient(const rw_tape *t, struct rw_schedule *s, uint32_
     struct rw_buffer *const b = &s->buffers[in];
     if (o->source == RW_NONE_ID || s->sources[o->source].kind != RW_SOURCE_GRADIENT) return;
     if (!may_take(s, index, in) || b->bytes != rw_tensor_bytes(rw_tape_value(t, o->value))) return;
-    if (!is_made_in_backward(s, b) || is_used(t, s, index, o->source)) return;
+    if (!is_computed_in_backward(s, b) || is_used(t, s, index, o->source)) return;
     if (is_free(t, s, s->sources[o->source].index, b)) b->source = o->source;
 }
 

@@ -31,12 +31,12 @@ static rw_status add_simulated(struct rw_candidates *c, struct rw_compact_choice
     return status ? status : rw_candidates_simulate(c);
 }
 
-/* Adds the recipe, and removes it if it is dominated. */
+/* Adds the compact choice, and removes it if it is dominated. */
 static rw_status add(struct rw_candidates *c, struct rw_compact_choice r)
 {
     const rw_status status = add_simulated(c, r);
     if (status || !is_beaten(c, c->n - 1)) return status;
-    rw_compact_choice_finish(&c->candidate[--c->n].recipe);
+    rw_compact_choice_finish(&c->candidate[--c->n].compact);
     c->n_simulated--;
     return RW_OK;
 }
@@ -48,7 +48,7 @@ static bool is_flat(const struct rw_compact_choice *r)
     return true;
 }
 
-/* The fate for a recipe in which segments do not nest. */
+/* The fate for a compact choice in which segments do not nest. */
 static uint8_t outermost(uint8_t drop)
 {
     return drop <= RW_DROP_ONCE ? drop : rw_drop_is_after_first(drop) ? RW_DROP_AFTER_FIRST : RW_DROP_AT;
@@ -57,15 +57,15 @@ static uint8_t outermost(uint8_t drop)
 /* Tries all other fates of value v. */
 static rw_status try_drops(struct rw_candidates *c, size_t from, uint32_t v)
 {
-    const uint8_t is = c->candidate[from].recipe.drop[v];
-    const uint8_t most = c->candidate[from].recipe.n_stretches ? RW_DROP_AT : RW_DROP_ONCE;
+    const uint8_t is = c->candidate[from].compact.drop[v];
+    const uint8_t most = c->candidate[from].compact.n_stretches ? RW_DROP_AT : RW_DROP_ONCE;
     const uint8_t first = rw_drop_rank(is) == 3 ? rw_drop_after_first(is) : RW_DROP_AFTER_FIRST;
     rw_status status = RW_OK;
     for (unsigned i = RW_DROP_NOT; !status && i <= (most < RW_DROP_AT ? most : RW_DROP_AT + 1u); i++) {
         const uint8_t drop = i > RW_DROP_AT ? first : (uint8_t)i;
         struct rw_compact_choice r;
         if (drop == is) continue;
-        status = rw_compact_choice_copy(&r, &c->candidate[from].recipe, &c->graph);
+        status = rw_compact_choice_copy(&r, &c->candidate[from].compact, &c->graph);
         if (status) break;
         r.drop[v] = drop;
         status = add(c, r);
@@ -77,16 +77,16 @@ static rw_status try_drops(struct rw_candidates *c, size_t from, uint32_t v)
 static rw_status try_pair(struct rw_candidates *c, size_t from, uint32_t v, uint32_t w)
 {
     struct rw_compact_choice r;
-    const uint8_t drop = c->candidate[from].recipe.n_stretches ? RW_DROP_AT : RW_DROP_ONCE;
-    const rw_status status = rw_compact_choice_copy(&r, &c->candidate[from].recipe, &c->graph);
+    const uint8_t drop = c->candidate[from].compact.n_stretches ? RW_DROP_AT : RW_DROP_ONCE;
+    const rw_status status = rw_compact_choice_copy(&r, &c->candidate[from].compact, &c->graph);
     if (status) return status;
     r.drop[v] = r.drop[v] ? RW_DROP_NOT : drop;
     r.drop[w] = r.drop[w] ? RW_DROP_NOT : drop;
     return add(c, r);
 }
 
-/* Copies the stretches of another recipe, with one cut added before that place, or removed if there was one. Nodes
-   after the last stretch belong to none; a cut among them makes their first part a stretch. */
+/* Copies the stretches of another compact choice, with one cut added before that place, or removed if there was one.
+   Nodes after the last stretch belong to none; a cut among them makes their first part a stretch. */
 static rw_status copy_cut(struct rw_compact_choice *r, const struct rw_compact_choice *from, uint32_t place,
                           uint32_t n_nodes)
 {
@@ -118,7 +118,7 @@ static rw_status try_cut(struct rw_candidates *c, size_t from, uint32_t place)
     struct rw_compact_choice r;
     rw_status status = rw_compact_choice_init(&r, &c->graph);
     if (status) return status;
-    const struct rw_compact_choice *const base = &c->candidate[from].recipe;
+    const struct rw_compact_choice *const base = &c->candidate[from].compact;
     for (size_t v = 0; v < c->graph.n_values; v++) r.drop[v] = base->drop[v];
     status = copy_cut(&r, base, place, (uint32_t)c->graph.n_nodes);
     if (!base->n_stretches) {
@@ -151,8 +151,8 @@ static rw_status try_each(struct rw_candidates *c, size_t from)
     rw_status status = rw_compact_choice_init(&r, &c->graph);
     if (status) return status;
     for (size_t v = 0; v < c->graph.n_values; v++)
-        if (c->candidate[from].recipe.drop[v])
-            r.drop[v] = rw_drop_is_after_first(c->candidate[from].recipe.drop[v]) ? RW_DROP_AFTER_FIRST : RW_DROP_AT;
+        if (c->candidate[from].compact.drop[v])
+            r.drop[v] = rw_drop_is_after_first(c->candidate[from].compact.drop[v]) ? RW_DROP_AFTER_FIRST : RW_DROP_AT;
     status = cut_everywhere(&r, &c->graph);
     if (!status) return add(c, r);
     rw_compact_choice_finish(&r);
@@ -167,7 +167,7 @@ static rw_status try_two_of_each(struct rw_candidates *c, size_t from, uint32_t 
     rw_status status = rw_compact_choice_init(&r, &c->graph);
     if (status) return status;
     static const uint8_t as[] = { RW_DROP_NOT, RW_DROP_ONCE, RW_DROP_AT, RW_DROP_AFTER_FIRST };
-    for (size_t i = 0; i < c->graph.n_values; i++) r.drop[i] = outermost(c->candidate[from].recipe.drop[i]);
+    for (size_t i = 0; i < c->graph.n_values; i++) r.drop[i] = outermost(c->candidate[from].compact.drop[i]);
     r.drop[v] = as[drops % 4];
     r.drop[w] = as[drops / 4];
     status = cut_everywhere(&r, &c->graph);
@@ -190,7 +190,7 @@ static rw_status try_pairs_of_each(struct rw_candidates *c, size_t from)
 /* Is one of them kept and the other dropped? */
 static bool is_exchange(const struct rw_candidates *c, size_t candidate, uint32_t v, uint32_t w)
 {
-    const uint8_t *const drop = c->candidate[candidate].recipe.drop;
+    const uint8_t *const drop = c->candidate[candidate].compact.drop;
     return !drop[v] != !drop[w];
 }
 
@@ -200,7 +200,7 @@ static rw_status take_turn(struct rw_candidates *c, size_t candidate)
     rw_status status = RW_OK;
     for (uint32_t v = 0; !status && v < c->graph.n_values; v++)
         if (c->weighty[v]) status = try_drops(c, candidate, v);
-    for (uint32_t i = 1; !status && i < c->graph.n_nodes && is_flat(&c->candidate[candidate].recipe); i++)
+    for (uint32_t i = 1; !status && i < c->graph.n_nodes && is_flat(&c->candidate[candidate].compact); i++)
         if (rw_place_may_begin(&c->graph, i) && rw_candidates_may_cut(c, i)) status = try_cut(c, candidate, i);
     for (uint32_t v = 0; !status && v < c->graph.n_values; v++)
         for (uint32_t w = v + 1; !status && w < c->graph.n_values; w++)
@@ -263,7 +263,7 @@ static rw_status try_cuts(struct rw_candidates *c, size_t from, const uint32_t *
     struct rw_compact_choice r;
     rw_status status = rw_compact_choice_init(&r, &c->graph);
     if (status) return status;
-    for (size_t v = 0; v < c->graph.n_values; v++) r.drop[v] = outermost(c->candidate[from].recipe.drop[v]);
+    for (size_t v = 0; v < c->graph.n_values; v++) r.drop[v] = outermost(c->candidate[from].compact.drop[v]);
     for (size_t i = 0, first = 0; !status && i <= n_places; i++) {
         if (i < n_places && !(set >> i & 1)) continue;
         const struct rw_stretch stretch = { (uint32_t)first, place[i], RW_NONE_ID };
@@ -318,7 +318,7 @@ static size_t list_drops(const struct rw_candidates *c, size_t from, uint32_t v,
     drops[n++] = RW_DROP_NOT;
     if (rw_value_may_drop(&c->graph, v)) {
         drops[n++] = RW_DROP_ONCE;
-        if (c->candidate[from].recipe.n_stretches) drops[n++] = RW_DROP_AT;
+        if (c->candidate[from].compact.n_stretches) drops[n++] = RW_DROP_AT;
     }
     if (rw_value_may_move(&c->graph, v)) drops[n++] = RW_DROP_MOVED;
     return n;
@@ -327,7 +327,7 @@ static size_t list_drops(const struct rw_candidates *c, size_t from, uint32_t v,
 static rw_status try_two(struct rw_candidates *c, size_t from, uint32_t v, uint8_t drop_v, uint32_t w, uint8_t drop_w)
 {
     struct rw_compact_choice r;
-    const rw_status status = rw_compact_choice_copy(&r, &c->candidate[from].recipe, &c->graph);
+    const rw_status status = rw_compact_choice_copy(&r, &c->candidate[from].compact, &c->graph);
     if (status) return status;
     r.drop[v] = drop_v;
     r.drop[w] = drop_w;
@@ -341,7 +341,7 @@ static rw_status try_moves(struct rw_candidates *c, size_t from)
         uint8_t drops[4];
         const size_t n = list_drops(c, from, v, drops);
         for (size_t i = 0; !status && i < n; i++)
-            if (drops[i] != c->candidate[from].recipe.drop[v]) status = try_two(c, from, v, drops[i], v, drops[i]);
+            if (drops[i] != c->candidate[from].compact.drop[v]) status = try_two(c, from, v, drops[i], v, drops[i]);
     }
     return status;
 }
@@ -355,7 +355,7 @@ static rw_status try_pairs_of_moves(struct rw_candidates *c, size_t from)
             uint8_t of_v[4], of_w[4];
             const size_t n = list_drops(c, from, v, of_v), m = list_drops(c, from, w, of_w);
             for (size_t i = 0; !status && i < n * m; i++) {
-                const uint8_t *const is = c->candidate[from].recipe.drop;
+                const uint8_t *const is = c->candidate[from].compact.drop;
                 const uint8_t drop_v = of_v[i / m], drop_w = of_w[i % m];
                 if (drop_v != is[v] && drop_w != is[w]) status = try_two(c, from, v, drop_v, w, drop_w);
             }
@@ -363,14 +363,14 @@ static rw_status try_pairs_of_moves(struct rw_candidates *c, size_t from)
     return status;
 }
 
-/* Writes the choice of a candidate that offloads a part of its base as a recipe. */
-static rw_status recipe_of_moved(struct rw_candidates *c, uint32_t candidate, struct rw_compact_choice *r)
+/* Writes the choice of a candidate that offloads a part of its base as a compact choice. */
+static rw_status compact_of_moved(struct rw_candidates *c, uint32_t candidate, struct rw_compact_choice *r)
 {
     const struct rw_candidate *const base = &c->candidate[c->candidate[candidate].base];
     struct rw_choice choice;
     rw_status status = rw_candidate_choose(c, candidate, &choice);
     if (status) return status;
-    status = base->named ? rw_compact_choice_init(r, &c->graph) : rw_compact_choice_copy(r, &base->recipe, &c->graph);
+    status = base->named ? rw_compact_choice_init(r, &c->graph) : rw_compact_choice_copy(r, &base->compact, &c->graph);
     for (uint32_t v = 0; !status && v < c->graph.n_values; v++) {
         const struct rw_fate *const fate = &choice.fate[c->graph.value[v]];
         if (fate->what == RW_MOVE && fate->why == RW_WHY_BUDGET) r->drop[v] = RW_DROP_MOVED;
@@ -379,26 +379,26 @@ static rw_status recipe_of_moved(struct rw_candidates *c, uint32_t candidate, st
     return status;
 }
 
-/* Replaces a candidate that offloads a part of what a recipe or `none` keeps with a recipe of its own, so that a search
-   can start from it. Keeps the old candidate if the recipe is worse, which can happen for `none` if parts of the tape
-   have their own policies. */
+/* Replaces a candidate that offloads a part of what a compact choice or `none` keeps with a compact choice of its
+   own, so that a search can start from it. Keeps the old candidate if the compact choice is worse, which can happen
+   for `none` if parts of the tape have their own policies. */
 static rw_status write_down(struct rw_candidates *c, uint32_t candidate)
 {
     struct rw_candidate *const x = &c->candidate[candidate], before = *x;
     if (!x->part || (x->base && c->candidate[x->base].named)) return RW_OK;
-    rw_status status = recipe_of_moved(c, candidate, &x->recipe);
+    rw_status status = compact_of_moved(c, candidate, &x->compact);
     if (status) return status;
     x->part = 0;
     status = rw_candidate_simulate(c, candidate, c->sims.room);
     if (!status && x->peak <= before.peak && x->seconds <= before.seconds) return RW_OK;
-    rw_compact_choice_finish(&x->recipe);
+    rw_compact_choice_finish(&x->compact);
     *x = before;
     return status;
 }
 
 /*
- * Turns from a recipe that keeps everything. `none` has no recipe, and an equal recipe is dominated by it, so it would
- * never have a turn.
+ * Turns from a compact choice that keeps everything. `none` has no compact choice, and an equal compact choice is
+ * dominated by it, so it would never have a turn.
  */
 static rw_status take_turn_of_kept(struct rw_candidates *c)
 {

@@ -21,7 +21,7 @@ static uint32_t p_of(const struct rw_min_cut *c, uint32_t value)
     return 2 + (uint32_t)c->g->n_nodes + value;
 }
 
-static rw_status ask_for(struct rw_min_cut *c, uint32_t place, uint32_t value)
+static rw_status require(struct rw_min_cut *c, uint32_t place, uint32_t value)
 {
     uint32_t e;
     return c->g->flags[value] & RW_IS_FREE ? RW_OK : rw_max_flow_add(&c->flow, q_of(place), p_of(c, value), &e);
@@ -34,9 +34,9 @@ static rw_status add_edges(struct rw_min_cut *c)
     rw_status status = RW_OK;
     for (uint32_t i = 0; !status && i < g->n_nodes; i++) {
         status = rw_max_flow_add(&c->flow, 0, q_of(i), &c->gain[i]);
-        for (uint32_t k = g->input_at[i]; !status && k < g->input_at[i + 1]; k++) status = ask_for(c, i, g->input[k]);
+        for (uint32_t k = g->input_at[i]; !status && k < g->input_at[i + 1]; k++) status = require(c, i, g->input[k]);
         for (uint32_t v = g->output_at[i]; !status && v < g->output_at[i + 1]; v++)
-            if (rw_value_may_drop(g, v)) status = ask_for(c, i, v);
+            if (rw_value_may_drop(g, v)) status = require(c, i, v);
     }
     for (uint32_t v = 0; !status && v < g->n_values; v++) status = rw_max_flow_add(&c->flow, p_of(c, v), 1,
                                                                                    &c->price[v]);
@@ -91,7 +91,7 @@ static size_t find_end(const struct rw_replayable *g, const uint8_t *need)
 {
     size_t v = g->n_values;
     while (v && need[v - 1] != RW_NEED_LATER) v--;
-    return v ? g->maker[v - 1] + 1 : 0;
+    return v ? g->producer[v - 1] + 1 : 0;
 }
 
 /* The edges of a place are consecutive: that of its gain, then those to the values that it requires. */
@@ -185,8 +185,8 @@ void rw_min_cut_solve_between(struct rw_min_cut *c, const uint8_t *need, double 
         if (need[v] == RW_NEED_THERE || (g->flags[v] & RW_IS_FREE)) continue;
         const bool is_reached = c->state[v] & IS_USED && level[p_of(c, v)] != UINT32_MAX;
         const bool has = need[v] || c->state[v] & IS_REQUIRED || is_reached;
-        const bool made = cut->replayed[g->maker[v]] && rw_value_may_drop(g, v);
-        if (has && !made) cut->kept += (double)g->bytes[v];
+        const bool is_replayed = cut->replayed[g->producer[v]] && rw_value_may_drop(g, v);
+        if (has && !is_replayed) cut->kept += (double)g->bytes[v];
     }
 }
 

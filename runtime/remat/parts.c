@@ -64,8 +64,8 @@ static void find_outside(const struct rw_parts *x, const struct rw_choice *base,
         const uint32_t n = g->node[i];
         if (!may_replay(x, base, n)) continue;
         for (uint32_t k = g->input_at[i]; k < g->input_at[i + 1]; k++) {
-            const uint32_t maker = g->node[g->maker[g->input[k]]];
-            outside[g->input[k]] |= x->part_of[maker] != x->part_of[n];
+            const uint32_t producer = g->node[g->producer[g->input[k]]];
+            outside[g->input[k]] |= x->part_of[producer] != x->part_of[n];
         }
     }
 }
@@ -76,7 +76,7 @@ static void find_decided(struct rw_parts *x, const struct rw_choice *base, const
     const struct rw_replayable *const g = &x->graph;
     const rw_tape *const t = x->p->t;
     for (uint32_t v = 0; v < g->n_values; v++) {
-        const uint32_t n = g->node[g->maker[v]], part = x->part_of[n];
+        const uint32_t n = g->node[g->producer[v]], part = x->part_of[n];
         const struct rw_fate *const fate = &base->fate[g->value[v]];
         x->decides[v] = part != RW_NONE_ID && !base->segment_of[n] && fate->why == RW_WHY_OUTSIDE &&
                         fate->what == RW_KEEP && rw_value_may_drop(g, v) && !outside[v] &&
@@ -95,7 +95,7 @@ static void look_at(const struct rw_parts *x, struct rw_part_order *o, const boo
 {
     const struct rw_replayable *const g = &x->graph;
     for (uint32_t v = 0; v < g->n_values; v++) {
-        const bool own = x->part_of[g->node[g->maker[v]]] == o->part;
+        const bool own = x->part_of[g->node[g->producer[v]]] == o->part;
         const bool is_free = g->flags[v] & RW_IS_FREE;
         flags[v] = (uint8_t)(g->flags[v] | (own && x->decides[v] ? 0 : RW_IS_FIXED));
         need[v] = !own ? RW_NEED_THERE : g->late[v] || outside[v] ? RW_NEED_LATER : RW_NEED_NOT;
@@ -206,7 +206,7 @@ void rw_parts_choose(const struct rw_parts *x, const struct rw_part_order *o, si
 {
     const struct rw_replayable *const g = &x->graph;
     for (uint32_t v = 0; v < g->n_values; v++)
-        if (x->decides[v] && x->part_of[g->node[g->maker[v]]] == o->part)
+        if (x->decides[v] && x->part_of[g->node[g->producer[v]]] == o->part)
             c->fate[g->value[v]] = (struct rw_fate){ .what = RW_KEEP, .why = RW_WHY_BUDGET };
     for (size_t i = 0; i < n_dropped; i++) {
         const uint32_t place = x->place[o->first + i];
@@ -219,7 +219,7 @@ void rw_parts_choose(const struct rw_parts *x, const struct rw_part_order *o, si
 
 /*
  * The part of a buffer: that of its producer. A workspace belongs to the node that runs, or to the node whose value a
- * remake computes.
+ * recompute node computes.
  */
 static uint32_t owner_of(const struct rw_parts *x, const struct rw_schedule *s, const struct rw_buffer *b)
 {

@@ -17,7 +17,7 @@ static bool reserve(struct rw_replayable *g, size_t nodes, size_t values)
     g->input_at = rw_malloc((nodes + 1) * sizeof *g->input_at);
     g->output_at = rw_malloc((nodes + 1) * sizeof *g->output_at);
     g->value = rw_malloc(values * sizeof *g->value);
-    g->maker = rw_malloc(values * sizeof *g->maker);
+    g->producer = rw_malloc(values * sizeof *g->producer);
     g->bytes = rw_malloc(values * sizeof *g->bytes);
     g->last_read = rw_malloc(values * sizeof *g->last_read);
     g->late = rw_calloc(values, sizeof *g->late);
@@ -25,7 +25,7 @@ static bool reserve(struct rw_replayable *g, size_t nodes, size_t values)
     g->kept = rw_calloc(t->n_values, sizeof *g->kept);
     g->value_of = rw_malloc(t->n_values * sizeof *g->value_of);
     g->place_of = rw_malloc(t->n_nodes * sizeof *g->place_of);
-    return g->node && g->seconds && g->again && g->input_at && g->output_at && g->value && g->maker && g->bytes &&
+    return g->node && g->seconds && g->again && g->input_at && g->output_at && g->value && g->producer && g->bytes &&
            g->last_read && g->late && g->flags && g->kept && g->value_of && g->place_of;
 }
 
@@ -91,7 +91,7 @@ static void add_output(struct rw_replayable *g, uint32_t base, uint32_t place)
     const uint32_t v = (uint32_t)g->n_values;
     g->value[v] = base;
     g->value_of[base] = v;
-    g->maker[v] = g->last_read[v] = place;
+    g->producer[v] = g->last_read[v] = place;
     g->bytes[v] = rw_round_up(rw_tensor_bytes(rw_tape_value(t, base)), t->ctx->device->alignment);
     g->flags[v] = flags_of(g->p, base);
     g->n_values++;
@@ -135,7 +135,7 @@ static bool begin_place(struct rw_replayable *g, uint32_t n, const struct rw_nod
     return add_inputs(g, reads, place, n_inputs);
 }
 
-/* Adds a node, and after it its remakes. Their seconds add up to those of the node. */
+/* Adds a node, and after it its recompute nodes. Their seconds add up to those of the node. */
 static bool add_node(struct rw_replayable *g, uint32_t n, size_t *n_inputs)
 {
     const struct rw_problem *const p = g->p;
@@ -145,13 +145,13 @@ static bool add_node(struct rw_replayable *g, uint32_t n, size_t *n_inputs)
     if (!begin_place(g, n, node, seconds, n_inputs)) return false;
     for (uint32_t i = 0; i < node->n_outputs; i++) {
         const uint32_t v = node->first_output + i;
-        if (rw_problem_makes(p, v) && p->remake[v] == RW_NONE_ID) add_output(g, v, place);
+        if (rw_problem_makes(p, v) && p->recompute_node[v] == RW_NONE_ID) add_output(g, v, place);
     }
     for (uint32_t i = 0; i < node->n_outputs; i++) {
-        const uint32_t v = node->first_output + i, remake = p->remake[v];
-        if (!rw_problem_makes(p, v) || remake == RW_NONE_ID) continue;
-        const double part = fmin(rw_problem_seconds(p, remake), seconds);
-        if (!begin_place(g, n, &p->t->nodes[remake], part, n_inputs)) return false;
+        const uint32_t v = node->first_output + i, recompute_node = p->recompute_node[v];
+        if (!rw_problem_makes(p, v) || recompute_node == RW_NONE_ID) continue;
+        const double part = fmin(rw_problem_seconds(p, recompute_node), seconds);
+        if (!begin_place(g, n, &p->t->nodes[recompute_node], part, n_inputs)) return false;
         add_output(g, v, (uint32_t)g->n_nodes - 1);
         g->seconds[place] = seconds -= part;
     }
@@ -179,7 +179,7 @@ static rw_status fill(struct rw_replayable *g)
 rw_status rw_replayable_init(struct rw_replayable *g, const struct rw_problem *p)
 {
     *g = (struct rw_replayable){ .p = p };
-    size_t nodes = p->t->n_nodes - p->first_remake, values = 0;
+    size_t nodes = p->t->n_nodes - p->first_recompute_node, values = 0;
     for (size_t i = 0; i < p->n_order; i++) {
         const struct rw_node *const node = &p->t->nodes[p->order[i]];
         if (!node->adjoint) nodes++, values += node->n_outputs;
@@ -193,7 +193,7 @@ rw_status rw_replayable_init(struct rw_replayable *g, const struct rw_problem *p
 
 void rw_replayable_finish(struct rw_replayable *g)
 {
-    void *const arrays[] = { g->node, g->seconds, g->again, g->input_at, g->input, g->output_at, g->value, g->maker,
+    void *const arrays[] = { g->node, g->seconds, g->again, g->input_at, g->input, g->output_at, g->value, g->producer,
                              g->bytes, g->last_read, g->late, g->flags, g->kept, g->value_of, g->place_of };
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) rw_free(arrays[i]);
     *g = (struct rw_replayable){ 0 };

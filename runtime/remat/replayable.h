@@ -5,9 +5,9 @@
  * Nodes are numbered by their place in forward, values by the place of their producer. What exists anyway is no value
  * of this graph: leaves, held values, and outputs of adjoint nodes.
  *
- * A node with a remake (autodiff/recompute_output.h) is several nodes here: one that computes the other outputs, and
- * after it one for each output with a remake. So dropping only that output costs its remake, and dropping all outputs
- * costs the node.
+ * A node with a recompute node (autodiff/recompute_output.h) is several nodes here: one that computes the other
+ * outputs, and after it one for each output with a recompute node. So dropping only that output costs its recompute
+ * node, and dropping all outputs costs the node.
  */
 #ifndef RW_REMAT_REPLAYABLE_H
 #define RW_REMAT_REPLAYABLE_H
@@ -31,7 +31,7 @@ struct rw_replayable {
     uint32_t *input;
     uint32_t *output_at; /* place -> its outputs are the values [output_at[i], output_at[i + 1]) */
     uint32_t *value;     /* value -> base value of the tape */
-    uint32_t *maker;     /* value -> place of its producer */
+    uint32_t *producer;  /* value -> place of its producer */
     uint64_t *bytes;     /* value -> bytes, rounded up to the device's alignment */
     uint32_t *last_read; /* value -> the last place of forward that reads it; its producer's place if none does */
     uint32_t *late;      /* value -> the last place in the problem's order of an adjoint node that reads it; 0: none */

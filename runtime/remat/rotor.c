@@ -36,7 +36,7 @@ static void count_crossing(const struct rw_rotor *n, int64_t *crossing)
     const struct rw_replayable *const g = n->g;
     for (uint32_t v = 0; v < g->n_values; v++) {
         if (!rw_value_may_drop(g, v)) continue;
-        crossing[g->maker[v] + 1] += (int64_t)bytes_of(n, v);
+        crossing[g->producer[v] + 1] += (int64_t)bytes_of(n, v);
         crossing[g->last_read[v] + 1] -= (int64_t)bytes_of(n, v);
     }
     for (size_t i = 1; i <= g->n_nodes; i++) crossing[i] += crossing[i - 1];
@@ -161,10 +161,10 @@ static void count_late(struct rw_rotor *n)
     for (uint32_t v = 0; v < g->n_values; v++) {
         if (!g->late[v] || !rw_value_may_drop(g, v)) continue;
         const uint32_t reader = place_of(g, g->p->order[g->late[v]]);
-        const size_t i = stage_of(n, g->maker[v]), last = reader == RW_NONE_ID ? i : stage_of(n, reader);
+        const size_t i = stage_of(n, g->producer[v]), last = reader == RW_NONE_ID ? i : stage_of(n, reader);
         const size_t of = stretch(n, i, (last < i ? i : last) + 1);
         n->late[of] += bytes_of(n, v);
-        if (n->needed[of] <= g->maker[v]) n->needed[of] = g->maker[v] + 1;
+        if (n->needed[of] <= g->producer[v]) n->needed[of] = g->producer[v] + 1;
     }
     for (size_t i = T; i-- > 0;)
         for (size_t t = i + 1; t <= T; t++) {
@@ -184,7 +184,7 @@ static void count_stretches(struct rw_rotor *n)
     const struct rw_replayable *const g = n->g;
     const size_t T = n->n_stages;
     for (uint32_t v = 0; v < g->n_values; v++) {
-        const size_t i = stage_of(n, g->maker[v]);
+        const size_t i = stage_of(n, g->producer[v]);
         for (size_t t = i + 1; rw_value_may_drop(g, v) && t < T && n->cut[t] <= g->last_read[v]; t++)
             n->crossing[stretch(n, i, t)] += bytes_of(n, v);
     }
@@ -412,7 +412,7 @@ static void solve(struct rw_rotor *n)
         for (size_t i = 0; i + length <= n->n_stages; i++) solve_stretch(n, i, i + length);
     for (size_t i = n->n_stages; i-- > 0;) solve_whole(n, i);
     for (uint32_t m = SLOTS; m-- > 0 && n->whole[m] < INFINITY;)
-        if (!m || n->whole[m - 1] > n->whole[m]) n->recipe_slot[n->n_recipes++] = m;
+        if (!m || n->whole[m - 1] > n->whole[m]) n->choice_slot[n->n_choices++] = m;
 }
 
 /* Allocates the tables, cuts forward into stages and solves. */
@@ -434,9 +434,9 @@ rw_status rw_rotor_init(struct rw_rotor *n, const struct rw_replayable *g, const
                             .pass = rw_malloc(stretches * sizeof *n->pass),
                             .inside = rw_malloc(stretches * SLOTS * sizeof *n->inside),
                             .whole = rw_malloc(T * SLOTS * sizeof *n->whole),
-                            .recipe_slot = rw_malloc(SLOTS * sizeof *n->recipe_slot) };
+                            .choice_slot = rw_malloc(SLOTS * sizeof *n->choice_slot) };
     const bool has_all = n->cut && n->crossing && n->late && n->needed && n->adjoint && n->entering && n->seconds &&
-                         n->wide && n->kept && n->least && n->pass && n->inside && n->whole && n->recipe_slot;
+                         n->wide && n->kept && n->least && n->pass && n->inside && n->whole && n->choice_slot;
     rw_status status = has_all ? RW_OK : RW_ERR_MEMORY;
     if (!status && g->n_nodes) status = find_stages(n, none);
     if (status) rw_rotor_finish(n);
@@ -447,7 +447,7 @@ rw_status rw_rotor_init(struct rw_rotor *n, const struct rw_replayable *g, const
 void rw_rotor_finish(struct rw_rotor *n)
 {
     void *const arrays[] = { n->cut,  n->crossing, n->late,  n->needed, n->adjoint, n->entering, n->seconds,
-                             n->wide, n->kept,     n->least, n->pass,   n->inside,  n->whole,    n->recipe_slot };
+                             n->wide, n->kept,     n->least, n->pass,   n->inside,  n->whole,    n->choice_slot };
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) rw_free(arrays[i]);
     *n = (struct rw_rotor){ 0 };
 }
@@ -511,7 +511,7 @@ static void set_drops(const struct builder *b)
 {
     const struct rw_replayable *const g = b->n->g;
     for (size_t stage = 0, v = 0; v < g->n_values; v++) {
-        while (b->n->cut[stage + 1] <= g->maker[v]) stage++;
+        while (b->n->cut[stage + 1] <= g->producer[v]) stage++;
         unsigned depth = b->stage_depth[stage];
         for (size_t j = stage + 1; j < b->n->n_stages && b->n->cut[j] <= g->last_read[v]; j++)
             if (b->cut_depth[j] < depth) depth = b->cut_depth[j];
@@ -519,13 +519,13 @@ static void set_drops(const struct builder *b)
     }
 }
 
-rw_status rw_rotor_recipe(const struct rw_rotor *n, size_t i, struct rw_compact_choice *r)
+rw_status rw_rotor_choice(const struct rw_rotor *n, size_t i, struct rw_compact_choice *r)
 {
     rw_status status = rw_compact_choice_init(r, n->g);
     if (status) return status;
     struct builder b = { .n = n, .r = r };
     memset(b.cut_depth, NO_CUT, sizeof b.cut_depth);
-    status = build_whole(&b, n->recipe_slot[i]);
+    status = build_whole(&b, n->choice_slot[i]);
     if (status) rw_compact_choice_finish(r);
     else set_drops(&b);
     return status;

@@ -50,8 +50,8 @@ struct rw_rotor {
     uint16_t *wide, *kept, *least;
     float *pass;
     float *inside, *whole; /* F by stretch and slot, G by stage and slot */
-    size_t n_recipes;
-    uint32_t *recipe_slot; /* slots at which the step gets faster, from maximum to minimum memory */
+    size_t n_choices;
+    uint32_t *choice_slot; /* slots at which the step gets faster, from maximum to minimum memory */
 };
 
 /*
@@ -62,7 +62,7 @@ rw_status rw_rotor_init(struct rw_rotor *n, const struct rw_replayable *g, const
                         uint64_t speck);
 void rw_rotor_finish(struct rw_rotor *n);
 
-/* Writes recipe i of n_recipes. RW_ERR_MEMORY leaves *r empty. */
-rw_status rw_rotor_recipe(const struct rw_rotor *n, size_t i, struct rw_compact_choice *r);
+/* Writes compact choice i of n_choices. RW_ERR_MEMORY leaves *r empty. */
+rw_status rw_rotor_choice(const struct rw_rotor *n, size_t i, struct rw_compact_choice *r);
 
 #endif

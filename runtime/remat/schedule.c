@@ -116,7 +116,7 @@ static uint32_t given_buffer(struct emitter *e, uint32_t base)
     const bool gradient = leaf->kind == RW_LEAF_GRADIENT, input = leaf->kind == RW_LEAF_INPUT;
     const enum rw_source_kind kind = input                ? RW_SOURCE_INPUT
                                      : !gradient          ? RW_SOURCE_PARAM
-                                     : e->p->asked[base] ? RW_SOURCE_OLD
+                                     : e->p->is_read[base] ? RW_SOURCE_OLD
                                                          : RW_SOURCE_ADDEND;
     const uint32_t buffer = source_buffer(e->out, base, 0, kind, input ? v->leaf : leaf->param, v->leaf);
     return gradient && buffer != RW_NONE_ID ? note_read_gradient(e->out, leaf->param, buffer) : buffer;
@@ -307,12 +307,12 @@ static rw_status push(struct rw_order_scratch *s, uint32_t value)
     return RW_OK;
 }
 
-/* The node that recomputes a value. If the input of its remake must itself be recomputed by the value's producer, that
-   execution computes the value as well. */
-static uint32_t maker_of(const struct emitter *e, uint32_t base)
+/* The node that recomputes a value. If the input of its recompute node must itself be recomputed by the value's
+   producer, that execution computes the value as well. */
+static uint32_t producer_of(const struct emitter *e, uint32_t base)
 {
-    const uint32_t remake = e->p->remake[base];
-    return remake != RW_NONE_ID ? remake : rw_tape_value(e->t, base)->producer;
+    const uint32_t recompute_node = e->p->recompute_node[base];
+    return recompute_node != RW_NONE_ID ? recompute_node : rw_tape_value(e->t, base)->producer;
 }
 
 /*
@@ -330,7 +330,7 @@ static rw_status demand(struct emitter *e, uint32_t base)
             s->n_stack--;
             continue;
         }
-        const uint32_t n = maker_of(e, b);
+        const uint32_t n = producer_of(e, b);
         const struct rw_node *const node = &e->t->nodes[n];
         const size_t before = s->n_stack;
         for (uint32_t i = 0; !status && i < node->n_inputs; i++) {

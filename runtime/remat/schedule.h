@@ -30,7 +30,7 @@
  *     an update that consumes a gradient inside the step (fused_update.h) is in the list once, after every action that
  *     has an operand that the update writes
  *     replays of a node == the visits for which its output was recomputed, one each. If a node has several outputs, or
- *     a remake computes one of them, each replay is the first to compute some output for a visit
+ *     a recompute node computes one of them, each replay is the first to compute some output for a visit
  *     a read finds what the visit that serves it has computed, or forward's value: if forward reads that value again
  *     later, or in the first visit that reads it, for which it was kept
  *     first(buffer) == the action that writes it (a source: the first that reads it)
@@ -51,7 +51,7 @@
 
 enum rw_action_kind {
     RW_ACTION_FORWARD,  /* first execution of a recorded node; in backward: of a deferred one */
-    RW_ACTION_REPLAY,   /* re-execution of a recorded node, or the remake of one of its values */
+    RW_ACTION_REPLAY,   /* re-execution of a recorded node, or the recompute node of one of its values */
     RW_ACTION_BACKWARD, /* a node that differentiation recorded */
     RW_ACTION_COMMIT,   /* writes parameters or buffers; at the end, or early: fused_update.h */
     RW_ACTION_OUT,      /* an offload: copies its first operand to its second, out of the arena */

@@ -13,7 +13,7 @@ rw_status rw_visits_init(struct rw_visits *v, const struct rw_choice *c, size_t 
     v->choice = c;
     v->depth = 0;
     v->last_id = 1;
-    v->n_made = 0;
+    v->n_computed = 0;
     if (!rw_grow(&v->path, &v->cap_path, 0, 1, sizeof *v->path)) return RW_ERR_MEMORY;
     if (!rw_grow(&v->top, &v->cap_top, 0, n_values, sizeof *v->top)) return RW_ERR_MEMORY;
     if (n_values) memset(v->top, 0xff, n_values * sizeof *v->top); /* RW_NONE_ID */
@@ -24,7 +24,7 @@ rw_status rw_visits_init(struct rw_visits *v, const struct rw_choice *c, size_t 
 void rw_visits_finish(struct rw_visits *v)
 {
     rw_free(v->path);
-    rw_free(v->made);
+    rw_free(v->computed);
     rw_free(v->top);
     *v = (struct rw_visits){ 0 };
 }
@@ -48,25 +48,26 @@ rw_status rw_visits_enter(struct rw_visits *v, uint32_t segment)
 }
 
 /* The last buffer of the value from a visit that backward is still in. */
-static uint32_t last_made(const struct rw_visits *v, uint32_t value)
+static uint32_t last_computed(const struct rw_visits *v, uint32_t value)
 {
     uint32_t i = v->top[value];
-    while (i != RW_NONE_ID && (v->made[i].depth > v->depth || v->path[v->made[i].depth].id != v->made[i].id))
-        i = v->made[i].below;
+    while (i != RW_NONE_ID && (v->computed[i].depth > v->depth ||
+                               v->path[v->computed[i].depth].id != v->computed[i].id))
+        i = v->computed[i].below;
     return i;
 }
 
 uint32_t rw_visits_find(const struct rw_visits *v, uint32_t value, size_t depth)
 {
-    const uint32_t i = last_made(v, value);
-    return i != RW_NONE_ID && v->made[i].depth == depth ? v->made[i].buffer : RW_NONE_ID;
+    const uint32_t i = last_computed(v, value);
+    return i != RW_NONE_ID && v->computed[i].depth == depth ? v->computed[i].buffer : RW_NONE_ID;
 }
 
 rw_status rw_visits_note(struct rw_visits *v, uint32_t value, size_t depth, uint32_t buffer)
 {
-    if (!rw_grow(&v->made, &v->cap_made, v->n_made, 1, sizeof *v->made)) return RW_ERR_MEMORY;
-    const uint32_t below = last_made(v, value);
-    v->made[v->n_made] = (struct rw_made){ (uint32_t)depth, v->path[depth].id, buffer, below };
-    v->top[value] = (uint32_t)v->n_made++;
+    if (!rw_grow(&v->computed, &v->cap_computed, v->n_computed, 1, sizeof *v->computed)) return RW_ERR_MEMORY;
+    const uint32_t below = last_computed(v, value);
+    v->computed[v->n_computed] = (struct rw_computed){ (uint32_t)depth, v->path[depth].id, buffer, below };
+    v->top[value] = (uint32_t)v->n_computed++;
     return RW_OK;
 }

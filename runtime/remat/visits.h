@@ -15,12 +15,12 @@ struct rw_visits {
     } *path; /* by depth: [0] is the step, [depth] the innermost */
     size_t depth, cap_path;
     uint32_t last_id;
-    struct rw_made {
+    struct rw_computed {
         uint32_t depth, id; /* of the visit */
         uint32_t buffer;
         uint32_t below; /* the buffer of the value before this one, an index into made, or RW_NONE_ID */
-    } *made;
-    size_t n_made, cap_made;
+    } *computed;
+    size_t n_computed, cap_computed;
     uint32_t *top; /* base value -> its last buffer, an index into made, or RW_NONE_ID */
     size_t cap_top;
 };

@@ -24,7 +24,7 @@ static bool reserve(struct rw_cache_misses *x, const rw_plan *plan)
 {
     const size_t units = (size_t)(plan->arena_bytes / plan->unit) + 1;
     return rw_grow(&x->fetched, &x->cap, 0, plan->n_actions, sizeof *x->fetched) &&
-           rw_grow(&x->lies, &x->cap_lies, 0, units, sizeof *x->lies) &&
+           rw_grow(&x->buffer_at, &x->cap_buffer_at, 0, units, sizeof *x->buffer_at) &&
            rw_grow(&x->word, &x->cap_word, 0, plan->n_words, sizeof *x->word) &&
            rw_grow(&x->memory, &x->cap_memory, 0, plan->n_words + plan->n_sources, sizeof *x->memory);
 }
@@ -42,10 +42,10 @@ static void name(struct rw_cache_misses *x, const rw_plan *plan, size_t action, 
         return;
     }
     if (begins) {
-        x->lies[word] = (uint32_t)x->n_memory++;
-        x->memory[x->lies[word]].bytes = bytes;
+        x->buffer_at[word] = (uint32_t)x->n_memory++;
+        x->memory[x->buffer_at[word]].bytes = bytes;
     }
-    x->word[at] = x->lies[word];
+    x->word[at] = x->buffer_at[word];
     x->memory[x->word[at]].last = action;
 }
 
@@ -133,7 +133,7 @@ void rw_cache_misses_finish(struct rw_cache_misses *x)
 {
     rw_free(x->fetched);
     rw_free(x->memory);
-    rw_free(x->lies);
+    rw_free(x->buffer_at);
     rw_free(x->word);
     rw_free(x->desc);
     rw_cache_model_finish(&x->caches);

@@ -22,8 +22,8 @@ struct rw_cache_misses {
         size_t last; /* action that names it */
     } *memory;           /* the plan's sources, then the buffers of the arena in the order of their first use */
     size_t n_memory, cap_memory;
-    uint32_t *lies; /* unit of the arena -> the buffer that starts there */
-    size_t cap_lies;
+    uint32_t *buffer_at; /* unit of the arena -> the buffer that starts there */
+    size_t cap_buffer_at;
     uint32_t *word; /* word of the plan -> memory */
     size_t cap_word;
     rw_operand_desc *desc; /* of one call */

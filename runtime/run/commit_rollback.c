@@ -65,8 +65,9 @@ rw_status rw_commit_rollback_save(struct rw_run *r, size_t from, size_t to)
     for (size_t i = from; !status && i < end; i++) status = save_outputs(r, &r->plan->actions[i]);
     if (!status) return RW_OK;
     rw_commit_rollback_forget(r);
-    return rw_fail(rw_run_context(r), status, "run: no %s for copies of the buffers that the step's commits write",
-                   status == RW_ERR_BUDGET ? "room under the policy's total" : "memory");
+    return rw_fail(rw_run_context(r), status,
+                   "run: copies of the buffers that the step's commits write do not fit into %s",
+                   status == RW_ERR_BUDGET ? "the policy's total" : "memory");
 }
 
 void rw_commit_rollback_restore(struct rw_run *r)

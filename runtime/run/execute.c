@@ -107,7 +107,7 @@ static inline rw_kernel kernel_of(const struct rw_run *r, const struct rw_action
     const rw_context *const ctx = r->tape->ctx;
     const struct rw_node *const node = at->node;
     const bool recorded = action->node < p->mark_nodes;
-    const bool alone = (action->flags & RW_ACTION_ALONE) || (action->little && r->company->alone);
+    const bool alone = (action->flags & RW_ACTION_ALONE) || (action->little && r->op_threads->alone);
     return (rw_kernel){ .op = ctx->ops[node->op],
                         .attrs = recorded ? r->tape->attrs + node->attrs : p->attrs + (node->attrs - p->mark_attrs),
                         .in = at->in, .out = at->out, .n_inputs = at->n_in, .n_outputs = at->n_out,
@@ -146,7 +146,7 @@ static rw_status run_kernel(struct walk *w, const struct rw_action *action, cons
     const double begin = timed ? rw_now_s() : 0;
     const rw_status status = kernel(&k);
     rw_library_mode_keep();
-    if (timed) rw_small_op_threads_note(w->run->company, action->little, rw_now_s() - begin);
+    if (timed) rw_small_op_threads_note(w->run->op_threads, action->little, rw_now_s() - begin);
     const rw_view *const in = w->ctx->device->on_host ? at->in : NULL;
     if (status) return rw_action_failed(w->run, at->action, in, at->n_in, status);
     return w->ctx->edge.refused ? RW_ERR_ARGUMENT : RW_OK; /* an illegal call of the kernel: the error is recorded */
@@ -354,7 +354,7 @@ static rw_status walk_over(struct rw_run *r, size_t from, size_t to)
     }
     if (ctx->device->range && w.region != RW_NONE_ID) ctx->device->range(ctx->device_state, NULL);
     if (!(r->flags & RW_RUN_UPDATE)) ctx->memory.measured_peak = r->highest;
-    if (i == r->plan->n_actions) rw_small_op_threads_judge(r->company);
+    if (i == r->plan->n_actions) rw_small_op_threads_judge(r->op_threads);
     r->reached = i;
     r->ran = status ? i - 1 : i;
     return status;

@@ -109,7 +109,7 @@ rw_status rw_run_watch(struct rw_run *r, struct rw_observer *o)
 /* Results are not in the arena: they are kept as long as they can be read. */
 static rw_status refuse_results(rw_context *ctx, const rw_plan *plan)
 {
-    return rw_fail(ctx, RW_ERR_MEMORY, "run: out of memory (what is held to be read takes %llu bytes)",
+    return rw_fail(ctx, RW_ERR_MEMORY, "run: out of memory (the values kept for reading take %llu bytes)",
                    (unsigned long long)plan->results_bytes);
 }
 
@@ -150,12 +150,12 @@ rw_status rw_run_make(rw_tape *t, rw_plan *plan, unsigned flags, struct rw_run *
 
 struct rw_run *rw_run_leave_queue(struct rw_run *r)
 {
-    struct rw_run *const behind = r->next_queued;
+    struct rw_run *const followers = r->next_queued;
     struct rw_run **link = &rw_run_context(r)->pool->queued;
     while (*link && *link != r) link = &(*link)->next_queued;
-    if (*link) *link = behind;
+    if (*link) *link = followers;
     r->next_queued = NULL;
-    return behind;
+    return followers;
 }
 
 /* Observers are detached first, while everything they refer to still exists; the plan is released last. */

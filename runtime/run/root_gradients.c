@@ -67,7 +67,8 @@ rw_status rw_root_gradients_prepare(struct rw_run *r)
     bool missing = false;
     for (size_t i = 0; r->plan->seeded && i < r->plan->n_roots; i++) missing |= !r->seeds || !r->seeds[i];
     const rw_status status = missing ? make_ones(r) : RW_OK;
-    return status ? rw_fail(r->tape->ctx, status, "run: %s, where backward begins", rw_status_name(status)) : RW_OK;
+    if (!status) return RW_OK;
+    return rw_fail(r->tape->ctx, status, "run: %s at the first gradients of backward", rw_status_name(status));
 }
 
 void *rw_seed_of(const struct rw_run *r, uint32_t root)

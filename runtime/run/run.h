@@ -116,7 +116,7 @@ struct rw_run {
     struct rw_commit_rollback *undo;       /* commit_rollback.h: old contents that queued commits have overwritten */
     size_t n_undo, cap_undo, undo_bytes;
     int threads;                /* host threads for the next part */
-    struct rw_small_op_threads *company; /* the pool's entry for its plan, for the same part */
+    struct rw_small_op_threads *op_threads; /* the pool's entry for its plan, for the same part */
     uint64_t stopped_at;        /* by the pool's clock */
     struct rw_run *next_queued; /* in the pool's list of runs that nothing has waited for; NULL outside of it */
     struct rw_observer **observer;
@@ -132,7 +132,7 @@ struct rw_pool {
     uint64_t clock;
     size_t n_stopped;
     size_t waiting_most; /* maximum bytes of suspended runs, without the latest one */
-    struct rw_companies companies;
+    struct rw_op_thread_table op_threads;
 };
 
 static inline rw_context *rw_run_context(const struct rw_run *r)

@@ -15,16 +15,16 @@
 #define PATIENCE_MAX 32 /* times the speedup: so that trying all threads takes about 3 % of the time */
 #define PATIENCE_EVER 4096
 
-struct rw_small_op_threads *rw_small_op_threads_of(struct rw_companies *all, uint64_t plan)
+struct rw_small_op_threads *rw_small_op_threads_of(struct rw_op_thread_table *all, uint64_t plan)
 {
     struct rw_small_op_threads *last = all->of, *first = all->of, *own = NULL;
-    for (struct rw_small_op_threads *c = all->of; c < all->of + RW_COMPANIES; c++) {
-        if (c->asked && c->plan == plan) own = c;
-        if (c->asked > last->asked) last = c;
-        if (c->asked < first->asked) first = c;
+    for (struct rw_small_op_threads *c = all->of; c < all->of + RW_OP_THREAD_PLANS; c++) {
+        if (c->last_run && c->plan == plan) own = c;
+        if (c->last_run > last->last_run) last = c;
+        if (c->last_run < first->last_run) first = c;
     }
     if (!own) *(own = first) = (struct rw_small_op_threads){ .plan = plan, .alone = last->alone };
-    own->asked = ++all->asked;
+    own->last_run = ++all->last_run;
     return own;
 }
 

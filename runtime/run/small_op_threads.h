@@ -21,23 +21,23 @@
 #include <stdint.h>
 
 struct rw_small_op_threads {
-    uint64_t plan, asked;   /* its serial; count of runs at its last one, 0: unused entry */
-    bool alone;             /* small nodes run in one thread */
-    double seconds, work;   /* time of small nodes in the present mode, and their units of RW_LITTLE_S */
-    double together, apart; /* seconds per unit when last tried in all threads and in one; 0: not yet */
-    size_t patience, left;  /* runs until all threads are tried again: in total, and remaining */
+    uint64_t plan, last_run; /* its serial; count of runs at its last one, 0: unused entry */
+    bool alone;              /* small nodes run in one thread */
+    double seconds, work;    /* time of small nodes in the present mode, and their units of RW_LITTLE_S */
+    double together, apart;  /* seconds per unit when last tried in all threads and in one; 0: not yet */
+    size_t patience, left;   /* runs until all threads are tried again: in total, and remaining */
 };
 
 /* Number of plans with statistics, the most recent ones. If more plans alternate, each starts anew. */
-#define RW_COMPANIES 64
+#define RW_OP_THREAD_PLANS 64
 
-struct rw_companies {
-    struct rw_small_op_threads of[RW_COMPANIES];
-    uint64_t asked;
+struct rw_op_thread_table {
+    struct rw_small_op_threads of[RW_OP_THREAD_PLANS];
+    uint64_t last_run;
 };
 
 /* Statistics of a plan that is about to run, by its serial. */
-struct rw_small_op_threads *rw_small_op_threads_of(struct rw_companies *all, uint64_t plan);
+struct rw_small_op_threads *rw_small_op_threads_of(struct rw_op_thread_table *all, uint64_t plan);
 
 /* Adds the time of a node of so many units of work. */
 void rw_small_op_threads_note(struct rw_small_op_threads *c, unsigned little, double seconds);

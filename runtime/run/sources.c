@@ -28,7 +28,7 @@ static rw_status check_param(const rw_tape *t, const struct rw_leaf *leaf)
     const struct rw_param *const p = t->ctx->by_id[leaf->param];
     if (p->version == leaf->version) return leaf->weight ? check_param(t, &t->leaves[leaf->weight - 1]) : RW_OK;
     return rw_fail(t->ctx, RW_ERR_MODIFIED,
-                   "parameter \"%s\" changed after it was recorded; what is computed from it now would not match; "
+                   "parameter \"%s\" changed after it was recorded; results from it would not match; "
                    "reset the tape and record the step again",
                    rw_param_name(p));
 }
@@ -49,8 +49,8 @@ static rw_status check_gradient(const rw_tape *t, const struct rw_source *s)
     const struct rw_leaf *const leaf = &t->leaves[s->leaf];
     if (!leaf->ran || leaf->version == p->gradient.version) return RW_OK;
     return rw_fail(t->ctx, RW_ERR_MODIFIED,
-                   "the gradient of \"%s\" changed after an op that reads it was recorded; what is computed from it "
-                   "now would not match; record the op after the change, or reset the tape and record the step again",
+                   "the gradient of \"%s\" changed after an op that reads it was recorded; results from it would "
+                   "not match; record the op after the change, or reset the tape and record the step again",
                    p->name);
 }
 

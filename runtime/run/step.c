@@ -84,7 +84,7 @@ rw_status rw_run_prepare(struct rw_run *r, size_t to)
     rw_context *const ctx = rw_run_context(r);
     assert(rw_run_is_valid(r));
     r->threads = r->plan->threads;
-    r->company = rw_small_op_threads_of(&ctx->pool->companies, r->plan->serial);
+    r->op_threads = rw_small_op_threads_of(&ctx->pool->op_threads, r->plan->serial);
     rw_status status = rw_check_runs(ctx, "run"); /* public calls have checked this before, under their own names */
     if (!status && ctx->device->on_host) status = rw_start_threads(ctx, "run", r->threads);
     if (!status) status = rw_run_resolve(r, r->next_action, to);
@@ -186,9 +186,9 @@ static void tell_end(struct rw_run *r, rw_status status, size_t action)
 }
 
 /* Ends a failed run. None of its work is in flight; actions before `ran` have run. The order matters: commits are
-   rolled back before results are published, and observers are notified before the error is recorded. `behind`: the runs
-   that were queued after it. */
-static void give_up(struct rw_run *r, rw_status status, size_t action, size_t ran, struct rw_run *behind)
+   rolled back before results are published, and observers are notified before the error is recorded. `followers`:
+   the runs that were queued after it. */
+static void give_up(struct rw_run *r, rw_status status, size_t action, size_t ran, struct rw_run *followers)
 {
     rw_context *const ctx = rw_run_context(r);
     rw_commit_rollback_restore(r);
@@ -198,7 +198,7 @@ static void give_up(struct rw_run *r, rw_status status, size_t action, size_t ra
     rw_fail(ctx, status, status == RW_ERR_MISMATCH ? "run: a comparison failed" : "run: the device failed");
     if (r->flags & RW_RUN_CLEARS) {
         rw_zero_grad(ctx);
-        for (; behind; behind = behind->next_queued) behind->flags |= RW_RUN_LOST;
+        for (; followers; followers = followers->next_queued) followers->flags |= RW_RUN_LOST;
     } else {
         spoil(r, 0, r->reached);
     }
@@ -224,10 +224,10 @@ rw_status rw_run_fail(struct rw_run *r, rw_status status)
     size_t action = 0;
     const rw_status finished = ctx->device->finish(ctx->device_state); /* queued work reads memory that may be freed
                                                                           below */
-    struct rw_run *const behind = rw_run_leave_queue(r);
+    struct rw_run *const followers = rw_run_leave_queue(r);
     read_words(r, &action);
     if (!ctx->status) rw_fail(ctx, status, "run: %s", rw_status_name(status));
-    give_up(r, status, 0, finished ? r->from : r->ran, behind);
+    give_up(r, status, 0, finished ? r->from : r->ran, followers);
     return status;
 }
 

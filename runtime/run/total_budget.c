@@ -41,8 +41,8 @@ bool rw_total_fits_beside(const struct rw_run *r, size_t bytes)
 rw_status rw_total_refuse(const struct rw_run *r)
 {
     return rw_fail(r->tape->ctx, RW_ERR_BUDGET,
-                   "policy \"total:%lluB\", column 7: the step doesn't fit into %llu bytes as it was planned, when the "
-                   "context held less; the least budget that would do is total:%zuB",
+                   "policy \"total:%lluB\", column 7: the step does not fit into %llu bytes, because the context "
+                   "holds more than when the step was planned; the minimum is total:%zuB",
                    (unsigned long long)r->plan->total_bytes, (unsigned long long)r->plan->total_bytes,
                    would_hold(r, r->arena ? 0 : (size_t)r->plan->arena_bytes));
 }

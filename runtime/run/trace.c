@@ -106,8 +106,8 @@ static void begin_text(struct trace *trace)
     if (!add_text(trace, "[", 1)) note_fault(trace, ENOMEM);
     name_track(trace, TRACK_STEPS, "steps");
     name_track(trace, TRACK_REGIONS, "regions");
-    name_track(trace, TRACK_OUT, "moved out");
-    name_track(trace, TRACK_IN, "moved back");
+    name_track(trace, TRACK_OUT, "copy out");
+    name_track(trace, TRACK_IN, "copy in");
 }
 
 /* ---- writing ---- */
@@ -233,7 +233,7 @@ static rw_status begin(struct rw_observer *o, struct rw_run *r, size_t from, siz
         return rw_fail(ctx, RW_ERR_MEMORY, "REWIND_TRACE: out of memory");
     if (!ctx->device->make_marks) return RW_OK;
     const rw_status status = ctx->device->make_marks(ctx->device_state, RW_TRACE_MARKS + marks);
-    return status ? rw_fail(ctx, status, "REWIND_TRACE: the device gives no times") : RW_OK;
+    return status ? rw_fail(ctx, status, "REWIND_TRACE: the device's clock could not be read") : RW_OK;
 }
 
 static size_t take_time(struct trace *trace, int lane)

@@ -137,12 +137,12 @@ static void find_cause(const struct replays *r, const struct rw_run *run, size_t
     const rw_tape *const t = run->tape;
     const uint32_t leaf = changed_leaf(r, run, rw_plan_node(t, run->plan, run->plan->actions[action].node));
     if (r->odd == action) {
-        snprintf(text, size, ": it drew other random numbers");
+        snprintf(text, size, ": it drew different random numbers");
     } else if (leaf != RW_NONE_ID) {
         const rw_tensor *const v = rw_tape_value(t, rw_tape_base(t, leaf));
         const struct rw_leaf *const l = &t->leaves[v->leaf];
         const bool param = l->kind == RW_LEAF_PARAM;
-        snprintf(text, size, ": %s \"%s\" changed in between", param ? "parameter" : "input",
+        snprintf(text, size, ": %s \"%s\" changed between the two runs", param ? "parameter" : "input",
                  param ? rw_param_name(t->ctx->by_id[l->param]) : rw_tensor_name(v));
     }
 }
@@ -155,12 +155,13 @@ static rw_status report_replay(const struct replays *r, const struct rw_run *run
     rw_report_place(run->tape, rw_plan_node(run->tape, run->plan, run->plan->actions[action].node), true, &report);
     if (rw_action_is_move(run->plan->actions[action].kind))
         return rw_fail(r->ctx, RW_ERR_MISMATCH,
-                       "REWIND_VERIFY=digest: the result of %s at %s (region \"%s\") was offloaded and came back as "
-                       "other bytes",
+                       "REWIND_VERIFY=digest: the result of %s at %s (region \"%s\") was offloaded and read back with "
+                       "different bytes",
                        report.op, report.site, report.region);
     find_cause(r, run, action, cause, sizeof cause);
     return rw_fail(r->ctx, RW_ERR_MISMATCH,
-                   "REWIND_VERIFY=digest: the replay of %s at %s (region \"%s\") gave other bytes than its forward%s",
+                   "REWIND_VERIFY=digest: the replay of %s at %s (region \"%s\") gave different bytes than its "
+                   "forward%s",
                    report.op, report.site, report.region, cause);
 }
 

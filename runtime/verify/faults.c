@@ -256,7 +256,7 @@ static rw_status before(struct rw_observer *o, struct rw_at *at)
     return RW_OK;
 }
 
-static rw_status commit_again(const struct rw_at *at)
+static rw_status commit_twice(const struct rw_at *at)
 {
     if (at->kind != RW_ACTION_COMMIT || strcmp(op_of(at)->name, rw_fault.op) || rw_fault.skip-- != 0) return RW_OK;
     const rw_kernel k = rw_execute_kernel(at);
@@ -268,7 +268,7 @@ static rw_status commit_again(const struct rw_at *at)
 static rw_status after(struct rw_observer *o, const struct rw_at *at)
 {
     struct faults *const f = faults_of(o);
-    if (rw_fault.kind == RW_FAULT_COMMIT && at->node) return commit_again(at);
+    if (rw_fault.kind == RW_FAULT_COMMIT && at->node) return commit_twice(at);
     if (rw_fault.kind == RW_FAULT_REORDER && f->now.at) return after_addition(f, at);
     if (rw_fault.kind != RW_FAULT_CORRUPT || !strikes(at)) return RW_OK;
     if (!at->n_out || !rw_view_bytes(&at->out[0])) return RW_OK;

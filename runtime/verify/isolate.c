@@ -13,7 +13,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#define TURN ((uintptr_t)1 << 16) /* addresses differ in the bits below this one */
+#define ALIASING ((uintptr_t)1 << 16) /* addresses differ in the bits below this one */
 
 /* Which patterns: memory around an input may be read by mistake, memory around the rest may be written or added to.
    An output or workspace first holds an ordinary number, then a large one; NaN is what the place in the plan holds
@@ -28,7 +28,7 @@ static enum rw_pattern within(int pass, rw_dtype dtype)
 
 /* One of the two runs. */
 struct pass {
-    struct rw_isolation *room;
+    struct rw_isolation *iso;
     struct rw_at *at;
     int number;
     char *next; /* start of the next operand: a multiple of TURN */
@@ -36,21 +36,21 @@ struct pass {
     rw_kernel k;
 };
 
-void rw_isolation_open(struct rw_isolation *room, const struct rw_patterns *probe)
+void rw_isolation_open(struct rw_isolation *iso, const struct rw_patterns *probe)
 {
-    *room = (struct rw_isolation){ .probe = probe };
+    *iso = (struct rw_isolation){ .probe = probe };
 }
 
-void rw_isolation_close(struct rw_isolation *room)
+void rw_isolation_close(struct rw_isolation *iso)
 {
-    if (!room->probe) return;
-    const rw_context *const ctx = room->probe->ctx;
-    ctx->device->free(ctx->device_state, room->data);
-    if (room->words) ctx->device->free_words(ctx->device_state, room->words);
-    rw_free(room->views);
-    rw_free(room->descs);
-    rw_free(room->digests);
-    *room = (struct rw_isolation){ 0 };
+    if (!iso->probe) return;
+    const rw_context *const ctx = iso->probe->ctx;
+    ctx->device->free(ctx->device_state, iso->data);
+    if (iso->words) ctx->device->free_words(ctx->device_state, iso->words);
+    rw_free(iso->views);
+    rw_free(iso->descs);
+    rw_free(iso->digests);
+    *iso = (struct rw_isolation){ 0 };
 }
 
 bool rw_at_shares(const struct rw_at *at, int out, int in)
@@ -59,29 +59,29 @@ bool rw_at_shares(const struct rw_at *at, int out, int in)
     return a && b && a < b + rw_view_span(&at->in[in]) && b < a + rw_view_span(&at->out[out]);
 }
 
-/* ---- room for operands ---- */
+/* ---- memory for operands ---- */
 
 static size_t slot_bytes(size_t bytes)
 {
-    return rw_round_up(2 * TURN + bytes + RW_MARGIN, TURN);
+    return rw_round_up(2 * ALIASING + bytes + RW_MARGIN, ALIASING);
 }
 
-static rw_op_call call_of(const struct rw_isolation *room, const struct rw_at *at, int threads)
+static rw_op_call call_of(const struct rw_isolation *iso, const struct rw_at *at, int threads)
 {
-    rw_context *const ctx = room->probe->ctx;
+    rw_context *const ctx = iso->probe->ctx;
     const rw_kernel k = rw_execute_kernel(at);
-    for (int i = 0; i < at->n_in; i++) room->descs[i] = (rw_operand_desc){ at->in[i].dtype, at->in[i].layout };
-    for (int i = 0; i < at->n_out; i++) room->descs[at->n_in + i] = (rw_operand_desc){ at->out[i].dtype,
-                                                                                       at->out[i].layout };
+    for (int i = 0; i < at->n_in; i++) iso->descs[i] = (rw_operand_desc){ at->in[i].dtype, at->in[i].layout };
+    for (int i = 0; i < at->n_out; i++) iso->descs[at->n_in + i] = (rw_operand_desc){ at->out[i].dtype,
+                                                                                            at->out[i].layout };
     return (rw_op_call){ .op = k.op, .attrs = k.attrs, .n_inputs = at->n_in, .n_outputs = at->n_out,
-                         .in = room->descs, .out = room->descs + at->n_in, .kind = ctx->kind, .threads = threads,
+                         .in = iso->descs, .out = iso->descs + at->n_in, .kind = ctx->kind, .threads = threads,
                          .device = ctx->device_state, .ctx = ctx };
 }
 
 /* SIZE_MAX: out of memory. */
-static size_t workspace_of(const struct rw_isolation *room, const struct rw_at *at, int threads)
+static size_t workspace_of(const struct rw_isolation *iso, const struct rw_at *at, int threads)
 {
-    const rw_op_call call = call_of(room, at, threads);
+    const rw_op_call call = call_of(iso, at, threads);
     return rw_call_workspace(&call);
 }
 
@@ -100,30 +100,30 @@ static bool has_memory(const rw_view *v)
 
 /* Reserves memory for both executions of one action: each operand between margins, and the workspace. The memory
    grows to the largest action and is kept for the next one. */
-static bool make_room(struct rw_isolation *room, const struct rw_at *at)
+static bool make_room(struct rw_isolation *iso, const struct rw_at *at)
 {
-    const rw_context *const ctx = room->probe->ctx;
+    const rw_context *const ctx = iso->probe->ctx;
     const size_t n = (size_t)at->n_in + (size_t)at->n_out;
-    size_t bytes = TURN;
-    if (!rw_grow(&room->views, &room->cap_views, 0, RW_ROOMS * n, sizeof *room->views) ||
-        !rw_grow(&room->descs, &room->cap_descs, 0, n, sizeof *room->descs) ||
-        !rw_grow(&room->digests, &room->cap_digests, 0, n, sizeof *room->digests))
+    size_t bytes = ALIASING;
+    if (!rw_grow(&iso->views, &iso->cap_views, 0, RW_ROOMS * n, sizeof *iso->views) ||
+        !rw_grow(&iso->descs, &iso->cap_descs, 0, n, sizeof *iso->descs) ||
+        !rw_grow(&iso->digests, &iso->cap_digests, 0, n, sizeof *iso->digests))
         return false;
     for (int pass = 0; pass < RW_ROOMS; pass++) {
-        const size_t workspace = workspace_of(room, at, threads_of(at, pass));
+        const size_t workspace = workspace_of(iso, at, threads_of(at, pass));
         if (workspace == SIZE_MAX) return false;
         bytes += workspace ? slot_bytes(workspace) : 0;
         for (int i = 0; i < at->n_in; i++) bytes += has_memory(&at->in[i]) ? slot_bytes(rw_view_span(&at->in[i])) : 0;
         for (int i = 0; i < at->n_out; i++)
             bytes += has_memory(&at->out[i]) ? slot_bytes(rw_view_span(&at->out[i])) : 0;
     }
-    if (!room->words && ctx->device->make_words && !(room->words = ctx->device->make_words(ctx->device_state)))
+    if (!iso->words && ctx->device->make_words && !(iso->words = ctx->device->make_words(ctx->device_state)))
         return false;
-    if (room->bytes >= bytes) return true;
-    ctx->device->free(ctx->device_state, room->data);
-    room->data = ctx->device->alloc(ctx->device_state, bytes);
-    room->bytes = room->data ? bytes : 0;
-    return room->data;
+    if (iso->bytes >= bytes) return true;
+    ctx->device->free(ctx->device_state, iso->data);
+    iso->data = ctx->device->alloc(ctx->device_state, bytes);
+    iso->bytes = iso->data ? bytes : 0;
+    return iso->data;
 }
 
 /* Alignment of such an operand in a plan: results are placed closer together than buffers in the arena, and scalar
@@ -133,11 +133,11 @@ static uintptr_t unit_of(const rw_view *v)
     return v->layout->rank ? RW_RESULT_ALIGNMENT : rw_dtype_size(v->dtype);
 }
 
-/* An address for a copy: in one room one unit further, in the other with all of these bits inverted. */
+/* An address for a copy: in one execution one unit further, in the other with all of these bits inverted. */
 static char *next_place(struct pass *p, const void *original, size_t bytes, uintptr_t unit)
 {
-    const uintptr_t low = (uintptr_t)original & (TURN - 1);
-    char *const at = p->next + TURN + (p->number ? low ^ (TURN - unit) : (low + unit) & (TURN - 1));
+    const uintptr_t low = (uintptr_t)original & (ALIASING - 1);
+    char *const at = p->next + ALIASING + (p->number ? low ^ (ALIASING - unit) : (low + unit) & (ALIASING - 1));
     p->next += slot_bytes(bytes);
     return at;
 }
@@ -145,13 +145,13 @@ static char *next_place(struct pass *p, const void *original, size_t bytes, uint
 /* Copies an operand, or fills it with a pattern, between margins. */
 static rw_status put(struct pass *p, char *at, const void *given, enum rw_pattern pattern, size_t bytes)
 {
-    const rw_context *const ctx = p->room->probe->ctx;
+    const rw_context *const ctx = p->iso->probe->ctx;
     const enum rw_pattern around = given ? beside_read[p->number] : beside_written[p->number];
-    rw_status status = rw_patterns_fill(p->room->probe, at - RW_MARGIN, RW_MARGIN, around);
+    rw_status status = rw_patterns_fill(p->iso->probe, at - RW_MARGIN, RW_MARGIN, around);
     if (!status)
         status = given ? ctx->device->upload(ctx->device_state, at, given, bytes)
-                       : rw_patterns_fill(p->room->probe, at, bytes, pattern);
-    return status ? status : rw_patterns_fill(p->room->probe, at + bytes, RW_MARGIN, around);
+                       : rw_patterns_fill(p->iso->probe, at, bytes, pattern);
+    return status ? status : rw_patterns_fill(p->iso->probe, at + bytes, RW_MARGIN, around);
 }
 
 /* Copies the inputs, and fills outputs and workspace with a pattern. The views then point to the copies: the kernel
@@ -159,7 +159,7 @@ static rw_status put(struct pass *p, char *at, const void *given, enum rw_patter
 static rw_status furnish(struct pass *p)
 {
     const struct rw_at *const at = p->at;
-    const rw_context *const ctx = p->room->probe->ctx;
+    const rw_context *const ctx = p->iso->probe->ctx;
     const int n = at->n_in + at->n_out;
     /* Device memory is read immediately, and queued work may still write it or copy it in. */
     rw_status status = ctx->device->finish(ctx->device_state);
@@ -171,7 +171,7 @@ static rw_status furnish(struct pass *p)
         status = put(p, p->views[i].data, i < at->n_in ? from->data : NULL, within(p->number, from->dtype),
                      rw_view_span(from));
     }
-    p->k.workspace_bytes = workspace_of(p->room, at, p->k.threads);
+    p->k.workspace_bytes = workspace_of(p->iso, at, p->k.threads);
     if (status || !p->k.workspace_bytes) return status;
     p->k.workspace = next_place(p, NULL, p->k.workspace_bytes, RW_RESULT_ALIGNMENT);
     return put(p, p->k.workspace, NULL, within(p->number, RW_F32), p->k.workspace_bytes);
@@ -179,9 +179,9 @@ static rw_status furnish(struct pass *p)
 
 /* ---- determining the fault ---- */
 
-static rw_status download(const struct rw_isolation *room, void *to, const void *from, size_t bytes)
+static rw_status download(const struct rw_isolation *iso, void *to, const void *from, size_t bytes)
 {
-    const rw_context *const ctx = room->probe->ctx;
+    const rw_context *const ctx = iso->probe->ctx;
     return ctx->device->download(ctx->device_state, to, from, bytes);
 }
 
@@ -202,9 +202,9 @@ static rw_status check_margins(const struct pass *p, const enum rw_pattern *besi
 {
     bool whole;
     size_t first, last;
-    for (int behind = 0; behind < 2; behind++) {
-        const char *const margin = behind ? data + bytes : data - RW_MARGIN;
-        const rw_status status = rw_patterns_margin(p->room->probe, margin, beside[p->number], &whole, &first,
+    for (int at_end = 0; at_end < 2; at_end++) {
+        const char *const margin = at_end ? data + bytes : data - RW_MARGIN;
+        const rw_status status = rw_patterns_margin(p->iso->probe, margin, beside[p->number], &whole, &first,
                                                     &last);
         if (status || whole) {
             if (status) return status;
@@ -212,14 +212,14 @@ static rw_status check_margins(const struct pass *p, const enum rw_pattern *besi
         }
         accuse(p->at, CKPT_CAUSE_OUTSIDE, -1, report);
         snprintf(report->detail, sizeof report->detail, "it wrote %s its %s %d, from byte %td to %td of %zu",
-                 behind ? "behind" : "before", what, i, margin + first - data, margin + last - data, bytes);
+                 at_end ? "after" : "before", what, i, margin + first - data, margin + last - data, bytes);
         return RW_OK;
     }
     return RW_OK;
 }
 
 /* Detects writes to inputs. An input that the op may overwrite in place is exempt. */
-static rw_status check_inputs(const struct rw_isolation *room, const struct rw_at *at, const rw_view *in, bool in_place,
+static rw_status check_inputs(const struct rw_isolation *iso, const struct rw_at *at, const rw_view *in, bool in_place,
                               ckpt_report *report)
 {
     for (int i = 0; !report->mismatches && i < at->n_in; i++) {
@@ -228,14 +228,14 @@ static rw_status check_inputs(const struct rw_isolation *room, const struct rw_a
         if (!has_memory(&in[i])) continue;
         for (int k = 0; in_place && k < at->n_out; k++) shares |= rw_at_shares(at, k, i);
         if (shares) continue;
-        const rw_status status = rw_patterns_digest(room->probe, in[i].data, rw_view_span(&in[i]), &now);
+        const rw_status status = rw_patterns_digest(iso->probe, in[i].data, rw_view_span(&in[i]), &now);
         if (status) return status;
-        if (rw_digest_equal(now, room->digests[i])) continue;
+        if (rw_digest_equal(now, iso->digests[i])) continue;
         if (!in_place) { /* the digest of the input may be outdated: another node has written to it since */
-            const rw_status again = rw_patterns_digest(room->probe, at->in[i].data, rw_view_span(&at->in[i]),
-                                                       &room->digests[i]);
+            const rw_status again = rw_patterns_digest(iso->probe, at->in[i].data, rw_view_span(&at->in[i]),
+                                                       &iso->digests[i]);
             if (again) return again;
-            if (rw_digest_equal(now, room->digests[i])) continue;
+            if (rw_digest_equal(now, iso->digests[i])) continue;
         }
         accuse(at, CKPT_CAUSE_INPUT_WRITTEN, -1, report);
         snprintf(report->detail, sizeof report->detail, "it wrote over its input %d", i);
@@ -253,7 +253,7 @@ static rw_status check_pass(const struct pass *p, ckpt_report *report)
                                    report);
     if (!status && !report->mismatches && p->k.workspace)
         status = check_margins(p, beside_written, "workspace", 0, p->k.workspace, p->k.workspace_bytes, report);
-    if (!status && !report->mismatches) status = check_inputs(p->room, at, p->k.in, false, report);
+    if (!status && !report->mismatches) status = check_inputs(p->iso, at, p->k.in, false, report);
     for (int i = 0; !status && !report->mismatches && i < at->n_in; i++)
         if (has_memory(&p->k.in[i]))
             status = check_margins(p, beside_read, "input", i, p->k.in[i].data, rw_view_span(&p->k.in[i]), report);
@@ -268,15 +268,15 @@ static bool holds(const unsigned char *data, size_t bytes, enum rw_pattern patte
 }
 
 /* Two executions gave different bytes: where, and why if that can be determined. The second one was in the second
-   room or in place. */
-static rw_status describe(const struct rw_isolation *room, const struct rw_at *at, int output, const void *a,
+   isolated execution or in place. */
+static rw_status describe(const struct rw_isolation *iso, const struct rw_at *at, int output, const void *a,
                           const void *b, ckpt_report *report)
 {
     const rw_view *const v = &at->out[output];
     const size_t bytes = rw_view_span(v), size = rw_dtype_size(v->dtype);
     unsigned char *const x = rw_malloc(bytes), *const y = rw_malloc(bytes);
-    rw_status status = x && y ? download(room, x, a, bytes) : RW_ERR_MEMORY;
-    if (!status) status = download(room, y, b, bytes);
+    rw_status status = x && y ? download(iso, x, a, bytes) : RW_ERR_MEMORY;
+    if (!status) status = download(iso, y, b, bytes);
     if (!status) {
         accuse(at, CKPT_CAUSE_NONDETERMINISTIC, output, report);
         rw_report_element(x, y, bytes, v->dtype, report);
@@ -287,7 +287,8 @@ static rw_status describe(const struct rw_isolation *room, const struct rw_at *a
                      report->element, output);
         } else {
             snprintf(report->detail, sizeof report->detail,
-                     "run again by itself it gave other bytes in output %d: it depends on more than its inputs",
+                     "re-executed in isolation it gave different bytes in output %d: it depends on more than its "
+                     "inputs",
                      output);
         }
     }
@@ -303,11 +304,11 @@ static rw_status describe(const struct rw_isolation *room, const struct rw_at *a
 static rw_status run_pass(struct pass *p)
 {
     struct rw_at *const at = p->at;
-    rw_context *const ctx = p->room->probe->ctx;
+    rw_context *const ctx = p->iso->probe->ctx;
     p->k = rw_execute_kernel(at);
     p->k.threads = threads_of(at, p->number);
     p->k.serial = p->number ? ~p->k.serial & INT32_MAX : p->k.serial + 1;
-    p->k.words_ = p->room->words;
+    p->k.words_ = p->iso->words;
     p->k.in = p->views;
     p->k.out = p->views + at->n_in;
     rw_status status = furnish(p);
@@ -328,82 +329,82 @@ static bool is_noted(const struct rw_table *noted, const struct rw_at *at, uint3
             (v < noted->mark && rw_tape_value(at->run->tape, rw_tape_base(at->run->tape, v))->producer == RW_NONE_ID));
 }
 
-static rw_status note_inputs(struct rw_isolation *room, const struct rw_at *at, const struct rw_table *noted)
+static rw_status note_inputs(struct rw_isolation *iso, const struct rw_at *at, const struct rw_table *noted)
 {
     rw_status status = RW_OK;
     for (int i = 0; !status && i < at->n_in; i++) {
         const uint32_t v = rw_plan_operand(at->run->tape, at->run->plan, at->node->first_input + (uint32_t)i);
         if (!has_memory(&at->in[i])) continue;
-        if (is_noted(noted, at, v, i)) room->digests[i] = noted->digest[v];
-        else status = rw_patterns_digest(room->probe, at->in[i].data, rw_view_span(&at->in[i]), &room->digests[i]);
+        if (is_noted(noted, at, v, i)) iso->digests[i] = noted->digest[v];
+        else status = rw_patterns_digest(iso->probe, at->in[i].data, rw_view_span(&at->in[i]), &iso->digests[i]);
     }
     return status;
 }
 
 /* Compares outputs of the second execution with the first one's. */
-static rw_status compare_passes(struct rw_isolation *room, const struct pass *pass, ckpt_report *report)
+static rw_status compare_passes(struct rw_isolation *iso, const struct pass *pass, ckpt_report *report)
 {
     const struct rw_at *const at = pass->at;
     rw_status status = RW_OK;
     for (int i = 0; !status && !report->mismatches && i < at->n_out; i++) {
-        struct rw_digest *const first = &room->digests[at->n_in + i], second;
+        struct rw_digest *const first = &iso->digests[at->n_in + i], second;
         if (!has_memory(&at->out[i])) continue;
-        status = rw_patterns_digest(room->probe, pass[0].views[at->n_in + i].data, rw_view_span(&at->out[i]), first);
+        status = rw_patterns_digest(iso->probe, pass[0].views[at->n_in + i].data, rw_view_span(&at->out[i]), first);
         if (!status)
-            status = rw_patterns_digest(room->probe, pass[1].views[at->n_in + i].data, rw_view_span(&at->out[i]),
+            status = rw_patterns_digest(iso->probe, pass[1].views[at->n_in + i].data, rw_view_span(&at->out[i]),
                                         &second);
         if (!status && !rw_digest_equal(*first, second))
-            status = describe(room, at, i, pass[0].views[at->n_in + i].data, pass[1].views[at->n_in + i].data,
+            status = describe(iso, at, i, pass[0].views[at->n_in + i].data, pass[1].views[at->n_in + i].data,
                               report);
     }
     return status;
 }
 
-static rw_status try_twice(struct rw_isolation *room, struct rw_at *at, const struct rw_table *noted,
+static rw_status try_twice(struct rw_isolation *iso, struct rw_at *at, const struct rw_table *noted,
                            ckpt_report *report)
 {
     struct pass pass[RW_ROOMS];
-    char *next = (char *)rw_round_up((uintptr_t)room->data, TURN);
-    rw_status status = note_inputs(room, at, noted);
+    char *next = (char *)rw_round_up((uintptr_t)iso->data, ALIASING);
+    rw_status status = note_inputs(iso, at, noted);
     for (int i = 0; !status && !report->mismatches && i < RW_ROOMS; i++) {
-        pass[i] = (struct pass){ .room = room, .at = at, .number = i, .next = next,
-                                 .views = room->views + i * (at->n_in + at->n_out) };
+        pass[i] = (struct pass){ .iso = iso, .at = at, .number = i, .next = next,
+                                 .views = iso->views + i * (at->n_in + at->n_out) };
         status = run_pass(&pass[i]);
         if (!status) status = check_pass(&pass[i], report);
         next = pass[i].next;
     }
-    return status || report->mismatches ? status : compare_passes(room, pass, report);
+    return status || report->mismatches ? status : compare_passes(iso, pass, report);
 }
 
-rw_status rw_isolation_before(struct rw_isolation *room, struct rw_at *at, const struct rw_table *noted,
+rw_status rw_isolation_before(struct rw_isolation *iso, struct rw_at *at, const struct rw_table *noted,
                               ckpt_report *report)
 {
-    rw_context *const ctx = room->probe->ctx;
-    room->tried = false;
+    rw_context *const ctx = iso->probe->ctx;
+    iso->tried = false;
     if (!at->node) return RW_OK;
     if (ctx->ops[at->node->op]->flags & (RW_OP_STATEFUL | RW_OP_COMMIT | RW_OP_NONDETERMINISTIC)) return RW_OK;
-    if (!make_room(room, at)) return rw_fail(ctx, RW_ERR_MEMORY, "verification: out of memory");
-    const rw_status status = try_twice(room, at, noted, report);
-    room->tried = !status && !report->mismatches;
+    if (!make_room(iso, at)) return rw_fail(ctx, RW_ERR_MEMORY, "verification: out of memory");
+    const rw_status status = try_twice(iso, at, noted, report);
+    iso->tried = !status && !report->mismatches;
     return status ? rw_fail(ctx, status, "verification: %s", rw_status_name(status)) : RW_OK;
 }
 
-rw_status rw_isolation_after(struct rw_isolation *room, const struct rw_at *at, ckpt_report *report)
+rw_status rw_isolation_after(struct rw_isolation *iso, const struct rw_at *at, ckpt_report *report)
 {
     rw_status status = RW_OK;
-    for (int i = 0; room->tried && !status && !report->mismatches && i < at->n_out; i++) {
+    for (int i = 0; iso->tried && !status && !report->mismatches && i < at->n_out; i++) {
         struct rw_digest now;
         if (!has_memory(&at->out[i])) continue;
-        status = rw_patterns_digest(room->probe, at->out[i].data, rw_view_span(&at->out[i]), &now);
-        if (!status && !rw_digest_equal(now, room->digests[at->n_in + i]))
-            status = describe(room, at, i, room->views[at->n_in + i].data, at->out[i].data, report);
+        status = rw_patterns_digest(iso->probe, at->out[i].data, rw_view_span(&at->out[i]), &now);
+        if (!status && !rw_digest_equal(now, iso->digests[at->n_in + i]))
+            status = describe(iso, at, i, iso->views[at->n_in + i].data, at->out[i].data, report);
     }
-    if (room->tried && !status && !report->mismatches) status = check_inputs(room, at, at->in, true, report);
-    return status ? rw_fail(room->probe->ctx, status, "verification: %s", rw_status_name(status)) : RW_OK;
+    if (iso->tried && !status && !report->mismatches) status = check_inputs(iso, at, at->in, true, report);
+    return status ? rw_fail(iso->probe->ctx, status, "verification: %s", rw_status_name(status)) : RW_OK;
 }
 
-const struct rw_digest *rw_isolation_output(const struct rw_isolation *room, const struct rw_at *at, int i)
+const struct rw_digest *rw_isolation_output(const struct rw_isolation *iso, const struct rw_at *at, int i)
 {
     const rw_view *const v = &at->out[i];
-    return room->tried && has_memory(v) && rw_view_span(v) == rw_view_bytes(v) ? &room->digests[at->n_in + i] : NULL;
+    return iso->tried && has_memory(v) && rw_view_span(v) == rw_view_bytes(v) ? &iso->digests[at->n_in + i] : NULL;
 }

@@ -220,7 +220,8 @@ static rw_status check_effects(const rw_tape *t)
     for (size_t i = 0; i < t->n_effects; i++) {
         const rw_op_def *const op = t->ctx->ops[t->nodes[t->effects[i].node].op];
         if (!(op->flags & RW_OP_COMMIT))
-            return rw_fail(t->ctx, RW_ERR_UNSUPPORTED, "rw_find_nonfinite: %s has an effect and cannot run twice",
+            return rw_fail(t->ctx, RW_ERR_UNSUPPORTED,
+                           "rw_find_nonfinite: expected a step that can run twice, got one with %s and its effect",
                            op->name);
     }
     return RW_OK;
@@ -253,8 +254,8 @@ void rw_nonfinite_print(const rw_nonfinite *w, FILE *out)
     if (!w || !out) return;
     if (w->differs)
         fprintf(out,
-                "%s%s%s at %s: not the bytes that were read before: a fault of the machine, or an op that breaks "
-                "its law, which ckpt_verify() names\n",
+                "%s%s%s at %s: different bytes than were read before: a hardware fault, or an op that is not a "
+                "function of its inputs, which ckpt_verify() names\n",
                 w->op, *w->region ? " in " : "", w->region, w->site);
     if (!w->found) {
         if (!w->differs) fprintf(out, "every value of the step is finite\n");
@@ -262,10 +263,10 @@ void rw_nonfinite_print(const rw_nonfinite *w, FILE *out)
     }
     fprintf(out,
             "%s%s%s%s: %g, the first of %lld of %lld elements, at %lld; %s %s%s%s at %s, %s%s%swhich reads %g to %g\n",
-            w->leaf       ? "held from the beginning"
-            : w->backward ? "a gradient"
-                          : "made in forward",
-            *w->value ? " by \"" : "", w->value, *w->value ? "\"" : "", w->got, (long long)w->count,
+            w->leaf       ? "initial value"
+            : w->backward ? "gradient"
+                          : "forward value",
+            *w->value ? " of \"" : "", w->value, *w->value ? "\"" : "", w->got, (long long)w->count,
             (long long)w->elements, (long long)w->element,
             w->leaf       ? "first read by"
             : w->backward ? "of"

@@ -12,7 +12,7 @@ bool rw_table_make(struct rw_table *table, const rw_plan *plan)
 {
     table->n = plan->mark_values + plan->n_values;
     table->mark = plan->mark_values;
-    table->made = rw_plan_first_made(plan);
+    table->first_computed = rw_plan_first_computed(plan);
     table->digest = rw_calloc(table->n, sizeof *table->digest);
     table->known = rw_calloc(table->n, sizeof *table->known);
     return table->digest && table->known;
@@ -96,7 +96,7 @@ static rw_status fill_outputs(const struct rw_verifier *w, const struct rw_at *a
         const bool in_arena = !rw_word_is_source(words[i]);
         const size_t bytes = rw_view_bytes(&at->out[i]);
         if (!bytes || (!in_arena && !rw_word_is(p, words[i], RW_SOURCE_RESULT)) || takes_an_input(at, i)) continue;
-        if (in_arena && w->buffers_of && w->role == RW_WATCH_NOTES) continue;
+        if (in_arena && w->buffers_of && w->role == RW_WATCH_RECORDS) continue;
         status = rw_patterns_fill(w->probe, at->out[i].data, in_arena ? rw_round_up(bytes, p->unit) : bytes,
                                   w->pattern);
     }
@@ -109,15 +109,15 @@ static rw_status check_margins(struct rw_verifier *w, const struct rw_at *at)
     const struct rw_run *const r = at->run;
     size_t first, last;
     bool whole = true;
-    for (int behind = 0; behind < 2 && r->arena && !w->found.mismatches; behind++) {
-        const char *const margin = behind ? rw_run_arena(r) + r->plan->arena_bytes : rw_run_arena(r) - RW_MARGIN;
+    for (int at_end = 0; at_end < 2 && r->arena && !w->found.mismatches; at_end++) {
+        const char *const margin = at_end ? rw_run_arena(r) + r->plan->arena_bytes : rw_run_arena(r) - RW_MARGIN;
         const rw_status status = rw_patterns_margin(w->probe, margin, w->pattern, &whole, &first, &last);
         if (status) return status;
         if (whole) continue;
         w->found.mismatches = 1;
         w->found.cause = CKPT_CAUSE_OUTSIDE;
         rw_report_place(r->tape, at->node, at->kind == RW_ACTION_REPLAY, &w->found);
-        snprintf(w->found.detail, sizeof w->found.detail, "it wrote %s the arena", behind ? "behind" : "before");
+        snprintf(w->found.detail, sizeof w->found.detail, "it wrote %s the arena", at_end ? "after" : "before");
     }
     return RW_OK;
 }
@@ -188,8 +188,8 @@ static rw_status note(struct rw_verifier *w, const struct rw_at *at)
     rw_status status = RW_OK;
     for (int i = 0; !status && i < at->n_out; i++) {
         const uint32_t v = at->node->first_output + (uint32_t)i;
-        const struct rw_digest *const known = w->room && !w->found.mismatches ? rw_isolation_output(w->room, at,
-                                                                                                    i) : NULL;
+        const struct rw_digest *const known = w->iso && !w->found.mismatches ? rw_isolation_output(w->iso, at,
+                                                                                                         i) : NULL;
         if (known) w->table->digest[v] = *known;
         else status = digest_view(w, &at->out[i], &w->table->digest[v]);
         w->table->known[v] = true;
@@ -262,7 +262,7 @@ rw_status rw_verifier_check_results(struct rw_verifier *w, const struct rw_run *
         w->found.mismatches = 1;
         w->found.cause = CKPT_CAUSE_CORRUPTION;
         rw_report_place(r->tape, rw_plan_node(r->tape, r->plan, r->plan->actions[x->action].node), false, &w->found);
-        snprintf(w->found.detail, sizeof w->found.detail, "what it had made was overwritten before the step ended");
+        snprintf(w->found.detail, sizeof w->found.detail, "its result was overwritten before the step ended");
     }
     return RW_OK;
 }
@@ -290,7 +290,7 @@ static rw_status begin(struct rw_observer *o, struct rw_run *r, size_t from, siz
     }
     w->last = to - 1;
     if (from) return RW_OK;
-    const bool rehearsed = w->role == RW_WATCH_NOTES && (r->flags & RW_RUN_REHEARSAL);
+    const bool rehearsed = w->role == RW_WATCH_RECORDS && (r->flags & RW_RUN_REHEARSAL);
     const rw_status status = rehearsed ? find_buffers(w, r) : RW_OK;
     return status ? status : failed(w, fill_arena(w, r));
 }
@@ -310,11 +310,11 @@ static rw_status before(struct rw_observer *o, struct rw_at *at)
     struct rw_verifier *const w = (struct rw_verifier *)o;
     rw_status status = RW_OK;
     if (!at->node || at->kind == RW_ACTION_COMMIT) return RW_OK;
-    if (w->role == RW_WATCH_NOTES) status = note_leaves(w, at);
+    if (w->role == RW_WATCH_RECORDS) status = note_leaves(w, at);
     if (!status) status = fill_outputs(w, at);
     if (status) return failed(w, status);
-    const struct rw_table *const noted = w->role == RW_WATCH_NOTES ? w->table : NULL;
-    if (w->room && w->role < RW_WATCH_COMPARES) status = rw_isolation_before(w->room, at, noted, &w->found);
+    const struct rw_table *const noted = w->role == RW_WATCH_RECORDS ? w->table : NULL;
+    if (w->iso && w->role < RW_WATCH_COMPARES) status = rw_isolation_before(w->iso, at, noted, &w->found);
     return status ? status : give_verdict(w);
 }
 
@@ -323,14 +323,14 @@ static rw_status after(struct rw_observer *o, const struct rw_at *at)
     struct rw_verifier *const w = (struct rw_verifier *)o;
     rw_status status = RW_OK;
     if (!at->node || at->kind == RW_ACTION_COMMIT) return RW_OK;
-    if (w->room && w->role < RW_WATCH_COMPARES) status = rw_isolation_after(w->room, at, &w->found);
+    if (w->iso && w->role < RW_WATCH_COMPARES) status = rw_isolation_after(w->iso, at, &w->found);
     if (status) return status;
     status = w->role == RW_WATCH_CAPTURES   ? capture(w, at)
              : w->role == RW_WATCH_COMPARES ? compare(w, at)
-             : w->role == RW_WATCH_NOTES    ? note(w, at)
+             : w->role == RW_WATCH_RECORDS    ? note(w, at)
                                             : RW_OK;
     if (!status) status = check_margins(w, at);
-    if (!status && w->role == RW_WATCH_NOTES && w->buffers_of && at->run->arena) status = fill_leaving(w, at);
+    if (!status && w->role == RW_WATCH_RECORDS && w->buffers_of && at->run->arena) status = fill_leaving(w, at);
     if (!status && w->role == RW_WATCH_COMPARES && at->run->arena && at->action == w->last)
         status = measure(w, at->run);
     return status ? failed(w, status) : give_verdict(w);

@@ -20,7 +20,7 @@
 #include "plan/arena_buffers.h"
 #include "verify/isolate.h"
 
-enum rw_verifier_role { RW_WATCH_TRIES, RW_WATCH_NOTES, RW_WATCH_COMPARES, RW_WATCH_CAPTURES };
+enum rw_verifier_role { RW_WATCH_TRIES, RW_WATCH_RECORDS, RW_WATCH_COMPARES, RW_WATCH_CAPTURES };
 
 /* The last write to a source of the run. */
 struct rw_written {
@@ -34,7 +34,7 @@ struct rw_verifier {
     enum rw_verifier_role role;
     enum rw_pattern pattern;
     const struct rw_patterns *probe;
-    struct rw_isolation *room;   /* of TRIES and NOTES */
+    struct rw_isolation *iso;   /* of TRIES and NOTES */
     bool says;              /* findings of isolated execution become the context's error, because no caller records
                                them */
     struct rw_table *table; /* filled by NOTES, compared by COMPARES; NULL for TRIES */

@@ -10,16 +10,16 @@ const char *ckpt_cause_name(ckpt_cause cause)
     RW_LOOKS_ONLY;
     switch (cause) {
     case CKPT_CAUSE_NONE: return "none";
-    case CKPT_CAUSE_TICKET: return "the replay drew other random numbers";
+    case CKPT_CAUSE_TICKET: return "the replay drew different random numbers";
     case CKPT_CAUSE_INPUT_CHANGED: return "a parameter, input or buffer that it reads changed between the runs";
-    case CKPT_CAUSE_NONDETERMINISTIC: return "the kernel gives other bytes from the same inputs";
+    case CKPT_CAUSE_NONDETERMINISTIC: return "the kernel gives different bytes for the same inputs";
     case CKPT_CAUSE_ORDER: return "gradient contributions were added in another order";
-    case CKPT_CAUSE_MOVED: return "it was moved out of the device's memory and came back as other bytes";
+    case CKPT_CAUSE_MOVED: return "it was offloaded and read back with different bytes";
     case CKPT_CAUSE_CORRUPTION: return "its memory was overwritten, or the kernel depends on more than its inputs";
     case CKPT_CAUSE_UNWRITTEN: return "the kernel leaves part of an output unwritten";
     case CKPT_CAUSE_OUTSIDE: return "the kernel writes outside its outputs";
     case CKPT_CAUSE_INPUT_WRITTEN: return "the kernel writes over an input";
-    case CKPT_CAUSE_RULE: return "the op's gradient rule recorded other ops the second time";
+    case CKPT_CAUSE_RULE: return "the op's gradient rule recorded different ops the second time";
     }
     return "unknown";
 }
@@ -98,9 +98,9 @@ void rw_report_text(const ckpt_report *r, char *text, size_t size)
     const bool alone = is_of_one_node(r), has_values = r->expected != 0 || r->got != 0 || r->ulp;
     if (has_values)
         snprintf(values, sizeof values, ", element %" PRId64 ": %.9g %s, %.9g %s, %" PRIu64 " ulp apart", r->element,
-                 r->expected, alone ? "by itself" : "without recompute", r->got, alone ? "then" : "with", r->ulp);
+                 r->expected, alone ? "first" : "without recompute", r->got, alone ? "then" : "with", r->ulp);
     snprintf(text, size, "%s: %zu values differ. First at %s of %s%s%s%s (%s), region \"%s\"%s. Likely cause: %s%s%s",
-             alone ? "an op breaks its law" : "recompute changes bytes", r->mismatches,
+             alone ? "an op is not a function of its inputs" : "recompute changes bytes", r->mismatches,
              r->replay ? "the replay" : "the first run", r->op, *r->value ? " \"" : "", r->value, *r->value ? "\"" : "",
              r->site, r->region, values, ckpt_cause_name(r->cause), *r->detail ? ": " : "", r->detail);
 }

@@ -24,7 +24,7 @@ struct subject {
     const struct rw_request *request;
     const void *const *seeds;
     const struct rw_patterns *probe;
-    struct rw_isolation *room;
+    struct rw_isolation *iso;
 };
 
 /* The run without recompute. */
@@ -37,7 +37,7 @@ struct reference {
 struct verifier {
     struct rw_attach attach; /* first, because ctx->attach returns it */
     struct rw_patterns probe;
-    struct rw_isolation room;
+    struct rw_isolation iso;
 };
 
 static rw_status no_memory(const struct subject *x)
@@ -97,9 +97,9 @@ static rw_status make_reference(const struct subject *x, struct reference *ref, 
     rw_status status = plan_for(x, &rw_policy_none, &ref->plan);
     if (status) return status;
     if (!rw_table_make(&ref->table, ref->plan)) return no_memory(x);
-    rw_verifier_init(&w, RW_WATCH_NOTES, RW_PATTERN_NAN, x->probe);
+    rw_verifier_init(&w, RW_WATCH_RECORDS, RW_PATTERN_NAN, x->probe);
     w.table = &ref->table;
-    w.room = x->room;
+    w.iso = x->iso;
     status = rehearse(x, &w, ref->plan);
     if (w.found.mismatches) take_found(&w, report);
     rw_verifier_finish(&w);
@@ -114,7 +114,7 @@ static uint32_t operand(const rw_plan *p, uint32_t node, uint32_t i)
 {
     const uint32_t v = p->operands[p->nodes[node].first_input + i - p->mark_operands];
     if (v < p->mark_values) return v;
-    return v < rw_plan_first_made(p) ? RW_NONE_ID : v - rw_plan_first_made(p) + RW_WORD_SOURCE;
+    return v < rw_plan_first_computed(p) ? RW_NONE_ID : v - rw_plan_first_computed(p) + RW_WORD_SOURCE;
 }
 
 static bool same_node(const rw_plan *a, const rw_plan *b, uint32_t i)
@@ -130,9 +130,9 @@ static bool have_one_tail(const rw_tape *t, const rw_plan *a, const rw_plan *b, 
 {
     uint32_t i = 0;
     while (i < a->n_nodes && i < b->n_nodes && same_node(a, b, i)) i++;
-    const uint64_t made_a = a->mark_values + a->n_values - rw_plan_first_made(a);
-    const uint64_t made_b = b->mark_values + b->n_values - rw_plan_first_made(b);
-    if (i == a->n_nodes && i == b->n_nodes && made_a == made_b) return true;
+    const uint64_t computed_a = a->mark_values + a->n_values - rw_plan_first_computed(a);
+    const uint64_t computed_b = b->mark_values + b->n_values - rw_plan_first_computed(b);
+    if (i == a->n_nodes && i == b->n_nodes && computed_a == computed_b) return true;
     const struct rw_node *const last = i < b->n_nodes ? &b->nodes[i] : i < a->n_nodes ? &a->nodes[i] : NULL;
     *report = (ckpt_report){ .mismatches = 1, .cause = CKPT_CAUSE_RULE };
     if (last) rw_report_place(t, last->of == RW_NONE_ID ? last : &t->nodes[last->of], false, report);
@@ -145,8 +145,8 @@ static bool have_one_tail(const rw_tape *t, const rw_plan *a, const rw_plan *b, 
 
 /* Executes the plan once more to get the bytes of the node's output, in a plain run or at an action of the other
    run. */
-static void run_again(const struct subject *x, rw_plan *plan, uint32_t node, size_t at_action, int output,
-                      struct rw_verifier *ret)
+static void re_execute(const struct subject *x, rw_plan *plan, uint32_t node, size_t at_action, int output,
+                       struct rw_verifier *ret)
 {
     const enum rw_pattern pattern = at_action == SIZE_MAX ? RW_PATTERN_NAN : RW_PATTERN_LOW;
     rw_verifier_init(ret, RW_WATCH_CAPTURES, pattern, x->probe);
@@ -190,8 +190,8 @@ static void describe_mismatch(const struct subject *x, const struct reference *r
     const uint32_t plain_node = a.node < plan->mark_nodes ? a.node : a.node - plan->mark_nodes + ref->plan->mark_nodes;
     struct rw_verifier plain = { 0 }, again = { 0 };
     if (ref->plan->n_effects == ref->plan->n_commits)
-        run_again(x, ref->plan, plain_node, SIZE_MAX, second->output, &plain);
-    if (plan->n_effects == plan->n_commits) run_again(x, plan, a.node, second->action, second->output, &again);
+        re_execute(x, ref->plan, plain_node, SIZE_MAX, second->output, &plain);
+    if (plan->n_effects == plan->n_commits) re_execute(x, plan, a.node, second->action, second->output, &again);
     rw_report_place(t, &node, a.kind == RW_ACTION_REPLAY, report);
     if (v < plan->mark_values)
         snprintf(report->value, sizeof report->value, "%s", rw_tensor_name(rw_tape_value(t, v)));
@@ -261,17 +261,17 @@ static rw_status verify(const struct subject *x, ckpt_report *report)
     return status;
 }
 
-/* With the context's memory for isolation, or with memory for this one call. */
+/* With the context's memory for isolated executions, or with memory for this one call. */
 static rw_status with_room(rw_tape *t, const struct rw_request *request, const void *const *seeds,
                            rw_status (*work)(const struct subject *x, ckpt_report *report), ckpt_report *report)
 {
     struct rw_patterns probe;
-    struct rw_isolation room = { 0 };
+    struct rw_isolation iso = { 0 };
     rw_status status = rw_patterns_open(&probe, t->ctx);
-    rw_isolation_open(&room, &probe);
-    const struct subject x = { t, request, seeds, &probe, &room };
+    rw_isolation_open(&iso, &probe);
+    const struct subject x = { t, request, seeds, &probe, &iso };
     if (!status) status = work(&x, report);
-    rw_isolation_close(&room);
+    rw_isolation_close(&iso);
     rw_patterns_close(&probe);
     return status;
 }
@@ -330,8 +330,9 @@ static void compare_begun(const rw_tape *t, const struct rw_table *begun, const 
                                                                   : CKPT_CAUSE_NONDETERMINISTIC };
         rw_report_place(t, &t->nodes[x->producer], false, report);
         snprintf(report->value, sizeof report->value, "%s", rw_tensor_name(x));
-        snprintf(report->detail, sizeof report->detail, "when the loss was read it gave other bytes than now%s%.64s%s",
-                 changed ? ": \"" : "", changed ? changed : "", changed ? "\" has changed in between" : "");
+        snprintf(report->detail, sizeof report->detail,
+                 "when the loss was read it gave different bytes than now%s%.64s%s",
+                 changed ? ": \"" : "", changed ? changed : "", changed ? "\" has changed since" : "");
         return;
     }
 }
@@ -439,9 +440,9 @@ static rw_status watch_run(struct rw_attach *self, struct rw_run *r, struct rw_o
     struct rw_verifier *const w = rw_malloc(sizeof *w);
     if (!w) return RW_ERR_MEMORY;
     /* a step is compared with a rehearsal that starts with NaN; any other run is the only one */
-    rw_verifier_init(w, step ? RW_WATCH_NOTES : RW_WATCH_TRIES, step ? RW_PATTERN_LOW : RW_PATTERN_NAN, &v->probe);
+    rw_verifier_init(w, step ? RW_WATCH_RECORDS : RW_WATCH_TRIES, step ? RW_PATTERN_LOW : RW_PATTERN_NAN, &v->probe);
     w->observer.detach = detach;
-    w->room = &v->room;
+    w->iso = &v->iso;
     w->says = true;
     w->table = step ? &w->own : NULL;
     if (step && !rw_table_make(&w->own, r->plan)) {
@@ -457,7 +458,7 @@ static rw_status watch_run(struct rw_attach *self, struct rw_run *r, struct rw_o
 static void destroy(struct rw_attach *self)
 {
     struct verifier *const v = (struct verifier *)self;
-    rw_isolation_close(&v->room);
+    rw_isolation_close(&v->iso);
     rw_patterns_close(&v->probe);
     rw_free(v);
 }
@@ -472,7 +473,7 @@ rw_status rw_verify_attach(rw_context *ctx)
         destroy(&v->attach);
         return status;
     }
-    rw_isolation_open(&v->room, &v->probe);
+    rw_isolation_open(&v->iso, &v->probe);
     ctx->attach = &v->attach;
     return RW_OK;
 }
@@ -487,6 +488,6 @@ rw_status rw_verify_and_run(rw_tape *t, const struct rw_request *request, const 
     const struct rw_run *const begun = rw_run_stopped(t, request);
     struct rw_request own = *request;
     if (begun) own.seeded = begun->plan->seeded;
-    const struct subject x = { t, &own, seeds, &v->probe, &v->room };
+    const struct subject x = { t, &own, seeds, &v->probe, &v->iso };
     return verdict(t, verify_and_run(&x, &report), &report);
 }

@@ -260,7 +260,7 @@ Test(average, has_a_name)
     cr_expect(strstr(rw_error_message(other.ctx), "\"average of h.0/w\": expected a tensor of this tape"), "%s",
               rw_error_message(other.ctx));
     cr_expect_eq(rw_write(a, x, 3), RW_ERR_ARGUMENT);
-    cr_expect(strstr(rw_error_message(b.ctx), "expected 16, those of \"average of h.0/w\""), "%s",
+    cr_expect(strstr(rw_error_message(b.ctx), "expected 16, the size of \"average of h.0/w\", got 3"), "%s",
               rw_error_message(b.ctx));
     rw_error_clear(b.ctx);
     rw_tensor *const loss = rw_sum(b.t, rw_mul(b.t, a, p), RW_ALL_AXES, false);
@@ -350,7 +350,7 @@ Test(average, a_tape_that_used_it_runs_nothing_before_its_reset)
         rw_init_constant(w, 3);
         cr_assert_eq(rw_tape_create(&graphs, b.ctx), RW_OK);
         cr_assert_eq(rw_weight_average_create(&average, b.ctx, 0.5), RW_OK);
-        rw_tensor *const mean = rw_weight_average_of(average, w), *const turned = rw_reshape(b.t, mean, RW_SHAPE(1, 2));
+        rw_tensor *const mean = rw_weight_average_of(average, w), *const row = rw_reshape(b.t, mean, RW_SHAPE(1, 2));
         rw_tensor *const loss = rw_sum(b.t, rw_mul(b.t, mean, w), RW_ALL_AXES, false);
         rw_tensor *const again = rw_sum(graphs, rw_mul(graphs, mean, w), RW_ALL_AXES, false);
         cr_assert_eq(rw_item(b.t, loss), 18);
@@ -361,9 +361,9 @@ Test(average, a_tape_that_used_it_runs_nothing_before_its_reset)
         cr_expect_eq(rw_item(b.t, loss), 18); /* whose average still exists */
         cr_expect_eq(rw_backward(b.t, loss), RW_ERR_ARGUMENT);
         expect_refusal(&b, "rw_backward", gone);
-        cr_expect(isnan(rw_item(b.t, rw_sum(b.t, turned, RW_ALL_AXES, false))));
+        cr_expect(isnan(rw_item(b.t, rw_sum(b.t, row, RW_ALL_AXES, false))));
         expect_refusal(&b, "rw_item", gone);
-        cr_expect_eq(rw_read(b.t, turned, x, sizeof x), RW_ERR_ARGUMENT);
+        cr_expect_eq(rw_read(b.t, row, x, sizeof x), RW_ERR_ARGUMENT);
         expect_refusal(&b, "rw_read", gone);
         cr_expect_eq(rw_graph_launch(g), RW_ERR_ARGUMENT);
         expect_refusal(&b, "rw_graph_launch", gone);
@@ -417,7 +417,7 @@ Test(schedule, warms_up_first)
     }
 }
 
-Test(schedule, of_nonsense_is_no_number_and_no_optimizer_takes_it)
+Test(schedule, of_invalid_values_is_nan_and_no_optimizer_takes_it)
 {
     static const rw_lr_schedule bad[] = {
         { .kind = (rw_lr_schedule_kind)4, .lr = 1 },

@@ -209,7 +209,8 @@ static void ops(rw_context *ctx, rw_tape *t)
     rw_tensor *const positions = IN(rw_input(t, RW_I32, RW_SHAPE(16), at, sizeof at));
     note_tensor(ctx, "rw_randn", t, heads);
     note_tensor(ctx, "rw_rope", t, IN(rw_rope(t, heads, positions, 10000.1)));
-    note_tensor(ctx, "rw_rope_interleaved", t, IN(rw_rope_interleaved(t, heads, positions, 500000.7)));
+    note_tensor(ctx, "rw_rope_with", t,
+                IN(rw_rope_with(t, heads, positions, &(rw_rope_params){ .base = 500000.7, .interleaved = true })));
     note_tensor(ctx, "rw_attention", t,
                 IN(rw_attention(t, heads, heads, heads, &(rw_attention_params){ .causal = true, .dropout = 0.1f })));
     note_tensor(ctx, "rw_layernorm", t, IN(rw_layernorm(t, x, RW_NONE, RW_NONE, 1e-5f)));

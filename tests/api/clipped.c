@@ -97,7 +97,7 @@ Test(clipped, to_no_limit_nothing_changes)
 
 Test(clipped, or_refused)
 {
-    static const rw_clip_options refuses = { .error_if_nonfinite = true };
+    static const rw_clip_grad_norm_params refuses = { .error_if_nonfinite = true };
     struct world x = world_open();
     for (int at = -1; at < N; at++)
         for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
@@ -136,7 +136,7 @@ Test(clipped, or_refused)
 /* A refused clip is no change: a tape that has read a gradient continues. */
 Test(clipped, or_refused_without_a_change)
 {
-    static const rw_clip_options refuses = { .error_if_nonfinite = true };
+    static const rw_clip_grad_norm_params refuses = { .error_if_nonfinite = true };
     struct world x = world_open();
     rw_tape *const t = x.b.t;
     write_gradients(&x, 0, INFINITY);

@@ -162,7 +162,7 @@ Test(contracts, a_graph_takes_the_numbers_of_one_generator)
 
 /* ---- seeds ---- */
 
-Test(contracts, gradients_from_elsewhere)
+Test(contracts, gradients_of_another_tape)
 {
     struct fixture b = fixture_open(1, 1);
     const double twos[4] = { 2, 2, 2, 2 };
@@ -404,7 +404,7 @@ Test(contracts, the_oldest_product_goes)
 
 /* ---- policies ---- */
 
-Test(contracts, a_policy_for_regions_that_nobody_has)
+Test(contracts, a_policy_for_regions_that_do_not_exist)
 {
     struct fixture b = fixture_open(1, 1);
     char text[4096] = "";
@@ -437,7 +437,7 @@ Test(contracts, a_shape_with_an_extent_of_zero_has_no_elements)
     fixture_close(&b);
 }
 
-Test(contracts, bounds_that_no_number_is_between_are_refused)
+Test(contracts, bounds_without_a_number_between_are_refused)
 {
     static const struct {
         rw_dtype dtype;

@@ -249,14 +249,14 @@ static void of_recipes(struct delayed_world *x, int first, int last, float *ret)
 Test(delayed_rule, codes_of_another_recipe_on_the_tape_are_others)
 {
     static const float scales[9] = { 1, 1, 1, 1, 1, 1, 0x1p14f, 0x1p14f, 1 };
-    float by_steps[TOKENS * WIDTH], by_itself[TOKENS * WIDTH], behind[TOKENS * WIDTH];
+    float by_steps[TOKENS * WIDTH], by_itself[TOKENS * WIDTH], after[TOKENS * WIDTH];
     struct delayed_world x = delayed_world_open("none", 1, false);
     cr_assert_eq(rw_write(delayed_buffer(x.b.ctx, "fp8.scale"), scales, sizeof scales), RW_OK);
     of_recipes(&x, 0, 0, by_steps);
     of_recipes(&x, 1, 1, by_itself);
-    of_recipes(&x, 0, 1, behind);
+    of_recipes(&x, 0, 1, after);
     cr_expect_arr_neq(by_itself, by_steps, sizeof by_itself);
-    cr_expect_arr_eq(by_itself, behind, sizeof by_itself);
+    cr_expect_arr_eq(by_itself, after, sizeof by_itself);
     delayed_world_close(&x);
 }
 

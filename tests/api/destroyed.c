@@ -94,7 +94,7 @@ Test(destroyed, an_optimizer_that_scalers_stepped)
 }
 
 /* A total budget that holds one optimizer suffices for several in succession. */
-Test(destroyed, makes_room_under_a_total)
+Test(destroyed, frees_memory_under_a_total)
 {
     struct fixture b = fixture_open(1, 1);
     rw_tensor *const p = one_parameter(&b, 256);

@@ -152,15 +152,15 @@ Test(explain, reasons_are_true)
         rw_sum(b.t, rw_mul(b.t, rw_mul(b.t, x, x), first), RW_ALL_AXES, false);
         explained(&b, CKPT_EXPLAIN_ALL, text);
         cr_expect_eq(count(text, "(nothing is replayed under this policy)") > 0, i == 0, "%s", text);
-        cr_expect_eq(count(text, "(made in a replayed region, read outside it)") > 0, i > 0, "%s", text);
-        cr_expect_eq(count(text, "(made outside any replayed region)") > 0, i > 0, "%s", text);
+        cr_expect_eq(count(text, "(computed in a replayed region, read outside it)") > 0, i > 0, "%s", text);
+        cr_expect_eq(count(text, "(computed outside any replayed region)") > 0, i > 0, "%s", text);
         cr_expect_eq(count(text, "(inside a replayed region)") > 0, i > 0, "%s", text);
         fixture_close(&b);
     }
 }
 
 /* Attention keeps the log-sum-exps next to its output: they have its fate, although no policy named them. */
-Test(explain, what_is_made_beside_a_replayed_value_says_so)
+Test(explain, other_outputs_of_a_replayed_op_are_explained)
 {
     static char text[ROOM];
     struct fixture b = fixture_open(1, 1);
@@ -169,7 +169,7 @@ Test(explain, what_is_made_beside_a_replayed_value_says_so)
     rw_sum(b.t, rw_mul(b.t, y, y), RW_ALL_AXES, false);
     explained(&b, CKPT_EXPLAIN_ALL, text);
     cr_expect(strstr(text, "(ckpt_recompute())"), "%s", text);
-    cr_expect(strstr(text, "(its op is replayed for something else that it makes)"), "%s", text);
+    cr_expect(strstr(text, "(its op is replayed for another output)"), "%s", text);
     fixture_close(&b);
 }
 
@@ -202,7 +202,7 @@ static void expect_categories(const char *text, const rw_prediction *p, bool *se
         { "kept for backward", b->kept },
         { "replayed", b->replayed },
         { "transient in forward", b->transient },
-        { "gradients on their way", b->adjoint },
+        { "intermediate gradients", b->adjoint },
         { "workspace", b->workspace },
         { "fragmentation", b->fragmentation },
     };
@@ -259,7 +259,7 @@ Test(explain, says_what_fills_memory)
     expect_categories(text, &p, seen);
     rw_tape_reset(b.t);
     ckpt_set_policy(b.t, "none");
-    rw_tensor *const odd = rw_param(b.ctx, "p", RW_F32, RW_SHAPE(MADE_UNIT / 4));
+    rw_tensor *const odd = rw_param(b.ctx, "p", RW_F32, RW_SHAPE(SYNTH_UNIT / 4));
     p = explain_prediction(&b, random_tape(b.t, odd, 38, 8), text); /* some bytes are fragmentation (remat/budgets.c) */
     expect_categories(text, &p, seen);
     seen[10] |= test_device() != RW_DEVICE_CPU;
@@ -269,7 +269,7 @@ Test(explain, says_what_fills_memory)
 }
 
 /* Calls of one op at one source line are one line, the largest first: number, bytes, purpose, and location. */
-Test(explain, says_who_fills_the_arena)
+Test(explain, names_what_fills_the_arena)
 {
     static char text[ROOM];
     struct fixture b = fixture_open(1, 1);
@@ -306,7 +306,7 @@ Test(explain, says_who_fills_the_arena)
    the bytes by as much as stated and costs the stated time. Returns their number. */
 static int follow(struct fixture *b, rw_tensor *loss, const char *text, const rw_prediction *now)
 {
-    const char *at = strstr(text, "what takes less:\n");
+    const char *at = strstr(text, "policies that take less:\n");
     size_t less_before = 0;
     double ms_before = 0;
     int n = 0;
@@ -383,7 +383,7 @@ Test(explain, says_what_is_not_tried_of_a_long_tape)
         rw_tensor *const loss = row(&b, is_long ? 10500 : 100);
         const rw_prediction now = explain_prediction(&b, loss, text);
         cr_expect_geq(follow(&b, loss, text, &now), 0, "%s", text);
-        cr_expect_eq(strstr(text, "of more than 20000 nodes nothing but full and uniform:2 is tried") != NULL, is_long,
+        cr_expect_eq(strstr(text, "only full and uniform:2 are tried for more than 20000 nodes") != NULL, is_long,
                      "%s", text);
         rw_tape_reset(b.t);
     }
@@ -402,13 +402,13 @@ static int explain_with_store(const rw_offload *store, char *text, int *ret_move
     rw_tensor *const loss = net_loss(&net, b.t, 96, 0);
     const rw_prediction now = explain_prediction(&b, loss, text);
     const int n = follow(&b, loss, text, &now);
-    *ret_moves = (int)count(text, " bytes wait outside\n");
+    *ret_moves = (int)count(text, " bytes are offloaded\n");
     fixture_close(&b);
     return n;
 }
 
 /* A fast store beats replays, and replays beat a slow one: in both cases the offer holds. */
-Test(explain, offers_to_move_what_pays)
+Test(explain, offers_offload_where_it_pays)
 {
     static char text[ROOM];
     int moves;
@@ -416,7 +416,8 @@ Test(explain, offers_to_move_what_pays)
     const rw_offload slow = { .out_bytes_per_s = 1e3, .in_bytes_per_s = 1e3 };
     const int of_fast = explain_with_store(&fast, text, &moves);
     cr_expect(of_fast > 0 && moves == of_fast, "%s", text);
-    cr_expect(strstr(text, "\n  offload:outer ") && strstr(text, ", budget:SIZE+offload with values that"), "%s", text);
+    cr_expect(strstr(text, "\n  offload:outer ") && strstr(text, ", budget:SIZE+offload may also offload values to"),
+              "%s", text);
     const int of_slow = explain_with_store(&slow, text, &moves);
     cr_expect(of_slow > 0 && moves < of_slow && !strstr(text, "\n  offload:"), "%s", text);
 }
@@ -430,7 +431,7 @@ Test(explain, says_what_is_missing_where_there_is_no_store)
     if (test_device() != RW_DEVICE_CPU) cr_skip_test("a device of its own memory has a store anyway");
     const int n = explain_with_store(NULL, text, &moves);
     cr_expect(n > 0 && !moves && !strstr(text, "  offload:"), "%s", text);
-    cr_expect(strstr(text, "\n  values could wait in a file, too (offload:NAME, budget:SIZE+offload), where "
+    cr_expect(strstr(text, "\n  values can also be offloaded to a file (offload:NAME, budget:SIZE+offload), where "
                            "rw_context_set_offload() or REWIND_OFFLOAD names a folder on a disk\n"), "%s", text);
 }
 
@@ -450,7 +451,7 @@ Test(explain, measures_a_folder_and_survives_one_that_is_gone)
         if (gone) cr_assert_eq(rmdir(folder), 0);
         const rw_prediction now = explain_prediction(&b, loss, text);
         cr_expect_gt(follow(&b, loss, text, &now), 0, "%s", text);
-        const char *const said = strstr(text, gone ? "nothing can wait in /" : "values that wait in /");
+        const char *const said = strstr(text, gone ? "nothing can be offloaded to /" : "may also offload values to /");
         cr_expect(said && strstr(said, folder), "%s", text);
         cr_expect_eq(b.ctx->store.rate.out > 0, !gone);
         cr_expect_eq(rw_error_status(b.ctx), RW_OK, "an answer is no error");

@@ -39,7 +39,7 @@ static int batch(struct recipe_world *x, rw_tape *t, int number)
     return n;
 }
 
-Test(kept_codes, are_made_once_an_optimizers_step)
+Test(kept_codes, are_computed_once_per_optimizer_step)
 {
     for (int d = 0; d < 2; d++) {
         struct recipe_world x = recipe_world_open(d ? &delayed : &way, "full", 1);
@@ -52,7 +52,7 @@ Test(kept_codes, are_made_once_an_optimizers_step)
     }
 }
 
-Test(kept_codes, are_made_again_when_a_weight_was_written)
+Test(kept_codes, are_recomputed_when_a_weight_was_written)
 {
     struct recipe_world x = recipe_world_open(&delayed, "none", 1);
     batch(&x, x.b.t, 0);
@@ -122,7 +122,7 @@ Test(kept_codes, where_nothing_is_trained)
  * kept. between: the weight is written while the first tape is in progress. Its backward does not read the weight, so
  * it uses the quantized value of before.
  */
-static uint64_t of_two_tapes(bool keep, bool turned, bool between)
+static uint64_t of_two_tapes(bool keep, bool reversed, bool between)
 {
     struct recipe_world x = recipe_world_open(&way, "none", 1);
     rw_tape *t[2] = { x.b.t, NULL };
@@ -135,7 +135,7 @@ static uint64_t of_two_tapes(bool keep, bool turned, bool between)
         loss[i] = recipe_loss(&x, t[i], i);
         cr_assert_eq(rw_forward(t[i], &loss[i], 1), RW_OK, "%s", rw_error_message(x.b.ctx));
     }
-    for (int i = 0; i < 2; i++) recipe_backward(&x, t[i ^ (int)turned], loss[i ^ (int)turned]);
+    for (int i = 0; i < 2; i++) recipe_backward(&x, t[i ^ (int)reversed], loss[i ^ (int)reversed]);
     for (int i = 0; i < 2; i++) rw_tape_reset(t[i]);
     for (int i = 0; i < 3; i++) { /* the last one reads at the latest what the one before it has kept */
         const int n = batch(&x, t[i % 2], 2 + i);
@@ -149,10 +149,10 @@ static uint64_t of_two_tapes(bool keep, bool turned, bool between)
 
 Test(kept_codes, of_tapes_that_are_under_way_at_once)
 {
-    for (int turned = 0; turned < 2; turned++)
+    for (int reversed = 0; reversed < 2; reversed++)
         for (int between = 0; between < 2; between++)
-            cr_expect_eq(of_two_tapes(true, turned, between), of_two_tapes(false, turned, between), "%d %d", turned,
-                         between);
+            cr_expect_eq(of_two_tapes(true, reversed, between), of_two_tapes(false, reversed, between),
+                         "%d %d", reversed, between);
 }
 
 /* An evaluation, on a tape that is reset, or destroyed. */
@@ -303,7 +303,7 @@ Test(kept_codes, take_a_byte_an_element_and_their_scales)
         rw_memory_stats(b.ctx, &after);
         cr_expect_eq(after.parameters - before.parameters, 130 * 260 + scales[k], "scaling %d: %zu", k,
                      after.parameters - before.parameters);
-        cr_expect_null(rw_param_get(b.ctx, 2), "nobody sees them, no file has them");
+        cr_expect_null(rw_param_get(b.ctx, 2), "they are not visible, and no file has them");
         fixture_close(&b);
     }
 }

@@ -180,7 +180,7 @@ static const struct {
     int far;
 } far_of_row[] = { { "first", 2 }, { "second", 8 }, { "third", 2 }, { "fourth", 2 }, { "result", 8 } };
 
-Test(memory_price, is_taken_off_whose_operands_are_far)
+Test(memory_price, is_subtracted_from_ops_with_cache_misses)
 {
     struct fixture b = open_fake(14 * MIB, 2e-6 / (double)MIB);
     fake.more = 100;
@@ -217,7 +217,7 @@ static rw_status turn_check(rw_op_call *call)
 }
 
 /* The second op reads in another layout what the first one has written, and the third writes over that memory. */
-Test(memory_price, is_taken_off_who_writes_what_others_have_read)
+Test(memory_price, is_subtracted_from_ops_that_write_what_others_have_read)
 {
     static const rw_op_def turn = { .name = "second", .n_inputs = 1, .n_outputs = 1, .check = turn_check,
                                     .kernel = { [RW_DEVICE_CPU] = row_kernel } };
@@ -235,7 +235,7 @@ Test(memory_price, is_taken_off_who_writes_what_others_have_read)
 
 /* The device is not queried for steps that fit into one core's caches; otherwise once, as long as the number of threads
    is the same. */
-Test(memory_price, is_asked_for_once_and_for_large_steps_alone)
+Test(memory_price, is_measured_once_and_for_large_steps_alone)
 {
     struct fixture b = open_fake(6 * MIB, 1e-9);
     measure_row(&b, 7);
@@ -263,7 +263,7 @@ Test(memory_price, is_asked_for_once_and_for_large_steps_alone)
     fake.fns.time_memory = NULL;
     rw_costs_clear(b.ctx);
     measure_row(&b, 8);
-    cr_expect_eq(b.ctx->costs->memory.picoseconds, 0, "a device that nobody asks");
+    cr_expect_eq(b.ctx->costs->memory.picoseconds, 0, "a device without measurements");
     close_fake(&b);
 }
 
@@ -388,7 +388,7 @@ static uint64_t used_by_chain(void)
 
 /* The prediction is the cost of nodes plus half the price of each missed byte: zero if the cache holds all that a step
    uses. */
-Test(memory_price, a_prediction_is_nodes_and_the_price_of_what_is_far)
+Test(memory_price, a_prediction_is_nodes_and_the_cost_of_cache_misses)
 {
     static const char *const policies[] = { "none", "full", "uniform:2", "block:2", "ops:linear" };
     struct fixture b = fixture_open(3, 1);
@@ -417,7 +417,7 @@ Test(memory_price, a_prediction_is_nodes_and_the_price_of_what_is_far)
 }
 
 /* Parameters that are read and gradients that are written use the caches, too; values that no op reads do not. */
-Test(memory_price, caches_hold_what_lies_beside_the_arena)
+Test(memory_price, caches_hold_memory_outside_the_arena)
 {
     enum { N = 1 << 18 };
     struct fixture b = fixture_open(3, 1);
@@ -449,7 +449,7 @@ Test(memory_price, caches_hold_what_lies_beside_the_arena)
 }
 
 /* Only the rows of a table that are read count. */
-Test(memory_price, of_a_table_a_few_rows_are_far)
+Test(memory_price, a_few_rows_of_a_table_are_cache_misses)
 {
     enum { ROWS = 1 << 16, WIDTH = 64, TOKENS = 8 };
     static const int32_t token[TOKENS] = { 5, 3 };
@@ -509,7 +509,7 @@ Test(memory_price, of_an_op_whose_traffic_is_odd_is_a_number)
 }
 
 /* A value that is copied back is a cache miss, however large the caches are. */
-Test(memory_price, what_was_moved_comes_back_from_afar)
+Test(memory_price, offloaded_values_return_as_cache_misses)
 {
     struct fixture b = fixture_open(3, 1);
     cr_assert_eq(rw_context_set_offload(b.ctx, NULL), RW_OK);

@@ -94,7 +94,7 @@ Test(memory_stats, what_is_kept_and_what_is_replayed)
 }
 
 /* b = a^2 where a = d(sum x^2)/dx: the step's own backward only reads a; the values that rw_grad() read are freed. */
-Test(memory_stats, what_is_kept_behind_gradients_that_are_ops)
+Test(memory_stats, values_kept_after_gradients_that_are_ops)
 {
     struct fixture b = fixture_open(1, 1);
     rw_tensor *const x = rw_require_grad(b.t, rw_input(b.t, RW_F32, RW_SHAPE(N), NULL, 0)), *a = NULL;
@@ -143,11 +143,11 @@ Test(memory_stats, explain_warns_of_every_name_that_nothing_has)
         { "selective:r,typo", "no region is called \"typo\", nothing is replayed for it; there are r, inner" },
         { "discard:inner,typo", "no region is called \"typo\", nothing is discarded for it; there are r, inner" },
         { "full+discard:typo", "no region is called \"typo\", nothing is discarded for it; there are r, inner" },
-        { "full+offload:typo,r", "no region is called \"typo\", nothing is moved for it; there are r, inner" },
+        { "full+offload:typo,r", "no region is called \"typo\", nothing is offloaded for it; there are r, inner" },
         { "megatron:mlp", "no region is called \"mlp\", nothing is replayed for it; there are r, inner" },
         { "names:keep=h,typo", "no value is called \"typo\", nothing is kept for it; there are h" },
-        { "names:offload=typo", "no value is called \"typo\", nothing is moved for it; there are h" },
-        { "names:keep=h;offload=typo", "no value is called \"typo\", nothing is moved for it; there are h" },
+        { "names:offload=typo", "no value is called \"typo\", nothing is offloaded for it; there are h" },
+        { "names:keep=h;offload=typo", "no value is called \"typo\", nothing is offloaded for it; there are h" },
         { "names:keep=h", NULL }, { "names:keep=h;offload=h", NULL }, { "selective:r,inner+discard:r", NULL },
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

@@ -18,7 +18,7 @@
 
 static void (*const tables[])(struct trial *, struct world *) = {
     mistakes_with_pointwise_ops, mistakes_with_products, mistakes_with_shapes,   mistakes_with_losses,
-    mistakes_with_own_ops,       mistakes_with_tapes,    mistakes_with_parameters, mistakes_with_contexts,
+    mistakes_with_custom_ops,       mistakes_with_tapes,    mistakes_with_parameters, mistakes_with_contexts,
     mistakes_with_regions,       mistakes_with_sequences, mistakes_with_steps,
 };
 
@@ -126,7 +126,7 @@ static void make_values(struct world *w)
     w->x = input(t, RW_F32, RW_SHAPE(2, 3));
     w->y = input(t, RW_F32, RW_SHAPE(2, 3));
     w->v = rw_tanh(t, w->x);
-    w->turned = rw_transpose(t, w->v, 0, 1);
+    w->transposed = rw_transpose(t, w->v, 0, 1);
     w->image = rw_permute(t, rw_zeros(t, RW_F32, RW_SHAPE(1, 2, 2, 3)), (const int[]){ 0, 3, 1, 2 });
     w->four = input(t, RW_F32, RW_SHAPE(4));
     w->matrix = input(t, RW_F32, RW_SHAPE(3, 5));

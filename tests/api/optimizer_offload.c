@@ -245,7 +245,7 @@ Test(optimizer_offload, memory_is_counted_where_it_is)
 
 /* If states of several widths are split, each block starts at a page that the one before it has filled: for 2,048
    elements two bfloat16 moments take a page each, the master copy two. */
-Test(optimizer_offload, blocks_of_several_widths_waste_no_room)
+Test(optimizer_offload, blocks_of_several_widths_waste_no_memory)
 {
     struct zoo z = { .b = fixture_open(3, 1) };
     const int64_t n = 6 * 2048;
@@ -348,7 +348,7 @@ static void expect_refused(rw_state_offload s, rw_status want, const char *text)
     zoo_close(&z);
 }
 
-Test(optimizer_offload, what_makes_no_sense_is_refused_when_the_optimizer_is_made)
+Test(optimizer_offload, invalid_settings_are_refused_when_the_optimizer_is_created)
 {
     rw_state_offload s = outside();
     s.window = WINDOW - 1;
@@ -552,7 +552,7 @@ Test(optimizer_offload, a_graph_refuses_what_it_cannot_step_with_and_leaves_its_
         const rw_graph_params p = { .optimizer = z.opt, .update_inside = inside };
         cr_assert_eq(rw_graph_create(&g, z.b.t, loss, &p), RW_ERR_UNSUPPORTED);
         cr_assert(strstr(rw_error_message(z.b.ctx), "rw_optimizer_step() after each launch"));
-        cr_assert(strstr(rw_error_message(z.b.ctx), inside ? "from the device's memory" : "to a file"));
+        cr_assert(strstr(rw_error_message(z.b.ctx), inside ? "the device's memory" : "cannot read files"));
         rw_error_clear(z.b.ctx);
     }
     cr_assert_eq(rw_graph_create(&g, z.b.t, loss, NULL), RW_OK);
@@ -562,7 +562,7 @@ Test(optimizer_offload, a_graph_refuses_what_it_cannot_step_with_and_leaves_its_
         zoo_backward(&a, 0);
         cr_assert_eq(rw_optimizer_step(a.opt), RW_OK);
     }
-    expect_same(&a, &z, "behind a graph", 0);
+    expect_same(&a, &z, "after a graph", 0);
     rw_graph_destroy(&g);
     zoo_close(&a);
     zoo_close(&z);

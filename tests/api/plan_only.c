@@ -128,7 +128,7 @@ Test(plan_only, of_a_model_that_no_machine_holds)
 }
 
 /* Offloaded states are counted as host memory, but neither a file nor host memory is allocated. */
-Test(plan_only, of_states_that_wait_elsewhere)
+Test(plan_only, of_offloaded_states)
 {
     char folder[] = "/tmp/rewind-plans-XXXXXX";
     cr_assert_not_null(mkdtemp(folder));

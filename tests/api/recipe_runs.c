@@ -57,7 +57,7 @@ Test(recipe_runs, policies_and_threads_change_no_byte_in_fifty_steps)
     }
 }
 
-Test(recipe_runs, codes_that_are_kept_are_those_that_are_made)
+Test(recipe_runs, kept_quantized_values_equal_computed_ones)
 {
     for (int w = 1; w < WAYS; w++) {
         if (!is_kept(w)) continue;

@@ -299,7 +299,7 @@ Test(scaler, a_power_of_two_changes_no_bit_of_a_gradient)
 }
 
 /* 2^-26 underflows in float16; times 2^16 it does not. */
-Test(scaler, gradients_that_float16_has_no_number_for)
+Test(scaler, gradients_beyond_the_range_of_float16)
 {
     for (int scaled = 0; scaled < 2; scaled++) {
         struct fixture b = fixture_open(1, 1);
@@ -343,7 +343,7 @@ Test(scaler, a_loss_that_is_read_before)
 
 /* ---- its state ---- */
 
-Test(scaler, goes_on_where_another_has_stopped_and_is_saved)
+Test(scaler, continues_where_another_has_stopped_and_is_saved)
 {
     char path[] = "/tmp/rewind_scaler_XXXXXX";
     const int file = mkstemp(path);
@@ -424,7 +424,7 @@ Test(scaler, a_run_that_ended_goes_on)
 }
 
 /* A program that reads the buffer sees it change between contents, as with any other. */
-Test(scaler, changes_its_buffer_for_whoever_has_read_it)
+Test(scaler, changes_its_buffer_for_every_reader)
 {
     for (int launched = 0; launched < 2; launched++) {
         struct zoo z = zoo_open(kind, true, NULL);

@@ -118,9 +118,10 @@ Test(scaling_report, names_a_policy_that_holds_when_it_is_followed)
     rw_tensor *const loss = record(&p, p.b.t, 2, 64, false);
     const rw_scaled_step grown = { p.larger[0], record(&p, p.larger[0], 2, 128, false), "sequence", 2 };
     const char *const text = explained(&p, loss, &grown, 1);
-    const char *const said = strstr(text, "\nsequence x 2: fits into what this step takes under ");
+    const char *const said = strstr(text, "\nsequence x 2: fits into the bytes of this step under ");
     cr_assert_not_null(said, "%s", text);
-    cr_assert_eq(sscanf(said, " sequence x 2: fits into what this step takes under %63[^,], %lf", policy, &percent), 2);
+    cr_assert_eq(sscanf(said, " sequence x 2: fits into the bytes of this step under %63[^,], %lf", policy, &percent),
+                 2);
     rw_tensor *const larger = record(&q, q.b.t, 2, 128, false);
     cr_assert_eq(rw_tape_plan(q.b.t, larger, NULL, &now), RW_OK);
     cr_assert_eq(rw_tape_plan(q.b.t, larger, policy, &then), RW_OK, "%s", rw_error_message(q.b.ctx));
@@ -131,7 +132,7 @@ Test(scaling_report, names_a_policy_that_holds_when_it_is_followed)
     program_close(&p);
 }
 
-Test(scaling_report, names_the_least_where_nothing_fits_and_what_fits_anyhow)
+Test(scaling_report, names_the_minimum_where_nothing_fits_and_what_fits_anyway)
 {
     struct program p = program_open(), q = program_open();
     rw_prediction r;
@@ -140,10 +141,10 @@ Test(scaling_report, names_the_least_where_nothing_fits_and_what_fits_anyhow)
     cr_assert_eq(ckpt_set_policy(p.larger[1], "full"), RW_OK);
     const rw_scaled_step grown[] = { { p.larger[0], record(&p, p.larger[0], 1, 1024, true), "sequence", 16 },
                                      { p.larger[1], record(&p, p.larger[1], 1, 80, false), "much of nothing", 1.25 } };
-    const char *const text = explained(&p, loss, grown, 2), *const said = strstr(text, "the least is ");
+    const char *const text = explained(&p, loss, grown, 2), *const said = strstr(text, "the minimum is ");
     cr_assert_not_null(said, "%s", text);
     cr_expect(strstr(text, "much of nothing x 1.25: takes no more than this step\n"), "%s", text);
-    snprintf(policy, sizeof policy, "%.*s", (int)strcspn(said + 13, "\n"), said + 13);
+    snprintf(policy, sizeof policy, "%.*s", (int)strcspn(said + 15, "\n"), said + 15);
     rw_tensor *const larger = record(&q, q.b.t, 1, 1024, true);
     cr_expect_eq(rw_tape_plan(q.b.t, larger, policy, &r), RW_OK, "%s", rw_error_message(q.b.ctx));
     cr_expect_eq(rw_error_status(p.b.ctx), RW_OK, "an answer is no error");
@@ -153,7 +154,7 @@ Test(scaling_report, names_the_least_where_nothing_fits_and_what_fits_anyhow)
 
 /* "It ran at 64 and runs out at 1024", both under budgets: the report names the size that does not fit, and gives its
    minimum. */
-Test(scaling_report, tells_what_does_not_fit_its_budget_by_the_least)
+Test(scaling_report, reports_steps_beyond_their_budget_with_the_minimum)
 {
     static const char *const policies[] = { "total:1MiB", "budget:256KiB" };
     for (int i = 0; i < 2; i++) {
@@ -166,7 +167,7 @@ Test(scaling_report, tells_what_does_not_fit_its_budget_by_the_least)
         const rw_scaled_step grown[] = { { p.larger[0], record(&p, p.larger[0], 2, 1024, true), "sequence", 16 },
                                          { p.larger[1], record(&p, p.larger[1], 2, 72, true), "a bit", 1.125 } };
         const char *const text = explained(&p, loss, grown, 2);
-        snprintf(said, sizeof said, "sequence x 16 does not fit under %s: its column is of the least that would do, ",
+        snprintf(said, sizeof said, "sequence x 16 does not fit under %s: its column is for the minimum, ",
                  policies[i]);
         cr_assert_eq(strncmp(text, said, strlen(said)), 0, "%s", text);
         cr_assert_eq(sscanf(text + strlen(said), "%63s", policy), 1);
@@ -202,7 +203,7 @@ Test(scaling_report, a_total_is_not_spent_on_inputs_of_other_tapes)
 }
 
 /* With a fast store the larger step fits where it did not, and is faster where it did; a slow store is not proposed. */
-Test(scaling_report, weighs_what_could_wait_outside)
+Test(scaling_report, weighs_values_that_could_be_offloaded)
 {
     static const double rates[] = { 0, 1e12, 1e2 };
     for (int i = test_device() == RW_DEVICE_CPU ? 0 : 1; i < 3; i++) { /* another device has a store anyway */
@@ -249,9 +250,9 @@ Test(scaling_report, mistakes_are_named_and_print_nothing)
     REFUSED(ckpt_explain_scaling(p.b.t, loss, &good, 0, f), "(n): expected 1 to 8, got 0");
     REFUSED(ckpt_explain_scaling(p.b.t, loss, &good, CKPT_SCALED_STEPS_MAX + 1, f), "(n): expected 1 to 8, got 9");
     bad.tape = NULL;
-    REFUSED(ckpt_explain_scaling(p.b.t, loss, &bad, 1, f), "grown[0].tape is NULL");
+    REFUSED(ckpt_explain_scaling(p.b.t, loss, &bad, 1, f), "(grown[0].tape): expected a tape, got NULL");
     bad.tape = p.b.t;
-    REFUSED(ckpt_explain_scaling(p.b.t, loss, &bad, 1, f), "expected another one than t");
+    REFUSED(ckpt_explain_scaling(p.b.t, loss, &bad, 1, f), "expected another tape than t");
     bad = (rw_scaled_step){ q.b.t, loss, "length", 2 };
     REFUSED(ckpt_explain_scaling(p.b.t, loss, &bad, 1, f), "another context");
     cr_expect_eq(rw_error_status(q.b.ctx), RW_OK, "the error is told once");
@@ -260,7 +261,7 @@ Test(scaling_report, mistakes_are_named_and_print_nothing)
     REFUSED(ckpt_explain_scaling(p.b.t, loss, &bad, 1, f), "expected a context without an error");
     rw_error_clear(q.b.ctx);
     bad = (rw_scaled_step){ p.larger[0], NULL, "length", 2 };
-    REFUSED(ckpt_explain_scaling(p.b.t, loss, &bad, 1, f), "loss is NULL");
+    REFUSED(ckpt_explain_scaling(p.b.t, loss, &bad, 1, f), "(grown[0].loss): expected a tensor, got NULL");
     bad = (rw_scaled_step){ p.larger[0], loss, "length", 2 };
     REFUSED(ckpt_explain_scaling(p.b.t, loss, &bad, 1, f), "ckpt_explain_scaling: grown[0]: loss");
     REFUSED(ckpt_explain_scaling(p.b.t, larger, &good, 1, f), "ckpt_explain_scaling: loss");
@@ -273,7 +274,7 @@ Test(scaling_report, mistakes_are_named_and_print_nothing)
     const char *const names[] = { NULL, "" };
     for (int i = 0; i < 2; i++) {
         bad = (rw_scaled_step){ p.larger[0], larger, names[i], 2 };
-        REFUSED(ckpt_explain_scaling(p.b.t, loss, &bad, 1, f), "what: expected a name");
+        REFUSED(ckpt_explain_scaling(p.b.t, loss, &bad, 1, f), "what): expected a name");
     }
     const double times[] = { 1, 0, -2, NAN, INFINITY };
     for (int i = 0; i < 5; i++) {

@@ -158,7 +158,7 @@ Test(totals, arena_of_a_larger_step_before)
 }
 
 /* If the total has space for the larger arena, it stays: alternating steps of two sizes do not reallocate. */
-Test(totals, larger_arena_stays_where_there_is_room)
+Test(totals, a_larger_arena_stays_if_memory_allows)
 {
     struct world x = open_world();
     ok(&x, rw_backward(x.b.t, chain(&x, x.b.t, 2 * LINKS)));
@@ -172,7 +172,7 @@ Test(totals, larger_arena_stays_where_there_is_room)
 }
 
 /* The first of two suspended steps is given up, and with less space also the other. */
-Test(totals, steps_that_wait_give_their_arenas)
+Test(totals, suspended_steps_release_their_arenas)
 {
     for (size_t stay = 0; stay < 3; stay++) {
         struct world x = open_world();
@@ -217,7 +217,7 @@ Test(totals, results_of_another_tape)
     rw_tensor *const loss = chain(&x, x.b.t, LINKS);
     cr_expect_eq(rw_backward(x.b.t, loss), RW_ERR_BUDGET);
     char said[64];
-    snprintf(said, sizeof said, "the least budget that would do is total:%zuB", alone + 8 * BYTES);
+    snprintf(said, sizeof said, "the minimum is total:%zuB", alone + 8 * BYTES);
     cr_expect(strstr(rw_error_message(x.b.ctx), said), "%s", rw_error_message(x.b.ctx));
     rw_error_clear(x.b.ctx);
     cr_expect_eq(least_of(&x, x.b.t, loss), alone + 8 * BYTES);
@@ -238,7 +238,7 @@ Test(totals, results_of_another_tape)
 }
 
 /* Results of two tapes that can no longer be read are freed. */
-Test(totals, results_that_somebody_reads_stay)
+Test(totals, results_that_are_still_read_stay)
 {
     struct world x = open_world();
     rw_tape *u[2] = { add_tape(&x, "none"), add_tape(&x, "none") };
@@ -278,7 +278,7 @@ Test(totals, results_of_an_evaluation_before)
 }
 
 /* Memory is taken between the loss and its backward: the suspended step is planned anew for the remaining memory. */
-Test(totals, what_comes_while_the_step_waits)
+Test(totals, allocations_while_the_step_is_suspended)
 {
     struct world x = open_world();
     const size_t bound = least(&x, x.b.t) + 16 * BYTES;
@@ -320,7 +320,7 @@ Test(totals, graphs)
     }
     ok(&x, rw_adamw_create(&opt, x.b.ctx, NULL));
     char said[64];
-    snprintf(said, sizeof said, "the least budget that would do is total:%zuB", bound + stats(&x).optimizer);
+    snprintf(said, sizeof said, "the minimum is total:%zuB", bound + stats(&x).optimizer);
     cr_expect_eq(rw_graph_launch(g), RW_ERR_BUDGET);
     cr_expect(strstr(rw_error_message(x.b.ctx), said), "%s, not %s", rw_error_message(x.b.ctx), said);
     rw_error_clear(x.b.ctx);

@@ -234,7 +234,7 @@ Test(updates, in_a_graph_are_the_calls_one_by_one)
 }
 
 /* A mean of the parameters that the step itself assigns: it reads the values before the update. */
-Test(updates, come_behind_what_the_step_assigns)
+Test(updates, follow_assignments_of_the_step)
 {
     float mean[2][4];
     for (int graph = 0; graph < 2; graph++) {

@@ -73,10 +73,10 @@ static void meet_all(struct fixture *b)
 /* As the product's kernels receive it: optionally a transposed matrix, so that the library needs another product. */
 static rw_tensor *some(struct fixture *b, rw_dtype dtype, rw_shape shape)
 {
-    rw_shape turned = shape;
-    turned.dim[0] = shape.dim[shape.rank - 1];
-    turned.dim[shape.rank - 1] = shape.dim[0];
-    rw_tensor *const x = rw_randn(b->t, RW_F32, shape.rank == 2 ? turned : shape);
+    rw_shape transposed = shape;
+    transposed.dim[0] = shape.dim[shape.rank - 1];
+    transposed.dim[shape.rank - 1] = shape.dim[0];
+    rw_tensor *const x = rw_randn(b->t, RW_F32, shape.rank == 2 ? transposed : shape);
     rw_tensor *const y = shape.rank == 2 ? rw_transpose(b->t, x, 0, 1) : x;
     return dtype == RW_F32 ? y : rw_cast(b->t, y, dtype);
 }
@@ -186,9 +186,9 @@ Test(absent, a_sum_of_contributions)
     meet_all(&b);
     uint32_t v[12];
     for (int i = 0; i < 12; i++) v[i] = 0x80000000u + (i > 3 ? 0x7fc00000u - 0x80000000u + (uint32_t)i : 0);
-    for (int turned = 0; turned < 2; turned++) {
+    for (int transposed = 0; transposed < 2; transposed++) {
         rw_tensor *term = rw_input(b.t, RW_F32, RW_SHAPE(3, 4), v, sizeof v);
-        if (turned) term = rw_transpose(b.t, term, 0, 1);
+        if (transposed) term = rw_transpose(b.t, term, 0, 1);
         rw_tensor *const in[] = { rw_input(b.t, RW_F32, rw_tensor_shape(term), NULL, 0), term };
         rw_tensor *const y = rw_apply(b.t, taking_away(&b, "accumulate", 0), in, 2, NULL, 0, NULL);
         uint32_t got[12], wanted[12];

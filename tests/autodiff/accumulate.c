@@ -4,7 +4,7 @@
  * under every policy. When results are compared with anything but another policy, numbers are small integers, so every
  * sum is exact.
  */
-#include "support/steps.h"
+#include "support/plan_queries.h"
 
 #include "ops/matmul/matmul.h"
 #include "record/context.h"
@@ -289,7 +289,7 @@ Test(accumulate, a_product_that_two_parameters_share)
 }
 
 /* The gradient of an intermediate value is requested, and is the same product. */
-Test(accumulate, a_product_that_is_asked_for)
+Test(accumulate, a_product_that_is_requested)
 {
     struct fixture b = fixture_open(1, 2);
     rw_tensor *const w = param(&b, "w", RW_SHAPE(24, 16), 2);
@@ -309,7 +309,7 @@ Test(accumulate, a_product_that_is_asked_for)
 }
 
 /* The gradient of a transposed weight is a transposed view of a product. */
-Test(accumulate, a_product_that_is_turned)
+Test(accumulate, a_product_that_is_transposed)
 {
     struct fixture b = fixture_open(1, 2);
     rw_tensor *const w = param(&b, "w", RW_SHAPE(16, 24), 2);
@@ -347,7 +347,7 @@ static const rw_op_def borrow = { .name = "borrow", .n_inputs = 2, .n_outputs = 
 
 /* A product of forward, and an input: backward must not recompute either, and the loss may be read before they are
    added. */
-Test(accumulate, a_gradient_that_forward_made)
+Test(accumulate, a_gradient_that_forward_computed)
 {
     for (int leaf = 0; leaf < 2; leaf++)
         for (int early = 0; early < 2; early++) {
@@ -370,17 +370,17 @@ Test(accumulate, a_gradient_that_forward_made)
 }
 
 /* An op whose gradient is a transposed product: dy^T times its second input, which is the identity here. */
-static rw_status turned_grad(rw_grad_call *g)
+static rw_status transposed_grad(rw_grad_call *g)
 {
     rw_tape *const t = rw_grad_tape(g);
     rw_tensor *const dy = rw_transpose(t, rw_grad_upstream(g, 0), 0, 1);
     return rw_grad_set(g, 0, rw_transpose(t, rw_matmul(t, dy, rw_grad_input(g, 1)), 0, 1));
 }
 
-static const rw_op_def turned = { .name = "turned", .n_inputs = 2, .n_outputs = 1, .check = borrow_check,
-                                  .kernel = HOST_KERNEL(borrow_kernel), .grad = turned_grad };
+static const rw_op_def transposed = { .name = "turned", .n_inputs = 2, .n_outputs = 1, .check = borrow_check,
+                                      .kernel = HOST_KERNEL(borrow_kernel), .grad = transposed_grad };
 
-Test(accumulate, a_turned_product_among_the_uses_of_a_value)
+Test(accumulate, a_transposed_product_among_the_uses_of_a_value)
 {
     struct fixture b = fixture_open(1, 2);
     rw_tensor *const v = param(&b, "v", RW_SHAPE(6, 6), 1);
@@ -388,8 +388,9 @@ Test(accumulate, a_turned_product_among_the_uses_of_a_value)
     for (int i = 0; i < 6; i++) diagonal[7 * i] = 1;
     for (int own = 0; own < 2; own++) {
         rw_tensor *const in[] = { v, rw_input(b.t, RW_F32, RW_SHAPE(6, 6), diagonal, sizeof diagonal) };
-        rw_tensor *const once = own ? rw_apply(b.t, &turned, in, 2, NULL, 0, NULL) : v;
-        rw_tensor *const loss = total(b.t, rw_add(b.t, once, own ? rw_apply(b.t, &turned, in, 2, NULL, 0, NULL) : v));
+        rw_tensor *const once = own ? rw_apply(b.t, &transposed, in, 2, NULL, 0, NULL) : v;
+        rw_tensor *const second = own ? rw_apply(b.t, &transposed, in, 2, NULL, 0, NULL) : v;
+        rw_tensor *const loss = total(b.t, rw_add(b.t, once, second));
         rw_zero_grad(b.ctx);
         if (own) expect_steps(&b, loss, 2, 0, 2);
         backward(&b, loss);

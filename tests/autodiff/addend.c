@@ -3,7 +3,7 @@
  * directly to a parameter's gradient, and that neither the old gradient nor a contribution is lost or counted twice.
  * All numbers are small integers: every sum is exact in any order.
  */
-#include "support/steps.h"
+#include "support/plan_queries.h"
 
 #include "plan/cache.h"
 #include "record/context.h"
@@ -387,7 +387,7 @@ Test(addend, a_residual_stream)
 }
 
 /* A gradient to which nothing flows is unchanged. */
-Test(addend, a_parameter_that_nobody_reaches)
+Test(addend, a_parameter_that_no_loss_reaches)
 {
     struct fixture b = fixture_open(1, 1);
     rw_tensor *const p = param(&b, "p", xs), *const q = param(&b, "q", ys);
@@ -466,7 +466,7 @@ Test(addend, a_rule_that_adds_nothing)
 }
 
 /* An input whose gradient is requested: it does not include the old contents of parameters' gradients. */
-Test(addend, a_leaf_that_is_asked_for)
+Test(addend, a_leaf_that_is_requested)
 {
     struct fixture b = fixture_open(1, 1);
     rw_tensor *const p = param(&b, "p", ys);

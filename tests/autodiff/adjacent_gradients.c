@@ -5,7 +5,7 @@
  * same numbers, computed with copies.
  */
 #include "support/compare.h"
-#include "support/steps.h"
+#include "support/plan_queries.h"
 
 #include "models/model.h"
 #include "record/context.h"
@@ -34,7 +34,7 @@ static const rw_dtype types[] = { RW_F32, RW_F64, RW_BF16, RW_F16 };
 
 enum form {
     SPLIT,        /* [b, s, heads, d] split along the heads, each slice transposed */
-    TURNED_FIRST, /* transposed, then split */
+    TRANSPOSED_FIRST, /* transposed, then split */
     SLICED,       /* sliced one by one */
     OTHER_ORDER,  /* k precedes q */
     A_GAP,        /* an unused head between q and k */
@@ -42,7 +42,7 @@ enum form {
     FORMS
 };
 
-static const char *const form_names[] = { "split", "turned first", "sliced", "other order", "a gap", "a copy" };
+static const char *const form_names[] = { "split", "transposed first", "sliced", "other order", "a gap", "a copy" };
 
 /* Whether the slices form one contiguous buffer. */
 static bool is_packed(enum form form)
@@ -114,7 +114,7 @@ static void cut(struct fixture *b, const struct extents *e, enum form form, rw_t
 {
     rw_tape *const t = b->t;
     rw_tensor *x = rw_reshape(t, whole, RW_SHAPE(e->batch, e->seq, all_heads(e, form), e->d)), *part[4];
-    if (form == TURNED_FIRST) x = rw_transpose(t, x, 1, 2);
+    if (form == TRANSPOSED_FIRST) x = rw_transpose(t, x, 1, 2);
     if (form == SLICED) {
         for (int i = 0; i < 3; i++)
             part[i] = rw_slice(t, x, 2, first_head(e, form, i), first_head(e, form, i) + heads_of(e, i));
@@ -123,11 +123,11 @@ static void cut(struct fixture *b, const struct extents *e, enum form form, rw_t
         const int64_t other[] = { e->kv_heads, e->heads, e->kv_heads };
         const int64_t gap[] = { e->heads, 1, e->kv_heads, e->kv_heads };
         const int64_t *const counts = form == OTHER_ORDER ? other : form == A_GAP ? gap : usual;
-        cr_assert_eq(rw_split(t, x, form == TURNED_FIRST ? 1 : 2, counts, form == A_GAP ? 4 : 3, part), RW_OK);
+        cr_assert_eq(rw_split(t, x, form == TRANSPOSED_FIRST ? 1 : 2, counts, form == A_GAP ? 4 : 3, part), RW_OK);
     }
     for (int i = 0; i < 3; i++) {
         const int at = form == OTHER_ORDER ? (const int[]){ 1, 0, 2 }[i] : form == A_GAP && i ? i + 1 : i;
-        qkv[i] = form == TURNED_FIRST ? part[at] : rw_transpose(t, part[at], 1, 2);
+        qkv[i] = form == TRANSPOSED_FIRST ? part[at] : rw_transpose(t, part[at], 1, 2);
     }
     if (form == A_COPY) qkv[0] = rw_scale(t, qkv[0], 1);
 }
@@ -226,7 +226,7 @@ static void check_form(enum form form)
 }
 
 Test(adjacent_gradients, split) { check_form(SPLIT); }
-Test(adjacent_gradients, turned_first) { check_form(TURNED_FIRST); }
+Test(adjacent_gradients, transposed_first) { check_form(TRANSPOSED_FIRST); }
 Test(adjacent_gradients, sliced) { check_form(SLICED); }
 Test(adjacent_gradients, other_order) { check_form(OTHER_ORDER); }
 Test(adjacent_gradients, a_gap) { check_form(A_GAP); }
@@ -329,26 +329,26 @@ Test(adjacent_gradients, differentiated_again)
 
 /* The slices concatenated in the same order: the gradient is passed through without a copy. In another order: one
    copy. */
-Test(adjacent_gradients, cut_up_and_joined)
+Test(adjacent_gradients, split_and_concatenated)
 {
     float data[3 * 8 * 4], dy[3 * 8 * 4], g[3 * 8 * 4];
     struct fixture b = fixture_open(1, 1);
     for (int i = 0; i < 96; i++) data[i] = (float)element(i, 1), dy[i] = (float)element(i, 2);
-    for (int turned = 0; turned < 2; turned++) {
+    for (int transposed = 0; transposed < 2; transposed++) {
         rw_tensor *const x = rw_require_grad(b.t, rw_input(b.t, RW_F32, RW_SHAPE(3, 8, 4), data, sizeof data)),
                          *part[3];
         cr_assert_eq(rw_split(b.t, x, 1, (int64_t[]){ 2, 5, 1 }, 3, part), RW_OK);
-        if (turned) part[0] = part[2];
+        if (transposed) part[0] = part[2];
         rw_tensor *const y = rw_concat(b.t, part, 3, 1);
         rw_tensor *const w = rw_input(b.t, RW_F32, rw_tensor_shape(y), dy,
                                       (size_t)rw_shape_numel(rw_tensor_shape(y)) * sizeof *dy);
         rw_tensor *const loss = rw_sum(b.t, rw_mul(b.t, y, w), RW_ALL_AXES, false);
-        cr_expect_eq(steps_of(&b, step_plan(&b, loss), "concat"), turned);
+        cr_expect_eq(steps_of(&b, step_plan(&b, loss), "concat"), transposed);
         backward(&b, loss);
         read_gradient(&b, x, (char *)g);
-        for (int i = 0; i < 96 && !turned; i++) cr_assert_eq(g[i], dy[i], "element %d", i);
+        for (int i = 0; i < 96 && !transposed; i++) cr_assert_eq(g[i], dy[i], "element %d", i);
         /* rows of 7: slice 2 twice, at 0 and at 6; slice 0 nowhere */
-        for (int i = 0; i < 96 && turned; i++) {
+        for (int i = 0; i < 96 && transposed; i++) {
             const int n = i / 32, r = i / 4 % 8, c = i % 4;
             const float *const row = dy + n * 28;
             const float want = r < 2 ? 0 : r < 7 ? row[(r - 1) * 4 + c] : row[c] + row[24 + c];
@@ -359,7 +359,7 @@ Test(adjacent_gradients, cut_up_and_joined)
     fixture_close(&b);
 }
 
-enum { LONGER, NOT_BESIDE, EXCHANGED, TURNED, STRETCHED, OTHERS };
+enum { LONGER, NOT_BESIDE, EXCHANGED, TRANSPOSED, STRETCHED, OTHERS };
 
 /* x [4, 4] sliced, with readers whose gradients are slices of one buffer, but in another arrangement than x's. */
 static rw_tensor *read_otherwise(struct fixture *b, rw_tensor *x, int how)
@@ -367,12 +367,12 @@ static rw_tensor *read_otherwise(struct fixture *b, rw_tensor *x, int how)
     rw_tape *const t = b->t;
     rw_tensor *part[4], *other = rw_input(t, RW_F32, RW_SHAPE(1, 4), NULL, 0);
     const int64_t n = how == STRETCHED ? 4 : how == EXCHANGED ? 1 : 2, sizes[] = { n, n, n, n };
-    if (how == TURNED) x = rw_reshape(t, x, RW_SHAPE(8, 2));
-    cr_assert_eq(rw_split(t, x, 0, sizes, how == TURNED ? 4 : (int)(4 / n), part), RW_OK);
+    if (how == TRANSPOSED) x = rw_reshape(t, x, RW_SHAPE(8, 2));
+    cr_assert_eq(rw_split(t, x, 0, sizes, how == TRANSPOSED ? 4 : (int)(4 / n), part), RW_OK);
     if (how == LONGER) return rw_concat(t, (rw_tensor *[]){ part[0], part[1], other }, 3, 0);
     if (how == NOT_BESIDE) return rw_concat(t, part, 2, 1);
     if (how == EXCHANGED) return rw_concat(t, (rw_tensor *[]){ part[0], part[1], part[3], part[2] }, 4, 0);
-    if (how == TURNED) {
+    if (how == TRANSPOSED) {
         part[2] = rw_transpose(t, part[2], 0, 1);
         return rw_concat(t, part, 4, 0);
     }
@@ -385,7 +385,7 @@ static int element_of(int how, int r, int c)
 {
     if (how == NOT_BESIDE) return r % 2 * 8 + r / 2 * 4 + c;
     if (how == EXCHANGED) return (r > 1 ? 5 - r : r) * 4 + c;
-    if (how == TURNED && r == 2) return 8 + c % 2 * 2 + c / 2;
+    if (how == TRANSPOSED && r == 2) return 8 + c % 2 * 2 + c / 2;
     return how == STRETCHED ? c : r * 4 + c;
 }
 

@@ -1,9 +1,9 @@
 /* Helpers of the suites of fused bias gradients: inputs, a bias of zeros, gradients read as a whole. */
-#ifndef RW_TESTS_AUTODIFF_BEHIND_H
-#define RW_TESTS_AUTODIFF_BEHIND_H
+#ifndef RW_TESTS_AUTODIFF_BIAS_GRAD_H
+#define RW_TESTS_AUTODIFF_BIAS_GRAD_H
 
 #include "support/compare.h"
-#include "support/steps.h"
+#include "support/plan_queries.h"
 
 #include <criterion/criterion.h>
 #include <stdlib.h>

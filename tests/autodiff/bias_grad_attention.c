@@ -51,7 +51,7 @@ static bool cut(struct fixture *b, const struct call *c, rw_tensor *h, rw_tensor
 static rw_tensor *attend(struct fixture *b, const struct call *c, rw_tensor **qkv)
 {
     static const int32_t ends[] = { 2, 3, 6, 6 }; /* places before the first and after the last attend to nothing */
-    rw_attention_options o = { .causal = c->causal, .dropout = c->dropout };
+    rw_attention_params o = { .causal = c->causal, .dropout = c->dropout };
     rw_tensor *lse = NULL;
     if (c->options == WINDOW) o.window = 3;
     if (c->options == CAPPED) o.soft_cap = 2;

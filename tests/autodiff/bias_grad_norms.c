@@ -4,7 +4,7 @@
  * another gradient besides the norm's, or the bias has another use, the layer sums by itself.
  */
 #include "support/compare.h"
-#include "support/steps.h"
+#include "support/plan_queries.h"
 
 #include <criterion/criterion.h>
 #include <math.h>
@@ -235,7 +235,7 @@ Test(bias_grad_norms, any_policy)
 
 /* ---- cases in which the layer sums by itself ---- */
 
-enum way { ALONE, BIAS_TWICE, READ_BEHIND, ANOTHER_READER, AN_EARLIER_READER, WITHIN_THE_NORM, WITHOUT_ROWS, WAYS };
+enum way { ALONE, BIAS_TWICE, READ_AFTER, ANOTHER_READER, AN_EARLIER_READER, WITHIN_THE_NORM, WITHOUT_ROWS, WAYS };
 
 /* Records a layer whose bias gradient must not be fused, for the given reason. */
 static rw_tensor *record(struct fixture *b, enum way way, rw_tensor *bias, rw_tensor **ret_h)
@@ -254,14 +254,14 @@ static rw_tensor *record(struct fixture *b, enum way way, rw_tensor *bias, rw_te
     if (way == BIAS_TWICE) y = rw_add(t, y, bias);
     if (before) y = rw_add(t, y, before);
     rw_tensor *const loss = rw_sum(t, rw_mul(t, y, numbers(b, RW_F64, shape, 3, 1)), RW_ALL_AXES, false);
-    if (way == READ_BEHIND) rw_mul(t, bias, bias); /* not part of the loss */
+    if (way == READ_AFTER) rw_mul(t, bias, bias); /* not part of the loss */
     return loss;
 }
 
 Test(bias_grad_norms, only_what_is_whole)
 {
     static const int with_columns[WAYS] = {
-        [ALONE] = 1, [READ_BEHIND] = 1, [ANOTHER_READER] = 1, [WITHIN_THE_NORM] = 1
+        [ALONE] = 1, [READ_AFTER] = 1, [ANOTHER_READER] = 1, [WITHIN_THE_NORM] = 1
     };
     for (enum way way = ALONE; way < WAYS; way++) {
         struct fixture b = fixture_open(1, 2);

@@ -3,7 +3,7 @@
  * the pass that computes them, and must have the bytes of a separate sum that is then added: the same program, with
  * marked inputs instead of the parameters, computes that.
  */
-#include "support/steps.h"
+#include "support/plan_queries.h"
 
 #include <criterion/criterion.h>
 #include <stdlib.h>
@@ -48,7 +48,7 @@ static rw_tensor *scaled(rw_tape *t, rw_tensor *x, rw_tensor *u, rw_tensor *v)
 }
 
 /* The sums of the bias's columns are computed with the norm's backward. */
-static rw_tensor *behind(rw_tape *t, rw_tensor *x, rw_tensor *u, rw_tensor *v)
+static rw_tensor *after(rw_tape *t, rw_tensor *x, rw_tensor *u, rw_tensor *v)
 {
     rw_tensor *const h = rw_linear_add(t, x, matrix(t, rw_tensor_dtype(x)), v, x);
     return rw_add(t, rw_rmsnorm(t, h, u, 1e-5f), h);
@@ -66,7 +66,7 @@ static const struct {
     int accumulated; /* number of sums that are added afterwards */
     int steps;       /* 1 if a vector has two uses: (old + a) + b is not old + (a + b) */
 } programs[] = { { "shifted", shifted, 0, 3 }, { "layer", layer, 0, 3 },   { "activated", activated, 0, 3 },
-                 { "normed", normed, 0, 3 },   { "scaled", scaled, 0, 3 }, { "behind", behind, 0, 3 },
+                 { "normed", normed, 0, 3 },   { "scaled", scaled, 0, 3 }, { "behind", after, 0, 3 },
                  { "normed_by_one", normed_by_one, 2, 1 } };
 
 struct data {

@@ -27,17 +27,17 @@ static uint64_t across_of(rw_layout in, rw_layout out)
 Test(cross_thread_reads, is_where_rows_are_others)
 {
     const rw_layout rows = LAYOUT(2, L(6, 4), L(4, 1)), wide = LAYOUT(2, L(6, 9), L(9, 1));
-    const rw_layout turned = LAYOUT(2, L(4, 6), L(1, 4)), square = LAYOUT(2, L(6, 6), L(6, 1));
-    const rw_layout square_turned = LAYOUT(2, L(6, 6), L(1, 6)), fewer = LAYOUT(2, L(5, 4), L(4, 1));
+    const rw_layout transposed = LAYOUT(2, L(4, 6), L(1, 4)), square = LAYOUT(2, L(6, 6), L(6, 1));
+    const rw_layout square_transposed = LAYOUT(2, L(6, 6), L(1, 6)), fewer = LAYOUT(2, L(5, 4), L(4, 1));
     const rw_layout one = LAYOUT(1, L(1), L(1)), none = LAYOUT(0, L(0), L(0)), row = LAYOUT(2, L(1, 6), L(6, 1));
     const rw_layout one_batch = LAYOUT(3, L(1, 6, 4), L(24, 4, 1)), batch = LAYOUT(3, L(2, 6, 4), L(24, 4, 1)),
                     other_batch = LAYOUT(3, L(1, 5, 4), L(20, 4, 1));
     cr_expect_eq(across_of(rows, rows), 0);
     cr_expect_eq(across_of(rows, wide), 0, "as many rows");
     cr_expect_eq(across_of(rows, fewer), 1, "others");
-    cr_expect_eq(across_of(square_turned, square), 1, "as many, that are columns");
-    cr_expect_eq(across_of(turned, square), 1);
-    cr_expect_eq(across_of(square_turned, turned), 0, "columns of columns");
+    cr_expect_eq(across_of(square_transposed, square), 1, "as many, that are columns");
+    cr_expect_eq(across_of(transposed, square), 1);
+    cr_expect_eq(across_of(square_transposed, transposed), 0, "columns of columns");
     cr_expect_eq(across_of(rows, one), 0, "each adds up its own");
     cr_expect_eq(across_of(rows, none), 0);
     cr_expect_eq(across_of(none, rows), 1);

@@ -64,7 +64,7 @@ static rw_status scaled(rw_grad_call *g, const void *data)
     return rw_grad_set(g, 1, rw_scale(rw_grad_tape(g), rw_grad_upstream(g, 0), factor / 2));
 }
 
-Test(custom_grad, the_function_is_asked_instead_of_the_rules)
+Test(custom_grad, the_function_is_called_instead_of_the_rules)
 {
     struct fixture b = fixture_open(1, 1);
     for (int k = 0; k < 3; k++) { /* other data: another plan */
@@ -243,7 +243,7 @@ static rw_status meets_itself(rw_grad_call *g, const void *data)
 }
 
 /* The last op fails: a scalar has no such axis. */
-static rw_status fails_behind_a_gradient(rw_grad_call *g, const void *data)
+static rw_status fails_after_a_gradient(rw_grad_call *g, const void *data)
 {
     rw_tape *const t = rw_grad_tape(g);
     rw_tensor *const x = rw_require_grad(t, rw_detach(t, rw_grad_input(g, 1))), *wanted = x, *dx = NULL;
@@ -252,13 +252,13 @@ static rw_status fails_behind_a_gradient(rw_grad_call *g, const void *data)
     return status ? status : rw_grad_set(g, 1, rw_sum(t, dx, RW_AXES(5), false));
 }
 
-Test(custom_grad, what_a_rule_records_behind_a_gradient_has_the_callers_line)
+Test(custom_grad, ops_of_a_rule_after_a_gradient_have_the_callers_line)
 {
     struct fixture b = fixture_open(1, 1);
     char here[300];
     rw_tensor *const x = input(&b), *const from[] = { x };
     snprintf(here, sizeof here, "%s:%d", __FILE__, __LINE__ + 1);
-    rw_tensor *const y = rw_custom_grad(b.t, rw_exp(b.t, x), from, 1, fails_behind_a_gradient, NULL, 0);
+    rw_tensor *const y = rw_custom_grad(b.t, rw_exp(b.t, x), from, 1, fails_after_a_gradient, NULL, 0);
     cr_expect_neq(rw_backward(b.t, rw_sum(b.t, y, RW_ALL_AXES, false)), RW_OK);
     cr_expect(strstr(rw_error_message(b.ctx), here), "%s, not %s", rw_error_message(b.ctx), here);
     fixture_close(&b);
@@ -303,9 +303,10 @@ Test(custom_grad, views_of_strided_tensors_and_parameters)
     struct fixture b = fixture_open(1, 1);
     rw_tensor *const p = rw_param(b.ctx, "p", RW_F32, RW_SHAPE(3, 4));
     rw_init_normal(p, 0, 1);
-    rw_tensor *const turned = rw_transpose(b.t, p, 0, 1);
+    rw_tensor *const transposed = rw_transpose(b.t, p, 0, 1);
     const double factor = 4;
-    rw_tensor *const y = rw_custom_grad(b.t, rw_detach(b.t, turned), &turned, 1, scaled, &factor, sizeof factor);
+    rw_tensor *const y = rw_custom_grad(b.t, rw_detach(b.t, transposed), &transposed, 1, scaled, &factor,
+                                        sizeof factor);
     float g[12];
     cr_assert_eq(rw_backward(b.t, rw_sum(b.t, y, RW_ALL_AXES, false)), RW_OK, "%s", rw_error_message(b.ctx));
     cr_assert_eq(rw_read(b.t, rw_gradient(p), g, sizeof g), RW_OK);

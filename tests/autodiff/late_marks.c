@@ -89,7 +89,7 @@ Test(late_marks, gradients_of_values_in_the_middle_end_there)
 
 /* Nodes recorded after these values that do not depend on them are not involved either: the nodes are those of
    constants. */
-Test(late_marks, gradients_end_beside_what_is_asked_for)
+Test(late_marks, gradients_stop_at_requested_values)
 {
     struct fixture b = fixture_open(1, 1);
     int calls = 0, *const counter = &calls;
@@ -266,7 +266,7 @@ Test(late_marks, rules_that_hand_over_another_type)
 }
 
 enum { SIDE = 16 }; /* as many bytes as the memory alignment, and more: a write beyond them is detected */
-static bool turned;
+static bool transposed;
 
 static void expect_times(struct fixture *b, rw_tensor *x, const float *numbers_of_x, float factor, const char *what)
 {
@@ -282,7 +282,7 @@ static rw_status in_a_view(rw_grad_call *g)
     rw_tape *const t = rw_grad_tape(g);
     rw_tensor *const dy = rw_grad_upstream(g, 0), *const before = rw_grad_accumulator(g, 0);
     rw_tensor *const y = before ? rw_add(t, before, dy) : dy, *const twice[] = { y, y };
-    if (turned)
+    if (transposed)
         return rw_grad_set_sum(g, 0, rw_transpose(t, rw_contiguous(t, rw_transpose(t, y, 0, 1)), 0, 1));
     return rw_grad_set_sum(g, 0, rw_slice(t, rw_concat(t, twice, 2, 0), 0, 0, SIDE));
 }
@@ -298,12 +298,12 @@ Test(late_marks, sums_that_are_views)
     for (int i = 0; i < 2; i++) {
         struct fixture b = fixture_open(1, 1);
         rw_tensor *const w = rw_param(b.ctx, "w", RW_F32, RW_SHAPE(SIDE, SIDE));
-        turned = i;
+        transposed = i;
         for (int pass = 1; pass < 3; pass++) {
             rw_tensor *const y = rw_apply(b.t, &shows, &w, 1, NULL, 0, NULL);
             rw_tensor *const in = rw_input(b.t, RW_F32, RW_SHAPE(SIDE, SIDE), x, sizeof x);
             cr_assert_eq(rw_backward(b.t, sum(&b, rw_mul(b.t, y, in))), RW_OK, "%s", rw_error_message(b.ctx));
-            expect_times(&b, rw_gradient(w), x, (float)pass, turned ? "a strided sum" : "a part");
+            expect_times(&b, rw_gradient(w), x, (float)pass, transposed ? "a strided sum" : "a part");
             rw_tape_reset(b.t);
         }
         fixture_close(&b);
@@ -363,7 +363,7 @@ Test(late_marks, a_constant_between_no_grad_marks)
 }
 
 /* Effects belong to the step: not to a value that is read, and only to the first backward; each launch is a step. */
-Test(late_marks, effects_happen_once_a_step)
+Test(late_marks, effects_happen_once_per_step)
 {
     struct fixture b = fixture_open(1, 1);
     rw_graph *g = NULL;
@@ -529,7 +529,7 @@ Test(late_marks, results_beside_what_is_replayed)
 }
 
 /* rw_forward() also computes values that depend on a recorded gradient. */
-Test(late_marks, values_behind_a_gradient)
+Test(late_marks, values_after_a_gradient)
 {
     struct fixture b = fixture_open(1, 1);
     counted_clear();

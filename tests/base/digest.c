@@ -103,7 +103,7 @@ Test(digest, depends_on_the_order)
         memcpy(kept, data, size);
         memmove(data, data + size, size);
         memcpy(data + size, kept, size);
-        cr_assert(memcmp(data, kept, size), "pieces of %zu are alike", size);
+        cr_assert(memcmp(data, kept, size), "pieces of %zu are equal", size);
         cr_assert_not(rw_digest_equal(d, digest_of(data, n, 0, 2)), "pieces of %zu", size);
         memcpy(data + size, data, size);
         memcpy(data, kept, size);
@@ -114,7 +114,7 @@ Test(digest, depends_on_the_order)
 }
 
 /* On the CPU chunks are digested in groups of 256 MiB. */
-Test(digest, sees_what_lies_behind_the_first_group)
+Test(digest, sees_bytes_after_the_first_group)
 {
     NEEDS_HOST_MEMORY();
     const size_t group = (size_t)256 << 20, n = group + ((size_t)1 << 20) + 5;

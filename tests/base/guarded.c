@@ -61,7 +61,7 @@ Test(guarded, memory_ends_at_a_protected_page)
 }
 
 /* An op that touches the byte after the arena of its step, or the last one in it. */
-static size_t behind;
+static size_t after;
 static char *arena;
 
 static rw_status reach_check(rw_op_call *call)
@@ -73,7 +73,7 @@ static rw_status reach_kernel(const rw_kernel *k)
 {
     const float *const x = k->in[0].data;
     for (int64_t i = 0; i < k->out[0].layout->numel; i++) ((float *)k->out[0].data)[i] = x[i];
-    if (arena) write_here(arena + behind);
+    if (arena) write_here(arena + after);
     return RW_OK;
 }
 
@@ -92,7 +92,7 @@ static void run_step(char *ignored)
     rw_memory_stats(b.ctx, &m);
     arena = (char *)b.ctx->pool->arenas.first->data;
     cr_assert_eq(m.measured_peak, m.predicted_peak);
-    behind = m.predicted_peak - !!ignored;
+    after = m.predicted_peak - !!ignored;
     rw_tape_reset(b.t);
     rw_tensor *const z = rw_tanh(b.t, rw_randn(b.t, RW_F32, RW_SHAPE(300)));
     rw_tensor *const u = rw_tanh(b.t, rw_apply(b.t, &reach, (rw_tensor *[]){ z }, 1, NULL, 0, NULL));
@@ -118,9 +118,9 @@ static rw_status trespass_kernel(const rw_kernel *k)
     const float *const x = k->in[0].data;
     const int64_t n = k->out[0].layout->numel;
     for (int64_t i = 0; i < n; i++) ((float *)k->out[0].data)[i] = x[i];
-    if (behind == 1) write_here((char *)k->out[0].data + n * (int64_t)sizeof(float));
-    if (behind == 2 && n == 1) read_here((char *)(uintptr_t)left);
-    if (behind == 3) read_here((char *)(uintptr_t)(x + n));
+    if (after == 1) write_here((char *)k->out[0].data + n * (int64_t)sizeof(float));
+    if (after == 2 && n == 1) read_here((char *)(uintptr_t)left);
+    if (after == 3) read_here((char *)(uintptr_t)(x + n));
     if (n > 1) left = x + n / 2; /* where no small buffer is placed later */
     return RW_OK;
 }
@@ -131,7 +131,7 @@ static const rw_op_def trespass = { .name = "trespass", .n_inputs = 1, .n_output
 static void run_trespass(char *what)
 {
     struct fixture b = fixture_open(1, 1);
-    behind = (size_t)(what - (char *)NULL);
+    after = (size_t)(what - (char *)NULL);
     for (int step = 0; step < 2; step++) {
         rw_tensor *x = rw_scale(b.t, rw_randn(b.t, RW_F32, RW_SHAPE(4001)), 2);
         x = rw_sum(b.t, rw_apply(b.t, &trespass, &x, 1, NULL, 0, NULL), RW_ALL_AXES, false);
@@ -143,11 +143,11 @@ static void run_trespass(char *what)
 }
 
 /* 4001 floats end in the middle of a unit of the arena: the bytes after them belong to no buffer. */
-Test(guarded, a_byte_behind_an_output_and_memory_that_is_left_are_poisoned)
+Test(guarded, a_byte_after_an_output_and_released_memory_are_poisoned)
 {
     cr_assert(survives(run_trespass, NULL), "nothing is wrong");
-    cr_assert_not(survives(run_trespass, (char *)NULL + 1), "a byte behind the output");
-    cr_assert_not(survives(run_trespass, (char *)NULL + 2), "a byte of what nobody needs any more");
-    cr_assert_not(survives(run_trespass, (char *)NULL + 3), "a byte behind the input");
+    cr_assert_not(survives(run_trespass, (char *)NULL + 1), "a byte after the output");
+    cr_assert_not(survives(run_trespass, (char *)NULL + 2), "a byte of a dead buffer");
+    cr_assert_not(survives(run_trespass, (char *)NULL + 3), "a byte after the input");
 }
 #endif

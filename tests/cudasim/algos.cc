@@ -77,8 +77,8 @@ static bool has_kernels_of_8f(const problem &p)
 {
     const int capability = 10 * config.major + config.minor;
     const bool any_order = config.major == 10 || config.major == 11;
-    const bool turned = p.desc->transa == CUBLAS_OP_T && p.desc->transb == CUBLAS_OP_N;
-    if (capability < 89 || (!any_order && !turned)) return false;
+    const bool transposed = p.desc->transa == CUBLAS_OP_T && p.desc->transb == CUBLAS_OP_N;
+    if (capability < 89 || (!any_order && !transposed)) return false;
     for (const layout *l : { p.a, p.b, p.c, p.d }) {
         const uint64_t size = size_of_type(l->type);
         if (l->rows * size % 16 || l->cols * size % 16 || static_cast<uint64_t>(l->ld) * size % 16) return false;

@@ -101,7 +101,7 @@ Test(cudasim_graph, forks_and_joins)
     }
 }
 
-Test(cudasim_graph, what_is_not_joined_is_refused)
+Test(cudasim_graph, streams_that_are_not_joined_are_refused)
 {
     begin(cudaStreamCaptureModeGlobal);
     capture_fork(false);

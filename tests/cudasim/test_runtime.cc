@@ -190,7 +190,7 @@ Test(cudasim_runtime, wrong_frees_are_refused)
     GIVES(cudaFreeHost(&host), cudaErrorInvalidValue);
 }
 
-Test(cudasim_runtime, writes_behind_an_allocation_are_reported)
+Test(cudasim_runtime, writes_after_an_allocation_are_reported)
 {
     if (UNDER_ASAN) return; /* it reports them itself, by ending the process */
     char *p;

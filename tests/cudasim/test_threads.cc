@@ -306,7 +306,7 @@ Test(cudasim, diverged_barriers_are_reported)
     OK(cudaDeviceSynchronize());
 }
 
-Test(cudasim, deadlocks_are_reported_with_who_waits_where)
+Test(cudasim, deadlocks_are_reported_with_each_waiting_thread)
 {
     cudasim_set_fatal(false);
     LAUNCH(half_waits_kernel, 2, 64, 0, 0, 40);

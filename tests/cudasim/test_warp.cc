@@ -117,7 +117,7 @@ __global__ static void halves_kernel(int *y)
     y[threadIdx.x] = v;
 }
 
-Test(cudasim_warp, masks_that_do_not_meet_go_on_by_themselves)
+Test(cudasim_warp, disjoint_masks_continue_independently)
 {
     int *y = device_array(std::vector<int>(96));
     for (uint64_t seed = 0; seed < 10; seed++) {
@@ -135,7 +135,7 @@ __global__ static void outsider_kernel(unsigned *y)
     y[lane] = static_cast<unsigned>(__shfl_sync(0x000000ffu, lane, 20));
 }
 
-Test(cudasim_warp, what_a_lane_outside_the_mask_has_is_not_to_be_had)
+Test(cudasim_warp, values_of_lanes_outside_the_mask_cannot_be_read)
 {
     unsigned *y = device_array(std::vector<unsigned>(8));
     LAUNCH(outsider_kernel, 1, 32, 0, 0, y);

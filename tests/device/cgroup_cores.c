@@ -112,7 +112,7 @@ Test(cgroup_cores, the_least_of_a_group_and_those_above_it)
     put("v2/cpu.max", "25000 100000\n");
     SAME(cores(), 0.25, "that of the mount's own group");
     put("v2/a/b/c/cpu.max", "10000 100000\n");
-    SAME(cores(), 0.1, "its own is the least");
+    SAME(cores(), 0.1, "its own is the minimum");
     put("v2/a/b/c/d/cpu.max", "1 100000\n");
     put("v2/a/b2/cpu.max", "1 100000\n");
     put("cpu.max", "1 100000\n");

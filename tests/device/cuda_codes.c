@@ -138,7 +138,7 @@ Test(cuda_codes, of_blocks_and_of_other_types_are_decoded)
 }
 
 /* A second query for the same product would return another algorithm: there is none. */
-Test(cuda_codes, the_choice_is_made_once)
+Test(cuda_codes, the_algorithm_is_chosen_once)
 {
     struct fixture b = opened(9, 0);
     size_t workspace;

@@ -103,7 +103,7 @@ static void same(unsigned char *a, unsigned char *b, size_t bytes, const char *w
 
 /* ---- when the library is used ---- */
 
-Test(cuda_conv, is_by_the_library_where_that_is_asked_for)
+Test(cuda_conv, is_by_the_library_where_that_is_requested)
 {
     size_t bytes;
     long runs;
@@ -193,7 +193,7 @@ Test(cuda_conv, engines_are_taken_by_their_notes)
 }
 
 /* After the favorites of the heuristics, and before the fallback engines. */
-Test(cuda_conv, a_plain_engine_is_looked_for_behind_many_others)
+Test(cuda_conv, a_plain_engine_is_found_after_many_others)
 {
     size_t bytes;
     long runs;
@@ -241,7 +241,7 @@ Test(cuda_conv, a_choice_is_for_the_life_of_a_context)
         }
         cudasim_set_dnn_engines("1");
         same(first, step(&o, &bytes), bytes, "offered another one");
-        cr_expect_eq(cudasim_calls("cudnnBackendGetAttribute"), asked, "it was asked again");
+        cr_expect_eq(cudasim_calls("cudnnBackendGetAttribute"), asked, "it was queried again");
         cudasim_set_dnn_engines(NULL);
         free(first);
         close_world(&o);
@@ -430,7 +430,7 @@ Test(cuda_conv, without_memory_of_our_own)
         const bool struck = rw_alloc_count() - before >= n;
         if (got) cr_assert_eq(got, RW_ERR_MEMORY, "allocation %d: %s", (int)n, rw_error_message(o.b.ctx));
         failures += got != RW_OK;
-        same(expected, step(&o, &bytes), bytes, "behind a failure");
+        same(expected, step(&o, &bytes), bytes, "after a failure");
         close_world(&o);
         if (!struck) break;
     }
@@ -474,7 +474,7 @@ Test(cuda_conv, an_engine_that_fails_at_run)
         cr_expect(strstr(message, "cuDNN: ") && strstr(message, names[n - 1]) &&
                       strstr(message, "CUDNN_STATUS_EXECUTION_FAILED (5000)"),
                   "run %d: %s", n, message);
-        same(expected, step(&o, &bytes), bytes, "behind a failure");
+        same(expected, step(&o, &bytes), bytes, "after a failure");
     }
     free(expected);
     close_world(&o);

@@ -173,7 +173,7 @@ Test(cuda_errors, every_call_of_a_step_fails_once)
     free(expected);
 }
 
-Test(cuda_errors, out_of_memory_says_how_much_was_asked_for)
+Test(cuda_errors, out_of_memory_says_how_much_was_requested)
 {
     struct fixture b = { 0 };
     cr_assert_eq(create(&b.ctx, RW_DEVICE_CUDA), RW_OK);

@@ -89,7 +89,7 @@ Test(cuda_sdpa, without_an_engine_is_by_kernels_of_our_own)
     free(expected);
 }
 
-Test(cuda_sdpa, is_asked_for_when_the_context_is_made)
+Test(cuda_sdpa, is_opened_when_the_context_is_created)
 {
     struct world o;
     size_t bytes;
@@ -116,7 +116,7 @@ Test(cuda_sdpa, a_lack_of_memory_decides_nothing)
         cudasim_clear_faults();
         const long asked = cudasim_calls("cudnnBackendCreateDescriptor");
         unsigned char *const got = step(&o, &bytes);
-        cr_expect_gt(cudasim_calls("cudnnBackendCreateDescriptor"), asked, "%s: not asked again", functions[i]);
+        cr_expect_gt(cudasim_calls("cudnnBackendCreateDescriptor"), asked, "%s: not queried again", functions[i]);
         cr_expect_eq(first_difference(expected, got, bytes), -1, "%s", functions[i]);
         free(got);
         fixture_close(&o.b);

@@ -315,17 +315,17 @@ Test(cuda_use, vocabularies_of_two_contexts)
 #ifdef RW_CUDASIM
 static void *train_beside(void *arg)
 {
-    int before = -1, behind = -1;
+    int before = -1, after = -1;
     cr_assert_eq(cudaGetDevice(&before), cudaSuccess);
     train_in_a_thread(arg);
-    cr_assert_eq(cudaGetDevice(&behind), cudaSuccess);
+    cr_assert_eq(cudaGetDevice(&after), cudaSuccess);
     cr_assert_eq(before, 0);
-    cr_assert_eq(behind, 0);
+    cr_assert_eq(after, 0);
     return NULL;
 }
 
 /* A new thread's device is the first one: restoring it must not create a context there, which takes 500 MB. */
-Test(cuda_use, a_device_that_nobody_uses_gets_no_context)
+Test(cuda_use, an_unused_device_gets_no_context)
 {
     cudasim_set_devices(2);
     cr_assert_eq(cudaSetDevice(1), cudaSuccess);

@@ -158,7 +158,7 @@ Test(file_store, more_copies_than_are_queued_at_a_time)
     desk_close(&d);
 }
 
-Test(file_store, what_fails_is_told_to_who_waits_for_it)
+Test(file_store, a_failure_is_reported_to_its_waiter)
 {
     enum { N = 6 };
     struct desk d = desk_open(N * PAGE, 2 * N);
@@ -180,7 +180,7 @@ Test(file_store, what_fails_is_told_to_who_waits_for_it)
                              text);
                 cr_assert(i < nth || strstr(text, folder));
             }
-            cr_assert_eq(out ? plant.writes : plant.reads, nth + 1, "nothing is copied behind it");
+            cr_assert_eq(out ? plant.writes : plant.reads, nth + 1, "nothing is copied after it");
             cr_assert_eq(d.device->finish(d.state), RW_OK, "it was told");
             for (size_t i = 0; i < N; i++) get(&d, 2 * i, i * PAGE, PAGE);
             cr_assert_eq(d.device->finish(d.state), RW_OK, "and is forgotten");
@@ -190,7 +190,7 @@ Test(file_store, what_fails_is_told_to_who_waits_for_it)
     desk_close(&d);
 }
 
-Test(file_store, what_nobody_waits_for_is_told_in_the_end)
+Test(file_store, a_failure_without_a_waiter_is_reported_at_the_end)
 {
     struct desk d = desk_open(PAGE, 2);
     char text[RW_MESSAGE_MAX];

@@ -311,7 +311,7 @@ Test(machine, a_batch_of_more_elements_than_an_int32_holds_is_planned_in_parts)
 }
 
 /* The table forgets what no plan holds, in the order of its last use, and nothing else. */
-Test(machine, a_plan_that_waits_keeps_its_primitives)
+Test(machine, a_suspended_plan_keeps_its_primitives)
 {
     struct fixture b = fixture_open(1, 1);
     rw_tape *waits = NULL;
@@ -327,7 +327,7 @@ Test(machine, a_plan_that_waits_keeps_its_primitives)
 
 /* ---- threads ---- */
 
-Test(machine, more_threads_than_can_be_asked_for)
+Test(machine, more_threads_than_can_be_requested)
 {
     struct fixture b = fixture_open(1, 2);
     rw_context *none = NULL;

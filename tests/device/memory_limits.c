@@ -218,8 +218,8 @@ static void expect_refused(struct fixture *b, rw_tensor *loss, uint64_t limit, c
     const char *const said = rw_error_message(b->ctx);
     snprintf(there, sizeof there, "the process may take %llu%s; ", (unsigned long long)limit, note);
     cr_expect(strstr(said, "the arena takes ") && strstr(said, there), "%s, not %s", said, there);
-    const char *const advice = strstr(said, "the least budget that would do is budget:");
-    cr_expect(advice && sscanf(advice, "the least budget that would do is budget:%lluB", &least) == 1 && least <= limit,
+    const char *const advice = strstr(said, "the minimum is budget:");
+    cr_expect(advice && sscanf(advice, "the minimum is budget:%lluB", &least) == 1 && least <= limit,
               "%s", said);
     rw_error_clear(b->ctx);
 }

@@ -142,7 +142,7 @@ Test(sdpa_plans, layouts)
     q = k, q.stride[0] = 0;
     cr_expect(!rw_sdpa_describe(&t, RW_BF16, &q, &k, &k, NULL, NULL, false, 1, false, 0), "a stretched axis");
     q = k, q.stride[3] = 8;
-    cr_expect(!rw_sdpa_describe(&t, RW_BF16, &q, &k, &k, NULL, NULL, false, 1, false, 0), "columns that lie apart");
+    cr_expect(!rw_sdpa_describe(&t, RW_BF16, &q, &k, &k, NULL, NULL, false, 1, false, 0), "columns with a stride");
 }
 
 /* Gradients in separate tensors, or concatenated in one, row by row. */

@@ -291,7 +291,7 @@ static void is_usable(struct side *x)
     rw_tape *t = NULL;
     rw_error_clear(x->ctx);
     HOLDS(!rw_tape_create(&t, x->ctx), "%s", rw_error_message(x->ctx));
-    rw_tensor *const w = rw_param(x->ctx, "used behind it all", RW_F32, RW_SHAPE(2));
+    rw_tensor *const w = rw_param(x->ctx, "used after everything", RW_F32, RW_SHAPE(2));
     rw_zero_grad(x->ctx);
     HOLDS(w && !rw_init_constant(w, 2), "%s", rw_error_message(x->ctx));
     ckpt_begin(t, "a");

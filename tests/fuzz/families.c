@@ -271,11 +271,11 @@ static void choices(struct state *s)
 }
 
 /* Attention with an arbitrary set of its options. */
-static void attention_with(struct state *s)
+static void with_options(struct state *s)
 {
     const int64_t batch = small(s), heads = small(s), queries = small(s), keys = fz_ask(s, 2) ? queries : small(s);
     const rw_dtype type = floating(s);
-    rw_attention_options o = { .causal = fz_ask(s, 2), .dropout = fz_ask(s, 2) ? 0.25 : fz_number(s) };
+    rw_attention_params o = { .causal = fz_ask(s, 2), .dropout = fz_ask(s, 2) ? 0.25 : fz_number(s) };
     if (fz_ask(s, 3)) o.window = fz_extent(s);
     if (fz_ask(s, 3)) o.soft_cap = fz_number(s);
     if (fz_ask(s, 3)) o.slopes = fitting(s, RW_F32, RW_SHAPE(heads));
@@ -285,7 +285,7 @@ static void attention_with(struct state *s)
     rw_tensor *const q = fitting(s, type, RW_SHAPE(batch, queries, heads, 8)),
               *const k = fitting(s, type, RW_SHAPE(batch, keys, heads, 8)),
               *const v = fitting(s, type, RW_SHAPE(batch, keys, heads, fz_ask(s, 3) ? 4 : 8)), *lse = NULL;
-    if (fz_ask(s, 2)) RECORDED(rw_attention_with, T, q, k, v, &o);
+    if (fz_ask(s, 2)) RECORDED(rw_attention, T, q, k, v, &o);
     else RECORDED(rw_attention_lse, T, q, k, v, &o, &lse);
     keep(s, lse);
 }
@@ -418,7 +418,7 @@ void fz_families(struct state *s)
     static void (*const calls[])(struct state *) = {
         comparisons, convolutions,   norms,         creation,  codes,     gathering,   losses,
         experts,     recurrent,      scan,          choices,   quantized, predictions, precision,
-        precision,   attention_with, own_gradients, files,     more_reductions, parts,     delayed,
+        precision,   with_options,   own_gradients, files,     more_reductions, parts,   delayed,
     };
     calls[fz_byte(s) % (sizeof calls / sizeof *calls)](s);
 }

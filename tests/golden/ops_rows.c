@@ -116,7 +116,7 @@ static const struct golden_row rows[] = {
     { "rand", { .build = with_rand, .r = { { 2, 1 }, { 2, 1 } } }, NULL },
     { "randn", { .build = with_randn, .r = { { N_RANDN + 2, 1 }, { N_RANDN + 2, 1 } } }, NULL },
     COUNTED(embedding, embedding, embedding, ),
-    COUNTED(embedding_padded, embedding_padded, embedding, .axis = 2),
+    COUNTED(embedding_padded, embedding_with, embedding, .axis = 2),
     COUNTED(cross_entropy, cross_entropy, cross_entropy, .axis = -100, .no_sum = true),
     COUNTED(cross_entropy_ignore, cross_entropy, cross_entropy, .axis = 1, .no_sum = true),
     COUNTED(mse_loss, mse_loss, mse, .no_sum = true),

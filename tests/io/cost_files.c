@@ -42,7 +42,7 @@ static void with_line(struct fixture *b, const char *text, int line, const char 
     expect_refused(b, changed, strlen(changed), want, line, in_place);
 }
 
-Test(cost_files, files_from_elsewhere_are_refused_by_line)
+Test(cost_files, files_of_other_machines_are_refused_by_line)
 {
     struct fixture b = measured();
     size_t bytes;

@@ -14,7 +14,7 @@
 
 TestSuite(costs, .init = open_files, .fini = close_files);
 
-Test(costs, what_is_measured_is_what_is_predicted_also_behind_a_file)
+Test(costs, measured_times_are_predicted_also_from_a_file)
 {
     struct fixture b = measured();
     const double none = predicted_ms(&b, "none", 24), full = predicted_ms(&b, "full", 24);
@@ -42,7 +42,7 @@ Test(costs, what_is_measured_is_what_is_predicted_also_behind_a_file)
 }
 
 /* Cache misses have a cost, also after loading a file; if the cache holds all that a step uses, it is zero. */
-Test(costs, what_comes_from_afar_is_paid_by_the_step)
+Test(costs, cache_misses_are_charged_to_the_step)
 {
     struct fixture b = measured();
     rw_prediction p;
@@ -138,7 +138,7 @@ Test(costs, what_a_step_pays_for_memory_is_no_nodes)
     for (size_t i = 0; i < b.ctx->costs->n; i++)
         if (!strcmp(b.ctx->costs->entry[i].op, "nap")) ms = (double)b.ctx->costs->entry[i].picoseconds * 1e-9;
     cr_expect_float_eq(ms, 32.0 / 6, 1e-3, "%.4f ms", ms);
-    cr_expect_eq(b.ctx->costs->memory.picoseconds, 1000000000000000000, "it is not asked for again");
+    cr_expect_eq(b.ctx->costs->memory.picoseconds, 1000000000000000000, "it is not measured again");
     fixture_close(&b);
 }
 
@@ -239,7 +239,7 @@ static bool knows(const rw_context *ctx, const char *op, rw_dtype dtype)
 
 /* No op of the caller's is executed, its measurements are unchanged, and environment settings for its steps do not
    apply to these. */
-Test(costs, ceilings_are_measured_beside_what_is_known)
+Test(costs, calibration_adds_to_known_costs)
 {
     if (test_device() != RW_DEVICE_CPU || IS_SLOW) return;
     setenv("REWIND_VERIFY", "1", 1);
@@ -270,7 +270,7 @@ Test(costs, ceilings_are_measured_beside_what_is_known)
     fixture_close(&b);
 }
 
-Test(costs, of_which_there_is_no_memory_for_ceilings_stay_as_they_were)
+Test(costs, costs_stay_unchanged_if_calibration_has_no_memory)
 {
     if (test_device() != RW_DEVICE_CPU) return;
     struct fixture b = measured();
@@ -423,8 +423,9 @@ static double times_nominal(struct fixture *b, const struct rw_costs *costs, con
 }
 
 /*
- * The remake of a linear layer with gelu is gelu alone, which was never executed: its gradient was, and predicts it
- * better than copies do. A name with the same prefix only is not related, and one in another type does not count.
+ * The recompute node of a linear layer with gelu is gelu alone, which was never executed: its gradient was, and
+ * predicts it better than copies do. A name with the same prefix only is not related, and one in another type does not
+ * count.
  */
 Test(costs, an_op_that_never_ran_is_like_its_family)
 {

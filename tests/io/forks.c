@@ -40,7 +40,7 @@ static char trace[200], lines[200], board[200], text[200], run[200];
 static bool saved(struct program *p, rw_status status)
 {
     if (!status) return true;
-    const bool refused = strstr(rw_error_message(p->b.ctx), "another process saves there");
+    const bool refused = strstr(rw_error_message(p->b.ctx), "another process saves to this folder");
     rw_error_clear(p->b.ctx);
     return refused;
 }
@@ -255,7 +255,7 @@ static pid_t killed_beside_a_reader(bool while_it_saves)
     return reader;
 }
 
-Test(forks, a_run_that_is_killed_goes_on_at_once_though_its_child_lives)
+Test(forks, a_killed_run_resumes_at_once_though_its_child_is_alive)
 {
     for (int i = 0; i < 2; i++) {
         const pid_t reader = killed_beside_a_reader(i);

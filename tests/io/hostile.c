@@ -147,9 +147,9 @@ Test(hostile, a_sparse_file_is_not_read_whole)
     put_file(header, sizeof header - 1, (off_t)1 << 40);
     expect_load(RW_OK, NULL);
     put_file("[]", 2, (off_t)1 << 40);
-    expect_load(RW_ERR_IO, "does not begin an object");
+    expect_load(RW_ERR_IO, "expected an object at byte");
     put_file("", 0, (off_t)1 << 40);
-    expect_load(RW_ERR_IO, "no JSON header");
+    expect_load(RW_ERR_IO, "invalid JSON header");
 }
 
 Test(hostile, a_sparse_file_is_no_checkpoint)

@@ -84,7 +84,7 @@ static void *print_beside(void *text)
 Test(locale, one_thread_goes_by_c_and_the_others_by_the_callers)
 {
     GO_BY(&comma);
-    char here[16], inner[16], beside[16], behind[16];
+    char here[16], inner[16], beside[16], after[16];
     pthread_t thread;
     errno = EDOM;
     const locale_t before = rw_c_locale_begin();
@@ -94,11 +94,11 @@ Test(locale, one_thread_goes_by_c_and_the_others_by_the_callers)
     rw_c_locale_end(nested);
     snprintf(inner, sizeof inner, "%.1f", 0.5);
     rw_c_locale_end(before);
-    snprintf(behind, sizeof behind, "%.1f", 0.5);
+    snprintf(after, sizeof after, "%.1f", 0.5);
     cr_assert_eq(errno, EDOM);
     cr_assert_str_eq(inner, "0.5");
     cr_assert_str_eq(beside, "0,5");
-    cr_assert_str_eq(behind, "0,5");
+    cr_assert_str_eq(after, "0,5");
     /* A thread's own locale is restored, too. */
     const locale_t own = newlocale(LC_ALL_MASK, "C", (locale_t)0);
     uselocale(own);
@@ -179,9 +179,9 @@ Test(locale, what_is_not_read_to_its_end_is_refused_by_name)
     static const struct {
         const char *there, *instead, *message;
     } rows[] = {
-        { "\"0x1.8p-1\"", "\"0x1,8p-1\"", "its learning rate is \"0x1,8p-1\", no number" },
-        { " 0x1.999999999999ap-4\"", " 0x1,999999999999ap-4\"", "its schedule is \"2 " },
-        { "\"123\"", "\"12.\"", "no step or no generator is in it" },
+        { "\"0x1.8p-1\"", "\"0x1,8p-1\"", "learning rate: expected a number, got \"0x1,8p-1\"" },
+        { " 0x1.999999999999ap-4\"", " 0x1,999999999999ap-4\"", "schedule: expected a learning-rate " },
+        { "\"123\"", "\"12.\"", "expected a step and the state of a generator" },
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         struct world w = world_open(RW_F32, &alone);

@@ -83,7 +83,7 @@ static void settle(rw_monitor *m, int n)
         cr_assert_eq(step(m, (uint64_t)i, 4 + 0.1 * (i % 5 - 2), 1 + 0.1 * (i % 3), 0.1), 0, "step %d", i);
 }
 
-Test(monitor, warns_of_what_is_no_number_at_once)
+Test(monitor, warns_of_nan_at_once)
 {
     rw_monitor *m = monitor(NULL);
     cr_expect_eq(step(m, 0, NAN, 1, 0.1), RW_ALERT_LOSS_NONFINITE);

@@ -197,7 +197,7 @@ static rw_monitor *with_a_step_that_waits(struct zoo *z, const rw_monitor_group 
     return m;
 }
 
-Test(monitor_groups, a_step_that_waits_keeps_the_names_of_its_groups)
+Test(monitor_groups, a_suspended_step_keeps_the_names_of_its_groups)
 {
     static const rw_monitor_group groups[] = { { "small", "a" }, { "large", "b" } };
     static const rw_monitor_group other[] = { { "large", "b" }, { "small", "a" } };
@@ -217,7 +217,7 @@ Test(monitor_groups, a_step_that_waits_keeps_the_names_of_its_groups)
 }
 
 /* The groups stay if the pending steps cannot be written. */
-Test(monitor_groups, a_step_that_waits_and_cannot_be_written_is_said)
+Test(monitor_groups, a_suspended_step_that_cannot_be_written_is_reported)
 {
     static const rw_monitor_group groups[] = { { "small", "a" }, { "large", "b" } };
     struct zoo z;

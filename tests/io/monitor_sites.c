@@ -446,7 +446,7 @@ Test(monitor_sites, belong_to_one_monitor_and_end_with_it)
     rw_monitor_destroy(&other);
     watch(&x);
     told(&x);
-    cr_expect_null(sites(), "what was counted for somebody else");
+    cr_expect_null(sites(), "counts of another monitor");
     backward(&x, &recipe, 8, 1);
     told(&x);
     cJSON *const s = sites();

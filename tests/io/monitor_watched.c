@@ -151,7 +151,7 @@ Test(monitor_watched, changes_no_byte_of_a_training)
         }
 }
 
-Test(monitor_watched, tells_the_same_whoever_updates)
+Test(monitor_watched, reports_the_same_for_every_kind_of_update)
 {
     const struct outcome calls = run(CALLS, 0, false, true, 1);
     for (int how = GRAPH; how <= INSIDE; how++) {

@@ -196,14 +196,15 @@ Test(resume, a_hundred_kills_while_saving_are_a_hundred_resumes)
     const int kills = test_device() == RW_DEVICE_CPU ? 100 : 3;
     uint64_t s = 88172645463325252u, last = 0;
     int parts = 0;
-    for (int i = 0; i < kills; i++) {
+    for (int i = 0; i < kills || (kills == 100 && parts <= 10 && i < 20 * kills); i++) {
         s ^= s << 13, s ^= s >> 7, s ^= s << 17;
         const uint64_t safe = kill_one((unsigned)(s % 8000));
         parts += strstr(names_in(folder), ".part") != NULL;
         cr_assert_geq(safe, last, "what was safe is there: %d kills, step %d, then %d", i, (int)last, (int)safe);
         last = safe;
     }
-    cr_expect(parts > kills / 10 || kills < 100, "only %d kills met a file that was being written", parts);
+    /* On a busy machine a process may be killed before it writes: then there are more kills. */
+    cr_expect(parts > 10 || kills < 100, "only %d kills met a file that was being written", parts);
     struct world w = large_open();
     cr_assert_geq(w.step, last);
     world_train(&w, &alone, w.step + 3);

@@ -61,7 +61,8 @@ Test(resume_failures, without_memory_nothing_changes)
             if (!status && !warning) break;
             failures++;
             saved |= warning != NULL;
-            cr_assert(!warning || (!loads && strstr(warning, "older files stay: out of memory")), "%s", warning);
+            cr_assert(!warning || (!loads && strstr(warning, "older files were not removed: out of memory")), "%s",
+                      warning);
             if (status) cr_assert_eq(status, RW_ERR_MEMORY, "allocation %d: %s", (int)n, rw_error_message(w.b.ctx));
             rw_error_clear(w.b.ctx);
             expect_x(&w, 3);
@@ -131,7 +132,7 @@ Test(resume_failures, what_does_not_fit_changes_nothing)
         rw_param(z.b.ctx, i == 2 ? "y" : "x", i ? RW_BF16 : RW_F32, RW_SHAPE(i == 1 ? 4 : 3));
         cr_assert_eq(rw_checkpoint_create(&z.ck, z.b.ctx, &(rw_checkpoint_params){ .folder = folder }), RW_OK);
         static const char *const texts[] = { "expected F32, got BF16", "expected shape [4], got [3]",
-                                             "\"y\" is not in it" };
+                                             "\"y\" is not in the file" };
         static const rw_status wanted[] = { RW_ERR_DTYPE, RW_ERR_SHAPE, RW_ERR_IO };
         expect_refused(rw_checkpoint_load(z.ck, NULL), wanted[i], &z, texts[i]);
         world_close(&z);
@@ -144,7 +145,7 @@ Test(resume_failures, what_does_not_fit_changes_nothing)
     cr_assert_eq(rw_checkpoint_save(plain, 3, NULL, 0), RW_OK);
     cr_assert_eq(rw_checkpoint_wait(plain), RW_OK);
     cr_assert_eq(rw_init_constant(x_of(&w), 3), RW_OK);
-    expect_refused(rw_checkpoint_load(w.ck, NULL), RW_ERR_IO, &w, "no optimizer is in it");
+    expect_refused(rw_checkpoint_load(w.ck, NULL), RW_ERR_IO, &w, "expected the state of an optimizer");
     expect_x(&w, 3);
     rw_checkpoint_destroy(&plain);
     world_close(&w);
@@ -223,7 +224,7 @@ Test(resume_failures, a_child_of_fork_that_saves_is_refused)
     const pid_t pid = fork();
     if (!pid) {
         const rw_status status = rw_checkpoint_save(w.ck, 3, NULL, 0);
-        const bool said = strstr(rw_error_message(w.b.ctx), "another process saves there");
+        const bool said = strstr(rw_error_message(w.b.ctx), "another process saves to this folder");
         rw_error_clear(w.b.ctx);
         _exit(status == RW_ERR_IO && said && rw_checkpoint_save(w.ck, 3, NULL, 0) == RW_ERR_IO ? 0 : 1);
     }

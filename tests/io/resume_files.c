@@ -47,7 +47,7 @@ Test(resume_files, a_file_cut_off_anywhere_is_passed_over)
     world_close(&w);
 }
 
-Test(resume_files, a_file_with_one_bit_turned_is_passed_over)
+Test(resume_files, a_file_with_one_bit_flipped_is_skipped)
 {
     struct world w = small_open();
     size_t bytes;
@@ -56,8 +56,8 @@ Test(resume_files, a_file_with_one_bit_turned_is_passed_over)
     const int fd = open(file_of(2, 2), O_WRONLY);
     const size_t stride = test_device() == RW_DEVICE_CPU ? 1 : 97;
     for (size_t bit = 0; bit < 8 * bytes; bit += stride) {
-        const unsigned char turned = (unsigned char)(file[bit / 8] ^ 1u << bit % 8);
-        cr_assert_eq(pwrite(fd, &turned, 1, (off_t)(bit / 8)), 1);
+        const unsigned char flipped = (unsigned char)(file[bit / 8] ^ 1u << bit % 8);
+        cr_assert_eq(pwrite(fd, &flipped, 1, (off_t)(bit / 8)), 1);
         expect_older(&w, "bit", bit);
         cr_assert_eq(pwrite(fd, &file[bit / 8], 1, (off_t)(bit / 8)), 1);
     }
@@ -78,7 +78,7 @@ Test(resume_files, none_of_the_files_is_whole)
     cr_assert_eq(rw_checkpoint_load(w.ck, &found), RW_ERR_IO);
     cr_assert_eq(found.step, 77);
     const char *const m = rw_error_message(w.b.ctx);
-    cr_assert(strstr(m, "none of the files is whole: 000002-step2") && strstr(m, folder), "%s", m);
+    cr_assert(strstr(m, "no undamaged file: 000002-step2") && strstr(m, folder), "%s", m);
     rw_error_clear(w.b.ctx);
     expect_x(&w, 3);
     world_close(&w);
@@ -134,7 +134,7 @@ Test(resume_files, the_newest_files_stay)
 }
 
 /* Another program copies a file to the folder during the run: later saves are newer all the same, and stay. */
-Test(resume_files, a_file_that_comes_from_elsewhere_is_counted_on_from)
+Test(resume_files, numbering_continues_after_a_foreign_file)
 {
     struct world w = world_open(RW_F32, &alone); /* keeps two */
     w.step = 1;
@@ -168,7 +168,7 @@ Test(resume_files, the_file_just_written_is_never_removed)
 }
 
 /* After 2^63 - 1 a file's name could not be read again. */
-Test(resume_files, numbers_that_are_used_up_are_said)
+Test(resume_files, exhausted_numbers_are_reported)
 {
     struct world w = small_open();
     put_two(&w);
@@ -177,7 +177,7 @@ Test(resume_files, numbers_that_are_used_up_are_said)
     file_put(path, "", 0);
     cr_assert_eq(rw_checkpoint_save(w.ck, 3, NULL, 0), RW_ERR_IO);
     const char *const m = rw_error_message(w.b.ctx);
-    cr_assert(strstr(m, "9223372036854775807-step1") && strstr(m, "remove it"), "%s", m);
+    cr_assert(strstr(m, "9223372036854775807-step1") && strstr(m, "remove or rename"), "%s", m);
     rw_error_clear(w.b.ctx);
     cr_assert_eq(world_load(&w).step, 2);
     remove(path);
@@ -220,7 +220,7 @@ static void remove_moved(const char *where)
 
 /* A run saves to its path, even if the folder was moved and a new one created: the new one is locked, numbering
    continues and old files are removed there; the moved one is left alone. */
-Test(resume_files, a_folder_that_is_made_again_is_taken_up)
+Test(resume_files, a_folder_that_is_recreated_is_used)
 {
     char away[160], names[400];
     for (int made = 0; made < 2; made++) {
@@ -248,7 +248,7 @@ Test(resume_files, a_folder_that_is_made_again_is_taken_up)
 }
 
 /* Created by another run, which saves there. */
-Test(resume_files, a_folder_that_is_made_again_by_another_run_is_refused)
+Test(resume_files, a_folder_that_is_recreated_by_another_run_is_refused)
 {
     char away[160];
     struct world w = small_open(), z = small_open();
@@ -257,7 +257,8 @@ Test(resume_files, a_folder_that_is_made_again_by_another_run_is_refused)
     move_away(away);
     put_two(&z);
     cr_assert_eq(rw_checkpoint_save(w.ck, 3, NULL, 0), RW_ERR_IO);
-    cr_assert(strstr(rw_error_message(w.b.ctx), "another process saves there"), "%s", rw_error_message(w.b.ctx));
+    cr_assert(strstr(rw_error_message(w.b.ctx), "another process saves to this folder"), "%s",
+              rw_error_message(w.b.ctx));
     rw_error_clear(w.b.ctx);
     world_close(&z);
     world_save(&w);
@@ -289,7 +290,8 @@ Test(resume_files, one_folder_for_two_runs_is_refused)
     struct world a = small_open(), z = small_open();
     put_two(&a);
     cr_assert_eq(rw_checkpoint_save(z.ck, 5, NULL, 0), RW_ERR_IO);
-    cr_assert(strstr(rw_error_message(z.b.ctx), "another process saves there"), "%s", rw_error_message(z.b.ctx));
+    cr_assert(strstr(rw_error_message(z.b.ctx), "another process saves to this folder"), "%s",
+              rw_error_message(z.b.ctx));
     rw_error_clear(z.b.ctx);
     cr_assert_eq(world_load(&z).step, 2, "but it may be read");
     world_close(&a);

@@ -117,7 +117,7 @@ Test(io, the_layout_is_the_one_of_the_format)
     free(file);
 }
 
-Test(io, a_context_without_parameters_and_names_that_are_not_asked_for)
+Test(io, a_context_without_parameters_and_names_that_are_not_requested)
 {
     cr_assert_eq(rw_save(b.ctx, path), RW_OK, "%s", rw_error_message(b.ctx));
     cr_assert_eq(rw_load(b.ctx, path), RW_OK, "%s", rw_error_message(b.ctx));
@@ -187,7 +187,7 @@ Test(io, parts_that_do_not_fit_change_nothing)
         { { .param = "other", .name = "a" }, RW_ERR_ARGUMENT, "expected a parameter of the context, got \"other\"" },
         { { .name = "a" }, RW_ERR_ARGUMENT, "(null)" },
         { { .param = "qkv" }, RW_ERR_ARGUMENT, "name of \"qkv\" is NULL" },
-        { { .param = "qkv", .name = "v" }, RW_ERR_IO, "\"v\" is not in it" },
+        { { .param = "qkv", .name = "v" }, RW_ERR_IO, "\"v\" is not in the file" },
         { { .param = "mine", .name = "a" }, RW_ERR_SHAPE, "\"a\" does not fit into \"mine\"" },
         { { .param = "flat", .name = "a", .transposed = true }, RW_ERR_SHAPE, "does not fit into" },
         { { .param = "qkv", .name = "q" }, RW_ERR_SHAPE, "does not fit into" },
@@ -293,16 +293,16 @@ Test(io, what_the_format_forbids_is_refused_with_its_place)
           "twice" },
         { A B("[4,12]") "}", "byte 9", "overlap" },
         { A B("[16,24]") "}", "byte 63", "overlap" },
-        { A B("[0.5,8.5]") "}", "byte 63", "whole" },
+        { A B("[0.5,8.5]") "}", "byte 63", "integers" },
         { A B("{\"from\":0,\"to\":8}") "}", "byte 63", "list" },
         { A B("[0,8,8]") "}", "byte 63", "list" },
-        { A B("[8,0]") "}", "byte 63", "end before" },
-        { A B("[20,28]") "}", "byte 63", "outside" },
-        { A B("[0,8]") "} x", "byte 117", "follows" },
-        { A B("[0,8]") "}{}", "byte 116", "follows" },
+        { A B("[8,0]") "}", "byte 63", "an end at or after" },
+        { A B("[20,28]") "}", "byte 63", "within the file" },
+        { A B("[0,8]") "} x", "byte 117", "unexpected bytes" },
+        { A B("[0,8]") "}{}", "byte 116", "unexpected bytes" },
         { A B("[0,8]") ",\"u\":7}", "byte 116", "object" },
-        { "{\"x\\\"y,{\":{\"k\":[\"}\",{}]}," B("[0,8]") "}", "byte 9", "no type" },
-        { A "oops}", "byte 63", "no JSON" },
+        { "{\"x\\\"y,{\":{\"k\":[\"}\",{}]}," B("[0,8]") "}", "byte 9", "dtype: expected a string" },
+        { A "oops}", "byte 63", "invalid JSON" },
     };
     rw_tensor *const x = filled(rw_param(b.ctx, "x", RW_F32, RW_SHAPE(2)), 5);
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
@@ -366,7 +366,7 @@ Test(io, a_link_stays_and_what_it_names_is_replaced)
     snprintf(part, sizeof part, "%s.%ld.part", path, (long)getpid());
     cr_assert_eq(symlink(link, part), 0);
     cr_assert_eq(rw_save(b.ctx, path), RW_OK, "%s", rw_error_message(b.ctx));
-    cr_expect_neq(access(link, F_OK), 0, "somebody else's file was written");
+    cr_expect_neq(access(link, F_OK), 0, "another process's file was written");
     remove(part);
     remove(link);
     for (unsigned i = 0; i < 64; i++) {

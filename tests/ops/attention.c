@@ -55,7 +55,7 @@ static rw_tensor *loss_of_all(struct fixture *b, rw_dtype dtype, rw_tensor *in[I
     in[2] = numbers(t, dtype, RW_SHAPE(3, 2, SEQ, 12), 3);
     in[3] = numbers(t, dtype, RW_SHAPE(1, 4, SEQ, SEQ), 4);
     in[4] = numbers(t, dtype, RW_SHAPE(4), 5);
-    const rw_attention_options o = {
+    const rw_attention_params o = {
         .causal = true,
         .dropout = 0.25,
         .window = 70,
@@ -151,7 +151,7 @@ static void check_masked_row(bool again)
     rw_tensor *const k = numbers(b.t, RW_F64, RW_SHAPE(1, 2, 5, 3), 2);
     rw_tensor *const v = numbers(b.t, RW_F64, RW_SHAPE(1, 2, 5, 3), 3);
     rw_tensor *const mask = rw_require_grad(b.t, rw_input(b.t, RW_F64, RW_SHAPE(1, 1, 4, 5), cut, sizeof cut));
-    rw_tensor *const y = rw_attention_with(b.t, q, k, v, &(rw_attention_options){ .mask = mask });
+    rw_tensor *const y = rw_attention(b.t, q, k, v, &(rw_attention_params){ .mask = mask });
     rw_tensor *loss = rw_sum(b.t, rw_mul(b.t, y, y), RW_ALL_AXES, false), *g[4];
     rw_tensor *const of[] = { q, k, v, mask };
     if (again) {
@@ -233,8 +233,8 @@ Test(attention, documents_that_fall_or_leave_the_row_are_refused_when_they_are_r
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         struct fixture b = fixture_open(1, 1);
         rw_tensor *const q = numbers(b.t, RW_F32, RW_SHAPE(1, 1, 8, 4), 1);
-        const rw_attention_options o = { .documents = rw_input(b.t, RW_I32, RW_SHAPE(3), wrong[i], sizeof wrong[i]) };
-        rw_tensor *const y = rw_attention_with(b.t, q, q, q, &o);
+        const rw_attention_params o = { .documents = rw_input(b.t, RW_I32, RW_SHAPE(3), wrong[i], sizeof wrong[i]) };
+        rw_tensor *const y = rw_attention(b.t, q, q, q, &o);
         cr_expect_eq(rw_eval(b.t, &y, 1), RW_ERR_ARGUMENT, "%zu: %s", i, rw_error_message(b.ctx));
         cr_expect(strstr(rw_error_message(b.ctx), "attention"), "%s", rw_error_message(b.ctx));
         fixture_close(&b);
@@ -247,9 +247,9 @@ Test(attention, a_document_in_a_row_gives_what_it_gives_alone)
     struct fixture b = fixture_open(1, 1);
     const int32_t cuts[] = { 0, 40, 120 };
     rw_tensor *const q = numbers(b.t, RW_F64, RW_SHAPE(1, 2, 120, 8), 1);
-    const rw_attention_options o = { .causal = true,
-                                     .documents = rw_input(b.t, RW_I32, RW_SHAPE(3), cuts, sizeof cuts) };
-    double *const packed = read_numbers(b.t, rw_contiguous(b.t, rw_attention_with(b.t, q, q, q, &o)));
+    const rw_attention_params o = { .causal = true,
+                                    .documents = rw_input(b.t, RW_I32, RW_SHAPE(3), cuts, sizeof cuts) };
+    double *const packed = read_numbers(b.t, rw_contiguous(b.t, rw_attention(b.t, q, q, q, &o)));
     rw_tensor *const second = rw_slice(b.t, q, 2, 40, 120);
     const rw_attention_params params = { .causal = true };
     double *const alone = read_numbers(b.t, rw_contiguous(b.t, rw_attention(b.t, second, second, second, &params)));
@@ -266,7 +266,7 @@ Test(attention, slopes_have_no_gradient)
     rw_tensor *const q = numbers(b.t, RW_F32, RW_SHAPE(1, 2, 3, 4), 1);
     rw_tensor *const slopes = numbers(b.t, RW_F32, RW_SHAPE(2), 2);
     const int recorded_at = __LINE__ + 1;
-    rw_tensor *const y = rw_attention_with(b.t, q, q, q, &(rw_attention_options){ .slopes = slopes });
+    rw_tensor *const y = rw_attention(b.t, q, q, q, &(rw_attention_params){ .slopes = slopes });
     cr_expect_eq(rw_backward(b.t, rw_sum(b.t, y, RW_ALL_AXES, false)), RW_ERR_NO_GRADIENT);
     cr_expect(strstr(rw_error_message(b.ctx), "slopes"), "%s", rw_error_message(b.ctx));
     char here[300];
@@ -277,7 +277,7 @@ Test(attention, slopes_have_no_gradient)
 
 /* After the last query's slopes, the weights of far keys are below the least normal number: they are 0, in forward and
    backward. */
-Test(attention, what_slopes_leave_of_far_keys_is_zero)
+Test(attention, probabilities_of_distant_keys_underflow_to_zero)
 {
     if (!test_flushes()) cr_skip_test("subnormal numbers cost nothing here, and stay");
     enum { LONG = 500, D = 8 };
@@ -286,9 +286,9 @@ Test(attention, what_slopes_leave_of_far_keys_is_zero)
     rw_tensor *const x[] = { numbers(b.t, RW_F32, RW_SHAPE(1, 1, LONG, D), 1),
                              numbers(b.t, RW_F32, RW_SHAPE(1, 1, LONG, D), 2),
                              numbers(b.t, RW_F32, RW_SHAPE(1, 1, LONG, D), 3) };
-    const rw_attention_options o = { .causal = true,
-                                     .slopes = rw_input(b.t, RW_F32, RW_SHAPE(1), &steep, sizeof steep) };
-    rw_tensor *const last = rw_slice(b.t, rw_attention_with(b.t, x[0], x[1], x[2], &o), 2, LONG - 1, LONG);
+    const rw_attention_params o = { .causal = true,
+                                    .slopes = rw_input(b.t, RW_F32, RW_SHAPE(1), &steep, sizeof steep) };
+    rw_tensor *const last = rw_slice(b.t, rw_attention(b.t, x[0], x[1], x[2], &o), 2, LONG - 1, LONG);
     rw_tensor *const loss = rw_scale(b.t, rw_sum(b.t, rw_mul(b.t, last, last), RW_ALL_AXES, false), 0x1p-10);
     cr_assert_eq(rw_backward(b.t, loss), RW_OK, "%s", rw_error_message(b.ctx));
     for (int i = 0; i < 3; i++) {
@@ -315,14 +315,14 @@ Test(attention, options_take_no_matrix_of_scores)
     rw_tensor *const q = rw_require_grad(b.t, rw_input(b.t, RW_F32, RW_SHAPE(1, 2, seq, 16), NULL, 0));
     rw_tensor *const sinks = rw_require_grad(b.t, rw_input(b.t, RW_F32, RW_SHAPE(2), NULL, 0));
     rw_tensor *const keys = rw_input(b.t, RW_F32, RW_SHAPE(1, 1, 1, seq), NULL, 0);
-    const rw_attention_options o = { .causal = true,
-                                     .dropout = 0.1,
-                                     .window = 100,
-                                     .soft_cap = 5,
-                                     .mask = keys,
-                                     .sinks = sinks,
-                                     .documents = rw_input(b.t, RW_I32, RW_SHAPE(3), cuts, sizeof cuts) };
-    rw_tensor *const loss = rw_sum(b.t, rw_attention_with(b.t, q, q, q, &o), RW_ALL_AXES, false);
+    const rw_attention_params o = { .causal = true,
+                                    .dropout = 0.1,
+                                    .window = 100,
+                                    .soft_cap = 5,
+                                    .mask = keys,
+                                    .sinks = sinks,
+                                    .documents = rw_input(b.t, RW_I32, RW_SHAPE(3), cuts, sizeof cuts) };
+    rw_tensor *const loss = rw_sum(b.t, rw_attention(b.t, q, q, q, &o), RW_ALL_AXES, false);
     cr_assert_eq(rw_tape_plan(b.t, loss, "none", &p), RW_OK, "%s", rw_error_message(b.ctx));
     cr_expect_lt(p.peak_bytes, (size_t)(seq * seq * 4) / 4, "%zu bytes", p.peak_bytes);
     fixture_close(&b);
@@ -335,9 +335,9 @@ static float sum_through_a_window(int64_t window, bool causal)
     struct fixture b = fixture_open(7, 2);
     rw_tensor *const q = numbers(b.t, RW_F32, RW_SHAPE(1, 2, 20, 8), 1);
     rw_tensor *const k = numbers(b.t, RW_F32, RW_SHAPE(1, 2, 30, 8), 2);
-    const rw_attention_options o = { .causal = causal, .window = window };
+    const rw_attention_params o = { .causal = causal, .window = window };
     float sum = 0;
-    rw_tensor *const y = rw_attention_with(b.t, q, k, k, &o);
+    rw_tensor *const y = rw_attention(b.t, q, k, k, &o);
     cr_assert_eq(rw_read(b.t, rw_sum(b.t, rw_mul(b.t, y, y), RW_ALL_AXES, false), &sum, sizeof sum), RW_OK);
     fixture_close(&b);
     return sum;
@@ -430,7 +430,7 @@ Test(attention, without_keys_a_sink_takes_all)
     rw_tensor *const q = numbers(b.t, RW_F32, RW_SHAPE(1, 2, 3, 4), 1);
     rw_tensor *const k = rw_input(b.t, RW_F32, RW_SHAPE(1, 2, 0, 4), NULL, 0);
     rw_tensor *const sinks = numbers(b.t, RW_F32, RW_SHAPE(2), 2), *lse;
-    rw_tensor *const y = rw_attention_lse(b.t, q, k, k, &(rw_attention_options){ .sinks = sinks }, &lse);
+    rw_tensor *const y = rw_attention_lse(b.t, q, k, k, &(rw_attention_params){ .sinks = sinks }, &lse);
     rw_require_grad(b.t, y), rw_require_grad(b.t, lse);
     cr_assert_eq(rw_backward(b.t, rw_sum(b.t, lse, RW_ALL_AXES, false)), RW_OK, "%s", rw_error_message(b.ctx));
     double *const out = read_numbers(b.t, y), *const sums = read_numbers(b.t, lse);

@@ -147,7 +147,7 @@ Test(axes, moves_of_every_width)
     fixture_close(&b);
 }
 
-enum { LONG = 20011, WIDE = 3, BEFORE = 5, BEHIND = 9, LONG_ELEMENTS = (LONG + BEFORE + BEHIND) * WIDE };
+enum { LONG = 20011, WIDE = 3, BEFORE = 5, AFTER = 9, LONG_ELEMENTS = (LONG + BEFORE + AFTER) * WIDE };
 
 /* The source of position j of a padded axis of LONG elements. */
 static int64_t source_of(rw_pad_mode mode, int64_t j)
@@ -181,7 +181,7 @@ static void has(struct fixture *b, rw_tensor *x, const double *want, const char 
 Test(axes, long_axes_are_shared_out)
 {
     static const rw_dtype floats[] = { RW_F32, RW_F64, RW_BF16, RW_F16 };
-    static const int64_t pad[] = { 0, 0, BEFORE, BEHIND };
+    static const int64_t pad[] = { 0, 0, BEFORE, AFTER };
     static double x[LONG_ELEMENTS], dy[LONG_ELEMENTS], y[LONG_ELEMENTS], dx[LONG_ELEMENTS];
     struct fixture b = fixture_open(1, 3);
     for (int d = 0; d < 4; d++)
@@ -190,9 +190,9 @@ Test(axes, long_axes_are_shared_out)
                 rw_tensor *const in = small_numbers(&b, floats[d], RW_SHAPE(LONG, wide), 3, x);
                 rw_require_grad(b.t, in);
                 rw_tensor *out = rw_pad(b.t, in, pad, 4, (rw_pad_mode)mode, 4), *g;
-                g = small_numbers(&b, floats[d], RW_SHAPE(LONG + BEFORE + BEHIND, wide), 5, dy);
+                g = small_numbers(&b, floats[d], RW_SHAPE(LONG + BEFORE + AFTER, wide), 5, dy);
                 memset(dx, 0, sizeof dx);
-                for (int64_t i = 0; i < (LONG + BEFORE + BEHIND) * wide; i++) {
+                for (int64_t i = 0; i < (LONG + BEFORE + AFTER) * wide; i++) {
                     const int64_t j = i / wide, own = j - BEFORE;
                     const int64_t from = mode == RW_PAD_CONSTANT ? own : source_of((rw_pad_mode)mode, j);
                     y[i] = from < 0 || from >= LONG ? 4 : x[from * wide + i % wide];
@@ -239,15 +239,15 @@ Test(axes, long_windows_and_joins)
         rw_tensor *pair[] = { small_numbers(&b, dtype, RW_SHAPE(LONG, WIDE), 3, x),
                               small_numbers(&b, dtype, RW_SHAPE(LONG, WIDE), 5, z) };
         for (int64_t i = 0; i < LONG * WIDE; i++) want[i] = x[i], want[LONG * WIDE + i] = z[i];
-        has(&b, rw_concat(b.t, pair, 2, 0), want, "one behind the other");
+        has(&b, rw_concat(b.t, pair, 2, 0), want, "one after the other");
         for (int64_t i = 0; i < LONG * WIDE; i++) want[2 * i] = x[i], want[2 * i + 1] = z[i];
         has(&b, rw_stack(b.t, pair, 2, 2), want, "one beside the other");
         rw_tensor *const columns[] = { rw_slice(b.t, pair[0], 1, 0, 1), rw_slice(b.t, pair[0], 1, 2, 3) };
         for (int64_t i = 0; i < LONG; i++) want[2 * i] = x[WIDE * i], want[2 * i + 1] = x[WIDE * i + 2];
-        has(&b, rw_concat(b.t, columns, 2, 1), want, "numbers that lie apart");
+        has(&b, rw_concat(b.t, columns, 2, 1), want, "elements with a stride");
         for (int64_t i = 0; i < LONG * WIDE; i++) want[i] = x[i % WIDE * LONG + i / WIDE];
         pair[0] = rw_transpose(b.t, rw_reshape(b.t, pair[0], RW_SHAPE(WIDE, LONG)), 0, 1);
-        has(&b, rw_concat(b.t, pair, 1, 0), want, "one that lies across");
+        has(&b, rw_concat(b.t, pair, 1, 0), want, "a transposed one");
     }
     fixture_close(&b);
 }
@@ -257,16 +257,16 @@ Test(axes, views_are_views)
 {
     struct fixture b = open();
     const float data[24] = { 0 };
-    rw_tensor *const x = rw_input(b.t, RW_F32, RW_SHAPE(2, 3, 4), data, sizeof data), *const turned = rw_transpose(
+    rw_tensor *const x = rw_input(b.t, RW_F32, RW_SHAPE(2, 3, 4), data, sizeof data), *const transposed = rw_transpose(
                                                                                           b.t, x, 0, 2);
     rw_tensor *part[3];
-    cr_expect_eq(rw_tensor_base(rw_select(b.t, turned, 1, 2)), x);
-    cr_expect_eq(rw_tensor_base(rw_unsqueeze(b.t, turned, 1)), x);
-    cr_expect_eq(rw_tensor_base(rw_unfold(b.t, turned, 0, 2, 1)), x);
-    cr_assert_eq(rw_unbind(b.t, turned, 1, part, 3), RW_OK);
+    cr_expect_eq(rw_tensor_base(rw_select(b.t, transposed, 1, 2)), x);
+    cr_expect_eq(rw_tensor_base(rw_unsqueeze(b.t, transposed, 1)), x);
+    cr_expect_eq(rw_tensor_base(rw_unfold(b.t, transposed, 0, 2, 1)), x);
+    cr_assert_eq(rw_unbind(b.t, transposed, 1, part, 3), RW_OK);
     cr_expect_eq(rw_tensor_base(part[2]), x);
-    cr_expect_eq(rw_pad(b.t, turned, (const int64_t[]){ 0, 0 }, 2, RW_PAD_CONSTANT, 1), turned);
-    cr_expect_eq(rw_pad(b.t, turned, NULL, 0, RW_PAD_REFLECT, 1), turned);
+    cr_expect_eq(rw_pad(b.t, transposed, (const int64_t[]){ 0, 0 }, 2, RW_PAD_CONSTANT, 1), transposed);
+    cr_expect_eq(rw_pad(b.t, transposed, NULL, 0, RW_PAD_REFLECT, 1), transposed);
     fixture_close(&b);
 }
 
@@ -368,7 +368,7 @@ Test(axes, what_is_refused)
 }
 
 /* A value without inputs is recomputed: under "full" none is kept for backward. */
-Test(axes, leaves_are_made_again)
+Test(axes, views_of_leaves_are_recomputed)
 {
     struct fixture b = open();
     uint64_t peak[2];

@@ -3,7 +3,7 @@
  * and leaves them unchanged; bit-identical for any number of threads; which values are kept; invalid calls.
  */
 #include "support/compare.h"
-#include "support/steps.h"
+#include "support/plan_queries.h"
 
 #include "record/tape_mark.h"
 
@@ -312,7 +312,7 @@ Test(ops_batchnorm, with_relu_and_a_sum_has_the_bytes_of_the_three_ops)
             unsigned char *const one = with_form(dtype, &f, extent, replays, &more);
             cr_assert(replays ? more < n : more == n);
             cr_expect_eq(first_difference(apart, one, more), -1, "%s, relu %d, sum %d, evaluation %d, %d channels%s",
-                         rw_dtype_name(dtype), f.relu, f.adds, f.evaluates, extent[1], replays ? ", made again" : "");
+                         rw_dtype_name(dtype), f.relu, f.adds, f.evaluates, extent[1], replays ? ", recomputed" : "");
             free(one);
         }
         free(apart);

@@ -300,7 +300,7 @@ static void expect_layer(int64_t rows, int64_t in, int64_t out, rw_dtype type, r
     const struct matrix w = { numbers_of(&b, l.w, RW_F8_E4M3), in, 1 };
     const struct matrix dy = { numbers_of(&b, rw_cast(b.t, l.c, RW_BF16), gradient), out, 1 };
     float *const bias = biased ? read_floats(&b, rw_cast(b.t, rw_cast(b.t, l.bias, RW_BF16), RW_F32)) : NULL;
-    const struct matrix turned_w = { w.at, 1, in }, turned_dy = { dy.at, 1, out };
+    const struct matrix transposed_w = { w.at, 1, in }, transposed_dy = { dy.at, 1, out };
     for (int n = 1; n <= 2; n++) { /* the second is added to the first */
         const rw_recipe recipe = { .kind = RW_RECIPE_F8, .gradient_dtype = gradient };
         cr_assert_eq(rw_recipe_begin(b.t, &recipe), RW_OK);
@@ -308,11 +308,11 @@ static void expect_layer(int64_t rows, int64_t in, int64_t out, rw_dtype type, r
         cr_assert_eq(rw_recipe_end(b.t), RW_OK);
         rw_tensor *const loss = rw_sum(b.t, rw_mul(b.t, y, rw_detach(b.t, l.c)), RW_ALL_AXES, false);
         float *const got = read_floats(&b, y);
-        expect_product("y", got, rows, out, in, x, turned_w, bias, 1, 0x1p-8);
+        expect_product("y", got, rows, out, in, x, transposed_w, bias, 1, 0x1p-8);
         cr_assert_eq(rw_backward(b.t, loss), RW_OK, "%s", rw_error_message(b.ctx));
         float *const dx = read_floats(&b, rw_gradient(l.x)), *const dw = read_floats(&b, rw_gradient(l.w));
         expect_product("dx", dx, rows, in, out, dy, w, NULL, n, 0x1p-8);
-        expect_product("dw", dw, out, in, rows, turned_dy, x, NULL, n, 0x1p-23);
+        expect_product("dw", dw, out, in, rows, transposed_dy, x, NULL, n, 0x1p-23);
         free(got), free(dx), free(dw);
         rw_tape_reset(b.t);
     }

@@ -5,7 +5,7 @@
  */
 #include "support/compare.h"
 #include "support/refuses.h"
-#include "support/steps.h"
+#include "support/plan_queries.h"
 
 #include "device/cpu/onednn.h"
 #include "record/context.h"
@@ -143,7 +143,7 @@ static bool was_recorded(const struct fixture *b, const char *name)
     return false;
 }
 
-static bool lies_channels_last(const rw_tensor *x)
+static bool is_channels_last(const rw_tensor *x)
 {
     const rw_layout *const l = rw_tensor_layout(x);
     return l->rank == 4 && l->stride[1] == 1 && l->stride[3] == l->dim[1] && l->stride[2] == l->dim[1] * l->dim[3];
@@ -154,12 +154,12 @@ static rw_tensor *block(struct fixture *b, rw_tensor *x, rw_tensor *w)
 {
     const rw_conv2d_params same = { .padding = { 1, 1 } };
     rw_tensor *const h = rw_relu(b->t, rw_conv2d(b->t, x, w, RW_NONE, &same));
-    cr_assert(lies_channels_last(h));
+    cr_assert(is_channels_last(h));
     return rw_relu(b->t, rw_add(b->t, x, rw_conv2d(b->t, h, w, RW_NONE, &same)));
 }
 
 /* relu(x + relu(batchnorm(x))) of volumes: treated as images, in memory order. */
-Test(ops_conv, a_chain_of_volumes_is_never_turned)
+Test(ops_conv, a_chain_of_volumes_keeps_its_layout)
 {
     struct fixture b = fixture_open(1, 2);
     rw_tensor *x = rw_permute(b.t, param(b.ctx, "x", RW_F32, RW_SHAPE(2, 5, 7, 3, 6)), (const int[]){ 0, 4, 1, 2, 3 });
@@ -174,13 +174,13 @@ Test(ops_conv, a_chain_of_volumes_is_never_turned)
     fixture_close(&b);
 }
 
-Test(ops_conv, a_residual_chain_is_never_turned)
+Test(ops_conv, a_residual_chain_keeps_its_layout)
 {
     struct fixture b = fixture_open(1, 2);
     rw_tensor *const w = param(b.ctx, "w", RW_F32, RW_SHAPE(6, 6, 3, 3));
     rw_tensor *x = rw_permute(b.t, param(b.ctx, "x", RW_F32, RW_SHAPE(2, 5, 7, 6)), (const int[]){ 0, 3, 1, 2 });
     for (int i = 0; i < 3; i++) x = block(&b, x, w);
-    cr_assert(lies_channels_last(x));
+    cr_assert(is_channels_last(x));
     cr_assert(rw_shape_equal(rw_tensor_shape(x), RW_SHAPE(2, 6, 5, 7)));
     cr_assert_not(was_recorded(&b, "contiguous"), "forward");
     rw_tensor *const loss = loss_of(b.t, x);
@@ -210,7 +210,7 @@ static unsigned char *gradient_of_image(rw_dtype dtype, bool last, size_t *ret)
     return all;
 }
 
-Test(ops_conv, bytes_do_not_depend_on_how_the_image_lies)
+Test(ops_conv, bytes_do_not_depend_on_the_layout_of_the_image)
 {
     for (size_t d = 0; d < sizeof types / sizeof *types; d++) {
         size_t n, more;
@@ -318,7 +318,7 @@ Test(ops_conv, where_the_processor_does_not_multiply_bfloat16)
 }
 
 /* A thread widens one image at a time, however many its unit has: y, and dx. */
-Test(ops_conv, what_is_widened_takes_no_more_room_for_more_images)
+Test(ops_conv, widened_operands_take_no_more_memory_for_more_images)
 {
     size_t workspace[2];
     if (test_device() != RW_DEVICE_CPU) cr_skip_test("of the CPU");
@@ -417,7 +417,7 @@ static void far_apart(rw_dtype dtype, int padding, int stride)
     fixture_close(&b);
 }
 
-Test(ops_conv, padding_as_far_as_taps_are_apart, .timeout = 60)
+Test(ops_conv, padding_as_large_as_the_dilation, .timeout = 60)
 {
     for (size_t d = 0; d < sizeof types / sizeof *types; d++) {
         far_apart(types[d], 100000000, 1);
@@ -605,7 +605,7 @@ Test(ops_conv, mistakes_are_named_and_leave_nothing)
     rw_tensor *const empty = rw_input(t, RW_F32, RW_SHAPE(6, 4, 0, 3), NULL, 0);
     const size_t n = rw_tape_mark(t).nodes;
 #define CONV(...) rw_conv2d(t, x, w, RW_NONE, &(rw_conv2d_params){ __VA_ARGS__ })
-#define TURNED(...) rw_conv_transpose2d(t, x, turned, RW_NONE, &(rw_conv2d_params){ __VA_ARGS__ })
+#define TRANSPOSED(...) rw_conv_transpose2d(t, x, transposed, RW_NONE, &(rw_conv2d_params){ __VA_ARGS__ })
     refuses(&b, CONV(.stride = { -1, 1 }), RW_ERR_ARGUMENT, "stride[0]: expected 1 or more, got -1", n);
     refuses(&b, CONV(.padding = { 0, -2 }), RW_ERR_ARGUMENT, "padding[1]: expected 0 or more, got -2", n);
     refuses(&b, CONV(.dilation = { 1, -1 }), RW_ERR_ARGUMENT, "dilation[1]: expected 1 or more, got -1", n);
@@ -623,13 +623,13 @@ Test(ops_conv, mistakes_are_named_and_leave_nothing)
     refuses(&b, rw_conv2d(t, index, index, RW_NONE, NULL), RW_ERR_DTYPE, "conv2d", n);
     refuses(&b, rw_conv2d(t, NULL, w, RW_NONE, NULL), RW_ERR_ARGUMENT, "x is NULL", n);
     refuses(&b, rw_conv2d(t, x, w, NULL, NULL), RW_ERR_ARGUMENT, "bias is NULL", n);
-    rw_tensor *const turned = rw_input(t, RW_F32, RW_SHAPE(4, 6, 3, 3), NULL, 0);
+    rw_tensor *const transposed = rw_input(t, RW_F32, RW_SHAPE(4, 6, 3, 3), NULL, 0);
     const size_t m = rw_tape_mark(t).nodes;
-    refuses(&b, TURNED(.output_padding = { 1, 0 }), RW_ERR_ARGUMENT, "output_padding[0]", m);
-    refuses(&b, TURNED(.padding = { 9, 0 }), RW_ERR_SHAPE, "extent", m);
-    refuses(&b, rw_conv_transpose2d(t, x, turned, v, NULL), RW_ERR_SHAPE, "conv_transpose2d", m);
+    refuses(&b, TRANSPOSED(.output_padding = { 1, 0 }), RW_ERR_ARGUMENT, "output_padding[0]", m);
+    refuses(&b, TRANSPOSED(.padding = { 9, 0 }), RW_ERR_SHAPE, "extent", m);
+    refuses(&b, rw_conv_transpose2d(t, x, transposed, v, NULL), RW_ERR_SHAPE, "conv_transpose2d", m);
     refuses(&b, rw_conv_transpose2d(t, x, w, RW_NONE, NULL), RW_ERR_SHAPE,
             "weight: expected extent 4 at axis 0, got 6", m);
-    refuses(&b, rw_conv_transpose2d(t, x, turned, NULL, NULL), RW_ERR_ARGUMENT, "bias is NULL", m);
+    refuses(&b, rw_conv_transpose2d(t, x, transposed, NULL, NULL), RW_ERR_ARGUMENT, "bias is NULL", m);
     fixture_close(&b);
 }

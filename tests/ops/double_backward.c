@@ -178,7 +178,7 @@ static void capped(struct fixture *b, rw_dtype dtype, double times, bool compose
     rw_tensor *x[] = { heads(b, dtype, OP_POSITIVE, times, 0), heads(b, dtype, OP_POSITIVE, times, 1),
                        heads(b, dtype, OP_SIGNED, 1, 2) },
               *g[3];
-    rw_tensor *const y = rw_attention_with(b->t, x[0], x[1], x[2], &(rw_attention_options){ .soft_cap = 5 });
+    rw_tensor *const y = rw_attention(b->t, x[0], x[1], x[2], &(rw_attention_params){ .soft_cap = 5 });
     rw_tensor *const w = rw_reshape(b->t, heads(b, dtype, OP_SIGNED, 1, 9), rw_tensor_shape(y));
     rw_tensor *const loss = rw_sum(b->t, rw_mul(b->t, y, w), RW_ALL_AXES, false);
     cr_assert_eq(composed ? rw_grad(b->t, loss, x, 3, g) : rw_backward(b->t, loss), RW_OK, "%s",

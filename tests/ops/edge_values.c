@@ -78,6 +78,33 @@ Test(edge_values, the_gradient_of_equals_goes_to_the_first)
     fixture_close(&b);
 }
 
+static double squares(int64_t i)
+{
+    static const double x[] = { 0, 4, -1, 0.25, -0.0, 16 };
+    return x[i % 6];
+}
+
+/* docs/patterns.md, "A branch that is not finite": with one where() the gradient is NaN, with two it is not. */
+Test(edge_values, a_branch_that_is_not_taken_is_made_safe_by_a_second_where)
+{
+    static const double root[] = { 0, 2, 0, 0.5, 0, 4 };
+    for (int twice = 0; twice < 2; twice++) {
+        struct fixture b = fixture_open(1, 1);
+        rw_tensor *const x = made(&b, RW_F32, RW_SHAPE(6), squares), *const positive = rw_gt_scalar(b.t, x, 0);
+        rw_tensor *const safe = rw_where(b.t, positive, x, rw_full(b.t, RW_F32, RW_SHAPE(1), 1));
+        rw_tensor *const none = rw_zeros(b.t, RW_F32, RW_SHAPE(1));
+        rw_tensor *const y = rw_where(b.t, positive, rw_sqrt(b.t, twice ? safe : x), none);
+        double *const dx = gradient(&b, y, x), *const values = numbers(&b, y);
+        for (int i = 0; i < 6; i++) {
+            cr_expect_eq(values[i], root[i], "%d", i);
+            if (root[i] > 0) cr_expect_eq(dx[i], 0.5 / root[i], "%d: %g", i, dx[i]);
+            else cr_expect(twice ? dx[i] == 0 : isnan(dx[i]), "%d, %s: %g", i, twice ? "two" : "one", dx[i]);
+        }
+        free(dx), free(values);
+        fixture_close(&b);
+    }
+}
+
 Test(edge_values, the_gradient_of_abs_at_zero_and_of_nan)
 {
     struct fixture b = fixture_open(1, 1);
@@ -155,7 +182,7 @@ Test(edge_values, slopes_at_kinks_and_of_nan)
 }
 
 /* The gradient of the bias through the norm's own relu: 1 for each of 1, NaN and 2. */
-Test(edge_values, a_nan_behind_a_norm_with_relu_passes_its_gradient_on)
+Test(edge_values, a_nan_after_a_norm_with_relu_passes_its_gradient_on)
 {
     struct fixture b = fixture_open(1, 1);
     for (int d = 0; d < 2; d++) {
@@ -302,7 +329,7 @@ Test(edge_values, logsumexp_shares_its_gradient_out)
     fixture_close(&b);
 }
 
-Test(edge_values, the_mean_of_nothing_is_no_number)
+Test(edge_values, the_mean_of_nothing_is_nan)
 {
     struct fixture b = fixture_open(1, 1);
     double *const y = numbers(&b, rw_mean(b.t, rw_input(b.t, RW_F32, RW_SHAPE(0, 3), NULL, 0), RW_AXES(0), false));
@@ -420,7 +447,7 @@ Test(edge_values, exponentials_of_attention)
 }
 
 /* At a far position, an error in the eighth digit of a frequency is an error of radians. */
-Test(edge_values, angles_of_far_positions)
+Test(edge_values, angles_of_large_positions)
 {
     enum { D = 16 };
     struct fixture b = fixture_open(1, 1);
@@ -618,12 +645,12 @@ static double count(int64_t i)
     return (double)i;
 }
 
-Test(edge_values, joined_parts_of_any_strides)
+Test(edge_values, concatenation_inputs_of_any_strides)
 {
     struct fixture b = fixture_open(1, 1);
-    rw_tensor *const x = made(&b, RW_F64, RW_SHAPE(3, 4, 5), count), *const turned = rw_transpose(b.t, x, 1, 2);
+    rw_tensor *const x = made(&b, RW_F64, RW_SHAPE(3, 4, 5), count), *const transposed = rw_transpose(b.t, x, 1, 2);
     rw_tensor *const narrow = rw_slice(b.t, x, 2, 1, 4);
-    double *const a = numbers(&b, rw_concat(b.t, (rw_tensor *const[]){ turned, turned }, 2, -2));
+    double *const a = numbers(&b, rw_concat(b.t, (rw_tensor *const[]){ transposed, transposed }, 2, -2));
     double *const c = numbers(&b, rw_concat(b.t, (rw_tensor *const[]){ narrow, narrow }, 2, 1));
     for (int i = 0; i < 3; i++)
         for (int j = 0; j < 10; j++)

@@ -66,8 +66,8 @@ Test(einsum, a_product_of_too_many_axes_is_of_the_operand_that_makes_it)
 Test(einsum, a_diagonal_is_of_a_square)
 {
     struct fixture b = fixture_open(1, 1);
-    for (int turned = 0; turned < 2; turned++) {
-        rw_tensor *const x = rw_input(b.t, RW_F32, turned ? RW_SHAPE(1, 3) : RW_SHAPE(3, 1), NULL, 0);
+    for (int transposed = 0; transposed < 2; transposed++) {
+        rw_tensor *const x = rw_input(b.t, RW_F32, transposed ? RW_SHAPE(1, 3) : RW_SHAPE(3, 1), NULL, 0);
         cr_expect_null(rw_einsum(b.t, "ii->i", &x, 1));
         cr_expect_eq(rw_error_status(b.ctx), RW_ERR_SHAPE, "%s", rw_error_message(b.ctx));
         rw_error_clear(b.ctx);

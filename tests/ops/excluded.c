@@ -105,7 +105,7 @@ static rw_tensor *record(rw_tape *t, const struct attention *a, rw_tensor *const
 {
     static const float narrow[HEADS] = { 0.5f, 0.25f, 0.125f, 0.0625f };
     static const double wide[HEADS] = { 0.5, 0.25, 0.125, 0.0625 };
-    rw_attention_options o = { .dropout = a->dropout };
+    rw_attention_params o = { .dropout = a->dropout };
     const rw_attention_params plain = { .causal = true, .dropout = a->dropout };
     if (a->rule == CAUSAL) return rw_attention(t, in[0], in[1], in[2], &plain);
     if (a->rule == WINDOW) o.causal = true, o.window = 20;
@@ -117,7 +117,7 @@ static rw_tensor *record(rw_tape *t, const struct attention *a, rw_tensor *const
                             HEADS * (f64 ? sizeof *wide : sizeof *narrow));
     }
     o.mask = mask;
-    return rw_attention_with(t, in[0], in[1], in[2], &o);
+    return rw_attention(t, in[0], in[1], in[2], &o);
 }
 
 enum { Y, DQ, DK, DV, DMASK, RESULTS };
@@ -308,7 +308,7 @@ Test(excluded, padding_of_many_heads_has_no_effect)
             }
             in[k] = rw_require_grad(b.t, rw_input(b.t, RW_F32, RW_SHAPE(B, H, S, D), x, sizeof x));
         }
-        rw_tensor *const out = rw_attention_with(b.t, in[0], in[1], in[2], &(rw_attention_options){ .mask = mask });
+        rw_tensor *const out = rw_attention(b.t, in[0], in[1], in[2], &(rw_attention_params){ .mask = mask });
         rw_require_grad(b.t, out);
         cr_assert_eq(rw_backward(b.t, rw_sum(b.t, rw_mul(b.t, out, out), RW_ALL_AXES, false)), RW_OK);
         cr_assert_eq(rw_read(b.t, rw_contiguous(b.t, out), y[poisoned], sizeof y[0]), RW_OK);

@@ -304,7 +304,7 @@ static void check_far(struct fixture *b, struct far *f)
     rw_tape_reset(b->t);
 }
 
-Test(extremes, attention_far_below_zero_gives_keys_their_gradient)
+Test(extremes, attention_with_large_negative_scores_gives_keys_their_gradient)
 {
     static const rw_dtype types[] = { RW_F16, RW_BF16, RW_F32, RW_F64 };
     static struct far f;

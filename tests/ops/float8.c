@@ -353,7 +353,7 @@ Test(quantize, random_patterns)
     }
 }
 
-Test(quantize, of_nothing_there_are_no_codes)
+Test(quantize, an_empty_tensor_has_no_quantized_values)
 {
     rw_tensor *scale, *amax;
     rw_tensor *const x = rw_input(b.t, RW_F32, RW_SHAPE(0, 7), NULL, 0);
@@ -396,8 +396,10 @@ static unsigned char *train(const char *policy, size_t *ret_bytes, size_t *ret_k
     for (int r = 0; r < 2; r++) {
         ckpt_begin(c.t, "block");
         rw_tensor *const codes = rw_quantize(c.t, x, RW_NONE, NULL, &scale, NULL);
-        rw_tensor *const turned = rw_contiguous(c.t, rw_transpose(c.t, codes, 0, 1)); /* FP8 data is copied as it is */
-        rw_tensor *const back = rw_transpose(c.t, rw_dequantize(c.t, turned, scale, RW_SCALING_TENSOR, RW_F32), 0, 1);
+        /* FP8 data is copied as it is */
+        rw_tensor *const transposed = rw_contiguous(c.t, rw_transpose(c.t, codes, 0, 1));
+        rw_tensor *const copy = rw_dequantize(c.t, transposed, scale, RW_SCALING_TENSOR, RW_F32);
+        rw_tensor *const back = rw_transpose(c.t, copy, 0, 1);
         rw_tensor *const kept = rw_straight_through(c.t, back, x);
         x = rw_mul(c.t, kept, rw_tanh(c.t, kept));
         ckpt_end(c.t);
@@ -422,7 +424,7 @@ Test(quantize, policies_change_no_byte)
     free(none), free(full);
 }
 
-Test(quantize, codes_are_for_storage_alone)
+Test(quantize, fp8_types_are_for_storage_alone)
 {
     rw_tensor *const codes = rw_input(b.t, RW_F8_E4M3, RW_SHAPE(4, 4), NULL, 0);
     cr_expect_null(rw_add(b.t, codes, codes));

@@ -13,6 +13,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define PADDED(table, index, row) \
+    rw_embedding_with(b.t, table, index, &(rw_embedding_params){ .has_padding_index = true, .padding_index = row })
+
 static const rw_dtype floats[] = { RW_F32, RW_F64, RW_BF16, RW_F16 };
 
 /* Many are equal, some are NaN or infinite, with zeros of both signs. */
@@ -253,7 +256,7 @@ Test(indexes, a_padding_is_read_and_has_no_gradient)
     double y[6], first[6], second[6];
     rw_tensor *const table = rw_require_grad(b.t, rw_input(b.t, RW_F64, RW_SHAPE(3, 2), rows, sizeof rows));
     rw_tensor *const u = rw_require_grad(b.t, rw_input(b.t, RW_F64, RW_SHAPE(3, 2), up, sizeof up));
-    rw_tensor *const z = rw_embedding_padded(b.t, table, rw_input(b.t, RW_I32, RW_SHAPE(3), places, sizeof places), -3);
+    rw_tensor *const z = PADDED(table, rw_input(b.t, RW_I32, RW_SHAPE(3), places, sizeof places), -3);
     rw_tensor *const loss = rw_sum(b.t, rw_mul(b.t, z, u), RW_ALL_AXES, false);
     rw_tensor *slope, *again;
     cr_assert_eq(rw_grad(b.t, loss, &table, 1, &slope), RW_OK, "%s", rw_error_message(b.ctx));
@@ -280,7 +283,7 @@ Test(indexes, bags_of_nothing_but_padding)
     rw_tensor *const flat = rw_reshape(b.t, index, RW_SHAPE(4));
     for (int mode = RW_BAG_SUM; mode <= RW_BAG_MAX; mode++) {
         float y[4];
-        const rw_embedding_bag_params p = { .mode = (rw_bag_mode)mode, .pads = true, .padding = 1 };
+        const rw_embedding_bag_params p = { .mode = (rw_bag_mode)mode, .has_padding_index = true, .padding_index = 1 };
         cr_assert_eq(rw_read(b.t, rw_embedding_bag_with(b.t, table, index, &p), y, sizeof y), RW_OK);
         cr_expect(y[0] == 0 && y[1] == 0 && y[2] == 1 && y[3] == -2, "mode %d: %g %g %g %g", mode, y[0], y[1], y[2],
                   y[3]);
@@ -290,8 +293,8 @@ Test(indexes, bags_of_nothing_but_padding)
         static const int32_t start[] = { 0, 2, 4, 4 };
         float most[6];
         const rw_embedding_bag_params p = { .mode = RW_BAG_MAX,
-                                            .pads = true,
-                                            .padding = 1,
+                                            .has_padding_index = true,
+                                            .padding_index = 1,
                                             .ends = ends,
                                             .offsets = rw_input(b.t, RW_I32, RW_SHAPE(3 + ends), start,
                                                                 (size_t)(3 + ends) * sizeof *start) };
@@ -320,8 +323,8 @@ Test(indexes, the_row_of_a_maximum)
     for (int way = 0; way < 2; way++) { /* with offsets, and without */
         rw_tensor *const index = rw_input(b.t, RW_I32, way ? RW_SHAPE(3, 3) : RW_SHAPE(9), places, 9 * sizeof *places);
         const rw_embedding_bag_params p = { .mode = RW_BAG_MAX,
-                                            .pads = true,
-                                            .padding = 3,
+                                            .has_padding_index = true,
+                                            .padding_index = 3,
                                             .offsets = way ? RW_NONE
                                                            : rw_input(b.t, RW_I32, RW_SHAPE(3), begin, sizeof begin) };
         rw_tensor *const z = rw_embedding_bag_with(b.t, table, index, &p), *slope, *again;
@@ -450,14 +453,16 @@ Test(indexes, what_is_refused)
     REFUSED(RW_ERR_ARGUMENT, BAG(x, rw_input(b.t, RW_I32, RW_SHAPE(2, 0), NULL, 0), .mode = RW_BAG_MAX));
     REFUSED(RW_ERR_ARGUMENT, BAG(x, list, .mode = RW_BAG_SUM));
     REFUSED(RW_ERR_ARGUMENT, BAG(x, at, .offsets = list));
-    REFUSED(RW_ERR_ARGUMENT, BAG(x, at, .pads = true, .padding = 100));
+    REFUSED(RW_ERR_ARGUMENT, BAG(x, at, .has_padding_index = true, .padding_index = 100));
     REFUSED(RW_ERR_ARGUMENT, BAG(NULL, at, .mode = RW_BAG_SUM));
     REFUSED(RW_ERR_SHAPE, BAG(x, list, .offsets = at));
     REFUSED(RW_ERR_DTYPE, BAG(x, list, .offsets = real));
     REFUSED(RW_ERR_DTYPE, BAG(x, x, .mode = RW_BAG_SUM));
     REFUSED(RW_ERR_DTYPE, BAG(at, at, .mode = RW_BAG_MAX));
-    REFUSED(RW_ERR_ARGUMENT, rw_embedding_padded(b.t, x, at, 100));
-    REFUSED(RW_ERR_ARGUMENT, rw_embedding_padded(b.t, NULL, at, 0));
+    REFUSED(RW_ERR_ARGUMENT, PADDED(x, at, 100));
+    REFUSED(RW_ERR_ARGUMENT, PADDED(NULL, at, 0));
+    REFUSED(RW_ERR_ARGUMENT, rw_embedding_with(b.t, x, at, &(rw_embedding_params){ .padding_index = 1 }));
+    REFUSED(RW_ERR_ARGUMENT, BAG(x, at, .padding_index = 1));
     const struct {
         rw_tensor *x;
         int64_t k;

@@ -345,7 +345,8 @@ Test(losses, a_batch_without_a_target_has_no_loss_and_no_gradient)
         float g[12], loss_value = 1;
         rw_tensor *const w = parameter(&b, "w", RW_F32, 4, 3), *const e = parameter(&b, "e", RW_F32, 3, 3);
         rw_tensor *const y = rw_input(b.t, RW_I32, RW_SHAPE(3), ignored, sizeof ignored);
-        const rw_cross_entropy_params p = { .label_smoothing = 0.1, .z_loss = 1, .ignores = true, .ignored = -1,
+        const rw_cross_entropy_params p = { .label_smoothing = 0.1, .z_loss = 1,
+                                            .has_ignore_index = true, .ignore_index = -1,
                                             .reduction = k == 2 ? RW_REDUCTION_SUM : RW_REDUCTION_MEAN };
         rw_tensor *const loss = k ? rw_linear_cross_entropy(b.t, e, w, y, &p)
                                   : rw_cross_entropy_with(b.t, rw_linear(b.t, e, w, RW_NONE), y, RW_NONE, &p);
@@ -454,7 +455,8 @@ Test(losses, what_probabilities_and_options_of_the_last_layer_have_to_be)
     refuses(&b, SOFT(x, flat, RW_NONE, .z_loss = 0), RW_ERR_SHAPE, "(target): expected shape [3, 5], got [3]");
     refuses(&b, SOFT(target, flat, RW_NONE, .z_loss = 0), RW_ERR_DTYPE,
             "(logits): expected a floating-point type, got i32");
-    refuses(&b, SOFT(x, y, RW_NONE, .ignores = true), RW_ERR_ARGUMENT, "(ignores): expected false");
+    refuses(&b, SOFT(x, y, RW_NONE, .has_ignore_index = true), RW_ERR_ARGUMENT,
+            "(has_ignore_index): expected false");
     refuses(&b, SOFT(x, y, flat, .z_loss = 0), RW_ERR_SHAPE, "(weight): expected shape [5], got [3]");
     refuses(&b, SOFT(x, y, RW_NONE, .label_smoothing = 1), RW_ERR_ARGUMENT,
             "(label_smoothing): expected a number in [0, 1), got 1");
@@ -469,6 +471,45 @@ Test(losses, what_probabilities_and_options_of_the_last_layer_have_to_be)
     cr_assert_eq(rw_read(t, rw_cross_entropy_with(t, none, none, RW_NONE, NULL), &loss, sizeof loss), RW_OK);
     cr_expect_eq(loss, 0, "no rows: %g", loss);
     fixture_close(&b);
+}
+
+enum { PLAIN_ROWS = 5, PLAIN_CLASSES = 7, PLAIN_BYTES = (1 + PLAIN_ROWS * PLAIN_CLASSES) * 4 };
+
+/* Bytes of the mean over rows and of the gradient of the logits; `is_with`: by rw_cross_entropy_with(). */
+static void plain_bytes(const int32_t *target, bool is_with, const rw_cross_entropy_params *params, float *ret)
+{
+    struct fixture b = fixture_open(1, 1);
+    float logits[PLAIN_ROWS * PLAIN_CLASSES];
+    for (int i = 0; i < PLAIN_ROWS * PLAIN_CLASSES; i++) logits[i] = (float)(i * 29 % 31 - 15) / 7;
+    rw_tensor *const x = rw_require_grad(b.t, rw_input(b.t, RW_F32, RW_SHAPE(PLAIN_ROWS, PLAIN_CLASSES), logits,
+                                                       sizeof logits));
+    rw_tensor *const y = rw_input(b.t, RW_I32, RW_SHAPE(PLAIN_ROWS), target, PLAIN_ROWS * sizeof *target);
+    rw_tensor *const loss = is_with ? rw_cross_entropy_with(b.t, x, y, RW_NONE, params) : rw_cross_entropy(b.t, x, y);
+    cr_assert_eq(rw_backward(b.t, loss), RW_OK, "%s", rw_error_message(b.ctx));
+    cr_assert_eq(rw_read(b.t, loss, ret, sizeof *ret), RW_OK);
+    cr_assert_eq(rw_read(b.t, rw_gradient(x), ret + 1, PLAIN_BYTES - sizeof *ret), RW_OK);
+    fixture_close(&b);
+}
+
+/* Without weights and options other than the ignored target, the mean is rw_cross_entropy(), to the bit. */
+Test(losses, an_ignored_target_alone_records_the_op_without_options)
+{
+    static const int32_t usual[] = { 0, 6, -100, 0, 3 }, with_0[] = { 0, 6, 2, 0, 3 };
+    static const int32_t without_0[] = { -100, 6, 2, -100, 3 };
+    const rw_cross_entropy_params none = { .chunk = 0 }, given = { .has_ignore_index = true, .ignore_index = -100 },
+                                  zero = { .has_ignore_index = true };
+    float want[PLAIN_BYTES / 4], got[PLAIN_BYTES / 4];
+    plain_bytes(usual, false, NULL, want);
+    const rw_cross_entropy_params *const same[] = { NULL, &none, &given };
+    for (int i = 0; i < 3; i++) {
+        plain_bytes(usual, true, same[i], got);
+        cr_expect_eq(first_difference(got, want, PLAIN_BYTES), -1, "parameters %d", i);
+    }
+    plain_bytes(without_0, false, NULL, want);
+    plain_bytes(with_0, true, &zero, got);
+    cr_expect_eq(first_difference(got, want, PLAIN_BYTES), -1, "class 0 is ignored");
+    plain_bytes(with_0, true, &none, got);
+    cr_expect_neq(first_difference(got, want, PLAIN_BYTES), -1, "class 0 counts without has_ignore_index");
 }
 
 /* For probabilities as targets, the result of log_softmax and the smoothed targets are kept; not the logits, nor their
@@ -503,6 +544,10 @@ Test(losses, options_of_another_loss_are_refused_by_name)
     refuses(&b, NLL(.class_weight = v), RW_ERR_ARGUMENT, "nll_loss(class_weight)");
     refuses(&b, NLL(.bias = v), RW_ERR_ARGUMENT, "nll_loss(bias)");
     refuses(&b, NLL(.chunk = 7), RW_ERR_ARGUMENT, "nll_loss(chunk)");
+    refuses(&b, NLL(.ignore_index = 1), RW_ERR_ARGUMENT,
+            "nll_loss(ignore_index): expected 0 without has_ignore_index, got 1");
+    refuses(&b, SOFT(x, target, RW_NONE, .ignore_index = -1), RW_ERR_ARGUMENT,
+            "cross_entropy_with(ignore_index): expected 0 without has_ignore_index, got -1");
     refuses(&b, NLL(.label_smoothing = 0.5), RW_ERR_ARGUMENT, "nll_loss(label_smoothing, z_loss)");
     refuses(&b, SOFT(x, target, RW_NONE, .class_weight = v), RW_ERR_ARGUMENT, "cross_entropy_with(class_weight)");
     refuses(&b, SOFT(x, target, RW_NONE, .bias = v), RW_ERR_ARGUMENT, "cross_entropy_with(bias)");

@@ -68,7 +68,7 @@ enum { FULL = 1024, FULL_EXPERTS = 256, FULL_CHOSEN = 8, FULL_INNER = 16 };
 
 /* The other tokens: distinct, the same in another order, or copies of the one token. In the last case its experts have
    as many rows as there are tokens, and their products are split differently. */
-enum company { OTHERS, TURNED_ROUND, COPIES, COMPANIES };
+enum company { OTHERS, REVERSED, COPIES, COMPANIES };
 
 struct weights {
     rw_tensor *router, *up, *down;
@@ -101,7 +101,7 @@ static unsigned char *full_token(rw_tape *t, const struct weights *w, rw_dtype d
     const size_t row = FULL * rw_dtype_size(dtype), n = (size_t)tokens;
     char *const data = malloc(n * row), *const all = malloc(n * row);
     for (int64_t i = 0; i < tokens; i++) {
-        const int64_t to = company == TURNED_ROUND ? tokens - 1 - i : i, from = company == COPIES ? 0 : i;
+        const int64_t to = company == REVERSED ? tokens - 1 - i : i, from = company == COPIES ? 0 : i;
         for (int64_t c = 0; c < FULL; c++) number_put(data, dtype, to * FULL + c, number(from * FULL + c, 5) * 2);
     }
     rw_tensor *const x = rw_require_grad(
@@ -112,7 +112,7 @@ static unsigned char *full_token(rw_tape *t, const struct weights *w, rw_dtype d
     unsigned char *const both = malloc(2 * row);
     for (int i = 0; i < 2; i++) {
         cr_assert_eq(rw_read(t, i ? rw_gradient(x) : y, all, n * row), RW_OK);
-        memcpy(both + (size_t)i * row, all + (company == TURNED_ROUND ? n - 1 : 0) * row, row);
+        memcpy(both + (size_t)i * row, all + (company == REVERSED ? n - 1 : 0) * row, row);
     }
     free(data), free(all);
     rw_tape_reset(t);
@@ -133,7 +133,7 @@ static void expect_a_token_of_its_own(void)
         };
         for (int64_t tokens = all ? 37 : 5; tokens < (all ? 150 : 6); tokens += 84) {
             unsigned char *const first = full_token(b.t, &w, types[d], tokens, OTHERS);
-            for (int c = TURNED_ROUND; c < COMPANIES; c++) {
+            for (int c = REVERSED; c < COMPANIES; c++) {
                 unsigned char *const again = full_token(b.t, &w, types[d], tokens, (enum company)c);
                 cr_expect_eq(first_difference(first, again, 2 * FULL * rw_dtype_size(types[d])), -1,
                              "%s, %lld tokens, company %d", rw_dtype_name(types[d]), (long long)tokens, c);

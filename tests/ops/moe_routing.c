@@ -56,7 +56,7 @@ Test(moe_routing, groups_are_chosen_by_the_sum_of_their_best)
                   (const int32_t[]){ 5, 3 });
 }
 
-Test(moe_routing, a_score_that_is_no_number_is_an_error)
+Test(moe_routing, a_score_that_is_nan_is_an_error)
 {
     for (int i = 0; i < 8; i++) {
         struct fixture b = fixture_open(1, 1);
@@ -128,11 +128,11 @@ Test(moe_routing, what_cannot_be_chosen_is_refused)
 
 /* More slots than one thread moves: each reads its number, and its gradient is written there, with zeros elsewhere,
    whatever the memory held before. */
-static void expect_moved(const struct fixture *b, rw_dtype dtype, int turn)
+static void expect_moved(const struct fixture *b, rw_dtype dtype, int shift)
 {
     enum { TOKENS = 3000, EXPERTS = 5, K = 3 };
     static int32_t index[TOKENS * K];
-    for (int i = 0; i < TOKENS * K; i++) index[i] = (i / K * 2 + i % K * (1 + i / K % 2) + turn) % EXPERTS;
+    for (int i = 0; i < TOKENS * K; i++) index[i] = (i / K * 2 + i % K * (1 + i / K % 2) + shift) % EXPERTS;
     rw_tensor *x = numbers(b->t, dtype, RW_SHAPE(TOKENS, EXPERTS), 1, 0), *dx;
     rw_tensor *const w = numbers(b->t, dtype, RW_SHAPE(TOKENS, K), 2, 0);
     rw_tensor *const y = rw_moe_select(b->t, x, rw_input(b->t, RW_I32, RW_SHAPE(TOKENS, K), index, sizeof index));
@@ -148,7 +148,7 @@ static void expect_moved(const struct fixture *b, rw_dtype dtype, int turn)
         }
         wrong += number_get(back, dtype, i) != want;
     }
-    cr_expect_eq(wrong, 0, "%s, turn %d: %d numbers", rw_dtype_name(dtype), turn, wrong);
+    cr_expect_eq(wrong, 0, "%s, shift %d: %d numbers", rw_dtype_name(dtype), shift, wrong);
     free(got), free(back);
 }
 
@@ -157,7 +157,7 @@ Test(moe_routing, what_is_selected_has_its_gradient_in_its_place)
     static const rw_dtype types[] = { RW_F32, RW_BF16, RW_F16, RW_F64 };
     for (int k = 0; k < 4; k++) {
         struct fixture b = fixture_open(1, 2);
-        for (int turn = 0; turn < 2; turn++) expect_moved(&b, types[k], turn), rw_tape_reset(b.t);
+        for (int shift = 0; shift < 2; shift++) expect_moved(&b, types[k], shift), rw_tape_reset(b.t);
         fixture_close(&b);
     }
 }
@@ -183,7 +183,7 @@ Test(moe_routing, a_choice_of_none_is_refused_on_both_ways)
 
 /* ---- routes ---- */
 
-Test(moe_routing, rows_lie_by_expert_then_by_slot)
+Test(moe_routing, rows_are_ordered_by_expert_then_by_slot)
 {
     struct fixture b = fixture_open(1, 2);
     const int64_t tokens = 700, each = 3, experts = 37, n = tokens * each; /* several chunks */
@@ -282,21 +282,21 @@ Test(moe_routing, what_cannot_be_dropped_is_refused)
 }
 
 /* Dropped rows follow the others, by slot; several chunks of them. */
-Test(moe_routing, dropped_rows_lie_behind_all_others)
+Test(moe_routing, dropped_rows_follow_all_others)
 {
     struct fixture b = fixture_open(1, 2);
     enum { TOKENS = 400, EACH = 2, EXPERTS = 5, N = TOKENS * EACH };
-    int32_t index[N], behind = 0;
-    for (int i = 0; i < N; i++) behind += (index[i] = i * 7 % 6 - 1) >= 0;
+    int32_t index[N], after = 0;
+    for (int i = 0; i < N; i++) after += (index[i] = i * 7 % 6 - 1) >= 0;
     rw_moe_routes r;
     cr_assert_eq(rw_moe_route(b.t, rw_input(b.t, RW_I32, RW_SHAPE(TOKENS, EACH), index, sizeof index), EXPERTS, &r),
                  RW_OK);
     int32_t *const order = bytes_of(b.t, r.order), *const inverse = bytes_of(b.t, r.inverse),
                    *const offsets = bytes_of(b.t, r.offsets);
-    cr_expect_eq(offsets[EXPERTS], behind);
+    cr_expect_eq(offsets[EXPERTS], after);
     for (int i = 0; i < N; i++) {
         cr_expect_eq(order[inverse[i]], i);
-        if (index[i] == RW_MOE_DROPPED) cr_expect_eq(inverse[i], behind++, "slot %d", i);
+        if (index[i] == RW_MOE_DROPPED) cr_expect_eq(inverse[i], after++, "slot %d", i);
     }
     free(order), free(inverse), free(offsets);
     fixture_close(&b);

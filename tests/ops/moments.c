@@ -184,7 +184,7 @@ static double mean_of(const uint16_t *h, int64_t n)
 
 /* With beta2 = 0.999 a rising moment rounded to nearest stops where a thousandth of the remaining way is half of the
    distance to the neighbor, and a falling one does not change at all. */
-Test(moments, to_nearest_a_second_moment_stands_still_by_chance_it_does_not)
+Test(moments, a_second_moment_stalls_to_nearest_and_moves_with_stochastic_rounding)
 {
     enum { N = 256, UP = 3000, DOWN = 1500 };
     struct fixture b = fixture_open(6, 2);
@@ -222,7 +222,7 @@ Test(moments, to_nearest_a_second_moment_stands_still_by_chance_it_does_not)
 
 /* ---- extremes ---- */
 
-Test(moments, nothing_finite_becomes_infinite_and_what_is_no_number_stays_none)
+Test(moments, nothing_finite_becomes_infinite_and_nan_stays_nan)
 {
     enum { N = 192 };
     struct fixture b = fixture_open(8, 1);

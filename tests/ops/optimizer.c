@@ -346,7 +346,7 @@ static double none(int64_t i, int salt)
 }
 
 /* Halved in each step. Below the least normal number it becomes 0, and does not stay at the least subnormal number. */
-Test(optimizer, a_momentum_that_has_faded_is_zero)
+Test(optimizer, a_momentum_that_underflows_is_zero)
 {
     if (!test_flushes()) cr_skip_test("subnormal numbers cost nothing here, and stay");
     enum { N = 20011, LAST = 26 };

@@ -371,7 +371,7 @@ Test(ops_pointwise, a_square_has_no_third_derivative_at_zero)
     fixture_close(&b);
 }
 
-Test(ops_shape, dense_copies_of_turned_tensors)
+Test(ops_shape, dense_copies_of_transposed_tensors)
 {
     static const struct {
         int64_t dim[3];

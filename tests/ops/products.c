@@ -56,7 +56,7 @@ struct layer {
     rw_dtype dtype;
     rw_shape x;
     int64_t out;
-    bool bias, turned, tf32;
+    bool bias, transposed, tf32;
 };
 
 /* The activation first, then all gradients, whose upstream gradient is rounded by a product of its own. */
@@ -64,11 +64,11 @@ static struct bytes run(const struct layer *l, bool one_op, bool backward)
 {
     struct fixture b = open_fixture(3, l->tf32);
     struct bytes r = { 0 };
-    const int64_t in = l->x.dim[l->turned ? 0 : l->x.rank - 1];
+    const int64_t in = l->x.dim[l->transposed ? 0 : l->x.rank - 1];
     rw_tensor *const w = param(&b, "w", l->dtype, RW_SHAPE(l->out, in));
     rw_tensor *const bias = l->bias ? param(&b, "b", l->dtype, RW_SHAPE(l->out)) : RW_NONE;
     rw_tensor *const x = param(&b, "x", l->dtype, l->x);
-    rw_tensor *const seen = l->turned ? rw_transpose(b.t, x, 0, l->x.rank - 1) : x;
+    rw_tensor *const seen = l->transposed ? rw_transpose(b.t, x, 0, l->x.rank - 1) : x;
     rw_tensor *const y = one_op ? rw_linear_gelu(b.t, seen, w, bias) : rw_gelu_tanh(b.t, rw_linear(b.t, seen, w, bias));
     rw_tensor *const up = rw_randn(b.t, l->dtype, rw_tensor_shape(y));
     rw_tensor *const loss = rw_sum(b.t, rw_mul(b.t, y, up), RW_ALL_AXES, false);
@@ -91,8 +91,8 @@ static const struct layer layers[] = {
     { .x = { 3, { 2, 5, 33 } }, .out = 7, .bias = true },
     { .x = { 3, { 2, 5, 24 } }, .out = 40 },
     { .x = { 1, { 19 } }, .out = 16, .bias = true },
-    { .x = { 2, { 48, 70 } }, .out = 96, .bias = true, .turned = true },
-    { .x = { 3, { 16, 6, 4 } }, .out = 8, .bias = true, .turned = true },
+    { .x = { 2, { 48, 70 } }, .out = 96, .bias = true, .transposed = true },
+    { .x = { 3, { 16, 6, 4 } }, .out = 8, .bias = true, .transposed = true },
     { .x = { 2, { 0, 8 } }, .out = 8, .bias = true },
     { .x = { 2, { 4, 0 } }, .out = 8, .bias = true },
 };
@@ -121,7 +121,7 @@ Test(products, one_op_gives_what_two_give)
 
 /* h of a wide layer, then dh: the product that reads h last is executed before the one that writes dh. In float64 no
    product needs a workspace here. */
-Test(products, the_weight_s_gradient_lets_go_of_x_before_dx_is_made)
+Test(products, the_weight_gradient_releases_x_before_dx_is_computed)
 {
     enum { ROWS = 64, WIDE = 2048, NARROW = 8, H = ROWS * WIDE * 8 };
     for (int one_op = 0; one_op < 2; one_op++) {
@@ -207,7 +207,7 @@ Test(products, the_function_is_taken_before_rounding_where_the_library_takes_it)
         for (int form = 0; form < 4; form++) {
             const bool odd = form & 1, batch = form & 2; /* rows that are not contiguous: a product for each of two */
             struct layer l = { .dtype = types[d % 4], .x = { 2, { 30, 40 } }, .out = odd ? 65 : 64,
-                               .bias = true, .tf32 = d >= 4, .turned = batch };
+                               .bias = true, .tf32 = d >= 4, .transposed = batch };
             if (batch) l.x = RW_SHAPE(40, 30, 2);
             struct bytes one = run(&l, true, false), two = run(&l, false, false);
             cr_assert_eq(first_difference(one.data, two.data, one.n) >= 0, is_fused(l.dtype, l.out, l.tf32), "%s, %d",
@@ -321,7 +321,7 @@ static void expect_near(const struct bytes *y, const float *a, const float *x, b
         }
 }
 
-Test(products, tf32_only_when_it_is_asked_for)
+Test(products, tf32_only_when_it_is_requested)
 {
     float a[M * K], x[K * COLS];
     for (int d = 0; d < 4; d++)

@@ -194,7 +194,7 @@ Test(random, fills_share_no_words)
 
 /* An image that is channels last draws its words in memory order, its result has the same layout, and no copy is
    made. */
-Test(random, an_image_is_counted_as_it_lies)
+Test(random, an_image_is_counted_in_its_layout)
 {
     enum { N = 2, H = 3, W = 5, C = 7, ALL = N * H * W * C };
     struct fixture b = fixture_open(5, 2);

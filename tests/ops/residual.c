@@ -80,7 +80,7 @@ struct layer {
     rw_dtype dtype;
     rw_shape x;
     int64_t out;
-    bool bias, turned, tf32, lives;
+    bool bias, transposed, tf32, lives;
 };
 
 static const struct layer layers[] = {
@@ -89,8 +89,8 @@ static const struct layer layers[] = {
     { .x = { 3, { 2, 5, 33 } }, .out = 7, .bias = true },
     { .x = { 3, { 2, 5, 24 } }, .out = 40 },
     { .x = { 1, { 19 } }, .out = 16, .bias = true },
-    { .x = { 2, { 48, 70 } }, .out = 96, .bias = true, .turned = true },
-    { .x = { 3, { 16, 6, 4 } }, .out = 8, .bias = true, .turned = true },
+    { .x = { 2, { 48, 70 } }, .out = 96, .bias = true, .transposed = true },
+    { .x = { 3, { 16, 6, 4 } }, .out = 8, .bias = true, .transposed = true },
     { .x = { 2, { 70, 33 } }, .out = 49 },
     { .x = { 3, { 4, 50, 40 } }, .out = 72, .bias = true },
     { .x = { 2, { 0, 8 } }, .out = 8, .bias = true },
@@ -103,11 +103,11 @@ static struct bytes run(const struct layer *l, bool one_op)
 {
     struct fixture b = open_fixture(l->tf32);
     struct bytes r = { 0 };
-    const int64_t in = l->x.dim[l->turned ? 0 : l->x.rank - 1];
+    const int64_t in = l->x.dim[l->transposed ? 0 : l->x.rank - 1];
     rw_tensor *const x = numbers(b.t, l->dtype, l->x, sign);
     rw_tensor *const w = numbers(b.t, l->dtype, RW_SHAPE(l->out, in), sign);
     rw_tensor *const bias = l->bias ? numbers(b.t, l->dtype, RW_SHAPE(l->out), small) : RW_NONE;
-    rw_tensor *const seen = l->turned ? rw_transpose(b.t, x, 0, l->x.rank - 1) : x;
+    rw_tensor *const seen = l->transposed ? rw_transpose(b.t, x, 0, l->x.rank - 1) : x;
     rw_shape s = rw_tensor_shape(seen);
     s.dim[s.rank - 1] = l->out;
     rw_tensor *const base = numbers(b.t, l->dtype, s, small);
@@ -304,7 +304,7 @@ static size_t peak(bool one_op, float p)
     return m.measured_peak;
 }
 
-Test(residual, the_result_lies_where_the_residual_lay)
+Test(residual, the_result_reuses_the_memory_of_the_residual)
 {
     const size_t stream = 2048 * 64 * sizeof(float);
     cr_assert_leq(peak(true, 0), peak(false, 0) - 3 * stream / 4, "the layer needs a little workspace, but no buffer");

@@ -23,16 +23,16 @@ static const struct extents products[] = {
     { 769, 384, 769 }, { 400, 160, 1000 }, { 385, 640, 1100 }, { 33, 700, 900 },
 };
 
-static unsigned char *rows_of(struct fixture *b, const struct extents *e, rw_dtype dtype, bool turned, bool back)
+static unsigned char *rows_of(struct fixture *b, const struct extents *e, rw_dtype dtype, bool transposed, bool back)
 {
     rw_tensor *const x = rw_randn(b->t, dtype, RW_SHAPE(e->m, e->k));
-    rw_tensor *const w = rw_randn(b->t, dtype, turned ? RW_SHAPE(e->n, e->k) : RW_SHAPE(e->k, e->n));
+    rw_tensor *const w = rw_randn(b->t, dtype, transposed ? RW_SHAPE(e->n, e->k) : RW_SHAPE(e->k, e->n));
     rw_tensor *const from = back ? rw_contiguous(b->t, rw_flip(b->t, x, 0)) : x;
-    rw_tensor *const y = turned ? rw_linear(b->t, from, w, RW_NONE) : rw_matmul(b->t, from, w);
+    rw_tensor *const y = transposed ? rw_linear(b->t, from, w, RW_NONE) : rw_matmul(b->t, from, w);
     return bytes_of(b->t, back ? rw_contiguous(b->t, rw_flip(b->t, y, 0)) : y);
 }
 
-Test(row_independence, rows_that_are_turned_round)
+Test(row_independence, rows_in_reverse_order)
 {
     const bool all = test_device() == RW_DEVICE_CPU; /* the simulator is slow */
     const size_t n = all ? sizeof products / sizeof *products : 2;

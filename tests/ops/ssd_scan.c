@@ -5,7 +5,7 @@
  * are kept.
  */
 #include "support/compare.h"
-#include "support/steps.h"
+#include "support/plan_queries.h"
 
 #include <criterion/criterion.h>
 #include <math.h>
@@ -284,7 +284,7 @@ static void step_over(double large, rw_dtype dtype, int64_t chunk, bool composed
     fixture_close(&b);
 }
 
-Test(ops_ssd_scan, nothing_is_lost_behind_a_large_step)
+Test(ops_ssd_scan, nothing_is_lost_after_a_large_step)
 {
     static const double larges[] = { 100, 1e4, 1e6, 3e38 };
     static const int64_t chunks[] = { 0, 1, 5 };
@@ -484,7 +484,7 @@ Test(ops_ssd_scan, is_one_op_and_keeps_its_operands_alone)
  * y[t] and dx[t] are exp of minus the distance in places: results below the least normal number are 0, in every thread,
  * and the caller's thread computes with subnormal numbers again afterwards.
  */
-Test(ops_ssd_scan, what_has_faded_is_zero)
+Test(ops_ssd_scan, underflowed_states_are_zero)
 {
     if (!test_flushes()) cr_skip_test("subnormal numbers cost nothing here, and stay");
     enum { L = 128, H = 8 };

@@ -148,7 +148,7 @@ Test(stochastic, small_steps_add_up)
 
 /* ---- extremes ---- */
 
-Test(stochastic, nothing_finite_becomes_infinite_and_what_is_no_number_stays_none)
+Test(stochastic, nothing_finite_becomes_infinite_and_nan_stays_nan)
 {
     const int64_t n = 256;
     struct fixture b = fixture_open(8, 1);

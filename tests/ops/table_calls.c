@@ -93,22 +93,20 @@ static rw_tensor *record_batchnorm_average(rw_tape *t, rw_dtype dtype)
 
 /* ---- functions that are composed of other ops ---- */
 
-#define ATTENTION &(rw_attention_options){ .causal = true, .window = 2 }
+#define ATTENTION &(rw_attention_params){ .causal = true, .window = 2 }
 #define LOGITS in(t, dtype, RW_SHAPE(2, 3)), INDEX
 
 CALL(adaptive_avg_pool2d, rw_adaptive_avg_pool2d(t, IMAGE, 2, 3))
 CALL(adaptive_max_pool2d, rw_adaptive_max_pool2d(t, IMAGE, 2, 3))
 CALL(attention_lse, rw_attention_lse(t, HEADS, HEADS, HEADS, ATTENTION, &(rw_tensor *){ NULL }))
-CALL(attention_with, rw_attention_with(t, HEADS, HEADS, HEADS, ATTENTION))
 CALL(clamp_tensor, rw_clamp_tensor(t, X, X, X))
-CALL(cross_entropy_ignore, rw_cross_entropy_ignore(t, LOGITS, -100))
 CALL(cross_entropy_with, rw_cross_entropy_with(t, LOGITS, RW_NONE, PARAMS(rw_cross_entropy_params, .z_loss = 1e-4)))
 CALL(einsum, rw_einsum(t, "bik,bkj->bij", ((rw_tensor *const[]){ in(t, dtype, RW_SHAPE(2, 3, 4)),
                                                                  in(t, dtype, RW_SHAPE(2, 4, 5)) }), 2))
 CALL(eq_scalar, rw_eq_scalar(t, X, 1))
 CALL(embedding_bag_with, rw_embedding_bag_with(t, X, in(t, RW_I32, RW_SHAPE(2, 3)), PARAMS(rw_embedding_bag_params,
                                                                                           .mode = RW_BAG_MAX)))
-CALL(embedding_padded, rw_embedding_padded(t, X, INDEX, 0))
+CALL(embedding_with, rw_embedding_with(t, X, INDEX, PARAMS(rw_embedding_params, .has_padding_index = true)))
 CALL(full, rw_full(t, dtype, RW_SHAPE(2, 3), 1))
 CALL(ge_scalar, rw_ge_scalar(t, X, 1))
 CALL(global_avg_pool2d, rw_global_avg_pool2d(t, IMAGE))
@@ -125,7 +123,6 @@ CALL(norm, rw_norm(t, X, 2, RW_AXES(1), false))
 CALL(normalize, rw_normalize(t, X, 2, 1, 1e-12))
 CALL(ones, rw_ones(t, dtype, RW_SHAPE(2, 3)))
 CALL(prod, rw_prod(t, X, RW_AXES(1), false))
-CALL(rope_interleaved, rw_rope_interleaved(t, HEADS, RW_NONE, 10000))
 CALL(rope_with, rw_rope_with(t, HEADS, RW_NONE, NULL))
 CALL(smooth_l1_loss, rw_smooth_l1_loss(t, X, X, 1, RW_REDUCTION_MEAN))
 CALL(stack, rw_stack(t, ((rw_tensor *const[]){ X, X }), 2, 0))
@@ -201,11 +198,9 @@ const struct table_call table_calls[] = {
     { "argmin", NULL, record_argmin },
     { "assign", NULL, record_assign },
     { "attention_lse", "torch.ops.aten._scaled_dot_product_flash_attention", record_attention_lse },
-    { "attention_with", "F.scaled_dot_product_attention(attn_mask=), flex_attention", record_attention_with },
     { "batchnorm", NULL, record_batchnorm },
     { "batchnorm_average", NULL, record_batchnorm_average },
     { "clamp_tensor", "torch.clamp of tensors, but that the first of equals takes the gradient", record_clamp_tensor },
-    { "cross_entropy_ignore", "F.cross_entropy(ignore_index=)", record_cross_entropy_ignore },
     { "cross_entropy_with", "F.cross_entropy with its options", record_cross_entropy_with },
     { "custom_grad", NULL, record_custom_grad },
     { "dequantize", NULL, record_dequantize },
@@ -214,7 +209,7 @@ const struct table_call table_calls[] = {
     { "embedding_bag_argmax", NULL, record_embedding_bag_argmax },
     { "embedding_bag_offsets", NULL, record_embedding_bag_offsets },
     { "embedding_bag_with", "F.embedding_bag with its options", record_embedding_bag_with },
-    { "embedding_padded", "F.embedding(padding_idx=)", record_embedding_padded },
+    { "embedding_with", "F.embedding(padding_idx=)", record_embedding_with },
     { "eq_scalar", "torch.eq", record_eq_scalar },
     { "full", "torch.full", record_full },
     { "ge_scalar", "torch.ge", record_ge_scalar },
@@ -242,7 +237,6 @@ const struct table_call table_calls[] = {
     { "ones", "torch.ones", record_ones },
     { "prod", "torch.prod", record_prod },
     { "quantize", NULL, record_quantize },
-    { "rope_interleaved", "-", record_rope_interleaved },
     { "rope_with", "-", record_rope_with },
     { "sign", NULL, record_sign },
     { "smooth_l1_loss", "F.smooth_l1_loss", record_smooth_l1_loss },

@@ -567,7 +567,7 @@ static rw_tensor *too_many(rw_tape *t, rw_tensor **x)
     return of_many(t, x, RW_PIECES_MAX + 1);
 }
 
-Test(ops_joined, what_is_read_by_its_pieces)
+Test(ops_joined, a_concatenation_read_by_its_inputs)
 {
     cr_expect_eq(read_of(side_by_side, true), 3);
     cr_expect_eq(read_of(nested, true), 3);

@@ -173,7 +173,7 @@ static void has_the_same_bytes(const struct form *form, size_t i, rw_dtype dtype
     free(want);
 }
 
-Test(ops_joined_conv, a_convolution_of_pieces_has_the_bytes_of_that_of_the_whole)
+Test(ops_virtual_concat_conv, a_convolution_of_inputs_has_the_bytes_of_the_concatenation)
 {
     static const char *const policies[] = { "none",           "full", "uniform:2", "discard:conv", "ops:tanh",
                                             "offload:pieces", "none", "none" };
@@ -187,7 +187,7 @@ Test(ops_joined_conv, a_convolution_of_pieces_has_the_bytes_of_that_of_the_whole
 }
 
 /* Their dw is computed in strips of 16 channels, some of which span two inputs. */
-Test(ops_joined_conv, a_large_one_by_code_for_older_processors, .timeout = 120)
+Test(ops_virtual_concat_conv, a_large_one_by_code_for_older_processors, .timeout = 120)
 {
     static const char *const policies[] = { "none", "full", "none" };
     static const struct form large = { 2, 20, 17, { 80, 60, 36 }, 512, 3, 1, 1, .bias = true };
@@ -196,7 +196,7 @@ Test(ops_joined_conv, a_large_one_by_code_for_older_processors, .timeout = 120)
 }
 
 /* The gradient of an earlier step exists, to which the second adds. */
-Test(ops_joined_conv, a_second_step_adds_to_the_weights_gradient)
+Test(ops_virtual_concat_conv, a_second_step_adds_to_the_weights_gradient)
 {
     const size_t every = test_device() == RW_DEVICE_CPU ? 1 : 3;
     for (size_t i = 0; i < FORMS; i += every)
@@ -220,7 +220,7 @@ Test(ops_joined_conv, a_second_step_adds_to_the_weights_gradient)
         }
 }
 
-Test(ops_joined_conv, verification)
+Test(ops_virtual_concat_conv, verification)
 {
     for (size_t i = 0; i < FORMS; i++) {
         struct layer l = layer_open(&forms[i], RW_F32, 2, "full");
@@ -253,7 +253,7 @@ static double *again(const struct form *form, bool whole, size_t *ret)
     return (double *)(void *)all;
 }
 
-Test(ops_joined_conv, second_gradients)
+Test(ops_virtual_concat_conv, second_gradients)
 {
     for (size_t i = 0; i < FORMS; i += 2) {
         size_t n;
@@ -299,7 +299,7 @@ static size_t kept(const char *policy, bool whole, rw_dtype dtype)
     return memory.kept / (N * SIDE * SIDE * C * rw_dtype_size(dtype));
 }
 
-Test(ops_joined_conv, kept_are_the_pieces)
+Test(ops_virtual_concat_conv, the_concatenation_inputs_are_kept)
 {
     for (size_t d = 0; d < sizeof types / sizeof *types; d++) {
         cr_expect_eq(kept("none", true, types[d]), 4);
@@ -335,7 +335,7 @@ static size_t kept_by_block(bool whole, rw_dtype dtype)
     return memory.kept / (N * SIDE * SIDE * C * rw_dtype_size(dtype)); /* statistics are smaller than one unit */
 }
 
-Test(ops_joined_conv, a_norm_and_a_convolution_keep_the_pieces_once)
+Test(ops_virtual_concat_conv, a_norm_and_a_convolution_keep_the_inputs_once)
 {
     for (size_t d = 0; d < sizeof types / sizeof *types; d++) {
         cr_expect_eq(kept_by_block(true, types[d]), 1 + 2 + 2);
@@ -344,7 +344,7 @@ Test(ops_joined_conv, a_norm_and_a_convolution_keep_the_pieces_once)
 }
 
 /* However many threads there are, the parts that they concatenate are no more than the whole: the peak is no higher. */
-Test(ops_joined_conv, the_peak_is_no_higher)
+Test(ops_virtual_concat_conv, the_peak_is_no_higher)
 {
     static const struct form many = { 16, 24, 24, { 16, 8, 8 }, 16, 3, 1, 1 };
     for (int threads = 1; threads <= 16; threads *= 4) {
@@ -405,24 +405,24 @@ static rw_tensor *moved(rw_tape *t, rw_tensor **x)
     return ckpt_offload(t, channels(t, x));
 }
 
-static rw_tensor *turned(rw_tape *t, rw_tensor **x)
+static rw_tensor *transposed(rw_tape *t, rw_tensor **x)
 {
     for (int i = 0; i < 2; i++) x[i] = rw_contiguous(t, x[i]);
     return channels(t, x);
 }
 
-Test(ops_joined_conv, what_is_read_by_its_pieces)
+Test(ops_virtual_concat_conv, a_concatenation_read_by_its_inputs)
 {
     cr_expect_eq(read_of(channels), 2);
     cr_expect_eq(read_of(rows), 1);
     cr_expect_eq(read_of(named), 1);
     cr_expect_eq(read_of(saved), 1);
     cr_expect_eq(read_of(moved), 1);
-    cr_expect_eq(read_of(turned), 1);
+    cr_expect_eq(read_of(transposed), 1);
 }
 
 /* A weight with the wrong number of channels is refused in terms of the caller's arguments, and leaves nothing. */
-Test(ops_joined_conv, a_mistake_leaves_nothing)
+Test(ops_virtual_concat_conv, a_mistake_leaves_nothing)
 {
     struct fixture b = fixture_open(8, 1);
     rw_tensor *x[2];

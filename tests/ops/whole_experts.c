@@ -151,7 +151,7 @@ Test(whole_experts, each_element_exactly)
     for (int i = 0; i < (rw_cpu_emulates_amx ? 2 : 6); i++) {
         spread_tokens(i % 2);
         struct result r = multiply(types[i / 2], i % 2, 2);
-        expect_exact(&r, types[i / 2], i % 2 ? "gathered" : "as they lie");
+        expect_exact(&r, types[i / 2], i % 2 ? "gathered" : "in their layout");
         result_free(&r);
     }
 }

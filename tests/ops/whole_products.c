@@ -56,10 +56,10 @@ TEST_RECKONS static void put(void *to, rw_dtype dtype, int64_t i, double x)
 
 enum { A = 1, B, BIAS, SUM };
 
-/* [rows, cols] of integers in the middle of a matrix of NaN; with `turned` the transpose of [cols, rows]. */
-static rw_tensor *operand(struct fixture *b, rw_dtype dtype, uint32_t seed, int64_t rows, int64_t cols, bool turned)
+/* [rows, cols] of integers in the middle of a matrix of NaN; with `transposed` the transpose of [cols, rows]. */
+static rw_tensor *operand(struct fixture *b, rw_dtype dtype, uint32_t seed, int64_t rows, int64_t cols, bool transposed)
 {
-    const int64_t high = (turned ? cols : rows), wide = turned ? rows : cols;
+    const int64_t high = (transposed ? cols : rows), wide = transposed ? rows : cols;
     const int64_t all_rows = high + ROWS_MORE, all_cols = wide + COLS_MORE;
     void *const data = malloc((size_t)(all_rows * all_cols) * rw_dtype_size(dtype));
     const char *const names[] = { "", "a", "b", "bias", "sum" };
@@ -68,13 +68,13 @@ static rw_tensor *operand(struct fixture *b, rw_dtype dtype, uint32_t seed, int6
         for (int64_t j = 0; j < all_cols; j++) {
             const int64_t r = i - ROWS_BEFORE, c = j - COLS_BEFORE;
             const bool inside = r >= 0 && r < high && c >= 0 && c < wide;
-            put(data, dtype, i * all_cols + j, inside ? number_at(seed, turned ? c : r, turned ? r : c) : NAN);
+            put(data, dtype, i * all_cols + j, inside ? number_at(seed, transposed ? c : r, transposed ? r : c) : NAN);
         }
     cr_assert_eq(rw_write(p, data, rw_tensor_bytes(p)), RW_OK, "%s", rw_error_message(b->ctx));
     free(data);
     rw_tensor *const x = rw_slice(b->t, rw_slice(b->t, p, 0, ROWS_BEFORE, ROWS_BEFORE + high), 1, COLS_BEFORE,
                                   COLS_BEFORE + wide);
-    return turned ? rw_transpose(b->t, x, 0, 1) : x;
+    return transposed ? rw_transpose(b->t, x, 0, 1) : x;
 }
 
 TEST_RECKONS static signed char *numbers(uint32_t seed, int64_t rows, int64_t cols)
@@ -116,7 +116,7 @@ static void expect_exact(struct fixture *b, rw_tensor *y, const struct extents *
     free(are), free(want), free(a), free(columns);
 }
 
-static void as_operands_lie(rw_dtype dtype)
+static void operands_in_any_layout(rw_dtype dtype)
 {
     for (int i = 0; i < n_extents; i++)
         for (int lie = 0; lie < 4; lie++) {
@@ -132,11 +132,11 @@ static void as_operands_lie(rw_dtype dtype)
 static void with_a_bias(rw_dtype dtype)
 {
     for (int i = 0; i < n_extents; i++)
-        for (int turned = 0; turned < 2; turned++) {
+        for (int transposed = 0; transposed < 2; transposed++) {
             const struct extents *const e = &extents[i];
             struct fixture b = fixture_open(1, 2);
             rw_tensor *const x = operand(&b, dtype, A, e->m, e->k, false);
-            rw_tensor *const w = rw_transpose(b.t, operand(&b, dtype, B, e->k, e->n, turned), 0, 1);
+            rw_tensor *const w = rw_transpose(b.t, operand(&b, dtype, B, e->k, e->n, transposed), 0, 1);
             rw_tensor *const row = operand(&b, dtype, BIAS, 1, e->n, false);
             rw_tensor *const bias = rw_contiguous(b.t, rw_reshape(b.t, row, RW_SHAPE(e->n)));
             expect_exact(&b, rw_linear(b.t, x, w, bias), e, true, false, "with a bias");
@@ -212,16 +212,16 @@ static void by_threads(rw_dtype dtype)
 static void wherever_a_row_lies(rw_dtype dtype)
 {
     for (int i = 0; i < n_extents; i += test_device() == RW_DEVICE_CPU ? 1 : 5)
-        for (int turned = 0; turned < 2; turned++) {
+        for (int transposed = 0; transposed < 2; transposed++) {
             const struct extents *const e = &extents[i];
             struct fixture b = fixture_open(7, 2);
             rw_tensor *const x = rw_randn(b.t, dtype, RW_SHAPE(e->m, e->k));
-            rw_tensor *const w = rw_randn(b.t, dtype, turned ? RW_SHAPE(e->k, e->n) : RW_SHAPE(e->n, e->k));
-            rw_tensor *const bias = turned ? RW_NONE : rw_randn(b.t, dtype, RW_SHAPE(e->n));
+            rw_tensor *const w = rw_randn(b.t, dtype, transposed ? RW_SHAPE(e->k, e->n) : RW_SHAPE(e->n, e->k));
+            rw_tensor *const bias = transposed ? RW_NONE : rw_randn(b.t, dtype, RW_SHAPE(e->n));
             rw_tensor *y[2];
             for (int back = 0; back < 2; back++) {
                 rw_tensor *const from = back ? rw_contiguous(b.t, rw_flip(b.t, x, 0)) : x;
-                y[back] = turned ? rw_matmul(b.t, from, w) : rw_linear(b.t, from, w, bias);
+                y[back] = transposed ? rw_matmul(b.t, from, w) : rw_linear(b.t, from, w, bias);
             }
             y[1] = rw_contiguous(b.t, rw_flip(b.t, y[1], 0));
             const size_t bytes = rw_tensor_bytes(y[0]);
@@ -229,7 +229,7 @@ static void wherever_a_row_lies(rw_dtype dtype)
             cr_assert_eq(rw_read(b.t, y[0], there, bytes), RW_OK, "%s", rw_error_message(b.ctx));
             cr_assert_eq(rw_read(b.t, y[1], back, bytes), RW_OK, "%s", rw_error_message(b.ctx));
             cr_expect_eq(first_difference(there, back, bytes), -1, "%s, extents %d, %s", rw_dtype_name(dtype), i,
-                         turned ? "a product" : "with a bias");
+                         transposed ? "a product" : "with a bias");
             free(there), free(back);
             fixture_close(&b);
         }
@@ -261,14 +261,14 @@ static void at_the_end_of_memory(rw_dtype dtype)
     fixture_close(&b);
 }
 
-Test(whole_products, nothing_is_read_behind_an_operand)
+Test(whole_products, nothing_is_read_after_an_operand)
 {
     for_each_type(at_the_end_of_memory);
 }
 
-Test(whole_products, as_operands_lie)
+Test(whole_products, operands_in_any_layout)
 {
-    for_each_type(as_operands_lie);
+    for_each_type(operands_in_any_layout);
 }
 
 Test(whole_products, with_a_bias)
@@ -291,7 +291,7 @@ Test(whole_products, any_number_of_threads_gives_the_same_bytes)
     for_each_type(by_threads);
 }
 
-Test(whole_products, a_row_has_the_same_bits_wherever_it_lies)
+Test(whole_products, a_row_has_the_same_bits_at_any_position)
 {
     for_each_type(wherever_a_row_lies);
 }
@@ -301,7 +301,7 @@ static void check_all(const struct extents *list, int n, int n_types)
     extents = list;
     n_extents = n;
     for (int d = 0; d < n_types; d++) {
-        as_operands_lie(types[d]);
+        operands_in_any_layout(types[d]);
         with_a_bias(types[d]);
         beside_a_sum(types[d]);
         of_a_batch(types[d]);
@@ -357,7 +357,7 @@ Test(whole_products, few_rows_of_a_large_product_are_for_all_threads)
 }
 
 /* If tiles were planned for many threads, there is no workspace for the shared packing of one thread. */
-Test(whole_products, one_thread_has_the_room_of_many)
+Test(whole_products, one_thread_has_the_workspace_of_many)
 {
     BY_CODE_FOR_AVX2();
     enum { M = 256, N = 1024, K = 1030 };
@@ -391,7 +391,7 @@ Test(whole_products, where_the_processor_does_not_multiply_bfloat16)
 {
     if (test_device() != RW_DEVICE_CPU) cr_skip_test("of the CPU");
     setenv("REWIND_ISA", "v3", 1);
-    as_operands_lie(RW_BF16);
+    operands_in_any_layout(RW_BF16);
     with_a_bias(RW_BF16);
     beside_a_sum(RW_BF16);
     of_a_batch(RW_BF16);
@@ -399,7 +399,7 @@ Test(whole_products, where_the_processor_does_not_multiply_bfloat16)
 }
 
 /* Parts of the operands are as deep as the cache size allows, whatever the depth. */
-Test(whole_products, what_is_widened_takes_no_more_room_for_more_depth)
+Test(whole_products, widened_operands_take_no_more_memory_for_more_depth)
 {
     size_t workspace[2];
     if (test_device() != RW_DEVICE_CPU) cr_skip_test("of the CPU");

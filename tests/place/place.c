@@ -61,7 +61,7 @@ static size_t training_step(struct rw_lifetime *life, int layers, bool replays)
     return n;
 }
 
-Test(place, random_lives_never_overlap)
+Test(place, random_lifetimes_never_overlap)
 {
     for (int round = 0; round < 2000; round++) {
         struct rw_lifetime life[64];
@@ -160,7 +160,7 @@ Test(place, very_deep_models_come_within_two_percent)
 }
 
 /* Random lifetimes: no heuristic is designed for these, but none may waste much. */
-Test(place, lives_without_order_stay_within_a_quarter)
+Test(place, lifetimes_without_order_stay_within_a_quarter)
 {
     static struct rw_lifetime life[3000];
     for (size_t n = 10; n <= 3000; n *= 2) {

@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-Test(zoo, arenas_are_close_to_what_lives)
+Test(zoo, arenas_are_close_to_the_live_bytes)
 {
     for (int i = 0; i < zoo_entries; i++)
         for (int p = 0; p < zoo_n_policies; p++) {

@@ -56,7 +56,7 @@ static unsigned char *step(struct fixture *b, const struct net *n, int tokens, s
 }
 
 /* The least recently used plan is evicted, not the oldest. */
-Test(cache, makes_room_for_the_newest)
+Test(cache, evicts_for_the_newest)
 {
     struct fixture b = fixture_open(1, 1);
     struct net n;
@@ -76,7 +76,7 @@ Test(cache, makes_room_for_the_newest)
 }
 
 /* More structures than the cache holds, repeatedly: no step differs, and nothing stays allocated. */
-Test(cache, what_makes_room_is_freed)
+Test(cache, evicted_plans_are_freed)
 {
     enum { STRUCTURES = RW_PLAN_CACHE_SIZE + 8 };
     struct fixture b = fixture_open(1, 1);

@@ -63,7 +63,7 @@ static const uint64_t searched[] = { 8, 58, 72 };
 static rw_tensor *record(struct fixture *b, struct model *m, int program)
 {
     if (program >= MODEL_KINDS)
-        return random_tape(b->t, rw_param(b->ctx, "p", RW_F32, RW_SHAPE(MADE_UNIT / 4)),
+        return random_tape(b->t, rw_param(b->ctx, "p", RW_F32, RW_SHAPE(SYNTH_UNIT / 4)),
                            30 + (int)searched[program - MODEL_KINDS] % 34, searched[program - MODEL_KINDS]);
     const enum model_kind kind = (enum model_kind)program;
     static const int32_t tokens[2 * 48] = { 5, 3, 200, 17, 90 };

@@ -231,7 +231,7 @@ Test(keys, steps_that_differ_in_one_thing_have_plans_of_their_own)
 }
 
 /* The same recording with other requested values, and other roots and seeds of backward. */
-Test(keys, what_is_asked_for)
+Test(keys, requested_outputs)
 {
     struct fixture b = fixture_open(1, 1);
     const float x[2] = { 1, 2 }, two = 2;

@@ -83,7 +83,7 @@ static void expect_far(int n, const rw_op_def *op, uint64_t near_pages, const ui
 
 /* If the cache holds nothing, everything that an op reads, writes and uses as workspace misses. If it holds two values,
    the input and the first result hit, from the step before; a dead value's memory is reused by the next. */
-Test(operand_words, what_is_far_is_what_caches_do_not_hold)
+Test(operand_words, cache_misses_are_what_caches_do_not_hold)
 {
     enum { P = PAGES, WORK = 3 };
     expect_far(4, &plain_op, 0, (uint64_t[]){ 2 * P, 2 * P, 2 * P, 2 * P });

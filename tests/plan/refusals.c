@@ -26,7 +26,7 @@ static rw_tensor *chain(struct fixture *b, const char *part)
 
 struct refusal {
     unsigned long long asked, least, none;
-    char behind[16];
+    char after[16];
 };
 
 /* Parses the numbers of an error message, and checks its wording. */
@@ -34,18 +34,18 @@ static struct refusal read_refusal(struct fixture *b, const char *word)
 {
     struct refusal r = { 0 };
     char form[200], again[400];
-    const char *const message = rw_error_message(b->ctx), *const at = strstr(message, "doesn't fit into ");
+    const char *const message = rw_error_message(b->ctx), *const at = strstr(message, "does not fit into ");
     cr_assert(at, "%s", message);
-    snprintf(form, sizeof form, "doesn't fit into %%llu bytes; the least budget that would do is %s:%%lluB%%15[^;]; "
+    snprintf(form, sizeof form, "does not fit into %%llu bytes; the minimum is %s:%%lluB%%15[^;]; "
              "under none it takes %%llu", word);
-    if (sscanf(at, form, &r.asked, &r.least, r.behind, &r.none) != 4) {
-        r.behind[0] = '\0';
-        snprintf(form, sizeof form, "doesn't fit into %%llu bytes; the least budget that would do is %s:%%lluB; under "
+    if (sscanf(at, form, &r.asked, &r.least, r.after, &r.none) != 4) {
+        r.after[0] = '\0';
+        snprintf(form, sizeof form, "does not fit into %%llu bytes; the minimum is %s:%%lluB; under "
                  "none it takes %%llu", word);
         cr_assert_eq(sscanf(at, form, &r.asked, &r.least, &r.none), 3, "%s", message);
     }
-    snprintf(again, sizeof again, "doesn't fit into %llu bytes; the least budget that would do is %s:%lluB%s; under "
-             "none it takes %llu", r.asked, word, r.least, r.behind, r.none);
+    snprintf(again, sizeof again, "does not fit into %llu bytes; the minimum is %s:%lluB%s; under "
+             "none it takes %llu", r.asked, word, r.least, r.after, r.none);
     cr_assert_str_eq(at, again);
     return r;
 }
@@ -77,7 +77,7 @@ Test(refusals, have_one_form_for_every_kind_of_budget)
     cr_expect(bytes.none == none.peak_bytes && share.none == bytes.none && moved.none == bytes.none);
     cr_expect_eq(total.none, none.total_bytes);
     cr_expect_eq(total.none - total.least, bytes.none - bytes.least);
-    cr_expect_str_eq(moved.behind, "+offload");
+    cr_expect_str_eq(moved.after, "+offload");
     char policy[64];
     snprintf(policy, sizeof policy, "total:%lluB", total.least);
     cr_expect_eq(rw_tape_plan(b.t, loss, policy, &least), RW_OK, "%s", rw_error_message(b.ctx));
@@ -103,7 +103,7 @@ Test(refusals, of_a_part_have_it_too)
 }
 
 /* Nothing is executed, and all calls give the same message. */
-Test(refusals, are_the_same_words_whoever_asks)
+Test(refusals, are_the_same_words_for_every_call)
 {
     struct fixture b = fixture_open(1, 1);
     char first[600];

@@ -150,9 +150,9 @@ Test(ptx_isa, ldmatrix_gives_rows_and_columns)
     for (uint32_t i = 0; i < 32; i++)
         for (uint32_t m = 0; m < 4; m++) {
             const uint32_t row = i / 4, column = 2 * (i % 4), at = 100 * m + 10 * row + column;
-            const uint32_t turned = 100 * m + 10 * column + row;
+            const uint32_t transposed = 100 * m + 10 * column + row;
             cr_expect_eq(got[0][i][m], at | (at + 1) << 16);
-            cr_expect_eq(got[1][i][m], turned | (turned + 10) << 16);
+            cr_expect_eq(got[1][i][m], transposed | (transposed + 10) << 16);
         }
 }
 
@@ -237,7 +237,7 @@ Test(ptx_isa, global_instructions_reach_global_memory_alone)
     OK(cudaFreeHost(pinned));
 }
 
-Test(ptx_isa, copies_that_nobody_waits_for_are_reported)
+Test(ptx_isa, copies_without_a_wait_are_reported)
 {
     OK(cudaMalloc(&device, 64));
     set_eager(false);

@@ -44,7 +44,7 @@ Test(arg_order, of_two_random_arguments_is_refused)
     expect_refused(&b,
                    rw_mul(t, rw_relu(t, rw_linear(t, rw_dropout(t, x, 0.5), w, RW_NONE)),
                           rw_tanh(t, rw_dropout(t, x, 0.5))),
-                   5, "behind other ops, over several lines");
+                   5, "after other ops, over several lines");
     x = input(&b);
     expect_refused(&b, rw_dropout_add(t, rw_dropout(t, x, 0.5), rw_dropout(t, x, 0.5), 0.5), 2, "a random op of them");
     fixture_close(&b);
@@ -65,7 +65,7 @@ Test(arg_order, of_statements_is_theirs)
     rw_tensor *const second = rw_dropout(t, x, 0.5);
     cr_assert_not_null(rw_sub(t, first, second), "%s", rw_error_message(b.ctx));
     rw_tensor *const one = rw_dropout(t, rw_dropout(t, x, 0.5), 0.5);
-    cr_assert_not_null(rw_mul(t, one, one), "one behind the other");
+    cr_assert_not_null(rw_mul(t, one, one), "one after the other");
     rw_tensor *const y = residual(t, x, w);
     cr_assert_not_null(y, "a loop over one line: %s", rw_error_message(b.ctx));
     const rw_tensor *const again = rw_mul(t, rw_dropout(t, y, 0.5), x);

@@ -330,10 +330,10 @@ Test(gradients, views_of_a_spoiled_one_are_refused)
     rw_error_clear(b.ctx);
     rw_tape_reset(b.t);
     rw_tensor *const view = rw_reshape(b.t, rw_gradient(p), RW_SHAPE(4));
-    changed(b.ctx, rw_read(NULL, rw_gradient(p), v, sizeof v), "rw_zero_grad() makes it usable again");
-    changed(b.ctx, rw_read(b.t, view, v, sizeof v), "rw_zero_grad() makes it usable again");
+    changed(b.ctx, rw_read(NULL, rw_gradient(p), v, sizeof v), "call rw_zero_grad() to use it again");
+    changed(b.ctx, rw_read(b.t, view, v, sizeof v), "call rw_zero_grad() to use it again");
     cr_assert_null(rw_tensor_data(rw_gradient(p)));
-    changed(b.ctx, rw_error_status(b.ctx), "rw_zero_grad() makes it usable again");
+    changed(b.ctx, rw_error_status(b.ctx), "call rw_zero_grad() to use it again");
     rw_zero_grad(b.ctx);
     expect(b.ctx, b.t, view, 0, 0, 0, 0, "cleared");
     fixture_close(&b);
@@ -435,7 +435,7 @@ Test(gradients, at_a_kept_address_outlive_updates_inside_backward)
     cr_assert_eq(rw_graph_create(&g, t, total(t, rw_mul(t, p, q)), &params), RW_OK);
     for (int i = 0; i < 3; i++) {
         cr_assert_eq(rw_graph_launch(g), RW_OK, "%s", rw_error_message(b.ctx));
-        expect_there(&b, at, 0, "used up");
+        expect_there(&b, at, 0, "consumed");
         cr_assert_eq(rw_tensor_data(rw_gradient(p)), at);
         rw_memory_stats(b.ctx, &m);
         cr_assert_eq(m.gradients, 4 * sizeof(float), "q's has gone");

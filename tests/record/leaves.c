@@ -57,7 +57,7 @@ Test(leaves, a_gradient_that_is_written_is_the_gradient)
     expect_gradient(p, sum, "a write that was refused");
     rw_zero_grad(b.ctx);
     cr_assert_not_null(rw_tensor_data(rw_gradient(p)));
-    expect_gradient(p, zeros, "asked for its address");
+    expect_gradient(p, zeros, "its address was read");
 }
 
 /* Without bytes no memory is needed. */
@@ -69,7 +69,7 @@ Test(leaves, nothing_can_be_written_to_what_is_empty)
     cr_expect_eq(rw_write(p, NULL, 0), RW_OK, "%s", rw_error_message(b.ctx));
     cr_expect_eq(rw_input_write(x, NULL, 0), RW_OK, "%s", rw_error_message(b.ctx));
     cr_expect_eq(rw_write(one, NULL, rw_tensor_bytes(one)), RW_ERR_ARGUMENT);
-    cr_expect_str_eq(rw_error_message(b.ctx), "rw_write: data is NULL; expected the bytes to read or write");
+    cr_expect_str_eq(rw_error_message(b.ctx), "rw_write: data is NULL; expected the memory to read or write");
     rw_error_clear(b.ctx);
 }
 

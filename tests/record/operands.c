@@ -257,7 +257,7 @@ Test(operands, what_a_node_may_write_over)
     cr_assert(may(t, x[0], x[1], x[1], 1, 1), "twice the same value, and either may go");
     cr_assert_not(may(t, x[0], x[0], x[2], 0, 0), "the op reads it through an input that may not");
     cr_assert_not(may(t, x[0], rw_transpose(t, x[1], 0, 1), x[2], 1, 1), "turned");
-    cr_assert_not(may(t, x[0], x[1], rw_transpose(t, x[1], 0, 1), 1, 1), "the other one is turned");
+    cr_assert_not(may(t, x[0], x[1], rw_transpose(t, x[1], 0, 1), 1, 1), "the other one is transposed");
     cr_assert_not(may(t, rw_slice(t, x[3], 0, 0, 2), x[1], x[2], 0, 0), "a part");
     cr_assert(may(t, rw_reshape(t, x[0], RW_SHAPE(16)), x[1], x[2], 0, 0), "a view of all of it");
     cr_assert_not(may(t, x[0], x[3], x[2], 1, 1), "of another size");

@@ -311,7 +311,7 @@ static int nodes_of(const struct fixture *b, const char *op, const rw_tensor *x)
     return n;
 }
 
-Test(recipes, cast_a_parameter_once_a_step_and_a_value_once_a_region)
+Test(recipes, cast_a_parameter_once_per_step_and_a_value_once_per_region)
 {
     struct fixture b = fixture_open(1, 1);
     rw_tensor *const w = param(&b, "w", RW_SHAPE(4, 4));
@@ -339,7 +339,7 @@ Test(recipes, cast_a_parameter_once_a_step_and_a_value_once_a_region)
     fixture_close(&b);
 }
 
-Test(recipes, make_codes_of_a_weight_once_a_step)
+Test(recipes, quantize_a_weight_once_per_step)
 {
     struct fixture b = fixture_open(1, 1);
     rw_tensor *const w = param(&b, "w", RW_SHAPE(4, 4)), *const x = rw_input(b.t, RW_BF16, RW_SHAPE(3, 4), NULL, 0);
@@ -528,17 +528,18 @@ Test(recipes, are_closed_where_they_were_opened)
     end(&b);
     cr_expect_eq(b.t->n_nodes, 0, "nothing is left of what was refused");
     rw_error_clear(b.ctx);
-    expect(&b, rw_recipe_end(b.t), RW_ERR_REGION, "no recipe is open");
+    expect(&b, rw_recipe_end(b.t), RW_ERR_REGION, "expected an open recipe, got none");
     begin(&b, RW_RECIPE_BF16);
     ckpt_begin(b.t, "inner");
-    expect(&b, rw_recipe_end(b.t), RW_ERR_REGION, "region \"inner\", begun inside");
+    expect(&b, rw_recipe_end(b.t), RW_ERR_REGION, "inside the recipe, got \"inner\"");
     ckpt_begin(b.t, "outer");
     begin(&b, RW_RECIPE_BF16);
     expect(&b, ckpt_end(b.t), RW_ERR_REGION, "recipes.c");
     begin(&b, RW_RECIPE_BF16);
-    expect(&b, rw_backward(b.t, rw_sum(b.t, w, RW_ALL_AXES, false)), RW_ERR_REGION, "recipe begun at");
+    expect(&b, rw_backward(b.t, rw_sum(b.t, w, RW_ALL_AXES, false)), RW_ERR_REGION,
+           "expected no open recipe, got one begun at");
     begin(&b, RW_RECIPE_BF16);
     rw_tape_reset(b.t);
-    expect(&b, rw_recipe_end(b.t), RW_ERR_REGION, "no recipe is open");
+    expect(&b, rw_recipe_end(b.t), RW_ERR_REGION, "expected an open recipe, got none");
     fixture_close(&b);
 }

@@ -138,7 +138,7 @@ static void names(struct fixture *b, const char *call)
 }
 
 /* An op inside of a composite may be the one that refuses. */
-Test(refused, the_call_is_named_that_was_made)
+Test(refused, the_message_names_the_call)
 {
     struct fixture b = fixture_open(1, 1);
     rw_tensor *x = rw_input(b.t, RW_F32, RW_SHAPE(2, 3), NULL, 0), *values = NULL, *places = NULL;
@@ -162,18 +162,18 @@ Test(refused, memory_for_the_parts_of_a_call)
     rw_param(b.ctx, "w", RW_F32, RW_SHAPE(3, 1));
     rw_tensor *const x = rw_rand(b.t, RW_F32, RW_SHAPE(2, 3, 1));
     rw_tensor *const image = rw_rand(b.t, RW_F32, RW_SHAPE(1, 2, 2, 2));
-    rw_tensor *const turned = rw_permute(b.t, image, (const int[]){ 0, 3, 1, 2 });
+    rw_tensor *const transposed = rw_permute(b.t, image, (const int[]){ 0, 3, 1, 2 });
     rw_tensor *(*const calls[])(struct fixture *, rw_tensor *) = { split, unbind, stack, join_images, take_steps };
     for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
         uint64_t failures = 0;
-        while (is_refused(&b, calls[i] == join_images ? turned : x, calls[i], failures + 1)) failures++;
+        while (is_refused(&b, calls[i] == join_images ? transposed : x, calls[i], failures + 1)) failures++;
         cr_expect_gt(failures, 0, "call %zu", i);
     }
     fixture_close(&b);
 }
 
 /* Extents beyond the rank of a shape are not part of the program: the tape's hash is the same, and so is the plan. */
-Test(refused, extents_behind_the_rank_tell_nothing)
+Test(refused, extents_after_the_rank_are_ignored)
 {
     struct rw_hash hash[2];
     for (int round = 0; round < 2; round++) {

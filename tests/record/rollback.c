@@ -113,11 +113,11 @@ Test(rollback, values_that_were_computed)
     struct fixture b = open_eager();
     const float x[6] = { 1, 2, 3, 4, 5, 6 };
     float y[6];
-    rw_tensor *const in = rw_input(b.t, RW_F32, RW_SHAPE(2, 3), x, sizeof x), *const turned = rw_transpose(b.t, in, 0,
-                                                                                                           1);
+    rw_tensor *const in = rw_input(b.t, RW_F32, RW_SHAPE(2, 3), x, sizeof x), *const swapped = rw_transpose(b.t, in, 0,
+                                                                                                            1);
     rw_tensor *const weight = rw_input(b.t, RW_F32, RW_SHAPE(5), ones, 5 * sizeof *ones);
     const size_t nodes = rw_tape_nodes(b.t);
-    cr_assert_null(rw_rmsnorm(b.t, turned, weight, 0));
+    cr_assert_null(rw_rmsnorm(b.t, swapped, weight, 0));
     cr_assert_eq(rw_tape_nodes(b.t), nodes);
     rw_error_clear(b.ctx);
     cr_assert_eq(rw_read(b.t, rw_neg(b.t, in), y, sizeof y), RW_OK, "%s", rw_error_message(b.ctx));
@@ -156,7 +156,7 @@ static void expect_view(struct fixture *b, const rw_op_def *op, int64_t n, int64
     rw_error_clear(b->ctx);
 }
 
-Test(rollback, views_that_look_too_far)
+Test(rollback, views_beyond_their_buffer)
 {
     struct fixture b = fixture_open(1, 1);
     expect_view(&b, &window, 6, 0, true);

@@ -20,7 +20,7 @@ static size_t table_bytes(const struct fixture *b)
     return m.tables;
 }
 
-Test(tables, names_made_in_every_step)
+Test(tables, names_created_in_every_step)
 {
     struct fixture b = fixture_open(1, 1);
     char name[32];

@@ -4,7 +4,7 @@
  * choice is planned. More choices on random programs: random_choices.c.
  */
 #include "support/support.h"
-#include "models/made.h"
+#include "models/synthetic.h"
 
 #include <criterion/criterion.h>
 #include <math.h>
@@ -46,14 +46,14 @@ Test(bounds, a_saved_output_costs_a_replay_of_its_sibling_nothing)
    alignment must differ at the highest price. */
 Test(bounds, is_finite_where_every_value_is_large)
 {
-    enum { MIB = (1 << 20) / MADE_UNIT };
+    enum { MIB = (1 << 20) / SYNTH_UNIT };
     struct fixture b = fixture_open(1, 1);
-    rw_tensor *x = rw_param(b.ctx, "x", RW_F32, RW_SHAPE(MADE_UNIT / 4));
-    x = made_apply(b.t, &x, 1, (struct made){ .units = MIB, .us = 10 });
+    rw_tensor *x = rw_param(b.ctx, "x", RW_F32, RW_SHAPE(SYNTH_UNIT / 4));
+    x = synth_apply(b.t, &x, 1, (struct synth){ .units = MIB, .us = 10 });
     ckpt_keep(b.t, x);
-    x = made_apply(b.t, &x, 1, (struct made){ .units = 3 * MIB / 2, .us = 1000, .reads = 4 });
-    x = made_apply(b.t, &x, 1, (struct made){ .units = 8 * MIB, .us = 10 });
-    x = made_apply(b.t, &x, 1, (struct made){ .units = 8 * MIB, .us = 10 });
+    x = synth_apply(b.t, &x, 1, (struct synth){ .units = 3 * MIB / 2, .us = 1000, .reads = 4 });
+    x = synth_apply(b.t, &x, 1, (struct synth){ .units = 8 * MIB, .us = 10 });
+    x = synth_apply(b.t, &x, 1, (struct synth){ .units = 8 * MIB, .us = 10 });
     rw_tensor *const loss = rw_slice(b.t, x, 0, 0, 1);
     rw_prediction none;
     plan(&b, loss, "none", &none);
@@ -150,10 +150,10 @@ Test(bounds, gap_is_at_least_the_distance_to_any_choice_within_the_budget)
 static void check_regular(int nodes, bool regions)
 {
     struct fixture b = fixture_open(1, 1);
-    rw_tensor *x = rw_param(b.ctx, "p", RW_F32, RW_SHAPE(2 * MADE_UNIT));
+    rw_tensor *x = rw_param(b.ctx, "p", RW_F32, RW_SHAPE(2 * SYNTH_UNIT));
     for (int i = 0; i < nodes; i++) {
         if (regions && i % 100 == 0) ckpt_begin(b.t, "block");
-        x = made_apply(b.t, &x, 1, (struct made){ .units = 8, .us = 20, .reads = 5 });
+        x = synth_apply(b.t, &x, 1, (struct synth){ .units = 8, .us = 20, .reads = 5 });
         if (regions && i % 100 == 99) ckpt_end(b.t);
     }
     rw_tensor *const loss = rw_sum(b.t, x, RW_ALL_AXES, false);
@@ -184,8 +184,8 @@ Test(bounds, long_and_regular_tapes_use_their_budgets, .timeout = 300)
 Test(bounds, says_something_where_values_may_move)
 {
     struct fixture b = fixture_open(1, 1);
-    rw_tensor *x = rw_param(b.ctx, "p", RW_F32, RW_SHAPE(2 * MADE_UNIT));
-    for (int i = 0; i < 200; i++) x = made_apply(b.t, &x, 1, (struct made){ .units = 64, .us = 20, .reads = 5 });
+    rw_tensor *x = rw_param(b.ctx, "p", RW_F32, RW_SHAPE(2 * SYNTH_UNIT));
+    for (int i = 0; i < 200; i++) x = synth_apply(b.t, &x, 1, (struct synth){ .units = 64, .us = 20, .reads = 5 });
     rw_tensor *const loss = rw_sum(b.t, x, RW_ALL_AXES, false);
     rw_prediction none, p;
     plan(&b, loss, "none", &none);

@@ -186,7 +186,7 @@ struct seen {
 /* Thirteen budgets of one tape, from the named minimum to the bytes of `none`. */
 static void check_tape(struct fixture *b, uint64_t seed, const char *more, struct seen *seen)
 {
-    rw_tensor *const p = rw_param(b->ctx, "p", RW_F32, RW_SHAPE(MADE_UNIT / 4));
+    rw_tensor *const p = rw_param(b->ctx, "p", RW_F32, RW_SHAPE(SYNTH_UNIT / 4));
     const uint32_t loss = random_tape(b->t, p, 30 + (int)(seed % 34), seed)->id;
     const struct answer none = plan_under(b, loss, "none");
     struct answer before = { .seconds = 1e30 };
@@ -244,7 +244,7 @@ Test(budgets, hold_on_random_tapes_whatever_memory_costs)
         const uint64_t units = seed % 3 * 15, us = 1 + seed % 4 * 5;
         b.ctx->costs = rw_calloc(1, sizeof *b.ctx->costs); /* nominal ones, and those of memory */
         cr_assert_not_null(b.ctx->costs);
-        b.ctx->costs->memory = (struct rw_memory_cost){ units * MADE_UNIT, us * 1000000 * ((1 << 20) / MADE_UNIT) };
+        b.ctx->costs->memory = (struct rw_memory_cost){ units * SYNTH_UNIT, us * 1000000 * ((1 << 20) / SYNTH_UNIT) };
         check_tape(&b, seed, "", &seen);
         fixture_close(&b);
     }
@@ -275,7 +275,7 @@ Test(budgets, that_are_enough_move_nothing)
         struct fixture b = fixture_open(3, 1);
         const rw_offload o = { .out_bytes_per_s = 1e12, .in_bytes_per_s = 1e12 };
         cr_assert_eq(rw_context_set_offload(b.ctx, &o), RW_OK);
-        rw_tensor *const p = rw_param(b.ctx, "p", RW_F32, RW_SHAPE(MADE_UNIT / 4));
+        rw_tensor *const p = rw_param(b.ctx, "p", RW_F32, RW_SHAPE(SYNTH_UNIT / 4));
         const uint32_t loss = random_tape(b.t, p, 8 + (int)(seed * 4), seed)->id;
         const struct answer none = plan_under(&b, loss, "none"), all = plan_under(&b, loss, "budget:1GiB+offload"),
                             some = plan_under(&b, loss, "budget:75%+offload");
@@ -296,7 +296,7 @@ static rw_tensor *tape_with_marks(struct fixture *b, uint64_t seed)
 {
     static const char *const parts[] = { "none", "full", "offload:r", "names:offload=tag", "ops:made" };
     struct dice d = { seed };
-    rw_tensor *value[40] = { rw_param(b->ctx, "p", RW_F32, RW_SHAPE(MADE_UNIT / 4)) };
+    rw_tensor *value[40] = { rw_param(b->ctx, "p", RW_F32, RW_SHAPE(SYNTH_UNIT / 4)) };
     const int nodes = 6 + (int)below(&d, 30);
     int open = 0; /* nodes left in the open part */
     for (int i = 1; i <= nodes; i++) {
@@ -306,10 +306,10 @@ static rw_tensor *tape_with_marks(struct fixture *b, uint64_t seed)
         for (int k = 1 + (int)below(&d, 3); k && i <= nodes; k--, i++) {
             rw_tensor *in[2] = { value[i - 1], value[i - 1 - (i > 1 ? below(&d, i < 4 ? i - 1 : 3) : 0)] };
             const int n = in[0] != in[1] && below(&d, 2) ? 2 : 1;
-            const struct made a = { .units = 1 + below(&d, 16), .us = (double)(1 + below(&d, 50)),
+            const struct synth a = { .units = 1 + below(&d, 16), .us = (double)(1 + below(&d, 50)),
                                     .reads = (int32_t)below(&d, n == 2 ? 8 : 2) | (int32_t)below(&d, 2) * 4,
                                     .tail = !below(&d, 4) };
-            value[i] = made_apply(b->t, in, n, a);
+            value[i] = synth_apply(b->t, in, n, a);
             const int64_t mark = below(&d, 12);
             if (mark == 0) ckpt_keep(b->t, value[i]);
             if (mark == 1 || mark == 2) ckpt_recompute(b->t, value[i]);
@@ -400,7 +400,7 @@ Test(budgets, move_nothing_that_the_caller_saves_or_replays)
 
 /* In a part that keeps everything, marks take precedence, and a replay for a marked value also recomputes the other
    outputs of its node. */
-Test(budgets, the_bound_knows_what_is_made_again_beside_a_marked_value)
+Test(budgets, the_bound_counts_other_outputs_of_a_marked_replay)
 {
     struct fixture b = fixture_open(3, 1);
     rw_tensor *x = normal(&b, "p", RW_SHAPE(2048, 1)), *const w = normal(&b, "w", RW_SHAPE(1));
@@ -437,7 +437,7 @@ Test(budgets, a_share_is_of_what_none_takes)
 
 /* For a deep model, segments nest down to about one layer: the minimum is the memory of a few layers, not of a third of
    them. */
-Test(budgets, the_least_of_many_layers_is_far_below_full)
+Test(budgets, the_minimum_of_many_layers_is_far_below_full)
 {
     struct fixture b = fixture_open(3, 1);
     struct model m;
@@ -598,7 +598,7 @@ static rw_tensor *too_large(struct fixture *b, rw_tensor *p, uint64_t all)
 }
 
 /* If a budget suffices, the message names the minimum. Nothing has run, and gradients are unchanged. */
-Test(budgets, a_step_beyond_the_machine_names_the_least_budget_that_would_do)
+Test(budgets, a_step_beyond_the_machine_names_the_minimum_budget)
 {
     struct fixture b = fixture_open(17, 2);
     const struct rw_device_memory limit = b.ctx->device->memory(b.ctx->device_state);
@@ -622,8 +622,8 @@ Test(budgets, a_step_beyond_the_machine_names_the_least_budget_that_would_do)
         cr_assert(said, "%s", rw_error_message(b.ctx));
         snprintf(part, sizeof part, "the arena takes %%llu bytes, the %s %%llu", limit.has);
         cr_assert_eq(sscanf(said, part, &arena, &there), 2, "%s", said);
-        const char *const advice = strstr(rw_error_message(b.ctx), "the least budget that would do is budget:");
-        cr_assert(advice && sscanf(advice, "the least budget that would do is budget:%lluB", &least) == 1, "%s",
+        const char *const advice = strstr(rw_error_message(b.ctx), "the minimum is budget:");
+        cr_assert(advice && sscanf(advice, "the minimum is budget:%lluB", &least) == 1, "%s",
                   rw_error_message(b.ctx));
         rw_error_clear(b.ctx);
         cr_assert_eq(rw_tape_plan(b.t, loss, NULL, &plan), RW_OK, "%s", rw_error_message(b.ctx));

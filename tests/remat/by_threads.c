@@ -5,7 +5,7 @@
 #include "support/support.h"
 
 #include "base/alloc.h"
-#include "models/made.h"
+#include "models/synthetic.h"
 #include "models/model.h"
 #include "remat/frontier.h"
 
@@ -27,8 +27,8 @@ static rw_tensor *record(struct fixture *b, int program)
         cr_assert_eq(model_create(&m, b->ctx, &config), RW_OK, "%s", rw_error_message(b->ctx));
         return model_loss(&m, b->t, 2, 32, tokens, tokens);
     }
-    rw_tensor *const p = rw_param(b->ctx, "p", RW_F32, RW_SHAPE(2 * MADE_UNIT));
-    rw_tensor *const x = program == BLOCKS ? made_blocks(b->t, p, 12) : made_graph(b->t, p, 400);
+    rw_tensor *const p = rw_param(b->ctx, "p", RW_F32, RW_SHAPE(2 * SYNTH_UNIT));
+    rw_tensor *const x = program == BLOCKS ? synth_blocks(b->t, p, 12) : synth_graph(b->t, p, 400);
     return rw_sum(b->t, x, RW_ALL_AXES, false);
 }
 
@@ -69,8 +69,8 @@ static void check_same(const struct rw_candidates *one, const struct rw_candidat
         cr_assert(a->peak == b->peak && a->moved == b->moved && a->seconds == b->seconds && a->base == b->base,
                   "%d threads, candidate %zu: %llu bytes and %.9g s, by one %llu and %.9g", threads, i,
                   (unsigned long long)b->peak, b->seconds, (unsigned long long)a->peak, a->seconds);
-        cr_assert_eq(!a->recipe.drop, !b->recipe.drop);
-        cr_assert(!a->recipe.drop || !memcmp(a->recipe.drop, b->recipe.drop, one->graph.n_values));
+        cr_assert_eq(!a->compact.drop, !b->compact.drop);
+        cr_assert(!a->compact.drop || !memcmp(a->compact.drop, b->compact.drop, one->graph.n_values));
     }
 }
 
@@ -106,7 +106,7 @@ static void check(int program)
     fixture_close(&one.b);
 }
 
-Test(by_threads, candidates_do_not_depend_on_who_simulates_them)
+Test(by_threads, candidates_do_not_depend_on_the_simulating_thread)
 {
     for (int program = 0; program < PROGRAMS; program++) check(program);
 }

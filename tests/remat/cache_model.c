@@ -22,7 +22,7 @@ static uint32_t random_below(uint32_t n)
 static uint64_t far_of(struct rw_cache_model *x, uint32_t memory, uint64_t bytes, enum rw_use use)
 {
     const struct rw_fetched f = rw_cache_model_use(x, memory, bytes, use);
-    cr_assert_eq(f.shared, 0, "nobody reads across here");
+    cr_assert_eq(f.shared, 0, "no thread reads another's data here");
     return f.far;
 }
 
@@ -60,7 +60,7 @@ Test(cache_model, least_recently_used_goes_first)
 }
 
 /* The model is reused without clearing: the second step must not find the contents of the first. */
-Test(cache_model, each_step_begins_anew)
+Test(cache_model, each_step_begins_with_empty_caches)
 {
     struct rw_cache_model x = begin(3, 10);
     cr_expect_eq(far_of(&x, 0, 12, RW_USE_WRITE), 2);
@@ -73,7 +73,7 @@ Test(cache_model, each_step_begins_anew)
     rw_cache_model_finish(&x);
 }
 
-Test(cache_model, what_is_written_lies_where_something_died)
+Test(cache_model, writes_reuse_memory_after_its_last_use)
 {
     enum { A, B, C, D, W, N };
     struct rw_cache_model x = begin(N, 100);
@@ -82,7 +82,7 @@ Test(cache_model, what_is_written_lies_where_something_died)
     rw_cache_model_die(&x, A);
     rw_cache_model_die(&x, A); /* an operand that occurs twice */
     rw_cache_model_die(&x, B);
-    cr_expect_eq(far_of(&x, W, 10, RW_USE_BESIDE), 10, "a parameter lies where nothing else did");
+    cr_expect_eq(far_of(&x, W, 10, RW_USE_BESIDE), 10, "a parameter is where no other value was");
     cr_expect_eq(far_of(&x, C, 70, RW_USE_WRITE), 0, "all of b, which died last, and some of a");
     cr_expect_eq(far_of(&x, D, 30, RW_USE_WRITE), 10, "what the parameter has left of a");
     cr_expect_eq(far_of(&x, C, 70, RW_USE_READ), 0, "which pushed the parameter out, not c");
@@ -124,7 +124,7 @@ Test(cache_model, what_was_read_across_is_shared_until_it_is_written)
 }
 
 /* A value that is copied back was not written by any thread. */
-Test(cache_model, what_is_read_first_comes_from_afar)
+Test(cache_model, a_first_read_is_a_cache_miss)
 {
     struct rw_cache_model x = begin(2, 1000);
     cr_expect_eq(far_of(&x, 0, 10, RW_USE_READ), 10);
@@ -135,7 +135,7 @@ Test(cache_model, what_is_read_first_comes_from_afar)
 
 /* Live bytes that are used after some moment, beyond those that the caches hold, miss after it, and as many missed
    before. */
-Test(cache_model, nobody_gets_around_what_they_do_not_hold)
+Test(cache_model, no_op_avoids_its_cache_misses)
 {
     static struct use { uint32_t m; uint64_t far; bool dies; } use[LONG];
     for (int round = 0; round < 300; round++) {

@@ -32,8 +32,8 @@ static size_t revolve(size_t l, size_t s)
 static void open_chain(struct step *s, int steps)
 {
     s->b = fixture_open(1, 1);
-    rw_tensor *x = rw_param(s->b.ctx, "p", RW_F32, RW_SHAPE(MADE_UNIT));
-    for (int i = 0; i < steps; i++) x = made_apply(s->b.t, &x, 1, (struct made){ .units = 4, .us = 50, .reads = 1 });
+    rw_tensor *x = rw_param(s->b.ctx, "p", RW_F32, RW_SHAPE(SYNTH_UNIT));
+    for (int i = 0; i < steps; i++) x = synth_apply(s->b.t, &x, 1, (struct synth){ .units = 4, .us = 50, .reads = 1 });
     open_problem(s, rw_sum(s->b.t, x, RW_ALL_AXES, false));
 }
 
@@ -47,7 +47,7 @@ Test(chains, are_what_revolve_says)
         open_chain(&s, steps);
         cr_assert_eq(rw_frontier_init(&f, &s.problem), RW_OK);
         for (size_t room = 1; room < (size_t)steps; room++) {
-            const uint64_t bytes = rw_frontier_none_peak(&f) - ((size_t)steps - 1 - room) * 4 * MADE_UNIT;
+            const uint64_t bytes = rw_frontier_none_peak(&f) - ((size_t)steps - 1 - room) * 4 * SYNTH_UNIT;
             const double planned = planned_within(&f, bytes);
             const double replays = (planned - rw_frontier_none_seconds(&f)) / 51e-6;
             const size_t best = revolve((size_t)steps, room) - ((size_t)steps - 1);
@@ -126,11 +126,11 @@ static void open_unequal(struct step *s, struct chain *c, uint64_t seed)
     struct dice d = { seed };
     s->b = fixture_open(1, 1);
     *c = (struct chain){ .l = 3 + (int)(seed % (STEPS - 2)) };
-    rw_tensor *x = rw_param(s->b.ctx, "p", RW_F32, RW_SHAPE(MADE_UNIT / 4));
+    rw_tensor *x = rw_param(s->b.ctx, "p", RW_F32, RW_SHAPE(SYNTH_UNIT / 4));
     for (int i = 1; i <= c->l; i++) {
-        const struct made a = { .units = 1 + below(&d, 8), .us = (double)(1 + below(&d, 50)), .reads = 1 };
+        const struct synth a = { .units = 1 + below(&d, 8), .us = (double)(1 + below(&d, 50)), .reads = 1 };
         c->units[i] = (int)a.units;
-        x = made_apply(s->b.t, &x, 1, a);
+        x = synth_apply(s->b.t, &x, 1, a);
     }
     open_problem(s, rw_sum(s->b.t, x, RW_ALL_AXES, false));
     for (uint32_t n = 0, i = 1; n < s->problem.mark.nodes && i <= (uint32_t)c->l; n++, i++)
@@ -150,8 +150,8 @@ Test(chains, of_unequal_steps_are_what_an_exact_solver_says, .timeout = 600)
         solve(&c);
         cr_assert_eq(rw_frontier_init(&f, &s.problem), RW_OK);
         const double none = rw_frontier_none_seconds(&f);
-        for (int m = 1; (uint64_t)m * MADE_UNIT <= rw_frontier_none_peak(&f); m++) {
-            const double best = none + c.whole[0][m], planned = planned_within(&f, (uint64_t)m * MADE_UNIT);
+        for (int m = 1; (uint64_t)m * SYNTH_UNIT <= rw_frontier_none_peak(&f); m++) {
+            const double best = none + c.whole[0][m], planned = planned_within(&f, (uint64_t)m * SYNTH_UNIT);
             cr_expect(planned == best || planned <= best * (1 + 1e-9),
                       "chain %d of %d, %d units: %g seconds of replay planned, best %g", (int)seed, c.l, m,
                       planned - none, best - none);
@@ -176,10 +176,10 @@ static size_t replays_around_a_view(bool ends_at_views)
     struct rw_choice c;
     struct rw_simulation sim = { 0 };
     struct rw_cost_of_schedule cost;
-    rw_tensor *x = rw_param(s.b.ctx, "p", RW_F32, RW_SHAPE(MADE_UNIT));
+    rw_tensor *x = rw_param(s.b.ctx, "p", RW_F32, RW_SHAPE(SYNTH_UNIT));
     for (int i = 0; i < 4; i++) {
-        if (i == 2) x = rw_slice(s.b.t, x, 0, 0, MADE_UNIT / 2);
-        x = made_apply(s.b.t, &x, 1, (struct made){ .units = 4, .us = 50, .reads = 1 });
+        if (i == 2) x = rw_slice(s.b.t, x, 0, 0, SYNTH_UNIT / 2);
+        x = synth_apply(s.b.t, &x, 1, (struct synth){ .units = 4, .us = 50, .reads = 1 });
     }
     open_problem(&s, rw_sum(s.b.t, x, RW_ALL_AXES, false));
     cr_assert_eq(rw_replayable_init(&g, &s.problem), RW_OK);

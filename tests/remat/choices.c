@@ -109,7 +109,7 @@ static void choose_across(struct by_hand *h, struct chain *c)
     drop_inside(h, c->x[3], c->x[6], 1);
 }
 
-Test(choices, a_segment_lies_across_two_regions)
+Test(choices, a_segment_spans_two_regions)
 {
     struct chain c;
     const rw_plan *const plan = compare(&c, 8, record_two_regions, choose_across);
@@ -186,7 +186,7 @@ static void choose_to_move(struct by_hand *h, struct chain *c)
 }
 
 /* Kept, but offloaded: nothing is executed twice, and every copy out has its copy in. */
-Test(choices, values_that_wait_outside_the_device)
+Test(choices, values_that_are_offloaded)
 {
     struct chain c;
     const rw_plan *const plan = compare(&c, STEPS, record_without_regions, choose_to_move);
@@ -210,7 +210,7 @@ static void choose_one(struct by_hand *h, struct chain *c)
     by_hand_drop(h, c->x[7], 0);
 }
 
-Test(choices, one_value_outside_any_segment_is_made_again_once)
+Test(choices, one_value_outside_any_segment_is_recomputed_once)
 {
     struct chain c;
     const rw_plan *const plan = compare(&c, STEPS, record_without_regions, choose_one);
@@ -258,7 +258,7 @@ static void choose_for_each(struct by_hand *h, struct chain *c)
 }
 
 /* The actions in which a replay writes the value, and the last action that reads each. */
-Test(choices, what_a_region_makes_is_made_again_once_and_held_through_backward)
+Test(choices, values_of_a_region_are_recomputed_once_and_held_through_backward)
 {
     struct chain c;
     const rw_plan *const plan = compare(&c, READERS, record_readers, choose_held);
@@ -268,7 +268,7 @@ Test(choices, what_a_region_makes_is_made_again_once_and_held_through_backward)
     fixture_close(&c.b);
 }
 
-Test(choices, what_a_region_makes_is_made_again_for_each_region_that_reads_it)
+Test(choices, values_of_a_region_are_recomputed_for_each_region_that_reads_them)
 {
     struct chain c;
     const rw_plan *const plan = compare(&c, READERS, record_readers, choose_for_each);

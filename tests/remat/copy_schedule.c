@@ -136,7 +136,7 @@ Test(copy_schedule, copies_stand_around_what_they_read_and_bring)
 
 /* After the last value that may be offloaded, little of forward remains, and its copy begins only when the value
    exists: compute waits at the end of forward until it is copied. */
-Test(copy_schedule, a_copy_begins_when_its_value_is_made)
+Test(copy_schedule, a_copy_begins_when_its_value_is_computed)
 {
     struct scene s;
     struct rw_simulation sim = { 0 };
@@ -149,12 +149,12 @@ Test(copy_schedule, a_copy_begins_when_its_value_is_made)
     s.choice.fate[last].what = RW_MOVE;
     cr_assert_eq(rw_simulate(&s.problem, &s.choice, &sim, &moved), RW_OK);
     const double out = rw_move_seconds(&s.problem, RW_LANE_OUT, rw_tensor_bytes(rw_tape_value(s.b.t, last)));
-    double behind = 0; /* the rest of forward */
+    double after = 0; /* the rest of forward */
     for (uint32_t n = rw_tape_value(s.b.t, last)->producer + 1; n < s.problem.mark.nodes; n++)
-        if (!s.b.t->nodes[n].adjoint) behind += rw_problem_seconds(&s.problem, n);
-    cr_assert_gt(out, 2 * behind, "%g %g", out, behind);
-    cr_assert_geq(moved.seconds, kept.seconds + (out - behind) * 0.999, "%g %g: %g behind %g", kept.seconds,
-                  moved.seconds, out, behind);
+        if (!s.b.t->nodes[n].adjoint) after += rw_problem_seconds(&s.problem, n);
+    cr_assert_gt(out, 2 * after, "%g %g", out, after);
+    cr_assert_geq(moved.seconds, kept.seconds + (out - after) * 0.999, "%g %g: %g behind %g", kept.seconds,
+                  moved.seconds, out, after);
     rw_simulation_finish(&sim);
     scene_close(&s);
 }

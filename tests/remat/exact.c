@@ -29,7 +29,7 @@ enum { VALUES = 12, SETS = 1 << VALUES, NODES = 128, BUDGETS = 8, FRONT = 24, TI
 static rw_tensor *node(rw_tape *t, struct dice *d, rw_tensor *a, rw_tensor *b, int reads)
 {
     rw_tensor *const in[] = { a, b };
-    return made_apply(t, in, b ? 2 : 1, (struct made){ .units = TIMES * (1 + below(d, 8)),
+    return synth_apply(t, in, b ? 2 : 1, (struct synth){ .units = TIMES * (1 + below(d, 8)),
                                                         .us = (double)(1 + below(d, 50)), .reads = reads });
 }
 
@@ -60,7 +60,7 @@ static rw_tensor *pyramid(rw_tape *t, struct dice *d, rw_tensor *x)
     for (int i = 0, n = 8 + (int)below(d, 3); i < n; i++) {
         rw_tensor *const in[] = { x };
         const int64_t units = TIMES * (i < n / 2 ? 1 + i : n - i);
-        x = made_apply(t, in, 1, (struct made){ .units = units, .us = (double)(1 + below(d, 50)), .reads = 5 });
+        x = synth_apply(t, in, 1, (struct synth){ .units = units, .us = (double)(1 + below(d, 50)), .reads = 5 });
     }
     return x;
 }
@@ -101,8 +101,8 @@ static rw_tensor *block(rw_tape *t, struct dice *d, rw_tensor *x)
 static rw_status gradient_by_side(rw_grad_call *g, const void *data)
 {
     rw_tensor *const read[] = { rw_grad_upstream(g, 0), rw_grad_input(g, 2) };
-    const int64_t units = rw_tensor_layout(rw_grad_input(g, 1))->numel / (MADE_UNIT / 4);
-    rw_grad_set(g, 1, made_apply(rw_grad_tape(g), read, 2, (struct made){ .units = units, .us = 20 }));
+    const int64_t units = rw_tensor_layout(rw_grad_input(g, 1))->numel / (SYNTH_UNIT / 4);
+    rw_grad_set(g, 1, synth_apply(rw_grad_tape(g), read, 2, (struct synth){ .units = units, .us = 20 }));
     return RW_OK;
 }
 
@@ -138,7 +138,7 @@ struct solver {
     bool waits[NODES];         /* by position: it may be executed in backward for the first time */
     uint32_t inputs[VALUES];   /* by value: the inputs of a recomputation */
     double again[VALUES];      /* by value: seconds of one recomputation */
-    size_t made[VALUES];       /* by value: position of its node */
+    size_t computed_at[VALUES];       /* by value: position of its node */
     uint64_t bytes[VALUES];
     uint64_t during[NODES], between[NODES]; /* by position: bytes of gradients and workspaces during it, before it */
     uint64_t live[SETS];
@@ -171,13 +171,13 @@ static void read_tape(struct solver *s, const struct step *step, const struct rw
             if (v >= 0) s->reads[i] |= 1u << v;
         }
         const uint32_t out = node->first_output;
-        if (node->adjoint || p->wanted[out] || p->bytes[out] < TIMES * MADE_UNIT) continue;
+        if (node->adjoint || p->wanted[out] || p->bytes[out] < TIMES * SYNTH_UNIT) continue;
         cr_assert(s->n_values < VALUES && node->n_outputs == 1);
         const size_t v = s->n_values++;
         id[out] = s->makes[i] = (int)v;
         s->inputs[v] = s->reads[i];
         s->again[v] = s->seconds[i];
-        s->made[v] = i;
+        s->computed_at[v] = i;
         s->bytes[v] = rounded(p->bytes[out]);
     }
     uint32_t read = 0;
@@ -233,7 +233,7 @@ static void change_sets(struct solver *s, size_t place, uint64_t budget)
             const uint32_t bit = 1u << v;
             if (set & bit) {
                 relax(s, set & ~bit, cost, &end);
-            } else if (s->made[v] < place && (s->inputs[v] & ~set) == 0) {
+            } else if (s->computed_at[v] < place && (s->inputs[v] & ~set) == 0) {
                 const uint64_t bytes = s->live[set] + s->bytes[v] + s->between[place];
                 relax(s, set | bit, after(cost, s->again[v], bytes, budget), &end);
             }
@@ -306,13 +306,13 @@ static void check_tape(const struct family *family, uint64_t seed, int front, st
     struct step step = { .b = fixture_open(1, 1) };
     struct rw_frontier frontier;
     struct dice d = { seed };
-    rw_tensor *x = rw_param(step.b.ctx, "p", RW_F32, RW_SHAPE(MADE_UNIT / 4));
-    for (int i = 0; i < front; i++) x = made_apply(step.b.t, &x, 1, (struct made){ .units = 1, .us = 1, .reads = 5 });
+    rw_tensor *x = rw_param(step.b.ctx, "p", RW_F32, RW_SHAPE(SYNTH_UNIT / 4));
+    for (int i = 0; i < front; i++) x = synth_apply(step.b.t, &x, 1, (struct synth){ .units = 1, .us = 1, .reads = 5 });
     open_problem(&step, rw_sum(step.b.t, family->record(step.b.t, &d, x), RW_ALL_AXES, false));
     cr_assert_eq(rw_frontier_init(&frontier, &step.problem), RW_OK);
     cr_assert_eq(rw_candidate_simulate(&frontier.candidates, 0, frontier.candidates.sims.room), RW_OK);
     read_tape(&s, &step, &frontier.candidates.sims.room->schedule);
-    compare(f, &frontier, &s, (uint64_t)front * 2 * MADE_UNIT, seed);
+    compare(f, &frontier, &s, (uint64_t)front * 2 * SYNTH_UNIT, seed);
     rw_frontier_finish(&frontier);
     close_step(&step);
 }
@@ -353,7 +353,7 @@ Test(exact, small_tapes, .timeout = 3600)
     check_families(0);
 }
 
-Test(exact, small_tapes_behind_many_tiny_nodes, .timeout = 3600)
+Test(exact, small_tapes_after_many_tiny_nodes, .timeout = 3600)
 {
     check_families(FRONT);
 }

@@ -56,8 +56,8 @@ static void hold(struct beside *x, const char *spec, bool is_tried)
     const double faster = below > 0 ? 0 : 1 - p.ms / x->point[i - 1].ms;
     x->tried++;
     if (is_tried)
-        cr_expect(below <= 0 && faster <= 1e-9, "%s: %zu bytes, %g ms; the least is %zu, that budget gives %g ms", spec,
-                  p.peak_bytes, p.ms, x->point[0].peak_bytes, x->point[i - 1].ms);
+        cr_expect(below <= 0 && faster <= 1e-9, "%s: %zu bytes, %g ms; the minimum is %zu, that budget gives %g ms",
+                  spec, p.peak_bytes, p.ms, x->point[0].peak_bytes, x->point[i - 1].ms);
     x->below = fmax(x->below, below);
     x->faster = fmax(x->faster, faster);
 }
@@ -133,10 +133,10 @@ static rw_tensor *nested_regions(rw_tape *t, rw_tensor *p, int nodes, uint64_t s
         for (; depth < 3 && below(&d, 2); depth++) ckpt_begin(t, names[below(&d, 3)]);
         rw_tensor *in[2] = { value[i - 1], value[i - 1 - (i > 1 ? below(&d, i < 4 ? i - 1 : 3) : 0)] };
         const int n = in[0] != in[1] && below(&d, 2) ? 2 : 1;
-        const struct made a = { .units = 1 + below(&d, 8), .us = (double)(1 + below(&d, 50)),
+        const struct synth a = { .units = 1 + below(&d, 8), .us = (double)(1 + below(&d, 50)),
                                 .reads = (int32_t)below(&d, n == 2 ? 8 : 2) | (int32_t)below(&d, 2) * 4,
                                 .tail = !below(&d, 8) };
-        value[i] = made_apply(t, in, n, a);
+        value[i] = synth_apply(t, in, n, a);
     }
     while (depth--) ckpt_end(t);
     return rw_sum(t, value[nodes], RW_ALL_AXES, false);
@@ -153,11 +153,11 @@ Test(manual_policies, nothing_is_better_on_tapes_of_nodes_of_any_size_and_cost, 
 {
     for (uint64_t seed = 1; seed <= TAPES; seed++) {
         struct beside *const x = new_beside(1);
-        rw_tensor *const p = rw_param(x->b.ctx, "p", RW_F32, RW_SHAPE(MADE_UNIT / 4));
+        rw_tensor *const p = rw_param(x->b.ctx, "p", RW_F32, RW_SHAPE(SYNTH_UNIT / 4));
         open_beside(x, nested_regions(x->b.t, p, 6 + (int)(seed * 7 % 55), seed));
         hold_names(x);
         hold_counts(x);
-        cr_expect(x->below <= 0 && x->faster <= 1e-9, "tape %llu: %g of the least, %g of the time",
+        cr_expect(x->below <= 0 && x->faster <= 1e-9, "tape %llu: %g of the minimum, %g of the time",
                   (unsigned long long)seed, x->below, x->faster);
         close_beside(x);
     }
@@ -173,7 +173,7 @@ Test(manual_policies, nothing_is_better_on_a_transformer, .timeout = 3600)
     cr_assert_eq(x->n_names, 4); /* block, layernorm, core_attn, mlp */
     hold_names(x);
     hold_counts(x);
-    cr_expect(x->below <= 0 && x->faster <= 1e-9, "%g of the least, %g of the time", x->below, x->faster);
+    cr_expect(x->below <= 0 && x->faster <= 1e-9, "%g of the minimum, %g of the time", x->below, x->faster);
     close_beside(x);
 }
 
@@ -226,7 +226,7 @@ Test(manual_policies, little_is_better_on_random_programs, .timeout = 3600)
         close_beside(x);
     }
     if (asked)
-        fprintf(stderr, "%llu programs, %zu policies: below the least on %zu, by %.4f at most; faster on %zu, by "
+        fprintf(stderr, "%llu programs, %zu policies: below the minimum on %zu, by %.4f at most; faster on %zu, by "
                 "%.4f\n", (unsigned long long)programs, tried, below, most_below, faster, most_faster);
     cr_expect(tried > 40 * programs, "%zu", tried);
     /* a dozen programs may include a few of those */

@@ -66,7 +66,7 @@ Test(marks, a_saved_value_is_kept_and_nothing_is_replayed_for_it)
     const rw_memory last = chain("full", 2, save);
     expect_runs(2, 2, 1, 1, "the last one that is read saved");
     const rw_memory unread = chain("full", 3, save);
-    expect_runs(2, 2, 2, 1, "one that nobody reads in backward saved");
+    expect_runs(2, 2, 2, 1, "one that backward does not read was saved");
     cr_assert_eq(first.kept, plain.kept + value);
     cr_assert_eq(last.kept, plain.kept + value);
     cr_assert_eq(unread.kept, plain.kept, "a mark keeps nothing that is not needed");

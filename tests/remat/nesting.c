@@ -98,7 +98,7 @@ Test(nesting, regions_side_by_side_do_not_know_each_other)
 }
 
 /* Nested regions: region i + 1 is inside region i, with four nodes before it, after it, or both. */
-enum where { BEFORE = 1, BEHIND = 2 };
+enum where { BEFORE = 1, AFTER = 2 };
 
 static rw_tensor *nest(struct pair *s, int depth, int where)
 {
@@ -108,7 +108,7 @@ static rw_tensor *nest(struct pair *s, int depth, int where)
         if (where & BEFORE) x = four_nodes(s, x);
     }
     for (int i = 0; i < depth; i++) {
-        if (where & BEHIND) x = four_nodes(s, x);
+        if (where & AFTER) x = four_nodes(s, x);
         ckpt_end(s->b.t);
     }
     return x;
@@ -131,7 +131,7 @@ static rw_tensor *nest_read_outside(struct pair *s, int depth)
 }
 
 /* Values of inner regions that a region reads are recomputed by replaying all of these: once in the visit of each. */
-Test(nesting, what_lies_behind_an_inner_region_repeats_it_once_a_level)
+Test(nesting, values_after_an_inner_region_repeat_it_once_per_level)
 {
     struct pair s = open_pair();
     cr_assert_eq(ckpt_set_policy(s.b.t, "full"), RW_OK);
@@ -139,8 +139,8 @@ Test(nesting, what_lies_behind_an_inner_region_repeats_it_once_a_level)
         const rw_cost before = cost_of(&s, nest(&s, (int)depth, BEFORE));
         cr_expect_eq(before.replayed_nodes, depth * ALL - 1);
         rw_tape_reset(s.b.t);
-        const rw_cost behind = cost_of(&s, nest(&s, (int)depth, BEHIND));
-        cr_expect_eq(behind.replayed_nodes, depth * OWN + ALL * depth * (depth - 1) / 2, "%zu", behind.replayed_nodes);
+        const rw_cost after = cost_of(&s, nest(&s, (int)depth, AFTER));
+        cr_expect_eq(after.replayed_nodes, depth * OWN + ALL * depth * (depth - 1) / 2, "%zu", after.replayed_nodes);
         rw_tape_reset(s.b.t);
     }
     fixture_close(&s.b);
@@ -202,7 +202,7 @@ Test(nesting, a_budget_of_a_deep_nest_works_in_proportion, .timeout = 300)
     uint64_t work[2];
     for (int i = 0; i < 2; i++) {
         rw_prediction p;
-        rw_tensor *const loss = rw_sum(s.b.t, nest(&s, i ? 1000 : 250, BEHIND), RW_ALL_AXES, false);
+        rw_tensor *const loss = rw_sum(s.b.t, nest(&s, i ? 1000 : 250, AFTER), RW_ALL_AXES, false);
         const uint64_t begin = work_done();
         cr_assert_eq(rw_tape_plan(s.b.t, loss, "budget:60%", &p), RW_OK, "%s", rw_error_message(s.b.ctx));
         work[i] = work_done() - begin;

@@ -27,7 +27,7 @@
 static void open_random(struct step *s, int nodes, uint64_t seed)
 {
     s->b = fixture_open(1, 1);
-    open_problem(s, random_tape(s->b.t, rw_param(s->b.ctx, "p", RW_F32, RW_SHAPE(MADE_UNIT / 4)), nodes, seed));
+    open_problem(s, random_tape(s->b.t, rw_param(s->b.ctx, "p", RW_F32, RW_SHAPE(SYNTH_UNIT / 4)), nodes, seed));
 }
 
 /* ---- every choice ---- */
@@ -60,7 +60,7 @@ struct search {
     struct best *best;
 };
 
-static void try_recipe(struct search *s)
+static void try_choice(struct search *s)
 {
     struct rw_choice choice;
     struct rw_cost_of_schedule c;
@@ -76,7 +76,7 @@ static void try_recipe(struct search *s)
 static void try_fates(struct search *s, uint32_t v, int fates)
 {
     if (v == s->g->n_values) {
-        try_recipe(s);
+        try_choice(s);
         return;
     }
     for (int drop = 0; drop < (rw_value_may_drop(s->g, v) ? fates : 1); drop++) {
@@ -90,7 +90,7 @@ static void try_fates(struct search *s, uint32_t v, int fates)
 static void try_all(const struct rw_replayable *g, struct best *best)
 {
     struct search s = { .g = g, .best = best };
-    begin(best, MADE_UNIT);
+    begin(best, SYNTH_UNIT);
     const uint32_t n = (uint32_t)g->n_nodes, all = 1u << (n - 1);
     for (uint32_t cuts = 0; cuts < all; cuts++) {
         if (n > 6 && cuts && cuts != all - 1) continue;
@@ -117,10 +117,10 @@ struct gap {
 /* Compares the frontier and the bound with the optimum for every number of units. */
 static void compare(struct rw_frontier *f, const struct best *best, struct gap *gap, uint64_t seed)
 {
-    for (size_t units = 1; units * MADE_UNIT <= rw_frontier_none_peak(f) && units < UNITS; units++) {
-        const double least = best->seconds[units], planned = planned_within(f, units * MADE_UNIT);
+    for (size_t units = 1; units * SYNTH_UNIT <= rw_frontier_none_peak(f) && units < UNITS; units++) {
+        const double least = best->seconds[units], planned = planned_within(f, units * SYNTH_UNIT);
         double bound = 0;
-        cr_assert_eq(rw_frontier_bound(f, units * MADE_UNIT, &bound), RW_OK);
+        cr_assert_eq(rw_frontier_bound(f, units * SYNTH_UNIT, &bound), RW_OK);
         cr_assert(bound <= fmin(planned, least) * (1 + 1e-6), "tape %llu, %zu units: bound %g, best %g, planned %g",
                   (unsigned long long)seed, units, bound, least, planned);
         if (least == INFINITY) continue;
@@ -192,24 +192,24 @@ Test(optimum, is_nearly_reached_on_tapes_of_up_to_ten_nodes, .timeout = 3600)
 
 /* A unit of misses, both ways, takes so many microseconds, while nodes take up to 50: as much as their computation. The
    same for a unit written where another thread has read, or zero for it. */
-Test(optimum, counts_what_memory_costs_that_is_far, .timeout = 3600)
+Test(optimum, counts_the_cost_of_cache_misses, .timeout = 3600)
 {
     for (uint64_t us = 1; us <= 16; us *= 4)
         for (uint64_t units = 0; units <= 20; units += 10) {
-            const uint64_t price = us * 1000000 * ((1 << 20) / MADE_UNIT);
-            check_gap(3, 5, tapes() / 50, 1 + 100 * us, (struct rw_memory_cost){ units * MADE_UNIT, price, 0 });
-            check_gap(3, 5, tapes() / 50, 1 + 100 * us, (struct rw_memory_cost){ units * MADE_UNIT, price, price });
+            const uint64_t price = us * 1000000 * ((1 << 20) / SYNTH_UNIT);
+            check_gap(3, 5, tapes() / 50, 1 + 100 * us, (struct rw_memory_cost){ units * SYNTH_UNIT, price, 0 });
+            check_gap(3, 5, tapes() / 50, 1 + 100 * us, (struct rw_memory_cost){ units * SYNTH_UNIT, price, price });
         }
 }
 
 /* Products with a parameter each, as large as their results, between ops without parameters. */
 static rw_tensor *layers_of_parameters(struct fixture *b, int layers)
 {
-    rw_tensor *x = rw_param(b->ctx, "p", RW_F32, RW_SHAPE(MADE_UNIT / 4));
+    rw_tensor *x = rw_param(b->ctx, "p", RW_F32, RW_SHAPE(SYNTH_UNIT / 4));
     for (int i = 0; i < layers; i++) {
         char name[16];
         snprintf(name, sizeof name, "w%d", i);
-        x = rw_exp(b->t, rw_mul(b->t, x, rw_param(b->ctx, name, RW_F32, RW_SHAPE(MADE_UNIT / 4))));
+        x = rw_exp(b->t, rw_mul(b->t, x, rw_param(b->ctx, name, RW_F32, RW_SHAPE(SYNTH_UNIT / 4))));
     }
     return rw_sum(b->t, x, RW_ALL_AXES, false);
 }
@@ -224,7 +224,7 @@ Test(optimum, counts_parameters_among_what_is_near)
             struct step s = { .b = fixture_open(1, 1) };
             struct rw_frontier f;
             open_problem(&s, layers_of_parameters(&s.b, layers));
-            s.problem.memory = (struct rw_memory_cost){ units * MADE_UNIT, 1000000u * ((1 << 20) / MADE_UNIT) };
+            s.problem.memory = (struct rw_memory_cost){ units * SYNTH_UNIT, 1000000u * ((1 << 20) / SYNTH_UNIT) };
             cr_assert_eq(rw_frontier_init(&f, &s.problem), RW_OK);
             try_all(&f.candidates.graph, &best);
             compare(&f, &best, &gap, (uint64_t)layers * 100 + units);
@@ -238,7 +238,7 @@ Test(optimum, counts_parameters_among_what_is_near)
 /* ---- every choice of kept, replayed and offloaded values ---- */
 
 /* Factor on the sizes of other tapes, so that a unit is large enough to be offloaded. */
-enum { LARGER = RW_OFFLOADED_MIN / MADE_UNIT, LONG = 100 };
+enum { LARGER = RW_OFFLOADED_MIN / SYNTH_UNIT, LONG = 100 };
 
 /* Whether backward, or a replay, reads the value. */
 static bool is_read_late(const struct search *s, uint32_t v)
@@ -257,7 +257,7 @@ static void try_moves(struct search *s, uint32_t n)
 {
     static const uint8_t drops[] = { RW_DROP_NOT, RW_DROP_MOVED, RW_DROP_ONCE };
     if (!n) {
-        try_recipe(s);
+        try_choice(s);
         return;
     }
     const uint32_t v = n - 1;
@@ -295,8 +295,8 @@ static void compare_with_all_moves(uint64_t seed, int front, struct gap *gap)
     const double rate = rates[seed % 3];
     const rw_offload o = { .out_bytes_per_s = rate, .in_bytes_per_s = rate };
     cr_assert_eq(rw_context_set_offload(s.b.ctx, &o), RW_OK);
-    rw_tensor *x = rw_param(s.b.ctx, "p", RW_F32, RW_SHAPE(MADE_UNIT / 4));
-    for (int i = 0; i < front; i++) x = made_apply(s.b.t, &x, 1, (struct made){ .units = 1, .us = 1, .reads = 5 });
+    rw_tensor *x = rw_param(s.b.ctx, "p", RW_F32, RW_SHAPE(SYNTH_UNIT / 4));
+    for (int i = 0; i < front; i++) x = synth_apply(s.b.t, &x, 1, (struct synth){ .units = 1, .us = 1, .reads = 5 });
     open_problem(&s, random_tape_of(s.b.t, x, 3 + (int)(seed % 6), seed, LARGER));
     cr_assert_eq(rw_frontier_init(&f, &s.problem), RW_OK);
     cr_assert_eq(rw_frontier_add_moved(&f), RW_OK);
@@ -343,7 +343,7 @@ Test(optimum, is_near_the_bound_where_some_values_may_move)
     struct rw_frontier f;
     const rw_offload o = { .out_bytes_per_s = 1e9, .in_bytes_per_s = 1e9 };
     cr_assert_eq(rw_context_set_offload(s.b.ctx, &o), RW_OK);
-    rw_tensor *const x = made_blocks(s.b.t, rw_param(s.b.ctx, "p", RW_F32, RW_SHAPE(MADE_UNIT / 4)), 40);
+    rw_tensor *const x = synth_blocks(s.b.t, rw_param(s.b.ctx, "p", RW_F32, RW_SHAPE(SYNTH_UNIT / 4)), 40);
     open_problem(&s, rw_sum(s.b.t, x, RW_ALL_AXES, false));
     cr_assert_eq(rw_frontier_init(&f, &s.problem), RW_OK);
     cr_assert_eq(rw_frontier_add_moved(&f), RW_OK);
@@ -392,7 +392,7 @@ static void check_model(enum model_kind kind)
     close_step(&s);
 }
 
-Test(optimum, is_three_percent_away_at_most_for_gpt_and_llama)
+Test(optimum, is_within_three_percent_for_gpt_and_llama)
 {
     check_model(MODEL_GPT);
     check_model(MODEL_LLAMA);
@@ -455,7 +455,7 @@ Test(optimum, of_what_is_kept_any_value_may_move_on_longer_tapes)
         struct rw_frontier moved, parts;
         const rw_offload o = { .out_bytes_per_s = seed % 2 ? 16e9 : 4e9, .in_bytes_per_s = 16e9 };
         cr_assert_eq(rw_context_set_offload(s.b.ctx, &o), RW_OK);
-        rw_tensor *const p = rw_param(s.b.ctx, "p", RW_F32, RW_SHAPE(MADE_UNIT / 4));
+        rw_tensor *const p = rw_param(s.b.ctx, "p", RW_F32, RW_SHAPE(SYNTH_UNIT / 4));
         open_problem(&s, random_tape_of(s.b.t, p, 26 + (int)(3 * seed), seed, LARGER));
         cr_assert_eq(rw_frontier_init(&moved, &s.problem), RW_OK);
         cr_assert_eq(rw_frontier_init(&parts, &s.problem), RW_OK);
@@ -497,7 +497,7 @@ static void check_images(enum model_kind kind)
     close_step(&s);
 }
 
-Test(optimum, is_two_percent_away_at_most_for_networks_for_images)
+Test(optimum, is_within_two_percent_for_networks_for_images)
 {
     check_images(MODEL_RESNET50);
     check_images(MODEL_DENSENET121);
@@ -508,10 +508,10 @@ Test(optimum, many_equal_layers_need_less_than_half_of_what_full_takes)
     struct fixture b = fixture_open(1, 1);
     struct step s = { .b = b };
     struct rw_frontier f;
-    rw_tensor *x = rw_param(b.ctx, "p", RW_F32, RW_SHAPE(MADE_UNIT));
+    rw_tensor *x = rw_param(b.ctx, "p", RW_F32, RW_SHAPE(SYNTH_UNIT));
     for (int i = 0; i < 96; i++) {
         ckpt_begin(b.t, "layer");
-        for (int k = 0; k < 3; k++) x = made_apply(b.t, &x, 1, (struct made){ .units = 4, .us = 20, .reads = 1 });
+        for (int k = 0; k < 3; k++) x = synth_apply(b.t, &x, 1, (struct synth){ .units = 4, .us = 20, .reads = 1 });
         ckpt_end(b.t);
     }
     open_problem(&s, rw_sum(b.t, x, RW_ALL_AXES, false));

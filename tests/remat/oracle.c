@@ -50,8 +50,9 @@ static void read(struct watch *w, uint32_t word, uint64_t bytes, uint32_t value,
 {
     if (rw_word_is_source(word)) return;
     for (uint64_t i = word; i < word + units_of(w->plan, bytes); i++) {
-        if (w->unit[i].written == NEVER || w->unit[i].written >= action) fault(w, "reads what nobody wrote", action);
-        else if (w->unit[i].value != value && value != ANY) fault(w, "reads where another value lies", action);
+        if (w->unit[i].written == NEVER || w->unit[i].written >= action)
+            fault(w, "reads what was never written", action);
+        else if (w->unit[i].value != value && value != ANY) fault(w, "reads the memory of another value", action);
         else if (w->unit[i].read < until) w->unit[i].read = until;
     }
 }

@@ -30,7 +30,7 @@ static int part_of(int i, int nodes, bool side_by_side)
 static rw_tensor *tape_in_parts(struct fixture *b, uint64_t seed, const char *const *spec)
 {
     struct dice d = { seed };
-    rw_tensor *value[64] = { rw_param(b->ctx, "p", RW_F32, RW_SHAPE(MADE_UNIT / 4)) };
+    rw_tensor *value[64] = { rw_param(b->ctx, "p", RW_F32, RW_SHAPE(SYNTH_UNIT / 4)) };
     const int nodes = 40 + (int)below(&d, 20);
     const bool side_by_side = seed % 2;
     for (int i = 1; i <= nodes; i++) {
@@ -42,10 +42,10 @@ static rw_tensor *tape_in_parts(struct fixture *b, uint64_t seed, const char *co
         if (region) ckpt_begin(b->t, "r");
         rw_tensor *in[2] = { value[i - 1], value[i - 1 - (i > 1 ? below(&d, i < 4 ? i - 1 : 3) : 0)] };
         const int n = in[0] != in[1] && below(&d, 2) ? 2 : 1;
-        const struct made a = { .units = 1 + below(&d, 8), .us = (double)(1 + below(&d, 50)),
+        const struct synth a = { .units = 1 + below(&d, 8), .us = (double)(1 + below(&d, 50)),
                                 .reads = (int32_t)below(&d, n == 2 ? 8 : 2) | (int32_t)below(&d, 2) * 4,
                                 .tail = !below(&d, 5) };
-        value[i] = made_apply(b->t, in, n, a);
+        value[i] = synth_apply(b->t, in, n, a);
         if (region) ckpt_end(b->t);
         if (inner) ckpt_policy_end(b->t);
         if (part >= 0 && part != part_of(i + 1, nodes, side_by_side)) ckpt_policy_end(b->t);
@@ -172,7 +172,7 @@ Test(part_budgets, are_bounds_and_monotone_whatever_the_others_have)
 }
 
 /* A value that is copied in has a later buffer than the one that reuses its memory. */
-Test(part_budgets, count_what_comes_back_from_outside)
+Test(part_budgets, count_values_copied_in)
 {
     struct fixture b = fixture_open(3, 1);
     struct rw_planning g;
@@ -378,17 +378,20 @@ Test(part_budgets, that_cannot_be_are_refused_by_name)
     rw_prediction p = { 0 };
     rw_frontier_point point;
     size_t n = 1;
-    REFUSED(b, RW_ERR_UNSUPPORTED, ckpt_policy_begin(b.t, "total:1GiB"), "total: is for the whole tape");
-    REFUSED(b, RW_ERR_UNSUPPORTED, ckpt_policy_begin(b.t, "budget:40%+offload"), "+offload is for the whole tape");
+    REFUSED(b, RW_ERR_UNSUPPORTED, ckpt_policy_begin(b.t, "total:1GiB"), "got total:, which is for the whole tape");
+    REFUSED(b, RW_ERR_UNSUPPORTED, ckpt_policy_begin(b.t, "budget:40%+offload"),
+            "got +offload, which is for the whole tape");
     REFUSED(b, RW_ERR_POLICY, ckpt_policy_begin(b.t, "budget:0%"), "column 8");
     REFUSED(b, RW_ERR_POLICY, ckpt_policy_begin(b.t, "budget:40 %"), "column 10");
     cr_assert_eq(ckpt_policy_begin(b.t, "budget:50%"), RW_OK);
-    REFUSED(b, RW_ERR_UNSUPPORTED, ckpt_policy_begin(b.t, "budget:10%"), "around it has a budget");
+    REFUSED(b, RW_ERR_UNSUPPORTED, ckpt_policy_begin(b.t, "budget:10%"),
+            "expected no budget inside the part begun at ");
     cr_assert_eq(ckpt_policy_begin(b.t, "none"), RW_OK);
-    REFUSED(b, RW_ERR_UNSUPPORTED, ckpt_policy_begin(b.t, "budget:10%"), "around it has a budget");
+    REFUSED(b, RW_ERR_UNSUPPORTED, ckpt_policy_begin(b.t, "budget:10%"),
+            "expected no budget inside the part begun at ");
     cr_assert_eq(ckpt_policy_end(b.t), RW_OK);
     cr_assert_eq(ckpt_policy_end(b.t), RW_OK);
-    REFUSED(b, RW_ERR_REGION, ckpt_policy_end(b.t), "no policy is open");
+    REFUSED(b, RW_ERR_REGION, ckpt_policy_end(b.t), "expected an open policy, got none");
     counted_clear();
     rw_tensor *const loss = two_parts(&b, "none", "budget:1KiB");
     REFUSED(b, RW_ERR_BUDGET, rw_backward(b.t, loss), "\"budget:1KiB\", column 8");

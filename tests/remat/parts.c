@@ -70,7 +70,7 @@ Test(parts, each_has_its_own_policy)
     cr_expect_eq(two("full", "full") + 4 * VALUE, none);
     cr_expect_eq(two("full", "block:1") + 4 * VALUE, none, "the part counts its own regions");
     cr_expect_eq(two("block:1", "block:1") + 4 * VALUE, none, "and so does the tape");
-    cr_expect_eq(two("none", "discard:r") + 2 * VALUE, none, "nobody reads its last value");
+    cr_expect_eq(two("none", "discard:r") + 2 * VALUE, none, "its last value is not read");
 }
 
 /* The policy of a part also holds in a region that is replayed. */
@@ -143,7 +143,7 @@ Test(parts, groups_with_a_part_between_them)
 }
 
 /* A run without recompute has none, whatever parts say: the verifier's first run, an eval, REWIND_POLICY's. */
-Test(parts, who_asks_for_the_whole_gets_it)
+Test(parts, a_request_for_the_whole_is_met)
 {
     setenv("REWIND_POLICY", "none", 1);
     const size_t pinned = two("full", "full");

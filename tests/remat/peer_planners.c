@@ -9,7 +9,7 @@
 #include "remat/peers.h"
 #include "support/support.h"
 
-#include "models/made.h"
+#include "models/synthetic.h"
 
 #include <criterion/criterion.h>
 #include <math.h>
@@ -63,12 +63,12 @@ static struct rw_cost_of_schedule cost_of_none(struct step *s)
 static void open_chain(struct step *s, int steps, bool equal)
 {
     *s = (struct step){ .b = fixture_open(1, 1) };
-    rw_tensor *x = rw_param(s->b.ctx, "p", RW_F32, RW_SHAPE(MADE_UNIT));
+    rw_tensor *x = rw_param(s->b.ctx, "p", RW_F32, RW_SHAPE(SYNTH_UNIT));
     for (int i = 0; i < steps; i++) {
         ckpt_begin(s->b.t, "step");
-        x = made_apply(
+        x = synth_apply(
             s->b.t, &x, 1,
-            (struct made){ .units = equal ? 4 : 1 + i * 5 % 7, .us = equal ? 50 : 10 + i * 11 % 40, .reads = 1 });
+            (struct synth){ .units = equal ? 4 : 1 + i * 5 % 7, .us = equal ? 50 : 10 + i * 11 % 40, .reads = 1 });
         ckpt_end(s->b.t);
     }
     open_problem(s, rw_sum(s->b.t, x, RW_ALL_AXES, false));
@@ -113,7 +113,7 @@ Test(peer_planners, revolve_repeats_what_its_closed_form_says)
             const struct rw_cost_of_schedule cost = cost_of(&s, &c);
             cr_expect_eq(cost.n_replays, closed_form((size_t)l, room) - ((size_t)l - 1),
                          "%d steps, room for %zu: %zu replays", l, room, cost.n_replays);
-            cr_expect_eq(cost.peak, none - ((size_t)l - 1 - room) * 4 * MADE_UNIT, "%d steps, room for %zu", l, room);
+            cr_expect_eq(cost.peak, none - ((size_t)l - 1 - room) * 4 * SYNTH_UNIT, "%d steps, room for %zu", l, room);
         }
         close_step(&s);
     }
@@ -128,7 +128,7 @@ Test(peer_planners, sqrt_n_keeps_inputs_of_segments)
     struct rw_choice c = rival_sqrt(&s.problem);
     const struct rw_cost_of_schedule cost = cost_of(&s, &c);
     const struct rw_cost_of_schedule none = cost_of_none(&s);
-    cr_expect_eq(none.kept - cost.kept, 9 * 4 * MADE_UNIT, "%llu", (unsigned long long)(none.kept - cost.kept));
+    cr_expect_eq(none.kept - cost.kept, 9 * 4 * SYNTH_UNIT, "%llu", (unsigned long long)(none.kept - cost.kept));
     cr_expect_eq(cost.n_replays, 9, "%zu", cost.n_replays);
     close_step(&s);
 }
@@ -149,7 +149,7 @@ static struct kept kept_of(const struct rw_problem *p, const struct rw_choice *c
     cr_assert_eq(rw_replayable_init(&g, p), RW_OK);
     for (uint32_t v = 0; v < g.n_values; v++) {
         if (!g.late[v]) continue;
-        const double bytes = (double)g.bytes[v], seconds = g.seconds[g.maker[v]];
+        const double bytes = (double)g.bytes[v], seconds = g.seconds[g.producer[v]];
         k.all_bytes += bytes;
         k.item_bytes[k.n] = bytes;
         k.item_seconds[k.n++] = seconds;
@@ -273,11 +273,11 @@ static void open_random(struct step *s, int regions, uint32_t seed)
 {
     uint32_t r = seed * 2654435761u + 1;
     *s = (struct step){ .b = fixture_open(1, 1) };
-    rw_tensor *x = rw_param(s->b.ctx, "p", RW_F32, RW_SHAPE(MADE_UNIT));
+    rw_tensor *x = rw_param(s->b.ctx, "p", RW_F32, RW_SHAPE(SYNTH_UNIT));
     for (int i = 0; i < 4 * regions; i++) {
         if (i % 4 == 0) ckpt_begin(s->b.t, "part");
         r = r * 1664525u + 1013904223u;
-        x = made_apply(s->b.t, &x, 1, (struct made){ .units = 1 + (r >> 8) % 9,
+        x = synth_apply(s->b.t, &x, 1, (struct synth){ .units = 1 + (r >> 8) % 9,
                                                      .us = 1 + (r >> 16) % 60 * ((r >> 24) % 3),
                                                      .reads = 1 + (r >> 28) % 2 * 3 });
         if (i % 4 == 3) ckpt_end(s->b.t);

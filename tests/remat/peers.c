@@ -202,17 +202,17 @@ static bool is_random(const rw_tape *t, const struct rw_node *node)
 }
 
 /* The node whose op determines how expensive the value is. */
-static const struct rw_node *maker_of(const struct items *x, uint32_t v)
+static const struct rw_node *producer_of(const struct items *x, uint32_t v)
 {
     const struct rw_problem *const p = x->g.p;
-    const uint32_t remake = p->remake[x->g.value[v]];
-    return &p->t->nodes[remake == RW_NONE_ID ? x->g.node[x->g.maker[v]] : remake];
+    const uint32_t recompute_node = p->recompute_node[x->g.value[v]];
+    return &p->t->nodes[recompute_node == RW_NONE_ID ? x->g.node[x->g.producer[v]] : recompute_node];
 }
 
 static bool is_small(const struct items *x, uint32_t v)
 {
     const rw_tape *const t = x->g.p->t;
-    const struct rw_node *const node = maker_of(x, v);
+    const struct rw_node *const node = producer_of(x, v);
     size_t read = 0;
     for (uint32_t i = 0; i < node->n_inputs; i++)
         read += rw_tensor_bytes(rw_tape_value(t, t->operands[node->first_input + i]));
@@ -256,7 +256,7 @@ static void open_items(struct items *x, const struct rw_problem *p)
     x->banned = need(rw_calloc(n, sizeof *x->banned));
     x->saved = need(rw_calloc(n, sizeof *x->saved));
     for (uint32_t v = 0; v < x->g.n_values; v++) {
-        const struct rw_node *const node = maker_of(x, v);
+        const struct rw_node *const node = producer_of(x, v);
         const bool stays = is_random(p->t, node) || !rw_value_may_drop(&x->g, v);
         x->is[v] = (uint8_t)((is_dear(p->t, node) ? IS_DEAR | IS_IN_MEMORY : 0) | (stays ? IS_RANDOM : 0) |
                              (is_small(x, v) ? IS_SMALL : 0));
@@ -307,7 +307,7 @@ static void cut(struct items *x)
         connect(&f, in_of(v), in_of(v) + 1, weight_of(x, v));
         if (x->banned[v]) connect(&f, 0, in_of(v), RW_FLOW_UNLIMITED);
         if (g->late[v]) connect(&f, in_of(v) + 1, 1, RW_FLOW_UNLIMITED);
-        for (uint32_t k = g->input_at[g->maker[v]]; k < g->input_at[g->maker[v] + 1]; k++)
+        for (uint32_t k = g->input_at[g->producer[v]]; k < g->input_at[g->producer[v] + 1]; k++)
             connect(&f, in_of(g->input[k]) + 1, in_of(v), RW_FLOW_UNLIMITED);
     }
     rw_max_flow_run(&f);
@@ -352,7 +352,7 @@ static size_t list_items(const struct items *x, double all_bytes, struct item *i
         if (!x->banned[v] || (x->is[v] & IS_RANDOM) || x->distance[v] == NEVER) continue;
         const double bytes = (double)x->g.bytes[v];
         item[n++] = (struct item){ v, (size_t)lrint(bytes / all_bytes * SLOTS), bytes,
-                                   (float)x->g.seconds[x->g.maker[v]] };
+                                   (float)x->g.seconds[x->g.producer[v]] };
     }
     if (n) qsort(item, n, sizeof *item, larger_first);
     return n;

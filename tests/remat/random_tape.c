@@ -24,10 +24,10 @@ rw_tensor *random_tape_of(rw_tape *t, rw_tensor *p, int nodes, uint64_t seed, in
     for (int i = 1; i <= nodes; i++) {
         rw_tensor *in[2] = { value[i - 1], value[i - 1 - (i > 1 ? below(&d, i < 4 ? i - 1 : 3) : 0)] };
         const int n = in[0] != in[1] && below(&d, 2) ? 2 : 1;
-        const struct made a = { .units = times * (1 + below(&d, 8)), .us = (double)(1 + below(&d, 50)),
+        const struct synth a = { .units = times * (1 + below(&d, 8)), .us = (double)(1 + below(&d, 50)),
                                 .reads = (int32_t)below(&d, n == 2 ? 8 : 2) | (int32_t)below(&d, 2) * 4,
                                 .tail = nodes <= WITH_TAILS_MAX && !below(&tails, 4) };
-        value[i] = made_apply(t, in, n, a);
+        value[i] = synth_apply(t, in, n, a);
     }
     return rw_sum(t, value[nodes], RW_ALL_AXES, false);
 }

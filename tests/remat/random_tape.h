@@ -1,8 +1,8 @@
-/* Random tapes of an op of any size and cost (bench/models/made.h), which are planned, but not run. */
+/* Random tapes of an op of any size and cost (bench/models/synthetic.h), which are planned, but not run. */
 #ifndef RW_TESTS_RANDOM_TAPE_H
 #define RW_TESTS_RANDOM_TAPE_H
 
-#include "models/made.h"
+#include "models/synthetic.h"
 
 struct dice {
     uint64_t state;

@@ -1,6 +1,7 @@
 /*
- * Remakes: an output that its op's rule can compute from another output is computed so if that one exists, and by the
- * op itself if not; with the same bytes, whatever observes the run. An invalid rule is refused when a step is planned.
+ * Recompute nodes: an output that its op's rule can compute from another output is computed so if that one exists, and
+ * by the op itself if not; with the same bytes, whatever observes the run. An invalid rule is refused when a step is
+ * planned.
  */
 #include "support/support.h"
 
@@ -9,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { N = 1024, VALUE = N * sizeof(float), OP = 10, REMAKE = 11, ANOTHER = 12 };
+enum { N = 1024, VALUE = N * sizeof(float), OP = 10, RECOMPUTE = 11, ANOTHER = 12 };
 
 /* z = x^2, y = z^2: outputs 1 and 0. */
 enum mode { SOUND, LIES, NONE_THERE, TWO_NODES, OLD, OF_NOBODY, OTHER_SHAPE, DRAWS, A_VIEW, MODES };
@@ -40,8 +41,8 @@ static rw_status grad(rw_grad_call *g)
     return rw_grad_set(g, 0, rw_scale(t, rw_mul(t, rw_grad_upstream(g, 0), slope), 4));
 }
 
-/* The remake of the op's first output, valid or invalid according to the mode. */
-static rw_tensor *remake(rw_tape *t, const rw_op_call *call, int i, rw_tensor *const *in, rw_tensor *const *out)
+/* The recompute node of the op's first output, valid or invalid according to the mode. */
+static rw_tensor *recompute_node(rw_tape *t, const rw_op_call *call, int i, rw_tensor *const *in, rw_tensor *const *out)
 {
     const struct attrs *const a = call->attrs;
     cr_assert_eq(call->n_inputs, 1);
@@ -50,19 +51,19 @@ static rw_tensor *remake(rw_tape *t, const rw_op_call *call, int i, rw_tensor *c
     switch ((enum mode)a->mode) {
     case LIES: return rw_scale(t, out[1], 2);
     case NONE_THERE: return NULL;
-    case TWO_NODES: return counted_square(t, rw_scale(t, out[1], 1), REMAKE);
+    case TWO_NODES: return counted_square(t, rw_scale(t, out[1], 1), RECOMPUTE);
     case OLD: return out[1];
-    case OF_NOBODY: return counted_square(t, out[0], REMAKE);
+    case OF_NOBODY: return counted_square(t, out[0], RECOMPUTE);
     case OTHER_SHAPE: return rw_sum(t, out[1], RW_ALL_AXES, false);
     case DRAWS: return rw_dropout(t, out[1], 0.5f);
     case A_VIEW: return rw_reshape(t, out[1], RW_SHAPE(N));
-    default: return counted_square(t, out[1], REMAKE);
+    default: return counted_square(t, out[1], RECOMPUTE);
     }
 }
 
 HOST_KERNEL_OF(kernel)
 static const rw_op_def fourth = { .name = "fourth", .n_inputs = 1, .n_outputs = 2, .check = check, .grad = grad,
-                                  .kernel = HOST_KERNEL(kernel), .recompute_output = remake };
+                                  .kernel = HOST_KERNEL(kernel), .recompute_output = recompute_node };
 
 /* sum of (x^4)^2, whose square reads y = x^4 in backward. ret_y may be NULL. */
 static rw_tensor *record(struct fixture *b, enum mode mode, rw_tensor **ret_x, rw_tensor **ret_y)
@@ -80,8 +81,8 @@ static rw_tensor *record(struct fixture *b, enum mode mode, rw_tensor **ret_x, r
     return rw_sum(b->t, q, RW_ALL_AXES, false);
 }
 
-/* Counts executions of the op and of its remake; returns the kept bytes. */
-static size_t step(const char *policy, bool drops, enum mode mode, int ops, int remakes)
+/* Counts executions of the op and of its recompute node; returns the kept bytes. */
+static size_t step(const char *policy, bool drops, enum mode mode, int ops, int recomputed)
 {
     struct fixture b = fixture_open(1, 1);
     rw_tensor *x, *y;
@@ -93,7 +94,8 @@ static size_t step(const char *policy, bool drops, enum mode mode, int ops, int 
     counted_clear();
     cr_assert_eq(rw_backward(b.t, loss), RW_OK, "%s", rw_error_message(b.ctx));
     cr_expect_eq(counted_runs[OP], ops, "%s: the op ran %d times", policy, counted_runs[OP]);
-    cr_expect_eq(counted_runs[REMAKE], remakes, "%s: the remake ran %d times", policy, counted_runs[REMAKE]);
+    cr_expect_eq(counted_runs[RECOMPUTE], recomputed, "%s: the recompute node ran %d times", policy,
+                 counted_runs[RECOMPUTE]);
     cr_assert_eq(rw_read(b.t, rw_gradient(x), dx, sizeof dx), RW_OK);
     for (int i = 0; i < N; i++) cr_assert_eq(dx[i], 8 * powf((float)(1 + i % 3), 7));
     rw_memory_stats(b.ctx, &m);
@@ -107,7 +109,8 @@ Test(recompute_output, run_in_place_of_the_op_where_what_they_read_is_there)
     cr_expect_eq(step("none", true, SOUND, 1, 1) + VALUE, none, "z is kept, y made of it");
     cr_expect_eq(step("none", true, NONE_THERE, 2, 0) + 2 * VALUE, none, "the op makes both again");
     cr_expect_eq(step("none", true, TWO_NODES, 2, 0) + 2 * VALUE, none, "one op or none");
-    cr_expect_eq(step("full", false, SOUND, 2, 0) + 2 * VALUE, none, "the op makes both, and no remake follows");
+    cr_expect_eq(step("full", false, SOUND, 2, 0) + 2 * VALUE, none,
+                 "the op computes both, and no recompute node follows");
 }
 
 static rw_status watched(const char *verify, enum mode mode, bool asks)
@@ -142,7 +145,8 @@ Test(recompute_output, a_rule_that_is_wrong_is_refused_before_anything_runs)
         const rw_generator_state before = rw_generator_get(b.ctx);
         counted_clear();
         cr_expect_eq(rw_backward(b.t, loss), RW_ERR_ARGUMENT, "mode %d", mode);
-        cr_expect_not_null(strstr(rw_error_message(b.ctx), "rule of fourth "), "%s", rw_error_message(b.ctx));
+        cr_expect_not_null(strstr(rw_error_message(b.ctx), " of fourth "), "%s",
+                           rw_error_message(b.ctx));
         rw_error_clear(b.ctx);
         const rw_generator_state after = rw_generator_get(b.ctx);
         cr_expect_eq(memcmp(&before, &after, sizeof before), 0, "mode %d", mode);

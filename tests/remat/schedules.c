@@ -301,7 +301,7 @@ static bool close_readers(struct readers *r)
     return valid;
 }
 
-Test(schedules, a_read_of_what_another_visit_made_is_seen)
+Test(schedules, a_read_of_another_visits_buffer_is_seen)
 {
     for (int redirects = 0; redirects < 2; redirects++) {
         struct readers r;
@@ -348,7 +348,7 @@ static void add_unread_replay(struct readers *r)
                                                      .merged = out };
 }
 
-Test(schedules, a_replay_that_nobody_reads_is_seen)
+Test(schedules, a_replay_without_a_reader_is_seen)
 {
     for (int added = 0; added < 2; added++) {
         struct readers r;
@@ -385,7 +385,7 @@ Test(schedules, a_held_value_is_read_where_it_is_held)
         cr_expect_eq(runs, 1, "its other output is not there");
         for (size_t i = 0; i < h.g.schedule.n_buffers; i++) {
             const struct rw_buffer *const k = &h.g.schedule.buffers[i];
-            if (k->value == x->id && k->source == RW_NONE_ID) cr_expect_eq(k->first, k->last, "nobody reads it");
+            if (k->value == x->id && k->source == RW_NONE_ID) cr_expect_eq(k->first, k->last, "it is not read");
         }
         by_hand_close(&h);
         fixture_close(&b);

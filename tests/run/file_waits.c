@@ -41,12 +41,12 @@ static double measured_rate(void)
 }
 
 /* Four pieces of 4 MiB are written to allocate the file, then four are timed, each in ten calls (folder.c). */
-Test(file_waits, a_moment_that_the_machine_is_away_is_not_the_disks_speed)
+Test(file_waits, a_pause_of_the_machine_is_not_the_disks_speed)
 {
     const double with_it = ((double)(16 << 20)) / (STALL_US * 1e-6);
     if (measured_rate() < 4 * with_it) return; /* a slow disk, or one that other processes use */
-    double best = 0; /* other processes may use the disk during a measurement; the stall is in each */
-    for (int i = 0; i < 3; i++) {
+    double best = 0; /* other processes may use the disk during many measurements; the stall is in each */
+    for (int i = 0; i < 3 || (best <= with_it && i < 30); i++) {
         plant.stall_write = 5 * 10 + 2;
         const double rate = measured_rate();
         if (rate > best) best = rate;
@@ -130,7 +130,7 @@ static int missed(uint8_t kind, unsigned delay, const struct outcome *none)
 /* Checks that the tests of files.c would detect a missing wait. On CUDA's simulator they would not: copies of a lane
    are in order, and the host has waited for a later one before kernels run. On a busy machine the step may also stall
    for as long as a copy takes: then copies take longer. */
-Test(file_waits, a_wait_that_is_left_out_shows)
+Test(file_waits, a_missing_wait_is_detected)
 {
     if (test_device() != RW_DEVICE_CPU) return;
     struct outcome none = outcome_of("none", NULL, 1, 1, false);

@@ -136,20 +136,23 @@ static void every_policy(struct with with)
 {
     static const char *const policies[] = { "full", "none", "selective:second", "uniform:2", "block:1", "ops:linear" };
     const size_t n = test_device() == RW_DEVICE_CPU ? sizeof policies / sizeof *policies : 2;
-    struct outcome calls = by_calls(with), behind = by_graph("none", with, false);
-    same(&calls, &behind, "behind backward");
+    struct outcome calls = by_calls(with), after = by_graph("none", with, false);
+    same(&calls, &after, "after backward");
     if (with.scaler) cr_assert_eq(calls.skipped, 2, "%g", (double)calls.skipped);
     for (size_t i = 0; i < n; i++) {
         struct outcome o = by_graph(policies[i], with, true);
         same(&calls, &o, policies[i]);
-        cr_assert_lt(o.memory.gradients, behind.memory.gradients);
-        cr_assert(o.memory.consumed > 0 && o.memory.consumed < behind.memory.gradients, "%zu", o.memory.consumed);
+        cr_assert_lt(o.memory.gradients, after.memory.gradients);
+        cr_assert(o.memory.consumed > 0 && o.memory.consumed < after.memory.gradients, "%zu", o.memory.consumed);
         free(o.bytes);
     }
-    free(calls.bytes), free(behind.bytes);
+    free(calls.bytes), free(after.bytes);
 }
 
-Test(fused_updates, a_scaler_leaves_out_what_it_leaves_out_behind) { every_policy((struct with){ .scaler = true }); }
+Test(fused_updates, a_scaler_skips_the_same_updates_as_after_backward)
+{
+    every_policy((struct with){ .scaler = true });
+}
 Test(fused_updates, histories_move_on_once) { every_policy((struct with){ .delayed = true }); }
 Test(fused_updates, of_a_clipped_step_too) { every_policy((struct with){ .delayed = true, .max_norm = 0.01 }); }
 Test(fused_updates, a_scaler_and_clipping) { every_policy((struct with){ .scaler = true, .max_norm = 0.01 }); }
@@ -160,7 +163,7 @@ Test(fused_updates, all_of_them) { every_policy((struct with){ true, true, 0.01 
 
 /* w = 2: the gradients of w and of the marked x are two ends of backward. Both start with this step's scale; a scale
    that grows in every step belongs to the next. */
-Test(fused_updates, the_next_scale_comes_behind_everything)
+Test(fused_updates, the_next_scale_is_computed_last)
 {
     float of_x[2][3];
     double w_after[2];
@@ -260,7 +263,7 @@ Test(fused_updates, an_optimizer_that_has_left_steps_out_goes_on)
         finish(&x, &o[inside]);
     }
     cr_assert_eq(o[0].skipped, 1);
-    same(&o[0], &o[1], "behind a scaler");
+    same(&o[0], &o[1], "after a scaler");
     free(o[0].bytes), free(o[1].bytes);
 }
 
@@ -333,7 +336,7 @@ Test(fused_updates, amaxes_are_noted_of_one_pass)
 /* ---- a monitor ---- */
 
 /* Backward is executed twice. */
-Test(fused_updates, what_is_counted_of_codes_is_what_is_counted_behind)
+Test(fused_updates, fp8_counts_equal_those_after_backward)
 {
     rw_monitor_site site[2][16];
     size_t n[2] = { 0 };

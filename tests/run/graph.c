@@ -429,7 +429,7 @@ Test(graph, drops_what_failed)
 
 /* A launch that fails clears gradients: those of the runs queued after it are lost, and no others. An update queued
    after the launch before has completed, and a step has reused its memory. */
-Test(graph, a_failed_launch_leaves_a_step_that_waits)
+Test(graph, a_failed_launch_leaves_a_suspended_step)
 {
     if (test_device() != RW_DEVICE_CPU) cr_skip_test("the op is the CPU's");
     struct dropping w = dropping_open();
@@ -466,7 +466,7 @@ Test(graph, a_failed_launch_leaves_a_step_that_waits)
 }
 
 /* REWIND_EAGER=1 has computed all values before the graph is created: it computes them again, as on a new tape. */
-Test(graph, begins_anew_after_eager_recording)
+Test(graph, starts_over_after_eager_recording)
 {
     const struct model_config c = graph_config(MODEL_GPT, RW_F32);
     struct graph_outcome recorded = graph_record(&c, "full", 0);
@@ -479,7 +479,7 @@ Test(graph, begins_anew_after_eager_recording)
 }
 
 /* A plan made for a number of threads runs with that number: a graph, and a backward that continues a step. */
-Test(graph, keeps_the_threads_it_was_made_for)
+Test(graph, keeps_the_threads_it_was_created_for)
 {
     if (test_device() != RW_DEVICE_CPU) cr_skip_test("threads are the CPU's");
     struct fixture b = fixture_open(1, 1);

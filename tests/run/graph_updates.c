@@ -34,19 +34,19 @@ static void updates_inside(enum model_kind kind, rw_dtype dtype, double max_norm
     const rw_graph_params clipped = { .max_norm = max_norm }, inside = { .update_inside = true, .max_norm = max_norm };
     struct graph_outcome recorded = graph_record(&c, "none", max_norm);
     for (size_t i = 0; i < (test_device() == RW_DEVICE_CPU ? n : 1); i++) { /* the simulated device is slow */
-        struct graph_outcome behind = graph_launch(&c, policies[i], &clipped, true);
+        struct graph_outcome after = graph_launch(&c, policies[i], &clipped, true);
         struct graph_outcome o = graph_launch(&c, policies[i], &inside, true);
-        cr_assert_eq(behind.memory.consumed, 0);
+        cr_assert_eq(after.memory.consumed, 0);
         cr_assert_eq(o.memory.gradients, 0, "%s: %zu bytes", policies[i], o.memory.gradients);
-        cr_assert(o.memory.consumed >= most && 2 * o.memory.consumed < behind.memory.gradients,
+        cr_assert(o.memory.consumed >= most && 2 * o.memory.consumed < after.memory.gradients,
                   "%s: %zu of %zu bytes, the largest one has %zu", policies[i], o.memory.consumed,
-                  behind.memory.gradients, most);
+                  after.memory.gradients, most);
         size_t left = 0;
         for (size_t k = 0; k < o.bytes; k++) left += o.gradients[k] != 0;
         cr_assert_eq(left, 0, "they are clear");
         memcpy(o.gradients, recorded.gradients, o.bytes);
         graph_same(&recorded, &o, policies[i]);
-        graph_release(&behind);
+        graph_release(&after);
         graph_release(&o);
     }
     graph_release(&recorded);
@@ -74,7 +74,7 @@ static float value_of(rw_tensor *x)
 }
 
 /* Assignments of the program read parameters as they were when the step began. */
-Test(graph_updates, an_update_inside_waits_for_who_reads_the_parameter)
+Test(graph_updates, a_fused_update_follows_all_reads_of_the_parameter)
 {
     struct fixture b = fixture_open(1, 1);
     rw_graph *g = NULL;
@@ -101,7 +101,7 @@ Test(graph_updates, an_update_inside_waits_for_who_reads_the_parameter)
 
 /* Gradients are allocated again when they are requested; a tensor that is no parameter of the optimizer keeps its
    own. */
-Test(graph_updates, gradients_come_back_behind_an_update_inside)
+Test(graph_updates, gradients_return_after_a_fused_update)
 {
     struct fixture b = fixture_open(1, 1);
     rw_graph *g = NULL;
@@ -172,7 +172,7 @@ Test(graph_updates, updates_inside_that_cannot_be_are_refused)
     rw_tensor *const w = rw_param(b.ctx, "w", RW_F32, RW_SHAPE(1));
     rw_tensor *const loss = square(b.t, w);
     cr_assert_eq(rw_graph_create(&g, b.t, loss, &(rw_graph_params){ .update_inside = true }), RW_ERR_ARGUMENT);
-    cr_assert(strstr(rw_error_message(b.ctx), "rw_graph_create(optimizer): expected one with update_inside, got NULL"),
+    cr_assert(strstr(rw_error_message(b.ctx), "rw_graph_create(optimizer): expected one, as update_inside is set"),
             "%s", rw_error_message(b.ctx));
     cr_assert_null(g);
     fixture_close(&b);

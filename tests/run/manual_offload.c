@@ -152,7 +152,8 @@ static void spoiled(const char *mode, bool found)
     const char *const message = rw_error_message(x.b.ctx);
     cr_assert_eq(rw_fault.struck, found);
     cr_assert_eq(status, found ? RW_ERR_MISMATCH : RW_OK, "%s", message);
-    if (found) cr_assert(strstr(message, "came back as other bytes") && strstr(message, "support.c:"), "%s", message);
+    if (found) cr_assert(strstr(message, "read back with different bytes") && strstr(message, "support.c:"), "%s",
+                         message);
     rw_fault = (struct rw_fault){ 0 };
     fixture_close(&x.b);
 }

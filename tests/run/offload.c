@@ -159,29 +159,30 @@ Test(offload, a_single_value_wins_over_the_policy)
     char *text = NULL;
     by_hand("full", nothing, &text);
     cr_assert_eq(counted_runs[0], 2);
-    cr_assert(!strstr(text, "moved"), "%s", text);
+    cr_assert(!strstr(text, "  offloaded "), "%s", text);
     free(text);
     const rw_memory moved = by_hand("full", offload, &text);
-    cr_assert_eq(counted_runs[0], 1, "it comes back, nobody makes it again");
+    cr_assert_eq(counted_runs[0], 1, "it is copied in, not recomputed");
     cr_assert_eq(moved.host, 2 * 20480, "two slots of whole pages");
-    cr_assert(strstr(text, "moved ") && strstr(text, "(ckpt_offload())"), "%s", text);
+    cr_assert(strstr(text, "  offloaded ") && strstr(text, "(ckpt_offload())"), "%s", text);
     free(text);
     const rw_memory saved = by_hand("full", changed_mind, &text);
     cr_assert_eq(saved.host, 0, "the last decision counts");
-    cr_assert(!strstr(text, "moved") && strstr(text, "(ckpt_keep())"), "%s", text);
+    cr_assert(!strstr(text, "  offloaded ") && strstr(text, "(ckpt_keep())"), "%s", text);
     free(text);
     by_hand("offload:r,nobody", changed_mind, &text);
-    cr_assert(!strstr(text, "moved  "), "saved by hand: %s", text);
-    cr_assert(strstr(text, "no region is called \"nobody\", nothing is moved"), "%s", text);
+    cr_assert(!strstr(text, "  offloaded "), "saved by hand: %s", text);
+    cr_assert(strstr(text, "no region is called \"nobody\", nothing is offloaded"), "%s", text);
     free(text);
 }
 
-Test(offload, explain_says_what_is_moved_and_why)
+Test(offload, explain_says_what_is_offloaded_and_why)
 {
     char *text = NULL;
     by_hand("offload:r", nothing, &text);
-    cr_assert(strstr(text, "moved ") && strstr(text, "(the policy moves what it keeps of this region)"), "%s", text);
-    cr_assert(strstr(text, "moved out 20480 bytes"), "%s", text);
+    cr_assert(strstr(text, "  offloaded ") && strstr(text, "(the policy offloads the kept values of this region)"),
+              "%s", text);
+    cr_assert(strstr(text, "offloaded 20480 bytes"), "%s", text);
     free(text);
 }
 
@@ -254,7 +255,7 @@ static void set_fast(rw_context *ctx)
 
 /* Budgets from the minimum on, with a store that costs almost nothing: values are offloaded, and the bytes are those of
    none. */
-Test(offload, a_budget_may_move_what_it_has_no_room_for)
+Test(offload, a_budget_may_offload_what_does_not_fit)
 {
     struct way w = { "none", 1, 1, 1, false };
     struct outcome none = outcome_of(w);

@@ -46,7 +46,7 @@ static void ask_for_more(struct fixture *b, rw_tensor *x)
     }
 }
 
-Test(results, a_gradient_that_was_handed_out_stays)
+Test(results, a_gradient_that_was_returned_stays)
 {
     struct fixture b = fixture_open(1, 1);
     rw_tensor *const x = rw_require_grad(b.t, ramp(&b, 1)), *const u = rw_require_grad(b.t, ramp(&b, 2));
@@ -127,7 +127,7 @@ Test(results, an_assignment_after_the_loss_was_read_happens)
     }
 }
 
-Test(results, a_gradient_asked_for_after_the_use_is_there)
+Test(results, a_gradient_requested_after_its_use_exists)
 {
     struct fixture b = fixture_open(1, 1);
     float want[N];
@@ -249,7 +249,7 @@ Test(results, what_is_to_be_read_and_can_never_fit_is_named)
     rw_tensor *const x = rw_input(b.t, RW_F32, RW_SHAPE(SIDE, 1), NULL, 0);
     rw_tensor *const wide = rw_tanh(b.t, rw_broadcast_to(b.t, x, RW_SHAPE(SIDE, SIDE)));
     cr_assert_eq(rw_eval(b.t, &wide, 1), RW_ERR_MEMORY);
-    cr_assert(strstr(rw_error_message(b.ctx), "held to be read takes 154618822656 bytes"), "%s",
+    cr_assert(strstr(rw_error_message(b.ctx), "kept for reading take 154618822656 bytes"), "%s",
               rw_error_message(b.ctx));
     fixture_close(&b);
 }

@@ -126,7 +126,7 @@ Test(runs, what_comes_between_forward_and_backward_makes_nothing_run_again)
     }
 }
 
-Test(runs, a_gradient_that_is_asked_for_in_between_is_handed_out)
+Test(runs, a_gradient_that_is_requested_in_between_is_returned)
 {
     struct world x = open_world(), y = open_world();
     float got[N * N], expected[N * N];
@@ -143,7 +143,7 @@ Test(runs, a_gradient_that_is_asked_for_in_between_is_handed_out)
     cr_assert_not_null(rw_gradient(middle));
     ok(&x, rw_read(x.b.t, rw_gradient(middle), got, sizeof got));
     cr_assert_eq(memcmp(got, expected, sizeof got), 0);
-    expect_gradients(&x, &y, "asked for in between");
+    expect_gradients(&x, &y, "requested in between");
     fixture_close(&x.b);
     fixture_close(&y.b);
 }
@@ -163,7 +163,7 @@ Test(runs, an_assignment_that_is_recorded_in_between_happens)
 
 /* Backward reads the last product's weights, for the gradient of its other operand; parameters that only forward read
    may change. */
-Test(runs, what_changes_in_between_matters_where_somebody_still_reads_it)
+Test(runs, changes_in_between_matter_where_an_op_still_reads_them)
 {
     float zeros[N * N] = { 0 };
     struct world plain = open_world();
@@ -188,7 +188,7 @@ static void write_input(rw_tensor *x)
     cr_assert_eq(rw_input_write(x, data, sizeof data), RW_OK);
 }
 
-Test(runs, an_input_that_nobody_reads_any_more_may_be_written)
+Test(runs, an_input_after_its_last_read_may_be_written)
 {
     struct world plain = open_world();
     rw_tensor *in = input(plain.b.t, 1);
@@ -273,7 +273,7 @@ Test(runs, more_than_may_stop_are_computed_again)
 }
 
 /* The same by bytes: the most recently suspended ones fit, and their memory is counted. */
-Test(runs, hold_no_more_bytes_than_may_wait)
+Test(runs, hold_no_more_bytes_than_suspended_runs_may)
 {
     enum { TAPES = 8, FIT = 3 };
     struct world x = open_world();
@@ -340,7 +340,7 @@ static bool second_takes_memory(uint64_t failing, struct world *plain, bool *ret
     return reached;
 }
 
-Test(runs, memory_that_ends_is_taken_from_a_step_that_waits)
+Test(runs, exhausted_memory_is_taken_from_a_suspended_step)
 {
     if (test_device() != RW_DEVICE_CPU) cr_skip_test("the device's allocations are not counted");
     struct world plain = open_world();

@@ -370,7 +370,7 @@ Test(split_steps, refuse_what_they_cannot_begin_with)
     refuse(&x, rw_backward_from(t, y, (rw_tensor *[]){ input(x.first[0], 1) }, 1), RW_ERR_ARGUMENT,
             "expected an input of the tape or rw_gradient()");
     ckpt_begin(t, "open");
-    refuse(&x, rw_forward(t, y, 1), RW_ERR_REGION, "still open");
+    refuse(&x, rw_forward(t, y, 1), RW_ERR_REGION, "expected no open region");
     ckpt_end(t);
     ok(&x, rw_forward(t, y, 1));
     ok(&x, rw_backward_from(t, y, NULL, 1));

@@ -147,8 +147,8 @@ static rw_tensor *layers(rw_tape *t, rw_tensor *x, int n)
 static rw_tensor *images(rw_tape *t, rw_tensor *x, int n)
 {
     rw_tensor *const image = rw_reshape(t, rw_slice(t, x, 0, 0, 8), RW_SHAPE(1, 2, 2, 2));
-    rw_tensor *const turned = same(rw_permute(t, image, (const int[]){ 0, 3, 1, 2 }), n);
-    return turned ? rw_concat(t, part, n, 0) : NULL;
+    rw_tensor *const transposed = same(rw_permute(t, image, (const int[]){ 0, 3, 1, 2 }), n);
+    return transposed ? rw_concat(t, part, n, 0) : NULL;
 }
 
 static rw_tensor *steps(rw_tape *t, rw_tensor *x, int n)

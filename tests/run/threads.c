@@ -122,7 +122,7 @@ static double share_alone(struct fixture *b, int runs)
     return (double)alone / (NODES * runs);
 }
 
-Test(threads, nodes_run_in_one_for_as_long_as_all_have_to_wait_for_cores)
+Test(threads, nodes_run_in_one_thread_while_all_wait_for_cores)
 {
     struct fixture b = fixture_open(1, THREADS);
     share_alone(&b, 2);
@@ -222,7 +222,7 @@ Test(threads, one_thread_that_is_a_little_slower_is_tried_and_left)
 
 Test(threads, a_plan_that_has_not_run_begins_as_the_one_that_ran_last)
 {
-    struct rw_companies all = { 0 };
+    struct rw_op_thread_table all = { 0 };
     rw_small_op_threads_of(&all, 7)->alone = true;
     cr_expect(rw_small_op_threads_of(&all, 8)->alone);
     rw_small_op_threads_of(&all, 8)->alone = false;
@@ -236,11 +236,12 @@ Test(threads, a_plan_that_has_not_run_begins_as_the_one_that_ran_last)
 
 Test(threads, the_plan_that_ran_longest_ago_is_forgotten)
 {
-    struct rw_companies all = { 0 };
-    for (uint64_t plan = 1; plan <= RW_COMPANIES; plan++) rw_small_op_threads_of(&all, plan)->together = (double)plan;
+    struct rw_op_thread_table all = { 0 };
+    for (uint64_t plan = 1; plan <= RW_OP_THREAD_PLANS; plan++)
+        rw_small_op_threads_of(&all, plan)->together = (double)plan;
     cr_expect_eq(rw_small_op_threads_of(&all, 1)->together, 1);
-    rw_small_op_threads_of(&all, RW_COMPANIES + 1);
-    for (uint64_t plan = 1; plan <= RW_COMPANIES; plan++)
+    rw_small_op_threads_of(&all, RW_OP_THREAD_PLANS + 1);
+    for (uint64_t plan = 1; plan <= RW_OP_THREAD_PLANS; plan++)
         if (plan != 2) cr_expect_eq(rw_small_op_threads_of(&all, plan)->together, (double)plan, "plan %d", (int)plan);
     cr_expect_eq(rw_small_op_threads_of(&all, 2)->together, 0);
 }

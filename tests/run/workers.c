@@ -125,7 +125,7 @@ Test(workers, that_cannot_be_started_change_nothing, .timeout = 300)
         starts_left = at;
         cr_assert_eq(rw_context_set_threads(b.ctx, 5), RW_ERR_MEMORY, "start %d", at);
         starts_left = -1;
-        cr_expect(strstr(rw_error_message(b.ctx), "rw_context_set_threads: 5 threads cannot be started"), "%s",
+        cr_expect(strstr(rw_error_message(b.ctx), "rw_context_set_threads: 5 threads could not be started"), "%s",
                   rw_error_message(b.ctx));
         rw_error_clear(b.ctx);
         cr_expect_eq(rw_context_threads(b.ctx), 2);
@@ -183,7 +183,7 @@ Test(workers, are_as_many_as_the_process_may_use_cores)
     cr_expect_eq(threads_by_default(), 5);
 }
 
-Test(workers, a_variable_that_is_no_number_is_refused)
+Test(workers, a_variable_that_is_not_a_number_is_refused)
 {
     static const char *const bad[] = { "0", "-1", "two", "2x", "1025", "99999999999999999999", " " };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {

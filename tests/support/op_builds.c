@@ -159,7 +159,8 @@ B(attention,
                &(rw_attention_params){ .causal = c->causal, .scale = op_single(c->value),
                                        .dropout = op_single(c->dropout) }))
 B(rope_interleaved,
-  rw_rope_interleaved(t, x[0], c->shape.rank ? indexes(t, c, INT32_MAX) : RW_NONE, op_single(c->value)))
+  rw_rope_with(t, x[0], c->shape.rank ? indexes(t, c, INT32_MAX) : RW_NONE,
+               &(rw_rope_params){ .base = op_single(c->value), .interleaved = true }))
 /* shape: stride, padding, dilation, groups; axis: the output's padding */
 #define CONV(c)                                                                                                        \
     &(rw_conv2d_params)                                                                                                \
@@ -235,7 +236,9 @@ static rw_tensor *embedded(rw_tape *t, rw_tensor *table, const struct op_case *c
 }
 B(embedding, embedded(t, x[0], c))
 /* axis: the padding */
-B(embedding_padded, rw_embedding_padded(t, x[0], indexes(t, c, c->in[0].shape.dim[0]), c->axis))
+B(embedding_with,
+  rw_embedding_with(t, x[0], indexes(t, c, c->in[0].shape.dim[0]),
+                    &(rw_embedding_params){ .has_padding_index = true, .padding_index = c->axis }))
 /* value: a common offset of all logits, added only if float32 or wider holds the sum. The losses do not depend on
    it. */
 static rw_tensor *logits_of(rw_tape *t, rw_tensor *x, const struct op_case *c)
@@ -246,8 +249,8 @@ static rw_tensor *logits_of(rw_tape *t, rw_tensor *x, const struct op_case *c)
 B(cross_entropy,
   c->axis == -100
       ? rw_cross_entropy(t, logits_of(t, x[0], c), indexes(t, c, c->in[0].shape.dim[c->in[0].shape.rank - 1]))
-      : rw_cross_entropy_ignore(t, logits_of(t, x[0], c),
-                                indexes(t, c, c->in[0].shape.dim[c->in[0].shape.rank - 1]), c->axis))
+      : rw_cross_entropy_with(t, logits_of(t, x[0], c), indexes(t, c, c->in[0].shape.dim[c->in[0].shape.rank - 1]),
+                              RW_NONE, &(rw_cross_entropy_params){ .has_ignore_index = true, .ignore_index = c->axis }))
 double op_class_weight(int64_t class)
 {
     return (double)(class % 5 + 1) / 4;
@@ -256,8 +259,8 @@ double op_class_weight(int64_t class)
 static rw_cross_entropy_params params_of(const struct op_case *c)
 {
     return (rw_cross_entropy_params){ .reduction = c->loss.reduction, .label_smoothing = op_single(c->loss.smoothing),
-                                      .z_loss = op_single(c->loss.z), .ignores = c->axis != -100, .ignored = c->axis,
-                                      .chunk = c->loss.chunk };
+                                      .z_loss = op_single(c->loss.z), .has_ignore_index = c->axis != -100,
+                                      .ignore_index = c->axis != -100 ? c->axis : 0, .chunk = c->loss.chunk };
 }
 
 static rw_tensor *class_weights(rw_tape *t, const struct op_case *c, int64_t n)
@@ -442,8 +445,8 @@ rw_tensor *op_build_embedding_bag_with(rw_tape *t, rw_tensor **x, const struct o
     const int32_t offsets[] = { 0, 0, (int32_t)(n < 3 ? n : 3), (int32_t)(n < 3 ? n : 3), (int32_t)n };
     const rw_embedding_bag_params params = { .mode = (rw_bag_mode)c->axis,
                                              .weights = c->n > 1 ? x[1] : NULL,
-                                             .pads = c->value >= 0,
-                                             .padding = c->value >= 0 ? (int64_t)c->value : 0,
+                                             .has_padding_index = c->value >= 0,
+                                             .padding_index = c->value >= 0 ? (int64_t)c->value : 0,
                                              .offsets = c->causal
                                                             ? rw_input(t, RW_I32, RW_SHAPE(bags + c->keep), offsets,
                                                                        (size_t)(bags + c->keep) * sizeof *offsets)

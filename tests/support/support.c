@@ -215,6 +215,6 @@ long first_difference(const void *a, const void *b, size_t bytes)
 
 void begin_alone(rw_context *ctx)
 {
-    struct rw_companies *const all = &ctx->pool->companies;
-    *all = (struct rw_companies){ .of = { { .asked = 1, .alone = true } }, .asked = 1 };
+    struct rw_op_thread_table *const all = &ctx->pool->op_threads;
+    *all = (struct rw_op_thread_table){ .of = { { .last_run = 1, .alone = true } }, .last_run = 1 };
 }

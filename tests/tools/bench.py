@@ -4,6 +4,7 @@ cannot be written.
 
     tests/tools/bench.py BUILD"""
 import functools
+import os
 import pathlib
 import resource
 import subprocess
@@ -11,11 +12,15 @@ import sys
 
 BUILD = pathlib.Path(sys.argv[1]).resolve()
 
+# Arguments without which a program does nothing.
+WORDS = {'model_step': ('gpt', 'tiny', 'f32', '1', '16'), 'ops': ('exp', 'f32', '1'), 'save': ('/tmp', '1', '1'),
+         'states': ('/tmp', '1', '1'), 'offload_step': ('/tmp', '2', '64', '1', '16'), 'train_step': ('none',)}
 
-def run(program, *options, stdout=subprocess.PIPE, limit=None):
+
+def run(program, *options, stdout=subprocess.PIPE, limit=None, variables={}):
     limited = limit and functools.partial(resource.setrlimit, resource.RLIMIT_AS, (limit, limit))
     return subprocess.run([BUILD / program, *options], stdout=stdout, stderr=subprocess.PIPE, text=True,
-                          preexec_fn=limited)
+                          preexec_fn=limited, env={**os.environ, **variables})
 
 
 def check_failed_steps():
@@ -24,6 +29,18 @@ def check_failed_steps():
                               ('linear_loss', '1', '16384', '768', '50257'), ('block_step', '1', '1')):
         done = run(f'bench/{program}', *options, limit=400_000_000)
         assert done.returncode == 1 and 'met' not in done.stdout and done.stderr, (program, done)
+
+
+def check_no_context():
+    """A program that cannot create a context, or a tape, says why, and prints no figure."""
+    for program in ('block_step', 'budgets', 'busy', 'codes', 'convolutions', 'discard_step', 'subnormal', 'host_cost',
+                    'linear_loss', 'memory_figures', 'model_step', 'moe_layer', 'monitor', 'narrow', 'offload_step',
+                    'ops', 'peer_planners', 'planning', 'prediction', 'quantized', 'save', 'shapes', 'states',
+                    'train_step', 'update_inside'):
+        for variables in {'REWIND_POLICY': 'rubbish'}, {'REWIND_DUMP': '/dev/null/rubbish'}:
+            done = run(f'bench/{program}', *WORDS.get(program, ()), variables=variables)
+            told = 'rubbish' in done.stderr
+            assert done.returncode in (1, 2) and told and 'met' not in done.stdout, (program, variables, done)
 
 
 def check_options():
@@ -50,6 +67,7 @@ def check_full_stdout():
 
 
 check_failed_steps()
+check_no_context()
 check_options()
 check_full_stdout()
 print('benchmarks and examples: a failed step, a wrong option and a full output are errors')

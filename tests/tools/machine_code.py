@@ -113,12 +113,12 @@ STREAMS = [
     Stream(r'shape_cuda:(move|pad)_kernel<unit16>'),
     Stream(r'shape_cuda:fill_kernel', load=0, share=0),
     # Single elements, contiguous in a warp: a transpose has no wider access on both of its sides.
-    Stream(r'shape_cuda:turn_kernel<unsigned short>', load=16, store=16),
-    Stream(r'shape_cuda:turn_kernel<unsigned int>', load=32, store=32),
-    Stream(r'shape_cuda:turn_kernel<unsigned long>', load=64, store=64),
-    Stream(r'shape_cuda:turn_kernel<unit16>'),
+    Stream(r'shape_cuda:transpose_kernel<unsigned short>', load=16, store=16),
+    Stream(r'shape_cuda:transpose_kernel<unsigned int>', load=32, store=32),
+    Stream(r'shape_cuda:transpose_kernel<unsigned long>', load=64, store=64),
+    Stream(r'shape_cuda:transpose_kernel<unit16>'),
     # FP8 data, 16 per thread on either side, through shared memory.
-    Stream(r'codes_product_cuda:turn_kernel'),
+    Stream(r'codes_product_cuda:transpose_kernel'),
     # AdamW: four reads, three writes, some of half the bytes; Lion and SGD: three and two; averages: two and one.
     Stream(r'update_cuda:update_kernel<0, float>', share=4 / 7),
     Stream(r'update_cuda:update_kernel<0, __nv_bfloat16>', share=3 / 5),
@@ -175,7 +175,7 @@ OTHERS = [
     (r'one_hot_cuda:one_hot_kernel<.*>', 'writes rows of zeros and one number'),
     (r'shape_cuda:arange_kernel<.*>', 'a sequence: short'),
     (r'top_cuda:(top|column)_kernel<.*>', 'a search through rows: limited by comparisons'),
-    (r'shape_cuda:turn_kernel<unsigned char>', 'truth values: masks are small beside what they choose from'),
+    (r'shape_cuda:transpose_kernel<unsigned char>', 'truth values: masks are small beside what they choose from'),
     (r'pointwise_cuda:add_wide_any_kernel<.*>', 'terms that begin off an aligned address'),
     (r'(norm|softmax)_cuda:\w+_any_kernel<.*>', 'float64, and rows that do not divide into packs'),
     (r'softmax_cuda:columns_kernel<.*>', 'another axis than the last: columns side by side'),

@@ -45,6 +45,23 @@ says 2 '--layers takes' "$sweep" --model resnet50 --layers 5
 says 2 '--preset takes tiny or small' "$sweep" --model gpt --preset v3
 says 1 'column 1: unknown policy "rubbish"' env REWIND_POLICY=rubbish "$build/examples/verify"
 says 2 '--nonsense' "$build/examples/train_text" --nonsense
+
+# tells VARIABLE=VALUE PROGRAM...: checks that the program fails and that its error names the value
+tells() {
+    local got
+    timeout 120 env "$@" >"$dir/out" 2>"$dir/err" </dev/null
+    got=$?
+    if [ "$got" -eq 0 ] || [ "$got" -ge 124 ] || ! grep -qF rubbish "$dir/err"; then
+        echo "$*: status $got; a failure whose message has \"rubbish\" is expected:"
+        cat "$dir/err"
+        failed=1
+    fi
+}
+# Neither a context nor a tape is created.
+while read -r example; do
+    tells REWIND_POLICY=rubbish "$build/examples/$example" --quick
+    tells REWIND_DUMP=/dev/null/rubbish "$build/examples/$example" --quick
+done <"$build/examples/examples.txt"
 helps '--policy' "$sweep" --help
 helps '--temperature' "$build/examples/train_text" --help
 helps '--policy' env PATH=/usr/bin:/bin REWIND_BUILD=/nowhere "$root/scripts/sweep.sh" --help # does not need a build

@@ -68,12 +68,15 @@ BY_TYPE = {
     'char *': ('w->bytes', NULLS),
 }
 NAMED = {'path': ('w->path', NULLS + ['""', '"/no/such/folder/file"'])}
+LENGTH = ('1', ['0', 'SIZE_MAX', 'SIZE_MAX / 4 + 2', '((size_t)1 << 32) + 1'])
 OBJECTS = ['optimizer', 'weight_average', 'scaler', 'delayed_scaling', 'graph', 'monitor', 'checkpoint']
 
 
 def value_of(kind, name):
     if name in NAMED:
         return NAMED[name]
+    if kind == 'size_t' and name == 'n':  # the length of an array
+        return LENGTH
     bare = kind.removeprefix('const ')
     if kind in BY_TYPE or bare in BY_TYPE:
         return BY_TYPE.get(kind, BY_TYPE.get(bare))

@@ -102,7 +102,7 @@ def check_rows_of_their_own_command():
 def check_peaks_and_totals_that_are_not_predicted():
     """Faulty builds, whose steps take other memory than planned: this is reported, and the status is not 0."""
     said, _ = run('--policy', 'none', '--out', 'out', fault='peak', status=1)
-    assert 'none: the peak is not the predicted one' in said and '  yes\n' in said, said
+    assert 'none: predicted a peak of ' in said and '  yes\n' in said, said
     fit = ['--policy', 'full', '--fit', '8MiB']
     assert ': as predicted' in run(*fit, fault='none of them')[0]
     for fault in 'peak', 'total':

@@ -168,7 +168,7 @@ ends 2 --steps 0 --load-hf hf_llama/llama.hf
 grep -q '"model_type" is "llama": --preset is a GPT-2' log || { cat log; exit 1; }
 cp hf_gpt/config.json hf_llama/ # a config that does not belong to the file is detected when it is read
 ends 1 --steps 0 --load-hf hf_llama/llama.hf
-grep -q '"wte.weight" is not in it' log || { cat log; exit 1; }
+grep -q '"wte.weight" is not in the file' log || { cat log; exit 1; }
 echo "Hugging Face's names: the same weights"
 
 # 256 words, then tokens of 16 bits.
@@ -267,14 +267,14 @@ PY
 overflows="--preset llama-tiny --load overflows --dropout 0"
 train $overflows --accum 2 --steps 2 --log left_out.jsonl --save untouched
 named="of linear in block/mlp at .*model.c:[0-9]*, computed by matmul_add, which reads"
-[ "$(grep -c "^a gradient: .* $named" log)" -eq 2 ] &&
+[ "$(grep -c "^gradient: .* $named" log)" -eq 2 ] &&
     [ "$(grep -c '"recovery":"skip","alerts":\["grad_nonfinite"' left_out.jsonl)" -eq 2 ] || { cat log; exit 1; }
 cmp overflows untouched || { echo "an update that was to be left out"; exit 1; }
 for weights in tame overflows; do # the search for it draws no random number
     train --preset llama-tiny --load $weights --dropout 0.01 --accum 2 --steps 1 --checkpoint looked_$weights
     head -c 3000 looked_$weights/*.safetensors | grep -ao '"rewind.generator":"42 [0-9]*"' >drawn_$weights
 done
-grep -q "^a gradient: " log && ! grep -q "another loss" log && cmp drawn_tame drawn_overflows ||
+grep -q "^gradient: " log && ! grep -q "another loss" log && cmp drawn_tame drawn_overflows ||
     { cat log drawn_*; exit 1; }
 for what in note lower; do # then the weights are not finite either, which stops it
     status=0
@@ -292,7 +292,7 @@ status=0
 # The FP8 data of an infinity are finite: neither the loss nor the norm shows it.
 train --preset llama-tiny --load hides --dtype fp8 --accum 2 --steps 1 --log hides.jsonl
 grep -q "^step *0  amax_nonfinite: loss [0-9.]*, norm [0-9.]*$" log &&
-    grep -q "^made in forward: -*inf, .* by rmsnorm in block at .*model.c:[0-9]*, which reads" log ||
+    grep -q "^forward value: -*inf, .* by rmsnorm in block at .*model.c:[0-9]*, which reads" log ||
     { cat log; exit 1; }
 echo "gradients that are no numbers: found, and left out"
 # For f16 the scale is logged, and which updates it has skipped.

@@ -26,14 +26,27 @@ EVERY = ('--quick --threads 1 --sample 0 --eval-every 7 --eval-tokens 64 --save-
 ENDS = 'SIGKILL', 'SIGTERM', 'SIGINT', 'disk'
 
 
-def limit_files(most):
-    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+def prepare(limit):
+    """In the child. A shell starts background processes with SIGINT ignored, and the program does not change that."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    if limit:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
 
 
 def start(steps, limit=None):
     return subprocess.Popen([PROGRAM, '--steps', str(steps), *EVERY], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                            preexec_fn=limit and functools.partial(limit_files, limit))
+                            preexec_fn=functools.partial(prepare, limit))
+
+
+def output_of(process):
+    """What it prints until it ends, at the latest after two minutes; the operation takes milliseconds."""
+    try:
+        return process.communicate(timeout=120)[0].decode(errors='replace')
+    except subprocess.TimeoutExpired:
+        process.kill()
+        said = process.communicate()[0].decode(errors='replace')
+        raise AssertionError(f'it does not end: {said[-600:]}') from None
 
 
 def end_at_random(kind, draw):
@@ -45,13 +58,11 @@ def end_at_random(kind, draw):
         if draw.random() < 0.5:
             limit = max(limit, draw.randrange(1000, 1200000))
     process = start(1000000 if kind != 'disk' else steps_made() + draw.randrange(1, 12), limit)
-    if kind == 'disk':
-        said = process.communicate(timeout=120)[0]
-        return said.decode(errors='replace'), process.returncode
-    time.sleep(draw.uniform(0.0, 0.35))
-    process.send_signal(getattr(signal, kind))
-    said = process.communicate(timeout=120)[0]
-    return said.decode(errors='replace'), process.returncode
+    if kind != 'disk':
+        time.sleep(draw.uniform(0.0, 0.35))
+        process.send_signal(getattr(signal, kind))
+    said = output_of(process)
+    return said, process.returncode
 
 
 def checkpoints():
@@ -92,7 +103,7 @@ def check_goes_on(told):
     """One step from the newest checkpoint: it loads, and it is the newest."""
     before = steps_made()
     process = start(before + 1)
-    said = process.communicate(timeout=120)[0].decode(errors='replace')
+    said = output_of(process)
     assert process.returncode == 0, f'does not go on: {said} ({told})'
     found = f"going on from step {before} of" in said
     assert found or not before, f"not from step {before}, the newest: {said} ({told})"

@@ -16,7 +16,7 @@
  */
 #include "whole/fuzz/generate.h"
 #include "whole/fuzz/judge.h"
-#include "whole/fuzz/own.h"
+#include "whole/fuzz/custom_ops.h"
 
 #include <criterion/criterion.h>
 #include <stdio.h>

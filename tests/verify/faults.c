@@ -260,7 +260,7 @@ Test(faults, whichever_node_is_struck_is_the_one_named)
 /* The cause that the message must state. A digest cannot distinguish the others. */
 static const char *cause_in(const char *mode, struct rw_fault fault)
 {
-    if (fault.kind == RW_FAULT_TICKET) return "drew other random numbers";
+    if (fault.kind == RW_FAULT_TICKET) return "drew different random numbers";
     if (fault.kind != RW_FAULT_PARAMETER) return "";
     return strcmp(mode, "digest") ? "a parameter, input or buffer that it reads changed" : "parameter \"w\" changed";
 }

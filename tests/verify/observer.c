@@ -91,28 +91,28 @@ static float *result(const rw_kernel *k)
     return k->out[0].data;
 }
 
-static void writes_behind(const rw_kernel *k) { result(k)[N] = 1; }
-static void writes_far_behind(const rw_kernel *k) { result(k)[N + 900] = 1; }
+static void writes_after(const rw_kernel *k) { result(k)[N] = 1; }
+static void writes_far_after(const rw_kernel *k) { result(k)[N + 900] = 1; }
 static void writes_before(const rw_kernel *k) { result(k)[-1] = 1; }
-static void adds_behind(const rw_kernel *k) { result(k)[N] += 0.25f; }
+static void adds_after(const rw_kernel *k) { result(k)[N] += 0.25f; }
 static void adds_before(const rw_kernel *k) { result(k)[-1] += 0.25f; }
-static void adds_behind_its_workspace(const rw_kernel *k) { ((float *)k->workspace)[25] += 0.25f; }
-static void takes_the_larger_one_behind(const rw_kernel *k)
+static void adds_after_its_workspace(const rw_kernel *k) { ((float *)k->workspace)[25] += 0.25f; }
+static void takes_the_larger_one_after(const rw_kernel *k)
 {
     if (result(k)[N] < result(k)[0]) result(k)[N] = result(k)[0];
 }
-static void adds_behind_its_input(const rw_kernel *k) { ((float *)k->in[0].data)[N] += 0.25f; }
-static void adds_little_behind(const rw_kernel *k) { result(k)[N] += 1e-12f; }
+static void adds_after_its_input(const rw_kernel *k) { ((float *)k->in[0].data)[N] += 0.25f; }
+static void adds_little_after(const rw_kernel *k) { result(k)[N] += 1e-12f; }
 static void takes_the_largest_one(const rw_kernel *k)
 {
-    const float behind = ((const float *)k->in[0].data)[N];
-    if (result(k)[7] < behind) result(k)[7] = behind;
+    const float after = ((const float *)k->in[0].data)[N];
+    if (result(k)[7] < after) result(k)[7] = after;
 }
-static void writes_behind_its_workspace(const rw_kernel *k) { ((char *)k->workspace)[100] = 1; }
+static void writes_after_its_workspace(const rw_kernel *k) { ((char *)k->workspace)[100] = 1; }
 static void reads_its_workspace(const rw_kernel *k) { result(k)[7] += ((const float *)k->workspace)[3]; }
 static void reads_zeros_in_its_workspace(const rw_kernel *k) { result(k)[7] += 0 * ((const float *)k->workspace)[3]; }
 static void asks_its_workspace(const rw_kernel *k) { result(k)[7] += ((const float *)k->workspace)[3] < 2; }
-static void reads_behind(const rw_kernel *k) { result(k)[7] += ((const float *)k->in[0].data)[N]; }
+static void reads_after(const rw_kernel *k) { result(k)[7] += ((const float *)k->in[0].data)[N]; }
 static void reads_before(const rw_kernel *k) { result(k)[7] += ((const float *)k->in[0].data)[-1]; }
 static void writes_to_its_input(const rw_kernel *k) { ((float *)k->in[0].data)[2] = 1; }
 static void counts(const rw_kernel *k) { result(k)[7] += (float)own.runs; }
@@ -126,21 +126,21 @@ static const struct {
     const char *detail;
     int64_t element; /* -1: none */
 } mistakes[] = {
-    { writes_behind, CKPT_CAUSE_OUTSIDE, "behind its output 0, from byte 96", -1 },
-    { writes_far_behind, CKPT_CAUSE_OUTSIDE, "behind its output 0, from byte 3696", -1 },
+    { writes_after, CKPT_CAUSE_OUTSIDE, "after its output 0, from byte 96", -1 },
+    { writes_far_after, CKPT_CAUSE_OUTSIDE, "after its output 0, from byte 3696", -1 },
     { writes_before, CKPT_CAUSE_OUTSIDE, "before its output 0, from byte -4", -1 },
-    { adds_behind, CKPT_CAUSE_OUTSIDE, "behind its output 0, from byte 9", -1 },
-    { adds_little_behind, CKPT_CAUSE_OUTSIDE, "behind its output 0, from byte 9", -1 },
-    { adds_behind_its_input, CKPT_CAUSE_OUTSIDE, "behind its input 0, from byte 9", -1 },
+    { adds_after, CKPT_CAUSE_OUTSIDE, "after its output 0, from byte 9", -1 },
+    { adds_little_after, CKPT_CAUSE_OUTSIDE, "after its output 0, from byte 9", -1 },
+    { adds_after_its_input, CKPT_CAUSE_OUTSIDE, "after its input 0, from byte 9", -1 },
     { takes_the_largest_one, CKPT_CAUSE_NONDETERMINISTIC, "output 0", 7 },
     { adds_before, CKPT_CAUSE_OUTSIDE, "before its output 0, from byte -", -1 },
-    { adds_behind_its_workspace, CKPT_CAUSE_OUTSIDE, "behind its workspace 0, from byte 10", -1 },
-    { takes_the_larger_one_behind, CKPT_CAUSE_OUTSIDE, "behind its output 0, from byte 9", -1 },
-    { writes_behind_its_workspace, CKPT_CAUSE_OUTSIDE, "behind its workspace 0, from byte 100", -1 },
+    { adds_after_its_workspace, CKPT_CAUSE_OUTSIDE, "after its workspace 0, from byte 10", -1 },
+    { takes_the_larger_one_after, CKPT_CAUSE_OUTSIDE, "after its output 0, from byte 9", -1 },
+    { writes_after_its_workspace, CKPT_CAUSE_OUTSIDE, "after its workspace 0, from byte 100", -1 },
     { reads_its_workspace, CKPT_CAUSE_NONDETERMINISTIC, "output 0", 7 },
     { reads_zeros_in_its_workspace, CKPT_CAUSE_NONDETERMINISTIC, "output 0", 7 },
     { asks_its_workspace, CKPT_CAUSE_NONDETERMINISTIC, "output 0", 7 },
-    { reads_behind, CKPT_CAUSE_NONDETERMINISTIC, "output 0", 7 },
+    { reads_after, CKPT_CAUSE_NONDETERMINISTIC, "output 0", 7 },
     { reads_before, CKPT_CAUSE_NONDETERMINISTIC, "output 0", 7 },
     { writes_to_its_input, CKPT_CAUSE_INPUT_WRITTEN, "over its input 0", -1 },
     { counts, CKPT_CAUSE_NONDETERMINISTIC, "output 0", 7 },
@@ -430,7 +430,7 @@ Test(observer, an_op_that_is_wrong_once_differs_from_its_replay)
 
 /* Each digest of a value that two nodes read is computed once: an op that overwrites its input, which was read before,
    is the one that is named. */
-Test(observer, who_writes_over_what_was_read_before_is_named)
+Test(observer, an_op_that_overwrites_a_value_read_before_is_named)
 {
     ON_THE_CPU();
     struct world x = open_world(NULL, NULL);
@@ -460,8 +460,8 @@ static void changes_between(bool global)
     else ((float *)rw_tensor_data(x.p))[4] += 1;
     cr_assert_eq(rw_backward(x.b.t, x.loss), RW_ERR_MISMATCH);
     const char *const m = rw_error_message(x.b.ctx);
-    cr_assert(strstr(m, "when the loss was read it gave other bytes than now"), "%s", m);
-    cr_assert(global || strstr(m, "\"p\" has changed in between"), "%s", m);
+    cr_assert(strstr(m, "when the loss was read it gave different bytes than now"), "%s", m);
+    cr_assert(global || strstr(m, "\"p\" has changed since"), "%s", m);
     rw_error_clear(x.b.ctx);
     read_gradient(&x, after);
     cr_assert_eq(memcmp(before, after, sizeof before), 0, "the gradients are what they were");
@@ -480,11 +480,11 @@ Test(observer, a_change_between_the_loss_and_backward_is_an_error)
 Test(observer, a_value_that_is_read_is_verified)
 {
     ON_THE_CPU();
-    struct world x = open_world("1", writes_behind);
+    struct world x = open_world("1", writes_after);
     float got[N];
     rw_tensor *const y = rw_apply(x.b.t, &own_op, &x.p, 1, NULL, 0, NULL);
     cr_assert_eq(rw_read(x.b.t, y, got, sizeof got), RW_ERR_MISMATCH);
-    cr_assert(strstr(rw_error_message(x.b.ctx), "behind its output 0"), "%s", rw_error_message(x.b.ctx));
+    cr_assert(strstr(rw_error_message(x.b.ctx), "after its output 0"), "%s", rw_error_message(x.b.ctx));
     fixture_close(&x.b);
 }
 
@@ -536,21 +536,21 @@ Test(observer, an_impure_sum_is_seen_as_soon_as_there_is_something_to_add_to)
 
 static const rw_context *beside;
 
-static void write_to_lent(bool behind)
+static void write_to_lent(bool after)
 {
     for (const struct rw_arena *a = beside->pool->arenas.first; a; a = a->next)
-        if (a->lent) ((char *)a->data)[behind ? a->bytes - RW_MARGIN : RW_MARGIN - 1] = 1;
+        if (a->lent) ((char *)a->data)[after ? a->bytes - RW_MARGIN : RW_MARGIN - 1] = 1;
 }
 
-static void writes_behind_the_arena(const rw_kernel *k) { write_to_lent(true); }
+static void writes_after_the_arena(const rw_kernel *k) { write_to_lent(true); }
 static void writes_before_the_arena(const rw_kernel *k) { write_to_lent(false); }
 
 /* The program does not end at a protected page: the report names the op, and gradients are unchanged. */
 Test(observer, a_write_beside_the_arena_is_named)
 {
     ON_THE_CPU();
-    static void (*const plants[])(const rw_kernel *k) = { writes_before_the_arena, writes_behind_the_arena };
-    static const char *const said[] = { "it wrote before the arena", "it wrote behind the arena" };
+    static void (*const plants[])(const rw_kernel *k) = { writes_before_the_arena, writes_after_the_arena };
+    static const char *const said[] = { "it wrote before the arena", "it wrote after the arena" };
     for (int i = 0; i < 2; i++) {
         struct world x = open_world(NULL, plants[i]);
         ckpt_report r = { 0 };
@@ -653,7 +653,7 @@ static rw_tensor *peeking_loss(const struct fixture *b)
 }
 
 /* Both executions would read the same there, if the dead memory were not overwritten with another pattern. */
-Test(observer, an_op_that_reads_what_nobody_needs_any_more_is_named)
+Test(observer, an_op_that_reads_a_dead_buffer_is_named)
 {
     NEEDS_HOST_MEMORY();
 #ifdef __SANITIZE_ADDRESS__

@@ -132,7 +132,7 @@ Test(own_rules, a_second_output_is_digested)
 }
 
 /* A recompute for one output also computes the other one, which is not kept. */
-Test(own_rules, a_second_output_of_what_is_made_again_is_not_kept)
+Test(own_rules, a_second_output_of_a_replayed_op_is_not_kept)
 {
     struct fixture b = fixture_open(1, 1);
     struct rw_problem problem;
@@ -199,13 +199,13 @@ static const rw_op_def spoils = { .name = "spoils", .n_inputs = 1, .n_outputs = 
 Test(own_rules, an_op_that_writes_where_it_reads_is_seen)
 {
     NEEDS_HOST_MEMORY();
-    for (int behind = 0; behind < 2; behind++) {
+    for (int after = 0; after < 2; after++) {
         struct fixture b = fixture_open(1, 1);
         ckpt_report r;
-        calls_of_spoiler = 0, spoiled_element = behind ? 4 : 2;
+        calls_of_spoiler = 0, spoiled_element = after ? 4 : 2;
         rw_tensor *const x = rw_require_grad(b.t, input(&b)), *const y = rw_apply(b.t, &spoils, &x, 1, NULL, 0, NULL);
         cr_assert_eq(ckpt_verify(b.t, sum(&b, y), &r), RW_ERR_MISMATCH);
-        cr_assert_eq(r.cause, behind ? CKPT_CAUSE_OUTSIDE : CKPT_CAUSE_INPUT_WRITTEN, "%s", ckpt_cause_name(r.cause));
+        cr_assert_eq(r.cause, after ? CKPT_CAUSE_OUTSIDE : CKPT_CAUSE_INPUT_WRITTEN, "%s", ckpt_cause_name(r.cause));
         rw_error_clear(b.ctx);
         fixture_close(&b);
     }

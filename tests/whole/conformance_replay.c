@@ -21,7 +21,7 @@ Test(conformance_replay, each_replayed_node_runs_exactly_twice_and_any_other_onc
 }
 
 /* 7 */
-Test(conformance_replay, a_replayed_value_asked_for_twice_is_replayed_once)
+Test(conformance_replay, a_replayed_value_requested_twice_is_replayed_once)
 {
     struct fixture b = fixture_open(1, 1);
     ckpt_set_policy(b.t, "full");
@@ -37,7 +37,7 @@ Test(conformance_replay, a_replayed_value_asked_for_twice_is_replayed_once)
 }
 
 /* 10 */
-Test(conformance_replay, a_trailing_op_whose_output_nobody_needs_is_not_replayed)
+Test(conformance_replay, a_trailing_op_with_an_unused_output_is_not_replayed)
 {
     struct fixture b = fixture_open(1, 1);
     ckpt_set_policy(b.t, "full");
@@ -242,7 +242,7 @@ static rw_tensor *used_after(struct fixture *b)
     return total(b, rw_mul(b->t, inside, y));
 }
 
-Test(conformance_replay, a_value_made_inside_a_region_and_used_after_it_is_kept)
+Test(conformance_replay, a_value_computed_inside_a_region_and_used_after_it_is_kept)
 {
     struct answer none = answer_of(used_after, "none", 1);
     counted_clear();

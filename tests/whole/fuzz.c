@@ -13,7 +13,7 @@
  * fuzz/program.h defines a program.
  */
 #include "whole/fuzz/generate.h"
-#include "whole/fuzz/own.h"
+#include "whole/fuzz/custom_ops.h"
 #include "whole/fuzz/shrink.h"
 
 #include <criterion/criterion.h>
@@ -153,7 +153,7 @@ Test(fuzz, a_corrupted_replay_shrinks_to_its_op, .timeout = 600)
             8);
 }
 
-Test(fuzz, an_op_that_lies_when_it_is_replayed_shrinks_to_itself, .timeout = 600)
+Test(fuzz, an_op_whose_replay_differs_shrinks_to_itself, .timeout = 600)
 {
     if (!fz_host()) cr_skip_test("the op's kernel runs on the CPU alone");
     shrinks((struct fz_sabotage){ .plant = FUZZ_LIES }, "fuzz_pair", FZ_GRADIENT, 0, 8);

@@ -123,7 +123,7 @@ static void same(const struct outcome *a, const struct outcome *b, const char *w
     }
     cr_assert_eq(first_difference(a->parameters, b->parameters, a->bytes), -1, "%s: parameters differ", what);
     cr_assert_eq(a->generator.seed, b->generator.seed, "%s: the generator has another key", what);
-    cr_assert_eq(a->generator.offset, b->generator.offset, "%s: the generator stands elsewhere", what);
+    cr_assert_eq(a->generator.offset, b->generator.offset, "%s: the generator has another state", what);
 }
 
 static void release(struct outcome *o)

@@ -445,7 +445,7 @@ Test(images, keep_under_none_what_backward_reads)
 }
 
 /* Networks with batch norms, each including its relu. */
-Test(images, keep_convolutions_results_where_bn_and_relu_are_made_again)
+Test(images, keep_convolutions_results_where_bn_and_relu_are_recomputed)
 {
     for (size_t i = 0; i < NETWORKS; i++) {
         if (networks[i].kind == MODEL_VGG16 || networks[i].kind == MODEL_UNET) continue;

@@ -199,7 +199,7 @@ Test(models, tokens_further_ahead_cost_a_tenth)
 }
 
 /* After a step the bias of every expert with more than the average load decreases, and the counters start at zero. */
-Test(models, experts_are_balanced_once_a_step)
+Test(models, experts_are_balanced_once_per_step)
 {
     struct fixture b = fixture_open(1, 1);
     struct model_config c = { .kind = MODEL_DEEPSEEK, .max_seq = SEQ, .dtype = RW_BF16 };

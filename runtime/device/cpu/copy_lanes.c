@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 #define QUEUED_MAX 256
-#define SHORT_TURN_NS 100000 /* the minimum that Linux allows */
+#define SHORT_SLICE_NS 100000 /* the minimum that Linux allows */
 
 /* Copies are counted from 1; copy i is in queue[i % QUEUED_MAX] until it is done. */
 struct rw_copier {
@@ -60,12 +60,12 @@ struct attributes {
 };
 
 /* Requests short time slices for the calling thread. Nothing else changes, and a refusal has no effect. */
-static void ask_for_short_turns(void)
+static void request_short_slices(void)
 {
 #ifdef SYS_sched_setattr
     struct attributes a = { 0 };
     if (syscall(SYS_sched_getattr, 0, &a, sizeof a, 0) || a.policy != SCHED_OTHER) return;
-    a.runtime = SHORT_TURN_NS;
+    a.runtime = SHORT_SLICE_NS;
     syscall(SYS_sched_setattr, 0, &a, 0);
 #endif
 }
@@ -74,16 +74,16 @@ static void ask_for_short_turns(void)
 static void *serve(void *argument)
 {
     struct rw_copier *const c = argument;
-    ask_for_short_turns();
+    request_short_slices();
     pthread_mutex_lock(&c->mutex);
     for (;;) {
         while (c->done == c->queued && !c->stops) pthread_cond_wait(&c->work, &c->mutex);
         if (c->done == c->queued) break;
         const uint64_t number = c->done + 1;
         const struct rw_copy copy = c->queue[number % QUEUED_MAX];
-        const bool goes_on = !c->status;
+        const bool continues = !c->status;
         pthread_mutex_unlock(&c->mutex);
-        if (goes_on) carry_out(c, &copy, number);
+        if (continues) carry_out(c, &copy, number);
         pthread_mutex_lock(&c->mutex);
         c->done++;
         pthread_cond_broadcast(&c->progress);
@@ -135,7 +135,7 @@ rw_status rw_cpu_lanes_start(struct rw_cpu *cpu)
             return RW_OK;
         }
         rw_forked_remove(&c->forked);
-        snprintf(cpu->message, sizeof cpu->message, "the thread that copies to and from files cannot be started");
+        snprintf(cpu->message, sizeof cpu->message, "the thread that copies to and from files could not be started");
     }
     rw_free_aligned(room);
     rw_free(c);

@@ -70,7 +70,7 @@ static void cpu_describe(void *state, char *text, size_t size)
 /* A step passes through its whole arena, and with pages of 4 KiB a noticeable part of the time is spent on page table
    walks. Some systems give huge pages only on request. The request is for whole pages inside of the block, so that no
    memory after it is affected; without huge pages the system uses small ones. */
-static void ask_for_huge_pages(void *p, size_t bytes)
+static void request_huge_pages(void *p, size_t bytes)
 {
     const size_t before = -(uintptr_t)p % HUGE_PAGE;
     if (before < bytes) madvise((char *)p + before, (bytes - before) / HUGE_PAGE * HUGE_PAGE, MADV_HUGEPAGE);
@@ -99,14 +99,14 @@ static bool could_hold(struct rw_cpu *cpu, size_t bytes)
 static void *cpu_alloc(void *state, size_t bytes)
 {
     void *const p = could_hold(state, bytes) ? rw_malloc_aligned(bytes, CPU_ALIGNMENT) : NULL;
-    if (p) ask_for_huge_pages(p, bytes);
+    if (p) request_huge_pages(p, bytes);
     return p;
 }
 
 static void *cpu_alloc_zero(void *state, size_t bytes)
 {
     void *const p = rw_calloc_aligned(bytes, CPU_ALIGNMENT);
-    if (p) ask_for_huge_pages(p, bytes);
+    if (p) request_huge_pages(p, bytes);
     return p;
 }
 

@@ -30,11 +30,11 @@ static enum rw_isa best(void)
 
 static int choose(void)
 {
-    const char *const asked = secure_getenv("REWIND_ISA");
+    const char *const requested = secure_getenv("REWIND_ISA");
     const enum rw_isa most = best();
     enum rw_isa isa = most;
-    if (asked && !strcmp(asked, "base")) isa = RW_ISA_BASE;
-    if (asked && !strcmp(asked, "v3")) isa = RW_ISA_V3;
+    if (requested && !strcmp(requested, "base")) isa = RW_ISA_BASE;
+    if (requested && !strcmp(requested, "v3")) isa = RW_ISA_V3;
     if (isa > most) isa = most;
 #ifdef RW_NO_ISA_BASE
     if (isa < RW_ISA_V3) isa = RW_ISA_V3;
@@ -107,8 +107,10 @@ bool rw_cpu_multiplies_bf16(void)
 /* Requests the unit from Linux, which requires that: its registers add 8 KiB to the saved state of each thread. */
 static int amx(void)
 {
-    const char *const asked = secure_getenv("REWIND_ISA");
-    if (rw_cpu_isa() != RW_ISA_V4 || (asked && !strcmp(asked, "v4")) || !__builtin_cpu_supports("avx512bf16")) return 0;
+    const char *const requested = secure_getenv("REWIND_ISA");
+    if (rw_cpu_isa() != RW_ISA_V4 || (requested && !strcmp(requested, "v4")) ||
+        !__builtin_cpu_supports("avx512bf16"))
+        return 0;
     if (rw_cpu_emulates_amx) return true; /* no permission is needed */
     return has_tiles_of_bf16() && !syscall(SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA);
 }

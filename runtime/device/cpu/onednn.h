@@ -114,14 +114,14 @@ rw_status rw_onednn_conv_run(struct rw_onednn_primitive *p, int thread, const vo
 /* Converts a dense weight [oc, c / groups, kh, kw] to the primitive's own layout, for forward and backward of data.
    Uses that many threads of the team, at most as many as it was prepared for; each has `each` bytes of the scratch
    memory. No other thread may use the primitive meanwhile. */
-rw_status rw_onednn_conv_turn_weight(struct rw_onednn_primitive *p, int threads, const void *from, void *to,
-                                     char *scratch, size_t each);
+rw_status rw_onednn_conv_reorder_weight(struct rw_onednn_primitive *p, int threads, const void *from, void *to,
+                                        char *scratch, size_t each);
 
 /* Converts a weight's gradient, float32, from that layout: all of it, or the i-th group of needs.filters filters. */
-rw_status rw_onednn_conv_turn_gradient(struct rw_onednn_primitive *p, int thread, const void *from, void *to,
-                                       void *scratch);
-rw_status rw_onednn_conv_turn_filters(struct rw_onednn_primitive *p, int thread, int64_t i, const void *from, void *to,
-                                      void *scratch);
+rw_status rw_onednn_conv_reorder_gradient(struct rw_onednn_primitive *p, int thread, const void *from, void *to,
+                                          void *scratch);
+rw_status rw_onednn_conv_reorder_filters(struct rw_onednn_primitive *p, int thread, int64_t i, const void *from,
+                                         void *to, void *scratch);
 
 /* The number of signatures in the table, and the bytes of their primitives, or what they would take if none is made. An
    upper bound, because oneDNN does not report it. */

@@ -61,44 +61,44 @@ static int64_t few_filters(const struct rw_conv_signature *s)
 }
 
 /* Describes what is converted at a time: a few filters, or all if the layout does not allow that. */
-static dnnl_status_t describe_turned(struct rw_onednn_primitive *p)
+static dnnl_status_t describe_reordered(struct rw_onednn_primitive *p)
 {
     const struct rw_conv_signature *const s = &p->signature.of.conv;
     const int64_t few = few_filters(s);
     const dnnl_dims_t extent = { few, s->c, s->kh, s->kw }, first = { 0 }, next = { few };
     const dnnl_data_type_t type = s->kind == RW_ONEDNN_BACKWARD_WEIGHT ? dnnl_f32 : rw_onednn_type_of(s->dtype);
-    dnnl_memory_desc_t turned, second;
-    p->operand[TURNED] = p->operand[SECOND];
+    dnnl_memory_desc_t reordered, second;
+    p->operand[REORDERED] = p->operand[SECOND];
     p->filters = s->oc;
     if (s->groups > 1 || s->oc <= few || s->oc % few) return dnnl_success;
-    if (dnnl_memory_desc_init_submemory(&turned, &p->operand[SECOND], extent, first)) return dnnl_success;
+    if (dnnl_memory_desc_init_submemory(&reordered, &p->operand[SECOND], extent, first)) return dnnl_success;
     if (dnnl_memory_desc_init_submemory(&second, &p->operand[SECOND], extent, next)) return dnnl_success;
-    p->operand[TURNED] = turned;
+    p->operand[REORDERED] = reordered;
     p->filters = few;
     p->step = second.offset0;
     return dnnl_memory_desc_init_by_tag(&p->operand[PLAIN], 4, extent, type, dnnl_oihw);
 }
 
 /* Describes the conversion between the dense weight and the primitive's own. */
-static dnnl_status_t describe_turn(const struct rw_onednn_primitive *p, dnnl_primitive_attr_t attr,
-                                   dnnl_primitive_desc_t *ret)
+static dnnl_status_t describe_reorder(const struct rw_onednn_primitive *p, dnnl_primitive_attr_t attr,
+                                      dnnl_primitive_desc_t *ret)
 {
     const bool out = p->signature.of.conv.kind == RW_ONEDNN_BACKWARD_WEIGHT;
-    const dnnl_memory_desc_t *const from = &p->operand[out ? TURNED : PLAIN], *const to = &p->operand[out ? PLAIN
-                                                                                                         : TURNED];
+    const dnnl_memory_desc_t *const from = &p->operand[out ? REORDERED : PLAIN], *const to = &p->operand[out ? PLAIN
+                                                                                                         : REORDERED];
     return dnnl_reorder_primitive_desc_create(ret, from, p->engine, to, p->engine, attr);
 }
 
 /* Makes the conversion. It shares the scratch memory of the primitive. */
-static dnnl_status_t make_turn(struct rw_onednn_primitive *p, dnnl_primitive_attr_t attr)
+static dnnl_status_t make_reorder(struct rw_onednn_primitive *p, dnnl_primitive_attr_t attr)
 {
     dnnl_primitive_desc_t pd = NULL;
-    dnnl_status_t status = describe_turn(p, attr, &pd);
+    dnnl_status_t status = describe_reorder(p, attr, &pd);
     if (!status) {
         const dnnl_memory_desc_t *const scratch = dnnl_primitive_desc_query_md(pd, dnnl_query_scratchpad_md, 0);
         if (dnnl_memory_desc_get_size(scratch) > dnnl_memory_desc_get_size(&p->operand[SCRATCH]))
             p->operand[SCRATCH] = *scratch;
-        status = rw_onednn_make(p, pd, &p->turn);
+        status = rw_onednn_make(p, pd, &p->reorder);
     }
     if (pd) dnnl_primitive_desc_destroy(pd);
     return status;
@@ -133,9 +133,9 @@ static dnnl_status_t make_conv(struct rw_onednn_primitive *p, dnnl_primitive_att
         const bool out = s->kind == RW_ONEDNN_BACKWARD_WEIGHT;
         p->operand[SECOND] = *dnnl_primitive_desc_query_md(pd, out ? dnnl_query_diff_weights_md : dnnl_query_weights_md,
                                                            0);
-        status = describe_turned(p);
+        status = describe_reordered(p);
         p->of_pairs = !out && rw_onednn_is_of_pairs(&p->operand[SECOND]);
-        if (!status && !p->of_pairs) status = make_turn(p, attr);
+        if (!status && !p->of_pairs) status = make_reorder(p, attr);
     }
     if (pd) dnnl_primitive_desc_destroy(pd);
     return status;
@@ -183,7 +183,8 @@ size_t rw_onednn_conv_bytes(const struct rw_conv_signature *s)
 static size_t amx_bytes(const struct rw_conv_signature *s)
 {
     const bool is_gradient = s->kind == RW_ONEDNN_BACKWARD_WEIGHT;
-    if (!rw_onednn_takes_amx() || s->dtype != RW_BF16 || s->kind == RW_ONEDNN_BACKWARD_DATA || excludes_amx(s)) return 0;
+    const bool is_small = s->dtype != RW_BF16 || s->kind == RW_ONEDNN_BACKWARD_DATA;
+    if (!rw_onednn_takes_amx() || is_small || excludes_amx(s)) return 0;
     const double forward = 2.0 * (1 << 20) + (double)(s->kh * s->kw + 1) * (double)s->ow * 10240;
     const double bytes = is_gradient ? (double)CONV_BYTES + (double)(s->kw * s->ow) * 768 : forward;
     return bytes < (double)AMX_BYTES_MAX ? (size_t)bytes : AMX_BYTES_MAX;
@@ -277,18 +278,18 @@ rw_status rw_onednn_conv_run(struct rw_onednn_primitive *p, int thread, const vo
 }
 
 /* Converts p->filters filters of a weight. */
-static rw_status turn(struct rw_onednn_primitive *p, int thread, const void *from, void *to, void *scratch)
+static rw_status reorder(struct rw_onednn_primitive *p, int thread, const void *from, void *to, void *scratch)
 {
     dnnl_memory_t *const of = p->slots[thread].of;
     const bool out = p->signature.of.conv.kind == RW_ONEDNN_BACKWARD_WEIGHT;
-    dnnl_memory_t const source = of[out ? TURNED : PLAIN], target = of[out ? PLAIN : TURNED];
+    dnnl_memory_t const source = of[out ? REORDERED : PLAIN], target = of[out ? PLAIN : REORDERED];
     dnnl_status_t status = rw_onednn_point(source, from);
     if (!status) status = rw_onednn_point(target, to);
     if (!status) status = rw_onednn_point(of[SCRATCH], scratch);
     if (status) return rw_onednn_status_of(status);
     const dnnl_exec_arg_t args[] = { { DNNL_ARG_FROM, source }, { DNNL_ARG_TO, target },
                                      { DNNL_ARG_SCRATCHPAD, of[SCRATCH] } };
-    return rw_onednn_execute(p, p->turn, thread, args, 3);
+    return rw_onednn_execute(p, p->reorder, thread, args, 3);
 }
 
 /* Bytes of an element of the weight. */
@@ -303,24 +304,24 @@ static int64_t dense_bytes(const struct rw_conv_signature *s, int64_t filters)
     return filters * (s->c / s->groups) * s->kh * s->kw * size_of(s);
 }
 
-rw_status rw_onednn_conv_turn_filters(struct rw_onednn_primitive *p, int thread, int64_t i, const void *from, void *to,
-                                      void *scratch)
+rw_status rw_onednn_conv_reorder_filters(struct rw_onednn_primitive *p, int thread, int64_t i, const void *from,
+                                         void *to, void *scratch)
 {
-    return turn(p, thread, (const float *)from + i * p->step, to, scratch);
+    return reorder(p, thread, (const float *)from + i * p->step, to, scratch);
 }
 
-rw_status rw_onednn_conv_turn_gradient(struct rw_onednn_primitive *p, int thread, const void *from, void *to,
-                                       void *scratch)
+rw_status rw_onednn_conv_reorder_gradient(struct rw_onednn_primitive *p, int thread, const void *from, void *to,
+                                          void *scratch)
 {
     const struct rw_conv_signature *const s = &p->signature.of.conv;
     const int64_t dense = dense_bytes(s, p->filters);
     for (int64_t i = 0; i < s->oc / p->filters; i++)
-        RW_ONEDNN_TRY(rw_onednn_conv_turn_filters(p, thread, i, from, (char *)to + i * dense, scratch));
+        RW_ONEDNN_TRY(rw_onednn_conv_reorder_filters(p, thread, i, from, (char *)to + i * dense, scratch));
     return RW_OK;
 }
 
 /* Conversion of a weight by several threads, some filters at a time. */
-struct turning {
+struct reordering {
     struct rw_onednn_primitive *p;
     const char *from;
     char *to, *scratch;
@@ -328,25 +329,25 @@ struct turning {
     int failed;
 };
 
-static void turn_some(void *of, int thread, int threads)
+static void reorder_some(void *of, int thread, int threads)
 {
-    struct turning *const t = of;
+    struct reordering *const t = of;
     const struct rw_conv_signature *const s = &t->p->signature.of.conv;
     const int64_t dense = dense_bytes(s, t->p->filters), step = t->p->step * size_of(s);
     const int64_t n = s->oc / t->p->filters, end = rw_team_first(n, thread + 1, threads);
     for (int64_t i = rw_team_first(n, thread, threads); i < end; i++) {
-        const rw_status status = turn(t->p, thread, t->from + i * dense, t->to + i * step,
-                                      t->scratch + (size_t)thread * t->each);
+        const rw_status status = reorder(t->p, thread, t->from + i * dense, t->to + i * step,
+                                         t->scratch + (size_t)thread * t->each);
         if (status) __atomic_store_n(&t->failed, (int)status, __ATOMIC_RELAXED);
     }
 }
 
-rw_status rw_onednn_conv_turn_weight(struct rw_onednn_primitive *p, int threads, const void *from, void *to,
-                                     char *scratch, size_t each)
+rw_status rw_onednn_conv_reorder_weight(struct rw_onednn_primitive *p, int threads, const void *from, void *to,
+                                        char *scratch, size_t each)
 {
-    struct turning t = { p, from, to, scratch, each, RW_OK };
+    struct reordering t = { p, from, to, scratch, each, RW_OK };
     const int64_t n = p->signature.of.conv.oc / p->filters;
     if (p->of_pairs) rw_onednn_copy_pairs(&p->operand[SECOND], from, threads, to);
-    else rw_team_run(threads < n ? threads : (int)n, turn_some, &t);
+    else rw_team_run(threads < n ? threads : (int)n, reorder_some, &t);
     return (rw_status)t.failed;
 }

@@ -110,7 +110,7 @@ static void primitive_free(struct rw_onednn_primitive *p)
     if (!p) return;
     for (size_t i = 0; i < p->n_slots; i++) slot_finish(&p->slots[i]);
     if (p->primitive) dnnl_primitive_destroy(p->primitive);
-    if (p->turn) dnnl_primitive_destroy(p->turn);
+    if (p->reorder) dnnl_primitive_destroy(p->reorder);
     rw_free(p->slots);
     rw_free(p);
 }

@@ -16,7 +16,7 @@
     } while (0)
 
 /* Operands of a primitive. Memory objects contain the address of their data, so every thread has its own. */
-enum { FIRST, SECOND, BIAS, RESULT, SCRATCH, PLAIN, TURNED, OPERANDS };
+enum { FIRST, SECOND, BIAS, RESULT, SCRATCH, PLAIN, REORDERED, OPERANDS };
 
 struct rw_onednn_slot {
     dnnl_memory_t of[OPERANDS];
@@ -53,10 +53,10 @@ struct rw_onednn_primitive {
     size_t bytes;     /* that the library uses for it */
     size_t threads;   /* that it was prepared for */
     dnnl_primitive_t primitive;
-    bool of_pairs;         /* of a convolution: rw_onednn_copy_pairs() converts its weight; otherwise */
-    dnnl_primitive_t turn; /* converts some filters of it from or to dense ones */
-    int64_t filters;       /* that are converted at a time, all or a few, */
-    int64_t step;          /* and the elements of the layout from one group to the next */
+    bool of_pairs;            /* of a convolution: rw_onednn_copy_pairs() converts its weight; otherwise */
+    dnnl_primitive_t reorder; /* converts some filters of it from or to dense ones */
+    int64_t filters;          /* that are converted at a time, all or a few, */
+    int64_t step;             /* and the elements of the layout from one group to the next */
     /* Operands: a, b, bias, c of a product; image, weight in the primitive's layout, bias, result of a convolution.
        Then scratch memory, the dense weight and the converted one, or the parts of them that are converted at a
        time. */

@@ -297,16 +297,16 @@ static bool has_one_order(const struct rw_blaslt *lt, const cublasLtMatmulAlgo_t
 }
 
 /* Takes the first of the heuristic's algorithms with one order of summation. */
-static rw_status ask(struct rw_blaslt *lt, struct entry *e, cublasLtMatmulPreference_t pref)
+static rw_status query_algorithms(struct rw_blaslt *lt, struct entry *e, cublasLtMatmulPreference_t pref)
 {
     cublasLtMatmulHeuristicResult_t found[CHOICES];
     int n = 0;
     const rw_status status = set_preference(lt, pref, &e->product);
     if (status) return status;
-    const cublasStatus_t asked =
+    const cublasStatus_t result =
         lt->api.MatmulAlgoGetHeuristic(lt->handle, e->desc, e->b, e->a, e->c, e->c, pref, CHOICES, found, &n);
-    if (asked == CUBLAS_STATUS_NOT_SUPPORTED || asked == CUBLAS_STATUS_INVALID_VALUE) return RW_OK;
-    if (asked) return failed(lt, asked, "cublasLtMatmulAlgoGetHeuristic");
+    if (result == CUBLAS_STATUS_NOT_SUPPORTED || result == CUBLAS_STATUS_INVALID_VALUE) return RW_OK;
+    if (result) return failed(lt, result, "cublasLtMatmulAlgoGetHeuristic");
     for (int i = 0; i < n && !e->has; i++) {
         if (found[i].state != CUBLAS_STATUS_SUCCESS || !has_one_order(lt, &found[i].algo)) continue;
         e->has = true;
@@ -322,7 +322,7 @@ static rw_status choose(struct rw_blaslt *lt, struct entry *e)
     rw_status status = make_descriptors(lt, e);
     if (status) return status;
     TRY(MatmulPreferenceCreate(&pref));
-    status = ask(lt, e, pref);
+    status = query_algorithms(lt, e, pref);
     lt->api.MatmulPreferenceDestroy(pref);
     return status;
 }

@@ -31,8 +31,8 @@
 static rw_status check_driver(struct rw_cuda *cuda)
 {
     int driver = 0, devices = 0;
-    const cudaError_t asked = cudaDriverGetVersion(&driver);
-    if (asked || driver == 0) {
+    const cudaError_t queried = cudaDriverGetVersion(&driver);
+    if (queried || driver == 0) {
         cudaGetLastError();
         return rw_cuda_fail(cuda, RW_ERR_UNSUPPORTED, "no CUDA driver on this machine");
     }

@@ -199,10 +199,10 @@ static bool enter(const struct job *j)
 {
     struct rw_cuda_files *const f = j->files;
     pthread_mutex_lock(&f->mutex);
-    const bool goes_on = !f->status && j->file;
-    f->inside += goes_on;
+    const bool continues = !f->status && j->file;
+    f->inside += continues;
     pthread_mutex_unlock(&f->mutex);
-    return goes_on;
+    return continues;
 }
 
 static void leave(struct rw_cuda_files *f)

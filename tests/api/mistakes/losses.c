@@ -19,7 +19,7 @@ static void options(struct trial *m, struct world *w)
     TENSOR("cross_entropy_with", RW_ERR_ARGUMENT, rw_cross_entropy_with(t, w->p, w->index, w->dead, NULL));
     TENSOR("cross_entropy_with", RW_ERR_SHAPE, rw_cross_entropy_with(t, w->p, w->index, w->four, NULL));
     TENSOR("cross_entropy_with", RW_ERR_SHAPE, rw_cross_entropy_with(t, w->p, w->index, w->y, NULL));
-    TENSOR("cross_entropy_with", RW_ERR_SHAPE, rw_cross_entropy_with(t, w->turned, w->index, RW_NONE, NULL));
+    TENSOR("cross_entropy_with", RW_ERR_SHAPE, rw_cross_entropy_with(t, w->transposed, w->index, RW_NONE, NULL));
     TENSOR("cross_entropy_with", RW_ERR_SHAPE, rw_cross_entropy_with(t, w->p, w->four, RW_NONE, NULL));
     TENSOR("cross_entropy_with", RW_ERR_DTYPE, rw_cross_entropy_with(t, w->index, w->index, RW_NONE, NULL));
     TENSOR("cross_entropy_with", RW_ERR_ARGUMENT,
@@ -36,7 +36,7 @@ static void options(struct trial *m, struct world *w)
     TENSOR("linear_cross_entropy", RW_ERR_ARGUMENT, rw_linear_cross_entropy(t, w->x, NULL, w->index, NULL));
     TENSOR("linear_cross_entropy", RW_ERR_ARGUMENT, rw_linear_cross_entropy(t, w->x, w->w, NULL, NULL));
     TENSOR("linear_cross_entropy", RW_ERR_ARGUMENT, rw_linear_cross_entropy(t, w->x, w->w, w->gone, NULL));
-    TENSOR("linear_cross_entropy", RW_ERR_SHAPE, rw_linear_cross_entropy(t, w->turned, w->w, w->index, NULL));
+    TENSOR("linear_cross_entropy", RW_ERR_SHAPE, rw_linear_cross_entropy(t, w->transposed, w->w, w->index, NULL));
     TENSOR("linear_cross_entropy", RW_ERR_SHAPE, rw_linear_cross_entropy(t, w->x, w->vector, w->index, NULL));
     TENSOR("linear_cross_entropy", RW_ERR_SHAPE, rw_linear_cross_entropy(t, w->x, w->empty, w->index, NULL));
     TENSOR("linear_cross_entropy", RW_ERR_DTYPE, rw_linear_cross_entropy(t, w->x, w->half, w->index, NULL));
@@ -49,7 +49,7 @@ static void options(struct trial *m, struct world *w)
     TENSOR("nll_loss", RW_ERR_ARGUMENT, rw_nll_loss(t, NULL, w->index, RW_NONE, NULL));
     TENSOR("nll_loss", RW_ERR_ARGUMENT, rw_nll_loss(t, w->x, w->index, w->dead, NULL));
     TENSOR("nll_loss", RW_ERR_SHAPE, rw_nll_loss(t, w->scalar, w->index, RW_NONE, NULL));
-    TENSOR("nll_loss", RW_ERR_SHAPE, rw_nll_loss(t, w->turned, w->index, RW_NONE, NULL));
+    TENSOR("nll_loss", RW_ERR_SHAPE, rw_nll_loss(t, w->transposed, w->index, RW_NONE, NULL));
     TENSOR("nll_loss", RW_ERR_SHAPE, rw_nll_loss(t, w->x, w->index, w->four, NULL));
     TENSOR_OF("nll_loss", RW_ERR_DTYPE, row = rw_slice(t, w->four, 0, 0, 2), rw_nll_loss(t, w->x, row, RW_NONE, NULL));
     TENSOR("nll_loss", RW_ERR_ARGUMENT, rw_nll_loss(t, w->x, w->index, RW_NONE, WITH(.label_smoothing = 0.1)));
@@ -104,7 +104,7 @@ static void own_gradients(struct trial *m, struct world *w)
     TENSOR("rw_detach", RW_ERR_ARGUMENT, rw_detach(t, w->foreign));
     TENSOR("rw_straight_through", RW_ERR_ARGUMENT, rw_straight_through(t, NULL, w->x));
     TENSOR("rw_straight_through", RW_ERR_ARGUMENT, rw_straight_through(t, w->x, NULL));
-    TENSOR("rw_straight_through", RW_ERR_SHAPE, rw_straight_through(t, w->x, w->turned));
+    TENSOR("rw_straight_through", RW_ERR_SHAPE, rw_straight_through(t, w->x, w->transposed));
     TENSOR("rw_straight_through", RW_ERR_DTYPE, rw_straight_through(t, w->x, w->wide));
     TENSOR("rw_straight_through", RW_ERR_DTYPE, rw_straight_through(t, w->index, w->index));
     TENSOR("rw_custom_grad", RW_ERR_ARGUMENT, rw_custom_grad(t, NULL, &w->x, 1, none, NULL, 0));
@@ -141,15 +141,15 @@ void mistakes_with_losses(struct trial *m, struct world *w)
               rw_read(t, many, w->out, 24) ? rw_error_status(w->ctx) : RW_OK);
     TENSOR("rw_cross_entropy", RW_ERR_ARGUMENT, rw_cross_entropy(t, NULL, w->index));
     TENSOR("rw_cross_entropy", RW_ERR_ARGUMENT, rw_cross_entropy(t, w->p, NULL));
-    TENSOR("rw_cross_entropy", RW_ERR_SHAPE, rw_cross_entropy(t, w->turned, w->index));
+    TENSOR("rw_cross_entropy", RW_ERR_SHAPE, rw_cross_entropy(t, w->transposed, w->index));
     TENSOR("rw_cross_entropy", RW_ERR_DTYPE, rw_cross_entropy(t, w->p, w->four));
     TENSOR("rw_cross_entropy", RW_ERR_SHAPE, rw_cross_entropy(t, w->scalar, w->index));
-    TENSOR("cross_entropy", RW_ERR_ARGUMENT, rw_cross_entropy_ignore(t, w->dead, w->index, 0));
-    TENSOR("cross_entropy", RW_ERR_ARGUMENT, rw_cross_entropy_ignore(t, w->p, NULL, 0));
+    TENSOR("cross_entropy", RW_ERR_ARGUMENT, rw_cross_entropy(t, w->dead, w->index));
+    TENSOR("cross_entropy", RW_ERR_ARGUMENT, rw_cross_entropy(t, w->p, NULL));
     TENSOR("rw_mse_loss", RW_ERR_ARGUMENT, rw_mse_loss(t, NULL, w->x));
     TENSOR("rw_mse_loss", RW_ERR_ARGUMENT, rw_mse_loss(t, w->x, NULL));
     TENSOR("rw_mse_loss", RW_ERR_ARGUMENT, rw_mse_loss(t, w->x, RW_NONE));
-    TENSOR("rw_mse_loss", RW_ERR_SHAPE, rw_mse_loss(t, w->turned, w->four));
+    TENSOR("rw_mse_loss", RW_ERR_SHAPE, rw_mse_loss(t, w->transposed, w->four));
     TENSOR("rw_mse_loss", RW_ERR_DTYPE, rw_mse_loss(t, w->x, w->half));
     TENSOR("rw_mse_loss", RW_ERR_ARGUMENT, rw_mse_loss(t, w->dead, w->four));
     options(m, w);

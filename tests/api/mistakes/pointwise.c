@@ -54,12 +54,12 @@ static void dropout(struct trial *m, struct world *w)
     TENSOR("rw_dropout", RW_ERR_ARGUMENT, rw_dropout(t, NULL, 0));
     TENSOR("rw_dropout", RW_ERR_ARGUMENT, rw_dropout(t, w->dead, 0));
     TENSOR("rw_dropout", RW_ERR_ARGUMENT, rw_dropout(t, w->p, 1));
-    TENSOR("rw_dropout", RW_ERR_ARGUMENT, rw_dropout(t, w->turned, -0.5f));
+    TENSOR("rw_dropout", RW_ERR_ARGUMENT, rw_dropout(t, w->transposed, -0.5f));
     TENSOR("rw_dropout", RW_ERR_ARGUMENT, rw_dropout(t, w->p, NAN));
     TENSOR("rw_dropout", RW_ERR_ARGUMENT, rw_dropout(t, w->p, INFINITY));
     TENSOR("rw_dropout_add", RW_ERR_ARGUMENT, rw_dropout_add(t, NULL, w->x, 0.5f));
     TENSOR("rw_dropout_add", RW_ERR_ARGUMENT, rw_dropout_add(t, w->x, NULL, 0.5f));
-    TENSOR("rw_dropout_add", RW_ERR_SHAPE, rw_dropout_add(t, w->turned, w->p, 0.5f));
+    TENSOR("rw_dropout_add", RW_ERR_SHAPE, rw_dropout_add(t, w->transposed, w->p, 0.5f));
     TENSOR("rw_dropout_add", RW_ERR_ARGUMENT, rw_dropout_add(t, w->x, w->p, 2));
     TENSOR("rw_dropout_add", RW_ERR_ARGUMENT, rw_dropout_add(t, w->x, w->p, NAN));
     TENSOR("rw_rand", RW_ERR_SHAPE, rw_rand(t, RW_F32, RW_SHAPE(-1)));

@@ -25,7 +25,7 @@ static void products(struct trial *m, struct world *w)
     TENSOR("rw_linear", RW_ERR_ARGUMENT, rw_linear(t, NULL, w->w, RW_NONE));
     TENSOR("rw_linear", RW_ERR_ARGUMENT, rw_linear(t, w->x, RW_NONE, RW_NONE));
     TENSOR("rw_linear", RW_ERR_ARGUMENT, rw_linear(NULL, w->x, w->w, RW_NONE));
-    TENSOR("rw_linear", RW_ERR_SHAPE, rw_linear(t, w->turned, w->w, w->bias));
+    TENSOR("rw_linear", RW_ERR_SHAPE, rw_linear(t, w->transposed, w->w, w->bias));
     TENSOR("rw_linear", RW_ERR_SHAPE, rw_linear(t, w->x, w->w, w->four));
     TENSOR("rw_linear", RW_ERR_DTYPE, rw_linear(t, w->wide, w->w, RW_NONE));
     TENSOR_OF("rw_linear", RW_ERR_SHAPE,
@@ -33,20 +33,20 @@ static void products(struct trial *m, struct world *w)
                flat = rw_broadcast_to(t, w->scalar, RW_SHAPE(HUGE_EXTENT, 3))),
               rw_linear(t, tall, flat, RW_NONE));
     TENSOR("rw_linear_gelu", RW_ERR_ARGUMENT, rw_linear_gelu(t, w->x, w->w, NULL));
-    TENSOR("rw_linear_gelu", RW_ERR_SHAPE, rw_linear_gelu(t, w->turned, w->w, RW_NONE));
+    TENSOR("rw_linear_gelu", RW_ERR_SHAPE, rw_linear_gelu(t, w->transposed, w->w, RW_NONE));
     TENSOR("rw_linear_add", RW_ERR_ARGUMENT, rw_linear_add(t, w->x, w->w, RW_NONE, NULL));
     TENSOR("rw_linear_add", RW_ERR_ARGUMENT, rw_linear_add(t, w->x, w->w, NULL, w->x));
-    TENSOR("rw_linear_add", RW_ERR_SHAPE, rw_linear_add(t, w->x, w->w, RW_NONE, w->turned));
+    TENSOR("rw_linear_add", RW_ERR_SHAPE, rw_linear_add(t, w->x, w->w, RW_NONE, w->transposed));
     TENSOR("rw_layernorm", RW_ERR_ARGUMENT, rw_layernorm(t, w->x, w->vector, NULL, 1e-5f));
     TENSOR("rw_layernorm", RW_ERR_ARGUMENT, rw_layernorm(t, w->x, NULL, RW_NONE, 1e-5f));
-    TENSOR("rw_layernorm", RW_ERR_SHAPE, rw_layernorm(t, w->turned, w->vector, RW_NONE, 1e-5f));
+    TENSOR("rw_layernorm", RW_ERR_SHAPE, rw_layernorm(t, w->transposed, w->vector, RW_NONE, 1e-5f));
     TENSOR("rw_layernorm", RW_ERR_ARGUMENT, rw_layernorm(t, w->x, w->vector, RW_NONE, NAN));
     TENSOR("rw_layernorm", RW_ERR_ARGUMENT, rw_layernorm(t, w->x, w->vector, RW_NONE, -1));
     TENSOR("rw_layernorm", RW_ERR_SHAPE, rw_layernorm(t, w->scalar, w->vector, RW_NONE, 1e-5f));
     TENSOR("rw_rmsnorm", RW_ERR_ARGUMENT, rw_rmsnorm(t, NULL, w->vector, 1e-5f));
     TENSOR("rw_rmsnorm", RW_ERR_ARGUMENT, rw_rmsnorm(t, w->x, NULL, 1e-5f));
-    TENSOR("rw_rmsnorm", RW_ERR_ARGUMENT, rw_rmsnorm(t, w->turned, w->vector, INFINITY));
-    TENSOR("rw_rmsnorm", RW_ERR_SHAPE, rw_rmsnorm(t, w->turned, w->vector, 1e-5f));
+    TENSOR("rw_rmsnorm", RW_ERR_ARGUMENT, rw_rmsnorm(t, w->transposed, w->vector, INFINITY));
+    TENSOR("rw_rmsnorm", RW_ERR_SHAPE, rw_rmsnorm(t, w->transposed, w->vector, 1e-5f));
 }
 
 /* w->x is [2, 3] of float32, w->index [2] of int32: routes with no rows. */
@@ -115,8 +115,7 @@ static void with_options(struct trial *m, struct world *w)
     rw_tape *const t = w->t;
     rw_tensor *const q = w->heads;
 #define WITH(status, ...)                                                                                              \
-    TENSOR("rw_attention_with", status, rw_attention_with(t, q, q, q, &(rw_attention_options){ __VA_ARGS__ }))
-    TENSOR("rw_attention_with", RW_ERR_ARGUMENT, rw_attention_with(t, NULL, q, q, NULL));
+    TENSOR("rw_attention", status, rw_attention(t, q, q, q, &(rw_attention_params){ __VA_ARGS__ }))
     TENSOR("rw_attention_lse", RW_ERR_ARGUMENT, rw_attention_lse(t, q, q, w->dead, NULL, &(rw_tensor *){ NULL }));
     WITH(RW_ERR_ARGUMENT, .window = -1);
     WITH(RW_ERR_ARGUMENT, .soft_cap = -2);
@@ -156,8 +155,8 @@ static void attention(struct trial *m, struct world *w)
     with_options(m, w);
     experts(m, w);
     structs_of_experts(m, w);
-    TENSOR("rw_rope_interleaved", RW_ERR_SHAPE, rw_rope_interleaved(t, w->x, RW_NONE, 10000));
-    TENSOR("rw_rope_interleaved", RW_ERR_ARGUMENT, rw_rope_interleaved(t, q, RW_NONE, 0));
+    TENSOR("rw_rope_with", RW_ERR_SHAPE, rw_rope_with(t, w->x, RW_NONE, &(rw_rope_params){ .interleaved = true }));
+    TENSOR("rw_rope_with", RW_ERR_ARGUMENT, rw_rope_with(t, q, RW_NONE, &(rw_rope_params){ .base = RW_ZERO }));
     TENSOR("rw_rope", RW_ERR_ARGUMENT, rw_rope(t, q, NULL, 10000));
     TENSOR("rw_rope", RW_ERR_ARGUMENT, rw_rope(t, NULL, RW_NONE, 10000));
     TENSOR("rw_rope", RW_ERR_ARGUMENT, rw_rope(t, q, RW_NONE, 0));
@@ -169,7 +168,7 @@ static void attention(struct trial *m, struct world *w)
     TENSOR("rw_rope", RW_ERR_SHAPE, rw_rope(t, w->p, RW_NONE, 10000));
     TENSOR("rw_causal_softmax", RW_ERR_ARGUMENT, rw_causal_softmax(t, NULL, 1));
     TENSOR("rw_causal_softmax", RW_ERR_SHAPE, rw_causal_softmax(t, w->four, 1));
-    TENSOR("rw_causal_softmax", RW_ERR_ARGUMENT, rw_causal_softmax(t, w->turned, NAN));
+    TENSOR("rw_causal_softmax", RW_ERR_ARGUMENT, rw_causal_softmax(t, w->transposed, NAN));
     TENSOR("rw_causal_softmax", RW_ERR_ARGUMENT, rw_causal_softmax(t, w->p, INFINITY));
 }
 

@@ -17,7 +17,7 @@ static void views(struct trial *m, struct world *w)
     TENSOR("rw_reshape", RW_ERR_ARGUMENT, rw_reshape(NULL, w->x, RW_SHAPE(6)));
     TENSOR("rw_reshape", RW_ERR_ARGUMENT, rw_reshape(t, w->dead, RW_SHAPE(6)));
     TENSOR("rw_reshape", RW_ERR_ARGUMENT, rw_reshape(t, RW_NONE, RW_SHAPE(6)));
-    TENSOR("rw_reshape", RW_ERR_SHAPE, rw_reshape(t, w->turned, RW_SHAPE(7)));
+    TENSOR("rw_reshape", RW_ERR_SHAPE, rw_reshape(t, w->transposed, RW_SHAPE(7)));
     TENSOR("rw_reshape", RW_ERR_SHAPE, rw_reshape(t, w->p, RW_SHAPE(-1, -1)));
     TENSOR("rw_reshape", RW_ERR_SHAPE, rw_reshape(t, w->x, RW_SHAPE(-2, -3)));
     TENSOR("rw_reshape", RW_ERR_SHAPE, rw_reshape(t, w->x, RANK(100)));
@@ -100,7 +100,7 @@ static void joints(struct trial *m, struct world *w)
     STATUS("rw_assign", RW_ERR_ARGUMENT, rw_assign(NULL, w->buffer, w->x));
     STATUS("rw_assign", RW_ERR_ARGUMENT, rw_assign(t, w->p, w->x));
     STATUS("rw_assign", RW_ERR_ARGUMENT, rw_assign(t, w->x, w->x));
-    STATUS("rw_assign", RW_ERR_SHAPE, rw_assign(t, w->buffer, w->turned));
+    STATUS("rw_assign", RW_ERR_SHAPE, rw_assign(t, w->buffer, w->transposed));
     STATUS("rw_assign", RW_ERR_DTYPE, rw_assign(t, w->buffer, w->half));
     STATUS("rw_assign", RW_ERR_ARGUMENT, rw_assign(t, w->buffer, w->dead));
     STATUS("rw_assign", RW_ERR_ARGUMENT, rw_assign(w->alien_t, w->buffer, w->alien));
@@ -109,8 +109,8 @@ static void joints(struct trial *m, struct world *w)
 #define REDUCTION(fn)                                                \
     TENSOR(#fn, RW_ERR_ARGUMENT, fn(t, NULL, RW_ALL_AXES, false));   \
     TENSOR(#fn, RW_ERR_SHAPE, fn(t, w->p, RW_AXES(2), false));       \
-    TENSOR(#fn, RW_ERR_SHAPE, fn(t, w->turned, RW_AXES(0, -2), true)); \
-    TENSOR(#fn, RW_ERR_SHAPE, fn(t, w->turned, RW_AXES(77), true))
+    TENSOR(#fn, RW_ERR_SHAPE, fn(t, w->transposed, RW_AXES(0, -2), true)); \
+    TENSOR(#fn, RW_ERR_SHAPE, fn(t, w->transposed, RW_AXES(77), true))
 
 /* Reductions of reductions.h with invalid axes. */
 static void more_reductions(struct trial *m, struct world *w)
@@ -159,18 +159,18 @@ static void reductions(struct trial *m, struct world *w)
     TENSOR("rw_sum", RW_ERR_SHAPE, rw_sum(t, w->x, RW_AXES(1, -1), false));
     TENSOR("rw_max", RW_ERR_SHAPE, rw_max(t, w->empty, RW_AXES(0), false));
     TENSOR("rw_sum_to", RW_ERR_ARGUMENT, rw_sum_to(t, NULL, RW_SHAPE(3)));
-    TENSOR("rw_sum_to", RW_ERR_SHAPE, rw_sum_to(t, w->turned, RW_SHAPE(4)));
+    TENSOR("rw_sum_to", RW_ERR_SHAPE, rw_sum_to(t, w->transposed, RW_SHAPE(4)));
     TENSOR("rw_sum_to", RW_ERR_SHAPE, rw_sum_to(t, w->x, RW_SHAPE(-1)));
     TENSOR("rw_sum_to", RW_ERR_SHAPE, rw_sum_to(t, w->x, RANK(100)));
     TENSOR("rw_sum_to", RW_ERR_SHAPE, rw_sum_to(t, w->x, RANK(-2)));
     TENSOR("rw_sum_to", RW_ERR_SHAPE, rw_sum_to(t, w->x, RANK(INT32_MIN)));
     TENSOR("rw_sum_to", RW_ERR_SHAPE, rw_sum_to(t, w->x, RW_SHAPE(HUGE_EXTENT, HUGE_EXTENT)));
     TENSOR("rw_softmax", RW_ERR_ARGUMENT, rw_softmax(t, NULL, 0));
-    TENSOR("rw_softmax", RW_ERR_SHAPE, rw_softmax(t, w->turned, 2));
+    TENSOR("rw_softmax", RW_ERR_SHAPE, rw_softmax(t, w->transposed, 2));
     TENSOR("rw_softmax", RW_ERR_SHAPE, rw_softmax(t, w->scalar, 0));
     TENSOR("rw_softmax", RW_ERR_SHAPE, rw_softmax(t, w->p, INT32_MIN));
     TENSOR("rw_log_softmax", RW_ERR_ARGUMENT, rw_log_softmax(t, NULL, 0));
-    TENSOR("rw_log_softmax", RW_ERR_SHAPE, rw_log_softmax(t, w->turned, -3));
+    TENSOR("rw_log_softmax", RW_ERR_SHAPE, rw_log_softmax(t, w->transposed, -3));
     TENSOR("rw_log_softmax", RW_ERR_DTYPE, rw_log_softmax(t, w->index, 0));
 }
 

@@ -155,35 +155,35 @@ static void graphs(struct trial *m, struct world *w)
 }
 
 /* The first error stays, whatever is called after it. */
-static rw_status behind(struct world *w, rw_status status)
+static rw_status after(struct world *w, rw_status status)
 {
     return status && strstr(rw_error_message(w->ctx), "matmul(") ? rw_error_status(w->ctx) : RW_OK;
 }
 
-#define BEHIND(call) STATUS_OF("rw_matmul", RW_ERR_SHAPE, rw_matmul(t, w->x, w->y), behind(w, call))
+#define AFTER(call) STATUS_OF("rw_matmul", RW_ERR_SHAPE, rw_matmul(t, w->x, w->y), after(w, call))
 
 /* Every call after an error keeps the first one. */
-static void behind_an_error(struct trial *m, struct world *w)
+static void after_an_error(struct trial *m, struct world *w)
 {
     rw_tape *const t = w->t;
     rw_tensor *x[] = { w->p }, *y[] = { w->loss };
     rw_graph **const graph = (rw_graph **)(void *)w->out;
-    BEHIND(rw_backward(t, w->loss));
-    BEHIND(rw_backward(t, NULL));
-    BEHIND(rw_backward_from(t, y, NULL, 1));
-    BEHIND(rw_forward(t, y, 1));
-    BEHIND(rw_eval(t, y, 1));
-    BEHIND(rw_read(t, w->v, w->out, 24));
-    BEHIND(isnan(rw_item(t, w->loss)) ? RW_ERR_SHAPE : RW_OK);
-    BEHIND(rw_grad(t, w->loss, x, 1, (rw_tensor **)(void *)w->out));
-    BEHIND(rw_graph_create(graph, t, w->loss, NULL));
-    BEHIND(rw_tape_cost(t, w->loss, (rw_cost *)(void *)w->out));
+    AFTER(rw_backward(t, w->loss));
+    AFTER(rw_backward(t, NULL));
+    AFTER(rw_backward_from(t, y, NULL, 1));
+    AFTER(rw_forward(t, y, 1));
+    AFTER(rw_eval(t, y, 1));
+    AFTER(rw_read(t, w->v, w->out, 24));
+    AFTER(isnan(rw_item(t, w->loss)) ? RW_ERR_SHAPE : RW_OK);
+    AFTER(rw_grad(t, w->loss, x, 1, (rw_tensor **)(void *)w->out));
+    AFTER(rw_graph_create(graph, t, w->loss, NULL));
+    AFTER(rw_tape_cost(t, w->loss, (rw_cost *)(void *)w->out));
     static rw_prediction prediction;
-    BEHIND(rw_tape_plan(t, w->loss, NULL, &prediction));
-    BEHIND(ckpt_verify(t, w->loss, (ckpt_report *)(void *)w->out));
-    BEHIND(ckpt_explain(t, stderr));
-    BEHIND(rw_add(t, NULL, w->x) ? RW_OK : RW_ERR_SHAPE);
-    BEHIND(rw_reshape(t, w->turned, RW_SHAPE(7)) ? RW_OK : RW_ERR_SHAPE);
+    AFTER(rw_tape_plan(t, w->loss, NULL, &prediction));
+    AFTER(ckpt_verify(t, w->loss, (ckpt_report *)(void *)w->out));
+    AFTER(ckpt_explain(t, stderr));
+    AFTER(rw_add(t, NULL, w->x) ? RW_OK : RW_ERR_SHAPE);
+    AFTER(rw_reshape(t, w->transposed, RW_SHAPE(7)) ? RW_OK : RW_ERR_SHAPE);
 }
 
 void mistakes_with_steps(struct trial *m, struct world *w)
@@ -191,5 +191,5 @@ void mistakes_with_steps(struct trial *m, struct world *w)
     backward(m, w);
     predictions(m, w);
     graphs(m, w);
-    behind_an_error(m, w);
+    after_an_error(m, w);
 }

@@ -16,7 +16,7 @@ struct world {
     rw_context *ctx, *alien_ctx;
     rw_tape *t, *other, *alien_t; /* other: of the same context */
     rw_tensor *x, *y;             /* inputs f32 [2, 3] */
-    rw_tensor *v, *turned;        /* outputs of ops: f32 [2, 3], and a view [3, 2] that is not dense */
+    rw_tensor *v, *transposed;        /* outputs of ops: f32 [2, 3], and a view [3, 2] that is not dense */
     rw_tensor *image;             /* f32 [1, 3, 2, 2], channels last */
     rw_tensor *four, *matrix, *cube, *heads; /* f32 [4], [3, 5], [2, 3, 4], [1, 2, 3, 4] */
     rw_tensor *wide, *half, *index, *scalar; /* f64 [2, 3], bf16 [2, 3], i32 [2], f32 [] */
@@ -76,7 +76,7 @@ void mistakes_with_pointwise_ops(struct trial *m, struct world *w);
 void mistakes_with_products(struct trial *m, struct world *w);
 void mistakes_with_shapes(struct trial *m, struct world *w);
 void mistakes_with_losses(struct trial *m, struct world *w);
-void mistakes_with_own_ops(struct trial *m, struct world *w);
+void mistakes_with_custom_ops(struct trial *m, struct world *w);
 void mistakes_with_tapes(struct trial *m, struct world *w);
 void mistakes_with_parameters(struct trial *m, struct world *w);
 void mistakes_with_contexts(struct trial *m, struct world *w);

@@ -57,7 +57,10 @@ static bool classes_record(rw_tape *t, rw_tensor **x, const struct def_trial *c,
                                        .z_loss = c->v[CE_Z] ? 0.125 : 0 };
     switch (c->v[CE_KIND]) {
     case PLAIN: y[0] = rw_cross_entropy(t, x[LOGITS], x[TARGET]); break;
-    case IGNORE: y[0] = rw_cross_entropy_ignore(t, x[LOGITS], x[TARGET], 1); break;
+    case IGNORE:
+        params.has_ignore_index = true, params.ignore_index = 1;
+        y[0] = rw_cross_entropy_with(t, x[LOGITS], x[TARGET], RW_NONE, &params);
+        break;
     case NLL: y[0] = rw_nll_loss(t, x[LOGITS], x[TARGET], x[CLASS_WEIGHT], &params); break;
     case LINEAR:
         params.chunk = chunks[c->v[CE_CHUNK]];

@@ -275,8 +275,8 @@ static bool embedding_make(struct def_trial *c)
 static bool embedding_record(rw_tape *t, rw_tensor **x, const struct def_trial *c, rw_tensor **y)
 {
     static const int64_t padding[] = { 0, 2, -1 }; /* values of the factor: none, 2, the last */
-    y[0] = c->v[TABLE_PADDING] ? rw_embedding_padded(t, x[0], x[1], padding[c->v[TABLE_PADDING]])
-                               : rw_embedding(t, x[0], x[1]);
+    const rw_embedding_params params = { .has_padding_index = true, .padding_index = padding[c->v[TABLE_PADDING]] };
+    y[0] = c->v[TABLE_PADDING] ? rw_embedding_with(t, x[0], x[1], &params) : rw_embedding(t, x[0], x[1]);
     return y[0];
 }
 
@@ -331,8 +331,8 @@ static bool bag_record(rw_tape *t, rw_tensor **x, const struct def_trial *c, rw_
                                              .weights = x[2],
                                              .offsets = x[3],
                                              .ends = c->v[BAG_OFFSETS] == 2,
-                                             .pads = c->v[BAG_PADS] > 0,
-                                             .padding = c->v[BAG_PADS] == 1 ? 2 : -1 };
+                                             .has_padding_index = c->v[BAG_PADS] > 0,
+                                             .padding_index = (const int64_t[]){ 0, 2, -1 }[c->v[BAG_PADS]] };
     y[0] = c->v[BAG_PLAIN] ? rw_embedding_bag(t, x[0], x[1], params.mode)
                            : rw_embedding_bag_with(t, x[0], x[1], &params);
     return y[0];

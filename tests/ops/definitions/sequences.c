@@ -93,17 +93,16 @@ static bool attention_record(rw_tape *t, rw_tensor **x, const struct def_trial *
     static const int64_t windows[] = { 0, 1, 2 };
     const double scale = c->v[AT_SCALE] ? 1.5 : 0;
     const rw_attention_params params = { .causal = c->v[AT_CAUSAL], .scale = scale };
-    const rw_attention_options options = { .causal = c->v[AT_CAUSAL],
-                                           .scale = scale,
-                                           .window = windows[c->v[AT_WINDOW]],
-                                           .soft_cap = c->v[AT_CAP] ? 0.75 : 0,
-                                           .slopes = x[SLOPES],
-                                           .mask = x[MASK],
-                                           .sinks = x[SINKS],
-                                           .documents = x[DOCUMENTS] };
-    y[0] = c->v[AT_KIND] == 0   ? rw_attention(t, x[Q], x[K], x[V], &params)
-           : c->v[AT_KIND] == 1 ? rw_attention_with(t, x[Q], x[K], x[V], &options)
-                                : rw_attention_lse(t, x[Q], x[K], x[V], &options, &y[1]);
+    const rw_attention_params options = { .causal = c->v[AT_CAUSAL],
+                                          .scale = scale,
+                                          .window = windows[c->v[AT_WINDOW]],
+                                          .soft_cap = c->v[AT_CAP] ? 0.75 : 0,
+                                          .slopes = x[SLOPES],
+                                          .mask = x[MASK],
+                                          .sinks = x[SINKS],
+                                          .documents = x[DOCUMENTS] };
+    y[0] = c->v[AT_KIND] == 2 ? rw_attention_lse(t, x[Q], x[K], x[V], &options, &y[1])
+                              : rw_attention(t, x[Q], x[K], x[V], c->v[AT_KIND] == 0 ? &params : &options);
     return y[0];
 }
 
@@ -223,12 +222,12 @@ static bool rope_make(struct def_trial *c)
 
 static bool rope_record(rw_tape *t, rw_tensor **x, const struct def_trial *c, rw_tensor **y)
 {
+    static const rw_rope_params pairs = { .base = 100, .interleaved = true };
     const rw_rope_params params = {
         .base = 100, .interleaved = c->v[RP_KIND] == 3, .frequencies = x[2], .scale = c->v[RP_SCALE] ? 1.25 : 0
     };
     y[0] = c->v[RP_KIND] == 0   ? rw_rope(t, x[0], x[1], 100)
-           : c->v[RP_KIND] == 1 ? rw_rope_interleaved(t, x[0], x[1], 100)
-                                : rw_rope_with(t, x[0], x[1], &params);
+                                : rw_rope_with(t, x[0], x[1], c->v[RP_KIND] == 1 ? &pairs : &params);
     return y[0];
 }
 

@@ -80,10 +80,10 @@ static rw_tensor *beside(rw_tape *t, rw_tensor *y, rw_tensor *lse)
     return rw_add(t, y, rw_cast(t, rw_reshape(t, lse, s), rw_tensor_dtype(y)));
 }
 
-rw_tensor *op_build_attention_with(rw_tape *t, rw_tensor **x, const struct op_case *c)
+rw_tensor *op_build_attention_options(rw_tape *t, rw_tensor **x, const struct op_case *c)
 {
-    rw_attention_options o = { .causal = c->causal, .scale = op_single(c->value), .dropout = op_single(c->dropout),
-                               .window = c->axis };
+    rw_attention_params o = { .causal = c->causal, .scale = op_single(c->value), .dropout = op_single(c->dropout),
+                              .window = c->axis };
     rw_tensor *lse;
     if (c->axes & WITH_CAP) o.soft_cap = SOFT_CAP;
     if (c->axes & WITH_SLOPES) o.slopes = slopes(t, c, sum_type(x[0]));
@@ -91,7 +91,7 @@ rw_tensor *op_build_attention_with(rw_tape *t, rw_tensor **x, const struct op_ca
     if (c->axes & WITH_MASK) o.mask = c->axes & WITH_WIDE_MASK ? rw_cast(t, x[3], sum_type(x[0])) : x[3];
     if (c->axes & WITH_SINKS) o.sinks = x[3];
     if (c->axes & WITH_TRUTHS) o.mask = truths(t, c);
-    if (!(c->axes & WITH_LSE)) return rw_attention_with(t, x[0], x[1], x[2], &o);
+    if (!(c->axes & WITH_LSE)) return rw_attention(t, x[0], x[1], x[2], &o);
     rw_tensor *const y = rw_attention_lse(t, x[0], x[1], x[2], &o, &lse);
     return beside(t, y, lse);
 }
@@ -207,7 +207,7 @@ static void sizes(rw_tape *t, const struct op_case *c, rw_tensor **x, rw_tensor 
 /* ---- counts ---- */
 
 /* tanh, its product and the slope; distances; the mask. For lse: a logarithm, and the sum over dv of its gradient. */
-void op_count_attention_with(struct op_case *c)
+void op_count_attention_options(struct op_case *c)
 {
     const rw_shape q = c->in[0].shape, last = c->in[3].shape;
     const int more = 2 * N_F + 10 + (c->axes & WITH_LSE ? N_F + 4 + (int)c->in[2].shape.dim[3] : 0);
@@ -304,11 +304,11 @@ static void add_options(void)
         { "lse with sinks", S(2, 2, 5, 8), S(2, 1, 7, 8), S(2, 1, 7, 4), S(2), WITH_LSE | WITH_SINKS | WITH_CAP, 3,
           true, 0.2, OP_MIDDLE },
         { "lse of width 64", S(1, 2, 17, 64), S(1, 1, 17, 64), S(1, 1, 17, 64), S(0), WITH_LSE, 0, true, 0.1, 0 },
-        { "slopes of nobody", S(1, 2, 0, 8), S(1, 2, 4, 8), S(1, 2, 4, 8), S(0), WITH_SLOPES, 0, false, 0, 0 },
+        { "slopes of no head", S(1, 2, 0, 8), S(1, 2, 4, 8), S(1, 2, 4, 8), S(0), WITH_SLOPES, 0, false, 0, 0 },
     };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         const bool four = all[i].bits & (WITH_MASK | WITH_SINKS);
-        struct op_case *const c = op_case_next(OP_ATTENTION, op_build_attention_with, sizes, four ? 4 : 3);
+        struct op_case *const c = op_case_next(OP_ATTENTION, op_build_attention_options, sizes, four ? 4 : 3);
         const rw_shape shapes[] = { all[i].q, all[i].k, all[i].v, all[i].more };
         for (int k = 0; k < c->n; k++) c->in[k].shape = shapes[k];
         for (int k = 0; k < 3; k++) c->in[k].layout = all[i].layout;
@@ -317,7 +317,7 @@ static void add_options(void)
         c->causal = all[i].causal;
         c->value = 0;
         c->dropout = all[i].dropout;
-        op_count_attention_with(c);
+        op_count_attention_options(c);
         c->large = false;
         c->tiled = all[i].q.dim[2] > 100;
         op_case_describe(c, "attention with %s", all[i].name);

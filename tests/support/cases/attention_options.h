@@ -15,9 +15,9 @@
 #define WITH_LSE 128u /* the log-sum-exp is added to the result */
 #define WITH_TRUTHS 256u /* a boolean mask [batch, 1, seq, kv_seq], in which a row has no keys */
 
-rw_tensor *op_build_attention_with(rw_tape *t, rw_tensor **x, const struct op_case *c);
+rw_tensor *op_build_attention_options(rw_tape *t, rw_tensor **x, const struct op_case *c);
 rw_tensor *op_build_attention_merge(rw_tape *t, rw_tensor **x, const struct op_case *c);
-void op_count_attention_with(struct op_case *c);
+void op_count_attention_options(struct op_case *c);
 void op_count_attention_merge(struct op_case *c);
 
 #endif

@@ -21,12 +21,12 @@ void op_cases_tables(void)
                          (long long)rw_shape_numel(c->shape));
     }
     for (size_t i = 0; i < 6; i++) {
-        struct op_case *const c = op_case_next(OP_TABLES, op_build_embedding_padded, OP_TERMS, 1);
+        struct op_case *const c = op_case_next(OP_TABLES, op_build_embedding_with, OP_TERMS, 1);
         c->in[0].shape = tables[i][0];
         c->shape = tables[i][1];
         c->axis = i % 2 ? -1 : 0;
         op_count_embedding(c);
-        op_case_describe(c, "embedding_padded of %lld", (long long)rw_shape_numel(c->shape));
+        op_case_describe(c, "embedding_with a padding row of %lld", (long long)rw_shape_numel(c->shape));
     }
     const struct {
         struct op_operand x;

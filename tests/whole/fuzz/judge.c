@@ -1,7 +1,7 @@
 /* Runs programs in child processes and compares the results. */
 #include "whole/fuzz/judge.h"
 #include "whole/fuzz/generate.h"
-#include "whole/fuzz/own.h"
+#include "whole/fuzz/custom_ops.h"
 #include "support/support.h"
 
 #include <signal.h>

@@ -42,8 +42,8 @@ static rw_cross_entropy_params params_of(const struct fz_statement *s)
 static rw_cross_entropy_params params_of_classes(const struct fz_statement *s)
 {
     rw_cross_entropy_params p = params_of(s);
-    p.ignores = true;
-    p.ignored = (int32_t)s->k[1];
+    p.has_ignore_index = true;
+    p.ignore_index = (int32_t)s->k[1];
     return p;
 }
 
@@ -190,7 +190,7 @@ static void record_linear(struct fz_call *c)
 
 #define WEIGHTS(i) "rw_add_scalar(t, rw_abs(t, $" #i "), 0.5)"
 #define OPTIONS ".reduction = (rw_reduction)%0, .label_smoothing = ~, .z_loss = %2 / 64.0"
-#define OF_CLASSES OPTIONS ", .ignores = true, .ignored = %1"
+#define OF_CLASSES OPTIONS ", .has_ignore_index = true, .ignore_index = %1"
 #define WITH(weight, options) \
     "rw_cross_entropy_with(t, $0, $1, " weight ", &(rw_cross_entropy_params){ " options " })"
 #define LINEAR(options) "rw_linear_cross_entropy(t, $0, $1, $2, &(rw_cross_entropy_params){ " options " })"

@@ -341,8 +341,9 @@ static bool resolve_cross_entropy(const struct fz_program *p, struct fz_statemen
 
 static void record_cross_entropy(struct fz_call *c)
 {
+    const rw_cross_entropy_params params = { .has_ignore_index = true, .ignore_index = (int32_t)c->s->k[0] };
     c->out[0] = c->s->k[0] == -100 ? rw_cross_entropy_at(c->at, c->t, c->in[0], c->in[1])
-                                   : rw_cross_entropy_ignore_at(c->at, c->t, c->in[0], c->in[1], (int32_t)c->s->k[0]);
+                                   : rw_cross_entropy_with_at(c->at, c->t, c->in[0], c->in[1], RW_NONE, &params);
 }
 
 static int choose_mse(struct fz_generator *g, int op)
@@ -424,7 +425,8 @@ const struct fz_op fz_model_ops[] = {
       "rw_rope_with(t, $0, $2, &(rw_rope_params){ .interleaved = %0, .frequencies = $1, .scale = ~ })" },
     { "embedding", 6, 0, 1, choose_embedding, resolve_embedding, record_embedding, "rw_embedding(t, $0, $1)" },
     { "cross_entropy", 6, 0, 1, choose_cross_entropy, resolve_cross_entropy, record_cross_entropy,
-      "rw_cross_entropy_ignore(t, $0, $1, %0)" },
+      "rw_cross_entropy_with(t, $0, $1, RW_NONE, "
+      "&(rw_cross_entropy_params){ .has_ignore_index = true, .ignore_index = %0 })" },
     { "mse_loss", 4, 0, 3, choose_mse, resolve_mse, record_mse, "rw_mse_loss(t, $0, $1)" },
     { "dropout", 12, 0, 1, choose_dropout, resolve_dropout, record_dropout, "rw_dropout(t, $0, ~f)" },
     { "dropout_add", 8, 0, 3, choose_dropout_add, resolve_dropout_add, record_dropout_add,

@@ -3,7 +3,7 @@
  * recipes, parts with a policy, and own ops that fail or record what they drew.
  */
 #include "whole/fuzz/generate.h"
-#include "whole/fuzz/own.h"
+#include "whole/fuzz/custom_ops.h"
 
 #include <rewind/rewind.h>
 

@@ -51,10 +51,11 @@ static bool resolve_padded(const struct fz_program *p, struct fz_statement *s)
 
 static void record_padded(struct fz_call *c)
 {
-    c->out[0] = rw_embedding_padded_at(c->at, c->t, c->in[0], c->in[1], c->s->k[0]);
+    const rw_embedding_params params = { .has_padding_index = true, .padding_index = c->s->k[0] };
+    c->out[0] = rw_embedding_with_at(c->at, c->t, c->in[0], c->in[1], &params);
 }
 
-/* Bags: table, index[, weights]. k[0]: mode, k[1]: pads, k[2]: the padding */
+/* Bags: table, index[, weights]. k[0]: mode, k[1]: has a padding row, k[2]: that row */
 
 static int choose_bag(struct fz_generator *g, int op)
 {
@@ -99,8 +100,8 @@ static void record_bag(struct fz_call *c)
 {
     const rw_embedding_bag_params params = { .mode = (rw_bag_mode)c->s->k[0],
                                              .weights = c->s->n_in > 2 ? c->in[2] : RW_NONE,
-                                             .pads = c->s->k[1],
-                                             .padding = c->s->k[2] };
+                                             .has_padding_index = c->s->k[1],
+                                             .padding_index = c->s->k[1] ? c->s->k[2] : 0 };
     c->out[0] = rw_embedding_bag_with_at(c->at, c->t, c->in[0], c->in[1], &params);
 }
 
@@ -136,18 +137,18 @@ static void record_offsets(struct fz_call *c)
     const rw_embedding_bag_params params = { .mode = (rw_bag_mode)c->s->k[0],
                                              .weights = c->s->n_in > 3 ? c->in[3] : RW_NONE,
                                              .offsets = c->in[2],
-                                             .pads = c->s->k[1],
-                                             .padding = c->s->k[2] };
+                                             .has_padding_index = c->s->k[1],
+                                             .padding_index = c->s->k[1] ? c->s->k[2] : 0 };
     c->out[0] = rw_embedding_bag_with_at(c->at, c->t, c->in[0], c->in[1], &params);
 }
 
 #define BAG(more) \
     "rw_embedding_bag_with(t, $0, $1, &(rw_embedding_bag_params){ .mode = (rw_bag_mode)%0, " more \
-    ", .pads = %1, .padding = %2 })"
+    ", .has_padding_index = %1, .padding_index = %1 ? %2 : 0 })"
 
 const struct fz_op fz_table_ops[] = {
-    { "embedding_padded", 5, 0, 1, choose_padded, resolve_padded, record_padded,
-      "rw_embedding_padded(t, $0, $1, %0)" },
+    { "embedding_with", 5, 0, 1, choose_padded, resolve_padded, record_padded,
+      "rw_embedding_with(t, $0, $1, &(rw_embedding_params){ .has_padding_index = true, .padding_index = %0 })" },
     { "bag_with", 6, 0, 5, choose_bag, resolve_bag, record_bag, BAG(".weights = $2") },
     { "bag_of_offsets", 6, 0, 9, choose_offsets, resolve_offsets, record_offsets,
       BAG(".offsets = $2, .weights = $3") },

@@ -8,7 +8,7 @@
 #define SLOPE_MAX 1e7
 
 static const struct fz_op *const families[] = { fz_leaf_ops, fz_mark_ops,  fz_pointwise_ops, fz_reduce_ops,
-                                                fz_shape_ops, fz_model_ops, fz_own_ops, fz_select_ops,
+                                                fz_shape_ops, fz_model_ops, fz_custom_ops, fz_select_ops,
                                                 fz_loss_ops, fz_table_ops, fz_image_ops, fz_einsum_ops,
                                                 fz_scan_ops, fz_session_ops };
 

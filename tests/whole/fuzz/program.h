@@ -111,7 +111,7 @@ int fz_op_named(const char *name);
 
 /* The tables by family that fz_op() concatenates, each terminated by a row without a name. */
 extern const struct fz_op fz_leaf_ops[], fz_mark_ops[], fz_pointwise_ops[], fz_reduce_ops[], fz_shape_ops[],
-    fz_model_ops[], fz_own_ops[], fz_select_ops[], fz_loss_ops[], fz_table_ops[], fz_image_ops[], fz_einsum_ops[],
+    fz_model_ops[], fz_custom_ops[], fz_select_ops[], fz_loss_ops[], fz_table_ops[], fz_image_ops[], fz_einsum_ops[],
     fz_scan_ops[], fz_session_ops[];
 
 /* The value's type. */

@@ -1,6 +1,6 @@
 /* See run.h. */
 #include "whole/fuzz/run.h"
-#include "whole/fuzz/own.h"
+#include "whole/fuzz/custom_ops.h"
 #include "support/support.h"
 
 #include <math.h>

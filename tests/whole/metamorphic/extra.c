@@ -1,6 +1,6 @@
 /* Extra calls: none of them may change a byte of the session's results. */
 #include "whole/metamorphic/stage.h"
-#include "whole/fuzz/own.h"
+#include "whole/fuzz/custom_ops.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -2,7 +2,7 @@
 #include "whole/metamorphic/run.h"
 #include "whole/metamorphic/stage.h"
 #include "whole/fuzz/leaf.h"
-#include "whole/fuzz/own.h"
+#include "whole/fuzz/custom_ops.h"
 #include "support/support.h"
 
 #include "base/alloc.h"

@@ -267,7 +267,7 @@ static bool is_taken(struct rw_dnn_graph *g, descriptor config)
 }
 
 /* Makes a plan of this engine, and returns its workspace. */
-static bool ask_workspace(struct rw_dnn_graph *g, descriptor plan, descriptor config, int64_t *ret)
+static bool query_workspace(struct rw_dnn_graph *g, descriptor plan, descriptor config, int64_t *ret)
 {
     int64_t n = 0;
     set_device(g, plan, CUDNN_ATTR_EXECUTION_PLAN_HANDLE, PLAN_DEVICEPROP);
@@ -284,7 +284,7 @@ static bool make_plan(struct rw_dnn_graph *g, descriptor config, size_t limit)
     struct rw_dnn_plan *const to = g->to;
     int64_t bytes = 0;
     const descriptor plan = borrow(g, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
-    const bool has = ask_workspace(g, plan, config, &bytes);
+    const bool has = query_workspace(g, plan, config, &bytes);
     if (has && (uint64_t)bytes <= limit) {
         to->all[to->n++] = config;
         to->plan = to->all[to->n++] = plan;

@@ -1,9 +1,9 @@
 /* Functions that printed programs call: a run without recompute is recorded, and one with recompute is compared with
    it. */
-#ifndef FUZZ_FOUND_H
-#define FUZZ_FOUND_H
+#ifndef FUZZ_FINDINGS_H
+#define FUZZ_FINDINGS_H
 
-#include "whole/fuzz/own.h"
+#include "whole/fuzz/custom_ops.h"
 #include "support/support.h"
 
 #include <criterion/criterion.h>

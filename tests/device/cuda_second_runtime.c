@@ -52,19 +52,19 @@ static void check(const char *path, rw_status later)
 }
 
 /* The unmodified op clears its error. */
-Test(runtimes, an_op_that_clears_its_error_goes_on)
+Test(cuda_second_runtime, an_op_that_clears_its_error_goes_on)
 {
     check(REWIND_EXAMPLE_OP, RW_OK);
 }
 
 /* With cudaPeekAtLastError() instead: no other code can clear that error. */
-Test(runtimes, an_error_left_in_a_runtime_of_its_own_fails_each_later_step)
+Test(cuda_second_runtime, an_error_left_in_a_runtime_of_its_own_fails_each_later_step)
 {
     check(REWIND_OP_THAT_PEEKS, RW_ERR_DEVICE);
 }
 
 /* The same mistake in the library's runtime, whose last error is cleared when a step begins. */
-Test(runtimes, in_the_librarys_runtime_it_is_cleared_when_a_step_begins)
+Test(cuda_second_runtime, in_the_librarys_runtime_it_is_cleared_when_a_step_begins)
 {
     check(REWIND_SHARED_OP_THAT_PEEKS, RW_OK);
 }

@@ -21,7 +21,7 @@ struct work {
 static void must(const struct work *x, rw_status status)
 {
     if (!status) return;
-    fprintf(stderr, "faded: %s\n", x->ctx ? rw_error_message(x->ctx) : rw_status_name(status));
+    fprintf(stderr, "subnormal: %s\n", rw_error_message(x->ctx));
     exit(1);
 }
 
@@ -70,9 +70,9 @@ static double scan_s(struct work *x)
 static double attention_s(struct work *x)
 {
     const rw_shape rows = RW_SHAPE(2, 8, 512, 64);
-    const rw_attention_options o = { .causal = true, .slopes = filled(x, RW_SHAPE(8), x->given) };
+    const rw_attention_params o = { .causal = true, .slopes = filled(x, RW_SHAPE(8), x->given) };
     rw_tensor *const q = drawn(x, rows), *const k = drawn(x, rows), *const v = drawn(x, rows);
-    return backward_s(x, rw_attention_with(x->t, q, k, v, &o));
+    return backward_s(x, rw_attention(x->t, q, k, v, &o));
 }
 
 static double update_s(struct work *x)
@@ -98,26 +98,26 @@ static void open_update(struct work *x, int steps)
     }
 }
 
-static void compare(const char *name, struct work *faded, struct work *other, double (*seconds)(struct work *))
+static void compare(const char *name, struct work *small, struct work *other, double (*seconds)(struct work *))
 {
     double ratio[ROUNDS];
     for (int i = -WARM; i < ROUNDS; i++) {
-        const double a = seconds(faded), b = seconds(other);
+        const double a = seconds(small), b = seconds(other);
         ratio[i < 0 ? 0 : i] = a / b;
     }
     figure(name, median_of(ratio, ROUNDS), "times", 1.2);
-    work_close(faded);
+    work_close(small);
     work_close(other);
 }
 
 int main(void)
 {
-    struct work faded, other;
-    work_open(&faded, -1.5f), work_open(&other, -0.01f);
-    compare("time of a scan that forgets within a chunk over one that does not", &faded, &other, scan_s);
-    work_open(&faded, 0.25f), work_open(&other, 0x1p-6f);
-    compare("time of attention with slopes of 1/4 over that with 1/64", &faded, &other, attention_s);
-    open_update(&faded, EMPTY_STEPS), open_update(&other, 1);
-    compare("time of AdamW on moments that have faded over that on others", &faded, &other, update_s);
-    return answer_end("faded", 0);
+    struct work small, other;
+    work_open(&small, -1.5f), work_open(&other, -0.01f);
+    compare("time of a scan that forgets within a chunk over one that does not", &small, &other, scan_s);
+    work_open(&small, 0.25f), work_open(&other, 0x1p-6f);
+    compare("time of attention with slopes of 1/4 over that with 1/64", &small, &other, attention_s);
+    open_update(&small, EMPTY_STEPS), open_update(&other, 1);
+    compare("time of AdamW on subnormal moments over that on others", &small, &other, update_s);
+    return answer_end("subnormal", 0);
 }

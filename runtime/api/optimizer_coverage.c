@@ -1,7 +1,7 @@
 /*
  * Counts the optimizers of each parameter, refuses updates that leave one out, and implements rw_optimizer_exclude().
  */
-#include "api/held.h"
+#include "api/optimizer_coverage.h"
 
 #include "record/gradient.h"
 
@@ -35,7 +35,7 @@ static rw_status refuse(rw_context *ctx, const struct rw_param *p, const char *c
                    "rw_optimizer_exclude()", call, p->name);
 }
 
-rw_status rw_held_check(rw_context *ctx, const char *call)
+rw_status rw_optimizer_coverage_check(rw_context *ctx, const char *call)
 {
     for (size_t i = 0; i < ctx->n_params; i++) {
         const struct rw_param *const p = ctx->params[i];
@@ -44,7 +44,7 @@ rw_status rw_held_check(rw_context *ctx, const char *call)
     return RW_OK;
 }
 
-rw_status rw_held_check_ids(rw_context *ctx, const uint32_t *ids, size_t n, const char *call)
+rw_status rw_optimizer_coverage_check_ids(rw_context *ctx, const uint32_t *ids, size_t n, const char *call)
 {
     for (size_t i = 0; i < n; i++)
         if (is_forgotten(ctx->by_id[ids[i]])) return refuse(ctx, ctx->by_id[ids[i]], call);
@@ -57,7 +57,7 @@ rw_status rw_optimizer_exclude(rw_tensor *param, bool excluded)
     struct rw_param *const p = rw_param_of(param);
     if (!p || (param->flags & RW_VALUE_GRADIENT) || !rw_param_is_trained(p))
         return rw_fail(rw_tensor_context(param), RW_ERR_ARGUMENT,
-                       "rw_optimizer_exclude(param): expected a parameter, made by rw_param(), got another tensor");
+                       "rw_optimizer_exclude(param): expected a parameter created by rw_param(), got another tensor");
     p->is_excluded = excluded;
     return RW_OK;
 }

@@ -52,7 +52,7 @@ static void make_rows(void *of, int64_t first, int64_t end)
 static void make_panel(const struct gemm *g, const struct gemm_source *from, const struct gemm_panels *p, int64_t i,
                        int threads, char *to)
 {
-    const bool is_a = from == &g->from_a, along = is_a != from->turned; /* along rows of the source matrix */
+    const bool is_a = from == &g->from_a, along = is_a != from->transposed; /* along rows of the source matrix */
     const int64_t first = i * p->wide, extent = is_a ? g->m : g->n, size = (int64_t)rw_dtype_size(g->dtype);
     const int64_t wide = extent - first < p->wide ? extent - first : p->wide;
     const struct making_rows m = { .from = from, .row = along ? first : 0, .col = along ? 0 : first,
@@ -68,7 +68,7 @@ struct making {
     const struct gemm_loops *loops;
     struct gemm_panels held, passing;
     int64_t held_tiles; /* tiles of the held operand in total */
-    bool all_made;      /* the workspace has memory for every panel of the other operand */
+    bool all_generated; /* the workspace has memory for every panel of the other operand */
     const char *at_held;
     char *at_passing, *scratch;
 };
@@ -84,7 +84,7 @@ static void make(const struct making *m, bool held, int64_t i, int threads, char
 }
 
 /* Computes the tile of held tile h and panel i of the other operand, as a product of its own. */
-static rw_status run_made_tile(const struct making *m, int64_t h, int64_t i, const char *passing, int thread)
+static rw_status run_generated_tile(const struct making *m, int64_t h, int64_t i, const char *passing, int thread)
 {
     const struct gemm_plan *const p = m->p;
     const int64_t im = p->holds_a ? h : i, in = p->holds_a ? i : h, row = im * p->tile_m, col = in * p->tile_n;
@@ -124,14 +124,14 @@ static void run_shares(void *of, int thread, int threads)
 {
     struct held *const h = of;
     const struct making *const m = h->m;
-    int64_t made = -1;
+    int64_t generated = -1;
     RW_EACH_SHARED(piece, &h->shares, thread)
         for (int64_t n = piece * h->at_once; n < (piece + 1) * h->at_once && n < h->all; n++) {
             const int64_t own = n / h->tiles;
-            char *const to = m->at_passing + (size_t)(m->all_made ? own : thread) * m->passing.bytes;
-            if (!m->all_made && own != made) make(m, false, own, 1, to);
-            made = own;
-            const rw_status status = run_made_tile(m, h->first + n % h->tiles, own, to, thread);
+            char *const to = m->at_passing + (size_t)(m->all_generated ? own : thread) * m->passing.bytes;
+            if (!m->all_generated && own != generated) make(m, false, own, 1, to);
+            generated = own;
+            const rw_status status = run_generated_tile(m, h->first + n % h->tiles, own, to, thread);
             if (status) __atomic_store_n(&h->failed, (int)status, __ATOMIC_RELAXED);
         }
 }
@@ -165,18 +165,18 @@ static void make_all(const struct making *m)
 
 /* Runs a product with generated operands: chooses which operand is held, and generates the other one's panels in
    turn. */
-rw_status rw_gemm_run_made(const struct gemm *g, const struct gemm_plan *p, const struct gemm_loops *loops,
-                           char *workspace)
+rw_status rw_gemm_run_generated(const struct gemm *g, const struct gemm_plan *p, const struct gemm_loops *loops,
+                                char *workspace)
 {
     struct making m = { .g = g, .p = p, .loops = loops };
     m.held = p->holds_a ? p->a : p->b;
     m.passing = p->holds_a ? p->b : p->a;
     m.held_tiles = p->holds_a ? p->tiles_m : p->tiles_n;
-    m.all_made = m.passing.n <= p->threads;
+    m.all_generated = m.passing.n <= p->threads;
     m.at_held = m.held.bytes ? workspace : g->a.data;
     m.at_passing = workspace + m.held.bytes;
     m.scratch = workspace + rw_gemm_panel_bytes(p);
-    if (m.all_made) make_all(&m);
+    if (m.all_generated) make_all(&m);
     for (int64_t i = 0; i < m.held.n; i++) {
         make(&m, true, i, p->threads, workspace);
         RW_CHECK(run_held(&m, i));

@@ -1,5 +1,5 @@
 /* Reads the plan of a step and the ops of its backward. */
-#include "support/steps.h"
+#include "support/plan_queries.h"
 
 #include "plan/cache.h"
 #include "run/run.h"

@@ -1,6 +1,6 @@
 /* Statements of the caller's own ops. */
 #include "whole/fuzz/generate.h"
-#include "whole/fuzz/own.h"
+#include "whole/fuzz/custom_ops.h"
 
 #include <string.h>
 
@@ -53,7 +53,7 @@ static void record_jitter(struct fz_call *c)
 
 #define OWN(name, weight, choose, resolve, record) { #name, weight, FZ_HOST, 1, choose, resolve, record, NULL, &name }
 
-const struct fz_op fz_own_ops[] = {
+const struct fz_op fz_custom_ops[] = {
     OWN(fuzz_pair, 5, choose_any, resolve_pair, record_own),
     OWN(fuzz_top, 5, choose_rows, resolve_top, record_own),
     OWN(fuzz_jitter, 4, choose_any, resolve_like, record_jitter),

@@ -1,7 +1,7 @@
 /* Ops of a caller's own, one of each kind that op.h allows. Programs printed by the shrinker use them by these
    names. */
-#ifndef FUZZ_OWN_H
-#define FUZZ_OWN_H
+#ifndef FUZZ_CUSTOM_OPS_H
+#define FUZZ_CUSTOM_OPS_H
 
 #include <rewind/op.h>
 

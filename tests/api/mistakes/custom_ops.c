@@ -78,7 +78,7 @@ static rw_status looks(rw_op_call *call, rw_shape shape, int64_t stride, int64_t
     return rw_op_output_view(call, 0, shape, strides, offset);
 }
 
-static rw_status looks_behind(rw_op_call *call)
+static rw_status looks_after(rw_op_call *call)
 {
     return looks(call, RW_SHAPE(7), 1, 0);
 }
@@ -212,14 +212,14 @@ OP(variadic_300 = {
        .name = "variadic_300", .n_inputs = 1, .n_outputs = RW_OP_VARIADIC, .check = has_300_outputs, KERNEL });
 OP(variadic_many = {
        .name = "variadic_many", .n_inputs = 1, .n_outputs = RW_OP_VARIADIC, .check = has_100000_outputs, KERNEL });
-OP(behind = { .name = "behind", .n_inputs = 1, .n_outputs = 1, .check = looks_behind, .flags = RW_OP_VIEW });
+OP(after = { .name = "behind", .n_inputs = 1, .n_outputs = 1, .check = looks_after, .flags = RW_OP_VIEW });
 OP(in_front = { .name = "in_front", .n_inputs = 1, .n_outputs = 1, .check = looks_before, .flags = RW_OP_VIEW });
 OP(far_away = { .name = "far_away", .n_inputs = 1, .n_outputs = 1, .check = looks_far, .flags = RW_OP_VIEW });
 OP(backwards = { .name = "backwards", .n_inputs = 1, .n_outputs = 1, .check = looks_backwards, .flags = RW_OP_VIEW });
 OP(view_100 = { .name = "view_100", .n_inputs = 1, .n_outputs = 1, .check = looks_at_rank_100, .flags = RW_OP_VIEW });
 OP(view_of_none = {
        .name = "view_of_none", .n_inputs = 0, .n_outputs = 1, .check = looks_before, .flags = RW_OP_VIEW });
-OP(no_view = { .name = "no_view", .n_inputs = 1, .n_outputs = 1, .check = looks_behind, KERNEL });
+OP(no_view = { .name = "no_view", .n_inputs = 1, .n_outputs = 1, .check = looks_after, KERNEL });
 OP(silent_one = { .name = "silent_one", .n_inputs = 1, .n_outputs = 1, .check = refuses_without_a_word, KERNEL });
 OP(sound = { .name = "sound", .n_inputs = 1, .n_outputs = 1, .check = fine, KERNEL });
 OP(rule_none = { .name = "rule_none", .n_inputs = 1, .n_outputs = 1, .check = fine, KERNEL, .grad = sets_nothing });
@@ -315,7 +315,7 @@ CALLS(stranger, resets_another);
 static void definitions(struct trial *m, struct world *w)
 {
     rw_tape *const t = w->t;
-    rw_tensor *const in = w->turned, **const outs = (rw_tensor **)(void *)w->out;
+    rw_tensor *const in = w->transposed, **const outs = (rw_tensor **)(void *)w->out;
     RECORD("rw_apply", RW_ERR_ARGUMENT, unnamed);
     RECORD("rw_apply", RW_ERR_ARGUMENT, blank);
     RECORD("Not A Name", RW_ERR_ARGUMENT, shouting);
@@ -342,7 +342,7 @@ static void definitions(struct trial *m, struct world *w)
     RECORD("variadic_none", RW_ERR_ARGUMENT, variadic_none);
     RECORD("variadic_300", RW_ERR_ARGUMENT, variadic_300);
     RECORD("variadic_many", RW_ERR_ARGUMENT, variadic_many);
-    RECORD("behind", RW_ERR_SHAPE, behind);
+    RECORD("behind", RW_ERR_SHAPE, after);
     RECORD("in_front", RW_ERR_SHAPE, in_front);
     RECORD("far_away", RW_ERR_SHAPE, far_away);
     RECORD("backwards", RW_ERR_SHAPE, backwards);
@@ -482,7 +482,7 @@ static void numbers(struct trial *m, struct world *w)
 static void calls(struct trial *m, struct world *w)
 {
     rw_tape *const t = w->t;
-    rw_tensor *p = w->p, *y = NULL, *const in = w->turned, *const none = NULL, *const left_out = RW_NONE,
+    rw_tensor *p = w->p, *y = NULL, *const in = w->transposed, *const none = NULL, *const left_out = RW_NONE,
               *const dead = w->dead, *const gone = w->gone, **const outs = (rw_tensor **)(void *)w->out;
     TENSOR("rw_apply", RW_ERR_ARGUMENT, rw_apply(t, NULL, &in, 1, NULL, 0, outs));
     TENSOR("sound", RW_ERR_ARGUMENT, rw_apply(NULL, &sound, &in, 1, NULL, 0, outs));
@@ -519,7 +519,7 @@ static void calls(struct trial *m, struct world *w)
             rw_tensor_kind_of(NULL) == RW_TENSOR_NONE && rw_tensor_kind_of(w->dead_grad) == RW_TENSOR_NONE);
 }
 
-void mistakes_with_own_ops(struct trial *m, struct world *w)
+void mistakes_with_custom_ops(struct trial *m, struct world *w)
 {
     definitions(m, w);
     disturbances(m, w);

@@ -1,6 +1,6 @@
 /* The plan of a step, and the ops that its backward executes. For suites that use the library's internals. */
-#ifndef RW_TESTS_STEPS_H
-#define RW_TESTS_STEPS_H
+#ifndef RW_TESTS_PLAN_QUERIES_H
+#define RW_TESTS_PLAN_QUERIES_H
 
 #include "support/support.h"
 

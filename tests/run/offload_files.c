@@ -17,13 +17,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-TestSuite(files, .init = make_folder, .fini = remove_folder);
+TestSuite(offload_files, .init = make_folder, .fini = remove_folder);
 
 static const char *const policies[] = { "offload:outer", "full+offload:outer", "names:offload=up",
                                         "block:2+offload:outer", "ops:linear+offload:outer" };
 #define POLICIES (sizeof policies / sizeof *policies)
 
-Test(files, give_the_bytes_of_what_is_kept)
+Test(offload_files, give_the_bytes_of_what_is_kept)
 {
     for (int threads = 1; threads <= 3; threads++)
         for (int way = 0; way < 4; way++) {
@@ -55,7 +55,7 @@ static size_t disk_alignment(void)
 }
 
 /* Whole pages, among other values: they are not copied to a buffer on their way to the disk or back. */
-Test(files, whole_pages_go_from_the_arena_itself)
+Test(offload_files, whole_pages_go_from_the_arena_itself)
 {
     if (test_device() != RW_DEVICE_CPU || disk_alignment() > 512) return;
     struct world w = open_world("offload:outer", folder, 2);
@@ -77,7 +77,7 @@ static bool has_direct(void)
 }
 
 /* Values that are used only once should not evict other data from the page cache. */
-Test(files, go_past_the_page_cache_where_they_can)
+Test(offload_files, go_past_the_page_cache_where_they_can)
 {
     if (!has_direct()) cr_skip_test("this file system does not have it");
     struct world w = open_world("offload:outer", folder, 2);
@@ -88,7 +88,7 @@ Test(files, go_past_the_page_cache_where_they_can)
 }
 
 /* A new file has unallocated blocks on the disk: writing to it is slower. */
-Test(files, are_made_once_for_all_steps)
+Test(offload_files, are_created_once_for_all_steps)
 {
     struct world w = open_world("offload:outer", folder, 2);
     int files = 0;
@@ -101,7 +101,7 @@ Test(files, are_made_once_for_all_steps)
     fixture_close(&w.b);
 }
 
-Test(files, copies_that_come_late_change_nothing)
+Test(offload_files, copies_that_come_late_change_nothing)
 {
     struct outcome none = outcome_of("none", NULL, 2, 2, false);
     for (int i = 0; i < 5; i++) {
@@ -114,7 +114,7 @@ Test(files, copies_that_come_late_change_nothing)
 }
 
 /* Two suspended steps have a file each; and the next step reuses a file. */
-Test(files, belong_to_runs_and_are_used_again)
+Test(offload_files, belong_to_runs_and_are_used_again)
 {
     struct outcome expected[2];
     struct world w = open_world("offload:outer", folder, 2), plain = open_world("none", NULL, 2);
@@ -154,7 +154,7 @@ Test(files, belong_to_runs_and_are_used_again)
     fixture_close(&plain.b);
 }
 
-Test(files, what_refuses_to_go_past_the_cache_goes_through_it)
+Test(offload_files, what_refuses_to_go_past_the_cache_goes_through_it)
 {
     struct outcome none = outcome_of("none", NULL, 2, 1, false);
     plant.refuses_direct = true;
@@ -179,7 +179,7 @@ static int entries_of(const char *path)
     return n;
 }
 
-Test(files, leave_nothing_behind)
+Test(offload_files, leave_no_files)
 {
     free(outcome_of("offload:outer", folder, 1, 1, true).gradients);
     const int descriptors = entries_of("/proc/self/fd"), threads = entries_of("/proc/self/task");
@@ -198,7 +198,7 @@ Test(files, leave_nothing_behind)
 
 /* ---- where the files are ---- */
 
-Test(files, a_folder_that_cannot_be_used_is_named_and_the_old_one_stays)
+Test(offload_files, a_folder_that_cannot_be_used_is_named_and_the_old_one_stays)
 {
     struct world w = open_world("offload:outer", NULL, 2);
     char file[128], missing[128];
@@ -208,7 +208,7 @@ Test(files, a_folder_that_cannot_be_used_is_named_and_the_old_one_stays)
     if (test_device() == RW_DEVICE_CPU) {
         plant.refuses_threads = true;
         cr_assert_eq(rw_context_set_offload(w.b.ctx, &(rw_offload){ .path = folder }), RW_ERR_MEMORY);
-        expect_message(&w, "cannot be started", folder);
+        expect_message(&w, "could not be started", folder);
         rw_error_clear(w.b.ctx);
         plant.refuses_threads = false;
     }
@@ -230,7 +230,7 @@ Test(files, a_folder_that_cannot_be_used_is_named_and_the_old_one_stays)
 }
 
 /* A suspended step continues with its own file. */
-Test(files, the_place_changes_between_steps)
+Test(offload_files, the_place_changes_between_steps)
 {
     struct outcome none = outcome_of("none", NULL, 2, 1, false);
     struct world w = open_world("offload:outer", folder, 2);
@@ -251,7 +251,7 @@ Test(files, the_place_changes_between_steps)
     free(none.gradients);
 }
 
-Test(files, the_environment_names_a_folder)
+Test(offload_files, the_environment_names_a_folder)
 {
     struct outcome none = outcome_of("none", NULL, 2, 1, false);
     setenv("REWIND_OFFLOAD", folder, 1);
@@ -267,7 +267,7 @@ Test(files, the_environment_names_a_folder)
     free(o.gradients), free(none.gradients);
 }
 
-Test(files, are_not_captured)
+Test(offload_files, are_not_captured)
 {
     struct world w = open_world("offload:outer", folder, 2);
     rw_graph *g = NULL;
@@ -275,7 +275,7 @@ Test(files, are_not_captured)
     rw_tensor *loss = net_loss(&w.n, w.b.t, TOKENS, 0);
     cr_assert_eq(rw_graph_create(&g, w.b.t, loss, NULL), RW_ERR_UNSUPPORTED);
     cr_assert_null(g);
-    expect_message(&w, "rw_graph_create: a step that moves values to a file", folder);
+    expect_message(&w, "rw_graph_create: a step that offloads values to a file", folder);
     rw_error_clear(w.b.ctx);
     cr_assert_eq(rw_context_set_offload(w.b.ctx, NULL), RW_OK);
     cr_assert_eq(rw_graph_create(&g, w.b.t, loss, NULL), RW_OK, "%s", rw_error_message(w.b.ctx));
@@ -283,7 +283,7 @@ Test(files, are_not_captured)
     for (int i = 0; i < 3; i++) cr_assert_eq(rw_graph_launch(g), RW_OK, "%s", rw_error_message(w.b.ctx));
     cr_assert_eq(rw_context_set_offload(w.b.ctx, &(rw_offload){ .path = folder }), RW_OK);
     cr_assert_eq(rw_graph_launch(g), RW_ERR_UNSUPPORTED);
-    expect_message(&w, "rw_graph_launch: a step that moves values to a file", folder);
+    expect_message(&w, "rw_graph_launch: a step that offloads values to a file", folder);
     rw_graph_destroy(&g);
     fixture_close(&w.b);
 }
@@ -319,7 +319,7 @@ static void expect_child(struct world *w, rw_tensor *loss, const struct outcome 
 }
 
 /* A child process creates its own files, and copies by itself. It has no CUDA. */
-Test(files, are_not_shared_with_a_child)
+Test(offload_files, are_not_shared_with_a_child)
 {
     if (test_device() != RW_DEVICE_CPU) return;
     struct outcome none = outcome_of("none", NULL, 2, 1, false);
@@ -344,7 +344,7 @@ static void *work(void *argument)
     return NULL;
 }
 
-Test(files, two_contexts_in_two_threads)
+Test(offload_files, two_contexts_in_two_threads)
 {
     struct outcome none = outcome_of("none", NULL, 1, 1, false);
     pthread_t thread[2];

@@ -1,5 +1,5 @@
-/* See own.h. */
-#include "whole/fuzz/own.h"
+/* See custom_ops.h. */
+#include "whole/fuzz/custom_ops.h"
 
 #include "support/support.h"
 
