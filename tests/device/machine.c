@@ -400,6 +400,7 @@ static enum verdict many_threads_to_plan(size_t argument)
 
 Test(machine, threads_that_cannot_be_started)
 {
+    NEEDS_THREADS_WITHOUT_ADDRESS_SPACE();
     cr_expect_eq(in_a_child(many_threads_to_plan, 0), DID);
     cr_expect_eq(in_a_child(too_many_threads, 0), REFUSED);
     cr_expect_eq(in_a_child(too_many_threads_in_a_step, 0), REFUSED);
