@@ -282,7 +282,7 @@ unsanitized_sim="sim_identity sim_conformance_memory sim_gradcheck sim_reduce si
 unsanitized_sim+="sim_accuracy sim_accumulate sim_adjacent_gradients sim_whole_products sim_mistakes sim_every_policy "
 unsanitized_sim+="sim_double_backward sim_residual sim_bias_grad_attention sim_explain sim_conv sim_file_failures "
 unsanitized_sim+="sim_virtual_concat sim_virtual_concat_conv sim_totals sim_batchnorm sim_golden sim_graph "
-unsanitized_sim+="sim_offload sim_files sim_logging"
+unsanitized_sim+="sim_offload sim_files sim_logging sim_excluded sim_upstream"
 
 # The same on the CPU. Kernels: ops/offsets, definitions and aligned run each of them at odd sizes and addresses. The
 # planner: remat/choices, chains, copy_schedule, deferred, discards, marks and plan/ run all of it.
