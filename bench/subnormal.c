@@ -1,8 +1,8 @@
 /*
  * The cost of numbers that underflow: weights of positions that a scan has decayed to nearly 0, of keys at a large
- * distance under attention slopes, and moments of weights without gradients. Each is compared with the same work on normal numbers,
- * alternately; medians. If results may be subnormal numbers, the ratios are 3 to 18 on processors that process these by
- * microcode.
+ * distance under attention slopes, and moments of weights without gradients. Each is compared with the same work on
+ * normal numbers, alternately; medians. If results may be subnormal numbers, the ratios are 3 to 18 on processors that
+ * process these by microcode.
  */
 #include "figure.h"
 
