@@ -7,8 +7,8 @@ set -eu
 . "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
 rewind_setup bench/host_cost bench/memory_figures bench/shapes bench/block_step bench/prediction bench/budgets \
     bench/linear_loss bench/discard_step bench/moe_layer bench/codes bench/quantized bench/save bench/states \
-    bench/update_inside bench/monitor bench/busy bench/subnormal bench/narrow bench/offload_step bench/convolutions \
-    bench/model_step bench/peer_planners tests/optimum examples/train_gpt >&2
+    bench/update_inside bench/monitor bench/cpu_contention bench/subnormal bench/narrow bench/offload_step \
+    bench/convolutions bench/model_step bench/peer_planners tests/optimum examples/train_gpt >&2
 bench=$REWIND_BUILD/bench
 python=${REWIND_PYTHON:-python3}
 rounds=${REWIND_ROUNDS:-5}
@@ -30,7 +30,7 @@ REWIND_FIGURES=1 REWIND_OPTIMUM=200 "$REWIND_BUILD/tests/optimum" 2>/dev/null | 
 rm -rf "$saved"
 "$bench/update_inside"
 "$bench/monitor"
-"$bench/busy"
+"$bench/cpu_contention"
 "$bench/subnormal"
 "$bench/narrow"
 "$bench/linear_loss" "$rounds"

@@ -1,5 +1,5 @@
 /*
- * The plan of a matrix product on the CPU: gemm_plan.c makes it; gemm_onednn.c, gemm_generated.c, gemm_shared.c and
+ * The plan of a matrix product on the CPU: gemm_plan.c makes it; gemm_onednn.c, gemm_implicit.c, gemm_shared.c and
  * gemm_wide.c run it.
  */
 #ifndef RW_OPS_MATMUL_GEMM_PLAN_H

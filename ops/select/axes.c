@@ -1,7 +1,7 @@
 /* select, unsqueeze, unbind, unfold, stack: views of an axis, and the concatenation along a new one. */
 #include "ops/common/kernels.h"
 #include "ops/common/util.h"
-#include "ops/select/remap.h"
+#include "ops/select/axis_remap.h"
 #include "ops/shape/shape.h"
 #include "record/edge.h"
 

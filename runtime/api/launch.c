@@ -18,7 +18,7 @@
  */
 #include "autodiff/roots.h"
 #include "plan/cache.h"
-#include "plan/memory_check.h"
+#include "plan/device_capacity.h"
 #include "record/gradient.h"
 #include "record/kept_codes.h"
 #include "record/builtin_ops.h"

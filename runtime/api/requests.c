@@ -8,7 +8,7 @@
 #include "base/alloc.h"
 #include "autodiff/roots.h"
 #include "record/gradient.h"
-#include "record/handle.h"
+#include "record/handle_check.h"
 #include "verify/verify.h"
 
 #include <rewind/custom_grad.h>

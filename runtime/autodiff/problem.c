@@ -2,7 +2,7 @@
    node. */
 #include "autodiff/problem.h"
 
-#include "autodiff/cross_thread_reads.h"
+#include "autodiff/cache_transfers.h"
 #include "autodiff/recompute_output.h"
 #include "base/alloc.h"
 #include "record/overwrite.h"
@@ -135,7 +135,7 @@ static rw_status query_costs(struct rw_problem *p, uint32_t n)
     const rw_op_call call = rw_call_of(t, node);
     const enum rw_callback before = rw_callback_enter(t->ctx, RW_CALLBACK_QUERY);
     p->cost[n] = rw_call_cost(&call);
-    p->across[n] = rw_cross_thread_reads(&call);
+    p->across[n] = rw_cache_transfers(&call);
     p->seconds[n] = rw_costs_seconds(t->ctx->costs, &call, node->attrs_size, p->cost[n]);
     const size_t bytes = rw_call_workspace(&call);
     if (rw_callback_leave(t->ctx, before)) return RW_ERR_ARGUMENT; /* an illegal call of its check or cost function:

@@ -33,7 +33,7 @@ struct rw_problem {
     uint64_t *workspace; /* needed node -> bytes of workspace */
     uint64_t all_bytes;  /* bytes of all outputs and workspaces of needed nodes */
     rw_op_cost *cost;    /* needed node -> arithmetic and memory traffic */
-    uint64_t *across;    /* needed node -> inputs that threads read after others wrote them: rw_cross_thread_reads() */
+    uint64_t *across;    /* needed node -> inputs that threads read after others wrote them: rw_cache_transfers() */
     double *seconds;     /* needed node -> predicted time of one run, by the context's costs (costs.h) */
     uint64_t beside_bytes; /* bytes outside of the arena that needed nodes read or write: leaves, parameters'
                               gradients */

@@ -1,7 +1,7 @@
 /* Roots of backward: type, number of elements, whether they require a gradient, and open regions. */
 #include "autodiff/roots.h"
 
-#include "record/handle.h"
+#include "record/handle_check.h"
 
 #include <rewind/ops.h>
 

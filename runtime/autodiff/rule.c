@@ -3,7 +3,7 @@
    of the tape. If a rule adds to the sum itself (an addend), its result replaces the sum. */
 #include "autodiff/rule.h"
 
-#include "record/handle.h"
+#include "record/handle_check.h"
 #include "record/producer.h"
 #include "record/builtin_ops.h"
 #include "record/param.h"

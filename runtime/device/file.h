@@ -12,7 +12,7 @@
 #define RW_DEVICE_FILE_H
 
 #include "base/forked.h"
-#include "device/checksums.h"
+#include "device/file_checksums.h"
 #include "device/store.h"
 
 #include <stdatomic.h>

@@ -91,7 +91,7 @@ struct rw_plan {
     size_t n_roots;
     bool seeded; /* seeds are passed when it runs; false: they are ones */
 
-    bool fits; /* the device can hold the arena: checked by memory_check.h */
+    bool fits; /* the device can hold the arena: checked by device_capacity.h */
     uint64_t arena_bytes, results_bytes;
     uint64_t budget_bytes; /* arena bytes of its budget; 0: no budget */
     uint64_t total_bytes;  /* of a policy `total:`: maximum bytes of the context while it runs; 0: no limit */

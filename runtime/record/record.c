@@ -6,7 +6,7 @@
  */
 #include "base/alloc.h"
 #include "record/edge.h"
-#include "record/handle.h"
+#include "record/handle_check.h"
 #include "record/arg_order.h"
 #include "record/builtin_ops.h"
 #include "record/recipe.h"

@@ -1,6 +1,6 @@
 /* Regions, parts with policies, and decisions about single values: the checkpointing calls during recording. */
 #include "base/alloc.h"
-#include "record/handle.h"
+#include "record/handle_check.h"
 #include "record/tape.h"
 
 #include <rewind/recompute.h>

@@ -3,7 +3,7 @@
  *
  * Values are in chunks that never move, because callers hold their addresses. Reset keeps all memory but reuses chunks
  * in rotation: the chunks of this step are used last. So a handle from before the reset points to a value that the tape
- * does not have at that number, and handle.c can report it; only after several steps is its memory reused.
+ * does not have at that number, and handle_check.c can report it; only after several steps is its memory reused.
  */
 #include "record/tape.h"
 

@@ -12,7 +12,7 @@
  * before left it, in reverse: backward ends with what forward begins with. So the first uses of as many bytes as the
  * caches hold cost nothing.
  *
- * What threads have read that others wrote (autodiff/cross_thread_reads.h) is in the caches of several cores. The next
+ * What threads have read that others wrote (autodiff/cache_transfers.h) is in the caches of several cores. The next
  * writer has to invalidate the copies in the other caches. In the forward of `none` this is rare, because memory comes
  * from outside of the caches. But recomputed values are written where backward has just read.
  *
@@ -25,7 +25,7 @@
 #ifndef RW_REMAT_CACHE_MODEL_H
 #define RW_REMAT_CACHE_MODEL_H
 
-#include "autodiff/cross_thread_reads.h"
+#include "autodiff/cache_transfers.h"
 #include "autodiff/costs.h"
 
 #include <stdbool.h>
@@ -58,11 +58,11 @@ enum rw_use {
     RW_USE_BESIDE  /* of memory outside of the arena, the same in every step */
 };
 
-/* The use of an operand of the arena by a call. Inputs come first. across: rw_cross_thread_reads() of the call. */
+/* The use of an operand of the arena by a call. Inputs come first. across: rw_cache_transfers() of the call. */
 static inline enum rw_use rw_use_of(uint32_t operand, uint32_t n_inputs, uint64_t across)
 {
     if (operand >= n_inputs) return RW_USE_WRITE;
-    return rw_is_cross_thread_read(across, operand) ? RW_USE_ACROSS : RW_USE_READ;
+    return rw_is_cache_transfer(across, operand) ? RW_USE_ACROSS : RW_USE_READ;
 }
 
 /* The bytes of a use that take longer. */

@@ -1,7 +1,7 @@
 /* Replays a plan's actions on the LRU cache model (remat/cache_model.h) and sums the misses of each action. */
 #include "run/cache_misses.h"
 
-#include "autodiff/cross_thread_reads.h"
+#include "autodiff/cache_transfers.h"
 #include "base/alloc.h"
 #include "run/node_call.h"
 
@@ -103,7 +103,7 @@ static bool count_action(struct rw_cache_misses *x, const rw_tape *t, const rw_p
     rw_op_call call;
     if (!call_of(x, t, plan, action, &call)) return false;
     const double traffic = rw_call_cost(&call).bytes;
-    const uint64_t across = rw_cross_thread_reads(&call);
+    const uint64_t across = rw_cache_transfers(&call);
     x->fetched[action] = (struct rw_fetched){ 0 };
     for (uint32_t w = 0; w < a->n_words; w++) {
         const enum rw_use how = rw_use_of(w, (uint32_t)call.n_inputs, across);

@@ -4,7 +4,7 @@
 
 #include "base/alloc.h"
 #include "plan/cache.h"
-#include "plan/memory_check.h"
+#include "plan/device_capacity.h"
 #include "record/builtin_ops.h"
 #include "run/total_budget.h"
 #include "run/commit_rollback.h"

@@ -1,7 +1,7 @@
 /*
  * The observer of a verification. Its role determines what it does with the actions of a run:
  *
- *     TRIES     executes each node in isolation first (isolate.h)
+ *     TRIES     executes each node in isolation first (isolated_rerun.h)
  *     NOTES     the same, and stores digests of all computed values in its table
  *     COMPARES  compares all computed values with the table of another run; results and gradients once more at the end
  *     CAPTURES  copies the bytes of one output
@@ -18,7 +18,7 @@
 #define RW_VERIFY_OBSERVER_H
 
 #include "plan/arena_buffers.h"
-#include "verify/isolate.h"
+#include "verify/isolated_rerun.h"
 
 enum rw_verifier_role { RW_WATCH_TRIES, RW_WATCH_RECORDS, RW_WATCH_COMPARES, RW_WATCH_CAPTURES };
 

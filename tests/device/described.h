@@ -6,7 +6,7 @@
 #define DEVICE_DESCRIBED_H
 
 #include "device/cuda/cudnn/library.h"
-#include "device/cuda/library.h"
+#include "device/cuda/dlopen_libraries.h"
 
 #include <criterion/criterion.h>
 #include <dlfcn.h>

@@ -4,7 +4,7 @@
  */
 #include "run/folder.h"
 
-#include "device/checksums.h"
+#include "device/file_checksums.h"
 #include "record/context.h"
 
 #include <criterion/criterion.h>

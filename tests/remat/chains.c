@@ -2,7 +2,7 @@
  * The planner on chains: compared with Revolve's closed form for equal steps, and with an exact solver for unequal
  * ones.
  */
-#include "remat/planned.h"
+#include "remat/planner_fixture.h"
 #include "remat/random_tape.h"
 
 #include <criterion/criterion.h>

@@ -12,7 +12,7 @@
  *   REWIND_OPTIMUM  number of tapes of each family, times ten (1000; under AddressSanitizer 40)
  */
 #include "figure.h"
-#include "remat/planned.h"
+#include "remat/planner_fixture.h"
 #include "remat/random_tape.h"
 #include "support/support.h"
 

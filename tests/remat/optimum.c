@@ -9,7 +9,7 @@
  */
 #include "figure.h"
 #include "remat/declared.h"
-#include "remat/planned.h"
+#include "remat/planner_fixture.h"
 #include "remat/random_tape.h"
 #include "support/support.h"
 

@@ -2,7 +2,7 @@
 #include "device/cuda/blaslt.h"
 #include "device/cuda/blaslt_parts.h"
 #include "device/cuda/signature_hash.h"
-#include "device/cuda/library.h"
+#include "device/cuda/dlopen_libraries.h"
 #include "device/cuda/take.h"
 #include "base/alloc.h"
 

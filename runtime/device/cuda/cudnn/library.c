@@ -1,7 +1,7 @@
 /* Loads cuDNN, checks its version and translates its errors. */
 #include "device/cuda/cudnn/library.h"
 
-#include "device/cuda/library.h"
+#include "device/cuda/dlopen_libraries.h"
 
 #define VERSION_MIN 91100 /* earlier versions have known errors in attention's backward */
 

@@ -2,8 +2,8 @@
  * Memory check before a plan runs. Planning works for any machine; a call that would run a plan is refused if this
  * machine could never hold its arena, with the memory that exists and the minimum budget.
  */
-#ifndef RW_PLAN_MEMORY_CHECK_H
-#define RW_PLAN_MEMORY_CHECK_H
+#ifndef RW_PLAN_DEVICE_CAPACITY_H
+#define RW_PLAN_DEVICE_CAPACITY_H
 
 #include "plan/build.h"
 

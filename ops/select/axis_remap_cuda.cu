@@ -4,7 +4,7 @@
  */
 #include "ops/common/wide_copies.cuh"
 
-#include "ops/select/remap.h"
+#include "ops/select/axis_remap.h"
 
 namespace {
 

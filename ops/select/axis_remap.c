@@ -1,5 +1,5 @@
 /* roll, flip, and the padding modes that copy elements of the tensor: checks, rules and public functions. */
-#include "ops/select/remap.h"
+#include "ops/select/axis_remap.h"
 #include "ops/common/kernels.h"
 #include "ops/common/util.h"
 #include "ops/shape/shape.h"

@@ -1,5 +1,5 @@
 /* Compares the rows of inputs and outputs by their layouts. */
-#include "autodiff/cross_thread_reads.h"
+#include "autodiff/cache_transfers.h"
 
 /* The axis of rows: the one with the largest stride among those with more than one element. */
 static int axis_of_rows(const rw_layout *l)
@@ -26,7 +26,7 @@ static bool is_across(const rw_op_call *call, int input)
     return true;
 }
 
-uint64_t rw_cross_thread_reads(const rw_op_call *call)
+uint64_t rw_cache_transfers(const rw_op_call *call)
 {
     uint64_t across = 0;
     for (int i = 0; i < call->n_inputs && i < 64; i++)

@@ -1,6 +1,6 @@
 /* A step, its problem, and the planner's answers for it. */
-#ifndef RW_TESTS_REMAT_PLANNED_H
-#define RW_TESTS_REMAT_PLANNED_H
+#ifndef RW_TESTS_REMAT_PLANNER_FIXTURE_H
+#define RW_TESTS_REMAT_PLANNER_FIXTURE_H
 
 #include "support/support.h"
 

@@ -1,5 +1,5 @@
 /* Opens cuBLASLt and cuDNN at run time with dlopen(). */
-#include "device/cuda/library.h"
+#include "device/cuda/dlopen_libraries.h"
 
 #ifdef RW_CUDASIM
 #include <cudasim.h> /* a test chooses which libraries the simulator has */

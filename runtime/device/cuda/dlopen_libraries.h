@@ -2,8 +2,8 @@
  * Libraries that are opened at run time: cuBLASLt and cuDNN. A binary of Rewind does not link to them, so it starts on
  * a machine without CUDA and reports what is missing.
  */
-#ifndef RW_DEVICE_CUDA_LIBRARY_H
-#define RW_DEVICE_CUDA_LIBRARY_H
+#ifndef RW_DEVICE_CUDA_DLOPEN_LIBRARIES_H
+#define RW_DEVICE_CUDA_DLOPEN_LIBRARIES_H
 
 #include "device/cuda/cuda.h"
 

@@ -7,8 +7,8 @@
  * compared when it is read back; the first 16 MiB always have one. On a slow disk every piece is checked, on a fast one
  * some are.
  */
-#ifndef RW_DEVICE_CHECKSUMS_H
-#define RW_DEVICE_CHECKSUMS_H
+#ifndef RW_DEVICE_FILE_CHECKSUMS_H
+#define RW_DEVICE_FILE_CHECKSUMS_H
 
 #include <pthread.h>
 #include <stdbool.h>

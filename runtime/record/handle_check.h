@@ -10,8 +10,8 @@
  *
  * Memory is reused eventually: a handle that is older than that is mistaken for the tensor that is there now.
  */
-#ifndef RW_RECORD_HANDLE_H
-#define RW_RECORD_HANDLE_H
+#ifndef RW_RECORD_HANDLE_CHECK_H
+#define RW_RECORD_HANDLE_CHECK_H
 
 #include "record/tape.h"
 

@@ -1,5 +1,5 @@
 /* Compares an arena with the device's memory, and finds the minimum budget for the message. */
-#include "plan/memory_check.h"
+#include "plan/device_capacity.h"
 
 #include "plan/budget.h"
 

@@ -1,5 +1,5 @@
 /* Decides whether a handle is valid for a call, and words the fault. */
-#include "record/handle.h"
+#include "record/handle_check.h"
 
 #include "record/builtin_ops.h"
 

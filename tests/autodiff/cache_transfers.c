@@ -1,5 +1,5 @@
 /* Which inputs of a node are read by other threads than wrote them, for invented row assignments. */
-#include "autodiff/cross_thread_reads.h"
+#include "autodiff/cache_transfers.h"
 
 #include <criterion/criterion.h>
 
@@ -21,10 +21,10 @@ static uint64_t across_of(rw_layout in, rw_layout out)
 {
     const rw_operand_desc x = { RW_F32, &in };
     rw_operand_desc y = { RW_F32, &out };
-    return rw_cross_thread_reads(&(rw_op_call){ .n_inputs = 1, .n_outputs = 1, .in = &x, .out = &y });
+    return rw_cache_transfers(&(rw_op_call){ .n_inputs = 1, .n_outputs = 1, .in = &x, .out = &y });
 }
 
-Test(cross_thread_reads, is_where_rows_are_others)
+Test(cache_transfers, is_where_rows_are_others)
 {
     const rw_layout rows = LAYOUT(2, L(6, 4), L(4, 1)), wide = LAYOUT(2, L(6, 9), L(9, 1));
     const rw_layout transposed = LAYOUT(2, L(4, 6), L(1, 4)), square = LAYOUT(2, L(6, 6), L(6, 1));
@@ -49,13 +49,13 @@ Test(cross_thread_reads, is_where_rows_are_others)
 }
 
 /* One bit each; one output with its rows suffices; of more than 64 inputs the first 64. */
-Test(cross_thread_reads, of_each_input_alone)
+Test(cache_transfers, of_each_input_alone)
 {
     const rw_layout six = LAYOUT(2, L(6, 4), L(4, 1)), five = LAYOUT(2, L(5, 4), L(4, 1)), four = LAYOUT(1, L(4), L(1));
     rw_operand_desc in[70], out[2] = { { RW_F32, &six }, { RW_F32, &five } };
     for (int i = 0; i < 70; i++) in[i] = (rw_operand_desc){ RW_F32, i % 3 == 0 ? &six : i % 3 == 1 ? &five : &four };
-    const uint64_t across = rw_cross_thread_reads(&(rw_op_call){ .n_inputs = 70, .n_outputs = 2, .in = in,
+    const uint64_t across = rw_cache_transfers(&(rw_op_call){ .n_inputs = 70, .n_outputs = 2, .in = in,
                                                                  .out = out });
-    for (uint32_t i = 0; i < 70; i++) cr_expect_eq(rw_is_cross_thread_read(across, i), i < 64 && i % 3 == 2, "%u", i);
-    cr_expect_eq(rw_cross_thread_reads(&(rw_op_call){ .n_inputs = 3, .in = in }), 7, "it writes nothing");
+    for (uint32_t i = 0; i < 70; i++) cr_expect_eq(rw_is_cache_transfer(across, i), i < 64 && i % 3 == 2, "%u", i);
+    cr_expect_eq(rw_cache_transfers(&(rw_op_call){ .n_inputs = 3, .in = in }), 7, "it writes nothing");
 }

@@ -1,6 +1,6 @@
 /* Isolated re-execution: copies operands between margins, executes a node twice, and compares with its execution in
    place. A difference is attributed to a cause by the pattern that it shows. */
-#include "verify/isolate.h"
+#include "verify/isolated_rerun.h"
 
 #include "base/alloc.h"
 #include "base/round.h"

@@ -1,5 +1,5 @@
 /* Checksums of file pieces: a hash table by position, and the limit on their time. */
-#include "device/checksums.h"
+#include "device/file_checksums.h"
 
 #include "base/alloc.h"
 #include "base/clock.h"

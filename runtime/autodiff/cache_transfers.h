@@ -7,17 +7,17 @@
  * norm, x in x w^T. Otherwise it also reads rows that other threads wrote: both operands of a weight gradient, a sum
  * over rows. For an output of one element, each thread sums its own rows.
  */
-#ifndef RW_AUTODIFF_CROSS_THREAD_READS_H
-#define RW_AUTODIFF_CROSS_THREAD_READS_H
+#ifndef RW_AUTODIFF_CACHE_TRANSFERS_H
+#define RW_AUTODIFF_CACHE_TRANSFERS_H
 
 #include <rewind/op.h>
 
 #include <stdint.h>
 
 /* A bit per input, for the first 64. */
-uint64_t rw_cross_thread_reads(const rw_op_call *call);
+uint64_t rw_cache_transfers(const rw_op_call *call);
 
-static inline bool rw_is_cross_thread_read(uint64_t across, uint32_t input)
+static inline bool rw_is_cache_transfer(uint64_t across, uint32_t input)
 {
     return input < 64 && across >> input & 1;
 }

@@ -3,7 +3,7 @@
  * gradients.
  */
 #include "base/team.h"
-#include "ops/select/remap.h"
+#include "ops/select/axis_remap.h"
 #include "device/cpu/isa.h"
 #include "ops/common/util.h"
 #include "ops/common/vec_native.h"
@@ -166,12 +166,12 @@ VEC_INLINE void d_store(void *y, rw_dtype dtype, int64_t at, const double *sum, 
 
 #define T float
 #define F(name) f_##name
-#include "ops/select/remap_sums_tmpl.h"
+#include "ops/select/axis_remap_sums_tmpl.h"
 #undef T
 #undef F
 #define T double
 #define F(name) d_##name
-#include "ops/select/remap_sums_tmpl.h"
+#include "ops/select/axis_remap_sums_tmpl.h"
 
 static void sum_share(const struct sums *s, rw_dtype dtype, int64_t outer, void *dx)
 {

@@ -5,9 +5,9 @@
  *     | margin | input 0 | margin |   | margin | output 0 | margin |   | margin | workspace | margin |
  *
  * The node runs twice, each time in memory of its own. Everything on which its result must not depend differs: the
- * pattern in margins, outputs and workspace (isolate.c); the address of every operand (each bit, up to 64 KiB, that
- * differs between two places in a plan differs between one of the copies and the plan); the serial number; and in one
- * of the two the number of threads. Then it runs at its place. All three executions must give the same bytes, and
+ * pattern in margins, outputs and workspace (isolated_rerun.c); the address of every operand (each bit, up to 64 KiB,
+ * that differs between two places in a plan differs between one of the copies and the plan); the serial number; and in
+ * one of the two the number of threads. Then it runs at its place. All three executions must give the same bytes, and
  * margins and inputs must be unchanged.
  *
  * This finds a node that leaves a byte of its outputs unwritten; that writes to an input, or less than RW_MARGIN bytes
@@ -17,8 +17,8 @@
  *
  * Not tried: nodes that may run only once (RW_OP_STATEFUL, RW_OP_COMMIT), and RW_OP_NONDETERMINISTIC nodes.
  */
-#ifndef RW_VERIFY_ISOLATE_H
-#define RW_VERIFY_ISOLATE_H
+#ifndef RW_VERIFY_ISOLATED_RERUN_H
+#define RW_VERIFY_ISOLATED_RERUN_H
 
 #include "run/run.h"
 #include "verify/patterns.h"

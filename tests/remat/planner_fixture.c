@@ -1,5 +1,5 @@
 /* Opens a step's problem and reads the planner's answers for it. */
-#include "remat/planned.h"
+#include "remat/planner_fixture.h"
 
 #include <criterion/criterion.h>
 #include <math.h>

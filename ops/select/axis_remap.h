@@ -3,8 +3,8 @@
  * elements, rows by index. The gradient sums the places to which an element was copied, in their order. Shared by the
  * definitions and the kernels. C11 and C++17.
  */
-#ifndef RW_OPS_REMAP_H
-#define RW_OPS_REMAP_H
+#ifndef RW_OPS_AXIS_REMAP_H
+#define RW_OPS_AXIS_REMAP_H
 
 #include "base/host_device.h"
 

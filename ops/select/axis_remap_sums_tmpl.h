@@ -1,6 +1,6 @@
 /*
  * The sums that are the gradient of a remap, for one type of arithmetic T: over the places to which elements were
- * copied, in order. Included by remap_cpu.c with T = float and again with T = double; F builds the names of these
+ * copied, in order. Included by axis_remap_cpu.c with T = float and again with T = double; F builds the names of these
  * functions. A section of the sums stays in the cache until it is complete and is then rounded once.
  */
 
