@@ -121,8 +121,8 @@ bool rw_padding_row_at(rw_site at, rw_tape *t, const char *what, const rw_tensor
     const int64_t rows = rw_tensor_shape(table).rank ? rw_tensor_shape(table).dim[0] : 0;
     *ret_row = !has ? -1 : index < 0 ? index + rows : index;
     if (!has && index)
-        rw_refuse_at(at, t, RW_ERR_ARGUMENT, "%s(padding_index): expected 0 without has_padding_index, got %lld", what,
-                     (long long)index);
+        rw_refuse_at(at, t, RW_ERR_ARGUMENT, "%s(padding_index): expected 0 without has_padding_index, got %lld; set "
+                     "has_padding_index as well", what, (long long)index);
     else if (has && (index < -rows || index >= rows))
         rw_refuse_at(at, t, RW_ERR_ARGUMENT, "%s(padding_index): expected a row of the table, %lld to %lld, got %lld",
                      what, (long long)-rows, (long long)rows - 1, (long long)index);

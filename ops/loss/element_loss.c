@@ -129,8 +129,8 @@ ELEMENT_OP(kl_div, 2, grad_kl)
 static bool takes(rw_site at, rw_tape *t, const char *what, rw_reduction reduction)
 {
     if (reduction >= RW_REDUCTION_MEAN && reduction <= RW_REDUCTION_NONE) return true;
-    rw_refuse_at(at, t, RW_ERR_ARGUMENT, "%s(reduction): expected one of rw_reduction, 0 to %d, got %d", what,
-                 RW_REDUCTION_NONE, (int)reduction);
+    rw_refuse_at(at, t, RW_ERR_ARGUMENT, "%s(reduction): expected RW_REDUCTION_MEAN (%d) to RW_REDUCTION_NONE "
+                 "(%d), got %d", what, RW_REDUCTION_MEAN, RW_REDUCTION_NONE, (int)reduction);
     return false;
 }
 

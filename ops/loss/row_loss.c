@@ -187,10 +187,11 @@ bool rw_row_loss_attrs_of(rw_site at, rw_tape *t, const char *what, const rw_cro
         rw_refuse_at(at, t, RW_ERR_ARGUMENT, "%s(z_loss): expected a finite number of 0 or more, got %g", what,
                      p->z_loss);
     else if (p->reduction < RW_REDUCTION_MEAN || p->reduction > RW_REDUCTION_NONE)
-        rw_refuse_at(at, t, RW_ERR_ARGUMENT, "%s(reduction): expected one of rw_reduction, 0 to %d, got %d", what,
-                     RW_REDUCTION_NONE, (int)p->reduction);
+        rw_refuse_at(at, t, RW_ERR_ARGUMENT, "%s(reduction): expected RW_REDUCTION_MEAN (%d) to RW_REDUCTION_NONE "
+                     "(%d), got %d", what, RW_REDUCTION_MEAN, RW_REDUCTION_NONE, (int)p->reduction);
     else if (p->ignore_index && !p->has_ignore_index)
-        rw_refuse_at(at, t, RW_ERR_ARGUMENT, "%s(ignore_index): expected 0 without has_ignore_index, got %d", what,
+        rw_refuse_at(at, t, RW_ERR_ARGUMENT, "%s(ignore_index): expected 0 without has_ignore_index, got %d; set "
+                     "has_ignore_index as well", what,
                      (int)p->ignore_index);
     else if (p->chunk < 0)
         rw_refuse_at(at, t, RW_ERR_ARGUMENT, "%s(chunk): expected 0 (the default) or more rows, got %lld", what,

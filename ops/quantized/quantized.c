@@ -120,8 +120,8 @@ rw_tensor *rw_linear_quantized_at(rw_site at, rw_tape *t, rw_tensor *x, const rw
     if (!weight || (unsigned)weight->kind >= RW_QUANTIZED_KIND_COUNT) {
         if (weight)
             rw_refuse_at(at, t, RW_ERR_ARGUMENT,
-                         "rw_linear_quantized(weight): expected one of rw_quantized_kind, 0 to %d, got kind %d",
-                         RW_QUANTIZED_KIND_COUNT - 1, (int)weight->kind);
+                         "rw_linear_quantized(weight): expected kind RW_NF4 (%d) or RW_INT8 (%d), got %d", RW_NF4,
+                         RW_INT8, (int)weight->kind);
         else
             rw_refuse_at(at, t, RW_ERR_ARGUMENT,
                          "rw_linear_quantized: weight is NULL; expected a weight of rw_quantized_create()");

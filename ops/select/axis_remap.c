@@ -167,8 +167,8 @@ static const char *pad_mistake(int64_t n, const int64_t *pad, rw_pad_mode mode)
 static bool pad_refused(rw_site at, rw_tape *t, rw_shape x, const int64_t *pad, size_t n, rw_pad_mode mode)
 {
     if ((unsigned)mode >= RW_PAD_MODE_COUNT)
-        return rw_refuse_at(at, t, RW_ERR_ARGUMENT, "pad(mode): expected one of rw_pad_mode, 0 to %d, got %d",
-                            RW_PAD_MODE_COUNT - 1, (int)mode);
+        return rw_refuse_at(at, t, RW_ERR_ARGUMENT, "pad(mode): expected RW_PAD_CONSTANT (%d) to RW_PAD_CIRCULAR (%d), "
+                            "got %d", RW_PAD_CONSTANT, RW_PAD_MODE_COUNT - 1, (int)mode);
     if (n % 2 || n / 2 > (size_t)x.rank || (n && !pad))
         return rw_refuse_at(at, t, RW_ERR_SHAPE, "pad(pad, n): expected two numbers per axis, 0 to %d, got %zu%s",
                             2 * x.rank, n, pad ? "" : " at NULL");

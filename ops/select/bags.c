@@ -110,8 +110,8 @@ static bool refuse(const struct bags *b, rw_status status, const char *name, con
 static bool params_fit(const struct bags *b, const rw_embedding_bag_params *p, rw_shape index)
 {
     if (p->mode < RW_BAG_SUM || p->mode > RW_BAG_MAX)
-        rw_refuse_at(b->at, b->t, RW_ERR_ARGUMENT, "%s(mode): expected one of rw_bag_mode, 0 to %d, got %d", what,
-                     RW_BAG_MAX, (int)p->mode);
+        rw_refuse_at(b->at, b->t, RW_ERR_ARGUMENT, "%s(mode): expected RW_BAG_SUM (%d) to RW_BAG_MAX (%d), got %d",
+                     what, RW_BAG_SUM, RW_BAG_MAX, (int)p->mode);
     else if (b->weights && p->mode != RW_BAG_SUM)
         rw_refuse_at(b->at, b->t, RW_ERR_ARGUMENT, "%s(mode): expected RW_BAG_SUM (%d) with weights, got %d", what,
                      RW_BAG_SUM, (int)p->mode);

@@ -125,8 +125,8 @@ static rw_status params_fault(rw_context **ret_ctx, const rw_context_params *p)
 {
     if (!ret_ctx) return rw_fail_null(NULL, "rw_context_create", "ret_ctx");
     if ((unsigned)p->device >= RW_DEVICE_COUNT)
-        return rw_fail(NULL, RW_ERR_ARGUMENT, "rw_context_create(device): expected one of rw_device, 0 to %d, got %d",
-                       RW_DEVICE_COUNT - 1, (int)p->device);
+        return rw_fail(NULL, RW_ERR_ARGUMENT, "rw_context_create(device): expected RW_DEVICE_AUTO (%d) to "
+                       "RW_DEVICE_CUDA (%d), got %d", RW_DEVICE_AUTO, RW_DEVICE_CUDA, (int)p->device);
     if (p->threads >= 0 && p->threads <= RW_MAX_THREADS) return RW_OK;
     return rw_fail(NULL, RW_ERR_ARGUMENT, "rw_context_create(threads): expected 0 to %d, got %d", RW_MAX_THREADS,
                    p->threads);
@@ -141,8 +141,8 @@ rw_status rw_device_check(rw_device device, char *why, size_t size)
     if (size && !why) return rw_fail_null(NULL, "rw_device_check", "why");
     if (size) why[0] = '\0';
     if ((unsigned)device >= RW_DEVICE_COUNT)
-        return rw_fail(NULL, RW_ERR_ARGUMENT, "rw_device_check(device): expected one of rw_device, 0 to %d, got %d",
-                       RW_DEVICE_COUNT - 1, (int)device);
+        return rw_fail(NULL, RW_ERR_ARGUMENT, "rw_device_check(device): expected RW_DEVICE_AUTO (%d) to "
+                       "RW_DEVICE_CUDA (%d), got %d", RW_DEVICE_AUTO, RW_DEVICE_CUDA, (int)device);
     if (device == RW_DEVICE_AUTO) return RW_OK;
     const rw_status status = open_kind(&probe, device, &params, why, size);
     if (!status) probe.device->close(probe.device_state);

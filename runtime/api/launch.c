@@ -185,14 +185,14 @@ static rw_status check(rw_tape *t, rw_tensor *loss, const rw_graph_params *p, ui
         return rw_fail(t->ctx, RW_ERR_ARGUMENT, "rw_graph_create(max_norm): expected 0 (no clipping) or more, got %g",
                        p->max_norm);
     if (p->optimizer && rw_optimizer_context(p->optimizer) != t->ctx)
-        return rw_fail(t->ctx, RW_ERR_ARGUMENT, "rw_graph_create(optimizer): expected one of the tape's context, "
-                       "got one of another context");
+        return rw_fail(t->ctx, RW_ERR_ARGUMENT, "rw_graph_create(optimizer): expected an optimizer of the tape's "
+                       "context, got an optimizer of another context");
     if (p->scaler && rw_scaler_context(p->scaler) != t->ctx)
-        return rw_fail(t->ctx, RW_ERR_ARGUMENT, "rw_graph_create(scaler): expected one of the tape's context, "
-                       "got one of another context");
+        return rw_fail(t->ctx, RW_ERR_ARGUMENT, "rw_graph_create(scaler): expected a scaler of the tape's context, "
+                       "got a scaler of another context");
     if (p->delayed && rw_delayed_context(p->delayed) != t->ctx)
-        return rw_fail(t->ctx, RW_ERR_ARGUMENT, "rw_graph_create(delayed): expected one of the tape's context, "
-                       "got one of another context");
+        return rw_fail(t->ctx, RW_ERR_ARGUMENT, "rw_graph_create(delayed): expected delayed scaling of the tape's "
+                       "context, got delayed scaling of another context");
     const rw_status runs = rw_check_runs(t->ctx, "rw_graph_create");
     if (runs) return runs;
     const char *const kept = rw_kept_codes_named(t);

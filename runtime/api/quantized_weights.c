@@ -53,8 +53,8 @@ rw_status rw_quantized_create_at(rw_site at, rw_context *ctx, const char *name, 
     if (ctx->status) return ctx->status;
     if (!ret_weight) return rw_fail_null(ctx, what, "ret_weight");
     if ((unsigned)kind >= RW_QUANTIZED_KIND_COUNT)
-        return rw_fail(ctx, RW_ERR_ARGUMENT, "%s at %s:%d: kind: expected one of rw_quantized_kind, 0 to %d, got %d",
-                       what, rw_file_of(at), at.line, RW_QUANTIZED_KIND_COUNT - 1, (int)kind);
+        return rw_fail(ctx, RW_ERR_ARGUMENT, "%s at %s:%d: kind: expected RW_NF4 (%d) or RW_INT8 (%d), got %d", what,
+                       rw_file_of(at), at.line, RW_NF4, RW_INT8, (int)kind);
     const rw_status status = shape_fault(kind, shape, text, sizeof text);
     if (status) return rw_fail(ctx, status, "%s at %s:%d: %s", what, rw_file_of(at), at.line, text);
     const int64_t out = shape.dim[0], in = shape.dim[1];
@@ -75,8 +75,8 @@ static rw_status look(const rw_quantized *w, const char *what)
                        !shape_fault(w->kind, RW_SHAPE(w->out, w->in), text, sizeof text) &&
                        rw_tensor_dtype(w->words) == RW_I32 &&
                        rw_tensor_bytes(w->words) == (size_t)parts_of(w->kind, w->out, w->in).bytes;
-    return sound ? RW_OK : rw_fail(ctx, RW_ERR_ARGUMENT, "%s(weight): expected one of rw_quantized_create(), got "
-                                                             "another", what);
+    return sound ? RW_OK : rw_fail(ctx, RW_ERR_ARGUMENT, "%s(weight): expected a weight from "
+                                                             "rw_quantized_create(), got other members", what);
 }
 
 /* Number i as float32. */

@@ -272,7 +272,7 @@ static rw_status check_grad_call(rw_site at, rw_tape *t, rw_tensor *y, rw_tensor
     char text[RW_FAULT_TEXT];
     if (fault)
         return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_grad at %s:%d: %s", rw_file_of(at), at.line,
-                       rw_fault_text(text, y, "y", "a value of this tape", fault));
+                       rw_fault_text(text, y, "y", "an input or result of this tape", fault));
     if (n && (!x || !ret_grads)) return rw_fail_null(ctx, "rw_grad", x ? "ret_grads" : "x");
     return rw_count_check(ctx, "rw_grad", n) ? RW_OK : RW_ERR_ARGUMENT;
 }

@@ -372,7 +372,7 @@ rw_status rw_scaler_backward(rw_scaler *s, rw_tape *t, rw_tensor *loss)
     if (!s || !t) return rw_fail_null(t ? t->ctx : s ? s->ctx : NULL, "rw_scaler_backward", s ? "t" : "s");
     if (s->ctx != t->ctx)
         return rw_fail(t->ctx, RW_ERR_ARGUMENT, "rw_scaler_backward(s): expected a scaler of the tape's context, "
-                       "got one of another context");
+                       "got a scaler of another context");
     const uint32_t id = rw_loss_check(t, loss, "rw_scaler_backward");
     if (id == RW_NONE_ID) return t->ctx->status;
     rw_status status = rw_scaler_check_loss(t, loss, "rw_scaler_backward");
@@ -537,7 +537,7 @@ rw_status rw_scaler_step(rw_scaler *s, rw_optimizer *opt)
     if (!opt) return rw_fail_null(s->ctx, "rw_scaler_step", "opt");
     if (rw_optimizer_context(opt) != s->ctx)
         return rw_fail(s->ctx, RW_ERR_ARGUMENT, "rw_scaler_step(opt): expected an optimizer of the scaler's "
-                       "context, got one of another context");
+                       "context, got an optimizer of another context");
     struct stepped *step = NULL;
     bool unscaled = false;
     status = rw_optimizer_coverage_check(s->ctx, "rw_scaler_step");

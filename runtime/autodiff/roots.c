@@ -22,7 +22,7 @@ static rw_status check_root(rw_tape *t, const rw_tensor *y, const char *what, co
     char text[RW_FAULT_TEXT];
     if (fault)
         return rw_fail(ctx, RW_ERR_ARGUMENT, "%s: %s", what,
-                       rw_fault_text(text, y, name, "a value of this tape", fault));
+                       rw_fault_text(text, y, name, "an input or result of this tape", fault));
     const rw_status status = rw_open_check(t, what);
     if (status) return status;
     if (!rw_dtype_is_float((rw_dtype)y->dtype))

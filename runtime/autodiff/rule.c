@@ -271,7 +271,7 @@ static rw_status hand_over(rw_grad_call *g, int i, rw_tensor *dx, bool is_sum)
     if (fault) {
         snprintf(name, sizeof name, "gradient of input %d", i);
         return rw_fail(ctx, RW_ERR_ARGUMENT, "gradient rule of %s at %s:%d: %s", op->name, rw_file_of(at), at.line,
-                       rw_fault_text(text, dx, name, "a value of this tape", fault));
+                       rw_fault_text(text, dx, name, "an input or result of this tape", fault));
     }
     g->has_set = true;
     const rw_tensor *const x = rw_grad_input(g, i);

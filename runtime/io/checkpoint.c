@@ -19,11 +19,11 @@ static rw_status check_params(rw_context *ctx, const rw_checkpoint_params *p)
     if (p->keep < 0) return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_checkpoint_create(keep): expected 0 (the default) or "
                                         "more, got %d", p->keep);
     if (p->optimizer && rw_optimizer_context(p->optimizer) != ctx)
-        return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_checkpoint_create(optimizer): expected one of ctx, got one of "
-                       "another context");
+        return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_checkpoint_create(optimizer): expected an optimizer of ctx, got an "
+                       "optimizer of another context");
     if (p->average && rw_average_context(p->average) != ctx)
-        return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_checkpoint_create(average): expected one of ctx, got one of "
-                       "another context");
+        return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_checkpoint_create(average): expected a weight average of ctx, got a "
+                       "weight average of another context");
     return RW_OK;
 }
 

@@ -30,7 +30,7 @@ static rw_status check(rw_context *ctx, const rw_monitor_sources *s)
                        "more, got %g", s->peak_flops);
     if (s->optimizer && rw_optimizer_context(s->optimizer) != ctx)
         return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_monitor_watch(optimizer): expected one of the monitor's "
-                       "context, got one of another context");
+                       "context, got an optimizer of another context");
     if (s->n_groups > RW_WATCHED_GROUPS)
         return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_monitor_watch(n_groups): expected at most %d, got %zu",
                        RW_WATCHED_GROUPS, s->n_groups);

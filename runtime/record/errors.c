@@ -134,7 +134,8 @@ const char *rw_expected_of_null(const char *argument)
 bool rw_count_check(rw_context *ctx, const char *what, size_t n)
 {
     if (n <= UINT32_MAX) return true;
-    rw_fail(ctx, RW_ERR_ARGUMENT, "%s(n): expected at most %u elements, got %zu", what, UINT32_MAX, n);
+    rw_fail(ctx, RW_ERR_ARGUMENT, "%s(n): expected at most %u elements, got %zu%s", what, UINT32_MAX, n,
+            n > SIZE_MAX / 2 ? "; it was negative before its conversion to size_t" : "");
     return false;
 }
 

@@ -160,7 +160,7 @@ rw_status rw_shape_fault(rw_dtype dtype, rw_shape shape, char *text, size_t size
 {
     int64_t n = 16; /* bytes of the largest element, so that numel times the size of an element also fits */
     if ((unsigned)dtype >= RW_DTYPE_COUNT) {
-        snprintf(text, size, "dtype: expected one of rw_dtype, got %d", (int)dtype);
+        snprintf(text, size, "dtype: expected RW_F32 (%d) to RW_F8_E8M0 (%d), got %d", RW_F32, RW_F8_E8M0, (int)dtype);
         return RW_ERR_DTYPE;
     }
     if (shape.rank < 0 || shape.rank > RW_MAX_RANK) {

@@ -184,7 +184,7 @@ rw_tensor *rw_require_grad(rw_tape *t, rw_tensor *x)
     if (!t) rw_fail(rw_tensor_context(x), RW_ERR_ARGUMENT, "rw_require_grad: t is NULL; expected a tape");
     else if (fault)
         rw_fail(t->ctx, RW_ERR_ARGUMENT, "rw_require_grad: %s",
-                rw_fault_text(text, x, "x", "a value of this tape", fault));
+                rw_fault_text(text, x, "x", "an input or result of this tape", fault));
     else if (!rw_dtype_is_float((rw_dtype)x->dtype))
         rw_fail(t->ctx, RW_ERR_DTYPE, "rw_require_grad(x): expected a floating-point type, got %s",
                 rw_dtype_name((rw_dtype)x->dtype));

@@ -12,8 +12,8 @@ static rw_status check_delayed(rw_site at, const rw_tape *t, const rw_recipe *re
 {
     const struct rw_delayed_rows *const d = rw_delayed_rows(recipe->delayed);
     const char *const fault = recipe->kind != RW_RECIPE_F8           ? "NULL but for RW_RECIPE_F8"
-                              : recipe->scaling != RW_SCALING_TENSOR ? "NULL but for RW_SCALING_TENSOR"
-                              : d->ctx != t->ctx                     ? "NULL or one of the tape's context"
+                              : recipe->scaling != RW_SCALING_TENSOR ? "NULL, except with RW_SCALING_TENSOR"
+                              : d->ctx != t->ctx                     ? "NULL or delayed scaling of the tape's context"
                                                                      : NULL;
     if (fault)
         return rw_fail(t->ctx, RW_ERR_ARGUMENT, "rw_recipe_begin at %s:%d: delayed: expected %s, got delayed scaling%s",
@@ -32,8 +32,9 @@ rw_status rw_recipe_begin_at(rw_site at, rw_tape *t, const rw_recipe *recipe)
     rw_context *const ctx = t->ctx;
     if (!recipe) return rw_fail_null(ctx, "rw_recipe_begin", "recipe");
     if ((unsigned)recipe->kind >= RW_RECIPE_COUNT)
-        return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_recipe_begin at %s:%d: kind: expected one of rw_recipe_kind, 0 to %d, "
-                       "got %d", rw_file_of(at), at.line, RW_RECIPE_COUNT - 1, (int)recipe->kind);
+        return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_recipe_begin at %s:%d: kind: expected RW_RECIPE_NONE (%d) to "
+                       "RW_RECIPE_F8 (%d), got %d", rw_file_of(at), at.line, RW_RECIPE_NONE, RW_RECIPE_F8,
+                       (int)recipe->kind);
     const rw_dtype codes = recipe->gradient_dtype;
     if (recipe->scaling != RW_SCALING_TENSOR && recipe->scaling != RW_SCALING_1X128 && recipe->scaling != RW_SCALING_MX)
         return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_recipe_begin at %s:%d: scaling: expected RW_SCALING_TENSOR, "

@@ -330,7 +330,7 @@ static bool check(struct recording *r, const void *attrs)
     if (t->origin.adjoint || r->ctx->eager) rw_library_mode_keep();
     if (rw_callback_end(r->ctx, before)) return false; /* it made an illegal call: the error is sticky */
     if (!rw_is_status((int)status))
-        status = rw_op_error(&r->call, RW_ERR_ARGUMENT, "the op's check: expected one of rw_status, got %d",
+        status = rw_op_error(&r->call, RW_ERR_ARGUMENT, "the op's check: expected a value of enum rw_status, got %d",
                              (int)status);
     const int n_out = r->call.n_outputs;
     if (!status && (n_out < 1 || n_out > RW_OP_MAX_OPERANDS - r->n))

@@ -204,7 +204,7 @@ static struct rw_tensor *decidable(rw_tape *t, rw_tensor *x, const char *what, r
     char text[RW_FAULT_TEXT];
     if (!fault) return x;
     if (!t) snprintf(text, sizeof text, "t is NULL; expected a tape");
-    else rw_fault_text(text, x, "x", "a value of this tape", fault);
+    else rw_fault_text(text, x, "x", "an input or result of this tape", fault);
     rw_fail(t ? t->ctx : rw_tensor_context(x), RW_ERR_ARGUMENT, "%s at %s:%d: %s", what, rw_file_of(at), at.line, text);
     return NULL;
 }

@@ -54,7 +54,8 @@ static rw_status kernel_failed(rw_context *ctx, const rw_op_def *op, const char 
     char integers[256] = "";
     if (!may_kernel_return(status))
         return rw_fail(ctx, RW_ERR_ARGUMENT,
-                       "%s failed while it ran: expected a status of a kernel, got %d", what, (int)status);
+                       "%s failed while it ran: expected its kernel to return RW_OK, RW_ERR_MEMORY, RW_ERR_DEVICE, "
+                       "RW_ERR_ARGUMENT or RW_ERR_UNSUPPORTED, got %d", what, (int)status);
     if (status != RW_ERR_ARGUMENT)
         return rw_fail(ctx, status, "%s failed while it ran: %s", what, rw_status_name(status));
     if (in) tell_integers(op, in, n_in, integers, sizeof integers);

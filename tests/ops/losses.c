@@ -464,7 +464,7 @@ Test(losses, what_probabilities_and_options_of_the_last_layer_have_to_be)
     refuses(&b, LINEAR(.class_weight = v), RW_ERR_SHAPE, "): expected shape [7], got [5]");
     refuses(&b, LINEAR(.bias = u), RW_ERR_DTYPE, "linear");
     refuses(&b, rw_mse_loss_with(t, x, y, (rw_reduction)3), RW_ERR_ARGUMENT,
-            "mse_loss_with(reduction): expected one of rw_reduction, 0 to 2, got 3");
+            "mse_loss_with(reduction): expected RW_REDUCTION_MEAN (0) to RW_REDUCTION_NONE (2), got 3");
     cr_expect_eq(rw_tape_mark(t).nodes, n, "the tape has grown");
     rw_tensor *const none = rw_input(t, RW_F32, RW_SHAPE(0, 5), NULL, 0);
     float loss = 1;
