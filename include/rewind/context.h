@@ -8,7 +8,7 @@
  *   threads        Each thread that calls the library has its own team of worker threads, with 2 MiB of stack each. All
  *                  its contexts share the team, which ends with the thread. rw_context_set_threads(), a step, an
  *                  optimizer's step and an initialization start missing workers; planning works with fewer. Lowering
- *                  the number leaves the surplus workers asleep. An idle worker sleeps after 0.2 ms, or at once if
+ *                  the number leaves the surplus workers asleep. An idle worker sleeps after 5 ms, or at once if
  *                  there are more workers than cores. Workers block all signals except those of faults. OpenMP
  *                  settings have no effect.
  *   stack          A thread that calls the library needs 128 KiB of stack, musl's default.

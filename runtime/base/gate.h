@@ -1,6 +1,6 @@
 /*
- * A gate: a word that one thread sets and others wait for. A waiter spins for a moment, because the word usually
- * changes soon, and then sleeps, so that it takes no core from other programs.
+ * A gate: a word that one thread sets and others wait for. A waiter stays awake for a moment, because the word
+ * usually changes soon, and then sleeps, so that it takes no core from other programs.
  *
  *     setter: store word (seq_cst); load sleepers (seq_cst), not 0: wake all
  *     waiter: sleepers++ (seq_cst); while (load word (seq_cst) == value) sleep unless the word has changed; sleepers--

@@ -10,8 +10,8 @@
  * rw_team_ready() starts workers, or fails; rw_team_run() never fails. Workers end with the thread that they belong to,
  * and not before: a job for fewer threads leaves the others parked. Each starts a job in the default floating-point
  * mode (float_mode.h), whatever mode it or its caller was left in. All signals but those of faults are blocked in them.
- * Waiting threads spin for 0.2 ms, then they sleep (gate.h); if a team has more threads than the process has cores,
- * they sleep at once.
+ * Waiting threads spin for 0.2 ms, yield their core to other programs until 5 ms have passed, then sleep (gate.h); if
+ * a team has more threads than the process has cores, they sleep at once.
  *
  * In the child of fork() the team is empty (forked.h); rw_team_ready() starts its workers again.
  *
