@@ -74,8 +74,9 @@ RW_API rw_tensor *rw_cross_entropy_with_at(rw_site at, rw_tape *t, rw_tensor *lo
  * 16-bit parameter). The gradient of the bias is summed in float32 (float64) and rounded once. Under rw_grad(), whose
  * result can be differentiated again, all logits are kept.
  *
- * A chunk has as many rows as params says. The default is the smallest power of two, at least 256, that gives at least
- * as many logits as x has elements; more if there would be over 1024 chunks. The bits of the result depend on it.
+ * A chunk has as many rows as params says, by default the smallest power of two, at least 256, that gives at least as
+ * many logits as x has elements. In both cases more if there would be over 1024 chunks. The bits of the result depend
+ * on it.
  * @param params may be NULL
  */
 RW_API rw_tensor *rw_linear_cross_entropy_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *weight,

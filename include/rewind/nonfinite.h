@@ -52,9 +52,10 @@ typedef struct rw_nonfinite {
  * the time of a step on a CPU; on CUDA every value is copied to the host.
  * @param flags 0 or RW_NONFINITE_NAN.
  * @param ret   filled on RW_OK, whether something was found or not; untouched on failure.
- * @return RW_OK; RW_ERR_ARGUMENT for NULL, other flags or a loss that is not one; RW_ERR_MODIFIED if a parameter or
- *         input was written since; RW_ERR_UNSUPPORTED for a tape that has an op with RW_OP_STATEFUL other than
- *         rw_assign() and other commits; RW_ERR_MEMORY; or the context's sticky error.
+ * @return RW_OK; RW_ERR_ARGUMENT for NULL or other flags, and for a loss that rw_backward() would refuse (then also
+ *         RW_ERR_SHAPE, RW_ERR_DTYPE or RW_ERR_REGION); RW_ERR_MODIFIED if a parameter or input was written since;
+ *         RW_ERR_UNSUPPORTED for a tape that has an op with RW_OP_STATEFUL other than rw_assign() and other commits;
+ *         RW_ERR_MEMORY; or the context's sticky error.
  */
 RW_API rw_status rw_find_nonfinite(rw_tape *t, rw_tensor *loss, unsigned flags, rw_nonfinite *ret);
 

@@ -226,7 +226,7 @@ RW_API rw_tensor *rw_sum_to_at(rw_site at, rw_tape *t, rw_tensor *x, rw_shape sh
 RW_API rw_tensor *rw_softmax_at(rw_site at, rw_tape *t, rw_tensor *x, int axis);
 #define rw_softmax(...) rw_softmax_at(RW_HERE, __VA_ARGS__)
 
-/** log(softmax(x)) along one axis. */
+/** x - logsumexp(x) along one axis. A row of only -inf gives NaN. */
 RW_API rw_tensor *rw_log_softmax_at(rw_site at, rw_tape *t, rw_tensor *x, int axis);
 #define rw_log_softmax(...) rw_log_softmax_at(RW_HERE, __VA_ARGS__)
 
@@ -245,10 +245,10 @@ RW_API rw_tensor *rw_logsumexp_at(rw_site at, rw_tape *t, rw_tensor *x, uint32_t
  */
 
 /**
- * Dropout: x / (1 - p) if word i of the ticket is at least p * 2^32, else 0. 0 <= p < 1, or RW_ERR_ARGUMENT. The mask
- * is not kept: backward draws it again. p = 0 returns x itself and draws nothing. Element i is counted in row-major
- * order; in an image that is stored channels-last, as convolutions return it, in memory order, and the result is stored
- * in the same way.
+ * Dropout: x / (1 - p) if word i of the ticket is at least p * 2^32, rounded down, else 0. 0 <= p < 1, or
+ * RW_ERR_ARGUMENT. The mask is not kept: backward draws it again. p = 0 returns x itself and draws nothing. Element i
+ * is counted in row-major order; in an image that is stored channels-last, as convolutions return it, in memory order,
+ * and the result is stored in the same way.
  */
 RW_API rw_tensor *rw_dropout_at(rw_site at, rw_tape *t, rw_tensor *x, double p);
 #define rw_dropout(...) rw_dropout_at(RW_HERE, __VA_ARGS__)

@@ -1,7 +1,8 @@
 /**
  * rewind/select.h - parts of tensors, padding and stacking, beyond reshape, slice, split and concat of rewind/ops.h.
  *
- * Negative axes count from the end. Any element type unless stated otherwise; floating-point types have gradients.
+ * Negative axes count from the end. Any element type unless stated otherwise, but of FP8 only views: not rw_stack(),
+ * rw_pad(), rw_roll() and rw_flip(). Floating-point types have gradients.
  * Conventions of rewind/ops.h on errors, ownership, call sites and threads apply.
  */
 #ifndef REWIND_SELECT_H

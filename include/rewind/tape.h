@@ -87,7 +87,8 @@ RW_API rw_status rw_no_grad_end(rw_tape *t);
 RW_API rw_status rw_read(rw_tape *t, rw_tensor *x, void *out, size_t bytes);
 
 /**
- * Returns the value of a tensor with one element, as a double; NaN on an error, which is sticky.
+ * Returns the value of a tensor with one element, as a double; NaN on an error, which is sticky. Of an FP8 tensor it is
+ * the byte, not the number that the byte stands for.
  *
  * Cost. A copy, if the value has been computed: every scalar that a step's loss depends on is held once the step has
  * run, until rw_tape_reset(). Otherwise the value is computed. How depends on the last step of the same structure, that
@@ -135,8 +136,9 @@ RW_API rw_status rw_eval_effects(rw_tape *t);
 RW_API size_t rw_tape_pending_effects(const rw_tape *t, rw_site *ret_first);
 
 /**
- * Returns the number of effects that resets of the context's tapes have dropped so far. With REWIND_DEBUG=effects in
- * the environment such a reset is a sticky error, RW_ERR_MODIFIED, that names the first of them.
+ * Returns the number of effects that rw_tape_reset() and rw_tape_destroy() have dropped in the context so far. With
+ * REWIND_DEBUG=effects in the environment such a reset is a sticky error, RW_ERR_MODIFIED, that names the first of
+ * them.
  * @param ret_first receives the call site of the first of them, untouched if there is none; may be NULL.
  */
 RW_API size_t rw_context_dropped_effects(const rw_context *ctx, rw_site *ret_first);

@@ -113,13 +113,15 @@ RW_API void *rw_tensor_data(rw_tensor *x);
 RW_API rw_status rw_init_normal(rw_tensor *x, double mean, double std);
 
 /**
- * Fills a parameter with uniform deviates in [lo, hi); lo equal to hi gives a constant.
+ * Fills a parameter with uniform deviates in [lo, hi), each rounded to its type: so the lowest may be lo rounded down,
+ * and none is hi. lo equal to hi gives a constant.
  * @return RW_OK; RW_ERR_ARGUMENT, which is sticky, for lo above hi, for bounds that are not finite, also after rounding
  *         to the parameter's type, and if hi - lo overflows double. Then the parameter is unchanged.
  */
 RW_API rw_status rw_init_uniform(rw_tensor *x, double lo, double hi);
 
-/** Fills a parameter with one value. RW_ERR_ARGUMENT, which is sticky, if it is not finite in the parameter's type. */
+/** Fills a parameter with one value. RW_ERR_ARGUMENT, which is sticky, if it is above the largest number of the
+    parameter's type, before rounding, or not finite. */
 RW_API rw_status rw_init_constant(rw_tensor *x, double value);
 
 /**
