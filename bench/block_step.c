@@ -6,7 +6,7 @@
  *   block_step [ROUNDS] [THREADS] [DROPOUT]
  */
 #include "figure.h"
-#include "limits.h"
+#include "device_roofline.h"
 #include "models/model.h"
 
 #include <string.h>

@@ -1,13 +1,13 @@
 /*
  * The cost of byte budgets and how closely they are met, through public calls only. Costs are measured first, in steps
  * of the same model, so that plans are made for this machine. Policies are timed alternately, and a figure uses the
- * steps before and after which the cores were near each other (distance.h).
+ * steps before and after which the cores were near each other (core_to_core_latency.h).
  *
  *   budgets [ROUNDS of near cores]
  */
-#include "distance.h"
+#include "core_to_core_latency.h"
 #include "figure.h"
-#include "models/synthetic.h"
+#include "models/synthetic_op.h"
 #include "models/model.h"
 
 #include <math.h>
@@ -41,7 +41,7 @@ static void open_model(struct step *s, enum model_kind kind, const char *preset,
 {
     struct model_config c = { 0 };
     open_context(s);
-    c.kind = kind > MODEL_LLAMA ? kind : MODEL_GPT; /* Llama has as many key heads here, as in bench/planning */
+    c.kind = kind > MODEL_LLAMA ? kind : MODEL_GPT; /* Llama has as many key heads here, as in bench/planner_quality */
     model_preset(&c, preset);
     c.kind = kind;
     s->seq = model_is_of_images(kind) ? SIDE : SEQ;

@@ -7,8 +7,8 @@
  */
 #include "figure.h"
 
-#include "base/team.h"
-#include "remat/choose.h"
+#include "base/thread_team.h"
+#include "remat/policy_to_choice.h"
 #include "remat/simulate.h"
 
 #include <rewind/rewind.h>

@@ -5,7 +5,7 @@
  *   echo none | model_step MODEL PRESET DTYPE BATCH SIZE [THREADS]      SIZE: length of a text, side of an image
  */
 #include "figure.h"
-#include "models/images.h"
+#include "models/convnets.h"
 #include "models/model.h"
 #include "models/vit.h"
 

@@ -1,16 +1,16 @@
 /*
- * The planner compared with those of peers (tests/remat/peers.h): each peer's peak and predicted step time, our time at
- * exactly that peak, and their ratio; the worst of all ratios last. All are evaluated by rw_simulate(); nothing is
- * executed.
+ * The planner compared with those of peers (tests/remat/baseline_planners.h): each peer's peak and predicted step time,
+ * our time at exactly that peak, and their ratio; the worst of all ratios last. All are evaluated by rw_simulate();
+ * nothing is executed.
  *
  *   peer_planners [KIND]...
  *     gpt, llama   12 layers, without dropout, as required by compilers whose replays draw other numbers
  *     chain        24 steps of unequal bytes and seconds, whose backward reads the input
  */
 #include "figure.h"
-#include "models/synthetic.h"
+#include "models/synthetic_op.h"
 #include "models/model.h"
-#include "remat/peers.h"
+#include "remat/baseline_planners.h"
 
 #include <math.h>
 #include <stdio.h>

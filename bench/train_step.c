@@ -16,9 +16,9 @@
  * a loss is not finite.
  */
 #include "figure.h"
-#include "limits.h"
+#include "device_roofline.h"
 #include "models/model.h"
-#include "outcome.h"
+#include "step_digests.h"
 
 #include <getopt.h>
 #include <math.h>

@@ -5,9 +5,10 @@
 # REWIND_ROUNDS (5): timed steps. Times on a busy machine are unreliable: the first line gives its load and its cores.
 set -eu
 . "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
-rewind_setup bench/host_cost bench/memory_figures bench/shapes bench/block_step bench/prediction bench/budgets \
-    bench/linear_loss bench/discard_step bench/moe_layer bench/codes bench/quantized bench/save bench/states \
-    bench/update_inside bench/monitor bench/cpu_contention bench/subnormal bench/narrow bench/offload_step \
+rewind_setup bench/host_cost bench/arena_fragmentation bench/dynamic_shapes_memory bench/block_step \
+    bench/prediction_error bench/budgets bench/linear_loss bench/recompute_batchnorm_step bench/moe_layer \
+    bench/fp8_snr bench/quantized bench/checkpoint_save bench/optimizer_offload_step bench/fused_update_memory \
+    bench/monitor_overhead bench/cpu_contended_step bench/subnormal bench/half_precision bench/disk_offload_step \
     bench/convolutions bench/model_step bench/peer_planners tests/optimum examples/train_gpt >&2
 bench=$REWIND_BUILD/bench
 python=${REWIND_PYTHON:-python3}
@@ -17,28 +18,28 @@ load() { echo "# $(nproc) cores, load $1: $(cut -d' ' -f1-3 /proc/loadavg)"; }
 
 load before
 "$bench/host_cost"
-"$bench/memory_figures"
+"$bench/arena_fragmentation"
 saved=$(mktemp -d)
-"$bench/prediction" 9 0 small 256 "$saved"
+"$bench/prediction_error" 9 0 small 256 "$saved"
 "$bench/budgets" "$rounds"
 "$bench/peer_planners" | grep ', at most '
 REWIND_FIGURES=1 REWIND_OPTIMUM=200 "$REWIND_BUILD/tests/optimum" 2>/dev/null | grep ', at most '
-"$bench/shapes" 2>/dev/null
-"$bench/save" "$saved" "$rounds"
-"$bench/states" "$saved"
-"$bench/offload_step" "$saved" "$rounds" | sed '/, at most /!s/^/# /'
+"$bench/dynamic_shapes_memory" 2>/dev/null
+"$bench/checkpoint_save" "$saved" "$rounds"
+"$bench/optimizer_offload_step" "$saved"
+"$bench/disk_offload_step" "$saved" "$rounds" | sed '/, at most /!s/^/# /'
 rm -rf "$saved"
-"$bench/update_inside"
-"$bench/monitor"
-"$bench/cpu_contention"
+"$bench/fused_update_memory"
+"$bench/monitor_overhead"
+"$bench/cpu_contended_step"
 "$bench/subnormal"
-"$bench/narrow"
+"$bench/half_precision"
 "$bench/linear_loss" "$rounds"
 "$bench/moe_layer" "$rounds"
 "$bench/quantized" "$rounds"
-"$bench/codes"
+"$bench/fp8_snr"
 "$bench/convolutions" "$rounds" | grep -v '^#'
-"$bench/discard_step" "$rounds"
+"$bench/recompute_batchnorm_step" "$rounds"
 ours=$(mktemp) theirs=$(mktemp)
 trap 'rm -f "$ours" "$theirs"' EXIT
 "$bench/block_step" "$rounds" | tee "$ours" | grep -v '^{'
@@ -93,11 +94,11 @@ sizes("peak bytes", "peak_bytes")
 PY
 }
 
-# PyTorch at its best: on AMD its MKL has to be told to take the fast path (bench/peers/mkl_cpu.c).
+# PyTorch at its best: on AMD its MKL has to be told to take the fast path (bench/peers/mkl_force_intel.c).
 preload=
 if grep -qm1 AuthenticAMD /proc/cpuinfo; then
-    preload=$REWIND_BUILD/bench/mkl_cpu.so
-    cc -shared -fPIC -o "$preload" "$rewind_root/bench/peers/mkl_cpu.c"
+    preload=$REWIND_BUILD/bench/mkl_force_intel.so
+    cc -shared -fPIC -o "$preload" "$rewind_root/bench/peers/mkl_force_intel.c"
 fi
 peer() { LD_PRELOAD=$preload "$python" "$rewind_root/bench/peers/pytorch_blocks.py" "$@"; }
 
@@ -114,6 +115,6 @@ compare ", no dropout"
 # Every model, also with torch.compile: takes most of an hour
 LD_PRELOAD=$preload "$python" "$rewind_root/bench/peers/pytorch_zoo.py" "$bench/model_step" --rounds "$rounds" \
     --compile | grep -v '^{'
-"$python" "$rewind_root/bench/peers/pytorch_training.py" "$REWIND_BUILD/examples/train_gpt" \
+"$python" "$rewind_root/bench/peers/pytorch_loss_curves.py" "$REWIND_BUILD/examples/train_gpt" \
     "$rewind_root/bench/data/kjv.txt" 2>/dev/null | grep '^losses' || true
 load after

@@ -164,8 +164,9 @@ verdict() {
 }
 
 # Suites of kernels that changed after a GPU last ran them, the most important first.
-changed="losses bias_grad_norms bias_grad_dropout bias_grad_attention attention codes_product float8 delayed
-recipe_runs conv virtual_concat_conv batchnorm moe moe_routing ssd_scan manual_offload offload files graph graph_updates
+changed="losses fused_bias_grad_norms fused_bias_grad_dropout fused_bias_grad_attention attention fp8_matmul float8
+delayed_scaling_bit_identity precision_recipe_bit_identity conv virtual_concat_conv batchnorm moe moe_routing ssd_scan
+manual_offload_choices offload files step_graph_launch step_graph_fused_updates
 fused_updates optimizer_offload accuracy offsets large"
 
 # The suites, those in `changed` first.
@@ -391,9 +392,10 @@ peers() {
         return
     fi
     # shellcheck disable=SC2086 # words
-    limited 25 "$python" "$rewind_root/bench/peers/pytorch_gpu.py" --preset "$preset" --batch "$batch" --seq "$seq" \
-        --steps 10 --mode eager ${REWIND_GPU_PEERS:-} none full >"$out/pytorch.json" || echo "peers: exit status $?"
-    limited 15 "$python" "$rewind_root/bench/peers/pytorch_layers.py" --side "$side" >"$out/pytorch-layers.json" ||
+    limited 25 "$python" "$rewind_root/bench/peers/pytorch_gpu_train_step.py" --preset "$preset" --batch "$batch" \
+        --seq "$seq" --steps 10 --mode eager ${REWIND_GPU_PEERS:-} none full >"$out/pytorch.json" || echo "peers: exit status $?"
+    limited 15 "$python" "$rewind_root/bench/peers/pytorch_gpu_resnet_moe.py" --side "$side" \
+        >"$out/pytorch-layers.json" ||
         echo "peers, layers: exit status $?"
     cat "$out/pytorch-layers.json"
 }

@@ -34,5 +34,5 @@ for s in "${suites[@]}"; do
         fi
     done
 done
-python3 "$rewind_root/tests/ptx/summary.py" "$log" "$REWIND_BUILD"/tests/ptx/*.cc || failed=1
+python3 "$rewind_root/tests/ptx/comparison_summary.py" "$log" "$REWIND_BUILD"/tests/ptx/*.cc || failed=1
 exit $failed

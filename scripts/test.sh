@@ -191,7 +191,8 @@ planted() {
 
 # each_suite FILE: the names in it, slow ones first, so that none of them runs alone at the end
 each_suite() {
-    local first='alloc_failure|every_policy|identity|gradcheck|fuzz|accuracy|conformance_memory|models|residual'
+    local first='alloc_failure|every_policy|identity|gradcheck|fuzz|accuracy|conformance_memory|residual'
+    first+='|models_bit_identity'
     first="^(sim_)?($first|offsets|conv|budgets|mistakes|accumulate|adjacent_gradients|reduce)\$"
     grep -E "$first" "$1"
     grep -vE "$first" "$1"
@@ -246,7 +247,7 @@ simulated() {
 # Once more with host accesses to device memory causing faults.
 strict_graph() {
     local t
-    for t in $(grep -xE 'sim_graph(_updates)?' "$1/tests/sim_suites.txt"); do
+    for t in $(grep -xE 'sim_step_graph_(launch|fused_updates)' "$1/tests/sim_suites.txt"); do
         later suite "$t, strict" "${on_simulator[@]}" CUDASIM_STRICT=1 CUDASIM_SEED=2 "$1/tests/$t"
     done
 }
@@ -274,20 +275,22 @@ by_cudnn() {
 }
 
 # Suites that run the same kernels thousands of times.
-long_ones="sim_alloc_failure sim_conformance_memory sim_gradcheck sim_identity sim_models sim_residual"
+long_ones="sim_alloc_failure sim_conformance_memory sim_gradcheck sim_identity sim_models_bit_identity sim_residual"
 
 # Suites on the simulated device that are sanitized only with --full: they are slow, and repeat what shorter ones, or
 # the sanitized suite on the CPU, test.
-unsanitized_sim="sim_identity sim_conformance_memory sim_gradcheck sim_reduce sim_models sim_budgets sim_offsets "
-unsanitized_sim+="sim_accuracy sim_accumulate sim_adjacent_gradients sim_whole_products sim_mistakes sim_every_policy "
-unsanitized_sim+="sim_double_backward sim_residual sim_bias_grad_attention sim_explain sim_conv sim_file_failures "
-unsanitized_sim+="sim_virtual_concat sim_virtual_concat_conv sim_totals sim_batchnorm sim_golden sim_graph "
-unsanitized_sim+="sim_offload sim_files sim_logging sim_excluded sim_upstream"
+unsanitized_sim="sim_identity sim_conformance_memory sim_gradcheck sim_reduce sim_models_bit_identity sim_budgets "
+unsanitized_sim+="sim_offsets sim_accuracy sim_accumulate sim_adjacent_gradients sim_matmul_exact_integers "
+unsanitized_sim+="sim_mistakes sim_every_policy sim_double_backward sim_residual sim_fused_bias_grad_attention "
+unsanitized_sim+="sim_explain sim_conv sim_file_failures sim_virtual_concat sim_virtual_concat_conv sim_total_budget "
+unsanitized_sim+="sim_batchnorm sim_golden sim_step_graph_launch sim_offload sim_files sim_scalar_logging_cost "
+unsanitized_sim+="sim_attention_masked_nonfinite sim_large_upstream_gradients"
 
 # The same on the CPU. Kernels: ops/offsets, definitions and aligned run each of them at odd sizes and addresses. The
-# planner: remat/choices, chains, copy_schedule, deferred, discards, marks and plan/ run all of it.
-unsanitized="accuracy conv extents gradcheck images models every_policy whole_products identity "
-unsanitized+="bounds budgets by_threads exact memory_price nesting optimum peer_planners random_choices totals zoo"
+# planner: remat/choices_beyond_policies, chains, copy_schedule, deferred, discards, marks and plan/ run all of it.
+unsanitized="accuracy conv huge_extents gradcheck image_models_vs_papers models_bit_identity every_policy "
+unsanitized+="matmul_exact_integers identity time_lower_bound budgets by_threads planner_vs_exact_solver "
+unsanitized+="cache_miss_cost nesting optimum planner_vs_baselines random_choices total_budget fragmentation"
 
 # Excluded even with --full. forks: in a child LeakSanitizer waits for threads of the parent.
 never_sanitized="forks"
@@ -414,7 +417,8 @@ full_products() {
     local dir=$REWIND_BUILD/tests
     later suite "every_policy, every number of threads" env REWIND_EVERY_THREADS=1 "$dir/every_policy"
     later suite "optimum, 10000 tapes" env REWIND_OPTIMUM=10000 "$dir/optimum"
-    later suite "campaign, 1500 programs of each kind" env REWIND_CAMPAIGN_PROGRAMS=1500 "$dir/campaign"
+    later suite "random_faulty_ops, 1500 programs of each kind" env REWIND_CAMPAIGN_PROGRAMS=1500 \
+        "$dir/random_faulty_ops"
     later suite "random_choices, 3000 programs" env REWIND_CHOICES=3000 "$dir/random_choices"
     later part_of_suite "fuzz, 10000 programs" 'fuzz/random*' env REWIND_FUZZ_PROGRAMS=10000 "$dir/fuzz"
 }
@@ -441,13 +445,13 @@ simulator_texts() (
 programs() {
     local example
     later check "install: programs outside the tree" "$rewind_root/tests/tools/install.sh" "$REWIND_BUILD"
-    later check "programs say what is wrong" "$rewind_root/tests/tools/messages.sh" "$REWIND_BUILD"
+    later check "programs say what is wrong" "$rewind_root/tests/tools/cli_error_messages.sh" "$REWIND_BUILD"
     later check "train_gpt: a run that goes on" "$rewind_root/tests/tools/train_gpt.sh" "$REWIND_BUILD"
     later check "train_gpt: nothing lost, numbers right" "$rewind_root/tests/tools/trainer.py" "$REWIND_BUILD"
     later check "train_gpt: numbers beside their formulas" "$rewind_root/tests/tools/trainer_numbers.py" "$REWIND_BUILD"
     later check "train_gpt: ended at random moments" "$rewind_root/tests/tools/trainer_kills.py" "$REWIND_BUILD" \
         $([ -z "$full" ] && echo 30 || echo 300)
-    later check "benchmarks: what fails is no figure" "$rewind_root/tests/tools/bench.py" "$REWIND_BUILD"
+    later check "benchmarks: what fails is no figure" "$rewind_root/tests/tools/bench_failures.py" "$REWIND_BUILD"
     later check "recompute_sweep: what it writes and answers" "$rewind_root/tests/tools/sweep.py" "$REWIND_BUILD"
     later check "recompute_sweep: numbers beside each other" "$rewind_root/tests/tools/sweep_numbers.py" "$REWIND_BUILD"
     later check "headers: each alone, C11 and C++17" "$rewind_root/tests/tools/headers.sh"
@@ -474,13 +478,13 @@ main() {
     optional "no line over 120 columns" columns
     check "what hangs is ended" hangs_are_ended
     check "folders point one way" "$rewind_root/tests/tools/include_graph.py" "$REWIND_BUILD"
-    check "every public function begins with a guard" "$rewind_root/tests/tools/public_edge.py"
+    check "every public function begins with a guard" "$rewind_root/tests/tools/public_entry_macros.py"
     check "what the pages name is there" "$rewind_root/tests/tools/doc_names.py"
     check "the list of old words finds what is planted" "$rewind_root/tests/tools/words.py" self
     check "no old words in headers and pages, fewer elsewhere" "$rewind_root/tests/tools/words.py"
     check "sentences of headers and pages are short" "$rewind_root/tests/tools/words.py" lengths
-    check "the README is short and terms are in the glossary" "$rewind_root/tests/tools/pages.py"
-    check "a planted term is found" "$rewind_root/tests/tools/pages.py" self
+    check "the README is short and terms are in the glossary" "$rewind_root/tests/tools/readme_and_glossary.py"
+    check "a planted term is found" "$rewind_root/tests/tools/readme_and_glossary.py" self
     check "each text of the simulator is executed as PTX, or is host code" simulator_texts
     check "each mutation has its place" "$rewind_root/tests/mutation/campaign.py" check
     check "two contexts in two threads" "$REWIND_BUILD/tests/two_contexts"

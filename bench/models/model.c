@@ -3,7 +3,7 @@
 
 #include "models/block.h"
 #include "models/deepseek.h"
-#include "models/images.h"
+#include "models/convnets.h"
 #include "models/mamba2.h"
 #include "models/t5.h"
 #include "models/vit.h"

@@ -7,7 +7,7 @@
  *   mamba2  a state-space model: mamba2.c
  *   t5      encoder and decoder, relative positions: t5.c
  *   vit     GPT's layers over patches of an image: vit.c
- *   resnet50, vgg16, mobilenet, densenet121, unet: see images.h
+ *   resnet50, vgg16, mobilenet, densenet121, unet: see convnets.h
  *
  * Every layer is a region "block"; inside it "layernorm" are the norms, "core_attn" is the attention and "mlp" the
  * feed-forward part; deepseek's have "mla_up_proj", "moe", "moe_act" and "shared_experts" too, t5's decoder
@@ -25,7 +25,7 @@ enum model_kind {
     MODEL_MAMBA2,
     MODEL_T5,
     MODEL_VIT, /* this and the following have image inputs */
-    MODEL_RESNET50, /* this and what follows: images.h */
+    MODEL_RESNET50, /* this and what follows: convnets.h */
     MODEL_VGG16,
     MODEL_MOBILENET,
     MODEL_DENSENET121,
@@ -119,7 +119,7 @@ static inline bool model_is_biased(const struct model_config *c)
 rw_tensor *model_block(const struct model *m, rw_tape *t, rw_tensor *x, int layer);
 
 /* Mean cross-entropy of the next byte: tokens and targets are [batch, seq]. An image network gets seq x seq images of
-   the tokens (images.h), whose class is the first target. */
+   the tokens (convnets.h), whose class is the first target. */
 rw_tensor *model_loss(const struct model *m, rw_tape *t, int batch, int seq, const int32_t *tokens,
                       const int32_t *targets);
 

@@ -25,7 +25,7 @@ def milliseconds(run):
 
 
 def product_rate(dtype):
-    """GFLOP/s of a plain product of square matrices, measured as in bench/limits.c: sizes double up to 5 ms."""
+    """GFLOP/s of a product of square matrices, measured as in bench/device_roofline.c: sizes double up to 5 ms."""
     best, n, ms = 0, 256, 0
     while n <= 8192 and ms < 5:
         a, b = torch.randn(n, n).to(dtype), torch.randn(n, n).to(dtype)

@@ -13,7 +13,7 @@ import statistics
 import subprocess
 import time
 
-import pytorch_best  # before torch
+import pytorch_malloc_env  # before torch
 import torch
 import torch.nn.functional as F
 

@@ -16,7 +16,7 @@ import subprocess
 import sys
 import time
 
-import pytorch_best  # before torch
+import pytorch_malloc_env  # before torch
 import torch
 from torch.utils.checkpoint import checkpoint
 

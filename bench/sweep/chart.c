@@ -1,5 +1,5 @@
 /* The two charts of sweep.html as SVG: memory against time, and the loss curve. */
-#include "sweep/sweep.h"
+#include "sweep/sweep_structs.h"
 
 #include <math.h>
 #include <stdio.h>

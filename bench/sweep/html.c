@@ -1,6 +1,6 @@
 /* Writes sweep.html: one self-contained page with the memory-time chart, the loss curve and the table; and
    sweep.svg. */
-#include "sweep/sweep.h"
+#include "sweep/sweep_structs.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -1,5 +1,5 @@
 /* Parses the command line of recompute_sweep. */
-#include "sweep/sweep.h"
+#include "sweep/sweep_structs.h"
 
 #include <errno.h>
 #include <getopt.h>

@@ -3,10 +3,10 @@
  * as without recompute. Exits with 1 if a row is not identical, 2 for invalid options or data.
  */
 #include "answer.h"
-#include "limits.h"
-#include "sweep/ask.h"
-#include "sweep/rows.h"
-#include "sweep/run.h"
+#include "device_roofline.h"
+#include "sweep/fit_and_advise.h"
+#include "sweep/measure_policies.h"
+#include "sweep/model_session.h"
 
 #include <errno.h>
 #include <stdio.h>

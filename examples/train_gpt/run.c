@@ -2,7 +2,7 @@
 #include "run.h"
 
 #include "model.h"
-#include "recover.h"
+#include "alert_actions.h"
 #include "saves.h"
 
 #include <errno.h>

@@ -44,7 +44,7 @@
 #ifndef REWIND_CHECKPOINT_H
 #define REWIND_CHECKPOINT_H
 
-#include <rewind/average.h>
+#include <rewind/weight_average.h>
 #include <rewind/optimizers.h>
 #include <rewind/lr_schedule.h>
 

@@ -1,49 +1,48 @@
 /**
  * rewind/rewind.h - includes every public header.
  *
- *   context.h     a device with its memory, parameters and random generator
- *   tensor.h      parameters, buffers, gradients
- *   tape.h        inputs, reading values, backward
- *   ops.h         the ops of a transformer
- *   pointwise.h   more element-wise ops
- *   compare.h     comparisons, boolean ops, select by condition
- *   create.h      zeros, ones, sequences, one-hot rows
- *   select.h      slicing, padding, windows
- *   gather.h      argmax, top-k, gather, scatter, embedding bags
- *   conv.h        convolutions and pooling
- *   norm.h        batch, group and instance normalization
- *   attention.h   attention with windows, masks, biases and variable lengths
- *   reductions.h  more reductions, cumulative sums
- *   einsum.h      Einstein summation
- *   losses.h      more losses, losses with options
- *   custom_grad.h user-defined gradients
- *   recompute.h   regions and recompute policies
- *   verify.h      checks that recompute is bit-identical
- *   nonfinite.h   finds the op that produced a NaN
- *   memory.h      memory statistics, costs, timers
- *   plan.h        predicts memory and time of a step before it runs
- *   moe.h         mixture of experts
- *   recurrent.h   recurrent ops and scans
- *   quantized.h   INT8 and NF4 weights
- *   float8.h      FP8 data and products
- *   optimizers.h  SGD, Adam, AdamW, Lion; settings per parameter
- *   lr_schedule.h learning rate schedules
- *   average.h     moving average of the weights
- *   precision.h   mixed precision, loss scaling, delayed FP8 scaling
- *   graph.h       a recorded step, launched many times
- *   io.h          saving and loading weights
- *   checkpoint.h  training checkpoints, resumed bit for bit
- *   monitor.h     a log of each step, with alerts
- *   op.h          user-defined ops; built-in ops use the same interface
- *   status.h      error codes and messages
- *   types.h       element types, shapes, call sites
- *   version.h     version of the headers and of the library
+ *   context.h         a device with its memory, parameters and random generator
+ *   tensor.h          parameters, buffers, gradients
+ *   tape.h            inputs, reading values, backward
+ *   ops.h             the ops of a transformer
+ *   pointwise.h       more element-wise ops
+ *   compare.h         comparisons, boolean ops, select by condition
+ *   create.h          zeros, ones, sequences, one-hot rows
+ *   select.h          slicing, padding, windows
+ *   gather.h          argmax, top-k, gather, scatter, embedding bags
+ *   conv.h            convolutions and pooling
+ *   norm.h            batch, group and instance normalization
+ *   attention.h       attention with windows, masks, biases and variable lengths
+ *   reductions.h      more reductions, cumulative sums
+ *   einsum.h          Einstein summation
+ *   losses.h          more losses, losses with options
+ *   custom_grad.h     user-defined gradients
+ *   recompute.h       regions and recompute policies
+ *   verify.h          checks that recompute is bit-identical
+ *   nonfinite.h       finds the op that produced a NaN
+ *   memory.h          memory statistics, costs, timers
+ *   plan.h            predicts memory and time of a step before it runs
+ *   moe.h             mixture of experts
+ *   recurrent.h       recurrent ops and scans
+ *   quantized.h       INT8 and NF4 weights
+ *   float8.h          FP8 data and products
+ *   optimizers.h      SGD, Adam, AdamW, Lion; settings per parameter
+ *   lr_schedule.h     learning rate schedules
+ *   weight_average.h  moving average of the weights
+ *   precision.h       mixed precision, loss scaling, delayed FP8 scaling
+ *   graph.h           a recorded step, launched many times
+ *   io.h              saving and loading weights
+ *   checkpoint.h      training checkpoints, resumed bit for bit
+ *   monitor.h         a log of each step, with alerts
+ *   op.h              user-defined ops; built-in ops use the same interface
+ *   status.h          error codes and messages
+ *   types.h           element types, shapes, call sites
+ *   version.h         version of the headers and of the library
  */
 #ifndef REWIND_REWIND_H
 #define REWIND_REWIND_H
 
 #include <rewind/attention.h>
-#include <rewind/average.h>
 #include <rewind/checkpoint.h>
 #include <rewind/compare.h>
 #include <rewind/context.h>
@@ -79,5 +78,6 @@
 #include <rewind/types.h>
 #include <rewind/verify.h>
 #include <rewind/version.h>
+#include <rewind/weight_average.h>
 
 #endif

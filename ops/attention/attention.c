@@ -4,10 +4,10 @@
  * from the same ticket.
  */
 #include "ops/attention/attention.h"
-#include "ops/common/kernels.h"
+#include "ops/common/declare_kernels.h"
 #include "ops/shape/shape.h"
 #include "ops/common/util.h"
-#include "record/edge.h"
+#include "record/api_entry.h"
 
 #include <rewind/attention.h>
 

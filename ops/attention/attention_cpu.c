@@ -4,7 +4,7 @@
  * and one for dq. Units depend on the shape alone, so results do not depend on the number of threads.
  */
 #include "base/float_mode.h"
-#include "base/team.h"
+#include "base/thread_team.h"
 #include "device/cpu/isa.h"
 #include "ops/attention/attention.h"
 #include "ops/common/vec_transpose.h"

@@ -3,9 +3,9 @@
  * Backward recomputes the weights; only the operands are kept.
  */
 #include "ops/attention/attention.h"
-#include "ops/common/kernels.h"
+#include "ops/common/declare_kernels.h"
 #include "ops/common/util.h"
-#include "record/edge.h"
+#include "record/api_entry.h"
 
 #include <rewind/attention.h>
 

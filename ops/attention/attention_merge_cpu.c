@@ -1,5 +1,5 @@
 /* CPU kernels that merge two attentions, one row of d elements at a time. */
-#include "base/team.h"
+#include "base/thread_team.h"
 #include "device/cpu/isa.h"
 #include "ops/common/util.h"
 #include "ops/common/vec.h"

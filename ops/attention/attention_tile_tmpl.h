@@ -7,7 +7,7 @@
  * across lanes, the rows of k and v are read in place, and only the queries are transposed, once per block.
  */
 
-#include "ops/common/product_tmpl.h"
+#include "ops/common/tile_gemm_tmpl.h"
 
 VEC_INLINE T F(element)(const void *p, rw_dtype dtype, int64_t i)
 {

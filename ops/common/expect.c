@@ -1,8 +1,8 @@
 /* Error messages of failed checks of inputs and attributes: argument, expected value, actual value. */
 #include "ops/common/expect.h"
 
-#include "record/edge.h"
-#include "record/builtin_ops.h"
+#include "record/api_entry.h"
+#include "record/internal_ops.h"
 
 #include <stdarg.h>
 #include <stdio.h>

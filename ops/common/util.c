@@ -1,7 +1,7 @@
 /* Checks and helpers that ops share: broadcasting, axes, wide gradient sums, costs. */
 #include "ops/common/util.h"
 
-#include "record/edge.h"
+#include "record/api_entry.h"
 
 #include <stdarg.h>
 

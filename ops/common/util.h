@@ -6,9 +6,9 @@
 #define RW_OPS_COMMON_UTIL_H
 
 #include "base/alloc.h"
-#include "base/zero.h"
+#include "base/explicit_zero_param.h"
 #include "ops/common/expect.h"
-#include "record/builtin_ops.h"
+#include "record/internal_ops.h"
 
 #include <rewind/ops.h>
 

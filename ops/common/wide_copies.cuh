@@ -2,7 +2,7 @@
 #ifndef RW_OPS_WIDE_COPIES_CUH
 #define RW_OPS_WIDE_COPIES_CUH
 
-#include "ops/common/map.cuh"
+#include "ops/common/elementwise_map.cuh"
 
 struct alignas(16) unit16 {
     uint64_t x[2];

@@ -9,7 +9,7 @@
 #ifndef RW_OPS_WORK_STEALING_H
 #define RW_OPS_WORK_STEALING_H
 
-#include "base/team.h"
+#include "base/thread_team.h"
 
 #include <rewind/context.h>
 

@@ -1,8 +1,8 @@
 /* prod, var, norm, normalize: reductions composed of ordinary ops, which provide the gradient rules. */
 #include "ops/common/util.h"
 #include "ops/pointwise/pointwise.h"
-#include "record/edge.h"
-#include "record/builtin_ops.h"
+#include "record/api_entry.h"
+#include "record/internal_ops.h"
 
 #include <rewind/reductions.h>
 

@@ -2,14 +2,14 @@
  * conv2d and conv_transpose2d, and the products that are their gradients (conv.h defines these): checks, gradient rules
  * and public functions.
  */
-#include "ops/common/channels.h"
-#include "ops/common/kernels.h"
+#include "ops/common/channels_last.h"
+#include "ops/common/declare_kernels.h"
 #include "ops/conv/conv.h"
 #include "ops/reduce/reduce.h"
 #include "ops/shape/virtual_concat.h"
-#include "record/edge.h"
+#include "record/api_entry.h"
 #include "record/producer.h"
-#include "record/builtin_ops.h"
+#include "record/internal_ops.h"
 
 #include <rewind/conv.h>
 #include <rewind/select.h>

@@ -4,11 +4,11 @@
 #include "ops/common/work_stealing.h"
 #include "ops/common/util.h"
 #include "ops/common/vec_native.h"
-#include "ops/matmul/gemm.h"
+#include "ops/matmul/gemm_descriptor.h"
 
 
-#define OWN_LOOPS "ops/conv/conv_own_tmpl.h"
-#include "ops/matmul/own_loops_tmpl.h"
+#define OWN_LOOPS "ops/conv/conv_plain_loops_tmpl.h"
+#include "ops/matmul/instantiate_float_double_tmpl.h"
 
 /* Calls the loops of each type, with the type as a constant. */
 #define TYPED(call_f, call_d)                     \

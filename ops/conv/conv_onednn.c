@@ -22,13 +22,13 @@
  */
 #include "ops/conv/conv_run.h"
 
-#include "base/team.h"
+#include "base/thread_team.h"
 #include "device/cpu/cpu.h"
 #include "device/cpu/onednn.h"
 #include "ops/common/work_stealing.h"
 #include "ops/common/util.h"
 #include "ops/common/vec.h"
-#include "ops/matmul/gemm.h"
+#include "ops/matmul/gemm_descriptor.h"
 
 #include <string.h>
 

@@ -9,7 +9,7 @@
  * KiB apart, a row maps to few sets of the L1 cache, and lines are evicted before the next filters are read. It then
  * runs at half its rate for 512 filters and rows of 28 pixels, and at a quarter for 1,024. Its forward code packs its
  * operands and does not have this problem. In addition, forward is computed as a product if there are few pixels
- * (conv_product.c), which gives work to all threads; backward of data has one thread per band of rows.
+ * (conv_im2col.c), which gives work to all threads; backward of data has one thread per band of rows.
  */
 #include "ops/common/work_stealing.h"
 #include "ops/conv/conv_run.h"

@@ -1,15 +1,15 @@
 /*
- * How a convolution is computed on the CPU. It is a matrix product if that is faster (conv_product.c), else oneDNN's
+ * How a convolution is computed on the CPU. It is a matrix product if that is faster (conv_im2col.c), else oneDNN's
  * convolution if it has fast code (conv_onednn.c). 16-bit types that the processor does not multiply faster are
- * computed in float32. All other convolutions use the plain loops of this library (conv_own_tmpl.h). A dx may be
- * computed as a forward convolution (conv_rotated.c). The work is cut into units by its shape alone and one thread
+ * computed in float32. All other convolutions use the plain loops of this library (conv_plain_loops_tmpl.h). A dx may
+ * be computed as a forward convolution (conv_rotated.c). The work is cut into units by its shape alone and one thread
  * computes a unit, so results do not depend on the number of threads.
  */
 #ifndef RW_OPS_CONV_RUN_H
 #define RW_OPS_CONV_RUN_H
 
 #include "ops/conv/conv.h"
-#include "ops/matmul/gemm.h"
+#include "ops/matmul/gemm_descriptor.h"
 
 /* The operands x, y: x and weight of conv2d, dy and weight of conv2d_data, x and dy of conv2d_weight. */
 struct conv_operands {

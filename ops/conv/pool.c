@@ -1,10 +1,10 @@
 /* max_pool2d, avg_pool2d and adaptive pooling, with the ops of their gradients: checks, rules and public functions. */
 #include "ops/conv/pool.h"
 
-#include "ops/common/channels.h"
-#include "ops/common/kernels.h"
-#include "record/edge.h"
-#include "record/builtin_ops.h"
+#include "ops/common/channels_last.h"
+#include "ops/common/declare_kernels.h"
+#include "record/api_entry.h"
+#include "record/internal_ops.h"
 
 #include <rewind/conv.h>
 

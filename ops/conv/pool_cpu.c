@@ -1,5 +1,5 @@
 /* CPU kernels of pooling: the rows of the result are distributed over threads. */
-#include "base/team.h"
+#include "base/thread_team.h"
 #include "device/cpu/isa.h"
 #include "ops/common/partial_vectors.h"
 #include "ops/common/util.h"

@@ -3,10 +3,10 @@
  * input 0 are then not differentiated. The other inputs, which only the rule reads, get the gradients that the rule
  * sets.
  */
-#include "ops/common/kernels.h"
+#include "ops/common/declare_kernels.h"
 #include "ops/common/util.h"
-#include "record/edge.h"
-#include "record/builtin_ops.h"
+#include "record/api_entry.h"
+#include "record/internal_ops.h"
 
 #include <rewind/custom_grad.h>
 

@@ -1,8 +1,8 @@
 /* embedding: rows of a table by index. The gradient sorts the indices, so that each row is summed once, in order. */
 #include "ops/embedding/embedding.h"
-#include "ops/common/kernels.h"
+#include "ops/common/declare_kernels.h"
 #include "ops/common/util.h"
-#include "record/edge.h"
+#include "record/api_entry.h"
 
 #include <rewind/compare.h>
 #include <rewind/gather.h>

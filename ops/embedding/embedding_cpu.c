@@ -1,5 +1,5 @@
 /* CPU kernels of embedding: gathers rows; sums gradients row by row in the order of the tokens. */
-#include "base/team.h"
+#include "base/thread_team.h"
 #include "device/cpu/isa.h"
 #include "ops/common/util.h"
 #include "ops/common/vec.h"

@@ -1,9 +1,9 @@
 /* rope: rotary position embedding. Its gradient is the rotation by the negative angle: the same op. */
 #include "ops/embedding/rope.h"
 
-#include "ops/common/kernels.h"
+#include "ops/common/declare_kernels.h"
 #include "ops/common/util.h"
-#include "record/edge.h"
+#include "record/api_entry.h"
 
 #include <rewind/attention.h>
 #include <rewind/create.h>

@@ -1,5 +1,5 @@
 /* CPU kernel of rope: rotates the pairs of each head. Angles are computed in double, once per position. */
-#include "base/team.h"
+#include "base/thread_team.h"
 #include "device/cpu/isa.h"
 #include "ops/embedding/rope.h"
 #include "ops/common/util.h"

@@ -2,7 +2,7 @@
  * CUDA kernels of rope: a table of cosines and sines, computed in double once per position, then one pass over the
  * pairs.
  */
-#include "ops/common/map.cuh"
+#include "ops/common/elementwise_map.cuh"
 
 #include "ops/embedding/rope.h"
 

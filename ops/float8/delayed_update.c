@@ -4,7 +4,7 @@
  */
 #include "ops/float8/delayed_update.h"
 
-#include "ops/common/kernels.h"
+#include "ops/common/declare_kernels.h"
 #include "ops/common/util.h"
 
 #include <limits.h>

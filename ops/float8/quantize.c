@@ -1,10 +1,10 @@
 /* quantize and dequantize: FP8 data with one scale per tensor or block. */
 #include "ops/float8/quantize.h"
 
-#include "ops/common/kernels.h"
+#include "ops/common/declare_kernels.h"
 #include "ops/common/util.h"
-#include "record/edge.h"
-#include "record/builtin_ops.h"
+#include "record/api_entry.h"
+#include "record/internal_ops.h"
 
 #include <limits.h>
 

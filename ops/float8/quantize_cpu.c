@@ -1,5 +1,5 @@
 /* CPU kernels of quantize and dequantize. amax is a maximum, so it does not depend on the order. */
-#include "base/team.h"
+#include "base/thread_team.h"
 #include "device/cpu/isa.h"
 #include "ops/common/util.h"
 #include "ops/common/vec_native.h"

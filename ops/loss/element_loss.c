@@ -2,12 +2,12 @@
  * Losses of single elements: binary cross-entropy with logits, Huber, smooth L1, Kullback-Leibler; and the negative
  * log-likelihood. Each is one element-wise op, or composed of several; reductions use ordinary ops.
  */
-#include "ops/common/kernels.h"
+#include "ops/common/declare_kernels.h"
 #include "ops/common/util.h"
-#include "ops/loss/row_loss.h"
+#include "ops/loss/row_cross_entropy.h"
 #include "ops/pointwise/pointwise.h"
 #include "ops/reduce/reduce.h"
-#include "record/edge.h"
+#include "record/api_entry.h"
 
 #include <rewind/compare.h>
 

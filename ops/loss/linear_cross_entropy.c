@@ -4,11 +4,11 @@
  * view. Its gradient rule recomputes the logits of each chunk, writes their gradient over them, and adds the chunk's
  * contribution to the gradients.
  */
-#include "ops/common/kernels.h"
+#include "ops/common/declare_kernels.h"
 #include "ops/common/util.h"
-#include "ops/loss/row_loss.h"
+#include "ops/loss/row_cross_entropy.h"
 #include "ops/matmul/matmul.h"
-#include "record/edge.h"
+#include "record/api_entry.h"
 
 #define CHUNKS_MAX 1024
 #define ROWS_MIN 256

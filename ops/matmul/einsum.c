@@ -9,8 +9,8 @@
  * axis.
  */
 #include "ops/common/util.h"
-#include "record/edge.h"
-#include "record/builtin_ops.h"
+#include "record/api_entry.h"
+#include "record/internal_ops.h"
 
 #include <rewind/einsum.h>
 #include <rewind/select.h>

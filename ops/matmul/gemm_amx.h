@@ -17,7 +17,7 @@
 #ifndef RW_OPS_MATMUL_GEMM_AMX_H
 #define RW_OPS_MATMUL_GEMM_AMX_H
 
-#include "ops/matmul/gemm.h"
+#include "ops/matmul/gemm_descriptor.h"
 
 #define AMX_BLOCK 32 /* rows of a, columns of b, and the depth of a step */
 

@@ -4,7 +4,7 @@
  */
 #include "ops/matmul/gemm_plan.h"
 
-#include "base/team.h"
+#include "base/thread_team.h"
 #include "device/cpu/cpu.h"
 #include "device/cpu/isa.h"
 #include "ops/common/work_stealing.h"

@@ -16,7 +16,7 @@
  */
 #include "device/cpu/isa.h"
 #include "ops/common/vec_native.h"
-#include "ops/matmul/gemm.h"
+#include "ops/matmul/gemm_descriptor.h"
 
 #include <string.h>
 

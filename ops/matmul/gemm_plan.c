@@ -1,6 +1,6 @@
 /*
- * Matrix products on the CPU: decides which implementation computes a product (gemm.h lists them), and how it is cut
- * into tiles.
+ * Matrix products on the CPU: decides which implementation computes a product (gemm_descriptor.h lists them), and how
+ * it is cut into tiles.
  */
 #include "ops/matmul/gemm_plan.h"
 

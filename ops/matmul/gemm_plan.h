@@ -1,11 +1,11 @@
 /*
- * The plan of a matrix product on the CPU: gemm_plan.c makes it; gemm_onednn.c, gemm_implicit.c, gemm_shared.c and
- * gemm_wide.c run it.
+ * The plan of a matrix product on the CPU: gemm_plan.c makes it; gemm_onednn.c, gemm_generated_operands.c,
+ * gemm_shared_packing.c and gemm_widen_to_f32.c run it.
  */
 #ifndef RW_OPS_MATMUL_GEMM_PLAN_H
 #define RW_OPS_MATMUL_GEMM_PLAN_H
 
-#include "ops/matmul/gemm.h"
+#include "ops/matmul/gemm_descriptor.h"
 
 /* How an operand is generated: n panels of `tiles` tiles each except the last; bytes of one. */
 struct gemm_panels {
@@ -24,9 +24,9 @@ struct gemm_panels {
 struct gemm_plan {
     bool own;  /* the plain loops, no workspace */
     bool amx;  /* the matrix unit, from panels of packed blocks (gemm_amx.h) */
-    bool wide; /* oneDNN's float32, from widened parts of the operands (gemm_wide.c) */
+    bool wide; /* oneDNN's float32, from widened parts of the operands (gemm_widen_to_f32.c) */
     bool packed; /* the packed loops (gemm_packed_cpu.c) */
-    bool shared; /* the packed loops with parts of b shared by threads (gemm_shared.c) */
+    bool shared; /* the packed loops with parts of b shared by threads (gemm_shared_packing.c) */
     int64_t at_once; /* the number of rows given to the library is a multiple of this */
     int64_t copied;  /* rows of the last tile that are copied and padded for that; 0 for none */
     int64_t tile_m, tile_n, tiles_m, tiles_n;
@@ -68,7 +68,7 @@ rw_status rw_gemm_library_tile(const struct gemm *g, const struct gemm_plan *p, 
 rw_status rw_gemm_run_generated(const struct gemm *g, const struct gemm_plan *p, const struct gemm_loops *loops,
                                 char *workspace);
 
-/* ---- parts of b that threads share: gemm_shared.c ---- */
+/* ---- parts of b that threads share: gemm_shared_packing.c ---- */
 
 /* Are there enough rows for that number of threads? */
 bool rw_gemm_shares_parts(const struct gemm *g, int threads);
@@ -76,7 +76,7 @@ void rw_gemm_plan_shared(const struct gemm *g, struct gemm_plan *p);
 void rw_gemm_run_shared(const struct gemm *g, const struct gemm_plan *p, const struct gemm_loops *loops,
                         char *workspace);
 
-/* ---- products of 16-bit types in float32: gemm_wide.c ---- */
+/* ---- products of 16-bit types in float32: gemm_widen_to_f32.c ---- */
 
 /* Defined in gemm_onednn.c, which queries the processor. */
 bool rw_gemm_is_widened(const struct gemm *g);

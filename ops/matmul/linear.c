@@ -2,15 +2,15 @@
  * linear: x weight^T + bias, with the bias added before the one rounding. linear_gelu: the same and its gelu.
  * linear_add: the same plus a residual, rounded once; the residual is its input 0, and x, weight and bias follow.
  */
-#include "ops/common/kernels.h"
-#include "ops/matmul/gemm.h"
-#include "ops/matmul/linear_codes.h"
+#include "ops/common/declare_kernels.h"
+#include "ops/matmul/gemm_descriptor.h"
+#include "ops/matmul/linear_fp8.h"
 #include "ops/matmul/matmul.h"
 #include "ops/pointwise/pointwise.h"
 #include "ops/reduce/reduce.h"
 #include "ops/common/util.h"
-#include "record/edge.h"
-#include "record/builtin_ops.h"
+#include "record/api_entry.h"
+#include "record/internal_ops.h"
 
 /* Checks x, weight and an optional bias, inputs from `x` on, and returns the shape of the result. */
 static rw_status check_layer(rw_op_call *call, int x, rw_shape *ret)

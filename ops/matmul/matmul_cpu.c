@@ -1,11 +1,12 @@
-/* CPU kernels of matrix products: the plain loops of this instruction set, and the entry points to oneDNN (gemm.c). */
+/* CPU kernels of matrix products: the plain loops of this instruction set, and the entry points to oneDNN
+   (gemm_descriptor.c). */
 #include "device/cpu/isa.h"
-#include "ops/matmul/gemm.h"
+#include "ops/matmul/gemm_descriptor.h"
 #include "ops/pointwise/pointwise.h"
 #include "ops/common/vec_native.h"
 
-#define OWN_LOOPS "ops/matmul/gemm_own_tmpl.h"
-#include "ops/matmul/own_loops_tmpl.h"
+#define OWN_LOOPS "ops/matmul/gemm_plain_loops_tmpl.h"
+#include "ops/matmul/instantiate_float_double_tmpl.h"
 
 void RW_ISA_NAME(rw_gemm_skinny_tile)(const struct gemm *g, int64_t col, int64_t cols);
 void RW_ISA_NAME(rw_gemm_shallow_tile)(const struct gemm *g, int64_t row, int64_t rows, int64_t col, int64_t cols);

@@ -1,6 +1,6 @@
 /*
- * Matrix products on CUDA: cuBLASLt if it has an algorithm, else a tiled kernel of this library. gemm.h defines a
- * product.
+ * Matrix products on CUDA: cuBLASLt if it has an algorithm, else a tiled kernel of this library. gemm_descriptor.h
+ * defines a product.
  *
  * The choice, and the alignments passed to cuBLASLt, depend on shapes and strides alone.
  */
@@ -8,7 +8,7 @@
 #include "device/cuda/kernel.cuh"
 
 extern "C" {
-#include "ops/matmul/gemm.h"
+#include "ops/matmul/gemm_descriptor.h"
 #include "ops/matmul/matmul.h"
 #include "ops/pointwise/pointwise.h"
 

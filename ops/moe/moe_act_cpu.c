@@ -1,10 +1,10 @@
 /* CPU kernels of the fused activation and weighting of rows (moe_act.c), one vector at a time. */
-#include "base/team.h"
+#include "base/thread_team.h"
 #include "device/cpu/isa.h"
 #include "ops/common/partial_vectors.h"
-#include "ops/common/map.h"
-#include "ops/moe/moe_dots.h"
-#include "ops/pointwise/arith.h"
+#include "ops/common/elementwise_map.h"
+#include "ops/moe/moe_dots_by_slot.h"
+#include "ops/pointwise/pointwise_functions.h"
 
 /* The operands of the activation, and dy. */
 #define OPERANDS_MAX 3

@@ -2,8 +2,8 @@
  * CUDA kernels of the fused activation and weighting of rows (moe_act.c): forward one thread per element, backward one
  * warp per row.
  */
-#include "ops/moe/moe_dots.cuh"
-#include "ops/pointwise/arith.cuh"
+#include "ops/moe/moe_dots_by_slot.cuh"
+#include "ops/pointwise/pointwise_functions.cuh"
 
 #include <type_traits>
 

@@ -13,7 +13,7 @@
 #ifndef RW_OPS_MOE_AMX_H
 #define RW_OPS_MOE_AMX_H
 
-#include "ops/moe/moe_product.h"
+#include "ops/moe/moe_linear_operands.h"
 
 /* Does the unit compute this product? Decided by shapes and the processor alone. */
 bool rw_moe_amx_takes(const struct moe_product *m, rw_dtype dtype, bool outer);

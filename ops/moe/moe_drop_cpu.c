@@ -1,5 +1,5 @@
 /* Capacity of experts on the CPU: each slot computes independently whether it is kept. */
-#include "base/team.h"
+#include "base/thread_team.h"
 #include "device/cpu/isa.h"
 #include "ops/common/util.h"
 #include "ops/common/vec.h"

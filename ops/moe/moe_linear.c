@@ -3,10 +3,10 @@
  * expert's rows, which is the gradient of the matrices. Which rows belong to which expert is read on the device. Each
  * op is the gradient of the other.
  */
-#include "ops/common/kernels.h"
+#include "ops/common/declare_kernels.h"
 #include "ops/common/util.h"
 #include "ops/moe/moe_onednn.h"
-#include "record/edge.h"
+#include "record/api_entry.h"
 #include "record/producer.h"
 
 /* Inputs: x, weight [E, out, in], offsets [E + 1], order [T k], inverse [T, k] for the gradient. */

@@ -4,7 +4,7 @@
  */
 #include "ops/moe/moe_onednn.h"
 
-#include "base/round.h"
+#include "base/round_up.h"
 #include "device/cpu/cpu.h"
 #include "device/cpu/onednn.h"
 #include "ops/common/work_stealing.h"

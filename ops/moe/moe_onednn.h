@@ -14,8 +14,8 @@
 #ifndef RW_OPS_MOE_ONEDNN_H
 #define RW_OPS_MOE_ONEDNN_H
 
-#include "ops/matmul/gemm.h"
-#include "ops/moe/moe_product.h"
+#include "ops/matmul/gemm_descriptor.h"
+#include "ops/moe/moe_linear_operands.h"
 
 /* For planning: bytes of workspace; 0 if the plain loops compute the product; SIZE_MAX if the library cannot be
    queried. */

@@ -1,8 +1,8 @@
 /* Routing of tokens: the choice of experts, the weights of the choice, and the order of rows. Definitions and rules. */
-#include "ops/common/kernels.h"
+#include "ops/common/declare_kernels.h"
 #include "ops/common/util.h"
 #include "ops/moe/moe.h"
-#include "record/edge.h"
+#include "record/api_entry.h"
 
 /* ---- topk ---- */
 

@@ -1,5 +1,5 @@
 /* The choice of experts and the order of rows on the CPU. Tokens are independent; rows are placed in one pass. */
-#include "base/team.h"
+#include "base/thread_team.h"
 #include "device/cpu/isa.h"
 #include "ops/common/util.h"
 #include "ops/common/vec_native.h"

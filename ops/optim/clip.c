@@ -1,7 +1,7 @@
 /* Clipping of gradients by their joint norm: checks and costs of its ops. */
-#include "ops/common/kernels.h"
+#include "ops/common/declare_kernels.h"
 #include "ops/common/util.h"
-#include "record/builtin_ops.h"
+#include "record/internal_ops.h"
 
 #include <limits.h>
 

@@ -3,7 +3,7 @@
 #define RW_OPS_OPTIM_CLIP_H
 
 #include "base/host_device.h"
-#include "record/builtin_ops.h"
+#include "record/internal_ops.h"
 
 #include <math.h>
 

@@ -1,5 +1,5 @@
 /* CPU kernels of gradient clipping: squares are summed in double, in blocks of fixed size, in order. */
-#include "base/team.h"
+#include "base/thread_team.h"
 #include "device/cpu/isa.h"
 #include "ops/optim/clip.h"
 #include "ops/common/util.h"

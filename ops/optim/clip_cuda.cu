@@ -4,7 +4,7 @@
  * factor stay on the device.
  */
 #include "ops/optim/clip.h"
-#include "ops/optim/gradients.cuh"
+#include "ops/optim/multi_tensor_apply.cuh"
 
 namespace {
 

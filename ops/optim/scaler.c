@@ -4,7 +4,7 @@
  */
 #include "ops/optim/scaler.h"
 
-#include "ops/common/kernels.h"
+#include "ops/common/declare_kernels.h"
 #include "ops/common/util.h"
 
 #include <limits.h>

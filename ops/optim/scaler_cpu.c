@@ -1,7 +1,7 @@
 /* CPU kernels of loss scaling: unscales gradients and tests them in one pass; and advances the scale. */
 #include "ops/optim/scaler.h"
 
-#include "base/team.h"
+#include "base/thread_team.h"
 #include "device/cpu/isa.h"
 #include "ops/common/util.h"
 #include "ops/common/vec_native.h"

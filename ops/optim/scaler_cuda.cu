@@ -1,5 +1,5 @@
 /* CUDA kernels of loss scaling: unscales gradients and tests them in one pass; and advances the scale. */
-#include "ops/optim/gradients.cuh"
+#include "ops/optim/multi_tensor_apply.cuh"
 
 extern "C" {
 #include "ops/optim/scaler.h"

@@ -2,7 +2,7 @@
  * Optimizer updates of many parameters at once: their check, their cost, and the derived numbers of a row. There is one
  * op per rule, so that traces and messages have its name; all use the same kernels.
  */
-#include "ops/common/kernels.h"
+#include "ops/common/declare_kernels.h"
 #include "ops/common/util.h"
 #include "ops/optim/update.h"
 

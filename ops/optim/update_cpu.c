@@ -1,10 +1,10 @@
 /* CPU kernels of optimizer updates: one pass over a parameter, its gradient and its states, element by element. */
 #include "base/float_mode.h"
-#include "base/team.h"
+#include "base/thread_team.h"
 #include "device/cpu/isa.h"
 #include "ops/common/util.h"
 #include "ops/common/vec_native.h"
-#include "ops/optim/noise.h"
+#include "ops/optim/stochastic_rounding.h"
 #include "ops/optim/update.h"
 #include "ops/optim/update_doubles.h"
 #include "ops/random/philox_vec.h"

@@ -6,7 +6,7 @@
 #include "device/cuda/kernel.cuh"
 
 extern "C" {
-#include "ops/optim/noise.h"
+#include "ops/optim/stochastic_rounding.h"
 #include "ops/optim/update.h"
 }
 #define DOUBLES_INLINE __device__ __forceinline__

@@ -2,7 +2,7 @@
 #ifndef RW_OPS_OPTIM_UPDATE_DOUBLES_H
 #define RW_OPS_OPTIM_UPDATE_DOUBLES_H
 
-#include "record/builtin_ops.h"
+#include "record/internal_ops.h"
 
 #include <math.h>
 

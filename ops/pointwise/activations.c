@@ -2,10 +2,10 @@
  * elu, leaky_relu, relu6, hardswish. Their backward ops select a branch by x (relu6 by y). Gradients of gradients use
  * the same ops: a branch is linear in the upstream gradient, and if its slope depends on x, a rule adds that term.
  */
-#include "ops/common/kernels.h"
+#include "ops/common/declare_kernels.h"
 #include "ops/common/util.h"
 #include "ops/pointwise/pointwise.h"
-#include "record/edge.h"
+#include "record/api_entry.h"
 
 #include <rewind/compare.h>
 

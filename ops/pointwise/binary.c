@@ -1,11 +1,11 @@
 /* add, sub, mul, div, maximum, minimum, accumulate: ops on two operands that broadcast, with their rules. */
-#include "ops/common/channels.h"
-#include "ops/common/kernels.h"
+#include "ops/common/channels_last.h"
+#include "ops/common/declare_kernels.h"
 #include "ops/pointwise/pointwise.h"
 #include "ops/reduce/reduce.h"
 #include "ops/common/util.h"
-#include "record/edge.h"
-#include "record/builtin_ops.h"
+#include "record/api_entry.h"
+#include "record/internal_ops.h"
 
 static rw_status check_binary(rw_op_call *call)
 {

@@ -1,7 +1,8 @@
-/* CPU kernels of the element-wise ops: the arithmetic of arith.h in the loop of map.h, once per type. */
+/* CPU kernels of the element-wise ops: the arithmetic of pointwise_functions.h in the loop of elementwise_map.h, once
+   per type. */
 #include "device/cpu/isa.h"
-#include "ops/common/map.h"
-#include "ops/pointwise/arith.h"
+#include "ops/common/elementwise_map.h"
+#include "ops/pointwise/pointwise_functions.h"
 #include "ops/pointwise/pointwise.h"
 #include "ops/reduce/reduce.h"
 
@@ -17,7 +18,7 @@ static double constant_of(const rw_kernel *k, bool given)
     {                                                                                        \
         return map_kernel(k, n_in, map_##name##_blocks, constant_of(k, given));              \
     }
-#include "ops/pointwise/list_tmpl.h"
+#include "ops/pointwise/kernel_list_tmpl.h"
 
 /* Without a sum so far, the result is the term. */
 rw_status RW_ISA_NAME(rw_copy_cpu)(const rw_kernel *k);

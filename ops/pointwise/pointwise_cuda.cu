@@ -1,6 +1,7 @@
-/* CUDA kernels of the element-wise ops: the arithmetic of arith.cuh in the loop of map.cuh, once per type. */
-#include "ops/common/map.cuh"
-#include "ops/pointwise/arith.cuh"
+/* CUDA kernels of the element-wise ops: the arithmetic of pointwise_functions.cuh in the loop of elementwise_map.cuh,
+   once per type. */
+#include "ops/common/elementwise_map.cuh"
+#include "ops/pointwise/pointwise_functions.cuh"
 #include "ops/pointwise/pointwise.h"
 #include "ops/reduce/columns.cuh"
 
@@ -39,7 +40,7 @@ double constant_of(const rw_kernel *k, bool given)
             return map_run(k, name##_of<decltype(type)>{ constant_of(k, given) });      \
         });                                                                           \
     }
-#include "ops/pointwise/list_tmpl.h"
+#include "ops/pointwise/kernel_list_tmpl.h"
 
 /* Without a sum so far, the result is the term. */
 extern "C" rw_status rw_copy_cuda(const rw_kernel *k);

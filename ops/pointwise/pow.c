@@ -1,11 +1,11 @@
 /*
  * pow of two tensors that broadcast. Each gradient is one op, which recomputes the power in the type of the arithmetic.
  */
-#include "ops/common/kernels.h"
+#include "ops/common/declare_kernels.h"
 #include "ops/common/util.h"
 #include "ops/pointwise/pointwise.h"
 #include "ops/reduce/reduce.h"
-#include "record/edge.h"
+#include "record/api_entry.h"
 
 #include <rewind/compare.h>
 

@@ -2,13 +2,13 @@
  * Element-wise functions of one tensor. A rule keeps the output if the derivative follows from it (exp, tanh, sigmoid,
  * sqrt, relu), else the input. The fused backward ops are first-order; gradients of gradients are composed of ops.
  */
-#include "ops/common/channels.h"
-#include "ops/common/kernels.h"
+#include "ops/common/channels_last.h"
+#include "ops/common/declare_kernels.h"
 #include "ops/pointwise/pointwise.h"
 #include "ops/shape/shape.h"
 #include "ops/common/util.h"
-#include "record/edge.h"
-#include "record/builtin_ops.h"
+#include "record/api_entry.h"
+#include "record/internal_ops.h"
 
 #include <math.h>
 

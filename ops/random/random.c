@@ -1,12 +1,12 @@
 /* dropout, dropout_add, rand, randn, and the fills of rw_init_normal() and rw_init_uniform(): checks and rules. */
 #include "ops/random/random.h"
 
-#include "ops/common/channels.h"
-#include "ops/common/kernels.h"
+#include "ops/common/channels_last.h"
+#include "ops/common/declare_kernels.h"
 #include "ops/common/util.h"
 #include "ops/reduce/reduce.h"
-#include "record/edge.h"
-#include "record/builtin_ops.h"
+#include "record/api_entry.h"
+#include "record/internal_ops.h"
 
 #include <string.h>
 

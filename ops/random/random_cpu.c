@@ -3,7 +3,7 @@
  * the result may overwrite the inputs. Normal and uniform numbers: 64 words per draw, evaluated in double and rounded
  * to the type.
  */
-#include "base/team.h"
+#include "base/thread_team.h"
 #include "device/cpu/isa.h"
 #include "ops/common/util.h"
 #include "ops/random/philox_vec.h"

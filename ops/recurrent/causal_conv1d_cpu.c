@@ -2,7 +2,7 @@
  * CPU kernels of causal_conv1d: the rows of a result are distributed over threads; for a weight's gradient its
  * channels.
  */
-#include "base/team.h"
+#include "base/thread_team.h"
 #include "device/cpu/isa.h"
 #include "ops/common/util.h"
 #include "ops/common/vec_native.h"

@@ -1,7 +1,7 @@
 /* lstm_cell and gru_cell, the element-wise parts of recurrent layers: checks, costs and gradient rules. */
 #include "ops/recurrent/cells.h"
 
-#include "ops/common/kernels.h"
+#include "ops/common/declare_kernels.h"
 #include "ops/common/util.h"
 
 #include <rewind/ops.h>

@@ -1,7 +1,7 @@
 /* CPU kernels of recurrent cells (cells.h): the rows are distributed over threads. */
 #include "ops/recurrent/cells.h"
 
-#include "base/team.h"
+#include "base/thread_team.h"
 #include "device/cpu/isa.h"
 #include "ops/common/partial_vectors.h"
 

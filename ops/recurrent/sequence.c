@@ -5,7 +5,7 @@
 #include "ops/recurrent/cells.h"
 
 #include "ops/common/util.h"
-#include "record/edge.h"
+#include "record/api_entry.h"
 
 #include <rewind/create.h>
 #include <rewind/recurrent.h>

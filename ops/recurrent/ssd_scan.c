@@ -4,9 +4,9 @@
  */
 #include "ops/recurrent/ssd_scan.h"
 
-#include "ops/common/kernels.h"
+#include "ops/common/declare_kernels.h"
 #include "ops/common/util.h"
-#include "record/edge.h"
+#include "record/api_entry.h"
 
 #include <stdint.h>
 

@@ -5,7 +5,7 @@
 #include "ops/recurrent/ssd_scan.h"
 
 #include "base/float_mode.h"
-#include "base/team.h"
+#include "base/thread_team.h"
 #include "device/cpu/isa.h"
 #include "ops/common/work_stealing.h"
 #include "ops/common/vec_native.h"

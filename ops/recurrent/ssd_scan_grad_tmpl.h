@@ -23,7 +23,7 @@ struct F(head) {
     bool is_first;                   /* the first chunk, before which the state is 0 */
 };
 
-/* A V that is accumulated in a loop, in parts that stay in registers (see vec_parts.h). */
+/* A V that is accumulated in a loop, in parts that stay in registers (see vec_native_array.h). */
 #define PARTS (LANES / N_LANES)
 
 VEC_INLINE T F(sum_parts)(const N *part)

@@ -6,7 +6,7 @@
  * A tile has a->q places and a->p elements of a head or a->n of a state as its rows and columns, padded with zeros. A
  * state is stored transposed, [n][p]: the products that update it and read it then use rows in place.
  */
-#include "ops/common/product_tmpl.h"
+#include "ops/common/tile_gemm_tmpl.h"
 
 /* For one head in a chunk, place by place. After the last place dt and both decay factors are 0, and the sum is minus
    infinity. */

@@ -3,7 +3,7 @@
  * are contiguous along the axis, a few rows together. Each element is read before it is written, so the result may
  * overwrite the input.
  */
-#include "base/team.h"
+#include "base/thread_team.h"
 #include "device/cpu/isa.h"
 #include "ops/common/util.h"
 #include "ops/common/vec_native.h"

@@ -1,11 +1,11 @@
 /* sum, mean, max, sum_to, logsumexp: checks and gradient rules of the reductions, and how their inputs are cut. */
 #include "ops/reduce/reduce.h"
 
-#include "ops/common/kernels.h"
+#include "ops/common/declare_kernels.h"
 #include "ops/shape/shape.h"
 #include "ops/common/util.h"
-#include "record/edge.h"
-#include "record/builtin_ops.h"
+#include "record/api_entry.h"
+#include "record/internal_ops.h"
 
 #include <rewind/compare.h>
 

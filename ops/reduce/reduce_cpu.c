@@ -3,11 +3,11 @@
  * shape alone: lanes and blocks of fixed length in float, their sums in double, parts added in order. logsumexp makes
  * two passes: the maximum, then the sum of exp(x - maximum).
  */
-#include "base/team.h"
+#include "base/thread_team.h"
 #include "device/cpu/isa.h"
 #include "ops/reduce/reduce.h"
 #include "ops/common/util.h"
-#include "ops/common/vec_parts.h"
+#include "ops/common/vec_native_array.h"
 
 #define COLUMNS RW_REDUCE_COLUMNS
 #define ROW_BLOCK 64  /* rows added in float */

@@ -2,12 +2,12 @@
  * CPU kernels of the softmax family: over the last axis one row at a time, over any other axis a vector of adjacent
  * rows. After its first pass a row is read from the cache; the result may overwrite the input.
  */
-#include "base/team.h"
+#include "base/thread_team.h"
 #include "device/cpu/isa.h"
 #include "ops/reduce/softmax.h"
 #include "ops/common/partial_vectors.h"
 #include "ops/common/util.h"
-#include "ops/common/vec_parts.h"
+#include "ops/common/vec_native_array.h"
 
 /* A row of any stride. */
 struct row {

@@ -5,7 +5,7 @@
  * overwrite the input.
  */
 #include "ops/common/partial_sums.cuh"
-#include "ops/common/rows.cuh"
+#include "ops/common/rows_in_registers.cuh"
 
 extern "C" {
 #include "ops/reduce/softmax.h"

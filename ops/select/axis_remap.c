@@ -1,9 +1,9 @@
 /* roll, flip, and the padding modes that copy elements of the tensor: checks, rules and public functions. */
 #include "ops/select/axis_remap.h"
-#include "ops/common/kernels.h"
+#include "ops/common/declare_kernels.h"
 #include "ops/common/util.h"
 #include "ops/shape/shape.h"
-#include "record/edge.h"
+#include "record/api_entry.h"
 
 #include <rewind/select.h>
 

@@ -2,7 +2,7 @@
  * CPU kernels that move elements along an axis, by a rule or by a list of places, and of the sums that are their
  * gradients.
  */
-#include "base/team.h"
+#include "base/thread_team.h"
 #include "ops/select/axis_remap.h"
 #include "device/cpu/isa.h"
 #include "ops/common/util.h"

@@ -1,8 +1,8 @@
 /* clamp: limits x to two bounds, which are tensors of one element. The gradient passes where x was between them. */
-#include "ops/common/kernels.h"
+#include "ops/common/declare_kernels.h"
 #include "ops/common/util.h"
 #include "ops/pointwise/pointwise.h"
-#include "record/edge.h"
+#include "record/api_entry.h"
 
 #include <rewind/compare.h>
 

@@ -1,7 +1,7 @@
 /* eq, ne, lt, le, gt, ge, isfinite and logical ops: element-wise, with results of truth values. */
-#include "ops/common/kernels.h"
+#include "ops/common/declare_kernels.h"
 #include "ops/common/util.h"
-#include "record/edge.h"
+#include "record/api_entry.h"
 
 #include <rewind/compare.h>
 

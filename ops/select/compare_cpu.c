@@ -1,6 +1,6 @@
 /* CPU kernels of comparisons and logical ops. */
 #include "device/cpu/isa.h"
-#include "ops/select/mixed_type_rows.h"
+#include "ops/select/elementwise_map_mixed_dtype.h"
 
 #define SAME(x) (x)
 #define OF_BF16(x) bf16_to_f32(x)

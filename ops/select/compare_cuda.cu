@@ -1,5 +1,5 @@
-/* CUDA kernels of comparisons and logical ops: the loop of map.cuh, from elements to bytes. */
-#include "ops/common/map.cuh"
+/* CUDA kernels of comparisons and logical ops: the loop of elementwise_map.cuh, from elements to bytes. */
+#include "ops/common/elementwise_map.cuh"
 
 namespace {
 

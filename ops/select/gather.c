@@ -3,10 +3,10 @@
  * The gradients of these ops are such sums, whose gradients gather again.
  */
 #include "ops/select/gather.h"
-#include "ops/common/kernels.h"
+#include "ops/common/declare_kernels.h"
 #include "ops/common/util.h"
 #include "ops/embedding/embedding.h"
-#include "record/edge.h"
+#include "record/api_entry.h"
 
 #include <rewind/gather.h>
 

@@ -2,12 +2,12 @@
  * CPU kernels of gather and of sums by index. A column, which is all elements that differ only along the axis, belongs
  * to one thread, which adds in the order of the index. So the distribution of columns does not affect results.
  */
-#include "base/team.h"
+#include "base/thread_team.h"
 #include "ops/select/gather.h"
 #include "device/cpu/isa.h"
 #include "ops/common/util.h"
 #include "ops/common/vec_native.h"
-#include "ops/select/row_sums.h"
+#include "ops/select/index_add_via_embedding_grad.h"
 
 #define COLUMNS 64
 

@@ -3,10 +3,10 @@
  * is stable and whose sums are cut by the indices alone. Here the index is flattened for it. An index out of range
  * becomes a row that does not exist, which the embedding's kernel reports.
  */
-#include "ops/common/map.cuh"
+#include "ops/common/elementwise_map.cuh"
 
 #include "ops/embedding/embedding.h"
-#include "ops/select/row_sums.h"
+#include "ops/select/index_add_via_embedding_grad.h"
 
 extern "C" rw_status rw_embedding_backward_cuda(const rw_kernel *k);
 

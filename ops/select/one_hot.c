@@ -1,8 +1,8 @@
 /* one_hot: each index becomes a row of zeros with a single 1. */
 #include "ops/select/one_hot.h"
-#include "ops/common/kernels.h"
+#include "ops/common/declare_kernels.h"
 #include "ops/common/util.h"
-#include "record/edge.h"
+#include "record/api_entry.h"
 
 #include <rewind/create.h>
 

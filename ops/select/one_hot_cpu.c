@@ -1,5 +1,5 @@
 /* CPU kernel of one_hot. */
-#include "base/team.h"
+#include "base/thread_team.h"
 #include "ops/select/one_hot.h"
 #include "device/cpu/isa.h"
 #include "ops/common/util.h"

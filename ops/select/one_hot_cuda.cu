@@ -1,5 +1,5 @@
 /* CUDA kernel of one_hot: one thread per element of the result. */
-#include "ops/common/map.cuh"
+#include "ops/common/elementwise_map.cuh"
 
 #include "ops/select/one_hot.h"
 

@@ -1,9 +1,9 @@
 /* argmax, argmin, topk: places of the largest elements. The gradient of topk's values goes back to their places. */
 #include "ops/select/top.h"
-#include "ops/common/kernels.h"
+#include "ops/common/declare_kernels.h"
 #include "ops/common/util.h"
 #include "ops/select/gather.h"
-#include "record/edge.h"
+#include "record/api_entry.h"
 
 #include <rewind/gather.h>
 

@@ -1,5 +1,5 @@
 /* CPU kernels of argmax, argmin and topk. */
-#include "base/team.h"
+#include "base/thread_team.h"
 #include "ops/select/top.h"
 #include "device/cpu/isa.h"
 #include "ops/common/util.h"

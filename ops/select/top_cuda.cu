@@ -3,7 +3,7 @@
  * follows the previous one in the order of top.h, so no elements are marked and no memory is needed. The order is
  * total, so results do not depend on the assignment of elements to threads.
  */
-#include "ops/common/map.cuh"
+#include "ops/common/elementwise_map.cuh"
 
 #include "ops/select/top.h"
 

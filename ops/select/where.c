@@ -1,8 +1,8 @@
 /* where and masked_fill: selects one of two elements by a truth value. */
-#include "ops/common/kernels.h"
+#include "ops/common/declare_kernels.h"
 #include "ops/common/util.h"
 #include "ops/reduce/reduce.h"
-#include "record/edge.h"
+#include "record/api_entry.h"
 
 #include <rewind/compare.h>
 

@@ -3,7 +3,7 @@
  * strides.
  */
 #include "device/cpu/isa.h"
-#include "ops/select/mixed_type_rows.h"
+#include "ops/select/elementwise_map_mixed_dtype.h"
 
 #define WHERE_ROW(size, type)                                                                                        \
     static void where_##size(const rw_kernel *k, const int64_t *at, const int64_t *stride, int64_t to, int64_t n)    \

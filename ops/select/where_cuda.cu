@@ -3,7 +3,7 @@
  * divides into packs depends on its shape and the addresses. This does not affect the result, because elements are
  * independent.
  */
-#include "ops/common/map.cuh"
+#include "ops/common/elementwise_map.cuh"
 
 namespace {
 

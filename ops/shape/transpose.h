@@ -17,8 +17,8 @@
 #ifndef RW_OPS_TRANSPOSE_H
 #define RW_OPS_TRANSPOSE_H
 
-#include "base/team.h"
-#include "ops/common/axes.h"
+#include "base/thread_team.h"
+#include "ops/common/coalesced_axes.h"
 #include "ops/common/register_transpose.h"
 #include "ops/common/util.h"
 

@@ -3,10 +3,10 @@
  * input's memory.
  */
 #include "ops/shape/shape.h"
-#include "ops/common/kernels.h"
+#include "ops/common/declare_kernels.h"
 #include "ops/common/util.h"
-#include "record/edge.h"
-#include "record/builtin_ops.h"
+#include "record/api_entry.h"
+#include "record/internal_ops.h"
 
 #include <string.h>
 

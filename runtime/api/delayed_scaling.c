@@ -3,10 +3,10 @@
 #include "api/delayed_scaling.h"
 
 #include "api/scaler.h"
-#include "api/update.h"
+#include "api/cached_update_plan.h"
 #include "base/alloc.h"
 #include "record/delayed_scales.h"
-#include "record/recipe.h"
+#include "record/precision_recipe.h"
 
 #include <stdio.h>
 #include <string.h>

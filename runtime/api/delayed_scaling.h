@@ -2,7 +2,7 @@
 #ifndef RW_API_DELAYED_SCALING_H
 #define RW_API_DELAYED_SCALING_H
 
-#include "autodiff/outputs.h"
+#include "autodiff/requested_outputs.h"
 
 /* A graph that uses it holds it. The last user frees it. */
 void rw_delayed_share(rw_delayed_scaling *d);

@@ -7,7 +7,7 @@
 #include "base/alloc.h"
 #include "plan/cache.h"
 #include "record/param.h"
-#include "run/run.h"
+#include "run/run_state.h"
 
 static void mark_plan(bool *used, const rw_plan *p)
 {

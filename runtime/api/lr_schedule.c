@@ -1,7 +1,7 @@
 /* rw_lr_schedule_rate(): learning-rate schedules. */
 #include <rewind/lr_schedule.h>
 
-#include "record/edge.h"
+#include "record/api_entry.h"
 
 #include <math.h>
 

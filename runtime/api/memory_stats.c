@@ -1,7 +1,7 @@
 /* rw_memory_stats() and rw_tape_cost(): the numbers of plans and pools. */
 #include "plan/cache.h"
 #include "autodiff/roots.h"
-#include "run/step.h"
+#include "run/run_advance.h"
 
 static size_t tape_bytes(const rw_tape *t)
 {

@@ -9,10 +9,10 @@
 #include "api/optimizer.h"
 
 #include "api/optimizer_coverage.h"
-#include "api/optimizer_members.h"
+#include "api/optimizer_struct.h"
 #include "base/alloc.h"
-#include "base/zero.h"
-#include "record/gradient.h"
+#include "base/explicit_zero_param.h"
+#include "record/gradient_state.h"
 
 #include <rewind/ops.h>
 

@@ -3,16 +3,16 @@
 #define RW_API_OPTIMIZER_H
 
 #include "api/optimizer_kept.h"
-#include "api/update.h"
-#include "autodiff/outputs.h"
-#include "base/dependent.h"
+#include "api/cached_update_plan.h"
+#include "autodiff/requested_outputs.h"
+#include "base/weak_refs.h"
 #include "record/context.h"
-#include "record/builtin_ops.h"
+#include "record/internal_ops.h"
 #include "record/param.h"
 
 #include <rewind/optimizers.h>
 
-struct rw_optimizer_kind; /* optimizer_members.h */
+struct rw_optimizer_kind; /* optimizer_struct.h */
 struct rw_optimizer_numbers;
 
 /* Called at the end of the functions that create the kinds; numbers are already checked. */

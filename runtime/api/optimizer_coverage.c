@@ -3,7 +3,7 @@
  */
 #include "api/optimizer_coverage.h"
 
-#include "record/gradient.h"
+#include "record/gradient_state.h"
 
 #include <rewind/optimizers.h>
 

@@ -1,9 +1,9 @@
 /* Reads the sums of an optimizer, and saves and restores its states. */
 #include "api/optimizer_kept.h"
 
-#include "api/optimizer_members.h"
+#include "api/optimizer_struct.h"
 #include "base/alloc.h"
-#include "run/step.h"
+#include "run/run_advance.h"
 
 /* ---- sums ---- */
 

@@ -3,8 +3,8 @@
  * documents the defaults and which numbers are refused.
  */
 #include "api/optimizer.h"
-#include "api/optimizer_members.h"
-#include "base/zero.h"
+#include "api/optimizer_struct.h"
+#include "base/explicit_zero_param.h"
 
 #include <math.h>
 

@@ -1,10 +1,10 @@
 /* Streams optimizer states through a window: dividing them into blocks, copying around an update, and restarts. */
 #include "api/optimizer_offload.h"
 
-#include "api/offload.h"
+#include "api/set_offload_store.h"
 #include "base/alloc.h"
-#include "base/round.h"
-#include "run/step.h"
+#include "base/round_up.h"
+#include "run/run_advance.h"
 
 #define SLOTS 3
 #define PAGE 4096

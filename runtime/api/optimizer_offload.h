@@ -14,9 +14,9 @@
 #ifndef RW_API_OPTIMIZER_OFFLOAD_H
 #define RW_API_OPTIMIZER_OFFLOAD_H
 
-#include "record/builtin_ops.h"
+#include "record/internal_ops.h"
 #include "record/param.h"
-#include "run/run.h"
+#include "run/run_state.h"
 
 #include <rewind/optimizers.h>
 

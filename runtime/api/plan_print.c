@@ -1,7 +1,7 @@
 /* rw_plan_print(): the plan of a step as text. */
-#include "api/predict.h"
+#include "api/step_prediction.h"
 #include "autodiff/roots.h"
-#include "base/output.h"
+#include "base/sigpipe_safe_output.h"
 #include "plan/build.h"
 #include "plan/print.h"
 

@@ -6,15 +6,15 @@
  */
 #include "api/scaler.h"
 
-#include "api/begun.h"
+#include "api/speculative_step.h"
 #include "api/optimizer_coverage.h"
 #include "api/optimizer.h"
-#include "api/update.h"
+#include "api/cached_update_plan.h"
 #include "autodiff/roots.h"
 #include "base/alloc.h"
-#include "base/zero.h"
-#include "record/gradient.h"
-#include "record/builtin_ops.h"
+#include "base/explicit_zero_param.h"
+#include "record/gradient_state.h"
+#include "record/internal_ops.h"
 #include "verify/verify.h"
 
 #include <float.h>
@@ -47,7 +47,7 @@ struct rw_scaler {
     struct stepped *steps;
     struct rw_dependent *dependents;
     /* A period ends when the numbers change, by rw_scaler_update() or by loading them. Their version identifies it. */
-    uint64_t unscaled; /* the number of its last unscaling (record/gradient.h), to which `found` belongs; 0: none */
+    uint64_t unscaled; /* number of its last unscaling (record/gradient_state.h), to which `found` belongs; 0: none */
     uint32_t unscaled_in, stepped_in; /* periods; the second is one in which an optimizer was stepped */
     bool stepped;
     size_t n_users; /* itself, until rw_scaler_destroy(), and the graphs that use it: the last one frees it */

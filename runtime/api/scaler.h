@@ -2,8 +2,8 @@
 #ifndef RW_API_SCALER_H
 #define RW_API_SCALER_H
 
-#include "autodiff/outputs.h"
-#include "base/dependent.h"
+#include "autodiff/requested_outputs.h"
+#include "base/weak_refs.h"
 #include "record/context.h"
 #include "record/param.h"
 

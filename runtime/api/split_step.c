@@ -3,7 +3,7 @@
  * The first runs to the beginning of backward at the given values and is suspended; the second continues with gradients
  * that the caller provides.
  */
-#include "api/compute.h"
+#include "api/execute_request.h"
 #include "base/alloc.h"
 #include "autodiff/roots.h"
 #include "verify/verify.h"

@@ -1,6 +1,6 @@
 /* rw_timer_begin() and rw_timer_end(): marks in the device's queue, or the host's clock if the device has none. */
 #include "base/clock.h"
-#include "run/step.h"
+#include "run/run_advance.h"
 
 enum { BEGIN, END };
 

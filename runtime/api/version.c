@@ -1,7 +1,7 @@
 /* The version of the build: that of the header, which is compared with Meson's when a build is configured. */
 #include <rewind/version.h>
 
-#include "record/edge.h"
+#include "record/api_entry.h"
 
 #define TEXT_OF(number) #number
 #define TEXT(number) TEXT_OF(number)

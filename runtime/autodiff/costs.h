@@ -1,6 +1,6 @@
 /*
  * Costs: the time of one execution of a node on this machine, by the node's signature (op, types, layouts, attributes),
- * as measured in real steps or in the library's calibration (api/calibrate.c).
+ * as measured in real steps or in the library's calibration (api/calibrate_costs.c).
  *
  * A node that was not measured is estimated as its nominal time times a ratio of measured to nominal time. The ratio
  * is, in this order, that of

@@ -3,10 +3,10 @@
    can contribute to it, so that commits of updates can follow it directly. */
 #include "autodiff/differentiate.h"
 
-#include "autodiff/edges.h"
+#include "autodiff/gradient_edges.h"
 #include "autodiff/rule.h"
 #include "base/alloc.h"
-#include "record/builtin_ops.h"
+#include "record/internal_ops.h"
 
 #include <stdio.h>
 #include <string.h>

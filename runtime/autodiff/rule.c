@@ -5,7 +5,7 @@
 
 #include "record/handle_check.h"
 #include "record/producer.h"
-#include "record/builtin_ops.h"
+#include "record/internal_ops.h"
 #include "record/param.h"
 
 #include <rewind/ops.h>

@@ -1,7 +1,7 @@
 /* Digests by xxHash (https://xxhash.com): of chunks in parallel, then of the chunks' digests. */
 #include "base/digest.h"
 
-#include "base/team.h"
+#include "base/thread_team.h"
 
 #include <string.h>
 #include <xxhash.h>

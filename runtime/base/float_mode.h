@@ -1,8 +1,8 @@
 /*
  * The floating-point mode of kernels: rounding to nearest, with subnormal numbers, exceptions masked. Each thread has a
  * mode of its own. The caller may have changed its own (fesetround(), flush to zero, a library built with -ffast-math),
- * and workers of a team (team.h) inherit the mode of the thread that started them. Without a common mode a replay could
- * give other bytes than the first execution, and two threads others than one.
+ * and workers of a team (thread_team.h) inherit the mode of the thread that started them. Without a common mode a
+ * replay could give other bytes than the first execution, and two threads others than one.
  */
 #ifndef RW_BASE_FLOAT_MODE_H
 #define RW_BASE_FLOAT_MODE_H

@@ -2,7 +2,7 @@
 #include "base/folder.h"
 
 #include "base/alloc.h"
-#include "base/descriptor.h"
+#include "base/file_descriptor_io.h"
 
 #include <dirent.h>
 #include <errno.h>

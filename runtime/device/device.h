@@ -3,9 +3,9 @@
 #define RW_DEVICE_DEVICE_H
 
 #include "base/digest.h"
-#include "device/library_refs.h"
-#include "device/lane.h"
-#include "device/store.h"
+#include "device/library_object_refs.h"
+#include "device/lane_queues.h"
+#include "device/offload_store.h"
 #include "device/error_flags.h"
 
 #include <rewind/context.h>

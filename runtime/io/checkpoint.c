@@ -1,5 +1,5 @@
 /* rw_checkpoint_create(), _save(), _wait() and _destroy(): a save copies the run (snapshot.h), a thread writes the
-   copy (write.c), and old files are removed (retention.h). */
+   copy (checkpoint_writer.c), and old files are removed (checkpoint_retention.h). */
 #include "io/checkpoint.h"
 
 #include "base/alloc.h"

@@ -2,7 +2,7 @@
 #ifndef RW_IO_CHECKPOINT_H
 #define RW_IO_CHECKPOINT_H
 
-#include "io/retention.h"
+#include "io/checkpoint_retention.h"
 #include "io/snapshot.h"
 #include "record/context.h"
 

@@ -20,8 +20,8 @@
  */
 #include "autodiff/costs.h"
 #include "base/alloc.h"
-#include "base/replace.h"
-#include "io/read.h"
+#include "base/atomic_file_replace.h"
+#include "io/read_whole_file.h"
 
 #include <rewind/plan.h>
 #include <rewind/version.h>

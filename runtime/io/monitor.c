@@ -6,15 +6,15 @@
 #include "base/c_locale.h"
 #include "base/clock.h"
 #include "base/folder.h"
-#include "base/forked.h"
-#include "base/output.h"
+#include "base/fork_handlers.h"
+#include "base/sigpipe_safe_output.h"
 #include "base/utf8.h"
-#include "io/monitor_files.h"
+#include "io/monitor_tensorboard_prometheus.h"
 #include "io/monitor_judge.h"
 #include "io/monitor_line.h"
-#include "io/monitor_sites.h"
-#include "io/monitor_watched.h"
-#include "record/counts.h"
+#include "io/monitor_fp8_stats.h"
+#include "io/monitor_optimizer_stats.h"
+#include "record/quantization_counts.h"
 
 #include <assert.h>
 #include <errno.h>

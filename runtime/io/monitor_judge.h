@@ -2,7 +2,7 @@
 #ifndef RW_IO_MONITOR_JUDGE_H
 #define RW_IO_MONITOR_JUDGE_H
 
-#include "io/monitor_watched.h"
+#include "io/monitor_optimizer_stats.h"
 
 #define RW_WINDOW 100
 #define RW_SKIPS_WINDOW 200

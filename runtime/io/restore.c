@@ -6,7 +6,7 @@
 #include "base/c_locale.h"
 #include "io/checkpoint.h"
 #include "record/tape.h"
-#include "run/step.h"
+#include "run/run_advance.h"
 
 #include <inttypes.h>
 #include <math.h>

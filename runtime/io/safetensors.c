@@ -1,9 +1,9 @@
-/* rw_save() and rw_load(): parameters and buffers as a safetensors file (format.h). */
+/* rw_save() and rw_load(): parameters and buffers as a safetensors file (safetensors_format.h). */
 #include "base/alloc.h"
-#include "base/descriptor.h"
-#include "base/replace.h"
+#include "base/file_descriptor_io.h"
+#include "base/atomic_file_replace.h"
 #include "base/utf8.h"
-#include "io/format.h"
+#include "io/safetensors_format.h"
 #include "record/context.h"
 #include "record/param.h"
 

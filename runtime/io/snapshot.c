@@ -3,7 +3,7 @@
 
 #include "base/alloc.h"
 #include "base/c_locale.h"
-#include "run/step.h"
+#include "run/run_advance.h"
 
 #include <inttypes.h>
 #include <stdio.h>

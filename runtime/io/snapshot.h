@@ -25,10 +25,10 @@
 #ifndef RW_IO_SNAPSHOT_H
 #define RW_IO_SNAPSHOT_H
 
-#include "api/average.h"
+#include "api/weight_average.h"
 #include "api/optimizer.h"
 #include "base/digest.h"
-#include "io/format.h"
+#include "io/safetensors_format.h"
 
 #include <rewind/lr_schedule.h>
 

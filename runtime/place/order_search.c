@@ -10,7 +10,7 @@
 #include "place/order_search.h"
 
 #include "base/alloc.h"
-#include "base/round.h"
+#include "base/round_up.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -12,7 +12,7 @@
 #include "place/place.h"
 
 #include "base/alloc.h"
-#include "base/round.h"
+#include "base/round_up.h"
 #include "place/gaps.h"
 #include "place/order_search.h"
 
@@ -143,7 +143,7 @@ static enum outcome fit_in(struct tries *t, size_t n, uint64_t capacity, uint64_
 }
 
 /* Always fits: places everything from the bottom of a range that could hold all buffers side by side. If their sum
-   cannot be represented, half of the representable range is enough for the live ones (autodiff/problem.c). */
+   cannot be represented, half of the representable range is enough for the live ones (autodiff/planning_problem.c). */
 static enum outcome from_the_bottom(struct tries *t, size_t n, uint64_t *ret_top)
 {
     uint64_t sum = 0;

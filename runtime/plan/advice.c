@@ -4,8 +4,8 @@
 
 #include "base/alloc.h"
 #include "place/arena.h"
-#include "plan/budget.h"
-#include "remat/choose.h"
+#include "plan/fastest_in_budget.h"
+#include "remat/policy_to_choice.h"
 #include "remat/live_set.h"
 
 #include <stdio.h>

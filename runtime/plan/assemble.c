@@ -6,7 +6,7 @@
 
 #include "autodiff/costs.h"
 #include "base/alloc.h"
-#include "record/builtin_ops.h"
+#include "record/internal_ops.h"
 #include "remat/fused_update.h"
 
 #include <math.h>
@@ -266,7 +266,8 @@ static rw_status list_fused(const struct rw_problem *p, rw_plan *plan)
 
 /*
  * What a deferred node reads counts as read by forward, where the node has its place: an input that changes between
- * forward and backward is refused, as if the node had run. The node after it is in forward, see autodiff/problem.c.
+ * forward and backward is refused, as if the node had run. The node after it is in forward, see
+ * autodiff/planning_problem.c.
  */
 static rw_status note_deferred(const struct rw_problem *p, rw_plan *plan)
 {

@@ -5,11 +5,11 @@
 #include "base/alloc.h"
 #include "place/arena.h"
 #include "plan/assemble.h"
-#include "plan/budget.h"
-#include "plan/dump.h"
-#include "record/builtin_ops.h"
-#include "record/unmatched.h"
-#include "remat/choose.h"
+#include "plan/fastest_in_budget.h"
+#include "plan/dump_passes.h"
+#include "record/internal_ops.h"
+#include "record/unmatched_policy_names.h"
+#include "remat/policy_to_choice.h"
 #include "remat/offload_fraction.h"
 
 #include <assert.h>

@@ -2,10 +2,10 @@
 #ifndef RW_PLAN_BUILD_H
 #define RW_PLAN_BUILD_H
 
-#include "plan/planning.h"
+#include "plan/planning_state.h"
 
 rw_status rw_planning_open(struct rw_planning *planning, rw_tape *t, const struct rw_request *request);
-/* If limits is not NULL and the policy is a budget, also its limits (plan/budget.h). */
+/* If limits is not NULL and the policy is a budget, also its limits (plan/fastest_in_budget.h). */
 struct rw_limits;
 rw_status rw_planning_open_with_limits(struct rw_planning *planning, rw_tape *t, const struct rw_request *request,
                                        struct rw_limits *limits);

@@ -1,6 +1,6 @@
 /*
  * The plan cache: plans by the structure of what they run, so a training loop is planned once. A key is the words on
- * which a plan depends, and their hash (record/key.h).
+ * which a plan depends, and their hash (record/tape_key.h).
  */
 #ifndef RW_PLAN_CACHE_H
 #define RW_PLAN_CACHE_H
@@ -14,7 +14,7 @@
 struct rw_plan_key {
     struct rw_hash hash;
     size_t n;
-    uint64_t *words; /* of the tape (record/key.h), then of the request; owned. NULL if words are not kept */
+    uint64_t *words; /* of the tape (record/tape_key.h), then of the request; owned. NULL if words are not kept */
 };
 
 struct rw_plan_cache {

@@ -1,7 +1,7 @@
 /* Compares an arena with the device's memory, and finds the minimum budget for the message. */
 #include "plan/device_capacity.h"
 
-#include "plan/budget.h"
+#include "plan/fastest_in_budget.h"
 
 #include <stdio.h>
 

@@ -1,9 +1,9 @@
 /* ckpt_explain(): prints a plan. It plans anew, because a cached plan does not keep the reasons for its decisions. */
-#include "base/output.h"
+#include "base/sigpipe_safe_output.h"
 #include "plan/advice.h"
 #include "plan/explain_rows.h"
 #include "plan/prediction.h"
-#include "record/unmatched.h"
+#include "record/unmatched_policy_names.h"
 #include "remat/live_set.h"
 
 #include <rewind/recompute.h>

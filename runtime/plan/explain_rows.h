@@ -5,7 +5,7 @@
 #ifndef RW_PLAN_EXPLAIN_ROWS_H
 #define RW_PLAN_EXPLAIN_ROWS_H
 
-#include "plan/planning.h"
+#include "plan/planning_state.h"
 
 /* Why a value is kept, recomputed or offloaded: enum rw_why in words. */
 const char *rw_why_text(unsigned why);

@@ -2,7 +2,7 @@
 #include "plan/prediction.h"
 
 #include "base/alloc.h"
-#include "plan/budget.h"
+#include "plan/fastest_in_budget.h"
 #include "remat/live_set.h"
 
 #include <stdio.h>

@@ -6,7 +6,7 @@
 #define RW_RECORD_CONTEXT_H
 
 #include "device/device.h"
-#include "record/edge.h"
+#include "record/api_entry.h"
 #include "record/layout.h"
 #include "record/names.h"
 #include "record/node.h"
@@ -53,7 +53,7 @@ struct rw_known_file {
     uint64_t n_tapes_gone;
 };
 
-/* The scale of the context's gradients: record/gradient.h. */
+/* The scale of the context's gradients: record/gradient_state.h. */
 struct rw_gradient_scale {
     uint64_t n_unscalings; /* so far: their numbers */
     uint64_t unscaling;    /* unscaling of what a caller writes now; 0: it is scaled, as what backward adds */
@@ -72,7 +72,7 @@ struct rw_store_place {
 };
 
 struct rw_context {
-    struct rw_edge edge; /* first, see edge.h */
+    struct rw_edge edge; /* first, see api_entry.h */
     rw_device kind;
     const struct rw_device_fns *device;
     void *device_state;
@@ -83,7 +83,7 @@ struct rw_context {
     rw_generator_state generator;
     bool eager; /* REWIND_EAGER=1 */
     bool strict_policy; /* a name in a policy that matches nothing is an error */
-    bool orders; /* REWIND_DEBUG=order: record/arg_order.h checks every node */
+    bool orders; /* REWIND_DEBUG=order: record/arg_eval_order_check.h checks every node */
     bool tells_dropped_effects; /* REWIND_DEBUG=effects: a reset that drops effects is an error */
     size_t n_dropped_effects;   /* of resets: effects.c */
     rw_site first_dropped_effect;
@@ -122,19 +122,19 @@ struct rw_context {
 
     rw_tape *tapes; /* all of the context, a list */
     struct rw_plan_cache *plans; /* plan/cache.h */
-    struct rw_history *history;  /* api/history.h: what earlier steps requested; NULL: none has ended yet */
+    struct rw_history *history;  /* api/request_history.h: what earlier steps requested; NULL: none has ended yet */
     uint64_t n_plans;            /* number of plans so far, for their serials */
     char *dump;                  /* REWIND_DUMP: the folder for the text of each plan; NULL: none */
-    struct rw_pool *pool;        /* run/run.h: arenas, queued runs, spare runs */
-    struct rw_attach *attach;    /* run/run.h: observers to attach to runs, a list */
+    struct rw_pool *pool;        /* run/run_state.h: arenas, queued runs, spare runs */
+    struct rw_attach *attach;    /* run/run_state.h: observers to attach to runs, a list */
     struct rw_costs *costs;      /* autodiff/costs.h: measured costs of nodes; NULL: nominal rates */
-    struct rw_counts *counts;     /* record/counts.h: created when a monitor first requests sites */
-    struct rw_clipping *clipping; /* api/clip.h: created by the first rw_clip_grad_norm() */
+    struct rw_counts *counts;     /* record/quantization_counts.h: created when a monitor first requests sites */
+    struct rw_clipping *clipping; /* api/clip_grad_norm.h: created by the first rw_clip_grad_norm() */
     struct rw_clip *clipped;      /* the clipping queued last; NULL: none, or it was destroyed */
     uint64_t n_clipped;
 
     rw_memory memory; /* running totals; rw_memory_stats() adds the rest */
-    size_t results_in_use; /* part of memory.results: blocks that are referenced (run/results.h) */
+    size_t results_in_use; /* part of memory.results: blocks that are referenced (run/result_memory.h) */
     rw_cost work;     /* work of all steps that ran, without rehearsals */
 
     size_t n_users; /* users: itself, until rw_context_destroy(), its tapes and optimizers; the last one frees it */
@@ -184,8 +184,8 @@ uint32_t rw_op_find(const rw_context *ctx, const rw_op_def *op);
 /* Validates a definition for a device: RW_OK, or a status and the fault in text. */
 rw_status rw_op_def_fault(const rw_op_def *op, rw_device kind, char *text, size_t size);
 
-/* Call before the calling thread runs something on so many threads (base/team.h). RW_ERR_MEMORY if they cannot be
-   started, with a message that names the call. */
+/* Call before the calling thread runs something on so many threads (base/thread_team.h). RW_ERR_MEMORY if they cannot
+   be started, with a message that names the call. */
 rw_status rw_start_threads(rw_context *ctx, const char *what, int threads);
 
 #define RW_SITES_MAX ((size_t)1 << 16)

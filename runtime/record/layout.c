@@ -2,7 +2,7 @@
 #include "record/layout.h"
 
 #include "base/alloc.h"
-#include "record/edge.h"
+#include "record/api_entry.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -1,8 +1,8 @@
 /* Leaves, the values that no node computes: inputs, and the values of parameters, gradients and seeds on a tape. */
 #include "base/alloc.h"
-#include "base/round.h"
+#include "base/round_up.h"
 #include "record/handle_check.h"
-#include "record/builtin_ops.h"
+#include "record/internal_ops.h"
 #include "record/tape.h"
 
 #include <string.h>

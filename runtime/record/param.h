@@ -7,10 +7,10 @@
 
 #include "record/node.h"
 
-/* See gradient.h. */
+/* See gradient_state.h. */
 enum rw_gradient_state { RW_GRADIENT_CLEAR, RW_GRADIENT_SUM, RW_GRADIENT_SPOILED };
 
-/* Only functions of gradient.h read and write it. */
+/* Only functions of gradient_state.h read and write it. */
 struct rw_gradient {
     struct rw_tensor tensor; /* as rw_gradient() returns it; it has a type of its own */
     void *data;              /* NULL for a buffer, and until a step needs its memory */
@@ -31,7 +31,7 @@ struct rw_param {
     char *name; /* usually NULL for a state: rw_param_name() */
     void *data;
     bool lent;        /* data is part of another owner's memory */
-    const struct rw_param *codes_of;  /* of a state of kept_codes.h: the weight; else NULL */
+    const struct rw_param *codes_of;  /* of a state of fp8_weight_cache.h: the weight; else NULL */
     struct rw_kept_codes *kept_codes; /* of a weight: a list, freed with it */
     size_t bytes;
     int64_t numel;

@@ -1,8 +1,8 @@
 /* Contents of parameters and buffers: writes, addresses, initial values. */
 #include "base/alloc.h"
 #include "record/context.h"
-#include "record/gradient.h"
-#include "record/builtin_ops.h"
+#include "record/gradient_state.h"
+#include "record/internal_ops.h"
 #include "record/param.h"
 
 #include <float.h>

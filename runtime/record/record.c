@@ -5,11 +5,11 @@
  * and copies that were recorded for it are rolled back to a mark. So the arrays only grow after all memory is reserved.
  */
 #include "base/alloc.h"
-#include "record/edge.h"
+#include "record/api_entry.h"
 #include "record/handle_check.h"
-#include "record/arg_order.h"
-#include "record/builtin_ops.h"
-#include "record/recipe.h"
+#include "record/arg_eval_order_check.h"
+#include "record/internal_ops.h"
+#include "record/precision_recipe.h"
 
 #include <rewind/ops.h>
 

@@ -2,15 +2,15 @@
  * A tape: the growing arrays to which recording appends, and the state of what has run.
  *
  * The tape keeps the words of its structure as it is recorded: ops, operands, layouts, attributes, regions, decisions
- * about values (key.h). Two steps that record the same program have equal words, and share a plan. Data that differs
- * from step to step, tickets and contents of inputs, is read from the tape when the plan runs.
+ * about values (tape_key.h). Two steps that record the same program have equal words, and share a plan. Data that
+ * differs from step to step, tickets and contents of inputs, is read from the tape when the plan runs.
  */
 #ifndef RW_RECORD_TAPE_H
 #define RW_RECORD_TAPE_H
 
 #include "base/alloc.h"
 #include "record/context.h"
-#include "record/key.h"
+#include "record/tape_key.h"
 #include "record/tape_mark.h"
 #include "record/param.h"
 #include "record/policy.h"
@@ -24,7 +24,7 @@
 struct rw_held {
     uint32_t value; /* a base */
     void *data;     /* NULL when it has no elements */
-    struct rw_results *in; /* run/results.h: its block, referenced */
+    struct rw_results *in; /* run/result_memory.h: its block, referenced */
     bool is_assumed; /* not requested by the program: a run that a read started has also computed it */
 };
 
@@ -44,7 +44,7 @@ struct rw_tape_part {
     uint32_t site;
 };
 
-/* A scope between rw_recipe_begin() and rw_recipe_end(): see recipe.h. */
+/* A scope between rw_recipe_begin() and rw_recipe_end(): see precision_recipe.h. */
 struct rw_tape_recipe {
     rw_recipe recipe;
     uint32_t parent; /* the surrounding recipe, RW_NONE_ID for none */
@@ -61,8 +61,8 @@ struct rw_recipe_cast {
     bool no_grad;            /* recorded in a no-grad scope */
 };
 
-/* A value that the step records when backward ends: an amax of delayed scaling (delayed_scales.h) or counts (counts.h).
-   */
+/* A value that the step records when backward ends: an amax of delayed scaling (delayed_scales.h) or counts
+   (quantization_counts.h). */
 struct rw_tape_amax {
     uint32_t value;
     uint32_t buffer, row; /* its destination; the buffer by its ID */
@@ -137,7 +137,7 @@ struct rw_tape {
     uint32_t open_recipe; /* the same of recipes */
     struct rw_recipe_cast *casts; /* that recipes recorded */
     size_t n_casts, cap_casts;
-    uint32_t *cast_of; /* by value: its last cast, if that refers back to it. See recipe.h */
+    uint32_t *cast_of; /* by value: its last cast, if that refers back to it. See precision_recipe.h */
     size_t cap_cast_of;
     struct rw_tape_amax *amaxes;
     size_t n_amaxes, cap_amaxes;
@@ -153,7 +153,7 @@ struct rw_tape {
 
     struct rw_origin origin; /* of the node being recorded */
     unsigned n_rules;        /* number of gradient rules that are running, nested */
-    bool planning;           /* a problem is open: what is recorded will be cut off (autodiff/problem.h) */
+    bool planning;           /* a problem is open: what is recorded will be cut off (autodiff/planning_problem.h) */
     const char *composite;   /* the function that records it as one of several nodes, NULL for none: messages name it */
 
     /* Scratch memory for one node, as large as the largest needs: descriptors of its operands, and its inputs if
@@ -162,7 +162,7 @@ struct rw_tape {
     size_t cap_in_desc, cap_out_desc;
     struct rw_tensor **wide;
     size_t cap_wide;
-    uint32_t *drawn_by; /* by value, REWIND_DEBUG=order alone: see arg_order.h */
+    uint32_t *drawn_by; /* by value, REWIND_DEBUG=order alone: see arg_eval_order_check.h */
     size_t cap_drawn_by;
 
     char *policy_spec;
@@ -174,12 +174,12 @@ struct rw_tape {
     size_t n_held, cap_held;
     struct rw_gradient_handle **gradients; /* of tape values: n_gradients of this step, then unused ones */
     size_t n_gradients, n_handles, cap_gradients;
-    struct rw_run *runs;        /* run/run.h: the tape's runs */
-    struct rw_results *results; /* run/results.h: the pool of blocks for results */
+    struct rw_run *runs;        /* run/run_state.h: the tape's runs */
+    struct rw_results *results; /* run/result_memory.h: the pool of blocks for results */
     uint32_t *roots; /* roots of the last backward or verification, for ckpt_explain() */
     size_t n_roots, cap_roots;
     bool seeded; /* with gradients that were given */
-    struct rw_log *log; /* api/history.h: what the step has requested so far; NULL: nothing yet */
+    struct rw_log *log; /* api/request_history.h: what the step has requested so far; NULL: nothing yet */
     bool bereft; /* a state of the context that one of its leaves refers to was destroyed: nothing runs until its
                     reset */
 };

@@ -13,7 +13,7 @@
 #include "remat/bound.h"
 
 #include "base/alloc.h"
-#include "base/round.h"
+#include "base/round_up.h"
 #include "remat/min_cut.h"
 
 #include <math.h>

@@ -26,9 +26,9 @@
  * holds for every plan that runs the nodes in this order, including plans that recompute within forward, or a value
  * several times. It does not hold for other orders, or for plans that recompute gradients.
  *
- * Nodes that can be deferred (autodiff/problem.h) are an exception to the order, because their execution after t may be
- * their first. So they have s_i = 0 in D_t; none of them is o_t, because it need not run there; and their reads of
- * parameters and inputs do not count as reads of forward.
+ * Nodes that can be deferred (autodiff/planning_problem.h) are an exception to the order, because their execution after
+ * t may be their first. So they have s_i = 0 in D_t; none of them is o_t, because it need not run there; and their
+ * reads of parameters and inputs do not count as reads of forward.
  *
  * Memory itself may have a price (autodiff/costs.h): c seconds for a byte that misses the caches twice. Then a step
  * with m bytes live at the moment takes another c * (m - near), whatever its order is (remat/cache_model.h): bytes that

@@ -12,9 +12,9 @@
  * before left it, in reverse: backward ends with what forward begins with. So the first uses of as many bytes as the
  * caches hold cost nothing.
  *
- * What threads have read that others wrote (autodiff/cache_transfers.h) is in the caches of several cores. The next
- * writer has to invalidate the copies in the other caches. In the forward of `none` this is rare, because memory comes
- * from outside of the caches. But recomputed values are written where backward has just read.
+ * What threads have read that others wrote (autodiff/cache_coherence_traffic.h) is in the caches of several cores. The
+ * next writer has to invalidate the copies in the other caches. In the forward of `none` this is rare, because memory
+ * comes from outside of the caches. But recomputed values are written where backward has just read.
  *
  * However a step is arranged: of m bytes that are live at a moment and used again, all but those that the caches hold
  * miss twice. They miss once up to that moment, where they evict the others, and once after it. bound.h relies on this.
@@ -25,7 +25,7 @@
 #ifndef RW_REMAT_CACHE_MODEL_H
 #define RW_REMAT_CACHE_MODEL_H
 
-#include "autodiff/cache_transfers.h"
+#include "autodiff/cache_coherence_traffic.h"
 #include "autodiff/costs.h"
 
 #include <stdbool.h>

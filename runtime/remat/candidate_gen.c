@@ -6,7 +6,7 @@
 
 #include "base/alloc.h"
 #include "remat/min_cut.h"
-#include "remat/descend.h"
+#include "remat/peak_descent.h"
 #include "remat/greedy_fill.h"
 #include "remat/rotor.h"
 

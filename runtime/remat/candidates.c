@@ -2,7 +2,7 @@
 #include "remat/candidates.h"
 
 #include "base/alloc.h"
-#include "remat/choose.h"
+#include "remat/policy_to_choice.h"
 #include "remat/offload_fraction.h"
 
 #include <math.h>

@@ -7,7 +7,7 @@
 
 #include "record/policy.h"
 #include "remat/compact_choice.h"
-#include "remat/simulations.h"
+#include "remat/parallel_simulation.h"
 
 /* On a tape of at most RW_SHORT_TAPE nodes every value is significant. On a longer one those that take more than 1 /
    RW_SPECK_PART of the bytes of `none`, if at most RW_SHORT_TAPE nodes compute them. */

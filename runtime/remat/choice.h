@@ -33,7 +33,7 @@
 #ifndef RW_REMAT_CHOICE_H
 #define RW_REMAT_CHOICE_H
 
-#include "autodiff/problem.h"
+#include "autodiff/planning_problem.h"
 
 struct rw_segment {
     uint32_t parent; /* of the step: itself */

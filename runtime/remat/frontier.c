@@ -2,7 +2,7 @@
 #include "remat/frontier.h"
 
 #include "base/alloc.h"
-#include "remat/descend.h"
+#include "remat/peak_descent.h"
 #include "remat/local_search.h"
 #include "remat/candidate_gen.h"
 

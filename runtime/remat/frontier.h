@@ -11,15 +11,15 @@
  *                 remaining bytes used to keep more values (greedy_fill.h); on tapes that simulate quickly, also in a
  *                 second order
  *     positions   the first stages of forward as segments, the rest kept: for long tapes of equal values; filled
- *     descents    values that are live at the peak are dropped one after the other (descend.h): for graphs with skip
- *                 connections; filled up to the smallest peak before
+ *     descents    values that are live at the peak are dropped one after the other (peak_descent.h): for graphs with
+ *                 skip connections; filled up to the smallest peak before
  *     neighbors   of a short tape: choices that differ from these in one value or cut (local_search.h)
  *
- *     moved       if offload is requested (frontier_moved.c): of these points, with the first sixteenths of what each
+ *     moved       if offload is requested (offload_frontier.c): of these points, with the first sixteenths of what each
  *                 keeps offloaded. Values that a point drops are cheap to recompute for their bytes, so those that it
  *                 keeps, and that are offloaded, are the expensive ones. Then cuts at two prices, of a kept and of an
- *                 offloaded byte (cuts_moved.h). Except on long tapes, also choices that differ from these in one or
- *                 two values (local_search.h)
+ *                 offloaded byte (offload_min_cut.h). Except on long tapes, also choices that differ from these in one
+ *                 or two values (local_search.h)
  *
  * Each candidate is simulated. A candidate that is slower and not smaller than another one is removed; the rest are the
  * points. For a budget, a planner takes the first point in order of seconds whose placed size fits. This is monotone by

@@ -5,7 +5,7 @@
 #include "remat/greedy_fill.h"
 
 #include "base/alloc.h"
-#include "base/round.h"
+#include "base/round_up.h"
 
 #include <stdlib.h>
 #include <string.h>

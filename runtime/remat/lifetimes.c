@@ -3,7 +3,7 @@
  */
 #include "remat/lifetimes.h"
 
-#include "base/round.h"
+#include "base/round_up.h"
 
 #include <string.h>
 

@@ -5,7 +5,7 @@
 #ifndef RW_REMAT_LIVE_SET_H
 #define RW_REMAT_LIVE_SET_H
 
-#include "base/round.h"
+#include "base/round_up.h"
 #include "remat/schedule.h"
 
 enum rw_live_kind {

@@ -4,7 +4,7 @@
  */
 #include "remat/local_search.h"
 
-#include "remat/cuts_moved.h"
+#include "remat/offload_min_cut.h"
 
 /* Tapes of up to this many nodes try two values at once, with every node as a segment. */
 #define VERY_SHORT 10

@@ -15,8 +15,8 @@
  * On very short tapes two more rounds follow. One tries points with every node as a segment and two values changed,
  * because some values may be recomputed once next to others that are recomputed for each reader; then the neighbors of
  * its results. The other tries the neighbors of dominated candidates, because a better point may be next to a worse
- * one. Each round has as many simulations. If descents have found more (descend.h), rw_search_rest() searches next to
- * that, drops every set of values once if there are few, and on the shortest tapes cuts forward in every way.
+ * one. Each round has as many simulations. If descents have found more (peak_descent.h), rw_search_rest() searches next
+ * to that, drops every set of values once if there are few, and on the shortest tapes cuts forward in every way.
  *
  * If values may be offloaded, neighbors differ in one value that is kept, replayed or offloaded, and then in two.
  *

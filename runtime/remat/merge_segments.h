@@ -1,4 +1,5 @@
-/* Merges nested segments that are not worth a replay of their own into the segments around them. See choose.h. */
+/* Merges nested segments that are not worth a replay of their own into the segments around them. See
+   policy_to_choice.h. */
 #ifndef RW_REMAT_MERGE_SEGMENTS_H
 #define RW_REMAT_MERGE_SEGMENTS_H
 

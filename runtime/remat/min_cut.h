@@ -11,8 +11,8 @@
  *                 q of a node <= p of each output that may be dropped: a replay writes all its outputs. Its other
  *                 outputs are kept or not needed, so they have no part in this
  *
- * The first execution of a node that can be deferred (autodiff/problem.h) looks like a replay of it. So such a node
- * costs no seconds here.
+ * The first execution of a node that can be deferred (autodiff/planning_problem.h) looks like a replay of it. So such a
+ * node costs no seconds here.
  *
  * A replay of a node gains l * bytes of its outputs - its seconds, and it requires its inputs. An input costs l * its
  * bytes, or it is replayed and requires its own inputs. This is a maximum closure problem, which one minimum cut

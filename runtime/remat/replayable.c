@@ -2,8 +2,8 @@
 #include "remat/replayable.h"
 
 #include "base/alloc.h"
-#include "base/round.h"
-#include "remat/choose.h"
+#include "base/round_up.h"
+#include "remat/policy_to_choice.h"
 
 #include <math.h>
 

@@ -5,7 +5,7 @@
 #include "remat/rotor.h"
 
 #include "base/alloc.h"
-#include "base/round.h"
+#include "base/round_up.h"
 
 #include <math.h>
 #include <string.h>

@@ -5,7 +5,7 @@
 #include "remat/schedule.h"
 
 #include "base/alloc.h"
-#include "base/round.h"
+#include "base/round_up.h"
 
 #include <stdlib.h>
 #include <string.h>

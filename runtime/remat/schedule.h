@@ -21,7 +21,7 @@
  *
  * A node is deferred if all its outputs are dropped, and only backward or other deferred nodes read them. Forward
  * leaves it out, and the first visit that demands one of its outputs executes it for the first time. Its action is in
- * backward and of kind FORWARD; later visits replay it. problem.h defines which nodes can be deferred.
+ * backward and of kind FORWARD; later visits replay it. planning_problem.h defines which nodes can be deferred.
  *
  * Invariants, which rw_schedule_is_valid() checks:
  *
@@ -41,7 +41,7 @@
 #define RW_REMAT_SCHEDULE_H
 
 #include "remat/lifetimes.h"
-#include "remat/visits.h"
+#include "remat/segment_visits.h"
 
 /*
  * Results are next to each other in one block, each at a multiple of this number of bytes. Scalars share groups of this

@@ -2,7 +2,7 @@
 #include "remat/simulate.h"
 
 #include "base/alloc.h"
-#include "base/round.h"
+#include "base/round_up.h"
 #include "remat/fused_update.h"
 #include "remat/inplace.h"
 #include "remat/copy_schedule.h"

@@ -2,8 +2,8 @@
 #include "run/commit_rollback.h"
 
 #include "base/alloc.h"
-#include "record/builtin_ops.h"
-#include "run/total_budget.h"
+#include "record/internal_ops.h"
+#include "run/enforce_total_budget.h"
 
 struct rw_commit_rollback {
     struct rw_param *param;

@@ -8,7 +8,7 @@
 #ifndef RW_RUN_COMMIT_ROLLBACK_H
 #define RW_RUN_COMMIT_ROLLBACK_H
 
-#include "run/run.h"
+#include "run/run_state.h"
 
 /* Call before the first commit of actions [from, to). RW_ERR_MEMORY or the device's error, recorded; nothing was
    written. */

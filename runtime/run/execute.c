@@ -5,10 +5,10 @@
 
 #include "base/clock.h"
 #include "base/float_mode.h"
-#include "base/round.h"
-#include "record/builtin_ops.h"
-#include "run/failure.h"
-#include "run/lanes.h"
+#include "base/round_up.h"
+#include "record/internal_ops.h"
+#include "run/failure_message.h"
+#include "run/copy_lane_sync.h"
 
 #include <stdio.h>
 

@@ -2,7 +2,7 @@
 #ifndef RW_RUN_EXECUTE_H
 #define RW_RUN_EXECUTE_H
 
-#include "run/run.h"
+#include "run/run_state.h"
 
 /* Queues the actions [from, to), and records its progress in r->reached and r->ran. Errors are recorded. */
 rw_status rw_execute(struct rw_run *r, size_t from, size_t to);

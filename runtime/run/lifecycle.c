@@ -5,8 +5,8 @@
 #include "base/alloc.h"
 #include "plan/cache.h"
 #include "plan/device_capacity.h"
-#include "record/builtin_ops.h"
-#include "run/total_budget.h"
+#include "record/internal_ops.h"
+#include "run/enforce_total_budget.h"
 #include "run/commit_rollback.h"
 
 #include <string.h>

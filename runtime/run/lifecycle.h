@@ -1,8 +1,8 @@
-/* Finds, creates, restarts and destroys runs, and returns what they hold. step.h executes them. */
+/* Finds, creates, restarts and destroys runs, and returns what they hold. run_advance.h executes them. */
 #ifndef RW_RUN_LIFECYCLE_H
 #define RW_RUN_LIFECYCLE_H
 
-#include "run/run.h"
+#include "run/run_state.h"
 
 /* The suspended run of a plan of that request if it can complete it, or a new one. Errors are recorded. */
 rw_status rw_run_find(rw_tape *t, const struct rw_request *request, struct rw_run **ret_run);

@@ -9,7 +9,7 @@ rw_status rw_poison_attach(rw_context *ctx)
 #else
 #include "base/alloc.h"
 #include "plan/arena_buffers.h"
-#include "run/run.h"
+#include "run/run_state.h"
 
 #include <sanitizer/asan_interface.h>
 

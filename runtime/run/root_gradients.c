@@ -3,7 +3,7 @@
 #include "run/root_gradients.h"
 
 #include "base/alloc.h"
-#include "base/round.h"
+#include "base/round_up.h"
 
 #include <string.h>
 

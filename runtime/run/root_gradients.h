@@ -2,7 +2,7 @@
 #ifndef RW_RUN_ROOT_GRADIENTS_H
 #define RW_RUN_ROOT_GRADIENTS_H
 
-#include "run/run.h"
+#include "run/run_state.h"
 
 /* Fills in ones for roots without a given seed. Errors are recorded. */
 rw_status rw_root_gradients_prepare(struct rw_run *r);

@@ -5,10 +5,10 @@
 #include "base/alloc.h"
 #include "base/c_locale.h"
 #include "base/clock.h"
-#include "base/forked.h"
-#include "base/records.h"
+#include "base/fork_handlers.h"
+#include "base/append_only_file.h"
 #include "base/utf8.h"
-#include "run/node_call.h"
+#include "run/rebuild_op_call.h"
 #include "run/trace_file.h"
 
 #include <cjson/cJSON.h>

@@ -8,7 +8,7 @@
 #ifndef RW_RUN_TRACE_H
 #define RW_RUN_TRACE_H
 
-#include "run/run.h"
+#include "run/run_state.h"
 
 /*
  * Traces the context's later runs to a file whose name trace_file.h derives from `name`; NULL or "" traces nothing. A

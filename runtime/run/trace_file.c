@@ -1,9 +1,9 @@
 /* Names and locks of trace files, so that two processes or contexts never write to one file. */
 #include "run/trace_file.h"
 
-#include "base/descriptor.h"
-#include "base/forked.h"
-#include "base/output.h"
+#include "base/file_descriptor_io.h"
+#include "base/fork_handlers.h"
+#include "base/sigpipe_safe_output.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -6,7 +6,7 @@
 #ifndef RW_VERIFY_DIGEST_CHECK_H
 #define RW_VERIFY_DIGEST_CHECK_H
 
-#include "run/run.h"
+#include "run/run_state.h"
 
 /* Observes all later steps of the context. RW_ERR_MEMORY. */
 rw_status rw_digest_check_attach(rw_context *ctx);

@@ -5,7 +5,7 @@
 #ifndef RW_VERIFY_FAULTS_H
 #define RW_VERIFY_FAULTS_H
 
-#include "run/run.h"
+#include "run/run_state.h"
 
 enum rw_fault_kind {
     RW_FAULT_NONE,

@@ -3,9 +3,9 @@
 #include "verify/isolated_rerun.h"
 
 #include "base/alloc.h"
-#include "base/round.h"
-#include "base/team.h"
-#include "run/failure.h"
+#include "base/round_up.h"
+#include "base/thread_team.h"
+#include "run/failure_message.h"
 #include "run/execute.h"
 #include "verify/report.h"
 

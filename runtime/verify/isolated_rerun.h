@@ -20,8 +20,8 @@
 #ifndef RW_VERIFY_ISOLATED_RERUN_H
 #define RW_VERIFY_ISOLATED_RERUN_H
 
-#include "run/run.h"
-#include "verify/patterns.h"
+#include "run/run_state.h"
+#include "verify/fill_patterns.h"
 
 #include <rewind/verify.h>
 

@@ -7,7 +7,7 @@
 #include "autodiff/roots.h"
 #include "base/alloc.h"
 #include "plan/cache.h"
-#include "run/step.h"
+#include "run/run_advance.h"
 #include "verify/report.h"
 
 #include <math.h>

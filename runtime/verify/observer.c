@@ -2,7 +2,7 @@
 #include "verify/observer.h"
 
 #include "base/alloc.h"
-#include "base/round.h"
+#include "base/round_up.h"
 #include "verify/report.h"
 
 #include <stdio.h>

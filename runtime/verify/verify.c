@@ -9,9 +9,9 @@
 #include "autodiff/roots.h"
 #include "base/alloc.h"
 #include "plan/cache.h"
-#include "record/builtin_ops.h"
-#include "run/step.h"
-#include "run/sources.h"
+#include "record/internal_ops.h"
+#include "run/run_advance.h"
+#include "run/source_addresses.h"
 #include "verify/report.h"
 #include "verify/observer.h"
 

@@ -3,7 +3,7 @@
 #define RW_VERIFY_VERIFY_H
 
 #include "plan/build.h"
-#include "run/run.h"
+#include "run/run_state.h"
 
 #include <rewind/verify.h>
 

@@ -2,7 +2,7 @@
  * Loss scaling: its rule as a table of steps; a skipped step changes nothing, in calls and in graphs; and gradients
  * have the same bytes as without a scaler.
  */
-#include "api/scaled.h"
+#include "api/scaler_fixture.h"
 
 #include <criterion/criterion.h>
 #include <dirent.h>

@@ -1,5 +1,5 @@
 /* Misuse of loss scaling: invalid numbers, calls and graphs are refused; lifetimes; exhausted memory. */
-#include "api/scaled.h"
+#include "api/scaler_fixture.h"
 
 #include "base/alloc.h"
 

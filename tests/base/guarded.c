@@ -2,7 +2,7 @@
 #include "support/support.h"
 
 #include "base/alloc.h"
-#include "run/run.h"
+#include "run/run_state.h"
 
 #include <criterion/criterion.h>
 #include <fcntl.h>

@@ -1,10 +1,10 @@
-/* The caller's floating-point mode saved by C's own functions, as on processors for which base/caller_mode.h has no
-   code. The code for this one is tested by api/edge and api/caller_modes. */
+/* The caller's floating-point mode saved by C's own functions, as on processors for which base/caller_float_mode.h has
+   no code. The code for this one is tested by api/every_public_function and api/caller_modes. */
 #define RW_CALLER_MODE_BY_FENV
 #define rw_caller_mode_put_aside by_fenv_put_aside
 #define rw_caller_mode_give_back by_fenv_give_back
 #define rw_library_mode_set by_fenv_set
-#include "base/caller_mode.c"
+#include "base/caller_float_mode.c"
 
 #include <criterion/criterion.h>
 #include <math.h>

@@ -1,9 +1,9 @@
 /*
- * The library's team of threads (runtime/base/team.h) in isolation: which thread runs what, that threads persist, that
- * one that cannot be started does no harm, modes, signals, fork. This program is built twice: with Linux' futex, and
- * with condition variables (RW_NO_FUTEX).
+ * The library's team of threads (runtime/base/thread_team.h) in isolation: which thread runs what, that threads
+ * persist, that one that cannot be started does no harm, modes, signals, fork. This program is built twice: with Linux'
+ * futex, and with condition variables (RW_NO_FUTEX).
  */
-#include "base/team.h"
+#include "base/thread_team.h"
 
 #include "base/cores.h"
 

@@ -34,7 +34,7 @@ void cudasim_restart(void);
 /*
  * Another runtime on the same devices, as for a library that is linked statically with libcudart: a thread's last error
  * is per runtime, but an error that ends the context is common to all. The second function selects the runtime of the
- * thread's next calls, 0 for the first, and returns the one before. own_runtime.h does both for a shared object.
+ * thread's next calls, 0 for the first, and returns the one before. static_cudart.h does both for a shared object.
  */
 int cudasim_new_runtime(void);
 int cudasim_call_runtime(int runtime);

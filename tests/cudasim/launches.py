@@ -19,6 +19,6 @@ text, launches = re.subn(r'(\w+)<<<(.*?)>>>\(', r'cudasim::configure("\1", \1, \
 text, mains = re.subn(r'\bint main\(', 'int main_of_the_example(', text)
 assert launches and mains == 1, f'{source}: {launches} launches, {mains} main()'
 with open(target, 'w') as f:
-    f.write(f'#include "own_runtime.h"\n#line 1 "{source}"\n{text}\n')
+    f.write(f'#include "static_cudart.h"\n#line 1 "{source}"\n{text}\n')
     f.write('extern "C" const rw_op_def *example_op(void);\n')
     f.write(f'const rw_op_def *example_op(void) {{ return &{export}; }}\n')

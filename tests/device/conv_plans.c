@@ -3,8 +3,8 @@
  * the chosen engine are allowed ones. No device is needed, because one is described; nothing is executed. Skipped if
  * cuDNN is not installed.
  */
-#include "device/conv_layer.h"
-#include "device/described.h"
+#include "device/conv_layer_fixture.h"
+#include "device/cudnn_without_gpu.h"
 
 #include "device/cuda/cudnn/conv.h"
 #include "device/cuda/cudnn/conv_graph.h"

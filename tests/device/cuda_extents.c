@@ -8,7 +8,7 @@
 
 #include "device/cuda/blaslt.h"
 #include "device/cuda/blaslt_parts.h"
-#include "device/cuda/cudnn/extents.h"
+#include "device/cuda/cudnn/int32_batch_split.h"
 #include "record/context.h"
 
 #include <criterion/criterion.h>

@@ -2,7 +2,7 @@
  * A device's file store in isolation: values of any length are copied out and in, more of them than are queued at a
  * time; a failure is reported to waits for that copy or later ones, and not to waits for earlier ones.
  */
-#include "run/folder.h"
+#include "run/offload_folder_fixture.h"
 
 #include "device/file_checksums.h"
 #include "record/context.h"

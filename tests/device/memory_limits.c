@@ -4,7 +4,7 @@
  */
 #include "device/cpu/memory_limits.h"
 #include "record/context.h"
-#include "run/run.h"
+#include "run/run_state.h"
 #include "support/support.h"
 
 #include <criterion/criterion.h>

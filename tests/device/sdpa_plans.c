@@ -5,7 +5,7 @@
  *
  * Also tests which operands are passed to it: the rule of sdpa.h, operand by operand.
  */
-#include "device/described.h"
+#include "device/cudnn_without_gpu.h"
 
 #include "device/cuda/cudnn/sdpa.h"
 #include "device/cuda/cudnn/sdpa_graph.h"

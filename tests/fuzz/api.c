@@ -3,7 +3,7 @@
  * two tapes each. For any calls: nothing crashes, a failed call has a status and a message and leaves no node and no
  * ticket, afterwards the context still computes correct results, and nothing is leaked.
  */
-#include "fuzz/calls.h"
+#include "fuzz/api_common.h"
 
 #include "base/alloc.h"
 

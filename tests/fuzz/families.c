@@ -2,7 +2,7 @@
  * Fuzzed calls of the families of ops with their own headers, of recipes, scalers, quantized weights, files and
  * predictions. Most operands are chosen to be valid: with random ones nearly every call would be refused.
  */
-#include "fuzz/calls.h"
+#include "fuzz/api_common.h"
 
 #include <sys/mman.h>
 #include <unistd.h>

@@ -1,4 +1,4 @@
-"""Writes conv.golden: see writer.py. Convolutions; conv_rows.c repeats the parameters of a case."""
+"""Writes conv.golden: see writer.py. Convolutions; conv_op_table.c repeats the parameters of a case."""
 import torch
 import torch.nn.functional as F
 

@@ -26,7 +26,7 @@ def loss_of(target, ignore, smoothing, z, weight, reduction):
 
 
 def row_sizes(x, off, target, ignore, smoothing, z, weight, reduction, w):
-    """As row_sizes() of op_sizes.c."""
+    """As row_sizes() of op_magnitudes.c."""
     n = x.shape[-1]
     live = (target != ignore)[..., None]
     each = torch.ones(n) if weight is None else weight
@@ -72,7 +72,7 @@ def soft(name, x, target, smoothing=0.0, z=0.0, weighted=False, reduction=MEAN):
         return rows.reshape(x.shape[:-1]) if reduction == NONE else rows.mean() if reduction == MEAN else rows.sum()
 
     def sizes(w, y, x, target):
-        """As op_sizes_soft_loss() of op_sizes.c."""
+        """As op_sizes_soft_loss() of op_magnitudes.c."""
         share = (target.abs() * (1 - smoothing) + smoothing / x.shape[-1]) * gain
         total, l = share.sum(-1, keepdim=True), torch.logsumexp(x, -1, keepdim=True).abs()
         k = 1 + 8 * x.abs().amax(-1, keepdim=True) + l
@@ -116,7 +116,7 @@ nll("nll_loss_sum", F.log_softmax(normal(4, 130, size=2), -1).to(torch.bfloat16)
 
 
 def elements(name, f, xs, parts, reduction=MEAN):
-    """parts(*xs): the terms of each element's loss, and its derivatives, as in op_sizes.c."""
+    """parts(*xs): the terms of each element's loss, and its derivatives, as in op_magnitudes.c."""
     def sizes(w, y, *xs):
         loss, *slopes = parts(*xs)
         factor = 1 / loss.numel() if reduction == MEAN else 1

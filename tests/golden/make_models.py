@@ -4,8 +4,8 @@ with a vector of signs: a gradient in another order has the same norm and anothe
 
 Parameters have the names of bench/models, and each is requested by its name and shape where it is used: this is the
 whole mapping. Where layouts are arbitrary - q, k and v in one matrix, heads next to each other - the code shows the
-slices. Numbers are hashes of the name and the index (beside_pytorch.c has the same function), so that both sides have
-them without a file.
+slices. Numbers are hashes of the name and the index (models_vs_pytorch.c has the same function), so that both
+sides have them without a file.
 
 Rounding must not affect a decision: a relu's sign, a pool's maximum, a router's choice. Each model is also run in
 float32, and has the first salt for which the margin of every such decision is MARGIN times float32's error there.
@@ -17,7 +17,7 @@ import sys
 import torch
 from torch.nn import functional as F
 
-from generator import drawn
+from philox import drawn
 
 torch.set_default_dtype(torch.float64)
 torch.set_num_threads(1)

@@ -6,7 +6,7 @@ hand when a case is added (PyTorch 2 or newer); neither building nor testing nee
 Inputs and upstream weights are numbers that bfloat16 and float16 hold exactly, so that one reference serves all four
 types. A result y is followed by y.m, the magnitude of the terms to which its rounding errors are relative; likewise g0
 and g0.m of the gradient of input 0. The number of roundings is in op_roundings.h and .c, the definition of M in
-op_sizes.c and, for composites of many ops, at slopes().
+op_magnitudes.c and, for composites of many ops, at slopes().
 
 The file: "RWGOLD01", then tensors up to the end, all little-endian: u32 length of the name, the name, u32 type (0
 float32, 1 float64, 2 int32), u32 rank, u64 per extent, the elements in row-major order. Names are CASE/x0, x1, ...

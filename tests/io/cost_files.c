@@ -3,7 +3,7 @@
  * were measured; and files that are truncated, changed or from another machine are refused with their line, without any
  * effect.
  */
-#include "io/measured.h"
+#include "io/cost_fixture.h"
 
 #include "autodiff/costs.h"
 #include "record/tape.h"

@@ -1,7 +1,7 @@
 /*
  * Costs: measured in ordinary steps, unchanged after saving and loading, and part of every plan's key.
  */
-#include "io/measured.h"
+#include "io/cost_fixture.h"
 
 #include "autodiff/costs.h"
 #include "base/alloc.h"

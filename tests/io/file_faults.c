@@ -6,7 +6,7 @@
 #include "io/faulty_calls.h"
 #include "io/saved_run.h"
 
-#include "io/monitor_files.h"
+#include "io/monitor_tensorboard_prometheus.h"
 
 #include <rewind/io.h>
 #include <rewind/monitor.h>

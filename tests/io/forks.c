@@ -4,7 +4,7 @@
  */
 #include "io/saved_run.h"
 
-#include "io/monitor_files.h"
+#include "io/monitor_tensorboard_prometheus.h"
 
 #include <rewind/monitor.h>
 

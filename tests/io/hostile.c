@@ -5,7 +5,7 @@
 #include "support/support.h"
 
 #include "base/utf8.h"
-#include "io/header.h"
+#include "io/safetensors_header.h"
 
 #include <rewind/io.h>
 #include <rewind/monitor.h>

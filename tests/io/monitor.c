@@ -1,6 +1,6 @@
 /* A monitor's alerts and its output: one complete line of JSON per step, whatever the numbers are. */
 #include "base/alloc.h"
-#include "io/monitor_files.h"
+#include "io/monitor_tensorboard_prometheus.h"
 #include "support/support.h"
 
 #include <cjson/cJSON.h>

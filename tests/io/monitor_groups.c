@@ -2,7 +2,7 @@
  * A monitor's output about groups of parameters: norms before clipping, a spike of one group, and groups whose names
  * change between two texts for Prometheus.
  */
-#include "io/monitor_world.h"
+#include "io/monitor_fixture.h"
 
 #include <criterion/criterion.h>
 #include <math.h>

@@ -4,7 +4,7 @@
  */
 #include "io/saved_run.h"
 
-#include "io/retention.h"
+#include "io/checkpoint_retention.h"
 
 #include <criterion/criterion.h>
 #include <fcntl.h>

@@ -7,7 +7,7 @@
 #include "api/optimizer.h"
 #include "base/alloc.h"
 #include "base/digest.h"
-#include "io/format.h"
+#include "io/safetensors_format.h"
 #include "io/snapshot.h"
 
 #include <criterion/criterion.h>

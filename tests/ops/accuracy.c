@@ -1,8 +1,8 @@
 /*
  * Runs every op, shape class and element type of op_cases.c on the device of REWIND_TEST_DEVICE. Results and gradients
- * must be within the derived bound (compare.h, op_cases.c, op_sizes.c) of the CPU's in float64, and a second run must
- * give the same bytes. On the CPU the second run has three threads instead of one. The CPU's float32 and bfloat16 have
- * the same bounds, so two devices differ by at most twice the bound.
+ * must be within the derived bound (compare.h, op_cases.c, op_magnitudes.c) of the CPU's in float64, and a second run
+ * must give the same bytes. On the CPU the second run has three threads instead of one. The CPU's float32 and bfloat16
+ * have the same bounds, so two devices differ by at most twice the bound.
  *
  * REWIND_TEST_OPS=text runs the cases whose name contains the text (op_cases.h); REWIND_TEST_LARGE=1 the large ones
  * too; REWIND_TEST_SHOW=1 prints the share of its bound that each case uses (without --tap, which hides it).

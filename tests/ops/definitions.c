@@ -1,10 +1,11 @@
 /*
- * Every op compared with its definition, and a check that every built-in op has a definition: see support/definition.h.
+ * Every op compared with its definition, and a check that every built-in op has a definition: see
+ * support/definition_runner.h.
  *
  * REWIND_TEST_SHOW=1 build/tests/definitions prints the trials and the share of the bound that each uses.
  */
-#include "record/builtin_ops.h"
-#include "support/definition.h"
+#include "record/internal_ops.h"
+#include "support/definition_runner.h"
 
 #include <criterion/criterion.h>
 #include <stdlib.h>
@@ -86,16 +87,16 @@ static const struct definition *const tables[] = { def_select,   def_views,     
 
 /* Ops without a definition here, and the reason. */
 static const char *const elsewhere[][2] = {
-    { "assign", "an effect: run/effects, run/split_steps" },
-    { "batchnorm_average", "an effect: ops/batchnorm, ops/statistics" },
-    { "batchnorm_update", "an effect: ops/batchnorm, ops/statistics" },
+    { "assign", "an effect: run/effects, run/pipeline_split_steps" },
+    { "batchnorm_average", "an effect: ops/batchnorm, ops/norm_statistics_accuracy" },
+    { "batchnorm_update", "an effect: ops/batchnorm, ops/norm_statistics_accuracy" },
     { "custom_grad", "the caller's rule: autodiff/custom_grad" },
-    { "dropout", "its mask is the generator's: ops/random" },
-    { "dropout_add", "its mask is the generator's: ops/random" },
+    { "dropout", "its mask is the generator's: ops/philox" },
+    { "dropout_add", "its mask is the generator's: ops/philox" },
     { "moe_balance", "an effect: ops/moe" },
     { "moe_count", "an effect: ops/moe" },
-    { "rand", "the generator: ops/random" },
-    { "randn", "the generator: ops/random" },
+    { "rand", "the generator: ops/philox" },
+    { "randn", "the generator: ops/philox" },
 };
 
 static bool is_word(const char *words, const char *word)

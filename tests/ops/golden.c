@@ -3,12 +3,12 @@
  * golden/, written by the scripts there). All four types are compared with them.
  *
  * Every element has its own bound: the roundings of the op (op_roundings.h) times the magnitude of the element's terms,
- * which is in the file (compare.h derives the bound), times the measured share of shares.c.
+ * which is in the file (compare.h derives the bound), times the measured share of measured_tolerances.c.
  *
  * REWIND_GOLDEN_FILE=conv.golden compares only that file; REWIND_GOLDEN_SHOW=1 prints the share of its bound that each
  * case uses (without --tap, which hides it).
  */
-#include "golden/rows.h"
+#include "golden/op_table.h"
 #include "support/support.h"
 
 #include <criterion/criterion.h>
@@ -205,14 +205,15 @@ static bool is_beyond(const char *name, rw_dtype dtype)
 }
 
 /*
- * Checks the used share over the cases of one row. On a machine other than that of shares.c it may be less than a tenth
- * of the recorded one. A share far below that means that the bound would detect nothing.
+ * Checks the used share over the cases of one row. On a machine other than that of measured_tolerances.c it may be less
+ * than a tenth of the recorded one. A share far below that means that the bound would detect nothing.
  */
 static void expect_used(const char *name, rw_dtype dtype, double used)
 {
     if (!is_measured()) return;
-    cr_expect(used == 0 || used > 0.001, "%s in %s: %.2g of its bound is used: a smaller M, or a share (shares.c)",
-              name, rw_dtype_name(dtype), used);
+    cr_expect(used == 0 || used > 0.001,
+              "%s in %s: %.2g of its bound is used: a smaller M, or a share (measured_tolerances.c)", name,
+              rw_dtype_name(dtype), used);
 }
 
 /* Checks every case of the file that the type holds, and that every row occurs. */

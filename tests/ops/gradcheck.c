@@ -9,9 +9,9 @@
  *
  * The bound is |D8 - D6| plus the roundings. |D8 - D6| is the error of D6 and more than that of D8, because each
  * further order has another factor of h d over the distance to the nearest singularity, here at most 2^-7, squared. An
- * L is off by E = sum |w_i| G(n_i) M_i (compare.h, op_sizes.c), where n includes the summation. The weights of D8 add
- * up to 2.09, so D8 is off by 2.09 E / h. The slope is off by the roundings of its own terms, twice the fused rule's if
- * it is composed.
+ * L is off by E = sum |w_i| G(n_i) M_i (compare.h, op_magnitudes.c), where n includes the summation. The weights of D8
+ * add up to 2.09, so D8 is off by 2.09 E / h. The slope is off by the roundings of its own terms, twice the fused
+ * rule's if it is composed.
  *
  * Second order: the square of the result is taken, so that linear ops have one. The gradient's upstream is then 2 w y,
  * of magnitude 2 |w| M. Composed of primitives, it takes at most twice the roundings of the fused rule. Its own slope

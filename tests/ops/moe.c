@@ -2,7 +2,7 @@
  * Mixtures of experts, beyond the table of cases: rows that do not depend on other rows of the batch, experts without
  * rows, products of the library. moe_routing.c tests the routing.
  */
-#include "ops/moe_numbers.h"
+#include "ops/moe_test_data.h"
 #include "support/cases/moe.h"
 
 #include <math.h>

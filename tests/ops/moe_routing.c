@@ -2,7 +2,7 @@
  * Routing of tokens to experts, beyond the table of cases: ties, groups, routes, capacity, loads and biases that are
  * written once, and the losses that balance experts.
  */
-#include "ops/moe_numbers.h"
+#include "ops/moe_test_data.h"
 #include "support/cases/moe.h"
 
 #include <math.h>

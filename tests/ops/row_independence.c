@@ -4,7 +4,7 @@
  * order of summation may depend on the number of rows (device/cpu/onednn.h): the extents are on both sides of its
  * bounds.
  */
-#include "ops/moe_numbers.h"
+#include "ops/moe_test_data.h"
 
 #include <string.h>
 

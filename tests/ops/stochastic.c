@@ -1,9 +1,9 @@
 /*
  * Stochastic rounding of bf16 parameters without a master copy: the stored value is one of two neighbors, by the noise
- * that noise.h defines, on every device and for any number of threads; its mean is the unrounded value; nothing finite
- * becomes infinite; graphs, skipped steps and checkpoints change no bit; no master copy exists.
+ * that stochastic_rounding.h defines, on every device and for any number of threads; its mean is the unrounded value;
+ * nothing finite becomes infinite; graphs, skipped steps and checkpoints change no bit; no master copy exists.
  */
-#include "ops/optim/noise.h"
+#include "ops/optim/stochastic_rounding.h"
 #include "support/compare.h"
 #include "support/bf16.h"
 #include "support/support.h"

@@ -1,4 +1,4 @@
-/* Rows of table.c: PyTorch's name of an op, "-" if it has none. No include guard. */
+/* Rows of docs_ops_table.c: PyTorch's name of an op, "-" if it has none. No include guard. */
 { "abs", "torch.abs" },
 { "add", "torch.add" },
 { "add_scalar", "torch.add" },

@@ -8,7 +8,7 @@
  */
 #include "support/support.h"
 
-#include "ops/norm/groups.h"
+#include "ops/norm/batch_group_instance_norm.h"
 #include "ops/shape/virtual_concat.h"
 #include "record/context.h"
 #include "record/tape.h"

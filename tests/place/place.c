@@ -5,7 +5,7 @@
 #include "base/alloc.h"
 #include "place/gaps.h"
 #include "place/place.h"
-#include "support/work.h"
+#include "support/work_counter.h"
 
 #include <criterion/criterion.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 /* The work of planning is proportional to the tape, for many parameters, marked values, or readers. */
 #include "support/support.h"
-#include "support/work.h"
+#include "support/work_counter.h"
 
 #include "plan/build.h"
 

@@ -3,7 +3,7 @@
 #include "support/support.h"
 
 #include "plan/cache.h"
-#include "run/cache_misses.h"
+#include "run/modelled_cache_misses.h"
 
 #include <criterion/criterion.h>
 

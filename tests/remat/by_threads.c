@@ -5,7 +5,7 @@
 #include "support/support.h"
 
 #include "base/alloc.h"
-#include "models/synthetic.h"
+#include "models/synthetic_op.h"
 #include "models/model.h"
 #include "remat/frontier.h"
 

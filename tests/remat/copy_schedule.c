@@ -5,7 +5,7 @@
 #include "support/support.h"
 
 #include "place/place.h"
-#include "remat/choose.h"
+#include "remat/policy_to_choice.h"
 #include "remat/inplace.h"
 #include "remat/copy_schedule.h"
 #include "remat/simulate.h"

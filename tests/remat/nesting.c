@@ -3,10 +3,10 @@
  * work of planning is proportional to the schedule, whatever the depth.
  */
 #include "support/support.h"
-#include "support/work.h"
+#include "support/work_counter.h"
 
 #include "plan/build.h"
-#include "remat/choose.h"
+#include "remat/policy_to_choice.h"
 
 #include <criterion/criterion.h>
 #include <stdio.h>

@@ -8,7 +8,7 @@
  *                   40); of longer ones a twentieth
  */
 #include "figure.h"
-#include "remat/declared.h"
+#include "remat/plan_only_transformer.h"
 #include "remat/planner_fixture.h"
 #include "remat/random_tape.h"
 #include "support/support.h"
@@ -384,7 +384,7 @@ static rw_tensor *record_model(struct step *s, enum model_kind kind, int layers)
     return declared_loss(s->b.t, s->b.ctx, config, 64);
 }
 
-/* Checks the gap documented for real models; bench/planning prints it for larger ones. */
+/* Checks the gap documented for real models; bench/planner_quality prints it for larger ones. */
 static void check_model(enum model_kind kind)
 {
     struct step s = { .b = fixture_open(1, 1) };

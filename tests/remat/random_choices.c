@@ -9,7 +9,7 @@
  *   REWIND_FUZZ_SEED   the first seed (1)
  *   REWIND_FUZZ_REPORT 1: prints what was covered
  */
-#include "remat/oracle.h"
+#include "remat/plan_cost_oracle.h"
 #include "support/support.h"
 #include "whole/fuzz/generate.h"
 #include "whole/fuzz/judge.h"
@@ -17,7 +17,7 @@
 
 #include "base/alloc.h"
 #include "plan/assemble.h"
-#include "remat/choose.h"
+#include "remat/policy_to_choice.h"
 #include "remat/frontier.h"
 #include "remat/candidate_gen.h"
 #include "remat/simulate.h"

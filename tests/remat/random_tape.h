@@ -1,8 +1,8 @@
-/* Random tapes of an op of any size and cost (bench/models/synthetic.h), which are planned, but not run. */
+/* Random tapes of an op of any size and cost (bench/models/synthetic_op.h), which are planned, but not run. */
 #ifndef RW_TESTS_RANDOM_TAPE_H
 #define RW_TESTS_RANDOM_TAPE_H
 
-#include "models/synthetic.h"
+#include "models/synthetic_op.h"
 
 struct dice {
     uint64_t state;

@@ -5,7 +5,7 @@
  * loss is the same in each way.
  */
 #include "support/support.h"
-#include "base/round.h"
+#include "base/round_up.h"
 #include "models/model.h"
 #include "record/tape.h"
 

@@ -2,7 +2,7 @@
  * Every failure of a disk is an error that names it, before a gradient is changed, or with gradients cleared or marked
  * as lost; and the step can be repeated.
  */
-#include "run/folder.h"
+#include "run/offload_folder_fixture.h"
 
 #include "base/alloc.h"
 

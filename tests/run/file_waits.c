@@ -1,8 +1,8 @@
 /* When copies to and from files are waited for: by the rates with which they are planned, and never too early. */
-#include "run/folder.h"
+#include "run/offload_folder_fixture.h"
 
 #include "plan/cache.h"
-#include "run/step.h"
+#include "run/run_advance.h"
 
 #include <criterion/criterion.h>
 #include <stdlib.h>
@@ -40,7 +40,8 @@ static double measured_rate(void)
     return rate;
 }
 
-/* Four pieces of 4 MiB are written to allocate the file, then four are timed, each in ten calls (folder.c). */
+/* Four pieces of 4 MiB are written to allocate the file, then four are timed, each in ten calls
+   (offload_folder_fixture.c). */
 Test(file_waits, a_pause_of_the_machine_is_not_the_disks_speed)
 {
     const double with_it = ((double)(16 << 20)) / (STALL_US * 1e-6);

@@ -3,7 +3,7 @@
  * delayed scaling, clipping, all of them. Losses, parameters, moments, scales, histories and a monitor's counts have
  * the bytes of single calls, under every policy, including skipped steps.
  */
-#include "api/delayed_world.h"
+#include "api/delayed_scaling_fixture.h"
 #include "api/optimizer.h"
 #include "base/alloc.h"
 #include "plan/build.h"
@@ -30,7 +30,7 @@ struct outcome {
     rw_memory memory;
 };
 
-/* The model of delayed_world.h, with a scale that grows every second step. */
+/* The model of delayed_scaling_fixture.h, with a scale that grows every second step. */
 static struct delayed_world open(const char *policy, struct with with)
 {
     struct delayed_world x = delayed_world_open(policy, 2, false);

@@ -5,7 +5,7 @@
  */
 #include "support/support.h"
 
-#include "run/step.h"
+#include "run/run_advance.h"
 
 #include <criterion/criterion.h>
 #include <stdio.h>

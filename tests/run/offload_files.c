@@ -2,9 +2,9 @@
  * Values offloaded to files: the same bytes for any offloaded values, copy delays, folders, processes and threads; and
  * no files or threads are left.
  */
-#include "run/folder.h"
+#include "run/offload_folder_fixture.h"
 
-#include "run/run.h"
+#include "run/run_state.h"
 
 #include <criterion/criterion.h>
 #include <dirent.h>

@@ -1,11 +1,11 @@
 /*
- * The threads of a context (runtime/base/team.h), as observed by a program: when they are started, the state after a
- * failed start, when they end, the default number; callers' kernels on them, together with OpenMP; contexts in several
- * threads at once.
+ * The threads of a context (runtime/base/thread_team.h), as observed by a program: when they are started, the state
+ * after a failed start, when they end, the default number; callers' kernels on them, together with OpenMP; contexts in
+ * several threads at once.
  */
 #include "support/support.h"
 
-#include "device/cpu/threads.h"
+#include "device/cpu/default_thread_count.h"
 
 #include <criterion/criterion.h>
 #include <dirent.h>

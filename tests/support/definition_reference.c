@@ -1,6 +1,6 @@
-/* Operands of a trial, and its expected results and gradients. See definition.h. */
+/* Operands of a trial, and its expected results and gradients. See definition_runner.h. */
 #include "support/compare.h"
-#include "support/definition_parts.h"
+#include "support/definition_internal.h"
 
 #include <math.h>
 #include <stdlib.h>

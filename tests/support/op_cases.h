@@ -1,6 +1,6 @@
 /*
  * One table of ops and shapes for every device and element type: what to record, on which inputs, and how many
- * roundings each result and each gradient may take. accuracy.c runs it; op_sizes.c has the magnitudes.
+ * roundings each result and each gradient may take. accuracy.c runs it; op_magnitudes.c has the magnitudes.
  *
  * Inputs have at most eight significant bits, so that every type holds them and one reference in float64 serves all. A
  * gradient is that of sum(w * y), where w is made like an input.
@@ -115,7 +115,7 @@ double op_number(enum op_range range, int64_t i, int salt);
 /* The weight of a class in a weighted loss. */
 double op_class_weight(int64_t class);
 
-/* Magnitudes: see op_sizes.c. */
+/* Magnitudes: see op_magnitudes.c. */
 void op_sizes_pow(rw_tape *t, const struct op_case *c, rw_tensor **x, rw_tensor *w, rw_tensor *y, rw_tensor **m);
 void op_sizes_tanh(rw_tape *t, const struct op_case *c, rw_tensor **x, rw_tensor *w, rw_tensor *y, rw_tensor **m);
 void op_sizes_sigmoid(rw_tape *t, const struct op_case *c, rw_tensor **x, rw_tensor *w, rw_tensor *y, rw_tensor **m);

@@ -1,6 +1,7 @@
 /*
  * Number of roundings that the results and gradients of the ops take, derived from the arithmetic in ops/: the n and s
- * of compare.h, for op_cases.c and golden.c. Each is an upper bound over the devices. The terms of M are in op_sizes.c.
+ * of compare.h, for op_cases.c and golden.c. Each is an upper bound over the devices. The terms of M are in
+ * op_magnitudes.c.
  *
  * A sum or a product of k terms, in any order, is k roundings. A library function such as exp is N_F = 4: CUDA's are
  * within 2 ulp (SLEEF's within 1), and an ulp is two unit roundoffs. powf is within 4 ulp.

@@ -2,7 +2,7 @@
 #include "support/plan_queries.h"
 
 #include "plan/cache.h"
-#include "run/run.h"
+#include "run/run_state.h"
 #include "record/context.h"
 #include "record/tape.h"
 

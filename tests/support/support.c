@@ -3,7 +3,7 @@
 
 #include "device/device.h"
 #include "record/context.h"
-#include "run/run.h"
+#include "run/run_state.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -15,7 +15,7 @@ import sys
 
 ROOT = pathlib.Path(__file__).parents[2]
 ORDER = ['base', 'device', 'record', 'autodiff', 'remat', 'place', 'plan', 'run', 'verify', 'api', 'io']
-OF_OPS = ('runtime/record/builtin_ops.h', 'runtime/record/producer.h', 'runtime/record/edge.h')
+OF_OPS = ('runtime/record/internal_ops.h', 'runtime/record/producer.h', 'runtime/record/api_entry.h')
 # Dependencies that remain to be removed, FROM -> TO. An entry that is not needed fails the test as well.
 EXCEPTIONS = """
 """

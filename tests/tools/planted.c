@@ -4,7 +4,7 @@
  * ignores how that one ends and hides its output.
  */
 #include "base/alloc.h"
-#include "base/team.h"
+#include "base/thread_team.h"
 
 #include <criterion/criterion.h>
 #include <stdint.h>

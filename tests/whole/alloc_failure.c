@@ -271,7 +271,7 @@ static void fail(struct step *s, const struct failure *f, const unsigned char *e
     expect_no_part_of_a_file();
     rw_error_clear(s->ctx);
     rw_tape_reset(s->t);
-    if (live >= 0) /* fewer: blocks of results that no step uses are freed (run/results.h) */
+    if (live >= 0) /* fewer: blocks of results that no step uses are freed (run/result_memory.h) */
         cr_assert_leq(rw_alloc_live(), live, "%s: %lld allocations are left", text_of(f),
                       (long long)(rw_alloc_live() - live));
 }

@@ -1,5 +1,5 @@
-/* Conformance: recompute changes no byte. The list of behaviors is in conformance.h. */
-#include "whole/conformance.h"
+/* Conformance: recompute changes no byte. The list of behaviors is in conformance_common.h. */
+#include "whole/conformance_common.h"
 
 #include "record/tape.h"
 

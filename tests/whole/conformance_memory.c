@@ -1,10 +1,10 @@
 /* Conformance: which memory is held, for how long, and that nothing grows. The list of behaviors is in
-   conformance.h. */
-#include "whole/conformance.h"
+   conformance_common.h. */
+#include "whole/conformance_common.h"
 
 #include "plan/cache.h"
-#include "run/step.h"
-#include "api/requests.h"
+#include "run/run_advance.h"
+#include "api/eval_and_backward.h"
 #include "base/alloc.h"
 
 #include <malloc.h>

@@ -1,6 +1,6 @@
 /* Conformance: which nodes are replayed, how often, and which values that keeps. The list of behaviors is in
-   conformance.h. */
-#include "whole/conformance.h"
+   conformance_common.h. */
+#include "whole/conformance_common.h"
 
 /* 1 */
 Test(conformance_replay, each_replayed_node_runs_exactly_twice_and_any_other_once)

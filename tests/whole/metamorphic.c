@@ -1,7 +1,7 @@
 /*
  * Metamorphic sessions: random programs of the public API over several tapes and steps, each run in a process of its
  * own. The same program with extra calls that must not change a byte, in other modes, under other policies, or with
- * graphs instead of recorded steps, is compared with it byte by byte (metamorphic/session.h).
+ * graphs instead of recorded steps, is compared with it byte by byte (metamorphic/random_session.h).
  *
  *   REWIND_METAMORPHIC_SECONDS   how long (10)
  *   REWIND_METAMORPHIC_RUNS      or how many variants of sessions

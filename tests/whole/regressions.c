@@ -1,5 +1,5 @@
 /* Programs that once failed in tests/whole/fuzz.c, shrunk, each with the bug that it found. */
-#include "whole/fuzz/findings.h"
+#include "whole/fuzz/reproducer_helpers.h"
 
 #include <math.h>
 

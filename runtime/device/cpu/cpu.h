@@ -7,7 +7,7 @@
 #define RW_CPU_MESSAGE 512
 
 struct rw_onednn; /* engine and pinned primitives, device/cpu/onednn.h */
-struct rw_copier; /* the thread that serves the copy lanes, device/cpu/copy_lanes.h */
+struct rw_copier; /* the thread that serves the copy lanes, device/cpu/copy_thread.h */
 
 struct rw_cpu {
     struct rw_onednn *onednn;

@@ -1,13 +1,13 @@
-/* The CPU device: host memory and oneDNN. Kernels run in the calling thread and its team (base/team.h). */
+/* The CPU device: host memory and oneDNN. Kernels run in the calling thread and its team (base/thread_team.h). */
 #include "device/cpu/cpu.h"
 #include "device/cpu/isa.h"
-#include "device/cpu/copy_lanes.h"
+#include "device/cpu/copy_thread.h"
 #include "device/cpu/memory_limits.h"
-#include "device/cpu/memory_time.h"
+#include "device/cpu/cache_miss_cost.h"
 #include "device/cpu/onednn.h"
 #include "device/device.h"
 #include "base/alloc.h"
-#include "base/team.h"
+#include "base/thread_team.h"
 
 #include <stdint.h>
 #include <stdio.h>

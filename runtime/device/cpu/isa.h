@@ -25,7 +25,7 @@ bool rw_cpu_has_amx(void);
 
 #ifdef RW_FAULTS
 /*
- * Tests set this before the first question: a signal handler (tests/support/amx.h) then executes the unit's
+ * Tests set this before the first question: a signal handler (tests/support/amx_emulator.h) then executes the unit's
  * instructions.
  */
 extern bool rw_cpu_emulates_amx;

@@ -12,7 +12,7 @@
 #ifndef RW_DEVICE_CPU_ONEDNN_H
 #define RW_DEVICE_CPU_ONEDNN_H
 
-#include "device/library_refs.h"
+#include "device/library_object_refs.h"
 
 #include <rewind/status.h>
 

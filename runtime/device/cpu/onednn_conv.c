@@ -1,7 +1,7 @@
 /* Convolutions by oneDNN, and conversion of weights from and to its own layouts. */
 #include "device/cpu/onednn_primitive.h"
 
-#include "base/team.h"
+#include "base/thread_team.h"
 
 #include <string.h>
 
@@ -143,9 +143,9 @@ static dnnl_status_t make_conv(struct rw_onednn_primitive *p, dnnl_primitive_att
 
 /*
  * Upper bounds of measurements with version 2.6.3 on Xeons, for kernels of 1 to 301 taps and rows of up to 2,048
- * outputs; tests/device/machine.c compares. Forward for AVX-512 has a table entry, and often code, for each number of
- * outputs up to that of a row. There are several if more than one tap at a time is outside of x, and each grows with
- * the number of channels. A weight's gradient for AVX2 is code that is unrolled along a row of x.
+ * outputs; tests/device/resource_limits.c compares. Forward for AVX-512 has a table entry, and often code, for each
+ * number of outputs up to that of a row. There are several if more than one tap at a time is outside of x, and each
+ * grows with the number of channels. A weight's gradient for AVX2 is code that is unrolled along a row of x.
  */
 #define CONV_BYTES ((size_t)160 << 10)
 #define MANY_CHANNELS 1024

@@ -5,8 +5,8 @@
 #include "device/cpu/onednn_primitive.h"
 
 #include "base/alloc.h"
-#include "base/signals.h"
-#include "device/cpu/onednn_threads.h"
+#include "base/block_signals.h"
+#include "device/cpu/onednn_single_thread.h"
 
 #include <string.h>
 #include <sys/mman.h>

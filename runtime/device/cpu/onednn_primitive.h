@@ -108,7 +108,8 @@ rw_status rw_onednn_status_of(dnnl_status_t s);
 dnnl_status_t rw_onednn_point(dnnl_memory_t m, const void *data);
 
 /*
- * Is this a layout to which rw_onednn_copy_pairs() converts a dense weight faster than the library? See onednn_pairs.c.
+ * Is this a layout to which rw_onednn_copy_pairs() converts a dense weight faster than the library? See
+ * onednn_bf16_weight_reorder.c.
  */
 bool rw_onednn_is_of_pairs(const dnnl_memory_desc_t *d);
 void rw_onednn_copy_pairs(const dnnl_memory_desc_t *d, const void *from, int threads, void *to);

@@ -3,7 +3,7 @@
 #include "device/cuda/blaslt_parts.h"
 #include "device/cuda/signature_hash.h"
 #include "device/cuda/dlopen_libraries.h"
-#include "device/cuda/take.h"
+#include "device/cuda/fallible_cuda_malloc.h"
 #include "base/alloc.h"
 
 #include <cublasLt.h>

@@ -5,9 +5,9 @@
 #include "device/cuda/copy_streams.h"
 
 #include "base/alloc.h"
-#include "device/cuda/current.h"
-#include "device/cuda/files.h"
-#include "device/cuda/take.h"
+#include "device/cuda/current_device.h"
+#include "device/cuda/offload_file_store_cuda.h"
+#include "device/cuda/fallible_cuda_malloc.h"
 #include "device/device.h"
 
 #define TRY(call)                                                   \

@@ -3,12 +3,13 @@
  *
  * There is one compute stream: kernels are queued on it in plan order, so only results that the host reads are waited
  * for. No kernel allocates, waits or communicates with the host. Offloaded values are copied on streams of their own
- * (copy_streams.h), and from there to files (files.h). Another stream uploads the caller's bytes (staging.h).
+ * (copy_streams.h), and from there to files (offload_file_store_cuda.h). Another stream uploads the caller's bytes
+ * (staging.h).
  */
 #ifndef RW_DEVICE_CUDA_CUDA_H
 #define RW_DEVICE_CUDA_CUDA_H
 
-#include "device/lane.h"
+#include "device/lane_queues.h"
 
 #include <rewind/op.h>
 

@@ -1,14 +1,14 @@
 /* The CUDA device: opening it, its memory, copies, waits, capture and timing. */
 #include "device/cuda/blaslt.h"
 #include "device/cuda/cuda.h"
-#include "device/cuda/current.h"
+#include "device/cuda/current_device.h"
 #include "device/cuda/cudnn/conv.h"
 #include "device/cuda/cudnn/sdpa.h"
 #include "device/cuda/digest.h"
-#include "device/cuda/files.h"
+#include "device/cuda/offload_file_store_cuda.h"
 #include "device/cuda/copy_streams.h"
 #include "device/cuda/staging.h"
-#include "device/cuda/take.h"
+#include "device/cuda/fallible_cuda_malloc.h"
 #include "device/device.h"
 #include "base/alloc.h"
 

@@ -2,7 +2,7 @@
 #include "device/cuda/staging.h"
 
 #include "base/alloc.h"
-#include "device/cuda/take.h"
+#include "device/cuda/fallible_cuda_malloc.h"
 
 #include <string.h>
 

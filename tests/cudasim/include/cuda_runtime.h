@@ -9,7 +9,7 @@
 #include "cudasim_warp.h"
 #include "cudasim_atomic.h"
 #include "cudasim_math.h"
-#include "cudasim_runtime.h"
+#include "cudasim_runtime_templates.h"
 #endif
 
 #endif

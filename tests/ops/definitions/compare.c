@@ -1,5 +1,5 @@
 /* Definitions of comparisons, logic and selection, element by element (rewind/compare.h). */
-#include "support/definition.h"
+#include "support/definition_runner.h"
 
 #include <math.h>
 

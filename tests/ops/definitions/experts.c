@@ -1,7 +1,7 @@
 /* Definitions of routing and layers of experts (rewind/moe.h), FP8 data and quantized weights (rewind/float8.h,
    quantized.h). */
-#include "record/builtin_ops.h"
-#include "support/definition.h"
+#include "record/internal_ops.h"
+#include "support/definition_runner.h"
 
 #include <math.h>
 #include <stdio.h>

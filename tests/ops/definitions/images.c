@@ -1,5 +1,5 @@
 /* Definitions of convolutions and pooling of images [n, c, h, w] (rewind/conv.h). */
-#include "support/definition.h"
+#include "support/definition_runner.h"
 
 #include <math.h>
 

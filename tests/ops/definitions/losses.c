@@ -1,5 +1,5 @@
 /* Definitions of losses (rewind/ops.h and losses.h). */
-#include "support/definition.h"
+#include "support/definition_runner.h"
 
 #include <math.h>
 

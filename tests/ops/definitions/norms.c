@@ -1,5 +1,5 @@
 /* Definitions of normalizations of rows, channels, groups and batches (rewind/ops.h and norm.h). */
-#include "support/definition.h"
+#include "support/definition_runner.h"
 
 #include <math.h>
 

@@ -1,6 +1,6 @@
 /* Definitions of parameter updates (rewind/optimizers.h). A trial's result is the final value of the parameter. */
 #include "support/compare.h"
-#include "support/definition.h"
+#include "support/definition_runner.h"
 
 #include <math.h>
 #include <stdlib.h>

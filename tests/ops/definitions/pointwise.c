@@ -1,5 +1,5 @@
 /* Definitions of element-wise ops: arithmetic, functions, activations, bounds (rewind/ops.h and pointwise.h). */
-#include "support/definition.h"
+#include "support/definition_runner.h"
 
 #include <math.h>
 #include <string.h>

@@ -1,5 +1,5 @@
 /* Definitions of matrix products and sums of products (rewind/ops.h and einsum.h). */
-#include "support/definition.h"
+#include "support/definition_runner.h"
 
 #include <math.h>
 #include <string.h>

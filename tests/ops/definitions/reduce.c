@@ -1,6 +1,6 @@
 /* Definitions of sums, means, maxima, products, variances, norms, softmax and cumulative sums (rewind/ops.h and
    reductions.h). */
-#include "support/definition.h"
+#include "support/definition_runner.h"
 
 #include <math.h>
 

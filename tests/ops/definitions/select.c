@@ -1,5 +1,5 @@
 /* Definitions of indexing ops (rewind/gather.h), rw_one_hot() and rw_embedding(). */
-#include "support/definition.h"
+#include "support/definition_runner.h"
 
 #include <math.h>
 

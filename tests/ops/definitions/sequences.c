@@ -1,6 +1,6 @@
 /* Definitions of attention, rotary embeddings, recurrent cells and scans (rewind/ops.h, attention.h and
    recurrent.h). */
-#include "support/definition.h"
+#include "support/definition_runner.h"
 
 #include <math.h>
 #include <stdlib.h>

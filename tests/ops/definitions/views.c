@@ -1,6 +1,6 @@
 /* Definitions of slices, copies and permutations (rewind/select.h and the shapes of rewind/ops.h), and of
    rewind/create.h. */
-#include "support/definition.h"
+#include "support/definition_runner.h"
 
 #include <math.h>
 

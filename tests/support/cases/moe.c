@@ -109,7 +109,7 @@ static rw_tensor *build_router(rw_tape *t, rw_tensor **x, const struct op_case *
 }
 
 /* Weights are in 0..scale and their slope in the logits is below 1; an exponential's argument is off as in
-   op_sizes.c. */
+   op_magnitudes.c. */
 static void router_sizes(rw_tape *t, const struct op_case *c, rw_tensor **x, rw_tensor *w, rw_tensor *y, rw_tensor **m)
 {
     const double scale = c->keep ? 2.5 : 1;

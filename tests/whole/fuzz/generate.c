@@ -1,6 +1,6 @@
 /* Generates a random program from a seed. */
 #include "whole/fuzz/generate.h"
-#include "whole/fuzz/names.h"
+#include "whole/fuzz/region_and_value_names.h"
 
 #include <stdio.h>
 #include <string.h>

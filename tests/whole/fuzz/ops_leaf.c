@@ -1,7 +1,7 @@
 /* Leaves: parameters, buffers, inputs, random tensors. A leaf has its own shape; all other shapes follow from those of
    leaves. */
 #include "whole/fuzz/generate.h"
-#include "whole/fuzz/leaf.h"
+#include "whole/fuzz/input_values.h"
 
 #include <rewind/ops.h>
 

@@ -1,7 +1,7 @@
 /* Statements of cross-entropies with their options: class weights, smoothing, z-loss, reductions, rows of
    probabilities, chunks. */
 #include "whole/fuzz/generate.h"
-#include "whole/fuzz/leaf.h"
+#include "whole/fuzz/input_values.h"
 
 #include <rewind/losses.h>
 #include <rewind/ops.h>

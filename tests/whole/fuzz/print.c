@@ -1,6 +1,6 @@
 /* Prints a program as C that can be pasted into tests/whole/regressions.c. */
-#include "whole/fuzz/leaf.h"
-#include "whole/fuzz/names.h"
+#include "whole/fuzz/input_values.h"
+#include "whole/fuzz/region_and_value_names.h"
 #include "whole/fuzz/shrink.h"
 
 #include <stdio.h>

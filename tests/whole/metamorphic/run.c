@@ -1,7 +1,7 @@
 /* See run.h. */
 #include "whole/metamorphic/run.h"
-#include "whole/metamorphic/stage.h"
-#include "whole/fuzz/leaf.h"
+#include "whole/metamorphic/session_state.h"
+#include "whole/fuzz/input_values.h"
 #include "whole/fuzz/custom_ops.h"
 #include "support/support.h"
 

@@ -2,7 +2,7 @@
 #ifndef METAMORPHIC_RUN_H
 #define METAMORPHIC_RUN_H
 
-#include "whole/metamorphic/session.h"
+#include "whole/metamorphic/random_session.h"
 
 #define MM_LOG (4u << 20)
 #define MM_RUNS 2001 /* mm_entry.what of a state: number of executions of ops with an effect */

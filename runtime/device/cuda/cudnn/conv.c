@@ -2,8 +2,8 @@
 #include "device/cuda/cudnn/conv.h"
 
 #include "device/cuda/cudnn/conv_graph.h"
-#include "device/cuda/cudnn/extents.h"
-#include "device/cuda/cudnn/pins.h"
+#include "device/cuda/cudnn/int32_batch_split.h"
+#include "device/cuda/cudnn/execution_plan_cache.h"
 
 #include "base/alloc.h"
 #include "base/element_size.h"

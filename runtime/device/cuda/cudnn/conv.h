@@ -7,10 +7,10 @@
  * engine is not used if a note says one of these: its sums have no fixed order; they are rounded in between; or they
  * are not of the products (FFT, Winograd, where an error of one pixel reaches its neighbors). For float32 it must not
  * use tensor cores, which there means TF32, unless the context allows it. The first remaining engine within the limit
- * of workspace is pinned for the life of the context (pins.h), or that there is none. The queries and their order
- * follow from what is recorded, so no policy changes them.
+ * of workspace is pinned for the life of the context (execution_plan_cache.h), or that there is none. The queries and
+ * their order follow from what is recorded, so no policy changes them.
  *
- * A batch that does not fit into the library's types runs in parts, one after another (extents.h).
+ * A batch that does not fit into the library's types runs in parts, one after another (int32_batch_split.h).
  */
 #ifndef RW_DEVICE_CUDA_CUDNN_CONV_H
 #define RW_DEVICE_CUDA_CUDNN_CONV_H

@@ -1,8 +1,8 @@
 /* cuDNN's attention: which operands it takes, pinning, and execution. */
 #include "device/cuda/cudnn/sdpa.h"
 
-#include "device/cuda/cudnn/extents.h"
-#include "device/cuda/cudnn/pins.h"
+#include "device/cuda/cudnn/int32_batch_split.h"
+#include "device/cuda/cudnn/execution_plan_cache.h"
 #include "device/cuda/cudnn/sdpa_graph.h"
 
 #include "base/alloc.h"

@@ -3,10 +3,10 @@
  * take a signature or needs too much workspace, attention uses its own kernels.
  *
  * Off unless REWIND_SDPA=cudnn when the context is created. The library is opened at the first query. Engine and knobs
- * are chosen once per signature and kept for the life of the context (pins.h). The backward is the form that is
- * deterministic on compute capability 9.0: dQ is written by one product, nothing is added up in memory. Its workspace
- * grows with the product of the sequence lengths in cuDNN 9.19, hence the limit; a batch that needs more, or does not
- * fit into the library's types (extents.h), runs in equal pieces, one after the other.
+ * are chosen once per signature and kept for the life of the context (execution_plan_cache.h). The backward is the form
+ * that is deterministic on compute capability 9.0: dQ is written by one product, nothing is added up in memory. Its
+ * workspace grows with the product of the sequence lengths in cuDNN 9.19, hence the limit; a batch that needs more, or
+ * does not fit into the library's types (int32_batch_split.h), runs in equal pieces, one after the other.
  */
 #ifndef RW_DEVICE_CUDA_CUDNN_SDPA_H
 #define RW_DEVICE_CUDA_CUDNN_SDPA_H

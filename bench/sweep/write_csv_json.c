@@ -1,0 +1,157 @@
+/* Writes sweep.csv and sweep.json: the columns of bench/peers and more: resident memory, predictions, and everything on
+   which a row depends, with the command that reproduces it. */
+#include "sweep/sweep_structs.h"
+
+#include <cjson/cJSON.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+FILE *sweep_open(const struct sweep_options *o, const char *name)
+{
+    char path[SWEEP_PATH];
+    snprintf(path, sizeof path, "%s/%s", o->out, name);
+    return fopen(path, "w");
+}
+
+bool sweep_close(FILE *f)
+{
+    const bool good = !fflush(f) && !ferror(f);
+    const int error = errno;
+    const bool closed = !fclose(f);
+    if (!good) errno = error ? error : EIO;
+    return good && closed;
+}
+
+static void put_quoted(char *text, size_t size, size_t *n, const char *option, const char *value)
+{
+    const char *const quote = strpbrk(value, " \t\n\"'$&|;<>()*?[]#~\\") ? "'" : "";
+    if (*n < size) *n += (size_t)snprintf(text + *n, size - *n, " --%s %s%s%s", option, quote, value, quote);
+}
+
+static void put_int(char *text, size_t size, size_t *n, const char *option, int value)
+{
+    if (*n < size) *n += (size_t)snprintf(text + *n, size - *n, " --%s %d", option, value);
+}
+
+void sweep_row_command(const struct sweep_options *o, const struct sweep_row *r, char *text, size_t size)
+{
+    const struct model_config *const m = &o->model;
+    const bool has_layers = m->kind < MODEL_RESNET50;
+    size_t n = (size_t)snprintf(text, size, "recompute_sweep --model %s --preset %s", model_name(m->kind), o->preset);
+    if (o->custom && has_layers) put_int(text, size, &n, "layers", m->layers);
+    if (o->custom) put_int(text, size, &n, "width", m->width);
+    if (o->custom && has_layers) put_int(text, size, &n, "heads", m->heads);
+    if (o->custom && m->kind == MODEL_LLAMA) put_int(text, size, &n, "kv-heads", m->kv_heads);
+    if (n < size)
+        n += (size_t)snprintf(text + n, size - n, " --dtype %s --dropout %g --attention %s --seed %llu",
+                              rw_dtype_name(m->dtype), (double)m->dropout, m->scores ? "scores" : "flash",
+                              (unsigned long long)o->seed);
+    put_int(text, size, &n, "batch", o->batch);
+    put_int(text, size, &n, "seq", r->seq);
+    put_int(text, size, &n, "steps", o->steps);
+    put_int(text, size, &n, "threads", o->threads);
+    put_quoted(text, size, &n, "device", o->device);
+    if (strcmp(o->data, REWIND_DATA)) put_quoted(text, size, &n, "data", o->data);
+    put_quoted(text, size, &n, "policy", r->policy);
+}
+
+/* Writes a field of CSV. */
+static void put_field(FILE *f, const char *text)
+{
+    fputc('"', f);
+    for (; *text; text++) {
+        if (*text == '"') fputc('"', f);
+        fputc(*text, f);
+    }
+    fputc('"', f);
+}
+
+bool sweep_write_csv(const struct sweep_options *o, const struct sweep_row *rows, int n)
+{
+    FILE *const f = sweep_open(o, "sweep.csv");
+    if (!f) return false;
+    fprintf(
+        f,
+        "model,preset,device,dtype,threads,batch,seq,policy,step_ms,ratio,kept_bytes,peak_bytes,"
+        "predicted_peak_bytes,device_bytes,replayed_nodes,tflops,ceiling_tflops,utilisation_percent,loss,identical,"
+        "resident_bytes,predicted_ms,layers,width,heads,kv_heads,dropout,attention,seed,steps,command\n");
+    for (int i = 0; i < n; i++) {
+        const struct sweep_row *const r = &rows[i];
+        const struct model_config *const m = &o->model;
+        char command[2 * SWEEP_PATH];
+        fprintf(f, "%s,%s,%s,%s,%d,%d,%d,", model_name(m->kind), o->custom ? "custom" : o->preset, o->device,
+                rw_dtype_name(m->dtype), o->threads, o->batch, r->seq);
+        put_field(f, r->policy);
+        fputc(',', f);
+        fprintf(f, "%.3f,%.4f,%zu,%zu,%zu,", r->step_ms, r->ratio, r->kept, r->peak, r->predicted);
+        if (r->device) fprintf(f, "%zu", r->device);
+        fprintf(f, ",%zu,%.5g,%.5g,%.2f,%.9g,%s,", r->replayed, r->tflops, o->ceiling, sweep_utilisation(o, r),
+                r->loss, r->identical ? "true" : "false");
+        if (r->resident) fprintf(f, "%zu", r->resident);
+        fprintf(f, ",%.3f,%d,%d,%d,%d,%g,%s,%llu,%d,", r->predicted_ms, m->layers, m->width, m->heads, m->kv_heads,
+                (double)m->dropout, m->scores ? "scores" : "flash", (unsigned long long)o->seed, o->steps);
+        sweep_row_command(o, r, command, sizeof command);
+        put_field(f, command);
+        fputc('\n', f);
+    }
+    return sweep_close(f);
+}
+
+/* Appends a row to the array of sweep.json. */
+static void add_row(cJSON *array, const struct sweep_options *o, const struct sweep_row *r)
+{
+    cJSON *const j = cJSON_CreateObject();
+    char text[2 * SWEEP_PATH];
+    cJSON_AddStringToObject(j, "model", model_name(o->model.kind));
+    cJSON_AddStringToObject(j, "preset", o->custom ? "custom" : o->preset);
+    cJSON_AddStringToObject(j, "device", o->device);
+    cJSON_AddStringToObject(j, "dtype", rw_dtype_name(o->model.dtype));
+    cJSON_AddNumberToObject(j, "threads", o->threads);
+    cJSON_AddNumberToObject(j, "batch", o->batch);
+    cJSON_AddNumberToObject(j, "seq", r->seq);
+    cJSON_AddStringToObject(j, "policy", r->policy);
+    cJSON_AddNumberToObject(j, "step_ms", r->step_ms);
+    cJSON_AddNumberToObject(j, "ratio", r->ratio);
+    cJSON_AddNumberToObject(j, "kept_bytes", (double)r->kept);
+    cJSON_AddNumberToObject(j, "peak_bytes", (double)r->peak);
+    cJSON_AddNumberToObject(j, "predicted_peak_bytes", (double)r->predicted);
+    if (r->device) cJSON_AddNumberToObject(j, "device_bytes", (double)r->device);
+    else cJSON_AddNullToObject(j, "device_bytes");
+    cJSON_AddNumberToObject(j, "replayed_nodes", (double)r->replayed);
+    cJSON_AddNumberToObject(j, "tflops", r->tflops);
+    cJSON_AddNumberToObject(j, "ceiling_tflops", o->ceiling);
+    cJSON_AddNumberToObject(j, "utilisation_percent", sweep_utilisation(o, r));
+    cJSON_AddNumberToObject(j, "loss", r->loss);
+    cJSON_AddBoolToObject(j, "identical", r->identical);
+    if (r->resident) cJSON_AddNumberToObject(j, "resident_bytes", (double)r->resident);
+    else cJSON_AddNullToObject(j, "resident_bytes");
+    cJSON_AddNumberToObject(j, "predicted_ms", r->predicted_ms);
+    cJSON_AddNumberToObject(j, "layers", o->model.layers);
+    cJSON_AddNumberToObject(j, "width", o->model.width);
+    cJSON_AddNumberToObject(j, "heads", o->model.heads);
+    cJSON_AddNumberToObject(j, "kv_heads", o->model.kv_heads);
+    snprintf(text, sizeof text, "%g", (double)o->model.dropout); /* the given number, not the digits of the float */
+    cJSON_AddNumberToObject(j, "dropout", strtod(text, NULL));
+    cJSON_AddStringToObject(j, "attention", o->model.scores ? "scores" : "flash");
+    snprintf(text, sizeof text, "%llu", (unsigned long long)o->seed); /* a double has 53 bits */
+    cJSON_AddStringToObject(j, "seed", text);
+    cJSON_AddNumberToObject(j, "steps", o->steps);
+    sweep_row_command(o, r, text, sizeof text);
+    cJSON_AddStringToObject(j, "command", text);
+    cJSON_AddItemToArray(array, j);
+}
+
+bool sweep_write_json(const struct sweep_options *o, const struct sweep_row *rows, int n)
+{
+    cJSON *const array = cJSON_CreateArray();
+    for (int i = 0; i < n; i++) add_row(array, o, &rows[i]);
+    char *const text = cJSON_Print(array);
+    FILE *const f = text ? sweep_open(o, "sweep.json") : NULL;
+    if (f) fprintf(f, "%s\n", text);
+    const bool ok = f && sweep_close(f);
+    cJSON_free(text);
+    cJSON_Delete(array);
+    return ok;
+}

@@ -1,0 +1,73 @@
+/* Takes the actions that --on sets for alerts. */
+#include "alert_actions.h"
+
+#include "saves.h"
+
+#include <stdio.h>
+
+enum { ROLL_BACKS = 10 };
+
+static rw_status note(struct run *r, int step, unsigned alerts, rw_recovery what, const char *text)
+{
+    fprintf(stderr, "step %6d  %s: %s\n", step, rw_recovery_name(what), text);
+    dashboard_note(&r->page, step, text);
+    return logged(r, rw_monitor_recovered(r->monitor, (uint64_t)step, alerts, what, text));
+}
+
+/* From the next step on. The schedule is part of a checkpoint: a resumed run continues at this rate. */
+static void lower(struct run *r)
+{
+    r->schedule.lr /= 2;
+    r->schedule.min_lr /= 2;
+}
+
+static rw_status stop(struct run *r, int step, unsigned alerts, double loss, const char *why)
+{
+    r->ended = ENDED_WRONG; /* earlier saves are complete */
+    const rw_status status = note(r, step, alerts, RW_RECOVERY_STOP, why);
+    fprintf(stderr, "train_gpt: step %d: the loss is %g\n", step, loss);
+    return status;
+}
+
+/* Repeating the same steps would give the same bytes: a rate that was halved before is halved once more. */
+static rw_status roll_back(struct run *r, int *step, unsigned alerts, double loss)
+{
+    char text[200];
+    int back;
+    const int from = *step;
+    const double lr = r->schedule.lr, min_lr = r->schedule.min_lr;
+    rw_graph_destroy(&r->graph);
+    rw_tape_reset(r->t);
+    rw_status status = leave_out(r);
+    if (!status) status = saves_go_back(r, from, &back);
+    if (status) return status;
+    if (back < 0) return stop(r, from, alerts, loss, "stopped: no checkpoint is left to return to");
+    r->schedule.lr = lr;
+    r->schedule.min_lr = min_lr;
+    lower(r);
+    dashboard_cut(&r->page, *step = back);
+    snprintf(text, sizeof text, "back to step %d, rate halved to %.3g", back, r->schedule.lr);
+    return note(r, from, alerts, RW_RECOVERY_ROLL_BACK, text);
+}
+
+rw_status recover(struct run *r, int *step, unsigned alerts, double loss)
+{
+    const int at = *step;
+    rw_status status = RW_OK;
+    rw_recovery what = rw_monitor_policy(r->monitor, alerts);
+    if (what == RW_RECOVERY_ROLL_BACK && r->roll_backs++ == ROLL_BACKS) what = RW_RECOVERY_STOP;
+    if (what == RW_RECOVERY_STOP) return stop(r, at, alerts, loss, "stopped");
+    if (what == RW_RECOVERY_ROLL_BACK) return roll_back(r, step, alerts, loss);
+    ++*step;
+    if (what == RW_RECOVERY_SKIP) {
+        status = note(r, at, alerts, what, "update skipped");
+        return status ? status : leave_out(r);
+    }
+    if (what == RW_RECOVERY_LOWER) { /* this step has its rate already: a graph has updated with it */
+        char text[80];
+        lower(r);
+        snprintf(text, sizeof text, "rate halved to %.3g", r->schedule.lr);
+        status = note(r, at, alerts, what, text);
+    }
+    return status ? status : update(r);
+}

@@ -1,0 +1,347 @@
+/*
+ * rw_clip_grad_norm() and the clipping of graphs: recorders, planning and reading the norms. rewind/tensor.h documents
+ * the calls.
+ */
+#include "api/clip_grad_norm.h"
+
+#include "api/cached_update_plan.h"
+#include "base/alloc.h"
+#include "record/gradient_state.h"
+#include "record/internal_ops.h"
+
+#include <math.h>
+
+/* The clipping of a context. */
+struct rw_clipping {
+    struct rw_clip clip;
+    struct rw_update update;
+    size_t n_params; /* number of parameters it was planned for */
+};
+
+/* One node reads and writes each gradient, and has five more operands. */
+#define CLIPPED_MAX ((RW_OP_MAX_OPERANDS - 5) / 2)
+
+/* Appends the existing gradients or sums to `in`, in the order of the parameters, and stores whose they are. */
+static int list(struct rw_clip *c, rw_tensor *const *of_param, rw_tensor **in)
+{
+    const rw_context *const ctx = c->ctx;
+    int n = 0;
+    for (size_t i = 0; i < ctx->n_params; i++) {
+        const uint32_t id = ctx->params[i]->tensor.id;
+        if (!of_param[id]) continue;
+        c->sums.of[n] = ctx->params[i]->serial;
+        in[n++] = of_param[id];
+    }
+    c->sums.n = (size_t)n;
+    return n;
+}
+
+/* Records one node for all gradients, and replaces them by its outputs. */
+static rw_status record_all(struct rw_clip *c, rw_tape *t, rw_tensor **gradient, rw_tensor **in, rw_tensor **out)
+{
+    const rw_context *const ctx = c->ctx;
+    in[0] = &c->limit->tensor;
+    in[1] = &c->norm->tensor;
+    in[2] = &c->sums.state->tensor;
+    const struct rw_clip_attrs attrs = { .keeps_nonfinite = c->keeps_nonfinite };
+    const int n = 3 + list(c, gradient, in + 3);
+    if (c->sums.n > CLIPPED_MAX)
+        return rw_fail(t->ctx, RW_ERR_ARGUMENT, "rw_clip_grad_norm: expected at most %d parameters, got %zu",
+                       CLIPPED_MAX, c->sums.n);
+    const rw_status status = rw_update_record(t, "rw_clip_grad_norm", &rw_op_clip_grad_norm, in, n, &attrs,
+                                              sizeof attrs, out);
+    for (size_t i = 0, k = 2; !status && i < ctx->n_params; i++) {
+        rw_tensor **const g = &gradient[ctx->params[i]->tensor.id];
+        if (*g) *g = out[k++];
+    }
+    return status;
+}
+
+static rw_status record(struct rw_recorder *r, rw_tape *t, rw_tensor **gradient)
+{
+    struct rw_clip *const c = (struct rw_clip *)r;
+    const size_t most = c->ctx->n_params + 3;
+    rw_tensor **const both = rw_malloc(2 * most * sizeof *both);
+    if (!both) return rw_fail(c->ctx, RW_ERR_MEMORY, "rw_clip_grad_norm: out of memory");
+    const rw_status status = record_all(c, t, gradient, both, both + most);
+    rw_free(both);
+    return status;
+}
+
+struct rw_recorder *rw_clip_recorder(struct rw_clip *c)
+{
+    c->recorder = (struct rw_recorder){ .record = record };
+    return &c->recorder;
+}
+
+/* ---- inside backward ---- */
+
+static struct rw_clip *clip_of(struct rw_first_pass *f)
+{
+    return (struct rw_clip *)(void *)((char *)f - offsetof(struct rw_clip, pass));
+}
+
+static const rw_site here = { "rw_clip_grad_norm", 0 };
+
+static rw_tensor *show(struct rw_first_pass *f, rw_tape *t, uint32_t param, rw_tensor *gradient)
+{
+    struct rw_clip *const c = clip_of(f);
+    c->squares[param] = rw_apply_at(here, t, &rw_op_grad_squares, &gradient, 1, NULL, 0, NULL);
+    return c->squares[param] ? gradient : NULL;
+}
+
+/* Adds the squares in the order in which the recorder lists them. */
+static rw_status end(struct rw_first_pass *f, rw_tape *t)
+{
+    struct rw_clip *const c = clip_of(f);
+    rw_context *const ctx = c->ctx;
+    rw_tensor **const in = rw_malloc((ctx->n_params + 1) * sizeof *in), *out[2];
+    if (!in) return rw_fail(ctx, RW_ERR_MEMORY, "rw_clip_grad_norm: out of memory");
+    in[0] = &c->limit->tensor;
+    c->factor = rw_apply_at(here, t, &rw_op_clip_factor, in, 1 + list(c, c->squares, in + 1), NULL, 0, out);
+    rw_free(in);
+    if (!c->factor) return ctx->status;
+    c->norm_now = out[1];
+    return RW_OK;
+}
+
+/* Records the node that stores the norm and the sums of the first pass. */
+static rw_status note(struct rw_recorder *r, rw_tape *t, rw_tensor **gradient)
+{
+    struct rw_clip *const c = (struct rw_clip *)r;
+    rw_tensor **const in = rw_malloc((c->ctx->n_params + 3) * sizeof *in);
+    if (!in) return rw_fail(c->ctx, RW_ERR_MEMORY, "rw_clip_grad_norm: out of memory");
+    in[0] = c->norm_now;
+    int n = 1 + list(c, c->squares, in + 1);
+    in[n++] = &c->norm->tensor;
+    in[n++] = &c->sums.state->tensor;
+    const rw_status status = rw_update_record(t, "rw_clip_grad_norm", &rw_op_clip_note, in, n, NULL, 0, NULL);
+    rw_free(in);
+    return status;
+}
+
+struct rw_recorder *rw_clip_noter(struct rw_clip *c)
+{
+    c->recorder = (struct rw_recorder){ .record = note };
+    return &c->recorder;
+}
+
+static rw_tensor *change(struct rw_first_pass *f, rw_tape *t, rw_tensor *gradient)
+{
+    rw_tensor *const in[] = { clip_of(f)->factor, gradient };
+    return rw_apply_at(here, t, &rw_op_clip_scale, in, 2, NULL, 0, NULL);
+}
+
+rw_status rw_clip_pass_begin(struct rw_clip *c, struct rw_first_pass **ret)
+{
+    c->squares = rw_calloc(c->ctx->n_ids, sizeof *c->squares);
+    if (!c->squares) return rw_fail(c->ctx, RW_ERR_MEMORY, "rw_clip_grad_norm: out of memory");
+    *ret = &c->pass;
+    c->pass.next = NULL;
+    return RW_OK;
+}
+
+void rw_clip_pass_end(struct rw_clip *c)
+{
+    rw_free(c->squares);
+    c->squares = NULL;
+    c->factor = c->norm_now = NULL;
+}
+
+/* ---- creation and destruction ---- */
+
+static void close_sums(rw_context *ctx, struct rw_clip_sums *s)
+{
+    rw_state_destroy(ctx, s->state);
+    rw_free(s->read);
+    rw_free(s->of);
+    *s = (struct rw_clip_sums){ 0 };
+}
+
+static bool open_sums(rw_context *ctx, struct rw_clip_sums *s)
+{
+    *s = (struct rw_clip_sums){ .state = rw_state_create(ctx, RW_F64, RW_SHAPE((int64_t)ctx->n_params + 1)),
+                                .read = rw_calloc(ctx->n_params + 1, sizeof *s->read),
+                                .of = rw_calloc(ctx->n_params + 1, sizeof *s->of) };
+    if (s->state && s->read && s->of) return true;
+    close_sums(ctx, s);
+    return false;
+}
+
+rw_status rw_clip_open(struct rw_clip *c, rw_context *ctx)
+{
+    *c = (struct rw_clip){ .pass = { NULL, show, end, change },
+                           .ctx = ctx,
+                           .limit = rw_state_create(ctx, RW_F64, RW_SCALAR),
+                           .norm = rw_state_create(ctx, RW_F64, RW_SCALAR) };
+    if (c->limit && c->norm && open_sums(ctx, &c->sums)) return RW_OK;
+    rw_clip_close(c);
+    return rw_fail(ctx, RW_ERR_MEMORY, "rw_clip_grad_norm: out of memory");
+}
+
+void rw_clip_close(struct rw_clip *c)
+{
+    if (!c->ctx) return;
+    if (c->ctx->clipped == c) c->ctx->clipped = NULL;
+    rw_state_destroy(c->ctx, c->limit);
+    rw_state_destroy(c->ctx, c->norm);
+    close_sums(c->ctx, &c->sums);
+    *c = (struct rw_clip){ 0 };
+}
+
+/* ---- results ---- */
+
+void rw_clip_count(struct rw_clip *c)
+{
+    c->ctx->clipped = c;
+    c->ctx->n_clipped++;
+}
+
+rw_status rw_clip_read(rw_context *ctx, uint64_t *seen, const struct rw_clip **ret, double *ret_norm)
+{
+    struct rw_clip *const c = ctx->n_clipped != *seen ? ctx->clipped : NULL;
+    *seen = ctx->n_clipped;
+    *ret = NULL;
+    if (!c) return RW_OK;
+    rw_status status = rw_runs_wait(ctx);
+    if (status) return status;
+    const size_t bytes = c->sums.n * sizeof *c->sums.read;
+    status = ctx->device->download(ctx->device_state, ret_norm, c->norm->data, sizeof *ret_norm);
+    if (!status && bytes) status = ctx->device->download(ctx->device_state, c->sums.read, c->sums.state->data, bytes);
+    if (status) return rw_fail(ctx, status, "rw_clip_grad_norm: the norms could not be read: %s",
+                               rw_status_name(status));
+    *ret = c;
+    return RW_OK;
+}
+
+rw_status rw_clip_set(struct rw_clip *c, double max_norm)
+{
+    rw_context *const ctx = c->ctx;
+    if (c->set == max_norm) return RW_OK;
+    const rw_status status = ctx->device->upload(ctx->device_state, c->limit->data, &max_norm, sizeof max_norm);
+    if (status) return rw_fail(ctx, status, "rw_clip_grad_norm: the device failed");
+    c->set = max_norm;
+    return RW_OK;
+}
+
+void rw_clipping_destroy(rw_context *ctx)
+{
+    if (!ctx->clipping) return;
+    rw_update_close(&ctx->clipping->update);
+    rw_clip_close(&ctx->clipping->clip);
+    rw_free(ctx->clipping);
+    ctx->clipping = NULL;
+}
+
+static rw_status make(rw_context *ctx)
+{
+    struct rw_clipping *const c = rw_calloc(1, sizeof *c);
+    if (!c) return rw_fail(ctx, RW_ERR_MEMORY, "rw_clip_grad_norm: out of memory");
+    const rw_status status = rw_clip_open(&c->clip, ctx);
+    if (status) rw_free(c);
+    else ctx->clipping = c;
+    return status;
+}
+
+/* Plans the clipping again if the number of parameters or the handling of infinite norms has changed. */
+static rw_status plan(rw_context *ctx, bool keeps_nonfinite)
+{
+    struct rw_clipping *const c = ctx->clipping;
+    const bool fits = c->n_params == ctx->n_params && c->clip.keeps_nonfinite == keeps_nonfinite;
+    if (c->update.run && fits && !rw_update_is_stale(&c->update)) return RW_OK;
+    struct rw_update created;
+    struct rw_clip_sums sums = c->clip.sums;
+    if (!open_sums(ctx, &c->clip.sums)) {
+        c->clip.sums = sums;
+        return rw_fail(ctx, RW_ERR_MEMORY, "rw_clip_grad_norm: out of memory");
+    }
+    const bool kept = c->clip.keeps_nonfinite;
+    c->clip.keeps_nonfinite = keeps_nonfinite;
+    const rw_status status = rw_update_open(&created, ctx, rw_clip_recorder(&c->clip));
+    if (status) {
+        c->clip.keeps_nonfinite = kept;
+        close_sums(ctx, &c->clip.sums);
+        c->clip.sums = sums;
+        return status;
+    }
+    rw_update_close(&c->update);
+    close_sums(ctx, &sums);
+    c->update = created;
+    c->n_params = ctx->n_params;
+    return RW_OK;
+}
+
+static rw_status run(rw_context *ctx, double max_norm)
+{
+    const rw_status status = rw_clip_set(&ctx->clipping->clip, max_norm);
+    return status ? status : rw_update_run(&ctx->clipping->update);
+}
+
+/* A call with an infinite max_norm only measures. */
+static void count(rw_context *ctx, double max_norm)
+{
+    rw_clip_count(&ctx->clipping->clip);
+    if (isfinite(max_norm)) rw_gradients_changed(ctx);
+}
+
+static rw_status read_norm(rw_context *ctx, double *ret_norm)
+{
+    rw_status status = rw_runs_wait(ctx);
+    if (status) return status;
+    status = ctx->device->download(ctx->device_state, ret_norm, ctx->clipping->clip.norm->data, sizeof *ret_norm);
+    return status ? rw_fail(ctx, status, "rw_clip_grad_norm: the device failed") : RW_OK;
+}
+
+/* Clips and waits for the norm. If it is not finite, the gradients are unchanged and the call fails. */
+static rw_status clip_finite(rw_context *ctx, double max_norm, double *ret_norm, const char *name)
+{
+    double norm = 0;
+    rw_status status = run(ctx, max_norm);
+    if (!status) status = read_norm(ctx, &norm);
+    if (!status && !isfinite(norm))
+        status = rw_fail(ctx, RW_ERR_ARGUMENT, "%s: the norm of the gradients is %g; expected a finite one; skip the "
+                         "step: rw_error_clear(), rw_zero_grad()", name, norm);
+    if (status) return status;
+    count(ctx, max_norm);
+    if (ret_norm) *ret_norm = norm;
+    return RW_OK;
+}
+
+static rw_status clip(rw_context *ctx, double max_norm, double *ret_norm)
+{
+    double norm;
+    rw_status status = run(ctx, max_norm);
+    if (!status) count(ctx, max_norm);
+    if (status || !ret_norm) return status;
+    status = read_norm(ctx, &norm);
+    if (!status) *ret_norm = norm;
+    return status;
+}
+
+/* name: the public function, for messages. */
+static rw_status clip_by(const char *name, rw_context *ctx, double max_norm, bool refuses, double *ret_norm)
+{
+    if (!ctx) return rw_fail_null(NULL, name, "ctx");
+    if (ctx->status) return ctx->status;
+    if (!(max_norm > 0))
+        return rw_fail(ctx, RW_ERR_ARGUMENT, "%s(max_norm): expected a number above 0, got %g", name, max_norm);
+    rw_status status = rw_check_runs(ctx, name);
+    if (!status) status = rw_gradients_check(ctx, name);
+    if (!status && !ctx->clipping) status = make(ctx);
+    if (!status) status = plan(ctx, refuses);
+    if (status) return status;
+    return refuses ? clip_finite(ctx, max_norm, ret_norm, name) : clip(ctx, max_norm, ret_norm);
+}
+
+rw_status rw_clip_grad_norm_with(rw_context *ctx, double max_norm, const rw_clip_grad_norm_params *params,
+                                 double *ret_norm)
+{
+    RW_ENTER(ctx, RW_ERR_ARGUMENT);
+    return clip_by("rw_clip_grad_norm_with", ctx, max_norm, params && params->error_if_nonfinite, ret_norm);
+}
+
+rw_status rw_clip_grad_norm(rw_context *ctx, double max_norm, double *ret_norm)
+{
+    RW_ENTER(ctx, RW_ERR_ARGUMENT);
+    return clip_by("rw_clip_grad_norm", ctx, max_norm, false, ret_norm);
+}

@@ -1,0 +1,95 @@
+/* Runs of requests: how far they run, and evaluations. */
+#include "api/execute_request.h"
+
+#include "autodiff/requested_outputs.h"
+#include "plan/cache.h"
+#include "record/gradient_state.h"
+#include "run/run_advance.h"
+
+void rw_forget_error(rw_context *ctx)
+{
+    if (ctx->status == RW_ERR_MISMATCH) return;
+    ctx->status = RW_OK;
+    ctx->message[0] = '\0';
+}
+
+/* Gradients that rw_grad() records are adjoint nodes. A node after one of them is not in a step's forward part. */
+static bool follows_a_gradient(const rw_tape *t, uint32_t node)
+{
+    while (node && !t->nodes[node].adjoint) node--;
+    return t->nodes[node].adjoint;
+}
+
+bool rw_is_in_forward(const rw_tape *t, const struct rw_tensor *v)
+{
+    return v->producer == RW_NONE_ID || !follows_a_gradient(t, v->producer);
+}
+
+struct rw_request rw_program_step(const rw_tape *t, const uint32_t *roots, size_t n)
+{
+    struct rw_request request = rw_step_request(t, roots, n);
+    if (t->ctx->eager) request.policy = &rw_policy_none;
+    return request;
+}
+
+static rw_status run_forward(struct rw_run *r)
+{
+    if (r->plan->n_forward > r->next_action) return rw_run_through(r, r->plan->n_forward);
+    if (r->state == RW_RUN_NEW) rw_run_end(r); /* all of forward is held already */
+    return RW_OK;
+}
+
+/* The program continues the run: what was read for it counts as read by the program. */
+static void claim(struct rw_run *r)
+{
+    rw_tape *const t = r->tape;
+    for (size_t i = 0; (r->flags & RW_RUN_ASSUMED) && i < t->n_leaves; i++) t->leaves[i].is_assumed = false;
+    r->flags &= (uint16_t)~RW_RUN_ASSUMED;
+}
+
+rw_status rw_run_to_end(struct rw_run *r, const void *const *seeds)
+{
+    claim(r);
+    r->seeds = seeds;
+    return rw_run_through(r, r->plan->n_actions);
+}
+
+/* Runs a request to its end, or only its forward part. */
+rw_status rw_run_request(rw_tape *t, const struct rw_request *request, const void *const *seeds, bool forward_only)
+{
+    struct rw_run *r;
+    const rw_status status = rw_run_find(t, request, &r);
+    if (status) return status;
+    if (!forward_only) return rw_run_to_end(r, seeds);
+    claim(r);
+    r->seeds = seeds;
+    return run_forward(r);
+}
+
+/* ---- evaluations ---- */
+
+/* The effects are those of a tape on which nothing requires a gradient, as execute_request.h says. */
+bool rw_has_due_effects(rw_tape *t)
+{
+    if (!rw_tape_pending_effects(t, NULL)) return false;
+    if (t->n_retained) rw_spread_requirement(t); /* a value may have been marked after its use */
+    return !rw_has_gradient(t);
+}
+
+/* Ends a begun step if it and the evaluation do not fit together into the step's budget. */
+static void make_way(rw_tape *t, const struct rw_request *evaluation)
+{
+    struct rw_run *const r = rw_run_assumed(t);
+    rw_plan *plan;
+    if (!r || !r->plan->budget_bytes) return;
+    if (rw_plan_get(t, evaluation, &plan)) rw_forget_error(t->ctx);
+    else if (r->plan->arena_bytes + plan->arena_bytes > r->plan->budget_bytes) rw_run_end(r);
+}
+
+rw_status rw_evaluate(rw_tape *t, const uint32_t *values, size_t n, bool effects)
+{
+    const struct rw_request request = { .kind = RW_PLAN_EVAL, .values = values, .n_values = n,
+                                        .policy = &rw_policy_none, .effects = effects };
+    make_way(t, &request);
+    return rw_run_request(t, &request, NULL, false);
+}

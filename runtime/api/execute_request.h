@@ -1,0 +1,38 @@
+/* Runs requests: steps, halves of steps, evaluations. Callers decide which values are requested and when. */
+#ifndef RW_API_EXECUTE_REQUEST_H
+#define RW_API_EXECUTE_REQUEST_H
+
+#include "plan/build.h"
+#include "run/run_state.h"
+
+/*
+ * Finds or makes the run of a request, and runs it to its end, or to the beginning of backward. seeds: by root, the
+ * address of the gradient with which backward begins, NULL for ones; NULL for ones everywhere.
+ */
+rw_status rw_run_request(rw_tape *t, const struct rw_request *request, const void *const *seeds, bool forward_only);
+
+/* Runs it to its end as the program's step, whether the program or a read began it. */
+rw_status rw_run_to_end(struct rw_run *r, const void *const *seeds);
+
+/* Computes values with the memory of inference and keeps nothing else; effects: also runs effects that are pending. */
+rw_status rw_evaluate(rw_tape *t, const uint32_t *values, size_t n, bool effects);
+
+/*
+ * Must an evaluation run effects, even if every requested value is already computed? Yes for a tape on which nothing
+ * requires a gradient. On any other tape effects belong to the step and run with its backward.
+ */
+bool rw_has_due_effects(rw_tape *t);
+
+/*
+ * The step of rw_backward() and of what begins or continues it. With REWIND_EAGER=1 every value is already computed and
+ * held, so there is nothing to decide, and a budget of the tape's policy has no meaning.
+ */
+struct rw_request rw_program_step(const rw_tape *t, const uint32_t *roots, size_t n);
+
+/* Does the forward part of a step compute the value? Not if gradients were recorded before it. */
+bool rw_is_in_forward(const rw_tape *t, const struct rw_tensor *v);
+
+/* Clears an error of an assumption, which is not an error of the program. RW_ERR_MISMATCH is kept in any case. */
+void rw_forget_error(rw_context *ctx);
+
+#endif

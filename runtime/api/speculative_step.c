@@ -1,0 +1,321 @@
+/* Begins, continues and drops steps whose backward is expected, and plans them ahead. */
+#include "api/speculative_step.h"
+
+#include "api/execute_request.h"
+#include "base/alloc.h"
+#include "run/run_advance.h"
+#include "verify/verify.h"
+
+#include <string.h>
+
+#define RW_AHEAD_UNUSED_MAX 4 /* after this many, only a structure that has occurred twice is planned ahead */
+
+/* ---- what a step is expected to do ---- */
+
+/* Is every value of forward kept until backward has read it? Then several backwards can share them. */
+static bool keeps_everything(const rw_tape *t, const struct rw_policy *p)
+{
+    return p->kind == RW_POLICY_NONE && !p->n_discards && !p->n_moved_tags && !p->n_moved_regions &&
+           (p->whole || !t->n_parts) && !t->ctx->eager;
+}
+
+/*
+ * Removes values that are not small. Words name layouts by index, and a sweep of the context's table reuses indexes, so
+ * a value that was small may not be small now.
+ */
+static size_t keep_small(const rw_tape *t, uint32_t *values, size_t n)
+{
+    size_t kept = 0;
+    for (size_t i = 0; i < n; i++)
+        if (values[i] >= t->n_values || rw_value_is_small(t, values[i])) values[kept++] = values[i];
+    return kept;
+}
+
+/*
+ * Makes the request of e's step with backward at *root. extra: a value that it computes in any case, RW_NONE_ID for
+ * none. False without memory. Free *ret_values, which the request refers to, with rw_free().
+ */
+static bool request_step(const rw_tape *t, const struct rw_expected *e, const uint32_t *root, uint32_t extra,
+                         struct rw_request *ret, uint32_t **ret_values)
+{
+    uint32_t *const values = rw_malloc((e->n_reads + 1) * sizeof *values);
+    if (!values) return false;
+    const bool has_extra = extra != RW_NONE_ID, is_rare = has_extra && !rw_expected_has(e, extra, false);
+    *ret = rw_program_step(t, root, 1);
+    ret->n_reads = keep_small(t, values, rw_expected_values(e, is_rare, values));
+    if (has_extra && !rw_expected_has(e, extra, true)) values[ret->n_reads++] = extra;
+    ret->reads = values;
+    ret->seeded = e->seeded;
+    if (e->n_roots > 1 && e->roots[0] == *root && keeps_everything(t, ret->policy)) {
+        ret->later = e->roots + 1;
+        ret->n_later = e->n_roots - 1;
+    }
+    *ret_values = values;
+    return true;
+}
+
+static bool is_at(const rw_tape *t, const struct rw_expected *e)
+{
+    const struct rw_tape_point at = rw_tape_point(t);
+    return rw_point_is_same(&at, &e->ahead.at);
+}
+
+/* ---- running up to a value ---- */
+
+/* Finds the action that computes a base value which the plan holds for reading. */
+static bool find_action(const rw_plan *p, uint32_t base, size_t *ret_action)
+{
+    for (size_t i = 0; i < p->n_sources; i++) {
+        const struct rw_source *const s = &p->sources[i];
+        if (s->kind != RW_SOURCE_RESULT || p->results[s->index].of != RW_NONE_ID) continue;
+        if (p->results[s->index].value != base) continue;
+        *ret_action = s->first;
+        return true;
+    }
+    return false;
+}
+
+/* Where the run may stop next: before backward, or for a run ahead before the first node that is not recorded yet. */
+static size_t stop_after(const struct rw_run *r, size_t action)
+{
+    const rw_plan *const p = r->plan;
+    const size_t end = action < p->n_forward ? p->n_forward : p->n_before;
+    if (!(r->flags & RW_RUN_AHEAD)) return end;
+    size_t to = r->next_action;
+    while (to < end && p->actions[to].node < r->tape->n_nodes) to++;
+    return to;
+}
+
+/* Runs until the value is computed. False if the run does not compute it now; a failed run has ended. */
+static bool advance_to(struct rw_run *r, uint32_t base)
+{
+    rw_tape *const t = r->tape;
+    size_t action;
+    if (!find_action(r->plan, base, &action) || action < r->next_action) return false;
+    const size_t to = stop_after(r, action);
+    if (action >= to) return false;
+    if (rw_run_through(r, to)) {
+        rw_forget_error(t->ctx);
+        rw_runs_end_assumed(t);
+    }
+    return true;
+}
+
+/* Does forward read gradients? They are read when their op runs, so not before the program has requested that. */
+static bool reads_gradients(const rw_plan *p)
+{
+    for (size_t i = 0; i < p->n_sources; i++) {
+        const struct rw_source *const s = &p->sources[i];
+        const bool is_gradient = s->kind == RW_SOURCE_OLD || s->kind == RW_SOURCE_ADDEND;
+        if (is_gradient && s->leaf != RW_NONE_ID && s->first < p->n_before) return true;
+    }
+    return false;
+}
+
+/* ---- beginning a step ---- */
+
+/* Finds or makes the run of a request; NULL if there is no plan or it cannot be made. */
+static struct rw_run *find_run(rw_tape *t, const struct rw_expected *e, const struct rw_request *request)
+{
+    struct rw_run *r = NULL;
+    if (is_at(t, e)) return rw_run_find(t, request, &r) ? NULL : r;
+    bool is_fresh = !t->n_held && t->ctx->verify == RW_VERIFY_OFF;
+    for (size_t i = 0; i < t->n_effects; i++) is_fresh &= !t->effects[i].done;
+    rw_plan *const plan = is_fresh ? rw_plan_find_ahead(t, request, &e->ahead) : NULL;
+    if (!plan) return NULL;
+    rw_runs_end_assumed(t);
+    t->ctx->history->n_unused = 0;
+    return rw_run_make(t, plan, RW_RUN_AHEAD, &r) ? NULL : r;
+}
+
+/* Begins the expected step, or continues it, up to the value. */
+static void begin(rw_tape *t, const struct rw_expected *e, uint32_t base)
+{
+    struct rw_request request;
+    uint32_t *values;
+    if (!request_step(t, e, e->roots, base, &request, &values)) return;
+    struct rw_run *const r = find_run(t, e, &request);
+    rw_free(values);
+    rw_forget_error(t->ctx);
+    if (r && r->state == RW_RUN_NEW) r->flags |= RW_RUN_ASSUMED;
+    const bool runs = r && (r->state != RW_RUN_NEW || !reads_gradients(r->plan)) && advance_to(r, base);
+    if (r && !runs && r->state == RW_RUN_NEW) rw_run_end(r);
+}
+
+/* May the scalar be a loss that is read before its backward? */
+static bool may_be_loss(const rw_tape *t, const struct rw_tensor *v)
+{
+    return t->open_region == RW_NONE_ID && t->open_part == RW_NONE_ID && (v->flags & RW_VALUE_REQUIRES) &&
+           rw_layout_get(&t->ctx->layouts, v->layout)->numel == 1 && rw_is_in_forward(t, v);
+}
+
+/* Begins the step whose loss the value may be, for a tape of which nothing is known yet. */
+static void begin_as_loss(rw_tape *t, uint32_t loss)
+{
+    const struct rw_request step = rw_program_step(t, &loss, 1);
+    struct rw_run *r;
+    if (!rw_run_find(t, &step, &r)) {
+        if (r->state == RW_RUN_NEW) r->flags |= RW_RUN_ASSUMED;
+        const size_t to = r->plan->n_forward;
+        if (to > r->next_action && rw_run_through(r, to)) rw_runs_end_assumed(t);
+        else if (to <= r->next_action && r->state == RW_RUN_NEW) rw_run_end(r); /* all of forward is held already */
+    }
+    rw_forget_error(t->ctx);
+}
+
+/* Computes the small values that such a step has read in one evaluation. */
+static void evaluate_together(rw_tape *t, const struct rw_expected *e, uint32_t base)
+{
+    uint32_t *const values = rw_malloc((e->n_reads + 1) * sizeof *values);
+    if (!values) return;
+    const size_t n = rw_expected_values(e, !rw_expected_has(e, base, false), values);
+    size_t missing = 0;
+    for (size_t i = 0; i < n; i++)
+        if (values[i] != base && values[i] < t->n_values && !rw_tape_held(t, values[i])) values[missing++] = values[i];
+    values[missing++] = base;
+    if (missing > 1 && rw_evaluate(t, values, missing, rw_has_due_effects(t))) rw_forget_error(t->ctx);
+    rw_free(values);
+}
+
+/* Continues an assumed run, begins an expected step, or evaluates, in this order. */
+void rw_begin_step_for(rw_tape *t, const rw_tensor *x)
+{
+    const struct rw_tensor *const v = rw_tape_value(t, x->base);
+    if (t->ctx->eager || v->producer == RW_NONE_ID || rw_tape_held(t, v->id)) return;
+    const bool is_known = rw_value_is_small(t, v->id) && t->n_users == 1 && t->ctx->verify != RW_VERIFY_FULL;
+    struct rw_expected *const e = is_known ? rw_history_find(t) : NULL;
+    struct rw_run *const r = rw_run_assumed(t);
+    const bool goes_on = r && (rw_run_is_reached(r) || (e && rw_point_is_same(&e->ahead.at, &r->plan->recorded)));
+    const bool is_after = t->log && t->log->n_roots;
+    if (goes_on && advance_to(r, v->id)) return;
+    if (e && e->n_roots && !is_after) begin(t, e, v->id);
+    else if (e) evaluate_together(t, e, v->id);
+    else if (!is_after && may_be_loss(t, x)) begin_as_loss(t, x->id);
+}
+
+/* ---- backward ---- */
+
+/* Can the failure come from values that the step computes besides its loss? Then the loss alone may succeed. */
+static bool is_of_more(rw_status status)
+{
+    return status == RW_ERR_BUDGET || status == RW_ERR_MEMORY || status == RW_ERR_UNSUPPORTED ||
+           status == RW_ERR_NO_GRADIENT || status == RW_ERR_ARGUMENT;
+}
+
+/* Runs the step with what it is expected to compute; *ret_ran says whether that was tried. */
+static rw_status run_expected(rw_tape *t, const struct rw_expected *e, uint32_t loss, const void *const *seeds,
+                              bool *ret_ran)
+{
+    struct rw_request request;
+    uint32_t *values;
+    *ret_ran = false;
+    if ((!e->n_reads && e->n_roots < 2) || !request_step(t, e, &loss, RW_NONE_ID, &request, &values)) return RW_OK;
+    request.seeded = seeds;
+    struct rw_run *r;
+    const rw_status status = rw_run_find(t, &request, &r);
+    rw_free(values);
+    *ret_ran = !is_of_more(status);
+    if (!status) return rw_run_to_end(r, seeds);
+    if (!*ret_ran) rw_forget_error(t->ctx);
+    return status;
+}
+
+/* Runs the expected step if there is one, otherwise the step of the loss alone. */
+rw_status rw_begun_backward(rw_tape *t, uint32_t loss, const void *const *seeds)
+{
+    struct rw_request request = rw_program_step(t, &loss, 1);
+    request.seeded = seeds;
+    if (t->ctx->verify == RW_VERIFY_FULL) return rw_verify_and_run(t, &request, seeds);
+    const bool is_first = !t->ctx->eager && t->n_users == 1 && (!t->log || !t->log->n_roots);
+    const struct rw_expected *const e = is_first ? rw_history_find(t) : NULL;
+    bool ran = false;
+    rw_status status = rw_log_backward(t, loss, seeds);
+    if (status) return status;
+    if (e && is_at(t, e)) status = run_expected(t, e, loss, seeds, &ran);
+    return ran ? status : rw_run_request(t, &request, seeds, false);
+}
+
+/* ---- an input that is written ---- */
+
+/* Finds the nodes and leaves on which the values depend that the program has seen. */
+static void find_seen(const rw_tape *t, bool *nodes, bool *leaves)
+{
+    for (size_t i = 0; t->log && i < t->log->n_reads; i++) {
+        const uint32_t producer = rw_tape_value(t, t->log->reads[i])->producer;
+        if (producer != RW_NONE_ID) nodes[producer] = true;
+    }
+    for (size_t n = t->n_nodes; n-- > 0;) {
+        const struct rw_node *const node = &t->nodes[n];
+        for (uint32_t i = 0; nodes[n] && i < node->n_inputs; i++) {
+            const struct rw_tensor *const v = rw_tape_value(t, rw_tape_base(t, t->operands[node->first_input + i]));
+            if (v->producer != RW_NONE_ID) nodes[v->producer] = true;
+            else if (v->leaf != RW_NONE_ID) leaves[v->leaf] = true;
+        }
+    }
+}
+
+/* Drops values that were not requested yet. Values of ops that may run only once stay. */
+static void drop_unseen(rw_tape *t)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < t->n_held; i++) {
+        const struct rw_held held = t->held[i];
+        const struct rw_node *const producer = &t->nodes[rw_tape_value(t, held.value)->producer];
+        const bool runs_once = t->ctx->ops[producer->op]->flags & (RW_OP_STATEFUL | RW_OP_NONDETERMINISTIC);
+        if (held.is_assumed && !runs_once && !rw_log_has_read(t, held.value)) rw_results_release(t->ctx, held.in);
+        else t->held[n++] = held;
+    }
+    t->n_held = n;
+}
+
+/* Ends the assumed run, unless the program has seen a value that depends on the leaf. */
+void rw_begun_written(rw_tape *t, uint32_t leaf)
+{
+    bool *const nodes = rw_calloc(t->n_nodes, sizeof *nodes), *const leaves = rw_calloc(t->n_leaves, sizeof *leaves);
+    if (nodes && leaves) find_seen(t, nodes, leaves);
+    if (nodes && leaves && !leaves[leaf]) {
+        rw_runs_end_assumed(t);
+        drop_unseen(t);
+        for (size_t i = 0; i < t->n_leaves; i++) t->leaves[i].ran &= !t->leaves[i].is_assumed || leaves[i];
+    }
+    rw_free(nodes);
+    rw_free(leaves);
+}
+
+/* ---- planning ahead ---- */
+
+static bool reads_before_its_end(const struct rw_expected *e)
+{
+    for (size_t i = 0; i < e->n_points; i++)
+        if (!rw_point_is_same(&e->points[i], &e->ahead.at)) return e->n_roots;
+    return false;
+}
+
+/*
+ * Can this tape be planned ahead? Not if it has recorded more after its backward, or has open scopes: then it does not
+ * repeat.
+ */
+static bool can_plan(const rw_tape *t, const struct rw_expected *e)
+{
+    const rw_context *const ctx = t->ctx;
+    return is_at(t, e) && !ctx->status && !ctx->eager && !ctx->destroyed && !t->bereft &&
+           ctx->verify == RW_VERIFY_OFF && t->n_users == 1 && t->open_region == RW_NONE_ID &&
+           t->open_part == RW_NONE_ID && t->open_recipe == RW_NONE_ID && !t->open_no_grads;
+}
+
+/* Makes the plan of the same step again, if its program reads values before the step is recorded. */
+void rw_begun_plan_ahead(rw_tape *t, const struct rw_expected *e)
+{
+    struct rw_history *const h = t->ctx->history;
+    struct rw_request request;
+    uint32_t *values;
+    if (!reads_before_its_end(e) || !can_plan(t, e)) return;
+    const bool is_new = e->steps == 1;
+    if (is_new && h->n_unused >= RW_AHEAD_UNUSED_MAX) return;
+    if (!request_step(t, e, e->roots, RW_NONE_ID, &request, &values)) return;
+    rw_plan *plan;
+    for (size_t i = 0; i < t->n_effects; i++) t->effects[i].done = false;
+    if (rw_plan_get(t, &request, &plan)) rw_forget_error(t->ctx);
+    h->n_unused += is_new;
+    rw_free(values);
+}

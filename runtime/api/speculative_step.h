@@ -1,0 +1,33 @@
+/*
+ * Steps that a read begins. rw_item() of a small value runs the forward part of the step that it is expected to belong
+ * to, and keeps what backward needs; the backward of that step continues from there. request_history.h defines what is
+ * expected. If nothing is known yet, the value itself is assumed to be the loss.
+ *
+ * A step may begin before its tape is fully recorded. Its plan is that of the last step with the same structure, and it
+ * runs as far as the tape is recorded (RW_RUN_AHEAD). Code that continues it compares the tape's words first.
+ *
+ * A failure here is no error: the value is then computed separately. Writing an input that a step begun here has read
+ * ends that step, unless the program has seen a value that depends on the input; its values are computed again.
+ */
+#ifndef RW_API_SPECULATIVE_STEP_H
+#define RW_API_SPECULATIVE_STEP_H
+
+#include "api/request_history.h"
+#include "run/run_state.h"
+
+/* Computes the value as part of a step, if possible; otherwise changes nothing. */
+void rw_begin_step_for(rw_tape *t, const rw_tensor *x);
+
+/* Backward from one loss, which is added to the log. Continues a step that was begun, or runs one that computes what
+   the last such step requested. seeds as in rw_run_request(). */
+rw_status rw_begun_backward(rw_tape *t, uint32_t loss, const void *const *seeds);
+
+/* Calls that the tape makes through struct rw_upward. */
+void rw_begun_written(rw_tape *t, uint32_t leaf);
+/*
+ * Plans ahead when a step has ended and holds nothing. A next step that reads before it is fully recorded needs this
+ * plan.
+ */
+void rw_begun_plan_ahead(rw_tape *t, const struct rw_expected *e);
+
+#endif

@@ -1,0 +1,32 @@
+/*
+ * REWIND_DEBUG=order: finds calls in whose arguments more than one random op is recorded. C does not define the order
+ * of evaluation of arguments, so the compiler decides which op draws its numbers first:
+ *
+ *     rw_sub(t, rw_dropout(t, a, p), rw_dropout(t, b, p))
+ *
+ * Method: a call inside another call's arguments is recorded before it, and is on its line or one of the next lines; of
+ * two statements, the one recorded first is on an earlier line. Detected: two operands of a node come from random ops
+ * of its own line or of the next RW_ORDER_LINES lines, directly or through ops whose other operands are parameters and
+ * buffers. Not detected: arguments that are functions of the caller, whose ops have lines of their own, and operands
+ * that were combined with another tensor's values in between, which a loop also looks like.
+ */
+#ifndef RW_RECORD_ARG_EVAL_ORDER_CHECK_H
+#define RW_RECORD_ARG_EVAL_ORDER_CHECK_H
+
+#include "record/tape.h"
+
+#define RW_ORDER_LINES 16
+
+/* The two random nodes among the arguments of an op at that call site; false if there are none. */
+bool rw_order_meets(const rw_tape *t, uint32_t site, struct rw_tensor *const *in, int n, uint32_t ret_nodes[2]);
+
+/* Records the origin of the node's outputs; memory is reserved. */
+void rw_order_note(rw_tape *t, const struct rw_node *node);
+
+/* Reserves memory for so many more values; false without memory. */
+static inline bool rw_order_reserve(rw_tape *t, size_t n)
+{
+    return rw_grow(&t->drawn_by, &t->cap_drawn_by, t->n_values, n, sizeof *t->drawn_by);
+}
+
+#endif

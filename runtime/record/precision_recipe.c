@@ -1,0 +1,299 @@
+/* Precision recipes: the types of ops, the cache of casts, and FP8 data of operands. */
+#include "record/precision_recipe.h"
+
+#include "base/alloc.h"
+#include "record/delayed_scales.h"
+#include "record/fp8_weight_cache.h"
+#include "record/internal_ops.h"
+
+#include <rewind/ops.h>
+
+static rw_status check_delayed(rw_site at, const rw_tape *t, const rw_recipe *recipe)
+{
+    const struct rw_delayed_rows *const d = rw_delayed_rows(recipe->delayed);
+    const char *const fault = recipe->kind != RW_RECIPE_F8           ? "NULL but for RW_RECIPE_F8"
+                              : recipe->scaling != RW_SCALING_TENSOR ? "NULL, except with RW_SCALING_TENSOR"
+                              : d->ctx != t->ctx                     ? "NULL or delayed scaling of the tape's context"
+                                                                     : NULL;
+    if (fault)
+        return rw_fail(t->ctx, RW_ERR_ARGUMENT, "rw_recipe_begin at %s:%d: delayed: expected %s, got delayed scaling%s",
+                       rw_file_of(at), at.line, fault, d->ctx != t->ctx ? " of another context" : "");
+    if (!recipe->gradient_dtype || recipe->gradient_dtype == d->gradient_dtype) return RW_OK;
+    return rw_fail(t->ctx, RW_ERR_DTYPE, "rw_recipe_begin at %s:%d: gradient_dtype: expected %s, that of delayed, got "
+                   "%s", rw_file_of(at), at.line, rw_dtype_name(d->gradient_dtype),
+                   rw_dtype_name(recipe->gradient_dtype));
+}
+
+/* The recipe is copied. With delayed scaling, its gradient_dtype replaces the recipe's, which may be unset. */
+rw_status rw_recipe_begin_at(rw_site at, rw_tape *t, const rw_recipe *recipe)
+{
+    RW_ENTER_RECORDING(rw_edge_context(t), RW_ERR_ARGUMENT);
+    if (!t) return rw_fail_null(NULL, "rw_recipe_begin", "t");
+    rw_context *const ctx = t->ctx;
+    if (!recipe) return rw_fail_null(ctx, "rw_recipe_begin", "recipe");
+    if ((unsigned)recipe->kind >= RW_RECIPE_COUNT)
+        return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_recipe_begin at %s:%d: kind: expected RW_RECIPE_NONE (%d) to "
+                       "RW_RECIPE_F8 (%d), got %d", rw_file_of(at), at.line, RW_RECIPE_NONE, RW_RECIPE_F8,
+                       (int)recipe->kind);
+    const rw_dtype codes = recipe->gradient_dtype;
+    if (recipe->scaling != RW_SCALING_TENSOR && recipe->scaling != RW_SCALING_1X128 && recipe->scaling != RW_SCALING_MX)
+        return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_recipe_begin at %s:%d: scaling: expected RW_SCALING_TENSOR, "
+                       "RW_SCALING_1X128 or RW_SCALING_MX, got %d", rw_file_of(at), at.line, (int)recipe->scaling);
+    if (codes && codes != RW_F8_E4M3 && codes != RW_F8_E5M2)
+        return rw_fail(ctx, RW_ERR_DTYPE, "rw_recipe_begin at %s:%d: gradient_dtype: expected f8_e4m3 or f8_e5m2, "
+                       "got %s", rw_file_of(at), at.line, rw_dtype_name(codes));
+    const rw_status delayed = recipe->delayed ? check_delayed(at, t, recipe) : RW_OK;
+    if (delayed) return delayed;
+    const uint32_t site = rw_site_index(ctx, at);
+    if (site == RW_NONE_ID || !rw_grow(&t->recipes, &t->cap_recipes, t->n_recipes, 1, sizeof *t->recipes))
+        return rw_fail(ctx, RW_ERR_MEMORY, "rw_recipe_begin at %s:%d: out of memory", rw_file_of(at), at.line);
+    t->recipes[t->n_recipes] = (struct rw_tape_recipe){ *recipe, t->open_recipe, t->open_region, site };
+    if (recipe->delayed)
+        t->recipes[t->n_recipes].recipe.gradient_dtype = rw_delayed_rows(recipe->delayed)->gradient_dtype;
+    t->open_recipe = (uint32_t)t->n_recipes++;
+    return RW_OK;
+}
+
+rw_status rw_recipe_end_at(rw_site at, rw_tape *t)
+{
+    RW_ENTER_RECORDING(rw_edge_context(t), RW_ERR_ARGUMENT);
+    if (!t) return rw_fail_null(NULL, "rw_recipe_end", "t");
+    if (t->open_recipe == RW_NONE_ID)
+        return rw_fail(t->ctx, RW_ERR_REGION, "rw_recipe_end at %s:%d: expected an open recipe, got none; call "
+                       "rw_recipe_begin() first", rw_file_of(at), at.line);
+    const struct rw_tape_recipe *const r = &t->recipes[t->open_recipe];
+    if (r->region != t->open_region) {
+        const struct rw_region *const open = &t->regions[t->open_region];
+        return rw_fail(t->ctx, RW_ERR_REGION, "rw_recipe_end at %s:%d: expected no open region inside the recipe, "
+                       "got \"%s\"; call ckpt_end() first",
+                       rw_file_of(at), at.line, t->ctx->names.text[open->name]);
+    }
+    t->open_recipe = r->parent;
+    return RW_OK;
+}
+
+static rw_recipe_kind open_kind(const rw_tape *t)
+{
+    return t->open_recipe == RW_NONE_ID || t->origin.adjoint ? RW_RECIPE_NONE : t->recipes[t->open_recipe].recipe.kind;
+}
+
+bool rw_recipe_rules(const rw_tape *t, const rw_op_def *op)
+{
+    const uint32_t cast = op->cast_low | op->cast_f32 | op->cast_widest;
+    return t->open_recipe != RW_NONE_ID && cast && open_kind(t) != RW_RECIPE_NONE;
+}
+
+rw_dtype rw_recipe_widest(const rw_op_def *op, struct rw_tensor *const *in, int n)
+{
+    int first = -1;
+    rw_dtype widest = RW_F32;
+    for (int i = 0; i < n; i++) {
+        const rw_dtype dtype = (rw_dtype)in[i]->dtype;
+        if (!rw_op_set_has(op->cast_widest, i) || !rw_dtype_is_float(dtype)) continue;
+        if (first < 0) widest = dtype;
+        else if (widest != dtype) widest = widest == RW_F64 || dtype == RW_F64 ? RW_F64 : RW_F32;
+        first = i;
+    }
+    return widest;
+}
+
+static rw_dtype lowered(rw_recipe_kind kind, rw_dtype has)
+{
+    static const rw_dtype of[RW_RECIPE_COUNT] = {
+        [RW_RECIPE_F32] = RW_F32, [RW_RECIPE_BF16] = RW_BF16, [RW_RECIPE_F16] = RW_F16,
+        [RW_RECIPE_F8] = RW_BF16
+    };
+    return kind == RW_RECIPE_NONE || has == RW_F64 ? has : of[kind];
+}
+
+static rw_dtype raised(rw_recipe_kind kind, rw_dtype has)
+{
+    return kind == RW_RECIPE_NONE || has == RW_F64 ? has : RW_F32;
+}
+
+rw_dtype rw_recipe_dtype(const rw_tape *t, const rw_op_def *op, int i, rw_dtype has, rw_dtype widest)
+{
+    const rw_recipe_kind kind = open_kind(t);
+    if (!rw_dtype_is_float(has)) return has;
+    if (rw_op_set_has(op->cast_low, i)) return lowered(kind, has);
+    if (rw_op_set_has(op->cast_f32, i)) return raised(kind, has);
+    return rw_op_set_has(op->cast_widest, i) ? widest : has;
+}
+
+rw_dtype rw_recipe_lowers(const rw_tape *t, const rw_tensor *x)
+{
+    const rw_dtype has = rw_tensor_dtype(x);
+    return t && rw_dtype_is_float(has) ? lowered(open_kind(t), has) : has;
+}
+
+/* Also casts what an op would refuse; the op then reports it. */
+static rw_tensor *in_type(rw_site at, rw_tape *t, rw_tensor *x, rw_dtype (*type)(rw_recipe_kind, rw_dtype))
+{
+    const rw_dtype has = rw_tensor_dtype(x);
+    if (!t || !x || !rw_dtype_is_float(has) || type(open_kind(t), has) == has) return x;
+    rw_tensor *const v = rw_operand_at(at, t, x, t->composite);
+    return v ? rw_recipe_cast(t, v, type(open_kind(t), has), at) : NULL;
+}
+
+rw_tensor *rw_lowered_at(rw_site at, rw_tape *t, rw_tensor *x)
+{
+    return in_type(at, t, x, lowered);
+}
+
+rw_tensor *rw_raised_at(rw_site at, rw_tape *t, rw_tensor *x)
+{
+    return in_type(at, t, x, raised);
+}
+
+void rw_recipes_forget(const rw_context *ctx, const rw_delayed_scaling *d)
+{
+    for (rw_tape *t = ctx->tapes; t; t = t->next)
+        for (size_t i = 0; i < t->n_recipes; i++)
+            if (t->recipes[i].recipe.delayed == d) {
+                t->recipes[i].recipe.delayed = NULL;
+                t->recipes[i].bereft = true;
+            }
+}
+
+/* ---- casts ---- */
+
+static uint32_t last_cast_of(const rw_tape *t, uint32_t value)
+{
+    const uint32_t i = value < t->cap_cast_of ? t->cast_of[value] : RW_NONE_ID;
+    return i < t->n_casts && t->casts[i].source == value ? i : RW_NONE_ID;
+}
+
+static bool is_of_context(const rw_tape *t, const struct rw_tensor *x)
+{
+    return x->leaf != RW_NONE_ID && t->leaves[x->leaf].kind == RW_LEAF_PARAM;
+}
+
+/*
+ * A cast holds what its source held when it was recorded. If that is a parameter or input that was written since, the
+ * cast may already have been computed and would be stale: RW_ERR_MODIFIED, recorded.
+ */
+static rw_status check_source(const rw_tape *t, const struct rw_tensor *x, rw_site at)
+{
+    const rw_status missing = rw_tape_misses_nothing(t, "cast"); /* a destroyed average has no memory to compare */
+    if (missing) return missing;
+    const uint32_t id = rw_tape_value(t, x->base)->leaf;
+    const struct rw_leaf *const leaf = id == RW_NONE_ID ? NULL : &t->leaves[id];
+    const bool param = leaf && leaf->kind == RW_LEAF_PARAM, input = leaf && leaf->kind == RW_LEAF_INPUT;
+    const bool changed = (param && t->ctx->by_id[leaf->param]->version != leaf->version) ||
+                         (input && leaf->ran && leaf->written != leaf->version);
+    if (!changed) return RW_OK;
+    return rw_fail(t->ctx, RW_ERR_MODIFIED,
+                   "cast at %s:%d: %s \"%s\" was written after a recipe recorded its cast; reset the tape and record "
+                   "the step again", rw_file_of(at), at.line, param ? "parameter" : "input",
+                   param ? rw_param_name(t->ctx->by_id[leaf->param]) : rw_tensor_name(rw_tape_value(t, leaf->value)));
+}
+
+static struct rw_tensor *cast_before(const rw_tape *t, const struct rw_tensor *x, rw_dtype dtype, uint64_t scaling)
+{
+    for (uint32_t i = last_cast_of(t, x->id); i != RW_NONE_ID; i = t->casts[i].before) {
+        struct rw_tensor *const y = rw_tape_value(t, t->casts[i].result);
+        if (t->casts[i].scaling != scaling || (rw_dtype)y->dtype != dtype) continue;
+        if (t->casts[i].no_grad && !t->open_no_grads) continue; /* no gradient would flow through it */
+        if (is_of_context(t, x) || t->casts[i].region == t->open_region) return y;
+    }
+    return NULL;
+}
+
+static bool reserve(rw_tape *t, uint32_t value)
+{
+    const size_t had = t->cap_cast_of;
+    if (!rw_grow(&t->casts, &t->cap_casts, t->n_casts, 1, sizeof *t->casts) ||
+        !rw_grow(&t->cast_of, &t->cap_cast_of, value, 1, sizeof *t->cast_of))
+        return false;
+    for (size_t i = had; i < t->cap_cast_of; i++) t->cast_of[i] = RW_NONE_ID;
+    return true;
+}
+
+/* Memory is reserved. */
+static void note(rw_tape *t, const struct rw_tensor *x, const struct rw_tensor *y, uint64_t scaling)
+{
+    t->casts[t->n_casts] = (struct rw_recipe_cast){ x->id, y->id, t->open_region, scaling, last_cast_of(t, x->id),
+                                                    t->open_no_grads > 0 };
+    t->cast_of[x->id] = (uint32_t)t->n_casts++;
+}
+
+struct rw_tensor *rw_recipe_cast(rw_tape *t, struct rw_tensor *x, rw_dtype dtype, rw_site at)
+{
+    struct rw_tensor *y = cast_before(t, x, dtype, 0);
+    if (y) return check_source(t, x, at) ? NULL : y;
+    if (!reserve(t, x->id)) {
+        rw_fail(t->ctx, RW_ERR_MEMORY, "cast at %s:%d: out of memory", rw_file_of(at), at.line);
+        return NULL;
+    }
+    y = rw_cast_at(at, t, x, dtype);
+    if (y) note(t, x, y, 0);
+    return y;
+}
+
+const rw_recipe *rw_recipe_of_codes(const rw_tape *t)
+{
+    return t && open_kind(t) == RW_RECIPE_F8 ? &t->recipes[t->open_recipe].recipe : NULL;
+}
+
+/* Identifies the source of scales, by which scales on a tape are found. */
+static uint64_t origin_of(const rw_quantize_params *p, const rw_delayed_scaling *delayed)
+{
+    if (!delayed) return (uint64_t)p->scaling;
+    return RW_SCALING_COUNT + rw_delayed_rows(delayed)->scale->serial;
+}
+
+static struct rw_tensor *make_codes(rw_site at, rw_tape *t, struct rw_tensor *x, const rw_quantize_params *p,
+                                    const struct rw_delayed_slot *slot, const struct rw_counts_slot *counted,
+                                    rw_tensor **ret_scale)
+{
+    rw_tensor *amax = NULL, *counts = NULL, *const given = slot->scale ? slot->scale : rw_none();
+    rw_tensor *const y = rw_quantize_counted_at(at, t, x, given, p, ret_scale, &amax, counted ? &counts : NULL);
+    if (y && slot->scale && rw_delayed_note(t, slot->buffer, slot->row, amax)) return NULL;
+    return y && counted && rw_counts_note(t, counted->buffer, counted->row, counts) ? NULL : y;
+}
+
+/* The key of a weight whose FP8 data is kept; false for everything else. */
+static bool key_of(const rw_tape *t, const struct rw_tensor *x, const rw_recipe *recipe, uint64_t origin,
+                   enum rw_delayed_operand which, struct rw_kept_key *ret)
+{
+    if (!recipe->keep_weights || which != RW_DELAYED_WEIGHT || !is_of_context(t, x) || t->bereft) return false;
+    *ret = (struct rw_kept_key){ t->ctx->by_id[t->leaves[x->leaf].param], origin,
+                                 recipe->delayed ? rw_delayed_rows(recipe->delayed)->scale->version : 0 };
+    return true;
+}
+
+/* Scales are the output after the data. */
+rw_tensor *rw_recipe_codes_at(rw_site at, rw_tape *t, rw_tensor *x, const rw_quantize_params *params,
+                              const rw_recipe *recipe, rw_tensor *weight, enum rw_delayed_operand which,
+                              rw_tensor **ret_scale)
+{
+    if (t->recipes[t->open_recipe].bereft) {
+        rw_fail(t->ctx, RW_ERR_ARGUMENT, "linear at %s:%d: expected the open recipe's delayed scaling, got one that "
+                "was destroyed; call rw_recipe_end() first", rw_file_of(at), at.line);
+        return NULL;
+    }
+    const rw_delayed_scaling *const delayed = recipe->delayed;
+    struct rw_delayed_slot slot = { 0 };
+    struct rw_counts_slot counted;
+    struct rw_kept_key key;
+    const uint64_t origin = origin_of(params, delayed);
+    const bool keeps = key_of(t, x, recipe, origin, which, &key);
+    rw_tensor *kept;
+    if (keeps && rw_kept_codes_find(at, t, &key, x->leaf, &kept, ret_scale)) return *ret_scale ? kept : NULL;
+    struct rw_tensor *const cast = cast_before(t, x, RW_F8_E4M3, origin);
+    if (cast) {
+        if (check_source(t, x, at)) return NULL;
+        *ret_scale = rw_tape_value(t, cast->id + 1);
+        return cast;
+    }
+    if (!reserve(t, x->id)) {
+        rw_fail(t->ctx, RW_ERR_MEMORY, "quantize at %s:%d: out of memory", rw_file_of(at), at.line);
+        return NULL;
+    }
+    if (delayed && !rw_delayed_slot_at(at, t, delayed, weight, which, &slot)) return NULL;
+    const bool is_counted = rw_counts_slot_at(at, t, weight, which, &counted);
+    struct rw_tensor *const y = make_codes(at, t, x, params, &slot, is_counted ? &counted : NULL, ret_scale);
+    if (!y) return NULL;
+    note(t, x, y, origin);
+    return keeps && rw_kept_codes_store(at, t, &key, y, *ret_scale) ? NULL : y;
+}

@@ -1,0 +1,180 @@
+/* Blocks of results and their reference counts: reuse per plan, held values, gradient handles. */
+#include "run/result_memory.h"
+
+#include "base/alloc.h"
+
+/* Among free blocks, that of the same plan first, then any. Under `total:` only one that is not larger than planned. */
+static struct rw_results *free_block(const rw_tape *t, const rw_plan *plan)
+{
+    struct rw_results *found = NULL;
+    for (struct rw_results *r = t->results; r; r = r->next) {
+        if (r->references > 1 || (plan->total_bytes && r->bytes != plan->results_bytes)) continue;
+        if (r->plan == plan->serial) return r;
+        if (!found || r->bytes > found->bytes) found = r;
+    }
+    return found;
+}
+
+static struct rw_results *add_block(rw_tape *t)
+{
+    struct rw_results *const r = rw_calloc(1, sizeof *r);
+    if (!r) return NULL;
+    *r = (struct rw_results){ .next = t->results, .references = 1 };
+    t->results = r;
+    return r;
+}
+
+static bool make_room(rw_context *ctx, struct rw_results *r, size_t bytes)
+{
+    if (r->bytes >= bytes) return true;
+    void *const data = ctx->device->alloc(ctx->device_state, bytes);
+    if (!data) return false;
+    ctx->device->free(ctx->device_state, r->data);
+    ctx->memory.results += bytes - r->bytes;
+    r->data = data;
+    r->bytes = bytes;
+    return true;
+}
+
+struct rw_results *rw_results_take(rw_tape *t, const rw_plan *plan)
+{
+    struct rw_results *r = free_block(t, plan);
+    if (!r) r = add_block(t);
+    if (!r || !make_room(t->ctx, r, plan->results_bytes)) return NULL;
+    r->plan = plan->serial;
+    r->step = t->step;
+    r->references++;
+    t->ctx->results_in_use += r->bytes;
+    return r;
+}
+
+void rw_results_release(rw_context *ctx, struct rw_results *r)
+{
+    if (!r) return;
+    if (--r->references == 1) ctx->results_in_use -= r->bytes;
+    if (r->references) return;
+    ctx->memory.results -= r->bytes;
+    ctx->device->free(ctx->device_state, r->data);
+    rw_free(r);
+}
+
+/* Blocks that a run used after that step are kept. */
+static void free_blocks(rw_tape *t, uint64_t step)
+{
+    for (struct rw_results **link = &t->results; *link;) {
+        struct rw_results *const r = *link;
+        if (r->references > 1 || r->step > step) {
+            link = &r->next;
+            continue;
+        }
+        *link = r->next;
+        rw_results_release(t->ctx, r);
+    }
+}
+
+void rw_results_free_unused(rw_context *ctx)
+{
+    for (rw_tape *t = ctx->tapes; t; t = t->next) free_blocks(t, UINT64_MAX);
+}
+
+void rw_results_trim(rw_tape *t)
+{
+    if (t->step >= RW_RESULTS_IDLE_STEPS) free_blocks(t, t->step - RW_RESULTS_IDLE_STEPS);
+}
+
+rw_status rw_results_hold(rw_tape *t, struct rw_results *results, const struct rw_result *r)
+{
+    if (rw_tape_held(t, r->value)) return RW_OK;
+    if (!rw_grow(&t->held, &t->cap_held, t->n_held, 1, sizeof *t->held)) return RW_ERR_MEMORY;
+    char *const data = results->data;
+    t->held[t->n_held++] = (struct rw_held){ .value = r->value, .data = data ? data + r->offset : NULL,
+                                             .in = results };
+    results->references++;
+    return RW_OK;
+}
+
+static bool add_handle(rw_tape *t)
+{
+    if (!rw_grow(&t->gradients, &t->cap_gradients, t->n_handles, 1, sizeof *t->gradients)) return false;
+    struct rw_gradient_handle *const handle = rw_calloc(1, sizeof *handle);
+    if (!handle) return false;
+    t->gradients[t->n_handles++] = handle;
+    return true;
+}
+
+bool rw_results_reserve(rw_tape *t, const rw_plan *plan)
+{
+    size_t gradients = 0;
+    for (size_t i = 0; i < plan->n_results; i++) gradients += plan->results[i].of != RW_NONE_ID;
+    if (!rw_grow(&t->held, &t->cap_held, t->n_held, plan->n_results, sizeof *t->held)) return false;
+    while (t->n_handles < t->n_gradients + gradients)
+        if (!add_handle(t)) return false;
+    return true;
+}
+
+static struct rw_gradient_handle *handle_of(rw_tape *t, uint32_t value)
+{
+    for (size_t i = 0; i < t->n_gradients; i++)
+        if (t->gradients[i]->tensor.id == value) return t->gradients[i];
+    if (t->n_handles == t->n_gradients && !add_handle(t)) return NULL;
+    return t->gradients[t->n_gradients++];
+}
+
+rw_status rw_results_hand_out(rw_tape *t, struct rw_results *results, const struct rw_result *r)
+{
+    struct rw_gradient_handle *const handle = handle_of(t, r->of);
+    if (!handle) return RW_ERR_MEMORY;
+    rw_results_release(t->ctx, handle->in);
+    results->references++;
+    *handle = (struct rw_gradient_handle){
+        .tensor = { .owner.tape = t, .id = r->of, .layout = r->layout, .dtype = r->dtype, .flags = RW_VALUE_GRADIENT,
+                    .producer = RW_NONE_ID, .leaf = RW_NONE_ID },
+        .data = (char *)results->data + r->offset, .in = results
+    };
+    return RW_OK;
+}
+
+void rw_results_let_go(rw_tape *t)
+{
+    for (size_t i = 0; i < t->n_held; i++) rw_results_release(t->ctx, t->held[i].in);
+    t->n_held = 0;
+}
+
+void rw_results_undone(rw_tape *t)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < t->n_held; i++) {
+        if (t->held[i].value < t->n_values) t->held[n++] = t->held[i];
+        else rw_results_release(t->ctx, t->held[i].in);
+    }
+    t->n_held = n;
+}
+
+/* Drops all held values at a reset. Handles of gradients become stale, and rotate like the chunks of values, so that
+   their memory is reused as late as possible. */
+void rw_results_forget(rw_tape *t)
+{
+    rw_results_let_go(t);
+    for (size_t i = 0; i < t->n_gradients; i++) {
+        struct rw_gradient_handle *const handle = t->gradients[i];
+        rw_results_release(t->ctx, handle->in);
+        handle->tensor.id = RW_NONE_ID; /* a later use of this handle is reported as stale */
+        handle->data = NULL;
+        handle->in = NULL;
+    }
+    if (t->n_gradients) {
+        while (t->n_handles < t->n_gradients + RW_VALUE_CHUNKS)
+            if (!add_handle(t)) break;
+        rw_rest(t->gradients, t->n_gradients, t->n_handles);
+    }
+    t->n_gradients = 0;
+}
+
+void rw_results_finish(rw_tape *t)
+{
+    while (t->results) {
+        struct rw_results *const r = t->results;
+        t->results = r->next;
+        rw_results_release(t->ctx, r);
+    }
+}

@@ -1,0 +1,15 @@
+/* Resolves the sources of a plan to addresses when a part of it runs. */
+#ifndef RW_RUN_SOURCE_ADDRESSES_H
+#define RW_RUN_SOURCE_ADDRESSES_H
+
+#include "run/run_state.h"
+
+/* Resolves the sources that actions [from, to) read or write. RW_ERR_MODIFIED, recorded, if one has changed since the
+   tape relied on it. */
+rw_status rw_run_resolve(struct rw_run *r, size_t from, size_t to);
+
+/* A private run has reached its commits and was waited for: copies the gradients from its own memory to the
+   parameters' gradients. */
+rw_status rw_run_publish(struct rw_run *r);
+
+#endif

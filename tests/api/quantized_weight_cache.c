@@ -1,0 +1,373 @@
+/*
+ * Quantized weights that are kept between micro-batches: quantized once per optimizer step, and once more after any
+ * write to the weight or its scale, whatever other tapes are in progress. precision_recipe_bit_identity.c checks that
+ * the bytes are the same.
+ */
+#include "api/precision_recipe_fixture.h"
+#include "base/alloc.h"
+#include "record/tape.h"
+
+#include <criterion/criterion.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const struct recipe_way way = { .recipe = { .kind = RW_RECIPE_F8, .keep_weights = true } };
+static const struct recipe_way delayed = { .recipe = { .kind = RW_RECIPE_F8, .keep_weights = true },
+                                           .delayed = { .history = 4 } };
+
+/* Number of times that the tape quantizes the weight. */
+static int makes_codes(const rw_tape *t, const rw_tensor *weight)
+{
+    int n = 0;
+    for (size_t i = 0; i < t->n_nodes; i++) {
+        const struct rw_node *const node = &t->nodes[i];
+        if (strcmp(t->ctx->ops[node->op]->name, "quantize")) continue;
+        const struct rw_tensor *const v = rw_tape_value(t, t->operands[node->first_input]);
+        n += v->leaf != RW_NONE_ID && t->leaves[v->leaf].kind == RW_LEAF_PARAM &&
+             t->leaves[v->leaf].param == weight->id;
+    }
+    return n;
+}
+
+/* A micro-batch on that tape. Returns the number of times that it has quantized a weight. */
+static int batch(struct recipe_world *x, rw_tape *t, int number)
+{
+    rw_tensor *const loss = recipe_loss(x, t, number);
+    const int n = makes_codes(t, x->up);
+    recipe_backward(x, t, loss);
+    rw_tape_reset(t);
+    return n;
+}
+
+Test(quantized_weight_cache, are_computed_once_per_optimizer_step)
+{
+    for (int d = 0; d < 2; d++) {
+        struct recipe_world x = recipe_world_open(d ? &delayed : &way, "full", 1);
+        for (int step = 0; step < 3; step++) {
+            for (int m = 0; m < RECIPE_BATCHES; m++) cr_expect_eq(batch(&x, x.b.t, m), m == 0, "step %d, %d", step, m);
+            recipe_end_step(&x);
+            rw_zero_grad(x.b.ctx);
+        }
+        recipe_world_close(&x);
+    }
+}
+
+Test(quantized_weight_cache, are_recomputed_when_a_weight_was_written)
+{
+    struct recipe_world x = recipe_world_open(&delayed, "none", 1);
+    batch(&x, x.b.t, 0);
+    cr_expect_eq(batch(&x, x.b.t, 1), 0);
+    cr_assert_eq(rw_init_normal(x.up, 0, 1), RW_OK);
+    cr_expect_eq(batch(&x, x.b.t, 2), 1);
+    cr_expect_eq(batch(&x, x.b.t, 3), 0);
+    cr_assert_eq(rw_delayed_scaling_update(x.d, NULL), RW_OK); /* its scale */
+    cr_expect_eq(batch(&x, x.b.t, 4), 1);
+    x.recipe.delayed = NULL; /* scaled differently */
+    cr_expect_eq(batch(&x, x.b.t, 5), 1);
+    cr_expect_eq(batch(&x, x.b.t, 6), 0);
+    x.recipe.keep_weights = false;
+    cr_expect_eq(batch(&x, x.b.t, 7), 1);
+    recipe_world_close(&x);
+}
+
+/* A step without backward keeps nothing and invalidates nothing; a tape that is not reset has its own quantized
+   weight. */
+Test(quantized_weight_cache, of_steps_that_have_no_backward)
+{
+    struct recipe_world x = recipe_world_open(&way, "full", 1);
+    for (int i = 0; i < 2; i++) {
+        rw_item(x.b.t, recipe_loss(&x, x.b.t, i));
+        cr_expect_eq(makes_codes(x.b.t, x.up), 1);
+        rw_tape_reset(x.b.t);
+    }
+    cr_expect_eq(batch(&x, x.b.t, 2), 1);
+    for (int i = 0; i < 3; i++) {
+        recipe_backward(&x, x.b.t, recipe_loss(&x, x.b.t, i));
+        cr_expect_eq(makes_codes(x.b.t, x.up), 0, "%d", i);
+    }
+    recipe_end_step(&x);
+    rw_tape_reset(x.b.t);
+    for (int i = 0; i < 3; i++) {
+        recipe_backward(&x, x.b.t, recipe_loss(&x, x.b.t, i));
+        cr_expect_eq(makes_codes(x.b.t, x.up), 1, "%d", i);
+    }
+    recipe_world_close(&x);
+}
+
+/* A frozen weight is quantized once. */
+Test(quantized_weight_cache, where_nothing_is_trained)
+{
+    struct fixture b = fixture_open(1, 1);
+    rw_tensor *const w = rw_buffer(b.ctx, "w", RW_F32, RW_SHAPE(5, 7));
+    const float data[3 * 7] = { 1, 2, 3 };
+    double sum[3];
+    cr_assert_eq(rw_init_normal(w, 0, 1), RW_OK);
+    for (int i = 0; i < 3; i++) {
+        cr_assert_eq(rw_recipe_begin(b.t, &way.recipe), RW_OK);
+        rw_tensor *const y = rw_linear(b.t, rw_input(b.t, RW_F32, RW_SHAPE(3, 7), data, sizeof data), w, RW_NONE);
+        cr_assert_eq(rw_recipe_end(b.t), RW_OK);
+        cr_expect_eq(makes_codes(b.t, w), i == 0);
+        sum[i] = rw_item(b.t, rw_sum(b.t, y, RW_ALL_AXES, false));
+        cr_assert_eq(rw_error_status(b.ctx), RW_OK, "%s", rw_error_message(b.ctx));
+        rw_tape_reset(b.t);
+    }
+    cr_expect(sum[0] == sum[1] && sum[1] == sum[2]);
+    fixture_close(&b);
+}
+
+/* ---- other tapes ---- */
+
+/*
+ * Forward of two tapes, then backward of both, in either order; a third step reads the quantized weight that they have
+ * kept. between: the weight is written while the first tape is in progress. Its backward does not read the weight, so
+ * it uses the quantized value of before.
+ */
+static uint64_t of_two_tapes(bool keep, bool reversed, bool between)
+{
+    struct recipe_world x = recipe_world_open(&way, "none", 1);
+    rw_tape *t[2] = { x.b.t, NULL };
+    rw_tensor *loss[2];
+    uint64_t digest = 0;
+    x.recipe.keep_weights = keep;
+    cr_assert_eq(rw_tape_create(&t[1], x.b.ctx), RW_OK);
+    for (int i = 0; i < 2; i++) {
+        if (i && between) cr_assert_eq(rw_init_constant(x.up, 0.3), RW_OK);
+        loss[i] = recipe_loss(&x, t[i], i);
+        cr_assert_eq(rw_forward(t[i], &loss[i], 1), RW_OK, "%s", rw_error_message(x.b.ctx));
+    }
+    for (int i = 0; i < 2; i++) recipe_backward(&x, t[i ^ (int)reversed], loss[i ^ (int)reversed]);
+    for (int i = 0; i < 2; i++) rw_tape_reset(t[i]);
+    for (int i = 0; i < 3; i++) { /* the last one reads at the latest what the one before it has kept */
+        const int n = batch(&x, t[i % 2], 2 + i);
+        if (keep) cr_expect(i < 2 || n == 0);
+        digest = digest * 31 + recipe_digest(x.b.ctx);
+    }
+    rw_tape_destroy(&t[1]);
+    recipe_world_close(&x);
+    return digest;
+}
+
+Test(quantized_weight_cache, of_tapes_that_are_under_way_at_once)
+{
+    for (int reversed = 0; reversed < 2; reversed++)
+        for (int between = 0; between < 2; between++)
+            cr_expect_eq(of_two_tapes(true, reversed, between), of_two_tapes(false, reversed, between),
+                         "%d %d", reversed, between);
+}
+
+/* An evaluation, on a tape that is reset, or destroyed. */
+Test(quantized_weight_cache, of_a_tape_that_makes_them_no_more)
+{
+    for (int goes = 0; goes < 2; goes++) {
+        struct recipe_world x = recipe_world_open(&way, "none", 1);
+        rw_tape *t = NULL;
+        for (int i = 0; i < 3; i++) {
+            if (!t) cr_assert_eq(rw_tape_create(&t, x.b.ctx), RW_OK);
+            rw_item(t, recipe_loss(&x, t, 0));
+            if (goes) rw_tape_destroy(&t);
+            rw_tape_reset(t);
+            cr_expect_eq(batch(&x, x.b.t, i), i == 0);
+        }
+        rw_tape_destroy(&t);
+        recipe_world_close(&x);
+    }
+}
+
+/* One weight, scaled in two ways alternately. */
+Test(quantized_weight_cache, of_two_recipes)
+{
+    static const rw_scaling scalings[] = { RW_SCALING_TENSOR, RW_SCALING_1X128 };
+    uint64_t digest[2];
+    for (int keep = 0; keep < 2; keep++) {
+        struct recipe_world x = recipe_world_open(&way, "full", 1);
+        x.recipe.keep_weights = keep;
+        for (int i = 0; i < 4; i++) {
+            x.recipe.scaling = scalings[i % 2];
+            cr_expect_eq(batch(&x, x.b.t, i), i < 2 || !keep);
+        }
+        digest[keep] = recipe_digest(x.b.ctx);
+        recipe_world_close(&x);
+    }
+    cr_expect_eq(digest[0], digest[1]);
+}
+
+/* The kept data that a step has read differ when its backward starts: the weight was written, and another step has
+   quantized it anew. */
+Test(quantized_weight_cache, that_change_under_a_step_are_named)
+{
+    struct recipe_world x = recipe_world_open(&way, "full", 1);
+    rw_tape *t = NULL;
+    cr_assert_eq(rw_tape_create(&t, x.b.ctx), RW_OK);
+    batch(&x, t, 0);
+    rw_tensor *const loss = recipe_loss(&x, x.b.t, 1);
+    rw_item(x.b.t, loss);
+    cr_assert_eq(rw_init_constant(x.up, 0.3), RW_OK);
+    batch(&x, t, 2);
+    cr_expect_eq(rw_backward(x.b.t, loss), RW_ERR_MODIFIED);
+    cr_expect(strstr(rw_error_message(x.b.ctx), "\"up\" changed"), "%s", rw_error_message(x.b.ctx));
+    rw_error_clear(x.b.ctx);
+    rw_tape_destroy(&t);
+    recipe_world_close(&x);
+}
+
+/* A weight that is written between recording and backward is an error whether its quantized form is kept or not (law
+   8). */
+Test(quantized_weight_cache, of_a_weight_that_was_written_since)
+{
+    for (int delays = 0; delays < 2; delays++)
+        for (int keep = 0; keep < 2; keep++) {
+            struct recipe_world x = recipe_world_open(delays ? &delayed : &way, "full", 1);
+            x.recipe.keep_weights = keep;
+            batch(&x, x.b.t, 0);
+            rw_tensor *const loss = recipe_loss(&x, x.b.t, 1);
+            cr_expect_eq(makes_codes(x.b.t, x.up), !keep);
+            cr_assert_eq(rw_init_constant(x.up, 0.3), RW_OK);
+            cr_expect_eq(rw_backward(x.b.t, loss), RW_ERR_MODIFIED, "keep %d, delayed %d", keep, delays);
+            cr_expect(strstr(rw_error_message(x.b.ctx), "\"up\" changed"), "%s", rw_error_message(x.b.ctx));
+            rw_error_clear(x.b.ctx);
+            rw_tape_reset(x.b.t);
+            batch(&x, x.b.t, 2);
+            recipe_world_close(&x);
+        }
+}
+
+/* ---- averages ---- */
+
+/* y of a linear layer whose weight is the average; *ret_made says whether the average was quantized. */
+static double through_average(struct fixture *b, const rw_weight_average *average, rw_tensor *w, bool keep,
+                              int *ret_made)
+{
+    static const float data[3 * 7] = { 1, 2, 3, 4, 5, 6, 7, 8, 9 };
+    rw_recipe recipe = way.recipe;
+    recipe.keep_weights = keep;
+    rw_tensor *const a = rw_weight_average_of(average, w);
+    cr_assert_eq(rw_recipe_begin(b->t, &recipe), RW_OK);
+    rw_tensor *const y = rw_linear(b->t, rw_input(b->t, RW_F32, RW_SHAPE(3, 7), data, sizeof data), a, RW_NONE);
+    cr_assert_eq(rw_recipe_end(b->t), RW_OK);
+    cr_assert(y, "%s", rw_error_message(b->ctx));
+    *ret_made = makes_codes(b->t, a);
+    const double sum = rw_item(b->t, rw_sum(b->t, y, RW_ALL_AXES, false));
+    cr_assert_eq(rw_error_status(b->ctx), RW_OK, "%s", rw_error_message(b->ctx));
+    rw_tape_reset(b->t);
+    return sum;
+}
+
+/* The quantized form of a destroyed average is freed, and no other average finds it. */
+Test(quantized_weight_cache, of_averages)
+{
+    struct fixture b = fixture_open(1, 1);
+    rw_memory before, after;
+    int made;
+    rw_tensor *const w = rw_param(b.ctx, "w", RW_F32, RW_SHAPE(5, 7));
+    for (int turn = 0; turn < 3; turn++) {
+        rw_weight_average *average = NULL;
+        cr_assert_eq(rw_init_normal(w, 0, 1 + turn), RW_OK);
+        cr_assert_eq(rw_memory_stats(b.ctx, &before), RW_OK);
+        cr_assert_eq(rw_weight_average_create(&average, b.ctx, 0.5), RW_OK);
+        const double sum = through_average(&b, average, w, true, &made);
+        cr_expect_eq(made, 1, "turn %d: codes of a destroyed average", turn);
+        cr_expect_eq(through_average(&b, average, w, true, &made), sum);
+        cr_expect_eq(made, 0);
+        cr_expect_eq(through_average(&b, average, w, false, &made), sum);
+        cr_assert_eq(rw_memory_stats(b.ctx, &after), RW_OK);
+        cr_expect_gt(after.parameters, before.parameters);
+        rw_weight_average_destroy(&average);
+        cr_assert_eq(rw_memory_stats(b.ctx, &after), RW_OK);
+        cr_expect_eq(after.parameters, before.parameters);
+    }
+    fixture_close(&b);
+}
+
+/* ---- what it takes, and what is refused ---- */
+
+Test(quantized_weight_cache, take_a_byte_an_element_and_their_scales)
+{
+    static const rw_scaling scalings[] = { RW_SCALING_TENSOR, RW_SCALING_1X128, RW_SCALING_MX };
+    static const size_t scales[] = { 4, 2 * 3 * 4, 130 * 9 };
+    for (int k = 0; k < 3; k++) {
+        struct fixture b = fixture_open(1, 1);
+        rw_memory before, after;
+        rw_tensor *const w = rw_param(b.ctx, "w", RW_F32, RW_SHAPE(130, 260));
+        rw_tensor *const x = rw_param(b.ctx, "x", RW_BF16, RW_SHAPE(3, 260)); /* not used as a weight here */
+        rw_memory_stats(b.ctx, &before);
+        for (int i = 0; i < 3; i++) {
+            const rw_recipe recipe = { .kind = RW_RECIPE_F8, .scaling = scalings[k], .keep_weights = true };
+            cr_assert_eq(rw_recipe_begin(b.t, &recipe), RW_OK);
+            rw_tensor *const y = rw_linear(b.t, x, w, RW_NONE);
+            cr_assert_eq(rw_recipe_end(b.t), RW_OK);
+            rw_tensor *const loss = rw_sum(b.t, y, RW_ALL_AXES, false);
+            cr_assert_eq(rw_backward(b.t, loss), RW_OK, "%s", rw_error_message(b.ctx));
+            rw_tape_reset(b.t);
+            cr_assert_eq(rw_init_normal(w, 0, 1), RW_OK);
+        }
+        rw_memory_stats(b.ctx, &after);
+        cr_expect_eq(after.parameters - before.parameters, 130 * 260 + scales[k], "scaling %d: %zu", k,
+                     after.parameters - before.parameters);
+        cr_expect_null(rw_param_get(b.ctx, 2), "they are not visible, and no file has them");
+        fixture_close(&b);
+    }
+}
+
+Test(quantized_weight_cache, are_not_for_graphs)
+{
+    struct recipe_world x = recipe_world_open(&way, "none", 1);
+    rw_graph *g = NULL;
+    for (int i = 0; i < 2; i++) { /* quantized, then read */
+        rw_tensor *const loss = recipe_loss(&x, x.b.t, 0);
+        cr_expect_eq(rw_graph_create(&g, x.b.t, loss, &(rw_graph_params){ .optimizer = x.opt }), RW_ERR_UNSUPPORTED);
+        cr_expect(strstr(rw_error_message(x.b.ctx), "\"up\""), "%s", rw_error_message(x.b.ctx));
+        cr_expect_null(g);
+        rw_error_clear(x.b.ctx);
+        recipe_backward(&x, x.b.t, loss);
+        rw_tape_reset(x.b.t);
+    }
+    recipe_world_close(&x);
+}
+
+/* A refused call undoes what it would have kept. */
+Test(quantized_weight_cache, of_a_call_that_is_refused)
+{
+    struct recipe_world x = recipe_world_open(&way, "none", 1);
+    rw_tensor *const few = rw_param(x.b.ctx, "few", RW_F32, RW_SHAPE(3));
+    for (int i = 0; i < 3; i++) {
+        const size_t nodes = rw_tape_nodes(x.b.t);
+        cr_assert_eq(rw_recipe_begin(x.b.t, &x.recipe), RW_OK);
+        rw_tensor *const h = rw_input(x.b.t, RW_BF16, RW_SHAPE(2, 35), NULL, 0);
+        cr_expect_null(rw_linear(x.b.t, h, x.up, few));
+        cr_assert_eq(rw_recipe_end(x.b.t), RW_OK);
+        rw_error_clear(x.b.ctx);
+        cr_expect_eq(rw_tape_nodes(x.b.t), nodes);
+        cr_expect_eq(batch(&x, x.b.t, i), i == 0);
+    }
+    recipe_world_close(&x);
+}
+
+/* The n-th allocation fails, for every n: the next try has the same effect as a first one. */
+Test(quantized_weight_cache, memory_that_ends_anywhere_changes_nothing)
+{
+    struct recipe_world x = recipe_world_open(&way, "full", 1);
+    size_t bytes[2];
+    unsigned char *const was = all_gradients(x.b.ctx, &bytes[0]);
+    rw_status status = RW_ERR_MEMORY;
+    int failures = 0;
+    for (uint64_t n = 1; status; n++) {
+        rw_tape_reset(x.b.t);
+        const float data[4 * 35] = { 1, 2, 3 };
+        rw_tensor *const h = rw_input(x.b.t, RW_F32, RW_SHAPE(4, 35), data, sizeof data);
+        cr_assert_eq(rw_recipe_begin(x.b.t, &x.recipe), RW_OK);
+        rw_alloc_fail_at(n);
+        rw_tensor *const y = rw_linear(x.b.t, h, x.up, x.bias);
+        cr_assert_eq(rw_recipe_end(x.b.t), RW_OK);
+        status = y ? rw_backward(x.b.t, rw_sum(x.b.t, rw_cast(x.b.t, y, RW_F32), RW_ALL_AXES, false)) : RW_ERR_MEMORY;
+        rw_alloc_fail_at(0);
+        rw_error_clear(x.b.ctx);
+        if (!status) break;
+        failures++;
+        unsigned char *const is = all_gradients(x.b.ctx, &bytes[1]);
+        cr_assert_eq(first_difference(was, is, bytes[0]), -1, "allocation %d", (int)n);
+        free(is);
+    }
+    cr_expect_gt(failures, 10);
+    free(was);
+    recipe_world_close(&x);
+}

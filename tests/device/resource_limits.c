@@ -1,0 +1,525 @@
+/*
+ * Limits of the machine: address space, threads, processes that fork. Each test runs in a child process, which has to
+ * return a status and a message, and never end by a signal or a library's exit().
+ */
+#include "support/support.h"
+
+#include "device/cpu/cpu.h"
+#include "device/cpu/onednn.h"
+#include "plan/cache.h"
+#include "record/tape.h"
+
+#include <criterion/criterion.h>
+#include <pthread.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define KIB ((size_t)1 << 10)
+#define MIB ((size_t)1 << 20)
+
+/* Exit statuses of a child. */
+enum verdict { DID = 40, REFUSED, WRONG };
+
+static size_t address_space(void)
+{
+    size_t pages = 0;
+    FILE *const f = fopen("/proc/self/statm", "r");
+    cr_assert_not_null(f);
+    cr_assert_eq(fscanf(f, "%zu", &pages), 1);
+    fclose(f);
+    return pages * (size_t)sysconf(_SC_PAGESIZE);
+}
+
+/* Runs it in a child; returns its result, or 128 + the signal that ended it. */
+static int in_a_child(enum verdict (*what)(size_t), size_t argument)
+{
+    fflush(NULL);
+    const pid_t child = fork();
+    cr_assert_geq(child, 0);
+    if (!child) _exit((int)what(argument));
+    int how;
+    cr_assert_eq(waitpid(child, &how, 0), child);
+    return WIFEXITED(how) ? WEXITSTATUS(how) : 128 + WTERMSIG(how);
+}
+
+static void limit_address_space(size_t bytes)
+{
+    setrlimit(RLIMIT_AS, &(struct rlimit){ bytes, bytes });
+}
+
+/* RW_OK, or an error with a message. */
+static enum verdict judge(rw_status status, const rw_context *ctx)
+{
+    if (status == RW_OK) return DID;
+    return status == RW_ERR_MEMORY && *rw_error_message(ctx) ? REFUSED : WRONG;
+}
+
+/* Products of several shapes, forward and backward: each needs its own primitives. */
+static rw_status products(rw_context *ctx, rw_tape *t, int64_t least)
+{
+    rw_tensor *sum = NULL;
+    for (int64_t n = least; n < least + 4; n++) {
+        const rw_dtype dtype = n % 2 ? RW_F32 : RW_BF16;
+        rw_tensor *const x = rw_require_grad(t, rw_input(t, dtype, RW_SHAPE(96 + n % 64, 64), NULL, 0));
+        rw_tensor *const w = rw_require_grad(t, rw_input(t, dtype, RW_SHAPE(64, 160 + n / 64), NULL, 0));
+        rw_tensor *const y = rw_cast(t, rw_sum(t, rw_matmul(t, x, w), RW_ALL_AXES, false), RW_F32);
+        sum = sum ? rw_add(t, sum, y) : y;
+    }
+    const rw_status status = rw_backward(t, sum);
+    return status ? status : rw_error_status(ctx);
+}
+
+/* Convolutions of several shapes, forward and backward, some with rows for which the library generates much code. */
+static rw_status convolutions(rw_context *ctx, rw_tape *t, int64_t least)
+{
+    rw_tensor *sum = NULL;
+    for (int64_t n = least; n < least + 4; n++) {
+        const rw_dtype dtype = n % 2 ? RW_F32 : RW_BF16;
+        const int64_t width = n % 4 < 2 ? 40 : 1100;
+        rw_tensor *const x = rw_require_grad(t, rw_input(t, dtype, RW_SHAPE(n / 4 + 2, 16, 12, width), NULL, 0));
+        rw_tensor *const w = rw_require_grad(t, rw_input(t, dtype, RW_SHAPE(16, 16, 3, 3), NULL, 0));
+        rw_tensor *const y = rw_conv2d(t, x, w, RW_NONE, &(rw_conv2d_params){ .stride = { 1, 1 + (int)n % 2 } });
+        rw_tensor *const s = rw_cast(t, rw_mean(t, y, RW_ALL_AXES, false), RW_F32);
+        sum = sum ? rw_add(t, sum, s) : s;
+    }
+    const rw_status status = rw_backward(t, sum);
+    return status ? status : rw_error_status(ctx);
+}
+
+typedef rw_status step_fn(rw_context *ctx, rw_tape *t, int64_t least);
+
+/* Runs a step with the address space limited, and returns a verdict on its status. */
+static enum verdict run_within(size_t limit, step_fn *step)
+{
+    rw_context *ctx = NULL;
+    rw_tape *t = NULL;
+    limit_address_space(limit);
+    rw_status status = rw_context_create(&ctx, &(rw_context_params){ .device = RW_DEVICE_CPU, .threads = 2 });
+    if (status) return status == RW_ERR_MEMORY && !ctx ? REFUSED : WRONG;
+    if ((status = rw_tape_create(&t, ctx))) return judge(status, ctx);
+    const enum verdict first = judge(step(ctx, t, 1), ctx);
+    rw_error_clear(ctx);
+    rw_tape_reset(t);
+    limit_address_space(address_space() + 512 * MIB); /* not above the hard limit: it may fail again */
+    const enum verdict second = judge(step(ctx, t, 1), ctx);
+    rw_tape_destroy(&t);
+    rw_context_destroy(&ctx);
+    return first == WRONG || second == WRONG ? WRONG : first == DID && second != DID ? WRONG : first;
+}
+
+static enum verdict products_within(size_t limit)
+{
+    return run_within(limit, products);
+}
+
+static enum verdict convolutions_within(size_t limit)
+{
+    return run_within(limit, convolutions);
+}
+
+static void end_at_many_limits(enum verdict (*within)(size_t), size_t most)
+{
+    const size_t base = address_space();
+    int did = 0, refused = 0;
+    for (size_t more = 0; more < most; more += more < 36 * MIB ? 2 * MIB : 16 * MIB) {
+        const int end = in_a_child(within, base + more);
+        cr_expect(end == DID || end == REFUSED, "with %zu MiB left: %s %d", more / MIB, end > 128 ? "signal" : "exit",
+                  end > 128 ? end - 128 : end);
+        did += end == DID;
+        refused += end == REFUSED;
+    }
+    cr_expect_gt(did, 3);
+    cr_expect_gt(refused, 5); /* the number depends on the process's mappings: ten under AddressSanitizer */
+}
+
+/* AddressSanitizer ends the process if it finds no address space for a new thread's own tables. */
+#ifdef __SANITIZE_ADDRESS__
+#define NEEDS_THREADS_WITHOUT_ADDRESS_SPACE() cr_skip_test("the sanitizer itself needs address space")
+#else
+#define NEEDS_THREADS_WITHOUT_ADDRESS_SPACE() (void)0
+#endif
+
+Test(resource_limits, address_space_that_ends_while_products_are_prepared, .timeout = 120)
+{
+    NEEDS_THREADS_WITHOUT_ADDRESS_SPACE();
+    end_at_many_limits(products_within, 200 * MIB);
+}
+
+Test(resource_limits, address_space_that_ends_while_convolutions_are_prepared, .timeout = 240)
+{
+    NEEDS_THREADS_WITHOUT_ADDRESS_SPACE();
+    end_at_many_limits(convolutions_within, 400 * MIB);
+}
+
+static size_t resident(void)
+{
+    size_t all = 0, pages = 0;
+    FILE *const f = fopen("/proc/self/statm", "r");
+    cr_assert_not_null(f);
+    cr_assert_eq(fscanf(f, "%zu %zu", &all, &pages), 2);
+    fclose(f);
+    return pages * (size_t)sysconf(_SC_PAGESIZE);
+}
+
+static size_t known_primitives(const struct fixture *b)
+{
+    return rw_onednn_count(((struct rw_cpu *)b->ctx->device_state)->onednn);
+}
+
+static void steps_of_shapes(struct fixture *b, int from, int to)
+{
+    for (int i = from; i < to; i++) {
+        cr_assert_eq(products(b->ctx, b->t, 1 + 4 * i), RW_OK, "%s", rw_error_message(b->ctx));
+        rw_tape_reset(b->t);
+    }
+}
+
+/* Twelve products per step, of up to four primitives each. oneDNN's own cache, of 1024, is full after 90 steps; so are
+   the table and the plans. */
+Test(resource_limits, shapes_without_end_take_memory_with_an_end, .timeout = 120)
+{
+    struct fixture b = fixture_open(1, 1);
+    rw_memory m;
+    steps_of_shapes(&b, 0, 150);
+    const size_t most = RW_ONEDNN_IDLE + RW_PLAN_CACHE_SIZE * 12 * 4, filled = resident(), known = known_primitives(&b);
+    cr_assert_leq(known, most);
+    cr_assert_eq(rw_memory_stats(b.ctx, &m), RW_OK);
+    cr_assert_geq(m.library, known * 65536);
+    cr_assert_leq(m.library, known * 72000);
+    steps_of_shapes(&b, 150, 400);
+    cr_assert_leq(known_primitives(&b), most);
+#ifdef __SANITIZE_ADDRESS__
+    (void)filled; /* freed memory stays in the sanitizer's quarantine */
+#else
+    cr_assert_leq(resident(), filled + 8 * MIB, "%zu KiB, then %zu KiB", filled / 1024, resident() / 1024);
+#endif
+    fixture_close(&b);
+}
+
+/* ---- memory of convolutions inside the library ---- */
+
+#define OWN (64 * (int64_t)KIB) /* memory of a plan itself */
+
+struct shape {
+    int64_t height, width, channels, filters, kh, kw, groups;
+    int stride;
+};
+
+/* The additional memory of the process after a plan of the shape, and how much of it is counted. malloc() may return
+   freed memory to the system meanwhile: then it is less. */
+static void plan_convolution(rw_context *ctx, const struct shape *s, rw_dtype dtype, int wider, int64_t *ret_took,
+                             int64_t *ret_counted)
+{
+    const int64_t before = (int64_t)resident();
+    rw_tape *t = NULL;
+    rw_prediction p;
+    cr_assert_eq(rw_tape_create(&t, ctx), RW_OK);
+    rw_tensor *const x = rw_require_grad(t, rw_randn(t, dtype, RW_SHAPE(1, s->channels, s->height, s->width + wider)));
+    rw_tensor *const w = rw_require_grad(t, rw_randn(t, dtype, RW_SHAPE(s->filters, s->channels / s->groups, s->kh,
+                                                                        s->kw)));
+    const rw_conv2d_params params = { .stride = { 1, s->stride }, .groups = (int)s->groups };
+    rw_tensor *const y = rw_mean(t, rw_conv2d(t, x, w, RW_NONE, &params), RW_ALL_AXES, false);
+    cr_assert_eq(rw_tape_plan(t, rw_cast(t, y, RW_F32), "none", &p), RW_OK, "%s", rw_error_message(ctx));
+    rw_tape_destroy(&t);
+    *ret_took += (int64_t)resident() - before;
+    *ret_counted += (int64_t)p.library_bytes;
+}
+
+/* Rows of other lengths, which are not in the library's own cache. */
+static void plan_several(const struct shape *s, rw_dtype dtype, bool plans_only)
+{
+    enum { PLANS = 6, OTHER = 20 };
+    int64_t took = 0, counted = 0;
+    rw_context *ctx = NULL;
+    const rw_context_params params = { .device = RW_DEVICE_CPU, .threads = 1, .plan_only = plans_only };
+    cr_assert_eq(rw_context_create(&ctx, &params), RW_OK);
+    plan_convolution(ctx, s, dtype, plans_only ? OTHER : 0, &took, &counted); /* includes what is created once */
+    took = counted = 0;
+    for (int n = 1; n <= PLANS; n++) plan_convolution(ctx, s, dtype, n + (plans_only ? OTHER : 0), &took, &counted);
+    cr_expect_leq(took, (plans_only ? counted / 8 : counted) + PLANS * OWN,
+                  "[%d, %d], kernel [%d, %d], type %d%s: %lld KiB, %lld counted", (int)s->height, (int)s->width,
+                  (int)s->kh, (int)s->kw, (int)dtype, plans_only ? ", planned only" : "",
+                  (long long)took / 1024, (long long)counted / 1024);
+    cr_expect_geq(counted, PLANS * 3 * OWN);
+    rw_context_destroy(&ctx);
+}
+
+/* oneDNN does not report it. The count is an upper bound, except for a plan's own memory; in a context that only plans
+   nothing is created. */
+Test(resource_limits, what_convolutions_take_in_the_library_is_counted, .timeout = 120)
+{
+#ifdef __SANITIZE_ADDRESS__
+    cr_skip_test("the sanitizer's own memory grows with it");
+#endif
+    static const struct shape shapes[] = {
+        { 14, 14, 64, 64, 3, 3, 1, 1 },    { 56, 56, 32, 32, 3, 3, 1, 2 },   { 16, 300, 16, 16, 3, 3, 1, 1 },
+        { 8, 1300, 16, 16, 3, 3, 1, 1 },   { 1, 1500, 16, 16, 1, 7, 1, 1 },  { 1, 700, 16, 16, 1, 15, 1, 1 },
+        { 1, 730, 16, 16, 1, 101, 1, 1 },  { 9, 1100, 3, 17, 7, 7, 1, 2 },   { 8, 1200, 32, 32, 3, 3, 32, 1 },
+        { 8, 1200, 32, 32, 3, 3, 4, 1 },   { 1, 30000, 16, 16, 1, 3, 1, 1 }, { 2, 30000, 16, 16, 2, 5, 2, 2 },
+        { 8, 800, 15, 17, 3, 3, 1, 2 },    { 9, 1200, 15, 17, 3, 5, 1, 3 },  { 8, 600, 512, 16, 3, 3, 1, 1 },
+    };
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+        plan_several(&shapes[i], RW_F32, false);
+        plan_several(&shapes[i], RW_BF16, false);
+        plan_several(&shapes[i], RW_F32, true);
+    }
+}
+
+static bool has_fast_code(struct rw_onednn *o, int64_t images, enum rw_onednn_conv kind)
+{
+    const struct rw_conv_signature s = { .n = images, .h = 8, .w = 8, .c = 16, .oh = 8, .ow = 8, .oc = 16, .kh = 3,
+                                         .kw = 3, .groups = 1, .stride = { 1, 1 }, .padding = { 1, 1 }, .end = { 1, 1 },
+                                         .dilation = { 1, 1 }, .kind = (int32_t)kind };
+    struct rw_conv_needs needs;
+    cr_assert_eq(rw_onednn_conv_prepare(o, &s, 1, &needs), RW_OK);
+    return needs.fast;
+}
+
+/* An image here has 2^10 elements. */
+Test(resource_limits, the_library_is_given_no_more_elements_than_an_int32_holds)
+{
+    static const enum rw_onednn_conv kinds[] = { RW_ONEDNN_FORWARD, RW_ONEDNN_BACKWARD_DATA,
+                                                 RW_ONEDNN_BACKWARD_WEIGHT };
+    struct rw_onednn *o = NULL;
+    cr_assert_eq(rw_onednn_create(true, &o), RW_OK);
+    for (int i = 0; i < 3; i++) {
+        cr_expect(has_fast_code(o, (1 << 21) - 1, kinds[i]), "%d", i);
+        cr_expect(!has_fast_code(o, 1 << 21, kinds[i]), "%d", i);
+    }
+    rw_onednn_destroy(&o);
+}
+
+/* It computes parts of a larger batch. */
+Test(resource_limits, a_batch_of_more_elements_than_an_int32_holds_is_planned_in_parts)
+{
+    rw_prediction p;
+    struct fixture b = { 0 };
+    const rw_context_params params = { .device = RW_DEVICE_CPU, .threads = 1, .plan_only = true };
+    cr_assert_eq(rw_context_create(&b.ctx, &params), RW_OK);
+    cr_assert_eq(rw_tape_create(&b.t, b.ctx), RW_OK);
+    rw_tensor *const x = rw_require_grad(b.t, rw_randn(b.t, RW_F32, RW_SHAPE((int64_t)1 << 22, 16, 8, 8)));
+    rw_tensor *const w = rw_randn(b.t, RW_F32, RW_SHAPE(16, 16, 3, 3));
+    rw_tensor *const y = rw_conv2d(b.t, x, w, RW_NONE, &(rw_conv2d_params){ .padding = { 1, 1 } });
+    cr_assert_eq(rw_tape_plan(b.t, rw_mean(b.t, y, RW_ALL_AXES, false), "none", &p), RW_OK, "%s",
+                 rw_error_message(b.ctx));
+    cr_expect_gt(p.library_bytes, 0, "computed by loops of our own");
+    fixture_close(&b);
+}
+
+/* The table forgets what no plan holds, in the order of its last use, and nothing else. */
+Test(resource_limits, a_suspended_plan_keeps_its_primitives)
+{
+    struct fixture b = fixture_open(1, 1);
+    rw_tape *waits = NULL;
+    cr_assert_eq(rw_tape_create(&waits, b.ctx), RW_OK);
+    rw_tensor *const x = rw_require_grad(waits, rw_input(waits, RW_F32, RW_SHAPE(1001, 64), NULL, 0));
+    rw_tensor *const loss = rw_sum(waits, rw_matmul(waits, x, rw_transpose(waits, x, 0, 1)), RW_ALL_AXES, false);
+    cr_assert_eq(rw_item(waits, loss), 0.0);
+    steps_of_shapes(&b, 0, 100);
+    cr_assert_eq(rw_backward(waits, loss), RW_OK, "%s", rw_error_message(b.ctx));
+    rw_tape_destroy(&waits);
+    fixture_close(&b);
+}
+
+/* ---- threads ---- */
+
+Test(resource_limits, more_threads_than_can_be_requested)
+{
+    struct fixture b = fixture_open(1, 2);
+    rw_context *none = NULL;
+    const int bad[] = { 0, -1, RW_MAX_THREADS + 1, 1000000000 };
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        cr_assert_eq(rw_context_set_threads(b.ctx, bad[i]), RW_ERR_ARGUMENT, "%d", bad[i]);
+        cr_assert(strstr(rw_error_message(b.ctx), "1024"), "%s", rw_error_message(b.ctx));
+        cr_assert_eq(rw_context_threads(b.ctx), 2);
+        rw_error_clear(b.ctx);
+        if (!bad[i]) continue;
+        cr_assert_eq(rw_context_create(&none, &(rw_context_params){ .threads = bad[i] }), RW_ERR_ARGUMENT);
+        cr_assert_null(none);
+    }
+    fixture_close(&b);
+}
+
+/* Each thread takes address space for its stack. */
+static enum verdict too_many_threads(size_t argument)
+{
+    struct fixture b = fixture_open(1, 1);
+    if (products(b.ctx, b.t, 1)) return WRONG;
+    rw_tape_reset(b.t);
+    limit_address_space(address_space() + 100 * MIB);
+    if (rw_context_set_threads(b.ctx, 200) != RW_ERR_MEMORY || rw_context_threads(b.ctx) != 1) return WRONG;
+    if (!strstr(rw_error_message(b.ctx), "200 threads")) return WRONG;
+    rw_error_clear(b.ctx);
+    if (products(b.ctx, b.t, 1)) return WRONG;
+    fixture_close(&b);
+    return REFUSED;
+}
+
+/* They were not started when the context was created: the step reports the failure, before any of it is executed. */
+static enum verdict too_many_threads_in_a_step(size_t argument)
+{
+    limit_address_space(address_space() + 200 * MIB);
+    struct fixture b = fixture_open(1, 200);
+    if (products(b.ctx, b.t, 1) != RW_ERR_MEMORY) return WRONG;
+    if (!strstr(rw_error_message(b.ctx), "200 threads")) return WRONG;
+    rw_error_clear(b.ctx);
+    rw_tape_reset(b.t);
+    if (rw_context_set_threads(b.ctx, 2) || products(b.ctx, b.t, 1)) return WRONG;
+    fixture_close(&b);
+    return REFUSED;
+}
+
+static enum verdict too_many_threads_to_fill(size_t argument)
+{
+    limit_address_space(address_space() + 100 * MIB);
+    struct fixture b = fixture_open(1, 200);
+    rw_tensor *const w = rw_param(b.ctx, "w", RW_F32, RW_SHAPE(1000, 1000));
+    const uint64_t before = rw_generator_get(b.ctx).offset;
+    if (rw_init_normal(w, 0, 1) != RW_ERR_MEMORY || rw_generator_get(b.ctx).offset != before) return WRONG;
+    return strstr(rw_error_message(b.ctx), "200 threads") ? REFUSED : WRONG;
+}
+
+/* There is space for the stacks of the planning threads, but not for the arenas that the C library's allocator reserves
+   for each: it works without them. */
+static enum verdict many_threads_to_plan(size_t argument)
+{
+    struct fixture b = fixture_open(1, 200);
+    rw_prediction said;
+    rw_tensor *x = rw_param(b.ctx, "p", RW_F32, RW_SHAPE(1000));
+    for (int i = 0; i < 60; i++) x = rw_tanh(b.t, rw_mul(b.t, x, x));
+    x = rw_mean(b.t, x, RW_ALL_AXES, false);
+    limit_address_space(address_space() + 60 * MIB);
+    if (rw_tape_plan(b.t, x, "budget:70%", &said)) return WRONG;
+    fixture_close(&b);
+    return DID;
+}
+
+Test(resource_limits, threads_that_cannot_be_started)
+{
+    NEEDS_THREADS_WITHOUT_ADDRESS_SPACE();
+    cr_expect_eq(in_a_child(many_threads_to_plan, 0), DID);
+    cr_expect_eq(in_a_child(too_many_threads, 0), REFUSED);
+    cr_expect_eq(in_a_child(too_many_threads_in_a_step, 0), REFUSED);
+    cr_expect_eq(in_a_child(too_many_threads_to_fill, 0), REFUSED);
+}
+
+/* ---- fork ---- */
+
+struct forked {
+    struct fixture b;
+    struct net n;
+    size_t bytes;
+    unsigned char *expected;
+};
+
+static unsigned char *gradients_of_a_step(struct forked *f)
+{
+    rw_zero_grad(f->b.ctx);
+    rw_tape_reset(f->b.t);
+    rw_generator_set(f->b.ctx, (rw_generator_state){ 3, 0 });
+    if (rw_backward(f->b.t, net_loss(&f->n, f->b.t, 250, 0))) return NULL;
+    return all_gradients(f->b.ctx, &f->bytes);
+}
+
+static enum verdict the_same_bytes(struct forked *f)
+{
+    unsigned char *const got = gradients_of_a_step(f);
+    return got && first_difference(got, f->expected, f->bytes) < 0 ? DID : WRONG;
+}
+
+static void *in_a_thread(void *argument)
+{
+    struct forked *const f = argument;
+    if (rw_context_set_threads(f->b.ctx, 2)) return f;
+    return the_same_bytes(f) == DID ? NULL : f;
+}
+
+/* After threads have run: the child has none of them. Tested in its own thread, and in one that it starts. */
+static enum verdict step_after_fork(size_t argument)
+{
+    struct forked f = { .b = fixture_open(3, 3) };
+    net_init(&f.n, f.b.ctx, 2, 128, RW_F32, 1);
+    ckpt_set_policy(f.b.t, "full");
+    f.expected = gradients_of_a_step(&f);
+    if (!f.expected) return WRONG;
+    const pid_t child = fork();
+    if (!child) {
+        pthread_t thread;
+        void *failed = &thread;
+        alarm(120); /* a hang ends by a signal */
+        if (the_same_bytes(&f) != DID) _exit(WRONG);
+        ckpt_set_policy(f.b.t, "budget:80%"); /* planned in the child */
+        if (rw_context_set_threads(f.b.ctx, 4) || the_same_bytes(&f) != DID) _exit(WRONG);
+        if (pthread_create(&thread, NULL, in_a_thread, &f) || pthread_join(thread, &failed)) _exit(WRONG);
+        if (rw_init_normal(rw_param(f.b.ctx, "filled", RW_F32, RW_SHAPE(500, 500)), 0, 1)) _exit(WRONG);
+        _exit(failed ? WRONG : DID);
+    }
+    int how;
+    if (waitpid(child, &how, 0) != child || !WIFEXITED(how)) return WRONG;
+    return WEXITSTATUS(how) == DID ? the_same_bytes(&f) : WRONG;
+}
+
+Test(resource_limits, a_child_of_fork_computes_the_same_bytes, .timeout = 120)
+{
+    cr_expect_eq(in_a_child(step_after_fork, 0), DID);
+}
+
+/* Whether huge pages were requested from the kernel for p: "hg" among the flags of its mapping. */
+static bool on_huge_pages(const void *p)
+{
+    char line[512];
+    unsigned long from = 0, to = 0, a, b;
+    bool found = false;
+    FILE *const f = fopen("/proc/self/smaps", "r");
+    cr_assert_not_null(f);
+    while (!found && fgets(line, sizeof line, f)) {
+        if (sscanf(line, "%lx-%lx ", &a, &b) == 2) from = a, to = b;
+        if (strncmp(line, "VmFlags:", 8) || (unsigned long)p < from || (unsigned long)p >= to) continue;
+        fclose(f);
+        return strstr(line, " hg ");
+    }
+    fclose(f);
+    cr_assert_fail("no mapping holds %p", p);
+    return false;
+}
+
+/* Whole huge pages inside a block, if the system has them, but not those that contain its ends. */
+Test(resource_limits, large_blocks_are_on_huge_pages)
+{
+    if (access("/sys/kernel/mm/transparent_hugepage/enabled", R_OK)) cr_skip_test("no huge pages on request here");
+    const struct rw_device_fns *const cpu = &rw_device_cpu;
+    void *state = NULL;
+    char why[256];
+    cr_assert_eq(cpu->open(&state, &(rw_context_params){ .threads = 1 }, why, sizeof why), RW_OK);
+    char *const large = cpu->alloc(state, 16 * MIB), *const small = cpu->alloc(state, MIB);
+    cr_assert(large && small);
+    cr_expect(on_huge_pages(large + 8 * MIB));
+    cr_expect_not(on_huge_pages(small));
+    cr_expect_not(on_huge_pages(large + 16 * MIB - 1) && (uintptr_t)(large + 16 * MIB) % (2 * MIB));
+    cpu->free(state, large);
+    cpu->free(state, small);
+    cpu->close(state);
+}
+
+/* So that a step of a model too large for the machine can be planned there. */
+Test(resource_limits, parameters_take_memory_when_they_are_written)
+{
+#if defined __SANITIZE_ADDRESS__ || defined __SANITIZE_THREAD__
+    cr_skip_test("sanitizers touch what they watch");
+#else
+    struct fixture b = fixture_open(1, 1);
+    const size_t before = resident();
+    rw_prediction p;
+    rw_tensor *const w = rw_param(b.ctx, "w", RW_F32, RW_SHAPE((int64_t)(128 * MIB / sizeof(float))));
+    rw_tensor *const loss = rw_sum(b.t, rw_mul(b.t, w, w), RW_ALL_AXES, false);
+    cr_assert_eq(rw_tape_plan(b.t, loss, "full", &p), RW_OK, "%s", rw_error_message(b.ctx));
+    cr_expect_lt(resident(), before + 16 * MIB);
+    cr_assert_eq(rw_init_constant(w, 1), RW_OK);
+    cr_expect_geq(resident(), before + 128 * MIB);
+    fixture_close(&b);
+#endif
+}

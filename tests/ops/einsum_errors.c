@@ -1,0 +1,94 @@
+/* Error messages of einsum for invalid equations: the column of the mistake. Values: accuracy.c and golden.c. */
+#include "support/support.h"
+
+#include <criterion/criterion.h>
+#include <string.h>
+
+Test(einsum_errors, a_message_points_at_the_place)
+{
+    static const struct {
+        const char *equation;
+        int column;
+        const char *text;
+    } wrong[] = {
+        { "ij,jk->il", 9, "got 'l'" },
+        { "ij,jj->i", 5, "expected extent 3 for 'j', as before, got 4" },
+        { "ij, j?->i", 6, "expected a letter, got '?'" },
+        { "ij,jk,k->i", 7, "got more" },
+        { "ij->i", 3, "got 1" },
+        { "ij,jk-i", 6, "got '-' alone" },
+        { "ij,jk->i,k", 9, "got more" },
+        { "i..,jk->i", 2, "another number of dots" },
+        { "ij,ik->jk", 4, "extent 2 for 'i', as before, got 3" },
+        { "ij,ijk->k", 4, "expected 2 letters, the rank of x[1], got 3" },
+        { "ij,jk->kk", 9, "got 'k' twice" },
+        { "ab,cdefghijk->a", 12, "at most 8 axes" },
+        { "...i...,jk->i", 5, "got a second" },
+        { "i...jk,jk->i", 1, "expected 2 letters, the rank of x[0], got 3" },
+        { "ij,jk->...i...", 12, "got a second" },
+        { "...a,...b->ab", 6, "2 for axis -1 of an ellipsis, as before, got 3" },
+        { "ij,jk->i..", 9, "another number of dots" },
+        { "ij , j k - > i", 10, "got '-' alone" },
+    };
+    struct fixture b = fixture_open(1, 1);
+    rw_tensor *const x[] = { rw_input(b.t, RW_F32, RW_SHAPE(2, 3), NULL, 0),
+                             rw_input(b.t, RW_F32, RW_SHAPE(3, 4), NULL, 0) };
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        char column[32];
+        cr_assert_null(rw_einsum(b.t, wrong[i].equation, x, 2), "%s", wrong[i].equation);
+        const char *const message = rw_error_message(b.ctx);
+        snprintf(column, sizeof column, "column %d: ", wrong[i].column);
+        cr_expect(strstr(message, column) && strstr(message, wrong[i].text) && strstr(message, wrong[i].equation),
+                  "%s", message);
+        rw_error_clear(b.ctx);
+    }
+    fixture_close(&b);
+}
+
+/* For an operand with a diagonal, and one without. */
+Test(einsum_errors, a_product_of_too_many_axes_is_of_the_operand_that_makes_it)
+{
+    static const char *const equations[] = { "abcdefgh,iij,hi->abcdefgj", "abcdefgh,ij,hi->abcdefgj" };
+    struct fixture b = fixture_open(1, 1);
+    rw_tensor *x[] = { rw_ones(b.t, RW_F32, RW_SHAPE(2, 2, 2, 2, 2, 2, 2, 2)), rw_ones(b.t, RW_F32, RW_SHAPE(2, 2, 2)),
+                       rw_ones(b.t, RW_F32, RW_SHAPE(2, 2)) };
+    for (int i = 0; i < 2; i++) {
+        cr_expect_null(rw_einsum(b.t, equations[i], x, 3), "%s", equations[i]);
+        cr_expect(strstr(rw_error_message(b.ctx), "column 10: expected a product of at most 8 axes, got 10"),
+                  "%s", rw_error_message(b.ctx));
+        rw_error_clear(b.ctx);
+        x[1] = x[2];
+    }
+    fixture_close(&b);
+}
+
+/* An extent of 1 broadcasts between operands, not within one. */
+Test(einsum_errors, a_diagonal_is_of_a_square)
+{
+    struct fixture b = fixture_open(1, 1);
+    for (int transposed = 0; transposed < 2; transposed++) {
+        rw_tensor *const x = rw_input(b.t, RW_F32, transposed ? RW_SHAPE(1, 3) : RW_SHAPE(3, 1), NULL, 0);
+        cr_expect_null(rw_einsum(b.t, "ii->i", &x, 1));
+        cr_expect_eq(rw_error_status(b.ctx), RW_ERR_SHAPE, "%s", rw_error_message(b.ctx));
+        rw_error_clear(b.ctx);
+    }
+    fixture_close(&b);
+}
+
+/* Products if there is a sum, one multiplication if there is none, and views without a kernel. */
+Test(einsum_errors, records_no_more_than_it_needs)
+{
+    struct fixture b = fixture_open(1, 1);
+    rw_tensor *const x = rw_input(b.t, RW_F32, RW_SHAPE(2, 3, 4), NULL, 0), *const y = rw_input(b.t, RW_F32,
+                                                                                            RW_SHAPE(2, 4, 5), NULL, 0);
+    rw_tensor *const pair[] = { x, y }, *const same[] = { x, x };
+    cr_expect(rw_tensor_base(rw_einsum(b.t, "bij->jbi", &x, 1)) == x);
+    rw_tensor *const product = rw_einsum(b.t, "bij,bjk->bik", pair, 2);
+    cr_expect(product && rw_tensor_base(product) == product, "a product that needs no reshape is the result");
+    rw_tensor *const each = rw_einsum(b.t, "bij,bij->bij", same, 2);
+    cr_expect(each && rw_tensor_base(each) == each);
+    rw_tensor *const square = rw_input(b.t, RW_F32, RW_SHAPE(3, 3), NULL, 0);
+    rw_tensor *const across = rw_einsum(b.t, "ii->i", &square, 1);
+    cr_expect(across && rw_tensor_base(across) == square, "a diagonal of a dense matrix is a view");
+    fixture_close(&b);
+}

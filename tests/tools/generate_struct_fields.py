@@ -1,0 +1,100 @@
+#!/usr/bin/env python3
+"""Writes a C header with one row for each field of the named structs, generated from their definitions.
+
+    generate_struct_fields.py OUTPUT NAME=HEADER...
+                     NAME: a tag ("rw_node"), or with "typedef:" a type ("typedef:rw_layout")
+
+A row has the struct, the field, and a function that changes the field of an object: a number by one bit, a boolean to
+its opposite, a text to another one, an array in its first element. It is NULL for a field that cannot be changed alone:
+another struct, a pointer to anything else.
+"""
+import re
+import sys
+
+NUMBERS = re.compile(r'^(const )?(u?int\d+_t|size_t|int|unsigned|unsigned char|char|double|bool|enum \w+|rw_dtype|'
+                     r'rw_device)$')
+
+
+def without_comments(text):
+    return re.sub(r'/\*.*?\*/|//[^\n]*|^#[^\n]*', '', text, flags=re.S | re.M)
+
+
+def body_of(text, name):
+    typedef = name.startswith('typedef:')
+    bare = name.removeprefix('typedef:')
+    start = re.search(r'(typedef )?struct %s \{' % bare, text)
+    if not start:
+        sys.exit(f'generate_struct_fields.py: struct {bare} is not defined in its header')
+    depth, at = 1, start.end()
+    while depth:
+        depth += {'{': 1, '}': -1}.get(text[at], 0)
+        at += 1
+    return ('' if typedef else 'struct ') + bare, bare, text[start.end():at - 1]
+
+
+def declarations(body):
+    """Splits at semicolons outside braces; the members of an anonymous union are members."""
+    depth, at = 0, 0
+    for i, c in enumerate(body):
+        depth += {'{': 1, '}': -1}.get(c, 0)
+        if c != ';' or depth:
+            continue
+        text = ' '.join(body[at:i].split())
+        at = i + 1
+        anonymous = re.fullmatch(r'union \{(.*)\}', text)
+        if anonymous:
+            yield from declarations(anonymous[1])
+        elif text:
+            yield text
+
+
+def fields(body):
+    for text in declarations(body):
+        text = re.sub(r'\{.*\}', '', text)  # a struct that is defined in place
+        called = re.search(r'\(\*(\w+)\)\(', text)
+        if called:
+            yield called[1], 'pointer', ''
+            continue
+        first, *others = text.split(',')
+        base, star, name, rest = re.fullmatch(r'(.*?)([ *]+)(\w+)((?:\[[^]]*\])*)(?: : \d+)?', first.strip()).groups()
+        yield name, base + ' ' + star.replace(' ', ''), rest
+        for other in others:
+            star, name, rest = re.fullmatch(r'(\**)(\w+)((?:\[[^]]*\])*)(?: : \d+)?', other.strip()).groups()
+            yield name, base + ' ' + star, rest
+
+
+def change(kind, name, array):
+    kind = kind.strip()
+    if array.count('['):
+        name += '[0]' * array.count('[')
+    if kind in ('char *', 'const char *'):
+        return f'x->{name} = (char *)(uintptr_t)"another"'
+    if kind == 'char **':
+        return f'x->{name} = another_list'
+    if not NUMBERS.match(kind):
+        return None
+    return f'x->{name} = !x->{name}' if kind == 'bool' else \
+        f'x->{name} += 1' if kind == 'double' else f'x->{name} ^= 1'
+
+
+def main():
+    rows, functions = [], []
+    for argument in sys.argv[2:]:
+        name, header = argument.split('=')
+        with open(header) as f:
+            kind, bare, body = body_of(without_comments(f.read()), name)
+        for field, type_of, array in fields(body):
+            text = change(type_of, field, array)
+            function = f'change_{bare}_{field}'
+            if text:
+                functions.append(f'static void {function}(void *object)\n{{\n    {kind} *const x = object;\n'
+                                 f'    {text};\n}}\n')
+            rows.append(f'    {{ "{bare}", "{field}", {function if text else "NULL"} }},')
+    with open(sys.argv[1], 'w') as f:
+        f.write('static char *another_list[8] = { "another", "another", "another", "another", "another", "another", '
+                '"another", "another" };\n\n')
+        f.write('\n'.join(functions))
+        f.write('\nstatic const struct field fields[] = {\n' + '\n'.join(rows) + '\n};\n')
+
+
+main()

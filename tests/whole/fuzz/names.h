@@ -1,9 +1,0 @@
-/* Names of regions and tagged values of random programs, which policies choose from. */
-#ifndef FUZZ_NAMES_H
-#define FUZZ_NAMES_H
-
-#define FZ_NAMES 3
-extern const char *const fz_region_names[FZ_NAMES];
-extern const char *const fz_tag_names[FZ_NAMES];
-
-#endif
