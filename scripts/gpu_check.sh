@@ -393,7 +393,8 @@ peers() {
     fi
     # shellcheck disable=SC2086 # words
     limited 25 "$python" "$rewind_root/bench/peers/pytorch_gpu_train_step.py" --preset "$preset" --batch "$batch" \
-        --seq "$seq" --steps 10 --mode eager ${REWIND_GPU_PEERS:-} none full >"$out/pytorch.json" || echo "peers: exit status $?"
+        --seq "$seq" --steps 10 --mode eager ${REWIND_GPU_PEERS:-} none full >"$out/pytorch.json" ||
+        echo "peers: exit status $?"
     limited 15 "$python" "$rewind_root/bench/peers/pytorch_gpu_resnet_moe.py" --side "$side" \
         >"$out/pytorch-layers.json" ||
         echo "peers, layers: exit status $?"

@@ -145,9 +145,10 @@ RW_API void rw_optimizer_destroy(rw_optimizer **opt);
  * copy and its count of steps do not change, whatever its weight decay and its gradient, including NaN and infinity.
  * PyTorch also leaves the parameter unchanged, but updates the moments and counts a step. So a schedule whose first
  * rate is zero effectively starts with its second step; rw_lr_schedule_rate() returns no zero during a warm-up.
- * @return RW_OK; RW_ERR_MODIFIED for a gradient that a failed backward left incomplete; RW_ERR_MEMORY; RW_ERR_ARGUMENT
- *         for a parameter with a gradient that no optimizer of the context holds, because it was created later, unless
- *         rw_optimizer_exclude() excluded it; or the context's sticky error. On failure nothing has changed.
+ * @return RW_OK; RW_ERR_MODIFIED for a gradient that a failed backward left incomplete, and for gradients of
+ *         rw_scaler_backward() before rw_scaler_unscale(); RW_ERR_MEMORY; RW_ERR_ARGUMENT for a parameter with a
+ *         gradient that no optimizer of the context holds, because it was created later, unless rw_optimizer_exclude()
+ *         excluded it; or the context's sticky error. On failure nothing has changed.
  */
 RW_API rw_status rw_optimizer_step(rw_optimizer *opt);
 

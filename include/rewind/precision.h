@@ -33,7 +33,8 @@
  *
  * The scale of gradients is a property of the gradients, not of the scaler. rw_zero_grad(), rw_graph_launch() and
  * rw_checkpoint_load() reset it, so the program may abandon a step at any point. Until then calls refuse to add to
- * unscaled gradients, to unscale twice, and to divide by another scale than backward used. Gradients that rw_backward()
+ * unscaled gradients, to unscale twice, and to divide by another scale than backward used. rw_clip_grad_norm() and
+ * rw_optimizer_step() refuse gradients that rw_scaler_backward() has scaled. Gradients that rw_backward()
  * adds before rw_scaler_unscale() are divided, too: multiply such a loss by the scale, the first number of the scaler's
  * buffer. Data that rw_write() stores in a gradient, or the caller at its address, counts as scaled before
  * rw_scaler_unscale() and as unscaled after it.
@@ -76,7 +77,7 @@ typedef struct {
         trained). Ops that are recorded after a rw_tape_reset() read them, until the weight or its delayed scale is
         written. So they are quantized once per optimizer step and not once per micro-batch, with the same bytes. It
         takes 1 byte per element plus the scales (rw_memory.parameters), and as many activation bytes in the step that
-        quantizes. Not in graphs. */
+        quantizes. rw_graph_create() refuses it; ops recorded after it on the same tape keep nothing. */
     bool keep_weights;
 } rw_recipe;
 
@@ -201,7 +202,8 @@ RW_API rw_status rw_scaler_get(rw_scaler *s, rw_scaler_state *ret_state);
  *
  * A scale is an operand of a recorded op, and its amax is a result. So a replay computes with the scale that forward
  * used and has no side effect; if the scale has changed since, backward is an error that names it. When backward ends,
- * it records the amaxes of everything that its loss depends on, once. ckpt_verify() records none.
+ * it records the amaxes of everything that its loss depends on, once, and of nothing else that the step computes.
+ * ckpt_verify() records none.
  */
 typedef enum rw_delayed_scaling_rule {
     RW_DELAYED_MAX,        ///< use the largest amax of the history

@@ -147,8 +147,9 @@ RW_API void rw_zero_grad(rw_context *ctx);
  * no gradient and returns the norm only.
  * @param ret_norm receives the norm before scaling; may be NULL; untouched on failure.
  * @return RW_OK; RW_ERR_ARGUMENT for a max_norm that is not above zero and for more than 32,764 parameters;
- *         RW_ERR_MODIFIED for a gradient that a failed backward left incomplete; RW_ERR_MEMORY; or the context's sticky
- *         error. On failure nothing has changed.
+ *         RW_ERR_MODIFIED for a gradient that a failed backward left incomplete, and for gradients of
+ *         rw_scaler_backward() before rw_scaler_unscale(); RW_ERR_MEMORY; or the context's sticky error. On failure
+ *         nothing has changed.
  */
 RW_API rw_status rw_clip_grad_norm(rw_context *ctx, double max_norm, double *ret_norm);
 

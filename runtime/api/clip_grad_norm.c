@@ -327,6 +327,7 @@ static rw_status clip_by(const char *name, rw_context *ctx, double max_norm, boo
         return rw_fail(ctx, RW_ERR_ARGUMENT, "%s(max_norm): expected a number above 0, got %g", name, max_norm);
     rw_status status = rw_check_runs(ctx, name);
     if (!status) status = rw_gradients_check(ctx, name);
+    if (!status) status = rw_gradients_check_unscaled(ctx, name);
     if (!status && !ctx->clipping) status = make(ctx);
     if (!status) status = plan(ctx, refuses);
     if (status) return status;

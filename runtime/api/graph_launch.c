@@ -392,13 +392,32 @@ static rw_status queue_launch(rw_graph *g)
     return status ? rw_fail(ctx, status, "rw_graph_launch: the device failed") : RW_OK;
 }
 
-/* Gradients that are consumed inside the step count as written while the update's numbers are computed. */
+/* Adds to the versions of the parameters and buffers that commits of the program write when the step ends. */
+static void add_commits(const rw_graph *g, uint32_t added)
+{
+    const rw_plan *const p = g->run->plan;
+    for (size_t i = p->n_actions; i-- > 0 && p->actions[i].kind == RW_ACTION_COMMIT;) {
+        const struct rw_action *const a = &p->actions[i];
+        if (a->node >= p->mark_nodes) continue;
+        const struct rw_node *const node = &g->t->nodes[a->node];
+        for (uint32_t k = 0; k < node->n_outputs; k++) {
+            const uint32_t word = p->words[a->word + node->n_inputs + k];
+            if (rw_word_is(p, word, RW_SOURCE_PARAM))
+                g->t->ctx->by_id[p->sources[rw_word_source(word)].index]->version += added;
+        }
+    }
+}
+
+/* Gradients that are consumed inside the step, and what its commits write, count as written while the update's numbers
+   are computed: the update follows them. */
 static rw_status prepare_update(rw_graph *g)
 {
     rw_context *const ctx = g->t->ctx;
     const rw_plan *const p = g->run->plan;
     for (size_t i = 0; i < p->n_used_up; i++) rw_gradient_written(&ctx->by_id[p->used_up[i]]->gradient);
+    add_commits(g, 1);
     const rw_status status = rw_optimizer_prepare(g->optimizer, g->sums);
+    add_commits(g, -1u);
     for (size_t i = 0; i < p->n_used_up; i++) rw_gradient_used_up(&ctx->by_id[p->used_up[i]]->gradient);
     return status;
 }
@@ -440,7 +459,7 @@ static rw_status queue_run(rw_graph *g)
     return RW_OK;
 }
 
-/* Counts the launch in everything that takes part in it, after it is queued. */
+/* Counts the launch in everything that takes part in it, after its commits were counted: the update follows them. */
 static void count_launch(rw_graph *g)
 {
     if (g->optimizer) rw_optimizer_launched(g->optimizer, true);
@@ -529,8 +548,8 @@ static rw_status launch(rw_graph *g)
         t->draws = before;
         return status;
     }
-    count_launch(g);
     status = rw_run_settle(g->run);
+    count_launch(g);
     return !status && rw_run_is_watched_each_time(g->run) ? rw_runs_wait(t->ctx) : status;
 }
 

@@ -588,6 +588,7 @@ rw_status rw_optimizer_step(rw_optimizer *opt)
     const rw_status runs = rw_check_runs(ctx, "rw_optimizer_step");
     if (runs) return runs;
     rw_status status = rw_gradients_check(ctx, "rw_optimizer_step");
+    if (!status) status = rw_gradients_check_unscaled(ctx, "rw_optimizer_step");
     if (!status) status = rw_optimizer_coverage_check(ctx, "rw_optimizer_step");
     const bool stale = rw_update_is_stale(&opt->update) || opt->update_follows != rw_optimizer_follows(opt) ||
                        opt->update_sums != rw_optimizer_is_watched(opt);

@@ -9,27 +9,38 @@ static uint32_t producer_of(const rw_tape *t, uint32_t value)
     return rw_tape_value(t, rw_tape_base(t, value))->producer;
 }
 
-static void spread(const rw_tape *t, bool *needed)
+/* By node and by leaf: a loss or gradient depends on it. */
+struct needed {
+    bool *nodes, *leaves;
+};
+
+static void spread(const rw_tape *t, const struct needed *needed)
 {
     for (size_t n = t->n_nodes; n-- > 0;) {
         const struct rw_node *const node = &t->nodes[n];
-        for (uint32_t i = 0; needed[n] && i < node->n_inputs; i++) {
-            const uint32_t producer = producer_of(t, t->operands[node->first_input + i]);
-            if (producer != RW_NONE_ID) needed[producer] = true;
+        for (uint32_t i = 0; needed->nodes[n] && i < node->n_inputs; i++) {
+            const struct rw_tensor *const x = rw_tape_value(t, rw_tape_base(t, t->operands[node->first_input + i]));
+            if (x->leaf != RW_NONE_ID) needed->leaves[x->leaf] = true;
+            else needed->nodes[x->producer] = true;
         }
     }
 }
 
+static bool is_needed(const rw_tape *t, const struct needed *needed, const struct rw_tape_amax *a)
+{
+    return a->codes == RW_NONE_ID ? needed->nodes[producer_of(t, a->value)] : needed->leaves[a->codes];
+}
+
 /* Collects the amaxes among the first n of the tape that belong to one buffer, into rows and, preceded by the
    buffer, into in. */
-static rw_status record(rw_tape *t, uint32_t buffer, bool counts, size_t n_amaxes, const bool *needed, rw_tensor **in,
-                        uint32_t *rows)
+static rw_status record(rw_tape *t, uint32_t buffer, bool counts, size_t n_amaxes, const struct needed *needed,
+                        rw_tensor **in, uint32_t *rows)
 {
     const rw_op_def *const op = counts ? &rw_op_note_counts : &rw_op_note_amax;
     int n = 0;
     for (size_t i = 0; i < n_amaxes; i++) {
         const struct rw_tape_amax *const a = &t->amaxes[i];
-        if (a->buffer != buffer || !needed[producer_of(t, a->value)]) continue;
+        if (a->buffer != buffer || !is_needed(t, needed, a)) continue;
         in[n] = rw_tape_value(t, a->value);
         rows[n++] = a->row;
     }
@@ -45,18 +56,21 @@ static bool is_first_of_its_buffer(const rw_tape *t, size_t i)
     return true;
 }
 
-rw_status rw_amaxes_record(rw_tape *t, bool *needed)
+rw_status rw_amaxes_record(rw_tape *t, bool *nodes)
 {
     const size_t n = t->n_amaxes;
+    const struct needed needed = { nodes, rw_calloc(t->n_leaves, sizeof *needed.leaves) };
     rw_tensor **const in = rw_malloc((n + 1) * sizeof *in);
     uint32_t *const rows = rw_malloc(n * sizeof *rows);
-    rw_status status = in && rows ? RW_OK : rw_fail(t->ctx, RW_ERR_MEMORY, "planning: out of memory");
-    spread(t, needed);
+    const bool reserved = needed.leaves && in && rows;
+    rw_status status = reserved ? RW_OK : rw_fail(t->ctx, RW_ERR_MEMORY, "planning: out of memory");
+    if (!status) spread(t, &needed);
     t->origin = rw_origin_of(t, RW_NONE_ID);
     for (size_t i = 0; !status && i < n; i++)
         if (is_first_of_its_buffer(t, i))
-            status = record(t, t->amaxes[i].buffer, t->amaxes[i].counts, n, needed, in, rows);
+            status = record(t, t->amaxes[i].buffer, t->amaxes[i].counts, n, &needed, in, rows);
     t->origin = (struct rw_origin){ 0 };
+    rw_free(needed.leaves);
     rw_free(in);
     rw_free(rows);
     return status;

@@ -415,7 +415,8 @@ static void mark_producer(const struct rw_outputs *s, bool *needed, uint32_t val
     if (producer != RW_NONE_ID) needed[producer] = true;
 }
 
-/* Records the amaxes that the step's losses and gradients depend on. */
+/* Records the amaxes that the step's losses and gradients depend on. What an effect or a later read needs does not
+   count: it may already be computed, or be computed after this step, and neither may change what is recorded. */
 static rw_status note_amaxes(struct rw_outputs *s)
 {
     const size_t n_effects = s->t->n_effects;
@@ -424,7 +425,7 @@ static rw_status note_amaxes(struct rw_outputs *s)
     if (!needed) return no_memory(s);
     for (size_t i = 0; i < s->request->n_values; i++) mark_producer(s, needed, s->request->values[i]);
     for (size_t i = 0; i < s->n; i++)
-        if (!s->target[i].only_if_needed) mark_producer(s, needed, s->target[i].value);
+        if (s->target[i].of != RW_NONE_ID) mark_producer(s, needed, s->target[i].value);
     for (size_t i = 0; i < s->n_used_up; i++) mark_producer(s, needed, s->used_up[i].value);
     const rw_status status = rw_amaxes_record(s->t, needed);
     rw_free(needed);

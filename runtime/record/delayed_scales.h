@@ -23,6 +23,11 @@ static inline const struct rw_delayed_rows *rw_delayed_rows(const rw_delayed_sca
     return (const struct rw_delayed_rows *)(const void *)d;
 }
 
+/* The same as rw_delayed_note() for a weight whose FP8 data and amax are leaves (fp8_weight_cache.h). The weight has
+   rows. */
+rw_status rw_delayed_note_kept(rw_tape *t, const struct rw_delayed_rows *d, const rw_tensor *weight,
+                               const rw_tensor *codes, const rw_tensor *amax);
+
 /* RW_NONE_ID if it has none. */
 static inline uint32_t rw_delayed_row_of(const struct rw_delayed_rows *d, uint64_t serial)
 {

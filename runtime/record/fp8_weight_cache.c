@@ -21,27 +21,43 @@ static bool is_of_now(const struct rw_kept_codes *e, const struct rw_kept_key *k
     return e->weight_version == key->weight->version && e->given_version == key->given_version;
 }
 
+/* The number of states that it has. */
+static int states_of(const struct rw_kept_codes *e)
+{
+    return e->state[RW_KEPT_AMAX] ? RW_KEPT_STATES : RW_KEPT_AMAX;
+}
+
 static bool is_written(const struct rw_kept_codes *e)
 {
-    return e->codes->version == e->codes_version + 1 && e->scale->version == e->scale_version + 1;
+    for (int i = 0; i < states_of(e); i++)
+        if (e->state[i]->version != e->version[i] + 1) return false;
+    return true;
 }
 
 /* A tape has one leaf per state and step, with the contents of that time. */
-static bool may_be_read(const rw_tape *t, const struct rw_param *state)
+static bool may_be_read(const rw_tape *t, const struct rw_kept_codes *e)
 {
-    const struct rw_leaf *const leaf = rw_tape_leaf_of(t, state);
-    return !leaf || leaf->version == state->version;
+    for (int i = 0; i < states_of(e); i++) {
+        const struct rw_leaf *const leaf = rw_tape_leaf_of(t, e->state[i]);
+        if (leaf && leaf->version != e->state[i]->version) return false;
+    }
+    return true;
 }
 
-bool rw_kept_codes_find(rw_site at, rw_tape *t, const struct rw_kept_key *key, uint32_t weight, rw_tensor **ret_codes,
-                        rw_tensor **ret_scale)
+bool rw_kept_codes_find(rw_site at, rw_tape *t, const struct rw_kept_key *key, uint32_t weight,
+                        struct rw_kept_values *ret)
 {
     const struct rw_kept_codes *const e = entry_of(key);
-    if (!e || !is_of_now(e, key) || !is_written(e) || !may_be_read(t, e->codes) || !may_be_read(t, e->scale))
-        return false;
-    *ret_codes = rw_operand_at(at, t, &e->codes->tensor, t->composite);
-    *ret_scale = *ret_codes ? rw_operand_at(at, t, &e->scale->tensor, t->composite) : NULL;
-    if (*ret_scale) t->leaves[(*ret_codes)->leaf].weight = 1 + weight;
+    if (!e || !is_of_now(e, key) || !is_written(e) || !may_be_read(t, e)) return false;
+    const bool noted = e->state[RW_KEPT_AMAX] && rw_tape_leaf_of(t, e->state[RW_KEPT_AMAX]);
+    *ret = (struct rw_kept_values){ { NULL } };
+    for (int i = 0; i < (noted ? RW_KEPT_AMAX : states_of(e)); i++) {
+        ret->value[i] = rw_operand_at(at, t, &e->state[i]->tensor, t->composite);
+        if (ret->value[i]) continue;
+        *ret = (struct rw_kept_values){ { NULL } };
+        return true;
+    }
+    t->leaves[ret->value[RW_KEPT_CODES]->leaf].weight = 1 + weight;
     return true;
 }
 
@@ -52,22 +68,31 @@ static struct rw_param *state_like(rw_context *ctx, const rw_tensor *x, const st
     return p;
 }
 
-static struct rw_kept_codes *make(const struct rw_kept_key *key, const rw_tensor *codes, const rw_tensor *scale)
+static void drop(rw_context *ctx, struct rw_kept_codes *e)
+{
+    for (int i = 0; i < RW_KEPT_STATES; i++) {
+        if (e->state[i]) ctx->memory.parameters -= e->state[i]->bytes;
+        rw_state_destroy(ctx, e->state[i]);
+    }
+    rw_free(e);
+}
+
+static struct rw_kept_codes *make(const struct rw_kept_key *key, const struct rw_kept_values *values)
 {
     rw_context *const ctx = key->weight->tensor.owner.ctx;
     struct rw_kept_codes *const e = rw_calloc(1, sizeof *e);
     if (!e) return NULL;
     e->origin = key->origin;
-    e->codes = state_like(ctx, codes, key->weight);
-    e->scale = e->codes ? state_like(ctx, scale, key->weight) : NULL;
-    if (!e->scale) {
-        rw_state_destroy(ctx, e->codes);
-        rw_free(e);
-        return NULL;
+    for (int i = 0; i < RW_KEPT_STATES && values->value[i]; i++) {
+        e->state[i] = state_like(ctx, values->value[i], key->weight);
+        if (!e->state[i]) {
+            drop(ctx, e);
+            return NULL;
+        }
+        ctx->memory.parameters += e->state[i]->bytes;
     }
     e->next = key->weight->kept_codes;
     key->weight->kept_codes = e;
-    ctx->memory.parameters += e->codes->bytes + e->scale->bytes;
     return e;
 }
 
@@ -79,20 +104,20 @@ static bool is_under_way(const rw_tape *t, const struct rw_kept_codes *e)
     return other && other != t && other->step == e->step && !is_written(e);
 }
 
-rw_status rw_kept_codes_store(rw_site at, rw_tape *t, const struct rw_kept_key *key, rw_tensor *codes,
-                              rw_tensor *scale)
+rw_status rw_kept_codes_store(rw_site at, rw_tape *t, const struct rw_kept_key *key,
+                              const struct rw_kept_values *values)
 {
     struct rw_kept_codes *e = entry_of(key);
     if (e && is_under_way(t, e)) return RW_OK;
-    if (!e) e = make(key, codes, scale);
+    if (!e) e = make(key, values);
     if (!e) return rw_fail(t->ctx, RW_ERR_MEMORY, "quantize at %s:%d: out of memory", rw_file_of(at), at.line);
-    rw_status status = rw_assign_at(at, t, &e->codes->tensor, codes);
-    if (!status) status = rw_assign_at(at, t, &e->scale->tensor, scale);
+    rw_status status = RW_OK;
+    for (int i = 0; !status && i < states_of(e); i++)
+        status = rw_assign_at(at, t, &e->state[i]->tensor, values->value[i]);
     if (status) return status;
     e->weight_version = key->weight->version;
     e->given_version = key->given_version;
-    e->codes_version = e->codes->version;
-    e->scale_version = e->scale->version;
+    for (int i = 0; i < states_of(e); i++) e->version[i] = e->state[i]->version;
     e->by = t;
     e->step = t->step;
     return RW_OK;
@@ -112,10 +137,7 @@ void rw_kept_codes_drop(rw_context *ctx, struct rw_param *weight)
 {
     for (struct rw_kept_codes *e = weight->kept_codes, *next; e; e = next) {
         next = e->next;
-        ctx->memory.parameters -= e->codes->bytes + e->scale->bytes;
-        rw_state_destroy(ctx, e->codes);
-        rw_state_destroy(ctx, e->scale);
-        rw_free(e);
+        drop(ctx, e);
     }
     weight->kept_codes = NULL;
 }

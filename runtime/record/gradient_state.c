@@ -159,6 +159,16 @@ rw_status rw_gradients_check_scale(rw_context *ctx, const struct rw_param *buffe
                    "and run backward again", what, buffer->name);
 }
 
+rw_status rw_gradients_check_unscaled(rw_context *ctx, const char *what)
+{
+    const struct rw_param *const buffer = ctx->scale.buffer;
+    if (!buffer) return RW_OK;
+    return rw_fail(ctx, RW_ERR_MODIFIED,
+                   "%s: expected unscaled gradients, got gradients that rw_scaler_backward() has multiplied by the "
+                   "scale in \"%s\"; call rw_scaler_unscale() first, or rw_scaler_step(), or rw_zero_grad() to drop "
+                   "them", what, buffer->name);
+}
+
 void rw_gradients_scaled(rw_context *ctx, const struct rw_param *buffer)
 {
     ctx->scale.buffer = buffer;

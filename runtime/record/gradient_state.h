@@ -102,6 +102,10 @@ rw_status rw_gradient_check_sum(rw_context *ctx, const struct rw_param *p, const
    recorded, if the gradients have another scale. */
 rw_status rw_gradients_check_scale(rw_context *ctx, const struct rw_param *buffer, const char *what);
 
+/* Call before anything uses the gradients as they are: RW_ERR_MODIFIED, recorded, if backward multiplied some by a
+   scale and no scaler has divided by it. */
+rw_status rw_gradients_check_unscaled(rw_context *ctx, const char *what);
+
 /* It has multiplied. */
 void rw_gradients_scaled(rw_context *ctx, const struct rw_param *buffer);
 

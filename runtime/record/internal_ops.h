@@ -267,8 +267,8 @@ struct rw_delayed_slot {
 bool rw_delayed_slot_at(rw_site at, rw_tape *t, const rw_delayed_scaling *delayed, rw_tensor *weight,
                         enum rw_delayed_operand which, struct rw_delayed_slot *ret);
 
-/* The value is the amax of this step: recorded when backward ends, if backward depends on it. RW_ERR_MEMORY,
-   recorded. */
+/* The value is the amax of this step: recorded when backward ends, if a loss or gradient depends on its node.
+   RW_ERR_MEMORY, recorded. */
 rw_status rw_delayed_note(rw_tape *t, uint32_t buffer, uint32_t row, const rw_tensor *amax);
 
 /*

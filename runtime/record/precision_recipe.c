@@ -242,23 +242,39 @@ static uint64_t origin_of(const rw_quantize_params *p, const rw_delayed_scaling 
     return RW_SCALING_COUNT + rw_delayed_rows(delayed)->scale->serial;
 }
 
-static struct rw_tensor *make_codes(rw_site at, rw_tape *t, struct rw_tensor *x, const rw_quantize_params *p,
-                                    const struct rw_delayed_slot *slot, const struct rw_counts_slot *counted,
-                                    rw_tensor **ret_scale)
+/* RW_OK, or the error of the context. The amax is returned for delayed scaling. */
+static rw_status make_codes(rw_site at, rw_tape *t, struct rw_tensor *x, const rw_quantize_params *p,
+                            const struct rw_delayed_slot *slot, const struct rw_counts_slot *counted,
+                            struct rw_kept_values *ret)
 {
-    rw_tensor *amax = NULL, *counts = NULL, *const given = slot->scale ? slot->scale : rw_none();
-    rw_tensor *const y = rw_quantize_counted_at(at, t, x, given, p, ret_scale, &amax, counted ? &counts : NULL);
-    if (y && slot->scale && rw_delayed_note(t, slot->buffer, slot->row, amax)) return NULL;
-    return y && counted && rw_counts_note(t, counted->buffer, counted->row, counts) ? NULL : y;
+    rw_tensor *amax = NULL, *counts = NULL, *scale = NULL, *const given = slot->scale ? slot->scale : rw_none();
+    rw_tensor *const y = rw_quantize_counted_at(at, t, x, given, p, &scale, &amax, counted ? &counts : NULL);
+    if (!y) return t->ctx->status;
+    *ret = (struct rw_kept_values){ { y, scale, slot->scale ? amax : NULL } };
+    const rw_status status = slot->scale ? rw_delayed_note(t, slot->buffer, slot->row, amax) : RW_OK;
+    return !status && counted ? rw_counts_note(t, counted->buffer, counted->row, counts) : status;
 }
 
-/* The key of a weight whose FP8 data is kept; false for everything else. */
+/* The key of a weight whose FP8 data is kept; false for everything else. A tape with graphs keeps none: its values are
+   those of the latest launch, whatever the weight was when they were recorded. */
 static bool key_of(const rw_tape *t, const struct rw_tensor *x, const rw_recipe *recipe, uint64_t origin,
                    enum rw_delayed_operand which, struct rw_kept_key *ret)
 {
-    if (!recipe->keep_weights || which != RW_DELAYED_WEIGHT || !is_of_context(t, x) || t->bereft) return false;
+    if (!recipe->keep_weights || which != RW_DELAYED_WEIGHT || !is_of_context(t, x)) return false;
+    if (t->bereft || t->n_users > 1) return false;
     *ret = (struct rw_kept_key){ t->ctx->by_id[t->leaves[x->leaf].param], origin,
                                  recipe->delayed ? rw_delayed_rows(recipe->delayed)->scale->version : 0 };
+    return true;
+}
+
+/* The FP8 data of an earlier step. False if there is none. */
+static bool find_kept(rw_site at, rw_tape *t, const struct rw_kept_key *key, const rw_delayed_scaling *delayed,
+                      const struct rw_tensor *weight, struct rw_kept_values *ret)
+{
+    if (!rw_kept_codes_find(at, t, key, weight->leaf, ret)) return false;
+    rw_tensor *const amax = ret->value[RW_KEPT_AMAX];
+    if (amax && rw_delayed_note_kept(t, rw_delayed_rows(delayed), weight, ret->value[RW_KEPT_CODES], amax))
+        ret->value[RW_KEPT_CODES] = NULL;
     return true;
 }
 
@@ -278,8 +294,11 @@ rw_tensor *rw_recipe_codes_at(rw_site at, rw_tape *t, rw_tensor *x, const rw_qua
     struct rw_kept_key key;
     const uint64_t origin = origin_of(params, delayed);
     const bool keeps = key_of(t, x, recipe, origin, which, &key);
-    rw_tensor *kept;
-    if (keeps && rw_kept_codes_find(at, t, &key, x->leaf, &kept, ret_scale)) return *ret_scale ? kept : NULL;
+    struct rw_kept_values values;
+    if (keeps && find_kept(at, t, &key, delayed, x, &values)) {
+        *ret_scale = values.value[RW_KEPT_SCALE];
+        return values.value[RW_KEPT_CODES];
+    }
     struct rw_tensor *const cast = cast_before(t, x, RW_F8_E4M3, origin);
     if (cast) {
         if (check_source(t, x, at)) return NULL;
@@ -292,8 +311,8 @@ rw_tensor *rw_recipe_codes_at(rw_site at, rw_tape *t, rw_tensor *x, const rw_qua
     }
     if (delayed && !rw_delayed_slot_at(at, t, delayed, weight, which, &slot)) return NULL;
     const bool is_counted = rw_counts_slot_at(at, t, weight, which, &counted);
-    struct rw_tensor *const y = make_codes(at, t, x, params, &slot, is_counted ? &counted : NULL, ret_scale);
-    if (!y) return NULL;
-    note(t, x, y, origin);
-    return keeps && rw_kept_codes_store(at, t, &key, y, *ret_scale) ? NULL : y;
+    if (make_codes(at, t, x, params, &slot, is_counted ? &counted : NULL, &values)) return NULL;
+    note(t, x, values.value[RW_KEPT_CODES], origin);
+    *ret_scale = values.value[RW_KEPT_SCALE];
+    return keeps && rw_kept_codes_store(at, t, &key, &values) ? NULL : values.value[RW_KEPT_CODES];
 }

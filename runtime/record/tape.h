@@ -66,6 +66,7 @@ struct rw_recipe_cast {
 struct rw_tape_amax {
     uint32_t value;
     uint32_t buffer, row; /* its destination; the buffer by its ID */
+    uint32_t codes; /* of kept FP8 data: the leaf that has the data; RW_NONE_ID: a node computes the value */
     bool counts;
 };
 
@@ -328,7 +329,7 @@ rw_status rw_tape_audit_tickets(const rw_tape *t, bool *ret_disjoint);
    move all of them. Otherwise the generator was set during recording. */
 bool rw_tape_tickets_follow(const rw_tape *t);
 
-/* Records it when backward ends, if backward depends on it. RW_ERR_MEMORY, recorded. */
+/* Records it when backward ends, if a loss or gradient depends on its node or FP8 data. RW_ERR_MEMORY, recorded. */
 rw_status rw_tape_note(rw_tape *t, struct rw_tape_amax what);
 
 #endif

@@ -181,6 +181,43 @@ Test(delayed_scaling_rule, notes_nothing_of_a_step_that_is_only_looked_at)
     }
 }
 
+/* ways: bit 0, the program reads a product that no loss depends on after backward; bit 1, before it; bit 2, it assigns
+   the product's sum to a buffer. Steps are equal, so a context knows after the first one what they read. */
+static void of_a_product_aside(unsigned ways)
+{
+    struct delayed_world x = delayed_world_open("none", 1, false);
+    rw_tape *const t = x.b.t;
+    rw_tensor *const sum = rw_buffer(x.b.ctx, "sum", RW_F32, RW_SCALAR);
+    float in[TOKENS * WIDTH], amax[9];
+    for (int i = 0; i < TOKENS * WIDTH; i++) in[i] = (float)(i - 9) / 4;
+    for (int step = 0; step < 4; step++) {
+        rw_tensor *const h = rw_input(t, RW_F32, RW_SHAPE(TOKENS, WIDTH), in, sizeof in);
+        cr_assert_eq(rw_recipe_begin(t, &(rw_recipe){ .kind = RW_RECIPE_F8, .delayed = x.d }), RW_OK);
+        rw_tensor *const y = rw_linear(t, h, x.other, RW_NONE), *const z = rw_linear(t, h, x.up, RW_NONE);
+        cr_assert_eq(rw_recipe_end(t), RW_OK);
+        rw_tensor *const loss = rw_mean_all(t, rw_cast(t, y, RW_F32));
+        rw_tensor *const aside = rw_sum_all(t, rw_cast(t, z, RW_F32));
+        if (ways & 4) cr_assert_eq(rw_assign(t, sum, aside), RW_OK);
+        if (ways & 2) rw_item(t, aside);
+        cr_assert_eq(rw_backward(t, loss), RW_OK, "%s", rw_error_message(x.b.ctx));
+        if (ways & 1) rw_item(t, aside);
+        rw_tape_reset(t);
+        delayed_read(x.b.ctx, "fp8.amax", amax, 9);
+        for (int i = 0; i < 9; i++) /* the input is quantized once, with the first weight's row */
+            cr_expect_eq(amax[i] > 0, i >= 6, "ways %u, step %d, row %d: %g", ways, step, i, (double)amax[i]);
+        cr_assert_eq(rw_delayed_scaling_update(x.d, NULL), RW_OK);
+    }
+    delayed_world_close(&x);
+}
+
+Test(delayed_scaling_rule, notes_nothing_that_no_loss_depends_on)
+{
+    for (unsigned ways = 0; ways < 8; ways++) of_a_product_aside(ways);
+    setenv("REWIND_EAGER", "1", 1);
+    for (unsigned ways = 0; ways < 8; ways++) of_a_product_aside(ways);
+    unsetenv("REWIND_EAGER");
+}
+
 /* Quantizes by hand with the current scales. */
 static void decoded(rw_tape *t, float *x, int n, rw_dtype codes, float scale)
 {

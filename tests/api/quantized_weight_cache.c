@@ -231,6 +231,156 @@ Test(quantized_weight_cache, of_a_weight_that_was_written_since)
         }
 }
 
+/* ---- amaxes of delayed scaling ---- */
+
+/* One linear layer per weight, and what the program has done. */
+struct noted {
+    struct fixture b;
+    rw_tensor *w[3];
+    rw_delayed_scaling *d;
+    rw_optimizer *opt;
+    rw_tape *other;
+    rw_recipe recipe;
+    uint64_t random;
+};
+
+static struct noted noted_open(bool keep, uint64_t seed)
+{
+    static const char *const names[] = { "a", "b", "c" };
+    struct noted x = { .b = fixture_open(1, 1), .random = seed };
+    for (int i = 0; i < 3; i++) {
+        x.w[i] = rw_param(x.b.ctx, names[i], RW_F32, RW_SHAPE(6, 6));
+        cr_assert_eq(rw_init_normal(x.w[i], 0, i + 1), RW_OK);
+    }
+    cr_assert_eq(rw_delayed_scaling_create(&x.d, x.b.ctx, &(rw_delayed_scaling_params){ .history = 3 }), RW_OK);
+    cr_assert_eq(rw_sgd_create(&x.opt, x.b.ctx, &(rw_sgd_params){ .lr = 0.125 }), RW_OK);
+    cr_assert_eq(rw_tape_create(&x.other, x.b.ctx), RW_OK);
+    x.recipe = (rw_recipe){ .kind = RW_RECIPE_F8, .delayed = x.d, .keep_weights = keep };
+    return x;
+}
+
+static void noted_close(struct noted *x)
+{
+    rw_tape_destroy(&x->other);
+    rw_delayed_scaling_destroy(&x->d);
+    rw_optimizer_destroy(&x->opt);
+    fixture_close(&x->b);
+}
+
+static unsigned draw(struct noted *x, unsigned below)
+{
+    x->random = x->random * 6364136223846793005u + 1442695040888963407u;
+    return (unsigned)(x->random >> 33) % below;
+}
+
+/* The sum of the layers of a set of weights. */
+static rw_tensor *layers(struct noted *x, rw_tape *t, unsigned set)
+{
+    float data[4 * 6];
+    for (int i = 0; i < 24; i++) data[i] = (float)(i % 7 - 3) / 4;
+    rw_tensor *loss = rw_input(t, RW_F32, RW_SCALAR, NULL, 0);
+    cr_assert_eq(rw_recipe_begin(t, &x->recipe), RW_OK);
+    for (int i = 0; i < 3; i++) {
+        if (!(set >> i & 1)) continue;
+        rw_tensor *const h = rw_input(t, RW_F32, RW_SHAPE(4, 6), data, sizeof data);
+        rw_tensor *const y = rw_cast(t, rw_linear(t, h, x->w[i], RW_NONE), RW_F32);
+        loss = rw_add(t, loss, rw_mean_all(t, rw_mul(t, y, y)));
+    }
+    cr_assert_eq(rw_recipe_end(t), RW_OK);
+    cr_assert(loss, "%s", rw_error_message(x->b.ctx));
+    return loss;
+}
+
+/* Reads a loss, without gradients or not, on the tape of the steps or on another. */
+static void evaluate(struct noted *x, unsigned set)
+{
+    rw_tape *const t = draw(x, 2) ? x->other : x->b.t;
+    const bool no_grad = draw(x, 2);
+    if (no_grad) rw_no_grad_begin(t);
+    rw_tensor *const loss = layers(x, t, set);
+    if (no_grad) rw_no_grad_end(t);
+    rw_item(t, loss);
+    rw_tape_reset(t);
+}
+
+/* One of the weights may be in a branch that no loss depends on. */
+static void train(struct noted *x, unsigned set, unsigned aside)
+{
+    rw_tensor *const loss = layers(x, x->b.t, set), *const z = layers(x, x->b.t, aside);
+    if (draw(x, 2)) rw_item(x->b.t, draw(x, 2) ? loss : z);
+    cr_assert_eq(rw_backward(x->b.t, loss), RW_OK, "%s", rw_error_message(x->b.ctx));
+    const bool both = draw(x, 3) == 0 && aside;
+    if (both) cr_assert_eq(rw_backward(x->b.t, z), RW_OK, "%s", rw_error_message(x->b.ctx));
+    rw_tape_reset(x->b.t);
+}
+
+static void any_event(struct noted *x)
+{
+    const unsigned set = 1 + draw(x, 7), aside = draw(x, 8), i = draw(x, 3);
+    switch (draw(x, 6)) {
+    case 0:
+    case 1: evaluate(x, set); break;
+    case 2:
+    case 3: train(x, set, aside); break;
+    case 4:
+        cr_assert_eq(rw_optimizer_step(x->opt), RW_OK, "%s", rw_error_message(x->b.ctx));
+        rw_zero_grad(x->b.ctx);
+        if (i) cr_assert_eq(rw_delayed_scaling_update(x->d, NULL), RW_OK);
+        break;
+    default: cr_assert_eq(rw_init_constant(x->w[i], (double)set), RW_OK);
+    }
+    cr_assert_eq(rw_error_status(x->b.ctx), RW_OK, "%s", rw_error_message(x->b.ctx));
+}
+
+enum { NOTED = 3 * 3 * 5 };
+
+static void state_of(struct noted *x, float *ret)
+{
+    static const char *const names[] = { "fp8.amax", "fp8.scale", "fp8.history" };
+    for (int i = 0; i < 3; i++)
+        cr_assert_eq(rw_read(NULL, rw_param_find(x->b.ctx, names[i]), ret + 9 * i, i < 2 ? 36 : 108), RW_OK);
+}
+
+/* An evaluation quantizes a weight, and a training step reads the kept data: the step records its amax. */
+Test(quantized_weight_cache, of_an_evaluation_have_an_amax)
+{
+    float is[2][NOTED];
+    for (int keep = 0; keep < 2; keep++) {
+        struct noted x = noted_open(keep, 1);
+        for (int step = 0; step < 3; step++) {
+            evaluate(&x, 7);
+            for (int m = 0; m < 2; m++) {
+                cr_assert_eq(rw_backward(x.b.t, layers(&x, x.b.t, 7)), RW_OK, "%s", rw_error_message(x.b.ctx));
+                rw_tape_reset(x.b.t);
+            }
+            state_of(&x, is[keep]);
+            for (int i = 0; i < 3; i++)
+                cr_expect_gt(is[keep][3 * i + 1], 1, "keep %d, step %d, weight %d", keep, step, i);
+            cr_assert_eq(rw_delayed_scaling_update(x.d, NULL), RW_OK);
+        }
+        state_of(&x, is[keep]);
+        noted_close(&x);
+    }
+    cr_expect_arr_eq(is[0], is[1], sizeof is[0]);
+}
+
+/* Random programs: amaxes, scales and histories are those without the option, after each call. */
+Test(quantized_weight_cache, have_the_amaxes_of_data_that_is_not_kept)
+{
+    for (uint64_t seed = 1; seed <= 40; seed++) {
+        struct noted x[2] = { noted_open(false, seed), noted_open(true, seed) };
+        for (int event = 0; event < 30; event++) {
+            float is[2][NOTED];
+            for (int keep = 0; keep < 2; keep++) {
+                any_event(&x[keep]);
+                state_of(&x[keep], is[keep]);
+            }
+            cr_assert_arr_eq(is[0], is[1], sizeof is[0], "seed %d, event %d", (int)seed, event);
+        }
+        for (int keep = 0; keep < 2; keep++) noted_close(&x[keep]);
+    }
+}
+
 /* ---- averages ---- */
 
 /* y of a linear layer whose weight is the average; *ret_made says whether the average was quantized. */
@@ -324,6 +474,47 @@ Test(quantized_weight_cache, are_not_for_graphs)
     recipe_world_close(&x);
 }
 
+/* Ops that are recorded after the graph read the weight of the latest launch. */
+Test(quantized_weight_cache, are_not_for_the_tape_of_a_graph)
+{
+    for (int keep = 0; keep < 2; keep++) {
+        struct fixture b = fixture_open(1, 1);
+        const rw_recipe recipe = { .kind = RW_RECIPE_F8, .keep_weights = keep };
+        rw_tensor *const w = rw_param(b.ctx, "w", RW_F32, RW_SHAPE(16, 16));
+        float data[256];
+        for (int i = 0; i < 256; i++) data[i] = 1;
+        rw_tape *other = NULL;
+        rw_optimizer *opt = NULL;
+        rw_graph *g = NULL;
+        cr_assert_eq(rw_init_constant(w, 1), RW_OK);
+        cr_assert_eq(rw_sgd_create(&opt, b.ctx, &(rw_sgd_params){ .lr = 1 }), RW_OK);
+        cr_assert_eq(rw_tape_create(&other, b.ctx), RW_OK);
+        rw_tensor *sum[2], *loss = NULL;
+        for (int i = 0; i < 2; i++) { /* the other tape keeps them */
+            rw_tape *const t = i ? b.t : other;
+            rw_tensor *const in = rw_input(t, RW_F32, RW_SHAPE(16, 16), data, sizeof data);
+            if (i) loss = rw_sum_all(t, rw_mul(t, w, in));
+            if (i) cr_assert_eq(rw_graph_create(&g, t, loss, NULL), RW_OK, "%s", rw_error_message(b.ctx));
+            cr_assert_eq(rw_recipe_begin(t, &recipe), RW_OK);
+            rw_no_grad_begin(t);
+            sum[i] = rw_sum_all(t, rw_cast(t, rw_linear(t, in, w, RW_NONE), RW_F32));
+            rw_no_grad_end(t);
+            cr_assert_eq(rw_recipe_end(t), RW_OK);
+            if (!i) cr_assert_eq(rw_item(t, sum[i]), 4096);
+        }
+        for (int k = 0; k < 3; k++) {
+            cr_assert_eq(rw_graph_launch(g), RW_OK, "%s", rw_error_message(b.ctx));
+            const double got = rw_item(b.t, sum[1]);
+            cr_expect_eq(got, 4096 * (1 - k), "keep %d, launch %d: %g; %s", keep, k, got, rw_error_message(b.ctx));
+            cr_assert_eq(rw_optimizer_step(opt), RW_OK, "%s", rw_error_message(b.ctx));
+        }
+        rw_graph_destroy(&g);
+        rw_tape_destroy(&other);
+        rw_optimizer_destroy(&opt);
+        fixture_close(&b);
+    }
+}
+
 /* A refused call undoes what it would have kept. */
 Test(quantized_weight_cache, of_a_call_that_is_refused)
 {
@@ -343,9 +534,9 @@ Test(quantized_weight_cache, of_a_call_that_is_refused)
 }
 
 /* The n-th allocation fails, for every n: the next try has the same effect as a first one. */
-Test(quantized_weight_cache, memory_that_ends_anywhere_changes_nothing)
+static void memory_ends_anywhere(const struct recipe_way *of)
 {
-    struct recipe_world x = recipe_world_open(&way, "full", 1);
+    struct recipe_world x = recipe_world_open(of, "full", 1);
     size_t bytes[2];
     unsigned char *const was = all_gradients(x.b.ctx, &bytes[0]);
     rw_status status = RW_ERR_MEMORY;
@@ -370,4 +561,10 @@ Test(quantized_weight_cache, memory_that_ends_anywhere_changes_nothing)
     cr_expect_gt(failures, 10);
     free(was);
     recipe_world_close(&x);
+}
+
+Test(quantized_weight_cache, memory_that_ends_anywhere_changes_nothing)
+{
+    memory_ends_anywhere(&way);
+    memory_ends_anywhere(&delayed);
 }

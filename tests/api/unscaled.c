@@ -330,6 +330,42 @@ Test(unscaled, or_not_as_the_caller_writes_it)
         }
 }
 
+/* ---- nothing uses scaled gradients ---- */
+
+Test(unscaled, before_an_update_or_clipping)
+{
+    static const float two[3] = { 2, 2, 2 };
+    for (int part = 0; part < 3; part++) { /* all are scaled, some are, and p was written since */
+        struct scaled x = scaled_open(RW_F32);
+        double norm = -1;
+        begin(&x);
+        if (part == 1) {
+            ok(&x, rw_scaler_unscale(x.s));
+            backward(&x, x.q);
+        }
+        if (part == 2) ok(&x, rw_write(rw_gradient(x.p), two, sizeof two));
+        const char *const text = "multiplied by the scale in \"scaler\"; call rw_scaler_unscale() first";
+        refused(&x, rw_optimizer_step(x.opt), RW_ERR_MODIFIED, text);
+        refused(&x, rw_clip_grad_norm(x.b.ctx, 1, NULL), RW_ERR_MODIFIED, text);
+        refused(&x, rw_clip_grad_norm(x.b.ctx, INFINITY, &norm), RW_ERR_MODIFIED, text);
+        const rw_clip_grad_norm_params finite = { .error_if_nonfinite = true };
+        refused(&x, rw_clip_grad_norm_with(x.b.ctx, 1, &finite, &norm), RW_ERR_MODIFIED, text);
+        cr_assert_eq(norm, -1);
+        cr_assert_eq(first_of(&x, x.p), 1);
+        begin(&x);
+        ok(&x, rw_scaler_unscale(x.s));
+        ok(&x, rw_clip_grad_norm(x.b.ctx, 2, &norm));
+        cr_assert_float_eq(norm, 2 * sqrt(3), 1e-6);
+        ok(&x, rw_optimizer_step(x.opt)); /* a program may leave rw_scaler_step() out */
+        cr_assert_float_eq(first_of(&x, x.p), 1 - 0.125 * 2 / sqrt(3), 1e-6);
+        rw_tape_reset(x.b.t);
+        rw_zero_grad(x.b.ctx);
+        ok(&x, rw_backward(x.b.t, square_of(x.b.t, x.p)));
+        ok(&x, rw_optimizer_step(x.opt));
+        scaled_close(&x);
+    }
+}
+
 /* ---- no optimizer twice ---- */
 
 Test(unscaled, once_for_each_optimizer)

@@ -35,6 +35,7 @@ static const struct {
     { "rw_effect", "node", "follows from the nodes' words" },
     { "rw_held", "data in is_assumed", "read from the tape when a plan runs" },
     { "rw_tape_amax", "buffer", "the id follows from the serial" },
+    { "rw_tape_amax", "codes", "follows from the leaf of the amax" },
     { "rw_request", "recorders used_up first", "of plans that no cache has" },
     { "rw_param", "name", "for messages" },
     { "rw_param", "data version n_optimizers is_excluded", "read when a plan runs" },

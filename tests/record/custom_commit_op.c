@@ -7,6 +7,7 @@
 #include <rewind/ops.h>
 
 #include <stdlib.h>
+#include <string.h>
 
 /* (x, a, b) -> (a, b): a becomes x, b the old a. */
 static rw_status shift_check(rw_op_call *call)
@@ -181,4 +182,109 @@ Test(custom_commit_op, adjoint_nodes_name_what_they_differentiate)
     cr_assert_geq(inner, 4, "products of the inner region, from both derivatives");
     cr_assert_geq(twice, 2);
     fixture_close(&b);
+}
+
+/* ---- a parameter with a master copy ---- */
+
+/* (x, a) -> a: a becomes x. */
+static rw_status store_check(rw_op_call *call)
+{
+    return rw_op_output_like(call, 0, 1);
+}
+
+static rw_status store_kernel(const rw_kernel *k)
+{
+    memcpy(k->out[0].data, k->in[0].data, 4 * sizeof(uint16_t));
+    return RW_OK;
+}
+
+static const rw_op_def store = { .name = "store", .n_inputs = 2, .n_outputs = 1, .check = store_check,
+                                 .flags = RW_OP_STATEFUL | RW_OP_NO_GRADIENT | RW_OP_COMMIT,
+                                 .kernel = { [RW_DEVICE_CPU] = store_kernel } };
+
+/* A bfloat16 parameter of 8, from which SGD subtracts a quarter of bfloat16's step at 1. In steps of the other tape a
+   commit also writes 1. */
+struct stored {
+    struct fixture b;
+    rw_tape *other;
+    rw_tensor *w;
+    rw_optimizer *opt;
+};
+
+static const uint16_t ones[4] = { 0x3f80, 0x3f80, 0x3f80, 0x3f80 };
+
+static struct stored stored_open(void)
+{
+    struct stored x = { .b = fixture_open(1, 1) };
+    x.w = rw_param(x.b.ctx, "w", RW_BF16, RW_SHAPE(4));
+    cr_assert_eq(rw_init_constant(x.w, 8), RW_OK);
+    cr_assert_eq(rw_tape_create(&x.other, x.b.ctx), RW_OK);
+    cr_assert_eq(rw_sgd_create(&x.opt, x.b.ctx, &(rw_sgd_params){ .lr = 0x1p-9 }), RW_OK);
+    return x;
+}
+
+static void stored_close(struct stored *x)
+{
+    rw_optimizer_destroy(&x->opt);
+    rw_tape_destroy(&x->other);
+    fixture_close(&x->b);
+}
+
+static rw_tensor *stored_loss(struct stored *x, rw_tape *t)
+{
+    rw_tensor *const loss = rw_sum(t, rw_cast(t, x->w, RW_F32), RW_ALL_AXES, false);
+    if (t != x->other) return loss;
+    rw_tensor *const in[] = { rw_input(t, RW_BF16, RW_SHAPE(4), ones, sizeof ones), x->w };
+    cr_assert_not_null(rw_apply(t, &store, in, 2, NULL, 0, NULL), "%s", rw_error_message(x->b.ctx));
+    return loss;
+}
+
+static void stored_call(struct stored *x, rw_tape *t)
+{
+    rw_zero_grad(x->b.ctx);
+    cr_assert_eq(rw_backward(t, stored_loss(x, t)), RW_OK, "%s", rw_error_message(x->b.ctx));
+    cr_assert_eq(rw_optimizer_step(x->opt), RW_OK, "%s", rw_error_message(x->b.ctx));
+    rw_tape_reset(t);
+}
+
+static void stored_launch(struct stored *x, rw_tape *t, rw_graph **g)
+{
+    const rw_graph_params params = { .optimizer = x->opt };
+    if (!*g) cr_assert_eq(rw_graph_create(g, t, stored_loss(x, t), &params), RW_OK, "%s", rw_error_message(x->b.ctx));
+    cr_assert_eq(rw_graph_launch(*g), RW_OK, "%s", rw_error_message(x->b.ctx));
+}
+
+/* by_graph: bit 0, steps that only update are launches; bit 1, those that also write. */
+static void train_stored(int by_graph, float *ret, int n)
+{
+    struct stored x = stored_open();
+    rw_graph *g[2] = { NULL, NULL };
+    for (int i = 0; i < n; i++) {
+        const int writes = i % 2 && i != 5; /* steps 4 to 6 add up in the master copy */
+        rw_tape *const t = writes ? x.other : x.b.t;
+        uint16_t bits[4];
+        if (by_graph >> writes & 1) stored_launch(&x, t, &g[writes]);
+        else stored_call(&x, t);
+        cr_assert_eq(rw_read(NULL, x.w, bits, sizeof bits), RW_OK);
+        const uint32_t word = (uint32_t)bits[0] << 16;
+        memcpy(&ret[i], &word, sizeof word);
+    }
+    for (int k = 0; k < 2; k++) rw_graph_destroy(&g[k]);
+    stored_close(&x);
+}
+
+/* The optimizer's master copy begins again with what the commit wrote, in a launch as in calls, and goes on from
+   there in the next step. */
+Test(custom_commit_op, of_a_parameter_with_a_master_copy)
+{
+    enum { STEPS = 9 };
+    static const float is[STEPS] = { 8, 1, 0.99609375f, 1, 0.99609375f, 0.9921875f, 0.9921875f, 1, 0.99609375f };
+    if (test_device() != RW_DEVICE_CPU) cr_skip_test("the kernel is one for host memory");
+    for (int by_graph = 0; by_graph < 4; by_graph++) {
+        float got[STEPS];
+        train_stored(by_graph, got, STEPS);
+        for (int i = 0; i < STEPS; i++)
+            cr_expect_eq(got[i], is[i], "by graph %d, step %d: %.9g, not %.9g", by_graph, i, (double)got[i],
+                         (double)is[i]);
+    }
 }

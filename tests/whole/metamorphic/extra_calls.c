@@ -137,8 +137,9 @@ static rw_status update(struct mm_stage *g)
 static rw_status left_out(struct mm_stage *g, const struct mm_event *e)
 {
     rw_status status = gradients_of(g, e->tape, 1);
-    if (!status && g->s->scales && e->word % 2) status = rw_scaler_unscale(g->scaler);
-    if (!status && e->word / 2 % 2) status = rw_clip_grad_norm(g->ctx, 0.25, NULL);
+    const bool unscales = g->s->scales && e->word % 2, clips = e->word / 2 % 2 && (unscales || !g->s->scales);
+    if (!status && unscales) status = rw_scaler_unscale(g->scaler);
+    if (!status && clips) status = rw_clip_grad_norm(g->ctx, 0.25, NULL);
     return status;
 }
 
