@@ -129,7 +129,8 @@ RW_API const char *rw_checkpoint_warning(rw_checkpoint *checkpoint);
 /**
  * Restores the state from the newest valid file, that is one whose digests are all correct. Newer files that are
  * truncated or damaged are skipped and reported in ret_found; they are not removed and do not count for `keep`. A file
- * that the system cannot read might be valid, so it is an error. Gradients are clear afterwards.
+ * that the system cannot read might be valid, so it is an error. If a run that saves to the folder removes a file
+ * meanwhile, the folder is read again. Gradients are clear afterwards.
  *
  * Load before recording a step, because a recorded step keeps the random values that it drew. A tape that has a graph
  * may hold a recorded step: every launch after loading, including the first, draws from the loaded generator
@@ -148,7 +149,9 @@ RW_API const char *rw_checkpoint_warning(rw_checkpoint *checkpoint);
  *         optimizer or average was destroyed.
  *         RW_ERR_UNSUPPORTED for a file of a newer version.
  *         RW_ERR_MEMORY, or the context's sticky error.
- *         On failure nothing has changed.
+ *         On failure nothing has changed. The one exception: if the device, or the file of offloaded optimizer states,
+ *         fails while the state is copied to it (RW_ERR_DEVICE, RW_ERR_IO, RW_ERR_MEMORY), the state is partly loaded,
+ *         and the message says so. Load again, which opens another file for the states.
  */
 RW_API rw_status rw_checkpoint_load(rw_checkpoint *checkpoint, rw_checkpoint_found *ret_found);
 

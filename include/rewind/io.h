@@ -18,8 +18,9 @@ extern "C" {
  * Writes all parameters and buffers of the context to a file.
  *
  * The write is atomic. Data goes to a temporary file in the same folder, with a name that no other call uses
- * (PATH.PID.NUMBER.part), which is then renamed. On failure, including a full disk, the old file is unchanged. If two
- * contexts save to one path, the last one to finish wins. On RW_OK the file and its directory entry are durable.
+ * (PATH.PID.NUMBER.part, with the first 96 bytes of a long name), which is then renamed. On failure, including a full
+ * disk, the old file is unchanged. If two contexts save to one path, the last one to finish wins. On RW_OK the file and
+ * its directory entry are durable.
  *
  * If the path is a symbolic link, the link stays: the file that it names is replaced and keeps its permissions. A
  * dangling link, a directory, a device, a FIFO and a socket are refused. Exceeding the file size limit (RLIMIT_FSIZE)

@@ -80,7 +80,7 @@
  *
  * A line, or a TensorBoard event, is written completely or not at all: a failed write is truncated, so the next one
  * follows a complete one. In a child of fork() the monitor raises alerts but does not write to its files, which belong
- * to the parent.
+ * to the parent, and takes no further ones.
  * Thread-safety: as for the context.
  */
 #ifndef REWIND_MONITOR_H
@@ -191,8 +191,8 @@ RW_API rw_status rw_monitor_step(rw_monitor *monitor, const rw_monitor_values *v
 
 /**
  * Adds an output format: all later steps are also written there. A relative path is resolved now.
- * @return RW_OK; RW_ERR_ARGUMENT for NULL, an unknown format, or one that the monitor already has; RW_ERR_IO;
- *         RW_ERR_MEMORY. On failure nothing has changed.
+ * @return RW_OK; RW_ERR_ARGUMENT for NULL, an unknown format, or one that the monitor already has, and in a child of
+ *         fork() for a monitor of the parent; RW_ERR_IO; RW_ERR_MEMORY. On failure nothing has changed.
  */
 RW_API rw_status rw_monitor_add(rw_monitor *monitor, rw_monitor_format format, const char *path);
 

@@ -1,6 +1,8 @@
 /*
  * Marks and sweeps layouts. In use are those of a tape's values, of returned gradients, of parameters and states, and
- * of running plans. Cached plans are dropped, because their keys contain indexes that may soon mean other layouts.
+ * of running plans. Cached plans are dropped, because their keys contain indexes that may soon mean other layouts. What
+ * else was compared by words, expected steps and runs that were begun ahead, does not match any more: its points have
+ * the earlier generation (rw_tape_point).
  */
 #include "api/layout_gc.h"
 

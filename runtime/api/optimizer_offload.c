@@ -469,12 +469,13 @@ bool rw_optimizer_offload_is_torn(const struct rw_optimizer_offload *a)
     return a->torn;
 }
 
-/* Opens a new store if the old one may have failed. */
+/* Opens a new store if the old one may have failed, or is closed because it belongs to the parent process. */
 rw_status rw_optimizer_offload_rewrite_begin(struct rw_optimizer_offload *a)
 {
     void *const old = a->store;
+    const bool is_gone = a->fns->is_closed && a->fns->is_closed(old);
     a->torn = true;
-    if (!a->failed) return RW_OK;
+    if (!a->failed && !is_gone) return RW_OK;
     const rw_status status = open_store(a);
     void *const gone = status ? a->store : old;
     if (a->store != old) {
@@ -491,16 +492,23 @@ void rw_optimizer_offload_rewrite_end(struct rw_optimizer_offload *a)
     a->torn = false;
 }
 
+/* Waits for a copy outside of an update. Whatever failed may be due to the store. */
+static rw_status finish_copy(struct rw_optimizer_offload *a, rw_status status)
+{
+    const rw_status finished = a->ctx->device->finish(a->ctx->device_state);
+    if (!status) status = finished;
+    a->failed |= status != RW_OK;
+    return status;
+}
+
 rw_status rw_optimizer_offload_read(struct rw_optimizer_offload *a, const struct rw_piece *p, int j, size_t at,
                                     void *to, size_t bytes)
 {
     rw_context *const ctx = a->ctx;
-    const struct rw_device_fns *const device = ctx->device;
     rw_status status =
         a->fns->get(ctx->device_state, RW_LANE_IN, a->window, a->store, p->at + span_to(p, j), bytes_of(p, j));
-    const rw_status finished = device->finish(ctx->device_state);
-    if (!status) status = finished;
-    return status ? status : device->download(ctx->device_state, to, a->window + at, bytes);
+    status = finish_copy(a, status);
+    return status ? status : ctx->device->download(ctx->device_state, to, a->window + at, bytes);
 }
 
 rw_status rw_optimizer_offload_write(struct rw_optimizer_offload *a, const struct rw_piece *p, int j, const void *from)
@@ -512,6 +520,5 @@ rw_status rw_optimizer_offload_write(struct rw_optimizer_offload *a, const struc
     if (!status) status = device->finish(ctx->device_state);
     if (!status)
         status = a->fns->put(ctx->device_state, RW_LANE_OUT, a->store, p->at + span_to(p, j), a->window, bytes);
-    const rw_status finished = device->finish(ctx->device_state);
-    return status ? status : finished;
+    return finish_copy(a, status);
 }

@@ -74,7 +74,8 @@ const void *rw_optimizer_offload_store(const struct rw_optimizer_offload *a); /*
 bool rw_optimizer_offload_is_in_file(const struct rw_optimizer_offload *a);
 
 /* Is the store inconsistent? After an update that failed halfway some blocks are updated and others are not. The same
-   holds between begin and end of a rewrite, which uses a new store if the old one has failed. */
+   holds between begin and end of a rewrite, which uses a new store if the old one has failed, or is closed in a
+   child of fork(). */
 bool rw_optimizer_offload_is_torn(const struct rw_optimizer_offload *a);
 rw_status rw_optimizer_offload_rewrite_begin(struct rw_optimizer_offload *a); /* an error is recorded */
 void rw_optimizer_offload_rewrite_end(struct rw_optimizer_offload *a);

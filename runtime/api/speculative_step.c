@@ -20,18 +20,6 @@ static bool keeps_everything(const rw_tape *t, const struct rw_policy *p)
 }
 
 /*
- * Removes values that are not small. Words name layouts by index, and a sweep of the context's table reuses indexes, so
- * a value that was small may not be small now.
- */
-static size_t keep_small(const rw_tape *t, uint32_t *values, size_t n)
-{
-    size_t kept = 0;
-    for (size_t i = 0; i < n; i++)
-        if (values[i] >= t->n_values || rw_value_is_small(t, values[i])) values[kept++] = values[i];
-    return kept;
-}
-
-/*
  * Makes the request of e's step with backward at *root. extra: a value that it computes in any case, RW_NONE_ID for
  * none. False without memory. Free *ret_values, which the request refers to, with rw_free().
  */
@@ -42,7 +30,7 @@ static bool request_step(const rw_tape *t, const struct rw_expected *e, const ui
     if (!values) return false;
     const bool has_extra = extra != RW_NONE_ID, is_rare = has_extra && !rw_expected_has(e, extra, false);
     *ret = rw_program_step(t, root, 1);
-    ret->n_reads = keep_small(t, values, rw_expected_values(e, is_rare, values));
+    ret->n_reads = rw_expected_values(e, is_rare, values);
     if (has_extra && !rw_expected_has(e, extra, true)) values[ret->n_reads++] = extra;
     ret->reads = values;
     ret->seeded = e->seeded;

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #define SUFFIX_MAX 64
+#define BASE_MAX 96 /* bytes of the target's own name: with the suffix, less than any file system takes */
 #define TRIES 100
 
 /* Copies the path, with a symbolic link resolved. */
@@ -27,13 +28,26 @@ static rw_status resolve(const char *path, char **ret)
     return *ret ? RW_OK : RW_ERR_MEMORY;
 }
 
+/* Bytes of the target at the start of the temporary name. A long one is cut between two characters, because some file
+   systems check that names are UTF-8. */
+static size_t part_of(const char *target)
+{
+    const char *const slash = strrchr(target, '/');
+    const size_t length = strlen(target), from = slash ? (size_t)(slash + 1 - target) : 0;
+    if (length - from <= BASE_MAX) return length;
+    size_t n = from + BASE_MAX;
+    while (n > from && ((unsigned char)target[n] & 0xc0) == 0x80) n--;
+    return n > from ? n : from + BASE_MAX;
+}
+
 /* Creates a file under a name that no other call of any process uses: O_EXCL, with another number if the name
    exists. An existing file or link is never opened. */
 static int create(const char *target, char *name)
 {
     static unsigned calls;
+    const size_t part = part_of(target);
     for (int i = 0; i < TRIES; i++) {
-        snprintf(name, strlen(target) + SUFFIX_MAX, "%s.%ld.%u.part", target, (long)getpid(),
+        snprintf(name, part + SUFFIX_MAX, "%.*s.%ld.%u.part", (int)part, target, (long)getpid(),
                  __atomic_add_fetch(&calls, 1, __ATOMIC_RELAXED));
         const int fd = rw_fd_open(name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW, 0666);
         if (fd >= 0 || errno != EEXIST) return fd;

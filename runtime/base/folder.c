@@ -58,9 +58,8 @@ bool rw_folder_make(const char *path)
 {
     char *const around = rw_path_around(path);
     errno = ENOMEM;
-    bool exists = around && !mkdir(path, 0777);
-    if (exists) exists = rw_folder_sync_path(around);
-    else exists = around && errno == EEXIST;
+    bool exists = around && (!mkdir(path, 0777) || errno == EEXIST);
+    if (exists) exists = rw_folder_sync_path(around); /* if it was there, an earlier sync may have failed */
     const int reason = errno;
     rw_free(around);
     errno = reason;

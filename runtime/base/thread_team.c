@@ -15,6 +15,7 @@
 
 #include <rewind/context.h>
 
+#include <errno.h>
 #include <stddef.h>
 #include <sys/mman.h>
 
@@ -83,16 +84,19 @@ static void end_workers(struct team *t, int size)
     t->size = size;
 }
 
+/* glibc takes the static TLS of the program and its libraries from the stack, and refuses a requested size that is too
+   small for it; then the thread has a stack of the default size. */
 static bool start_worker(struct team *t, const pthread_attr_t *attributes)
 {
     struct worker *const w = &t->worker[t->size - 1];
     sigset_t signals;
     *w = (struct worker){ .thread = t->size, .team = t };
     rw_signals_hold(&signals);
-    const bool started = !pthread_create(&w->id, attributes, serve, w);
+    int error = pthread_create(&w->id, attributes, serve, w);
+    if (error == EINVAL) error = pthread_create(&w->id, NULL, serve, w);
     rw_signals_let(&signals);
-    t->size += started;
-    return started;
+    t->size += !error;
+    return !error;
 }
 
 static bool start_workers(struct team *t, int size)

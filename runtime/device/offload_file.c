@@ -42,9 +42,11 @@ static int open_nameless(const char *path)
         errno = ENOMEM;
         return -1;
     }
-    strcpy(name, path);
-    strcat(name, suffix);
-    fd = mkostemp(name, O_CLOEXEC);
+    do {
+        strcpy(name, path);
+        strcat(name, suffix); /* each time: on failure it is undefined */
+        fd = mkostemp(name, O_CLOEXEC);
+    } while (fd < 0 && errno == EINTR);
     if (fd >= 0) unlink(name);
     rw_free(name);
     return fd;

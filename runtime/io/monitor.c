@@ -27,7 +27,8 @@
 #include <string.h>
 
 #define LINE 8192 /* without sites */
-#define SITE_LINE (RW_SITE_NAME + 1600) /* file names are truncated to 500 bytes, each of which may be escaped */
+#define TEXT 500 /* bytes of a file name or note; the rest is left out */
+#define SITE_LINE (RW_SITE_NAME + 3 * (TEXT + 3) + 600) /* a byte that is not UTF-8 becomes three */
 #define BETWEEN_TEXTS 1.0 /* seconds: replacing a file makes file systems write it to the disk */
 
 static const char *const alert_names[] = { "loss_nonfinite", "loss_spike", "grad_nonfinite", "grad_spike",
@@ -218,9 +219,9 @@ static void put_groups(struct rw_line *l, const struct rw_watched *w, const stru
    not split. */
 static void put_text(struct rw_line *l, const char *text)
 {
-    for (size_t i = 0; text[i] && i < 500;) {
+    for (size_t i = 0; text[i] && i < TEXT;) {
         const int n = rw_utf8_letter(text + i);
-        if (!n) rw_line_put(l, "\\ufffd");
+        if (!n) rw_line_put(l, "\xef\xbf\xbd");
         else if (n > 1) rw_line_put(l, "%.*s", n, text + i);
         else if (text[i] >= 0x20) rw_line_put(l, text[i] == '"' || text[i] == '\\' ? "\\%c" : "%c", text[i]);
         i += n ? (size_t)n : 1;
@@ -464,6 +465,9 @@ rw_status rw_monitor_add(rw_monitor *m, rw_monitor_format format, const char *pa
     if (format == RW_MONITOR_TENSORBOARD ? m->events.path : m->prometheus)
         return rw_fail(m->ctx, RW_ERR_ARGUMENT, "rw_monitor_add(format): %s: expected a format that the monitor "
                        "does not write yet, got one that it writes", path);
+    if (m->is_parents)
+        return rw_fail(m->ctx, RW_ERR_ARGUMENT, "rw_monitor_add: %s: expected a monitor of this process, got one that "
+                       "belongs to the parent process; create one here", path);
     const rw_status status = add_file(m, format, path);
     return status ? rw_fail(m->ctx, status, "rw_monitor_add: %s: %s", path,
                             status == RW_ERR_IO ? strerror(errno) : rw_status_name(status))

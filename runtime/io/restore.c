@@ -15,6 +15,7 @@
 #include <string.h>
 
 #define WHY (RW_MESSAGE_MAX / 2)
+#define LISTINGS 10 /* maximum number, while listed files are removed by a run that saves */
 
 struct loading {
     rw_checkpoint *c;
@@ -351,8 +352,9 @@ static void let_launches_draw(rw_context *ctx)
         if (t->n_nodes) t->launch_draws = true;
 }
 
-/* Nothing in the file can make this fail, only the device or a lack of memory: then the state is partly loaded. A
-   parameter's version grows before its copy, so that values computed from the old bytes are stale in that case too. */
+/* Nothing in the file can make this fail, only the device, the file of offloaded optimizer states or a lack of memory:
+   then the state is partly loaded, and offloaded states refuse to step until the next load. A parameter's version
+   grows before its copy, so that values computed from the old bytes are stale in that case too. */
 static rw_status take(struct loading *l)
 {
     rw_context *const ctx = l->ctx;
@@ -367,7 +369,9 @@ static rw_status take(struct loading *l)
         a->version++;
         status = upload(ctx, a, l->averages[i]);
     }
-    if (status) return rw_fail(ctx, status, "rw_checkpoint_load: %s: the copy to the device failed", l->path);
+    if (status)
+        return rw_fail(ctx, status, "rw_checkpoint_load: %s: a copy to the device, or to the file of optimizer states, "
+                                    "failed; the state is partly loaded: load again", l->path);
     if (l->c->schedule) *l->c->schedule = l->schedule;
     rw_generator_set(ctx, l->generator);
     let_launches_draw(ctx);
@@ -396,14 +400,19 @@ static rw_status open_file(struct loading *l, const struct rw_rotated *file)
     return l->path ? check_whole(l) : refuse(l, RW_ERR_MEMORY, "out of memory%s", "");
 }
 
-/* Opens the newest valid file; found is false if there is none at all. */
-static rw_status search(struct loading *l, const struct rw_rotated *files, size_t n)
+/* Opens the newest valid file; found is false if there is none at all. *ret_is_gone: a listed file was removed
+   meanwhile, and nothing was opened; NULL: such a name is skipped as a damaged file is. */
+static rw_status search(struct loading *l, const struct rw_rotated *files, size_t n, bool *ret_is_gone)
 {
     rw_status status = RW_OK;
     for (size_t i = 0; i < n && !l->found.found; i++) {
         status = open_file(l, &files[i]);
         l->found.found = !status;
         if (!status) break;
+        if (ret_is_gone && l->file.is_gone) {
+            *ret_is_gone = true;
+            return RW_OK;
+        }
         const char *const name = l->path ? strrchr(l->path, '/') + 1 : "";
         if (!l->found.skipped++) snprintf(l->found.why, sizeof l->found.why, "%s: %.200s", name, l->why);
         if (status != RW_ERR_IO || l->file.unreadable) break;
@@ -417,15 +426,30 @@ static rw_status search(struct loading *l, const struct rw_rotated *files, size_
     return status;
 }
 
+/* A run that saves to the folder meanwhile removes old files when it has written a new one: then the folder is listed
+   again. A name that stays without a file, such as a link to nothing, is skipped in the end. */
+static rw_status list_and_search(struct loading *l)
+{
+    rw_status status = RW_OK;
+    bool is_gone = true;
+    for (int attempt = 1; !status && is_gone; attempt++) {
+        struct rw_rotated *files = NULL;
+        size_t n = 0;
+        is_gone = false;
+        forget_file(l);
+        l->found = (rw_checkpoint_found){ 0 };
+        status = rw_retention_list(&l->c->rotation, &files, &n, l->why, sizeof l->why);
+        if (!status) status = search(l, files, n, attempt < LISTINGS ? &is_gone : NULL);
+        rw_free(files);
+    }
+    return status;
+}
+
 static rw_status load(struct loading *l)
 {
-    struct rw_rotated *files = NULL;
-    size_t n = 0;
     void *extra = NULL;
-    rw_status status = rw_retention_list(&l->c->rotation, &files, &n, l->why, sizeof l->why);
-    if (!status) status = search(l, files, n);
+    rw_status status = list_and_search(l);
     if (!status && l->found.found) status = find_all(l, &extra);
-    rw_free(files);
     if (status)
         return rw_fail(l->ctx, status, "rw_checkpoint_load: %s: %s", l->path ? l->path : l->c->rotation.folder, l->why);
     if (!l->found.found) return RW_OK;

@@ -100,7 +100,8 @@ rw_status rw_format_open(struct rw_format_file *f, const char *path, char *why, 
     const bool failed = f->fd < 0 || fstat(f->fd, &about);
     const char *const fault = failed ? strerror(errno) : rw_file_fault(about.st_mode);
     if (!fault) return read_header(f, (uint64_t)about.st_size, why, size);
-    f->unreadable = failed && errno != ENOENT;
+    f->is_gone = failed && errno == ENOENT;
+    f->unreadable = failed && !f->is_gone;
     snprintf(why, size, "%s", fault);
     return RW_ERR_IO;
 }

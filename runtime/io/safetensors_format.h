@@ -26,6 +26,7 @@ unsigned char *rw_format_print(const cJSON *header, size_t align, size_t *ret_by
 struct rw_format_file {
     int fd;               /* -1: none */
     bool unreadable;      /* the system failed: the file may be valid */
+    bool is_gone;         /* there was none of that name */
     unsigned char *begin; /* the length and the header, as in the file */
     size_t n_begin;
     struct rw_header header;

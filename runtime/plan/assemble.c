@@ -29,7 +29,8 @@ static bool take_tail(const rw_tape *t, rw_plan *plan, const struct rw_tape_mark
     plan->mark_operands = (uint32_t)mark->operands;
     plan->mark_attrs = (uint32_t)mark->attrs;
     plan->mark_values = (uint32_t)mark->values;
-    plan->recorded = (struct rw_tape_point){ mark->hash, mark->words };
+    plan->recorded = (struct rw_tape_point){ mark->hash, mark->words, t->ctx->layouts.generation };
+    plan->first_site = mark->nodes ? t->nodes[0].site : RW_NONE_ID;
     plan->n_values = t->n_values - mark->values;
     plan->values = rw_malloc(plan->n_values * sizeof *plan->values);
     if (!plan->values) return false;

@@ -5,15 +5,18 @@
 #include "plan/dump_passes.h"
 
 #include "base/alloc.h"
+#include "base/file_descriptor_io.h"
 #include "base/atomic_file_replace.h"
 #include "plan/explain_rows.h"
 #include "plan/print.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 static const char *base_name(const char *path)
 {
@@ -137,37 +140,69 @@ static rw_status print_into(struct rw_replacement *r, const struct rw_planning *
     return ferror(out) ? RW_ERR_IO : RW_OK;
 }
 
-static rw_status write_pass(const struct rw_planning *g, const rw_plan *plan, unsigned number, const char *pass,
-                            print_pass *print)
+static const struct {
+    const char *name;
+    print_pass *print; /* NULL: the plan */
+} passes[] = { { "tape", print_tape },         { "problem", print_problem }, { "choice", print_choice },
+               { "schedule", print_schedule }, { "plan", NULL } };
+
+/* A plan's files: those of a number that no other plan in the folder has. */
+struct files {
+    rw_context *ctx;
+    unsigned number;
+    size_t size;
+    char *path; /* of one of them */
+};
+
+static const char *path_of(const struct files *f, size_t pass)
 {
-    rw_context *const ctx = g->problem.t->ctx;
-    const size_t size = strlen(ctx->dump) + 32;
-    char *const path = rw_malloc(size);
-    if (!path) return rw_fail(ctx, RW_ERR_MEMORY, "REWIND_DUMP: out of memory");
-    snprintf(path, size, "%s/%04u.%s", ctx->dump, number, pass);
+    snprintf(f->path, f->size, "%s/%04u.%s", f->ctx->dump, f->number, passes[pass].name);
+    return f->path;
+}
+
+static rw_status cannot_write(const struct files *f, rw_status status, const char *why)
+{
+    return rw_fail(f->ctx, status, "REWIND_DUMP: %s cannot be written: %s", f->path, why);
+}
+
+/* Takes the next free number by creating its first file: children of fork(), other processes and earlier runs may have
+   files in the folder. */
+static rw_status take_number(struct files *f)
+{
+    static atomic_uint numbers; /* of the process: several contexts may share a folder */
+    int fd;
+    do {
+        f->number = atomic_fetch_add(&numbers, 1) + 1;
+        fd = rw_fd_open(path_of(f, 0), O_WRONLY | O_CREAT | O_EXCL, 0666);
+    } while (fd < 0 && errno == EEXIST);
+    if (fd < 0) return cannot_write(f, RW_ERR_IO, strerror(errno));
+    close(fd);
+    return RW_OK;
+}
+
+static rw_status write_pass(const struct files *f, const struct rw_planning *g, const rw_plan *plan, size_t pass)
+{
     struct rw_replacement r;
     const char *why = NULL;
-    rw_status status = rw_replace_begin(&r, path, &why);
+    rw_status status = rw_replace_begin(&r, path_of(f, pass), &why);
     r.transient = true;
-    if (!status) status = rw_replace_end(&r, print_into(&r, g, plan, print));
+    if (!status) status = rw_replace_end(&r, print_into(&r, g, plan, passes[pass].print));
+    if (!status) return RW_OK;
     if (status == RW_ERR_IO && !why) why = strerror(errno);
-    if (status) rw_fail(ctx, status, "REWIND_DUMP: %s cannot be written: %s", path, why ? why : rw_status_name(status));
-    rw_free(path);
+    cannot_write(f, status, why ? why : rw_status_name(status));
+    if (!pass) unlink(f->path); /* it is empty */
     return status;
 }
 
 rw_status rw_plan_dump(const struct rw_planning *g, const rw_plan *plan)
 {
-    static atomic_uint numbers; /* of the process: several contexts may share a folder */
-    static const struct {
-        const char *name;
-        print_pass *print; /* NULL: the plan */
-    } passes[] = { { "tape", print_tape },         { "problem", print_problem }, { "choice", print_choice },
-                   { "schedule", print_schedule }, { "plan", NULL } };
-    if (!g->problem.t->ctx->dump) return RW_OK;
-    const unsigned number = atomic_fetch_add(&numbers, 1) + 1;
-    rw_status status = RW_OK;
-    for (size_t i = 0; !status && i < sizeof passes / sizeof *passes; i++)
-        status = write_pass(g, plan, number, passes[i].name, passes[i].print);
+    rw_context *const ctx = g->problem.t->ctx;
+    if (!ctx->dump) return RW_OK;
+    struct files f = { .ctx = ctx, .size = strlen(ctx->dump) + 32 };
+    f.path = rw_malloc(f.size);
+    if (!f.path) return rw_fail(ctx, RW_ERR_MEMORY, "REWIND_DUMP: out of memory");
+    rw_status status = take_number(&f);
+    for (size_t i = 0; !status && i < sizeof passes / sizeof *passes; i++) status = write_pass(&f, g, plan, i);
+    rw_free(f.path);
     return status;
 }

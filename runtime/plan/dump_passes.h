@@ -4,6 +4,8 @@
  *     0001.tape      recorded nodes                           0001.schedule  actions and buffers before placement
  *     0001.problem   nodes to run, with costs and bytes       0001.plan      what runs: plan/print.h
  *     0001.choice    what becomes of each value, and why
+ *
+ * A number that the folder has is left out, so several processes may share it.
  */
 #ifndef RW_PLAN_DUMP_PASSES_H
 #define RW_PLAN_DUMP_PASSES_H

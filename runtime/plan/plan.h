@@ -48,6 +48,7 @@ struct rw_plan {
     int threads;    /* number of threads for which workspaces are large enough */
     struct rw_library_ref *holding; /* references to objects of the device's libraries */
     struct rw_tape_point recorded; /* the tape's length when the plan was made */
+    uint32_t first_site; /* of that tape's first node; RW_NONE_ID for a tape without nodes */
 
     /* The tail. */
     uint32_t mark_nodes, mark_operands, mark_attrs, mark_values;
@@ -103,6 +104,18 @@ struct rw_plan {
 static inline const struct rw_node *rw_plan_node(const rw_tape *t, const rw_plan *p, uint32_t n)
 {
     return n < p->mark_nodes ? &t->nodes[n] : &p->nodes[n - p->mark_nodes];
+}
+
+/*
+ * The call that recorded a node of a run. The plan may be that of an earlier tape, whose calls were at other lines. So
+ * a node of backward has the call site of the node that it differentiates, and one of the whole step that of the tape's
+ * first node. NULL for a plan: it was made for this tape.
+ */
+static inline rw_site rw_plan_site(const rw_tape *t, const rw_plan *p, const struct rw_node *node)
+{
+    while (node->adjoint && node->of != RW_NONE_ID) node = &t->nodes[node->of];
+    const bool of_step = p && node->adjoint && node->site == p->first_site && t->n_nodes;
+    return t->ctx->sites[of_step ? t->nodes[0].site : node->site];
 }
 
 static inline uint32_t rw_plan_operand(const rw_tape *t, const rw_plan *p, uint32_t i)

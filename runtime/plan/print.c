@@ -139,7 +139,7 @@ static void print_source(const struct printer *p, const struct rw_source *s)
     case RW_SOURCE_PARAM:
     case RW_SOURCE_GRADIENT:
     case RW_SOURCE_OLD:
-    case RW_SOURCE_ADDEND: fprintf(p->out, " %s", rw_param_name(p->t->ctx->params[s->index])); break;
+    case RW_SOURCE_ADDEND: fprintf(p->out, " %s", rw_param_name(p->t->ctx->by_id[s->index])); break;
     case RW_SOURCE_RESULT:
         fprintf(p->out, " @%" PRIu64 " +%" PRIu64, plan->results[s->index].offset, plan->results[s->index].bytes);
         break;

@@ -17,7 +17,8 @@ struct rw_layout_table {
     size_t n_used;       /* entries in use; a free one has the rank -1 */
     size_t sweep_at;     /* number of layouts at which unused ones are collected */
     size_t search;       /* no entry before this one is free */
-    uint64_t generation; /* number of sweeps: between two of them an index denotes one layout */
+    uint64_t generation; /* number of sweeps: between two of them an index denotes one layout. Whatever keeps an index,
+                            or words with one, longer than its layout is marked compares generations, too */
     uint32_t *hash; /* index + 1, open addressing */
     size_t hash_size;
 };

@@ -187,7 +187,7 @@ struct rw_tape {
 
 static inline struct rw_tape_point rw_tape_point(const rw_tape *t)
 {
-    return (struct rw_tape_point){ t->key.hash, t->key.n };
+    return (struct rw_tape_point){ t->key.hash, t->key.n, t->ctx->layouts.generation };
 }
 
 /* Ticket i of the tape under these draws. */

@@ -33,15 +33,17 @@ struct rw_key {
     size_t cap;
 };
 
-/* The length of a tape, by the words that it has recorded. Two tapes with equal points have recorded the same. */
+/* The length of a tape, by the words that it has recorded. Two tapes with equal points have recorded the same. Words
+   name layouts by index, so points from before and after a sweep of the layouts are never the same. */
 struct rw_tape_point {
     struct rw_hash hash;
-    size_t n; /* words */
+    size_t n;            /* words */
+    uint64_t generation; /* of the context's layouts */
 };
 
 static inline bool rw_point_is_same(const struct rw_tape_point *a, const struct rw_tape_point *b)
 {
-    return a->n == b->n && a->hash.a == b->hash.a && a->hash.b == b->hash.b;
+    return a->n == b->n && a->hash.a == b->hash.a && a->hash.b == b->hash.b && a->generation == b->generation;
 }
 
 enum rw_key_record {

@@ -68,7 +68,7 @@ rw_status rw_action_failed(const struct rw_run *r, size_t action, const rw_view 
     rw_context *const ctx = r->tape->ctx;
     const struct rw_action *const a = &r->plan->actions[action];
     const struct rw_node *const node = rw_plan_node(r->tape, r->plan, a->node);
-    const rw_site at = ctx->sites[node->site];
+    const rw_site at = rw_plan_site(r->tape, r->plan, node);
     const rw_op_def *const op = ctx->ops[node->op];
     char what[512];
     snprintf(what, sizeof what, "%s recorded at %s:%d", op->name, rw_file_of(at), (int)at.line);

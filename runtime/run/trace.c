@@ -148,7 +148,7 @@ static void write_step(struct trace *trace, const rw_tape *t, const rw_plan *pla
     const char *const product = trace->spans[i - trace->from].product;
     const struct rw_action *const s = &plan->actions[i];
     const struct rw_node *const node = rw_plan_node(t, plan, s->node);
-    const rw_site at = t->ctx->sites[node->site];
+    const rw_site at = rw_plan_site(t, plan, node);
     char file[480], site[512];
     snprintf(site, sizeof site, "%s:%d", rw_utf8_copy(file, sizeof file, rw_file_of(at)), (int)at.line);
     const int track = s->kind == RW_ACTION_OUT ? TRACK_OUT : s->kind == RW_ACTION_IN ? TRACK_IN : TRACK_STEPS;

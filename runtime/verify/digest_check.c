@@ -152,7 +152,8 @@ static rw_status report_replay(const struct replays *r, const struct rw_run *run
 {
     char cause[160] = "";
     ckpt_report report = { .mismatches = 1 };
-    rw_report_place(run->tape, rw_plan_node(run->tape, run->plan, run->plan->actions[action].node), true, &report);
+    rw_report_place(run->tape, run->plan, rw_plan_node(run->tape, run->plan, run->plan->actions[action].node), true,
+                    &report);
     if (rw_action_is_move(run->plan->actions[action].kind))
         return rw_fail(r->ctx, RW_ERR_MISMATCH,
                        "REWIND_VERIFY=digest: the result of %s at %s (region \"%s\") was offloaded and read back with "

@@ -69,7 +69,7 @@ static void spoil_slot(const struct rw_at *at)
     const rw_context *const ctx = at->run->tape->ctx;
     if (at->run->store->fns->in_file || rw_fault.skip-- != 0) return;
     rw_fault.struck++;
-    rw_fault.at = ctx->sites[rw_plan_node(at->run->tape, plan, a->node)->site];
+    rw_fault.at = rw_plan_site(at->run->tape, plan, rw_plan_node(at->run->tape, plan, a->node));
     ctx->device->finish(ctx->device_state);
     const uint32_t slot = plan->sources[rw_word_source(plan->words[a->word])].index;
     ((unsigned char *)at->run->store->data)[plan->slots[slot].offset] ^= 1;
@@ -78,7 +78,7 @@ static void spoil_slot(const struct rw_at *at)
 static void note_strike(const struct rw_at *at)
 {
     rw_fault.struck++;
-    rw_fault.at = at->run->tape->ctx->sites[at->node->site];
+    rw_fault.at = rw_plan_site(at->run->tape, at->run->plan, at->node);
 }
 
 static void flip(const struct rw_at *at, void *data, size_t byte_at)

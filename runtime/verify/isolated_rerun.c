@@ -191,7 +191,7 @@ static void accuse(const struct rw_at *at, ckpt_cause cause, int output, ckpt_re
     const uint32_t v = output < 0 ? RW_NONE_ID : at->node->first_output + (uint32_t)output;
     report->mismatches = 1;
     report->cause = cause;
-    rw_report_place(t, at->node, at->kind == RW_ACTION_REPLAY, report);
+    rw_report_place(t, at->run->plan, at->node, at->kind == RW_ACTION_REPLAY, report);
     if (v < at->run->plan->mark_values)
         snprintf(report->value, sizeof report->value, "%s", rw_tensor_name(rw_tape_value(t, v)));
 }

@@ -102,7 +102,7 @@ static void note(struct search *s, const struct rw_at *at, const struct seen *se
 {
     const rw_tape *const t = at->run->tape;
     ckpt_report place = { 0 };
-    rw_report_place(t, at->node, false, &place);
+    rw_report_place(t, at->run->plan, at->node, false, &place);
     s->found = (rw_nonfinite){ .found = seen->count,
                                .leaf = leaf,
                                .backward = at->node->adjoint,

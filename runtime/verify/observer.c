@@ -116,7 +116,7 @@ static rw_status check_margins(struct rw_verifier *w, const struct rw_at *at)
         if (whole) continue;
         w->found.mismatches = 1;
         w->found.cause = CKPT_CAUSE_OUTSIDE;
-        rw_report_place(r->tape, at->node, at->kind == RW_ACTION_REPLAY, &w->found);
+        rw_report_place(r->tape, r->plan, at->node, at->kind == RW_ACTION_REPLAY, &w->found);
         snprintf(w->found.detail, sizeof w->found.detail, "it wrote %s the arena", at_end ? "after" : "before");
     }
     return RW_OK;
@@ -261,7 +261,8 @@ rw_status rw_verifier_check_results(struct rw_verifier *w, const struct rw_run *
         if (w->found.mismatches) continue;
         w->found.mismatches = 1;
         w->found.cause = CKPT_CAUSE_CORRUPTION;
-        rw_report_place(r->tape, rw_plan_node(r->tape, r->plan, r->plan->actions[x->action].node), false, &w->found);
+        rw_report_place(r->tape, r->plan, rw_plan_node(r->tape, r->plan, r->plan->actions[x->action].node), false,
+                        &w->found);
         snprintf(w->found.detail, sizeof w->found.detail, "its result was overwritten before the step ended");
     }
     return RW_OK;

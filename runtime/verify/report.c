@@ -24,9 +24,10 @@ const char *ckpt_cause_name(ckpt_cause cause)
     return "unknown";
 }
 
-void rw_report_place(const rw_tape *t, const struct rw_node *node, bool replay, ckpt_report *report)
+void rw_report_place(const rw_tape *t, const rw_plan *plan, const struct rw_node *node, bool replay,
+                     ckpt_report *report)
 {
-    const rw_site at = t->ctx->sites[node->site];
+    const rw_site at = rw_plan_site(t, plan, node);
     snprintf(report->op, sizeof report->op, "%s", t->ctx->ops[node->op]->name);
     snprintf(report->site, sizeof report->site, "%s:%d", rw_file_of(at), (int)at.line);
     rw_region_path(t, rw_node_region(t, node), report->region, sizeof report->region);

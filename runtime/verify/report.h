@@ -2,11 +2,14 @@
 #ifndef RW_VERIFY_REPORT_H
 #define RW_VERIFY_REPORT_H
 
+#include "plan/plan.h"
 #include "record/tape.h"
 
 #include <rewind/verify.h>
 
-void rw_report_place(const rw_tape *t, const struct rw_node *node, bool replay, ckpt_report *report);
+/* Of a node of the plan; plan: NULL for a recorded node. */
+void rw_report_place(const rw_tape *t, const rw_plan *plan, const struct rw_node *node, bool replay,
+                     ckpt_report *report);
 
 /* Element i of an array as a number, and its bits. */
 double rw_report_number(const void *data, size_t i, rw_dtype dtype, uint64_t *ret_bits);

@@ -135,7 +135,8 @@ static bool have_one_tail(const rw_tape *t, const rw_plan *a, const rw_plan *b, 
     if (i == a->n_nodes && i == b->n_nodes && computed_a == computed_b) return true;
     const struct rw_node *const last = i < b->n_nodes ? &b->nodes[i] : i < a->n_nodes ? &a->nodes[i] : NULL;
     *report = (ckpt_report){ .mismatches = 1, .cause = CKPT_CAUSE_RULE };
-    if (last) rw_report_place(t, last->of == RW_NONE_ID ? last : &t->nodes[last->of], false, report);
+    const rw_plan *const of = i < b->n_nodes ? b : a;
+    if (last) rw_report_place(t, of, last->of == RW_NONE_ID ? last : &t->nodes[last->of], false, report);
     snprintf(report->detail, sizeof report->detail, "%zu nodes were recorded, and %zu the second time", a->n_nodes,
              b->n_nodes);
     return false;
@@ -192,7 +193,7 @@ static void describe_mismatch(const struct subject *x, const struct reference *r
     if (ref->plan->n_effects == ref->plan->n_commits)
         re_execute(x, ref->plan, plain_node, SIZE_MAX, second->output, &plain);
     if (plan->n_effects == plan->n_commits) re_execute(x, plan, a.node, second->action, second->output, &again);
-    rw_report_place(t, &node, a.kind == RW_ACTION_REPLAY, report);
+    rw_report_place(t, plan, &node, a.kind == RW_ACTION_REPLAY, report);
     if (v < plan->mark_values)
         snprintf(report->value, sizeof report->value, "%s", rw_tensor_name(rw_tape_value(t, v)));
     report->cause = find_cause(second, &plain, &again, &ref->table.digest[rw_table_at(&ref->table, plan, v)],
@@ -328,7 +329,7 @@ static void compare_begun(const rw_tape *t, const struct rw_table *begun, const 
         }
         *report = (ckpt_report){ .mismatches = 1, .cause = changed ? CKPT_CAUSE_INPUT_CHANGED
                                                                   : CKPT_CAUSE_NONDETERMINISTIC };
-        rw_report_place(t, &t->nodes[x->producer], false, report);
+        rw_report_place(t, NULL, &t->nodes[x->producer], false, report);
         snprintf(report->value, sizeof report->value, "%s", rw_tensor_name(x));
         snprintf(report->detail, sizeof report->detail,
                  "when the loss was read it gave different bytes than now%s%.64s%s",

@@ -22,11 +22,15 @@
 /* ---- threads that cannot be started ---- */
 
 static int starts_left = -1; /* starts before one fails; below 0: none does */
+static size_t least_stack; /* glibc refuses a requested size that static TLS does not fit into */
 
 int __real_pthread_create(pthread_t *id, const pthread_attr_t *attributes, void *(*run)(void *), void *argument);
 int __wrap_pthread_create(pthread_t *id, const pthread_attr_t *attributes, void *(*run)(void *), void *argument);
 int __wrap_pthread_create(pthread_t *id, const pthread_attr_t *attributes, void *(*run)(void *), void *argument)
 {
+    size_t stack;
+    if (attributes && least_stack && !pthread_attr_getstacksize(attributes, &stack) && stack < least_stack)
+        return EINVAL;
     if (starts_left == 0) return EAGAIN;
     if (starts_left > 0) starts_left--;
     return __real_pthread_create(id, attributes, run, argument);
@@ -135,6 +139,19 @@ Test(team, a_thread_that_cannot_be_started_changes_nothing)
     }
     cr_assert_eq(rw_team_ready(7), RW_OK);
     expect_run(7, 7);
+}
+
+/* glibc takes the static TLS of the program and its libraries from each stack. */
+Test(team, threads_start_though_static_tls_is_larger_than_their_stack)
+{
+    least_stack = (size_t)3 << 20;
+    cr_assert_eq(rw_team_ready(4), RW_OK);
+    expect_run(4, 4);
+    starts_left = 1;
+    cr_assert_eq(rw_team_ready(7), RW_ERR_MEMORY, "another failure is none of the stack's size");
+    starts_left = -1;
+    cr_expect_eq(rw_team_size(), 4);
+    expect_run(7, 4);
 }
 
 /* ---- loops ---- */

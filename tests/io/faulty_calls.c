@@ -6,11 +6,15 @@
 #include <fcntl.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
 #include <sys/stat.h>
 #include <sys/types.h>
 
 static int left, planted;
 static const char *name;
+bool fault_no_nameless;
+void (*fault_before_open)(const char *path);
 
 void fault_plant(int n, int error)
 {
@@ -105,7 +109,19 @@ int __wrap_open64(const char *path, int flags, ...)
     va_start(args, flags);
     const unsigned mode = va_arg(args, unsigned);
     va_end(args);
+    if (fault_before_open) fault_before_open(path);
+    errno = EOPNOTSUPP;
+    if (fault_no_nameless && (flags & O_TMPFILE) == O_TMPFILE) return -1;
     return fails("open", WAITS | (flags & O_CREAT ? WRITES : 0)) ? -1 : __real_open64(path, flags, mode);
+}
+
+int __real_mkostemp64(char *path, int flags);
+int __wrap_mkostemp64(char *path, int flags);
+int __wrap_mkostemp64(char *path, int flags)
+{
+    const int fd = fails("mkostemp", WAITS | WRITES) ? -1 : __real_mkostemp64(path, flags);
+    if (fd < 0) memset(path + strlen(path) - 6, '0', 6); /* on failure the template is undefined */
+    return fd;
 }
 
 int __real_openat64(int folder, const char *path, int flags, ...);

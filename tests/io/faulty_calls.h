@@ -13,6 +13,12 @@
    fsync() of a folder, which some file systems do not have. */
 void fault_plant(int n, int error);
 
+/* While it is set: files without a name (O_TMPFILE) are refused, as by some file systems. */
+extern bool fault_no_nameless;
+
+/* NULL, or called with each path that is about to be opened: what another process does at that moment. */
+extern void (*fault_before_open)(const char *path);
+
 /* Removes the fault. True if it has occurred; *ret_name receives the call's name. */
 bool fault_take(const char **ret_name);
 

@@ -246,6 +246,41 @@ Test(file_faults, first_checkpoints)
     world_close(&s.w);
 }
 
+/* ---- a file that disappears ---- */
+
+/* What a run with keep = 1 does between the listing and the opening of its only file. */
+static void replace_the_newest(const char *path)
+{
+    size_t bytes;
+    if (!strstr(path, ".safetensors")) return;
+    fault_before_open = NULL;
+    unsigned char *const data = file_get(file_of(1, 1), &bytes);
+    file_put(file_of(2, 1), data, bytes);
+    cr_assert_eq(unlink(file_of(1, 1)), 0);
+    free(data);
+}
+
+/* The reader lists the folder again: nothing is damaged. */
+Test(file_faults, a_checkpoint_that_is_replaced_while_it_is_loaded)
+{
+    struct scene s = { .w = small_open(), .step = 1 };
+    rw_checkpoint_found found;
+    cr_assert_eq(rw_init_constant(x_of(&s.w), 1), RW_OK);
+    cr_assert_eq(save_checkpoint(&s), RW_OK);
+    for (int turn = 0; turn < 2; turn++) {
+        fault_before_open = turn ? NULL : replace_the_newest;
+        cr_assert_eq(rw_init_constant(x_of(&s.w), 3), RW_OK);
+        cr_assert_eq(rw_checkpoint_load(s.w.ck, &found), RW_OK, "%s", rw_error_message(s.w.b.ctx));
+        cr_expect(found.found && found.step == 1 && !found.skipped, "%d, %s", found.found, found.why);
+        cr_expect(strstr(found.path, "000002-step1"), "%s", found.path);
+        expect_x(&s.w, 1);
+    }
+    cr_assert_eq(symlink("nothing", file_of(3, 3)), 0);
+    cr_assert_eq(rw_checkpoint_load(s.w.ck, &found), RW_OK, "%s", rw_error_message(s.w.b.ctx));
+    cr_expect(found.found && found.step == 1 && found.skipped == 1, "a name without a file is skipped: %s", found.why);
+    world_close(&s.w);
+}
+
 /* ---- folders without fsync() ---- */
 
 /* Number of fsync() calls of a folder; a refused one is not an error. */
@@ -275,6 +310,56 @@ Test(file_faults, entries_of_folders_are_durable_and_a_folder_without_fsync_is_n
     cr_expect_eq(folders_synced(&s, save), 1, "the file's entry");
     rw_checkpoint_destroy(&s.w.ck);
     cr_expect_eq(folders_synced(&s, save_anew), 2, "the folder's entry and the file's");
+    world_close(&s.w);
+}
+
+/* A folder whose entry may not be on the disk, because its fsync() failed: the next save makes up for it. */
+Test(file_faults, a_folder_whose_entry_was_not_written_is_written_by_the_next_save)
+{
+    struct scene s = { .w = small_open(), .step = 5 };
+    const char *call = "";
+    rw_status status = RW_OK;
+    rw_checkpoint_destroy(&s.w.ck);
+    for (int n = 1; strcmp(call, "fsync") != 0; n++) {
+        empty_folder(folder);
+        fault_plant(n, EIO);
+        status = save_first(&s);
+        cr_assert(fault_take(&call), "call %d", n);
+        rw_error_clear(s.w.b.ctx);
+    }
+    cr_assert_eq(status, RW_ERR_IO);
+    cr_assert_str_eq(names_in(folder), "", "that of the folder comes first");
+    cr_expect_eq(folders_synced(&s, save_first), 2, "the folder's entry and the file's");
+    world_close(&s.w);
+}
+
+/* ---- files for offloaded values ---- */
+
+static rw_status take_store(struct scene *s)
+{
+    rw_optimizer *opt = NULL;
+    const rw_state_offload states = { .place = RW_STATE_FILE, .path = "/tmp", .window = 64 << 10 };
+    const rw_status status = rw_adamw_create(&opt, s->w.b.ctx, &(rw_adamw_params){ .states = states });
+    rw_optimizer_destroy(&opt);
+    return status;
+}
+
+/* On a file system without O_TMPFILE the file has a name until it is open. */
+Test(file_faults, a_file_that_has_a_name_for_a_moment)
+{
+    struct scene s = { .w = small_open() };
+    const char *call;
+    bool any = false;
+    fault_no_nameless = true;
+    for (int n = 1;; n++) {
+        fault_plant(n, EINTR);
+        const rw_status status = take_store(&s);
+        if (!fault_take(&call)) break;
+        any |= !strcmp(call, "mkostemp");
+        cr_assert_eq(status, RW_OK, "%s was interrupted: %s", call, rw_error_message(s.w.b.ctx));
+    }
+    cr_expect(any);
+    fault_no_nameless = false;
     world_close(&s.w);
 }
 

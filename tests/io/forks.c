@@ -31,7 +31,7 @@ struct program {
     rw_checkpoint *ck;
     rw_monitor *monitor;
     uint64_t step;
-    bool is_child;
+    bool is_child, has_parents_monitor;
 };
 
 static char trace[200], lines[200], board[200], text[200], run[200];
@@ -43,6 +43,15 @@ static bool saved(struct program *p, rw_status status)
     const bool refused = strstr(rw_error_message(p->b.ctx), "another process saves to this folder");
     rw_error_clear(p->b.ctx);
     return refused;
+}
+
+/* The monitor of the parent takes no further files in a child. */
+static bool added(struct program *p, rw_status status, bool is_parents)
+{
+    if (!status) return !is_parents;
+    const bool refused = strstr(rw_error_message(p->b.ctx), "belongs to the parent process");
+    rw_error_clear(p->b.ctx);
+    return refused && is_parents;
 }
 
 static bool tell(struct program *p)
@@ -64,8 +73,8 @@ static bool call(struct program *p, int k)
                                      &(rw_checkpoint_params){ .folder = run, .optimizer = p->opt, .keep = 2 });
     case 4: return !rw_checkpoint_load(p->ck, NULL);
     case 5: return !rw_monitor_create(&p->monitor, p->b.ctx, lines);
-    case 6: return !rw_monitor_add(p->monitor, RW_MONITOR_TENSORBOARD, board);
-    case 7: return !rw_monitor_add(p->monitor, RW_MONITOR_PROMETHEUS, text);
+    case 6: return added(p, rw_monitor_add(p->monitor, RW_MONITOR_TENSORBOARD, board), p->has_parents_monitor);
+    case 7: return added(p, rw_monitor_add(p->monitor, RW_MONITOR_PROMETHEUS, text), p->has_parents_monitor);
     case 20: return tell(p);
     case 21: rw_monitor_destroy(&p->monitor); return true;
     case 22: rw_checkpoint_destroy(&p->ck); return true;
@@ -95,6 +104,7 @@ static int run_program(int forked_before)
         if (k == forked_before) {
             child = fork();
             p.is_child = !child;
+            p.has_parents_monitor = p.is_child && p.monitor;
         }
         if (!call(&p, k)) return p.is_child ? 101 + k : 1 + k;
     }

@@ -97,7 +97,7 @@ static unsigned told(struct world *x)
 /* The sites of the last line, NULL for none. */
 static cJSON *sites(void)
 {
-    static char text[1 << 16], line[1 << 16];
+    static char text[1 << 18], line[1 << 18];
     FILE *const f = fopen(path, "r");
     cr_assert_not_null(f);
     while (fgets(line, sizeof line, f)) memcpy(text, line, sizeof text);
@@ -274,6 +274,41 @@ Test(monitor_fp8_stats, counts_what_delayed_scaling_saturates)
 }
 
 /* Neither a search for values that are not finite, nor a verification of the step, counts a second time. */
+/* A file name may have any bytes, and each of those that are not UTF-8 takes more than one in a line. */
+Test(monitor_fp8_stats, of_a_file_whose_name_is_no_text_are_in_the_line)
+{
+    enum { WEIGHTS = 24 };
+    static char file[500], name[8];
+    struct world x = world_open(1);
+    float data[ROWS * IN];
+    rw_tensor *w[WEIGHTS], *sum = NULL;
+    memset(file, 0xe4, sizeof file - 1);
+    fill(data, 8);
+    for (int i = 0; i < WEIGHTS; i++) {
+        snprintf(name, sizeof name, "w%d", i);
+        w[i] = rw_param(x.b.ctx, name, RW_F32, RW_SHAPE(OUT, IN));
+        cr_assert_eq(rw_init_constant(w[i], 1), RW_OK);
+    }
+    watch(&x);
+    rw_tensor *const in = rw_input(x.b.t, RW_F32, RW_SHAPE(ROWS, IN), data, sizeof data);
+    cr_assert_eq(rw_recipe_begin(x.b.t, &(rw_recipe){ .kind = RW_RECIPE_F8 }), RW_OK);
+    for (int i = 0; i < WEIGHTS; i++) {
+        rw_tensor *const y = rw_linear_at((rw_site){ file, 7 }, x.b.t, in, w[i], RW_NONE);
+        sum = sum ? rw_add(x.b.t, sum, y) : y;
+    }
+    cr_assert_eq(rw_recipe_end(x.b.t), RW_OK);
+    cr_assert_eq(rw_backward(x.b.t, rw_sum(x.b.t, rw_cast(x.b.t, sum, RW_F32), RW_ALL_AXES, false)), RW_OK);
+    told(&x);
+    cJSON *const all = sites();
+    cr_expect_eq(cJSON_GetArraySize(all), 2 * WEIGHTS + 1, "%d", cJSON_GetArraySize(all));
+    const cJSON *const at = cJSON_GetObjectItem(cJSON_GetObjectItem(all, "w5/w"), "at");
+    cr_assert(cJSON_IsString(at));
+    cr_expect_eq(strncmp(at->valuestring, "\xef\xbf\xbd\xef\xbf\xbd", 6), 0, "%s", at->valuestring);
+    cr_expect_eq(strlen(at->valuestring), 3 * (sizeof file - 1) + 2);
+    cJSON_Delete(all);
+    world_close(&x);
+}
+
 Test(monitor_fp8_stats, do_not_count_what_is_run_again_to_be_looked_at)
 {
     struct world x = world_open(1);

@@ -413,6 +413,24 @@ static void *save_often(void *argument)
 }
 
 /* Contexts of several threads save to one path: the file is always one of theirs. */
+/* The temporary name beside it must not be longer than the file system takes, either. The cut of a long name is between
+   characters, which some file systems check. */
+Test(io, a_name_as_long_as_a_file_may_have)
+{
+    for (int is_wide = 0; is_wide < 2; is_wide++) {
+        char name[300], *end = name + snprintf(name, sizeof name, "%s/", dir);
+        memset(end, 'a', 255);
+        for (int i = 0; is_wide && i < 127; i++) memcpy(end + 1 + 2 * i, "\xc3\xa4", 2);
+        end[255] = '\0';
+        rw_tensor *const w = rw_param(b.ctx, is_wide ? "v" : "w", RW_F32, RW_SHAPE(4));
+        cr_assert_eq(rw_init_constant(w, 1), RW_OK);
+        for (int turn = 0; turn < 2; turn++)
+            cr_expect_eq(rw_save(b.ctx, name), RW_OK, "%s", rw_error_message(b.ctx));
+        cr_expect_eq(rw_load(b.ctx, name), RW_OK, "%s", rw_error_message(b.ctx));
+        cr_expect_eq(remove(name), 0);
+    }
+}
+
 Test(io, one_path_for_two_contexts)
 {
     struct saver s[3] = { { .seed = 1 }, { .seed = 2 }, { .seed = 3 } };

@@ -7,6 +7,7 @@
 
 #include <criterion/criterion.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* Alternating structures: each is planned once, however often they alternate. */
 Test(cache, one_plan_per_structure)
@@ -42,6 +43,55 @@ Test(cache, operands_are_part_of_the_structure)
     }
     cr_assert_eq(b.ctx->plans->misses, 2);
     cr_assert_eq(b.ctx->plans->hits, 2);
+    fixture_close(&b);
+}
+
+/* ---- messages ---- */
+
+static bool fails;
+
+static rw_status check_own(rw_op_call *c)
+{
+    return rw_op_output_like(c, 0, 0);
+}
+
+static rw_status run_own(const rw_kernel *k)
+{
+    memcpy(k->out[0].data, k->in[0].data, (size_t)k->in[0].layout->numel * sizeof(float));
+    return RW_OK;
+}
+
+static rw_status run_own_backward(const rw_kernel *k)
+{
+    return fails ? RW_ERR_DEVICE : run_own(k);
+}
+
+static const rw_op_def own_backward = { .name = "own_backward", .n_inputs = 1, .n_outputs = 1, .check = check_own,
+                                        .kernel = { [RW_DEVICE_CPU] = run_own_backward } };
+
+static rw_status grad_own(rw_grad_call *g)
+{
+    rw_tensor *const dy = rw_grad_upstream(g, 0);
+    return rw_grad_set(g, 0, rw_apply(rw_grad_tape(g), &own_backward, &dy, 1, NULL, 0, NULL));
+}
+
+static const rw_op_def own = { .name = "own", .n_inputs = 1, .n_outputs = 1, .check = check_own,
+                               .kernel = { [RW_DEVICE_CPU] = run_own }, .grad = grad_own };
+
+/* The nodes of backward were recorded when the plan was made, for another tape: a message names the present call. */
+Test(cache, a_failure_in_backward_names_the_line_of_the_present_step)
+{
+    struct fixture b = fixture_open(1, 1);
+    rw_tensor *const w = rw_param(b.ctx, "w", RW_F32, RW_SHAPE(4));
+    cr_assert_eq(rw_init_constant(w, 1), RW_OK);
+    for (int i = 0; i < 3; i++) {
+        rw_tensor *const y = rw_apply_at((rw_site){ "model.c", 100 * (i + 1) }, b.t, &own, &w, 1, NULL, 0, NULL);
+        fails = i == 2;
+        cr_expect_eq(rw_backward(b.t, rw_sum(b.t, y, RW_ALL_AXES, false)), fails ? RW_ERR_DEVICE : RW_OK);
+        rw_tape_reset(b.t);
+    }
+    cr_expect_eq(b.ctx->plans->misses, 1);
+    cr_expect(strstr(rw_error_message(b.ctx), "own_backward recorded at model.c:300"), "%s", rw_error_message(b.ctx));
     fixture_close(&b);
 }
 

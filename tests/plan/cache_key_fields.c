@@ -2,6 +2,7 @@
  * A plan's key compared with the definitions of the structs on which a plan depends: each field is changed in turn, and
  * the key must change with it, or the field is in the list of those on which no plan depends, with the reason. The
  * fields come from the headers (tests/tools/generate_struct_fields.py), so a new one fails here until it is classified.
+ * The same for a point of a recording and its comparison.
  */
 #include "plan/cache.h"
 #include "record/internal_ops.h"
@@ -151,6 +152,15 @@ static struct rw_plan_key key_of_param(struct world *w, const void *object)
     return key;
 }
 
+/* One word: whether the point is that of the tape. */
+static struct rw_plan_key key_of_point(struct world *w, const void *object)
+{
+    const struct rw_tape_point at = rw_tape_point(w->b.t);
+    struct rw_key k = room();
+    rw_key_add(&k, rw_point_is_same(&at, object));
+    return words(&k);
+}
+
 static struct rw_plan_key key_of_request(struct world *w, const void *object)
 {
     struct rw_plan_key key;
@@ -193,6 +203,11 @@ static void other_gradient_type(void *object)
     ((struct rw_param *)object)->gradient.tensor.dtype = RW_BF16;
 }
 
+static void other_hash(void *object)
+{
+    ((struct rw_tape_point *)object)->hash.b ^= 1;
+}
+
 static void swept_layouts(void *object)
 {
     ((rw_context *)object)->layouts.generation++;
@@ -227,6 +242,7 @@ static const struct field by_hand[] = {
     { "rw_param", "tensor", no_longer_trained },      { "rw_param", "gradient", other_gradient_type },
     { "rw_context", "layouts", swept_layouts },       { "rw_context", "costs", other_costs },
     { "rw_context", "memory", more_held },            { "rw_context", "params", no_gradient },
+    { "rw_tape_point", "hash", other_hash },
 };
 
 /* ---- all fields ---- */
@@ -290,6 +306,7 @@ Test(cache_key_fields, each_is_part_of_the_key_or_no_plan_depends_on_it)
     struct rw_leaf leaf = { .kind = RW_LEAF_PARAM, .param = 2, .serial = 40 };
     struct rw_tape_amax amax = { .value = 3, .buffer = 2, .row = 1 };
     rw_layout layout = { .rank = 2, .dim = { 2, 2, 2 }, .stride = { 4, 1, 3 } };
+    struct rw_tape_point point = rw_tape_point(w.b.t);
     cr_assert(w.b.t->n_held && w.b.t->n_effects && ctx->n_params == 3);
     const struct {
         const char *of;
@@ -309,6 +326,7 @@ Test(cache_key_fields, each_is_part_of_the_key_or_no_plan_depends_on_it)
         OBJECT(rw_held, w.b.t->held[0], key_of_request),
         OBJECT(rw_store_place, ctx->store, key_of_request),
         OBJECT(rw_context, *ctx, key_of_request),
+        OBJECT(rw_tape_point, point, key_of_point),
     };
     size_t walked = 0;
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
@@ -319,6 +337,18 @@ Test(cache_key_fields, each_is_part_of_the_key_or_no_plan_depends_on_it)
         }
     cr_expect_eq(walked, sizeof fields / sizeof *fields, "a struct has no object");
     fixture_close(&w.b);
+}
+
+/* A sweep of layouts changes every point: the words before and after it may name different layouts by one index. */
+Test(cache_key_fields, of_a_point_change_when_layouts_are_swept)
+{
+    struct fixture b = fixture_open(1, 1);
+    const struct rw_tape_point before = rw_tape_point(b.t);
+    swept_layouts(b.ctx);
+    const struct rw_tape_point after = rw_tape_point(b.t);
+    cr_expect(!rw_point_is_same(&before, &after));
+    cr_expect(rw_point_is_same(&after, &after));
+    fixture_close(&b);
 }
 
 /* A seed is identified by its root. */

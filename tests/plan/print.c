@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 enum { BATCH = 16, WIDTH = 64, EXPERTS = 4 };
@@ -223,6 +224,28 @@ Test(print, shows_what_a_policy_recomputes_and_offloads)
     free(none), free(full), free(away);
 }
 
+/* A parameter's ID is not its number: states of an optimizer and buffers have IDs, too. */
+Test(print, names_the_parameters_that_a_plan_reads_and_those_whose_gradients_it_writes)
+{
+    struct fixture b = fixture_open(1, 1);
+    char *text = NULL;
+    size_t size = 0;
+    FILE *const out = open_memstream(&text, &size);
+    rw_tensor *const first = rw_param(b.ctx, "first", RW_F32, RW_SHAPE(8));
+    rw_optimizer *opt = NULL;
+    cr_assert(!rw_init_constant(first, 1) && !rw_adamw_create(&opt, b.ctx, NULL));
+    rw_tensor *const second = rw_param(b.ctx, "second", RW_F32, RW_SHAPE(8));
+    cr_assert_eq(rw_init_constant(second, 1), RW_OK);
+    rw_tensor *const loss = rw_sum(b.t, rw_mul(b.t, first, second), RW_ALL_AXES, false);
+    cr_assert_eq(rw_plan_print(b.t, loss, "none", out), RW_OK, "%s", rw_error_message(b.ctx));
+    fclose(out);
+    cr_expect_eq(count(text, " first\n"), 3, "%s", text);
+    cr_expect_eq(count(text, " second\n"), 3, "%s", text);
+    free(text);
+    rw_optimizer_destroy(&opt);
+    fixture_close(&b);
+}
+
 /* ---- REWIND_DUMP ---- */
 
 static char folder[] = "/tmp/rewind-plans-XXXXXX";
@@ -277,6 +300,51 @@ Test(print, a_folder_gets_a_file_of_each_pass)
     }
     free(none);
     fixture_close(&b);
+    entries(true);
+    cr_expect_eq(rmdir(folder), 0);
+}
+
+/* Plans of updates between steps are dumped, too: they read and write states, which have no names. */
+Test(print, a_folder_gets_the_plans_of_updates)
+{
+    cr_assert_not_null(mkdtemp(folder));
+    setenv("REWIND_DUMP", folder, 1);
+    struct fixture b = fixture_open(1, 1);
+    rw_tensor *const w = rw_param(b.ctx, "w", RW_F32, RW_SHAPE(64, 64));
+    rw_optimizer *opt = NULL;
+    cr_assert_eq(rw_init_constant(w, 1), RW_OK);
+    cr_assert_eq(rw_adamw_create(&opt, b.ctx, NULL), RW_OK, "%s", rw_error_message(b.ctx));
+    cr_expect_eq(entries(false) % 5, 0);
+    cr_expect_geq(entries(false), 5);
+    rw_optimizer_destroy(&opt);
+    fixture_close(&b);
+    entries(true);
+    cr_expect_eq(rmdir(folder), 0);
+}
+
+/* Parent and child of fork(), and other processes, have one folder: no file replaces another one. */
+Test(print, a_folder_of_several_processes_has_the_plans_of_each)
+{
+    if (test_device() != RW_DEVICE_CPU) cr_skip_test("CUDA does not work in a child");
+    cr_assert_not_null(mkdtemp(folder));
+    setenv("REWIND_DUMP", folder, 1);
+    for (int turn = 0; turn < 2; turn++) {
+        int how;
+        const pid_t child = fork();
+        if (!child) {
+            struct fixture b = fixture_open(1, 1);
+            if (one_step(&b)) _exit(1);
+            const pid_t grandchild = fork();
+            rw_tape_reset(b.t);
+            rw_tensor *const x = rw_input(b.t, RW_F32, RW_SHAPE(3 + (grandchild > 0)), NULL, 0);
+            if (rw_eval(b.t, (rw_tensor *[]){ rw_tanh(b.t, x) }, 1)) _exit(2);
+            if (!grandchild) _exit(0);
+            _exit(waitpid(grandchild, &how, 0) == grandchild ? how : 3);
+        }
+        cr_assert_eq(waitpid(child, &how, 0), child);
+        cr_assert_eq(how, 0);
+        cr_expect_eq(entries(false), 15 * (turn + 1), "%d", entries(false));
+    }
     entries(true);
     cr_expect_eq(rmdir(folder), 0);
 }

@@ -16,6 +16,7 @@
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 TestSuite(file_failures, .init = make_folder, .fini = remove_folder);
@@ -452,6 +453,74 @@ Test(file_failures, a_file_of_states_that_is_truncated_is_named_and_a_checkpoint
     backward(&w, 2);
     cr_assert_eq(rw_optimizer_step(opt), RW_OK, "%s", rw_error_message(w.b.ctx));
     expect_parameters(&w, three, "in another file");
+    rw_checkpoint_destroy(&ck);
+    rw_optimizer_destroy(&opt);
+    fixture_close(&w.b);
+    empty_checkpoints(where);
+    free(three);
+}
+
+/* The third step after a load of the second one is that of a run that was never interrupted. */
+static void expect_third(struct world *w, rw_optimizer *opt, rw_checkpoint *ck, const unsigned char *three)
+{
+    cr_assert_eq(rw_checkpoint_load(ck, NULL), RW_OK, "%s", rw_error_message(w->b.ctx));
+    backward(w, 2);
+    cr_assert_eq(rw_optimizer_step(opt), RW_OK, "%s", rw_error_message(w->b.ctx));
+    expect_parameters(w, three, "after a load");
+}
+
+/* The load itself meets the file that fails: the state is partly loaded, no step uses it, and the next load takes
+   another file. */
+Test(file_failures, a_load_that_meets_a_failing_file_of_states_can_be_repeated)
+{
+    char where[100];
+    snprintf(where, sizeof where, "%s/run", folder);
+    unsigned char *const three = untroubled(3);
+    for (int is_truncated = 0; is_truncated < 2; is_truncated++) {
+        struct world w = open_world("none", NULL, 1);
+        rw_optimizer *opt = optimizer_in(&w, folder);
+        rw_checkpoint *ck = saved_after_two(&w, opt, where);
+        if (is_truncated) truncate_to(8192);
+        plant.error = EIO;
+        plant.fail_write = is_truncated ? 0 : 1;
+        cr_assert_eq(rw_checkpoint_load(ck, NULL), RW_ERR_IO);
+        expect_message(&w, "rw_checkpoint_load", "partly loaded");
+        rw_error_clear(w.b.ctx);
+        backward(&w, 2);
+        cr_assert_eq(rw_optimizer_step(opt), RW_ERR_MODIFIED);
+        rw_error_clear(w.b.ctx);
+        expect_third(&w, opt, ck, three);
+        rw_checkpoint_destroy(&ck);
+        rw_optimizer_destroy(&opt);
+        fixture_close(&w.b);
+        empty_checkpoints(where);
+    }
+    free(three);
+}
+
+/* The parent's file is closed in a child of fork(), whose first load takes a file of its own. */
+Test(file_failures, a_child_of_fork_loads_a_checkpoint_into_a_file_of_its_own)
+{
+    if (test_device() != RW_DEVICE_CPU) cr_skip_test("a device's context does not go into a child");
+    char where[100];
+    int how;
+    snprintf(where, sizeof where, "%s/run", folder);
+    unsigned char *const three = untroubled(3);
+    struct world w = open_world("none", NULL, 1);
+    rw_optimizer *opt = optimizer_in(&w, folder);
+    rw_checkpoint *ck = saved_after_two(&w, opt, where);
+    const pid_t pid = fork();
+    if (!pid) {
+        rw_status status = rw_checkpoint_load(ck, NULL);
+        if (!status) backward(&w, 2);
+        if (!status) status = rw_optimizer_step(opt);
+        size_t bytes;
+        unsigned char *const got = all_parameters(w.b.ctx, &bytes);
+        _exit(status ? 1 : first_difference(three, got, bytes) == -1 ? 0 : 2);
+    }
+    cr_assert_eq(waitpid(pid, &how, 0), pid);
+    cr_expect(WIFEXITED(how) && WEXITSTATUS(how) == 0, "%x", (unsigned)how);
+    expect_third(&w, opt, ck, three);
     rw_checkpoint_destroy(&ck);
     rw_optimizer_destroy(&opt);
     fixture_close(&w.b);

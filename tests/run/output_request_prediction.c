@@ -4,6 +4,7 @@
  * never an error, a byte or a budget. See runtime/api/request_history.h; tests/run/scalar_logging_cost.c tests the cost
  * of logging.
  */
+#include "record/tape.h"
 #include "support/support.h"
 
 #include <criterion/criterion.h>
@@ -282,6 +283,63 @@ Test(output_request_prediction, an_input_is_written_after_a_read_of_something_el
         rw_zero_grad(b.ctx);
         rw_tape_reset(b.t);
     }
+    fixture_close(&b);
+}
+
+/* ---- layouts that are swept ---- */
+
+/* The loss of a step that reads a value before it records more, and the gradient of w. other: a tape that between the
+   two records so many shapes and is reset, which sweeps the context's layouts and frees their indexes. */
+static float step_beside(struct fixture *b, rw_tensor *w, int rows, int columns, rw_tape *other, int shapes,
+                         float *ret_gradient)
+{
+    static float data[40 * 50];
+    for (int i = 0; i < 40 * 50; i++) data[i] = (float)(i % 7) / 7;
+    rw_tensor *const s = rw_sum(b->t, rw_mul(b->t, w, w), RW_ALL_AXES, false);
+    cr_expect_eq(rw_item(b->t, s), 16);
+    for (int i = 0; i < shapes; i++) cr_assert_not_null(rw_input(other, RW_F32, RW_SHAPE(1, 7 + i), NULL, 0));
+    if (shapes) rw_tape_reset(other);
+    rw_tensor *const z = rw_input(b->t, RW_F32, RW_SHAPE(rows, columns), data, (size_t)(rows * columns) * sizeof *data);
+    rw_tensor *const u = rw_tanh(b->t, rw_exp(b->t, rw_tanh(b->t, z)));
+    rw_tensor *const loss = rw_mul(b->t, s, rw_sum(b->t, rw_mul(b->t, u, z), RW_ALL_AXES, false));
+    OK(b->ctx, rw_backward(b->t, loss));
+    const float value = (float)rw_item(b->t, loss);
+    OK(b->ctx, rw_read(NULL, rw_gradient(w), ret_gradient, 4 * sizeof *ret_gradient));
+    NO_ERROR(b->ctx);
+    rw_zero_grad(b->ctx);
+    rw_tape_reset(b->t);
+    return value;
+}
+
+static struct fixture open_beside(rw_tensor **ret_w)
+{
+    const struct fixture b = fixture_open(1, 1);
+    *ret_w = rw_param(b.ctx, "w", RW_F32, RW_SHAPE(4));
+    OK(b.ctx, rw_init_constant(*ret_w, 2));
+    return b;
+}
+
+/* A run that was begun ahead, for the shapes of earlier steps, ends if the layouts are swept meanwhile: the words that
+   the tape records then may have the same indexes of other shapes. */
+Test(output_request_prediction, a_run_begun_ahead_does_not_outlast_a_sweep_of_layouts)
+{
+    float gradient[3][4];
+    rw_tensor *w, *w_alone;
+    rw_tape *other;
+    struct fixture b = open_beside(&w), alone = open_beside(&w_alone);
+    OK(b.ctx, rw_tape_create(&other, b.ctx));
+    for (int i = 0; i < 4; i++) step_beside(&b, w, 3, 5, other, 0, gradient[0]);
+    const uint64_t generation = b.ctx->layouts.generation;
+    const float value = step_beside(&b, w, 40, 50, other, 8300, gradient[0]);
+    cr_assert_gt(b.ctx->layouts.generation, generation);
+    const float again = step_beside(&b, w, 40, 50, other, 0, gradient[1]);
+    const float expected = step_beside(&alone, w_alone, 40, 50, NULL, 0, gradient[2]);
+    cr_expect_eq(value, expected, "%.9g, not %.9g", value, expected);
+    cr_expect_eq(again, expected);
+    cr_expect(!memcmp(gradient[0], gradient[2], sizeof *gradient));
+    cr_expect(!memcmp(gradient[1], gradient[2], sizeof *gradient));
+    rw_tape_destroy(&other);
+    fixture_close(&alone);
     fixture_close(&b);
 }
 

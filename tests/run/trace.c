@@ -79,6 +79,43 @@ Test(trace, has_every_step_of_what_ran)
     free(path);
 }
 
+/* The plan of the first step runs in the second one, too, whose calls are elsewhere. */
+Test(trace, names_the_lines_of_each_step)
+{
+    char *const path = temporary_name();
+    setenv("REWIND_TRACE", path, 1);
+    struct fixture b = fixture_open(7, 1);
+    rw_tensor *const w = rw_param(b.ctx, "w", RW_F32, RW_SHAPE(4));
+    rw_tensor *const one = rw_buffer(b.ctx, "one", RW_F32, RW_SHAPE(4));
+    rw_tensor *const other = rw_buffer(b.ctx, "other", RW_F32, RW_SHAPE(4));
+    cr_assert_eq(rw_init_constant(w, 1), RW_OK);
+    for (int i = 0; i < 2; i++) {
+        const rw_site at = { i ? "second.c" : "first.c", 7 };
+        cr_assert(!rw_assign_at(at, b.t, one, other) && !rw_assign_at(at, b.t, other, one)); /* one is copied before */
+        rw_tensor *const y = rw_mul_at(at, b.t, rw_tanh_at(at, b.t, w), rw_exp_at(at, b.t, w));
+        cr_assert_eq(rw_backward(b.t, rw_sum_at(at, b.t, y, RW_ALL_AXES, false)), RW_OK);
+        rw_tape_reset(b.t);
+    }
+    fixture_close(&b);
+    unsetenv("REWIND_TRACE");
+    cJSON *const events = read_json(path);
+    int steps[2] = { 0, 0 };
+    const cJSON *e;
+    cJSON_ArrayForEach(e, events)
+    {
+        const cJSON *const site = cJSON_GetObjectItem(cJSON_GetObjectItem(e, "args"), "site");
+        if (!site) continue;
+        const bool second = !strcmp(site->valuestring, "second.c:7");
+        cr_expect(second || !strcmp(site->valuestring, "first.c:7"), "%s", site->valuestring);
+        steps[second]++;
+    }
+    cr_expect_gt(steps[0], 6);
+    cr_expect_eq(steps[1], steps[0]);
+    cJSON_Delete(events);
+    remove(path);
+    free(path);
+}
+
 /* One value of 64 KiB is offloaded. */
 Test(trace, a_move_has_the_bytes_that_it_moves)
 {

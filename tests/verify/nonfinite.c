@@ -132,6 +132,25 @@ Test(nonfinite, a_gradient_that_is_infinite_is_named)
     cr_expect_str_eq(w.rule_op, "sqrt_backward");
 }
 
+/* A plan is made for the first tape of a structure, and kept: the line is that of the tape that runs. */
+Test(nonfinite, the_line_of_a_gradient_is_that_of_the_present_step)
+{
+    rw_tensor *const x = param("x", (float[]){ 4, 0, 9 }, 3);
+    for (int i = 0; i < 2; i++) {
+        const int line = __LINE__;
+        rw_tensor *const y = i ? rw_sqrt(b.t, x)
+                               : rw_sqrt_at((rw_site){ "an_earlier_file.c", 7 }, b.t, x);
+        rw_tensor *const loss = sum(y);
+        cr_assert_eq(rw_backward(b.t, loss), RW_OK);
+        const rw_nonfinite w = find(loss, 0);
+        cr_expect(w.found && w.backward);
+        if (i) cr_expect(strstr(w.site, "nonfinite.c:"), "%s, not line %d or the next", w.site, line + 1);
+        else cr_expect_str_eq(w.site, "an_earlier_file.c:7");
+        rw_zero_grad(b.ctx);
+        rw_tape_reset(b.t);
+    }
+}
+
 /* Gradient rules record ops that the program never called: the message names the op being differentiated, for second
    derivatives too. */
 Test(nonfinite, the_op_of_the_program_is_named)
