@@ -166,7 +166,7 @@ verdict() {
 # Suites of kernels that changed after a GPU last ran them, the most important first.
 changed="losses fused_bias_grad_norms fused_bias_grad_dropout fused_bias_grad_attention attention fp8_matmul float8
 delayed_scaling_bit_identity precision_recipe_bit_identity conv virtual_concat_conv batchnorm moe moe_routing ssd_scan
-manual_offload_choices offload files step_graph_launch step_graph_fused_updates
+manual_offload_choices offload offload_files step_graph_launch step_graph_fused_updates
 fused_updates optimizer_offload accuracy offsets large"
 
 # The suites, those in `changed` first.

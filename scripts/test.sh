@@ -283,7 +283,7 @@ unsanitized_sim="sim_identity sim_conformance_memory sim_gradcheck sim_reduce si
 unsanitized_sim+="sim_offsets sim_accuracy sim_accumulate sim_adjacent_gradients sim_matmul_exact_integers "
 unsanitized_sim+="sim_mistakes sim_every_policy sim_double_backward sim_residual sim_fused_bias_grad_attention "
 unsanitized_sim+="sim_explain sim_conv sim_file_failures sim_virtual_concat sim_virtual_concat_conv sim_total_budget "
-unsanitized_sim+="sim_batchnorm sim_golden sim_step_graph_launch sim_offload sim_files sim_scalar_logging_cost "
+unsanitized_sim+="sim_batchnorm sim_golden sim_step_graph_launch sim_offload sim_offload_files sim_scalar_logging_cost "
 unsanitized_sim+="sim_attention_masked_nonfinite sim_large_upstream_gradients"
 
 # The same on the CPU. Kernels: ops/offsets, definitions and aligned run each of them at odd sizes and addresses. The
