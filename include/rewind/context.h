@@ -62,8 +62,8 @@ typedef struct rw_context_params {
      *  needs CUDA. REWIND_EAGER and REWIND_VERIFY are ignored. */
     bool plan_only;
     /** A policy that names a region or tag which the tape does not have is RW_ERR_POLICY when a step of the tape is
-        planned, also by rw_tape_plan() under another policy. If false, such a name is ignored; see
-        ckpt_unmatched_names(). */
+        planned, also by rw_tape_plan() under another policy. The policies of parts (ckpt_policy_begin()) are checked
+        with each. If false, such a name is ignored; see ckpt_unmatched_names(). */
     bool strict_policy;
 } rw_context_params;
 

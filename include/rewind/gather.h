@@ -96,7 +96,8 @@ RW_API rw_tensor *rw_embedding_bag_at(rw_site at, rw_tape *t, rw_tensor *table, 
 /** Zero and RW_NONE mean that an option is off. */
 typedef struct rw_embedding_bag_params {
     rw_bag_mode mode;
-    rw_tensor *weights; ///< factor of each row in a sum, of the index's shape and the table's type
+    rw_tensor *weights; ///< factor of each row in a sum, of the index's shape and the table's type; that of a padding
+                        ///< is not used and receives no gradient
     rw_tensor *offsets; ///< [b] of RW_I32, with an index [m]: start of bag i; starts at 0, non-decreasing
     bool ends;          ///< offsets are [b + 1] and the last is m: PyTorch's include_last_offset
     bool has_padding_index; ///< use `padding_index`; without it that must be 0

@@ -61,7 +61,9 @@ typedef struct rw_graph_params {
      * Parameters and losses are bit-identical to those with the update at the end, under every policy. From the first
      * launch on, the gradients of these parameters are clear and take no memory (rw_memory.gradients and .consumed)
      * until another call, such as rw_backward(), needs it. A gradient whose address rw_tensor_data() has returned keeps
-     * its memory: a launch stores zeros there.
+     * its memory: a launch stores zeros there. Such a gradient counts as written in every step, but only parameters
+     * that the step reaches are updated inside it. For another parameter of the optimizer a launch is
+     * RW_ERR_UNSUPPORTED, because its update would be missing.
      *
      * `max_norm` and a `scaler` need all gradients before the first update, so with them backward runs twice. The first
      * pass computes the norm and whether all gradients are finite, and drops each gradient after that; the second
@@ -109,8 +111,10 @@ RW_API rw_status rw_graph_create(rw_graph **ret_graph, rw_tape *t, rw_tensor *lo
  * optimizer.
  * @return RW_ERR_MODIFIED if the tape was reset or destroyed. RW_ERR_ARGUMENT, before anything is executed, for a graph
  *         with an optimizer whose step computes the gradient of a parameter that no optimizer of the context holds, as
- *         for rw_optimizer_step(). RW_ERR_BUDGET if the graph was created under `total:SIZE` and the context now holds
- *         so much that its plan does not fit: nothing is executed.
+ *         for rw_optimizer_step(). RW_ERR_UNSUPPORTED, before anything is executed, with update_inside, if
+ *         rw_tensor_data() has returned the address of the gradient of a parameter of the optimizer that the step does
+ *         not reach. RW_ERR_BUDGET if the graph was created under `total:SIZE` and the context now holds so much that
+ *         its plan does not fit: nothing is executed.
  */
 RW_API rw_status rw_graph_launch(rw_graph *g);
 

@@ -29,7 +29,7 @@ typedef enum rw_lr_schedule_kind {
 typedef struct rw_lr_schedule {
     rw_lr_schedule_kind kind;
     double lr;       ///< the highest
-    double min_lr;   ///< the lowest, unless CONSTANT; LINEAR and COSINE keep it from `total` on
+    double min_lr;   ///< the lowest after the warm-up, unless CONSTANT; LINEAR and COSINE keep it from `total` on
     uint64_t warmup; ///< number of first steps, with a rate of (step + 1) / warmup of lr; all kinds
     uint64_t total;  ///< LINEAR and COSINE: the step at which they end, warm-up included
     uint64_t every;  ///< STEPS: counted after the warm-up
@@ -38,8 +38,8 @@ typedef struct rw_lr_schedule {
 
 /**
  * Returns the rate of step number `step`, counted from 0. Returns NaN, which rw_optimizer_set_lr() refuses, for NULL
- * and for an invalid schedule: an unknown kind; a rate or factor that is negative, NaN or infinite; LINEAR or COSINE
- * with a total that is not above warmup; STEPS with every = 0.
+ * and for an invalid schedule: an unknown kind; a rate that is negative, NaN or infinite; LINEAR or COSINE with a total
+ * that is not above warmup; STEPS with such a factor, or with every = 0.
  */
 RW_API double rw_lr_schedule_rate(const rw_lr_schedule *schedule, uint64_t step);
 

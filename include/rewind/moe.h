@@ -68,7 +68,10 @@ typedef struct rw_moe_routes {
 RW_API rw_status rw_moe_route_at(rw_site at, rw_tape *t, rw_tensor *index, int64_t experts, rw_moe_routes *ret);
 #define rw_moe_route(...) rw_moe_route_at(RW_HERE, __VA_ARGS__)
 
-/** Capacity in rows: tokens * k / experts * factor, rounded up, at most tokens; 0 if a size is below 1. */
+/**
+ * Capacity in rows: tokens * k / experts * factor, rounded up, at most tokens; 0 if a size is below 1, or if the factor
+ * is not above 0. A factor counts as the fraction that was written: 1.1 is 11/10, so that (100, 1, 10, 1.1) gives 11.
+ */
 RW_API int64_t rw_moe_capacity(int64_t tokens, int64_t k, int64_t experts, double factor);
 
 /**

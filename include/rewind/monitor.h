@@ -133,7 +133,8 @@ typedef enum rw_monitor_format {
 
 /** A group of parameters that are reported together. */
 typedef struct rw_monitor_group {
-    const char *name;    ///< name in files: 1 to 60 bytes of UTF-8 without quotes, backslashes and control characters
+    const char *name;    ///< name in files, of this group only: 1 to 60 bytes of UTF-8 without quotes, backslashes and
+                         ///< control characters
     const char *pattern; ///< shell pattern of parameter names, "h.*.attn.*"; * also matches dots and slashes
 } rw_monitor_group;
 

@@ -176,7 +176,8 @@ RW_API rw_status rw_scaler_unscale(rw_scaler *s);
  * After its first rw_scaler_step() an optimizer counts its steps on the device.
  * @return what rw_optimizer_step() returns; what rw_scaler_unscale() returns, except that gradients may already be
  *         unscaled by this scaler; RW_ERR_ARGUMENT for an optimizer of another context, or one that was stepped since
- *         rw_scaler_update().
+ *         rw_scaler_update(). A step that is refused has changed nothing: gradients are as they were, and the optimizer
+ *         counts its steps where it did.
  */
 RW_API rw_status rw_scaler_step(rw_scaler *s, rw_optimizer *opt);
 

@@ -6,6 +6,7 @@
 #include "ops/loss/loss.h"
 
 #include "ops/common/declare_kernels.h"
+#include "ops/pointwise/pointwise.h"
 #include "ops/shape/shape.h"
 #include "ops/common/util.h"
 #include "record/api_entry.h"
@@ -78,14 +79,17 @@ rw_tensor *rw_loss_factors(rw_tape *t, rw_tensor *x, rw_tensor *factor, rw_tenso
 }
 
 /* The fused backward cannot be differentiated; this composition of (softmax - onehot) * dy / n can. It is in the loss's
-   type: dy may be a loss scale, and 1 / n may underflow in 16 bits. */
+   type: dy may be a loss scale, and 1 / n may underflow in 16 bits. Logits and dy are selected for the rows that count:
+   elsewhere they may be NaN or infinite, and 0 times that would be NaN. */
 static rw_tensor *double_backward(rw_grad_call *g, const struct rw_cross_entropy_attrs *a)
 {
     rw_tape *const t = rw_grad_tape(g);
-    rw_tensor *const x = rw_grad_widened(g, rw_grad_input(g, 0)), *const dy = rw_grad_upstream(g, 0);
-    rw_tensor *const weights = rw_cross_entropy_weights_at(RW_HERE, t, rw_grad_input(g, 1), rw_tensor_shape(x),
-                                                           rw_tensor_dtype(x), a);
+    rw_tensor *const logits = rw_grad_widened(g, rw_grad_input(g, 0));
+    rw_tensor *const weights = rw_cross_entropy_weights_at(RW_HERE, t, rw_grad_input(g, 1), rw_tensor_shape(logits),
+                                                           rw_tensor_dtype(logits), a);
     rw_tensor *const counts = rw_neg(t, rw_sum(t, weights, RW_AXES(-1), true)); /* 1 / n, or 0 for an ignored row */
+    rw_tensor *const x = rw_take_at(RW_HERE, t, logits, counts);
+    rw_tensor *const dy = rw_take_at(RW_HERE, t, rw_grad_upstream(g, 0), counts);
     rw_tensor *const rows = rw_loss_factors(t, x, counts, counts);
     return rw_mul(t, rw_add(t, rw_mul(t, rw_softmax(t, x, -1), rows), weights), dy);
 }

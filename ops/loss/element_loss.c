@@ -112,14 +112,25 @@ ELEMENT_OP(huber, 2, grad_huber)
 
 /* ---- Kullback-Leibler: t (log t - x), with x a logarithm ---- */
 
+/* log(y) + 1 - x, for the elements where y is not 0. To be differentiated again it is finite elsewhere too: the
+   gradient of the selection is 0 there, and 0 times infinity would be NaN. */
+static rw_tensor *kl_slope(rw_grad_call *g, rw_tensor *x, rw_tensor *y)
+{
+    rw_tape *const t = rw_grad_tape(g);
+    if (rw_grad_is_differentiable(g)) {
+        x = rw_take_at(RW_HERE, t, x, y);
+        y = rw_masked_fill(t, y, rw_eq_scalar(t, y, 0), 1);
+    }
+    return rw_sub(t, rw_add_scalar(t, rw_log(t, y), 1), x);
+}
+
 static rw_status grad_kl(rw_grad_call *g)
 {
     rw_tape *const t = rw_grad_tape(g);
     rw_tensor *const x = rw_grad_input(g, 0), *const y = rw_grad_input(g, 1), *const dy = rw_grad_upstream(g, 0);
     if (rw_grad_wanted(g, 0)) RW_CHECK(rw_grad_set_broadcast(g, 0, rw_neg(t, rw_mul(t, dy, y))));
     if (!rw_grad_wanted(g, 1)) return RW_OK;
-    rw_tensor *const slope = rw_sub(t, rw_add_scalar(t, rw_log(t, y), 1), x);
-    return rw_grad_set_broadcast(g, 1, rw_take_at(RW_HERE, t, rw_mul(t, dy, slope), y));
+    return rw_grad_set_broadcast(g, 1, rw_take_at(RW_HERE, t, rw_mul(t, dy, kl_slope(g, x, y)), y));
 }
 
 ELEMENT_OP(kl_div, 2, grad_kl)

@@ -103,7 +103,8 @@ static const rw_op_def rw_op_rows_backward = { .name = "cross_entropy_rows_backw
 
 /*
  * dy (p (s + 2 z l) - shares), with p = softmax(logits), s the sum of a row's shares and l its log-sum-exp, in the
- * losses' type.
+ * losses' type. Logits and dy are selected for the rows that count: elsewhere they may be NaN or infinite, and 0 times
+ * that would be NaN.
  */
 static rw_tensor *composed(rw_tape *t, rw_tensor *logits, rw_tensor *target, rw_tensor *dy,
                            const struct rw_class_weights *w, const struct rw_row_loss_attrs *attrs)
@@ -114,16 +115,17 @@ static rw_tensor *composed(rw_tape *t, rw_tensor *logits, rw_tensor *target, rw_
     a.classes = one.dim[one.rank - 1];
     a.dtype = rw_loss_dtype(rw_tensor_dtype(logits));
     one.dim[one.rank - 1] = 1;
-    rw_tensor *const x = rw_cast(t, logits, (rw_dtype)a.dtype);
     if (!of_targets(RW_HERE, t, &rw_op_shares, target, w, &a, out)) return NULL;
     rw_tensor *factor = rw_sum(t, out[0], RW_AXES(-1), true), *const counts = rw_reshape(t, out[1], one);
+    rw_tensor *const x = rw_take_at(RW_HERE, t, rw_cast(t, logits, (rw_dtype)a.dtype), counts);
+    dy = rw_take_at(RW_HERE, t, rw_reshape(t, dy, one), counts);
     if (a.z > 0) {
         rw_tensor *const l = rw_mul(t, rw_logsumexp(t, x, RW_AXES(-1), true), counts);
         factor = rw_add(t, factor, rw_scale(t, l, 2 * a.z));
     }
     factor = rw_loss_factors(t, x, factor, counts);
     rw_tensor *const slope = rw_sub(t, rw_mul(t, rw_softmax(t, x, -1), factor), out[0]);
-    return rw_cast(t, rw_mul(t, slope, rw_reshape(t, dy, one)), rw_tensor_dtype(logits));
+    return rw_cast(t, rw_mul(t, slope, dy), rw_tensor_dtype(logits));
 }
 
 rw_tensor *rw_cross_entropy_rows_gradient(rw_tape *t, rw_tensor *logits, rw_tensor *target, rw_tensor *kept,

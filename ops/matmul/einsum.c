@@ -417,14 +417,13 @@ static rw_tensor *record(struct plan *p, rw_tensor *const *x)
 rw_tensor *rw_einsum_at(rw_site at, rw_tape *t, const char *equation, rw_tensor *const *x, size_t n)
 {
     RW_ENTER_OP(t);
-    if (!t || !equation || !x || n < 1 || n > RW_EINSUM_OPERANDS) {
+    if (!t) return rw_refuse_no_tape(at, "einsum", x, n);
+    if (!equation || !x || n < 1 || n > RW_EINSUM_OPERANDS) {
         if (!equation) rw_refuse_at(at, t, RW_ERR_ARGUMENT, "einsum: equation is NULL; expected text as \"ij,jk->ik\"");
-        else if (t && x)
+        else if (x)
             rw_refuse_at(at, t, RW_ERR_ARGUMENT, "einsum(n): expected 1 to %d operands, got %zu", RW_EINSUM_OPERANDS,
                          n);
-        else
-            rw_refuse_at(at, t, RW_ERR_ARGUMENT, "einsum: %s is NULL; expected %s", t ? "x" : "t",
-                         rw_expected_of_null(t ? "x" : "t"));
+        else rw_refuse_at(at, t, RW_ERR_ARGUMENT, "einsum: x is NULL; expected %s", rw_expected_of_null("x"));
         return NULL;
     }
     struct plan p = { .at = at, .t = t, .equation = equation, .n = (int)n };

@@ -6,12 +6,15 @@
 
 #include <math.h>
 
+/* Four roundings, of the factor to a double, of its product, of the quotient and of the last product, are together at
+   most 2^-51 of the result. So a result that exceeds an integer by at most 2^-51 of itself counts as that integer. */
 int64_t rw_moe_capacity(int64_t tokens, int64_t k, int64_t experts, double factor)
 {
     RW_ENTER_ANYWHERE;
     if (tokens < 1 || k < 1 || experts < 1 || !(factor > 0)) return 0;
-    const double rows = ceil((double)tokens * (double)k / (double)experts * factor);
-    return rows < (double)tokens ? (int64_t)rows : tokens;
+    const double rows = ceil((double)tokens * (double)k * factor / (double)experts * (1 - 0x1p-50));
+    if (!(rows < (double)tokens)) return tokens;
+    return rows > 1 ? (int64_t)rows : 1; /* a product that underflows is above 0, too */
 }
 
 /* Inputs: index [T, k], order [T k], inverse [T, k], offsets [E + 1], and weights [T, k] if these determine the

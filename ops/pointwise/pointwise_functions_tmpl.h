@@ -158,7 +158,7 @@ VEC_INLINE V F(clipped)(V d, VS a)
 ARITH3(bce_with_logits, (ONE - z) * x + (ONE + (w - ONE) * z) * F(softplus)(-x))
 ARITH3(bce_with_logits_slope, (w * z + (ONE - z)) * F(sigmoid)(x) - w * z)
 ARITH2_WITH(huber, F(huber)(x - z, a))
-ARITH2(kl_div, F(select)((VM)(z == 0), ZERO, z *F(log)(z)) - z * x)
+ARITH2(kl_div, F(select)((VM)(z == 0), ZERO, z *F(log)(z) - z * x))
 
 VEC_INLINE void F(op_huber_backward)(const V *in, V *out, double attr)
 {

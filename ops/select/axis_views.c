@@ -7,6 +7,8 @@
 
 #include <rewind/select.h>
 
+#include <stdio.h>
+
 /* select */
 
 struct select_attrs {
@@ -108,8 +110,9 @@ static rw_status failed(rw_tape *t)
 rw_status rw_unbind_at(rw_site at, rw_tape *t, rw_tensor *x, int axis, rw_tensor **ret_parts, size_t n)
 {
     RW_ENTER_RECORDING(rw_edge_context(t), RW_ERR_ARGUMENT);
+    if (!t) return rw_refuse_no_tape(at, "unbind", &x, 1), RW_ERR_ARGUMENT;
     const struct rw_composite c = rw_composite_begin(t, "unbind");
-    if (!t || n < 1 || n > UNBIND_MAX || !ret_parts) {
+    if (n < 1 || n > UNBIND_MAX || !ret_parts) {
         const rw_status status = rw_split_at(at, t, x, axis, &(int64_t){ 0 }, n, ret_parts);
         rw_composite_end(&c, NULL);
         return status;
@@ -130,15 +133,24 @@ rw_status rw_unbind_at(rw_site at, rw_tape *t, rw_tensor *x, int axis, rw_tensor
 
 /* stack */
 
+/* Operand i. A message about it has its number. */
+static rw_tensor *unsqueezed(rw_site at, rw_tape *t, rw_tensor *x, size_t i, int axis)
+{
+    char name[32];
+    snprintf(name, sizeof name, "x[%zu]", i);
+    return rw_operand_check(at, t, x, "stack", name) ? rw_unsqueeze_at(at, t, x, axis) : NULL;
+}
+
 rw_tensor *rw_stack_at(rw_site at, rw_tape *t, rw_tensor *const *x, size_t n, int axis)
 {
     RW_ENTER_OP(t);
+    if (!t) return rw_refuse_no_tape(at, "stack", x, n);
     const struct rw_composite c = rw_composite_begin(t, "stack");
     if (n < 1 || n >= RW_OP_MAX_OPERANDS || !x) return rw_composite_end(&c, rw_concat_at(at, t, x, n, axis));
-    rw_tensor **const part = t ? rw_scratch_at(at, t, "stack", n, sizeof *part) : NULL, *result = NULL;
+    rw_tensor **const part = rw_scratch_at(at, t, "stack", n, sizeof *part), *result = NULL;
     size_t n_done = 0;
     if (!part) return rw_composite_end(&c, NULL);
-    while (n_done < n && (part[n_done] = rw_unsqueeze_at(at, t, x[n_done], axis))) n_done++;
+    while (n_done < n && (part[n_done] = unsqueezed(at, t, x[n_done], n_done, axis))) n_done++;
     if (n_done == n) result = rw_concat_at(at, t, part, n, axis);
     rw_free(part);
     return rw_composite_end(&c, result);

@@ -172,14 +172,13 @@ static rw_tensor *all_rows(const struct bags *b)
     return rw_embedding_at(b->at, b->t, b->table, b->index);
 }
 
-/* The rows, [..., c]; a row that is in no bag is 0, and gets no gradient. */
-static rw_tensor *rows_of(const struct bags *b)
+/* x, [..., c] or [..., 1], for the rows that are in a bag; 0, without a gradient, for the others. */
+static rw_tensor *in_bags(const struct bags *b, rw_tensor *x)
 {
-    rw_tensor *const rows = all_rows(b);
-    if (!rows || !b->kept) return rows;
+    if (!x || !b->kept) return x;
     rw_tensor *const out = rw_logical_not_at(b->at, b->t, b->kept);
     rw_tensor *const mask = out ? rw_unsqueeze_at(b->at, b->t, out, -1) : NULL;
-    return mask ? rw_masked_fill_at(b->at, b->t, rows, mask, 0) : NULL;
+    return mask ? rw_masked_fill_at(b->at, b->t, x, mask, 0) : NULL;
 }
 
 /* In the type of sums. */
@@ -218,9 +217,9 @@ static rw_tensor *lengths(const struct bags *b, rw_tensor *numbers)
 static rw_tensor *record_sums(const struct bags *b)
 {
     rw_tensor *const numbers = b->offsets ? bag_numbers(b) : NULL;
-    rw_tensor *rows = b->offsets && !numbers ? NULL : widened(b, rows_of(b));
-    if (rows && b->weights) {
-        rw_tensor *const each = widened(b, rw_unsqueeze_at(b->at, b->t, b->weights, -1));
+    rw_tensor *rows = b->offsets && !numbers ? NULL : widened(b, in_bags(b, all_rows(b)));
+    if (rows && b->weights) { /* a weight of a row in no bag may be NaN, and 0 times that would be NaN */
+        rw_tensor *const each = widened(b, in_bags(b, rw_unsqueeze_at(b->at, b->t, b->weights, -1)));
         rows = each ? rw_mul_at(b->at, b->t, rows, each) : NULL;
     }
     rw_tensor *sum = summed(b, rows, numbers);

@@ -132,21 +132,31 @@ static rw_status params_fault(rw_context **ret_ctx, const rw_context_params *p)
                    p->threads);
 }
 
-/* Opens the device and closes it again. */
+/* Opens the device and closes it again. The reason is text of this function's own: `why` may be short or NULL. */
 rw_status rw_device_check(rw_device device, char *why, size_t size)
 {
     RW_ENTER_ANYWHERE;
     const rw_context_params params = { .device = device };
     rw_context probe = { 0 };
+    char reason[RW_MESSAGE_MAX] = "";
+    rw_status status = RW_OK;
     if (size && !why) return rw_fail_null(NULL, "rw_device_check", "why");
     if (size) why[0] = '\0';
-    if ((unsigned)device >= RW_DEVICE_COUNT)
-        return rw_fail(NULL, RW_ERR_ARGUMENT, "rw_device_check(device): expected RW_DEVICE_AUTO (%d) to "
-                       "RW_DEVICE_CUDA (%d), got %d", RW_DEVICE_AUTO, RW_DEVICE_CUDA, (int)device);
     if (device == RW_DEVICE_AUTO) return RW_OK;
-    const rw_status status = open_kind(&probe, device, &params, why, size);
-    if (!status) probe.device->close(probe.device_state);
-    return status ? rw_fail(NULL, status, "rw_device_check: %s", why && size ? why : rw_status_name(status)) : RW_OK;
+    const bool known = (unsigned)device < RW_DEVICE_COUNT;
+    if (known) status = open_kind(&probe, device, &params, reason, sizeof reason);
+    else {
+        status = RW_ERR_ARGUMENT;
+        snprintf(reason, sizeof reason, "expected RW_DEVICE_AUTO (%d) to RW_DEVICE_CUDA (%d), got %d", RW_DEVICE_AUTO,
+                 RW_DEVICE_CUDA, (int)device);
+    }
+    if (!status) {
+        probe.device->close(probe.device_state);
+        return RW_OK;
+    }
+    if (!*reason) snprintf(reason, sizeof reason, "%s", rw_status_name(status));
+    if (size) snprintf(why, size, "%s", reason);
+    return rw_fail(NULL, status, "rw_device_check%s: %s", known ? "" : "(device)", reason);
 }
 
 /* Initializes threads, generator, plans and runs. */

@@ -110,9 +110,10 @@ static rw_status begin_passes(rw_graph *g, struct rw_first_pass **ret_first)
     return status;
 }
 
+/* After planning, also if it failed. */
 static void end_passes(rw_graph *g)
 {
-    if (g->inside && g->scaler) rw_scaler_pass_end(g->scaler);
+    if (g->scaler) rw_scaler_pass_end(g->scaler);
     if (g->inside && g->clip.ctx) rw_clip_pass_end(&g->clip);
 }
 
@@ -274,9 +275,14 @@ rw_status rw_graph_create(rw_graph **ret_graph, rw_tape *t, rw_tensor *loss, con
     if (p.scaler) rw_scaler_share(p.scaler);
     if (p.delayed) rw_delayed_share(p.delayed);
     if (p.optimizer) rw_optimizer_share(p.optimizer);
+    const bool followed = p.optimizer && rw_optimizer_follows(p.optimizer);
     status = make(g, p.max_norm);
-    if (status) rw_graph_destroy(&g);
-    else *ret_graph = g;
+    if (!status) {
+        *ret_graph = g;
+        return RW_OK;
+    }
+    rw_graph_destroy(&g);
+    if (p.optimizer && !followed) rw_optimizer_unfollow(p.optimizer); /* other graphs stay valid */
     return status;
 }
 

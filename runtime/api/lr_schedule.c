@@ -22,10 +22,24 @@ static bool makes_sense(const rw_lr_schedule *s)
     return false;
 }
 
-/* The progress of the decay, 0 to 1. */
+/* The progress of the decay before `total`, 0 to 1. */
 static double progress(const rw_lr_schedule *s, uint64_t step)
 {
-    return step >= s->total ? 1 : (double)(step - s->warmup) / (double)(s->total - s->warmup);
+    return (double)(step - s->warmup) / (double)(s->total - s->warmup);
+}
+
+/* A rate of a decay, without the roundings that take it beyond its ends. */
+static double between(const rw_lr_schedule *s, double rate)
+{
+    return fmax(fmin(rate, fmax(s->lr, s->min_lr)), fmin(s->lr, s->min_lr));
+}
+
+/* A rate after the warm-up and before `total`. */
+static double decayed(const rw_lr_schedule *s, double done)
+{
+    if (done == 0) return s->lr;
+    return between(s, s->kind == RW_LR_LINEAR ? s->lr + (s->min_lr - s->lr) * done
+                                              : s->min_lr + (s->lr - s->min_lr) * (0.5 * (1 + cos(M_PI * done))));
 }
 
 double rw_lr_schedule_rate(const rw_lr_schedule *s, uint64_t step)
@@ -34,8 +48,8 @@ double rw_lr_schedule_rate(const rw_lr_schedule *s, uint64_t step)
     if (!s || !makes_sense(s)) return NAN;
     if (step < s->warmup) return s->lr * ((double)(step + 1) / (double)s->warmup);
     switch (s->kind) {
-    case RW_LR_LINEAR: return s->lr + (s->min_lr - s->lr) * progress(s, step);
-    case RW_LR_COSINE: return s->min_lr + (s->lr - s->min_lr) * (0.5 * (1 + cos(M_PI * progress(s, step))));
+    case RW_LR_LINEAR:
+    case RW_LR_COSINE: return step >= s->total ? s->min_lr : decayed(s, progress(s, step));
     case RW_LR_STEPS: return fmax(s->min_lr, s->lr * pow(s->factor, (double)((step - s->warmup) / s->every)));
     default: return s->lr;
     }

@@ -250,6 +250,13 @@ rw_status rw_optimizer_follow(rw_optimizer *opt)
     return no_memory(opt->ctx, "rw_scaler_step");
 }
 
+void rw_optimizer_unfollow(rw_optimizer *opt)
+{
+    free_states(opt->ctx, opt->pending, opt->pieces.n_groups);
+    free_states(opt->ctx, opt->due, opt->pieces.n_groups);
+    opt->pending = opt->due = NULL;
+}
+
 /* ---- sums for observers ---- */
 
 static void free_sums(rw_optimizer *opt)

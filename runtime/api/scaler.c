@@ -421,18 +421,22 @@ static rw_status check_period(const rw_scaler *s, const char *what)
                    "with other gradients, got none; call that first", what);
 }
 
-/* Plans the unscaling again if parameters were added, and runs it. */
-static rw_status unscale(rw_scaler *s, const char *what)
+/* Whether it may unscale the current gradients. */
+static rw_status check_scaled(const rw_scaler *s, const char *what)
 {
-    rw_status status = check_period(s, what);
-    if (!status) status = rw_gradients_check_scale(s->ctx, s->numbers, what);
-    if (status) return status;
+    const rw_status status = check_period(s, what);
+    return status ? status : rw_gradients_check_scale(s->ctx, s->numbers, what);
+}
+
+/* Plans the unscaling again if parameters were added, and runs it. */
+static rw_status unscale(rw_scaler *s)
+{
     if (!is_planned(&s->unscaling) || s->n_params != s->ctx->n_params) {
-        status = plan(&s->unscaling, s, rw_scaler_unscaler(s));
-        if (status) return status;
+        const rw_status planned = plan(&s->unscaling, s, rw_scaler_unscaler(s));
+        if (planned) return planned;
         s->n_params = s->ctx->n_params;
     }
-    status = rw_update_run(&s->unscaling);
+    const rw_status status = rw_update_run(&s->unscaling);
     if (status) return status;
     s->unscaled = rw_gradients_unscaled(s->ctx);
     s->unscaled_in = s->numbers->version;
@@ -467,7 +471,8 @@ rw_status rw_scaler_unscale(rw_scaler *s)
         return rw_fail(s->ctx, RW_ERR_ARGUMENT,
                        "rw_scaler_unscale: expected scaled gradients, got some that are unscaled already; call it once "
                        "after the last backward of a step, and rw_zero_grad() before the next step");
-    return unscale(s, "rw_scaler_unscale");
+    status = check_scaled(s, "rw_scaler_unscale");
+    return status ? status : unscale(s);
 }
 
 static void optimizer_gone(struct rw_dependent *d)
@@ -475,11 +480,18 @@ static void optimizer_gone(struct rw_dependent *d)
     drop_step((struct stepped *)d);
 }
 
-/* The entry of the optimizer, or a new one without a plan; NULL without memory. */
-static struct stepped *step_of(rw_scaler *s, rw_optimizer *opt)
+/* The entry of the optimizer; NULL: none. */
+static struct stepped *known_step(const rw_scaler *s, const rw_optimizer *opt)
 {
     struct stepped *step = s->steps;
     while (step && step->opt != opt) step = step->next;
+    return step;
+}
+
+/* The entry of the optimizer, or a new one without a plan; NULL without memory. */
+static struct stepped *step_of(rw_scaler *s, rw_optimizer *opt)
+{
+    struct stepped *step = known_step(s, opt);
     if (step) return step;
     step = rw_calloc(1, sizeof *step);
     if (!step) return NULL;
@@ -512,9 +524,10 @@ static rw_status find_step(rw_scaler *s, rw_optimizer *opt, struct stepped **ret
     return RW_OK;
 }
 
-static rw_status check_once(const rw_scaler *s, const struct stepped *step)
+static rw_status check_once(const rw_scaler *s, const rw_optimizer *opt)
 {
-    if (!step->ran || step->ran_in != s->numbers->version) return RW_OK;
+    const struct stepped *const step = known_step(s, opt);
+    if (!step || !step->ran || step->ran_in != s->numbers->version) return RW_OK;
     return rw_fail(s->ctx, RW_ERR_ARGUMENT, "rw_scaler_step: expected rw_scaler_update() since the optimizer was "
                    "stepped, got none; call that first");
 }
@@ -526,6 +539,33 @@ static void count_step(rw_scaler *s, struct stepped *step)
     if (!has_unscaled(s)) return;
     s->stepped = step->ran = true;
     s->stepped_in = step->ran_in = s->numbers->version;
+}
+
+/* Whether the optimizer may be stepped now. Changes nothing. */
+static rw_status check_step(const rw_scaler *s, const rw_optimizer *opt, bool *ret_unscaled)
+{
+    rw_status status = rw_optimizer_coverage_check(s->ctx, "rw_scaler_step");
+    if (!status) status = rw_optimizer_check(opt, "rw_scaler_step");
+    if (!status) status = check_once(s, opt);
+    if (!status) status = find_unscaling(s, "rw_scaler_step", ret_unscaled);
+    return status || *ret_unscaled ? status : check_scaled(s, "rw_scaler_step");
+}
+
+/* Plans the step, unscales if that has not happened, and uploads the update's numbers. From now on the optimizer counts
+   on the device, which invalidates graphs that count on the host: not if the step fails. */
+static rw_status prepare_step(rw_scaler *s, rw_optimizer *opt, bool unscaled, struct stepped **ret)
+{
+    const bool followed = rw_optimizer_follows(opt);
+    rw_status status = rw_optimizer_follow(opt);
+    if (!status) status = find_step(s, opt, ret);
+    if (!status && !unscaled) status = unscale(s);
+    if (!status)
+        status = rw_optimizer_prepare(opt, rw_optimizer_is_watched(opt) ? RW_SUMS_TOGETHER : RW_NO_SUMS);
+    if (!status || followed) return status;
+    struct stepped *const step = known_step(s, opt);
+    if (step) drop_step(step); /* its plan has the counts */
+    rw_optimizer_unfollow(opt);
+    return status;
 }
 
 /* Unscales if that has not happened, and updates the optimizer's parameters. */
@@ -540,14 +580,8 @@ rw_status rw_scaler_step(rw_scaler *s, rw_optimizer *opt)
                        "context, got an optimizer of another context");
     struct stepped *step = NULL;
     bool unscaled = false;
-    status = rw_optimizer_coverage_check(s->ctx, "rw_scaler_step");
-    if (!status) status = rw_optimizer_follow(opt);
-    if (!status) status = find_step(s, opt, &step);
-    if (!status) status = check_once(s, step);
-    if (!status) status = find_unscaling(s, "rw_scaler_step", &unscaled);
-    if (!status && !unscaled) status = unscale(s, "rw_scaler_step");
-    if (!status)
-        status = rw_optimizer_prepare(opt, rw_optimizer_is_watched(opt) ? RW_SUMS_TOGETHER : RW_NO_SUMS);
+    status = check_step(s, opt, &unscaled);
+    if (!status) status = prepare_step(s, opt, unscaled, &step);
     if (status) return status;
     status = rw_update_run(&step->update);
     if (status) rw_optimizer_failed(opt);

@@ -30,7 +30,8 @@ struct rw_recorder *rw_scaler_unscaler(rw_scaler *s);
 struct rw_recorder *rw_scaler_updater(rw_scaler *s);
 
 /* Call these before and after planning a step that updates inside backward (rw_request.first). Gradients are checked in
-   the first pass, and the first recorder of the list stores the result. RW_ERR_MEMORY, recorded. */
+   the first pass, and the first recorder of the list stores the result. RW_ERR_MEMORY, recorded. The second is for any
+   step with these recorders: if planning fails between them, rw_scaler_found() would stay a value of the plan. */
 rw_status rw_scaler_pass_begin(rw_scaler *s, struct rw_first_pass **ret);
 void rw_scaler_pass_end(rw_scaler *s);
 struct rw_recorder *rw_scaler_noter(rw_scaler *s);

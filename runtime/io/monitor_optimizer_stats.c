@@ -23,6 +23,20 @@ static rw_status check_group(rw_context *ctx, const rw_monitor_group *g)
     return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_monitor_watch(groups): name \"%.60s\": expected %s", g->name, fault);
 }
 
+/* Each group is a series of its own in the files, which readers tell apart by its name. */
+static rw_status check_groups(rw_context *ctx, const rw_monitor_sources *s)
+{
+    rw_status status = RW_OK;
+    for (size_t i = 0; !status && i < s->n_groups; i++) {
+        status = check_group(ctx, &s->groups[i]);
+        for (size_t k = 0; !status && k < i; k++)
+            if (!strcmp(s->groups[k].name, s->groups[i].name))
+                status = rw_fail(ctx, RW_ERR_ARGUMENT, "rw_monitor_watch(groups): expected a name for each group, got "
+                                 "\"%s\" for groups %zu and %zu", s->groups[i].name, k, i);
+    }
+    return status;
+}
+
 static rw_status check(rw_context *ctx, const rw_monitor_sources *s)
 {
     if (!(s->peak_flops >= 0) || isinf(s->peak_flops))
@@ -36,9 +50,7 @@ static rw_status check(rw_context *ctx, const rw_monitor_sources *s)
                        RW_WATCHED_GROUPS, s->n_groups);
     if (s->n_groups && (!s->groups || !s->optimizer))
         return rw_fail_null(ctx, "rw_monitor_watch", s->groups ? "optimizer" : "groups");
-    rw_status status = RW_OK;
-    for (size_t i = 0; !status && i < s->n_groups; i++) status = check_group(ctx, &s->groups[i]);
-    return status;
+    return check_groups(ctx, s);
 }
 
 /* The first group whose pattern matches. */

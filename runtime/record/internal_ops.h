@@ -241,6 +241,9 @@ static inline rw_shape rw_shape_clean(rw_shape shape)
 /* False, with an error that names `what` and the argument, if x cannot be an operand on t. Records nothing. */
 bool rw_operand_check(rw_site at, const rw_tape *t, const rw_tensor *x, const char *what, const char *argument);
 
+/* NULL, with the error of a call without a tape: its inputs may lead to a context for it, if their number is valid. */
+rw_tensor *rw_refuse_no_tape(rw_site at, const char *what, rw_tensor *const *in, size_t n);
+
 /* What a message expects instead of a NULL argument of that name: "where the result is stored" for ret_*. */
 const char *rw_expected_of_null(const char *argument);
 

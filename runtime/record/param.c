@@ -216,14 +216,15 @@ void rw_buffer_take_back(rw_context *ctx, struct rw_param *p)
     rw_state_destroy(ctx, p);
 }
 
-/* The type of a gradient: float32 for narrower parameters, which zeroed options request; else the parameter's own. */
+/* The type of a gradient: float32, which zeroed options request, or the parameter's own; of a float64 parameter always
+   float64. */
 rw_tensor *rw_param_with_at(rw_site at, rw_context *ctx, const char *name, rw_dtype dtype, rw_shape shape,
                             const rw_param_options *options)
 {
     RW_ENTER(ctx, NULL);
     if (!ctx) return rw_fail_null(NULL, "rw_param", "ctx"), NULL;
     const rw_dtype requested = options ? options->grad_dtype : RW_F32, grad = dtype == RW_F64 ? RW_F64 : requested;
-    if (grad == dtype || grad == RW_F32) return create(at, ctx, "rw_param", name, dtype, shape, &grad);
+    if (requested == dtype || requested == RW_F32) return create(at, ctx, "rw_param", name, dtype, shape, &grad);
     rw_fail(ctx, RW_ERR_DTYPE, "rw_param at %s:%d: grad_dtype: expected f32 or %s, the parameter's type, got %s",
             rw_file_of(at), at.line, rw_dtype_name(dtype), rw_dtype_name(requested));
     return NULL;

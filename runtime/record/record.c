@@ -499,13 +499,20 @@ static bool know_op(struct recording *r)
     return r->op_index != RW_NONE_ID;
 }
 
-/* A call without a tape or an op: its inputs may still lead to a context for the error, if their number is valid. */
+rw_tensor *rw_refuse_no_tape(rw_site at, const char *what, rw_tensor *const *in, size_t n)
+{
+    rw_context *ctx = NULL;
+    for (size_t i = 0; !ctx && in && n <= RW_OP_MAX_OPERANDS && i < n && i < FEW; i++) ctx = rw_tensor_context(in[i]);
+    rw_fail(ctx, RW_ERR_ARGUMENT, "%s at %s:%d: t is NULL; expected a tape", what, rw_file_of(at), at.line);
+    return NULL;
+}
+
+/* A call without a tape or an op. */
 static rw_tensor *refuse_nothing(rw_site at, rw_tape *t, const rw_op_def *op, rw_tensor *const *in, size_t n)
 {
-    rw_context *ctx = rw_tape_context(t);
-    for (size_t i = 0; !ctx && in && n <= RW_OP_MAX_OPERANDS && i < n && i < FEW; i++) ctx = rw_tensor_context(in[i]);
-    rw_fail(ctx, RW_ERR_ARGUMENT, "%s at %s:%d: %s", op && op->name ? op->name : "rw_apply", rw_file_of(at), at.line,
-            t ? "op is NULL; expected the definition of an op" : "t is NULL; expected a tape");
+    if (!t) return rw_refuse_no_tape(at, op && op->name ? op->name : "rw_apply", in, n);
+    rw_fail(rw_tape_context(t), RW_ERR_ARGUMENT, "rw_apply at %s:%d: op is NULL; expected the definition of an op",
+            rw_file_of(at), at.line);
     return NULL;
 }
 

@@ -73,12 +73,12 @@ static void add_policy(struct list *l, const struct rw_policy *p)
     add_names(l, p, p->moved_regions, p->n_moved_regions, false, "offloaded");
 }
 
-/* Names in the policy; in that of the tape, also those of its parts. */
+/* Names in the policy and, unless it overrides them, in the policies of the tape's parts. */
 static size_t names_of(const rw_tape *t, const struct rw_policy *policy, struct rw_unmatched *ret, size_t n)
 {
     struct list l = { .t = t, .names = ret, .most = n };
     add_policy(&l, policy);
-    if (policy != &t->policy || policy->whole) return l.n;
+    if (policy->whole) return l.n;
     for (size_t i = 0; i < t->n_parts; i++) add_policy(&l, &t->parts[i].policy);
     return l.n;
 }

@@ -17,8 +17,8 @@ size_t rw_unmatched_names(const rw_tape *t, struct rw_unmatched *ret, size_t n);
 /* The names that do exist: "there are block, mlp", "there is none with a name". */
 void rw_unmatched_print_others(const rw_tape *t, bool tags, char *text, size_t size);
 
-/* With rw_context_params.strict_policy: RW_ERR_POLICY, recorded, for the first of them, or of those in another policy
-   that the caller plans a step of the tape with. */
+/* With rw_context_params.strict_policy: RW_ERR_POLICY, recorded, for the first such name in the policy that a step of
+   the tape is planned with, or in the policies of the tape's parts. */
 rw_status rw_unmatched_check(const rw_tape *t, const struct rw_policy *policy);
 
 #endif

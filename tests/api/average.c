@@ -417,6 +417,38 @@ Test(schedule, warms_up_first)
     }
 }
 
+/* From `total` on the rate is min_lr exactly; before, after the warm-up, it is between min_lr and lr. */
+Test(schedule, stays_between_its_rates_and_ends_at_the_lowest)
+{
+    static const double high[] = { 1, 0.1, 1e-2, 6e-4, 3e-4, 1e-3, 2e-4, 5e-5, 3e-3 };
+    static const double low[] = { 0, 1e-17, 1e-20, 6e-5, 3e-5, 1e-5, 1e-6, 1e-4, 2e-5, 1e-7 };
+    for (rw_lr_schedule_kind kind = RW_LR_LINEAR; kind <= RW_LR_COSINE; kind++)
+        for (size_t i = 0; i < sizeof high / sizeof *high; i++)
+            for (size_t j = 0; j < sizeof low / sizeof *low; j++) {
+                const rw_lr_schedule s = { .kind = kind, .lr = high[i], .min_lr = low[j], .warmup = 3, .total = 1003 };
+                const double most = fmax(high[i], low[j]), least = fmin(high[i], low[j]);
+                cr_expect_eq(rw_lr_schedule_rate(&s, 1003), low[j], "kind %d, %g to %g", (int)kind, high[i], low[j]);
+                cr_expect_eq(rw_lr_schedule_rate(&s, 5000), low[j], "kind %d, %g to %g", (int)kind, high[i], low[j]);
+                cr_expect_eq(rw_lr_schedule_rate(&s, 3), high[i], "kind %d, %g to %g", (int)kind, high[i], low[j]);
+                for (uint64_t step = 3; step < 1003; step++) {
+                    const double rate = rw_lr_schedule_rate(&s, step);
+                    cr_assert(rate >= least && rate <= most, "kind %d, %g to %g, step %d: %.17g", (int)kind, high[i],
+                              low[j], (int)step, rate);
+                }
+            }
+}
+
+/* A factor belongs to STEPS: other kinds ignore it. */
+Test(schedule, of_another_kind_ignores_the_factor)
+{
+    for (rw_lr_schedule_kind kind = RW_LR_CONSTANT; kind <= RW_LR_COSINE; kind++) {
+        const rw_lr_schedule plain = { .kind = kind, .lr = 1, .total = 8 };
+        rw_lr_schedule odd = plain;
+        odd.factor = kind == RW_LR_LINEAR ? NAN : -1;
+        cr_expect_eq(rw_lr_schedule_rate(&odd, 5), rw_lr_schedule_rate(&plain, 5), "kind %d", (int)kind);
+    }
+}
+
 Test(schedule, of_invalid_values_is_nan_and_no_optimizer_takes_it)
 {
     static const rw_lr_schedule bad[] = {

@@ -118,6 +118,90 @@ Test(scaler_misuse, refuses_losses_and_graphs_that_it_cannot_scale)
     zoo_close(&other);
 }
 
+/* A graph that only updates, created before the optimizer's first step with a scaler: that step invalidates it. */
+static rw_graph *plain_graph(struct zoo *z)
+{
+    rw_graph *g = NULL;
+    rw_tensor *const loss = rw_sum(z->b.t, z->w[0], RW_ALL_AXES, false);
+    cr_assert_eq(rw_graph_create(&g, z->b.t, loss, &(rw_graph_params){ .optimizer = z->opt }), RW_OK);
+    cr_assert_eq(rw_graph_launch(g), RW_OK);
+    return g;
+}
+
+/* The graph launches as before. */
+static void still_launches(struct zoo *z, rw_graph *g, const char *what)
+{
+    rw_error_clear(z->b.ctx);
+    rw_zero_grad(z->b.ctx);
+    cr_expect_eq(rw_graph_launch(g), RW_OK, "%s: %s", what, rw_error_message(z->b.ctx));
+    rw_error_clear(z->b.ctx);
+}
+
+Test(scaler_misuse, a_step_that_is_refused_leaves_graphs_as_they_were)
+{
+    struct zoo z = zoo_open(ADAMW, true, NULL);
+    rw_context *const ctx = z.b.ctx;
+    rw_scaler *other = NULL;
+    rw_graph *g = plain_graph(&z);
+    cr_assert_eq(rw_scaler_create(&other, ctx, &(rw_scaler_params){ .name = "other" }), RW_OK);
+    write_gradients(ctx, '.', 0);
+    cr_assert_eq(rw_scaler_unscale(other), RW_OK);
+    refused(ctx, rw_scaler_step(z.s, z.opt), RW_ERR_ARGUMENT, "unscaled by another scaler");
+    still_launches(&z, g, "gradients of another scaler");
+    rw_tape *t = NULL;
+    cr_assert_eq(rw_tape_create(&t, ctx), RW_OK);
+    cr_assert_eq(rw_backward(t, rw_sum(t, z.w[0], RW_ALL_AXES, false)), RW_OK);
+    cr_assert_eq(rw_scaler_unscale(other), RW_OK, "%s", rw_error_message(ctx));
+    cr_assert_eq(rw_backward(t, rw_sum(t, z.w[4], RW_ALL_AXES, false)), RW_OK, "%s", rw_error_message(ctx));
+    refused(ctx, rw_scaler_step(z.s, z.opt), RW_ERR_MODIFIED, "different scales");
+    still_launches(&z, g, "gradients of different scales");
+    rw_zero_grad(ctx);
+    rw_tape_reset(t);
+    cr_assert_eq(rw_scaler_backward(other, t, rw_sum(t, z.w[0], RW_ALL_AXES, false)), RW_OK, "%s",
+                 rw_error_message(ctx));
+    refused(ctx, rw_scaler_step(z.s, z.opt), RW_ERR_MODIFIED, "rw_scaler_step");
+    still_launches(&z, g, "gradients scaled by another");
+    rw_tape_destroy(&t);
+    rw_graph_destroy(&g);
+    rw_scaler_destroy(&other);
+    zoo_close(&z);
+}
+
+/* The n-th allocation of an optimizer's first step with a scaler fails, or of a graph with both. */
+static void first_use_without_memory(bool creates_graph)
+{
+    int failures = 0;
+    for (uint64_t n = 1;; n++) {
+        struct zoo z = zoo_open(ADAMW, true, NULL);
+        rw_graph *g = plain_graph(&z), *second = NULL;
+        rw_tape *t = NULL;
+        cr_assert_eq(rw_tape_create(&t, z.b.ctx), RW_OK);
+        rw_tensor *const loss = rw_sum(t, z.w[0], RW_ALL_AXES, false);
+        write_gradients(z.b.ctx, '.', 0);
+        rw_alloc_fail_at(n);
+        const rw_status status =
+            creates_graph ? rw_graph_create(&second, t, loss, &(rw_graph_params){ .optimizer = z.opt, .scaler = z.s })
+                          : rw_scaler_step(z.s, z.opt);
+        rw_alloc_fail_at(0);
+        if (status) {
+            failures++;
+            cr_assert_eq(status, RW_ERR_MEMORY, "allocation %d", (int)n);
+            still_launches(&z, g, "out of memory");
+            write_gradients(z.b.ctx, '.', 0);
+            cr_expect_eq(rw_scaler_step(z.s, z.opt), RW_OK, "%s", rw_error_message(z.b.ctx));
+        }
+        rw_graph_destroy(&g);
+        rw_graph_destroy(&second);
+        rw_tape_destroy(&t);
+        zoo_close(&z);
+        if (!status) break;
+    }
+    cr_assert_gt(failures, 5);
+}
+
+Test(scaler_misuse, a_first_step_without_memory_leaves_graphs_as_they_were) { first_use_without_memory(false); }
+Test(scaler_misuse, a_graph_without_memory_leaves_others_as_they_were) { first_use_without_memory(true); }
+
 /* The graph keeps what it needs after the other objects are destroyed. */
 Test(scaler_misuse, lives_as_long_as_a_graph_that_uses_it)
 {

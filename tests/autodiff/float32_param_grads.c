@@ -488,7 +488,8 @@ Test(float32_param_grads, what_no_gradient_can_be_is_refused)
     static const struct {
         rw_dtype dtype, asked;
     } wrong[] = { { RW_BF16, RW_F16 }, { RW_F16, RW_BF16 }, { RW_F32, RW_BF16 }, { RW_F16, RW_F64 },
-                  { RW_F32, RW_F64 },  { RW_BF16, RW_I32 }, { RW_F32, (rw_dtype)77 } };
+                  { RW_F32, RW_F64 },  { RW_BF16, RW_I32 }, { RW_F32, (rw_dtype)77 },
+                  { RW_F64, RW_BF16 }, { RW_F64, RW_F16 }, { RW_F64, RW_I32 }, { RW_F64, (rw_dtype)99 } };
     struct fixture b = fixture_open(1, 1);
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         cr_assert_null(rw_param_with(b.ctx, "w", wrong[i].dtype, RW_SHAPE(3),

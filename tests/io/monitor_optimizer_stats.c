@@ -306,6 +306,9 @@ Test(monitor_optimizer_stats, refuses_what_makes_no_sense)
             "expected text without control characters");
     expect_refused(m, z.b.ctx, (rw_monitor_sources){ z.opt, &empty, 1, 0 }, "name or pattern");
     expect_refused(m, z.b.ctx, (rw_monitor_sources){ z.opt, &no, 1, 0 }, "name or pattern");
+    const rw_monitor_group twice[] = { { "g", "a.*" }, { "h", "*" }, { "g", "b.*" } };
+    expect_refused(m, z.b.ctx, (rw_monitor_sources){ z.opt, twice, 3, 0 },
+            "(groups): expected a name for each group, got \"g\" for groups 0 and 2");
     zoo_backward(&z);
     cr_assert_eq(rw_optimizer_step(z.opt), RW_OK);
     monitor_step(m, 1);

@@ -308,6 +308,42 @@ Test(indexes, bags_of_nothing_but_padding)
     fixture_close(&b);
 }
 
+/* The weight of a row that is in no bag is not read either, and has no gradient, of any order. */
+Test(indexes, the_weight_of_a_padding_counts_nothing)
+{
+    struct fixture b = fixture_open(1, 1);
+    const float rows[] = { 1, 2, NAN, INFINITY, 5, 6 }, weights[] = { 1, NAN, 2, INFINITY };
+    const int32_t places[] = { 0, 1, 2, 1 }, begin[] = { 0, 2 };
+    for (int way = 0; way < 2; way++) { /* with offsets, and without */
+        const rw_shape s = way ? RW_SHAPE(2, 2) : RW_SHAPE(4);
+        rw_tensor *const table = rw_require_grad(b.t, rw_input(b.t, RW_F32, RW_SHAPE(3, 2), rows, sizeof rows));
+        rw_tensor *const w = rw_require_grad(b.t, rw_input(b.t, RW_F32, s, weights, sizeof weights));
+        rw_tensor *const index = rw_input(b.t, RW_I32, s, places, sizeof places), *in[] = { table, w }, *g[2], *again;
+        const rw_embedding_bag_params p = { .weights = w,
+                                            .has_padding_index = true,
+                                            .padding_index = 1,
+                                            .offsets = way ? RW_NONE
+                                                           : rw_input(b.t, RW_I32, RW_SHAPE(2), begin, sizeof begin) };
+        rw_tensor *const z = rw_embedding_bag_with(b.t, table, index, &p);
+        float y[4], of_table[6], of_weights[4], twice[4];
+        cr_assert_eq(rw_grad(b.t, rw_sum_all(b.t, rw_mul(b.t, z, z)), in, 2, g), RW_OK, "%s", rw_error_message(b.ctx));
+        cr_assert_eq(rw_grad(b.t, rw_sum_all(b.t, g[0]), &w, 1, &again), RW_OK, "%s", rw_error_message(b.ctx));
+        cr_assert_eq(rw_read(b.t, z, y, sizeof y), RW_OK, "%s", rw_error_message(b.ctx));
+        cr_assert_eq(rw_read(b.t, g[0], of_table, sizeof of_table), RW_OK);
+        cr_assert_eq(rw_read(b.t, g[1], of_weights, sizeof of_weights), RW_OK);
+        cr_assert_eq(rw_read(b.t, again, twice, sizeof twice), RW_OK);
+        const float bags[] = { 1, 2, 10, 12 }, by_table[] = { 2, 4, 0, 0, 40, 48 }, by_weights[] = { 10, 0, 244, 0 };
+        const float second[] = { 12, 0, 88, 0 }; /* of 2 w^2 times the sum of the row */
+        for (int i = 0; i < 4; i++) cr_expect_eq(y[i], bags[i], "%d, bag %d: %g", way, i, y[i]);
+        for (int i = 0; i < 6; i++) cr_expect_eq(of_table[i], by_table[i], "%d, table %d: %g", way, i, of_table[i]);
+        for (int i = 0; i < 4; i++)
+            cr_expect(of_weights[i] == by_weights[i] && twice[i] == second[i], "%d, weight %d: %g, second %g", way, i,
+                      of_weights[i], twice[i]);
+        rw_tape_reset(b.t);
+    }
+    fixture_close(&b);
+}
+
 /*
  * NaN is the maximum, and of equal elements the first gets the gradient. A row in no bag gets no gradient and is not
  * read, even if it is NaN or larger than all others. The second gradient goes back to the same positions.

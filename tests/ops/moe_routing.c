@@ -262,6 +262,26 @@ Test(moe_routing, capacity_is_rounded_up_and_no_more_than_the_tokens)
     cr_expect_eq(rw_moe_capacity(10, 2, 4, NAN), 0);
 }
 
+/* Compared with integers: a factor of q / 20 counts as that fraction, also where a double cannot represent it. */
+Test(moe_routing, capacity_is_that_of_exact_arithmetic)
+{
+    for (int64_t tokens = 1; tokens <= 1024; tokens++)
+        for (int64_t experts = 1; experts <= 64; experts++)
+            for (int64_t q = 20; q <= 40; q += 1 + 4 * (tokens % 2)) {
+                const int64_t k = 1 + (tokens + q) % 3, want = (tokens * k * q + 20 * experts - 1) / (20 * experts);
+                const int64_t got = rw_moe_capacity(tokens, k, experts, (double)q / 20);
+                cr_assert_eq(got, want < tokens ? want : tokens, "(%lld, %lld, %lld, %g): %lld, not %lld",
+                             (long long)tokens, (long long)k, (long long)experts, (double)q / 20, (long long)got,
+                             (long long)want);
+            }
+    cr_expect_eq(rw_moe_capacity(464, 1, 7, 1.75), 116);
+    cr_expect_eq(rw_moe_capacity(100, 1, 10, 1.1), 11);
+    cr_expect_eq(rw_moe_capacity(10, 2, 4, 1e-300), 1);
+    cr_expect_eq(rw_moe_capacity(10, 2, INT64_MAX, 4e-324), 1, "underflow");
+    cr_expect_eq(rw_moe_capacity(10, 2, 4, INFINITY), 10);
+    cr_expect_eq(rw_moe_capacity(INT64_MAX, INT64_MAX, 1, 1e300), INT64_MAX);
+}
+
 Test(moe_routing, what_cannot_be_dropped_is_refused)
 {
     for (int wrong = 0; wrong < 5; wrong++) {

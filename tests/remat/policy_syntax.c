@@ -631,6 +631,35 @@ Test(policy, a_strict_context_refuses_them)
     rw_context_destroy(&ctx);
 }
 
+/* A part keeps its own policy under every policy of the tape, so its names are checked under each. */
+Test(policy, a_strict_context_refuses_names_of_parts_under_any_policy)
+{
+    static const char *const specs[] = { "none", "full", "selective:block", "ops:linear", "budget:100%" };
+    rw_context *ctx = NULL;
+    rw_tape *t = NULL;
+    rw_prediction p;
+    const rw_context_params params = { .device = test_device(), .strict_policy = true };
+    cr_assert_eq(rw_context_create(&ctx, &params), RW_OK);
+    cr_assert_eq(rw_tape_create(&t, ctx), RW_OK);
+    rw_tensor *const w = rw_param(ctx, "w", RW_F32, RW_SHAPE(4, 4));
+    rw_init_constant(w, 0.5);
+    cr_assert_eq(ckpt_policy_begin(t, "selective:blcok"), RW_OK);
+    rw_tensor *const loss = named_step(t, w);
+    cr_assert_eq(ckpt_policy_end(t), RW_OK);
+    cr_assert_eq(ckpt_set_policy(t, "none"), RW_OK);
+    for (size_t i = 0; i < sizeof specs / sizeof *specs; i++) {
+        cr_expect_eq(rw_tape_plan(t, loss, specs[i], &p), RW_ERR_POLICY, "%s", specs[i]);
+        cr_expect(strstr(rw_error_message(ctx), "policy \"selective:blcok\", column 11"), "%s: %s", specs[i],
+                  rw_error_message(ctx));
+        rw_error_clear(ctx);
+        cr_assert_eq(ckpt_set_policy(t, specs[i]), RW_OK);
+        cr_expect_eq(rw_tape_plan(t, loss, NULL, &p), RW_ERR_POLICY, "%s", specs[i]);
+        rw_error_clear(ctx);
+    }
+    rw_tape_destroy(&t);
+    rw_context_destroy(&ctx);
+}
+
 Test(policy, a_decimal_unit_is_refused_by_the_binary_one)
 {
     static const struct {

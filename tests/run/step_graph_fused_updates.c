@@ -185,6 +185,41 @@ Test(step_graph_fused_updates, updates_inside_that_cannot_be_are_refused)
     fixture_close(&b);
 }
 
+/* A gradient whose address the caller has counts as written in every step. Inside backward only parameters that the
+   step reaches are updated, so one that it does not reach is refused; a launch stores zeros in the others. */
+Test(step_graph_fused_updates, a_gradient_whose_address_is_known_has_to_be_reached)
+{
+    struct fixture b = fixture_open(1, 1);
+    rw_graph *inside = NULL, *after = NULL;
+    rw_optimizer *opt = NULL;
+    rw_tape *t = NULL;
+    rw_tensor *const w = rw_param(b.ctx, "w", RW_F32, RW_SHAPE(1)), *const v = rw_param(b.ctx, "v", RW_F32,
+                                                                                       RW_SHAPE(1));
+    cr_assert_eq(rw_sgd_create(&opt, b.ctx, NULL), RW_OK);
+    cr_assert_eq(rw_tape_create(&t, b.ctx), RW_OK);
+    cr_assert_eq(rw_graph_create(&inside, b.t, square(b.t, w),
+                                 &(rw_graph_params){ .optimizer = opt, .update_inside = true }), RW_OK);
+    cr_assert_eq(rw_graph_create(&after, t, square(t, w), &(rw_graph_params){ .optimizer = opt }), RW_OK);
+    const float seven = 7;
+    float there = 1;
+    cr_assert_not_null(rw_tensor_data(rw_gradient(w)));
+    cr_assert_eq(rw_write(rw_gradient(w), &seven, sizeof seven), RW_OK);
+    cr_expect_eq(rw_graph_launch(inside), RW_OK, "%s", rw_error_message(b.ctx));
+    cr_assert_eq(rw_read(NULL, rw_gradient(w), &there, sizeof there), RW_OK);
+    cr_expect_eq(there, 0);
+    cr_assert_not_null(rw_tensor_data(rw_gradient(v)));
+    cr_expect_eq(rw_graph_launch(inside), RW_ERR_UNSUPPORTED);
+    cr_expect(strstr(rw_error_message(b.ctx), "the gradient of \"v\", which the step does not reach"), "%s",
+              rw_error_message(b.ctx));
+    rw_error_clear(b.ctx);
+    cr_expect_eq(rw_graph_launch(after), RW_OK, "%s", rw_error_message(b.ctx));
+    rw_graph_destroy(&inside);
+    rw_graph_destroy(&after);
+    rw_tape_destroy(&t);
+    rw_optimizer_destroy(&opt);
+    fixture_close(&b);
+}
+
 /* An op whose gradient is computed by one that is executed once, or whose bytes differ. */
 static rw_status as_input(rw_op_call *call)
 {

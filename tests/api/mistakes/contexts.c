@@ -22,6 +22,26 @@ static bool outlives_two_calls(struct world *w)
     return reads;
 }
 
+/* Whether `why` has the reason for which a device is not usable, and the message has it too, without `why` as well. */
+static bool says_why_not(rw_device device)
+{
+    char why[RW_MESSAGE_MAX] = "x", little[2] = { 'x', 'x' };
+    const rw_status status = rw_device_check(device, why, sizeof why);
+    if (!status || !*why || !strcmp(why, rw_status_name(status)) || !strstr(rw_error_message(NULL), why)) return false;
+    rw_error_clear(NULL);
+    if (rw_device_check(device, NULL, 0) != status || !strstr(rw_error_message(NULL), why)) return false;
+    rw_error_clear(NULL);
+    if (rw_device_check(device, little, 1) != status || *little || little[1] != 'x') return false;
+    return strstr(rw_error_message(NULL), why);
+}
+
+/* A device of this build is usable, or a reason is given. */
+static bool is_usable_or_says_why_not(rw_device device)
+{
+    char why[8] = "x";
+    return rw_device_check(device, why, sizeof why) ? says_why_not(device) : !*why;
+}
+
 /* Invalid calls on contexts, errors and the generator. */
 static void contexts(struct trial *m, struct world *w)
 {
@@ -39,6 +59,8 @@ static void contexts(struct trial *m, struct world *w)
     SILENT("rw_device_check", RW_ERR_ARGUMENT, rw_device_check((rw_device)44, text, 0));
     SILENT("rw_device_check", RW_ERR_ARGUMENT, rw_device_check(RW_DEVICE_COUNT, why, sizeof why));
     ALLOWED("rw_device_check", rw_device_check(RW_DEVICE_CPU, NULL, 0) == RW_OK);
+    ALLOWED("rw_device_check", says_why_not(RW_DEVICE_COUNT) && says_why_not((rw_device)-1));
+    ALLOWED("rw_device_check", is_usable_or_says_why_not(RW_DEVICE_CUDA) && is_usable_or_says_why_not(RW_DEVICE_CPU));
     ALLOWED("rw_context_destroy", (rw_context_destroy(NULL), rw_context_destroy(&none), none == NULL));
     ALLOWED("rw_context_destroy", outlives_two_calls(w));
     ALLOWED("rw_context_device", rw_context_device(NULL) == RW_DEVICE_AUTO);

@@ -109,6 +109,7 @@ static void own_gradients(struct trial *m, struct world *w)
     TENSOR("rw_straight_through", RW_ERR_DTYPE, rw_straight_through(t, w->index, w->index));
     TENSOR("rw_custom_grad", RW_ERR_ARGUMENT, rw_custom_grad(t, NULL, &w->x, 1, none, NULL, 0));
     TENSOR("rw_custom_grad", RW_ERR_ARGUMENT, rw_custom_grad(t, w->x, NULL, 1, none, NULL, 0));
+    TENSOR("rw_custom_grad", RW_ERR_ARGUMENT, rw_custom_grad(NULL, w->x, &w->y, 1, none, NULL, 0));
     TENSOR("rw_custom_grad", RW_ERR_ARGUMENT, rw_custom_grad(t, w->x, &w->alien, 1, none, NULL, 0));
     TENSOR("rw_custom_grad", RW_ERR_ARGUMENT, rw_custom_grad(t, w->x, &w->y, 0, none, NULL, 0));
     TENSOR("rw_custom_grad", RW_ERR_ARGUMENT, rw_custom_grad(t, w->x, &w->y, -1, none, NULL, 0));

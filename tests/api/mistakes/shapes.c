@@ -58,7 +58,8 @@ static void joints(struct trial *m, struct world *w)
 {
     rw_tape *const t = w->t;
     rw_tensor *const pair[] = { w->x, w->y }, *const torn[] = { w->x, NULL }, *const mixed[] = { w->x, w->wide },
-                     *const apart[] = { w->p, w->four }, *const none[] = { w->x, RW_NONE };
+                     *const apart[] = { w->p, w->four }, *const none[] = { w->x, RW_NONE },
+                     *const nothing[] = { NULL, NULL };
     rw_tensor *vast[64];
     for (int i = 0; i < 64; i++) vast[i] = w->vast;
     rw_tensor *const images[] = { w->image, w->image };
@@ -81,6 +82,17 @@ static void joints(struct trial *m, struct world *w)
     TENSOR("rw_concat", RW_ERR_SHAPE, rw_concat(t, apart, 2, 0));
     TENSOR("rw_concat", RW_ERR_DTYPE, rw_concat(t, mixed, 2, 0));
     TENSOR("rw_concat", RW_ERR_SHAPE, rw_concat(t, vast, 64, 0));
+    TENSOR("rw_concat", RW_ERR_ARGUMENT, rw_concat(NULL, pair, 2, 0));
+    TENSOR("rw_stack", RW_ERR_ARGUMENT, rw_stack(NULL, pair, 2, 0));
+    SILENT("rw_stack", RW_ERR_ARGUMENT, rw_stack(NULL, pair, 0, 0) ? RW_OK : rw_error_status(NULL));
+    SILENT("rw_stack", RW_ERR_ARGUMENT, rw_stack(NULL, NULL, 2, 0) ? RW_OK : rw_error_status(NULL));
+    SILENT("rw_stack", RW_ERR_ARGUMENT, rw_stack(NULL, nothing, 2, 0) ? RW_OK : rw_error_status(NULL));
+    TENSOR("rw_stack", RW_ERR_ARGUMENT, rw_stack(t, NULL, 2, 0));
+    TENSOR("x[1] is NULL", RW_ERR_ARGUMENT, rw_stack(t, torn, 2, 0));
+    TENSOR("rw_einsum", RW_ERR_ARGUMENT, rw_einsum(NULL, "ij,ij->", pair, 2));
+    TENSOR("x[1] is NULL", RW_ERR_ARGUMENT, rw_einsum(t, "ij,ij->", torn, 2));
+    STATUS("rw_unbind", RW_ERR_ARGUMENT, rw_unbind(NULL, w->x, 0, w->parts, 2));
+    STATUS("rw_unbind", RW_ERR_ARGUMENT, rw_unbind(t, NULL, 0, w->parts, 2));
     const int64_t whole[] = { 1, 1 }, negative[] = { -1, 3 }, over[] = { INT64_MAX, INT64_MAX, 4 };
     STATUS("rw_split", RW_ERR_ARGUMENT, rw_split(t, NULL, 0, whole, 2, w->parts));
     STATUS("rw_split", RW_ERR_ARGUMENT, rw_split(NULL, w->x, 0, whole, 2, w->parts));
