@@ -54,8 +54,16 @@ RW_API rw_tensor *rw_input_at(rw_site at, rw_tape *t, rw_dtype dtype, rw_shape s
 #define rw_input(...) rw_input_at(RW_HERE, __VA_ARGS__)
 
 /**
- * Replaces an input's elements; data as for rw_input(). A backward that would have to replay from the old elements
- * returns RW_ERR_MODIFIED. On CUDA the call does not wait for a running graph: the transfer overlaps with it.
+ * Replaces an input's elements; data as for rw_input(). On CUDA the call does not wait for a running graph: the
+ * transfer overlaps with it.
+ *
+ * Requests before the call read the old elements: a value that was read or evaluated, a backward, an effect that has
+ * happened. Their results do not change, and a later request that would read the input again, such as a backward that
+ * replays from it, returns RW_ERR_MODIFIED. If no request has depended on the input, later ones read the new elements;
+ * also those of values that the library has computed ahead (see rw_item()).
+ * @return RW_OK; RW_ERR_ARGUMENT for a tensor that is no input of a tape, and for a wrong size; RW_ERR_MEMORY;
+ *         RW_ERR_DEVICE; with REWIND_EAGER=1 also RW_ERR_MODIFIED, if an op with RW_OP_STATEFUL has already read the
+ *         input, but no request. Then the input is unchanged.
  */
 RW_API rw_status rw_input_write(rw_tensor *x, const void *data, size_t bytes);
 
@@ -96,7 +104,9 @@ RW_API rw_status rw_read(rw_tape *t, rw_tensor *x, void *out, size_t bytes);
  *   - If it called rw_backward(): the forward part of that step is executed as far as it is recorded, including every
  *     value of at most 256 bytes that was read then. It keeps what backward needs, and rw_backward() continues it. So
  *     in a loop of equal steps no op is executed twice, however many scalars are read before backward, after it, or
- *     while the tape is being recorded. Each scalar takes its own bytes, 4 in float32.
+ *     while the tape is being recorded. Each scalar takes its own bytes, 4 in float32. Exception: an op with
+ *     RW_OP_STATEFUL that the value does not need is not executed ahead. If it was recorded before the value, the value
+ *     is evaluated.
  *   - If it did not: the value is evaluated as by rw_read(), together with all values that were read then, in one
  *     forward pass.
  *   - If there was none: a scalar that requires a gradient is assumed to be the loss, whose step starts; any other

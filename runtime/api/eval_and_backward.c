@@ -30,6 +30,14 @@ rw_status rw_run_eagerly(rw_tape *t, uint32_t node)
     return RW_OK;
 }
 
+/* Evaluates what the program requests. */
+static rw_status evaluate(rw_tape *t, const uint32_t *values, size_t n, bool effects)
+{
+    const rw_status status = rw_evaluate(t, values, n, effects);
+    if (!status) rw_tape_note_requested(t, values, n, effects);
+    return status;
+}
+
 /* Logs the reads of small values: the next step with the same structure computes them. */
 static rw_status note_reads(rw_tape *t, rw_tensor *const *x, size_t n, bool at_point)
 {
@@ -63,17 +71,19 @@ rw_status rw_eval(rw_tape *t, rw_tensor *const *x, size_t n)
     if (runs) return runs;
     uint32_t *const values = rw_malloc(n * sizeof *values);
     if (!values) return rw_fail(t->ctx, RW_ERR_MEMORY, "rw_eval: out of memory");
-    size_t missing = 0;
+    size_t missing = 0, held = 0; /* at the array's begin and end */
     rw_status status = RW_OK;
     for (size_t i = 0; !status && i < n; i++) {
         const char *const fault = rw_readable_fault(t, x[i]);
         if (fault) status = refuse(t->ctx, "rw_eval", x[i], (int64_t)i, fault);
         else if (x[i]->flags & (RW_VALUE_CONTEXT | RW_VALUE_GRADIENT)) continue;
-        else if (!rw_tape_held(t, x[i]->base) && rw_tape_value(t, x[i]->base)->producer != RW_NONE_ID)
-            values[missing++] = x[i]->id;
+        else if (rw_tape_value(t, x[i]->base)->producer == RW_NONE_ID) continue;
+        else if (rw_tape_held(t, x[i]->base)) values[n - ++held] = x[i]->id;
+        else values[missing++] = x[i]->id;
     }
     const bool effects = !status && rw_has_due_effects(t);
-    if (!status && (missing || effects)) status = rw_evaluate(t, values, missing, effects);
+    if (!status && (missing || effects)) status = evaluate(t, values, missing, effects);
+    if (!status) rw_tape_note_requested(t, values + n - held, held, rw_requests_include_effects(t));
     rw_free(values);
     return status ? status : note_reads(t, x, n, false);
 }
@@ -84,8 +94,10 @@ rw_status rw_eval_effects(rw_tape *t)
     if (!t) return rw_fail_null(NULL, "rw_eval_effects", "t");
     if (t->ctx->status) return t->ctx->status;
     const rw_status runs = rw_check_runs(t->ctx, "rw_eval_effects");
-    if (runs || !rw_tape_pending_effects(t, NULL)) return runs;
-    return rw_evaluate(t, NULL, 0, true);
+    if (runs) return runs;
+    if (rw_tape_pending_effects(t, NULL)) return evaluate(t, NULL, 0, true);
+    rw_tape_note_requested(t, NULL, 0, true); /* eager mode may have executed them */
+    return RW_OK;
 }
 
 /* ---- reading ---- */
@@ -179,7 +191,7 @@ static rw_status read_value(const char *name, rw_tape *t, rw_tensor *x, void *ou
     rw_status status = rw_runs_wait(ctx);
     if (status) return status;
     const bool context = x->flags & RW_VALUE_CONTEXT;
-    if (context && t && rw_has_due_effects(t)) status = rw_evaluate(t, NULL, 0, true); /* one of them may write x */
+    if (context && t && rw_has_due_effects(t)) status = evaluate(t, NULL, 0, true); /* one of them may write x */
     if (status) return status;
     if (!context) {
         if (!t) t = x->owner.tape;

@@ -5,6 +5,7 @@
 #include "plan/cache.h"
 #include "record/gradient_state.h"
 #include "run/run_advance.h"
+#include "run/source_addresses.h"
 
 void rw_forget_error(rw_context *ctx)
 {
@@ -39,39 +40,57 @@ static rw_status run_forward(struct rw_run *r)
     return RW_OK;
 }
 
-/* The program continues the run: what was read for it counts as read by the program. */
-static void claim(struct rw_run *r)
+/* The program has requested the forward part of a step: a run that a read began is now the program's own. */
+static void claim(const rw_tape *t, const struct rw_request *request)
 {
-    rw_tape *const t = r->tape;
-    for (size_t i = 0; (r->flags & RW_RUN_ASSUMED) && i < t->n_leaves; i++) t->leaves[i].is_assumed = false;
-    r->flags &= (uint16_t)~RW_RUN_ASSUMED;
+    struct rw_run *const r = rw_run_stopped(t, request);
+    if (r) r->flags &= (uint16_t)~RW_RUN_ASSUMED;
 }
 
 rw_status rw_run_to_end(struct rw_run *r, const void *const *seeds)
 {
-    claim(r);
     r->seeds = seeds;
     return rw_run_through(r, r->plan->n_actions);
+}
+
+/*
+ * Finds or makes the run of a request. A step that a read began may also compute values that this request does not
+ * need; if these are refused, because an input has changed, the request gets a run of its own.
+ */
+static rw_status find_run(rw_tape *t, const struct rw_request *request, bool forward_only, struct rw_run **ret_run)
+{
+    const rw_status status = rw_run_find(t, request, ret_run);
+    const struct rw_run *const r = *ret_run;
+    if (status || !(r->flags & RW_RUN_ASSUMED)) return status;
+    if (!rw_run_check(r, r->next_action, forward_only ? r->plan->n_forward : r->plan->n_actions)) return RW_OK;
+    rw_forget_error(t->ctx);
+    rw_runs_end_assumed(t);
+    return rw_run_find(t, request, ret_run);
 }
 
 /* Runs a request to its end, or only its forward part. */
 rw_status rw_run_request(rw_tape *t, const struct rw_request *request, const void *const *seeds, bool forward_only)
 {
-    struct rw_run *r;
-    const rw_status status = rw_run_find(t, request, &r);
+    struct rw_run *r = NULL;
+    rw_status status = find_run(t, request, forward_only, &r);
     if (status) return status;
     if (!forward_only) return rw_run_to_end(r, seeds);
-    claim(r);
     r->seeds = seeds;
-    return run_forward(r);
+    status = run_forward(r);
+    if (!status) claim(t, request);
+    return status;
 }
 
 /* ---- evaluations ---- */
 
-/* The effects are those of a tape on which nothing requires a gradient, as execute_request.h says. */
 bool rw_has_due_effects(rw_tape *t)
 {
-    if (!rw_tape_pending_effects(t, NULL)) return false;
+    return rw_tape_pending_effects(t, NULL) && rw_requests_include_effects(t);
+}
+
+bool rw_requests_include_effects(rw_tape *t)
+{
+    if (!t->n_effects) return false;
     if (t->n_retained) rw_spread_requirement(t); /* a value may have been marked after its use */
     return !rw_has_gradient(t);
 }

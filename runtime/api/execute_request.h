@@ -18,9 +18,12 @@ rw_status rw_run_to_end(struct rw_run *r, const void *const *seeds);
 rw_status rw_evaluate(rw_tape *t, const uint32_t *values, size_t n, bool effects);
 
 /*
- * Must an evaluation run effects, even if every requested value is already computed? Yes for a tape on which nothing
- * requires a gradient. On any other tape effects belong to the step and run with its backward.
+ * Does a request of a value also request the effects? Yes on a tape on which nothing requires a gradient. On any other
+ * tape effects belong to the step and run with its backward. False for a tape without effects.
  */
+bool rw_requests_include_effects(rw_tape *t);
+
+/* Must an evaluation run effects, even if every requested value is already computed? */
 bool rw_has_due_effects(rw_tape *t);
 
 /*

@@ -317,9 +317,10 @@ static void begin_step(rw_graph *g)
     rw_results_let_go(t);
     rw_zero_grad(ctx);
     for (size_t i = 0; i < t->n_effects; i++) t->effects[i].done = false;
+    memset(t->requested, 0, t->n_values * sizeof *t->requested);
     for (size_t i = 0; i < t->n_leaves; i++) {
         struct rw_leaf *const leaf = &t->leaves[i];
-        leaf->ran = false;
+        leaf->ran = leaf->is_requested = false;
         if (leaf->kind == RW_LEAF_PARAM) leaf->version = ctx->by_id[leaf->param]->version;
     }
 }

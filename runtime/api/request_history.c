@@ -56,11 +56,6 @@ static rw_status no_memory(const rw_tape *t)
     return rw_fail(t->ctx, RW_ERR_MEMORY, "reading values: out of memory");
 }
 
-bool rw_log_has_read(const rw_tape *t, uint32_t base)
-{
-    return t->log && base < t->log->cap_is_read && t->log->is_read[base];
-}
-
 static bool add_read(struct rw_log *log, uint32_t base)
 {
     const size_t had = log->cap_is_read;

@@ -69,7 +69,6 @@ void rw_log_finish(rw_tape *t);
 rw_status rw_log_read(rw_tape *t, uint32_t base, bool at_point);
 /* Logs that backward begins at a value. RW_ERR_MEMORY, recorded. */
 rw_status rw_log_backward(rw_tape *t, uint32_t root, bool seeded);
-bool rw_log_has_read(const rw_tape *t, uint32_t base);
 
 /* Ends a step: its log becomes the entry of its structure, and is cleared. The tape must still be as recorded. */
 void rw_history_end_step(rw_tape *t, struct rw_expected **ret_entry);

@@ -4,6 +4,7 @@
 #include "api/execute_request.h"
 #include "base/alloc.h"
 #include "run/run_advance.h"
+#include "run/source_addresses.h"
 #include "verify/verify.h"
 
 #include <string.h>
@@ -74,13 +75,55 @@ static size_t stop_after(const struct rw_run *r, size_t action)
     return to;
 }
 
+static void mark_producer(const rw_tape *t, uint32_t value, bool *nodes)
+{
+    const uint32_t producer = rw_tape_value(t, rw_tape_base(t, value))->producer;
+    if (producer != RW_NONE_ID) nodes[producer] = true;
+}
+
+/* Marks the nodes that the marked ones need. */
+static void mark_needed(const rw_tape *t, bool *nodes)
+{
+    for (size_t n = t->n_nodes; n-- > 0;) {
+        const struct rw_node *const node = &t->nodes[n];
+        for (uint32_t i = 0; nodes[n] && i < node->n_inputs; i++)
+            mark_producer(t, t->operands[node->first_input + i], nodes);
+    }
+}
+
+/*
+ * The end of the actions before `to` that may run to compute a value. An op with an effect runs only once, so it must
+ * not run before the program requests something that needs it: an input that it reads may still be written.
+ */
+static size_t stop_before_effects(const struct rw_run *r, uint32_t base, size_t to)
+{
+    const rw_tape *const t = r->tape;
+    const rw_plan *const p = r->plan;
+    bool *needed = NULL;
+    size_t i = r->next_action;
+    for (; i < to && p->n_effects; i++) {
+        const struct rw_action *const a = &p->actions[i];
+        if (rw_action_is_move(a->kind) || a->node >= p->mark_nodes) continue;
+        if (!(t->ctx->ops[t->nodes[a->node].op]->flags & RW_OP_STATEFUL)) continue;
+        if (!needed) {
+            needed = rw_calloc(t->n_nodes, sizeof *needed);
+            if (!needed) break;
+            mark_producer(t, base, needed);
+            mark_needed(t, needed);
+        }
+        if (!needed[a->node]) break;
+    }
+    rw_free(needed);
+    return p->n_effects ? i : to;
+}
+
 /* Runs until the value is computed. False if the run does not compute it now; a failed run has ended. */
 static bool advance_to(struct rw_run *r, uint32_t base)
 {
     rw_tape *const t = r->tape;
     size_t action;
     if (!find_action(r->plan, base, &action) || action < r->next_action) return false;
-    const size_t to = stop_after(r, action);
+    const size_t to = stop_before_effects(r, base, stop_after(r, action));
     if (action >= to) return false;
     if (rw_run_through(r, to)) {
         rw_forget_error(t->ctx);
@@ -144,11 +187,54 @@ static void begin_as_loss(rw_tape *t, uint32_t loss)
     struct rw_run *r;
     if (!rw_run_find(t, &step, &r)) {
         if (r->state == RW_RUN_NEW) r->flags |= RW_RUN_ASSUMED;
-        const size_t to = r->plan->n_forward;
-        if (to > r->next_action && rw_run_through(r, to)) rw_runs_end_assumed(t);
-        else if (to <= r->next_action && r->state == RW_RUN_NEW) rw_run_end(r); /* all of forward is held already */
+        size_t action = 0;
+        const size_t to = stop_before_effects(r, loss, r->plan->n_forward);
+        const bool runs = to > r->next_action && (!find_action(r->plan, rw_tape_base(t, loss), &action) || action < to);
+        if (runs && rw_run_through(r, to)) rw_runs_end_assumed(t);
+        else if (!runs && r->state == RW_RUN_NEW) rw_run_end(r); /* all of forward is held already, or an effect is
+                                                                    before the loss */
     }
     rw_forget_error(t->ctx);
+}
+
+/* Leaves those nodes marked that are effects which have not happened, or depend on one. Effects that were marked do not
+   count. */
+static void keep_after_effects(const rw_tape *t, bool *nodes)
+{
+    size_t effect = 0;
+    for (uint32_t n = 0; n < t->n_nodes; n++) {
+        const struct rw_node *const node = &t->nodes[n];
+        bool is_after = false;
+        while (effect < t->n_effects && t->effects[effect].node < n) effect++;
+        if (effect < t->n_effects && t->effects[effect].node == n) is_after = !t->effects[effect].done && !nodes[n];
+        for (uint32_t i = 0; i < node->n_inputs; i++) {
+            const uint32_t producer = rw_tape_value(t, rw_tape_base(t, t->operands[node->first_input + i]))->producer;
+            is_after |= producer != RW_NONE_ID && nodes[producer];
+        }
+        nodes[n] = is_after;
+    }
+}
+
+/*
+ * Removes the values that need an effect which has not happened, unless `base` needs it, too: an effect does not happen
+ * ahead of its request. Returns how many are left; 0 without memory.
+ */
+static size_t without_effects(const rw_tape *t, uint32_t base, uint32_t *values, size_t n)
+{
+    if (!rw_tape_pending_effects(t, NULL)) return n;
+    bool *const nodes = rw_calloc(t->n_nodes, sizeof *nodes);
+    size_t left = 0;
+    if (nodes) {
+        mark_producer(t, base, nodes);
+        mark_needed(t, nodes);
+        keep_after_effects(t, nodes);
+    }
+    for (size_t i = 0; nodes && i < n; i++) {
+        const uint32_t producer = rw_tape_value(t, values[i])->producer;
+        if (producer == RW_NONE_ID || !nodes[producer]) values[left++] = values[i];
+    }
+    rw_free(nodes);
+    return left;
 }
 
 /* Computes the small values that such a step has read in one evaluation. */
@@ -157,11 +243,13 @@ static void evaluate_together(rw_tape *t, const struct rw_expected *e, uint32_t 
     uint32_t *const values = rw_malloc((e->n_reads + 1) * sizeof *values);
     if (!values) return;
     const size_t n = rw_expected_values(e, !rw_expected_has(e, base, false), values);
+    const bool effects = rw_has_due_effects(t);
     size_t missing = 0;
     for (size_t i = 0; i < n; i++)
         if (values[i] != base && values[i] < t->n_values && !rw_tape_held(t, values[i])) values[missing++] = values[i];
+    if (!effects) missing = without_effects(t, base, values, missing);
     values[missing++] = base;
-    if (missing > 1 && rw_evaluate(t, values, missing, rw_has_due_effects(t))) rw_forget_error(t->ctx);
+    if (missing > 1 && rw_evaluate(t, values, missing, effects)) rw_forget_error(t->ctx);
     rw_free(values);
 }
 
@@ -200,8 +288,13 @@ static rw_status run_expected(rw_tape *t, const struct rw_expected *e, uint32_t 
     if ((!e->n_reads && e->n_roots < 2) || !request_step(t, e, &loss, RW_NONE_ID, &request, &values)) return RW_OK;
     request.seeded = seeds;
     struct rw_run *r;
-    const rw_status status = rw_run_find(t, &request, &r);
+    rw_status status = rw_run_find(t, &request, &r);
     rw_free(values);
+    if (!status && rw_run_check(r, r->next_action, r->plan->n_actions)) {
+        if (r->state == RW_RUN_NEW) rw_run_end(r);
+        rw_forget_error(t->ctx); /* unless it is one of the loss: then it is found again */
+        return RW_OK;
+    }
     *ret_ran = !is_of_more(status);
     if (!status) return rw_run_to_end(r, seeds);
     if (!*ret_ran) rw_forget_error(t->ctx);
@@ -209,7 +302,7 @@ static rw_status run_expected(rw_tape *t, const struct rw_expected *e, uint32_t 
 }
 
 /* Runs the expected step if there is one, otherwise the step of the loss alone. */
-rw_status rw_begun_backward(rw_tape *t, uint32_t loss, const void *const *seeds)
+static rw_status run_backward(rw_tape *t, uint32_t loss, const void *const *seeds)
 {
     struct rw_request request = rw_program_step(t, &loss, 1);
     request.seeded = seeds;
@@ -223,51 +316,101 @@ rw_status rw_begun_backward(rw_tape *t, uint32_t loss, const void *const *seeds)
     return ran ? status : rw_run_request(t, &request, seeds, false);
 }
 
+rw_status rw_begun_backward(rw_tape *t, uint32_t loss, const void *const *seeds)
+{
+    const rw_status status = run_backward(t, loss, seeds);
+    if (!status) rw_tape_note_requested(t, &loss, 1, true);
+    return status;
+}
+
 /* ---- an input that is written ---- */
 
-/* Finds the nodes and leaves on which the values depend that the program has seen. */
-static void find_seen(const rw_tape *t, bool *nodes, bool *leaves)
+/*
+ * Marks the nodes on which requests of the program depend: values that it requested, effects that have happened or that
+ * belong to a forward part which it requested, and what these need.
+ */
+static void mark_requested(const rw_tape *t, bool *nodes)
 {
-    for (size_t i = 0; t->log && i < t->log->n_reads; i++) {
-        const uint32_t producer = rw_tape_value(t, t->log->reads[i])->producer;
-        if (producer != RW_NONE_ID) nodes[producer] = true;
+    size_t n_suspended = 0; /* the program's own suspended steps hold what commits among these nodes read */
+    for (const struct rw_run *r = t->runs; r; r = r->next)
+        if (r->state == RW_RUN_STOPPED && !(r->flags & RW_RUN_ASSUMED) && r->plan->mark_nodes > n_suspended)
+            n_suspended = r->plan->mark_nodes;
+    for (uint32_t v = 0; v < t->n_values; v++)
+        if (t->requested[v]) mark_producer(t, v, nodes);
+    for (size_t i = 0; i < t->n_effects; i++) {
+        const struct rw_effect *const e = &t->effects[i];
+        nodes[e->node] |= e->node < n_suspended || (e->done && !t->ctx->eager);
     }
-    for (size_t n = t->n_nodes; n-- > 0;) {
+    mark_needed(t, nodes);
+}
+
+/* Marks the nodes that depend on the leaf. */
+static void mark_readers(const rw_tape *t, uint32_t leaf, bool *nodes)
+{
+    for (size_t n = 0; n < t->n_nodes; n++) {
         const struct rw_node *const node = &t->nodes[n];
-        for (uint32_t i = 0; nodes[n] && i < node->n_inputs; i++) {
+        for (uint32_t i = 0; i < node->n_inputs; i++) {
             const struct rw_tensor *const v = rw_tape_value(t, rw_tape_base(t, t->operands[node->first_input + i]));
-            if (v->producer != RW_NONE_ID) nodes[v->producer] = true;
-            else if (v->leaf != RW_NONE_ID) leaves[v->leaf] = true;
+            nodes[n] |= v->leaf == leaf || (v->producer != RW_NONE_ID && nodes[v->producer]);
         }
     }
 }
 
-/* Drops values that were not requested yet. Values of ops that may run only once stay. */
-static void drop_unseen(rw_tape *t)
+/* Drops the held values that depend on the leaf, none of which was requested. */
+static void drop_readers(rw_tape *t, const bool *readers)
 {
     size_t n = 0;
     for (size_t i = 0; i < t->n_held; i++) {
-        const struct rw_held held = t->held[i];
-        const struct rw_node *const producer = &t->nodes[rw_tape_value(t, held.value)->producer];
-        const bool runs_once = t->ctx->ops[producer->op]->flags & (RW_OP_STATEFUL | RW_OP_NONDETERMINISTIC);
-        if (held.is_assumed && !runs_once && !rw_log_has_read(t, held.value)) rw_results_release(t->ctx, held.in);
-        else t->held[n++] = held;
+        const uint32_t producer = rw_tape_value(t, t->held[i].value)->producer;
+        if (producer != RW_NONE_ID && readers[producer]) rw_results_release(t->ctx, t->held[i].in);
+        else t->held[n++] = t->held[i];
     }
     t->n_held = n;
 }
 
-/* Ends the assumed run, unless the program has seen a value that depends on the leaf. */
-void rw_begun_written(rw_tape *t, uint32_t leaf)
+/* Refuses the write in eager mode if an op with an effect has read the input: the effect cannot happen twice. */
+static rw_status check_effects(const rw_tape *t, uint32_t leaf, const bool *readers)
 {
-    bool *const nodes = rw_calloc(t->n_nodes, sizeof *nodes), *const leaves = rw_calloc(t->n_leaves, sizeof *leaves);
-    if (nodes && leaves) find_seen(t, nodes, leaves);
-    if (nodes && leaves && !leaves[leaf]) {
-        rw_runs_end_assumed(t);
-        drop_unseen(t);
-        for (size_t i = 0; i < t->n_leaves; i++) t->leaves[i].ran &= !t->leaves[i].is_assumed || leaves[i];
+    for (size_t i = 0; i < t->n_effects; i++) {
+        const struct rw_node *const node = &t->nodes[t->effects[i].node];
+        const rw_site at = t->ctx->sites[node->site];
+        const char *const name = rw_tensor_name(rw_tape_value(t, t->leaves[leaf].value));
+        if (!t->effects[i].done || !readers[t->effects[i].node]) continue;
+        return rw_fail(t->ctx, RW_ERR_MODIFIED,
+                       "rw_input_write(x): input %s%s(value %u): REWIND_EAGER=1 has executed %s, recorded at %s:%d, "
+                       "which has an effect and read the old elements; write the input before the op is recorded",
+                       name, *name ? " " : "", t->leaves[leaf].value, t->ctx->ops[node->op]->name, rw_file_of(at),
+                       at.line);
+    }
+    return RW_OK;
+}
+
+/* Does a request of the program depend on the leaf? It is recorded, because that does not change within a step. */
+static bool is_requested(rw_tape *t, uint32_t leaf, bool *nodes, const bool *readers)
+{
+    mark_requested(t, nodes);
+    bool is = false;
+    for (size_t n = 0; !is && n < t->n_nodes; n++) is = nodes[n] && readers[n];
+    t->leaves[leaf].is_requested = is;
+    return is;
+}
+
+rw_status rw_begun_written(rw_tape *t, uint32_t leaf)
+{
+    bool *const nodes = rw_calloc(t->n_nodes, sizeof *nodes), *const readers = rw_calloc(t->n_nodes, sizeof *readers);
+    rw_status status = nodes && readers ? RW_OK : rw_fail(t->ctx, RW_ERR_MEMORY, "rw_input_write: out of memory");
+    if (!status) mark_readers(t, leaf, readers);
+    if (!status && !is_requested(t, leaf, nodes, readers)) {
+        status = check_effects(t, leaf, readers);
+        if (!status) {
+            rw_runs_end_assumed(t);
+            drop_readers(t, readers);
+            t->leaves[leaf].ran = false;
+        }
     }
     rw_free(nodes);
-    rw_free(leaves);
+    rw_free(readers);
+    return status;
 }
 
 /* ---- planning ahead ---- */

@@ -6,8 +6,13 @@
  * A step may begin before its tape is fully recorded. Its plan is that of the last step with the same structure, and it
  * runs as far as the tape is recorded (RW_RUN_AHEAD). Code that continues it compares the tape's words first.
  *
- * A failure here is no error: the value is then computed separately. Writing an input that a step begun here has read
- * ends that step, unless the program has seen a value that depends on the input; its values are computed again.
+ * A failure here is no error: the value is then computed separately.
+ *
+ * A step also computes values ahead of their requests, and eager mode computes all of them, from the elements that
+ * inputs have at that time. When an input is written, all that was computed ahead from it is dropped and later computed
+ * again, unless the program has requested a value that depends on it (t->requested): then the step stays bound to the
+ * old elements. An op with an effect is not executed ahead of its request, except in eager mode, which refuses the
+ * write.
  */
 #ifndef RW_API_SPECULATIVE_STEP_H
 #define RW_API_SPECULATIVE_STEP_H
@@ -23,7 +28,7 @@ void rw_begin_step_for(rw_tape *t, const rw_tensor *x);
 rw_status rw_begun_backward(rw_tape *t, uint32_t loss, const void *const *seeds);
 
 /* Calls that the tape makes through struct rw_upward. */
-void rw_begun_written(rw_tape *t, uint32_t leaf);
+rw_status rw_begun_written(rw_tape *t, uint32_t leaf);
 /*
  * Plans ahead when a step has ended and holds nothing. A next step that reads before it is fully recorded needs this
  * plan.

@@ -151,7 +151,10 @@ rw_tensor *rw_input_at(rw_site at, rw_tape *t, rw_dtype dtype, rw_shape shape, c
     return status ? NULL : v;
 }
 
-/* Counts as a change: a run that has read the old elements, and would replay from them, is refused later. */
+/*
+ * Counts as a change: a run that has read the old elements for a request, and would replay from them, is refused later.
+ * What was only computed ahead is dropped before.
+ */
 rw_status rw_input_write(rw_tensor *x, const void *data, size_t bytes)
 {
     RW_ENTER(rw_tensor_context(x), RW_ERR_ARGUMENT);
@@ -170,9 +173,10 @@ rw_status rw_input_write(rw_tensor *x, const void *data, size_t bytes)
     if (bytes != leaf->bytes)
         return rw_fail(t->ctx, RW_ERR_ARGUMENT, "rw_input_write(bytes): expected %zu, the size of x, got %zu",
                        leaf->bytes, bytes);
-    if (leaf->ran && leaf->is_assumed) t->ctx->up->written(t, x->leaf);
+    rw_status status = leaf->ran && !leaf->is_requested ? t->ctx->up->written(t, x->leaf) : RW_OK;
+    if (status) return status;
     leaf->written++;
-    const rw_status status = !bytes ? RW_OK : t->ctx->device->upload(t->ctx->device_state, leaf->data, data, bytes);
+    if (bytes) status = t->ctx->device->upload(t->ctx->device_state, leaf->data, data, bytes);
     return status ? rw_fail(t->ctx, status, "rw_input_write: the copy to the device failed") : RW_OK;
 }
 

@@ -107,7 +107,7 @@ enum rw_leaf_kind {
 struct rw_leaf {
     uint8_t kind;
     bool ran;         /* a run has read it: a later change is an error */
-    bool is_assumed;  /* the run was started by a read: the program may not have seen anything that depends on it */
+    bool is_requested; /* a value that the program requested depends on it, so a later write does not undo the read */
     uint8_t gradient_dtype; /* for a trained parameter; else 0 */
     uint32_t value;   /* its value on the tape */
     uint32_t param;   /* of a parameter or its gradient: the ID; of a seed: the root */

@@ -56,7 +56,9 @@ rw_status rw_tape_create(rw_tape **ret_tape, rw_context *ctx)
 
 static bool add_chunk(rw_tape *t)
 {
+    const size_t values = t->n_chunks * RW_VALUE_CHUNK;
     if (!rw_grow(&t->chunks, &t->cap_chunks, t->n_chunks, 1, sizeof *t->chunks)) return false;
+    if (!rw_grow(&t->requested, &t->cap_requested, values, RW_VALUE_CHUNK, sizeof *t->requested)) return false;
     struct rw_tensor *const chunk = rw_malloc(RW_VALUE_CHUNK * sizeof *chunk);
     if (chunk) t->chunks[t->n_chunks++] = chunk;
     return chunk != NULL;
@@ -120,6 +122,15 @@ rw_status rw_tape_note_roots(rw_tape *t, const uint32_t *roots, size_t n, bool s
     t->n_roots = n;
     t->seeded = seeded;
     return RW_OK;
+}
+
+void rw_tape_note_requested(rw_tape *t, const uint32_t *values, size_t n, bool effects)
+{
+    for (size_t i = 0; i < n; i++) t->requested[rw_tape_base(t, values[i])] = true;
+    for (size_t i = 0; effects && i < t->n_effects; i++) {
+        const struct rw_node *const node = &t->nodes[t->effects[i].node];
+        if (t->effects[i].done && node->n_outputs) t->requested[node->first_output] = true;
+    }
 }
 
 void rw_tape_reset(rw_tape *t)
@@ -188,7 +199,7 @@ void rw_tape_release(rw_tape *t)
                              t->ticket_blocks,
                              t->regions, t->effects,  t->retained, t->inputs, t->held,   t->gradients, t->in_desc,
                              t->out_desc, t->wide,    t->drawn_by, t->policy_spec, t->roots,
-                             t->recipes, t->casts,    t->cast_of,  t->amaxes, t->key.words };
+                             t->recipes, t->casts,    t->cast_of,  t->amaxes, t->key.words, t->requested };
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) rw_free(arrays[i]);
     rw_free(t);
     ctx->n_tapes_gone++;
@@ -229,6 +240,7 @@ struct rw_tensor *rw_tape_add_value(rw_tape *t)
     const uint32_t id = (uint32_t)t->n_values++;
     struct rw_tensor *const v = rw_tape_value(t, id);
     *v = (struct rw_tensor){ .owner.tape = t, .id = id, .producer = RW_NONE_ID, .base = id, .leaf = RW_NONE_ID };
+    t->requested[id] = false;
     return v;
 }
 

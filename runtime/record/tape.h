@@ -25,7 +25,6 @@ struct rw_held {
     uint32_t value; /* a base */
     void *data;     /* NULL when it has no elements */
     struct rw_results *in; /* run/result_memory.h: its block, referenced */
-    bool is_assumed; /* not requested by the program: a run that a read started has also computed it */
 };
 
 /* The tensor that rw_gradient() returns for a tape value. */
@@ -109,6 +108,9 @@ struct rw_tape {
     size_t n_attrs, cap_attrs;
     struct rw_tensor **chunks; /* of RW_VALUE_CHUNK values: values never move, because callers hold their addresses */
     size_t n_values, n_chunks, cap_chunks;
+    bool *requested; /* by value, as many as the chunks have: the program has read the base, or run a backward from it.
+                        Other values may be held, but only because something was computed ahead */
+    size_t cap_requested;
     size_t most_values; /* of any step that has ended */
     struct rw_leaf *leaves;
     size_t n_leaves, cap_leaves;
@@ -222,6 +224,12 @@ rw_status rw_tape_misses_nothing(const rw_tape *t, const char *what);
 
 /* Records the roots of a backward; RW_ERR_MEMORY, with an error that names the call. */
 rw_status rw_tape_note_roots(rw_tape *t, const uint32_t *roots, size_t n, bool seeded, const char *what);
+
+/*
+ * Records that the program requested these values, and with `effects` all effects that have happened. Call it when the
+ * request has been granted.
+ */
+void rw_tape_note_requested(rw_tape *t, const uint32_t *values, size_t n, bool effects);
 
 /* The leaf of a parameter, buffer or state in this step; NULL if the step has not used it. */
 static inline const struct rw_leaf *rw_tape_leaf_of(const rw_tape *t, const struct rw_param *p)

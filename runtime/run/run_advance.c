@@ -161,10 +161,8 @@ static rw_status hold_results(struct rw_run *r, size_t to, bool once_only)
         if (s->kind != RW_SOURCE_RESULT || s->first < r->settled || s->first >= to) continue;
         const struct rw_result *const result = &p->results[s->index];
         if (once_only && !runs_once(r, result)) continue;
-        const size_t n_held = r->tape->n_held;
         status = result->of == RW_NONE_ID ? rw_results_hold(r->tape, r->results, result)
                                           : rw_results_hand_out(r->tape, r->results, result);
-        if (r->tape->n_held > n_held) r->tape->held[n_held].is_assumed = r->flags & RW_RUN_ASSUMED;
     }
     return status;
 }

@@ -101,7 +101,7 @@ static void note_read(const struct rw_run *r, const struct rw_source *s)
     rw_tape *const t = r->tape;
     if (s->leaf == RW_NONE_ID || (s->kind != RW_SOURCE_INPUT && !is_gradient(s))) return;
     struct rw_leaf *const leaf = &t->leaves[s->leaf];
-    leaf->is_assumed = (r->flags & RW_RUN_ASSUMED) && (leaf->is_assumed || !leaf->ran);
+    leaf->is_requested |= (r->flags & RW_RUN_OWNED) != 0; /* a launch is a request of all that it reads */
     leaf->version = is_gradient(s) ? t->ctx->by_id[s->index]->gradient.version : leaf->written;
     leaf->ran = true;
 }
@@ -167,14 +167,21 @@ rw_status rw_run_publish(struct rw_run *r)
     return status ? rw_fail(ctx, status, "run: the gradients could not be copied") : RW_OK;
 }
 
-/* All sources are checked before any memory is allocated or zeroed, so a refused run changes nothing. Reads are
-   recorded only at the end, when the run can no longer be refused: the tape relies on these versions from then on. */
-rw_status rw_run_resolve(struct rw_run *r, size_t from, size_t to)
+rw_status rw_run_check(const struct rw_run *r, size_t from, size_t to)
 {
     const rw_plan *const p = r->plan;
     rw_status status = RW_OK;
     for (size_t i = 0; !status && i < p->n_sources; i++)
         if (is_named(&p->sources[i], from, to)) status = check(r, &p->sources[i]);
+    return status;
+}
+
+/* All sources are checked before any memory is allocated or zeroed, so a refused run changes nothing. Reads are
+   recorded only at the end, when the run can no longer be refused: the tape relies on these versions from then on. */
+rw_status rw_run_resolve(struct rw_run *r, size_t from, size_t to)
+{
+    const rw_plan *const p = r->plan;
+    rw_status status = rw_run_check(r, from, to);
     for (size_t i = 0; !status && i < p->n_sources; i++)
         if (is_named(&p->sources[i], from, to)) status = make_room(r, &p->sources[i]);
     for (size_t i = 0; !status && i < p->n_sources; i++)

@@ -4,6 +4,10 @@
 
 #include "run/run_state.h"
 
+/* Would rw_run_resolve() refuse these actions? RW_ERR_MODIFIED, recorded, if the tape relies on other contents of a
+   source. Changes nothing else. */
+rw_status rw_run_check(const struct rw_run *r, size_t from, size_t to);
+
 /* Resolves the sources that actions [from, to) read or write. RW_ERR_MODIFIED, recorded, if one has changed since the
    tape relied on it. */
 rw_status rw_run_resolve(struct rw_run *r, size_t from, size_t to);
