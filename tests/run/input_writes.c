@@ -5,7 +5,7 @@
  * to the new ones if no requested value depends on it, whatever was computed ahead. random_writes.c tests the same rule
  * with random programs.
  */
-#include "run/telling.h"
+#include "run/recording_ops.h"
 #include "support/support.h"
 
 #include <criterion/criterion.h>
@@ -14,7 +14,7 @@
 
 #define OK(ctx, call) cr_assert_eq((call), RW_OK, "%s: %s", #call, rw_error_message(ctx))
 
-enum { SHORT = 4, LONG = TELLING_ELEMENTS };
+enum { SHORT = 4, LONG = RECORDING_ELEMENTS };
 
 static const float ones[SHORT] = { 1, 2, 3, 4 }, tens[SHORT] = { 10, 20, 30, 40 };
 
@@ -195,20 +195,20 @@ Test(input_writes, before_an_effect_that_the_loss_does_not_need)
     rw_tensor *const p = param(b.ctx, "p");
     for (int step = 0; step < 3; step++) {
         rw_zero_grad(b.ctx);
-        memset(telling_runs, 0, sizeof telling_runs);
+        memset(recording_runs, 0, sizeof recording_runs);
         rw_tensor *const x = input(b.t), *const v = input(b.t);
-        rw_tensor *const told_v = telling_apply(b.t, &telling_tell, v, 0);
+        rw_tensor *const told_v = recording_apply(b.t, &recording_once, v, 0);
         rw_tensor *const loss = total(b.t, rw_mul(b.t, x, p));
         rw_tensor *const other = total(b.t, rw_mul(b.t, told_v, rw_mul(b.t, v, p)));
         cr_expect_eq(rw_item(b.t, loss), 30);
-        cr_expect_eq(telling_runs[0], 0);
+        cr_expect_eq(recording_runs[0], 0);
         OK(b.ctx, rw_input_write(v, tens, sizeof tens));
         OK(b.ctx, rw_backward(b.t, loss));
-        cr_expect_eq(telling_runs[0], 1, "step %d: %d times", step, telling_runs[0]);
-        cr_expect_eq(telling_read[0][0], 10, "step %d: %g", step, (double)telling_read[0][0]);
+        cr_expect_eq(recording_runs[0], 1, "step %d: %d times", step, recording_runs[0]);
+        cr_expect_eq(recording_read[0][0], 10, "step %d: %g", step, (double)recording_read[0][0]);
         OK(b.ctx, rw_backward(b.t, other));
         expect_gradient(b.ctx, p, 101, 402, 903, 1604, "both losses");
-        cr_expect_eq(telling_runs[0], 1);
+        cr_expect_eq(recording_runs[0], 1);
         rw_tape_reset(b.t);
     }
     fixture_close(&b);
@@ -220,15 +220,15 @@ Test(input_writes, between_effects)
     struct fixture b = fixture_open(1, 1);
     rw_tensor *const p = param(b.ctx, "p");
     for (int step = 0; step < 3; step++) {
-        memset(telling_runs, 0, sizeof telling_runs);
+        memset(recording_runs, 0, sizeof recording_runs);
         rw_tensor *const x = input(b.t), *const v = input(b.t);
-        rw_tensor *const loss = total(b.t, telling_apply(b.t, &telling_tell, rw_mul(b.t, x, p), 0));
-        telling_apply(b.t, &telling_tell, rw_mul(b.t, v, p), 1);
+        rw_tensor *const loss = total(b.t, recording_apply(b.t, &recording_once, rw_mul(b.t, x, p), 0));
+        recording_apply(b.t, &recording_once, rw_mul(b.t, v, p), 1);
         cr_expect_eq(rw_item(b.t, loss), 30);
-        cr_expect(telling_runs[0] == 1 && telling_runs[1] == 0);
+        cr_expect(recording_runs[0] == 1 && recording_runs[1] == 0);
         OK(b.ctx, rw_input_write(v, tens, sizeof tens));
         OK(b.ctx, rw_backward(b.t, loss));
-        cr_expect(telling_runs[0] == 1 && telling_runs[1] == 1 && telling_read[1][0] == 10);
+        cr_expect(recording_runs[0] == 1 && recording_runs[1] == 1 && recording_read[1][0] == 10);
         rw_tape_reset(b.t);
     }
     fixture_close(&b);
@@ -245,7 +245,7 @@ Test(input_writes, before_a_value_of_the_last_step_that_is_refused)
         rw_zero_grad(b.ctx);
         rw_tensor *const x = input(b.t), *const y = input(b.t);
         rw_tensor *const one = total(b.t, rw_mul(b.t, x, p)), *const squares = total(b.t, rw_mul(b.t, y, y));
-        telling_apply(b.t, &telling_tell, x, 0);
+        recording_apply(b.t, &recording_once, x, 0);
         rw_tensor *const two = total(b.t, rw_mul(b.t, y, p));
         cr_expect_eq(rw_item(b.t, one), 30);
         if (step < 3) {
@@ -289,7 +289,7 @@ Test(input_writes, after_a_failure_that_follows_an_effect)
     NEEDS_HOST_MEMORY();
     struct fixture b = fixture_open(1, 1);
     rw_tensor *const p = param(b.ctx, "p"), *const x = input(b.t), *const y = rw_mul(b.t, x, p);
-    rw_tensor *const loss = total(b.t, telling_apply(b.t, &fails, telling_apply(b.t, &telling_tell, y, 0), 0));
+    rw_tensor *const loss = total(b.t, recording_apply(b.t, &fails, recording_apply(b.t, &recording_once, y, 0), 0));
     failures = 1;
     cr_expect_eq(rw_backward(b.t, loss), RW_ERR_DEVICE);
     rw_error_clear(b.ctx);
@@ -337,7 +337,7 @@ Test(input_writes, after_an_effect_in_eager_mode)
 {
     struct fixture b = open_in(true);
     rw_tensor *const p = param(b.ctx, "p"), *const x = input(b.t);
-    rw_tensor *const loss = total(b.t, telling_apply(b.t, &telling_tell, rw_add(b.t, x, p), 0));
+    rw_tensor *const loss = total(b.t, recording_apply(b.t, &recording_once, rw_add(b.t, x, p), 0));
     cr_expect_eq(rw_input_write(x, tens, sizeof tens), RW_ERR_MODIFIED);
     cr_expect(strstr(rw_error_message(b.ctx), "REWIND_EAGER=1"), "%s", rw_error_message(b.ctx));
     rw_error_clear(b.ctx);
@@ -357,10 +357,10 @@ Test(input_writes, after_a_read_that_requests_the_effects)
         struct fixture b = open_in(eager);
         OK(b.ctx, rw_no_grad_begin(b.t));
         rw_tensor *const p = param(b.ctx, "p"), *const x = input(b.t);
-        telling_apply(b.t, &telling_tell, x, 0);
+        recording_apply(b.t, &recording_once, x, 0);
         cr_expect_eq(rw_item(b.t, total(b.t, rw_mul(b.t, p, p))), 30);
         OK(b.ctx, rw_input_write(x, tens, sizeof tens));
-        cr_expect_eq(telling_read[0][0], 1);
+        cr_expect_eq(recording_read[0][0], 1);
         fixture_close(&b);
     }
 }

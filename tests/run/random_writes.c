@@ -8,7 +8,7 @@
  *   REWIND_RANDOM_WRITES_SEED       the first program (1); its steps are listed on standard error
  *   REWIND_RANDOM_WRITES_PROGRAMS   how many
  */
-#include "run/telling.h"
+#include "run/recording_ops.h"
 #include "support/support.h"
 
 #include <criterion/criterion.h>
@@ -19,7 +19,7 @@
 
 #define OK(ctx, call) cr_assert_eq((call), RW_OK, "%s: %s", #call, rw_error_message(ctx))
 
-enum { SHORT = 4, LONG = TELLING_ELEMENTS };
+enum { SHORT = 4, LONG = RECORDING_ELEMENTS };
 enum { INPUTS = 3, PARAMS = 2, STATEMENTS = 16, FIRST = INPUTS + PARAMS, VALUES = FIRST + STATEMENTS, EVENTS = 40 };
 #define EXACT 65536.0 /* greatest number: sums of as many as are added are exact in float32 */
 
@@ -288,8 +288,8 @@ static rw_tensor *record_value(struct world *w, int v)
     case TIMES: return rw_mul(t, a, rw_broadcast_to(t, b, RW_SHAPE(SHORT)));
     case SUM: return rw_sum(t, a, RW_ALL_AXES, false);
     case WIDEN: return rw_mul(t, rw_broadcast_to(t, a, RW_SHAPE(LONG)), w->wide);
-    case TELL: return telling_apply(t, &telling_tell, a, v - FIRST);
-    case NOISE: return telling_apply(t, &telling_noise, a, STATEMENTS);
+    case TELL: return recording_apply(t, &recording_once, a, v - FIRST);
+    case NOISE: return recording_apply(t, &recording_noise, a, STATEMENTS);
     case ASSIGN: return rw_assign(t, w->buffer, a) ? NULL : a;
     default: return NULL;
     }
@@ -380,9 +380,9 @@ static void expect_state(struct world *w)
     for (int v = FIRST; v < FIRST + w->m.n; v++) {
         const bool done = w->m.done >> v & 1;
         if (w->p->s[v - FIRST].op == TELL) {
-            const int runs = telling_runs[v - FIRST];
+            const int runs = recording_runs[v - FIRST];
             cr_assert_eq(runs, done, "%s\neffect of %d: %d times", w->text, v, runs);
-            if (done) expect_floats(w, telling_read[v - FIRST], x[v], elements_of(w->p, v), "effect", v);
+            if (done) expect_floats(w, recording_read[v - FIRST], x[v], elements_of(w->p, v), "effect", v);
         }
         if (w->p->s[v - FIRST].op != ASSIGN || !done) continue;
         for (int k = 0; k < SHORT; k++) w->m.assigned[k] = (float)x[v][k];
@@ -459,7 +459,7 @@ static void run_step(struct world *w, int writes)
     memcpy(assigned, w->m.assigned, sizeof assigned);
     memset(&w->m, 0, sizeof w->m);
     memcpy(w->m.assigned, assigned, sizeof assigned);
-    memset(telling_runs, 0, sizeof telling_runs);
+    memset(recording_runs, 0, sizeof recording_runs);
     w->n_text = 0;
     rw_zero_grad(w->b.ctx);
     if (!w->p->trains) OK(w->b.ctx, rw_no_grad_begin(w->b.t));
