@@ -45,7 +45,7 @@ def missing_of(page, known):
             # a family of names is written as its common prefix
             if name not in known and not (name.endswith('_') and any(k.startswith(name) for k in known)):
                 yield number, name
-        yield from ((number, path) for path in PATH.findall(line) if not is_there(path))
+        yield from ((number, path) for path in PATH.findall(named) if not is_there(path))
 
 
 def main():
