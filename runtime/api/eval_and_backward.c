@@ -34,7 +34,7 @@ rw_status rw_run_eagerly(rw_tape *t, uint32_t node)
 static rw_status evaluate(rw_tape *t, const uint32_t *values, size_t n, bool effects)
 {
     const rw_status status = rw_evaluate(t, values, n, effects);
-    if (!status) rw_tape_note_requested(t, values, n, effects);
+    if (!status) rw_tape_note_requested(t, values, n, RW_REQUESTED_VALUE, effects);
     return status;
 }
 
@@ -83,7 +83,8 @@ rw_status rw_eval(rw_tape *t, rw_tensor *const *x, size_t n)
     }
     const bool effects = !status && rw_has_due_effects(t);
     if (!status && (missing || effects)) status = evaluate(t, values, missing, effects);
-    if (!status) rw_tape_note_requested(t, values + n - held, held, rw_requests_include_effects(t));
+    if (!status)
+        rw_tape_note_requested(t, values + n - held, held, RW_REQUESTED_VALUE, rw_requests_include_effects(t));
     rw_free(values);
     return status ? status : note_reads(t, x, n, false);
 }
@@ -96,7 +97,7 @@ rw_status rw_eval_effects(rw_tape *t)
     const rw_status runs = rw_check_runs(t->ctx, "rw_eval_effects");
     if (runs) return runs;
     if (rw_tape_pending_effects(t, NULL)) return evaluate(t, NULL, 0, true);
-    rw_tape_note_requested(t, NULL, 0, true); /* eager mode may have executed them */
+    rw_tape_note_requested(t, NULL, 0, RW_REQUESTED_VALUE, true); /* eager mode may have executed them */
     return RW_OK;
 }
 

@@ -319,11 +319,28 @@ static rw_status run_backward(rw_tape *t, uint32_t loss, const void *const *seed
 rw_status rw_begun_backward(rw_tape *t, uint32_t loss, const void *const *seeds)
 {
     const rw_status status = run_backward(t, loss, seeds);
-    if (!status) rw_tape_note_requested(t, &loss, 1, true);
+    if (!status) rw_tape_note_requested(t, &loss, 1, RW_REQUESTED_STEP, true);
     return status;
 }
 
 /* ---- an input that is written ---- */
+
+/* Marks the nodes that forward and backward of requested roots need. Backward also differentiates views, whose rules
+   may read other operands than the elements of the view depend on. */
+static void mark_steps(const rw_tape *t, bool *nodes)
+{
+    for (uint32_t v = 0; v < t->n_values; v++) {
+        const uint32_t producer = rw_tape_value(t, v)->producer;
+        if (t->requested[v] & RW_REQUESTED_STEP && producer != RW_NONE_ID) nodes[producer] = true;
+    }
+    for (size_t n = t->n_nodes; n-- > 0;) {
+        const struct rw_node *const node = &t->nodes[n];
+        for (uint32_t i = 0; nodes[n] && i < node->n_inputs; i++) {
+            const uint32_t producer = rw_tape_value(t, t->operands[node->first_input + i])->producer;
+            if (producer != RW_NONE_ID) nodes[producer] = true;
+        }
+    }
+}
 
 /*
  * Marks the nodes on which requests of the program depend: values that it requested, effects that have happened or that
@@ -335,6 +352,7 @@ static void mark_requested(const rw_tape *t, bool *nodes)
     for (const struct rw_run *r = t->runs; r; r = r->next)
         if (r->state == RW_RUN_STOPPED && !(r->flags & RW_RUN_ASSUMED) && r->plan->mark_nodes > n_suspended)
             n_suspended = r->plan->mark_nodes;
+    mark_steps(t, nodes);
     for (uint32_t v = 0; v < t->n_values; v++)
         if (t->requested[v]) mark_producer(t, v, nodes);
     for (size_t i = 0; i < t->n_effects; i++) {

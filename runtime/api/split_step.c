@@ -46,7 +46,7 @@ rw_status rw_forward(rw_tape *t, rw_tensor *const *y, size_t n)
     if (!status) status = rw_check_runs(t->ctx, "rw_forward");
     if (!status) status = rw_tape_note_roots(t, roots, n, true, "rw_forward");
     if (!status) status = forward(t, roots, n);
-    if (!status) rw_tape_note_requested(t, roots, n, true);
+    if (!status) rw_tape_note_requested(t, roots, n, RW_REQUESTED_STEP, true);
     rw_free(roots);
     return status;
 }
@@ -91,7 +91,7 @@ static rw_status backward_from(rw_tape *t, size_t n, rw_tensor *const *y, rw_ten
     request.seeded = true;
     status = t->ctx->verify == RW_VERIFY_FULL ? rw_verify_and_run(t, &request, seeds)
                                               : rw_run_request(t, &request, seeds, false);
-    if (!status) rw_tape_note_requested(t, roots, n, true);
+    if (!status) rw_tape_note_requested(t, roots, n, RW_REQUESTED_STEP, true);
     return status;
 }
 

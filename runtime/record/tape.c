@@ -124,12 +124,15 @@ rw_status rw_tape_note_roots(rw_tape *t, const uint32_t *roots, size_t n, bool s
     return RW_OK;
 }
 
-void rw_tape_note_requested(rw_tape *t, const uint32_t *values, size_t n, bool effects)
+void rw_tape_note_requested(rw_tape *t, const uint32_t *values, size_t n, enum rw_requested what, bool effects)
 {
-    for (size_t i = 0; i < n; i++) t->requested[rw_tape_base(t, values[i])] = true;
+    for (size_t i = 0; i < n; i++) {
+        t->requested[rw_tape_base(t, values[i])] |= RW_REQUESTED_VALUE;
+        if (what == RW_REQUESTED_STEP) t->requested[values[i]] |= RW_REQUESTED_STEP;
+    }
     for (size_t i = 0; effects && i < t->n_effects; i++) {
         const struct rw_node *const node = &t->nodes[t->effects[i].node];
-        if (t->effects[i].done && node->n_outputs) t->requested[node->first_output] = true;
+        if (t->effects[i].done && node->n_outputs) t->requested[node->first_output] |= RW_REQUESTED_VALUE;
     }
 }
 
@@ -240,7 +243,7 @@ struct rw_tensor *rw_tape_add_value(rw_tape *t)
     const uint32_t id = (uint32_t)t->n_values++;
     struct rw_tensor *const v = rw_tape_value(t, id);
     *v = (struct rw_tensor){ .owner.tape = t, .id = id, .producer = RW_NONE_ID, .base = id, .leaf = RW_NONE_ID };
-    t->requested[id] = false;
+    t->requested[id] = 0;
     return v;
 }
 

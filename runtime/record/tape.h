@@ -108,8 +108,8 @@ struct rw_tape {
     size_t n_attrs, cap_attrs;
     struct rw_tensor **chunks; /* of RW_VALUE_CHUNK values: values never move, because callers hold their addresses */
     size_t n_values, n_chunks, cap_chunks;
-    bool *requested; /* by value, as many as the chunks have: the program has read the base, or run a backward from it.
-                        Other values may be held, but only because something was computed ahead */
+    uint8_t *requested; /* by value, as many as the chunks have: enum rw_requested. Other values may be held, but only
+                           because something was computed ahead */
     size_t cap_requested;
     size_t most_values; /* of any step that has ended */
     struct rw_leaf *leaves;
@@ -225,11 +225,17 @@ rw_status rw_tape_misses_nothing(const rw_tape *t, const char *what);
 /* Records the roots of a backward; RW_ERR_MEMORY, with an error that names the call. */
 rw_status rw_tape_note_roots(rw_tape *t, const uint32_t *roots, size_t n, bool seeded, const char *what);
 
+/* What the program has requested of a value. */
+enum rw_requested {
+    RW_REQUESTED_VALUE = 1, /* of a base: its elements */
+    RW_REQUESTED_STEP = 2   /* of a root: its forward or backward, for which its base is requested as well */
+};
+
 /*
- * Records that the program requested these values, and with `effects` all effects that have happened. Call it when the
- * request has been granted.
+ * Records that the program requested this of these values, and with `effects` all effects that have happened. Call it
+ * when the request has been granted.
  */
-void rw_tape_note_requested(rw_tape *t, const uint32_t *values, size_t n, bool effects);
+void rw_tape_note_requested(rw_tape *t, const uint32_t *values, size_t n, enum rw_requested what, bool effects);
 
 /* The leaf of a parameter, buffer or state in this step; NULL if the step has not used it. */
 static inline const struct rw_leaf *rw_tape_leaf_of(const rw_tape *t, const struct rw_param *p)
