@@ -8,8 +8,8 @@
  *   threads        Each thread that calls the library has its own team of worker threads, with 2 MiB of stack each. All
  *                  its contexts share the team, which ends with the thread. rw_context_set_threads(), a step, an
  *                  optimizer's step and an initialization start missing workers; planning works with fewer. Lowering
- *                  the number leaves the surplus workers asleep. An idle worker sleeps after 5 ms, or at once if
- *                  there are more workers than cores. Workers block all signals except those of faults. OpenMP
+ *                  the number leaves the surplus workers asleep. An idle worker sleeps after 5 ms, or earlier if its
+ *                  core is wanted or is shared by several. Workers block all signals except those of faults. OpenMP
  *                  settings have no effect.
  *   stack          A thread that calls the library needs 128 KiB of stack, musl's default.
  *   address space  oneDNN generates code while a step is planned, and crashes without address space. Planning therefore

@@ -6,14 +6,24 @@
 #include <sched.h>
 #include <stddef.h>
 
-/* For the first part of a wait only the processor pauses: longer than most gaps between two jobs of a step. For the
-   rest the thread yields its core at each look, so another program that wants the core gets it. To wake a sleeper takes
-   some 20 us, in a virtual machine 100: at most a fiftieth of the gap in which it slept. Steps of 17 ms (ResNet-50, one
-   image, two threads) have some ten gaps of 0.2 to 4 ms, and take 15 to 40 % longer if threads sleep in them. */
+/*
+ * For the first part of a wait only the processor pauses: longer than most gaps between two jobs of a step. For the
+ * rest the thread yields its core at each look. To wake a sleeper takes some 20 us, in a virtual machine 100: at most a
+ * fiftieth of the gap in which it slept. Steps of 17 ms (ResNet-50, one image, two threads) have some ten gaps of 0.2
+ * to 4 ms, and take 15 to 40 % longer if threads sleep in them.
+ *
+ * A yield takes less than a microsecond on a core that nobody else wants. If it takes long, another program has run
+ * there, and would again at each yield; but a thread that is woken runs at once. So the next waits are shorter.
+ */
 #define PAUSE_S 200e-6
 #define AWAKE_S 5e-3
+#define YIELD_S 200e-6 /* longer: another program has had the core for a time slice */
+#define CROWDED_WAITS 100
 #define LOOKS_MAX (1 << 20) /* if the clock does not advance */
 #define LOOKS_PER_CLOCK 32
+
+/* Waits after which the thread sleeps without yielding. */
+static _Thread_local int crowded;
 
 static void pause_a_little(void)
 {
@@ -22,6 +32,16 @@ static void pause_a_little(void)
 #elif defined(__aarch64__)
     __asm__ volatile("isb" ::: "memory"); /* yield takes one cycle, this some tens */
 #endif
+}
+
+/* Yields the core. False if the thread should rather sleep. */
+static bool yield_core(double now)
+{
+    if (crowded > 0 && crowded--) return false;
+    sched_yield();
+    if (rw_now_s() < now + YIELD_S) return true;
+    crowded = CROWDED_WAITS;
+    return false;
 }
 
 /* Returns the word, which is still `value` if the time is over. */
@@ -35,8 +55,7 @@ static uint32_t stay_awake(const struct rw_gate *g, uint32_t value)
         if (i % LOOKS_PER_CLOCK) continue;
         const double now = rw_now_s();
         if (!i) begin = now;
-        else if (now > begin + AWAKE_S) break;
-        else if (now > begin + PAUSE_S) sched_yield();
+        if (now > begin + AWAKE_S || (now > begin + PAUSE_S && !yield_core(now))) break;
     }
     return value;
 }

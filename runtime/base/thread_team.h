@@ -10,8 +10,8 @@
  * rw_team_ready() starts workers, or fails; rw_team_run() never fails. Workers end with the thread that they belong to,
  * and not before: a job for fewer threads leaves the others parked. Each starts a job in the default floating-point
  * mode (float_mode.h), whatever mode it or its caller was left in. All signals but those of faults are blocked in them.
- * Waiting threads spin for 0.2 ms, yield their core to other programs until 5 ms have passed, then sleep
- * (thread_gate.h); if a team has more threads than the process has cores, they sleep at once.
+ * Waiting threads stay awake for 5 ms, yielding their core after 0.2 ms, and then sleep; earlier if another program
+ * wants the core, and at once if a team has more threads than the process has cores (thread_gate.c).
  *
  * In the child of fork() the team is empty (fork_handlers.h); rw_team_ready() starts its workers again.
  *
