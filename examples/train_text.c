@@ -11,6 +11,7 @@
 #include <errno.h>
 #include <getopt.h>
 #include <math.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -172,11 +173,23 @@ static void fill_held(const struct text *x, int n, int32_t *tokens, int32_t *tar
 
 static const double rate = 1e-3;
 
+/* Handles the monitor's status: a line of the log that cannot be written is reported, the first time, and training goes
+   on. */
+static rw_status logged(rw_context *ctx, rw_status status)
+{
+    static bool said;
+    if (status != RW_ERR_IO) return status;
+    if (!said) fprintf(stderr, "train_text: %s: training goes on\n", rw_error_message(ctx));
+    said = true;
+    rw_error_clear(ctx);
+    return RW_OK;
+}
+
 /* Writes a step's line, prints its alerts, and updates the page. */
-static rw_status watch(rw_monitor *m, struct dashboard *page, const rw_context *ctx, rw_monitor_values v)
+static rw_status watch(rw_monitor *m, struct dashboard *page, rw_context *ctx, rw_monitor_values v)
 {
     unsigned alerts = 0;
-    const rw_status status = rw_monitor_step(m, &v, &alerts);
+    const rw_status status = logged(ctx, rw_monitor_step(m, &v, &alerts));
     const rw_monitor_numbers n = rw_monitor_get_numbers(m);
     for (unsigned a = 1; a <= alerts; a <<= 1) {
         if (!(alerts & a)) continue;
@@ -228,7 +241,7 @@ static rw_status validate(rw_monitor *m, struct dashboard *page, rw_tape *t, con
     if (status) return status;
     printf("step %4d  validation loss %.4f\n", step, loss);
     dashboard_add(&page->validation, (struct dashboard_point){ .step = step, .loss = loss });
-    return rw_monitor_validation(m, (uint64_t)step, loss);
+    return logged(rw_tape_context(t), rw_monitor_validation(m, (uint64_t)step, loss));
 }
 
 /* The training loop, with evaluation, alerts and the update. */
@@ -325,12 +338,24 @@ static double number(const char *option, double least, double most)
     return refuse(option, wanted);
 }
 
-/* Checks a file before hours of training and not after. */
-static bool check_file(const char *option, const char *path, bool output)
+/* Checks files before hours of training and not after. */
+static bool check_files(void)
 {
-    const char *const why = !path ? NULL : output ? path_output_fault(path) : path_input_fault(path);
-    if (why) fprintf(stderr, "train_text: %s %s: %s\n", option, path, why);
-    return !why;
+    const struct path_option files[] = { { "--data", o.data, PATH_INPUT },
+                                         { "--load", o.load, PATH_INPUT },
+                                         { "--save", o.save, PATH_OUTPUT },
+                                         { "--dashboard", o.dashboard, PATH_OUTPUT },
+                                         { "--log", o.log, PATH_LOG } };
+    enum { FILES = sizeof files / sizeof *files };
+    char text[400];
+    for (int i = 0; i < FILES; i++) {
+        const char *const why = path_option_fault(&files[i]);
+        if (why) fprintf(stderr, "train_text: %s %s: %s\n", files[i].option, files[i].path, why);
+        if (why) return false;
+    }
+    const char *const shared = path_shared_fault(files, FILES, text, sizeof text);
+    if (shared) fprintf(stderr, "train_text: %s\n", shared);
+    return !shared;
 }
 
 /* Parses the command line. */
@@ -370,14 +395,15 @@ static bool read_options(int argc, char **argv)
         fprintf(stderr, "train_text: --width: expected a multiple of %d, got %d\n", HEAD, o.width);
         return false;
     }
-    return check_file("--data", o.data, false) && check_file("--load", o.load, false) &&
-           check_file("--save", o.save, true) && check_file("--dashboard", o.dashboard, true);
+    return check_files();
 }
 
 int main(int argc, char **argv)
 {
     setvbuf(stdout, NULL, _IOLBF, 0); /* a step's line is printed at its end, also to a pipe */
     if (!read_options(argc, argv)) return 2;
+    signal(SIGPIPE, SIG_IGN); /* a pipe whose reader has ended is an error at the end, after the weights are saved */
+    signal(SIGXFSZ, SIG_IGN); /* and so is a file that has reached its limit */
     size_t n = 0;
     unsigned char *const text = read_file(o.data, &n);
     const struct text parts = { text, n - n / 10, n / 10 };
@@ -403,5 +429,7 @@ int main(int argc, char **argv)
     rw_tape_destroy(&t);
     rw_context_destroy(&ctx);
     free(text);
-    return status || fflush(stdout) || ferror(stdout);
+    const bool printed = !fflush(stdout) && !ferror(stdout);
+    if (!printed) fprintf(stderr, "train_text: the standard output could not be written\n");
+    return status || !printed;
 }

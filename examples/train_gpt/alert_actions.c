@@ -21,9 +21,20 @@ static void lower(struct run *r)
     r->schedule.min_lr /= 2;
 }
 
-static rw_status stop(struct run *r, int step, unsigned alerts, double loss, const char *why)
+/* Alerts among these for which --on sets this action. */
+static unsigned alerts_with(unsigned alerts, rw_recovery what)
 {
-    r->ended = ENDED_WRONG; /* earlier saves are complete */
+    unsigned found = 0;
+    for (int i = 0; i < ALERTS; i++)
+        if (o.on[i] == what) found |= alerts & 1u << i;
+    return found;
+}
+
+/* cause: the alerts that stop the run. Only numbers that are not finite make its weights worthless. */
+static rw_status stop(struct run *r, int step, unsigned alerts, unsigned cause, double loss, const char *why)
+{
+    const unsigned nonfinite = RW_ALERT_LOSS_NONFINITE | RW_ALERT_GRAD_NONFINITE | RW_ALERT_AMAX_NONFINITE;
+    r->ended = cause & nonfinite ? ENDED_WRONG : ENDED_EARLY; /* earlier saves are complete */
     const rw_status status = note(r, step, alerts, RW_RECOVERY_STOP, why);
     fprintf(stderr, "train_gpt: step %d: the loss is %g\n", step, loss);
     return status;
@@ -41,7 +52,9 @@ static rw_status roll_back(struct run *r, int *step, unsigned alerts, double los
     rw_status status = leave_out(r);
     if (!status) status = saves_go_back(r, from, &back);
     if (status) return status;
-    if (back < 0) return stop(r, from, alerts, loss, "stopped: no checkpoint is left to return to");
+    if (back < 0)
+        return stop(r, from, alerts, alerts_with(alerts, RW_RECOVERY_ROLL_BACK), loss,
+                    "stopped: no checkpoint is left to return to");
     r->schedule.lr = lr;
     r->schedule.min_lr = min_lr;
     lower(r);
@@ -55,8 +68,15 @@ rw_status recover(struct run *r, int *step, unsigned alerts, double loss)
     const int at = *step;
     rw_status status = RW_OK;
     rw_recovery what = rw_monitor_policy(r->monitor, alerts);
+    const unsigned cause = alerts_with(alerts, what);
     if (what == RW_RECOVERY_ROLL_BACK && r->roll_backs++ == ROLL_BACKS) what = RW_RECOVERY_STOP;
-    if (what == RW_RECOVERY_STOP) return stop(r, at, alerts, loss, "stopped");
+    if (what == RW_RECOVERY_STOP) {
+        status = stop(r, at, alerts, cause, loss, "stopped");
+        if (status || r->ended == ENDED_WRONG) return status;
+        const bool skips = cause == alerts_with(alerts, RW_RECOVERY_ROLL_BACK) ||
+                           alerts_with(alerts, RW_RECOVERY_SKIP);
+        what = skips ? RW_RECOVERY_SKIP : RW_RECOVERY_NOTE; /* the step is finished, and counts */
+    }
     if (what == RW_RECOVERY_ROLL_BACK) return roll_back(r, step, alerts, loss);
     ++*step;
     if (what == RW_RECOVERY_SKIP) {

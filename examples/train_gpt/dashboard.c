@@ -189,15 +189,17 @@ static void put_title(FILE *f, const struct dashboard *d, bool last)
     fprintf(f, "%s</p>\n", d->n_events ? "<span style='color:var(--bad)'>| alerts and recoveries</span>" : "");
 }
 
-/* The last step for which both runs have a loss. */
+/* The last step for which both runs have a finite loss. */
 static void put_comparison(FILE *f, const struct dashboard *d)
 {
     for (size_t i = d->run.n; d->good.n && i-- > 0;)
         for (size_t k = d->good.n; k-- > 0;) {
             if (d->good.p[k].step != d->run.p[i].step) continue;
             const double here = d->run.p[i].loss, there = d->good.p[k].loss;
-            fprintf(f, "<p>Loss at step %.0f: %.6f here, %.6f in the good run, %+.3g %%.</p>\n", d->run.p[i].step, here,
-                    there, 100 * (here - there) / there);
+            if (!isfinite(here) || !isfinite(there)) continue;
+            fprintf(f, "<p>Loss at step %.0f: %.6f here, %.6f in the good run", d->run.p[i].step, here, there);
+            if (fabs(there) > 0) fprintf(f, ", %+.3g %%", 100 * (here - there) / there);
+            fprintf(f, ".</p>\n");
             return;
         }
 }

@@ -142,8 +142,10 @@ static rw_status run(struct run *r)
         printf("%s: %.1f million parameters, %zu training tokens, %s\n", o.m.preset,
                (double)m.parameters / (double)rw_dtype_size(o.dtype) / 1e6, r->train.n, o.policy);
     if (!status) status = train(r, first);
+    const bool untrained = r->ended > ENDED_BY_SIGNAL && !(r->seen > 0); /* the signal came before the first step */
+    const bool good = r->ended != ENDED_WRONG && !untrained;
     if (!status && !r->ended) status = sample(r);
-    const bool good = r->ended != ENDED_WRONG;
+    if (!r->ended && caught_signal()) r->ended = ENDED_BY_SIGNAL + caught_signal();
     if (!status && o.save && good) status = rw_save(r->ctx, o.save);
     else if (!status && o.save) fprintf(stderr, "train_gpt: --save %s: not saved\n", o.save);
     if (r->lost_lines)

@@ -49,7 +49,8 @@ static const char usage[] =
     "  --good FILE           the --log of a run that is known to be good: the page shows it, too\n"
     "  --on ALERT=WHAT       note, skip (the update), lower (the rate to a half), roll_back (to the last checkpoint,\n"
     "                        and lower), stop; again for each alert [loss_nonfinite=stop, grad_nonfinite=skip,\n"
-    "                        with --graph stop, of f16 note; others note]\n"
+    "                        with --graph stop, of f16 note; others note]. Stopped by numbers that are not finite:\n"
+    "                        status 3, nothing is saved; by another alert: status 4, saved as at the last step\n"
     "  --load FILE --save FILE   weights before and after, safetensors. SIGINT and SIGTERM finish the step and save:\n"
     "                        status 130 and 143\n"
     "  --load-hf FILE        weights of a GPT-2 or a Llama as Hugging Face names them, in one file of the type of\n"
@@ -270,52 +271,27 @@ static void die_of(const char *option, const char *path, const char *why)
     die("%s", text);
 }
 
-enum file_use { INPUT, OUTPUT, APPENDED };
-
-struct file {
-    const char *option, *path;
-    enum file_use use;
-};
-
-/* An output that is also another option's file would destroy it. Weights may be saved to the file from which they were
-   loaded. */
-static void check_apart(const struct file *files, size_t n)
-{
-    for (size_t i = 0; i < n; i++)
-        for (size_t k = 0; k < n; k++) {
-            const struct file *const a = &files[i], *const b = &files[k];
-            const bool loads = !strcmp(a->option, "--save") && !strncmp(b->option, "--load", 6);
-            if (i == k || !a->path || !b->path || a->use == INPUT || loads) continue;
-            if (!strcmp(a->path, b->path) || path_is_same(a->path, b->path)) {
-                char text[100];
-                snprintf(text, sizeof text, "the same file as %s", b->option);
-                die_of(a->option, a->path, text);
-            }
-        }
-}
-
-/* Checks files that the program writes or reads, before hours of training and not after. --log may be a device. */
+/* Checks files that the program writes or reads, before hours of training and not after. */
 static void check_files(void)
 {
-    const struct file files[] = { { "--save", o.save, OUTPUT },       { "--dashboard", o.dashboard, OUTPUT },
-                                  { "--data", o.data, INPUT },        { "--prometheus", o.prometheus, OUTPUT },
-                                  { "--val", o.val, INPUT },          { "--good", o.good, INPUT },
-                                  { "--load", o.load, INPUT },        { "--load-hf", o.load_hf, INPUT },
-                                  { "--log", o.log, APPENDED } };
+    const struct path_option files[] = {
+        { "--save", o.save, PATH_OUTPUT },             { "--dashboard", o.dashboard, PATH_OUTPUT },
+        { "--data", o.data, PATH_INPUT },              { "--prometheus", o.prometheus, PATH_OUTPUT },
+        { "--val", o.val, PATH_INPUT },                { "--good", o.good, PATH_INPUT },
+        { "--load", o.load, PATH_INPUT },              { "--load-hf", o.load_hf, PATH_INPUT },
+        { "--log", o.log, PATH_LOG },                  { "--tensorboard", o.tensorboard, PATH_FOLDER },
+        { "--checkpoint", o.checkpoint, PATH_FOLDER }, { "--resume", o.resume, PATH_FOLDER }
+    };
     enum { FILES = sizeof files / sizeof *files };
+    char text[400];
     for (int i = 0; i < FILES; i++) {
-        const char *const path = files[i].path, *why = NULL;
-        if (path && files[i].use == OUTPUT) why = path_output_fault(path);
-        if (path && files[i].use == INPUT) why = path_input_fault(path);
-        if (why) die_of(files[i].option, path, why);
+        const char *const why = path_option_fault(&files[i]);
+        if (why) die_of(files[i].option, files[i].path, why);
     }
     struct stat s;
-    const bool device = o.log && !stat(o.log, &s) && S_ISCHR(s.st_mode);
-    const char *const why = o.log && !device ? path_output_fault(o.log) : NULL;
-    if (why) die_of("--log", o.log, why);
     if (o.tensorboard && !stat(o.tensorboard, &s) && !S_ISDIR(s.st_mode))
         die_of("--tensorboard", o.tensorboard, "not a folder");
-    check_apart(files, FILES);
+    if (path_shared_fault(files, FILES, text, sizeof text)) die("%s", text);
 }
 
 static void check_folder(const char *path)
@@ -349,9 +325,9 @@ static void check_rates(void)
 {
     const int total = o.total ? o.total : o.steps;
     if (o.min_lr > o.lr) die("--min-lr: expected at most --lr %g, got %g", o.lr, o.min_lr);
-    if (o.warmup > total)
+    if (o.warmup > total && o.warmup > o.steps) /* a schedule is never shorter than its warm-up */
         fprintf(stderr, "train_gpt: --warmup %d is longer than the run of %d steps: the rate never reaches --lr\n",
-                o.warmup, total);
+                o.warmup, o.steps);
 }
 
 void read_options(int argc, char **argv)

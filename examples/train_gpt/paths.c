@@ -97,8 +97,67 @@ size_t path_count_checkpoints(const char *folder)
     return n;
 }
 
+/* The path without slashes at its end, behind its links. */
+static bool resolve_new(const char *path, char ret[PATH_SIZE])
+{
+    char text[PATH_SIZE];
+    size_t n = strlen(path);
+    if (n >= PATH_SIZE) return false;
+    while (n > 1 && path[n - 1] == '/') n--;
+    snprintf(text, sizeof text, "%.*s", (int)n, path);
+    return path_resolve(text, ret);
+}
+
+static bool is_same_inode(const struct stat *x, const struct stat *y)
+{
+    return x->st_dev == y->st_dev && x->st_ino == y->st_ino;
+}
+
+/* Of two paths that do not exist yet: the same name in the same folder. */
+static bool is_same_new(const char *a, const char *b)
+{
+    char x[PATH_SIZE], y[PATH_SIZE], x_folder[PATH_SIZE], y_folder[PATH_SIZE];
+    struct stat x_stat, y_stat;
+    if (!resolve_new(a, x) || !resolve_new(b, y)) return false;
+    const char *const x_slash = strrchr(x, '/'), *const y_slash = strrchr(y, '/');
+    folder_of(x, x_folder);
+    folder_of(y, y_folder);
+    return !strcmp(x_slash ? x_slash + 1 : x, y_slash ? y_slash + 1 : y) && !stat(x_folder, &x_stat) &&
+           !stat(y_folder, &y_stat) && is_same_inode(&x_stat, &y_stat);
+}
+
 bool path_is_same(const char *a, const char *b)
 {
     struct stat x, y;
-    return !stat(a, &x) && !stat(b, &y) && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+    const bool has_a = !stat(a, &x), has_b = !stat(b, &y);
+    if (has_a && has_b) return is_same_inode(&x, &y);
+    return !has_a && !has_b && (!strcmp(a, b) || is_same_new(a, b));
+}
+
+const char *path_option_fault(const struct path_option *option)
+{
+    struct stat s;
+    if (!option->path || option->use == PATH_FOLDER) return NULL;
+    if (option->use == PATH_INPUT) return path_input_fault(option->path);
+    if (option->use == PATH_LOG && !stat(option->path, &s) && S_ISCHR(s.st_mode)) return NULL;
+    return path_output_fault(option->path);
+}
+
+static bool is_shareable(const struct path_option *output, const struct path_option *other)
+{
+    const bool loads = !strcmp(output->option, "--save") && !strncmp(other->option, "--load", 6);
+    return output == other || output->use == PATH_INPUT || output->use == PATH_FOLDER || loads;
+}
+
+const char *path_shared_fault(const struct path_option *options, size_t n, char *text, size_t size)
+{
+    for (size_t i = 0; i < n; i++)
+        for (size_t k = 0; k < n; k++) {
+            const struct path_option *const a = &options[i], *const b = &options[k];
+            if (!a->path || !b->path || is_shareable(a, b) || !path_is_same(a->path, b->path)) continue;
+            snprintf(text, size, "%s %.200s: the same %s as %s", a->option, a->path,
+                     b->use == PATH_FOLDER ? "path" : "file", b->option);
+            return text;
+        }
+    return NULL;
 }

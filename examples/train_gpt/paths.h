@@ -22,7 +22,23 @@ const char *path_input_fault(const char *path);
 /* Number of checkpoint files (NUMBER-stepSTEP.safetensors) in the folder; 0 if there is no folder. */
 size_t path_count_checkpoints(const char *folder);
 
-/* Whether both are the same existing folder. */
+/* Whether both are the same file or folder, which need not exist yet: "a" and "./a" are the same. */
 bool path_is_same(const char *a, const char *b);
+
+enum path_use { PATH_INPUT, PATH_OUTPUT, PATH_LOG /* lines are added to it: it may be a device */, PATH_FOLDER };
+
+/* An option that names a file or a folder. */
+struct path_option {
+    const char *option, *path; /* path NULL: not given */
+    enum path_use use;
+};
+
+/* The reason that the option's file cannot be used as it says; NULL: it can, or it is a folder. */
+const char *path_option_fault(const struct path_option *option);
+
+/* An output file that is also another option's file or folder would destroy it, or be destroyed: returns the reason,
+   as "--save x: the same file as --data", in `text`. NULL: there is none. Weights may be saved to the file from which
+   they were loaded, and folders may be shared. */
+const char *path_shared_fault(const struct path_option *options, size_t n, char *text, size_t size);
 
 #endif

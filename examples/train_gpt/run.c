@@ -30,7 +30,9 @@ static void note_signal(int s)
     signal(SIGTERM, SIG_DFL);
 }
 
-/* An ignored signal, such as SIGINT of a background program in a script, stays ignored. */
+/* An ignored signal, such as SIGINT of a background program in a script, stays ignored. A line that cannot be printed,
+   because the reader of a pipe has ended or a file has reached its limit, must not end the run before it has saved:
+   main() reports it at the end. */
 void catch_signals(void)
 {
     static const int signals[] = { SIGINT, SIGTERM };
@@ -38,6 +40,8 @@ void catch_signals(void)
         struct sigaction before, action = { .sa_handler = note_signal, .sa_flags = SA_RESTART };
         if (!sigaction(signals[i], NULL, &before) && before.sa_handler != SIG_IGN) sigaction(signals[i], &action, NULL);
     }
+    signal(SIGPIPE, SIG_IGN);
+    signal(SIGXFSZ, SIG_IGN);
 }
 
 int caught_signal(void)
@@ -328,24 +332,47 @@ static rw_status judge_end(struct run *r, int steps)
 {
     bool finite = true;
     const rw_status status = weights_are_finite(r, &finite);
-    if (!status && !r->ended && (!finite || !isfinite(r->loss))) {
+    if (!status && r->ended != ENDED_WRONG && (!finite || !isfinite(r->loss))) {
         r->ended = ENDED_WRONG;
         fprintf(stderr, "train_gpt: after %d steps the %s not finite\n", steps, finite ? "loss is" : "weights are");
     }
     return status;
 }
 
+/* A signal, or an alert that stops a finite run: the steps that were made are saved. */
+static rw_status save_early(struct run *r, int first, int step)
+{
+    const rw_status status = step > first && r->saved_step != step ? save(r, step) : RW_OK;
+    show(r, true);
+    return status;
+}
+
+/* A checkpoint that cannot be written ends the run. If there is another file for the weights, they are saved. */
+static rw_status end_without_checkpoint(struct run *r, rw_status status)
+{
+    if (!status || !r->lost_checkpoint || !o.save) return status;
+    fprintf(stderr, "train_gpt: %s\n", rw_error_message(r->ctx));
+    rw_error_clear(r->ctx);
+    if (r->ended != ENDED_WRONG) r->ended = ENDED_BY_ERROR;
+    return RW_OK;
+}
+
 rw_status train(struct run *r, int first)
 {
-    double began = seconds();
     int since = 0, step = first;
     rw_status status = saves_begin(r, first);
+    double began = seconds();
     dashboard_cut(&r->page, first); /* --log may have steps after the one from which the run resumes */
     while (!status && !r->ended && step < o.steps && !caught) {
+        const double at = seconds();
         double size;
         int next;
         status = make_step(r, step, &next, &size);
         if (r->ended) show(r, true);
+        if (!status && next <= step) { /* the time of a roll-back is not part of the step that follows */
+            r->seen = seconds();
+            began += r->seen - at;
+        }
         if (status || r->ended || next <= step) {
             step = next;
             continue;
@@ -363,12 +390,10 @@ rw_status train(struct run *r, int first)
         r->seen += seconds() - from;
         step = next;
     }
-    if (!status && caught && !r->ended) {
-        if (step > first && r->saved_step != step) status = save(r, step);
-        show(r, true);
-    }
-    if (!status && r->ck) status = rw_checkpoint_wait(r->ck);
+    if (!status && (r->ended == ENDED_EARLY || (caught && !r->ended))) status = save_early(r, first, step);
+    if (!status) status = saves_wait(r);
     saves_warn(r);
+    status = end_without_checkpoint(r, status);
     if (!status) status = judge_end(r, step);
     if (caught && !r->ended) r->ended = ENDED_BY_SIGNAL + caught;
     return status;

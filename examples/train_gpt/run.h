@@ -5,8 +5,9 @@
 #include "dashboard.h"
 #include "data.h"
 
-/* Exit statuses besides 0, 1 (an error) and 2 (the command line). */
-enum { ENDED_WRONG = 3, ENDED_BY_SIGNAL = 128 };
+/* Exit statuses besides 0 and 2 (the command line). ENDED_WRONG: a loss, gradients or weights are not finite, and no
+   weights are saved. ENDED_EARLY: another alert has stopped the run, and they are. */
+enum { ENDED_BY_ERROR = 1, ENDED_WRONG = 3, ENDED_EARLY = 4, ENDED_BY_SIGNAL = 128 };
 
 struct run {
     rw_context *ctx;
@@ -34,6 +35,7 @@ struct run {
     rw_checkpoint *ck;
     uint64_t id;       /* identifies the run in its checkpoints */
     bool has_saved;    /* the folder has a checkpoint of this run */
+    bool lost_checkpoint; /* one could not be written */
     int saved_step;    /* of the last checkpoint that was saved */
     int loaded_step;   /* of the checkpoint that was loaded last; -1: none was */
     char loaded[256];  /* that file */

@@ -174,8 +174,15 @@ rw_status save(struct run *r, int steps)
         fprintf(stderr, "step %6d  the weights are not finite: no checkpoint is saved\n", steps);
         return RW_OK;
     }
-    if (!status) status = rw_checkpoint_save(r->ck, (uint64_t)steps, &id, sizeof id);
+    if (!status && (status = rw_checkpoint_save(r->ck, (uint64_t)steps, &id, sizeof id))) r->lost_checkpoint = true;
     if (!status) r->has_saved = true, r->saved_step = steps;
+    return status;
+}
+
+rw_status saves_wait(struct run *r)
+{
+    const rw_status status = r->ck ? rw_checkpoint_wait(r->ck) : RW_OK;
+    r->lost_checkpoint |= status != RW_OK;
     return status;
 }
 
@@ -203,7 +210,7 @@ rw_status saves_go_back(struct run *r, int step, int *ret_step)
     rw_checkpoint_found found = { 0 };
     struct identity then;
     *ret_step = -1;
-    rw_status status = rw_checkpoint_wait(r->ck);
+    rw_status status = saves_wait(r);
     if (!status && step == r->loaded_step) set_aside(r);
     if (!status && !path_count_checkpoints(o.checkpoint)) return RW_OK;
     if (!status) status = rw_checkpoint_load(r->ck, &found);

@@ -13,6 +13,9 @@ rw_status saves_begin(struct run *r, int first);
 /* Saves, if there is a folder and the weights are finite. steps: number of steps made. */
 rw_status save(struct run *r, int steps);
 
+/* Waits until the last checkpoint is complete. */
+rw_status saves_wait(struct run *r);
+
 /* Reports once, to stderr, secondary failures of the last save, such as an old file that could not be removed. Waits
    for that save. */
 void saves_warn(struct run *r);

@@ -39,7 +39,8 @@ HERE = pathlib.Path(__file__).parent
 ROOT = HERE.parents[1]
 COPIED = ['meson.build', 'meson_options.txt', 'include', 'runtime', 'ops', 'tests', 'bench', 'examples', 'docs/ops.md']
 # The scripts that run programs, and the programs that they need.
-SCRIPTS = {'trainer.py': ['examples/train_gpt'], 'train_gpt.sh': ['examples/train_gpt'],
+SCRIPTS = {'trainer.py': ['examples/train_gpt', 'examples/train_text'],
+           'train_gpt.sh': ['examples/train_gpt', 'examples/train_text'],
            'trainer_kills.py': ['examples/train_gpt'], 'trainer_numbers.py': ['examples/train_gpt'],
            'sweep.py': ['bench/recompute_sweep', 'bench/sweep_faults'],
            'sweep_numbers.py': ['bench/recompute_sweep', 'bench/sweep_faults']}

@@ -22,6 +22,7 @@ import time
 
 BUILD = pathlib.Path(sys.argv[1]).resolve()
 PROGRAM = BUILD / 'examples/train_gpt'
+TEXT = BUILD / 'examples/train_text'
 TOOLS = pathlib.Path(__file__).resolve().parent
 QUICK = ['--quick', '--threads', '1', '--sample', '0']
 
@@ -135,6 +136,41 @@ def check_outputs_that_are_one_file():
     run('--steps 1 --load weights --save weights')
 
 
+    refused('--steps 2 --data text --dashboard folder/../text', says='folder does not exist')
+    # Files that do not exist yet, under two names.
+    os.mkdir('folder')
+    os.symlink('linked', 'link')
+    for one, other in (('--log a', '--dashboard ./a'), ('--dashboard ./a', '--save a'), ('--log ./a', '--prometheus a'),
+                       ('--log folder/a', '--save folder/../folder//a'), ('--log link', '--save linked'),
+                       ('--save b', '--tensorboard b'), ('--save b', '--tensorboard ./b/'), ('--log b', '--checkpoint b')):
+        refused('--steps 1', one, other, says='the same')
+        refused('--steps 1', other, one, says='the same')
+    assert sorted(p.name for p in pathlib.Path('.').iterdir()) == ['folder', 'link', 'text', 'weights']
+    run('--steps 1 --log folder/a --save a --tensorboard both --checkpoint both')
+
+
+def small_trainer(*options, status=0):
+    """The output of train_text."""
+    done = subprocess.run([TEXT, '--quick', '--sample', '0', *' '.join(options).split()], stdout=subprocess.PIPE,
+                          stderr=subprocess.STDOUT, text=True, errors='replace', timeout=600)
+    assert done.returncode == status, (options, done.returncode, done.stdout[-2000:])
+    return done.stdout
+
+
+def check_files_of_the_small_trainer():
+    """It overwrites no data and no other output, and a full disk of the log costs no weights."""
+    pathlib.Path('mine').write_bytes(b'some text ' * 2000)
+    for other in ('--data mine --save mine', '--data mine --dashboard ./mine', '--data mine --log mine',
+                  '--save a --dashboard ./a', '--log a --save a'):
+        said = small_trainer(other, status=2)
+        assert said.startswith('train_text: --') and 'the same file as --' in said and said.count('\n') == 1, said
+    assert pathlib.Path('mine').stat().st_size == 20000
+    assert 'its folder does not exist' in small_trainer('--log nowhere/log', status=2)
+    said = small_trainer('--data mine --steps 4 --log /dev/full --save weights')
+    assert said.count('/dev/full: No space') == 1 and finite('weights'), said
+    small_trainer('--data mine --steps 1 --load weights --save weights')
+
+
 def check_sizes():
     refused('--steps 1 --batch 65536 --seq 65536', says='2^30')
     refused('--steps 1 --batch 65536 --seq 16385', says='2^30')
@@ -230,6 +266,103 @@ def check_signals():
     process.send_signal(signal.SIGTERM)
     process.stdout.read()
     assert process.wait(300) in (-signal.SIGTERM, 130), process.returncode
+
+
+def check_reader_that_ends():
+    """As head does, or tee after Ctrl-C: the run goes on, is saved, and reports at its end what was not printed."""
+    process = subprocess.Popen([PROGRAM, *QUICK, *('--steps 1000000 --save-every 1000000 --checkpoint piped'
+                                                   ' --save piped.weights --log piped.jsonl').split()],
+                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=restore_signals)
+    process.stdout.readline()
+    process.stdout.close()
+    until = time.monotonic() + 60
+    while process.poll() is None and time.monotonic() < until and len(log_lines('piped.jsonl')) < 40:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    said = process.stderr.read()
+    assert process.wait(300) == 130 and 'standard output could not be written' in said, (process.returncode, said)
+    assert len(files_of('piped')) == 1 and finite('piped.weights')
+    for program, options in (PROGRAM, QUICK), (TEXT, ['--quick']):
+        pathlib.Path('weights').unlink(missing_ok=True)
+        process = subprocess.Popen([program, *options, *'--steps 30 --save weights'.split()], stdout=subprocess.PIPE,
+                                   stderr=subprocess.PIPE, text=True)
+        process.stdout.close()
+        said = process.stderr.read()
+        assert process.wait(300) == 1 and 'standard output could not be written' in said, (process.returncode, said)
+        assert finite('weights')
+
+
+def log_lines(path):
+    return pathlib.Path(path).read_bytes().split(b'\n')[:-1] if pathlib.Path(path).exists() else []
+
+
+def check_signal_before_the_first_step():
+    """Weights that no step has trained replace no file. The run waits in its first line, because the pipe is full."""
+    run('--steps 2 --save weights')
+    before = pathlib.Path('weights').read_bytes()
+    read, write = os.pipe()
+    os.set_blocking(write, False)
+    try:
+        while True:
+            os.write(write, b'x')
+    except BlockingIOError:
+        os.set_blocking(write, True)
+    words = '--steps 50 --seed 7 --save weights --checkpoint early --log early.jsonl'.split()
+    process = subprocess.Popen([PROGRAM, *QUICK, *words], stdout=write, stderr=subprocess.PIPE, text=True,
+                               preexec_fn=restore_signals)
+    os.close(write)
+    while not pathlib.Path('early.jsonl').exists() and process.poll() is None: # from here on signals are caught
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    time.sleep(0.1)
+    with os.fdopen(read, 'rb') as pipe:
+        pipe.read()
+    said = process.stderr.read()
+    assert process.wait(300) == 130 and '--save weights: not saved' in said, (process.returncode, said)
+    assert not log_lines('early.jsonl') and not files_of('early')
+    assert pathlib.Path('weights').read_bytes() == before
+
+
+def check_signal_while_it_samples():
+    for number in signal.SIGINT, signal.SIGTERM:
+        pathlib.Path('weights').unlink(missing_ok=True)
+        process = subprocess.Popen([PROGRAM, *QUICK, *'--steps 2 --sample 1000000 --save weights'.split()],
+                                   stdout=subprocess.PIPE, stderr=subprocess.STDOUT, preexec_fn=restore_signals)
+        while not process.stdout.readline().startswith(b'step      1  validation'): # the last line before the sample
+            pass
+        time.sleep(0.3)
+        process.send_signal(number)
+        process.stdout.read()
+        assert process.wait(300) == 128 + number and finite('weights'), process.returncode
+
+
+def check_checkpoint_that_cannot_be_written():
+    """It ends the run with a status that is not 0, and the weights are saved to their own file."""
+    process = subprocess.Popen([PROGRAM, *QUICK, *'--steps 1000000 --checkpoint lost --save-every 1 --keep 100000'
+                                                  ' --save weights --log lost.jsonl'.split()],
+                               stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    while not (pathlib.Path('lost').exists() and files_of('lost')) and process.poll() is None:
+        time.sleep(0.01)
+    os.rename('lost', 'moved')
+    pathlib.Path('lost').write_text('a file')
+    said = process.stderr.read()
+    assert process.wait(300) == 1 and re.search('^train_gpt: .*lost', said, re.M), (process.returncode, said)
+    assert pathlib.Path('weights').exists() and finite('weights'), said
+
+
+def check_stop_of_a_finite_run():
+    """A stop by an alert about finite numbers ends the run as its last step does: weights and checkpoint are saved."""
+    small = ('--layers 1 --width 8 --heads 2 --kv-heads 2 --hidden 8 --seq 8 --batch 1 --policy none --eval-tokens 0'
+             ' --lr 1e-12 --min-lr 0 --save-every 100000')
+    for how in '', '--graph', '--dtype f16':
+        name = f'plateau{how.replace(" ", "")}'
+        said = run(small, f'--steps 400 --on plateau=stop --save {name}.weights --checkpoint {name} --log {name}.jsonl',
+                   how, status=4)
+        last = steps_of(f'{name}.jsonl')[-1]['step']
+        assert 'plateau: loss' in said and 'stop: stopped' in said and last < 399, said
+        assert files_of(name) == [f'000001-step{last + 1}.safetensors'] and finite(f'{name}.weights'), said
+        said = run(small, f'--steps {last + 3} --total-steps 400 --resume {name} --checkpoint {name}', how)
+        assert f'going on from step {last + 1} of' in said, said
 
 
 def check_full_stdout():
@@ -541,6 +674,33 @@ def check_step_times():
         ms = [line['step_ms'] for line in steps_of('times.jsonl')[1:]]
         assert len(ms) == 29 and 0 < min(ms) and max(ms) < 500_000, (what, ms)
         assert int(pathlib.Path('jumps').read_text()) >= 5, what
+
+
+def check_step_times_after_a_roll_back():
+    """The time of loading a checkpoint is not part of the next step's: see check_step_times()."""
+    subprocess.run(['cc', '-shared', '-fPIC', '-O1', '-o', 'clock.so', TOOLS / 'jumping_clock.c'], check=True)
+    said = run('--steps 25 --lr 1000 --clip 1e9 --warmup 0 --checkpoint back --save-every 50 --log back.jsonl'
+               ' --eval-tokens 0 --on loss_nonfinite=roll_back --on grad_nonfinite=roll_back', status=(0, 3),
+               env={'LD_PRELOAD': str(pathlib.Path('clock.so').resolve()), 'JUMPS': 'jumps'})
+    assert said.count('roll_back: back to step 0') >= 3 and int(pathlib.Path('jumps').read_text()) >= 5, said
+    ms = [line['step_ms'] for line in steps_of('back.jsonl') if 'step_ms' in line]
+    assert len(ms) > 10 and max(ms) < 500_000, ms
+    rates = [int(x) for x in re.findall(r' (\d+) tokens/s', said)]
+    assert rates and min(rates) > 20, (rates, said)
+
+
+def check_comparison_with_a_good_run():
+    """By the last step for which both losses are finite."""
+    run('--steps 6 --log good.jsonl')
+    lines = open('good.jsonl').readlines()
+    steps = [i for i, line in enumerate(lines) if '"memory"' in line]
+    lines[steps[5]] = re.sub(r'"loss":[^,]*', '"loss":null', lines[steps[5]])
+    open('odd.jsonl', 'w').writelines(lines)
+    for good, step in ('good.jsonl', 5), ('odd.jsonl', 4):
+        run(f'--steps 6 --dashboard page.html --good {good}')
+        said = re.search('<p>Loss at step .*?</p>', pathlib.Path('page.html').read_text())[0]
+        assert f'Loss at step {step}: ' in said, said
+        assert abs(float(re.search(r', (\S+) %\.</p>', said)[1])) < 1e-5, said
 
 
 def resident_of(*options):

@@ -148,6 +148,18 @@ def check_rates():
         assert len(got) == 40 and all(abs(x - y) <= 1e-8 * abs(y) for x, y in zip(got, wanted)), (options, got, wanted)
 
 
+def check_warm_up_beyond_the_schedule():
+    """The message that the rate never reaches --lr agrees with the rates of the log."""
+    for steps, total, warmup in (100, 50, 60), (60, 50, 60), (59, 50, 60), (55, 50, 60), (30, 100, 60), (30, None, 60):
+        pathlib.Path('rates.jsonl').unlink(missing_ok=True)
+        said = run(SMALL, f'--steps {steps} --warmup {warmup} --log rates.jsonl',
+                   f'--total-steps {total}' if total else '')
+        reached = max(line['lr'] for line in steps_of('rates.jsonl')) > 0.999e-3
+        warned = re.search(r'--warmup 60 is longer than the run of (\d+) steps: the rate never reaches --lr', said)
+        assert not (reached and warned) and (reached or warned or total == 100), (steps, total, warmup, said)
+        assert not warned or int(warned[1]) == steps, said
+
+
 def check_decay():
     """Rows of the embedding table that are never read have no gradient: AdamW only decays them."""
     steps, n = 12, 64
