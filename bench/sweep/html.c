@@ -150,7 +150,7 @@ bool sweep_write_html(const struct sweep_options *o, const struct sweep_row *row
     for (int i = 0; i < o->n_seqs; i++) section(f, o, o->seqs[i], rows + i * o->n_policies, &curves[i]);
     describe_rates(f, o);
     table(f, o, rows, n);
-    return sweep_close(f);
+    return sweep_close(f, o, "sweep.html");
 }
 
 /* The chart of the first sequence length as a file of its own, for a page that cannot hold HTML. */
@@ -160,5 +160,5 @@ bool sweep_write_svg(const struct sweep_options *o, const struct sweep_row *rows
     FILE *const f = sweep_open(o, "sweep.svg");
     if (!f) return false;
     sweep_chart_memory(f, rows, n < o->n_policies ? n : o->n_policies, curves, standalone);
-    return sweep_close(f);
+    return sweep_close(f, o, "sweep.svg");
 }

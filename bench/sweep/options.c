@@ -27,9 +27,12 @@ static const char usage[] =
     "                          REWIND_OFFLOAD names a folder, total:SIZE+offload\n"
     "  --grow batch|seq        [batch]\n"
     "  --advise                says what fills memory, what would help and what it grows with, by planning alone: the\n"
-    "                          batch twice, and from the first length or side of --seq to each longer one, or twice\n"
+    "                          batch twice, and from the first length or side of --seq to each longer one, at most\n"
+    "                          7, or twice\n"
     "  --all                   with --advise: a line for every value, also where layers are equal\n"
-    "  --costs FILE            times of nodes: read when it is there, else measured and written [OUT/costs.txt]\n"
+    "  --costs FILE            times of nodes: read when it is there, else measured and written. Without --costs a\n"
+    "                          sweep measures them anew and replaces OUT/costs.txt; --fit and --advise take the\n"
+    "                          machine's ceilings\n"
     "  --seq LIST              sequence lengths separated by commas [256,512; of networks for images 64]\n"
     "  --batch N               [4]\n"
     "  --steps N               steps per row, one more to warm up [20]\n"
@@ -328,6 +331,17 @@ static int take(struct sweep_options *o, int option, const char *value)
     return ok ? 0 : refuse(option, value);
 }
 
+/* One of the steps that the first is compared with has the larger batch. */
+static int check_advised(const struct sweep_options *o)
+{
+    int longer = 0;
+    for (int i = 1; i < o->n_seqs; i++) longer += o->seqs[i] > o->seqs[0];
+    if (!o->advise || longer < CKPT_SCALED_STEPS_MAX) return 0;
+    fprintf(stderr, "recompute_sweep: --advise: expected at most %d longer %ss than the first of --seq, got %d\n",
+            CKPT_SCALED_STEPS_MAX - 1, sweep_seq_name(o), longer);
+    return 3;
+}
+
 /* Checks combinations of options. */
 static int check(struct sweep_options *o)
 {
@@ -357,7 +371,7 @@ static int check(struct sweep_options *o)
                 o->batch, o->seqs[i]);
         return 3;
     }
-    return 0;
+    return check_advised(o);
 }
 
 static void note_command(struct sweep_options *o, int argc, char **argv)

@@ -9,6 +9,7 @@
 #include "sweep/model_session.h"
 
 #include <errno.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -163,14 +164,46 @@ static bool can_write(const char *beginning)
     return true;
 }
 
-/* Creates o->out. */
-static bool prepare_out(const struct sweep_options *o)
+static bool is_same_file(const struct stat *about, const char *path)
+{
+    struct stat other;
+    return path && !stat(path, &other) && other.st_dev == about->st_dev && other.st_ino == about->st_ino;
+}
+
+/* Whether the file in o->out does not exist, or is a regular one that is no input. */
+static bool can_replace(const struct sweep_options *o, const char *name)
 {
     char path[SWEEP_PATH];
+    struct stat about;
+    snprintf(path, sizeof path, "%s/%s", o->out, name);
+    if (stat(path, &about)) {
+        if (errno == ENOENT) return true;
+        fprintf(stderr, "recompute_sweep: %s: %s\n", path, strerror(errno));
+        return false;
+    }
+    const char *const why = S_ISDIR(about.st_mode)            ? "a folder, not a file"
+                            : !S_ISREG(about.st_mode)         ? "not a file"
+                            : is_same_file(&about, o->data)   ? "the same file as --data"
+                            : is_same_file(&about, o->costs)  ? "the same file as --costs"
+                                                              : NULL;
+    if (why) fprintf(stderr, "recompute_sweep: %s: %s\n", path, why);
+    return !why;
+}
+
+/* Creates o->out, and checks the files in it that the sweep will replace. */
+static bool prepare_out(const struct sweep_options *o)
+{
+    static const char *const names[] = { "sweep.csv", "sweep.json", "sweep.html", "sweep.svg", "costs.txt" };
+    const size_t n = sizeof names / sizeof *names - (o->costs != NULL); /* --costs replaces the last one */
+    char path[SWEEP_PATH];
     snprintf(path, sizeof path, "%s/.sweep", o->out);
-    if ((!mkdir(o->out, 0777) || errno == EEXIST) && can_write(path)) return true;
-    fprintf(stderr, "recompute_sweep: --out %s: %s\n", o->out, strerror(errno));
-    return false;
+    if ((mkdir(o->out, 0777) && errno != EEXIST) || !can_write(path)) {
+        fprintf(stderr, "recompute_sweep: --out %s: %s\n", o->out, strerror(errno));
+        return false;
+    }
+    for (size_t i = 0; i < n; i++)
+        if (!can_replace(o, names[i])) return false;
+    return true;
 }
 
 /* Checks that the cost file can be written, if it does not exist. */
@@ -181,16 +214,22 @@ static bool prepare_costs(const struct sweep_options *o)
     return false;
 }
 
+static bool report_written(const struct sweep_options *o, const char *name, bool written)
+{
+    if (!written) fprintf(stderr, "recompute_sweep: %s/%s: %s\n", o->out, name, strerror(errno));
+    return written;
+}
+
+/* Each file is written, also if another one could not be. */
 static bool write_files(const struct sweep_options *o, const struct sweep_row *rows, int n,
                         const struct sweep_curve *curves)
 {
-    if (!sweep_write_csv(o, rows, n) || !sweep_write_json(o, rows, n) || !sweep_write_html(o, rows, n, curves) ||
-        !sweep_write_svg(o, rows, n, curves)) {
-        fprintf(stderr, "recompute_sweep: %s: %s\n", o->out, strerror(errno));
-        return false;
-    }
-    printf("wrote %s/sweep.csv, sweep.json, sweep.html, sweep.svg\n", o->out);
-    return true;
+    bool good = report_written(o, "sweep.csv", sweep_write_csv(o, rows, n));
+    good &= report_written(o, "sweep.json", sweep_write_json(o, rows, n));
+    good &= report_written(o, "sweep.html", sweep_write_html(o, rows, n, curves));
+    good &= report_written(o, "sweep.svg", sweep_write_svg(o, rows, n, curves));
+    if (good) printf("wrote %s/sweep.csv, sweep.json, sweep.html, sweep.svg\n", o->out);
+    return good;
 }
 
 /* For --fit: the smallest step that the model can be recorded at, by batch or by length. The caller's own may be too
@@ -332,6 +371,8 @@ static int sweep(struct sweep_options *o, const struct sweep_text *text)
     static struct sweep_curve curves[SWEEP_MAX];
     int n = 0;
     bool good = true;
+    signal(SIGPIPE, SIG_IGN); /* a pipe whose reader has ended is an error at the end, after the files are written */
+    signal(SIGXFSZ, SIG_IGN);
     find_costs(o);
     rw_status status = try_policies(o);
     const rw_context_params params = sweep_context_params(o);

@@ -71,9 +71,10 @@ struct sweep_curve {
     bool has_bound;
 };
 
-/* A file in o->out; sweep_close() returns false, with errno set, if anything could not be written. */
+/* A file in o->out, written to NAME.part. sweep_close() renames it if all of it could be written; else it returns false,
+   with errno set, and the earlier file is unchanged. */
 FILE *sweep_open(const struct sweep_options *o, const char *name);
-bool sweep_close(FILE *f);
+bool sweep_close(FILE *f, const struct sweep_options *o, const char *name);
 
 /* Each returns false, with errno set, if the file cannot be written. rows has o->n_policies rows for each length. */
 bool sweep_write_csv(const struct sweep_options *o, const struct sweep_row *rows, int n);

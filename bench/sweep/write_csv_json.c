@@ -7,21 +7,39 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
+
+/* The file that is replaced, behind a link, and the new one beside it. */
+static void paths_of(const struct sweep_options *o, const char *name, char path[SWEEP_PATH], char part[SWEEP_PATH + 8])
+{
+    snprintf(path, SWEEP_PATH, "%s/%s", o->out, name);
+    char *const real = realpath(path, NULL);
+    if (real && strlen(real) < SWEEP_PATH) snprintf(path, SWEEP_PATH, "%s", real);
+    free(real);
+    snprintf(part, SWEEP_PATH + 8, "%s.part", path);
+}
 
 FILE *sweep_open(const struct sweep_options *o, const char *name)
 {
-    char path[SWEEP_PATH];
-    snprintf(path, sizeof path, "%s/%s", o->out, name);
-    return fopen(path, "w");
+    char path[SWEEP_PATH], part[SWEEP_PATH + 8];
+    paths_of(o, name, path, part);
+    unlink(part); /* of a sweep that was killed; of a link, the link */
+    return fopen(part, "wx");
 }
 
-bool sweep_close(FILE *f)
+bool sweep_close(FILE *f, const struct sweep_options *o, const char *name)
 {
-    const bool good = !fflush(f) && !ferror(f);
-    const int error = errno;
+    char path[SWEEP_PATH], part[SWEEP_PATH + 8];
+    paths_of(o, name, path, part);
+    errno = 0;
+    const bool whole = !fflush(f) && !ferror(f);
+    int error = errno;
     const bool closed = !fclose(f);
-    if (!good) errno = error ? error : EIO;
-    return good && closed;
+    if (whole && closed && !rename(part, path)) return true;
+    if (whole) error = errno;
+    unlink(part);
+    errno = error ? error : EIO;
+    return false;
 }
 
 static void put_quoted(char *text, size_t size, size_t *n, const char *option, const char *value)
@@ -96,7 +114,7 @@ bool sweep_write_csv(const struct sweep_options *o, const struct sweep_row *rows
         put_field(f, command);
         fputc('\n', f);
     }
-    return sweep_close(f);
+    return sweep_close(f, o, "sweep.csv");
 }
 
 /* Appends a row to the array of sweep.json. */
@@ -150,7 +168,7 @@ bool sweep_write_json(const struct sweep_options *o, const struct sweep_row *row
     char *const text = cJSON_Print(array);
     FILE *const f = text ? sweep_open(o, "sweep.json") : NULL;
     if (f) fprintf(f, "%s\n", text);
-    const bool ok = f && sweep_close(f);
+    const bool ok = f && sweep_close(f, o, "sweep.json");
     cJSON_free(text);
     cJSON_Delete(array);
     return ok;

@@ -211,6 +211,41 @@ def check_advice_of_positions(out):
     assert f'batch 1 takes {total} of {total} bytes' in fits and 'as predicted' in fits, (said, fits)
 
 
+def check_files_that_are_there(out, costs):
+    """A name in --out that is no file, or an input, is refused before any row. An earlier file is replaced as a whole."""
+    folder = out / 'there'
+    names = 'sweep.csv', 'sweep.json', 'sweep.html', 'sweep.svg'
+    for name in *names, 'costs.txt':
+        (folder / name).mkdir(parents=True)
+        given = costs if name in names else () # otherwise the costs are written there
+        said = run('--policy', 'none', '--out', folder, *given, status=2)
+        assert said == f'recompute_sweep: {folder}/{name}: a folder, not a file\n', said
+        (folder / name).rmdir()
+    (folder / 'sweep.csv').write_bytes(b'some text ' * 2000)
+    said = run('--policy', 'none', '--out', folder, '--data', folder / '../there/sweep.csv', *costs, status=2)
+    assert said == f'recompute_sweep: {folder}/sweep.csv: the same file as --data\n', said
+    (folder / 'target').write_text('old')
+    (folder / 'sweep.csv').unlink()
+    (folder / 'sweep.csv').symlink_to('target')
+    run('--policy', 'none', '--out', folder, *costs)
+    assert (folder / 'sweep.csv').is_symlink() and (folder / 'target').read_text().startswith('model,'), 'the target'
+    before = {name: (folder / name).read_bytes() for name in names}
+    said = run('--policy', 'none full', '--out', folder, *costs, status=2, limit=300)
+    assert all(f'{folder}/{name}: File too large' in said for name in names), said
+    assert {name: (folder / name).read_bytes() for name in names} == before, 'the earlier files'
+    assert not list(folder.glob('*.part'))
+
+
+def check_reader_that_ends(out, costs):
+    """As head does: the files are written, and what was not printed is reported."""
+    process = subprocess.Popen([PROGRAM, *MODEL, '--policy', 'none full', '--out', out / 'piped', *costs],
+                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process.stdout.close()
+    said = process.stderr.read()
+    assert process.wait() == 1 and 'standard output' in said, (process.returncode, said)
+    assert len(json.loads((out / 'piped/sweep.json').read_text())) == 2
+
+
 def check_full_stdout(out):
     for question in [], ['--fit', '8MiB'], ['--advise'], ['--help']:
         with open('/dev/full', 'w') as full:
@@ -235,6 +270,9 @@ def check_fit():
     assert len(found) == 2 and said.count('as predicted') == 2 and 'NOT' not in said, said
     for _, batch, takes, most, above, beyond in found:
         assert int(above) == int(batch) + 1 and int(takes) <= int(most) < int(beyond), said
+    for policy, _, _, _, above, beyond in found: # what it says of one more is the plan of one more
+        more = run('--policy', policy, '--batch', above, '--advise')
+        assert re.search(r'^  all +(\d+)', more, re.M)[1] == beyond, (policy, above, beyond, more)
     assert int(found[1][1]) > int(found[0][1]), 'full fits more than none'
     said = run('--policy', 'budget:20%', '--fit', '64MiB')
     assert 'batch' in said and 'as predicted' in said, f'a share too small for one may be enough for many: {said}'
@@ -321,6 +359,16 @@ def check_advice_of_more(out):
     # whether offload by name pays depends on the disk: explain.c
     assert 'that the planner finds with offload' in said and f'may also offload values to {out}' in said, said
     assert re.search(r'^  budget:\d+B\+offload .* bytes less', said, re.M), said
+
+
+def check_lengths_of_advice(costs):
+    """Each longer one is answered, or the list is refused."""
+    advise = '--policy', 'none', '--layers', '1', '--width', '32', '--batch', '1', '--advise', *costs
+    lengths = [str(n) for n in range(8, 16)]
+    said = run(*advise, '--seq', ','.join([*lengths, '8', '4']))
+    assert len(re.findall(r'^length x [0-9.]+: ', said, re.M)) == 7, said
+    said = run(*advise, '--seq', ','.join([*lengths, '16']), status=2)
+    assert said == 'recompute_sweep: --advise: expected at most 7 longer lengths than the first of --seq, got 8\n', said
 
 
 def check_advice_beyond_a_budget(costs):
