@@ -170,22 +170,30 @@ static bool is_same_file(const struct stat *about, const char *path)
     return path && !stat(path, &other) && other.st_dev == about->st_dev && other.st_ino == about->st_ino;
 }
 
+/* Whether --costs names this file in o->out, which does not exist yet. */
+static bool is_new_costs(const struct sweep_options *o, const char *name)
+{
+    char folder[SWEEP_PATH];
+    struct stat about;
+    const char *const slash = o->costs ? strrchr(o->costs, '/') : NULL;
+    if (!o->costs || strcmp(slash ? slash + 1 : o->costs, name) || stat(o->out, &about)) return false;
+    snprintf(folder, sizeof folder, "%.*s", slash ? (int)(slash - o->costs) + 1 : 1, slash ? o->costs : ".");
+    return is_same_file(&about, folder);
+}
+
 /* Whether the file in o->out does not exist, or is a regular one that is no input. */
 static bool can_replace(const struct sweep_options *o, const char *name)
 {
     char path[SWEEP_PATH];
     struct stat about;
     snprintf(path, sizeof path, "%s/%s", o->out, name);
-    if (stat(path, &about)) {
-        if (errno == ENOENT) return true;
-        fprintf(stderr, "recompute_sweep: %s: %s\n", path, strerror(errno));
-        return false;
-    }
-    const char *const why = S_ISDIR(about.st_mode)            ? "a folder, not a file"
-                            : !S_ISREG(about.st_mode)         ? "not a file"
-                            : is_same_file(&about, o->data)   ? "the same file as --data"
-                            : is_same_file(&about, o->costs)  ? "the same file as --costs"
-                                                              : NULL;
+    const bool exists = !stat(path, &about);
+    const char *why = NULL;
+    if (!exists && errno != ENOENT) why = strerror(errno);
+    else if (exists && S_ISDIR(about.st_mode)) why = "a folder, not a file";
+    else if (exists && !S_ISREG(about.st_mode)) why = "not a file";
+    else if (exists && is_same_file(&about, o->data)) why = "the same file as --data";
+    else if (exists ? is_same_file(&about, o->costs) : is_new_costs(o, name)) why = "the same file as --costs";
     if (why) fprintf(stderr, "recompute_sweep: %s: %s\n", path, why);
     return !why;
 }

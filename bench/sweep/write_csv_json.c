@@ -9,7 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* The file that is replaced, behind a link, and the new one beside it. */
+/* The file that is replaced, with links resolved, and the new one beside it. */
 static void paths_of(const struct sweep_options *o, const char *name, char path[SWEEP_PATH], char part[SWEEP_PATH + 8])
 {
     snprintf(path, SWEEP_PATH, "%s/%s", o->out, name);

@@ -97,7 +97,7 @@ size_t path_count_checkpoints(const char *folder)
     return n;
 }
 
-/* The path without slashes at its end, behind its links. */
+/* The path without slashes at its end, with its links resolved. */
 static bool resolve_new(const char *path, char ret[PATH_SIZE])
 {
     char text[PATH_SIZE];

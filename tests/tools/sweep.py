@@ -224,6 +224,11 @@ def check_files_that_are_there(out, costs):
     (folder / 'sweep.csv').write_bytes(b'some text ' * 2000)
     said = run('--policy', 'none', '--out', folder, '--data', folder / '../there/sweep.csv', *costs, status=2)
     assert said == f'recompute_sweep: {folder}/sweep.csv: the same file as --data\n', said
+    (folder / 'sweep.csv').unlink()
+    for _ in range(2): # a file that is not there, and one that is
+        said = run('--policy', 'none', '--out', folder, '--costs', folder / '../there/sweep.csv', status=2)
+        assert said == f'recompute_sweep: {folder}/sweep.csv: the same file as --costs\n', said
+        (folder / 'sweep.csv').write_bytes(costs[1].read_bytes())
     (folder / 'target').write_text('old')
     (folder / 'sweep.csv').unlink()
     (folder / 'sweep.csv').symlink_to('target')
