@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Checks of train_gpt's safety and of its numbers: folders of another run, outputs that are not files, sizes that
-overflow, roll-backs, logs that cannot be written, signals, validation, data, model FLOPs, the page.
+overflow, roll-backs, logs that cannot be written, signals, validation, data, model FLOPs, the page. And of
+train_text's files.
 
     tests/tools/trainer.py BUILD [NAME...]
 
