@@ -71,8 +71,8 @@ struct sweep_curve {
     bool has_bound;
 };
 
-/* A file in o->out, written to NAME.part. sweep_close() renames it if all of it could be written; else it returns false,
-   with errno set, and the earlier file is unchanged. */
+/* A file in o->out, written to NAME.part. sweep_close() renames it if all of it could be written. Else it returns
+   false, with errno set, and the earlier file is unchanged. */
 FILE *sweep_open(const struct sweep_options *o, const char *name);
 bool sweep_close(FILE *f, const struct sweep_options *o, const char *name);
 
