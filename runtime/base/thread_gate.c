@@ -12,7 +12,7 @@
  * fiftieth of the gap in which it slept. Steps of 17 ms (ResNet-50, one image, two threads) have some ten gaps of 0.2
  * to 4 ms, and take 15 to 40 % longer if threads sleep in them.
  *
- * A yield takes less than a microsecond on a core that nobody else wants. If it takes long, another program has run
+ * A yield takes less than a microsecond on a core that no other program wants. If it takes long, another has run
  * there, and would again at each yield; but a thread that is woken runs at once. So the next waits are shorter.
  */
 #define PAUSE_S 200e-6

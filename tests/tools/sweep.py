@@ -212,7 +212,7 @@ def check_advice_of_positions(out):
 
 
 def check_files_that_are_there(out, costs):
-    """A name in --out that is no file, or an input, is refused before any row. An earlier file is replaced as a whole."""
+    """A name in --out that is no file, or an input, is refused before any row. An earlier file is replaced whole."""
     folder = out / 'there'
     names = 'sweep.csv', 'sweep.json', 'sweep.html', 'sweep.svg'
     for name in *names, 'costs.txt':

@@ -143,7 +143,8 @@ def check_outputs_that_are_one_file():
     os.symlink('linked', 'link')
     for one, other in (('--log a', '--dashboard ./a'), ('--dashboard ./a', '--save a'), ('--log ./a', '--prometheus a'),
                        ('--log folder/a', '--save folder/../folder//a'), ('--log link', '--save linked'),
-                       ('--save b', '--tensorboard b'), ('--save b', '--tensorboard ./b/'), ('--log b', '--checkpoint b')):
+                       ('--save b', '--tensorboard b'), ('--save b', '--tensorboard ./b/'),
+                       ('--log b', '--checkpoint b')):
         refused('--steps 1', one, other, says='the same')
         refused('--steps 1', other, one, says='the same')
     assert sorted(p.name for p in pathlib.Path('.').iterdir()) == ['folder', 'link', 'text', 'weights']
