@@ -65,7 +65,7 @@ static double train(bool rounds, int steps, const float *x, const float *y)
     rw_context *ctx = NULL;
     rw_tape *t = NULL;
     rw_optimizer *opt = NULL;
-    check(ctx, rw_context_create(&ctx, &(rw_context_params){ .seed = 3 }));
+    check(NULL, rw_context_create(&ctx, &(rw_context_params){ .seed = 3 }));
     check(ctx, rw_tape_create(&t, ctx));
     rw_tensor *const w = rw_param(ctx, "w", RW_F32, RW_SHAPE(OUT, IN));
     check(ctx, rw_init_normal(w, 0, 0.1));

@@ -37,7 +37,7 @@ struct encoder {
    of them draws the same dropout mask in every run. */
 static void make_encoder(struct encoder *e)
 {
-    check(e->ctx, rw_context_create(&e->ctx, &(rw_context_params){ .seed = 7 }));
+    check(NULL, rw_context_create(&e->ctx, &(rw_context_params){ .seed = 7 }));
     e->up = rw_param(e->ctx, "up", RW_F32, RW_SHAPE(HIDDEN, IN));
     e->down = rw_param(e->ctx, "down", RW_F32, RW_SHAPE(OUT, HIDDEN));
     check(e->ctx, rw_init_normal(e->up, 0, 0.1));

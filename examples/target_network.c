@@ -61,7 +61,7 @@ int main(int argc, char **argv)
         fprintf(stderr, "usage: target_network [--quick]\n");
         return 2;
     }
-    check(ctx, rw_context_create(&ctx, NULL));
+    check(NULL, rw_context_create(&ctx, NULL));
     check(ctx, rw_tape_create(&t, ctx));
     rw_tensor *const w = rw_param(ctx, "values", RW_F32, RW_SHAPE(STATES, 1));
     check(ctx, rw_init_normal(w, 0, 0.1));
