@@ -287,7 +287,7 @@ unsanitized_sim+="sim_batchnorm sim_golden sim_step_graph_launch sim_offload sim
 unsanitized_sim+="sim_attention_masked_nonfinite sim_large_upstream_gradients"
 
 # The same on the CPU. Kernels: ops/offsets, definitions and aligned run each of them at odd sizes and addresses. The
-# planner: remat/choices_beyond_policies, chains, copy_schedule, deferred, discards, marks and plan/ run all of it.
+# planner: remat/choices_beyond_policies, chains, copy_schedule, deferred_execution and plan/ run all of it.
 unsanitized="accuracy conv huge_extents gradcheck image_models_vs_papers models_bit_identity every_policy "
 unsanitized+="matmul_exact_integers identity time_lower_bound budgets by_threads planner_vs_exact_solver "
 unsanitized+="cache_miss_cost nesting optimum planner_vs_baselines random_choices total_budget fragmentation"
