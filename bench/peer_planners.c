@@ -98,7 +98,7 @@ static void print_table(rw_tape *t, const char *kind, const rw_tensor *loss)
 
 static void print_kind(const char *kind)
 {
-    rw_context *ctx;
+    rw_context *ctx = NULL;
     rw_tape *t;
     if (rw_context_create(&ctx, &(rw_context_params){ .device = RW_DEVICE_CPU, .threads = 2 }) ||
         rw_tape_create(&t, ctx))

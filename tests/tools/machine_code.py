@@ -8,7 +8,8 @@ For every kernel and every architecture in the objects:
   - no stack and no local memory: a spilled register is read back through the memory that the kernel is waiting for;
   - compiled without contraction; no fused multiply-add in the kernels listed in UNFUSED;
   - kernels that move memory, listed in STREAMS, load and store 16 bytes at a time and have enough bytes in flight.
-A kernel that neither STREAMS nor OTHERS lists is a failure too: a new kernel must be added to one of them.
+A kernel that neither STREAMS nor OTHERS lists is a failure too: a new kernel must be added to one of them. So is an
+entry of a list here whose file was renamed: it would check nothing.
 
 Bytes in flight are counted in the machine code: the maximum that one thread has loaded before it uses any of it, times
 the threads that registers and shared memory allow on a multiprocessor. The count follows the code from top to bottom,
@@ -109,7 +110,7 @@ STREAMS = [
     Stream(r'embedding_cuda:gather_kernel<unit16>'),
     Stream(r'embedding_cuda:sum_kernel<(float, 4|__half, 8|__nv_bfloat16, 8|double, 2)>', share=1),
     Stream(r'rope_cuda:rotate_kernel<(float, 4|__half, 8|__nv_bfloat16, 8|double, 2)>', stores=2),
-    Stream(r'remap_cuda:move_kernel<unit16>'),
+    Stream(r'axis_remap_cuda:move_kernel<unit16>'),
     Stream(r'copy_fill_concat_cuda:(move|pad)_kernel<unit16>'),
     Stream(r'copy_fill_concat_cuda:fill_kernel', load=0, share=0),
     # Single elements, contiguous in a warp: a transpose has no wider access on both of its sides.
@@ -160,7 +161,7 @@ OTHERS = [
     (r'moe_drop_cuda:drop_kernel<.*>', 'a few numbers a token'),
     (r'moe_linear_cuda:\w+_kernel<.*>', 'limited by arithmetic'),
     (r'moe_routing_cuda:\w+_kernel(<.*>)?', 'a few numbers a token'),
-    (r'moe_(act|rows)_cuda:\w+_kernel<.*>', 'rows of any width'),
+    (r'moe_(act|gather_combine)_cuda:\w+_kernel<.*>', 'rows of any width'),
     (r'matmul_cuda:tile_kernel<.*>', 'limited by arithmetic; for what cuBLASLt has no algorithm for'),
     (r'matmul_cuda:pack_kernel<.*>', 'operands that begin off an aligned address'),
     (r'matmul_cuda:close_kernel<.*>', 'rows that are no multiple of 16 bytes'),
@@ -168,8 +169,8 @@ OTHERS = [
     (r'where_cuda:where_elements<.*>', 'rows that do not divide into packs'),
     (r'quantize_cuda:(part|codes|block|decode)_kernel<.*>', 'elements side by side, a byte of each'),
     (r'quantize_cuda:(note|scale)_kernel', 'one block'),
-    (r'remap_cuda:move_kernel<.*>', 'rows that do not divide into packs'),
-    (r'remap_cuda:back_kernel<.*>', 'a sum per element: few terms, gathered'),
+    (r'axis_remap_cuda:move_kernel<.*>', 'rows that do not divide into packs'),
+    (r'axis_remap_cuda:back_kernel<.*>', 'a sum per element: few terms, gathered'),
     (r'gather_cuda:(take|bag)_kernel<.*>', 'elements that lie apart'),
     (r'gather_cuda:flat(_rows)?_kernel', 'four bytes per index'),
     (r'embedding_bag_cuda:number_kernel', 'a search through a few numbers'),
@@ -180,7 +181,7 @@ OTHERS = [
     (r'copy_fill_concat_cuda:transpose_kernel<unsigned char>',
      'truth values: masks are small beside what they choose from'),
     (r'pointwise_cuda:add_wide_any_kernel<.*>', 'terms that begin off an aligned address'),
-    (r'(norm|softmax)_cuda:\w+_any_kernel<.*>', 'float64, and rows that do not divide into packs'),
+    (r'(layer_rms_norm|softmax)_cuda:\w+_any_kernel<.*>', 'float64, and rows that do not divide into packs'),
     (r'softmax_cuda:columns_kernel<.*>', 'another axis than the last: columns side by side'),
     (r'\w+:(columns|runs)_kernel<\w+, \w+, 1, (\d+|stored|gelu_slopes|dropped)>',
      'float64, and rows that do not divide into packs'),
@@ -433,6 +434,16 @@ def faults_of(k):
         yield f'{k.in_flight() / 1024:.0f} KiB in flight on a multiprocessor: {need:.0f} are needed'
 
 
+def stale_entries(objects):
+    """Entries of the lists above whose files are none of these objects."""
+    files = {path.name.removesuffix('.cu.o') for path in objects}
+    patterns = [s.pattern.pattern for s in STREAMS] + [pattern for pattern, *_ in OTHERS + STACK]
+    for entry in [*patterns, *ATOMICS, *UNFUSED]:
+        file = entry.partition(':')[0]
+        if not any(re.fullmatch(file, f) for f in files):
+            yield f'{entry}: there is no file {file}.cu'
+
+
 def print_table(kernels):
     print(f'{"kernel":72} sm  threads blocks registers shared stack  load store  in flight: thread  multiprocessor')
     for k in kernels:
@@ -465,6 +476,7 @@ def main():
     faults = [f'{path.name}: not all of it was compiled with --fmad=false'
               for path, (_, exact) in zip(objects, read) if not exact]
     faults += [f'{k.id}, sm_{k.arch}: {fault}' for k in kernels for fault in faults_of(k)]
+    faults += stale_entries(objects)
     if args.table:
         print_table(kernels)
     print('\n'.join(faults + [f'{len(kernels)} kernels in {len(objects)} objects, {len(faults)} faults']))
