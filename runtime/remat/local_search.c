@@ -11,6 +11,8 @@
 /* Up to this many values, every set is dropped once. With fewer places than this, forward is cut in every way. */
 #define ALL_DROPS_MAX 11
 #define ALL_CUTS_MAX 8
+/* Up to this many combinations of kept, replayed and offloaded values are tried. */
+#define ALL_MOVES_MAX 4096
 
 /* Is there a better candidate, or an equal one before it? */
 static bool is_beaten(const struct rw_candidates *c, size_t candidate)
@@ -311,14 +313,14 @@ rw_status rw_search_rest(struct rw_candidates *c, size_t first, size_t most_simu
 
 /* ---- with offload ---- */
 
-/* Lists the possible fates of a value. */
-static size_t list_drops(const struct rw_candidates *c, size_t from, uint32_t v, uint8_t *drops)
+/* Lists the possible fates of a value in a compact choice. */
+static size_t list_drops(const struct rw_candidates *c, const struct rw_compact_choice *r, uint32_t v, uint8_t *drops)
 {
     size_t n = 0;
     drops[n++] = RW_DROP_NOT;
     if (rw_value_may_drop(&c->graph, v)) {
         drops[n++] = RW_DROP_ONCE;
-        if (c->candidate[from].compact.n_stretches) drops[n++] = RW_DROP_AT;
+        if (r->n_stretches) drops[n++] = RW_DROP_AT;
     }
     if (rw_value_may_move(&c->graph, v)) drops[n++] = RW_DROP_MOVED;
     return n;
@@ -339,7 +341,7 @@ static rw_status try_moves(struct rw_candidates *c, size_t from)
     rw_status status = RW_OK;
     for (uint32_t v = 0; !status && v < c->graph.n_values; v++) {
         uint8_t drops[4];
-        const size_t n = list_drops(c, from, v, drops);
+        const size_t n = list_drops(c, &c->candidate[from].compact, v, drops);
         for (size_t i = 0; !status && i < n; i++)
             if (drops[i] != c->candidate[from].compact.drop[v]) status = try_two(c, from, v, drops[i], v, drops[i]);
     }
@@ -353,7 +355,8 @@ static rw_status try_pairs_of_moves(struct rw_candidates *c, size_t from)
     for (uint32_t v = 0; !status && v < c->graph.n_values; v++)
         for (uint32_t w = v + 1; !status && w < c->graph.n_values; w++) {
             uint8_t of_v[4], of_w[4];
-            const size_t n = list_drops(c, from, v, of_v), m = list_drops(c, from, w, of_w);
+            const struct rw_compact_choice *const base = &c->candidate[from].compact;
+            const size_t n = list_drops(c, base, v, of_v), m = list_drops(c, base, w, of_w);
             for (size_t i = 0; !status && i < n * m; i++) {
                 const uint8_t *const is = c->candidate[from].compact.drop;
                 const uint8_t drop_v = of_v[i / m], drop_w = of_w[i % m];
@@ -410,6 +413,62 @@ static rw_status take_turn_of_kept(struct rw_candidates *c)
     return status || c->graph.n_nodes > RW_SHORT_TAPE ? status : try_pairs_of_moves(c, kept);
 }
 
+/* Whether backward, or a node that is replayed once, reads the value. Otherwise its fate makes no difference. */
+static bool is_read_again(const struct rw_replayable *g, const uint8_t *drop, uint32_t v)
+{
+    if (g->late[v]) return true;
+    for (uint32_t i = 0; i < g->n_nodes; i++)
+        for (uint32_t k = g->input_at[i]; k < g->input_at[i + 1]; k++)
+            for (uint32_t w = g->output_at[i]; g->input[k] == v && w < g->output_at[i + 1]; w++)
+                if (drop[w] == RW_DROP_ONCE) return true;
+    return false;
+}
+
+struct all_moves {
+    struct rw_candidates *c;
+    struct rw_compact_choice r;
+    size_t left;   /* combinations */
+    bool is_count; /* they are counted and not tried */
+};
+
+/* Goes through every combination of the fates of the first n values. Those after them are decided, so the readers of
+   each value are. */
+static rw_status each_combination(struct all_moves *m, uint32_t n)
+{
+    if (!n) {
+        struct rw_compact_choice copy;
+        m->left--;
+        if (m->is_count) return RW_OK;
+        const rw_status status = rw_compact_choice_copy(&copy, &m->r, &m->c->graph);
+        return status ? status : add(m->c, copy);
+    }
+    const uint32_t v = n - 1;
+    uint8_t drops[4];
+    const size_t n_drops = is_read_again(&m->c->graph, m->r.drop, v) ? list_drops(m->c, &m->r, v, drops) : 1;
+    rw_status status = RW_OK;
+    for (size_t i = 0; !status && i < n_drops && m->left; i++) {
+        m->r.drop[v] = n_drops > 1 ? drops[i] : RW_DROP_NOT;
+        status = each_combination(m, v);
+    }
+    m->r.drop[v] = RW_DROP_NOT;
+    return status;
+}
+
+/* Tries every combination of the fates of all values, if there are few. */
+static rw_status try_all_moves(struct rw_candidates *c)
+{
+    struct all_moves m = { .c = c, .left = ALL_MOVES_MAX + 1, .is_count = true };
+    const uint32_t n = (uint32_t)c->graph.n_values;
+    rw_status status = rw_compact_choice_init(&m.r, &c->graph);
+    if (!status) status = each_combination(&m, n);
+    const bool are_few = m.left;
+    m.left = ALL_MOVES_MAX;
+    m.is_count = false;
+    if (!status && are_few) status = each_combination(&m, n);
+    rw_compact_choice_finish(&m.r);
+    return status;
+}
+
 rw_status rw_local_search_moved(struct rw_candidates *c, size_t most_simulations)
 {
     rw_status status = RW_OK;
@@ -418,5 +477,6 @@ rw_status rw_local_search_moved(struct rw_candidates *c, size_t most_simulations
     if (!status) status = take_turn_of_kept(c);
     if (!status) status = take_turns(c, 0, c->n_simulations + most_simulations, try_moves);
     if (status || c->graph.n_nodes > RW_SHORT_TAPE) return status;
-    return take_turns(c, 0, c->n_simulations + most_simulations, try_pairs_of_moves);
+    status = take_turns(c, 0, c->n_simulations + most_simulations, try_pairs_of_moves);
+    return status ? status : try_all_moves(c);
 }

@@ -18,7 +18,8 @@
  * one. Each round has as many simulations. If descents have found more (peak_descent.h), rw_search_rest() searches next
  * to that, drops every set of values once if there are few, and on the shortest tapes cuts forward in every way.
  *
- * If values may be offloaded, neighbors differ in one value that is kept, replayed or offloaded, and then in two.
+ * If values may be offloaded, neighbors differ in one value that is kept, replayed or offloaded, and then in two. Every
+ * combination is tried if there are few.
  *
  * Source: Paquete, Chiarandini and Stuetzle, "Pareto local optimum sets in the biobjective traveling salesman problem",
  * Metaheuristics for Multiobjective Optimisation (2004).

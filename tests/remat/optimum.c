@@ -316,6 +316,8 @@ Test(optimum, is_nearly_reached_where_each_value_may_move, .timeout = 3600)
 {
     struct gap gap = { .most = 0 };
     for (uint64_t seed = 1; seed <= tapes(); seed++) compare_with_all_moves(seed, 0, &gap);
+    /* 1.13 times the optimum unless every combination is tried */
+    if (tapes() < 9249) compare_with_all_moves(9249, 0, &gap);
     say("3 to 8 nodes, values may move", &gap);
     print_figures("3 to 8 nodes, values may move", &gap);
     cr_expect_leq(gap.sum, 1.01 * (double)gap.n);
