@@ -53,12 +53,12 @@ def params_of(comment):
 def names_it(comment, name):
     """Whether a description speaks of a parameter. The article is not the parameter a."""
     verbs = r'(?=\s*(?:[^\sa-z]|and\b|or\b|to the\b|where\b|if\b|are\b))' if name == 'a' else ''
-    return re.search(rf'(?<![\w.]){name}\b{verbs}', comment) is not None
+    return re.search(rf'(?<!\w)(?<!\w\.){name}\b{verbs}', comment) is not None
 
 
 def first_sentence(comment):
-    plain = ' '.join(re.sub(r'\n[ *]*', ' ', comment).strip('/* \n').split())
-    return re.split(r'(?<=[a-z0-9)"])\.(?= [A-Z]|$)', plain)[0]
+    plain = ' '.join(re.sub(r'\n[ *]*', ' ', comment.split('@')[0]).strip('/* \n').split())
+    return linked(re.split(r'\.(?= [A-Z]| rw_| ckpt_|$)', plain)[0])
 
 
 def parameters(text):
@@ -211,7 +211,7 @@ def header(source, path):
             token, last = declarations(token, out, tokens[i - 1], shared, last)
             if is_open and '\n#ifdef __cplusplus\n}' in token:
                 token, is_open = token.replace('\n#ifdef __cplusplus\n}', '/**@}*/\n#ifdef __cplusplus\n}', 1), False
-            out.append(token)
+            out.append(members(token, tokens[i - 1]))
         elif re.match(r'/\*\n? ?\*? -{4,}', token):
             shared = {**of_the_file, **params_of(token)}
             out.append(of_section(token, is_open))
@@ -221,6 +221,21 @@ def header(source, path):
         else:
             out.append(text_of(token) if token.startswith('/**') else token)
     return ''.join(out)
+
+
+def members(code, before):
+    """Repeats the text of `double beta1, beta2; ///< text`, or of the comment before it, for each of the names."""
+    text = ' '.join(re.sub(r'\n[ *]*', ' ', before).strip('/* \n').split()) if before.startswith('/**') else ''
+
+    def split(found):
+        kind, names, own = found[1], re.split(r', ', found[2]), found[3] or ''
+        note = own.replace('///<', '').strip()
+        lead = text if not note and not code[:found.start()].strip() else ''
+        parts = [f'{kind}{name};' + (f' /**< {linked(note or lead)} */' if note or lead and i else '')
+                 for i, name in enumerate(names)]
+        return '    ' + ' '.join(parts)
+
+    return re.sub(r'(?m)^    ((?:const )?\w+ )([*\w]+(?:, [*\w]+)+);( *///< .*)?$', split, code)
 
 
 def declarations(code, out, comment, shared, last):
@@ -243,7 +258,7 @@ def declarations(code, out, comment, shared, last):
         elif share and first is False or last and not code[:found.start()].endswith('\n\n'):
             rest = ' '.join(f'@{c} {n} {" ".join(t.split())}' for c in ('param', 'return')
                             for n, t in texts_of(share, '@' + c))
-            brief = linked(first_sentence(share.split('@')[0]))
+            brief = first_sentence(share)
             text = f'/** {brief}. {rest} {" ".join(commands(share, shared, kind_of, shown, args))} */ '
         first, last = False, share
         return f'{text}{kind}{shown}({args})'
@@ -256,7 +271,7 @@ def page(source, path):
     def label(name, heading):
         return f'{name}-' + re.sub(r'[^\w\- ]', '', heading.lower()).replace(' ', '-').strip('-')
 
-    out, code = [], False
+    out, code, depth = [], False, 1
     for line in source.split('\n'):
         if line.startswith('```'):
             code = not code
@@ -264,7 +279,8 @@ def page(source, path):
         if heading and len(heading[1]) == 1:
             line = f'# {heading[2]} {{#page_{path.stem}}}'
         elif heading:
-            line = f'{heading[1]} {heading[2]} {{#{label(path.stem, heading[2])}}}'
+            depth = min(len(heading[1]), depth + 1)
+            line = f'{"#" * depth} {heading[2]} {{#{label(path.stem, heading[2])}}}'
         elif not code:
             line = re.sub(r'\]\((\w+)\.md\)', r'](@ref page_\1)', line)
             line = re.sub(r'\]\((\w*)(?:\.md)?#([\w-]+)\)', lambda m: f'](@ref {m[1] or path.stem}-{m[2]})', line)

@@ -32,8 +32,8 @@ extern "C" {
  * gradient is float64 for a float64 parameter and float32 for any other type, so sums over uses and micro-batches are
  * float32 even if the parameter has 16 bits.
  * @param name unique in the context, copied; used in messages and in saved files, for which it must be UTF-8.
- * @param dtype element type, any but the storage types
- * @param shape any extents
+ * @param dtype a floating-point type
+ * @param shape any shape
  * @return the parameter, owned by ctx; NULL for an invalid name, type or shape, or if memory is exhausted
  *         (rw_error_message()).
  */
@@ -53,8 +53,12 @@ RW_API rw_tensor *rw_param_with_at(rw_site at, rw_context *ctx, const char *name
                                    const rw_param_options *options);
 #define rw_param_with(...) rw_param_with_at(RW_HERE, __VA_ARGS__)
 
-/** Creates a buffer: as rw_param(), but without a gradient. For running statistics, counters and tables; rw_write() and
-    rw_assign() write it. @return as rw_param() */
+/**
+ * Creates a buffer: as rw_param(), but without a gradient. For running statistics, counters and tables; rw_write() and
+ * rw_assign() write it.
+ * @param dtype any type
+ * @return as rw_param()
+ */
 RW_API rw_tensor *rw_buffer_at(rw_site at, rw_context *ctx, const char *name, rw_dtype dtype, rw_shape shape);
 #define rw_buffer(...) rw_buffer_at(RW_HERE, __VA_ARGS__)
 
