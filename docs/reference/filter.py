@@ -3,7 +3,8 @@
 
 Lines keep their numbers, so warnings name the line of the header.
 
-- `rewind/NAME.h - purpose` is the file's description. The example NAME of examples/by_header/ follows it.
+- `rewind/NAME.h - purpose` is the file's description. The example between the marks [NAME] in
+  examples/by_header/ follows it.
 - `rw_NAME(...)` that passes RW_HERE to `rw_NAME_at(rw_site at, ...)` is shown as a function without `at`.
 - A comment that begins with a line of dashes is a section. Its text applies to the functions that follow.
 - A declaration on the line after another one shares its comment.
@@ -151,12 +152,18 @@ def without_params(comment):
     return re.sub(r'\n \* @param .*(?:\n \*  +\S.*)*', blank, comment)
 
 
+def example_of(name):
+    """The file of the example of a header, and the mark around it."""
+    marked = [p.name for p in (ROOT / 'examples/by_header').glob('*.c') if f'//! [{name}]' in p.read_text()]
+    return f'{marked[0] if marked else name + ".c"} {name}'
+
+
 def of_file(comment, path):
     body = text_of(without_params(comment))
     body = re.sub(r'/\*\*\n \* rewind/(\S+) - ', r'/** @file rewind/\1\n * @brief ', body, count=1)
     if path.stem == 'rewind':
         body = re.sub(r'- `(\w+\.h)`', r'- rewind/\1:', body)
-    return body.replace('\n *\n', f'\n * @example_of{{{path.stem}}}\n', 1)
+    return body.replace('\n *\n', f'\n * @example_of{{{example_of(path.stem)}}}\n', 1)
 
 
 def of_section(comment, is_open):
