@@ -72,20 +72,24 @@ def parameters(text):
 
 def commands(comment, shared, kind, name, args):
     """What rules 2 to 4 add to the comment of a function."""
-    own, added, seen = params_of(comment), [], []
+    own, texts = params_of(comment), []
     pairs = list(parameters(args))
     for position, (declared, param) in enumerate(pairs):
         thing = OBJECT.fullmatch(f'{declared}{"" if declared.endswith("*") else " "}{param}')
+        text = None
         if param in own:
             continue
         if param in shared:
-            added.append(f'@param {param} {shared[param]}')
+            text = shared[param]
         elif thing and (position == 0 or thing[1] in ('context', 'tape')) and thing[1] in opaque_types():
-            added.append(f'@param {param} the {thing[1].replace("_", " ")}')
+            text = f'the {thing[1].replace("_", " ")}'
         elif names_it(comment, param):
-            seen.append(param)
-    if seen:
-        added.append(f'@param {",".join(seen)} {SEE}')
+            text = SEE
+        if text and texts and texts[-1][1] == text:
+            texts[-1][0].append(param)
+        elif text:
+            texts.append(([param], text))
+    added = [f'@param {",".join(names)} {linked(text)}' for names, text in texts]
     if '@return' in comment or re.search(r'\bvoid $', kind):
         return added
     first = first_sentence(comment)
@@ -160,7 +164,8 @@ def example_of(name):
 
 def of_file(comment, path):
     body = text_of(without_params(comment))
-    body = re.sub(r'/\*\*\n \* rewind/(\S+) - ', r'/** @file rewind/\1\n * @brief ', body, count=1)
+    body = re.sub(r'/\*\*\n \* rewind/(\S+) - (.)',
+                  lambda m: f'/** @file rewind/{m[1]}\n * @brief {m[2].upper()}', body, count=1)
     if path.stem == 'rewind':
         body = re.sub(r'- `(\w+\.h)`', r'- rewind/\1:', body)
     return body.replace('\n *\n', f'\n * @example_of{{{example_of(path.stem)}}}\n', 1)
@@ -196,10 +201,17 @@ def of_end(comment, path):
 
 
 def with_commands(comment, added):
-    """Appends commands to a comment."""
+    """Adds commands to a comment: parameters before its own first command, the result at the end."""
+    parameters_of = ' '.join(c for c in added if c.startswith('@param'))
+    results = [c for c in added if not c.startswith('@param')]
+    first = re.search(r'@(?:param|return)', comment)
+    if first and parameters_of:
+        comment = f'{comment[:first.start()]}{parameters_of} {comment[first.start():]}'
+    elif parameters_of:
+        results.insert(0, parameters_of)
     end = comment.rstrip()[:-2].rstrip(' ')
-    tail = ' '.join(added)
-    return f'{end} * {tail} */' if end.endswith('\n') else f'{end} {tail} */'
+    lead = ' * ' if end.endswith('\n') else ' '
+    return f'{end}{lead}{" ".join(results)} */'
 
 
 def header(source, path):
@@ -248,7 +260,7 @@ def members(code, before):
 def declarations(code, out, comment, shared, last):
     """Rewrites the declarations between two comments. The first one's comment is the last item of `out`."""
     macros, first = set(AT_MACRO.findall(code)), True
-    code = AT_MACRO.sub('', code)
+    code = AT_MACRO.sub('\0', code)  # keeps a removed line apart from an empty one
 
     def rewrite(found):
         nonlocal first, last
@@ -262,15 +274,15 @@ def declarations(code, out, comment, shared, last):
         kind_of = kind.replace('RW_API ', '').replace('static inline ', '')
         if own:
             out[-1] = with_commands(out[-1], commands(own, shared, kind_of, shown, args))
-        elif share and first is False or last and not code[:found.start()].endswith('\n\n'):
+        elif share and not code[:found.start()].endswith('\n\n'):
             rest = ' '.join(f'@{c} {n} {" ".join(t.split())}' for c in ('param', 'return')
                             for n, t in texts_of(share, '@' + c))
             brief = first_sentence(share)
-            text = f'/** {brief}. {rest} {" ".join(commands(share, shared, kind_of, shown, args))} */ '
-        first, last = False, share
+            text = with_commands(f'/** {brief}. {rest} */', commands(share, shared, kind_of, shown, args)) + ' '
+        first, last = False, share if own or text else ''
         return f'{text}{kind}{shown}({args})'
 
-    return DECLARATION.sub(rewrite, code), last
+    return DECLARATION.sub(rewrite, code).replace('\0', ''), last
 
 
 def page(source, path):
@@ -283,7 +295,9 @@ def page(source, path):
         if line.startswith('```'):
             code = not code
         heading = None if code else re.fullmatch(r'(#+) (.*)', line)
-        if heading and len(heading[1]) == 1:
+        if heading and path.stem == 'main' and len(heading[1]) == 1:
+            pass
+        elif heading and len(heading[1]) == 1:
             line = f'# {heading[2]} {{#page_{path.stem}}}'
         elif heading:
             depth = min(len(heading[1]), depth + 1)
