@@ -25,7 +25,8 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 TOKEN = re.compile(r'/\*.*?\*/|[^/]+|/', re.S)
-DECLARATION = re.compile(r'^((?:RW_API|static inline) [^;{]*?)(\b\w+)\(((?:[^()]|\([^()]*\))*)\)(?= RW_PRINTF|;|\n)', re.M)
+DECLARATION = re.compile(r'^((?:RW_API|static inline) [^;{]*?)(\b\w+)\(((?:[^()]|\([^()]*\))*)\)'
+                         r'(?= RW_PRINTF|;|\n)', re.M)
 AT_MACRO = re.compile(r'^#define (\w+)\(\.\.\.\) \1_at\(RW_HERE, __VA_ARGS__\)$', re.M)
 OBJECT = re.compile(r'(?:const )?(?:rw|ckpt)_(?!tensor\b)(\w+) \*(\w+)')
 SEE = 'see the description above'
@@ -174,7 +175,8 @@ def of_file(comment, path):
 def of_section(comment, is_open):
     """A section: a title, which is its first sentence, and a text."""
     body = without_params(comment)
-    lines = [re.sub(r'^/?[ *]*-{10,}$|^/\*$', '/**' if i == 0 else ' *', line) for i, line in enumerate(body.split('\n'))]
+    dashes = re.compile(r'^/?[ *]*-{10,}$|^/\*$')
+    lines = [dashes.sub('/**' if i == 0 else ' *', line) for i, line in enumerate(body.split('\n'))]
     one = re.fullmatch(r'/\* -+ (.*?) -+ \*/', body)
     text = ' '.join(one[1].capitalize().split()) + '.' if one else ''
     lines = ['/** */'] if one else lines

@@ -16,13 +16,14 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 PLANTED = [
     ('include/rewind/pointwise.h', 'rw_elu_at(rw_site at, rw_tape *t, rw_tensor *x, double alpha)',
      'rw_elu_at(rw_site at, rw_tape *t, rw_tensor *x, double alpha, int planted)', "parameter 'planted'"),
-    ('include/rewind/io.h', 'RW_API rw_status rw_save(', 'RW_API rw_status rw_planted(void);\n\nRW_API rw_status rw_save(',
-     'rw_save'),
+    ('include/rewind/io.h', 'RW_API rw_status rw_save(',
+     'RW_API rw_status rw_planted(void);\n\nRW_API rw_status rw_save(', 'Member rw_save'),
     ('include/rewind/context.h', ' * @return RW_OK; RW_ERR_ARGUMENT; RW_ERR_MEMORY if the threads', ' * The threads',
      'return type of member rw_context_set_threads'),
     ('include/rewind/einsum.h', 'rw_matmul() if an', 'rw_planted_link() if an', 'rw_planted_link'),
     ('include/rewind/types.h', ' ///< number of axes', '', 'Member rank'),
-    ('include/rewind/offsets.h', '', '/**\n * rewind/offsets.h - planted.\n *\n */\n#define PLANTED 1 ///< planted\n', r'included file offsets\.c'),
+    ('include/rewind/offsets.h', '', '/**\n * rewind/offsets.h - planted.\n *\n */\n#define PLANTED 1 ///< planted\n',
+     r'included file offsets\.c'),
     ('examples/by_header/ops.c', '//! [conv]', '//! [planted]', r'\[conv\]'),
     ('docs/tape.md', '# The tape', 'See [a page](planner.md#planted).\n\n# The tape', 'planner-planted'),
 ]
