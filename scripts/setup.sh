@@ -7,13 +7,14 @@ REWIND_BUILD=${REWIND_BUILD:-$rewind_root/build}
 rewind_packages=(build-essential meson ninja-build pkg-config libdnnl-dev libsleef-dev libxxhash-dev libcjson-dev
                  libcriterion-dev librandom123-dev procps)
 
+# rewind_install [PACKAGES]: these, and those that every script needs
 rewind_install() {
     local missing=() sudo= p
     if ! command -v dpkg-query >/dev/null; then
-        echo "Not a Debian system: nothing is installed. Needed are what Debian calls ${rewind_packages[*]}"
+        echo "Not a Debian system: nothing is installed. Needed are what Debian calls ${rewind_packages[*]} $*"
         return 0
     fi
-    for p in "${rewind_packages[@]}"; do
+    for p in "${rewind_packages[@]}" "$@"; do
         dpkg-query -W -f='${Status}' "$p" 2>/dev/null | grep -q 'install ok installed' || missing+=("$p")
     done
     [ ${#missing[@]} -eq 0 ] && return 0

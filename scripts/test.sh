@@ -454,6 +454,7 @@ programs() {
     later check "benchmarks: what fails is no figure" "$rewind_root/tests/tools/bench_failures.py" "$REWIND_BUILD"
     later check "recompute_sweep: what it writes and answers" "$rewind_root/tests/tools/sweep.py" "$REWIND_BUILD"
     later check "recompute_sweep: numbers beside each other" "$rewind_root/tests/tools/sweep_numbers.py" "$REWIND_BUILD"
+    later optional "reference: no warning of Doxygen" python3 "$rewind_root/tests/tools/reference.py" "$REWIND_BUILD"
     later check "headers: each alone, C11 and C++17" "$rewind_root/tests/tools/headers.sh"
     [ -z "$full" ] || later optional "CUDA 12 compiles every kernel" "$rewind_root/scripts/cuda12.sh"
     later optional "machine code of the CUDA kernels" \
@@ -471,7 +472,7 @@ plainly_simulated() {
 }
 
 main() {
-    rewind_install && rewind_build "$REWIND_BUILD" ${full:+-Dgpu_arch=80,90} ||
+    rewind_install doxygen && rewind_build "$REWIND_BUILD" ${full:+-Dgpu_arch=80,90} ||
         { echo "0 passed, 1 failed, 0 skipped"; exit 1; }
     log=$(mktemp)
     trap 'rm -rf "$log" "$log".*' EXIT

@@ -16,6 +16,7 @@ extern "C" {
 
 /**
  * rw_attention() that also returns the log-sum-exp of each row, sinks included.
+ * @param q, k, v, params as for rw_attention()
  * @param ret_lse receives [batch, heads, seq] of float32 (float64 for float64), with a gradient; minus infinity where a
  *         query sees no key. NULL on an error.
  */
@@ -26,8 +27,8 @@ RW_API rw_tensor *rw_attention_lse_at(rw_site at, rw_tape *t, rw_tensor *q, rw_t
 /**
  * Merges attention over two sets of keys, as in ring attention (Liu, Zaharia, Abbeel, arXiv 2310.01889): a and b [...,
  * d] with their log-sum-exps a_lse and b_lse [...], float32 (float64 for float64) -> [..., d]. Each is weighted by
- * exp(its lse
- * - lse of both); the sum is rounded once. Where neither sees a key, the result is 0 and the lse minus infinity.
+ * exp(its
+ * lse - lse of both); the sum is rounded once. Where neither sees a key, the result is 0 and the lse minus infinity.
  * @param ret_lse receives [...], the log-sum-exp over both sets; may be NULL. NULL on an error.
  */
 RW_API rw_tensor *rw_attention_merge_at(rw_site at, rw_tape *t, rw_tensor *a, rw_tensor *a_lse, rw_tensor *b,
@@ -48,6 +49,7 @@ typedef struct rw_rope_params {
  * `scale`). Any other table is possible, such as `inv_freq` with `attention_scaling` of Hugging Face's models.
  * Frequencies are read as float32 (float64 for float64), angles are computed in double, and no gradient flows into
  * frequencies. NULL or RW_NONE means the default.
+ * @param x, positions as for rw_rope()
  * @param params may be NULL
  * Errors: as rw_rope(); RW_ERR_SHAPE for frequencies of another shape, RW_ERR_ARGUMENT for a scale that is not finite.
  */

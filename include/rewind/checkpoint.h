@@ -73,7 +73,7 @@ typedef struct rw_checkpoint_found {
     bool found;         ///< false: the folder has no checkpoint file, and nothing has changed
     uint64_t step;      ///< as given to rw_checkpoint_save(); 0 if nothing was found
     const void *extra;  ///< the caller's bytes; owned by the checkpoint until its next load or its end
-    size_t extra_bytes;
+    size_t extra_bytes; ///< their size
     size_t skipped;     ///< number of newer files that are incomplete or damaged
     char path[256];     ///< the loaded file; a long path loses its beginning
     char why[256];      ///< the fault of the newest skipped file; "" if there is none

@@ -45,7 +45,7 @@ RW_API rw_tensor *rw_ge_at(rw_site at, rw_tape *t, rw_tensor *a, rw_tensor *b);
 #define rw_ge(...) rw_ge_at(RW_HERE, __VA_ARGS__)
 
 /**
- * The same with a number, which is first rounded to x's type, as in PyTorch: a bfloat16 0.1 equals 0.1. RW_I32
+ * The same with a number `value`, which is first rounded to x's type, as in PyTorch: a bfloat16 0.1 equals 0.1. RW_I32
  * truncates it toward zero and clamps it to the range; RW_BOOL takes whether it is not 0.
  */
 RW_API rw_tensor *rw_eq_scalar_at(rw_site at, rw_tape *t, rw_tensor *x, double value);

@@ -39,7 +39,7 @@ extern "C" {
 
 /** Parameters of rw_context_create(). All zero: the fastest device, seed 0, one thread per core of the process. */
 typedef struct rw_context_params {
-    rw_device device;
+    rw_device device; ///< [RW_DEVICE_AUTO]
     uint64_t seed;   ///< key of the context's Philox generator
     /** CPU threads, at most RW_MAX_THREADS. 0: the environment variable REWIND_THREADS, else the number of cores in the
      *  process's affinity mask, lowered to the control group's CPU quota (rounded up). No bit of any result depends on
@@ -133,8 +133,8 @@ RW_API rw_status rw_context_set_offload(rw_context *ctx, const rw_offload *offlo
 RW_API int rw_context_threads(const rw_context *ctx);
 
 /**
- * Sets the number of CPU threads, 1 to RW_MAX_THREADS, and starts missing workers of the calling thread. No bit of any
- * result depends on it.
+ * Sets the number of CPU threads to n, 1 to RW_MAX_THREADS, and starts missing workers of the calling thread. No bit of
+ * any result depends on it.
  * @return RW_OK; RW_ERR_ARGUMENT; RW_ERR_MEMORY if the threads cannot be started. On failure the number is unchanged.
  */
 RW_API rw_status rw_context_set_threads(rw_context *ctx, int n);

@@ -43,6 +43,7 @@ RW_API rw_tensor *rw_conv2d_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *
  * The transpose of rw_conv2d() as a linear map, PyTorch's conv_transpose2d. x [n, c, h, w], weight [c, oc / groups, kh,
  * kw], bias [oc] or RW_NONE -> [n, oc, oh, ow] with oh = (h - 1) stride - 2 padding + dilation (kh - 1) +
  * output_padding + 1. The bias is added to the rounded sum. Otherwise as rw_conv2d().
+ * @param params may be NULL
  */
 RW_API rw_tensor *rw_conv_transpose2d_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *weight, rw_tensor *bias,
                                          const rw_conv2d_params *params);
@@ -61,8 +62,7 @@ typedef struct rw_pool2d_params {
 
 /**
  * Maximum of each window, PyTorch's max_pool2d: x [n, c, h, w] -> [n, c, oh, ow] with oh = (h + 2 padding - dilation
- * (kernel
- * - 1) - 1) / stride + 1, rounded down, or up with ceil_mode.
+ * (kernel - 1) - 1) / stride + 1, rounded down, or up with ceil_mode.
  *
  * ceil_mode adds no window that starts after the image; if the first window would, it may be larger than the padded
  * image. Padding is never the maximum, NaN always is, and of equal elements the first one is. A dilated window that
@@ -79,6 +79,7 @@ RW_API rw_tensor *rw_max_pool2d_at(rw_site at, rw_tape *t, rw_tensor *x, const r
  * Mean of each window, PyTorch's avg_pool2d. Padding counts as zeros; the part of a last window that ceil_mode adds
  * beyond the padding does not count. Shapes and errors as rw_max_pool2d(), and RW_ERR_ARGUMENT for a dilation. Backward
  * keeps no value.
+ * @param x, params as for rw_max_pool2d()
  */
 RW_API rw_tensor *rw_avg_pool2d_at(rw_site at, rw_tape *t, rw_tensor *x, const rw_pool2d_params *params);
 #define rw_avg_pool2d(...) rw_avg_pool2d_at(RW_HERE, __VA_ARGS__)
@@ -103,6 +104,7 @@ RW_API rw_tensor *rw_adaptive_avg_pool2d_at(rw_site at, rw_tape *t, rw_tensor *x
 /**
  * Maximum of the same windows, PyTorch's adaptive_max_pool2d, otherwise as rw_max_pool2d(). If a window may have more
  * than 256 elements, it computes maxima along w, then along h, and backward keeps one byte per element of both results.
+ * @param x, height, width as for rw_adaptive_avg_pool2d()
  * Errors: as above; RW_ERR_ARGUMENT also for a window that spans more than 256 elements of an axis.
  */
 RW_API rw_tensor *rw_adaptive_max_pool2d_at(rw_site at, rw_tape *t, rw_tensor *x, int64_t height, int64_t width);

@@ -3,6 +3,8 @@
  *
  * They are recorded ops, so they need no memory of the caller, and are recomputed rather than kept. They have no
  * gradient. Conventions of rewind/ops.h on errors, ownership, call sites and threads apply.
+ * @param dtype element type of the result
+ * @param shape shape of the result
  */
 #ifndef REWIND_CREATE_H
 #define REWIND_CREATE_H

@@ -36,7 +36,9 @@ RW_API rw_tensor *rw_straight_through_at(rw_site at, rw_tape *t, rw_tensor *y, r
  *
  * It is called when a plan is made, on the thread that makes it, and not again for a step of the same structure. So
  * only `data` may decide what it records. It may not draw random numbers: RW_ERR_ARGUMENT.
+ * @param g passed to the functions of rewind/op.h
  * @param data a copy of rw_custom_grad()'s data, valid during the call
+ * @return RW_OK, or an error, with which backward fails
  */
 typedef rw_status (*rw_custom_grad_fn)(rw_grad_call *g, const void *data);
 

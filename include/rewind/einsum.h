@@ -29,6 +29,7 @@ extern "C" {
  * It records diagonals and sums of single operands, then products, operand by operand from the left: rw_matmul() if an
  * axis is summed, rw_mul() otherwise. In 16-bit types each of these rounds. Gradients are those of these ops. A
  * diagonal is a view if the operand is dense and its two axes are the last ones, else a view of a copy.
+ * @param x the n operands
  * @return the result, owned by the tape until rw_tape_reset(). NULL on an error, with a message that gives the column
  *         in the equation, and an unchanged tape: RW_ERR_ARGUMENT for the notation, RW_ERR_SHAPE for axes and extents.
  * Thread-safety: as for the context.

@@ -41,7 +41,7 @@ typedef enum rw_scaling {
  */
 typedef struct rw_quantize_params {
     rw_dtype dtype; ///< RW_F8_E4M3 [where it is zero] or RW_F8_E5M2
-    rw_scaling scaling;
+    rw_scaling scaling; ///< elements that share a scale
     bool power_of_two; ///< round s down to a power of two: dequantization to 16 bits is then exact in their range
 } rw_quantize_params;
 
@@ -61,6 +61,9 @@ RW_API rw_tensor *rw_quantize_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor
 /**
  * Dequantizes: FP8 numbers times the scales from rw_quantize(), multiplied in float32 and rounded once to the type:
  * float32, bfloat16 or float16. Every finite FP8 number is exact in all of them.
+ * @param codes the FP8 numbers
+ * @param scale, scaling the scales, and the scaling by which they were made
+ * @param dtype type of the result
  */
 RW_API rw_tensor *rw_dequantize_at(rw_site at, rw_tape *t, rw_tensor *codes, rw_tensor *scale, rw_scaling scaling,
                                    rw_dtype dtype);

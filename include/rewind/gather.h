@@ -18,10 +18,12 @@ extern "C" {
 /*
  * ----------------------------------------------------------------------------------------------------------------
  * Extrema. Of equal elements the one with the lower index is chosen. NaN counts as larger than all numbers, and for
- * argmin as smaller, so both find the first NaN of a row. Floating-point types.
+ * argmin as smaller, so both find the first NaN of a row.
+ * @param x a tensor of a floating-point type
+ * @param keep the axis stays with extent 1
  */
 
-/** Index of the largest element along an axis, RW_I32; no gradient. keep: the axis stays with extent 1. */
+/** Index of the largest element along an axis, RW_I32; no gradient. */
 RW_API rw_tensor *rw_argmax_at(rw_site at, rw_tape *t, rw_tensor *x, int axis, bool keep);
 #define rw_argmax(...) rw_argmax_at(RW_HERE, __VA_ARGS__)
 
@@ -60,7 +62,7 @@ RW_API rw_tensor *rw_gather_at(rw_site at, rw_tape *t, rw_tensor *x, int axis, r
 RW_API rw_tensor *rw_scatter_add_at(rw_site at, rw_tape *t, rw_tensor *x, int axis, rw_tensor *index, rw_tensor *src);
 #define rw_scatter_add(...) rw_scatter_add_at(RW_HERE, __VA_ARGS__)
 
-/** Selects elements index[0], index[1] ... of an axis: index [n]; the axis then has extent n. */
+/** Selects elements index[0], index[1] ... of an axis of x: index [n]; the axis then has extent n. */
 RW_API rw_tensor *rw_index_select_at(rw_site at, rw_tape *t, rw_tensor *x, int axis, rw_tensor *index);
 #define rw_index_select(...) rw_index_select_at(RW_HERE, __VA_ARGS__)
 
@@ -87,15 +89,15 @@ typedef enum rw_bag_mode {
 } rw_bag_mode;
 
 /**
- * Sum or mean of table rows: table [n, c], index [b, m] -> [b, c] of rows index[i][0], index[i][1] ..., added in that
- * order and rounded once. The gathered rows are not stored.
+ * Sum or mean, by `mode`, of table rows: table [n, c], index [b, m] -> [b, c] of rows index[i][0], index[i][1] ...,
+ * added in that order and rounded once. The gathered rows are not stored.
  */
 RW_API rw_tensor *rw_embedding_bag_at(rw_site at, rw_tape *t, rw_tensor *table, rw_tensor *index, rw_bag_mode mode);
 #define rw_embedding_bag(...) rw_embedding_bag_at(RW_HERE, __VA_ARGS__)
 
 /** Zero and RW_NONE mean that an option is off. */
 typedef struct rw_embedding_bag_params {
-    rw_bag_mode mode;
+    rw_bag_mode mode;   ///< how a bag's rows are reduced [RW_BAG_SUM]
     rw_tensor *weights; ///< factor of each row in a sum, of the index's shape and the table's type; that of a padding
                         ///< is not used and receives no gradient
     rw_tensor *offsets; ///< [b] of RW_I32, with an index [m]: start of bag i; starts at 0, non-decreasing

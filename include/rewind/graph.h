@@ -41,6 +41,7 @@
 extern "C" {
 #endif
 
+/** A recorded step that can be launched. */
 typedef struct rw_graph rw_graph;
 
 /**

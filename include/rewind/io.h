@@ -3,6 +3,7 @@
  *
  * The file format is safetensors (https://github.com/huggingface/safetensors): an 8-byte little-endian length, a JSON
  * header, then dense little-endian elements. To save the whole state of a training run, see rewind/checkpoint.h.
+ * @param path the file's path
  * Thread-safety: as for the context.
  */
 #ifndef REWIND_IO_H
@@ -56,6 +57,7 @@ typedef struct rw_load_part {
  * Loads the listed tensors from a file with other names or layouts, such as Hugging Face's GPT-2, whose weights are
  * transposed, or Llama, whose q, k and v are three parts of one weight here. examples/train_gpt/hugging_face.c has both
  * lists. Parameters and file entries that are not listed are ignored. Types must be equal.
+ * @param parts n tensors
  * @return RW_OK; RW_ERR_ARGUMENT for NULL or an unknown parameter; RW_ERR_IO (unreadable, not safetensors, a name
  *         missing); RW_ERR_SHAPE; RW_ERR_DTYPE; RW_ERR_MEMORY; or the context's sticky error. On failure nothing has
  *         changed.

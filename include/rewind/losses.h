@@ -88,6 +88,7 @@ RW_API rw_tensor *rw_linear_cross_entropy_at(rw_site at, rw_tape *t, rw_tensor *
  * -> -w[target] x[target] per row; the mean divides by the sum of w[target]. Ignored targets and reductions as in
  * rw_cross_entropy_with(); other options are refused. It allocates a tensor of x's shape: from logits,
  * rw_cross_entropy_with() is cheaper.
+ * @param params may be NULL
  */
 RW_API rw_tensor *rw_nll_loss_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *target, rw_tensor *weight,
                                  const rw_cross_entropy_params *params);
@@ -97,6 +98,7 @@ RW_API rw_tensor *rw_nll_loss_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor
  * ----------------------------------------------------------------------------------------------------------------
  * Element-wise losses. Operands have one floating-point type and broadcast as in rw_add(). A mean is over all elements.
  * RW_REDUCTION_NONE returns the elements in their type; the other reductions sum elements that were rounded to it.
+ * @param reduction mean, sum or none
  */
 
 /**

@@ -19,6 +19,7 @@
 extern "C" {
 #endif
 
+/** How the rate depends on the step, after the warm-up. */
 typedef enum rw_lr_schedule_kind {
     RW_LR_CONSTANT, ///< lr
     RW_LR_LINEAR,   ///< linear from lr to min_lr at `total`
@@ -26,8 +27,9 @@ typedef enum rw_lr_schedule_kind {
     RW_LR_STEPS     ///< lr times factor every `every` steps, at least min_lr
 } rw_lr_schedule_kind;
 
+/** A schedule of learning rates. */
 typedef struct rw_lr_schedule {
-    rw_lr_schedule_kind kind;
+    rw_lr_schedule_kind kind; ///< form of the curve
     double lr;       ///< the highest
     double min_lr;   ///< the lowest after the warm-up, unless CONSTANT; LINEAR and COSINE keep it from `total` on
     uint64_t warmup; ///< number of first steps, with a rate of (step + 1) / warmup of lr; all kinds

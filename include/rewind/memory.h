@@ -54,7 +54,7 @@ typedef struct rw_memory {
     size_t consumed;
 } rw_memory;
 
-/** Fills *ret_memory. RW_ERR_ARGUMENT for NULL. */
+/** Fills *ret_memory. @return RW_OK; RW_ERR_ARGUMENT for NULL. */
 RW_API rw_status rw_memory_stats(const rw_context *ctx, rw_memory *ret_memory);
 
 /** Work of one step under the tape's policy, summed from the ops' cost functions. */
@@ -64,7 +64,7 @@ typedef struct rw_cost {
     double forward_flops, replayed_flops, backward_flops;
     double model_flops; ///< products in forward and backward, each counted once (rw_op_cost.model_flops)
     double forward_bytes, replayed_bytes, backward_bytes; ///< bytes read and written
-    size_t forward_nodes, replayed_nodes, backward_nodes;
+    size_t forward_nodes, replayed_nodes, backward_nodes; ///< number of executed nodes
 } rw_cost;
 
 /**
@@ -75,12 +75,17 @@ typedef struct rw_cost {
 RW_API rw_status rw_tape_cost(rw_tape *t, rw_tensor *loss, rw_cost *ret_cost);
 
 /**
- * Times the calls between rw_timer_begin() and rw_timer_end() on the device's queue. The result is device time, without
- * the time by which the host runs ahead. rw_timer_end() waits for the device. One timer at a time per context.
+ * Starts a timer for the calls until rw_timer_end(), on the device's queue: device time, without the time by which the
+ * host runs ahead. One timer at a time per context.
+ * @return RW_OK; RW_ERR_ARGUMENT for NULL; RW_ERR_DEVICE.
+ */
+RW_API rw_status rw_timer_begin(rw_context *ctx);
+
+/**
+ * Stops the timer and waits for the device.
  * @param ret_ms receives milliseconds; untouched on failure.
  * @return RW_OK; RW_ERR_ARGUMENT for NULL or without rw_timer_begin(); RW_ERR_DEVICE.
  */
-RW_API rw_status rw_timer_begin(rw_context *ctx);
 RW_API rw_status rw_timer_end(rw_context *ctx, double *ret_ms);
 
 /**

@@ -12,6 +12,8 @@
  * Conventions are those of rewind/ops.h: the tape owns each result; after an error a function returns NULL and the
  * context keeps the message. Pointers (choices, parameters, routes, and destinations of results) are required unless
  * stated otherwise: NULL is RW_ERR_ARGUMENT.
+ * @param choice how experts are chosen
+ * @param routes from rw_moe_route()
  * Thread-safety: as for the context.
  */
 #ifndef REWIND_MOE_H
@@ -23,9 +25,9 @@
 extern "C" {
 #endif
 
-#define RW_MOE_EXPERTS_MAX 1024
+#define RW_MOE_EXPERTS_MAX 1024 ///< experts of a layer
 #define RW_MOE_CHOSEN_MAX 64 ///< experts of one token
-#define RW_MOE_GROUPS_MAX 32
+#define RW_MOE_GROUPS_MAX 32 ///< groups of experts
 
 /** How experts are chosen. Zero means the default in brackets. */
 typedef struct rw_moe_choice {
@@ -63,14 +65,17 @@ typedef struct rw_moe_routes {
 
 /**
  * Computes the routes of index [T, k], whose entries are 0..experts-1 or RW_MOE_DROPPED; any other is RW_ERR_ARGUMENT
- * when the op executes. All members are NULL on an error.
+ * when the op executes.
+ * @param ret receives the routes; all members are NULL on an error.
+ * @return RW_OK or the error, which is sticky
  */
 RW_API rw_status rw_moe_route_at(rw_site at, rw_tape *t, rw_tensor *index, int64_t experts, rw_moe_routes *ret);
 #define rw_moe_route(...) rw_moe_route_at(RW_HERE, __VA_ARGS__)
 
 /**
- * Capacity in rows: tokens * k / experts * factor, rounded up, at most tokens; 0 if a size is below 1, or if the factor
- * is not above 0. A factor counts as the fraction that was written: 1.1 is 11/10, so that (100, 1, 10, 1.1) gives 11.
+ * Returns the capacity in rows: tokens * k / experts * factor, rounded up, at most tokens; 0 if a size is below 1, or
+ * if the factor is not above 0. A factor counts as the fraction that was written: 1.1 is 11/10, so that (100, 1, 10,
+ * 1.1) gives 11.
  */
 RW_API int64_t rw_moe_capacity(int64_t tokens, int64_t k, int64_t experts, double factor);
 
@@ -98,7 +103,8 @@ RW_API rw_tensor *rw_moe_linear_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tens
                                    const rw_moe_routes *routes);
 #define rw_moe_linear(...) rw_moe_linear_at(RW_HERE, __VA_ARGS__)
 
-/** rw_moe_linear() of tokens x [T, in]: each row reads its token's, so no permuted copy is made or kept. */
+/** rw_moe_linear() of tokens x [T, in] and the same weight: each row reads its token's, so no permuted copy is made or
+    kept. */
 RW_API rw_tensor *rw_moe_linear_of_tokens_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *weight,
                                              const rw_moe_routes *routes);
 #define rw_moe_linear_of_tokens(...) rw_moe_linear_of_tokens_at(RW_HERE, __VA_ARGS__)
@@ -115,6 +121,7 @@ RW_API rw_tensor *rw_moe_weigh_at(rw_site at, rw_tape *t, rw_tensor *rows, rw_te
  * rw_moe_weigh() of rw_silu(x), or of rw_swiglu(gate, up), in one pass over rows [T k, n]. The activation between the
  * two products of an expert is neither stored nor kept: backward recomputes it from x, or from gate and up. The bits
  * are those of the two steps, except that 16-bit types are rounded once.
+ * @param weights as for rw_moe_weigh()
  */
 RW_API rw_tensor *rw_moe_silu_weigh_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *weights,
                                        const rw_moe_routes *routes);
@@ -136,8 +143,8 @@ typedef enum rw_moe_score {
 
 /** Parameters of rw_moe_router(). Zero means the default in brackets; a scale of RW_ZERO is zero. */
 typedef struct rw_moe_router_params {
-    rw_moe_choice choice;
-    rw_moe_score score;
+    rw_moe_choice choice; ///< number of experts, and groups
+    rw_moe_score score;   ///< how scores follow from logits [RW_MOE_SOFTMAX_OF_CHOSEN]
     rw_tensor *bias; ///< [E]: added to scores for the choice only, not to weights; NULL or RW_NONE: none
     bool normalize;  ///< divide the k weights by their sum + 1e-20
     double scale;    ///< factor of the weights [1]
@@ -146,6 +153,7 @@ typedef struct rw_moe_router_params {
 /**
  * Chooses experts and their weights: logits [T, E] of float32 or float64 -> weights [T, k], with a gradient, and index
  * [T, k] (arXiv 2401.06066, 2412.19437).
+ * @param params how experts are chosen and weighed
  * @param ret_index receives the index; required
  * @param ret_scores receives the scores [T, E] without bias; may be NULL
  */
@@ -168,6 +176,7 @@ RW_API rw_tensor *rw_moe_z_loss_at(rw_site at, rw_tape *t, rw_tensor *logits, do
 /**
  * Adds the routes' load to total, a buffer [E] of float32, when the step ends: once, also under replay. Several calls
  * in a step add up: of layers that share a total, and of micro-batches.
+ * @return RW_OK or the error, which is sticky
  */
 RW_API rw_status rw_moe_count_at(rw_site at, rw_tape *t, rw_tensor *total, const rw_moe_routes *routes);
 #define rw_moe_count(...) rw_moe_count_at(RW_HERE, __VA_ARGS__)

@@ -92,6 +92,7 @@
 extern "C" {
 #endif
 
+/** A log of training steps. */
 typedef struct rw_monitor rw_monitor;
 
 /** Alerts: bits of a set. */
@@ -149,11 +150,11 @@ typedef struct rw_monitor_sources {
 
 /** Values of a step that the caller knows. A member that is 0 is unknown, except `step` and `loss`. */
 typedef struct rw_monitor_values {
-    uint64_t step;
-    double loss;
+    uint64_t step;    ///< number of the step
+    double loss;      ///< loss of the step
     double grad_norm; ///< before clipping, as rw_clip_grad_norm() returns it; negative: known to be 0. If it is unknown
                       ///< and an optimizer is watched, the norm of the last clipping or update is used
-    double lr;
+    double lr;        ///< learning rate
     double tokens;    ///< tokens of this step
     double seconds;   ///< duration of the step [time since the last call; unknown for the first]
     double loss_scale; ///< factor of the loss
@@ -184,6 +185,7 @@ RW_API rw_status rw_monitor_watch(rw_monitor *monitor, const rw_monitor_sources 
 /**
  * Evaluates a step and writes its line. It works even if the context has a sticky error, so that failed steps are
  * logged.
+ * @param values read during the call; required
  * @param ret_alerts receives RW_ALERT_... flags, 0 for none; may be NULL. Also set with RW_ERR_IO.
  * @return RW_OK; RW_ERR_ARGUMENT for NULL; RW_ERR_IO if the line could not be written (full disk). The step then counts
  *         nevertheless, and later lines are written if possible.
@@ -222,7 +224,8 @@ RW_API rw_status rw_monitor_recovered(rw_monitor *monitor, uint64_t step, unsign
  */
 RW_API rw_status rw_monitor_validation(rw_monitor *monitor, uint64_t step, double loss);
 
-/** Returns the name in files: note, skip, lower, roll_back, stop; "?" for any other number. Any thread. */
+/** Returns the name of a recovery in files: note, skip, lower, roll_back, stop; "?" for any other number. Any
+    thread. */
 RW_API const char *rw_recovery_name(rw_recovery recovery);
 
 /** Returns the name of one alert in files; "?" for any other number. Any thread. */
@@ -232,8 +235,8 @@ RW_API const char *rw_alert_name(unsigned alert);
 typedef struct rw_monitor_numbers {
     double grad_norm;    ///< as given, or of the last clipping or update
     double param_norm;   ///< this and the next two need a watched optimizer
-    double update_ratio;
-    double zeros;
+    double update_ratio; ///< norm of the weights' change, divided by param_norm
+    double zeros;        ///< fraction of gradient elements that are zero
     double model_flops, hardware_flops; ///< FLOP/s
 } rw_monitor_numbers;
 
@@ -245,9 +248,9 @@ typedef struct rw_monitor_group_numbers {
     const char *name;      ///< valid until rw_monitor_watch() or rw_monitor_destroy()
     double unclipped_norm; ///< norm of its gradients before clipping
     double grad_norm;      ///< norm of its gradients that the update used
-    double param_norm;
-    double update_ratio;
-    double zeros;
+    double param_norm;     ///< this and the next two as in rw_monitor_numbers
+    double update_ratio;   ///< of the group
+    double zeros;          ///< of the group
     unsigned alerts;       ///< alerts of this group: RW_ALERT_GRAD_SPIKE
 } rw_monitor_group_numbers;
 

@@ -59,7 +59,7 @@ typedef struct rw_nonfinite {
  */
 RW_API rw_status rw_find_nonfinite(rw_tape *t, rw_tensor *loss, unsigned flags, rw_nonfinite *ret);
 
-/** Prints the result in one line. */
+/** Prints a result, `where`, to `out` in one line. */
 RW_API void rw_nonfinite_print(const rw_nonfinite *where, FILE *out);
 
 #ifdef __cplusplus

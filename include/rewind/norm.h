@@ -3,14 +3,17 @@
  * (rw_layernorm(), rw_rmsnorm()) is in rewind/ops.h.
  *
  * x is [n, c] or [n, c, ...], up to RW_MAX_RANK axes, with any extents, including 0: sequences [n, c, l], images [n, c,
- * h, w] in the order of rewind/conv.h, volumes. weight and bias are [c], or RW_NONE for ones and zeros (PyTorch's
- * affine=False). All have one floating-point type. If x has four axes or more and is stored channels-last, so is the
- * result.
+ * h, w] in the order of rewind/conv.h, volumes. x, weight and bias have one floating-point type. If x has four axes or
+ * more and is stored channels-last, so is the result.
  *
  * Statistics are computed and kept in float32 (float64 for float64): 2 numbers per channel or group. Backward also
  * reads x. If the squares of a channel or group overflow that type (elements above about 1e19, or 1e154), the variance
  * is NaN, and so are the results, gradients and running statistics computed from it. They are never the zeros that a
  * division by infinity would give, as in some of PyTorch's norms.
+ *
+ * @param x [n, c, ...]
+ * @param weight, bias [c], or RW_NONE for ones and zeros (PyTorch's affine=False)
+ * @param eps added to the variance
  *
  * All functions record on tape t and return a tensor that the tape owns, as those of rewind/ops.h, with the same
  * thread-safety.

@@ -9,6 +9,9 @@
  * ticket; not on addresses, the number of threads, or earlier work. An op that cannot guarantee this has the flag
  * RW_OP_NONDETERMINISTIC; its outputs are kept and never replayed.
  *
+ * @param call the argument of the op's function
+ * @param k the kernel's argument
+ * @param fmt text, as for printf()
  * Thread-safety: as for the context. The end of this header lists the calls that an op's functions may make.
  */
 #ifndef REWIND_OP_H
@@ -34,44 +37,46 @@ typedef struct rw_layout {
     int64_t numel;              ///< product of dim
     int64_t offset;             ///< index in the buffer of the first element; rw_view.data already includes it
     int64_t span;               ///< 1 + the largest index relative to the first element; 0 if numel is 0
-    int32_t rank;
+    int32_t rank;               ///< number of axes
     uint32_t id;                ///< index in the context's table
     bool dense;                 ///< row-major without gaps
-    int64_t dim[RW_MAX_RANK];
-    int64_t stride[RW_MAX_RANK]; ///< 0 along a broadcast axis
+    int64_t dim[RW_MAX_RANK];   ///< extents, outermost axis first
+    int64_t stride[RW_MAX_RANK]; ///< in elements; 0 along a broadcast axis
 } rw_layout;
 
 /** Element type and layout of one operand. */
 typedef struct rw_operand_desc {
-    rw_dtype dtype;
-    const rw_layout *layout;
+    rw_dtype dtype;          ///< element type
+    const rw_layout *layout; ///< shape and strides
 } rw_operand_desc;
 
 /** One call of an op, as its check, cost, draws and workspace functions see it. */
 typedef struct rw_op_call {
-    const rw_op_def *op;
+    const rw_op_def *op; ///< the op
     const void *attrs; ///< the op's attributes, attrs_size bytes
-    int n_inputs;
-    int n_outputs; ///< the check may change it if op->n_outputs is RW_OP_VARIADIC
-    const rw_operand_desc *in;
+    int n_inputs;  ///< number of inputs
+    int n_outputs; ///< number of outputs; the check may change it if op->n_outputs is RW_OP_VARIADIC
+    const rw_operand_desc *in; ///< the inputs
     rw_operand_desc *out; ///< set by the check through rw_op_output...()
     rw_device kind; ///< the context's device
     int threads;    ///< CPU threads that the kernel may use
     void *device;   ///< private state of the device, as in rw_kernel
-    rw_context *ctx;
+    rw_context *ctx; ///< the context of the tape
     void *state_; ///< private
 } rw_op_call;
 
-/** Sets the type and shape of output i, which gets a new dense buffer. */
+/** Sets output i to this type (dtype) and shape, in a new dense buffer. @return RW_OK, or the error of the call. */
 RW_API rw_status rw_op_output(rw_op_call *call, int i, rw_dtype dtype, rw_shape shape);
 
-/** Gives output i the type and shape of input j, in a new dense buffer. The fastest of the three. */
+/** Gives output i the type and shape of input j, in a new dense buffer. The fastest of the three. @return RW_OK, or the
+    error of the call. */
 RW_API rw_status rw_op_output_like(rw_op_call *call, int i, int j);
 
 /**
  * Makes output i of an RW_OP_VIEW op a view of input 0's buffer.
  * @param shape, stride, offset in elements, relative to the buffer: add input 0's own layout->offset. Strides are 0 or
  *        more. A view that extends outside of the buffer is RW_ERR_SHAPE. stride may be NULL if the rank is 0.
+ * @return RW_OK, or the error of the call
  */
 RW_API rw_status rw_op_output_view(rw_op_call *call, int i, rw_shape shape, const int64_t *stride, int64_t offset);
 
@@ -97,25 +102,25 @@ typedef struct rw_ticket {
 
 /** One operand of a running kernel. data is the address of the first element, with the layout's offset added. */
 typedef struct rw_view {
-    void *data;
-    const rw_layout *layout;
-    rw_dtype dtype;
+    void *data;              ///< first element
+    const rw_layout *layout; ///< shape and strides
+    rw_dtype dtype;          ///< element type
 } rw_view;
 
 /** Arguments of a running kernel: everything that it may read. Its threads round to nearest and keep subnormal numbers,
     whatever the mode of the calling thread. */
 typedef struct rw_kernel {
-    const rw_op_def *op;
-    const void *attrs;
-    const rw_view *in;
+    const rw_op_def *op; ///< the op
+    const void *attrs;   ///< the op's attributes
+    const rw_view *in;   ///< the inputs
     const rw_view *out; ///< new outputs are dense and 256-byte aligned; their contents are undefined
-    int n_inputs;
-    int n_outputs;
+    int n_inputs;    ///< number of inputs
+    int n_outputs;   ///< number of outputs
     int threads;     ///< CPU threads to use; 1 if the op's cost is small; no bit may depend on it
     uint32_t serial; ///< index of this action in the plan; for messages
     rw_ticket ticket; ///< random ops only
     void *workspace; ///< workspace_bytes as returned by op->workspace, 256-byte aligned; NULL if 0
-    size_t workspace_bytes;
+    size_t workspace_bytes; ///< size of the workspace
     void *stream; ///< on CUDA the cudaStream_t on which all work must be queued; NULL on a CPU
     /** CUDA: a number in device memory that the kernel adds to ticket.offset. CPU: NULL, it is already added. */
     const uint64_t *ticket_base;
@@ -181,10 +186,10 @@ typedef enum rw_op_flags {
     RW_OP_CODES = 1 << 6 ///< operands may have storage types, rw_dtype_is_code(); views do not need this flag
 } rw_op_flags;
 
-#define RW_OP_VARIADIC (-1)
+#define RW_OP_VARIADIC (-1) ///< n_inputs or n_outputs of an op that takes any number
 /** Sets of inputs, such as `strided` and `optional`: bit i is input i; bit 31 is input 31 and all later ones. */
 #define RW_OP_INPUT(i) (1u << ((i) < 31 ? (i) : 31))
-#define RW_OP_ALL_INPUTS 0xffffffffu
+#define RW_OP_ALL_INPUTS 0xffffffffu ///< the set of all inputs
 
 /** True if input i is in such a set. */
 static inline bool rw_op_set_has(uint32_t set, int i)
@@ -202,14 +207,16 @@ static inline bool rw_op_set_has(uint32_t set, int i)
  * value is passed as several inputs, they count as one.
  */
 typedef struct rw_inplace {
-    uint16_t output, input;
+    uint16_t output, input; ///< indexes
 } rw_inplace;
+/** The last element of a list of rw_inplace. */
 #define RW_INPLACE_END { UINT16_MAX, UINT16_MAX }
+/** A list of rw_inplace with its end. */
 #define RW_INPLACE(...) ((const rw_inplace[]){ __VA_ARGS__, RW_INPLACE_END })
 
 /** Arithmetic and memory traffic of one node. */
 typedef struct rw_op_cost {
-    double flops;
+    double flops; ///< floating-point operations
     double bytes; ///< bytes read and written
     /** The part of flops that every method needs for matrix products, convolutions and attention: the model FLOPs of
         rw_cost and rw_monitor. 0 for other ops. */
@@ -293,8 +300,8 @@ static inline bool rw_op_writes_over(const rw_op_def *op, int output, int input)
  * @param in         n inputs, as many as op->n_inputs; 0 to RW_OP_MAX_OPERANDS for RW_OP_VARIADIC. If one is NULL, the
  *                   result is NULL, and this is an error unless there already is one. In a gradient rule it is not an
  *                   error, so a rule need not check the results of its ops.
- * @param attrs      copied bytewise. Pointers in it must stay valid until the tape is reset. Use structs without
- *                   padding, because plans are cached by these bytes.
+ * @param attrs      attrs_size bytes, copied. Pointers in it must stay valid until the tape is reset.
+ *                   Use structs without padding, because plans are cached by these bytes.
  * @param ret_outs   receives the outputs, as many as op->n_outputs or, for RW_OP_VARIADIC, as the check set; may be
  *                   NULL.
  * @return output 0, owned by the tape; NULL on an error, which is sticky.
@@ -303,7 +310,7 @@ RW_API rw_tensor *rw_apply_at(rw_site at, rw_tape *t, const rw_op_def *op, rw_te
                               const void *attrs, size_t attrs_size, rw_tensor **ret_outs);
 #define rw_apply(...) rw_apply_at(RW_HERE, __VA_ARGS__)
 
-/** Returns the layout of a tensor in its buffer; NULL for rw_none(). */
+/** Returns the layout of x in its buffer; NULL for rw_none(). */
 RW_API const rw_layout *rw_tensor_layout(const rw_tensor *x);
 
 /** Returns the tensor that owns the buffer of a view; x itself if it is not a view, and for any parameter, buffer or
@@ -318,19 +325,26 @@ typedef enum rw_tensor_kind {
     RW_TENSOR_GRADIENT, ///< rw_gradient()
     RW_TENSOR_NONE      ///< rw_none(), NULL, or a stale tensor
 } rw_tensor_kind;
+
+/** Returns the kind of x; RW_TENSOR_NONE for NULL. */
 RW_API rw_tensor_kind rw_tensor_kind_of(const rw_tensor *x);
 
 /**
  * Returns x as an operand on the tape, for functions that record ops, such as those in rewind/ops.h. A value of the
  * tape is returned itself; for a parameter, buffer or gradient of the context, its value on this tape. NULL for a
  * tensor of another tape or context, with an error that names `what` and the caller's line.
+ * @param at the caller's line: RW_HERE in the macro by which the function is called
  */
 RW_API rw_tensor *rw_operand_at(rw_site at, rw_tape *t, rw_tensor *x, const char *what);
 
-/** Reports an error before anything is recorded; it is sticky like the library's own errors. Returns status. */
+/**
+ * Reports an error before anything is recorded; it is sticky like the library's own errors. Returns status.
+ * @param at as for rw_operand_at()
+ */
 RW_API rw_status rw_refuse_at(rw_site at, rw_tape *t, rw_status status, const char *fmt, ...) RW_PRINTF(4, 5);
 
-/**
+/*
+ * ----------------------------------------------------------------------------------------------------------------
  * Functions for gradient rules. A rule records ordinary ops on rw_grad_tape(g), with rw_apply() or functions that call
  * it. These ops have the call site and region of the op that is differentiated. A random one has its ticket, so it
  * draws the same numbers.
@@ -341,15 +355,21 @@ RW_API rw_status rw_refuse_at(rw_site at, rw_tape *t, rw_status status, const ch
  *   - It may not reset or destroy the tape (RW_ERR_ARGUMENT), nor nest rules through rw_grad() more than nine deep.
  *   - It ends the regions, policies and recipes that it begins; otherwise backward is RW_ERR_REGION and names the op.
  */
+
+/** Returns the tape on which the rule records. */
 RW_API rw_tape *rw_grad_tape(const rw_grad_call *g);
+/** Returns the op's attributes. */
 RW_API const void *rw_grad_attrs(const rw_grad_call *g);
+/** Returns the number of inputs. */
 RW_API int rw_grad_n_inputs(const rw_grad_call *g);
+/** Returns the number of outputs. */
 RW_API int rw_grad_n_outputs(const rw_grad_call *g);
 /**
- * Returns a forward value. Only values that the recorded ops read are kept for backward; querying a shape or type costs
- * nothing.
+ * Returns input i, a forward value. Only values that the recorded ops read are kept for backward; querying a shape or
+ * type costs nothing.
  */
 RW_API rw_tensor *rw_grad_input(const rw_grad_call *g, int i);
+/** Returns output i, otherwise as rw_grad_input(). */
 RW_API rw_tensor *rw_grad_output(const rw_grad_call *g, int i);
 /** Returns the gradient of output i; NULL if no gradient flows into it. At least one output has a gradient. */
 RW_API rw_tensor *rw_grad_upstream(const rw_grad_call *g, int i);
@@ -358,7 +378,7 @@ RW_API bool rw_grad_wanted(const rw_grad_call *g, int i);
 /** Returns the type in which the gradient of input i is summed: the input's, or float32 for a 16-bit parameter. */
 RW_API rw_dtype rw_grad_dtype(const rw_grad_call *g, int i);
 /** Sets the gradient of input i, which has the input's shape and the type of the input or rw_grad_dtype(). dx may be
-    NULL after a failed op, so a rule need not check. */
+    NULL after a failed op, so a rule need not check. @return RW_OK or the error, which is sticky. */
 RW_API rw_status rw_grad_set(rw_grad_call *g, int i, rw_tensor *dx);
 /**
  * Returns the addend: the sum so far of the gradient of input i, for a rule whose op can add to it at no cost:
@@ -375,11 +395,11 @@ RW_API rw_status rw_grad_set(rw_grad_call *g, int i, rw_tensor *dx);
  *         value.
  */
 RW_API rw_tensor *rw_grad_accumulator(rw_grad_call *g, int i);
-/** As rw_grad_accumulator(), for an op that can also add 16-bit values to a float32 sum: the result has
-    rw_grad_dtype(g, i). It is never NULL if that type is wider than the input's. */
+/** Returns the addend as rw_grad_accumulator(), for an op that can also add 16-bit values to a float32 sum: the result
+    has rw_grad_dtype(g, i). It is never NULL if that type is wider than the input's. */
 RW_API rw_tensor *rw_grad_wide_addend(rw_grad_call *g, int i);
-/** Sets the result of adding the gradient of input i to rw_grad_accumulator(g, i) or rw_grad_wide_addend(g, i); the
-    gradient alone if that was NULL. */
+/** Sets `sum`, the result of adding the gradient of input i to rw_grad_accumulator(g, i) or rw_grad_wide_addend(g, i);
+    the gradient alone if that was NULL. @return RW_OK or the error, which is sticky. */
 RW_API rw_status rw_grad_set_sum(rw_grad_call *g, int i, rw_tensor *sum);
 /**
  * True inside rw_grad(), whose result may be differentiated again. A rule with a fused backward op that has no gradient
@@ -387,6 +407,7 @@ RW_API rw_status rw_grad_set_sum(rw_grad_call *g, int i, rw_tensor *sum);
  * so, too, with rw_cast() before the first and after the last.
  */
 RW_API bool rw_grad_is_differentiable(const rw_grad_call *g);
+
 #ifdef __cplusplus
 }
 #endif

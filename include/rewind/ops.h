@@ -27,16 +27,18 @@ extern "C" {
 
 /** An omitted optional operand. Not NULL, which means the result of a failed op. */
 #define RW_NONE rw_none()
+/** Returns the omitted operand; programs write RW_NONE. */
 RW_API rw_tensor *rw_none(void);
 
 /** RW_AXES(0, -1) is the set of these axes, one to eight; negative axes count from the end. */
 #define RW_AXES(...) rw_axes_(RW_COUNT_(__VA_ARGS__, 8, 7, 6, 5, 4, 3, 2, 1, 0), __VA_ARGS__)
-#define RW_ALL_AXES 0xffffffffu
+#define RW_ALL_AXES 0xffffffffu ///< the set of all axes
 RW_API uint32_t rw_axes_(int n, ...);
 
 /* ----------------------------------------------------------------------------------------------------------------
  * Element-wise arithmetic. Operands broadcast as in NumPy: shapes are aligned at their last axes, and axes of extent 1
  * are expanded. Both operands have the same floating-point type.
+ * @param a, b operands that broadcast
  * Errors: RW_ERR_SHAPE if shapes do not broadcast, RW_ERR_DTYPE.
  */
 
@@ -72,13 +74,15 @@ RW_API rw_tensor *rw_scale_at(rw_site at, rw_tape *t, rw_tensor *x, double facto
 RW_API rw_tensor *rw_add_scalar_at(rw_site at, rw_tape *t, rw_tensor *x, double term);
 #define rw_add_scalar(...) rw_add_scalar_at(RW_HERE, __VA_ARGS__)
 
-/** x to a constant power, as C's pow(). Exponents 1, 2, -1 and 0.5 are rounded once: x, x * x, 1 / x, sqrt(x). */
+/** x to a constant power (exponent), as C's pow(). Exponents 1, 2, -1 and 0.5 are rounded once: x, x * x, 1 / x,
+    sqrt(x). */
 RW_API rw_tensor *rw_pow_scalar_at(rw_site at, rw_tape *t, rw_tensor *x, double exponent);
 #define rw_pow_scalar(...) rw_pow_scalar_at(RW_HERE, __VA_ARGS__)
 
 /* ----------------------------------------------------------------------------------------------------------------
  * Element-wise functions of floating-point types. The result has the shape and type of x. Each elementary function is
  * accurate to 1 ulp of the type (SLEEF u10).
+ * @param x a tensor of a floating-point type
  * Errors: RW_ERR_DTYPE.
  */
 
@@ -154,7 +158,7 @@ RW_API rw_tensor *rw_swiglu_at(rw_site at, rw_tape *t, rw_tensor *gate, rw_tenso
  * Errors: RW_ERR_SHAPE, RW_ERR_DTYPE.
  */
 
-/** [..., m, k] x [..., k, n] -> [..., m, n]; leading axes broadcast. Both of rank 2 or more. */
+/** a [..., m, k] times b [..., k, n] -> [..., m, n]; leading axes broadcast. Both of rank 2 or more. */
 RW_API rw_tensor *rw_matmul_at(rw_site at, rw_tape *t, rw_tensor *a, rw_tensor *b);
 #define rw_matmul(...) rw_matmul_at(RW_HERE, __VA_ARGS__)
 
@@ -197,8 +201,10 @@ RW_API rw_tensor *rw_rmsnorm_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor 
 #define rw_rmsnorm(...) rw_rmsnorm_at(RW_HERE, __VA_ARGS__)
 
 /* ----------------------------------------------------------------------------------------------------------------
- * Reductions of floating-point types. axes is a set such as RW_AXES(-1) or RW_AXES(0, 2); RW_ALL_AXES reduces to a
- * scalar. keep: reduced axes stay with extent 1. The order of summation depends only on the shape.
+ * Reductions of floating-point types. The order of summation depends only on the shape.
+ * @param x a tensor of a floating-point type
+ * @param axes a set such as RW_AXES(-1) or RW_AXES(0, 2); RW_ALL_AXES reduces to a scalar
+ * @param keep reduced axes stay with extent 1
  * Errors: RW_ERR_SHAPE, also for an axis that x does not have; RW_ERR_DTYPE.
  */
 
@@ -242,6 +248,8 @@ RW_API rw_tensor *rw_logsumexp_at(rw_site at, rw_tape *t, rw_tensor *x, uint32_t
  * compiler, record at most one random op in the arguments of a call, and the others in statements of their own. With
  * REWIND_DEBUG=order in the environment a call with two is RW_ERR_ARGUMENT, if the random ops are in the text of the
  * call itself; functions of the caller are not inspected.
+ * @param dtype a floating-point type, of the result
+ * @param shape shape of the result
  */
 
 /**
@@ -350,6 +358,7 @@ RW_API rw_tensor *rw_causal_softmax_at(rw_site at, rw_tape *t, rw_tensor *scores
 /**
  * Rotary position embedding of pairs (i, i + d/2): x [batch, heads, seq, d], d even; positions [seq] of RW_I32, or
  * RW_NONE for 0, 1, 2, ... rw_rope_with() has other pairs and frequencies. Source: Su et al., arXiv 2104.09864.
+ * @param base the rotation of pair i per position is base^(-2i / d)
  */
 RW_API rw_tensor *rw_rope_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *positions, double base);
 #define rw_rope(...) rw_rope_at(RW_HERE, __VA_ARGS__)
@@ -389,15 +398,15 @@ RW_API rw_tensor *rw_reshape_at(rw_site at, rw_tape *t, rw_tensor *x, rw_shape s
 RW_API rw_tensor *rw_permute_at(rw_site at, rw_tape *t, rw_tensor *x, const int *axes);
 #define rw_permute(...) rw_permute_at(RW_HERE, __VA_ARGS__)
 
-/** Swaps two axes (negative: from the end). A view. */
+/** Swaps axes axis_a and axis_b of x (negative: from the end). A view. */
 RW_API rw_tensor *rw_transpose_at(rw_site at, rw_tape *t, rw_tensor *x, int axis_a, int axis_b);
 #define rw_transpose(...) rw_transpose_at(RW_HERE, __VA_ARGS__)
 
-/** Elements start <= i < end along an axis. A view. */
+/** Elements start <= i < end of x along an axis. A view. */
 RW_API rw_tensor *rw_slice_at(rw_site at, rw_tape *t, rw_tensor *x, int axis, int64_t start, int64_t end);
 #define rw_slice(...) rw_slice_at(RW_HERE, __VA_ARGS__)
 
-/** Expands axes of extent 1 to a shape. A view. */
+/** Expands axes of x of extent 1 to a shape. A view. */
 RW_API rw_tensor *rw_broadcast_to_at(rw_site at, rw_tape *t, rw_tensor *x, rw_shape shape);
 #define rw_broadcast_to(...) rw_broadcast_to_at(RW_HERE, __VA_ARGS__)
 
@@ -406,13 +415,14 @@ RW_API rw_tensor *rw_contiguous_at(rw_site at, rw_tape *t, rw_tensor *x);
 #define rw_contiguous(...) rw_contiguous_at(RW_HERE, __VA_ARGS__)
 
 /**
- * Converts to another type. Floating-point types: rounds to nearest even. RW_I32: truncates toward zero, saturates at
- * its limits, and converts NaN to 0. RW_BOOL: true if not equal to 0. Returns x itself if the type is the same.
+ * Converts x to another type (dtype). Floating-point types: rounds to nearest even. RW_I32: truncates toward zero,
+ * saturates at its limits, and converts NaN to 0. RW_BOOL: true if not equal to 0. Returns x itself if the type is the
+ * same.
  */
 RW_API rw_tensor *rw_cast_at(rw_site at, rw_tape *t, rw_tensor *x, rw_dtype dtype);
 #define rw_cast(...) rw_cast_at(RW_HERE, __VA_ARGS__)
 
-/** Concatenates n tensors, 1 to 65533, of equal type whose shapes differ at most along axis. Always a new tensor. */
+/** Concatenates x, n tensors, 1 to 65533, of equal type whose shapes differ at most along axis. Always a new tensor. */
 RW_API rw_tensor *rw_concat_at(rw_site at, rw_tape *t, rw_tensor *const *x, size_t n, int axis);
 #define rw_concat(...) rw_concat_at(RW_HERE, __VA_ARGS__)
 

@@ -44,7 +44,7 @@ typedef enum rw_state_place {
  * states outside of device memory: call rw_optimizer_step() after the launch instead.
  */
 typedef struct rw_state_offload {
-    rw_state_place place;
+    rw_state_place place; ///< [RW_STATE_DEVICE]
     const char *path; ///< for RW_STATE_FILE: an existing folder on a disk, not tmpfs; else NULL or ""
     size_t window;    ///< maximum bytes of device memory, plus one page [64 MiB]; at least 64 KiB
 } rw_state_offload;
@@ -57,7 +57,7 @@ typedef struct rw_adamw_params {
     double beta1, beta2; ///< decay of the moments [0.9, 0.999]
     double eps;          ///< [1e-8]
     double weight_decay; ///< [0.01]; applied to parameters of rank 0 and 1 only with decay_all
-    bool decay_all;
+    bool decay_all;      ///< decay parameters of rank 0 and 1, too
     /** bfloat16 parameters have no master copy; updates are stochastically rounded, so the expected value is exact.
         Saves 4 bytes per element. See docs/precision.md. */
     bool stochastic_rounding;
@@ -80,27 +80,29 @@ typedef struct rw_sgd_params {
     double dampening;    ///< [0] gradients after the first enter the momentum times 1 - dampening
     bool nesterov;       ///< requires a momentum and no dampening
     double weight_decay; ///< [0] L2 penalty: weight_decay times the parameter is added to the gradient
-    bool decay_all;
+    bool decay_all;      ///< as rw_adamw_params.decay_all
     bool stochastic_rounding; ///< as rw_adamw_params.stochastic_rounding
     rw_state_offload states;         ///< as rw_adamw_params.states
 } rw_sgd_params;
 
+/** Zero and refused numbers as in rw_adamw_params. */
 typedef struct rw_adam_params {
     double lr;           ///< [1e-3]
     double beta1, beta2; ///< [0.9, 0.999]
     double eps;          ///< [1e-8]
     double weight_decay; ///< [0] L2 penalty, added to the gradient; AdamW instead decouples it
-    bool decay_all;
+    bool decay_all;      ///< as rw_adamw_params.decay_all
     bool stochastic_rounding; ///< as rw_adamw_params.stochastic_rounding
     rw_dtype moments;         ///< as rw_adamw_params.moments
     rw_state_offload states;         ///< as rw_adamw_params.states
 } rw_adam_params;
 
+/** Zero and refused numbers as in rw_adamw_params. */
 typedef struct rw_lion_params {
     double lr;           ///< [1e-4]
     double beta1, beta2; ///< [0.9, 0.99] for the direction of the step; for the moment
     double weight_decay; ///< [0] decoupled from the gradient, as in AdamW
-    bool decay_all;
+    bool decay_all;      ///< as rw_adamw_params.decay_all
     bool stochastic_rounding; ///< as rw_adamw_params.stochastic_rounding
     rw_state_offload states;         ///< as rw_adamw_params.states
 } rw_lion_params;
@@ -152,8 +154,8 @@ RW_API void rw_optimizer_destroy(rw_optimizer **opt);
  */
 RW_API rw_status rw_optimizer_step(rw_optimizer *opt);
 
-/** Sets the learning rate of later steps and launches; zero freezes the parameters. A rate that is negative or not
-    finite changes nothing and is a sticky RW_ERR_ARGUMENT, which the next step returns. */
+/** Sets the learning rate of later steps and launches to lr; zero freezes the parameters. A rate that is negative or
+    not finite changes nothing and is a sticky RW_ERR_ARGUMENT, which the next step returns. */
 RW_API void rw_optimizer_set_lr(rw_optimizer *opt, double lr);
 
 /** Settings of one parameter, in place of PyTorch's parameter groups. Zero means the default in brackets; RW_ZERO and

@@ -36,11 +36,11 @@ typedef struct rw_memory_breakdown {
 
 /** The node at which the live bytes are highest. Strings are copies, truncated to fit. */
 typedef struct rw_peak_location {
-    char op[64];
+    char op[64];      ///< its op
     char region[128]; ///< "outer/inner"; "" outside any
     char name[64];    ///< ckpt_name() of its first output; "" if there is none
     char file[256];   ///< the caller's file
-    int line;
+    int line;         ///< line in that file
     const char *kind; ///< "forward", "replay", "backward", "commit", "move out", "move in"; a constant
     size_t action;    ///< index of the action in the step, from 0
     size_t actions;   ///< number of actions of the step
@@ -64,9 +64,9 @@ typedef struct rw_prediction {
         any values at the store's rates. At most ms; 0 if the policy is not a budget. See docs/planner.md. */
     double bound_ms;
     double gap; ///< ms / bound_ms - 1, at least 0: the maximum distance from the best plan; 0 without a bound
-    rw_cost cost;
-    rw_memory_breakdown at_peak;
-    rw_peak_location where;
+    rw_cost cost;                ///< work of the step
+    rw_memory_breakdown at_peak; ///< memory at the peak
+    rw_peak_location where;      ///< the node at the peak
 } rw_prediction;
 
 /**
@@ -96,6 +96,7 @@ typedef struct rw_frontier_point {
  * Computes the Pareto frontier of memory and time: every plan that some budget selects, from minimum memory to the
  * fastest step, with increasing bytes and decreasing time. If the tape's policy is a budget with +offload, of any size,
  * plans may offload values, at the rates of rw_context_set_offload(), measured first if they are unknown.
+ * @param loss as for rw_backward()
  * @param points receives the points; may be NULL with *n of 0.
  * @param n      capacity of `points`; receives the number of points written, or with capacity 0 the number that exist.
  *               With less capacity inner points are omitted; capacity 1 gives the first.
@@ -116,10 +117,9 @@ RW_API rw_status rw_tape_frontier(rw_tape *t, rw_tensor *loss, rw_frontier_point
  */
 RW_API rw_status rw_plan_print(rw_tape *t, rw_tensor *loss, const char *policy, FILE *out);
 
-/* ---- costs ---- */
-
 /*
- * Costs are measured times, and predictions are their sums. There is the time of one execution of a node by its
+ * ----------------------------------------------------------------------------------------------------------------
+ * Costs. They are measured times, and predictions are their sums. There is the time of one execution of a node by its
  * signature (op, types, layouts, attributes), and on a CPU the time per byte that misses the caches or that moves
  * between the caches of several cores.
  *
@@ -130,6 +130,7 @@ RW_API rw_status rw_plan_print(rw_tape *t, rw_tensor *loss, const char *policy, 
  * nominal: they compare plans but are not milliseconds.
  *
  * A plan is a pure function of the tape, the policy and the costs.
+ * @param path the file's path
  */
 
 /**

@@ -24,7 +24,7 @@ extern "C" {
 RW_API rw_tensor *rw_pow_at(rw_site at, rw_tape *t, rw_tensor *a, rw_tensor *b);
 #define rw_pow(...) rw_pow_at(RW_HERE, __VA_ARGS__)
 
-/** Sign: -1, 0 or 1; 0 for NaN, as in PyTorch. No gradient. */
+/** Sign of x: -1, 0 or 1; 0 for NaN, as in PyTorch. No gradient. */
 RW_API rw_tensor *rw_sign_at(rw_site at, rw_tape *t, rw_tensor *x);
 #define rw_sign(...) rw_sign_at(RW_HERE, __VA_ARGS__)
 

@@ -61,11 +61,12 @@ typedef enum rw_recipe_kind {
     RW_RECIPE_COUNT
 } rw_recipe_kind;
 
+/** Amax histories for RW_RECIPE_F8, from rw_delayed_scaling_create(). */
 typedef struct rw_delayed_scaling rw_delayed_scaling;
 
 /** A precision recipe. All zero: no casts. */
 typedef struct {
-    rw_recipe_kind kind;
+    rw_recipe_kind kind; ///< types of the ops
     /** RW_RECIPE_F8: granularity of current scaling for input and output gradient. Per tensor; RW_SCALING_1X128, with
         RW_SCALING_128X128 for the weight; or RW_SCALING_MX. Scales are powers of two. */
     rw_scaling scaling;
@@ -94,10 +95,12 @@ typedef struct {
 RW_API rw_status rw_recipe_begin_at(rw_site at, rw_tape *t, const rw_recipe *recipe);
 #define rw_recipe_begin(...) rw_recipe_begin_at(RW_HERE, __VA_ARGS__)
 
-/** Closes the innermost recipe. RW_ERR_REGION if none is open, or if a region that began inside it is still open. */
+/** Closes the innermost recipe. @return RW_OK; RW_ERR_REGION if none is open, or if a region that began inside it is
+    still open. */
 RW_API rw_status rw_recipe_end_at(rw_site at, rw_tape *t);
 #define rw_recipe_end(...) rw_recipe_end_at(RW_HERE, __VA_ARGS__)
 
+/** A loss scale with its rule. */
 typedef struct rw_scaler rw_scaler;
 
 /**
@@ -119,7 +122,7 @@ typedef struct rw_scaler_params {
     double backoff_factor;   ///< between 0 and 1 [0.5]
     int64_t growth_interval; ///< at most 2^24 [2000]
     int32_t hysteresis;      ///< the scale decreases at the skipped step of this number; at most 2^24 [1]
-    bool refill_at_growth;
+    bool refill_at_growth; ///< reset the hysteresis only when the scale grows, not at every clean step
     double min_scale; ///< [the smallest positive normal float32]
     double max_scale; ///< [the largest float32]
     const char *name; ///< name of its buffer, copied ["scaler"]
@@ -127,7 +130,7 @@ typedef struct rw_scaler_params {
 
 /** The state of a scaler. */
 typedef struct rw_scaler_state {
-    double scale;
+    double scale;           ///< factor of the loss
     int64_t growth_tracker; ///< clean steps since the scale last changed or a step was skipped
     int32_t hysteresis;     ///< remaining hysteresis
     int64_t skipped;        ///< number of skipped steps, at most 2^24
@@ -174,6 +177,7 @@ RW_API rw_status rw_scaler_unscale(rw_scaler *s);
  * counts are then unchanged. Several optimizers may be stepped, each once before rw_scaler_update(), all with the same
  * gradients. If gradients are cleared between losses, use one scaler per loss, or update the scale after each loss.
  * After its first rw_scaler_step() an optimizer counts its steps on the device.
+ * @param opt of the scaler's context
  * @return what rw_optimizer_step() returns; what rw_scaler_unscale() returns, except that gradients may already be
  *         unscaled by this scaler; RW_ERR_ARGUMENT for an optimizer of another context, or one that was stepped since
  *         rw_scaler_update(). A step that is refused has changed nothing: gradients are as they were, and the optimizer
@@ -181,10 +185,12 @@ RW_API rw_status rw_scaler_unscale(rw_scaler *s);
  */
 RW_API rw_status rw_scaler_step(rw_scaler *s, rw_optimizer *opt);
 
-/** Updates the scale for the next step. RW_ERR_ARGUMENT if nothing was unscaled since the last update. */
+/** Updates the scale for the next step. @return RW_OK; RW_ERR_ARGUMENT if nothing was unscaled since the last update;
+    or the context's sticky error. */
 RW_API rw_status rw_scaler_update(rw_scaler *s);
 
-/** Waits for queued work and fills *ret_state. */
+/** Waits for queued work and fills *ret_state. @return RW_OK; RW_ERR_ARGUMENT for NULL; RW_ERR_DEVICE; or the context's
+    sticky error. */
 RW_API rw_status rw_scaler_get(rw_scaler *s, rw_scaler_state *ret_state);
 
 /**
@@ -214,7 +220,7 @@ typedef enum rw_delayed_scaling_rule {
 /** Zero means the default in brackets. */
 typedef struct rw_delayed_scaling_params {
     int32_t history; ///< length of the history in updates, at most 1024 [16]
-    rw_delayed_scaling_rule rule;
+    rw_delayed_scaling_rule rule; ///< [RW_DELAYED_MAX]
     int32_t margin;          ///< scales are divided by 2^margin; at most 6 [0]
     rw_dtype gradient_dtype; ///< type of quantized gradients: [RW_F8_E5M2] or RW_F8_E4M3
     const char *name;        ///< prefix of its buffers' names, copied ["fp8"]
@@ -258,7 +264,7 @@ RW_API void rw_delayed_scaling_destroy(rw_delayed_scaling **d);
  */
 RW_API rw_status rw_delayed_scaling_update(rw_delayed_scaling *d, rw_scaler *s);
 
-/** Returns i, the index of a parameter or buffer among the weights with rows; -1 if it has none. */
+/** Returns i, the index of weight, a parameter or buffer, among the weights with rows; -1 if it has none. */
 RW_API int64_t rw_delayed_scaling_row(const rw_delayed_scaling *d, const rw_tensor *weight);
 
 #ifdef __cplusplus

@@ -50,12 +50,13 @@ typedef enum rw_quantized_kind {
 
 /** A quantized weight, from rw_quantized_create(); a plain value that may be copied. */
 typedef struct rw_quantized {
-    rw_quantized_kind kind;
+    rw_quantized_kind kind; ///< format of the numbers
     int64_t out, in;  ///< its shape is [out, in]
     rw_tensor *words; ///< the buffer
 } rw_quantized;
 
-/** Bytes of a weight: the formula above. 0 for arguments that rw_quantized_create() refuses. */
+/** Returns the bytes of a weight of this kind and shape: the formula above. 0 for arguments that rw_quantized_create()
+    refuses. */
 RW_API size_t rw_quantized_bytes(rw_quantized_kind kind, rw_shape shape);
 
 /**
@@ -74,6 +75,7 @@ RW_API rw_status rw_quantized_create_at(rw_site at, rw_context *ctx, const char 
  * Quantizes out * in numbers into a weight's buffer, each to the nearest value; of two equally near ones to the lower
  * (RW_INT8: to the even one). The result equals that of bitsandbytes 0.50.2: values of RW_NF4 always, its scales if the
  * mean, which is computed in float64 here, has the same bits.
+ * @param dtype type of the data
  * @param data host memory, dense, row-major, of RW_F32, RW_BF16 or RW_F16; RW_F64 is rounded to float32 first
  * @return RW_ERR_ARGUMENT for a wrong number of bytes, or a number that is not finite: the message gives its index, and
  *         nothing has changed; RW_ERR_DTYPE, RW_ERR_MEMORY, RW_ERR_DEVICE.

@@ -30,12 +30,12 @@ extern "C" {
 RW_API rw_status ckpt_begin_at(rw_site at, rw_tape *t, const char *name);
 #define ckpt_begin(...) ckpt_begin_at(RW_HERE, __VA_ARGS__)
 
-/** Closes the innermost open region. RW_ERR_REGION, which is sticky, if none is open. */
+/** Closes the innermost open region. @return RW_OK; RW_ERR_REGION, which is sticky, if none is open. */
 RW_API rw_status ckpt_end_at(rw_site at, rw_tape *t);
 #define ckpt_end(...) ckpt_end_at(RW_HERE, __VA_ARGS__)
 
 /**
- * Sets the policy of the tape, during recording or between steps.
+ * Sets the policy of the tape to `spec`, during recording or between steps.
  *
  *   none                      keep everything that backward needs: the fastest step
  *   full                      keep the inputs of every outermost region, replay the rest
@@ -109,8 +109,8 @@ RW_API rw_status ckpt_set_policy(rw_tape *t, const char *spec);
 RW_API rw_status ckpt_policy_begin_at(rw_site at, rw_tape *t, const char *spec);
 #define ckpt_policy_begin(...) ckpt_policy_begin_at(RW_HERE, __VA_ARGS__)
 
-/** Ends the innermost part. RW_ERR_REGION, which is sticky, if none is open, or if a region that began inside it is
-    still open. */
+/** Ends the innermost part. @return RW_OK; RW_ERR_REGION, which is sticky, if none is open, or if a region that began
+    inside it is still open. */
 RW_API rw_status ckpt_policy_end_at(rw_site at, rw_tape *t);
 #define ckpt_policy_end(...) ckpt_policy_end_at(RW_HERE, __VA_ARGS__)
 
@@ -172,7 +172,8 @@ RW_API rw_status ckpt_explain(rw_tape *t, FILE *out);
 
 enum { CKPT_EXPLAIN_ALL = 1 }; ///< print a line for every value, without merging equal regions and values
 
-/** As ckpt_explain(), with flags: 0 or CKPT_EXPLAIN_ALL. Others are RW_ERR_ARGUMENT. */
+/** As ckpt_explain(), to the same `out`, with flags: 0 or CKPT_EXPLAIN_ALL. @return as ckpt_explain(); RW_ERR_ARGUMENT
+    for other flags. */
 RW_API rw_status ckpt_explain_with(rw_tape *t, FILE *out, unsigned flags);
 
 /** A scaled step: the same step with one size larger, recorded and not run. */
@@ -201,6 +202,7 @@ enum { CKPT_SCALED_STEPS_MAX = 8 }; ///< maximum number of scaled steps
  * Budgets with +offload are considered if the offload store is not device memory, or if its rates were given
  * (rw_context_set_offload()); unknown rates are measured first. Inputs of other tapes are not counted. For the ops and
  * regions that need the memory of a scaled step, call ckpt_explain() on its tape.
+ * @param loss as for rw_backward()
  * @param grown n scaled steps, 1 to CKPT_SCALED_STEPS_MAX.
  * @param out flushed at the end.
  * @return RW_OK; RW_ERR_ARGUMENT; what rw_tape_plan() returns for one of the tapes, except RW_ERR_BUDGET for a budget

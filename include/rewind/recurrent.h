@@ -69,6 +69,7 @@ RW_API rw_tensor *rw_gru_cell_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor
  * product with x serves all steps; each step is then a product with hh and a cell. length is 1 to 8189; 0 is refused,
  * as in PyTorch.
  * @param h, c the states before the first step, [n, h]; RW_NONE means zeros.
+ * @param weights as for rw_lstm_cell()
  * @param ret_h, ret_c receive the states after the last step, owned by the tape; NULL on an error. May be NULL.
  * Errors: as rw_lstm_cell().
  */
@@ -76,7 +77,11 @@ RW_API rw_tensor *rw_lstm_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *h,
                              const rw_recurrent_weights *weights, rw_tensor **ret_h, rw_tensor **ret_c);
 #define rw_lstm(...) rw_lstm_at(RW_HERE, __VA_ARGS__)
 
-/** One layer of PyTorch's GRU over a sequence, as rw_lstm(). */
+/**
+ * One layer of PyTorch's GRU over a sequence, as rw_lstm().
+ * @param x, h, ret_h as for rw_lstm()
+ * @param weights as for rw_gru_cell()
+ */
 RW_API rw_tensor *rw_gru_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *h, const rw_recurrent_weights *weights,
                             rw_tensor **ret_h);
 #define rw_gru(...) rw_gru_at(RW_HERE, __VA_ARGS__)

@@ -2,9 +2,10 @@
  * rewind/reductions.h - reductions beyond those of rewind/ops.h, and running sums.
  *
  * Every function returns its result, owned by the tape until rw_tape_reset(). After an error it returns NULL, the
- * context keeps the message, and the tape is unchanged. Most functions record several nodes. axes and keep are as in
- * rw_sum(). 16-bit types are computed in float32 and rounded once, at the end. The order of every sum depends on shapes
- * alone.
+ * context keeps the message, and the tape is unchanged. Most functions record several nodes. 16-bit types are
+ * computed in float32 and rounded once, at the end. The order of every sum depends on shapes alone.
+ * @param x a tensor of a floating-point type
+ * @param axes, keep as for rw_sum()
  *
  * Call the names without _at: rw_var(t, ...) is rw_var_at(RW_HERE, t, ...).
  * Thread-safety: as for the context.

@@ -3,6 +3,7 @@
  *
  * Negative axes count from the end. Any element type unless stated otherwise, but of FP8 only views: not rw_stack(),
  * rw_pad(), rw_roll() and rw_flip(). Floating-point types have gradients.
+ * @param x the operand, or the n operands
  * Conventions of rewind/ops.h on errors, ownership, call sites and threads apply.
  */
 #ifndef REWIND_SELECT_H
@@ -32,6 +33,7 @@ RW_API rw_tensor *rw_unsqueeze_at(rw_site at, rw_tape *t, rw_tensor *x, int axis
  * rw_split().
  * @param n the extent of the axis, 1 to 8189
  * @param ret_parts receives the n parts; set to NULL on an error, unless n itself is wrong
+ * @return RW_OK or the error, which is sticky
  */
 RW_API rw_status rw_unbind_at(rw_site at, rw_tape *t, rw_tensor *x, int axis, rw_tensor **ret_parts, size_t n);
 #define rw_unbind(...) rw_unbind_at(RW_HERE, __VA_ARGS__)
@@ -66,6 +68,7 @@ typedef enum rw_pad_mode {
  * and so on. With RW_PAD_CONSTANT a negative number removes elements. Other modes take numbers of at least 0: reflect
  * less than the extent, circular at most the extent, and all of them 0 for an empty axis. One copy per axis; returns x
  * itself if all numbers are 0. The gradient sums the copies of an element in order, rounded once per axis.
+ * @param mode values that are added
  * @param value for RW_PAD_CONSTANT; ignored otherwise
  */
 RW_API rw_tensor *rw_pad_at(rw_site at, rw_tape *t, rw_tensor *x, const int64_t *pad, size_t n, rw_pad_mode mode,

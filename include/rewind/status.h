@@ -34,7 +34,7 @@ typedef enum rw_status {
     RW_ERR_BUDGET = 13       ///< a byte budget is below the minimum that the planner can reach
 } rw_status;
 
-/** Returns a short constant text such as "shape mismatch". Any thread. */
+/** Returns a short constant text for a status, such as "shape mismatch". Any thread. */
 RW_API const char *rw_status_name(rw_status status);
 
 /**

@@ -54,8 +54,8 @@ RW_API rw_tensor *rw_input_at(rw_site at, rw_tape *t, rw_dtype dtype, rw_shape s
 #define rw_input(...) rw_input_at(RW_HERE, __VA_ARGS__)
 
 /**
- * Replaces an input's elements; data as for rw_input(). On CUDA the call does not wait for a running graph: the
- * transfer overlaps with it.
+ * Replaces the elements of x, an input; data and bytes as for rw_input(). On CUDA the call does not wait for a running
+ * graph: the transfer overlaps with it.
  *
  * Requests before the call read the old elements: a value that was read or evaluated, a backward, an effect that has
  * happened. Their results do not change, and a later request that would read the input again, such as a backward that
@@ -95,8 +95,8 @@ RW_API rw_status rw_no_grad_end(rw_tape *t);
 RW_API rw_status rw_read(rw_tape *t, rw_tensor *x, void *out, size_t bytes);
 
 /**
- * Returns the value of a tensor with one element, as a double; NaN on an error, which is sticky. Of an FP8 tensor it is
- * the byte, not the number that the byte stands for.
+ * Returns the value of x, a tensor with one element, as a double; NaN on an error, which is sticky. Of an FP8 tensor it
+ * is the byte, not the number that the byte stands for.
  *
  * Cost. A copy, if the value has been computed: every scalar that a step's loss depends on is held once the step has
  * run, until rw_tape_reset(). Otherwise the value is computed. How depends on the last step of the same structure, that
@@ -120,8 +120,8 @@ RW_API rw_status rw_read(rw_tape *t, rw_tensor *x, void *out, size_t bytes);
 RW_API double rw_item(rw_tape *t, rw_tensor *x);
 
 /**
- * Computes n tensors, so that a later rw_read() or rw_item() of them costs a copy. n may be 0. Cost and memory are as
- * for rw_read(), with one forward pass for all of them. The call never starts a step.
+ * Computes x, n tensors, so that a later rw_read() or rw_item() of them costs a copy. n may be 0. Cost and memory are
+ * as for rw_read(), with one forward pass for all of them. The call never starts a step.
  *
  * Effects (rw_assign(), running statistics, ops with RW_OP_STATEFUL) happen once per recorded step. If a recorded value
  * requires a gradient, they happen in rw_backward(). On any other tape they happen here, and in rw_read() and
@@ -184,7 +184,7 @@ RW_API rw_status rw_backward(rw_tape *t, rw_tensor *loss);
  *
  * A suspended step keeps its activations. If memory runs out, or more than 32 steps of a context are suspended, the
  * oldest one is discarded and recomputed later, to the same bytes.
- * @param y floating-point values of the tape, of any shape, that require a gradient.
+ * @param y n floating-point values of the tape, of any shape, that require a gradient.
  * @return RW_OK or the first error.
  */
 RW_API rw_status rw_forward(rw_tape *t, rw_tensor *const *y, size_t n);

@@ -14,6 +14,8 @@
  *   - After that, the tensor may be mistaken for another one. A tensor of a freed context is never detected.
  * Query functions (shape, name, ...) accept stale tensors and return what they return for NULL.
  *
+ * @param x the tensor
+ * @param name, dtype, shape as for rw_param()
  * Thread-safety: as for the context.
  */
 #ifndef REWIND_TENSOR_H
@@ -30,6 +32,8 @@ extern "C" {
  * gradient is float64 for a float64 parameter and float32 for any other type, so sums over uses and micro-batches are
  * float32 even if the parameter has 16 bits.
  * @param name unique in the context, copied; used in messages and in saved files, for which it must be UTF-8.
+ * @param dtype a floating-point type
+ * @param shape any shape
  * @return the parameter, owned by ctx; NULL for an invalid name, type or shape, or if memory is exhausted
  *         (rw_error_message()).
  */
@@ -43,13 +47,18 @@ typedef struct rw_param_options {
     rw_dtype grad_dtype;
 } rw_param_options;
 
-/** As rw_param(), with options, which may be NULL. NULL with RW_ERR_DTYPE for a gradient type that is not allowed. */
+/** As rw_param(), with options, which may be NULL. @return as rw_param(); NULL, with RW_ERR_DTYPE, also for a gradient
+    type that is not allowed. */
 RW_API rw_tensor *rw_param_with_at(rw_site at, rw_context *ctx, const char *name, rw_dtype dtype, rw_shape shape,
                                    const rw_param_options *options);
 #define rw_param_with(...) rw_param_with_at(RW_HERE, __VA_ARGS__)
 
-/** Creates a buffer: as rw_param(), but without a gradient. For running statistics, counters and tables; rw_write() and
-    rw_assign() write it. */
+/**
+ * Creates a buffer: as rw_param(), but without a gradient. For running statistics, counters and tables; rw_write() and
+ * rw_assign() write it.
+ * @param dtype any type
+ * @return as rw_param()
+ */
 RW_API rw_tensor *rw_buffer_at(rw_site at, rw_context *ctx, const char *name, rw_dtype dtype, rw_shape shape);
 #define rw_buffer(...) rw_buffer_at(RW_HERE, __VA_ARGS__)
 
@@ -64,10 +73,13 @@ RW_API rw_tensor *rw_param_find(const rw_context *ctx, const char *name);
  */
 RW_API const char *rw_tensor_name(const rw_tensor *x);
 
-/** Shape, element type and size in bytes. For NULL or a stale tensor: a scalar, RW_F32 (stale: the type it had), and 0
-    bytes. */
+/** Returns the shape; a scalar for NULL and for a stale tensor. */
 RW_API rw_shape rw_tensor_shape(const rw_tensor *x);
+
+/** Returns the element type; RW_F32 for NULL, the type it had for a stale tensor. */
 RW_API rw_dtype rw_tensor_dtype(const rw_tensor *x);
+
+/** Returns the size in bytes; 0 for NULL and for a stale tensor. */
 RW_API size_t rw_tensor_bytes(const rw_tensor *x);
 
 /** True for a parameter, and for a value through which a gradient flows to a parameter or to a value marked by
@@ -83,6 +95,7 @@ RW_API bool rw_tensor_requires_grad(const rw_tensor *x);
  * @param data  dense, row-major, in the tensor's type: host memory, or on CUDA device memory whose contents are
  *              complete. It may change after the call.
  * @param bytes must be rw_tensor_bytes(x).
+ * @return RW_OK; RW_ERR_ARGUMENT for another kind of tensor, NULL or a wrong size; RW_ERR_DEVICE.
  */
 RW_API rw_status rw_write(rw_tensor *x, const void *data, size_t bytes);
 
@@ -120,8 +133,8 @@ RW_API rw_status rw_init_normal(rw_tensor *x, double mean, double std);
  */
 RW_API rw_status rw_init_uniform(rw_tensor *x, double lo, double hi);
 
-/** Fills a parameter with one value. RW_ERR_ARGUMENT, which is sticky, if it is above the largest number of the
-    parameter's type, before rounding, or not finite. */
+/** Fills a parameter with one value. @return RW_OK; RW_ERR_ARGUMENT, which is sticky, if it is above the largest number
+    of the parameter's type, before rounding, or not finite. */
 RW_API rw_status rw_init_constant(rw_tensor *x, double value);
 
 /**
@@ -159,7 +172,12 @@ typedef struct rw_clip_grad_norm_params {
     bool error_if_nonfinite;
 } rw_clip_grad_norm_params;
 
-/** As rw_clip_grad_norm(), with options. params may be NULL. */
+/**
+ * As rw_clip_grad_norm(), with options.
+ * @param max_norm, ret_norm as for rw_clip_grad_norm()
+ * @param params may be NULL
+ * @return as rw_clip_grad_norm()
+ */
 RW_API rw_status rw_clip_grad_norm_with(rw_context *ctx, double max_norm, const rw_clip_grad_norm_params *params,
                                         double *ret_norm);
 

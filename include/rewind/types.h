@@ -2,6 +2,8 @@
  * rewind/types.h - small value types that all other headers use.
  *
  * Element types, shapes, call sites and the export macro. Nothing here allocates or fails.
+ * @param dtype, shape, device the value
+ * @param a, b the shapes
  * Thread-safety: all functions are pure and may be called from any thread.
  */
 #ifndef REWIND_TYPES_H
@@ -65,8 +67,8 @@ RW_API bool rw_dtype_is_code(rw_dtype dtype);
 
 /** The extents of a tensor, outermost axis first. Rank 0 is a scalar with one element. */
 typedef struct rw_shape {
-    int32_t rank;
-    int64_t dim[RW_MAX_RANK];
+    int32_t rank;             ///< number of axes
+    int64_t dim[RW_MAX_RANK]; ///< the first `rank` are used
 } rw_shape;
 
 /** Returns the number of elements: the product of the extents; 1 for a scalar; 0 if an extent is 0; INT64_MAX if the
@@ -86,7 +88,7 @@ RW_API bool rw_shape_equal(rw_shape a, rw_shape b);
 /** A call site: where in the caller's program an op was recorded. Error messages and ckpt_explain() show it. */
 typedef struct rw_site {
     const char *file; ///< copied; the text at this address must not change while the tape exists. NULL: unknown
-    int32_t line;
+    int32_t line;     ///< number of the line in the file
 } rw_site;
 
 /** The call site of this line. The macros without _at (rw_add, ckpt_begin, ...) pass it. */

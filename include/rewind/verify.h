@@ -85,7 +85,7 @@ typedef struct ckpt_report {
     size_t kept_nondeterministic; ///< values kept because their op has RW_OP_NONDETERMINISTIC
     size_t mismatches;        ///< values whose bytes differ
     /* The members below describe the first node in execution order whose inputs are equal and whose output is not. */
-    ckpt_cause cause;
+    ckpt_cause cause;         ///< the most probable one
     char op[48];              ///< name of the op
     char region[96];          ///< its region, "outer/inner"; "" outside any
     char site[160];           ///< file:line of the call
@@ -107,7 +107,7 @@ typedef struct ckpt_report {
  */
 RW_API rw_status ckpt_verify(rw_tape *t, rw_tensor *loss, ckpt_report *ret_report);
 
-/** Prints a report in a few lines. */
+/** Prints a report to `out` in a few lines. */
 RW_API void ckpt_report_print(const ckpt_report *report, FILE *out);
 
 #ifdef __cplusplus

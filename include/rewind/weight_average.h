@@ -25,6 +25,7 @@
 extern "C" {
 #endif
 
+/** Averages of a context's parameters. */
 typedef struct rw_weight_average rw_weight_average;
 
 /**
