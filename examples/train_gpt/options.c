@@ -332,6 +332,7 @@ static void check_rates(void)
 
 void read_options(int argc, char **argv)
 {
+    const unsigned after_update = RW_ALERT_SLOW_STEP | RW_ALERT_UPDATES | RW_ALERT_ZEROS;
     static const char *const rest[] = { "preset", "dtype", "scaling", "optimizer", "moments", "schedule", "seed", "on",
                                         "graph", "update-inside", "resume-if-there", "replace-checkpoints", "quick",
                                         "help" };
@@ -367,6 +368,9 @@ void read_options(int argc, char **argv)
     for (int i = 0; i < ALERTS; i++) {
         if (o.graph && o.on[i] == RW_RECOVERY_SKIP)
             die("%s", "--on ALERT=skip cannot be used with --graph, which updates before the alert");
+        if (o.on[i] == RW_RECOVERY_SKIP && (after_update >> i & 1))
+            die("--on %s=skip: expected another action, because the update comes before this alert",
+                rw_alert_name(1u << i));
         if (!o.checkpoint && o.on[i] == RW_RECOVERY_ROLL_BACK) die("%s", "--on ALERT=roll_back needs --checkpoint DIR");
     }
     if ((o.delayed || o.scaling) && !o.fp8) die("%s", "--scaling needs --dtype fp8");
