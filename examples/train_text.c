@@ -215,7 +215,9 @@ static struct dashboard open_page(const rw_context *ctx)
     static char model[120], device[80];
     snprintf(model, sizeof model, "%d layers of width %d, %d bytes, %s; %s", o.layers, o.width, o.seq,
              rw_dtype_name(o.dtype), o.policy);
-    snprintf(device, sizeof device, "%s, %d threads", rw_device_name(rw_context_device(ctx)), rw_context_threads(ctx));
+    const int threads = rw_context_threads(ctx);
+    snprintf(device, sizeof device, "%s, %d thread%s", rw_device_name(rw_context_device(ctx)), threads,
+             threads > 1 ? "s" : "");
     return (struct dashboard){ .path = o.dashboard, .title = "train_text", .steps = o.steps, .command = command,
                                .model = model, .device = device, .loss_unit = "nats per byte" };
 }

@@ -7,7 +7,7 @@
 
 /* As wide as on a phone, so that text is not scaled down much there. */
 enum { WIDTH = 420, HEIGHT = 236, LEFT = 68, RIGHT = 16, TOP = 34, BOTTOM = 42, BUCKETS_MAX = 500 };
-enum { AVERAGE_MIN = 5, AVERAGES = 40 }; /* buckets of a moving average: a 40th of all, but not fewer than 5 */
+enum { AVERAGES = 50, REACH_MIN = 3 }; /* a moving average reaches over a 50th of all buckets to each side, or over 3 */
 
 struct chart {
     FILE *f;
@@ -165,40 +165,35 @@ static void draw_line(const struct chart *c, const struct dashboard_points *poin
 
 /* ---- moving average ---- */
 
-static size_t buckets_of(const struct dashboard_points *points)
+/* Buckets on each side of a moving average; 0: too few points to need one. */
+static size_t reach_of(const struct dashboard_points *points)
 {
-    return (points->n + chart_bucket(points) - 1) / chart_bucket(points);
-}
-
-/* Buckets of a moving average; 0: too few to need one. */
-static size_t average_of(const struct dashboard_points *points)
-{
-    const size_t n = buckets_of(points);
-    return n < 4 * AVERAGE_MIN ? 0 : n / AVERAGES > AVERAGE_MIN ? n / AVERAGES : AVERAGE_MIN;
+    const size_t n = (points->n + chart_bucket(points) - 1) / chart_bucket(points);
+    return n < AVERAGES ? 0 : n / AVERAGES > REACH_MIN ? n / AVERAGES : REACH_MIN;
 }
 
 size_t chart_average(const struct dashboard_points *points)
 {
-    return average_of(points) * chart_bucket(points);
+    return reach_of(points) ? (2 * reach_of(points) + 1) * chart_bucket(points) : 0;
 }
 
-/* An exponential one: divided by the sum of its weights, so that it is not drawn to zero at first. */
+/* Around each bucket, so that the average does not lag behind a line that falls. At the ends, of the buckets that there
+   are. */
 static void draw_average(const struct chart *c, const struct dashboard_points *points, const char *class)
 {
-    const size_t each = chart_bucket(points), n = average_of(points);
-    if (!n || !c->kind->is_noisy) return;
-    const double keep = exp(-1 / (double)n);
-    double sum = 0, weight = 0;
+    struct bucket all[BUCKETS_MAX];
+    const size_t each = chart_bucket(points), reach = reach_of(points);
+    size_t n = 0;
     bool open = false;
+    if (!reach || !c->kind->is_noisy) return;
+    for (size_t i = 0; i < points->n; i += each) all[n++] = take_bucket(c, points, i);
     fprintf(c->f, "<path class='average %s' d='", class);
-    for (size_t i = 0; i < points->n; i += each) {
-        const struct bucket b = take_bucket(c, points, i);
-        const bool drawn = is_drawn(&b);
-        if (drawn) {
-            sum = keep * sum + b.mean;
-            weight = keep * weight + 1;
-            fprintf(c->f, "%c%.1f %.1f", open ? 'L' : 'M', x_of(c, b.step), y_of(c, sum / weight));
-        }
+    for (size_t i = 0; i < n; i++) {
+        double sum = 0, count = 0;
+        for (size_t k = i > reach ? i - reach : 0; k <= i + reach && k < n; k++)
+            if (is_drawn(&all[k])) sum += all[k].mean, count++;
+        const bool drawn = is_drawn(&all[i]);
+        if (drawn) fprintf(c->f, "%c%.1f %.1f", open ? 'L' : 'M', x_of(c, all[i].step), y_of(c, sum / count));
         open = drawn;
     }
     fprintf(c->f, "'/>\n");
@@ -315,7 +310,7 @@ void chart_draw(FILE *f, const struct dashboard *d, const struct chart_kind *kin
     draw_events(&c, d);
     draw_band(&c, &d->good, "good");
     draw_band(&c, &d->run, "run");
-    fprintf(f, "<g%s>\n", kind->is_noisy && average_of(&d->run) ? " class='faint'" : "");
+    fprintf(f, "<g%s>\n", kind->is_noisy && reach_of(&d->run) ? " class='faint'" : "");
     draw_line(&c, &d->good, "good");
     draw_line(&c, &d->run, "run");
     fprintf(f, "</g>\n");

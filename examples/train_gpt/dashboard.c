@@ -221,7 +221,8 @@ static const char head[] =
     ".run,.good,.average{stroke-linejoin:round;stroke-linecap:round}.band{stroke:none;opacity:.25}"
     ".band.of-run{fill:var(--run)}.band.of-good{fill:var(--good)}.mark{stroke:var(--bad);stroke-width:1.8}\n"
     ".wide{overflow-x:auto}table{border-collapse:collapse}td,th{padding:2px 16px 2px 0;text-align:left;font-weight:400;"
-    "vertical-align:top}td.number{text-align:right;white-space:nowrap}.events td:last-child{overflow-wrap:anywhere}\n"
+    "vertical-align:top}td.number{text-align:right;white-space:nowrap}.events td:first-child{white-space:nowrap}"
+    ".events td:last-child{overflow-wrap:anywhere}\n"
     "td:last-child,th{color:var(--soft)}.bar{height:6px;background:var(--grid);border-radius:3px;margin:10px 0}\n"
     ".bar div{height:6px;background:var(--run);border-radius:3px}.key span{margin-right:18px}.bad{color:var(--bad)}\n"
     ".key svg{width:34px;height:8px}</style>\n";

@@ -22,7 +22,7 @@ struct dashboard_points {
 struct dashboard_event {
     double step;
     char alert[24]; /* its name; "": an action that was taken */
-    char text[240];
+    char text[400];
 };
 
 struct dashboard {

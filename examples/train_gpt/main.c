@@ -113,8 +113,9 @@ static void open_page(struct run *r)
     static char model[200], device[80];
     snprintf(model, sizeof model, "%d layers of width %d, %d heads, %d tokens, %s; %s, %s", o.m.layers, o.m.width,
              o.m.heads, o.m.seq, o.fp8 ? "fp8" : rw_dtype_name(o.dtype), o.optimizer, o.policy);
-    snprintf(device, sizeof device, "%s, %d threads", rw_device_name(rw_context_device(r->ctx)),
-             rw_context_threads(r->ctx));
+    const int threads = rw_context_threads(r->ctx);
+    snprintf(device, sizeof device, "%s, %d thread%s", rw_device_name(rw_context_device(r->ctx)), threads,
+             threads > 1 ? "s" : "");
     r->page = (struct dashboard){ .path = o.dashboard, .title = o.m.preset, .steps = o.steps, .command = r->command,
                                   .model = model, .device = device,
                                   .loss_unit = r->train.bytes ? "nats per byte" : "nats per token" };
