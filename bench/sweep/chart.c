@@ -410,7 +410,8 @@ static double legend(FILE *f, const struct frame *fr, const struct entry *e, int
 /* ---- charts ---- */
 
 /* Ranges that contain all rows, the predicted lines up to twice the time of none, and the bound. */
-static struct frame fit_axes(const struct frame *frame, const struct sweep_row *rows, int n, const struct sweep_curve *c)
+static struct frame fit_axes(const struct frame *frame, const struct sweep_row *rows, int n,
+                             const struct sweep_curve *c)
 {
     const bool drawn = c->none_ms > 0;
     struct frame fr = *frame;

@@ -111,7 +111,8 @@ static void put_losses(FILE *f, const struct sweep_row *rows, int n)
         return;
     }
     fprintf(f, "<p class=\"soft\">%s the same loss in every step: %.5f at first, %.5f after %d.</p>\n",
-            n > 1 ? "All rows have" : "A run without recompute has", x->losses[0], x->losses[x->steps - 1], x->steps - 1);
+            n > 1 ? "All rows have" : "This row and <code>none</code> have", x->losses[0], x->losses[x->steps - 1],
+            x->steps - 1);
 }
 
 /* Writes the charts of one sequence length. */

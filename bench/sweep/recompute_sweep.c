@@ -62,8 +62,8 @@ static void print_row(const struct sweep_options *o, const struct sweep_row *r)
     if (r->device || r->resident) snprintf(device, sizeof device, "%zu", r->device ? r->device : r->resident);
     if (isatty(2)) fprintf(stderr, "\r\033[K");
     printf("%5d  %-32s %9.1f %9.1f %6.3f %8.4g %5.1f%% %12zu %12zu %12zu %12s %8zu %9.5f  %s\n", r->seq, r->policy,
-           r->step_ms, r->predicted_ms, r->ratio, r->tflops / sweep_rate_unit(o->ceiling).of, sweep_utilisation(o, r), r->kept, r->peak, r->predicted,
-           device, r->replayed, r->loss, r->identical ? "yes" : "NO");
+           r->step_ms, r->predicted_ms, r->ratio, r->tflops / sweep_rate_unit(o->ceiling).of, sweep_utilisation(o, r),
+           r->kept, r->peak, r->predicted, device, r->replayed, r->loss, r->identical ? "yes" : "NO");
     fflush(stdout);
 }
 

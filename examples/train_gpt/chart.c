@@ -177,8 +177,7 @@ size_t chart_average(const struct dashboard_points *points)
     return reach_of(points) ? (2 * reach_of(points) + 1) * chart_bucket(points) : 0;
 }
 
-/* Around each bucket, so that the average does not lag behind a line that falls. At the ends, of the buckets that there
-   are. */
+/* The mean of the buckets on both sides, or those that exist: an average of earlier ones alone would lag. */
 static void draw_average(const struct chart *c, const struct dashboard_points *points, const char *class)
 {
     struct bucket all[BUCKETS_MAX];

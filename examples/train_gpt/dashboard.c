@@ -329,8 +329,9 @@ static void put_sites(FILE *f, const rw_monitor *monitor)
     bool any = false;
     for (size_t i = 0; rw_monitor_get_site(monitor, i, &s); i++) {
         if (!(s.elements > 0)) continue;
-        if (!any) fprintf(f, "<h2>8-bit codes</h2>\n<div class='wide'><table>\n<tr><th>of</th><th>largest</th><th>scale</th>"
-                             "<th>saturated</th><th>flushed to zero</th></tr>\n");
+        if (!any) fprintf(f, "<h2>8-bit codes</h2>\n<div class='wide'><table>\n"
+                             "<tr><th>of</th><th>largest</th><th>scale</th><th>saturated</th>"
+                             "<th>flushed to zero</th></tr>\n");
         any = true;
         fprintf(f, "<tr><td>");
         put_text(f, s.name);
@@ -379,7 +380,8 @@ static void put_events(FILE *f, const struct dashboard *d)
     for (size_t i = 0; i < n; i++) {
         const double last = row[i].newest->step;
         if (row[i].n > 1)
-            fprintf(f, "<tr><td>steps %.0f to %.0f</td><td class='number'>%zu ×</td><td>", row[i].first, last, row[i].n);
+            fprintf(f, "<tr><td>steps %.0f to %.0f</td><td class='number'>%zu ×</td><td>", row[i].first, last,
+                    row[i].n);
         else fprintf(f, "<tr><td>step %.0f</td><td></td><td>", last);
         put_text(f, row[i].newest->text);
         fprintf(f, "</td></tr>\n");

@@ -37,8 +37,8 @@
  * are the norms before clipping, from the sums that clipping computes. For a skipped update only these two are
  * reported, and its groups have 0 elements.
  *
- * A line with alerts also has their numbers: the step's, and the usual one that it is compared with. For slow_step these
- * are the milliseconds of the step and their median; rw_monitor_alert lists the others:
+ * A line with alerts also has their numbers: the step's, and the usual one that it is compared with. For slow_step
+ * these are the milliseconds of the step and their median; rw_monitor_alert lists the others:
  *
  *     "alert_numbers":[{"alert":"slow_step","value":412,"usual":118}]
  *

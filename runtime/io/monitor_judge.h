@@ -44,8 +44,8 @@ struct rw_judged {
     struct rw_health health;
 };
 
-/* Is a norm far above the last ones, whose median is stored in *ret_usual? It is added to the window unless it is NaN or
-   infinite. */
+/* Is a norm far above the last ones, whose median is stored in *ret_usual? It is added to the window unless it is NaN
+   or infinite. */
 bool rw_judge_spikes(struct rw_window *w, double norm, double *ret_usual);
 
 /* Sets the numbers of an alert, and returns the alert. */

@@ -21,7 +21,8 @@ def contrast(a, b):
 
 def palettes(page):
     """The colours for light and for dark, by name."""
-    found = [dict(re.findall(r'--([a-z]+):(#[0-9a-fA-F]{3,6})\b', block)) for block in re.findall(r':root{([^}]*)}', page)]
+    blocks = re.findall(r':root{([^}]*)}', page)
+    found = [dict(re.findall(r'--([a-z]+):(#[0-9a-fA-F]{3,6})\b', block)) for block in blocks]
     assert len(found) == 2 and found[0].keys() == found[1].keys(), found
     return found
 
@@ -33,7 +34,8 @@ def check_colours(page, what):
             if name not in BACKGROUNDS and name not in DECORATION:
                 assert contrast(colour, back) >= CONTRAST, (what, name, colour, back, contrast(colour, back))
     rest = re.sub(r':root{[^}]*}', '', page)
-    other = re.findall(r'''(?:fill|stroke|color|background)\s*[:=]\s*["']?((?!none|var\(|light dark)[#a-z][^;"'}]*)''', rest)
+    colour = r"""(?:fill|stroke|color|background)\s*[:=]\s*["']?((?!none|var\(|light dark)[#a-z][^;"'}]*)"""
+    other = re.findall(colour, rest)
     assert not other, (what, 'a colour that the dark page does not replace', other)
 
 
@@ -43,12 +45,13 @@ def check_widths(page, what):
         assert float(size) * (1 if unit == 'px' else 16) <= WIDTH, (what, size + unit)
     columns = re.findall(r'minmax\(([0-9.]+)px', page)
     assert not columns, (what, 'columns that do not shrink', columns)
-    for table in re.findall(r'.{60}<table>\s*<tr>(?:<th>[^<]*(?:<br>[^<]*)*){4,}', page, re.S): # a wide one scrolls alone
-        assert "class='wide'>" in table or 'class="wide">' in table, (what, table)
+    for table in re.finditer(r'<table[^>]*>', page):
+        if page[table.end():].split('</tr>')[0].count('<th') > 3: # a wide one scrolls alone
+            assert re.search(r"""class=["']wide["']>$""", page[:table.start()]), (what, table[0])
 
 
 def check(page, what):
-    """Raises AssertionError if a colour has too little contrast in the light or in the dark, or if a part of the page is
-    wider than a phone."""
+    """Raises AssertionError if a colour has too little contrast in the light or in the dark, or if a part of the page
+    is wider than a phone."""
     check_colours(page, what)
     check_widths(page, what)
