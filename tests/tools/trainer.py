@@ -636,16 +636,17 @@ def check_alerts_on_the_page():
     """Equal alerts between two actions are one row, with their number and the newest numbers."""
     run('--steps 1 --checkpoint alerts --log alerts.jsonl')
     def line(step, *alerts, ms=412.3):
-        numbers = [{'alert': a, 'value': ms, 'usual': 118} for a in alerts if a == 'slow_step']
+        values = {'slow_step': (ms, 118), 'grad_spike': (11.1, 1.1)}
+        numbers = [{'alert': a, 'value': values[a][0], 'usual': values[a][1]} for a in alerts]
         return json.dumps({'step': step, 'loss': 4, 'memory': {}, 'alerts': alerts, 'alert_numbers': numbers})
-    lines = [line(step, 'slow_step', *(['zeros'] if step % 2 else []), ms=400 + step) for step in range(10, 70)]
+    lines = [line(step, *(['grad_spike'] if step % 2 else []), 'slow_step', ms=400 + step) for step in range(10, 70)]
     lines += [json.dumps({'step': 70, 'recovery': 'lower', 'alerts': ['slow_step'], 'note': 'rate halved to 1'})]
     lines += [line(71, 'slow_step'), line(72, 'slow_step', ms=999)]
     with open('alerts.jsonl', 'a') as log:
         log.write(''.join(text.replace('": ', '":').replace(', "', ',"') + '\n' for text in lines))
     run('--steps 2 --total-steps 1 --resume alerts --log alerts.jsonl --dashboard alerts.html')
     wanted = [(71, 72, 2, 'slow_step: 999 ms, median 118'), (70, 70, 1, 'slow_step → lower: rate halved to 1'),
-              (11, 69, 30, 'zeros'), (10, 69, 60, 'slow_step: 469 ms, median 118')]
+              (11, 69, 30, 'grad_spike: norm 11.1, median 1.1'), (10, 69, 60, 'slow_step: 469 ms, median 118')]
     assert sorted(events_of('alerts.html')) == sorted(wanted), events_of('alerts.html')
     # Those of a run in this process: their names in the log, and the numbers that were printed.
     said = run('--steps 140 --log spikes.jsonl --dashboard spikes.html')
