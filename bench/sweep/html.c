@@ -97,7 +97,7 @@ static void put_busy(FILE *f, const struct sweep_row *busy)
     fputs("<p class=\"busy\">The machine was probably busy: <code>", f);
     sweep_escape(f, busy->policy);
     fprintf(f, "</code> was predicted to take %.4g %s and took %.4g, by costs of the same run. Run it again when it is "
-               "idle; memory and losses are right.</p>\n", busy->predicted_ms / unit.of, unit.name,
+               "idle.</p>\n", busy->predicted_ms / unit.of, unit.name,
             busy->step_ms / unit.of);
 }
 
