@@ -172,6 +172,7 @@ static void fill_held(const struct text *x, int n, int32_t *tokens, int32_t *tar
 }
 
 static const double rate = 1e-3;
+static char command[1024]; /* the command line, for the page */
 
 /* Handles the monitor's status: a line of the log that cannot be written is reported, the first time, and training goes
    on. */
@@ -193,8 +194,12 @@ static rw_status watch(rw_monitor *m, struct dashboard *page, rw_context *ctx, r
     const rw_monitor_numbers n = rw_monitor_get_numbers(m);
     for (unsigned a = 1; a <= alerts; a <<= 1) {
         if (!(alerts & a)) continue;
-        fprintf(stderr, "step %4d  %s\n", (int)v.step, rw_alert_name(a));
-        dashboard_note(page, (double)v.step, rw_alert_name(a));
+        char numbers[120];
+        rw_monitor_alert x = { (double)NAN, (double)NAN };
+        rw_monitor_get_alert(m, a, &x);
+        dashboard_describe(numbers, sizeof numbers, rw_alert_name(a), x.value, x.usual);
+        fprintf(stderr, "step %4d  %s%s%s\n", (int)v.step, rw_alert_name(a), *numbers ? ": " : "", numbers);
+        dashboard_alert(page, (double)v.step, rw_alert_name(a), "", "", numbers);
     }
     dashboard_add(&page->run, (struct dashboard_point){ .step = (double)v.step, .loss = v.loss, .norm = n.grad_norm,
                                                         .lr = v.lr, .tokens_per_s = v.tokens / v.seconds,
@@ -202,6 +207,19 @@ static rw_status watch(rw_monitor *m, struct dashboard *page, rw_context *ctx, r
                                                         .scale = NAN });
     rw_memory_stats(ctx, &page->memory);
     return status;
+}
+
+/* The page names the command, the model and the device. */
+static struct dashboard open_page(const rw_context *ctx)
+{
+    static char model[120], device[80];
+    snprintf(model, sizeof model, "%d layers of width %d, %d bytes, %s; %s", o.layers, o.width, o.seq,
+             rw_dtype_name(o.dtype), o.policy);
+    const int threads = rw_context_threads(ctx);
+    snprintf(device, sizeof device, "%s, %d thread%s", rw_device_name(rw_context_device(ctx)), threads,
+             threads > 1 ? "s" : "");
+    return (struct dashboard){ .path = o.dashboard, .title = "train_text", .steps = o.steps, .command = command,
+                               .model = model, .device = device, .loss_unit = "nats per byte" };
 }
 
 static rw_status make_tools(rw_context *ctx, rw_optimizer **opt, rw_monitor **m)
@@ -249,7 +267,7 @@ static rw_status train(rw_context *ctx, rw_tape *t, const struct text *text)
 {
     rw_optimizer *opt = NULL;
     rw_monitor *monitor = NULL;
-    struct dashboard page = { .path = o.dashboard, .title = "train_text", .steps = o.steps };
+    struct dashboard page = open_page(ctx);
     rw_status status = make_tools(ctx, &opt, &monitor);
     int32_t *const tokens = malloc(2 * sizeof *tokens * (size_t)o.batch * (size_t)o.seq);
     if (!tokens) status = RW_ERR_MEMORY;
@@ -401,6 +419,7 @@ static bool read_options(int argc, char **argv)
 int main(int argc, char **argv)
 {
     setvbuf(stdout, NULL, _IOLBF, 0); /* a step's line is printed at its end, also to a pipe */
+    dashboard_command(command, sizeof command, argc, argv);
     if (!read_options(argc, argv)) return 2;
     signal(SIGPIPE, SIG_IGN); /* a pipe whose reader has ended is an error at the end, after the weights are saved */
     signal(SIGXFSZ, SIG_IGN); /* and so is a file that has reached its limit */

@@ -1,4 +1,4 @@
-/* The two charts of sweep.html as SVG: memory against time, and the loss curve. */
+/* The two charts of sweep.html as SVG: memory against time, and the loss curves. */
 #include "sweep/sweep_structs.h"
 
 #include <math.h>
@@ -6,10 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define W 860.0
-#define H 420.0
-#define LEFT 70.0
-#define RIGHT 30.0
 #define TOP 20.0
 #define BOTTOM 50.0
 #define LINE 15.0 /* height of a line of text */
@@ -18,6 +14,17 @@
 struct scale {
     double lo, hi, from, to;
 };
+
+/* A chart: its size, its axes, and the unit of bytes. */
+struct frame {
+    double w, h, left, right;
+    bool is_narrow; /* for a phone: texts without a free place are left out, because the table has them */
+    struct scale x, y;
+    struct sweep_unit unit;
+};
+
+static const struct frame wide_frame = { .w = 860, .h = 420, .left = 70, .right = 30 };
+static const struct frame narrow_frame = { .w = 400, .h = 360, .left = 54, .right = 12, .is_narrow = true };
 
 struct box {
     double left, right, top, bottom;
@@ -35,9 +42,32 @@ static double at(const struct scale *s, double x)
     return s->from + (x - s->lo) / (s->hi - s->lo) * (s->to - s->from);
 }
 
-static double mib(size_t bytes)
+static double x_of(const struct frame *fr, size_t bytes)
 {
-    return (double)bytes / 1048576;
+    return at(&fr->x, (double)bytes / fr->unit.of);
+}
+
+static double y_of(const struct frame *fr, double ratio)
+{
+    return at(&fr->y, ratio);
+}
+
+struct sweep_unit sweep_byte_unit(size_t most)
+{
+    return most < 1 << 20 ? (struct sweep_unit){ 1024, "KiB" }
+         : most < (size_t)10 << 30 ? (struct sweep_unit){ 1048576, "MiB" } : (struct sweep_unit){ 1073741824, "GiB" };
+}
+
+struct sweep_unit sweep_rate_unit(double tflops)
+{
+    return tflops < 1 ? (struct sweep_unit){ 1e-3, "GFLOP/s" }
+         : tflops < 1000 ? (struct sweep_unit){ 1, "TFLOP/s" } : (struct sweep_unit){ 1000, "PFLOP/s" };
+}
+
+struct sweep_unit sweep_time_unit(double ms)
+{
+    return ms < 1 ? (struct sweep_unit){ 1e-3, "\xc2\xb5s" }
+         : ms < 10000 ? (struct sweep_unit){ 1, "ms" } : (struct sweep_unit){ 1000, "s" };
 }
 
 /* A step of 1, 2 or 5 times a power of ten that divides the range into about n parts. */
@@ -64,29 +94,32 @@ void sweep_escape(FILE *f, const char *s)
     }
 }
 
-static void x_axis(FILE *f, const struct scale *x, const char *name, double least_step)
+static void x_axis(FILE *f, const struct frame *fr, const char *name, const char *unit, double least_step)
 {
-    const double step = fmax(tick(x->hi - x->lo, 8), least_step);
+    const struct scale *const x = &fr->x;
+    const double step = fmax(tick(x->hi - x->lo, fr->is_narrow ? 4 : 8), least_step), bottom = fr->h - BOTTOM;
     for (double k = ceil(x->lo / step - 1e-9); k * step <= x->hi + 1e-9 * step; k++) {
         const double px = at(x, k * step);
-        fprintf(f, "<line class=\"grid\" x1=\"%.1f\" x2=\"%.1f\" y1=\"%.1f\" y2=\"%.1f\" />", px, px, TOP, H - BOTTOM);
-        fprintf(f, "<text class=\"soft\" x=\"%.1f\" y=\"%.1f\" text-anchor=\"middle\">%.*f</text>\n", px,
-                H - BOTTOM + 18, digits(step), k * step + 0.0); /* -0 becomes 0 */
+        fprintf(f, "<line class=\"grid\" x1=\"%.1f\" x2=\"%.1f\" y1=\"%.1f\" y2=\"%.1f\" />", px, px, TOP, bottom);
+        fprintf(f, "<text class=\"soft\" x=\"%.1f\" y=\"%.1f\" text-anchor=\"middle\">%.*f</text>\n", px, bottom + 18,
+                digits(step), k * step + 0.0); /* -0 becomes 0 */
     }
-    fprintf(f, "<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"middle\">%s</text>\n", (LEFT + W - RIGHT) / 2, H - 8, name);
+    fprintf(f, "<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"middle\">%s%s%s</text>\n",
+            (fr->left + fr->w - fr->right) / 2, fr->h - 8, name, *unit ? ", " : "", unit);
 }
 
-static void y_axis(FILE *f, const struct scale *y, const char *name)
+static void y_axis(FILE *f, const struct frame *fr, const char *name)
 {
-    const double step = tick(y->hi - y->lo, 6);
+    const struct scale *const y = &fr->y;
+    const double step = tick(y->hi - y->lo, 6), right = fr->w - fr->right;
     for (double k = ceil(y->lo / step - 1e-9); k * step <= y->hi + 1e-9 * step; k++) {
         const double py = at(y, k * step);
-        fprintf(f, "<line class=\"grid\" x1=\"%.1f\" x2=\"%.1f\" y1=\"%.1f\" y2=\"%.1f\" />", LEFT, W - RIGHT, py, py);
-        fprintf(f, "<text class=\"soft\" x=\"%.1f\" y=\"%.1f\" text-anchor=\"end\">%.*f</text>\n", LEFT - 8, py + 4,
+        fprintf(f, "<line class=\"grid\" x1=\"%.1f\" x2=\"%.1f\" y1=\"%.1f\" y2=\"%.1f\" />", fr->left, right, py, py);
+        fprintf(f, "<text class=\"soft\" x=\"%.1f\" y=\"%.1f\" text-anchor=\"end\">%.*f</text>\n", fr->left - 8, py + 4,
                 digits(step), k * step + 0.0);
     }
-    fprintf(f, "<text transform=\"translate(16 %.1f) rotate(-90)\" text-anchor=\"middle\">%s</text>\n",
-            (TOP + H - BOTTOM) / 2, name);
+    fprintf(f, "<text transform=\"translate(14 %.1f) rotate(-90)\" text-anchor=\"middle\">%s</text>\n",
+            (TOP + fr->h - BOTTOM) / 2, name);
 }
 
 static bool overlap(const struct box *a, const struct box *b)
@@ -94,9 +127,10 @@ static bool overlap(const struct box *a, const struct box *b)
     return a->left < b->right && b->left < a->right && a->top < b->bottom && b->top < a->bottom;
 }
 
-static bool is_free(const struct box *b, const struct places *p)
+static bool is_free(const struct frame *fr, const struct box *b, const struct places *p)
 {
-    if (b->left < LEFT || b->right > W - RIGHT || b->top < TOP - LINE || b->bottom > H - BOTTOM) return false;
+    if (b->left < fr->left || b->right > fr->w - fr->right) return false;
+    if (b->top < TOP - LINE || b->bottom > fr->h - BOTTOM) return false;
     for (int i = 0; i < p->n; i++)
         if (overlap(b, &p->taken[i])) return false;
     return true;
@@ -112,26 +146,37 @@ static void take_ring(struct places *p, double px, double py)
     p->taken[p->n++] = (struct box){ px - 3, px + 3, py - 3, py + 3 };
 }
 
-static void take_stairs(struct places *p, const rw_frontier_point *point, size_t n, double none_ms,
-                        const struct scale *x, const struct scale *y)
+static void take_stairs(struct places *p, const struct frame *fr, const rw_frontier_point *point, size_t n,
+                        double none_ms)
 {
     for (size_t i = 1; i < n; i++) {
-        const double x0 = at(x, mib(point[i - 1].peak_bytes)), y0 = at(y, point[i - 1].ms / none_ms);
-        const double x1 = at(x, mib(point[i].peak_bytes)), y1 = at(y, point[i].ms / none_ms);
+        const double x0 = x_of(fr, point[i - 1].peak_bytes), y0 = y_of(fr, point[i - 1].ms / none_ms);
+        const double x1 = x_of(fr, point[i].peak_bytes), y1 = y_of(fr, point[i].ms / none_ms);
         take_stretch(p, x0, y0, x1, y0);
         take_stretch(p, x1, y0, x1, y1);
     }
 }
 
-static void take_bound(struct places *p, const struct sweep_curve *c, const struct scale *x, const struct scale *y)
+/* The lower bound for budgets up to point i: a bound for a larger budget is one for a smaller budget as well, so the
+   largest of these holds. 0: none is known. */
+static double bound_at(const struct sweep_curve *c, size_t i)
 {
-    for (size_t i = 1; c->has_bound && i < c->n; i++)
-        take_stretch(p, at(x, mib(c->point[i - 1].peak_bytes)), at(y, c->point[i - 1].bound_ms / c->none_ms),
-                     at(x, mib(c->point[i].peak_bytes)), at(y, c->point[i].bound_ms / c->none_ms));
+    double most = 0;
+    for (; i < c->n; i++) most = fmax(most, c->point[i].bound_ms);
+    return most / c->none_ms;
 }
 
-/* A position for the text of the point (px, py) in a free area: next to it, above or below it, or further away. */
-static struct box place_label(double px, double py, size_t length, const struct places *p)
+static void take_bound(struct places *p, const struct frame *fr, const struct sweep_curve *c)
+{
+    for (size_t i = 1; c->has_bound && i < c->n; i++)
+        take_stretch(p, x_of(fr, c->point[i - 1].peak_bytes), y_of(fr, bound_at(c, i)),
+                     x_of(fr, c->point[i].peak_bytes), y_of(fr, bound_at(c, i)));
+}
+
+/* A position for the text of the point (px, py) in a free area: next to it, above or below it, or further away. If
+   there is none: next to it, and false. */
+static bool place_label(const struct frame *fr, double px, double py, size_t length, const struct places *p,
+                        struct box *ret)
 {
     const double w = GLYPH * (double)length;
     for (int far = 0; far < 12; far++) {
@@ -139,12 +184,13 @@ static struct box place_label(double px, double py, size_t length, const struct 
         const double lefts[] = { px + 9, px - 9 - w, px - w / 2 }, tops[] = { 0, 0, far % 2 ? -LINE : LINE };
         for (int i = 0; i < 3; i++) {
             const double top = py - LINE / 2 + shift + tops[i];
-            const struct box b = { lefts[i], lefts[i] + w, top, top + LINE };
-            if (is_free(&b, p)) return b;
+            *ret = (struct box){ lefts[i], lefts[i] + w, top, top + LINE };
+            if (is_free(fr, ret, p)) return true;
         }
     }
-    const double left = fmax(LEFT, fmin(px + 9, W - RIGHT - w));
-    return (struct box){ left, left + w, py - LINE / 2, py + LINE / 2 };
+    const double left = fmax(fr->left, fmin(px + 9, fr->w - fr->right - w));
+    *ret = (struct box){ left, left + w, py - LINE / 2, py + LINE / 2 };
+    return false;
 }
 
 /* Where the text is anchored (start, end or middle), by its position relative to its point. */
@@ -170,43 +216,62 @@ static void label(FILE *f, const struct sweep_row *r, double px, const struct bo
     fprintf(f, "</text>\n");
 }
 
+static bool is_budget(const struct sweep_row *r)
+{
+    return !strncmp(r->policy, "budget:", 7) || !strncmp(r->policy, "total:", 6);
+}
+
+/* A square for a budget, a circle for another policy. */
+static void put_mark(FILE *f, double px, double py, bool budget, bool identical)
+{
+    const char *const colour = identical ? "--a" : "--b";
+    if (budget)
+        fprintf(f, "<rect x=\"%.1f\" y=\"%.1f\" width=\"9\" height=\"9\" fill=\"var(%s)\" />", px - 4.5, py - 4.5,
+                colour);
+    else fprintf(f, "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"5\" fill=\"var(%s)\" />", px, py, colour);
+}
+
+static void put_point(FILE *f, const struct frame *fr, const struct sweep_row *r, const struct box *place)
+{
+    const double px = x_of(fr, r->peak);
+    fprintf(f, "<g><title>");
+    sweep_escape(f, r->policy);
+    fprintf(f, ": %.4g ms, %.3f times none; peak %.1f %s, kept %.1f %s; %s</title>", r->step_ms, r->ratio,
+            (double)r->peak / fr->unit.of, fr->unit.name, (double)r->kept / fr->unit.of, fr->unit.name,
+            r->identical ? "identical" : "NOT identical");
+    put_mark(f, px, y_of(fr, r->ratio), is_budget(r), r->identical);
+    if (place->right > place->left) label(f, r, px, place);
+    fprintf(f, "</g>\n");
+}
+
+static void take_lines(struct places *p, const struct frame *fr, const struct sweep_curve *c)
+{
+    if (!(c->none_ms > 0)) return;
+    take_stairs(p, fr, c->point, c->n, c->none_ms);
+    take_stairs(p, fr, c->moved, c->n_moved, c->none_ms);
+    take_bound(p, fr, c);
+}
+
 /* Draws the measured rows with their labels. */
-static void points(FILE *f, const struct sweep_row *rows, int n, const struct sweep_curve *c, const struct scale *x,
-                   const struct scale *y)
+static void points(FILE *f, const struct frame *fr, const struct sweep_row *rows, int n, const struct sweep_curve *c)
 {
     struct places places = { .n = 0 };
-    if (c->none_ms > 0) {
-        take_stairs(&places, c->point, c->n, c->none_ms, x, y);
-        take_stairs(&places, c->moved, c->n_moved, c->none_ms, x, y);
-        take_bound(&places, c, x, y);
-    }
+    struct box place[SWEEP_MAX] = { { 0 } };
+    take_lines(&places, fr, c);
     for (int i = 0; i < n; i++) {
-        const double px = at(x, mib(rows[i].peak)), py = at(y, rows[i].ratio);
+        const double px = x_of(fr, rows[i].peak), py = y_of(fr, rows[i].ratio);
         places.taken[places.n++] = (struct box){ px - 6, px + 6, py - 6, py + 6 };
         if (c->none_ms > 0 && rows[i].predicted_ms > 0)
-            take_ring(&places, at(x, mib(rows[i].predicted)), at(y, rows[i].predicted_ms / c->none_ms));
+            take_ring(&places, x_of(fr, rows[i].predicted), y_of(fr, rows[i].predicted_ms / c->none_ms));
     }
-    const struct box *const place = &places.taken[places.n];
     for (int i = 0; i < n; i++) { /* lines first: texts cover them */
-        const double px = at(x, mib(rows[i].peak)), py = at(y, rows[i].ratio);
-        places.taken[places.n] = place_label(px, py, strlen(rows[i].policy), &places);
-        leader(f, px, py, &places.taken[places.n++]);
+        const double px = x_of(fr, rows[i].peak), py = y_of(fr, rows[i].ratio);
+        struct box b;
+        if (!place_label(fr, px, py, strlen(rows[i].policy), &places, &b) && fr->is_narrow) continue;
+        leader(f, px, py, &b);
+        places.taken[places.n++] = place[i] = b;
     }
-    for (int i = 0; i < n; i++) {
-        const struct sweep_row *const r = &rows[i];
-        const double px = at(x, mib(r->peak)), py = at(y, r->ratio);
-        fprintf(f, "<g><title>");
-        sweep_escape(f, r->policy);
-        fprintf(f, ": %.1f ms, %.3f times none; peak %.1f MiB, kept %.1f MiB; %s</title>", r->step_ms, r->ratio,
-                mib(r->peak), mib(r->kept), r->identical ? "identical" : "NOT identical");
-        const char *const colour = r->identical ? "--a" : "--b";
-        if (strncmp(r->policy, "budget:", 7) && strncmp(r->policy, "total:", 6))
-            fprintf(f, "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"5\" fill=\"var(%s)\" />", px, py, colour);
-        else fprintf(f, "<rect x=\"%.1f\" y=\"%.1f\" width=\"9\" height=\"9\" fill=\"var(%s)\" />", px - 4.5, py - 4.5,
-                     colour);
-        label(f, r, px, &place[i]);
-        fprintf(f, "</g>\n");
-    }
+    for (int i = 0; i < n; i++) put_point(f, fr, &rows[i], &place[i]);
 }
 
 static int by_peak(const void *a, const void *b)
@@ -218,7 +283,7 @@ static int by_peak(const void *a, const void *b)
 }
 
 /* Connects the rows that no other beats in both memory and time. */
-static void frontier(FILE *f, const struct sweep_row *rows, int n, const struct scale *x, const struct scale *y)
+static void frontier(FILE *f, const struct frame *fr, const struct sweep_row *rows, int n)
 {
     const struct sweep_row *sorted[SWEEP_MAX];
     for (int i = 0; i < n; i++) sorted[i] = &rows[i];
@@ -228,92 +293,193 @@ static void frontier(FILE *f, const struct sweep_row *rows, int n, const struct 
     for (int i = 0; i < n; i++) {
         if (sorted[i]->ratio >= best) continue;
         best = sorted[i]->ratio;
-        fprintf(f, "%.1f,%.1f ", at(x, mib(sorted[i]->peak)), at(y, best));
+        fprintf(f, "%.1f,%.1f ", x_of(fr, sorted[i]->peak), y_of(fr, best));
     }
     fprintf(f, "\" />\n");
 }
 
 /* A staircase, because a smaller budget uses the next plan; clipped at the top of the chart. */
-static void stairs(FILE *f, const rw_frontier_point *point, size_t n, double none_ms, const struct scale *x,
-                   const struct scale *y)
+static void stairs(FILE *f, const struct frame *fr, const rw_frontier_point *point, size_t n, double none_ms)
 {
     for (size_t i = 0; i < n; i++) {
-        const double px = at(x, mib(point[i].peak_bytes)), py = at(y, point[i].ms / none_ms);
+        const double px = x_of(fr, point[i].peak_bytes), py = y_of(fr, point[i].ms / none_ms);
         if (py < TOP) continue;
-        if (i) fprintf(f, "%.1f,%.1f ", px, fmax(TOP, at(y, point[i - 1].ms / none_ms)));
+        if (i) fprintf(f, "%.1f,%.1f ", px, fmax(TOP, y_of(fr, point[i - 1].ms / none_ms)));
         fprintf(f, "%.1f,%.1f ", px, py);
     }
 }
 
-/* The predicted frontier from the minimum memory to none, also with offload; and the lower bound without offload. */
-static void curve(FILE *f, const struct sweep_curve *c, const struct scale *x, const struct scale *y)
+/* Also a staircase: between two points the bound of the larger one holds, and a line from one to the other would be
+   above it. Ends where no bound is known. */
+static void bound(FILE *f, const struct frame *fr, const struct sweep_curve *c)
 {
-    if (!c->n || c->none_ms <= 0) return;
-    fprintf(f, "<polyline class=\"predicted\" points=\"");
-    stairs(f, c->point, c->n, c->none_ms, x, y);
-    fprintf(f, "\"><title>predicted</title></polyline>\n");
-    if (c->n_moved) {
-        fprintf(f, "<polyline class=\"moved\" points=\"");
-        stairs(f, c->moved, c->n_moved, c->none_ms, x, y);
-        fprintf(f, "\"><title>predicted with +offload</title></polyline>\n");
-    }
-    if (!c->has_bound) return;
     fprintf(f, "<polyline class=\"bound\" points=\"");
-    for (size_t i = 0; i < c->n; i++)
-        fprintf(f, "%.1f,%.1f ", at(x, mib(c->point[i].peak_bytes)), at(y, c->point[i].bound_ms / c->none_ms));
+    for (size_t i = 0; i < c->n && bound_at(c, i) > 0; i++) {
+        const double px = x_of(fr, c->point[i].peak_bytes);
+        if (i) fprintf(f, "%.1f,%.1f ", x_of(fr, c->point[i - 1].peak_bytes), y_of(fr, bound_at(c, i)));
+        fprintf(f, "%.1f,%.1f ", px, y_of(fr, bound_at(c, i)));
+    }
     fprintf(f, "\"><title>lower bound</title></polyline>\n");
 }
 
+/* The predicted frontier from the minimum memory to none, also with offload; and the lower bound without offload. */
+static void curve(FILE *f, const struct frame *fr, const struct sweep_curve *c)
+{
+    if (!c->n || c->none_ms <= 0) return;
+    fprintf(f, "<polyline class=\"predicted\" points=\"");
+    stairs(f, fr, c->point, c->n, c->none_ms);
+    fprintf(f, "\"><title>predicted</title></polyline>\n");
+    if (c->n_moved) {
+        fprintf(f, "<polyline class=\"moved\" points=\"");
+        stairs(f, fr, c->moved, c->n_moved, c->none_ms);
+        fprintf(f, "\"><title>predicted with +offload</title></polyline>\n");
+    }
+    if (c->has_bound) bound(f, fr, c);
+}
+
 /* The prediction for each row. */
-static void rings(FILE *f, const struct sweep_row *rows, int n, const struct sweep_curve *c, const struct scale *x,
-                  const struct scale *y)
+static void rings(FILE *f, const struct frame *fr, const struct sweep_row *rows, int n, const struct sweep_curve *c)
 {
     for (int i = 0; i < n && c->none_ms > 0; i++)
         if (rows[i].predicted_ms > 0)
-            fprintf(f, "<circle class=\"ring\" cx=\"%.1f\" cy=\"%.1f\" r=\"2.5\" />\n", at(x, mib(rows[i].predicted)),
-                    at(y, rows[i].predicted_ms / c->none_ms));
+            fprintf(f, "<circle class=\"ring\" cx=\"%.1f\" cy=\"%.1f\" r=\"2.5\" />\n", x_of(fr, rows[i].predicted),
+                    y_of(fr, rows[i].predicted_ms / c->none_ms));
 }
 
-void sweep_chart_memory(FILE *f, const struct sweep_row *rows, int n, const struct sweep_curve *c, const char *style)
+/* ---- legend ---- */
+
+#define SYMBOL 30.0 /* width of a symbol */
+
+struct entry {
+    const char *text, *line; /* line: the class of a line; NULL: another mark */
+    char mark;               /* 'c'ircle, 's'quare, 'r'ing, 'n'ot identical */
+};
+
+/* The marks and lines that the chart has. Returns their number. */
+static int legend_of(const struct sweep_row *rows, int n, const struct sweep_curve *c, struct entry e[8])
 {
-    double most = 0, slow = 1, fast = 1;
-    for (size_t i = 0; i < c->n; i++)
-        if (c->none_ms > 0) slow = fmax(slow, fmin(2, c->point[i].ms / c->none_ms)); /* slower ones are clipped */
-    for (size_t i = 0; i < c->n_moved; i++)
-        if (c->none_ms > 0) slow = fmax(slow, fmin(2, c->moved[i].ms / c->none_ms));
-    if (c->none_ms > 0 && c->n) most = mib(c->point[c->n - 1].peak_bytes);
-    if (c->none_ms > 0 && c->n_moved) most = fmax(most, mib(c->moved[c->n_moved - 1].peak_bytes));
+    bool policy = false, budget = false, differs = false, ring = false;
+    int k = 0;
     for (int i = 0; i < n; i++) {
-        most = fmax(most, mib(rows[i].peak));
+        *(is_budget(&rows[i]) ? &budget : &policy) = true;
+        differs |= !rows[i].identical;
+        ring |= c->none_ms > 0 && rows[i].predicted_ms > 0;
+    }
+    if (policy) e[k++] = (struct entry){ .text = "measured: a policy", .mark = 'c' };
+    if (budget) e[k++] = (struct entry){ .text = "measured: a budget", .mark = 's' };
+    if (differs) e[k++] = (struct entry){ .text = "measured: NOT identical", .mark = 'n' };
+    e[k++] = (struct entry){ .text = "the best that was measured", .line = "frontier" };
+    if (ring) e[k++] = (struct entry){ .text = "predicted for a row", .mark = 'r' };
+    if (c->n && c->none_ms > 0) {
+        e[k++] = (struct entry){ .text = "predicted for every budget", .line = "predicted" };
+        if (c->n_moved) e[k++] = (struct entry){ .text = "the same with +offload", .line = "moved" };
+        if (c->has_bound)
+            e[k++] = (struct entry){ .text = c->n_moved ? "lower bound without offload" : "lower bound",
+                                     .line = "bound" };
+    }
+    return k;
+}
+
+static void put_entry(FILE *f, const struct entry *e, double x, double y)
+{
+    const double middle = x + SYMBOL / 2 - 4;
+    if (e->line)
+        fprintf(f, "<path class=\"%s key\" d=\"M%.1f %.1fh%.0f\" />", e->line, x, y, SYMBOL - 8);
+    else if (e->mark == 'r')
+        fprintf(f, "<circle class=\"ring key\" cx=\"%.1f\" cy=\"%.1f\" r=\"2.5\" />", middle, y);
+    else put_mark(f, middle, y, e->mark == 's', e->mark != 'n');
+    fprintf(f, "<text x=\"%.1f\" y=\"%.1f\">%s</text>\n", x + SYMBOL, y + 4, e->text);
+}
+
+/* Places the entries in lines below the chart, and returns where they end; f NULL: only that. */
+static double legend(FILE *f, const struct frame *fr, const struct entry *e, int n)
+{
+    double x = fr->left, y = fr->h + 10;
+    for (int i = 0; i < n; i++) {
+        const double w = SYMBOL + GLYPH * (double)strlen(e[i].text);
+        if (x > fr->left && x + w > fr->w) {
+            x = fr->left;
+            y += LINE + 4;
+        }
+        if (f) put_entry(f, &e[i], x, y);
+        x += w + 14;
+    }
+    return y + LINE;
+}
+
+/* ---- charts ---- */
+
+/* Ranges that contain all rows, the predicted lines up to twice the time of none, and the bound. */
+static struct frame fit_axes(const struct frame *frame, const struct sweep_row *rows, int n,
+                             const struct sweep_curve *c)
+{
+    const bool drawn = c->none_ms > 0;
+    struct frame fr = *frame;
+    size_t most = 0;
+    double slow = 1, fast = 1;
+    for (size_t i = 0; drawn && i < c->n; i++) slow = fmax(slow, fmin(2, c->point[i].ms / c->none_ms));
+    for (size_t i = 0; drawn && i < c->n_moved; i++) slow = fmax(slow, fmin(2, c->moved[i].ms / c->none_ms));
+    for (size_t i = 0; drawn && i < c->n; i++)
+        if (bound_at(c, i) > 0) fast = fmin(fast, bound_at(c, i));
+    if (drawn && c->n) most = c->point[c->n - 1].peak_bytes;
+    if (drawn && c->n_moved && c->moved[c->n_moved - 1].peak_bytes > most) most = c->moved[c->n_moved - 1].peak_bytes;
+    for (int i = 0; i < n; i++) {
+        if (rows[i].peak > most) most = rows[i].peak;
         slow = fmax(slow, rows[i].ratio);
-        if (c->none_ms > 0) slow = fmax(slow, rows[i].predicted_ms / c->none_ms);
+        if (drawn) slow = fmax(slow, rows[i].predicted_ms / c->none_ms);
         fast = fmin(fast, rows[i].ratio);
     }
-    const struct scale x = { 0, most * 1.25 + 1e-3, LEFT, W - RIGHT },
-                       y = { fast - 0.05, slow + 0.08, H - BOTTOM, TOP };
-    fprintf(f, "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %.0f %.0f\" role=\"img\" "
-               "aria-label=\"Step time against peak memory\">%s\n", W, H, style);
-    x_axis(f, &x, "peak of activations, MiB", 0);
-    y_axis(f, &y, "step time, times that of none");
-    curve(f, c, &x, &y);
-    rings(f, rows, n, c, &x, &y);
-    frontier(f, rows, n, &x, &y);
-    points(f, rows, n, c, &x, &y);
+    fr.unit = sweep_byte_unit(most);
+    fr.x = (struct scale){ 0, (double)most / fr.unit.of * 1.25 + 1e-3, fr.left, fr.w - fr.right };
+    fr.y = (struct scale){ fast - 0.05, slow + 0.08, fr.h - BOTTOM, TOP };
+    return fr;
+}
+
+void sweep_chart_memory(FILE *f, const struct sweep_row *rows, int n, const struct sweep_curve *c, bool narrow,
+                        const char *class, const char *style)
+{
+    const struct frame fr = fit_axes(narrow ? &narrow_frame : &wide_frame, rows, n, c);
+    struct entry e[8];
+    const int entries = legend_of(rows, n, c, e);
+    fprintf(f, "<svg xmlns=\"http://www.w3.org/2000/svg\" class=\"%s\" viewBox=\"0 0 %.0f %.0f\" role=\"img\" "
+               "aria-label=\"Step time against peak memory\">%s\n", class, fr.w, legend(NULL, &fr, e, entries), style);
+    x_axis(f, &fr, "peak of activations", fr.unit.name, 0);
+    y_axis(f, &fr, "step time, times that of none");
+    curve(f, &fr, c);
+    rings(f, &fr, rows, n, c);
+    frontier(f, &fr, rows, n);
+    points(f, &fr, rows, n, c);
+    legend(f, &fr, e, entries);
     fprintf(f, "</svg>\n");
 }
 
-static void loss_line(FILE *f, const struct sweep_row *r, const struct scale *x, const struct scale *y)
+/* Whether the losses of two rows are the same numbers. */
+static bool same_losses(const struct sweep_row *a, const struct sweep_row *b)
+{
+    const size_t bytes = (size_t)a->outcome.steps * sizeof *a->outcome.losses;
+    return a->outcome.steps == b->outcome.steps && !memcmp(a->outcome.losses, b->outcome.losses, bytes);
+}
+
+bool sweep_losses_differ(const struct sweep_row *rows, int n)
+{
+    bool differ = false;
+    for (int i = 1; i < n; i++) differ |= !same_losses(&rows[0], &rows[i]);
+    return differ;
+}
+
+static void loss_line(FILE *f, const struct frame *fr, const struct sweep_row *r)
 {
     fprintf(f, "<polyline fill=\"none\" stroke-width=\"2\" stroke=\"var(%s)\" points=\"", r->identical ? "--a" : "--b");
     for (int s = 0; s < r->outcome.steps; s++)
-        if (isfinite(r->outcome.losses[s])) fprintf(f, "%.1f,%.1f ", at(x, s), at(y, r->outcome.losses[s]));
+        if (isfinite(r->outcome.losses[s])) fprintf(f, "%.1f,%.1f ", at(&fr->x, s), at(&fr->y, r->outcome.losses[s]));
     fprintf(f, "\"><title>");
     sweep_escape(f, r->identical ? "every identical row" : r->policy);
     fprintf(f, "</title></polyline>\n");
 }
 
-void sweep_chart_loss(FILE *f, const struct sweep_row *rows, int n)
+void sweep_chart_loss(FILE *f, const struct sweep_row *rows, int n, bool narrow, const char *class)
 {
+    struct frame fr = narrow ? narrow_frame : wide_frame;
     double lo = INFINITY, hi = -INFINITY;
     for (int i = 0; i < n; i++)
         for (int s = 0; s < rows[i].outcome.steps; s++) {
@@ -323,16 +489,17 @@ void sweep_chart_loss(FILE *f, const struct sweep_row *rows, int n)
         }
     if (lo > hi) lo = hi = 0; /* no finite loss at all */
     const double air = (hi - lo) * 0.08 + 1e-6;
-    const struct scale x = { 0, rows[0].outcome.steps - 1, LEFT, W - RIGHT },
-                       y = { lo - air, hi + air, H - BOTTOM, TOP };
-    fprintf(f, "<svg viewBox=\"0 0 %.0f %.0f\" role=\"img\" aria-label=\"Loss against step\">\n", W, H);
-    x_axis(f, &x, "step", 1);
-    y_axis(f, &y, "loss, nats per byte");
+    fr.x = (struct scale){ 0, rows[0].outcome.steps - 1, fr.left, fr.w - fr.right };
+    fr.y = (struct scale){ lo - air, hi + air, fr.h - BOTTOM, TOP };
+    fprintf(f, "<svg class=\"%s\" viewBox=\"0 0 %.0f %.0f\" role=\"img\" aria-label=\"Loss against step\">\n", class,
+            fr.w, fr.h);
+    x_axis(f, &fr, "step", "", 1);
+    y_axis(f, &fr, "loss, nats per byte");
     bool drawn = false;
     for (int i = 0; i < n; i++) {
         if (rows[i].identical && drawn) continue;
         drawn |= rows[i].identical;
-        loss_line(f, &rows[i], &x, &y);
+        loss_line(f, &fr, &rows[i]);
     }
     fprintf(f, "</svg>\n");
 }

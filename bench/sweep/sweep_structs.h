@@ -69,6 +69,7 @@ struct sweep_curve {
     size_t n, n_moved;
     double none_ms;
     bool has_bound;
+    const struct sweep_row *busy; /* a row whose time is far from its prediction by costs of this run; NULL: none */
 };
 
 /* A file in o->out, written to NAME.part. sweep_close() renames it if all of it could be written. Else it returns
@@ -94,9 +95,24 @@ static inline double sweep_utilisation(const struct sweep_options *o, const stru
     return o->ceiling > 0 ? 100 * r->tflops / o->ceiling : 0;
 }
 
-/* SVG of the rows of one sequence length, and the predicted curve. style is inserted into the element unescaped. */
-void sweep_chart_memory(FILE *f, const struct sweep_row *rows, int n, const struct sweep_curve *c, const char *style);
-void sweep_chart_loss(FILE *f, const struct sweep_row *rows, int n);
+/* SVG of the rows of one sequence length, and the predicted curve. narrow: for a phone. style is inserted into the
+   element unescaped. */
+void sweep_chart_memory(FILE *f, const struct sweep_row *rows, int n, const struct sweep_curve *c, bool narrow,
+                        const char *class, const char *style);
+void sweep_chart_loss(FILE *f, const struct sweep_row *rows, int n, bool narrow, const char *class);
+
+/* Whether a loss of a row differs from that of another one. */
+bool sweep_losses_differ(const struct sweep_row *rows, int n);
+
+/* A unit, and its size in the unit of the argument, which is the largest number that is shown: so that a number has
+   neither many digits nor many zeros. */
+struct sweep_unit {
+    double of;
+    const char *name;
+};
+struct sweep_unit sweep_byte_unit(size_t most);
+struct sweep_unit sweep_rate_unit(double tflops);
+struct sweep_unit sweep_time_unit(double ms);
 
 /* Escapes text for HTML and SVG. */
 void sweep_escape(FILE *f, const char *s);

@@ -30,10 +30,12 @@ static unsigned alerts_with(unsigned alerts, rw_recovery what)
     return found;
 }
 
-/* cause: the alerts that stop the run. Only numbers that are not finite make its weights worthless. */
+/* Only numbers that are not finite make the weights of a run worthless. */
+static const unsigned nonfinite = RW_ALERT_LOSS_NONFINITE | RW_ALERT_GRAD_NONFINITE | RW_ALERT_AMAX_NONFINITE;
+
+/* cause: the alerts that stop the run. */
 static rw_status stop(struct run *r, int step, unsigned alerts, unsigned cause, double loss, const char *why)
 {
-    const unsigned nonfinite = RW_ALERT_LOSS_NONFINITE | RW_ALERT_GRAD_NONFINITE | RW_ALERT_AMAX_NONFINITE;
     r->ended = cause & nonfinite ? ENDED_WRONG : ENDED_EARLY; /* earlier saves are complete */
     const rw_status status = note(r, step, alerts, RW_RECOVERY_STOP, why);
     fprintf(stderr, "train_gpt: step %d: the loss is %g\n", step, loss);
@@ -49,8 +51,7 @@ static rw_status roll_back(struct run *r, int *step, unsigned alerts, double los
     const double lr = r->schedule.lr, min_lr = r->schedule.min_lr;
     rw_graph_destroy(&r->graph);
     rw_tape_reset(r->t);
-    rw_status status = leave_out(r);
-    if (!status) status = saves_go_back(r, from, &back);
+    const rw_status status = saves_go_back(r, from, &back);
     if (status) return status;
     if (back < 0)
         return stop(r, from, alerts, alerts_with(alerts, RW_RECOVERY_ROLL_BACK), loss,
@@ -63,31 +64,45 @@ static rw_status roll_back(struct run *r, int *step, unsigned alerts, double los
     return note(r, from, alerts, RW_RECOVERY_ROLL_BACK, text);
 }
 
-rw_status recover(struct run *r, int *step, unsigned alerts, double loss)
+/* A run that has rolled back too often stops instead. *ret_cause: the alerts with the strongest action. */
+static rw_recovery action_for(const struct run *r, unsigned alerts, unsigned *ret_cause)
 {
+    const rw_recovery what = rw_monitor_policy(r->monitor, alerts);
+    *ret_cause = alerts_with(alerts, what);
+    return what == RW_RECOVERY_ROLL_BACK && r->roll_backs >= ROLL_BACKS ? RW_RECOVERY_STOP : what;
+}
+
+rw_status update_or_skip(struct run *r, unsigned alerts, bool *ret_skipped)
+{
+    unsigned cause;
+    const rw_recovery what = action_for(r, alerts, &cause);
+    if (what == RW_RECOVERY_ROLL_BACK) return leave_out(r);
+    if (what == RW_RECOVERY_STOP && (cause & nonfinite)) return RW_OK; /* nothing of this step is used */
+    *ret_skipped = what == RW_RECOVERY_SKIP;
+    if (what == RW_RECOVERY_STOP) /* the step is finished, and counts */
+        *ret_skipped = cause == alerts_with(alerts, RW_RECOVERY_ROLL_BACK) || alerts_with(alerts, RW_RECOVERY_SKIP);
+    return *ret_skipped ? leave_out(r) : update(r);
+}
+
+rw_status recover(struct run *r, int *step, unsigned alerts, bool skipped, double loss)
+{
+    unsigned cause;
     const int at = *step;
+    const rw_recovery what = action_for(r, alerts, &cause);
     rw_status status = RW_OK;
-    rw_recovery what = rw_monitor_policy(r->monitor, alerts);
-    const unsigned cause = alerts_with(alerts, what);
-    if (what == RW_RECOVERY_ROLL_BACK && r->roll_backs++ == ROLL_BACKS) what = RW_RECOVERY_STOP;
+    if (rw_monitor_policy(r->monitor, alerts) == RW_RECOVERY_ROLL_BACK) r->roll_backs++;
     if (what == RW_RECOVERY_STOP) {
         status = stop(r, at, alerts, cause, loss, "stopped");
         if (status || r->ended == ENDED_WRONG) return status;
-        const bool skips = cause == alerts_with(alerts, RW_RECOVERY_ROLL_BACK) ||
-                           alerts_with(alerts, RW_RECOVERY_SKIP);
-        what = skips ? RW_RECOVERY_SKIP : RW_RECOVERY_NOTE; /* the step is finished, and counts */
     }
     if (what == RW_RECOVERY_ROLL_BACK) return roll_back(r, step, alerts, loss);
     ++*step;
-    if (what == RW_RECOVERY_SKIP) {
-        status = note(r, at, alerts, what, "update skipped");
-        return status ? status : leave_out(r);
-    }
-    if (what == RW_RECOVERY_LOWER) { /* this step has its rate already: a graph has updated with it */
+    if (skipped) status = note(r, at, alerts, RW_RECOVERY_SKIP, "update skipped");
+    if (!status && what == RW_RECOVERY_LOWER) { /* this step has its rate already */
         char text[80];
         lower(r);
         snprintf(text, sizeof text, "rate halved to %.3g", r->schedule.lr);
         status = note(r, at, alerts, what, text);
     }
-    return status ? status : update(r);
+    return status;
 }

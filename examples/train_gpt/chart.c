@@ -5,12 +5,13 @@
 #include <stddef.h>
 #include <string.h>
 
-enum { WIDTH = 560, HEIGHT = 240, LEFT = 66, RIGHT = 26, TOP = 34, BOTTOM = 34, BUCKETS_MAX = 500 };
+/* As wide as on a phone, so that text is not scaled down much there. */
+enum { WIDTH = 420, HEIGHT = 236, LEFT = 68, RIGHT = 16, TOP = 34, BOTTOM = 42, BUCKETS_MAX = 500 };
+enum { AVERAGES = 50, REACH_MIN = 3 }; /* a moving average reaches over a 50th of all buckets to each side, or over 3 */
 
 struct chart {
     FILE *f;
-    const char *name;
-    size_t offset; /* offset of the number in a point */
+    const struct chart_kind *kind;
     double low, high, steps;
 };
 
@@ -30,7 +31,7 @@ static double number_of(const struct dashboard_point *p, size_t offset)
 static void widen(struct chart *c, const struct dashboard_points *points)
 {
     for (size_t i = 0; i < points->n; i++) {
-        const double x = number_of(&points->p[i], c->offset);
+        const double x = number_of(&points->p[i], c->kind->offset);
         if (points->p[i].step > c->steps) c->steps = points->p[i].step;
         if (!isfinite(x)) continue;
         if (!(c->low <= x)) c->low = x;
@@ -70,7 +71,8 @@ static void draw_axes(const struct chart *c)
 {
     const double up = stride_of(c->high - c->low), along = fmax(1, stride_of(c->steps));
     const double largest = fmax(fabs(c->low), fabs(c->high));
-    fprintf(c->f, "<text class='name' x='%d' y='20'>%s</text>\n", LEFT, c->name);
+    fprintf(c->f, "<text class='name' x='8' y='20'>%s<tspan class='unit'>%s%s</tspan></text>\n", c->kind->name,
+            *c->kind->unit ? ", " : "", c->kind->unit);
     for (double k = ceil(c->low / up - 1e-9); k * up <= c->high + up * 1e-9; k++) {
         fprintf(c->f, "<path class='grid' d='M%d %.1fH%d'/><text x='%d' y='%.1f' class='up'>", LEFT, y_of(c, k * up),
                 WIDTH - RIGHT, LEFT - 7, y_of(c, k * up) + 4);
@@ -78,7 +80,8 @@ static void draw_axes(const struct chart *c)
         fprintf(c->f, "</text>\n");
     }
     for (double x = 0; x <= c->steps + along * 1e-9; x += along)
-        fprintf(c->f, "<text x='%.1f' y='%d' class='along'>%.0f</text>\n", x_of(c, x), HEIGHT - BOTTOM + 18, x);
+        fprintf(c->f, "<text x='%.1f' y='%d' class='along'>%.0f</text>\n", x_of(c, x), HEIGHT - BOTTOM + 17, x);
+    fprintf(c->f, "<text class='unit middle' x='%d' y='%d'>step</text>\n", (LEFT + WIDTH - RIGHT) / 2, HEIGHT - 6);
 }
 
 /* ---- lines ---- */
@@ -103,7 +106,7 @@ static struct bucket take_bucket(const struct chart *c, const struct dashboard_p
     double sum = 0;
     int n = 0;
     for (size_t i = first; i < end; i++) {
-        const double x = number_of(&points->p[i], c->offset);
+        const double x = number_of(&points->p[i], c->kind->offset);
         b.step += points->p[i].step / (double)(end - first);
         b.broken |= isinf(x);
         if (!isfinite(x)) continue;
@@ -160,6 +163,43 @@ static void draw_line(const struct chart *c, const struct dashboard_points *poin
     fprintf(c->f, "'/>\n");
 }
 
+/* ---- moving average ---- */
+
+/* Buckets on each side of a moving average; 0: too few points to need one. */
+static size_t reach_of(const struct dashboard_points *points)
+{
+    const size_t n = (points->n + chart_bucket(points) - 1) / chart_bucket(points);
+    return n < AVERAGES ? 0 : n / AVERAGES > REACH_MIN ? n / AVERAGES : REACH_MIN;
+}
+
+size_t chart_average(const struct dashboard_points *points)
+{
+    return reach_of(points) ? (2 * reach_of(points) + 1) * chart_bucket(points) : 0;
+}
+
+/* The mean of the buckets on both sides, or those that exist: an average of earlier ones alone would lag. */
+static void draw_average(const struct chart *c, const struct dashboard_points *points, const char *class)
+{
+    struct bucket all[BUCKETS_MAX];
+    const size_t each = chart_bucket(points), reach = reach_of(points);
+    size_t n = 0;
+    bool open = false;
+    if (!reach || !c->kind->is_noisy) return;
+    for (size_t i = 0; i < points->n; i += each) all[n++] = take_bucket(c, points, i);
+    fprintf(c->f, "<path class='average %s' d='", class);
+    for (size_t i = 0; i < n; i++) {
+        double sum = 0, count = 0;
+        for (size_t k = i > reach ? i - reach : 0; k <= i + reach && k < n; k++)
+            if (is_drawn(&all[k])) sum += all[k].mean, count++;
+        const bool drawn = is_drawn(&all[i]);
+        if (drawn) fprintf(c->f, "%c%.1f %.1f", open ? 'L' : 'M', x_of(c, all[i].step), y_of(c, sum / count));
+        open = drawn;
+    }
+    fprintf(c->f, "'/>\n");
+}
+
+/* ---- marks ---- */
+
 static void draw_marks(const struct chart *c, const struct dashboard_points *points)
 {
     for (size_t i = 0; i < points->n; i += chart_bucket(points)) {
@@ -177,31 +217,82 @@ static void draw_validation(const struct chart *c, const struct dashboard_points
                     y_of(c, points->p[i].loss));
 }
 
-static bool begins(const char *text, unsigned alert)
+/* Whether the alert is about the numbers of this chart. Those of FP8 data have a table. */
+static bool is_about(const struct chart *c, const char *alert)
 {
-    const char *const name = rw_alert_name(alert);
-    return !strncmp(text, name, strlen(name));
+    static const struct {
+        unsigned alerts;
+        size_t offset;
+    } about[] = {
+        { RW_ALERT_LOSS_NONFINITE | RW_ALERT_LOSS_SPIKE | RW_ALERT_PLATEAU, offsetof(struct dashboard_point, loss) },
+        { RW_ALERT_GRAD_NONFINITE | RW_ALERT_GRAD_SPIKE | RW_ALERT_ZEROS, offsetof(struct dashboard_point, norm) },
+        { RW_ALERT_SLOW_STEP, offsetof(struct dashboard_point, tokens_per_s) },
+        { RW_ALERT_UPDATES, offsetof(struct dashboard_point, change) },
+        { RW_ALERT_SCALE_DROP | RW_ALERT_SCALE_RISE | RW_ALERT_SKIPS, offsetof(struct dashboard_point, scale) },
+    };
+    for (size_t i = 0; i < sizeof about / sizeof *about; i++)
+        for (unsigned a = 1; a && about[i].offset == c->kind->offset; a <<= 1)
+            if ((about[i].alerts & a) && !strcmp(alert, rw_alert_name(a))) return true;
+    return false;
 }
 
-/* A slow step is visible in the chart of speed; FP8 data have a table, and would have too many alerts for a chart. */
+/* Alerts that would be drawn onto each other are drawn once. */
 static void draw_events(const struct chart *c, const struct dashboard *d)
 {
-    const bool speed = c->offset == offsetof(struct dashboard_point, tokens_per_s);
+    double last = -1;
     for (size_t i = 0; i < d->n_events; i++) {
-        bool codes = false;
-        for (unsigned a = RW_ALERT_SITE_SCALE_DROP; a <= RW_ALERT_FLUSHED; a <<= 1)
-            codes |= begins(d->event[i].text, a);
-        codes &= !strstr(d->event[i].text, "→"); /* the action that was taken */
-        if (!codes && speed == begins(d->event[i].text, RW_ALERT_SLOW_STEP))
-            fprintf(c->f, "<path class='event' d='M%.1f %dV%d'/>\n", x_of(c, d->event[i].step), TOP,
-                    HEIGHT - BOTTOM);
+        const struct dashboard_event *const e = &d->event[i];
+        const double x = x_of(c, e->step);
+        if (!*e->alert) {
+            fprintf(c->f, "<path class='event' d='M%.1f %dV%d'/>\n", x, TOP, HEIGHT - BOTTOM);
+        } else if (is_about(c, e->alert) && !(fabs(x - last) < 1)) {
+            fprintf(c->f, "<path class='tick' d='M%.1f %dv-7'/>\n", x, HEIGHT - BOTTOM);
+            last = x;
+        }
     }
 }
 
-void chart_draw(FILE *f, const struct dashboard *d, const char *name, size_t offset)
+/* ---- numbers under the pointer ---- */
+
+static void put_numbers(const struct chart *c, const struct dashboard_points *points, const char *name)
 {
-    struct chart c = { .f = f, .name = name, .offset = offset, .low = NAN, .high = NAN, .steps = d->steps };
-    const bool loss = offset == offsetof(struct dashboard_point, loss);
+    fprintf(c->f, " data-%s='", name);
+    for (size_t i = 0; i < points->n; i += chart_bucket(points)) {
+        const struct bucket b = take_bucket(c, points, i);
+        if (b.broken) fprintf(c->f, "%.0f:- ", b.step);
+        else if (isfinite(b.mean)) fprintf(c->f, "%.0f:%.6g ", b.step, b.mean);
+    }
+    fprintf(c->f, "'");
+}
+
+void chart_script(FILE *f)
+{
+    fprintf(f, "<script>\nconst left=%d,right=%d,top_=%d,bottom=%d\n", LEFT, WIDTH - RIGHT, TOP, HEIGHT - BOTTOM);
+    fputs("const read=t=>(t||'').trim().split(' ').filter(Boolean).map(p=>p.split(':'))\n"
+          "const nearest=(points,step)=>points.reduce((a,b)=>Math.abs(b[0]-step)<Math.abs(a[0]-step)?b:a,points[0])\n"
+          "const said=p=>p[1]==='-'?'not finite':+(+p[1]).toPrecision(5)\n"
+          "const charts=[...document.querySelectorAll('svg[data-steps]')].map(svg=>{\n"
+          " const add=(tag,attributes)=>{const e=document.createElementNS(svg.namespaceURI,tag)\n"
+          "  for(const k in attributes)e.setAttribute(k,attributes[k]);svg.append(e);return e}\n"
+          " return{svg,steps:+svg.dataset.steps,run:read(svg.dataset.run),good:read(svg.dataset.good),\n"
+          "  line:add('path',{class:'cursor'}),text:add('text',{class:'value',x:right,y:20})}})\n"
+          "function show(step){for(const c of charts){const p=c.run.length?nearest(c.run,step):null\n"
+          " const at=p&&left+(right-left)*p[0]/c.steps\n"
+          " c.line.setAttribute('d',p?`M${at} ${top_}V${bottom}`:'')\n"
+          " const good=p&&c.good.length?nearest(c.good,+p[0]):null\n"
+          " c.text.textContent=p?`step ${p[0]}: ${said(p)}${good?', good '+said(good):''}`:''}}\n"
+          "function hide(){for(const c of charts){c.line.setAttribute('d','');c.text.textContent=''}}\n"
+          "for(const c of charts){const move=e=>{const b=c.svg.getBoundingClientRect()\n"
+          "  const x=(e.clientX-b.left)/b.width*c.svg.viewBox.baseVal.width\n"
+          "  show((x-left)/(right-left)*c.steps)}\n"
+          " c.svg.addEventListener('pointermove',move);c.svg.addEventListener('pointerdown',move)\n"
+          " c.svg.addEventListener('pointerleave',hide)}\n</script>\n", f);
+}
+
+void chart_draw(FILE *f, const struct dashboard *d, const struct chart_kind *kind)
+{
+    struct chart c = { .f = f, .kind = kind, .low = NAN, .high = NAN, .steps = d->steps };
+    const bool loss = kind->offset == offsetof(struct dashboard_point, loss);
     widen(&c, &d->run);
     widen(&c, &d->good);
     if (loss) widen(&c, &d->validation);
@@ -210,13 +301,20 @@ void chart_draw(FILE *f, const struct dashboard *d, const char *name, size_t off
     c.low -= margin;
     c.high += margin;
     if (!(c.steps > 0)) c.steps = 1;
-    fprintf(f, "<svg viewBox='0 0 %d %d' role='img' aria-label='%s'>\n", WIDTH, HEIGHT, name);
+    fprintf(f, "<svg viewBox='0 0 %d %d' role='img' data-steps='%.0f'", WIDTH, HEIGHT, c.steps);
+    put_numbers(&c, &d->run, "run");
+    put_numbers(&c, &d->good, "good");
+    fprintf(f, " aria-label='%s'>\n", kind->name);
     draw_axes(&c);
     draw_events(&c, d);
     draw_band(&c, &d->good, "good");
     draw_band(&c, &d->run, "run");
+    fprintf(f, "<g%s>\n", kind->is_noisy && reach_of(&d->run) ? " class='faint'" : "");
     draw_line(&c, &d->good, "good");
     draw_line(&c, &d->run, "run");
+    fprintf(f, "</g>\n");
+    draw_average(&c, &d->good, "of-good");
+    draw_average(&c, &d->run, "of-run");
     draw_marks(&c, &d->run);
     if (loss) draw_validation(&c, &d->validation);
     fprintf(f, "</svg>\n");

@@ -21,11 +21,14 @@ struct dashboard_points {
 
 struct dashboard_event {
     double step;
-    char text[200];
+    char alert[24]; /* its name; "": an action that was taken */
+    char text[400];
 };
 
 struct dashboard {
     const char *path, *title;
+    const char *command, *model, *device; /* for the heading */
+    const char *loss_unit;
     struct dashboard_points run, good, validation;
     struct dashboard_event *event;
     size_t n_events, cap_events;
@@ -38,7 +41,19 @@ struct dashboard {
 bool dashboard_read(struct dashboard *d, struct dashboard_points *to, const char *log);
 
 bool dashboard_add(struct dashboard_points *to, struct dashboard_point p);
+
+/* Adds an action that was taken. */
 bool dashboard_note(struct dashboard *d, double step, const char *text);
+
+/* Adds an alert: its name, then " of GROUPS", the first site of FP8 data, and its numbers; "": none. */
+bool dashboard_alert(struct dashboard *d, double step, const char *name, const char *groups, const char *site,
+                     const char *numbers);
+
+/* The numbers of an alert in words, "412 ms, median 118"; "" if it has none. */
+void dashboard_describe(char *text, size_t size, const char *alert, double value, double usual);
+
+/* The command line in a string, quoted for a shell where needed; cut off if it does not fit. */
+void dashboard_command(char *text, size_t size, int argc, char **argv);
 
 /* Removes steps from this one on, because the run was rolled back. */
 void dashboard_cut(struct dashboard *d, double step);

@@ -107,9 +107,23 @@ static rw_status watch_optimizer(struct run *r)
     return rw_monitor_watch(r->monitor, &sources);
 }
 
+/* The page names the command, the model and the device. */
+static void open_page(struct run *r)
+{
+    static char model[200], device[80];
+    snprintf(model, sizeof model, "%d layers of width %d, %d heads, %d tokens, %s; %s, %s", o.m.layers, o.m.width,
+             o.m.heads, o.m.seq, o.fp8 ? "fp8" : rw_dtype_name(o.dtype), o.optimizer, o.policy);
+    const int threads = rw_context_threads(r->ctx);
+    snprintf(device, sizeof device, "%s, %d thread%s", rw_device_name(rw_context_device(r->ctx)), threads,
+             threads > 1 ? "s" : "");
+    r->page = (struct dashboard){ .path = o.dashboard, .title = o.m.preset, .steps = o.steps, .command = r->command,
+                                  .model = model, .device = device,
+                                  .loss_unit = r->train.bytes ? "nats per byte" : "nats per token" };
+}
+
 static rw_status open_monitor(struct run *r)
 {
-    r->page = (struct dashboard){ .path = o.dashboard, .title = o.m.preset, .steps = o.steps };
+    open_page(r);
     if (o.dashboard && o.resume && o.log) dashboard_read(&r->page, &r->page.run, o.log);
     if (o.good && !dashboard_read(&r->page, &r->page.good, o.good)) die("%s: cannot be read", o.good);
     rw_status status = rw_monitor_create(&r->monitor, r->ctx, o.log);
@@ -191,6 +205,7 @@ static void check_policy(void)
 int main(int argc, char **argv)
 {
     struct run r = { 0 };
+    dashboard_command(r.command, sizeof r.command, argc, argv);
     setvbuf(stdout, NULL, _IOLBF, 0); /* a step's line is printed at its end, also to a pipe */
     read_options(argc, argv);
     read_data(&r);

@@ -48,7 +48,8 @@ static const char usage[] =
     "                        before from --log\n"
     "  --good FILE           the --log of a run that is known to be good: the page shows it, too\n"
     "  --on ALERT=WHAT       note, skip (the update), lower (the rate to a half), roll_back (to the last checkpoint,\n"
-    "                        and lower), stop; again for each alert [loss_nonfinite=stop, grad_nonfinite=skip,\n"
+    "                        and lower), stop; again for each alert. slow_step, updates and zeros come after the\n"
+    "                        update, and cannot skip it [loss_nonfinite=stop, grad_nonfinite=skip,\n"
     "                        with --graph stop, of f16 note; others note]. Stopped by numbers that are not finite:\n"
     "                        status 3, nothing is saved; by another alert: status 4, saved as at the last step\n"
     "  --load FILE --save FILE   weights before and after, safetensors. SIGINT and SIGTERM finish the step and save:\n"
@@ -332,6 +333,7 @@ static void check_rates(void)
 
 void read_options(int argc, char **argv)
 {
+    const unsigned after_update = RW_ALERT_SLOW_STEP | RW_ALERT_UPDATES | RW_ALERT_ZEROS;
     static const char *const rest[] = { "preset", "dtype", "scaling", "optimizer", "moments", "schedule", "seed", "on",
                                         "graph", "update-inside", "resume-if-there", "replace-checkpoints", "quick",
                                         "help" };
@@ -367,6 +369,9 @@ void read_options(int argc, char **argv)
     for (int i = 0; i < ALERTS; i++) {
         if (o.graph && o.on[i] == RW_RECOVERY_SKIP)
             die("%s", "--on ALERT=skip cannot be used with --graph, which updates before the alert");
+        if (o.on[i] == RW_RECOVERY_SKIP && (after_update >> i & 1))
+            die("--on %s=skip: expected another action, because the update comes before this alert",
+                rw_alert_name(1u << i));
         if (!o.checkpoint && o.on[i] == RW_RECOVERY_ROLL_BACK) die("%s", "--on ALERT=roll_back needs --checkpoint DIR");
     }
     if ((o.delayed || o.scaling) && !o.fp8) die("%s", "--scaling needs --dtype fp8");

@@ -236,7 +236,7 @@ rw_status logged(struct run *r, rw_status status)
     return RW_OK;
 }
 
-/* " of attention, norm 0.61": the groups of an alert; the norm of all may be ordinary. */
+/* " of attention, norm 0.61, median 0.05": the groups of an alert; the norm of all may be ordinary. */
 static void name_groups(const struct run *r, unsigned alert, char *text, size_t size)
 {
     rw_monitor_group_numbers g;
@@ -244,34 +244,45 @@ static void name_groups(const struct run *r, unsigned alert, char *text, size_t 
     *text = '\0';
     for (size_t i = 0; rw_monitor_get_group(r->monitor, i, &g) && n < size; i++)
         if (g.alerts & alert)
-            n += (size_t)snprintf(text + n, size - n, "%s %s, norm %.3g", n ? " and" : " of", g.name,
-                                  isnan(g.unclipped_norm) ? g.grad_norm : g.unclipped_norm);
+            n += (size_t)snprintf(text + n, size - n, "%s %s, norm %.3g, median %.3g", n ? " and" : " of", g.name,
+                                  isnan(g.unclipped_norm) ? g.grad_norm : g.unclipped_norm, g.usual_norm);
 }
 
-/* For FP8 data includes the first operand concerned. */
-static void note_alert(struct run *r, int step, unsigned alert, const char *groups)
+/* Prints an alert with its groups and its numbers, and adds it to the page; for FP8 data also the first operand. */
+static void report_alert(struct run *r, int step, unsigned alert, double size)
 {
-    char text[520];
+    char groups[320], numbers[120] = "";
+    rw_monitor_alert a = { (double)NAN, (double)NAN };
     rw_monitor_site s = { 0 };
     size_t i = 0;
+    name_groups(r, alert, groups, sizeof groups);
+    rw_monitor_get_alert(r->monitor, alert, &a);
+    if (!*groups) dashboard_describe(numbers, sizeof numbers, rw_alert_name(alert), a.value, a.usual);
+    fprintf(stderr, "step %6d  %s%s: loss %.4f, norm %.3f%s%s\n", step, rw_alert_name(alert), groups, r->loss, size,
+            *numbers ? "; " : "", numbers);
     while (rw_monitor_get_site(r->monitor, i, &s) && !(s.alerts & alert)) i++;
-    const bool found = s.alerts & alert;
-    snprintf(text, sizeof text, "%s%s%s%.100s", rw_alert_name(alert), groups, found ? ": " : "", found ? s.name : "");
-    dashboard_note(&r->page, step, text);
+    dashboard_alert(&r->page, step, rw_alert_name(alert), groups, s.alerts & alert ? s.name : "", numbers);
 }
 
-/* Writes the step's line, and prints its alerts. The norm of a graph's gradients is the monitor's. */
-static rw_status watch(struct run *r, int step, double *size, unsigned *ret_alerts)
+/* Evaluates the step before its update. The norm of a graph's gradients is the monitor's. */
+static rw_status check(struct run *r, int step, double *size, rw_monitor_values *v, unsigned *ret_alerts)
 {
-    const double began = r->seen, now = r->seen = seconds();
     rw_scaler_state scaler = { 0 };
     const rw_status known = r->scaler ? rw_scaler_get(r->scaler, &scaler) : RW_OK;
     if (known) return known;
-    const rw_monitor_values v = { .step = (uint64_t)step, .loss = r->loss, .grad_norm = o.graph ? 0 : *size,
-                                  .lr = r->rate, .tokens = tokens_of_a_step(),
-                                  .seconds = began > 0 ? now - began : 0, .loss_scale = r->scale,
-                                  .skipped = scaler.found_inf };
+    *v = (rw_monitor_values){ .step = (uint64_t)step, .loss = r->loss, .grad_norm = o.graph ? 0 : *size, .lr = r->rate,
+                              .tokens = tokens_of_a_step(), .loss_scale = r->scale, .skipped = scaler.found_inf };
+    const rw_status status = rw_monitor_check(r->monitor, v, ret_alerts);
+    *size = rw_monitor_get_numbers(r->monitor).grad_norm;
+    return status;
+}
+
+/* After the update: writes the step's line, and prints its alerts. */
+static rw_status watch(struct run *r, int step, double *size, rw_monitor_values v, unsigned *ret_alerts)
+{
+    const double began = r->seen, now = r->seen = seconds();
     unsigned alerts = 0;
+    v.seconds = began > 0 ? now - began : 0;
     const rw_status status = logged(r, rw_monitor_step(r->monitor, &v, &alerts));
     const rw_monitor_numbers n = rw_monitor_get_numbers(r->monitor);
     rw_memory_stats(r->ctx, &r->page.memory);
@@ -283,13 +294,8 @@ static rw_status watch(struct run *r, int step, double *size, unsigned *ret_aler
                                                           .tokens_per_s = began > 0 ? v.tokens / (now - began) : NAN,
                                                           .weights = n.param_norm, .change = n.update_ratio,
                                                           .scale = r->scale > 0 ? r->scale : NAN });
-    for (unsigned a = 1; a <= alerts; a <<= 1) {
-        if (!(alerts & a)) continue;
-        char which[320];
-        name_groups(r, a, which, sizeof which);
-        fprintf(stderr, "step %6d  %s%s: loss %.4f, norm %.3f\n", step, rw_alert_name(a), which, r->loss, *size);
-        note_alert(r, step, a, which);
-    }
+    for (unsigned a = 1; a <= alerts; a <<= 1)
+        if (alerts & a) report_alert(r, step, a, *size);
     *ret_alerts = alerts;
     return status;
 }
@@ -305,16 +311,20 @@ static rw_status validate(struct run *r, int step)
     return logged(r, rw_monitor_validation(r->monitor, (uint64_t)step, loss));
 }
 
-/* A step, and the actions for its alerts. *next: the step that follows. */
+/* A step with its update, its line, and the actions for its alerts. *next: the step that follows. */
 static rw_status make_step(struct run *r, int step, int *next, double *size)
 {
     unsigned alerts = 0;
+    bool skipped = false;
+    rw_monitor_values v;
     rw_status status = step_of(r, (uint64_t)step, &r->loss, size);
-    if (!status) status = watch(r, step, size, &alerts);
+    if (!status) status = check(r, step, size, &v, &alerts);
     const bool hidden = (alerts & RW_ALERT_AMAX_NONFINITE) && isfinite(r->loss) && isfinite(*size);
     if (!status && hidden && !o.graph) status = find_again(r, (uint64_t)step, r->loss);
     *next = step;
-    return status ? status : recover(r, next, alerts, r->loss);
+    if (!status) status = update_or_skip(r, alerts, &skipped);
+    if (!status) status = watch(r, step, size, v, &alerts);
+    return status ? status : recover(r, next, alerts, skipped, r->loss);
 }
 
 /* Work after step `step`, for some steps only: not part of the step's own time. */

@@ -21,6 +21,7 @@ struct run {
     rw_monitor *monitor;
     uint64_t lost_lines; /* of the log, or of the files next to it */
     struct dashboard page;
+    char command[1024]; /* the command line */
     rw_generator_state drawn; /* before this step */
     double scale; /* scale of the loss in this step; 0: none */
     double seen; /* time of the step before; 0: there was none */

@@ -37,6 +37,11 @@
  * are the norms before clipping, from the sums that clipping computes. For a skipped update only these two are
  * reported, and its groups have 0 elements.
  *
+ * A line with alerts also has their numbers: the step's, and the usual one that it is compared with. For slow_step
+ * these are the milliseconds of the step and their median; rw_monitor_alert lists the others:
+ *
+ *     "alert_numbers":[{"alert":"slow_step","value":412,"usual":118}]
+ *
  * | alert | condition |
  * |---|---|
  * | loss_nonfinite, grad_nonfinite | the loss or a gradient is NaN or infinite |
@@ -77,6 +82,13 @@
  *
  * Alerts are returned and logged. The monitor stores a policy that says how to react to each (rw_monitor_set_policy());
  * the caller reacts, and logs the reaction (rw_monitor_recovered()).
+ *
+ * A line has the numbers of one step, so rw_monitor_step() is called after the step's update. A program that wants to
+ * skip the update because of an alert calls rw_monitor_check() before it:
+ *
+ *     rw_monitor_check(m, &v, &alerts);                  // the loss and the gradients of step v.step
+ *     if (rw_monitor_policy(m, alerts) != RW_RECOVERY_SKIP) rw_optimizer_step(opt);
+ *     rw_monitor_step(m, &v, &alerts);                   // its time and its update; writes the line
  *
  * A line, or a TensorBoard event, is written completely or not at all: a failed write is truncated, so the next one
  * follows a complete one. In a child of fork() the monitor raises alerts but does not write to its files, which belong
@@ -172,7 +184,8 @@ RW_API rw_status rw_monitor_create(rw_monitor **ret_monitor, rw_context *ctx, co
 
 /**
  * Sets what the monitor observes, in place of earlier settings. Create graphs after this call: the updates of an older
- * graph report nothing. If rw_monitor_step() is called before a step's update, it reports the update before.
+ * graph report nothing. rw_monitor_step() reports the last update since the call before, so it is called after the
+ * step's update. It waits for that update.
  * @param sources read during the call; NULL: nothing. The monitor does not keep the optimizer alive; its statistics are
  *                unknown after rw_optimizer_destroy().
  * @return RW_OK; RW_ERR_ARGUMENT for NULL, more than 16 groups, groups without an optimizer, an invalid name, an
@@ -183,10 +196,21 @@ RW_API rw_status rw_monitor_create(rw_monitor **ret_monitor, rw_context *ctx, co
 RW_API rw_status rw_monitor_watch(rw_monitor *monitor, const rw_monitor_sources *sources);
 
 /**
+ * Evaluates a step before its update, and writes nothing. rw_monitor_step() with the same number must follow: it only
+ * adds the time and the update. If it is called with another number, this step has no line.
+ * @param values as for rw_monitor_step(); `tokens` and `seconds` are not read.
+ * @param ret_alerts receives RW_ALERT_... flags, 0 for none; may be NULL. slow_step, updates and zeros are only known
+ *                   after the update. So is grad_spike, if `grad_norm` is unknown and gradients are not clipped.
+ * @return RW_OK; RW_ERR_ARGUMENT for NULL; or an error of the device.
+ */
+RW_API rw_status rw_monitor_check(rw_monitor *monitor, const rw_monitor_values *values, unsigned *ret_alerts);
+
+/**
  * Evaluates a step and writes its line. It works even if the context has a sticky error, so that failed steps are
  * logged.
  * @param values read during the call; required
- * @param ret_alerts receives RW_ALERT_... flags, 0 for none; may be NULL. Also set with RW_ERR_IO.
+ * @param ret_alerts receives RW_ALERT_... flags, 0 for none, with those that rw_monitor_check() has returned for this
+ *                   step; may be NULL. Also set with RW_ERR_IO.
  * @return RW_OK; RW_ERR_ARGUMENT for NULL; RW_ERR_IO if the line could not be written (full disk). The step then counts
  *         nevertheless, and later lines are written if possible.
  */
@@ -252,6 +276,7 @@ typedef struct rw_monitor_group_numbers {
     double update_ratio;   ///< of the group
     double zeros;          ///< of the group
     unsigned alerts;       ///< alerts of this group: RW_ALERT_GRAD_SPIKE
+    double usual_norm;     ///< with that alert: the median with which its norm was compared
 } rw_monitor_group_numbers;
 
 /**
@@ -259,6 +284,35 @@ typedef struct rw_monitor_group_numbers {
  * @return true; false past the last one, without groups, before the first step, or for NULL, and *ret is untouched.
  */
 RW_API bool rw_monitor_get_group(const rw_monitor *monitor, size_t i, rw_monitor_group_numbers *ret);
+
+/**
+ * The numbers of an alert. NaN: none, as for loss_nonfinite, grad_nonfinite and amax_nonfinite.
+ *
+ * | alert | value | usual |
+ * |---|---|---|
+ * | loss_spike | the loss | the median of the last 100, or the largest of the first 100 |
+ * | grad_spike | the norm of all gradients, or else of the first group with the alert | its median |
+ * | slow_step | milliseconds | their median |
+ * | scale_drop, scale_rise | the loss scale | its median |
+ * | skips | how many of the last 200 updates were skipped | none |
+ * | plateau | the median loss of the last 100 steps | that of the 100 before |
+ * | updates | update_ratio | none |
+ * | zeros | the fraction of zeros | its median |
+ * | site_scale_drop, site_scale_rise | the scale of the first site with the alert | its median |
+ * | saturated, flushed | the fraction of the first site with the alert | none |
+ */
+typedef struct rw_monitor_alert {
+    double value; ///< of the step
+    double usual; ///< the number with which it was compared
+} rw_monitor_alert;
+
+/**
+ * Gets the numbers of one alert of the last step.
+ * @param alert one RW_ALERT_... flag.
+ * @return true; false if the last step does not have this alert, before the first step, or for NULL, and *ret is
+ *         untouched.
+ */
+RW_API bool rw_monitor_get_alert(const rw_monitor *monitor, unsigned alert, rw_monitor_alert *ret);
 
 /** A site in the last step, over all its uses since the step before. */
 typedef struct rw_monitor_site {

@@ -434,7 +434,7 @@ RW_API bool rw_grad_is_differentiable(const rw_grad_call *g);
  *     a tensor                 rw_tensor_name, rw_tensor_shape, rw_tensor_dtype, rw_tensor_bytes, rw_tensor_layout,
  *                              rw_tensor_base, rw_tensor_kind_of, rw_tensor_requires_grad
  *     other objects            rw_weight_average_of, rw_delayed_scaling_row, rw_monitor_policy, rw_monitor_get_numbers,
- *                              rw_monitor_get_site, rw_monitor_get_group
+ *                              rw_monitor_get_site, rw_monitor_get_group, rw_monitor_get_alert
  *     a kernel                 rw_kernel_parallel
  *
  * Floating-point mode

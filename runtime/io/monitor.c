@@ -26,7 +26,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define LINE 8192 /* without sites */
+#define LINE 10240 /* without sites */
 #define TEXT 500 /* bytes of a file name or note; the rest is left out */
 #define SITE_LINE (RW_SITE_NAME + 3 * (TEXT + 3) + 600) /* a byte that is not UTF-8 becomes three */
 #define BETWEEN_TEXTS 1.0 /* seconds: replacing a file makes file systems write it to the disk */
@@ -36,6 +36,7 @@ static const char *const alert_names[] = { "loss_nonfinite", "loss_spike", "grad
                                            "zeros", "site_scale_drop", "site_scale_rise", "saturated", "flushed",
                                            "amax_nonfinite" };
 #define ALERTS (sizeof alert_names / sizeof *alert_names)
+_Static_assert(ALERTS == RW_ALERTS, "a name for each alert");
 
 static const char *const recovery_names[] = { "note", "skip", "lower", "roll_back", "stop" };
 #define RECOVERIES (sizeof recovery_names / sizeof *recovery_names)
@@ -43,11 +44,14 @@ static const char *const recovery_names[] = { "note", "skip", "lower", "roll_bac
 /* A step with its alerts and statistics. */
 struct shown {
     const rw_monitor_values *v;
+    unsigned alerts;
     double norm, seconds;
     bool has_norm;
     double model_flops, hardware_flops; /* in a second; 0: not known */
     struct rw_health all, group[RW_WATCHED_GROUPS];
     unsigned group_alerts[RW_WATCHED_GROUPS];
+    double group_usual[RW_WATCHED_GROUPS]; /* median norm before this step */
+    bool norm_is_judged, group_is_judged[RW_WATCHED_GROUPS];
 };
 
 struct rw_monitor {
@@ -68,6 +72,9 @@ struct rw_monitor {
     struct rw_readings readings; /* of a step */
     struct rw_event_file events; /* no path: none */
     char *prometheus;            /* from the root on; NULL: none */
+    struct shown now;            /* the step that was evaluated last */
+    bool is_checked;             /* rw_monitor_check() has evaluated it, and its line is not written yet */
+    uint64_t checked_step;
     bool is_parents; /* a child of fork() does not write to the files */
     double replaced;             /* when; 0: it was not yet */
     struct shown held;           /* the last step for that file; v: NULL before the first one */
@@ -114,28 +121,57 @@ static bool is_known(const struct rw_health *h)
     return h->elements > 0 || h->clipped;
 }
 
-/* Judges each group by itself, because a spike of one is small within the norm of all. */
+/* Judges each group by itself, because a spike of one is small within the norm of all; as soon as its norm is known. */
 static unsigned judge_groups(rw_monitor *m, struct shown *s)
 {
     unsigned alerts = 0;
     for (size_t g = 0; g < m->watched.n_groups; g++) {
         const struct rw_health *const h = &s->group[g];
         const double norm = h->clipped ? h->unclipped_norm : h->grad_norm;
-        if (is_known(h) && rw_judge_spikes(&m->group_norm[g], norm)) s->group_alerts[g] = RW_ALERT_GRAD_SPIKE;
+        if (s->group_is_judged[g] || !is_known(h)) continue;
+        s->group_is_judged[g] = true;
+        if (!rw_judge_spikes(&m->group_norm[g], norm, &s->group_usual[g])) continue;
+        s->group_alerts[g] = RW_ALERT_GRAD_SPIKE;
+        if (!(alerts | (s->alerts & RW_ALERT_GRAD_SPIKE)))
+            rw_judge_compare(&m->judge, RW_ALERT_GRAD_SPIKE, norm, s->group_usual[g]);
         alerts |= s->group_alerts[g];
     }
     return alerts;
 }
 
-/* sites: alerts of sites. */
-static unsigned judge(rw_monitor *m, struct shown *s, unsigned sites)
+/* The numbers of a spike are those of the first group, unless the norm of all has one. */
+static unsigned judge_norms(rw_monitor *m, struct shown *s)
 {
-    const struct rw_judged step = { .loss = s->v->loss, .has_norm = s->has_norm, .norm = s->norm,
-                                    .seconds = s->seconds, .loss_scale = s->v->loss_scale,
-                                    .skipped = s->v->skipped, .health = s->all };
-    const unsigned alerts = sites | judge_groups(m, s) | rw_judge(&m->judge, &step);
-    for (size_t i = 0; i < ALERTS; i++) m->n_alerts[i] += alerts >> i & 1;
-    return alerts;
+    const unsigned alerts = judge_groups(m, s);
+    if (!s->has_norm || s->norm_is_judged) return alerts;
+    s->norm_is_judged = true;
+    return alerts | rw_judge_norm(&m->judge, s->norm);
+}
+
+/* Adds the alerts to those that the step already has. */
+static void raise_alerts(rw_monitor *m, struct shown *s, unsigned alerts)
+{
+    for (size_t i = 0; i < ALERTS; i++) m->n_alerts[i] += (alerts & ~s->alerts) >> i & 1;
+    s->alerts |= alerts;
+}
+
+/* Raises the alerts of what is known before the update. sites: alerts of sites. */
+static void judge_step(rw_monitor *m, struct shown *s, unsigned sites)
+{
+    const struct rw_judged step = { .loss = s->v->loss, .loss_scale = s->v->loss_scale, .skipped = s->v->skipped };
+    const unsigned alerts = sites | judge_norms(m, s) | rw_judge_step(&m->judge, &step);
+    for (size_t i = 0; i < ALERTS; i++) {
+        double value, usual;
+        if ((sites >> i & 1) && rw_sites_compared(&m->sites, 1u << i, &value, &usual))
+            rw_judge_compare(&m->judge, 1u << i, value, usual);
+    }
+    raise_alerts(m, s, alerts);
+}
+
+static void judge_update(rw_monitor *m, struct shown *s)
+{
+    const struct rw_judged step = { .seconds = s->seconds, .health = s->all };
+    raise_alerts(m, s, judge_norms(m, s) | rw_judge_update(&m->judge, &step));
 }
 
 /* ---- policies ---- */
@@ -187,6 +223,22 @@ static void put_alerts(struct rw_line *l, unsigned alerts)
     rw_line_put(l, "]");
 }
 
+/* After the name of an alert, so that each number follows a comma. */
+static void put_alert_numbers(struct rw_line *l, const rw_monitor *m, unsigned alerts)
+{
+    bool any = false;
+    for (size_t i = 0; i < ALERTS; i++) {
+        const struct rw_compared *const c = &m->judge.compared[i];
+        if (!(alerts >> i & 1) || isnan(c->value)) continue;
+        rw_line_put(l, "%s{\"alert\":\"%s\"", any ? "," : ",\"alert_numbers\":[", alert_names[i]);
+        rw_line_number(l, "value", c->value);
+        if (!isnan(c->usual)) rw_line_number(l, "usual", c->usual);
+        rw_line_put(l, "}");
+        any = true;
+    }
+    if (any) rw_line_put(l, "]");
+}
+
 static void put_health(struct rw_line *l, const struct rw_health *h)
 {
     rw_line_number(l, "param_norm", h->param_norm);
@@ -208,7 +260,10 @@ static void put_groups(struct rw_line *l, const struct rw_watched *w, const stru
             rw_line_number(l, "grad_norm", group[g].grad_norm);
             put_health(l, &group[g]);
         }
-        if (s->group_alerts[g]) put_alerts(l, s->group_alerts[g]);
+        if (s->group_alerts[g]) {
+            put_alerts(l, s->group_alerts[g]);
+            rw_line_number(l, "usual_norm", s->group_usual[g]);
+        }
         rw_line_put(l, "}");
         comma = ",";
     }
@@ -266,7 +321,7 @@ static void put_work(struct rw_line *l, const rw_monitor *m, const struct shown 
     rw_line_number(l, "hfu", s->hardware_flops / m->peak_flops);
 }
 
-static void make_line(struct rw_line *l, const rw_monitor *m, const struct shown *s, unsigned alerts)
+static void make_line(struct rw_line *l, const rw_monitor *m, const struct shown *s)
 {
     const rw_monitor_values *const v = s->v;
     *l = (struct rw_line){ .text = m->text, .room = m->room };
@@ -282,7 +337,8 @@ static void make_line(struct rw_line *l, const rw_monitor *m, const struct shown
     if (s->all.elements > 0) put_health(l, &s->all);
     if (is_known(&s->all)) put_groups(l, &m->watched, s);
     put_memory(l, m->ctx);
-    put_alerts(l, alerts);
+    put_alerts(l, s->alerts);
+    put_alert_numbers(l, m, s->alerts);
     put_sites(l, &m->sites);
     if (l->nonfinite) rw_line_put(l, ",\"nonfinite\":true");
     rw_line_put(l, "}\n");
@@ -559,6 +615,7 @@ rw_status rw_monitor_watch(rw_monitor *m, const rw_monitor_sources *sources)
     rw_sites_free(&m->sites);
     m->watched = created;
     m->n_groups = 0;
+    m->is_checked = false;
     m->held.v = NULL; /* its groups have the earlier names */
     rw_watched_begin(&m->watched);
     memset(m->group_norm, 0, sizeof m->group_norm);
@@ -568,8 +625,15 @@ rw_status rw_monitor_watch(rw_monitor *m, const rw_monitor_sources *sources)
     return m->ctx->status;
 }
 
+static void take_norm(struct shown *s)
+{
+    const double known = s->all.clipped ? s->all.unclipped_norm : s->all.grad_norm;
+    s->has_norm = s->v->grad_norm != 0 || s->all.elements > 0 || s->all.clipped;
+    s->norm = s->v->grad_norm == 0 ? known : s->v->grad_norm < 0 ? 0 : s->v->grad_norm;
+}
+
 /* Takes times, and the work done in them. */
-static void take_in(rw_monitor *m, struct shown *s)
+static void take_work(rw_monitor *m, struct shown *s)
 {
     const rw_cost *const work = &m->ctx->work, *const before = &m->work;
     const double model = work->model_flops - before->model_flops;
@@ -577,21 +641,19 @@ static void take_in(rw_monitor *m, struct shown *s)
     const double replayed = work->replayed_flops - before->replayed_flops;
     const double time = rw_now_s(), since = m->last > 0 ? time - m->last : 0;
     s->seconds = s->v->seconds > 0 ? s->v->seconds : since;
-    const double known = s->all.clipped ? s->all.unclipped_norm : s->all.grad_norm;
-    s->has_norm = s->v->grad_norm != 0 || s->all.elements > 0 || s->all.clipped;
-    s->norm = s->v->grad_norm == 0 ? known : s->v->grad_norm < 0 ? 0 : s->v->grad_norm;
     if (s->seconds > 0) {
         s->model_flops = model / s->seconds;
         s->hardware_flops = (once + replayed) / s->seconds;
     }
     m->work = *work;
     m->last = time;
-    m->numbers = numbers_of(s);
 }
 
-static void note_groups(rw_monitor *m, const struct shown *s)
+/* Stores what the calls return that get numbers of the last step. */
+static void note_numbers(rw_monitor *m, const struct shown *s)
 {
     const double no = (double)NAN;
+    m->numbers = numbers_of(s);
     m->n_groups = m->watched.n_groups;
     for (size_t g = 0; g < m->n_groups; g++) {
         const struct rw_health *const h = &s->group[g];
@@ -601,8 +663,61 @@ static void note_groups(rw_monitor *m, const struct shown *s)
                                                   .grad_norm = updated ? h->grad_norm : no,
                                                   .param_norm = updated ? h->param_norm : no,
                                                   .update_ratio = updated ? h->update_ratio : no,
-                                                  .zeros = updated ? h->zeros : no, .alerts = s->group_alerts[g] };
+                                                  .zeros = updated ? h->zeros : no, .alerts = s->group_alerts[g],
+                                                  .usual_norm = s->group_alerts[g] ? s->group_usual[g] : no };
     }
+}
+
+/* ret_sites: alerts of sites. Both functions read a context without an error only. */
+static rw_status read_step(rw_monitor *m, struct shown *s, unsigned *ret_sites)
+{
+    if (m->ctx->status) return RW_OK;
+    const rw_status status = rw_watched_read_clipping(&m->watched, &s->all, s->group);
+    const rw_status sites = m->sites.n ? rw_sites_read(&m->sites, ret_sites) : RW_OK;
+    return status ? status : sites;
+}
+
+static rw_status read_update(rw_monitor *m, struct shown *s)
+{
+    return m->ctx->status ? RW_OK : rw_watched_read_update(&m->watched, &s->all, s->group);
+}
+
+rw_status rw_monitor_check(rw_monitor *m, const rw_monitor_values *v, unsigned *ret_alerts)
+{
+    RW_ENTER(RW_CONTEXT_OF(m), RW_ERR_ARGUMENT);
+    if (!m) return rw_fail_null(NULL, "rw_monitor_check", "m");
+    if (!v) return rw_fail_null(m->ctx, "rw_monitor_check", "values");
+    const rw_status runs = rw_check_runs(m->ctx, "rw_monitor_check");
+    if (runs) return runs;
+    struct shown *const s = &m->now;
+    unsigned sites = 0;
+    *s = (struct shown){ .v = v };
+    const rw_status looked = read_step(m, s, &sites);
+    take_norm(s);
+    judge_step(m, s, sites);
+    note_numbers(m, s);
+    m->is_checked = true;
+    m->checked_step = v->step;
+    if (ret_alerts) *ret_alerts = s->alerts;
+    return looked;
+}
+
+/* Evaluates a step all at once, or what rw_monitor_check() has not evaluated. */
+static rw_status evaluate(rw_monitor *m, const rw_monitor_values *v)
+{
+    struct shown *const s = &m->now;
+    const bool is_new = !m->is_checked || m->checked_step != v->step;
+    unsigned sites = 0;
+    if (is_new) *s = (struct shown){ 0 };
+    s->v = v;
+    m->is_checked = false;
+    const rw_status update = read_update(m, s), looked = is_new ? read_step(m, s, &sites) : RW_OK;
+    take_norm(s);
+    take_work(m, s);
+    if (is_new) judge_step(m, s, sites);
+    judge_update(m, s);
+    note_numbers(m, s);
+    return update ? update : looked;
 }
 
 rw_status rw_monitor_step(rw_monitor *m, const rw_monitor_values *v, unsigned *ret_alerts)
@@ -612,18 +727,13 @@ rw_status rw_monitor_step(rw_monitor *m, const rw_monitor_values *v, unsigned *r
     if (!v) return rw_fail_null(m->ctx, "rw_monitor_step", "values");
     const rw_status runs = rw_check_runs(m->ctx, "rw_monitor_step");
     if (runs) return runs;
-    struct shown s = { .v = v };
-    unsigned sites = 0;
-    rw_status looked = m->ctx->status ? RW_OK : rw_watched_read(&m->watched, &s.all, s.group);
-    if (!m->ctx->status && m->sites.n) looked = rw_sites_read(&m->sites, &sites);
-    take_in(m, &s);
-    const unsigned alerts = judge(m, &s, sites);
-    note_groups(m, &s);
+    const rw_status looked = evaluate(m, v);
+    const struct shown *const s = &m->now;
     struct rw_line line;
-    make_line(&line, m, &s, alerts);
-    if (ret_alerts) *ret_alerts = alerts;
-    const rw_status written = write_line(m, &line, "rw_monitor_step"), events = write_events(m, &s);
-    const rw_status text = write_text(m, &s, alerts);
+    make_line(&line, m, s);
+    if (ret_alerts) *ret_alerts = s->alerts;
+    const rw_status written = write_line(m, &line, "rw_monitor_step"), events = write_events(m, s);
+    const rw_status text = write_text(m, s, s->alerts);
     return looked ? looked : written ? written : events ? events : text;
 }
 
@@ -664,6 +774,18 @@ bool rw_monitor_get_group(const rw_monitor *m, size_t i, rw_monitor_group_number
     if (!m || !ret || i >= m->n_groups) return false;
     *ret = m->group[i];
     return true;
+}
+
+bool rw_monitor_get_alert(const rw_monitor *m, unsigned alert, rw_monitor_alert *ret)
+{
+    RW_LOOKS_ONLY;
+    for (size_t i = 0; m && ret && i < ALERTS; i++) {
+        const struct rw_compared *const c = &m->judge.compared[i];
+        if (alert != 1u << i || !(m->now.alerts & alert)) continue;
+        *ret = (rw_monitor_alert){ .value = c->value, .usual = c->usual };
+        return true;
+    }
+    return false;
 }
 
 bool rw_monitor_get_site(const rw_monitor *m, size_t i, rw_monitor_site *ret)

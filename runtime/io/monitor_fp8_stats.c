@@ -103,6 +103,7 @@ static unsigned judge(struct rw_site_state *s)
     if (last->flushed > FLUSHED) now |= RW_ALERT_FLUSHED;
     if (!isfinite(last->amax)) now |= RW_ALERT_AMAX_NONFINITE;
     if (last->scale > 0) s->scale[s->n++ % RW_SITE_WINDOW] = (float)last->scale;
+    s->usual = usual;
     const unsigned began = now & ~s->told;
     s->told = now;
     return began;
@@ -143,6 +144,21 @@ rw_status rw_sites_read(struct rw_watched_sites *s, unsigned *ret_alerts)
         *ret_alerts |= site->last.alerts;
     }
     return status;
+}
+
+bool rw_sites_compared(const struct rw_watched_sites *s, unsigned alert, double *ret_value, double *ret_usual)
+{
+    size_t i = 0;
+    while (i < s->n && !(s->site[i].last.alerts & alert)) i++;
+    if (i == s->n) return false;
+    const rw_monitor_site *const last = &s->site[i].last;
+    const bool scales = alert & (RW_ALERT_SITE_SCALE_DROP | RW_ALERT_SITE_SCALE_RISE);
+    *ret_usual = scales ? s->site[i].usual : (double)NAN;
+    *ret_value = scales                        ? last->scale
+                 : alert & RW_ALERT_SATURATED  ? last->saturated
+                 : alert & RW_ALERT_FLUSHED    ? last->flushed
+                                               : (double)NAN; /* an element that is not finite */
+    return true;
 }
 
 static double number_of(const rw_monitor_site *s, int i)

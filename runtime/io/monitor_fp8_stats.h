@@ -20,6 +20,7 @@ struct rw_site_state {
     float scale[RW_SITE_WINDOW]; /* the last ones */
     uint64_t n;                 /* of them, so far */
     unsigned told;              /* alerts that still hold: they are reported when they begin */
+    double usual;               /* median of the scales before the step that was read last */
     rw_monitor_site last;       /* the step that was read last */
 };
 
@@ -45,5 +46,8 @@ void rw_sites_readings(const struct rw_watched_sites *s, struct rw_readings *r);
 
 /* Reads the counts of all steps since the last call; ret_alerts receives RW_ALERT_SITE_... An error is recorded. */
 rw_status rw_sites_read(struct rw_watched_sites *s, unsigned *ret_alerts);
+
+/* The numbers of the first site that has this alert in the step that was read last; false: none has. */
+bool rw_sites_compared(const struct rw_watched_sites *s, unsigned alert, double *ret_value, double *ret_usual);
 
 #endif

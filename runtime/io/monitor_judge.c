@@ -48,6 +48,13 @@ static double deviation(const struct rw_window *w, double middle)
 
 /* ---- alerts ---- */
 
+unsigned rw_judge_compare(struct rw_judge *j, unsigned alert, double value, double usual)
+{
+    for (size_t i = 0; i < RW_ALERTS; i++)
+        if (alert == 1u << i) j->compared[i] = (struct rw_compared){ value, usual };
+    return alert;
+}
+
 /* Megatron's rule (rerun_state_machine.py): ten times the largest of the first losses. Medians follow a slowly
    rising loss, this does not. True when it begins. */
 static bool begins_to_be_far(struct rw_judge *j, double loss)
@@ -61,33 +68,37 @@ static bool begins_to_be_far(struct rw_judge *j, double loss)
 static unsigned judge_loss(struct rw_judge *j, double loss)
 {
     struct rw_window *const w = &j->loss;
-    if (!isfinite(loss)) return RW_ALERT_LOSS_NONFINITE;
+    if (!isfinite(loss)) return rw_judge_compare(j, RW_ALERT_LOSS_NONFINITE, (double)NAN, (double)NAN);
     const double middle = w->n < ENOUGH ? 0 : median(w);
     const bool spike = w->n >= ENOUGH && loss > 2 * middle && loss > middle + 10 * deviation(w, middle);
     const bool far = begins_to_be_far(j, loss);
     add(w, loss);
-    return spike || far ? RW_ALERT_LOSS_SPIKE : 0;
+    if (spike) return rw_judge_compare(j, RW_ALERT_LOSS_SPIKE, loss, middle);
+    return far ? rw_judge_compare(j, RW_ALERT_LOSS_SPIKE, loss, j->most) : 0;
 }
 
-bool rw_judge_spikes(struct rw_window *w, double norm)
+bool rw_judge_spikes(struct rw_window *w, double norm, double *ret_usual)
 {
     if (!isfinite(norm)) return false;
     const double usual = w->n >= ENOUGH ? median(w) : 0;
     add(w, norm);
+    *ret_usual = usual;
     return usual > 0 && norm > 10 * usual; /* a part without gradients at first may begin to have some */
 }
 
-static unsigned judge_norm(struct rw_window *w, double norm)
+unsigned rw_judge_norm(struct rw_judge *j, double norm)
 {
-    if (!isfinite(norm)) return RW_ALERT_GRAD_NONFINITE;
-    return rw_judge_spikes(w, norm) ? RW_ALERT_GRAD_SPIKE : 0;
+    double usual;
+    if (!isfinite(norm)) return rw_judge_compare(j, RW_ALERT_GRAD_NONFINITE, (double)NAN, (double)NAN);
+    return rw_judge_spikes(&j->norm, norm, &usual) ? rw_judge_compare(j, RW_ALERT_GRAD_SPIKE, norm, usual) : 0;
 }
 
-static unsigned judge_time(struct rw_window *w, double seconds)
+static unsigned judge_time(struct rw_judge *j, double seconds)
 {
-    const bool slow = w->n >= ENOUGH && seconds > 1.2 * median(w);
+    struct rw_window *const w = &j->seconds;
+    const double usual = w->n >= ENOUGH ? median(w) : INFINITY;
     add(w, seconds);
-    return slow ? RW_ALERT_SLOW_STEP : 0;
+    return seconds > 1.2 * usual ? rw_judge_compare(j, RW_ALERT_SLOW_STEP, 1e3 * seconds, 1e3 * usual) : 0;
 }
 
 /* A scale below 1 divides; reported when that begins. */
@@ -98,7 +109,8 @@ static unsigned judge_scale(struct rw_judge *j, double scale)
     const bool sinks = scale < 1 && !j->low;
     j->low = scale < 1;
     add(w, scale);
-    return scale <= middle / 2 || sinks ? RW_ALERT_SCALE_DROP : scale >= 2 * middle ? RW_ALERT_SCALE_RISE : 0;
+    if (scale <= middle / 2 || sinks) return rw_judge_compare(j, RW_ALERT_SCALE_DROP, scale, middle);
+    return scale >= 2 * middle ? rw_judge_compare(j, RW_ALERT_SCALE_RISE, scale, middle) : 0;
 }
 
 static unsigned judge_skips(struct rw_judge *j, bool skipped)
@@ -109,7 +121,8 @@ static unsigned judge_skips(struct rw_judge *j, bool skipped)
     j->n_skipped += skipped;
     for (int i = 0; i < RW_SKIPS_WINDOW; i++) sum += j->skipped.x[i];
     const bool often = j->skipped.n >= RW_SKIPS_WINDOW && sum > RW_SKIPS_WINDOW / 20;
-    return skipped && (j->in_a_row >= 3 || often) ? RW_ALERT_SKIPS : 0;
+    const bool told = skipped && (j->in_a_row >= 3 || often);
+    return told ? rw_judge_compare(j, RW_ALERT_SKIPS, sum, (double)NAN) : 0;
 }
 
 /* Evaluated once per hundred steps. An unknown norm does not count as falling. */
@@ -119,9 +132,11 @@ static unsigned judge_progress(struct rw_judge *j)
     const double loss = median(&j->loss), norm = j->norm.n ? median(&j->norm) : 0;
     const bool known = j->steps > RW_WINDOW;
     const bool is_flat = loss > j->before.loss - 0.001 * fabs(j->before.loss), is_steady = norm >= 0.9 * j->before.norm;
+    const unsigned alert = known && is_flat && is_steady
+                               ? rw_judge_compare(j, RW_ALERT_PLATEAU, loss, j->before.loss) : 0;
     j->before.loss = loss;
     j->before.norm = norm;
-    return known && is_flat && is_steady ? RW_ALERT_PLATEAU : 0;
+    return alert;
 }
 
 static unsigned judge_update(struct rw_judge *j, const struct rw_health *h)
@@ -130,16 +145,22 @@ static unsigned judge_update(struct rw_judge *j, const struct rw_health *h)
     if (!(h->elements > 0)) return 0;
     j->beside = ratio >= 1e-5 && ratio <= 1e-1 ? 0 : j->beside + 1;
     add(&j->zeros, h->zeros);
-    return (j->beside && j->beside % RW_WINDOW == 0 ? RW_ALERT_UPDATES : 0) |
-           (h->zeros > 0.5 && h->zeros > 2 * usual ? RW_ALERT_ZEROS : 0);
+    unsigned alerts = 0;
+    if (j->beside && j->beside % RW_WINDOW == 0)
+        alerts |= rw_judge_compare(j, RW_ALERT_UPDATES, ratio, (double)NAN);
+    if (h->zeros > 0.5 && h->zeros > 2 * usual) alerts |= rw_judge_compare(j, RW_ALERT_ZEROS, h->zeros, usual);
+    return alerts;
 }
 
-unsigned rw_judge(struct rw_judge *j, const struct rw_judged *s)
+unsigned rw_judge_step(struct rw_judge *j, const struct rw_judged *s)
 {
     unsigned alerts = judge_loss(j, s->loss);
-    if (s->has_norm) alerts |= judge_norm(&j->norm, s->norm);
-    if (s->seconds > 0) alerts |= judge_time(&j->seconds, s->seconds);
-    alerts |= judge_update(j, &s->health);
     if (s->loss_scale > 0) alerts |= judge_scale(j, s->loss_scale);
     return alerts | judge_skips(j, s->skipped) | judge_progress(j);
+}
+
+unsigned rw_judge_update(struct rw_judge *j, const struct rw_judged *s)
+{
+    const unsigned slow = s->seconds > 0 ? judge_time(j, s->seconds) : 0;
+    return slow | judge_update(j, &s->health);
 }

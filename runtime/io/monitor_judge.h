@@ -4,6 +4,7 @@
 
 #include "io/monitor_optimizer_stats.h"
 
+#define RW_ALERTS 16 /* kinds of alerts */
 #define RW_WINDOW 100
 #define RW_SKIPS_WINDOW 200
 
@@ -13,9 +14,15 @@ struct rw_window {
     size_t n; /* number of values so far */
 };
 
+/* The numbers that an alert compares: of the step, and the usual one. NaN: none. */
+struct rw_compared {
+    double value, usual;
+};
+
 /* State of the rules; all zero at first. */
 struct rw_judge {
     struct rw_window loss, norm, seconds, scale, zeros;
+    struct rw_compared compared[RW_ALERTS]; /* of the last alert of each kind, by its bit */
     struct {
         bool x[RW_SKIPS_WINDOW];
         size_t n; /* number of steps so far */
@@ -32,15 +39,25 @@ struct rw_judge {
 
 /* A step. A time or scale of 0 is unknown. */
 struct rw_judged {
-    double loss, norm, seconds, loss_scale;
-    bool has_norm, skipped;
+    double loss, seconds, loss_scale;
+    bool skipped;
     struct rw_health health;
 };
 
-/* Is a norm far above the last ones? It is added to the window unless it is NaN or infinite. */
-bool rw_judge_spikes(struct rw_window *w, double norm);
+/* Is a norm far above the last ones, whose median is stored in *ret_usual? It is added to the window unless it is NaN
+   or infinite. */
+bool rw_judge_spikes(struct rw_window *w, double norm, double *ret_usual);
 
-/* Adds the step and returns its alerts: RW_ALERT_... */
-unsigned rw_judge(struct rw_judge *j, const struct rw_judged *s);
+/* Sets the numbers of an alert, and returns the alert. */
+unsigned rw_judge_compare(struct rw_judge *j, unsigned alert, double value, double usual);
+
+/* Adds the norm of all gradients, once per step, as soon as it is known. Returns RW_ALERT_GRAD_... */
+unsigned rw_judge_norm(struct rw_judge *j, double norm);
+
+/* Adds what is known of a step before its update, and returns its alerts: RW_ALERT_... The norm comes first. */
+unsigned rw_judge_step(struct rw_judge *j, const struct rw_judged *s);
+
+/* Adds the rest: the step's time, and its update. */
+unsigned rw_judge_update(struct rw_judge *j, const struct rw_judged *s);
 
 #endif

@@ -121,20 +121,22 @@ static void add(double *to, const double *x)
     for (int j = 0; j < RW_UPDATE_SUMS; j++) to[j] += x[j];
 }
 
-static struct rw_health health_of(const double *x)
+static void set_health(struct rw_health *h, const double *x)
 {
-    if (!(x[RW_SUM_ELEMENTS] > 0)) return (struct rw_health){ 0 };
-    return (struct rw_health){ .elements = x[RW_SUM_ELEMENTS], .grad_norm = sqrt(x[RW_SUM_GRADIENT]),
-                               .param_norm = sqrt(x[RW_SUM_WEIGHT]),
-                               .update_ratio = x[RW_SUM_WEIGHT] == 0 ? 0 : sqrt(x[RW_SUM_CHANGE] / x[RW_SUM_WEIGHT]),
-                               .zeros = x[RW_SUM_ZEROS] / x[RW_SUM_ELEMENTS] };
+    if (!(x[RW_SUM_ELEMENTS] > 0)) return;
+    h->elements = x[RW_SUM_ELEMENTS];
+    h->grad_norm = sqrt(x[RW_SUM_GRADIENT]);
+    h->param_norm = sqrt(x[RW_SUM_WEIGHT]);
+    h->update_ratio = x[RW_SUM_WEIGHT] == 0 ? 0 : sqrt(x[RW_SUM_CHANGE] / x[RW_SUM_WEIGHT]);
+    h->zeros = x[RW_SUM_ZEROS] / x[RW_SUM_ELEMENTS];
 }
 
 /* From the clipping's own sums. */
-static rw_status read_unclipped(struct rw_watched *w, struct rw_health *all, struct rw_health *groups)
+rw_status rw_watched_read_clipping(struct rw_watched *w, struct rw_health *all, struct rw_health *groups)
 {
     double sum[RW_WATCHED_GROUPS + 1] = { 0 };
     const struct rw_clip *c = NULL;
+    if (!w->opt) return RW_OK;
     const rw_status status = rw_clip_read(w->ctx, &w->seen_clip, &c, &all->unclipped_norm);
     if (!c) return status;
     for (size_t k = 0; k < c->sums.n; k++) {
@@ -149,7 +151,7 @@ static rw_status read_unclipped(struct rw_watched *w, struct rw_health *all, str
     return status;
 }
 
-rw_status rw_watched_read(struct rw_watched *w, struct rw_health *all, struct rw_health *groups)
+rw_status rw_watched_read_update(struct rw_watched *w, struct rw_health *all, struct rw_health *groups)
 {
     double sum[RW_WATCHED_GROUPS + 1][RW_UPDATE_SUMS] = { 0 }, total[RW_UPDATE_SUMS] = { 0 };
     bool known = false;
@@ -158,7 +160,7 @@ rw_status rw_watched_read(struct rw_watched *w, struct rw_health *all, struct rw
         add(total, w->sums[i]);
         add(sum[w->group_of[i]], w->sums[i]);
     }
-    *all = health_of(total);
-    for (size_t g = 0; g < w->n_groups; g++) groups[g] = health_of(sum[g]);
-    return status || !w->opt ? status : read_unclipped(w, all, groups);
+    set_health(all, total);
+    for (size_t g = 0; g < w->n_groups; g++) set_health(&groups[g], sum[g]);
+    return status;
 }

@@ -37,8 +37,9 @@ rw_status rw_watched_open(struct rw_watched *w, rw_context *ctx, const rw_monito
 void rw_watched_begin(struct rw_watched *w);
 void rw_watched_close(struct rw_watched *w);
 
-/* Statistics of the last update and the last clipping since the last call: of all parameters, and of each group. If
-   there was none, everything is unknown. An error is recorded. */
-rw_status rw_watched_read(struct rw_watched *w, struct rw_health *all, struct rw_health *groups);
+/* Add the norms of the last clipping, or the statistics of the last update, since the last call: of all parameters, and
+   of each group. If there was none, nothing is added. An error is recorded. */
+rw_status rw_watched_read_clipping(struct rw_watched *w, struct rw_health *all, struct rw_health *groups);
+rw_status rw_watched_read_update(struct rw_watched *w, struct rw_health *all, struct rw_health *groups);
 
 #endif

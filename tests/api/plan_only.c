@@ -270,6 +270,7 @@ Test(plan_only, refuses_what_gives_contents)
     REFUSED("rw_quantized_read", rw_quantized_read(&o.quantized, o.room, sizeof o.room));
     REFUSED("rw_monitor_watch", rw_monitor_watch(o.monitor, &(rw_monitor_sources){ .optimizer = o.opt }));
     REFUSED("rw_monitor_step", rw_monitor_step(o.monitor, &(rw_monitor_values){ .step = 1, .loss = 1 }, NULL));
+    REFUSED("rw_monitor_check", rw_monitor_check(o.monitor, &(rw_monitor_values){ .step = 1, .loss = 1 }, NULL));
     REFUSED("rw_save", rw_save(o.b.ctx, "/tmp/rewind-no-such-file"));
     REFUSED("rw_load", rw_load(o.b.ctx, "/tmp/rewind-no-such-file"));
     REFUSED("rw_load_parts", rw_load_parts(o.b.ctx, "/tmp/rewind-no-such-file", &part, 1));

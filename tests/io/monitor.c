@@ -250,6 +250,90 @@ Test(monitor, keeps_a_policy_and_writes_down_what_was_done)
     for (int i = 0; i < 2; i++) cJSON_Delete(line[i]);
 }
 
+/* ---- evaluation before the update, and the numbers of alerts ---- */
+
+static void expect_alert(const rw_monitor *m, unsigned alert, double value, double usual)
+{
+    rw_monitor_alert a = { 0 };
+    cr_assert(rw_monitor_get_alert(m, alert, &a), "%s", rw_alert_name(alert));
+    cr_expect(isnan(value) ? isnan(a.value) : fabs(a.value - value) < 1e-9 * fabs(value), "%s: %g, not %g",
+              rw_alert_name(alert), a.value, value);
+    cr_expect(isnan(usual) ? isnan(a.usual) : fabs(a.usual - usual) < 1e-9 * fabs(usual), "%s: usually %g, not %g",
+              rw_alert_name(alert), a.usual, usual);
+}
+
+Test(monitor, judges_a_step_once_whether_or_not_it_was_checked)
+{
+    rw_monitor *m = monitor(path);
+    settle(m, 20);
+    rw_monitor_values v = { .step = 20, .loss = 8.5, .grad_norm = 11.1, .seconds = 0.125 };
+    unsigned early = 77, all = 77;
+    cr_assert_eq(rw_monitor_check(m, &v, &early), RW_OK);
+    cr_expect_eq(early, RW_ALERT_LOSS_SPIKE | RW_ALERT_GRAD_SPIKE, "the time is not known yet");
+    expect_alert(m, RW_ALERT_GRAD_SPIKE, 11.1, 1.1);
+    cr_assert_eq(rw_monitor_step(m, &v, &all), RW_OK);
+    cr_expect_eq(all, early | RW_ALERT_SLOW_STEP);
+    cJSON *line[24];
+    const int n = lines(line, 24);
+    cr_assert_eq(n, 21, "a check writes nothing");
+    for (int i = 0; i < n; i++) cJSON_Delete(line[i]);
+    /* Its numbers count once: 20 and one more of each, so the median of 41 losses is that of the second half. */
+    for (int i = 0; i < 20; i++) {
+        v = (rw_monitor_values){ .step = (uint64_t)(21 + i), .loss = 2, .grad_norm = 1.1, .seconds = 0.1 };
+        cr_assert_eq(rw_monitor_check(m, &v, NULL), RW_OK);
+        cr_assert_eq(rw_monitor_step(m, &v, NULL), RW_OK);
+    }
+    v = (rw_monitor_values){ .step = 41, .loss = 30, .grad_norm = 1.1, .seconds = 0.1 };
+    cr_assert_eq(rw_monitor_check(m, &v, &early), RW_OK);
+    expect_alert(m, RW_ALERT_LOSS_SPIKE, 30, 3.8);
+    v.step = 42;
+    v.loss = 2;
+    cr_assert_eq(rw_monitor_step(m, &v, &all), RW_OK);
+    cr_expect_eq(all, 0, "another step");
+    rw_monitor_alert none = { 1, 2 };
+    cr_expect(!rw_monitor_get_alert(m, RW_ALERT_LOSS_SPIKE, &none) && none.value == 1, "of the last step");
+    cr_expect(!rw_monitor_get_alert(NULL, RW_ALERT_LOSS_SPIKE, &none) && !rw_monitor_get_alert(m, 3, &none));
+    cr_expect_eq(rw_monitor_check(NULL, &v, NULL), RW_ERR_ARGUMENT);
+    cr_expect_eq(rw_monitor_check(m, NULL, NULL), RW_ERR_ARGUMENT);
+    rw_error_clear(b.ctx);
+    rw_monitor_destroy(&m);
+}
+
+Test(monitor, alerts_say_their_numbers)
+{
+    cJSON *line[30];
+    rw_monitor *m = monitor(path);
+    settle(m, 20);
+    step(m, 20, 8.5, 1, 0.412);
+    expect_alert(m, RW_ALERT_SLOW_STEP, 412, 100);
+    expect_alert(m, RW_ALERT_LOSS_SPIKE, 8.5, 4);
+    step(m, 21, NAN, 1, 0.1);
+    expect_alert(m, RW_ALERT_LOSS_NONFINITE, NAN, NAN);
+    const int n = lines(line, 30);
+    cr_assert_eq(n, 22);
+    const cJSON *const numbers = cJSON_GetObjectItem(line[20], "alert_numbers");
+    cr_assert_eq(cJSON_GetArraySize(numbers), 2);
+    const cJSON *const slow = cJSON_GetArrayItem(numbers, 1);
+    cr_expect_str_eq(cJSON_GetObjectItem(slow, "alert")->valuestring, "slow_step");
+    cr_expect_eq(number(slow, "value"), 412);
+    cr_expect_eq(number(slow, "usual"), 100);
+    cr_expect_null(cJSON_GetObjectItem(line[19], "alert_numbers"));
+    cr_expect_null(cJSON_GetObjectItem(line[21], "alert_numbers"), "it has none");
+    for (int i = 0; i < n; i++) cJSON_Delete(line[i]);
+    rw_monitor_destroy(&m);
+    m = monitor(NULL);
+    for (int i = 0; i < 20; i++) scaled(m, 1024, false);
+    scaled(m, 512, false);
+    expect_alert(m, RW_ALERT_SCALE_DROP, 512, 1024);
+    for (int i = 0; i < 3; i++) scaled(m, 0, true);
+    expect_alert(m, RW_ALERT_SKIPS, 3, NAN);
+    rw_monitor_destroy(&m);
+    m = monitor(NULL);
+    for (int i = 0; i < 200; i++) step(m, 0, i < 100 ? 4 : 4.5, 1, 0.1);
+    expect_alert(m, RW_ALERT_PLATEAU, 4.5, 4);
+    rw_monitor_destroy(&m);
+}
+
 /* ---- the file ---- */
 
 Test(monitor, writes_a_line_for_each_step)

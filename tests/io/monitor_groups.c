@@ -154,6 +154,71 @@ Test(monitor_groups, warns_of_a_spike_of_one_group)
         cJSON *const line = line_last(), *const told = cJSON_GetObjectItem(line_group(line, "small"), "alerts");
         cr_expect_eq(cJSON_GetArraySize(told), i == 22);
         cr_expect_null(cJSON_GetObjectItem(line_group(line, "large"), "alerts"));
+        rw_monitor_group_numbers small_now;
+        rw_monitor_alert spike;
+        cr_assert(rw_monitor_get_group(m, 1, &small_now));
+        cr_assert_eq(rw_monitor_get_alert(m, RW_ALERT_GRAD_SPIKE, &spike), i == 22);
+        cr_expect_eq(isnan(small_now.usual_norm), i != 22);
+        if (i == 22) {
+            cr_expect(fabs(spike.value - 20.2) < 1e-5 && fabs(spike.usual - 2) < 1e-5);
+            cr_expect_eq(spike.usual, small_now.usual_norm);
+            line_expect(line_group(line, "small"), "usual_norm", 2);
+        }
+        cJSON_Delete(line);
+    }
+    rw_monitor_destroy(&m);
+    zoo_close(&z);
+}
+
+/* ---- evaluation before the update ---- */
+
+static double norm_of(struct zoo *z, bool gradients)
+{
+    double sum = 0;
+    for (int k = 0; k < N; k++) {
+        double *const x = tensor_numbers(gradients ? rw_gradient(z->w[k]) : z->w[k], zoo_size(z, k));
+        for (int64_t i = 0; i < zoo_size(z, k); i++) sum += x[i] * x[i];
+        free(x);
+    }
+    return sqrt(sum);
+}
+
+static void expect_near(const cJSON *line, const char *name, double want, int s)
+{
+    const double got = line_number(line, name);
+    cr_expect(fabs(got - want) <= 0.01 * want, "step %d: %s: %g, not %g", s, name, got, want); /* 16 bits */
+}
+
+/* The norms, the update and the weights of a line are those of one step, though alerts came before its update; a step
+   whose update was skipped has no update, and not that of the step before. */
+Test(monitor_groups, a_line_has_the_numbers_of_one_step)
+{
+    struct zoo z = zoo_open(1);
+    cr_assert_eq(rw_sgd_create(&z.opt, z.b.ctx, &(rw_sgd_params){ .lr = 0.01 }), RW_OK);
+    rw_monitor *m = zoo_watch(&z, narrow_and_rest, 2);
+    for (int s = 0; s < 5; s++) {
+        rw_monitor_values v = { .step = (uint64_t)s, .loss = 1, .seconds = 2 };
+        unsigned alerts = 77;
+        zoo_backward(&z);
+        const double norm = norm_of(&z, true);
+        cr_assert_eq(rw_clip_grad_norm(z.b.ctx, limit, NULL), RW_OK);
+        cr_assert_eq(rw_monitor_check(m, &v, &alerts), RW_OK);
+        cr_expect_eq(alerts, 0);
+        cr_expect(fabs(rw_monitor_get_numbers(m).grad_norm - norm) <= 0.01 * norm, "known before the update");
+        cr_expect(isnan(rw_monitor_get_numbers(m).param_norm));
+        if (s != 3) cr_assert_eq(rw_optimizer_step(z.opt), RW_OK);
+        cr_assert_eq(rw_monitor_step(m, &v, &alerts), RW_OK);
+        cJSON *const line = line_last();
+        cr_expect_eq(line_number(line, "step"), s);
+        expect_near(line, "grad_norm", norm, s);
+        if (s != 3) {
+            expect_near(line, "param_norm", norm_of(&z, false), s);
+            expect_near(line, "update_ratio", 0.01 * limit / norm_of(&z, false), s);
+        } else {
+            cr_expect_null(cJSON_GetObjectItem(line, "param_norm"));
+            cr_expect_eq(line_number(line_group(line, "rest"), "elements"), 0);
+        }
+        cr_expect_gt(line_number(line_group(line, "rest"), "unclipped_norm"), 0);
         cJSON_Delete(line);
     }
     rw_monitor_destroy(&m);

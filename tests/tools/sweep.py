@@ -21,6 +21,9 @@ import subprocess
 import sys
 import tempfile
 
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import page_style  # noqa: E402
+
 PROGRAM = pathlib.Path(sys.argv[1]).resolve() / 'bench/recompute_sweep'
 IMAGES = 'resnet50', 'vgg16', 'mobilenet', 'densenet121', 'unet'
 TEXTS = 'gpt', 'llama', 'deepseek', 'mamba2', 't5'
@@ -81,12 +84,41 @@ def check_rows(out):
     run('--policy', ' '.join(policies[:3]), '--budget', '60%,1MiB', '--out', out,
         *measured_and_fixed(out, 'rows.txt'))
     page = (out / 'sweep.html').read_text()
-    assert page.count('class="predicted"') == 1 and page.count('class="ring"') == len(rows), 'the chart'
+    assert page.count('class="predicted"') == 2 and page.count('class="ring"') == 2 * len(rows), 'a chart of each width'
     assert 'class="moved"' not in page, 'there is no store'
     for drawing in page, (out / 'sweep.svg').read_text():
         curve, bound = (points(drawing, name) for name in ('predicted', 'bound'))
         assert len(curve) > 8 and len(bound) > 4, 'the frontier and the lower bound'
         assert all(y >= fastest(curve, x) - 0.11 for x, y in bound), 'no plan is below the bound' # y grows downwards
+        assert all(a[0] == b[0] or a[1] == b[1] for a, b in zip(bound, bound[1:])), 'between two points it is no bound'
+        assert all(a[1] <= b[1] for a, b in zip(bound, bound[1:])), 'a smaller budget is not faster'
+        texts = re.findall(r'>([^<>]+)</text>', drawing)
+        assert all(text in texts for text in ('measured: a policy', 'measured: a budget', 'lower bound',
+                                              'predicted for every budget', 'the best that was measured')), texts
+    page_style.check(page, 'sweep.html')
+    page_style.check_colours((out / 'sweep.svg').read_text(), 'sweep.svg')
+
+
+def check_losses_and_times_on_the_page(out, costs):
+    """A chart of losses only if they differ, a note only if the machine was busy, and units that fit."""
+    run('--policy', 'none full', '--out', out, *costs)
+    page, rows = (out / 'sweep.html').read_text(), json.loads((out / 'sweep.json').read_text())
+    assert 'Loss against step' not in page and 'probably busy' not in page
+    assert f'{rows[0]["loss"]:.5f} after 2.' in page
+    unit, scale = ('GFLOP/s', 1e3) if rows[0]['ceiling_tflops'] < 1 else ('TFLOP/s', 1)
+    assert f'reaches {rows[0]["ceiling_tflops"] * scale:.3g} {unit}' in page, (unit, rows[0])
+    assert 'peak,<br>MiB' in page and 'peak of activations, MiB' in page
+    run('--layers', '1', '--width', '32', '--seq', '8', '--batch', '1', '--policy', 'none full', '--out', out)
+    page, rows = (out / 'sweep.html').read_text(), json.loads((out / 'sweep.json').read_text())
+    assert rows[0]['peak_bytes'] < 1 << 20 and 'peak,<br>KiB' in page and 'peak of activations, KiB' in page, rows[0]
+    assert f'<td>{rows[0]["peak_bytes"] / 1024:.2f}<td>' in page, rows[0]
+    said = run('--policy', 'none full', '--out', out, *costs, fault='loss', status=1)
+    page = (out / 'sweep.html').read_text()
+    assert page.count('Loss against step') == 2 and 'the same loss' not in page, said
+    said = run('--policy', 'none full', '--out', out, fault='busy')
+    row = json.loads((out / 'sweep.json').read_text())[1]
+    assert 'full was predicted to take' in said and 'the machine was busy' in said, said
+    assert 'The machine was probably busy: <code>full</code>' in (out / 'sweep.html').read_text(), row
 
 
 def check_models(out, costs):
@@ -143,7 +175,7 @@ def check_store_without_room(out, costs):
 def points(drawing, name):
     """The points of the line of that class."""
     found = re.findall(rf'<polyline class="{name}" points="([^"]+)"', drawing)
-    assert len(found) == 1, name
+    assert len(found) in (1, 2), name # on the page, a chart for a phone follows
     return [tuple(map(float, p.split(','))) for p in found[0].split()]
 
 

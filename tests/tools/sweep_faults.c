@@ -3,6 +3,8 @@
  * every policy except none draw one more block of random numbers. SWEEP_FAULT=buffer adds forward's changes of buffers
  * (running means) once more. SWEEP_FAULT=update leaves the gradients' bytes right and makes the parameters after the
  * update wrong. SWEEP_FAULT=peak makes a step's activations take more than was planned, SWEEP_FAULT=total the rest.
+ * SWEEP_FAULT=loss makes every policy except none have another loss. SWEEP_FAULT=busy makes it take ten times longer
+ * than its costs.
  */
 #include <rewind/rewind.h>
 
@@ -15,6 +17,11 @@ rw_status __real_rw_optimizer_step(rw_optimizer *optimizer);
 rw_status __wrap_rw_optimizer_step(rw_optimizer *optimizer);
 rw_status __real_rw_memory_stats(const rw_context *ctx, rw_memory *ret);
 rw_status __wrap_rw_memory_stats(const rw_context *ctx, rw_memory *ret);
+
+double __real_rw_item(rw_tape *t, rw_tensor *x);
+double __wrap_rw_item(rw_tape *t, rw_tensor *x);
+rw_status __real_rw_timer_end(rw_context *ctx, double *ret_ms);
+rw_status __wrap_rw_timer_end(rw_context *ctx, double *ret_ms);
 
 static bool is_fault(const char *name)
 {
@@ -92,6 +99,18 @@ rw_status __wrap_rw_optimizer_step(rw_optimizer *optimizer)
         if (rw_write(p, all, rw_tensor_bytes(p))) abort();
     }
     free(all);
+    return status;
+}
+
+double __wrap_rw_item(rw_tape *t, rw_tensor *x)
+{
+    return __real_rw_item(t, x) + (replays && is_fault("loss") ? 0.5 : 0);
+}
+
+rw_status __wrap_rw_timer_end(rw_context *ctx, double *ret_ms)
+{
+    const rw_status status = __real_rw_timer_end(ctx, ret_ms);
+    if (!status && replays && is_fault("busy")) *ret_ms *= 10;
     return status;
 }
 

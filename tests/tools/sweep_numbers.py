@@ -53,8 +53,9 @@ def check_columns():
 
 
 def check_last_loss():
-    """The loss of a row is the last point of its line, read from the axis, and not the first."""
-    run('--steps', '30', '--policy', 'none', '--out', 'out')
+    """The loss of a row is the last point of its line, read from the axis, and not the first. Lines are drawn if one
+    differs."""
+    run('--steps', '30', '--policy', 'none full', '--out', 'out', fault='loss', status=1)
     loss = rows_of('out')[0]['loss']
     page = pathlib.Path('out/sweep.html').read_text()
     chart = re.search(r'aria-label="Loss against step">(.*?)</svg>', page, re.S)[1]

@@ -21,6 +21,9 @@ import sys
 import tempfile
 import time
 
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import page_style  # noqa: E402
+
 BUILD = pathlib.Path(sys.argv[1]).resolve()
 PROGRAM = BUILD / 'examples/train_gpt'
 TEXT = BUILD / 'examples/train_text'
@@ -588,6 +591,109 @@ def check_page_against_log():
     assert '× not finite' in text
     steps = [x for stretch in values_of(chart, 'run') for x, _ in stretch]
     assert steps == sorted(steps), 'the line goes on'
+
+
+def check_page_for_people():
+    """Colours, widths, heading, axes, the numbers under the pointer, and the moving average."""
+    said = run("--steps 60 --eval-every 20 --log people.jsonl --dashboard people.html --on loss_spike=note")
+    page = pathlib.Path('people.html').read_text()
+    page_style.check(page, 'the dashboard')
+    assert 'on cpu, 1 thread</p>' in page and '<title>tiny on cpu, 1 thread</title>' in page, page[:3000]
+    assert '2 layers of width 64' in page and 'dashboard people.html --on loss_spike=note</code>' in page, page[:3000]
+    steps = steps_of('people.jsonl')
+    names = {'loss': 'loss', 'norm of the gradients': 'grad_norm', 'learning rate': 'lr', 'norm of the weights':
+             'param_norm', 'update over the weights': 'update_ratio'}
+    for name, key in names.items():
+        given = re.search(rf"<svg [^>]*data-run='([^']*)'[^>]*aria-label='{name}'>", page)[1].split()
+        values = [(int(step), float(x)) for step, x in (pair.split(':') for pair in given)]
+        assert [step for step, _ in values] == list(range(60)), (name, values)
+        for (step, x), line in zip(values, steps):
+            assert abs(x - line[key]) <= 1e-5 * abs(line[key]), (name, step, x, line)
+        assert ">step</text>" in chart_of(page, name), name
+    assert "<tspan class='unit'>, nats per byte</tspan>" in chart_of(page, 'loss')
+    line, = values_of(chart_of(page, 'loss'), 'average of-run')
+    losses = [s['loss'] for s in steps]
+    for i, (_, x) in enumerate(line):
+        around = losses[max(0, i - 3):i + 4]
+        assert abs(x - sum(around) / len(around)) < 0.004 * (max(losses) - min(losses)), (i, x, around)
+    assert 'moving average over about 7 steps' in page and 'average' not in chart_of(page, 'learning rate'), said
+    script = re.search('<script>(.*)</script>', page, re.S)[1]
+    assert 'pointermove' in script and 'data-steps' in script
+    tokens_file('tokens.bin', [i * i % 300 for i in range(4000)])
+    run('--data tokens.bin --vocab 300 --steps 1 --dashboard people.html')
+    assert ', nats per token<' in pathlib.Path('people.html').read_text()
+
+
+def events_of(path):
+    """(first step, last step, number, text) of each row of the table of alerts."""
+    table = re.search("<table class='events'>(.*?)</table>", pathlib.Path(path).read_text(), re.S)
+    rows = re.findall(r"<tr><td>steps? (\d+)(?: to (\d+))?</td><td[^>]*>(?:(\d+) ×)?</td><td>(.*?)</td></tr>",
+                      table[1] if table else '')
+    return [(int(first), int(last or first), int(n or 1), text) for first, last, n, text in rows]
+
+
+def check_alerts_on_the_page():
+    """Equal alerts between two actions are one row, with their number and the newest numbers."""
+    run('--steps 1 --checkpoint alerts --log alerts.jsonl')
+    def line(step, *alerts, ms=412.3):
+        values = {'slow_step': (ms, 118), 'grad_spike': (11.1, 1.1)}
+        numbers = [{'alert': a, 'value': values[a][0], 'usual': values[a][1]} for a in alerts]
+        return json.dumps({'step': step, 'loss': 4, 'memory': {}, 'alerts': alerts, 'alert_numbers': numbers})
+    lines = [line(step, *(['grad_spike'] if step % 2 else []), 'slow_step', ms=400 + step) for step in range(10, 70)]
+    lines += [json.dumps({'step': 70, 'recovery': 'lower', 'alerts': ['slow_step'], 'note': 'rate halved to 1'})]
+    lines += [line(71, 'slow_step'), line(72, 'slow_step', ms=999)]
+    with open('alerts.jsonl', 'a') as log:
+        log.write(''.join(text.replace('": ', '":').replace(', "', ',"') + '\n' for text in lines))
+    run('--steps 2 --total-steps 1 --resume alerts --log alerts.jsonl --dashboard alerts.html')
+    wanted = [(71, 72, 2, 'slow_step: 999 ms, median 118'), (70, 70, 1, 'slow_step → lower: rate halved to 1'),
+              (11, 69, 30, 'grad_spike: norm 11.1, median 1.1'), (10, 69, 60, 'slow_step: 469 ms, median 118')]
+    assert sorted(events_of('alerts.html')) == sorted(wanted), events_of('alerts.html')
+    # Those of a run in this process: their names in the log, and the numbers that were printed.
+    said = run('--steps 140 --log spikes.jsonl --dashboard spikes.html')
+    told = [x['step'] for x in steps_of('spikes.jsonl') if 'grad_spike' in x['alerts']]
+    row, = [e for e in events_of('spikes.html') if e[3].startswith('grad_spike')]
+    assert len(told) > 1 and row[:3] == (told[0], told[-1], len(told)), (told, row)
+    newest = re.findall('^step +\\d+  (grad_spike .*): loss', said, re.M)[-1]
+    assert row[3] == newest[:399] and ', median ' in newest, (row, newest)
+    slow = re.findall(r'slow_step: loss .*; (\S+) ms, median (\S+)$', said, re.M)
+    numbers = [n for x in steps_of('spikes.jsonl') for n in x.get('alert_numbers', []) if n['alert'] == 'slow_step']
+    assert len(slow) == len(numbers) == sum('slow_step' in x['alerts'] for x in steps_of('spikes.jsonl')), said
+    for (ms, median), n in zip(slow, numbers):
+        assert abs(float(ms) / n['value'] - 1) < 1e-3 and abs(float(median) / n['usual'] - 1) < 1e-3, (ms, median, n)
+
+
+def check_line_holds_one_step():
+    """Norms, update and weights of a line are of the same step, also of the last one; a skipped update has none."""
+    for how in '', '--graph', '--accum 2', '--dtype f16':
+        pathlib.Path('one.jsonl').unlink(missing_ok=True)
+        run('--steps 6 --clip 0.5 --log one.jsonl --save weights', how)
+        steps = steps_of('one.jsonl')
+        for s in steps:
+            assert ('param_norm' in s) != s.get('skipped', False), (how, s)
+            for name, group in s['groups'].items():
+                if group['elements']: # a GPT has no head of its own
+                    ratio, factor = group['grad_norm'] / group['unclipped_norm'], min(1, 0.5 / s['grad_norm'])
+                    assert abs(ratio / factor - 1) < 1e-3, (how, s['step'], name, ratio, factor)
+        if how != '--dtype f16': # its master copies are not in the file
+            norm = norm_of('weights')
+            assert abs(steps[-1]['param_norm'] / norm - 1) < 1e-6, (how, steps[-1], norm)
+    for alert in 'slow_step', 'updates', 'zeros':
+        refused(f'--steps 1 --on {alert}=skip', says='the update comes before this alert')
+    pathlib.Path('one.jsonl').unlink()
+    run('--steps 120 --on grad_spike=skip --log one.jsonl')
+    skipped = {x['step'] for x in lines_of('one.jsonl') if x.get('recovery') == 'skip'}
+    assert skipped and all(('param_norm' in s) == (s['step'] not in skipped) for s in steps_of('one.jsonl')), skipped
+
+
+def norm_of(path):
+    data = pathlib.Path(path).read_bytes()
+    base = 8 + struct.unpack('<Q', data[:8])[0]
+    total = 0
+    for name, t in header_of(path).items():
+        if name != '__metadata__':
+            begin, end = (base + x for x in t['data_offsets'])
+            total += sum(x * x for x, in struct.iter_unpack('<f', data[begin:end]))
+    return total**0.5
 
 
 def check_memory_on_the_page():
