@@ -52,12 +52,12 @@ rewind_configure() {
     meson setup "$dir" "$rewind_root" "$@" >"$dir.log" 2>&1 || { cat "$dir.log"; return 1; }
 }
 
-# rewind_ninja DIR [TARGETS]
+# rewind_ninja DIR [TARGETS]: one at a time in a folder
 rewind_ninja() {
     local dir=$1 began=$SECONDS
     shift
     echo "Building $dir"
-    ninja -C "$dir" "$@" >"$dir.log" 2>&1 || { tail -40 "$dir.log"; return 1; }
+    flock "$dir" ninja -C "$dir" "$@" >"$dir.log" 2>&1 || { tail -40 "$dir.log"; return 1; }
     [ $((SECONDS - began)) -lt 20 ] || echo "Built $dir in $((SECONDS - began)) s"
 }
 
