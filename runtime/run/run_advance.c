@@ -86,7 +86,9 @@ rw_status rw_run_prepare(struct rw_run *r, size_t to)
     r->threads = r->plan->threads;
     r->op_threads = rw_small_op_threads_of(&ctx->pool->op_threads, r->plan->serial);
     rw_status status = rw_check_runs(ctx, "run"); /* public calls have checked this before, under their own names */
-    if (!status && ctx->device->on_host) status = rw_start_threads(ctx, "run", r->threads);
+    /* Plans of more threads have memory for each of them, and their kernels run in those that there are. */
+    const int threads = r->threads < ctx->threads ? r->threads : ctx->threads;
+    if (!status && ctx->device->on_host) status = rw_start_threads(ctx, "run", threads);
     if (!status) status = rw_run_resolve(r, r->next_action, to);
     if (!status && !rw_results_reserve(r->tape, r->plan)) status = rw_fail(ctx, RW_ERR_MEMORY, "run: out of memory");
     if (!status) status = borrow(r);
