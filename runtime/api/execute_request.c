@@ -9,7 +9,7 @@
 
 void rw_forget_error(rw_context *ctx)
 {
-    if (ctx->status == RW_ERR_MISMATCH) return;
+    if (ctx->status == RW_ERR_MISMATCH || ctx->error_stays) return;
     ctx->status = RW_OK;
     ctx->message[0] = '\0';
 }

@@ -35,7 +35,8 @@ struct rw_request rw_program_step(const rw_tape *t, const uint32_t *roots, size_
 /* Does the forward part of a step compute the value? Not if gradients were recorded before it. */
 bool rw_is_in_forward(const rw_tape *t, const struct rw_tensor *v);
 
-/* Clears an error of an assumption, which is not an error of the program. RW_ERR_MISMATCH is kept in any case. */
+/* Clears an error of an assumption, which is not an error of the program. RW_ERR_MISMATCH, and an error that nothing
+   would report again, are kept in any case. */
 void rw_forget_error(rw_context *ctx);
 
 #endif

@@ -94,6 +94,7 @@ struct rw_context {
 
     rw_status status; /* the first error, RW_OK if there is none */
     char message[RW_MESSAGE_MAX];
+    bool error_stays; /* nothing would report it again, so rw_forget_error() keeps it */
 
     struct rw_layout_table layouts;
     const rw_op_def **ops; /* by node.op */
