@@ -11,8 +11,11 @@
  */
 rw_status rw_run_request(rw_tape *t, const struct rw_request *request, const void *const *seeds, bool forward_only);
 
-/* Runs it to its end as the program's step, whether the program or a read began it. */
-rw_status rw_run_to_end(struct rw_run *r, const void *const *seeds);
+/*
+ * Runs r to its end, or to the beginning of backward. False: r may also have computed values that the program has not
+ * requested (RW_RUN_ASSUMED) and failed, its error is forgotten, and no sum of gradients is lost: run the request alone.
+ */
+bool rw_run_assumed_part(struct rw_run *r, const void *const *seeds, bool forward_only, rw_status *ret_status);
 
 /* Computes values with the memory of inference and keeps nothing else; effects: also runs effects that are pending. */
 rw_status rw_evaluate(rw_tape *t, const uint32_t *values, size_t n, bool effects);
