@@ -34,6 +34,7 @@ bool rw_run_is_valid(const struct rw_run *r)
 void rw_run_set_state(struct rw_run *r, enum rw_run_state state)
 {
     struct rw_pool *const pool = rw_run_context(r)->pool;
+    if (pool->active == r) pool->active = NULL;
     pool->n_stopped += (state == RW_RUN_STOPPED) - (r->state == RW_RUN_STOPPED);
     r->state = (uint8_t)state;
 }
@@ -272,6 +273,18 @@ bool rw_run_make_room(struct rw_run *r, size_t bytes)
         rw_run_end(other);
     }
     return true;
+}
+
+bool rw_runs_release(rw_context *ctx)
+{
+    struct rw_pool *const pool = ctx->pool;
+    if (!pool || ctx->edge.callback != RW_CALLBACK_NONE) return false;
+    bool freed = rw_arenas_free_unused(ctx, &pool->arenas);
+    if (ctx->device->on_host) freed |= rw_arenas_free_unused(ctx, &pool->stores);
+    if (freed || rw_results_free_unused(ctx)) return true;
+    struct rw_run *const oldest = rw_runs_stopped_first(ctx, pool->active);
+    rw_run_end(oldest);
+    return oldest;
 }
 
 rw_status rw_run_find(rw_tape *t, const struct rw_request *request, struct rw_run **ret_run)
