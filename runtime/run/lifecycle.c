@@ -218,10 +218,17 @@ bool rw_run_is_reached(struct rw_run *r)
     return true;
 }
 
+/* Has a read begun the step before fork(), with values in a file? The program itself has suspended nothing. */
+static bool is_begun_by_parent(const struct rw_run *r)
+{
+    return (r->flags & RW_RUN_ASSUMED) && r->store && rw_store_is_of_parent(r->store);
+}
+
 /* True if the run can continue. Nodes recorded since do not matter: a plan only refers to nodes before its own mark. */
 static bool goes_on(const struct rw_run *r)
 {
     const rw_tape *const t = r->tape;
+    if (is_begun_by_parent(r)) return false;
     return r->n_effects == t->n_effects && r->n_retained == t->n_retained && !has_been_overtaken(r);
 }
 

@@ -290,15 +290,15 @@ Test(offload_files, are_not_captured)
 
 /* ---- processes and threads ---- */
 
-/* Runs in a forked child: a step recorded before the fork must fail, a new one must give the same gradients. */
-static int child(struct world *w, rw_tensor *loss, const struct outcome *none)
+/* Runs in a forked child: a step suspended before the fork must fail, one that a read began is begun again, and a new
+   one must give the same gradients. */
+static int child(struct world *w, rw_tensor *loss, bool is_suspended, const struct outcome *none)
 {
-    if (loss) {
+    if (is_suspended) {
         if (rw_backward(w->b.t, loss) != RW_ERR_IO || !strstr(rw_error_message(w->b.ctx), "fork()")) return 1;
         rw_error_clear(w->b.ctx);
-    } else {
-        loss = net_loss(&w->n, w->b.t, TOKENS, 0);
     }
+    if (!loss) loss = net_loss(&w->n, w->b.t, TOKENS, 0);
     rw_zero_grad(w->b.ctx);
     if (rw_backward(w->b.t, loss)) return 2;
     struct outcome o = { .loss = rw_item(w->b.t, loss) };
@@ -309,11 +309,11 @@ static int child(struct world *w, rw_tensor *loss, const struct outcome *none)
     return same ? 0 : 3;
 }
 
-static void expect_child(struct world *w, rw_tensor *loss, const struct outcome *none)
+static void expect_child(struct world *w, rw_tensor *loss, bool is_suspended, const struct outcome *none)
 {
     int how;
     const pid_t pid = fork();
-    if (!pid) _exit(child(w, loss, none));
+    if (!pid) _exit(child(w, loss, is_suspended, none));
     cr_assert_eq(waitpid(pid, &how, 0), pid);
     cr_assert(WIFEXITED(how) && !WEXITSTATUS(how), "%x", how);
 }
@@ -324,10 +324,12 @@ Test(offload_files, are_not_shared_with_a_child)
     if (test_device() != RW_DEVICE_CPU) return;
     struct outcome none = outcome_of("none", NULL, 2, 1, false);
     struct world w = open_world("offload:outer", folder, 2);
-    expect_child(&w, NULL, &none);
+    expect_child(&w, NULL, false, &none);
     rw_tensor *const loss = net_loss(&w.n, w.b.t, TOKENS, 0);
     rw_item(w.b.t, loss);
-    expect_child(&w, loss, &none);
+    expect_child(&w, loss, false, &none);
+    cr_assert_eq(rw_forward(w.b.t, (rw_tensor *[]){ loss }, 1), RW_OK);
+    expect_child(&w, loss, true, &none);
     expect_recovery(&w, loss, &none);
     fixture_close(&w.b);
     free(none.gradients);
