@@ -335,6 +335,36 @@ Test(offload_files, are_not_shared_with_a_child)
     free(none.gradients);
 }
 
+/* The mean of a net whose first value is in the file; backward adds to the gradients of the others before it reads it. */
+static rw_tensor *loss_of_early(rw_tape *t, rw_tensor *p)
+{
+    rw_tensor *x = rw_sin(t, ckpt_offload(t, rw_exp(t, p)));
+    for (int i = 0; i < 8; i++) x = rw_matmul(t, x, p);
+    return rw_mean(t, x, RW_ALL_AXES, false);
+}
+
+/* A read of the loss is not the program's request to keep values for backward: it adds as if nothing had been read. */
+Test(offload_files, a_child_adds_to_gradients_after_its_parent_has_read_the_loss)
+{
+    if (test_device() != RW_DEVICE_CPU) return;
+    int how;
+    struct fixture b = fixture_open(1, 1);
+    rw_tensor *const p = rw_param(b.ctx, "p", RW_F32, RW_SHAPE(128, 128));
+    const rw_offload o = { .path = folder, .out_bytes_per_s = 1e9, .in_bytes_per_s = 1e9 };
+    cr_assert_eq(rw_context_set_offload(b.ctx, &o), RW_OK);
+    cr_assert_eq(rw_init_constant(p, 0.125), RW_OK);
+    cr_assert_eq(rw_backward(b.t, loss_of_early(b.t, p)), RW_OK, "%s", rw_error_message(b.ctx));
+    rw_tape_reset(b.t);
+    rw_tensor *const loss = loss_of_early(b.t, p);
+    rw_item(b.t, loss);
+    const pid_t pid = fork();
+    if (!pid) _exit((int)rw_backward(b.t, loss));
+    cr_assert_eq(waitpid(pid, &how, 0), pid);
+    cr_expect(WIFEXITED(how) && !WEXITSTATUS(how), "%x", how);
+    cr_expect_eq(rw_backward(b.t, loss), RW_OK, "%s", rw_error_message(b.ctx));
+    fixture_close(&b);
+}
+
 static void *work(void *argument)
 {
     const struct outcome *const none = argument;
