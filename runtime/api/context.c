@@ -71,7 +71,7 @@ static void gone(rw_tape *t)
 
 static const struct rw_upward upward = { .recorded = rw_run_eagerly, .undone = rw_results_undone,
                                          .written = rw_begun_written, .reset = reset, .gone = gone,
-                                         .destroy = free_context };
+                                         .release = rw_runs_release, .destroy = free_context };
 
 /* Attaches the observers of runs. The last one is closest to the kernels, so all others see what a fault changes. */
 static rw_status attach_all(rw_context *ctx)

@@ -9,7 +9,7 @@
 
 void rw_forget_error(rw_context *ctx)
 {
-    if (ctx->status == RW_ERR_MISMATCH) return;
+    if (ctx->status == RW_ERR_MISMATCH || ctx->error_stays) return;
     ctx->status = RW_OK;
     ctx->message[0] = '\0';
 }
@@ -47,10 +47,35 @@ static void claim(const rw_tape *t, const struct rw_request *request)
     if (r) r->flags &= (uint16_t)~RW_RUN_ASSUMED;
 }
 
-rw_status rw_run_to_end(struct rw_run *r, const void *const *seeds)
+static rw_status run_part(struct rw_run *r, const void *const *seeds, bool forward_only)
 {
     r->seeds = seeds;
-    return rw_run_through(r, r->plan->n_actions);
+    return forward_only ? run_forward(r) : rw_run_through(r, r->plan->n_actions);
+}
+
+static bool has_spoiled(const rw_context *ctx, const rw_plan *p)
+{
+    bool spoiled = false;
+    for (size_t i = 0; i < p->n_gradients; i++)
+        spoiled |= ctx->by_id[p->gradients[i]]->gradient.state == RW_GRADIENT_SPOILED;
+    return spoiled;
+}
+
+/* A failed device fails again, and a comparison that failed must be reported. */
+bool rw_run_assumed_part(struct rw_run *r, const void *const *seeds, bool forward_only, rw_status *ret_status)
+{
+    rw_tape *const t = r->tape;
+    rw_plan *const plan = r->plan;
+    const bool is_assumed = r->flags & RW_RUN_ASSUMED;
+    plan->references++; /* the run may end */
+    *ret_status = run_part(r, seeds, forward_only);
+    const bool may_repeat = is_assumed && *ret_status && *ret_status != RW_ERR_MISMATCH &&
+                            *ret_status != RW_ERR_DEVICE && !has_spoiled(t->ctx, plan);
+    rw_plan_release(plan);
+    if (!may_repeat) return true;
+    rw_forget_error(t->ctx); /* unless it is one of the request: then it is found again */
+    rw_runs_end_assumed(t);
+    return false;
 }
 
 /*
@@ -74,10 +99,11 @@ rw_status rw_run_request(rw_tape *t, const struct rw_request *request, const voi
     struct rw_run *r = NULL;
     rw_status status = find_run(t, request, forward_only, &r);
     if (status) return status;
-    if (!forward_only) return rw_run_to_end(r, seeds);
-    r->seeds = seeds;
-    status = run_forward(r);
-    if (!status) claim(t, request);
+    if (!rw_run_assumed_part(r, seeds, forward_only, &status)) {
+        status = rw_run_find(t, request, &r);
+        if (!status) status = run_part(r, seeds, forward_only);
+    }
+    if (!status && forward_only) claim(t, request);
     return status;
 }
 

@@ -11,8 +11,11 @@
  */
 rw_status rw_run_request(rw_tape *t, const struct rw_request *request, const void *const *seeds, bool forward_only);
 
-/* Runs it to its end as the program's step, whether the program or a read began it. */
-rw_status rw_run_to_end(struct rw_run *r, const void *const *seeds);
+/*
+ * Runs r to its end, or to the beginning of backward. False: r may also have computed values that the program has not
+ * requested (RW_RUN_ASSUMED) and failed, its error is forgotten, and no sum of gradients is lost: run the request alone.
+ */
+bool rw_run_assumed_part(struct rw_run *r, const void *const *seeds, bool forward_only, rw_status *ret_status);
 
 /* Computes values with the memory of inference and keeps nothing else; effects: also runs effects that are pending. */
 rw_status rw_evaluate(rw_tape *t, const uint32_t *values, size_t n, bool effects);
@@ -35,7 +38,8 @@ struct rw_request rw_program_step(const rw_tape *t, const uint32_t *roots, size_
 /* Does the forward part of a step compute the value? Not if gradients were recorded before it. */
 bool rw_is_in_forward(const rw_tape *t, const struct rw_tensor *v);
 
-/* Clears an error of an assumption, which is not an error of the program. RW_ERR_MISMATCH is kept in any case. */
+/* Clears an error of an assumption, which is not an error of the program. RW_ERR_MISMATCH, and an error that nothing
+   would report again, are kept in any case. */
 void rw_forget_error(rw_context *ctx);
 
 #endif

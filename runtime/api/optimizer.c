@@ -537,10 +537,11 @@ void rw_optimizer_count(rw_optimizer *opt)
     }
 }
 
-void rw_optimizer_failed(rw_optimizer *opt)
+bool rw_optimizer_failed(rw_optimizer *opt)
 {
-    for (size_t i = 0; opt->offload && rw_optimizer_offload_is_torn(opt->offload) && i < opt->n; i++)
-        opt->members[i].param->version += opt->members[i].due;
+    const bool is_torn = opt->offload && rw_optimizer_offload_is_torn(opt->offload);
+    for (size_t i = 0; is_torn && i < opt->n; i++) opt->members[i].param->version += opt->members[i].due;
+    return is_torn;
 }
 
 rw_status rw_optimizer_attend(rw_optimizer *opt, struct rw_run *run)

@@ -69,8 +69,8 @@ bool rw_optimizer_is_watched(const rw_optimizer *opt);
    An error, recorded, has changed nothing. */
 rw_status rw_optimizer_prepare(rw_optimizer *opt, enum rw_optimizer_sums sums);
 
-/* The prepared update could not be queued: everything that it may have written counts as written. */
-void rw_optimizer_failed(rw_optimizer *opt);
+/* The prepared update could not be queued: everything that it may have written counts as written. False: nothing. */
+bool rw_optimizer_failed(rw_optimizer *opt);
 
 /* That update was queued: it is counted, and the parameters have changed. */
 void rw_optimizer_count(rw_optimizer *opt);

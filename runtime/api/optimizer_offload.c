@@ -377,7 +377,7 @@ static rw_status open_window(struct rw_optimizer_offload *a)
 {
     rw_context *const ctx = a->ctx;
     const struct rw_device_fns *const device = ctx->device;
-    a->memory = device->alloc(ctx->device_state, rw_optimizer_offload_window(a));
+    a->memory = rw_context_alloc(ctx, rw_optimizer_offload_window(a), false);
     if (!a->memory) return RW_ERR_MEMORY;
     a->window = (char *)a->memory + (rw_round_up((uintptr_t)a->memory, PAGE) - (uintptr_t)a->memory);
     if (device->make_events) a->events = device->make_events(ctx->device_state, n_events(a));

@@ -551,18 +551,31 @@ static rw_status check_step(const rw_scaler *s, const rw_optimizer *opt, bool *r
     return status || *ret_unscaled ? status : check_scaled(s, "rw_scaler_step");
 }
 
-/* Plans the step, unscales if that has not happened, and uploads the update's numbers. From now on the optimizer counts
-   on the device, which invalidates graphs that count on the host: not if the step fails. */
+/* Plans the step, unscales if that has not happened, and uploads the update's numbers. */
 static rw_status prepare_step(rw_scaler *s, rw_optimizer *opt, bool unscaled, struct stepped **ret)
 {
-    const bool followed = rw_optimizer_follows(opt);
-    rw_status status = rw_optimizer_follow(opt);
-    if (!status) status = find_step(s, opt, ret);
+    rw_status status = find_step(s, opt, ret);
     if (!status && !unscaled) status = unscale(s);
-    if (!status)
-        status = rw_optimizer_prepare(opt, rw_optimizer_is_watched(opt) ? RW_SUMS_TOGETHER : RW_NO_SUMS);
-    if (!status || followed) return status;
-    struct stepped *const step = known_step(s, opt);
+    if (status) return status;
+    return rw_optimizer_prepare(opt, rw_optimizer_is_watched(opt) ? RW_SUMS_TOGETHER : RW_NO_SUMS);
+}
+
+/* From now on the optimizer counts on the device, which invalidates graphs that count on the host: not if the step has
+   changed nothing. */
+static rw_status run_step(rw_scaler *s, rw_optimizer *opt, bool unscaled)
+{
+    const bool followed = rw_optimizer_follows(opt);
+    struct stepped *step = NULL;
+    bool changed = false;
+    rw_status status = rw_optimizer_follow(opt);
+    if (!status) status = prepare_step(s, opt, unscaled, &step);
+    if (!status) {
+        status = rw_update_run(&step->update);
+        if (status) changed = rw_optimizer_failed(opt);
+        else count_step(s, step);
+    }
+    if (!status || followed || changed) return status;
+    step = known_step(s, opt);
     if (step) drop_step(step); /* its plan has the counts */
     rw_optimizer_unfollow(opt);
     return status;
@@ -578,15 +591,9 @@ rw_status rw_scaler_step(rw_scaler *s, rw_optimizer *opt)
     if (rw_optimizer_context(opt) != s->ctx)
         return rw_fail(s->ctx, RW_ERR_ARGUMENT, "rw_scaler_step(opt): expected an optimizer of the scaler's "
                        "context, got an optimizer of another context");
-    struct stepped *step = NULL;
     bool unscaled = false;
     status = check_step(s, opt, &unscaled);
-    if (!status) status = prepare_step(s, opt, unscaled, &step);
-    if (status) return status;
-    status = rw_update_run(&step->update);
-    if (status) rw_optimizer_failed(opt);
-    else count_step(s, step);
-    return status;
+    return status ? status : run_step(s, opt, unscaled);
 }
 
 static void count_update(rw_scaler *s)

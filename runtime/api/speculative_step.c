@@ -295,8 +295,12 @@ static rw_status run_expected(rw_tape *t, const struct rw_expected *e, uint32_t 
         rw_forget_error(t->ctx); /* unless it is one of the loss: then it is found again */
         return RW_OK;
     }
+    if (!status) {
+        if (r->state == RW_RUN_NEW) r->flags |= RW_RUN_ASSUMED;
+        *ret_ran = rw_run_assumed_part(r, seeds, false, &status);
+        return status;
+    }
     *ret_ran = !is_of_more(status);
-    if (!status) return rw_run_to_end(r, seeds);
     if (!*ret_ran) rw_forget_error(t->ctx);
     return status;
 }

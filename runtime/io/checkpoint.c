@@ -5,6 +5,7 @@
 #include "base/alloc.h"
 #include "base/utf8.h"
 
+#include <errno.h>
 #include <math.h>
 #include <signal.h>
 #include <stdio.h>
@@ -63,9 +64,11 @@ rw_status rw_checkpoint_create(rw_checkpoint **ret, rw_context *ctx, const rw_ch
     const rw_status status = check_params(ctx, params);
     if (status) return status;
     rw_checkpoint *const c = rw_calloc(1, sizeof *c);
-    if (!c || rw_retention_init(&c->rotation, params->folder)) {
+    const rw_status found = c ? rw_retention_init(&c->rotation, params->folder) : RW_ERR_MEMORY;
+    if (found) {
+        const int reason = c ? errno : ENOMEM;
         rw_free(c);
-        return rw_fail(ctx, RW_ERR_MEMORY, "rw_checkpoint_create: out of memory");
+        return rw_fail(ctx, found, "rw_checkpoint_create: %s: %s", params->folder, strerror(reason));
     }
     rw_snapshot_init(&c->snapshot);
     c->ctx = ctx;

@@ -24,7 +24,7 @@
 rw_status rw_retention_init(struct rw_retention *r, const char *folder)
 {
     *r = (struct rw_retention){ .folder = rw_path_whole(folder), .fd = -1 };
-    return r->folder ? RW_OK : RW_ERR_MEMORY;
+    return r->folder ? RW_OK : errno == ENOMEM ? RW_ERR_MEMORY : RW_ERR_IO;
 }
 
 /* The lock belongs to the open file, which a child also has until its handler has run. */

@@ -23,7 +23,8 @@ struct rw_retention {
     size_t n_bad, cap_bad;
 };
 
-/* RW_ERR_MEMORY. Does not access the folder yet. */
+/* Does not access the folder yet. RW_ERR_MEMORY; RW_ERR_IO with errno if the path is relative to a folder that has no
+   path. */
 rw_status rw_retention_init(struct rw_retention *r, const char *folder);
 void rw_retention_finish(struct rw_retention *r);
 

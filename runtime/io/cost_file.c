@@ -77,12 +77,11 @@ static void write_store(const struct rw_costs *costs, FILE *f)
     else fprintf(f, "store %" PRIu64 " %" PRIu64 " %" PRIu64 " %s\n", s->out, s->in, s->loss, costs->folder);
 }
 
-static rw_status write_file(const rw_context *ctx, const struct rw_costs *costs, FILE *f)
+static rw_status write_file(const struct place *p, const struct rw_costs *costs, FILE *f)
 {
     if (!f) return RW_ERR_MEMORY;
-    const struct place p = place_of(ctx, costs->threads);
-    fprintf(f, "rewind costs 4\nlibrary %s\ndevice %s\nmachine %s\nthreads %s\n", p.library, p.device, p.machine,
-            p.threads);
+    fprintf(f, "rewind costs 4\nlibrary %s\ndevice %s\nmachine %s\nthreads %s\n", p->library, p->device, p->machine,
+            p->threads);
     const struct rw_memory_cost m = costs->memory;
     fprintf(f, "memory %" PRIu64 " %" PRIu64 " %" PRIu64 "\n", m.near_bytes, m.picoseconds, m.shared_picoseconds);
     write_store(costs, f);
@@ -108,8 +107,9 @@ rw_status rw_costs_save(const rw_context *read_only, const char *path)
     struct rw_costs costs = *ctx->costs;
     const char *why = NULL;
     add_store(ctx, &costs);
+    const struct place p = place_of(ctx, costs.threads); /* now: the file may take the last free descriptor */
     rw_status status = rw_replace_begin(&file, path, &why);
-    if (!status) status = rw_replace_end(&file, write_file(ctx, &costs, rw_replace_stream(&file)));
+    if (!status) status = rw_replace_end(&file, write_file(&p, &costs, rw_replace_stream(&file)));
     if (!status) return RW_OK;
     return rw_fail(ctx, status, "rw_costs_save: %s: %s", path,
                    why ? why : status == RW_ERR_IO ? strerror(errno) : rw_status_name(status));

@@ -32,6 +32,7 @@ struct rw_upward {
     rw_status (*written)(rw_tape *t, uint32_t leaf);  /* an input that a run has read is about to change */
     void (*reset)(rw_tape *t);                        /* the tape is about to be reset */
     void (*gone)(rw_tape *t);                         /* the tape is about to be destroyed; it was reset */
+    bool (*release)(rw_context *ctx);                 /* the device has no memory: frees some; false: none is left */
     void (*destroy)(rw_context *ctx);                 /* the last user has released the context: frees it */
 };
 
@@ -94,6 +95,7 @@ struct rw_context {
 
     rw_status status; /* the first error, RW_OK if there is none */
     char message[RW_MESSAGE_MAX];
+    bool error_stays; /* nothing would report it again, so rw_forget_error() keeps it */
 
     struct rw_layout_table layouts;
     const rw_op_def **ops; /* by node.op */
@@ -157,6 +159,10 @@ static inline size_t rw_context_holds(const rw_context *ctx)
 
 /* Frees memory from rw_malloc() later, after handles to it have had time to be detected. */
 void rw_context_keep(rw_context *ctx, void *memory);
+
+/* Memory of the device for what the program holds. If it is exhausted, memory that no result needs is freed first: free
+   arenas and results, then suspended steps, which are recomputed later. NULL without memory. */
+void *rw_context_alloc(rw_context *ctx, size_t bytes, bool zeros);
 
 /* Records an error unless there already is one; returns status. */
 rw_status rw_fail(rw_context *ctx, rw_status status, const char *fmt, ...) RW_PRINTF(3, 4);

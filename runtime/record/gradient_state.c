@@ -46,7 +46,7 @@ rw_status rw_gradient_room(rw_context *ctx, struct rw_param *p, const char *what
 {
     struct rw_gradient *const g = &p->gradient;
     if (g->data) return RW_OK;
-    g->data = ctx->device->alloc(ctx->device_state, g->bytes);
+    g->data = rw_context_alloc(ctx, g->bytes, false);
     if (!g->data) return rw_fail(ctx, RW_ERR_MEMORY, "%s: out of memory for the gradient of \"%s\"", what, p->name);
     ctx->memory.gradients += g->bytes;
     return RW_OK;

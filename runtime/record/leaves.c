@@ -104,7 +104,7 @@ static void *input_memory(rw_tape *t, size_t bytes)
     }
     if (!rw_grow(&t->inputs, &t->cap_inputs, t->n_inputs, 1, sizeof *t->inputs)) return NULL;
     const size_t size = bytes > INPUT_BLOCK ? bytes : INPUT_BLOCK;
-    void *const data = t->ctx->device->alloc(t->ctx->device_state, size);
+    void *const data = rw_context_alloc(t->ctx, size, false);
     if (!data) return NULL;
     t->inputs[t->n_inputs++] = (struct rw_input_block){ .data = data, .bytes = size, .used = bytes };
     return data;

@@ -51,7 +51,7 @@ static bool fill_state(rw_context *ctx, struct rw_param *p, rw_dtype dtype, rw_s
     p->numel = layout->numel;
     p->bytes = (size_t)layout->numel * rw_dtype_size(dtype);
     if (p->lent) return true;
-    return (p->data = ctx->device->alloc_zero(ctx->device_state, p->bytes));
+    return (p->data = rw_context_alloc(ctx, p->bytes, true));
 }
 
 static void enter(rw_context *ctx, struct rw_param *p)
@@ -101,7 +101,7 @@ static bool fill_param(rw_context *ctx, struct rw_param *p, const char *name, rw
     if (!grad) return p->name;
     g->tensor.dtype = (uint8_t)*grad;
     g->bytes = (size_t)p->numel * rw_dtype_size(*grad);
-    return p->name && (g->data = ctx->device->alloc(ctx->device_state, g->bytes));
+    return p->name && (g->data = rw_context_alloc(ctx, g->bytes, false));
 }
 
 static rw_tensor *create(rw_site at, rw_context *ctx, const char *what, const char *name, rw_dtype dtype,
@@ -125,7 +125,7 @@ static rw_tensor *create(rw_site at, rw_context *ctx, const char *what, const ch
     }
     if ((uint64_t)rw_shape_numel(shape) * 4 > BYTES_MAX - ctx->memory.parameters) {
         rw_fail(ctx, RW_ERR_MEMORY, "%s at %s:%d: with \"%s\" parameters would take more than 2^60 bytes in all", what,
-                at.file, at.line, name);
+                rw_file_of(at), at.line, name);
         return NULL;
     }
     struct rw_param *const p = rw_calloc(1, sizeof *p);

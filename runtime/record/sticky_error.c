@@ -91,6 +91,7 @@ void rw_error_clear(rw_context *ctx)
     char *const message = ctx ? ctx->message : without_context.message;
     *(ctx ? &ctx->status : &without_context.status) = RW_OK;
     message[0] = '\0';
+    if (ctx) ctx->error_stays = false;
 }
 
 bool rw_shape_check(rw_context *ctx, const char *what, rw_site at, rw_dtype dtype, rw_shape shape)

@@ -4,13 +4,18 @@
 
 #include "base/alloc.h"
 
+bool rw_store_is_of_parent(const struct rw_arena *store)
+{
+    return store->data && store->fns->is_closed && store->fns->is_closed(store->data);
+}
+
 /* True if it can be borrowed. A store must also be of the context's current kind, and not a file of the parent
    process. */
 static bool is_fit(const rw_context *ctx, const struct rw_arena *a)
 {
     if (a->lent) return false;
     if (!a->fns || !a->data) return true;
-    return a->place == ctx->store.serial && !(a->fns->is_closed && a->fns->is_closed(a->data));
+    return a->place == ctx->store.serial && !rw_store_is_of_parent(a);
 }
 
 static struct rw_arena *smallest_that_fits(const rw_context *ctx, const struct rw_arenas *arenas, size_t bytes)
@@ -62,8 +67,9 @@ static void free_memory(rw_context *ctx, struct rw_arena *a)
 }
 
 /* Frees all free arenas: no run needs their contents, and their memory may be what the new one lacks. */
-static void free_all_free(rw_context *ctx, struct rw_arenas *arenas)
+bool rw_arenas_free_unused(rw_context *ctx, struct rw_arenas *arenas)
 {
+    bool freed = false;
     for (struct rw_arena **link = &arenas->first; *link;) {
         struct rw_arena *const a = *link;
         if (a->lent) {
@@ -71,9 +77,11 @@ static void free_all_free(rw_context *ctx, struct rw_arenas *arenas)
             continue;
         }
         *link = a->next;
+        freed |= a->bytes > 0;
         free_memory(ctx, a);
         rw_free(a);
     }
+    return freed;
 }
 
 static rw_status set_memory(rw_context *ctx, const struct rw_arenas *arenas, struct rw_arena *a, size_t bytes)
@@ -115,7 +123,7 @@ void rw_arenas_free_others(rw_context *ctx, struct rw_arenas *arenas, const stru
     if (!a || a->bytes > bytes) a = smallest_that_fits(ctx, arenas, bytes);
     const bool stays = a && a->bytes == bytes;
     if (stays) a->lent = true;
-    free_all_free(ctx, arenas);
+    rw_arenas_free_unused(ctx, arenas);
     if (stays) a->lent = false;
 }
 
@@ -127,7 +135,7 @@ rw_status rw_arena_borrow(rw_context *ctx, struct rw_arenas *arenas, struct rw_a
         a = largest_free(arenas);
         if (a && set_memory(ctx, arenas, a, bytes)) a = NULL;
         if (!a) {
-            free_all_free(ctx, arenas);
+            rw_arenas_free_unused(ctx, arenas);
             const rw_status status = add(ctx, arenas, bytes, &a);
             if (status) return status;
         }
@@ -147,13 +155,8 @@ void rw_store_close(rw_context *ctx, struct rw_arena *store)
     free_memory(ctx, store);
 }
 
-void rw_stores_close_free(rw_context *ctx, struct rw_arenas *stores)
-{
-    free_all_free(ctx, stores);
-}
-
 void rw_arenas_finish(rw_context *ctx, struct rw_arenas *arenas)
 {
     for (struct rw_arena *a = arenas->first; a; a = a->next) a->lent = false;
-    free_all_free(ctx, arenas);
+    rw_arenas_free_unused(ctx, arenas);
 }

@@ -41,8 +41,11 @@ void rw_arenas_free_others(rw_context *ctx, struct rw_arenas *arenas, const stru
 /* Closes a store whose contents are unknown after a failure; the next user opens a new one. The caller still returns
    it. */
 void rw_store_close(rw_context *ctx, struct rw_arena *store);
-/* Closes the stores that no run has borrowed. */
-void rw_stores_close_free(rw_context *ctx, struct rw_arenas *stores);
+/* Is it a file of the parent process? Then it cannot be used in this one. */
+bool rw_store_is_of_parent(const struct rw_arena *store);
+
+/* Frees the arenas, or closes the stores, that no run has borrowed. False if they have no memory. */
+bool rw_arenas_free_unused(rw_context *ctx, struct rw_arenas *arenas);
 
 void rw_arenas_finish(rw_context *ctx, struct rw_arenas *arenas);
 

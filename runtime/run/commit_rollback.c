@@ -38,7 +38,7 @@ static rw_status save(struct rw_run *r, struct rw_param *p)
     if (is_saved(r, p) || !p->bytes) return RW_OK;
     if (!rw_total_fits_beside(r, r->undo_bytes + p->bytes)) return RW_ERR_BUDGET;
     if (!rw_grow(&r->undo, &r->cap_undo, r->n_undo, 1, sizeof *r->undo)) return RW_ERR_MEMORY;
-    void *const copy = ctx->device->alloc(ctx->device_state, p->bytes);
+    void *const copy = rw_context_alloc(ctx, p->bytes, false);
     if (!copy) return RW_ERR_MEMORY;
     r->undo[r->n_undo++] = (struct rw_commit_rollback){ p, copy };
     r->undo_bytes += p->bytes;

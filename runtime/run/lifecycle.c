@@ -34,6 +34,7 @@ bool rw_run_is_valid(const struct rw_run *r)
 void rw_run_set_state(struct rw_run *r, enum rw_run_state state)
 {
     struct rw_pool *const pool = rw_run_context(r)->pool;
+    if (pool->active == r) pool->active = NULL;
     pool->n_stopped += (state == RW_RUN_STOPPED) - (r->state == RW_RUN_STOPPED);
     r->state = (uint8_t)state;
 }
@@ -217,10 +218,17 @@ bool rw_run_is_reached(struct rw_run *r)
     return true;
 }
 
+/* Has a read begun the step before fork(), with values in a file? The program itself has suspended nothing. */
+static bool is_begun_by_parent(const struct rw_run *r)
+{
+    return (r->flags & RW_RUN_ASSUMED) && r->store && rw_store_is_of_parent(r->store);
+}
+
 /* True if the run can continue. Nodes recorded since do not matter: a plan only refers to nodes before its own mark. */
 static bool goes_on(const struct rw_run *r)
 {
     const rw_tape *const t = r->tape;
+    if (is_begun_by_parent(r)) return false;
     return r->n_effects == t->n_effects && r->n_retained == t->n_retained && !has_been_overtaken(r);
 }
 
@@ -272,6 +280,18 @@ bool rw_run_make_room(struct rw_run *r, size_t bytes)
         rw_run_end(other);
     }
     return true;
+}
+
+bool rw_runs_release(rw_context *ctx)
+{
+    struct rw_pool *const pool = ctx->pool;
+    if (!pool || ctx->edge.callback != RW_CALLBACK_NONE) return false;
+    bool freed = rw_arenas_free_unused(ctx, &pool->arenas);
+    if (ctx->device->on_host) freed |= rw_arenas_free_unused(ctx, &pool->stores);
+    if (freed || rw_results_free_unused(ctx)) return true;
+    struct rw_run *const oldest = rw_runs_stopped_first(ctx, pool->active);
+    rw_run_end(oldest);
+    return oldest;
 }
 
 rw_status rw_run_find(rw_tape *t, const struct rw_request *request, struct rw_run **ret_run)

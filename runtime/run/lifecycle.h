@@ -42,6 +42,12 @@ struct rw_run *rw_run_leave_queue(struct rw_run *r);
    if they still do not fit. */
 bool rw_run_make_room(struct rw_run *r, size_t bytes);
 
+/*
+ * An allocation has failed: frees free arenas, else free blocks of results, else the oldest suspended step, which is
+ * recomputed later. False if nothing is left, or inside of a callback, whose caller may use any of them.
+ */
+bool rw_runs_release(rw_context *ctx);
+
 bool rw_run_is_valid(const struct rw_run *r);
 
 #endif

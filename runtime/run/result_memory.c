@@ -27,7 +27,7 @@ static struct rw_results *add_block(rw_tape *t)
 static bool make_room(rw_context *ctx, struct rw_results *r, size_t bytes)
 {
     if (r->bytes >= bytes) return true;
-    void *const data = ctx->device->alloc(ctx->device_state, bytes);
+    void *const data = rw_context_alloc(ctx, bytes, false);
     if (!data) return false;
     ctx->device->free(ctx->device_state, r->data);
     ctx->memory.results += bytes - r->bytes;
@@ -40,10 +40,14 @@ struct rw_results *rw_results_take(rw_tape *t, const rw_plan *plan)
 {
     struct rw_results *r = free_block(t, plan);
     if (!r) r = add_block(t);
-    if (!r || !make_room(t->ctx, r, plan->results_bytes)) return NULL;
+    if (!r) return NULL;
+    r->references++; /* now, so that it is not among the unused blocks that are freed if memory is exhausted */
+    if (!make_room(t->ctx, r, plan->results_bytes)) {
+        r->references--;
+        return NULL;
+    }
     r->plan = plan->serial;
     r->step = t->step;
-    r->references++;
     t->ctx->results_in_use += r->bytes;
     return r;
 }
@@ -58,9 +62,10 @@ void rw_results_release(rw_context *ctx, struct rw_results *r)
     rw_free(r);
 }
 
-/* Blocks that a run used after that step are kept. */
-static void free_blocks(rw_tape *t, uint64_t step)
+/* Blocks that a run used after that step are kept. False if there is none to free. */
+static bool free_blocks(rw_tape *t, uint64_t step)
 {
+    bool freed = false;
     for (struct rw_results **link = &t->results; *link;) {
         struct rw_results *const r = *link;
         if (r->references > 1 || r->step > step) {
@@ -68,13 +73,17 @@ static void free_blocks(rw_tape *t, uint64_t step)
             continue;
         }
         *link = r->next;
+        freed |= r->bytes > 0;
         rw_results_release(t->ctx, r);
     }
+    return freed;
 }
 
-void rw_results_free_unused(rw_context *ctx)
+bool rw_results_free_unused(rw_context *ctx)
 {
-    for (rw_tape *t = ctx->tapes; t; t = t->next) free_blocks(t, UINT64_MAX);
+    bool freed = false;
+    for (rw_tape *t = ctx->tapes; t; t = t->next) freed |= free_blocks(t, UINT64_MAX);
+    return freed;
 }
 
 void rw_results_trim(rw_tape *t)

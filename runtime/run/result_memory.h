@@ -27,8 +27,8 @@ void rw_results_release(rw_context *ctx, struct rw_results *results); /* NULL-sa
 /* Frees blocks that no run of the tape's last RW_RESULTS_IDLE_STEPS steps has used. */
 void rw_results_trim(rw_tape *t);
 
-/* Frees blocks that only their pools reference, of all tapes of the context. */
-void rw_results_free_unused(rw_context *ctx);
+/* Frees blocks that only their pools reference, of all tapes of the context. False if they have no memory. */
+bool rw_results_free_unused(rw_context *ctx);
 
 /* Reserves memory for everything that a run of the plan publishes, so that no computed value is lost for lack of
    memory. */

@@ -47,11 +47,11 @@ static rw_status upload(struct rw_run *r, uint64_t bytes)
 
 static rw_status make_ones(struct rw_run *r)
 {
-    const rw_context *const ctx = r->tape->ctx;
+    rw_context *const ctx = r->tape->ctx;
     const uint64_t bytes = offset_of(r, (uint32_t)r->plan->n_roots);
     if (r->ones_of == r->plan->serial) return RW_OK;
     if (r->n_ones < bytes) {
-        void *const data = ctx->device->alloc(ctx->device_state, bytes);
+        void *const data = rw_context_alloc(ctx, bytes, false);
         if (!data) return RW_ERR_MEMORY;
         ctx->device->free(ctx->device_state, r->ones);
         r->ones = data;

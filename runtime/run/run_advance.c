@@ -25,8 +25,8 @@ size_t rw_runs_waiting(const rw_context *ctx)
     return bytes;
 }
 
-/* Borrows an arena, and a store if the plan offloads. If memory is exhausted, it discards suspended steps, the
-   oldest first; they are recomputed later. */
+/* Borrows an arena, and a store if the plan offloads. If memory is exhausted, it frees unused results and discards
+   suspended steps, the oldest first; they are recomputed later. */
 static rw_status borrow(struct rw_run *r)
 {
     rw_context *const ctx = rw_run_context(r);
@@ -42,6 +42,7 @@ static rw_status borrow(struct rw_run *r)
         }
         if (!status) return RW_OK;
         rw_run_give_arena_back(r);
+        if (rw_results_free_unused(ctx)) continue;
         struct rw_run *const other = rw_runs_stopped_first(ctx, r);
         if (!other) break;
         rw_run_end(other);
@@ -83,10 +84,13 @@ rw_status rw_run_prepare(struct rw_run *r, size_t to)
 {
     rw_context *const ctx = rw_run_context(r);
     assert(rw_run_is_valid(r));
+    ctx->pool->active = r;
     r->threads = r->plan->threads;
     r->op_threads = rw_small_op_threads_of(&ctx->pool->op_threads, r->plan->serial);
     rw_status status = rw_check_runs(ctx, "run"); /* public calls have checked this before, under their own names */
-    if (!status && ctx->device->on_host) status = rw_start_threads(ctx, "run", r->threads);
+    /* Plans of more threads have memory for each of them, and their kernels run in those that there are. */
+    const int threads = r->threads < ctx->threads ? r->threads : ctx->threads;
+    if (!status && ctx->device->on_host) status = rw_start_threads(ctx, "run", threads);
     if (!status) status = rw_run_resolve(r, r->next_action, to);
     if (!status && !rw_results_reserve(r->tape, r->plan)) status = rw_fail(ctx, RW_ERR_MEMORY, "run: out of memory");
     if (!status) status = borrow(r);
@@ -95,6 +99,7 @@ rw_status rw_run_prepare(struct rw_run *r, size_t to)
         if (status) rw_fail(ctx, status, "run: the device failed");
     }
     if (status && r->state == RW_RUN_NEW) rw_run_give_arena_back(r);
+    if (status) ctx->pool->active = NULL;
     if (!status && !(r->flags & RW_RUN_UPDATE)) note_memory(ctx, r->plan);
     return status;
 }

@@ -129,6 +129,7 @@ struct rw_pool {
     struct rw_arenas arenas, stores;
     struct rw_run *spare;
     struct rw_run *queued; /* head of the queue */
+    struct rw_run *active; /* the run that is being prepared or executed: not discarded to free memory */
     uint64_t clock;
     size_t n_stopped;
     size_t waiting_most; /* maximum bytes of suspended runs, without the latest one */

@@ -128,7 +128,7 @@ static rw_status redirect_gradients(struct rw_run *r)
     uint64_t bytes = 0;
     for (size_t i = 0; i < p->n_gradients; i++)
         bytes += rw_round_up(ctx->by_id[p->gradients[i]]->gradient.bytes, p->unit);
-    if (!r->own_gradients && !(r->own_gradients = ctx->device->alloc(ctx->device_state, bytes)))
+    if (!r->own_gradients && !(r->own_gradients = rw_context_alloc(ctx, bytes, false)))
         return rw_fail(ctx, RW_ERR_MEMORY, "run: out of memory (the gradients take %llu bytes)",
                        (unsigned long long)bytes);
     char *at = r->own_gradients;
@@ -160,8 +160,10 @@ rw_status rw_run_publish(struct rw_run *r)
     rw_context *const ctx = r->tape->ctx;
     const rw_plan *const p = r->plan;
     rw_status status = RW_OK;
+    ctx->pool->active = r;
     for (size_t i = 0; !status && i < p->n_gradients; i++)
         status = rw_gradient_room(ctx, ctx->by_id[p->gradients[i]], "run");
+    ctx->pool->active = NULL;
     if (!status) status = copy_gradients(r);
     r->flags &= (uint16_t)~RW_RUN_PRIVATE;
     return status ? rw_fail(ctx, status, "run: the gradients could not be copied") : RW_OK;

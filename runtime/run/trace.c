@@ -312,7 +312,7 @@ static rw_status attach(struct rw_attach *self, struct rw_run *r, struct rw_obse
     if ((r->flags & RW_RUN_REHEARSAL) || trace->file.fd < 0) return RW_OK;
     *ret_observer = &trace->observer;
     if (!trace->fault || trace->told) return RW_OK;
-    trace->told = true;
+    trace->told = trace->ctx->error_stays = true;
     return rw_fail(trace->ctx, RW_ERR_IO, "REWIND_TRACE: %s: the trace lacks actions of runs before this one",
                    strerror(trace->fault));
 }

@@ -6,6 +6,7 @@
 
 #include "autodiff/roots.h"
 #include "base/alloc.h"
+#include "base/sigpipe_safe_output.h"
 #include "plan/cache.h"
 #include "run/run_advance.h"
 #include "verify/report.h"
@@ -248,10 +249,8 @@ rw_status rw_find_nonfinite(rw_tape *t, rw_tensor *loss, unsigned flags, rw_nonf
     return status;
 }
 
-void rw_nonfinite_print(const rw_nonfinite *w, FILE *out)
+static void print(const rw_nonfinite *w, FILE *out)
 {
-    RW_ENTER_ANYWHERE;
-    if (!w || !out) return;
     if (w->differs)
         fprintf(out,
                 "%s%s%s at %s: different bytes than were read before: a hardware fault, or an op that is not a "
@@ -273,4 +272,13 @@ void rw_nonfinite_print(const rw_nonfinite *w, FILE *out)
                           : "by",
             w->op, *w->region ? " in " : "", w->region, w->site, *w->rule_op ? "computed by " : "",
             w->rule_op, *w->rule_op ? ", " : "", w->least, w->greatest);
+}
+
+void rw_nonfinite_print(const rw_nonfinite *w, FILE *out)
+{
+    RW_ENTER_ANYWHERE;
+    if (!w || !out) return;
+    struct rw_printing printing = rw_printing_begin(out);
+    print(w, out);
+    rw_printing_end(&printing);
 }

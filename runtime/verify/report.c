@@ -1,6 +1,8 @@
 /* The report of a verification, as numbers and as text. */
 #include "verify/report.h"
 
+#include "base/sigpipe_safe_output.h"
+
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
@@ -111,8 +113,10 @@ void ckpt_report_print(const ckpt_report *report, FILE *out)
     RW_ENTER_ANYWHERE;
     if (!report || !out) return;
     char text[1024];
+    struct rw_printing printing = rw_printing_begin(out);
     rw_report_text(report, text, sizeof text);
     fprintf(out, "%s\n", text);
     if (report->kept_nondeterministic)
         fprintf(out, "%zu values of non-deterministic ops were kept and not compared\n", report->kept_nondeterministic);
+    rw_printing_end(&printing);
 }

@@ -10,9 +10,11 @@
 #include "record/tape.h"
 
 #include <criterion/criterion.h>
+#include <math.h>
 #include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
@@ -405,6 +407,88 @@ Test(resource_limits, threads_that_cannot_be_started)
     cr_expect_eq(in_a_child(too_many_threads, 0), REFUSED);
     cr_expect_eq(in_a_child(too_many_threads_in_a_step, 0), REFUSED);
     cr_expect_eq(in_a_child(too_many_threads_to_fill, 0), REFUSED);
+}
+
+/* ---- memory that earlier steps hold ---- */
+
+enum holder { NOTHING, A_READ, BACKWARD, BACKWARD_THEN_INPUT, BACKWARD_THEN_PARAM, RESULTS, RESULTS_THEN_INPUT, HOLDERS };
+
+/* A loss whose step takes 30 times the 4 MiB of w. */
+static rw_tensor *loss_of_many(rw_tape *t, rw_tensor *w)
+{
+    rw_tensor *x = w;
+    for (int i = 0; i < 30; i++) x = rw_gelu(t, x);
+    return rw_sum(t, x, RW_ALL_AXES, false);
+}
+
+static rw_tensor *sixteen_times(rw_tape *t, rw_tensor *w)
+{
+    rw_tensor *parts[16];
+    for (int i = 0; i < 16; i++) parts[i] = w;
+    return rw_concat(t, parts, 16, 0);
+}
+
+/* 64 MiB are read or allocated where 170 MiB are free except for what earlier calls hold; then, with RESULTS, a step
+   runs or 120 MiB are allocated where 150 MiB are. */
+static enum verdict allocate_after(size_t holder)
+{
+    struct fixture b = fixture_open(1, 1);
+    const rw_shape large = RW_SHAPE(16 * 1024, 1024);
+    char *const out = malloc(64 * MIB);
+    rw_tensor *const w = rw_param(b.ctx, "w", RW_F32, RW_SHAPE(1024, 1024));
+    if (!out || rw_init_constant(w, 1)) return WRONG;
+    rw_tensor *const loss = loss_of_many(b.t, w), *const z = sixteen_times(b.t, w);
+    limit_address_space(address_space() + (holder >= RESULTS ? 150 : 170) * MIB);
+    if (holder == A_READ && isnan(rw_item(b.t, loss))) return WRONG;
+    if (holder >= BACKWARD && rw_backward(b.t, loss)) return WRONG;
+    if (holder <= BACKWARD) return judge(rw_read(b.t, z, out, 64 * MIB), b.ctx);
+    if (holder >= RESULTS && rw_read(b.t, z, out, 64 * MIB)) return WRONG;
+    rw_zero_grad(b.ctx);
+    rw_tape_reset(b.t);
+    if (holder == BACKWARD_THEN_INPUT) rw_input(b.t, RW_F32, large, NULL, 0);
+    if (holder == BACKWARD_THEN_PARAM) rw_buffer(b.ctx, "q", RW_F32, large);
+    rw_tensor *const same = loss_of_many(b.t, w);
+    if (holder == RESULTS && sixteen_times(b.t, w)) rw_backward(b.t, same); /* the plan, with its block of results */
+    if (holder == RESULTS_THEN_INPUT) rw_input(b.t, RW_F32, RW_SHAPE(30 * 1024, 1024), NULL, 0);
+    return judge(rw_error_status(b.ctx), b.ctx);
+}
+
+/* Free arenas and results, and a step that a read began, give their memory to what needs it. */
+Test(resource_limits, memory_that_earlier_steps_hold_is_free)
+{
+    NEEDS_THREADS_WITHOUT_ADDRESS_SPACE();
+    for (int holder = NOTHING; holder < HOLDERS; holder++)
+        cr_expect_eq(in_a_child(allocate_after, (size_t)holder), DID, "%d", holder);
+}
+
+/* Enough memory for either of two losses, but not for both, of which each step requests one before its end. */
+static enum verdict one_of_two_losses(size_t reads)
+{
+    struct fixture b = fixture_open(1, 1);
+    rw_tensor *const w = rw_param(b.ctx, "w", RW_F32, RW_SHAPE(4096, 1024));
+    if (rw_init_constant(w, 0.5)) return WRONG;
+    for (int step = 0; step < 3; step++) {
+        rw_tensor *x = w, *y = w;
+        for (int i = 0; i < 8; i++) x = rw_gelu(b.t, x);
+        for (int i = 0; i < 8; i++) y = rw_sin(b.t, y);
+        rw_tensor *const loss = rw_mean(b.t, x, RW_ALL_AXES, false);
+        rw_tensor *const other = rw_mean(b.t, rw_matmul(b.t, y, rw_transpose(b.t, y, 0, 1)), RW_ALL_AXES, false);
+        const enum verdict verdict = judge(rw_backward(b.t, loss), b.ctx);
+        if (verdict != DID) return verdict;
+        if (reads && isnan(rw_item(b.t, other))) return WRONG;
+        rw_zero_grad(b.ctx);
+        rw_tape_reset(b.t);
+        if (!step) limit_address_space(address_space() + 10 * MIB);
+    }
+    fixture_close(&b);
+    return DID;
+}
+
+Test(resource_limits, a_value_that_was_not_requested_takes_no_memory_from_the_step)
+{
+    NEEDS_THREADS_WITHOUT_ADDRESS_SPACE();
+    cr_expect_eq(in_a_child(one_of_two_losses, 0), DID);
+    cr_expect_eq(in_a_child(one_of_two_losses, 1), DID);
 }
 
 /* ---- fork ---- */

@@ -8,6 +8,7 @@
 #include "autodiff/costs.h"
 #include "record/tape.h"
 
+#include <sys/resource.h>
 #include <sys/stat.h>
 
 TestSuite(cost_files, .init = open_files, .fini = close_files);
@@ -133,6 +134,23 @@ Test(cost_files, name_the_processor_by_its_family_and_model)
 }
 
 /* They were written before costs of memory existed. */
+/* The last free descriptor is enough to name the machine, and then to write the file. */
+Test(cost_files, are_saved_with_one_free_descriptor)
+{
+    struct fixture b = measured();
+    struct rlimit before;
+    const int last = dup(0);
+    cr_assert_geq(last, 0);
+    close(last);
+    cr_assert_eq(getrlimit(RLIMIT_NOFILE, &before), 0);
+    cr_assert_eq(setrlimit(RLIMIT_NOFILE, &(struct rlimit){ (rlim_t)last + 1, before.rlim_max }), 0);
+    const rw_status saved = rw_costs_save(b.ctx, path);
+    cr_assert_eq(setrlimit(RLIMIT_NOFILE, &before), 0);
+    cr_expect_eq(saved, RW_OK, "%s", rw_error_message(b.ctx));
+    cr_expect_eq(rw_costs_load(b.ctx, path), RW_OK, "%s", rw_error_message(b.ctx));
+    fixture_close(&b);
+}
+
 Test(cost_files, files_of_version_1_are_read)
 {
     struct fixture b = measured();

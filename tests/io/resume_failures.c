@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -117,6 +118,21 @@ Test(resume_failures, mistakes_are_refused)
     cr_assert_str_eq(names_in(folder), "");
     world_close(&w);
     world_close(&other);
+}
+
+/* A relative path needs the path of the current folder. */
+Test(resume_failures, a_current_folder_that_was_removed_is_said)
+{
+    struct world w = small_open();
+    rw_checkpoint *none = NULL;
+    char here[200];
+    cr_assert_not_null(getcwd(here, sizeof here));
+    cr_assert(!mkdir(folder, 0777) && !chdir(folder) && !rmdir(folder));
+    expect_refused(rw_checkpoint_create(&none, w.b.ctx, &(rw_checkpoint_params){ .folder = "run" }), RW_ERR_IO, &w,
+                   "rw_checkpoint_create: run: No such file");
+    cr_assert_null(none);
+    cr_assert_eq(chdir(here), 0);
+    world_close(&w);
 }
 
 /* x of another type or shape, a missing parameter, a missing optimizer: an older file is not tried, because it would

@@ -290,15 +290,15 @@ Test(offload_files, are_not_captured)
 
 /* ---- processes and threads ---- */
 
-/* Runs in a forked child: a step recorded before the fork must fail, a new one must give the same gradients. */
-static int child(struct world *w, rw_tensor *loss, const struct outcome *none)
+/* Runs in a forked child: a step suspended before the fork must fail, one that a read began is begun again, and a new
+   one must give the same gradients. */
+static int child(struct world *w, rw_tensor *loss, bool is_suspended, const struct outcome *none)
 {
-    if (loss) {
+    if (is_suspended) {
         if (rw_backward(w->b.t, loss) != RW_ERR_IO || !strstr(rw_error_message(w->b.ctx), "fork()")) return 1;
         rw_error_clear(w->b.ctx);
-    } else {
-        loss = net_loss(&w->n, w->b.t, TOKENS, 0);
     }
+    if (!loss) loss = net_loss(&w->n, w->b.t, TOKENS, 0);
     rw_zero_grad(w->b.ctx);
     if (rw_backward(w->b.t, loss)) return 2;
     struct outcome o = { .loss = rw_item(w->b.t, loss) };
@@ -309,11 +309,11 @@ static int child(struct world *w, rw_tensor *loss, const struct outcome *none)
     return same ? 0 : 3;
 }
 
-static void expect_child(struct world *w, rw_tensor *loss, const struct outcome *none)
+static void expect_child(struct world *w, rw_tensor *loss, bool is_suspended, const struct outcome *none)
 {
     int how;
     const pid_t pid = fork();
-    if (!pid) _exit(child(w, loss, none));
+    if (!pid) _exit(child(w, loss, is_suspended, none));
     cr_assert_eq(waitpid(pid, &how, 0), pid);
     cr_assert(WIFEXITED(how) && !WEXITSTATUS(how), "%x", how);
 }
@@ -324,13 +324,45 @@ Test(offload_files, are_not_shared_with_a_child)
     if (test_device() != RW_DEVICE_CPU) return;
     struct outcome none = outcome_of("none", NULL, 2, 1, false);
     struct world w = open_world("offload:outer", folder, 2);
-    expect_child(&w, NULL, &none);
+    expect_child(&w, NULL, false, &none);
     rw_tensor *const loss = net_loss(&w.n, w.b.t, TOKENS, 0);
     rw_item(w.b.t, loss);
-    expect_child(&w, loss, &none);
+    expect_child(&w, loss, false, &none);
+    cr_assert_eq(rw_forward(w.b.t, (rw_tensor *[]){ loss }, 1), RW_OK);
+    expect_child(&w, loss, true, &none);
     expect_recovery(&w, loss, &none);
     fixture_close(&w.b);
     free(none.gradients);
+}
+
+/* The mean of a net whose first value is in the file; backward adds to the gradients of the others before it reads it. */
+static rw_tensor *loss_of_early(rw_tape *t, rw_tensor *p)
+{
+    rw_tensor *x = rw_sin(t, ckpt_offload(t, rw_exp(t, p)));
+    for (int i = 0; i < 8; i++) x = rw_matmul(t, x, p);
+    return rw_mean(t, x, RW_ALL_AXES, false);
+}
+
+/* A read of the loss is not the program's request to keep values for backward: it adds as if nothing had been read. */
+Test(offload_files, a_child_adds_to_gradients_after_its_parent_has_read_the_loss)
+{
+    if (test_device() != RW_DEVICE_CPU) return;
+    int how;
+    struct fixture b = fixture_open(1, 1);
+    rw_tensor *const p = rw_param(b.ctx, "p", RW_F32, RW_SHAPE(128, 128));
+    const rw_offload o = { .path = folder, .out_bytes_per_s = 1e9, .in_bytes_per_s = 1e9 };
+    cr_assert_eq(rw_context_set_offload(b.ctx, &o), RW_OK);
+    cr_assert_eq(rw_init_constant(p, 0.125), RW_OK);
+    cr_assert_eq(rw_backward(b.t, loss_of_early(b.t, p)), RW_OK, "%s", rw_error_message(b.ctx));
+    rw_tape_reset(b.t);
+    rw_tensor *const loss = loss_of_early(b.t, p);
+    rw_item(b.t, loss);
+    const pid_t pid = fork();
+    if (!pid) _exit((int)rw_backward(b.t, loss));
+    cr_assert_eq(waitpid(pid, &how, 0), pid);
+    cr_expect(WIFEXITED(how) && !WEXITSTATUS(how), "%x", how);
+    cr_expect_eq(rw_backward(b.t, loss), RW_OK, "%s", rw_error_message(b.ctx));
+    fixture_close(&b);
 }
 
 static void *work(void *argument)

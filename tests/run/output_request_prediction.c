@@ -8,6 +8,7 @@
 #include "support/support.h"
 
 #include <criterion/criterion.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -423,4 +424,58 @@ Test(output_request_prediction, the_least_budget_of_a_step_is_that_of_the_step_w
         rw_tape_reset(m.b.t);
     }
     fixture_close(&m.b);
+}
+
+/* ---- failures of values that were not requested ---- */
+
+enum way { BACKWARD, AFTER_READING, SECOND_ROOT, ADDS, SCALED, SCALED_FORWARD, WAYS };
+
+static const char *const way_names[] = { "backward", "after a read of the loss", "the other loss has a backward",
+                                         "adds to a gradient", "by a scaler", "forward, then by a scaler" };
+
+/* A step with another loss, which depends on `index` and is requested unless that is bad. */
+static void step_of_two(struct fixture *b, rw_tensor *w, rw_scaler *s, enum way way, int32_t index, int step)
+{
+    const int32_t good[4] = { 1, 2, 3, 4 }, may_be_bad[4] = { 1, 2, 3, index };
+    const bool is_bad = index >= 8;
+    if (way == ADDS) OK(b->ctx, rw_backward(b->t, mean(b->t, w)));
+    if (way == ADDS) rw_tape_reset(b->t);
+    rw_tensor *const x = rw_input(b->t, RW_I32, RW_SHAPE(4), good, sizeof good);
+    rw_tensor *const y = rw_input(b->t, RW_I32, RW_SHAPE(4), may_be_bad, sizeof may_be_bad);
+    rw_tensor *const loss = mean(b->t, rw_embedding(b->t, w, x)), *const other = mean(b->t, rw_embedding(b->t, w, y));
+    if (way == AFTER_READING || way == SCALED_FORWARD) cr_expect_eq(rw_item(b->t, loss), 2);
+    NO_ERROR(b->ctx);
+    if (way == SCALED_FORWARD) OK(b->ctx, rw_forward(b->t, (rw_tensor *[]){ loss }, 1));
+    const rw_status status = way >= SCALED ? rw_scaler_backward(s, b->t, loss) : rw_backward(b->t, loss);
+    cr_expect_eq(status, RW_OK, "%s, step %d: %s", way_names[way], step, rw_error_message(b->ctx));
+    rw_error_clear(b->ctx);
+    if (is_bad) cr_expect(isnan(rw_item(b->t, other)), "its own error is reported when it is requested");
+    else if (way == SECOND_ROOT) OK(b->ctx, rw_backward(b->t, other));
+    else cr_expect_eq(rw_item(b->t, other), 2);
+    rw_error_clear(b->ctx);
+}
+
+/* One step in which the other loss cannot be computed, among steps in which it is requested after backward. */
+Test(output_request_prediction, a_value_that_fails_and_was_not_requested)
+{
+    for (enum way way = 0; way < WAYS; way++) {
+        if (way == ADDS && test_device() != RW_DEVICE_CPU) continue; /* known only after backward has added */
+        struct fixture b = fixture_open(1, 1);
+        rw_scaler *s = NULL;
+        float got[64], want[64];
+        rw_tensor *const w = rw_param(b.ctx, "w", RW_F32, RW_SHAPE(8, 8));
+        OK(b.ctx, rw_init_constant(w, 2));
+        OK(b.ctx, rw_scaler_create(&s, b.ctx, &(rw_scaler_params){ .init_scale = 1 }));
+        for (int step = 0; step < 4; step++) {
+            const bool is_bad = step == 2;
+            step_of_two(&b, w, s, way, is_bad ? 99 : 4, step);
+            OK(b.ctx, rw_read(b.t, rw_gradient(w), is_bad ? got : want, sizeof got));
+            rw_zero_grad(b.ctx);
+            rw_tape_reset(b.t);
+        }
+        const float times = way == SECOND_ROOT ? 2 : 1; /* the other loss was added in the other steps */
+        for (int i = 8; i < 40; i++) cr_expect_eq(got[i], want[i] / times, "%s: %g, %g", way_names[way], got[i], want[i]);
+        rw_scaler_destroy(&s);
+        fixture_close(&b);
+    }
 }

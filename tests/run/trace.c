@@ -218,3 +218,27 @@ Test(trace, a_full_disk_is_said_once)
     for (int i = 0; i < 2; i++) cr_assert_eq(run_once(&b, w), RW_OK, "%s", rw_error_message(b.ctx));
     fixture_close(&b);
 }
+
+static void expect_one_error(bool trains)
+{
+    setenv("REWIND_TRACE", "/dev/full", 1);
+    struct fixture b = fixture_open(7, 1);
+    unsetenv("REWIND_TRACE");
+    rw_tensor *const w = rw_param(b.ctx, "w", RW_F32, RW_SHAPE(2));
+    int errors = 0;
+    for (int i = 0; i < 6; i++) {
+        rw_tensor *const loss = rw_sum(b.t, w, RW_ALL_AXES, false), *const other = rw_sum_all(b.t, rw_exp(b.t, w));
+        rw_item(b.t, loss);
+        if (!rw_error_status(b.ctx)) rw_item(b.t, other);
+        if (trains && !rw_error_status(b.ctx)) rw_backward(b.t, loss);
+        errors += rw_error_status(b.ctx) == RW_ERR_IO;
+        rw_error_clear(b.ctx);
+        rw_tape_reset(b.t);
+    }
+    cr_expect_eq(errors, 1, "%d errors", errors);
+    fixture_close(&b);
+}
+
+/* A read begins a step, or an evaluation of all that was read before, and other errors of these are not reported. */
+Test(trace, a_full_disk_is_said_once_to_a_program_that_reads_its_loss) { expect_one_error(true); }
+Test(trace, a_full_disk_is_said_once_to_a_program_that_evaluates) { expect_one_error(false); }

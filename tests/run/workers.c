@@ -155,6 +155,113 @@ Test(workers, that_a_step_cannot_start_are_told_before_it_runs)
     }
 }
 
+struct late {
+    struct fixture b;
+    rw_tensor *loss;
+    rw_graph *g;
+    enum { BEGUN, SUSPENDED, GRAPH, SCALER_STEP, LATE } what;
+    rw_optimizer *opt;
+    rw_scaler *scaler;
+    rw_status status[3]; /* without threads, of the lower number, and again */
+};
+
+static rw_status run_late(const struct late *l)
+{
+    switch (l->what) {
+    case SUSPENDED: return rw_backward_from(l->b.t, (rw_tensor *[]){ l->loss }, NULL, 1);
+    case GRAPH: return rw_graph_launch(l->g);
+    case SCALER_STEP: return rw_scaler_step(l->scaler, l->opt);
+    default: return rw_backward(l->b.t, l->loss);
+    }
+}
+
+/* A thread of its own has no workers yet. */
+static void *lower_the_number(void *argument)
+{
+    struct late *const l = argument;
+    starts_left = 0;
+    l->status[0] = run_late(l);
+    rw_error_clear(l->b.ctx);
+    l->status[1] = rw_context_set_threads(l->b.ctx, 1);
+    l->status[2] = run_late(l);
+    starts_left = -1;
+    return NULL;
+}
+
+/* What the message advises helps for what was planned before, too. */
+Test(workers, that_cannot_be_started_are_not_needed_with_a_lower_number)
+{
+    for (int what = BEGUN; what < LATE; what++) {
+        struct late l = { .b = fixture_open(1, 2), .what = what };
+        rw_tape *other = NULL;
+        pthread_t id;
+        rw_tensor *const w = rw_param(l.b.ctx, "w", RW_F32, RW_SHAPE(64, 64));
+        cr_assert_eq(rw_init_constant(w, 1), RW_OK);
+        cr_assert_eq(rw_tape_create(&other, l.b.ctx), RW_OK);
+        cr_assert_eq(rw_sgd_create(&l.opt, l.b.ctx, &(rw_sgd_params){ .lr = 0.125 }), RW_OK);
+        cr_assert_eq(rw_scaler_create(&l.scaler, l.b.ctx, &(rw_scaler_params){ .init_scale = 1 }), RW_OK);
+        rw_tensor *const y = rw_mul(l.b.t, rw_matmul(l.b.t, w, w), w);
+        l.loss = rw_mean(l.b.t, y, RW_ALL_AXES, false);
+        if (what == BEGUN) cr_expect_eq(rw_item(l.b.t, l.loss), 64);
+        if (what == SUSPENDED) cr_assert_eq(rw_forward(l.b.t, (rw_tensor *[]){ l.loss }, 1), RW_OK);
+        if (what >= GRAPH)
+            cr_assert_eq(rw_graph_create(&l.g, l.b.t, l.loss, &(rw_graph_params){ .optimizer = l.opt }), RW_OK);
+        if (what == SCALER_STEP) {
+            cr_assert_eq(rw_scaler_backward(l.scaler, other, rw_mean(other, w, RW_ALL_AXES, false)), RW_OK);
+            cr_assert_eq(rw_scaler_unscale(l.scaler), RW_OK);
+        }
+        cr_assert_eq(__real_pthread_create(&id, NULL, lower_the_number, &l), 0);
+        cr_assert_eq(pthread_join(id, NULL), 0);
+        cr_expect_eq(l.status[0], RW_ERR_MEMORY, "%d", what);
+        cr_expect_eq(l.status[1], RW_OK, "%d", what);
+        cr_expect_eq(l.status[2], RW_OK, "%d: %s", what, rw_error_message(l.b.ctx));
+        rw_graph_destroy(&l.g);
+        rw_scaler_destroy(&l.scaler);
+        rw_optimizer_destroy(&l.opt);
+        rw_tape_destroy(&other);
+        fixture_close(&l.b);
+    }
+}
+
+static void *step_without_threads(void *argument)
+{
+    struct late *const l = argument;
+    starts_left = 0;
+    l->status[0] = run_late(l);
+    starts_left = -1;
+    return NULL;
+}
+
+/* rw_scaler_step() has changed nothing, so the optimizer goes on counting on the host, and a graph stays valid. */
+Test(workers, that_a_scaler_cannot_start_leave_graphs_valid)
+{
+    struct late l = { .b = fixture_open(1, 2), .what = SCALER_STEP };
+    rw_tape *other = NULL;
+    pthread_t id;
+    rw_tensor *const w = rw_param(l.b.ctx, "w", RW_F32, RW_SHAPE(64, 64));
+    cr_assert_eq(rw_init_constant(w, 1), RW_OK);
+    cr_assert_eq(rw_tape_create(&other, l.b.ctx), RW_OK);
+    cr_assert_eq(rw_adamw_create(&l.opt, l.b.ctx, NULL), RW_OK);
+    cr_assert_eq(rw_scaler_create(&l.scaler, l.b.ctx, NULL), RW_OK);
+    rw_tensor *const loss = rw_mean(l.b.t, w, RW_ALL_AXES, false);
+    cr_assert_eq(rw_graph_create(&l.g, l.b.t, loss, &(rw_graph_params){ .optimizer = l.opt }), RW_OK);
+    cr_assert_eq(rw_graph_launch(l.g), RW_OK);
+    rw_zero_grad(l.b.ctx);
+    cr_assert_eq(rw_scaler_backward(l.scaler, other, rw_mean(other, w, RW_ALL_AXES, false)), RW_OK);
+    cr_assert_eq(rw_scaler_unscale(l.scaler), RW_OK);
+    cr_assert_eq(__real_pthread_create(&id, NULL, step_without_threads, &l), 0);
+    cr_assert_eq(pthread_join(id, NULL), 0);
+    cr_expect_eq(l.status[0], RW_ERR_MEMORY);
+    rw_error_clear(l.b.ctx);
+    rw_zero_grad(l.b.ctx);
+    cr_expect_eq(rw_graph_launch(l.g), RW_OK, "%s", rw_error_message(l.b.ctx));
+    rw_graph_destroy(&l.g);
+    rw_scaler_destroy(&l.scaler);
+    rw_optimizer_destroy(&l.opt);
+    rw_tape_destroy(&other);
+    fixture_close(&l.b);
+}
+
 /* ---- default number ---- */
 
 static int threads_by_default(void)
