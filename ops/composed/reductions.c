@@ -125,7 +125,7 @@ static rw_tensor *record_prod(const struct reduction *q, rw_tensor *x, uint32_t 
         rw_tensor *const zero = rw_sum_at(q->at, q->t, x, axes, keep);
         return zero ? rw_add_scalar_at(q->at, q->t, zero, 1) : NULL;
     }
-    if (!q->mask) return x;
+    if (!q->mask) return rw_reshape_at(q->at, q->t, x, q->shape); /* the result is the caller's, x need not be */
     rw_tensor *const wide = widened(q, x), *const rows = wide ? gathered(q, wide) : NULL;
     rw_tensor *const y = rows ? halved(q, rows) : NULL;
     return narrowed(q, y ? rw_reshape_at(q->at, q->t, y, reduced_shape(q, keep)) : NULL);
