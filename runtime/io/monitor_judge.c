@@ -86,7 +86,7 @@ static unsigned judge_norm(struct rw_window *w, double norm)
 static unsigned judge_time(struct rw_window *w, double seconds)
 {
     const bool slow = w->n >= ENOUGH && seconds > 1.2 * median(w);
-    add(w, seconds);
+    if (isfinite(seconds)) add(w, seconds);
     return slow ? RW_ALERT_SLOW_STEP : 0;
 }
 
@@ -94,11 +94,13 @@ static unsigned judge_time(struct rw_window *w, double seconds)
 static unsigned judge_scale(struct rw_judge *j, double scale)
 {
     struct rw_window *const w = &j->scale;
-    const double middle = w->n < ENOUGH ? scale : median(w);
+    const bool known = w->n >= ENOUGH;
     const bool sinks = scale < 1 && !j->low;
+    const double middle = known ? median(w) : scale;
     j->low = scale < 1;
-    add(w, scale);
-    return scale <= middle / 2 || sinks ? RW_ALERT_SCALE_DROP : scale >= 2 * middle ? RW_ALERT_SCALE_RISE : 0;
+    if (isfinite(scale)) add(w, scale);
+    if (sinks || (known && scale <= middle / 2)) return RW_ALERT_SCALE_DROP;
+    return known && scale >= 2 * middle ? RW_ALERT_SCALE_RISE : 0;
 }
 
 static unsigned judge_skips(struct rw_judge *j, bool skipped)
@@ -112,15 +114,17 @@ static unsigned judge_skips(struct rw_judge *j, bool skipped)
     return skipped && (j->in_a_row >= 3 || often) ? RW_ALERT_SKIPS : 0;
 }
 
-/* Evaluated once per hundred steps. An unknown norm does not count as falling. */
+/* Evaluated once per hundred steps, if there was a loss in the hundred before. An unknown norm does not count as
+   falling. */
 static unsigned judge_progress(struct rw_judge *j)
 {
     if (++j->steps % RW_WINDOW || !j->loss.n) return 0;
     const double loss = median(&j->loss), norm = j->norm.n ? median(&j->norm) : 0;
-    const bool known = j->steps > RW_WINDOW;
+    const bool known = j->before.known;
     const bool is_flat = loss > j->before.loss - 0.001 * fabs(j->before.loss), is_steady = norm >= 0.9 * j->before.norm;
     j->before.loss = loss;
     j->before.norm = norm;
+    j->before.known = true;
     return known && is_flat && is_steady ? RW_ALERT_PLATEAU : 0;
 }
 
