@@ -229,9 +229,9 @@ rw_tensor *rw_normalize_at(rw_site at, rw_tape *t, rw_tensor *x, double p, int a
     struct reduction q = { .at = at, .t = t, .what = "normalize" };
     const uint32_t axes = RW_AXES(axis);
     if (!begin(&q, x, axes) || !takes_order(&q, p)) return NULL;
-    if (!(eps > 0 && isfinite(eps) && (q.dtype == RW_F64 || (float)eps > 0))) {
-        rw_refuse_at(at, t, RW_ERR_ARGUMENT, "normalize(eps): expected a finite number above 0 in x's type, got %g",
-                     eps);
+    if (!(eps > 0 && isfinite(eps) && (q.dtype == RW_F64 || ((float)eps > 0 && isfinite((float)eps))))) {
+        rw_refuse_at(at, t, RW_ERR_ARGUMENT, "normalize(eps): expected a finite number above 0 in %s, got %g",
+                     q.dtype == RW_F64 ? "float64" : "float32", eps);
         return NULL;
     }
     const struct rw_composite c = rw_composite_begin(t, q.what);
