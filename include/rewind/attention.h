@@ -27,8 +27,8 @@ RW_API rw_tensor *rw_attention_lse_at(rw_site at, rw_tape *t, rw_tensor *q, rw_t
 /**
  * Merges attention over two sets of keys, as in ring attention (Liu, Zaharia, Abbeel, arXiv 2310.01889): a and b [...,
  * d] with their log-sum-exps a_lse and b_lse [...], float32 (float64 for float64) -> [..., d]. Each is weighted by
- * exp(its
- * lse - lse of both); the sum is rounded once. Where neither sees a key, the result is 0 and the lse minus infinity.
+ * exp(its lse - lse of both); the sum is rounded once. Where neither sees a key, the result is 0 and the lse minus
+ * infinity. A row whose weight is 0 is not read: it may hold NaN.
  * @param ret_lse receives [...], the log-sum-exp over both sets; may be NULL. NULL on an error.
  */
 RW_API rw_tensor *rw_attention_merge_at(rw_site at, rw_tape *t, rw_tensor *a, rw_tensor *a_lse, rw_tensor *b,

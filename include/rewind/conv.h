@@ -23,7 +23,8 @@ typedef struct rw_conv2d_params {
     int stride[2];         ///< [1]
     int padding[2];        ///< zeros on either side, [0]
     int dilation[2];       ///< distance between elements of the kernel, [1]
-    int output_padding[2]; ///< transposed only: added to its result's extent; less than stride or dilation, [0]
+    int output_padding[2]; ///< transposed only, not used by rw_conv2d(): added to the result's extent; less than stride
+                           ///< or dilation, [0]
     int groups;            ///< number of parts of the channels, each with its own filters, [1]
 } rw_conv2d_params;
 

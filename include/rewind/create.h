@@ -33,8 +33,8 @@ RW_API rw_tensor *rw_full_at(rw_site at, rw_tape *t, rw_dtype dtype, rw_shape sh
 /**
  * The sequence start, start + step, start + 2 step ... below `end` (above, for a negative step): [ceil((end - start) /
  * step)]. Element i is start + i * step in float64, rounded once to the type. Any type except RW_BOOL and FP8; for
- * RW_I32 start and step must be integers and all elements in range. A step of 0, a step away from `end` and a number
- * that is not finite are RW_ERR_ARGUMENT.
+ * RW_I32 start and step must be integers and all elements in range. A step of 0, a step away from `end`, and a number
+ * or an end - start that is not finite are RW_ERR_ARGUMENT.
  */
 RW_API rw_tensor *rw_arange_at(rw_site at, rw_tape *t, rw_dtype dtype, double start, double end, double step);
 #define rw_arange(...) rw_arange_at(RW_HERE, __VA_ARGS__)

@@ -28,10 +28,12 @@ extern "C" {
  *
  * It records diagonals and sums of single operands, then products, operand by operand from the left: rw_matmul() if an
  * axis is summed, rw_mul() otherwise. In 16-bit types each of these rounds. Gradients are those of these ops. A
- * diagonal is a view if the operand is dense and its two axes are the last ones, else a view of a copy.
+ * diagonal is a view if the operand is dense and its two axes are the last ones, else a view of a copy. If there is
+ * nothing to compute, the result is a view of the operand.
  * @param x the n operands
  * @return the result, owned by the tape until rw_tape_reset(). NULL on an error, with a message that gives the column
- *         in the equation, and an unchanged tape: RW_ERR_ARGUMENT for the notation, RW_ERR_SHAPE for axes and extents.
+ *         in the equation, and an unchanged tape: RW_ERR_ARGUMENT for the notation, RW_ERR_SHAPE for axes and extents;
+ *         RW_ERR_DTYPE for operands that are not floating point.
  * Thread-safety: as for the context.
  */
 RW_API rw_tensor *rw_einsum_at(rw_site at, rw_tape *t, const char *equation, rw_tensor *const *x, size_t n);

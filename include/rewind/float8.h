@@ -36,8 +36,8 @@ typedef enum rw_scaling {
  * amax is the largest absolute value, NaN if there is a NaN.
  *
  * With RW_SCALING_MX the scale is 2^(e - 127), where e is the exponent field of amax times float32(1 / largest FP8
- * number), plus one if its fraction is not zero (TransformerEngine's rule, under which nothing saturates). An amax of 0
- * gives 0, infinity 0xfe, NaN 0xff.
+ * number), plus one if its fraction is not zero (TransformerEngine's rule, under which nothing saturates). A product of
+ * 2^-127 or less gives 0, an infinite amax 0xfe, NaN 0xff.
  */
 typedef struct rw_quantize_params {
     rw_dtype dtype; ///< RW_F8_E4M3 [where it is zero] or RW_F8_E5M2

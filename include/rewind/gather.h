@@ -57,7 +57,8 @@ RW_API rw_tensor *rw_gather_at(rw_site at, rw_tape *t, rw_tensor *x, int axis, r
 /**
  * Returns x with src[i][j] added at [index[i][j]][j] for axis 0 of two, and so on. index and src have one shape, whose
  * extents, except along the axis, are at most x's; x and src have one floating-point type. The terms of an element of x
- * are summed first, in float32 (float64: in float64), then added and rounded once. x must have less than 2^31 elements.
+ * are summed first, in float32 (float64: in float64), then added and rounded once; 0 is added to an element without
+ * terms, which turns -0 into 0. x must have less than 2^31 elements.
  */
 RW_API rw_tensor *rw_scatter_add_at(rw_site at, rw_tape *t, rw_tensor *x, int axis, rw_tensor *index, rw_tensor *src);
 #define rw_scatter_add(...) rw_scatter_add_at(RW_HERE, __VA_ARGS__)

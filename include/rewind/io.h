@@ -50,7 +50,7 @@ typedef struct rw_load_part {
     const char *name;  ///< its name in the file
     bool transposed;   ///< matrices: the file stores [in, out], the parameter is [out, in]
     bool part;         ///< it fills only its own rows of the parameter's first axis, from `row` on; false: all rows
-    int64_t row;       ///< first row, if `part`
+    int64_t row;       ///< first row; without `part` anything but 0 is RW_ERR_SHAPE
 } rw_load_part;
 
 /**

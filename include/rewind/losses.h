@@ -47,9 +47,10 @@ typedef struct rw_cross_entropy_params {
  *
  *     (1 - e) w[target] (l - logits[target]) + e / classes sum_c w[c] (l - logits[c]) + z_loss l^2
  *
- * The mean divides by the sum of w[target], as in PyTorch; it is 0 if no row counts. A target that is neither ignored
- * nor a class is RW_ERR_ARGUMENT when the op executes. The gradient overwrites the logits at their last use. Without
- * options other than `ignore_index`, and without weights, this is the op of rw_cross_entropy().
+ * Without smoothing, weights of other classes do not enter, even if they are infinite or NaN. The mean divides by the
+ * sum of w[target], as in PyTorch; it is 0 if no row counts. A target that is neither ignored nor a class is
+ * RW_ERR_ARGUMENT when the op executes. The gradient overwrites the logits at their last use. Without options other
+ * than `ignore_index`, and without weights, this is the op of rw_cross_entropy().
  *
  * A floating-point target [..., classes] holds probabilities y, as in PyTorch. Then the loss of a row is
  *
@@ -71,7 +72,8 @@ RW_API rw_tensor *rw_cross_entropy_with_at(rw_site at, rw_tape *t, rw_tensor *lo
  * every policy. Backward recomputes the logits, at the cost of one more product.
  *
  * The gradient of the weight is summed chunk by chunk and rounded each time to the type of the gradient (float32 for a
- * 16-bit parameter). The gradient of the bias is summed in float32 (float64) and rounded once. Under rw_grad(), whose
+ * 16-bit parameter). An ignored row adds 0 times x to it: NaN or infinity in x gives NaN there, as in PyTorch, though
+ * not in the loss. The gradient of the bias is summed in float32 (float64) and rounded once. Under rw_grad(), whose
  * result can be differentiated again, all logits are kept.
  *
  * A chunk has as many rows as params says, by default the smallest power of two, at least 256, that gives at least as

@@ -84,7 +84,8 @@ RW_API int64_t rw_moe_capacity(int64_t tokens, int64_t k, int64_t experts, doubl
  * each expert keep their entry and the others become RW_MOE_DROPPED. Route the result.
  *
  * No shape changes: dropped rows follow all others, rw_moe_linear() sets them to zero, and their gradients are zero. So
- * a dropped slot adds nothing to its token; with a residual connection the token passes unchanged. No gradient.
+ * a dropped slot whose weight is finite adds nothing to its token; with a residual connection the token passes
+ * unchanged. No gradient.
  * @param weights [T, k]: slots with the largest weights stay, of equal ones the earlier (by token, then by slot).
  *         RW_NONE: the earliest stay. A NaN weight is RW_ERR_ARGUMENT when the op executes.
  * @param routes of the index before dropping
@@ -111,7 +112,7 @@ RW_API rw_tensor *rw_moe_linear_of_tokens_at(rw_site at, rw_tape *t, rw_tensor *
 
 /**
  * Multiplies each row by the weight of its slot: rows [T k, n], weights [T, k] (float32; float64 for float64) -> [T k,
- * n].
+ * n]. This includes dropped rows: a weight that is NaN or infinite shows, as 0 times it is NaN.
  */
 RW_API rw_tensor *rw_moe_weigh_at(rw_site at, rw_tape *t, rw_tensor *rows, rw_tensor *weights,
                                   const rw_moe_routes *routes);

@@ -48,12 +48,13 @@
  * | loss_spike | above the median of the last 100 by 10 times their median deviation, and above twice the median. Or at
  *   least 10 times the largest magnitude of the first 100, because medians follow a slowly rising loss; reported once
  *   when it begins |
- * | grad_spike | above 10 times the median of the last 100: for all gradients or for a group, which then has "alerts" |
+ * | grad_spike | above 10 times the median of the last 100, if that is not 0: for all gradients or for a group, which
+ *   then has "alerts" |
  * | slow_step | above 1.2 times the median of the last 100 |
  * | scale_drop, scale_rise | the loss scale is at most half, or at least twice, the median of the last 100; or it is
  *   below 1, reported once when that begins |
- * | skips | an update is skipped, and it is at least the third in a row, or more than 5 % of the last 200 were skipped;
- *   reported at each such update |
+ * | skips | an update is skipped, and it is at least the third in a row, or, from step 200 on, more than 5 % of the
+ *   last 200 were skipped; reported at each such update |
  * | plateau | every 100 steps, from step 200 on: compared with the 100 steps before, the median loss of the last 100 is
  *   not 0.1 % lower, and the median gradient norm is not 10 % lower |
  * | updates | update_ratio was outside of 1e-5 to 1e-1 for 100 steps in a row; reported once per hundred |

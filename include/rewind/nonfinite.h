@@ -32,14 +32,15 @@ typedef struct rw_nonfinite {
     char op[48];      ///< the program's op that computed it, whose gradient it is, or that first read it
     char region[96];  ///< region of the op, "outer/inner"; "" outside any
     char site[160];   ///< file:line of the call
-    char value[96];   ///< name of the value, "" if it has none
-    bool leaf;        ///< it is a parameter, buffer or input, and was not finite before the step
+    char value[96];   ///< name of the value, "" if it has none. Of a leaf that the op reads through a view it is the
+                      ///< leaf's; "gradient of P" is the gradient of parameter P
+    bool leaf;        ///< it is a parameter, buffer, input or gradient, and was not finite before the step
     bool backward;    ///< found in the gradient rule of `op`; false: in forward or a replay
-    int64_t element;  ///< index of the first such element, in row-major order
+    int64_t element;  ///< index of the first such element, in row-major order; of a leaf, in the view that the op reads
     int64_t count;    ///< number of elements that are not finite
-    int64_t elements; ///< number of all elements
+    int64_t elements; ///< number of all elements, of the same view
     double got;       ///< that element: NaN or an infinity
-    double least, greatest; ///< minimum and maximum of everything that the op read
+    double least, greatest; ///< minimum and maximum of everything that the op read; INFINITY and -INFINITY for nothing
     char rule_op[48]; ///< the gradient rule's op that computed it, such as "sqrt_backward"; "" outside of a rule
 } rw_nonfinite;
 

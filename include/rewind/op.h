@@ -225,7 +225,9 @@ typedef struct rw_op_cost {
 
 /** The definition of an op: static data that outlives every context in which it is used. Unset members mean "none". */
 struct rw_op_def {
-    const char *name; ///< unique, [a-z0-9_], not that of a built-in op; used by ops: policies and in messages
+    /** [a-z0-9_], not that of a built-in op. Used by ops: policies and in messages, which do not tell two ops of one
+        name apart. */
+    const char *name;
     int n_inputs;     ///< or RW_OP_VARIADIC
     int n_outputs;    ///< at least 1, or RW_OP_VARIADIC
     uint32_t flags;   ///< rw_op_flags

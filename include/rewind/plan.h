@@ -113,7 +113,8 @@ RW_API rw_status rw_tape_frontier(rw_tape *t, rw_tensor *loss, rw_frontier_point
  * ckpt_explain() summarizes.
  * @param policy as for ckpt_set_policy(); NULL: the tape's own
  * @param out    written to and not closed
- * @return as rw_tape_plan(); RW_ERR_IO where out cannot be written to, which may have received a part of the text
+ * @return as rw_tape_plan(); RW_ERR_IO where out cannot be written to, which may have received a part of the text, or
+ *         if its error flag (ferror()) was set before
  */
 RW_API rw_status rw_plan_print(rw_tape *t, rw_tensor *loss, const char *policy, FILE *out);
 

@@ -110,8 +110,8 @@ typedef struct rw_scaler rw_scaler;
  *     a gradient was not finite   The count of clean steps becomes zero. Hysteresis decreases by one; when it is zero,
  *                                 and at each further such step, scale = max(scale * backoff_factor, min_scale).
  *     all were finite             After growth_interval such steps, scale = min(scale * growth_factor, max_scale), if
- *                                 that is finite, and the count becomes zero. Hysteresis is reset: at every clean step,
- *                                 or with refill_at_growth only when the scale grows.
+ *                                 the product is finite (else the scale stays), and the count becomes zero. Hysteresis
+ *                                 is reset: at every clean step, or with refill_at_growth only when the scale grows.
  *
  * Megatron's rule is { .init_scale = 0x1p32, .growth_interval = 1000, .hysteresis = 2, .refill_at_growth = true,
  * .min_scale = 1 }.

@@ -127,7 +127,10 @@ RW_API const char *ckpt_policy(const rw_tape *t);
  */
 RW_API size_t ckpt_unmatched_names(const rw_tape *t, const char **ret_names, size_t n);
 
-/** Tags x for names: policies and for messages. name is copied. Returns x. */
+/**
+ * Tags x for names: policies and for messages. name is copied. A value and its views share a buffer, which is kept as a
+ * whole and has one name for policies: that of the last call for any of them. Returns x.
+ */
 RW_API rw_tensor *ckpt_name_at(rw_site at, rw_tape *t, rw_tensor *x, const char *name);
 #define ckpt_name(...) ckpt_name_at(RW_HERE, __VA_ARGS__)
 
@@ -166,7 +169,7 @@ RW_API rw_tensor *ckpt_offload_at(rw_site at, rw_tape *t, rw_tensor *x);
  * rw_grad() recorded belong to forward.
  * @param out flushed at the end.
  * @return RW_OK; the error of planning, then nothing is printed; RW_ERR_IO with the reason if `out` cannot be written,
- *         possibly after part of the output.
+ *         possibly after part of the output, or if its error flag (ferror()) was set before.
  */
 RW_API rw_status ckpt_explain(rw_tape *t, FILE *out);
 
@@ -207,7 +210,7 @@ enum { CKPT_SCALED_STEPS_MAX = 8 }; ///< maximum number of scaled steps
  * @param out flushed at the end.
  * @return RW_OK; RW_ERR_ARGUMENT; what rw_tape_plan() returns for one of the tapes, except RW_ERR_BUDGET for a budget
  *         of the whole tape, with a message that names the tape: then nothing is printed; RW_ERR_IO with the reason if
- *         `out` cannot be written. Errors are sticky.
+ *         `out` cannot be written, or if its error flag was set before. Errors are sticky.
  */
 RW_API rw_status ckpt_explain_scaling(rw_tape *t, rw_tensor *loss, const rw_scaled_step *grown, size_t n, FILE *out);
 

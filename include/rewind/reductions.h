@@ -19,7 +19,8 @@
 extern "C" {
 #endif
 
-/** Product, in a tree of halves; 1 for no elements. The gradient is exact where factors are 0. */
+/** Product, in a tree of halves; 1 for no elements. The gradient is exact where factors are 0. Of single elements, such
+    as of a scalar, it may be a view of x. */
 RW_API rw_tensor *rw_prod_at(rw_site at, rw_tape *t, rw_tensor *x, uint32_t axes, bool keep);
 #define rw_prod(...) rw_prod_at(RW_HERE, __VA_ARGS__)
 
@@ -37,7 +38,8 @@ RW_API rw_tensor *rw_var_at(rw_site at, rw_tape *t, rw_tensor *x, uint32_t axes,
 RW_API rw_tensor *rw_norm_at(rw_site at, rw_tape *t, rw_tensor *x, double p, uint32_t axes, bool keep);
 #define rw_norm(...) rw_norm_at(RW_HERE, __VA_ARGS__)
 
-/** x divided by the larger of eps and its norm of order p along an axis. eps must be positive in float32. */
+/** x divided by the larger of eps and its norm of order p along an axis. eps must be positive and finite in float32
+    (float64: in float64). */
 RW_API rw_tensor *rw_normalize_at(rw_site at, rw_tape *t, rw_tensor *x, double p, int axis, double eps);
 #define rw_normalize(...) rw_normalize_at(RW_HERE, __VA_ARGS__)
 

@@ -5,6 +5,7 @@
 #include "ops/attention/attention.h"
 #include "ops/common/declare_kernels.h"
 #include "ops/common/util.h"
+#include "ops/pointwise/pointwise.h"
 #include "record/api_entry.h"
 
 #include <rewind/attention.h>
@@ -73,8 +74,10 @@ static rw_status grad_again(rw_grad_call *g, rw_tensor *dy, rw_tensor *dlse)
     rw_tensor *const up = rw_cast(t, dy, wide);
     rw_tensor *const w[] = { weight(g, 2), weight(g, 3) };
     rw_tensor *dot[2];
-    for (int i = 0; i < 2; i++)
-        dot[i] = rw_sum(t, rw_mul(t, up, rw_cast(t, rw_grad_input(g, i), wide)), RW_AXES(-1), true);
+    for (int i = 0; i < 2; i++) {
+        rw_tensor *const x = rw_take_at(RW_HERE, t, rw_cast(t, rw_grad_input(g, i), wide), w[i]); /* as the kernels */
+        dot[i] = rw_sum(t, rw_mul(t, up, x), RW_AXES(-1), true);
+    }
     for (int i = 0; i < 2; i++) {
         if (rw_grad_wanted(g, i)) RW_CHECK(rw_grad_set(g, i, rw_cast(t, rw_mul(t, up, w[i]), dtype)));
         if (!rw_grad_wanted(g, 2 + i)) continue;

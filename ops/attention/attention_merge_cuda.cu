@@ -64,6 +64,12 @@ template <typename T> __device__ __forceinline__ weights<wide<T>> weights_of(con
     return weigh(a, static_cast<const W *>(x.b_lse.p)[x.b_lse.of(row)]);
 }
 
+/* An element of a set with a weight, or 0: a set of weight 0 may hold NaN or infinity, and 0 times those is NaN. */
+template <typename T> __device__ __forceinline__ wide<T> read(const T *x, int64_t i, wide<T> weight)
+{
+    return weight == 0 ? wide<T>(0) : widen(x[i]);
+}
+
 template <typename T> __global__ void __launch_bounds__(THREADS) merge_kernel(const merge_args<T> x)
 {
     const int64_t row = static_cast<int64_t>(blockIdx.x) * ROWS + threadIdx.x / 32;
@@ -72,7 +78,7 @@ template <typename T> __global__ void __launch_bounds__(THREADS) merge_kernel(co
     const T *const a = static_cast<const T *>(x.a.p) + x.a.of(row);
     const T *const b = static_cast<const T *>(x.b.p) + x.b.of(row);
     for (int64_t i = threadIdx.x % 32; i < x.d; i += 32)
-        x.to_a[row * x.d + i] = narrow<T>(w.a * widen(a[i * x.a.step]) + w.b * widen(b[i * x.b.step]));
+        x.to_a[row * x.d + i] = narrow<T>(w.a * read(a, i * x.a.step, w.a) + w.b * read(b, i * x.b.step, w.b));
     if (threadIdx.x % 32 == 0) x.lse[row] = w.lse;
 }
 
@@ -89,8 +95,8 @@ template <typename T> __global__ void __launch_bounds__(THREADS) backward_kernel
     W of_a = 0, of_b = 0;
     for (int64_t i = threadIdx.x % 32; i < x.d; i += 32) {
         const W up = widen(dy[i * x.dy.step]);
-        of_a += up * widen(a[i * x.a.step]);
-        of_b += up * widen(b[i * x.b.step]);
+        of_a += up * read(a, i * x.a.step, w.a);
+        of_b += up * read(b, i * x.b.step, w.b);
         x.to_a[row * x.d + i] = narrow<T>(w.a * up);
         x.to_b[row * x.d + i] = narrow<T>(w.b * up);
     }

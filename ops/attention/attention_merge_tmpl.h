@@ -3,7 +3,8 @@
  * double.
  */
 
-/* The weights of the two sets and the merged log-sum-exp. */
+/* The weights of the two sets and the merged log-sum-exp. A set of weight 0 is not read: it may hold NaN or infinity,
+   and 0 times those is NaN. */
 struct F(weights) {
     T a, b, lse;
 };
@@ -18,6 +19,12 @@ static struct F(weights) F(weigh)(T a, T b)
 VEC_INLINE T F(get_at)(const rw_view *x, rw_dtype dtype, int64_t i)
 {
     return dtype == RW_F64 ? (T)((const double *)x->data)[i] : (T)f_get(x->data, dtype, i);
+}
+
+/* An element of a set with a weight, or 0. */
+VEC_INLINE T F(read)(const rw_view *x, rw_dtype dtype, int64_t i, T weight)
+{
+    return weight == 0 ? 0 : F(get_at)(x, dtype, i);
 }
 
 VEC_INLINE void F(put_at)(const rw_view *y, rw_dtype dtype, int64_t i, T x)
@@ -37,8 +44,8 @@ VEC_INLINE void F(merge_row)(const rw_kernel *k, rw_dtype dtype, int64_t row)
     const struct F(weights) w = F(weights_of)(k, row);
     const struct row a = row_of(&k->in[0], row), b = row_of(&k->in[1], row);
     for (int64_t i = 0; i < a.d; i++)
-        F(put_at)(&k->out[0], dtype, row * a.d + i, w.a * F(get_at)(&k->in[0], dtype, a.from + i * a.step) +
-                                                     w.b * F(get_at)(&k->in[1], dtype, b.from + i * b.step));
+        F(put_at)(&k->out[0], dtype, row * a.d + i, w.a * F(read)(&k->in[0], dtype, a.from + i * a.step, w.a) +
+                                                     w.b * F(read)(&k->in[1], dtype, b.from + i * b.step, w.b));
     ((T *)k->out[1].data)[row] = w.lse;
 }
 
@@ -50,8 +57,8 @@ VEC_INLINE void F(backward_row)(const rw_kernel *k, rw_dtype dtype, int64_t row)
     T of_a = 0, of_b = 0, flow = 0;
     for (int64_t i = 0; i < a.d; i++) {
         const T up = F(get_at)(&k->in[4], dtype, dy.from + i * dy.step);
-        of_a += up * F(get_at)(&k->in[0], dtype, a.from + i * a.step);
-        of_b += up * F(get_at)(&k->in[1], dtype, b.from + i * b.step);
+        of_a += up * F(read)(&k->in[0], dtype, a.from + i * a.step, w.a);
+        of_b += up * F(read)(&k->in[1], dtype, b.from + i * b.step, w.b);
         F(put_at)(&k->out[0], dtype, row * a.d + i, w.a * up);
         F(put_at)(&k->out[1], dtype, row * a.d + i, w.b * up);
     }

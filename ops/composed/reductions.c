@@ -125,7 +125,7 @@ static rw_tensor *record_prod(const struct reduction *q, rw_tensor *x, uint32_t 
         rw_tensor *const zero = rw_sum_at(q->at, q->t, x, axes, keep);
         return zero ? rw_add_scalar_at(q->at, q->t, zero, 1) : NULL;
     }
-    if (!q->mask) return x;
+    if (!q->mask) return rw_reshape_at(q->at, q->t, x, q->shape); /* the result is the caller's, x need not be */
     rw_tensor *const wide = widened(q, x), *const rows = wide ? gathered(q, wide) : NULL;
     rw_tensor *const y = rows ? halved(q, rows) : NULL;
     return narrowed(q, y ? rw_reshape_at(q->at, q->t, y, reduced_shape(q, keep)) : NULL);
@@ -229,9 +229,9 @@ rw_tensor *rw_normalize_at(rw_site at, rw_tape *t, rw_tensor *x, double p, int a
     struct reduction q = { .at = at, .t = t, .what = "normalize" };
     const uint32_t axes = RW_AXES(axis);
     if (!begin(&q, x, axes) || !takes_order(&q, p)) return NULL;
-    if (!(eps > 0 && isfinite(eps) && (q.dtype == RW_F64 || (float)eps > 0))) {
-        rw_refuse_at(at, t, RW_ERR_ARGUMENT, "normalize(eps): expected a finite number above 0 in x's type, got %g",
-                     eps);
+    if (!(eps > 0 && isfinite(eps) && (q.dtype == RW_F64 || ((float)eps > 0 && isfinite((float)eps))))) {
+        rw_refuse_at(at, t, RW_ERR_ARGUMENT, "normalize(eps): expected a finite number above 0 in %s, got %g",
+                     q.dtype == RW_F64 ? "float64" : "float32", eps);
         return NULL;
     }
     const struct rw_composite c = rw_composite_begin(t, q.what);

@@ -349,6 +349,18 @@ static struct rw_conv_attrs attrs_of(const rw_conv2d_params *p)
     return a;
 }
 
+/* attrs_of() does not have the output padding, which rw_conv2d() takes but does not use. */
+static bool is_padding(rw_site at, rw_tape *t, const char *name, const rw_conv2d_params *p)
+{
+    for (int i = 0; p && i < 2; i++) {
+        if (p->output_padding[i] >= 0) continue;
+        rw_refuse_at(at, t, RW_ERR_ARGUMENT, "%s(output_padding[%d]): expected 0 or more, got %d", name, i,
+                     p->output_padding[i]);
+        return false;
+    }
+    return true;
+}
+
 /* Checked before anything is recorded: x and weight exist and have four axes. */
 static bool is_image(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *weight, const char *name)
 {
@@ -363,7 +375,7 @@ rw_tensor *rw_conv2d_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *weight,
 {
     RW_ENTER_OP(t);
     struct rw_conv_attrs a = attrs_of(params);
-    if (!is_image(at, t, x, weight, "conv2d")) return NULL;
+    if (!is_image(at, t, x, weight, "conv2d") || !is_padding(at, t, "conv2d", params)) return NULL;
     const struct rw_composite c = rw_composite_begin(t, "conv2d");
     rw_tensor *in[RW_PIECES_MAX + 2];
     int n = rw_virtual_concat_inputs(rw_channels_inside_at(at, t, x), 3, in, &a.more, &a.whole);

@@ -16,7 +16,7 @@ struct rows {
     int64_t rows, classes, ignore;
     double smoothing, z;
     double each;  /* per class: smoothing / classes */
-    double total; /* of all classes' weights */
+    double total; /* of all classes' weights; 0 without smoothing, when only the target's counts */
 };
 
 static double number(const void *p, rw_dtype dtype, int64_t i)
@@ -37,7 +37,8 @@ static struct rows rows_of(const rw_kernel *k, int weights)
     r.z = wide ? a->z : (double)(float)a->z;
     r.each = r.smoothing / (double)r.classes;
     r.weight = given ? k->in[weights].data : NULL;
-    r.total = given ? number(k->in[weights + 1].data, k->in[weights + 1].dtype, 0) : (double)r.classes;
+    if (r.smoothing > 0)
+        r.total = given ? number(k->in[weights + 1].data, k->in[weights + 1].dtype, 0) : (double)r.classes;
     return r;
 }
 
@@ -120,7 +121,8 @@ VEC_INLINE void backward_row(const struct rows *r, rw_dtype dtype, int64_t row)
         nf_parts_put_some(to, dtype, at + i, n - i, y);
     }
     const float e = vf_exp(vf_all(hit - kept.most - kept.log))[0];
-    f_put(to, dtype, at + target, (e - 1) * own + (e * rest - each * (float)weight_of(r, target)));
+    const float spread = smooth ? each * (float)weight_of(r, target) : 0;
+    f_put(to, dtype, at + target, (e - 1) * own + (e * rest - spread));
 }
 
 static void backward_row_d(const struct rows *r, int64_t row)
@@ -133,7 +135,7 @@ static void backward_row_d(const struct rows *r, int64_t row)
     double *const y = (double *)r->k->out[0].data + row * r->classes;
     for (int64_t i = 0; i < r->classes; i++) {
         const double e = exp(x[i] - kept.most - kept.log);
-        y[i] = (e - (i == r->target[row])) * own + (e * rest - each * weight_of(r, i));
+        y[i] = (e - (i == r->target[row])) * own + (e * rest - (r->smoothing > 0 ? each * weight_of(r, i) : 0));
     }
 }
 
@@ -229,7 +231,7 @@ rw_status RW_ISA_NAME(rw_cross_entropy_shares_cpu)(const rw_kernel *k)
         for (int64_t c = 0; c < a->classes; c++) {
             const double w = k->n_inputs > 1 ? number(k->in[1].data, k->in[1].dtype, c) : 1;
             const double share = smoothing / (double)a->classes + (c == target[i] ? 1 - smoothing : 0);
-            put(&k->out[0], i * a->classes + c, counts ? w * share : 0);
+            put(&k->out[0], i * a->classes + c, counts && share > 0 ? w * share : 0); /* w may be infinite */
         }
     }
     return RW_OK;

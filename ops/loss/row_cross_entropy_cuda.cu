@@ -149,7 +149,7 @@ __global__ void __launch_bounds__(THREADS)
     const int64_t row = i / classes, c = i - row * classes, t = target[row];
     const bool counts = t != ignore && t >= 0 && t < classes;
     const W share = smoothing / static_cast<W>(classes) + (c == t ? 1 - smoothing : W(0));
-    y[i] = counts ? (weight ? weight[c] : W(1)) * share : W(0);
+    y[i] = counts && share > 0 ? (weight ? weight[c] : W(1)) * share : W(0); /* a weight may be infinite */
     if (c) return;
     live[row] = counts;
     if (!counts && t != ignore) guard.report();

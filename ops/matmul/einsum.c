@@ -410,7 +410,8 @@ static rw_tensor *record(struct plan *p, rw_tensor *const *x)
         rw_tensor *const next = sum_own(p, of[i], &b);
         y = next ? contract(p, y, &l, next, &b, i) : NULL;
     }
-    return y ? ordered(p, y, &l, &p->out) : NULL;
+    if (y) y = ordered(p, y, &l, &p->out);
+    return y == x[0] ? rw_reshape_at(p->at, p->t, y, rw_tensor_shape(y)) : y; /* the caller's, as x need not be */
 }
 
 /* Parses the equation, checks the operands, and records the ops. See the public header for the contract. */
@@ -431,6 +432,10 @@ rw_tensor *rw_einsum_at(rw_site at, rw_tape *t, const char *equation, rw_tensor 
         char name[16];
         snprintf(name, sizeof name, "x[%d]", i);
         if (!rw_operand_check(at, t, x[i], "einsum", name)) return NULL;
+        if (!rw_dtype_is_float(rw_tensor_dtype(x[i]))) {
+            rw_refuse_operand_at(at, t, RW_ERR_DTYPE, "einsum", name, x[i], "a floating-point type");
+            return NULL;
+        }
     }
     const char *from = equation;
     if (!read_operands(&p, &from) || !measure(&p, x) || !read_result(&p, from)) return NULL;

@@ -130,6 +130,7 @@ static const char *arange_mistake(rw_dtype dtype, double start, double end, doub
 {
     if (dtype == RW_BOOL) return "a type of numbers";
     if (!isfinite(start) || !isfinite(end) || !isfinite(step)) return "finite numbers";
+    if (!isfinite(end - start)) return "an end - start that float64 holds";
     if (step == 0) return "a step other than 0";
     if ((end - start) / step < 0) return "a step of the sign of end - start";
     if (!(n < 0x1p53)) return "fewer than 2^53 elements";

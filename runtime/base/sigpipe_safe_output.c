@@ -55,18 +55,17 @@ void rw_quiet_end(const struct rw_quiet *quiet)
 
 struct rw_printing rw_printing_begin(FILE *out)
 {
-    const struct rw_printing p = {
-        .out = out, .quiet = rw_quiet_begin(), .error = errno, .failed_before = ferror(out) != 0
-    };
+    const struct rw_printing p = { .out = out, .quiet = rw_quiet_begin(), .error = errno };
     errno = 0;
     return p;
 }
 
-/* A stream remembers that a write failed, and errno the reason: later writes fail in the same way. */
+/* A stream remembers that a write failed, and errno the reason: later writes fail in the same way. That is not cleared,
+   because the caller may look at it in the end. */
 const char *rw_printing_end(struct rw_printing *p)
 {
-    const bool failed = fflush(p->out) || (ferror(p->out) && !p->failed_before);
-    const char *const why = !failed ? NULL : errno ? strerror(errno) : "its stream has failed";
+    const bool failed = fflush(p->out) || ferror(p->out);
+    const char *const why = !failed ? NULL : errno ? strerror(errno) : "it has failed before; call clearerr() first";
     errno = p->error;
     rw_quiet_end(&p->quiet);
     return why;

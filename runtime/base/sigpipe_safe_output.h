@@ -21,12 +21,12 @@ struct rw_quiet {
 struct rw_quiet rw_quiet_begin(void);
 void rw_quiet_end(const struct rw_quiet *quiet);
 
-/* Printing to a caller's stream between the two. An earlier error of the stream is not reported. */
+/* Printing to a caller's stream between the two. A stream that has failed before fails again, as what is
+   written to it may be lost. */
 struct rw_printing {
     FILE *out;
     struct rw_quiet quiet;
     int error; /* errno, as the caller left it */
-    bool failed_before;
 };
 struct rw_printing rw_printing_begin(FILE *out);
 

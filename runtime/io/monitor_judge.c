@@ -97,7 +97,7 @@ static unsigned judge_time(struct rw_judge *j, double seconds)
 {
     struct rw_window *const w = &j->seconds;
     const double usual = w->n >= ENOUGH ? median(w) : INFINITY;
-    add(w, seconds);
+    if (isfinite(seconds)) add(w, seconds);
     return seconds > 1.2 * usual ? rw_judge_compare(j, RW_ALERT_SLOW_STEP, 1e3 * seconds, 1e3 * usual) : 0;
 }
 
@@ -105,12 +105,13 @@ static unsigned judge_time(struct rw_judge *j, double seconds)
 static unsigned judge_scale(struct rw_judge *j, double scale)
 {
     struct rw_window *const w = &j->scale;
-    const double middle = w->n < ENOUGH ? scale : median(w);
+    const bool known = w->n >= ENOUGH;
     const bool sinks = scale < 1 && !j->low;
+    const double middle = known ? median(w) : scale;
     j->low = scale < 1;
-    add(w, scale);
-    if (scale <= middle / 2 || sinks) return rw_judge_compare(j, RW_ALERT_SCALE_DROP, scale, middle);
-    return scale >= 2 * middle ? rw_judge_compare(j, RW_ALERT_SCALE_RISE, scale, middle) : 0;
+    if (isfinite(scale)) add(w, scale);
+    if (sinks || (known && scale <= middle / 2)) return rw_judge_compare(j, RW_ALERT_SCALE_DROP, scale, middle);
+    return known && scale >= 2 * middle ? rw_judge_compare(j, RW_ALERT_SCALE_RISE, scale, middle) : 0;
 }
 
 static unsigned judge_skips(struct rw_judge *j, bool skipped)
@@ -125,17 +126,19 @@ static unsigned judge_skips(struct rw_judge *j, bool skipped)
     return told ? rw_judge_compare(j, RW_ALERT_SKIPS, sum, (double)NAN) : 0;
 }
 
-/* Evaluated once per hundred steps. An unknown norm does not count as falling. */
+/* Evaluated once per hundred steps, if there was a loss in the hundred before. An unknown norm does not count as
+   falling. */
 static unsigned judge_progress(struct rw_judge *j)
 {
     if (++j->steps % RW_WINDOW || !j->loss.n) return 0;
     const double loss = median(&j->loss), norm = j->norm.n ? median(&j->norm) : 0;
-    const bool known = j->steps > RW_WINDOW;
+    const bool known = j->before.known;
     const bool is_flat = loss > j->before.loss - 0.001 * fabs(j->before.loss), is_steady = norm >= 0.9 * j->before.norm;
     const unsigned alert = known && is_flat && is_steady
                                ? rw_judge_compare(j, RW_ALERT_PLATEAU, loss, j->before.loss) : 0;
     j->before.loss = loss;
     j->before.norm = norm;
+    j->before.known = true;
     return alert;
 }
 

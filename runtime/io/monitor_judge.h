@@ -31,6 +31,7 @@ struct rw_judge {
     bool far, low; /* at the last step the loss was far above those; the scale was below 1 */
     struct {
         double loss, norm;
+        bool known;
     } before;                  /* medians of the hundred steps before the windows, if there are any */
     int in_a_row;              /* updates left out */
     int beside;                /* number of successive updates that were too small or too large for their weights */

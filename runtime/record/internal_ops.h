@@ -15,8 +15,7 @@ enum {
     /* A commit that no recorder counts: the run itself increments the versions of the buffers that it writes. */
     RW_OP_OWN_COUNTED = 1 << 16,
     /* Adds a contribution to a gradient: if its bytes differ, contributions were added in another order. */
-    RW_OP_OWN_ADDS = 1 << 17,
-    RW_OP_OWN_FLAGS = RW_OP_OWN_COUNTED | RW_OP_OWN_ADDS
+    RW_OP_OWN_ADDS = 1 << 17
 };
 
 /* A dense copy, which recording inserts before an op that does not accept a strided input. */

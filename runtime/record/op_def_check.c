@@ -5,6 +5,9 @@
 #include <stdio.h>
 #include <string.h>
 
+/* All bits of rw_op_flags. */
+#define PUBLIC_FLAGS (2u * RW_OP_CODES - 1)
+
 static const char *name_fault(const rw_op_def *op)
 {
     if (!op->name || !*op->name) return "name: expected 1 byte or more, got none";
@@ -12,7 +15,7 @@ static const char *name_fault(const rw_op_def *op)
         return "name: expected the characters a to z, 0 to 9 and _, got others";
     if (rw_op_is_builtin(op->name) && op->kernel[RW_DEVICE_AUTO] != rw_op_is_own)
         return "name: expected one that no built-in op has, got a built-in op's";
-    if ((op->flags & RW_OP_OWN_FLAGS) && op->kernel[RW_DEVICE_AUTO] != rw_op_is_own)
+    if ((op->flags & ~PUBLIC_FLAGS) && op->kernel[RW_DEVICE_AUTO] != rw_op_is_own)
         return "flags: expected bits of rw_op_flags, got others";
     if (op->parts && op->kernel[RW_DEVICE_AUTO] != rw_op_is_own)
         return "parts: expected NULL, got a function; only built-in ops have one";

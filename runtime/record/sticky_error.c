@@ -121,7 +121,7 @@ const char *rw_expected_of_null(const char *argument)
         { "path", "the name of a file" },
         { "name", "a name" },
         { "spec", "a policy" },
-        { "out", "the stream to write to" },
+        { "out", "the stream or memory to write to" },
         { "points", "an array of n points" },
         { "n", "the length of the array" },
         { "parts", "an array of n parts" },

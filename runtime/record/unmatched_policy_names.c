@@ -15,10 +15,16 @@ static bool has_region(const rw_tape *t, const char *name)
     return false;
 }
 
+/* The tag of a value by which policies know it: that of its buffer. */
+static uint16_t tag_of(const rw_tape *t, uint32_t v)
+{
+    return rw_tape_value(t, rw_tape_base(t, v))->tag;
+}
+
 static bool has_tag(const rw_tape *t, const char *name)
 {
     for (uint32_t v = 0; v < t->n_values; v++) {
-        const uint16_t tag = rw_tape_value(t, v)->tag;
+        const uint16_t tag = tag_of(t, v);
         if (tag && !strcmp(t->ctx->names.text[tag - 1], name)) return true;
     }
     return false;
@@ -29,7 +35,7 @@ static size_t list_tags(const rw_tape *t, uint32_t *names, size_t most)
 {
     size_t n = 0;
     for (uint32_t v = 0; v < t->n_values && n < most; v++) {
-        const uint16_t tag = rw_tape_value(t, v)->tag;
+        const uint16_t tag = tag_of(t, v);
         size_t i = 0;
         while (tag && i < n && names[i] != tag - 1u) i++;
         if (tag && i == n) names[n++] = tag - 1u;

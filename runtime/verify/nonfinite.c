@@ -99,6 +99,16 @@ static const char *op_of_program(const rw_tape *t, const struct rw_node *node)
     return t->ctx->ops[node->op]->name;
 }
 
+/* Writes the name of a value. A leaf's name is that of its buffer, of which the op may read a view. */
+static void name_value(const rw_tape *t, uint32_t value, bool leaf, char *text, size_t size)
+{
+    const struct rw_tensor *const x = rw_tape_value(t, leaf ? rw_tape_base(t, value) : value);
+    const struct rw_leaf *const l = x->leaf != RW_NONE_ID ? &t->leaves[x->leaf] : NULL;
+    const bool gradient = l && l->kind == RW_LEAF_GRADIENT, param = gradient || (l && l->kind == RW_LEAF_PARAM);
+    snprintf(text, size, "%s%s", gradient ? "gradient of " : "",
+             param ? rw_param_name(t->ctx->by_id[l->param]) : rw_tensor_name(x));
+}
+
 static void note(struct search *s, const struct rw_at *at, const struct seen *seen, uint32_t value, bool leaf)
 {
     const rw_tape *const t = at->run->tape;
@@ -117,11 +127,8 @@ static void note(struct search *s, const struct rw_at *at, const struct seen *se
     if (at->node->adjoint) memcpy(s->found.rule_op, place.op, sizeof s->found.rule_op);
     memcpy(s->found.region, place.region, sizeof s->found.region);
     memcpy(s->found.site, place.site, sizeof s->found.site);
-    if (value >= at->run->plan->mark_values) return;
-    const struct rw_tensor *const x = rw_tape_value(t, value);
-    const bool param = x->leaf != RW_NONE_ID && t->leaves[x->leaf].kind == RW_LEAF_PARAM;
-    const struct rw_param *const p = param ? t->ctx->by_id[t->leaves[x->leaf].param] : NULL;
-    snprintf(s->found.value, sizeof s->found.value, "%s", p ? rw_param_name(p) : rw_tensor_name(x));
+    if (value < at->run->plan->mark_values)
+        name_value(t, value, leaf, s->found.value, sizeof s->found.value);
 }
 
 static bool is_leaf(const struct rw_at *at, uint32_t value)
@@ -261,7 +268,7 @@ static void print(const rw_nonfinite *w, FILE *out)
         return;
     }
     fprintf(out,
-            "%s%s%s%s: %g, the first of %lld of %lld elements, at %lld; %s %s%s%s at %s, %s%s%swhich reads %g to %g\n",
+            "%s%s%s%s: %g, the first of %lld of %lld elements, at %lld; %s %s%s%s at %s",
             w->leaf       ? "initial value"
             : w->backward ? "gradient"
                           : "forward value",
@@ -270,8 +277,10 @@ static void print(const rw_nonfinite *w, FILE *out)
             w->leaf       ? "first read by"
             : w->backward ? "of"
                           : "by",
-            w->op, *w->region ? " in " : "", w->region, w->site, *w->rule_op ? "computed by " : "",
-            w->rule_op, *w->rule_op ? ", " : "", w->least, w->greatest);
+            w->op, *w->region ? " in " : "", w->region, w->site);
+    if (*w->rule_op) fprintf(out, ", computed by %s", w->rule_op);
+    if (w->least > w->greatest) fprintf(out, ", which reads nothing\n");
+    else fprintf(out, ", which reads %g to %g\n", w->least, w->greatest);
 }
 
 void rw_nonfinite_print(const rw_nonfinite *w, FILE *out)

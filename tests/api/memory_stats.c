@@ -196,6 +196,24 @@ Test(memory_stats, explain_says_when_it_cannot_be_written)
         rw_error_clear(b.ctx);
         fclose(full);
     }
+    FILE *const reads = fopen("/dev/null", "r"), *const out = fopen("/dev/null", "w");
+    cr_assert(reads && out);
+    for (int again = 0; again < 2; again++) {
+        cr_expect_eq(ckpt_explain(b.t, reads), RW_ERR_IO, "%d", again);
+        rw_error_clear(b.ctx);
+        cr_expect_eq(rw_plan_print(b.t, loss, "none", reads), RW_ERR_IO, "%d", again);
+        cr_expect(strstr(rw_error_message(b.ctx), "Bad file descriptor"), "%s", rw_error_message(b.ctx));
+        rw_error_clear(b.ctx);
+    }
+    fclose(reads);
+    cr_assert(fgetc(out) == EOF && ferror(out));
+    cr_expect_eq(ckpt_explain(b.t, out), RW_ERR_IO);
+    cr_expect(strstr(rw_error_message(b.ctx), "clearerr()"), "%s", rw_error_message(b.ctx));
+    rw_error_clear(b.ctx);
+    cr_expect(ferror(out), "the caller's flag");
+    clearerr(out);
+    cr_expect_eq(ckpt_explain(b.t, out), RW_OK, "%s", rw_error_message(b.ctx));
+    fclose(out);
     FILE *const fine = tmpfile();
     cr_assert_not_null(fine);
     cr_expect_eq(ckpt_explain(b.t, fine), RW_OK, "%s", rw_error_message(b.ctx));

@@ -186,6 +186,24 @@ Test(monitor, warns_of_a_scale_that_halves_or_doubles)
     rw_monitor_destroy(&m);
 }
 
+/* An infinity is compared with the median, but is not part of later ones. */
+Test(monitor, medians_are_of_finite_numbers)
+{
+    rw_monitor *m = monitor(NULL);
+    for (int i = 0; i < 50; i++) cr_expect_eq(scaled(m, i < 25 ? INFINITY : 1024, false), 0, "no median: %d", i);
+    cr_expect_eq(scaled(m, INFINITY, false), RW_ALERT_SCALE_RISE);
+    cr_expect_eq(scaled(m, 512, false), RW_ALERT_SCALE_DROP);
+    rw_monitor_destroy(&m);
+    m = monitor(NULL);
+    for (int i = 0; i < 120; i++) {
+        const bool no_time = i % 5 > 1;
+        const unsigned want = no_time && i >= 47 ? RW_ALERT_SLOW_STEP : 0; /* 20 finite times before */
+        cr_expect_eq(step(m, 0, 4, 1, no_time ? INFINITY : 0.1), want, "%d", i);
+    }
+    cr_expect_eq(step(m, 0, 4, 1, 0.121), RW_ALERT_SLOW_STEP, "three of five were infinite");
+    rw_monitor_destroy(&m);
+}
+
 Test(monitor, warns_of_updates_that_are_left_out)
 {
     rw_monitor *m = monitor(NULL);
@@ -225,6 +243,17 @@ Test(monitor, warns_of_a_plateau)
         }
         rw_monitor_destroy(&m);
     }
+}
+
+/* Losses were NaN for a hundred steps: there is no median to compare with. */
+Test(monitor, a_plateau_is_compared_with_a_loss)
+{
+    rw_monitor *m = monitor(NULL);
+    for (int i = 0; i < 300; i++) {
+        const unsigned alerts = step(m, (uint64_t)i, i < 100 ? NAN : 300 - i, 1, 0.1);
+        cr_assert_eq(alerts, i < 100 ? RW_ALERT_LOSS_NONFINITE : 0, "step %d: %#x", i, alerts);
+    }
+    rw_monitor_destroy(&m);
 }
 
 Test(monitor, keeps_a_policy_and_writes_down_what_was_done)

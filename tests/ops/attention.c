@@ -403,6 +403,71 @@ Test(attention, a_half_that_sees_nothing_weighs_nothing)
     fixture_close(&b);
 }
 
+enum { UNSEEN = 3 * 2, UNSEEN_WAYS = 3 };
+
+/* The merged rows, and the gradients of both sets and their log-sum-exps, by rw_backward() and rw_grad(), and again of
+   those. The first set sees no key in row 0, neither in row 1, the second not in row 2; rows there hold x. */
+static void merge_unseen(rw_dtype dtype, double x, double *ret_y, double ret_g[UNSEEN_WAYS][4][UNSEEN])
+{
+    static const double a_lse[] = { -INFINITY, -INFINITY, 0.5 }, b_lse[] = { 0.25, -INFINITY, -INFINITY };
+    const rw_dtype wide = dtype == RW_F64 ? RW_F64 : RW_F32;
+    for (int way = 0; way < 2; way++) {
+        struct fixture b = fixture_open(1, 1);
+        double data[4][UNSEEN];
+        rw_tensor *in[4], *g[4], *again[4];
+        for (int i = 0; i < 4; i++) {
+            const rw_dtype type = i % 2 ? wide : dtype;
+            const rw_shape s = i % 2 ? RW_SHAPE(3) : RW_SHAPE(3, 2);
+            for (int k = 0; k < rw_shape_numel(s); k++) {
+                const double own = i % 2 ? (i == 1 ? a_lse : b_lse)[k] : isinf((i ? b_lse : a_lse)[k / 2]) ? x : k - 2;
+                number_put(data[i], type, k, own); /* false for NaN */
+            }
+            in[i] = rw_require_grad(b.t, rw_input(b.t, type, s, data[i],
+                                                  (size_t)rw_shape_numel(s) * rw_dtype_size(type)));
+        }
+        rw_tensor *const y = rw_attention_merge(b.t, in[0], in[1], in[2], in[3], NULL);
+        rw_tensor *const loss = rw_sum_all(b.t, rw_mul(b.t, y, y));
+        if (way) {
+            cr_assert_eq(rw_grad(b.t, loss, in, 4, g), RW_OK, "%s", rw_error_message(b.ctx));
+            rw_tensor *sum = NULL;
+            for (int i = 0; i < 4; i++) {
+                rw_tensor *const squares = rw_cast(b.t, rw_sum_all(b.t, rw_mul(b.t, g[i], g[i])), wide);
+                sum = sum ? rw_add(b.t, sum, squares) : squares;
+            }
+            cr_assert_eq(rw_grad(b.t, sum, in, 4, again), RW_OK, "%s", rw_error_message(b.ctx));
+        } else {
+            cr_assert_eq(rw_backward(b.t, loss), RW_OK, "%s", rw_error_message(b.ctx));
+            double *const out = read_numbers(b.t, y);
+            memcpy(ret_y, out, UNSEEN * sizeof *out);
+            free(out);
+        }
+        for (int k = 0; k < (way ? 8 : 4); k++) {
+            rw_tensor *const d = !way ? rw_gradient(in[k]) : k < 4 ? g[k] : again[k - 4];
+            double *const numbers = read_numbers(b.t, d);
+            memcpy(ret_g[way + k / 4][k % 4], numbers, (k % 2 ? 3 : UNSEEN) * sizeof *numbers);
+            free(numbers);
+        }
+        fixture_close(&b);
+    }
+}
+
+/* 0 times NaN is NaN: rows without a key are not read. */
+Test(attention, a_half_that_sees_nothing_may_hold_nan)
+{
+    static const rw_dtype types[] = { RW_F32, RW_F64, RW_BF16 };
+    static const double fills[] = { NAN, INFINITY };
+    for (int i = 0; i < 6; i++) {
+        double want_y[UNSEEN], y[UNSEEN], want[UNSEEN_WAYS][4][UNSEEN] = { 0 }, g[UNSEEN_WAYS][4][UNSEEN] = { 0 };
+        merge_unseen(types[i / 2], 0.5, want_y, want);
+        merge_unseen(types[i / 2], fills[i % 2], y, g);
+        for (int k = 0; k < UNSEEN; k++) cr_expect(y[k] == want_y[k] && (k / 2 != 1 || y[k] == 0), "%d: %g", k, y[k]);
+        for (int k = 0; k < UNSEEN_WAYS * 4 * UNSEEN; k++)
+            cr_expect_eq((&g[0][0][0])[k], (&want[0][0][0])[k], "%s, fill %g, gradient %d of %d: %g, not %g",
+                         rw_dtype_name(types[i / 2]), fills[i % 2], k / UNSEEN % 4, k / UNSEEN / 4, (&g[0][0][0])[k],
+                         (&want[0][0][0])[k]);
+    }
+}
+
 /* ---- zero extents ---- */
 
 Test(attention, heads_without_width_take_the_mean_of_what_they_see)

@@ -609,6 +609,8 @@ Test(ops_conv, mistakes_are_named_and_leave_nothing)
     refuses(&b, CONV(.stride = { -1, 1 }), RW_ERR_ARGUMENT, "stride[0]: expected 1 or more, got -1", n);
     refuses(&b, CONV(.padding = { 0, -2 }), RW_ERR_ARGUMENT, "padding[1]: expected 0 or more, got -2", n);
     refuses(&b, CONV(.dilation = { 1, -1 }), RW_ERR_ARGUMENT, "dilation[1]: expected 1 or more, got -1", n);
+    refuses(&b, CONV(.output_padding = { 0, -1 }), RW_ERR_ARGUMENT, "(output_padding[1]): expected 0 or more, got -1",
+            n);
     refuses(&b, CONV(.groups = -1), RW_ERR_ARGUMENT, "groups: expected 1 or more, got -1", n);
     refuses(&b, CONV(.groups = 2), RW_ERR_SHAPE,
             "x: expected 8 channels, as weight has 4 in each of 2 groups, got 4", n);

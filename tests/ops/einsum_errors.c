@@ -75,6 +75,46 @@ Test(einsum_errors, a_diagonal_is_of_a_square)
     fixture_close(&b);
 }
 
+/* The result of an equation that changes nothing is a value of the tape: x may be a parameter. */
+Test(einsum_errors, a_result_is_not_the_operand)
+{
+    static const char *const equations[] = { "ij->ij", "ij", "...", "i...->i..." };
+    struct fixture b = fixture_open(1, 1);
+    rw_tensor *const s = rw_param(b.ctx, "s", RW_F32, RW_SCALAR);
+    rw_tensor *const m = rw_param(b.ctx, "m", RW_F32, RW_SHAPE(1, 2));
+    float g = 0, v[2];
+    cr_assert_eq(rw_init_constant(s, 3), RW_OK);
+    cr_assert_eq(rw_backward(b.t, rw_einsum(b.t, "->", &s, 1)), RW_OK, "%s", rw_error_message(b.ctx));
+    cr_assert_eq(rw_read(b.t, rw_gradient(s), &g, sizeof g), RW_OK);
+    cr_expect_eq(g, 1);
+    cr_assert_eq(rw_init_constant(m, 3), RW_OK);
+    for (size_t i = 0; i < sizeof equations / sizeof *equations; i++) {
+        rw_tensor *const y = rw_einsum(b.t, equations[i], &m, 1);
+        cr_expect_eq(rw_tensor_kind_of(y), RW_TENSOR_VALUE, "%s", equations[i]);
+        cr_assert_eq(rw_read(b.t, y, v, sizeof v), RW_OK);
+        cr_expect(v[0] == 3 && v[1] == 3, "%s", equations[i]);
+        cr_expect_eq(ckpt_name(b.t, y, "y"), y, "%s: %s", equations[i], rw_error_message(b.ctx));
+    }
+    fixture_close(&b);
+}
+
+/* Views take any type; a sum or a product would not. */
+Test(einsum_errors, operands_are_floating_point)
+{
+    static const rw_dtype types[] = { RW_I32, RW_BOOL, RW_F8_E4M3 };
+    struct fixture b = fixture_open(1, 1);
+    for (int i = 0; i < 3; i++)
+        for (int k = 0; k < 2; k++) {
+            rw_tensor *const good = rw_input(b.t, RW_F32, RW_SHAPE(2, 2), NULL, 0);
+            rw_tensor *const bad = rw_input(b.t, types[i], RW_SHAPE(2, 2), NULL, 0), *const x[] = { good, bad };
+            cr_expect_null(k ? rw_einsum(b.t, "ij,ij->ij", x, 2) : rw_einsum(b.t, "ij->ji", &bad, 1));
+            cr_expect(rw_error_status(b.ctx) == RW_ERR_DTYPE &&
+                      strstr(rw_error_message(b.ctx), k ? "x[1]" : "x[0]"), "%s", rw_error_message(b.ctx));
+            rw_error_clear(b.ctx);
+        }
+    fixture_close(&b);
+}
+
 /* Products if there is a sum, one multiplication if there is none, and views without a kernel. */
 Test(einsum_errors, records_no_more_than_it_needs)
 {

@@ -430,6 +430,65 @@ Test(losses, infinities_and_zeros_that_count_nothing)
     fixture_close(&b);
 }
 
+enum absent { ABSENT_MEAN, ABSENT_ROWS, ABSENT_LINEAR, ABSENT_NLL, ABSENT_KINDS };
+
+/* The loss of a row of class 1 of three, its gradient by rw_backward() or rw_grad(), and that gradient's gradient. */
+static void absent_class(enum absent kind, rw_dtype dtype, double last, bool again, double ret[7])
+{
+    struct fixture b = fixture_open(1, 1);
+    const rw_dtype wide = dtype == RW_F64 ? RW_F64 : RW_F32;
+    static const int32_t one = 1;
+    double x[3], w[3], unit[9];
+    for (int i = 0; i < 9; i++) cr_assert(number_put(unit, dtype, i, i % 4 == 0));
+    for (int i = 0; i < 3; i++) {
+        cr_assert(number_put(x, dtype, i, i + 1));
+        number_put(w, wide, i, i < 2 ? i + 1 : last); /* false for NaN */
+    }
+    rw_tensor *const logits = rw_require_grad(b.t, rw_input(b.t, dtype, RW_SHAPE(1, 3), x, 3 * rw_dtype_size(dtype)));
+    rw_tensor *const y = rw_input(b.t, RW_I32, RW_SHAPE(1), &one, sizeof one);
+    rw_tensor *const weight = rw_input(b.t, wide, RW_SHAPE(3), w, 3 * rw_dtype_size(wide)), *g = NULL, *second = NULL;
+    rw_cross_entropy_params p = { .reduction = kind == ABSENT_ROWS ? RW_REDUCTION_NONE : RW_REDUCTION_MEAN };
+    rw_tensor *loss = NULL;
+    if (kind == ABSENT_NLL) loss = rw_nll_loss(b.t, logits, y, weight, &p);
+    else if (kind == ABSENT_LINEAR) {
+        p.class_weight = rw_cast(b.t, weight, dtype);
+        rw_tensor *const matrix = rw_input(b.t, dtype, RW_SHAPE(3, 3), unit, 9 * rw_dtype_size(dtype));
+        loss = rw_linear_cross_entropy(b.t, logits, matrix, y, &p);
+    } else loss = rw_cross_entropy_with(b.t, logits, y, weight, &p);
+    loss = rw_sum_all(b.t, loss);
+    ret[0] = rw_item(b.t, loss);
+    if (again) {
+        cr_assert_eq(rw_grad(b.t, loss, &logits, 1, &g), RW_OK, "%s", rw_error_message(b.ctx));
+        cr_assert_eq(rw_grad(b.t, rw_sum_all(b.t, rw_mul(b.t, g, g)), &logits, 1, &second), RW_OK);
+    } else {
+        cr_assert_eq(rw_backward(b.t, loss), RW_OK, "%s", rw_error_message(b.ctx));
+        g = rw_gradient(logits);
+    }
+    cr_assert_eq(rw_read(b.t, g, x, 3 * rw_dtype_size(dtype)), RW_OK, "%s", rw_error_message(b.ctx));
+    for (int i = 0; i < 3; i++) ret[1 + i] = number_get(x, dtype, i), ret[4 + i] = 0;
+    if (second) cr_assert_eq(rw_read(b.t, second, x, 3 * rw_dtype_size(dtype)), RW_OK, "%s", rw_error_message(b.ctx));
+    for (int i = 0; i < 3 && second; i++) ret[4 + i] = number_get(x, dtype, i);
+    fixture_close(&b);
+}
+
+/* Weights of 1 / count: that of a class without a row is infinite. */
+Test(losses, the_weight_of_another_class_has_no_effect)
+{
+    static const rw_dtype types[] = { RW_F32, RW_F64, RW_BF16 };
+    static const double weights[] = { INFINITY, NAN };
+    for (enum absent kind = 0; kind < ABSENT_KINDS; kind++)
+        for (int i = 0; i < 12; i++) {
+            const rw_dtype dtype = types[i / 4];
+            double want[7], got[7];
+            absent_class(kind, dtype, 4, i % 2, want);
+            absent_class(kind, dtype, weights[i / 2 % 2], i % 2, got);
+            for (int k = 0; k < 7; k++)
+                cr_expect_eq(got[k], want[k], "kind %d, %s, weight %g, %s, %d: %g, not %g", (int)kind,
+                             rw_dtype_name(dtype), weights[i / 2 % 2], i % 2 ? "rw_grad()" : "rw_backward()", k,
+                             got[k], want[k]);
+        }
+}
+
 /* The gradient of kl_div can be differentiated again where y is 0: the derivative of x's gradient by y is -dy. */
 Test(losses, kl_div_of_a_probability_of_0_reads_nothing_else)
 {

@@ -356,6 +356,24 @@ Test(ops_reduce, sum_all_and_mean_all_are_the_general_forms)
     fixture_close(&b);
 }
 
+/* A product of one factor is a value of the tape: x may be a parameter. */
+Test(ops_reduce, a_product_of_single_elements_is_not_the_argument)
+{
+    struct fixture b = fixture_open(1, 1);
+    rw_tensor *const p = rw_param(b.ctx, "p", RW_F32, RW_SCALAR), *const m = rw_param(b.ctx, "m", RW_F32, RW_SHAPE(2));
+    float g = 0, v[2];
+    cr_assert_eq(rw_init_constant(p, 3), RW_OK);
+    cr_assert_eq(rw_init_constant(m, 3), RW_OK);
+    cr_assert_eq(rw_backward(b.t, rw_prod(b.t, p, RW_ALL_AXES, false)), RW_OK, "%s", rw_error_message(b.ctx));
+    cr_assert_eq(rw_read(b.t, rw_gradient(p), &g, sizeof g), RW_OK);
+    cr_expect_eq(g, 1);
+    rw_tensor *const y = rw_prod(b.t, m, 0, false);
+    cr_expect_eq(rw_tensor_kind_of(y), RW_TENSOR_VALUE);
+    cr_assert_eq(rw_read(b.t, y, v, sizeof v), RW_OK);
+    cr_expect(v[0] == 3 && v[1] == 3);
+    fixture_close(&b);
+}
+
 /* Whole rows and columns of a million: the bound does not grow with their length, as it would with one chain of float32
    additions. */
 Test(ops_reduce, long_sums_keep_the_bound)

@@ -340,6 +340,9 @@ Test(slice_pad, what_is_refused)
     REFUSED(RW_ERR_ARGUMENT, rw_arange(b.t, RW_F32, 0, INFINITY, 1));
     REFUSED(RW_ERR_ARGUMENT, rw_arange(b.t, RW_F32, NAN, 1, 1));
     REFUSED(RW_ERR_ARGUMENT, rw_arange(b.t, RW_F32, 0, 1e300, 1e-300));
+    cr_expect_null(rw_arange(b.t, RW_F64, -1e308, 1.7e308, 1e308));
+    cr_expect(strstr(rw_error_message(b.ctx), "an end - start that float64 holds"), "%s", rw_error_message(b.ctx));
+    rw_error_clear(b.ctx);
     REFUSED(RW_ERR_ARGUMENT, rw_arange(b.t, RW_I32, 0, 4, 0.5));
     REFUSED(RW_ERR_ARGUMENT, rw_arange(b.t, RW_I32, 0, 4e9, 1e9));
     REFUSED(RW_ERR_ARGUMENT, rw_arange(b.t, RW_BOOL, 0, 2, 1));

@@ -197,6 +197,8 @@ Test(errors, reading_with_the_wrong_size_leaves_the_output_untouched)
     cr_assert_eq(rw_read(b.t, rw_tanh(b.t, p), out, 8), RW_ERR_ARGUMENT);
     cr_assert_eq(out[0], 7);
     EXPECT(RW_ERR_ARGUMENT, "rw_read", "12");
+    cr_assert_eq(rw_read(b.t, p, NULL, sizeof out), RW_ERR_ARGUMENT);
+    EXPECT(RW_ERR_ARGUMENT, "rw_read: out is NULL", "memory to write to");
     cr_assert(isnan(rw_item(b.t, rw_tanh(b.t, p))));
     EXPECT(RW_ERR_SHAPE, "rw_item(x): expected 1 element, got 3");
 }

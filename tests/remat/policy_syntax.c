@@ -596,6 +596,37 @@ Test(policy, names_that_match_nothing_are_returned)
     fixture_close(&b);
 }
 
+/* A value and its views have one buffer, which has one name for policies: the last. */
+Test(policy, the_last_name_of_a_value_or_its_view_applies)
+{
+    struct fixture b = fixture_open(1, 1);
+    rw_tensor *const w = rw_param(b.ctx, "w", RW_F32, RW_SHAPE(16, 16));
+    static const char *const names[] = { "value", "view" };
+    for (int i = 0; i < 4; i++) { /* the view is named last, or the value is; the policy has that name, or the other */
+        const bool view_last = i % 2, other = i / 2;
+        char policy[32];
+        rw_prediction all, kept;
+        const char *unmatched = NULL;
+        rw_tensor *const x = rw_randn(b.t, RW_F32, RW_SHAPE(16, 16));
+        ckpt_begin(b.t, "block");
+        rw_tensor *const h = rw_linear(b.t, x, w, RW_NONE), *const v = rw_reshape(b.t, h, RW_SHAPE(256));
+        for (int k = 0; k < 2; k++) ckpt_name(b.t, view_last == k ? v : h, names[view_last == k]);
+        rw_tensor *const y = rw_linear(b.t, rw_reshape(b.t, rw_gelu(b.t, v), RW_SHAPE(16, 16)), w, RW_NONE);
+        ckpt_end(b.t);
+        rw_tensor *const loss = rw_sum_all(b.t, rw_mul(b.t, y, y));
+        snprintf(policy, sizeof policy, "names:keep=%s", names[view_last != other]);
+        cr_assert_eq(rw_tape_plan(b.t, loss, "full", &all), RW_OK, "%s", rw_error_message(b.ctx));
+        cr_assert_eq(ckpt_set_policy(b.t, policy), RW_OK);
+        cr_assert_eq(rw_tape_plan(b.t, loss, NULL, &kept), RW_OK);
+        cr_expect_eq(kept.cost.replayed_nodes, all.cost.replayed_nodes - !other, "%d", i);
+        cr_expect_eq(ckpt_unmatched_names(b.t, &unmatched, 1), other, "%d: %s", i, policy);
+        cr_expect_eq(!unmatched, !other);
+        cr_assert_eq(ckpt_set_policy(b.t, "none"), RW_OK);
+        rw_tape_reset(b.t);
+    }
+    fixture_close(&b);
+}
+
 Test(policy, a_strict_context_refuses_them)
 {
     rw_context *ctx = NULL;

@@ -110,6 +110,49 @@ Test(nonfinite, what_was_there_from_the_beginning_is_named)
     cr_expect(v.found && v.leaf && v.element == 1 && v.got == INFINITY);
 }
 
+/* The name is that of the buffer. Elements are counted in the view. */
+Test(nonfinite, what_is_read_through_a_view_is_named)
+{
+    rw_tensor *const p = rw_param(b.ctx, "weight", RW_F32, RW_SHAPE(3, 2));
+    const float bad[6] = { 1, 2, 3, NAN, 5, 6 }, good[6] = { 1, 2, 3, 4, 5, 6 };
+    static const char *const names[] = { "weight", "weight", "x", "gradient of weight" };
+    static const int64_t elements[] = { 4, 6, 6, 2 }, at[] = { 1, 4, 3, 1 };
+    for (int i = 0; i < 4; i++) {
+        rw_tensor *view;
+        cr_assert_eq(rw_write(p, i < 2 ? bad : good, sizeof bad), RW_OK);
+        if (i == 0) view = rw_slice(b.t, p, 0, 1, 3);
+        else if (i == 1) view = rw_transpose(b.t, p, 0, 1);
+        else if (i == 2)
+            view = rw_reshape(b.t, ckpt_name(b.t, rw_input(b.t, RW_F32, RW_SHAPE(3, 2), bad, sizeof bad), "x"),
+                              RW_SHAPE(6));
+        else {
+            cr_assert_eq(rw_write(rw_gradient(p), bad, sizeof bad), RW_OK);
+            view = rw_slice(b.t, rw_gradient(p), 0, 1, 2);
+        }
+        rw_tensor *const first = sum(rw_exp(b.t, view));
+        const rw_nonfinite w = find(rw_mul(b.t, first, sum(p)), 0);
+        cr_expect(w.found && w.leaf && w.elements == elements[i] && w.element == at[i], "%d: %ld of %ld", i,
+                  (long)w.element, (long)w.elements);
+        cr_expect_str_eq(w.value, names[i]);
+        rw_tape_reset(b.t);
+    }
+}
+
+/* Nothing was read: there is no range. */
+Test(nonfinite, an_op_without_operands_prints_no_range)
+{
+    char text[256] = { 0 };
+    rw_tensor *const x = param("x", (float[]){ 1, 2 }, 2);
+    const rw_nonfinite w = find(sum(rw_mul(b.t, x, rw_full(b.t, RW_F32, RW_SHAPE(2), INFINITY))), 0);
+    cr_expect(w.found && !w.leaf && w.least == INFINITY && w.greatest == -INFINITY, "%g %g", w.least, w.greatest);
+    FILE *const f = tmpfile();
+    rw_nonfinite_print(&w, f);
+    rewind(f);
+    cr_assert_neq(fread(text, 1, sizeof text - 1, f), 0);
+    fclose(f);
+    cr_expect(strstr(text, "fill") && strstr(text, "which reads nothing\n") && !strstr(text, "to -inf"), "%s", text);
+}
+
 /* Only the visible elements of a view are checked. */
 Test(nonfinite, unread_values_do_not_matter)
 {

@@ -195,6 +195,7 @@ OP(overwriter = { .name = "overwriter",
                   KERNEL,
                   .inplace = (const rw_inplace[]){ { 3, 0 }, RW_INPLACE_END } });
 OP(committer = { .name = "committer", .n_inputs = 1, .n_outputs = 1, .check = fine, KERNEL, .flags = RW_OP_COMMIT });
+OP(flag_20 = { .name = "flag_20", .n_inputs = 1, .n_outputs = 1, .check = fine, KERNEL, .flags = 1 << 20 });
 OP(flag_16 = { .name = "flag_16", .n_inputs = 1, .n_outputs = 1, .check = fine, KERNEL, .flags = 1 << 16 });
 OP(biased = { .name = "biased", .n_inputs = 2, .n_outputs = 1, .check = fine, KERNEL, .bias = 1 });
 OP(says_none = { .name = "says_none", .n_inputs = 1, .n_outputs = 1, .check = says_nothing, KERNEL });
@@ -330,6 +331,7 @@ static void definitions(struct trial *m, struct world *w)
     RECORD("overwriter", RW_ERR_ARGUMENT, overwriter);
     RECORD("committer", RW_ERR_ARGUMENT, committer);
     RECORD("flag_16", RW_ERR_ARGUMENT, flag_16);
+    RECORD("flag_20", RW_ERR_ARGUMENT, flag_20);
     RECORD("biased", RW_ERR_ARGUMENT, biased);
     RECORD("says_none", RW_ERR_ARGUMENT, says_none);
     RECORD("says_second", RW_ERR_ARGUMENT, says_second);

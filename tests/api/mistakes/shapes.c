@@ -150,6 +150,7 @@ static void more_reductions(struct trial *m, struct world *w)
     TENSOR("normalize", RW_ERR_SHAPE, rw_normalize(t, w->x, 2, 99, 1e-6));
     TENSOR("normalize", RW_ERR_ARGUMENT, rw_normalize(t, w->x, 2, 1, 0));
     TENSOR("normalize", RW_ERR_ARGUMENT, rw_normalize(t, w->x, 2, 1, 1e-300));
+    TENSOR("normalize", RW_ERR_ARGUMENT, rw_normalize(t, w->x, 2, 1, 1e39));
     TENSOR("normalize", RW_ERR_ARGUMENT, rw_normalize(t, w->x, 0, 1, 1e-6));
     TENSOR("normalize", RW_ERR_DTYPE, rw_normalize(t, w->index, 2, 0, 1e-6));
     TENSOR("rw_cumsum", RW_ERR_ARGUMENT, rw_cumsum(t, NULL, 0));
