@@ -40,8 +40,11 @@ bool dashboard_read(struct dashboard *d, struct dashboard_points *to, const char
 bool dashboard_add(struct dashboard_points *to, struct dashboard_point p);
 bool dashboard_note(struct dashboard *d, double step, const char *text);
 
-/* Removes steps from this one on, because the run was rolled back. */
+/* Removes steps from this one on, because the run was rolled back. Their alerts, and the roll-back, remain. */
 void dashboard_cut(struct dashboard *d, double step);
+
+/* Removes alerts and recoveries from this step on, because the run begins there. */
+void dashboard_cut_events(struct dashboard *d, double step);
 
 /* Writes the page, at most every two seconds unless it is the last time. False with errno. */
 bool dashboard_write(struct dashboard *d, const rw_monitor *monitor, bool last);

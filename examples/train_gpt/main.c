@@ -8,6 +8,7 @@
 #include "model.h"
 #include "run.h"
 #include "saves.h"
+#include "signals.h"
 
 #include <stdio.h>
 #include <stdlib.h>

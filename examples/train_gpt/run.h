@@ -44,15 +44,9 @@ struct run {
     rw_tensor *x, *y, *loss_of_graph;
 };
 
-/* Trains from step `first` to the last one, or to SIGINT or SIGTERM: the step is finished and saved, and r->ended
-   set. */
+/* Trains from step `first` to the last one, or to a signal (signals.h): the step is finished and saved, and
+   r->ended set. */
 rw_status train(struct run *r, int first);
-
-/* From now on the first SIGINT or SIGTERM is recorded; a second one ends the process. */
-void catch_signals(void);
-
-/* The signal that was received; 0: none. */
-int caught_signal(void);
 
 /* Handles the monitor's status: a line that could not be written is reported once and counted, and is not an error. */
 rw_status logged(struct run *r, rw_status status);

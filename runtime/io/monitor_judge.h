@@ -26,6 +26,7 @@ struct rw_judge {
         double loss, norm;
     } before;                  /* medians of the hundred steps before the windows, if there are any */
     int in_a_row;              /* updates left out */
+    bool is_counted;           /* the update of the last step is one of n_skipped */
     int beside;                /* number of successive updates that were too small or too large for their weights */
     uint64_t steps, n_skipped; /* in all */
 };
@@ -42,5 +43,8 @@ bool rw_judge_spikes(struct rw_window *w, double norm);
 
 /* Adds the step and returns its alerts: RW_ALERT_... */
 unsigned rw_judge(struct rw_judge *j, const struct rw_judged *s);
+
+/* The caller leaves out the update of the last step, because of its alerts. Each step counts once. */
+void rw_judge_skip(struct rw_judge *j);
 
 #endif
