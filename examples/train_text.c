@@ -209,7 +209,8 @@ static rw_status watch(rw_monitor *m, struct dashboard *page, rw_context *ctx, r
         dashboard_note(page, (double)v.step, rw_alert_name(a));
     }
     dashboard_add(&page->run, (struct dashboard_point){ .step = (double)v.step, .loss = drawn(v.loss),
-                                                        .norm = drawn(n.grad_norm), .lr = v.lr, .tokens_per_s = v.tokens / v.seconds,
+                                                        .norm = drawn(n.grad_norm), .lr = v.lr,
+                                                        .tokens_per_s = v.tokens / v.seconds,
                                                         .weights = n.param_norm, .change = n.update_ratio,
                                                         .scale = NAN });
     rw_memory_stats(ctx, &page->memory);
@@ -274,8 +275,8 @@ static rw_status judge_end(rw_context *ctx, int steps, double loss, int *ended)
     return RW_OK;
 }
 
-/* The training loop, with evaluation, alerts and the update. It ends early after a signal, or a loss that is not finite.
-   *ended: the exit status then. *made: number of steps. */
+/* The training loop, with evaluation, alerts and the update. It ends early after a signal, or a loss that is not
+   finite. *ended: the exit status then. *made: number of steps. */
 static rw_status train(rw_context *ctx, rw_tape *t, const struct text *text, int *made, int *ended)
 {
     rw_optimizer *opt = NULL;

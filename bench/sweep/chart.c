@@ -312,7 +312,7 @@ static void loss_line(FILE *f, const struct sweep_row *r, const struct scale *x,
     fprintf(f, "</title></polyline>\n");
 }
 
-void sweep_chart_loss(FILE *f, const struct sweep_row *rows, int n)
+void sweep_chart_loss(FILE *f, const struct sweep_options *o, const struct sweep_row *rows, int n)
 {
     double lo = INFINITY, hi = -INFINITY;
     for (int i = 0; i < n; i++)
@@ -327,7 +327,7 @@ void sweep_chart_loss(FILE *f, const struct sweep_row *rows, int n)
                        y = { lo - air, hi + air, H - BOTTOM, TOP };
     fprintf(f, "<svg viewBox=\"0 0 %.0f %.0f\" role=\"img\" aria-label=\"Loss against step\">\n", W, H);
     x_axis(f, &x, "step", 1);
-    y_axis(f, &y, "loss, nats per byte");
+    y_axis(f, &y, model_is_of_images(o->model.kind) ? "loss" : "loss, nats per byte");
     bool drawn = false;
     for (int i = 0; i < n; i++) {
         if (rows[i].identical && drawn) continue;

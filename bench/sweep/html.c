@@ -49,14 +49,18 @@ static void read_cpu(char *cpu, size_t size)
 }
 
 /* Explains the columns of rates and of memory. */
-static void describe_rates(FILE *f, const struct sweep_options *o)
+static void describe_rates(FILE *f, const struct sweep_options *o, const struct sweep_row *rows, int n)
 {
+    double most = 0;
+    for (int i = 0; i < n; i++)
+        if (sweep_utilisation(o, &rows[i]) > most) most = sweep_utilisation(o, &rows[i]);
     fprintf(f, "<h2>All rows</h2>\n<p class=\"soft\">TFLOP/s are the operations of one forward and one backward per "
                "second of a step: what is replayed does not count. A plain product of square matrices reaches %.3g "
                "TFLOP/s on this device in this type, measured in the same run: the ceiling. Peak is that of the "
                "activations, by the plan; in use is what the device's driver counts, parameters, library and other "
                "processes included; on a CPU what one step in a context of its own added to the process's resident "
-               "memory.</p>\n", o->ceiling);
+               "memory.%s</p>\n", o->ceiling,
+            most > 100 ? " The ceiling is too low: the machine was busy while it was measured." : "");
 }
 
 static void describe(FILE *f, const struct sweep_options *o)
@@ -64,9 +68,10 @@ static void describe(FILE *f, const struct sweep_options *o)
     struct utsname u;
     char cpu[256];
     read_cpu(cpu, sizeof cpu);
-    fprintf(f, "<p class=\"soft\">%s, %d layers of width %d, %s, batch %d; device %s, %d threads on ",
-            model_name(o->model.kind), o->model.layers, o->model.width, rw_dtype_name(o->model.dtype), o->batch,
-            o->device, o->threads);
+    fprintf(f, "<p class=\"soft\">%s, ", model_name(o->model.kind));
+    if (sweep_has_layers(o)) fprintf(f, "%d layers of ", o->model.layers);
+    fprintf(f, "width %d, %s, batch %d; device %s, %d threads on ", o->model.width, rw_dtype_name(o->model.dtype),
+            o->batch, o->device, o->threads);
     sweep_escape(f, cpu[0] ? cpu : "an unnamed processor");
     if (!uname(&u)) fprintf(f, ", %s %s", u.sysname, u.machine);
     fprintf(f, ". Step time is that of forward and backward by the device's clock, the median of %d steps; all rows in "
@@ -107,7 +112,7 @@ static void section(FILE *f, const struct sweep_options *o, int seq, const struc
             curve->n_moved ? " The other solid line is of budgets with <code>+offload</code>: values may be offloaded "
                              "the device's memory as well, and the dashed line is no bound of these."
                            : "");
-    sweep_chart_loss(f, rows, n);
+    sweep_chart_loss(f, o, rows, n);
     fprintf(f, "</div>\n<p class=\"soft\">%d of %d rows have the bytes of <code>none</code>: loss, gradients, buffers "
                "and the number of random blocks of every step, all from the same state; and parameters, buffers and "
                "random state in the first steps of a run of its own, with its own updates. Their curves are one "
@@ -131,10 +136,10 @@ static void table_row(FILE *f, const struct sweep_options *o, const struct sweep
 static void table(FILE *f, const struct sweep_options *o, const struct sweep_row *rows, int n)
 {
     fprintf(f, "<div class=\"wide\"><table>\n"
-               "<tr><th>length<th>policy<th>step,<br>ms<th>ratio<th>TFLOP/s<th>%% of<br>ceiling<th>kept,<br>MiB"
+               "<tr><th>%s<th>policy<th>step,<br>ms<th>ratio<th>TFLOP/s<th>%% of<br>ceiling<th>kept,<br>MiB"
                "<th>peak,<br>MiB<th>predicted,<br>MiB<th>in use,<br>MiB<th>predicted,<br>ms<th>nodes<br>replayed"
                "<th>last<br>loss"
-               "<th>identical</tr>\n");
+               "<th>identical</tr>\n", sweep_seq_name(o));
     for (int i = 0; i < n; i++) table_row(f, o, &rows[i], i && rows[i].seq != rows[i - 1].seq);
     fprintf(f, "</table></div>\n</body></html>\n");
 }
@@ -148,7 +153,7 @@ bool sweep_write_html(const struct sweep_options *o, const struct sweep_row *row
     fprintf(f, "<h1>What memory costs in time</h1>\n");
     describe(f, o);
     for (int i = 0; i < o->n_seqs; i++) section(f, o, o->seqs[i], rows + i * o->n_policies, &curves[i]);
-    describe_rates(f, o);
+    describe_rates(f, o, rows, n);
     table(f, o, rows, n);
     return sweep_close(f, o, "sweep.html");
 }

@@ -287,8 +287,8 @@ static void put_page(FILE *f, const struct dashboard *d, const rw_monitor *monit
     fprintf(f, "</html>\n");
 }
 
-/* Creates a new file beside `path`, under a name that no file has: an existing one, whatever it is, is not touched. A run
-   that is killed leaves at most one such file. */
+/* Creates a new file beside `path`, under a name that no file has: an existing one, whatever it is, is not touched. A
+   run that is killed leaves at most one such file. */
 static FILE *open_beside(const char *path, char ret_name[NAME_SIZE])
 {
     int fd = -1;
