@@ -28,7 +28,7 @@ struct run {
     int ended; /* the exit status if training ended before its last step, or diverged; 0: it did not */
     double loss; /* of the last step */
     struct tokens train, val;
-    uint64_t train_digest;
+    uint64_t train_digest, val_digest;
     size_t windows; /* of an evaluation */
     int32_t *in, *out;
     /* --checkpoint */

@@ -21,7 +21,7 @@ struct identity {
 
 static struct identity identity_of(const struct run *r)
 {
-    return (struct identity){ r->id, o.seed, r->train.n, r->train_digest, digest_tokens(&r->val), r->windows, o.batch,
+    return (struct identity){ r->id, o.seed, r->train.n, r->train_digest, r->val_digest, r->windows, o.batch,
                               o.accum, o.m.seq, o.vocab, o.m.layers, o.m.heads, o.m.kv_heads,
                               o.fp8 ? 1 + (int)o.scaling + 8 * o.delayed : 0, o.dropout, o.clip, o.decay };
 }

@@ -202,20 +202,19 @@ def check_commands(out, costs):
     slow.write_bytes(costs[1].read_bytes())
     fix_costs(slow, store=folder)
     kept = []
-    for given, store in ((), ''), (('--costs', slow), folder):
-        run('--policy', 'none budget:60% budget:50%+offload', '--data', folder / 'a "text"', '--dropout', '0.123456789',
-            '--out', folder / 'out', *given, store=store or folder)
-        rows = json.loads((folder / 'out/sweep.json').read_text())
-        kept.append([row['command'] for row in rows])
-        for i, row in enumerate(rows[1:]):
-            command = row['command'].replace('recompute_sweep ', f'{shlex.quote(str(PROGRAM))} ', 1)
-            assert command.startswith('REWIND_OFFLOAD='), command
-            environment = {k: v for k, v in os.environ.items() if k != 'REWIND_OFFLOAD'}
-            subprocess.run(['sh', '-c', f'{command} --out {shlex.quote(str(folder))}/again'], check=True,
-                           stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment)
-            again, = json.loads((folder / 'again/sweep.json').read_text())
-            assert same_row(row, again), (row, again)
-    assert not set(kept[0]) & set(kept[1]), 'the costs of a row'
+    for given, budget in ((), 'budget:50%+offload'), (('--costs', slow), 'budget:60%'):
+        run('--policy', f'none {budget}', '--data', folder / 'a "text"', '--dropout', '0.123456789',
+            '--out', folder / 'out', *given, store=folder)
+        none, row = json.loads((folder / 'out/sweep.json').read_text())
+        kept += [none['command'], row['command']]
+        command = row['command'].replace('recompute_sweep ', f'{shlex.quote(str(PROGRAM))} ', 1)
+        assert command.startswith('REWIND_OFFLOAD='), command
+        environment = {k: v for k, v in os.environ.items() if k != 'REWIND_OFFLOAD'}
+        subprocess.run(['sh', '-c', f'{command} --out {shlex.quote(str(folder))}/again'], check=True,
+                       stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment)
+        again, = json.loads((folder / 'again/sweep.json').read_text())
+        assert same_row(row, again), (row, again)
+    assert len(set(kept)) == 4, 'the costs are a part of each command'
 
 
 def check_files_beside_the_outputs(out, costs):
@@ -239,8 +238,8 @@ def check_lengths_that_have_run(out, costs):
     page = (out / 'some/sweep.html').read_text()
     assert page.count('<h2>Sequence length') == 1 and page.rstrip().endswith('</html>'), 'the page'
     folder = out / 'interrupted'
-    process = subprocess.Popen([PROGRAM, *MODEL, '--policy', 'none', '--seq', '16,4096', '--steps', '100', '--out', folder,
-                                *costs], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    process = subprocess.Popen([PROGRAM, *MODEL, '--policy', 'none', '--seq', '16,4096', '--steps', '100', '--out',
+                                folder, *costs], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
                                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
     while not (folder / 'sweep.svg').exists() and process.poll() is None:
         time.sleep(0.01)
@@ -249,11 +248,12 @@ def check_lengths_that_have_run(out, costs):
     assert [r['seq'] for r in json.loads((folder / 'sweep.json').read_text())] == [16]
 
 
-def check_length_beyond_the_memory(out, costs):
-    """It is refused before the first row; here `full` has the memory, and `none`, with which it is compared, has not."""
+def check_length_beyond_the_memory(out):
+    """It is refused before the first row; here `full` would fit, and `none`, with which it is compared, does not."""
     limit = functools.partial(resource.setrlimit, resource.RLIMIT_AS, (600 << 20, 600 << 20))
-    done = subprocess.run([PROGRAM, *MODEL, '--seq', '16,20000', '--policy', 'full', *costs, '--out', out / 'large'],
-                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=limit)
+    done = subprocess.run([PROGRAM, *MODEL, '--seq', '16,20000', '--policy', 'full', '--device', 'cpu',
+                           '--out', out / 'large'], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                          preexec_fn=limit)
     assert done.returncode == 2 and not done.stdout, done
     assert re.fullmatch(r'recompute_sweep: length 20000 under none takes \d+ bytes, and the process may hold \d+\n',
                         done.stderr), done

@@ -492,7 +492,8 @@ def check_resume_of_nothing():
     said = run('--steps 4 --total-steps 2 --resume later --checkpoint later --resume-if-there')
     assert 'going on from step 2' in said, said
     # The page of a run from the beginning, or from an earlier step, has no alerts of the discarded ones.
-    lines = [f'{{"step":{i},"loss":5,"grad_norm":1,"lr":0.001,"memory":{{}},"alerts":["loss_spike"]}}' for i in range(9)]
+    lines = [json.dumps({'step': i, 'loss': 5, 'memory': {}, 'alerts': ['loss_spike']}, separators=(',', ':'))
+             for i in range(9)]
     for options, alerts in ('--resume none --resume-if-there', 0), ('--resume later --total-steps 2', 4):
         pathlib.Path('old.jsonl').write_text('\n'.join(lines) + '\n')
         run('--steps 5 --log old.jsonl --dashboard page --on slow_step=note', options)
