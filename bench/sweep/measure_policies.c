@@ -54,8 +54,8 @@ static rw_status step(struct sweep_run *r, const struct batch *b, rw_tensor **re
 
 enum { COST_STEPS = 4 };
 
-/* The store's rates are saved with the costs: with rates measured anew, a plan would not be the same again. A store that
-   is unusable has none. */
+/* The store's rates are saved with the costs: with rates measured anew, a plan would not be the same again. A store
+   that is unusable has none. */
 static rw_status measure_store(struct sweep_run *r, const struct sweep_options *o, int seq)
 {
     rw_prediction p;
