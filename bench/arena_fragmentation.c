@@ -186,5 +186,5 @@ int main(void)
     figure_exactly("kept bytes per GPT block under none, bf16 recipe: 36, 4 per head and query, 2 bytes per weight",
                    kept_per_block("none", &bf16, BATCH, SEQ, WIDTH), "bytes",
                    36 * input + 4 * queries + 24.0 * WIDTH * WIDTH);
-    return answer_end("memory_figures", 0);
+    return answer_end("arena_fragmentation", 0);
 }

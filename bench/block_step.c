@@ -67,7 +67,7 @@ static void print_line(struct runner *r, const char *policy, double ms, double r
 static void print_product_rate(rw_dtype dtype, int threads)
 {
     double tflops = 0;
-    limit_matmul(&(rw_context_params){ .threads = threads }, dtype, &tflops);
+    if (limit_matmul(&(rw_context_params){ .threads = threads }, dtype, &tflops)) return; /* the first step says why */
     printf("{\"library\": \"rewind\", \"dtype\": \"%s\", \"product_gflops\": %.1f}\n", rw_dtype_name(dtype),
            1e3 * tflops);
 }

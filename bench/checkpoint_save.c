@@ -2,14 +2,16 @@
  * The cost of saving a run: a checkpoint of 1 GB (parameters and AdamW's moments) from the call until it is on the
  * disk, compared with a file of as many bytes that this program writes in pieces and syncs, alternately, so that noise
  * affects both. Also the effect on training: the time of the call, which is a copy in memory, and how much longer steps
- * take while the file is written.
+ * take while the file is written. All is written to a new folder in FOLDER, which is removed at the end.
  *
- *     save FOLDER [ROUNDS [MEGABYTES]]
+ *     checkpoint_save FOLDER [ROUNDS [MEGABYTES]]
  */
 #include "figure.h"
 
 #include <rewind/rewind.h>
 
+#include <dirent.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <string.h>
 #include <unistd.h>
@@ -23,8 +25,36 @@ struct times {
 
 static void die(rw_context *ctx, const char *what)
 {
-    fprintf(stderr, "save: %s: %s\n", what, rw_error_message(ctx));
+    fprintf(stderr, "checkpoint_save: %s: %s\n", what, rw_error_message(ctx));
     exit(1);
+}
+
+static void die_of_file(const char *path)
+{
+    fprintf(stderr, "checkpoint_save: %s: %s\n", path, strerror(errno));
+    exit(1);
+}
+
+static char own[4096]; /* the folder of this run's files */
+
+static void remove_own(void)
+{
+    DIR *const d = opendir(own);
+    for (struct dirent *e; d && (e = readdir(d));) unlinkat(dirfd(d), e->d_name, 0);
+    if (d) closedir(d);
+    rmdir(own);
+}
+
+/* The caller's folder may have files of any name. */
+static void make_own(const char *folder)
+{
+    const bool fits = snprintf(own, sizeof own, "%s/checkpoint-save-XXXXXX", folder) < (int)sizeof own;
+    if (!fits) errno = ENAMETOOLONG;
+    if (fits && mkdtemp(own)) {
+        atexit(remove_own);
+        return;
+    }
+    die_of_file(folder);
 }
 
 /* Memory that is in no cache. */
@@ -43,20 +73,24 @@ static double copy_s(size_t bytes)
 }
 
 /* Seconds to write and sync as many bytes by plain write() calls. */
-static double plain_s(const char *folder, size_t bytes)
+static double plain_s(size_t bytes)
 {
     static char *piece;
-    char path[4096];
+    char path[sizeof own + 8];
     if (!piece) {
         piece = malloc(PIECE);
         for (size_t i = 0; i < PIECE; i++) piece[i] = (char)(i * 2654435761u >> 13);
     }
-    snprintf(path, sizeof path, "%s/plain", folder);
+    snprintf(path, sizeof path, "%s/plain", own);
     const double begin = now_s();
-    const int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0666);
-    for (size_t done = 0; done < bytes; done += PIECE)
-        if (write(fd, piece, bytes - done < PIECE ? bytes - done : PIECE) < 0) return 0;
-    if (fsync(fd)) return 0;
+    const int fd = open(path, O_WRONLY | O_CREAT | O_EXCL, 0666);
+    if (fd < 0) die_of_file(path);
+    for (size_t done = 0, n; done < bytes; done += n) {
+        const ssize_t written = write(fd, piece, bytes - done < PIECE ? bytes - done : PIECE);
+        if (written <= 0) die_of_file(path);
+        n = (size_t)written;
+    }
+    if (fsync(fd)) die_of_file(path);
     close(fd);
     const double s = now_s() - begin;
     unlink(path);
@@ -82,9 +116,9 @@ static double steps_s(rw_tape *t, rw_tensor *w, int n)
 }
 
 static void round_of(struct times *x, int i, rw_context *ctx, rw_tape *t, rw_tensor *w, rw_checkpoint *ck,
-                     const char *folder, size_t bytes)
+                     size_t bytes)
 {
-    x->plain[i] = plain_s(folder, bytes);
+    x->plain[i] = plain_s(bytes);
     x->copy[i] = copy_s(bytes);
     x->quiet[i] = steps_s(t, w, 8);
     double begin = now_s();
@@ -102,7 +136,7 @@ int main(int argc, char **argv)
     const int rounds = argc > 2 ? figure_integer(argv[2], 1, ROUNDS_MAX) : 5;
     const size_t bytes = (size_t)(argc > 3 ? figure_integer(argv[3], 1, 1 << 20) : 1000) * 1000000;
     if (argc < 2 || rounds < 1 || rounds > ROUNDS_MAX || bytes < 1000000)
-        return fprintf(stderr, "save FOLDER [ROUNDS [MEGABYTES]]\n"), 2;
+        return fprintf(stderr, "checkpoint_save FOLDER [ROUNDS [MEGABYTES]]\n"), 2;
     rw_context *ctx = NULL;
     rw_tape *t = NULL;
     rw_optimizer *opt = NULL;
@@ -116,12 +150,13 @@ int main(int argc, char **argv)
     }
     rw_tensor *const w = rw_buffer(ctx, "square", RW_F32, RW_SHAPE(SIDE, SIDE));
     rw_adamw_create(&opt, ctx, NULL);
-    const rw_checkpoint_params params = { .folder = argv[1], .optimizer = opt, .keep = 1 };
+    make_own(argv[1]);
+    const rw_checkpoint_params params = { .folder = own, .optimizer = opt, .keep = 1 };
     if (rw_checkpoint_create(&ck, ctx, &params)) die(ctx, argv[1]);
     /* allocates the copy's memory */
     if (rw_checkpoint_save(ck, 0, NULL, 0) || rw_checkpoint_wait(ck)) die(ctx, argv[1]);
     struct times x;
-    for (int i = 0; i < rounds; i++) round_of(&x, i, ctx, t, w, ck, argv[1], bytes);
+    for (int i = 0; i < rounds; i++) round_of(&x, i, ctx, t, w, ck, bytes);
     const double plain = median_of(x.plain, rounds), save = median_of(x.save, rounds);
     printf("# %zu MB: %.0f MB/s of the disk, %.0f MB/s of a save\n", bytes / 1000000, (double)bytes / plain / 1e6,
            (double)bytes / save / 1e6);
@@ -134,5 +169,5 @@ int main(int argc, char **argv)
     rw_optimizer_destroy(&opt);
     rw_tape_destroy(&t);
     rw_context_destroy(&ctx);
-    return answer_end("save", 0);
+    return answer_end("checkpoint_save", 0);
 }

@@ -22,7 +22,7 @@ struct runner {
 static bool runner_open(struct runner *r, int threads)
 {
     if (rw_context_create(&r->ctx, &(rw_context_params){ .threads = threads }) || rw_tape_create(&r->t, r->ctx)) {
-        fprintf(stderr, "cpu_contention: %s\n", rw_error_message(r->ctx));
+        fprintf(stderr, "cpu_contended_step: %s\n", rw_error_message(r->ctx));
         return false;
     }
     r->ih = rw_param(r->ctx, "ih", RW_F32, RW_SHAPE(4 * WIDTH, WIDTH));
@@ -52,7 +52,7 @@ static bool step(struct runner *r, double *ret)
     const rw_status status = rw_backward(r->t, loss_of(r));
     rw_tape_reset(r->t);
     *ret = now_s() - begin;
-    if (status) fprintf(stderr, "cpu_contention: %s\n", rw_error_message(r->ctx));
+    if (status) fprintf(stderr, "cpu_contended_step: %s\n", rw_error_message(r->ctx));
     return !status;
 }
 
@@ -96,5 +96,5 @@ int main(void)
     figure(name, together / alone, "times", 1.5);
     rw_tape_destroy(&one.t), rw_tape_destroy(&all.t);
     rw_context_destroy(&one.ctx), rw_context_destroy(&all.ctx);
-    return answer_end("cpu_contention", 0);
+    return answer_end("cpu_contended_step", 0);
 }

@@ -4,11 +4,12 @@
  * program's own calls. The expected time is printed first: compute as in the step that keeps everything, by its
  * operations, with forward and backward each at least as long as their copies.
  *
- *     offload_step FOLDER [ROUNDS [WIDTH [LAYERS [SEQ]]]]
+ *     disk_offload_step FOLDER [ROUNDS [WIDTH [LAYERS [SEQ]]]]
  */
 #include "figure.h"
 #include "models/model.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <string.h>
 #include <unistd.h>
@@ -44,12 +45,18 @@ struct row {
     bool ran;
 };
 
+static void fail(const char *why)
+{
+    fprintf(stderr, "disk_offload_step: %s\n", why);
+    exit(EXIT_FAILURE);
+}
+
 static double transfer(int fd, char *piece, bool out)
 {
     const double begin = now_s();
     for (int i = 0; i < PIECES; i++) {
         const ssize_t n = out ? pwrite(fd, piece, PIECE, (off_t)i * PIECE) : pread(fd, piece, PIECE, (off_t)i * PIECE);
-        if (n != PIECE) return 0;
+        if (n != PIECE) fail(n < 0 ? strerror(errno) : "the disk is full");
     }
     return (double)PIECES * PIECE / (now_s() - begin);
 }
@@ -63,8 +70,9 @@ static void disk(const char *folder, double *out, double *in)
         char name[4096];
         snprintf(name, sizeof name, "%s/offload-step-XXXXXX", folder);
         fd = mkstemp(name);
-        unlink(name);
         piece = aligned_alloc(4096, PIECE);
+        if (fd < 0 || !piece) fail(strerror(errno));
+        unlink(name);
         memset(piece, 1, PIECE);
         fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_DIRECT);
         transfer(fd, piece, true);
@@ -132,7 +140,7 @@ static void print_figure(struct row *rows, int rounds)
         if (rows[i].ran && !strcmp(ways[i].policy, "budget:25%")) replay = &rows[i];
         if (rows[i].ran && !strcmp(ways[i].policy, "budget:25%+offload")) both = &rows[i];
     }
-    if (!replay || !both) return;
+    if (!replay || !both) fail("no figure: a step at 25 % of none's bytes failed");
     figure("step time at 25 % of none's bytes, with files over by replays alone",
            median_of(both->ms, rounds) / median_of(replay->ms, rounds), "times", 1);
 }
@@ -158,7 +166,8 @@ static void measure(struct world *w, const char *folder, int rounds)
     double predicted[WAYS], out[ROUNDS_MAX], in[ROUNDS_MAX];
     disk(folder, &w->out, &w->in);
     for (size_t i = 0; i < WAYS; i++) rows[i].ran = step(w, ways[i].policy, &rows[i], -1); /* makes plans, warms up */
-    for (int r = 0; r < 2; r++) rows[0].ran &= step(w, ways[0].policy, &rows[0], r);
+    for (int r = 0; r < 2; r++) rows[0].ran = rows[0].ran && step(w, ways[0].policy, &rows[0], r);
+    if (!rows[0].ran) fail("the step that keeps all, with which the others are compared, failed");
     const double kept = rows[0].ms[0] < rows[0].ms[1] ? rows[0].ms[0] : rows[0].ms[1];
     printf("disk %.2f GB/s out, %.2f in; a step that keeps all %.0f ms; expected", w->out / 1e9, w->in / 1e9, kept);
     for (size_t i = 0; i < WAYS; i++) {
@@ -170,7 +179,7 @@ static void measure(struct world *w, const char *folder, int rounds)
     for (int r = 0; r < rounds; r++) {
         disk(folder, &out[r], &in[r]);
         for (size_t i = 0; i < WAYS; i++)
-            if (rows[i].ran) step(w, ways[i].policy, &rows[i], r);
+            if (rows[i].ran && !step(w, ways[i].policy, &rows[i], r)) fail("a step failed in a round");
     }
     report(rows, rounds, predicted);
     printf("disk in the rounds: %.2f GB/s out, %.2f in\n", median_of(out, rounds) / 1e9, median_of(in, rounds) / 1e9);
@@ -180,7 +189,7 @@ static void measure(struct world *w, const char *folder, int rounds)
 int main(int n, char **args)
 {
     if (n < 2) {
-        fprintf(stderr, "usage: offload_step FOLDER [ROUNDS [WIDTH [LAYERS [SEQ]]]]\n");
+        fprintf(stderr, "usage: disk_offload_step FOLDER [ROUNDS [WIDTH [LAYERS [SEQ]]]]\n");
         return 2;
     }
     const int given = n > 2 ? figure_integer(args[2], 2, ROUNDS_MAX) : 5;
@@ -192,5 +201,5 @@ int main(int n, char **args)
     rw_tape_destroy(&w.t);
     rw_context_destroy(&w.ctx);
     free(w.tokens);
-    return answer_end("offload_step", 0);
+    return answer_end("disk_offload_step", 0);
 }

@@ -1,10 +1,14 @@
 /*
- * Resident memory of a training loop with ever new shapes: shapes [STEPS [SHAPES]], by default 100,000 steps of 10,000
- * distinct shapes. After the first quarter every table is full, and memory stays constant.
+ * Resident memory of a training loop with ever new shapes. After the first quarter every table is full, and memory
+ * stays constant.
+ *
+ *   dynamic_shapes_memory [STEPS [SHAPES]]     [100,000 steps of 10,000 distinct shapes]
  */
 #include "figure.h"
 
 #include <rewind/rewind.h>
+
+#include <math.h>
 #include <unistd.h>
 
 static double resident_mb(void)
@@ -28,16 +32,13 @@ static rw_status step(rw_tape *t, int64_t shape)
 
 int main(int argc, char **argv)
 {
-    const long steps = argc > 1 ? atol(argv[1]) : 100000, shapes = argc > 2 ? atol(argv[2]) : 10000;
+    const long steps = argc > 1 ? figure_integer(argv[1], 8, 1 << 30) : 100000;
+    const long shapes = argc > 2 ? figure_integer(argv[2], 1, 1 << 30) : 10000;
     rw_context *ctx = NULL;
     rw_tape *t = NULL;
-    if (steps < 8 || shapes < 1) {
-        fprintf(stderr, "usage: shapes [STEPS [SHAPES]]\n");
-        return 2;
-    }
     if (rw_context_create(&ctx, &(rw_context_params){ .device = RW_DEVICE_CPU, .threads = 1 }) ||
         rw_tape_create(&t, ctx)) {
-        fprintf(stderr, "shapes: %s\n", rw_error_message(ctx));
+        fprintf(stderr, "dynamic_shapes_memory: %s\n", rw_error_message(ctx));
         return 1;
     }
     double filled = 0, most = 0;
@@ -47,7 +48,7 @@ int main(int argc, char **argv)
             return 1;
         }
         if (i == steps / 4) filled = resident_mb();
-        if (i > steps / 4 && i % 256 == 0 && resident_mb() > most) most = resident_mb();
+        if (i > steps / 4 && (i % 256 == 0 || i == steps - 1) && resident_mb() > most) most = resident_mb();
         if (i % (steps / 8) == 0) fprintf(stderr, "step %ld: %.1f MB\n", i, resident_mb());
     }
     rw_memory m;
@@ -57,8 +58,8 @@ int main(int argc, char **argv)
     char name[128];
     snprintf(name, sizeof name, "resident memory over %ld steps of %ld shapes (%.1f MB), most over that of a quarter",
              steps, shapes, most);
-    figure(name, most / filled, "times", 1.02);
+    figure(name, most > 0 ? most / filled : INFINITY, "times", 1.02);
     rw_tape_destroy(&t);
     rw_context_destroy(&ctx);
-    return answer_end("shapes", 0);
+    return answer_end("dynamic_shapes_memory", 0);
 }

@@ -6,7 +6,7 @@
  * the blockwise layer an eighth of the outputs. The reference is the model in float32; theirs is in the training type.
  * Also measures the time to dequantize a product's factors.
  *
- *   codes [SHARE]   sizes of the two large layers over SHARE [4]; 1: as in torchao
+ *   fp8_snr [SHARE]   sizes of the two large layers over SHARE [4]; 1: as in torchao
  */
 #include "figure.h"
 
@@ -54,7 +54,7 @@ static rw_tensor *feed_forward(rw_tape *t, rw_tensor *const *w, rw_tensor *x)
 static void check(rw_context *ctx, rw_status status)
 {
     if (!status) return;
-    fprintf(stderr, "codes: %s\n", rw_error_message(ctx));
+    fprintf(stderr, "fp8_snr: %s\n", rw_error_message(ctx));
     exit(1);
 }
 
@@ -240,5 +240,5 @@ int main(int argc, char **argv)
     for (size_t i = 0; i < sizeof small / sizeof *small; i++) measure(&small[i], false);
     measure(&blocks, true);
     measure_decoding();
-    return answer_end("codes", 0);
+    return answer_end("fp8_snr", 0);
 }

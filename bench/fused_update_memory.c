@@ -3,7 +3,7 @@
  * output, and for a Llama of that size. Compared with the memory of all gradients, and of the whole step including
  * activations; also with clipped gradients, for which backward is executed twice.
  *
- *     update_inside [SEQ]
+ *     fused_update_memory [SEQ]
  */
 #include "figure.h"
 #include "models/model.h"
@@ -20,7 +20,7 @@ struct taken {
 
 static void die(rw_context *ctx, const char *what)
 {
-    fprintf(stderr, "update_inside: %s: %s\n", what, rw_error_message(ctx));
+    fprintf(stderr, "fused_update_memory: %s: %s\n", what, rw_error_message(ctx));
     exit(1);
 }
 
@@ -96,7 +96,7 @@ static void report(const char *name, const struct model_config *c)
 int main(int argc, char **argv)
 {
     const int seq = argc > 1 ? figure_integer(argv[1], 1, 1 << 16) : 64;
-    if (seq < 1) return fprintf(stderr, "update_inside [SEQ]\n"), 2;
+    if (seq < 1) return fprintf(stderr, "fused_update_memory [SEQ]\n"), 2;
     const struct model_config gpt = { .kind = MODEL_GPT, .layers = 12, .width = 768, .heads = 12, .kv_heads = 12,
                                       .vocab = 50257, .max_seq = seq };
     struct model_config llama = gpt;
@@ -104,5 +104,5 @@ int main(int argc, char **argv)
     llama.vocab = 32000;
     report("GPT-2 124M", &gpt);
     report("Llama 134M", &llama);
-    return answer_end("update_inside", 0);
+    return answer_end("fused_update_memory", 0);
 }

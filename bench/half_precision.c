@@ -23,7 +23,7 @@ struct layer {
 static void must(const struct layer *l, rw_status status)
 {
     if (!status) return;
-    fprintf(stderr, "narrow: %s\n", rw_error_message(l->ctx));
+    fprintf(stderr, "half_precision: %s\n", rw_error_message(l->ctx));
     exit(1);
 }
 
@@ -90,5 +90,5 @@ int main(void)
 {
     compare("a linear layer", RW_SHAPE(1024, 768), RW_SHAPE(3072, 768), linear);
     compare("a convolution", RW_SHAPE(8, 64, 56, 56), RW_SHAPE(64, 64, 3, 3), convolution);
-    return answer_end("narrow", 0);
+    return answer_end("half_precision", 0);
 }

@@ -3,7 +3,7 @@
  * alternate with unmonitored steps of the same training, at the same addresses, because two separate trainings also
  * differ in their memory addresses. A twin that is never monitored has the same weights after its first steps.
  *
- *     monitor [ROUNDS [LAYERS WIDTH SEQ]]
+ *     monitor_overhead [ROUNDS [LAYERS WIDTH SEQ]]
  */
 #include "figure.h"
 #include "models/model.h"
@@ -30,7 +30,7 @@ struct run {
 
 static void die(rw_context *ctx, const char *what)
 {
-    fprintf(stderr, "monitor: %s: %s\n", what, rw_error_message(ctx));
+    fprintf(stderr, "monitor_overhead: %s: %s\n", what, rw_error_message(ctx));
     exit(1);
 }
 
@@ -169,10 +169,10 @@ int main(int argc, char **argv)
     const int seq = argc > 4 ? figure_integer(argv[4], 2, 1 << 16) : 256;
     char folder[] = "/tmp/rewind-monitor-XXXXXX", command[64];
     if (rounds < 1 || rounds > ROUNDS_MAX || layers < 1 || width < 64 || width % 64 || seq < 2 || !mkdtemp(folder))
-        return fprintf(stderr, "monitor [ROUNDS [LAYERS WIDTH SEQ]]\n"), 2;
+        return fprintf(stderr, "monitor_overhead [ROUNDS [LAYERS WIDTH SEQ]]\n"), 2;
     const struct model_config c = { .kind = MODEL_GPT, .layers = layers, .width = width, .heads = width / 64,
                                     .kv_heads = width / 64, .vocab = 4096, .max_seq = seq };
     for (int graph = 0; graph < 2; graph++) measure(&c, rounds, graph, folder);
     snprintf(command, sizeof command, "rm -rf %s", folder);
-    return answer_end("monitor", system(command) ? 1 : 0);
+    return answer_end("monitor_overhead", system(command) ? 1 : 0);
 }

@@ -3,7 +3,7 @@
  * as GPT-2 124M. Prints its memory, the time of an update, and the rate at which states pass through the window: each
  * update reads and writes all of them. Nothing is computed in between, so nothing hides the disk.
  *
- *     states FOLDER [ROUNDS [LAYERS]]
+ *     optimizer_offload_step FOLDER [ROUNDS [LAYERS]]
  */
 #include "figure.h"
 #include "models/model.h"
@@ -19,7 +19,7 @@ struct taken {
 
 static void die(rw_context *ctx, const char *what)
 {
-    fprintf(stderr, "states: %s: %s\n", what, rw_error_message(ctx));
+    fprintf(stderr, "optimizer_offload_step: %s: %s\n", what, rw_error_message(ctx));
     exit(1);
 }
 
@@ -69,7 +69,7 @@ int main(int argc, char **argv)
     const int rounds = argc > 2 ? figure_integer(argv[2], 1, ROUNDS_MAX) : 3;
     const int layers = argc > 3 ? figure_integer(argv[3], 1, MODEL_MAX_LAYERS) : 12;
     if (argc < 2 || rounds < 1 || rounds > ROUNDS_MAX || layers < 1)
-        return fprintf(stderr, "states FOLDER [ROUNDS [LAYERS]]\n"), 2;
+        return fprintf(stderr, "optimizer_offload_step FOLDER [ROUNDS [LAYERS]]\n"), 2;
     const struct model_config gpt = { .kind = MODEL_GPT, .layers = layers, .width = 768, .heads = 12, .kv_heads = 12,
                                       .vocab = 50257, .max_seq = 64 };
     char text[160];
@@ -81,5 +81,5 @@ int main(int argc, char **argv)
     printf("an update of states in a file, %.0f ms, and of states on the device, %.0f ms; in and out together %.0f "
            "MB/s; created in %.0f ms, for comparison\n", 1e3 * go.update_s, 1e3 * stay.update_s,
            2e-6 * (double)go.memory.files / go.update_s, 1e3 * go.made_s);
-    return answer_end("states", 0);
+    return answer_end("optimizer_offload_step", 0);
 }

@@ -115,6 +115,11 @@ static void print_kind(const char *kind)
 int main(int argc, char **argv)
 {
     static const char *const kinds[] = { "gpt", "llama", "chain" };
+    for (int i = 1; i < argc; i++) {
+        if (!strcmp(argv[i], "gpt") || !strcmp(argv[i], "llama") || !strcmp(argv[i], "chain")) continue;
+        fprintf(stderr, "peer_planners: expected gpt, llama or chain, got \"%s\"\n", argv[i]);
+        return 2;
+    }
     for (size_t i = 0; argc == 1 && i < sizeof kinds / sizeof *kinds; i++) print_kind(kinds[i]);
     for (int i = 1; i < argc; i++) print_kind(argv[i]);
     figure("predicted step over what others would keep, each at its own peak, worst of all", worst, "times", 1.001);

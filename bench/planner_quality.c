@@ -3,7 +3,7 @@
  * bound, and planning time. Nothing is executed except with --run, which times steps under budgets alternately and
  * compares the measured peak with the budget.
  *
- *   planning [--run] [--far MIB US] [KIND SIZE WIDTH]...
+ *   planner_quality [--run] [--far MIB US] [KIND SIZE WIDTH]...
  *       --far caches hold MIB, and a MiB of misses takes US microseconds, both ways: as if costs had been measured
  *       KIND  gpt, llama: SIZE layers of that width; blocks: SIZE residual blocks of 30 nodes; graph: SIZE random
  *             nodes; an image network (resnet50, densenet121, ...), as published: SIZE images of that side
@@ -40,7 +40,7 @@ struct step {
 
 static void fail(const struct step *s)
 {
-    fprintf(stderr, "planning: %s\n", rw_error_message(s->ctx));
+    fprintf(stderr, "planner_quality: %s\n", rw_error_message(s->ctx));
     exit(1);
 }
 
@@ -218,7 +218,8 @@ static void print_measured_peaks(struct step *s)
         most = figure_worst(most, (double)peak / (double)budget);
         n++;
     }
-    printf("  measured peak over budget: %.4f at most, of %d budgets\n", most, n);
+    if (!n) printf("  no budget of none's peak was above the minimum\n");
+    else printf("  measured peak over budget: %.4f at most, of %d budgets\n", most, n);
 }
 
 static void print_all(struct step s, bool run)
@@ -232,6 +233,21 @@ static void print_all(struct step s, bool run)
     if (run) print_measured_times(&s);
     if (run) print_measured_peaks(&s);
     close_step(&s);
+}
+
+static bool is_kind(const char *name)
+{
+    static const char *const kinds[] = { "gpt", "llama", "blocks", "graph" };
+    bool found = kind_of_images(name) != MODEL_GPT;
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) found |= !strcmp(name, kinds[i]);
+    return found;
+}
+
+static int refuse(const char *why)
+{
+    fprintf(stderr, "planner_quality: %s; usage: planner_quality [--run] [--far MIB US] [KIND SIZE WIDTH]..., with a "
+                    "KIND for --run\n", why);
+    return 2;
 }
 
 int main(int argc, char **argv)
@@ -248,9 +264,13 @@ int main(int argc, char **argv)
         far.picoseconds = (uint64_t)(1e6 * atof(argv[first + 2]));
         first += 3;
     }
+    if (argc == first && run) return refuse("--run: expected KIND SIZE WIDTH, got none");
+    if ((argc - first) % 3) return refuse("expected KIND, SIZE and WIDTH");
+    for (int i = first; i < argc; i += 3)
+        if (!is_kind(argv[i])) return refuse("expected gpt, llama, blocks, graph or an image network as KIND");
     for (size_t i = 0; argc == first && i < sizeof programs / sizeof *programs; i++) print_all(programs[i], false);
     for (int i = first; i + 3 <= argc; i += 3)
         print_all((struct step){ .kind = argv[i], .size = figure_integer(argv[i + 1], 1, 1 << 24),
                                  .width = figure_integer(argv[i + 2], 0, 1 << 24) }, run);
-    return answer_end("planning", 0);
+    return answer_end("planner_quality", 0);
 }

@@ -7,7 +7,7 @@
  * has no effect. Only steps with near cores count, and costs are measured with near cores if possible
  * (core_to_core_latency.h). With a folder on a disk there are also policies that offload to files.
  *
- *   prediction [ROUNDS] [THREADS] [PRESET] [LENGTH] [FOLDER or -] [MODEL]...
+ *   prediction_error [ROUNDS] [THREADS] [PRESET] [LENGTH] [FOLDER or -] [MODEL]...
  *       gpt and llama, or the named models; image networks get images of LENGTH x LENGTH
  */
 #include "core_to_core_latency.h"
@@ -49,7 +49,7 @@ static bool open_runner(struct runner *r, enum model_kind kind)
 
 static void close_runner(struct runner *r)
 {
-    if (rw_error_status(r->ctx)) fprintf(stderr, "prediction: %s\n", rw_error_message(r->ctx));
+    if (rw_error_status(r->ctx)) fprintf(stderr, "prediction_error: %s\n", rw_error_message(r->ctx));
     rw_tape_destroy(&r->t);
     rw_context_destroy(&r->ctx);
 }
@@ -236,13 +236,12 @@ int main(int argc, char **argv)
     if (argc > 5 && strcmp(argv[5], "-") != 0) folder = argv[5];
     for (int i = 6; i < argc; i++)
         if (!is_model(argv[i])) {
-            fprintf(stderr, "prediction: expected the name of a model, got \"%s\"; usage: prediction [ROUNDS] "
-                            "[THREADS] [PRESET] "
-                    "[LENGTH] [FOLDER or -] [MODEL]...\n", argv[i]);
+            fprintf(stderr, "prediction_error: expected the name of a model, got \"%s\"; usage: prediction_error "
+                    "[ROUNDS] [THREADS] [PRESET] [LENGTH] [FOLDER or -] [MODEL]...\n", argv[i]);
             return 2;
         }
     bool good = true;
     for (enum model_kind kind = MODEL_GPT; good && kind < MODEL_KINDS; kind++)
         if (argc > 6 ? is_named(model_name(kind), argc - 6, argv + 6) : kind <= MODEL_LLAMA) good = print(kind);
-    return answer_end("prediction", good ? 0 : 1);
+    return answer_end("prediction_error", good ? 0 : 1);
 }

@@ -3,7 +3,7 @@
  * networks as published, eight images of 224 x 224. Policies are timed alternately, and each step is divided by the one
  * under `none` of its round, so that a change of the machine's speed affects both. Medians.
  *
- *   discard_step [ROUNDS] [THREADS]
+ *   recompute_batchnorm_step [ROUNDS] [THREADS]
  */
 #include "figure.h"
 #include "models/convnets.h"
@@ -43,7 +43,7 @@ static bool open_runner(struct runner *r, enum model_kind kind, rw_dtype dtype, 
 
 static void close_runner(struct runner *r)
 {
-    if (rw_error_status(r->ctx)) fprintf(stderr, "discard_step: %s\n", rw_error_message(r->ctx));
+    if (rw_error_status(r->ctx)) fprintf(stderr, "recompute_batchnorm_step: %s\n", rw_error_message(r->ctx));
     rw_tape_destroy(&r->t);
     rw_context_destroy(&r->ctx);
 }
@@ -114,11 +114,11 @@ int main(int argc, char **argv)
     const int threads = argc > 2 ? figure_integer(argv[2], 0, 1024) : 0;
     bool good = true;
     if (rounds < 1 || rounds > MAX || threads < 0) {
-        fprintf(stderr, "discard_step: usage: discard_step [ROUNDS (1 to %d)] [THREADS]\n", MAX);
+        fprintf(stderr, "usage: recompute_batchnorm_step [ROUNDS (1 to %d)] [THREADS]\n", MAX);
         return 2;
     }
     memset(image, 0x3e, sizeof image); /* 0.19 as either */
     for (size_t i = 0; i < sizeof subjects / sizeof *subjects; i++)
         good = measure(i, RW_F32, rounds, threads) && measure(i, RW_BF16, rounds, threads) && good;
-    return answer_end("discard_step", good ? 0 : 1);
+    return answer_end("recompute_batchnorm_step", good ? 0 : 1);
 }

@@ -6,18 +6,22 @@
  *              [--seed N] [--quick]
  */
 #include "train_gpt/dashboard.h"
+#include "train_gpt/finite_weights.h"
 #include "train_gpt/paths.h"
+#include "train_gpt/signals.h"
 
 #include <errno.h>
 #include <getopt.h>
 #include <math.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
 enum { VOCAB = 256, HEAD = 32, MAX_LAYERS = 32 };
+
+/* Exit statuses besides 0, 1 and 2: numbers that are not finite; 128 and the number of a signal. */
+enum { ENDED_WRONG = 3, ENDED_BY_SIGNAL = 128 };
 
 static const char usage[] =
     "train_text: trains a small GPT on any file, byte by byte, and lets it write.\n\n"
@@ -27,7 +31,9 @@ static const char usage[] =
     "  --steps N           [200]\n"
     "  --layers N --width N --seq N --batch N   [4, 128, 128, 8]; the width is a multiple of 32\n"
     "  --dtype f32|bf16    [f32]\n"
-    "  --load FILE --save FILE   weights before and after, safetensors\n"
+    "  --load FILE --save FILE   weights before and after, safetensors. A loss or weights that are not finite: status\n"
+    "                      3, nothing is saved. SIGINT, SIGTERM and SIGHUP finish the step and save: status 130, 143\n"
+    "                      and 129\n"
     "  --log FILE          a line of JSON for each step; it is added to\n"
     "  --dashboard FILE    a page for a browser, renewed while the run goes on\n"
     "  --sample N          bytes that the model writes at the end [300]\n"
@@ -186,6 +192,12 @@ static rw_status logged(rw_context *ctx, rw_status status)
     return RW_OK;
 }
 
+/* The page marks what is not finite; NaN is unknown there. */
+static double drawn(double x)
+{
+    return isfinite(x) ? x : INFINITY;
+}
+
 /* Writes a step's line, prints its alerts, and updates the page. */
 static rw_status watch(rw_monitor *m, struct dashboard *page, rw_context *ctx, rw_monitor_values v)
 {
@@ -201,8 +213,9 @@ static rw_status watch(rw_monitor *m, struct dashboard *page, rw_context *ctx, r
         fprintf(stderr, "step %4d  %s%s%s\n", (int)v.step, rw_alert_name(a), *numbers ? ": " : "", numbers);
         dashboard_alert(page, (double)v.step, rw_alert_name(a), "", "", numbers);
     }
-    dashboard_add(&page->run, (struct dashboard_point){ .step = (double)v.step, .loss = v.loss, .norm = n.grad_norm,
-                                                        .lr = v.lr, .tokens_per_s = v.tokens / v.seconds,
+    dashboard_add(&page->run, (struct dashboard_point){ .step = (double)v.step, .loss = drawn(v.loss),
+                                                        .norm = drawn(n.grad_norm), .lr = v.lr,
+                                                        .tokens_per_s = v.tokens / v.seconds,
                                                         .weights = n.param_norm, .change = n.update_ratio,
                                                         .scale = NAN });
     rw_memory_stats(ctx, &page->memory);
@@ -258,12 +271,31 @@ static rw_status validate(rw_monitor *m, struct dashboard *page, rw_tape *t, con
     rw_tape_reset(t);
     if (status) return status;
     printf("step %4d  validation loss %.4f\n", step, loss);
-    dashboard_add(&page->validation, (struct dashboard_point){ .step = step, .loss = loss });
+    dashboard_add(&page->validation, (struct dashboard_point){ .step = step, .loss = drawn(loss) });
     return logged(rw_tape_context(t), rw_monitor_validation(m, (uint64_t)step, loss));
 }
 
-/* The training loop, with evaluation, alerts and the update. */
-static rw_status train(rw_context *ctx, rw_tape *t, const struct text *text)
+static void show(struct dashboard *page, const rw_monitor *monitor, bool last)
+{
+    if (page->path && !dashboard_write(page, monitor, last))
+        fprintf(stderr, "train_text: %s: %s\n", page->path, strerror(errno));
+}
+
+/* After `steps` steps: a run whose last loss, or whose weights, are not finite is not a success. */
+static rw_status judge_end(rw_context *ctx, int steps, double loss, int *ended)
+{
+    bool finite = true;
+    const rw_status status = weights_are_finite(ctx, &finite);
+    if (caught_signal()) *ended = ENDED_BY_SIGNAL + caught_signal();
+    if (status || (finite && isfinite(loss))) return status;
+    *ended = ENDED_WRONG;
+    fprintf(stderr, "train_text: after %d steps the %s not finite\n", steps, finite ? "loss is" : "weights are");
+    return RW_OK;
+}
+
+/* The training loop, with evaluation, alerts and the update. It ends early after a signal, or a loss that is not
+   finite. *ended: the exit status then. *made: number of steps. */
+static rw_status train(rw_context *ctx, rw_tape *t, const struct text *text, int *made, int *ended)
 {
     rw_optimizer *opt = NULL;
     rw_monitor *monitor = NULL;
@@ -271,8 +303,9 @@ static rw_status train(rw_context *ctx, rw_tape *t, const struct text *text)
     rw_status status = make_tools(ctx, &opt, &monitor);
     int32_t *const tokens = malloc(2 * sizeof *tokens * (size_t)o.batch * (size_t)o.seq);
     if (!tokens) status = RW_ERR_MEMORY;
-    double began = seconds(), at = began;
-    for (int step = 0; !status && step < o.steps; step++) {
+    double began = seconds(), at = began, value = 0;
+    int step = 0;
+    for (; !status && step < o.steps && isfinite(value) && !caught_signal(); step++) {
         int32_t *const targets = tokens + (size_t)o.batch * (size_t)o.seq;
         fill_batch(text, step, tokens, targets);
         rw_tensor *const loss = record_loss(t, tokens, targets, 0.1f);
@@ -285,7 +318,7 @@ static rw_status train(rw_context *ctx, rw_tape *t, const struct text *text)
         double norm = 0;
         if (!status) status = rw_backward(t, loss);
         if (!status) status = rw_clip_grad_norm(ctx, 1.0, &norm);
-        const double value = status ? 0 : rw_item(t, loss);
+        if (!status) value = rw_item(t, loss);
         if (!status) status = rw_optimizer_step(opt);
         rw_zero_grad(ctx);
         rw_tape_reset(t);
@@ -303,9 +336,11 @@ static rw_status train(rw_context *ctx, rw_tape *t, const struct text *text)
             began += seconds() - before; /* the time of an evaluation is not part of a step's */
             at += seconds() - before;
         }
-        if (page.path && !dashboard_write(&page, monitor, last))
-            fprintf(stderr, "train_text: %s: %s\n", page.path, strerror(errno));
+        show(&page, monitor, false);
     }
+    if (page.run.n) show(&page, monitor, true);
+    if (!status) status = judge_end(ctx, step, value, ended);
+    *made = step;
     free(tokens);
     dashboard_finish(&page);
     rw_monitor_destroy(&monitor);
@@ -321,7 +356,7 @@ static rw_status sample(rw_tape *t)
     int n = 1;
     rw_status status = RW_OK;
     context[0] = '\n';
-    for (int k = 0; !status && k < o.sample; k++) {
+    for (int k = 0; !status && k < o.sample && !caught_signal(); k++) {
         float p[VOCAB];
         rw_tensor *y = rw_slice(t, logits(t, context, 1, n, 0), 1, n - 1, n);
         y = rw_softmax(t, rw_scale(t, rw_cast(t, y, RW_F32), 1 / o.temperature), -1);
@@ -421,8 +456,7 @@ int main(int argc, char **argv)
     setvbuf(stdout, NULL, _IOLBF, 0); /* a step's line is printed at its end, also to a pipe */
     dashboard_command(command, sizeof command, argc, argv);
     if (!read_options(argc, argv)) return 2;
-    signal(SIGPIPE, SIG_IGN); /* a pipe whose reader has ended is an error at the end, after the weights are saved */
-    signal(SIGXFSZ, SIG_IGN); /* and so is a file that has reached its limit */
+    catch_signals();
     size_t n = 0;
     unsigned char *const text = read_file(o.data, &n);
     const struct text parts = { text, n - n / 10, n / 10 };
@@ -440,9 +474,13 @@ int main(int argc, char **argv)
     }
     if (!status) status = ckpt_set_policy(t, o.policy);
     if (!status && o.load) status = rw_load(ctx, o.load);
-    if (!status) status = train(ctx, t, &parts);
-    if (!status) status = sample(t);
-    if (!status && o.save) status = rw_save(ctx, o.save);
+    int made = 0, ended = 0;
+    if (!status) status = train(ctx, t, &parts, &made, &ended);
+    if (!status && !ended) status = sample(t);
+    if (!ended && caught_signal()) ended = ENDED_BY_SIGNAL + caught_signal();
+    const bool good = ended != ENDED_WRONG && (made || !ended); /* a signal may come before the first step */
+    if (!status && o.save && good) status = rw_save(ctx, o.save);
+    else if (!status && o.save) fprintf(stderr, "train_text: --save %s: not saved\n", o.save);
     const char *const message = rw_error_message(ctx);
     if (status) fprintf(stderr, "train_text: %s\n", *message ? message : rw_status_name(status));
     rw_tape_destroy(&t);
@@ -450,5 +488,5 @@ int main(int argc, char **argv)
     free(text);
     const bool printed = !fflush(stdout) && !ferror(stdout);
     if (!printed) fprintf(stderr, "train_text: the standard output could not be written\n");
-    return status || !printed;
+    return status ? 1 : ended ? ended : !printed;
 }

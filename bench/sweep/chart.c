@@ -477,7 +477,8 @@ static void loss_line(FILE *f, const struct frame *fr, const struct sweep_row *r
     fprintf(f, "</title></polyline>\n");
 }
 
-void sweep_chart_loss(FILE *f, const struct sweep_row *rows, int n, bool narrow, const char *class)
+void sweep_chart_loss(FILE *f, const struct sweep_options *o, const struct sweep_row *rows, int n, bool narrow,
+                      const char *class)
 {
     struct frame fr = narrow ? narrow_frame : wide_frame;
     double lo = INFINITY, hi = -INFINITY;
@@ -494,7 +495,7 @@ void sweep_chart_loss(FILE *f, const struct sweep_row *rows, int n, bool narrow,
     fprintf(f, "<svg class=\"%s\" viewBox=\"0 0 %.0f %.0f\" role=\"img\" aria-label=\"Loss against step\">\n", class,
             fr.w, fr.h);
     x_axis(f, &fr, "step", "", 1);
-    y_axis(f, &fr, "loss, nats per byte");
+    y_axis(f, &fr, model_is_of_images(o->model.kind) ? "loss" : "loss, nats per byte");
     bool drawn = false;
     for (int i = 0; i < n; i++) {
         if (rows[i].identical && drawn) continue;

@@ -52,15 +52,19 @@ static void read_cpu(char *cpu, size_t size)
 }
 
 /* Explains the columns of rates and of memory. */
-static void describe_rates(FILE *f, const struct sweep_options *o)
+static void describe_rates(FILE *f, const struct sweep_options *o, const struct sweep_row *rows, int n)
 {
     const struct sweep_unit rate = sweep_rate_unit(o->ceiling);
+    double most = 0;
+    for (int i = 0; i < n; i++)
+        if (sweep_utilisation(o, &rows[i]) > most) most = sweep_utilisation(o, &rows[i]);
     fprintf(f, "<h2>All rows</h2>\n<p class=\"soft\">%s are the operations of one forward and one backward per "
                "second of a step: what is replayed does not count. A plain product of square matrices reaches %.3g "
                "%s on this device in this type, measured in the same run: the ceiling. Peak is that of the "
                "activations, by the plan; in use is what the device's driver counts, parameters, library and other "
                "processes included; on a CPU what one step in a context of its own added to the process's resident "
-               "memory.</p>\n", rate.name, o->ceiling / rate.of, rate.name);
+               "memory.%s</p>\n", rate.name, o->ceiling / rate.of, rate.name,
+            most > 100 ? " The ceiling is too low: the machine was busy while it was measured." : "");
 }
 
 static void describe(FILE *f, const struct sweep_options *o)
@@ -68,9 +72,10 @@ static void describe(FILE *f, const struct sweep_options *o)
     struct utsname u;
     char cpu[256];
     read_cpu(cpu, sizeof cpu);
-    fprintf(f, "<p class=\"soft\">%s, %d layers of width %d, %s, batch %d; device %s, %d thread%s on ",
-            model_name(o->model.kind), o->model.layers, o->model.width, rw_dtype_name(o->model.dtype), o->batch,
-            o->device, o->threads, o->threads > 1 ? "s" : "");
+    fprintf(f, "<p class=\"soft\">%s, ", model_name(o->model.kind));
+    if (sweep_has_layers(o)) fprintf(f, "%d layers of ", o->model.layers);
+    fprintf(f, "width %d, %s, batch %d; device %s, %d thread%s on ", o->model.width, rw_dtype_name(o->model.dtype),
+            o->batch, o->device, o->threads, o->threads > 1 ? "s" : "");
     sweep_escape(f, cpu[0] ? cpu : "an unnamed processor");
     if (!uname(&u)) fprintf(f, ", %s %s", u.sysname, u.machine);
     fprintf(f, ". Step time is that of forward and backward by the device's clock, the median of %d steps; all rows in "
@@ -102,12 +107,12 @@ static void put_busy(FILE *f, const struct sweep_row *busy)
 }
 
 /* A chart only if there is a difference to see. */
-static void put_losses(FILE *f, const struct sweep_row *rows, int n)
+static void put_losses(FILE *f, const struct sweep_options *o, const struct sweep_row *rows, int n)
 {
     const struct outcome *const x = &rows[0].outcome;
     if (sweep_losses_differ(rows, n)) {
-        sweep_chart_loss(f, rows, n, false, "large");
-        sweep_chart_loss(f, rows, n, true, "narrow");
+        sweep_chart_loss(f, o, rows, n, false, "large");
+        sweep_chart_loss(f, o, rows, n, true, "narrow");
         return;
     }
     fprintf(f, "<p class=\"soft\">%s the same loss in every step: %.5f at first, %.5f after %d.</p>\n",
@@ -137,7 +142,7 @@ static void section(FILE *f, const struct sweep_options *o, int seq, const struc
             curve->n_moved ? " Budgets with <code>+offload</code> may also move values out of the device's memory: the "
                              "dashed line is no bound of these."
                            : "");
-    put_losses(f, rows, n);
+    put_losses(f, o, rows, n);
     fprintf(f, "<p class=\"soft\">%d of %d rows have the bytes of <code>none</code>: loss, gradients, buffers and the "
                "number of random blocks of every step, all from the same state; and parameters, buffers and random "
                "state in the first steps of a run of its own, with its own updates.</p>\n", same, n);
@@ -179,9 +184,10 @@ static void table(FILE *f, const struct sweep_options *o, const struct sweep_row
     const struct units u = units_of(o, rows, n);
     const char *const time = u.time.name, *const bytes = u.bytes.name;
     fprintf(f, "<div class=\"wide\"><table>\n"
-               "<tr><th>length<th>policy<th>step,<br>%s<th>ratio<th>%s<th>%% of<br>ceiling<th>kept,<br>%s"
+               "<tr><th>%s<th>policy<th>step,<br>%s<th>ratio<th>%s<th>%% of<br>ceiling<th>kept,<br>%s"
                "<th>peak,<br>%s<th>predicted,<br>%s<th>in use,<br>%s<th>predicted,<br>%s<th>nodes<br>replayed"
-               "<th>last<br>loss<th>identical</tr>\n", time, u.rate.name, bytes, bytes, bytes, bytes, time);
+               "<th>last<br>loss<th>identical</tr>\n", sweep_seq_name(o), time, u.rate.name, bytes, bytes, bytes, bytes,
+            time);
     for (int i = 0; i < n; i++) table_row(f, o, &u, &rows[i], i && rows[i].seq != rows[i - 1].seq);
     fprintf(f, "</table></div>\n</body></html>\n");
 }
@@ -195,7 +201,7 @@ bool sweep_write_html(const struct sweep_options *o, const struct sweep_row *row
     fprintf(f, "<h1>What memory costs in time</h1>\n");
     describe(f, o);
     for (int i = 0; i < o->n_seqs; i++) section(f, o, o->seqs[i], rows + i * o->n_policies, &curves[i]);
-    describe_rates(f, o);
+    describe_rates(f, o, rows, n);
     table(f, o, rows, n);
     return sweep_close(f, o, "sweep.html");
 }

@@ -54,6 +54,18 @@ static rw_status step(struct sweep_run *r, const struct batch *b, rw_tensor **re
 
 enum { COST_STEPS = 4 };
 
+/* The store's rates are saved with the costs: with rates measured anew, a plan would not be the same again. A store
+   that is unusable has none. */
+static rw_status measure_store(struct sweep_run *r, const struct sweep_options *o, int seq)
+{
+    rw_prediction p;
+    rw_status status = ckpt_set_policy(r->t, "budget:100%+offload");
+    if (!status) status = sweep_predict(r, o->batch, seq, NULL, &p);
+    if (status != RW_ERR_IO) return status;
+    rw_error_clear(r->m.ctx);
+    return RW_OK;
+}
+
 rw_status sweep_measure_costs(struct sweep_options *o, const struct sweep_text *text, int seq)
 {
     struct sweep_run r;
@@ -70,6 +82,7 @@ rw_status sweep_measure_costs(struct sweep_options *o, const struct sweep_text *
         rw_tape_reset(r.t);
     }
     if (!status) status = rw_profile_end(r.m.ctx);
+    if (!status && sweep_has_store(o)) status = measure_store(&r, o, seq);
     if (!status) status = rw_costs_save(r.m.ctx, o->costs);
     o->has_costs = !status;
     batch_close(&b);

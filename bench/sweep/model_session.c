@@ -58,6 +58,11 @@ size_t sweep_machine_bytes(void)
     return (size_t)rw_memory_limits().resident;
 }
 
+size_t sweep_process_bytes(void)
+{
+    return (size_t)rw_memory_limits().all.bytes;
+}
+
 rw_status sweep_run_close(struct sweep_run *r, rw_status status)
 {
     if (r->m.ctx && status) sweep_print_error(r->m.ctx, status);

@@ -20,8 +20,9 @@ rw_status sweep_run_open(struct sweep_run *r, const struct sweep_options *o, int
 /* The same in a context that only plans: its parameters have no memory, and may be of any size. */
 rw_status sweep_plan_open(struct sweep_run *r, const struct sweep_options *o, int seq);
 
-/* The maximum of the machine's memory for the process; SIZE_MAX if unknown. */
+/* The maximum of the machine's memory for the process; SIZE_MAX if unknown. sweep_process_bytes(): including swap. */
 size_t sweep_machine_bytes(void);
+size_t sweep_process_bytes(void);
 
 /* Prints an error, if there was one. Returns status. */
 rw_status sweep_run_close(struct sweep_run *r, rw_status status);

@@ -43,7 +43,7 @@ static const char usage[] =
     "  --device auto|cpu|cuda  [auto]\n"
     "  --seed N                [42]\n"
     "  --data FILE             trains byte by byte on any file [the shipped text]\n"
-    "  --out DIR               writes sweep.csv, .json, .html and .svg there [out]\n";
+    "  --out DIR               writes sweep.csv, .json, .html and .svg there, after each length or side [out]\n";
 
 enum {
     LAYERS = 256,
@@ -299,7 +299,7 @@ static bool is_device(const char *value)
 static int take(struct sweep_options *o, int option, const char *value)
 {
     struct model_config *const m = &o->model;
-    const bool has_layers = m->kind < MODEL_RESNET50;
+    const bool has_layers = sweep_has_layers(o);
     bool ok = true;
     switch (option) {
     case LAYERS: ok = has_layers && number(value, 1, MODEL_MAX_LAYERS, &m->layers); break;
@@ -367,8 +367,8 @@ static int check(struct sweep_options *o)
             return 3;
         }
         if ((int64_t)o->batch * o->seqs[i] <= INT32_MAX / 2) continue;
-        fprintf(stderr, "recompute_sweep: expected at most 2^30 tokens in a step, got batch %d of length %d\n",
-                o->batch, o->seqs[i]);
+        fprintf(stderr, "recompute_sweep: expected at most 2^30 tokens in a step, got batch %d of %s %d\n", o->batch,
+                sweep_seq_name(o), o->seqs[i]);
         return 3;
     }
     return check_advised(o);
@@ -377,9 +377,9 @@ static int check(struct sweep_options *o)
 static void note_command(struct sweep_options *o, int argc, char **argv)
 {
     size_t n = (size_t)snprintf(o->command, sizeof o->command, "recompute_sweep");
-    for (int i = 1; i < argc && n < sizeof o->command; i++) {
-        const char *const quote = strpbrk(argv[i], " \t\n") ? "'" : "";
-        n += (size_t)snprintf(o->command + n, sizeof o->command - n, " %s%s%s", quote, argv[i], quote);
+    for (int i = 1; i < argc && n + 1 < sizeof o->command; i++) {
+        o->command[n++] = ' ';
+        sweep_put_word(o->command, sizeof o->command, &n, argv[i]);
     }
 }
 

@@ -46,10 +46,11 @@ static bool read_text(const char *path, struct sweep_text *ret)
 static void print_header(const struct sweep_options *o)
 {
     const struct sweep_unit rate = sweep_rate_unit(o->ceiling);
-    printf("%s, %d layers of width %d, %s, batch %d, %d threads on %s, %d steps; a plain matrix product reaches %.4g "
-           "%s\n",
-           model_name(o->model.kind), o->model.layers, o->model.width, rw_dtype_name(o->model.dtype), o->batch,
-           o->threads, o->device, o->steps, o->ceiling / rate.of, rate.name);
+    printf("%s, ", model_name(o->model.kind));
+    if (sweep_has_layers(o)) printf("%d layers of ", o->model.layers);
+    printf("width %d, %s, batch %d, %d threads on %s, %d steps; a plain matrix product reaches %.4g %s\n",
+           o->model.width, rw_dtype_name(o->model.dtype), o->batch, o->threads, o->device, o->steps,
+           o->ceiling / rate.of, rate.name);
     printf("%5s  %-32s %9s %9s %6s %8s %6s %12s %12s %12s %12s %8s %9s  %s\n", "seq", "policy", "step ms", "predicted",
            "ratio", rate.name, "of it", "kept bytes", "peak bytes", "predicted",
            strcmp(o->device, "cpu") ? "in use" : "resident", "replayed", "loss", "identical");
@@ -67,8 +68,14 @@ static void print_row(const struct sweep_options *o, const struct sweep_row *r)
     fflush(stdout);
 }
 
+/* The planner chooses, and may replay nothing. */
+static bool is_budget(const char *policy)
+{
+    return !strncmp(policy, "budget:", 7) || !strncmp(policy, "total:", 6);
+}
+
 /* Reports what is wrong with a row, or unusual. False if it is wrong. */
-static bool judge(struct sweep_row *r, const struct sweep_row *none)
+static bool judge(const struct sweep_options *o, struct sweep_row *r, const struct sweep_row *none)
 {
     char where[64];
     const bool rounds = outcome_same(&none->outcome, &r->outcome, where, sizeof where);
@@ -81,7 +88,11 @@ static bool judge(struct sweep_row *r, const struct sweep_row *none)
     if (r->peak != r->predicted)
         fprintf(stderr, "recompute_sweep: %s: predicted a peak of %zu bytes, measured %zu\n", r->policy, r->predicted,
                 r->peak);
-    if (!r->replayed && strcmp(r->policy, "none") && !strstr(r->policy, "offload"))
+    if (sweep_utilisation(o, r) > 100)
+        fprintf(stderr, "recompute_sweep: %s: %.1f %% of what a plain matrix product reaches: the machine was busy "
+                        "while that was measured; run it again when it is idle\n",
+                r->policy, sweep_utilisation(o, r));
+    if (!r->replayed && strcmp(r->policy, "none") && !is_budget(r->policy) && !strstr(r->policy, "offload"))
         fprintf(stderr,
                 "recompute_sweep: %s: replays nothing; regions of the models are block, core_attn and mlp; "
                 "deepseek also has mla_up_proj, moe, moe_act, shared_experts and layernorm; mamba2 has "
@@ -133,9 +144,10 @@ static rw_status find_curve(const struct sweep_options *o, int seq, struct sweep
     return sweep_run_close(&r, status);
 }
 
-/* Runs all policies at one sequence length and compares them with `none`, listed or not. */
+/* Runs all policies at one sequence length and compares them with `none`, listed or not. *ran: the rows have results,
+   also if the curve fails. */
 static rw_status sweep_seq(struct sweep_options *o, const struct sweep_text *text, int seq, struct sweep_row *rows,
-                           int *n, struct sweep_curve *curve, bool *all_good)
+                           int *n, struct sweep_curve *curve, bool *all_good, bool *ran)
 {
     struct sweep_row unlisted = { .policy = "none", .seq = seq }, *none = NULL, *timed[SWEEP_MAX + 1];
     struct sweep_row *const first = rows + *n;
@@ -149,13 +161,14 @@ static rw_status sweep_seq(struct sweep_options *o, const struct sweep_text *tex
     }
     if (!none) timed[n_timed++] = none = &unlisted;
     if (!status) status = sweep_run_rows(o, text, timed, n_timed);
+    *ran = !status;
     if (!status) status = find_curve(o, seq, curve);
-    for (int p = 0; !status && p < o->n_policies; p++) {
+    for (int p = 0; *ran && p < o->n_policies; p++) {
         first[p].ratio = first[p].step_ms / none->step_ms;
-        *all_good &= judge(&first[p], none);
+        *all_good &= judge(o, &first[p], none);
         print_row(o, &first[p]);
     }
-    if (!status && o->measures_costs) curve->busy = compare_with_costs(first, o->n_policies);
+    if (*ran && o->measures_costs) curve->busy = compare_with_costs(first, o->n_policies);
     outcome_close(&unlisted.outcome);
     outcome_close(&unlisted.own);
     return status;
@@ -239,16 +252,17 @@ static bool report_written(const struct sweep_options *o, const char *name, bool
     return written;
 }
 
-/* Each file is written, also if another one could not be. */
-static bool write_files(const struct sweep_options *o, const struct sweep_row *rows, int n,
+/* Writes the rows of the first n lengths. Each file is written, also if another one could not be. */
+static bool write_files(const struct sweep_options *all, const struct sweep_row *rows, int n_seqs,
                         const struct sweep_curve *curves)
 {
-    bool good = report_written(o, "sweep.csv", sweep_write_csv(o, rows, n));
-    good &= report_written(o, "sweep.json", sweep_write_json(o, rows, n));
-    good &= report_written(o, "sweep.html", sweep_write_html(o, rows, n, curves));
-    good &= report_written(o, "sweep.svg", sweep_write_svg(o, rows, n, curves));
-    if (good) printf("wrote %s/sweep.csv, sweep.json, sweep.html, sweep.svg\n", o->out);
-    return good;
+    struct sweep_options o = *all;
+    const int n = n_seqs * o.n_policies;
+    o.n_seqs = n_seqs;
+    bool good = report_written(&o, "sweep.csv", sweep_write_csv(&o, rows, n));
+    good &= report_written(&o, "sweep.json", sweep_write_json(&o, rows, n));
+    good &= report_written(&o, "sweep.html", sweep_write_html(&o, rows, n, curves));
+    return good & report_written(&o, "sweep.svg", sweep_write_svg(&o, rows, n, curves));
 }
 
 /* For --fit: the smallest step that the model can be recorded at, by batch or by length. The caller's own may be too
@@ -264,20 +278,36 @@ static rw_status predict_smallest(const struct sweep_options *o, struct sweep_ru
     return status;
 }
 
+/* A step that no memory of this process could hold fails, maybe hours after the first row. False with a message. */
+static bool can_hold(const struct sweep_options *o, const struct sweep_run *r, int seq, const char *policy,
+                     size_t bytes)
+{
+    const bool fits = rw_context_device(r->m.ctx) != RW_DEVICE_CPU || bytes <= sweep_process_bytes();
+    if (!fits)
+        fprintf(stderr, "recompute_sweep: %s %d under %s takes %zu bytes, and the process may hold %zu\n",
+                sweep_seq_name(o), seq, policy, bytes, sweep_process_bytes());
+    return fits;
+}
+
+/* Without a question the steps will run, and with them those of none. */
 static rw_status try_length(struct sweep_options *o, int seq, bool question)
 {
     struct sweep_run r;
     rw_prediction p;
+    bool fits = true;
     rw_status status = sweep_plan_open(&r, o, seq);
-    for (int i = 0; !status && i < o->n_policies; i++) {
-        status = ckpt_set_policy(r.t, o->policies[i]);
+    for (int i = 0; !status && fits && i < o->n_policies + !question; i++) {
+        const char *const policy = i < o->n_policies ? o->policies[i] : "none";
+        status = ckpt_set_policy(r.t, policy);
         if (!status && o->fit && !o->advise) status = predict_smallest(o, &r, &p);
         else if (!status) status = sweep_predict(&r, o->batch, seq, NULL, &p);
+        if (!status && !question) fits = can_hold(o, &r, seq, policy, p.total_bytes);
         if (question && status == RW_ERR_BUDGET) rw_error_clear(r.m.ctx), status = RW_OK;
     }
     if (!status) o->threads = rw_context_threads(r.m.ctx);
     if (!status) o->device = rw_device_name(rw_context_device(r.m.ctx));
-    return sweep_run_close(&r, status);
+    status = sweep_run_close(&r, status);
+    return fits ? status : RW_ERR_MEMORY;
 }
 
 /* Plans, but does not run, a step of each length under every policy of the list: a mistake in the last one, or a budget
@@ -388,8 +418,8 @@ static int sweep(struct sweep_options *o, const struct sweep_text *text)
 {
     static struct sweep_row rows[SWEEP_MAX * SWEEP_MAX];
     static struct sweep_curve curves[SWEEP_MAX];
-    int n = 0;
-    bool good = true;
+    int n = 0, n_seqs = 0;
+    bool good = true, written = false, ran = true;
     signal(SIGPIPE, SIG_IGN); /* a pipe whose reader has ended is an error at the end, after the files are written */
     signal(SIGXFSZ, SIG_IGN);
     find_costs(o);
@@ -397,10 +427,16 @@ static int sweep(struct sweep_options *o, const struct sweep_text *text)
     const rw_context_params params = sweep_context_params(o);
     if (!status && (status = limit_matmul(&params, o->model.dtype, &o->ceiling))) sweep_print_error(NULL, status);
     if (!status) print_header(o);
-    for (int i = 0; !status && i < o->n_seqs; i++) status = sweep_seq(o, text, o->seqs[i], rows, &n, &curves[i], &good);
-    const bool written = !status && write_files(o, rows, n, curves);
+    for (int i = 0; !status && i < o->n_seqs; i++) {
+        status = sweep_seq(o, text, o->seqs[i], rows, &n, &curves[i], &good, &ran);
+        if (!ran) break;
+        written = write_files(o, rows, ++n_seqs, curves); /* a later length may fail, or end the process */
+    }
+    if (written) printf("wrote %s/sweep.csv, sweep.json, sweep.html, sweep.svg\n", o->out);
+    if (written && n_seqs < o->n_seqs)
+        fprintf(stderr, "recompute_sweep: they have %d of %d %ss\n", n_seqs, o->n_seqs, sweep_seq_name(o));
     for (int i = 0; i < n; i++) outcome_close(&rows[i].outcome), outcome_close(&rows[i].own);
-    return !written ? 2 : good ? 0 : 1;
+    return status || !written ? 2 : good ? 0 : 1;
 }
 
 static int run(struct sweep_options *o, const struct sweep_text *text)
@@ -430,9 +466,10 @@ int main(int argc, char **argv)
     struct sweep_text text = { 0 };
     int status = 2;
     if (read_text(o.data, &text)) {
+        const bool plans_only = (o.fit || o.advise) && (!o.costs || !access(o.costs, F_OK));
         int longest = 0;
         for (int i = 0; i < o.n_seqs; i++) longest = o.seqs[i] > longest ? o.seqs[i] : longest;
-        if (text.n <= (size_t)longest + 1)
+        if (!plans_only && text.n <= (size_t)longest + 1)
             fprintf(stderr, "recompute_sweep: %s: %zu bytes, more than %d are needed\n", o.data, text.n, longest + 1);
         else status = run(&o, &text);
     }

@@ -11,6 +11,7 @@
 #define SWEEP_MAX 64   /* entries of a list */
 #define SWEEP_POINTS 256 /* of a predicted curve */
 #define SWEEP_PATH 4096 /* a file's name; sweep_options_read() checks that those in `out` fit */
+#define SWEEP_COMMAND (8 * SWEEP_PATH) /* names three files, and each ' of a name takes four bytes */
 
 struct sweep_text {
     unsigned char *bytes;
@@ -43,6 +44,15 @@ static inline const char *sweep_seq_name(const struct sweep_options *o)
     return model_is_of_images(o->model.kind) ? "side" : "length";
 }
 
+/* Whether the model's layers, heads and attention are chosen: networks of convolutions have their own. */
+static inline bool sweep_has_layers(const struct sweep_options *o)
+{
+    return o->model.kind < MODEL_RESNET50;
+}
+
+/* Appends a word, quoted if a shell would read it differently. *n: the length so far; size or more: it does not fit. */
+void sweep_put_word(char *text, size_t size, size_t *n, const char *word);
+
 /* Reads the command line. 0: go on; otherwise the exit status plus one (1 after --help). Messages go to stderr. */
 int sweep_options_read(struct sweep_options *o, int argc, char **argv);
 void sweep_options_finish(struct sweep_options *o);
@@ -72,8 +82,8 @@ struct sweep_curve {
     const struct sweep_row *busy; /* a row whose time is far from its prediction by costs of this run; NULL: none */
 };
 
-/* A file in o->out, written to NAME.part. sweep_close() renames it if all of it could be written. Else it returns
-   false, with errno set, and the earlier file is unchanged. */
+/* A file in o->out, written under a name of its own, one at a time. sweep_close() renames it if all of it could be
+   written. Else it returns false, with errno set, and the earlier file is unchanged. */
 FILE *sweep_open(const struct sweep_options *o, const char *name);
 bool sweep_close(FILE *f, const struct sweep_options *o, const char *name);
 
@@ -99,7 +109,8 @@ static inline double sweep_utilisation(const struct sweep_options *o, const stru
    element unescaped. */
 void sweep_chart_memory(FILE *f, const struct sweep_row *rows, int n, const struct sweep_curve *c, bool narrow,
                         const char *class, const char *style);
-void sweep_chart_loss(FILE *f, const struct sweep_row *rows, int n, bool narrow, const char *class);
+void sweep_chart_loss(FILE *f, const struct sweep_options *o, const struct sweep_row *rows, int n, bool narrow,
+                      const char *class);
 
 /* Whether a loss of a row differs from that of another one. */
 bool sweep_losses_differ(const struct sweep_row *rows, int n);

@@ -9,28 +9,38 @@
 #include <string.h>
 #include <unistd.h>
 
-/* The file that is replaced, with links resolved, and the new one beside it. */
-static void paths_of(const struct sweep_options *o, const char *name, char path[SWEEP_PATH], char part[SWEEP_PATH + 8])
+enum { TRIES = 100 };
+
+/* Of the open file: there is one at a time. */
+static char part[SWEEP_PATH + 64];
+
+/* The file that is replaced, with links resolved. */
+static void path_of(const struct sweep_options *o, const char *name, char path[SWEEP_PATH])
 {
     snprintf(path, SWEEP_PATH, "%s/%s", o->out, name);
     char *const real = realpath(path, NULL);
     if (real && strlen(real) < SWEEP_PATH) snprintf(path, SWEEP_PATH, "%s", real);
     free(real);
-    snprintf(part, SWEEP_PATH + 8, "%s.part", path);
 }
 
+/* An existing file, whatever it is, is not touched. A sweep that is killed leaves at most one such file. */
 FILE *sweep_open(const struct sweep_options *o, const char *name)
 {
-    char path[SWEEP_PATH], part[SWEEP_PATH + 8];
-    paths_of(o, name, path, part);
-    unlink(part); /* of a sweep that was killed; of a link, the link */
-    return fopen(part, "wx");
+    char path[SWEEP_PATH];
+    FILE *f = NULL;
+    path_of(o, name, path);
+    errno = EEXIST;
+    for (int i = 0; !f && errno == EEXIST && i < TRIES; i++) {
+        snprintf(part, sizeof part, "%s.%ld.%d.part", path, (long)getpid(), i);
+        f = fopen(part, "wx");
+    }
+    return f;
 }
 
 bool sweep_close(FILE *f, const struct sweep_options *o, const char *name)
 {
-    char path[SWEEP_PATH], part[SWEEP_PATH + 8];
-    paths_of(o, name, path, part);
+    char path[SWEEP_PATH];
+    path_of(o, name, path);
     errno = 0;
     const bool whole = !fflush(f) && !ferror(f);
     int error = errno;
@@ -42,10 +52,26 @@ bool sweep_close(FILE *f, const struct sweep_options *o, const char *name)
     return false;
 }
 
-static void put_quoted(char *text, size_t size, size_t *n, const char *option, const char *value)
+static void put(char *text, size_t size, size_t *n, const char *word)
 {
-    const char *const quote = strpbrk(value, " \t\n\"'$&|;<>()*?[]#~\\") ? "'" : "";
-    if (*n < size) *n += (size_t)snprintf(text + *n, size - *n, " --%s %s%s%s", option, quote, value, quote);
+    if (*n < size) *n += (size_t)snprintf(text + *n, size - *n, "%s", word);
+}
+
+void sweep_put_word(char *text, size_t size, size_t *n, const char *word)
+{
+    static const char plain[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_+=:,./%@";
+    const bool is_plain = *word && !word[strspn(word, plain)];
+    if (!is_plain) put(text, size, n, "'");
+    for (; !is_plain && *word; word++) put(text, size, n, *word == '\'' ? "'\\''" : (const char[]){ *word, '\0' });
+    put(text, size, n, is_plain ? word : "'");
+}
+
+static void put_text(char *text, size_t size, size_t *n, const char *option, const char *value)
+{
+    put(text, size, n, " --");
+    put(text, size, n, option);
+    put(text, size, n, " ");
+    sweep_put_word(text, size, n, value);
 }
 
 static void put_int(char *text, size_t size, size_t *n, const char *option, int value)
@@ -53,26 +79,47 @@ static void put_int(char *text, size_t size, size_t *n, const char *option, int 
     if (*n < size) *n += (size_t)snprintf(text + *n, size - *n, " --%s %d", option, value);
 }
 
+/* The fewest digits that give the same float: 0.1, not 0.100000001. */
+static void dropout_text(float dropout, char text[32])
+{
+    for (int digits = 6; digits <= 9; digits++) {
+        snprintf(text, 32, "%.*g", digits, (double)dropout);
+        if (strtof(text, NULL) == dropout) return;
+    }
+}
+
 void sweep_row_command(const struct sweep_options *o, const struct sweep_row *r, char *text, size_t size)
 {
     const struct model_config *const m = &o->model;
-    const bool has_layers = m->kind < MODEL_RESNET50;
-    size_t n = (size_t)snprintf(text, size, "recompute_sweep --model %s --preset %s", model_name(m->kind), o->preset);
+    const bool has_layers = sweep_has_layers(o);
+    const char *const store = getenv("REWIND_OFFLOAD");
+    char dropout[32];
+    size_t n = 0;
+    if (store && *store) {
+        put(text, size, &n, "REWIND_OFFLOAD=");
+        sweep_put_word(text, size, &n, store);
+        put(text, size, &n, " ");
+    }
+    put(text, size, &n, "recompute_sweep");
+    put_text(text, size, &n, "model", model_name(m->kind));
+    put_text(text, size, &n, "preset", o->preset);
     if (o->custom && has_layers) put_int(text, size, &n, "layers", m->layers);
     if (o->custom) put_int(text, size, &n, "width", m->width);
     if (o->custom && has_layers) put_int(text, size, &n, "heads", m->heads);
     if (o->custom && m->kind == MODEL_LLAMA) put_int(text, size, &n, "kv-heads", m->kv_heads);
+    dropout_text(m->dropout, dropout);
     if (n < size)
-        n += (size_t)snprintf(text + n, size - n, " --dtype %s --dropout %g --attention %s --seed %llu",
-                              rw_dtype_name(m->dtype), (double)m->dropout, m->scores ? "scores" : "flash",
+        n += (size_t)snprintf(text + n, size - n, " --dtype %s --dropout %s --attention %s --seed %llu",
+                              rw_dtype_name(m->dtype), dropout, m->scores ? "scores" : "flash",
                               (unsigned long long)o->seed);
     put_int(text, size, &n, "batch", o->batch);
     put_int(text, size, &n, "seq", r->seq);
     put_int(text, size, &n, "steps", o->steps);
     put_int(text, size, &n, "threads", o->threads);
-    put_quoted(text, size, &n, "device", o->device);
-    if (strcmp(o->data, REWIND_DATA)) put_quoted(text, size, &n, "data", o->data);
-    put_quoted(text, size, &n, "policy", r->policy);
+    put_text(text, size, &n, "device", o->device);
+    if (strcmp(o->data, REWIND_DATA)) put_text(text, size, &n, "data", o->data);
+    put_text(text, size, &n, "costs", o->costs); /* plans of budgets depend on them */
+    put_text(text, size, &n, "policy", r->policy);
 }
 
 /* Writes a field of CSV. */
@@ -98,7 +145,7 @@ bool sweep_write_csv(const struct sweep_options *o, const struct sweep_row *rows
     for (int i = 0; i < n; i++) {
         const struct sweep_row *const r = &rows[i];
         const struct model_config *const m = &o->model;
-        char command[2 * SWEEP_PATH];
+        char command[SWEEP_COMMAND], dropout[32];
         fprintf(f, "%s,%s,%s,%s,%d,%d,%d,", model_name(m->kind), o->custom ? "custom" : o->preset, o->device,
                 rw_dtype_name(m->dtype), o->threads, o->batch, r->seq);
         put_field(f, r->policy);
@@ -108,8 +155,9 @@ bool sweep_write_csv(const struct sweep_options *o, const struct sweep_row *rows
         fprintf(f, ",%zu,%.5g,%.5g,%.2f,%.9g,%s,", r->replayed, r->tflops, o->ceiling, sweep_utilisation(o, r),
                 r->loss, r->identical ? "true" : "false");
         if (r->resident) fprintf(f, "%zu", r->resident);
-        fprintf(f, ",%.3f,%d,%d,%d,%d,%g,%s,%llu,%d,", r->predicted_ms, m->layers, m->width, m->heads, m->kv_heads,
-                (double)m->dropout, m->scores ? "scores" : "flash", (unsigned long long)o->seed, o->steps);
+        dropout_text(m->dropout, dropout);
+        fprintf(f, ",%.3f,%d,%d,%d,%d,%s,%s,%llu,%d,", r->predicted_ms, m->layers, m->width, m->heads, m->kv_heads,
+                dropout, m->scores ? "scores" : "flash", (unsigned long long)o->seed, o->steps);
         sweep_row_command(o, r, command, sizeof command);
         put_field(f, command);
         fputc('\n', f);
@@ -121,7 +169,7 @@ bool sweep_write_csv(const struct sweep_options *o, const struct sweep_row *rows
 static void add_row(cJSON *array, const struct sweep_options *o, const struct sweep_row *r)
 {
     cJSON *const j = cJSON_CreateObject();
-    char text[2 * SWEEP_PATH];
+    char text[SWEEP_COMMAND];
     cJSON_AddStringToObject(j, "model", model_name(o->model.kind));
     cJSON_AddStringToObject(j, "preset", o->custom ? "custom" : o->preset);
     cJSON_AddStringToObject(j, "device", o->device);
@@ -150,7 +198,7 @@ static void add_row(cJSON *array, const struct sweep_options *o, const struct sw
     cJSON_AddNumberToObject(j, "width", o->model.width);
     cJSON_AddNumberToObject(j, "heads", o->model.heads);
     cJSON_AddNumberToObject(j, "kv_heads", o->model.kv_heads);
-    snprintf(text, sizeof text, "%g", (double)o->model.dropout); /* the given number, not the digits of the float */
+    dropout_text(o->model.dropout, text);
     cJSON_AddNumberToObject(j, "dropout", strtod(text, NULL));
     cJSON_AddStringToObject(j, "attention", o->model.scores ? "scores" : "flash");
     snprintf(text, sizeof text, "%llu", (unsigned long long)o->seed); /* a double has 53 bits */

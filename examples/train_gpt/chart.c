@@ -98,6 +98,13 @@ bool chart_has_gaps(const struct dashboard_points *points)
     return false;
 }
 
+static bool is_broken(const struct chart *c, const struct dashboard_points *points)
+{
+    for (size_t i = 0; i < points->n; i++)
+        if (isinf(number_of(&points->p[i], c->offset))) return true;
+    return false;
+}
+
 /* Combines the points from `first` on into one bucket. */
 static struct bucket take_bucket(const struct chart *c, const struct dashboard_points *points, size_t first)
 {
@@ -296,6 +303,7 @@ void chart_draw(FILE *f, const struct dashboard *d, const struct chart_kind *kin
     widen(&c, &d->run);
     widen(&c, &d->good);
     if (loss) widen(&c, &d->validation);
+    if (!(c.high >= c.low) && is_broken(&c, &d->run)) c.low = c.high = 0; /* crosses only */
     if (!(c.high >= c.low)) return; /* no number is known */
     const double margin = c.high > c.low ? 0.05 * (c.high - c.low) : fabs(c.high) > 0 ? 0.1 * fabs(c.high) : 1;
     c.low -= margin;

@@ -14,7 +14,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { EVERY_S = 2 };
+enum { EVERY_S = 2, TRIES = 100, NAME_SIZE = PATH_SIZE + 64 };
 
 /* ---- data ---- */
 
@@ -111,6 +111,14 @@ void dashboard_cut(struct dashboard *d, double step)
 {
     cut(&d->run, step);
     cut(&d->validation, step);
+}
+
+void dashboard_cut_events(struct dashboard *d, double step)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < d->n_events; i++)
+        if (d->event[i].step < step) d->event[n++] = d->event[i];
+    d->n_events = n;
 }
 
 /* The number after "name": in a line of JSON; infinite for null, which represents any number that is not finite; NaN if
@@ -414,12 +422,16 @@ static void put_page(FILE *f, const struct dashboard *d, const rw_monitor *monit
     fprintf(f, "</html>\n");
 }
 
-/* Creates a new file. An existing one with that name, such as the remains of a killed run, is removed; if it is a link,
-   its target is unchanged. */
-static FILE *open_new(const char *path)
+/* Creates a new file beside `path`, under a name that no file has: an existing one, whatever it is, is not touched. A
+   run that is killed leaves at most one such file. */
+static FILE *open_beside(const char *path, char ret_name[NAME_SIZE])
 {
-    unlink(path);
-    const int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
+    int fd = -1;
+    errno = EEXIST;
+    for (int i = 0; fd < 0 && errno == EEXIST && i < TRIES; i++) {
+        snprintf(ret_name, NAME_SIZE, "%s.%ld.%d.part", path, (long)getpid(), i);
+        fd = open(ret_name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
+    }
     FILE *const f = fd < 0 ? NULL : fdopen(fd, "w");
     if (!f && fd >= 0) close(fd);
     return f;
@@ -427,14 +439,13 @@ static FILE *open_new(const char *path)
 
 bool dashboard_write(struct dashboard *d, const rw_monitor *monitor, bool last)
 {
-    char path[PATH_SIZE], aside[PATH_SIZE + 8];
+    char path[PATH_SIZE], aside[NAME_SIZE];
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     const double now = (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
     if (!last && d->written > 0 && now - d->written < EVERY_S) return true;
     if (!path_resolve(d->path, path)) return false; /* replaces the file to which a link refers, not the link */
-    snprintf(aside, sizeof aside, "%s.part", path);
-    FILE *const f = open_new(aside);
+    FILE *const f = open_beside(path, aside);
     if (!f) return false;
     put_page(f, d, monitor, last);
     const bool whole = !fflush(f) && !ferror(f);

@@ -55,8 +55,11 @@ void dashboard_describe(char *text, size_t size, const char *alert, double value
 /* The command line in a string, quoted for a shell where needed; cut off if it does not fit. */
 void dashboard_command(char *text, size_t size, int argc, char **argv);
 
-/* Removes steps from this one on, because the run was rolled back. */
+/* Removes steps from this one on, because the run was rolled back. Their alerts, and the roll-back, remain. */
 void dashboard_cut(struct dashboard *d, double step);
+
+/* Removes alerts and recoveries from this step on, because the run begins there. */
+void dashboard_cut_events(struct dashboard *d, double step);
 
 /* Writes the page, at most every two seconds unless it is the last time. False with errno. */
 bool dashboard_write(struct dashboard *d, const rw_monitor *monitor, bool last);

@@ -8,6 +8,7 @@
 #include "model.h"
 #include "run.h"
 #include "saves.h"
+#include "signals.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -188,6 +189,7 @@ static void read_data(struct run *r)
     const size_t asked = o.eval_tokens < 0 ? EVAL_WINDOWS * (size_t)o.m.seq : (size_t)o.eval_tokens;
     r->windows = count_windows(&r->val, asked);
     r->train_digest = digest_tokens(&r->train);
+    r->val_digest = digest_tokens(&r->val);
 }
 
 /* Detects an invalid policy before a large model is created. */

@@ -52,8 +52,8 @@ static const char usage[] =
     "                        update, and cannot skip it [loss_nonfinite=stop, grad_nonfinite=skip,\n"
     "                        with --graph stop, of f16 note; others note]. Stopped by numbers that are not finite:\n"
     "                        status 3, nothing is saved; by another alert: status 4, saved as at the last step\n"
-    "  --load FILE --save FILE   weights before and after, safetensors. SIGINT and SIGTERM finish the step and save:\n"
-    "                        status 130 and 143\n"
+    "  --load FILE --save FILE   weights before and after, safetensors. SIGINT, SIGTERM and SIGHUP finish the step\n"
+    "                        and save: status 130, 143 and 129\n"
     "  --load-hf FILE        weights of a GPT-2 or a Llama as Hugging Face names them, in one file of the type of\n"
     "                        --dtype; the config.json beside it must be one that is implemented, --vocab, --seq and\n"
     "                        sizes its own\n"
@@ -92,6 +92,7 @@ struct options o = {
     .temperature = 0.8,
     .seed = 42,
     .on = { RW_RECOVERY_STOP },
+    .lock = -1,
 };
 
 void die(const char *format, ...)
@@ -295,13 +296,17 @@ static void check_files(void)
     if (path_shared_fault(files, FILES, text, sizeof text)) die("%s", text);
 }
 
+/* The lock comes before the count of the checkpoints in it: a run that has not saved yet has none. */
 static void check_folder(const char *path)
 {
     struct stat s;
+    bool taken;
     if (!path) return;
     if (mkdir(path, 0777) && errno != EEXIST) die_of("--checkpoint", path, strerror(errno));
     if (stat(path, &s) || !S_ISDIR(s.st_mode)) die_of("--checkpoint", path, "not a folder");
     if (access(path, W_OK | X_OK)) die_of("--checkpoint", path, "cannot be written to");
+    o.lock = path_lock_folder(path, &taken);
+    if (taken) die_of("--checkpoint", path, "another run saves to this folder");
 }
 
 /* Two runs must not share a folder by mistake: retention would remove the files of the first, and a roll-back would

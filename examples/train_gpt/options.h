@@ -24,6 +24,7 @@ extern struct options {
     rw_scaling scaling;
     bool fp8, delayed, graph, inside, resume_if_there, replace;
     rw_recovery on[ALERTS]; /* alert 1 << i */
+    int lock; /* descriptor with the lock of --checkpoint, until the first save takes it; -1: none */
 } o;
 
 /* Prints the message and ends the program with status 2. */

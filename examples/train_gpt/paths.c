@@ -3,8 +3,11 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -80,12 +83,15 @@ const char *path_input_fault(const char *path)
     return access(path, R_OK) ? strerror(errno) : NULL;
 }
 
+/* Only names that the library writes: it does not load others. */
 static bool is_checkpoint(const char *name)
 {
-    const size_t digits = strspn(name, "0123456789");
-    if (!digits || strncmp(name + digits, "-step", 5)) return false;
-    const size_t step = strspn(name + digits + 5, "0123456789");
-    return step && !strcmp(name + digits + 5 + step, ".safetensors");
+    char again[80], *end;
+    if (*name < '0' || *name > '9') return false;
+    const unsigned long long number = strtoull(name, &end, 10);
+    if (strncmp(end, "-step", 5) != 0 || end[5] < '0' || end[5] > '9') return false;
+    snprintf(again, sizeof again, "%06llu-step%llu.safetensors", number, strtoull(end + 5, NULL, 10));
+    return !strcmp(name, again);
 }
 
 size_t path_count_checkpoints(const char *folder)
@@ -95,6 +101,13 @@ size_t path_count_checkpoints(const char *folder)
     for (struct dirent *e; d && (e = readdir(d));) n += is_checkpoint(e->d_name);
     if (d) closedir(d);
     return n;
+}
+
+int path_lock_folder(const char *folder, bool *ret_taken)
+{
+    const int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    *ret_taken = fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK;
+    return fd;
 }
 
 /* The path without slashes at its end, with its links resolved. */
@@ -145,7 +158,7 @@ const char *path_option_fault(const struct path_option *option)
 
 static bool is_shareable(const struct path_option *output, const struct path_option *other)
 {
-    const bool loads = !strcmp(output->option, "--save") && !strncmp(other->option, "--load", 6);
+    const bool loads = !strcmp(output->option, "--save") && !strcmp(other->option, "--load");
     return output == other || output->use == PATH_INPUT || output->use == PATH_FOLDER || loads;
 }
 

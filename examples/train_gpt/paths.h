@@ -22,6 +22,10 @@ const char *path_input_fault(const char *path);
 /* Number of checkpoint files (NUMBER-stepSTEP.safetensors) in the folder; 0 if there is no folder. */
 size_t path_count_checkpoints(const char *folder);
 
+/* Opens a folder and locks it as rw_checkpoint_save() does; *ret_taken: another process has that lock. The lock ends
+   with close(). Without locks on that file system, or for -1, there is none. */
+int path_lock_folder(const char *folder, bool *ret_taken);
+
 /* Whether both are the same file or folder, which need not exist yet: "a" and "./a" are the same. */
 bool path_is_same(const char *a, const char *b);
 
@@ -37,8 +41,8 @@ struct path_option {
 const char *path_option_fault(const struct path_option *option);
 
 /* An output file that is also another option's file or folder would destroy it, or be destroyed: returns the reason,
-   as "--save x: the same file as --data", in `text`. NULL: there is none. Weights may be saved to the file from which
-   they were loaded, and folders may be shared. */
+   as "--save x: the same file as --data", in `text`. NULL: there is none. Weights may be saved to the --load file,
+   which has the same names, but not to that of --load-hf; folders may be shared. */
 const char *path_shared_fault(const struct path_option *options, size_t n, char *text, size_t size);
 
 #endif

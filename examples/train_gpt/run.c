@@ -1,13 +1,14 @@
 /* See run.h. */
 #include "run.h"
 
-#include "model.h"
 #include "alert_actions.h"
+#include "finite_weights.h"
+#include "model.h"
 #include "saves.h"
+#include "signals.h"
 
 #include <errno.h>
 #include <math.h>
-#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -17,36 +18,6 @@ static double seconds(void)
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-/* ---- signals ---- */
-
-static volatile sig_atomic_t caught;
-
-static void note_signal(int s)
-{
-    caught = s;
-    signal(SIGINT, SIG_DFL); /* the second signal of either kind ends the process */
-    signal(SIGTERM, SIG_DFL);
-}
-
-/* An ignored signal, such as SIGINT of a background program in a script, stays ignored. A line that cannot be printed,
-   because the reader of a pipe has ended or a file has reached its limit, must not end the run before it has saved:
-   main() reports it at the end. */
-void catch_signals(void)
-{
-    static const int signals[] = { SIGINT, SIGTERM };
-    for (int i = 0; i < 2; i++) {
-        struct sigaction before, action = { .sa_handler = note_signal, .sa_flags = SA_RESTART };
-        if (!sigaction(signals[i], NULL, &before) && before.sa_handler != SIG_IGN) sigaction(signals[i], &action, NULL);
-    }
-    signal(SIGPIPE, SIG_IGN);
-    signal(SIGXFSZ, SIG_IGN);
-}
-
-int caught_signal(void)
-{
-    return caught;
 }
 
 /* ---- a step ---- */
@@ -331,7 +302,7 @@ static rw_status make_step(struct run *r, int step, int *next, double *size)
 static rw_status pause_after(struct run *r, int step, bool last)
 {
     rw_status status = RW_OK;
-    if (r->windows && (last || (step + 1) % o.eval_every == 0) && !caught) status = validate(r, step);
+    if (r->windows && (last || (step + 1) % o.eval_every == 0) && !caught_signal()) status = validate(r, step);
     if (!status && (last || (step + 1) % o.save_every == 0)) status = save(r, step + 1);
     show(r, last);
     return status;
@@ -341,7 +312,7 @@ static rw_status pause_after(struct run *r, int step, bool last)
 static rw_status judge_end(struct run *r, int steps)
 {
     bool finite = true;
-    const rw_status status = weights_are_finite(r, &finite);
+    const rw_status status = weights_are_finite(r->ctx, &finite);
     if (!status && r->ended != ENDED_WRONG && (!finite || !isfinite(r->loss))) {
         r->ended = ENDED_WRONG;
         fprintf(stderr, "train_gpt: after %d steps the %s not finite\n", steps, finite ? "loss is" : "weights are");
@@ -373,7 +344,8 @@ rw_status train(struct run *r, int first)
     rw_status status = saves_begin(r, first);
     double began = seconds();
     dashboard_cut(&r->page, first); /* --log may have steps after the one from which the run resumes */
-    while (!status && !r->ended && step < o.steps && !caught) {
+    dashboard_cut_events(&r->page, first);
+    while (!status && !r->ended && step < o.steps && !caught_signal()) {
         const double at = seconds();
         double size;
         int next;
@@ -389,7 +361,7 @@ rw_status train(struct run *r, int first)
         }
         since++;
         const bool last = step + 1 == o.steps;
-        if (step % 10 == 0 || last || caught) {
+        if (step % 10 == 0 || last || caught_signal()) {
             print_step(r, step, size, since * tokens_of_a_step() / (seconds() - began));
             began = seconds();
             since = 0;
@@ -400,11 +372,12 @@ rw_status train(struct run *r, int first)
         r->seen += seconds() - from;
         step = next;
     }
-    if (!status && (r->ended == ENDED_EARLY || (caught && !r->ended))) status = save_early(r, first, step);
+    if (!status && (r->ended == ENDED_EARLY || (caught_signal() && !r->ended))) status = save_early(r, first, step);
     if (!status) status = saves_wait(r);
     saves_warn(r);
+    if (status) show(r, true);
     status = end_without_checkpoint(r, status);
     if (!status) status = judge_end(r, step);
-    if (caught && !r->ended) r->ended = ENDED_BY_SIGNAL + caught;
+    if (caught_signal() && !r->ended) r->ended = ENDED_BY_SIGNAL + caught_signal();
     return status;
 }

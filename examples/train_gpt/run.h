@@ -29,7 +29,7 @@ struct run {
     int ended; /* the exit status if training ended before its last step, or diverged; 0: it did not */
     double loss; /* of the last step */
     struct tokens train, val;
-    uint64_t train_digest;
+    uint64_t train_digest, val_digest;
     size_t windows; /* of an evaluation */
     int32_t *in, *out;
     /* --checkpoint */
@@ -45,15 +45,9 @@ struct run {
     rw_tensor *x, *y, *loss_of_graph;
 };
 
-/* Trains from step `first` to the last one, or to SIGINT or SIGTERM: the step is finished and saved, and r->ended
-   set. */
+/* Trains from step `first` to the last one, or to a signal (signals.h): the step is finished and saved, and
+   r->ended set. */
 rw_status train(struct run *r, int first);
-
-/* From now on the first SIGINT or SIGTERM is recorded; a second one ends the process. */
-void catch_signals(void);
-
-/* The signal that was received; 0: none. */
-int caught_signal(void);
 
 /* Handles the monitor's status: a line that could not be written is reported once and counted, and is not an error. */
 rw_status logged(struct run *r, rw_status status);

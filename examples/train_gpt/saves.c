@@ -1,10 +1,10 @@
 /* Saves, resumes and rolls back a run. */
 #include "saves.h"
 
+#include "finite_weights.h"
 #include "paths.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
@@ -14,15 +14,15 @@
 /* Properties that a run must share with the one that it resumes, to produce the same bytes, and the run's own number:
    checkpoints of another run may be in the same folder. */
 struct identity {
-    uint64_t run, seed, tokens, digest;
+    uint64_t run, seed, tokens, digest, val, windows;
     int32_t batch, accum, seq, vocab, layers, heads, kv_heads, codes;
     double dropout, clip, decay;
 };
 
 static struct identity identity_of(const struct run *r)
 {
-    return (struct identity){ r->id, o.seed, r->train.n, r->train_digest, o.batch, o.accum, o.m.seq, o.vocab,
-                              o.m.layers, o.m.heads, o.m.kv_heads,
+    return (struct identity){ r->id, o.seed, r->train.n, r->train_digest, r->val_digest, r->windows, o.batch,
+                              o.accum, o.m.seq, o.vocab, o.m.layers, o.m.heads, o.m.kv_heads,
                               o.fp8 ? 1 + (int)o.scaling + 8 * o.delayed : 0, o.dropout, o.clip, o.decay };
 }
 
@@ -67,6 +67,8 @@ static void tell_differences(const struct identity *now, const rw_checkpoint_fou
     for (size_t i = 0; i < sizeof what / sizeof *what; i++)
         if (what[i].differs) printf("%s%s", n++ ? ", " : "that run had another ", what[i].name);
     if (n) printf(": these are other bytes\n");
+    if (now->windows && (now->val != then.val || now->windows != then.windows))
+        printf("that run had another --val or --eval-tokens: validation losses before and after are of other text\n");
 }
 
 /* ---- resuming ---- */
@@ -99,6 +101,7 @@ static rw_status resume(struct run *r, int *first)
     if (found.skipped) printf("passed over %zu that are not whole: %s\n", found.skipped, found.why);
     if (found.found) printf("going on from step %d of %s\n", (int)found.step, found.path);
     if (*found.missing) printf("that file does not have %s\n", found.missing);
+    else if (!status && !found.found && !o.resume_if_there) die("--resume %s: the checkpoint there has gone", o.resume);
     else if (!status && !found.found) printf("no checkpoint in %s: from the beginning\n", o.resume);
     tell_differences(&id, &found);
     if (found.found) tell_schedule(&asked, &r->schedule);
@@ -124,43 +127,18 @@ rw_status saves_open(struct run *r, int *first)
 
 /* ---- saving ---- */
 
-/* An exponent of all ones: infinity or NaN. */
-static bool are_finite(rw_dtype dtype, const void *bytes, size_t n)
-{
-    const uint32_t *const wide = bytes;
-    const uint16_t *const narrow = bytes;
-    const uint16_t ones = dtype == RW_F16 ? 0x7c00 : 0x7f80;
-    for (size_t i = 0; dtype == RW_F32 && i < n; i++)
-        if ((wide[i] & 0x7f800000) == 0x7f800000) return false;
-    for (size_t i = 0; (dtype == RW_F16 || dtype == RW_BF16) && i < n; i++)
-        if ((narrow[i] & ones) == ones) return false;
-    return true;
-}
-
-rw_status weights_are_finite(struct run *r, bool *ret)
-{
-    void *bytes = NULL;
-    size_t room = 0;
-    rw_status status = RW_OK;
-    rw_tensor *p;
-    *ret = true;
-    for (size_t i = 0; !status && *ret && (p = rw_param_get(r->ctx, i)); i++) {
-        const size_t n = rw_tensor_bytes(p);
-        if (n > room) {
-            free(bytes);
-            bytes = malloc(room = n);
-        }
-        status = bytes ? rw_read(NULL, p, bytes, n) : RW_ERR_MEMORY;
-        if (!status) *ret = are_finite(rw_tensor_dtype(p), bytes, n / rw_dtype_size(rw_tensor_dtype(p)));
-    }
-    free(bytes);
-    return status;
-}
-
 void saves_warn(struct run *r)
 {
     const char *const warning = r->ck ? rw_checkpoint_warning(r->ck) : NULL;
     if (warning) fprintf(stderr, "train_gpt: %s\n", warning);
+}
+
+/* The library locks the folder from its first save on, and does not share the lock. A run that begins between the two
+   gets it: then it has an empty folder, and this save fails. */
+static void release_lock(void)
+{
+    if (o.lock >= 0) close(o.lock);
+    o.lock = -1;
 }
 
 rw_status save(struct run *r, int steps)
@@ -169,11 +147,12 @@ rw_status save(struct run *r, int steps)
     if (!r->ck) return RW_OK;
     saves_warn(r);
     const struct identity id = identity_of(r);
-    rw_status status = weights_are_finite(r, &finite);
+    rw_status status = weights_are_finite(r->ctx, &finite);
     if (!status && !finite) {
         fprintf(stderr, "step %6d  the weights are not finite: no checkpoint is saved\n", steps);
         return RW_OK;
     }
+    if (!status) release_lock();
     if (!status && (status = rw_checkpoint_save(r->ck, (uint64_t)steps, &id, sizeof id))) r->lost_checkpoint = true;
     if (!status) r->has_saved = true, r->saved_step = steps;
     return status;

@@ -20,9 +20,6 @@ rw_status saves_wait(struct run *r);
    for that save. */
 void saves_warn(struct run *r);
 
-/* Whether all weights are finite. */
-rw_status weights_are_finite(struct run *r, bool *ret);
-
 /*
  * Loads the newest complete checkpoint that this run saved or resumed from. If `step` is the first one after the last
  * load, that file's weights have failed twice: it is renamed to *.failed, and the one before it is used. ret_step

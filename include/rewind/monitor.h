@@ -234,7 +234,8 @@ RW_API rw_status rw_monitor_set_policy(rw_monitor *monitor, unsigned alerts, rw_
 RW_API rw_recovery rw_monitor_policy(const rw_monitor *monitor, unsigned alerts);
 
 /**
- * Logs a reaction: writes a line {"step":7,"recovery":"lower","alerts":["loss_spike"],"note":"..."}.
+ * Logs a reaction: writes a line {"step":7,"recovery":"lower","alerts":["loss_spike"],"note":"..."}. RW_RECOVERY_SKIP
+ * counts as a skipped update of the last step (rewind_skipped_total), unless rw_monitor_values.skipped has counted it.
  * @param note text, truncated to 500 bytes; bytes that are not UTF-8 become U+FFFD. NULL: none.
  * @return as rw_monitor_step(); RW_ERR_ARGUMENT for an unknown recovery.
  */

@@ -360,6 +360,10 @@ rw_status rw_monitor_recovered(rw_monitor *m, uint64_t step, unsigned alerts, rw
     if ((unsigned)recovery >= RECOVERIES)
         return rw_fail(m->ctx, RW_ERR_ARGUMENT, "rw_monitor_recovered(recovery): expected 0 to %d, got %d",
                        (int)RECOVERIES - 1, (int)recovery);
+    if (recovery == RW_RECOVERY_SKIP) {
+        rw_judge_skip(&m->judge);
+        m->waits |= m->held.v != NULL; /* Prometheus gets the count with the next step, or at the end */
+    }
     struct rw_line line = { .text = m->text, .room = m->room };
     rw_line_put(&line, "{\"step\":%" PRIu64 ",\"recovery\":\"%s\"", step, recovery_names[recovery]);
     put_alerts(&line, alerts);

@@ -120,10 +120,17 @@ static unsigned judge_skips(struct rw_judge *j, bool skipped)
     j->skipped.x[j->skipped.n++ % RW_SKIPS_WINDOW] = skipped;
     j->in_a_row = skipped ? j->in_a_row + 1 : 0;
     j->n_skipped += skipped;
+    j->is_counted = skipped;
     for (int i = 0; i < RW_SKIPS_WINDOW; i++) sum += j->skipped.x[i];
     const bool often = j->skipped.n >= RW_SKIPS_WINDOW && sum > RW_SKIPS_WINDOW / 20;
     const bool told = skipped && (j->in_a_row >= 3 || often);
     return told ? rw_judge_compare(j, RW_ALERT_SKIPS, sum, (double)NAN) : 0;
+}
+
+void rw_judge_skip(struct rw_judge *j)
+{
+    j->n_skipped += !j->is_counted;
+    j->is_counted = true;
 }
 
 /* Evaluated once per hundred steps, if there was a loss in the hundred before. An unknown norm does not count as

@@ -34,6 +34,7 @@ struct rw_judge {
         bool known;
     } before;                  /* medians of the hundred steps before the windows, if there are any */
     int in_a_row;              /* updates left out */
+    bool is_counted;           /* the update of the last step is one of n_skipped */
     int beside;                /* number of successive updates that were too small or too large for their weights */
     uint64_t steps, n_skipped; /* in all */
 };
@@ -60,5 +61,8 @@ unsigned rw_judge_step(struct rw_judge *j, const struct rw_judged *s);
 
 /* Adds the rest: the step's time, and its update. */
 unsigned rw_judge_update(struct rw_judge *j, const struct rw_judged *s);
+
+/* The caller leaves out the update of the last step, because of its alerts. Each step counts once. */
+void rw_judge_skip(struct rw_judge *j);
 
 #endif

@@ -530,6 +530,35 @@ Test(monitor, writes_a_text_for_prometheus)
     remove(name);
 }
 
+/* By the values of a step, or by the caller's reaction to its alerts; a step counts once. */
+Test(monitor, counts_updates_that_are_left_out)
+{
+    static const struct {
+        bool skipped;
+        int reactions;
+        rw_recovery reaction;
+    } steps[] = { { false, 0, 0 },
+                  { true, 0, 0 },
+                  { false, 2, RW_RECOVERY_SKIP },
+                  { true, 1, RW_RECOVERY_SKIP },
+                  { false, 1, RW_RECOVERY_LOWER },
+                  { false, 1, RW_RECOVERY_SKIP } };
+    char name[160];
+    size_t bytes;
+    snprintf(name, sizeof name, "%s.prom", path);
+    rw_monitor *m = monitor(path);
+    cr_assert_eq(rw_monitor_add(m, RW_MONITOR_PROMETHEUS, name), RW_OK);
+    for (uint64_t i = 0; i < sizeof steps / sizeof *steps; i++) {
+        scaled(m, 0, steps[i].skipped);
+        for (int k = 0; k < steps[i].reactions; k++)
+            cr_assert_eq(rw_monitor_recovered(m, i, RW_ALERT_LOSS_SPIKE, steps[i].reaction, NULL), RW_OK);
+    }
+    rw_monitor_destroy(&m); /* writes what the last step left out */
+    const char *const text = whole_file(name, &bytes);
+    cr_expect(strstr(text, "\nrewind_skipped_total 4\n"), "%s", text);
+    remove(name);
+}
+
 static double seconds(void)
 {
     struct timespec t;

@@ -7,8 +7,10 @@ import functools
 import os
 import pathlib
 import resource
+import signal
 import subprocess
 import sys
+import tempfile
 
 BUILD = pathlib.Path(sys.argv[1]).resolve()
 
@@ -22,6 +24,12 @@ def run(program, *options, stdout=subprocess.PIPE, limit=None, variables={}):
     limited = limit and functools.partial(resource.setrlimit, resource.RLIMIT_AS, (limit, limit))
     return subprocess.run([BUILD / program, *options], stdout=stdout, stderr=subprocess.PIPE, text=True,
                           preexec_fn=limited, env={**os.environ, **variables})
+
+
+def limit_files(most):
+    """For a process: a file larger than so many bytes cannot be written, as on a full disk."""
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
 
 
 def check_failed_steps():
@@ -52,9 +60,36 @@ def check_options():
                               ('ops', 'exp', 'f32', '0'), ('moe_layer', 'one'), ('moe_layer', '1', '4096', '-1'),
                               ('linear_loss', '0'), ('block_step', '1', '1', '2'), ('prediction_error', '5x'),
                               ('prediction_error', '1', '1', 'tiny', '32', '-', 'gpt2'),
-                              ('quantized', '1', '64', '64', '65')):
+                              ('quantized', '1', '64', '64', '65'), ('peer_planners', 'mamba2'),
+                              ('planner_quality', 'gpt', '12'), ('planner_quality', 'foo', '1', '64'),
+                              ('planner_quality', '--run'), ('dynamic_shapes_memory', '100x')):
         done = run(f'bench/{program}', *options)
         assert done.returncode == 2 and not done.stdout and done.stderr, (program, options, done)
+
+
+def check_figures_of_nothing():
+    """A figure needs a measurement: of a step after the first quarter, and of a disk that takes what is written."""
+    done = run('bench/dynamic_shapes_memory', '100', '10')
+    assert done.returncode == 0 and '(0.0 MB)' not in done.stdout and ' 0 times' not in done.stdout, done
+    with tempfile.TemporaryDirectory() as folder:
+        done = subprocess.run([BUILD / 'bench/disk_offload_step', folder, '2', '64', '1', '16'], stdout=subprocess.PIPE,
+                              stderr=subprocess.PIPE, text=True, preexec_fn=functools.partial(limit_files, 32 << 20))
+        assert done.returncode == 1 and ' times, at most ' not in done.stdout and done.stderr, done
+
+
+def check_folder_of_the_caller():
+    """A benchmark of saves writes to a folder of its own."""
+    with tempfile.TemporaryDirectory() as folder:
+        names = 'plain', '000001-step2.safetensors', '000002-step4.safetensors', '000003-step6.safetensors.1.2.part'
+        for name in names:
+            (pathlib.Path(folder) / name).write_text('mine')
+        for limit, status in (None, 0), (500000, 1):
+            done = subprocess.run([BUILD / 'bench/checkpoint_save', folder, '1', '1'], stdout=subprocess.PIPE,
+                                  stderr=subprocess.PIPE, text=True,
+                                  preexec_fn=limit and functools.partial(limit_files, limit))
+            assert done.returncode == status and ('speed of a save' in done.stdout) == (not status), done
+            assert sorted(os.listdir(folder)) == sorted(names), os.listdir(folder)
+            assert all((pathlib.Path(folder) / name).read_text() == 'mine' for name in names)
 
 
 def check_full_stdout():
@@ -71,5 +106,7 @@ def check_full_stdout():
 check_failed_steps()
 check_no_context()
 check_options()
+check_figures_of_nothing()
+check_folder_of_the_caller()
 check_full_stdout()
 print('benchmarks and examples: a failed step, a wrong option and a full output are errors')

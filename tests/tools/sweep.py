@@ -20,6 +20,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import page_style  # noqa: E402
@@ -217,6 +218,97 @@ def check_rows_alone(out):
     run('--policy', 'full none full', '--out', out)
     first, none, last = (r['resident_bytes'] for r in json.loads((out / 'sweep.json').read_text()))
     assert abs(first - last) < 0.1 * last, 'the first row has what the process touches once'
+
+
+def same_row(row, again):
+    keys = 'loss peak_bytes kept_bytes replayed_nodes dropout command'
+    return all(again[k] == row[k] for k in keys.split())
+
+
+def check_commands(out, costs):
+    """A shell runs the command of a row, and gets the same: names with quotes, all digits, costs, the store."""
+    folder = out / "it's $HOME"
+    folder.mkdir()
+    (folder / 'a "text"').write_bytes(b'some text, and other text ' * 400)
+    slow = folder / 'slow'
+    slow.write_bytes(costs[1].read_bytes())
+    fix_costs(slow, store=folder)
+    kept = []
+    for given, budget in ((), 'budget:50%+offload'), (('--costs', slow), 'budget:60%'):
+        run('--policy', f'none {budget}', '--data', folder / 'a "text"', '--dropout', '0.123456789',
+            '--out', folder / 'out', *given, store=folder)
+        none, row = json.loads((folder / 'out/sweep.json').read_text())
+        kept += [none['command'], row['command']]
+        command = row['command'].replace('recompute_sweep ', f'{shlex.quote(str(PROGRAM))} ', 1)
+        assert command.startswith('REWIND_OFFLOAD='), command
+        environment = {k: v for k, v in os.environ.items() if k != 'REWIND_OFFLOAD'}
+        subprocess.run(['sh', '-c', f'{command} --out {shlex.quote(str(folder))}/again'], check=True,
+                       stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment)
+        again, = json.loads((folder / 'again/sweep.json').read_text())
+        assert same_row(row, again), (row, again)
+    assert len(set(kept)) == 4, 'the costs are a part of each command'
+
+
+def check_files_beside_the_outputs(out, costs):
+    """Outputs are written under names of their own: files beside them stay."""
+    folder = out / 'beside'
+    folder.mkdir()
+    for name, option in ('sweep.csv.part', '--data'), ('sweep.json.part', '--costs'):
+        (folder / name).write_bytes(costs[1].read_bytes() if option == '--costs' else b'some text ' * 2000)
+        before = (folder / name).read_bytes()
+        run('--policy', 'none', '--out', folder, option, folder / name)
+        assert (folder / name).read_bytes() == before, name
+    assert len(list(folder.glob('*.part'))) == 2, list(folder.iterdir())
+
+
+def check_lengths_that_have_run(out, costs):
+    """A later length that fails, or is interrupted, costs no row of an earlier one."""
+    said = run('--policy', 'none full', '--seq', '16,32', '--out', out / 'some', *costs, fault='length', status=2)
+    assert 'they have 1 of 2 lengths' in said, said
+    rows = json.loads((out / 'some/sweep.json').read_text())
+    assert [(r['seq'], r['policy'], r['identical']) for r in rows] == [(16, 'none', True), (16, 'full', True)], rows
+    page = (out / 'some/sweep.html').read_text()
+    assert page.count('<h2>Sequence length') == 1 and page.rstrip().endswith('</html>'), 'the page'
+    folder = out / 'interrupted'
+    process = subprocess.Popen([PROGRAM, *MODEL, '--policy', 'none', '--seq', '16,4096', '--steps', '100', '--out',
+                                folder, *costs], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                               preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
+    while not (folder / 'sweep.svg').exists() and process.poll() is None:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    assert process.wait() == -signal.SIGINT, process.returncode
+    assert [r['seq'] for r in json.loads((folder / 'sweep.json').read_text())] == [16]
+
+
+def check_length_beyond_the_memory(out):
+    """It is refused before the first row; here `full` would fit, and `none`, with which it is compared, does not."""
+    limit = functools.partial(resource.setrlimit, resource.RLIMIT_AS, (600 << 20, 600 << 20))
+    done = subprocess.run([PROGRAM, *MODEL, '--seq', '16,20000', '--policy', 'full', '--device', 'cpu',
+                           '--out', out / 'large'], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                          preexec_fn=limit)
+    assert done.returncode == 2 and not done.stdout, done
+    assert re.fullmatch(r'recompute_sweep: length 20000 under none takes \d+ bytes, and the process may hold \d+\n',
+                        done.stderr), done
+
+
+def check_ceiling_that_is_too_low(out, costs):
+    said = run('--policy', 'none', '--out', out, *costs, fault='ceiling')
+    assert 'the machine was busy while that was measured' in said, said
+    assert 'The ceiling is too low' in (out / 'sweep.html').read_text()
+
+
+def check_words(out, costs):
+    """No unit, size or warning of another model or policy."""
+    said = run('--policy', 'none budget:100% total:1GiB', '--out', out, *costs)
+    assert 'replays nothing' not in said and 'nats per byte' in (out / 'sweep.html').read_text(), said
+    said = run('--model', 'unet', '--policy', 'none discard:relu', '--out', out, *costs)
+    page = (out / 'sweep.html').read_text()
+    assert 'layers' not in said.splitlines()[0] + page and 'nats per byte' not in page and '<th>side' in page, said
+    (out / 'short').write_text('some text')
+    plans = '--data', out / 'short', '--seq', '256', '--policy', 'full'
+    assert 'length x 2: ' in run(*plans, '--advise', *costs)
+    assert 'are needed' in run(*plans, '--out', out, *costs, status=2)
+    assert 'are needed' in run(*plans, '--advise', '--costs', out / 'measured.txt', status=2)
 
 
 def check_chart_without_none(out):

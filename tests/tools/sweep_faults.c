@@ -4,9 +4,11 @@
  * (running means) once more. SWEEP_FAULT=update leaves the gradients' bytes right and makes the parameters after the
  * update wrong. SWEEP_FAULT=peak makes a step's activations take more than was planned, SWEEP_FAULT=total the rest.
  * SWEEP_FAULT=loss makes every policy except none have another loss. SWEEP_FAULT=busy makes it take ten times longer
- * than its costs.
+ * than its costs. SWEEP_FAULT=ceiling makes a plain product a million times slower. SWEEP_FAULT=length makes the
+ * sequences after the first length fail.
  */
-#include <rewind/rewind.h>
+#include "device_roofline.h"
+#include "sweep/measure_policies.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -17,6 +19,12 @@ rw_status __real_rw_optimizer_step(rw_optimizer *optimizer);
 rw_status __wrap_rw_optimizer_step(rw_optimizer *optimizer);
 rw_status __real_rw_memory_stats(const rw_context *ctx, rw_memory *ret);
 rw_status __wrap_rw_memory_stats(const rw_context *ctx, rw_memory *ret);
+rw_status __real_limit_matmul(const rw_context_params *params, rw_dtype dtype, double *ret_tflops);
+rw_status __wrap_limit_matmul(const rw_context_params *params, rw_dtype dtype, double *ret_tflops);
+rw_status __real_sweep_run_rows(const struct sweep_options *o, const struct sweep_text *text, struct sweep_row **row,
+                                int n);
+rw_status __wrap_sweep_run_rows(const struct sweep_options *o, const struct sweep_text *text, struct sweep_row **row,
+                                int n);
 
 double __real_rw_item(rw_tape *t, rw_tensor *x);
 double __wrap_rw_item(rw_tape *t, rw_tensor *x);
@@ -120,4 +128,18 @@ rw_status __wrap_rw_memory_stats(const rw_context *ctx, rw_memory *ret)
     if (!status && is_fault("peak")) ret->measured_peak += 64;
     if (!status && is_fault("total")) ret->inputs += 64;
     return status;
+}
+
+rw_status __wrap_limit_matmul(const rw_context_params *params, rw_dtype dtype, double *ret_tflops)
+{
+    const rw_status status = __real_limit_matmul(params, dtype, ret_tflops);
+    if (is_fault("ceiling")) *ret_tflops *= 1e-6;
+    return status;
+}
+
+rw_status __wrap_sweep_run_rows(const struct sweep_options *o, const struct sweep_text *text, struct sweep_row **row,
+                                int n)
+{
+    if (is_fault("length") && row[0]->seq != o->seqs[0]) return RW_ERR_MEMORY;
+    return __real_sweep_run_rows(o, text, row, n);
 }

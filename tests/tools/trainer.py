@@ -138,8 +138,7 @@ def check_outputs_that_are_one_file():
     assert pathlib.Path('text').stat().st_size == 20000
     run('--steps 1 --save weights')
     run('--steps 1 --load weights --save weights')
-
-
+    refused('--steps 1 --load-hf weights --save weights', says='the same file as --load-hf') # other names
     refused('--steps 2 --data text --dashboard folder/../text', says='folder does not exist')
     # Files that do not exist yet, under two names.
     os.mkdir('folder')
@@ -152,6 +151,23 @@ def check_outputs_that_are_one_file():
         refused('--steps 1', other, one, says='the same')
     assert sorted(p.name for p in pathlib.Path('.').iterdir()) == ['folder', 'link', 'text', 'weights']
     run('--steps 1 --log folder/a --save a --tensorboard both --checkpoint both')
+
+
+def check_files_beside_the_page():
+    """The page is written under a name that no file has, and a page that cannot be written leaves none."""
+    data = b'some text ' * 2000
+    for name in 'page.part', 'small.part':
+        pathlib.Path(name).write_bytes(data)
+    run('--steps 2 --data page.part --dashboard page')
+    run('--steps 2 --log old.part')
+    run('--steps 2 --log old.part --dashboard old')
+    small_trainer('--data small.part --dashboard small')
+    assert all(pathlib.Path(name).read_bytes() == data for name in ('page.part', 'small.part'))
+    assert len(log_lines('old.part')) == 6, log_lines('old.part')
+    said = run('--steps 2 --dashboard old', limit=900)
+    assert 'old: File too large' in said, said
+    assert sorted(p.name for p in pathlib.Path('.').iterdir()) == ['old', 'old.part', 'page', 'page.part', 'small',
+                                                                   'small.part']
 
 
 def small_trainer(*options, status=0):
@@ -174,6 +190,60 @@ def check_files_of_the_small_trainer():
     said = small_trainer('--data mine --steps 4 --log /dev/full --save weights')
     assert said.count('/dev/full: No space') == 1 and finite('weights'), said
     small_trainer('--data mine --steps 1 --load weights --save weights')
+
+
+def signalled_text(number, *options):
+    process = subprocess.Popen([TEXT, '--quick', '--steps', '1000000', *options], stdout=subprocess.PIPE,
+                               stderr=subprocess.STDOUT, preexec_fn=restore_signals)
+    while not process.stdout.readline().startswith(b'step   10'):
+        pass
+    process.send_signal(number)
+    said = process.stdout.read()
+    return process.wait(300), said.decode()
+
+
+def check_ends_of_the_small_trainer():
+    """Weights that are not finite replace no others. A signal ends it as its last step does."""
+    small_trainer('--steps 2 --save weights')
+    before = pathlib.Path('weights').read_bytes()
+    bad = bytearray(before)
+    base = 8 + struct.unpack('<Q', bad[:8])[0]
+    at = base + header_of('weights')['0.positions']['data_offsets'][0]
+    bad[at:at + 4] = struct.pack('<f', float('nan'))
+    pathlib.Path('bad').write_bytes(bad)
+    said = small_trainer('--steps 20 --load bad --save weights --dashboard page', status=3)
+    assert 'not finite' in said and '--save weights: not saved' in said, said
+    assert pathlib.Path('weights').read_bytes() == before
+    page = pathlib.Path('page').read_text()
+    assert "class='mark'" in page and '; ended 20' in page and 'http-equiv' not in page, 'the page'
+    for number in signal.SIGINT, signal.SIGHUP:
+        status, said = signalled_text(number, '--save', f'{number}.weights', '--dashboard', 'page', '--layers', '1')
+        assert status == 128 + number and finite(f'{number}.weights'), (status, said)
+        page = pathlib.Path('page').read_text()
+        assert '; ended 20' in page and 'http-equiv' not in page, 'the page'
+
+
+def check_one_folder_of_two_runs():
+    """The first run has not saved yet: the folder is its own nevertheless."""
+    first = subprocess.Popen([PROGRAM, *QUICK, *'--steps 1000000 --save-every 1000000 --checkpoint both'.split()],
+                             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, preexec_fn=restore_signals)
+    while not first.stdout.readline().startswith(b'step'):
+        pass
+    for options in '', '--replace-checkpoints', '--resume both --resume-if-there':
+        refused('--steps 2 --keep 1 --checkpoint both', options, says='another run saves to this folder')
+    first.send_signal(signal.SIGINT)
+    first.stdout.read()
+    assert first.wait(300) == 130
+    saved, = files_of('both')
+    second = ['--checkpoint', 'both', '--resume', 'both', '--save-every', '1', '--steps', '1000000']
+    process = subprocess.Popen([PROGRAM, *QUICK, *second], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                               preexec_fn=restore_signals)
+    while len(files_of('both')) < 2 and process.poll() is None: # the library has the lock now
+        time.sleep(0.01)
+    refused('--steps 2 --resume both --checkpoint both', says='another run saves to this folder')
+    process.send_signal(signal.SIGINT)
+    process.stdout.read()
+    assert process.wait(300) == 130
 
 
 def check_sizes():
@@ -244,12 +314,14 @@ def signalled(number, *options, after=b'step     10'):
     while after not in said:
         said += process.stdout.readline()
     process.send_signal(number)
+    if number == signal.SIGHUP: # of a lost connection, by the kernel and by the shell
+        process.send_signal(number)
     said += process.stdout.read()
     return process.wait(300), said.decode()
 
 
 def check_signals():
-    for number, how in (signal.SIGINT, ''), (signal.SIGTERM, '--graph'):
+    for number, how in (signal.SIGINT, ''), (signal.SIGTERM, '--graph'), (signal.SIGHUP, ''):
         folder = f'signal{int(number)}'
         status, said = signalled(number, f'--checkpoint {folder} --save-every 1000000 --dashboard {folder}.html'
                                  f' --log {folder}.jsonl --save {folder}.weights', how)
@@ -344,7 +416,7 @@ def check_signal_while_it_samples():
 def check_checkpoint_that_cannot_be_written():
     """It ends the run with a status that is not 0, and the weights are saved to their own file."""
     process = subprocess.Popen([PROGRAM, *QUICK, *'--steps 1000000 --checkpoint lost --save-every 1 --keep 100000'
-                                                  ' --save weights --log lost.jsonl'.split()],
+                                                  ' --save weights --log lost.jsonl --dashboard page'.split()],
                                stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     while not (pathlib.Path('lost').exists() and files_of('lost')) and process.poll() is None:
         time.sleep(0.01)
@@ -353,6 +425,8 @@ def check_checkpoint_that_cannot_be_written():
     said = process.stderr.read()
     assert process.wait(300) == 1 and re.search('^train_gpt: .*lost', said, re.M), (process.returncode, said)
     assert pathlib.Path('weights').exists() and finite('weights'), said
+    page = pathlib.Path('page').read_text()
+    assert '; ended 20' in page and 'http-equiv' not in page, 'the page'
 
 
 def check_stop_of_a_finite_run():
@@ -404,6 +478,13 @@ def check_data():
     assert 'that run had another data: these are other bytes' in said, said
     said = run('--data text --steps 6 --total-steps 4 --resume data --seed 9 --dropout 0')
     assert 'another --seed, --dropout:' in said, said
+    # Validation losses of other text are no continuation of the earlier ones.
+    go_on = '--data text --val text --eval-tokens 64'
+    run(go_on, '--steps 2 --checkpoint valued')
+    assert 'another' not in run(go_on, '--steps 4 --total-steps 2 --resume valued')
+    for option in '--val other', '--eval-tokens 128':
+        said = run(go_on, '--steps 4 --total-steps 2 --resume valued', option)
+        assert 'that run had another --val or --eval-tokens' in said and 'other bytes' not in said, (option, said)
 
 
 def check_resume_of_nothing():
@@ -413,6 +494,26 @@ def check_resume_of_nothing():
     assert 'from the beginning' in run('--steps 2 --resume later --checkpoint later --resume-if-there')
     said = run('--steps 4 --total-steps 2 --resume later --checkpoint later --resume-if-there')
     assert 'going on from step 2' in said, said
+    # The page of a run from the beginning, or from an earlier step, has no alerts of the discarded ones.
+    lines = [json.dumps({'step': i, 'loss': 5, 'memory': {}, 'alerts': ['loss_spike']}, separators=(',', ':'))
+             for i in range(9)]
+    for options, alerts in ('--resume none --resume-if-there', 0), ('--resume later --total-steps 2', 4):
+        pathlib.Path('old.jsonl').write_text('\n'.join(lines) + '\n')
+        run('--steps 5 --log old.jsonl --dashboard page --on slow_step=note', options)
+        events = pathlib.Path('page').read_text().split('Alerts and recoveries')[1:]
+        assert sum(part.count('loss_spike') for part in events) == alerts, (options, events)
+
+
+def check_skipped_updates():
+    """Updates that --on leaves out count as those of a scaler do, and none counts twice."""
+    wild = '--steps 9 --lr 1000 --clip 1e9 --warmup 0 --schedule constant --on loss_nonfinite=skip --eval-tokens 0'
+    for how in '', '--dtype f16 --on grad_nonfinite=skip':
+        pathlib.Path('skipped.jsonl').unlink(missing_ok=True)
+        run(wild, how, '--log skipped.jsonl --prometheus metrics', status=3)
+        steps = {line['step'] for line in lines_of('skipped.jsonl') if line.get('skipped') or
+                 line.get('recovery') == 'skip'}
+        total = re.search(r'^rewind_skipped_total (\d+)', pathlib.Path('metrics').read_text(), re.M)[1]
+        assert int(total) == len(steps) > 2, (how, total, steps)
 
 
 def check_samples_of_known_tokens():

@@ -283,7 +283,8 @@ def check_weights_that_are_not_finite():
 def check_files_that_are_no_checkpoints():
     """A name that only begins like a checkpoint's is none: there is nothing to resume, and nothing to lose."""
     names = ('000001-step2.safetensors.failed', '000001-step2.safetensors.part', '-step2.safetensors',
-             '000001-step.safetensors', '000001-step2', '1step2.safetensors')
+             '000001-step.safetensors', '000001-step2', '1step2.safetensors', '1-step2.safetensors',
+             '0000001-step2.safetensors', '000001-step02.safetensors')
     os.mkdir('kept')
     for name in names:
         (pathlib.Path('kept') / name).write_text('x')
@@ -340,15 +341,15 @@ def check_page_of_a_run_that_went_on():
 
 
 def check_page_beside_a_link():
-    """The page is first written to a temporary file: a link with that name is not followed."""
+    """The page is first written to a temporary file of its own: a link, or a folder, beside the page stays."""
     pathlib.Path('precious').write_text('mine')
     pathlib.Path('page.html.part').symlink_to('precious')
-    run(SMALL, '--steps 2 --dashboard page.html')
-    assert pathlib.Path('precious').read_text() == 'mine' and not os.path.lexists('page.html.part')
-    assert pathlib.Path('page.html').read_text().rstrip().endswith('</html>')
     os.makedirs('other.html.part/full')
-    said = run(SMALL, '--steps 2 --dashboard other.html')
-    assert 'other.html' in said and not pathlib.Path('other.html').exists(), said
+    for page in 'page.html', 'other.html':
+        run(SMALL, f'--steps 2 --dashboard {page}')
+        assert pathlib.Path(page).read_text().rstrip().endswith('</html>')
+    assert pathlib.Path('precious').read_text() == 'mine' and os.path.islink('page.html.part')
+    assert len(os.listdir()) == 5, os.listdir()
 
 
 def main():
