@@ -411,7 +411,9 @@ Test(resource_limits, threads_that_cannot_be_started)
 
 /* ---- memory that earlier steps hold ---- */
 
-enum holder { NOTHING, A_READ, BACKWARD, BACKWARD_THEN_INPUT, BACKWARD_THEN_PARAM, RESULTS, RESULTS_THEN_INPUT, HOLDERS };
+enum holder {
+    NOTHING, A_READ, BACKWARD, BACKWARD_THEN_INPUT, BACKWARD_THEN_PARAM, RESULTS, RESULTS_THEN_INPUT, HOLDERS
+};
 
 /* A loss whose step takes 30 times the 4 MiB of w. */
 static rw_tensor *loss_of_many(rw_tape *t, rw_tensor *w)
