@@ -383,8 +383,8 @@ def check_full_stdout(out):
         assert done.returncode in (1, 2) and 'standard output' in done.stderr, (question, done)
 
 
-def check_costs(out):
-    costs = out / 'costs.txt'
+def check_costs(out, costs):
+    costs = costs[1]
     before = costs.read_text()
     run('--policy', 'none', '--costs', costs, '--out', out / 'again')
     assert costs.read_text() == before, 'a file that is there is read'
@@ -527,7 +527,7 @@ def check_mistakes(out):
 def main():
     with tempfile.TemporaryDirectory() as folder:
         target = pathlib.Path(folder)
-        given = {'out': target, 'costs': ('--costs', target / 'costs.txt')} # costs of gpt's are as good as any
+        given = {'out': target, 'costs': ('--costs', target / 'given.txt')} # costs of gpt's are as good as any
         run('--policy', 'none', *given['costs'], '--out', target)
         for name, check in list(globals().items()):
             if name.startswith('check_') and (not sys.argv[2:] or any(n in name for n in sys.argv[2:])):
