@@ -344,20 +344,16 @@ static void mark_steps(const rw_tape *t, bool *nodes)
 
 /*
  * Marks the nodes on which requests of the program depend: values that it requested, effects that have happened or that
- * belong to a forward part which it requested, and what these need.
+ * belong to a step which it requested, and what these need.
  */
 static void mark_requested(const rw_tape *t, bool *nodes)
 {
-    size_t n_suspended = 0; /* the program's own suspended steps hold what commits among these nodes read */
-    for (const struct rw_run *r = t->runs; r; r = r->next)
-        if (r->state == RW_RUN_STOPPED && !(r->flags & RW_RUN_ASSUMED) && r->plan->mark_nodes > n_suspended)
-            n_suspended = r->plan->mark_nodes;
     mark_steps(t, nodes);
     for (uint32_t v = 0; v < t->n_values; v++)
         if (t->requested[v]) mark_producer(t, v, nodes);
     for (size_t i = 0; i < t->n_effects; i++) {
         const struct rw_effect *const e = &t->effects[i];
-        nodes[e->node] |= e->node < n_suspended || (e->done && !t->ctx->eager);
+        nodes[e->node] |= e->done && !t->ctx->eager;
     }
     mark_needed(t, nodes);
 }
@@ -413,6 +409,47 @@ static bool is_requested(rw_tape *t, uint32_t leaf, bool *nodes, const bool *rea
     return is;
 }
 
+/*
+ * Has the suspended run executed one of the nodes, or will it read a held value of one? Nodes that its plan has added
+ * run after the suspension.
+ */
+static bool has_used(const struct rw_run *r, const bool *nodes)
+{
+    const rw_plan *const p = r->plan;
+    bool used = false;
+    for (size_t i = 0; !used && i < r->next_action; i++) {
+        const struct rw_action *const a = &p->actions[i];
+        used = !rw_action_is_move(a->kind) && a->node < p->mark_nodes && nodes[a->node];
+    }
+    for (size_t i = 0; !used && i < p->n_sources; i++) {
+        const struct rw_source *const s = &p->sources[i];
+        if (s->kind != RW_SOURCE_HELD || s->last < r->next_action) continue;
+        const uint32_t producer = rw_tape_value(r->tape, s->index)->producer;
+        used = producer != RW_NONE_ID && nodes[producer];
+    }
+    return used;
+}
+
+static void end_runs_that_used(const rw_tape *t, const bool *nodes)
+{
+    for (struct rw_run *r = t->runs, *next; r; r = next) {
+        next = r->next;
+        if (r->state == RW_RUN_STOPPED && has_used(r, nodes)) rw_run_end(r);
+    }
+}
+
+/*
+ * The law of an input that is written. The library computes more than the program requests: values that the last step
+ * read, a step that a read begins, in eager mode everything. What was only computed ahead binds nothing, whichever call
+ * runs it now: a suspended step that a read began still computes the other values after rw_forward() has requested its
+ * forward part. So if no request depends on the input, everything that was computed from it is dropped: held values,
+ * steps that a read began, and each suspended step that has used it. The program's own suspended step is then
+ * recomputed, to the same bytes, because nothing that it requested depends on the input.
+ *
+ * Parameters, buffers and gradients have no such write: a tape relies on the contents at recording, and whatever would
+ * read others is refused. If only values that were not requested would, the request is run alone: see find_run() in
+ * execute_request.c.
+ */
 rw_status rw_begun_written(rw_tape *t, uint32_t leaf)
 {
     bool *const nodes = rw_calloc(t->n_nodes, sizeof *nodes), *const readers = rw_calloc(t->n_nodes, sizeof *readers);
@@ -422,6 +459,7 @@ rw_status rw_begun_written(rw_tape *t, uint32_t leaf)
         status = check_effects(t, leaf, readers);
         if (!status) {
             rw_runs_end_assumed(t);
+            end_runs_that_used(t, readers);
             drop_readers(t, readers);
             t->leaves[leaf].ran = false;
         }
