@@ -260,7 +260,11 @@ void rw_begin_step_for(rw_tape *t, const rw_tensor *x)
     if (t->ctx->eager || v->producer == RW_NONE_ID || rw_tape_held(t, v->id)) return;
     const bool is_known = rw_value_is_small(t, v->id) && t->n_users == 1 && t->ctx->verify != RW_VERIFY_FULL;
     struct rw_expected *const e = is_known ? rw_history_find(t) : NULL;
-    struct rw_run *const r = rw_run_assumed(t);
+    struct rw_run *r = rw_run_assumed(t);
+    if (r && rw_run_is_overtaken(r)) {
+        rw_run_end(r);
+        r = NULL;
+    }
     const bool goes_on = r && (rw_run_is_reached(r) || (e && rw_point_is_same(&e->ahead.at, &r->plan->recorded)));
     const bool is_after = t->log && t->log->n_roots;
     if (goes_on && advance_to(r, v->id)) return;

@@ -21,6 +21,18 @@ static rw_status no_tensors(rw_context *ctx, const char *call, rw_tensor *const 
     return rw_fail(ctx, RW_ERR_ARGUMENT, "%s(n): expected 1 tensor or more, got 0", call);
 }
 
+/* Records that the program requested the forward part of a step. It has computed what commits among its nodes write
+   when the step ends; that stays requested if memory discards the suspended run. */
+static void note_forward(rw_tape *t, const uint32_t *roots, size_t n)
+{
+    rw_tape_note_requested(t, roots, n, RW_REQUESTED_STEP, true);
+    for (size_t i = 0; i < t->n_effects; i++) {
+        const struct rw_node *const node = &t->nodes[t->effects[i].node];
+        if (node->n_outputs && rw_is_in_forward(t, rw_tape_value(t, node->first_output)))
+            t->requested[node->first_output] |= RW_REQUESTED_VALUE;
+    }
+}
+
 /* Values after gradients that rw_grad() recorded belong to no step's forward part: then only they are computed, and no
    effects. */
 static rw_status forward(rw_tape *t, const uint32_t *roots, size_t n)
@@ -32,7 +44,8 @@ static rw_status forward(rw_tape *t, const uint32_t *roots, size_t n)
     for (size_t i = 0; i < n; i++) in_forward &= rw_is_in_forward(t, rw_tape_value(t, roots[i]));
     request.seeded = true;
     const rw_status status = rw_run_request(t, in_forward ? &request : &values, NULL, in_forward);
-    if (!status) rw_tape_note_requested(t, roots, n, RW_REQUESTED_STEP, in_forward);
+    if (!status && in_forward) note_forward(t, roots, n);
+    else if (!status) rw_tape_note_requested(t, roots, n, RW_REQUESTED_STEP, false);
     return status;
 }
 

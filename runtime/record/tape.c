@@ -132,8 +132,7 @@ void rw_tape_note_requested(rw_tape *t, const uint32_t *values, size_t n, enum r
     }
     for (size_t i = 0; effects && i < t->n_effects; i++) {
         const struct rw_node *const node = &t->nodes[t->effects[i].node];
-        const bool is_requested = what == RW_REQUESTED_STEP || t->effects[i].done;
-        if (is_requested && node->n_outputs) t->requested[node->first_output] |= RW_REQUESTED_VALUE;
+        if (t->effects[i].done && node->n_outputs) t->requested[node->first_output] |= RW_REQUESTED_VALUE;
     }
 }
 

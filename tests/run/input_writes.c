@@ -318,6 +318,105 @@ Test(input_writes, between_the_halves_of_a_step)
     fixture_close(&b);
 }
 
+/*
+ * A value of the gradient, and of v alone, that the last step read after backward. The read of another scalar begins the
+ * step, which computes the part of v, and rw_forward() claims it.
+ */
+static double read_gradient_of_claimed_step(struct fixture *b, rw_scaler *s, rw_tensor *p, rw_tensor *v, bool writes)
+{
+    rw_zero_grad(b->ctx);
+    rw_tensor *const x = input(b->t), *const y = v ? v : input(b->t);
+    rw_tensor *loss = total(b->t, rw_mul(b->t, rw_mul(b->t, p, p), x)), *const first = total(b->t, rw_scale(b->t, x, 3));
+    rw_tensor *const ahead = rw_mul(b->t, rw_mul(b->t, y, y), p);
+    rw_tensor *g;
+    OK(b->ctx, rw_grad(b->t, loss, &p, 1, &g));
+    rw_tensor *const last = total(b->t, rw_mul(b->t, v ? y : ahead, g));
+    cr_expect_eq(rw_item(b->t, first), 30);
+    OK(b->ctx, rw_forward(b->t, &loss, 1));
+    if (writes && v) OK(b->ctx, rw_write(v, tens, sizeof tens));
+    else if (writes) OK(b->ctx, rw_input_write(y, tens, sizeof tens));
+    OK(b->ctx, rw_scaler_backward(s, b->t, loss));
+    expect_gradient(b->ctx, p, 2, 8, 18, 32, "the loss");
+    return writes && v ? 0 : rw_item(b->t, last);
+}
+
+Test(input_writes, between_a_claimed_forward_part_and_a_value_that_is_expected)
+{
+    for (int steps = 1; steps < 4; steps++) {
+        struct fixture b = fixture_open(1, 1);
+        rw_tensor *const p = param(b.ctx, "p");
+        rw_scaler *s = NULL;
+        OK(b.ctx, rw_scaler_create(&s, b.ctx, &(rw_scaler_params){ .init_scale = 1 }));
+        for (int step = 0; step <= steps; step++) {
+            cr_expect_eq(read_gradient_of_claimed_step(&b, s, p, NULL, step == steps), step == steps ? 260000 : 2600,
+                         "step %d", step);
+            rw_tape_reset(b.t);
+        }
+        rw_scaler_destroy(&s);
+        fixture_close(&b);
+    }
+}
+
+/* Only the expected value reads the buffer, in the part of the step that is left: then the step runs without it. */
+Test(input_writes, of_a_buffer_that_only_an_expected_value_of_a_claimed_step_reads)
+{
+    struct fixture b = fixture_open(1, 1);
+    rw_tensor *const p = param(b.ctx, "p"), *const v = rw_buffer(b.ctx, "v", RW_F32, RW_SHAPE(SHORT));
+    rw_scaler *s = NULL;
+    OK(b.ctx, rw_scaler_create(&s, b.ctx, &(rw_scaler_params){ .init_scale = 1 }));
+    OK(b.ctx, rw_write(v, ones, sizeof ones));
+    for (int step = 0; step < 4; step++) {
+        read_gradient_of_claimed_step(&b, s, p, v, step == 3);
+        rw_tape_reset(b.t);
+    }
+    rw_scaler_destroy(&s);
+    fixture_close(&b);
+}
+
+/* The forward part is requested also if memory has discarded what it computed. */
+Test(input_writes, after_a_suspended_step_was_discarded)
+{
+    enum { OTHERS = 40 }; /* more than a context keeps suspended */
+    struct fixture b = fixture_open(1, 1);
+    rw_tape *other[OTHERS];
+    rw_tensor *const p = param(b.ctx, "p"), *const copy = rw_buffer(b.ctx, "copy", RW_F32, RW_SHAPE(SHORT));
+    rw_tensor *const x = input(b.t), *const v = input(b.t);
+    rw_tensor *loss = total(b.t, rw_mul(b.t, x, p));
+    OK(b.ctx, rw_assign(b.t, copy, rw_scale(b.t, v, 2)));
+    OK(b.ctx, rw_forward(b.t, &loss, 1));
+    for (int i = 0; i < OTHERS; i++) {
+        OK(b.ctx, rw_tape_create(&other[i], b.ctx));
+        rw_tensor *y = total(other[i], rw_mul(other[i], input(other[i]), p));
+        OK(b.ctx, rw_forward(other[i], &y, 1));
+    }
+    OK(b.ctx, rw_input_write(v, tens, sizeof tens));
+    cr_expect_eq(rw_backward_from(b.t, &loss, NULL, 1), RW_ERR_MODIFIED);
+    rw_error_clear(b.ctx);
+    for (int i = 0; i < OTHERS; i++) rw_tape_destroy(&other[i]);
+    fixture_close(&b);
+}
+
+/* Another call has executed the effect that a begun step had stopped before. */
+Test(input_writes, after_an_effect_that_a_begun_step_had_not_reached)
+{
+    struct fixture b = fixture_open(1, 1);
+    rw_tensor *const p = param(b.ctx, "p");
+    for (int step = 0; step < 4; step++) {
+        memset(recording_runs, 0, sizeof recording_runs);
+        rw_tensor *const x = input(b.t), *const v = input(b.t);
+        rw_tensor *const first = total(b.t, rw_mul(b.t, x, p));
+        rw_tensor *const told = recording_apply(b.t, &recording_once, total(b.t, v), 0);
+        rw_tensor *const last = rw_add(b.t, told, told);
+        cr_expect_eq(rw_item(b.t, first), 30);
+        if (step == 3) OK(b.ctx, rw_eval_effects(b.t));
+        cr_expect_eq(rw_item(b.t, last), 20);
+        cr_expect_eq(recording_runs[0], 1, "step %d: %d times", step, recording_runs[0]);
+        OK(b.ctx, rw_backward(b.t, first));
+        rw_tape_reset(b.t);
+    }
+    fixture_close(&b);
+}
+
 /* Nothing was requested, so eager mode computes what depends on the input again. */
 Test(input_writes, after_eager_mode_has_computed_everything)
 {
