@@ -2,6 +2,7 @@
 #include "api/speculative_step.h"
 
 #include "api/execute_request.h"
+#include "autodiff/gradient_edges.h"
 #include "base/alloc.h"
 #include "run/run_advance.h"
 #include "run/source_addresses.h"
@@ -330,7 +331,8 @@ rw_status rw_begun_backward(rw_tape *t, uint32_t loss, const void *const *seeds)
 /* ---- an input that is written ---- */
 
 /* Marks the nodes that forward and backward of requested roots need. Backward also differentiates views, whose rules
-   may read other operands than the elements of the view depend on. */
+   may read other operands than the elements of the view depend on, and follows the edge to a value whose parts the op
+   reads in its place. */
 static void mark_steps(const rw_tape *t, bool *nodes)
 {
     for (uint32_t v = 0; v < t->n_values; v++) {
@@ -339,8 +341,11 @@ static void mark_steps(const rw_tape *t, bool *nodes)
     }
     for (size_t n = t->n_nodes; n-- > 0;) {
         const struct rw_node *const node = &t->nodes[n];
-        for (uint32_t i = 0; nodes[n] && i < node->n_inputs; i++) {
-            const uint32_t producer = rw_tape_value(t, t->operands[node->first_input + i])->producer;
+        if (!nodes[n]) continue;
+        const uint32_t whole = rw_edges_of(t, node).whole, n_read = node->n_inputs + (whole != RW_NONE_ID ? 1u : 0u);
+        for (uint32_t i = 0; i < n_read; i++) {
+            const uint32_t v = i < node->n_inputs ? t->operands[node->first_input + i] : whole;
+            const uint32_t producer = rw_tape_value(t, v)->producer;
             if (producer != RW_NONE_ID) nodes[producer] = true;
         }
     }

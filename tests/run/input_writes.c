@@ -319,14 +319,15 @@ Test(input_writes, between_the_halves_of_a_step)
 }
 
 /*
- * A value of the gradient, and of v alone, that the last step read after backward. The read of another scalar begins the
- * step, which computes the part of v, and rw_forward() claims it.
+ * A value of the gradient that the last step read after backward. The read of another scalar begins the step, which
+ * computes the value's other factor ahead, and rw_forward() claims it. v: a buffer in place of that factor, or NULL.
  */
 static double read_gradient_of_claimed_step(struct fixture *b, rw_scaler *s, rw_tensor *p, rw_tensor *v, bool writes)
 {
     rw_zero_grad(b->ctx);
     rw_tensor *const x = input(b->t), *const y = v ? v : input(b->t);
-    rw_tensor *loss = total(b->t, rw_mul(b->t, rw_mul(b->t, p, p), x)), *const first = total(b->t, rw_scale(b->t, x, 3));
+    rw_tensor *loss = total(b->t, rw_mul(b->t, rw_mul(b->t, p, p), x));
+    rw_tensor *const first = total(b->t, rw_scale(b->t, x, 3));
     rw_tensor *const ahead = rw_mul(b->t, rw_mul(b->t, y, y), p);
     rw_tensor *g;
     OK(b->ctx, rw_grad(b->t, loss, &p, 1, &g));
@@ -371,6 +372,55 @@ Test(input_writes, of_a_buffer_that_only_an_expected_value_of_a_claimed_step_rea
     }
     rw_scaler_destroy(&s);
     fixture_close(&b);
+}
+
+/* How a program of read_through_an_edge() runs. */
+enum { HALVES = 1, RECOMPUTED = 2, BY_GROUPS = 4, EAGERLY = 8, WAYS = 16 };
+
+/*
+ * The norm reads the parts of a concatenation in place of it. Backward differentiates the whole, and in it a view whose
+ * rule sends the gradient to z, which forward does not read: so only backward reads h, which depends on the input.
+ */
+static rw_status read_through_an_edge(int way, bool writes, float *gradient)
+{
+    enum { ROWS = 4 };
+    static const float elements[ROWS * 6] = { 1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 2, 3, 4, 5, 6, 7, 8, 9, 3, 1, 4, 1, 5, 9 };
+    struct fixture b = open_in(way & EAGERLY);
+    rw_tensor *part[3], *const w = rw_param(b.ctx, "w", RW_F32, RW_SHAPE(ROWS, 4));
+    OK(b.ctx, rw_write(w, elements, ROWS * 4 * sizeof(float)));
+    for (int i = 0; i < 3; i++) {
+        rw_tensor *const p = rw_param(b.ctx, (const char *[]){ "a", "b", "c" }[i], RW_F32, RW_SHAPE(ROWS, 2));
+        OK(b.ctx, rw_write(p, elements + 5 * i, ROWS * 2 * sizeof(float)));
+        part[i] = rw_scale(b.t, p, 2);
+    }
+    rw_tensor *const v = rw_input(b.t, RW_F32, RW_SHAPE(ROWS, 4), elements + 8, ROWS * 4 * sizeof(float));
+    rw_tensor *const h = rw_scale(b.t, v, 3);
+    if (way & RECOMPUTED) ckpt_recompute(b.t, h);
+    rw_tensor *const through = rw_straight_through(b.t, rw_concat(b.t, part, 2, 1), rw_mul(b.t, w, h));
+    rw_tensor *const both = rw_concat(b.t, ((rw_tensor *[]){ through, part[2] }), 2, 1);
+    rw_tensor *const y = way & BY_GROUPS ? rw_group_norm(b.t, both, 2, RW_NONE, RW_NONE, 1e-5)
+                                         : rw_batchnorm(b.t, both, RW_NONE, RW_NONE, RW_NONE, RW_NONE, NULL);
+    rw_tensor *loss = total(b.t, rw_mul(b.t, y, rw_input(b.t, RW_F32, RW_SHAPE(ROWS, 6), elements, sizeof elements)));
+    if (way & HALVES) OK(b.ctx, rw_forward(b.t, &loss, 1));
+    else OK(b.ctx, rw_backward(b.t, loss));
+    rw_zero_grad(b.ctx);
+    if (writes) OK(b.ctx, rw_input_write(v, elements, ROWS * 4 * sizeof(float)));
+    const rw_status status = way & HALVES ? rw_backward_from(b.t, &loss, NULL, 1) : rw_backward(b.t, loss);
+    rw_error_clear(b.ctx);
+    if (!status) OK(b.ctx, rw_read(NULL, rw_gradient(w), gradient, ROWS * 4 * sizeof(float)));
+    fixture_close(&b);
+    return status;
+}
+
+Test(input_writes, of_an_input_that_is_read_through_an_edge)
+{
+    for (int way = 0; way < WAYS; way++) {
+        float old[16], got[16];
+        OK(NULL, read_through_an_edge(way, false, old));
+        const rw_status status = read_through_an_edge(way, true, got);
+        cr_expect(status == RW_ERR_MODIFIED || (!status && !memcmp(old, got, sizeof old)), "way %d: %s, %g, before %g",
+                  way, rw_status_name(status), (double)got[0], (double)old[0]);
+    }
 }
 
 /* The forward part is requested also if memory has discarded what it computed. */
