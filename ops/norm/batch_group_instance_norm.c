@@ -186,6 +186,28 @@ static rw_status set_x(rw_grad_call *g, rw_tensor *dx)
     return rw_grad_set_value(g, x, dx ? rw_cast(rw_grad_tape(g), dx, rw_tensor_dtype(x)) : NULL);
 }
 
+/* Is there a gradient for statistics that were given? */
+static bool wants_statistics(const rw_grad_call *g, const struct rw_groups *of)
+{
+    const int mean = rw_groups_weight(of) + 2;
+    return of->given && (rw_grad_wanted(g, mean) || rw_grad_wanted(g, mean + 1));
+}
+
+/* The gradients of given statistics: those of (x - mean) r with r = (var + eps)^-1/2, where h is the gradient of xh. */
+static rw_status set_statistics(rw_grad_call *g, const struct rw_groups *of, rw_tensor *h, rw_tensor *xh, rw_tensor *r)
+{
+    rw_tape *const t = rw_grad_tape(g);
+    const int mean = rw_groups_weight(of) + 2;
+    const rw_shape row = RW_SHAPE(of->groups, of->width), vector = rw_tensor_shape(rw_grad_input(g, mean));
+    if (rw_grad_wanted(g, mean)) {
+        rw_tensor *const sum = rw_sum_to(t, rw_neg(t, rw_mul(t, r, h)), row);
+        RW_CHECK(rw_grad_set_narrowed(g, mean, rw_reshape(t, sum, vector)));
+    }
+    if (!rw_grad_wanted(g, mean + 1)) return RW_OK;
+    rw_tensor *const sum = rw_sum_to(t, rw_mul(t, h, xh), row), *const half = rw_scale(t, rw_mul(t, r, r), -0.5);
+    return rw_grad_set_narrowed(g, mean + 1, rw_reshape(t, rw_mul(t, sum, half), vector));
+}
+
 /*
  * Composed of ops, with x as [segments, rows, groups, width]: xh = (x - mean) / sqrt(var + eps), dx = r (h - mean(h) -
  * xh mean(h xh)) with h = dy weight and r = 1 / sqrt(var + eps). The means are 0 if the statistics are constants.
@@ -210,6 +232,7 @@ static rw_status grad_again(rw_grad_call *g, const struct rw_groups *of, rw_tens
         r = rw_norm_scale(t, rw_mean(t, rw_mul(t, centred, centred), RW_AXES(1, 3), true), of->eps);
     }
     rw_tensor *const xh = rw_mul(t, centred, r), *h = rw_mul(t, dy, w);
+    if (wants_statistics(g, of)) RW_CHECK(set_statistics(g, of, h, xh, r));
     if (wants_x(g)) {
         if (!of->given) {
             rw_tensor *const inner = rw_mul(t, xh, rw_mean(t, rw_mul(t, h, xh), RW_AXES(1, 3), true));
@@ -244,19 +267,22 @@ static rw_status grad_at_once(rw_grad_call *g, const struct rw_groups *of, bool 
     return RW_OK;
 }
 
-/* mean and variance have no gradient, because only the update of running statistics reads them. */
+/* Computed statistics have no gradient, because only the update of running statistics reads them. Given ones may be any
+   tensors; their gradients are composed of ops. */
 static rw_status grad(rw_grad_call *g)
 {
     const struct rw_groups_attrs *const a = rw_grad_attrs(g);
     const rw_layout *const y = rw_tensor_layout(rw_grad_output(g, 0));
     const struct rw_groups of = rw_groups_of(a, y, rw_groups_channels(y));
     const int weight = rw_groups_weight(&of), added = rw_groups_added(&of);
-    const bool adds = rw_grad_n_inputs(g) > added, apart = of.relu && (adds || rw_grad_is_differentiable(g));
+    const bool again = rw_grad_is_differentiable(g) || wants_statistics(g, &of);
+    const bool adds = rw_grad_n_inputs(g) > added, apart = of.relu && (adds || again);
     rw_tensor *const dz = apart ? rw_relu_slope(g, rw_grad_output(g, 0), rw_grad_upstream(g, 0))
                                 : rw_grad_upstream(g, 0);
     if (adds && rw_grad_wanted(g, added)) RW_CHECK(rw_grad_set(g, added, dz));
-    if (!wants_x(g) && !rw_grad_wanted(g, weight) && !rw_grad_wanted(g, weight + 1)) return RW_OK;
-    return rw_grad_is_differentiable(g) ? grad_again(g, &of, dz) : grad_at_once(g, &of, of.relu && !apart, dz);
+    if (!wants_x(g) && !rw_grad_wanted(g, weight) && !rw_grad_wanted(g, weight + 1) && !wants_statistics(g, &of))
+        return RW_OK;
+    return again ? grad_again(g, &of, dz) : grad_at_once(g, &of, of.relu && !apart, dz);
 }
 
 #define FORWARD(NAME, ADDED, OUT, RECOMPUTE)                                                                       \

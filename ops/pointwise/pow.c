@@ -62,6 +62,13 @@ static rw_tensor *base_of_logarithm(rw_tape *t, rw_tensor *a, rw_tensor *b)
     return rw_add(t, a, rw_leave_at(RW_HERE, t, rw_at_least_at(RW_HERE, t, b, zero), a));
 }
 
+/* dy, but 0 where the slope is 0 and dy is NaN or infinite. A finite dy stays, because it has second gradients there. */
+static rw_tensor *upstream_of(rw_tape *t, rw_tensor *dy, rw_tensor *has_no_slope)
+{
+    rw_tensor *const zero = rw_fill_at(RW_HERE, t, rw_tensor_dtype(dy), RW_SCALAR, 0);
+    return rw_where(t, rw_logical_and(t, has_no_slope, rw_logical_not(t, rw_isfinite(t, dy))), zero, dy);
+}
+
 /* dy b a^(b - 1), and dy a^b log(a); 0 where a and b are 0, and where a is 0 and b is not negative. */
 static rw_status set_composed(rw_grad_call *g)
 {
@@ -70,12 +77,14 @@ static rw_status set_composed(rw_grad_call *g)
     rw_tensor *const dy = rw_grad_widened(g, rw_grad_upstream(g, 0));
     if (rw_grad_wanted(g, 0)) {
         rw_tensor *const slope = rw_mul(t, b, rw_pow(t, base_of_slope(t, a, b), rw_add_scalar(t, b, -1)));
-        RW_CHECK(rw_grad_set_broadcast(g, 0, rw_grad_narrowed(g, 0, rw_mul(t, dy, slope))));
+        rw_tensor *const up = upstream_of(t, dy, rw_eq_scalar(t, b, 0));
+        RW_CHECK(rw_grad_set_broadcast(g, 0, rw_grad_narrowed(g, 0, rw_mul(t, up, slope))));
     }
     if (!rw_grad_wanted(g, 1)) return RW_OK;
     /* stored in 16 bits, the power may be infinite where dy times it is not */
     rw_tensor *const power = a == rw_grad_input(g, 0) ? rw_grad_output(g, 0) : rw_pow(t, a, b);
-    rw_tensor *const db = rw_mul(t, dy, rw_mul(t, power, rw_log(t, base_of_logarithm(t, a, b))));
+    rw_tensor *const up = upstream_of(t, dy, rw_logical_and(t, rw_eq_scalar(t, a, 0), rw_ge_scalar(t, b, 0)));
+    rw_tensor *const db = rw_mul(t, up, rw_mul(t, power, rw_log(t, base_of_logarithm(t, a, b))));
     return rw_grad_set_broadcast(g, 1, rw_grad_narrowed(g, 1, db));
 }
 

@@ -5,6 +5,7 @@
 #include "api/execute_request.h"
 #include "autodiff/differentiate.h"
 #include "run/run_advance.h"
+#include "run/source_addresses.h"
 #include "base/alloc.h"
 #include "autodiff/roots.h"
 #include "record/gradient_state.h"
@@ -147,6 +148,13 @@ static bool is_of_context(const rw_tape *t, const struct rw_tensor *x)
     return leaf != RW_NONE_ID && t->leaves[leaf].kind != RW_LEAF_INPUT;
 }
 
+/* A leaf itself is read with its present contents; a view of it is an op's result, whose contents are those at its
+   recording. */
+static bool is_view_of_leaf(const rw_tape *t, const struct rw_tensor *x)
+{
+    return !(x->flags & RW_VALUE_GRADIENT) && x->id != x->base && rw_tape_value(t, x->base)->leaf != RW_NONE_ID;
+}
+
 /* The parameter whose gradient x is, or is a view of; NULL for anything else. */
 static struct rw_param *param_of_gradient(const rw_tape *t, const struct rw_tensor *x)
 {
@@ -200,6 +208,7 @@ static rw_status read_value(const char *name, rw_tape *t, rw_tensor *x, void *ou
         if (begins) status = note_reads(t, &x, 1, true);
         if (!status && !(x->flags & RW_VALUE_GRADIENT)) status = rw_eval(t, &x, 1);
         if (!status && is_of_context(t, x)) status = rw_tape_misses_nothing(t, name);
+        if (!status && is_view_of_leaf(t, x)) status = rw_leaf_check(t, rw_tape_value(t, x->base)->leaf);
         if (status) return status;
     }
     status = copy_there(ctx, t, x, name, out);

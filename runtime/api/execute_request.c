@@ -3,6 +3,7 @@
 
 #include "autodiff/requested_outputs.h"
 #include "plan/cache.h"
+#include "plan/device_capacity.h"
 #include "record/gradient_state.h"
 #include "run/run_advance.h"
 #include "run/source_addresses.h"
@@ -78,19 +79,39 @@ bool rw_run_assumed_part(struct rw_run *r, const void *const *seeds, bool forwar
     return false;
 }
 
+static bool is_refused(const struct rw_run *r, bool forward_only)
+{
+    const bool is = rw_run_check(r, r->next_action, forward_only ? r->plan->n_forward : r->plan->n_actions) != RW_OK;
+    rw_forget_error(r->tape->ctx); /* unless it is one of the request: then it is found again */
+    return is;
+}
+
+/* Makes a run that computes the request and nothing else; NULL if that would be refused or cannot be made. */
+static struct rw_run *make_alone(rw_tape *t, const struct rw_request *request, bool forward_only)
+{
+    rw_plan *plan;
+    struct rw_run *r = NULL;
+    if (rw_plan_get(t, request, &plan) || rw_plan_check_size(t, request, plan) || rw_run_make(t, plan, 0, &r))
+        rw_forget_error(t->ctx);
+    if (!r || !is_refused(r, forward_only)) return r;
+    rw_run_end(r);
+    return NULL;
+}
+
 /*
- * Finds or makes the run of a request. A step that a read began may also compute values that this request does not
- * need; if these are refused, because an input has changed, the request gets a run of its own.
+ * Finds or makes the run of a request. A suspended step that a read began, also if rw_forward() has claimed it, may
+ * compute values that this request does not need. If these are refused, because something that they read has changed,
+ * the request gets a run of its own, unless that is refused as well.
  */
 static rw_status find_run(rw_tape *t, const struct rw_request *request, bool forward_only, struct rw_run **ret_run)
 {
     const rw_status status = rw_run_find(t, request, ret_run);
-    const struct rw_run *const r = *ret_run;
-    if (status || !(r->flags & RW_RUN_ASSUMED)) return status;
-    if (!rw_run_check(r, r->next_action, forward_only ? r->plan->n_forward : r->plan->n_actions)) return RW_OK;
-    rw_forget_error(t->ctx);
-    rw_runs_end_assumed(t);
-    return rw_run_find(t, request, ret_run);
+    if (status || (*ret_run)->state != RW_RUN_STOPPED || !is_refused(*ret_run, forward_only)) return status;
+    struct rw_run *const alone = make_alone(t, request, forward_only);
+    if (!alone) return RW_OK;
+    rw_run_end(*ret_run);
+    *ret_run = alone;
+    return RW_OK;
 }
 
 /* Runs a request to its end, or only its forward part. */

@@ -2,6 +2,7 @@
 #include "api/speculative_step.h"
 
 #include "api/execute_request.h"
+#include "autodiff/gradient_edges.h"
 #include "base/alloc.h"
 #include "run/run_advance.h"
 #include "run/source_addresses.h"
@@ -260,7 +261,11 @@ void rw_begin_step_for(rw_tape *t, const rw_tensor *x)
     if (t->ctx->eager || v->producer == RW_NONE_ID || rw_tape_held(t, v->id)) return;
     const bool is_known = rw_value_is_small(t, v->id) && t->n_users == 1 && t->ctx->verify != RW_VERIFY_FULL;
     struct rw_expected *const e = is_known ? rw_history_find(t) : NULL;
-    struct rw_run *const r = rw_run_assumed(t);
+    struct rw_run *r = rw_run_assumed(t);
+    if (r && rw_run_is_overtaken(r)) {
+        rw_run_end(r);
+        r = NULL;
+    }
     const bool goes_on = r && (rw_run_is_reached(r) || (e && rw_point_is_same(&e->ahead.at, &r->plan->recorded)));
     const bool is_after = t->log && t->log->n_roots;
     if (goes_on && advance_to(r, v->id)) return;
@@ -330,7 +335,8 @@ rw_status rw_begun_backward(rw_tape *t, uint32_t loss, const void *const *seeds)
 /* ---- an input that is written ---- */
 
 /* Marks the nodes that forward and backward of requested roots need. Backward also differentiates views, whose rules
-   may read other operands than the elements of the view depend on. */
+   may read other operands than the elements of the view depend on, and follows the edge to a value whose parts the op
+   reads in its place. */
 static void mark_steps(const rw_tape *t, bool *nodes)
 {
     for (uint32_t v = 0; v < t->n_values; v++) {
@@ -339,8 +345,11 @@ static void mark_steps(const rw_tape *t, bool *nodes)
     }
     for (size_t n = t->n_nodes; n-- > 0;) {
         const struct rw_node *const node = &t->nodes[n];
-        for (uint32_t i = 0; nodes[n] && i < node->n_inputs; i++) {
-            const uint32_t producer = rw_tape_value(t, t->operands[node->first_input + i])->producer;
+        if (!nodes[n]) continue;
+        const uint32_t whole = rw_edges_of(t, node).whole, n_read = node->n_inputs + (whole != RW_NONE_ID ? 1u : 0u);
+        for (uint32_t i = 0; i < n_read; i++) {
+            const uint32_t v = i < node->n_inputs ? t->operands[node->first_input + i] : whole;
+            const uint32_t producer = rw_tape_value(t, v)->producer;
             if (producer != RW_NONE_ID) nodes[producer] = true;
         }
     }
@@ -348,20 +357,16 @@ static void mark_steps(const rw_tape *t, bool *nodes)
 
 /*
  * Marks the nodes on which requests of the program depend: values that it requested, effects that have happened or that
- * belong to a forward part which it requested, and what these need.
+ * belong to a step which it requested, and what these need.
  */
 static void mark_requested(const rw_tape *t, bool *nodes)
 {
-    size_t n_suspended = 0; /* the program's own suspended steps hold what commits among these nodes read */
-    for (const struct rw_run *r = t->runs; r; r = r->next)
-        if (r->state == RW_RUN_STOPPED && !(r->flags & RW_RUN_ASSUMED) && r->plan->mark_nodes > n_suspended)
-            n_suspended = r->plan->mark_nodes;
     mark_steps(t, nodes);
     for (uint32_t v = 0; v < t->n_values; v++)
         if (t->requested[v]) mark_producer(t, v, nodes);
     for (size_t i = 0; i < t->n_effects; i++) {
         const struct rw_effect *const e = &t->effects[i];
-        nodes[e->node] |= e->node < n_suspended || (e->done && !t->ctx->eager);
+        nodes[e->node] |= e->done && !t->ctx->eager;
     }
     mark_needed(t, nodes);
 }
@@ -417,6 +422,47 @@ static bool is_requested(rw_tape *t, uint32_t leaf, bool *nodes, const bool *rea
     return is;
 }
 
+/*
+ * Has the suspended run executed one of the nodes, or will it read a held value of one? Nodes that its plan has added
+ * run after the suspension.
+ */
+static bool has_used(const struct rw_run *r, const bool *nodes)
+{
+    const rw_plan *const p = r->plan;
+    bool used = false;
+    for (size_t i = 0; !used && i < r->next_action; i++) {
+        const struct rw_action *const a = &p->actions[i];
+        used = !rw_action_is_move(a->kind) && a->node < p->mark_nodes && nodes[a->node];
+    }
+    for (size_t i = 0; !used && i < p->n_sources; i++) {
+        const struct rw_source *const s = &p->sources[i];
+        if (s->kind != RW_SOURCE_HELD || s->last < r->next_action) continue;
+        const uint32_t producer = rw_tape_value(r->tape, s->index)->producer;
+        used = producer != RW_NONE_ID && nodes[producer];
+    }
+    return used;
+}
+
+static void end_runs_that_used(const rw_tape *t, const bool *nodes)
+{
+    for (struct rw_run *r = t->runs, *next; r; r = next) {
+        next = r->next;
+        if (r->state == RW_RUN_STOPPED && has_used(r, nodes)) rw_run_end(r);
+    }
+}
+
+/*
+ * The law of an input that is written. The library computes more than the program requests: values that the last step
+ * read, a step that a read begins, in eager mode everything. What was only computed ahead binds nothing, whichever call
+ * runs it now: a suspended step that a read began still computes the other values after rw_forward() has requested its
+ * forward part. So if no request depends on the input, everything that was computed from it is dropped: held values,
+ * steps that a read began, and each suspended step that has used it. The program's own suspended step is then
+ * recomputed, to the same bytes, because nothing that it requested depends on the input.
+ *
+ * Parameters, buffers and gradients have no such write: a tape relies on the contents at recording, and whatever would
+ * read others is refused. If only values that were not requested would, the request is run alone: see find_run() in
+ * execute_request.c.
+ */
 rw_status rw_begun_written(rw_tape *t, uint32_t leaf)
 {
     bool *const nodes = rw_calloc(t->n_nodes, sizeof *nodes), *const readers = rw_calloc(t->n_nodes, sizeof *readers);
@@ -426,6 +472,7 @@ rw_status rw_begun_written(rw_tape *t, uint32_t leaf)
         status = check_effects(t, leaf, readers);
         if (!status) {
             rw_runs_end_assumed(t);
+            end_runs_that_used(t, readers);
             drop_readers(t, readers);
             t->leaves[leaf].ran = false;
         }

@@ -21,17 +21,32 @@ static rw_status no_tensors(rw_context *ctx, const char *call, rw_tensor *const 
     return rw_fail(ctx, RW_ERR_ARGUMENT, "%s(n): expected 1 tensor or more, got 0", call);
 }
 
+/* Records that the program requested the forward part of a step. It has computed what commits among its nodes write
+   when the step ends; that stays requested if memory discards the suspended run. */
+static void note_forward(rw_tape *t, const uint32_t *roots, size_t n)
+{
+    rw_tape_note_requested(t, roots, n, RW_REQUESTED_STEP, true);
+    for (size_t i = 0; i < t->n_effects; i++) {
+        const struct rw_node *const node = &t->nodes[t->effects[i].node];
+        if (node->n_outputs && rw_is_in_forward(t, rw_tape_value(t, node->first_output)))
+            t->requested[node->first_output] |= RW_REQUESTED_VALUE;
+    }
+}
+
+/* Values after gradients that rw_grad() recorded belong to no step's forward part: then only they are computed, and no
+   effects. */
 static rw_status forward(rw_tape *t, const uint32_t *roots, size_t n)
 {
     struct rw_request request = rw_program_step(t, roots, n);
+    const struct rw_request values = { .kind = RW_PLAN_EVAL, .values = roots, .n_values = n,
+                                       .policy = &rw_policy_none };
     bool in_forward = true;
     for (size_t i = 0; i < n; i++) in_forward &= rw_is_in_forward(t, rw_tape_value(t, roots[i]));
     request.seeded = true;
-    if (in_forward) return rw_run_request(t, &request, NULL, true);
-    /* Values after gradients that rw_grad() recorded belong to no step's forward part: compute only the values. */
-    const struct rw_request values = { .kind = RW_PLAN_EVAL, .values = roots, .n_values = n,
-                                       .policy = &rw_policy_none };
-    return rw_run_request(t, &values, NULL, false);
+    const rw_status status = rw_run_request(t, in_forward ? &request : &values, NULL, in_forward);
+    if (!status && in_forward) note_forward(t, roots, n);
+    else if (!status) rw_tape_note_requested(t, roots, n, RW_REQUESTED_STEP, false);
+    return status;
 }
 
 rw_status rw_forward(rw_tape *t, rw_tensor *const *y, size_t n)
@@ -46,7 +61,6 @@ rw_status rw_forward(rw_tape *t, rw_tensor *const *y, size_t n)
     if (!status) status = rw_check_runs(t->ctx, "rw_forward");
     if (!status) status = rw_tape_note_roots(t, roots, n, true, "rw_forward");
     if (!status) status = forward(t, roots, n);
-    if (!status) rw_tape_note_requested(t, roots, n, RW_REQUESTED_STEP, true);
     rw_free(roots);
     return status;
 }

@@ -190,14 +190,14 @@ void rw_run_restart(struct rw_run *r)
 
 /* ---- finding ---- */
 
-/* True if an effect that this suspended run still has to execute was executed by another run since it was suspended. */
-static bool has_been_overtaken(const struct rw_run *r)
+bool rw_run_is_overtaken(const struct rw_run *r)
 {
     const rw_tape *const t = r->tape;
     if (t->n_held == r->n_held && !r->plan->n_effects) return false;
+    const size_t n_nodes = r->plan->mark_nodes < t->n_nodes ? r->plan->mark_nodes : t->n_nodes; /* a run ahead */
     for (size_t i = r->next_action; i < r->plan->n_actions; i++) {
         const struct rw_action *const a = &r->plan->actions[i];
-        if (a->node >= r->plan->mark_nodes || (a->kind != RW_ACTION_FORWARD && a->kind != RW_ACTION_COMMIT)) continue;
+        if (a->node >= n_nodes || (a->kind != RW_ACTION_FORWARD && a->kind != RW_ACTION_COMMIT)) continue;
         const struct rw_node *const node = &t->nodes[a->node];
         const uint32_t flags = t->ctx->ops[node->op]->flags;
         if ((flags & RW_OP_STATEFUL) && rw_tape_effect(t, a->node)->done) return true;
@@ -229,7 +229,7 @@ static bool goes_on(const struct rw_run *r)
 {
     const rw_tape *const t = r->tape;
     if (is_begun_by_parent(r)) return false;
-    return r->n_effects == t->n_effects && r->n_retained == t->n_retained && !has_been_overtaken(r);
+    return r->n_effects == t->n_effects && r->n_retained == t->n_retained && !rw_run_is_overtaken(r);
 }
 
 /* Seeds do not have to match: a plan that takes seeds from the caller can also be given ones. */

@@ -21,6 +21,9 @@ bool rw_run_is_reached(struct rw_run *r);
 /* The oldest suspended run of the context other than `but`; NULL if there is none. */
 struct rw_run *rw_runs_stopped_first(const rw_context *ctx, const struct rw_run *but);
 
+/* Has another run executed an effect that this suspended run would still execute? Then it must not continue. */
+bool rw_run_is_overtaken(const struct rw_run *r);
+
 /* Creates a run of a plan and attaches the context's observers. */
 rw_status rw_run_make(rw_tape *t, rw_plan *plan, unsigned flags, struct rw_run **ret_run);
 /* RW_ERR_MEMORY, which is recorded: the observer is detached again. */

@@ -4,6 +4,9 @@
 
 #include "run/run_state.h"
 
+/* RW_ERR_MODIFIED, recorded, if a leaf's contents are no longer those on which the tape relies. */
+rw_status rw_leaf_check(const rw_tape *t, uint32_t leaf);
+
 /* Would rw_run_resolve() refuse these actions? RW_ERR_MODIFIED, recorded, if the tape relies on other contents of a
    source. Changes nothing else. */
 rw_status rw_run_check(const struct rw_run *r, size_t from, size_t to);

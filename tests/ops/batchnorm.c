@@ -372,6 +372,85 @@ Test(ops_batchnorm, with_relu_and_a_sum_has_their_second_gradient)
     free(apart), free(one);
 }
 
+/* ---- an evaluation by statistics that require gradients ---- */
+
+enum { ROWS = 6, GIVEN = 4 }; /* GIVEN: parameters */
+
+/* The evaluation, or its formula in plain ops. */
+static rw_tensor *evaluation(rw_tape *t, const struct form *f, rw_tensor *const *of, rw_tensor *mean, rw_tensor *var)
+{
+    if (f->fused) return formed(t, f, of[0], of[0], of[1], of[1], mean, var);
+    rw_tensor *const scale = rw_sqrt(t, rw_add_scalar(t, var, 1e-5));
+    rw_tensor *y = rw_add(t, rw_mul(t, rw_div(t, rw_sub(t, of[0], mean), scale), of[1]), of[1]);
+    if (f->adds) y = rw_add(t, y, of[0]);
+    return f->relu ? rw_relu(t, y) : y;
+}
+
+/* Gradients of x, the weight and the statistics, which depend on x, too, if `computed`. twice: second gradients. */
+static void gradients_of_given(const struct form *f, rw_dtype dtype, bool computed, bool twice, double *got)
+{
+    struct fixture b = fixture_open(6, 1);
+    rw_tape *const t = b.t;
+    rw_tensor *of[GIVEN];
+    for (int i = 0; i < GIVEN; i++)
+        of[i] = rw_param(b.ctx, (const char *[]){ "x", "w", "m", "v" }[i], dtype, i ? RW_SHAPE(C) : RW_SHAPE(ROWS, C));
+    rw_init_normal(of[0], 1, 2), rw_init_normal(of[1], 1, 0.3), rw_init_normal(of[2], 1, 1);
+    rw_init_constant(of[3], 3);
+    rw_tensor *mean = of[2], *var = of[3], *g;
+    if (computed) mean = rw_add(t, mean, rw_mean(t, of[0], RW_AXES(0), false));
+    if (computed) var = rw_add(t, var, rw_var(t, of[0], RW_AXES(0), false, false));
+    rw_tensor *const z = evaluation(t, f, of, mean, var);
+    rw_tensor *loss = rw_sum(t, rw_mul(t, z, rw_sin(t, z)), RW_ALL_AXES, false);
+    if (twice) cr_assert_eq(rw_grad(t, loss, &of[2], 1, &g), RW_OK, "%s", rw_error_message(b.ctx));
+    if (twice) loss = rw_sum(t, rw_mul(t, g, g), RW_ALL_AXES, false);
+    cr_assert_eq(rw_backward(t, loss), RW_OK, "%s", rw_error_message(b.ctx));
+    for (int i = 0, at = 0; i < GIVEN; i++) {
+        const int n = i ? C : ROWS * C;
+        rw_tensor *const d = rw_cast(t, rw_gradient(of[i]), RW_F64);
+        cr_assert_eq(rw_read(t, d, got + at, (size_t)n * sizeof *got), RW_OK, "%s", rw_error_message(b.ctx));
+        at += n;
+    }
+    fixture_close(&b);
+}
+
+Test(ops_batchnorm, given_statistics_have_the_gradients_of_the_formula)
+{
+    enum { ALL = ROWS * C + 3 * C };
+    for (int i = 0; i < 32; i++) {
+        static double plain[ALL], one[ALL];
+        const rw_dtype dtype = i / 16 ? RW_F32 : RW_F64;
+        struct form f = { .relu = i & 1, .adds = i & 2, .evaluates = true };
+        gradients_of_given(&f, dtype, i & 4, i & 8, plain);
+        f.fused = true;
+        gradients_of_given(&f, dtype, i & 4, i & 8, one);
+        double greatest = 0;
+        for (int k = 0; k < ALL; k++) greatest = fmax(greatest, fabs(plain[k]));
+        for (int k = 0; k < ALL; k++)
+            cr_expect_float_eq(one[k], plain[k], (i / 16 ? 1e-4 : 1e-12) * greatest, "form %d, element %d: %g, not %g",
+                               i, k, one[k], plain[k]);
+    }
+}
+
+/* Only they require a gradient: the input is data. */
+Test(ops_batchnorm, given_statistics_may_be_all_that_is_trained)
+{
+    struct fixture b = fixture_open(6, 1);
+    float got[2];
+    rw_tensor *const mean = rw_param(b.ctx, "m", RW_F32, RW_SHAPE(2));
+    rw_tensor *const var = rw_param(b.ctx, "v", RW_F32, RW_SHAPE(2));
+    cr_assert_eq(rw_write(mean, (float[]){ 1, 2 }, sizeof got), RW_OK);
+    cr_assert_eq(rw_write(var, (float[]){ 3, 15 }, sizeof got), RW_OK);
+    rw_tensor *const x = rw_input(b.t, RW_F32, RW_SHAPE(2, 2), (float[]){ 2, 5, 4, 8 }, 4 * sizeof(float));
+    rw_tensor *const y = rw_batchnorm(b.t, x, RW_NONE, RW_NONE, mean, var,
+                                      &(rw_batchnorm_params){ .eps = 1, .evaluate = true });
+    cr_assert_eq(rw_backward(b.t, rw_sum(b.t, y, RW_ALL_AXES, false)), RW_OK, "%s", rw_error_message(b.ctx));
+    cr_assert_eq(rw_read(NULL, rw_gradient(mean), got, sizeof got), RW_OK);
+    cr_expect(got[0] == -1 && got[1] == -0.5f, "%g %g", (double)got[0], (double)got[1]);
+    cr_assert_eq(rw_read(NULL, rw_gradient(var), got, sizeof got), RW_OK);
+    cr_expect(got[0] == -0.25f && got[1] == -0.0703125f, "%g %g", (double)got[0], (double)got[1]);
+    fixture_close(&b);
+}
+
 /* Keeps x and two numbers per channel, not the result, whatever relu masked in it. */
 Test(ops_batchnorm, keeps_x_and_two_numbers_for_each_channel)
 {

@@ -386,6 +386,27 @@ Test(extremes, gradients_of_a_power_are_chosen_where_a_factor_is_0)
     fixture_close(&b);
 }
 
+static rw_tensor *record_pow_under_nonfinite(rw_tape *t, rw_tensor *a, rw_tensor *b)
+{
+    static const float up[SEEN_MAX] = { INFINITY, NAN, -INFINITY, NAN, INFINITY, INFINITY, 1, INFINITY };
+    rw_tensor *const dy = rw_input(t, RW_F32, RW_SHAPE(SEEN_MAX), up, sizeof up);
+    return rw_mul(t, rw_pow(t, a, b), rw_cast(t, dy, rw_tensor_dtype(a)));
+}
+
+Test(extremes, gradients_of_a_power_are_chosen_under_a_nonfinite_upstream)
+{
+    static const double x[2][SEEN_MAX] = { { 3, -0., 0, 2, 0, 2, 0, NAN }, { 0, 2, 0, 0, 3, 1, -1, 0 } };
+    static const double want[2][SEEN_MAX] = { { 0, NAN, 0, 0, NAN, INFINITY, -INFINITY, 0 },
+                                              { INFINITY, 0, 0, NAN, 0, INFINITY, -INFINITY, NAN } };
+    static const rw_dtype types[] = { RW_F32, RW_F64, RW_BF16, RW_F16 };
+    struct fixture b = fixture_open(1, 1);
+    for (int d = 0; d < 4; d++) {
+        const struct both got = both_gradients(&b, types[d], SEEN_MAX, x, record_pow_under_nonfinite);
+        expect_both(&got, types[d], SEEN_MAX, want);
+    }
+    fixture_close(&b);
+}
+
 /* Two groups of four, every other element: by two axes, then by one. */
 static rw_tensor *record_logsumexp(rw_tape *t, rw_tensor *two, rw_tensor *one)
 {

@@ -318,6 +318,155 @@ Test(input_writes, between_the_halves_of_a_step)
     fixture_close(&b);
 }
 
+/*
+ * A value of the gradient that the last step read after backward. The read of another scalar begins the step, which
+ * computes the value's other factor ahead, and rw_forward() claims it. v: a buffer in place of that factor, or NULL.
+ */
+static double read_gradient_of_claimed_step(struct fixture *b, rw_scaler *s, rw_tensor *p, rw_tensor *v, bool writes)
+{
+    rw_zero_grad(b->ctx);
+    rw_tensor *const x = input(b->t), *const y = v ? v : input(b->t);
+    rw_tensor *loss = total(b->t, rw_mul(b->t, rw_mul(b->t, p, p), x));
+    rw_tensor *const first = total(b->t, rw_scale(b->t, x, 3));
+    rw_tensor *const ahead = rw_mul(b->t, rw_mul(b->t, y, y), p);
+    rw_tensor *g;
+    OK(b->ctx, rw_grad(b->t, loss, &p, 1, &g));
+    rw_tensor *const last = total(b->t, rw_mul(b->t, v ? y : ahead, g));
+    cr_expect_eq(rw_item(b->t, first), 30);
+    OK(b->ctx, rw_forward(b->t, &loss, 1));
+    if (writes && v) OK(b->ctx, rw_write(v, tens, sizeof tens));
+    else if (writes) OK(b->ctx, rw_input_write(y, tens, sizeof tens));
+    OK(b->ctx, rw_scaler_backward(s, b->t, loss));
+    expect_gradient(b->ctx, p, 2, 8, 18, 32, "the loss");
+    return writes && v ? 0 : rw_item(b->t, last);
+}
+
+Test(input_writes, between_a_claimed_forward_part_and_a_value_that_is_expected)
+{
+    for (int steps = 1; steps < 4; steps++) {
+        struct fixture b = fixture_open(1, 1);
+        rw_tensor *const p = param(b.ctx, "p");
+        rw_scaler *s = NULL;
+        OK(b.ctx, rw_scaler_create(&s, b.ctx, &(rw_scaler_params){ .init_scale = 1 }));
+        for (int step = 0; step <= steps; step++) {
+            cr_expect_eq(read_gradient_of_claimed_step(&b, s, p, NULL, step == steps), step == steps ? 260000 : 2600,
+                         "step %d", step);
+            rw_tape_reset(b.t);
+        }
+        rw_scaler_destroy(&s);
+        fixture_close(&b);
+    }
+}
+
+/* Only the expected value reads the buffer, in the part of the step that is left: then the step runs without it. */
+Test(input_writes, of_a_buffer_that_only_an_expected_value_of_a_claimed_step_reads)
+{
+    struct fixture b = fixture_open(1, 1);
+    rw_tensor *const p = param(b.ctx, "p"), *const v = rw_buffer(b.ctx, "v", RW_F32, RW_SHAPE(SHORT));
+    rw_scaler *s = NULL;
+    OK(b.ctx, rw_scaler_create(&s, b.ctx, &(rw_scaler_params){ .init_scale = 1 }));
+    OK(b.ctx, rw_write(v, ones, sizeof ones));
+    for (int step = 0; step < 4; step++) {
+        read_gradient_of_claimed_step(&b, s, p, v, step == 3);
+        rw_tape_reset(b.t);
+    }
+    rw_scaler_destroy(&s);
+    fixture_close(&b);
+}
+
+/* How a program of read_through_an_edge() runs. */
+enum { HALVES = 1, RECOMPUTED = 2, BY_GROUPS = 4, EAGERLY = 8, WAYS = 16 };
+
+/*
+ * The norm reads the parts of a concatenation in place of it. Backward differentiates the whole, and in it a view whose
+ * rule sends the gradient to z, which forward does not read: so only backward reads h, which depends on the input.
+ */
+static rw_status read_through_an_edge(int way, bool writes, float *gradient)
+{
+    enum { ROWS = 4 };
+    static const float elements[ROWS * 6] = { 1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 2, 3, 4, 5, 6, 7, 8, 9, 3, 1, 4, 1, 5, 9 };
+    struct fixture b = open_in(way & EAGERLY);
+    rw_tensor *part[3], *const w = rw_param(b.ctx, "w", RW_F32, RW_SHAPE(ROWS, 4));
+    OK(b.ctx, rw_write(w, elements, ROWS * 4 * sizeof(float)));
+    for (int i = 0; i < 3; i++) {
+        rw_tensor *const p = rw_param(b.ctx, (const char *[]){ "a", "b", "c" }[i], RW_F32, RW_SHAPE(ROWS, 2));
+        OK(b.ctx, rw_write(p, elements + 5 * i, ROWS * 2 * sizeof(float)));
+        part[i] = rw_scale(b.t, p, 2);
+    }
+    rw_tensor *const v = rw_input(b.t, RW_F32, RW_SHAPE(ROWS, 4), elements + 8, ROWS * 4 * sizeof(float));
+    rw_tensor *const h = rw_scale(b.t, v, 3);
+    if (way & RECOMPUTED) ckpt_recompute(b.t, h);
+    rw_tensor *const through = rw_straight_through(b.t, rw_concat(b.t, part, 2, 1), rw_mul(b.t, w, h));
+    rw_tensor *const both = rw_concat(b.t, ((rw_tensor *[]){ through, part[2] }), 2, 1);
+    rw_tensor *const y = way & BY_GROUPS ? rw_group_norm(b.t, both, 2, RW_NONE, RW_NONE, 1e-5)
+                                         : rw_batchnorm(b.t, both, RW_NONE, RW_NONE, RW_NONE, RW_NONE, NULL);
+    rw_tensor *loss = total(b.t, rw_mul(b.t, y, rw_input(b.t, RW_F32, RW_SHAPE(ROWS, 6), elements, sizeof elements)));
+    if (way & HALVES) OK(b.ctx, rw_forward(b.t, &loss, 1));
+    else OK(b.ctx, rw_backward(b.t, loss));
+    rw_zero_grad(b.ctx);
+    if (writes) OK(b.ctx, rw_input_write(v, elements, ROWS * 4 * sizeof(float)));
+    const rw_status status = way & HALVES ? rw_backward_from(b.t, &loss, NULL, 1) : rw_backward(b.t, loss);
+    rw_error_clear(b.ctx);
+    if (!status) OK(b.ctx, rw_read(NULL, rw_gradient(w), gradient, ROWS * 4 * sizeof(float)));
+    fixture_close(&b);
+    return status;
+}
+
+Test(input_writes, of_an_input_that_is_read_through_an_edge)
+{
+    for (int way = 0; way < WAYS; way++) {
+        float old[16], got[16];
+        OK(NULL, read_through_an_edge(way, false, old));
+        const rw_status status = read_through_an_edge(way, true, got);
+        cr_expect(status == RW_ERR_MODIFIED || (!status && !memcmp(old, got, sizeof old)), "way %d: %s, %g, before %g",
+                  way, rw_status_name(status), (double)got[0], (double)old[0]);
+    }
+}
+
+/* The forward part is requested also if memory has discarded what it computed. */
+Test(input_writes, after_a_suspended_step_was_discarded)
+{
+    enum { OTHERS = 40 }; /* more than a context keeps suspended */
+    struct fixture b = fixture_open(1, 1);
+    rw_tape *other[OTHERS];
+    rw_tensor *const p = param(b.ctx, "p"), *const copy = rw_buffer(b.ctx, "copy", RW_F32, RW_SHAPE(SHORT));
+    rw_tensor *const x = input(b.t), *const v = input(b.t);
+    rw_tensor *loss = total(b.t, rw_mul(b.t, x, p));
+    OK(b.ctx, rw_assign(b.t, copy, rw_scale(b.t, v, 2)));
+    OK(b.ctx, rw_forward(b.t, &loss, 1));
+    for (int i = 0; i < OTHERS; i++) {
+        OK(b.ctx, rw_tape_create(&other[i], b.ctx));
+        rw_tensor *y = total(other[i], rw_mul(other[i], input(other[i]), p));
+        OK(b.ctx, rw_forward(other[i], &y, 1));
+    }
+    OK(b.ctx, rw_input_write(v, tens, sizeof tens));
+    cr_expect_eq(rw_backward_from(b.t, &loss, NULL, 1), RW_ERR_MODIFIED);
+    rw_error_clear(b.ctx);
+    for (int i = 0; i < OTHERS; i++) rw_tape_destroy(&other[i]);
+    fixture_close(&b);
+}
+
+/* Another call has executed the effect that a begun step had stopped before. */
+Test(input_writes, after_an_effect_that_a_begun_step_had_not_reached)
+{
+    struct fixture b = fixture_open(1, 1);
+    rw_tensor *const p = param(b.ctx, "p");
+    for (int step = 0; step < 4; step++) {
+        memset(recording_runs, 0, sizeof recording_runs);
+        rw_tensor *const x = input(b.t), *const v = input(b.t);
+        rw_tensor *const first = total(b.t, rw_mul(b.t, x, p));
+        rw_tensor *const told = recording_apply(b.t, &recording_once, total(b.t, v), 0);
+        rw_tensor *const last = rw_add(b.t, told, told);
+        cr_expect_eq(rw_item(b.t, first), 30);
+        if (step == 3) OK(b.ctx, rw_eval_effects(b.t));
+        cr_expect_eq(rw_item(b.t, last), 20);
+        cr_expect_eq(recording_runs[0], 1, "step %d: %d times", step, recording_runs[0]);
+        OK(b.ctx, rw_backward(b.t, first));
+        rw_tape_reset(b.t);
+    }
+    fixture_close(&b);
+}
+
 /* Nothing was requested, so eager mode computes what depends on the input again. */
 Test(input_writes, after_eager_mode_has_computed_everything)
 {

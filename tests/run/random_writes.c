@@ -23,9 +23,10 @@ enum { SHORT = 4, LONG = RECORDING_ELEMENTS };
 enum { INPUTS = 3, PARAMS = 2, STATEMENTS = 16, FIRST = INPUTS + PARAMS, VALUES = FIRST + STATEMENTS, EVENTS = 40 };
 #define EXACT 65536.0 /* greatest number: sums of as many as are added are exact in float32 */
 
-enum op { ADD, MUL, TIMES, SUM, WIDEN, TELL, NOISE, ASSIGN, OPS };
+enum op { ADD, MUL, TIMES, SUM, WIDEN, TELL, NOISE, ASSIGN, GRAD, OPS };
 enum call { RECORD, ITEM, READ, EVAL, EFFECTS, FORWARD, BACKWARD_FROM, BACKWARD, WRITE, CALLS };
-static const char *const op_names[] = { "add", "mul", "times", "sum", "widen", "tell", "noise", "assign" };
+static const char *const op_names[] = { "add", "mul", "times", "sum", "widen", "tell", "noise", "assign",
+                                        "grad" };
 static const char *const call_names[] = { "record", "item", "read",  "eval", "effects",
                                           "forward", "backward from", "backward", "write" };
 
@@ -33,7 +34,7 @@ static const char *const call_names[] = { "record", "item", "read",  "eval", "ef
 struct program {
     struct {
         enum op op;
-        int a, b, n; /* operands; elements */
+        int a, b, n; /* operands, of GRAD the root and the parameter; elements */
     } s[STATEMENTS];
     struct {
         enum call call;
@@ -42,7 +43,9 @@ struct program {
     } e[EVENTS];
     int n_statements, n_events;
     uint64_t cone[VALUES]; /* the value and those that it depends on, a bit each */
+    uint64_t flow[VALUES]; /* the same for those that get gradients from it */
     bool trains; /* otherwise an evaluation */
+    bool scaled; /* backward is rw_scaler_backward(), with a scale of 1 */
     const char *policy;
 };
 
@@ -64,6 +67,7 @@ struct world {
     const struct program *p;
     struct model m;
     rw_tensor *param[PARAMS], *buffer, *wide, *value[VALUES];
+    rw_scaler *scaler;
     float data[PARAMS][SHORT];
     bool eager;
     uint64_t random;
@@ -100,6 +104,51 @@ static int draw_value(const struct program *p, uint64_t *random, int before, int
     return count ? found[draw(random, (uint32_t)count)] : -1;
 }
 
+/* The values that the gradient of a root with respect to a parameter depends on. */
+static uint64_t gradient_cone(const struct program *p, int root, int param)
+{
+    uint64_t cone[VALUES] = { 0 };
+    bool flows[VALUES] = { 0 };
+    flows[root] = true;
+    for (int v = root; v >= FIRST; v--) {
+        const enum op op = p->s[v - FIRST].op;
+        const int from[] = { p->s[v - FIRST].a, p->s[v - FIRST].b };
+        for (int k = 0; flows[v] && k < 2; k++) {
+            if (!(p->flow[from[k]] >> param & 1)) continue;
+            flows[from[k]] = true;
+            cone[from[k]] |= cone[v] | (op == MUL || op == TIMES ? p->cone[from[!k]] : 0);
+        }
+    }
+    return cone[param];
+}
+
+static void record_event(struct program *p)
+{
+    p->e[p->n_events].call = RECORD;
+    p->e[p->n_events].v = FIRST + p->n_statements - 1;
+    p->e[p->n_events++].share = 100;
+}
+
+/* n: elements. */
+static void add(struct program *p, enum op op, int a, int b, int n)
+{
+    const int i = p->n_statements++, v = FIRST + i;
+    p->s[i].op = op, p->s[i].a = a, p->s[i].b = b, p->s[i].n = n;
+    p->cone[v] = 1ull << v | (op == GRAD ? gradient_cone(p, a, b) : p->cone[a] | p->cone[b]);
+    p->flow[v] = op == GRAD ? 0 : 1ull << v | p->flow[a] | p->flow[b];
+    record_event(p);
+}
+
+/* A gradient, and a scalar of it and of another value, which a step may compute before the gradient. */
+static void add_gradient(struct program *p, uint64_t *random, int root, int param)
+{
+    const int first = FIRST + p->n_statements, input = (int)draw(random, INPUTS);
+    add(p, ADD, input, input, SHORT);
+    add(p, GRAD, root, param, SHORT);
+    add(p, MUL, first, first + 1, SHORT);
+    add(p, SUM, first + 2, first + 2, 1);
+}
+
 static void add_statement(struct program *p, uint64_t *random)
 {
     static const int sizes[] = { SHORT, SHORT, SHORT, 1, 1, LONG };
@@ -111,24 +160,33 @@ static void add_statement(struct program *p, uint64_t *random)
         n = sizes[draw(random, 6)];
         if (op == TIMES || op == ASSIGN) n = SHORT;
         if (op == SUM) n = draw(random, 2) ? SHORT : LONG;
-        if (op == WIDEN) n = 1;
+        if (op == WIDEN || op == GRAD) n = 1;
         a = draw_value(p, random, before, n);
         b = op == ADD || op == MUL ? draw_value(p, random, before, n)
             : op == TIMES          ? draw_value(p, random, before, 1)
+            : op == GRAD           ? INPUTS + (int)draw(random, PARAMS)
                                    : a;
+        if (op == GRAD && (a < 0 || !(p->flow[a] >> b & 1) || i + 4 > STATEMENTS)) a = -1;
     }
     for (int k = 0; k < i; k++)
         if (op == ASSIGN && p->s[k].op == ASSIGN) op = NOISE; /* one, because all are to the same buffer */
     if (!i) op = MUL, a = 0, b = INPUTS, n = SHORT; /* something requires a gradient, so effects belong to backward */
-    p->s[i].op = op, p->s[i].a = a, p->s[i].b = b;
-    p->s[i].n = op == SUM ? 1 : op == WIDEN ? LONG : n;
-    p->cone[before] = 1ull << before | p->cone[a] | p->cone[b];
-    p->n_statements++;
+    if (op == GRAD) add_gradient(p, random, a, b);
+    else add(p, op, a, b, op == SUM ? 1 : op == WIDEN ? LONG : n);
 }
 
 static bool requires_gradient(const struct program *p, int v)
 {
-    return p->trains && (p->cone[v] & (((1ull << PARAMS) - 1) << INPUTS));
+    return p->trains && (p->flow[v] & (((1ull << PARAMS) - 1) << INPUTS));
+}
+
+static void add_call(struct program *p, uint64_t *random, enum call call, int v, int w)
+{
+    if (p->n_events == EVENTS) return;
+    p->e[p->n_events].call = call;
+    p->e[p->n_events].v = v;
+    p->e[p->n_events].w = w;
+    p->e[p->n_events++].share = draw(random, 3) ? 90 : 40;
 }
 
 static void add_event(struct program *p, uint64_t *random)
@@ -137,15 +195,29 @@ static void add_event(struct program *p, uint64_t *random)
     int v = FIRST + (int)draw(random, (uint32_t)p->n_statements);
     const int w = FIRST + (int)draw(random, (uint32_t)p->n_statements);
     enum call call = (enum call)(ITEM + draw(random, BACKWARD - ITEM + 1));
+    if (p->scaled && call == BACKWARD_FROM) call = BACKWARD; /* sums have one scale */
     if (!p->trains && call >= EFFECTS) call = ITEM;
     const bool scalar = call == ITEM || call == FORWARD || call == BACKWARD_FROM || call == BACKWARD;
     if (scalar) v = draw_value(p, random, end, 1);
     if (v < FIRST || p->n_events == EVENTS || p->s[v - FIRST].op == ASSIGN || p->s[w - FIRST].op == ASSIGN) return;
     if (call >= FORWARD && !requires_gradient(p, v)) return;
-    p->e[p->n_events].call = call;
-    p->e[p->n_events].v = v;
-    p->e[p->n_events].w = w;
-    p->e[p->n_events++].share = draw(random, 3) ? 90 : 40;
+    add_call(p, random, call, v, w);
+}
+
+/* Both halves of a step that the read of a scalar begins, and a value of its gradient: read in the step before as well,
+   that value is computed with the step, by whichever call. */
+static void add_halves(struct program *p, uint64_t *random)
+{
+    int gradient = FIRST;
+    while (gradient < FIRST + p->n_statements && p->s[gradient - FIRST].op != GRAD) gradient++;
+    if (gradient == FIRST + p->n_statements) return;
+    const int root = draw_value(p, random, gradient, 1), first = draw_value(p, random, gradient, 1);
+    if (root < FIRST || first < FIRST || !requires_gradient(p, root)) return;
+    add_call(p, random, ITEM, first, first);
+    add_call(p, random, FORWARD, root, root);
+    add_call(p, random, WRITE, p->s[gradient - 1 - FIRST].a, 0);
+    add_call(p, random, BACKWARD, root, root);
+    add_call(p, random, ITEM, gradient + 2, gradient);
 }
 
 /* Statements and calls, mixed: a step may be recorded in parts. */
@@ -153,57 +225,33 @@ static struct program draw_program(uint64_t *random)
 {
     struct program p = { .trains = draw(random, 4) > 0, .policy = draw(random, 3) ? "none" : "full" };
     const bool mixed = draw(random, 2);
-    for (int v = 0; v < FIRST; v++) p.cone[v] = 1ull << v;
+    p.scaled = draw(random, 2);
+    for (int v = 0; v < FIRST; v++) p.cone[v] = p.flow[v] = 1ull << v;
     const int n = 4 + (int)draw(random, STATEMENTS - 3);
     while (p.n_statements < n) {
         add_statement(&p, random);
-        p.e[p.n_events].call = RECORD;
-        p.e[p.n_events].v = FIRST + p.n_statements - 1;
-        p.e[p.n_events++].share = 100;
         if (mixed && !draw(random, 3)) add_event(&p, random);
     }
+    if (draw(random, 2)) add_halves(&p, random);
     for (int i = 0; i < 12; i++) add_event(&p, random);
     return p;
 }
 
 /* ---- the model ---- */
 
-/* The values that are recorded, from the elements that the step is bound to. False if a number is too large. */
-TEST_RECKONS static bool forward(const struct world *w, double x[VALUES][LONG])
+/* The gradients of all values, for a scalar root. False if a number is too large. */
+TEST_RECKONS static bool reverse(const struct program *p, int root, double x[VALUES][LONG], double g[VALUES][LONG])
 {
-    double greatest = 0;
-    for (int i = 0; i < INPUTS; i++)
-        for (int k = 0; k < SHORT; k++)
-            x[i][k] = (double)(w->m.input[i].is_bound ? w->m.input[i].bound[k] : w->m.input[i].now[k]);
-    for (int i = 0; i < PARAMS; i++)
-        for (int k = 0; k < SHORT; k++) x[INPUTS + i][k] = (double)w->data[i][k];
-    for (int i = 0; i < w->m.n; i++) {
-        const enum op op = w->p->s[i].op;
-        const double *const a = x[w->p->s[i].a], *const b = x[w->p->s[i].b];
-        double *const y = x[FIRST + i];
-        if (op == SUM) y[0] = 0;
-        for (int k = 0; op == SUM && k < elements_of(w->p, w->p->s[i].a); k++) y[0] += a[k];
-        for (int k = 0; op != SUM && k < w->p->s[i].n; k++)
-            y[k] = op == ADD ? a[k] + b[k] : op == MUL ? a[k] * b[k] : op == TIMES ? a[k] * b[0]
-                   : op == WIDEN ? a[0] : a[k];
-        for (int k = 0; k < w->p->s[i].n; k++) greatest = fmax(greatest, fabs(y[k]));
-    }
-    return greatest <= EXACT;
-}
-
-/* Adds the gradients of a scalar to those of the parameters. False if a number is too large. */
-TEST_RECKONS static bool backward(struct world *w, int root)
-{
-    static double x[VALUES][LONG], g[VALUES][LONG];
-    bool fits = forward(w, x);
-    memset(g, 0, sizeof g);
+    bool fits = true;
+    memset(g, 0, VALUES * sizeof *g);
     g[root][0] = 1;
     for (int i = root - FIRST; i >= 0; i--) {
-        const int va = w->p->s[i].a, vb = w->p->s[i].b;
-        const enum op op = w->p->s[i].op;
+        const int va = p->s[i].a, vb = p->s[i].b;
+        const enum op op = p->s[i].op;
         const double *const dy = g[FIRST + i];
-        for (int k = 0; op == SUM && k < elements_of(w->p, va); k++) g[va][k] += dy[0];
-        for (int k = 0; op != SUM && op != ASSIGN && k < w->p->s[i].n; k++) {
+        if (op == ASSIGN || op == GRAD) continue;
+        for (int k = 0; op == SUM && k < elements_of(p, va); k++) g[va][k] += dy[0];
+        for (int k = 0; op != SUM && k < p->s[i].n; k++) {
             fits &= fabs(dy[k]) <= EXACT;
             if (op == WIDEN) g[va][0] += dy[k];
             else g[va][k] += op == MUL ? dy[k] * x[vb][k] : op == TIMES ? dy[k] * x[vb][0] : dy[k];
@@ -211,6 +259,42 @@ TEST_RECKONS static bool backward(struct world *w, int root)
             if (op == TIMES) g[vb][0] += dy[k] * x[va][k];
         }
     }
+    return fits;
+}
+
+/* The values that are recorded, from the elements that the step is bound to. False if a number is too large. */
+TEST_RECKONS static bool forward(const struct world *w, double x[VALUES][LONG])
+{
+    static double g[VALUES][LONG];
+    double greatest = 0;
+    bool fits = true;
+    for (int i = 0; i < INPUTS; i++)
+        for (int k = 0; k < SHORT; k++)
+            x[i][k] = (double)(w->m.input[i].is_bound ? w->m.input[i].bound[k] : w->m.input[i].now[k]);
+    for (int i = 0; i < PARAMS; i++)
+        for (int k = 0; k < SHORT; k++) x[INPUTS + i][k] = (double)w->data[i][k];
+    for (int i = 0; i < w->m.n; i++) {
+        const enum op op = w->p->s[i].op;
+        const double *a = x[w->p->s[i].a], *const b = x[w->p->s[i].b];
+        double *const y = x[FIRST + i];
+        if (op == SUM) y[0] = 0;
+        if (op == GRAD) fits &= reverse(w->p, w->p->s[i].a, x, g);
+        if (op == GRAD) a = g[w->p->s[i].b];
+        for (int k = 0; op == SUM && k < elements_of(w->p, w->p->s[i].a); k++) y[0] += a[k];
+        for (int k = 0; op != SUM && k < w->p->s[i].n; k++)
+            y[k] = op == ADD ? a[k] + b[k] : op == MUL ? a[k] * b[k] : op == TIMES ? a[k] * b[0]
+                   : op == WIDEN ? a[0] : a[k];
+        for (int k = 0; k < w->p->s[i].n; k++) greatest = fmax(greatest, fabs(y[k]));
+    }
+    return fits && greatest <= EXACT;
+}
+
+/* Adds the gradients of a scalar to those of the parameters. False if a number is too large. */
+TEST_RECKONS static bool backward(struct world *w, int root)
+{
+    static double x[VALUES][LONG], g[VALUES][LONG];
+    bool fits = forward(w, x);
+    fits &= reverse(w->p, root, x, g);
     for (int i = 0; i < PARAMS; i++)
         for (int k = 0; k < SHORT; k++) {
             w->m.gradient[i][k] += g[INPUTS + i][k];
@@ -241,11 +325,19 @@ static void bind(struct world *w, uint64_t cone)
         }
 }
 
-/* The cones of the effects that have not been requested yet. */
-static uint64_t pending(const struct world *w)
+/* Does a step compute the value before its backward? Only if it is recorded before all gradients. */
+static bool is_in_forward(const struct world *w, int v)
+{
+    bool is = true;
+    for (int i = 0; i < v - FIRST; i++) is &= w->p->s[i].op != GRAD;
+    return is;
+}
+
+/* The cones of the effects that have not been requested yet. forward: only of those in the forward part of a step. */
+static uint64_t pending(const struct world *w, bool forward)
 {
     uint64_t cone = 0;
-    for (int v = FIRST; v < FIRST + w->m.n; v++)
+    for (int v = FIRST; v < FIRST + w->m.n && (!forward || is_in_forward(w, v)); v++)
         if (is_effect(w->p, v) && !(w->m.requested >> v & 1)) cone |= w->p->cone[v];
     return cone;
 }
@@ -281,7 +373,7 @@ static void expect_floats(struct world *w, const float *got, const double *expec
 static rw_tensor *record_value(struct world *w, int v)
 {
     rw_tape *const t = w->b.t;
-    rw_tensor *const a = w->value[w->p->s[v - FIRST].a], *const b = w->value[w->p->s[v - FIRST].b];
+    rw_tensor *const a = w->value[w->p->s[v - FIRST].a], *b = w->value[w->p->s[v - FIRST].b], *g;
     switch (w->p->s[v - FIRST].op) {
     case ADD: return rw_add(t, a, b);
     case MUL: return rw_mul(t, a, b);
@@ -291,6 +383,7 @@ static rw_tensor *record_value(struct world *w, int v)
     case TELL: return recording_apply(t, &recording_once, a, v - FIRST);
     case NOISE: return recording_apply(t, &recording_noise, a, STATEMENTS);
     case ASSIGN: return rw_assign(t, w->buffer, a) ? NULL : a;
+    case GRAD: return rw_grad(t, a, &b, 1, &g) ? NULL : rw_detach(t, g);
     default: return NULL;
     }
 }
@@ -344,11 +437,26 @@ static void eval_two(struct world *w, int v, int other)
     read_one(w, READ, other);
 }
 
+/* An effect that reads a gradient happens here only if the gradient is held. */
+static void run_forward(struct world *w, int v)
+{
+    rw_tensor *const root = w->value[v];
+    const bool is_step = is_in_forward(w, v);
+    const uint64_t cone = w->p->cone[v] | (is_step ? pending(w, true) : 0);
+    const uint64_t all = cone | (is_step ? pending(w, false) : 0);
+    const rw_status status = rw_forward(w->b.t, &root, 1);
+    if (!is_granted(w, status, status ? all : cone)) return;
+    for (int k = FIRST; k < FIRST + w->m.n; k++)
+        if ((all >> k & 1) && w->p->s[k - FIRST].op == TELL && recording_runs[k - FIRST]) bind(w, w->p->cone[k]);
+}
+
 static void run_backward(struct world *w, enum call call, int v)
 {
     rw_tensor *const root = w->value[v];
-    const rw_status status = call == BACKWARD ? rw_backward(w->b.t, root) : rw_backward_from(w->b.t, &root, NULL, 1);
-    if (is_granted(w, status, w->p->cone[v] | pending(w))) backward(w, v);
+    const rw_status status = call == BACKWARD_FROM ? rw_backward_from(w->b.t, &root, NULL, 1)
+                             : w->p->scaled        ? rw_scaler_backward(w->scaler, w->b.t, root)
+                                                   : rw_backward(w->b.t, root);
+    if (is_granted(w, status, w->p->cone[v] | pending(w, false))) backward(w, v);
 }
 
 /* Another input's elements. In eager mode an op with an effect may have read it: then nothing happens. */
@@ -407,7 +515,6 @@ static void note(struct world *w, enum call call, int v, int other)
 static bool call(struct world *w, enum call call, int v, int other)
 {
     note(w, call, v, other);
-    rw_tensor *const root = w->value[v];
     switch (call) {
     case RECORD: return record(w, v);
     case EVAL:
@@ -418,10 +525,10 @@ static bool call(struct world *w, enum call call, int v, int other)
     case ITEM:
     case READ: read_one(w, call, v); break;
     case EFFECTS:
-        is_granted(w, rw_eval_effects(w->b.t), pending(w));
+        is_granted(w, rw_eval_effects(w->b.t), pending(w, false));
         break;
     case FORWARD: /* while the step is suspended, it holds what an assignment has read; later it may not */
-        if (!assigns(w)) is_granted(w, rw_forward(w->b.t, &root, 1), w->p->cone[v] | pending(w));
+        if (!assigns(w)) run_forward(w, v);
         break;
     case BACKWARD_FROM:
     case BACKWARD: run_backward(w, call, v); break;
@@ -450,7 +557,14 @@ static void open_world(struct world *w, const struct program *p, bool eager)
     OK(w->b.ctx, rw_init_constant(w->wide, 1));
     OK(w->b.ctx, rw_init_constant(w->buffer, 0));
     OK(w->b.ctx, ckpt_set_policy(w->b.t, p->policy));
+    OK(w->b.ctx, rw_scaler_create(&w->scaler, w->b.ctx, &(rw_scaler_params){ .init_scale = 1 }));
     memset(w->m.assigned, 0, sizeof w->m.assigned);
+}
+
+static void close_world(struct world *w)
+{
+    rw_scaler_destroy(&w->scaler);
+    fixture_close(&w->b);
 }
 
 static void run_step(struct world *w, int writes)
@@ -517,10 +631,10 @@ Test(random_writes, bind_as_the_model_says, .timeout = 600)
                     fprintf(stderr, "seed %llu, mode %d, step %d\n", (unsigned long long)seed, mode, step);
                 run_step(&w, step % 2 ? 30 : 4);
                 if (mode || step == 3) continue;
-                fixture_close(&w.b);
+                close_world(&w);
                 open_world(&w, &p, false);
             }
-            fixture_close(&w.b);
+            close_world(&w);
         }
     }
 }

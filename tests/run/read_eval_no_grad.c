@@ -280,6 +280,46 @@ Test(read_eval_no_grad, a_late_mark_finds_the_plan_of_its_own_scope)
     fixture_close(&b);
 }
 
+static void expect_refused(struct fixture *b, rw_tensor *x, const char *what)
+{
+    float got[2] = { 7, 7 };
+    cr_expect_eq(rw_read(b->t, x, got, sizeof got), RW_ERR_MODIFIED, "%s", what);
+    cr_expect(got[0] == 7 && got[1] == 7, "%s: %g", what, (double)got[0]);
+    rw_error_clear(b->ctx);
+}
+
+/* A view of a parameter, an input or a gradient is a result of an op, though it has no memory of its own: it is not
+   read with contents that came later. The tensor itself is. */
+Test(read_eval_no_grad, a_view_has_the_contents_of_its_recording)
+{
+    struct fixture b = fixture_open(1, 1);
+    static const float old[2] = { 1, 2 }, new[2] = { 5, 6 };
+    float got[2];
+    rw_tensor *const p = rw_param(b.ctx, "p", RW_F32, RW_SHAPE(2));
+    rw_tensor *const x = rw_input(b.t, RW_F32, RW_SHAPE(2), old, sizeof old);
+    OK(b.ctx, rw_write(p, old, sizeof old));
+    rw_tensor *const of_p = rw_reshape(b.t, p, RW_SHAPE(1, 2)), *const of_x = rw_reshape(b.t, x, RW_SHAPE(1, 2));
+    rw_tensor *const of_g = rw_reshape(b.t, rw_gradient(p), RW_SHAPE(1, 2));
+    rw_tensor *const views[] = { of_p, of_x };
+    for (int i = 0; i < 2; i++) {
+        OK(b.ctx, rw_read(b.t, views[i], got, sizeof got));
+        cr_expect_arr_eq(got, old, sizeof old);
+    }
+    OK(b.ctx, rw_read(b.t, of_g, got, sizeof got));
+    cr_expect(got[0] == 0 && got[1] == 0);
+    OK(b.ctx, rw_backward(b.t, rw_sum(b.t, rw_mul(b.t, p, x), RW_ALL_AXES, false)));
+    OK(b.ctx, rw_write(p, new, sizeof new));
+    OK(b.ctx, rw_input_write(x, new, sizeof new));
+    expect_refused(&b, of_p, "a view of a parameter");
+    expect_refused(&b, of_x, "a view of an input");
+    expect_refused(&b, of_g, "a view of a gradient");
+    OK(b.ctx, rw_read(NULL, p, got, sizeof got));
+    cr_expect_arr_eq(got, new, sizeof new);
+    OK(b.ctx, rw_read(b.t, x, got, sizeof got));
+    cr_expect_arr_eq(got, new, sizeof new);
+    fixture_close(&b);
+}
+
 /* Backward does not enter what was recorded in the scope, even from a result that was marked there. */
 Test(read_eval_no_grad, a_marked_result_of_the_scope_is_where_backward_ends)
 {
