@@ -101,7 +101,7 @@ bool chart_has_gaps(const struct dashboard_points *points)
 static bool is_broken(const struct chart *c, const struct dashboard_points *points)
 {
     for (size_t i = 0; i < points->n; i++)
-        if (isinf(number_of(&points->p[i], c->offset))) return true;
+        if (isinf(number_of(&points->p[i], c->kind->offset))) return true;
     return false;
 }
 
