@@ -474,7 +474,8 @@ Test(output_request_prediction, a_value_that_fails_and_was_not_requested)
             rw_tape_reset(b.t);
         }
         const float times = way == SECOND_ROOT ? 2 : 1; /* the other loss was added in the other steps */
-        for (int i = 8; i < 40; i++) cr_expect_eq(got[i], want[i] / times, "%s: %g, %g", way_names[way], got[i], want[i]);
+        for (int i = 8; i < 40; i++)
+            cr_expect_eq(got[i], want[i] / times, "%s: %g, %g", way_names[way], got[i], want[i]);
         rw_scaler_destroy(&s);
         fixture_close(&b);
     }
