@@ -62,19 +62,21 @@ static bool has_spoiled(const rw_context *ctx, const rw_plan *p)
     return spoiled;
 }
 
-/* A failed device fails again, and a comparison that failed must be reported. */
+/* An error in backward is one of the request. A failed device fails again, and a comparison that failed is reported. */
 bool rw_run_assumed_part(struct rw_run *r, const void *const *seeds, bool forward_only, rw_status *ret_status)
 {
     rw_tape *const t = r->tape;
+    rw_context *const ctx = t->ctx;
     rw_plan *const plan = r->plan;
     const bool is_assumed = r->flags & RW_RUN_ASSUMED;
     plan->references++; /* the run may end */
-    *ret_status = run_part(r, seeds, forward_only);
-    const bool may_repeat = is_assumed && *ret_status && *ret_status != RW_ERR_MISMATCH &&
-                            *ret_status != RW_ERR_DEVICE && !has_spoiled(t->ctx, plan);
+    ctx->pool->tried = 0;
+    const rw_status status = *ret_status = run_part(r, seeds, forward_only);
+    const bool may_repeat = is_assumed && status && status != RW_ERR_MISMATCH && status != RW_ERR_DEVICE &&
+                            ctx->pool->tried <= plan->n_before && !has_spoiled(ctx, plan);
     rw_plan_release(plan);
     if (!may_repeat) return true;
-    rw_forget_error(t->ctx); /* unless it is one of the request: then it is found again */
+    rw_forget_error(ctx); /* unless it is one of the request: then it is found again */
     rw_runs_end_assumed(t);
     return false;
 }

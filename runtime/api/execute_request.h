@@ -12,8 +12,9 @@
 rw_status rw_run_request(rw_tape *t, const struct rw_request *request, const void *const *seeds, bool forward_only);
 
 /*
- * Runs r to its end, or to the beginning of backward. False: r may also have computed values that the program has not
- * requested (RW_RUN_ASSUMED) and failed, its error is forgotten, and no sum of gradients is lost: run the request alone.
+ * Runs r to its end, or to the beginning of backward. False: run the request alone. For r may also have computed values
+ * that the program has not requested (RW_RUN_ASSUMED), has failed before backward, no sum of gradients is lost, and the
+ * error is forgotten.
  */
 bool rw_run_assumed_part(struct rw_run *r, const void *const *seeds, bool forward_only, rw_status *ret_status);
 

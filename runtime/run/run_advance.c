@@ -230,6 +230,7 @@ rw_status rw_run_fail(struct rw_run *r, rw_status status)
     struct rw_run *const followers = rw_run_leave_queue(r);
     read_words(r, &action);
     if (!ctx->status) rw_fail(ctx, status, "run: %s", rw_status_name(status));
+    ctx->pool->tried = r->reached;
     give_up(r, status, 0, finished ? r->from : r->ran, followers);
     return status;
 }
@@ -338,6 +339,7 @@ rw_status rw_runs_wait(rw_context *ctx)
         rw_status status = read_words(r, &action);
         if (finished) status = finished;
         if (!first) first = status;
+        if (status) pool->tried = finished ? r->reached : action + 1;
         if (status) give_up(r, status, action, finished ? r->from : r->ran, r->next_queued);
         else tell_end(r, RW_OK, 0);
         pool->queued = r->next_queued;

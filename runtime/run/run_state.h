@@ -131,6 +131,7 @@ struct rw_pool {
     struct rw_run *queued; /* head of the queue */
     struct rw_run *active; /* the run that is being prepared or executed: not discarded to free memory */
     uint64_t clock;
+    size_t tried; /* actions of the run that failed last, up to the one that failed */
     size_t n_stopped;
     size_t waiting_most; /* maximum bytes of suspended runs, without the latest one */
     struct rw_op_thread_table op_threads;

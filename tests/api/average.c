@@ -226,7 +226,7 @@ Test(average, without_memory_there_is_none)
     rw_memory_stats(b.ctx, &was);
     int failures = 0;
     for (uint64_t n = 1;; n++) {
-        rw_alloc_fail_at(n);
+        rw_alloc_fail_from(n);
         const rw_status status = rw_weight_average_create(&average, b.ctx, 0.5);
         rw_alloc_fail_at(0);
         if (!status) break;

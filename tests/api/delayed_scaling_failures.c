@@ -198,7 +198,7 @@ Test(delayed_scaling_failures, out_of_memory_changes_nothing)
             unsigned char *const was = all_parameters(ctx, &bytes[0]);
             rw_tape_reset(x.b.t);
             if (call == 1) rw_zero_grad(ctx);
-            rw_alloc_fail_at(n);
+            rw_alloc_fail_from(n);
             const rw_status status = call == 0   ? rw_delayed_scaling_create(&d, ctx, &own)
                                      : call == 1 ? try_step(&x)
                                                  : rw_delayed_scaling_update(x.d, NULL);

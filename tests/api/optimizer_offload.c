@@ -434,7 +434,7 @@ Test(optimizer_offload, a_graph_without_memory_can_be_launched_again)
     cr_assert_eq(rw_graph_create(&g, z.b.t, zoo_loss(&z, 0), &(rw_graph_params){ .optimizer = z.opt }), RW_OK);
     for (int step = 0; step < 3; step++)
         for (uint64_t i = 1;; i++) {
-            rw_alloc_fail_at(i);
+            rw_alloc_fail_from(i);
             const rw_status status = rw_graph_launch(g);
             rw_alloc_fail_at(0);
             if (!status) {
@@ -472,7 +472,7 @@ static void fail_once(struct zoo *z)
     cr_assert_eq(rw_tape_create(&z->b.t, z->b.ctx), RW_OK);
     cr_assert_eq(rw_graph_create(&h, z->b.t, zoo_loss(z, 0), &(rw_graph_params){ .optimizer = z->opt }), RW_OK);
     for (uint64_t i = 1;; i++) {
-        rw_alloc_fail_at(i);
+        rw_alloc_fail_from(i);
         const rw_status status = rw_graph_launch(h);
         rw_alloc_fail_at(0);
         if (!status) break;
@@ -577,7 +577,7 @@ Test(optimizer_offload, memory_that_ends_anywhere_is_an_error)
     int failed = 0;
     for (uint64_t i = 1;; i += 1 + i / 8) {
         const int64_t live = rw_alloc_live();
-        rw_alloc_fail_at(i);
+        rw_alloc_fail_from(i);
         const rw_status status = make_optimizer(&z, 0, outside());
         rw_alloc_fail_at(0);
         if (!status) break;

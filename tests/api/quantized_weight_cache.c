@@ -546,7 +546,7 @@ static void memory_ends_anywhere(const struct recipe_way *of)
         const float data[4 * 35] = { 1, 2, 3 };
         rw_tensor *const h = rw_input(x.b.t, RW_F32, RW_SHAPE(4, 35), data, sizeof data);
         cr_assert_eq(rw_recipe_begin(x.b.t, &x.recipe), RW_OK);
-        rw_alloc_fail_at(n);
+        rw_alloc_fail_from(n);
         rw_tensor *const y = rw_linear(x.b.t, h, x.up, x.bias);
         cr_assert_eq(rw_recipe_end(x.b.t), RW_OK);
         status = y ? rw_backward(x.b.t, rw_sum(x.b.t, rw_cast(x.b.t, y, RW_F32), RW_ALL_AXES, false)) : RW_ERR_MEMORY;

@@ -178,7 +178,7 @@ static void first_use_without_memory(bool creates_graph)
         cr_assert_eq(rw_tape_create(&t, z.b.ctx), RW_OK);
         rw_tensor *const loss = rw_sum(t, z.w[0], RW_ALL_AXES, false);
         write_gradients(z.b.ctx, '.', 0);
-        rw_alloc_fail_at(n);
+        rw_alloc_fail_from(n);
         const rw_status status =
             creates_graph ? rw_graph_create(&second, t, loss, &(rw_graph_params){ .optimizer = z.opt, .scaler = z.s })
                           : rw_scaler_step(z.s, z.opt);
@@ -232,7 +232,7 @@ Test(scaler_misuse, out_of_memory_changes_nothing)
         for (uint64_t n = 1;; n++) {
             unsigned char *const was = zoo_parameters(&z, &bytes);
             write_gradients(z.b.ctx, '.', 0);
-            rw_alloc_fail_at(n);
+            rw_alloc_fail_from(n);
             const rw_status status = call == 0   ? rw_scaler_create(&z.s, z.b.ctx, NULL)
                                      : call == 1 ? rw_scaler_unscale(z.s)
                                      : call == 2 ? rw_scaler_step(z.s, z.opt)

@@ -130,7 +130,7 @@ Test(unscaled, ends_with_a_step_that_has_failed)
         for (uint64_t n = 1, failed = 1; failed; n++) {
             struct scaled x = scaled_open(RW_F32);
             begin(&x);
-            rw_alloc_fail_at(n);
+            rw_alloc_fail_from(n);
             failed = rw_scaler_step(x.s, x.opt);
             rw_alloc_fail_at(0);
             rw_error_clear(x.b.ctx);
@@ -418,7 +418,7 @@ Test(unscaled, with_a_parameter_that_comes_later)
         rw_init_constant(late, 1);
         rw_zero_grad(x.b.ctx);
         backward(&x, late);
-        rw_alloc_fail_at(n);
+        rw_alloc_fail_from(n);
         failed = rw_scaler_unscale(x.s);
         rw_alloc_fail_at(0);
         rw_error_clear(x.b.ctx);

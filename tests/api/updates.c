@@ -276,7 +276,7 @@ static void expect_whole(struct zoo *z, rw_status (*call)(struct zoo *z), void (
     rw_memory_stats(z->b.ctx, &was);
     int failures = 0;
     for (uint64_t n = 1;; n++) {
-        rw_alloc_fail_at(n);
+        rw_alloc_fail_from(n);
         const rw_status status = call(z);
         rw_alloc_fail_at(0);
         if (!status) break;

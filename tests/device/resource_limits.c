@@ -411,9 +411,7 @@ Test(resource_limits, threads_that_cannot_be_started)
 
 /* ---- memory that earlier steps hold ---- */
 
-enum holder {
-    NOTHING, A_READ, BACKWARD, BACKWARD_THEN_INPUT, BACKWARD_THEN_PARAM, RESULTS, RESULTS_THEN_INPUT, HOLDERS
-};
+enum holder { NOTHING, A_READ, BACKWARD, THEN_INPUT, THEN_PARAM, RESULTS, RESULTS_THEN_INPUT, HOLDERS };
 
 /* A loss whose step takes 30 times the 4 MiB of w. */
 static rw_tensor *loss_of_many(rw_tape *t, rw_tensor *w)
@@ -447,8 +445,8 @@ static enum verdict allocate_after(size_t holder)
     if (holder >= RESULTS && rw_read(b.t, z, out, 64 * MIB)) return WRONG;
     rw_zero_grad(b.ctx);
     rw_tape_reset(b.t);
-    if (holder == BACKWARD_THEN_INPUT) rw_input(b.t, RW_F32, large, NULL, 0);
-    if (holder == BACKWARD_THEN_PARAM) rw_buffer(b.ctx, "q", RW_F32, large);
+    if (holder == THEN_INPUT) rw_input(b.t, RW_F32, large, NULL, 0);
+    if (holder == THEN_PARAM) rw_buffer(b.ctx, "q", RW_F32, large);
     rw_tensor *const same = loss_of_many(b.t, w);
     if (holder == RESULTS && sixteen_times(b.t, w)) rw_backward(b.t, same); /* the plan, with its block of results */
     if (holder == RESULTS_THEN_INPUT) rw_input(b.t, RW_F32, RW_SHAPE(30 * 1024, 1024), NULL, 0);

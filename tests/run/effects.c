@@ -524,7 +524,7 @@ Test(effects, a_stateful_op_at_the_end_of_what_ran_runs_once)
     runs = 0;
     fails = 0;
     for (uint64_t n = 1;; n++) {
-        rw_alloc_fail_at(n);
+        rw_alloc_fail_from(n);
         const rw_status status = rw_eval(b.t, NULL, 0);
         rw_alloc_fail_at(0);
         if (!status) break;

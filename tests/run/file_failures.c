@@ -229,7 +229,7 @@ Test(file_failures, memory_that_ends_anywhere_is_an_error, .timeout = 200)
     for (uint64_t i = 1;; i += 1 + i / 12) {
         struct world w = open_world("offload:outer", NULL, 1);
         rw_tensor *const loss = net_loss(&w.n, w.b.t, TOKENS, 0);
-        rw_alloc_fail_at(i);
+        rw_alloc_fail_from(i);
         rw_status status = rw_context_set_offload(w.b.ctx, &(rw_offload){ .path = folder });
         if (!status) status = rw_backward(w.b.t, loss);
         rw_alloc_fail_at(0);

@@ -378,7 +378,7 @@ Test(fused_updates, memory_that_ends_anywhere_changes_nothing)
         rw_tensor *const loss = delayed_loss(&x, 0, 1);
         const rw_graph_params p = { .optimizer = x.opt, .scaler = x.s, .delayed = x.d, .max_norm = 1,
                                     .update_inside = true };
-        rw_alloc_fail_at(i);
+        rw_alloc_fail_from(i);
         status = rw_graph_create(&g, x.b.t, loss, &p);
         if (!status) status = rw_graph_launch(g);
         rw_alloc_fail_at(0);

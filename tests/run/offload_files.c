@@ -335,8 +335,7 @@ Test(offload_files, are_not_shared_with_a_child)
     free(none.gradients);
 }
 
-/* The mean of a net whose first value is in the file; backward adds to the gradients of the others before it reads
-   it. */
+/* The mean of a net whose first value is in the file: backward adds to gradients before it reads it. */
 static rw_tensor *loss_of_early(rw_tape *t, rw_tensor *p)
 {
     rw_tensor *x = rw_sin(t, ckpt_offload(t, rw_exp(t, p)));

@@ -146,7 +146,7 @@ static void updates_inside_without_memory(double max_norm, float after)
         rw_graph *g = NULL;
         rw_tape_reset(b.t);
         rw_tensor *const loss = square(b.t, w);
-        rw_alloc_fail_at(n);
+        rw_alloc_fail_from(n);
         status = rw_graph_create(&g, b.t, loss, &params);
         if (!status) status = rw_graph_launch(g);
         rw_alloc_fail_at(0);

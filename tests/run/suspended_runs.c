@@ -467,7 +467,7 @@ Test(suspended_runs, an_observer_without_memory_fails_the_step)
     attach_many(&x, all);
     int failed = 0, watched = 0;
     for (uint64_t n = 1; n < 1000; n++) {
-        rw_alloc_fail_at(n);
+        rw_alloc_fail_from(n);
         const rw_status status = rw_backward(x.b.t, loss);
         rw_alloc_fail_at(0);
         if (!status) break;

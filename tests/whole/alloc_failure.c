@@ -335,7 +335,8 @@ static void fail_first_steps(rw_dtype dtype, const struct mode *mode, uint64_t t
         cr_assert_eq(rw_alloc_live(), live, "%s", text_of(&f));
         expect_nothing_of_the_driver();
     }
-    cr_assert_leq(survived, 12, "%d", survived); /* most are of values that rw_item() only assumes to be needed */
+    /* of values that rw_item() only assumes to be needed, and of memory that earlier runs no longer need */
+    cr_assert_leq(survived, 24, "%d", survived);
     free(expected);
 }
 

@@ -196,7 +196,7 @@ Test(conformance_failures_and_effects, a_failing_allocation_in_backward_leaves_t
         struct fixture b = fixture_open(21, 2);
         ckpt_set_policy(b.t, "full");
         rw_tensor *const loss = with_brittle(&b);
-        rw_alloc_fail_at(i);
+        rw_alloc_fail_from(i);
         const rw_status status = rw_backward(b.t, loss);
         rw_alloc_fail_at(0);
         if (status) {
