@@ -436,18 +436,44 @@ static bool has_used(const struct rw_run *r, const bool *nodes)
     }
     for (size_t i = 0; !used && i < p->n_sources; i++) {
         const struct rw_source *const s = &p->sources[i];
-        if (s->kind != RW_SOURCE_HELD || s->last < r->next_action) continue;
-        const uint32_t producer = rw_tape_value(r->tape, s->index)->producer;
-        used = producer != RW_NONE_ID && nodes[producer];
+        if (s->kind == RW_SOURCE_HELD && s->last >= r->next_action)
+            used = nodes[rw_tape_value(r->tape, s->index)->producer];
     }
     return used;
 }
 
-static void end_runs_that_used(const rw_tape *t, const bool *nodes)
+/* Would the rest of the run read the input or a held value of the nodes, or execute an effect among the nodes? Then it
+   would compute from old and new elements together. */
+static bool needs_them_later(const struct rw_run *r, uint32_t leaf, const bool *nodes)
+{
+    const rw_plan *const p = r->plan;
+    const rw_tape *const t = r->tape;
+    bool needs = false;
+    for (size_t i = 0; !needs && i < p->n_sources; i++) {
+        const struct rw_source *const s = &p->sources[i];
+        if (s->last < r->next_action) continue;
+        if (s->kind == RW_SOURCE_INPUT) needs = s->index == leaf;
+        if (s->kind == RW_SOURCE_HELD) needs = nodes[rw_tape_value(t, s->index)->producer];
+    }
+    for (size_t i = 0; !needs && i < t->n_effects; i++)
+        needs = nodes[t->effects[i].node] && !t->effects[i].done;
+    return needs;
+}
+
+/* Lets the run go on without publishing values of the nodes. False without memory. */
+static bool outdate(struct rw_run *r, const bool *nodes)
+{
+    if (!r->outdated) r->outdated = rw_calloc(r->plan->mark_nodes, sizeof *r->outdated);
+    for (size_t n = 0; r->outdated && n < r->plan->mark_nodes; n++) r->outdated[n] |= nodes[n];
+    return r->outdated;
+}
+
+static void drop_from_runs(const rw_tape *t, uint32_t leaf, const bool *nodes)
 {
     for (struct rw_run *r = t->runs, *next; r; r = next) {
         next = r->next;
-        if (r->state == RW_RUN_STOPPED && has_used(r, nodes)) rw_run_end(r);
+        if (r->state != RW_RUN_STOPPED || !has_used(r, nodes)) continue;
+        if (needs_them_later(r, leaf, nodes) || !outdate(r, nodes)) rw_run_end(r);
     }
 }
 
@@ -456,8 +482,9 @@ static void end_runs_that_used(const rw_tape *t, const bool *nodes)
  * read, a step that a read begins, in eager mode everything. What was only computed ahead binds nothing, whichever call
  * runs it now: a suspended step that a read began still computes the other values after rw_forward() has requested its
  * forward part. So if no request depends on the input, everything that was computed from it is dropped: held values,
- * steps that a read began, and each suspended step that has used it. The program's own suspended step is then
- * recomputed, to the same bytes, because nothing that it requested depends on the input.
+ * steps that a read began, and what each other suspended step has computed. Such a step goes on, because nothing that
+ * was requested of it depends on the input, and publishes the rest. If it would still read the input, it ends and is
+ * recomputed; that is refused if another input, which it had read for a request, was written as well.
  *
  * Parameters, buffers and gradients have no such write: a tape relies on the contents at recording, and whatever would
  * read others is refused. If only values that were not requested would, the request is run alone: see find_run() in
@@ -472,7 +499,7 @@ rw_status rw_begun_written(rw_tape *t, uint32_t leaf)
         status = check_effects(t, leaf, readers);
         if (!status) {
             rw_runs_end_assumed(t);
-            end_runs_that_used(t, readers);
+            drop_from_runs(t, leaf, readers);
             drop_readers(t, readers);
             t->leaves[leaf].ran = false;
         }

@@ -170,6 +170,7 @@ void rw_run_end(struct rw_run *r)
     rw_run_give_arena_back(r);
     rw_commit_rollback_forget(r);
     ctx->device->free(ctx->device_state, r->own_gradients);
+    rw_free(r->outdated);
     rw_run_set_state(r, RW_RUN_DONE);
     rw_results_release(ctx, r->results);
     rw_plan_release(r->plan);

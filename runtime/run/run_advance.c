@@ -156,6 +156,12 @@ static bool runs_once(const struct rw_run *r, const struct rw_result *result)
     return t->ctx->ops[node->op]->flags & (RW_OP_STATEFUL | RW_OP_NONDETERMINISTIC);
 }
 
+static bool is_outdated(const struct rw_run *r, const struct rw_result *result)
+{
+    if (!r->outdated || result->of != RW_NONE_ID || result->value >= r->plan->mark_values) return false;
+    return r->outdated[rw_tape_value(r->tape, result->value)->producer];
+}
+
 /* Publishes results of actions before `to`. once_only: only outputs of nodes that must not run twice. */
 static rw_status hold_results(struct rw_run *r, size_t to, bool once_only)
 {
@@ -165,7 +171,7 @@ static rw_status hold_results(struct rw_run *r, size_t to, bool once_only)
         const struct rw_source *const s = &p->sources[i];
         if (s->kind != RW_SOURCE_RESULT || s->first < r->settled || s->first >= to) continue;
         const struct rw_result *const result = &p->results[s->index];
-        if (once_only && !runs_once(r, result)) continue;
+        if (is_outdated(r, result) || (once_only && !runs_once(r, result))) continue;
         status = result->of == RW_NONE_ID ? rw_results_hold(r->tape, r->results, result)
                                           : rw_results_hand_out(r->tape, r->results, result);
     }

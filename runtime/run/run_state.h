@@ -101,6 +101,8 @@ struct rw_run {
     struct rw_events *events;             /* of its lanes; NULL if there is only one */
     size_t n_events;
     struct rw_results *results;           /* counted */
+    bool *outdated; /* by node of the tape: an input that it depends on was written, so the run publishes no value of
+                       it; NULL: none */
     const void *const *seeds;             /* by root, for the part that is queued next; NULL, also an entry: ones */
     void *ones;                           /* seeds of the roots without a given one, contiguous */
     uint64_t ones_of, n_ones;             /* serial of their plan; bytes */

@@ -358,6 +358,33 @@ Test(input_writes, between_a_claimed_forward_part_and_a_value_that_is_expected)
     }
 }
 
+/* The step has read x for the program, and v only for the expected value: the next batch may replace both. */
+Test(input_writes, of_all_inputs_of_a_claimed_step)
+{
+    struct fixture b = fixture_open(1, 1);
+    rw_tensor *p = param(b.ctx, "p"), *g;
+    rw_scaler *s = NULL;
+    OK(b.ctx, rw_scaler_create(&s, b.ctx, &(rw_scaler_params){ .init_scale = 1 }));
+    for (int step = 0; step < 4; step++) {
+        rw_zero_grad(b.ctx);
+        rw_tensor *const x = input(b.t), *const v = input(b.t), *const y = rw_add(b.t, p, x);
+        rw_tensor *loss = total(b.t, rw_mul(b.t, y, y)), *const ahead = rw_mul(b.t, rw_mul(b.t, v, v), p);
+        rw_tensor *const first = total(b.t, rw_scale(b.t, x, 3));
+        OK(b.ctx, rw_grad(b.t, loss, &p, 1, &g));
+        rw_tensor *const last = total(b.t, rw_mul(b.t, ahead, g));
+        cr_expect_eq(rw_item(b.t, first), 30);
+        OK(b.ctx, rw_forward(b.t, &loss, 1));
+        if (step == 3) OK(b.ctx, rw_input_write(x, tens, sizeof tens));
+        if (step == 3) OK(b.ctx, rw_input_write(v, tens, sizeof tens));
+        OK(b.ctx, rw_scaler_backward(s, b.t, loss));
+        expect_gradient(b.ctx, p, 4, 8, 12, 16, "the loss");
+        if (step < 3) cr_expect_eq(rw_item(b.t, last), 4 * (1 + 16 + 81 + 256));
+        rw_tape_reset(b.t);
+    }
+    rw_scaler_destroy(&s);
+    fixture_close(&b);
+}
+
 /* Only the expected value reads the buffer, in the part of the step that is left: then the step runs without it. */
 Test(input_writes, of_a_buffer_that_only_an_expected_value_of_a_claimed_step_reads)
 {
