@@ -148,8 +148,8 @@ static bool is_of_context(const rw_tape *t, const struct rw_tensor *x)
     return leaf != RW_NONE_ID && t->leaves[leaf].kind != RW_LEAF_INPUT;
 }
 
-/* A leaf itself is read with its present contents; a view of it is an op's result, whose contents are those at its
-   recording. */
+/* A leaf itself is read with its present contents, and so are views of a gradient. A view of another leaf is an op's
+   result, whose contents are those at its recording. */
 static bool is_view_of_leaf(const rw_tape *t, const struct rw_tensor *x)
 {
     return !(x->flags & RW_VALUE_GRADIENT) && x->id != x->base && rw_tape_value(t, x->base)->leaf != RW_NONE_ID;

@@ -33,26 +33,11 @@ static rw_status check_param(const rw_tape *t, const struct rw_leaf *leaf)
                    rw_param_name(p));
 }
 
-static rw_status check_gradient_leaf(const rw_tape *t, const struct rw_leaf *leaf)
-{
-    const struct rw_param *const p = t->ctx->by_id[leaf->param];
-    if (!leaf->ran || leaf->version == p->gradient.version) return RW_OK;
-    return rw_fail(t->ctx, RW_ERR_MODIFIED,
-                   "the gradient of \"%s\" changed after an op that reads it was recorded; results from it would "
-                   "not match; record the op after the change, or reset the tape and record the step again",
-                   p->name);
-}
-
 rw_status rw_leaf_check(const rw_tape *t, uint32_t leaf)
 {
     const struct rw_leaf *const l = &t->leaves[leaf];
-    switch ((enum rw_leaf_kind)l->kind) {
-    case RW_LEAF_INPUT: return check_input(t, l);
-    case RW_LEAF_PARAM: return check_param(t, l);
-    case RW_LEAF_GRADIENT: return check_gradient_leaf(t, l);
-    case RW_LEAF_SEED: break;
-    }
-    return RW_OK;
+    if (l->kind == RW_LEAF_INPUT) return check_input(t, l);
+    return l->kind == RW_LEAF_PARAM ? check_param(t, l) : RW_OK;
 }
 
 static bool is_gradient(const struct rw_source *s)
@@ -67,7 +52,13 @@ static rw_status check_gradient(const rw_tape *t, const struct rw_source *s)
 {
     const struct rw_param *const p = t->ctx->by_id[s->index];
     const rw_status status = rw_gradient_check(t->ctx, p, "run");
-    return status || s->leaf == RW_NONE_ID ? status : check_gradient_leaf(t, &t->leaves[s->leaf]);
+    if (status || s->leaf == RW_NONE_ID) return status;
+    const struct rw_leaf *const leaf = &t->leaves[s->leaf];
+    if (!leaf->ran || leaf->version == p->gradient.version) return RW_OK;
+    return rw_fail(t->ctx, RW_ERR_MODIFIED,
+                   "the gradient of \"%s\" changed after an op that reads it was recorded; results from it would "
+                   "not match; record the op after the change, or reset the tape and record the step again",
+                   p->name);
 }
 
 /* Law 8: a replay reads what the forward pass read. And the step's contributions have the same scale as the sum that

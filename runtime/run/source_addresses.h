@@ -4,7 +4,7 @@
 
 #include "run/run_state.h"
 
-/* RW_ERR_MODIFIED, recorded, if a leaf's contents are no longer those on which the tape relies. */
+/* RW_ERR_MODIFIED, recorded, if an input's or parameter's contents are no longer those on which the tape relies. */
 rw_status rw_leaf_check(const rw_tape *t, uint32_t leaf);
 
 /* Would rw_run_resolve() refuse these actions? RW_ERR_MODIFIED, recorded, if the tape relies on other contents of a

@@ -385,6 +385,33 @@ Test(input_writes, of_all_inputs_of_a_claimed_step)
     fixture_close(&b);
 }
 
+/* An effect that reads a gradient happens with backward, though the step has computed its other operand before. */
+Test(input_writes, before_an_effect_that_a_claimed_step_has_not_reached)
+{
+    struct fixture b = fixture_open(1, 1);
+    rw_tensor *p = param(b.ctx, "p"), *g;
+    rw_scaler *s = NULL;
+    OK(b.ctx, rw_scaler_create(&s, b.ctx, &(rw_scaler_params){ .init_scale = 1 }));
+    for (int step = 0; step < 4; step++) {
+        memset(recording_runs, 0, sizeof recording_runs);
+        rw_zero_grad(b.ctx);
+        rw_tensor *const x = input(b.t), *const v = input(b.t), *const ahead = rw_mul(b.t, rw_mul(b.t, v, v), p);
+        rw_tensor *loss = total(b.t, rw_mul(b.t, p, x)), *const first = total(b.t, rw_scale(b.t, x, 3));
+        OK(b.ctx, rw_grad(b.t, loss, &p, 1, &g));
+        recording_apply(b.t, &recording_once, rw_mul(b.t, ahead, g), 0);
+        cr_expect_eq(rw_item(b.t, first), 30);
+        OK(b.ctx, rw_forward(b.t, &loss, 1));
+        cr_expect_eq(recording_runs[0], 0);
+        if (step % 2) OK(b.ctx, rw_input_write(v, tens, sizeof tens));
+        OK(b.ctx, rw_scaler_backward(s, b.t, loss));
+        cr_expect_eq(recording_runs[0], 1);
+        cr_expect_eq(recording_read[0][1], step % 2 ? 1600 : 16, "step %d: %g", step, (double)recording_read[0][1]);
+        rw_tape_reset(b.t);
+    }
+    rw_scaler_destroy(&s);
+    fixture_close(&b);
+}
+
 /* Only the expected value reads the buffer, in the part of the step that is left: then the step runs without it. */
 Test(input_writes, of_a_buffer_that_only_an_expected_value_of_a_claimed_step_reads)
 {
