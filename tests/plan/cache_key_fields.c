@@ -47,7 +47,7 @@ static const struct {
     { "rw_context", "store", "by its serial, see rw_store_place" },
     { "rw_context", "generator", "tickets are read when a plan runs" },
     { "rw_context", "eager strict_policy orders verify timer_runs timer_begin attach", "how a plan runs, not which" },
-    { "rw_context", "edge status message", "nothing is planned then" },
+    { "rw_context", "edge status message error_stays", "nothing is planned then" },
     { "rw_context", "ops n_ops cap_ops op_hash op_hash_size", "an op keeps its index, which nodes have" },
     { "rw_context", "names sites n_sites cap_sites site_hash site_hash_size files known_sites known_files n_tapes_gone",
       "for messages; names are in as texts" },
