@@ -86,10 +86,10 @@ RW_API rw_tensor *rw_linear_cross_entropy_at(rw_site at, rw_tape *t, rw_tensor *
 #define rw_linear_cross_entropy(...) rw_linear_cross_entropy_at(RW_HERE, __VA_ARGS__)
 
 /**
- * Negative log-likelihood: x [..., classes] of log-probabilities, target [...] of RW_I32, weight [classes] or RW_NONE
- * -> -w[target] x[target] per row; the mean divides by the sum of w[target]. Ignored targets and reductions as in
- * rw_cross_entropy_with(); other options are refused. It allocates a tensor of x's shape: from logits,
- * rw_cross_entropy_with() is cheaper.
+ * Negative log-likelihood: x [..., classes] of log-probabilities, target [...] of RW_I32, weight [classes] or RW_NONE:
+ * the weights of classes, without a gradient -> -w[target] x[target] per row; the mean divides by the sum of
+ * w[target]. Ignored targets and reductions as in rw_cross_entropy_with(); other options are refused. It allocates a
+ * tensor of x's shape: from logits, rw_cross_entropy_with() is cheaper.
  * @param params may be NULL
  */
 RW_API rw_tensor *rw_nll_loss_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *target, rw_tensor *weight,

@@ -46,10 +46,11 @@ typedef struct rw_batchnorm_params {
  * of the batch, or in evaluation the running ones. params may be NULL.
  *
  * running_mean and running_var are buffers [c] (rw_buffer()) of float32, or float64 for a float64 x. Both may be
- * RW_NONE, except in evaluation, which accepts any tensors. Each batch updates them once, when the step ends, under
- * every policy, as rw_assign() does: running = (1 - momentum) running + momentum batch, where the variance of the batch
- * is over n - 1. Ops on the same tape read the old values. But if the layer is used several times, each use continues
- * from the values that the use before it left. A batch without elements does not change them.
+ * RW_NONE, except in evaluation, which accepts any tensors and has gradients for those that require one; then backward
+ * is composed of ops, which takes more time and memory. Each batch updates them once, when the step ends, under every
+ * policy, as rw_assign() does: running = (1 - momentum) running + momentum batch, where the variance of the batch is
+ * over n - 1. Ops on the same tape read the old values. But if the layer is used several times, each use continues from
+ * the values that the use before it left. A batch without elements does not change them.
  *
  * If rw_concat() made x along the channels, its inputs are read in place of x, and x is neither computed nor kept for
  * this op. To avoid that, name x (ckpt_name()). The bits are the same.

@@ -57,10 +57,10 @@ RW_API rw_tensor *rw_input_at(rw_site at, rw_tape *t, rw_dtype dtype, rw_shape s
  * Replaces the elements of x, an input; data and bytes as for rw_input(). On CUDA the call does not wait for a running
  * graph: the transfer overlaps with it.
  *
- * Requests before the call read the old elements: a value that was read or evaluated, a backward, an effect that has
- * happened. Their results do not change, and a later request that would read the input again, such as a backward that
- * replays from it, returns RW_ERR_MODIFIED. If no request has depended on the input, later ones read the new elements;
- * also those of values that the library has computed ahead (see rw_item()).
+ * Requests before the call read the old elements: a value that was read or evaluated, a backward, the forward half of
+ * rw_forward(), an effect that has happened. Their results do not change, and a later request that would read the input
+ * again, such as a backward that replays from it, returns RW_ERR_MODIFIED. If no request has depended on the input,
+ * later ones read the new elements; also those of values that the library has computed ahead (see rw_item()).
  * @return RW_OK; RW_ERR_ARGUMENT for a tensor that is no input of a tape, and for a wrong size; RW_ERR_MEMORY;
  *         RW_ERR_DEVICE; with REWIND_EAGER=1 also RW_ERR_MODIFIED, if an op with RW_OP_STATEFUL has already read the
  *         input, but no request. Then the input is unchanged.
@@ -90,7 +90,9 @@ RW_API rw_status rw_no_grad_end(rw_tape *t);
  * @param out   host memory, on CUDA also device memory; untouched on failure.
  * @param bytes must be rw_tensor_bytes(x).
  * @return RW_OK or the first error. RW_ERR_MODIFIED if x has not been computed, and a parameter that it depends on has
- *         changed since it was recorded, for example by an optimizer's step.
+ *         changed since it was recorded, for example by an optimizer's step. Also if x is a view of such a parameter,
+ *         or of an input that rw_input_write() has written after a request read it. A view of a gradient is read with
+ *         the gradient's present contents.
  */
 RW_API rw_status rw_read(rw_tape *t, rw_tensor *x, void *out, size_t bytes);
 

@@ -62,8 +62,7 @@ static rw_tensor *base_of_logarithm(rw_tape *t, rw_tensor *a, rw_tensor *b)
     return rw_add(t, a, rw_leave_at(RW_HERE, t, rw_at_least_at(RW_HERE, t, b, zero), a));
 }
 
-/* dy, but 0 where the slope is 0 and dy is NaN or infinite. A finite dy stays, because it has second gradients
-   there. */
+/* dy, but 0 where the slope is 0 and dy is NaN or infinite. A finite dy stays: it has second gradients there. */
 static rw_tensor *upstream_of(rw_tape *t, rw_tensor *dy, rw_tensor *has_no_slope)
 {
     rw_tensor *const zero = rw_fill_at(RW_HERE, t, rw_tensor_dtype(dy), RW_SCALAR, 0);

@@ -477,6 +477,48 @@ Test(input_writes, of_an_input_that_is_read_through_an_edge)
     }
 }
 
+/* The read begins the step before it is recorded. Nodes that are recorded later depend on what it has computed. */
+Test(input_writes, of_a_step_that_is_not_recorded_yet)
+{
+    struct fixture b = fixture_open(1, 1);
+    rw_tensor *const p = param(b.ctx, "p");
+    for (int step = 0; step < 6; step++) {
+        rw_zero_grad(b.ctx);
+        rw_tensor *const x = input(b.t), *const v = input(b.t), *const ahead = rw_mul(b.t, rw_mul(b.t, v, v), p);
+        cr_expect_eq(rw_item(b.t, total(b.t, rw_mul(b.t, rw_scale(b.t, x, 3), p))), 90);
+        if (step % 2) OK(b.ctx, rw_input_write(v, tens, sizeof tens));
+        rw_tensor *const last = total(b.t, rw_scale(b.t, ahead, 2)), *const loss = total(b.t, rw_mul(b.t, p, x));
+        cr_expect_eq(rw_item(b.t, last), step % 2 ? 20000 : 200, "step %d", step);
+        OK(b.ctx, rw_backward(b.t, loss));
+        rw_tape_reset(b.t);
+    }
+    fixture_close(&b);
+}
+
+/* A backward that would add to unscaled gradients is refused, whichever run it has: the suspended one is not lost. */
+Test(input_writes, after_a_refusal_that_has_nothing_to_do_with_it)
+{
+    struct fixture b = fixture_open(1, 1);
+    rw_tensor *const p = param(b.ctx, "p"), *const x = input(b.t), *const y = rw_add(b.t, p, x);
+    rw_tensor *loss = total(b.t, rw_mul(b.t, y, y));
+    rw_tape *other = NULL;
+    rw_scaler *s = NULL;
+    OK(b.ctx, rw_scaler_create(&s, b.ctx, NULL));
+    OK(b.ctx, rw_tape_create(&other, b.ctx));
+    OK(b.ctx, rw_forward(b.t, &loss, 1));
+    OK(b.ctx, rw_input_write(x, tens, sizeof tens));
+    OK(b.ctx, rw_scaler_backward(s, other, total(other, rw_mul(other, p, p))));
+    OK(b.ctx, rw_scaler_unscale(s));
+    cr_expect_eq(rw_backward_from(b.t, &loss, NULL, 1), RW_ERR_MODIFIED);
+    rw_error_clear(b.ctx);
+    rw_zero_grad(b.ctx);
+    OK(b.ctx, rw_backward_from(b.t, &loss, NULL, 1));
+    expect_gradient(b.ctx, p, 4, 8, 12, 16, "the loss");
+    rw_scaler_destroy(&s);
+    rw_tape_destroy(&other);
+    fixture_close(&b);
+}
+
 /* The forward part is requested also if memory has discarded what it computed. */
 Test(input_writes, after_a_suspended_step_was_discarded)
 {
