@@ -86,7 +86,8 @@ typedef struct rw_checkpoint_found {
  * @param ret_checkpoint receives the checkpoint, owned by the caller; untouched on failure.
  * @param params read during the call.
  * @return RW_OK; RW_ERR_ARGUMENT for NULL, an empty folder, a negative keep, or an optimizer or average of another
- *         context; RW_ERR_MEMORY; or the context's sticky error.
+ *         context; RW_ERR_IO for a relative folder if the current folder was removed; RW_ERR_MEMORY; or the context's
+ *         sticky error.
  */
 RW_API rw_status rw_checkpoint_create(rw_checkpoint **ret_checkpoint, rw_context *ctx,
                                       const rw_checkpoint_params *params);

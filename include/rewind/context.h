@@ -8,9 +8,10 @@
  *   threads        Each thread that calls the library has its own team of worker threads, with 2 MiB of stack each. All
  *                  its contexts share the team, which ends with the thread. rw_context_set_threads(), a step, an
  *                  optimizer's step and an initialization start missing workers; planning works with fewer. Lowering
- *                  the number leaves the surplus workers asleep. An idle worker sleeps after 5 ms, or earlier if its
- *                  core is wanted or is shared by several. Workers block all signals except those of faults. OpenMP
- *                  settings have no effect.
+ *                  the number leaves the surplus workers asleep, except in graphs and begun steps, which were planned
+ *                  for more: these need no more than the new number. An idle worker sleeps after 5 ms, or earlier if
+ *                  its core is wanted or is shared by several. Workers block all signals except those of faults.
+ *                  OpenMP settings have no effect.
  *   stack          A thread that calls the library needs 128 KiB of stack, musl's default.
  *   address space  oneDNN generates code while a step is planned, and crashes without address space. Planning therefore
  *                  requires 16 MiB of free address space. It cannot detect another thread that takes them meanwhile.
