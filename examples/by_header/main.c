@@ -24,10 +24,8 @@ static bool run(size_t i)
     rw_tape *t = NULL;
     bool ok = !rw_context_create(&ctx, NULL) && !rw_tape_create(&t, ctx);
     printf("-- rewind/%s.h\n", examples[i].name);
-    ok = ok && examples[i].run(ctx, t);
-    if (rw_error_status(ctx)) printf("%s\n", rw_error_message(ctx));
-    ok = ok && !rw_error_status(ctx);
-    if (!ok) printf("FAILED: the example of rewind/%s.h\n", examples[i].name);
+    ok = ok && examples[i].run(ctx, t) && !rw_error_status(ctx);
+    if (!ok) fprintf(stderr, "by_header: rewind/%s.h failed: %s\n", examples[i].name, rw_error_message(ctx));
     rw_tape_destroy(&t);
     rw_context_destroy(&ctx);
     return ok;
@@ -51,5 +49,5 @@ int main(int argc, char **argv)
         if (!only || !strcmp(only, examples[i].name)) ran++, failed += !run(i);
     nftw(folder, delete, 8, FTW_DEPTH | FTW_PHYS);
     printf("%zu examples, %zu failed\n", ran, failed);
-    return !ran || failed;
+    return !ran || failed || fflush(stdout) || ferror(stdout);
 }

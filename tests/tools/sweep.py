@@ -115,7 +115,7 @@ def check_losses_and_times_on_the_page(out, costs):
     assert f'<td>{rows[0]["peak_bytes"] / 1024:.2f}<td>' in page, rows[0]
     said = run('--policy', 'none full', '--out', out, *costs, fault='loss', status=1)
     page = (out / 'sweep.html').read_text()
-    assert page.count('Loss against step') == 2 and 'the same loss' not in page, said
+    assert page.count('Loss against step') == 2 and 'nats per byte' in page and 'the same loss' not in page, said
     said = run('--policy', 'none full', '--out', out, fault='busy')
     row = json.loads((out / 'sweep.json').read_text())[1]
     assert 'full was predicted to take' in said and 'the machine was busy' in said, said
@@ -300,7 +300,7 @@ def check_ceiling_that_is_too_low(out, costs):
 def check_words(out, costs):
     """No unit, size or warning of another model or policy."""
     said = run('--policy', 'none budget:100% total:1GiB', '--out', out, *costs)
-    assert 'replays nothing' not in said and 'nats per byte' in (out / 'sweep.html').read_text(), said
+    assert 'replays nothing' not in said, said
     said = run('--model', 'unet', '--policy', 'none discard:relu', '--out', out, *costs)
     page = (out / 'sweep.html').read_text()
     assert 'layers' not in said.splitlines()[0] + page and 'nats per byte' not in page and '<th>side' in page, said
