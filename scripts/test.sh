@@ -279,18 +279,24 @@ long_ones="sim_alloc_failure sim_conformance_memory sim_gradcheck sim_identity s
 
 # Suites on the simulated device that are sanitized only with --full: they are slow, and repeat what shorter ones, or
 # the sanitized suite on the CPU, test.
-unsanitized_sim="sim_identity sim_conformance_memory sim_gradcheck sim_reduce sim_models_bit_identity sim_budgets "
+unsanitized_sim="sim_identity sim_conformance_memory sim_gradcheck sim_reduce sim_models_bit_identity "
 unsanitized_sim+="sim_offsets sim_accuracy sim_accumulate sim_adjacent_gradients sim_matmul_exact_integers "
 unsanitized_sim+="sim_mistakes sim_every_policy sim_double_backward sim_residual sim_fused_bias_grad_attention "
-unsanitized_sim+="sim_explain sim_conv sim_file_failures sim_virtual_concat sim_virtual_concat_conv sim_total_budget "
+unsanitized_sim+="sim_explain sim_conv sim_file_failures sim_virtual_concat sim_virtual_concat_conv "
 unsanitized_sim+="sim_batchnorm sim_golden sim_step_graph_launch sim_offload sim_offload_files sim_scalar_logging_cost "
 unsanitized_sim+="sim_attention_masked_nonfinite sim_large_upstream_gradients"
 
-# The same on the CPU. Kernels: ops/offsets, definitions and aligned run each of them at odd sizes and addresses. The
-# planner: remat/choices_beyond_policies, chains, copy_schedule, deferred_execution and plan/ run all of it.
+# Suites on the simulated device that run only with --full, sanitized, and with --quick: the planner, whose answers the
+# suites on the CPU test.
+planner_sim="sim_budgets sim_total_budget"
+
+# Suites on the CPU that are sanitized only with --full. Kernels: ops/offsets, definitions and aligned run each of them
+# at odd sizes and addresses. The planner: remat/choices_beyond_policies, chains, copy_schedule, deferred_execution and
+# plan/ run all of it. every_public_function starts 2,760 processes; mistakes, which is alike, 1,088.
 unsanitized="accuracy conv huge_extents gradcheck image_models_vs_papers models_bit_identity every_policy "
 unsanitized+="matmul_exact_integers identity time_lower_bound budgets by_threads planner_vs_exact_solver "
-unsanitized+="cache_miss_cost nesting optimum planner_vs_baselines random_choices total_budget fragmentation"
+unsanitized+="cache_miss_cost nesting optimum planner_vs_baselines random_choices total_budget fragmentation "
+unsanitized+="every_public_function precision_recipe_bit_identity"
 
 # Excluded even with --full. forks: in a child LeakSanitizer waits for threads of the parent.
 never_sanitized="forks"
@@ -364,7 +370,7 @@ build_sanitized() {
     rewind_configure "$1" -Db_sanitize=address,undefined -Dbuildtype=debug -Doptimization=1 -Db_lundef=false \
         "-Dc_args=$options" "-Dcpp_args=$options" "${rewind_own_isa[@]}" -Dcuda=disabled -Dptx=disabled -Dbench=false \
         -Dexamples=false || return
-    local left_out=" $never_sanitized ${full:-$unsanitized $unsanitized_sim} " t programs=(tests/planted)
+    local left_out=" $never_sanitized ${full:-$unsanitized $unsanitized_sim $planner_sim} " t programs=(tests/planted)
     for t in $(cat "$1"/tests/{,sim_}suites.txt); do [[ $left_out = *" $t "* ]] || programs+=("tests/$t"); done
     rewind_ninja "$1" "${programs[@]}"
 }
@@ -377,7 +383,8 @@ sanitized() {
     later with_sanitizers planted "asan sees a planted overflow" 'planted/overflow*' "overflow_in_a_kernel" \
         "$1/tests/planted"
     local on_simulator=("${on_simulator[@]}" REWIND_FUZZ_PROGRAMS="${REWIND_SIM_FUZZ_PROGRAMS:-6}")
-    simulator "asan " "$1" && simulated "asan " "$1" sanitized_suite without "${full:-$unsanitized_sim}" \
+    simulator "asan " "$1" && simulated "asan " "$1" sanitized_suite without \
+        "${full:-$unsanitized_sim $planner_sim}" \
         --filter 'fuzz/!(*shrinks*|*shrunk*)'
     suites "asan " "$1" sanitized_suite "$never_sanitized ${full:-$unsanitized}"
 }
