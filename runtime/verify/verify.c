@@ -351,10 +351,11 @@ static struct rw_table take_begun(rw_tape *t, const struct rw_request *request)
     return table;
 }
 
-/* Up to its commits. */
+/* Up to its commits. If one of these is refused, so is the step, before its gradients are published. */
 static rw_status run_compared(const struct subject *x, struct rw_run *r)
 {
-    rw_status status = rw_run_advance(r, r->plan->n_actions - r->plan->n_commits);
+    rw_status status = rw_run_check(r, r->next_action, r->plan->n_actions);
+    if (!status) status = rw_run_advance(r, r->plan->n_actions - r->plan->n_commits);
     if (!status) status = rw_runs_wait(x->t->ctx);
     if (!status) status = rw_verifier_check_results(rw_verifier_of_run(r), r);
     return status;

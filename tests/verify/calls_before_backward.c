@@ -67,7 +67,7 @@ Test(calls_before_backward, a_leaf_that_is_recorded_after_the_loss_was_read)
     }
 }
 
-/* A verified step that is refused leaves nothing that a later read would use as a value. */
+/* A verified step that is refused leaves nothing that a later read would use as a value, and adds no gradient. */
 Test(calls_before_backward, a_refused_step_and_then_its_loss)
 {
     for (int scaled = 0; scaled < 2; scaled++) {
@@ -86,6 +86,8 @@ Test(calls_before_backward, a_refused_step_and_then_its_loss)
         }
         OK(b.ctx, rw_read(b.t, loss, &x, sizeof x));
         cr_expect_eq(x, 2);
+        OK(b.ctx, rw_read(NULL, rw_gradient(s), &x, sizeof x));
+        cr_expect_eq(x, 2, "of the first step alone: %g", (double)x);
         fixture_close(&b);
     }
 }

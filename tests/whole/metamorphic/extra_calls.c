@@ -215,11 +215,13 @@ static bool reads_a_gradient(const struct mm_stage *g)
     return false;
 }
 
-/* Whether effects of the tape, on which nothing is trained so far, would happen now instead of with its backward. */
+/* Whether effects of the tape, on which nothing is trained so far, would happen now instead of with its backward; or, on
+   a tape without backward, instead of being dropped by its reset or refused because of a later change. */
 static bool would_settle(const struct mm_stage *g, int tape)
 {
     const struct fz_program *const p = g->s->body[tape];
-    if (!g->s->trains[tape] || !mm_has_effects(p)) return false;
+    if (!mm_has_effects(p)) return false;
+    if (!g->s->trains[tape]) return rw_tape_pending_effects(g->tape[tape], NULL) > 0;
     for (int v = 0; v < p->n * FZ_OUTS; v++) {
         const rw_tensor *const x = g->value[tape][v];
         if (x && rw_tensor_kind_of(x) == RW_TENSOR_VALUE && rw_tensor_requires_grad(x)) return false;
@@ -250,7 +252,7 @@ static bool may(const struct mm_stage *g, const struct mm_event *e)
     case MM_X_FORWARD:
     case MM_X_VERIFY:
     case MM_X_NONFINITE:
-        if (waits_for_graph(g, e->tape)) return false;
+        if (waits_for_graph(g, e->tape) || would_settle(g, e->tape)) return false;
         /* fallthrough */
     case MM_X_PLAN:
     case MM_X_COST:

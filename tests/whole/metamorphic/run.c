@@ -246,10 +246,11 @@ static void note_gradients(struct mm_stage *g, const struct mm_event *e)
 {
     const struct fz_program *const p = g->s->body[e->tape];
     rw_tensor *x;
+    const bool views = g->views && !rw_tape_pending_effects(g->tape[0], NULL); /* they would happen now */
     for (size_t i = 0; e->tape == 0 && (x = rw_param_get(g->ctx, i)); i++) {
         rw_tensor *dx = rw_gradient(x);
         rw_tape *t = NULL;
-        if (dx && g->views) dx = rw_reshape(t = g->tape[0], dx, RW_SHAPE(rw_shape_numel(rw_tensor_shape(dx))));
+        if (dx && views) dx = rw_reshape(t = g->tape[0], dx, RW_SHAPE(rw_shape_numel(rw_tensor_shape(dx))));
         if (dx) note_tensor(g, e, (int)i, t, dx);
     }
     g->views = g->views && e->tape;
