@@ -215,8 +215,8 @@ static bool reads_a_gradient(const struct mm_stage *g)
     return false;
 }
 
-/* Whether effects of the tape, on which nothing is trained so far, would happen now instead of with its backward; or, on
-   a tape without backward, instead of being dropped by its reset or refused because of a later change. */
+/* Whether effects of the tape, on which nothing is trained so far, would happen now instead of with its backward. On a
+   tape without backward its reset would drop them, or a later change refuse them. */
 static bool would_settle(const struct mm_stage *g, int tape)
 {
     const struct fz_program *const p = g->s->body[tape];
