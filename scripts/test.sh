@@ -485,7 +485,7 @@ plainly_simulated() {
 }
 
 main() {
-    rewind_install doxygen && rewind_build "$REWIND_BUILD" ${full:+-Dgpu_arch=80,90} ||
+    rewind_install && { rewind_install doxygen; rewind_build "$REWIND_BUILD" ${full:+-Dgpu_arch=80,90}; } ||
         { echo "0 passed, 1 failed, 0 skipped"; exit 1; }
     log=$(mktemp)
     trap 'rm -rf "$log" "$log".*' EXIT

@@ -4,6 +4,8 @@ the main page, every header has its example, and planted mistakes are warnings. 
 
     reference.py BUILD
 """
+import fcntl
+import os
 import pathlib
 import re
 import shutil
@@ -77,6 +79,7 @@ def main():
     if not shutil.which('doxygen') or not doxyfile.exists():
         print('Doxygen is not there, or the build is configured with -Ddocs=disabled')
         sys.exit(77)
+    fcntl.flock(os.open(build, os.O_RDONLY), fcntl.LOCK_EX)  # as in scripts/setup.sh: one ninja at a time
     made = subprocess.run(['ninja', '-C', build, 'docs'])
     headers = sorted((ROOT / 'include/rewind').glob('*.h'))
     without = [h.name for h in headers if not has_example(build / 'docs/reference/html', h.stem)]
