@@ -20,7 +20,7 @@
 
 enum { VOCAB = 256, HEAD = 32, MAX_LAYERS = 32 };
 
-/* Exit statuses besides 0, 1 and 2: numbers that are not finite; 128 and the number of a signal. */
+/* Exit statuses besides 0, 1 and 2: a loss or weights that are NaN or infinite; 128 plus the signal's number. */
 enum { ENDED_WRONG = 3, ENDED_BY_SIGNAL = 128 };
 
 static const char usage[] =

@@ -292,7 +292,7 @@ planner_sim="sim_budgets sim_total_budget"
 
 # Suites on the CPU that are sanitized only with --full. Kernels: ops/offsets, definitions and aligned run each of them
 # at odd sizes and addresses. The planner: remat/choices_beyond_policies, chains, copy_schedule, deferred_execution and
-# plan/ run all of it. every_public_function starts 2,760 processes; mistakes, which is alike, 1,088.
+# plan/ run all of it. every_public_function starts 2,760 processes; mistakes, whose calls are similar, 1,088.
 unsanitized="accuracy conv huge_extents gradcheck image_models_vs_papers models_bit_identity every_policy "
 unsanitized+="matmul_exact_integers identity time_lower_bound budgets by_threads planner_vs_exact_solver "
 unsanitized+="cache_miss_cost nesting optimum planner_vs_baselines random_choices total_budget fragmentation "

@@ -36,7 +36,7 @@ bool example_recompute(rw_context *ctx, rw_tape *t)
         ckpt_end(t);
     }
     rw_tensor *loss = rw_mean_all(t, x);
-    ckpt_explain(t, stdout); // what is kept and replayed, and why
+    ckpt_explain(t, stdout); // which values are kept and recomputed, and why
     rw_backward(t, loss);
     //! [recompute]
     rw_memory memory;

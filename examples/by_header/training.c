@@ -61,7 +61,7 @@ bool example_weight_average(rw_context *ctx, rw_tape *t)
     //! [weight_average]
     rw_weight_average *average = NULL;
     rw_weight_average_create(&average, ctx, 0.9); // a copy of the parameters
-    rw_init_constant(w, 1);                       // stands for rw_optimizer_step()
+    rw_init_constant(w, 1);                       // in place of rw_optimizer_step()
     rw_weight_average_step(average);
     rw_tensor *loss = model(t, rw_weight_average_of(average, w)); // evaluates the averages
     const double value = rw_item(t, loss);

@@ -30,7 +30,7 @@ static unsigned alerts_with(unsigned alerts, rw_recovery what)
     return found;
 }
 
-/* Only numbers that are not finite make the weights of a run worthless. */
+/* Only NaN and infinity make the weights of a run worthless. */
 static const unsigned nonfinite = RW_ALERT_LOSS_NONFINITE | RW_ALERT_GRAD_NONFINITE | RW_ALERT_AMAX_NONFINITE;
 
 /* cause: the alerts that stop the run. */

@@ -5,6 +5,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+const char *const rw_alert_names[RW_ALERTS] = { "loss_nonfinite", "loss_spike", "grad_nonfinite", "grad_spike",
+                                                "slow_step", "scale_drop", "scale_rise", "skips", "plateau", "updates",
+                                                "zeros", "site_scale_drop", "site_scale_rise", "saturated", "flushed",
+                                                "amax_nonfinite" };
+
 #define ENOUGH 20 /* minimum number of values for a median */
 
 /* ---- medians ---- */

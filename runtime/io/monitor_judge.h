@@ -8,13 +8,15 @@
 #define RW_WINDOW 100
 #define RW_SKIPS_WINDOW 200
 
+extern const char *const rw_alert_names[RW_ALERTS]; /* by bit */
+
 /* The last numbers of a kind. */
 struct rw_window {
     double x[RW_WINDOW];
     size_t n; /* number of values so far */
 };
 
-/* The numbers that an alert compares: of the step, and the usual one. NaN: none. */
+/* The values that an alert compares: that of the step, and the usual one. NaN: none. */
 struct rw_compared {
     double value, usual;
 };
