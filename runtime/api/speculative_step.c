@@ -422,6 +422,12 @@ static bool is_requested(rw_tape *t, uint32_t leaf, bool *nodes, const bool *rea
     return is;
 }
 
+/* Does the rest of the run read a held value of one of the nodes? */
+static bool reads_held(const struct rw_run *r, const struct rw_source *s, const bool *nodes)
+{
+    return s->kind == RW_SOURCE_HELD && s->last >= r->next_action && nodes[rw_tape_value(r->tape, s->index)->producer];
+}
+
 /*
  * Has the suspended run executed one of the nodes, or will it read a held value of one? Nodes that its plan has added
  * run after the suspension.
@@ -434,11 +440,7 @@ static bool has_used(const struct rw_run *r, const bool *nodes)
         const struct rw_action *const a = &p->actions[i];
         used = !rw_action_is_move(a->kind) && a->node < p->mark_nodes && nodes[a->node];
     }
-    for (size_t i = 0; !used && i < p->n_sources; i++) {
-        const struct rw_source *const s = &p->sources[i];
-        if (s->kind == RW_SOURCE_HELD && s->last >= r->next_action)
-            used = nodes[rw_tape_value(r->tape, s->index)->producer];
-    }
+    for (size_t i = 0; !used && i < p->n_sources; i++) used = reads_held(r, &p->sources[i], nodes);
     return used;
 }
 
@@ -451,9 +453,8 @@ static bool needs_them_later(const struct rw_run *r, uint32_t leaf, const bool *
     bool needs = false;
     for (size_t i = 0; !needs && i < p->n_sources; i++) {
         const struct rw_source *const s = &p->sources[i];
-        if (s->last < r->next_action) continue;
-        if (s->kind == RW_SOURCE_INPUT) needs = s->index == leaf;
-        if (s->kind == RW_SOURCE_HELD) needs = nodes[rw_tape_value(t, s->index)->producer];
+        const bool is_input = s->kind == RW_SOURCE_INPUT && s->index == leaf && s->last >= r->next_action;
+        needs = is_input || reads_held(r, s, nodes);
     }
     for (size_t i = 0; !needs && i < t->n_effects; i++)
         needs = nodes[t->effects[i].node] && !t->effects[i].done;
