@@ -1,5 +1,5 @@
-/* Names in policies, of ops, regions and values: which ones are known, which ones match nothing, and what a strict context
-   refuses. */
+/* Names in policies, of ops, regions and values: which ones are known, which ones match nothing, and what a strict
+   context refuses. */
 #include "support/support.h"
 
 #include "record/internal_ops.h"
