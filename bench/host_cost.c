@@ -8,8 +8,8 @@
 #include "figure.h"
 
 #include "base/thread_team.h"
-#include "remat/policy_to_choice.h"
-#include "remat/simulate.h"
+#include "remat/policy/policy_to_choice.h"
+#include "remat/schedule/simulate.h"
 
 #include <rewind/rewind.h>
 

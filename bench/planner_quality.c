@@ -14,7 +14,7 @@
 #include "models/synthetic_op.h"
 #include "models/model.h"
 #include "plan/build.h"
-#include "remat/frontier.h"
+#include "remat/planner/frontier.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -10,8 +10,8 @@
  * A node's time lasts until the next one begins. So the sum over all nodes is the time of the step, including that of
  * the run itself.
  *
- * The additional time of a node because of where its operands are (remat/cache_model.h) depends on its place in that
- * step, so it is subtracted.
+ * The additional time of a node because of where its operands are (remat/schedule/cache_model.h) depends on its place
+ * in that step, so it is subtracted.
  */
 #include "api/profile_ops.h"
 

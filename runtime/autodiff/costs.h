@@ -23,7 +23,8 @@
 #define RW_COST_OP 64 /* a name, with its end */
 
 /*
- * Prices of cache misses. Which bytes miss depends on the order in which a step uses them: remat/cache_model.h.
+ * Prices of cache misses. Which bytes miss depends on the order in which a step uses them:
+ * remat/schedule/cache_model.h.
  */
 struct rw_memory_cost {
     uint64_t near_bytes;  /* that the caches hold */

@@ -95,7 +95,7 @@ static bool is_bindable(const struct rw_outputs *s, const rw_tensor *g, const rw
 }
 
 /* A consumed gradient is made dense when it is complete; its update is recorded after everything else and moved
-   forward in the schedule (remat/fused_update.h). */
+   forward in the schedule (remat/schedule/fused_update.h). */
 static rw_status use_up(struct rw_outputs *s, uint32_t param, rw_tensor *g)
 {
     if (!rw_layout_of(s->ctx, g)->dense) g = copy_of(s, g);

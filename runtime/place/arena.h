@@ -2,7 +2,7 @@
 #ifndef RW_PLACE_ARENA_H
 #define RW_PLACE_ARENA_H
 
-#include "remat/schedule.h"
+#include "remat/schedule/schedule.h"
 
 /*
  * Computes offsets of the buffers that have memory of their own, after merging; offset has one entry per buffer.

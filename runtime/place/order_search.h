@@ -6,7 +6,7 @@
 #ifndef RW_PLACE_ORDER_SEARCH_H
 #define RW_PLACE_ORDER_SEARCH_H
 
-#include "remat/lifetimes.h"
+#include "remat/schedule/lifetimes.h"
 
 /*
  * Improves valid offsets. least: the largest sum of live bytes. *size: size of the arena, which never grows. The work

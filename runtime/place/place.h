@@ -24,7 +24,7 @@
 #ifndef RW_PLACE_PLACE_H
 #define RW_PLACE_PLACE_H
 
-#include "remat/lifetimes.h"
+#include "remat/schedule/lifetimes.h"
 
 /*
  * Places n buffers at multiples of alignment. Deterministic. *ret_size is the arena's size.

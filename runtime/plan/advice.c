@@ -5,8 +5,8 @@
 #include "base/alloc.h"
 #include "place/arena.h"
 #include "plan/fastest_in_budget.h"
-#include "remat/policy_to_choice.h"
-#include "remat/live_set.h"
+#include "remat/policy/policy_to_choice.h"
+#include "remat/schedule/live_set.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -7,7 +7,7 @@
 #include "autodiff/costs.h"
 #include "base/alloc.h"
 #include "record/internal_ops.h"
-#include "remat/fused_update.h"
+#include "remat/schedule/fused_update.h"
 
 #include <math.h>
 #include <string.h>

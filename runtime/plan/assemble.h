@@ -3,7 +3,7 @@
 #define RW_PLAN_ASSEMBLE_H
 
 #include "plan/plan.h"
-#include "remat/simulate.h"
+#include "remat/schedule/simulate.h"
 
 /* offset: per buffer. The caller gets one reference. RW_ERR_MEMORY, without a message. */
 rw_status rw_plan_assemble(const struct rw_problem *p, const struct rw_schedule *s, const uint64_t *offset,

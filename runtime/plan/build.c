@@ -9,8 +9,8 @@
 #include "plan/dump_passes.h"
 #include "record/internal_ops.h"
 #include "record/unmatched_policy_names.h"
-#include "remat/policy_to_choice.h"
-#include "remat/offload_fraction.h"
+#include "remat/policy/policy_to_choice.h"
+#include "remat/policy/offload_fraction.h"
 
 #include <assert.h>
 #include <string.h>

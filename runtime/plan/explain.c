@@ -4,7 +4,7 @@
 #include "plan/explain_rows.h"
 #include "plan/prediction.h"
 #include "record/unmatched_policy_names.h"
-#include "remat/live_set.h"
+#include "remat/schedule/live_set.h"
 
 #include <rewind/recompute.h>
 

@@ -4,7 +4,7 @@
 #include "base/alloc.h"
 #include "base/hash.h"
 #include "record/tape.h"
-#include "remat/live_set.h"
+#include "remat/schedule/live_set.h"
 
 #include <stdlib.h>
 

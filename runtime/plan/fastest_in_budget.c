@@ -4,7 +4,7 @@
 
 #include "base/alloc.h"
 #include "place/arena.h"
-#include "remat/frontier.h"
+#include "remat/planner/frontier.h"
 
 #include <assert.h>
 #include <math.h>

@@ -1,15 +1,15 @@
 /*
  * Selects the fastest step within a number of bytes.
  *
- * The points of the frontier (remat/frontier.h) are placed, the fastest first, until one fits. So the budget limits the
- * arena itself, fragmentation included, and answers are monotone: more bytes never give a slower step, fewer bytes
- * never a larger arena.
+ * The points of the frontier (remat/planner/frontier.h) are placed, the fastest first, until one fits. So the budget
+ * limits the arena itself, fragmentation included, and answers are monotone: more bytes never give a slower step, fewer
+ * bytes never a larger arena.
  */
 #ifndef RW_PLAN_FASTEST_IN_BUDGET_H
 #define RW_PLAN_FASTEST_IN_BUDGET_H
 
 #include "record/policy.h"
-#include "remat/simulate.h"
+#include "remat/schedule/simulate.h"
 
 #include <rewind/plan.h>
 

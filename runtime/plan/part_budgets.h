@@ -2,16 +2,16 @@
  * Budgets of parts: the fastest choice in which each part takes at most its own bytes, and everything else follows the
  * policies.
  *
- * The values of each part are dropped in one fixed order (remat/parts_with_budgets.h). Prefixes of the order are tried
- * in increasing length, by simulating the step with all other parts kept; the first with which the part fits is
- * dropped. A larger budget drops a subset of what a smaller one drops. So it is never slower, whatever other parts do,
+ * The values of each part are dropped in one fixed order (remat/planner/parts_with_budgets.h). Prefixes of the order
+ * are tried in increasing length, by simulating the step with all other parts kept; the first with which the part fits
+ * is dropped. A larger budget drops a subset of what a smaller one drops. So it is never slower, whatever other parts do,
  * and a smaller budget never takes more.
  */
 #ifndef RW_PLAN_PART_BUDGETS_H
 #define RW_PLAN_PART_BUDGETS_H
 
-#include "remat/parts_with_budgets.h"
-#include "remat/simulate.h"
+#include "remat/planner/parts_with_budgets.h"
+#include "remat/schedule/simulate.h"
 
 /* A part with a budget. */
 struct rw_part_use {

@@ -12,7 +12,7 @@
 #ifndef RW_PLAN_PLAN_H
 #define RW_PLAN_PLAN_H
 
-#include "remat/schedule.h"
+#include "remat/schedule/schedule.h"
 
 #include <rewind/memory.h>
 

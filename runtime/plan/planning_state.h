@@ -4,7 +4,7 @@
 
 #include "plan/part_budgets.h"
 #include "plan/plan.h"
-#include "remat/simulate.h"
+#include "remat/schedule/simulate.h"
 
 /*
  * Planning in progress: the problem, the choice of the policy, its schedule and its cost. It has what ckpt_explain()

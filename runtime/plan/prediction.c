@@ -3,7 +3,7 @@
 
 #include "base/alloc.h"
 #include "plan/fastest_in_budget.h"
-#include "remat/live_set.h"
+#include "remat/schedule/live_set.h"
 
 #include <stdio.h>
 

@@ -1,4 +1,4 @@
-/* Replays a plan's actions on the LRU cache model (remat/cache_model.h) and sums the misses of each action. */
+/* Replays a plan's actions on the LRU cache model (remat/schedule/cache_model.h) and sums the misses of each action. */
 #include "run/modelled_cache_misses.h"
 
 #include "autodiff/cache_coherence_traffic.h"

@@ -1,6 +1,6 @@
 /*
  * Bytes of each action of a plan that miss the modelled cache, as the simulator counts them for a schedule
- * (remat/cache_model.h). A node's cost is its time with operands in cache; the rest of its measured time is due to
+ * (remat/schedule/cache_model.h). A node's cost is its time with operands in cache; the rest of its measured time is due to
  * these misses. For plans without offload.
  */
 #ifndef RW_RUN_MODELLED_CACHE_MISSES_H
@@ -8,7 +8,7 @@
 
 #include "plan/plan.h"
 #include "record/tape.h"
-#include "remat/cache_model.h"
+#include "remat/schedule/cache_model.h"
 
 /* All zero is empty; reused by the next plan. */
 struct rw_cache_misses {

@@ -2,7 +2,7 @@
    unit of work. */
 #include "run/small_op_threads.h"
 
-#include "remat/schedule.h"
+#include "remat/schedule/schedule.h"
 
 #define ENOUGH_S 2e-3 /* nominal: less says nothing */
 #define CLEARLY 1.5   /* a smaller difference may be noise, or another mix of nodes */

@@ -2,8 +2,8 @@
 #include "remat/baseline_planners.h"
 
 #include "base/alloc.h"
-#include "remat/policy_to_choice.h"
-#include "remat/max_flow.h"
+#include "remat/policy/policy_to_choice.h"
+#include "remat/planner/max_flow.h"
 
 #include <assert.h>
 #include <math.h>

@@ -8,7 +8,7 @@
 #ifndef RW_TESTS_REMAT_BASELINE_PLANNERS_H
 #define RW_TESTS_REMAT_BASELINE_PLANNERS_H
 
-#include "remat/frontier.h"
+#include "remat/planner/frontier.h"
 
 size_t rival_stages(const struct rw_problem *p);
 

@@ -9,7 +9,7 @@
 #include "base/alloc.h"
 #include "models/model.h"
 #include "plan/build.h"
-#include "remat/frontier.h"
+#include "remat/planner/frontier.h"
 
 #include <criterion/criterion.h>
 #include <stdio.h>

@@ -7,7 +7,7 @@
 #include "base/alloc.h"
 #include "models/synthetic_op.h"
 #include "models/model.h"
-#include "remat/frontier.h"
+#include "remat/planner/frontier.h"
 
 #include <criterion/criterion.h>
 #include <string.h>

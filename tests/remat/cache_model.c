@@ -2,7 +2,7 @@
  * The cache model: compared with the definition of LRU, by hand for buffers whose memory is reused, for data shared
  * between threads, and with the assumption of the lower bound.
  */
-#include "remat/cache_model.h"
+#include "remat/schedule/cache_model.h"
 
 #include <criterion/criterion.h>
 #include <stdint.h>

@@ -5,10 +5,10 @@
 #include "support/support.h"
 
 #include "place/place.h"
-#include "remat/policy_to_choice.h"
-#include "remat/inplace.h"
-#include "remat/copy_schedule.h"
-#include "remat/simulate.h"
+#include "remat/policy/policy_to_choice.h"
+#include "remat/schedule/inplace.h"
+#include "remat/schedule/copy_schedule.h"
+#include "remat/schedule/simulate.h"
 
 #include <criterion/criterion.h>
 

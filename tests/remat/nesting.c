@@ -6,7 +6,7 @@
 #include "support/work_counter.h"
 
 #include "plan/build.h"
-#include "remat/policy_to_choice.h"
+#include "remat/policy/policy_to_choice.h"
 
 #include <criterion/criterion.h>
 #include <stdio.h>

@@ -15,8 +15,8 @@
 
 #include "models/model.h"
 #include "plan/build.h"
-#include "remat/frontier.h"
-#include "remat/offload_fraction.h"
+#include "remat/planner/frontier.h"
+#include "remat/policy/offload_fraction.h"
 
 #include <criterion/criterion.h>
 #include <math.h>

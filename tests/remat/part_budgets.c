@@ -8,7 +8,7 @@
 
 #include "base/alloc.h"
 #include "plan/build.h"
-#include "remat/live_set.h"
+#include "remat/schedule/live_set.h"
 
 #include <criterion/criterion.h>
 #include <stdio.h>

@@ -5,7 +5,7 @@
 #include "support/support.h"
 
 #include "plan/build.h"
-#include "remat/frontier.h"
+#include "remat/planner/frontier.h"
 
 struct step {
     struct fixture b;

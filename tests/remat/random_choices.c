@@ -17,10 +17,10 @@
 
 #include "base/alloc.h"
 #include "plan/assemble.h"
-#include "remat/policy_to_choice.h"
-#include "remat/frontier.h"
-#include "remat/candidate_gen.h"
-#include "remat/simulate.h"
+#include "remat/policy/policy_to_choice.h"
+#include "remat/planner/frontier.h"
+#include "remat/planner/candidate_gen.h"
+#include "remat/schedule/simulate.h"
 
 #include <criterion/criterion.h>
 #include <stdio.h>

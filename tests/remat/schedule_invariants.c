@@ -5,7 +5,7 @@
 #include "remat/manual_choice_fixture.h"
 
 #include "record/overwrite.h"
-#include "remat/policy_to_choice.h"
+#include "remat/policy/policy_to_choice.h"
 
 #include <criterion/criterion.h>
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 /* REWIND_TRACE: the file is valid JSON with every step that ran; if it cannot be written, the error is reported. */
 #include "support/support.h"
 
-#include "remat/schedule.h"
+#include "remat/schedule/schedule.h"
 
 #include <cjson/cJSON.h>
 #include <criterion/criterion.h>

@@ -4,7 +4,7 @@
  */
 #include "support/support.h"
 
-#include "remat/policy_to_choice.h"
+#include "remat/policy/policy_to_choice.h"
 #include "verify/faults.h"
 
 #include <criterion/criterion.h>
