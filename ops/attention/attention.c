@@ -8,6 +8,10 @@
 #include "ops/shape/shape.h"
 #include "ops/common/util.h"
 #include "record/api_entry.h"
+#include "record/bias_gradients.h"
+#include "record/op_checks.h"
+#include "record/recipe_queries.h"
+#include "record/tape_mark.h"
 
 #include <rewind/attention.h>
 

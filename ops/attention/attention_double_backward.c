@@ -7,6 +7,7 @@
 #include "ops/attention/attention.h"
 #include "ops/random/random.h"
 #include "ops/common/util.h"
+#include "record/pass_ops.h"
 
 struct composed {
     rw_grad_call *g;

@@ -1,7 +1,7 @@
 /* Conversion of images between [n, c, h, w] and the channels-last layout in which most ops on images compute. */
 #include "ops/common/channels_last.h"
+#include "record/tape_mark.h"
 
-#include "record/internal_ops.h"
 
 bool rw_is_channels_last(const rw_tensor *x)
 {

@@ -2,7 +2,7 @@
 #include "ops/common/expect.h"
 
 #include "record/api_entry.h"
-#include "record/internal_ops.h"
+#include "record/pass_ops.h"
 
 #include <stdarg.h>
 #include <stdio.h>

@@ -2,6 +2,7 @@
 #include "ops/common/util.h"
 
 #include "record/api_entry.h"
+#include "record/op_checks.h"
 
 #include <stdarg.h>
 

@@ -8,7 +8,6 @@
 #include "base/alloc.h"
 #include "base/explicit_zero_param.h"
 #include "ops/common/expect.h"
-#include "record/internal_ops.h"
 
 #include <rewind/ops.h>
 

@@ -2,7 +2,10 @@
 #include "ops/common/util.h"
 #include "ops/pointwise/pointwise.h"
 #include "record/api_entry.h"
-#include "record/internal_ops.h"
+#include "record/op_checks.h"
+#include "record/pass_ops.h"
+#include "record/recipe_queries.h"
+#include "record/tape_mark.h"
 
 #include <rewind/reductions.h>
 

@@ -9,7 +9,9 @@
 #include "ops/shape/virtual_concat.h"
 #include "record/api_entry.h"
 #include "record/producer.h"
-#include "record/internal_ops.h"
+#include "record/op_checks.h"
+#include "record/recipe_queries.h"
+#include "record/tape_mark.h"
 
 #include <rewind/conv.h>
 #include <rewind/select.h>

@@ -4,7 +4,8 @@
 #include "ops/common/channels_last.h"
 #include "ops/common/declare_kernels.h"
 #include "record/api_entry.h"
-#include "record/internal_ops.h"
+#include "record/op_checks.h"
+#include "record/tape_mark.h"
 
 #include <rewind/conv.h>
 

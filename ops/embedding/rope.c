@@ -4,6 +4,8 @@
 #include "ops/common/declare_kernels.h"
 #include "ops/common/util.h"
 #include "record/api_entry.h"
+#include "record/op_checks.h"
+#include "record/tape_mark.h"
 
 #include <rewind/attention.h>
 #include <rewind/create.h>

@@ -4,7 +4,7 @@
 #include "ops/common/declare_kernels.h"
 #include "ops/common/util.h"
 #include "record/api_entry.h"
-#include "record/internal_ops.h"
+#include "record/scaling_ops.h"
 
 #include <limits.h>
 

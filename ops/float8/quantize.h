@@ -9,7 +9,6 @@
 
 #include "ops/float8/f8.h"
 
-#include "record/internal_ops.h"
 
 #include <rewind/op.h>
 #include <rewind/float8.h>
@@ -44,7 +43,7 @@ static inline struct rw_scales rw_scales_of(const rw_layout *x, int64_t scaling)
     return s;
 }
 
-/* Did one number x, multiplied by `by`, saturate? See record/internal_ops.h. In a block that contains a NaN, `by` is
+/* Did one number x, multiplied by `by`, saturate? See record/scaling_ops.h. In a block that contains a NaN, `by` is
    NaN: its finite numbers become NaN, which does not count as saturated. */
 RW_HOST_DEVICE bool rw_codes_saturate(float x, float by, bool e5m2)
 {

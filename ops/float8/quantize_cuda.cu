@@ -7,6 +7,7 @@
 
 extern "C" {
 #include "ops/float8/quantize.h"
+#include "record/scaling_ops.h"
 }
 
 namespace {

@@ -10,6 +10,9 @@
 #include "ops/shape/shape.h"
 #include "ops/common/util.h"
 #include "record/api_entry.h"
+#include "record/op_checks.h"
+#include "record/recipe_queries.h"
+#include "record/tape_mark.h"
 
 #include <rewind/compare.h>
 

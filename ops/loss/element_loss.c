@@ -8,6 +8,8 @@
 #include "ops/pointwise/pointwise.h"
 #include "ops/reduce/reduce.h"
 #include "record/api_entry.h"
+#include "record/op_checks.h"
+#include "record/tape_mark.h"
 
 #include <rewind/compare.h>
 

@@ -9,6 +9,9 @@
 #include "ops/loss/row_cross_entropy.h"
 #include "ops/matmul/matmul.h"
 #include "record/api_entry.h"
+#include "record/op_checks.h"
+#include "record/recipe_queries.h"
+#include "record/tape_mark.h"
 
 #define CHUNKS_MAX 1024
 #define ROWS_MIN 256

@@ -9,6 +9,8 @@
 #include "ops/loss/loss.h"
 #include "ops/pointwise/pointwise.h"
 #include "record/api_entry.h"
+#include "record/op_checks.h"
+#include "record/tape_mark.h"
 
 #include <rewind/custom_grad.h>
 

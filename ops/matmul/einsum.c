@@ -10,7 +10,8 @@
  */
 #include "ops/common/util.h"
 #include "record/api_entry.h"
-#include "record/internal_ops.h"
+#include "record/op_checks.h"
+#include "record/tape_mark.h"
 
 #include <rewind/einsum.h>
 #include <rewind/select.h>

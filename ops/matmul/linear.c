@@ -10,7 +10,10 @@
 #include "ops/reduce/reduce.h"
 #include "ops/common/util.h"
 #include "record/api_entry.h"
-#include "record/internal_ops.h"
+#include "record/bias_gradients.h"
+#include "record/pass_ops.h"
+#include "record/recipe_queries.h"
+#include "record/tape_mark.h"
 
 /* Checks x, weight and an optional bias, inputs from `x` on, and returns the shape of the result. */
 static rw_status check_layer(rw_op_call *call, int x, rw_shape *ret)

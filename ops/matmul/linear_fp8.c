@@ -11,7 +11,10 @@
 #include "ops/matmul/fp8_matmul.h"
 #include "ops/matmul/matmul.h"
 #include "ops/reduce/reduce.h"
-#include "record/internal_ops.h"
+#include "record/op_checks.h"
+#include "record/recipe_queries.h"
+#include "record/scaling_ops.h"
+#include "record/tape_mark.h"
 
 #include <rewind/custom_grad.h>
 #include <rewind/ops.h>

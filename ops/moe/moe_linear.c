@@ -8,6 +8,7 @@
 #include "ops/moe/moe_onednn.h"
 #include "record/api_entry.h"
 #include "record/producer.h"
+#include "record/tape_mark.h"
 
 /* Inputs: x, weight [E, out, in], offsets [E + 1], order [T k], inverse [T, k] for the gradient. */
 static rw_status check_linear(rw_op_call *call)

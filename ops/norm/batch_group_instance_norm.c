@@ -11,7 +11,9 @@
 #include "ops/shape/virtual_concat.h"
 #include "record/api_entry.h"
 #include "record/producer.h"
-#include "record/internal_ops.h"
+#include "record/op_checks.h"
+#include "record/pass_ops.h"
+#include "record/tape_mark.h"
 
 #include <rewind/norm.h>
 

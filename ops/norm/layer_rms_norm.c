@@ -8,6 +8,9 @@
 #include "ops/common/declare_kernels.h"
 #include "ops/common/util.h"
 #include "record/api_entry.h"
+#include "record/bias_gradients.h"
+#include "record/op_checks.h"
+#include "record/tape_mark.h"
 
 #include <math.h>
 

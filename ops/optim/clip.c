@@ -1,7 +1,8 @@
 /* Clipping of gradients by their joint norm: checks and costs of its ops. */
 #include "ops/common/declare_kernels.h"
 #include "ops/common/util.h"
-#include "record/internal_ops.h"
+#include "record/op_checks.h"
+#include "record/update_ops.h"
 
 #include <limits.h>
 

@@ -3,7 +3,6 @@
 #define RW_OPS_OPTIM_CLIP_H
 
 #include "base/host_device.h"
-#include "record/internal_ops.h"
 
 #include <math.h>
 

@@ -5,6 +5,7 @@
 #include "ops/common/util.h"
 #include "ops/common/vec.h"
 #include "ops/common/vec_native.h"
+#include "record/update_ops.h"
 
 #include <string.h>
 

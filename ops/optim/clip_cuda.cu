@@ -5,6 +5,7 @@
  */
 #include "ops/optim/clip.h"
 #include "ops/optim/multi_tensor_apply.cuh"
+#include "record/update_ops.h"
 
 namespace {
 

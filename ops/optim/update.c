@@ -5,6 +5,7 @@
 #include "ops/common/declare_kernels.h"
 #include "ops/common/util.h"
 #include "ops/optim/update.h"
+#include "record/op_checks.h"
 
 #include <limits.h>
 #include <math.h>

@@ -5,7 +5,7 @@
 #include "ops/reduce/reduce.h"
 #include "ops/common/util.h"
 #include "record/api_entry.h"
-#include "record/internal_ops.h"
+#include "record/pass_ops.h"
 
 static rw_status check_binary(rw_op_call *call)
 {

@@ -8,7 +8,7 @@
 #include "ops/shape/shape.h"
 #include "ops/common/util.h"
 #include "record/api_entry.h"
-#include "record/internal_ops.h"
+#include "record/pass_ops.h"
 
 #include <math.h>
 

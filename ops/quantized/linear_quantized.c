@@ -10,6 +10,7 @@
 #include "ops/matmul/matmul.h"
 #include "ops/reduce/reduce.h"
 #include "record/api_entry.h"
+#include "record/op_checks.h"
 
 /* Checks x, the weight's words and an optional bias against the attributes. */
 static rw_status check(rw_op_call *call)

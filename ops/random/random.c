@@ -6,7 +6,9 @@
 #include "ops/common/util.h"
 #include "ops/reduce/reduce.h"
 #include "record/api_entry.h"
-#include "record/internal_ops.h"
+#include "record/bias_gradients.h"
+#include "record/op_checks.h"
+#include "record/random_fill.h"
 
 #include <string.h>
 

@@ -3,6 +3,7 @@
 
 #include "ops/common/declare_kernels.h"
 #include "ops/common/util.h"
+#include "record/op_checks.h"
 
 #include <rewind/ops.h>
 

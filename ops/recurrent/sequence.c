@@ -6,6 +6,8 @@
 
 #include "ops/common/util.h"
 #include "record/api_entry.h"
+#include "record/op_checks.h"
+#include "record/tape_mark.h"
 
 #include <rewind/create.h>
 #include <rewind/recurrent.h>

@@ -7,6 +7,7 @@
 #include "ops/common/declare_kernels.h"
 #include "ops/common/util.h"
 #include "record/api_entry.h"
+#include "record/op_checks.h"
 
 #include <stdint.h>
 

@@ -7,6 +7,7 @@
 #include "ops/common/util.h"
 #include "ops/recurrent/ssd_scan.h"
 #include "ops/reduce/cumsum.h"
+#include "record/pass_ops.h"
 
 #include <rewind/compare.h>
 #include <rewind/create.h>

@@ -5,7 +5,7 @@
 #include "ops/shape/shape.h"
 #include "ops/common/util.h"
 #include "record/api_entry.h"
-#include "record/internal_ops.h"
+#include "record/op_checks.h"
 
 #include <rewind/compare.h>
 

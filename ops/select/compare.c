@@ -2,6 +2,8 @@
 #include "ops/common/declare_kernels.h"
 #include "ops/common/util.h"
 #include "record/api_entry.h"
+#include "record/op_checks.h"
+#include "record/tape_mark.h"
 
 #include <rewind/compare.h>
 

@@ -10,6 +10,8 @@
 #include "ops/select/embedding_bag.h"
 #include "ops/select/gather.h"
 #include "record/api_entry.h"
+#include "record/op_checks.h"
+#include "record/tape_mark.h"
 
 #include <rewind/compare.h>
 #include <rewind/create.h>

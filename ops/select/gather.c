@@ -7,6 +7,7 @@
 #include "ops/common/util.h"
 #include "ops/embedding/embedding.h"
 #include "record/api_entry.h"
+#include "record/op_checks.h"
 
 #include <rewind/gather.h>
 

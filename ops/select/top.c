@@ -4,6 +4,8 @@
 #include "ops/common/util.h"
 #include "ops/select/gather.h"
 #include "record/api_entry.h"
+#include "record/op_checks.h"
+#include "record/tape_mark.h"
 
 #include <rewind/gather.h>
 

@@ -4,7 +4,9 @@
 #include "ops/shape/shape.h"
 #include "ops/common/util.h"
 #include "record/api_entry.h"
-#include "record/internal_ops.h"
+#include "record/op_checks.h"
+#include "record/pass_ops.h"
+#include "record/tape_mark.h"
 
 #include <rewind/create.h>
 

@@ -6,7 +6,9 @@
 #include "ops/common/declare_kernels.h"
 #include "ops/common/util.h"
 #include "record/api_entry.h"
-#include "record/internal_ops.h"
+#include "record/op_checks.h"
+#include "record/pass_ops.h"
+#include "record/tape_mark.h"
 
 #include <string.h>
 

@@ -7,6 +7,8 @@
 #include "base/alloc.h"
 #include "record/delayed_scales.h"
 #include "record/precision_recipe.h"
+#include "record/recipe_queries.h"
+#include "record/scaling_ops.h"
 
 #include <stdio.h>
 #include <string.h>

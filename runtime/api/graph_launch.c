@@ -21,7 +21,7 @@
 #include "plan/device_capacity.h"
 #include "record/gradient_state.h"
 #include "record/fp8_weight_cache.h"
-#include "record/internal_ops.h"
+#include "record/pass_ops.h"
 #include "run/run_advance.h"
 #include "base/alloc.h"
 #include "api/optimizer_coverage.h"

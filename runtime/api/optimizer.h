@@ -7,7 +7,6 @@
 #include "autodiff/requested_outputs.h"
 #include "base/weak_refs.h"
 #include "record/context.h"
-#include "record/internal_ops.h"
 #include "record/param.h"
 
 #include <rewind/optimizers.h>

@@ -7,7 +7,7 @@
 #include "api/cached_update_plan.h"
 #include "base/alloc.h"
 #include "record/fp8_weight_cache.h"
-#include "record/internal_ops.h"
+#include "record/update_ops.h"
 
 #include <stdio.h>
 

@@ -6,7 +6,7 @@
 #include "autodiff/gradient_edges.h"
 #include "autodiff/rule.h"
 #include "base/alloc.h"
-#include "record/internal_ops.h"
+#include "record/pass_ops.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -2,7 +2,7 @@
 #include "autodiff/fp8_amax.h"
 
 #include "base/alloc.h"
-#include "record/internal_ops.h"
+#include "record/scaling_ops.h"
 
 static uint32_t producer_of(const rw_tape *t, uint32_t value)
 {

@@ -13,7 +13,7 @@
 #include "autodiff/fp8_amax.h"
 #include "autodiff/rule.h"
 #include "base/alloc.h"
-#include "record/internal_ops.h"
+#include "record/pass_ops.h"
 #include "record/overwrite.h"
 
 static rw_status no_memory(const struct rw_outputs *s)

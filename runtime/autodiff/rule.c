@@ -5,7 +5,8 @@
 
 #include "record/handle_check.h"
 #include "record/producer.h"
-#include "record/internal_ops.h"
+#include "record/bias_gradients.h"
+#include "record/pass_ops.h"
 #include "record/param.h"
 
 #include <rewind/ops.h>

@@ -4,6 +4,8 @@
 #include "base/alloc.h"
 #include "base/utf8.h"
 #include "record/quantization_counts.h"
+#include "record/recipe_queries.h"
+#include "record/scaling_ops.h"
 #include "run/run_advance.h"
 
 #include <math.h>

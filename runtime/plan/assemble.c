@@ -6,7 +6,8 @@
 
 #include "autodiff/costs.h"
 #include "base/alloc.h"
-#include "record/internal_ops.h"
+#include "record/bias_gradients.h"
+#include "record/pass_ops.h"
 #include "remat/schedule/fused_update.h"
 
 #include <math.h>

@@ -7,7 +7,7 @@
 #include "plan/assemble.h"
 #include "plan/fastest_in_budget.h"
 #include "plan/dump_passes.h"
-#include "record/internal_ops.h"
+#include "record/pass_ops.h"
 #include "record/unmatched_policy_names.h"
 #include "remat/policy/policy_to_choice.h"
 #include "remat/policy/offload_fraction.h"

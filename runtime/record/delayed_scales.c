@@ -2,6 +2,7 @@
 #include "record/delayed_scales.h"
 
 #include "base/alloc.h"
+#include "record/recipe_queries.h"
 
 #include <rewind/ops.h>
 

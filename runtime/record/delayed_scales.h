@@ -6,7 +6,6 @@
 #ifndef RW_RECORD_DELAYED_SCALES_H
 #define RW_RECORD_DELAYED_SCALES_H
 
-#include "record/internal_ops.h"
 #include "record/tape.h"
 
 /* The first members of struct rw_delayed_scaling. */

@@ -2,7 +2,6 @@
 #include "record/fp8_weight_cache.h"
 
 #include "base/alloc.h"
-#include "record/internal_ops.h"
 #include "record/tape.h"
 
 #include <rewind/ops.h>

@@ -1,7 +1,7 @@
 /* Decides whether a handle is valid for a call, and words the fault. */
 #include "record/handle_check.h"
 
-#include "record/internal_ops.h"
+#include "record/op_checks.h"
 
 #include <rewind/ops.h>
 

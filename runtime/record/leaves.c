@@ -2,7 +2,7 @@
 #include "base/alloc.h"
 #include "base/round_up.h"
 #include "record/handle_check.h"
-#include "record/internal_ops.h"
+#include "record/op_checks.h"
 #include "record/tape.h"
 
 #include <string.h>

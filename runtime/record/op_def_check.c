@@ -1,6 +1,6 @@
 /* Validates the definition of an op. */
 #include "record/context.h"
-#include "record/internal_ops.h"
+#include "record/pass_ops.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -2,7 +2,7 @@
 #include "base/alloc.h"
 #include "record/context.h"
 #include "record/gradient_state.h"
-#include "record/internal_ops.h"
+#include "record/random_fill.h"
 #include "record/param.h"
 
 #include <float.h>

@@ -4,7 +4,8 @@
 #include "base/alloc.h"
 #include "record/delayed_scales.h"
 #include "record/fp8_weight_cache.h"
-#include "record/internal_ops.h"
+#include "record/recipe_queries.h"
+#include "record/scaling_ops.h"
 
 #include <rewind/ops.h>
 

@@ -2,6 +2,8 @@
 #include "record/quantization_counts.h"
 
 #include "base/alloc.h"
+#include "record/recipe_queries.h"
+#include "record/scaling_ops.h"
 
 static bool may_be_weight(const rw_context *ctx, const struct rw_param *p)
 {

@@ -8,7 +8,8 @@
 #include "record/api_entry.h"
 #include "record/handle_check.h"
 #include "record/arg_eval_order_check.h"
-#include "record/internal_ops.h"
+#include "record/op_checks.h"
+#include "record/pass_ops.h"
 #include "record/precision_recipe.h"
 
 #include <rewind/ops.h>

@@ -1,7 +1,7 @@
 /* The sticky error of a context: the first one, until it is cleared. And the last error of calls without a context,
    per thread. */
 #include "record/context.h"
-#include "record/internal_ops.h"
+#include "record/op_checks.h"
 
 #include <stdarg.h>
 #include <stdio.h>

@@ -8,7 +8,7 @@
 #include "record/tape.h"
 
 #include "base/alloc.h"
-#include "record/internal_ops.h"
+#include "record/op_checks.h"
 
 #include <rewind/ops.h>
 #include <float.h>

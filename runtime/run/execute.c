@@ -6,7 +6,7 @@
 #include "base/clock.h"
 #include "base/float_mode.h"
 #include "base/round_up.h"
-#include "record/internal_ops.h"
+#include "record/pass_ops.h"
 #include "run/failure_message.h"
 #include "run/copy_lane_sync.h"
 

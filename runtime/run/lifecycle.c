@@ -5,7 +5,6 @@
 #include "base/alloc.h"
 #include "plan/cache.h"
 #include "plan/device_capacity.h"
-#include "record/internal_ops.h"
 #include "run/enforce_total_budget.h"
 #include "run/commit_rollback.h"
 

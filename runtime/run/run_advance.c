@@ -4,7 +4,7 @@
 
 #include "base/alloc.h"
 #include "record/gradient_state.h"
-#include "record/internal_ops.h"
+#include "record/pass_ops.h"
 #include "run/failure_message.h"
 #include "run/source_addresses.h"
 #include "run/enforce_total_budget.h"

@@ -9,7 +9,7 @@
 #include "autodiff/roots.h"
 #include "base/alloc.h"
 #include "plan/cache.h"
-#include "record/internal_ops.h"
+#include "record/pass_ops.h"
 #include "run/run_advance.h"
 #include "run/source_addresses.h"
 #include "verify/report.h"

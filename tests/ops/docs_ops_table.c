@@ -8,7 +8,7 @@
  */
 #include "autodiff/planning_problem.h"
 #include "ops/docs_ops_table_calls.h"
-#include "record/internal_ops.h"
+#include "record/pass_ops.h"
 #include "support/op_run.h"
 #include "support/support.h"
 

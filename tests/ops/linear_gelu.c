@@ -7,7 +7,7 @@
 #include "support/support.h"
 
 #include "ops/matmul/matmul.h"
-#include "record/internal_ops.h"
+#include "record/pass_ops.h"
 #include "record/context.h"
 
 #include <criterion/criterion.h>

@@ -3,8 +3,8 @@
  * bit-identical under every policy and for every number of threads, and the header's promises about edge cases.
  * accuracy.c, golden.c and gradcheck.c compare values and gradients with derived bounds.
  */
-#include "record/internal_ops.h"
 #include "support/compare.h"
+#include "record/tape_mark.h"
 #include "support/support.h"
 
 #include <criterion/criterion.h>

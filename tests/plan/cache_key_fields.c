@@ -5,7 +5,6 @@
  * The same for a point of a recording and its comparison.
  */
 #include "plan/cache.h"
-#include "record/internal_ops.h"
 #include "support/support.h"
 
 #include <criterion/criterion.h>

@@ -2,7 +2,7 @@
    context refuses. */
 #include "support/support.h"
 
-#include "record/internal_ops.h"
+#include "record/pass_ops.h"
 #include "record/tape.h"
 #include "record/policy.h"
 
