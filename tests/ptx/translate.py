@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 """Translates PTX to C++ that run.h runs under the simulator's fibers.
 
-    translate.py NAME.ptx NAME.cc [FAULTS]
+    translate.py NAME.ptx NAME.cc... [FAULTS.txt]
 
-An instruction becomes a call of the function of isa.h or run.h with its name, which implements it. A kernel with an
-unsupported instruction is omitted: a comment of the output names the kernel and the instruction. One line gives the
-number of kernels.
+An instruction becomes a call of the function of isa.h or run.h with its name, which implements it. The kernels are
+dealt to the outputs in turn, because a compiler takes minutes for a long one. A kernel with an unsupported instruction
+is omitted: a comment of the first output names the kernel and the instruction. One line gives the number of kernels.
 
-FAULTS lists mistakes in the format of faults.txt: the output contains all of them, each with a switch (run.h).
+FAULTS.txt lists mistakes in the format of faults.txt: the outputs contain all of them, each with a switch (run.h).
 """
 import re
 import sys
@@ -467,31 +467,42 @@ def functions(text, faults):
     return found, lines
 
 
+def write(path, name, helpers, kernels, missing):
+    """C++ of some kernels of a file: the body of each and its entry of the table, after the functions that they call."""
+    with open(path, "w", encoding="utf-8") as file:
+        file.write('#include "run.h"\n' + "\n".join(helpers + [body for body, _ in kernels]))
+        if kernels:
+            file.write("static const ptx::kernel kernels[] = {\n" + "\n".join(entry for _, entry in kernels) + "\n};\n")
+            file.write(f'static const ptx::module here("{name}", kernels, {len(kernels)});\n')
+        file.writelines(f"/* not translated: {m} */\n" for m in missing)
+
+
 def main():
-    text = re.sub(r"//.*", "", open(sys.argv[1], encoding="utf-8", errors="replace").read())
-    name = re.sub(r".*/|\.ptx$", "", sys.argv[1])
-    faults = read_faults(sys.argv[3], name) if len(sys.argv) > 3 else []
-    found, out = functions(text, faults)
-    table, missing, bodies = [], [], []
+    source, *outputs = [x for x in sys.argv[1:] if not x.endswith(".txt")]
+    text = re.sub(r"//.*", "", open(source, encoding="utf-8", errors="replace").read())
+    name = re.sub(r".*/|\.ptx$", "", source)
+    faults = read_faults(sys.argv[-1], name) if sys.argv[-1].endswith(".txt") else []
+    found, variables = functions(text, faults)
+    if variables and len(outputs) > 1:
+        sys.exit(f"{name}: has variables of the module, of which there is one each: write one output")
+    missing, heads, bodies, kernels = [], [], [], []
     for f in sorted(found, key=lambda f: f.entry):
         try:
-            bodies.append(f.translate())
-            out.append(f.head() + ";")
+            body = f.translate()
         except Unknown as why:
             f.functions.pop(f.name)
             missing.append(f"{host_symbol(f.name)}: {why}")
             continue
         if f.entry:
-            table.append(f'{{ "{host_symbol(f.name)}", {f.functions[f.name]}, {f.size}, {f.shared}, '
-                         f'{"true" if f.approximate else "false"} }},')
+            kernels.append((body, f'{{ "{host_symbol(f.name)}", {f.functions[f.name]}, {f.size}, {f.shared}, '
+                                  f'{"true" if f.approximate else "false"} }},'))
+        else:
+            heads.append(f.head() + ";")
+            bodies.append(body)
     entries = sum(f.entry for f in found)
-    with open(sys.argv[2], "w", encoding="utf-8") as file:
-        file.write('#include "run.h"\n' + "\n".join(out + bodies))
-        if table:
-            file.write("static const ptx::kernel kernels[] = {\n" + "\n".join(table) + "\n};\n")
-            file.write(f'static const ptx::module here("{name}", kernels, {len(table)});\n')
-        file.writelines(f"/* not translated: {m} */\n" for m in missing)
-    print(f"{name}: {len(table)} of {entries} kernels translated")
+    for i, path in enumerate(outputs):
+        write(path, name, variables + heads + bodies, kernels[i::len(outputs)], [] if i else missing)
+    print(f"{name}: {len(kernels)} of {entries} kernels translated")
     for m in missing:
         print(f"    {m}")
     if nowhere := [f.name for f in faults if not f.places]:
