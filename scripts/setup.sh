@@ -52,13 +52,23 @@ rewind_configure() {
     meson setup "$dir" "$rewind_root" "$@" >"$dir.log" 2>&1 || { cat "$dir.log"; return 1; }
 }
 
-# rewind_ninja DIR [TARGETS]: one at a time in a folder
+# rewind_ninja DIR [TARGETS]: one at a time in a folder. On a terminal a line shows how far it is.
 rewind_ninja() {
     local dir=$1 began=$SECONDS
     shift
     echo "Building $dir"
-    flock "$dir" ninja -C "$dir" "$@" >"$dir.log" 2>&1 || { tail -40 "$dir.log"; return 1; }
+    NINJA_STATUS='[%f/%t, %es] ' flock "$dir" ninja -C "$dir" "$@" 2>&1 | tee "$dir.log" | rewind_progress
+    [ "${PIPESTATUS[0]}" -eq 0 ] || { tail -40 "$dir.log"; return 1; }
     [ $((SECONDS - began)) -lt 20 ] || echo "Built $dir in $((SECONDS - began)) s"
+}
+
+# The last line of its input, each over the one before; nothing if the output is not a terminal
+rewind_progress() {
+    local line
+    while read -r line; do
+        [ ! -t 1 ] || printf '\r%.*s\033[K' $((${COLUMNS:-80} - 1)) "$line"
+    done
+    [ ! -t 1 ] || printf '\r\033[K'
 }
 
 # rewind_build DIR [MESON OPTIONS]: everything
@@ -73,6 +83,13 @@ if grep -qw avx2 /proc/cpuinfo && grep -qw fma /proc/cpuinfo && grep -qw bmi2 /p
 else
     rewind_own_isa=('-Dcpu_isa=[]')
 fi 2>/dev/null
+
+# rewind_own_build: options for a build of which only programs are run, on this machine
+rewind_own_build() {
+    printf '%s\n' -Dtests=disabled -Dfaults=disabled -Dexamples=disabled
+    if grep -qw avx512vl /proc/cpuinfo 2>/dev/null; then printf '%s\n' -Dcpu_isa=v3,v4 -Dcpu_base=false
+    else printf '%s\n' "${rewind_own_isa[@]}"; fi
+}
 
 # rewind_setup [TARGETS]: installs what is missing, and builds these targets in build/
 rewind_setup() {

@@ -273,7 +273,8 @@ def check_lengths_that_have_run(out, costs):
     process = subprocess.Popen([PROGRAM, *MODEL, '--policy', 'none', '--seq', '16,4096', '--steps', '100', '--out',
                                 folder, *costs], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
                                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
-    while not (folder / 'sweep.svg').exists() and process.poll() is None:
+    end = time.monotonic() + 300 # the first length takes a second
+    while not (folder / 'sweep.svg').exists() and process.poll() is None and time.monotonic() < end:
         time.sleep(0.01)
     process.send_signal(signal.SIGINT)
     assert process.wait() == -signal.SIGINT, process.returncode
