@@ -50,8 +50,8 @@ main() {
     options="-fsanitize=fuzzer-no-link -fno-sanitize-recover=undefined -fno-sanitize=pointer-overflow"
     options+=" -fsanitize-coverage-ignorelist=$rewind_root/tests/fuzz/kernels.ignore"
     CC=$clang rewind_configure "$fuzz_build" -Dfuzzers=true -Db_sanitize=address,undefined -Db_lundef=false \
-        -Dbuildtype=debugoptimized "${rewind_own_isa[@]}" -Dcuda=disabled -Dcudasim=disabled -Dptx=disabled \
-        -Dbench=false -Dexamples=false "-Dc_args=$options -D__SANITIZE_ADDRESS__ -g1" || exit 1
+        -Dbuildtype=debug -Doptimization=1 "${rewind_own_isa[@]}" -Dcuda=disabled -Dcudasim=disabled -Dptx=disabled \
+        -Dbench=disabled -Dexamples=disabled "-Dc_args=$options -D__SANITIZE_ADDRESS__ -g1" || exit 1
     rewind_ninja "$fuzz_build" "${fuzz_targets[@]/#/tests/fuzz_}" || exit 1
     [ "$seconds" -gt 0 ] || exit 0
     for target in "${fuzz_targets[@]}"; do

@@ -133,7 +133,7 @@ build() {
     arch=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | head -1 | tr -d .)
     [[ $arch =~ ^[0-9]+$ ]] || arch=80
     # shellcheck disable=SC2086 # words
-    rewind_configure "$build" -Dcuda=enabled -Dcudasim=disabled -Dptx=disabled -Dexamples=false "-Dgpu_arch=$arch" \
+    rewind_configure "$build" -Dcuda=enabled -Dcudasim=disabled -Dptx=disabled -Dexamples=disabled "-Dgpu_arch=$arch" \
         ${REWIND_GPU_OPTIONS:-} && limited "${seconds[build]}" ninja -C "$build" >"$build.log" 2>&1 && return
     tail -40 "$build.log"
     echo "The build failed or took longer than ${seconds[build]} s. Needed are the CUDA Toolkit with cuDNN" \

@@ -21,7 +21,7 @@ if ! [ -f "$mutation_build/build/build.ninja" ]; then
     meson setup "$mutation_build/build" "$mutation_build/tree" -Dbuildtype=debugoptimized -Db_ndebug=false \
         -Dc_args="-include $mutation_build/tree/mutant.h -g0 -w" \
         -Dcpp_args="-include $mutation_build/tree/mutant.h -g0 -w $aligned" "${rewind_own_isa[@]}" -Dcpu_isa=v3,v4 \
-        -Dcuda=disabled -Dptx=disabled -Dbench=true -Dexamples=true >"$mutation_build/log" 2>&1 ||
+        -Dcuda=disabled -Dptx=disabled -Dbench=enabled -Dexamples=enabled >"$mutation_build/log" 2>&1 ||
         { cat "$mutation_build/log"; exit 1; }
 fi
 mapfile -t targets < <(python3 "$rewind_root/tests/mutation/campaign.py" targets)

@@ -203,7 +203,7 @@ each_suite() {
 suites() {
     local label=$1 dir=$2 function=$3 without=" ${4:-} " t
     if ! [ -s "$dir/tests/suites.txt" ]; then
-        fail "${label}suites" "$dir has none (Criterion is missing, or -Dfaults=false)"
+        fail "${label}suites" "$dir has none (Criterion is missing, or -Dfaults=disabled)"
         return
     fi
     for t in $(each_suite "$dir/tests/suites.txt"); do
@@ -368,8 +368,8 @@ sanitized_suite() {
 build_sanitized() {
     local options="-g1 -fsanitize-undefined-trap-on-error"
     rewind_configure "$1" -Db_sanitize=address,undefined -Dbuildtype=debug -Doptimization=1 -Db_lundef=false \
-        "-Dc_args=$options" "-Dcpp_args=$options" "${rewind_own_isa[@]}" -Dcuda=disabled -Dptx=disabled -Dbench=false \
-        -Dexamples=false || return
+        "-Dc_args=$options" "-Dcpp_args=$options" "${rewind_own_isa[@]}" -Dcuda=disabled -Dptx=disabled -Dbench=disabled \
+        -Dexamples=disabled || return
     local left_out=" $never_sanitized ${full:-$unsanitized $unsanitized_sim $planner_sim} " t programs=(tests/planted)
     for t in $(cat "$1"/tests/{,sim_}suites.txt); do [[ $left_out = *" $t "* ]] || programs+=("tests/$t"); done
     rewind_ninja "$1" "${programs[@]}"
@@ -469,6 +469,7 @@ programs() {
     later check "recompute_sweep: numbers beside each other" "$rewind_root/tests/tools/sweep_numbers.py" "$REWIND_BUILD"
     later optional "reference: no warning of Doxygen" python3 "$rewind_root/tests/tools/reference.py" "$REWIND_BUILD"
     later check "headers: each alone, C11 and C++17" "$rewind_root/tests/tools/headers.sh"
+    later check "the binary interface is that of its record" "$rewind_root/tests/tools/abi.py" "$REWIND_BUILD"
     [ -z "$full" ] || later optional "CUDA 12 compiles every kernel" "$rewind_root/scripts/cuda12.sh"
     later optional "machine code of the CUDA kernels" \
         python3 "$rewind_root/tests/tools/machine_code.py" "$REWIND_BUILD"
@@ -516,7 +517,7 @@ main() {
     together
     if [ -n "$tsan" ]; then
         rewind_build "$REWIND_BUILD-tsan" -Db_sanitize=thread -Dbuildtype=debugoptimized -Db_lundef=false \
-            -Dbench=false -Dexamples=false -Dcpu_isa=v3 -Dcuda=disabled -Dcudasim=disabled -Dtsan_suites=true
+            -Dbench=disabled -Dexamples=disabled -Dcpu_isa=v3 -Dcuda=disabled -Dcudasim=disabled -Dtsan_suites=true
         check "tsan two contexts" env TSAN_OPTIONS=halt_on_error=1:ignore_noninstrumented_modules=1 \
             "$REWIND_BUILD-tsan/tests/two_contexts"
         suites "tsan " "$REWIND_BUILD-tsan" tsan_suite

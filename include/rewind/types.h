@@ -16,9 +16,11 @@
 #if defined(__GNUC__)
 #define RW_API __attribute__((visibility("default")))
 #define RW_PRINTF(fmt, args) __attribute__((format(printf, fmt, args)))
+#define RW_DEPRECATED(instead) __attribute__((deprecated(instead)))
 #else
 #define RW_API
 #define RW_PRINTF(fmt, args)
+#define RW_DEPRECATED(instead)
 #endif
 
 #ifdef __cplusplus
@@ -78,8 +80,12 @@ RW_API int64_t rw_shape_numel(rw_shape shape);
 /** True if rank and all extents are equal. */
 RW_API bool rw_shape_equal(rw_shape a, rw_shape b);
 
-/** RW_SHAPE(batch, seq, width) is an rw_shape of rank 3. It takes one to eight extents. */
-#define RW_SHAPE(...) (RW_LITERAL(rw_shape){ RW_COUNT_(__VA_ARGS__, 8, 7, 6, 5, 4, 3, 2, 1, 0), { __VA_ARGS__ } })
+/** RW_SHAPE(batch, seq, width) is an rw_shape of rank 3. It takes one to eight extents, of any integer type. */
+#ifdef __cplusplus
+#define RW_SHAPE(...) (rw_shape_of_(__VA_ARGS__))
+#else
+#define RW_SHAPE(...) ((rw_shape){ RW_COUNT_(__VA_ARGS__, 8, 7, 6, 5, 4, 3, 2, 1, 0), { __VA_ARGS__ } })
+#endif
 #define RW_COUNT_(a, b, c, d, e, f, g, h, n, ...) n
 
 /** The shape of a scalar. */
@@ -113,6 +119,13 @@ typedef enum rw_device {
 RW_API const char *rw_device_name(rw_device device);
 
 #ifdef __cplusplus
+}
+
+/* In a braced list C++ refuses extents of other types, such as v.size(). */
+template <typename... Extents> constexpr rw_shape rw_shape_of_(Extents... extents)
+{
+    static_assert(sizeof...(extents) > 0 && sizeof...(extents) <= RW_MAX_RANK, "RW_SHAPE takes one to eight extents");
+    return rw_shape{ static_cast<int32_t>(sizeof...(extents)), { static_cast<int64_t>(extents)... } };
 }
 #endif
 

@@ -8,7 +8,7 @@ static size_t tape_bytes(const rw_tape *t)
     return t->n_nodes * sizeof *t->nodes + t->n_operands * sizeof *t->operands + t->n_attrs +
            t->n_values * sizeof(struct rw_tensor) + t->n_leaves * sizeof *t->leaves +
            t->n_tickets * (sizeof *t->tickets + sizeof *t->ticket_blocks) + t->n_regions * sizeof *t->regions +
-           t->n_parts * sizeof *t->parts + (RW_KEY_KEEPS_WORDS ? t->key.n * sizeof *t->key.words : 0);
+           t->n_parts * sizeof *t->parts + (t->key.words ? t->key.n * sizeof *t->key.words : 0);
 }
 
 rw_status rw_memory_stats(const rw_context *ctx, rw_memory *ret_memory)

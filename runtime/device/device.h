@@ -131,8 +131,6 @@ struct rw_device_fns {
 };
 
 extern const struct rw_device_fns rw_device_cpu;
-#ifdef RW_HAVE_CUDA
-extern const struct rw_device_fns rw_device_cuda;
-#endif
+extern const struct rw_device_fns rw_device_cuda; /* only in builds with CUDA */
 
 #endif

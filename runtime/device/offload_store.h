@@ -50,9 +50,8 @@ struct rw_store_fns {
 
 extern const struct rw_store_fns rw_store_memory; /* host memory: a copy has finished when the call returns */
 extern const struct rw_store_fns rw_store_file;   /* of the CPU: a thread copies, device/cpu/offload_file_store_cpu.c */
-#ifdef RW_HAVE_CUDA
+/* Only in builds with CUDA: */
 extern const struct rw_store_fns rw_store_pinned;    /* pinned memory of a CUDA device */
 extern const struct rw_store_fns rw_store_cuda_file; /* through pinned memory, device/cuda/offload_file_store_cuda.h */
-#endif
 
 #endif

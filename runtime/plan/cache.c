@@ -4,6 +4,7 @@
 
 #include "autodiff/costs.h"
 #include "base/alloc.h"
+#include "record/tape_key_words.h"
 
 #include <assert.h>
 #include <string.h>

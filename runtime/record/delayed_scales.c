@@ -3,6 +3,7 @@
 
 #include "base/alloc.h"
 #include "record/recipe_queries.h"
+#include "record/tape_key_words.h"
 
 #include <rewind/ops.h>
 

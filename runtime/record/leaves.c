@@ -3,7 +3,7 @@
 #include "base/round_up.h"
 #include "record/handle_check.h"
 #include "record/op_checks.h"
-#include "record/tape.h"
+#include "record/tape_key_words.h"
 
 #include <string.h>
 

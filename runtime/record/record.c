@@ -11,6 +11,7 @@
 #include "record/op_checks.h"
 #include "record/pass_ops.h"
 #include "record/precision_recipe.h"
+#include "record/tape_key_words.h"
 
 #include <rewind/ops.h>
 

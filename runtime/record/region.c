@@ -1,7 +1,7 @@
 /* Regions, parts with policies, and decisions about single values: the checkpointing calls during recording. */
 #include "base/alloc.h"
 #include "record/handle_check.h"
-#include "record/tape.h"
+#include "record/tape_key_words.h"
 
 #include <rewind/recompute.h>
 #include <rewind/ops.h>

@@ -86,14 +86,6 @@ struct rw_seen {
     uint32_t value;
 };
 
-#define RW_KEY_AMAX_WORDS 3
-static inline void rw_key_add_amax(struct rw_key *k, const struct rw_tape_amax *a, uint64_t buffer_serial)
-{
-    rw_key_add(k, RW_KEY_AMAX | (uint64_t)a->counts << 16);
-    rw_key_add(k, buffer_serial);
-    rw_key_add(k, (uint64_t)a->value << 32 | a->row);
-}
-
 struct rw_tape {
     rw_context *ctx;
     rw_tape *next, **link; /* in the context's list */

@@ -4,7 +4,9 @@
  * fields come from the headers (tests/tools/generate_struct_fields.py), so a new one fails here until it is classified.
  * The same for a point of a recording and its comparison.
  */
+#define RW_VARIANT /* of the tests: words are kept */
 #include "plan/cache.h"
+#include "record/tape_key_words.h"
 #include "support/support.h"
 
 #include <criterion/criterion.h>

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Compiles each public header alone, as C11 and as C++17, with warnings as errors.
+# Compiles each public header alone, as C11 and as C++17, with warnings as errors; then a program with extents of types
+# that a braced list of C++ refuses.
 set -eu
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 for h in "$root"/include/rewind/*.h; do
@@ -7,4 +8,19 @@ for h in "$root"/include/rewind/*.h; do
     echo "#include <$name>" | cc -std=c11 -Wall -Wextra -Wpedantic -Werror -I "$root/include" -fsyntax-only -x c -
     echo "#include <$name>" | c++ -std=c++17 -Wall -Wextra -Wpedantic -Werror -I "$root/include" -fsyntax-only -x c++ -
     echo "$name"
+done
+
+for compiler in c++ clang++; do
+    command -v "$compiler" >/dev/null || { echo "no $compiler"; continue; }
+    "$compiler" -std=c++17 -Wall -Wextra -Wpedantic -Werror -I "$root/include" -fsyntax-only -x c++ - <<'PROGRAM'
+#include <rewind/rewind.h>
+#include <vector>
+static constexpr rw_shape fixed = RW_SHAPE(2, 3, 4);
+static_assert(fixed.rank == 3 && fixed.dim[2] == 4, "");
+rw_tensor *table(rw_context *ctx, const std::vector<float> &v)
+{
+    return rw_param(ctx, "table", RW_F32, RW_SHAPE(v.size(), 4));
+}
+PROGRAM
+    echo "RW_SHAPE: $compiler"
 done

@@ -49,6 +49,41 @@ run "$dir/c_shared"
 run "$dir/cpp_shared"
 "$dir/c_static"
 
+# As a package of CMake, of a version that suits and of one that does not
+if command -v cmake >/dev/null; then
+    for version in 0.1 0.1.0 ""; do
+        mkdir -p "$dir/cmake"
+        printf '%s\n' 'cmake_minimum_required(VERSION 3.16)' 'project(use C)' "find_package(rewind $version REQUIRED)" \
+            "add_executable(use $dir/use.c)" 'target_link_libraries(use rewind::rewind)' >"$dir/cmake/CMakeLists.txt"
+        cmake -S "$dir/cmake" -B "$dir/cmake/build$version" -Drewind_DIR="$libdir/cmake/rewind" >"$dir/log" &&
+            cmake --build "$dir/cmake/build$version" >>"$dir/log" || { cat "$dir/log"; exit 1; }
+        "$dir/cmake/build$version/use"
+    done
+    for version in 0.2 1 0.0.9; do
+        printf '%s\n' 'cmake_minimum_required(VERSION 3.16)' 'project(use C)' "find_package(rewind $version REQUIRED)" \
+            >"$dir/cmake/CMakeLists.txt"
+        ! cmake -S "$dir/cmake" -B "$dir/cmake/build-$version" -Drewind_DIR="$libdir/cmake/rewind" >"$dir/log" 2>&1
+        grep -q 'considered but not accepted' "$dir/log"
+    done
+    echo "find_package(rewind)"
+else
+    echo "no CMake: find_package(rewind) was not tested"
+fi
+
+# As a subproject: its programs are not built.
+mkdir -p "$dir/whole/subprojects"
+ln -s "$(dirname "$readme")" "$dir/whole/subprojects/rewind"
+cp "$dir/use.c" "$dir/whole"
+cat >"$dir/whole/meson.build" <<'MESON'
+project('whole', 'c')
+executable('use', 'use.c', dependencies: dependency('rewind', fallback: 'rewind'))
+MESON
+PKG_CONFIG_PATH= meson setup "$dir/whole/build" "$dir/whole" -Drewind:cuda=disabled >"$dir/log" || { cat "$dir/log"; exit 1; }
+steps=$(ninja -C "$dir/whole/build" -t commands use | grep -c .)
+all=$(ninja -C "$dir/whole/build" -t commands | grep -c .)
+echo "a subproject has $all steps without CUDA, $steps of them for a program that uses it"
+[ "$all" -le 460 ]
+
 # The example is the body of main(): its includes are moved to the front.
 awk '/^```c$/ { inside = 1; next } /^```$/ { inside = 0 } inside' "$readme" >"$dir/example"
 grep -q rw_backward "$dir/example"
@@ -63,6 +98,7 @@ cp "$dir/readme.c" "$dir/readme.cpp"
 strict="-Wall -Wextra -Wpedantic -Werror"
 cc -std=c11 $strict $flags "$dir/readme.c" -o "$dir/readme_c" $(pkg-config --libs rewind)
 c++ -std=c++17 $strict $flags "$dir/readme.cpp" -o "$dir/readme_cpp" $(pkg-config --libs rewind)
+! command -v clang++ >/dev/null || clang++ -std=c++17 $strict $flags -fsyntax-only "$dir/readme.cpp"
 for program in readme_c readme_cpp; do
     run "$dir/$program"
     run "$dir/$program" | grep -qx 'bit-identical with recompute and without'

@@ -1,5 +1,5 @@
 /* The words of a policy in a tape's key. */
-#include "record/tape_key.h"
+#include "record/tape_key_words.h"
 
 static size_t words_of_texts(char *const *texts, size_t n)
 {
