@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Runs every test. The last line is "N passed, N failed, N skipped" over every single test.
 #
-#   scripts/test.sh            all suites, headers, install, examples; most suites again under ASan and UBSan, those on
-#                              the simulated device only under them, except the slowest ones; the fuzzers,
-#                              each for half a minute (REWIND_FUZZ_SECONDS)
+#   scripts/test.sh            all suites, headers, install, examples; again under ASan and UBSan: suites of ops on the
+#                              CPU and on the simulated device, others on one of the two, without the slowest ones; the
+#                              fuzzers, each for half a minute (REWIND_FUZZ_SECONDS)
 #   scripts/test.sh --quick    the suites, and checks of the sources: columns, includes; on the simulated device without
 #                              the slowest ones, within five minutes on two idle cores once built
 #   scripts/test.sh --full     all of that, metamorphic sessions for ten minutes instead of one
@@ -301,6 +301,20 @@ unsanitized+="every_public_function precision_recipe_bit_identity"
 # Excluded even with --full. forks: in a child LeakSanitizer waits for threads of the parent.
 never_sanitized="forks"
 
+# left_out_of_sanitizers DIR: the suites of a build that are not sanitized. Without --full also those on the CPU that
+# are sanitized on the simulated device: the library is the same but for the kernels, whose suites (tests/ops) run on
+# both.
+left_out_of_sanitizers() {
+    local t
+    echo "$never_sanitized"
+    [ -z "$full" ] || return 0
+    echo "$unsanitized $unsanitized_sim $planner_sim"
+    for t in $(sed 's/^sim_//' "$1/tests/sim_suites.txt"); do
+        case " $unsanitized_sim $planner_sim " in *" sim_$t "*) continue ;; esac
+        [ -e "$rewind_root/tests/ops/$t.c" ] || echo "$t"
+    done
+}
+
 # compiled DIR: queues the suites that run kernels as compiled PTX: those for which the simulator compiles another
 # version
 compiled() {
@@ -370,7 +384,8 @@ build_sanitized() {
     rewind_configure "$1" -Db_sanitize=address,undefined -Dbuildtype=debug -Doptimization=1 -Db_lundef=false \
         "-Dc_args=$options" "-Dcpp_args=$options" "${rewind_own_isa[@]}" -Dcuda=disabled -Dptx=disabled -Dbench=disabled \
         -Dexamples=disabled || return
-    local left_out=" $never_sanitized ${full:-$unsanitized $unsanitized_sim $planner_sim} " t programs=(tests/planted)
+    local left_out t programs=(tests/planted)
+    left_out=" $(left_out_of_sanitizers "$1" | tr '\n' ' ') "
     for t in $(cat "$1"/tests/{,sim_}suites.txt); do [[ $left_out = *" $t "* ]] || programs+=("tests/$t"); done
     rewind_ninja "$1" "${programs[@]}"
 }
@@ -382,11 +397,11 @@ sanitized() {
         "leak_of_the_calling_thread leak_of_another_thread" "$1/tests/planted"
     later with_sanitizers planted "asan sees a planted overflow" 'planted/overflow*' "overflow_in_a_kernel" \
         "$1/tests/planted"
-    local on_simulator=("${on_simulator[@]}" REWIND_FUZZ_PROGRAMS="${REWIND_SIM_FUZZ_PROGRAMS:-6}")
-    simulator "asan " "$1" && simulated "asan " "$1" sanitized_suite without \
-        "${full:-$unsanitized_sim $planner_sim}" \
+    local on_simulator=("${on_simulator[@]}" REWIND_FUZZ_PROGRAMS="${REWIND_SIM_FUZZ_PROGRAMS:-6}") left_out
+    left_out=$(left_out_of_sanitizers "$1" | tr '\n' ' ')
+    simulator "asan " "$1" && simulated "asan " "$1" sanitized_suite without "$left_out" \
         --filter 'fuzz/!(*shrinks*|*shrunk*)'
-    suites "asan " "$1" sanitized_suite "$never_sanitized ${full:-$unsanitized}"
+    suites "asan " "$1" sanitized_suite "$left_out"
 }
 
 # oneDNN is not instrumented, and a child of fork() may start threads.
@@ -471,6 +486,7 @@ programs() {
     later check "headers: each alone, C11 and C++17" "$rewind_root/tests/tools/headers.sh"
     later check "the binary interface is that of its record" "$rewind_root/tests/tools/abi.py" "$REWIND_BUILD"
     [ -z "$full" ] || later optional "CUDA 12 compiles every kernel" "$rewind_root/scripts/cuda12.sh"
+    [ -z "$full" ] || later optional "Debian packages" "$rewind_root/scripts/debian.sh"
     later optional "machine code of the CUDA kernels" \
         python3 "$rewind_root/tests/tools/machine_code.py" "$REWIND_BUILD"
     later check "examples: there are some" test -s "$REWIND_BUILD/examples/examples.txt"
