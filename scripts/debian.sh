@@ -8,7 +8,8 @@ set -eu
 . "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
 
 rewind_install dpkg-dev debhelper >/dev/null 2>&1 || true
-command -v dpkg-buildpackage >/dev/null && command -v dh >/dev/null || { echo "no dpkg-buildpackage or debhelper"; exit 77; }
+command -v dpkg-buildpackage >/dev/null && command -v dh >/dev/null ||
+    { echo "no dpkg-buildpackage or debhelper"; exit 77; }
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 version=$(sed -n "s/^  version: '\(.*\)',/\1/p" "$rewind_root/meson.build")

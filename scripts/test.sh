@@ -382,8 +382,8 @@ sanitized_suite() {
 build_sanitized() {
     local options="-g1 -fsanitize-undefined-trap-on-error"
     rewind_configure "$1" -Db_sanitize=address,undefined -Dbuildtype=debug -Doptimization=1 -Db_lundef=false \
-        "-Dc_args=$options" "-Dcpp_args=$options" "${rewind_own_isa[@]}" -Dcuda=disabled -Dptx=disabled -Dbench=disabled \
-        -Dexamples=disabled || return
+        "-Dc_args=$options" "-Dcpp_args=$options" "${rewind_own_isa[@]}" -Dcuda=disabled -Dptx=disabled \
+        -Dbench=disabled -Dexamples=disabled || return
     local left_out t programs=(tests/planted)
     left_out=" $(left_out_of_sanitizers "$1" | tr '\n' ' ') "
     for t in $(cat "$1"/tests/{,sim_}suites.txt); do [[ $left_out = *" $t "* ]] || programs+=("tests/$t"); done

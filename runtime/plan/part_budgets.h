@@ -4,8 +4,8 @@
  *
  * The values of each part are dropped in one fixed order (remat/planner/parts_with_budgets.h). Prefixes of the order
  * are tried in increasing length, by simulating the step with all other parts kept; the first with which the part fits
- * is dropped. A larger budget drops a subset of what a smaller one drops. So it is never slower, whatever other parts do,
- * and a smaller budget never takes more.
+ * is dropped. A larger budget drops a subset of what a smaller one drops. So it is never slower, whatever other parts
+ * do, and a smaller budget never takes more.
  */
 #ifndef RW_PLAN_PART_BUDGETS_H
 #define RW_PLAN_PART_BUDGETS_H

@@ -1,7 +1,7 @@
 /*
  * Bytes of each action of a plan that miss the modelled cache, as the simulator counts them for a schedule
- * (remat/schedule/cache_model.h). A node's cost is its time with operands in cache; the rest of its measured time is due to
- * these misses. For plans without offload.
+ * (remat/schedule/cache_model.h). A node's cost is its time with operands in cache; the rest of its measured time is
+ * due to these misses. For plans without offload.
  */
 #ifndef RW_RUN_MODELLED_CACHE_MISSES_H
 #define RW_RUN_MODELLED_CACHE_MISSES_H

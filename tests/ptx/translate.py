@@ -468,7 +468,7 @@ def functions(text, faults):
 
 
 def write(path, name, helpers, kernels, missing):
-    """C++ of some kernels of a file: the body of each and its entry of the table, after the functions that they call."""
+    """C++ of some kernels of a file, (body, entry of the table) each, after the functions that they call."""
     with open(path, "w", encoding="utf-8") as file:
         file.write('#include "run.h"\n' + "\n".join(helpers + [body for body, _ in kernels]))
         if kernels:

@@ -71,7 +71,8 @@ def interface():
     lines = ['#include <rewind/rewind.h>', '#include <stdio.h>', 'int main(void) {']
     for name, fields in sorted(structs.items()):
         lines.append(f'printf("struct {name} %zu\\n", sizeof({name}));')
-        lines += [f'printf("  {name}.{f} %zu %zu\\n", offsetof({name}, {f}), sizeof((({name} *)0)->{f}));' for f in fields]
+        lines += [f'printf("  {name}.{f} %zu %zu\\n", offsetof({name}, {f}), sizeof((({name} *)0)->{f}));'
+                  for f in fields]
     lines += [f'printf("value {v} %lld\\n", (long long){v});' for v in sorted(values)] + ['}']
     with tempfile.TemporaryDirectory() as folder:
         program = f'{folder}/layout'

@@ -78,7 +78,8 @@ cat >"$dir/whole/meson.build" <<'MESON'
 project('whole', 'c')
 executable('use', 'use.c', dependencies: dependency('rewind', fallback: 'rewind'))
 MESON
-PKG_CONFIG_PATH= meson setup "$dir/whole/build" "$dir/whole" -Drewind:cuda=disabled >"$dir/log" || { cat "$dir/log"; exit 1; }
+PKG_CONFIG_PATH= meson setup "$dir/whole/build" "$dir/whole" -Drewind:cuda=disabled >"$dir/log" ||
+    { cat "$dir/log"; exit 1; }
 steps=$(ninja -C "$dir/whole/build" -t commands use | grep -c .)
 all=$(ninja -C "$dir/whole/build" -t commands | grep -c .)
 echo "a subproject has $all steps without CUDA, $steps of them for a program that uses it"
