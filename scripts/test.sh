@@ -36,12 +36,18 @@ later() {
     echo >>"$log.queue"
 }
 
+# phase NAME: says what begins, and when
+phase() {
+    printf -- '-- %d:%02d min: %s\n' $((SECONDS / 60)) $((SECONDS % 60)) "$1"
+}
+
 # worker N: makes calls that no other worker has taken. A call's output is printed when it has ended.
 worker() {
     local queue=$log.queue i=0 call
     log=$log.$1 passed=0 failed=0 skipped=0
     while read -r call <&3; do
         mkdir "$queue.taken.$((i++))" 2>/dev/null || continue
+        [ $((i % 50)) -ne 0 ] || phase "$i of $(wc -l <"$queue") suites and programs have begun"
         eval "$call" >"$log.out" </dev/null
         cat "$log.out"
     done 3<"$queue"
@@ -52,6 +58,7 @@ worker() {
 # worker that ends early counts as a failure.
 together() {
     local n ok bad left_out
+    phase "$(wc -l <"$log.queue") suites and programs, $(nproc) at a time"
     for ((n = 0; n < $(nproc); n++)); do worker "$n" & done
     wait
     for ((n = 0; n < $(nproc); n++)); do
@@ -502,10 +509,12 @@ plainly_simulated() {
 }
 
 main() {
+    phase "the build"
     rewind_install && { rewind_install doxygen; rewind_build "$REWIND_BUILD" ${full:+-Dgpu_arch=80,90}; } ||
         { echo "0 passed, 1 failed, 0 skipped"; exit 1; }
     log=$(mktemp)
     trap 'rm -rf "$log" "$log".*' EXIT
+    phase "checks of the sources"
     optional "no line over 120 columns" columns
     check "what hangs is ended" hangs_are_ended
     check "folders point one way" "$rewind_root/tests/tools/include_graph.py" "$REWIND_BUILD"
@@ -522,7 +531,9 @@ main() {
     metamorphic
     [ -z "$full" ] || full_products
     if [ -z "$quick" ]; then
+        phase "the build with sanitizers"
         build_sanitized "$REWIND_BUILD-asan" && sanitized "$REWIND_BUILD-asan" || fail "sanitizers" "the build failed"
+        phase "the build of the fuzzers"
         fuzzers
         rewind_disassembler
         programs
@@ -532,6 +543,7 @@ main() {
     suites "" "$REWIND_BUILD" suite
     together
     if [ -n "$tsan" ]; then
+        phase "the build for ThreadSanitizer"
         rewind_build "$REWIND_BUILD-tsan" -Db_sanitize=thread -Dbuildtype=debugoptimized -Db_lundef=false \
             -Dbench=disabled -Dexamples=disabled -Dcpu_isa=v3 -Dcuda=disabled -Dcudasim=disabled -Dtsan_suites=true
         check "tsan two contexts" env TSAN_OPTIONS=halt_on_error=1:ignore_noninstrumented_modules=1 \
@@ -548,6 +560,7 @@ main() {
         suites "valgrind " "$REWIND_BUILD" memcheck_suite
         together
     fi
+    phase "the end"
     echo "$passed passed, $failed failed, $skipped skipped"
     [ "$failed" -eq 0 ]
 }
