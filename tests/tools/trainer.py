@@ -302,8 +302,10 @@ def check_log_that_cannot_be_written():
 
 
 def restore_signals():
-    """A shell starts background processes with SIGINT ignored, and the program does not change that."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    """A shell starts background processes with SIGINT ignored, nohup with SIGHUP, and the program does not change
+    that."""
+    for number in signal.SIGINT, signal.SIGHUP, signal.SIGTERM:
+        signal.signal(number, signal.SIG_DFL)
 
 
 def signalled(number, *options, after=b'step     10'):

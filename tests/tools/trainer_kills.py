@@ -27,8 +27,10 @@ ENDS = 'SIGKILL', 'SIGTERM', 'SIGINT', 'disk'
 
 
 def prepare(limit):
-    """In the child. A shell starts background processes with SIGINT ignored, and the program does not change that."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    """In the child. A shell starts background processes with SIGINT ignored, nohup with SIGHUP, and the program does
+    not change that."""
+    for number in signal.SIGINT, signal.SIGHUP, signal.SIGTERM:
+        signal.signal(number, signal.SIG_DFL)
     if limit:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))

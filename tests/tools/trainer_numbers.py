@@ -23,8 +23,10 @@ WORD = 2**64 - 1
 
 
 def restore_signals():
-    """A shell starts background processes with SIGINT ignored, and the program does not change that."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    """A shell starts background processes with SIGINT ignored, nohup with SIGHUP, and the program does not change
+    that."""
+    for number in signal.SIGINT, signal.SIGHUP, signal.SIGTERM:
+        signal.signal(number, signal.SIG_DFL)
 
 
 def run(*options, status=0):
