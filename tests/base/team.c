@@ -204,7 +204,7 @@ static void go_round(void *of, int thread, int threads)
     }
 }
 
-Test(team, at_a_barrier_all_wait_for_all, .timeout = 60)
+Test(team, at_a_barrier_all_wait_for_all, .timeout = 900)
 {
     for (int n = 1; n <= CROWD; n = n < 4 ? n + 1 : 4 * n) {
         struct rounds r = { 0 };
@@ -214,7 +214,7 @@ Test(team, at_a_barrier_all_wait_for_all, .timeout = 60)
     }
 }
 
-Test(team, more_threads_than_cores, .timeout = 60)
+Test(team, more_threads_than_cores, .timeout = 900)
 {
     cr_assert_eq(rw_team_ready(CROWD), RW_OK);
     for (int i = 0; i < 2000; i++) expect_run(1 + i % CROWD, 1 + i % CROWD);
@@ -236,7 +236,7 @@ static void run_inside(void *of, int thread, int threads)
     rw_team_run(3, count_and_wait, of);
 }
 
-Test(team, a_job_inside_of_another_runs_alone, .timeout = 60)
+Test(team, a_job_inside_of_another_runs_alone, .timeout = 900)
 {
     cr_assert_eq(rw_team_ready(3), RW_OK);
     for (int i = 0; i < 1000; i++) {
@@ -270,7 +270,7 @@ static void *call_often(void *argument)
     return NULL;
 }
 
-Test(team, two_callers_at_once_and_their_threads_end_with_them, .timeout = 60)
+Test(team, two_callers_at_once_and_their_threads_end_with_them, .timeout = 900)
 {
     const int before = count_threads();
     pthread_t id[2];
@@ -370,7 +370,7 @@ static void *fork_often(void *failed)
     return NULL;
 }
 
-Test(team, a_child_of_fork_makes_its_own, .timeout = 60)
+Test(team, a_child_of_fork_makes_its_own, .timeout = 900)
 {
     int failed = 0;
     pthread_t id;

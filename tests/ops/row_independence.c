@@ -107,7 +107,7 @@ static void check_experts(rw_dtype dtype, int64_t in, int64_t out)
     fixture_close(&b);
 }
 
-Test(row_independence, a_row_with_experts_of_all_sizes, .timeout = 120)
+Test(row_independence, a_row_with_experts_of_all_sizes, .timeout = 900)
 {
     static const int64_t extents[][2] = { { 300, 144 }, { 896, 500 }, { 1000, 272 }, { 500, 1000 }, { 64, 900 } };
     if (test_device() != RW_DEVICE_CPU && !getenv("REWIND_TEST_LARGE")) return; /* the simulator is slow */

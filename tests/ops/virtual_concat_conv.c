@@ -187,7 +187,7 @@ Test(ops_virtual_concat_conv, a_convolution_of_inputs_has_the_bytes_of_the_conca
 }
 
 /* Their dw is computed in strips of 16 channels, some of which span two inputs. */
-Test(ops_virtual_concat_conv, a_large_one_by_code_for_older_processors, .timeout = 120)
+Test(ops_virtual_concat_conv, a_large_one_by_code_for_older_processors, .timeout = 900)
 {
     static const char *const policies[] = { "none", "full", "none" };
     static const struct form large = { 2, 20, 17, { 80, 60, 36 }, 512, 3, 1, 1, .bias = true };

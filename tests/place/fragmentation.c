@@ -102,11 +102,11 @@ static void check_models(rw_dtype dtype, enum model_kind first, enum model_kind 
         }
 }
 
-Test(fragmentation, so_are_those_of_models_in_float32, .timeout = 120)
+Test(fragmentation, so_are_those_of_models_in_float32, .timeout = 900)
 {
     check_models(RW_F32, 0, MODEL_KINDS - 1);
 }
-Test(fragmentation, so_are_those_of_models_in_bfloat16, .timeout = 120)
+Test(fragmentation, so_are_those_of_models_in_bfloat16, .timeout = 900)
 {
     check_models(RW_BF16, 0, MODEL_KINDS - 1);
 }

@@ -290,7 +290,7 @@ Test(record_failure_atomicity, more_random_words_than_can_be_counted)
 }
 
 /* Planned or refused, and never without end. */
-Test(record_failure_atomicity, workspaces_that_nothing_can_hold, .timeout = 60)
+Test(record_failure_atomicity, workspaces_that_nothing_can_hold, .timeout = 900)
 {
     static const size_t bytes[] = { SIZE_MAX - 1, SIZE_MAX - 255, SIZE_MAX / 2 + 1, SIZE_MAX / 2, (size_t)1 << 62,
                                     ((size_t)1 << 61) + 1, (size_t)1 << 60, (size_t)1 << 38 };
