@@ -201,3 +201,51 @@ Test(time_lower_bound, says_something_where_values_may_move)
     cr_expect_gt(before, none.ms * 1.05, "a store that is too slow for anything: %g of %g", before, none.ms);
     fixture_close(&b);
 }
+
+/* The gradient of input 1 reads input 2, which nothing else reads. */
+static rw_status reads_the_deferred(rw_grad_call *g, const void *data)
+{
+    (void)data;
+    rw_tensor *const in[2] = { rw_grad_upstream(g, 0), rw_grad_input(g, 2) };
+    return rw_grad_set(g, 1, synth_apply(rw_grad_tape(g), in, 2, (struct synth){ .units = 64, .us = 10 }));
+}
+
+/* A chain of large values, and a slow node whose small output only backward reads. part: its policy, NULL for none. */
+static rw_tensor *chain_with_deferred(struct fixture *b, const char *part)
+{
+    rw_tape_reset(b->t);
+    rw_tensor *x = rw_param_find(b->ctx, "x"), *const data = rw_input(b->t, RW_F32, RW_SHAPE(256), NULL, 0);
+    if (!x) x = rw_param(b->ctx, "x", RW_F32, RW_SHAPE(SYNTH_UNIT / 4));
+    for (int i = 0; i < 16; i++) x = synth_apply(b->t, &x, 1, (struct synth){ .units = 64, .us = 100, .reads = 4 });
+    if (part) ckpt_policy_begin(b->t, part);
+    ckpt_begin(b->t, "r");
+    rw_tensor *const late = synth_apply(b->t, &data, 1, (struct synth){ .units = 1, .us = 2000 });
+    ckpt_end(b->t);
+    if (part) ckpt_policy_end(b->t);
+    rw_tensor *const read[2] = { x, late };
+    rw_tensor *const y = synth_apply(b->t, &x, 1, (struct synth){ .units = 1, .us = 1 });
+    return rw_sum(b->t, rw_custom_grad(b->t, y, read, 2, reads_the_deferred, NULL, 0), RW_ALL_AXES, false);
+}
+
+/* A part that replays is no limit to a budget of the tape, so the plans are the same and so is the bound, also where
+   `none` defers the node of the part. */
+Test(time_lower_bound, with_offload_does_not_depend_on_what_a_part_defers)
+{
+    static const char *const parts[] = { "full", "discard:r" };
+    struct fixture b = fixture_open(1, 1);
+    rw_prediction none, plain, part;
+    plan(&b, chain_with_deferred(&b, NULL), "none", &none);
+    char budget[64];
+    snprintf(budget, sizeof budget, "budget:%zuB+offload", none.peak_bytes * 2 / 5);
+    for (double rate = 1e8; rate <= 1e12; rate *= 2) {
+        const rw_offload o = { .out_bytes_per_s = rate, .in_bytes_per_s = 1e13 };
+        cr_assert_eq(rw_context_set_offload(b.ctx, &o), RW_OK);
+        plan(&b, chain_with_deferred(&b, NULL), budget, &plain);
+        for (int i = 0; i < 2; i++) {
+            plan(&b, chain_with_deferred(&b, parts[i]), budget, &part);
+            cr_expect_float_eq(part.bound_ms, plain.bound_ms, 1e-9 * plain.bound_ms, "%s, %.0e B/s: %g, %g without",
+                               parts[i], rate, part.bound_ms, plain.bound_ms);
+        }
+    }
+    fixture_close(&b);
+}

@@ -56,8 +56,8 @@ struct rw_bound {
     int64_t *aside; /* place -> bytes in `alive` that do not pay memory's price: the node's own, minus the parameters
                        and inputs that are used both before it and again from it on */
     uint32_t first; /* all nodes from this place on are of backward */
-    double forward, backward; /* seconds of each node once */
-    double late;    /* the same of backward, including nodes of forward that can be deferred */
+    double forward, backward; /* seconds of each node once; nodes that can be deferred are of forward */
+    double late;    /* the same of backward, including nodes that can be deferred */
     double highest; /* the highest price */
     double below, above; /* prices around the best one of the last moment that was searched; 0 if there is none */
     struct moment moment[BACKWARD_MOMENTS + FORWARD_MOMENTS];
@@ -537,16 +537,17 @@ static uint8_t *flags_of_all(const struct rw_replayable *g)
     return flags;
 }
 
-/* Sums the seconds of each node once, for forward and backward. */
+/* Sums the seconds of each node once, for forward and backward. `none` defers a node if a part of the tape drops its
+   outputs, but other plans keep them and execute it in forward. */
 static void sum_seconds(struct rw_bound *b, const struct rw_schedule *none)
 {
     for (size_t i = 0; i < none->n_actions; i++) {
         const struct rw_action *const a = &none->actions[i];
         if (a->kind == RW_ACTION_REPLAY || rw_action_is_move(a->kind)) continue;
         const double seconds = rw_problem_seconds(b->g->p, a->node);
-        const bool is_early = i < none->n_forward;
-        *(is_early ? &b->forward : &b->backward) += seconds;
-        if (!is_early || b->g->p->deferrable[a->node]) b->late += seconds;
+        const bool may_wait = b->g->p->deferrable[a->node], is_early = i < none->n_forward;
+        *(is_early || may_wait ? &b->forward : &b->backward) += seconds;
+        if (!is_early || may_wait) b->late += seconds;
     }
 }
 

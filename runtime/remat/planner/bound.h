@@ -39,8 +39,8 @@
  * seconds per byte, F and B seconds of forward and backward, and R seconds of replays (all in backward)
  *
  *     T >= F + B + R        compute
- *     T >= M out + B + R    backward begins when every copy out has arrived
- *     T >= F + M in         copies back begin with backward; here without nodes that can be deferred
+ *     T >= M out + B + R    backward begins when every copy out has arrived; nodes that can be deferred are in F
+ *     T >= F + M in         copies back begin with backward; here nodes that can be deferred are in B
  *
  * and so for weights a, b >= 0, a + b <= 1 of the second and the third
  *
