@@ -99,8 +99,12 @@ RW_API rw_status ckpt_set_policy(rw_tape *t, const char *spec);
  *
  * If the budget cannot be met, the first call that plans a step returns RW_ERR_BUDGET before anything is executed,
  * naming the part and the minimum budget. Budgets are monotone, whatever the budgets of other parts: a smaller one
- * never takes more memory, and a larger one is never predicted to be slower. This holds as long as no policy offloads
- * values.
+ * never takes more of these bytes, and a larger one is never predicted to be slower. This holds as long as no policy
+ * offloads values. If the costs have a price of memory (docs/planner.md), "never slower" holds only if no other part
+ * drops values for its budget.
+ *
+ * Bytes of nodes outside of the part do not count, and a smaller budget may increase them: a replay keeps the values
+ * that it reads. Replays that alone keep such values are used only if the budget cannot be met without them.
  * @return RW_OK; RW_ERR_ARGUMENT; what ckpt_set_policy() returns for the spec; RW_ERR_MEMORY; RW_ERR_UNSUPPORTED for
  *         total: and +offload, and for a budget inside a part with a budget. Budgets of parts on a tape that itself has
  *         a budget are RW_ERR_UNSUPPORTED in the first call that plans a step, because they would compete for the same

@@ -1,5 +1,5 @@
-/* Tries prefixes of each part's order, evenly spaced and in increasing length, until the part fits; then counts all
-   parts together. */
+/* Tries prefixes of each part's order, evenly spaced and in increasing length, and takes the fastest with which the
+   part fits; then counts all parts together. */
 #include "plan/part_budgets.h"
 
 #include "base/alloc.h"
@@ -51,13 +51,14 @@ void rw_part_uses_finish(struct rw_part_uses *uses)
 }
 
 static rw_status try_first(struct decider *d, struct rw_choice *c, const struct rw_part_order *o, size_t n_dropped,
-                           uint64_t *ret_bytes)
+                           uint64_t *ret_bytes, double *ret_seconds)
 {
-    struct rw_cost_of_schedule cost;
+    struct rw_cost_of_schedule cost = { 0 };
     rw_parts_choose(&d->parts, o, n_dropped, c);
     rw_status status = rw_simulate(d->p, c, &d->sim, &cost);
     if (!status) status = rw_parts_count(&d->parts, &d->sim.schedule, o, ret_bytes);
     *ret_bytes += o->beside;
+    *ret_seconds = cost.seconds;
     return status;
 }
 
@@ -66,26 +67,34 @@ static uint64_t budget_of(const struct rw_policy *policy, uint64_t all)
     return policy->bytes ? policy->bytes : (uint64_t)((double)all * policy->percent / 100);
 }
 
-/* The smallest number of dropped places, among those tried, with which the part fits. *c is left with all of the
-   part kept. */
+/*
+ * Finds the fastest of the tried prefixes with which the part fits, the shortest of several. Without a price of memory
+ * the first that fits is the fastest, and the others are not tried. *c is left with all of the part kept.
+ */
 static rw_status decide_part(struct decider *d, struct rw_choice *c, const struct rw_part_order *o,
                              struct rw_part_use *use, size_t *ret_dropped)
 {
     const size_t n = o->n + 1 < d->n_try ? o->n + 1 : d->n_try;
+    const bool is_first_best = !d->p->memory.picoseconds;
     rw_status status = RW_OK;
-    bool fits = false;
+    bool found = false;
+    double best = 0;
     use->part = o->part;
     use->least = UINT64_MAX;
-    for (size_t i = 0; !status && !fits && i < n; i++) {
+    for (size_t i = 0; !status && i < n && !(is_first_best && found); i++) {
+        const size_t n_dropped = i * o->n / (n > 1 ? n - 1 : 1);
         uint64_t bytes = 0;
-        *ret_dropped = i * o->n / (n > 1 ? n - 1 : 1);
-        status = try_first(d, c, o, *ret_dropped, &bytes);
+        double seconds = 0;
+        status = try_first(d, c, o, n_dropped, &bytes, &seconds);
         if (!i) use->all = bytes, use->budget = budget_of(&d->p->t->parts[o->part].policy, bytes);
         if (bytes < use->least) use->least = bytes;
-        fits = bytes <= use->budget;
+        if (bytes > use->budget || (found && !(seconds < best))) continue;
+        found = true;
+        best = seconds;
+        *ret_dropped = n_dropped;
     }
     rw_parts_choose(&d->parts, o, 0, c);
-    return status ? status : fits ? RW_OK : RW_ERR_BUDGET;
+    return status ? status : found ? RW_OK : RW_ERR_BUDGET;
 }
 
 /* Simulates all parts together and records the bytes of each. */

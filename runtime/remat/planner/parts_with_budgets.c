@@ -47,25 +47,35 @@ static bool is_decided_inside(const rw_tape *t, uint32_t region, uint32_t part)
     return at == part;
 }
 
-/* May the node be re-executed, by the policies or by a budget of its part? */
-static bool may_replay(const struct rw_parts *x, const struct rw_choice *base, uint32_t n)
+/* Do the policies re-execute the node? */
+static bool is_replayed(const struct rw_parts *x, const struct rw_choice *base, uint32_t n)
 {
     const struct rw_node *const node = &x->p->t->nodes[n];
-    bool again = base->segment_of[n] || x->part_of[n] != RW_NONE_ID;
+    bool again = base->segment_of[n];
     for (uint32_t i = 0; i < node->n_outputs; i++) again |= rw_fate_drops(&base->fate[node->first_output + i]);
     return again;
 }
 
-/* outside: by value, a node outside of its part reads it that may be re-executed. */
-static void find_outside(const struct rw_parts *x, const struct rw_choice *base, bool *outside)
+struct order_scratch {
+    uint8_t *flags, *need; /* by value */
+    bool *outside;         /* by value: a node outside of its part reads it that may be re-executed */
+    bool *again;           /* by value: whatever the budgets are, backward or a replay reads it */
+    bool *has;             /* by place */
+};
+
+/* Finds which values replays read that a budget of another part, or no budget, decides about. */
+static void find_readers(const struct rw_parts *x, const struct rw_choice *base, struct order_scratch *s)
 {
     const struct rw_replayable *const g = &x->graph;
+    for (uint32_t v = 0; v < g->n_values; v++) s->again[v] = g->late[v];
     for (uint32_t i = 0; i < g->n_nodes; i++) {
         const uint32_t n = g->node[i];
-        if (!may_replay(x, base, n)) continue;
+        const bool again = is_replayed(x, base, n);
         for (uint32_t k = g->input_at[i]; k < g->input_at[i + 1]; k++) {
-            const uint32_t producer = g->node[g->producer[g->input[k]]];
-            outside[g->input[k]] |= x->part_of[producer] != x->part_of[n];
+            const uint32_t v = g->input[k];
+            const bool crosses = x->part_of[g->node[g->producer[v]]] != x->part_of[n];
+            s->again[v] |= again;
+            s->outside[v] |= crosses && (again || x->part_of[n] != RW_NONE_ID);
         }
     }
 }
@@ -86,21 +96,37 @@ static void find_decided(struct rw_parts *x, const struct rw_choice *base, const
 
 /* ---- order ---- */
 
-/*
- * Sets what the cuts of one part consider: only its own values are needed, and only those that it decides about may be
- * dropped.
- */
-static void look_at(const struct rw_parts *x, struct rw_part_order *o, const bool *outside, uint8_t *flags,
-                    uint8_t *need)
+/* Only values of the part that it decides about may be dropped. */
+static void set_flags(const struct rw_parts *x, struct rw_part_order *o, struct order_scratch *s)
 {
     const struct rw_replayable *const g = &x->graph;
     for (uint32_t v = 0; v < g->n_values; v++) {
         const bool own = x->part_of[g->node[g->producer[v]]] == o->part;
         const bool is_free = g->flags[v] & RW_IS_FREE;
-        flags[v] = (uint8_t)(g->flags[v] | (own && x->decides[v] ? 0 : RW_IS_FIXED));
-        need[v] = !own ? RW_NEED_THERE : g->late[v] || outside[v] ? RW_NEED_LATER : RW_NEED_NOT;
-        if (own && outside[v] && !g->late[v] && !is_free) o->beside += g->bytes[v];
+        s->flags[v] = (uint8_t)(g->flags[v] | (own && x->decides[v] ? 0 : RW_IS_FIXED));
+        if (own && s->outside[v] && !g->late[v] && !is_free) o->beside += g->bytes[v];
     }
+}
+
+/*
+ * Sets the needs: only values of the part are needed. A replay may read any other one. If that read alone keeps the
+ * value, and `priced`, its bytes count like those of the part. Returns whether there is such a value.
+ */
+static bool set_needs(const struct rw_parts *x, const struct rw_part_order *o, bool priced, struct order_scratch *s)
+{
+    const struct rw_replayable *const g = &x->graph;
+    bool some = false;
+    for (uint32_t i = 0; i < g->n_nodes; i++) {
+        const bool own = x->part_of[g->node[i]] == o->part;
+        for (uint32_t v = g->output_at[i]; v < g->output_at[i + 1]; v++)
+            s->need[v] = own ? g->late[v] || s->outside[v] ? RW_NEED_LATER : RW_NEED_NOT
+                             : priced && !s->again[v] ? RW_NEED_NOT : RW_NEED_THERE;
+        for (uint32_t k = g->input_at[i]; own && k < g->input_at[i + 1]; k++) {
+            const uint32_t v = g->input[k];
+            some |= x->part_of[g->node[g->producer[v]]] != o->part && !s->again[v] && !(g->flags[v] & RW_IS_FREE);
+        }
+    }
+    return some;
 }
 
 static bool drops_something(const struct rw_parts *x, uint32_t place)
@@ -120,37 +146,42 @@ static void append_cut(struct rw_parts *x, struct rw_part_order *o, const struct
     }
 }
 
-struct order_scratch {
-    uint8_t *flags, *need; /* by value */
-    bool *outside;         /* by value */
-    bool *has;             /* by place */
-};
-
 /* Appends the places that each cut of the hull replays and the one before does not. */
-static rw_status find_order(struct rw_parts *x, struct rw_part_order *o, size_t most_cuts, struct order_scratch *s)
+static rw_status append_hull(struct rw_parts *x, struct rw_part_order *o, struct rw_min_cut *closure, size_t most_cuts,
+                             struct order_scratch *s)
 {
-    struct rw_replayable seen = x->graph; /* the same graph, with its own flags */
-    struct rw_min_cut closure;
     struct rw_hull hull;
-    o->first = x->n_places;
-    look_at(x, o, s->outside, s->flags, s->need);
-    seen.flags = s->flags;
-    rw_status status = rw_min_cut_init(&closure, &seen);
-    if (status) return status;
-    status = rw_min_cut_hull(&closure, s->need, most_cuts, &hull);
-    rw_min_cut_finish(&closure);
+    const rw_status status = rw_min_cut_hull(closure, s->need, most_cuts, &hull);
     if (status) return status;
     for (size_t i = 0; i < hull.n; i++) append_cut(x, o, &hull.cut[i], s->has);
     rw_hull_finish(&hull);
     return RW_OK;
 }
 
+/* First the places whose replays pay for the values of others that they alone keep, then the rest. */
+static rw_status find_order(struct rw_parts *x, struct rw_part_order *o, size_t most_cuts, struct order_scratch *s)
+{
+    struct rw_replayable seen = x->graph; /* the same graph, with its own flags */
+    struct rw_min_cut closure;
+    o->first = x->n_places;
+    set_flags(x, o, s);
+    seen.flags = s->flags;
+    rw_status status = rw_min_cut_init(&closure, &seen);
+    if (status) return status;
+    if (set_needs(x, o, true, s)) status = append_hull(x, o, &closure, most_cuts, s);
+    set_needs(x, o, false, s);
+    if (!status) status = append_hull(x, o, &closure, most_cuts, s);
+    rw_min_cut_finish(&closure);
+    return status;
+}
+
 static bool reserve_order(const struct rw_replayable *g, struct order_scratch *s)
 {
     *s = (struct order_scratch){ .flags = rw_malloc(g->n_values), .need = rw_malloc(g->n_values),
                                  .outside = rw_calloc(g->n_values, sizeof *s->outside),
+                                 .again = rw_calloc(g->n_values, sizeof *s->again),
                                  .has = rw_calloc(g->n_nodes, sizeof *s->has) };
-    return s->flags && s->need && s->outside && s->has;
+    return s->flags && s->need && s->outside && s->again && s->has;
 }
 
 /* Finds the values that parts decide about, and the order of each part with a budget. */
@@ -159,7 +190,7 @@ static rw_status find_orders(struct rw_parts *x, const struct rw_choice *base, s
     struct order_scratch s;
     rw_status status = reserve_order(&x->graph, &s) ? RW_OK : RW_ERR_MEMORY;
     if (!status) {
-        find_outside(x, base, s.outside);
+        find_readers(x, base, &s);
         find_decided(x, base, s.outside);
     }
     for (uint32_t i = 0; !status && i < x->p->t->n_parts; i++) {
@@ -170,6 +201,7 @@ static rw_status find_orders(struct rw_parts *x, const struct rw_choice *base, s
     rw_free(s.flags);
     rw_free(s.need);
     rw_free(s.outside);
+    rw_free(s.again);
     rw_free(s.has);
     return status;
 }

@@ -11,9 +11,11 @@
  * it, or the caller decides. It drops them in one fixed order, made from tape and costs only: the cuts of min_cut.h for
  * increasing prices of a byte of this part, and between two cuts in the order in which forward computes the values.
  * Each cut replays what the one before replays, and more, because gains increase with the price while required inputs
- * cost the same (Gallo, Grigoriadis and Tarjan, SIAM J. Computing 18 (1989)). So values that are dropped for a larger
- * budget are dropped for a smaller one too. A budget that grows replays no node that it did not replay before, whatever
- * else is replayed on the tape.
+ * cost the same (Gallo, Grigoriadis and Tarjan, SIAM J. Computing 18 (1989)).
+ *
+ * A replay may read values of other nodes that nothing else reads after forward. They do not count in the bytes of the
+ * part, but they take memory. So a first series of cuts counts them like bytes of the part, and a second one, which
+ * does not, adds the rest of the order.
  *
  * Values of the part that a replay outside of it may read are not dropped. So the bytes of one part do not depend on
  * another part's budget, except for values that only such a replay reads (`beside`).
