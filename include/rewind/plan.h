@@ -81,7 +81,8 @@ typedef struct rw_prediction {
  *        the first part whose own budget does not fit.
  * @return RW_OK; RW_ERR_ARGUMENT for NULL, and for a loss that rw_backward() would refuse (then also RW_ERR_SHAPE or
  *         RW_ERR_REGION); RW_ERR_POLICY with the position of the mistake; RW_ERR_UNSUPPORTED as for ckpt_set_policy();
- *         RW_ERR_BUDGET below the minimum; RW_ERR_MEMORY. Errors are sticky.
+ *         RW_ERR_BUDGET below the minimum; RW_ERR_MEMORY, also for an arena of 1 TiB or more, which a plan cannot
+ *         address. Budgets select smaller plans if there are any. Errors are sticky.
  */
 RW_API rw_status rw_tape_plan(rw_tape *t, rw_tensor *loss, const char *policy, rw_prediction *ret);
 
@@ -94,7 +95,8 @@ typedef struct rw_frontier_point {
 
 /**
  * Computes the Pareto frontier of memory and time: every plan that some budget selects, from minimum memory to the
- * fastest step, with increasing bytes and decreasing time. If the tape's policy is a budget with +offload, of any size,
+ * fastest step, with increasing bytes and decreasing time. Of equally fast plans it has the one with the fewest bytes.
+ * With +offload a larger budget may select one that offloads less instead. If the tape's policy is a budget with +offload, of any size,
  * plans may offload values, at the rates of rw_context_set_offload(), measured first if they are unknown.
  * @param loss as for rw_backward()
  * @param points receives the points; may be NULL with *n of 0.

@@ -37,7 +37,8 @@ RW_API rw_status ckpt_end_at(rw_site at, rw_tape *t);
 /**
  * Sets the policy of the tape to `spec`, during recording or between steps.
  *
- *   none                      keep everything that backward needs: the fastest step
+ *   none                      keep everything that backward needs: no op runs twice. The fastest step, unless measured
+ *                             costs have a price of memory: then a budget may find a faster one (docs/planner.md)
  *   full                      keep the inputs of every outermost region, replay the rest
  *   selective:NAME,NAME       replay only regions of these names
  *   uniform:N                 keep only the inputs of every group of N outermost regions

@@ -77,10 +77,10 @@ static rw_status find_points(rw_tape *t, uint32_t loss, rw_frontier_point **ret_
 {
     static char spec[] = "budget:";
     const struct rw_policy budgets = { .kind = RW_POLICY_BUDGET, .spec = spec, .moves = t->policy.moves };
-    const struct rw_request request = rw_step_request(t, &loss, 1);
+    struct rw_request request = rw_step_request(t, &loss, 1);
+    request.policy = &budgets;
     struct rw_problem problem;
-    rw_status status = rw_part_budgets_check(t, &budgets);
-    if (!status) status = rw_problem_open(&problem, t, &request);
+    rw_status status = rw_planning_open_problem(&problem, t, &request);
     if (status) return status;
     status = rw_measure_store_for_budgets(&problem, &budgets);
     if (!status) {

@@ -4,6 +4,7 @@
 
 #include "base/alloc.h"
 #include "place/arena.h"
+#include "plan/addressable_arena.h"
 #include "plan/assemble.h"
 #include "plan/fastest_in_budget.h"
 #include "plan/dump_passes.h"
@@ -121,16 +122,21 @@ static rw_status decide(struct rw_planning *g, const struct rw_request *request,
     return rw_fail(p->t->ctx, status, "planning: %s", rw_status_name(status));
 }
 
+rw_status rw_planning_open_problem(struct rw_problem *ret, rw_tape *t, const struct rw_request *request)
+{
+    rw_status status = rw_tape_misses_nothing(t, "planning a step");
+    if (!status) status = check_op_names(t, request->policy);
+    if (!status) status = rw_unmatched_check(t, request->policy);
+    if (!status) status = rw_part_budgets_check(t, request->policy);
+    return status ? status : rw_problem_open(ret, t, request);
+}
+
 rw_status rw_planning_open_with_limits(struct rw_planning *g, rw_tape *t, const struct rw_request *request,
                                        struct rw_limits *limits)
 {
     *g = (struct rw_planning){ .policy = request->policy,
                                 .total_bytes = request->policy->total ? request->policy->bytes : 0 };
-    rw_status status = rw_tape_misses_nothing(t, "planning a step");
-    if (!status) status = check_op_names(t, request->policy);
-    if (!status) status = rw_unmatched_check(t, request->policy);
-    if (!status) status = rw_part_budgets_check(t, request->policy);
-    if (!status) status = rw_problem_open(&g->problem, t, request);
+    rw_status status = rw_planning_open_problem(&g->problem, t, request);
     if (!status) status = decide(g, request, limits);
     if (status) rw_planning_close(g);
     return status;
@@ -139,33 +145,6 @@ rw_status rw_planning_open_with_limits(struct rw_planning *g, rw_tape *t, const 
 rw_status rw_planning_open(struct rw_planning *g, rw_tape *t, const struct rw_request *request)
 {
     return rw_planning_open_with_limits(g, t, request, NULL);
-}
-
-/* The first of the largest values that nodes compute. It exists if the arena is not empty. */
-static const rw_tensor *largest_result(const rw_tape *t)
-{
-    const rw_tensor *most = NULL;
-    for (size_t v = 0; v < t->n_values; v++) {
-        const rw_tensor *const x = rw_tape_value(t, (uint32_t)v);
-        if (x->producer == RW_NONE_ID || x->base != x->id) continue;
-        if (!most || rw_tensor_bytes(x) > rw_tensor_bytes(most)) most = x;
-    }
-    return most;
-}
-
-/* Refuses an arena that words cannot address. It is due to a mistake in a shape, so the message names the largest
-   value. */
-static rw_status check_size(const rw_tape *t, uint64_t bytes)
-{
-    rw_context *const ctx = t->ctx;
-    if (bytes / ctx->device->alignment < RW_WORD_SOURCE) return RW_OK;
-    const rw_tensor *const x = largest_result(t);
-    const struct rw_node *const node = &t->nodes[x->producer];
-    const rw_site at = ctx->sites[node->site];
-    return rw_fail(ctx, RW_ERR_MEMORY, "planning: the step needs an arena of %llu bytes, more than a plan can address; "
-                   "the result of %s at %s:%d has %zu", (unsigned long long)bytes, ctx->ops[node->op]->name,
-                   rw_file_of(at),
-                   at.line, rw_tensor_bytes(x));
 }
 
 /* A decision by budget has already placed them. */
@@ -185,7 +164,7 @@ rw_status rw_planning_place(struct rw_planning *g, rw_plan **ret_plan)
     rw_plan *plan = NULL;
     rw_status status = place_buffers(g);
     if (!status) status = rw_place_slots(&g->schedule, &store);
-    if (!status) status = check_size(g->problem.t, g->arena);
+    if (!status) status = rw_arena_check_size(g->problem.t, g->arena);
     if (!status) status = rw_plan_assemble(&g->problem, &g->schedule, g->offset, &plan);
     rw_free(g->offset); /* another schedule may follow */
     g->offset = NULL;

@@ -1,6 +1,7 @@
 /* Compares an arena with the device's memory, and finds the minimum budget for the message. */
 #include "plan/device_capacity.h"
 
+#include "plan/build.h"
 #include "plan/fastest_in_budget.h"
 
 #include <stdio.h>
@@ -13,7 +14,7 @@ static rw_status find_least(rw_tape *t, const struct rw_request *request, uint64
     struct rw_problem problem;
     *ret_known = request->kind == RW_PLAN_STEP && !request->recorders && !rw_has_part_budgets(t, policy);
     if (!*ret_known) return RW_OK;
-    rw_status status = rw_problem_open(&problem, t, request);
+    rw_status status = rw_planning_open_problem(&problem, t, request);
     if (status) return status;
     status = rw_measure_store_for_budgets(&problem, policy);
     if (!status && (status = rw_budget_least(&problem, policy, ret)))

@@ -1,9 +1,11 @@
 /* Places frontier points until one fits the budget. The points are sorted by time, so the first that fits is the
-   fastest; a point whose simulated peak already exceeds the budget is skipped without placement. */
+   fastest; a point whose simulated peak already exceeds the budget is skipped without placement. No budget selects an
+   arena that a plan cannot address. */
 #include "plan/fastest_in_budget.h"
 
 #include "base/alloc.h"
 #include "place/arena.h"
+#include "plan/addressable_arena.h"
 #include "remat/planner/frontier.h"
 
 #include <assert.h>
@@ -53,7 +55,9 @@ static rw_status place(struct search *s, size_t point, uint64_t *ret_bytes)
 /* Finds the fastest point that fits: the one placed last. */
 static rw_status find(struct search *s, uint64_t bytes, bool *ret_found)
 {
+    const uint64_t most = rw_arena_size_max(s->p->t->ctx);
     *ret_found = false;
+    if (bytes > most) bytes = most;
     for (size_t i = 0; i < s->frontier.n_points; i++) {
         if (s->frontier.point[i].peak > bytes) continue;
         const rw_status status = place(s, i, &s->arena);
@@ -89,6 +93,7 @@ static rw_status refuse(struct search *s, const struct rw_policy *policy, uint64
     uint64_t least, none;
     const char *const word = policy->total ? "total" : "budget";
     rw_status status = find_least(s, &least);
+    if (!status) status = rw_arena_check_size(s->p->t, least);
     if (!status) status = place_none(s, &none);
     if (status) return status;
     s->least = least + s->beside;
@@ -150,7 +155,8 @@ static rw_status decide(struct search *s, const struct rw_policy *policy)
     bool found = false;
     rw_status status = find_frontier(s, policy);
     if (!status) status = resolve(s, policy, &s->bytes);
-    if (!status) status = find(s, s->bytes, &found);
+    const bool has_arena = !policy->total || policy->bytes >= s->beside; /* an arena of 0 bytes is one */
+    if (!status && has_arena) status = find(s, s->bytes, &found);
     assert(status || !found || is_above_bound(s, policy, s->bytes));
     return status || found ? status : refuse(s, policy, s->bytes);
 }
@@ -185,9 +191,10 @@ rw_status rw_budget_decide(const struct rw_problem *p, const struct rw_policy *p
 }
 
 /* Lists placed points, the fastest first, without dominated ones: those not smaller than a faster point, and those
-   that are as fast as a smaller one with fewer offloaded bytes. */
+   that are as fast as a smaller one. *ret_n of 0: no point can be addressed. */
 static rw_status list_points(struct search *s, const struct rw_policy *policy, rw_frontier_point *points, size_t *ret_n)
 {
+    const uint64_t most = rw_arena_size_max(s->p->t->ctx);
     rw_status status = RW_OK;
     for (size_t i = 0; !status && i < s->frontier.n_points; i++) {
         const struct rw_frontier_entry *const point = &s->frontier.point[i];
@@ -195,7 +202,7 @@ static rw_status list_points(struct search *s, const struct rw_policy *policy, r
         if (*ret_n && point->peak >= points[*ret_n - 1].peak_bytes) continue;
         double bound = 0;
         status = place(s, i, &size);
-        if (status || (*ret_n && size >= points[*ret_n - 1].peak_bytes)) continue;
+        if (status || size > most || (*ret_n && size >= points[*ret_n - 1].peak_bytes)) continue;
         status = find_bound(s, policy, size, &bound);
         *ret_n -= *ret_n && points[*ret_n - 1].ms == s->cost.seconds * 1e3;
         points[(*ret_n)++] = (rw_frontier_point){ .peak_bytes = size, .ms = s->cost.seconds * 1e3 };
@@ -272,10 +279,13 @@ rw_status rw_budget_points(const struct rw_problem *p, const struct rw_policy *p
 {
     struct search s = { .p = p };
     rw_frontier_point *points = NULL;
+    uint64_t least;
     size_t n = 0;
     rw_status status = find_frontier(&s, policy);
     if (!status && !(points = rw_malloc(s.frontier.n_points * sizeof *points))) status = RW_ERR_MEMORY;
     if (!status) status = list_points(&s, policy, points, &n);
+    if (!status && !n) status = find_least(&s, &least);
+    if (!status && !n) status = rw_arena_check_size(p->t, least);
     finish(&s);
     if (status) {
         rw_free(points);

@@ -31,7 +31,7 @@ struct rw_limits {
 
 /*
  * Decides about the problem's step under a budget; the caller owns what *ret holds. RW_ERR_BUDGET, with the minimum
- * budget, if nothing fits; RW_ERR_MEMORY. Errors are recorded in the context, and *ret then holds nothing. limits:
+ * budget, if nothing fits; RW_ERR_MEMORY, also if a plan cannot address the minimum. Errors are recorded in the context, and *ret then holds nothing. limits:
  * filled in from the same frontier if a plan was found; NULL skips this work.
  */
 rw_status rw_budget_decide(const struct rw_problem *p, const struct rw_policy *policy, struct rw_limits *limits,
@@ -42,7 +42,7 @@ uint64_t rw_gradients_to_come(const struct rw_problem *p);
 
 /*
  * All points that budgets can select, minimum memory first; with offload if the policy allows it. Free *ret_points with
- * rw_free(). RW_ERR_MEMORY is not recorded.
+ * rw_free(). RW_ERR_MEMORY is recorded only if a plan cannot address the minimum.
  */
 rw_status rw_budget_points(const struct rw_problem *p, const struct rw_policy *policy, rw_frontier_point **ret_points,
                            size_t *ret_n);

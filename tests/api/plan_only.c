@@ -67,6 +67,44 @@ Test(plan_only, predicts_what_a_context_that_runs_predicts)
 
 /* ---- of any size ---- */
 
+/* Bytes that a plan cannot address do not help, but a budget that allows them has a plan: the fastest that can be
+   addressed, if there is one. */
+static rw_tensor *giants(struct fixture *b, int64_t bytes)
+{
+    rw_tape_reset(b->t);
+    rw_tensor *x = rw_param_find(b->ctx, "x");
+    if (!x) x = rw_param(b->ctx, "x", RW_F32, RW_SHAPE(1));
+    x = rw_broadcast_to(b->t, x, RW_SHAPE(bytes / (int64_t)sizeof(float)));
+    for (int i = 0; i < 40; i++) x = rw_tanh(b->t, x);
+    return rw_sum(b->t, x, RW_ALL_AXES, false);
+}
+
+Test(plan_only, budgets_beyond_the_addressable_arena)
+{
+    static const char *const budgets[] = { "budget:500GiB", "budget:2TiB", "budget:255TiB", "total:255TiB", "budget:50%" };
+    struct fixture b = planner_open(1);
+    rw_tensor *loss = giants(&b, (int64_t)96 << 30); /* 96 GiB each */
+    rw_prediction p, before = { .ms = 1e300 };
+    rw_frontier_point point[64];
+    size_t n = 64;
+    cr_assert_eq(rw_tape_plan(b.t, loss, "none", &p), RW_ERR_MEMORY);
+    cr_expect(strstr(rw_error_message(b.ctx), "more than a plan can address"), "%s", rw_error_message(b.ctx));
+    rw_error_clear(b.ctx);
+    for (size_t i = 0; i < sizeof budgets / sizeof *budgets; i++) {
+        cr_assert_eq(rw_tape_plan(b.t, loss, budgets[i], &p), RW_OK, "%s: %s", budgets[i], rw_error_message(b.ctx));
+        cr_expect_leq(p.ms, before.ms, "%s: %g ms, %g with less", budgets[i], p.ms, before.ms);
+        before = p;
+    }
+    cr_assert_eq(rw_tape_frontier(b.t, loss, point, &n), RW_OK, "%s", rw_error_message(b.ctx));
+    cr_expect(point[n - 1].ms == p.ms && point[n - 1].peak_bytes == p.peak_bytes);
+    loss = giants(&b, (int64_t)300 << 40); /* 300 TiB each */
+    cr_expect_eq(rw_tape_plan(b.t, loss, "budget:255TiB", &p), RW_ERR_MEMORY, "no budget suffices");
+    cr_expect(strstr(rw_error_message(b.ctx), "more than a plan can address"), "%s", rw_error_message(b.ctx));
+    rw_error_clear(b.ctx);
+    cr_expect_eq(rw_tape_frontier(b.t, loss, point, &n), RW_ERR_MEMORY);
+    fixture_close(&b);
+}
+
 /* A library that counts in 32 bits must not see a larger extent: it would read 2^32 as 0, and a division by it ends the
    process. */
 Test(plan_only, products_of_extents_above_32_bits)

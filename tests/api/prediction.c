@@ -247,6 +247,40 @@ Test(prediction, below_the_least_that_is_named)
     fixture_close(&b);
 }
 
+/* Names in policies of parts, and what the tape has lost, matter under every budget. */
+Test(prediction, the_frontier_is_refused_as_a_budget_is)
+{
+    static const char *const parts[] = { "ops:nothing", "selective:nothing" };
+    for (int i = 0; i < 3; i++) {
+        struct fixture b = { 0 };
+        const rw_context_params params = { .device = test_device(), .threads = 1, .strict_policy = true };
+        rw_weight_average *average = NULL;
+        rw_frontier_point points[16];
+        rw_prediction p;
+        size_t n = 16;
+        cr_assert_eq(rw_context_create(&b.ctx, &params), RW_OK);
+        cr_assert_eq(rw_tape_create(&b.t, b.ctx), RW_OK);
+        rw_tensor *const w = rw_param(b.ctx, "w", RW_F32, RW_SHAPE(64));
+        rw_init_normal(w, 0, 1);
+        if (i < 2) ckpt_policy_begin(b.t, parts[i]);
+        else cr_assert_eq(rw_weight_average_create(&average, b.ctx, 0.9f), RW_OK);
+        ckpt_begin(b.t, "r");
+        rw_tensor *const x = rw_mul(b.t, rw_tanh(b.t, w), average ? rw_weight_average_of(average, w) : w);
+        ckpt_end(b.t);
+        if (i < 2) ckpt_policy_end(b.t);
+        rw_tensor *const loss = rw_sum(b.t, x, RW_ALL_AXES, false);
+        rw_weight_average_destroy(&average);
+        const rw_status status = rw_tape_plan(b.t, loss, "budget:100%", &p);
+        char message[400];
+        snprintf(message, sizeof message, "%s", rw_error_message(b.ctx));
+        rw_error_clear(b.ctx);
+        cr_expect_eq(status, i < 2 ? RW_ERR_POLICY : RW_ERR_ARGUMENT, "%d: %s", i, message);
+        cr_expect_eq(rw_tape_frontier(b.t, loss, points, &n), status, "%d", i);
+        cr_expect_str_eq(rw_error_message(b.ctx), message);
+        fixture_close(&b);
+    }
+}
+
 /* If values may be offloaded, a bound that allows replays only does not hold: a fast store beats it. */
 Test(prediction, budgets_with_offload_have_limits_of_their_own)
 {
@@ -355,6 +389,29 @@ Test(prediction, total_bounds_all_that_the_context_holds)
     cr_expect_eq(rw_tape_plan(b.t, loss, policy, &p), RW_OK, "%s", rw_error_message(b.ctx));
     cr_expect_leq(p.total_bytes, p.at_peak.optimizer + fixed + none.peak_bytes);
     rw_optimizer_destroy(&opt);
+    fixture_close(&b);
+}
+
+/* The gradient of an input needs no arena, but everything else does not fit either. */
+Test(prediction, total_is_refused_where_the_arena_is_empty)
+{
+    struct fixture b = fixture_open(1, 1);
+    rw_prediction p;
+    char policy[64];
+    rw_param(b.ctx, "other", RW_F32, RW_SHAPE(1 << 12));
+    rw_tensor *const x = rw_require_grad(b.t, rw_input(b.t, RW_F32, RW_SHAPE(1), (float[]){ 1 }, sizeof(float)));
+    cr_assert_eq(rw_tape_plan(b.t, x, "none", &p), RW_OK, "%s", rw_error_message(b.ctx));
+    cr_assert_eq(p.peak_bytes, 0);
+    const size_t all = p.total_bytes;
+    for (int less = 1; less >= 0; less--) {
+        snprintf(policy, sizeof policy, "total:%zuB", all - (size_t)less);
+        cr_assert_eq(ckpt_set_policy(b.t, policy), RW_OK);
+        cr_expect_eq(rw_tape_plan(b.t, x, NULL, &p), less ? RW_ERR_BUDGET : RW_OK, "%s", policy);
+        cr_expect_eq(p.least_bytes, all, "%s: %zu", policy, p.least_bytes);
+        rw_error_clear(b.ctx);
+        cr_expect_eq(rw_backward(b.t, x), less ? RW_ERR_BUDGET : RW_OK, "%s", rw_error_message(b.ctx));
+        rw_error_clear(b.ctx);
+    }
     fixture_close(&b);
 }
 
