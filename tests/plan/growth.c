@@ -1,11 +1,14 @@
-/* The work of planning is proportional to the tape, for many parameters, marked values, or readers. */
+/* The work of planning is proportional to the tape, for many parameters, marked values, or readers. An op with many
+   outputs is no more work under a budget than as many nodes. */
 #include "support/support.h"
 #include "support/work_counter.h"
 
 #include "plan/build.h"
+#include "remat/policy/replayable.h"
 
 #include <criterion/criterion.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 #define SMALL 1000
 #define LARGE 4000
@@ -79,4 +82,110 @@ Test(growth, planning_works_in_proportion, .timeout = 60)
         cr_expect_lt(large, 9 * small / 2, "%s: %llu for %d, %llu for %d", names[kind], (unsigned long long)small,
                      SMALL, (unsigned long long)large, LARGE);
     }
+}
+
+/* ---- ops with many outputs ---- */
+
+static rw_status wide_check(rw_op_call *call)
+{
+    const int *const n = call->attrs;
+    call->n_outputs = *n;
+    for (int i = 0; i < *n; i++) {
+        const rw_status status = rw_op_output(call, i, RW_F32, RW_SHAPE(128 + 128 * (i % 5)));
+        if (status) return status;
+    }
+    return RW_OK;
+}
+
+static rw_status run_nothing(const rw_kernel *k)
+{
+    return k ? RW_OK : RW_ERR_ARGUMENT;
+}
+
+static rw_status wide_rule(rw_grad_call *g);
+static const rw_op_def wide = { .name = "wide", .n_inputs = RW_OP_VARIADIC, .n_outputs = RW_OP_VARIADIC,
+                                .check = wide_check, .grad = wide_rule,
+                                .kernel = { [RW_DEVICE_CPU] = run_nothing, [RW_DEVICE_CUDA] = run_nothing } };
+
+enum { WIDE_MAX = 256 };
+
+/* One gradient per input, which reads what arrives and all outputs. */
+static rw_status wide_rule(rw_grad_call *g)
+{
+    rw_tape *const t = rw_grad_tape(g);
+    rw_tensor *in[2 * WIDE_MAX];
+    int n = 0;
+    const int one = 1;
+    for (int i = 0; i < rw_grad_n_outputs(g); i++) {
+        if (rw_grad_upstream(g, i)) in[n++] = rw_grad_upstream(g, i);
+        in[n++] = rw_grad_output(g, i);
+    }
+    for (int i = 0; i < rw_grad_n_inputs(g); i++) {
+        if (!rw_grad_wanted(g, i)) continue;
+        rw_tensor *const y = rw_apply(t, &wide, in, n, &one, sizeof one, NULL);
+        const int64_t have = rw_tensor_layout(rw_grad_input(g, i))->numel;
+        rw_grad_set(g, i, rw_broadcast_to(t, rw_slice(t, y, 0, 0, 1), RW_SHAPE(have)));
+    }
+    return RW_OK;
+}
+
+/* The work of planning a tape under a budget: an op with n outputs and one that reads them, or a chain of n nodes. */
+static uint64_t work_under_budget(int n, bool in_one_op, const char *policy)
+{
+    struct fixture b = fixture_open(1, 1);
+    rw_tensor *x = rw_param(b.ctx, "x", RW_F32, RW_SHAPE(128)), *out[WIDE_MAX];
+    const int one = 1;
+    rw_prediction p;
+    if (in_one_op) {
+        rw_apply(b.t, &wide, &x, 1, &n, sizeof n, out);
+        x = rw_apply(b.t, &wide, out, n, &one, sizeof one, NULL);
+    }
+    for (int i = 0; !in_one_op && i < n; i++) x = rw_apply(b.t, &wide, &x, 1, &one, sizeof one, NULL);
+    rw_tensor *const loss = rw_sum(b.t, x, RW_ALL_AXES, false);
+    cr_assert_not_null(loss, "%s", rw_error_message(b.ctx));
+    const uint64_t before = work_done();
+    cr_assert_eq(rw_tape_plan(b.t, loss, policy, &p), RW_OK, "%s", rw_error_message(b.ctx));
+    const uint64_t work = work_done() - before;
+    fixture_close(&b);
+    return work;
+}
+
+Test(growth, many_outputs_are_no_more_work_than_many_nodes, .timeout = 120)
+{
+    static const char *const policies[] = { "budget:100%", "budget:100%+offload" };
+    for (int n = 32; n <= WIDE_MAX; n *= 2)
+        for (int i = 0; i < 2; i++) {
+            const uint64_t outputs = work_under_budget(n, true, policies[i]);
+            const uint64_t nodes = work_under_budget(n, false, policies[i]);
+            cr_expect_lt(outputs, nodes, "%s: %llu for %d outputs, %llu for as many nodes", policies[i],
+                         (unsigned long long)outputs, n, (unsigned long long)nodes);
+        }
+}
+
+/* The work of the planner's graph for one op that reads n values. */
+static uint64_t work_of_readers(int n)
+{
+    struct fixture b = fixture_open(1, 1);
+    struct rw_problem p;
+    struct rw_replayable g;
+    rw_tensor **const in = malloc((size_t)n * sizeof *in), *const x = rw_param(b.ctx, "x", RW_F32, RW_SHAPE(4));
+    for (int i = 0; i < n; i++) in[i] = rw_tanh(b.t, x);
+    const uint32_t loss = rw_sum(b.t, rw_concat(b.t, in, (size_t)n, 0), RW_ALL_AXES, false)->id;
+    const struct rw_request request = { .kind = RW_PLAN_STEP, .values = &loss, .n_values = 1, .policy = &b.t->policy };
+    cr_assert_eq(rw_problem_open(&p, b.t, &request), RW_OK, "%s", rw_error_message(b.ctx));
+    const uint64_t before = work_done();
+    cr_assert_eq(rw_replayable_init(&g, &p), RW_OK);
+    const uint64_t work = work_done() - before;
+    rw_replayable_finish(&g);
+    rw_problem_close(&p);
+    free(in);
+    fixture_close(&b);
+    return work;
+}
+
+Test(growth, inputs_of_one_op_are_collected_in_proportion)
+{
+    const uint64_t small = work_of_readers(SMALL), large = work_of_readers(LARGE);
+    cr_expect_gt(small, SMALL, "%llu: is it counted?", (unsigned long long)small);
+    cr_expect_lt(large, 9 * small / 2, "%llu and %llu", (unsigned long long)small, (unsigned long long)large);
 }

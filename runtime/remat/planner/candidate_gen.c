@@ -28,11 +28,16 @@ static rw_status add(struct proposer *m, rw_status status, struct rw_compact_cho
 
 /* ---- policies by name ---- */
 
+/* An action with so many operands is as much work as one with few. More count as further actions. */
+#define OPERANDS_OF_WORK 8
+
 rw_status rw_propose_none(struct rw_candidates *c)
 {
     rw_status status = rw_candidates_add_named(c, (struct rw_policy){ .kind = RW_POLICY_NONE });
     if (!status) status = rw_candidates_simulate(c);
-    c->n_actions = c->sims.room[0].schedule.n_actions;
+    const struct rw_schedule *const none = &c->sims.room[0].schedule;
+    c->n_actions = none->n_actions;
+    c->n_work = none->n_refs / OPERANDS_OF_WORK > c->n_actions ? none->n_refs / OPERANDS_OF_WORK : c->n_actions;
     return status;
 }
 

@@ -7,9 +7,7 @@
 
 #include <math.h>
 
-/*
- * Maximum number of nodes of a tape whose tiny values are ignored. Longer tapes take too long to simulate for a search.
- */
+/* Maximum length of a tape whose tiny values are ignored. Longer tapes take too long to simulate for a search. */
 #define LONG_WITH_SPECKS 96
 
 /* A named policy is abandoned above this multiple of the actions of `none`. With regions nested a thousand deep it
@@ -20,6 +18,7 @@ rw_status rw_candidates_init(struct rw_candidates *c, const struct rw_problem *p
 {
     *c = (struct rw_candidates){ .n = 0 };
     rw_status status = rw_replayable_init(&c->graph, p);
+    c->length = rw_candidates_length(c->graph.n_nodes, c->graph.n_values);
     if (!status) status = rw_simulations_init(&c->sims, p->t->ctx->threads);
     if (status) rw_candidates_finish(c);
     return status;
@@ -45,31 +44,33 @@ static bool makes_weighty(const struct rw_candidates *c, uint32_t place)
 
 uint64_t rw_candidates_speck(const struct rw_candidates *c)
 {
-    const size_t n = c->graph.n_nodes;
+    const size_t n = c->length;
     return n <= RW_SHORT_TAPE || n > LONG_WITH_SPECKS ? 0 : c->candidate[0].peak / RW_SPECK_PART;
 }
 
 rw_status rw_candidates_weigh(struct rw_candidates *c)
 {
     const struct rw_replayable *const g = &c->graph;
-    const bool is_short = g->n_nodes <= RW_SHORT_TAPE;
+    const bool is_short = c->length <= RW_SHORT_TAPE;
+    size_t nodes = 0, values = 0;
     c->weighty = rw_malloc(g->n_values * sizeof *c->weighty);
     if (!c->weighty) return RW_ERR_MEMORY;
     for (uint32_t v = 0; v < g->n_values; v++)
         c->weighty[v] = rw_value_may_drop(g, v) && (is_short || g->bytes[v] > c->candidate[0].peak / RW_SPECK_PART);
-    c->n_weighty = is_short ? g->n_nodes : 0;
-    for (uint32_t i = 0; !is_short && i < g->n_nodes; i++) c->n_weighty += makes_weighty(c, i);
+    for (uint32_t v = 0; v < g->n_values; v++) values += c->weighty[v];
+    for (uint32_t i = 0; i < g->n_nodes; i++) nodes += makes_weighty(c, i);
+    c->n_weighty = is_short ? c->length : rw_candidates_length(nodes, values);
     return RW_OK;
 }
 
 bool rw_candidates_are_of_short_tape(const struct rw_candidates *c)
 {
-    return c->n_weighty <= RW_SHORT_TAPE && c->graph.n_nodes <= LONG_WITH_SPECKS;
+    return c->n_weighty <= RW_SHORT_TAPE && c->length <= LONG_WITH_SPECKS;
 }
 
 bool rw_candidates_may_cut(const struct rw_candidates *c, uint32_t place)
 {
-    if (c->graph.n_nodes <= RW_SHORT_TAPE) return true;
+    if (c->length <= RW_SHORT_TAPE) return true;
     return makes_weighty(c, place) || makes_weighty(c, place - 1);
 }
 

@@ -9,10 +9,17 @@
 #include "remat/policy/compact_choice.h"
 #include "remat/schedule/parallel_simulation.h"
 
-/* On a tape of at most RW_SHORT_TAPE nodes every value is significant. On a longer one those that take more than 1 /
-   RW_SPECK_PART of the bytes of `none`, if at most RW_SHORT_TAPE nodes compute them. */
+/* On a tape of at most that length every value is significant. On a longer one those that take more than 1 /
+   RW_SPECK_PART of the bytes of `none`, if the nodes that compute them are no longer than RW_SHORT_TAPE. */
 #define RW_SHORT_TAPE 24
 #define RW_SPECK_PART 256
+
+/* The length of some nodes that compute so many values: a search tries values, so ops with many outputs count more. */
+static inline size_t rw_candidates_length(size_t n_nodes, size_t n_values)
+{
+    const size_t by_values = (n_values + 2) / 3;
+    return n_nodes > by_values ? n_nodes : by_values;
+}
 
 /* What a candidate keeps is offloaded in steps of 1 / RW_MOVED_PARTS. */
 #define RW_MOVED_PARTS 16
@@ -35,8 +42,10 @@ struct rw_candidates {
     size_t n_simulated; /* candidates with costs; later ones have none yet */
     size_t n_simulations;
     size_t n_actions; /* of `none` */
+    size_t n_work;    /* of simulating `none`: its actions, or an eighth of their operands if these are many */
+    size_t length;    /* of the tape */
     bool *weighty;    /* value -> a search changes it: it may be dropped and is large enough */
-    size_t n_weighty; /* nodes of the tape, or on a longer one those that compute such a value */
+    size_t n_weighty; /* length of a short tape, or on a longer one of the nodes that compute such a value */
     size_t more, end_more; /* [more, end_more) are filled in another order: none of them is offloaded */
 };
 

@@ -67,7 +67,7 @@ static rw_status propose_all(struct rw_candidates *c)
     if (!status) status = rw_candidates_weigh(c);
     if (status) return status;
     const size_t all = c->graph.p->memory.picoseconds ? ACTIONS_WITH_CACHES : ACTIONS_IN_ALL;
-    const size_t n = all / (c->n_actions + 1);
+    const size_t n = all / (c->n_work + 1);
     const size_t n_try = n < CANDIDATES_MIN ? CANDIDATES_MIN : n > CANDIDATES_MAX ? CANDIDATES_MAX : n;
     status = rw_propose_compact_choices(c, n_try, n > CANDIDATES_MIN ? n_try / 2 : 0);
     if (!status) status = rw_propose_named(c);

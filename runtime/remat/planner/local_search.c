@@ -6,7 +6,7 @@
 
 #include "remat/planner/offload_min_cut.h"
 
-/* Tapes of up to this many nodes try two values at once, with every node as a segment. */
+/* Tapes of up to this length try two values at once, with every node as a segment. */
 #define VERY_SHORT 10
 /* Up to this many values, every set is dropped once. With fewer places than this, forward is cut in every way. */
 #define ALL_DROPS_MAX 11
@@ -410,7 +410,7 @@ static rw_status take_turn_of_kept(struct rw_candidates *c)
     if (!status) status = add_simulated(c, r);
     const size_t kept = c->n - 1;
     if (!status) status = try_moves(c, kept);
-    return status || c->graph.n_nodes > RW_SHORT_TAPE ? status : try_pairs_of_moves(c, kept);
+    return status || c->length > RW_SHORT_TAPE ? status : try_pairs_of_moves(c, kept);
 }
 
 /* Whether backward, or a node that is replayed once, reads the value. Otherwise its fate makes no difference. */
@@ -476,7 +476,7 @@ rw_status rw_local_search_moved(struct rw_candidates *c, size_t most_simulations
         if (!c->candidate[i].named && !is_beaten(c, i)) status = write_down(c, i);
     if (!status) status = take_turn_of_kept(c);
     if (!status) status = take_turns(c, 0, c->n_simulations + most_simulations, try_moves);
-    if (status || c->graph.n_nodes > RW_SHORT_TAPE) return status;
+    if (status || c->length > RW_SHORT_TAPE) return status;
     status = take_turns(c, 0, c->n_simulations + most_simulations, try_pairs_of_moves);
     return status ? status : try_all_moves(c);
 }

@@ -1,8 +1,8 @@
 /*
  * Local search on the simulator, for short tapes, whose best choices may be neither cuts nor nested checkpointing.
  *
- * The length of a tape is the number of its nodes that compute a value of significant size; tiny values stay as they
- * are. The search goes through the frontier points in turn. The neighbors of a point are the choices that differ from
+ * The length of a tape is the number of its nodes that compute a value of significant size, or a third of these values
+ * if they are more than three per node; tiny values stay as they are. The search goes through the frontier points in turn. The neighbors of a point are the choices that differ from
  * it
  *
  * - in the fate of one value;
@@ -29,9 +29,9 @@
 
 #include "remat/planner/candidates.h"
 
-/* Tapes of at most RW_SHORT_TAPE significant nodes (candidates.h) are searched. Medium tapes are searched only if
+/* Tapes of at most RW_SHORT_TAPE in significant length (candidates.h) are searched. Medium tapes are searched only if
    values may be offloaded, and only in one value at a time. */
-#define RW_MEDIUM_TAPE 96 /* nodes */
+#define RW_MEDIUM_TAPE 96 /* length */
 #define RW_NEIGHBOURS_MAX 8000
 
 /* Searches from the candidates so far. RW_ERR_MEMORY. */

@@ -140,8 +140,8 @@ static rw_status try_all(struct grid *g)
  */
 static rw_status search(struct rw_candidates *c, size_t n)
 {
-    if (c->graph.n_nodes > RW_MEDIUM_TAPE) return RW_OK;
-    const bool is_short = c->graph.n_nodes <= RW_SHORT_TAPE || n > RW_NEIGHBOURS_MAX;
+    if (c->length > RW_MEDIUM_TAPE) return RW_OK;
+    const bool is_short = c->length <= RW_SHORT_TAPE || n > RW_NEIGHBOURS_MAX;
     return rw_local_search_moved(c, is_short ? RW_NEIGHBOURS_MAX : n);
 }
 
@@ -162,7 +162,7 @@ static void list_bases(struct grid *g)
 /* Tries the grid, then the local search, and merges both into the frontier. */
 rw_status rw_frontier_add_moved(struct rw_frontier *f)
 {
-    const size_t n = ACTIONS_IN_ALL / (f->candidates.n_actions + 1);
+    const size_t n = ACTIONS_IN_ALL / (f->candidates.n_work + 1);
     const size_t most = n < TRIED_MIN ? TRIED_MIN : n > TRIED_MAX ? TRIED_MAX : n;
     struct grid g = { .f = f, .first = f->candidates.n, .left = most };
     g.at = rw_malloc(most * sizeof *g.at);

@@ -103,10 +103,7 @@ static bool add_inputs(struct rw_replayable *g, const struct rw_node *node, uint
     const rw_tape *const t = g->p->t;
     for (uint32_t i = 0; i < node->n_inputs; i++) {
         const uint32_t v = g->value_of[rw_tape_base(t, t->operands[node->first_input + i])];
-        if (v == RW_NONE_ID) continue;
-        bool again = false;
-        for (size_t k = g->input_at[place]; k < *n; k++) again |= g->input[k] == v;
-        if (again) continue;
+        if (v == RW_NONE_ID || g->last_read[v] == place) continue; /* before, it is an earlier place */
         if (!rw_grow(&g->input, &g->cap_input, *n, 1, sizeof *g->input)) return false;
         g->input[(*n)++] = v;
         g->last_read[v] = place;
