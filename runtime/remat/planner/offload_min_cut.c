@@ -3,7 +3,6 @@
 
 #include "base/alloc.h"
 #include "remat/planner/min_cut.h"
-#include "remat/policy/offload_fraction.h"
 
 #include <string.h>
 
@@ -13,9 +12,7 @@
 
 bool rw_value_may_move(const struct rw_replayable *g, uint32_t v)
 {
-    const struct rw_tensor *const x = rw_tape_value(g->p->t, g->value[v]);
-    return !(g->flags[v] & RW_IS_FREE) && !(x->flags & (RW_VALUE_SAVE | RW_VALUE_RECOMPUTE)) &&
-           rw_tensor_bytes(x) >= RW_OFFLOADED_MIN;
+    return !(g->flags[v] & (RW_IS_FREE | RW_STAYS));
 }
 
 struct moved_cuts {

@@ -2,6 +2,7 @@
 #include "remat/policy/offload_fraction.h"
 
 #include "base/alloc.h"
+#include "remat/policy/replayable.h"
 
 /* Does the node read its inputs during backward? Adjoint nodes do, and nodes that may be re-executed. */
 static bool reads_late(const struct rw_problem *p, const struct rw_choice *c, uint32_t n)
@@ -16,7 +17,7 @@ static bool may_move(const struct rw_problem *p, const struct rw_choice *c, uint
 {
     const struct rw_tensor *const x = rw_tape_value(p->t, v);
     return rw_problem_makes(p, v) && c->fate[v].what == RW_KEEP && !c->fate[v].level && !p->wanted[v] &&
-           !p->t->nodes[x->producer].adjoint && !(x->flags & RW_VALUE_SAVE) && rw_tensor_bytes(x) >= RW_OFFLOADED_MIN;
+           !p->t->nodes[x->producer].adjoint && !rw_value_stays(p, v);
 }
 
 static void find_late(const struct rw_problem *p, const struct rw_choice *c, bool *late)
