@@ -109,7 +109,7 @@ RW_API rw_status rw_tape_frontier(rw_tape *t, rw_tensor *loss, rw_frontier_point
 
 /**
  * Prints the plan that rw_backward(t, loss) would run under a policy, and runs nothing. One line per action has its
- * lane, kind, predicted time, op, region, operands with their memory, ticket, and the actions that it waits for. The
+ * lane, kind, predicted time without cache misses, op, region, operands with their memory, ticket, and the actions that it waits for. The
  * buffers of the arena with their lifetimes follow, then the operands outside the arena. docs/plans.md explains the
  * columns. Two plans with the same text are equal, so `diff` shows what a policy or a change of the model does;
  * ckpt_explain() summarizes.
@@ -122,9 +122,9 @@ RW_API rw_status rw_plan_print(rw_tape *t, rw_tensor *loss, const char *policy, 
 
 /*
  * ----------------------------------------------------------------------------------------------------------------
- * Costs. They are measured times, and predictions are their sums. There is the time of one execution of a node by its
- * signature (op, types, layouts, attributes), and on a CPU the time per byte that misses the caches or that moves
- * between the caches of several cores.
+ * Costs. They are measured times. There is the time of one execution of a node by its signature (op, types, layouts,
+ * attributes), and on a CPU the time per byte that misses the caches or that moves between the caches of several cores.
+ * A step is predicted to take the sum of its nodes' times, of its cache misses, and of waits for copies.
  *
  * A node whose signature was not measured, because of another batch size or length, is estimated: its time at nominal
  * rates, times the ratio of measured to nominal time of its op. If its op was never measured, the ratio is that of all

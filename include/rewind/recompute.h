@@ -95,8 +95,8 @@ RW_API rw_status ckpt_set_policy(rw_tape *t, const char *spec);
  * in regions or not. Exceptions are values that an inner part, a replayed surrounding region or the caller decides
  * about. It bounds the arena bytes that are live at any one time of what these nodes, their replays and their gradient
  * nodes compute: values, each from the node that computes it to its last reader, and workspaces. Memory that several
- * values share counts for the one that owns it. Results, parameters' gradients and offloaded values do not count. P% is
- * relative to the part with all these values kept.
+ * values share counts for the one that owns it. Results, parameters' gradients and bytes in the offload store do not
+ * count; an offloaded value counts while it is in the arena. P% is relative to the part with all these values kept.
  *
  * If the budget cannot be met, the first call that plans a step returns RW_ERR_BUDGET before anything is executed,
  * naming the part and the minimum budget. Budgets are monotone, whatever the budgets of other parts: a smaller one

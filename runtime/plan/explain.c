@@ -1,4 +1,5 @@
 /* ckpt_explain(): prints a plan. It plans anew, because a cached plan does not keep the reasons for its decisions. */
+#include "autodiff/differentiate.h"
 #include "base/sigpipe_safe_output.h"
 #include "plan/advice.h"
 #include "plan/explain_rows.h"
@@ -160,6 +161,10 @@ static void print_rows(const struct rw_planning *g, const rw_plan *plan, const s
     if (a->is_long)
         fprintf(out, "  only full and uniform:2 are tried for more than %d nodes; rw_tape_plan() tries any policy\n",
                 RW_ADVICE_NODES);
+    if (g->parts.n) {
+        fprintf(out, "  parts of the tape have budgets, so budget:SIZE of the whole tape is refused\n");
+        return;
+    }
     fprintf(out, "  budget:SIZE finds the fastest step whose arena takes at most SIZE");
     print_store(g->problem.t->ctx, a, out);
 }
@@ -243,8 +248,10 @@ static rw_status explain_plan(const struct rw_planning *g, const rw_plan *plan, 
     return status;
 }
 
-static uint32_t loss_of(const rw_tape *t)
+/* A value may have been marked after its use. */
+static uint32_t loss_of(rw_tape *t)
 {
+    rw_spread_requirement(t);
     for (uint32_t v = (uint32_t)t->n_values; v-- > 0;) {
         const struct rw_tensor *const x = rw_tape_value(t, v);
         if (x->producer != RW_NONE_ID && (x->flags & RW_VALUE_REQUIRES) &&

@@ -158,7 +158,7 @@ rw_status rw_plan_print_to(const struct rw_planning *g, const rw_plan *plan, FIL
     size_t wait = 0;
     if (!rw_arena_buffers_find(&p.buffers, p.t, plan)) return RW_ERR_MEMORY;
     print_totals(&p);
-    fprintf(out, "\nactions: %zu, of which %zu before backward\n", plan->n_actions, plan->n_forward);
+    fprintf(out, "\nactions: %zu, of which %zu before backward\n", plan->n_actions, plan->n_before);
     for (uint32_t i = 0; i < plan->n_actions; i++) print_action(&p, i, &wait);
     fprintf(out, "\nbuffers in the arena: %zu\n", p.buffers.n);
     for (uint32_t b = 0; b < p.buffers.n; b++) print_buffer(&p, b);

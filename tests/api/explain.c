@@ -160,6 +160,18 @@ Test(explain, reasons_are_true)
 }
 
 /* Attention keeps the log-sum-exps next to its output: they have its fate, although no policy named them. */
+/* A mark after the use is a mark: rw_backward() would run, so the plan is printed. */
+Test(explain, a_loss_that_requires_gradients_by_a_late_mark)
+{
+    struct fixture b = fixture_open(17, 1);
+    static char text[ROOM];
+    rw_tensor *const x = rw_input(b.t, RW_F32, RW_SHAPE(N), NULL, 0);
+    rw_sum(b.t, rw_tanh(b.t, x), RW_ALL_AXES, false);
+    rw_require_grad(b.t, x);
+    cr_expect(strstr(explained(&b, 0, text), "2 nodes forward"), "%s", text);
+    fixture_close(&b);
+}
+
 Test(explain, other_outputs_of_a_replayed_op_are_explained)
 {
     static char text[ROOM];

@@ -212,6 +212,29 @@ Test(print, buffers_that_are_alive_together_share_no_byte)
     }
 }
 
+/* Gradients of rw_grad() belong to forward: the step's backward begins after them. */
+Test(print, counts_the_actions_before_backward)
+{
+    struct fixture b = fixture_open(1, 1);
+    char *text = NULL, kind[16] = "";
+    size_t size = 0, before = 0, action = 0;
+    rw_tensor *const w = weight(&b, "w", RW_SHAPE(BATCH, WIDTH)), *g = NULL;
+    rw_tensor *const y = rw_sum(b.t, rw_tanh(b.t, rw_exp(b.t, w)), RW_ALL_AXES, false);
+    cr_assert_eq(rw_grad(b.t, y, &w, 1, &g), RW_OK, "%s", rw_error_message(b.ctx));
+    rw_tensor *const loss = rw_add(b.t, y, rw_sum(b.t, rw_mul(b.t, g, g), RW_ALL_AXES, false));
+    FILE *const f = open_memstream(&text, &size);
+    cr_assert_eq(rw_plan_print(b.t, loss, "none", f), RW_OK, "%s", rw_error_message(b.ctx));
+    fclose(f);
+    cr_assert_eq(sscanf(strstr(text, "actions:"), "actions: %*u, of which %zu before", &before), 1, "%s", text);
+    size_t last_forward = 0;
+    for (const char *at = strstr(text, "\na0"); at && sscanf(at, "\na%zu compute %15s", &action, kind) == 2;
+         at = strchr(at + 1, '\n'))
+        if (!strcmp(kind, "forward")) last_forward = action;
+    cr_expect_eq(before, last_forward + 1, "%zu, the last of forward is a%zu: %s", before, last_forward, text);
+    free(text);
+    fixture_close(&b);
+}
+
 Test(print, shows_what_a_policy_recomputes_and_offloads)
 {
     char *const none = text_of(0, "none"), *const full = text_of(0, "full"), *const away = text_of(0, "offload:layer");

@@ -424,6 +424,7 @@ Test(part_budgets, are_explained)
     cr_expect_eq(allowed, all * 55 / 100);
     cr_expect(taken && taken <= allowed, "%s", line);
     cr_expect(strstr(text, "the budget: bytes weighed against seconds"), "%s", text);
+    cr_expect(strstr(text, "budget:SIZE of the whole tape is refused"), "%s", text);
     cr_assert_eq(rw_tape_plan(b.t, loss, NULL, &p), RW_OK);
     setenv("REWIND_POLICY", "none", 1);
     struct fixture c = fixture_open(17, 1);
