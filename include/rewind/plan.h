@@ -96,8 +96,9 @@ typedef struct rw_frontier_point {
 /**
  * Computes the Pareto frontier of memory and time: every plan that some budget selects, from minimum memory to the
  * fastest step, with increasing bytes and decreasing time. Of equally fast plans it has the one with the fewest bytes.
- * With +offload a larger budget may select one that offloads less instead. If the tape's policy is a budget with +offload, of any size,
- * plans may offload values, at the rates of rw_context_set_offload(), measured first if they are unknown.
+ * With +offload a larger budget may select one that offloads less instead. If the tape's policy is a budget with
+ * +offload, of any size, plans may offload values, at the rates of rw_context_set_offload(), measured first if they are
+ * unknown.
  * @param loss as for rw_backward()
  * @param points receives the points; may be NULL with *n of 0.
  * @param n      capacity of `points`; receives the number of points written, or with capacity 0 the number that exist.
@@ -109,10 +110,10 @@ RW_API rw_status rw_tape_frontier(rw_tape *t, rw_tensor *loss, rw_frontier_point
 
 /**
  * Prints the plan that rw_backward(t, loss) would run under a policy, and runs nothing. One line per action has its
- * lane, kind, predicted time without cache misses, op, region, operands with their memory, ticket, and the actions that it waits for. The
- * buffers of the arena with their lifetimes follow, then the operands outside the arena. docs/plans.md explains the
- * columns. Two plans with the same text are equal, so `diff` shows what a policy or a change of the model does;
- * ckpt_explain() summarizes.
+ * lane, kind, predicted time without cache misses, op, region, operands with their memory, ticket, and the actions that
+ * it waits for. The buffers of the arena with their lifetimes follow, then the operands outside the arena.
+ * docs/plans.md explains the columns. Two plans with the same text are equal, so `diff` shows what a policy or a change
+ * of the model does; ckpt_explain() summarizes.
  * @param policy as for ckpt_set_policy(); NULL: the tape's own
  * @param out    written to and not closed
  * @return as rw_tape_plan(); RW_ERR_IO where out cannot be written to, which may have received a part of the text, or

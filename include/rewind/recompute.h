@@ -88,8 +88,8 @@ RW_API rw_status ckpt_set_policy(rw_tape *t, const char *spec);
  * Parts nest, and the innermost one decides. Parts and regions nest with each other: a part that begins inside a region
  * ends inside it, and the reverse. uniform: and block: count the outermost regions of the part. Nodes of a part that
  * are in none of its regions belong to the surrounding region. A region that its part keeps is kept even if the region
- * around the part is replayed. If the tape has a budget, regions of parts with the policy none are kept, neither dropped
- * nor offloaded, and the budget decides about everything else.
+ * around the part is replayed. If the tape has a budget, regions of parts with the policy none are kept, neither
+ * dropped nor offloaded, and the budget decides about everything else.
  *
  * A budget of a part (budget:SIZE or budget:P%) decides about the values of all nodes recorded between the two calls,
  * in regions or not. Exceptions are values that an inner part, a replayed surrounding region or the caller decides

@@ -1,5 +1,5 @@
-/* Limits arenas to what a plan can address. A larger one is usually due to a mistake in a shape, so the message names the
-   largest value. */
+/* Limits arenas to what a plan can address. A larger one is usually due to a mistake in a shape, so the message names
+   the largest value. */
 #include "plan/addressable_arena.h"
 
 #include "plan/plan.h"

@@ -5,8 +5,8 @@
 #include "plan/planning_state.h"
 
 /*
- * Checks what every plan of the tape requires, whatever decides about it: destroyed averages, names in policies, budgets
- * of parts beside one of the tape. Then opens the problem. Errors are recorded.
+ * Checks what every plan of the tape requires, whatever decides about it: destroyed averages, names in policies,
+ * budgets of parts beside one of the tape. Then opens the problem. Errors are recorded.
  */
 rw_status rw_planning_open_problem(struct rw_problem *ret, rw_tape *t, const struct rw_request *request);
 rw_status rw_planning_open(struct rw_planning *planning, rw_tape *t, const struct rw_request *request);

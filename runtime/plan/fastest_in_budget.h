@@ -31,8 +31,9 @@ struct rw_limits {
 
 /*
  * Decides about the problem's step under a budget; the caller owns what *ret holds. RW_ERR_BUDGET, with the minimum
- * budget, if nothing fits; RW_ERR_MEMORY, also if a plan cannot address the minimum. Errors are recorded in the context, and *ret then holds nothing. limits:
- * filled in from the same frontier if a plan was found; NULL skips this work.
+ * budget, if nothing fits; RW_ERR_MEMORY, also if a plan cannot address the minimum. Errors are recorded in the
+ * context, and *ret then holds nothing. limits: filled in from the same frontier if a plan was found; NULL skips this
+ * work.
  */
 rw_status rw_budget_decide(const struct rw_problem *p, const struct rw_policy *policy, struct rw_limits *limits,
                            struct rw_decision *ret);

@@ -5,8 +5,8 @@
  * The values of each part are dropped in one fixed order (remat/planner/parts_with_budgets.h). Prefixes of the order
  * are tried in increasing length, by simulating the step with all other parts kept. The fastest with which the part
  * fits is dropped: without a price of memory the first, because longer ones replay more. The tried prefixes do not
- * depend on the budget, so a larger one is never slower, and a smaller one never takes more. Without a price of memory a
- * larger budget drops a subset of what a smaller one drops, so this holds whatever other parts do.
+ * depend on the budget, so a larger one is never slower, and a smaller one never takes more. Without a price of memory
+ * a larger budget drops a subset of what a smaller one drops, so this holds whatever other parts do.
  */
 #ifndef RW_PLAN_PART_BUDGETS_H
 #define RW_PLAN_PART_BUDGETS_H

@@ -81,7 +81,8 @@ static rw_tensor *giants(struct fixture *b, int64_t bytes)
 
 Test(plan_only, budgets_beyond_the_addressable_arena)
 {
-    static const char *const budgets[] = { "budget:500GiB", "budget:2TiB", "budget:255TiB", "total:255TiB", "budget:50%" };
+    static const char *const budgets[] = { "budget:500GiB", "budget:2TiB", "budget:255TiB", "total:255TiB",
+                                           "budget:50%" };
     struct fixture b = planner_open(1);
     rw_tensor *loss = giants(&b, (int64_t)96 << 30); /* 96 GiB each */
     rw_prediction p, before = { .ms = 1e300 };

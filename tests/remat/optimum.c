@@ -16,7 +16,7 @@
 #include "models/model.h"
 #include "plan/build.h"
 #include "remat/planner/frontier.h"
-#include "remat/policy/offload_fraction.h"
+#include "remat/policy/policy_to_choice.h"
 
 #include <criterion/criterion.h>
 #include <math.h>

@@ -2,8 +2,8 @@
  * Local search on the simulator, for short tapes, whose best choices may be neither cuts nor nested checkpointing.
  *
  * The length of a tape is the number of its nodes that compute a value of significant size, or a third of these values
- * if they are more than three per node; tiny values stay as they are. The search goes through the frontier points in turn. The neighbors of a point are the choices that differ from
- * it
+ * if they are more than three per node; tiny values stay as they are. The search goes through the frontier points in
+ * turn. The neighbors of a point are the choices that differ from it
  *
  * - in the fate of one value;
  * - in one exchange of a kept and a dropped value (on very short tapes, in any two values);

@@ -2,7 +2,7 @@
 #include "remat/policy/offload_fraction.h"
 
 #include "base/alloc.h"
-#include "remat/policy/replayable.h"
+#include "remat/policy/policy_to_choice.h"
 
 /* Does the node read its inputs during backward? Adjoint nodes do, and nodes that may be re-executed. */
 static bool reads_late(const struct rw_problem *p, const struct rw_choice *c, uint32_t n)

@@ -16,7 +16,4 @@ rw_status rw_move_first(const struct rw_problem *p, struct rw_choice *c, unsigne
 /* Does the choice offload anything? */
 bool rw_choice_moves(const struct rw_problem *p, const struct rw_choice *c);
 
-/* Minimum bytes of an offloaded value, one unit of files and pages. */
-#define RW_OFFLOADED_MIN 4096
-
 #endif

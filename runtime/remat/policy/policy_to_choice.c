@@ -3,7 +3,6 @@
 
 #include "base/alloc.h"
 #include "remat/policy/merge_segments.h"
-#include "remat/policy/offload_fraction.h"
 
 #include <assert.h>
 
@@ -137,6 +136,21 @@ bool rw_policy_may_move(const struct rw_problem *p, const struct rw_policy *whol
     const struct rw_policy *const policy = rw_region_policy(t, region, whole);
     return rw_policy_moves_tag(policy, x->tag ? t->ctx->names.text[x->tag - 1] : "") ||
            (policy->n_moved_regions && is_inside(t, policy, region, rw_policy_moves_region));
+}
+
+bool rw_part_keeps(const struct rw_problem *p, const struct rw_node *node)
+{
+    const struct rw_policy *const whole = p->targets.request->policy;
+    const struct rw_policy *const policy = rw_region_policy(p->t, rw_node_region(p->t, node), whole);
+    return policy != whole && policy->kind == RW_POLICY_NONE && !policy->n_discards;
+}
+
+bool rw_value_stays(const struct rw_problem *p, uint32_t base)
+{
+    const struct rw_tensor *const x = rw_tape_value(p->t, base);
+    return x->flags & (RW_VALUE_SAVE | RW_VALUE_RECOMPUTE) || rw_tensor_bytes(x) < RW_OFFLOADED_MIN ||
+           (rw_part_keeps(p, &p->t->nodes[x->producer]) &&
+            !rw_policy_may_move(p, p->targets.request->policy, base));
 }
 
 static bool is_discarded(const rw_tape *t, const struct rw_policy *policy, uint32_t region)

@@ -27,4 +27,16 @@ rw_status rw_policy_choose(const struct rw_problem *p, const struct rw_policy *p
  */
 bool rw_policy_may_move(const struct rw_problem *p, const struct rw_policy *whole, uint32_t v);
 
+/* Is the node in a part of the tape that keeps everything? */
+bool rw_part_keeps(const struct rw_problem *p, const struct rw_node *node);
+
+/*
+ * Must a budget not offload the value? It is small, its caller saves it or has it replayed, or its part of the tape
+ * keeps everything and does not offload it by name.
+ */
+bool rw_value_stays(const struct rw_problem *p, uint32_t base);
+
+/* Minimum bytes of an offloaded value, one unit of files and pages. */
+#define RW_OFFLOADED_MIN 4096
+
 #endif

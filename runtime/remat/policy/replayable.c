@@ -3,7 +3,6 @@
 
 #include "base/alloc.h"
 #include "base/round_up.h"
-#include "remat/policy/offload_fraction.h"
 #include "remat/policy/policy_to_choice.h"
 
 #include <math.h>
@@ -38,28 +37,12 @@ static bool is_replayed_by_hand(const struct rw_problem *p, const struct rw_node
     return false;
 }
 
-/* Is it in a part of the tape that keeps everything? */
-static bool is_kept_by_its_part(const struct rw_problem *p, const struct rw_node *node)
-{
-    const struct rw_policy *const whole = p->targets.request->policy;
-    const struct rw_policy *const policy = rw_region_policy(p->t, rw_node_region(p->t, node), whole);
-    return policy != whole && policy->kind == RW_POLICY_NONE && !policy->n_discards;
-}
-
-bool rw_value_stays(const struct rw_problem *p, uint32_t base)
-{
-    const struct rw_tensor *const x = rw_tape_value(p->t, base);
-    return x->flags & (RW_VALUE_SAVE | RW_VALUE_RECOMPUTE) || rw_tensor_bytes(x) < RW_OFFLOADED_MIN ||
-           (is_kept_by_its_part(p, &p->t->nodes[x->producer]) &&
-            !rw_policy_may_move(p, p->targets.request->policy, base));
-}
-
 static uint8_t flags_of(const struct rw_problem *p, uint32_t base)
 {
     const struct rw_tensor *const x = rw_tape_value(p->t, base);
     const struct rw_node *const node = &p->t->nodes[x->producer];
     const bool once = p->t->ctx->ops[node->op]->flags & (RW_OP_STATEFUL | RW_OP_NONDETERMINISTIC);
-    const bool is_kept = is_kept_by_its_part(p, node) && !is_replayed_by_hand(p, node); /* marks take precedence */
+    const bool is_kept = rw_part_keeps(p, node) && !is_replayed_by_hand(p, node); /* marks take precedence */
     const bool fixed = once || (x->flags & RW_VALUE_SAVE) || is_kept;
     const bool free = p->wanted[base] || (x->flags & RW_VALUE_OFFLOAD);
     const bool waits = rw_policy_may_move(p, p->targets.request->policy, base);

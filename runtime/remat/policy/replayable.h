@@ -19,7 +19,7 @@ enum rw_replayable_flag {
     RW_IS_FIXED = 1 << 1, /* may not be dropped: its op runs once, the caller saves it, or its part of the tape keeps
                              everything */
     RW_MAY_WAIT = 1 << 2, /* its part's policy may offload it by name: a bound cannot count it */
-    RW_STAYS = 1 << 3     /* rw_value_stays() */
+    RW_STAYS = 1 << 3     /* a budget must not offload it: rw_value_stays() */
 };
 
 struct rw_replayable {
@@ -42,12 +42,6 @@ struct rw_replayable {
     uint32_t *place_of;  /* node of the tape -> place, the first of several, or RW_NONE_ID */
     size_t cap_input;
 };
-
-/*
- * Must a budget not offload the value? It is small, its caller saves it or has it replayed, or its part of the tape keeps
- * everything and does not offload it by name.
- */
-bool rw_value_stays(const struct rw_problem *p, uint32_t base);
 
 /* RW_ERR_MEMORY leaves *g empty. */
 rw_status rw_replayable_init(struct rw_replayable *g, const struct rw_problem *p);
