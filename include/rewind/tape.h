@@ -91,8 +91,9 @@ RW_API rw_status rw_no_grad_end(rw_tape *t);
  * @param bytes must be rw_tensor_bytes(x).
  * @return RW_OK or the first error. RW_ERR_MODIFIED if x has not been computed, and a parameter that it depends on has
  *         changed since it was recorded, for example by an optimizer's step. Also if x is a view of such a parameter,
- *         or of an input that rw_input_write() has written after a request read it. A view of a gradient is read with
- *         the gradient's present contents.
+ *         or of an input that rw_input_write() has written after a request read it; reading or evaluating a view is
+ *         such a request. If the call itself executes an effect that writes the parameter, the view has the contents
+ *         before. A view of a gradient is read with the gradient's present contents.
  */
 RW_API rw_status rw_read(rw_tape *t, rw_tensor *x, void *out, size_t bytes);
 

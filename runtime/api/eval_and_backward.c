@@ -60,6 +60,60 @@ static rw_status refuse(rw_context *ctx, const char *call, const rw_tensor *x, i
     return rw_fail(ctx, RW_ERR_ARGUMENT, "%s: %s", call, rw_fault_text(text, x, name, "a tensor with contents", fault));
 }
 
+/* Is x a view of memory of the context, which may have been destroyed? */
+static bool is_of_context(const rw_tape *t, const struct rw_tensor *x)
+{
+    const uint32_t leaf = x->flags & RW_VALUE_GRADIENT ? RW_NONE_ID : rw_tape_value(t, x->base)->leaf;
+    return leaf != RW_NONE_ID && t->leaves[leaf].kind != RW_LEAF_INPUT;
+}
+
+/* A leaf itself is read with its present contents, and so are views of a gradient. A view of another leaf is an op's
+   result, whose contents are those at its recording. */
+static bool is_view_of_leaf(const rw_tape *t, const struct rw_tensor *x)
+{
+    return !(x->flags & RW_VALUE_GRADIENT) && x->id != x->base && rw_tape_value(t, x->base)->leaf != RW_NONE_ID;
+}
+
+static bool is_on_tape(const struct rw_tensor *x)
+{
+    return !(x->flags & (RW_VALUE_CONTEXT | RW_VALUE_GRADIENT));
+}
+
+/* Is it computed? A view has the memory of its base, or a copy of its own. */
+static bool is_held(const rw_tape *t, const struct rw_tensor *x)
+{
+    return is_on_tape(x) && (rw_tape_held(t, x->base) || rw_tape_held(t, x->id));
+}
+
+/* effects: they happen in the same evaluation, and may write what a view shows. */
+static bool must_run(const rw_tape *t, const struct rw_tensor *x, bool effects)
+{
+    if (!is_on_tape(x) || is_held(t, x)) return false;
+    return rw_tape_value(t, x->base)->producer != RW_NONE_ID || (effects && is_view_of_leaf(t, x));
+}
+
+/* Has what a view shows changed since it was recorded? Checked before anything runs. */
+static rw_status check_view(const rw_tape *t, const struct rw_tensor *x)
+{
+    const bool is_checked = is_on_tape(x) && is_view_of_leaf(t, x) && !is_held(t, x);
+    return is_checked ? rw_leaf_check(t, rw_tape_value(t, x->base)->leaf) : RW_OK;
+}
+
+/*
+ * A view of a leaf is read from the leaf's memory, so nothing runs for it. All the same the request has read the leaf: a
+ * later rw_input_write() does not change what the view contains.
+ */
+static void note_views(const rw_tape *t, rw_tensor *const *x, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        if (!is_on_tape(x[i]) || !is_view_of_leaf(t, x[i])) continue;
+        struct rw_leaf *const leaf = &t->leaves[rw_tape_value(t, x[i]->base)->leaf];
+        if (leaf->kind != RW_LEAF_INPUT) continue;
+        leaf->version = leaf->written;
+        leaf->ran = leaf->is_requested = true;
+    }
+}
+
 /* Computes the values that are not held, and pending effects, in one evaluation. */
 rw_status rw_eval(rw_tape *t, rw_tensor *const *x, size_t n)
 {
@@ -73,20 +127,20 @@ rw_status rw_eval(rw_tape *t, rw_tensor *const *x, size_t n)
     uint32_t *const values = rw_malloc(n * sizeof *values);
     if (!values) return rw_fail(t->ctx, RW_ERR_MEMORY, "rw_eval: out of memory");
     size_t missing = 0, held = 0; /* at the array's begin and end */
+    const bool effects = rw_has_due_effects(t);
     rw_status status = RW_OK;
     for (size_t i = 0; !status && i < n; i++) {
         const char *const fault = rw_readable_fault(t, x[i]);
-        if (fault) status = refuse(t->ctx, "rw_eval", x[i], (int64_t)i, fault);
-        else if (x[i]->flags & (RW_VALUE_CONTEXT | RW_VALUE_GRADIENT)) continue;
-        else if (rw_tape_value(t, x[i]->base)->producer == RW_NONE_ID) continue;
-        else if (rw_tape_held(t, x[i]->base)) values[n - ++held] = x[i]->id;
-        else values[missing++] = x[i]->id;
+        status = fault ? refuse(t->ctx, "rw_eval", x[i], (int64_t)i, fault) : check_view(t, x[i]);
+        if (status) break;
+        if (is_held(t, x[i])) values[n - ++held] = x[i]->id;
+        else if (must_run(t, x[i], effects)) values[missing++] = x[i]->id;
     }
-    const bool effects = !status && rw_has_due_effects(t);
     if (!status && (missing || effects)) status = evaluate(t, values, missing, effects);
     if (!status)
         rw_tape_note_requested(t, values + n - held, held, RW_REQUESTED_VALUE, rw_requests_include_effects(t));
     rw_free(values);
+    if (!status) note_views(t, x, n);
     return status ? status : note_reads(t, x, n, false);
 }
 
@@ -141,20 +195,6 @@ static rw_status copy_zeros(rw_context *ctx, void *out, size_t bytes)
     return status;
 }
 
-/* Is x a view of memory of the context, which may have been destroyed? */
-static bool is_of_context(const rw_tape *t, const struct rw_tensor *x)
-{
-    const uint32_t leaf = x->flags & RW_VALUE_GRADIENT ? RW_NONE_ID : rw_tape_value(t, x->base)->leaf;
-    return leaf != RW_NONE_ID && t->leaves[leaf].kind != RW_LEAF_INPUT;
-}
-
-/* A leaf itself is read with its present contents, and so are views of a gradient. A view of another leaf is an op's
-   result, whose contents are those at its recording. */
-static bool is_view_of_leaf(const rw_tape *t, const struct rw_tensor *x)
-{
-    return !(x->flags & RW_VALUE_GRADIENT) && x->id != x->base && rw_tape_value(t, x->base)->leaf != RW_NONE_ID;
-}
-
 /* The parameter whose gradient x is, or is a view of; NULL for anything else. */
 static struct rw_param *param_of_gradient(const rw_tape *t, const struct rw_tensor *x)
 {
@@ -182,6 +222,8 @@ static rw_status copy_there(rw_context *ctx, const rw_tape *t, const struct rw_t
     const rw_status status = p ? rw_gradient_read(ctx, p, name, &bytes) : RW_OK;
     if (status) return status;
     if (p && !bytes) return copy_zeros(ctx, out, rw_tensor_bytes(x));
+    const void *const copy = is_on_tape(x) && x->id != x->base ? rw_tape_held(t, x->id) : NULL;
+    if (copy && !p) return ctx->device->download(ctx->device_state, out, copy, rw_tensor_bytes(x));
     return copy_out(ctx, p ? bytes : buffer_of(t, x), rw_layout_of(ctx, x), (rw_dtype)x->dtype, out);
 }
 
@@ -206,9 +248,8 @@ static rw_status read_value(const char *name, rw_tape *t, rw_tensor *x, void *ou
         if (!t) t = x->owner.tape;
         if (begins && !(x->flags & RW_VALUE_GRADIENT)) rw_begin_step_for(t, x);
         if (begins) status = note_reads(t, &x, 1, true);
-        if (!status && !(x->flags & RW_VALUE_GRADIENT)) status = rw_eval(t, &x, 1);
         if (!status && is_of_context(t, x)) status = rw_tape_misses_nothing(t, name);
-        if (!status && is_view_of_leaf(t, x)) status = rw_leaf_check(t, rw_tape_value(t, x->base)->leaf);
+        if (!status && !(x->flags & RW_VALUE_GRADIENT)) status = rw_eval(t, &x, 1);
         if (status) return status;
     }
     status = copy_there(ctx, t, x, name, out);

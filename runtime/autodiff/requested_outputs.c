@@ -474,11 +474,43 @@ bool rw_value_is_small(const rw_tape *t, uint32_t base)
     return rw_tensor_bytes(rw_tape_value(t, base)) <= RW_SMALL_BYTES;
 }
 
+/* Does an effect that has not happened write the parameter? */
+static bool is_written(const rw_tape *t, uint32_t param)
+{
+    bool is = false;
+    for (size_t i = 0; !is && i < t->n_effects; i++) {
+        const struct rw_node *const node = &t->nodes[t->effects[i].node];
+        if (t->effects[i].done || !(t->ctx->ops[node->op]->flags & RW_OP_COMMIT)) continue;
+        for (uint32_t k = node->n_inputs - node->n_outputs; k < node->n_inputs; k++) {
+            uint32_t of, leaf;
+            is |= memory_of(t, node->first_input + k, &of, &leaf) == WRITES_DATA && of == param;
+        }
+    }
+    return is;
+}
+
+/* An evaluation that writes the memory of a requested view holds a copy of what the view showed before. */
+static rw_status target_view(struct rw_outputs *s, uint32_t view)
+{
+    rw_tape *const t = s->t;
+    const uint32_t base = rw_tape_base(t, view), leaf = rw_tape_value(t, base)->leaf;
+    const bool is_view = view != base && leaf != RW_NONE_ID && t->leaves[leaf].kind == RW_LEAF_PARAM;
+    if (!s->request->effects || !is_view || rw_tape_held(t, view) || !is_written(t, t->leaves[leaf].param))
+        return RW_OK;
+    t->origin = rw_origin_of(t, RW_NONE_ID);
+    const rw_tensor *const copy = copy_of(s, rw_tape_value(t, view));
+    t->origin = (struct rw_origin){ 0 };
+    if (!copy) return s->ctx->status ? s->ctx->status : no_memory(s);
+    return add_target(s, (struct rw_target){ .value = copy->id, .of = RW_NONE_ID, .view = view });
+}
+
 static rw_status target_values(struct rw_outputs *s, const uint32_t *values, size_t n)
 {
     rw_status status = RW_OK;
     for (size_t i = 0; !status && i < n; i++) {
         const uint32_t base = rw_tape_base(s->t, values[i]);
+        status = target_view(s, values[i]);
+        if (status) break;
         if (rw_tape_value(s->t, base)->producer == RW_NONE_ID || rw_tape_held(s->t, base)) continue;
         if (s->request->kind == RW_PLAN_STEP && is_taken(s, base)) continue;
         status = add_target(s, (struct rw_target){ .value = base, .of = RW_NONE_ID });

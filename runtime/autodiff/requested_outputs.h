@@ -80,6 +80,7 @@ struct rw_target {
     uint32_t of;    /* see struct rw_result */
     bool into_gradient;  /* it is written directly to the gradient of parameter `of` */
     bool only_if_needed; /* hold it if it is computed for another reason */
+    uint32_t view; /* a requested view: the value is a copy of it, held in its place. 0: none, as no view comes first */
 };
 
 struct rw_outputs {

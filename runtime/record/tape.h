@@ -22,7 +22,7 @@
 
 /* A computed value that is held for reading: results of evals, losses, gradients of tape values. */
 struct rw_held {
-    uint32_t value; /* a base */
+    uint32_t value; /* a base, or a view of a leaf of which this is a dense copy */
     void *data;     /* NULL when it has no elements */
     struct rw_results *in; /* run/result_memory.h: its block, referenced */
 };

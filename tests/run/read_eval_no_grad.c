@@ -321,6 +321,70 @@ Test(read_eval_no_grad, a_view_has_the_contents_of_its_recording)
     fixture_close(&b);
 }
 
+/* Reading or evaluating a view of an input is a request that reads the input, though nothing is executed for it. */
+Test(read_eval_no_grad, a_view_that_was_requested_is_not_read_with_later_elements)
+{
+    static const float old[2] = { 1, 2 }, new[2] = { 5, 6 };
+    float got[2];
+    for (int evaluated = 0; evaluated < 2; evaluated++) {
+        struct fixture b = fixture_open(1, 1);
+        rw_tensor *const x = rw_input(b.t, RW_F32, RW_SHAPE(2), old, sizeof old);
+        rw_tensor *view = rw_reshape(b.t, x, RW_SHAPE(1, 2)), *const scaled = rw_scale(b.t, view, 3);
+        if (evaluated) OK(b.ctx, rw_eval(b.t, &view, 1));
+        else OK(b.ctx, rw_read(b.t, view, got, sizeof got));
+        OK(b.ctx, rw_input_write(x, new, sizeof new));
+        expect_refused(&b, view, "the view");
+        expect_refused(&b, scaled, "a value that would read the input again");
+        OK(b.ctx, rw_read(b.t, x, got, sizeof got));
+        cr_expect_arr_eq(got, new, sizeof new);
+        fixture_close(&b);
+    }
+}
+
+/* The request of a view of a buffer also executes the effect that writes the buffer: the view is computed before. */
+Test(read_eval_no_grad, a_view_of_a_buffer_that_an_effect_writes)
+{
+    static const float old[4] = { 1, 2, 3, 4 };
+    float got[4];
+    for (int way = 0; way < 2; way++) { /* read; evaluated, then read */
+        struct fixture b = fixture_open(1, 1);
+        rw_tensor *const buffer = rw_buffer(b.ctx, "counter", RW_F32, RW_SHAPE(4));
+        OK(b.ctx, rw_write(buffer, old, sizeof old));
+        rw_tensor *views[] = { rw_slice(b.t, buffer, 0, 2, 4), rw_transpose(b.t, rw_reshape(b.t, buffer, RW_SHAPE(2, 2)),
+                                                                           0, 1) };
+        OK(b.ctx, rw_assign(b.t, buffer, rw_add_scalar(b.t, buffer, 10)));
+        if (way) OK(b.ctx, rw_eval(b.t, views, 2));
+        OK(b.ctx, rw_read(b.t, views[0], got, 2 * sizeof *got));
+        cr_expect(got[0] == 3 && got[1] == 4, "%g %g", (double)got[0], (double)got[1]);
+        if (way) OK(b.ctx, rw_read(b.t, views[1], got, sizeof got));
+        if (way) cr_expect(got[0] == 1 && got[1] == 3 && got[2] == 2 && got[3] == 4);
+        OK(b.ctx, rw_read(b.t, buffer, got, sizeof got));
+        cr_expect(got[0] == 11 && got[3] == 14, "%g %g", (double)got[0], (double)got[3]);
+        fixture_close(&b);
+    }
+}
+
+/* A view that is refused is refused before an effect has happened. */
+Test(read_eval_no_grad, a_refused_view_executes_no_effect)
+{
+    static const float old[2] = { 1, 2 }, new[2] = { 5, 6 };
+    float got[2];
+    for (int written = 0; written < 2; written++) { /* the buffer that the effect writes, or another one */
+        struct fixture b = fixture_open(1, 1);
+        rw_tensor *const buffer = rw_buffer(b.ctx, "counter", RW_F32, RW_SHAPE(2)),
+                         *const other = rw_buffer(b.ctx, "other", RW_F32, RW_SHAPE(2));
+        OK(b.ctx, rw_write(buffer, old, sizeof old));
+        rw_tensor *const view = rw_reshape(b.t, written ? buffer : other, RW_SHAPE(1, 2));
+        OK(b.ctx, rw_assign(b.t, buffer, rw_input(b.t, RW_F32, RW_SHAPE(2), new, sizeof new)));
+        OK(b.ctx, rw_write(written ? buffer : other, old, sizeof old));
+        expect_refused(&b, view, "a view of a buffer that has changed");
+        OK(b.ctx, rw_read(NULL, buffer, got, sizeof got));
+        cr_expect_arr_eq(got, old, sizeof old);
+        cr_expect_eq(rw_tape_pending_effects(b.t, NULL), 1);
+        fixture_close(&b);
+    }
+}
+
 /* Backward does not enter what was recorded in the scope, even from a result that was marked there. */
 Test(read_eval_no_grad, a_marked_result_of_the_scope_is_where_backward_ends)
 {

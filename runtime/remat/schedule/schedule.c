@@ -144,7 +144,7 @@ static uint32_t target_buffer(struct emitter *e, const struct rw_target *target,
     if (target->into_gradient)
         return source_buffer(s, base, 0, RW_SOURCE_GRADIENT, target->of, RW_NONE_ID);
     if (!rw_grow(&s->results, &s->cap_results, s->n_results, 1, sizeof *s->results)) return RW_NONE_ID;
-    s->results[s->n_results] = (struct rw_result){ .value = base,
+    s->results[s->n_results] = (struct rw_result){ .value = target->view ? target->view : base,
                                                    .of = target->of,
                                                    .layout = v->layout,
                                                    .dtype = v->dtype,

@@ -125,7 +125,7 @@ struct rw_source {
 
 /* A value that stays readable after the run. */
 struct rw_result {
-    uint32_t value; /* a base; for a gradient its own id in the tail */
+    uint32_t value; /* a base, or a view that is held as a copy; for a gradient its own id in the tail */
     uint32_t of;    /* the retained value or parameter whose gradient it is, RW_NONE_ID for a forward value */
     uint32_t layout;
     uint8_t dtype;
