@@ -39,15 +39,17 @@ static rw_status evaluate(rw_tape *t, const uint32_t *values, size_t n, bool eff
     return status;
 }
 
-/* Logs the reads of small values: the next step with the same structure computes them. */
+/* Logs the reads of small values: the next step with the same structure computes them. Of others it only learns where
+   they were read. */
 static rw_status note_reads(rw_tape *t, rw_tensor *const *x, size_t n, bool at_point)
 {
     rw_status status = RW_OK;
     for (size_t i = 0; !status && !t->ctx->eager && i < n; i++) {
         if (x[i]->flags & (RW_VALUE_CONTEXT | RW_VALUE_GRADIENT)) continue;
         const uint32_t base = x[i]->base;
-        if (rw_tape_value(t, base)->producer != RW_NONE_ID && rw_value_is_small(t, base))
-            status = rw_log_read(t, base, at_point);
+        if (rw_tape_value(t, base)->producer == RW_NONE_ID) continue;
+        if (rw_value_is_small(t, base)) status = rw_log_read(t, base, at_point);
+        else if (at_point) status = rw_log_read(t, RW_NONE_ID, true);
     }
     return status;
 }

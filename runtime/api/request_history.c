@@ -82,7 +82,7 @@ rw_status rw_log_read(rw_tape *t, uint32_t base, bool at_point)
     struct rw_log *const log = log_of(t);
     if (!log) return no_memory(t);
     log->last = rw_tape_point(t);
-    if (!add_read(log, base)) return no_memory(t);
+    if (base != RW_NONE_ID && !add_read(log, base)) return no_memory(t);
     return !at_point || add_point(log) ? RW_OK : no_memory(t);
 }
 
@@ -93,7 +93,7 @@ rw_status rw_log_backward(rw_tape *t, uint32_t root, bool seeded)
     if (log->n_roots && (root >= log->n_values || seeded != log->seeded)) return RW_OK;
     if (!add(&log->roots, &log->cap_roots, &log->n_roots, root)) return no_memory(t);
     if (log->n_roots > 1) return RW_OK;
-    log->ahead = (struct rw_ahead){ rw_tape_point(t), t->n_effects };
+    log->ahead = (struct rw_ahead){ rw_tape_point(t), t->n_effects, rw_context_holds(t->ctx) };
     log->n_values = (uint32_t)t->n_values;
     log->seeded = seeded;
     return RW_OK;
@@ -188,8 +188,8 @@ void rw_history_end_step(rw_tape *t, struct rw_expected **ret_entry)
 {
     struct rw_log *const log = t->log;
     *ret_entry = NULL;
-    if (!log || (!log->n_reads && !log->n_roots)) return;
-    const struct rw_ahead ahead = log->n_roots ? log->ahead : (struct rw_ahead){ log->last, 0 };
+    if (!log || (!log->n_reads && !log->n_points && !log->n_roots)) return;
+    const struct rw_ahead ahead = log->n_roots ? log->ahead : (struct rw_ahead){ .at = log->last };
     const uint32_t n_values = log->n_roots ? log->n_values : (uint32_t)t->n_values;
     struct rw_expected *const e = take_entry(t->ctx, &ahead);
     for (size_t i = 0; e && i < log->n_reads; i++)

@@ -64,8 +64,8 @@ struct rw_history {
 void rw_history_finish(rw_context *ctx);
 void rw_log_finish(rw_tape *t);
 
-/* Logs that the program has seen a small value. at_point: rw_item() read it, and a step may begin there. RW_ERR_MEMORY,
-   recorded. */
+/* Logs that the program has seen a small value, RW_NONE_ID: one that is not small. at_point: rw_item() read it, and a
+   step may begin there. RW_ERR_MEMORY, recorded. */
 rw_status rw_log_read(rw_tape *t, uint32_t base, bool at_point);
 /* Logs that backward begins at a value. RW_ERR_MEMORY, recorded. */
 rw_status rw_log_backward(rw_tape *t, uint32_t root, bool seeded);

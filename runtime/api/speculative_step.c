@@ -22,13 +22,30 @@ static bool keeps_everything(const rw_tape *t, const struct rw_policy *p)
 }
 
 /*
+ * Lists the losses of e whose backwards follow that of *root, in ascending order: a program may call them in another
+ * order in each step, which makes no other plan. Returns their number; 0 if e has no backward of *root.
+ */
+static size_t list_later(const struct rw_expected *e, uint32_t root, uint32_t *ret_later)
+{
+    size_t n = 0, at = 0;
+    while (at < e->n_roots && e->roots[at] != root) at++;
+    for (size_t i = 0; at < e->n_roots && i < e->n_roots; i++) {
+        if (i == at) continue;
+        size_t place = n++;
+        for (; place && ret_later[place - 1] > e->roots[i]; place--) ret_later[place] = ret_later[place - 1];
+        ret_later[place] = e->roots[i];
+    }
+    return n;
+}
+
+/*
  * Makes the request of e's step with backward at *root. extra: a value that it computes in any case, RW_NONE_ID for
  * none. False without memory. Free *ret_values, which the request refers to, with rw_free().
  */
 static bool request_step(const rw_tape *t, const struct rw_expected *e, const uint32_t *root, uint32_t extra,
                          struct rw_request *ret, uint32_t **ret_values)
 {
-    uint32_t *const values = rw_malloc((e->n_reads + 1) * sizeof *values);
+    uint32_t *const values = rw_malloc((e->n_reads + 1 + e->n_roots) * sizeof *values);
     if (!values) return false;
     const bool has_extra = extra != RW_NONE_ID, is_rare = has_extra && !rw_expected_has(e, extra, false);
     *ret = rw_program_step(t, root, 1);
@@ -36,9 +53,9 @@ static bool request_step(const rw_tape *t, const struct rw_expected *e, const ui
     if (has_extra && !rw_expected_has(e, extra, true)) values[ret->n_reads++] = extra;
     ret->reads = values;
     ret->seeded = e->seeded;
-    if (e->n_roots > 1 && e->roots[0] == *root && keeps_everything(t, ret->policy)) {
-        ret->later = e->roots + 1;
-        ret->n_later = e->n_roots - 1;
+    if (e->n_roots > 1 && keeps_everything(t, ret->policy)) {
+        ret->later = values + ret->n_reads;
+        ret->n_later = list_later(e, *root, values + ret->n_reads);
     }
     *ret_values = values;
     return true;
@@ -151,7 +168,7 @@ static struct rw_run *find_run(rw_tape *t, const struct rw_expected *e, const st
 {
     struct rw_run *r = NULL;
     if (is_at(t, e)) return rw_run_find(t, request, &r) ? NULL : r;
-    bool is_fresh = !t->n_held && t->ctx->verify == RW_VERIFY_OFF;
+    bool is_fresh = !t->n_held && t->ctx->verify != RW_VERIFY_FULL;
     for (size_t i = 0; i < t->n_effects; i++) is_fresh &= !t->effects[i].done;
     rw_plan *const plan = is_fresh ? rw_plan_find_ahead(t, request, &e->ahead) : NULL;
     if (!plan) return NULL;
@@ -160,18 +177,19 @@ static struct rw_run *find_run(rw_tape *t, const struct rw_expected *e, const st
     return rw_run_make(t, plan, RW_RUN_AHEAD, &r) ? NULL : r;
 }
 
-/* Begins the expected step, or continues it, up to the value. */
-static void begin(rw_tape *t, const struct rw_expected *e, uint32_t base)
+/* Begins the expected step, or continues it, up to the value. False if the step has no run. */
+static bool begin(rw_tape *t, const struct rw_expected *e, uint32_t base)
 {
     struct rw_request request;
     uint32_t *values;
-    if (!request_step(t, e, e->roots, base, &request, &values)) return;
+    if (!request_step(t, e, e->roots, base, &request, &values)) return false;
     struct rw_run *const r = find_run(t, e, &request);
     rw_free(values);
     rw_forget_error(t->ctx);
     if (r && r->state == RW_RUN_NEW) r->flags |= RW_RUN_ASSUMED;
     const bool runs = r && (r->state != RW_RUN_NEW || !reads_gradients(r->plan)) && advance_to(r, base);
     if (r && !runs && r->state == RW_RUN_NEW) rw_run_end(r);
+    return r;
 }
 
 /* May the scalar be a loss that is read before its backward? */
@@ -254,12 +272,30 @@ static void evaluate_together(rw_tape *t, const struct rw_expected *e, uint32_t 
     rw_free(values);
 }
 
+/* Is it a loss of the expected step? */
+static bool is_root(const struct rw_expected *e, uint32_t value)
+{
+    bool is = false;
+    for (size_t i = 0; !is && i < e->n_roots; i++) is = e->roots[i] == value;
+    return is;
+}
+
+/*
+ * Assumes that x is the loss if no step of the structure is known. If one is, x is a view of a value that is not small,
+ * which the expected step does not hold: it is a loss only if it was one.
+ */
+static void begin_if_loss(rw_tape *t, const struct rw_expected *e, const rw_tensor *x)
+{
+    const bool is_after = t->log && t->log->n_roots;
+    if (!is_after && may_be_loss(t, x) && (!e || is_root(e, x->id))) begin_as_loss(t, x->id);
+}
+
 /* Continues an assumed run, begins an expected step, or evaluates, in this order. */
 void rw_begin_step_for(rw_tape *t, const rw_tensor *x)
 {
     const struct rw_tensor *const v = rw_tape_value(t, x->base);
     if (t->ctx->eager || v->producer == RW_NONE_ID || rw_tape_held(t, v->id)) return;
-    const bool is_known = rw_value_is_small(t, v->id) && t->n_users == 1 && t->ctx->verify != RW_VERIFY_FULL;
+    const bool is_known = t->n_users == 1 && t->ctx->verify != RW_VERIFY_FULL, is_small = rw_value_is_small(t, v->id);
     struct rw_expected *const e = is_known ? rw_history_find(t) : NULL;
     struct rw_run *r = rw_run_assumed(t);
     if (r && rw_run_is_overtaken(r)) {
@@ -269,9 +305,9 @@ void rw_begin_step_for(rw_tape *t, const rw_tensor *x)
     const bool goes_on = r && (rw_run_is_reached(r) || (e && rw_point_is_same(&e->ahead.at, &r->plan->recorded)));
     const bool is_after = t->log && t->log->n_roots;
     if (goes_on && advance_to(r, v->id)) return;
-    if (e && e->n_roots && !is_after) begin(t, e, v->id);
-    else if (e) evaluate_together(t, e, v->id);
-    else if (!is_after && may_be_loss(t, x)) begin_as_loss(t, x->id);
+    if (e && is_small && e->n_roots && !is_after && begin(t, e, v->id)) return;
+    if (e && is_small) evaluate_together(t, e, v->id);
+    else begin_if_loss(t, e, x);
 }
 
 /* ---- backward ---- */
@@ -527,12 +563,12 @@ static bool can_plan(const rw_tape *t, const struct rw_expected *e)
 {
     const rw_context *const ctx = t->ctx;
     return is_at(t, e) && !ctx->status && !ctx->eager && !ctx->destroyed && !t->bereft &&
-           ctx->verify == RW_VERIFY_OFF && t->n_users == 1 && t->open_region == RW_NONE_ID &&
+           ctx->verify != RW_VERIFY_FULL && t->n_users == 1 && t->open_region == RW_NONE_ID &&
            t->open_part == RW_NONE_ID && t->open_recipe == RW_NONE_ID && !t->open_no_grads;
 }
 
 /* Makes the plan of the same step again, if its program reads values before the step is recorded. */
-void rw_begun_plan_ahead(rw_tape *t, const struct rw_expected *e)
+void rw_begun_plan_ahead(rw_tape *t, struct rw_expected *e)
 {
     struct rw_history *const h = t->ctx->history;
     struct rw_request request;
@@ -542,6 +578,7 @@ void rw_begun_plan_ahead(rw_tape *t, const struct rw_expected *e)
     if (is_new && h->n_unused >= RW_AHEAD_UNUSED_MAX) return;
     if (!request_step(t, e, e->roots, RW_NONE_ID, &request, &values)) return;
     rw_plan *plan;
+    e->ahead.holds = rw_context_holds(t->ctx);
     for (size_t i = 0; i < t->n_effects; i++) t->effects[i].done = false;
     if (rw_plan_get(t, &request, &plan)) rw_forget_error(t->ctx);
     h->n_unused += is_new;

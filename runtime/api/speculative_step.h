@@ -33,6 +33,6 @@ rw_status rw_begun_written(rw_tape *t, uint32_t leaf);
  * Plans ahead when a step has ended and holds nothing. A next step that reads before it is fully recorded needs this
  * plan.
  */
-void rw_begun_plan_ahead(rw_tape *t, const struct rw_expected *e);
+void rw_begun_plan_ahead(rw_tape *t, struct rw_expected *e);
 
 #endif

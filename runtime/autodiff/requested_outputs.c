@@ -518,6 +518,15 @@ static rw_status target_values(struct rw_outputs *s, const uint32_t *values, siz
     return status;
 }
 
+/* Is it a tensor of one element, or a view of one, that the forward part computes and a step can hold? */
+static bool is_scalar(const struct rw_outputs *s, const rw_tensor *x)
+{
+    const rw_tape *const t = s->t;
+    const uint32_t producer = rw_tape_value(t, x->base)->producer;
+    return producer != RW_NONE_ID && !t->nodes[producer].adjoint && rw_layout_of(s->ctx, x)->numel == 1 &&
+           rw_value_is_small(t, x->base);
+}
+
 /* Holds the scalars that the step computes anyway, so that reading one later, a term of the loss for example, is a
    copy. */
 static rw_status target_scalars(struct rw_outputs *s)
@@ -525,10 +534,9 @@ static rw_status target_scalars(struct rw_outputs *s)
     const rw_tape *const t = s->t;
     rw_status status = RW_OK;
     for (uint32_t v = 0; !status && v < t->n_values; v++) {
-        const struct rw_tensor *const x = rw_tape_value(t, v);
-        if (x->producer == RW_NONE_ID || x->base != v || rw_layout_of(s->ctx, x)->rank) continue;
-        if (t->nodes[x->producer].adjoint || is_taken(s, v) || rw_tape_held(t, v)) continue;
-        status = add_target(s, (struct rw_target){ .value = v, .of = RW_NONE_ID, .only_if_needed = true });
+        const uint32_t base = rw_tape_base(t, v);
+        if (!is_scalar(s, rw_tape_value(t, v)) || is_taken(s, base) || rw_tape_held(t, base)) continue;
+        status = add_target(s, (struct rw_target){ .value = base, .of = RW_NONE_ID, .only_if_needed = true });
     }
     return status;
 }
@@ -574,6 +582,12 @@ static rw_status note_read_by(const struct rw_outputs *s, uint32_t loss, bool *r
     return status;
 }
 
+/* ckpt_recompute() and ckpt_offload() also mean that the value is not kept for a later backward, which recomputes it. */
+static bool is_not_to_be_kept(const rw_tape *t, uint32_t base)
+{
+    return rw_tape_value(t, base)->flags & (RW_VALUE_RECOMPUTE | RW_VALUE_OFFLOAD);
+}
+
 /* Holds those values from the first backward on, so that later backwards execute no node of the forward part. */
 static rw_status target_read_later(struct rw_outputs *s)
 {
@@ -583,7 +597,7 @@ static rw_status target_read_later(struct rw_outputs *s)
     rw_status status = read ? target_values(s, s->request->later, s->request->n_later) : no_memory(s);
     for (size_t i = 0; !status && i < s->request->n_later; i++) status = note_read_by(s, s->request->later[i], read);
     for (uint32_t v = 0; !status && v < n; v++)
-        if (read[v]) status = target_values(s, &v, 1);
+        if (read[v] && !is_not_to_be_kept(s->t, v)) status = target_values(s, &v, 1);
     rw_free(read);
     return status;
 }

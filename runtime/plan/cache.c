@@ -19,9 +19,9 @@ static size_t words_of_request(const rw_tape *t, const struct rw_request *reques
 }
 
 /* Adds the bytes that a total leaves to the arena. A gradient without memory counts if the step writes it. */
-static void add_total(struct rw_key *k, const rw_context *ctx)
+static void add_total(struct rw_key *k, const rw_context *ctx, const struct rw_ahead *ahead)
 {
-    rw_key_add(k, rw_context_holds(ctx));
+    rw_key_add(k, ahead ? ahead->holds : rw_context_holds(ctx));
     for (size_t i = 0; i < ctx->n_params; i++)
         if (!ctx->params[i]->gradient.data) rw_key_add(k, ctx->params[i]->serial);
 }
@@ -56,7 +56,7 @@ static void add_request(struct rw_key *k, const rw_tape *t, const struct rw_requ
     rw_key_add(k, request->n_later);
     for (size_t i = 0; i < request->n_later; i++) rw_key_add(k, request->later[i]);
     add_state(k, t, ahead);
-    if (request->policy->total) add_total(k, ctx);
+    if (request->policy->total) add_total(k, ctx, ahead);
 }
 
 /* Builds the words of the request and the hash of them and the tape's; NULL without memory, recorded. */

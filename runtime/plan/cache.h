@@ -30,10 +30,14 @@ struct rw_plan_cache {
     uint64_t hits, misses;
 };
 
-/* A tape that is being recorded as before: its final mark and number of effects. */
+/*
+ * A tape that is being recorded as before: its final mark and number of effects, and the bytes that the context held
+ * when the step was planned. Under a total the plan depends on these, and inputs that come later are not held yet.
+ */
 struct rw_ahead {
     struct rw_tape_point at;
     size_t n_effects;
+    uint64_t holds;
 };
 
 /* Builds a key: equal for two requests exactly if a plan of one is a plan of the other. RW_ERR_MEMORY, recorded. */

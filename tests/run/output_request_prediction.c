@@ -4,6 +4,7 @@
  * never an error, a byte or a budget. See runtime/api/request_history.h; tests/run/scalar_logging_cost.c tests the cost
  * of logging.
  */
+#include "plan/cache.h"
 #include "record/tape.h"
 #include "support/support.h"
 
@@ -142,6 +143,66 @@ Test(output_request_prediction, several_backwards_that_add_up)
     }
     for (int i = 0; i < 3; i++) free(sums[i]);
     fixture_close(&m.b);
+}
+
+/* The losses of a step are the same in any order, as where the order of the tasks is random. */
+Test(output_request_prediction, several_backwards_in_another_order_in_each_step)
+{
+    struct model m = open_model("none");
+    for (int step = 0; step < 7; step++) {
+        rw_tensor *const x = trunk(&m, input(&m)), *loss[TASKS];
+        counted_clear();
+        for (int i = 0; i < TASKS; i++) loss[i] = task(&m, x, i);
+        for (int i = 0; i < TASKS; i++) OK(m.b.ctx, rw_backward(m.b.t, loss[(step % 2 ? i : 2 * i + step) % TASKS]));
+        for (int i = 0; step && i < LAYERS + TASKS; i++)
+            cr_expect_eq(counted_runs[i], 1, "step %d: op %d ran %d times", step, i, counted_runs[i]);
+        rw_zero_grad(m.b.ctx);
+        rw_tape_reset(m.b.t);
+    }
+    cr_expect_leq(m.b.ctx->plans->misses, (uint64_t)4 * TASKS, "%d plans", (int)m.b.ctx->plans->misses);
+    fixture_close(&m.b);
+}
+
+/* Arena and results of the third step with two backwards, with marks of all values of the trunk or without. */
+static size_t bytes_with_marks(rw_tensor *mark(rw_site at, rw_tape *t, rw_tensor *x), unsigned char **ret_gradients)
+{
+    enum { DEEP = 16, ROWS = 1024 };
+    struct model m = open_model("none");
+    rw_memory memory = { 0 };
+    size_t n;
+    *ret_gradients = NULL;
+    for (int step = 0; step < 3; step++) {
+        rw_tensor *x = rw_add_scalar(m.b.t, rw_input(m.b.t, RW_F32, RW_SHAPE(ROWS, WIDTH), NULL, 0), 0.5), *loss[2];
+        for (int i = 0; i < DEEP; i++) {
+            rw_tensor *const y = rw_linear(m.b.t, x, m.w, RW_NONE);
+            x = rw_gelu(m.b.t, y);
+            if (mark) mark(RW_HERE, m.b.t, y);
+            if (mark && i % 4 != 3) mark(RW_HERE, m.b.t, x);
+        }
+        for (int i = 0; i < 2; i++) loss[i] = task(&m, x, i);
+        for (int i = 0; i < 2; i++) OK(m.b.ctx, rw_backward(m.b.t, loss[i]));
+        OK(m.b.ctx, rw_memory_stats(m.b.ctx, &memory));
+        free(*ret_gradients);
+        *ret_gradients = all_gradients(m.b.ctx, &n);
+        rw_zero_grad(m.b.ctx);
+        rw_tape_reset(m.b.t);
+    }
+    fixture_close(&m.b);
+    return memory.measured_peak + memory.results;
+}
+
+/* A mark also means that the value is not kept for the second backward. */
+Test(output_request_prediction, marks_hold_if_several_backwards_follow)
+{
+    unsigned char *gradients[3];
+    const size_t kept = bytes_with_marks(NULL, &gradients[0]);
+    const size_t recomputed = bytes_with_marks(ckpt_recompute_at, &gradients[1]);
+    const size_t offloaded = bytes_with_marks(ckpt_offload_at, &gradients[2]);
+    cr_expect_leq(recomputed, kept * 4 / 5, "%zu bytes, %zu without marks", recomputed, kept);
+    cr_expect_leq(offloaded, kept * 4 / 5, "%zu bytes, %zu without marks", offloaded, kept);
+    for (int i = 1; i < 3; i++)
+        cr_expect(!memcmp(gradients[0], gradients[i], (1 + TASKS) * WIDTH * WIDTH * sizeof(float)));
+    for (int i = 0; i < 3; i++) free(gradients[i]);
 }
 
 /* A loss that is computed from gradients is read before its backward: the step runs up to the loss. */

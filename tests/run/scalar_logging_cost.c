@@ -118,6 +118,7 @@ static void run_step(const struct model *m, int k, enum when when, struct step *
             if (when == BETWEEN && n + 1 == k * (i + 1) / LAYERS) read_all(m, s, first, n + 1);
         }
     }
+    x = rw_sub(t, x, rw_input(t, RW_F32, RW_SHAPE(BATCH, WIDTH), NULL, 0)); /* labels come last */
     rw_tensor *const own = rw_mean(t, x, RW_ALL_AXES, false);
     loss = loss ? rw_add(t, loss, own) : own;
     if (when == BEFORE) read_all(m, s, 0, k);
@@ -218,6 +219,103 @@ Test(scalar_logging_cost, twelve_scalars_run_nothing_twice)
 Test(scalar_logging_cost, a_hundred_scalars_run_nothing_twice)
 {
     logged(100, 3);
+}
+
+/* REWIND_VERIFY=digest digests the same runs. */
+Test(scalar_logging_cost, steps_with_digests_run_nothing_twice)
+{
+    setenv("REWIND_VERIFY", "digest", 1);
+    for (enum when when = BEFORE; when < WHENS; when++)
+        for (int p = 0; p < 2; p++) compare(policies[p], 3, when);
+    unsetenv("REWIND_VERIFY");
+}
+
+/* The bytes that a total leaves differ between the reset, where the next step is planned, and the read: the inputs of
+   another tape are gone. */
+Test(scalar_logging_cost, a_total_beside_an_evaluation_tape)
+{
+    struct model m = open_model("total:4MiB");
+    rw_tape *other;
+    struct step s;
+    OK(m.b.ctx, rw_tape_create(&other, m.b.ctx));
+    for (int step = 0; step < 5; step++) {
+        memset(runs, 0, sizeof runs);
+        rw_item(other, rw_mean(other, rw_input(other, RW_F32, RW_SHAPE(BATCH, WIDTH), NULL, 0), RW_ALL_AXES, false));
+        run_step(&m, 3, BETWEEN, &s);
+        rw_tape_reset(other);
+        for (int i = 0; step && i < LAYERS + 3; i++) cr_expect_eq(runs[i], 1, "step %d: op %d: %d", step, i, runs[i]);
+    }
+    rw_tape_destroy(&other);
+    close_model(&m);
+}
+
+/* Where the step has no run, because a value is held already, the scalars are evaluated in one pass and not in one
+   each. */
+Test(scalar_logging_cost, scalars_of_a_step_that_cannot_begin_cost_one_pass)
+{
+    struct model m = open_model("none");
+    rw_tape *const t = m.b.t;
+    for (int step = 0; step < 3; step++) {
+        rw_tensor *x = rw_input(t, RW_F32, RW_SHAPE(BATCH, WIDTH), NULL, 0), *mean[3];
+        rw_tensor *held = rw_add_scalar(t, x, 0.5);
+        OK(m.b.ctx, rw_eval(t, &held, 1));
+        x = held;
+        memset(runs, 0, sizeof runs);
+        for (int i = 0; i < LAYERS; i++) x = count(t, rw_linear(t, x, m.w[i], RW_NONE), i);
+        for (int i = 0; i < 3; i++) mean[i] = rw_scale(t, rw_mean(t, x, RW_ALL_AXES, false), i);
+        for (int i = 0; i < 3; i++) rw_item(t, mean[i]);
+        OK(m.b.ctx, rw_backward(t, rw_mean(t, rw_mul(t, x, x), RW_ALL_AXES, false)));
+        for (int i = 0; step && i < LAYERS; i++) cr_expect_leq(runs[i], 2, "step %d: layer %d: %d", step, i, runs[i]);
+        rw_zero_grad(m.b.ctx);
+        rw_tape_reset(t);
+    }
+    close_model(&m);
+}
+
+/* The losses of tasks in one vector, and one of shape [1, 1]: each element is held like a scalar, from the first step
+   on, also after the update. */
+Test(scalar_logging_cost, elements_of_a_small_value_are_terms)
+{
+    for (int shaped = 0; shaped < 2; shaped++) {
+        struct model m = open_model("none");
+        rw_tape *const t = m.b.t;
+        for (int step = 0; step < 3; step++) {
+            rw_tensor *x = rw_add_scalar(t, rw_input(t, RW_F32, RW_SHAPE(3, WIDTH), NULL, 0), 0.5);
+            memset(runs, 0, sizeof runs);
+            x = count(t, rw_linear(t, x, m.w[0], RW_NONE), 0);
+            rw_tensor *const y = shaped ? rw_mean(t, x, RW_ALL_AXES, true) : rw_mean(t, x, RW_AXES(1), false);
+            rw_tensor *const term = shaped ? y : rw_select(t, y, 0, 1);
+            OK(m.b.ctx, rw_backward(t, rw_sum(t, rw_mul(t, term, term), RW_ALL_AXES, false)));
+            OK(m.b.ctx, rw_optimizer_step(m.sgd));
+            rw_item(t, term);
+            cr_expect_eq(rw_error_status(m.b.ctx), RW_OK, "step %d: %s", step, rw_error_message(m.b.ctx));
+            cr_expect_eq(runs[0], 1, "step %d: %d runs", step, runs[0]);
+            rw_zero_grad(m.b.ctx);
+            rw_tape_reset(t);
+        }
+        close_model(&m);
+    }
+}
+
+/* One element of a value of more than 256 bytes is not held: reading it costs a pass of its own, and begins no step
+   with the memory of backward. */
+Test(scalar_logging_cost, an_element_of_a_larger_value_begins_no_step)
+{
+    struct model m = open_model("none");
+    rw_tape *const t = m.b.t;
+    rw_memory memory;
+    for (int step = 0; step < 3; step++) {
+        rw_tensor *x = rw_add_scalar(t, rw_input(t, RW_F32, RW_SHAPE(BATCH, WIDTH), NULL, 0), 0.5);
+        for (int i = 0; i < LAYERS; i++) x = count(t, rw_linear(t, x, m.w[i], RW_NONE), i);
+        rw_tensor *const loss = rw_mean(t, rw_mul(t, x, x), RW_ALL_AXES, false);
+        rw_item(t, rw_select(t, rw_select(t, x, 0, 1), 0, 1));
+        OK(m.b.ctx, rw_memory_stats(m.b.ctx, &memory));
+        cr_expect_eq(memory.runs, step == 0 ? 1 : 0, "step %d: %zu", step, memory.runs);
+        OK(m.b.ctx, rw_backward(t, loss));
+        rw_zero_grad(m.b.ctx);
+        rw_tape_reset(t);
+    }
+    close_model(&m);
 }
 
 /* A graph computes its loss: the logged terms are copies, whenever they are read. */
