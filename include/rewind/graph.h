@@ -103,6 +103,9 @@ RW_API rw_status rw_graph_create(rw_graph **ret_graph, rw_tape *t, rw_tensor *lo
  * it would drop any other gradient, one that rw_backward() or rw_backward_from() of any tape of the context has added
  * to: the message names the first, and nothing has changed.
  *
+ * Reading. The loss and the scalars that it depends on are copies. Any other value is evaluated by each rw_item() or
+ * rw_read() of it, in a forward pass of its own: use one rw_eval() for several.
+ *
  * Effects. Each launch runs the tape's effects once, whatever ran on the tape before. A launch that fails may have run
  * an op with RW_OP_STATEFUL, and the next one runs it again.
  *

@@ -74,8 +74,11 @@ typedef struct rw_prediction {
  * plan is not cached, and the tape's policy is unchanged. For a model that does not fit on this machine, use a context
  * with rw_context_params.plan_only.
  *
- * The prediction is for a step that starts now. After rw_item() or rw_read() of the loss, rw_backward() continues the
- * step that they started, with the plan made then: see rw_memory.predicted_peak.
+ * The prediction is for a step that starts now, with all that it computes: also the values that the last step of the
+ * same structure read, and what later losses need (see rw_item() and rw_backward()). So in a loop that logs it may be
+ * another plan from the second step on. A per cent budget is of the arena of `none` of that step, too. After rw_item()
+ * of the loss, rw_backward() continues the step that it started, with the plan made then: see
+ * rw_memory.predicted_peak. rw_tape_frontier(), rw_plan_print() and rw_tape_cost() are of the same step.
  * @param policy as for ckpt_set_policy(); NULL: the tape's own.
  * @param ret untouched on failure, except that RW_ERR_BUDGET sets least_bytes: the minimum of the tape's budget, or of
  *        the first part whose own budget does not fit.

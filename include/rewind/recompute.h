@@ -53,7 +53,7 @@ RW_API rw_status ckpt_end_at(rw_site at, rw_tape *t);
  *                             gdp_qkv and mhc as discard:
  *   budget:SIZE, budget:P%    the fastest step that the planner finds whose arena (kept and replayed values, gradients
  *                             in flight, workspaces) is at most SIZE (B, KiB, MiB, GiB, TiB), or P % of the arena of
- *                             `none`; on any tape, with or without regions. See docs/planner.md. With +offload the
+ *                             `none` of the same step, with the values that it computes for reading; on any tape, with or without regions. See docs/planner.md. With +offload the
  *                             planner also offloads values, if that is predicted to be faster
  *   total:SIZE                the same for everything that the context holds on the device while the step runs: arenas,
  *                             and parameters, gradients, optimizer states, inputs and results of all tapes as known
@@ -170,8 +170,8 @@ RW_API rw_tensor *ckpt_offload_at(rw_site at, rw_tape *t, rw_tensor *x);
  *   - warnings about names in the policy that no region or tag has, with the names that exist.
  *
  * The backward is that of the last rw_backward(), ckpt_verify(), rw_forward() or rw_backward_from() on this tape, or
- * else of the last scalar recorded. A value counts as kept if it is live across the start of backward. Gradients that
- * rw_grad() recorded belong to forward.
+ * else of the last scalar recorded, without the values that the last step read (see rw_item()). A value counts as kept
+ * if it is live across the start of backward. Gradients that rw_grad() recorded belong to forward.
  * @param out flushed at the end.
  * @return RW_OK; the error of planning, then nothing is printed; RW_ERR_IO with the reason if `out` cannot be written,
  *         possibly after part of the output, or if its error flag (ferror()) was set before.

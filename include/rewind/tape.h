@@ -86,7 +86,11 @@ RW_API rw_status rw_no_grad_end(rw_tape *t);
  * Cost. A copy, if x has been computed: by rw_eval(), as a scalar of a step that has run, or, for at most 256 bytes,
  * because the last step of the same structure also read it (see rw_item()). Otherwise a forward pass to x with the
  * memory of inference: each value is freed after its last use, and nothing is kept for a backward. The call never
- * starts a step.
+ * starts a step. A view counts with the bytes of the value that it is a view of: to log a part of a value of more than
+ * 256 bytes, read a copy such as rw_scale(t, x, 1).
+ *
+ * Between rw_item() and rw_backward(), under a budget: if the evaluation and the step that rw_item() began do not fit
+ * into the budget together, the step ends, and rw_backward() executes its forward part again.
  * @param out   host memory, on CUDA also device memory; untouched on failure.
  * @param bytes must be rw_tensor_bytes(x).
  * @return RW_OK or the first error. RW_ERR_MODIFIED if x has not been computed, and a parameter that it depends on has
@@ -101,19 +105,22 @@ RW_API rw_status rw_read(rw_tape *t, rw_tensor *x, void *out, size_t bytes);
  * Returns the value of x, a tensor with one element, as a double; NaN on an error, which is sticky. Of an FP8 tensor it
  * is the byte, not the number that the byte stands for.
  *
- * Cost. A copy, if the value has been computed: every scalar that a step's loss depends on is held once the step has
- * run, until rw_tape_reset(). Otherwise the value is computed. How depends on the last step of the same structure, that
- * is the same ops, shapes and policy in the same order:
+ * Cost. A copy, if the value has been computed. Every tensor of one element that a step's loss depends on is held once
+ * the step has run, until rw_tape_reset(). A view of one element is held if the value that it is a view of has at most
+ * 256 bytes. Otherwise the value is computed. How depends on the last step of the same structure, that is the same ops,
+ * shapes and policy in the same order:
  *   - If it called rw_backward(): the forward part of that step is executed as far as it is recorded, including every
  *     value of at most 256 bytes that was read then. It keeps what backward needs, and rw_backward() continues it. So
  *     in a loop of equal steps no op is executed twice, however many scalars are read before backward, after it, or
- *     while the tape is being recorded. Each scalar takes its own bytes, 4 in float32. Exception: an op with
- *     RW_OP_STATEFUL that the value does not need is not executed ahead. If it was recorded before the value, the value
- *     is evaluated.
+ *     while the tape is being recorded. Each scalar takes its own bytes, 4 in float32, and a view the bytes of the value
+ *     that it is a view of. Exceptions: an op with RW_OP_STATEFUL that the value does not need is not executed ahead; if
+ *     it was recorded before the value, the value is evaluated. And a view of a value of more than 256 bytes is
+ *     evaluated: read a copy, such as rw_scale(t, x, 1).
  *   - If it did not: the value is evaluated as by rw_read(), together with all values that were read then, in one
  *     forward pass.
  *   - If there was none: a scalar that requires a gradient is assumed to be the loss, whose step starts; any other
  *     value is evaluated. After an rw_backward() in the step every value is evaluated.
+ * A tape with a graph has no last step: see rw_graph_launch().
  *
  * A wrong assumption costs one more forward pass. It never causes an error or changes a byte of a result, and budgets
  * hold: if the step cannot be planned or run, the value is evaluated. A value that the last step did not read, or that
@@ -164,9 +171,10 @@ RW_API size_t rw_context_dropped_effects(const rw_context *ctx, rw_site *ret_fir
  * on the value. Such gradients are not summed over calls.
  *
  * The call may be repeated, for the same or another loss of the tape. If the policy keeps everything, and the last step
- * of the same structure called it for the same losses, the first call keeps what the others read of the forward part,
- * and no op is executed twice. Otherwise each call executes forward again, within its budget: under any other policy,
- * and in the first such step.
+ * of the same structure called it for the same losses, in any order, the first call keeps what the others read of the
+ * forward part, and no op is executed twice. It does not keep values marked by ckpt_recompute() or ckpt_offload(): the
+ * later calls recompute them. Otherwise each call executes forward again, within its budget: under any other policy,
+ * and in the first such step. rw_item() before the first call expects that to be for the same loss as in the last step.
  * @param loss a floating-point tensor with one element.
  * @return RW_OK or the first error. On failure no gradient has changed, with one exception: sums are computed in place,
  *         so a non-zero gradient to which this call had begun to add is lost. Reading it, adding to it or an optimizer
@@ -183,7 +191,8 @@ RW_API rw_status rw_backward(rw_tape *t, rw_tensor *loss);
  * rw_item() of a loss before rw_backward() suspends a step in the same way.
  *
  * Other work in between does not cause recomputation: steps of other tapes, reads of values of this tape,
- * rw_zero_grad(). If something that backward reads is changed, rw_backward_from() returns RW_ERR_MODIFIED.
+ * rw_zero_grad(). One exception: a step that rw_item() began ends if it and a read do not fit into its budget together
+ * (see rw_read()). If something that backward reads is changed, rw_backward_from() returns RW_ERR_MODIFIED.
  *
  * A suspended step keeps its activations. If memory runs out, or more than 32 steps of a context are suspended, the
  * oldest one is discarded and recomputed later, to the same bytes.

@@ -1,6 +1,6 @@
 /* rw_memory_stats() and rw_tape_cost(): the numbers of plans and pools. */
+#include "api/step_prediction.h"
 #include "plan/cache.h"
-#include "autodiff/roots.h"
 #include "run/run_advance.h"
 
 static size_t tape_bytes(const rw_tape *t)
@@ -26,16 +26,18 @@ rw_status rw_memory_stats(const rw_context *ctx, rw_memory *ret_memory)
     return ctx->device->used ? ctx->device->used(ctx->device_state, &ret_memory->device) : RW_OK;
 }
 
+static rw_status cost_of(rw_tape *t, const struct rw_request *request, void *result)
+{
+    rw_plan *plan;
+    const rw_status status = rw_plan_get(t, request, &plan);
+    if (!status) *(rw_cost *)result = plan->cost;
+    return status;
+}
+
 rw_status rw_tape_cost(rw_tape *t, rw_tensor *loss, rw_cost *ret_cost)
 {
     RW_ENTER(rw_edge_context(t), RW_ERR_ARGUMENT);
     if (!t) return rw_fail_null(NULL, "rw_tape_cost", "t");
     if (!ret_cost) return rw_fail_null(t->ctx, "rw_tape_cost", "ret_cost");
-    const uint32_t id = rw_loss_check(t, loss, "rw_tape_cost");
-    if (id == RW_NONE_ID) return t->ctx->status;
-    const struct rw_request request = rw_step_request(t, &id, 1);
-    rw_plan *plan;
-    const rw_status status = rw_plan_get(t, &request, &plan);
-    if (!status) *ret_cost = plan->cost;
-    return status;
+    return rw_plan_under(t, loss, NULL, "rw_tape_cost", cost_of, ret_cost);
 }

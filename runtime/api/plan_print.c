@@ -17,13 +17,11 @@ static rw_status print_placed(const struct rw_planning *g, const rw_plan *plan, 
 }
 
 /* Plans the step under a policy and prints the plan. */
-static rw_status print_under(rw_tape *t, uint32_t loss, const struct rw_policy *policy, void *result)
+static rw_status print_under(rw_tape *t, const struct rw_request *request, void *result)
 {
-    struct rw_request request = rw_step_request(t, &loss, 1);
     struct rw_planning planning;
     rw_plan *plan;
-    request.policy = policy;
-    rw_status status = rw_planning_open(&planning, t, &request);
+    rw_status status = rw_planning_open(&planning, t, request);
     if (status) return status;
     status = rw_planning_place(&planning, &plan);
     if (!status) {

@@ -40,15 +40,17 @@ static size_t list_later(const struct rw_expected *e, uint32_t root, uint32_t *r
 
 /*
  * Makes the request of e's step with backward at *root. extra: a value that it computes in any case, RW_NONE_ID for
- * none. False without memory. Free *ret_values, which the request refers to, with rw_free().
+ * none. policy: NULL for the tape's. False without memory. Free *ret_values, which the request refers to, with
+ * rw_free().
  */
 static bool request_step(const rw_tape *t, const struct rw_expected *e, const uint32_t *root, uint32_t extra,
-                         struct rw_request *ret, uint32_t **ret_values)
+                         const struct rw_policy *policy, struct rw_request *ret, uint32_t **ret_values)
 {
     uint32_t *const values = rw_malloc((e->n_reads + 1 + e->n_roots) * sizeof *values);
     if (!values) return false;
     const bool has_extra = extra != RW_NONE_ID, is_rare = has_extra && !rw_expected_has(e, extra, false);
     *ret = rw_program_step(t, root, 1);
+    if (policy) ret->policy = policy;
     ret->n_reads = rw_expected_values(e, is_rare, values);
     if (has_extra && !rw_expected_has(e, extra, true)) values[ret->n_reads++] = extra;
     ret->reads = values;
@@ -182,7 +184,7 @@ static bool begin(rw_tape *t, const struct rw_expected *e, uint32_t base)
 {
     struct rw_request request;
     uint32_t *values;
-    if (!request_step(t, e, e->roots, base, &request, &values)) return false;
+    if (!request_step(t, e, e->roots, base, NULL, &request, &values)) return false;
     struct rw_run *const r = find_run(t, e, &request);
     rw_free(values);
     rw_forget_error(t->ctx);
@@ -312,53 +314,59 @@ void rw_begin_step_for(rw_tape *t, const rw_tensor *x)
 
 /* ---- backward ---- */
 
-/* Can the failure come from values that the step computes besides its loss? Then the loss alone may succeed. */
-static bool is_of_more(rw_status status)
+bool rw_is_of_more(rw_status status)
 {
     return status == RW_ERR_BUDGET || status == RW_ERR_MEMORY || status == RW_ERR_UNSUPPORTED ||
            status == RW_ERR_NO_GRADIENT || status == RW_ERR_ARGUMENT;
 }
 
-/* Runs the step with what it is expected to compute; *ret_ran says whether that was tried. */
-static rw_status run_expected(rw_tape *t, const struct rw_expected *e, uint32_t loss, const void *const *seeds,
-                              bool *ret_ran)
+/* Only the first backward of a step computes what is expected. REWIND_VERIFY=1 has a plan of its own. */
+bool rw_backward_request(rw_tape *t, const uint32_t *loss, const struct rw_policy *policy, struct rw_request *ret,
+                         uint32_t **ret_values)
 {
-    struct rw_request request;
-    uint32_t *values;
-    *ret_ran = false;
-    if ((!e->n_reads && e->n_roots < 2) || !request_step(t, e, &loss, RW_NONE_ID, &request, &values)) return RW_OK;
-    request.seeded = seeds;
+    const rw_context *const ctx = t->ctx;
+    const bool is_first = !ctx->eager && t->n_users == 1 && (!t->log || !t->log->n_roots);
+    const struct rw_expected *const e = is_first && ctx->verify != RW_VERIFY_FULL ? rw_history_find(t) : NULL;
+    const bool is_more = e && is_at(t, e) && (e->n_reads || e->n_roots > 1);
+    if (!is_more || !request_step(t, e, loss, RW_NONE_ID, policy, ret, ret_values)) return false;
+    ret->seeded = false;
+    return true;
+}
+
+/* Runs the step with what it is expected to compute. False: it was not tried, or has failed because of that. */
+static bool run_expected(rw_tape *t, const struct rw_request *request, const void *const *seeds, rw_status *ret_status)
+{
     struct rw_run *r;
-    rw_status status = rw_run_find(t, &request, &r);
-    rw_free(values);
-    if (!status && rw_run_check(r, r->next_action, r->plan->n_actions)) {
+    const rw_status status = *ret_status = rw_run_find(t, request, &r);
+    if (status) {
+        if (rw_is_of_more(status)) rw_forget_error(t->ctx);
+        return !rw_is_of_more(status);
+    }
+    if (rw_run_check(r, r->next_action, r->plan->n_actions)) {
         if (r->state == RW_RUN_NEW) rw_run_end(r);
         rw_forget_error(t->ctx); /* unless it is one of the loss: then it is found again */
-        return RW_OK;
+        return false;
     }
-    if (!status) {
-        if (r->state == RW_RUN_NEW) r->flags |= RW_RUN_ASSUMED;
-        *ret_ran = rw_run_assumed_part(r, seeds, false, &status);
-        return status;
-    }
-    *ret_ran = !is_of_more(status);
-    if (!*ret_ran) rw_forget_error(t->ctx);
-    return status;
+    if (r->state == RW_RUN_NEW) r->flags |= RW_RUN_ASSUMED;
+    return rw_run_assumed_part(r, seeds, false, ret_status);
 }
 
 /* Runs the expected step if there is one, otherwise the step of the loss alone. */
 static rw_status run_backward(rw_tape *t, uint32_t loss, const void *const *seeds)
 {
-    struct rw_request request = rw_program_step(t, &loss, 1);
+    struct rw_request request = rw_program_step(t, &loss, 1), more;
+    uint32_t *values = NULL;
     request.seeded = seeds;
     if (t->ctx->verify == RW_VERIFY_FULL) return rw_verify_and_run(t, &request, seeds);
-    const bool is_first = !t->ctx->eager && t->n_users == 1 && (!t->log || !t->log->n_roots);
-    const struct rw_expected *const e = is_first ? rw_history_find(t) : NULL;
-    bool ran = false;
+    const bool is_more = rw_backward_request(t, &loss, NULL, &more, &values);
     rw_status status = rw_log_backward(t, loss, seeds);
-    if (status) return status;
-    if (e && is_at(t, e)) status = run_expected(t, e, loss, seeds, &ran);
-    return ran ? status : rw_run_request(t, &request, seeds, false);
+    bool is_done = status != RW_OK;
+    if (is_more && !is_done) {
+        more.seeded = seeds;
+        is_done = run_expected(t, &more, seeds, &status);
+    }
+    rw_free(values);
+    return is_done ? status : rw_run_request(t, &request, seeds, false);
 }
 
 rw_status rw_begun_backward(rw_tape *t, uint32_t loss, const void *const *seeds)
@@ -576,7 +584,7 @@ void rw_begun_plan_ahead(rw_tape *t, struct rw_expected *e)
     if (!reads_before_its_end(e) || !can_plan(t, e)) return;
     const bool is_new = e->steps == 1;
     if (is_new && h->n_unused >= RW_AHEAD_UNUSED_MAX) return;
-    if (!request_step(t, e, e->roots, RW_NONE_ID, &request, &values)) return;
+    if (!request_step(t, e, e->roots, RW_NONE_ID, NULL, &request, &values)) return;
     rw_plan *plan;
     e->ahead.holds = rw_context_holds(t->ctx);
     for (size_t i = 0; i < t->n_effects; i++) t->effects[i].done = false;

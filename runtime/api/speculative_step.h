@@ -27,6 +27,17 @@ void rw_begin_step_for(rw_tape *t, const rw_tensor *x);
    the last such step requested. seeds as in rw_run_request(). */
 rw_status rw_begun_backward(rw_tape *t, uint32_t loss, const void *const *seeds);
 
+/*
+ * Makes the request of rw_backward(t, *loss) with everything that it also computes because the last such step requested
+ * it. policy: NULL for the tape's. False: backward computes its loss alone. If the request fails with a status of
+ * rw_is_of_more(), backward forgets the error and does the same. Free *ret_values, which the request refers to, with
+ * rw_free().
+ */
+bool rw_backward_request(rw_tape *t, const uint32_t *loss, const struct rw_policy *policy, struct rw_request *ret,
+                         uint32_t **ret_values);
+/* Can the failure come from values that the step computes besides its loss? Then the loss alone may succeed. */
+bool rw_is_of_more(rw_status status);
+
 /* Calls that the tape makes through struct rw_upward. */
 rw_status rw_begun_written(rw_tape *t, uint32_t leaf);
 /*

@@ -1,6 +1,8 @@
 /* rw_tape_plan(), rw_tape_frontier(): memory and time of a step before it runs. */
 #include "api/step_prediction.h"
 
+#include "api/execute_request.h"
+#include "api/speculative_step.h"
 #include "autodiff/roots.h"
 #include "base/alloc.h"
 #include "plan/fastest_in_budget.h"
@@ -19,16 +21,15 @@ static void set_limits(const struct rw_limits *limits, const struct rw_policy *p
 }
 
 /* Plans the step and predicts it, with limits for a budget. */
-static rw_status predict_under(rw_tape *t, uint32_t loss, const struct rw_policy *policy, void *result)
+static rw_status predict_under(rw_tape *t, const struct rw_request *request, void *result)
 {
     rw_prediction *const ret = result;
-    struct rw_request request = rw_step_request(t, &loss, 1);
-    request.policy = policy;
+    const struct rw_policy *const policy = request->policy;
     struct rw_planning planning;
     struct rw_limits limits;
     rw_plan *plan;
     rw_prediction p;
-    rw_status status = rw_planning_open_with_limits(&planning, t, &request, &limits);
+    rw_status status = rw_planning_open_with_limits(&planning, t, request, &limits);
     if (status == RW_ERR_BUDGET) ret->least_bytes = planning.least;
     if (status) return status;
     status = rw_planning_place(&planning, &plan);
@@ -43,17 +44,34 @@ static rw_status predict_under(rw_tape *t, uint32_t loss, const struct rw_policy
     return status;
 }
 
-rw_status rw_plan_under(rw_tape *t, rw_tensor *loss, const char *policy, const char *call, rw_use_policy *use,
+/* As rw_backward(): if the step with everything that is expected of it has no plan, the loss alone may have one. */
+static rw_status use_request(rw_tape *t, uint32_t loss, const struct rw_policy *policy, rw_use_request *use,
+                             void *result)
+{
+    struct rw_request request;
+    uint32_t *values;
+    if (rw_backward_request(t, &loss, policy, &request, &values)) {
+        const rw_status status = use(t, &request, result);
+        rw_free(values);
+        if (!rw_is_of_more(status)) return status;
+        rw_forget_error(t->ctx);
+    }
+    request = rw_step_request(t, &loss, 1);
+    request.policy = policy;
+    return use(t, &request, result);
+}
+
+rw_status rw_plan_under(rw_tape *t, rw_tensor *loss, const char *policy, const char *call, rw_use_request *use,
                         void *result)
 {
     const uint32_t id = rw_loss_check(t, loss, call);
     if (id == RW_NONE_ID) return t->ctx->status;
-    if (!policy) return use(t, id, &t->policy, result);
+    if (!policy) return use_request(t, id, &t->policy, use, result);
     struct rw_policy parsed;
     char message[RW_MESSAGE_MAX];
     rw_status status = rw_policy_parse(policy, &parsed, message, sizeof message);
     if (status) return rw_fail(t->ctx, status, "%s: %s", call, message);
-    status = use(t, id, &parsed, result);
+    status = use_request(t, id, &parsed, use, result);
     rw_policy_finish(&parsed);
     return status;
 }
@@ -72,19 +90,21 @@ static void thin(const rw_frontier_point *points, size_t n, rw_frontier_point *r
     for (size_t i = 0; i < room; i++) ret[i] = points[room == 1 ? 0 : i * (n - 1) / (room - 1)];
 }
 
+struct points {
+    rw_frontier_point *point;
+    size_t n;
+};
+
 /* Computes all points of the frontier. */
-static rw_status find_points(rw_tape *t, uint32_t loss, rw_frontier_point **ret_points, size_t *ret_n)
+static rw_status find_points(rw_tape *t, const struct rw_request *request, void *result)
 {
-    static char spec[] = "budget:";
-    const struct rw_policy budgets = { .kind = RW_POLICY_BUDGET, .spec = spec, .moves = t->policy.moves };
-    struct rw_request request = rw_step_request(t, &loss, 1);
-    request.policy = &budgets;
+    struct points *const ret = result;
     struct rw_problem problem;
-    rw_status status = rw_planning_open_problem(&problem, t, &request);
+    rw_status status = rw_planning_open_problem(&problem, t, request);
     if (status) return status;
-    status = rw_measure_store_for_budgets(&problem, &budgets);
+    status = rw_measure_store_for_budgets(&problem, request->policy);
     if (!status) {
-        status = rw_budget_points(&problem, &budgets, ret_points, ret_n);
+        status = rw_budget_points(&problem, request->policy, &ret->point, &ret->n);
         if (status) rw_fail(t->ctx, status, "rw_tape_frontier: %s", rw_status_name(status));
     }
     rw_problem_close(&problem);
@@ -100,13 +120,13 @@ rw_status rw_tape_frontier(rw_tape *t, rw_tensor *loss, rw_frontier_point *point
     if (!n || (*n && !points)) return rw_fail_null(ctx, "rw_tape_frontier", n ? "points" : "n");
     const uint32_t id = rw_loss_check(t, loss, "rw_tape_frontier");
     if (id == RW_NONE_ID) return ctx->status;
-    rw_frontier_point *all;
-    size_t n_all;
-    const rw_status status = find_points(t, id, &all, &n_all);
+    static char spec[] = "budget:";
+    const struct rw_policy budgets = { .kind = RW_POLICY_BUDGET, .spec = spec, .moves = t->policy.moves };
+    struct points all;
+    const rw_status status = use_request(t, id, &budgets, find_points, &all);
     if (status) return status;
-    if (*n && n_all > *n) thin(all, n_all, points, *n);
-    else if (*n) thin(all, n_all, points, n_all);
-    if (!*n || n_all < *n) *n = n_all;
-    rw_free(all);
+    thin(all.point, all.n, points, *n < all.n ? *n : all.n);
+    if (!*n || all.n < *n) *n = all.n;
+    rw_free(all.point);
     return RW_OK;
 }

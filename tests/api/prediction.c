@@ -68,6 +68,47 @@ Test(prediction, says_what_the_step_then_takes)
     fixture_close(&b);
 }
 
+/* A step also computes what the last one read, here a value behind a large one that the loss does not depend on. What is
+   predicted and printed is that step, and a per cent budget is of its arena. */
+Test(prediction, of_a_step_that_computes_what_the_last_one_read)
+{
+    static const char *const logged[] = { "none", "budget:90%", "full", "budget:600000B" };
+    for (int i = 0; i < 4; i++) {
+        struct fixture b = fixture_open(1, 1);
+        rw_tensor *const w = rw_param(b.ctx, "w", RW_F32, RW_SHAPE(64, 64));
+        cr_assert_eq(rw_init_constant(w, 0.125), RW_OK);
+        cr_assert_eq(ckpt_set_policy(b.t, logged[i]), RW_OK);
+        for (int step = 0; step < 4; step++) {
+            rw_prediction p, none;
+            rw_memory m;
+            rw_cost cost;
+            rw_frontier_point point[64];
+            size_t n = 64;
+            rw_tensor *y = w;
+            for (int layer = 0; layer < 6; layer++) y = rw_gelu(b.t, rw_linear(b.t, y, w, RW_NONE));
+            rw_tensor *const loss = rw_mean(b.t, rw_mul(b.t, y, y), RW_ALL_AXES, false);
+            rw_tensor *const large = rw_exp(b.t, rw_concat(b.t, (rw_tensor *[]){ y, y, y, y, y, y, y, y }, 8, 0));
+            rw_tensor *const metric = rw_mean(b.t, rw_tanh(b.t, large), RW_ALL_AXES, false);
+            cr_assert_eq(rw_tape_plan(b.t, loss, NULL, &p), RW_OK, "%s", rw_error_message(b.ctx));
+            cr_assert_eq(rw_tape_plan(b.t, loss, "none", &none), RW_OK);
+            cr_assert_eq(rw_tape_frontier(b.t, loss, point, &n), RW_OK);
+            cr_assert_eq(rw_tape_cost(b.t, loss, &cost), RW_OK);
+            cr_assert_eq(rw_backward(b.t, loss), RW_OK, "%s", rw_error_message(b.ctx));
+            cr_assert_eq(rw_memory_stats(b.ctx, &m), RW_OK);
+            cr_expect_eq(p.peak_bytes, m.measured_peak, "%s, step %d: %zu, measured %zu", logged[i], step,
+                         p.peak_bytes, m.measured_peak);
+            cr_expect(!memcmp(&p.cost, &cost, sizeof cost), "%s, step %d", logged[i], step);
+            if (i == 1) cr_expect_leq(m.measured_peak, none.peak_bytes * 9 / 10);
+            if (i == 3) cr_expect_leq(m.measured_peak, 600000u);
+            cr_expect_geq(none.peak_bytes, point[0].peak_bytes);
+            rw_item(b.t, metric);
+            rw_zero_grad(b.ctx);
+            rw_tape_reset(b.t);
+        }
+        fixture_close(&b);
+    }
+}
+
 static int allocations;
 static const struct rw_device_fns *below;
 
