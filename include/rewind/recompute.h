@@ -53,8 +53,8 @@ RW_API rw_status ckpt_end_at(rw_site at, rw_tape *t);
  *                             gdp_qkv and mhc as discard:
  *   budget:SIZE, budget:P%    the fastest step that the planner finds whose arena (kept and replayed values, gradients
  *                             in flight, workspaces) is at most SIZE (B, KiB, MiB, GiB, TiB), or P % of the arena of
- *                             `none` of the same step, with the values that it computes for reading; on any tape, with or without regions. See docs/planner.md. With +offload the
- *                             planner also offloads values, if that is predicted to be faster
+ *                             `none` of that step; on any tape, with or without regions. See docs/planner.md. With
+ *                             +offload the planner also offloads values, if that is predicted to be faster
  *   total:SIZE                the same for everything that the context holds on the device while the step runs: arenas,
  *                             and parameters, gradients, optimizer states, inputs and results of all tapes as known
  *                             when the step is planned. To stay below the limit, free arenas are released, and

@@ -112,10 +112,10 @@ RW_API rw_status rw_read(rw_tape *t, rw_tensor *x, void *out, size_t bytes);
  *   - If it called rw_backward(): the forward part of that step is executed as far as it is recorded, including every
  *     value of at most 256 bytes that was read then. It keeps what backward needs, and rw_backward() continues it. So
  *     in a loop of equal steps no op is executed twice, however many scalars are read before backward, after it, or
- *     while the tape is being recorded. Each scalar takes its own bytes, 4 in float32, and a view the bytes of the value
- *     that it is a view of. Exceptions: an op with RW_OP_STATEFUL that the value does not need is not executed ahead; if
- *     it was recorded before the value, the value is evaluated. And a view of a value of more than 256 bytes is
- *     evaluated: read a copy, such as rw_scale(t, x, 1).
+ *     while the tape is being recorded. Each scalar takes its own bytes, 4 in float32, and a view those of the whole
+ *     value. Exceptions: an op with RW_OP_STATEFUL that the value does not need is not executed ahead; if it
+ *     was recorded before the value, the value is evaluated. And a view of a value of more than 256 bytes is evaluated:
+ *     read a copy, such as rw_scale(t, x, 1).
  *   - If it did not: the value is evaluated as by rw_read(), together with all values that were read then, in one
  *     forward pass.
  *   - If there was none: a scalar that requires a gradient is assumed to be the loss, whose step starts; any other

@@ -102,8 +102,8 @@ static rw_status check_view(const rw_tape *t, const struct rw_tensor *x)
 }
 
 /*
- * A view of a leaf is read from the leaf's memory, so nothing runs for it. All the same the request has read the leaf: a
- * later rw_input_write() does not change what the view contains.
+ * A view of a leaf is read from the leaf's memory, so nothing runs for it. All the same the request has read the leaf:
+ * a later rw_input_write() does not change what the view contains.
  */
 static void note_views(const rw_tape *t, rw_tensor *const *x, size_t n)
 {

@@ -582,7 +582,7 @@ static rw_status note_read_by(const struct rw_outputs *s, uint32_t loss, bool *r
     return status;
 }
 
-/* ckpt_recompute() and ckpt_offload() also mean that the value is not kept for a later backward, which recomputes it. */
+/* ckpt_recompute() and ckpt_offload() also mean that the value is not kept for a later backward: that recomputes it. */
 static bool is_not_to_be_kept(const rw_tape *t, uint32_t base)
 {
     return rw_tape_value(t, base)->flags & (RW_VALUE_RECOMPUTE | RW_VALUE_OFFLOAD);

@@ -68,8 +68,8 @@ Test(prediction, says_what_the_step_then_takes)
     fixture_close(&b);
 }
 
-/* A step also computes what the last one read, here a value that depends on a large one that the loss does not depend on. What is
-   predicted and printed is that step, and a per cent budget is of its arena. */
+/* A step also computes what the last one read, here a value that needs a large one, which the loss does not need. The
+   predicted step is that one, and a per cent budget is of its arena. */
 Test(prediction, of_a_step_that_computes_what_the_last_one_read)
 {
     static const char *const logged[] = { "none", "budget:90%", "full", "budget:600000B" };

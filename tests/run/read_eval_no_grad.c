@@ -350,8 +350,8 @@ Test(read_eval_no_grad, a_view_of_a_buffer_that_an_effect_writes)
         struct fixture b = fixture_open(1, 1);
         rw_tensor *const buffer = rw_buffer(b.ctx, "counter", RW_F32, RW_SHAPE(4));
         OK(b.ctx, rw_write(buffer, old, sizeof old));
-        rw_tensor *views[] = { rw_slice(b.t, buffer, 0, 2, 4), rw_transpose(b.t, rw_reshape(b.t, buffer, RW_SHAPE(2, 2)),
-                                                                           0, 1) };
+        rw_tensor *const square = rw_reshape(b.t, buffer, RW_SHAPE(2, 2));
+        rw_tensor *views[] = { rw_slice(b.t, buffer, 0, 2, 4), rw_transpose(b.t, square, 0, 1) };
         OK(b.ctx, rw_assign(b.t, buffer, rw_add_scalar(b.t, buffer, 10)));
         if (way) OK(b.ctx, rw_eval(b.t, views, 2));
         OK(b.ctx, rw_read(b.t, views[0], got, 2 * sizeof *got));
