@@ -107,8 +107,8 @@ typedef struct rw_offload {
     /** An existing folder on a disk (not tmpfs) for files. NULL or "": host memory, which on a CPU makes the arena
         smaller but saves no memory in total. */
     const char *path;
-    /** Transfer rates to plan with, at least 1; 0: measured once, in less than a second, before the first plan that
-        offloads something. */
+    /** Transfer rates to plan with, at least 1; 0, and RW_ZERO: measured once, in less than a second, before the first
+        plan that offloads something. */
     double out_bytes_per_s, in_bytes_per_s;
 } rw_offload;
 

@@ -53,7 +53,7 @@ typedef struct rw_graph_params {
     /** One update at the end of each launch. Its states must not be in a file (rw_state_offload). */
     rw_optimizer *optimizer;
     double max_norm;     ///< clip gradients to this joint norm before the update, as rw_clip_grad_norm(): a norm
-                         ///< that is NaN or infinite makes all of them NaN; 0: no clipping
+                         ///< that is NaN or infinite makes all of them NaN; 0, and RW_ZERO: no clipping
     rw_scaler *scaler;   ///< backward starts with its scale, gradients are unscaled before clipping, the update
                          ///< is skipped if one is not finite, and the scale is updated (rewind/precision.h)
     /**

@@ -24,7 +24,7 @@ typedef enum rw_reduction {
     RW_REDUCTION_NONE  ///< all of them, without reduction
 } rw_reduction;
 
-/** Zero means the default in brackets. */
+/** Zero means the default in brackets; RW_ZERO means zero. */
 typedef struct rw_cross_entropy_params {
     rw_reduction reduction; ///< [RW_REDUCTION_MEAN]
     double label_smoothing; ///< share of the target spread equally over all classes, 0 <= e < 1 [0]

@@ -27,7 +27,7 @@ typedef enum rw_lr_schedule_kind {
     RW_LR_STEPS     ///< lr times factor every `every` steps, at least min_lr
 } rw_lr_schedule_kind;
 
-/** A schedule of learning rates. */
+/** A schedule of learning rates. Zero means the default in brackets; RW_ZERO means zero. */
 typedef struct rw_lr_schedule {
     rw_lr_schedule_kind kind; ///< form of the curve
     double lr;       ///< the highest
@@ -35,13 +35,14 @@ typedef struct rw_lr_schedule {
     uint64_t warmup; ///< number of first steps, with a rate of (step + 1) / warmup of lr; all kinds
     uint64_t total;  ///< LINEAR and COSINE: the step at which they end, warm-up included
     uint64_t every;  ///< STEPS: counted after the warm-up
-    double factor;   ///< STEPS
+    double factor;   ///< STEPS [0.1, as PyTorch's StepLR]; RW_ZERO: min_lr from step warmup + every on
 } rw_lr_schedule;
 
 /**
  * Returns the rate of step number `step`, counted from 0. Returns NaN, which rw_optimizer_set_lr() refuses, for NULL
  * and for an invalid schedule: an unknown kind; a rate that is negative, NaN or infinite; LINEAR or COSINE with a total
- * that is not above warmup; STEPS with such a factor, or with every = 0.
+ * that is not above warmup; STEPS with such a factor, or with every = 0. The same for a rate of STEPS beyond the
+ * largest double, because the factor is above 1.
  */
 RW_API double rw_lr_schedule_rate(const rw_lr_schedule *schedule, uint64_t step);
 

@@ -152,7 +152,7 @@ typedef struct rw_monitor_group {
     const char *pattern; ///< shell pattern of parameter names, "h.*.attn.*"; * also matches dots and slashes
 } rw_monitor_group;
 
-/** What a monitor observes in addition to the values that it is given. */
+/** What a monitor observes in addition to the values that it is given. RW_ZERO is the same as 0. */
 typedef struct rw_monitor_sources {
     rw_optimizer *optimizer;        ///< report statistics of its updates, from the next one on; NULL: none
     const rw_monitor_group *groups; ///< groups of its parameters; a parameter belongs to the first that matches
@@ -161,7 +161,8 @@ typedef struct rw_monitor_sources {
     bool sites; ///< count quantized operands of linear layers under FP8 recipes, for the weights that exist now
 } rw_monitor_sources;
 
-/** Values of a step that the caller knows. A member that is 0 is unknown, except `step` and `loss`. */
+/** Values of a step that the caller knows. A member that is 0 is unknown, except `step` and `loss`. RW_ZERO is a known
+    zero in `grad_norm`, `lr` and `tokens`, and the same as 0 in other members. */
 typedef struct rw_monitor_values {
     uint64_t step;    ///< number of the step
     double loss;      ///< loss of the step

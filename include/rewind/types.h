@@ -103,7 +103,8 @@ typedef struct rw_site {
 /**
  * Means zero in members of parameter structs in which 0 means the default: `.weight_decay = 0` is the default, like an
  * omitted member, and `.weight_decay = RW_ZERO` is no weight decay. Each such struct says "Zero means the default in
- * brackets". The value is the smallest normal double.
+ * brackets". Where the default is zero, or 0 means that a number is unknown, RW_ZERO is the same as 0, unless the
+ * member says more. The value is the smallest normal double.
  */
 #define RW_ZERO 2.2250738585072014e-308
 

@@ -398,7 +398,8 @@ static rw_tensor *record(rw_site at, const char *name, rw_tape *t, rw_tensor *q,
     const int64_t d = s.rank ? s.dim[s.rank - 1] : 1;
     const double usual = 1 / sqrt((double)(d > 0 ? d : 1)); /* a double for every type */
     struct rw_attention_attrs a = { .scale = o->scale == 0 ? usual : rw_constant(q, rw_or_default(o->scale, 0)),
-                                    .dropout = rw_constant(q, o->dropout), .soft_cap = rw_constant(q, o->soft_cap),
+                                    .dropout = rw_constant(q, rw_or_default(o->dropout, 0)),
+                                    .soft_cap = rw_constant(q, rw_or_default(o->soft_cap, 0)),
                                     .causal = o->causal, .window = o->window };
     static const char *const names[] = { [ATT_MASK] = "mask", [ATT_SLOPES] = "slopes", [ATT_SINKS] = "sinks",
                                          [ATT_DOCUMENTS] = "documents" };

@@ -183,13 +183,14 @@ bool rw_row_loss_attrs_of(rw_site at, rw_tape *t, const char *what, const rw_cro
     static const rw_cross_entropy_params defaults;
     const rw_cross_entropy_params *const p = params ? params : &defaults;
     *ret = (struct rw_row_loss_attrs){ .ignore = p->has_ignore_index ? p->ignore_index : -100,
-                                       .smoothing = p->label_smoothing, .z = p->z_loss };
-    if (!(p->label_smoothing >= 0 && p->label_smoothing < 1))
+                                       .smoothing = rw_or_default(p->label_smoothing, 0),
+                                       .z = rw_or_default(p->z_loss, 0) };
+    if (!(ret->smoothing >= 0 && ret->smoothing < 1))
         rw_refuse_at(at, t, RW_ERR_ARGUMENT, "%s(label_smoothing): expected a number in [0, 1), got %g", what,
-                     p->label_smoothing);
-    else if (!(p->z_loss >= 0 && isfinite(p->z_loss)))
+                     ret->smoothing);
+    else if (!(ret->z >= 0 && isfinite(ret->z)))
         rw_refuse_at(at, t, RW_ERR_ARGUMENT, "%s(z_loss): expected a finite number of 0 or more, got %g", what,
-                     p->z_loss);
+                     ret->z);
     else if (p->reduction < RW_REDUCTION_MEAN || p->reduction > RW_REDUCTION_NONE)
         rw_refuse_at(at, t, RW_ERR_ARGUMENT, "%s(reduction): expected RW_REDUCTION_MEAN (%d) to RW_REDUCTION_NONE "
                      "(%d), got %d", what, RW_REDUCTION_MEAN, RW_REDUCTION_NONE, (int)p->reduction);

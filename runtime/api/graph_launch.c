@@ -24,6 +24,7 @@
 #include "record/pass_ops.h"
 #include "run/run_advance.h"
 #include "base/alloc.h"
+#include "base/explicit_zero_param.h"
 #include "api/optimizer_coverage.h"
 #include "api/optimizer.h"
 #include "api/clip_grad_norm.h"
@@ -257,7 +258,8 @@ rw_status rw_graph_create(rw_graph **ret_graph, rw_tape *t, rw_tensor *loss, con
     RW_ENTER(rw_edge_context(t), RW_ERR_ARGUMENT);
     if (!t) return rw_fail_null(NULL, "rw_graph_create", "t");
     if (!ret_graph) return rw_fail_null(t->ctx, "rw_graph_create", "ret_graph");
-    const rw_graph_params p = params ? *params : (rw_graph_params){ 0 };
+    rw_graph_params p = params ? *params : (rw_graph_params){ 0 };
+    p.max_norm = rw_or_default(p.max_norm, 0);
     uint32_t id;
     rw_status status = check(t, loss, &p, &id);
     if (status) return status;

@@ -1,6 +1,7 @@
 /* rw_lr_schedule_rate(): learning-rate schedules. */
 #include <rewind/lr_schedule.h>
 
+#include "base/explicit_zero_param.h"
 #include "record/api_entry.h"
 
 #include <math.h>
@@ -42,15 +43,37 @@ static double decayed(const rw_lr_schedule *s, double done)
                                               : s->min_lr + (s->lr - s->min_lr) * (0.5 * (1 + cos(M_PI * done))));
 }
 
-double rw_lr_schedule_rate(const rw_lr_schedule *s, uint64_t step)
+static double rate_of_steps(const rw_lr_schedule *s, uint64_t step)
 {
-    RW_ENTER_ANYWHERE;
-    if (!s || !makes_sense(s)) return NAN;
+    const double rate = fmax(s->min_lr, s->lr * pow(s->factor, (double)((step - s->warmup) / s->every)));
+    return isfinite(rate) ? rate : NAN; /* a factor above 1 */
+}
+
+static rw_lr_schedule with_defaults(const rw_lr_schedule *given)
+{
+    rw_lr_schedule s = *given;
+    s.lr = rw_or_default(s.lr, 0);
+    s.min_lr = rw_or_default(s.min_lr, 0);
+    s.factor = rw_or_default(s.factor, 0.1);
+    return s;
+}
+
+static double rate(const rw_lr_schedule *s, uint64_t step)
+{
+    if (!makes_sense(s)) return NAN;
     if (step < s->warmup) return s->lr * ((double)(step + 1) / (double)s->warmup);
     switch (s->kind) {
     case RW_LR_LINEAR:
     case RW_LR_COSINE: return step >= s->total ? s->min_lr : decayed(s, progress(s, step));
-    case RW_LR_STEPS: return fmax(s->min_lr, s->lr * pow(s->factor, (double)((step - s->warmup) / s->every)));
+    case RW_LR_STEPS: return rate_of_steps(s, step);
     default: return s->lr;
     }
+}
+
+double rw_lr_schedule_rate(const rw_lr_schedule *schedule, uint64_t step)
+{
+    RW_ENTER_ANYWHERE;
+    if (!schedule) return NAN;
+    const rw_lr_schedule s = with_defaults(schedule);
+    return rate(&s, step);
 }

@@ -3,6 +3,7 @@
 
 #include "autodiff/costs.h"
 #include "base/alloc.h"
+#include "base/explicit_zero_param.h"
 #include "run/run_state.h"
 
 #include <errno.h>
@@ -64,7 +65,9 @@ rw_status rw_context_set_offload(rw_context *ctx, const rw_offload *offload)
 {
     RW_ENTER(ctx, RW_ERR_ARGUMENT);
     if (!ctx) return rw_fail_null(NULL, "rw_context_set_offload", "ctx");
-    const rw_offload o = offload ? *offload : (rw_offload){ 0 };
+    rw_offload o = offload ? *offload : (rw_offload){ 0 };
+    o.out_bytes_per_s = rw_or_default(o.out_bytes_per_s, 0);
+    o.in_bytes_per_s = rw_or_default(o.in_bytes_per_s, 0);
     const bool in_files = o.path && *o.path;
     char *path = NULL;
     rw_status status = check_rates(ctx, &o);

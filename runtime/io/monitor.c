@@ -5,6 +5,7 @@
 
 #include "base/alloc.h"
 #include "base/clock.h"
+#include "base/explicit_zero_param.h"
 #include "base/folder.h"
 #include "base/sigpipe_safe_output.h"
 #include "io/monitor_readings.h"
@@ -326,7 +327,7 @@ rw_status rw_monitor_watch(rw_monitor *m, const rw_monitor_sources *sources)
     memset(m->group_norm, 0, sizeof m->group_norm);
     m->sites = sites;
     if (s.sites) rw_sites_begin(&m->sites);
-    m->peak_flops = s.peak_flops;
+    m->peak_flops = rw_or_default(s.peak_flops, 0);
     return m->ctx->status;
 }
 
@@ -352,6 +353,17 @@ static void take_work(rw_monitor *m, struct rw_shown_step *s)
     }
     m->work = *work;
     m->last = time;
+}
+
+/* Stores the values of the caller. A time or a loss scale cannot be zero, so RW_ZERO is unknown there. */
+static const rw_monitor_values *take_values(rw_monitor *m, const rw_monitor_values *v)
+{
+    m->given = *v;
+    m->given.loss = rw_or_default(v->loss, 0);
+    m->given.grad_norm = v->grad_norm == RW_ZERO ? -1 : v->grad_norm;
+    m->given.seconds = rw_or_default(v->seconds, 0);
+    m->given.loss_scale = rw_or_default(v->loss_scale, 0);
+    return &m->given;
 }
 
 /* Stores what the calls return that get numbers of the last step. */
@@ -396,7 +408,7 @@ rw_status rw_monitor_check(rw_monitor *m, const rw_monitor_values *v, unsigned *
     if (runs) return runs;
     struct rw_shown_step *const s = &m->now;
     unsigned sites = 0;
-    *s = (struct rw_shown_step){ .v = v };
+    *s = (struct rw_shown_step){ .v = take_values(m, v) };
     const rw_status looked = read_step(m, s, &sites);
     take_norm(s);
     judge_step(m, s, sites);
@@ -414,7 +426,7 @@ static rw_status evaluate(rw_monitor *m, const rw_monitor_values *v)
     const bool is_new = !m->is_checked || m->checked_step != v->step;
     unsigned sites = 0;
     if (is_new) *s = (struct rw_shown_step){ 0 };
-    s->v = v;
+    s->v = take_values(m, v);
     m->is_checked = false;
     const rw_status update = read_update(m, s), looked = is_new ? read_step(m, s, &sites) : RW_OK;
     take_norm(s);

@@ -1,6 +1,8 @@
 /* Collects the numbers of a step for TensorBoard and Prometheus. */
 #include "io/monitor_readings.h"
 
+#include "base/explicit_zero_param.h"
+
 #include <errno.h>
 
 void rw_readings_put(struct rw_readings *r, const char *name, const char *help, double value)
@@ -69,8 +71,9 @@ rw_status rw_monitor_readings(rw_monitor *m, const struct rw_shown_step *s)
     rw_readings_put(r, "step", "Step", (double)v->step);
     rw_readings_put(r, "loss", "Loss", v->loss);
     if (s->has_norm) rw_readings_put(r, "grad_norm", "Norm of the gradients before clipping", s->norm);
-    if (v->lr != 0) rw_readings_put(r, "learning_rate", "Learning rate", v->lr);
-    if (v->tokens > 0 && seconds > 0) rw_readings_put(r, "tokens_per_second", "Tokens per second", v->tokens / seconds);
+    if (v->lr != 0) rw_readings_put(r, "learning_rate", "Learning rate", rw_or_default(v->lr, 0));
+    if (v->tokens > 0 && seconds > 0)
+        rw_readings_put(r, "tokens_per_second", "Tokens per second", rw_or_default(v->tokens, 0) / seconds);
     if (seconds > 0) rw_readings_put(r, "step_seconds", "Time of the step", seconds);
     if (v->loss_scale > 0) rw_readings_put(r, "loss_scale", "Loss scale", v->loss_scale);
     rw_readings_add(r, (struct rw_reading){ .name = "skipped_total", .help = "Updates that were left out",

@@ -33,6 +33,7 @@ struct rw_monitor {
     struct rw_watched watched;
     struct rw_watched_sites sites; /* ctx NULL: none */
     double peak_flops; /* 0: not known */
+    rw_monitor_values given; /* those of the step that is evaluated; RW_ZERO: a rate or a count that is known to be 0 */
     rw_cost work;      /* the context's totals at the last call */
     uint64_t n_alerts[RW_ALERTS];
     rw_recovery policy[RW_ALERTS];

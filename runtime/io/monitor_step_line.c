@@ -1,6 +1,7 @@
 /* Composes the JSON line of a step: its numbers, groups, memory, alerts and FP8 sites. */
 #include "io/monitor_step_line.h"
 
+#include "base/explicit_zero_param.h"
 #include "base/utf8.h"
 
 #include <inttypes.h>
@@ -132,8 +133,9 @@ void rw_line_of_step(struct rw_line *l, const rw_monitor *m, const struct rw_sho
     rw_line_put(l, "{\"step\":%" PRIu64, v->step);
     rw_line_number(l, "loss", v->loss);
     if (s->has_norm) rw_line_number(l, "grad_norm", s->norm);
-    if (v->lr != 0) rw_line_number(l, "lr", v->lr);
-    if (v->tokens > 0 && s->seconds > 0) rw_line_number(l, "tokens_per_s", v->tokens / s->seconds);
+    if (v->lr != 0) rw_line_number(l, "lr", rw_or_default(v->lr, 0));
+    if (v->tokens > 0 && s->seconds > 0)
+        rw_line_number(l, "tokens_per_s", rw_or_default(v->tokens, 0) / s->seconds);
     if (s->seconds > 0) rw_line_number(l, "step_ms", 1e3 * s->seconds);
     if (v->loss_scale > 0) rw_line_number(l, "loss_scale", v->loss_scale);
     if (v->skipped) rw_line_put(l, ",\"skipped\":true");

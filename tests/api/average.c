@@ -399,6 +399,8 @@ Test(schedule, is_that_of_pytorch)
     expect_rates("linear", (rw_lr_schedule){ .kind = RW_LR_LINEAR, .lr = 0.5, .min_lr = 0.125, .total = 8 }, linear,
                  10);
     expect_rates("steps", (rw_lr_schedule){ .kind = RW_LR_STEPS, .lr = 0.5, .every = 3, .factor = 0.25 }, steps, 9);
+    const double tenths[] = { 0.5, 0.5, 0.05, 0.05, 0.005, 0.005 }; /* the default of gamma */
+    expect_rates("steps by default", (rw_lr_schedule){ .kind = RW_LR_STEPS, .lr = 0.5, .every = 2 }, tenths, 6);
     const double warm[] = { 0.125, 0.25, 0.375, 0.5, 0.5, 0.5 };
     expect_rates("constant", (rw_lr_schedule){ .lr = 0.5, .warmup = 4 }, warm, 6);
 }
@@ -460,6 +462,7 @@ Test(schedule, of_invalid_values_is_nan_and_no_optimizer_takes_it)
         { .kind = RW_LR_LINEAR, .lr = 1, .warmup = 7, .total = 7 },
         { .kind = RW_LR_STEPS, .lr = 1, .factor = 0.5 },
         { .kind = RW_LR_STEPS, .lr = 1, .factor = -0.5, .every = 1 },
+        { .kind = RW_LR_STEPS, .lr = 1, .factor = 1e110, .every = 1 }, /* the rate of step 3 is infinite */
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) cr_expect(isnan(rw_lr_schedule_rate(&bad[i], 3)), "%zu", i);
     cr_expect(isnan(rw_lr_schedule_rate(NULL, 0)));

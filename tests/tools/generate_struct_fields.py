@@ -3,11 +3,15 @@
 
     generate_struct_fields.py OUTPUT NAME=HEADER...
                      NAME: a tag ("rw_node"), or with "typedef:" a type ("typedef:rw_layout")
+    generate_struct_fields.py OUTPUT doubles INCLUDE_DIRECTORY
+                     only the double and float members of all structs that the public headers define: one row each,
+                     the struct and the member
 
 A row has the struct, the field, and a function that changes the field of an object: a number by one bit, a boolean to
 its opposite, a text to another one, an array in its first element. It is NULL for a field that cannot be changed alone:
 another struct, a pointer to anything else.
 """
+import os
 import re
 import sys
 
@@ -77,7 +81,26 @@ def change(kind, name, array):
         f'x->{name} += 1' if kind == 'double' else f'x->{name} ^= 1'
 
 
+def doubles(directory):
+    """One row per member. A struct that is defined inside another has no name of its own, so it may have none."""
+    rows = []
+    for header in sorted(os.listdir(directory)):
+        with open(os.path.join(directory, header)) as f:
+            text = without_comments(f.read())
+        for name in re.findall(r'\bstruct (\w+) \{', text):
+            bare, body = body_of(text, name)[1:]
+            if re.search(r'\{[^}]*\b(double|float)\b', body):
+                sys.exit(f'generate_struct_fields.py: {header}: {bare} has a number in a struct without a name')
+            numbers = ';'.join(d for d in declarations(body) if re.match(r'(const )?(double|float) [^*]', d)) + ';'
+            rows += [f'    {{ "{bare}", "{field}" }},' for field, *_ in fields(numbers)]
+    return rows
+
+
 def main():
+    if sys.argv[2] == 'doubles':
+        with open(sys.argv[1], 'w') as f:
+            f.write('static const struct double_member doubles[] = {\n' + '\n'.join(doubles(sys.argv[3])) + '\n};\n')
+        return
     rows, functions = [], []
     for argument in sys.argv[2:]:
         name, header = argument.split('=')
