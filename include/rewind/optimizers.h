@@ -118,6 +118,7 @@ typedef struct rw_lion_params {
  *         or the context's sticky error. For `states` also RW_ERR_ARGUMENT (an unknown place, a path without
  *         RW_STATE_FILE or the reverse, a window below the minimum), RW_ERR_IO (no such folder, not writable, disk
  *         full) and RW_ERR_MEMORY (too little pinned memory).
+ *         RW_ERR_MEMORY also if optimizer states and averages of the context would take more than 2^60 bytes.
  */
 RW_API rw_status rw_adamw_create(rw_optimizer **ret_opt, rw_context *ctx, const rw_adamw_params *params);
 

@@ -48,7 +48,8 @@ RW_API rw_context *rw_tape_context(const rw_tape *tape);
  *              rw_input_write().
  * @param bytes the size of data: rw_shape_numel(shape) * rw_dtype_size(dtype). 0 if data is NULL.
  * @return the input, owned by the tape. NULL on an error, which is sticky: RW_ERR_ARGUMENT for a wrong size,
- *         RW_ERR_DTYPE or RW_ERR_SHAPE for an invalid type or shape, RW_ERR_MEMORY, RW_ERR_DEVICE.
+ *         RW_ERR_DTYPE or RW_ERR_SHAPE for an invalid type or shape, RW_ERR_MEMORY, also if inputs of the context would
+ *         take more than 2^60 bytes, RW_ERR_DEVICE.
  */
 RW_API rw_tensor *rw_input_at(rw_site at, rw_tape *t, rw_dtype dtype, rw_shape shape, const void *data, size_t bytes);
 #define rw_input(...) rw_input_at(RW_HERE, __VA_ARGS__)

@@ -35,7 +35,8 @@ extern "C" {
  * @param dtype a floating-point type
  * @param shape any shape
  * @return the parameter, owned by ctx; NULL for an invalid name, type or shape, or if memory is exhausted
- *         (rw_error_message()).
+ *         (rw_error_message()). RW_ERR_MEMORY also if parameters and buffers of the context would take more than 2^60
+ *         bytes, with at least four per element.
  */
 RW_API rw_tensor *rw_param_at(rw_site at, rw_context *ctx, const char *name, rw_dtype dtype, rw_shape shape);
 #define rw_param(...) rw_param_at(RW_HERE, __VA_ARGS__)

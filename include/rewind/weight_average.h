@@ -32,7 +32,8 @@ typedef struct rw_weight_average rw_weight_average;
  * Creates averages of all parameters that the context has now. Buffers are not averaged.
  * @param ret_average receives the averages, owned by the caller; untouched on failure.
  * @param decay       0 or more and less than 1; 0.999 is usual.
- * @return RW_OK; RW_ERR_ARGUMENT for NULL or another decay; RW_ERR_MEMORY; or the context's sticky error.
+ * @return RW_OK; RW_ERR_ARGUMENT for NULL or another decay; RW_ERR_MEMORY, also as for rw_adamw_create(); or the
+ *         context's sticky error.
  */
 RW_API rw_status rw_weight_average_create(rw_weight_average **ret_average, rw_context *ctx, double decay);
 

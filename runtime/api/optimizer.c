@@ -322,6 +322,7 @@ static rw_status add_members(rw_optimizer *opt, const rw_state_offload *where)
         if (rw_param_is_for_optimizers(ctx->params[i])) status = add_member(opt, ctx->params[i]);
     if (status) return no_memory(ctx, opt->kind->create);
     status = offload && has_states(opt) ? add_offloaded_pieces(opt, where) : add_pieces(opt);
+    if (!status) status = rw_states_check_bytes(ctx, opt->bytes, opt->kind->create);
     if (!status) status = add_rows(opt);
     return status ? status : open_update(opt, &opt->update);
 }

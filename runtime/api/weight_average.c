@@ -156,6 +156,8 @@ static rw_status begin(rw_weight_average *a, double decay)
     if (!status) status = add_rows(a);
     if (!status) status = upload_decay(a, 0);
     if (status) return no_memory(ctx);
+    status = rw_states_check_bytes(ctx, a->bytes, "rw_weight_average_create");
+    if (status) return status;
     status = rw_update_open(&a->update, ctx, &a->recorder);
     if (!status && !ctx->plan_only) status = rw_update_run(&a->update);
     if (!status) status = rw_runs_wait(ctx);

@@ -164,6 +164,19 @@ void rw_context_keep(rw_context *ctx, void *memory);
    arenas and results, then suspended steps, which are recomputed later. NULL without memory. */
 void *rw_context_alloc(rw_context *ctx, size_t bytes, bool zeros);
 
+/* Would a sum of a context's bytes still be at most 2^60 with n elements more? So no sum of rw_memory_stats(), and no
+   sum of these, can overflow. In a context that plans only, no allocation fails before. size: bytes per element, 1
+   or more. */
+static inline bool rw_bytes_fit(size_t sum, uint64_t n, size_t size)
+{
+    const uint64_t most = (uint64_t)1 << 60;
+    return sum <= most && n <= (most - sum) / size;
+}
+
+/* RW_OK if the context's states of optimizers and averages and so many bytes more fit; else RW_ERR_MEMORY, recorded.
+   call: the public function. */
+rw_status rw_states_check_bytes(rw_context *ctx, size_t bytes, const char *call);
+
 /* Records an error unless there already is one; returns status. */
 rw_status rw_fail(rw_context *ctx, rw_status status, const char *fmt, ...) RW_PRINTF(3, 4);
 

@@ -133,6 +133,11 @@ rw_tensor *rw_input_at(rw_site at, rw_tape *t, rw_dtype dtype, rw_shape shape, c
     rw_context *const ctx = t->ctx;
     const size_t size = (size_t)rw_shape_numel(shape) * rw_dtype_size(dtype);
     if (bytes != (data ? size : 0)) return refuse_bytes(ctx, at, dtype, shape, data, bytes), NULL;
+    if (!rw_bytes_fit(ctx->memory.inputs, size, 1)) {
+        rw_fail(ctx, RW_ERR_MEMORY, "rw_input at %s:%d: with %zu bytes more, inputs would take more than 2^60 bytes in "
+                "all", rw_file_of(at), at.line, size);
+        return NULL;
+    }
     const rw_layout *const layout = rw_layout_dense(&ctx->layouts, shape);
     void *const copy = layout ? input_memory(t, size) : NULL;
     struct rw_tensor *const v = copy ? add_leaf(t,

@@ -60,9 +60,6 @@ static void enter(rw_context *ctx, struct rw_param *p)
     if (p->tensor.id == ctx->n_ids) ctx->n_ids++;
 }
 
-/* Limit for parameters and buffers, so that sums with their gradients and optimizer states do not overflow. */
-#define BYTES_MAX ((uint64_t)1 << 60)
-
 /* The slot of the name, or the free slot for it. */
 static uint32_t *place_of(const rw_context *ctx, const char *name)
 {
@@ -123,7 +120,8 @@ static rw_tensor *create(rw_site at, rw_context *ctx, const char *what, const ch
                 "rw_buffer() takes any", what, rw_file_of(at), at.line, name, rw_dtype_name(dtype));
         return NULL;
     }
-    if ((uint64_t)rw_shape_numel(shape) * 4 > BYTES_MAX - ctx->memory.parameters) {
+    const size_t size = rw_dtype_size(dtype) > 4 ? rw_dtype_size(dtype) : 4; /* an update may need float32 */
+    if (!rw_bytes_fit(ctx->memory.parameters, (uint64_t)rw_shape_numel(shape), size)) {
         rw_fail(ctx, RW_ERR_MEMORY, "%s at %s:%d: with \"%s\" parameters would take more than 2^60 bytes in all", what,
                 rw_file_of(at), at.line, name);
         return NULL;

@@ -317,6 +317,45 @@ Test(record_failure_atomicity, workspaces_that_nothing_can_hold, .timeout = 900)
     rw_context_destroy(&ctx);
 }
 
+/* Each sum of rw_memory_stats() stays exact and within 2^60: what would exceed it is refused. */
+Test(record_failure_atomicity, sums_of_bytes_do_not_wrap)
+{
+    const rw_context_params params = { .device = RW_DEVICE_CPU, .threads = 1, .plan_only = true };
+    const size_t most = (size_t)1 << 60;
+    rw_context *ctx = NULL;
+    rw_tape *t = NULL;
+    rw_memory m;
+    cr_assert_eq(rw_context_create(&ctx, &params), RW_OK);
+    cr_assert_eq(rw_tape_create(&t, ctx), RW_OK);
+    for (int i = 0; i < 40; i++) {
+        char name[8];
+        snprintf(name, sizeof name, "w%d", i);
+        rw_param(ctx, name, RW_F64, RW_SHAPE((int64_t)1 << (i % 2 ? 58 : 53)));
+        rw_input(t, RW_F64, RW_SHAPE((int64_t)1 << (i % 2 ? 58 : 53)), NULL, 0);
+        rw_error_clear(ctx);
+    }
+    cr_assert_eq(rw_memory_stats(ctx, &m), RW_OK);
+    cr_expect(m.parameters == most && m.gradients == most && m.inputs == most, "%zu, %zu, %zu", m.parameters,
+              m.gradients, m.inputs);
+    cr_expect_not_null(rw_input(t, RW_F32, RW_SHAPE(0), NULL, 0));
+    cr_expect_null(rw_input(t, RW_F32, RW_SHAPE(1), NULL, 0));
+    cr_expect(strstr(rw_error_message(ctx), "2^60"), "%s", rw_error_message(ctx));
+    rw_error_clear(ctx);
+    rw_weight_average *a = NULL, *next = NULL;
+    rw_optimizer *opt = NULL;
+    cr_expect_eq(rw_adamw_create(&opt, ctx, NULL), RW_ERR_MEMORY);
+    cr_expect(strstr(rw_error_message(ctx), "2^60"), "%s", rw_error_message(ctx));
+    rw_error_clear(ctx);
+    cr_expect_eq(rw_weight_average_create(&a, ctx, 0.5), RW_OK, "%s", rw_error_message(ctx));
+    cr_expect_eq(rw_weight_average_create(&next, ctx, 0.5), RW_ERR_MEMORY);
+    cr_expect(!opt && !next);
+    rw_weight_average_destroy(&a);
+    rw_memory_stats(ctx, &m);
+    cr_expect_eq(m.optimizer, 0);
+    rw_tape_destroy(&t);
+    rw_context_destroy(&ctx);
+}
+
 Test(record_failure_atomicity, parameters_that_cannot_be_counted_together)
 {
     const rw_context_params params = { .device = RW_DEVICE_CPU, .threads = 1, .plan_only = true };
