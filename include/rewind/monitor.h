@@ -199,10 +199,12 @@ RW_API rw_status rw_monitor_watch(rw_monitor *monitor, const rw_monitor_sources 
 
 /**
  * Evaluates a step before its update, and writes nothing. rw_monitor_step() with the same number must follow: it only
- * adds the time and the update. If it is called with another number, this step has no line.
- * @param values as for rw_monitor_step(); `tokens` and `seconds` are not read.
- * @param ret_alerts receives RW_ALERT_... flags, 0 for none; may be NULL. slow_step, updates and zeros are only known
- *                   after the update. So is grad_spike, if `grad_norm` is unknown and gradients are not clipped.
+ * adds the time, the update or that it was skipped, and a loss scale that was unknown here. If it is called with
+ * another number, this step has no line.
+ * @param values as for rw_monitor_step(); `tokens`, `seconds` and `skipped` are not read.
+ * @param ret_alerts receives RW_ALERT_... flags, 0 for none; may be NULL. slow_step, skips, updates and zeros are only
+ *                   known after the update. So are grad_spike, if `grad_norm` is unknown and gradients are not clipped,
+ *                   and scale_drop and scale_rise, if `loss_scale` is unknown.
  * @return RW_OK; RW_ERR_ARGUMENT for NULL; or an error of the device.
  */
 RW_API rw_status rw_monitor_check(rw_monitor *monitor, const rw_monitor_values *values, unsigned *ret_alerts);

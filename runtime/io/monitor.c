@@ -91,7 +91,7 @@ static void raise_alerts(rw_monitor *m, struct rw_shown_step *s, unsigned alerts
 /* Raises the alerts of what is known before the update. sites: alerts of sites. */
 static void judge_step(rw_monitor *m, struct rw_shown_step *s, unsigned sites)
 {
-    const struct rw_judged step = { .loss = s->v->loss, .loss_scale = s->v->loss_scale, .skipped = s->v->skipped };
+    const struct rw_judged step = { .loss = s->v->loss, .loss_scale = s->v->loss_scale };
     const unsigned alerts = sites | judge_norms(m, s) | rw_judge_step(&m->judge, &step);
     for (size_t i = 0; i < RW_ALERTS; i++) {
         double value, usual;
@@ -103,7 +103,8 @@ static void judge_step(rw_monitor *m, struct rw_shown_step *s, unsigned sites)
 
 static void judge_update(rw_monitor *m, struct rw_shown_step *s)
 {
-    const struct rw_judged step = { .seconds = s->seconds, .health = s->all };
+    const struct rw_judged step = { .seconds = s->seconds, .loss_scale = s->v->loss_scale, .skipped = s->v->skipped,
+                                    .health = s->all };
     raise_alerts(m, s, judge_norms(m, s) | rw_judge_update(&m->judge, &step));
 }
 

@@ -119,23 +119,30 @@ static unsigned judge_scale(struct rw_judge *j, double scale)
     return known && scale >= 2 * middle ? rw_judge_compare(j, RW_ALERT_SCALE_RISE, scale, middle) : 0;
 }
 
-static unsigned judge_skips(struct rw_judge *j, bool skipped)
+/* Once per step, as soon as it is known. */
+static unsigned judge_known_scale(struct rw_judge *j, double scale)
 {
-    int sum = 0;
-    j->skipped.x[j->skipped.n++ % RW_SKIPS_WINDOW] = skipped;
-    j->in_a_row = skipped ? j->in_a_row + 1 : 0;
-    j->n_skipped += skipped;
-    j->is_counted = skipped;
-    for (int i = 0; i < RW_SKIPS_WINDOW; i++) sum += j->skipped.x[i];
-    const bool often = j->skipped.n >= RW_SKIPS_WINDOW && sum > RW_SKIPS_WINDOW / 20;
-    const bool told = skipped && (j->in_a_row >= 3 || often);
-    return told ? rw_judge_compare(j, RW_ALERT_SKIPS, sum, (double)NAN) : 0;
+    if (!(scale > 0) || j->scale_is_judged) return 0;
+    j->scale_is_judged = true;
+    return judge_scale(j, scale);
 }
 
 void rw_judge_skip(struct rw_judge *j)
 {
     j->n_skipped += !j->is_counted;
     j->is_counted = true;
+}
+
+static unsigned judge_skips(struct rw_judge *j, bool skipped)
+{
+    int sum = 0;
+    j->skipped.x[j->skipped.n++ % RW_SKIPS_WINDOW] = skipped;
+    j->in_a_row = skipped ? j->in_a_row + 1 : 0;
+    if (skipped) rw_judge_skip(j);
+    for (int i = 0; i < RW_SKIPS_WINDOW; i++) sum += j->skipped.x[i];
+    const bool often = j->skipped.n >= RW_SKIPS_WINDOW && sum > RW_SKIPS_WINDOW / 20;
+    const bool told = skipped && (j->in_a_row >= 3 || often);
+    return told ? rw_judge_compare(j, RW_ALERT_SKIPS, sum, (double)NAN) : 0;
 }
 
 /* Evaluated once per hundred steps, if there was a loss in the hundred before. An unknown norm does not count as
@@ -169,13 +176,13 @@ static unsigned judge_update(struct rw_judge *j, const struct rw_health *h)
 
 unsigned rw_judge_step(struct rw_judge *j, const struct rw_judged *s)
 {
-    unsigned alerts = judge_loss(j, s->loss);
-    if (s->loss_scale > 0) alerts |= judge_scale(j, s->loss_scale);
-    return alerts | judge_skips(j, s->skipped) | judge_progress(j);
+    j->is_counted = j->scale_is_judged = false;
+    const unsigned alerts = judge_loss(j, s->loss) | judge_known_scale(j, s->loss_scale);
+    return alerts | judge_progress(j);
 }
 
 unsigned rw_judge_update(struct rw_judge *j, const struct rw_judged *s)
 {
     const unsigned slow = s->seconds > 0 ? judge_time(j, s->seconds) : 0;
-    return slow | judge_update(j, &s->health);
+    return slow | judge_known_scale(j, s->loss_scale) | judge_skips(j, s->skipped) | judge_update(j, &s->health);
 }

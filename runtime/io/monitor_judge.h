@@ -37,6 +37,7 @@ struct rw_judge {
     } before;                  /* medians of the hundred steps before the windows, if there are any */
     int in_a_row;              /* updates left out */
     bool is_counted;           /* the update of the last step is one of n_skipped */
+    bool scale_is_judged;      /* that of the last step */
     int beside;                /* number of successive updates that were too small or too large for their weights */
     uint64_t steps, n_skipped; /* in all */
 };
@@ -61,7 +62,7 @@ unsigned rw_judge_norm(struct rw_judge *j, double norm);
 /* Adds what is known of a step before its update, and returns its alerts: RW_ALERT_... The norm comes first. */
 unsigned rw_judge_step(struct rw_judge *j, const struct rw_judged *s);
 
-/* Adds the rest: the step's time, and its update. */
+/* Adds the rest: the step's time, its update or that it was skipped, and a loss scale that was unknown before. */
 unsigned rw_judge_update(struct rw_judge *j, const struct rw_judged *s);
 
 /* The caller leaves out the update of the last step, because of its alerts. Each step counts once. */

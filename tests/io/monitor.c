@@ -559,6 +559,32 @@ Test(monitor, counts_updates_that_are_left_out)
     remove(name);
 }
 
+/* A check comes before the update, so a skip and the scale may be known only after it. They count once, and have their
+   alerts. */
+Test(monitor, judges_after_a_check_what_the_update_made_known)
+{
+    char name[160];
+    size_t bytes;
+    unsigned early, all;
+    snprintf(name, sizeof name, "%s.prom", path);
+    rw_monitor *m = monitor(NULL);
+    cr_assert_eq(rw_monitor_add(m, RW_MONITOR_PROMETHEUS, name), RW_OK);
+    for (uint64_t i = 0; i < 25; i++) {
+        const unsigned skips = i > 1 ? RW_ALERT_SKIPS : 0, drop = i == 24 ? RW_ALERT_SCALE_DROP : 0;
+        rw_monitor_values v = { .step = i, .loss = 4, .grad_norm = 1, .seconds = 0.1 };
+        cr_assert_eq(rw_monitor_check(m, &v, &early), RW_OK);
+        if (i % 2) rw_monitor_recovered(m, i, early, RW_RECOVERY_SKIP, "left out by the caller");
+        v.skipped = true;
+        v.loss_scale = i == 24 ? 2 : 8;
+        cr_assert_eq(rw_monitor_step(m, &v, &all), RW_OK);
+        cr_expect(!early && all == (skips | drop), "step %d: %#x", (int)i, all);
+    }
+    rw_monitor_destroy(&m);
+    const char *const text = whole_file(name, &bytes);
+    cr_expect(strstr(text, "\nrewind_skipped_total 25\n"), "%s", text);
+    remove(name);
+}
+
 static double seconds(void)
 {
     struct timespec t;
