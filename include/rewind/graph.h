@@ -113,7 +113,8 @@ RW_API rw_status rw_graph_create(rw_graph **ret_graph, rw_tape *t, rw_tensor *lo
  * op that has RW_OP_STATEFUL and not RW_OP_COMMIT. With REWIND_VERIFY=digest each launch checks its replays, on CUDA
  * within the captured graph: RW_ERR_MISMATCH comes from the next call that reads, after the update of the graph's
  * optimizer.
- * @return RW_ERR_MODIFIED if the tape was reset or destroyed. RW_ERR_ARGUMENT, before anything is executed, for a graph
+ * @return RW_ERR_MODIFIED if the tape was reset or destroyed, or if the optimizer counts its steps on the device since
+ *         then (rw_scaler_step()): create the graph again. RW_ERR_ARGUMENT, before anything is executed, for a graph
  *         with an optimizer whose step computes the gradient of a parameter that no optimizer of the context holds, as
  *         for rw_optimizer_step(). RW_ERR_UNSUPPORTED, before anything is executed, with update_inside, if
  *         rw_tensor_data() has returned the address of the gradient of a parameter of the optimizer that the step does

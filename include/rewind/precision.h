@@ -176,7 +176,8 @@ RW_API rw_status rw_scaler_unscale(rw_scaler *s);
  * rw_optimizer_step() with unscaled gradients, or nothing if one of them is not finite: parameters, moments and step
  * counts are then unchanged. Several optimizers may be stepped, each once before rw_scaler_update(), all with the same
  * gradients. If gradients are cleared between losses, use one scaler per loss, or update the scale after each loss.
- * After its first rw_scaler_step() an optimizer counts its steps on the device.
+ * After its first rw_scaler_step(), or rw_graph_create() with it and a scaler, an optimizer counts its steps on the
+ * device. A graph of the optimizer that was created before is then RW_ERR_MODIFIED when it is launched.
  * @param opt of the scaler's context
  * @return what rw_optimizer_step() returns; what rw_scaler_unscale() returns, except that gradients may already be
  *         unscaled by this scaler; RW_ERR_ARGUMENT for an optimizer of another context, or one that was stepped since

@@ -246,7 +246,7 @@ static rw_status make(rw_graph *g, double max_norm)
 {
     rw_status status = max_norm > 0 ? rw_clip_open(&g->clip, g->t->ctx) : RW_OK;
     if (!status && max_norm > 0) status = rw_clip_set(&g->clip, max_norm);
-    if (!status && g->scaler && g->optimizer) status = rw_optimizer_follow(g->optimizer);
+    if (!status && g->scaler && g->optimizer) status = rw_optimizer_follow(g->optimizer, "rw_graph_create");
     g->follows = g->optimizer && rw_optimizer_follows(g->optimizer);
     if (g->optimizer && rw_optimizer_is_watched(g->optimizer)) g->sums = g->inside ? RW_SUMS_APART : RW_SUMS_TOGETHER;
     return status ? status : make_run(g);
@@ -577,8 +577,9 @@ rw_status rw_graph_launch(rw_graph *g)
     const rw_status missed = rw_tape_misses_nothing(t, "rw_graph_launch");
     if (missed) return missed;
     if (g->optimizer && g->follows != rw_optimizer_follows(g->optimizer))
-        return rw_fail(ctx, RW_ERR_MODIFIED, "rw_graph_launch: the optimizer was stepped with a scaler for the first "
-                                            "time after the graph had been created; create it again");
+        return rw_fail(ctx, RW_ERR_MODIFIED,
+                       "rw_graph_launch: the optimizer counts its steps on the device since a later rw_scaler_step() "
+                       "or rw_graph_create() with a scaler; create the graph again");
     const rw_plan *const p = g->run->plan;
     const rw_status held =
         g->optimizer ? rw_optimizer_coverage_check_ids(ctx, p->gradients, p->n_gradients, "rw_graph_launch") : RW_OK;

@@ -239,7 +239,7 @@ bool rw_optimizer_follows(const rw_optimizer *opt)
     return opt->pending;
 }
 
-rw_status rw_optimizer_follow(rw_optimizer *opt)
+rw_status rw_optimizer_follow(rw_optimizer *opt, const char *call)
 {
     if (opt->pending) return RW_OK;
     opt->due = add_states(opt, RW_I32, RW_UPDATE_ROW_WORDS);
@@ -247,7 +247,7 @@ rw_status rw_optimizer_follow(rw_optimizer *opt)
     if (opt->pending) return RW_OK;
     free_states(opt->ctx, opt->due, opt->pieces.n_groups);
     opt->due = NULL;
-    return no_memory(opt->ctx, "rw_scaler_step");
+    return no_memory(opt->ctx, call);
 }
 
 void rw_optimizer_unfollow(rw_optimizer *opt)

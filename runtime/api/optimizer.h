@@ -51,7 +51,7 @@ const void *rw_optimizer_store(const rw_optimizer *opt);
 
 /* From now on the optimizer counts skipped updates on the device. RW_ERR_MEMORY, recorded, has changed nothing. The
    caller that made it follow may take that back before the first such update, when no plan has its counts any more. */
-rw_status rw_optimizer_follow(rw_optimizer *opt);
+rw_status rw_optimizer_follow(rw_optimizer *opt, const char *call);
 void rw_optimizer_unfollow(rw_optimizer *opt);
 bool rw_optimizer_follows(const rw_optimizer *opt);
 

@@ -567,7 +567,7 @@ static rw_status run_step(rw_scaler *s, rw_optimizer *opt, bool unscaled)
     const bool followed = rw_optimizer_follows(opt);
     struct stepped *step = NULL;
     bool changed = false;
-    rw_status status = rw_optimizer_follow(opt);
+    rw_status status = rw_optimizer_follow(opt, "rw_scaler_step");
     if (!status) status = prepare_step(s, opt, unscaled, &step);
     if (!status) {
         status = rw_update_run(&step->update);

@@ -108,14 +108,35 @@ Test(scaler_misuse, refuses_losses_and_graphs_that_it_cannot_scale)
     refused(ctx, rw_graph_create(&g, t, loss, &(rw_graph_params){ .scaler = other.s }), RW_ERR_ARGUMENT,
             "rw_graph_create(scaler)");
     refused(ctx, rw_graph_create(&g, t, half, &(rw_graph_params){ .scaler = z.s }), RW_ERR_DTYPE, "rw_graph_create");
-    /* a graph of an optimizer that later starts to count on the device */
-    cr_assert_eq(rw_graph_create(&g, t, loss, &(rw_graph_params){ .optimizer = z.opt }), RW_OK);
-    cr_assert_eq(rw_graph_launch(g), RW_OK);
-    cr_assert_eq(rw_scaler_step(z.s, z.opt), RW_OK);
-    refused(ctx, rw_graph_launch(g), RW_ERR_MODIFIED, "create it again");
-    rw_graph_destroy(&g);
     zoo_close(&z);
     zoo_close(&other);
+}
+
+/* A graph of an optimizer that later starts to count on the device: by a step with a scaler, or because another graph
+   has both. The message names both causes. */
+Test(scaler_misuse, refuses_graphs_that_count_on_the_host)
+{
+    for (int by_graph = 0; by_graph < 2; by_graph++) {
+        struct zoo z = zoo_open(ADAMW, true, NULL);
+        rw_tape *other;
+        rw_graph *g = NULL, *h = NULL;
+        const rw_graph_params both = { .optimizer = z.opt, .scaler = z.s };
+        cr_assert_eq(rw_tape_create(&other, z.b.ctx), RW_OK);
+        rw_tensor *const loss = rw_sum(z.b.t, z.w[0], RW_ALL_AXES, false);
+        rw_tensor *const other_loss = rw_sum(other, z.w[0], RW_ALL_AXES, false);
+        cr_assert_eq(rw_graph_create(&g, z.b.t, loss, &(rw_graph_params){ .optimizer = z.opt }), RW_OK);
+        cr_assert_eq(rw_graph_launch(g), RW_OK);
+        if (!by_graph) cr_assert_eq(rw_scaler_step(z.s, z.opt), RW_OK);
+        cr_assert_eq(rw_graph_create(&h, other, other_loss, &both), RW_OK, "%s", rw_error_message(z.b.ctx));
+        refused(z.b.ctx, rw_graph_launch(g), RW_ERR_MODIFIED,
+                "counts its steps on the device since a later rw_scaler_step() or rw_graph_create() with a scaler; "
+                "create the graph again");
+        cr_assert_eq(rw_graph_launch(h), RW_OK);
+        rw_graph_destroy(&g);
+        rw_graph_destroy(&h);
+        rw_tape_destroy(&other);
+        zoo_close(&z);
+    }
 }
 
 /* A graph that only updates, created before the optimizer's first step with a scaler: that step invalidates it. */
